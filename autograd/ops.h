@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The differentiable ops. All take and give variables; results belong to the
+ * innermost open scope; NULL in, NULL out. Names, broadcasting, promotion and
+ * defaults are PyTorch's. Errors: SHAPE, DTYPE, DEVICE, SCOPE, MEMORY.
+ *
+ * Dimensions may be negative (from the end). Lists of dimensions: trek_dims(0, -1);
+ * trek_dims_none() means all of them. */
+#ifndef TREK_AUTOGRAD_OPS_H
+#define TREK_AUTOGRAD_OPS_H
+
+#include "autograd/var.h"
+#include "tensor/op_opts.h"
+
+TREK_BEGIN
+
+/* -- element-wise, any shape; integer inputs of the float functions give f32 -- */
+TREK_API trek_var *trek_neg(trek_var *x);
+TREK_API trek_var *trek_abs(trek_var *x);         /* derivative 0 at 0 */
+TREK_API trek_var *trek_sign(trek_var *x);
+TREK_API trek_var *trek_exp(trek_var *x);
+TREK_API trek_var *trek_expm1(trek_var *x);
+TREK_API trek_var *trek_log(trek_var *x);
+TREK_API trek_var *trek_log1p(trek_var *x);
+TREK_API trek_var *trek_log2(trek_var *x);
+TREK_API trek_var *trek_log10(trek_var *x);
+TREK_API trek_var *trek_sqrt(trek_var *x);
+TREK_API trek_var *trek_rsqrt(trek_var *x);
+TREK_API trek_var *trek_reciprocal(trek_var *x);
+TREK_API trek_var *trek_square(trek_var *x);
+TREK_API trek_var *trek_sin(trek_var *x);
+TREK_API trek_var *trek_cos(trek_var *x);
+TREK_API trek_var *trek_tan(trek_var *x);
+TREK_API trek_var *trek_asin(trek_var *x);
+TREK_API trek_var *trek_acos(trek_var *x);
+TREK_API trek_var *trek_atan(trek_var *x);
+TREK_API trek_var *trek_sinh(trek_var *x);
+TREK_API trek_var *trek_cosh(trek_var *x);
+TREK_API trek_var *trek_tanh(trek_var *x);
+TREK_API trek_var *trek_sigmoid(trek_var *x);
+TREK_API trek_var *trek_erf(trek_var *x);
+TREK_API trek_var *trek_relu(trek_var *x);        /* passes NaN on; derivative 0 at 0 */
+TREK_API trek_var *trek_gelu(trek_var *x);        /* x Phi(x), exact (erf) */
+TREK_API trek_var *trek_gelu_tanh(trek_var *x);   /* its tanh approximation */
+TREK_API trek_var *trek_silu(trek_var *x);
+TREK_API trek_var *trek_softplus(trek_var *x, double beta, double threshold); /* log(1 + exp(beta x)) / beta; x itself where beta x > threshold */
+TREK_API trek_var *trek_leaky_relu(trek_var *x, double negative_slope);
+TREK_API trek_var *trek_elu(trek_var *x, double alpha);
+TREK_API trek_var *trek_floor(trek_var *x);
+TREK_API trek_var *trek_ceil(trek_var *x);
+TREK_API trek_var *trek_round(trek_var *x);       /* halves to even */
+TREK_API trek_var *trek_trunc(trek_var *x);
+TREK_API trek_var *trek_isnan(trek_var *x);       /* bool, as the next ones */
+TREK_API trek_var *trek_isinf(trek_var *x);
+TREK_API trek_var *trek_isfinite(trek_var *x);
+TREK_API trek_var *trek_logical_not(trek_var *x);
+TREK_API trek_var *trek_clamp(trek_var *x, double low, double high); /* passes NaN on; infinities leave a side open */
+
+/* -- with a number; a fractional number makes an integer input f32 -- */
+TREK_API trek_var *trek_add_scalar(trek_var *x, double value);
+TREK_API trek_var *trek_sub_scalar(trek_var *x, double value);
+TREK_API trek_var *trek_mul_scalar(trek_var *x, double value);
+TREK_API trek_var *trek_div_scalar(trek_var *x, double value);
+TREK_API trek_var *trek_pow_scalar(trek_var *x, double value);
+TREK_API trek_var *trek_eq_scalar(trek_var *x, double value); /* bool, as the next ones */
+TREK_API trek_var *trek_ne_scalar(trek_var *x, double value);
+TREK_API trek_var *trek_lt_scalar(trek_var *x, double value);
+TREK_API trek_var *trek_le_scalar(trek_var *x, double value);
+TREK_API trek_var *trek_gt_scalar(trek_var *x, double value);
+TREK_API trek_var *trek_ge_scalar(trek_var *x, double value);
+
+/* -- two inputs, broadcast, promoted by PyTorch's table -- */
+TREK_API trek_var *trek_add(trek_var *x, trek_var *y);
+TREK_API trek_var *trek_sub(trek_var *x, trek_var *y);
+TREK_API trek_var *trek_mul(trek_var *x, trek_var *y);
+TREK_API trek_var *trek_div(trek_var *x, trek_var *y);     /* integers give f32 */
+TREK_API trek_var *trek_pow(trek_var *x, trek_var *y);
+TREK_API trek_var *trek_maximum(trek_var *x, trek_var *y); /* NaN wins; equal: half the gradient each */
+TREK_API trek_var *trek_minimum(trek_var *x, trek_var *y);
+TREK_API trek_var *trek_atan2(trek_var *x, trek_var *y);   /* atan(x / y) in the right quadrant */
+TREK_API trek_var *trek_remainder(trek_var *x, trek_var *y); /* sign of y; by zero: NaN, or ARGUMENT for integers */
+TREK_API trek_var *trek_eq(trek_var *x, trek_var *y);      /* bool, as the next ones */
+TREK_API trek_var *trek_ne(trek_var *x, trek_var *y);
+TREK_API trek_var *trek_lt(trek_var *x, trek_var *y);
+TREK_API trek_var *trek_le(trek_var *x, trek_var *y);
+TREK_API trek_var *trek_gt(trek_var *x, trek_var *y);
+TREK_API trek_var *trek_ge(trek_var *x, trek_var *y);
+TREK_API trek_var *trek_logical_and(trek_var *x, trek_var *y);
+TREK_API trek_var *trek_logical_or(trek_var *x, trek_var *y);
+TREK_API trek_var *trek_logical_xor(trek_var *x, trek_var *y);
+TREK_API trek_var *trek_where(trek_var *condition, trek_var *x, trek_var *y); /* condition: bool */
+TREK_API trek_var *trek_masked_fill(trek_var *x, trek_var *mask, double value);
+
+/* -- in place, under no_grad only (STATE); x keeps shape and dtype; return x -- */
+TREK_API trek_var *trek_add_(trek_var *x, trek_var *y);
+TREK_API trek_var *trek_sub_(trek_var *x, trek_var *y);
+TREK_API trek_var *trek_mul_(trek_var *x, trek_var *y);
+TREK_API trek_var *trek_div_(trek_var *x, trek_var *y);
+TREK_API trek_var *trek_fill_(trek_var *x, double value);
+TREK_API trek_var *trek_copy_(trek_var *x, trek_var *y);
+
+/* -- reductions -- */
+TREK_API trek_var *trek_sum(trek_var *x, trek_dims_list dims, bool keepdim);  /* integers and bool give i64 */
+TREK_API trek_var *trek_mean(trek_var *x, trek_dims_list dims, bool keepdim); /* floating dtypes */
+TREK_API trek_var *trek_prod(trek_var *x, trek_dims_list dims, bool keepdim);
+TREK_API trek_var *trek_max(trek_var *x, trek_dims_list dims, bool keepdim);  /* values; equal ones share the gradient */
+TREK_API trek_var *trek_min(trek_var *x, trek_dims_list dims, bool keepdim);
+TREK_API trek_var *trek_argmax(trek_var *x, trek_dims_list dims, bool keepdim); /* i64; one dim or all; first of equals */
+TREK_API trek_var *trek_argmin(trek_var *x, trek_dims_list dims, bool keepdim);
+TREK_API trek_var *trek_any(trek_var *x, trek_dims_list dims, bool keepdim);
+TREK_API trek_var *trek_all(trek_var *x, trek_dims_list dims, bool keepdim);
+TREK_API trek_var *trek_var_of(trek_var *x, trek_dims_list dims, bool keepdim); /* variance, Bessel-corrected */
+TREK_API trek_var *trek_std(trek_var *x, trek_dims_list dims, bool keepdim);
+TREK_API trek_var *trek_norm(trek_var *x, double p, trek_dims_list dims, bool keepdim); /* p-norm; p may be INFINITY; subgradient 0 at 0 */
+TREK_API trek_var *trek_logsumexp(trek_var *x, trek_dims_list dims, bool keepdim);
+TREK_API trek_var *trek_cumsum(trek_var *x, int dim);
+TREK_API trek_var *trek_softmax(trek_var *x, int dim);
+TREK_API trek_var *trek_log_softmax(trek_var *x, int dim);
+
+/* -- shapes; views where strides allow -- */
+TREK_API trek_var *trek_reshape(trek_var *x, trek_shape shape);   /* one size may be -1 */
+TREK_API trek_var *trek_flatten(trek_var *x, int start_dim, int end_dim);
+TREK_API trek_var *trek_expand(trek_var *x, trek_shape shape);    /* -1 keeps a size */
+TREK_API trek_var *trek_permute(trek_var *x, trek_shape dims);
+TREK_API trek_var *trek_transpose(trek_var *x, int first, int second);
+TREK_API trek_var *trek_squeeze(trek_var *x, int dim);
+TREK_API trek_var *trek_unsqueeze(trek_var *x, int dim);
+TREK_API trek_var *trek_narrow(trek_var *x, int dim, int64_t start, int64_t length);
+TREK_API trek_var *trek_select(trek_var *x, int dim, int64_t index);
+TREK_API trek_var *trek_contiguous(trek_var *x);
+TREK_API trek_var *trek_clone(trek_var *x);
+TREK_API trek_var *trek_cast(trek_var *x, trek_dtype dtype);
+TREK_API trek_var *trek_to(trek_var *x, trek_device device);
+TREK_API trek_var *trek_flip(trek_var *x, trek_dims_list dims);
+TREK_API trek_var *trek_tril(trek_var *x, int64_t diagonal);
+TREK_API trek_var *trek_triu(trek_var *x, int64_t diagonal);
+TREK_API trek_var *trek_cat(trek_var *const *list, int count, int dim);
+TREK_API trek_var *trek_stack(trek_var *const *list, int count, int dim);
+/* Parts of `size` along dim (the last may be shorter), written to parts (room for `capacity`); returns their number, -1 on failure. */
+TREK_API int trek_split(trek_var *x, int64_t size, int dim, trek_var **parts, int capacity);
+/* At most `chunks` parts of equal size (the last may be shorter). */
+TREK_API int trek_chunk(trek_var *x, int chunks, int dim, trek_var **parts, int capacity);
+TREK_API trek_var *trek_index_select(trek_var *x, trek_var *index, int dim);           /* index: 1-D, any integer dtype */
+TREK_API trek_var *trek_index_add(trek_var *x, trek_var *index, trek_var *source, int dim);
+TREK_API trek_var *trek_gather(trek_var *x, trek_var *index, int dim);                 /* index: x's ndim, i64 or i32 */
+TREK_API trek_var *trek_scatter_add(trek_var *x, trek_var *index, trek_var *source, int dim);
+TREK_API trek_var *trek_one_hot(trek_var *x, int64_t classes);                         /* i64; classes -1: largest + 1 */
+
+/* -- products -- */
+/* As torch.matmul: [..., m, k] x [..., k, n], batch dimensions broadcast; 1-D operands are vectors. */
+TREK_API trek_var *trek_matmul(trek_var *x, trek_var *y);
+/* x [..., in], weight [out, in], bias [out] or NULL -> [..., out]. */
+TREK_API trek_var *trek_linear(trek_var *x, trek_var *weight, trek_var *bias);
+/* The same with the activation fused in. */
+TREK_API trek_var *trek_linear_activation(trek_var *x, trek_var *weight, trek_var *bias, trek_activation activation);
+
+/* -- convolution and pooling; x [N, C, H, W] -- */
+TREK_API trek_var *trek_conv2d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *opts); /* weight [O, C/groups, kh, kw]; bias and opts may be NULL */
+TREK_API trek_var *trek_max_pool2d(trek_var *x, const trek_pool_opts *opts);
+TREK_API trek_var *trek_avg_pool2d(trek_var *x, const trek_pool_opts *opts);
+TREK_API trek_var *trek_adaptive_avg_pool2d(trek_var *x, int64_t height, int64_t width);
+
+/* -- normalisation, embedding, dropout -- */
+/* Over the last `normalized_dims` dimensions; weight and bias (that shape) may be NULL. */
+TREK_API trek_var *trek_layer_norm(trek_var *x, trek_var *weight, trek_var *bias, int normalized_dims, double eps);
+/* x [N, C, ...]; weight, bias, running_mean, running_var [C] or NULL. In training the
+ * batch's statistics are used and the running ones updated: (1 - momentum) old + momentum new. */
+TREK_API trek_var *trek_batch_norm(trek_var *x, trek_var *weight, trek_var *bias, trek_var *running_mean, trek_var *running_var,
+                                   bool training, double momentum, double eps);
+/* weight [n, d], indices of any integer dtype and shape [...] -> [..., d]; out of range: ARGUMENT. padding_idx -1: none. */
+TREK_API trek_var *trek_embedding(trek_var *weight, trek_var *indices, int64_t padding_idx);
+/* In training zeroes with probability p and divides the rest by 1 - p; else x itself. */
+TREK_API trek_var *trek_dropout(trek_var *x, double p, bool training);
+
+/* -- losses: means over all elements or rows; the weight w of the mean is what data parallelism reads -- */
+typedef struct trek_cross_entropy_opts {
+    trek_var *weight;         /* [C]; default none */
+    int64_t ignore_index;     /* default -100; TREK_ZERO_INDEX for class 0 */
+    double label_smoothing;   /* default 0; in [0, 1] */
+    trek_reduction reduction; /* default mean: divided by the weights of the rows not ignored */
+} trek_cross_entropy_opts;
+#define TREK_ZERO_INDEX INT64_MIN
+
+/* logits [N, C, ...]; labels [N, ...] of any integer dtype, or probabilities of logits' shape. Mean. */
+TREK_API trek_var *trek_cross_entropy(trek_var *logits, trek_var *labels);
+TREK_API trek_var *trek_cross_entropy_with(trek_var *logits, trek_var *labels, const trek_cross_entropy_opts *opts);
+TREK_API trek_var *trek_nll_loss(trek_var *log_probabilities, trek_var *labels);
+TREK_API trek_var *trek_mse_loss(trek_var *x, trek_var *target);
+TREK_API trek_var *trek_l1_loss(trek_var *x, trek_var *target);
+TREK_API trek_var *trek_smooth_l1_loss(trek_var *x, trek_var *target, double beta);
+TREK_API trek_var *trek_bce_with_logits(trek_var *x, trek_var *target);
+TREK_API trek_var *trek_kl_div(trek_var *log_probabilities, trek_var *target); /* batchmean */
+/* Share of rows whose largest logit is the label's, an f64 scalar; 0 for no rows. No gradient. */
+TREK_API trek_var *trek_accuracy(trek_var *logits, trek_var *labels);
+
+TREK_END
+
+#endif

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Variables, the tape, and what backward rules see. */
+#ifndef TREK_AUTOGRAD_VAR_INTERNAL_H
+#define TREK_AUTOGRAD_VAR_INTERNAL_H
+
+#include "autograd/backward.h"
+#include "autograd/function.h"
+#include "tensor/op.h"
+#include "tensor/scope_internal.h"
+
+typedef struct trek_node trek_node;
+
+typedef struct trek_hook {
+    trek_grad_hook fn;
+    void *arg;
+    int handle;
+    struct trek_hook *next;
+} trek_hook;
+
+/* What a parameter has more than another variable. */
+typedef struct trek_leaf {
+    trek_var *grad;           /* owned; NULL: none */
+    bool grad_in_arena;       /* grad is a view of an arena: zeroed, never dropped */
+    bool has_grad;            /* something was accumulated since the last zero; else grad may be overwritten */
+    int pending;              /* uses that the present walk has not passed */
+    int next_handle;
+    trek_hook *hooks;
+} trek_leaf;
+
+struct trek_var {
+    atomic_int refs;
+    bool requires_grad;
+    uint8_t output;           /* which output of node */
+    trek_tensor *data;
+    trek_node *node;          /* what made it (owned reference); NULL for a leaf */
+    trek_leaf *leaf;          /* made at need */
+};
+
+/* Where a gradient goes: the node that made the input, or the leaf itself. */
+typedef struct trek_edge {
+    trek_node *node;          /* owned reference; NULL: leaf, or no gradient */
+    trek_var *leaf;           /* owned reference; NULL */
+    uint8_t output;
+    uint8_t dtype, ndim;      /* of the input as the caller gave it: its gradient is reduced and cast to this */
+    int64_t sizes[TREK_MAX_DIMS];
+} trek_edge;
+
+typedef struct trek_saved_tensor {
+    trek_tensor *tensor;      /* owned */
+    uint32_t version;
+    uint8_t is_output, index; /* which input or output of the op it was */
+} trek_saved_tensor;
+
+/* --- what a backward rule sees ------------------------------------------- */
+
+typedef struct trek_backward_call {
+    trek_node *node;
+    const trek_op *op;
+    const trek_attrs *attrs;
+    trek_var *grad;           /* gradient of output 0; never NULL in a rule */
+    int n_inputs;
+    bool create_graph;        /* recording is on: use differentiable ops only */
+    uint32_t needs;           /* bit k: input k needs a gradient */
+    trek_var **grads;         /* [n_inputs] to be filled; borrowed results of ops in the rule's scope; NULL: zero */
+} trek_backward_call;
+
+/* A rule fills b->grads[k] for inputs that need one, with public ops and
+ * trek_apply_* of internal rows. Gradients may have the broadcast shape and the
+ * promoted dtype: the engine reduces and casts them to the input's own. */
+typedef trek_status (*trek_backward_rule)(trek_backward_call *b);
+/* The plain ops that a fused op equals: output 0 from the op's inputs. */
+typedef trek_var *(*trek_composite_rule)(const trek_op *op, const trek_attrs *attrs, trek_var *const *inputs, int n_inputs);
+
+extern const trek_backward_rule trek_backward_rules[TREK_OP_COUNT];
+extern const trek_composite_rule trek_composite_rules[TREK_OP_COUNT];
+
+static inline bool trek_rule_needs(const trek_backward_call *b, int k) { return b->needs >> k & 1; }
+/* What the row's `saves` asked for; NULL if the input was absent. Borrowed, in the rule's scope. */
+trek_var *trek_rule_input(trek_backward_call *b, int k);
+trek_var *trek_rule_output(trek_backward_call *b, int k);
+/* Shape of input k as the op's caller gave it. */
+trek_shape trek_rule_shape(const trek_backward_call *b, int k);
+/* The gradient tensor of input k's leaf, if the rule may accumulate into it
+ * directly (a contiguous leaf of the same dtype and shape, first-order backward);
+ * *overwrite says that it holds nothing yet. After writing, the rule leaves
+ * b->grads[k] NULL and calls trek_rule_sunk. NULL: not possible. */
+trek_tensor *trek_rule_sink(trek_backward_call *b, int k, bool *overwrite);
+void trek_rule_sunk(trek_backward_call *b, int k);
+
+/* --- applying ops to variables ------------------------------------------- */
+
+/* Runs op on variables, records it if need be; result (output 0) belongs to the present scope. */
+trek_var *trek_apply(const trek_op *op, trek_var *const *inputs, int n_inputs, const trek_attrs *attrs);
+/* The same, giving the tensors of outputs 1.. as constants in the scope, too (outs[0..n-1], n <= TREK_MAX_OUTPUTS). */
+trek_status trek_apply_many(const trek_op *op, trek_var *const *inputs, int n_inputs, const trek_attrs *attrs, trek_var **outs, int n);
+
+/* trek_apply_x: every row on variables, internal ones too; the public trek_x are these. */
+#define TREK_OP(name, signature, ...) trek_var *trek_apply_##name(TREK_PARAMS_##signature(trek_var));
+#include "tensor/ops.def"
+#undef TREK_OP
+
+/* A variable in the present scope that takes over the reference to tensor. */
+trek_var *trek_var_wrap_scoped(trek_tensor *tensor, const char *op);
+
+/* --- used by graph/ and distributed/ -------------------------------------- */
+
+/* The leaf part, made at need; NULL and MEMORY. */
+trek_leaf *trek_var_leaf(trek_var *var);
+/* Puts the gradient of a leaf into `grad` (a tensor of its shape; retained) for good. */
+trek_status trek_var_place_grad(trek_var *var, trek_tensor *grad);
+
+/* Backward over one graph's parameters: `complete(k, arg)` is called once for each
+ * of the leaves, as soon as nothing further can reach it in this walk (at once for unused ones). */
+typedef struct trek_backward_watch {
+    trek_var *const *leaves;
+    int n_leaves;
+    bool only_these;          /* other leaves get no gradient */
+    void (*complete)(int k, void *arg);
+    void *arg;
+} trek_backward_watch;
+trek_status trek_backward_watched(trek_var *const *roots, trek_var *const *seeds, int n, const trek_backward_opts *opts,
+                                  const trek_backward_watch *watch);
+
+/* Recording state of the thread, to be handed to the ranks. */
+typedef struct trek_grad_mode { int no_grad_depth; } trek_grad_mode;
+extern _Thread_local trek_grad_mode trek_grad_mode_here;
+
+#endif

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a graph asks of whoever runs its steps: every graph call that must reach
+ * replicas. The default stepper is a single device; distributed/ puts another
+ * in its place. graph/ does not know distributed/. Internal. */
+#ifndef TREK_GRAPH_STEPPER_H
+#define TREK_GRAPH_STEPPER_H
+
+#include "nn/module.h"
+#include "optim/optimizer.h"
+#include "optim/schedule.h"
+
+struct trek_graph;
+typedef struct trek_stepper trek_stepper;
+
+typedef struct trek_stepper_class {
+    const char *name;
+    void (*free)(trek_stepper *self);
+    /* Result in the caller's scope, joined over the ranks. */
+    trek_var *(*forward)(trek_stepper *self, trek_var *const *inputs, int n);
+    /* One pass: gradients of this graph's parameters only. weight < 0: not stated. */
+    trek_status (*backward)(trek_stepper *self, trek_var *loss, double weight);
+    trek_status (*reduce)(trek_stepper *self);
+    trek_status (*step)(trek_stepper *self);
+    trek_status (*zero_grad)(trek_stepper *self);
+    trek_status (*train)(trek_stepper *self, bool training);
+    trek_status (*freeze)(trek_stepper *self, const char *path, bool frozen); /* path NULL: all */
+    trek_status (*parameters_changed)(trek_stepper *self); /* after load, reset, to: replicas follow */
+    trek_status (*set_optimizer)(trek_stepper *self, const trek_optimizer_spec *spec);
+    trek_status (*set_schedule)(trek_stepper *self, const trek_schedule *schedule);
+    trek_status (*set_lr)(trek_stepper *self, double lr);
+    trek_status (*set_clip)(trek_stepper *self, double max_norm, double max_value); /* <= 0: off */
+    trek_status (*replicate_input)(trek_stepper *self, const char *input);
+    int (*world_size)(const trek_stepper *self);
+    int (*shares)(const trek_stepper *self, double *shares, int capacity); /* returns the number of ranks */
+    double (*lr)(const trek_stepper *self);
+    int64_t (*steps)(const trek_stepper *self);
+    double (*grad_norm)(const trek_stepper *self); /* of the last step; NaN when not measured */
+    /* the optimizer's state of the whole job, for checkpoints */
+    trek_optimizer *(*optimizer)(trek_stepper *self);
+} trek_stepper_class;
+
+struct trek_stepper {
+    const trek_stepper_class *klass;
+    struct trek_graph *graph;
+};
+
+/* graph/graph.c: a graph's plain run of its route on the calling thread, with no stepper
+ * between: what replicas run, and what the default stepper runs. */
+trek_var *trek_graph_run_route(struct trek_graph *graph, trek_var *const *inputs, int n);
+/* Replaces (and frees) the graph's stepper; takes the new one over. */
+trek_status trek_graph_set_stepper(struct trek_graph *graph, trek_stepper *stepper);
+trek_stepper *trek_graph_stepper(struct trek_graph *graph);
+trek_stepper *trek_stepper_single_new(struct trek_graph *graph);
+
+#endif

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Modules: layers and what is built of them.
+ *
+ * A module is a struct that begins with trek_module and a constant class. The
+ * parent owns its children, also one that was added to several parents (it is
+ * then shared, and walked once). Parameters, buffers, names ("up.weight"),
+ * train/eval, freezing, moving and saving all follow from what was added. */
+#ifndef TREK_NN_MODULE_H
+#define TREK_NN_MODULE_H
+
+#include "autograd/var.h"
+
+TREK_BEGIN
+
+typedef struct trek_module trek_module;
+
+typedef struct trek_module_class {
+    const char *name;       /* "linear" */
+    size_t size;            /* of the whole struct */
+    /* The result belongs to the caller's scope (a scope of the module's own is open around the call). */
+    trek_var *(*forward)(trek_module *self, trek_var *x);
+    /* For modules with several inputs; n is what the caller passed. Either may be NULL. */
+    trek_var *(*forward_many)(trek_module *self, trek_var *const *inputs, int n);
+    void (*free)(trek_module *self);               /* what the module holds besides what was added; may be NULL */
+    trek_status (*reset)(trek_module *self);       /* initialises the parameters anew (trek_seed); may be NULL */
+    void (*describe)(const trek_module *self, char *text, size_t size); /* "784, 256"; may be NULL */
+    /* graph wiring: names of the inputs that forward_many takes after the first; may be NULL */
+    const char *const *input_names;
+} trek_module_class;
+
+/* A parameter's place in the tree. `var` is a leaf; its object stays the same for life. */
+typedef struct trek_module_entry {
+    char *name;
+    trek_var *var;
+} trek_module_entry;
+
+typedef struct trek_module_child {
+    char *name;
+    trek_module *module;
+} trek_module_child;
+
+/* The head of every module. Fields are for reading; the functions below change them. */
+struct trek_module {
+    const trek_module_class *klass;
+    bool training;            /* true at birth */
+    bool failed;              /* an add failed; trek_module_check reports it */
+    int owners;               /* parents and graphs that hold it */
+    int n_children, n_params, n_buffers;
+    int cap_children, cap_params, cap_buffers;
+    trek_module_child *children;
+    trek_module_entry *params, *buffers;
+    void *reserved;
+};
+
+/* Zeroed and begun; NULL and MEMORY. */
+TREK_API trek_module *trek_module_new(const trek_module_class *klass);
+
+/* Adds a child under `name` (no dots, unique in the parent: ARGUMENT) and writes
+ * its address at byte `offset` of the parent (TREK_NO_FIELD: nowhere). Takes the
+ * child over, also on failure. A NULL parent or child marks the parent as failed
+ * and leaves the first error. Returns child, or NULL. */
+#define TREK_NO_FIELD ((size_t)-1)
+TREK_API trek_module *trek_module_add(trek_module *parent, const char *name, size_t offset, trek_module *child);
+/* Makes a parameter (a leaf that requires a gradient) or a buffer of the tensor,
+ * whose reference is taken over, also on failure; writes the trek_var * at `offset`. */
+TREK_API trek_var *trek_module_param(trek_module *module, const char *name, size_t offset, trek_tensor *tensor);
+TREK_API trek_var *trek_module_buffer(trek_module *module, const char *name, size_t offset, trek_tensor *tensor);
+/* The end of a constructor: the module, or NULL after freeing it if any add failed. */
+TREK_API trek_module *trek_module_check(trek_module *module);
+/* Frees a module that no parent owns, its children too; STATE is set (and nothing done) if one does. */
+TREK_API void trek_module_free(trek_module **module);
+
+/* Runs the module in a scope of its own; the result belongs to the caller's scope. */
+TREK_API trek_var *trek_forward(trek_module *module, trek_var *x);
+TREK_API trek_var *trek_forward_many(trek_module *module, trek_var *const *inputs, int n);
+
+/* Set the mode of the module and all below it. */
+TREK_API trek_status trek_module_train(trek_module *module, bool training);
+/* A frozen parameter gets no gradient and no update. */
+TREK_API trek_status trek_module_freeze(trek_module *module, bool frozen);
+/* Moves parameters and buffers; objects stay the same. */
+TREK_API trek_status trek_module_to(trek_module *module, trek_device device);
+/* New initial values, depth first. */
+TREK_API trek_status trek_module_reset(trek_module *module);
+
+/* Each parameter / buffer / module once, depth first in order of registration,
+ * by its full name (first path to it). fn's status other than TREK_OK ends the walk and is returned. */
+typedef trek_status (*trek_param_fn)(const char *name, trek_var *param, void *arg);
+TREK_API trek_status trek_module_each_param(trek_module *module, trek_param_fn fn, void *arg);
+TREK_API trek_status trek_module_each_buffer(trek_module *module, trek_param_fn fn, void *arg);
+typedef trek_status (*trek_module_fn)(const char *name, trek_module *module, void *arg);
+TREK_API trek_status trek_module_each(trek_module *module, trek_module_fn fn, void *arg);
+
+TREK_API int64_t trek_module_param_count(trek_module *module);   /* elements; shared parameters once */
+TREK_API const char *trek_module_name(const trek_module *module); /* the class's name */
+/* A table of modules, shapes and parameter counts as a new string (trek_string_free). */
+TREK_API char *trek_module_summary(trek_module *module);
+/* The parameter or buffer of that full name, borrowed; NULL without an error if there is none. */
+TREK_API trek_var *trek_module_find(trek_module *module, const char *name);
+
+/* An ordered list of parameters with names; what optimizers are made over. Owned by the caller. */
+typedef struct trek_params trek_params;
+TREK_API trek_params *trek_module_params(trek_module *module);
+TREK_API trek_params *trek_params_new(void);
+TREK_API trek_status trek_params_add(trek_params *params, const char *name, trek_var *param);
+TREK_API int trek_params_count(const trek_params *params);
+TREK_API trek_var *trek_params_var(const trek_params *params, int k);
+TREK_API const char *trek_params_name(const trek_params *params, int k);
+TREK_API void trek_params_free(trek_params **params);
+
+TREK_END
+
+#endif

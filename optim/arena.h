@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Flat arenas: the parameters of one dtype in one contiguous buffer, their
+ * gradients in another. Parameters and gradients become views of them; the
+ * variables that users hold stay the same objects. Internal.
+ *
+ * Slots are 256-byte aligned, padding is zero, in reverse order of registration
+ * (the order in which backward completes gradients). */
+#ifndef TREK_OPTIM_ARENA_H
+#define TREK_OPTIM_ARENA_H
+
+#include "nn/module.h"
+#include "tensor/backend.h"
+
+typedef struct trek_arena_segment {
+    trek_var *param;         /* retained */
+    char *name;
+    int64_t offset, count;   /* elements, in the arena of its dtype */
+    int part;                /* which of the arena's parts (dtypes) */
+    int group;               /* of the optimizer */
+    int64_t steps;           /* updates it has had (bias correction per parameter) */
+    bool used;               /* some rank's backward reached it since the last step */
+} trek_arena_segment;
+
+/* All that has one dtype (and one optimizer group layout): F32 or F64 on the CPU. */
+typedef struct trek_arena_part {
+    trek_dtype dtype;
+    int64_t count;           /* elements, padding included */
+    trek_tensor *params, *grads; /* 1-D, count elements; owned references */
+} trek_arena_part;
+
+typedef struct trek_arena {
+    trek_device device;
+    int n_parts, n_segments;
+    trek_arena_part parts[TREK_DTYPE_COUNT];
+    trek_arena_segment *segments; /* in arena order */
+} trek_arena;
+
+/* Moves params into one arena: values kept, a gradient that is there is kept.
+ * A parameter that lives in another arena already: STATE. On failure nothing has moved. */
+trek_arena *trek_arena_new(const trek_params *params);
+/* The same layout for a replica's parameters, whose data becomes `owner`'s
+ * (shared memory, one copy); gradients are the replica's own. Names, shapes and dtypes must match: ARGUMENT. */
+trek_arena *trek_arena_new_sharing(const trek_params *params, trek_arena *owner);
+/* Parameters keep living in the buffers, which live as long as they are referenced. */
+void trek_arena_free(trek_arena **arena);
+void trek_arena_zero_grads(trek_arena *arena);
+/* Segment of a parameter, or -1. */
+int trek_arena_find(const trek_arena *arena, const trek_var *param);
+
+#endif

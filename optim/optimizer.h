@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Optimizers over flat arenas: one fused, multi-threaded loop a step. Formulas
+ * and defaults are PyTorch's. */
+#ifndef TREK_OPTIM_OPTIMIZER_H
+#define TREK_OPTIM_OPTIMIZER_H
+
+#include "nn/module.h"
+
+TREK_BEGIN
+
+typedef struct trek_sgd_opts {
+    double lr;             /* default 1e-3 */
+    double momentum;       /* default 0 */
+    double dampening;      /* default 0 */
+    double weight_decay;   /* default 0 (L2) */
+    bool nesterov;         /* needs momentum > 0 and dampening 0: ARGUMENT */
+    bool maximize;
+} trek_sgd_opts;
+
+typedef struct trek_adam_opts {
+    double lr;             /* default 1e-3 */
+    double beta1, beta2;   /* default 0.9, 0.999; TREK_ZERO for 0 */
+    double eps;            /* default 1e-8; TREK_ZERO for 0 */
+    double weight_decay;   /* trek_adam: L2, default 0; trek_adamw: decoupled, default 0.01, TREK_ZERO for 0 */
+    bool maximize;
+} trek_adam_opts;
+
+typedef enum trek_optimizer_kind { TREK_OPTIMIZER_NONE, TREK_OPTIMIZER_SGD, TREK_OPTIMIZER_ADAM, TREK_OPTIMIZER_ADAMW } trek_optimizer_kind;
+
+/* A value that says which optimizer with which options; each rank makes its own from it. */
+typedef struct trek_optimizer_spec {
+    trek_optimizer_kind kind;
+    union {
+        trek_sgd_opts sgd;
+        trek_adam_opts adam;
+    } opts;
+} trek_optimizer_spec;
+
+TREK_API trek_optimizer_spec trek_sgd(trek_sgd_opts opts);
+TREK_API trek_optimizer_spec trek_adam(trek_adam_opts opts);
+TREK_API trek_optimizer_spec trek_adamw(trek_adam_opts opts);
+
+typedef struct trek_optimizer trek_optimizer;
+
+/* Over the listed parameters (moved into a flat arena), which make group 0. Errors: ARGUMENT for options out of range. */
+TREK_API trek_optimizer *trek_optimizer_new(trek_optimizer_spec spec, const trek_params *params);
+TREK_API void trek_optimizer_free(trek_optimizer **optimizer);
+/* One update of every parameter that has a gradient; frozen and unused ones are
+ * untouched, by weight decay too. Gradients stay (see zero_grad). Changes nothing while an error is set. */
+TREK_API trek_status trek_optimizer_step(trek_optimizer *optimizer);
+TREK_API trek_status trek_optimizer_zero_grad(trek_optimizer *optimizer);
+TREK_API trek_status trek_optimizer_set_lr(trek_optimizer *optimizer, double lr);             /* all groups */
+TREK_API trek_status trek_optimizer_set_group_lr(trek_optimizer *optimizer, int group, double lr);
+TREK_API double trek_optimizer_lr(const trek_optimizer *optimizer);                           /* group 0 */
+TREK_API double trek_optimizer_group_lr(const trek_optimizer *optimizer, int group);
+/* Moves parameters of the optimizer (those listed) into a new group with options of its own, of the same kind. Returns its index, -1 on failure. */
+TREK_API int trek_optimizer_add_group(trek_optimizer *optimizer, const trek_params *params, trek_optimizer_spec spec);
+
+/* Scales all gradients so that their joint 2-norm is at most max_norm; returns the
+ * norm before (f64; NaN and an error on failure). Gradients with a norm that is not finite: left alone. */
+TREK_API double trek_clip_grad_norm(const trek_params *params, double max_norm);
+TREK_API trek_status trek_clip_grad_value(const trek_params *params, double max_value);
+
+TREK_END
+
+#endif

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What every public header starts from: visibility, C linkage, the three
+ * marks that option structs understand. */
+#ifndef TREK_TENSOR_COMMON_H
+#define TREK_TENSOR_COMMON_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define TREK_API __attribute__((visibility("default")))
+#define TREK_PRINTF(format, first) __attribute__((format(printf, format, first)))
+#else
+#define TREK_API
+#define TREK_PRINTF(format, first)
+#endif
+
+#ifdef __cplusplus
+#define TREK_BEGIN extern "C" {
+#define TREK_END }
+#else
+#define TREK_BEGIN
+#define TREK_END
+#endif
+
+/* In option structs a field left 0 means its documented default. TREK_OFF
+ * turns a feature off; TREK_ZERO stands for a real zero in a floating-point
+ * field whose default is not zero. */
+#define TREK_OFF (-1)
+#define TREK_ZERO (-0x1p-1000)
+
+#endif

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The op table. A row of ops.def says what an op is; this is what a call of one
+ * looks like on its way to a kernel. Internal. */
+#ifndef TREK_TENSOR_OP_H
+#define TREK_TENSOR_OP_H
+
+#include "tensor/tensor_internal.h"
+
+#define TREK_MAX_OUTPUTS 4
+#define TREK_MAX_FIXED_INPUTS 8
+
+/* An op's numbers; what stands where is said beside the op's signature in op_signatures.h. */
+typedef struct trek_attrs {
+    int64_t i[12];
+    double f[4];
+} trek_attrs;
+
+typedef struct trek_op trek_op;
+
+typedef struct trek_op_call {
+    const trek_op *op;
+    int n_inputs, n_outputs;
+    trek_tensor **inputs;                     /* optional ones may be NULL */
+    trek_tensor *outputs[TREK_MAX_OUTPUTS];   /* given before the call: written in place, else made by infer */
+    trek_attrs attrs;
+} trek_op_call;
+
+/* Checks shapes and attributes, normalises attributes in place, makes the outputs. */
+typedef trek_status (*trek_infer_fn)(trek_op_call *call);
+
+/* A kernel trusts its call: shapes, dtypes and attributes are checked, inputs
+ * that promote have one dtype, outputs made here are contiguous; inputs (and
+ * outputs given by the caller) may have any strides. It fails only for what
+ * lies in the data (an index out of range) or for lack of scratch memory. */
+typedef trek_status (*trek_kernel)(const trek_op_call *call);
+
+enum {
+    TREK_OP_VIEW = 1,          /* output 0 shares input 0's storage; no kernel */
+    TREK_OP_INT_TO_FLOAT = 2,  /* integer and bool inputs are cast to f32 first */
+    TREK_OP_HAND = 4,          /* the public trek_x is written by hand; the row makes none */
+    TREK_OP_INTERNAL = 8,      /* no public trek_x at all: backward kernels */
+    TREK_OP_SCALAR = 16,       /* attrs.f[0] takes part in promotion: bool -> i64, integer -> f32 if it is no integer */
+    TREK_OP_RANDOM = 32,
+    TREK_OP_FILL = 64,         /* no inputs: writes its given output */
+};
+
+/* Dtypes of the key input, as bits. */
+#define TREK_BIT(d) (1u << TREK_##d)
+#define TREK_FLOATS (TREK_BIT(F32) | TREK_BIT(F64) | TREK_BIT(BF16) | TREK_BIT(F16))
+#define TREK_INTS (TREK_BIT(I64) | TREK_BIT(I32) | TREK_BIT(U8))
+#define TREK_NUMBERS (TREK_FLOATS | TREK_INTS)
+#define TREK_ALL (TREK_NUMBERS | TREK_BIT(BOOL))
+
+/* What the gradient of an input needs: bits of inputs and outputs. */
+#define TREK_I(k) (1u << (k))
+#define TREK_O(k) (1u << (8 + (k)))
+#define TREK_MAX_SAVES 5 /* inputs that can have a gradient of their own rule; further ones share the last */
+
+struct trek_op {
+    const char *name;
+    int id;
+    trek_infer_fn infer;
+    uint16_t dtypes;      /* bits; of the key input after promotion */
+    uint16_t flags;
+    uint8_t promote;      /* bits: inputs promoted to one dtype */
+    int8_t key;           /* the input whose dtype picks the kernel; -1: output 0's */
+    uint8_t needed;       /* bits: inputs that must not be NULL */
+    uint16_t saves[TREK_MAX_SAVES];
+};
+
+enum trek_op_id {
+#define TREK_OP(name, ...) TREK_OP_##name,
+#include "tensor/ops.def"
+#undef TREK_OP
+    TREK_OP_COUNT
+};
+
+extern const trek_op trek_ops[TREK_OP_COUNT];
+
+/* Promotion, infer, dispatch to the backend of the inputs' device. On success
+ * the outputs are owned by the caller; on failure none are left (given ones stay). */
+trek_status trek_op_run(trek_op_call *call);
+
+/* trek_op_run; returns output 0 and releases the others. */
+trek_tensor *trek_op_run_first(trek_op_call *call);
+
+/* trek_tensor_x of every row: no gradient; a new reference, or NULL. */
+#include "tensor/op_signatures.h"
+#define TREK_OP(name, signature, ...) trek_tensor *trek_tensor_##name(TREK_PARAMS_##signature(trek_tensor));
+#include "tensor/ops.def"
+#undef TREK_OP
+
+/* For infer functions: makes output k, or checks the given one. */
+trek_status trek_op_output(trek_op_call *call, int k, int ndim, const int64_t *sizes, trek_dtype dtype);
+/* For infer functions: "name: " and the message, with shapes in it. */
+trek_status trek_op_fail(const trek_op_call *call, trek_status status, const char *format, ...) TREK_PRINTF(3, 4);
+
+#endif

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Options of ops with many of them. */
+#ifndef TREK_TENSOR_OP_OPTS_H
+#define TREK_TENSOR_OP_OPTS_H
+
+#include "tensor/types.h"
+
+TREK_BEGIN
+
+/* What a fused linear applies to its result. */
+typedef enum trek_activation { TREK_ACTIVATION_NONE, TREK_ACTIVATION_RELU, TREK_ACTIVATION_GELU } trek_activation;
+
+typedef enum trek_reduction { TREK_REDUCTION_MEAN, TREK_REDUCTION_SUM, TREK_REDUCTION_NONE } trek_reduction;
+
+/* Two-dimensional: [0] is height, [1] width; where [1] is 0 it takes [0]'s value. */
+typedef struct trek_conv_opts {
+    int64_t stride[2];    /* default 1 */
+    int64_t padding[2];   /* default 0; a real zero width beside a nonzero height: TREK_OFF */
+    int64_t dilation[2];  /* default 1 */
+    int64_t groups;       /* default 1; divides the channels in and out */
+} trek_conv_opts;
+
+typedef struct trek_pool_opts {
+    int64_t kernel[2];       /* required */
+    int64_t stride[2];       /* default: kernel */
+    int64_t padding[2];      /* default 0; at most half the kernel; TREK_OFF: zero */
+    int64_t dilation[2];     /* default 1; max pooling only */
+    bool ceil_mode;          /* default false */
+    bool exclude_padding;    /* average pooling: divide by the elements inside the input; default false */
+} trek_pool_opts;
+
+TREK_END
+
+#endif

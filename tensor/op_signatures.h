@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The signatures that rows of ops.def name. For each: the C parameters, over
+ * tensors or variables (T), the inputs, and where the numbers go in trek_attrs.
+ * attrs is filled with these statements before infer sees the call; `a` is it. */
+#ifndef TREK_TENSOR_OP_SIGNATURES_H
+#define TREK_TENSOR_OP_SIGNATURES_H
+
+#include "tensor/op_opts.h"
+
+#define TREK_IN(T, ...)                                                        \
+    T *in_[] = { __VA_ARGS__ };                                                \
+    T **in = in_;                                                              \
+    const int n_in = (int)(sizeof in_ / sizeof in_[0])
+#define TREK_NO_ATTRS (void)a
+
+#define TREK_PARAMS_UNARY(T) T *x
+#define TREK_INPUTS_UNARY(T) TREK_IN(T, x)
+#define TREK_ATTRS_UNARY TREK_NO_ATTRS
+
+#define TREK_PARAMS_BINARY(T) T *x, T *y
+#define TREK_INPUTS_BINARY(T) TREK_IN(T, x, y)
+#define TREK_ATTRS_BINARY TREK_NO_ATTRS
+
+#define TREK_PARAMS_TERNARY(T) T *x, T *y, T *z
+#define TREK_INPUTS_TERNARY(T) TREK_IN(T, x, y, z)
+#define TREK_ATTRS_TERNARY TREK_NO_ATTRS
+
+/* f[0] = value */
+#define TREK_PARAMS_SCALAR(T) T *x, double value
+#define TREK_INPUTS_SCALAR(T) TREK_IN(T, x)
+#define TREK_ATTRS_SCALAR a->f[0] = value
+
+/* f[0], f[1] */
+#define TREK_PARAMS_SCALAR2(T) T *x, double first, double second
+#define TREK_INPUTS_SCALAR2(T) TREK_IN(T, x)
+#define TREK_ATTRS_SCALAR2 (a->f[0] = first, a->f[1] = second)
+
+/* binary with f[0] = value: smooth_l1's beta, softplus_backward's beta ... */
+#define TREK_PARAMS_BINARY_SCALAR(T) T *x, T *y, double value
+#define TREK_INPUTS_BINARY_SCALAR(T) TREK_IN(T, x, y)
+#define TREK_ATTRS_BINARY_SCALAR a->f[0] = value
+
+#define TREK_PARAMS_BINARY_SCALAR2(T) T *x, T *y, double first, double second
+#define TREK_INPUTS_BINARY_SCALAR2(T) TREK_IN(T, x, y)
+#define TREK_ATTRS_BINARY_SCALAR2 (a->f[0] = first, a->f[1] = second)
+
+/* unary with i[0] = flag (gelu: 1 = tanh approximation) */
+#define TREK_PARAMS_UNARY_FLAG(T) T *x, bool flag
+#define TREK_INPUTS_UNARY_FLAG(T) TREK_IN(T, x)
+#define TREK_ATTRS_UNARY_FLAG a->i[0] = flag
+#define TREK_PARAMS_BINARY_FLAG(T) T *x, T *y, bool flag
+#define TREK_INPUTS_BINARY_FLAG(T) TREK_IN(T, x, y)
+#define TREK_ATTRS_BINARY_FLAG a->i[0] = flag
+
+/* Reductions. Given: i[0] = number of dims (0: all), i[1..8] = dims, i[9] = keepdim.
+ * After infer: i[0] = bit mask of reduced dimensions of the input; i[9] = keepdim. */
+#define TREK_PARAMS_REDUCE(T) T *x, trek_dims_list dims, bool keepdim
+#define TREK_INPUTS_REDUCE(T) TREK_IN(T, x)
+#define TREK_ATTRS_REDUCE trek_attrs_reduce(a, &dims, keepdim)
+/* f[0] = correction (var: 1 is Bessel's) */
+#define TREK_PARAMS_REDUCE_SCALAR(T) T *x, trek_dims_list dims, bool keepdim, double value
+#define TREK_INPUTS_REDUCE_SCALAR(T) TREK_IN(T, x)
+#define TREK_ATTRS_REDUCE_SCALAR (trek_attrs_reduce(a, &dims, keepdim), a->f[0] = value)
+
+/* i[0] = dim (after infer 0..ndim-1) */
+#define TREK_PARAMS_DIM(T) T *x, int dim
+#define TREK_INPUTS_DIM(T) TREK_IN(T, x)
+#define TREK_ATTRS_DIM a->i[0] = dim
+#define TREK_PARAMS_BINARY_DIM(T) T *x, T *y, int dim
+#define TREK_INPUTS_BINARY_DIM(T) TREK_IN(T, x, y)
+#define TREK_ATTRS_BINARY_DIM a->i[0] = dim
+#define TREK_PARAMS_TERNARY_DIM(T) T *x, T *y, T *z, int dim
+#define TREK_INPUTS_TERNARY_DIM(T) TREK_IN(T, x, y, z)
+#define TREK_ATTRS_TERNARY_DIM a->i[0] = dim
+
+/* i[0], i[1] = dims to exchange */
+#define TREK_PARAMS_DIM2(T) T *x, int first, int second
+#define TREK_INPUTS_DIM2(T) TREK_IN(T, x)
+#define TREK_ATTRS_DIM2 (a->i[0] = first, a->i[1] = second)
+
+/* i[0] = dim, i[1] = start, i[2] = length (narrow); i[1] = index (select) */
+#define TREK_PARAMS_DIM_RANGE(T) T *x, int dim, int64_t start, int64_t length
+#define TREK_INPUTS_DIM_RANGE(T) TREK_IN(T, x)
+#define TREK_ATTRS_DIM_RANGE (a->i[0] = dim, a->i[1] = start, a->i[2] = length)
+#define TREK_PARAMS_DIM_INDEX(T) T *x, int dim, int64_t index
+#define TREK_INPUTS_DIM_INDEX(T) TREK_IN(T, x)
+#define TREK_ATTRS_DIM_INDEX (a->i[0] = dim, a->i[1] = index)
+
+/* i[0] = count, i[1..8] = sizes or dims */
+#define TREK_PARAMS_SHAPE(T) T *x, trek_shape shape
+#define TREK_INPUTS_SHAPE(T) TREK_IN(T, x)
+#define TREK_ATTRS_SHAPE trek_attrs_shape(a, &shape)
+/* two inputs and a shape: a backward kernel whose output has that shape */
+#define TREK_PARAMS_BINARY_SHAPE(T) T *x, T *y, trek_shape shape
+#define TREK_INPUTS_BINARY_SHAPE(T) TREK_IN(T, x, y)
+#define TREK_ATTRS_BINARY_SHAPE trek_attrs_shape(a, &shape)
+
+/* a list of inputs, i[0] = dim */
+#define TREK_PARAMS_LIST(T) T *const *list, int count, int dim
+#define TREK_INPUTS_LIST(T) T **in = (T **)list; const int n_in = count
+#define TREK_ATTRS_LIST a->i[0] = dim
+
+/* i[0] = trek_dtype */
+#define TREK_PARAMS_DTYPE(T) T *x, trek_dtype dtype
+#define TREK_INPUTS_DTYPE(T) TREK_IN(T, x)
+#define TREK_ATTRS_DTYPE a->i[0] = (int64_t)dtype
+
+/* i[0] = number (one_hot: classes) */
+#define TREK_PARAMS_NUMBER(T) T *x, int64_t number
+#define TREK_INPUTS_NUMBER(T) TREK_IN(T, x)
+#define TREK_ATTRS_NUMBER a->i[0] = number
+/* embedding: inputs weight [n, d], indices; i[0] = padding_idx (-1: none) */
+#define TREK_PARAMS_BINARY_NUMBER(T) T *x, T *y, int64_t number
+#define TREK_INPUTS_BINARY_NUMBER(T) TREK_IN(T, x, y)
+#define TREK_ATTRS_BINARY_NUMBER a->i[0] = number
+/* embedding_backward: grad, indices; i[0] = padding_idx, i[1] = rows of the weight */
+#define TREK_PARAMS_BINARY_NUMBER2(T) T *x, T *y, int64_t number, int64_t second
+#define TREK_INPUTS_BINARY_NUMBER2(T) TREK_IN(T, x, y)
+#define TREK_ATTRS_BINARY_NUMBER2 (a->i[0] = number, a->i[1] = second)
+
+/* linear: x [..., in], weight [out, in], bias [out] or NULL; i[0] = trek_activation */
+#define TREK_PARAMS_LINEAR(T) T *x, T *weight, T *bias, int activation
+#define TREK_INPUTS_LINEAR(T) TREK_IN(T, x, weight, bias)
+#define TREK_ATTRS_LINEAR a->i[0] = activation
+
+/* conv2d: x [N, C, H, W], weight [O, C/groups, kh, kw], bias [O] or NULL.
+ * i[0..1] stride, i[2..3] padding, i[4..5] dilation (h, w each), i[6] groups */
+#define TREK_PARAMS_CONV(T) T *x, T *weight, T *bias, const trek_conv_opts *opts
+#define TREK_INPUTS_CONV(T) TREK_IN(T, x, weight, bias)
+#define TREK_ATTRS_CONV trek_attrs_conv(a, opts)
+/* its gradients: conv numbers in i[0..6], sizes of the 4-D result in i[7..10] */
+#define TREK_PARAMS_CONV_GRAD(T) T *x, T *y, const trek_attrs *conv, trek_shape shape
+#define TREK_INPUTS_CONV_GRAD(T) TREK_IN(T, x, y)
+#define TREK_ATTRS_CONV_GRAD trek_attrs_conv_grad(a, conv, &shape)
+
+/* pooling: i[0..1] kernel, i[2..3] stride, i[4..5] padding, i[6..7] dilation, i[8] ceil_mode, i[9] count_include_pad */
+#define TREK_PARAMS_POOL(T) T *x, const trek_pool_opts *opts
+#define TREK_INPUTS_POOL(T) TREK_IN(T, x)
+#define TREK_ATTRS_POOL trek_attrs_pool(a, opts)
+/* avg_pool2d_backward: pool numbers as above; i[10], i[11] = H, W of the input */
+#define TREK_PARAMS_POOL_GRAD(T) T *x, const trek_attrs *pool, int64_t height, int64_t width
+#define TREK_INPUTS_POOL_GRAD(T) TREK_IN(T, x)
+#define TREK_ATTRS_POOL_GRAD (*a = *pool, a->i[10] = height, a->i[11] = width)
+/* two numbers: i[0], i[1] (adaptive pooling: output H, W) */
+#define TREK_PARAMS_NUMBER2(T) T *x, int64_t first, int64_t second
+#define TREK_INPUTS_NUMBER2(T) TREK_IN(T, x)
+#define TREK_ATTRS_NUMBER2 (a->i[0] = first, a->i[1] = second)
+/* unfold (im2col): kernel i[7..8] and conv numbers i[0..5]; fold adds H, W in i[9..10] */
+#define TREK_PARAMS_UNFOLD(T) T *x, const trek_attrs *conv, int64_t kernel_h, int64_t kernel_w
+#define TREK_INPUTS_UNFOLD(T) TREK_IN(T, x)
+#define TREK_ATTRS_UNFOLD (*a = *conv, a->i[7] = kernel_h, a->i[8] = kernel_w)
+#define TREK_PARAMS_FOLD(T) T *x, const trek_attrs *unfold, int64_t height, int64_t width
+#define TREK_INPUTS_FOLD(T) TREK_IN(T, x)
+#define TREK_ATTRS_FOLD (*a = *unfold, a->i[9] = height, a->i[10] = width)
+
+/* layer_norm: x, weight or NULL, bias or NULL; i[0] = number of normalised (last) dims, f[0] = eps.
+ * outputs: y, mean [rows], rstd [rows] (f32 for 16-bit x, else x's dtype) */
+#define TREK_PARAMS_LAYER_NORM(T) T *x, T *weight, T *bias, int normalized_dims, double eps
+#define TREK_INPUTS_LAYER_NORM(T) TREK_IN(T, x, weight, bias)
+#define TREK_ATTRS_LAYER_NORM (a->i[0] = normalized_dims, a->f[0] = eps)
+/* its backward: grad, x, mean, rstd, weight or NULL -> dx, dweight, dbias */
+#define TREK_PARAMS_LAYER_NORM_GRAD(T) T *grad, T *x, T *mean, T *rstd, T *weight, int normalized_dims
+#define TREK_INPUTS_LAYER_NORM_GRAD(T) TREK_IN(T, grad, x, mean, rstd, weight)
+#define TREK_ATTRS_LAYER_NORM_GRAD a->i[0] = normalized_dims
+
+/* batch_norm: x [N, C, ...], weight, bias [C] or NULL, running mean, running var [C] or NULL (updated in training).
+ * i[0] = training, f[0] = momentum, f[1] = eps. outputs: y, mean [C], rstd [C] */
+#define TREK_PARAMS_BATCH_NORM(T) T *x, T *weight, T *bias, T *running_mean, T *running_var, bool training, double momentum, double eps
+#define TREK_INPUTS_BATCH_NORM(T) TREK_IN(T, x, weight, bias, running_mean, running_var)
+#define TREK_ATTRS_BATCH_NORM (a->i[0] = training, a->f[0] = momentum, a->f[1] = eps)
+#define TREK_PARAMS_BATCH_NORM_GRAD(T) T *grad, T *x, T *mean, T *rstd, T *weight, bool training
+#define TREK_INPUTS_BATCH_NORM_GRAD(T) TREK_IN(T, grad, x, mean, rstd, weight)
+#define TREK_ATTRS_BATCH_NORM_GRAD a->i[0] = training
+
+/* dropout: f[0] = p; i[0] = seed, i[1] = step, i[2] = draw, i[3] = place of element 0.
+ * Element e is kept if the Philox number of place i[3] + e (row-major) is >= p; kept ones are divided by 1 - p. */
+#define TREK_PARAMS_DROPOUT(T) T *x, double p, const trek_attrs *draw
+#define TREK_INPUTS_DROPOUT(T) TREK_IN(T, x)
+#define TREK_ATTRS_DROPOUT (*a = *draw, a->f[0] = p)
+
+/* cross_entropy: logits [R, C], labels [R] (any integer dtype), class weights [C] or NULL.
+ * i[0] = ignore_index, i[1] = trek_reduction, f[0] = label smoothing.
+ * outputs: loss (scalar, or [R]), logsumexp [R], total weight (scalar): the loss's denominator.
+ * A mean over no rows is 0. */
+#define TREK_PARAMS_CROSS_ENTROPY(T) T *logits, T *labels, T *weight, int64_t ignore_index, int reduction, double smoothing
+#define TREK_INPUTS_CROSS_ENTROPY(T) TREK_IN(T, logits, labels, weight)
+#define TREK_ATTRS_CROSS_ENTROPY (a->i[0] = ignore_index, a->i[1] = reduction, a->f[0] = smoothing)
+/* its backward: grad (scalar or [R]), logits, labels, weight, logsumexp, total weight -> d logits */
+#define TREK_PARAMS_CROSS_ENTROPY_GRAD(T) T *grad, T *logits, T *labels, T *weight, T *lse, T *total, const trek_attrs *forward
+#define TREK_INPUTS_CROSS_ENTROPY_GRAD(T) TREK_IN(T, grad, logits, labels, weight, lse, total)
+#define TREK_ATTRS_CROSS_ENTROPY_GRAD *a = *forward
+
+/* fills, into a given output: value; or the numbers of a distribution: f[0], f[1], and a draw as for dropout in i[0..3] */
+#define TREK_PARAMS_FILL(T) T *out, double value
+#define TREK_INPUTS_FILL(T) T **in = NULL; const int n_in = 0
+#define TREK_ATTRS_FILL a->f[0] = value
+#define TREK_PARAMS_RANDOM(T) T *out, double first, double second, const trek_attrs *draw
+#define TREK_INPUTS_RANDOM(T) T **in = NULL; const int n_in = 0
+#define TREK_ATTRS_RANDOM (*a = *draw, a->f[0] = first, a->f[1] = second)
+
+struct trek_attrs;
+void trek_attrs_reduce(struct trek_attrs *a, const trek_dims_list *dims, bool keepdim);
+void trek_attrs_shape(struct trek_attrs *a, const trek_shape *shape);
+void trek_attrs_conv(struct trek_attrs *a, const trek_conv_opts *opts);
+void trek_attrs_conv_grad(struct trek_attrs *a, const struct trek_attrs *conv, const trek_shape *shape);
+void trek_attrs_pool(struct trek_attrs *a, const trek_pool_opts *opts);
+
+#endif

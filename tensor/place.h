@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where the calling thread stands: what lower floors need to know of the ranks.
+ * distributed/ fills it; on a thread it never touched, one rank of one. Internal. */
+#ifndef TREK_TENSOR_PLACE_H
+#define TREK_TENSOR_PLACE_H
+
+#include "tensor/types.h"
+
+struct trek_pool;
+struct trek_tensor;
+
+typedef struct trek_place {
+    int rank, world;           /* in the group; 0 of 1 */
+    trek_device device;
+    int64_t first_sample;      /* of this rank's part of the global batch */
+    int64_t rows;              /* samples of this rank in the present forward; -1: not split */
+    int64_t global_rows;       /* samples of all ranks; -1: not split */
+    uint64_t rng_step;         /* step of the RNG: set by step() */
+    uint64_t rng_draw;         /* random ops so far in this step */
+    struct trek_pool *pool;    /* threads of this rank; NULL: the process's default pool */
+    const struct trek_place_collectives *collectives; /* NULL with one rank */
+} trek_place;
+
+/* What a layer may ask of the other ranks while it runs (synchronised batch norm). */
+typedef struct trek_place_collectives {
+    /* Sums `count` doubles over the ranks that have rows, in rank order. */
+    trek_status (*sum)(double *values, int64_t count, void *arg);
+    void *arg;
+} trek_place_collectives;
+
+extern _Thread_local trek_place trek_place_here;
+
+#endif

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TREK_TENSOR_STATUS_INTERNAL_H
+#define TREK_TENSOR_STATUS_INTERNAL_H
+
+#include "tensor/status.h"
+
+/* trek_fail, for functions that return a pointer. */
+#define trek_fail_null(...) (trek_fail(__VA_ARGS__), NULL)
+
+/* What a function does that was given NULL for a required object: NULL with an
+ * error set is the result of an earlier failure and adds nothing; without one
+ * it is the caller's mistake. Returns the thread's status, never TREK_OK. */
+trek_status trek_fail_missing(const char *function, const char *what);
+
+/* Logs if the level is on. */
+void trek_log(trek_log_level level, const char *format, ...) TREK_PRINTF(2, 3);
+
+/* The thread's error, moved out: written to *status and message (at least
+ * TREK_ERROR_SIZE bytes), then cleared. How a rank's error goes to whoever joins it. */
+#define TREK_ERROR_SIZE 1024
+void trek_error_take(trek_status *status, char *message);
+
+/* TREK_ERR_STATE in the child of a fork, where the threads are gone; else TREK_OK. */
+extern bool trek_forked;
+trek_status trek_fail_forked(void);
+
+#endif

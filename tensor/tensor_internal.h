@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TREK_TENSOR_TENSOR_INTERNAL_H
+#define TREK_TENSOR_TENSOR_INTERNAL_H
+
+#include <stdatomic.h>
+
+#include "tensor/memory_internal.h"
+#include "tensor/status_internal.h"
+#include "tensor/tensor.h"
+
+struct trek_backend;
+
+/* Bytes that tensors share. Small ones live in `small`, right here. A part of
+ * an arena is a storage of its own, so that it has its own version. */
+typedef struct trek_storage {
+    atomic_int refs;
+    uint32_t version;            /* counts writes; what the tape saved remembers it */
+    char *data;
+    size_t bytes;
+    trek_device device;
+    struct trek_storage *parent; /* data lies in it; NULL for none */
+    void (*release)(void *data, void *arg); /* for wrapped memory */
+    void *release_arg;
+    _Alignas(64) char small[64];
+} trek_storage;
+
+struct trek_tensor {
+    atomic_int refs;
+    uint8_t dtype;               /* trek_dtype */
+    uint8_t ndim;
+    bool contiguous;             /* row-major without gaps (size-1 dims ignored); kept right by whoever sets strides */
+    trek_device device;
+    char *data;                  /* first element */
+    trek_storage *storage;
+    int64_t numel;
+    int64_t sizes[TREK_MAX_DIMS];
+    int64_t strides[TREK_MAX_DIMS]; /* in elements; may be 0 (broadcast) or negative */
+};
+
+/* New contiguous tensor, uninitialised. `sizes` has ndim entries, already
+ * checked to be >= 0. Checks overflow; DTYPE, DEVICE, MEMORY. */
+trek_tensor *trek_tensor_make(int ndim, const int64_t *sizes, trek_dtype dtype, trek_device device);
+/* A view: shares t's storage; data and strides as given. */
+trek_tensor *trek_tensor_make_view(trek_tensor *t, char *data, int ndim, const int64_t *sizes, const int64_t *strides);
+/* A tensor over [offset, offset + size) bytes of `parent`, with a version of its own. */
+trek_tensor *trek_tensor_make_part(trek_tensor *parent, size_t offset, trek_shape shape, trek_dtype dtype);
+/* Makes `t` (header kept, so that holders see it) look at what `other` looks at. Same shape and dtype. */
+void trek_tensor_rebind(trek_tensor *t, trek_tensor *other);
+void trek_tensor_set_contiguous(trek_tensor *t); /* recomputes the flag */
+static inline void trek_tensor_bump(trek_tensor *t) { t->storage->version++; }
+
+static inline bool trek_same_sizes(const trek_tensor *a, const trek_tensor *b)
+{
+    if (a->ndim != b->ndim)
+        return false;
+    for (int d = 0; d < a->ndim; d++)
+        if (a->sizes[d] != b->sizes[d])
+            return false;
+    return true;
+}
+
+/* "[64, 784]" of a tensor; text holds TREK_SHAPE_TEXT bytes. */
+char *trek_tensor_shape_text(const trek_tensor *t, char *text);
+/* -1 and an error (ARGUMENT, naming op) unless -ndim <= dim < ndim; else 0..ndim-1. */
+int trek_normalize_dim(int64_t dim, int ndim, const char *op);
+/* Resolves one -1 and checks that shape has `numel` elements; SHAPE, naming op. */
+trek_status trek_resolve_shape(trek_shape *shape, int64_t numel, const char *op);
+/* Whether a view of t with these sizes exists; writes its strides. */
+bool trek_view_strides(const trek_tensor *t, int ndim, const int64_t *sizes, int64_t *strides);
+
+#endif

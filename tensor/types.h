@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The small values: dtypes, devices, shapes. */
+#ifndef TREK_TENSOR_TYPES_H
+#define TREK_TENSOR_TYPES_H
+
+#include "tensor/status.h"
+
+TREK_BEGIN
+
+/* X(NAME, name, size in bytes, kind): kinds order promotion: b(ool) < u/i(nteger) < f(loating point). */
+#define TREK_DTYPE_LIST(X)                                                     \
+    X(F32, f32, 4, 'f')                                                        \
+    X(F64, f64, 8, 'f')                                                        \
+    X(BF16, bf16, 2, 'f')                                                      \
+    X(F16, f16, 2, 'f')                                                        \
+    X(I64, i64, 8, 'i')                                                        \
+    X(I32, i32, 4, 'i')                                                        \
+    X(U8, u8, 1, 'u')                                                          \
+    X(BOOL, bool, 1, 'b')
+
+typedef enum trek_dtype {
+#define TREK_DTYPE_ENUM(NAME, name, size, kind) TREK_##NAME,
+    TREK_DTYPE_LIST(TREK_DTYPE_ENUM)
+#undef TREK_DTYPE_ENUM
+    TREK_DTYPE_COUNT
+} trek_dtype;
+
+TREK_API size_t trek_dtype_size(trek_dtype dtype);       /* bytes; 0 for a value that is no dtype */
+TREK_API const char *trek_dtype_name(trek_dtype dtype);  /* "f32", ...; "invalid" */
+TREK_API bool trek_dtype_is_float(trek_dtype dtype);
+TREK_API trek_dtype trek_dtype_promote(trek_dtype a, trek_dtype b); /* PyTorch's table for two tensors */
+
+typedef enum trek_device_type { TREK_CPU, TREK_CUDA, TREK_DEVICE_TYPE_COUNT } trek_device_type;
+
+/* cpu:0, cpu:1, ... are homes of different ranks that share memory and cores. */
+typedef struct trek_device {
+    trek_device_type type;
+    int index;
+} trek_device;
+
+TREK_API trek_device trek_cpu(int index);
+TREK_API trek_device trek_cuda(int index);
+/* The first of TREK_DEVICES, else the first usable GPU, else cpu:0. */
+TREK_API trek_device trek_device_default(void);
+/* "cpu", "cpu:1", "cuda:0". Error ARGUMENT: *device is left alone. */
+TREK_API trek_status trek_device_parse(const char *text, trek_device *device);
+/* Devices of a type that can be used: the cores for CPUs; 0 without a driver. */
+TREK_API int trek_device_count(trek_device_type type);
+/* Writes e.g. "cpu:0" to text (at least 16 bytes); returns text. */
+TREK_API char *trek_device_name(trek_device device, char *text);
+/* Waits until all work given to the device has ended; reports its deferred error. */
+TREK_API trek_status trek_device_sync(trek_device device);
+TREK_API bool trek_device_equal(trek_device a, trek_device b);
+
+#define TREK_MAX_DIMS 8
+
+/* Sizes, outermost first. ndim 0 is a scalar. Also used for lists of
+ * dimensions (trek_dims), where negative entries count from the end. */
+typedef struct trek_shape {
+    int ndim;
+    int64_t sizes[TREK_MAX_DIMS];
+} trek_shape;
+
+typedef trek_shape trek_dims_list;
+
+TREK_API trek_shape trek_shape_make(int ndim, const int64_t *sizes);
+TREK_API int64_t trek_shape_numel(trek_shape shape);
+TREK_API bool trek_shape_equal(trek_shape a, trek_shape b);
+/* Writes e.g. "[64, 784]" to text (at least TREK_SHAPE_TEXT bytes); returns text. */
+#define TREK_SHAPE_TEXT 192
+TREK_API char *trek_shape_text(trek_shape shape, char *text);
+
+/* trek_dims(2, 3): a shape, or a list of dimensions. More than TREK_MAX_DIMS
+ * entries make a shape that every function refuses. */
+#ifndef __cplusplus
+#define trek_dims(...)                                                         \
+    trek_shape_make((int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), (const int64_t[]){ __VA_ARGS__ })
+#endif
+/* A scalar's shape, and "all dimensions" for reductions. */
+#define trek_dims_none() trek_shape_make(0, NULL)
+
+TREK_END
+
+#endif

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Everything: #include <trek/trek.h> */
+#ifndef TREK_TREK_H
+#define TREK_TREK_H
+
+#include "autograd/backward.h"
+#include "autograd/function.h"
+#include "autograd/ops.h"
+#include "autograd/var.h"
+#include "nn/module.h"
+#include "optim/optimizer.h"
+#include "tensor/common.h"
+#include "tensor/memory.h"
+#include "tensor/scope.h"
+#include "tensor/status.h"
+#include "tensor/tensor.h"
+#include "tensor/types.h"
+
+#endif

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The CPU's backend: memory, trivial streams, and the kernels of the best
+ * instruction set that this machine has. */
+#include "tensor/backend.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tensor/pool.h"
+#include "tensor/trace.h"
+
+void trek_cpu_kernels_baseline(trek_backend *b);
+#if defined(__x86_64__)
+void trek_cpu_kernels_avx2(trek_backend *b);
+void trek_cpu_kernels_avx512(trek_backend *b);
+#endif
+
+/* The stream of a device on which nothing is ever pending. */
+struct trek_stream {
+    trek_device device;
+};
+
+struct trek_event {
+    int64_t at_ns; /* 0: never recorded */
+};
+
+static int cpu_device_count(void) { return trek_cores(); }
+
+static bool cpu_usable(int index, char *why, size_t size)
+{
+    if (index >= 0)
+        return true;
+    snprintf(why, size, "cpu:%d is no device", index);
+    return false;
+}
+
+static trek_status cpu_allocate(trek_device device, size_t bytes, void **data)
+{
+    (void)device;
+    *data = trek_block_alloc(bytes);
+    return *data ? TREK_OK : TREK_ERR_MEMORY;
+}
+
+static void cpu_release(trek_device device, void *data)
+{
+    (void)device;
+    trek_block_free(data);
+}
+
+static trek_status cpu_copy_bytes(void *to, trek_device to_device, const void *from, trek_device from_device, size_t bytes,
+                                  trek_stream *stream)
+{
+    (void)to_device, (void)from_device, (void)stream;
+    if (bytes > 0)
+        memmove(to, from, bytes);
+    return TREK_OK;
+}
+
+static trek_status cpu_stream_new(trek_device device, trek_stream **stream)
+{
+    *stream = trek_alloc(sizeof **stream);
+    if (!*stream)
+        return TREK_ERR_MEMORY;
+    (*stream)->device = device;
+    return TREK_OK;
+}
+
+static void cpu_stream_free(trek_stream *stream) { trek_free(stream); }
+
+static trek_status cpu_event_new(trek_device device, trek_event **event)
+{
+    (void)device;
+    *event = trek_calloc(1, sizeof **event);
+    return *event ? TREK_OK : TREK_ERR_MEMORY;
+}
+
+static void cpu_event_free(trek_event *event) { trek_free(event); }
+
+static trek_status cpu_event_record(trek_event *event, trek_stream *stream)
+{
+    (void)stream;
+    event->at_ns = trek_clock_ns();
+    return TREK_OK;
+}
+
+static trek_status cpu_stream_wait(trek_stream *stream, trek_event *event)
+{
+    (void)stream, (void)event;
+    return TREK_OK;
+}
+
+static trek_status cpu_event_elapsed_ms(trek_event *start, trek_event *end, double *ms)
+{
+    if (start->at_ns == 0 || end->at_ns == 0)
+        return trek_fail(TREK_ERR_STATE, "event: its time was asked for before it was recorded");
+    *ms = (double)(end->at_ns - start->at_ns) * 1e-6;
+    return TREK_OK;
+}
+
+static trek_status cpu_nothing_pending(trek_device device)
+{
+    (void)device;
+    return TREK_OK;
+}
+
+typedef struct instruction_set {
+    const char *name;
+    void (*fill)(trek_backend *b);
+    bool supported;
+} instruction_set;
+
+/* Fills `sets` from the plainest to the best; returns how many the library has. */
+static int instruction_sets(instruction_set sets[3])
+{
+    int n = 0;
+    sets[n++] = (instruction_set){ "baseline", trek_cpu_kernels_baseline, true };
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
+                __builtin_cpu_supports("bmi2");
+    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    sets[n++] = (instruction_set){ "avx2", trek_cpu_kernels_avx2, avx2 };
+    sets[n++] = (instruction_set){ "avx512", trek_cpu_kernels_avx512, avx512 };
+#endif
+    return n;
+}
+
+static const instruction_set *choose(const instruction_set *sets, int n)
+{
+    const instruction_set *best = &sets[0];
+    for (int k = 0; k < n; k++)
+        if (sets[k].supported)
+            best = &sets[k];
+    const char *wanted = getenv("TREK_ISA");
+    if (!wanted || !*wanted)
+        return best;
+    for (int k = 0; k < n; k++)
+        if (strcmp(sets[k].name, wanted) == 0 && sets[k].supported)
+            return &sets[k];
+    trek_log(TREK_LOG_WARNING, "TREK_ISA=%s is not known or not supported by this machine: using %s", wanted, best->name);
+    return best;
+}
+
+static trek_backend cpu_backend = {
+    .abi = TREK_BACKEND_ABI,
+    .name = "cpu",
+    .type = TREK_CPU,
+    .device_count = cpu_device_count,
+    .usable = cpu_usable,
+    .allocate = cpu_allocate,
+    .release = cpu_release,
+    .host_accessible = true,
+    .stats = trek_memory_stats,
+    .copy_bytes = cpu_copy_bytes,
+    .stream_new = cpu_stream_new,
+    .stream_free = cpu_stream_free,
+    .event_new = cpu_event_new,
+    .event_free = cpu_event_free,
+    .event_record = cpu_event_record,
+    .stream_wait = cpu_stream_wait,
+    .event_elapsed_ms = cpu_event_elapsed_ms,
+    .sync = cpu_nothing_pending,
+    .deferred_error = cpu_nothing_pending,
+};
+
+static void fill_backend(void)
+{
+    instruction_set sets[3];
+    int n = instruction_sets(sets);
+    choose(sets, n)->fill(&cpu_backend);
+}
+
+const trek_backend *trek_cpu_backend(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, fill_backend);
+    return &cpu_backend;
+}

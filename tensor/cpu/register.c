@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One instruction set's entry: fills the table with the kernels of every file. */
+#include "tensor/cpu/kernels.h"
+
+void TREK_ISA_NAME(trek_cpu_kernels)(trek_backend *b);
+
+void TREK_ISA_NAME(trek_cpu_kernels)(trek_backend *b)
+{
+#define TREK_KERNEL_REGISTER(file) TREK_ISA_NAME(trek_cpu_register_##file)(b);
+    TREK_KERNEL_FILES(TREK_KERNEL_REGISTER)
+#undef TREK_KERNEL_REGISTER
+}

@@ -80,6 +80,8 @@ extern const trek_backend *trek_backends[TREK_DEVICE_TYPE_COUNT]; /* NULL until 
 
 /* The backend of a device, opened at first need; NULL and DEVICE with the reason. */
 const trek_backend *trek_backend_get(trek_device_type type);
+/* The same without an error: why (may be NULL) gets the reason. */
+const trek_backend *trek_backend_find(trek_device_type type, char *why, size_t size);
 
 /* The CPU's table, filled for the best instruction set (TREK_ISA overrides:
  * "baseline", "avx2", "avx512"). */

@@ -10,10 +10,10 @@
 
 #if defined(__GNUC__)
 #define TREK_API __attribute__((visibility("default")))
-#define TREK_PRINTF(format, first) __attribute__((format(printf, format, first)))
+#define TREK_PRINTF(text, first) __attribute__((format(printf, text, first)))
 #else
 #define TREK_API
-#define TREK_PRINTF(format, first)
+#define TREK_PRINTF(text, first)
 #endif
 
 #ifdef __cplusplus

@@ -21,6 +21,9 @@ typedef struct trek_rng_draw {
 struct trek_tensor;
 trek_rng_draw trek_rng_next(const struct trek_tensor *like);
 uint64_t trek_rng_seed(void);
+/* The next draw as attributes of a random op: i[0] seed, i[1] step, i[2] draw, i[3] place of element 0. */
+struct trek_attrs;
+void trek_rng_attrs(const struct trek_tensor *like, struct trek_attrs *attrs);
 
 static inline void trek_philox(uint64_t seed, uint64_t block, uint32_t draw, uint32_t step, uint32_t out[4])
 {

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "tensor/memory_internal.h"
+#include "tensor/refcount_internal.h"
 #include "tensor/status_internal.h"
 #include "tensor/tensor.h"
 
@@ -47,6 +48,7 @@ trek_tensor *trek_tensor_make_part(trek_tensor *parent, size_t offset, trek_shap
 /* Makes `t` (header kept, so that holders see it) look at what `other` looks at. Same shape and dtype. */
 void trek_tensor_rebind(trek_tensor *t, trek_tensor *other);
 void trek_tensor_set_contiguous(trek_tensor *t); /* recomputes the flag */
+void trek_tensor_destroy(trek_tensor *t); /* the last reference is gone */
 static inline void trek_tensor_bump(trek_tensor *t) { t->storage->version++; }
 
 static inline bool trek_same_sizes(const trek_tensor *a, const trek_tensor *b)
@@ -59,6 +61,9 @@ static inline bool trek_same_sizes(const trek_tensor *a, const trek_tensor *b)
     return true;
 }
 
+/* Checks what every creation checks: SHAPE, DTYPE, naming `what`. */
+trek_status trek_check_creation(const char *what, trek_shape shape, trek_dtype dtype);
+void trek_release_nothing(void *data, void *arg); /* wrapped memory whose owner wants no call */
 /* "[64, 784]" of a tensor; text holds TREK_SHAPE_TEXT bytes. */
 char *trek_tensor_shape_text(const trek_tensor *t, char *text);
 /* -1 and an error (ARGUMENT, naming op) unless -ndim <= dim < ndim; else 0..ndim-1. */

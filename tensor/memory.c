@@ -1,0 +1,475 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The replaceable host allocator, and the caching block allocator on top of it.
+ *
+ * A thread has a cache of free blocks in size classes (eight to a doubling
+ * above 1 KiB, multiples of 64 bytes below). Blocks up to SMALL bytes are cut
+ * from slabs. A block freed on another thread is pushed onto its owner's stack,
+ * which the owner empties when a class has run dry. The cache of a thread that
+ * ended is taken over by the next new one. TREK_CACHE=off gives every block its
+ * own allocation, for leak checkers and for tests that let allocations fail. */
+#include "tensor/memory_internal.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tensor/backend.h"
+#include "tensor/scope_internal.h"
+#include "tensor/status_internal.h"
+
+enum { ALIGNMENT = 64, SMALL = 2048, SLAB = 64 * 1024, CLASSES = 16 + 8 * 40 };
+
+typedef struct cache cache;
+
+typedef struct block {
+    cache *owner;         /* NULL: not cached (TREK_CACHE=off) */
+    struct block *next;   /* in a free list */
+    size_t size;          /* payload bytes */
+    int size_class;
+} block;
+
+typedef struct slab {
+    struct slab *next;
+} slab;
+
+struct cache {
+    block *free[CLASSES];
+    _Atomic(block *) remote;        /* freed by other threads */
+    atomic_llong remote_bytes;      /* of those, ever */
+    atomic_llong allocated, peak;   /* written by the owner only */
+    atomic_llong allocations;
+    slab *slabs;
+    char *cut, *cut_end;            /* rest of the newest slab */
+    cache *next_all;                /* never unlinked */
+    cache *next_orphan;
+};
+
+static void *default_allocate(size_t bytes, size_t alignment, void *arg)
+{
+    (void)arg;
+    void *memory = NULL;
+    return posix_memalign(&memory, alignment, bytes ? bytes : 1) == 0 ? memory : NULL;
+}
+
+static void default_release(void *memory, size_t bytes, void *arg)
+{
+    (void)bytes, (void)arg;
+    free(memory);
+}
+
+static trek_allocator host = { default_allocate, default_release, NULL };
+static atomic_llong live_allocations, reserved, reserved_peak, system_requests, retries;
+
+static pthread_mutex_t caches_lock = PTHREAD_MUTEX_INITIALIZER;
+static cache *all_caches, *orphans;
+static pthread_key_t cache_key;
+static pthread_once_t cache_once = PTHREAD_ONCE_INIT;
+static bool key_made, caching = true;
+static _Thread_local cache *my_cache;
+
+/* --- the host allocator ----------------------------------------------------- */
+
+static void *host_allocate(size_t bytes)
+{
+    void *memory = host.allocate(bytes, ALIGNMENT, host.arg);
+    if (!memory)
+        return NULL;
+    atomic_fetch_add_explicit(&live_allocations, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&system_requests, 1, memory_order_relaxed);
+    long long now = atomic_fetch_add_explicit(&reserved, (long long)bytes, memory_order_relaxed) + (long long)bytes;
+    long long peak = atomic_load_explicit(&reserved_peak, memory_order_relaxed);
+    while (now > peak && !atomic_compare_exchange_weak(&reserved_peak, &peak, now))
+        ;
+    return memory;
+}
+
+static void host_release(void *memory, size_t bytes)
+{
+    atomic_fetch_sub_explicit(&live_allocations, 1, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&reserved, (long long)bytes, memory_order_relaxed);
+    host.release(memory, bytes, host.arg);
+}
+
+static trek_status fail_memory(size_t bytes)
+{
+    return trek_fail(TREK_ERR_MEMORY, "out of memory: %zu bytes were asked for, %lld are held", bytes,
+                     (long long)atomic_load(&reserved));
+}
+
+/* trek_alloc keeps the size in front of the memory. */
+enum { HEAD = 16 };
+
+void *trek_alloc(size_t bytes)
+{
+    char *memory = bytes <= SIZE_MAX - HEAD ? host_allocate(bytes + HEAD) : NULL;
+    if (!memory) {
+        trek_memory_release_cached(trek_cpu(0));
+        memory = bytes <= SIZE_MAX - HEAD ? host_allocate(bytes + HEAD) : NULL;
+        if (!memory) {
+            fail_memory(bytes);
+            return NULL;
+        }
+        atomic_fetch_add(&retries, 1);
+    }
+    memcpy(memory, &bytes, sizeof bytes);
+    return memory + HEAD;
+}
+
+void *trek_calloc(size_t count, size_t size)
+{
+    size_t bytes;
+    if (__builtin_mul_overflow(count, size, &bytes)) {
+        fail_memory(SIZE_MAX);
+        return NULL;
+    }
+    void *memory = trek_alloc(bytes);
+    return memory ? memset(memory, 0, bytes) : NULL;
+}
+
+static size_t size_of(const void *memory)
+{
+    size_t bytes;
+    memcpy(&bytes, (const char *)memory - HEAD, sizeof bytes);
+    return bytes;
+}
+
+void *trek_realloc(void *memory, size_t bytes)
+{
+    void *larger = trek_alloc(bytes);
+    if (larger && memory) {
+        size_t old = size_of(memory);
+        memcpy(larger, memory, old < bytes ? old : bytes);
+        trek_free(memory);
+    }
+    return larger;
+}
+
+void trek_free(void *memory)
+{
+    if (memory)
+        host_release((char *)memory - HEAD, size_of(memory) + HEAD);
+}
+
+char *trek_strdup(const char *text)
+{
+    size_t length = strlen(text) + 1;
+    char *copy = trek_alloc(length);
+    return copy ? memcpy(copy, text, length) : NULL;
+}
+
+char *trek_format(const char *format, ...)
+{
+    va_list arguments, again;
+    va_start(arguments, format);
+    va_copy(again, arguments);
+    int length = vsnprintf(NULL, 0, format, arguments);
+    va_end(arguments);
+    char *text = length >= 0 ? trek_alloc((size_t)length + 1) : NULL;
+    if (text)
+        vsnprintf(text, (size_t)length + 1, format, again);
+    va_end(again);
+    return text;
+}
+
+trek_status trek_array_grow(void *array, int *capacity, int count, size_t item)
+{
+    if (count <= *capacity)
+        return TREK_OK;
+    int wanted = *capacity < 8 ? 16 : *capacity * 2;
+    if (wanted < count)
+        wanted = count;
+    void *old;
+    memcpy(&old, array, sizeof old);
+    size_t bytes;
+    if (__builtin_mul_overflow((size_t)wanted, item, &bytes))
+        return fail_memory(SIZE_MAX);
+    void *larger = trek_realloc(old, bytes);
+    if (!larger)
+        return TREK_ERR_MEMORY;
+    memcpy(array, &larger, sizeof larger);
+    *capacity = wanted;
+    return TREK_OK;
+}
+
+/* --- caches of threads ------------------------------------------------------ */
+
+static void orphan_cache(void *memory)
+{
+    cache *c = memory;
+    trek_scope_thread_end();
+    pthread_mutex_lock(&caches_lock);
+    c->next_orphan = orphans;
+    orphans = c;
+    pthread_mutex_unlock(&caches_lock);
+    my_cache = NULL;
+}
+
+static void set_up_caches(void)
+{
+    const char *mode = getenv("TREK_CACHE");
+    caching = !mode || strcmp(mode, "off") != 0;
+    key_made = pthread_key_create(&cache_key, orphan_cache) == 0;
+}
+
+static cache *take_cache(void)
+{
+    pthread_once(&cache_once, set_up_caches);
+    if (!key_made)
+        return NULL;
+    pthread_mutex_lock(&caches_lock);
+    cache *c = orphans;
+    if (c)
+        orphans = c->next_orphan;
+    pthread_mutex_unlock(&caches_lock);
+    if (!c) {
+        /* Outlives allocators and threads: plain memory, kept for good. */
+        c = calloc(1, sizeof *c);
+        if (!c)
+            return NULL;
+        pthread_mutex_lock(&caches_lock);
+        c->next_all = all_caches;
+        all_caches = c;
+        pthread_mutex_unlock(&caches_lock);
+    }
+    pthread_setspecific(cache_key, c);
+    my_cache = c;
+    return c;
+}
+
+static inline int class_of(size_t bytes, size_t *size)
+{
+    if (bytes <= 1024) {
+        int k = bytes ? (int)((bytes + 63) / 64) - 1 : 0;
+        *size = ((size_t)k + 1) * 64;
+        return k;
+    }
+    int doubling = 63 - __builtin_clzll(bytes - 1); /* 2^doubling <= bytes - 1 */
+    size_t step = (size_t)1 << (doubling - 3);
+    size_t part = (bytes - 1 - ((size_t)1 << doubling)) / step;
+    *size = ((size_t)1 << doubling) + (part + 1) * step;
+    return 16 + (doubling - 10) * 8 + (int)part;
+}
+
+static inline void count_allocated(cache *c, long long bytes)
+{
+    long long now = atomic_load_explicit(&c->allocated, memory_order_relaxed) + bytes;
+    atomic_store_explicit(&c->allocated, now, memory_order_relaxed);
+    if (bytes > 0 && now > atomic_load_explicit(&c->peak, memory_order_relaxed)) {
+        long long in_use = now - atomic_load_explicit(&c->remote_bytes, memory_order_relaxed);
+        if (in_use > atomic_load_explicit(&c->peak, memory_order_relaxed))
+            atomic_store_explicit(&c->peak, in_use, memory_order_relaxed);
+    }
+}
+
+/* What other threads freed comes home. */
+static void drain_remote(cache *c)
+{
+    block *b = atomic_exchange_explicit(&c->remote, NULL, memory_order_acquire);
+    while (b) {
+        block *next = b->next;
+        b->next = c->free[b->size_class];
+        c->free[b->size_class] = b;
+        b = next;
+    }
+}
+
+static block *cut_small(cache *c, size_t size)
+{
+    size_t bytes = sizeof(block) > ALIGNMENT ? 2 * ALIGNMENT : ALIGNMENT;
+    bytes += size;
+    if (!c->cut || (size_t)(c->cut_end - c->cut) < bytes) {
+        slab *s = host_allocate(SLAB);
+        if (!s)
+            return NULL;
+        s->next = c->slabs;
+        c->slabs = s;
+        c->cut = (char *)s + ALIGNMENT;
+        c->cut_end = (char *)s + SLAB;
+    }
+    block *b = (block *)c->cut;
+    c->cut += bytes;
+    return b;
+}
+
+_Static_assert(sizeof(block) <= ALIGNMENT, "a block's head fits into its alignment");
+
+static block *new_block(cache *c, size_t size)
+{
+    if (c && size <= SMALL && caching)
+        return cut_small(c, size);
+    return host_allocate(size + ALIGNMENT);
+}
+
+static void *allocate_slow(size_t bytes, size_t size, int size_class)
+{
+    cache *c = my_cache ? my_cache : take_cache();
+    block *b = NULL;
+    if (c && caching) {
+        drain_remote(c);
+        b = c->free[size_class];
+        if (b)
+            c->free[size_class] = b->next;
+    }
+    if (!b && !(b = new_block(c, size))) {
+        trek_memory_release_cached(trek_cpu(0));
+        b = new_block(c, size);
+        if (!b) {
+            fail_memory(bytes);
+            return NULL;
+        }
+        atomic_fetch_add(&retries, 1);
+    }
+    b->owner = c;
+    b->size = size;
+    b->size_class = size_class;
+    if (c) {
+        count_allocated(c, (long long)size);
+        atomic_store_explicit(&c->allocations, atomic_load_explicit(&c->allocations, memory_order_relaxed) + 1,
+                              memory_order_relaxed);
+    }
+    return (char *)b + ALIGNMENT;
+}
+
+void *trek_block_alloc(size_t bytes)
+{
+    if (bytes > (size_t)1 << 48) {
+        fail_memory(bytes);
+        return NULL;
+    }
+    size_t size;
+    int size_class = class_of(bytes, &size);
+    cache *c = my_cache;
+    block *b = c ? c->free[size_class] : NULL;
+    if (!b)
+        return allocate_slow(bytes, size, size_class);
+    c->free[size_class] = b->next;
+    count_allocated(c, (long long)size);
+    atomic_store_explicit(&c->allocations, atomic_load_explicit(&c->allocations, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
+    return (char *)b + ALIGNMENT;
+}
+
+void trek_block_free(void *memory)
+{
+    if (!memory)
+        return;
+    block *b = (block *)((char *)memory - ALIGNMENT);
+    cache *c = b->owner;
+    bool mine = c == my_cache;
+    if (c && mine)
+        count_allocated(c, -(long long)b->size);
+    else if (c)
+        atomic_fetch_add_explicit(&c->remote_bytes, (long long)b->size, memory_order_relaxed);
+    if (!c || !caching) {
+        host_release(b, b->size + ALIGNMENT);
+    } else if (mine) {
+        b->next = c->free[b->size_class];
+        c->free[b->size_class] = b;
+    } else {
+        b->next = atomic_load_explicit(&c->remote, memory_order_relaxed);
+        while (!atomic_compare_exchange_weak_explicit(&c->remote, &b->next, b, memory_order_release, memory_order_relaxed))
+            ;
+    }
+}
+
+size_t trek_block_size(const void *memory) { return ((const block *)((const char *)memory - ALIGNMENT))->size; }
+
+/* --- public ------------------------------------------------------------------ */
+
+void trek_memory_release_cached(trek_device device)
+{
+    (void)device;
+    cache *c = my_cache;
+    if (!c)
+        return;
+    drain_remote(c);
+    for (int k = 0; k < CLASSES; k++) {
+        if (c->free[k] && c->free[k]->size <= SMALL)
+            continue; /* cut from slabs */
+        while (c->free[k]) {
+            block *b = c->free[k];
+            c->free[k] = b->next;
+            host_release(b, b->size + ALIGNMENT);
+        }
+    }
+}
+
+static long long in_use(const cache *c) { return atomic_load(&c->allocated) - atomic_load(&c->remote_bytes); }
+
+/* Gives back the slabs of a cache of which nothing is in use. */
+static void release_slabs(cache *c)
+{
+    for (int k = 0; k < CLASSES; k++)
+        c->free[k] = NULL;
+    while (c->slabs) {
+        slab *s = c->slabs;
+        c->slabs = s->next;
+        host_release(s, SLAB);
+    }
+    c->cut = c->cut_end = NULL;
+}
+
+trek_status trek_allocator_set(const trek_allocator *allocator)
+{
+    if (allocator && (!allocator->allocate || !allocator->release))
+        return trek_fail(TREK_ERR_ARGUMENT, "allocator_set: allocate and release are both needed");
+    if (trek_scopes.depth == 0)
+        trek_scope_thread_end();
+    trek_memory_release_cached(trek_cpu(0));
+    if (my_cache && in_use(my_cache) == 0)
+        release_slabs(my_cache);
+    pthread_mutex_lock(&caches_lock);
+    for (cache *c = orphans; c; c = c->next_orphan) {
+        if (in_use(c) != 0)
+            continue;
+        cache *mine = my_cache;
+        my_cache = c; /* nobody's: ours while the lock is held */
+        trek_memory_release_cached(trek_cpu(0));
+        release_slabs(c);
+        my_cache = mine;
+    }
+    pthread_mutex_unlock(&caches_lock);
+    long long live = atomic_load(&live_allocations);
+    if (live != 0)
+        return trek_fail(TREK_ERR_STATE, "allocator_set: %lld allocations of the present allocator are in use", live);
+    host = allocator ? *allocator : (trek_allocator){ default_allocate, default_release, NULL };
+    return TREK_OK;
+}
+
+static trek_memory_stats_t host_stats(void)
+{
+    trek_memory_stats_t stats = { .reserved = atomic_load(&reserved),
+                                  .reserved_peak = atomic_load(&reserved_peak),
+                                  .system_requests = atomic_load(&system_requests),
+                                  .retries = atomic_load(&retries) };
+    pthread_mutex_lock(&caches_lock);
+    for (cache *c = all_caches; c; c = c->next_all) {
+        stats.allocated += in_use(c);
+        stats.allocated_peak += atomic_load(&c->peak);
+        stats.allocations += atomic_load(&c->allocations);
+    }
+    pthread_mutex_unlock(&caches_lock);
+    return stats;
+}
+
+trek_memory_stats_t trek_memory_stats(trek_device device)
+{
+    if (device.type == TREK_CPU)
+        return host_stats();
+    const trek_backend *backend = trek_backend_get(device.type);
+    return backend && backend->stats ? backend->stats(device) : (trek_memory_stats_t){ 0 };
+}
+
+void trek_memory_reset_peak(trek_device device)
+{
+    if (device.type != TREK_CPU)
+        return;
+    pthread_mutex_lock(&caches_lock);
+    for (cache *c = all_caches; c; c = c->next_all)
+        atomic_store(&c->peak, in_use(c));
+    pthread_mutex_unlock(&caches_lock);
+    atomic_store(&reserved_peak, atomic_load(&reserved));
+}

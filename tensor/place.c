@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The thread's place among the ranks, and the trace sink. */
+#include "tensor/place.h"
+
+#include <time.h>
+
+#include "tensor/trace.h"
+
+_Thread_local trek_place trek_place_here = { .world = 1, .rows = -1, .global_rows = -1 };
+
+_Atomic(const trek_trace_sink *) trek_trace;
+
+int64_t trek_clock_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+void trek_trace_end(const char *name, int64_t start_ns, int64_t detail)
+{
+    const trek_trace_sink *sink = atomic_load_explicit(&trek_trace, memory_order_acquire);
+    if (sink && start_ns && sink->span)
+        sink->span(name, trek_place_here.rank, start_ns, trek_clock_ns(), detail, sink->arg);
+}
+
+void trek_trace_event(const char *name, double value)
+{
+    const trek_trace_sink *sink = atomic_load_explicit(&trek_trace, memory_order_acquire);
+    if (sink && sink->event)
+        sink->event(name, trek_place_here.rank, trek_clock_ns(), value, sink->arg);
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The generator: a seed for the process, a step and a draw number for each thread. */
+#include "tensor/random_internal.h"
+
+#include <stdatomic.h>
+
+#include "tensor/op.h"
+#include "tensor/place.h"
+
+static atomic_ullong seed;
+
+void trek_seed(uint64_t value)
+{
+    atomic_store(&seed, value);
+    trek_place_here.rng_step = 0;
+    trek_place_here.rng_draw = 0;
+}
+
+uint64_t trek_rng_seed(void) { return atomic_load_explicit(&seed, memory_order_relaxed); }
+
+/* A tensor whose first dimension is this rank's part of the batch is keyed by
+ * its place in the global batch; anything else by rank, 2^40 elements apart. */
+static int64_t first_element(const trek_tensor *like)
+{
+    const trek_place *place = &trek_place_here;
+    if (place->rows < 0 || place->world <= 1)
+        return 0;
+    if (like->ndim > 0 && like->sizes[0] == place->rows && place->rows > 0)
+        return place->first_sample * (like->numel / like->sizes[0]);
+    return (int64_t)place->rank << 40;
+}
+
+trek_rng_draw trek_rng_next(const trek_tensor *like)
+{
+    trek_place *place = &trek_place_here;
+    return (trek_rng_draw){ .seed = trek_rng_seed(), .step = (uint32_t)place->rng_step, .draw = (uint32_t)place->rng_draw++,
+                            .first_element = first_element(like) };
+}
+
+void trek_rng_attrs(const trek_tensor *like, trek_attrs *attrs)
+{
+    trek_rng_draw draw = trek_rng_next(like);
+    attrs->i[0] = (int64_t)draw.seed;
+    attrs->i[1] = draw.step;
+    attrs->i[2] = draw.draw;
+    attrs->i[3] = draw.first_element;
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The sticky error of a thread, and the log. */
+#include "tensor/status_internal.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tensor/place.h"
+
+/* Fixed memory: an out-of-memory message must need no memory. */
+static _Thread_local struct {
+    trek_status status;
+    char message[TREK_ERROR_SIZE];
+} sticky;
+
+static const struct {
+    const char *name, *text;
+} statuses[] = {
+    { "TREK_OK", "no error" },
+#define STATUS_ROW(name, text) { "TREK_ERR_" #name, text },
+    TREK_STATUS_LIST(STATUS_ROW)
+#undef STATUS_ROW
+};
+enum { STATUS_COUNT = sizeof statuses / sizeof statuses[0] };
+
+trek_status trek_status_get(void) { return sticky.status; }
+
+const char *trek_error(void) { return sticky.status ? sticky.message : ""; }
+
+void trek_error_clear(void)
+{
+    sticky.status = TREK_OK;
+    sticky.message[0] = '\0';
+}
+
+const char *trek_status_text(trek_status status)
+{
+    return (unsigned)status < STATUS_COUNT ? statuses[status].text : "unknown status";
+}
+
+const char *trek_status_name(trek_status status)
+{
+    return (unsigned)status < STATUS_COUNT ? statuses[status].name : "unknown";
+}
+
+const char *trek_version(void) { return TREK_VERSION; }
+
+/* The debugging aid that the design promises: stop where the error arises. */
+static void stop_if_asked(void)
+{
+    const char *mode = getenv("TREK_ON_ERROR");
+    if (!mode || strcmp(mode, "abort") != 0)
+        return;
+    fprintf(stderr, "trek: %s: %s\n", trek_status_name(sticky.status), sticky.message);
+    abort();
+}
+
+trek_status trek_fail(trek_status status, const char *format, ...)
+{
+    if (status == TREK_OK || (unsigned)status >= STATUS_COUNT)
+        status = TREK_ERR_CALLBACK;
+    if (sticky.status)
+        return status;
+    sticky.status = status;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(sticky.message, sizeof sticky.message, format, arguments);
+    va_end(arguments);
+    stop_if_asked();
+    return status;
+}
+
+trek_status trek_fail_missing(const char *function, const char *what)
+{
+    if (sticky.status)
+        return sticky.status;
+    return trek_fail(TREK_ERR_ARGUMENT, "%s: %s is NULL", function, what);
+}
+
+void trek_error_take(trek_status *status, char *message)
+{
+    *status = sticky.status;
+    memcpy(message, sticky.message, sizeof sticky.message);
+    trek_error_clear();
+}
+
+bool trek_forked;
+
+static void mark_forked(void) { trek_forked = true; }
+
+__attribute__((constructor)) static void watch_fork(void) { pthread_atfork(NULL, NULL, mark_forked); }
+
+trek_status trek_fail_forked(void)
+{
+    return trek_fail(TREK_ERR_STATE, "this process was forked from one that used trek; its threads do not exist here");
+}
+
+/* --- log ------------------------------------------------------------------ */
+
+static void log_to_stderr(trek_log_level level, const char *message, void *arg)
+{
+    (void)arg;
+    static const char *const names[] = { "error", "warning", "info", "debug" };
+    fprintf(stderr, "trek: %s: %s\n", names[level], message);
+}
+
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
+static atomic_int log_level = -1;
+static trek_log_fn log_fn = log_to_stderr;
+static void *log_arg;
+
+static int initial_level(void)
+{
+    static const char *const names[] = { "error", "warning", "info", "debug" };
+    const char *text = getenv("TREK_LOG");
+    for (int k = 0; text && k < 4; k++)
+        if (strcmp(text, names[k]) == 0)
+            return k;
+    return TREK_LOG_WARNING;
+}
+
+void trek_log_set(trek_log_level level, trek_log_fn fn, void *arg)
+{
+    pthread_mutex_lock(&log_lock);
+    atomic_store(&log_level, (int)level);
+    log_fn = fn;
+    log_arg = arg;
+    pthread_mutex_unlock(&log_lock);
+}
+
+void trek_log(trek_log_level level, const char *format, ...)
+{
+    if (atomic_load(&log_level) < 0) {
+        int unset = -1;
+        atomic_compare_exchange_strong(&log_level, &unset, initial_level());
+    }
+    if ((int)level > atomic_load(&log_level))
+        return;
+    char message[TREK_ERROR_SIZE];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    pthread_mutex_lock(&log_lock);
+    if (log_fn)
+        log_fn(level, message, log_arg);
+    pthread_mutex_unlock(&log_lock);
+}

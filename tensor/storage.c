@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Storages, and tensor headers over them. */
+#include <string.h>
+
+#include "tensor/backend.h"
+#include "tensor/tensor_internal.h"
+
+static void storage_release(trek_storage *s)
+{
+    while (s && trek_ref_drop(&s->refs)) {
+        trek_storage *parent = s->parent;
+        if (s->release)
+            s->release(s->data, s->release_arg);
+        else if (!parent && s->data != s->small)
+            trek_backends[s->device.type]->release(s->device, s->data);
+        trek_block_free(s);
+        s = parent;
+    }
+}
+
+static trek_storage *storage_new(trek_device device)
+{
+    trek_storage *s = trek_block_alloc(sizeof *s);
+    if (!s)
+        return NULL;
+    atomic_init(&s->refs, 1);
+    s->version = 0;
+    s->parent = NULL;
+    s->release = NULL;
+    s->device = device;
+    return s;
+}
+
+static trek_tensor *header_new(trek_storage *storage, trek_dtype dtype, int ndim)
+{
+    trek_tensor *t = trek_block_alloc(sizeof *t);
+    if (!t)
+        return NULL;
+    atomic_init(&t->refs, 1);
+    t->dtype = (uint8_t)dtype;
+    t->ndim = (uint8_t)ndim;
+    t->device = storage->device;
+    t->storage = storage;
+    return t;
+}
+
+/* Row-major strides and the number of elements; false on overflow of the bytes. */
+static bool set_sizes(trek_tensor *t, int ndim, const int64_t *sizes, size_t item)
+{
+    int64_t numel = 1, stride = 1;
+    bool overflow = false;
+    for (int d = ndim - 1; d >= 0; d--) {
+        t->sizes[d] = sizes[d];
+        t->strides[d] = stride;
+        overflow |= __builtin_mul_overflow(numel, sizes[d], &numel);
+        overflow |= __builtin_mul_overflow(stride, sizes[d] > 1 ? sizes[d] : 1, &stride);
+    }
+    t->numel = numel;
+    t->contiguous = true;
+    int64_t bytes;
+    return !overflow && !__builtin_mul_overflow(stride, (int64_t)item, &bytes);
+}
+
+trek_tensor *trek_tensor_make(int ndim, const int64_t *sizes, trek_dtype dtype, trek_device device)
+{
+    const trek_backend *backend = trek_backends[device.type];
+    if (!backend && !(backend = trek_backend_get(device.type)))
+        return NULL;
+    trek_storage *s = storage_new(device);
+    if (!s)
+        return NULL;
+    trek_tensor *t = header_new(s, dtype, ndim);
+    if (!t) {
+        trek_block_free(s);
+        return NULL;
+    }
+    size_t item = trek_dtype_size(dtype);
+    if (!set_sizes(t, ndim, sizes, item)) {
+        char text[TREK_SHAPE_TEXT];
+        trek_fail(TREK_ERR_SHAPE, "tensor: %s has more elements than memory can hold",
+                  trek_shape_text(trek_shape_make(ndim, sizes), text));
+        goto fail;
+    }
+    s->bytes = (size_t)t->numel * item;
+    if (backend->host_accessible && s->bytes <= sizeof s->small) {
+        s->data = s->small;
+    } else {
+        void *data;
+        if (backend->allocate(device, s->bytes, &data) != TREK_OK)
+            goto fail;
+        s->data = data;
+    }
+    t->data = s->data;
+    return t;
+fail:
+    trek_block_free(t);
+    trek_block_free(s);
+    return NULL;
+}
+
+trek_tensor *trek_tensor_make_view(trek_tensor *base, char *data, int ndim, const int64_t *sizes, const int64_t *strides)
+{
+    trek_tensor *t = header_new(base->storage, (trek_dtype)base->dtype, ndim);
+    if (!t)
+        return NULL;
+    trek_ref_take(&base->storage->refs);
+    t->device = base->device;
+    t->data = data;
+    t->numel = 1;
+    for (int d = 0; d < ndim; d++) {
+        t->sizes[d] = sizes[d];
+        t->strides[d] = strides[d];
+        t->numel *= sizes[d];
+    }
+    trek_tensor_set_contiguous(t);
+    return t;
+}
+
+trek_tensor *trek_tensor_make_part(trek_tensor *parent, size_t offset, trek_shape shape, trek_dtype dtype)
+{
+    trek_storage *s = storage_new(parent->device);
+    if (!s)
+        return NULL;
+    trek_tensor *t = header_new(s, dtype, shape.ndim);
+    if (!t) {
+        trek_block_free(s);
+        return NULL;
+    }
+    set_sizes(t, shape.ndim, shape.sizes, trek_dtype_size(dtype));
+    trek_ref_take(&parent->storage->refs);
+    s->parent = parent->storage;
+    s->data = parent->data + offset;
+    s->bytes = (size_t)t->numel * trek_dtype_size(dtype);
+    t->data = s->data;
+    return t;
+}
+
+trek_tensor *trek_tensor_wrap(void *data, trek_shape shape, trek_dtype dtype, void (*release)(void *, void *), void *arg)
+{
+    if (trek_check_creation("tensor_wrap", shape, dtype) != TREK_OK)
+        return NULL;
+    if (!data && trek_shape_numel(shape) > 0)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "tensor_wrap: data is NULL");
+    trek_storage *s = storage_new(trek_cpu(0));
+    if (!s)
+        return NULL;
+    trek_tensor *t = header_new(s, dtype, shape.ndim);
+    if (!t) {
+        trek_block_free(s);
+        return NULL;
+    }
+    if (!set_sizes(t, shape.ndim, shape.sizes, trek_dtype_size(dtype))) {
+        trek_block_free(t);
+        trek_block_free(s);
+        return trek_fail_null(TREK_ERR_SHAPE, "tensor_wrap: the shape has more elements than memory can hold");
+    }
+    s->data = t->data = data;
+    s->bytes = (size_t)t->numel * trek_dtype_size(dtype);
+    s->release = release ? release : trek_release_nothing;
+    s->release_arg = arg;
+    return t;
+}
+
+void trek_release_nothing(void *data, void *arg) { (void)data, (void)arg; }
+
+void trek_tensor_rebind(trek_tensor *t, trek_tensor *other)
+{
+    trek_storage *old = t->storage;
+    trek_ref_take(&other->storage->refs);
+    t->storage = other->storage;
+    t->data = other->data;
+    t->device = other->device;
+    t->contiguous = other->contiguous;
+    memcpy(t->strides, other->strides, sizeof t->strides);
+    storage_release(old);
+}
+
+void trek_tensor_set_contiguous(trek_tensor *t)
+{
+    int64_t expected = 1;
+    t->contiguous = true;
+    if (t->numel == 0)
+        return;
+    for (int d = t->ndim - 1; d >= 0; d--) {
+        if (t->sizes[d] == 1)
+            continue;
+        if (t->strides[d] != expected) {
+            t->contiguous = false;
+            return;
+        }
+        expected *= t->sizes[d];
+    }
+}
+
+void trek_tensor_destroy(trek_tensor *t)
+{
+    storage_release(t->storage);
+    trek_block_free(t);
+}
+
+trek_tensor *trek_tensor_retain(trek_tensor *tensor)
+{
+    if (tensor)
+        trek_ref_take(&tensor->refs);
+    return tensor;
+}
+
+void trek_tensor_release(trek_tensor *tensor)
+{
+    if (tensor && trek_ref_drop(&tensor->refs))
+        trek_tensor_destroy(tensor);
+}

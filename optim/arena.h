@@ -17,6 +17,7 @@ typedef struct trek_arena_segment {
     int64_t offset, count;   /* elements, in the arena of its dtype */
     int part;                /* which of the arena's parts (dtypes) */
     int group;               /* of the optimizer */
+    int index;               /* its place in the list of parameters */
     int64_t steps;           /* updates it has had (bias correction per parameter) */
     bool used;               /* some rank's backward reached it since the last step */
 } trek_arena_segment;
@@ -31,6 +32,8 @@ typedef struct trek_arena_part {
 typedef struct trek_arena {
     trek_device device;
     int n_parts, n_segments;
+    bool sharing;            /* the data is another arena's */
+    const trek_backend *backend; /* of device */
     trek_arena_part parts[TREK_DTYPE_COUNT];
     trek_arena_segment *segments; /* in arena order */
 } trek_arena;
@@ -41,9 +44,21 @@ trek_arena *trek_arena_new(const trek_params *params);
 /* The same layout for a replica's parameters, whose data becomes `owner`'s
  * (shared memory, one copy); gradients are the replica's own. Names, shapes and dtypes must match: ARGUMENT. */
 trek_arena *trek_arena_new_sharing(const trek_params *params, trek_arena *owner);
-/* Parameters keep living in the buffers, which live as long as they are referenced. */
+/* Parameters keep living in the buffers, which live as long as they are referenced, and are
+ * ordinary variables again: a gradient that is there stays, one that was zeroed is dropped. */
 void trek_arena_free(trek_arena **arena);
+/* Fills the gradients with zeros, on the caller's pool, and forgets that there were any. Cannot fail on the CPU. */
 void trek_arena_zero_grads(trek_arena *arena);
+/* Forgets that there were gradients: for whoever has zeroed the memory in a pass of its own. */
+void trek_arena_forget_grads(trek_arena *arena);
+/* Sets every segment's `used`: this rank's backward has given it a gradient, and it is not frozen. */
+void trek_arena_mark_used(trek_arena *arena);
+/* Counts a write to the data of each parameter whose segment of `updated` (the same layout;
+ * may be arena itself) is used: saved tensors and packed weights notice. A replica that
+ * shares its owner's memory calls this after the owner's optimizer has committed. */
+void trek_arena_bump(trek_arena *arena, const trek_arena *updated);
+/* Sum of squares of all gradients in f64; *finite false if one is inf or NaN. */
+void trek_arena_sum_squares(const trek_arena *arena, double *sum, bool *finite);
 /* Segment of a parameter, or -1. */
 int trek_arena_find(const trek_arena *arena, const trek_var *param);
 

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the steppers of graph/ and distributed/ need of an optimizer. Internal.
+ *
+ * A step is prepare, apply, commit. All that can fail happens in prepare (and
+ * at creation, where all memory is got); apply and commit neither fail, wait
+ * nor allocate. Ranks that share an arena apply one slice each between one
+ * prepare and one commit. */
+#ifndef TREK_OPTIM_OPTIMIZER_INTERNAL_H
+#define TREK_OPTIM_OPTIMIZER_INTERNAL_H
+
+#include "optim/arena.h"
+#include "optim/optimizer.h"
+
+/* A contiguous stretch of the arena that one kernel call updates: segments of
+ * one group that were updated equally often. */
+typedef struct trek_optimizer_run {
+    int part, group;
+    int64_t begin, end;  /* elements of the part */
+    int64_t steps;       /* updates so far, this one not counted */
+    double bias1, bias2; /* Adam: 1 - beta^(steps + 1) */
+    bool first;          /* SGD: the momentum buffer holds nothing yet */
+} trek_optimizer_run;
+
+typedef struct trek_optimizer_group {
+    trek_optimizer_spec spec; /* defaults filled in, lr as it is now */
+    double initial_lr;
+} trek_optimizer_group;
+
+struct trek_optimizer {
+    trek_optimizer_kind kind;
+    trek_arena *arena;
+    bool owns_arena;
+    bool stale;                        /* runs do not fit groups, step counts or buffers any more */
+    int n_groups, cap_groups, n_runs;
+    trek_optimizer_group *groups;
+    trek_optimizer_run *runs;          /* [n_segments] at most */
+    bool *active;                      /* [n_segments] what runs were made for */
+    bool *has_momentum;                /* [n_segments] SGD: the buffer has been written */
+    /* Flat state in the arena's layout: exp_avg and exp_avg_sq, or the momentum buffer; NULL: not needed. */
+    trek_tensor *state[2][TREK_DTYPE_COUNT];
+};
+
+/* OK, or ARGUMENT naming the option: so that a trainer can refuse early. */
+trek_status trek_optimizer_spec_check(const trek_optimizer_spec *spec);
+
+/* An optimizer over an arena that the caller keeps and that outlives it. */
+trek_optimizer *trek_optimizer_new_over(trek_optimizer_spec spec, trek_arena *arena);
+trek_arena *trek_optimizer_arena(trek_optimizer *optimizer);
+
+/* Plans the update of the segments whose `used` is set and that are not frozen.
+ * (trek_arena_mark_used sets it from this rank's gradients; with several ranks
+ * the caller adds what the others used.) STATE if a parameter no longer lives
+ * in the arena, the thread's error if one is set; then nothing has changed. */
+trek_status trek_optimizer_prepare(trek_optimizer *optimizer);
+/* Updates elements [begin, end) of a part, as far as they are planned. Gradients are
+ * multiplied by grad_scale first and set to 0 afterwards if zero_grad. Threads may
+ * call it at the same time for ranges that do not overlap; for the same bits whatever
+ * the slicing there is nothing to heed: the update is element-wise. */
+void trek_optimizer_apply_range(trek_optimizer *optimizer, int part, int64_t begin, int64_t end, double grad_scale, bool zero_grad);
+/* The same with gradients from `grads`, the address of element 0 of a buffer in the part's layout
+ * (which is what zero_grad then zeroes). */
+void trek_optimizer_apply_range_from(trek_optimizer *optimizer, int part, int64_t begin, int64_t end, void *grads,
+                                     double grad_scale, bool zero_grad);
+/* Once, after all ranges: step counts and versions of the parameters. */
+void trek_optimizer_commit(trek_optimizer *optimizer);
+/* mark_used, prepare, all ranges, commit; zero_grad: and trek_arena_zero_grads, in the same pass. */
+trek_status trek_optimizer_step_scaled(trek_optimizer *optimizer, double grad_scale, bool zero_grad);
+
+/* What a schedule sets: group 0 gets lr, the others keep the proportion to it that they were made with. */
+trek_status trek_optimizer_schedule_lr(trek_optimizer *optimizer, double lr);
+
+/* What gradients are multiplied by so that a joint norm becomes at most max_norm: PyTorch's
+ * max_norm / (norm + 1e-6), at most 1; 1 for a norm that is not finite. */
+double trek_clip_factor(double norm, double max_norm);
+
+/* State by name, for checkpoints: "<parameter>.exp_avg", ".exp_avg_sq" or ".momentum_buffer" in the
+ * parameter's shape and dtype, "<parameter>.step" (i64 scalar). Parameters that were never updated are left out, as
+ * in PyTorch. Tensors are views of the live state: save them before the next step. */
+typedef struct trek_optimizer_entry {
+    char *name;
+    trek_tensor *tensor;
+} trek_optimizer_entry;
+
+/* A new array of *n entries (NULL with *n 0 and no error: nothing yet); free it by trek_optimizer_export_free. */
+trek_status trek_optimizer_export(trek_optimizer *optimizer, trek_optimizer_entry **entries, int *n);
+void trek_optimizer_export_free(trek_optimizer_entry *entries, int n);
+/* Takes over all state; parameters without entries begin anew. FORMAT, naming it, for an entry
+ * of no parameter, or of another shape; then nothing has changed. */
+trek_status trek_optimizer_import(trek_optimizer *optimizer, const trek_optimizer_entry *entries, int n);
+
+#endif

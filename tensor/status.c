@@ -132,7 +132,7 @@ void trek_log_set(trek_log_level level, trek_log_fn fn, void *arg)
     pthread_mutex_unlock(&log_lock);
 }
 
-void trek_log(trek_log_level level, const char *format, ...)
+void trek_log_message(trek_log_level level, const char *format, ...)
 {
     if (atomic_load(&log_level) < 0) {
         int unset = -1;

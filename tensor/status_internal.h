@@ -13,7 +13,7 @@
 trek_status trek_fail_missing(const char *function, const char *what);
 
 /* Logs if the level is on. */
-void trek_log(trek_log_level level, const char *format, ...) TREK_PRINTF(2, 3);
+void trek_log_message(trek_log_level level, const char *format, ...) TREK_PRINTF(2, 3);
 
 /* The thread's error, moved out: written to *status and message (at least
  * TREK_ERROR_SIZE bytes), then cleared. How a rank's error goes to whoever joins it. */

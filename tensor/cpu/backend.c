@@ -140,7 +140,7 @@ static const instruction_set *choose(const instruction_set *sets, int n)
     for (int k = 0; k < n; k++)
         if (strcmp(sets[k].name, wanted) == 0 && sets[k].supported)
             return &sets[k];
-    trek_log(TREK_LOG_WARNING, "TREK_ISA=%s is not known or not supported by this machine: using %s", wanted, best->name);
+    trek_log_message(TREK_LOG_WARNING, "TREK_ISA=%s is not known or not supported by this machine: using %s", wanted, best->name);
     return best;
 }
 

@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shape rules of element-wise ops, reductions, and ops that move elements. */
+#include <string.h>
+
+#include "tensor/op.h"
+
+static trek_status fail_two(trek_op_call *call, trek_status status, const char *what, const trek_tensor *a, const trek_tensor *b)
+{
+    char x[TREK_SHAPE_TEXT], y[TREK_SHAPE_TEXT];
+    return trek_op_fail(call, status, "%s: %s and %s", what, trek_tensor_shape_text(a, x), trek_tensor_shape_text(b, y));
+}
+
+static trek_dtype dtype_of(const trek_op_call *call, int k) { return (trek_dtype)call->inputs[k]->dtype; }
+
+/* All inputs have one shape; the result has it, too. */
+static trek_status same_shape(trek_op_call *call, trek_dtype dtype)
+{
+    trek_tensor *x = call->inputs[0];
+    for (int k = 1; k < call->n_inputs; k++)
+        if (!trek_same_sizes(x, call->inputs[k]))
+            return fail_two(call, TREK_ERR_SHAPE, "shapes differ", x, call->inputs[k]);
+    return trek_op_output(call, 0, x->ndim, x->sizes, dtype);
+}
+
+trek_status trek_infer_same(trek_op_call *call) { return same_shape(call, dtype_of(call, 0)); }
+trek_status trek_infer_to_bool(trek_op_call *call) { return same_shape(call, TREK_BOOL); }
+
+trek_status trek_infer_convert(trek_op_call *call)
+{
+    trek_dtype dtype = (trek_dtype)call->attrs.i[0];
+    if (trek_dtype_size(dtype) == 0)
+        return trek_op_fail(call, TREK_ERR_DTYPE, "%lld is no dtype", (long long)call->attrs.i[0]);
+    return same_shape(call, dtype);
+}
+
+static trek_status broadcast_into(trek_op_call *call, int first, trek_dtype dtype)
+{
+    int ndim = 0;
+    for (int k = first; k < call->n_inputs; k++)
+        if (call->inputs[k]->ndim > ndim)
+            ndim = call->inputs[k]->ndim;
+    int64_t sizes[TREK_MAX_DIMS];
+    for (int d = 0; d < ndim; d++) {
+        sizes[d] = 1;
+        for (int k = first; k < call->n_inputs; k++) {
+            const trek_tensor *x = call->inputs[k];
+            int own = d - (ndim - x->ndim);
+            if (own < 0 || x->sizes[own] == 1 || x->sizes[own] == sizes[d])
+                continue;
+            if (sizes[d] != 1)
+                return fail_two(call, TREK_ERR_SHAPE, "shapes do not broadcast", call->inputs[first], x);
+            sizes[d] = x->sizes[own];
+        }
+    }
+    return trek_op_output(call, 0, ndim, sizes, dtype);
+}
+
+static trek_status broadcast(trek_op_call *call, trek_dtype dtype)
+{
+    if (trek_same_sizes(call->inputs[0], call->inputs[1]))
+        return trek_op_output(call, 0, call->inputs[0]->ndim, call->inputs[0]->sizes, dtype);
+    return broadcast_into(call, 0, dtype);
+}
+
+trek_status trek_infer_broadcast(trek_op_call *call) { return broadcast(call, dtype_of(call, 0)); }
+trek_status trek_infer_broadcast_bool(trek_op_call *call) { return broadcast(call, TREK_BOOL); }
+
+trek_status trek_infer_where(trek_op_call *call)
+{
+    if (dtype_of(call, 0) != TREK_BOOL)
+        return trek_op_fail(call, TREK_ERR_DTYPE, "the condition is %s, not bool", trek_dtype_name(dtype_of(call, 0)));
+    return broadcast_into(call, 0, dtype_of(call, 1));
+}
+
+/* --- reductions ---------------------------------------------------------------------- */
+
+/* Turns the listed dims into a mask; false and an error. */
+static bool reduced_dims(trek_op_call *call)
+{
+    trek_tensor *x = call->inputs[0];
+    int64_t *i = call->attrs.i, listed = i[0], mask = 0;
+    if (listed < 0 || listed > TREK_MAX_DIMS)
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "%lld dimensions are listed", (long long)listed), false;
+    for (int k = 0; k < listed; k++) {
+        int dim = trek_normalize_dim(i[1 + k], x->ndim, call->op->name);
+        if (dim < 0)
+            return false;
+        if (mask >> dim & 1)
+            return trek_op_fail(call, TREK_ERR_ARGUMENT, "dimension %d is listed twice", dim), false;
+        if (x->ndim > 0)
+            mask |= (int64_t)1 << dim;
+    }
+    i[0] = listed == 0 ? ((int64_t)1 << x->ndim) - 1 : mask;
+    return true;
+}
+
+static trek_status reduce_to(trek_op_call *call, trek_dtype dtype)
+{
+    trek_tensor *x = call->inputs[0];
+    if (!reduced_dims(call))
+        return trek_status_get();
+    int64_t sizes[TREK_MAX_DIMS];
+    int n = 0;
+    for (int d = 0; d < x->ndim; d++) {
+        bool reduced = call->attrs.i[0] >> d & 1;
+        if (!reduced || call->attrs.i[9])
+            sizes[n++] = reduced ? 1 : x->sizes[d];
+    }
+    return trek_op_output(call, 0, n, sizes, dtype);
+}
+
+trek_status trek_infer_reduce(trek_op_call *call) { return reduce_to(call, dtype_of(call, 0)); }
+trek_status trek_infer_reduce_bool(trek_op_call *call) { return reduce_to(call, TREK_BOOL); }
+
+static trek_dtype sum_dtype(const trek_op_call *call)
+{
+    return trek_dtype_is_float(dtype_of(call, 0)) ? dtype_of(call, 0) : TREK_I64;
+}
+
+trek_status trek_infer_reduce_sum(trek_op_call *call) { return reduce_to(call, sum_dtype(call)); }
+
+/* Reducing nothing to something has no value. */
+static trek_status refuse_empty(trek_op_call *call)
+{
+    if (call->inputs[0]->numel > 0 || call->outputs[0]->numel == 0)
+        return TREK_OK;
+    char text[TREK_SHAPE_TEXT];
+    return trek_op_fail(call, TREK_ERR_SHAPE, "no value over no elements: %s", trek_tensor_shape_text(call->inputs[0], text));
+}
+
+trek_status trek_infer_reduce_nonempty(trek_op_call *call)
+{
+    trek_status status = reduce_to(call, dtype_of(call, 0));
+    return status == TREK_OK ? refuse_empty(call) : status;
+}
+
+trek_status trek_infer_reduce_arg(trek_op_call *call)
+{
+    if (call->attrs.i[0] > 1)
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "one dimension, or all of them (trek_dims_none())");
+    trek_status status = reduce_to(call, TREK_I64);
+    return status == TREK_OK ? refuse_empty(call) : status;
+}
+
+static bool one_dim(trek_op_call *call)
+{
+    int dim = trek_normalize_dim(call->attrs.i[0], call->inputs[0]->ndim, call->op->name);
+    call->attrs.i[0] = dim;
+    return dim >= 0;
+}
+
+trek_status trek_infer_dim_same(trek_op_call *call)
+{
+    return one_dim(call) ? same_shape(call, dtype_of(call, 0)) : trek_status_get();
+}
+
+trek_status trek_infer_dim_sum(trek_op_call *call)
+{
+    return one_dim(call) ? same_shape(call, sum_dtype(call)) : trek_status_get();
+}
+
+/* --- moving elements -------------------------------------------------------------------- */
+
+trek_status trek_infer_flip(trek_op_call *call)
+{
+    if (call->attrs.i[0] == 0)
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "no dimensions are listed");
+    return reduced_dims(call) ? same_shape(call, dtype_of(call, 0)) : trek_status_get();
+}
+
+trek_status trek_infer_cat(trek_op_call *call)
+{
+    trek_tensor *first = call->inputs[0];
+    if (first->ndim == 0)
+        return trek_op_fail(call, TREK_ERR_SHAPE, "scalars cannot be concatenated; stack them");
+    if (!one_dim(call))
+        return trek_status_get();
+    int dim = (int)call->attrs.i[0];
+    int64_t sizes[TREK_MAX_DIMS];
+    memcpy(sizes, first->sizes, sizeof sizes);
+    for (int k = 1; k < call->n_inputs; k++) {
+        trek_tensor *x = call->inputs[k];
+        bool fits = x->ndim == first->ndim;
+        for (int d = 0; fits && d < x->ndim; d++)
+            fits = d == dim || x->sizes[d] == first->sizes[d];
+        if (!fits)
+            return fail_two(call, TREK_ERR_SHAPE, "shapes differ beside the dimension", first, x);
+        if (x->dtype != first->dtype)
+            return trek_op_fail(call, TREK_ERR_DTYPE, "dtypes differ: %s and %s", trek_dtype_name(dtype_of(call, 0)),
+                                trek_dtype_name(dtype_of(call, k)));
+        sizes[dim] += x->sizes[dim];
+    }
+    return trek_op_output(call, 0, first->ndim, sizes, dtype_of(call, 0));
+}
+
+trek_status trek_infer_matrix_same(trek_op_call *call)
+{
+    if (call->inputs[0]->ndim < 2)
+        return trek_op_fail(call, TREK_ERR_SHAPE, "at least two dimensions are needed, not %d", call->inputs[0]->ndim);
+    return same_shape(call, dtype_of(call, 0));
+}
+
+static bool is_index(trek_op_call *call, int k)
+{
+    trek_dtype dtype = dtype_of(call, k);
+    if (dtype == TREK_I64 || dtype == TREK_I32 || dtype == TREK_U8)
+        return true;
+    trek_op_fail(call, TREK_ERR_DTYPE, "the index is %s, not an integer", trek_dtype_name(dtype));
+    return false;
+}
+
+trek_status trek_infer_index_select(trek_op_call *call)
+{
+    trek_tensor *x = call->inputs[0], *index = call->inputs[1];
+    if (!is_index(call, 1) || !one_dim(call))
+        return trek_status_get();
+    if (index->ndim > 1 || x->ndim == 0)
+        return fail_two(call, TREK_ERR_SHAPE, "a tensor with dimensions and a 1-D index are needed", x, index);
+    int64_t sizes[TREK_MAX_DIMS];
+    memcpy(sizes, x->sizes, sizeof sizes);
+    sizes[call->attrs.i[0]] = index->numel;
+    return trek_op_output(call, 0, x->ndim, sizes, dtype_of(call, 0));
+}
+
+static bool same_dtypes(trek_op_call *call, int a, int b)
+{
+    if (dtype_of(call, a) == dtype_of(call, b))
+        return true;
+    trek_op_fail(call, TREK_ERR_DTYPE, "dtypes differ: %s and %s", trek_dtype_name(dtype_of(call, a)), trek_dtype_name(dtype_of(call, b)));
+    return false;
+}
+
+trek_status trek_infer_index_add(trek_op_call *call)
+{
+    trek_tensor *x = call->inputs[0], *index = call->inputs[1], *source = call->inputs[2];
+    if (!is_index(call, 1) || !one_dim(call) || !same_dtypes(call, 0, 2))
+        return trek_status_get();
+    int dim = (int)call->attrs.i[0];
+    bool fits = x->ndim > 0 && source->ndim == x->ndim && index->ndim <= 1 && source->sizes[dim] == index->numel;
+    for (int d = 0; fits && d < x->ndim; d++)
+        fits = d == dim || x->sizes[d] == source->sizes[d];
+    if (!fits)
+        return fail_two(call, TREK_ERR_SHAPE, "the source does not fit", x, source);
+    return trek_op_output(call, 0, x->ndim, x->sizes, dtype_of(call, 0));
+}
+
+/* The index may be smaller than `of` beside the dimension, never larger. */
+static bool index_within(trek_op_call *call, const trek_tensor *index, const trek_tensor *of, int dim)
+{
+    bool fits = index->ndim == of->ndim;
+    for (int d = 0; fits && d < index->ndim; d++)
+        fits = d == dim || index->sizes[d] <= of->sizes[d];
+    if (!fits)
+        fail_two(call, TREK_ERR_SHAPE, "the index does not fit", of, index);
+    return fits;
+}
+
+trek_status trek_infer_gather(trek_op_call *call)
+{
+    trek_tensor *x = call->inputs[0], *index = call->inputs[1];
+    if (!is_index(call, 1) || !one_dim(call) || !index_within(call, index, x, (int)call->attrs.i[0]))
+        return trek_status_get();
+    return trek_op_output(call, 0, index->ndim, index->sizes, dtype_of(call, 0));
+}
+
+trek_status trek_infer_scatter_add(trek_op_call *call)
+{
+    trek_tensor *x = call->inputs[0], *index = call->inputs[1], *source = call->inputs[2];
+    if (!is_index(call, 1) || !one_dim(call) || !same_dtypes(call, 0, 2))
+        return trek_status_get();
+    if (!index_within(call, index, x, (int)call->attrs.i[0]) || !index_within(call, index, source, -1))
+        return trek_status_get();
+    return trek_op_output(call, 0, x->ndim, x->sizes, dtype_of(call, 0));
+}
+
+trek_status trek_infer_one_hot(trek_op_call *call)
+{
+    trek_tensor *x = call->inputs[0];
+    if (call->attrs.i[0] == -1) { /* the largest class says how many there are */
+        trek_tensor *most = x->numel ? trek_tensor_max(x, trek_dims_none(), false) : NULL;
+        if (!most)
+            return trek_op_fail(call, TREK_ERR_SHAPE, "the number of classes cannot be told from no elements");
+        call->attrs.i[0] = (int64_t)trek_tensor_item(most) + 1;
+        trek_tensor_release(most);
+    }
+    if (call->attrs.i[0] < 1 || x->ndim == TREK_MAX_DIMS)
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "%lld classes", (long long)call->attrs.i[0]);
+    int64_t sizes[TREK_MAX_DIMS];
+    memcpy(sizes, x->sizes, sizeof sizes);
+    sizes[x->ndim] = call->attrs.i[0];
+    return trek_op_output(call, 0, x->ndim + 1, sizes, TREK_I64);
+}
+
+trek_status trek_infer_fill(trek_op_call *call)
+{
+    return call->outputs[0] ? TREK_OK : trek_op_fail(call, TREK_ERR_ARGUMENT, "nothing to fill");
+}

@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The op table, and the way of a call: promotion, shape rule, dispatch. */
+#include "tensor/op.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tensor/backend.h"
+
+#define TREK_OP(name, signature, infer, ...) trek_status trek_infer_##infer(trek_op_call *call);
+#include "tensor/ops.def"
+#undef TREK_OP
+
+const trek_op trek_ops[TREK_OP_COUNT] = {
+#define TREK_OP(name_, signature, infer_, dtypes_, flags_, promote_, key_, needed_, backward, saves_, composite)                 \
+    [TREK_OP_##name_] = { .name = #name_, .id = TREK_OP_##name_, .infer = trek_infer_##infer_, .dtypes = dtypes_, .flags = flags_, \
+                          .promote = promote_, .key = key_, .needed = needed_, .saves = saves_ },
+#include "tensor/ops.def"
+#undef TREK_OP
+};
+
+trek_status trek_op_fail(const trek_op_call *call, trek_status status, const char *format, ...)
+{
+    char message[TREK_ERROR_SIZE - 64];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    return trek_fail(status, "%s: %s", call->op->name, message);
+}
+
+trek_status trek_op_output(trek_op_call *call, int k, int ndim, const int64_t *sizes, trek_dtype dtype)
+{
+    if (k >= call->n_outputs)
+        call->n_outputs = k + 1;
+    trek_tensor *given = call->outputs[k];
+    if (!given) {
+        trek_device device = call->n_inputs > 0 ? call->inputs[0]->device : trek_cpu(0);
+        call->outputs[k] = trek_tensor_make(ndim, sizes, dtype, device);
+        return call->outputs[k] ? TREK_OK : trek_status_get();
+    }
+    bool fits = given->ndim == ndim && given->dtype == dtype;
+    for (int d = 0; fits && d < ndim; d++)
+        fits = given->sizes[d] == sizes[d];
+    if (fits)
+        return TREK_OK;
+    char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
+    return trek_op_fail(call, given->dtype == dtype ? TREK_ERR_SHAPE : TREK_ERR_DTYPE, "the result, %s %s, does not fit into %s %s",
+                        trek_dtype_name(dtype), trek_shape_text(trek_shape_make(ndim, sizes), a),
+                        trek_dtype_name((trek_dtype)given->dtype), trek_tensor_shape_text(given, b));
+}
+
+/* --- promotion ------------------------------------------------------------------ */
+
+/* The dtype that the promoting inputs, and the number, come to. */
+static trek_dtype common_dtype(const trek_op_call *call)
+{
+    const trek_op *op = call->op;
+    trek_dtype common = TREK_DTYPE_COUNT;
+    bool dimensioned = false, any_dimensioned = false;
+    for (int k = 0; k < call->n_inputs && k < 8; k++)
+        if ((op->promote >> k & 1) && call->inputs[k])
+            any_dimensioned |= call->inputs[k]->ndim > 0;
+    /* As in PyTorch, a 0-dimensional tensor counts only where its kind is higher. */
+    for (int k = 0; k < call->n_inputs && k < 8; k++) {
+        if (!(op->promote >> k & 1) || !call->inputs[k] || (any_dimensioned && call->inputs[k]->ndim == 0))
+            continue;
+        common = trek_dtype_promote(common, (trek_dtype)call->inputs[k]->dtype);
+        dimensioned = true;
+    }
+    static const int kind[TREK_DTYPE_COUNT] = { [TREK_BOOL] = 0, [TREK_U8] = 1,  [TREK_I32] = 1,  [TREK_I64] = 1,
+                                                [TREK_F16] = 2,  [TREK_BF16] = 2, [TREK_F32] = 2, [TREK_F64] = 2 };
+    for (int k = 0; dimensioned && any_dimensioned && k < call->n_inputs && k < 8; k++) {
+        if (!(op->promote >> k & 1) || !call->inputs[k] || call->inputs[k]->ndim > 0)
+            continue;
+        if (kind[call->inputs[k]->dtype] > kind[common])
+            common = (trek_dtype)call->inputs[k]->dtype;
+    }
+    if (common == TREK_DTYPE_COUNT)
+        return common;
+    if ((op->flags & TREK_OP_INT_TO_FLOAT) && !trek_dtype_is_float(common))
+        return TREK_F32;
+    if ((op->flags & TREK_OP_SCALAR) && !trek_dtype_is_float(common)) {
+        double value = call->attrs.f[0];
+        if (value != rint(value) || !isfinite(value))
+            return TREK_F32;
+        return common == TREK_BOOL ? TREK_I64 : common;
+    }
+    return common;
+}
+
+static bool needs_promotion(const trek_op_call *call)
+{
+    const trek_op *op = call->op;
+    if (!op->promote)
+        return false;
+    int first = -1;
+    for (int k = 0; k < call->n_inputs && k < 8; k++) {
+        if (!(op->promote >> k & 1) || !call->inputs[k])
+            continue;
+        int dtype = call->inputs[k]->dtype;
+        if (first >= 0 && dtype != first)
+            return true;
+        first = dtype;
+    }
+    if (first < 0 || trek_dtype_is_float((trek_dtype)first))
+        return false;
+    return (op->flags & (TREK_OP_INT_TO_FLOAT | TREK_OP_SCALAR)) != 0;
+}
+
+/* --- the way of a call -------------------------------------------------------------- */
+
+static trek_status check_inputs(trek_op_call *call)
+{
+    const trek_op *op = call->op;
+    trek_tensor **in = call->inputs;
+    for (int k = 0; k < call->n_inputs; k++) {
+        if (!in[k]) {
+            if (k >= 8 || (op->needed >> k & 1) || call->n_inputs > TREK_MAX_FIXED_INPUTS)
+                return trek_fail_missing(op->name, "an input");
+            continue;
+        }
+        if (in[k]->device.type != in[0]->device.type || in[k]->device.index != in[0]->device.index) {
+            char a[16], b[16];
+            return trek_op_fail(call, TREK_ERR_DEVICE, "inputs are on different devices: %s and %s",
+                                trek_device_name(in[0]->device, a), trek_device_name(in[k]->device, b));
+        }
+    }
+    if (call->n_inputs == 0 && !(op->flags & TREK_OP_FILL))
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "no inputs");
+    return TREK_OK;
+}
+
+static trek_status dispatch(trek_op_call *call)
+{
+    const trek_op *op = call->op;
+    trek_dtype dtype = (trek_dtype)(op->key >= 0 ? call->inputs[op->key] : call->outputs[0])->dtype;
+    if (!(op->dtypes >> dtype & 1))
+        return trek_op_fail(call, TREK_ERR_DTYPE, "dtype %s is not supported", trek_dtype_name(dtype));
+    trek_status status = op->infer(call);
+    if (status != TREK_OK || (op->flags & TREK_OP_VIEW))
+        return status;
+    trek_kernel kernel = trek_backends[call->outputs[0]->device.type]->kernels[op->id][dtype];
+    if (kernel)
+        return kernel(call);
+    return trek_op_fail(call, TREK_ERR_UNSUPPORTED, "no kernel for %s on %s", trek_dtype_name(dtype),
+                        trek_backends[call->outputs[0]->device.type]->name);
+}
+
+/* dispatch, with the promoting inputs cast for its duration. */
+static trek_status dispatch_promoted(trek_op_call *call)
+{
+    trek_dtype common = common_dtype(call);
+    trek_tensor **given = call->inputs, *cast[TREK_MAX_FIXED_INPUTS] = { NULL };
+    trek_status status = TREK_OK;
+    for (int k = 0; k < call->n_inputs && status == TREK_OK; k++) {
+        if ((call->op->promote >> k & 1) && given[k])
+            cast[k] = trek_tensor_cast(given[k], common);
+        else
+            cast[k] = trek_tensor_retain(given[k]);
+        if (given[k] && !cast[k])
+            status = trek_status_get();
+    }
+    call->inputs = cast;
+    if (status == TREK_OK)
+        status = dispatch(call);
+    call->inputs = given;
+    for (int k = 0; k < call->n_inputs; k++)
+        trek_tensor_release(cast[k]);
+    return status;
+}
+
+/* What was made and not given goes. */
+static void drop_outputs(trek_op_call *call, trek_tensor *const *given)
+{
+    for (int k = 0; k < TREK_MAX_OUTPUTS; k++) {
+        if (call->outputs[k] != given[k])
+            trek_tensor_release(call->outputs[k]);
+        call->outputs[k] = given[k];
+    }
+}
+
+trek_status trek_op_run(trek_op_call *call)
+{
+    if (trek_forked)
+        return trek_fail_forked();
+    trek_status status = check_inputs(call);
+    if (status != TREK_OK)
+        return status;
+    trek_tensor *given[TREK_MAX_OUTPUTS];
+    memcpy(given, call->outputs, sizeof given);
+    status = needs_promotion(call) ? dispatch_promoted(call) : dispatch(call);
+    if (status != TREK_OK)
+        drop_outputs(call, given);
+    return status;
+}
+
+trek_tensor *trek_op_run_first(trek_op_call *call)
+{
+    if (trek_op_run(call) != TREK_OK)
+        return NULL;
+    for (int k = 1; k < TREK_MAX_OUTPUTS; k++)
+        trek_tensor_release(call->outputs[k]);
+    return call->outputs[0];
+}
+
+/* --- trek_tensor_x of every row --------------------------------------------------------- */
+
+void trek_attrs_reduce(trek_attrs *a, const trek_dims_list *dims, bool keepdim)
+{
+    trek_attrs_shape(a, dims);
+    a->i[9] = keepdim;
+}
+
+void trek_attrs_shape(trek_attrs *a, const trek_shape *shape)
+{
+    a->i[0] = shape->ndim;
+    memcpy(&a->i[1], shape->sizes, sizeof shape->sizes);
+}
+
+/* Rows that fill take their output in the first parameter. */
+static trek_tensor *run_row(trek_op_call *call, int id, trek_tensor **in, int n)
+{
+    call->op = &trek_ops[id];
+    call->n_inputs = n;
+    call->inputs = in;
+    return trek_op_run_first(call);
+}
+
+#define TREK_OP(name, signature, ...)                                                  \
+    trek_tensor *trek_tensor_##name(TREK_PARAMS_##signature(trek_tensor))              \
+    {                                                                                  \
+        trek_op_call call = { 0 };                                                     \
+        trek_attrs *a = &call.attrs;                                                   \
+        TREK_INPUTS_##signature(trek_tensor);                                          \
+        TREK_ATTRS_##signature;                                                        \
+        TREK_OUT_##signature;                                                          \
+        return run_row(&call, TREK_OP_##name, in, n_in);                               \
+    }
+#define GIVE_OUT (call.outputs[0] = trek_tensor_retain(out), call.n_outputs = 1)
+#define TREK_OUT_FILL GIVE_OUT
+#define TREK_OUT_RANDOM GIVE_OUT
+#define NO_OUT (void)0
+#define TREK_OUT_UNARY NO_OUT
+#define TREK_OUT_BINARY NO_OUT
+#define TREK_OUT_TERNARY NO_OUT
+#define TREK_OUT_SCALAR NO_OUT
+#define TREK_OUT_SCALAR2 NO_OUT
+#define TREK_OUT_BINARY_SCALAR NO_OUT
+#define TREK_OUT_UNARY_FLAG NO_OUT
+#define TREK_OUT_BINARY_FLAG NO_OUT
+#define TREK_OUT_REDUCE NO_OUT
+#define TREK_OUT_REDUCE_SCALAR NO_OUT
+#define TREK_OUT_DIM NO_OUT
+#define TREK_OUT_BINARY_DIM NO_OUT
+#define TREK_OUT_TERNARY_DIM NO_OUT
+#define TREK_OUT_DIM2 NO_OUT
+#define TREK_OUT_DIM_RANGE NO_OUT
+#define TREK_OUT_DIM_INDEX NO_OUT
+#define TREK_OUT_SHAPE NO_OUT
+#define TREK_OUT_BINARY_SHAPE NO_OUT
+#define TREK_OUT_LIST NO_OUT
+#define TREK_OUT_DTYPE NO_OUT
+#define TREK_OUT_NUMBER NO_OUT
+#define TREK_OUT_NUMBER2 NO_OUT
+#define TREK_OUT_BINARY_NUMBER NO_OUT
+#define TREK_OUT_BINARY_NUMBER2 NO_OUT
+#define TREK_OUT_LINEAR NO_OUT
+#define TREK_OUT_CONV NO_OUT
+#define TREK_OUT_CONV_GRAD NO_OUT
+#define TREK_OUT_POOL NO_OUT
+#define TREK_OUT_POOL_GRAD NO_OUT
+#define TREK_OUT_UNFOLD NO_OUT
+#define TREK_OUT_FOLD NO_OUT
+#define TREK_OUT_LAYER_NORM NO_OUT
+#define TREK_OUT_LAYER_NORM_GRAD NO_OUT
+#define TREK_OUT_BATCH_NORM NO_OUT
+#define TREK_OUT_BATCH_NORM_GRAD NO_OUT
+#define TREK_OUT_DROPOUT NO_OUT
+#define TREK_OUT_CROSS_ENTROPY NO_OUT
+#define TREK_OUT_CROSS_ENTROPY_GRAD NO_OUT
+#include "tensor/ops.def"
+#undef TREK_OP

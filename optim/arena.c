@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Flat arenas: moving parameters and gradients of a model into contiguous
+ * buffers. Everything that can fail is done on the side first; the variables
+ * are switched over at the end. */
+#include "optim/arena.h"
+
+#include <string.h>
+
+#include "autograd/var_internal.h"
+#include "tensor/pool.h"
+
+enum { SLOT_BYTES = 256, ZERO_GRAIN = 1 << 20 /* bytes */ };
+
+/* What a parameter gets, and what it had, until all have succeeded. */
+typedef struct arena_move {
+    trek_tensor *data, *grad; /* its slots */
+    trek_var *old_grad;       /* retained */
+    bool placed, old_has_grad;
+} arena_move;
+
+/* --- checks and layout ----------------------------------------------------- */
+
+static trek_status check_param(const trek_params *params, int k, trek_device device)
+{
+    trek_var *var = trek_params_var(params, k);
+    const char *name = trek_params_name(params, k);
+    if (!trek_var_is_leaf(var))
+        return trek_fail(TREK_ERR_ARGUMENT, "arena: parameter '%s' is the result of an op, not a leaf", name);
+    trek_dtype dtype = trek_var_dtype(var);
+    if (dtype == TREK_BF16 || dtype == TREK_F16)
+        return trek_fail(TREK_ERR_UNSUPPORTED,
+                         "arena: parameter '%s' is %s; 16-bit parameters cannot be optimized yet (keep them in f32)", name,
+                         trek_dtype_name(dtype));
+    if (dtype != TREK_F32 && dtype != TREK_F64)
+        return trek_fail(TREK_ERR_DTYPE, "arena: parameter '%s' is %s, not f32 or f64", name, trek_dtype_name(dtype));
+    trek_device own = trek_var_device(var);
+    if (!trek_device_equal(own, device)) {
+        char a[16], b[16];
+        return trek_fail(TREK_ERR_DEVICE, "arena: parameter '%s' is on %s, the first on %s", name, trek_device_name(own, a),
+                         trek_device_name(device, b));
+    }
+    if (var->leaf && var->leaf->grad_in_arena)
+        return trek_fail(TREK_ERR_STATE, "arena: parameter '%s' belongs to another optimizer or trainer; free that first", name);
+    for (int other = 0; other < k; other++)
+        if (trek_params_var(params, other) == var)
+            return trek_fail(TREK_ERR_ARGUMENT, "arena: parameter '%s' is in the list twice (also as '%s')", name,
+                             trek_params_name(params, other));
+    return TREK_OK;
+}
+
+static int part_of(trek_arena *arena, trek_dtype dtype)
+{
+    for (int p = 0; p < arena->n_parts; p++)
+        if (arena->parts[p].dtype == dtype)
+            return p;
+    arena->parts[arena->n_parts].dtype = dtype;
+    return arena->n_parts++;
+}
+
+/* Segments by part, in reverse order of registration within one. */
+static trek_status lay_out(trek_arena *arena, const trek_params *params)
+{
+    int n = trek_params_count(params);
+    for (int k = n - 1; k >= 0; k--)
+        part_of(arena, trek_var_dtype(trek_params_var(params, k)));
+    for (int p = 0; p < arena->n_parts; p++) {
+        trek_arena_part *part = &arena->parts[p];
+        int64_t slot = SLOT_BYTES / (int64_t)trek_dtype_size(part->dtype);
+        for (int k = n - 1; k >= 0; k--) {
+            trek_var *var = trek_params_var(params, k);
+            if (trek_var_dtype(var) != part->dtype)
+                continue;
+            trek_arena_segment *segment = &arena->segments[arena->n_segments];
+            segment->name = trek_strdup(trek_params_name(params, k));
+            if (!segment->name)
+                return TREK_ERR_MEMORY;
+            segment->param = trek_var_retain(var);
+            segment->offset = part->count;
+            segment->count = trek_var_numel(var);
+            segment->part = p;
+            segment->index = k;
+            arena->n_segments++;
+            part->count += (segment->count + slot - 1) / slot * slot;
+        }
+    }
+    return TREK_OK;
+}
+
+static trek_arena *arena_begin(const trek_params *params)
+{
+    if (!params) {
+        trek_fail_missing("trek_arena_new", "params");
+        return NULL;
+    }
+    int n = trek_params_count(params);
+    trek_device device = n > 0 ? trek_var_device(trek_params_var(params, 0)) : trek_cpu(0);
+    for (int k = 0; k < n; k++)
+        if (check_param(params, k, device) != TREK_OK)
+            return NULL;
+    const trek_backend *backend = trek_backend_get(device.type);
+    trek_arena *arena = backend ? trek_calloc(1, sizeof *arena) : NULL;
+    if (!arena)
+        return NULL;
+    arena->device = device;
+    arena->backend = backend;
+    arena->segments = trek_calloc((size_t)n, sizeof *arena->segments);
+    if (!arena->segments || lay_out(arena, params) != TREK_OK)
+        trek_arena_free(&arena);
+    return arena;
+}
+
+/* --- moving in --------------------------------------------------------------- */
+
+static trek_tensor *make_slot(const trek_arena *arena, trek_tensor *whole, const trek_arena_segment *segment)
+{
+    trek_dtype dtype = arena->parts[segment->part].dtype;
+    trek_tensor *slot = trek_tensor_make_part(whole, (size_t)segment->offset * trek_dtype_size(dtype),
+                                              trek_var_shape(segment->param), dtype);
+    if (slot) /* a replica keeps its device where the memory is another's */
+        slot->device = slot->storage->device = arena->device;
+    return slot;
+}
+
+static trek_status prepare_move(trek_arena *arena, trek_arena_segment *segment, arena_move *move)
+{
+    trek_arena_part *part = &arena->parts[segment->part];
+    trek_tensor *value = segment->param->data;
+    trek_leaf *leaf = trek_var_leaf(segment->param);
+    if (!leaf)
+        return TREK_ERR_MEMORY;
+    move->data = make_slot(arena, part->params, segment);
+    move->grad = make_slot(arena, part->grads, segment);
+    if (!move->data || !move->grad)
+        return TREK_ERR_MEMORY;
+    move->data->storage->version = value->storage->version; /* what the tape saved of it stays good */
+    move->old_has_grad = leaf->grad != NULL;
+    move->old_grad = trek_var_retain(leaf->grad);
+    trek_status status = arena->sharing ? TREK_OK : trek_tensor_copy_from(move->data, value);
+    if (status == TREK_OK && move->old_grad)
+        status = trek_tensor_copy_from(move->grad, move->old_grad->data);
+    return status;
+}
+
+/* Gradients first, as that can still fail; then the data, which cannot. */
+static trek_status switch_over(trek_arena *arena, arena_move *moves)
+{
+    for (int k = 0; k < arena->n_segments; k++) {
+        trek_var *param = arena->segments[k].param;
+        trek_status status = trek_var_place_grad(param, moves[k].grad);
+        if (status != TREK_OK)
+            return status;
+        param->leaf->has_grad = moves[k].old_has_grad;
+        moves[k].placed = true;
+    }
+    for (int k = 0; k < arena->n_segments; k++)
+        trek_tensor_rebind(arena->segments[k].param->data, moves[k].data);
+    return TREK_OK;
+}
+
+static void undo(trek_arena *arena, arena_move *moves)
+{
+    for (int k = 0; k < arena->n_segments; k++) {
+        if (!moves[k].placed)
+            continue;
+        trek_leaf *leaf = arena->segments[k].param->leaf;
+        trek_var_release(leaf->grad);
+        leaf->grad = trek_var_retain(moves[k].old_grad);
+        leaf->grad_in_arena = false;
+        leaf->has_grad = moves[k].old_has_grad;
+    }
+}
+
+static trek_status move_in(trek_arena *arena)
+{
+    arena_move *moves = trek_calloc((size_t)arena->n_segments, sizeof *moves);
+    if (!moves)
+        return TREK_ERR_MEMORY;
+    trek_status status = TREK_OK;
+    for (int k = 0; status == TREK_OK && k < arena->n_segments; k++)
+        status = prepare_move(arena, &arena->segments[k], &moves[k]);
+    if (status == TREK_OK) {
+        status = switch_over(arena, moves);
+        if (status != TREK_OK)
+            undo(arena, moves);
+    }
+    for (int k = 0; k < arena->n_segments; k++) {
+        trek_tensor_release(moves[k].data);
+        trek_tensor_release(moves[k].grad);
+        trek_var_release(moves[k].old_grad);
+    }
+    trek_free(moves);
+    return status;
+}
+
+trek_arena *trek_arena_new(const trek_params *params)
+{
+    trek_arena *arena = arena_begin(params);
+    if (!arena)
+        return NULL;
+    for (int p = 0; p < arena->n_parts; p++) {
+        trek_arena_part *part = &arena->parts[p];
+        part->params = trek_tensor_zeros(trek_shape_make(1, &part->count), part->dtype, arena->device);
+        part->grads = trek_tensor_zeros(trek_shape_make(1, &part->count), part->dtype, arena->device);
+        if (!part->params || !part->grads) {
+            trek_arena_free(&arena);
+            return NULL;
+        }
+    }
+    if (move_in(arena) != TREK_OK)
+        trek_arena_free(&arena);
+    return arena;
+}
+
+/* The replica's layout follows from names, shapes and dtypes, so that comparing segments compares all. */
+static trek_status check_same(const trek_arena *arena, const trek_arena *owner)
+{
+    if (arena->device.type != owner->device.type)
+        return trek_fail(TREK_ERR_DEVICE, "arena: a replica on another kind of device cannot share memory");
+    if (arena->n_segments != owner->n_segments)
+        return trek_fail(TREK_ERR_ARGUMENT, "arena: the replica has %d parameters, the first model %d", arena->n_segments,
+                         owner->n_segments);
+    for (int k = 0; k < arena->n_segments; k++) {
+        const trek_arena_segment *a = &arena->segments[k], *b = &owner->segments[k];
+        trek_shape shape = trek_var_shape(a->param), other = trek_var_shape(b->param);
+        trek_dtype dtype = trek_var_dtype(a->param), other_dtype = trek_var_dtype(b->param);
+        if (strcmp(a->name, b->name) == 0 && a->index == b->index && dtype == other_dtype && trek_shape_equal(shape, other))
+            continue;
+        char text[TREK_SHAPE_TEXT], other_text[TREK_SHAPE_TEXT];
+        return trek_fail(TREK_ERR_ARGUMENT, "arena: the replica's parameter '%s' %s %s does not match '%s' %s %s", a->name,
+                         trek_shape_text(shape, text), trek_dtype_name(dtype), b->name, trek_shape_text(other, other_text),
+                         trek_dtype_name(other_dtype));
+    }
+    return TREK_OK;
+}
+
+trek_arena *trek_arena_new_sharing(const trek_params *params, trek_arena *owner)
+{
+    if (!owner) {
+        trek_fail_missing("trek_arena_new_sharing", "owner");
+        return NULL;
+    }
+    trek_arena *arena = arena_begin(params);
+    if (!arena)
+        return NULL;
+    arena->sharing = true;
+    trek_status status = check_same(arena, owner);
+    for (int p = 0; status == TREK_OK && p < arena->n_parts; p++) {
+        trek_arena_part *part = &arena->parts[p];
+        part->params = trek_tensor_retain(owner->parts[p].params);
+        part->grads = trek_tensor_zeros(trek_shape_make(1, &part->count), part->dtype, arena->device);
+        if (!part->grads)
+            status = TREK_ERR_MEMORY;
+    }
+    if (status == TREK_OK)
+        status = move_in(arena);
+    if (status != TREK_OK)
+        trek_arena_free(&arena);
+    return arena;
+}
+
+/* --- the end ------------------------------------------------------------------ */
+
+/* The leaf becomes an ordinary one, if its gradient is (still) in this arena. */
+static void let_go(const trek_arena_part *part, trek_var *param)
+{
+    trek_leaf *leaf = param->leaf;
+    if (!leaf || !leaf->grad_in_arena || !leaf->grad || !part->grads ||
+        leaf->grad->data->storage->parent != part->grads->storage)
+        return;
+    leaf->grad_in_arena = false;
+    if (!leaf->has_grad) {
+        trek_var_release(leaf->grad);
+        leaf->grad = NULL;
+    }
+}
+
+void trek_arena_free(trek_arena **address)
+{
+    if (!address || !*address)
+        return;
+    trek_arena *arena = *address;
+    *address = NULL;
+    for (int k = 0; k < arena->n_segments; k++) {
+        trek_arena_segment *segment = &arena->segments[k];
+        let_go(&arena->parts[segment->part], segment->param);
+        trek_var_release(segment->param);
+        trek_free(segment->name);
+    }
+    for (int p = 0; p < arena->n_parts; p++) {
+        trek_tensor_release(arena->parts[p].params);
+        trek_tensor_release(arena->parts[p].grads);
+    }
+    trek_free(arena->segments);
+    trek_free(arena);
+}
+
+/* --- what is done to all of it ------------------------------------------------- */
+
+static void zero_bytes(void *data, int64_t begin, int64_t end) { memset((char *)data + begin, 0, (size_t)(end - begin)); }
+
+void trek_arena_zero_grads(trek_arena *arena)
+{
+    if (!arena)
+        return;
+    for (int p = 0; p < arena->n_parts; p++) {
+        trek_arena_part *part = &arena->parts[p];
+        if (arena->backend->host_accessible) {
+            int64_t bytes = part->count * (int64_t)trek_dtype_size(part->dtype);
+            if (bytes >= 2 * ZERO_GRAIN)
+                trek_parallel(bytes, ZERO_GRAIN, zero_bytes, part->grads->data);
+            else
+                memset(part->grads->data, 0, (size_t)bytes);
+        } else {
+            trek_op_call fill = { .op = &trek_ops[TREK_OP_fill], .n_outputs = 1, .outputs = { part->grads } };
+            trek_op_run(&fill);
+        }
+    }
+    trek_arena_forget_grads(arena);
+}
+
+void trek_arena_forget_grads(trek_arena *arena)
+{
+    for (int k = 0; k < arena->n_segments; k++) {
+        trek_leaf *leaf = arena->segments[k].param->leaf;
+        if (!leaf->has_grad)
+            continue;
+        leaf->has_grad = false;
+        trek_tensor_bump(leaf->grad->data);
+    }
+}
+
+void trek_arena_mark_used(trek_arena *arena)
+{
+    for (int k = 0; k < arena->n_segments; k++) {
+        trek_arena_segment *segment = &arena->segments[k];
+        segment->used = segment->param->leaf->has_grad && segment->param->requires_grad;
+    }
+}
+
+void trek_arena_bump(trek_arena *arena, const trek_arena *updated)
+{
+    for (int k = 0; k < arena->n_segments; k++)
+        if (updated->segments[k].used)
+            trek_tensor_bump(arena->segments[k].param->data);
+}
+
+void trek_arena_sum_squares(const trek_arena *arena, double *sum, bool *finite)
+{
+    *sum = 0.0;
+    *finite = true;
+    for (int p = 0; p < arena->n_parts; p++) {
+        const trek_arena_part *part = &arena->parts[p];
+        double of_part = 0.0;
+        bool part_finite = true;
+        arena->backend->sum_squares(part->dtype, part->grads->data, part->count, &of_part, &part_finite);
+        *sum += of_part;
+        *finite = *finite && part_finite;
+    }
+}
+
+int trek_arena_find(const trek_arena *arena, const trek_var *param)
+{
+    for (int k = 0; arena && k < arena->n_segments; k++)
+        if (arena->segments[k].param == param)
+            return k;
+    return -1;
+}

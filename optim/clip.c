@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gradient clipping. Gradients that lie side by side in an arena are handled in
+ * one call, so that clipping a whole model is one reduction and one scaling. */
+#include <math.h>
+
+#include "autograd/var_internal.h"
+#include "optim/optimizer_internal.h"
+
+enum { SLOT_BYTES = 256 };
+
+double trek_clip_factor(double norm, double max_norm)
+{
+    if (!isfinite(norm))
+        return 1.0;
+    double factor = max_norm / (norm + 1e-6);
+    return factor < 1.0 ? factor : 1.0;
+}
+
+/* Memory that one call of the backend covers. */
+typedef struct clip_span {
+    const trek_backend *backend;
+    const trek_storage *home; /* the arena's buffer; NULL: a gradient of its own */
+    trek_dtype dtype;
+    char *data;
+    int64_t count;
+    double sum;               /* results of the walk */
+    bool finite;
+} clip_span;
+
+typedef void (*span_fn)(clip_span *span, void *arg);
+
+static void sum_span(clip_span *span, void *arg)
+{
+    clip_span *total = arg;
+    double sum = 0.0;
+    bool finite = true;
+    span->backend->sum_squares(span->dtype, span->data, span->count, &sum, &finite);
+    total->sum += sum;
+    total->finite = total->finite && finite;
+}
+
+static void scale_span(clip_span *span, void *arg)
+{
+    span->backend->scale(span->dtype, span->data, span->count, *(const double *)arg);
+}
+
+static void clamp_span(clip_span *span, void *arg)
+{
+    span->backend->clamp_abs(span->dtype, span->data, span->count, *(const double *)arg);
+}
+
+static trek_tensor *grad_of(const trek_params *params, int k)
+{
+    const trek_var *var = trek_params_var(params, k);
+    return var->leaf && var->leaf->grad ? var->leaf->grad->data : NULL;
+}
+
+/* A gradient with gaps (the user may have set one): element by element. */
+static void walk_strided(const trek_tensor *grad, int dim, char *data, clip_span *span, span_fn fn, void *arg)
+{
+    if (dim == grad->ndim) {
+        span->data = data;
+        span->count = 1;
+        fn(span, arg);
+        return;
+    }
+    int64_t step = grad->strides[dim] * (int64_t)trek_dtype_size((trek_dtype)grad->dtype);
+    for (int64_t i = 0; i < grad->sizes[dim]; i++)
+        walk_strided(grad, dim + 1, data + i * step, span, fn, arg);
+}
+
+/* Calls fn for all gradients. From the last parameter to the first, as that is the arena's order. */
+static void walk(const trek_params *params, span_fn fn, void *arg)
+{
+    clip_span span = { .count = 0 };
+    for (int k = trek_params_count(params) - 1; k >= 0; k--) {
+        trek_tensor *grad = grad_of(params, k);
+        if (!grad || grad->numel == 0)
+            continue;
+        trek_dtype dtype = (trek_dtype)grad->dtype;
+        int64_t size = (int64_t)trek_dtype_size(dtype), slot = SLOT_BYTES / size;
+        const trek_storage *home = trek_params_var(params, k)->leaf->grad_in_arena ? grad->storage->parent : NULL;
+        int64_t after = (span.count + slot - 1) / slot * slot; /* padding is zero */
+        if (span.count > 0 && home && home == span.home && dtype == span.dtype && grad->data == span.data + after * size) {
+            span.count = after + grad->numel;
+            continue;
+        }
+        if (span.count > 0)
+            fn(&span, arg);
+        span = (clip_span){ .backend = trek_backends[grad->device.type], .home = home, .dtype = dtype, .data = grad->data,
+                            .count = grad->numel };
+        if (!grad->contiguous) {
+            walk_strided(grad, 0, grad->data, &span, fn, arg);
+            span.count = 0;
+        }
+    }
+    if (span.count > 0)
+        fn(&span, arg);
+}
+
+static trek_status check(const trek_params *params, const char *function, double limit)
+{
+    if (!params)
+        return trek_fail_missing(function, "params");
+    trek_status status = trek_status_get();
+    if (status != TREK_OK)
+        return status;
+    if (!(limit >= 0.0))
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: the limit must be at least 0, not %g", function, limit);
+    for (int k = 0; k < trek_params_count(params); k++) {
+        const trek_tensor *grad = grad_of(params, k);
+        if (!grad || grad->dtype == TREK_F32 || grad->dtype == TREK_F64)
+            continue;
+        return trek_fail(TREK_ERR_UNSUPPORTED, "%s: the gradient of '%s' is %s; only f32 and f64 are supported yet", function,
+                         trek_params_name(params, k), trek_dtype_name((trek_dtype)grad->dtype));
+    }
+    return TREK_OK;
+}
+
+static void bump_all(const trek_params *params)
+{
+    for (int k = 0; k < trek_params_count(params); k++) {
+        trek_tensor *grad = grad_of(params, k);
+        if (grad)
+            trek_tensor_bump(grad);
+    }
+}
+
+double trek_clip_grad_norm(const trek_params *params, double max_norm)
+{
+    if (check(params, "trek_clip_grad_norm", max_norm) != TREK_OK)
+        return NAN;
+    clip_span total = { .finite = true };
+    walk(params, sum_span, &total);
+    double norm = sqrt(total.sum);
+    if (!total.finite && isfinite(norm))
+        norm = INFINITY;
+    double factor = trek_clip_factor(norm, max_norm);
+    if (factor < 1.0) {
+        walk(params, scale_span, &factor);
+        bump_all(params);
+    }
+    return norm;
+}
+
+trek_status trek_clip_grad_value(const trek_params *params, double max_value)
+{
+    trek_status status = check(params, "trek_clip_grad_value", max_value);
+    if (status != TREK_OK)
+        return status;
+    walk(params, clamp_span, &max_value);
+    bump_all(params);
+    return TREK_OK;
+}

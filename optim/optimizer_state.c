@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An optimizer's state by parameter name: what checkpoints hold. */
+#include <string.h>
+
+#include "autograd/var_internal.h"
+#include "optim/optimizer_internal.h"
+
+static const char *state_name(const trek_optimizer *optimizer, int s)
+{
+    if (optimizer->kind == TREK_OPTIMIZER_SGD)
+        return "momentum_buffer";
+    return s == 0 ? "exp_avg" : "exp_avg_sq";
+}
+
+/* The part of a state buffer that belongs to a segment, in the parameter's shape; NULL and MEMORY. */
+static trek_tensor *state_view(const trek_optimizer *optimizer, int s, const trek_arena_segment *segment)
+{
+    trek_tensor *whole = optimizer->state[s][segment->part];
+    trek_dtype dtype = optimizer->arena->parts[segment->part].dtype;
+    return trek_tensor_make_part(whole, (size_t)segment->offset * trek_dtype_size(dtype), trek_var_shape(segment->param), dtype);
+}
+
+static bool has_state(const trek_optimizer *optimizer, int s, int k)
+{
+    const trek_arena_segment *segment = &optimizer->arena->segments[k];
+    if (!optimizer->state[s][segment->part] || segment->steps == 0)
+        return false;
+    return optimizer->kind != TREK_OPTIMIZER_SGD || optimizer->has_momentum[k];
+}
+
+/* Takes the tensor over, also on failure. */
+static trek_status add_entry(trek_optimizer_entry *entries, int *n, const char *param, const char *what, trek_tensor *tensor)
+{
+    if (!tensor)
+        return TREK_ERR_MEMORY;
+    char *name = trek_format("%s.%s", param, what);
+    if (!name) {
+        trek_tensor_release(tensor);
+        return TREK_ERR_MEMORY;
+    }
+    entries[(*n)++] = (trek_optimizer_entry){ name, tensor };
+    return TREK_OK;
+}
+
+trek_status trek_optimizer_export(trek_optimizer *optimizer, trek_optimizer_entry **entries, int *n)
+{
+    if (!optimizer || !entries || !n)
+        return trek_fail_missing("trek_optimizer_export", optimizer ? "entries" : "optimizer");
+    const trek_arena *arena = optimizer->arena;
+    *entries = NULL;
+    *n = 0;
+    int count = 0;
+    trek_optimizer_entry *list = trek_calloc((size_t)arena->n_segments * 3, sizeof *list);
+    trek_status status = list ? TREK_OK : TREK_ERR_MEMORY;
+    for (int index = 0; status == TREK_OK && index < arena->n_segments; index++) {
+        int k = 0; /* in the order of the list of parameters, whatever the arena's */
+        while (arena->segments[k].index != index)
+            k++;
+        const trek_arena_segment *segment = &arena->segments[k];
+        if (segment->steps == 0)
+            continue;
+        for (int s = 0; status == TREK_OK && s < 2; s++)
+            if (has_state(optimizer, s, k))
+                status = add_entry(list, &count, segment->name, state_name(optimizer, s), state_view(optimizer, s, segment));
+        if (status == TREK_OK)
+            status = add_entry(list, &count, segment->name, "step",
+                               trek_tensor_from_data(&segment->steps, trek_dims_none(), TREK_I64, trek_cpu(0)));
+    }
+    if (status != TREK_OK || count == 0) {
+        trek_optimizer_export_free(list, count);
+        return status;
+    }
+    *entries = list;
+    *n = count;
+    return TREK_OK;
+}
+
+void trek_optimizer_export_free(trek_optimizer_entry *entries, int n)
+{
+    for (int k = 0; entries && k < n; k++) {
+        trek_free(entries[k].name);
+        trek_tensor_release(entries[k].tensor);
+    }
+    trek_free(entries);
+}
+
+/* --- import ----------------------------------------------------------------------- */
+
+enum { STATE_STEP = 2 };
+
+/* Where an entry belongs: segment and which state (STATE_STEP for the step count). */
+static bool locate(const trek_optimizer *optimizer, const char *name, int *segment, int *state)
+{
+    const char *dot = strrchr(name, '.');
+    if (!dot)
+        return false;
+    *state = -1;
+    for (int s = 0; s < (optimizer->kind == TREK_OPTIMIZER_SGD ? 1 : 2); s++)
+        if (strcmp(dot + 1, state_name(optimizer, s)) == 0 && optimizer->state[s][0])
+            *state = s;
+    if (strcmp(dot + 1, "step") == 0)
+        *state = STATE_STEP;
+    size_t length = (size_t)(dot - name);
+    for (*segment = 0; *state >= 0 && *segment < optimizer->arena->n_segments; ++*segment) {
+        const char *own = optimizer->arena->segments[*segment].name;
+        if (strlen(own) == length && memcmp(own, name, length) == 0)
+            return true;
+    }
+    return false;
+}
+
+typedef struct import_plan {
+    bool has[3];       /* states, step */
+    int64_t steps;
+    trek_tensor *source[2]; /* retained, dtype and device of the arena */
+} import_plan;
+
+static trek_status read_steps(const trek_optimizer_entry *entry, import_plan *plan)
+{
+    double steps = trek_tensor_numel(entry->tensor) == 1 ? trek_tensor_item(entry->tensor) : -1.0;
+    if (!(steps >= 0.0 && steps < 9e15))
+        return trek_fail(TREK_ERR_FORMAT, "optimizer state: '%s' is not a step count", entry->name);
+    plan->steps = (int64_t)steps;
+    return TREK_OK;
+}
+
+static trek_status plan_entry(trek_optimizer *optimizer, const trek_optimizer_entry *entry, import_plan *plans)
+{
+    int k, state;
+    if (!entry->name || !entry->tensor)
+        return trek_fail(TREK_ERR_ARGUMENT, "optimizer state: an entry without name or tensor");
+    if (!locate(optimizer, entry->name, &k, &state))
+        return trek_fail(TREK_ERR_FORMAT, "optimizer state: '%s' belongs to no parameter of this optimizer", entry->name);
+    import_plan *plan = &plans[k];
+    if (plan->has[state])
+        return trek_fail(TREK_ERR_FORMAT, "optimizer state: '%s' is there twice", entry->name);
+    plan->has[state] = true;
+    if (state == STATE_STEP)
+        return read_steps(entry, plan);
+    const trek_arena_segment *segment = &optimizer->arena->segments[k];
+    trek_shape shape = trek_tensor_shape(entry->tensor), own = trek_var_shape(segment->param);
+    if (!trek_shape_equal(shape, own) || !trek_dtype_is_float(trek_tensor_dtype(entry->tensor))) {
+        char text[TREK_SHAPE_TEXT], own_text[TREK_SHAPE_TEXT];
+        return trek_fail(TREK_ERR_FORMAT, "optimizer state: '%s' is %s %s, the parameter %s", entry->name,
+                         trek_shape_text(shape, text), trek_dtype_name(trek_tensor_dtype(entry->tensor)),
+                         trek_shape_text(own, own_text));
+    }
+    /* Converted and moved now, so that copying into place cannot fail later. */
+    trek_tensor *cast = trek_tensor_cast(entry->tensor, optimizer->arena->parts[segment->part].dtype);
+    trek_tensor *here = cast ? trek_tensor_to(cast, optimizer->arena->device) : NULL;
+    plan->source[state] = here ? trek_tensor_contiguous(here) : NULL;
+    trek_tensor_release(cast);
+    trek_tensor_release(here);
+    return plan->source[state] ? TREK_OK : trek_status_get();
+}
+
+/* A parameter that was updated has all of its state. */
+static trek_status check_whole(const trek_optimizer *optimizer, const import_plan *plans)
+{
+    for (int k = 0; k < optimizer->arena->n_segments; k++) {
+        const import_plan *plan = &plans[k];
+        bool any = plan->has[0] || plan->has[1];
+        bool adam = optimizer->kind != TREK_OPTIMIZER_SGD;
+        if ((any && !plan->has[STATE_STEP]) || (adam && plan->has[STATE_STEP] && !(plan->has[0] && plan->has[1])))
+            return trek_fail(TREK_ERR_FORMAT, "optimizer state: parameter '%s' has only a part of its state",
+                             optimizer->arena->segments[k].name);
+    }
+    return TREK_OK;
+}
+
+static void zero_whole(const trek_arena *arena, trek_tensor *whole)
+{
+    if (arena->backend->host_accessible) {
+        memset(whole->data, 0, (size_t)whole->numel * trek_dtype_size((trek_dtype)whole->dtype));
+        return;
+    }
+    trek_op_call fill = { .op = &trek_ops[TREK_OP_fill], .n_outputs = 1, .outputs = { whole } };
+    trek_op_run(&fill);
+}
+
+static void take_over(trek_optimizer *optimizer, const import_plan *plans)
+{
+    const trek_arena *arena = optimizer->arena;
+    for (int s = 0; s < 2; s++)
+        for (int p = 0; p < arena->n_parts; p++)
+            if (optimizer->state[s][p])
+                zero_whole(arena, optimizer->state[s][p]);
+    for (int k = 0; k < arena->n_segments; k++) {
+        trek_arena_segment *segment = &arena->segments[k];
+        size_t size = trek_dtype_size(arena->parts[segment->part].dtype);
+        for (int s = 0; s < 2; s++) {
+            trek_tensor *whole = optimizer->state[s][segment->part], *source = plans[k].source[s];
+            if (whole && source)
+                arena->backend->copy_bytes(whole->data + (size_t)segment->offset * size, arena->device, source->data,
+                                           arena->device, (size_t)segment->count * size, NULL);
+        }
+        segment->steps = plans[k].steps;
+        optimizer->has_momentum[k] = optimizer->kind == TREK_OPTIMIZER_SGD && plans[k].has[0];
+    }
+    optimizer->stale = true;
+}
+
+trek_status trek_optimizer_import(trek_optimizer *optimizer, const trek_optimizer_entry *entries, int n)
+{
+    if (!optimizer || (n > 0 && !entries))
+        return trek_fail_missing("trek_optimizer_import", optimizer ? "entries" : "optimizer");
+    import_plan *plans = trek_calloc((size_t)optimizer->arena->n_segments, sizeof *plans);
+    if (!plans)
+        return TREK_ERR_MEMORY;
+    trek_status status = TREK_OK;
+    for (int k = 0; status == TREK_OK && k < n; k++)
+        status = plan_entry(optimizer, &entries[k], plans);
+    if (status == TREK_OK)
+        status = check_whole(optimizer, plans);
+    if (status == TREK_OK)
+        take_over(optimizer, plans);
+    for (int k = 0; k < optimizer->arena->n_segments; k++)
+        for (int s = 0; s < 2; s++)
+            trek_tensor_release(plans[k].source[s]);
+    trek_free(plans);
+    return status;
+}

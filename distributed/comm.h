@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Communicators: collectives among ranks.
+ *
+ * A handle belongs to one rank and is used by one thread at a time; only
+ * trek_comm_abort may be called from any thread. All ranks make the same calls
+ * in the same order. Every call carries its number, kind, dtype, count and a
+ * deadline: if the ranks' calls differ, if one does not come in time, leaves or
+ * aborts, all ranks get an error that names it (COMM, TIMEOUT, PEER, CANCELLED),
+ * no data is touched, and every later call returns that error.
+ *
+ * Reductions combine the ranks' values in rank order, so all ranks get the same
+ * bits, run after run; 16-bit floats are summed in f32. Nothing allocates. */
+#ifndef TREK_DISTRIBUTED_COMM_H
+#define TREK_DISTRIBUTED_COMM_H
+
+#include "tensor/tensor.h"
+
+TREK_BEGIN
+
+typedef struct trek_comm trek_comm;
+
+/* MEAN: floating dtypes only. MAX and MIN: NaN wins; of bool: any and all (the only ones for bool). */
+typedef enum trek_reduce_op { TREK_SUM, TREK_MEAN, TREK_MAX, TREK_MIN, TREK_PROD } trek_reduce_op;
+
+/* A group of n ranks (1..1024) that are threads of this process: writes n handles
+ * to comms, rank r's at comms[r], each to be given back by trek_comm_free. devices
+ * (n of them; NULL: cpu:0, cpu:1, ...) must be CPUs. Errors: ARGUMENT, DEVICE, MEMORY. */
+TREK_API trek_status trek_comm_local(const trek_device *devices, int n, trek_comm **comms);
+/* Gives a handle back. Ranks that call on are told that this one has left (PEER). */
+TREK_API void trek_comm_free(trek_comm **comm);
+
+TREK_API int trek_comm_rank(const trek_comm *comm);
+TREK_API int trek_comm_world_size(const trek_comm *comm);
+/* How long a call waits for the other ranks: seconds; 0: 600; TREK_OFF: forever. */
+TREK_API trek_status trek_comm_set_deadline(trek_comm *comm, double seconds);
+
+/* Tensors are contiguous and in host memory: SHAPE, DEVICE otherwise. */
+
+/* Every rank's tensor becomes the combination of all ranks' tensors. */
+TREK_API trek_status trek_comm_all_reduce(trek_comm *comm, trek_tensor *tensor, trek_reduce_op op);
+/* Every rank's tensor becomes rank `root`'s. */
+TREK_API trek_status trek_comm_broadcast(trek_comm *comm, trek_tensor *tensor, int root);
+/* all (world x part's elements) becomes the ranks' parts, in rank order. */
+TREK_API trek_status trek_comm_all_gather(trek_comm *comm, const trek_tensor *part, trek_tensor *all);
+/* part becomes the rank's share of the combination of all ranks' `all` (world x part's elements). */
+TREK_API trek_status trek_comm_reduce_scatter(trek_comm *comm, const trek_tensor *all, trek_tensor *part, trek_reduce_op op);
+/* Returns when every rank has called it. */
+TREK_API trek_status trek_comm_barrier(trek_comm *comm);
+
+/* Ends the group from any thread: calls that wait, and all later ones, on all
+ * ranks return CANCELLED with the reason (may be NULL). */
+TREK_API void trek_comm_abort(trek_comm *comm, const char *reason);
+
+TREK_END
+
+#endif

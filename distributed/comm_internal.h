@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an engine of communicators is, and collectives over plain memory. */
+#ifndef TREK_DISTRIBUTED_COMM_INTERNAL_H
+#define TREK_DISTRIBUTED_COMM_INTERNAL_H
+
+#include "distributed/comm.h"
+#include "tensor/status_internal.h"
+
+#define TREK_MAX_RANKS 1024
+
+typedef enum trek_comm_kind {
+    TREK_COMM_INVALID, /* a rank whose own arguments were wrong comes with this, so that the others need not wait */
+    TREK_COMM_ALL_REDUCE,
+    TREK_COMM_BROADCAST,
+    TREK_COMM_ALL_GATHER,
+    TREK_COMM_REDUCE_SCATTER,
+    TREK_COMM_BARRIER,
+} trek_comm_kind;
+
+/* One rank's call. count: elements of the tensor; of a part for all_gather and reduce_scatter. */
+typedef struct trek_comm_call {
+    uint64_t number;  /* of the rank's calls so far, from 1 */
+    trek_comm_kind kind;
+    trek_reduce_op op;
+    trek_dtype dtype;
+    int root;
+    int64_t count;
+    const void *in;   /* may be out */
+    void *out;
+} trek_comm_call;
+
+typedef struct trek_comm_engine {
+    const char *name;
+    trek_status (*run)(trek_comm *comm, const trek_comm_call *call);
+    void (*abort)(trek_comm *comm, const char *reason);
+    bool (*ended)(const trek_comm *comm);
+    void (*free)(trek_comm *comm); /* the handle, too */
+} trek_comm_engine;
+
+/* The head of every engine's handle. */
+struct trek_comm {
+    const trek_comm_engine *engine;
+    int rank, world;
+    trek_device device;
+    int64_t deadline_ns; /* 0: none */
+    uint64_t calls;
+};
+
+/* The collectives over plain memory; what trek_comm_x above are made of. */
+trek_status trek_comm_run(trek_comm *comm, trek_comm_call call);
+/* Whether the group has ended by an error: every call would fail. */
+bool trek_comm_ended(const trek_comm *comm);
+/* "all_reduce(sum, f32, 1024 elements)": writes at most size bytes; returns text. */
+char *trek_comm_call_text(const trek_comm_call *call, char *text, size_t size);
+/* Ranks that share cores with too many others must not spin. All handles of the group follow. */
+void trek_comm_local_set_spin(trek_comm *comm, bool spin);
+
+/* outs[k][i] = op over r of ins[r][i] in rank order, for i in [begin, end) and every k. An
+ * out may be an in. */
+void trek_comm_combine(trek_dtype dtype, trek_reduce_op op, const void *const *ins, int n_ins, void *const *outs, int n_outs,
+                       int64_t begin, int64_t end);
+
+#endif

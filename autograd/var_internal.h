@@ -23,6 +23,9 @@ typedef struct trek_leaf {
     bool grad_in_arena;       /* grad is a view of an arena: zeroed, never dropped */
     bool has_grad;            /* something was accumulated since the last zero; else grad may be overwritten */
     int pending;              /* uses that the present walk has not passed */
+    uint32_t walk;            /* the walk that counted them */
+    uint32_t watch;           /* the walk that watches it, */
+    int watch_index;          /* under this number */
     int next_handle;
     trek_hook *hooks;
 } trek_leaf;

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Applying ops to variables, and recording them. */
+#include "autograd/ops.h"
+#include "autograd/tape_internal.h"
+#include "tensor/backend.h"
+
+enum { FEW = 8 };
+
+/* Which inputs and outputs the gradients of the inputs that need one call for. */
+static unsigned wanted_saves(const trek_op *op, trek_var *const *inputs, int n, const trek_op_call *call)
+{
+    unsigned wanted = 0;
+    for (int k = 0; k < n; k++)
+        if (inputs[k] && inputs[k]->requires_grad)
+            wanted |= op->saves[k < TREK_MAX_SAVES ? k : TREK_MAX_SAVES - 1];
+    if (op->id == TREK_OP_linear && call->attrs.i[0] != TREK_ACTIVATION_RELU)
+        wanted &= ~TREK_O(0); /* only ReLU's derivative is told by the result */
+    return wanted;
+}
+
+static void save(trek_node *node, trek_tensor *t, int index, bool is_output)
+{
+    node->saved[node->n_saved++] = (trek_saved_tensor){ .tensor = trek_tensor_retain(t), .version = t->storage->version,
+                                                        .is_output = is_output, .index = (uint8_t)index };
+}
+
+/* The node of a call that has run; NULL and MEMORY. */
+static trek_node *record(const trek_op *op, trek_var *const *inputs, int n, const trek_attrs *attrs, trek_op_call *call)
+{
+    unsigned wanted = wanted_saves(op, inputs, n, call);
+    trek_node *node = trek_node_new(op, inputs, n, 1, attrs ? &call->attrs : NULL, __builtin_popcount(wanted));
+    if (!node)
+        return NULL;
+    for (int k = 0; wanted && k < FEW && k < n; k++)
+        if ((wanted & TREK_I(k)) && call->inputs[k])
+            save(node, call->inputs[k], k, false);
+    for (int k = 0; wanted >> 8 && k < TREK_MAX_OUTPUTS; k++)
+        if ((wanted & TREK_O(k)) && call->outputs[k])
+            save(node, call->outputs[k], k, true);
+    return node;
+}
+
+/* Tensors of the inputs, in few[] or in a block of their own; NULL on failure. */
+static trek_tensor **unwrap(const trek_op *op, trek_var *const *inputs, int n, trek_tensor **few, bool *needs_grad)
+{
+    trek_tensor **tensors = few;
+    if (n > FEW && !(tensors = trek_block_alloc((size_t)n * sizeof *tensors)))
+        return NULL;
+    bool needs = false, missing = false;
+    for (int k = 0; k < n; k++) {
+        if (inputs[k]) {
+            tensors[k] = inputs[k]->data;
+            needs |= inputs[k]->requires_grad;
+        } else {
+            tensors[k] = NULL;
+            missing |= k >= FEW || (op->needed >> k & 1) || op->needed == 0 || trek_status_get() != TREK_OK;
+        }
+    }
+    *needs_grad = needs;
+    if (!missing)
+        return tensors;
+    trek_fail_missing(op->name, "an input");
+    if (tensors != few)
+        trek_block_free(tensors);
+    return NULL;
+}
+
+/* Variables of the outputs: 0 with its place on the tape, the others as constants. */
+static trek_status wrap_outputs(trek_op_call *call, trek_node *node, trek_var **outs, int n)
+{
+    for (int k = 0; k < n; k++) {
+        if (!call->outputs[k]) {
+            outs[k] = NULL;
+            continue;
+        }
+        trek_var *var = trek_var_make(call->outputs[k], k == 0 ? node : NULL, 0, k == 0 && node);
+        if (!var)
+            return trek_status_get();
+        call->outputs[k] = NULL;
+        if (k == 0 && node)
+            trek_ref_take(&node->refs);
+        if (trek_scope_push(var, call->op->name) != TREK_OK) {
+            trek_var_release(var);
+            return trek_status_get();
+        }
+        outs[k] = var;
+    }
+    return TREK_OK;
+}
+
+static trek_status run(const trek_op *op, trek_var *const *inputs, trek_tensor **tensors, int n, const trek_attrs *attrs,
+                       bool needs_grad, trek_var **outs, int n_outs)
+{
+    trek_op_call call;
+    call.op = op;
+    call.n_inputs = n;
+    call.n_outputs = 0;
+    call.inputs = tensors;
+    for (int k = 0; k < TREK_MAX_OUTPUTS; k++)
+        call.outputs[k] = NULL;
+    if (attrs)
+        call.attrs = *attrs;
+    trek_status status = trek_op_run(&call);
+    if (status != TREK_OK)
+        return status;
+    trek_node *node = NULL;
+    if (needs_grad && trek_recording() && trek_backward_rules[op->id] && trek_dtype_is_float((trek_dtype)call.outputs[0]->dtype) &&
+        !(node = record(op, inputs, n, attrs, &call)))
+        status = trek_status_get();
+    if (status == TREK_OK)
+        status = wrap_outputs(&call, node, outs, n_outs);
+    for (int k = 0; k < TREK_MAX_OUTPUTS; k++)
+        trek_tensor_release(call.outputs[k]);
+    if (node)
+        trek_node_release(node);
+    return status;
+}
+
+trek_status trek_apply_many(const trek_op *op, trek_var *const *inputs, int n, const trek_attrs *attrs, trek_var **outs, int n_outs)
+{
+    trek_tensor *few[FEW];
+    bool needs_grad;
+    if (trek_scopes.depth == 0)
+        return trek_fail(TREK_ERR_SCOPE, "%s: no scope is open; begin one with trek_scope_begin, or use a loader's loop", op->name);
+    trek_tensor **tensors = unwrap(op, inputs, n, few, &needs_grad);
+    if (!tensors)
+        return trek_status_get();
+    trek_status status = run(op, inputs, tensors, n, attrs, needs_grad, outs, n_outs);
+    if (tensors != few)
+        trek_block_free(tensors);
+    return status;
+}
+
+trek_var *trek_apply(const trek_op *op, trek_var *const *inputs, int n, const trek_attrs *attrs)
+{
+    trek_var *out;
+    return trek_apply_many(op, inputs, n, attrs, &out, 1) == TREK_OK ? out : NULL;
+}
+
+/* --- trek_apply_x of every row, and the public names ------------------------------------ */
+
+/* Only ops with numbers keep them on the tape. */
+/* Rows that fill have no inputs and write a tensor that is there: not for variables. */
+#define TREK_OP(name, signature, infer, dtypes, flags, ...)                            \
+    trek_var *trek_apply_##name(TREK_PARAMS_##signature(trek_var))                     \
+    {                                                                                  \
+        trek_attrs attrs, *a = &attrs;                                                 \
+        TREK_INPUTS_##signature(trek_var);                                             \
+        TREK_ATTRS_##signature;                                                        \
+        if ((flags) & TREK_OP_FILL)                                                    \
+            return trek_fail_null(TREK_ERR_UNSUPPORTED, #name ": for tensors only");   \
+        return trek_apply(&trek_ops[TREK_OP_##name], in, n_in, IS_PLAIN_##signature ? NULL : a); \
+    }
+#define IS_PLAIN_UNARY 1
+#define IS_PLAIN_BINARY 1
+#define IS_PLAIN_TERNARY 1
+#define IS_PLAIN_SCALAR 0
+#define IS_PLAIN_SCALAR2 0
+#define IS_PLAIN_BINARY_SCALAR 0
+#define IS_PLAIN_UNARY_FLAG 0
+#define IS_PLAIN_BINARY_FLAG 0
+#define IS_PLAIN_REDUCE 0
+#define IS_PLAIN_REDUCE_SCALAR 0
+#define IS_PLAIN_DIM 0
+#define IS_PLAIN_BINARY_DIM 0
+#define IS_PLAIN_TERNARY_DIM 0
+#define IS_PLAIN_DIM2 0
+#define IS_PLAIN_DIM_RANGE 0
+#define IS_PLAIN_DIM_INDEX 0
+#define IS_PLAIN_SHAPE 0
+#define IS_PLAIN_BINARY_SHAPE 0
+#define IS_PLAIN_LIST 0
+#define IS_PLAIN_DTYPE 0
+#define IS_PLAIN_NUMBER 0
+#define IS_PLAIN_NUMBER2 0
+#define IS_PLAIN_BINARY_NUMBER 0
+#define IS_PLAIN_BINARY_NUMBER2 0
+#define IS_PLAIN_LINEAR 0
+#define IS_PLAIN_CONV 0
+#define IS_PLAIN_CONV_GRAD 0
+#define IS_PLAIN_POOL 0
+#define IS_PLAIN_POOL_GRAD 0
+#define IS_PLAIN_UNFOLD 0
+#define IS_PLAIN_FOLD 0
+#define IS_PLAIN_LAYER_NORM 0
+#define IS_PLAIN_LAYER_NORM_GRAD 0
+#define IS_PLAIN_BATCH_NORM 0
+#define IS_PLAIN_BATCH_NORM_GRAD 0
+#define IS_PLAIN_DROPOUT 0
+#define IS_PLAIN_CROSS_ENTROPY 0
+#define IS_PLAIN_CROSS_ENTROPY_GRAD 0
+#define IS_PLAIN_FILL 0
+#define IS_PLAIN_RANDOM 0
+#include "tensor/ops.def"
+#undef TREK_OP

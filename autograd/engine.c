@@ -1,0 +1,581 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The walk: nodes in reverse order of creation, from the newest root to the
+ * oldest node that has a gradient. Each node's rule gives the gradients of its
+ * inputs, which are added up where they go: at an older node, or at a leaf.
+ *
+ * Where somebody wants to know when a leaf is complete (hooks, a watch), a first
+ * pass marks the nodes that can be reached and counts the uses of each leaf. */
+#include <string.h>
+
+#include "autograd/ops.h"
+#include "autograd/tape_internal.h"
+#include "tensor/backend.h"
+
+enum { FEW_COMPOSITE = 8 };
+
+typedef struct walk {
+    uint32_t id;
+    bool create_graph, retain;
+    bool counting;              /* uses of leaves were counted */
+    int64_t live;               /* nodes of the walk that are not done */
+    trek_node *newest;
+    const trek_backward_watch *watch;
+    trek_var *const *inputs;    /* trek_grad: gradients go to captured[], nowhere else */
+    trek_var **captured;        /* owned references */
+    int n_inputs;
+} walk;
+
+static _Thread_local uint32_t last_walk;
+static _Thread_local walk *walking;
+
+/* --- adding up ------------------------------------------------------------------- */
+
+/* Nobody else looks at its memory. */
+static bool is_alone(const trek_var *var)
+{
+    const trek_tensor *t = var->data;
+    return !var->requires_grad && atomic_load_explicit(&var->refs, memory_order_acquire) == 1 &&
+           atomic_load_explicit(&t->refs, memory_order_acquire) == 1 &&
+           atomic_load_explicit(&t->storage->refs, memory_order_acquire) == 1 && t->contiguous && !t->storage->parent &&
+           !t->storage->release;
+}
+
+static trek_status add_in_place(trek_tensor *to, trek_tensor *grad)
+{
+    trek_tensor *in[2] = { to, grad };
+    trek_op_call call = { .op = &trek_ops[TREK_OP_add], .n_inputs = 2, .inputs = in, .n_outputs = 1, .outputs = { to } };
+    return trek_op_run(&call);
+}
+
+/* *slot += grad; slot owns its reference. */
+static trek_status add_to(trek_var **slot, trek_var *grad, bool create_graph)
+{
+    if (!*slot) {
+        *slot = trek_var_retain(grad);
+        return TREK_OK;
+    }
+    if (!create_graph && is_alone(*slot) && (*slot)->data->dtype == grad->data->dtype)
+        return add_in_place((*slot)->data, grad->data);
+    trek_var *sum = trek_apply_add(*slot, grad);
+    if (!sum)
+        return trek_status_get();
+    trek_var_release(*slot);
+    *slot = trek_var_retain(sum);
+    return TREK_OK;
+}
+
+/* A leaf's gradient for good: not shared with anything that somebody else may write. */
+static trek_status add_to_leaf(trek_var *var, trek_var *grad, bool create_graph)
+{
+    trek_leaf *leaf = trek_var_leaf(var);
+    if (!leaf)
+        return trek_status_get();
+    trek_status status;
+    if (leaf->grad_in_arena) {
+        trek_tensor *place = leaf->grad->data;
+        status = leaf->has_grad ? add_in_place(place, grad->data) : trek_tensor_copy_from(place, grad->data);
+    } else {
+        status = add_to(&leaf->grad, grad, create_graph);
+    }
+    leaf->has_grad |= status == TREK_OK;
+    return status;
+}
+
+/* The gradient as its input's caller gave the input: broadcast dimensions summed, dtype cast. */
+static trek_var *fit(const trek_edge *edge, trek_var *grad)
+{
+    const trek_tensor *g = grad->data;
+    bool same = g->ndim == edge->ndim;
+    for (int d = 0; same && d < g->ndim; d++)
+        same = g->sizes[d] == edge->sizes[d];
+    if (!same) {
+        trek_dims_list dims = { 0 };
+        int added = g->ndim - edge->ndim;
+        if (added < 0) {
+            trek_fail(TREK_ERR_SHAPE, "backward: a gradient with %d dimensions for an input with %d", g->ndim, edge->ndim);
+            return NULL;
+        }
+        for (int d = 0; d < g->ndim; d++)
+            if (d < added || (edge->sizes[d - added] == 1 && g->sizes[d] != 1))
+                dims.sizes[dims.ndim++] = d;
+        if (dims.ndim > 0)
+            grad = trek_apply_sum(grad, dims, true);
+        if (added > 0)
+            grad = trek_apply_reshape(grad, trek_shape_make(edge->ndim, edge->sizes));
+    }
+    if (grad && grad->data->dtype != edge->dtype)
+        grad = trek_apply_convert(grad, (trek_dtype)edge->dtype);
+    return grad;
+}
+
+static bool unseen(walk *w, trek_node *node)
+{
+    if (node->walk == w->id)
+        return false;
+    node->walk = w->id;
+    w->live++;
+    return true;
+}
+
+static trek_status give_to_node(walk *w, trek_node *node, int output, trek_var *grad)
+{
+    unseen(w, node);
+    bool first = !node->grad && !node->more_grads;
+    if (output == 0) {
+        if (first)
+            trek_ref_take(&node->refs); /* the walk holds whoever has a gradient */
+        return add_to(&node->grad, grad, w->create_graph);
+    }
+    if (!node->more_grads) {
+        node->more_grads = trek_calloc((size_t)node->n_outputs, sizeof *node->more_grads);
+        if (!node->more_grads)
+            return trek_status_get();
+        if (first)
+            trek_ref_take(&node->refs);
+    }
+    return add_to(&node->more_grads[output], grad, w->create_graph);
+}
+
+static bool is_watched(const walk *w, const trek_var *leaf)
+{
+    return !w->watch || !w->watch->only_these || (leaf->leaf && leaf->leaf->watch == w->id);
+}
+
+static trek_status capture(walk *w, trek_var *leaf, trek_node *node, int output, trek_var *grad)
+{
+    for (int k = 0; k < w->n_inputs; k++) {
+        const trek_var *input = w->inputs[k];
+        bool hit = leaf ? input == leaf : input->node == node && input->output == output;
+        trek_status status = hit ? add_to(&w->captured[k], grad, w->create_graph) : TREK_OK;
+        if (status != TREK_OK)
+            return status;
+    }
+    return TREK_OK;
+}
+
+static trek_status give(walk *w, trek_edge *edge, trek_var *grad)
+{
+    if (!grad || (!edge->node && !edge->leaf))
+        return TREK_OK;
+    grad = fit(edge, grad);
+    if (!grad)
+        return trek_status_get();
+    if (edge->node)
+        return give_to_node(w, edge->node, edge->output, grad);
+    if (w->inputs)
+        return capture(w, edge->leaf, NULL, 0, grad);
+    return is_watched(w, edge->leaf) ? add_to_leaf(edge->leaf, grad, w->create_graph) : TREK_OK;
+}
+
+/* --- complete leaves ------------------------------------------------------------------ */
+
+static trek_status run_hooks(trek_hook *hooks, trek_var *var, trek_var **grad)
+{
+    for (trek_hook *hook = hooks, *next; hook; hook = next) {
+        next = hook->next;
+        trek_var *replacement = hook->fn(var, *grad, hook->arg);
+        if (trek_status_get() != TREK_OK)
+            return trek_status_get();
+        if (replacement && replacement != *grad) {
+            trek_var_retain(replacement);
+            trek_var_release(*grad);
+            *grad = replacement;
+        }
+    }
+    return TREK_OK;
+}
+
+static trek_status leaf_complete(walk *w, trek_var *var)
+{
+    trek_leaf *leaf = var->leaf;
+    if (w->watch && leaf->watch == w->id && w->watch->complete)
+        w->watch->complete(leaf->watch_index, w->watch->arg);
+    if (!leaf->hooks || !leaf->has_grad || w->inputs || !is_watched(w, var))
+        return TREK_OK;
+    trek_var *grad = trek_var_retain(leaf->grad), *given = grad;
+    trek_status status = run_hooks(leaf->hooks, var, &grad);
+    if (status == TREK_OK && grad != given)
+        status = trek_var_set_grad(var, grad);
+    trek_var_release(grad);
+    return status;
+}
+
+static trek_status pass_leaves(walk *w, trek_node *node)
+{
+    trek_status status = TREK_OK;
+    for (int k = 0; w->counting && status == TREK_OK && k < node->n_inputs; k++) {
+        trek_var *leaf = node->edges[k].leaf;
+        if (leaf && leaf->leaf && leaf->leaf->walk == w->id && --leaf->leaf->pending == 0)
+            status = leaf_complete(w, leaf);
+    }
+    return status;
+}
+
+/* First pass: marks what can be reached, counts uses of leaves. */
+static trek_status count_uses(walk *w)
+{
+    w->counting = true;
+    for (trek_node *node = w->newest; node; node = node->prev) {
+        if (node->walk != w->id)
+            continue;
+        for (int k = 0; k < node->n_inputs; k++) {
+            trek_edge *edge = &node->edges[k];
+            if (edge->node)
+                unseen(w, edge->node);
+            if (!edge->leaf)
+                continue;
+            trek_leaf *leaf = trek_var_leaf(edge->leaf);
+            if (!leaf)
+                return trek_status_get();
+            leaf->pending = leaf->walk == w->id ? leaf->pending + 1 : 1;
+            leaf->walk = w->id;
+        }
+    }
+    const trek_backward_watch *watch = w->watch;
+    for (int k = 0; watch && watch->complete && k < watch->n_leaves; k++)
+        if (watch->leaves[k]->leaf->walk != w->id)
+            watch->complete(k, watch->arg); /* unused */
+    return TREK_OK;
+}
+
+/* --- one node ---------------------------------------------------------------------------- */
+
+static uint32_t needs_of(const walk *w, const trek_node *node)
+{
+    uint32_t needs = 0;
+    for (int k = 0; k < node->n_inputs; k++) {
+        const trek_edge *edge = &node->edges[k];
+        if (edge->node || (edge->leaf && is_watched(w, edge->leaf)))
+            needs |= 1u << (k < 31 ? k : 31);
+    }
+    return needs;
+}
+
+/* A fused op under create_graph: through the plain ops that it equals. */
+static trek_status run_composite(trek_backward_call *b)
+{
+    trek_node *node = b->node;
+    trek_var *inputs[FEW_COMPOSITE], *wanted[FEW_COMPOSITE], *grads[FEW_COMPOSITE] = { NULL };
+    int places[FEW_COMPOSITE], n_wanted = 0;
+    for (int k = 0; k < node->n_inputs; k++) {
+        inputs[k] = NULL;
+        for (int s = 0; s < node->n_saved; s++)
+            if (!node->saved[s].is_output && node->saved[s].index == k)
+                inputs[k] = trek_rule_input(b, k);
+        if (!inputs[k] && trek_status_get() != TREK_OK)
+            return trek_status_get();
+        if (!inputs[k] && node->edges[k].leaf)
+            inputs[k] = node->edges[k].leaf; /* a bias: not saved, its value does not matter to first order */
+        if (!inputs[k] && node->edges[k].node) {
+            trek_tensor *zeros = trek_tensor_zeros(trek_rule_shape(b, k), (trek_dtype)node->edges[k].dtype, b->grad->data->device);
+            inputs[k] = zeros ? trek_var_from(zeros) : NULL;
+            if (!inputs[k])
+                return trek_status_get();
+            inputs[k]->node = node->edges[k].node;
+            trek_ref_take(&node->edges[k].node->refs);
+            inputs[k]->output = node->edges[k].output;
+            inputs[k]->requires_grad = true;
+        }
+        if (inputs[k] && trek_rule_needs(b, k)) {
+            places[n_wanted] = k;
+            wanted[n_wanted++] = inputs[k];
+        }
+    }
+    trek_var *y = trek_composite_rules[node->op->id](node->op, node->attrs, inputs, node->n_inputs);
+    if (!y)
+        return trek_status_get();
+    trek_status status = trek_grad(&y, 1, wanted, n_wanted, &b->grad, &(trek_backward_opts){ .create_graph = true }, grads);
+    for (int k = 0; status == TREK_OK && k < n_wanted; k++)
+        b->grads[places[k]] = grads[k];
+    return status;
+}
+
+static trek_status run_rule(walk *w, trek_node *node, trek_var **grads)
+{
+    trek_backward_call b = { .node = node, .op = node->op, .attrs = node->attrs, .grad = node->grad, .n_inputs = node->n_inputs,
+                             .create_graph = w->create_graph, .needs = needs_of(w, node), .grads = grads };
+    if (b.needs == 0 || !node->grad)
+        return TREK_OK;
+    if (w->create_graph && trek_composite_rules[node->op->id])
+        return run_composite(&b);
+    return trek_backward_rules[node->op->id](&b);
+}
+
+static trek_status fail_node(const trek_node *node, trek_status status)
+{
+    return trek_fail(status, "backward of %s failed", node->op ? node->op->name : node->context->function->name);
+}
+
+static trek_status node_hooks(trek_node *node)
+{
+    if (!node->hooks || !node->grad)
+        return TREK_OK;
+    return run_hooks(node->hooks, NULL, &node->grad);
+}
+
+static trek_status run_node(walk *w, trek_node *node)
+{
+    trek_var *few[8], **grads = few;
+    if (node->freed)
+        return trek_fail(TREK_ERR_STATE, "backward: an earlier pass freed this part of the tape; use retain_graph in that pass");
+    if (node->n_inputs > 8 && !(grads = trek_block_alloc((size_t)node->n_inputs * sizeof *grads)))
+        return trek_status_get();
+    for (int k = 0; k < node->n_inputs; k++)
+        grads[k] = NULL;
+    trek_scope scope = trek_scope_begin();
+    trek_status status = scope.depth ? node_hooks(node) : trek_status_get();
+    if (status == TREK_OK && w->inputs && node->grad)
+        status = capture(w, NULL, node, 0, node->grad);
+    for (int k = 1; status == TREK_OK && w->inputs && node->more_grads && k < node->n_outputs; k++)
+        status = node->more_grads[k] ? capture(w, NULL, node, k, node->more_grads[k]) : TREK_OK;
+    if (status == TREK_OK)
+        status = node->op ? run_rule(w, node, grads) : trek_function_backward(node, w->create_graph, needs_of(w, node), grads);
+    for (int k = 0; status == TREK_OK && k < node->n_inputs; k++)
+        status = give(w, &node->edges[k], grads[k]);
+    if (status != TREK_OK)
+        fail_node(node, status);
+    trek_scope_end(scope);
+    if (grads != few)
+        trek_block_free(grads);
+    return status == TREK_OK ? pass_leaves(w, node) : status;
+}
+
+static void drop_grads(trek_node *node)
+{
+    bool held = node->grad || node->more_grads;
+    trek_var *grad = node->grad;
+    node->grad = NULL;
+    trek_var_release(grad);
+    for (int k = 1; node->more_grads && k < node->n_outputs; k++)
+        trek_var_release(node->more_grads[k]);
+    trek_free(node->more_grads);
+    node->more_grads = NULL;
+    if (held)
+        trek_node_release(node);
+}
+
+/* --- the walk ------------------------------------------------------------------------------- */
+
+static trek_status run_walk(walk *w)
+{
+    trek_status status = w->watch || trek_hooks_alive > 0 ? count_uses(w) : TREK_OK;
+    trek_node *node = w->newest;
+    while (node && w->live > 0) {
+        if (node->walk != w->id) {
+            node = node->prev;
+            continue;
+        }
+        w->live--;
+        node->walk = 0;
+        trek_ref_take(&node->refs); /* may lose its last holder while it is worked on */
+        if (status == TREK_OK)
+            status = node->grad || node->more_grads ? run_node(w, node) : pass_leaves(w, node);
+        bool done = status == TREK_OK && !w->retain && (node->grad || node->more_grads);
+        drop_grads(node);
+        if (done)
+            trek_node_free_saved(node);
+        trek_node *prev = node->prev; /* only now: older nodes may have gone */
+        trek_node_release(node);
+        node = prev;
+    }
+    return status;
+}
+
+static trek_status check_root(trek_var *root, trek_var *seed)
+{
+    if (!root)
+        return trek_fail_missing("backward", "the variable");
+    if (!root->requires_grad)
+        return trek_fail(TREK_ERR_STATE, "backward: the variable depends on nothing that needs a gradient");
+    char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
+    if (!seed && root->data->numel != 1)
+        return trek_fail(TREK_ERR_SHAPE, "backward: %s is no scalar; give a seed of its shape", trek_tensor_shape_text(root->data, a));
+    if (seed && !trek_same_sizes(root->data, seed->data))
+        return trek_fail(TREK_ERR_SHAPE, "backward: a seed of %s for a variable of %s", trek_tensor_shape_text(seed->data, b),
+                         trek_tensor_shape_text(root->data, a));
+    if (root->node && root->node->tape != trek_tape_here)
+        return trek_fail(TREK_ERR_STATE, "backward: the variable was recorded on another thread's tape");
+    if (root->node && root->node->freed)
+        return trek_fail(TREK_ERR_STATE, "backward: an earlier pass freed this part of the tape; use retain_graph in that pass");
+    return TREK_OK;
+}
+
+static trek_status seed_root(walk *w, trek_var *root, trek_var *seed)
+{
+    trek_status status = check_root(root, seed);
+    if (status != TREK_OK)
+        return status;
+    if (!seed) {
+        trek_tensor *one = trek_tensor_full(1, trek_tensor_shape(root->data), (trek_dtype)root->data->dtype, root->data->device);
+        seed = one ? trek_var_from(one) : NULL;
+    } else if (seed->data->dtype != root->data->dtype) {
+        seed = trek_apply_convert(seed, (trek_dtype)root->data->dtype);
+    }
+    if (!seed)
+        return trek_status_get();
+    if (!root->node) {
+        if (w->inputs)
+            return capture(w, root, NULL, 0, seed);
+        return is_watched(w, root) ? add_to_leaf(root, seed, w->create_graph) : TREK_OK;
+    }
+    if (!w->newest || root->node->serial > w->newest->serial)
+        w->newest = root->node;
+    return give_to_node(w, root->node, root->output, seed);
+}
+
+/* Gradients that a failed pass left on nodes go. */
+static void clear_walk(walk *w)
+{
+    for (trek_node *node = w->newest, *prev; node && w->live > 0; node = prev) {
+        prev = node->prev;
+        if (node->walk != w->id)
+            continue;
+        node->walk = 0;
+        w->live--;
+        trek_ref_take(&node->refs);
+        drop_grads(node);
+        prev = node->prev;
+        trek_node_release(node);
+    }
+}
+
+static trek_status mark_watched(walk *w)
+{
+    for (int k = 0; w->watch && k < w->watch->n_leaves; k++) {
+        trek_leaf *leaf = trek_var_leaf(w->watch->leaves[k]);
+        if (!leaf)
+            return trek_status_get();
+        leaf->watch = w->id;
+        leaf->watch_index = k;
+    }
+    return TREK_OK;
+}
+
+static trek_status backward(walk *w, trek_var *const *roots, trek_var *const *seeds, int n, const trek_backward_opts *opts)
+{
+    if (trek_status_get() != TREK_OK)
+        return trek_status_get();
+    w->id = ++last_walk ? last_walk : ++last_walk;
+    w->create_graph = opts && opts->create_graph;
+    w->retain = w->create_graph || (opts && opts->retain_graph);
+    trek_scope scope = trek_scope_begin();
+    if (!scope.depth)
+        return trek_status_get();
+    int depth = trek_grad_mode_here.no_grad_depth;
+    trek_grad_mode_here.no_grad_depth = w->create_graph ? 0 : 1;
+    walk *outer = walking;
+    walking = w;
+    trek_status status = mark_watched(w);
+    for (int k = 0; status == TREK_OK && k < n; k++)
+        status = seed_root(w, roots[k], seeds ? seeds[k] : NULL);
+    if (status == TREK_OK)
+        status = run_walk(w);
+    clear_walk(w);
+    walking = outer;
+    trek_grad_mode_here.no_grad_depth = depth;
+    trek_scope_end(scope);
+    return status;
+}
+
+trek_status trek_backward(trek_var *var) { return trek_backward_with(var, NULL, NULL); }
+
+trek_status trek_backward_with(trek_var *var, trek_var *seed, const trek_backward_opts *opts)
+{
+    walk w = { 0 };
+    return backward(&w, &var, &seed, 1, opts);
+}
+
+trek_status trek_backward_watched(trek_var *const *roots, trek_var *const *seeds, int n, const trek_backward_opts *opts,
+                                  const trek_backward_watch *watch)
+{
+    walk w = { .watch = watch };
+    return backward(&w, roots, seeds, n, opts);
+}
+
+trek_status trek_grad(trek_var *const *outputs, int n_outputs, trek_var *const *inputs, int n_inputs, trek_var *const *seeds,
+                      const trek_backward_opts *opts, trek_var **grads)
+{
+    for (int k = 0; k < n_inputs; k++) {
+        if (!inputs[k])
+            return trek_fail_missing("grad", "an input");
+        grads[k] = NULL;
+    }
+    trek_var **captured = trek_calloc((size_t)n_inputs + 1, sizeof *captured);
+    if (!captured)
+        return trek_status_get();
+    walk w = { .inputs = inputs, .n_inputs = n_inputs, .captured = captured };
+    trek_status status = backward(&w, outputs, seeds, n_outputs, opts);
+    for (int k = 0; k < n_inputs; k++) {
+        if (status == TREK_OK && captured[k] && (status = trek_scope_push(captured[k], "grad")) == TREK_OK)
+            grads[k] = captured[k];
+        else
+            trek_var_release(captured[k]);
+    }
+    trek_free(captured);
+    return status;
+}
+
+/* --- what rules see -------------------------------------------------------------------------- */
+
+/* A variable over a saved tensor, in the rule's scope; tied to the tape where the rule is recorded. */
+static trek_var *saved_var(trek_backward_call *b, const trek_saved_tensor *s)
+{
+    trek_node *node = b->node;
+    if (s->tensor->storage->version != s->version) {
+        char text[TREK_SHAPE_TEXT];
+        return trek_fail_null(TREK_ERR_STATE, "backward of %s: its %s %d, %s, was overwritten after it was used", node->op->name,
+                              s->is_output ? "output" : "input", s->index, trek_tensor_shape_text(s->tensor, text));
+    }
+    if (b->create_graph && !s->is_output && node->edges[s->index].leaf)
+        return node->edges[s->index].leaf;
+    trek_var *var = trek_var_constant(s->tensor);
+    trek_node *from = !b->create_graph ? NULL : !s->is_output ? node->edges[s->index].node : s->index == 0 ? node : NULL;
+    if (!var || !from)
+        return var;
+    trek_ref_take(&from->refs);
+    var->node = from;
+    var->output = s->is_output ? 0 : node->edges[s->index].output;
+    var->requires_grad = true;
+    return var;
+}
+
+static trek_var *find_saved(trek_backward_call *b, int index, bool is_output)
+{
+    for (int k = 0; k < b->node->n_saved; k++) {
+        const trek_saved_tensor *s = &b->node->saved[k];
+        if (s->index == index && s->is_output == is_output)
+            return saved_var(b, s);
+    }
+    return NULL;
+}
+
+trek_var *trek_rule_input(trek_backward_call *b, int k) { return find_saved(b, k, false); }
+trek_var *trek_rule_output(trek_backward_call *b, int k) { return find_saved(b, k, true); }
+
+trek_shape trek_rule_shape(const trek_backward_call *b, int k)
+{
+    return trek_shape_make(b->node->edges[k].ndim, b->node->edges[k].sizes);
+}
+
+trek_tensor *trek_rule_sink(trek_backward_call *b, int k, bool *overwrite)
+{
+    trek_edge *edge = &b->node->edges[k];
+    trek_var *var = edge->leaf;
+    if (!var || b->create_graph || walking->inputs || var->data->dtype != b->grad->data->dtype || !is_watched(walking, var))
+        return NULL;
+    trek_leaf *leaf = trek_var_leaf(var);
+    if (!leaf)
+        return NULL;
+    if (!leaf->grad) {
+        trek_tensor *made = trek_tensor_make(var->data->ndim, var->data->sizes, (trek_dtype)var->data->dtype, var->data->device);
+        leaf->grad = made ? trek_var_new(made, false) : NULL;
+        trek_tensor_release(made);
+        leaf->has_grad = false;
+    }
+    if (!leaf->grad || !leaf->grad->data->contiguous || (!leaf->grad_in_arena && leaf->has_grad && !is_alone(leaf->grad)))
+        return NULL;
+    *overwrite = !leaf->has_grad;
+    return leaf->grad->data;
+}
+
+void trek_rule_sunk(trek_backward_call *b, int k) { b->node->edges[k].leaf->leaf->has_grad = true; }

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Users' own ops: a node with callbacks. */
+#include "autograd/function.h"
+
+#include "autograd/tape_internal.h"
+
+enum { MAX_SAVED = 16, MAX_OUTPUTS = 64 };
+
+void *trek_function_data(trek_function_context *context) { return context->data; }
+bool trek_needs_grad(trek_function_context *context, int k) { return context->needs >> (k < 31 ? k : 31) & 1; }
+
+trek_status trek_save_for_backward(trek_function_context *context, trek_var *const *vars, int n)
+{
+    if (!context->inputs)
+        return trek_fail(TREK_ERR_STATE, "save_for_backward: %s: for use in forward", context->function->name);
+    if (n < 0 || context->n_saved + n > MAX_SAVED)
+        return trek_fail(TREK_ERR_ARGUMENT, "save_for_backward: %s: more than %d variables", context->function->name, MAX_SAVED);
+    for (int k = 0; k < n; k++) {
+        if (!vars[k])
+            return trek_fail_missing("save_for_backward", "a variable");
+        int s = context->n_saved++;
+        context->pending[s] = vars[k];
+        context->saved[s].tensor = trek_tensor_retain(vars[k]->data);
+        context->saved[s].version = vars[k]->data->storage->version;
+        context->saved[s].input = context->saved[s].output = -1;
+        for (int i = 0; i < context->n_inputs; i++)
+            if (context->inputs[i] == vars[k])
+                context->saved[s].input = i;
+    }
+    return TREK_OK;
+}
+
+trek_var *trek_saved(trek_function_context *context, int k)
+{
+    if (k < 0 || k >= context->n_saved)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "saved: %s: number %d of %d", context->function->name, k, context->n_saved);
+    trek_tensor *tensor = context->saved[k].tensor;
+    if (tensor->storage->version != context->saved[k].version)
+        return trek_fail_null(TREK_ERR_STATE, "backward of %s: saved variable %d was overwritten after it was used",
+                              context->function->name, k);
+    trek_node *node = context->node;
+    int input = context->saved[k].input, output = context->saved[k].output;
+    if (!node || !context->create_graph)
+        return trek_var_constant(tensor);
+    if (input >= 0 && node->edges[input].leaf)
+        return node->edges[input].leaf;
+    trek_node *from = input >= 0 ? node->edges[input].node : output >= 0 ? node : NULL;
+    trek_var *var = trek_var_constant(tensor);
+    if (!var || !from)
+        return var;
+    trek_ref_take(&from->refs);
+    var->node = from;
+    var->output = (uint8_t)(input >= 0 ? node->edges[input].output : output);
+    var->requires_grad = true;
+    return var;
+}
+
+trek_status trek_function_backward(trek_node *node, bool create_graph, uint32_t needs, trek_var **grads)
+{
+    trek_function_context *context = node->context;
+    trek_var *out_grads[MAX_OUTPUTS];
+    out_grads[0] = node->grad;
+    for (int k = 1; k < node->n_outputs; k++)
+        out_grads[k] = node->more_grads ? node->more_grads[k] : NULL;
+    context->node = node;
+    context->create_graph = create_graph;
+    context->needs = needs;
+    trek_status status = context->function->backward(context, out_grads, node->n_outputs, grads, node->n_inputs);
+    context->node = NULL;
+    if (status != TREK_OK)
+        return trek_fail(status, "backward of %s failed", context->function->name);
+    return trek_status_get();
+}
+
+/* --- forward ------------------------------------------------------------------------- */
+
+/* Outputs as results of the node. An output that is an input, or that was
+ * recorded by forward's own ops, becomes a variable of its own. */
+static trek_status attach(trek_function_context *context, trek_node *node, trek_var **outputs, int n)
+{
+    for (int k = 0; k < n; k++) {
+        trek_var *made = outputs[k];
+        if (!made)
+            return trek_fail(TREK_ERR_CALLBACK, "%s: forward left output %d empty", context->function->name, k);
+        trek_var *var = trek_var_make(trek_tensor_retain(made->data), NULL, k, false);
+        if (!var) {
+            trek_tensor_release(made->data);
+            return trek_status_get();
+        }
+        if (trek_scope_push(var, context->function->name) != TREK_OK) {
+            trek_var_release(var);
+            return trek_status_get();
+        }
+        for (int s = 0; s < context->n_saved; s++)
+            if (context->pending[s] == made)
+                context->saved[s].output = k;
+        if (node && trek_dtype_is_float((trek_dtype)made->data->dtype)) {
+            trek_ref_take(&node->refs);
+            var->node = node;
+            var->requires_grad = true;
+        }
+        outputs[k] = var;
+    }
+    return TREK_OK;
+}
+
+static void free_context(trek_function_context *context)
+{
+    for (int s = 0; s < context->n_saved; s++)
+        trek_tensor_release(context->saved[s].tensor);
+    if (context->function->free && context->data)
+        context->function->free(context->data);
+    trek_free(context);
+}
+
+static bool any_needs_grad(trek_var *const *inputs, int n)
+{
+    for (int k = 0; k < n; k++)
+        if (inputs[k] && inputs[k]->requires_grad)
+            return true;
+    return false;
+}
+
+static trek_status run_forward(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs, int n_outputs)
+{
+    context->inputs = inputs;
+    context->n_inputs = n_inputs;
+    for (int k = 0; k < n_outputs; k++)
+        outputs[k] = NULL;
+    trek_no_grad_begin();
+    trek_status status = context->function->forward(context, inputs, n_inputs, outputs, n_outputs);
+    trek_no_grad_end();
+    context->inputs = NULL;
+    if (status != TREK_OK)
+        return trek_fail(status, "%s: forward failed", context->function->name);
+    return trek_status_get();
+}
+
+/* Results move to the caller's scope one by one: keep them past the inner scope's end. */
+static trek_status leave_scope(trek_scope scope, trek_status status, trek_var **outputs, int n)
+{
+    for (int k = 0; status == TREK_OK && k < n; k++)
+        trek_var_retain(outputs[k]);
+    trek_scope_end(scope);
+    for (int k = 0; status == TREK_OK && k < n; k++) {
+        if (trek_scope_push(outputs[k], "function_apply") == TREK_OK)
+            continue;
+        status = trek_status_get();
+        for (int rest = k; rest < n; rest++)
+            trek_var_release(outputs[rest]);
+    }
+    for (int k = 0; status != TREK_OK && k < n; k++)
+        outputs[k] = NULL;
+    return status;
+}
+
+trek_status trek_function_apply(const trek_function *function, void *data, trek_var *const *inputs, int n_inputs, trek_var **outputs,
+                                int n_outputs)
+{
+    trek_function_context *context = trek_calloc(1, sizeof *context);
+    if (!context) {
+        if (function->free && data)
+            function->free(data);
+        return trek_status_get();
+    }
+    context->function = function;
+    context->data = data;
+    trek_status status = trek_status_get();
+    for (int k = 0; status == TREK_OK && k < n_inputs; k++)
+        status = inputs[k] ? TREK_OK : trek_fail_missing(function->name, "an input");
+    if (status == TREK_OK && (n_outputs < 1 || n_outputs > MAX_OUTPUTS))
+        status = trek_fail(TREK_ERR_ARGUMENT, "%s: %d outputs; 1 to %d are possible", function->name, n_outputs, MAX_OUTPUTS);
+    if (status == TREK_OK && trek_scopes.depth == 0)
+        status = trek_fail(TREK_ERR_SCOPE, "%s: no scope is open", function->name);
+    trek_scope scope = status == TREK_OK ? trek_scope_begin() : (trek_scope){ 0, 0 };
+    if (!scope.depth) {
+        free_context(context);
+        return trek_status_get();
+    }
+    status = run_forward(context, inputs, n_inputs, outputs, n_outputs);
+    trek_node *node = NULL;
+    bool record = status == TREK_OK && trek_recording() && any_needs_grad(inputs, n_inputs);
+    if (record && !(node = trek_node_new(NULL, inputs, n_inputs, n_outputs, NULL, 0)))
+        status = trek_status_get();
+    if (status == TREK_OK)
+        status = attach(context, node, outputs, n_outputs);
+    if (node)
+        node->context = context;
+    status = leave_scope(scope, status, outputs, n_outputs);
+    if (node)
+        trek_node_release(node);
+    else
+        free_context(context);
+    return status;
+}
+
+trek_var *trek_function_apply_one(const trek_function *function, void *data, trek_var *const *inputs, int n_inputs)
+{
+    trek_var *out;
+    return trek_function_apply(function, data, inputs, n_inputs, &out, 1) == TREK_OK ? out : NULL;
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Nodes and tapes, shared by the files of autograd/.
+ *
+ * A tape belongs to a thread and lists its nodes in order of creation. A node
+ * lives as long as a variable or a later node refers to it. A node that dies on
+ * another thread is put on its tape's stack and taken off the list by the owner. */
+#ifndef TREK_AUTOGRAD_TAPE_INTERNAL_H
+#define TREK_AUTOGRAD_TAPE_INTERNAL_H
+
+#include "autograd/var_internal.h"
+
+typedef struct trek_tape {
+    trek_node *last;              /* newest */
+    int64_t count;
+    uint64_t next_serial;
+    _Atomic(trek_node *) strays;  /* died on other threads */
+    struct trek_tape *next_orphan;
+} trek_tape;
+
+struct trek_node {
+    atomic_int refs;
+    bool freed;                   /* an earlier pass let go of what backward needs */
+    uint16_t n_saved;
+    int n_inputs, n_outputs;
+    uint32_t walk;                /* the walk it takes part in */
+    const trek_op *op;            /* NULL: function */
+    trek_function_context *context;
+    trek_tape *tape;
+    trek_node *prev, *next;       /* order of creation; next also links the dead */
+    uint64_t serial;
+    trek_var *grad;               /* of output 0 */
+    trek_var **more_grads;        /* of outputs 1.. (functions) */
+    trek_hook *hooks;
+    trek_attrs *attrs;            /* NULL: none */
+    trek_saved_tensor *saved;
+    trek_edge *edges;
+};
+
+struct trek_function_context {
+    const trek_function *function;
+    void *data;
+    trek_node *node;              /* in backward */
+    int n_saved;
+    bool create_graph;
+    struct {
+        trek_tensor *tensor;
+        uint32_t version;
+        int input, output;        /* index, or -1 */
+    } saved[16];
+    trek_var *const *inputs;      /* during forward */
+    int n_inputs;
+    trek_var *pending[16];        /* saved variables, until forward has ended */
+    uint32_t needs;               /* in backward: bits of inputs, the last bit for all from 31 on */
+};
+
+extern _Thread_local trek_tape *trek_tape_here;
+trek_tape *trek_tape_get(void);   /* the calling thread's, made at need; NULL and MEMORY */
+
+/* A node at the end of the thread's tape, one reference for the caller. Edges
+ * are filled from the inputs. */
+trek_node *trek_node_new(const trek_op *op, trek_var *const *inputs, int n_inputs, int n_outputs, const trek_attrs *attrs, int n_saved);
+void trek_node_release(trek_node *node);
+/* Lets go of saved tensors and edges. */
+void trek_node_free_saved(trek_node *node);
+
+/* Runs a function node's backward in the present scope: grads[k] for its inputs. */
+trek_status trek_function_backward(trek_node *node, bool create_graph, uint32_t needs, trek_var **grads);
+
+static inline bool trek_recording(void) { return trek_grad_mode_here.no_grad_depth == 0; }
+
+/* A bare variable, one reference for the caller; takes over data and node (both may be given back on failure by the caller). */
+trek_var *trek_var_make(trek_tensor *data, trek_node *node, int output, bool requires_grad);
+extern _Thread_local int trek_hooks_alive; /* hooks on leaves that this thread added */
+
+#endif

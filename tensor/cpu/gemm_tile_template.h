@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The inner loops of the product for one real type: tiles of C held in
+ * registers, and packing. Included by gemm_template.h. */
+
+/* A tile is TILE_ROWS rows of TILE_VECTORS vectors: as many accumulators as leave
+ * registers for a row of B and a broadcast element of A. */
+#if defined(__AVX512F__)
+#define TILE_ROWS 14
+#define TREK_TILE_VARIANTS(X, vectors, unit)                                                                        \
+    X(1, vectors, unit) X(2, vectors, unit) X(3, vectors, unit) X(4, vectors, unit) X(5, vectors, unit)             \
+    X(6, vectors, unit) X(7, vectors, unit) X(8, vectors, unit) X(9, vectors, unit) X(10, vectors, unit)            \
+    X(11, vectors, unit) X(12, vectors, unit) X(13, vectors, unit) X(14, vectors, unit)
+#elif defined(__AVX2__)
+#define TILE_ROWS 6
+#define TREK_TILE_VARIANTS(X, vectors, unit)                                                                        \
+    X(1, vectors, unit) X(2, vectors, unit) X(3, vectors, unit) X(4, vectors, unit) X(5, vectors, unit)             \
+    X(6, vectors, unit)
+#else
+#define TILE_ROWS 4
+#define TREK_TILE_VARIANTS(X, vectors, unit)                                                                        \
+    X(1, vectors, unit) X(2, vectors, unit) X(3, vectors, unit) X(4, vectors, unit)
+#endif
+#define TILE_VECTORS 2
+#define TILE_COLS (TILE_VECTORS * W)
+
+/* c[i][j] (+)= sum over p of a[i, p] b[p, j]: `rows` rows, the last vector only in the lanes of `last`. */
+typedef struct TREK_R(tile_call) {
+    int64_t k;
+    const T *a;
+    int64_t a_row, a_col;
+    const T *b;
+    int64_t b_row;
+    T *c;
+    int64_t c_row;
+    trek_lanes last;
+    bool add;
+} TREK_R(tile_call);
+
+TREK_INLINE void TREK_R(tile)(const int rows, const int vectors, const bool unit, const TREK_R(tile_call) *t)
+{
+    V sum[TILE_ROWS][TILE_VECTORS];
+    const T *a = t->a, *b = t->b;
+    const int64_t a_row = unit ? 1 : t->a_row, a_col = t->a_col, b_row = t->b_row;
+    const trek_lanes last = t->last;
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++)
+        sum[i][0] = sum[i][1] = (V){ 0 };
+    for (int64_t p = t->k; p > 0; p--) {
+        V first = vectors == 1 ? TREK_R(load_part)(b, last) : TREK_R(load)(b);
+        V second = vectors == 1 ? first : TREK_R(load_part)(b + W, last);
+#pragma GCC unroll 16
+        for (int i = 0; i < rows; i++) {
+            V x = TREK_R(spread)(a[i * a_row]);
+            sum[i][0] = TREK_R(fma)(x, first, sum[i][0]);
+            if (vectors == 2)
+                sum[i][1] = TREK_R(fma)(x, second, sum[i][1]);
+        }
+        a += a_col;
+        b += b_row;
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++) {
+        T *c = t->c + i * t->c_row;
+        if (vectors == 2)
+            TREK_R(store)(c, t->add ? TREK_R(load)(c) + sum[i][0] : sum[i][0]);
+        T *end = c + (vectors - 1) * W;
+        V value = sum[i][vectors - 1];
+        TREK_R(store_part)(end, last, t->add ? TREK_R(load_part)(end, last) + value : value);
+    }
+}
+
+#define TREK_TILE_FUNCTION(rows, vectors, unit)                                                                     \
+    static void TREK_R(tile_##rows##_##vectors##_##unit)(const TREK_R(tile_call) *t)                                \
+    {                                                                                                               \
+        TREK_R(tile)(rows, vectors, unit, t);                                                                       \
+    }
+TREK_TILE_VARIANTS(TREK_TILE_FUNCTION, 1, 0)
+TREK_TILE_VARIANTS(TREK_TILE_FUNCTION, 1, 1)
+TREK_TILE_VARIANTS(TREK_TILE_FUNCTION, 2, 0)
+TREK_TILE_VARIANTS(TREK_TILE_FUNCTION, 2, 1)
+
+#define TREK_TILE_NAME(rows, vectors, unit) TREK_R(tile_##rows##_##vectors##_##unit),
+/* [a_row is 1][vectors - 1][rows - 1] */
+static void (*const TREK_R(tiles)[2][2][TILE_ROWS])(const TREK_R(tile_call) *t) = {
+    { { TREK_TILE_VARIANTS(TREK_TILE_NAME, 1, 0) }, { TREK_TILE_VARIANTS(TREK_TILE_NAME, 2, 0) } },
+    { { TREK_TILE_VARIANTS(TREK_TILE_NAME, 1, 1) }, { TREK_TILE_VARIANTS(TREK_TILE_NAME, 2, 1) } },
+};
+#undef TREK_TILE_NAME
+#undef TREK_TILE_FUNCTION
+#undef TREK_TILE_VARIANTS
+
+TREK_INLINE void TREK_R(run_tile)(int rows, int cols, TREK_R(tile_call) *t)
+{
+    int vectors = cols > W ? 2 : 1;
+    t->last = TREK_R(lanes)(cols - (vectors - 1) * W);
+    TREK_R(tiles)[t->a_row == 1][vectors - 1][rows - 1](t);
+}
+
+/* One step of a transposition: exchanges the off-diagonal blocks of `size` of each pair of rows (Eklundh 1972). */
+TREK_INLINE void TREK_R(exchange)(V *r, const int size)
+{
+#if TREK_REAL_BYTES == 4
+    typedef int32_t lane_index __attribute__((vector_size(TREK_VECTOR_BYTES)));
+#else
+    typedef int64_t lane_index __attribute__((vector_size(TREK_VECTOR_BYTES)));
+#endif
+    lane_index low, high;
+#pragma GCC unroll 16
+    for (int l = 0; l < W; l++) {
+        low[l] = l & size ? W + l - size : l;
+        high[l] = l & size ? W + l : l + size;
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < W; i++)
+        if (!(i & size)) {
+            V a = r[i], b = r[i + size];
+            r[i] = __builtin_shuffle(a, b, low);
+            r[i + size] = __builtin_shuffle(a, b, high);
+        }
+}
+
+TREK_INLINE void TREK_R(transpose)(V *r)
+{
+    TREK_R(exchange)(r, 1);
+#if TREK_VECTOR_BYTES / TREK_REAL_BYTES > 2
+    TREK_R(exchange)(r, 2);
+#endif
+#if TREK_VECTOR_BYTES / TREK_REAL_BYTES > 4
+    TREK_R(exchange)(r, 4);
+#endif
+#if TREK_VECTOR_BYTES / TREK_REAL_BYTES > 8
+    TREK_R(exchange)(r, 8);
+#endif
+}
+
+/* to[p * to_row + l] = from[l * lane + p] for l < lanes <= W, p < k; zeros in lanes..fill. */
+static void TREK_R(pack_transposed)(T *to, int64_t to_row, int lanes, int fill, const T *from, int64_t lane, int64_t k)
+{
+    const trek_lanes written = TREK_R(lanes)(fill);
+    for (int64_t p = 0; p < k; p += W) {
+        int count = k - p < W ? (int)(k - p) : W;
+        const trek_lanes read = TREK_R(lanes)(count);
+        V r[W];
+        if (lanes == W && count == W) {
+#pragma GCC unroll 16
+            for (int l = 0; l < W; l++)
+                r[l] = TREK_R(load)(from + l * lane + p);
+        } else {
+            for (int l = 0; l < W; l++)
+                r[l] = l < lanes ? TREK_R(load_part)(from + l * lane + p, read) : (V){ 0 };
+        }
+        TREK_R(transpose)(r);
+        if (count == W) {
+#pragma GCC unroll 16
+            for (int l = 0; l < W; l++)
+                TREK_R(store_part)(to + (p + l) * to_row, written, r[l]);
+        } else {
+            for (int l = 0; l < count; l++)
+                TREK_R(store_part)(to + (p + l) * to_row, written, r[l]);
+        }
+    }
+}
+
+/* to[p * to_row + l] = from[l * lane + p * step] for l < lanes, p < k; zeros in lanes..fill. */
+static void TREK_R(pack)(T *to, int64_t to_row, int lanes, int fill, const T *from, int64_t lane, int64_t step, int64_t k)
+{
+    if (lane == 1) {
+        for (; lanes > 0 || fill > 0; lanes -= W, fill -= W, to += W, from += W) {
+            const trek_lanes read = TREK_R(lanes)(lanes > W ? W : lanes > 0 ? lanes : 0);
+            const trek_lanes written = TREK_R(lanes)(fill > W ? W : fill);
+            for (int64_t p = 0; p < k; p++)
+                TREK_R(store_part)(to + p * to_row, written, TREK_R(load_part)(from + p * step, read));
+        }
+    } else if (step == 1) {
+        for (; lanes > 0 || fill > 0; lanes -= W, fill -= W, to += W, from += W * lane)
+            TREK_R(pack_transposed)(to, to_row, lanes > W ? W : lanes > 0 ? lanes : 0, fill > W ? W : fill, from, lane, k);
+    } else {
+        for (int64_t p = 0; p < k; p++)
+            for (int l = 0; l < fill; l++)
+                to[p * to_row + l] = l < lanes ? from[l * lane + p * step] : 0;
+    }
+}

@@ -1,0 +1,615 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shape rules of the products, convolution, pooling, norms, embedding and cross
+ * entropy, and how the options of convolution and pooling become attributes. */
+#include "tensor/op.h"
+
+static trek_tensor *input(const trek_op_call *call, int k)
+{
+    return k < call->n_inputs ? call->inputs[k] : NULL;
+}
+
+static bool is_integer(const trek_tensor *t)
+{
+    return t->dtype == TREK_I64 || t->dtype == TREK_I32 || t->dtype == TREK_U8;
+}
+
+static bool is_half(trek_dtype dtype)
+{
+    return dtype == TREK_BF16 || dtype == TREK_F16;
+}
+
+/* Statistics are kept in f32 for 16-bit inputs. */
+static trek_dtype statistics_dtype(trek_dtype dtype)
+{
+    return is_half(dtype) ? TREK_F32 : dtype;
+}
+
+static trek_status need_ndim(const trek_op_call *call, const char *name, const trek_tensor *t, int ndim)
+{
+    char text[TREK_SHAPE_TEXT];
+    if (t->ndim == ndim)
+        return TREK_OK;
+    return trek_op_fail(call, TREK_ERR_SHAPE, "%s must have %d dimensions, got %s", name, ndim,
+                        trek_tensor_shape_text(t, text));
+}
+
+/* An optional vector of `size` elements. */
+static trek_status need_vector(const trek_op_call *call, const char *name, const trek_tensor *t, int64_t size)
+{
+    char text[TREK_SHAPE_TEXT];
+    if (!t || (t->ndim == 1 && t->sizes[0] == size))
+        return TREK_OK;
+    return trek_op_fail(call, TREK_ERR_SHAPE, "%s must be [%lld], got %s", name, (long long)size,
+                        trek_tensor_shape_text(t, text));
+}
+
+static trek_status need_sizes(const trek_op_call *call, const char *name, const trek_tensor *t, int ndim, const int64_t *sizes)
+{
+    char text[TREK_SHAPE_TEXT], expected[TREK_SHAPE_TEXT];
+    bool same = t->ndim == ndim;
+    for (int d = 0; same && d < ndim; d++)
+        same = t->sizes[d] == sizes[d];
+    if (same)
+        return TREK_OK;
+    return trek_op_fail(call, TREK_ERR_SHAPE, "%s must be %s, got %s", name,
+                        trek_shape_text(trek_shape_make(ndim, sizes), expected), trek_tensor_shape_text(t, text));
+}
+
+static trek_status need_dtype(const trek_op_call *call, const char *name, const trek_tensor *t, trek_dtype dtype)
+{
+    if (!t || t->dtype == dtype)
+        return TREK_OK;
+    return trek_op_fail(call, TREK_ERR_DTYPE, "%s must be %s, got %s", name, trek_dtype_name(dtype), trek_dtype_name(t->dtype));
+}
+
+static trek_status need_float(const trek_op_call *call, const char *name, const trek_tensor *t)
+{
+    if (!t || trek_dtype_is_float(t->dtype))
+        return TREK_OK;
+    return trek_op_fail(call, TREK_ERR_DTYPE, "%s must be of a floating dtype, got %s", name, trek_dtype_name(t->dtype));
+}
+
+static trek_status need_integer(const trek_op_call *call, const char *name, const trek_tensor *t)
+{
+    if (is_integer(t))
+        return TREK_OK;
+    return trek_op_fail(call, TREK_ERR_DTYPE, "%s must be of an integer dtype, got %s", name, trek_dtype_name(t->dtype));
+}
+
+#define TRY(expression)                                                        \
+    do {                                                                       \
+        trek_status status_ = (expression);                                    \
+        if (status_ != TREK_OK)                                                \
+            return status_;                                                    \
+    } while (0)
+
+/* -- products -- */
+
+/* A gradient of 16-bit inputs may be asked for in f32 by giving such an output. */
+static trek_dtype product_dtype(const trek_op_call *call, trek_dtype dtype)
+{
+    const trek_tensor *given = call->outputs[0];
+    return given && given->dtype == TREK_F32 && is_half(dtype) ? TREK_F32 : dtype;
+}
+
+static trek_status matmul_mismatch(const trek_op_call *call, const char *what, const trek_tensor *x, const trek_tensor *y)
+{
+    char first[TREK_SHAPE_TEXT], second[TREK_SHAPE_TEXT];
+    return trek_op_fail(call, TREK_ERR_SHAPE, "%s: %s x %s", what, trek_tensor_shape_text(x, first),
+                        trek_tensor_shape_text(y, second));
+}
+
+trek_status trek_infer_matmul(trek_op_call *call);
+trek_status trek_infer_matmul(trek_op_call *call)
+{
+    const trek_tensor *x = call->inputs[0], *y = call->inputs[1];
+    if (x->ndim == 0 || y->ndim == 0)
+        return matmul_mismatch(call, "both must have at least one dimension", x, y);
+    int64_t k = x->sizes[x->ndim - 1], k_of_y = y->sizes[y->ndim == 1 ? 0 : y->ndim - 2];
+    if (k != k_of_y)
+        return matmul_mismatch(call, "inner dimensions differ", x, y);
+    if (call->attrs.i[0] && !call->outputs[0])
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "adding needs a given output");
+
+    int64_t sizes[TREK_MAX_DIMS];
+    int x_batch = x->ndim > 2 ? x->ndim - 2 : 0, y_batch = y->ndim > 2 ? y->ndim - 2 : 0;
+    int batch = x_batch > y_batch ? x_batch : y_batch, ndim = batch;
+    for (int d = 0; d < batch; d++) {
+        int64_t a = d < batch - x_batch ? 1 : x->sizes[d - (batch - x_batch)];
+        int64_t b = d < batch - y_batch ? 1 : y->sizes[d - (batch - y_batch)];
+        if (a != b && a != 1 && b != 1)
+            return matmul_mismatch(call, "batch dimensions do not broadcast", x, y);
+        sizes[d] = a == 1 ? b : a;
+    }
+    if (x->ndim > 1)
+        sizes[ndim++] = x->sizes[x->ndim - 2];
+    if (y->ndim > 1)
+        sizes[ndim++] = y->sizes[y->ndim - 1];
+    return trek_op_output(call, 0, ndim, sizes, product_dtype(call, x->dtype));
+}
+
+trek_status trek_infer_linear(trek_op_call *call);
+trek_status trek_infer_linear(trek_op_call *call)
+{
+    const trek_tensor *x = call->inputs[0], *weight = call->inputs[1];
+    char first[TREK_SHAPE_TEXT], second[TREK_SHAPE_TEXT];
+    TRY(need_ndim(call, "weight", weight, 2));
+    if (x->ndim == 0 || x->sizes[x->ndim - 1] != weight->sizes[1])
+        return trek_op_fail(call, TREK_ERR_SHAPE, "input %s does not fit weight %s", trek_tensor_shape_text(x, first),
+                            trek_tensor_shape_text(weight, second));
+    TRY(need_vector(call, "bias", input(call, 2), weight->sizes[0]));
+    int64_t activation = call->attrs.i[0];
+    if (activation < TREK_ACTIVATION_NONE || activation > TREK_ACTIVATION_GELU)
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "unknown activation %lld", (long long)activation);
+    int64_t sizes[TREK_MAX_DIMS];
+    for (int d = 0; d < x->ndim - 1; d++)
+        sizes[d] = x->sizes[d];
+    sizes[x->ndim - 1] = weight->sizes[0];
+    TRY(trek_op_output(call, 0, x->ndim, sizes, (trek_dtype)x->dtype));
+    if (activation == TREK_ACTIVATION_GELU)
+        TRY(trek_op_output(call, 1, x->ndim, sizes, (trek_dtype)x->dtype));
+    return TREK_OK;
+}
+
+/* -- convolution -- */
+
+/* [0] defaults to `fallback`, [1] to [0]. */
+static void pair(int64_t *to, const int64_t *from, int64_t fallback)
+{
+    to[0] = from[0] ? from[0] : fallback;
+    to[1] = from[1] ? from[1] : to[0];
+}
+
+static void padding_pair(int64_t *to, const int64_t *from)
+{
+    pair(to, from, 0);
+    for (int d = 0; d < 2; d++)
+        if (to[d] == TREK_OFF)
+            to[d] = 0;
+}
+
+void trek_attrs_conv(trek_attrs *a, const trek_conv_opts *opts)
+{
+    static const trek_conv_opts defaults;
+    if (!opts)
+        opts = &defaults;
+    pair(a->i, opts->stride, 1);
+    padding_pair(a->i + 2, opts->padding);
+    pair(a->i + 4, opts->dilation, 1);
+    a->i[6] = opts->groups ? opts->groups : 1;
+}
+
+void trek_attrs_conv_grad(trek_attrs *a, const trek_attrs *conv, const trek_shape *shape)
+{
+    *a = *conv;
+    for (int d = 0; d < 4; d++)
+        a->i[7 + d] = d < shape->ndim ? shape->sizes[d] : 0;
+}
+
+static trek_status check_window(const trek_op_call *call, const int64_t *stride, const int64_t *padding, const int64_t *dilation)
+{
+    for (int d = 0; d < 2; d++)
+        if (stride[d] < 1 || padding[d] < 0 || dilation[d] < 1 || stride[d] > INT32_MAX || padding[d] > INT32_MAX ||
+            dilation[d] > INT32_MAX)
+            return trek_op_fail(call, TREK_ERR_ARGUMENT,
+                                "stride [%lld, %lld] and dilation [%lld, %lld] must be positive, padding [%lld, %lld] not negative",
+                                (long long)stride[0], (long long)stride[1], (long long)dilation[0], (long long)dilation[1],
+                                (long long)padding[0], (long long)padding[1]);
+    return TREK_OK;
+}
+
+/* Places of a window of `kernel` along one dimension; below 1 if it does not fit. */
+static int64_t window_places(int64_t size, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation)
+{
+    if (kernel > INT32_MAX)
+        return 0;
+    int64_t room = size + 2 * padding - dilation * (kernel - 1) - 1;
+    return room < 0 ? 0 : room / stride + 1;
+}
+
+/* Checks sizes of x and weight against the attributes and writes the sizes of the result. */
+static trek_status conv_sizes(const trek_op_call *call, const int64_t *x, const int64_t *weight, int64_t *y)
+{
+    const int64_t *a = call->attrs.i;
+    char first[TREK_SHAPE_TEXT], second[TREK_SHAPE_TEXT];
+    TRY(check_window(call, a, a + 2, a + 4));
+    int64_t groups = a[6];
+    trek_shape_text(trek_shape_make(4, x), first);
+    trek_shape_text(trek_shape_make(4, weight), second);
+    if (groups < 1)
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "groups must be positive, got %lld", (long long)groups);
+    if (x[1] % groups || x[1] / groups != weight[1])
+        return trek_op_fail(call, TREK_ERR_SHAPE, "channels of input %s and weight %s differ (groups %lld)", first, second,
+                            (long long)groups);
+    if (weight[0] % groups)
+        return trek_op_fail(call, TREK_ERR_SHAPE, "output channels of weight %s are not a multiple of groups %lld", second,
+                            (long long)groups);
+    if (weight[2] < 1 || weight[3] < 1)
+        return trek_op_fail(call, TREK_ERR_SHAPE, "weight %s has an empty kernel", second);
+    y[0] = x[0];
+    y[1] = weight[0];
+    y[2] = window_places(x[2], weight[2], a[0], a[2], a[4]);
+    y[3] = window_places(x[3], weight[3], a[1], a[3], a[5]);
+    if (y[2] < 1 || y[3] < 1)
+        return trek_op_fail(call, TREK_ERR_SHAPE, "kernel of weight %s does not fit padded input %s (padding [%lld, %lld])",
+                            second, first, (long long)a[2], (long long)a[3]);
+    return TREK_OK;
+}
+
+trek_status trek_infer_conv2d(trek_op_call *call);
+trek_status trek_infer_conv2d(trek_op_call *call)
+{
+    const trek_tensor *x = call->inputs[0], *weight = call->inputs[1];
+    int64_t sizes[4];
+    TRY(need_ndim(call, "input", x, 4));
+    TRY(need_ndim(call, "weight", weight, 4));
+    TRY(need_vector(call, "bias", input(call, 2), weight->sizes[0]));
+    TRY(conv_sizes(call, x->sizes, weight->sizes, sizes));
+    return trek_op_output(call, 0, 4, sizes, (trek_dtype)x->dtype);
+}
+
+trek_status trek_infer_conv2d_grad(trek_op_call *call);
+trek_status trek_infer_conv2d_grad(trek_op_call *call)
+{
+    const trek_tensor *grad = call->inputs[0], *other = call->inputs[1];
+    const int64_t *result = call->attrs.i + 7;
+    bool of_input = call->op->id == TREK_OP_conv2d_input_grad;
+    int64_t sizes[4];
+    TRY(need_ndim(call, "gradient", grad, 4));
+    TRY(need_ndim(call, of_input ? "weight" : "input", other, 4));
+    TRY(conv_sizes(call, of_input ? result : other->sizes, of_input ? other->sizes : result, sizes));
+    TRY(need_sizes(call, "gradient", grad, 4, sizes));
+    return trek_op_output(call, 0, 4, result, product_dtype(call, (trek_dtype)grad->dtype));
+}
+
+/* Number of windows, or an error. */
+static trek_status unfold_places(const trek_op_call *call, int64_t height, int64_t width, int64_t *places)
+{
+    const int64_t *a = call->attrs.i;
+    TRY(check_window(call, a, a + 2, a + 4));
+    if (a[7] < 1 || a[8] < 1)
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "kernel [%lld, %lld] must be positive", (long long)a[7], (long long)a[8]);
+    int64_t rows = window_places(height, a[7], a[0], a[2], a[4]), columns = window_places(width, a[8], a[1], a[3], a[5]);
+    if (rows < 1 || columns < 1)
+        return trek_op_fail(call, TREK_ERR_SHAPE, "kernel [%lld, %lld] does not fit %lld x %lld with padding [%lld, %lld]",
+                            (long long)a[7], (long long)a[8], (long long)height, (long long)width, (long long)a[2],
+                            (long long)a[3]);
+    *places = rows * columns;
+    return TREK_OK;
+}
+
+trek_status trek_infer_unfold(trek_op_call *call);
+trek_status trek_infer_unfold(trek_op_call *call)
+{
+    const trek_tensor *x = call->inputs[0];
+    int64_t places;
+    TRY(need_ndim(call, "input", x, 4));
+    TRY(unfold_places(call, x->sizes[2], x->sizes[3], &places));
+    int64_t sizes[3] = { x->sizes[0], x->sizes[1] * call->attrs.i[7] * call->attrs.i[8], places };
+    return trek_op_output(call, 0, 3, sizes, (trek_dtype)x->dtype);
+}
+
+trek_status trek_infer_fold(trek_op_call *call);
+trek_status trek_infer_fold(trek_op_call *call)
+{
+    const trek_tensor *x = call->inputs[0];
+    const int64_t *a = call->attrs.i;
+    char text[TREK_SHAPE_TEXT];
+    int64_t places;
+    TRY(need_ndim(call, "input", x, 3));
+    TRY(unfold_places(call, a[9], a[10], &places));
+    if (x->sizes[1] % (a[7] * a[8]) || x->sizes[2] != places)
+        return trek_op_fail(call, TREK_ERR_SHAPE, "input %s is not [N, C * %lld, %lld]", trek_tensor_shape_text(x, text),
+                            (long long)(a[7] * a[8]), (long long)places);
+    int64_t sizes[4] = { x->sizes[0], x->sizes[1] / (a[7] * a[8]), a[9], a[10] };
+    return trek_op_output(call, 0, 4, sizes, (trek_dtype)x->dtype);
+}
+
+/* -- pooling -- */
+
+void trek_attrs_pool(trek_attrs *a, const trek_pool_opts *opts)
+{
+    static const trek_pool_opts defaults;
+    if (!opts)
+        opts = &defaults;
+    pair(a->i, opts->kernel, 0);
+    if (opts->stride[0])
+        pair(a->i + 2, opts->stride, 0);
+    else
+        a->i[2] = a->i[0], a->i[3] = opts->stride[1] ? opts->stride[1] : a->i[1];
+    padding_pair(a->i + 4, opts->padding);
+    pair(a->i + 6, opts->dilation, 1);
+    a->i[8] = opts->ceil_mode;
+    a->i[9] = !opts->exclude_padding;
+}
+
+/* With ceil_mode a last, partial window counts if it starts inside the input or its left padding. */
+static int64_t pool_places(int64_t size, const int64_t *a, int d)
+{
+    int64_t kernel = a[d], stride = a[2 + d], padding = a[4 + d], dilation = a[6 + d];
+    if (kernel > INT32_MAX)
+        return 0;
+    int64_t room = size + 2 * padding - dilation * (kernel - 1) - 1;
+    if (room < 0)
+        return 0;
+    int64_t places = room / stride + 1;
+    if (a[8] && room % stride && places * stride < size + padding)
+        places++;
+    return places;
+}
+
+static trek_status pool_sizes(const trek_op_call *call, const int64_t *x, int64_t *y)
+{
+    const int64_t *a = call->attrs.i;
+    if (a[0] < 1 || a[1] < 1)
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "kernel [%lld, %lld] must be positive", (long long)a[0], (long long)a[1]);
+    TRY(check_window(call, a + 2, a + 4, a + 6));
+    if (a[4] > a[0] / 2 || a[5] > a[1] / 2)
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "padding [%lld, %lld] is more than half the kernel [%lld, %lld]",
+                            (long long)a[4], (long long)a[5], (long long)a[0], (long long)a[1]);
+    if (call->op->id != TREK_OP_max_pool2d && (a[6] != 1 || a[7] != 1))
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "dilation is for max pooling only");
+    y[0] = x[0];
+    y[1] = x[1];
+    y[2] = pool_places(x[2], a, 0);
+    y[3] = pool_places(x[3], a, 1);
+    if (y[2] < 1 || y[3] < 1)
+        return trek_op_fail(call, TREK_ERR_SHAPE, "kernel [%lld, %lld] does not fit input of %lld x %lld", (long long)a[0],
+                            (long long)a[1], (long long)x[2], (long long)x[3]);
+    return TREK_OK;
+}
+
+trek_status trek_infer_pool2d(trek_op_call *call);
+trek_status trek_infer_pool2d(trek_op_call *call)
+{
+    const trek_tensor *x = call->inputs[0];
+    int64_t sizes[4];
+    TRY(need_ndim(call, "input", x, 4));
+    TRY(pool_sizes(call, x->sizes, sizes));
+    TRY(trek_op_output(call, 0, 4, sizes, (trek_dtype)x->dtype));
+    if (call->op->id == TREK_OP_max_pool2d)
+        TRY(trek_op_output(call, 1, 4, sizes, TREK_I64));
+    return TREK_OK;
+}
+
+trek_status trek_infer_max_pool2d_backward(trek_op_call *call);
+trek_status trek_infer_max_pool2d_backward(trek_op_call *call)
+{
+    const trek_tensor *grad = call->inputs[0], *index = call->inputs[1];
+    const int64_t *a = call->attrs.i;
+    char text[TREK_SHAPE_TEXT];
+    TRY(need_ndim(call, "gradient", grad, 4));
+    TRY(need_sizes(call, "index", index, 4, grad->sizes));
+    TRY(need_dtype(call, "index", index, TREK_I64));
+    if (a[0] != 4 || a[1] != grad->sizes[0] || a[2] != grad->sizes[1])
+        return trek_op_fail(call, TREK_ERR_SHAPE, "gradient %s does not fit the input's shape", trek_tensor_shape_text(grad, text));
+    return trek_op_output(call, 0, 4, a + 1, (trek_dtype)grad->dtype);
+}
+
+trek_status trek_infer_avg_pool2d_backward(trek_op_call *call);
+trek_status trek_infer_avg_pool2d_backward(trek_op_call *call)
+{
+    const trek_tensor *grad = call->inputs[0];
+    TRY(need_ndim(call, "gradient", grad, 4));
+    int64_t sizes[4] = { grad->sizes[0], grad->sizes[1], call->attrs.i[10], call->attrs.i[11] }, expected[4];
+    TRY(pool_sizes(call, sizes, expected));
+    TRY(need_sizes(call, "gradient", grad, 4, expected));
+    return trek_op_output(call, 0, 4, sizes, (trek_dtype)grad->dtype);
+}
+
+static trek_status adaptive_sizes(trek_op_call *call, const char *name)
+{
+    const trek_tensor *x = call->inputs[0];
+    int64_t height = call->attrs.i[0], width = call->attrs.i[1];
+    char text[TREK_SHAPE_TEXT];
+    TRY(need_ndim(call, name, x, 4));
+    if (height < 1 || width < 1)
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "sizes [%lld, %lld] must be positive", (long long)height, (long long)width);
+    if (x->sizes[2] < 1 || x->sizes[3] < 1)
+        return trek_op_fail(call, TREK_ERR_SHAPE, "%s %s has no pixels", name, trek_tensor_shape_text(x, text));
+    int64_t sizes[4] = { x->sizes[0], x->sizes[1], height, width };
+    return trek_op_output(call, 0, 4, sizes, (trek_dtype)x->dtype);
+}
+
+trek_status trek_infer_adaptive_avg_pool2d(trek_op_call *call);
+trek_status trek_infer_adaptive_avg_pool2d(trek_op_call *call)
+{
+    return adaptive_sizes(call, "input");
+}
+
+trek_status trek_infer_adaptive_avg_pool2d_backward(trek_op_call *call);
+trek_status trek_infer_adaptive_avg_pool2d_backward(trek_op_call *call)
+{
+    return adaptive_sizes(call, "gradient");
+}
+
+/* -- norms -- */
+
+/* Checks the number of normalised dimensions; their product is *columns, that of the others *rows. */
+static trek_status layer_norm_sizes(const trek_op_call *call, const trek_tensor *x, int64_t *rows)
+{
+    int64_t dims = call->attrs.i[0];
+    char text[TREK_SHAPE_TEXT];
+    if (dims < 1 || dims > x->ndim)
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "cannot normalise %lld dimensions of %s", (long long)dims,
+                            trek_tensor_shape_text(x, text));
+    *rows = 1;
+    for (int d = 0; d < x->ndim - dims; d++)
+        *rows *= x->sizes[d];
+    return TREK_OK;
+}
+
+trek_status trek_infer_layer_norm(trek_op_call *call);
+trek_status trek_infer_layer_norm(trek_op_call *call)
+{
+    const trek_tensor *x = call->inputs[0];
+    int64_t rows;
+    TRY(layer_norm_sizes(call, x, &rows));
+    int dims = (int)call->attrs.i[0];
+    for (int k = 1; k < 3; k++)
+        if (input(call, k))
+            TRY(need_sizes(call, k == 1 ? "weight" : "bias", input(call, k), dims, x->sizes + x->ndim - dims));
+    TRY(trek_op_output(call, 0, x->ndim, x->sizes, (trek_dtype)x->dtype));
+    TRY(trek_op_output(call, 1, 1, &rows, statistics_dtype((trek_dtype)x->dtype)));
+    return trek_op_output(call, 2, 1, &rows, statistics_dtype((trek_dtype)x->dtype));
+}
+
+/* Gradient and statistics of a norm's backward; outputs dx, dweight (if there is a weight), dbias. */
+static trek_status norm_backward(trek_op_call *call, int64_t statistics, int dims, const int64_t *sizes)
+{
+    const trek_tensor *grad = call->inputs[0], *x = call->inputs[1], *weight = input(call, 4);
+    trek_dtype dtype = (trek_dtype)x->dtype, statistics_type = statistics_dtype(dtype);
+    TRY(need_sizes(call, "gradient", grad, x->ndim, x->sizes));
+    TRY(need_dtype(call, "gradient", grad, dtype));
+    for (int k = 2; k < 4; k++) {
+        TRY(need_vector(call, k == 2 ? "mean" : "rstd", call->inputs[k], statistics));
+        TRY(need_dtype(call, k == 2 ? "mean" : "rstd", call->inputs[k], statistics_type));
+    }
+    TRY(need_float(call, "weight", weight));
+    if (weight)
+        TRY(need_sizes(call, "weight", weight, dims, sizes));
+    TRY(trek_op_output(call, 0, x->ndim, x->sizes, dtype));
+    if (weight)
+        TRY(trek_op_output(call, 1, dims, sizes, (trek_dtype)weight->dtype));
+    return trek_op_output(call, 2, dims, sizes, weight ? (trek_dtype)weight->dtype : dtype);
+}
+
+trek_status trek_infer_layer_norm_backward(trek_op_call *call);
+trek_status trek_infer_layer_norm_backward(trek_op_call *call)
+{
+    const trek_tensor *x = call->inputs[1];
+    int64_t rows;
+    TRY(layer_norm_sizes(call, x, &rows));
+    int dims = (int)call->attrs.i[0];
+    return norm_backward(call, rows, dims, x->sizes + x->ndim - dims);
+}
+
+trek_status trek_infer_batch_norm(trek_op_call *call);
+trek_status trek_infer_batch_norm(trek_op_call *call)
+{
+    static const char *const names[] = { "input", "weight", "bias", "running mean", "running variance" };
+    const trek_tensor *x = call->inputs[0];
+    char text[TREK_SHAPE_TEXT];
+    bool training = call->attrs.i[0];
+    if (x->ndim < 2)
+        return trek_op_fail(call, TREK_ERR_SHAPE, "input must be [N, C, ...], got %s", trek_tensor_shape_text(x, text));
+    int64_t channels = x->sizes[1];
+    for (int k = 1; k < 5; k++) {
+        TRY(need_vector(call, names[k], input(call, k), channels));
+        TRY(need_float(call, names[k], input(call, k)));
+    }
+    if (!input(call, 3) != !input(call, 4))
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "running mean and running variance come together");
+    if (!training && !input(call, 3))
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "running statistics are needed outside training");
+    if (training && channels > 0 && x->numel == channels)
+        return trek_op_fail(call, TREK_ERR_SHAPE, "training needs more than one value per channel, got %s",
+                            trek_tensor_shape_text(x, text));
+    TRY(trek_op_output(call, 0, x->ndim, x->sizes, (trek_dtype)x->dtype));
+    TRY(trek_op_output(call, 1, 1, &channels, statistics_dtype((trek_dtype)x->dtype)));
+    return trek_op_output(call, 2, 1, &channels, statistics_dtype((trek_dtype)x->dtype));
+}
+
+trek_status trek_infer_batch_norm_backward(trek_op_call *call);
+trek_status trek_infer_batch_norm_backward(trek_op_call *call)
+{
+    const trek_tensor *x = call->inputs[1];
+    char text[TREK_SHAPE_TEXT];
+    if (x->ndim < 2)
+        return trek_op_fail(call, TREK_ERR_SHAPE, "input must be [N, C, ...], got %s", trek_tensor_shape_text(x, text));
+    return norm_backward(call, x->sizes[1], 1, &x->sizes[1]);
+}
+
+/* -- embedding and cross entropy -- */
+
+static trek_status check_padding_index(const trek_op_call *call, int64_t index, int64_t rows)
+{
+    if (index >= -1 && index < rows)
+        return TREK_OK;
+    return trek_op_fail(call, TREK_ERR_ARGUMENT, "padding_idx %lld is outside [0, %lld)", (long long)index, (long long)rows);
+}
+
+trek_status trek_infer_embedding(trek_op_call *call);
+trek_status trek_infer_embedding(trek_op_call *call)
+{
+    const trek_tensor *weight = call->inputs[0], *indices = call->inputs[1];
+    char text[TREK_SHAPE_TEXT];
+    int64_t sizes[TREK_MAX_DIMS];
+    TRY(need_ndim(call, "weight", weight, 2));
+    TRY(need_integer(call, "indices", indices));
+    TRY(check_padding_index(call, call->attrs.i[0], weight->sizes[0]));
+    if (indices->ndim == TREK_MAX_DIMS)
+        return trek_op_fail(call, TREK_ERR_SHAPE, "indices have too many dimensions: %s", trek_tensor_shape_text(indices, text));
+    for (int d = 0; d < indices->ndim; d++)
+        sizes[d] = indices->sizes[d];
+    sizes[indices->ndim] = weight->sizes[1];
+    return trek_op_output(call, 0, indices->ndim + 1, sizes, (trek_dtype)weight->dtype);
+}
+
+trek_status trek_infer_embedding_backward(trek_op_call *call);
+trek_status trek_infer_embedding_backward(trek_op_call *call)
+{
+    const trek_tensor *grad = call->inputs[0], *indices = call->inputs[1];
+    char first[TREK_SHAPE_TEXT], second[TREK_SHAPE_TEXT];
+    int64_t rows = call->attrs.i[1];
+    TRY(need_integer(call, "indices", indices));
+    bool fits = grad->ndim == indices->ndim + 1;
+    for (int d = 0; fits && d < indices->ndim; d++)
+        fits = grad->sizes[d] == indices->sizes[d];
+    if (!fits)
+        return trek_op_fail(call, TREK_ERR_SHAPE, "gradient %s does not fit indices %s", trek_tensor_shape_text(grad, first),
+                            trek_tensor_shape_text(indices, second));
+    if (rows < 0)
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "a weight of %lld rows", (long long)rows);
+    TRY(check_padding_index(call, call->attrs.i[0], rows));
+    int64_t sizes[2] = { rows, grad->sizes[grad->ndim - 1] };
+    return trek_op_output(call, 0, 2, sizes, product_dtype(call, (trek_dtype)grad->dtype));
+}
+
+/* What forward and backward of cross entropy check alike. */
+static trek_status check_cross_entropy(trek_op_call *call, const trek_tensor *logits, const trek_tensor *labels,
+                                       const trek_tensor *weight)
+{
+    const trek_attrs *a = &call->attrs;
+    char first[TREK_SHAPE_TEXT], second[TREK_SHAPE_TEXT];
+    TRY(need_ndim(call, "logits", logits, 2));
+    TRY(need_integer(call, "labels", labels));
+    if (labels->ndim != 1 || labels->sizes[0] != logits->sizes[0])
+        return trek_op_fail(call, TREK_ERR_SHAPE, "labels %s do not fit logits %s", trek_tensor_shape_text(labels, second),
+                            trek_tensor_shape_text(logits, first));
+    if (logits->sizes[1] < 1 && logits->sizes[0] > 0)
+        return trek_op_fail(call, TREK_ERR_SHAPE, "logits %s have no classes", trek_tensor_shape_text(logits, first));
+    TRY(need_vector(call, "class weights", weight, logits->sizes[1]));
+    TRY(need_float(call, "class weights", weight));
+    if (a->i[1] < TREK_REDUCTION_MEAN || a->i[1] > TREK_REDUCTION_NONE)
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "unknown reduction %lld", (long long)a->i[1]);
+    if (!(a->f[0] >= 0 && a->f[0] <= 1))
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "label smoothing %g is outside [0, 1]", a->f[0]);
+    return TREK_OK;
+}
+
+trek_status trek_infer_cross_entropy(trek_op_call *call);
+trek_status trek_infer_cross_entropy(trek_op_call *call)
+{
+    const trek_tensor *logits = call->inputs[0];
+    TRY(check_cross_entropy(call, logits, call->inputs[1], input(call, 2)));
+    trek_dtype dtype = (trek_dtype)logits->dtype;
+    TRY(trek_op_output(call, 0, call->attrs.i[1] == TREK_REDUCTION_NONE ? 1 : 0, logits->sizes, dtype));
+    TRY(trek_op_output(call, 1, 1, logits->sizes, statistics_dtype(dtype)));
+    return trek_op_output(call, 2, 0, NULL, statistics_dtype(dtype));
+}
+
+trek_status trek_infer_cross_entropy_backward(trek_op_call *call);
+trek_status trek_infer_cross_entropy_backward(trek_op_call *call)
+{
+    const trek_tensor *grad = call->inputs[0], *logits = call->inputs[1];
+    TRY(check_cross_entropy(call, logits, call->inputs[2], input(call, 3)));
+    trek_dtype dtype = (trek_dtype)logits->dtype;
+    TRY(need_sizes(call, "gradient", grad, call->attrs.i[1] == TREK_REDUCTION_NONE ? 1 : 0, logits->sizes));
+    TRY(need_float(call, "gradient", grad));
+    TRY(need_vector(call, "logsumexp", call->inputs[4], logits->sizes[0]));
+    TRY(need_dtype(call, "logsumexp", call->inputs[4], statistics_dtype(dtype)));
+    TRY(need_ndim(call, "total weight", call->inputs[5], 0));
+    TRY(need_dtype(call, "total weight", call->inputs[5], statistics_dtype(dtype)));
+    return trek_op_output(call, 0, 2, logits->sizes, dtype);
+}

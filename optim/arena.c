@@ -298,6 +298,12 @@ void trek_arena_free(trek_arena **address)
 
 static void zero_bytes(void *data, int64_t begin, int64_t end) { memset((char *)data + begin, 0, (size_t)(end - begin)); }
 
+static void fill_zero(trek_tensor *tensor)
+{
+    trek_op_call fill = { .op = &trek_ops[TREK_OP_fill], .n_outputs = 1, .outputs = { tensor } };
+    trek_op_run(&fill);
+}
+
 void trek_arena_zero_grads(trek_arena *arena)
 {
     if (!arena)
@@ -311,11 +317,19 @@ void trek_arena_zero_grads(trek_arena *arena)
             else
                 memset(part->grads->data, 0, (size_t)bytes);
         } else {
-            trek_op_call fill = { .op = &trek_ops[TREK_OP_fill], .n_outputs = 1, .outputs = { part->grads } };
-            trek_op_run(&fill);
+            fill_zero(part->grads);
         }
     }
     trek_arena_forget_grads(arena);
+}
+
+void trek_arena_zero_segment(trek_arena *arena, int segment)
+{
+    trek_tensor *grad = arena->segments[segment].param->leaf->grad->data;
+    if (arena->backend->host_accessible)
+        memset(grad->data, 0, (size_t)grad->numel * trek_dtype_size((trek_dtype)grad->dtype));
+    else
+        fill_zero(grad);
 }
 
 void trek_arena_forget_grads(trek_arena *arena)

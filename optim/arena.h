@@ -49,6 +49,8 @@ trek_arena *trek_arena_new_sharing(const trek_params *params, trek_arena *owner)
 void trek_arena_free(trek_arena **arena);
 /* Fills the gradients with zeros, on the caller's pool, and forgets that there were any. Cannot fail on the CPU. */
 void trek_arena_zero_grads(trek_arena *arena);
+/* Fills one segment's gradient with zeros. */
+void trek_arena_zero_segment(trek_arena *arena, int segment);
 /* Forgets that there were gradients: for whoever has zeroed the memory in a pass of its own. */
 void trek_arena_forget_grads(trek_arena *arena);
 /* Sets every segment's `used`: this rank's backward has given it a gradient, and it is not frozen. */

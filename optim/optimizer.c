@@ -485,7 +485,7 @@ static void zero_rest(trek_optimizer *optimizer)
     trek_arena *arena = optimizer->arena;
     for (int k = 0; k < arena->n_segments; k++)
         if (!optimizer->active[k] && arena->segments[k].param->leaf->has_grad)
-            trek_var_zero_grad(arena->segments[k].param);
+            trek_arena_zero_segment(arena, k);
     trek_arena_forget_grads(arena);
 }
 

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The head of every dataset: references, fields, checked fetching; and subsets. */
+#include "data/dataset_internal.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "tensor/scope.h"
+
+struct trek_dataset_hidden {
+    atomic_int refs;
+    char **names; /* of trek_dataset_set_fields; what head.fields points at */
+    int n_names;
+};
+
+trek_dataset *trek_dataset_new(const trek_dataset_class *klass)
+{
+    if (!klass || !klass->name || !klass->length || !klass->get || klass->size < sizeof(trek_dataset) ||
+        (klass->n_fields > 0 && !klass->fields))
+        return trek_fail_null(TREK_ERR_ARGUMENT, "dataset_new: a class needs a name, a size, length, get, and names for its fields");
+    trek_dataset *dataset = trek_calloc(1, klass->size);
+    if (!dataset)
+        return NULL;
+    dataset->hidden = trek_calloc(1, sizeof(*dataset->hidden));
+    if (!dataset->hidden) {
+        trek_free(dataset);
+        return NULL;
+    }
+    atomic_init(&dataset->hidden->refs, 1);
+    dataset->klass = klass;
+    dataset->n_fields = klass->n_fields;
+    dataset->fields = klass->fields;
+    return dataset;
+}
+
+static void names_free(char **names, int n)
+{
+    for (int k = 0; names && k < n; k++)
+        trek_free(names[k]);
+    trek_free(names);
+}
+
+static trek_status names_check(const trek_dataset *dataset, const char *const *names, int n)
+{
+    const char *set = dataset->klass->name;
+    if (n <= 0 || !names)
+        return trek_fail(TREK_ERR_ARGUMENT, "dataset %s: it needs at least one field", set);
+    for (int k = 0; k < n; k++) {
+        if (!names[k] || !names[k][0])
+            return trek_fail(TREK_ERR_ARGUMENT, "dataset %s: field %d has no name", set, k);
+        for (int j = 0; j < k; j++)
+            if (strcmp(names[j], names[k]) == 0)
+                return trek_fail(TREK_ERR_ARGUMENT, "dataset %s: two fields are called \"%s\"", set, names[k]);
+    }
+    return TREK_OK;
+}
+
+trek_status trek_dataset_set_fields(trek_dataset *dataset, const char *const *names, int n)
+{
+    if (!dataset)
+        return trek_fail_missing("dataset_set_fields", "a dataset");
+    trek_status status = names_check(dataset, names, n);
+    if (status != TREK_OK)
+        return status;
+    char **copies = trek_calloc((size_t)n, sizeof(*copies));
+    if (!copies)
+        return TREK_ERR_MEMORY;
+    for (int k = 0; k < n; k++) {
+        copies[k] = trek_strdup(names[k]);
+        if (!copies[k]) {
+            names_free(copies, n);
+            return TREK_ERR_MEMORY;
+        }
+    }
+    names_free(dataset->hidden->names, dataset->hidden->n_names);
+    dataset->hidden->names = copies;
+    dataset->hidden->n_names = n;
+    dataset->fields = (const char *const *)copies;
+    dataset->n_fields = n;
+    return TREK_OK;
+}
+
+trek_dataset *trek_dataset_retain(trek_dataset *dataset)
+{
+    if (dataset)
+        atomic_fetch_add_explicit(&dataset->hidden->refs, 1, memory_order_relaxed);
+    return dataset;
+}
+
+void trek_dataset_free(trek_dataset **dataset)
+{
+    if (!dataset || !*dataset)
+        return;
+    trek_dataset *d = *dataset;
+    *dataset = NULL;
+    if (atomic_fetch_sub_explicit(&d->hidden->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    if (d->klass->free)
+        d->klass->free(d);
+    names_free(d->hidden->names, d->hidden->n_names);
+    trek_free(d->hidden);
+    trek_free(d);
+}
+
+int64_t trek_dataset_length(const trek_dataset *dataset)
+{
+    if (!dataset) {
+        trek_fail_missing("dataset_length", "a dataset");
+        return -1;
+    }
+    return dataset->klass->length(dataset);
+}
+
+int trek_dataset_field_count(const trek_dataset *dataset) { return dataset ? dataset->n_fields : 0; }
+
+const char *trek_dataset_field_name(const trek_dataset *dataset, int field)
+{
+    return dataset && field >= 0 && field < dataset->n_fields ? dataset->fields[field] : NULL;
+}
+
+int trek_dataset_field(const trek_dataset *dataset, const char *name)
+{
+    if (!dataset || !name) {
+        trek_fail_missing("dataset_field", dataset ? "a name" : "a dataset");
+        return -1;
+    }
+    for (int k = 0; k < dataset->n_fields; k++)
+        if (strcmp(dataset->fields[k], name) == 0)
+            return k;
+    char list[400];
+    size_t used = 0;
+    list[0] = 0;
+    for (int k = 0; k < dataset->n_fields; k++) {
+        size_t length = strlen(dataset->fields[k]);
+        if (used + length + 8 > sizeof(list)) {
+            strcpy(list + used, ", ...");
+            break;
+        }
+        if (k > 0) {
+            memcpy(list + used, ", ", 2);
+            used += 2;
+        }
+        memcpy(list + used, dataset->fields[k], length + 1);
+        used += length;
+    }
+    trek_fail(TREK_ERR_ARGUMENT, "dataset %s: there is no field \"%s\"; its fields are: %s", dataset->klass->name, name, list);
+    return -1;
+}
+
+/* What the class's get left behind: one tensor of n rows in each place. */
+static trek_status batch_check(const trek_dataset *dataset, int64_t n, trek_tensor *const *out)
+{
+    for (int k = 0; k < dataset->n_fields; k++) {
+        const char *field = dataset->fields[k];
+        if (!out[k])
+            return trek_fail(TREK_ERR_CALLBACK, "dataset %s: get made no tensor for \"%s\"", dataset->klass->name, field);
+        trek_shape shape = trek_tensor_shape(out[k]);
+        char text[TREK_SHAPE_TEXT];
+        if (shape.ndim < 1 || shape.sizes[0] != n)
+            return trek_fail(TREK_ERR_SHAPE, "dataset %s: get made \"%s\" of shape %s for %" PRId64 " samples", dataset->klass->name,
+                             field, trek_shape_text(shape, text), n);
+    }
+    return TREK_OK;
+}
+
+trek_status trek_dataset_get(trek_dataset *dataset, const int64_t *indices, int64_t n, trek_tensor **out)
+{
+    if (!dataset || !indices || !out)
+        return trek_fail_missing("dataset_get", !dataset ? "a dataset" : !indices ? "indices" : "room for the tensors");
+    for (int k = 0; k < dataset->n_fields; k++)
+        out[k] = NULL;
+    if (n < 1)
+        return trek_fail(TREK_ERR_ARGUMENT, "dataset %s: asked for %" PRId64 " samples", dataset->klass->name, n);
+    if (dataset->n_fields < 1)
+        return trek_fail(TREK_ERR_ARGUMENT, "dataset %s: it has no fields", dataset->klass->name);
+    int64_t length = dataset->klass->length(dataset);
+    for (int64_t i = 0; i < n; i++)
+        if (indices[i] < 0 || indices[i] >= length)
+            return trek_fail(TREK_ERR_ARGUMENT, "dataset %s: sample %" PRId64 " of %" PRId64 " does not exist", dataset->klass->name,
+                             indices[i], length);
+    trek_scope scope = trek_scope_begin();
+    if (scope.depth == 0)
+        return TREK_ERR_MEMORY;
+    trek_status status = dataset->klass->get(dataset, indices, n, out);
+    if (status == TREK_OK)
+        status = batch_check(dataset, n, out);
+    else
+        trek_fail(status, "dataset %s: get failed (%s)", dataset->klass->name, trek_status_text(status));
+    trek_scope_end(scope);
+    for (int k = 0; status != TREK_OK && k < dataset->n_fields; k++) {
+        trek_tensor_release(out[k]);
+        out[k] = NULL;
+    }
+    return status;
+}
+
+trek_var *trek_dataset_sample(trek_dataset *dataset, int64_t index, const char *field, trek_device device)
+{
+    int place = trek_dataset_field(dataset, field);
+    if (place < 0)
+        return NULL;
+    trek_tensor **out = trek_calloc((size_t)dataset->n_fields, sizeof(*out));
+    if (!out)
+        return NULL;
+    trek_var *var = NULL;
+    if (trek_dataset_get(dataset, &index, 1, out) == TREK_OK) {
+        trek_tensor *moved = trek_tensor_to(out[place], device);
+        var = moved ? trek_var_from(moved) : NULL;
+        for (int k = 0; k < dataset->n_fields; k++)
+            trek_tensor_release(out[k]);
+    }
+    trek_free(out);
+    return var;
+}
+
+trek_tensor *trek_dataset_tensor(int64_t n, trek_shape sample, trek_dtype dtype)
+{
+    if (sample.ndim + 1 > TREK_MAX_DIMS)
+        return trek_fail_null(TREK_ERR_SHAPE, "dataset: samples of %d dimensions leave no room for the batch's", sample.ndim);
+    trek_shape shape = { .ndim = sample.ndim + 1, .sizes = { n } };
+    for (int d = 0; d < sample.ndim; d++)
+        shape.sizes[d + 1] = sample.sizes[d];
+    return trek_tensor_empty(shape, dtype, trek_cpu(0));
+}
+
+/* -- a range of another dataset -------------------------------------------- */
+
+typedef struct subset {
+    trek_dataset base;
+    trek_dataset *whole;
+    int64_t first, count;
+} subset;
+
+static int64_t subset_length(const trek_dataset *self) { return ((const subset *)self)->count; }
+
+static trek_status subset_get(trek_dataset *self, const int64_t *indices, int64_t n, trek_tensor **out)
+{
+    subset *s = (subset *)self;
+    int64_t *shifted = trek_alloc((size_t)n * sizeof(*shifted));
+    if (!shifted)
+        return TREK_ERR_MEMORY;
+    for (int64_t i = 0; i < n; i++)
+        shifted[i] = indices[i] + s->first;
+    trek_status status = s->whole->klass->get(s->whole, shifted, n, out);
+    trek_free(shifted);
+    return status;
+}
+
+static void subset_free(trek_dataset *self) { trek_dataset_free(&((subset *)self)->whole); }
+
+static const trek_dataset_class subset_class = {
+    .name = "subset", .size = sizeof(subset), .length = subset_length, .get = subset_get, .free = subset_free,
+};
+
+trek_dataset *trek_dataset_subset(trek_dataset *dataset, int64_t first, int64_t count)
+{
+    if (!dataset) {
+        trek_fail_missing("dataset_subset", "a dataset");
+        return NULL;
+    }
+    int64_t length = trek_dataset_length(dataset);
+    if (first < 0 || count < 0 || first > length || count > length - first) {
+        trek_fail(TREK_ERR_ARGUMENT, "dataset_subset: %" PRId64 " samples from %" PRId64 " on, but %s has %" PRId64, count, first,
+                  dataset->klass->name, length);
+        trek_dataset_free(&dataset);
+        return NULL;
+    }
+    subset *s = (subset *)trek_dataset_new(&subset_class);
+    if (!s) {
+        trek_dataset_free(&dataset);
+        return NULL;
+    }
+    s->whole = dataset;
+    s->first = first;
+    s->count = count;
+    s->base.n_fields = dataset->n_fields; /* lives as long as s->whole does */
+    s->base.fields = dataset->fields;
+    return &s->base;
+}
+
+const trek_dataset *trek_dataset_root(const trek_dataset *dataset)
+{
+    while (dataset && dataset->klass == &subset_class)
+        dataset = ((const subset *)dataset)->whole;
+    return dataset;
+}

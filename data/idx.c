@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading IDX files, plain or gzip'd, and whole files. Sizes that a file claims
+ * are compared with what it can hold, and memory grows only as data arrives. */
+#include "data/idx_internal.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <zlib.h>
+
+typedef struct reader {
+    const char *path;
+    gzFile file; /* reads plain files as they are */
+} reader;
+
+static trek_status read_failed(const reader *r)
+{
+    int code = Z_OK;
+    int reason = errno;
+    const char *text = gzerror(r->file, &code);
+    if (code == Z_ERRNO)
+        return trek_fail(TREK_ERR_IO, "%s: cannot be read: %s", r->path, strerror(reason));
+    if (code == Z_MEM_ERROR)
+        return trek_fail(TREK_ERR_MEMORY, "%s: no memory to decompress it", r->path);
+    if (code == Z_BUF_ERROR)
+        return trek_fail(TREK_ERR_FORMAT, "%s: the compressed data ends early (truncated file)", r->path);
+    size_t prefix = strlen(r->path); /* zlib puts "path: " in front */
+    if (strncmp(text, r->path, prefix) == 0 && strncmp(text + prefix, ": ", 2) == 0)
+        text += prefix + 2;
+    return trek_fail(TREK_ERR_FORMAT, "%s: the compressed data is corrupt (%s)", r->path, text);
+}
+
+/* Reads up to `bytes`; *got tells how many there were. */
+static trek_status read_some(const reader *r, unsigned char *to, size_t bytes, size_t *got)
+{
+    *got = 0;
+    while (*got < bytes) {
+        size_t want = bytes - *got < (1u << 24) ? bytes - *got : 1u << 24;
+        errno = 0;
+        int count = gzread(r->file, to + *got, (unsigned)want);
+        if (count < 0)
+            return read_failed(r);
+        *got += (size_t)count;
+        if ((size_t)count < want) {
+            int code = Z_OK;
+            gzerror(r->file, &code);
+            return code == Z_OK || code == Z_STREAM_END ? TREK_OK : read_failed(r);
+        }
+    }
+    return TREK_OK;
+}
+
+static trek_status reader_open(reader *r, const char *path)
+{
+    r->path = path;
+    errno = 0;
+    r->file = gzopen(path, "rbe");
+    if (r->file)
+        return TREK_OK;
+    if (errno == 0)
+        return trek_fail(TREK_ERR_MEMORY, "%s: no memory to read it", path);
+    return trek_fail(TREK_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
+}
+
+/* Reads to the end, `most` bytes at most (0: no limit), into memory that doubles
+ * as data comes. One byte more than `most` is asked for, so that *length > most
+ * tells of too much, and so that the checksum behind the data is verified. */
+static trek_status read_growing(const reader *r, size_t most, unsigned char **bytes, size_t *length)
+{
+    size_t capacity = 1u << 16, used = 0;
+    if (most && most + 1 < capacity)
+        capacity = most + 1;
+    unsigned char *memory = trek_alloc(capacity);
+    trek_status status = memory ? TREK_OK : TREK_ERR_MEMORY;
+    while (status == TREK_OK) {
+        size_t got = 0;
+        status = read_some(r, memory + used, capacity - used, &got);
+        used += got;
+        if (status != TREK_OK || used < capacity || (most && used > most))
+            break;
+        size_t more = capacity > SIZE_MAX / 2 ? SIZE_MAX : capacity * 2;
+        if (most && more > most + 1)
+            more = most + 1;
+        unsigned char *grown = trek_realloc(memory, more);
+        if (!grown) {
+            status = TREK_ERR_MEMORY;
+            break;
+        }
+        memory = grown;
+        capacity = more;
+    }
+    if (status != TREK_OK) {
+        trek_free(memory);
+        return status;
+    }
+    *bytes = memory;
+    *length = used;
+    return TREK_OK;
+}
+
+static size_t element_size(unsigned char type)
+{
+    switch (type) {
+    case 0x08:
+    case 0x09: return 1;
+    case 0x0B: return 2;
+    case 0x0C:
+    case 0x0D: return 4;
+    case 0x0E: return 8;
+    default: return 0;
+    }
+}
+
+static trek_status read_header(const reader *r, trek_idx *idx)
+{
+    unsigned char head[4], sizes[4 * TREK_MAX_DIMS];
+    size_t got = 0;
+    trek_status status = read_some(r, head, sizeof(head), &got);
+    if (status != TREK_OK)
+        return status;
+    if (got < sizeof(head))
+        return trek_fail(TREK_ERR_FORMAT, "%s: the file ends after %zu bytes, inside its header", r->path, got);
+    idx->element = element_size(head[2]);
+    if (head[0] != 0 || head[1] != 0 || idx->element == 0)
+        return trek_fail(TREK_ERR_FORMAT, "%s: no IDX file: it begins with %02x %02x %02x %02x", r->path, head[0], head[1], head[2],
+                         head[3]);
+    if (head[3] > TREK_MAX_DIMS)
+        return trek_fail(TREK_ERR_FORMAT, "%s: %d dimensions, more than %d", r->path, head[3], TREK_MAX_DIMS);
+    idx->type = head[2];
+    idx->shape = trek_dims_none();
+    idx->shape.ndim = head[3];
+    status = read_some(r, sizes, 4u * head[3], &got);
+    if (status != TREK_OK)
+        return status;
+    if (got < 4u * head[3])
+        return trek_fail(TREK_ERR_FORMAT, "%s: the file ends inside its header", r->path);
+    for (int d = 0; d < head[3]; d++)
+        idx->shape.sizes[d] = (int64_t)sizes[4 * d] << 24 | (int64_t)sizes[4 * d + 1] << 16 | (int64_t)sizes[4 * d + 2] << 8 |
+                              (int64_t)sizes[4 * d + 3];
+    return TREK_OK;
+}
+
+/* The bytes that the header promises, if the file can hold them: deflate makes
+ * at most 1032 bytes of one. */
+static trek_status promised_bytes(const reader *r, const trek_idx *idx, size_t *promised)
+{
+    char text[TREK_SHAPE_TEXT];
+    size_t bytes = idx->element;
+    bool empty = false, overflow = false;
+    for (int d = 0; d < idx->shape.ndim; d++) {
+        size_t size = (size_t)idx->shape.sizes[d];
+        empty |= size == 0;
+        overflow |= size > 0 && bytes > (size_t)PTRDIFF_MAX / size;
+        bytes = overflow || empty ? bytes : bytes * size;
+    }
+    if (empty) {
+        *promised = 0;
+        return TREK_OK;
+    }
+    struct stat info;
+    bool packed = !gzdirect(r->file);
+    bool known = stat(r->path, &info) == 0 && S_ISREG(info.st_mode);
+    if (overflow || (known && bytes / (packed ? 1032 : 1) > (size_t)info.st_size + 1024))
+        return trek_fail(TREK_ERR_FORMAT, "%s: its header promises %s elements of %zu bytes, more than the file can hold", r->path,
+                         trek_shape_text(idx->shape, text), idx->element);
+    *promised = bytes;
+    return TREK_OK;
+}
+
+static trek_status read_body(const reader *r, trek_idx *idx)
+{
+    size_t promised = 0, length = 0;
+    trek_status status = promised_bytes(r, idx, &promised);
+    if (status != TREK_OK)
+        return status;
+    unsigned char *bytes = NULL;
+    status = read_growing(r, promised ? promised : 1, &bytes, &length);
+    if (status != TREK_OK)
+        return status;
+    char text[TREK_SHAPE_TEXT];
+    trek_shape_text(idx->shape, text);
+    if (length < promised)
+        status = trek_fail(TREK_ERR_FORMAT, "%s: the file ends after %zu of %zu bytes of data (%s): truncated", r->path, length,
+                           promised, text);
+    else if (length > promised)
+        status = trek_fail(TREK_ERR_FORMAT, "%s: the file holds more than the %zu bytes of data that its header promises (%s)",
+                           r->path, promised, text);
+    if (status != TREK_OK)
+        trek_free(bytes);
+    else
+        idx->bytes = bytes;
+    return status;
+}
+
+trek_status trek_idx_load(const char *path, trek_idx *idx)
+{
+    memset(idx, 0, sizeof(*idx));
+    reader r;
+    trek_status status = reader_open(&r, path);
+    if (status != TREK_OK)
+        return status;
+    status = read_header(&r, idx);
+    if (status == TREK_OK)
+        status = read_body(&r, idx);
+    gzclose_r(r.file);
+    return status;
+}
+
+trek_status trek_file_load(const char *path, unsigned char **bytes, size_t *length)
+{
+    reader r;
+    trek_status status = reader_open(&r, path);
+    if (status != TREK_OK)
+        return status;
+    status = read_growing(&r, 0, bytes, length);
+    gzclose_r(r.file);
+    return status;
+}
+
+char *trek_path_join(const char *folder, const char *name)
+{
+    size_t length = strlen(folder);
+    bool slash = length > 0 && folder[length - 1] != '/';
+    return trek_format("%s%s%s", folder, slash ? "/" : "", name);
+}
+
+/* -- as a tensor ------------------------------------------------------------ */
+
+static uint64_t big_endian(const unsigned char *bytes, size_t count)
+{
+    uint64_t value = 0;
+    for (size_t i = 0; i < count; i++)
+        value = value << 8 | bytes[i];
+    return value;
+}
+
+static void convert(const trek_idx *idx, int64_t count, void *to)
+{
+    int32_t *ints = to;
+    uint32_t *words = to;
+    uint64_t *longs = to;
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t value = big_endian(idx->bytes + (size_t)i * idx->element, idx->element);
+        if (idx->type == 0x09)
+            ints[i] = (int8_t)(uint8_t)value;
+        else if (idx->type == 0x0B)
+            ints[i] = (int16_t)(uint16_t)value;
+        else if (idx->element == 4) /* i32 and f32: the same bits */
+            words[i] = (uint32_t)value;
+        else
+            longs[i] = value;
+    }
+}
+
+trek_tensor *trek_idx_read(const char *path)
+{
+    if (!path) {
+        trek_fail_missing("idx_read", "a path");
+        return NULL;
+    }
+    trek_idx idx;
+    if (trek_idx_load(path, &idx) != TREK_OK)
+        return NULL;
+    trek_dtype dtype = idx.type == 0x08 ? TREK_U8 : idx.type == 0x0D ? TREK_F32 : idx.type == 0x0E ? TREK_F64 : TREK_I32;
+    trek_tensor *tensor = trek_tensor_empty(idx.shape, dtype, trek_cpu(0));
+    if (tensor && trek_tensor_numel(tensor) > 0) {
+        int64_t count = trek_tensor_numel(tensor);
+        if (dtype == TREK_U8)
+            memcpy(trek_tensor_data(tensor), idx.bytes, (size_t)count);
+        else
+            convert(&idx, count, trek_tensor_data(tensor));
+    }
+    trek_free(idx.bytes);
+    return tensor;
+}

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Epochs, batches and the scopes around them. */
+#include "data/loader.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+
+#include "data/loader_internal.h"
+#include "data/prefetch_internal.h"
+#include "tensor/scope_internal.h"
+#include "tensor/trace.h"
+
+#define DEFAULT_PREFETCH 2
+
+struct trek_batch {
+    const trek_loader *loader;
+    int64_t n; /* 0: no batch at present */
+    trek_var **vars;
+};
+
+struct trek_loader {
+    uint64_t id;
+    trek_batch_plan plan; /* owns dataset and sampler */
+    trek_device device;
+    bool host;
+    int depth;            /* 0: fetched by the calling thread */
+    trek_prefetch *prefetch; /* made by the first start */
+    bool begun;           /* some epoch was begun */
+    bool active;          /* the present one goes on */
+    int64_t epoch, position;
+    trek_fetched *fetched; /* the present batch's tensors and indices */
+    trek_batch batch;
+    trek_scope scope;     /* of the present batch, on thread `home`; depth 0: none */
+    const void *home;
+};
+
+/* The calling thread's outermost active loader: it is active as long as its
+ * batch's scope is open. Its address names the thread. */
+static _Thread_local struct {
+    uint64_t id; /* of the loader; 0: none */
+    trek_scope scope;
+} outermost;
+
+static bool scope_is_open(trek_scope scope)
+{
+    const trek_scope_stack *stack = &trek_scopes;
+    return scope.depth > 0 && (int)scope.depth <= stack->depth && stack->marks[scope.depth - 1].serial == scope.serial;
+}
+
+/* -- making and freeing ----------------------------------------------------- */
+
+static trek_status opts_check(const trek_dataset *dataset, const trek_loader_opts *opts)
+{
+    if (!opts || opts->batch_size < 1)
+        return trek_fail(TREK_ERR_ARGUMENT, "loader: batch_size is %" PRId64 ", it must be at least 1", opts ? opts->batch_size : 0);
+    if (opts->prefetch < TREK_OFF || opts->prefetch > 4096)
+        return trek_fail(TREK_ERR_ARGUMENT, "loader: prefetch is %d, neither TREK_OFF nor 0 .. 4096", opts->prefetch);
+    if (opts->sampler && opts->shuffle)
+        return trek_fail(TREK_ERR_ARGUMENT, "loader: shuffle beside a sampler, which gives the order itself");
+    if (dataset->n_fields < 1)
+        return trek_fail(TREK_ERR_ARGUMENT, "loader: dataset %s has no fields", dataset->klass->name);
+    int64_t samples = opts->sampler ? trek_sampler_length(opts->sampler) : trek_dataset_length(dataset);
+    if (trek_dataset_length(dataset) < 1 || samples < 1)
+        return trek_fail(TREK_ERR_ARGUMENT, "loader: dataset %s has no samples", dataset->klass->name);
+    if (opts->drop_last && samples < opts->batch_size)
+        return trek_fail(TREK_ERR_ARGUMENT, "loader: %" PRId64 " samples in batches of %" PRId64
+                         ": with drop_last no batch would remain", samples, opts->batch_size);
+    return TREK_OK;
+}
+
+static trek_status fill(trek_loader *l, trek_sampler **sampler, const trek_loader_opts *opts)
+{
+    static atomic_uint_fast64_t ids;
+    l->id = atomic_fetch_add(&ids, 1) + 1;
+    trek_batch_plan *plan = &l->plan;
+    int64_t length = trek_dataset_length(plan->dataset);
+    plan->sampler = *sampler ? *sampler : opts->shuffle ? trek_sampler_random(length, opts->seed) : trek_sampler_sequential(length);
+    *sampler = NULL;
+    if (!plan->sampler)
+        return trek_status_or(TREK_ERR_MEMORY);
+    plan->samples = trek_sampler_length(plan->sampler);
+    plan->batch_size = opts->batch_size < plan->samples ? opts->batch_size : plan->samples;
+    plan->batches = (plan->samples - 1) / plan->batch_size + 1;
+    if (opts->drop_last) {
+        plan->batches = plan->samples / plan->batch_size;
+        plan->samples = plan->batches * plan->batch_size;
+    }
+    int64_t depth = opts->prefetch == TREK_OFF ? 0 : opts->prefetch ? opts->prefetch : DEFAULT_PREFETCH;
+    l->depth = (int)(depth < plan->batches ? depth : plan->batches);
+    bool unset = opts->device.type == TREK_CPU && opts->device.index == 0;
+    l->host = opts->host;
+    l->device = opts->host ? trek_cpu(0) : unset ? trek_device_default() : opts->device;
+    l->batch.loader = l;
+    l->batch.vars = trek_calloc((size_t)plan->dataset->n_fields, sizeof(*l->batch.vars));
+    l->fetched = trek_fetched_new(plan);
+    return l->batch.vars && l->fetched ? TREK_OK : TREK_ERR_MEMORY;
+}
+
+trek_loader *trek_loader_new(trek_dataset *dataset, const trek_loader_opts *opts)
+{
+    trek_sampler *sampler = opts ? opts->sampler : NULL;
+    trek_loader *l = NULL;
+    if (!dataset)
+        trek_fail_missing("loader_new", "a dataset");
+    else if (opts_check(dataset, opts) == TREK_OK)
+        l = trek_calloc(1, sizeof(*l));
+    if (!l) {
+        trek_sampler_free(&sampler);
+        trek_dataset_free(&dataset);
+        return NULL;
+    }
+    l->plan.dataset = dataset;
+    if (fill(l, &sampler, opts) != TREK_OK)
+        trek_loader_free(&l);
+    return l;
+}
+
+/* Ends the present batch; NULL safe against scopes that the user has ended. */
+static void end_batch(trek_loader *l)
+{
+    if (l->scope.depth && l->home == &outermost && scope_is_open(l->scope))
+        trek_scope_end(l->scope);
+    l->scope = (trek_scope){ 0, 0 };
+    for (int k = 0; l->batch.vars && k < l->plan.dataset->n_fields; k++) {
+        trek_var_release(l->batch.vars[k]);
+        l->batch.vars[k] = NULL;
+    }
+    l->batch.n = 0;
+    if (l->fetched)
+        trek_fetched_clear(l->fetched, &l->plan);
+}
+
+static void end_epoch(trek_loader *l)
+{
+    end_batch(l);
+    if (outermost.id == l->id)
+        outermost.id = 0;
+    if (l->active && l->prefetch)
+        trek_prefetch_stop(l->prefetch);
+    l->active = false;
+}
+
+void trek_loader_free(trek_loader **loader)
+{
+    if (!loader || !*loader)
+        return;
+    trek_loader *l = *loader;
+    *loader = NULL;
+    if (trek_forked)
+        return; /* the thread, and what it may hold, is the parent's */
+    end_epoch(l);
+    trek_prefetch_free(&l->prefetch);
+    trek_fetched_free(l->fetched, &l->plan);
+    trek_free(l->batch.vars);
+    trek_sampler_free(&l->plan.sampler);
+    trek_dataset_free(&l->plan.dataset);
+    trek_free(l);
+}
+
+/* -- an epoch ----------------------------------------------------------------- */
+
+trek_status trek_loader_start(trek_loader *loader, int64_t epoch) { return trek_loader_seek(loader, epoch, 0); }
+
+trek_status trek_loader_seek(trek_loader *loader, int64_t epoch, int64_t batch)
+{
+    trek_loader *l = loader;
+    if (!l)
+        return trek_fail_missing("loader_start", "a loader");
+    if (trek_forked)
+        return trek_fail_forked();
+    end_epoch(l);
+    if (trek_status_get() != TREK_OK)
+        return trek_status_get();
+    if (epoch < 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "loader: epoch %" PRId64 " is negative", epoch);
+    if (batch < 0 || batch > l->plan.batches)
+        return trek_fail(TREK_ERR_ARGUMENT, "loader: batch %" PRId64 " does not exist, an epoch has %" PRId64, batch,
+                         l->plan.batches);
+    if (l->depth > 0 && !l->prefetch) {
+        l->prefetch = trek_prefetch_new(&l->plan, l->depth);
+        if (!l->prefetch)
+            return trek_status_or(TREK_ERR_STATE);
+    }
+    if (l->prefetch)
+        trek_prefetch_start(l->prefetch, epoch, batch);
+    l->begun = l->active = true;
+    l->epoch = epoch;
+    l->position = batch;
+    return TREK_OK;
+}
+
+/* The outermost active loader of the thread opens a scope; others do not, so
+ * that what the user makes in their loops is released in the order of the
+ * user's own loops. */
+static trek_status open_scope(trek_loader *l)
+{
+    if (outermost.id && outermost.id != l->id && scope_is_open(outermost.scope))
+        return TREK_OK;
+    l->scope = trek_scope_begin();
+    if (l->scope.depth == 0)
+        return trek_status_or(TREK_ERR_MEMORY);
+    l->home = &outermost;
+    outermost.id = l->id;
+    outermost.scope = l->scope;
+    return TREK_OK;
+}
+
+static trek_status fetch(trek_loader *l)
+{
+    int64_t start = trek_trace_begin();
+    trek_status status = l->prefetch ? trek_prefetch_take(l->prefetch, &l->fetched)
+                                     : trek_fetched_fill(l->fetched, &l->plan, l->epoch, l->position);
+    trek_trace_end("loader wait", start, l->position);
+    return status;
+}
+
+static trek_status make_vars(trek_loader *l)
+{
+    for (int k = 0; k < l->plan.dataset->n_fields; k++) {
+        trek_tensor *tensor = l->fetched->tensors[k];
+        bool move = !l->host && !trek_device_equal(trek_tensor_device(tensor), l->device);
+        tensor = move ? trek_tensor_to(tensor, l->device) : trek_tensor_retain(tensor);
+        l->batch.vars[k] = tensor ? trek_var_new(tensor, false) : NULL;
+        trek_tensor_release(tensor);
+        if (!l->batch.vars[k])
+            return trek_status_or(TREK_ERR_MEMORY);
+        trek_tensor_release(l->fetched->tensors[k]); /* the variable's alone from here */
+        l->fetched->tensors[k] = NULL;
+    }
+    l->batch.n = l->fetched->n;
+    return TREK_OK;
+}
+
+trek_batch *trek_loader_next(trek_loader *loader)
+{
+    trek_loader *l = loader;
+    if (!l) {
+        trek_fail_missing("loader_next", "a loader");
+        return NULL;
+    }
+    if (trek_forked) {
+        trek_fail_forked();
+        return NULL;
+    }
+    end_batch(l);
+    if (!l->begun && trek_status_get() == TREK_OK)
+        return trek_fail_null(TREK_ERR_STATE, "loader_next: no epoch was begun: trek_loader_start comes first");
+    if (!l->active || trek_status_get() != TREK_OK || l->position == l->plan.batches || fetch(l) != TREK_OK ||
+        open_scope(l) != TREK_OK || make_vars(l) != TREK_OK) {
+        end_epoch(l);
+        return NULL;
+    }
+    l->position++;
+    return &l->batch;
+}
+
+/* -- asking ------------------------------------------------------------------- */
+
+int64_t trek_loader_batches(const trek_loader *loader)
+{
+    if (loader)
+        return loader->plan.batches;
+    trek_fail_missing("loader_batches", "a loader");
+    return -1;
+}
+
+int64_t trek_loader_samples(const trek_loader *loader)
+{
+    if (loader)
+        return loader->plan.samples;
+    trek_fail_missing("loader_samples", "a loader");
+    return -1;
+}
+
+trek_dataset *trek_loader_dataset(const trek_loader *loader) { return loader ? loader->plan.dataset : NULL; }
+
+void trek_loader_position(const trek_loader *loader, int64_t *epoch, int64_t *batch)
+{
+    if (epoch)
+        *epoch = loader ? loader->epoch : 0;
+    if (batch)
+        *batch = loader ? loader->position : 0;
+}
+
+trek_status trek_loader_indices(const trek_loader *loader, int64_t epoch, int64_t batch, int64_t *indices, int64_t *n)
+{
+    if (!loader || !indices || !n)
+        return trek_fail_missing("loader_indices", loader ? "room for the indices" : "a loader");
+    if (batch < 0 || batch >= loader->plan.batches)
+        return trek_fail(TREK_ERR_ARGUMENT, "loader: batch %" PRId64 " does not exist, an epoch has %" PRId64, batch,
+                         loader->plan.batches);
+    return trek_batch_plan_indices(&loader->plan, epoch, batch, indices, n);
+}
+
+trek_var *trek_batch_get(const trek_batch *batch, const char *name)
+{
+    if (!batch) {
+        trek_fail_missing("batch_get", "a batch");
+        return NULL;
+    }
+    if (batch->n == 0)
+        return trek_fail_null(TREK_ERR_STATE, "batch_get: the batch has ended");
+    int field = trek_dataset_field(batch->loader->plan.dataset, name);
+    return field < 0 ? NULL : batch->vars[field];
+}
+
+int64_t trek_batch_size(const trek_batch *batch)
+{
+    if (batch)
+        return batch->n;
+    trek_fail_missing("batch_size", "a batch");
+    return -1;
+}
+
+const int64_t *trek_batch_indices(const trek_batch *batch) { return batch && batch->n ? batch->loader->fetched->indices : NULL; }

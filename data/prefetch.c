@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The loader's thread. It fills a spare batch without holding the lock, then
+ * exchanges it for a place in the ring; a batch of an epoch that was given up
+ * meanwhile is known by its generation and dropped, so nobody waits for it. */
+#include "data/prefetch_internal.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+
+#include "tensor/scope_internal.h"
+
+/* -- one batch ---------------------------------------------------------------- */
+
+trek_fetched *trek_fetched_new(const trek_batch_plan *plan)
+{
+    trek_fetched *fetched = trek_calloc(1, sizeof(*fetched));
+    if (!fetched)
+        return NULL;
+    fetched->indices = trek_calloc((size_t)plan->batch_size, sizeof(*fetched->indices));
+    fetched->tensors = trek_calloc((size_t)plan->dataset->n_fields, sizeof(*fetched->tensors));
+    fetched->message = trek_calloc(1, TREK_ERROR_SIZE);
+    if (!fetched->indices || !fetched->tensors || !fetched->message) {
+        trek_fetched_free(fetched, plan);
+        return NULL;
+    }
+    return fetched;
+}
+
+void trek_fetched_clear(trek_fetched *fetched, const trek_batch_plan *plan)
+{
+    for (int k = 0; k < plan->dataset->n_fields; k++) {
+        trek_tensor_release(fetched->tensors[k]);
+        fetched->tensors[k] = NULL;
+    }
+    fetched->n = 0;
+    fetched->status = TREK_OK;
+}
+
+void trek_fetched_free(trek_fetched *fetched, const trek_batch_plan *plan)
+{
+    if (!fetched)
+        return;
+    if (fetched->tensors)
+        trek_fetched_clear(fetched, plan);
+    trek_free(fetched->indices);
+    trek_free(fetched->tensors);
+    trek_free(fetched->message);
+    trek_free(fetched);
+}
+
+trek_status trek_batch_plan_indices(const trek_batch_plan *plan, int64_t epoch, int64_t batch, int64_t *indices, int64_t *n)
+{
+    int64_t first = batch * plan->batch_size;
+    *n = plan->samples - first < plan->batch_size ? plan->samples - first : plan->batch_size;
+    return trek_sampler_at(plan->sampler, epoch, first, *n, indices);
+}
+
+trek_status trek_fetched_fill(trek_fetched *fetched, const trek_batch_plan *plan, int64_t epoch, int64_t batch)
+{
+    fetched->status = trek_batch_plan_indices(plan, epoch, batch, fetched->indices, &fetched->n);
+    if (fetched->status == TREK_OK)
+        fetched->status = trek_dataset_get(plan->dataset, fetched->indices, fetched->n, fetched->tensors);
+    return fetched->status;
+}
+
+/* -- the thread ---------------------------------------------------------------- */
+
+struct trek_prefetch {
+    const trek_batch_plan *plan;
+    int depth;
+    trek_fetched **ring;   /* [depth]; batch b lies in place b % depth */
+    trek_fetched *spare;   /* the thread's */
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t lock;  /* guards all that follows, and the ring */
+    pthread_cond_t work;   /* there is room, a new epoch, or quit */
+    pthread_cond_t ready;  /* a batch lies in the ring */
+    uint64_t generation;   /* counts starts and stops */
+    int64_t epoch;
+    int64_t fetched;       /* the next batch to be fetched */
+    int64_t taken;         /* the next batch to be given */
+    bool idle;             /* nothing to fetch: no epoch, or a failure that nobody has taken */
+    bool quit;
+};
+
+static bool has_work(const trek_prefetch *p)
+{
+    return !p->idle && p->fetched < p->plan->batches && p->fetched - p->taken < p->depth;
+}
+
+static void put(trek_prefetch *p, int64_t batch)
+{
+    trek_fetched **place = &p->ring[batch % p->depth], *filled = p->spare;
+    p->spare = *place;
+    *place = filled;
+    p->fetched++;
+    p->idle = filled->status != TREK_OK;
+    pthread_cond_signal(&p->ready);
+}
+
+static void *run(void *arg)
+{
+    trek_prefetch *p = arg;
+    pthread_mutex_lock(&p->lock);
+    while (!p->quit) {
+        if (!has_work(p)) {
+            pthread_cond_wait(&p->work, &p->lock);
+            continue;
+        }
+        uint64_t generation = p->generation;
+        int64_t epoch = p->epoch, batch = p->fetched;
+        pthread_mutex_unlock(&p->lock);
+        trek_fetched *spare = p->spare; /* the thread's alone */
+        if (trek_fetched_fill(spare, p->plan, epoch, batch) != TREK_OK)
+            trek_error_take(&spare->status, spare->message);
+        trek_error_clear(); /* a get that succeeds in the end may have left one */
+        pthread_mutex_lock(&p->lock);
+        if (generation == p->generation && !p->quit)
+            put(p, batch);
+        else
+            trek_fetched_clear(spare, p->plan);
+    }
+    pthread_mutex_unlock(&p->lock);
+    trek_scope_thread_end();
+    return NULL;
+}
+
+/* Signals are for the program's own threads. */
+static int start_thread(trek_prefetch *p)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    int failed = pthread_sigmask(SIG_SETMASK, &all, &before);
+    if (failed)
+        return failed;
+    failed = pthread_create(&p->thread, NULL, run, p);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed;
+}
+
+trek_prefetch *trek_prefetch_new(const trek_batch_plan *plan, int depth)
+{
+    trek_prefetch *p = trek_calloc(1, sizeof(*p));
+    if (!p)
+        return NULL;
+    p->plan = plan;
+    p->depth = depth;
+    p->idle = true;
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->work, NULL);
+    pthread_cond_init(&p->ready, NULL);
+    p->spare = trek_fetched_new(plan);
+    p->ring = trek_calloc((size_t)depth, sizeof(trek_fetched *));
+    bool complete = p->spare && p->ring;
+    for (int k = 0; complete && k < depth; k++) {
+        p->ring[k] = trek_fetched_new(plan);
+        complete = p->ring[k] != NULL;
+    }
+    int failed = complete ? start_thread(p) : 0;
+    if (failed)
+        trek_fail(TREK_ERR_STATE, "loader: its thread cannot be started: %s", strerror(failed));
+    p->started = complete && !failed;
+    if (!p->started)
+        trek_prefetch_free(&p);
+    return p;
+}
+
+void trek_prefetch_free(trek_prefetch **prefetch)
+{
+    trek_prefetch *p = *prefetch;
+    *prefetch = NULL;
+    if (!p)
+        return;
+    if (p->started) {
+        pthread_mutex_lock(&p->lock);
+        p->quit = true;
+        pthread_cond_signal(&p->work);
+        pthread_mutex_unlock(&p->lock);
+        pthread_join(p->thread, NULL);
+    }
+    for (int k = 0; p->ring && k < p->depth; k++)
+        trek_fetched_free(p->ring[k], p->plan);
+    trek_fetched_free(p->spare, p->plan);
+    trek_free(p->ring);
+    pthread_cond_destroy(&p->ready);
+    pthread_cond_destroy(&p->work);
+    pthread_mutex_destroy(&p->lock);
+    trek_free(p);
+}
+
+static void restart(trek_prefetch *p, bool idle, int64_t epoch, int64_t batch)
+{
+    pthread_mutex_lock(&p->lock);
+    p->generation++;
+    p->idle = idle;
+    p->epoch = epoch;
+    p->fetched = p->taken = batch;
+    for (int k = 0; k < p->depth; k++)
+        trek_fetched_clear(p->ring[k], p->plan);
+    pthread_cond_signal(&p->work);
+    pthread_mutex_unlock(&p->lock);
+}
+
+void trek_prefetch_start(trek_prefetch *prefetch, int64_t epoch, int64_t batch) { restart(prefetch, false, epoch, batch); }
+
+void trek_prefetch_stop(trek_prefetch *prefetch) { restart(prefetch, true, 0, 0); }
+
+trek_status trek_prefetch_take(trek_prefetch *prefetch, trek_fetched **fetched)
+{
+    trek_prefetch *p = prefetch;
+    pthread_mutex_lock(&p->lock);
+    while (p->taken == p->fetched)
+        pthread_cond_wait(&p->ready, &p->lock);
+    trek_fetched **place = &p->ring[p->taken % p->depth], *full = *place;
+    *place = *fetched;
+    *fetched = full;
+    p->taken++;
+    pthread_cond_signal(&p->work);
+    pthread_mutex_unlock(&p->lock);
+    if (full->status != TREK_OK)
+        trek_fail(full->status, "%s", full->message);
+    return full->status;
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Fetching batches: by the calling thread, or ahead of it by a thread. */
+#ifndef TREK_DATA_PREFETCH_INTERNAL_H
+#define TREK_DATA_PREFETCH_INTERNAL_H
+
+#include "data/dataset_internal.h"
+#include "data/sampler.h"
+
+/* What makes an epoch's batches; borrowed parts. */
+typedef struct trek_batch_plan {
+    trek_dataset *dataset;
+    trek_sampler *sampler;
+    int64_t batch_size, samples, batches; /* samples: of an epoch, dropped ones excepted */
+} trek_batch_plan;
+
+/* One batch, fetched or about to be; allocated once, filled many times. */
+typedef struct trek_fetched {
+    trek_status status;
+    int64_t n;
+    int64_t *indices;      /* [batch_size] */
+    trek_tensor **tensors; /* [n_fields], owned; NULLs when empty */
+    char *message;         /* of a failure on the loader's thread, TREK_ERROR_SIZE bytes */
+} trek_fetched;
+
+trek_fetched *trek_fetched_new(const trek_batch_plan *plan);
+void trek_fetched_free(trek_fetched *fetched, const trek_batch_plan *plan);
+/* Releases the tensors. */
+void trek_fetched_clear(trek_fetched *fetched, const trek_batch_plan *plan);
+
+/* The samples of one batch: indices has room for batch_size; *n is their number. */
+trek_status trek_batch_plan_indices(const trek_batch_plan *plan, int64_t epoch, int64_t batch, int64_t *indices, int64_t *n);
+/* Fetches on the calling thread; failures are reported there and in fetched->status. */
+trek_status trek_fetched_fill(trek_fetched *fetched, const trek_batch_plan *plan, int64_t epoch, int64_t batch);
+
+/* The thread, and the ring of batches that it keeps full. */
+typedef struct trek_prefetch trek_prefetch;
+
+/* Starts the thread, which waits. MEMORY; STATE if it cannot start. plan is borrowed. */
+trek_prefetch *trek_prefetch_new(const trek_batch_plan *plan, int depth);
+void trek_prefetch_free(trek_prefetch **prefetch);
+/* Drops what was fetched and goes on with this batch; a fetch that is under way is dropped when it ends. */
+void trek_prefetch_start(trek_prefetch *prefetch, int64_t epoch, int64_t batch);
+/* Drops what was fetched; nothing more is fetched until the next start. */
+void trek_prefetch_stop(trek_prefetch *prefetch);
+/* Waits for the next batch and exchanges *fetched (cleared by the caller) for it.
+ * A failure of the thread becomes the calling thread's. Not beyond the last batch. */
+trek_status trek_prefetch_take(trek_prefetch *prefetch, trek_fetched **fetched);
+
+#endif

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Windows over files of tokens, which stay on disk: read, not mapped, so that a
+ * file that shrinks meanwhile is an error and not a signal. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "data/dataset_internal.h"
+
+#define HEADER_BYTES 1024
+#define HEADER_MAGIC 20240520u
+#define TOKEN_BYTES 2
+
+typedef struct shard {
+    char *path;
+    int file;              /* -1: not open */
+    int64_t first_byte;    /* of the tokens */
+    int64_t first_window;  /* its number in the dataset */
+    int64_t windows;
+} shard;
+
+typedef struct token_shards {
+    trek_dataset base;
+    int64_t window, windows;
+    int n;
+    shard *shards;
+} token_shards;
+
+static const char *const window_fields[2] = { "input", "target" };
+
+static int64_t shards_length(const trek_dataset *self) { return ((const token_shards *)self)->windows; }
+
+static trek_status read_at(const shard *s, void *to, size_t bytes, int64_t at)
+{
+    for (size_t done = 0; done < bytes;) {
+        ssize_t got = pread(s->file, (char *)to + done, bytes - done, (off_t)(at + (int64_t)done));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return trek_fail(TREK_ERR_IO, "%s: cannot be read: %s", s->path, strerror(errno));
+        if (got == 0)
+            return trek_fail(TREK_ERR_IO, "%s: has become shorter since it was opened", s->path);
+        done += (size_t)got;
+    }
+    return TREK_OK;
+}
+
+/* The shard that holds a window: the last that begins at or before it. */
+static const shard *shard_of(const token_shards *set, int64_t index)
+{
+    int low = 0, high = set->n - 1;
+    while (low < high) {
+        int middle = (low + high + 1) / 2;
+        if (set->shards[middle].first_window <= index)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return &set->shards[low];
+}
+
+static trek_status shards_get(trek_dataset *self, const int64_t *indices, int64_t n, trek_tensor **out)
+{
+    const token_shards *set = (const token_shards *)self;
+    size_t bytes = (size_t)(set->window + 1) * TOKEN_BYTES;
+    out[0] = trek_dataset_tensor(n, trek_dims(set->window), TREK_I64);
+    out[1] = trek_dataset_tensor(n, trek_dims(set->window), TREK_I64);
+    unsigned char *tokens = out[0] && out[1] ? trek_alloc(bytes) : NULL;
+    if (!tokens)
+        return trek_status_or(TREK_ERR_MEMORY);
+    int64_t *input = trek_tensor_data(out[0]), *target = trek_tensor_data(out[1]);
+    trek_status status = TREK_OK;
+    for (int64_t i = 0; i < n && status == TREK_OK; i++) {
+        const shard *s = shard_of(set, indices[i]);
+        status = read_at(s, tokens, bytes, s->first_byte + (indices[i] - s->first_window) * set->window * TOKEN_BYTES);
+        for (int64_t t = 0; t < set->window && status == TREK_OK; t++) {
+            *input++ = tokens[2 * t] | tokens[2 * t + 1] << 8;
+            *target++ = tokens[2 * t + 2] | tokens[2 * t + 3] << 8;
+        }
+    }
+    trek_free(tokens);
+    return status;
+}
+
+static void shards_free(trek_dataset *self)
+{
+    token_shards *set = (token_shards *)self;
+    for (int k = 0; set->shards && k < set->n; k++) {
+        if (set->shards[k].file >= 0)
+            close(set->shards[k].file);
+        trek_free(set->shards[k].path);
+    }
+    trek_free(set->shards);
+}
+
+static const trek_dataset_class shards_class = {
+    .name = "token_shards", .size = sizeof(token_shards), .length = shards_length, .get = shards_get, .free = shards_free,
+    .n_fields = 2, .fields = window_fields,
+};
+
+static uint32_t little_endian(const unsigned char *b)
+{
+    return (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
+}
+
+/* Where the tokens are, and how many. */
+static trek_status shard_measure(shard *s, int64_t *tokens)
+{
+    struct stat info;
+    if (fstat(s->file, &info) != 0)
+        return trek_fail(TREK_ERR_IO, "%s: cannot be examined: %s", s->path, strerror(errno));
+    if (!S_ISREG(info.st_mode))
+        return trek_fail(TREK_ERR_IO, "%s: is not a regular file", s->path);
+    int64_t size = (int64_t)info.st_size;
+    unsigned char head[12];
+    trek_status status = size >= HEADER_BYTES ? read_at(s, head, sizeof(head), 0) : TREK_OK;
+    if (status != TREK_OK)
+        return status;
+    bool headed = size >= HEADER_BYTES && little_endian(head) == HEADER_MAGIC && little_endian(head + 4) == 1;
+    s->first_byte = headed ? HEADER_BYTES : 0;
+    if ((size - s->first_byte) % TOKEN_BYTES != 0)
+        return trek_fail(TREK_ERR_FORMAT, "%s: %" PRId64 " bytes are no whole number of 16-bit tokens", s->path, size);
+    *tokens = (size - s->first_byte) / TOKEN_BYTES;
+    if (headed && (int64_t)little_endian(head + 8) != *tokens)
+        return trek_fail(TREK_ERR_FORMAT, "%s: its header promises %u tokens, it holds %" PRId64, s->path,
+                         (unsigned)little_endian(head + 8), *tokens);
+    return TREK_OK;
+}
+
+static trek_status shard_open(token_shards *set, shard *s, const char *path)
+{
+    s->path = trek_strdup(path);
+    if (!s->path)
+        return TREK_ERR_MEMORY;
+    s->file = open(path, O_RDONLY | O_CLOEXEC);
+    if (s->file < 0)
+        return trek_fail(TREK_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
+    int64_t tokens = 0;
+    trek_status status = shard_measure(s, &tokens);
+    if (status != TREK_OK)
+        return status;
+    s->first_window = set->windows;
+    s->windows = tokens > set->window ? (tokens - 1) / set->window : 0;
+    set->windows += s->windows;
+    return TREK_OK;
+}
+
+static trek_status shards_fill(token_shards *set, const char *const *paths, int n)
+{
+    set->shards = trek_calloc((size_t)n, sizeof(*set->shards));
+    if (!set->shards)
+        return TREK_ERR_MEMORY;
+    set->n = n;
+    for (int k = 0; k < n; k++)
+        set->shards[k].file = -1;
+    for (int k = 0; k < n; k++) {
+        trek_status status = paths[k] ? shard_open(set, &set->shards[k], paths[k]) : trek_fail_missing("dataset_token_shards", "a path");
+        if (status != TREK_OK)
+            return status;
+    }
+    if (set->windows == 0)
+        return trek_fail(TREK_ERR_FORMAT, "%s%s: no window of %" PRId64 " tokens and its target", paths[0], n > 1 ? " and others" : "",
+                         set->window);
+    return TREK_OK;
+}
+
+trek_dataset *trek_dataset_token_shards(const char *const *paths, int n_paths, int64_t window)
+{
+    if (!paths || n_paths < 1) {
+        trek_fail_missing("dataset_token_shards", "a path");
+        return NULL;
+    }
+    if (window < 1 || window > INT32_MAX)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "dataset_token_shards: window %" PRId64, window);
+    trek_dataset *set = trek_dataset_new(&shards_class);
+    if (!set)
+        return NULL;
+    ((token_shards *)set)->window = window;
+    if (shards_fill((token_shards *)set, paths, n_paths) != TREK_OK)
+        trek_dataset_free(&set);
+    return set;
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows of tensors in memory. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "data/dataset_internal.h"
+
+typedef struct tensors {
+    trek_dataset base;
+    int n;
+    trek_tensor **rows; /* contiguous, in host memory */
+} tensors;
+
+static int64_t tensors_length(const trek_dataset *self) { return trek_tensor_shape(((const tensors *)self)->rows[0]).sizes[0]; }
+
+static trek_status tensors_get(trek_dataset *self, const int64_t *indices, int64_t n, trek_tensor **out)
+{
+    tensors *set = (tensors *)self;
+    for (int k = 0; k < set->n; k++) {
+        trek_shape shape = trek_tensor_shape(set->rows[k]);
+        trek_shape sample = trek_shape_make(shape.ndim - 1, shape.sizes + 1);
+        out[k] = trek_dataset_tensor(n, sample, trek_tensor_dtype(set->rows[k]));
+        if (!out[k])
+            return trek_status_or(TREK_ERR_MEMORY);
+        size_t bytes = (size_t)trek_shape_numel(sample) * trek_dtype_size(trek_tensor_dtype(set->rows[k]));
+        char *to = trek_tensor_data(out[k]);
+        const char *from = trek_tensor_data(set->rows[k]);
+        for (int64_t i = 0; bytes > 0 && i < n; i++)
+            memcpy(to + (size_t)i * bytes, from + (size_t)indices[i] * bytes, bytes);
+    }
+    return TREK_OK;
+}
+
+static void tensors_free(trek_dataset *self)
+{
+    tensors *set = (tensors *)self;
+    for (int k = 0; k < set->n; k++)
+        trek_tensor_release(set->rows[k]);
+    trek_free(set->rows);
+}
+
+static const trek_dataset_class tensors_class = {
+    .name = "tensors", .size = sizeof(tensors), .length = tensors_length, .get = tensors_get, .free = tensors_free,
+};
+
+static trek_status tensors_check(const char *const *names, trek_tensor *const *list, int n)
+{
+    char text[TREK_SHAPE_TEXT], other[TREK_SHAPE_TEXT];
+    if (n < 1 || !names || !list)
+        return trek_fail_missing("dataset_tensors", "names and tensors");
+    for (int k = 0; k < n; k++) {
+        if (!names[k] || !list[k])
+            return trek_fail_missing("dataset_tensors", list[k] ? "a name" : "a tensor");
+        trek_shape shape = trek_tensor_shape(list[k]);
+        if (shape.ndim < 1)
+            return trek_fail(TREK_ERR_SHAPE, "dataset_tensors: \"%s\" is a scalar, without rows", names[k]);
+        trek_shape first = trek_tensor_shape(list[0]);
+        if (shape.sizes[0] != first.sizes[0])
+            return trek_fail(TREK_ERR_SHAPE, "dataset_tensors: numbers of rows differ: \"%s\" %s, \"%s\" %s", names[0],
+                             trek_shape_text(first, text), names[k], trek_shape_text(shape, other));
+    }
+    return TREK_OK;
+}
+
+static trek_status tensors_fill(tensors *set, const char *const *names, trek_tensor *const *list, int n)
+{
+    trek_status status = trek_dataset_set_fields(&set->base, names, n);
+    if (status != TREK_OK)
+        return status;
+    set->rows = trek_calloc((size_t)n, sizeof(*set->rows));
+    if (!set->rows)
+        return TREK_ERR_MEMORY;
+    set->n = n;
+    for (int k = 0; k < n; k++) {
+        /* host memory of any CPU device is as good as cpu:0's */
+        trek_tensor *here = trek_tensor_data(list[k]) || trek_tensor_numel(list[k]) == 0 ? trek_tensor_retain(list[k])
+                                                                                         : trek_tensor_to(list[k], trek_cpu(0));
+        set->rows[k] = here ? trek_tensor_contiguous(here) : NULL;
+        trek_tensor_release(here);
+        if (!set->rows[k])
+            return trek_status_or(TREK_ERR_MEMORY);
+    }
+    return TREK_OK;
+}
+
+trek_dataset *trek_dataset_tensors(const char *const *names, trek_tensor *const *list, int n_fields)
+{
+    if (tensors_check(names, list, n_fields) != TREK_OK)
+        return NULL;
+    trek_dataset *set = trek_dataset_new(&tensors_class);
+    if (set && tensors_fill((tensors *)set, names, list, n_fields) != TREK_OK)
+        trek_dataset_free(&set);
+    return set;
+}

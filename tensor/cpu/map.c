@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Element-wise kernels over tensors of any strides: map.h. */
+#include "tensor/cpu/map.h"
+
+#define OPERANDS (TREK_MAP_INPUTS + 1) /* the output first */
+#define BLOCK 512                      /* elements that pass through a buffer at once */
+#define SHORT_ROW 32                   /* shorter innermost dimensions are gathered into blocks */
+
+/* The common index space, its dimensions merged as far as the strides allow. */
+typedef struct walk {
+    const trek_map *map;
+    const trek_attrs *attrs;
+    int operands, ndim;
+    int64_t sizes[TREK_MAX_DIMS];
+    int64_t strides[OPERANDS][TREK_MAX_DIMS]; /* bytes */
+    char *data[OPERANDS];
+    trek_lane lanes[OPERANDS];
+    bool by_rows;                             /* blocks end with a row */
+    bool direct[OPERANDS];                    /* rows lie in memory as the row function wants them */
+} walk;
+
+#define STRIDED(T)                                                                                     \
+    do {                                                                                               \
+        T *t_ = row;                                                                                   \
+        if (stride == 0) {                                                                             \
+            const T value = *(const T *)from;                                                          \
+            for (int64_t i = 0; i < n; i++)                                                            \
+                t_[i] = value;                                                                         \
+        } else {                                                                                       \
+            for (int64_t i = 0; i < n; i++, from += stride)                                            \
+                t_[i] = *(const T *)from;                                                              \
+        }                                                                                              \
+    } while (0)
+
+void TREK_ISA_NAME(trek_lane_load)(trek_lane lane, void *row, const char *from, int64_t stride, int64_t n)
+{
+    if (stride == (int)lane) {
+        memcpy(row, from, (size_t)(n * stride));
+        return;
+    }
+    float *floats = row;
+    switch (lane) {
+    case TREK_LANE_1: STRIDED(uint8_t); break;
+    case TREK_LANE_2: STRIDED(uint16_t); break;
+    case TREK_LANE_4: STRIDED(uint32_t); break;
+    case TREK_LANE_8: STRIDED(uint64_t); break;
+    case TREK_LANE_BF16:
+        if (stride == 2)
+            trek_f32_from_bf16_row(floats, (const uint16_t *)from, n);
+        else
+            for (int64_t i = 0; i < n; i++, from += stride)
+                floats[i] = trek_f32_from_bf16(*(const uint16_t *)from);
+        break;
+    case TREK_LANE_F16:
+        if (stride == 2)
+            trek_f32_from_f16_row(floats, (const uint16_t *)from, n);
+        else
+            for (int64_t i = 0; i < n; i++, from += stride)
+                floats[i] = trek_f32_from_f16(*(const uint16_t *)from);
+        break;
+    }
+}
+
+#define STRIDED_STORE(T, convert)                                                                      \
+    for (int64_t i = 0; i < n; i++, to += stride)                                                      \
+        *(T *)to = convert
+
+void TREK_ISA_NAME(trek_lane_store)(trek_lane lane, char *to, int64_t stride, const void *row, int64_t n)
+{
+    if (stride == (int)lane) {
+        memcpy(to, row, (size_t)(n * stride));
+        return;
+    }
+    const float *floats = row;
+    switch (lane) {
+    case TREK_LANE_1: STRIDED_STORE(uint8_t, ((const uint8_t *)row)[i]); break;
+    case TREK_LANE_2: STRIDED_STORE(uint16_t, ((const uint16_t *)row)[i]); break;
+    case TREK_LANE_4: STRIDED_STORE(uint32_t, ((const uint32_t *)row)[i]); break;
+    case TREK_LANE_8: STRIDED_STORE(uint64_t, ((const uint64_t *)row)[i]); break;
+    case TREK_LANE_BF16:
+        if (stride == 2)
+            trek_bf16_from_f32_row((uint16_t *)to, floats, n);
+        else
+            STRIDED_STORE(uint16_t, trek_bf16_from_f32(floats[i]));
+        break;
+    case TREK_LANE_F16:
+        if (stride == 2)
+            trek_f16_from_f32_row((uint16_t *)to, floats, n);
+        else
+            STRIDED_STORE(uint16_t, trek_f16_from_f32(floats[i]));
+        break;
+    }
+}
+
+static int64_t magnitude(int64_t x) { return x < 0 ? -x : x; }
+
+static void swap_dims(walk *w, int d, int e)
+{
+    int64_t size = w->sizes[d];
+    w->sizes[d] = w->sizes[e];
+    w->sizes[e] = size;
+    for (int k = 0; k < w->operands; k++) {
+        int64_t stride = w->strides[k][d];
+        w->strides[k][d] = w->strides[k][e];
+        w->strides[k][e] = stride;
+    }
+}
+
+/* Drops sizes of 1, walks memory in the order of the output, merges what lies end to end. */
+static void merge_dims(walk *w, bool sort)
+{
+    for (int d = 1; sort && d < w->ndim; d++)
+        for (int e = d; e > 0 && magnitude(w->strides[0][e]) > magnitude(w->strides[0][e - 1]); e--)
+            swap_dims(w, e, e - 1);
+    int last = -1;
+    for (int d = 0; d < w->ndim; d++) {
+        if (w->sizes[d] == 1)
+            continue;
+        bool merge = last >= 0;
+        for (int k = 0; merge && k < w->operands; k++)
+            merge = w->strides[k][last] == w->strides[k][d] * w->sizes[d];
+        if (!merge)
+            w->sizes[++last] = 1;
+        w->sizes[last] *= w->sizes[d];
+        for (int k = 0; k < w->operands; k++)
+            w->strides[k][last] = w->strides[k][d];
+    }
+    if (last < 0) {
+        w->sizes[++last] = 1;
+        for (int k = 0; k < w->operands; k++)
+            w->strides[k][last] = 0;
+    }
+    w->ndim = last + 1;
+}
+
+static void begin_walk(walk *w, const trek_op_call *call, const trek_map *map)
+{
+    const trek_tensor *out = call->outputs[0];
+    w->map = map;
+    w->attrs = &call->attrs;
+    w->operands = map->n_in + 1;
+    w->ndim = out->ndim;
+    for (int d = 0; d < out->ndim; d++)
+        w->sizes[d] = out->sizes[d];
+    for (int k = 0; k < w->operands; k++) {
+        const trek_tensor *t = k == 0 ? out : call->inputs[k - 1];
+        w->lanes[k] = k == 0 ? map->out : map->in[k - 1];
+        w->data[k] = t->data;
+        int bytes = trek_lane_bytes(w->lanes[k]), lead = out->ndim - t->ndim;
+        for (int d = 0; d < out->ndim; d++)
+            w->strides[k][d] = d < lead || t->sizes[d - lead] == 1 ? 0 : t->strides[d - lead] * bytes;
+    }
+    merge_dims(w, !out->contiguous);
+    w->by_rows = w->ndim == 1 || w->sizes[w->ndim - 1] >= SHORT_ROW;
+    for (int k = 0; k < w->operands; k++) {
+        bool flat = true; /* end to end through all dimensions, not only along a row */
+        for (int d = w->ndim - 2; d >= 0; d--)
+            flat = flat && w->strides[k][d] == w->strides[k][d + 1] * w->sizes[d + 1];
+        w->direct[k] = w->strides[k][w->ndim - 1] == (int)w->lanes[k] && (w->by_rows || flat);
+    }
+}
+
+/* Where an operand's element at these coordinates lies. */
+static char *locate(const walk *w, int operand, const int64_t *at)
+{
+    char *data = w->data[operand];
+    for (int d = 0; d < w->ndim; d++)
+        data += at[d] * w->strides[operand][d];
+    return data;
+}
+
+static void advance(const walk *w, int64_t *at, int64_t n)
+{
+    int d = w->ndim - 1;
+    at[d] += n;
+    while (d > 0 && at[d] >= w->sizes[d]) {
+        at[d - 1] += at[d] / w->sizes[d];
+        at[d] %= w->sizes[d];
+        d--;
+    }
+}
+
+/* Moves n elements from `at` on between memory and the operand's buffer, row by row. */
+static void transfer(const walk *w, int operand, const int64_t *at, char *buffer, int64_t n, bool store)
+{
+    int64_t place[TREK_MAX_DIMS], inner = w->sizes[w->ndim - 1], stride = w->strides[operand][w->ndim - 1];
+    int bytes = trek_lane_row_bytes(w->lanes[operand]);
+    memcpy(place, at, sizeof place);
+    while (n > 0) {
+        int64_t run = inner - place[w->ndim - 1];
+        run = run < n ? run : n;
+        char *data = locate(w, operand, place);
+        if (store)
+            TREK_ISA_NAME(trek_lane_store)(w->lanes[operand], data, stride, buffer, run);
+        else
+            TREK_ISA_NAME(trek_lane_load)(w->lanes[operand], buffer, data, stride, run);
+        buffer += run * bytes;
+        n -= run;
+        advance(w, place, run);
+    }
+}
+
+static void walk_part(void *arg, int64_t begin, int64_t end)
+{
+    const walk *w = arg;
+    _Alignas(64) char buffers[OPERANDS][BLOCK * 8];
+    const char *filled[OPERANDS] = { NULL }; /* the element that a whole buffer repeats */
+    int64_t at[TREK_MAX_DIMS] = { 0 }, inner = w->sizes[w->ndim - 1];
+    bool buffered = false;
+    for (int k = 0; k < w->operands; k++)
+        buffered = buffered || !w->direct[k];
+    advance(w, at, begin);
+    for (int64_t n; begin < end; begin += n, advance(w, at, n)) {
+        n = end - begin;
+        if (w->by_rows && n > inner - at[w->ndim - 1])
+            n = inner - at[w->ndim - 1];
+        if (buffered && n > BLOCK)
+            n = BLOCK;
+        const void *in[TREK_MAP_INPUTS];
+        for (int k = 1; k < w->operands; k++) {
+            if (w->direct[k]) {
+                in[k - 1] = locate(w, k, at);
+                continue;
+            }
+            in[k - 1] = buffers[k];
+            if (w->by_rows && w->strides[k][w->ndim - 1] == 0) { /* one value along the row: kept while it lasts */
+                const char *element = locate(w, k, at);
+                if (element != filled[k])
+                    TREK_ISA_NAME(trek_lane_load)(w->lanes[k], buffers[k], element, 0, inner < BLOCK ? inner : BLOCK);
+                filled[k] = element;
+            } else {
+                transfer(w, k, at, buffers[k], n, false);
+            }
+        }
+        w->map->row(w->direct[0] ? locate(w, 0, at) : buffers[0], in, n, w->attrs);
+        if (!w->direct[0])
+            transfer(w, 0, at, buffers[0], n, true);
+    }
+}
+
+trek_status TREK_ISA_NAME(trek_map_any)(const trek_op_call *call, const trek_map *map)
+{
+    int64_t numel = call->outputs[0]->numel;
+    if (numel == 0)
+        return TREK_OK;
+    walk w;
+    begin_walk(&w, call, map);
+    trek_parallel(numel, map->grain, walk_part, &w);
+    return TREK_OK;
+}

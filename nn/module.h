@@ -57,14 +57,18 @@ TREK_API trek_module *trek_module_new(const trek_module_class *klass);
 
 /* Adds a child under `name` (no dots, unique in the parent: ARGUMENT) and writes
  * its address at byte `offset` of the parent (TREK_NO_FIELD: nowhere). Takes the
- * child over, also on failure. A NULL parent or child marks the parent as failed
- * and leaves the first error. Returns child, or NULL. */
+ * child over, also on failure, save for a child that holds the parent (ARGUMENT:
+ * a cycle), which stays as it was. A NULL parent or child marks the parent as
+ * failed and leaves the first error. Returns child, or NULL. */
 #define TREK_NO_FIELD ((size_t)-1)
 TREK_API trek_module *trek_module_add(trek_module *parent, const char *name, size_t offset, trek_module *child);
 /* Makes a parameter (a leaf that requires a gradient) or a buffer of the tensor,
  * whose reference is taken over, also on failure; writes the trek_var * at `offset`. */
 TREK_API trek_var *trek_module_param(trek_module *module, const char *name, size_t offset, trek_tensor *tensor);
 TREK_API trek_var *trek_module_buffer(trek_module *module, const char *name, size_t offset, trek_tensor *tensor);
+/* Makes another module's parameter one of this module, too (tied weights): one
+ * variable, walked, counted and saved once. `param` is retained. */
+TREK_API trek_var *trek_module_share_param(trek_module *module, const char *name, size_t offset, trek_var *param);
 /* The end of a constructor: the module, or NULL after freeing it if any add failed. */
 TREK_API trek_module *trek_module_check(trek_module *module);
 /* Frees a module that no parent owns, its children too; STATE is set (and nothing done) if one does. */
@@ -76,11 +80,12 @@ TREK_API trek_var *trek_forward_many(trek_module *module, trek_var *const *input
 
 /* Set the mode of the module and all below it. */
 TREK_API trek_status trek_module_train(trek_module *module, bool training);
-/* A frozen parameter gets no gradient and no update. */
+/* A frozen parameter (requires_grad false) gets no gradient and no update. */
 TREK_API trek_status trek_module_freeze(trek_module *module, bool frozen);
-/* Moves parameters and buffers; objects stay the same. */
+/* Moves parameters, gradients and buffers; objects stay the same. All or none. STATE for
+ * parameters that live in an optimizer's arena: move the module first. */
 TREK_API trek_status trek_module_to(trek_module *module, trek_device device);
-/* New initial values, depth first. */
+/* New initial values; children before their parents. */
 TREK_API trek_status trek_module_reset(trek_module *module);
 
 /* Each parameter / buffer / module once, depth first in order of registration,

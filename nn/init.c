@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Initial values of parameters: made on the CPU, then copied to where the parameter lives. */
+#include "nn/init.h"
+
+#include <math.h>
+
+#include "nn/init_internal.h"
+#include "tensor/memory_internal.h"
+#include "tensor/status_internal.h"
+
+/* --- values and their way into a parameter ---------------------------------- */
+
+static trek_status check_param(const trek_var *param, const char *function)
+{
+    if (!param)
+        return trek_fail_missing(function, "parameter");
+    if (!trek_var_is_leaf(param))
+        return trek_fail(TREK_ERR_STATE, "%s: only leaves can be initialised, not results of ops", function);
+    if (!trek_dtype_is_float(trek_var_dtype(param)))
+        return trek_fail(TREK_ERR_DTYPE, "%s: needs a floating dtype, not %s", function, trek_dtype_name(trek_var_dtype(param)));
+    return TREK_OK;
+}
+
+/* f64 parameters get all their bits; the 16-bit ones are rounded once, on the way in. */
+static trek_dtype value_dtype(const trek_var *param) { return trek_var_dtype(param) == TREK_F64 ? TREK_F64 : TREK_F32; }
+
+static trek_tensor *random_values(const trek_var *param, bool normal)
+{
+    trek_shape shape = trek_var_shape(param);
+    return normal ? trek_tensor_randn(shape, value_dtype(param), trek_cpu(0))
+                  : trek_tensor_rand(shape, value_dtype(param), trek_cpu(0));
+}
+
+/* values = values * scale + shift */
+static void scale_and_shift(trek_tensor *values, double scale, double shift)
+{
+    int64_t count = trek_tensor_numel(values);
+    if (trek_tensor_dtype(values) == TREK_F64) {
+        double *v = trek_tensor_data(values);
+        for (int64_t k = 0; k < count; k++)
+            v[k] = v[k] * scale + shift;
+    } else {
+        float *v = trek_tensor_data(values), scale32 = (float)scale, shift32 = (float)shift;
+        for (int64_t k = 0; k < count; k++)
+            v[k] = v[k] * scale32 + shift32;
+    }
+}
+
+trek_status trek_init_write(trek_var *param, trek_tensor *values)
+{
+    if (!values)
+        return trek_fail_missing("init", "values");
+    trek_status status = trek_tensor_copy_from(trek_var_data(param), values);
+    trek_tensor_release(values);
+    return status;
+}
+
+trek_tensor *trek_init_normal_values(const trek_var *param, double mean, double deviation)
+{
+    trek_tensor *values = random_values(param, true);
+    if (values)
+        scale_and_shift(values, deviation, mean);
+    return values;
+}
+
+/* --- distributions ---------------------------------------------------------- */
+
+trek_status trek_init_uniform(trek_var *param, double low, double high)
+{
+    trek_status status = check_param(param, "init_uniform");
+    if (status != TREK_OK)
+        return status;
+    if (!isfinite(low) || !isfinite(high) || low > high)
+        return trek_fail(TREK_ERR_ARGUMENT, "init_uniform: the bounds must be finite, the lower one first");
+    trek_tensor *values = random_values(param, false);
+    if (values)
+        scale_and_shift(values, high - low, low);
+    return trek_init_write(param, values);
+}
+
+trek_status trek_init_normal(trek_var *param, double mean, double deviation)
+{
+    trek_status status = check_param(param, "init_normal");
+    if (status != TREK_OK)
+        return status;
+    if (!isfinite(mean) || !isfinite(deviation) || deviation < 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "init_normal: mean and deviation must be finite, the deviation not negative");
+    return trek_init_write(param, trek_init_normal_values(param, mean, deviation));
+}
+
+/* The lower of the two tails keeps its precision; the upper one is its mirror image. */
+static double normal_below(double z) { return 0.5 * erfc(-z * M_SQRT1_2); }
+
+/* The z with normal_below(z) = p, between low and high, by bisection: exact to
+ * the last bits and indifferent to how far out in a tail the interval lies. */
+static double normal_quantile(double p, double low, double high)
+{
+    for (int k = 0; k < 64; k++) {
+        double middle = 0.5 * (low + high);
+        if (middle <= low || middle >= high)
+            break;
+        if (normal_below(middle) < p)
+            low = middle;
+        else
+            high = middle;
+    }
+    return 0.5 * (low + high);
+}
+
+trek_status trek_init_trunc_normal(trek_var *param, double mean, double deviation, double low, double high)
+{
+    trek_status status = check_param(param, "init_trunc_normal");
+    if (status != TREK_OK)
+        return status;
+    if (!isfinite(mean) || !isfinite(deviation) || deviation <= 0 || !(low < high))
+        return trek_fail(TREK_ERR_ARGUMENT, "init_trunc_normal: needs a positive deviation and a lower bound below the upper one");
+    trek_tensor *values = trek_tensor_rand(trek_var_shape(param), TREK_F64, trek_cpu(0));
+    if (!values)
+        return trek_status_get();
+    double *v = trek_tensor_data(values);
+    double z_low = fmax((low - mean) / deviation, -38.0), z_high = fmin((high - mean) / deviation, 38.0);
+    /* In the upper tail 1 - p loses its bits: work in the mirror image there. */
+    bool mirror = z_low > 0;
+    if (mirror) {
+        double t = z_low;
+        z_low = -z_high;
+        z_high = -t;
+    }
+    double p_low = normal_below(z_low), p_high = normal_below(z_high);
+    for (int64_t k = 0, count = trek_tensor_numel(values); k < count; k++) {
+        double z = normal_quantile(p_low + v[k] * (p_high - p_low), z_low, z_high);
+        v[k] = fmin(fmax(mean + deviation * (mirror ? -z : z), low), high);
+    }
+    return trek_init_write(param, values);
+}
+
+trek_status trek_init_constant(trek_var *param, double value)
+{
+    trek_status status = check_param(param, "init_constant");
+    if (status != TREK_OK)
+        return status;
+    return trek_init_write(param, trek_tensor_full(value, trek_var_shape(param), value_dtype(param), trek_cpu(0)));
+}
+
+trek_status trek_init_zeros(trek_var *param) { return trek_init_constant(param, 0); }
+
+trek_status trek_init_ones(trek_var *param) { return trek_init_constant(param, 1); }
+
+/* --- by fan ------------------------------------------------------------------ */
+
+double trek_init_gain(trek_nonlinearity nonlinearity, double negative_slope)
+{
+    switch (nonlinearity) {
+    case TREK_NONLINEARITY_LEAKY_RELU: return sqrt(2.0 / (1.0 + negative_slope * negative_slope));
+    case TREK_NONLINEARITY_RELU: return M_SQRT2;
+    case TREK_NONLINEARITY_TANH: return 5.0 / 3.0;
+    case TREK_NONLINEARITY_SELU: return 0.75;
+    case TREK_NONLINEARITY_LINEAR: break;
+    }
+    return 1.0;
+}
+
+/* Connections into and out of one unit: the first two sizes, times the receptive field. */
+static trek_status fans(const trek_var *param, const char *function, double *fan_in, double *fan_out)
+{
+    trek_status status = check_param(param, function);
+    if (status != TREK_OK)
+        return status;
+    trek_shape shape = trek_var_shape(param);
+    char text[TREK_SHAPE_TEXT];
+    if (shape.ndim < 2)
+        return trek_fail(TREK_ERR_SHAPE, "%s: needs at least 2 dimensions, not %s", function, trek_shape_text(shape, text));
+    double field = 1;
+    for (int d = 2; d < shape.ndim; d++)
+        field *= (double)shape.sizes[d];
+    *fan_in = (double)shape.sizes[1] * field;
+    *fan_out = (double)shape.sizes[0] * field;
+    return TREK_OK;
+}
+
+/* Parameters without elements have fan 0 and nothing to be filled. */
+static double per_fan(double numerator, double fan) { return fan > 0 ? sqrt(numerator / fan) : 0; }
+
+trek_status trek_init_xavier_uniform(trek_var *param, double gain)
+{
+    double fan_in, fan_out;
+    trek_status status = fans(param, "init_xavier_uniform", &fan_in, &fan_out);
+    if (status != TREK_OK)
+        return status;
+    double bound = fabs(gain) * per_fan(6, fan_in + fan_out);
+    return trek_init_uniform(param, -bound, bound);
+}
+
+trek_status trek_init_xavier_normal(trek_var *param, double gain)
+{
+    double fan_in, fan_out;
+    trek_status status = fans(param, "init_xavier_normal", &fan_in, &fan_out);
+    if (status != TREK_OK)
+        return status;
+    return trek_init_normal(param, 0, fabs(gain) * per_fan(2, fan_in + fan_out));
+}
+
+/* The standard deviation that He's rule asks for. */
+static trek_status kaiming_deviation(const trek_var *param, const trek_kaiming_opts *opts, const char *function, double *deviation)
+{
+    static const trek_kaiming_opts defaults = { 0 };
+    double fan_in, fan_out;
+    trek_status status = fans(param, function, &fan_in, &fan_out);
+    if (!opts)
+        opts = &defaults;
+    if (status == TREK_OK)
+        *deviation = trek_init_gain(opts->nonlinearity, opts->negative_slope) *
+                     per_fan(1, opts->mode == TREK_FAN_OUT ? fan_out : fan_in);
+    return status;
+}
+
+trek_status trek_init_kaiming_uniform(trek_var *param, const trek_kaiming_opts *opts)
+{
+    double deviation;
+    trek_status status = kaiming_deviation(param, opts, "init_kaiming_uniform", &deviation);
+    if (status != TREK_OK)
+        return status;
+    double bound = sqrt(3.0) * deviation;
+    return trek_init_uniform(param, -bound, bound);
+}
+
+trek_status trek_init_kaiming_normal(trek_var *param, const trek_kaiming_opts *opts)
+{
+    double deviation;
+    trek_status status = kaiming_deviation(param, opts, "init_kaiming_normal", &deviation);
+    return status == TREK_OK ? trek_init_normal(param, 0, deviation) : status;
+}
+
+/* --- orthogonal ---------------------------------------------------------------- */
+
+static double dot(const double *a, const double *b, int64_t n, int64_t stride)
+{
+    double sum = 0;
+    for (int64_t k = 0; k < n; k++)
+        sum += a[k * stride] * b[k * stride];
+    return sum;
+}
+
+/* Makes `count` vectors of length n orthonormal by Gram-Schmidt, projecting
+ * twice ("twice is enough", Giraud et al. 2005). Vector j begins at
+ * v + j * step, its elements are `stride` apart. */
+static void orthonormalize(double *v, int64_t count, int64_t step, int64_t n, int64_t stride)
+{
+    for (int64_t j = 0; j < count; j++) {
+        double *own = v + j * step;
+        for (int pass = 0; pass < 2; pass++) {
+            for (int64_t i = 0; i < j; i++) {
+                double shared = dot(own, v + i * step, n, stride);
+                for (int64_t k = 0; k < n; k++)
+                    own[k * stride] -= shared * v[i * step + k * stride];
+            }
+        }
+        double norm = sqrt(dot(own, own, n, stride));
+        for (int64_t k = 0; k < n && norm > 0; k++)
+            own[k * stride] /= norm;
+    }
+}
+
+trek_status trek_init_orthogonal(trek_var *param, double gain)
+{
+    double fan_in, fan_out;
+    trek_status status = fans(param, "init_orthogonal", &fan_in, &fan_out);
+    if (status != TREK_OK)
+        return status;
+    trek_tensor *values = trek_tensor_randn(trek_var_shape(param), TREK_F64, trek_cpu(0));
+    if (!values)
+        return trek_status_get();
+    int64_t count = trek_tensor_numel(values), rows = trek_var_size(param, 0), columns = rows > 0 ? count / rows : 0;
+    double *v = trek_tensor_data(values);
+    if (rows <= columns)
+        orthonormalize(v, rows, columns, columns, 1);
+    else
+        orthonormalize(v, columns, 1, rows, columns);
+    scale_and_shift(values, gain, 0);
+    return trek_init_write(param, values);
+}

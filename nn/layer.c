@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What layers share. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "nn/layers_internal.h"
+
+trek_module *trek_layer_finish(trek_module *module)
+{
+    module = trek_module_check(module);
+    if (module && module->klass->reset && module->klass->reset(module) != TREK_OK)
+        trek_module_free(&module);
+    return module;
+}
+
+trek_status trek_layer_positive(const char *layer, const char *what, int64_t value)
+{
+    if (value >= 1)
+        return TREK_OK;
+    return trek_fail(TREK_ERR_ARGUMENT, "%s: %s must be at least 1, not %" PRId64, layer, what, value);
+}
+
+double trek_layer_option(double value, double otherwise) { return value == 0 ? otherwise : value == TREK_ZERO ? 0 : value; }
+
+char *trek_layer_number(double value, char *text)
+{
+    char *to = text;
+    snprintf(text, 32, "%g", value);
+    for (const char *from = text; *from; from++) {
+        bool plain = (*from >= '0' && *from <= '9') || (*from >= 'a' && *from <= 'z') || *from == '-' || *from == '+';
+        if (plain)
+            *to++ = *from;
+        else if (to == text || to[-1] != '.') /* the locale's decimal point, perhaps several bytes */
+            *to++ = '.';
+    }
+    *to = 0;
+    return text;
+}

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Layers. Parameter names, buffer names, initial values and defaults are
+ * PyTorch's, so that state files fit.
+ *
+ * Each constructor gives a module that the caller owns (until a parent, a
+ * Sequential or a flow takes it over), or NULL. The short form covers the common
+ * case, `_with` all options: a field left 0 means its default, and the device
+ * left out means cpu:0. Errors: ARGUMENT (a size below 1, an option out of
+ * range), DTYPE, DEVICE, MEMORY.
+ *
+ * Sizes [h, w]: where [1] is 0 it takes [0]'s value, as in trek_conv_opts. */
+#ifndef TREK_NN_LAYERS_H
+#define TREK_NN_LAYERS_H
+
+#include "nn/module.h"
+#include "tensor/op_opts.h"
+
+TREK_BEGIN
+
+/* --- products ------------------------------------------------------------- */
+
+typedef struct trek_linear_opts {
+    int64_t in, out;          /* required */
+    bool no_bias;
+    trek_dtype dtype;         /* default f32 */
+    trek_device device;
+} trek_linear_opts;
+
+/* [..., in] -> [..., out]; weight [out, in], bias [out], both U(-b, b) with b = 1 / sqrt(in). */
+TREK_API trek_module *trek_nn_linear(int64_t in, int64_t out, trek_device device);
+TREK_API trek_module *trek_nn_linear_with(const trek_linear_opts *opts);
+
+typedef struct trek_conv2d_opts {
+    int64_t in, out;          /* channels; required */
+    int64_t kernel[2];        /* required */
+    int64_t stride[2];        /* default 1 */
+    int64_t padding[2];       /* default 0; TREK_OFF: a zero width beside a height */
+    int64_t dilation[2];      /* default 1 */
+    int64_t groups;           /* default 1; divides in and out */
+    bool no_bias;
+    trek_dtype dtype;         /* default f32 */
+    trek_device device;
+} trek_conv2d_opts;
+
+/* [N, in, H, W] -> [N, out, H', W']; weight [out, in / groups, kh, kw], bias [out], both U(-b, b) with
+ * b = 1 / sqrt(in / groups kh kw). */
+TREK_API trek_module *trek_nn_conv2d(int64_t in, int64_t out, int64_t kernel, trek_device device);
+TREK_API trek_module *trek_nn_conv2d_with(const trek_conv2d_opts *opts);
+
+/* --- normalisation -------------------------------------------------------- */
+
+typedef struct trek_batch_norm_opts {
+    int64_t features;         /* C; required */
+    double eps;               /* default 1e-5; TREK_ZERO for 0 */
+    double momentum;          /* default 0.1; TREK_ZERO for 0; TREK_OFF: running averages of all batches, each the same weight */
+    bool no_affine;           /* no weight and bias */
+    bool no_running_stats;    /* the batch's own statistics in eval, too */
+    trek_dtype dtype;         /* default f32 */
+    trek_device device;
+} trek_batch_norm_opts;
+
+/* Over all dimensions but C. 1d: [N, C] or [N, C, L]; 2d: [N, C, H, W] (SHAPE otherwise). weight 1, bias 0;
+ * buffers running_mean, running_var [C] and num_batches_tracked (i64 scalar). In training one value for each
+ * channel is an error (SHAPE). Samples of a batch depend on each other: split over ranks, each normalises its own part. */
+TREK_API trek_module *trek_nn_batch_norm1d(int64_t features, trek_device device);
+TREK_API trek_module *trek_nn_batch_norm1d_with(const trek_batch_norm_opts *opts);
+TREK_API trek_module *trek_nn_batch_norm2d(int64_t features, trek_device device);
+TREK_API trek_module *trek_nn_batch_norm2d_with(const trek_batch_norm_opts *opts);
+
+typedef struct trek_layer_norm_opts {
+    trek_shape shape;         /* of the last dimensions, which are normalised; required */
+    double eps;               /* default 1e-5; TREK_ZERO for 0 */
+    bool no_affine;           /* no weight and bias */
+    bool no_bias;
+    trek_dtype dtype;         /* default f32 */
+    trek_device device;
+} trek_layer_norm_opts;
+
+/* Over the last dimension, of `size`; weight 1, bias 0. */
+TREK_API trek_module *trek_nn_layer_norm(int64_t size, trek_device device);
+TREK_API trek_module *trek_nn_layer_norm_with(const trek_layer_norm_opts *opts);
+
+/* --- embedding and dropout -------------------------------------------------- */
+
+typedef struct trek_embedding_opts {
+    int64_t num, dim;         /* rows and their length; required */
+    int64_t padding_idx;      /* a row that is zero and gets no gradient; default (and TREK_OFF): none;
+                               * INT64_MIN (TREK_ZERO_INDEX): row 0; below TREK_OFF: from the end */
+    trek_dtype dtype;         /* default f32 */
+    trek_device device;
+} trek_embedding_opts;
+
+/* Indices [...] of any integer dtype -> [..., dim]; weight [num, dim], N(0, 1). */
+TREK_API trek_module *trek_nn_embedding(int64_t num, int64_t dim, trek_device device);
+TREK_API trek_module *trek_nn_embedding_with(const trek_embedding_opts *opts);
+
+typedef struct trek_dropout_opts {
+    double p;                 /* default 0.5; TREK_ZERO for 0; at most 1 */
+} trek_dropout_opts;
+
+/* In training zeroes elements with probability p and divides the others by 1 - p; in eval x itself. */
+TREK_API trek_module *trek_nn_dropout(double p);
+TREK_API trek_module *trek_nn_dropout_with(const trek_dropout_opts *opts);
+
+/* --- activations ------------------------------------------------------------ */
+
+typedef struct trek_gelu_opts {
+    bool tanh;                /* the tanh approximation */
+} trek_gelu_opts;
+
+typedef struct trek_leaky_relu_opts {
+    double negative_slope;    /* default 0.01; TREK_ZERO for 0 */
+} trek_leaky_relu_opts;
+
+typedef struct trek_softmax_opts {
+    int dim;                  /* default -1, the last; INT_MIN: 0 */
+} trek_softmax_opts;
+
+TREK_API trek_module *trek_nn_relu(void);
+TREK_API trek_module *trek_nn_gelu(void);   /* x Phi(x), exact */
+TREK_API trek_module *trek_nn_gelu_with(const trek_gelu_opts *opts);
+TREK_API trek_module *trek_nn_silu(void);
+TREK_API trek_module *trek_nn_tanh(void);
+TREK_API trek_module *trek_nn_sigmoid(void);
+TREK_API trek_module *trek_nn_leaky_relu(double negative_slope);
+TREK_API trek_module *trek_nn_leaky_relu_with(const trek_leaky_relu_opts *opts);
+TREK_API trek_module *trek_nn_softmax(int dim);
+TREK_API trek_module *trek_nn_softmax_with(const trek_softmax_opts *opts);
+TREK_API trek_module *trek_nn_log_softmax(int dim);
+TREK_API trek_module *trek_nn_log_softmax_with(const trek_softmax_opts *opts);
+
+/* --- pooling and shapes ----------------------------------------------------- */
+
+/* [N, C, H, W]; the stride is the kernel unless given. */
+TREK_API trek_module *trek_nn_max_pool2d(int64_t kernel);
+TREK_API trek_module *trek_nn_max_pool2d_with(const trek_pool_opts *opts);
+TREK_API trek_module *trek_nn_avg_pool2d(int64_t kernel);
+TREK_API trek_module *trek_nn_avg_pool2d_with(const trek_pool_opts *opts);
+/* [N, C, H, W] -> [N, C, height, width]. */
+TREK_API trek_module *trek_nn_adaptive_avg_pool2d(int64_t height, int64_t width);
+
+typedef struct trek_flatten_opts {
+    int start_dim;            /* default 1; INT_MIN: 0 */
+    int end_dim;              /* default -1, the last; INT_MIN: 0 */
+} trek_flatten_opts;
+
+/* [N, ...] -> [N, product]. */
+TREK_API trek_module *trek_nn_flatten(void);
+TREK_API trek_module *trek_nn_flatten_with(const trek_flatten_opts *opts);
+/* x itself. */
+TREK_API trek_module *trek_nn_identity(void);
+
+/* --- containers -------------------------------------------------------------- */
+
+/* Runs the modules one after the other and drops each value after its last
+ * use; children are named "0", "1", ... Takes all modules over, also on failure;
+ * a NULL among them gives NULL (and frees the others). A linear layer directly
+ * followed by ReLU or exact GELU runs as one op. */
+TREK_API trek_module *trek_nn_sequential(int n, trek_module *const *modules);
+/* Appends a module, which is taken over, also on failure. ARGUMENT if it is no Sequential. */
+TREK_API trek_status trek_nn_sequential_add(trek_module *sequential, trek_module *module);
+
+TREK_END
+
+#endif

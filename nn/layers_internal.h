@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What layers share, and the classes that others recognise (fusion, what data parallelism warns about). Internal. */
+#ifndef TREK_NN_LAYERS_INTERNAL_H
+#define TREK_NN_LAYERS_INTERNAL_H
+
+#include "nn/init.h"
+#include "nn/layers.h"
+#include "tensor/status_internal.h"
+
+typedef struct trek_linear_layer {
+    trek_module base;
+    trek_var *weight, *bias; /* bias NULL: none */
+    int64_t in, out;
+} trek_linear_layer;
+
+extern const trek_module_class trek_linear_class, trek_relu_class, trek_gelu_class, trek_sequential_class;
+extern const trek_module_class trek_batch_norm1d_class, trek_batch_norm2d_class, trek_dropout_class;
+
+/* The end of a layer's constructor: checks, gives the initial values; NULL after freeing it on failure. */
+trek_module *trek_layer_finish(trek_module *module);
+/* ARGUMENT, naming the layer, unless value >= 1. */
+trek_status trek_layer_positive(const char *layer, const char *what, int64_t value);
+/* A floating option: 0 gives the default, TREK_ZERO gives 0. */
+double trek_layer_option(double value, double otherwise);
+/* "0.1", whatever the locale; text holds at least 32 bytes. Returns text. */
+char *trek_layer_number(double value, char *text);
+
+#endif

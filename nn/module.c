@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tree of modules: making, adding, owning, freeing. */
+#include "nn/module.h"
+
+#include <string.h>
+
+#include "nn/walk.h"
+#include "tensor/memory_internal.h"
+#include "tensor/status_internal.h"
+
+trek_module *trek_module_new(const trek_module_class *klass)
+{
+    if (!klass || !klass->name || klass->size < sizeof(trek_module))
+        return trek_fail_null(TREK_ERR_ARGUMENT, "module_new: a class needs a name and the size of a struct that begins with trek_module");
+    trek_module *module = trek_calloc(1, klass->size);
+    if (!module)
+        return NULL;
+    module->klass = klass;
+    module->training = true;
+    return module;
+}
+
+/* --- adding ------------------------------------------------------------- */
+
+static bool name_taken(const trek_module *module, const char *name)
+{
+    for (int k = 0; k < module->n_children; k++)
+        if (strcmp(module->children[k].name, name) == 0)
+            return true;
+    for (int k = 0; k < module->n_params; k++)
+        if (strcmp(module->params[k].name, name) == 0)
+            return true;
+    for (int k = 0; k < module->n_buffers; k++)
+        if (strcmp(module->buffers[k].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* What every add checks: the name, and that the field lies inside the struct behind its head. */
+static trek_status check_place(const trek_module *module, const char *name, size_t offset)
+{
+    const char *type = module->klass->name;
+    if (!name || !*name || strchr(name, '.'))
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: \"%s\" is no name: it must not be empty or hold a dot", type, name ? name : "");
+    if (name_taken(module, name))
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: the name \"%s\" is taken", type, name);
+    if (offset != TREK_NO_FIELD && (offset < sizeof(trek_module) || offset > module->klass->size - sizeof(void *) ||
+                                    offset % _Alignof(void *) != 0))
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: offset %zu of \"%s\" is no pointer field of the struct", type, offset, name);
+    return TREK_OK;
+}
+
+static void write_field(trek_module *module, size_t offset, void *value)
+{
+    if (offset != TREK_NO_FIELD)
+        memcpy((char *)module + offset, &value, sizeof value);
+}
+
+static trek_status is_parent(const char *name, trek_module *module, void *parent)
+{
+    (void)name;
+    return module == parent ? TREK_ERR_ARGUMENT : TREK_OK;
+}
+
+static trek_status append_child(trek_module *parent, const char *name, trek_module *child)
+{
+    trek_status status =
+        trek_array_grow(&parent->children, &parent->cap_children, parent->n_children + 1, sizeof *parent->children);
+    if (status != TREK_OK)
+        return status;
+    char *copy = trek_strdup(name);
+    if (!copy)
+        return TREK_ERR_MEMORY;
+    parent->children[parent->n_children++] = (trek_module_child){ copy, child };
+    child->owners++;
+    return TREK_OK;
+}
+
+/* A child that could not be added is freed, unless it has another owner. */
+static trek_module *drop_child(trek_module *parent, trek_module *child)
+{
+    if (parent)
+        parent->failed = true;
+    if (child && child->owners == 0)
+        trek_module_free(&child);
+    return NULL;
+}
+
+trek_module *trek_module_add(trek_module *parent, const char *name, size_t offset, trek_module *child)
+{
+    if (!parent || !child) {
+        trek_fail_missing("module_add", parent ? "child" : "parent");
+        return drop_child(parent, child);
+    }
+    /* Only a module that somebody holds can be below its own child. */
+    if (child == parent || (parent->owners > 0 && child->n_children > 0)) {
+        trek_status status = trek_walk_modules(child, 0, is_parent, parent);
+        if (status != TREK_OK) {
+            parent->failed = true;
+            if (status == TREK_ERR_ARGUMENT)
+                trek_fail(status, "%s: adding \"%s\" would make the module its own descendant", parent->klass->name, name ? name : "");
+            return NULL;
+        }
+    }
+    if (check_place(parent, name, offset) != TREK_OK || append_child(parent, name, child) != TREK_OK)
+        return drop_child(parent, child);
+    if (child->failed)
+        parent->failed = true;
+    write_field(parent, offset, child);
+    return child;
+}
+
+static trek_var *append_entry(trek_module *module, const char *name, size_t offset, trek_var *var, bool is_buffer)
+{
+    trek_module_entry **entries = is_buffer ? &module->buffers : &module->params;
+    int *count = is_buffer ? &module->n_buffers : &module->n_params;
+    int *capacity = is_buffer ? &module->cap_buffers : &module->cap_params;
+    if (trek_array_grow(entries, capacity, *count + 1, sizeof **entries) != TREK_OK)
+        return NULL;
+    char *copy = trek_strdup(name);
+    if (!copy)
+        return NULL;
+    (*entries)[(*count)++] = (trek_module_entry){ copy, trek_var_retain(var) };
+    write_field(module, offset, var);
+    return var;
+}
+
+static trek_var *add_tensor(trek_module *module, const char *name, size_t offset, trek_tensor *tensor, bool is_buffer)
+{
+    trek_var *added = NULL;
+    if (!module || !tensor) {
+        trek_fail_missing(is_buffer ? "module_buffer" : "module_param", module ? "tensor" : "module");
+    } else if (check_place(module, name, offset) == TREK_OK) {
+        trek_var *var = trek_var_new(tensor, !is_buffer);
+        if (var) {
+            added = append_entry(module, name, offset, var, is_buffer);
+            trek_var_release(var);
+        }
+    }
+    trek_tensor_release(tensor);
+    if (module && !added)
+        module->failed = true;
+    return added;
+}
+
+trek_var *trek_module_param(trek_module *module, const char *name, size_t offset, trek_tensor *tensor)
+{
+    return add_tensor(module, name, offset, tensor, false);
+}
+
+trek_var *trek_module_buffer(trek_module *module, const char *name, size_t offset, trek_tensor *tensor)
+{
+    return add_tensor(module, name, offset, tensor, true);
+}
+
+trek_var *trek_module_share_param(trek_module *module, const char *name, size_t offset, trek_var *param)
+{
+    trek_var *added = NULL;
+    if (!module || !param)
+        trek_fail_missing("module_share_param", module ? "parameter" : "module");
+    else if (!trek_var_is_leaf(param))
+        trek_fail(TREK_ERR_ARGUMENT, "%s: \"%s\" is no leaf, so it can be no parameter", module->klass->name, name ? name : "");
+    else if (check_place(module, name, offset) == TREK_OK)
+        added = append_entry(module, name, offset, param, false);
+    if (module && !added)
+        module->failed = true;
+    return added;
+}
+
+trek_module *trek_module_check(trek_module *module)
+{
+    if (!module)
+        return NULL;
+    if (!module->failed)
+        return module;
+    if (trek_status_get() == TREK_OK)
+        trek_fail(TREK_ERR_STATE, "%s: something that was added to it could not be made", module->klass->name);
+    if (module->owners == 0)
+        trek_module_free(&module);
+    return NULL;
+}
+
+/* --- freeing ------------------------------------------------------------ */
+
+static void free_entries(trek_module_entry *entries, int n)
+{
+    for (int k = 0; k < n; k++) {
+        trek_var_release(entries[k].var);
+        trek_free(entries[k].name);
+    }
+    trek_free(entries);
+}
+
+/* Modules to be freed are linked through `reserved`, which nobody reads any
+ * more: freeing allocates nothing, and deep trees do not need a deep stack. */
+void trek_module_free(trek_module **module)
+{
+    if (!module || !*module)
+        return;
+    if ((*module)->owners > 0) {
+        trek_fail(TREK_ERR_STATE, "module_free: the %s belongs to another module or graph", (*module)->klass->name);
+        return;
+    }
+    trek_module *next = *module;
+    *module = NULL;
+    next->reserved = NULL;
+    while (next) {
+        trek_module *self = next;
+        next = self->reserved;
+        if (self->klass->free)
+            self->klass->free(self);
+        for (int k = 0; k < self->n_children; k++) {
+            trek_module *child = self->children[k].module;
+            trek_free(self->children[k].name);
+            if (--child->owners == 0) {
+                child->reserved = next;
+                next = child;
+            }
+        }
+        trek_free(self->children);
+        free_entries(self->params, self->n_params);
+        free_entries(self->buffers, self->n_buffers);
+        trek_free(self);
+    }
+}
+
+const char *trek_module_name(const trek_module *module) { return module ? module->klass->name : "(none)"; }

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pooling, and layers that only change the shape. */
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+
+#include "autograd/ops.h"
+#include "nn/layers_internal.h"
+
+/* --- windows ---------------------------------------------------------------- */
+
+typedef struct pool_layer {
+    trek_module base;
+    trek_pool_opts opts;
+} pool_layer;
+
+static trek_var *max_pool2d_forward(trek_module *self, trek_var *x) { return trek_max_pool2d(x, &((pool_layer *)self)->opts); }
+static trek_var *avg_pool2d_forward(trek_module *self, trek_var *x) { return trek_avg_pool2d(x, &((pool_layer *)self)->opts); }
+
+static void pool_describe(const trek_module *self, char *text, size_t size)
+{
+    const trek_pool_opts *o = &((const pool_layer *)self)->opts;
+    int64_t width = o->kernel[1] ? o->kernel[1] : o->kernel[0];
+    int64_t down = o->stride[0] ? o->stride[0] : o->kernel[0];
+    int64_t across = o->stride[1] ? o->stride[1] : o->stride[0] ? o->stride[0] : width;
+    snprintf(text, size, "kernel %" PRId64 "x%" PRId64 ", stride %" PRId64 "x%" PRId64, o->kernel[0], width, down, across);
+}
+
+static const trek_module_class max_pool2d_class = {
+    .name = "max_pool2d",
+    .size = sizeof(pool_layer),
+    .forward = max_pool2d_forward,
+    .describe = pool_describe,
+};
+
+static const trek_module_class avg_pool2d_class = {
+    .name = "avg_pool2d",
+    .size = sizeof(pool_layer),
+    .forward = avg_pool2d_forward,
+    .describe = pool_describe,
+};
+
+static trek_module *pool_new(const trek_module_class *klass, const trek_pool_opts *opts)
+{
+    if (!opts)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: needs options", klass->name);
+    if (trek_layer_positive(klass->name, "kernel", opts->kernel[0]) != TREK_OK)
+        return NULL;
+    for (int d = 0; d < 2; d++)
+        if (opts->kernel[d] < 0 || opts->stride[d] < 0 || opts->dilation[d] < 0 || opts->padding[d] < TREK_OFF)
+            return trek_fail_null(TREK_ERR_ARGUMENT, "%s: kernel, stride, padding and dilation must not be negative", klass->name);
+    trek_module *base = trek_module_new(klass);
+    if (base)
+        ((pool_layer *)base)->opts = *opts;
+    return base;
+}
+
+trek_module *trek_nn_max_pool2d_with(const trek_pool_opts *opts) { return pool_new(&max_pool2d_class, opts); }
+trek_module *trek_nn_avg_pool2d_with(const trek_pool_opts *opts) { return pool_new(&avg_pool2d_class, opts); }
+trek_module *trek_nn_max_pool2d(int64_t kernel) { return trek_nn_max_pool2d_with(&(trek_pool_opts){ .kernel = { kernel } }); }
+trek_module *trek_nn_avg_pool2d(int64_t kernel) { return trek_nn_avg_pool2d_with(&(trek_pool_opts){ .kernel = { kernel } }); }
+
+/* --- a fixed output size ------------------------------------------------------ */
+
+typedef struct pair_layer {
+    trek_module base;
+    int64_t first, second;
+} pair_layer;
+
+static trek_var *adaptive_forward(trek_module *self, trek_var *x)
+{
+    pair_layer *m = (pair_layer *)self;
+    return trek_adaptive_avg_pool2d(x, m->first, m->second);
+}
+
+static trek_var *flatten_forward(trek_module *self, trek_var *x)
+{
+    pair_layer *m = (pair_layer *)self;
+    return trek_flatten(x, (int)m->first, (int)m->second);
+}
+
+static void pair_describe(const trek_module *self, char *text, size_t size)
+{
+    const pair_layer *m = (const pair_layer *)self;
+    snprintf(text, size, "%" PRId64 ", %" PRId64, m->first, m->second);
+}
+
+static const trek_module_class adaptive_avg_pool2d_class = {
+    .name = "adaptive_avg_pool2d",
+    .size = sizeof(pair_layer),
+    .forward = adaptive_forward,
+    .describe = pair_describe,
+};
+
+static const trek_module_class flatten_class = {
+    .name = "flatten",
+    .size = sizeof(pair_layer),
+    .forward = flatten_forward,
+    .describe = pair_describe,
+};
+
+static trek_module *pair_new(const trek_module_class *klass, int64_t first, int64_t second)
+{
+    trek_module *base = trek_module_new(klass);
+    if (base) {
+        ((pair_layer *)base)->first = first;
+        ((pair_layer *)base)->second = second;
+    }
+    return base;
+}
+
+trek_module *trek_nn_adaptive_avg_pool2d(int64_t height, int64_t width)
+{
+    if (trek_layer_positive("adaptive_avg_pool2d", "height", height) != TREK_OK ||
+        trek_layer_positive("adaptive_avg_pool2d", "width", width) != TREK_OK)
+        return NULL;
+    return pair_new(&adaptive_avg_pool2d_class, height, width);
+}
+
+static int option_dim(int dim, int otherwise) { return dim == 0 ? otherwise : dim == INT_MIN ? 0 : dim; }
+
+trek_module *trek_nn_flatten_with(const trek_flatten_opts *opts)
+{
+    return pair_new(&flatten_class, option_dim(opts ? opts->start_dim : 0, 1), option_dim(opts ? opts->end_dim : 0, -1));
+}
+
+trek_module *trek_nn_flatten(void) { return trek_nn_flatten_with(NULL); }
+
+/* --- nothing -------------------------------------------------------------------- */
+
+static trek_var *identity_forward(trek_module *self, trek_var *x) { return (void)self, x; }
+
+static const trek_module_class identity_class = { .name = "identity", .size = sizeof(trek_module), .forward = identity_forward };
+
+trek_module *trek_nn_identity(void) { return trek_module_new(&identity_class); }

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The safetensors format: 8 bytes header length (little-endian), a JSON header
+ * {"name": {"dtype", "shape", "data_offsets"}, "__metadata__": {...}}, padded
+ * with spaces so that the data begins 64-byte aligned, then the data, row-major
+ * and little-endian, without gaps. Internal: trek_state_write and _read are the doors.
+ *
+ * Aliases stand in the metadata as a JSON text, "trek.aliases": {"alias": "name"}. */
+#ifndef TREK_NN_SAFETENSORS_H
+#define TREK_NN_SAFETENSORS_H
+
+#include "nn/state_internal.h"
+#include "nn/text.h"
+
+#define TREK_SAFETENSORS_MAX_HEADER 100000000 /* the format's own bound */
+#define TREK_SAFETENSORS_ALIASES "trek.aliases"
+
+/* The format's name of a dtype. */
+const char *trek_safetensors_dtype(trek_dtype dtype);
+
+/* Where a tensor's bytes lie, as the header says. */
+typedef struct trek_safetensors_item {
+    char *name;
+    trek_dtype dtype;
+    trek_shape shape;
+    uint64_t begin, end;
+} trek_safetensors_item;
+
+typedef struct trek_safetensors_header {
+    trek_safetensors_item *items;
+    int n_items, cap_items;
+} trek_safetensors_header;
+
+/* Parses and checks a header of `length` bytes over `data_bytes` bytes of data.
+ * Metadata goes into `state` (aliases excepted, which are left in its texts);
+ * items come back in the order of their data. `path` is for messages.
+ * What was made is in *header even on failure. */
+trek_status trek_safetensors_parse(const char *text, size_t length, uint64_t data_bytes, const char *path,
+                                   trek_safetensors_header *header, trek_state *state);
+void trek_safetensors_header_clear(trek_safetensors_header *header);
+/* Adds the aliases that the text "trek.aliases" lists, and drops the text. */
+trek_status trek_safetensors_read_aliases(trek_state *state, const char *path);
+
+/* A string in JSON, quotes included. */
+void trek_json_string(trek_text *out, const char *string);
+
+#endif

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading the header of a safetensors file. Nothing in it is trusted. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "nn/json.h"
+#include "nn/safetensors.h"
+#include "tensor/memory_internal.h"
+#include "tensor/status_internal.h"
+
+#define MAX_NOTES 10000 /* they are looked up one by one */
+
+static const char *const dtype_names[TREK_DTYPE_COUNT] = {
+    [TREK_F32] = "F32", [TREK_F64] = "F64", [TREK_BF16] = "BF16", [TREK_F16] = "F16",
+    [TREK_I64] = "I64", [TREK_I32] = "I32", [TREK_U8] = "U8",     [TREK_BOOL] = "BOOL",
+};
+
+const char *trek_safetensors_dtype(trek_dtype dtype) { return dtype_names[dtype]; }
+
+void trek_safetensors_header_clear(trek_safetensors_header *header)
+{
+    for (int k = 0; k < header->n_items; k++)
+        trek_free(header->items[k].name);
+    trek_free(header->items);
+    *header = (trek_safetensors_header){ 0 };
+}
+
+/* --- one tensor ------------------------------------------------------------------ */
+
+static bool parse_dtype(trek_json *json, trek_safetensors_item *item)
+{
+    char *name;
+    if (!trek_json_string_new(json, &name))
+        return false;
+    int dtype = 0;
+    while (dtype < TREK_DTYPE_COUNT && strcmp(dtype_names[dtype], name) != 0)
+        dtype++;
+    if (dtype == TREK_DTYPE_COUNT)
+        trek_fail(TREK_ERR_UNSUPPORTED, "%s: %s has dtype %.32s, which trek does not have", json->path, item->name, name);
+    item->dtype = (trek_dtype)dtype;
+    trek_free(name);
+    return dtype < TREK_DTYPE_COUNT;
+}
+
+static bool parse_shape(trek_json *json, trek_safetensors_item *item)
+{
+    bool more;
+    item->shape.ndim = 0;
+    if (!trek_json_expect(json, '[') || !trek_json_first(json, ']', &more))
+        return false;
+    while (more) {
+        int64_t size;
+        if (item->shape.ndim == TREK_MAX_DIMS)
+            return trek_json_fail(json, "more dimensions than trek has");
+        if (!trek_json_integer(json, &size) || !trek_json_next(json, ']', &more))
+            return false;
+        item->shape.sizes[item->shape.ndim++] = size;
+    }
+    return true;
+}
+
+static bool parse_offsets(trek_json *json, trek_safetensors_item *item)
+{
+    int64_t begin, end;
+    if (!trek_json_expect(json, '[') || !trek_json_integer(json, &begin) || !trek_json_expect(json, ',') ||
+        !trek_json_integer(json, &end) || !trek_json_expect(json, ']'))
+        return false;
+    item->begin = (uint64_t)begin;
+    item->end = (uint64_t)end;
+    return true;
+}
+
+/* Which of the three fields a key is: 0, 1, 2; -1 for none. */
+static int field_of(const char *key)
+{
+    static const char *const fields[] = { "dtype", "shape", "data_offsets" };
+    for (int k = 0; k < 3; k++)
+        if (strcmp(key, fields[k]) == 0)
+            return k;
+    return -1;
+}
+
+static bool parse_item(trek_json *json, trek_safetensors_item *item)
+{
+    static bool (*const parsers[])(trek_json *, trek_safetensors_item *) = { parse_dtype, parse_shape, parse_offsets };
+    bool more, seen[3] = { false };
+    if (!trek_json_expect(json, '{') || !trek_json_first(json, '}', &more))
+        return false;
+    while (more) {
+        char *key;
+        if (!trek_json_key_new(json, &key))
+            return false;
+        int field = field_of(key);
+        trek_free(key);
+        if (field < 0 || seen[field])
+            return trek_json_fail(json, field < 0 ? "an unknown field of a tensor" : "a field that stands there twice");
+        seen[field] = true;
+        if (!parsers[field](json, item) || !trek_json_next(json, '}', &more))
+            return false;
+    }
+    return (seen[0] && seen[1] && seen[2]) || trek_json_fail(json, "a tensor needs dtype, shape and data_offsets");
+}
+
+/* --- the whole header --------------------------------------------------------------- */
+
+/* {"key": "text", ...} */
+static bool parse_metadata(trek_json *json, trek_state *state)
+{
+    bool more;
+    if (!trek_json_expect(json, '{') || !trek_json_first(json, '}', &more))
+        return false;
+    while (more) {
+        char *key, *text = NULL;
+        if (state->n_notes >= MAX_NOTES)
+            return trek_json_fail(json, "more metadata than any file needs");
+        if (!trek_json_key_new(json, &key))
+            return false;
+        bool ok = !trek_state_text(state, key) || trek_json_fail(json, "a key of __metadata__ that stands there twice");
+        ok = ok && trek_json_string_new(json, &text) && trek_state_set_text(state, key, text) == TREK_OK;
+        trek_free(key);
+        trek_free(text);
+        if (!ok || !trek_json_next(json, '}', &more))
+            return false;
+    }
+    return true;
+}
+
+static bool parse_tensor(trek_json *json, const char *name, trek_safetensors_header *header)
+{
+    if (!*name)
+        return trek_json_fail(json, "a tensor without a name");
+    if (trek_array_grow(&header->items, &header->cap_items, header->n_items + 1, sizeof *header->items) != TREK_OK)
+        return false;
+    trek_safetensors_item *item = &header->items[header->n_items];
+    *item = (trek_safetensors_item){ .name = trek_strdup(name) };
+    if (!item->name)
+        return false;
+    header->n_items++;
+    return parse_item(json, item);
+}
+
+static bool parse_header(trek_json *json, trek_safetensors_header *header, trek_state *state)
+{
+    bool more, metadata = false;
+    if (json->at == json->end || *json->at != '{')
+        return trek_json_fail(json, "'{' expected at once");
+    json->at++;
+    trek_json_first(json, '}', &more);
+    while (more) {
+        char *name;
+        if (!trek_json_key_new(json, &name))
+            return false;
+        bool is_metadata = strcmp(name, "__metadata__") == 0, ok;
+        if (is_metadata && metadata)
+            ok = trek_json_fail(json, "__metadata__ stands there twice");
+        else
+            ok = is_metadata ? parse_metadata(json, state) : parse_tensor(json, name, header);
+        metadata = metadata || is_metadata;
+        trek_free(name);
+        if (!ok || !trek_json_next(json, '}', &more))
+            return false;
+    }
+    return trek_json_peek(json) == 0 && json->at == json->end ? true : trek_json_fail(json, "text after the header's end");
+}
+
+/* --- do the parts fit together? ------------------------------------------------------- */
+
+static trek_status check_size(const trek_safetensors_item *item, const char *path)
+{
+    uint64_t bytes = trek_dtype_size(item->dtype);
+    bool overflow = false;
+    for (int d = 0; d < item->shape.ndim; d++)
+        if (item->shape.sizes[d] == 0)
+            bytes = 0;
+    for (int d = 0; d < item->shape.ndim && bytes > 0; d++) {
+        overflow = overflow || bytes > (uint64_t)INT64_MAX / (uint64_t)item->shape.sizes[d];
+        bytes = overflow ? bytes : bytes * (uint64_t)item->shape.sizes[d];
+    }
+    if (overflow || item->end < item->begin || item->end - item->begin != bytes)
+        return trek_fail(TREK_ERR_FORMAT, "%s: %s: data_offsets do not fit its shape and dtype", path, item->name);
+    return TREK_OK;
+}
+
+static int by_offset(const void *a, const void *b)
+{
+    const trek_safetensors_item *x = a, *y = b;
+    if (x->begin != y->begin)
+        return x->begin < y->begin ? -1 : 1;
+    return x->end < y->end ? -1 : x->end > y->end;
+}
+
+/* Sorted, every byte of the data belongs to exactly one tensor. */
+static trek_status check_items(trek_safetensors_header *header, uint64_t data_bytes, const char *path)
+{
+    uint64_t at = 0;
+    for (int k = 0; k < header->n_items; k++) {
+        trek_status status = check_size(&header->items[k], path);
+        if (status != TREK_OK)
+            return status;
+    }
+    if (header->n_items > 0)
+        qsort(header->items, (size_t)header->n_items, sizeof *header->items, by_offset);
+    for (int k = 0; k < header->n_items; k++) {
+        const trek_safetensors_item *item = &header->items[k];
+        if (item->begin != at || item->end > data_bytes)
+            return trek_fail(TREK_ERR_FORMAT, "%s: %s: its data %s", path, item->name,
+                             item->end > data_bytes ? "lies beyond the end of the file"
+                             : item->begin < at     ? "overlaps another tensor's"
+                                                    : "leaves a gap");
+        at = item->end;
+    }
+    if (at != data_bytes)
+        return trek_fail(TREK_ERR_FORMAT, "%s: %llu bytes at the end belong to no tensor", path, (unsigned long long)(data_bytes - at));
+    return TREK_OK;
+}
+
+trek_status trek_safetensors_parse(const char *text, size_t length, uint64_t data_bytes, const char *path,
+                                   trek_safetensors_header *header, trek_state *state)
+{
+    trek_json json = { text, text, text + length, path };
+    if (!parse_header(&json, header, state))
+        return trek_status_get();
+    return check_items(header, data_bytes, path);
+}
+
+trek_status trek_safetensors_read_aliases(trek_state *state, const char *path)
+{
+    const char *text = trek_state_text(state, TREK_SAFETENSORS_ALIASES);
+    if (!text)
+        return TREK_OK;
+    trek_json json = { text, text, text + strlen(text), path };
+    bool more, ok = trek_json_expect(&json, '{') && trek_json_first(&json, '}', &more);
+    while (ok && more) {
+        char *alias, *name = NULL;
+        ok = trek_json_key_new(&json, &alias) && trek_json_string_new(&json, &name);
+        if (ok && (trek_state_lookup(state, name) < 0 || trek_state_lookup(state, alias) >= 0))
+            ok = trek_json_fail(&json, "an alias of a tensor that is not there, or with a name that is taken");
+        ok = ok && trek_state_add_alias(state, alias, name) == TREK_OK && trek_json_next(&json, '}', &more);
+        trek_free(alias);
+        trek_free(name);
+    }
+    if (ok && (trek_json_peek(&json) != 0 || json.at != json.end))
+        ok = trek_json_fail(&json, "text after the list of aliases");
+    if (!ok)
+        return trek_status_get();
+    for (int k = 0; k < state->n_notes; k++) {
+        if (strcmp(state->notes[k].key, TREK_SAFETENSORS_ALIASES) != 0)
+            continue;
+        trek_free(state->notes[k].key);
+        trek_free(state->notes[k].text);
+        state->notes[k] = state->notes[--state->n_notes];
+        break;
+    }
+    return TREK_OK;
+}

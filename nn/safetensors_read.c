@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading a safetensors file. */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "nn/safetensors.h"
+#include "tensor/memory_internal.h"
+#include "tensor/status_internal.h"
+
+static trek_status fail_system(const char *path, const char *what)
+{
+    char text[128];
+    return trek_fail(TREK_ERR_IO, "%s: %s: %s", path, what, strerror_r(errno, text, sizeof text));
+}
+
+static trek_status read_bytes(int file, void *data, uint64_t bytes, uint64_t offset, const char *path)
+{
+    char *to = data;
+    while (bytes > 0) {
+        size_t part = bytes < (1u << 30) ? (size_t)bytes : (1u << 30);
+        ssize_t got = pread(file, to, part, (off_t)offset);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return fail_system(path, "read");
+        if (got == 0)
+            return trek_fail(TREK_ERR_IO, "%s: the file became shorter while it was read", path);
+        to += got;
+        offset += (uint64_t)got;
+        bytes -= (uint64_t)got;
+    }
+    return TREK_OK;
+}
+
+static trek_status read_tensor(int file, const trek_safetensors_item *item, uint64_t data_start, const char *path, trek_state *state)
+{
+    if (trek_state_lookup(state, item->name) >= 0)
+        return trek_fail(TREK_ERR_FORMAT, "%s: the name %s stands there twice", path, item->name);
+    trek_tensor *tensor = trek_tensor_empty(item->shape, item->dtype, trek_cpu(0));
+    if (!tensor)
+        return trek_status_get();
+    unsigned char *data = trek_tensor_data(tensor);
+    trek_status status = read_bytes(file, data, item->end - item->begin, data_start + item->begin, path);
+    for (uint64_t k = 0; status == TREK_OK && item->dtype == TREK_BOOL && k < item->end - item->begin; k++)
+        if (data[k] > 1)
+            status = trek_fail(TREK_ERR_FORMAT, "%s: %s: a bool that is neither 0 nor 1", path, item->name);
+    if (status == TREK_OK)
+        status = trek_state_add(state, item->name, tensor);
+    trek_tensor_release(tensor);
+    return status;
+}
+
+/* The header's length and text; *text is a new string. */
+static trek_status read_header(int file, uint64_t size, const char *path, uint64_t *length, char **text)
+{
+    unsigned char prefix[8];
+    if (size < sizeof prefix)
+        return trek_fail(TREK_ERR_FORMAT, "%s: too short for a safetensors file", path);
+    trek_status status = read_bytes(file, prefix, sizeof prefix, 0, path);
+    if (status != TREK_OK)
+        return status;
+    *length = 0;
+    for (int k = 7; k >= 0; k--)
+        *length = *length << 8 | prefix[k];
+    if (*length > TREK_SAFETENSORS_MAX_HEADER || *length > size - sizeof prefix)
+        return trek_fail(TREK_ERR_FORMAT, "%s: no safetensors file: a header of %llu bytes does not fit", path,
+                         (unsigned long long)*length);
+    *text = trek_alloc((size_t)*length + 1);
+    if (!*text)
+        return TREK_ERR_MEMORY;
+    return read_bytes(file, *text, *length, sizeof prefix, path);
+}
+
+static trek_status read_file(int file, const char *path, trek_state *state)
+{
+    struct stat info;
+    if (fstat(file, &info) != 0)
+        return fail_system(path, "stat");
+    if (!S_ISREG(info.st_mode))
+        return trek_fail(TREK_ERR_IO, "%s: is no regular file", path);
+    uint64_t size = (uint64_t)info.st_size, length = 0;
+    char *text = NULL;
+    trek_safetensors_header header = { 0 };
+    trek_status status = read_header(file, size, path, &length, &text);
+    if (status == TREK_OK)
+        status = trek_safetensors_parse(text, (size_t)length, size - 8 - length, path, &header, state);
+    for (int k = 0; k < header.n_items && status == TREK_OK; k++)
+        status = read_tensor(file, &header.items[k], 8 + length, path, state);
+    if (status == TREK_OK)
+        status = trek_safetensors_read_aliases(state, path);
+    trek_safetensors_header_clear(&header);
+    trek_free(text);
+    return status;
+}
+
+trek_state *trek_state_read(const char *path)
+{
+    if (!path) {
+        trek_fail_missing("state_read", "path");
+        return NULL;
+    }
+    trek_state *state = trek_state_new();
+    if (!state)
+        return NULL;
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* not to hang on a pipe */
+    trek_status status = file < 0 ? fail_system(path, "open") : read_file(file, path, state);
+    if (file >= 0)
+        close(file);
+    if (status != TREK_OK)
+        trek_state_free(&state);
+    return state;
+}

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writing a safetensors file: beside its place, synced, then renamed. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "nn/safetensors.h"
+#include "tensor/memory_internal.h"
+#include "tensor/status_internal.h"
+
+/* --- the header ---------------------------------------------------------------------- */
+
+void trek_json_string(trek_text *out, const char *string)
+{
+    trek_text_add(out, "\"");
+    for (const char *p = string; *p; p++) {
+        const char *from = p;
+        while (*p && *p != '"' && *p != '\\' && (unsigned char)*p >= 0x20)
+            p++;
+        trek_text_bytes(out, from, (size_t)(p - from));
+        if (!*p)
+            break;
+        if (*p == '"' || *p == '\\')
+            trek_text_format(out, "\\%c", *p);
+        else
+            trek_text_format(out, "\\u%04x", (unsigned)(unsigned char)*p);
+    }
+    trek_text_add(out, "\"");
+}
+
+static void write_pair(trek_text *out, const char *key, const char *text)
+{
+    trek_json_string(out, key);
+    trek_text_add(out, ":");
+    trek_json_string(out, text);
+}
+
+static void write_aliases(trek_text *out, const trek_state *state)
+{
+    trek_text list = { 0 };
+    trek_text_add(&list, "{");
+    for (int k = 0; k < state->n_aliases; k++) {
+        trek_text_add(&list, k > 0 ? "," : "");
+        write_pair(&list, state->aliases[k].name, state->entries[state->aliases[k].entry].name);
+    }
+    trek_text_add(&list, "}");
+    trek_text_add(out, ",");
+    if (list.failed)
+        out->failed = true;
+    else
+        write_pair(out, TREK_SAFETENSORS_ALIASES, list.data);
+    trek_text_clear(&list);
+}
+
+/* "format": "pt" is what others look for to take names and layouts for PyTorch's, which they are. */
+static void write_metadata(trek_text *out, const trek_state *state)
+{
+    trek_text_add(out, "\"__metadata__\":{\"format\":\"pt\"");
+    for (int k = 0; k < state->n_notes; k++) {
+        if (strcmp(state->notes[k].key, "format") == 0 || strcmp(state->notes[k].key, TREK_SAFETENSORS_ALIASES) == 0)
+            continue;
+        trek_text_add(out, ",");
+        write_pair(out, state->notes[k].key, state->notes[k].text);
+    }
+    if (state->n_aliases > 0)
+        write_aliases(out, state);
+    trek_text_add(out, "}");
+}
+
+/* Wide elements first, so that every tensor is aligned to its elements; else in order. */
+static trek_status data_order(const trek_state *state, int **order)
+{
+    int count = 0;
+    *order = trek_calloc((size_t)state->n_entries + 1, sizeof **order);
+    if (!*order)
+        return TREK_ERR_MEMORY;
+    for (size_t size = 8; size > 0; size /= 2)
+        for (int k = 0; k < state->n_entries; k++)
+            if (trek_dtype_size(trek_tensor_dtype(state->entries[k].tensor)) == size)
+                (*order)[count++] = k;
+    return TREK_OK;
+}
+
+static uint64_t tensor_bytes(const trek_tensor *tensor)
+{
+    return (uint64_t)trek_tensor_numel(tensor) * trek_dtype_size(trek_tensor_dtype(tensor));
+}
+
+static void write_header(trek_text *out, const trek_state *state, const int *order)
+{
+    uint64_t at = 0;
+    trek_text_add(out, "{");
+    write_metadata(out, state);
+    for (int k = 0; k < state->n_entries; k++) {
+        const trek_state_entry *entry = &state->entries[order[k]];
+        trek_shape shape = trek_tensor_shape(entry->tensor);
+        uint64_t end = at + tensor_bytes(entry->tensor);
+        trek_text_add(out, ",");
+        trek_json_string(out, entry->name);
+        trek_text_format(out, ":{\"dtype\":\"%s\",\"shape\":[", trek_safetensors_dtype(trek_tensor_dtype(entry->tensor)));
+        for (int d = 0; d < shape.ndim; d++)
+            trek_text_format(out, "%s%" PRId64, d > 0 ? "," : "", shape.sizes[d]);
+        trek_text_format(out, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", at, end);
+        at = end;
+    }
+    trek_text_add(out, "}");
+    while (!out->failed && (8 + out->length) % 64 != 0)
+        trek_text_add(out, " ");
+}
+
+/* --- the file -------------------------------------------------------------------------- */
+
+static trek_status fail_system(const char *path, const char *what)
+{
+    char text[128];
+    return trek_fail(TREK_ERR_IO, "%s: %s: %s", path, what, strerror_r(errno, text, sizeof text));
+}
+
+static trek_status write_bytes(int file, const void *data, uint64_t bytes, const char *path)
+{
+    const char *from = data;
+    while (bytes > 0) {
+        ssize_t put = write(file, from, bytes < (1u << 30) ? (size_t)bytes : (1u << 30));
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put < 0)
+            return fail_system(path, "write");
+        from += put;
+        bytes -= (uint64_t)put;
+    }
+    return TREK_OK;
+}
+
+static trek_status write_tensor(int file, trek_tensor *tensor, const char *path)
+{
+    trek_tensor *host = trek_tensor_to(tensor, trek_tensor_device(tensor).type == TREK_CPU ? trek_tensor_device(tensor) : trek_cpu(0));
+    trek_tensor *flat = host ? trek_tensor_contiguous(host) : NULL;
+    trek_status status = flat ? write_bytes(file, trek_tensor_data(flat), tensor_bytes(flat), path) : trek_status_get();
+    trek_tensor_release(flat);
+    trek_tensor_release(host);
+    return status;
+}
+
+static trek_status write_content(int file, const trek_state *state, const char *path)
+{
+    trek_text header = { 0 };
+    int *order;
+    trek_status status = data_order(state, &order);
+    if (status != TREK_OK)
+        return status;
+    write_header(&header, state, order);
+    if (header.failed)
+        status = TREK_ERR_MEMORY;
+    else if (header.length > TREK_SAFETENSORS_MAX_HEADER)
+        status = trek_fail(TREK_ERR_ARGUMENT, "%s: the names are too long for a safetensors header", path);
+    unsigned char prefix[8];
+    for (int k = 0; k < 8; k++)
+        prefix[k] = (unsigned char)((uint64_t)header.length >> 8 * k);
+    if (status == TREK_OK)
+        status = write_bytes(file, prefix, sizeof prefix, path);
+    if (status == TREK_OK)
+        status = write_bytes(file, header.data, header.length, path);
+    for (int k = 0; k < state->n_entries && status == TREK_OK; k++)
+        status = write_tensor(file, state->entries[order[k]].tensor, path);
+    trek_text_clear(&header);
+    trek_free(order);
+    return status;
+}
+
+/* The rename is safe on disk when the directory is. Some file systems cannot sync one: then there is nothing to be done. */
+static trek_status sync_directory(const char *path)
+{
+    char *folder = trek_strdup(path);
+    if (!folder)
+        return TREK_ERR_MEMORY;
+    char *slash = strrchr(folder, '/');
+    if (slash)
+        slash[slash == folder] = 0;
+    int file = open(slash ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    trek_status status = TREK_OK;
+    if (file < 0 || (fsync(file) != 0 && errno != EINVAL && errno != ENOTSUP))
+        status = fail_system(path, "sync of its directory");
+    if (file >= 0)
+        close(file);
+    trek_free(folder);
+    return status;
+}
+
+static trek_status write_and_rename(int file, const trek_state *state, const char *temporary, const char *path)
+{
+    trek_status status = write_content(file, state, path);
+    if (status == TREK_OK && fsync(file) != 0)
+        status = fail_system(path, "sync");
+    if (close(file) != 0 && status == TREK_OK)
+        status = fail_system(path, "close");
+    if (status == TREK_OK && rename(temporary, path) != 0)
+        status = fail_system(path, "rename");
+    if (status != TREK_OK) {
+        unlink(temporary);
+        return status;
+    }
+    return sync_directory(path);
+}
+
+trek_status trek_state_write(const trek_state *state, const char *path)
+{
+    static atomic_uint counter; /* several threads may write to one directory */
+    if (!state || !path)
+        return trek_fail_missing("state_write", state ? "path" : "state");
+    char *temporary = trek_format("%s.tmp-%ld-%u", path, (long)getpid(), atomic_fetch_add(&counter, 1));
+    if (!temporary)
+        return TREK_ERR_MEMORY;
+    int file = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    trek_status status = file < 0 ? fail_system(path, "open") : write_and_rename(file, state, temporary, path);
+    trek_free(temporary);
+    return status;
+}

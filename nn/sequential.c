@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Modules one after the other. */
+#include <stdio.h>
+
+#include "autograd/ops.h"
+#include "nn/layers_internal.h"
+
+/* What a linear layer followed by this module can do in the same op. */
+static trek_activation fusable(const trek_module *first, const trek_module *second)
+{
+    if (first->klass != &trek_linear_class)
+        return TREK_ACTIVATION_NONE;
+    if (second->klass == &trek_relu_class)
+        return TREK_ACTIVATION_RELU;
+    return second->klass == &trek_gelu_class ? TREK_ACTIVATION_GELU : TREK_ACTIVATION_NONE;
+}
+
+/* Runs children[k] and, where it fuses, the one behind it; *k moves past what ran. */
+static trek_var *run_next(const trek_module_child *children, int n, int *k, trek_var *x)
+{
+    trek_module *first = children[(*k)++].module;
+    trek_activation activation = *k < n ? fusable(first, children[*k].module) : TREK_ACTIVATION_NONE;
+    if (activation == TREK_ACTIVATION_NONE)
+        return trek_forward(first, x);
+    const trek_linear_layer *linear = (const trek_linear_layer *)first;
+    ++*k;
+    return trek_linear_activation(x, linear->weight, linear->bias, activation);
+}
+
+/* Value k lives in a scope of its own that ends when value k + 1 is there. The
+ * scopes are nested, the first value in the innermost one: ending that moves the
+ * next value one scope outward. So two values are alive at any time (and one
+ * more for every INLINE_SCOPES modules). */
+static trek_var *sequential_forward(trek_module *self, trek_var *x)
+{
+    enum { INLINE_SCOPES = 16 };
+    trek_scope scopes[INLINE_SCOPES];
+    int n = self->n_children;
+    for (int k = 0; k < n && x;) {
+        int opened = 0, closed = 0;
+        while (opened < INLINE_SCOPES && opened < n - k) {
+            scopes[opened] = trek_scope_begin();
+            if (scopes[opened].depth == 0)
+                break;
+            opened++;
+        }
+        if (opened == 0)
+            return NULL;
+        for (; closed < opened && k < n && x; closed++)
+            x = trek_scope_end_keep(scopes[opened - 1 - closed], run_next(self->children, n, &k, x));
+        if (closed < opened) /* fewer steps than children, by fusing or failing: end the rest */
+            x = trek_scope_end_keep(scopes[0], x);
+    }
+    return x;
+}
+
+static void sequential_describe(const trek_module *self, char *text, size_t size)
+{
+    snprintf(text, size, "%d", self->n_children);
+}
+
+const trek_module_class trek_sequential_class = {
+    .name = "sequential",
+    .size = sizeof(trek_module),
+    .forward = sequential_forward,
+    .describe = sequential_describe,
+};
+
+static trek_status append(trek_module *sequential, trek_module *module)
+{
+    char name[16];
+    snprintf(name, sizeof name, "%d", sequential->n_children);
+    return trek_module_add(sequential, name, TREK_NO_FIELD, module) ? TREK_OK : trek_status_get();
+}
+
+/* Every module is held while it is added, so that one that stands there twice is freed once, whatever fails. */
+trek_module *trek_nn_sequential(int n, trek_module *const *modules)
+{
+    if (n < 0 || (n > 0 && !modules))
+        return trek_fail_null(TREK_ERR_ARGUMENT, "sequential: needs its modules");
+    trek_module *sequential = trek_module_new(&trek_sequential_class);
+    for (int k = 0; k < n; k++)
+        if (modules[k])
+            modules[k]->owners++;
+    for (int k = 0; k < n && sequential; k++)
+        append(sequential, modules[k]);
+    sequential = trek_module_check(sequential);
+    for (int k = 0; k < n; k++) {
+        trek_module *module = modules[k];
+        if (module && --module->owners == 0)
+            trek_module_free(&module);
+    }
+    return sequential;
+}
+
+trek_status trek_nn_sequential_add(trek_module *sequential, trek_module *module)
+{
+    if (sequential && sequential->klass != &trek_sequential_class) {
+        if (module && module->owners == 0 && module != sequential)
+            trek_module_free(&module);
+        return trek_fail(TREK_ERR_ARGUMENT, "sequential_add: a %s is no sequential", sequential->klass->name);
+    }
+    if (!sequential) {
+        trek_module_add(NULL, NULL, TREK_NO_FIELD, module);
+        return trek_status_get();
+    }
+    return append(sequential, module);
+}

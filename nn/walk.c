@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Going through a tree of modules: iterative, so that deep trees do not need a deep stack. */
+#include "nn/walk.h"
+
+#include "nn/pointer_map.h"
+#include "nn/text.h"
+#include "tensor/memory_internal.h"
+#include "tensor/status_internal.h"
+
+/* Shared modules inside shared modules multiply the paths; more than this is no model. */
+#define MAX_VISITS 4000000
+
+typedef struct walk_frame {
+    trek_module *module;
+    int next_child;
+    size_t path_length;
+} walk_frame;
+
+typedef struct walk {
+    int flags, depth, capacity, visits;
+    walk_frame *frames;
+    trek_pointer_map seen;
+    trek_text path;
+    trek_module_fn fn;
+    void *arg;
+} walk;
+
+static void path_cut(trek_text *path, size_t length)
+{
+    path->length = length;
+    if (path->data)
+        path->data[length] = 0;
+}
+
+static trek_status enter(walk *w, trek_module *module, const char *name)
+{
+    if (!(w->flags & TREK_WALK_EVERY_PATH)) {
+        bool added;
+        trek_status status = trek_pointer_map_add(&w->seen, module, 0, &added);
+        if (status != TREK_OK || !added)
+            return status;
+    } else if (++w->visits > MAX_VISITS) {
+        return trek_fail(TREK_ERR_STATE, "%s: shared modules make too many paths", w->frames[0].module->klass->name);
+    }
+    trek_status status = trek_array_grow(&w->frames, &w->capacity, w->depth + 1, sizeof *w->frames);
+    if (status != TREK_OK)
+        return status;
+    if (w->path.length > 0)
+        trek_text_add(&w->path, ".");
+    trek_text_add(&w->path, name);
+    if (w->path.failed)
+        return TREK_ERR_MEMORY;
+    w->frames[w->depth++] = (walk_frame){ module, 0, w->path.length };
+    return w->flags & TREK_WALK_LEAVING ? TREK_OK : w->fn(w->path.data, module, w->arg);
+}
+
+/* One step: into the next child of the innermost module, or out of it. */
+static trek_status advance(walk *w)
+{
+    walk_frame *frame = &w->frames[w->depth - 1];
+    path_cut(&w->path, frame->path_length);
+    if (frame->next_child < frame->module->n_children) {
+        trek_module_child *child = &frame->module->children[frame->next_child++];
+        return enter(w, child->module, child->name);
+    }
+    trek_module *module = frame->module;
+    w->depth--;
+    return w->flags & TREK_WALK_LEAVING ? w->fn(w->path.data, module, w->arg) : TREK_OK;
+}
+
+trek_status trek_walk_modules(trek_module *root, int flags, trek_module_fn fn, void *arg)
+{
+    walk w = { .flags = flags, .fn = fn, .arg = arg };
+    trek_status status = enter(&w, root, "");
+    while (status == TREK_OK && w.depth > 0)
+        status = advance(&w);
+    trek_free(w.frames);
+    trek_pointer_map_clear(&w.seen);
+    trek_text_clear(&w.path);
+    return status;
+}
+
+typedef struct entry_walk {
+    int flags;
+    trek_pointer_map seen;
+    trek_text name;
+    trek_entry_fn fn;
+    void *arg;
+} entry_walk;
+
+static trek_status visit_entries(entry_walk *w, const char *path, const trek_module_entry *entries, int n, bool is_buffer)
+{
+    for (int k = 0; k < n; k++) {
+        if (!(w->flags & TREK_WALK_EVERY_PATH)) {
+            bool added;
+            trek_status status = trek_pointer_map_add(&w->seen, entries[k].var, 0, &added);
+            if (status != TREK_OK)
+                return status;
+            if (!added)
+                continue;
+        }
+        path_cut(&w->name, 0);
+        trek_text_add(&w->name, path);
+        trek_text_add(&w->name, *path ? "." : "");
+        trek_text_add(&w->name, entries[k].name);
+        if (w->name.failed)
+            return TREK_ERR_MEMORY;
+        trek_status status = w->fn(w->name.data, entries[k].var, is_buffer, w->arg);
+        if (status != TREK_OK)
+            return status;
+    }
+    return TREK_OK;
+}
+
+static trek_status visit_module(const char *path, trek_module *module, void *arg)
+{
+    entry_walk *w = arg;
+    trek_status status = TREK_OK;
+    if (w->flags & TREK_WALK_PARAMS)
+        status = visit_entries(w, path, module->params, module->n_params, false);
+    if (status == TREK_OK && (w->flags & TREK_WALK_BUFFERS))
+        status = visit_entries(w, path, module->buffers, module->n_buffers, true);
+    return status;
+}
+
+trek_status trek_walk_entries(trek_module *root, int flags, trek_entry_fn fn, void *arg)
+{
+    entry_walk w = { .flags = flags, .fn = fn, .arg = arg };
+    trek_status status = trek_walk_modules(root, flags & TREK_WALK_EVERY_PATH, visit_module, &w);
+    trek_pointer_map_clear(&w.seen);
+    trek_text_clear(&w.name);
+    return status;
+}

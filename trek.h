@@ -12,6 +12,7 @@
 #include "nn/module.h"
 #include "nn/state.h"
 #include "optim/optimizer.h"
+#include "optim/schedule.h"
 #include "tensor/common.h"
 #include "tensor/memory.h"
 #include "tensor/scope.h"

@@ -41,10 +41,6 @@ static trek_status check_param(const trek_params *params, int k, trek_device dev
     }
     if (var->leaf && var->leaf->grad_in_arena)
         return trek_fail(TREK_ERR_STATE, "arena: parameter '%s' belongs to another optimizer or trainer; free that first", name);
-    for (int other = 0; other < k; other++)
-        if (trek_params_var(params, other) == var)
-            return trek_fail(TREK_ERR_ARGUMENT, "arena: parameter '%s' is in the list twice (also as '%s')", name,
-                             trek_params_name(params, other));
     return TREK_OK;
 }
 

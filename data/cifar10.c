@@ -59,7 +59,7 @@ static trek_status append_file(cifar10 *set, const char *path)
     return status;
 }
 
-trek_dataset *trek_dataset_cifar10(const char *folder, trek_split split)
+trek_dataset *trek_dataset_cifar10(const char *folder, trek_data_split split)
 {
     if (!folder) {
         trek_fail_missing("dataset_cifar10", "a folder");

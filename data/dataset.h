@@ -65,12 +65,12 @@ TREK_API trek_var *trek_dataset_sample(trek_dataset *dataset, int64_t index, con
  * All return NULL on failure: IO (a file is missing or cannot be read: path and
  * reason), FORMAT (it does not hold what it should), MEMORY, ARGUMENT. */
 
-typedef enum trek_split { TREK_TRAIN, TREK_TEST } trek_split;
+typedef enum trek_data_split { TREK_TRAIN, TREK_TEST } trek_data_split;
 
 /* MNIST or a set of its format: "image" f32 [n, 1, 28, 28] in [0, 1] (the byte
  * over 255), "label" i64 [n]. Reads train-images-idx3-ubyte and
  * train-labels-idx1-ubyte (TREK_TRAIN), or t10k-... (TREK_TEST), plain or .gz. */
-TREK_API trek_dataset *trek_dataset_mnist(const char *folder, trek_split split);
+TREK_API trek_dataset *trek_dataset_mnist(const char *folder, trek_data_split split);
 /* The same from any pair of IDX files, plain or gzip'd, of unsigned bytes: images
  * [n, h, w] (one channel) or [n, c, h, w], labels [n]. */
 TREK_API trek_dataset *trek_dataset_idx(const char *images, const char *labels);
@@ -110,7 +110,7 @@ TREK_API trek_status trek_text_encode(const trek_dataset *dataset, const char *t
 
 /* CIFAR-10's binary version: "image" f32 [n, 3, 32, 32] in [0, 1], "label" i64
  * [n]. Reads data_batch_1.bin .. data_batch_5.bin (TREK_TRAIN) or test_batch.bin. */
-TREK_API trek_dataset *trek_dataset_cifar10(const char *folder, trek_split split);
+TREK_API trek_dataset *trek_dataset_cifar10(const char *folder, trek_data_split split);
 
 /* Windows over files of 16-bit little-endian token numbers (raw, or with the
  * 1024-byte header that begins with the number 20240520): "input" and "target"

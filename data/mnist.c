@@ -127,7 +127,7 @@ static char *find_file(const char *folder, const char *name)
     return NULL;
 }
 
-trek_dataset *trek_dataset_mnist(const char *folder, trek_split split)
+trek_dataset *trek_dataset_mnist(const char *folder, trek_data_split split)
 {
     if (!folder) {
         trek_fail_missing("dataset_mnist", "a folder");

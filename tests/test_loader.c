@@ -1,0 +1,606 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Samplers and the loader: every sample once, errors, scopes, threads. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "autograd/ops.h"
+#include "data/loader.h"
+
+/* The error is of this kind and its message holds `part`; it is cleared. */
+static void assert_error(trek_status status, const char *part)
+{
+    assert_string_equal(trek_status_name(trek_status_get()), trek_status_name(status));
+    if (!strstr(trek_error(), part))
+        fail_msg("\"%s\" is not in \"%s\"", part, trek_error());
+    trek_error_clear();
+}
+
+static void assert_no_error(void)
+{
+    if (trek_status_get() != TREK_OK)
+        fail_msg("error: %s", trek_error());
+}
+
+/* -- a dataset for the loader: "value" f32 [n, 1] = index, may fail or be slow --- */
+
+typedef struct counting {
+    trek_dataset base;
+    int64_t n, fail_at;
+    int delay_us;
+    atomic_int calls;
+    atomic_int *freed;
+} counting;
+
+static int64_t counting_length(const trek_dataset *self) { return ((const counting *)self)->n; }
+
+static trek_status counting_get(trek_dataset *self, const int64_t *indices, int64_t n, trek_tensor **out)
+{
+    counting *set = (counting *)self;
+    atomic_fetch_add(&set->calls, 1);
+    if (set->delay_us)
+        usleep((useconds_t)set->delay_us);
+    float values[512];
+    for (int64_t i = 0; i < n; i++) {
+        if (indices[i] == set->fail_at)
+            return trek_fail(TREK_ERR_CALLBACK, "sample %d is broken", (int)indices[i]);
+        values[i] = (float)indices[i];
+    }
+    out[0] = trek_tensor_from_data(values, trek_dims(n, 1), TREK_F32, trek_cpu(0));
+    return out[0] ? TREK_OK : trek_status_get();
+}
+
+static void counting_free(trek_dataset *self)
+{
+    counting *set = (counting *)self;
+    if (set->freed)
+        atomic_fetch_add(set->freed, 1);
+}
+
+static const char *const counting_fields[] = { "value" };
+static const trek_dataset_class counting_class = {
+    .name = "counting", .size = sizeof(counting), .length = counting_length, .get = counting_get, .free = counting_free,
+    .n_fields = 1, .fields = counting_fields,
+};
+
+static counting *counting_new(int64_t n)
+{
+    counting *set = (counting *)trek_dataset_new(&counting_class);
+    assert_non_null(set);
+    set->n = n;
+    set->fail_at = -1;
+    return set;
+}
+
+static float value_of(trek_batch *batch, int64_t row)
+{
+    trek_var *value = trek_batch_get(batch, "value");
+    assert_non_null(value);
+    return ((const float *)trek_tensor_data(trek_var_data(value)))[row];
+}
+
+/* Runs an epoch to its end and appends the values; returns how many. */
+static int drain(trek_loader *loader, float *values, int count)
+{
+    for (trek_batch *batch; (batch = trek_loader_next(loader));)
+        for (int64_t i = 0; i < trek_batch_size(batch); i++)
+            values[count++] = value_of(batch, i);
+    return count;
+}
+
+/* -- samplers -------------------------------------------------------------------- */
+
+static void every_sample_exactly_once(void **state)
+{
+    (void)state;
+    static const int64_t sizes[] = { 1, 2, 3, 5, 16, 17, 100, 1023, 60000 };
+    static int64_t order[60000];
+    static char seen[60000];
+    for (size_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++)
+        for (int64_t epoch = 0; epoch < 3; epoch++) {
+            trek_sampler *sampler = trek_sampler_random(sizes[k], 42);
+            assert_int_equal(trek_sampler_at(sampler, epoch, 0, sizes[k], order), TREK_OK);
+            memset(seen, 0, sizeof(seen));
+            for (int64_t i = 0; i < sizes[k]; i++) {
+                assert_in_range(order[i], 0, sizes[k] - 1);
+                assert_int_equal(seen[order[i]]++, 0);
+            }
+            int64_t middle = sizes[k] / 2, again = -1; /* any part is the same as of the whole */
+            assert_int_equal(trek_sampler_at(sampler, epoch, middle, 1, &again), TREK_OK);
+            assert_int_equal(again, order[middle]);
+            trek_sampler_free(&sampler);
+        }
+}
+
+/* All 24 orders of 4 samples come up equally often; in a large set neighbours are
+ * unrelated, few samples stay, and epochs and seeds differ. */
+static void the_shuffle_is_even(void **state)
+{
+    (void)state;
+    enum { TRIALS = 24000, N = 20000 };
+    int counts[256] = { 0 };
+    trek_sampler *small = trek_sampler_random(4, 3);
+    for (int64_t epoch = 0; epoch < TRIALS; epoch++) {
+        int64_t o[4];
+        assert_int_equal(trek_sampler_at(small, epoch, 0, 4, o), TREK_OK);
+        counts[o[0] * 64 + o[1] * 16 + o[2] * 4 + o[3]]++;
+    }
+    trek_sampler_free(&small);
+    double chi = 0;
+    int kinds = 0;
+    for (int k = 0; k < 256; k++) {
+        kinds += counts[k] > 0;
+        chi += counts[k] ? pow(counts[k] - 1000.0, 2) / 1000.0 : 0;
+    }
+    assert_int_equal(kinds, 24);
+    assert_true(chi < 60); /* 23 degrees of freedom; beyond 60 once in 30,000 */
+
+    static int64_t a[N], b[N], c[N];
+    trek_sampler *s = trek_sampler_random(N, 1), *t = trek_sampler_random(N, 2);
+    trek_sampler_at(s, 0, 0, N, a);
+    trek_sampler_at(s, 1, 0, N, b);
+    trek_sampler_at(t, 0, 0, N, c);
+    int fixed = 0, equal_epochs = 0, equal_seeds = 0;
+    double place = 0, neighbour = 0, sigma2 = (double)N * N / 12;
+    for (int i = 0; i < N; i++) {
+        fixed += a[i] == i;
+        equal_epochs += a[i] == b[i];
+        equal_seeds += a[i] == c[i];
+        place += ((double)a[i] - N / 2.0) * (i - N / 2.0) / sigma2 / N;
+        neighbour += i ? ((double)a[i] - N / 2.0) * ((double)a[i - 1] - N / 2.0) / sigma2 / N : 0;
+    }
+    assert_in_range(fixed, 0, 8); /* about 1 of each expected */
+    assert_in_range(equal_epochs, 0, 8);
+    assert_in_range(equal_seeds, 0, 8);
+    assert_true(fabs(place) < 0.03 && fabs(neighbour) < 0.03); /* 4 sigma */
+    trek_sampler_free(&s);
+    trek_sampler_free(&t);
+}
+
+static void sampler_refusals(void **state)
+{
+    (void)state;
+    int64_t out[4];
+    assert_null(trek_sampler_random(-1, 0));
+    assert_error(TREK_ERR_ARGUMENT, "-1 samples");
+    trek_sampler *s = trek_sampler_sequential(3);
+    assert_int_equal(trek_sampler_at(s, 0, 0, 3, out), TREK_OK);
+    assert_int_equal(out[2], 2);
+    assert_int_equal(trek_sampler_at(s, 0, 1, 3, out), TREK_ERR_ARGUMENT);
+    assert_error(TREK_ERR_ARGUMENT, "3 positions from 1 on");
+    assert_int_equal(trek_sampler_at(s, -1, 0, 1, out), TREK_ERR_ARGUMENT);
+    assert_error(TREK_ERR_ARGUMENT, "epoch -1");
+    trek_sampler_free(&s);
+    trek_sampler_free(&s);
+}
+
+/* -- the loader ------------------------------------------------------------------- */
+
+static void loader_gives_every_sample(void **state)
+{
+    (void)state;
+    for (int prefetch = TREK_OFF; prefetch < 5; prefetch++) {
+        trek_loader *loader = trek_loader_new(&counting_new(103)->base, &(trek_loader_opts){
+            .batch_size = 10, .shuffle = true, .seed = 5, .prefetch = prefetch });
+        assert_no_error();
+        assert_int_equal(trek_loader_batches(loader), 11);
+        float first[103], values[103];
+        for (int epoch = 0; epoch < 3; epoch++) {
+            bool seen[103] = { false };
+            assert_int_equal(trek_loader_start(loader, epoch), TREK_OK);
+            assert_int_equal(drain(loader, values, 0), 103);
+            assert_null(trek_loader_next(loader));
+            for (int i = 0; i < 103; i++) {
+                assert_false(seen[(int)values[i]]);
+                seen[(int)values[i]] = true;
+            }
+            if (epoch == 0)
+                memcpy(first, values, sizeof(first));
+            else
+                assert_memory_not_equal(first, values, sizeof(first));
+        }
+        assert_int_equal(trek_loader_start(loader, 0), TREK_OK);
+        assert_int_equal(drain(loader, values, 0), 103);
+        assert_memory_equal(first, values, sizeof(first));
+        assert_no_error();
+        trek_loader_free(&loader);
+        assert_null(loader);
+    }
+}
+
+static void loader_drop_last(void **state)
+{
+    (void)state;
+    float values[64];
+    trek_loader *loader = trek_loader_new(&counting_new(23)->base, &(trek_loader_opts){ .batch_size = 5, .drop_last = true });
+    assert_int_equal(trek_loader_batches(loader), 4);
+    assert_int_equal(trek_loader_samples(loader), 20);
+    trek_loader_start(loader, 0);
+    assert_int_equal(drain(loader, values, 0), 20);
+    for (int i = 0; i < 20; i++)
+        assert_true(values[i] == (float)i);
+    trek_loader_free(&loader);
+    loader = trek_loader_new(&counting_new(3)->base, &(trek_loader_opts){ .batch_size = 64 });
+    trek_loader_start(loader, 0);
+    assert_int_equal(trek_batch_size(trek_loader_next(loader)), 3);
+    assert_null(trek_loader_next(loader));
+    trek_loader_free(&loader);
+    assert_no_error();
+}
+
+static void loader_refusals(void **state)
+{
+    (void)state;
+    atomic_int freed = 0;
+    counting *set = counting_new(5);
+    set->freed = &freed;
+    assert_null(trek_loader_new(&set->base, &(trek_loader_opts){ .batch_size = 6, .drop_last = true }));
+    assert_error(TREK_ERR_ARGUMENT, "with drop_last no batch would remain");
+    assert_int_equal(freed, 1); /* owned also on failure */
+    assert_null(trek_loader_new(&counting_new(5)->base, &(trek_loader_opts){ 0 }));
+    assert_error(TREK_ERR_ARGUMENT, "batch_size is 0");
+    assert_null(trek_loader_new(&counting_new(5)->base, &(trek_loader_opts){ .batch_size = -4 }));
+    assert_error(TREK_ERR_ARGUMENT, "batch_size is -4");
+    assert_null(trek_loader_new(&counting_new(5)->base, NULL));
+    assert_error(TREK_ERR_ARGUMENT, "batch_size");
+    assert_null(trek_loader_new(&counting_new(0)->base, &(trek_loader_opts){ .batch_size = 4 }));
+    assert_error(TREK_ERR_ARGUMENT, "no samples");
+    assert_null(trek_loader_new(&counting_new(5)->base, &(trek_loader_opts){
+        .batch_size = 4, .shuffle = true, .sampler = trek_sampler_sequential(5) }));
+    assert_error(TREK_ERR_ARGUMENT, "sampler");
+    assert_null(trek_loader_new(trek_dataset_mnist("/nowhere", TREK_TRAIN), &(trek_loader_opts){
+        .batch_size = 4, .sampler = trek_sampler_sequential(5) }));
+    assert_null(trek_loader_next(NULL));
+    assert_int_not_equal(trek_loader_start(NULL, 0), TREK_OK);
+    assert_null(trek_batch_get(NULL, "image"));
+    assert_error(TREK_ERR_IO, "/nowhere"); /* the first error, not a later one */
+    trek_loader *loader = trek_loader_new(&counting_new(5)->base, &(trek_loader_opts){ .batch_size = 2 });
+    assert_null(trek_loader_next(loader));
+    assert_error(TREK_ERR_STATE, "trek_loader_start comes first");
+    assert_int_equal(trek_loader_start(loader, -1), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+    assert_int_equal(trek_loader_seek(loader, 0, 4), TREK_ERR_ARGUMENT);
+    assert_error(TREK_ERR_ARGUMENT, "batch 4 does not exist");
+    trek_loader_start(loader, 0);
+    trek_batch *batch = trek_loader_next(loader);
+    assert_null(trek_batch_get(batch, "values"));
+    assert_error(TREK_ERR_ARGUMENT, "no field \"values\"; its fields are: value");
+    trek_loader_free(&loader);
+    trek_loader_free(&loader);
+    trek_loader_free(NULL);
+}
+
+static void loader_stops_at_errors(void **state)
+{
+    (void)state;
+    for (int prefetch = TREK_OFF; prefetch < 4; prefetch++) {
+        counting *set = counting_new(20);
+        set->fail_at = 9;
+        trek_loader *loader = trek_loader_new(&set->base, &(trek_loader_opts){ .batch_size = 4, .prefetch = prefetch });
+        float values[32];
+        trek_loader_start(loader, 0);
+        assert_int_equal(drain(loader, values, 0), 8);
+        assert_int_equal(trek_loader_start(loader, 1), TREK_ERR_CALLBACK); /* nothing goes on while it is set */
+        assert_null(trek_loader_next(loader));
+        assert_error(TREK_ERR_CALLBACK, "sample 9 is broken");
+        trek_loader_start(loader, 2);
+        assert_int_equal(value_of(trek_loader_next(loader), 0), 0);
+        trek_fail(TREK_ERR_SHAPE, "the user's own");
+        assert_null(trek_loader_next(loader));
+        assert_error(TREK_ERR_SHAPE, "the user's own");
+        trek_loader_free(&loader); /* with an untaken failure in the ring */
+        assert_no_error();
+    }
+}
+
+static void loader_cancels_in_the_middle(void **state)
+{
+    (void)state;
+    for (int prefetch = TREK_OFF; prefetch < 4; prefetch++) {
+        counting *set = counting_new(64);
+        set->delay_us = 300;
+        trek_loader *loader = trek_loader_new(&set->base, &(trek_loader_opts){
+            .batch_size = 4, .shuffle = true, .prefetch = prefetch });
+        float whole[64], values[64];
+        trek_loader_start(loader, 3);
+        assert_int_equal(drain(loader, whole, 0), 64);
+        for (int round = 0; round < 20; round++) {
+            trek_loader_start(loader, round);
+            for (int k = 0; k < round % 5; k++)
+                assert_non_null(trek_loader_next(loader));
+        }
+        trek_loader_start(loader, 3);
+        assert_int_equal(drain(loader, values, 0), 64);
+        assert_memory_equal(whole, values, sizeof(whole));
+        trek_loader_start(loader, 4);
+        trek_loader_next(loader);
+        trek_loader_free(&loader);
+        assert_no_error();
+    }
+}
+
+static void loader_resumes(void **state)
+{
+    (void)state;
+    trek_loader_opts opts = { .batch_size = 8, .shuffle = true, .seed = 11 };
+    trek_loader *a = trek_loader_new(&counting_new(50)->base, &opts), *b = trek_loader_new(&counting_new(50)->base, &opts);
+    float whole[50], rest[50];
+    trek_loader_start(a, 6);
+    assert_int_equal(drain(a, whole, 0), 50);
+    trek_loader_start(a, 6);
+    for (int k = 0; k < 3; k++)
+        trek_loader_next(a);
+    int64_t epoch = -1, batch = -1;
+    trek_loader_position(a, &epoch, &batch);
+    assert_int_equal(epoch, 6);
+    assert_int_equal(batch, 3);
+    trek_loader_free(&a);
+    trek_loader_seek(b, epoch, batch);
+    assert_int_equal(drain(b, rest, 0), 26);
+    assert_memory_equal(rest, whole + 24, 26 * sizeof(float));
+    trek_loader_seek(b, 6, 7);
+    assert_null(trek_loader_next(b));
+    trek_loader_free(&b);
+    assert_no_error();
+}
+
+static void loader_fetches_ahead(void **state)
+{
+    (void)state;
+    counting *set = counting_new(40);
+    trek_loader *loader = trek_loader_new(trek_dataset_retain(&set->base), &(trek_loader_opts){ .batch_size = 4, .prefetch = 3 });
+    trek_loader_start(loader, 0);
+    for (int wait = 0; atomic_load(&set->calls) < 3 && wait < 5000; wait++)
+        usleep(1000);
+    usleep(20000);
+    assert_int_equal(atomic_load(&set->calls), 3); /* no more than asked for */
+    trek_batch *batch = trek_loader_next(loader);
+    assert_int_equal(trek_batch_indices(batch)[1], 1);
+    for (int wait = 0; atomic_load(&set->calls) < 4 && wait < 5000; wait++)
+        usleep(1000);
+    assert_int_equal(atomic_load(&set->calls), 4);
+    trek_loader_free(&loader);
+    trek_dataset *rest = &set->base;
+    trek_dataset_free(&rest);
+}
+
+static int64_t reversed_length(const trek_sampler *self)
+{
+    (void)self;
+    return 6;
+}
+
+static trek_status reversed_at(const trek_sampler *self, int64_t epoch, int64_t first, int64_t count, int64_t *indices)
+{
+    (void)self;
+    for (int64_t i = 0; i < count; i++)
+        indices[i] = epoch == 9 ? 1000 : 5 - (first + i);
+    return TREK_OK;
+}
+
+static void loader_takes_a_sampler_of_ones_own(void **state)
+{
+    (void)state;
+    static const trek_sampler_class reversed = { .name = "reversed", .size = sizeof(trek_sampler), .length = reversed_length,
+                                                 .at = reversed_at };
+    trek_loader *loader = trek_loader_new(&counting_new(50)->base, &(trek_loader_opts){
+        .batch_size = 4, .sampler = trek_sampler_new(&reversed) });
+    float values[16];
+    trek_loader_start(loader, 0);
+    assert_int_equal(drain(loader, values, 0), 6);
+    for (int i = 0; i < 6; i++)
+        assert_true(values[i] == (float)(5 - i));
+    trek_loader_start(loader, 9);
+    assert_null(trek_loader_next(loader));
+    assert_error(TREK_ERR_ARGUMENT, "sample 1000 of 50");
+    trek_loader_free(&loader);
+}
+
+/* -- scopes ------------------------------------------------------------------------ */
+
+static void ops_need_no_scope_in_a_loop(void **state)
+{
+    (void)state;
+    trek_loader *loader = trek_loader_new(&counting_new(12)->base, &(trek_loader_opts){ .batch_size = 4 });
+    trek_loader_start(loader, 0);
+    double sum = 0;
+    trek_var *kept = NULL, *field = NULL;
+    for (trek_batch *batch; (batch = trek_loader_next(loader));) {
+        trek_var *twice = trek_mul_scalar(trek_batch_get(batch, "value"), 2);
+        assert_no_error();
+        for (int i = 0; i < 4; i++)
+            sum += ((float *)trek_tensor_data(trek_var_data(twice)))[i];
+        if (!kept) {
+            kept = trek_var_retain(twice);
+            field = trek_var_retain(trek_batch_get(batch, "value"));
+        }
+    }
+    assert_true(sum == 132);
+    assert_true(((float *)trek_tensor_data(trek_var_data(kept)))[3] == 6);
+    assert_true(((float *)trek_tensor_data(trek_var_data(field)))[3] == 3);
+    assert_null(trek_mul_scalar(kept, 2)); /* the epoch has ended, and with it the scope */
+    assert_error(TREK_ERR_SCOPE, "scope");
+    trek_var_release(kept);
+    trek_var_release(field);
+    trek_loader_start(loader, 1);
+    trek_loader_next(loader);
+    trek_loader_free(&loader); /* ends the batch, too */
+    trek_tensor *one = trek_tensor_from_data(&(float){ 1 }, trek_dims(1), TREK_F32, trek_cpu(0));
+    trek_var *var = trek_var_new(one, false);
+    assert_null(trek_mul_scalar(var, 2));
+    assert_error(TREK_ERR_SCOPE, "scope");
+    trek_var_release(var);
+    trek_tensor_release(one);
+}
+
+/* An evaluation inside a training loop: the training batch and what was made of it stay. */
+static void loaders_nest(void **state)
+{
+    (void)state;
+    trek_loader *train = trek_loader_new(&counting_new(12)->base, &(trek_loader_opts){ .batch_size = 4 });
+    trek_loader *test = trek_loader_new(&counting_new(6)->base, &(trek_loader_opts){ .batch_size = 2 });
+    int batches = 0;
+    for (int epoch = 0; epoch < 2; epoch++) {
+        trek_loader_start(train, epoch);
+        for (trek_batch *batch; (batch = trek_loader_next(train));) {
+            trek_var *made = trek_add_scalar(trek_batch_get(batch, "value"), 1);
+            trek_loader_start(test, 0);
+            for (trek_batch *inner; (inner = trek_loader_next(test)); batches++) {
+                trek_var *both = trek_add(made, trek_sum(trek_batch_get(inner, "value"), trek_dims_none(), false));
+                assert_no_error();
+                assert_non_null(both);
+            }
+            assert_true(value_of(batch, 0) + 1 == ((float *)trek_tensor_data(trek_var_data(made)))[0]);
+        }
+        trek_loader_start(test, 0); /* and between epochs: now it is the outermost */
+        while (trek_loader_next(test))
+            assert_no_error();
+    }
+    assert_int_equal(batches, 18);
+    assert_no_error();
+    trek_loader_free(&train);
+    trek_loader_free(&test);
+}
+
+/* Two loaders side by side, as adversarial training has them. */
+static void loaders_interleave(void **state)
+{
+    (void)state;
+    trek_loader *a = trek_loader_new(&counting_new(12)->base, &(trek_loader_opts){ .batch_size = 2 });
+    trek_loader *b = trek_loader_new(&counting_new(40)->base, &(trek_loader_opts){ .batch_size = 2 });
+    trek_loader_start(a, 0);
+    trek_loader_start(b, 0);
+    int seen = 0;
+    for (trek_batch *x; (x = trek_loader_next(a)); seen++) {
+        trek_batch *y = trek_loader_next(b);
+        trek_var *first = trek_add(trek_batch_get(x, "value"), trek_batch_get(y, "value"));
+        y = trek_loader_next(b);
+        trek_var *second = trek_add(first, trek_batch_get(y, "value"));
+        assert_no_error();
+        assert_true(((float *)trek_tensor_data(trek_var_data(second)))[0] == (float)(2 * seen + 4 * seen + 4 * seen + 2));
+    }
+    assert_int_equal(seen, 6);
+    assert_non_null(trek_loader_next(b)); /* a is over: b's batches have the scope now */
+    trek_batch *y = trek_loader_next(b);
+    assert_non_null(trek_neg(trek_batch_get(y, "value")));
+    trek_loader_free(&a);
+    trek_loader_free(&b);
+    assert_no_error();
+}
+
+static void outer_scopes_may_end_early(void **state)
+{
+    (void)state;
+    trek_loader *loader = trek_loader_new(&counting_new(12)->base, &(trek_loader_opts){ .batch_size = 4 });
+    trek_scope outer = trek_scope_begin();
+    trek_loader_start(loader, 0);
+    trek_batch *batch = trek_loader_next(loader);
+    assert_int_equal(trek_scope_end(outer), TREK_OK);
+    assert_true(value_of(batch, 1) == 1); /* the batch is the loader's */
+    outer = trek_scope_begin();
+    batch = trek_loader_next(loader);
+    assert_non_null(trek_neg(trek_batch_get(batch, "value")));
+    trek_scope inner = trek_scope_begin(); /* left open: ends with the batch */
+    (void)inner;
+    assert_non_null(trek_loader_next(loader));
+    assert_null(trek_loader_next(loader));
+    assert_no_error();
+    assert_int_equal(trek_scope_end(outer), TREK_OK);
+    trek_loader_free(&loader);
+    assert_no_error();
+}
+
+/* -- threads, processes ------------------------------------------------------------ */
+
+static void *run_epochs(void *arg)
+{
+    trek_loader *loader = trek_loader_new(arg, &(trek_loader_opts){ .batch_size = 16, .shuffle = true });
+    static _Thread_local float values[300];
+    intptr_t total = 0;
+    for (int epoch = 0; epoch < 5; epoch++) {
+        trek_loader_start(loader, epoch);
+        total += drain(loader, values, 0);
+    }
+    trek_loader_free(&loader);
+    return (void *)total;
+}
+
+static void threads_share_a_dataset(void **state)
+{
+    (void)state;
+    trek_dataset *set = &counting_new(300)->base;
+    pthread_t threads[3];
+    for (int k = 0; k < 3; k++)
+        assert_int_equal(pthread_create(&threads[k], NULL, run_epochs, trek_dataset_retain(set)), 0);
+    for (int k = 0; k < 3; k++) {
+        void *total = NULL;
+        pthread_join(threads[k], &total);
+        assert_int_equal((intptr_t)total, 1500);
+    }
+    trek_dataset_free(&set);
+}
+
+static void children_of_a_fork_get_an_error(void **state)
+{
+    (void)state;
+    trek_loader *loader = trek_loader_new(&counting_new(12)->base, &(trek_loader_opts){ .batch_size = 4 });
+    trek_loader_start(loader, 0);
+    assert_non_null(trek_loader_next(loader));
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        bool refused = !trek_loader_next(loader) && trek_status_get() == TREK_ERR_STATE;
+        trek_error_clear();
+        refused = refused && trek_loader_start(loader, 1) == TREK_ERR_STATE;
+        trek_loader_free(&loader); /* returns, although the thread is not here */
+        _exit(refused && !loader ? 0 : 1);
+    }
+    int result = -1;
+    waitpid(child, &result, 0);
+    assert_true(WIFEXITED(result) && WEXITSTATUS(result) == 0);
+    assert_non_null(trek_loader_next(loader)); /* the parent goes on */
+    trek_loader_free(&loader);
+    assert_no_error();
+}
+
+/* A failed test leaves its error; the next begins without. */
+static int clear_error(void **state)
+{
+    (void)state;
+    trek_error_clear();
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(every_sample_exactly_once, clear_error),
+        cmocka_unit_test_setup(the_shuffle_is_even, clear_error),
+        cmocka_unit_test_setup(sampler_refusals, clear_error),
+        cmocka_unit_test_setup(loader_gives_every_sample, clear_error),
+        cmocka_unit_test_setup(loader_drop_last, clear_error),
+        cmocka_unit_test_setup(loader_refusals, clear_error),
+        cmocka_unit_test_setup(loader_stops_at_errors, clear_error),
+        cmocka_unit_test_setup(loader_cancels_in_the_middle, clear_error),
+        cmocka_unit_test_setup(loader_resumes, clear_error),
+        cmocka_unit_test_setup(loader_fetches_ahead, clear_error),
+        cmocka_unit_test_setup(loader_takes_a_sampler_of_ones_own, clear_error),
+        cmocka_unit_test_setup(ops_need_no_scope_in_a_loop, clear_error),
+        cmocka_unit_test_setup(loaders_nest, clear_error),
+        cmocka_unit_test_setup(loaders_interleave, clear_error),
+        cmocka_unit_test_setup(outer_scopes_may_end_early, clear_error),
+        cmocka_unit_test_setup(threads_share_a_dataset, clear_error),
+        cmocka_unit_test_setup(children_of_a_fork_get_an_error, clear_error),
+    };
+    return cmocka_run_group_tests_name("loader", tests, NULL, NULL);
+}

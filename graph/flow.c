@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The verbs of the flow builder: each draws nodes into the layout. */
+#include "graph/flow_internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+void trek_flow_mistake(trek_flow *flow, const char *format, ...)
+{
+    char line[256];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    flow->n_mistakes++;
+    size_t size = strlen(line);
+    if (flow->n_told + 1 < flow->n_mistakes || flow->length + size + 2 > sizeof flow->mistakes)
+        return; /* the message is full: only counted from here */
+    if (flow->length)
+        flow->mistakes[flow->length++] = '\n';
+    memcpy(flow->mistakes + flow->length, line, size + 1);
+    flow->length += size;
+    flow->n_told++;
+}
+
+static void free_unowned(trek_module *module)
+{
+    if (module && module->owners == 0)
+        trek_module_free(&module);
+}
+
+/* Remembers the module as the flow's. False: there is none, or no memory (then it has been freed). */
+static bool take(trek_flow *flow, const char *verb, trek_module *module)
+{
+    if (!module) {
+        trek_flow_mistake(flow, "%s: the module is NULL", verb);
+        return false;
+    }
+    for (int k = 0; k < flow->n_modules; k++)
+        if (flow->modules[k] == module)
+            return true;
+    if (trek_array_grow(&flow->modules, &flow->cap_modules, flow->n_modules + 1, sizeof *flow->modules) != TREK_OK) {
+        free_unowned(module);
+        flow->failed = true;
+        return false;
+    }
+    flow->modules[flow->n_modules++] = module;
+    if (module->klass->forward || module->klass->forward_many)
+        return true;
+    trek_flow_mistake(flow, "%s: module %s has no forward", verb, module->klass->name);
+    return false;
+}
+
+/* The only stream's value, or -1 and a mistake. */
+static int single_stream(trek_flow *flow, const char *verb, const trek_module *module)
+{
+    if (flow->n_streams == 1)
+        return flow->streams[0];
+    if (module)
+        trek_flow_mistake(flow, "%s(%s): %d streams are open; merge them first", verb, module->klass->name, flow->n_streams);
+    else
+        trek_flow_mistake(flow, "%s: %d streams are open; merge them first", verb, flow->n_streams);
+    return -1;
+}
+
+static bool grow(trek_flow *flow, void *array, int *capacity, int count, size_t item)
+{
+    if (trek_array_grow(array, capacity, count, item) == TREK_OK)
+        return true;
+    flow->failed = true;
+    return false;
+}
+
+/* Adds a node; returns its output's value, or -1 without memory. */
+static int add_node(trek_flow *flow, trek_graph_node_kind kind, trek_module *module, const int *inputs, int n)
+{
+    trek_graph_layout *l = &flow->layout;
+    if (!grow(flow, &l->nodes, &l->cap_nodes, l->n_nodes + 1, sizeof *l->nodes))
+        return -1;
+    int *copy = trek_alloc((size_t)n * sizeof *copy);
+    if (!copy) {
+        flow->failed = true;
+        return -1;
+    }
+    memcpy(copy, inputs, (size_t)n * sizeof *copy);
+    l->nodes[l->n_nodes++] = (trek_graph_node){
+        .kind = kind, .module = module, .number = kind == TREK_GRAPH_MODULE ? l->n_modules++ : -1, .dim = 1,
+        .n_inputs = n, .inputs = copy, .output = l->n_values++,
+    };
+    return l->n_values - 1;
+}
+
+/* Every verb that adds modules begins with this. */
+static void begin_verb(trek_flow *flow)
+{
+    flow->n_latest = 0;
+    flow->label_node = flow->fork_value = -1;
+}
+
+static int add_module(trek_flow *flow, trek_module *module, int input)
+{
+    int value = add_node(flow, TREK_GRAPH_MODULE, module, &input, 1);
+    if (value < 0)
+        return -1;
+    flow->label_node = flow->layout.n_nodes - 1;
+    if (grow(flow, &flow->latest, &flow->cap_latest, flow->n_latest + 1, sizeof *flow->latest))
+        flow->latest[flow->n_latest++] = flow->label_node;
+    return value;
+}
+
+static bool add_input(trek_flow *flow, const char *name)
+{
+    trek_graph_layout *l = &flow->layout;
+    char *copy = trek_strdup(name);
+    if (!copy || !grow(flow, &l->inputs, &l->cap_inputs, l->n_inputs + 1, sizeof *l->inputs)) {
+        trek_free(copy);
+        flow->failed = true;
+        return false;
+    }
+    l->inputs[l->n_inputs++] = (trek_graph_name){ copy, l->n_values++ };
+    return true;
+}
+
+trek_flow *trek_flow_new(void)
+{
+    trek_flow *flow = trek_calloc(1, sizeof *flow);
+    if (!flow)
+        return NULL;
+    begin_verb(flow);
+    if (!add_input(flow, "input") || !grow(flow, &flow->streams, &flow->cap_streams, 1, sizeof *flow->streams)) {
+        trek_flow_free(&flow);
+        return NULL;
+    }
+    flow->streams[0] = 0;
+    flow->n_streams = 1;
+    return flow;
+}
+
+trek_flow *trek_flow_from(trek_module *module)
+{
+    return trek_flow_through(trek_flow_new(), module);
+}
+
+/* A verb without a flow: frees what was handed to it. */
+static trek_flow *no_flow(const char *verb, trek_module *first, trek_module *second)
+{
+    if (second != first)
+        free_unowned(second);
+    free_unowned(first);
+    trek_fail_missing(verb, "flow");
+    return NULL;
+}
+
+trek_flow *trek_flow_through(trek_flow *flow, trek_module *module)
+{
+    if (!flow)
+        return no_flow("trek_flow_through", module, NULL);
+    begin_verb(flow);
+    if (!take(flow, "through", module))
+        return flow;
+    int x = single_stream(flow, "through", module);
+    int y = x < 0 ? -1 : add_module(flow, module, x);
+    if (y >= 0)
+        flow->streams[0] = y;
+    return flow;
+}
+
+trek_flow *trek_flow_also(trek_flow *flow, trek_module *module)
+{
+    if (!flow)
+        return no_flow("trek_flow_also", module, NULL);
+    begin_verb(flow);
+    if (!take(flow, "also", module))
+        return flow;
+    int x = single_stream(flow, "also", module);
+    int y = x < 0 ? -1 : add_module(flow, module, x);
+    int sum = y < 0 ? -1 : add_node(flow, TREK_GRAPH_ADD, NULL, (int[]){ x, y }, 2);
+    if (sum >= 0)
+        flow->streams[0] = sum;
+    return flow;
+}
+
+trek_flow *trek_flow_also_with(trek_flow *flow, trek_module *skip, trek_module *main)
+{
+    if (!flow)
+        return no_flow("trek_flow_also_with", skip, main);
+    begin_verb(flow);
+    bool taken = take(flow, "also_with", skip);
+    taken &= take(flow, "also_with", main);
+    int x = taken ? single_stream(flow, "also_with", main) : -1;
+    int a = x < 0 ? -1 : add_module(flow, skip, x);
+    flow->n_latest = 0; /* `using` means main */
+    int b = a < 0 ? -1 : add_module(flow, main, x);
+    int sum = b < 0 ? -1 : add_node(flow, TREK_GRAPH_ADD, NULL, (int[]){ a, b }, 2);
+    if (sum >= 0)
+        flow->streams[0] = sum;
+    return flow;
+}
+
+trek_flow *trek_flow_fork(trek_flow *flow, trek_module *module)
+{
+    if (!flow)
+        return no_flow("trek_flow_fork", module, NULL);
+    begin_verb(flow);
+    if (!take(flow, "fork", module))
+        return flow;
+    int x = single_stream(flow, "fork", module);
+    if (x >= 0)
+        flow->fork_value = add_module(flow, module, x);
+    return flow;
+}
+
+/* Frees the list's modules without an owner, each once. */
+static void free_list(trek_module *const *modules, int n)
+{
+    for (int k = 0; k < n; k++) {
+        bool seen = false;
+        for (int j = 0; j < k; j++)
+            seen |= modules[j] == modules[k];
+        if (!seen)
+            free_unowned(modules[k]);
+    }
+}
+
+trek_flow *trek_flow_split(trek_flow *flow, trek_module *const *modules, int n)
+{
+    if (!flow) {
+        if (modules)
+            free_list(modules, n);
+        return no_flow("trek_flow_split", NULL, NULL);
+    }
+    begin_verb(flow);
+    bool taken = true;
+    for (int k = 0; modules && k < n; k++)
+        taken &= take(flow, "split", modules[k]);
+    if (!modules || n < 2) {
+        trek_flow_mistake(flow, "split: needs at least 2 modules, has %d", modules ? n : 0);
+        return flow;
+    }
+    int x = taken ? single_stream(flow, "split", NULL) : -1;
+    if (x < 0 || !grow(flow, &flow->streams, &flow->cap_streams, n, sizeof *flow->streams))
+        return flow;
+    for (int k = 0; k < n; k++) {
+        int y = add_module(flow, modules[k], x);
+        if (y < 0)
+            return flow;
+        flow->streams[k] = y;
+    }
+    flow->n_streams = n;
+    flow->label_node = -1;
+    return flow;
+}
+
+static trek_flow *merge(trek_flow *flow, trek_graph_node_kind kind, int dim)
+{
+    begin_verb(flow);
+    if (flow->n_streams < 2) {
+        trek_flow_mistake(flow, "merge: only one stream is open; split first");
+        return flow;
+    }
+    int value = add_node(flow, kind, NULL, flow->streams, flow->n_streams);
+    if (value >= 0) {
+        flow->layout.nodes[flow->layout.n_nodes - 1].dim = dim;
+        flow->streams[0] = value;
+        flow->n_streams = 1;
+    }
+    return flow;
+}
+
+trek_flow *trek_flow_merge(trek_flow *flow, trek_merge how)
+{
+    if (!flow)
+        return no_flow("trek_flow_merge", NULL, NULL);
+    if (how == TREK_MERGE_ADD || how == TREK_MERGE_MEAN)
+        return merge(flow, how == TREK_MERGE_ADD ? TREK_GRAPH_ADD : TREK_GRAPH_MEAN, 0);
+    if (how == TREK_MERGE_CAT)
+        return merge(flow, TREK_GRAPH_CAT, 1);
+    trek_flow_mistake(flow, "merge: %d is no way to merge", (int)how);
+    return flow;
+}
+
+trek_flow *trek_flow_merge_cat(trek_flow *flow, int dim)
+{
+    return flow ? merge(flow, TREK_GRAPH_CAT, dim) : no_flow("trek_flow_merge_cat", NULL, NULL);
+}
+
+/* A new name for tags and inputs: true, or a mistake. */
+static bool fresh_name(trek_flow *flow, const char *verb, const char *name)
+{
+    if (!name || !*name)
+        trek_flow_mistake(flow, "%s: the name is empty", verb);
+    else if (trek_graph_layout_find(&flow->layout, name) >= 0)
+        trek_flow_mistake(flow, "%s: the name \"%s\" is taken", verb, name);
+    else
+        return true;
+    return false;
+}
+
+static void add_tag(trek_flow *flow, char *name, int value)
+{
+    trek_graph_layout *l = &flow->layout;
+    if (name && grow(flow, &l->tags, &l->cap_tags, l->n_tags + 1, sizeof *l->tags)) {
+        l->tags[l->n_tags++] = (trek_graph_name){ name, value };
+        return;
+    }
+    trek_free(name);
+    flow->failed = true;
+}
+
+trek_flow *trek_flow_tag(trek_flow *flow, const char *name)
+{
+    if (!flow)
+        return no_flow("trek_flow_tag", NULL, NULL);
+    int value = flow->fork_value;
+    flow->fork_value = -1;
+    if (!fresh_name(flow, "tag", name))
+        return flow;
+    if (value < 0 && flow->n_streams > 1)
+        trek_flow_mistake(flow, "tag \"%s\": %d streams are open; use tag_group", name, flow->n_streams);
+    else
+        add_tag(flow, trek_strdup(name), value < 0 ? flow->streams[0] : value);
+    return flow;
+}
+
+trek_flow *trek_flow_tag_group(trek_flow *flow, const char *name)
+{
+    if (!flow)
+        return no_flow("trek_flow_tag_group", NULL, NULL);
+    if (!name || !*name) {
+        trek_flow_mistake(flow, "tag_group: the name is empty");
+        return flow;
+    }
+    if (flow->n_streams < 2) {
+        trek_flow_mistake(flow, "tag_group \"%s\": needs at least 2 open streams, has 1; use tag", name);
+        return flow;
+    }
+    for (int k = 0; k < flow->n_streams; k++) {
+        char *member = trek_format("%s_%d", name, k);
+        if (!member) {
+            flow->failed = true;
+            return flow;
+        }
+        if (!fresh_name(flow, "tag_group", member)) {
+            trek_free(member);
+            return flow;
+        }
+        add_tag(flow, member, flow->streams[k]);
+    }
+    return flow;
+}
+
+trek_flow *trek_flow_using(trek_flow *flow, const char *tag)
+{
+    if (!flow)
+        return no_flow("trek_flow_using", NULL, NULL);
+    if (!tag || !*tag) {
+        trek_flow_mistake(flow, "using: the name is empty");
+        return flow;
+    }
+    if (!flow->n_latest)
+        trek_flow_mistake(flow, "using \"%s\": no module was added just before", tag);
+    for (int k = 0; k < flow->n_latest; k++) {
+        const trek_module *module = flow->layout.nodes[flow->latest[k]].module;
+        if (!module->klass->forward_many) {
+            trek_flow_mistake(flow, "using \"%s\": module %s takes one input only", tag, module->klass->name);
+            continue;
+        }
+        char *copy = trek_strdup(tag);
+        if (!copy || !grow(flow, &flow->references, &flow->cap_references, flow->n_references + 1, sizeof *flow->references)) {
+            trek_free(copy);
+            flow->failed = true;
+            return flow;
+        }
+        flow->references[flow->n_references++] = (trek_flow_reference){ flow->latest[k], copy };
+    }
+    return flow;
+}
+
+trek_flow *trek_flow_input(trek_flow *flow, const char *name)
+{
+    if (!flow)
+        return no_flow("trek_flow_input", NULL, NULL);
+    if (fresh_name(flow, "input", name))
+        add_input(flow, name);
+    return flow;
+}
+
+static bool label_is_fresh(trek_flow *flow, const char *name)
+{
+    if (!name || !*name)
+        trek_flow_mistake(flow, "label: the name is empty");
+    else if (strchr(name, '.'))
+        trek_flow_mistake(flow, "label \"%s\": has a dot", name);
+    else if (strspn(name, "0123456789") == strlen(name))
+        trek_flow_mistake(flow, "label \"%s\": is a number, which unlabelled modules are called by", name);
+    else {
+        for (int k = 0; k < flow->layout.n_nodes; k++)
+            if (flow->layout.nodes[k].label && strcmp(flow->layout.nodes[k].label, name) == 0) {
+                trek_flow_mistake(flow, "label \"%s\": is taken", name);
+                return false;
+            }
+        return true;
+    }
+    return false;
+}
+
+trek_flow *trek_flow_label(trek_flow *flow, const char *name)
+{
+    if (!flow)
+        return no_flow("trek_flow_label", NULL, NULL);
+    if (!label_is_fresh(flow, name))
+        return flow;
+    if (flow->label_node < 0) {
+        trek_flow_mistake(flow, "label \"%s\": no single module was added just before", name);
+        return flow;
+    }
+    trek_graph_node *node = &flow->layout.nodes[flow->label_node];
+    if (node->label)
+        trek_flow_mistake(flow, "label \"%s\": the module is labelled \"%s\" already", name, node->label);
+    else if (!(node->label = trek_strdup(name)))
+        flow->failed = true;
+    return flow;
+}
+
+void trek_flow_free(trek_flow **flow)
+{
+    if (!flow || !*flow)
+        return;
+    trek_flow *f = *flow;
+    *flow = NULL;
+    /* A module may have come to belong to another one that was handed in: owners are read before any is freed. */
+    for (int k = 0; k < f->n_modules; k++)
+        if (f->modules[k] && f->modules[k]->owners > 0)
+            f->modules[k] = NULL;
+    for (int k = 0; k < f->n_modules; k++)
+        free_unowned(f->modules[k]);
+    for (int k = 0; k < f->n_references; k++)
+        trek_free(f->references[k].tag);
+    trek_graph_layout_free(&f->layout);
+    trek_free(f->references);
+    trek_free(f->streams);
+    trek_free(f->latest);
+    trek_free(f->modules);
+    trek_free(f);
+}

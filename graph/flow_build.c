@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a flow to a graph: references are resolved, what is left open is named,
+ * modules become children of the graph, the route is planned. */
+#include "graph/flow_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int input_names_count(const trek_module_class *klass)
+{
+    int n = 0;
+    while (klass->input_names && klass->input_names[n])
+        n++;
+    return n;
+}
+
+/* Where a value comes from: the node, or -1 for a graph input. */
+static int producer(const trek_graph_layout *l, int value)
+{
+    for (int k = 0; k < l->n_nodes; k++)
+        if (l->nodes[k].output == value)
+            return k;
+    return -1;
+}
+
+/* The state that carries `value` to the next forward, as an input's code; 0 without memory. */
+static int state_of(trek_flow *flow, int value)
+{
+    trek_graph_layout *l = &flow->layout;
+    for (int k = 0; k < l->n_states; k++)
+        if (l->states[k] == value)
+            return ~k;
+    if (trek_array_grow(&l->states, &l->cap_states, l->n_states + 1, sizeof *l->states) != TREK_OK) {
+        flow->failed = true;
+        return 0;
+    }
+    l->states[l->n_states++] = value;
+    return ~(l->n_states - 1);
+}
+
+/* Value or state that the reference reads. Returns false with a mistake (or without memory). */
+static bool resolve(trek_flow *flow, const trek_flow_reference *reference, int *input)
+{
+    trek_graph_layout *l = &flow->layout;
+    int value = trek_graph_layout_find(l, reference->tag);
+    if (value < 0) {
+        trek_flow_mistake(flow, "using \"%s\" (%s): nothing was tagged so", reference->tag,
+                          l->nodes[reference->node].module->klass->name);
+        return false;
+    }
+    *input = producer(l, value) < reference->node ? value : state_of(flow, value);
+    return !flow->failed;
+}
+
+/* Place of a reference among the further inputs: of its name, else the first free one. */
+static int place_of(const trek_module_class *klass, const char *tag, const bool *taken, int n_places)
+{
+    for (int k = 0; klass->input_names && klass->input_names[k]; k++)
+        if (strcmp(klass->input_names[k], tag) == 0)
+            return taken[k] ? n_places : k;
+    for (int k = 0; k < n_places; k++)
+        if (!taken[k])
+            return k;
+    return n_places;
+}
+
+/* Two rounds, so that tags named like a place get it whatever the order of the calls. */
+static bool is_named(const trek_module_class *klass, const char *tag)
+{
+    for (int k = 0; klass->input_names && klass->input_names[k]; k++)
+        if (strcmp(klass->input_names[k], tag) == 0)
+            return true;
+    return false;
+}
+
+#define MOST_INPUTS 64 /* of one module, beside the first */
+
+/* Fills places[] with inputs; returns how many there are, or -1 with a mistake. */
+static int fill_places(trek_flow *flow, int index, int *places, int count)
+{
+    const trek_module_class *klass = flow->layout.nodes[index].module->klass;
+    bool taken[MOST_INPUTS] = { false };
+    int n_places = input_names_count(klass), used = 0;
+    n_places = n_places && n_places < MOST_INPUTS ? n_places : MOST_INPUTS;
+    if (count > n_places) {
+        trek_flow_mistake(flow, "using: %s takes %d further inputs, got %d", klass->name, n_places, count);
+        return -1;
+    }
+    for (int round = 0; round < 2; round++)
+        for (int k = 0; k < flow->n_references; k++) {
+            const trek_flow_reference *reference = &flow->references[k];
+            if (reference->node != index || is_named(klass, reference->tag) != (round == 0))
+                continue;
+            int place = place_of(klass, reference->tag, taken, n_places);
+            if (place >= n_places) {
+                trek_flow_mistake(flow, "using \"%s\": handed to %s twice", reference->tag, klass->name);
+                return -1;
+            }
+            if (!resolve(flow, reference, &places[place]))
+                return -1;
+            taken[place] = true;
+            used = place + 1 > used ? place + 1 : used;
+        }
+    for (int k = 0; k < used; k++)
+        if (!taken[k]) {
+            trek_flow_mistake(flow, "using: input \"%s\" of %s is left out", klass->input_names[k], klass->name);
+            return -1;
+        }
+    return used;
+}
+
+static void connect_node(trek_flow *flow, int index)
+{
+    trek_graph_node *node = &flow->layout.nodes[index];
+    int count = 0, places[MOST_INPUTS];
+    for (int k = 0; k < flow->n_references; k++)
+        count += flow->references[k].node == index;
+    if (count) {
+        int used = fill_places(flow, index, places, count);
+        if (used < 0)
+            return;
+        int *inputs = trek_realloc(node->inputs, (size_t)(1 + used) * sizeof *inputs);
+        if (!inputs) {
+            flow->failed = true;
+            return;
+        }
+        memcpy(inputs + 1, places, (size_t)used * sizeof *inputs);
+        node->inputs = inputs;
+        node->n_inputs = 1 + used;
+    }
+    const trek_graph *nested = trek_graph_from_module(node->module);
+    if (nested && nested->layout.n_inputs != node->n_inputs)
+        trek_flow_mistake(flow, "nested graph %d: has %d inputs, got %d", node->number, nested->layout.n_inputs, node->n_inputs);
+}
+
+static void finish_layout(trek_flow *flow)
+{
+    trek_graph_layout *l = &flow->layout;
+    if (!l->n_nodes && !flow->n_mistakes)
+        trek_flow_mistake(flow, "build: no module was added");
+    if (flow->n_streams > 1)
+        trek_flow_mistake(flow, "build: %d streams are open; merge them", flow->n_streams);
+    for (int k = 0; k < l->n_nodes && !flow->failed; k++)
+        if (l->nodes[k].module)
+            connect_node(flow, k);
+    l->output = flow->streams[0];
+}
+
+/* The graph's children: each module under its first node's label or number. */
+static trek_status add_children(trek_flow *flow, trek_graph *graph)
+{
+    for (int k = 0; k < graph->layout.n_nodes; k++) {
+        const trek_graph_node *node = &graph->layout.nodes[k];
+        int m = 0;
+        while (m < flow->n_modules && flow->modules[m] != node->module)
+            m++;
+        if (!node->module || m == flow->n_modules)
+            continue; /* a merge, or a module that is there already */
+        flow->modules[m] = NULL; /* handed over, also on failure */
+        char number[16];
+        snprintf(number, sizeof number, "%d", node->number);
+        if (!trek_module_add(&graph->base, node->label ? node->label : number, TREK_NO_FIELD, node->module))
+            return trek_status_get();
+    }
+    return TREK_OK;
+}
+
+static trek_graph *make_graph(trek_flow *flow)
+{
+    trek_graph *graph = (trek_graph *)trek_module_new(&trek_graph_class);
+    if (!graph)
+        return NULL;
+    graph->layout = flow->layout;
+    memset(&flow->layout, 0, sizeof flow->layout);
+    if (add_children(flow, graph) != TREK_OK || trek_graph_find_below(graph) != TREK_OK || trek_route_plan(graph) != TREK_OK)
+        graph->base.failed = true;
+    return (trek_graph *)trek_module_check(&graph->base);
+}
+
+trek_graph *trek_flow_build(trek_flow *flow)
+{
+    if (!flow) {
+        trek_fail_missing("trek_flow_build", "flow");
+        return NULL;
+    }
+    finish_layout(flow);
+    trek_graph *graph = NULL;
+    int hidden = flow->n_mistakes - flow->n_told;
+    if (flow->failed)
+        trek_fail(TREK_ERR_MEMORY, "flow: out of memory");
+    else if (hidden)
+        trek_fail(TREK_ERR_ARGUMENT, "flow: %d mistakes:\n%s\nand %d more", flow->n_mistakes, flow->mistakes, hidden);
+    else if (flow->n_mistakes > 1)
+        trek_fail(TREK_ERR_ARGUMENT, "flow: %d mistakes:\n%s", flow->n_mistakes, flow->mistakes);
+    else if (flow->n_mistakes)
+        trek_fail(TREK_ERR_ARGUMENT, "flow: %s", flow->mistakes);
+    else
+        graph = make_graph(flow);
+    trek_flow_free(&flow);
+    return graph;
+}

@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A graph as a module and as what a training loop talks to: calls go to its stepper. */
+#include "graph/graph_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+/* --- layout ---------------------------------------------------------------- */
+
+static void free_names(trek_graph_name *names, int n)
+{
+    for (int k = 0; k < n; k++)
+        trek_free(names[k].name);
+    trek_free(names);
+}
+
+void trek_graph_layout_free(trek_graph_layout *layout)
+{
+    for (int k = 0; k < layout->n_nodes; k++) {
+        trek_free(layout->nodes[k].label);
+        trek_free(layout->nodes[k].inputs);
+    }
+    trek_free(layout->nodes);
+    free_names(layout->inputs, layout->n_inputs);
+    free_names(layout->tags, layout->n_tags);
+    trek_free(layout->states);
+    memset(layout, 0, sizeof *layout);
+}
+
+static int find_name(const trek_graph_name *names, int n, const char *name)
+{
+    for (int k = 0; k < n; k++)
+        if (strcmp(names[k].name, name) == 0)
+            return k;
+    return -1;
+}
+
+int trek_graph_layout_find(const trek_graph_layout *layout, const char *name)
+{
+    int k = find_name(layout->tags, layout->n_tags, name);
+    if (k >= 0)
+        return layout->tags[k].value;
+    k = find_name(layout->inputs, layout->n_inputs, name);
+    return k >= 0 ? layout->inputs[k].value : -1;
+}
+
+/* --- the module ------------------------------------------------------------- */
+
+static trek_var *forward_one(trek_module *self, trek_var *x) { return trek_graph_run_route((trek_graph *)self, &x, 1); }
+
+static trek_var *forward_many(trek_module *self, trek_var *const *inputs, int n)
+{
+    return trek_graph_run_route((trek_graph *)self, inputs, n);
+}
+
+static void free_parts(trek_module *self)
+{
+    trek_graph *graph = (trek_graph *)self;
+    if (graph->stepper)
+        graph->stepper->klass->free(graph->stepper);
+    trek_observations_free(graph);
+    trek_free(graph->below);
+    trek_route_free(graph);
+    trek_graph_layout_free(&graph->layout);
+}
+
+const trek_module_class trek_graph_class = {
+    .name = "graph", .size = sizeof(trek_graph), .forward = forward_one, .forward_many = forward_many, .free = free_parts,
+};
+
+trek_module *trek_graph_module(trek_graph *graph) { return (trek_module *)graph; }
+
+trek_graph *trek_graph_from_module(trek_module *module)
+{
+    return module && module->klass == &trek_graph_class ? (trek_graph *)module : NULL;
+}
+
+void trek_graph_free(trek_graph **graph)
+{
+    if (!graph || !*graph)
+        return;
+    trek_module *module = &(*graph)->base;
+    trek_module_free(&module);
+    if (!module)
+        *graph = NULL;
+}
+
+static trek_module *child_named(const trek_module *parent, const char *name, size_t size)
+{
+    for (int k = 0; k < parent->n_children; k++)
+        if (strlen(parent->children[k].name) == size && memcmp(parent->children[k].name, name, size) == 0)
+            return parent->children[k].module;
+    return NULL;
+}
+
+trek_module *trek_graph_at(trek_graph *graph, const char *path)
+{
+    if (!graph) {
+        trek_fail_missing("trek_graph_at", "graph");
+        return NULL;
+    }
+    trek_module *module = &graph->base;
+    for (const char *rest = path; rest && *rest; ) {
+        size_t size = strcspn(rest, ".");
+        module = child_named(module, rest, size);
+        if (!module)
+            return trek_fail_null(TREK_ERR_ARGUMENT, "graph: there is no module at \"%s\"", path);
+        rest += size;
+        if (*rest == '.' && !*++rest)
+            return trek_fail_null(TREK_ERR_ARGUMENT, "graph: the path \"%s\" ends in a dot", path);
+    }
+    return module;
+}
+
+/* --- graphs below ------------------------------------------------------------ */
+
+static trek_status remember_graph(const char *name, trek_module *module, void *arg)
+{
+    (void)name;
+    trek_graph *graph = arg, *found = trek_graph_from_module(module);
+    if (!found || found == graph)
+        return TREK_OK;
+    if (trek_array_grow(&graph->below, &graph->cap_below, graph->n_below + 1, sizeof *graph->below) != TREK_OK)
+        return TREK_ERR_MEMORY;
+    graph->below[graph->n_below++] = found;
+    return TREK_OK;
+}
+
+trek_status trek_graph_find_below(trek_graph *graph) { return trek_module_each(&graph->base, remember_graph, graph); }
+
+trek_status trek_graph_each(trek_graph *graph, trek_graph_fn fn, void *arg)
+{
+    trek_status status = fn(graph, arg);
+    for (int k = 0; k < graph->n_below && status == TREK_OK; k++)
+        status = fn(graph->below[k], arg);
+    return status;
+}
+
+static trek_status detach_slot(trek_var **slot)
+{
+    if (!*slot || (trek_var_is_leaf(*slot) && !trek_var_requires_grad(*slot)))
+        return TREK_OK;
+    trek_scope scope = trek_scope_begin();
+    if (scope.depth == 0)
+        return trek_status_get();
+    trek_var *detached = trek_var_detach(*slot);
+    if (detached) {
+        trek_var_retain(detached);
+        trek_var_release(*slot);
+        *slot = detached;
+    }
+    trek_scope_end(scope);
+    return detached ? TREK_OK : trek_status_get();
+}
+
+static trek_status detach_one(trek_graph *graph, void *arg)
+{
+    (void)arg;
+    trek_status status = TREK_OK;
+    for (int k = 0; k < graph->layout.n_states && status == TREK_OK; k++)
+        status = detach_slot(&graph->route.states[k]);
+    for (int k = 0; k < graph->route.n_kept && status == TREK_OK; k++)
+        status = detach_slot(&graph->route.slots[graph->route.kept[k]]);
+    return status;
+}
+
+trek_status trek_graph_detach(trek_graph *graph) { return trek_graph_each(graph, detach_one, NULL); }
+
+static trek_status reset_one(trek_graph *graph, void *arg)
+{
+    (void)arg;
+    for (int k = 0; k < graph->layout.n_states; k++) {
+        trek_var_release(graph->route.states[k]);
+        graph->route.states[k] = NULL;
+    }
+    return TREK_OK;
+}
+
+trek_status trek_graph_reset_state(trek_graph *graph)
+{
+    return graph ? trek_graph_each(graph, reset_one, NULL) : trek_fail_missing("trek_graph_reset_state", "graph");
+}
+
+/* --- tags and inputs --------------------------------------------------------- */
+
+int trek_graph_input_count(const trek_graph *graph) { return graph ? graph->layout.n_inputs : 0; }
+
+const char *trek_graph_input_name(const trek_graph *graph, int k)
+{
+    return graph && k >= 0 && k < graph->layout.n_inputs ? graph->layout.inputs[k].name : NULL;
+}
+
+int trek_graph_tag_count(const trek_graph *graph) { return graph ? graph->layout.n_tags : 0; }
+
+const char *trek_graph_tag_name(const trek_graph *graph, int k)
+{
+    return graph && k >= 0 && k < graph->layout.n_tags ? graph->layout.tags[k].name : NULL;
+}
+
+trek_var *trek_graph_tag_value(trek_graph *graph, int k) { return graph->route.slots[graph->layout.tags[k].value]; }
+
+void trek_graph_put_tag(trek_graph *graph, int k, trek_var *value)
+{
+    trek_var **slot = &graph->route.slots[graph->layout.tags[k].value];
+    trek_var *old = *slot;
+    *slot = value ? trek_var_retain(value) : NULL;
+    trek_var_release(old);
+}
+
+trek_var *trek_graph_tagged(trek_graph *graph, const char *tag)
+{
+    if (!graph || !tag) {
+        trek_fail_missing("trek_graph_tagged", graph ? "tag" : "graph");
+        return NULL;
+    }
+    int k = find_name(graph->layout.tags, graph->layout.n_tags, tag);
+    if (k < 0)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "graph: nothing is tagged \"%s\"", tag);
+    return trek_graph_tag_value(graph, k);
+}
+
+/* --- the stepper -------------------------------------------------------------- */
+
+trek_stepper *trek_graph_stepper(trek_graph *graph)
+{
+    if (!graph->stepper)
+        graph->stepper = trek_stepper_single_new(graph);
+    return graph->stepper;
+}
+
+trek_status trek_graph_set_stepper(trek_graph *graph, trek_stepper *stepper)
+{
+    if (!graph || !stepper) {
+        if (stepper)
+            stepper->klass->free(stepper);
+        return trek_fail_missing("trek_graph_set_stepper", graph ? "stepper" : "graph");
+    }
+    trek_stepper *old = graph->stepper;
+    graph->stepper = stepper;
+    stepper->graph = graph;
+    if (old)
+        old->klass->free(old);
+    return TREK_OK;
+}
+
+/* The graph's stepper, or NULL and an error. */
+static inline trek_stepper *stepper_of(trek_graph *graph, const char *function)
+{
+    if (!graph) {
+        trek_fail_missing(function, "graph");
+        return NULL;
+    }
+    return graph->stepper ? graph->stepper : trek_graph_stepper(graph);
+}
+
+trek_var *trek_graph_forward(trek_graph *graph, trek_var *x)
+{
+    trek_stepper *s = stepper_of(graph, "trek_graph_forward");
+    return s ? s->klass->forward(s, &x, 1) : NULL;
+}
+
+trek_var *trek_graph_forward_many(trek_graph *graph, trek_var *const *inputs, int n)
+{
+    trek_stepper *s = stepper_of(graph, "trek_graph_forward_many");
+    return s ? s->klass->forward(s, inputs, n) : NULL;
+}
+
+trek_status trek_graph_backward(trek_graph *graph, trek_var *loss)
+{
+    trek_stepper *s = stepper_of(graph, "trek_graph_backward");
+    if (!s)
+        return trek_status_get();
+    return loss ? s->klass->backward(s, loss, -1) : trek_fail_missing("trek_graph_backward", "loss");
+}
+
+trek_status trek_graph_backward_weighted(trek_graph *graph, trek_var *loss, double weight)
+{
+    trek_stepper *s = stepper_of(graph, "trek_graph_backward_weighted");
+    if (!s)
+        return trek_status_get();
+    if (!(weight >= 0) || isinf(weight))
+        return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_backward_weighted: the weight must be finite and not negative");
+    return loss ? s->klass->backward(s, loss, weight) : trek_fail_missing("trek_graph_backward_weighted", "loss");
+}
+
+trek_status trek_graph_reduce(trek_graph *graph)
+{
+    trek_stepper *s = stepper_of(graph, "trek_graph_reduce");
+    return s ? s->klass->reduce(s) : trek_status_get();
+}
+
+trek_status trek_graph_step(trek_graph *graph)
+{
+    trek_stepper *s = stepper_of(graph, "trek_graph_step");
+    return s ? s->klass->step(s) : trek_status_get();
+}
+
+trek_status trek_graph_zero_grad(trek_graph *graph)
+{
+    trek_stepper *s = stepper_of(graph, "trek_graph_zero_grad");
+    return s ? s->klass->zero_grad(s) : trek_status_get();
+}
+
+trek_status trek_graph_set_optimizer(trek_graph *graph, trek_optimizer_spec spec)
+{
+    trek_stepper *s = stepper_of(graph, "trek_graph_set_optimizer");
+    return s ? s->klass->set_optimizer(s, &spec) : trek_status_get();
+}
+
+trek_status trek_graph_set_schedule(trek_graph *graph, const trek_schedule *schedule)
+{
+    trek_stepper *s = stepper_of(graph, "trek_graph_set_schedule");
+    return s ? s->klass->set_schedule(s, schedule) : trek_status_get();
+}
+
+trek_status trek_graph_set_lr(trek_graph *graph, double lr)
+{
+    trek_stepper *s = stepper_of(graph, "trek_graph_set_lr");
+    return s ? s->klass->set_lr(s, lr) : trek_status_get();
+}
+
+trek_status trek_graph_set_clip(trek_graph *graph, double max_norm, double max_value)
+{
+    trek_stepper *s = stepper_of(graph, "trek_graph_set_clip");
+    if (!s)
+        return trek_status_get();
+    if (isnan(max_norm) || isnan(max_value))
+        return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_set_clip: a limit is NaN");
+    return s->klass->set_clip(s, max_norm, max_value);
+}
+
+trek_status trek_graph_train(trek_graph *graph, bool training)
+{
+    trek_stepper *s = stepper_of(graph, "trek_graph_train");
+    return s ? s->klass->train(s, training) : trek_status_get();
+}
+
+trek_status trek_graph_freeze(trek_graph *graph, const char *path)
+{
+    trek_stepper *s = stepper_of(graph, "trek_graph_freeze");
+    return s ? s->klass->freeze(s, path, true) : trek_status_get();
+}
+
+trek_status trek_graph_thaw(trek_graph *graph, const char *path)
+{
+    trek_stepper *s = stepper_of(graph, "trek_graph_thaw");
+    return s ? s->klass->freeze(s, path, false) : trek_status_get();
+}
+
+trek_status trek_graph_parameters_changed(trek_graph *graph)
+{
+    trek_stepper *s = stepper_of(graph, "trek_graph_parameters_changed");
+    return s ? s->klass->parameters_changed(s) : trek_status_get();
+}
+
+trek_status trek_graph_replicate_input(trek_graph *graph, const char *input)
+{
+    trek_stepper *s = stepper_of(graph, "trek_graph_replicate_input");
+    if (!s)
+        return trek_status_get();
+    if (!input)
+        return trek_fail_missing("trek_graph_replicate_input", "input");
+    if (find_name(graph->layout.inputs, graph->layout.n_inputs, input) < 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_replicate_input: the graph has no input \"%s\"", input);
+    return s->klass->replicate_input(s, input);
+}
+
+int trek_graph_world_size(trek_graph *graph)
+{
+    trek_stepper *s = stepper_of(graph, "trek_graph_world_size");
+    return s ? s->klass->world_size(s) : 0;
+}
+
+int trek_graph_shares(trek_graph *graph, double *shares, int capacity)
+{
+    trek_stepper *s = stepper_of(graph, "trek_graph_shares");
+    return s ? s->klass->shares(s, shares, shares ? capacity : 0) : 0;
+}
+
+double trek_graph_lr(trek_graph *graph)
+{
+    trek_stepper *s = stepper_of(graph, "trek_graph_lr");
+    return s ? s->klass->lr(s) : (double)NAN;
+}
+
+int64_t trek_graph_steps(trek_graph *graph)
+{
+    trek_stepper *s = stepper_of(graph, "trek_graph_steps");
+    return s ? s->klass->steps(s) : 0;
+}
+
+double trek_graph_grad_norm(trek_graph *graph)
+{
+    trek_stepper *s = stepper_of(graph, "trek_graph_grad_norm");
+    return s ? s->klass->grad_norm(s) : (double)NAN;
+}
+
+trek_optimizer *trek_graph_optimizer(trek_graph *graph)
+{
+    trek_stepper *s = stepper_of(graph, "trek_graph_optimizer");
+    return s ? s->klass->optimizer(s) : NULL;
+}

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Graphs: what trek_flow_build makes. A graph is a module (it nests, has
+ * parameters, is saved) and also what a training loop talks to: forward,
+ * backward, step, optimizer, schedule, clipping. The same calls train on one
+ * device or on many, once trek_trainer_setup has been called.
+ *
+ * A graph is used by one thread at a time. Functions given a NULL graph leave
+ * the first error in place and return NULL, a status, or what is named. */
+#ifndef TREK_GRAPH_GRAPH_H
+#define TREK_GRAPH_GRAPH_H
+
+#include "nn/module.h"
+#include "optim/optimizer.h"
+#include "optim/schedule.h"
+
+TREK_BEGIN
+
+typedef struct trek_graph trek_graph;
+
+/* The graph as a module (it begins with one), borrowed. Handing it to a flow or
+ * a parent hands the graph over. */
+TREK_API trek_module *trek_graph_module(trek_graph *graph);
+/* The graph that a module is, or NULL without an error. */
+TREK_API trek_graph *trek_graph_from_module(trek_module *module);
+/* Frees the graph with its modules; STATE (and nothing done) while a parent owns it. */
+TREK_API void trek_graph_free(trek_graph **graph);
+/* The module at a path of child names, "encoder.scan", borrowed; "" or NULL: the
+ * graph's own. NULL and ARGUMENT if there is none. */
+TREK_API trek_module *trek_graph_at(trek_graph *graph, const char *path);
+
+/* -- computing -- */
+
+/* Result in the caller's scope. Errors: ARGUMENT for a wrong number of inputs, SCOPE, and what the modules report. */
+TREK_API trek_var *trek_graph_forward(trek_graph *graph, trek_var *x);
+TREK_API trek_var *trek_graph_forward_many(trek_graph *graph, trek_var *const *inputs, int n);
+TREK_API int trek_graph_input_count(const trek_graph *graph);
+TREK_API const char *trek_graph_input_name(const trek_graph *graph, int k); /* borrowed; NULL out of range */
+/* Adds d loss / d parameter to the gradients of this graph's parameters, no
+ * others. The tape is freed. Passes add up until step. loss: a scalar. */
+TREK_API trek_status trek_graph_backward(trek_graph *graph, trek_var *loss);
+/* The same for a loss that is the mean over `weight` rows (>= 0): what its
+ * gradient counts for beside the other ranks' in this pass. 0: it is skipped. */
+TREK_API trek_status trek_graph_backward_weighted(trek_graph *graph, trek_var *loss, double weight);
+/* Makes the gradients reduced over all ranks readable before the step. A collective; nothing to do on one device. */
+TREK_API trek_status trek_graph_reduce(trek_graph *graph);
+/* Learning rate from the schedule, clipping, update, gradients to zero. While the
+ * thread has an error it changes nothing and returns that error. STATE without an optimizer. */
+TREK_API trek_status trek_graph_step(trek_graph *graph);
+TREK_API trek_status trek_graph_zero_grad(trek_graph *graph);
+/* Drops the values that `using` carries from one forward to the next. Nested graphs', too. */
+TREK_API trek_status trek_graph_reset_state(trek_graph *graph);
+
+/* -- training set-up -- */
+
+/* The parameters move into a flat arena. Replaces an earlier optimizer and its state. */
+TREK_API trek_status trek_graph_set_optimizer(trek_graph *graph, trek_optimizer_spec spec);
+/* Step k (counted from 0) uses trek_schedule_lr(schedule, k). NULL: the learning rate stays as it is. */
+TREK_API trek_status trek_graph_set_schedule(trek_graph *graph, const trek_schedule *schedule);
+/* A fixed learning rate; ends a schedule. */
+TREK_API trek_status trek_graph_set_lr(trek_graph *graph, double lr);
+/* Clips gradients at each step: their joint 2-norm to max_norm, then each element to
+ * [-max_value, max_value]. <= 0: off. */
+TREK_API trek_status trek_graph_set_clip(trek_graph *graph, double max_norm, double max_value);
+TREK_API trek_status trek_graph_train(trek_graph *graph, bool training);
+/* Freezes the module at a path (NULL: all); see trek_module_freeze. */
+TREK_API trek_status trek_graph_freeze(trek_graph *graph, const char *path);
+TREK_API trek_status trek_graph_thaw(trek_graph *graph, const char *path);
+/* To be called after parameters or buffers were changed from outside (loaded, reset, moved): replicas follow. */
+TREK_API trek_status trek_graph_parameters_changed(trek_graph *graph);
+/* Marks an input that is the same for all samples: ranks get it whole instead of a part. */
+TREK_API trek_status trek_graph_replicate_input(trek_graph *graph, const char *input);
+
+TREK_API int trek_graph_world_size(trek_graph *graph);   /* ranks that train this graph; 0 for NULL */
+/* Writes each rank's share of the global batch to shares (at most `capacity`); returns the number of ranks. */
+TREK_API int trek_graph_shares(trek_graph *graph, double *shares, int capacity);
+TREK_API double trek_graph_lr(trek_graph *graph);        /* NaN without an optimizer */
+TREK_API int64_t trek_graph_steps(trek_graph *graph);    /* steps done */
+/* 2-norm of the last step's gradients before clipping; NaN when it was not measured (no max_norm). */
+TREK_API double trek_graph_grad_norm(trek_graph *graph);
+TREK_API trek_optimizer *trek_graph_optimizer(trek_graph *graph); /* borrowed; NULL without an error if there is none */
+
+/* -- looking at it -- */
+
+/* The tagged value of the last forward, borrowed until the next forward or step (a
+ * step detaches it from the tape). NULL without an error before the first
+ * forward; NULL and ARGUMENT for an unknown tag. */
+TREK_API trek_var *trek_graph_tagged(trek_graph *graph, const char *tag);
+TREK_API int trek_graph_tag_count(const trek_graph *graph);
+TREK_API const char *trek_graph_tag_name(const trek_graph *graph, int k); /* in order of tagging; NULL out of range */
+
+/* SHA-256 over structure: classes of the nodes, sorted parameter and buffer names
+ * with shapes and dtypes, nested graphs' hashes, edges, sorted tags and input
+ * names. Labels and values are left out. Writes 64 hex digits to text (at least
+ * TREK_GRAPH_HASH_TEXT bytes) and returns it; NULL and MEMORY. */
+#define TREK_GRAPH_HASH_TEXT 65
+TREK_API char *trek_graph_hash(trek_graph *graph, char *text);
+/* The graph in Graphviz' DOT language, a new string (trek_string_free). */
+TREK_API char *trek_graph_dot(trek_graph *graph);
+
+TREK_END
+
+#endif

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a graph is made of: the layout that the flow builder draws up, the route
+ * that forward walks, observed scalars. */
+#ifndef TREK_GRAPH_GRAPH_INTERNAL_H
+#define TREK_GRAPH_GRAPH_INTERNAL_H
+
+#include "graph/graph.h"
+#include "graph/stepper.h"
+#include "nn/text.h"
+#include "tensor/memory_internal.h"
+#include "tensor/op_opts.h"
+#include "tensor/status_internal.h"
+
+/* --- layout: nodes and values ---------------------------------------------- */
+
+typedef enum trek_graph_node_kind { TREK_GRAPH_MODULE, TREK_GRAPH_ADD, TREK_GRAPH_MEAN, TREK_GRAPH_CAT } trek_graph_node_kind;
+
+/* Nodes stand in an order in which they can run. A value is a graph input or the
+ * output of one node; values are numbered as they are made. */
+typedef struct trek_graph_node {
+    trek_graph_node_kind kind;
+    trek_module *module;      /* owned through the graph's children; NULL for merges */
+    char *label;              /* NULL */
+    int number;               /* of module nodes, in order of adding; -1 for merges */
+    int dim;                  /* of CAT */
+    int n_inputs;
+    int *inputs;              /* values; ~k: state k */
+    int output;               /* value */
+} trek_graph_node;
+
+typedef struct trek_graph_name {
+    char *name;
+    int value;
+} trek_graph_name;
+
+typedef struct trek_graph_layout {
+    int n_nodes, cap_nodes, n_inputs, cap_inputs, n_tags, cap_tags, n_states, cap_states;
+    trek_graph_node *nodes;
+    trek_graph_name *inputs;  /* in the order of forward_many */
+    trek_graph_name *tags;
+    int *states;              /* the value that each carries to the next forward */
+    int n_values, n_modules;
+    int output;
+} trek_graph_layout;
+
+void trek_graph_layout_free(trek_graph_layout *layout);
+/* Value of a tag or graph input; -1 if there is none. */
+int trek_graph_layout_find(const trek_graph_layout *layout, const char *name);
+
+/* --- route: what forward does, without names or searches -------------------- */
+
+typedef enum trek_route_kind { TREK_ROUTE_ONE, TREK_ROUTE_MANY, TREK_ROUTE_LINEAR, TREK_ROUTE_MERGE } trek_route_kind;
+
+typedef struct trek_route_step {
+    uint8_t kind;             /* trek_route_kind */
+    uint8_t activation;       /* of LINEAR: trek_activation */
+    int n_inputs, first_input;/* in route.places */
+    int n_drops, first_drop;  /* slots whose last use this step is */
+    int output;               /* slot */
+    int node;                 /* in the layout */
+    trek_module *module;
+} trek_route_step;
+
+typedef struct trek_route {
+    int n_steps, n_kept;
+    trek_route_step *steps;
+    int *places;              /* inputs and drops of all steps */
+    int *kept;                /* slots that stay until the next forward: tagged values */
+    bool *owned;              /* [n_values] whether the slot holds a reference of its own */
+    bool *keeps;              /* [n_values] tagged */
+    trek_var **slots;         /* [n_values] */
+    trek_var **states;        /* [n_states] owned */
+    trek_var **scratch;       /* room for the inputs of the widest step */
+} trek_route;
+
+/* Once, when layout and modules are there. */
+trek_status trek_route_plan(struct trek_graph *graph);
+void trek_route_free(struct trek_graph *graph);
+
+/* Sum, mean or concatenation of `n` variables; result in the present scope. */
+trek_var *trek_graph_merge_run(const trek_graph_node *node, trek_var *const *inputs, int n);
+
+/* --- the graph -------------------------------------------------------------- */
+
+typedef struct trek_observation trek_observation;
+
+struct trek_graph {
+    trek_module base;         /* first */
+    trek_graph_layout layout;
+    trek_route route;
+    trek_stepper *stepper;    /* made at first need */
+    int n_below, cap_below;
+    struct trek_graph **below;/* graphs inside this one, at any depth, each once; borrowed */
+    int n_observations, cap_observations;
+    trek_observation *observations;
+};
+
+extern const trek_module_class trek_graph_class;
+
+/* End of a step: states and tagged values leave the tape, of nested graphs, too.
+ * May allocate: to be called before the step's commit point. */
+trek_status trek_graph_detach(struct trek_graph *graph);
+/* Value of tag k, borrowed, or NULL; and its replacement (retained) by what was joined over the ranks. */
+trek_var *trek_graph_tag_value(struct trek_graph *graph, int k);
+void trek_graph_put_tag(struct trek_graph *graph, int k, trek_var *value);
+
+void trek_observations_free(struct trek_graph *graph);
+
+/* Fills `below`: once, when all children are there. */
+trek_status trek_graph_find_below(struct trek_graph *graph);
+/* Calls fn for the graph itself and every graph below it, each once; allocates nothing. */
+typedef trek_status (*trek_graph_fn)(struct trek_graph *graph, void *arg);
+trek_status trek_graph_each(struct trek_graph *graph, trek_graph_fn fn, void *arg);
+
+/* SHA-256 (FIPS 180-4). */
+void trek_sha256(const void *data, size_t bytes, unsigned char digest[32]);
+
+/* --- text ------------------------------------------------------------------- */
+
+/* Adds the string with ", \, and control characters escaped as in JSON. */
+void trek_text_add_escaped(trek_text *text, const char *string);
+/* "%.*g" with a point, whatever the locale; "null" if not finite (JSON). buffer: at least 40 bytes; returned. */
+char *trek_number_text(double value, int digits, char *buffer);
+
+#endif

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Observed scalars: what was recorded since the last flush, and the points before. */
+#include "graph/observe.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "autograd/backward.h"
+#include "autograd/ops.h"
+#include "graph/graph_internal.h"
+
+struct trek_trend {
+    double *points;
+    int count, capacity;
+};
+
+struct trek_observation {
+    char *name;
+    double sum;               /* since the last flush */
+    int64_t count;
+    trek_trend *trend;        /* an object of its own: callers hold its address */
+};
+
+void trek_observations_free(trek_graph *graph)
+{
+    for (int k = 0; k < graph->n_observations; k++) {
+        trek_free(graph->observations[k].name);
+        trek_free(graph->observations[k].trend->points);
+        trek_free(graph->observations[k].trend);
+    }
+    trek_free(graph->observations);
+    graph->observations = NULL;
+    graph->n_observations = graph->cap_observations = 0;
+}
+
+static trek_observation *find(const trek_graph *graph, const char *name)
+{
+    for (int k = 0; k < graph->n_observations; k++)
+        if (strcmp(graph->observations[k].name, name) == 0)
+            return &graph->observations[k];
+    return NULL;
+}
+
+static trek_observation *find_or_add(trek_graph *graph, const char *name)
+{
+    trek_observation *found = find(graph, name);
+    if (found)
+        return found;
+    if (trek_array_grow(&graph->observations, &graph->cap_observations, graph->n_observations + 1,
+                        sizeof *graph->observations) != TREK_OK)
+        return NULL;
+    trek_observation added = { .name = trek_strdup(name), .trend = trek_calloc(1, sizeof *added.trend) };
+    if (!added.name || !added.trend) {
+        trek_free(added.name);
+        trek_free(added.trend);
+        return NULL;
+    }
+    graph->observations[graph->n_observations] = added;
+    return &graph->observations[graph->n_observations++];
+}
+
+trek_status trek_graph_record(trek_graph *graph, const char *name, double value)
+{
+    if (!graph || !name)
+        return trek_fail_missing("trek_graph_record", graph ? "name" : "graph");
+    trek_observation *observation = find_or_add(graph, name);
+    if (!observation)
+        return TREK_ERR_MEMORY;
+    observation->sum += value;
+    observation->count++;
+    return TREK_OK;
+}
+
+/* The tagged value; NULL with an error, also before the first forward. */
+static trek_var *value_to_collect(trek_graph *graph, const char *tag)
+{
+    trek_var *value = trek_graph_tagged(graph, tag);
+    if (!value && trek_status_get() == TREK_OK)
+        trek_fail(TREK_ERR_STATE, "trek_graph_collect: \"%s\" has no value before the first forward", tag);
+    return value;
+}
+
+trek_status trek_graph_collect(trek_graph *graph, const char *tag)
+{
+    trek_var *value = value_to_collect(graph, tag);
+    if (!value)
+        return trek_status_get();
+    if (trek_var_numel(value) != 1) {
+        char text[TREK_SHAPE_TEXT];
+        return trek_fail(TREK_ERR_SHAPE, "trek_graph_collect: \"%s\" is %s, not a scalar; use trek_graph_collect_with", tag,
+                         trek_shape_text(trek_var_shape(value), text));
+    }
+    return trek_graph_record(graph, tag, trek_var_item(value));
+}
+
+static trek_var *reduce(trek_var *value, trek_collect how)
+{
+    trek_dims_list all = trek_dims_none();
+    switch (how) {
+    case TREK_COLLECT_MEAN: return trek_mean(value, all, false);
+    case TREK_COLLECT_SUM: return trek_sum(value, all, false);
+    case TREK_COLLECT_MAX: return trek_max(value, all, false);
+    case TREK_COLLECT_MIN: return trek_min(value, all, false);
+    case TREK_COLLECT_NORM: return trek_sqrt(trek_sum(trek_square(value), all, false));
+    }
+    return trek_fail_null(TREK_ERR_ARGUMENT, "trek_graph_collect_with: %d is no way to reduce", (int)how);
+}
+
+trek_status trek_graph_collect_with(trek_graph *graph, const char *tag, trek_collect how)
+{
+    trek_var *value = value_to_collect(graph, tag);
+    if (!value)
+        return trek_status_get();
+    trek_scope scope = trek_scope_begin();
+    trek_no_grad_begin();
+    trek_var *scalar = scope.depth ? reduce(value, how) : NULL;
+    double number = scalar ? trek_var_item(scalar) : 0;
+    trek_no_grad_end();
+    trek_scope_end(scope);
+    return scalar ? trek_graph_record(graph, tag, number) : trek_status_get();
+}
+
+static trek_status flush_one(trek_graph *graph, void *arg)
+{
+    (void)arg;
+    for (int k = 0; k < graph->n_observations; k++) {
+        trek_observation *o = &graph->observations[k];
+        trek_trend *t = o->trend;
+        if (!o->count)
+            continue;
+        if (trek_array_grow(&t->points, &t->capacity, t->count + 1, sizeof *t->points) != TREK_OK)
+            return TREK_ERR_MEMORY;
+        t->points[t->count++] = o->sum / (double)o->count;
+        o->sum = 0;
+        o->count = 0;
+    }
+    return TREK_OK;
+}
+
+trek_status trek_graph_flush(trek_graph *graph)
+{
+    return graph ? trek_graph_each(graph, flush_one, NULL) : trek_fail_missing("trek_graph_flush", "graph");
+}
+
+const trek_trend *trek_graph_trend(trek_graph *graph, const char *name)
+{
+    if (!graph || !name) {
+        trek_fail_missing("trek_graph_trend", graph ? "name" : "graph");
+        return NULL;
+    }
+    const trek_observation *observation = find(graph, name);
+    return observation ? observation->trend : NULL;
+}
+
+double trek_graph_latest(trek_graph *graph, const char *name) { return trek_trend_latest(trek_graph_trend(graph, name)); }
+
+/* --- trends ----------------------------------------------------------------- */
+
+/* The last `window` points: their number, and the first of them. */
+static int64_t points_of(const trek_trend *trend, int64_t window, const double **points)
+{
+    int64_t count = trek_trend_count(trend);
+    int64_t n = window <= 0 || window > count ? count : window;
+    *points = n ? trend->points + (count - n) : NULL;
+    return n;
+}
+
+static bool has_points(const trek_trend *trend, int64_t window)
+{
+    int64_t count = trek_trend_count(trend);
+    return count >= 2 && count >= window;
+}
+
+int64_t trek_trend_count(const trek_trend *trend) { return trend ? trend->count : 0; }
+
+double trek_trend_value(const trek_trend *trend, int64_t k)
+{
+    return k >= 0 && k < trek_trend_count(trend) ? trend->points[k] : (double)NAN;
+}
+
+double trek_trend_latest(const trek_trend *trend) { return trek_trend_value(trend, trek_trend_count(trend) - 1); }
+
+double trek_trend_mean(const trek_trend *trend, int64_t window)
+{
+    const double *points;
+    int64_t n = points_of(trend, window, &points);
+    double sum = 0;
+    for (int64_t k = 0; k < n; k++)
+        sum += points[k];
+    return n ? sum / (double)n : (double)NAN;
+}
+
+double trek_trend_min(const trek_trend *trend, int64_t window)
+{
+    const double *points;
+    int64_t n = points_of(trend, window, &points);
+    double least = n ? points[0] : (double)NAN;
+    for (int64_t k = 1; k < n; k++)
+        least = points[k] < least || isnan(points[k]) ? points[k] : least;
+    return least;
+}
+
+double trek_trend_max(const trek_trend *trend, int64_t window)
+{
+    const double *points;
+    int64_t n = points_of(trend, window, &points);
+    double most = n ? points[0] : (double)NAN;
+    for (int64_t k = 1; k < n; k++)
+        most = points[k] > most || isnan(points[k]) ? points[k] : most;
+    return most;
+}
+
+double trek_trend_slope(const trek_trend *trend, int64_t window)
+{
+    const double *points;
+    int64_t n = points_of(trend, window, &points);
+    if (n < 2)
+        return 0;
+    double centre = (double)(n - 1) / 2, mean = trek_trend_mean(trend, window), cross = 0, square = 0;
+    for (int64_t k = 0; k < n; k++) {
+        double x = (double)k - centre;
+        cross += x * (points[k] - mean);
+        square += x * x;
+    }
+    return cross / square;
+}
+
+bool trek_trend_stalled(const trek_trend *trend, int64_t window, double tolerance)
+{
+    return has_points(trend, window) && fabs(trek_trend_slope(trend, window)) < tolerance;
+}
+
+bool trek_trend_improving(const trek_trend *trend, int64_t window)
+{
+    return has_points(trend, 0) && trek_trend_slope(trend, window) < 0;
+}
+
+bool trek_trend_converged(const trek_trend *trend, int64_t window, double tolerance)
+{
+    if (!has_points(trend, window))
+        return false;
+    const double *points;
+    int64_t n = points_of(trend, window, &points);
+    double mean = trek_trend_mean(trend, window), squares = 0;
+    for (int64_t k = 0; k < n; k++)
+        squares += (points[k] - mean) * (points[k] - mean);
+    return squares / (double)n < tolerance;
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Observed scalars of a graph and their trends. Values recorded between two
+ * flushes (usually: an epoch) become one point, their mean. */
+#ifndef TREK_GRAPH_OBSERVE_H
+#define TREK_GRAPH_OBSERVE_H
+
+#include "graph/graph.h"
+
+TREK_BEGIN
+
+/* Adds a value to the present point of `name`. */
+TREK_API trek_status trek_graph_record(trek_graph *graph, const char *name, double value);
+/* Records the tagged value of the last forward, which must be a scalar: SHAPE
+ * otherwise; STATE before the first forward. Reads it back from the device. */
+TREK_API trek_status trek_graph_collect(trek_graph *graph, const char *tag);
+
+typedef enum trek_collect {
+    TREK_COLLECT_MEAN,
+    TREK_COLLECT_SUM,
+    TREK_COLLECT_MAX,
+    TREK_COLLECT_MIN,
+    TREK_COLLECT_NORM
+} trek_collect;
+/* The same for a tagged value of any shape, reduced to a scalar (NORM: the 2-norm). */
+TREK_API trek_status trek_graph_collect_with(trek_graph *graph, const char *tag, trek_collect how);
+/* Ends the point: the mean of what was recorded goes to each name's trend. Names
+ * without new values get none. Nested graphs' are flushed, too. */
+TREK_API trek_status trek_graph_flush(trek_graph *graph);
+/* The last flushed point of a name; NaN if there is none. */
+TREK_API double trek_graph_latest(trek_graph *graph, const char *name);
+
+typedef struct trek_trend trek_trend;
+/* The flushed points of a name, borrowed (valid as long as the graph); NULL
+ * without an error if nothing was recorded under it. */
+TREK_API const trek_trend *trek_graph_trend(trek_graph *graph, const char *name);
+
+/* Of a trend (NULL is an empty one). `window` counts the last points; 0, or more than there are: all. */
+TREK_API int64_t trek_trend_count(const trek_trend *trend);
+TREK_API double trek_trend_value(const trek_trend *trend, int64_t k); /* oldest first; NaN out of range */
+TREK_API double trek_trend_latest(const trek_trend *trend);           /* NaN when empty, as the next three */
+TREK_API double trek_trend_mean(const trek_trend *trend, int64_t window);
+TREK_API double trek_trend_min(const trek_trend *trend, int64_t window);
+TREK_API double trek_trend_max(const trek_trend *trend, int64_t window);
+/* Change per point of the least-squares line through the last `window` points; 0 for fewer than two. */
+TREK_API double trek_trend_slope(const trek_trend *trend, int64_t window);
+/* |slope| < tolerance; false with fewer than `window` points, or fewer than two. */
+TREK_API bool trek_trend_stalled(const trek_trend *trend, int64_t window, double tolerance);
+/* slope < 0; false with fewer than two points. */
+TREK_API bool trek_trend_improving(const trek_trend *trend, int64_t window);
+/* The points' variance < tolerance; false with fewer than `window` points, or fewer than two. */
+TREK_API bool trek_trend_converged(const trek_trend *trend, int64_t window, double tolerance);
+
+TREK_END
+
+#endif

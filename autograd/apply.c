@@ -13,8 +13,12 @@ static unsigned wanted_saves(const trek_op *op, trek_var *const *inputs, int n, 
     for (int k = 0; k < n; k++)
         if (inputs[k] && inputs[k]->requires_grad)
             wanted |= op->saves[k < TREK_MAX_SAVES ? k : TREK_MAX_SAVES - 1];
-    if (op->id == TREK_OP_linear && call->attrs.i[0] != TREK_ACTIVATION_RELU)
-        wanted &= ~TREK_O(0); /* only ReLU's derivative is told by the result */
+    if (op->id == TREK_OP_linear && call->attrs.i[0] == TREK_ACTIVATION_NONE)
+        wanted &= ~(TREK_O(0) | TREK_O(1)); /* no derivative of an activation to be told by the result */
+    else if (op->id == TREK_OP_linear)
+        wanted |= TREK_I(0) | TREK_I(1); /* for gradients of gradients the values matter */
+    if (op->id == TREK_OP_linear && call->attrs.i[0] == TREK_ACTIVATION_GELU)
+        wanted &= ~TREK_O(0); /* told by the pre-activation */
     return wanted;
 }
 

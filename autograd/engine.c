@@ -215,9 +215,11 @@ static trek_status pass_leaves(walk *w, trek_node *node)
 static trek_status count_uses(walk *w)
 {
     w->counting = true;
-    for (trek_node *node = w->newest; node; node = node->prev) {
+    int64_t visited = 0;
+    for (trek_node *node = w->newest; node && visited < w->live; node = node->prev) {
         if (node->walk != w->id)
             continue;
+        visited++;
         for (int k = 0; k < node->n_inputs; k++) {
             trek_edge *edge = &node->edges[k];
             if (edge->node)
@@ -251,31 +253,39 @@ static uint32_t needs_of(const walk *w, const trek_node *node)
     return needs;
 }
 
-/* A fused op under create_graph: through the plain ops that it equals. */
-static trek_status run_composite(trek_backward_call *b)
+/* Input k for the composite: what was saved; else, where its value does not
+ * matter to the wanted derivatives (a bias, a factor of a bilinear op), zeros in its place on the tape. */
+static trek_var *composite_input(trek_backward_call *b, int k)
 {
     trek_node *node = b->node;
-    trek_var *inputs[FEW_COMPOSITE], *wanted[FEW_COMPOSITE], *grads[FEW_COMPOSITE] = { NULL };
+    trek_edge *edge = &node->edges[k];
+    trek_var *saved = trek_rule_input(b, k);
+    if (saved || trek_status_get() != TREK_OK)
+        return saved;
+    if (edge->leaf)
+        return edge->leaf;
+    if (!edge->node)
+        return NULL;
+    trek_tensor *zeros = trek_tensor_zeros(trek_rule_shape(b, k), (trek_dtype)edge->dtype, b->grad->data->device);
+    trek_var *var = zeros ? trek_var_from(zeros) : NULL;
+    if (!var)
+        return NULL;
+    trek_ref_take(&edge->node->refs);
+    var->node = edge->node;
+    var->output = edge->output;
+    var->requires_grad = true;
+    return var;
+}
+
+trek_status trek_rule_composite(trek_backward_call *b)
+{
+    trek_node *node = b->node;
+    trek_var *inputs[FEW_COMPOSITE] = { NULL }, *wanted[FEW_COMPOSITE], *grads[FEW_COMPOSITE] = { NULL };
     int places[FEW_COMPOSITE], n_wanted = 0;
     for (int k = 0; k < node->n_inputs; k++) {
-        inputs[k] = NULL;
-        for (int s = 0; s < node->n_saved; s++)
-            if (!node->saved[s].is_output && node->saved[s].index == k)
-                inputs[k] = trek_rule_input(b, k);
+        inputs[k] = composite_input(b, k);
         if (!inputs[k] && trek_status_get() != TREK_OK)
             return trek_status_get();
-        if (!inputs[k] && node->edges[k].leaf)
-            inputs[k] = node->edges[k].leaf; /* a bias: not saved, its value does not matter to first order */
-        if (!inputs[k] && node->edges[k].node) {
-            trek_tensor *zeros = trek_tensor_zeros(trek_rule_shape(b, k), (trek_dtype)node->edges[k].dtype, b->grad->data->device);
-            inputs[k] = zeros ? trek_var_from(zeros) : NULL;
-            if (!inputs[k])
-                return trek_status_get();
-            inputs[k]->node = node->edges[k].node;
-            trek_ref_take(&node->edges[k].node->refs);
-            inputs[k]->output = node->edges[k].output;
-            inputs[k]->requires_grad = true;
-        }
         if (inputs[k] && trek_rule_needs(b, k)) {
             places[n_wanted] = k;
             wanted[n_wanted++] = inputs[k];
@@ -296,8 +306,6 @@ static trek_status run_rule(walk *w, trek_node *node, trek_var **grads)
                              .create_graph = w->create_graph, .needs = needs_of(w, node), .grads = grads };
     if (b.needs == 0 || !node->grad)
         return TREK_OK;
-    if (w->create_graph && trek_composite_rules[node->op->id])
-        return run_composite(&b);
     return trek_backward_rules[node->op->id](&b);
 }
 
@@ -579,3 +587,5 @@ trek_tensor *trek_rule_sink(trek_backward_call *b, int k, bool *overwrite)
 }
 
 void trek_rule_sunk(trek_backward_call *b, int k) { b->node->edges[k].leaf->leaf->has_grad = true; }
+
+bool trek_backward_retains(void) { return walking && walking->retain; }

@@ -74,13 +74,17 @@ typedef trek_status (*trek_backward_rule)(trek_backward_call *b);
 /* The plain ops that a fused op equals: output 0 from the op's inputs. */
 typedef trek_var *(*trek_composite_rule)(const trek_op *op, const trek_attrs *attrs, trek_var *const *inputs, int n_inputs);
 
-extern const trek_backward_rule trek_backward_rules[TREK_OP_COUNT];
+/* NULL: no gradient flows. Not const, so that the op suite can put a wrong one in and see its test fail. */
+extern trek_backward_rule trek_backward_rules[TREK_OP_COUNT];
 extern const trek_composite_rule trek_composite_rules[TREK_OP_COUNT];
 
 static inline bool trek_rule_needs(const trek_backward_call *b, int k) { return b->needs >> k & 1; }
 /* What the row's `saves` asked for; NULL if the input was absent. Borrowed, in the rule's scope. */
 trek_var *trek_rule_input(trek_backward_call *b, int k);
 trek_var *trek_rule_output(trek_backward_call *b, int k);
+/* For rules of fused ops under create_graph: fills b->grads by differentiating
+ * the composite, which is recorded. */
+trek_status trek_rule_composite(trek_backward_call *b);
 /* Shape of input k as the op's caller gave it. */
 trek_shape trek_rule_shape(const trek_backward_call *b, int k);
 /* The gradient tensor of input k's leaf, if the rule may accumulate into it
@@ -123,6 +127,9 @@ typedef struct trek_backward_watch {
 } trek_backward_watch;
 trek_status trek_backward_watched(trek_var *const *roots, trek_var *const *seeds, int n, const trek_backward_opts *opts,
                                   const trek_backward_watch *watch);
+
+/* In a function's backward: whether the present walk keeps the tape (retain_graph). */
+bool trek_backward_retains(void);
 
 /* Recording state of the thread, to be handed to the ranks. */
 typedef struct trek_grad_mode { int no_grad_depth; } trek_grad_mode;

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The plain ops that each fused op equals: what create_graph differentiates,
+ * and a reference for the tests. */
+#include "autograd/rules_internal.h"
+
+#define COMPOSITE(name) \
+    trek_var *trek_composite_rule_##name(const trek_op *op, const trek_attrs *attrs, trek_var *const *inputs, int n_inputs); \
+    trek_var *trek_composite_rule_##name(const trek_op *op, const trek_attrs *attrs, trek_var *const *inputs, int n_inputs)
+
+COMPOSITE(linear)
+{
+    (void)op, (void)n_inputs;
+    trek_var *y = trek_matmul(inputs[0], trek_transpose(inputs[1], 0, 1));
+    if (inputs[2])
+        y = trek_add(y, inputs[2]);
+    if (attrs->i[0] == TREK_ACTIVATION_RELU)
+        return trek_relu(y);
+    return attrs->i[0] == TREK_ACTIVATION_GELU ? trek_gelu(y) : y;
+}
+
+COMPOSITE(conv2d)
+{
+    (void)op, (void)n_inputs;
+    trek_var *x = inputs[0], *weight = inputs[1];
+    if (!x || !weight)
+        return NULL;
+    const int64_t *i = attrs->i, groups = i[6];
+    trek_shape ws = trek_var_shape(weight), xs = trek_var_shape(x);
+    int64_t n = xs.sizes[0], outs = ws.sizes[0], patch = ws.sizes[1] * ws.sizes[2] * ws.sizes[3];
+    int64_t height = (xs.sizes[2] + 2 * i[2] - i[4] * (ws.sizes[2] - 1) - 1) / i[0] + 1;
+    int64_t width = (xs.sizes[3] + 2 * i[3] - i[5] * (ws.sizes[3] - 1) - 1) / i[1] + 1;
+    trek_var *columns = trek_apply_unfold(x, attrs, ws.sizes[2], ws.sizes[3]); /* [n, C kh kw, L] */
+    columns = trek_reshape(columns, trek_dims(n, groups, patch, height * width));
+    trek_var *y = trek_matmul(trek_reshape(weight, trek_dims(groups, outs / groups, patch)), columns);
+    y = trek_reshape(y, trek_dims(n, outs, height, width));
+    return inputs[2] ? trek_add(y, trek_reshape(inputs[2], trek_dims(1, outs, 1, 1))) : y;
+}
+
+/* (x - mean) / sqrt(var + eps) over dims */
+static trek_var *normalized(trek_var *x, trek_dims_list dims, double eps)
+{
+    trek_var *centred = trek_sub(x, trek_mean(x, dims, true));
+    trek_var *variance = trek_mean(trek_square(centred), dims, true);
+    return trek_mul(centred, trek_rsqrt(trek_add_scalar(variance, eps)));
+}
+
+COMPOSITE(layer_norm)
+{
+    (void)op, (void)n_inputs;
+    trek_dims_list dims = { 0 };
+    for (int d = 1; d <= attrs->i[0]; d++)
+        dims.sizes[dims.ndim++] = -d;
+    trek_var *y = normalized(inputs[0], dims, attrs->f[0]);
+    if (inputs[1])
+        y = trek_mul(y, inputs[1]);
+    return inputs[2] ? trek_add(y, inputs[2]) : y;
+}
+
+/* Training: statistics of the batch. (In evaluation the rule has plain ops of its own.) */
+COMPOSITE(batch_norm)
+{
+    (void)op, (void)n_inputs;
+    if (!inputs[0])
+        return NULL;
+    trek_shape shape = trek_var_shape(inputs[0]), channels = { .ndim = shape.ndim };
+    trek_dims_list others = { 0 };
+    for (int d = 0; d < shape.ndim; d++) {
+        channels.sizes[d] = d == 1 ? shape.sizes[1] : 1;
+        if (d != 1)
+            others.sizes[others.ndim++] = d;
+    }
+    trek_var *y;
+    if (attrs->i[0]) {
+        y = normalized(inputs[0], others, attrs->f[1]);
+    } else {
+        trek_var *rstd = trek_rsqrt(trek_add_scalar(trek_reshape(inputs[4], channels), attrs->f[1]));
+        y = trek_mul(trek_sub(inputs[0], trek_reshape(inputs[3], channels)), rstd);
+    }
+    if (inputs[1])
+        y = trek_mul(y, trek_reshape(inputs[1], channels));
+    return inputs[2] ? trek_add(y, trek_reshape(inputs[2], channels)) : y;
+}
+
+/* Rows: (1 - s) w[label] (-log p[label]) + s / C sum_c w[c] (-log p[c]), nothing where ignored;
+ * the mean divides by the sum of w[label] over the rows that count. */
+COMPOSITE(cross_entropy)
+{
+    (void)op, (void)n_inputs;
+    trek_var *logits = inputs[0], *labels = inputs[1], *weight = inputs[2];
+    if (!logits || !labels)
+        return NULL;
+    double smoothing = attrs->f[0];
+    int64_t classes = trek_var_size(logits, 1);
+    labels = trek_cast(labels, TREK_I64);
+    trek_var *counts = trek_cast(trek_ne_scalar(labels, (double)attrs->i[0]), trek_var_dtype(logits));
+    trek_var *safe = trek_mul(labels, trek_cast(counts, TREK_I64));
+    trek_var *loss = trek_neg(trek_log_softmax(logits, 1));
+    trek_var *of_label = weight ? trek_mul(counts, trek_index_select(weight, safe, 0)) : counts;
+    trek_var *nll = trek_mul(of_label, trek_squeeze(trek_gather(loss, trek_unsqueeze(safe, 1), 1), 1));
+    if (smoothing > 0) {
+        trek_var *all = weight ? trek_mul(loss, weight) : loss;
+        trek_var *smooth = trek_mul(counts, trek_sum(all, trek_dims(1), false));
+        nll = trek_add(trek_mul_scalar(nll, 1 - smoothing), trek_mul_scalar(smooth, smoothing / (double)classes));
+    }
+    if (attrs->i[1] == TREK_REDUCTION_NONE)
+        return nll;
+    trek_var *total = trek_sum(nll, trek_dims_none(), false);
+    if (attrs->i[1] == TREK_REDUCTION_SUM)
+        return total;
+    trek_var *divisor = trek_sum(of_label, trek_dims_none(), false);
+    if (divisor && trek_var_item(divisor) == 0) /* no row counts: 0, with a gradient of 0 */
+        return total;
+    return trek_div(total, divisor);
+}

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The public ops: those that are one row, and those made of several. */
+#include <math.h>
+
+#include "autograd/ops.h"
+#include "autograd/tape_internal.h"
+#include "tensor/random_internal.h"
+
+#define UNARY(name) \
+    trek_var *trek_##name(trek_var *x) { return trek_apply_##name(x); }
+#define BINARY(name) \
+    trek_var *trek_##name(trek_var *x, trek_var *y) { return trek_apply_##name(x, y); }
+#define SCALAR(name) \
+    trek_var *trek_##name(trek_var *x, double value) { return trek_apply_##name(x, value); }
+#define REDUCE(name) \
+    trek_var *trek_##name(trek_var *x, trek_dims_list dims, bool keepdim) { return trek_apply_##name(x, dims, keepdim); }
+#define DIM(name) \
+    trek_var *trek_##name(trek_var *x, int dim) { return trek_apply_##name(x, dim); }
+
+UNARY(neg) UNARY(abs) UNARY(sign) UNARY(exp) UNARY(expm1) UNARY(log) UNARY(log1p) UNARY(log2) UNARY(log10)
+UNARY(sqrt) UNARY(rsqrt) UNARY(reciprocal) UNARY(square) UNARY(sin) UNARY(cos) UNARY(tan) UNARY(asin) UNARY(acos)
+UNARY(atan) UNARY(sinh) UNARY(cosh) UNARY(tanh) UNARY(sigmoid) UNARY(erf) UNARY(relu) UNARY(silu)
+UNARY(floor) UNARY(ceil) UNARY(round) UNARY(trunc) UNARY(isnan) UNARY(isinf) UNARY(isfinite) UNARY(logical_not)
+SCALAR(leaky_relu) SCALAR(elu) SCALAR(add_scalar) SCALAR(mul_scalar) SCALAR(pow_scalar)
+SCALAR(eq_scalar) SCALAR(ne_scalar) SCALAR(lt_scalar) SCALAR(le_scalar) SCALAR(gt_scalar) SCALAR(ge_scalar)
+BINARY(add) BINARY(sub) BINARY(mul) BINARY(div) BINARY(pow) BINARY(maximum) BINARY(minimum) BINARY(atan2) BINARY(remainder)
+BINARY(eq) BINARY(ne) BINARY(lt) BINARY(le) BINARY(gt) BINARY(ge) BINARY(logical_and) BINARY(logical_or) BINARY(logical_xor)
+REDUCE(sum) REDUCE(mean) REDUCE(prod) REDUCE(max) REDUCE(min) REDUCE(argmax) REDUCE(argmin) REDUCE(any) REDUCE(all)
+REDUCE(logsumexp)
+DIM(cumsum) DIM(softmax) DIM(log_softmax) DIM(squeeze) DIM(unsqueeze)
+
+trek_var *trek_gelu(trek_var *x) { return trek_apply_gelu(x, false); }
+trek_var *trek_gelu_tanh(trek_var *x) { return trek_apply_gelu(x, true); }
+trek_var *trek_softplus(trek_var *x, double beta, double threshold) { return trek_apply_softplus(x, beta, threshold); }
+trek_var *trek_clamp(trek_var *x, double low, double high) { return trek_apply_clamp(x, low, high); }
+trek_var *trek_sub_scalar(trek_var *x, double value) { return trek_apply_add_scalar(x, -value); }
+trek_var *trek_where(trek_var *condition, trek_var *x, trek_var *y) { return trek_apply_where(condition, x, y); }
+trek_var *trek_var_of(trek_var *x, trek_dims_list dims, bool keepdim) { return trek_apply_var(x, dims, keepdim, 1); }
+trek_var *trek_std(trek_var *x, trek_dims_list dims, bool keepdim) { return trek_apply_sqrt(trek_apply_var(x, dims, keepdim, 1)); }
+trek_var *trek_reshape(trek_var *x, trek_shape shape) { return trek_apply_reshape(x, shape); }
+trek_var *trek_expand(trek_var *x, trek_shape shape) { return trek_apply_expand(x, shape); }
+trek_var *trek_permute(trek_var *x, trek_shape dims) { return trek_apply_permute(x, dims); }
+trek_var *trek_transpose(trek_var *x, int first, int second) { return trek_apply_transpose(x, first, second); }
+trek_var *trek_narrow(trek_var *x, int dim, int64_t start, int64_t length) { return trek_apply_narrow(x, dim, start, length); }
+trek_var *trek_select(trek_var *x, int dim, int64_t index) { return trek_apply_select(x, dim, index); }
+trek_var *trek_flip(trek_var *x, trek_dims_list dims) { return trek_apply_flip(x, dims); }
+trek_var *trek_tril(trek_var *x, int64_t diagonal) { return trek_apply_tril(x, diagonal); }
+trek_var *trek_triu(trek_var *x, int64_t diagonal) { return trek_apply_triu(x, diagonal); }
+trek_var *trek_index_select(trek_var *x, trek_var *index, int dim) { return trek_apply_index_select(x, index, dim); }
+trek_var *trek_index_add(trek_var *x, trek_var *index, trek_var *source, int dim) { return trek_apply_index_add(x, index, source, dim); }
+trek_var *trek_gather(trek_var *x, trek_var *index, int dim) { return trek_apply_gather(x, index, dim); }
+trek_var *trek_scatter_add(trek_var *x, trek_var *index, trek_var *source, int dim) { return trek_apply_scatter_add(x, index, source, dim); }
+trek_var *trek_one_hot(trek_var *x, int64_t classes) { return trek_apply_one_hot(x, classes); }
+trek_var *trek_linear(trek_var *x, trek_var *weight, trek_var *bias) { return trek_apply_linear(x, weight, bias, TREK_ACTIVATION_NONE); }
+trek_var *trek_linear_activation(trek_var *x, trek_var *weight, trek_var *bias, trek_activation activation)
+{
+    return trek_apply_linear(x, weight, bias, (int)activation);
+}
+trek_var *trek_max_pool2d(trek_var *x, const trek_pool_opts *opts) { return trek_apply_max_pool2d(x, opts); }
+trek_var *trek_avg_pool2d(trek_var *x, const trek_pool_opts *opts) { return trek_apply_avg_pool2d(x, opts); }
+trek_var *trek_adaptive_avg_pool2d(trek_var *x, int64_t height, int64_t width) { return trek_apply_adaptive_avg_pool2d(x, height, width); }
+trek_var *trek_conv2d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *opts)
+{
+    return trek_apply_conv2d(x, weight, bias, opts);
+}
+trek_var *trek_layer_norm(trek_var *x, trek_var *weight, trek_var *bias, int normalized_dims, double eps)
+{
+    return trek_apply_layer_norm(x, weight, bias, normalized_dims, eps);
+}
+trek_var *trek_batch_norm(trek_var *x, trek_var *weight, trek_var *bias, trek_var *running_mean, trek_var *running_var,
+                          bool training, double momentum, double eps)
+{
+    return trek_apply_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps);
+}
+trek_var *trek_embedding(trek_var *weight, trek_var *indices, int64_t padding_idx)
+{
+    return trek_apply_embedding(weight, indices, padding_idx);
+}
+
+trek_var *trek_div_scalar(trek_var *x, double value)
+{
+    if (x && !trek_dtype_is_float(trek_var_dtype(x)))
+        x = trek_apply_convert(x, TREK_F32);
+    trek_tensor *divisor = x ? trek_tensor_full(value, trek_dims_none(), trek_var_dtype(x), trek_var_device(x)) : NULL;
+    return trek_apply_div(x, divisor ? trek_var_from(divisor) : NULL);
+}
+
+/* --- made of several ----------------------------------------------------------------------- */
+
+trek_var *trek_masked_fill(trek_var *x, trek_var *mask, double value)
+{
+    if (!x || !mask)
+        return trek_apply_where(mask, x, x);
+    trek_tensor *fill = trek_tensor_full(value, trek_dims_none(), trek_var_dtype(x), trek_var_device(x));
+    return trek_apply_where(mask, fill ? trek_var_from(fill) : NULL, x);
+}
+
+/* Where the norm is 0 its gradient is taken as 0: the inner value is replaced by 1 and the result by 0. */
+static trek_var *safe_root(trek_var *sum, double p)
+{
+    trek_var *zero = trek_apply_eq_scalar(sum, 0), *safe = trek_masked_fill(sum, zero, 1);
+    trek_var *root = p == 2 ? trek_apply_sqrt(safe) : trek_apply_pow_scalar(safe, 1 / p);
+    return trek_masked_fill(root, zero, 0);
+}
+
+trek_var *trek_norm(trek_var *x, double p, trek_dims_list dims, bool keepdim)
+{
+    if (p == INFINITY)
+        return trek_apply_max(trek_apply_abs(x), dims, keepdim);
+    if (p == -INFINITY)
+        return trek_apply_min(trek_apply_abs(x), dims, keepdim);
+    if (p == 0) {
+        trek_var *nonzero = trek_apply_ne_scalar(x, 0);
+        return trek_apply_sum(nonzero ? trek_apply_convert(nonzero, trek_var_dtype(x)) : NULL, dims, keepdim);
+    }
+    if (p == 1)
+        return trek_apply_sum(trek_apply_abs(x), dims, keepdim);
+    trek_var *powers = p == 2 ? trek_apply_square(x) : trek_apply_pow_scalar(trek_apply_abs(x), p);
+    return safe_root(trek_apply_sum(powers, dims, keepdim), p);
+}
+
+trek_var *trek_flatten(trek_var *x, int start_dim, int end_dim)
+{
+    if (!x)
+        return trek_apply_reshape(x, trek_dims(-1));
+    trek_shape shape = trek_var_shape(x), flat = { 0 };
+    int start = trek_normalize_dim(start_dim, shape.ndim, "flatten"), end = trek_normalize_dim(end_dim, shape.ndim, "flatten");
+    if (start < 0 || end < 0)
+        return NULL;
+    if (start > end)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "flatten: dimension %d lies behind dimension %d", start, end);
+    if (shape.ndim == 0)
+        return trek_apply_reshape(x, trek_dims(1));
+    for (int d = 0; d < shape.ndim; d++) {
+        if (d > start && d <= end)
+            flat.sizes[flat.ndim - 1] *= shape.sizes[d];
+        else
+            flat.sizes[flat.ndim++] = shape.sizes[d];
+    }
+    return trek_apply_reshape(x, flat);
+}
+
+trek_var *trek_contiguous(trek_var *x) { return x && x->data->contiguous ? x : trek_apply_copy(x); }
+trek_var *trek_clone(trek_var *x) { return trek_apply_copy(x); }
+
+trek_var *trek_cast(trek_var *x, trek_dtype dtype)
+{
+    return x && trek_var_dtype(x) == dtype ? x : trek_apply_convert(x, dtype);
+}
+
+static trek_status to_forward(trek_function_context *context, trek_var *const *inputs, int n, trek_var **outputs, int n_outputs)
+{
+    (void)n, (void)n_outputs;
+    trek_tensor *moved = trek_tensor_to(inputs[0]->data, *(trek_device *)trek_function_data(context));
+    outputs[0] = moved ? trek_var_from(moved) : NULL;
+    return trek_status_get();
+}
+
+static trek_status to_backward(trek_function_context *context, trek_var *const *grads, int n, trek_var **input_grads, int n_inputs)
+{
+    (void)n, (void)n_inputs;
+    trek_device *devices = trek_function_data(context);
+    input_grads[0] = grads[0] ? trek_to(grads[0], devices[1]) : NULL;
+    return trek_status_get();
+}
+
+static const trek_function move_function = { .name = "to", .forward = to_forward, .backward = to_backward, .free = trek_free };
+
+trek_var *trek_to(trek_var *x, trek_device device)
+{
+    if (!x)
+        return trek_fail_missing("to", "the variable"), NULL;
+    if (trek_device_equal(trek_var_device(x), device))
+        return x;
+    trek_device *devices = trek_alloc(2 * sizeof *devices); /* to, from */
+    if (!devices)
+        return NULL;
+    devices[0] = device;
+    devices[1] = trek_var_device(x);
+    return trek_function_apply_one(&move_function, devices, &x, 1);
+}
+
+/* The list in one dtype; `made` (room for count) gets the converted ones. False on failure. */
+static bool promote_list(trek_var *const *list, int count, trek_var **made)
+{
+    trek_dtype common = TREK_DTYPE_COUNT;
+    for (int k = 0; k < count; k++) {
+        if (!list[k])
+            return trek_fail_missing("cat", "an input"), false;
+        common = trek_dtype_promote(common, trek_var_dtype(list[k]));
+    }
+    for (int k = 0; k < count; k++)
+        if (!(made[k] = trek_cast(list[k], common)))
+            return false;
+    return true;
+}
+
+static trek_var *cat_list(trek_var *const *list, int count, int dim, bool stacked)
+{
+    const char *name = stacked ? "stack" : "cat";
+    if (!list || count < 1)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: no inputs", name);
+    trek_var **made = trek_block_alloc((size_t)count * sizeof *made);
+    if (!made)
+        return NULL;
+    bool fine = promote_list(list, count, made);
+    for (int k = 0; fine && stacked && k < count; k++) {
+        if (!trek_same_sizes(list[0]->data, list[k]->data)) {
+            char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
+            trek_fail(TREK_ERR_SHAPE, "stack: shapes differ: %s and %s", trek_tensor_shape_text(list[0]->data, a),
+                      trek_tensor_shape_text(list[k]->data, b));
+            fine = false;
+        } else {
+            fine = (made[k] = trek_apply_unsqueeze(made[k], dim)) != NULL;
+        }
+    }
+    trek_var *result = fine ? trek_apply_cat(made, count, dim) : NULL;
+    trek_block_free(made);
+    return result;
+}
+
+trek_var *trek_cat(trek_var *const *list, int count, int dim) { return cat_list(list, count, dim, false); }
+trek_var *trek_stack(trek_var *const *list, int count, int dim) { return cat_list(list, count, dim, true); }
+
+int trek_split(trek_var *x, int64_t size, int dim, trek_var **parts, int capacity)
+{
+    if (!x)
+        return trek_fail_missing("split", "the variable"), -1;
+    int at = trek_normalize_dim(dim, trek_var_ndim(x), "split");
+    if (at < 0)
+        return -1;
+    if (size < 1 || trek_var_ndim(x) == 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "split: parts of size %lld", (long long)size), -1;
+    int64_t length = trek_var_size(x, at), n = length ? (length + size - 1) / size : 1;
+    if (n > capacity)
+        return trek_fail(TREK_ERR_ARGUMENT, "split: %lld parts, but room for %d", (long long)n, capacity), -1;
+    for (int64_t k = 0; k < n; k++) {
+        int64_t rest = length - k * size;
+        if (!(parts[k] = trek_apply_narrow(x, at, k * size, rest < size ? rest : size)))
+            return -1;
+    }
+    return (int)n;
+}
+
+int trek_chunk(trek_var *x, int chunks, int dim, trek_var **parts, int capacity)
+{
+    if (!x)
+        return trek_fail_missing("chunk", "the variable"), -1;
+    int at = trek_normalize_dim(dim, trek_var_ndim(x), "chunk");
+    if (at < 0)
+        return -1;
+    if (chunks < 1 || trek_var_ndim(x) == 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "chunk: into %d parts", chunks), -1;
+    int64_t length = trek_var_size(x, at), size = (length + chunks - 1) / chunks;
+    return trek_split(x, size > 0 ? size : 1, at, parts, capacity);
+}
+
+/* As torch.matmul: a vector on the left is a row, on the right a column, and its dimension goes again. */
+trek_var *trek_matmul(trek_var *x, trek_var *y)
+{
+    if (!x || !y)
+        return trek_apply_matmul(x, y);
+    int a = trek_var_ndim(x), b = trek_var_ndim(y);
+    if (a == 0 || b == 0)
+        return trek_fail_null(TREK_ERR_SHAPE, "matmul: a scalar is no matrix; use trek_mul");
+    if (a >= 2 && b >= 2)
+        return trek_apply_matmul(x, y);
+    trek_var *product = trek_apply_matmul(a == 1 ? trek_apply_unsqueeze(x, 0) : x, b == 1 ? trek_apply_unsqueeze(y, 1) : y);
+    if (b == 1)
+        product = trek_apply_squeeze(product, -1);
+    return a == 1 ? trek_apply_squeeze(product, b == 1 ? -1 : -2) : product;
+}
+
+trek_var *trek_dropout(trek_var *x, double p, bool training)
+{
+    if (!(p >= 0 && p <= 1))
+        return trek_fail_null(TREK_ERR_ARGUMENT, "dropout: a probability of %g", p);
+    if (!x)
+        return trek_fail_missing("dropout", "the variable"), NULL;
+    if (!training || p == 0)
+        return x;
+    trek_attrs draw = { 0 };
+    trek_rng_attrs(x->data, &draw);
+    return trek_apply_dropout(x, p, &draw);
+}
+
+/* --- in place -------------------------------------------------------------------------------- */
+
+static trek_var *in_place(const char *name, int op, trek_var *x, trek_var *y)
+{
+    if (!x || !y)
+        return trek_fail_missing(name, "an input"), NULL;
+    if (trek_recording())
+        return trek_fail_null(TREK_ERR_STATE, "%s: writing in place is for use under no_grad", name);
+    trek_tensor *other = trek_tensor_cast(y->data, trek_var_dtype(x));
+    trek_tensor *in[2] = { x->data, other };
+    trek_op_call call = { .op = &trek_ops[op], .n_inputs = 2, .inputs = in, .n_outputs = 1, .outputs = { x->data } };
+    trek_status status = other ? trek_op_run(&call) : trek_status_get();
+    trek_tensor_release(other);
+    if (status != TREK_OK)
+        return NULL;
+    trek_tensor_bump(x->data);
+    return x;
+}
+
+trek_var *trek_add_(trek_var *x, trek_var *y) { return in_place("add_", TREK_OP_add, x, y); }
+trek_var *trek_sub_(trek_var *x, trek_var *y) { return in_place("sub_", TREK_OP_sub, x, y); }
+trek_var *trek_mul_(trek_var *x, trek_var *y) { return in_place("mul_", TREK_OP_mul, x, y); }
+trek_var *trek_div_(trek_var *x, trek_var *y) { return in_place("div_", TREK_OP_div, x, y); }
+
+trek_var *trek_fill_(trek_var *x, double value)
+{
+    if (!x)
+        return trek_fail_missing("fill_", "the variable"), NULL;
+    if (trek_recording())
+        return trek_fail_null(TREK_ERR_STATE, "fill_: writing in place is for use under no_grad");
+    trek_tensor *filled = trek_tensor_fill(x->data, value);
+    trek_tensor_release(filled);
+    if (!filled)
+        return NULL;
+    trek_tensor_bump(x->data);
+    return x;
+}
+
+trek_var *trek_copy_(trek_var *x, trek_var *y)
+{
+    if (!x || !y)
+        return trek_fail_missing("copy_", "an input"), NULL;
+    if (trek_recording())
+        return trek_fail_null(TREK_ERR_STATE, "copy_: writing in place is for use under no_grad");
+    trek_tensor *wide = trek_tensor_expand(y->data, trek_var_shape(x));
+    trek_status status = wide ? trek_tensor_copy_from(x->data, wide) : trek_status_get();
+    trek_tensor_release(wide);
+    return status == TREK_OK ? x : NULL;
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Small words that backward rules share. */
+#ifndef TREK_AUTOGRAD_RULES_INTERNAL_H
+#define TREK_AUTOGRAD_RULES_INTERNAL_H
+
+#include "autograd/ops.h"
+#include "autograd/var_internal.h"
+
+
+/* Every rule that the op table names. */
+#define TREK_OP(name, signature, infer, dtypes, flags, promote, key, needed, backward, ...) \
+    trek_status trek_rule_##backward(trek_backward_call *b);
+#include "tensor/ops.def"
+#undef TREK_OP
+
+/* The only input's gradient; NULL is a failure. */
+static inline trek_status trek_rule_give(trek_backward_call *b, trek_var *grad)
+{
+    b->grads[0] = grad;
+    return grad ? TREK_OK : trek_status_get();
+}
+
+/* Input k's gradient; NULL is a failure. */
+static inline trek_status trek_rule_give_to(trek_backward_call *b, int k, trek_var *grad)
+{
+    b->grads[k] = grad;
+    return grad ? TREK_OK : trek_status_get();
+}
+
+/* Zeros of that shape, in the rule's scope. */
+trek_var *trek_rule_zeros(const trek_backward_call *b, trek_shape shape);
+
+#endif

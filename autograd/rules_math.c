@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Derivatives of element-wise ops. g is the gradient of the result y = f(x). */
+#include <math.h>
+
+#include "autograd/rules_internal.h"
+
+static trek_var *x_of(trek_backward_call *b) { return trek_rule_input(b, 0); }
+static trek_var *y_of(trek_backward_call *b) { return trek_rule_output(b, 0); }
+static trek_var *one_minus(trek_var *x) { return trek_add_scalar(trek_neg(x), 1); }
+
+trek_status trek_rule_identity(trek_backward_call *b) { return trek_rule_give(b, b->grad); }
+trek_status trek_rule_neg(trek_backward_call *b) { return trek_rule_give(b, trek_neg(b->grad)); }
+trek_status trek_rule_abs(trek_backward_call *b) { return trek_rule_give(b, trek_mul(b->grad, trek_sign(x_of(b)))); }
+trek_status trek_rule_zero(trek_backward_call *b) { return trek_rule_give(b, trek_rule_zeros(b, trek_var_shape(b->grad))); }
+trek_status trek_rule_exp(trek_backward_call *b) { return trek_rule_give(b, trek_mul(b->grad, y_of(b))); }
+trek_status trek_rule_expm1(trek_backward_call *b) { return trek_rule_give(b, trek_mul(b->grad, trek_add_scalar(y_of(b), 1))); }
+trek_status trek_rule_log(trek_backward_call *b) { return trek_rule_give(b, trek_div(b->grad, x_of(b))); }
+trek_status trek_rule_log1p(trek_backward_call *b) { return trek_rule_give(b, trek_div(b->grad, trek_add_scalar(x_of(b), 1))); }
+trek_status trek_rule_log2(trek_backward_call *b)
+{
+    return trek_rule_give(b, trek_div(b->grad, trek_mul_scalar(x_of(b), 0.693147180559945309417)));
+}
+trek_status trek_rule_log10(trek_backward_call *b)
+{
+    return trek_rule_give(b, trek_div(b->grad, trek_mul_scalar(x_of(b), 2.302585092994045684018)));
+}
+trek_status trek_rule_sqrt(trek_backward_call *b)
+{
+    return trek_rule_give(b, trek_div(b->grad, trek_mul_scalar(y_of(b), 2)));
+}
+trek_status trek_rule_rsqrt(trek_backward_call *b) /* -y^3 / 2 */
+{
+    return trek_rule_give(b, trek_mul(b->grad, trek_mul_scalar(trek_pow_scalar(y_of(b), 3), -0.5)));
+}
+trek_status trek_rule_reciprocal(trek_backward_call *b)
+{
+    return trek_rule_give(b, trek_mul(b->grad, trek_neg(trek_square(y_of(b)))));
+}
+trek_status trek_rule_square(trek_backward_call *b)
+{
+    return trek_rule_give(b, trek_mul(b->grad, trek_mul_scalar(x_of(b), 2)));
+}
+trek_status trek_rule_sin(trek_backward_call *b) { return trek_rule_give(b, trek_mul(b->grad, trek_cos(x_of(b)))); }
+trek_status trek_rule_cos(trek_backward_call *b) { return trek_rule_give(b, trek_neg(trek_mul(b->grad, trek_sin(x_of(b))))); }
+trek_status trek_rule_tan(trek_backward_call *b)
+{
+    return trek_rule_give(b, trek_mul(b->grad, trek_add_scalar(trek_square(y_of(b)), 1)));
+}
+trek_status trek_rule_asin(trek_backward_call *b)
+{
+    return trek_rule_give(b, trek_mul(b->grad, trek_rsqrt(one_minus(trek_square(x_of(b))))));
+}
+trek_status trek_rule_acos(trek_backward_call *b)
+{
+    return trek_rule_give(b, trek_neg(trek_mul(b->grad, trek_rsqrt(one_minus(trek_square(x_of(b)))))));
+}
+trek_status trek_rule_atan(trek_backward_call *b)
+{
+    return trek_rule_give(b, trek_div(b->grad, trek_add_scalar(trek_square(x_of(b)), 1)));
+}
+trek_status trek_rule_sinh(trek_backward_call *b) { return trek_rule_give(b, trek_mul(b->grad, trek_cosh(x_of(b)))); }
+trek_status trek_rule_cosh(trek_backward_call *b) { return trek_rule_give(b, trek_mul(b->grad, trek_sinh(x_of(b)))); }
+
+trek_status trek_rule_tanh(trek_backward_call *b)
+{
+    if (!b->create_graph)
+        return trek_rule_give(b, trek_apply_tanh_backward(b->grad, y_of(b)));
+    return trek_rule_give(b, trek_mul(b->grad, one_minus(trek_square(y_of(b)))));
+}
+
+trek_status trek_rule_sigmoid(trek_backward_call *b)
+{
+    trek_var *y = y_of(b);
+    if (!b->create_graph)
+        return trek_rule_give(b, trek_apply_sigmoid_backward(b->grad, y));
+    return trek_rule_give(b, trek_mul(b->grad, trek_mul(y, one_minus(y))));
+}
+
+trek_status trek_rule_erf(trek_backward_call *b) /* 2/sqrt(pi) exp(-x^2) */
+{
+    trek_var *bell = trek_exp(trek_neg(trek_square(x_of(b))));
+    return trek_rule_give(b, trek_mul(b->grad, trek_mul_scalar(bell, 1.128379167095512573896)));
+}
+
+trek_status trek_rule_relu(trek_backward_call *b) { return trek_rule_give(b, trek_apply_relu_backward(b->grad, y_of(b))); }
+
+/* Linear in the gradient; what picks the elements has no derivative. */
+trek_status trek_rule_relu_backward(trek_backward_call *b)
+{
+    return trek_rule_give(b, trek_apply_relu_backward(b->grad, trek_rule_input(b, 1)));
+}
+
+/* d/dx [x Phi(x)] = Phi(x) + x phi(x), and the same for the tanh form */
+static trek_var *gelu_slope(trek_var *x, bool tanh_form)
+{
+    if (!tanh_form) {
+        trek_var *phi = trek_mul_scalar(trek_exp(trek_mul_scalar(trek_square(x), -0.5)), 0.398942280401432677940);
+        trek_var *cumulative = trek_mul_scalar(trek_add_scalar(trek_erf(trek_mul_scalar(x, 0.707106781186547524401)), 1), 0.5);
+        return trek_add(cumulative, trek_mul(x, phi));
+    }
+    const double k = 0.797884560802865355880, c = 0.044715; /* sqrt(2 / pi) */
+    trek_var *square = trek_square(x);
+    trek_var *t = trek_tanh(trek_mul_scalar(trek_mul(x, trek_add_scalar(trek_mul_scalar(square, c), 1)), k));
+    trek_var *inner = trek_mul_scalar(trek_add_scalar(trek_mul_scalar(square, 3 * c), 1), k);
+    trek_var *sech = one_minus(trek_square(t));
+    return trek_mul_scalar(trek_add(trek_add_scalar(t, 1), trek_mul(x, trek_mul(sech, inner))), 0.5);
+}
+
+trek_status trek_rule_gelu(trek_backward_call *b)
+{
+    bool tanh_form = b->attrs->i[0] != 0;
+    trek_var *x = x_of(b);
+    if (!b->create_graph)
+        return trek_rule_give(b, trek_apply_gelu_backward(b->grad, x, tanh_form));
+    return trek_rule_give(b, trek_mul(b->grad, gelu_slope(x, tanh_form)));
+}
+
+trek_status trek_rule_silu(trek_backward_call *b)
+{
+    trek_var *x = x_of(b);
+    if (!b->create_graph)
+        return trek_rule_give(b, trek_apply_silu_backward(b->grad, x));
+    trek_var *s = trek_sigmoid(x); /* s (1 + x (1 - s)) */
+    return trek_rule_give(b, trek_mul(b->grad, trek_mul(s, trek_add_scalar(trek_mul(x, one_minus(s)), 1))));
+}
+
+trek_status trek_rule_softplus(trek_backward_call *b)
+{
+    double beta = b->attrs->f[0], threshold = b->attrs->f[1];
+    trek_var *z = trek_mul_scalar(x_of(b), beta);
+    trek_var *slope = trek_where(trek_gt_scalar(z, threshold), trek_rule_zeros(b, trek_dims_none()), trek_sigmoid(z));
+    trek_var *beyond = trek_cast(trek_gt_scalar(z, threshold), trek_var_dtype(b->grad));
+    return trek_rule_give(b, trek_mul(b->grad, trek_add(slope, beyond)));
+}
+
+trek_status trek_rule_leaky_relu(trek_backward_call *b)
+{
+    trek_var *positive = trek_gt_scalar(x_of(b), 0);
+    return trek_rule_give(b, trek_where(positive, b->grad, trek_mul_scalar(b->grad, b->attrs->f[0])));
+}
+
+trek_status trek_rule_elu(trek_backward_call *b)
+{
+    trek_var *x = x_of(b), *below = trek_mul_scalar(trek_exp(trek_clamp(x, -INFINITY, 0)), b->attrs->f[0]);
+    return trek_rule_give(b, trek_where(trek_gt_scalar(x, 0), b->grad, trek_mul(b->grad, below)));
+}
+
+/* --- with numbers ------------------------------------------------------------------- */
+
+trek_status trek_rule_mul_scalar(trek_backward_call *b) { return trek_rule_give(b, trek_mul_scalar(b->grad, b->attrs->f[0])); }
+
+trek_status trek_rule_pow_scalar(trek_backward_call *b)
+{
+    double p = b->attrs->f[0];
+    if (p == 0)
+        return trek_rule_give(b, trek_rule_zeros(b, trek_var_shape(b->grad)));
+    return trek_rule_give(b, trek_mul(b->grad, trek_mul_scalar(trek_pow_scalar(x_of(b), p - 1), p)));
+}
+
+trek_status trek_rule_clamp(trek_backward_call *b)
+{
+    trek_var *x = x_of(b);
+    trek_var *inside = trek_logical_and(trek_ge_scalar(x, b->attrs->f[0]), trek_le_scalar(x, b->attrs->f[1]));
+    return trek_rule_give(b, trek_where(inside, b->grad, trek_rule_zeros(b, trek_dims_none())));
+}
+
+/* --- two inputs ----------------------------------------------------------------------- */
+
+trek_status trek_rule_add(trek_backward_call *b)
+{
+    b->grads[0] = b->grads[1] = b->grad;
+    return TREK_OK;
+}
+
+trek_status trek_rule_sub(trek_backward_call *b)
+{
+    b->grads[0] = b->grad;
+    return trek_rule_needs(b, 1) ? trek_rule_give_to(b, 1, trek_neg(b->grad)) : TREK_OK;
+}
+
+trek_status trek_rule_mul(trek_backward_call *b)
+{
+    trek_status status = TREK_OK;
+    if (trek_rule_needs(b, 0))
+        status = trek_rule_give_to(b, 0, trek_mul(b->grad, trek_rule_input(b, 1)));
+    if (status == TREK_OK && trek_rule_needs(b, 1))
+        status = trek_rule_give_to(b, 1, trek_mul(b->grad, trek_rule_input(b, 0)));
+    return status;
+}
+
+trek_status trek_rule_div(trek_backward_call *b)
+{
+    trek_var *quotient = trek_div(b->grad, trek_rule_input(b, 1));
+    b->grads[0] = quotient;
+    if (quotient && trek_rule_needs(b, 1))
+        return trek_rule_give_to(b, 1, trek_neg(trek_mul(quotient, trek_rule_output(b, 0))));
+    return quotient ? TREK_OK : trek_status_get();
+}
+
+trek_status trek_rule_pow(trek_backward_call *b)
+{
+    trek_status status = TREK_OK;
+    trek_var *x = trek_rule_input(b, 0);
+    if (trek_rule_needs(b, 0)) { /* p x^(p - 1), 0 where p is 0 */
+        trek_var *p = trek_rule_input(b, 1);
+        trek_var *slope = trek_mul(p, trek_pow(x, trek_sub_scalar(p, 1)));
+        slope = trek_where(trek_eq_scalar(p, 0), trek_rule_zeros(b, trek_dims_none()), slope);
+        status = trek_rule_give_to(b, 0, trek_mul(b->grad, slope));
+    }
+    if (status == TREK_OK && trek_rule_needs(b, 1)) { /* y log x, 0 where x is 0 */
+        trek_var *slope = trek_mul(trek_rule_output(b, 0), trek_log(x));
+        slope = trek_where(trek_eq_scalar(x, 0), trek_rule_zeros(b, trek_dims_none()), slope);
+        status = trek_rule_give_to(b, 1, trek_mul(b->grad, slope));
+    }
+    return status;
+}
+
+/* maximum and minimum: to the one that was taken, half to each where they are equal */
+trek_status trek_rule_maximum(trek_backward_call *b)
+{
+    bool larger = b->op->id == TREK_OP_maximum;
+    trek_var *x = trek_rule_input(b, 0), *y = trek_rule_input(b, 1), *zero = trek_rule_zeros(b, trek_dims_none());
+    trek_var *half = trek_where(trek_eq(x, y), trek_mul_scalar(b->grad, 0.5), zero);
+    trek_status status = TREK_OK;
+    if (trek_rule_needs(b, 0))
+        status = trek_rule_give_to(b, 0, trek_where(larger ? trek_gt(x, y) : trek_lt(x, y), b->grad, half));
+    if (status == TREK_OK && trek_rule_needs(b, 1))
+        status = trek_rule_give_to(b, 1, trek_where(larger ? trek_lt(x, y) : trek_gt(x, y), b->grad, half));
+    return status;
+}
+
+trek_status trek_rule_atan2(trek_backward_call *b)
+{
+    trek_var *x = trek_rule_input(b, 0), *y = trek_rule_input(b, 1);
+    trek_var *scaled = trek_div(b->grad, trek_add(trek_square(x), trek_square(y)));
+    trek_status status = TREK_OK;
+    if (trek_rule_needs(b, 0))
+        status = trek_rule_give_to(b, 0, trek_mul(scaled, y));
+    if (status == TREK_OK && trek_rule_needs(b, 1))
+        status = trek_rule_give_to(b, 1, trek_neg(trek_mul(scaled, x)));
+    return status;
+}
+
+trek_status trek_rule_remainder(trek_backward_call *b)
+{
+    b->grads[0] = b->grad;
+    if (!trek_rule_needs(b, 1))
+        return TREK_OK;
+    trek_var *quotient = trek_floor(trek_div(trek_rule_input(b, 0), trek_rule_input(b, 1)));
+    return trek_rule_give_to(b, 1, trek_neg(trek_mul(b->grad, quotient)));
+}
+
+trek_status trek_rule_where(trek_backward_call *b)
+{
+    trek_var *condition = trek_rule_input(b, 0), *zero = trek_rule_zeros(b, trek_dims_none());
+    trek_status status = TREK_OK;
+    if (trek_rule_needs(b, 1))
+        status = trek_rule_give_to(b, 1, trek_where(condition, b->grad, zero));
+    if (status == TREK_OK && trek_rule_needs(b, 2))
+        status = trek_rule_give_to(b, 2, trek_where(condition, zero, b->grad));
+    return status;
+}

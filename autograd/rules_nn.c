@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Derivatives of products, convolution, pooling, normalisation, embedding,
+ * dropout and cross entropy: fused kernels to first order, the composite under
+ * create_graph. */
+#include "autograd/rules_internal.h"
+
+/* --- products --------------------------------------------------------------------- */
+
+trek_status trek_rule_matmul(trek_backward_call *b)
+{
+    trek_status status = TREK_OK;
+    if (trek_rule_needs(b, 0))
+        status = trek_rule_give_to(b, 0, trek_apply_matmul(b->grad, trek_transpose(trek_rule_input(b, 1), -2, -1)));
+    if (status == TREK_OK && trek_rule_needs(b, 1))
+        status = trek_rule_give_to(b, 1, trek_apply_matmul(trek_transpose(trek_rule_input(b, 0), -2, -1), b->grad));
+    return status;
+}
+
+/* x as rows: [..., n] -> [rows, n], itself if it has two dimensions. */
+static trek_var *as_rows(trek_var *x)
+{
+    if (!x || trek_var_ndim(x) == 2)
+        return x;
+    int64_t n = trek_var_size(x, -1);
+    return trek_reshape(x, trek_dims(n ? trek_var_numel(x) / n : 0, n));
+}
+
+/* Writes grad^T x [out, in] into place, or adds it to what place holds. */
+static trek_status weight_grad_into(trek_tensor *place, trek_tensor *grad, trek_tensor *x, bool overwrite)
+{
+    int64_t sizes[2] = { grad->sizes[1], grad->sizes[0] }, strides[2] = { grad->strides[1], grad->strides[0] };
+    trek_tensor *turned = trek_tensor_make_view(grad, grad->data, 2, sizes, strides);
+    if (!turned)
+        return trek_status_get();
+    trek_tensor *in[2] = { turned, x };
+    trek_op_call call = { .op = &trek_ops[TREK_OP_matmul], .n_inputs = 2, .inputs = in, .n_outputs = 1, .outputs = { place } };
+    call.attrs.i[0] = !overwrite; /* 1: add to what the output holds */
+    trek_status status = trek_op_run(&call);
+    trek_tensor_release(turned);
+    return status;
+}
+
+static trek_status linear_weight(trek_backward_call *b, trek_var *g, trek_var *x)
+{
+    bool overwrite;
+    if (!g || !x)
+        return trek_status_get();
+    trek_tensor *place = g->data->dtype == x->data->dtype ? trek_rule_sink(b, 1, &overwrite) : NULL;
+    if (!place)
+        return trek_rule_give_to(b, 1, trek_apply_matmul(trek_transpose(g, 0, 1), x));
+    trek_status status = weight_grad_into(place, g->data, x->data, overwrite);
+    if (status == TREK_OK)
+        trek_rule_sunk(b, 1);
+    return status;
+}
+
+/* Sum over rows, straight into the bias's gradient where that holds nothing yet. */
+static trek_status linear_bias(trek_backward_call *b, trek_var *g)
+{
+    bool overwrite;
+    if (!g)
+        return trek_status_get();
+    trek_tensor *place = trek_rule_sink(b, 2, &overwrite);
+    if (!place || !overwrite)
+        return trek_rule_give_to(b, 2, trek_sum(g, trek_dims(0), false));
+    trek_op_call call = { .op = &trek_ops[TREK_OP_sum], .n_inputs = 1, .inputs = &g->data, .n_outputs = 1, .outputs = { place } };
+    call.attrs.i[0] = 1; /* one dim: 0 */
+    trek_status status = trek_op_run(&call);
+    if (status == TREK_OK)
+        trek_rule_sunk(b, 2);
+    return status;
+}
+
+trek_status trek_rule_linear(trek_backward_call *b)
+{
+    if (b->create_graph)
+        return trek_rule_composite(b);
+    trek_var *g = as_rows(b->grad);
+    if (b->attrs->i[0] == TREK_ACTIVATION_RELU)
+        g = trek_apply_relu_backward(g, as_rows(trek_rule_output(b, 0)));
+    else if (b->attrs->i[0] == TREK_ACTIVATION_GELU)
+        g = trek_apply_gelu_backward(g, as_rows(trek_rule_output(b, 1)), false);
+    trek_status status = g ? TREK_OK : trek_status_get();
+    if (status == TREK_OK && trek_rule_needs(b, 0)) {
+        trek_var *dx = trek_apply_matmul(g, trek_rule_input(b, 1));
+        if (dx && b->node && trek_rule_shape(b, 0).ndim != 2)
+            dx = trek_reshape(dx, trek_rule_shape(b, 0));
+        status = trek_rule_give_to(b, 0, dx);
+    }
+    if (status == TREK_OK && trek_rule_needs(b, 1))
+        status = linear_weight(b, g, as_rows(trek_rule_input(b, 0)));
+    if (status == TREK_OK && trek_rule_needs(b, 2))
+        status = linear_bias(b, g);
+    return status;
+}
+
+/* --- convolution and pooling ---------------------------------------------------------- */
+
+trek_status trek_rule_conv2d(trek_backward_call *b)
+{
+    if (b->create_graph)
+        return trek_rule_composite(b);
+    trek_status status = TREK_OK;
+    if (trek_rule_needs(b, 0))
+        status = trek_rule_give_to(b, 0, trek_apply_conv2d_input_grad(b->grad, trek_rule_input(b, 1), b->attrs, trek_rule_shape(b, 0)));
+    if (status == TREK_OK && trek_rule_needs(b, 1))
+        status = trek_rule_give_to(b, 1, trek_apply_conv2d_weight_grad(b->grad, trek_rule_input(b, 0), b->attrs, trek_rule_shape(b, 1)));
+    if (status == TREK_OK && trek_rule_needs(b, 2))
+        status = trek_rule_give_to(b, 2, trek_sum(b->grad, trek_dims(0, 2, 3), false));
+    return status;
+}
+
+trek_status trek_rule_unfold(trek_backward_call *b)
+{
+    trek_shape shape = trek_rule_shape(b, 0);
+    return trek_rule_give(b, trek_apply_fold(b->grad, b->attrs, shape.sizes[2], shape.sizes[3]));
+}
+
+trek_status trek_rule_fold(trek_backward_call *b)
+{
+    return trek_rule_give(b, trek_apply_unfold(b->grad, b->attrs, b->attrs->i[7], b->attrs->i[8]));
+}
+
+trek_status trek_rule_max_pool2d(trek_backward_call *b)
+{
+    trek_shape shape = trek_rule_shape(b, 0);
+    trek_var *index = trek_rule_output(b, 1);
+    if (!b->create_graph)
+        return trek_rule_give(b, trek_apply_max_pool2d_backward(b->grad, index, shape));
+    int64_t n = shape.sizes[0], c = shape.sizes[1], pixels = shape.sizes[2] * shape.sizes[3];
+    trek_var *zeros = trek_rule_zeros(b, trek_dims(n, c, pixels));
+    trek_var *spread = trek_scatter_add(zeros, trek_flatten(index, 2, 3), trek_flatten(b->grad, 2, 3), 2);
+    return trek_rule_give(b, trek_reshape(spread, shape));
+}
+
+trek_status trek_rule_avg_pool2d(trek_backward_call *b)
+{
+    trek_shape shape = trek_rule_shape(b, 0);
+    return trek_rule_give(b, trek_apply_avg_pool2d_backward(b->grad, b->attrs, shape.sizes[2], shape.sizes[3]));
+}
+
+trek_status trek_rule_avg_pool2d_backward(trek_backward_call *b)
+{
+    trek_var *inputs[1] = { b->grad };
+    return trek_rule_give(b, trek_apply(&trek_ops[TREK_OP_avg_pool2d], inputs, 1, b->attrs));
+}
+
+trek_status trek_rule_adaptive_avg_pool2d(trek_backward_call *b)
+{
+    trek_shape shape = trek_rule_shape(b, 0);
+    return trek_rule_give(b, trek_apply_adaptive_avg_pool2d_backward(b->grad, shape.sizes[2], shape.sizes[3]));
+}
+
+trek_status trek_rule_adaptive_avg_pool2d_backward(trek_backward_call *b)
+{
+    trek_shape shape = trek_rule_shape(b, 0);
+    return trek_rule_give(b, trek_apply_adaptive_avg_pool2d(b->grad, shape.sizes[2], shape.sizes[3]));
+}
+
+/* --- normalisation ------------------------------------------------------------------------ */
+
+/* The outputs dx, dweight, dbias of a backward kernel, to those inputs that want them. */
+static trek_status give_three(trek_backward_call *b, trek_var *const *outs)
+{
+    for (int k = 0; k < 3 && k < b->n_inputs; k++)
+        if (trek_rule_needs(b, k))
+            b->grads[k] = outs[k];
+    return TREK_OK;
+}
+
+trek_status trek_rule_layer_norm(trek_backward_call *b)
+{
+    if (b->create_graph)
+        return trek_rule_composite(b);
+    trek_var *in[5] = { b->grad, trek_rule_input(b, 0), trek_rule_output(b, 1), trek_rule_output(b, 2), trek_rule_input(b, 1) };
+    trek_var *outs[3] = { NULL };
+    trek_status status = trek_apply_many(&trek_ops[TREK_OP_layer_norm_backward], in, 5, b->attrs, outs, 3);
+    return status == TREK_OK ? give_three(b, outs) : status;
+}
+
+/* In evaluation the statistics are constants. */
+static trek_status batch_norm_eval(trek_backward_call *b)
+{
+    trek_shape x_shape = trek_rule_shape(b, 0), channels = { .ndim = x_shape.ndim };
+    trek_dims_list others = { 0 };
+    for (int d = 0; d < x_shape.ndim; d++) {
+        channels.sizes[d] = d == 1 ? x_shape.sizes[1] : 1;
+        if (d != 1)
+            others.sizes[others.ndim++] = d;
+    }
+    trek_var *mean = trek_reshape(trek_rule_output(b, 1), channels), *rstd = trek_reshape(trek_rule_output(b, 2), channels);
+    trek_var *weight = trek_rule_input(b, 1), *scale = weight ? trek_mul(rstd, trek_reshape(weight, channels)) : rstd;
+    if (!scale || trek_status_get() != TREK_OK)
+        return trek_status_get();
+    if (trek_rule_needs(b, 0))
+        b->grads[0] = trek_mul(b->grad, scale);
+    if (trek_rule_needs(b, 1))
+        b->grads[1] = trek_sum(trek_mul(b->grad, trek_mul(trek_sub(trek_rule_input(b, 0), mean), rstd)), others, false);
+    if (trek_rule_needs(b, 2))
+        b->grads[2] = trek_sum(b->grad, others, false);
+    return trek_status_get();
+}
+
+trek_status trek_rule_batch_norm(trek_backward_call *b)
+{
+    bool training = b->attrs->i[0] != 0;
+    if (b->create_graph)
+        return training ? trek_rule_composite(b) : batch_norm_eval(b);
+    trek_var *in[5] = { b->grad, trek_rule_input(b, 0), trek_rule_output(b, 1), trek_rule_output(b, 2), trek_rule_input(b, 1) };
+    trek_var *outs[3] = { NULL };
+    trek_status status = trek_apply_many(&trek_ops[TREK_OP_batch_norm_backward], in, 5, b->attrs, outs, 3);
+    return status == TREK_OK ? give_three(b, outs) : status;
+}
+
+/* --- embedding, dropout, cross entropy ------------------------------------------------------ */
+
+trek_status trek_rule_embedding(trek_backward_call *b)
+{
+    int64_t rows = trek_rule_shape(b, 0).sizes[0];
+    return trek_rule_give(b, trek_apply_embedding_backward(b->grad, trek_rule_input(b, 1), b->attrs->i[0], rows));
+}
+
+/* d grad: what the rows of the cotangent say at the indices, nothing at the padding. */
+trek_status trek_rule_embedding_backward(trek_backward_call *b)
+{
+    trek_var *index = trek_rule_input(b, 1), *g = trek_embedding(b->grad, index, -1);
+    if (b->attrs->i[0] >= 0)
+        g = trek_where(trek_unsqueeze(trek_eq_scalar(index, (double)b->attrs->i[0]), -1), trek_rule_zeros(b, trek_dims_none()), g);
+    return trek_rule_give(b, g);
+}
+
+/* The same mask again: nothing of it was kept. */
+trek_status trek_rule_dropout(trek_backward_call *b)
+{
+    return trek_rule_give(b, trek_apply_dropout(b->grad, b->attrs->f[0], b->attrs));
+}
+
+trek_status trek_rule_cross_entropy(trek_backward_call *b)
+{
+    if (b->create_graph)
+        return trek_rule_composite(b);
+    trek_var *weight = trek_rule_input(b, 2);
+    return trek_rule_give(b, trek_apply_cross_entropy_backward(b->grad, trek_rule_input(b, 0), trek_rule_input(b, 1), weight,
+                                                               trek_rule_output(b, 1), trek_rule_output(b, 2), b->attrs));
+}

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Derivatives of reductions, views, and ops that move elements. */
+#include "autograd/rules_internal.h"
+
+/* A reduction's result (or its gradient) with the reduced dimensions kept as 1. */
+static trek_var *kept(trek_backward_call *b, trek_var *reduced)
+{
+    trek_shape shape = trek_rule_shape(b, 0);
+    for (int d = 0; d < shape.ndim; d++)
+        if (b->attrs->i[0] >> d & 1)
+            shape.sizes[d] = 1;
+    return trek_reshape(reduced, shape);
+}
+
+static double reduced_count(const trek_backward_call *b)
+{
+    trek_shape shape = trek_rule_shape(b, 0);
+    double count = 1;
+    for (int d = 0; d < shape.ndim; d++)
+        if (b->attrs->i[0] >> d & 1)
+            count *= (double)shape.sizes[d];
+    return count;
+}
+
+/* The normalised attributes know the dims as a mask. */
+static trek_dims_list dims_of_mask(int64_t mask)
+{
+    trek_dims_list dims = { 0 };
+    for (int d = 0; d < TREK_MAX_DIMS; d++)
+        if (mask >> d & 1)
+            dims.sizes[dims.ndim++] = d;
+    return dims;
+}
+
+/* An op over the same dims with keepdim; over all of them for a scalar input. */
+static trek_dims_list same_dims(const trek_backward_call *b) { return dims_of_mask(b->attrs->i[0]); }
+
+trek_status trek_rule_sum(trek_backward_call *b) { return trek_rule_give(b, trek_expand(kept(b, b->grad), trek_rule_shape(b, 0))); }
+
+trek_status trek_rule_mean(trek_backward_call *b)
+{
+    trek_var *share = trek_mul_scalar(kept(b, b->grad), 1 / reduced_count(b));
+    return trek_rule_give(b, trek_expand(share, trek_rule_shape(b, 0)));
+}
+
+/* The product of the others: y / x; with one zero in the row only the zero's place has one. */
+trek_status trek_rule_prod(trek_backward_call *b)
+{
+    trek_var *x = trek_rule_input(b, 0), *y = kept(b, trek_rule_output(b, 0)), *g = kept(b, b->grad);
+    trek_var *zero = trek_rule_zeros(b, trek_dims_none()), *is_zero = trek_eq_scalar(x, 0);
+    trek_var *zeros = trek_sum(is_zero, same_dims(b), true);
+    trek_var *rest = trek_prod(trek_where(is_zero, trek_add_scalar(zero, 1), x), same_dims(b), true);
+    trek_var *at_zero = trek_where(trek_logical_and(is_zero, trek_eq_scalar(zeros, 1)), rest, zero);
+    trek_var *safe = trek_where(is_zero, trek_add_scalar(zero, 1), x);
+    trek_var *others = trek_where(trek_eq_scalar(zeros, 0), trek_div(b->create_graph ? rest : y, safe), at_zero);
+    return trek_rule_give(b, trek_mul(g, others));
+}
+
+/* max and min: equally to all that equal the result */
+trek_status trek_rule_max(trek_backward_call *b)
+{
+    trek_var *hit = trek_cast(trek_eq(trek_rule_input(b, 0), kept(b, trek_rule_output(b, 0))), trek_var_dtype(b->grad));
+    trek_var *share = trek_div(kept(b, b->grad), trek_sum(hit, same_dims(b), true));
+    return trek_rule_give(b, trek_mul(hit, share));
+}
+
+trek_status trek_rule_var(trek_backward_call *b) /* 2 (x - mean) / (n - correction) */
+{
+    trek_var *x = trek_rule_input(b, 0);
+    trek_var *centred = trek_sub(x, trek_mean(x, same_dims(b), true));
+    double divisor = reduced_count(b) - b->attrs->f[0];
+    return trek_rule_give(b, trek_mul(trek_mul_scalar(kept(b, b->grad), 2 / divisor), centred));
+}
+
+trek_status trek_rule_logsumexp(trek_backward_call *b)
+{
+    trek_var *share = trek_exp(trek_sub(trek_rule_input(b, 0), kept(b, trek_rule_output(b, 0))));
+    return trek_rule_give(b, trek_mul(kept(b, b->grad), share));
+}
+
+trek_status trek_rule_cumsum(trek_backward_call *b)
+{
+    trek_dims_list dim = trek_dims(b->attrs->i[0]);
+    if (trek_var_ndim(b->grad) == 0)
+        return trek_rule_give(b, b->grad);
+    return trek_rule_give(b, trek_flip(trek_cumsum(trek_flip(b->grad, dim), (int)b->attrs->i[0]), dim));
+}
+
+trek_status trek_rule_softmax(trek_backward_call *b) /* y (g - sum g y) */
+{
+    int dim = (int)b->attrs->i[0];
+    trek_var *y = trek_rule_output(b, 0);
+    if (!b->create_graph)
+        return trek_rule_give(b, trek_apply_softmax_backward(b->grad, y, dim));
+    trek_var *sum = trek_sum(trek_mul(b->grad, y), trek_dims(dim), true);
+    return trek_rule_give(b, trek_mul(y, trek_sub(b->grad, sum)));
+}
+
+trek_status trek_rule_log_softmax(trek_backward_call *b) /* g - exp(y) sum g */
+{
+    int dim = (int)b->attrs->i[0];
+    trek_var *y = trek_rule_output(b, 0);
+    if (!b->create_graph)
+        return trek_rule_give(b, trek_apply_log_softmax_backward(b->grad, y, dim));
+    trek_var *sum = trek_sum(b->grad, trek_dims(dim), true);
+    return trek_rule_give(b, trek_sub(b->grad, trek_mul(trek_exp(y), sum)));
+}
+
+/* --- views ---------------------------------------------------------------------------- */
+
+trek_status trek_rule_reshape(trek_backward_call *b) { return trek_rule_give(b, trek_reshape(b->grad, trek_rule_shape(b, 0))); }
+
+/* Whoever gets the gradient sums broadcast dimensions. */
+trek_status trek_rule_expand(trek_backward_call *b) { return trek_rule_give(b, b->grad); }
+
+trek_status trek_rule_permute(trek_backward_call *b)
+{
+    trek_shape back = { .ndim = (int)b->attrs->i[0] };
+    int ndim = trek_var_ndim(b->grad);
+    for (int d = 0; d < back.ndim; d++) {
+        int64_t from = b->attrs->i[1 + d];
+        back.sizes[from < 0 ? from + ndim : from] = d;
+    }
+    return trek_rule_give(b, trek_permute(b->grad, back));
+}
+
+trek_status trek_rule_transpose(trek_backward_call *b)
+{
+    return trek_rule_give(b, trek_transpose(b->grad, (int)b->attrs->i[0], (int)b->attrs->i[1]));
+}
+
+/* g between zeros along dim, up to the input's size. */
+static trek_var *padded(trek_backward_call *b, trek_var *g, int dim, int64_t start)
+{
+    trek_shape shape = trek_rule_shape(b, 0), part = trek_var_shape(g), before = part, after = part;
+    before.sizes[dim] = start;
+    after.sizes[dim] = shape.sizes[dim] - start - part.sizes[dim];
+    if (!b->create_graph) { /* one pass over the zeros, one over the part */
+        trek_var *whole = trek_rule_zeros(b, shape);
+        trek_tensor *place = whole ? trek_tensor_narrow(whole->data, dim, start, part.sizes[dim]) : NULL;
+        trek_status status = place ? trek_tensor_copy_from(place, g->data) : trek_status_get();
+        trek_tensor_release(place);
+        return status == TREK_OK ? whole : NULL;
+    }
+    trek_var *parts[3] = { trek_rule_zeros(b, before), g, trek_rule_zeros(b, after) };
+    return trek_cat(parts, 3, dim);
+}
+
+trek_status trek_rule_narrow(trek_backward_call *b)
+{
+    return trek_rule_give(b, padded(b, b->grad, (int)b->attrs->i[0], b->attrs->i[1]));
+}
+
+trek_status trek_rule_select(trek_backward_call *b)
+{
+    int dim = (int)b->attrs->i[0];
+    trek_var *g = trek_unsqueeze(b->grad, dim);
+    return g ? trek_rule_give(b, padded(b, g, dim, b->attrs->i[1])) : trek_status_get();
+}
+
+/* --- moving elements -------------------------------------------------------------------- */
+
+trek_status trek_rule_cast(trek_backward_call *b) { return trek_rule_give(b, b->grad); } /* the engine casts it back */
+
+trek_status trek_rule_flip(trek_backward_call *b)
+{
+    return trek_rule_give(b, trek_flip(b->grad, dims_of_mask(b->attrs->i[0])));
+}
+
+trek_status trek_rule_cat(trek_backward_call *b)
+{
+    int dim = (int)b->attrs->i[0];
+    int64_t start = 0;
+    for (int k = 0; k < b->n_inputs; k++) {
+        int64_t length = trek_rule_shape(b, k).sizes[dim];
+        trek_status status = TREK_OK;
+        if (b->needs >> (k < 31 ? k : 31) & 1)
+            status = trek_rule_give_to(b, k, trek_narrow(b->grad, dim, start, length));
+        if (status != TREK_OK)
+            return status;
+        start += length;
+    }
+    return TREK_OK;
+}
+
+trek_status trek_rule_tril(trek_backward_call *b) { return trek_rule_give(b, trek_tril(b->grad, b->attrs->i[0])); }
+trek_status trek_rule_triu(trek_backward_call *b) { return trek_rule_give(b, trek_triu(b->grad, b->attrs->i[0])); }
+
+trek_status trek_rule_index_select(trek_backward_call *b)
+{
+    trek_var *zeros = trek_rule_zeros(b, trek_rule_shape(b, 0));
+    return trek_rule_give(b, trek_index_add(zeros, trek_rule_input(b, 1), b->grad, (int)b->attrs->i[0]));
+}
+
+trek_status trek_rule_index_add(trek_backward_call *b)
+{
+    b->grads[0] = b->grad;
+    if (!trek_rule_needs(b, 2))
+        return TREK_OK;
+    return trek_rule_give_to(b, 2, trek_index_select(b->grad, trek_rule_input(b, 1), (int)b->attrs->i[0]));
+}
+
+trek_status trek_rule_gather(trek_backward_call *b)
+{
+    trek_var *zeros = trek_rule_zeros(b, trek_rule_shape(b, 0));
+    return trek_rule_give(b, trek_scatter_add(zeros, trek_rule_input(b, 1), b->grad, (int)b->attrs->i[0]));
+}
+
+trek_status trek_rule_scatter_add(trek_backward_call *b)
+{
+    b->grads[0] = b->grad;
+    if (!trek_rule_needs(b, 2))
+        return TREK_OK;
+    trek_var *index = trek_rule_input(b, 1), *g = trek_gather(b->grad, index, (int)b->attrs->i[0]);
+    /* where the index is smaller than the source, the rest of the source had no part */
+    trek_shape source = trek_rule_shape(b, 2);
+    for (int d = 0; g && d < source.ndim; d++) {
+        trek_shape have = trek_var_shape(g), rest = have;
+        rest.sizes[d] = source.sizes[d] - have.sizes[d];
+        trek_var *parts[2] = { g, rest.sizes[d] > 0 ? trek_rule_zeros(b, rest) : NULL };
+        if (rest.sizes[d] > 0)
+            g = trek_cat(parts, 2, d);
+    }
+    return trek_rule_give_to(b, 2, g);
+}

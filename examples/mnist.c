@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* LeNet learns MNIST on one rank or several, with the exact gradients of one.
+ *
+ *   mnist [--ranks N] [--epochs N] [--batch-size N] [--lr X] [--data FOLDER]
+ *         [--seed N] [--save FILE] [--trace FILE]
+ *
+ * FOLDER holds MNIST's IDX files, gzip'd or plain. With the test files alone,
+ * images 0..7999 train and 8000..9999 test. Without --data digits are drawn. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "trek.h"
+
+typedef struct options {
+    int ranks, epochs, batch_size;
+    double lr;
+    uint64_t seed;
+    const char *data, *save, *trace;
+} options;
+
+typedef struct sets {
+    trek_dataset *train, *test;
+} sets;
+
+/* Called once for each further device, so that every rank holds the same model. */
+static trek_graph *build_model(trek_device device, void *arg)
+{
+    (void)arg;
+    trek_flow *flow = trek_flow_from(trek_nn_conv2d(1, 6, 5, device)); /* [n, 1, 28, 28] -> [n, 6, 24, 24] */
+    trek_flow_through(flow, trek_nn_relu());
+    trek_flow_through(flow, trek_nn_max_pool2d(2));
+    trek_flow_through(flow, trek_nn_conv2d(6, 16, 5, device));
+    trek_flow_through(flow, trek_nn_relu());
+    trek_flow_through(flow, trek_nn_max_pool2d(2));                    /* [n, 16, 4, 4] */
+    trek_flow_through(flow, trek_nn_flatten());
+    trek_flow_through(flow, trek_nn_linear(256, 120, device));
+    trek_flow_through(flow, trek_nn_relu());
+    trek_flow_through(flow, trek_nn_linear(120, 84, device));
+    trek_flow_through(flow, trek_nn_relu());
+    trek_flow_through(flow, trek_nn_linear(84, 10, device));
+    trek_flow_tag(flow, "logits");
+    return trek_flow_build(flow);
+}
+
+static bool has_file(const char *folder, const char *name, const char *ending, char *path, size_t size)
+{
+    int length = snprintf(path, size, "%s/%s%s", folder, name, ending);
+    FILE *file = length > 0 && (size_t)length < size ? fopen(path, "rb") : NULL;
+    if (file)
+        fclose(file);
+    return file != NULL;
+}
+
+static bool find_file(const char *folder, const char *name, char *path, size_t size)
+{
+    return has_file(folder, name, ".gz", path, size) || has_file(folder, name, "", path, size);
+}
+
+/* The published test set alone: the first 8000 images train, the last 2000 test. */
+static sets split_test_files(const char *images, const char *labels)
+{
+    trek_dataset *whole = trek_dataset_idx(images, labels), *same = trek_dataset_retain(whole);
+    return (sets){ trek_dataset_subset(whole, 0, 8000), trek_dataset_subset(same, 8000, 2000) };
+}
+
+static sets open_data(const options *o)
+{
+    char images[4096], labels[4096], train[4096];
+    if (!o->data)
+        return (sets){ trek_dataset_digits(8000, 1), trek_dataset_digits(2000, 2) };
+    if (find_file(o->data, "train-images-idx3-ubyte", train, sizeof train))
+        return (sets){ trek_dataset_mnist(o->data, TREK_TRAIN), trek_dataset_mnist(o->data, TREK_TEST) };
+    if (find_file(o->data, "t10k-images-idx3-ubyte", images, sizeof images) &&
+        find_file(o->data, "t10k-labels-idx1-ubyte", labels, sizeof labels))
+        return split_test_files(images, labels);
+    return (sets){ trek_dataset_mnist(o->data, TREK_TRAIN), NULL }; /* says what is missing */
+}
+
+/* Share of the set that the model gets right; exact on any number of ranks. */
+static double evaluate(trek_graph *model, trek_loader *test)
+{
+    double right = 0;
+    trek_graph_train(model, false);
+    trek_no_grad_begin();
+    trek_loader_start(test, 0);
+    for (trek_batch *batch; (batch = trek_loader_next(test)); ) {
+        trek_var *logits = trek_graph_forward(model, trek_batch_get(batch, "image"));
+        right += trek_var_item(trek_accuracy(logits, trek_batch_get(batch, "label"))) * (double)trek_batch_size(batch);
+    }
+    trek_no_grad_end();
+    trek_graph_train(model, true);
+    return right / (double)trek_loader_samples(test);
+}
+
+static void train_epoch(trek_graph *model, trek_loader *train, int epoch, trek_progress *progress)
+{
+    int64_t done = 0;
+    trek_loader_start(train, epoch);
+    for (trek_batch *batch; (batch = trek_loader_next(train)); ) {
+        trek_var *logits = trek_graph_forward(model, trek_batch_get(batch, "image"));
+        trek_var *loss = trek_cross_entropy(logits, trek_batch_get(batch, "label"));
+        trek_graph_backward(model, loss);
+        trek_graph_step(model);
+        trek_progress_update(progress, epoch, ++done, trek_var_item(loss));
+    }
+}
+
+/* One image: its digit, and what the model takes it for. */
+static void predict_one(trek_graph *model, trek_dataset *test)
+{
+    trek_scope scope = trek_scope_begin();
+    trek_graph_train(model, false);
+    trek_no_grad_begin();
+    trek_var *logits = trek_graph_forward(model, trek_dataset_sample(test, 0, "image", trek_device_default()));
+    trek_var *digit = trek_argmax(logits, trek_dims(1), false);
+    trek_var *label = trek_dataset_sample(test, 0, "label", trek_device_default());
+    if (digit && label)
+        printf("the first test image, a %g, is taken for a %g\n", trek_var_item(label), trek_var_item(digit));
+    trek_no_grad_end();
+    trek_scope_end(scope);
+}
+
+/* Saves the model, loads the file into a new one, and evaluates that. */
+static double save_and_reload(trek_graph *model, const char *path, trek_loader *test)
+{
+    trek_graph *loaded = build_model(trek_device_default(), NULL);
+    trek_state_save(trek_graph_module(model), path);
+    trek_state_load(trek_graph_module(loaded), path, NULL);
+    double accuracy = evaluate(loaded, test);
+    trek_graph_free(&loaded);
+    return accuracy;
+}
+
+static void run(const options *o)
+{
+    trek_seed(o->seed);
+    sets data = open_data(o);
+    trek_loader *train = trek_loader_new(data.train, &(trek_loader_opts){ .batch_size = o->batch_size, .shuffle = true, .seed = o->seed });
+    trek_loader *test = trek_loader_new(data.test, &(trek_loader_opts){ .batch_size = 500 });
+    trek_graph *model = build_model(trek_device_default(), NULL);
+    trek_timeline *timeline = o->trace ? trek_timeline_new(NULL) : NULL;
+    if (timeline)
+        trek_timeline_attach(timeline);
+    trek_trainer_setup(model, &(trek_trainer_opts){
+        .build_replica = build_model,
+        .ranks         = o->ranks,
+        .optimizer     = trek_adam((trek_adam_opts){ .lr = o->lr }),
+    });
+
+    trek_progress *progress = trek_progress_new(o->epochs, train ? trek_loader_batches(train) : 0);
+    double accuracy = 0;
+    for (int epoch = 0; epoch < o->epochs && trek_status_get() == TREK_OK; epoch++) {
+        train_epoch(model, train, epoch, progress);
+        accuracy = evaluate(model, test);
+        trek_progress_epoch(progress, epoch, "accuracy", accuracy);
+    }
+    trek_progress_free(&progress);
+
+    if (trek_status_get() == TREK_OK) {
+        predict_one(model, trek_loader_dataset(test));
+        double again = save_and_reload(model, o->save, test);
+        if (trek_status_get() == TREK_OK && again != accuracy)
+            trek_fail(TREK_ERR_STATE, "the reloaded model's accuracy is %.4f, not %.4f", again, accuracy);
+    }
+    if (timeline && trek_timeline_save(timeline, o->trace) == TREK_OK)
+        printf("trace written to %s\n", o->trace);
+    if (trek_status_get() == TREK_OK)
+        printf("test accuracy %.4f\n", accuracy);
+    trek_loader_free(&test);
+    trek_loader_free(&train);
+    trek_graph_free(&model);
+    trek_timeline_free(&timeline);
+}
+
+static bool parse(int argc, char **argv, options *o)
+{
+    for (int k = 1; k < argc; k += 2) {
+        const char *name = argv[k], *value = k + 1 < argc ? argv[k + 1] : NULL;
+        if (!value)
+            return false;
+        if (strcmp(name, "--ranks") == 0)
+            o->ranks = atoi(value);
+        else if (strcmp(name, "--epochs") == 0)
+            o->epochs = atoi(value);
+        else if (strcmp(name, "--batch-size") == 0)
+            o->batch_size = atoi(value);
+        else if (strcmp(name, "--lr") == 0)
+            o->lr = strtod(value, NULL);
+        else if (strcmp(name, "--seed") == 0)
+            o->seed = strtoull(value, NULL, 10);
+        else if (strcmp(name, "--data") == 0)
+            o->data = value;
+        else if (strcmp(name, "--save") == 0)
+            o->save = value;
+        else if (strcmp(name, "--trace") == 0)
+            o->trace = value;
+        else
+            return false;
+    }
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    options o = { .epochs = 10, .batch_size = 64, .lr = 1e-3, .seed = 1, .save = "mnist.safetensors" };
+    if (!parse(argc, argv, &o)) {
+        fprintf(stderr, "usage: %s [--ranks N] [--epochs N] [--batch-size N] [--lr X] [--data FOLDER] [--seed N] "
+                        "[--save FILE] [--trace FILE]\n", argv[0]);
+        return 2;
+    }
+    run(&o);
+    if (trek_status_get() == TREK_OK)
+        return 0;
+    fprintf(stderr, "%s\n", trek_error());
+    return 1;
+}

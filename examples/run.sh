@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Sets up and trains the main example: LeNet on MNIST, on two CPU ranks.
+#
+#   examples/run.sh [options of the program]
+#
+# Data: the folder mnist/ below TREK_DATA (default ../shared/data, where that
+# exists), else digits that the library draws itself.
+set -eu
+cd "$(dirname "$0")/.."
+
+need=""
+command -v meson >/dev/null 2>&1 || need="$need meson"
+command -v ninja >/dev/null 2>&1 || need="$need ninja-build"
+command -v cc >/dev/null 2>&1 || need="$need gcc libc6-dev"
+echo '#include <zlib.h>' | cc -E - >/dev/null 2>&1 || need="$need zlib1g-dev"
+echo '#include <oneapi/dnnl/dnnl.h>' | cc -E - >/dev/null 2>&1 || need="$need libdnnl-dev"
+if [ -n "$need" ]; then
+    sudo=""
+    [ "$(id -u)" = 0 ] || sudo=sudo
+    $sudo apt-get update -qq
+    # shellcheck disable=SC2086
+    $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends gcc libc6-dev $need
+fi
+
+build=build-examples
+[ -f $build/build.ninja ] || meson setup $build -Dtests=false -Dcuda=disabled -Dmpi=disabled
+ninja -C $build
+
+data="${TREK_DATA:-../shared/data}/mnist"
+if [ -d "$data" ]; then
+    set -- --data "$data" "$@"
+else
+    echo "No MNIST files in $data: training on drawn digits."
+fi
+exec ./$build/examples/mnist --ranks 2 --save $build/mnist.safetensors "$@"

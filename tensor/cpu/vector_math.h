@@ -81,6 +81,19 @@ static inline float trek_expm1_f32(float x)
     return x == 0.0f ? x : result;
 }
 
+/* e^x for x <= 0 (or NaN): cheaper, because it cannot overflow. */
+static inline float trek_exp_negative_f32(float x)
+{
+    x = x < -110.0f ? -110.0f : x;
+    float shifted = x * 0x1.715476p+0f + 0x1.8p23f;
+    float whole = shifted - 0x1.8p23f;
+    float r = trek_fma_f32(whole, -0x1.62e4p-1f, x);
+    r = trek_fma_f32(whole, -0x1.7f7d1cp-20f, r);
+    float p = trek_fma_f32(r * r, trek_exp_remainder_f32(r), r) + 1.0f;
+    /* times 2^(n + 64), which is normal, then 2^-64: denormals are rounded once */
+    return p * trek_f32_bits((trek_bits_f32(shifted) << 23) + (191u << 23)) * 0x1p-64f;
+}
+
 /* (log(1 + f) - f + f^2/2) / f^3 for sqrt(1/2) <= 1 + f <= sqrt(2). */
 static inline float trek_log_remainder_f32(float f)
 {

@@ -1,0 +1,27 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A folder includes only from itself and the floors below it, and says so by paths from the root."""
+import pathlib
+import re
+import sys
+
+floors = ["tensor", "autograd", "nn", "data", "optim", "graph", "distributed", "monitor"]
+root = pathlib.Path(sys.argv[1])
+failures, seen = [], 0
+for floor, folder in enumerate(floors):
+    for source in sorted((root / folder).rglob("*.[ch]")):
+        for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', source.read_text(), flags=re.M):
+            seen += 1
+            where = f"{source.relative_to(root)} includes {name}"
+            if not (root / name).exists():
+                failures.append(f"{where}: not a path from the root")
+                continue
+            other = name.split("/")[0]
+            if other not in floors:
+                failures.append(f"{where}: outside the library")
+            elif floors.index(other) > floor:
+                failures.append(f"{where}: up the house")
+if seen < 50:
+    failures.append(f"only {seen} includes were found: is this check reading the sources?")
+print("\n".join(failures) or f"{seen} includes")
+sys.exit(bool(failures))

@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Arrays of the references, and dtypes as the tests understand them: nothing
+ * here is shared with the library's own conversions. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/ops/suite.h"
+
+void array_make(op_array *a, trek_dtype dtype, int ndim, const int64_t *sizes)
+{
+    memset(a, 0, sizeof *a);
+    a->dtype = dtype;
+    a->ndim = ndim;
+    a->numel = 1;
+    for (int d = 0; d < ndim; d++) {
+        a->sizes[d] = sizes[d];
+        a->numel *= sizes[d];
+    }
+    a->v = calloc((size_t)a->numel + 1, sizeof *a->v);
+    if (!a->v)
+        exit(99);
+}
+
+void array_like(op_array *a, const op_array *b, trek_dtype dtype)
+{
+    array_make(a, dtype, b->ndim, b->sizes);
+}
+
+void array_scaled(op_array *a)
+{
+    a->scale = calloc((size_t)a->numel + 1, sizeof *a->scale);
+    if (!a->scale)
+        exit(99);
+}
+
+void array_free(op_array *a)
+{
+    free(a->v);
+    free(a->scale);
+    memset(a, 0, sizeof *a);
+}
+
+bool dtype_floats(trek_dtype dtype)
+{
+    return dtype == TREK_F32 || dtype == TREK_F64 || dtype == TREK_BF16 || dtype == TREK_F16;
+}
+
+static double wrapped(double value, double range, double low)
+{
+    double r = fmod(value - low, range);
+    return (r < 0 ? r + range : r) + low;
+}
+
+void array_set(op_array *a, int64_t i, double value)
+{
+    switch (a->dtype) {
+    case TREK_BOOL: a->v[i] = value != 0; break;
+    case TREK_U8: a->v[i] = wrapped(trunc(value), 256, 0); break;
+    case TREK_I32: a->v[i] = wrapped(trunc(value), 4294967296.0, -2147483648.0); break;
+    case TREK_I64: a->v[i] = trunc(value); break;
+    default: a->v[i] = value;
+    }
+}
+
+int64_t array_index(const op_array *a, const int64_t *index)
+{
+    int64_t at = 0;
+    for (int d = 0; d < a->ndim; d++)
+        at = at * a->sizes[d] + index[d];
+    return at;
+}
+
+bool array_next(int64_t *index, int ndim, const int64_t *sizes)
+{
+    for (int d = ndim - 1; d >= 0; d--) {
+        if (++index[d] < sizes[d])
+            return true;
+        index[d] = 0;
+    }
+    return false;
+}
+
+int64_t array_broadcast_index(const op_array *a, const int64_t *index, int ndim)
+{
+    int64_t at = 0;
+    for (int d = 0; d < a->ndim; d++) {
+        int64_t i = index[ndim - a->ndim + d];
+        at = at * a->sizes[d] + (a->sizes[d] == 1 ? 0 : i);
+    }
+    return at;
+}
+
+/* Nearest value with `digits` bits of mantissa and exponents from `smallest` (of the last denormal bit); even on ties. */
+static double rounded(double x, int digits, int smallest, double limit)
+{
+    if (x == 0 || isnan(x) || isinf(x))
+        return x;
+    int exponent;
+    frexp(x, &exponent);
+    int bit = exponent - digits > smallest ? exponent - digits : smallest;
+    double y = ldexp(rint(ldexp(x, -bit)), bit);
+    return fabs(y) > limit ? copysign(INFINITY, x) : y;
+}
+
+double dtype_round(trek_dtype dtype, double value)
+{
+    switch (dtype) {
+    case TREK_F32: return (double)(float)value;
+    case TREK_BF16: return rounded(value, 8, -133, 0x1.fep127);
+    case TREK_F16: return rounded(value, 11, -24, 65504);
+    default: return value;
+    }
+}
+
+trek_dtype dtype_promote(trek_dtype a, trek_dtype b)
+{
+    /* PyTorch's table, for tensors that both have dimensions */
+    enum { f = TREK_F32, d = TREK_F64, g = TREK_BF16, h = TREK_F16, l = TREK_I64, i = TREK_I32, u = TREK_U8, t = TREK_BOOL };
+    static const unsigned char table[8][8] = {
+        /*         f32 f64 bf16 f16 i64 i32 u8 bool */
+        [f] = { f, d, f, f, f, f, f, f }, [d] = { d, d, d, d, d, d, d, d }, [g] = { f, d, g, f, g, g, g, g },
+        [h] = { f, d, f, h, h, h, h, h }, [l] = { f, d, g, h, l, l, l, l }, [i] = { f, d, g, h, l, i, i, i },
+        [u] = { f, d, g, h, l, i, u, u }, [t] = { f, d, g, h, l, i, u, t },
+    };
+    return (trek_dtype)table[a][b];
+}
+
+static double half_to_double(uint16_t bits)
+{
+    int exponent = bits >> 10 & 31, mantissa = bits & 1023;
+    double sign = bits >> 15 ? -1 : 1;
+    if (exponent == 31)
+        return mantissa ? NAN : sign * INFINITY;
+    return sign * (exponent ? ldexp(1024 + mantissa, exponent - 25) : ldexp(mantissa, -24));
+}
+
+static double element_at(const char *at, trek_dtype dtype)
+{
+    switch (dtype) {
+    case TREK_F32: { float x; memcpy(&x, at, 4); return x; }
+    case TREK_F64: { double x; memcpy(&x, at, 8); return x; }
+    case TREK_BF16: { uint16_t x; memcpy(&x, at, 2); uint32_t w = (uint32_t)x << 16; float y; memcpy(&y, &w, 4); return y; }
+    case TREK_F16: { uint16_t x; memcpy(&x, at, 2); return half_to_double(x); }
+    case TREK_I64: { int64_t x; memcpy(&x, at, 8); return (double)x; }
+    case TREK_I32: { int32_t x; memcpy(&x, at, 4); return x; }
+    default: return *(const unsigned char *)at;
+    }
+}
+
+static uint16_t half_from_double(double x) /* x is one of its values */
+{
+    uint16_t sign = signbit(x) ? 0x8000 : 0;
+    if (isnan(x))
+        return (uint16_t)(sign | 0x7e00);
+    if (isinf(x))
+        return (uint16_t)(sign | 0x7c00);
+    x = fabs(x);
+    if (x < 0x1p-14)
+        return (uint16_t)(sign | (uint16_t)ldexp(x, 24));
+    int exponent;
+    double m = frexp(x, &exponent);
+    return (uint16_t)(sign | (exponent + 14) << 10 | ((int)ldexp(m, 11) & 1023));
+}
+
+static void element_put(char *at, trek_dtype dtype, double value)
+{
+    double x = dtype_round(dtype, value);
+    switch (dtype) {
+    case TREK_F32: { float y = (float)x; memcpy(at, &y, 4); break; }
+    case TREK_F64: memcpy(at, &x, 8); break;
+    case TREK_BF16: { float y = (float)x; uint32_t w; memcpy(&w, &y, 4); uint16_t h = (uint16_t)(w >> 16); memcpy(at, &h, 2); break; }
+    case TREK_F16: { uint16_t h = half_from_double(x); memcpy(at, &h, 2); break; }
+    case TREK_I64: { int64_t y = (int64_t)x; memcpy(at, &y, 8); break; }
+    case TREK_I32: { int32_t y = (int32_t)x; memcpy(at, &y, 4); break; }
+    default: *(unsigned char *)at = (unsigned char)x;
+    }
+}
+
+static const int64_t dtype_bytes[TREK_DTYPE_COUNT] = { 4, 8, 2, 2, 8, 4, 1, 1 };
+
+void array_read(op_array *a, const trek_tensor *t)
+{
+    array_make(a, (trek_dtype)t->dtype, t->ndim, t->sizes);
+    int64_t index[TREK_MAX_DIMS] = { 0 };
+    if (a->numel == 0)
+        return;
+    int64_t i = 0;
+    do {
+        int64_t at = 0;
+        for (int d = 0; d < t->ndim; d++)
+            at += index[d] * t->strides[d];
+        a->v[i++] = element_at(t->data + at * dtype_bytes[t->dtype], (trek_dtype)t->dtype);
+    } while (array_next(index, t->ndim, t->sizes));
+}
+
+void array_write(const op_array *a, trek_tensor *t)
+{
+    int64_t index[TREK_MAX_DIMS] = { 0 };
+    for (int64_t i = 0; i < a->numel; i++) {
+        int64_t at = 0;
+        for (int d = 0; d < t->ndim; d++)
+            at += index[d] * t->strides[d];
+        element_put(t->data + at * dtype_bytes[t->dtype], (trek_dtype)t->dtype, a->v[i]);
+        array_next(index, t->ndim, t->sizes);
+    }
+}
+
+/* --- values ------------------------------------------------------------------ */
+
+static uint64_t hash64(uint64_t x)
+{
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+double hash_unit(uint64_t seed, uint64_t i)
+{
+    return (double)(hash64(hash64(seed + 0x9e3779b97f4a7c15u) + i * 0x9e3779b97f4a7c15u) >> 11) * 0x1p-53;
+}
+
+static double whole(double u, double low, double high)
+{
+    return low + floor(u * (high - low + 1));
+}
+
+static double integer_value(op_domain domain, trek_dtype dtype, double u, int64_t limit)
+{
+    bool is_signed = dtype == TREK_I64 || dtype == TREK_I32;
+    if (dtype == TREK_BOOL)
+        return domain == D_POSITIVE || domain == D_NONZERO ? 1 : u < 0.5;
+    switch (domain) {
+    case D_POSITIVE: return whole(u, 1, 6);
+    case D_UNIT: return whole(u, is_signed ? -1 : 0, 1);
+    case D_ABOVE_M1: return whole(u, 0, 9);
+    case D_NONZERO: return is_signed && u < 0.5 ? -whole(2 * u, 1, 7) : whole(u < 0.5 ? 2 * u : 2 * u - 1, 1, 7);
+    case D_EXPONENT: return whole(u, 0, 3);
+    case D_INDEX: return limit > 0 ? whole(u, 0, (double)limit - 1) : 0;
+    case D_BINARY: return u < 0.5;
+    default: return whole(u, is_signed ? -9 : 0, 9);
+    }
+}
+
+static double domain_value(const op_input *in, trek_dtype dtype, uint64_t seed, uint64_t i)
+{
+    double u = hash_unit(seed, i), w = hash_unit(seed ^ 0x55aa, i);
+    if (!dtype_floats(dtype))
+        return integer_value(in->domain, dtype, u, in->limit);
+    switch (in->domain) {
+    case D_POSITIVE: return 0.3 + 2.7 * u;
+    case D_UNIT: return -0.9 + 1.8 * u;
+    case D_ABOVE_M1: return -0.8 + 2.8 * u;
+    case D_NONZERO: return (w < 0.5 ? -1 : 1) * (0.3 + 1.7 * u);
+    case D_OFFGRID: return whole(w, -3, 3) + 0.2 + 0.6 * u;
+    case D_WIDE: return -20 + 40 * u;
+    case D_EXPONENT: return -1.5 + 4 * u;
+    case D_INDEX: return in->limit > 0 ? whole(u, 0, (double)in->limit - 1) : 0;
+    case D_BINARY: return u < 0.5;
+    case D_RSTD: return 0.5 + 1.5 * u;
+    case D_PROBABILITY: return 0.02 + 0.96 * u;
+    default: return -2 + 4 * u;
+    }
+}
+
+static double special_value(trek_dtype dtype, op_special kind, uint64_t i)
+{
+    static const double finite[] = { NAN, -0.0, 0.0, 1e-41, -1e-41, 6e-8, 1e-300, 0.5, -0.5, 1.5, -2.5, 1.0, -1.0, 2.5 };
+    static const double huge[] = { INFINITY, -INFINITY, 3e38, -3e38, 65504.0, 1e300, -1e-320, 88.9, -104.0, 1e5 };
+    (void)dtype;
+    enum { n_finite = sizeof finite / sizeof *finite, n_huge = sizeof huge / sizeof *huge };
+    uint64_t k = i % (kind == SPECIAL_ALL ? n_finite + n_huge : n_finite);
+    return k < n_finite ? finite[k] : huge[k - n_finite];
+}
+
+static void layout_strides(const op_input *in, op_layout layout, int64_t *strides, int64_t *offset, int64_t *count)
+{
+    int ndim = in->shape.ndim;
+    int64_t step = layout == LAYOUT_STEPPED || layout == LAYOUT_NEGATIVE ? 2 : 1, at = step;
+    bool expanded = layout != LAYOUT_EXPANDED;
+    if (layout == LAYOUT_TRANSPOSED) {
+        for (int d = 0; d < ndim; d++, at *= in->shape.sizes[d - 1])
+            strides[d] = at;
+    } else {
+        for (int d = ndim - 1; d >= 0; d--) {
+            if (!expanded && in->shape.sizes[d] > 1) {
+                strides[d] = 0;
+                expanded = true;
+                continue;
+            }
+            strides[d] = at;
+            at *= in->shape.sizes[d];
+        }
+    }
+    *count = at > 0 ? at : 1;
+    *offset = 0;
+    for (int d = 0; d < ndim && layout == LAYOUT_NEGATIVE; d++) {
+        if (in->shape.sizes[d] > 1)
+            *offset += (in->shape.sizes[d] - 1) * strides[d];
+        strides[d] = -strides[d];
+    }
+}
+
+trek_dtype input_dtype(const op_input *in, trek_dtype dtype)
+{
+    if (in->dtype == DTYPE_STATISTICS && (dtype == TREK_BF16 || dtype == TREK_F16))
+        return TREK_F32;
+    return in->dtype < 0 ? dtype : (trek_dtype)in->dtype;
+}
+
+trek_tensor *suite_tensor(const op_input *in, trek_dtype dtype, op_layout layout, uint64_t seed)
+{
+    if (in->absent)
+        return NULL;
+    trek_dtype own = input_dtype(in, dtype);
+    int64_t strides[TREK_MAX_DIMS] = { 0 }, offset, count;
+    layout_strides(in, in->plain ? LAYOUT_PLAIN : layout, strides, &offset, &count);
+    trek_tensor *base = trek_tensor_make(1, &count, own, trek_cpu(0));
+    if (!base)
+        return NULL;
+    for (int64_t i = 0; i < count; i++) {
+        double x = domain_value(in, own, seed, (uint64_t)i);
+        if (in->special && dtype_floats(own) && in->limit)
+            x = special_value(own, (op_special)in->limit, (uint64_t)i * (1 + seed % 5) + seed % 3);
+        element_put(base->data + i * dtype_bytes[own], own, x);
+    }
+    trek_tensor *t = trek_tensor_make_view(base, base->data + offset * dtype_bytes[own], in->shape.ndim, in->shape.sizes, strides);
+    trek_tensor_release(base);
+    return t;
+}
+
+/* --- comparing --------------------------------------------------------------- */
+
+static double tolerance_of(trek_dtype dtype, op_tolerance tolerance)
+{
+    /* relative to the value (or the size of the terms); of 16-bit dtypes 1 or 2 units in the last place */
+    switch (dtype) {
+    case TREK_F32: return tolerance == T_EXACT ? 0 : tolerance == T_MATH ? 1.5e-6 : 4e-6;
+    case TREK_F64: return tolerance == T_EXACT ? 0 : tolerance == T_MATH ? 2e-14 : 1e-13;
+    case TREK_BF16: return tolerance == T_EXACT ? 0x1p-8 : 0x1p-7;
+    case TREK_F16: return tolerance == T_EXACT ? 0x1p-11 : 0x1p-10;
+    default: return 0;
+    }
+}
+
+/* What is allowed at a true value of 0: functions like sin and log cross it, sums cancel. */
+static double floor_of(trek_dtype dtype, op_tolerance tolerance)
+{
+    static const double smallest[TREK_DTYPE_COUNT] = { 0x1p-149, 0x1p-1074, 0x1p-133, 0x1p-24 };
+    if (tolerance == T_EXACT || !dtype_floats(dtype))
+        return dtype == TREK_BF16 || dtype == TREK_F16 ? smallest[dtype] : 0;
+    return dtype == TREK_F64 ? 1e-15 : dtype == TREK_F32 ? 2e-7 : 1e-6;
+}
+
+void array_compare(op_report *r, const char *what, const op_array *want, const trek_tensor *got, op_tolerance tolerance)
+{
+    char have[TREK_SHAPE_TEXT], ask[TREK_SHAPE_TEXT];
+    r->checks++;
+    if (got->dtype != want->dtype || got->ndim != want->ndim || memcmp(got->sizes, want->sizes, sizeof(int64_t) * (size_t)want->ndim)) {
+        report_fail(r, "%s is %s %s, should be %s %s", what, trek_dtype_name((trek_dtype)got->dtype),
+                    trek_tensor_shape_text(got, have), trek_dtype_name(want->dtype),
+                    trek_shape_text(trek_shape_make(want->ndim, want->sizes), ask));
+        return;
+    }
+    op_array a;
+    array_read(&a, got);
+    double relative = tolerance_of(want->dtype, tolerance), absolute = floor_of(want->dtype, tolerance);
+    for (int64_t i = 0; i < a.numel && tolerance != T_RANDOM; i++) {
+        double w = dtype_round(want->dtype, want->v[i]), g = a.v[i];
+        if ((isnan(w) && isnan(g)) || w == g)
+            continue;
+        double size = fmax(fabs(w), want->scale ? want->scale[i] : 0);
+        if (fabs(w - g) <= relative * size + absolute && isfinite(w) && isfinite(g))
+            continue;
+        /* the largest finite number and infinity are neighbours */
+        if (relative > 0 && dtype_round(want->dtype, want->v[i] * (1 + 2 * relative)) == g && isinf(g))
+            continue;
+        if (relative > 0 && isinf(w) && fabs(g) < INFINITY && isinf(dtype_round(want->dtype, g * (1 + 2 * relative))))
+            continue;
+        report_fail(r, "%s, element %lld of %lld: %.17g, should be %.17g", what, (long long)i, (long long)a.numel, g, w);
+        break;
+    }
+    array_free(&a);
+}

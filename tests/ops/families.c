@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Cases of element-wise rows, reductions and rows that run along a dimension. */
+#include <math.h>
+
+#include "tests/ops/suite.h"
+
+#define SCALAR_SHAPE trek_dims_none()
+
+static void one_input(const op_row *row, op_sink sink, void *arg, const char *label, trek_shape shape)
+{
+    op_case c = case_begin(row, label);
+    case_input(&c, row, shape);
+    sink(row, &c, arg);
+}
+
+static void special_input(const op_row *row, op_sink sink, void *arg, const trek_attrs *attrs)
+{
+    if (row->special == SPECIAL_NONE)
+        return;
+    op_case c = case_begin(row, "special values");
+    case_input(&c, row, trek_dims(53));
+    c.in[0].special = true;
+    c.in[0].limit = row->special;
+    c.attrs = *attrs;
+    c.no_gradient = true;
+    c.dtypes = TREK_FLOATS;
+    sink(row, &c, arg);
+}
+
+/* One input under some attributes: the shapes that every element-wise row goes through. */
+static void one_input_attrs(const op_row *row, op_sink sink, void *arg, trek_attrs attrs, bool large)
+{
+    const trek_shape shapes[] = { SCALAR_SHAPE, trek_dims(7), trek_dims(3, 5), trek_dims(2, 1, 4), trek_dims(2, 3, 2, 2),
+                                  trek_dims(0), trek_dims(3, 0, 2) };
+    for (int k = 0; k < (int)(sizeof shapes / sizeof shapes[0]); k++) {
+        op_case c = case_begin(row, "small");
+        case_input(&c, row, shapes[k]);
+        c.attrs = attrs;
+        sink(row, &c, arg);
+    }
+    special_input(row, sink, arg, &attrs);
+    if (!large)
+        return;
+    const trek_shape larger[] = { trek_dims(70001), trek_dims(259, 263) };
+    for (int k = 0; k < 2; k++) {
+        op_case c = case_begin(row, "large");
+        case_input(&c, row, larger[k]);
+        c.attrs = attrs;
+        c.large = true;
+        sink(row, &c, arg);
+    }
+}
+
+FAMILY(unary)
+{
+    one_input_attrs(row, sink, arg, (trek_attrs){ .f = { 0 } }, true);
+}
+
+FAMILY(flag)
+{
+    one_input_attrs(row, sink, arg, (trek_attrs){ .i = { 0 } }, true);
+    one_input_attrs(row, sink, arg, (trek_attrs){ .i = { 1 } }, true);
+}
+
+/* Numbers that an op of this kind is used with. */
+static void with_value(const op_row *row, op_sink sink, void *arg, double value, bool large)
+{
+    one_input_attrs(row, sink, arg, (trek_attrs){ .f = { value } }, large);
+}
+
+static void bool_with_value(const op_row *row, op_sink sink, void *arg, double value)
+{
+    op_case c = case_begin(row, "bool and a number");
+    case_typed(&c, D_BINARY, TREK_BOOL, trek_dims(5), 0);
+    c.attrs.f[0] = value;
+    c.no_gradient = true;
+    c.dtypes = TREK_BIT(F32);
+    sink(row, &c, arg);
+}
+
+FAMILY(scalar)
+{
+    if (row->id == TREK_OP_leaky_relu || row->id == TREK_OP_elu) {
+        with_value(row, sink, arg, 0.1, true);
+        with_value(row, sink, arg, 1.3, false);
+        return;
+    }
+    with_value(row, sink, arg, 3, true);
+    with_value(row, sink, arg, 2, false);
+    with_value(row, sink, arg, row->id == TREK_OP_pow_scalar ? 0.5 : -1.25, true);
+    if (row->id != TREK_OP_pow_scalar) {
+        bool_with_value(row, sink, arg, 2);
+        bool_with_value(row, sink, arg, 0.5);
+        return;
+    }
+    with_value(row, sink, arg, 0, false);
+    with_value(row, sink, arg, 1, false);
+    op_case c = case_begin(row, "negative exponent");
+    case_input(&c, row, trek_dims(3, 3));
+    c.attrs.f[0] = -1.5;
+    c.dtypes = TREK_FLOATS;
+    sink(row, &c, arg);
+}
+
+FAMILY(scalar_compare)
+{
+    with_value(row, sink, arg, 0, true);
+    with_value(row, sink, arg, 1, false);
+    with_value(row, sink, arg, 0.5, false);
+}
+
+FAMILY(scalar2)
+{
+    if (row->id == TREK_OP_softplus) {
+        one_input_attrs(row, sink, arg, (trek_attrs){ .f = { 1, 20 } }, true);
+        one_input_attrs(row, sink, arg, (trek_attrs){ .f = { 1.5, 1 } }, false);
+        return;
+    }
+    one_input_attrs(row, sink, arg, (trek_attrs){ .f = { -1, 1 } }, true);
+    one_input_attrs(row, sink, arg, (trek_attrs){ .f = { 0, INFINITY } }, false);
+    one_input_attrs(row, sink, arg, (trek_attrs){ .f = { -INFINITY, 0.75 } }, false);
+}
+
+static void pair_case(const op_row *row, op_sink sink, void *arg, const char *label, trek_shape a, trek_shape b, trek_status expect)
+{
+    op_case c = case_begin(row, label);
+    case_input(&c, row, a);
+    case_input(&c, row, b);
+    c.expect = expect;
+    sink(row, &c, arg);
+}
+
+/* Two inputs of one shape: gradients and what was saved. */
+FAMILY(same_pair)
+{
+    pair_case(row, sink, arg, "scalars", SCALAR_SHAPE, SCALAR_SHAPE, TREK_OK);
+    pair_case(row, sink, arg, "small", trek_dims(3, 7), trek_dims(3, 7), TREK_OK);
+    pair_case(row, sink, arg, "empty", trek_dims(2, 0), trek_dims(2, 0), TREK_OK);
+    pair_case(row, sink, arg, "shapes differ", trek_dims(3, 7), trek_dims(7, 3), TREK_ERR_SHAPE);
+    op_case c = case_begin(row, "large");
+    case_input(&c, row, trek_dims(67001));
+    case_input(&c, row, trek_dims(67001));
+    c.large = true;
+    sink(row, &c, arg);
+    if (row->id != TREK_OP_gelu_backward)
+        return;
+    c = case_begin(row, "tanh form");
+    case_input(&c, row, trek_dims(5, 9));
+    case_input(&c, row, trek_dims(5, 9));
+    c.attrs.i[0] = 1;
+    sink(row, &c, arg);
+}
+
+static void mixed_pair(const op_row *row, op_sink sink, void *arg, int other, unsigned dtypes)
+{
+    op_case c = case_begin(row, "mixed dtypes");
+    case_input(&c, row, trek_dims(3, 4));
+    case_input(&c, row, trek_dims(4));
+    c.in[1].dtype = other;
+    c.no_gradient = true;
+    c.dtypes = dtypes;
+    sink(row, &c, arg);
+}
+
+FAMILY(binary)
+{
+    pair_case(row, sink, arg, "scalars", SCALAR_SHAPE, SCALAR_SHAPE, TREK_OK);
+    pair_case(row, sink, arg, "same shape", trek_dims(3, 5), trek_dims(3, 5), TREK_OK);
+    pair_case(row, sink, arg, "a row", trek_dims(3, 5), trek_dims(5), TREK_OK);
+    pair_case(row, sink, arg, "a column", trek_dims(3, 1), trek_dims(3, 4), TREK_OK);
+    pair_case(row, sink, arg, "outer", trek_dims(3, 1), trek_dims(1, 4), TREK_OK);
+    pair_case(row, sink, arg, "a scalar", trek_dims(2, 3), SCALAR_SHAPE, TREK_OK);
+    pair_case(row, sink, arg, "middle", trek_dims(2, 3, 2), trek_dims(2, 1, 2), TREK_OK);
+    pair_case(row, sink, arg, "fewer on the left", trek_dims(4), trek_dims(2, 1, 4), TREK_OK);
+    pair_case(row, sink, arg, "empty", trek_dims(0, 3), trek_dims(1, 3), TREK_OK);
+    pair_case(row, sink, arg, "no broadcast", trek_dims(3, 5), trek_dims(4), TREK_ERR_SHAPE);
+    for (int other = 0; other < TREK_DTYPE_COUNT; other++)
+        if (!(row->id == TREK_OP_pow && !dtype_floats((trek_dtype)other)))
+            mixed_pair(row, sink, arg, other, trek_ops[row->id].dtypes == TREK_NUMBERS && other == TREK_BOOL ? TREK_NUMBERS : 0);
+    const trek_shape large[][2] = { { trek_dims(70003), trek_dims(70003) }, { trek_dims(263, 257), trek_dims(257) },
+                                    { trek_dims(263, 257), trek_dims(263, 1) }, { trek_dims(300, 229), SCALAR_SHAPE } };
+    for (int k = 0; k < 4; k++) {
+        op_case c = case_begin(row, "large");
+        case_input(&c, row, large[k][0]);
+        case_input(&c, row, large[k][1]);
+        c.large = true;
+        sink(row, &c, arg);
+    }
+    if (row->special == SPECIAL_NONE)
+        return;
+    op_case c = case_begin(row, "special values");
+    for (int k = 0; k < 2; k++) {
+        case_input(&c, row, k ? trek_dims(1, 31) : trek_dims(29, 1));
+        c.in[k].special = true;
+        c.in[k].limit = row->special;
+    }
+    c.no_gradient = true;
+    c.dtypes = TREK_FLOATS;
+    sink(row, &c, arg);
+}
+
+static void where_case(const op_row *row, op_sink sink, void *arg, trek_shape condition, trek_shape x, trek_shape y, trek_status expect)
+{
+    op_case c = case_begin(row, "shapes");
+    case_typed(&c, D_BINARY, TREK_BOOL, condition, 0);
+    case_input(&c, row, x);
+    case_input(&c, row, y);
+    c.expect = expect;
+    c.large = condition.ndim == 1 && condition.sizes[0] > 60000;
+    sink(row, &c, arg);
+}
+
+FAMILY(where)
+{
+    where_case(row, sink, arg, trek_dims(3, 4), trek_dims(3, 4), trek_dims(3, 4), TREK_OK);
+    where_case(row, sink, arg, trek_dims(4), trek_dims(3, 1), SCALAR_SHAPE, TREK_OK);
+    where_case(row, sink, arg, SCALAR_SHAPE, SCALAR_SHAPE, SCALAR_SHAPE, TREK_OK);
+    where_case(row, sink, arg, trek_dims(2, 0), trek_dims(2, 1), trek_dims(2, 0), TREK_OK);
+    where_case(row, sink, arg, trek_dims(66001), trek_dims(66001), trek_dims(66001), TREK_OK);
+    where_case(row, sink, arg, trek_dims(3), trek_dims(4), trek_dims(4), TREK_ERR_SHAPE);
+    op_case c = case_begin(row, "condition is no bool");
+    case_typed(&c, D_ANY, TREK_F32, trek_dims(3), 0);
+    case_input(&c, row, trek_dims(3));
+    case_input(&c, row, trek_dims(3));
+    c.expect = TREK_ERR_DTYPE;
+    sink(row, &c, arg);
+}
+
+/* --- reductions ----------------------------------------------------------------- */
+
+static op_case reduce_case(const op_row *row, const char *label, trek_shape shape, trek_shape dims, bool keepdim)
+{
+    op_case c = case_begin(row, label);
+    case_input(&c, row, shape);
+    c.attrs.i[0] = dims.ndim;
+    for (int k = 0; k < dims.ndim; k++)
+        c.attrs.i[1 + k] = dims.sizes[k];
+    c.attrs.i[9] = keepdim;
+    if (row->id == TREK_OP_var)
+        c.attrs.f[0] = 1;
+    return c;
+}
+
+static void reduce_one(const op_row *row, op_sink sink, void *arg, trek_shape shape, trek_shape dims, trek_status expect)
+{
+    for (int keepdim = 0; keepdim < 2; keepdim++) {
+        op_case c = reduce_case(row, "shapes", shape, dims, keepdim);
+        c.expect = expect;
+        sink(row, &c, arg);
+    }
+}
+
+static void reduce_bad(const op_row *row, op_sink sink, void *arg)
+{
+    reduce_one(row, sink, arg, trek_dims(2, 3), trek_dims(2), TREK_ERR_ARGUMENT);
+    reduce_one(row, sink, arg, trek_dims(2, 3), trek_dims(-3), TREK_ERR_ARGUMENT);
+}
+
+/* Products of many numbers leave the dtypes' ranges, so theirs stay small. */
+static void reduce_large(const op_row *row, op_sink sink, void *arg, int max_dims)
+{
+    const trek_shape shapes[] = { trek_dims(70001), trek_dims(257, 300), trek_dims(40, 50, 40) };
+    const trek_shape dims[][3] = { { trek_dims(0), trek_dims_none(), trek_dims(-1) },
+                                   { trek_dims(0), trek_dims(1), trek_dims_none() },
+                                   { trek_dims(1), trek_dims(0, 2), trek_dims(2) } };
+    for (int s = 0; s < 3; s++)
+        for (int k = 0; k < 3; k++) {
+            if (dims[s][k].ndim > max_dims)
+                continue;
+            op_case c = reduce_case(row, "large", shapes[s], dims[s][k], false);
+            c.large = true;
+            sink(row, &c, arg);
+        }
+}
+
+static void reduce_common(const op_row *row, op_sink sink, void *arg)
+{
+    reduce_one(row, sink, arg, trek_dims(7), trek_dims_none(), TREK_OK);
+    reduce_one(row, sink, arg, trek_dims(3, 4), trek_dims_none(), TREK_OK);
+    reduce_one(row, sink, arg, trek_dims(3, 4), trek_dims(0), TREK_OK);
+    reduce_one(row, sink, arg, trek_dims(3, 4), trek_dims(-1), TREK_OK);
+    reduce_one(row, sink, arg, trek_dims(2, 3, 4), trek_dims(1), TREK_OK);
+    reduce_one(row, sink, arg, trek_dims(2, 1, 3), trek_dims(1), TREK_OK);
+    reduce_one(row, sink, arg, trek_dims(3, 0), trek_dims(0), TREK_OK);
+    reduce_bad(row, sink, arg);
+}
+
+static void reduce_many(const op_row *row, op_sink sink, void *arg)
+{
+    reduce_one(row, sink, arg, trek_dims(2, 3, 4), trek_dims(0, 2), TREK_OK);
+    reduce_one(row, sink, arg, trek_dims(2, 3, 2, 2), trek_dims(-1, 1), TREK_OK);
+    reduce_one(row, sink, arg, trek_dims(2, 3), trek_dims(0, 0), TREK_ERR_ARGUMENT);
+}
+
+static void reduce_special(const op_row *row, op_sink sink, void *arg)
+{
+    for (int d = 0; d < 3; d++) {
+        op_case c = reduce_case(row, "special values", trek_dims(9, 7), d < 2 ? trek_dims(d) : trek_dims_none(), false);
+        c.in[0].special = true;
+        c.in[0].limit = row->special;
+        c.dtypes = TREK_FLOATS;
+        c.no_gradient = true;
+        sink(row, &c, arg);
+    }
+}
+
+FAMILY(reduce)
+{
+    reduce_one(row, sink, arg, SCALAR_SHAPE, trek_dims_none(), TREK_OK);
+    reduce_common(row, sink, arg);
+    reduce_many(row, sink, arg);
+    op_case c = reduce_case(row, "over nothing", trek_dims(3, 0), trek_dims(1), false);
+    c.no_gradient = true;
+    sink(row, &c, arg);
+    if (row->id != TREK_OP_prod)
+        reduce_large(row, sink, arg, 8);
+}
+
+FAMILY(reduce_nonempty)
+{
+    reduce_one(row, sink, arg, SCALAR_SHAPE, trek_dims_none(), TREK_OK);
+    reduce_common(row, sink, arg);
+    reduce_many(row, sink, arg);
+    reduce_one(row, sink, arg, trek_dims(3, 0), trek_dims(1), TREK_ERR_SHAPE);
+    reduce_one(row, sink, arg, trek_dims(0), trek_dims_none(), TREK_ERR_SHAPE);
+    reduce_special(row, sink, arg);
+    reduce_large(row, sink, arg, 8);
+}
+
+FAMILY(arg)
+{
+    reduce_one(row, sink, arg, SCALAR_SHAPE, trek_dims_none(), TREK_OK);
+    reduce_common(row, sink, arg);
+    reduce_one(row, sink, arg, trek_dims(0), trek_dims_none(), TREK_ERR_SHAPE);
+    reduce_one(row, sink, arg, trek_dims(2, 3), trek_dims(0, 1), TREK_ERR_ARGUMENT);
+    reduce_special(row, sink, arg);
+    reduce_large(row, sink, arg, 1);
+}
+
+FAMILY(var)
+{
+    reduce_common(row, sink, arg);
+    reduce_many(row, sink, arg);
+    op_case c = reduce_case(row, "no correction", trek_dims(3, 4), trek_dims(1), true);
+    c.attrs.f[0] = 0;
+    sink(row, &c, arg);
+    reduce_large(row, sink, arg, 8);
+}
+
+/* --- along a dimension ------------------------------------------------------------- */
+
+static void dim_case(const op_row *row, op_sink sink, void *arg, int inputs, trek_shape shape, int dim, trek_status expect, bool large)
+{
+    op_case c = case_begin(row, "shapes");
+    for (int k = 0; k < inputs; k++)
+        case_input(&c, row, shape);
+    c.attrs.i[0] = dim;
+    c.expect = expect;
+    c.large = large;
+    sink(row, &c, arg);
+}
+
+static void dim_cases(const op_row *row, op_sink sink, void *arg, int inputs)
+{
+    dim_case(row, sink, arg, inputs, trek_dims(6), 0, TREK_OK, false);
+    dim_case(row, sink, arg, inputs, SCALAR_SHAPE, 0, TREK_OK, false);
+    dim_case(row, sink, arg, inputs, trek_dims(3, 5), -1, TREK_OK, false);
+    dim_case(row, sink, arg, inputs, trek_dims(3, 5), 0, TREK_OK, false);
+    dim_case(row, sink, arg, inputs, trek_dims(2, 3, 4), 1, TREK_OK, false);
+    dim_case(row, sink, arg, inputs, trek_dims(2, 1, 4), 1, TREK_OK, false);
+    dim_case(row, sink, arg, inputs, trek_dims(0, 4), 1, TREK_OK, false);
+    dim_case(row, sink, arg, inputs, trek_dims(3, 0), 1, TREK_OK, false);
+    dim_case(row, sink, arg, inputs, trek_dims(517, 130), 1, TREK_OK, true);
+    dim_case(row, sink, arg, inputs, trek_dims(130, 520), 0, TREK_OK, true);
+    dim_case(row, sink, arg, inputs, trek_dims(3, 5), 2, TREK_ERR_ARGUMENT, false);
+    dim_case(row, sink, arg, inputs, trek_dims(3, 5), -3, TREK_ERR_ARGUMENT, false);
+}
+
+FAMILY(dim)
+{
+    dim_cases(row, sink, arg, 1);
+}
+
+FAMILY(dim_pair)
+{
+    dim_cases(row, sink, arg, 2);
+    pair_case(row, sink, arg, "shapes differ", trek_dims(3, 5), trek_dims(5, 3), TREK_ERR_SHAPE);
+}
+
+/* --- fills: the output is given ------------------------------------------------------ */
+
+static void fill_case(const op_row *row, op_sink sink, void *arg, trek_shape shape, trek_attrs attrs, bool large)
+{
+    op_case c = case_begin(row, "fill");
+    c.given = (op_input){ .shape = shape, .domain = D_ANY, .dtype = -1 };
+    c.attrs = attrs;
+    c.large = large;
+    sink(row, &c, arg);
+}
+
+static void fill_cases(const op_row *row, op_sink sink, void *arg, trek_attrs attrs)
+{
+    fill_case(row, sink, arg, SCALAR_SHAPE, attrs, false);
+    fill_case(row, sink, arg, trek_dims(3, 5), attrs, false);
+    fill_case(row, sink, arg, trek_dims(0), attrs, false);
+    fill_case(row, sink, arg, trek_dims(70001), attrs, true);
+}
+
+FAMILY(fill)
+{
+    fill_cases(row, sink, arg, (trek_attrs){ .f = { 3 } });
+    fill_cases(row, sink, arg, (trek_attrs){ .f = { 0 } });
+}
+
+FAMILY(random)
+{
+    fill_cases(row, sink, arg, (trek_attrs){ .i = { 42, 3, 1, 0 }, .f = { 1, 6 } });
+}
+
+FAMILY(dropout)
+{
+    trek_attrs attrs = { .i = { 42, 3, 1, 0 }, .f = { 0.4 } };
+    one_input_attrs(row, sink, arg, attrs, true);
+    attrs.i[3] = 1001;
+    attrs.f[0] = 0.1;
+    one_input(row, sink, arg, "nothing drops", trek_dims(4, 3));
+    one_input_attrs(row, sink, arg, attrs, false);
+}

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* References of the element-wise rows: one double at a time, by libm. */
+#include <math.h>
+
+#include "tests/ops/suite.h"
+
+#define REFERENCE(name) int reference_##name(const op_array *const *in, int n, const trek_attrs *a, op_array *out)
+#define UNUSED (void)n, (void)a
+
+typedef enum result_kind { KEEP, FLOAT, BOOLEAN } result_kind;
+
+static trek_dtype result_dtype(trek_dtype dtype, result_kind kind)
+{
+    return kind == BOOLEAN ? TREK_BOOL : kind == FLOAT && !dtype_floats(dtype) ? TREK_F32 : dtype;
+}
+
+static int each(const op_array *x, op_array *out, result_kind kind, double (*f)(double x))
+{
+    array_like(&out[0], x, result_dtype(x->dtype, kind));
+    for (int64_t i = 0; i < x->numel; i++)
+        array_set(&out[0], i, f(x->v[i]));
+    return 1;
+}
+
+#define UNARY(name, kind, expression)                                          \
+    static double name##_of(double x)                                          \
+    {                                                                          \
+        return expression;                                                     \
+    }                                                                          \
+    REFERENCE(name)                                                            \
+    {                                                                          \
+        UNUSED;                                                                \
+        return each(in[0], out, kind, name##_of);                              \
+    }
+
+static double phi(double x)
+{
+    return 0.5 * erfc(-x / sqrt(2));
+}
+
+UNARY(neg, KEEP, -x)
+UNARY(abs, KEEP, fabs(x))
+UNARY(sign, KEEP, isnan(x) ? x : (x > 0) - (x < 0))
+UNARY(exp, FLOAT, exp(x))
+UNARY(expm1, FLOAT, expm1(x))
+UNARY(log, FLOAT, log(x))
+UNARY(log1p, FLOAT, log1p(x))
+UNARY(log2, FLOAT, log2(x))
+UNARY(log10, FLOAT, log10(x))
+UNARY(sqrt, FLOAT, sqrt(x))
+UNARY(rsqrt, FLOAT, 1 / sqrt(x))
+UNARY(reciprocal, FLOAT, 1 / x)
+UNARY(square, KEEP, x * x)
+UNARY(sin, FLOAT, sin(x))
+UNARY(cos, FLOAT, cos(x))
+UNARY(tan, FLOAT, tan(x))
+UNARY(asin, FLOAT, asin(x))
+UNARY(acos, FLOAT, acos(x))
+UNARY(atan, FLOAT, atan(x))
+UNARY(sinh, FLOAT, sinh(x))
+UNARY(cosh, FLOAT, cosh(x))
+UNARY(tanh, FLOAT, tanh(x))
+UNARY(sigmoid, FLOAT, x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x)))
+UNARY(erf, FLOAT, erf(x))
+UNARY(relu, KEEP, x < 0 ? 0 : x)
+UNARY(silu, KEEP, x < 0 ? x * exp(x) / (1 + exp(x)) : x / (1 + exp(-x)))
+UNARY(floor, KEEP, floor(x))
+UNARY(ceil, KEEP, ceil(x))
+UNARY(round, KEEP, x - remainder(x, 1))
+UNARY(trunc, KEEP, trunc(x))
+UNARY(isnan, BOOLEAN, x != x)
+UNARY(isinf, BOOLEAN, x == INFINITY || x == -INFINITY)
+UNARY(isfinite, BOOLEAN, x - x == 0)
+UNARY(logical_not, BOOLEAN, !(x != 0))
+UNARY(copy, KEEP, x)
+
+/* --- with a flag or numbers ---------------------------------------------------- */
+
+static double gelu_tanh(double x)
+{
+    return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
+REFERENCE(gelu)
+{
+    (void)n;
+    array_like(&out[0], in[0], in[0]->dtype);
+    for (int64_t i = 0; i < in[0]->numel; i++)
+        out[0].v[i] = a->i[0] ? gelu_tanh(in[0]->v[i]) : in[0]->v[i] * phi(in[0]->v[i]);
+    return 1;
+}
+
+static double gelu_slope(double x, bool approximate)
+{
+    if (!approximate)
+        return phi(x) + x * exp(-0.5 * x * x) / sqrt(2 * M_PI);
+    double k = sqrt(2 / M_PI), t = tanh(k * (x + 0.044715 * x * x * x));
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * k * (1 + 3 * 0.044715 * x * x);
+}
+
+typedef double (*scalar_fn)(double x, double first, double second);
+
+static int each_scalar(const op_array *x, const trek_attrs *a, op_array *out, trek_dtype dtype, scalar_fn f)
+{
+    array_like(&out[0], x, dtype);
+    for (int64_t i = 0; i < x->numel; i++)
+        array_set(&out[0], i, f(x->v[i], a->f[0], a->f[1]));
+    return 1;
+}
+
+/* A number takes part in promotion: a fraction makes integers f32, bool becomes i64. */
+static trek_dtype scalar_dtype(trek_dtype dtype, double value)
+{
+    if (dtype_floats(dtype))
+        return dtype;
+    return value != floor(value) ? TREK_F32 : dtype == TREK_BOOL ? TREK_I64 : dtype;
+}
+
+#define SCALAR(name, dtype, expression)                                        \
+    static double name##_of(double x, double first, double second)             \
+    {                                                                          \
+        (void)second;                                                          \
+        return expression;                                                     \
+    }                                                                          \
+    REFERENCE(name)                                                            \
+    {                                                                          \
+        (void)n;                                                               \
+        return each_scalar(in[0], a, out, dtype, name##_of);                   \
+    }
+
+#define PROMOTED scalar_dtype(in[0]->dtype, a->f[0])
+SCALAR(add_scalar, PROMOTED, x + first)
+SCALAR(mul_scalar, PROMOTED, x * first)
+SCALAR(pow_scalar, PROMOTED, pow(x, first))
+SCALAR(clamp, in[0]->dtype, x < first ? first : x > second ? second : x)
+SCALAR(leaky_relu, in[0]->dtype, x < 0 ? first * x : x)
+SCALAR(elu, in[0]->dtype, x < 0 ? first * expm1(x) : x)
+SCALAR(softplus, in[0]->dtype, first * x > second ? x : log1p(exp(first * x)) / first)
+SCALAR(eq_scalar, TREK_BOOL, x == first)
+SCALAR(ne_scalar, TREK_BOOL, x != first)
+SCALAR(lt_scalar, TREK_BOOL, x < first)
+SCALAR(le_scalar, TREK_BOOL, x <= first)
+SCALAR(gt_scalar, TREK_BOOL, x > first)
+SCALAR(ge_scalar, TREK_BOOL, x >= first)
+
+/* --- two inputs ---------------------------------------------------------------- */
+
+static void broadcast_make(op_array *out, trek_dtype dtype, const op_array *const *in, int first, int n)
+{
+    int ndim = 0;
+    int64_t sizes[TREK_MAX_DIMS];
+    for (int k = first; k < n; k++)
+        ndim = in[k]->ndim > ndim ? in[k]->ndim : ndim;
+    for (int d = 0; d < ndim; d++) {
+        sizes[d] = 1;
+        for (int k = first; k < n; k++) {
+            int own = d - (ndim - in[k]->ndim);
+            if (own >= 0 && in[k]->sizes[own] != 1)
+                sizes[d] = in[k]->sizes[own];
+        }
+    }
+    array_make(out, dtype, ndim, sizes);
+}
+
+static int each_pair(const op_array *const *in, op_array *out, result_kind kind, double (*f)(double x, double y))
+{
+    broadcast_make(&out[0], result_dtype(dtype_promote(in[0]->dtype, in[1]->dtype), kind), in, 0, 2);
+    int64_t index[TREK_MAX_DIMS] = { 0 };
+    for (int64_t i = 0; i < out[0].numel; i++) {
+        double x = in[0]->v[array_broadcast_index(in[0], index, out[0].ndim)];
+        double y = in[1]->v[array_broadcast_index(in[1], index, out[0].ndim)];
+        array_set(&out[0], i, f(x, y));
+        array_next(index, out[0].ndim, out[0].sizes);
+    }
+    return 1;
+}
+
+#define BINARY(name, kind, expression)                                         \
+    static double name##_of(double x, double y)                                \
+    {                                                                          \
+        return expression;                                                     \
+    }                                                                          \
+    REFERENCE(name)                                                            \
+    {                                                                          \
+        UNUSED;                                                                \
+        return each_pair(in, out, kind, name##_of);                            \
+    }
+
+/* The remainder that has the divisor's sign. */
+static double floored_remainder(double x, double y)
+{
+    double r = fmod(x, y);
+    return r != 0 && (r < 0) != (y < 0) ? r + y : r;
+}
+
+BINARY(add, KEEP, x + y)
+BINARY(sub, KEEP, x - y)
+BINARY(mul, KEEP, x * y)
+BINARY(div, FLOAT, x / y)
+BINARY(pow, KEEP, pow(x, y))
+BINARY(maximum, KEEP, isnan(x) ? x : isnan(y) ? y : x > y ? x : y)
+BINARY(minimum, KEEP, isnan(x) ? x : isnan(y) ? y : x < y ? x : y)
+BINARY(atan2, FLOAT, atan2(x, y))
+BINARY(remainder, KEEP, floored_remainder(x, y))
+BINARY(eq, BOOLEAN, x == y)
+BINARY(ne, BOOLEAN, x != y)
+BINARY(lt, BOOLEAN, x < y)
+BINARY(le, BOOLEAN, x <= y)
+BINARY(gt, BOOLEAN, x > y)
+BINARY(ge, BOOLEAN, x >= y)
+BINARY(logical_and, BOOLEAN, x != 0 && y != 0)
+BINARY(logical_or, BOOLEAN, x != 0 || y != 0)
+BINARY(logical_xor, BOOLEAN, (x != 0) != (y != 0))
+/* gradients: x is the gradient, y what was saved */
+BINARY(relu_backward, KEEP, y > 0 ? x : 0)
+BINARY(tanh_backward, KEEP, x * (1 - y * y))
+BINARY(sigmoid_backward, KEEP, x * y * (1 - y))
+
+static double silu_slope(double y)
+{
+    double s = 1 / (1 + exp(-y));
+    return s * (1 + y * (1 - s));
+}
+BINARY(silu_backward, KEEP, x * silu_slope(y))
+
+REFERENCE(gelu_backward)
+{
+    (void)n;
+    array_like(&out[0], in[0], in[0]->dtype);
+    for (int64_t i = 0; i < in[0]->numel; i++)
+        out[0].v[i] = in[0]->v[i] * gelu_slope(in[1]->v[i], a->i[0]);
+    return 1;
+}
+
+REFERENCE(where)
+{
+    UNUSED;
+    broadcast_make(&out[0], dtype_promote(in[1]->dtype, in[2]->dtype), in, 0, 3);
+    int64_t index[TREK_MAX_DIMS] = { 0 };
+    for (int64_t i = 0; i < out[0].numel; i++) {
+        int ndim = out[0].ndim;
+        bool first = in[0]->v[array_broadcast_index(in[0], index, ndim)] != 0;
+        const op_array *from = first ? in[1] : in[2];
+        out[0].v[i] = from->v[array_broadcast_index(from, index, ndim)];
+        array_next(index, ndim, out[0].sizes);
+    }
+    return 1;
+}
+
+REFERENCE(convert)
+{
+    (void)n;
+    array_like(&out[0], in[0], (trek_dtype)a->i[0]);
+    for (int64_t i = 0; i < in[0]->numel; i++)
+        array_set(&out[0], i, in[0]->v[i]);
+    return 1;
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Makes one cmocka test of a check and a row. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/ops/suite.h"
+
+static void (*present_check)(const op_row *row, op_report *r);
+
+static void run_row(void **state)
+{
+    op_report report;
+    memset(&report, 0, sizeof report);
+    trek_error_clear();
+    present_check(*state, &report);
+    trek_error_clear();
+    if (report_bad(&report))
+        fail_msg("%s", report.text);
+}
+
+int suite_main(const char *group, void (*check)(const op_row *row, op_report *r), bool (*applies)(const op_row *row))
+{
+    static struct CMUnitTest tests[TREK_OP_COUNT];
+    size_t n = 0;
+    present_check = check;
+    for (int id = 0; id < TREK_OP_COUNT; id++) {
+        if (applies && !applies(&op_rows[id]))
+            continue;
+        tests[n++] = (struct CMUnitTest){ .name = trek_ops[id].name, .test_func = run_row, .initial_state = (void *)&op_rows[id] };
+    }
+    return _cmocka_run_group_tests(group, tests, n, NULL, NULL);
+}

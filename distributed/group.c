@@ -22,7 +22,6 @@ typedef struct rank_slot {
     trek_device device;
     trek_pool *pool;
     trek_comm *comm;
-    _Atomic(trek_rank_garbage *) garbage;
     trek_status status;            /* of the last run */
     char message[TREK_ERROR_SIZE];
 } rank_slot;
@@ -45,28 +44,6 @@ struct trek_ranks {
 static pthread_mutex_t groups_lock = PTHREAD_MUTEX_INITIALIZER;
 static trek_ranks *groups;
 
-static void collect_garbage(rank_slot *slot)
-{
-    trek_rank_garbage *item = atomic_exchange(&slot->garbage, NULL);
-    while (item) {
-        trek_rank_garbage *next = item->next;
-        item->free(item);
-        item = next;
-    }
-}
-
-void trek_ranks_free_later(trek_ranks *ranks, int rank, trek_rank_garbage *garbage)
-{
-    if (rank == 0) {
-        garbage->free(garbage);
-        return;
-    }
-    rank_slot *slot = &ranks->slots[rank];
-    garbage->next = atomic_load(&slot->garbage);
-    while (!atomic_compare_exchange_weak(&slot->garbage, &garbage->next, garbage))
-        ;
-}
-
 /* Calls fn where the thread's error is clear, and moves its error into the slot. */
 static void run_one(rank_slot *slot, trek_rank_fn fn, void *arg)
 {
@@ -84,7 +61,6 @@ static void *rank_main(void *arg)
     trek_place_here = (trek_place){ .rank = slot->rank, .world = ranks->world, .device = slot->device, .rows = -1, .global_rows = -1 };
     for (unsigned seen = 0;; seen++) {
         trek_gate_wait(&ranks->job, seen, ranks->spin, 0);
-        collect_garbage(slot);
         trek_rank_fn fn = ranks->fn;
         if (!fn)
             break;
@@ -318,6 +294,8 @@ void trek_ranks_free(trek_ranks **address)
     if (last)
         destroy(ranks);
 }
+
+trek_device trek_ranks_device(const trek_ranks *ranks, int rank) { return ranks->slots[rank].device; }
 
 int trek_ranks_world_size(const trek_ranks *ranks) { return ranks ? ranks->world : 1; }
 

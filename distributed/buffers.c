@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Merging buffers at the end of a step. Running means and variances of batch
+ * norm are merged as the statistics of the ranks' samples together: means by
+ * count, variances with the spread of the means added (Chan, Golub and LeVeque,
+ * 1979); other floating buffers are averaged by count, integers take the maximum.
+ *
+ * Written as first + sum of weight * difference, so that what is equal on all
+ * ranks keeps its bits. */
+#include <string.h>
+
+#include "autograd/var_internal.h"
+#include "distributed/stepper_ranks.h"
+#include "tensor/cpu/kernels.h"
+
+#define BLOCK 256
+
+static bool ends_with(const char *name, const char *end)
+{
+    size_t size = strlen(name), tail = strlen(end);
+    return size >= tail && strcmp(name + size - tail, end) == 0 && (size == tail || name[size - tail - 1] == '.');
+}
+
+/* The running_var beside running_mean k, or -1. */
+static int find_partner(const ranks_stepper *s, int k)
+{
+    const trek_replica *first = &s->replicas[0];
+    size_t prefix = strlen(s->buffer_names[k]) - strlen("running_mean");
+    for (int j = 0; j < first->n_buffers; j++)
+        if (strlen(s->buffer_names[j]) == prefix + strlen("running_var") &&
+            memcmp(s->buffer_names[j], s->buffer_names[k], prefix) == 0 && ends_with(s->buffer_names[j], "running_var") &&
+            trek_same_sizes(first->buffers[j]->data, first->buffers[k]->data) &&
+            first->buffers[j]->data->dtype == first->buffers[k]->data->dtype)
+            return j;
+    return -1;
+}
+
+void trek_ranks_plan_buffers(ranks_stepper *s)
+{
+    const trek_replica *first = &s->replicas[0];
+    for (int k = 0; k < first->n_buffers; k++)
+        s->buffer_plans[k] = (trek_buffer_plan){
+            trek_dtype_is_float((trek_dtype)first->buffers[k]->data->dtype) ? TREK_BUFFER_AVERAGE : TREK_BUFFER_MAXIMUM, -1 };
+    for (int k = 0; k < first->n_buffers; k++) {
+        int partner = s->buffer_plans[k].merge == TREK_BUFFER_AVERAGE && ends_with(s->buffer_names[k], "running_mean")
+                          ? find_partner(s, k)
+                          : -1;
+        if (partner < 0)
+            continue;
+        s->buffer_plans[k] = (trek_buffer_plan){ TREK_BUFFER_MEAN, partner };
+        s->buffer_plans[partner] = (trek_buffer_plan){ TREK_BUFFER_PARTNER, k };
+    }
+}
+
+/* --- elements of any floating dtype as f64 ---------------------------------------- */
+
+static void load(trek_dtype dtype, const char *from, int64_t at, int64_t n, double *to)
+{
+    switch (dtype) {
+    case TREK_F64:
+        memcpy(to, (const double *)from + at, (size_t)n * sizeof *to);
+        break;
+    case TREK_F32:
+        for (int64_t i = 0; i < n; i++)
+            to[i] = ((const float *)from)[at + i];
+        break;
+    case TREK_BF16:
+        for (int64_t i = 0; i < n; i++)
+            to[i] = trek_f32_from_bf16(((const uint16_t *)from)[at + i]);
+        break;
+    default:
+        for (int64_t i = 0; i < n; i++)
+            to[i] = trek_f32_from_f16(((const uint16_t *)from)[at + i]);
+    }
+}
+
+static void store(trek_dtype dtype, char *to, int64_t at, int64_t n, const double *from)
+{
+    switch (dtype) {
+    case TREK_F64:
+        memcpy((double *)to + at, from, (size_t)n * sizeof *from);
+        break;
+    case TREK_F32:
+        for (int64_t i = 0; i < n; i++)
+            ((float *)to)[at + i] = (float)from[i];
+        break;
+    case TREK_BF16:
+        for (int64_t i = 0; i < n; i++)
+            ((uint16_t *)to)[at + i] = trek_bf16_from_f32((float)from[i]);
+        break;
+    default:
+        for (int64_t i = 0; i < n; i++)
+            ((uint16_t *)to)[at + i] = trek_f16_from_f32((float)from[i]);
+    }
+}
+
+/* --- merging ------------------------------------------------------------------------- */
+
+static char *data_of(const ranks_stepper *s, int rank, int k) { return s->replicas[rank].buffers[k]->data->data; }
+
+static void store_all(ranks_stepper *s, int k, trek_dtype dtype, int64_t at, int64_t n, const double *values)
+{
+    for (int r = 0; r < s->world; r++)
+        store(dtype, data_of(s, r, k), at, n, values);
+}
+
+/* Elements [at, at + n) of buffer k, and of its partner: the ranks that have samples, weighted by them. */
+static void merge_block(ranks_stepper *s, int k, int partner, int64_t total, int64_t at, int64_t n)
+{
+    trek_dtype dtype = (trek_dtype)s->replicas[0].buffers[k]->data->dtype;
+    double mean0[BLOCK], mean[BLOCK], value[BLOCK], spread[BLOCK] = { 0 }, var0[BLOCK], var[BLOCK];
+    bool first = true;
+    for (int r = 0; r < s->world; r++) {
+        if (s->replicas[r].samples == 0)
+            continue;
+        double weight = (double)s->replicas[r].samples / (double)total;
+        load(dtype, data_of(s, r, k), at, n, value);
+        for (int64_t i = 0; i < n; i++) {
+            mean0[i] = first ? value[i] : mean0[i];
+            mean[i] = first ? value[i] : mean[i] + weight * (value[i] - mean0[i]);
+            spread[i] += weight * (value[i] - mean0[i]) * (value[i] - mean0[i]);
+        }
+        if (partner >= 0) {
+            load(dtype, data_of(s, r, partner), at, n, value);
+            for (int64_t i = 0; i < n; i++) {
+                var0[i] = first ? value[i] : var0[i];
+                var[i] = first ? value[i] : var[i] + weight * (value[i] - var0[i]);
+            }
+        }
+        first = false;
+    }
+    if (partner >= 0) {
+        for (int64_t i = 0; i < n; i++)
+            var[i] += spread[i] - (mean[i] - mean0[i]) * (mean[i] - mean0[i]);
+        store_all(s, partner, dtype, at, n, var);
+    }
+    store_all(s, k, dtype, at, n, mean);
+}
+
+static void merge_floats(ranks_stepper *s, int k, int partner, int64_t total)
+{
+    int64_t count = s->replicas[0].buffers[k]->data->numel;
+    for (int64_t at = 0; at < count; at += BLOCK)
+        merge_block(s, k, partner, total, at, count - at < BLOCK ? count - at : BLOCK);
+}
+
+static void merge_integers(ranks_stepper *s, int k)
+{
+    const trek_tensor *first = s->replicas[0].buffers[k]->data;
+    const void *ins[TREK_MAX_RANKS];
+    void *outs[TREK_MAX_RANKS];
+    for (int r = 0; r < s->world; r++)
+        ins[r] = outs[r] = data_of(s, r, k);
+    trek_comm_combine((trek_dtype)first->dtype, TREK_MAX, ins, s->world, outs, s->world, 0, first->numel);
+}
+
+void trek_ranks_merge_buffers(ranks_stepper *s, int rank)
+{
+    int64_t total = 0;
+    for (int r = 0; r < s->world; r++)
+        total += s->replicas[r].samples;
+    for (int k = rank; k < s->replicas[0].n_buffers && total > 0; k += s->world) {
+        const trek_buffer_plan *plan = &s->buffer_plans[k];
+        if (plan->merge == TREK_BUFFER_MAXIMUM)
+            merge_integers(s, k);
+        else if (plan->merge != TREK_BUFFER_PARTNER)
+            merge_floats(s, k, plan->partner, total);
+    }
+    for (int k = 0; k < s->replicas[rank].n_buffers && total > 0; k++)
+        trek_tensor_bump(s->replicas[rank].buffers[k]->data);
+}

@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The step over ranks: gradients are summed in rank order, measured, and used.
+ *
+ * Shared parameters: the arena is cut into chunks; each rank takes some, sums all
+ * ranks' gradients of a chunk into rank 0's, zeroes the others', and (after a
+ * meeting, if the norm has to be known first) updates the chunk. Nothing is sent.
+ * Arenas of their own: gradients are all-reduced bucket by bucket, every rank
+ * updates all of its own. Either way rank 0 holds the sum and the others hold zeros
+ * whenever a reduction has ended without a step, so that another one adds up. */
+#include <math.h>
+#include <string.h>
+
+#include "autograd/var_internal.h"
+#include "distributed/stepper_ranks.h"
+#include "graph/graph_internal.h"
+#include "tensor/place.h"
+#include "tensor/pool.h"
+#include "tensor/trace.h"
+
+/* --- planning ------------------------------------------------------------------------ */
+
+static int count_chunks(const trek_arena *arena)
+{
+    int64_t n = 0;
+    for (int p = 0; p < arena->n_parts; p++)
+        n += (arena->parts[p].count + TREK_CHUNK - 1) / TREK_CHUNK;
+    return (int)n;
+}
+
+trek_status trek_ranks_plan_reduce(ranks_stepper *s)
+{
+    const trek_arena *arena = s->replicas[0].arena;
+    size_t segments = (size_t)arena->n_segments, world = (size_t)s->world;
+    s->n_chunks = count_chunks(arena);
+    s->chunks = trek_calloc((size_t)s->n_chunks, sizeof *s->chunks);
+    s->sums = trek_calloc((size_t)s->n_chunks * (s->shared ? 1 : world), sizeof *s->sums);
+    s->has = trek_calloc(segments * world, sizeof *s->has);
+    s->any = trek_calloc(segments, sizeof *s->any);
+    if (!s->chunks || !s->sums || !s->has || !s->any)
+        return trek_status_get();
+    int n = 0, segment = 0;
+    for (int p = 0; p < arena->n_parts; p++)
+        for (int64_t begin = 0; begin < arena->parts[p].count; begin += TREK_CHUNK) {
+            int64_t end = begin + TREK_CHUNK < arena->parts[p].count ? begin + TREK_CHUNK : arena->parts[p].count;
+            while (segment + 1 < arena->n_segments && (arena->segments[segment].part < p || arena->segments[segment + 1].offset <= begin) &&
+                   arena->segments[segment + 1].part <= p)
+                segment++;
+            s->chunks[n++] = (trek_reduce_chunk){ p, segment, begin, end };
+        }
+    return TREK_OK;
+}
+
+/* Which ranks' backward gave which segment a gradient. By the caller, while the ranks are idle. */
+static void note_gradients(ranks_stepper *s)
+{
+    trek_arena *first = s->replicas[0].arena;
+    for (int k = 0; k < first->n_segments; k++) {
+        s->any[k] = false;
+        for (int r = 0; r < s->world; r++) {
+            bool has = s->replicas[r].arena->segments[k].param->leaf->has_grad;
+            s->has[(size_t)k * (size_t)s->world + (size_t)r] = has;
+            s->any[k] |= has;
+        }
+    }
+    for (int r = 0; r < s->world; r++)
+        for (int k = 0; k < first->n_segments; k++)
+            s->replicas[r].arena->segments[k].used = s->any[k] && first->segments[k].param->requires_grad;
+}
+
+/* --- what is done to a chunk --------------------------------------------------------------- */
+
+static char *grads_at(const ranks_stepper *s, int rank, int part, int64_t at)
+{
+    const trek_arena_part *p = &s->replicas[rank].arena->parts[part];
+    return p->grads->data + (size_t)at * trek_dtype_size(p->dtype);
+}
+
+/* Sums elements [begin, end), where row tells which ranks have something, into rank 0's; zeroes the others'. */
+static void reduce_piece(ranks_stepper *s, int part, const bool *row, int64_t begin, int64_t end)
+{
+    const trek_arena *arena = s->replicas[0].arena;
+    trek_dtype dtype = arena->parts[part].dtype;
+    const void *from[TREK_MAX_RANKS];
+    int n = 0;
+    for (int r = 0; r < s->world; r++)
+        if (row[r])
+            from[n++] = grads_at(s, r, part, begin);
+    char *to = grads_at(s, 0, part, begin);
+    if (n == 0 || (n == 1 && from[0] == to))
+        return;
+    arena->backend->sum_arrays(dtype, to, from, n, end - begin);
+    for (int k = 0; k < n; k++)
+        if (from[k] != to)
+            memset((void *)(uintptr_t)from[k], 0, (size_t)(end - begin) * trek_dtype_size(dtype));
+}
+
+/* Calls fn for the stretches of a chunk in which the same ranks have gradients. */
+static void reduce_chunk(ranks_stepper *s, const trek_reduce_chunk *chunk)
+{
+    const trek_arena *arena = s->replicas[0].arena;
+    size_t world = (size_t)s->world;
+    int k = chunk->first_segment;
+    while (k < arena->n_segments && arena->segments[k].part == chunk->part && arena->segments[k].offset < chunk->end) {
+        const bool *row = s->has + (size_t)k * world;
+        int64_t begin = arena->segments[k].offset, end;
+        do { /* padding between segments is zero on all ranks */
+            end = arena->segments[k].offset + arena->segments[k].count;
+            k++;
+        } while (k < arena->n_segments && arena->segments[k].part == chunk->part && arena->segments[k].offset < chunk->end &&
+                 memcmp(row, s->has + (size_t)k * world, world) == 0);
+        begin = begin > chunk->begin ? begin : chunk->begin;
+        end = end < chunk->end ? end : chunk->end;
+        if (begin < end)
+            reduce_piece(s, chunk->part, row, begin, end);
+    }
+}
+
+/* Gradients of segments that are not updated (frozen since) go, too. */
+static void zero_leftovers(ranks_stepper *s, int rank, const trek_reduce_chunk *chunk)
+{
+    const trek_arena *arena = s->replicas[rank].arena;
+    for (int k = chunk->first_segment; k < arena->n_segments; k++) {
+        const trek_arena_segment *segment = &arena->segments[k];
+        if (segment->part != chunk->part || segment->offset >= chunk->end)
+            break;
+        int64_t begin = segment->offset > chunk->begin ? segment->offset : chunk->begin;
+        int64_t end = segment->offset + segment->count < chunk->end ? segment->offset + segment->count : chunk->end;
+        if (s->any[k] && !segment->used && begin < end)
+            memset(grads_at(s, rank, chunk->part, begin), 0, (size_t)(end - begin) * trek_dtype_size(arena->parts[chunk->part].dtype));
+    }
+}
+
+/* --- runs over chunks on a rank's threads ----------------------------------------------------- */
+
+typedef struct chunk_work {
+    ranks_stepper *s;
+    int rank, first;    /* part 0 of the work is chunk `first` */
+    bool sum, measure, update;
+    double scale;
+} chunk_work;
+
+static void work_chunks(void *arg, int64_t begin, int64_t end)
+{
+    const chunk_work *w = arg;
+    ranks_stepper *s = w->s;
+    const trek_replica *replica = &s->replicas[s->shared ? 0 : w->rank];
+    const trek_backend *backend = replica->arena->backend;
+    double *sums = s->sums + (s->shared ? 0 : (size_t)w->rank * (size_t)s->n_chunks);
+    for (int64_t k = w->first + begin; k < w->first + end; k++) {
+        const trek_reduce_chunk *chunk = &s->chunks[k];
+        trek_dtype dtype = replica->arena->parts[chunk->part].dtype;
+        char *grads = grads_at(s, s->shared ? 0 : w->rank, chunk->part, chunk->begin);
+        if (w->sum)
+            reduce_chunk(s, chunk);
+        if (w->measure) {
+            bool finite; /* a square sum that is not finite says it, too */
+            backend->sum_squares(dtype, grads, chunk->end - chunk->begin, &sums[k], &finite);
+            if (!finite)
+                sums[k] = NAN;
+        }
+        if (!w->update)
+            continue;
+        if (s->max_value > 0)
+            backend->clamp_abs(dtype, grads, chunk->end - chunk->begin, s->max_value / w->scale);
+        trek_optimizer_apply_range(replica->optimizer, chunk->part, chunk->begin, chunk->end, w->scale, true);
+        zero_leftovers(s, s->shared ? 0 : w->rank, chunk);
+    }
+}
+
+static void work(ranks_stepper *s, int rank, bool sum, bool measure, bool update, double scale)
+{
+    int64_t n = s->n_chunks, world = s->world;
+    int first = s->shared ? (int)(n * rank / world) : 0, end = s->shared ? (int)(n * (rank + 1) / world) : (int)n;
+    chunk_work w = { s, rank, first, sum, measure, update, scale };
+    int64_t each = (end - first + 4 * 16 - 1) / (4 * 16);
+    if (end > first)
+        trek_parallel(end - first, each > 1 ? each : 1, work_chunks, &w);
+}
+
+/* What gradients are multiplied by; the norm, the same on all ranks. */
+static double clip_factor(const ranks_stepper *s, int rank, double *norm)
+{
+    const double *sums = s->sums + (s->shared ? 0 : (size_t)rank * (size_t)s->n_chunks);
+    double sum = 0;
+    for (int k = 0; k < s->n_chunks; k++)
+        sum += sums[k];
+    *norm = sqrt(sum);
+    return isfinite(sum) ? trek_clip_factor(*norm, s->max_norm) : 1;
+}
+
+/* --- one rank's step --------------------------------------------------------------------------- */
+
+typedef struct step_call {
+    ranks_stepper *s;
+    bool update;
+} step_call;
+
+static void keep_flags(ranks_stepper *s, int rank)
+{
+    trek_arena *arena = s->replicas[rank].arena;
+    if (rank > 0) {
+        trek_arena_forget_grads(arena);
+        return;
+    }
+    for (int k = 0; k < arena->n_segments; k++)
+        if (s->any[k] && !arena->segments[k].param->leaf->has_grad) {
+            arena->segments[k].param->leaf->has_grad = true;
+            trek_tensor_bump(arena->segments[k].param->leaf->grad->data);
+        }
+}
+
+static void finish(ranks_stepper *s, int rank)
+{
+    int64_t start = trek_trace_begin();
+    trek_arena_forget_grads(s->replicas[rank].arena);
+    if (s->shared && rank > 0)
+        trek_arena_bump(s->replicas[rank].arena, s->replicas[0].arena);
+    trek_ranks_merge_buffers(s, rank);
+    trek_trace_end("buffers", start, 0);
+}
+
+static trek_status step_shared(int rank, void *arg)
+{
+    const step_call *c = arg;
+    ranks_stepper *s = c->s;
+    bool measure = c->update && s->max_norm > 0;
+    double scale = 1, norm = NAN;
+    int64_t start = trek_trace_begin();
+    bool at_once = c->update && !measure && !start; /* while the sums are in cache */
+    work(s, rank, true, measure, at_once, 1);
+    trek_trace_end("reduce", start, s->steps);
+    if (measure) {
+        trek_status status = trek_comm_barrier(trek_ranks_comm(s->ranks, rank));
+        if (status != TREK_OK) { /* the same on all ranks: nobody updates */
+            keep_flags(s, rank);
+            return status;
+        }
+        scale = clip_factor(s, rank, &norm);
+    }
+    if (!c->update) {
+        keep_flags(s, rank);
+        return TREK_OK;
+    }
+    start = trek_trace_begin();
+    if (!at_once)
+        work(s, rank, false, false, true, scale);
+    trek_trace_end("optimizer", start, s->steps);
+    if (rank == 0)
+        s->grad_norm = norm;
+    finish(s, rank);
+    return TREK_OK;
+}
+
+/* Gradients of all ranks become their sum, bucket by bucket in one order: a small one first. */
+static trek_status reduce_buckets(ranks_stepper *s, int rank)
+{
+    const trek_arena *arena = s->replicas[rank].arena;
+    int64_t room = s->bucket_bytes < 1 << 20 ? s->bucket_bytes : 1 << 20;
+    for (int p = 0; p < arena->n_parts; p++) {
+        const trek_arena_part *part = &arena->parts[p];
+        int64_t size = (int64_t)trek_dtype_size(part->dtype);
+        for (int64_t begin = 0; begin < part->count; room = s->bucket_bytes) {
+            int64_t n = room / size / 64 * 64;
+            n = n < 64 ? 64 : n;
+            n = n < part->count - begin ? n : part->count - begin;
+            int64_t start = trek_trace_begin();
+            char *data = grads_at(s, rank, p, begin);
+            trek_status status = trek_comm_run(trek_ranks_comm(s->ranks, rank),
+                                               (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = part->dtype,
+                                                                 .count = n, .in = data, .out = data });
+            trek_trace_end("bucket", start, n * size);
+            if (status != TREK_OK)
+                return status;
+            begin += n;
+        }
+    }
+    return TREK_OK;
+}
+
+/* Whether all ranks are well: one that is not makes peers of the others. */
+static trek_status agree(ranks_stepper *s, int rank, trek_status own)
+{
+    int32_t failed = own != TREK_OK ? rank + 1 : 0;
+    trek_status status = trek_comm_run(trek_ranks_comm(s->ranks, rank),
+                                       (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_MAX, .dtype = TREK_I32,
+                                                         .count = 1, .in = &failed, .out = &failed });
+    if (own != TREK_OK)
+        return own;
+    if (status == TREK_OK && failed)
+        status = trek_fail(TREK_ERR_PEER, "step: rank %d failed", failed - 1);
+    return status;
+}
+
+static trek_status step_separate(int rank, void *arg)
+{
+    const step_call *c = arg;
+    ranks_stepper *s = c->s;
+    trek_replica *replica = &s->replicas[rank];
+    trek_ranks_follow_flags(s, rank);
+    trek_status status = agree(s, rank, c->update ? trek_optimizer_prepare(replica->optimizer) : TREK_OK);
+    if (status != TREK_OK)
+        return status;
+    int64_t start = trek_trace_begin();
+    status = reduce_buckets(s, rank);
+    trek_trace_end("reduce", start, s->steps);
+    if (!c->update || status != TREK_OK) {
+        if (rank > 0)
+            trek_arena_zero_grads(replica->arena);
+        else
+            keep_flags(s, rank);
+        return status;
+    }
+    double scale = 1, norm = NAN;
+    start = trek_trace_begin();
+    if (s->max_norm > 0) {
+        work(s, rank, false, true, false, 1);
+        scale = clip_factor(s, rank, &norm);
+    }
+    work(s, rank, false, false, true, scale);
+    trek_optimizer_commit(replica->optimizer);
+    trek_trace_end("optimizer", start, s->steps);
+    if (rank == 0)
+        s->grad_norm = norm;
+    finish(s, rank);
+    return TREK_OK;
+}
+
+/* --- the caller's side ------------------------------------------------------------------------------ */
+
+trek_status trek_ranks_reduce(trek_stepper *stepper)
+{
+    ranks_stepper *s = (ranks_stepper *)stepper;
+    trek_status status = trek_status_get();
+    if (status != TREK_OK)
+        return status;
+    note_gradients(s);
+    trek_ranks_note_flags(s);
+    return trek_ranks_run(s->ranks, s->shared ? step_shared : step_separate, &(step_call){ s, false });
+}
+
+static trek_status detach_rank(int rank, void *arg) { return trek_graph_detach(((ranks_stepper *)arg)->replicas[rank].graph); }
+
+/* Learning rates, plans, detached values: what can fail. */
+static trek_status prepare(ranks_stepper *s)
+{
+    double lr = s->schedule.kind != TREK_SCHEDULE_NONE ? trek_schedule_lr(&s->schedule, s->steps) : 0;
+    if (isnan(lr))
+        return trek_status_get();
+    trek_status status = TREK_OK;
+    for (int r = 0; r < s->world && status == TREK_OK && s->schedule.kind != TREK_SCHEDULE_NONE; r++)
+        if (s->replicas[r].optimizer)
+            status = trek_optimizer_schedule_lr(s->replicas[r].optimizer, lr);
+    if (status == TREK_OK)
+        status = trek_ranks_run(s->ranks, detach_rank, s);
+    note_gradients(s);
+    trek_ranks_note_flags(s);
+    if (status == TREK_OK && s->shared)
+        status = trek_optimizer_prepare(s->replicas[0].optimizer);
+    return status;
+}
+
+trek_status trek_ranks_step(trek_stepper *stepper)
+{
+    ranks_stepper *s = (ranks_stepper *)stepper;
+    trek_status status = trek_status_get();
+    if (status != TREK_OK)
+        return status;
+    if (!s->replicas[0].optimizer)
+        return trek_fail(TREK_ERR_STATE, "trek_graph_step: the graph has no optimizer; call trek_graph_set_optimizer "
+                                         "or give one to trek_trainer_setup");
+    status = prepare(s);
+    if (status == TREK_OK)
+        status = trek_ranks_run(s->ranks, s->shared ? step_shared : step_separate, &(step_call){ s, true });
+    if (status != TREK_OK)
+        return status;
+    if (s->shared)
+        trek_optimizer_commit(s->replicas[0].optimizer);
+    for (int r = 0; r < s->world; r++)
+        s->replicas[r].samples = 0;
+    s->steps++;
+    trek_place_here.rng_step++;
+    trek_place_here.rng_draw = 0;
+    return TREK_OK;
+}

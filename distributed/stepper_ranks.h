@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The stepper over the CPU ranks of one process: what its files share.
+ *
+ * Between two runs of the group the ranks are idle, and the caller may look at
+ * and change what is theirs. */
+#ifndef TREK_DISTRIBUTED_STEPPER_RANKS_H
+#define TREK_DISTRIBUTED_STEPPER_RANKS_H
+
+#include "distributed/group_internal.h"
+#include "graph/graph.h"
+#include "graph/stepper.h"
+#include "optim/optimizer_internal.h"
+
+/* Gradients are reduced, measured and used in pieces of this many elements: small
+ * enough to stay in cache in between, and to be divided evenly among ranks. */
+#define TREK_CHUNK 4096
+
+typedef struct trek_reduce_chunk {
+    int part, first_segment;
+    int64_t begin, end;
+} trek_reduce_chunk;
+
+/* How a buffer is merged over the ranks. */
+typedef enum trek_buffer_merge {
+    TREK_BUFFER_AVERAGE,  /* weighted by samples */
+    TREK_BUFFER_MEAN,     /* a running_mean, together with the running_var that stands at `partner` */
+    TREK_BUFFER_PARTNER,  /* that running_var */
+    TREK_BUFFER_MAXIMUM,  /* integers and bool */
+} trek_buffer_merge;
+
+typedef struct trek_buffer_plan {
+    trek_buffer_merge merge;
+    int partner;
+} trek_buffer_plan;
+
+/* What belongs to one rank. */
+typedef struct trek_replica {
+    trek_graph *graph;       /* rank 0's is the caller's, not owned */
+    trek_arena *arena;
+    trek_optimizer *optimizer; /* rank 0's; with arenas of their own every rank's */
+    trek_module **modules;   /* in order of the walk; borrowed, as the next two */
+    trek_var **params;
+    trek_var **buffers;
+    int n_modules, n_params, n_buffers;
+    unsigned flags_seen;
+    int64_t samples;         /* rows of training forwards since buffers were merged */
+} trek_replica;
+
+typedef struct ranks_stepper {
+    trek_stepper base;
+    trek_ranks *ranks;
+    int world;
+    bool shared;             /* one parameter arena and one optimizer */
+    trek_replica *replicas;
+    char **param_names, **buffer_names; /* of rank 0's */
+    trek_buffer_plan *buffer_plans;
+
+    /* train and freeze flags of rank 0's modules as of the last forward */
+    bool *training, *requires_grad;
+    unsigned flags;          /* counts changes */
+
+    bool *replicated;        /* [inputs] */
+    int n_inputs, n_outputs, n_tags; /* outputs: the graph's, and tagged values that are not it */
+    int *tag_output;         /* [tags] which output; ~k: input k */
+    int *output_tag;         /* [outputs] a tag that it is; [0] unused */
+    trek_var *anchor;        /* a leaf that makes the tape record a forward whose inputs need no gradient */
+
+    trek_schedule schedule;  /* kind NONE: none */
+    double max_norm, max_value; /* <= 0: off */
+    int64_t steps;
+    double grad_norm;
+
+    trek_reduce_chunk *chunks;
+    int n_chunks;
+    double *sums;            /* [chunks] squares; with arenas of their own [world][chunks] */
+    bool *has;               /* [segments][world] whose backward gave a gradient */
+    bool *any;               /* [segments] */
+    int64_t bucket_bytes;
+} ranks_stepper;
+
+/* gather.c */
+trek_var *trek_ranks_forward(trek_stepper *stepper, trek_var *const *inputs, int n);
+trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double weight);
+/* The flags of rank 0's modules; what a rank does with them at the start of its run. */
+void trek_ranks_note_flags(ranks_stepper *s);
+void trek_ranks_follow_flags(ranks_stepper *s, int rank);
+
+/* reduce.c */
+trek_status trek_ranks_plan_reduce(ranks_stepper *s);
+trek_status trek_ranks_reduce(trek_stepper *stepper);
+trek_status trek_ranks_step(trek_stepper *stepper);
+
+/* buffers.c */
+void trek_ranks_plan_buffers(ranks_stepper *s);
+/* Each rank merges some of the buffers of all ranks. */
+void trek_ranks_merge_buffers(ranks_stepper *s, int rank);
+
+/* stepper_ranks.c; takes over the group and the replicas' graphs also when it fails. graphs[0] is the caller's. */
+typedef struct trek_ranks_opts {
+    bool shared;
+    int64_t bucket_bytes;
+} trek_ranks_opts;
+trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, const trek_ranks_opts *opts);
+/* For tests: rank's graph of one that trains on several ranks; NULL otherwise. */
+trek_graph *trek_graph_replica(trek_graph *graph, int rank);
+
+#endif

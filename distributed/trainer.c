@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* trek_trainer_setup: which ranks, their replicas, the stepper, the options. */
+#include "distributed/trainer.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "autograd/var_internal.h"
+#include "distributed/stepper_ranks.h"
+#include "graph/graph_internal.h"
+#include "nn/text.h"
+#include "tensor/pool.h"
+
+typedef struct setup {
+    trek_graph *graph;
+    trek_trainer_opts opts;
+    int world;
+    trek_device devices[TREK_MAX_RANKS];
+    trek_graph *graphs[TREK_MAX_RANKS];
+    pthread_mutex_t building;
+} setup;
+
+/* --- which ranks ------------------------------------------------------------------------ */
+
+static trek_status note_device(const char *name, trek_var *var, void *arg)
+{
+    (void)name;
+    *(trek_device *)arg = trek_var_device(var);
+    return TREK_ERR_STATE; /* the first one is enough */
+}
+
+/* Where the graph's parameters (or buffers) are; `fallback` if it has none. */
+static trek_device graph_device(trek_graph *graph, trek_device fallback)
+{
+    trek_device device = fallback;
+    if (trek_module_each_param(trek_graph_module(graph), note_device, &device) == TREK_OK)
+        trek_module_each_buffer(trek_graph_module(graph), note_device, &device);
+    return device;
+}
+
+static trek_status parse_devices(setup *s, const char *list)
+{
+    s->world = 0;
+    for (const char *at = list;; at++) {
+        size_t size = strcspn(at, ",");
+        char text[32];
+        if (size == 0 || size >= sizeof text)
+            return trek_fail(TREK_ERR_ARGUMENT, "TREK_DEVICES=%s: entry %d is not a device such as cpu:1", list, s->world);
+        memcpy(text, at, size);
+        text[size] = 0;
+        if (s->world == TREK_MAX_RANKS)
+            return trek_fail(TREK_ERR_ARGUMENT, "TREK_DEVICES lists more than %d devices", TREK_MAX_RANKS);
+        trek_status status = trek_device_parse(text, &s->devices[s->world]);
+        if (status != TREK_OK)
+            return status;
+        s->world++;
+        at += size;
+        if (!*at)
+            return TREK_OK;
+    }
+}
+
+static trek_status find_devices(setup *s)
+{
+    const trek_trainer_opts *o = &s->opts;
+    trek_device own = graph_device(s->graph, o->devices && o->ranks > 0 ? o->devices[0] : trek_device_default());
+    const char *listed = getenv("TREK_DEVICES");
+    if (o->ranks < 0 || o->ranks > TREK_MAX_RANKS)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: %d ranks; it takes 1 to %d (0: not stated)", o->ranks, TREK_MAX_RANKS);
+    if (o->devices && o->ranks == 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .devices is given, but .ranks does not say how many");
+    s->world = o->ranks > 0 ? o->ranks : 1;
+    s->devices[0] = own;
+    for (int r = 0; o->devices && r < s->world; r++)
+        s->devices[r] = o->devices[r];
+    for (int r = 1; !o->devices && r < s->world; r++)
+        s->devices[r] = trek_cpu(r);
+    if (!o->devices && o->ranks == 0 && listed && *listed)
+        return parse_devices(s, listed);
+    return TREK_OK;
+}
+
+static trek_status check_devices(setup *s)
+{
+    char a[16], b[16];
+    trek_device own = graph_device(s->graph, s->devices[0]);
+    if (!trek_device_equal(own, s->devices[0]))
+        return trek_fail(TREK_ERR_DEVICE, "trainer_setup: the graph is on %s, but rank 0's device is %s", trek_device_name(own, a),
+                         trek_device_name(s->devices[0], b));
+    for (int r = 0; r < s->world && s->world > 1; r++) {
+        if (s->devices[r].type != TREK_CPU)
+            return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: rank %d is on %s; several ranks must be CPUs in this version", r,
+                             trek_device_name(s->devices[r], a));
+        if (s->devices[r].index < 0)
+            return trek_fail(TREK_ERR_DEVICE, "trainer_setup: rank %d's device has index %d", r, s->devices[r].index);
+    }
+    return TREK_OK;
+}
+
+static trek_status check_options(const trek_trainer_opts *o)
+{
+    if (o->accumulate < 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .accumulate is %d", o->accumulate);
+    if (isnan(o->max_grad_norm) || isnan(o->max_grad_value))
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: a clipping limit is NaN");
+    if (o->bucket_bytes < 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .bucket_bytes is %lld", (long long)o->bucket_bytes);
+    if (o->share != 0 && o->share != TREK_OFF)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .share is %d; it is 0 or TREK_OFF", o->share);
+    if (o->deadline_s != TREK_OFF && !(o->deadline_s >= 0 && o->deadline_s <= 1e9))
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .deadline_s is %g", o->deadline_s);
+    return o->optimizer.kind != TREK_OPTIMIZER_NONE ? trek_optimizer_spec_check(&o->optimizer) : TREK_OK;
+}
+
+/* --- replicas --------------------------------------------------------------------------------- */
+
+static trek_status build_rank(int rank, void *arg)
+{
+    setup *s = arg;
+    if (rank == 0)
+        return TREK_OK;
+    pthread_mutex_lock(&s->building);
+    trek_scope scope = trek_scope_begin();
+    trek_graph *graph = s->opts.build_replica(s->devices[rank], s->opts.arg);
+    trek_scope_end(scope);
+    bool again = false;
+    for (int r = 0; r < s->world; r++)
+        again |= graph && s->graphs[r] == graph;
+    if (!again)
+        s->graphs[rank] = graph;
+    pthread_mutex_unlock(&s->building);
+    if (again)
+        return trek_fail(TREK_ERR_ARGUMENT, "build_replica returned a graph that another rank has already");
+    if (graph)
+        return TREK_OK;
+    return trek_status_get() != TREK_OK ? trek_status_get() : trek_fail(TREK_ERR_CALLBACK, "build_replica returned NULL");
+}
+
+static trek_status build_replicas(setup *s, trek_ranks *ranks)
+{
+    pthread_mutex_init(&s->building, NULL);
+    s->graphs[0] = s->graph;
+    trek_status status = trek_ranks_run(ranks, build_rank, s);
+    for (int r = 0; r < s->world && status == TREK_OK; r++)
+        status = trek_comm_set_deadline(trek_ranks_comm(ranks, r), s->opts.deadline_s);
+    for (int r = 1; r < s->world && status != TREK_OK; r++)
+        trek_graph_free(&s->graphs[r]);
+    pthread_mutex_destroy(&s->building);
+    return status;
+}
+
+/* The optimizer that the graph has, as it could be asked for again. */
+static trek_optimizer_spec present_optimizer(trek_graph *graph)
+{
+    trek_optimizer *optimizer = trek_graph_optimizer(graph);
+    trek_optimizer_spec spec = { .kind = TREK_OPTIMIZER_NONE };
+    if (!optimizer)
+        return spec;
+    spec = optimizer->groups[0].spec;
+    if (spec.kind == TREK_OPTIMIZER_SGD)
+        return spec;
+    double *fields[] = { &spec.opts.adam.beta1, &spec.opts.adam.beta2, &spec.opts.adam.eps, &spec.opts.adam.weight_decay };
+    for (int k = 0; k < 4; k++)
+        if (*fields[k] == 0)
+            *fields[k] = TREK_ZERO; /* a filled-in 0 is a real one */
+    return spec;
+}
+
+/* Puts a plain stepper in, so that parameters leave the old one's arena. */
+static trek_status make_plain(setup *s)
+{
+    if (s->opts.optimizer.kind == TREK_OPTIMIZER_NONE)
+        s->opts.optimizer = present_optimizer(s->graph);
+    trek_stepper *plain = trek_stepper_single_new(s->graph);
+    return plain ? trek_graph_set_stepper(s->graph, plain) : trek_status_get();
+}
+
+static trek_status make_ranks(setup *s)
+{
+    if (!s->opts.build_replica)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: %d ranks need .build_replica, which makes the graph on another device",
+                         s->world);
+    trek_ranks *ranks = trek_ranks_new(s->devices, s->world);
+    if (!ranks)
+        return trek_status_get();
+    trek_status status = build_replicas(s, ranks);
+    if (status != TREK_OK) {
+        trek_ranks_free(&ranks);
+        return status;
+    }
+    status = make_plain(s);
+    trek_ranks_opts opts = { s->opts.share != TREK_OFF, s->opts.bucket_bytes ? s->opts.bucket_bytes : 25 << 20 };
+    if (status != TREK_OK) {
+        for (int r = 1; r < s->world; r++)
+            trek_graph_free(&s->graphs[r]);
+        trek_ranks_free(&ranks);
+        return status;
+    }
+    trek_stepper *stepper = trek_stepper_ranks_new(ranks, s->graphs, &opts);
+    return stepper ? trek_graph_set_stepper(s->graph, stepper) : trek_status_get();
+}
+
+/* --- options ------------------------------------------------------------------------------------- */
+
+static trek_status apply_options(setup *s)
+{
+    const trek_trainer_opts *o = &s->opts;
+    trek_status status = TREK_OK;
+    if (o->optimizer.kind != TREK_OPTIMIZER_NONE)
+        status = trek_graph_set_optimizer(s->graph, o->optimizer);
+    if (status == TREK_OK)
+        status = trek_graph_set_schedule(s->graph, o->schedule.kind != TREK_SCHEDULE_NONE ? &o->schedule : NULL);
+    if (status == TREK_OK)
+        status = trek_graph_set_clip(s->graph, o->max_grad_norm, o->max_grad_value);
+    if (status == TREK_OK)
+        status = trek_graph_train(s->graph, true);
+    if (status == TREK_OK && o->timeline)
+        status = trek_timeline_attach(o->timeline);
+    return status;
+}
+
+/* --- the line in the log ----------------------------------------------------------------------------- */
+
+static trek_status note_inexact(const char *name, trek_module *module, void *arg)
+{
+    trek_text *text = arg;
+    if (strncmp(trek_module_name(module), "batch_norm", 10) == 0)
+        trek_text_format(text, "%s%s \"%s\"", text->length ? ", " : "", trek_module_name(module), name);
+    return TREK_OK;
+}
+
+static void log_setup(const setup *s)
+{
+    char device[16];
+    if (s->world == 1) {
+        trek_log_message(TREK_LOG_INFO, "trainer: one rank on %s", trek_device_name(graph_device(s->graph, s->devices[0]), device));
+        return;
+    }
+    trek_text inexact = { 0 };
+    trek_module_each(trek_graph_module(s->graph), note_inexact, &inexact);
+    int threads = trek_cores() / s->world > 1 ? trek_cores() / s->world : 1;
+    trek_log_message(TREK_LOG_INFO, "trainer: %d CPU ranks with %d thread%s each, %s; %s%s%s", s->world, threads,
+                     threads > 1 ? "s" : "", s->opts.share == TREK_OFF ? "parameters of their own" : "one copy of the parameters",
+                     inexact.length ? "exact but for the statistics of each rank's own part in " : "exact",
+                     inexact.length ? inexact.data : "", inexact.length ? " (in training)" : "");
+    trek_text_clear(&inexact);
+}
+
+trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts)
+{
+    if (!graph)
+        return trek_fail_missing("trek_trainer_setup", "graph");
+    if (trek_status_get() != TREK_OK)
+        return trek_status_get();
+    setup *s = trek_calloc(1, sizeof *s);
+    if (!s)
+        return trek_status_get();
+    s->graph = graph;
+    if (opts)
+        s->opts = *opts;
+    trek_status status = check_options(&s->opts);
+    if (status == TREK_OK)
+        status = find_devices(s);
+    if (status == TREK_OK)
+        status = check_devices(s);
+    if (status == TREK_OK && s->world > 1)
+        status = make_ranks(s);
+    else if (status == TREK_OK && trek_graph_world_size(graph) > 1)
+        status = make_plain(s);
+    if (status == TREK_OK)
+        status = apply_options(s);
+    if (status == TREK_OK)
+        log_setup(s);
+    trek_free(s);
+    return status;
+}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The product for one real type: TREK_REAL is f32 or f64. Included by gemm.c. */
-#include "tensor/cpu/gemm_vector.h"
+#include "tensor/cpu/vector.h"
 
 #include "tensor/cpu/gemm_tile_template.h"
 

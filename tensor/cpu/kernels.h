@@ -29,9 +29,17 @@
     X(reduce)                                                                  \
     X(reduce_argument)                                                         \
     X(softmax)                                                                 \
+    X(arrange)                                                                 \
     X(index)                                                                   \
     X(random)                                                                  \
-    X(arena)
+    X(arena)                                                                   \
+    X(matmul)                                                                  \
+    X(conv2d)                                                                  \
+    X(pool2d)                                                                  \
+    X(layer_norm)                                                              \
+    X(batch_norm)                                                              \
+    X(embedding)                                                               \
+    X(cross_entropy)
 #define TREK_KERNEL_DECLARE(file) void TREK_ISA_NAME(trek_cpu_register_##file)(trek_backend *b);
 TREK_KERNEL_FILES(TREK_KERNEL_DECLARE)
 #undef TREK_KERNEL_DECLARE

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* For kernels that are written for contiguous f32 and f64: everything else is
+ * brought to that form around them. */
+#ifndef TREK_TENSOR_CPU_DENSE_H
+#define TREK_TENSOR_CPU_DENSE_H
+
+#include "tensor/op.h"
+
+static inline bool trek_cpu_is_half(const trek_tensor *t)
+{
+    return t->dtype == TREK_BF16 || t->dtype == TREK_F16;
+}
+
+/* Runs the kernel on copies of the inputs named by the bits of `inputs`, and on
+ * outputs of its own: contiguous, f32 instead of 16-bit. The results are copied back. */
+trek_status trek_cpu_run_dense(const trek_op_call *call, unsigned inputs, trek_kernel kernel);
+
+/* The same, without copies where none is needed. */
+static inline trek_status trek_cpu_dense(const trek_op_call *call, unsigned inputs, trek_kernel kernel)
+{
+    bool direct = true;
+    for (int k = 0; k < call->n_inputs; k++) {
+        const trek_tensor *t = call->inputs[k];
+        direct &= !t || !(inputs >> k & 1) || (t->contiguous && !trek_cpu_is_half(t));
+    }
+    for (int k = 0; k < call->n_outputs; k++) {
+        const trek_tensor *t = call->outputs[k];
+        direct &= !t || (t->contiguous && !trek_cpu_is_half(t));
+    }
+    return direct ? kernel(call) : trek_cpu_run_dense(call, inputs, kernel);
+}
+
+/* An element of a vector of any integer dtype. */
+static inline int64_t trek_cpu_integer(const trek_tensor *t, int64_t offset)
+{
+    switch (t->dtype) {
+    case TREK_I64: return ((const int64_t *)(const void *)t->data)[offset];
+    case TREK_I32: return ((const int32_t *)(const void *)t->data)[offset];
+    default: return ((const uint8_t *)t->data)[offset];
+    }
+}
+
+/* A vector of any floating dtype and stride, as doubles; and back. */
+void trek_cpu_read_vector(const trek_tensor *t, double *to);
+void trek_cpu_write_vector(trek_tensor *t, const double *from);
+
+#endif

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows of a table by index, and the sum of gradients back into them. */
+#include "tensor/cpu/dense.h"
+#include "tensor/cpu/kernels.h"
+
+typedef struct embedding_job {
+    const trek_tensor *indices;   /* contiguous */
+    const char *from;
+    char *to;
+    int64_t rows, columns, padding;
+    size_t element;
+    trek_dtype dtype;
+    const int64_t *order, *start; /* backward: places of the gradients, sorted by row */
+} embedding_job;
+
+static trek_status check_indices(const trek_op_call *call, const trek_tensor *indices, int64_t rows)
+{
+    for (int64_t i = 0; i < indices->numel; i++) {
+        int64_t index = trek_cpu_integer(indices, i);
+        if (index < 0 || index >= rows)
+            return trek_op_fail(call, TREK_ERR_ARGUMENT, "index %lld at place %lld is outside [0, %lld)", (long long)index,
+                                (long long)i, (long long)rows);
+    }
+    return TREK_OK;
+}
+
+static void copy_rows(void *arg, int64_t begin, int64_t end)
+{
+    const embedding_job *job = arg;
+    size_t bytes = (size_t)job->columns * job->element;
+    for (int64_t i = begin; i < end; i++)
+        memcpy(job->to + (size_t)i * bytes, job->from + (size_t)trek_cpu_integer(job->indices, i) * bytes, bytes);
+}
+
+/* Any dtype: rows are copied as bytes. Outputs made by the shape rule are contiguous, given ones may not be. */
+static trek_status embedding_rows(const trek_op_call *call, const trek_tensor *weight, const trek_tensor *indices)
+{
+    trek_tensor *y = call->outputs[0];
+    trek_status status = check_indices(call, indices, weight->sizes[0]);
+    if (status != TREK_OK)
+        return status;
+    trek_tensor *to = y->contiguous ? y : trek_tensor_make(y->ndim, y->sizes, (trek_dtype)y->dtype, y->device);
+    if (!to)
+        return trek_status_get();
+    embedding_job job = { .indices = indices, .from = weight->data, .to = to->data, .columns = weight->sizes[1],
+                          .element = trek_dtype_size((trek_dtype)weight->dtype) };
+    trek_parallel(indices->numel, 16384 / (job.columns + 1) + 1, copy_rows, &job);
+    if (to != y) {
+        status = trek_tensor_copy_from(y, to);
+        trek_tensor_release(to);
+    }
+    return status;
+}
+
+static trek_status embedding(const trek_op_call *call)
+{
+    trek_tensor *weight = trek_tensor_contiguous(call->inputs[0]), *indices = trek_tensor_contiguous(call->inputs[1]);
+    trek_status status = weight && indices ? embedding_rows(call, weight, indices) : trek_status_get();
+    trek_tensor_release(weight);
+    trek_tensor_release(indices);
+    return status;
+}
+
+/* Rows [begin, end) of the table: each adds up its gradients in the order of their places. */
+static void sum_rows(void *arg, int64_t begin, int64_t end)
+{
+    const embedding_job *job = arg;
+    size_t bytes = (size_t)job->columns * job->element;
+    for (int64_t row = begin; row < end; row++) {
+        char *to = job->to + (size_t)row * bytes;
+        memset(to, 0, bytes);
+        if (row == job->padding)
+            continue;
+        for (int64_t k = job->start[row]; k < job->start[row + 1]; k++) {
+            const char *from = job->from + (size_t)job->order[k] * bytes;
+            if (job->dtype == TREK_F64)
+                for (int64_t j = 0; j < job->columns; j++)
+                    ((double *)(void *)to)[j] += ((const double *)(const void *)from)[j];
+            else
+                for (int64_t j = 0; j < job->columns; j++)
+                    ((float *)(void *)to)[j] += ((const float *)(const void *)from)[j];
+        }
+    }
+}
+
+/* Counting sort of the places by row: start[row] .. start[row + 1] in order. */
+static void sort_places(const trek_tensor *indices, int64_t rows, int64_t *start, int64_t *order)
+{
+    memset(start, 0, (size_t)(rows + 2) * sizeof *start);
+    for (int64_t i = 0; i < indices->numel; i++)
+        start[trek_cpu_integer(indices, i) + 2]++;
+    for (int64_t row = 0; row < rows; row++)
+        start[row + 2] += start[row + 1];
+    for (int64_t i = 0; i < indices->numel; i++)
+        order[start[trek_cpu_integer(indices, i) + 1]++] = i;
+}
+
+static trek_status backward_dense(const trek_op_call *call)
+{
+    const trek_tensor *grad = call->inputs[0], *indices = call->inputs[1];
+    trek_tensor *dweight = call->outputs[0];
+    int64_t rows = dweight->sizes[0];
+    trek_status status = check_indices(call, indices, rows);
+    if (status != TREK_OK)
+        return status;
+    int64_t *start = trek_block_alloc((size_t)(rows + 2 + indices->numel) * sizeof *start), *order = start + rows + 2;
+    if (!start)
+        return TREK_ERR_MEMORY;
+    sort_places(indices, rows, start, order);
+    embedding_job job = { .from = grad->data, .to = dweight->data, .rows = rows, .columns = dweight->sizes[1],
+                          .padding = call->attrs.i[0], .element = trek_dtype_size((trek_dtype)dweight->dtype),
+                          .dtype = (trek_dtype)dweight->dtype, .order = order, .start = start };
+    trek_parallel(rows, 16384 / (job.columns + 1) + 1, sum_rows, &job);
+    trek_block_free(start);
+    return TREK_OK;
+}
+
+static trek_status embedding_backward(const trek_op_call *call) { return trek_cpu_dense(call, 3, backward_dense); }
+
+void TREK_ISA_NAME(trek_cpu_register_embedding)(trek_backend *b)
+{
+    for (int dtype = 0; dtype < TREK_DTYPE_COUNT; dtype++)
+        if (TREK_FLOATS >> dtype & 1) {
+            b->kernels[TREK_OP_embedding][dtype] = embedding;
+            b->kernels[TREK_OP_embedding_backward][dtype] = embedding_backward;
+        }
+}

@@ -259,6 +259,12 @@ static void columns_part(void *arg, int64_t begin, int64_t end)
     }
 }
 
+/* Bytes between the elements of a row; a scalar is a row of one. */
+static int64_t row_stride(const lines *l, int k)
+{
+    return l->dim < 0 ? 0 : l->tensors[k]->strides[l->dim] * trek_lane_bytes(l->lanes[k]);
+}
+
 /* Rows that have to be gathered: into `scratch`, which holds one row per operand. */
 static void gathered_row(const lines *l, int64_t index, char *scratch, int64_t row_bytes)
 {
@@ -266,13 +272,12 @@ static void gathered_row(const lines *l, int64_t index, char *scratch, int64_t r
     for (int k = 1; k <= l->op->n_in; k++) {
         const trek_tensor *t = l->tensors[k];
         rows[k] = scratch + k * row_bytes;
-        TREK_ISA_NAME(trek_lane_load)(l->lanes[k], rows[k], t->data + line_offset(l, k, index, 0),
-                                      t->strides[l->dim] * trek_lane_bytes(l->lanes[k]), l->n);
+        TREK_ISA_NAME(trek_lane_load)(l->lanes[k], rows[k], t->data + line_offset(l, k, index, 0), row_stride(l, k), l->n);
     }
     l->op->row(rows[0], rows[1], rows[2], l->n);
     const trek_tensor *out = l->tensors[0];
-    TREK_ISA_NAME(trek_lane_store)(l->lanes[0], out->data + line_offset(l, 0, index, 0),
-                                   out->strides[l->dim] * trek_lane_bytes(l->lanes[0]), rows[0], l->n);
+    TREK_ISA_NAME(trek_lane_store)(l->lanes[0], out->data + line_offset(l, 0, index, 0), row_stride(l, 0), rows[0],
+                                   l->n);
 }
 
 static void rows_part(void *arg, int64_t begin, int64_t end)

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Fused loops over flat arenas: optimizer updates, norms, sums of gradients.
+ * The formulas and their order are PyTorch's. Nothing here allocates or fails. */
+#include <math.h>
+
+#include "tensor/cpu/row_math.h"
+
+#define GRAIN 16384
+#define SUM_BLOCK 4096 /* elements that are summed in lanes */
+#define SUM_PARTS 256  /* at most so many parts, a function of the count alone */
+
+/* --- Adam (Kingma and Ba, 2015), AdamW (Loshchilov and Hutter, 2019) --- */
+
+#define ADAM(T, suffix, root)                                                                          \
+    static void adam_part_##suffix(void *arg, int64_t begin, int64_t end)                              \
+    {                                                                                                  \
+        const trek_adam_slice *s = arg;                                                                \
+        T *restrict p = (T *)s->param + begin, *restrict g = (T *)s->grad + begin;                     \
+        T *restrict m = (T *)s->m + begin, *restrict v = (T *)s->v + begin;                            \
+        const T scale = (T)(s->maximize ? -s->grad_scale : s->grad_scale);                             \
+        const T coupled = (T)(s->decoupled ? 0 : s->weight_decay);                                     \
+        const T keep = (T)(s->decoupled ? 1 - s->lr * s->weight_decay : 1);                            \
+        const T weight = (T)(1 - s->beta1), beta2 = (T)s->beta2, rest2 = (T)(1 - s->beta2);            \
+        const T step = (T)(-(s->lr / s->bias1)), correction = (T)sqrt(s->bias2), eps = (T)s->eps;      \
+        const bool from_end = s->beta1 <= 0.5; /* as lerp does, which keeps it exact at both ends */   \
+        const T other = (T)s->beta1;                                                                   \
+        const bool zero = s->zero_grad, add_decay = coupled != 0;                                      \
+        for (int64_t i = 0; i < end - begin; i++) {                                                    \
+            T x = p[i], d = g[i] * scale;                                                              \
+            d = add_decay ? d + coupled * x : d;                                                       \
+            x = x * keep;                                                                              \
+            T mean = from_end ? d - (d - m[i]) * other : m[i] + weight * (d - m[i]);                   \
+            T square = v[i] * beta2 + rest2 * d * d;                                                   \
+            p[i] = x + step * mean / (root(square) / correction + eps);                                \
+            m[i] = mean;                                                                               \
+            v[i] = square;                                                                             \
+            g[i] = zero ? 0 : g[i];                                                                    \
+        }                                                                                              \
+    }
+ADAM(float, f32, sqrtf)
+ADAM(double, f64, sqrt)
+
+static void adam(trek_dtype dtype, const trek_adam_slice *slice)
+{
+    trek_parallel(slice->count, GRAIN, dtype == TREK_F64 ? adam_part_f64 : adam_part_f32, (void *)slice);
+}
+
+/* --- stochastic gradient descent --- */
+
+#define SGD(T, suffix)                                                                                 \
+    static void sgd_part_##suffix(void *arg, int64_t begin, int64_t end)                               \
+    {                                                                                                  \
+        const trek_sgd_slice *s = arg;                                                                 \
+        T *restrict p = (T *)s->param + begin, *restrict g = (T *)s->grad + begin;                     \
+        const T scale = (T)(s->maximize ? -s->grad_scale : s->grad_scale), decay = (T)s->weight_decay; \
+        const T momentum = (T)s->momentum, rest = (T)(1 - s->dampening), step = (T)-s->lr;             \
+        const bool zero = s->zero_grad, first = s->first, nesterov = s->nesterov;                      \
+        if (!s->momentum_buffer) {                                                                     \
+            for (int64_t i = 0; i < end - begin; i++) {                                                \
+                T x = p[i], d = g[i] * scale;                                                          \
+                d = decay != 0 ? d + decay * x : d;                                                    \
+                p[i] = x + step * d;                                                                   \
+                g[i] = zero ? 0 : g[i];                                                                \
+            }                                                                                          \
+            return;                                                                                    \
+        }                                                                                              \
+        T *restrict buffer = (T *)s->momentum_buffer + begin;                                          \
+        for (int64_t i = 0; i < end - begin; i++) {                                                    \
+            T x = p[i], d = g[i] * scale, before = buffer[i];                                          \
+            d = decay != 0 ? d + decay * x : d;                                                        \
+            T moving = first ? d : before * momentum + rest * d;                                       \
+            d = nesterov ? d + momentum * moving : moving;                                             \
+            buffer[i] = moving;                                                                        \
+            p[i] = x + step * d;                                                                       \
+            g[i] = zero ? 0 : g[i];                                                                    \
+        }                                                                                              \
+    }
+SGD(float, f32)
+SGD(double, f64)
+
+static void sgd(trek_dtype dtype, const trek_sgd_slice *slice)
+{
+    trek_parallel(slice->count, GRAIN, dtype == TREK_F64 ? sgd_part_f64 : sgd_part_f32, (void *)slice);
+}
+
+/* --- norms --- */
+
+typedef struct squares {
+    trek_dtype dtype;
+    const void *data;
+    int64_t count, part; /* elements of a part: whole blocks */
+    double sums[SUM_PARTS];
+    bool finite[SUM_PARTS];
+} squares;
+
+/* Differences of finite numbers with themselves are 0; in f64 squares may overflow although the elements are finite. */
+static bool all_finite_f64(const double *x, int64_t n)
+{
+    int bad = 0;
+    for (int64_t i = 0; i < n; i++)
+        bad |= x[i] - x[i] != 0;
+    return !bad;
+}
+
+static void squares_part(void *arg, int64_t begin, int64_t end)
+{
+    squares *s = arg;
+    for (int64_t part = begin; part < end; part++) {
+        int64_t from = part * s->part, to = from + s->part < s->count ? from + s->part : s->count;
+        double sum = 0;
+        bool finite = true;
+        for (int64_t i = from; i < to; i += SUM_BLOCK) {
+            int64_t n = to - i < SUM_BLOCK ? to - i : SUM_BLOCK;
+            if (s->dtype == TREK_F64) {
+                const double *x = (const double *)s->data + i;
+                sum += trek_row_sum_f64_of_products(x, x, n);
+                finite = all_finite_f64(x, n) && finite;
+            } else {
+                const float *x = (const float *)s->data + i;
+                sum += trek_row_sum_f32_of_products(x, x, n);
+            }
+        }
+        s->sums[part] = sum;
+        s->finite[part] = s->dtype == TREK_F64 ? finite : sum - sum == 0; /* squares of f32 do not overflow f64 */
+    }
+}
+
+static void sum_squares(trek_dtype dtype, const void *data, int64_t count, double *sum, bool *finite)
+{
+    squares s = { .dtype = dtype, .data = data, .count = count };
+    int64_t blocks = (count + SUM_BLOCK - 1) / SUM_BLOCK;
+    s.part = (blocks + SUM_PARTS - 1) / SUM_PARTS * SUM_BLOCK;
+    int64_t parts = count == 0 ? 0 : (count - 1) / s.part + 1;
+    trek_parallel(parts, GRAIN / (s.part + 1) + 1, squares_part, &s);
+    *sum = 0;
+    *finite = true;
+    for (int64_t k = 0; k < parts; k++) {
+        *sum += s.sums[k];
+        *finite = *finite && s.finite[k];
+    }
+}
+
+/* --- sums of arrays, scaling, clamping --- */
+
+typedef struct arrays {
+    void *to;
+    const void *const *from;
+    int n;
+    double number;
+} arrays;
+
+/* Through a block on the stack, since `to` may be any of the sources. */
+#define SUM_ARRAYS(T, suffix)                                                                          \
+    static void sum_arrays_part_##suffix(void *arg, int64_t begin, int64_t end)                        \
+    {                                                                                                  \
+        const arrays *a = arg;                                                                         \
+        T sum[512];                                                                                    \
+        for (int64_t at = begin; at < end; at += 512) {                                                \
+            int64_t n = end - at < 512 ? end - at : 512;                                               \
+            memcpy(sum, (const T *)a->from[0] + at, (size_t)n * sizeof(T));                            \
+            for (int k = 1; k < a->n; k++) {                                                           \
+                const T *x = (const T *)a->from[k] + at;                                               \
+                for (int64_t i = 0; i < n; i++)                                                        \
+                    sum[i] += x[i];                                                                    \
+            }                                                                                          \
+            memcpy((T *)a->to + at, sum, (size_t)n * sizeof(T));                                       \
+        }                                                                                              \
+    }
+SUM_ARRAYS(float, f32)
+SUM_ARRAYS(double, f64)
+
+static void sum_arrays(trek_dtype dtype, void *to, const void *const *from, int n, int64_t count)
+{
+    arrays a = { .to = to, .from = from, .n = n };
+    if (n > 0)
+        trek_parallel(count, GRAIN, dtype == TREK_F64 ? sum_arrays_part_f64 : sum_arrays_part_f32, &a);
+}
+
+#define SCALE(T, suffix)                                                                               \
+    static void scale_part_##suffix(void *arg, int64_t begin, int64_t end)                             \
+    {                                                                                                  \
+        const arrays *a = arg;                                                                         \
+        T *x = a->to;                                                                                  \
+        const T factor = (T)a->number;                                                                 \
+        for (int64_t i = begin; i < end; i++)                                                          \
+            x[i] *= factor;                                                                            \
+    }                                                                                                  \
+    static void clamp_part_##suffix(void *arg, int64_t begin, int64_t end)                             \
+    {                                                                                                  \
+        const arrays *a = arg;                                                                         \
+        T *x = a->to;                                                                                  \
+        const T limit = (T)a->number;                                                                  \
+        for (int64_t i = begin; i < end; i++) {                                                        \
+            T low = x[i] < -limit ? -limit : x[i];                                                     \
+            x[i] = low > limit ? limit : low; /* NaN passes */                                         \
+        }                                                                                              \
+    }
+SCALE(float, f32)
+SCALE(double, f64)
+
+static void scale(trek_dtype dtype, void *data, int64_t count, double factor)
+{
+    arrays a = { .to = data, .number = factor };
+    trek_parallel(count, GRAIN, dtype == TREK_F64 ? scale_part_f64 : scale_part_f32, &a);
+}
+
+static void clamp_abs(trek_dtype dtype, void *data, int64_t count, double limit)
+{
+    arrays a = { .to = data, .number = limit };
+    trek_parallel(count, GRAIN, dtype == TREK_F64 ? clamp_part_f64 : clamp_part_f32, &a);
+}
+
+void TREK_ISA_NAME(trek_cpu_register_arena)(trek_backend *b)
+{
+    b->adam = adam;
+    b->sgd = sgd;
+    b->sum_squares = sum_squares;
+    b->sum_arrays = sum_arrays;
+    b->scale = scale;
+    b->clamp_abs = clamp_abs;
+}

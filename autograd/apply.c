@@ -45,7 +45,7 @@ static trek_node *record(const trek_op *op, trek_var *const *inputs, int n, cons
 }
 
 /* Tensors of the inputs, in few[] or in a block of their own; NULL on failure. */
-static trek_tensor **unwrap(const trek_op *op, trek_var *const *inputs, int n, trek_tensor **few, bool *needs_grad)
+static inline trek_tensor **unwrap(const trek_op *op, trek_var *const *inputs, int n, trek_tensor **few, bool *needs_grad)
 {
     trek_tensor **tensors = few;
     if (n > FEW && !(tensors = trek_block_alloc((size_t)n * sizeof *tensors)))
@@ -70,7 +70,7 @@ static trek_tensor **unwrap(const trek_op *op, trek_var *const *inputs, int n, t
 }
 
 /* Variables of the outputs: 0 with its place on the tape, the others as constants. */
-static trek_status wrap_outputs(trek_op_call *call, trek_node *node, trek_var **outs, int n)
+static inline trek_status wrap_outputs(trek_op_call *call, trek_node *node, trek_var **outs, int n)
 {
     for (int k = 0; k < n; k++) {
         if (!call->outputs[k]) {
@@ -92,7 +92,7 @@ static trek_status wrap_outputs(trek_op_call *call, trek_node *node, trek_var **
     return TREK_OK;
 }
 
-static trek_status run(const trek_op *op, trek_var *const *inputs, trek_tensor **tensors, int n, const trek_attrs *attrs,
+static inline trek_status run(const trek_op *op, trek_var *const *inputs, trek_tensor **tensors, int n, const trek_attrs *attrs,
                        bool needs_grad, trek_var **outs, int n_outs)
 {
     trek_op_call call;
@@ -108,13 +108,14 @@ static trek_status run(const trek_op *op, trek_var *const *inputs, trek_tensor *
     if (status != TREK_OK)
         return status;
     trek_node *node = NULL;
-    if (needs_grad && trek_recording() && trek_backward_rules[op->id] && trek_dtype_is_float((trek_dtype)call.outputs[0]->dtype) &&
+    if (needs_grad && trek_recording() && trek_backward_rules[op->id] && (TREK_FLOATS >> call.outputs[0]->dtype & 1) &&
         !(node = record(op, inputs, n, attrs, &call)))
         status = trek_status_get();
     if (status == TREK_OK)
         status = wrap_outputs(&call, node, outs, n_outs);
     for (int k = 0; k < TREK_MAX_OUTPUTS; k++)
-        trek_tensor_release(call.outputs[k]);
+        if (call.outputs[k])
+            trek_tensor_drop(call.outputs[k]);
     if (node)
         trek_node_release(node);
     return status;

@@ -589,3 +589,4 @@ trek_tensor *trek_rule_sink(trek_backward_call *b, int k, bool *overwrite)
 void trek_rule_sunk(trek_backward_call *b, int k) { b->node->edges[k].leaf->leaf->has_grad = true; }
 
 bool trek_backward_retains(void) { return walking && walking->retain; }
+bool trek_backward_captures(void) { return walking && walking->inputs; }

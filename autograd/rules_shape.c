@@ -160,7 +160,7 @@ trek_status trek_rule_select(trek_backward_call *b)
 
 /* --- moving elements -------------------------------------------------------------------- */
 
-trek_status trek_rule_cast(trek_backward_call *b) { return trek_rule_give(b, b->grad); } /* the engine casts it back */
+trek_status trek_rule_convert(trek_backward_call *b) { return trek_rule_give(b, b->grad); } /* the engine casts it back */
 
 trek_status trek_rule_flip(trek_backward_call *b)
 {

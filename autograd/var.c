@@ -8,7 +8,7 @@
 
 _Thread_local int trek_hooks_alive;
 
-static void release_for_scope(struct trek_var *var) { trek_var_release(var); }
+static void release_for_scope(struct trek_var *var) { trek_var_drop(var); }
 static void retain_for_scope(struct trek_var *var) { trek_var_retain(var); }
 
 __attribute__((constructor)) static void tell_scopes(void)
@@ -19,7 +19,7 @@ __attribute__((constructor)) static void tell_scopes(void)
 
 trek_var *trek_var_make(trek_tensor *data, trek_node *node, int output, bool requires_grad)
 {
-    trek_var *var = trek_block_alloc(sizeof *var);
+    trek_var *var = trek_block_alloc_fixed(sizeof *var);
     if (!var)
         return NULL;
     atomic_init(&var->refs, 1);
@@ -40,17 +40,17 @@ static void free_hooks(trek_hook *hooks)
     }
 }
 
-static void destroy(trek_var *var)
+void trek_var_destroy(trek_var *var)
 {
     if (var->leaf) {
         trek_var_release(var->leaf->grad);
         free_hooks(var->leaf->hooks);
         trek_free(var->leaf);
     }
-    trek_tensor_release(var->data);
+    trek_tensor_drop(var->data);
     if (var->node)
         trek_node_release(var->node);
-    trek_block_free(var);
+    trek_block_drop(var);
 }
 
 trek_var *trek_var_retain(trek_var *var)
@@ -62,8 +62,8 @@ trek_var *trek_var_retain(trek_var *var)
 
 void trek_var_release(trek_var *var)
 {
-    if (var && trek_ref_drop(&var->refs))
-        destroy(var);
+    if (var)
+        trek_var_drop(var);
 }
 
 trek_var *trek_var_new(trek_tensor *tensor, bool requires_grad)

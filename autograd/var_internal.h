@@ -39,6 +39,14 @@ struct trek_var {
     trek_leaf *leaf;          /* made at need */
 };
 
+void trek_var_destroy(trek_var *var); /* the last reference is gone */
+/* trek_var_release of a variable that is not NULL. */
+static inline void trek_var_drop(trek_var *var)
+{
+    if (trek_ref_drop(&var->refs))
+        trek_var_destroy(var);
+}
+
 /* Where a gradient goes: the node that made the input, or the leaf itself. */
 typedef struct trek_edge {
     trek_node *node;          /* owned reference; NULL: leaf, or no gradient */
@@ -130,6 +138,8 @@ trek_status trek_backward_watched(trek_var *const *roots, trek_var *const *seeds
 
 /* In a function's backward: whether the present walk keeps the tape (retain_graph). */
 bool trek_backward_retains(void);
+/* And whether it is trek_grad's: gradients of leaves are to be left alone. */
+bool trek_backward_captures(void);
 
 /* Recording state of the thread, to be handed to the ranks. */
 typedef struct trek_grad_mode { int no_grad_depth; } trek_grad_mode;

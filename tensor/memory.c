@@ -20,32 +20,27 @@
 #include "tensor/scope_internal.h"
 #include "tensor/status_internal.h"
 
-enum { ALIGNMENT = 64, SMALL = 2048, SLAB = 64 * 1024, CLASSES = 16 + 8 * 40 };
+enum { ALIGNMENT = TREK_BLOCK_ALIGNMENT, SMALL = 2048, SLAB = 64 * 1024, CLASSES = TREK_BLOCK_CLASSES };
 
-typedef struct cache cache;
-
-typedef struct block {
-    cache *owner;         /* NULL: not cached (TREK_CACHE=off) */
-    struct block *next;   /* in a free list */
-    size_t size;          /* payload bytes */
-    int size_class;
-} block;
+typedef trek_block block;
 
 typedef struct slab {
     struct slab *next;
 } slab;
 
-struct cache {
-    block *free[CLASSES];
+typedef struct cache {
+    trek_block_cache fast;          /* first: the inline paths see only this */
     _Atomic(block *) remote;        /* freed by other threads */
     atomic_llong remote_bytes;      /* of those, ever */
-    atomic_llong allocated, peak;   /* written by the owner only */
-    atomic_llong allocations;
     slab *slabs;
     char *cut, *cut_end;            /* rest of the newest slab */
-    cache *next_all;                /* never unlinked */
-    cache *next_orphan;
-};
+    struct cache *next_all;         /* never unlinked */
+    struct cache *next_orphan;
+} cache;
+
+_Thread_local trek_block_cache *trek_block_cache_here;
+static inline cache *mine(void) { return (cache *)(void *)trek_block_cache_here; }
+static inline void set_mine(cache *c) { trek_block_cache_here = c ? &c->fast : NULL; }
 
 static void *default_allocate(size_t bytes, size_t alignment, void *arg)
 {
@@ -68,7 +63,7 @@ static cache *all_caches, *orphans;
 static pthread_key_t cache_key;
 static pthread_once_t cache_once = PTHREAD_ONCE_INIT;
 static bool key_made, caching = true;
-static _Thread_local cache *my_cache;
+static atomic_llong uncached_bytes, uncached_peak, uncached_allocations; /* TREK_CACHE=off */
 
 /* --- the host allocator ----------------------------------------------------- */
 
@@ -204,7 +199,7 @@ static void orphan_cache(void *memory)
     c->next_orphan = orphans;
     orphans = c;
     pthread_mutex_unlock(&caches_lock);
-    my_cache = NULL;
+    set_mine(NULL);
 }
 
 static void set_up_caches(void)
@@ -235,7 +230,7 @@ static cache *take_cache(void)
         pthread_mutex_unlock(&caches_lock);
     }
     pthread_setspecific(cache_key, c);
-    my_cache = c;
+    set_mine(c);
     return c;
 }
 
@@ -253,25 +248,14 @@ static inline int class_of(size_t bytes, size_t *size)
     return 16 + (doubling - 10) * 8 + (int)part;
 }
 
-static inline void count_allocated(cache *c, long long bytes)
-{
-    long long now = atomic_load_explicit(&c->allocated, memory_order_relaxed) + bytes;
-    atomic_store_explicit(&c->allocated, now, memory_order_relaxed);
-    if (bytes > 0 && now > atomic_load_explicit(&c->peak, memory_order_relaxed)) {
-        long long in_use = now - atomic_load_explicit(&c->remote_bytes, memory_order_relaxed);
-        if (in_use > atomic_load_explicit(&c->peak, memory_order_relaxed))
-            atomic_store_explicit(&c->peak, in_use, memory_order_relaxed);
-    }
-}
-
 /* What other threads freed comes home. */
 static void drain_remote(cache *c)
 {
     block *b = atomic_exchange_explicit(&c->remote, NULL, memory_order_acquire);
     while (b) {
         block *next = b->next;
-        b->next = c->free[b->size_class];
-        c->free[b->size_class] = b;
+        b->next = c->fast.free[b->size_class];
+        c->fast.free[b->size_class] = b;
         b = next;
     }
 }
@@ -298,20 +282,29 @@ _Static_assert(sizeof(block) <= ALIGNMENT, "a block's head fits into its alignme
 
 static block *new_block(cache *c, size_t size)
 {
-    if (c && size <= SMALL && caching)
+    if (c && size <= SMALL)
         return cut_small(c, size);
     return host_allocate(size + ALIGNMENT);
 }
 
+static void count_uncached(long long bytes)
+{
+    long long now = atomic_fetch_add(&uncached_bytes, bytes) + bytes, peak = atomic_load(&uncached_peak);
+    while (now > peak && !atomic_compare_exchange_weak(&uncached_peak, &peak, now))
+        ;
+}
+
 static void *allocate_slow(size_t bytes, size_t size, int size_class)
 {
-    cache *c = my_cache ? my_cache : take_cache();
+    cache *c = trek_block_cache_here ? mine() : take_cache();
     block *b = NULL;
-    if (c && caching) {
+    if (!caching)
+        c = NULL;
+    if (c) {
         drain_remote(c);
-        b = c->free[size_class];
+        b = c->fast.free[size_class];
         if (b)
-            c->free[size_class] = b->next;
+            c->fast.free[size_class] = b->next;
     }
     if (!b && !(b = new_block(c, size))) {
         trek_memory_release_cached(trek_cpu(0));
@@ -322,13 +315,15 @@ static void *allocate_slow(size_t bytes, size_t size, int size_class)
         }
         atomic_fetch_add(&retries, 1);
     }
-    b->owner = c;
+    b->owner = c ? &c->fast : NULL;
     b->size = size;
     b->size_class = size_class;
     if (c) {
-        count_allocated(c, (long long)size);
-        atomic_store_explicit(&c->allocations, atomic_load_explicit(&c->allocations, memory_order_relaxed) + 1,
-                              memory_order_relaxed);
+        trek_block_count(&c->fast, (long long)size);
+        atomic_fetch_add_explicit(&c->fast.allocations, 1, memory_order_relaxed);
+    } else {
+        count_uncached((long long)size);
+        atomic_fetch_add(&uncached_allocations, 1);
     }
     return (char *)b + ALIGNMENT;
 }
@@ -341,12 +336,12 @@ void *trek_block_alloc(size_t bytes)
     }
     size_t size;
     int size_class = class_of(bytes, &size);
-    cache *c = my_cache;
+    trek_block_cache *c = trek_block_cache_here;
     block *b = c ? c->free[size_class] : NULL;
     if (!b)
         return allocate_slow(bytes, size, size_class);
     c->free[size_class] = b->next;
-    count_allocated(c, (long long)size);
+    trek_block_count(c, (long long)size);
     atomic_store_explicit(&c->allocations, atomic_load_explicit(&c->allocations, memory_order_relaxed) + 1,
                           memory_order_relaxed);
     return (char *)b + ALIGNMENT;
@@ -356,19 +351,15 @@ void trek_block_free(void *memory)
 {
     if (!memory)
         return;
-    block *b = (block *)((char *)memory - ALIGNMENT);
-    cache *c = b->owner;
-    bool mine = c == my_cache;
-    if (c && mine)
-        count_allocated(c, -(long long)b->size);
-    else if (c)
-        atomic_fetch_add_explicit(&c->remote_bytes, (long long)b->size, memory_order_relaxed);
-    if (!c || !caching) {
+    block *b = (block *)(void *)((char *)memory - ALIGNMENT);
+    cache *c = (cache *)(void *)b->owner;
+    if (!c) {
+        count_uncached(-(long long)b->size);
         host_release(b, b->size + ALIGNMENT);
-    } else if (mine) {
-        b->next = c->free[b->size_class];
-        c->free[b->size_class] = b;
+    } else if (b->owner == trek_block_cache_here) {
+        trek_block_drop(memory);
     } else {
+        atomic_fetch_add_explicit(&c->remote_bytes, (long long)b->size, memory_order_relaxed);
         b->next = atomic_load_explicit(&c->remote, memory_order_relaxed);
         while (!atomic_compare_exchange_weak_explicit(&c->remote, &b->next, b, memory_order_release, memory_order_relaxed))
             ;
@@ -382,28 +373,28 @@ size_t trek_block_size(const void *memory) { return ((const block *)((const char
 void trek_memory_release_cached(trek_device device)
 {
     (void)device;
-    cache *c = my_cache;
+    cache *c = mine();
     if (!c)
         return;
     drain_remote(c);
     for (int k = 0; k < CLASSES; k++) {
-        if (c->free[k] && c->free[k]->size <= SMALL)
+        if (c->fast.free[k] && c->fast.free[k]->size <= SMALL)
             continue; /* cut from slabs */
-        while (c->free[k]) {
-            block *b = c->free[k];
-            c->free[k] = b->next;
+        while (c->fast.free[k]) {
+            block *b = c->fast.free[k];
+            c->fast.free[k] = b->next;
             host_release(b, b->size + ALIGNMENT);
         }
     }
 }
 
-static long long in_use(const cache *c) { return atomic_load(&c->allocated) - atomic_load(&c->remote_bytes); }
+static long long in_use(const cache *c) { return atomic_load(&c->fast.allocated) - atomic_load(&c->remote_bytes); }
 
 /* Gives back the slabs of a cache of which nothing is in use. */
 static void release_slabs(cache *c)
 {
     for (int k = 0; k < CLASSES; k++)
-        c->free[k] = NULL;
+        c->fast.free[k] = NULL;
     while (c->slabs) {
         slab *s = c->slabs;
         c->slabs = s->next;
@@ -419,17 +410,17 @@ trek_status trek_allocator_set(const trek_allocator *allocator)
     if (trek_scopes.depth == 0)
         trek_scope_thread_end();
     trek_memory_release_cached(trek_cpu(0));
-    if (my_cache && in_use(my_cache) == 0)
-        release_slabs(my_cache);
+    if (mine() && in_use(mine()) == 0)
+        release_slabs(mine());
     pthread_mutex_lock(&caches_lock);
     for (cache *c = orphans; c; c = c->next_orphan) {
         if (in_use(c) != 0)
             continue;
-        cache *mine = my_cache;
-        my_cache = c; /* nobody's: ours while the lock is held */
+        cache *own = mine();
+        set_mine(c); /* nobody's: ours while the lock is held */
         trek_memory_release_cached(trek_cpu(0));
         release_slabs(c);
-        my_cache = mine;
+        set_mine(own);
     }
     pthread_mutex_unlock(&caches_lock);
     long long live = atomic_load(&live_allocations);
@@ -448,10 +439,13 @@ static trek_memory_stats_t host_stats(void)
     pthread_mutex_lock(&caches_lock);
     for (cache *c = all_caches; c; c = c->next_all) {
         stats.allocated += in_use(c);
-        stats.allocated_peak += atomic_load(&c->peak);
-        stats.allocations += atomic_load(&c->allocations);
+        stats.allocated_peak += atomic_load(&c->fast.peak);
+        stats.allocations += atomic_load(&c->fast.allocations);
     }
     pthread_mutex_unlock(&caches_lock);
+    stats.allocated += atomic_load(&uncached_bytes);
+    stats.allocated_peak += atomic_load(&uncached_peak);
+    stats.allocations += atomic_load(&uncached_allocations);
     return stats;
 }
 
@@ -469,7 +463,8 @@ void trek_memory_reset_peak(trek_device device)
         return;
     pthread_mutex_lock(&caches_lock);
     for (cache *c = all_caches; c; c = c->next_all)
-        atomic_store(&c->peak, in_use(c));
+        atomic_store(&c->fast.peak, in_use(c));
     pthread_mutex_unlock(&caches_lock);
+    atomic_store(&uncached_peak, atomic_load(&uncached_bytes));
     atomic_store(&reserved_peak, atomic_load(&reserved));
 }

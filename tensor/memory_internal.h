@@ -8,6 +8,8 @@
 #ifndef TREK_TENSOR_MEMORY_INTERNAL_H
 #define TREK_TENSOR_MEMORY_INTERNAL_H
 
+#include <stdatomic.h>
+
 #include "tensor/memory.h"
 
 /* 16-byte aligned; NULL and the sticky error TREK_ERR_MEMORY on failure. bytes may be 0. */
@@ -21,6 +23,62 @@ void trek_free(void *memory);                              /* NULL is fine */
 /* 64-byte aligned; NULL and TREK_ERR_MEMORY on failure. Uninitialised. */
 void *trek_block_alloc(size_t bytes);
 void trek_block_free(void *block);                         /* from any thread; NULL is fine */
+
+/* What stands in the 64 bytes before a block. */
+typedef struct trek_block {
+    struct trek_block_cache *owner; /* NULL: not cached (TREK_CACHE=off) */
+    struct trek_block *next;        /* in a free list */
+    size_t size;                    /* payload bytes */
+    int size_class;
+} trek_block;
+
+enum { TREK_BLOCK_ALIGNMENT = 64, TREK_BLOCK_CLASSES = 16 + 8 * 40 };
+
+/* The part of a thread's cache that the inline paths touch. The counters are
+ * written by the owner only. */
+typedef struct trek_block_cache {
+    trek_block *free[TREK_BLOCK_CLASSES];
+    atomic_llong allocated, peak, allocations;
+} trek_block_cache;
+
+extern _Thread_local trek_block_cache *trek_block_cache_here; /* NULL until the first block */
+
+static inline void trek_block_count(trek_block_cache *c, long long bytes)
+{
+    long long now = atomic_load_explicit(&c->allocated, memory_order_relaxed) + bytes;
+    atomic_store_explicit(&c->allocated, now, memory_order_relaxed);
+    if (now > atomic_load_explicit(&c->peak, memory_order_relaxed))
+        atomic_store_explicit(&c->peak, now, memory_order_relaxed);
+}
+
+/* trek_block_alloc for sizes up to 1024 that the compiler knows. */
+static inline void *trek_block_alloc_fixed(size_t bytes)
+{
+    trek_block_cache *c = trek_block_cache_here;
+    size_t size_class = (bytes + 63) / 64 - 1;
+    trek_block *b = c ? c->free[size_class] : NULL;
+    if (!b)
+        return trek_block_alloc(bytes);
+    c->free[size_class] = b->next;
+    trek_block_count(c, (long long)(size_class + 1) * 64);
+    atomic_store_explicit(&c->allocations, atomic_load_explicit(&c->allocations, memory_order_relaxed) + 1, memory_order_relaxed);
+    return (char *)b + TREK_BLOCK_ALIGNMENT;
+}
+
+/* trek_block_free of a block that is not NULL. */
+static inline void trek_block_drop(void *memory)
+{
+    trek_block *b = (trek_block *)(void *)((char *)memory - TREK_BLOCK_ALIGNMENT);
+    trek_block_cache *c = b->owner;
+    if (!c || c != trek_block_cache_here) {
+        trek_block_free(memory);
+        return;
+    }
+    atomic_store_explicit(&c->allocated, atomic_load_explicit(&c->allocated, memory_order_relaxed) - (long long)b->size,
+                          memory_order_relaxed);
+    b->next = c->free[b->size_class];
+    c->free[b->size_class] = b;
+}
 size_t trek_block_size(const void *block);                 /* usable bytes */
 
 /* Grows a trek_alloc'ed array so that it holds at least `count` items.

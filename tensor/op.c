@@ -91,49 +91,44 @@ static trek_dtype common_dtype(const trek_op_call *call)
     return common;
 }
 
-static bool needs_promotion(const trek_op_call *call)
-{
-    const trek_op *op = call->op;
-    if (!op->promote)
-        return false;
-    int first = -1;
-    for (int k = 0; k < call->n_inputs && k < 8; k++) {
-        if (!(op->promote >> k & 1) || !call->inputs[k])
-            continue;
-        int dtype = call->inputs[k]->dtype;
-        if (first >= 0 && dtype != first)
-            return true;
-        first = dtype;
-    }
-    if (first < 0 || trek_dtype_is_float((trek_dtype)first))
-        return false;
-    return (op->flags & (TREK_OP_INT_TO_FLOAT | TREK_OP_SCALAR)) != 0;
-}
-
 /* --- the way of a call -------------------------------------------------------------- */
 
-static trek_status check_inputs(trek_op_call *call)
+static trek_status fail_missing_input(const trek_op_call *call) { return trek_fail_missing(call->op->name, "an input"); }
+
+static trek_status fail_devices(const trek_op_call *call, int k)
+{
+    char a[16], b[16];
+    return trek_op_fail(call, TREK_ERR_DEVICE, "inputs are on different devices: %s and %s",
+                        trek_device_name(call->inputs[0]->device, a), trek_device_name(call->inputs[k]->device, b));
+}
+
+/* One pass over the inputs: all there, on one device; whether some must be cast. */
+static inline trek_status check_inputs(trek_op_call *call, bool *promote)
 {
     const trek_op *op = call->op;
     trek_tensor **in = call->inputs;
+    int first = -1;
+    bool mixed = false;
     for (int k = 0; k < call->n_inputs; k++) {
         if (!in[k]) {
-            if (k >= 8 || (op->needed >> k & 1) || call->n_inputs > TREK_MAX_FIXED_INPUTS)
-                return trek_fail_missing(op->name, "an input");
+            if (k >= TREK_MAX_FIXED_INPUTS || (op->needed >> k & 1) || call->n_inputs > TREK_MAX_FIXED_INPUTS)
+                return fail_missing_input(call);
             continue;
         }
-        if (in[k]->device.type != in[0]->device.type || in[k]->device.index != in[0]->device.index) {
-            char a[16], b[16];
-            return trek_op_fail(call, TREK_ERR_DEVICE, "inputs are on different devices: %s and %s",
-                                trek_device_name(in[0]->device, a), trek_device_name(in[k]->device, b));
+        if (in[k]->device.type != in[0]->device.type || in[k]->device.index != in[0]->device.index)
+            return fail_devices(call, k);
+        if (k < TREK_MAX_FIXED_INPUTS && (op->promote >> k & 1)) {
+            mixed |= first >= 0 && in[k]->dtype != first;
+            first = in[k]->dtype;
         }
     }
     if (call->n_inputs == 0 && !(op->flags & TREK_OP_FILL))
         return trek_op_fail(call, TREK_ERR_ARGUMENT, "no inputs");
+    *promote = mixed || (first >= 0 && (op->flags & (TREK_OP_INT_TO_FLOAT | TREK_OP_SCALAR)) && !(TREK_FLOATS >> first & 1));
     return TREK_OK;
 }
 
-static trek_status dispatch(trek_op_call *call)
+static inline trek_status dispatch(trek_op_call *call)
 {
     const trek_op *op = call->op;
     trek_dtype dtype = (trek_dtype)(op->key >= 0 ? call->inputs[op->key] : call->outputs[0])->dtype;
@@ -186,12 +181,13 @@ trek_status trek_op_run(trek_op_call *call)
 {
     if (trek_forked)
         return trek_fail_forked();
-    trek_status status = check_inputs(call);
+    bool promote = false;
+    trek_status status = check_inputs(call, &promote);
     if (status != TREK_OK)
         return status;
     trek_tensor *given[TREK_MAX_OUTPUTS];
     memcpy(given, call->outputs, sizeof given);
-    status = needs_promotion(call) ? dispatch_promoted(call) : dispatch(call);
+    status = promote ? dispatch_promoted(call) : dispatch(call);
     if (status != TREK_OK)
         drop_outputs(call, given);
     return status;

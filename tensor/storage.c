@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Storages, and tensor headers over them. */
+#include <stddef.h>
 #include <string.h>
 
 #include "tensor/backend.h"
@@ -13,14 +14,14 @@ static void storage_release(trek_storage *s)
             s->release(s->data, s->release_arg);
         else if (!parent && s->data != s->small)
             trek_backends[s->device.type]->release(s->device, s->data);
-        trek_block_free(s);
+        trek_block_drop(s);
         s = parent;
     }
 }
 
 static trek_storage *storage_new(trek_device device)
 {
-    trek_storage *s = trek_block_alloc(sizeof *s);
+    trek_storage *s = trek_block_alloc_fixed(sizeof *s);
     if (!s)
         return NULL;
     atomic_init(&s->refs, 1);
@@ -31,14 +32,14 @@ static trek_storage *storage_new(trek_device device)
     return s;
 }
 
-static trek_tensor *header_new(trek_storage *storage, trek_dtype dtype, int ndim)
+/* The storage's own header: it takes over the only reference. */
+static trek_tensor *own_header(trek_storage *storage, trek_dtype dtype, int ndim)
 {
-    trek_tensor *t = trek_block_alloc(sizeof *t);
-    if (!t)
-        return NULL;
+    trek_tensor *t = &storage->own;
     atomic_init(&t->refs, 1);
     t->dtype = (uint8_t)dtype;
     t->ndim = (uint8_t)ndim;
+    t->embedded = true;
     t->device = storage->device;
     t->storage = storage;
     return t;
@@ -69,12 +70,8 @@ trek_tensor *trek_tensor_make(int ndim, const int64_t *sizes, trek_dtype dtype, 
     trek_storage *s = storage_new(device);
     if (!s)
         return NULL;
-    trek_tensor *t = header_new(s, dtype, ndim);
-    if (!t) {
-        trek_block_free(s);
-        return NULL;
-    }
-    size_t item = trek_dtype_size(dtype);
+    trek_tensor *t = own_header(s, dtype, ndim);
+    size_t item = trek_item_size[dtype];
     if (!set_sizes(t, ndim, sizes, item)) {
         char text[TREK_SHAPE_TEXT];
         trek_fail(TREK_ERR_SHAPE, "tensor: %s has more elements than memory can hold",
@@ -93,17 +90,21 @@ trek_tensor *trek_tensor_make(int ndim, const int64_t *sizes, trek_dtype dtype, 
     t->data = s->data;
     return t;
 fail:
-    trek_block_free(t);
     trek_block_free(s);
     return NULL;
 }
 
 trek_tensor *trek_tensor_make_view(trek_tensor *base, char *data, int ndim, const int64_t *sizes, const int64_t *strides)
 {
-    trek_tensor *t = header_new(base->storage, (trek_dtype)base->dtype, ndim);
+    trek_tensor *t = trek_block_alloc_fixed(sizeof *t);
     if (!t)
         return NULL;
     trek_ref_take(&base->storage->refs);
+    atomic_init(&t->refs, 1);
+    t->dtype = base->dtype;
+    t->ndim = (uint8_t)ndim;
+    t->embedded = false;
+    t->storage = base->storage;
     t->device = base->device;
     t->data = data;
     t->numel = 1;
@@ -121,11 +122,7 @@ trek_tensor *trek_tensor_make_part(trek_tensor *parent, size_t offset, trek_shap
     trek_storage *s = storage_new(parent->device);
     if (!s)
         return NULL;
-    trek_tensor *t = header_new(s, dtype, shape.ndim);
-    if (!t) {
-        trek_block_free(s);
-        return NULL;
-    }
+    trek_tensor *t = own_header(s, dtype, shape.ndim);
     set_sizes(t, shape.ndim, shape.sizes, trek_dtype_size(dtype));
     trek_ref_take(&parent->storage->refs);
     s->parent = parent->storage;
@@ -144,13 +141,8 @@ trek_tensor *trek_tensor_wrap(void *data, trek_shape shape, trek_dtype dtype, vo
     trek_storage *s = storage_new(trek_cpu(0));
     if (!s)
         return NULL;
-    trek_tensor *t = header_new(s, dtype, shape.ndim);
-    if (!t) {
-        trek_block_free(s);
-        return NULL;
-    }
+    trek_tensor *t = own_header(s, dtype, shape.ndim);
     if (!set_sizes(t, shape.ndim, shape.sizes, trek_dtype_size(dtype))) {
-        trek_block_free(t);
         trek_block_free(s);
         return trek_fail_null(TREK_ERR_SHAPE, "tensor_wrap: the shape has more elements than memory can hold");
     }
@@ -163,16 +155,33 @@ trek_tensor *trek_tensor_wrap(void *data, trek_shape shape, trek_dtype dtype, vo
 
 void trek_release_nothing(void *data, void *arg) { (void)data, (void)arg; }
 
-void trek_tensor_rebind(trek_tensor *t, trek_tensor *other)
+static trek_storage *home_of(trek_tensor *t) { return (trek_storage *)(void *)((char *)t - offsetof(trek_storage, own)); }
+
+/* Lets go of the storage that t looks at. An embedded header's own storage stays
+ * as its home; its bytes go if nobody else looks at them. */
+static void leave_storage(trek_tensor *t)
 {
     trek_storage *old = t->storage;
+    if (!t->embedded || old != home_of(t)) {
+        storage_release(old);
+        return;
+    }
+    if (atomic_load_explicit(&old->refs, memory_order_acquire) > 1 || old->parent || old->release || old->data == old->small)
+        return;
+    trek_backends[old->device.type]->release(old->device, old->data);
+    old->data = old->small;
+    old->bytes = 0;
+}
+
+void trek_tensor_rebind(trek_tensor *t, trek_tensor *other)
+{
     trek_ref_take(&other->storage->refs);
+    leave_storage(t);
     t->storage = other->storage;
     t->data = other->data;
     t->device = other->device;
     t->contiguous = other->contiguous;
     memcpy(t->strides, other->strides, sizeof t->strides);
-    storage_release(old);
 }
 
 void trek_tensor_set_contiguous(trek_tensor *t)
@@ -194,8 +203,16 @@ void trek_tensor_set_contiguous(trek_tensor *t)
 
 void trek_tensor_destroy(trek_tensor *t)
 {
-    storage_release(t->storage);
-    trek_block_free(t);
+    trek_storage *storage = t->storage;
+    if (!t->embedded) {
+        trek_block_drop(t);
+        storage_release(storage);
+        return;
+    }
+    trek_storage *home = home_of(t);
+    if (storage != home)
+        storage_release(storage);
+    storage_release(home);
 }
 
 trek_tensor *trek_tensor_retain(trek_tensor *tensor)
@@ -207,6 +224,6 @@ trek_tensor *trek_tensor_retain(trek_tensor *tensor)
 
 void trek_tensor_release(trek_tensor *tensor)
 {
-    if (tensor && trek_ref_drop(&tensor->refs))
-        trek_tensor_destroy(tensor);
+    if (tensor)
+        trek_tensor_drop(tensor);
 }

@@ -175,6 +175,8 @@ trek_tensor *trek_tensor_from_data(const void *data, trek_shape shape, trek_dtyp
 
 /* --- looking ------------------------------------------------------------------ */
 
+char *trek_tensor_shape_text(const trek_tensor *t, char *text) { return trek_shape_text(trek_shape_make(t->ndim, t->sizes), text); }
+
 trek_shape trek_tensor_shape(const trek_tensor *t)
 {
     return t ? trek_shape_make(t->ndim, t->sizes) : (trek_shape){ 0 };

@@ -11,31 +11,38 @@
 
 struct trek_backend;
 
-/* Bytes that tensors share. Small ones live in `small`, right here. A part of
- * an arena is a storage of its own, so that it has its own version. */
-typedef struct trek_storage {
-    atomic_int refs;
-    uint32_t version;            /* counts writes; what the tape saved remembers it */
-    char *data;
-    size_t bytes;
-    trek_device device;
-    struct trek_storage *parent; /* data lies in it; NULL for none */
-    void (*release)(void *data, void *arg); /* for wrapped memory */
-    void *release_arg;
-    _Alignas(64) char small[64];
-} trek_storage;
+extern const uint8_t trek_item_size[TREK_DTYPE_COUNT]; /* bytes */
+
+typedef struct trek_storage trek_storage;
 
 struct trek_tensor {
     atomic_int refs;
     uint8_t dtype;               /* trek_dtype */
     uint8_t ndim;
     bool contiguous;             /* row-major without gaps (size-1 dims ignored); kept right by whoever sets strides */
+    bool embedded;               /* this header is its storage's own */
     trek_device device;
     char *data;                  /* first element */
     trek_storage *storage;
     int64_t numel;
     int64_t sizes[TREK_MAX_DIMS];
     int64_t strides[TREK_MAX_DIMS]; /* in elements; may be 0 (broadcast) or negative */
+};
+
+/* Bytes that tensors share. Small ones live in `small`, and the header of the
+ * tensor that it was made for in `own`: one block for a result of an op. A part
+ * of an arena is a storage of its own, so that it has its own version. */
+struct trek_storage {
+    atomic_int refs;
+    uint32_t version;            /* counts writes; what the tape saved remembers it */
+    char *data;
+    size_t bytes;
+    trek_device device;
+    trek_storage *parent;        /* data lies in it; NULL for none */
+    void (*release)(void *data, void *arg); /* for wrapped memory */
+    void *release_arg;
+    _Alignas(64) char small[64];
+    trek_tensor own;
 };
 
 /* New contiguous tensor, uninitialised. `sizes` has ndim entries, already
@@ -49,6 +56,12 @@ trek_tensor *trek_tensor_make_part(trek_tensor *parent, size_t offset, trek_shap
 void trek_tensor_rebind(trek_tensor *t, trek_tensor *other);
 void trek_tensor_set_contiguous(trek_tensor *t); /* recomputes the flag */
 void trek_tensor_destroy(trek_tensor *t); /* the last reference is gone */
+/* trek_tensor_release of a tensor that is not NULL. */
+static inline void trek_tensor_drop(trek_tensor *t)
+{
+    if (trek_ref_drop(&t->refs))
+        trek_tensor_destroy(t);
+}
 static inline void trek_tensor_bump(trek_tensor *t) { t->storage->version++; }
 
 static inline bool trek_same_sizes(const trek_tensor *a, const trek_tensor *b)

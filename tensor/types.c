@@ -19,6 +19,12 @@ static const struct {
 #undef DTYPE_ROW
 };
 
+const uint8_t trek_item_size[TREK_DTYPE_COUNT] = {
+#define DTYPE_SIZE(NAME, name, size, kind) [TREK_##NAME] = size,
+    TREK_DTYPE_LIST(DTYPE_SIZE)
+#undef DTYPE_SIZE
+};
+
 static bool valid(trek_dtype dtype) { return (unsigned)dtype < TREK_DTYPE_COUNT; }
 
 size_t trek_dtype_size(trek_dtype dtype) { return valid(dtype) ? dtypes[dtype].size : 0; }

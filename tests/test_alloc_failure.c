@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory that runs out: with every allocation of a training step (and of making
+ * the model) failing in turn, the call reports MEMORY, nothing leaks, parameters
+ * are those before or after the step, and the next step works. TREK_CACHE=off
+ * sends each block's allocation to the allocator. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "autograd/backward.h"
+#include "autograd/ops.h"
+#include "nn/layers.h"
+#include "optim/optimizer.h"
+#include "tests/support/support.h"
+
+typedef struct trained {
+    trek_module *model;
+    trek_params *params;
+    trek_optimizer *optimizer;
+    trek_shape input;
+    float *before, *now; /* all parameters */
+    int64_t count;
+} trained;
+
+static trek_module *make_mlp(void)
+{
+    trek_module *layers[] = { trek_nn_linear(6, 8, trek_cpu(0)), trek_nn_layer_norm(8, trek_cpu(0)), trek_nn_gelu(), trek_nn_dropout(0.2),
+                              trek_nn_linear(8, 4, trek_cpu(0)) };
+    return trek_nn_sequential(5, layers);
+}
+
+static trek_module *make_convolution(void)
+{
+    trek_module *layers[] = { trek_nn_conv2d(1, 3, 3, trek_cpu(0)), trek_nn_batch_norm2d(3, trek_cpu(0)), trek_nn_relu(),
+                              trek_nn_max_pool2d(2), trek_nn_flatten(), trek_nn_linear(12, 4, trek_cpu(0)) };
+    return trek_nn_sequential(6, layers);
+}
+
+static bool trained_make(trained *t, trek_module *(*make)(void), trek_shape input)
+{
+    memset(t, 0, sizeof *t);
+    t->input = input;
+    t->model = make();
+    t->params = t->model ? trek_module_params(t->model) : NULL;
+    t->optimizer = t->params ? trek_optimizer_new(trek_adam((trek_adam_opts){ .lr = 1e-2 }), t->params) : NULL;
+    return t->optimizer != NULL;
+}
+
+static void trained_free(trained *t)
+{
+    trek_optimizer_free(&t->optimizer);
+    trek_params_free(&t->params);
+    trek_module_free(&t->model);
+    free(t->before);
+    free(t->now);
+}
+
+static void snapshot(trained *t, float **to)
+{
+    int64_t at = 0;
+    if (!t->count)
+        t->count = trek_module_param_count(t->model);
+    if (!*to)
+        *to = malloc(sizeof **to * (size_t)t->count);
+    assert_non_null(*to);
+    for (int k = 0; k < trek_params_count(t->params); k++) {
+        trek_var *p = trek_params_var(t->params, k);
+        memcpy(*to + at, trek_tensor_data(trek_var_data(p)), sizeof **to * (size_t)trek_var_numel(p));
+        at += trek_var_numel(p);
+    }
+    assert_int_equal(at, t->count);
+}
+
+/* A step as a program writes it: one check at the end. */
+static trek_status step(trained *t)
+{
+    trek_scope scope = trek_scope_begin();
+    trek_var *x = trek_var_from(test_tensor(3, t->input, 1));
+    trek_tensor *numbers = trek_tensor_zeros(trek_dims(t->input.sizes[0]), TREK_I64, trek_cpu(0));
+    for (int64_t i = 0; numbers && i < t->input.sizes[0]; i++)
+        ((int64_t *)trek_tensor_data(numbers))[i] = i % 4;
+    trek_var *loss = trek_cross_entropy(trek_forward(t->model, x), trek_var_from(numbers));
+    trek_backward(loss);
+    trek_optimizer_step(t->optimizer);
+    trek_optimizer_zero_grad(t->optimizer);
+    trek_scope_end(scope);
+    return trek_status_get();
+}
+
+static void after_failure(trained *t, int64_t k, int64_t steady)
+{
+    if (trek_status_get() != TREK_ERR_MEMORY)
+        fail_msg("allocation %lld: %s, should be TREK_ERR_MEMORY (%s)", (long long)k, trek_status_name(trek_status_get()), trek_error());
+    snapshot(t, &t->now);
+    if (memcmp(t->before, t->now, sizeof *t->now * (size_t)t->count) != 0)
+        fail_msg("allocation %lld: the step failed and changed parameters", (long long)k);
+    assert_int_equal(trek_tape_size(), 0);
+    trek_error_clear();
+    test_allocator_restart(0);
+    if (step(t) != TREK_OK)
+        fail_msg("allocation %lld: the step after it fails: %s", (long long)k, trek_error());
+    snapshot(t, &t->now);
+    if (memcmp(t->before, t->now, sizeof *t->now * (size_t)t->count) == 0)
+        fail_msg("allocation %lld: the step after it does nothing", (long long)k);
+    if (test_memory.blocks > steady)
+        fail_msg("allocation %lld: %lld blocks are alive, %lld before", (long long)k, (long long)test_memory.blocks, (long long)steady);
+}
+
+static void fail_every_allocation(trek_module *(*make)(void), trek_shape input, bool all_after)
+{
+    trained t;
+    test_allocator_restart(0);
+    assert_true(trained_make(&t, make, input));
+    for (int k = 0; k < 3; k++)
+        assert_int_equal(step(&t), TREK_OK);
+    int64_t steady = test_memory.blocks;
+    test_allocator_restart(0);
+    assert_int_equal(step(&t), TREK_OK);
+    int64_t calls = test_memory.calls;
+    assert_true(calls > 20); /* else blocks are cached and this tests nothing */
+    assert_int_equal(test_memory.blocks, steady);
+    int64_t failures = 0;
+    for (int64_t k = 1; k <= calls; k++) {
+        snapshot(&t, &t.before);
+        test_allocator_restart(k);
+        test_memory.fail_all_after = all_after;
+        trek_status status = step(&t);
+        test_memory.fail_all_after = false;
+        if (status == TREK_OK) { /* done without what failed: the step is complete */
+            test_allocator_restart(0);
+            continue;
+        }
+        failures++;
+        after_failure(&t, k, steady);
+    }
+    assert_true(failures > calls / 2);
+    trained_free(&t);
+}
+
+static void mlp_step(void **state)
+{
+    (void)state;
+    fail_every_allocation(make_mlp, trek_dims(8, 6), false);
+}
+
+static void mlp_step_all_after(void **state)
+{
+    (void)state;
+    fail_every_allocation(make_mlp, trek_dims(8, 6), true);
+}
+
+static void convolution_step(void **state)
+{
+    (void)state;
+    fail_every_allocation(make_convolution, trek_dims(4, 1, 6, 6), false);
+}
+
+static void making_a_model(void **state)
+{
+    (void)state;
+    trained t;
+    test_allocator_restart(0);
+    assert_true(trained_make(&t, make_convolution, trek_dims(4, 1, 6, 6)));
+    trained_free(&t);
+    int64_t steady = test_memory.blocks;
+    test_allocator_restart(0);
+    assert_true(trained_make(&t, make_convolution, trek_dims(4, 1, 6, 6)));
+    int64_t calls = test_memory.calls;
+    trained_free(&t);
+    assert_int_equal(test_memory.blocks, steady);
+    for (int64_t k = 1; k <= calls; k++) {
+        test_allocator_restart(k);
+        bool made = trained_make(&t, make_convolution, trek_dims(4, 1, 6, 6));
+        if (!made && trek_status_get() != TREK_ERR_MEMORY)
+            fail_msg("allocation %lld: %s (%s)", (long long)k, trek_status_name(trek_status_get()), trek_error());
+        trained_free(&t);
+        trek_error_clear();
+        if (test_memory.blocks != steady)
+            fail_msg("allocation %lld: %lld blocks are left", (long long)k, (long long)(test_memory.blocks - steady));
+    }
+}
+
+static void a_large_tensor(void **state)
+{
+    (void)state;
+    test_allocator_restart(0);
+    trek_tensor *t = trek_tensor_empty(trek_dims(INT64_MAX / 4, 8), TREK_F64, trek_cpu(0));
+    assert_null(t);
+    assert_true(trek_status_get() == TREK_ERR_MEMORY || trek_status_get() == TREK_ERR_SHAPE);
+    trek_error_clear();
+    t = trek_tensor_empty(trek_dims((int64_t)1 << 45), TREK_F32, trek_cpu(0));
+    assert_null(t);
+    assert_int_equal(trek_status_get(), TREK_ERR_MEMORY);
+    trek_error_clear();
+    t = trek_tensor_ones(trek_dims(3), TREK_F32, trek_cpu(0));
+    assert_non_null(t);
+    trek_tensor_release(t);
+}
+
+int main(void)
+{
+    setenv("TREK_CACHE", "off", 1);
+    if (test_allocator_use() != TREK_OK) {
+        fprintf(stderr, "%s\n", trek_error());
+        return 99;
+    }
+    const struct CMUnitTest tests[] = { cmocka_unit_test(mlp_step), cmocka_unit_test(mlp_step_all_after), cmocka_unit_test(convolution_step),
+                                        cmocka_unit_test(making_a_model), cmocka_unit_test(a_large_tensor) };
+    return cmocka_run_group_tests_name("allocation failure", tests, NULL, NULL);
+}

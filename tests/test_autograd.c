@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tape: accumulation, hooks, no_grad, retained graphs, what overwriting and
+ * freeing give, user functions, promotion of gradients. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "autograd/backward.h"
+#include "autograd/function.h"
+#include "autograd/ops.h"
+#include "tensor/memory.h"
+
+static trek_scope scope;
+
+static int open_scope(void **state)
+{
+    (void)state;
+    trek_error_clear();
+    scope = trek_scope_begin();
+    return 0;
+}
+
+static int close_scope(void **state)
+{
+    (void)state;
+    trek_error_clear();
+    trek_scope_end(scope);
+    return trek_tape_size() == 0 ? 0 : -1;
+}
+
+static trek_var *full(double value, trek_shape shape, trek_dtype dtype, bool requires_grad)
+{
+    trek_var *v = trek_var_from(trek_tensor_full(value, shape, dtype, trek_cpu(0)));
+    if (requires_grad)
+        assert_int_equal(trek_var_set_requires_grad(v, true), TREK_OK);
+    return v;
+}
+
+static double element(const trek_var *v, int64_t k)
+{
+    double values[64];
+    assert_non_null(v);
+    assert_true(trek_var_numel(v) <= 64);
+    assert_int_equal(trek_tensor_to_host(trek_var_data(v), TREK_F64, values, sizeof(double) * (size_t)trek_var_numel(v)), TREK_OK);
+    return values[k];
+}
+
+static trek_var *total(trek_var *x)
+{
+    return trek_sum(x, trek_dims_none(), false);
+}
+
+static void expect(trek_status status)
+{
+    if (trek_status_get() != status)
+        fail_msg("%s, should be %s (%s)", trek_status_name(trek_status_get()), trek_status_name(status), trek_error());
+    trek_error_clear();
+}
+
+static void gradients_accumulate(void **state)
+{
+    (void)state;
+    trek_var *x = full(3, trek_dims(2), TREK_F32, true);
+    assert_null(trek_var_grad(x));
+    assert_int_equal(trek_backward(total(trek_mul(x, x))), TREK_OK);
+    assert_true(element(trek_var_grad(x), 1) == 6);
+    assert_int_equal(trek_backward(total(trek_mul(x, x))), TREK_OK);
+    assert_true(element(trek_var_grad(x), 1) == 12);
+    trek_var_zero_grad(x);
+    assert_int_equal(trek_backward(total(x)), TREK_OK);
+    assert_true(element(trek_var_grad(x), 1) == 1);
+}
+
+static void one_value_used_often(void **state)
+{
+    (void)state;
+    trek_var *x = full(2, trek_dims(3), TREK_F64, true), *y = x;
+    for (int k = 0; k < 5; k++)
+        y = trek_add(y, trek_mul(y, x)); /* y (1 + x) */
+    assert_int_equal(trek_backward(total(y)), TREK_OK);
+    /* d/dx x (1 + x)^5 */
+    assert_true(fabs(element(trek_var_grad(x), 0) - (pow(3, 5) + 2 * 5 * pow(3, 4))) < 1e-9);
+}
+
+static void gradients_have_their_inputs_shape_and_dtype(void **state)
+{
+    (void)state;
+    trek_var *x = full(2, trek_dims(2, 3), TREK_F64, true), *y = full(3, trek_dims(3), TREK_F32, true);
+    trek_var *s = full(4, trek_dims_none(), TREK_F32, true);
+    assert_int_equal(trek_backward(total(trek_mul(trek_mul(x, y), s))), TREK_OK);
+    assert_int_equal(trek_var_dtype(trek_var_grad(y)), TREK_F32);
+    assert_int_equal(trek_var_ndim(trek_var_grad(y)), 1);
+    assert_true(element(trek_var_grad(y), 0) == 16);
+    assert_int_equal(trek_var_ndim(trek_var_grad(s)), 0);
+    assert_true(element(trek_var_grad(s), 0) == 36);
+    assert_true(element(trek_var_grad(x), 5) == 12);
+}
+
+static void scalars_do_not_widen(void **state)
+{
+    (void)state;
+    trek_var *x = full(2, trek_dims(2), TREK_F32, false), *s = full(3, trek_dims_none(), TREK_F64, false);
+    assert_int_equal(trek_var_dtype(trek_mul(x, s)), TREK_F32);
+    assert_int_equal(trek_var_dtype(trek_mul(full(1, trek_dims(2), TREK_I32, false), s)), TREK_F64);
+    assert_int_equal(trek_var_dtype(trek_add(full(1, trek_dims(2), TREK_U8, false), full(1, trek_dims_none(), TREK_I64, false))), TREK_U8);
+}
+
+static void a_second_pass_needs_retain(void **state)
+{
+    (void)state;
+    trek_var *x = full(3, trek_dims(2), TREK_F32, true), *y = total(trek_mul(x, x));
+    assert_int_equal(trek_backward_with(y, NULL, &(trek_backward_opts){ .retain_graph = true }), TREK_OK);
+    assert_int_equal(trek_backward(y), TREK_OK);
+    assert_true(element(trek_var_grad(x), 0) == 12);
+    assert_int_equal(trek_backward(y), TREK_ERR_STATE);
+    trek_error_clear();
+}
+
+static void bad_roots(void **state)
+{
+    (void)state;
+    trek_var *x = full(3, trek_dims(2), TREK_F32, true);
+    assert_int_equal(trek_backward(trek_exp(x)), TREK_ERR_SHAPE);
+    trek_error_clear();
+    assert_int_equal(trek_backward(total(full(3, trek_dims(2), TREK_F32, false))), TREK_ERR_STATE);
+    trek_error_clear();
+    assert_int_equal(trek_backward_with(trek_exp(x), full(1, trek_dims(3), TREK_F32, false), NULL), TREK_ERR_SHAPE);
+    trek_error_clear();
+    assert_int_not_equal(trek_backward(NULL), TREK_OK);
+    trek_error_clear();
+    assert_null(trek_var_grad(x));
+    assert_int_equal(trek_var_set_requires_grad(full(1, trek_dims(2), TREK_I64, false), true), TREK_ERR_DTYPE);
+    trek_error_clear();
+    assert_int_equal(trek_var_set_requires_grad(trek_exp(x), false), TREK_ERR_STATE);
+    trek_error_clear();
+}
+
+static void no_grad_records_nothing(void **state)
+{
+    (void)state;
+    trek_var *x = full(3, trek_dims(2), TREK_F32, true);
+    assert_true(trek_grad_enabled());
+    trek_no_grad_begin();
+    trek_no_grad_begin();
+    assert_false(trek_grad_enabled());
+    assert_false(trek_var_requires_grad(trek_exp(x)));
+    trek_no_grad_end();
+    assert_false(trek_var_requires_grad(trek_exp(x)));
+    trek_no_grad_end();
+    assert_true(trek_var_requires_grad(trek_exp(x)));
+    assert_false(trek_var_requires_grad(trek_var_detach(trek_exp(x))));
+}
+
+static void in_place_only_without_grad(void **state)
+{
+    (void)state;
+    trek_var *x = full(3, trek_dims(2), TREK_F32, false), *y = full(2, trek_dims(2), TREK_F32, false);
+    assert_null(trek_add_(x, y));
+    expect(TREK_ERR_STATE);
+    trek_no_grad_begin();
+    assert_ptr_equal(trek_add_(x, y), x);
+    assert_true(element(x, 0) == 5);
+    assert_ptr_equal(trek_mul_(x, y), x);
+    assert_ptr_equal(trek_sub_(x, y), x);
+    assert_ptr_equal(trek_div_(x, y), x);
+    assert_true(element(x, 0) == 4);
+    assert_ptr_equal(trek_fill_(x, 9), x);
+    assert_ptr_equal(trek_copy_(x, y), x);
+    assert_true(element(x, 1) == 2);
+    assert_null(trek_add_(x, full(1, trek_dims(3), TREK_F32, false)));
+    expect(TREK_ERR_SHAPE);
+    trek_no_grad_end();
+}
+
+static void overwriting_what_was_saved(void **state)
+{
+    (void)state;
+    trek_var *x = full(3, trek_dims(2), TREK_F32, true), *y = trek_exp(x), *loss = total(y);
+    trek_no_grad_begin();
+    assert_non_null(trek_fill_(y, 0));
+    trek_no_grad_end();
+    assert_int_equal(trek_backward(loss), TREK_ERR_STATE);
+    assert_non_null(strstr(trek_error(), "exp"));
+    trek_error_clear();
+}
+
+/* --- hooks ------------------------------------------------------------------------------ */
+
+static int hook_calls;
+
+static trek_var *double_it(trek_var *var, trek_var *grad, void *arg)
+{
+    (void)var;
+    hook_calls += *(int *)arg;
+    return trek_mul_scalar(grad, 2);
+}
+
+static trek_var *watch(trek_var *var, trek_var *grad, void *arg)
+{
+    (void)grad;
+    hook_calls += *(int *)arg;
+    assert_ptr_equal(trek_var_grad(var), grad);
+    return NULL;
+}
+
+static void hooks(void **state)
+{
+    (void)state;
+    int one = 1, hundred = 100;
+    hook_calls = 0;
+    trek_var *x = full(3, trek_dims(2), TREK_F32, true), *y = trek_mul(x, x);
+    assert_true(trek_var_on_grad(y, double_it, &one) > 0);
+    int handle = trek_var_on_grad(x, watch, &hundred);
+    assert_true(handle > 0);
+    assert_int_equal(trek_backward(total(trek_add(y, y))), TREK_OK);
+    assert_int_equal(hook_calls, 101);
+    assert_true(element(trek_var_grad(x), 0) == 24);
+    trek_var_remove_hook(x, handle);
+    assert_int_equal(trek_backward(total(x)), TREK_OK);
+    assert_int_equal(hook_calls, 101);
+}
+
+/* --- trek_grad and higher derivatives ------------------------------------------------------ */
+
+static void grad_leaves_leaves_alone(void **state)
+{
+    (void)state;
+    trek_var *x = full(3, trek_dims(2), TREK_F64, true), *unused = full(1, trek_dims(2), TREK_F64, true), *grads[2];
+    trek_var *y = total(trek_mul(x, trek_mul(x, x)));
+    assert_int_equal(trek_grad(&y, 1, (trek_var *[]){ x, unused }, 2, NULL, &(trek_backward_opts){ .create_graph = true }, grads), TREK_OK);
+    assert_true(element(grads[0], 0) == 27);
+    assert_null(grads[1]);
+    assert_null(trek_var_grad(x));
+    trek_var *second[1], *slope = total(grads[0]);
+    assert_int_equal(trek_grad(&slope, 1, &x, 1, NULL, &(trek_backward_opts){ .create_graph = true }, second), TREK_OK);
+    assert_true(element(second[0], 0) == 18);
+    trek_var *third[1], *bend = total(second[0]);
+    assert_int_equal(trek_grad(&bend, 1, &x, 1, NULL, NULL, third), TREK_OK);
+    assert_true(element(third[0], 1) == 6);
+}
+
+static void grad_of_something_in_between(void **state)
+{
+    (void)state;
+    trek_var *x = full(3, trek_dims(2), TREK_F64, true), *y = trek_mul_scalar(x, 2), *loss = total(trek_mul(y, y)), *grad;
+    assert_int_equal(trek_grad(&loss, 1, &y, 1, NULL, NULL, &grad), TREK_OK);
+    assert_true(element(grad, 0) == 12);
+}
+
+/* --- functions of one's own ------------------------------------------------------------------ */
+
+static trek_status cube_forward(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs, int n_outputs)
+{
+    (void)n_inputs, (void)n_outputs;
+    outputs[0] = trek_mul(inputs[0], trek_mul(inputs[0], inputs[0]));
+    return trek_save_for_backward(context, inputs, 1);
+}
+
+static trek_status cube_backward(trek_function_context *context, trek_var *const *grads, int n_grads, trek_var **input_grads, int n_inputs)
+{
+    (void)n_grads, (void)n_inputs;
+    trek_var *x = trek_saved(context, 0);
+    if (trek_needs_grad(context, 0))
+        input_grads[0] = trek_mul_scalar(trek_mul(grads[0], trek_mul(x, x)), *(double *)trek_function_data(context));
+    return TREK_OK;
+}
+
+static int freed;
+static void count_free(void *data)
+{
+    (void)data;
+    freed++;
+}
+
+static const trek_function cube = { .name = "cube", .forward = cube_forward, .backward = cube_backward, .free = count_free };
+
+static void own_functions(void **state)
+{
+    (void)state;
+    static double three = 3;
+    freed = 0;
+    trek_var *x = full(2, trek_dims(2), TREK_F64, true);
+    trek_var *y = trek_function_apply_one(&cube, &three, &x, 1);
+    assert_true(element(y, 0) == 8);
+    assert_int_equal(trek_backward(total(y)), TREK_OK);
+    assert_true(element(trek_var_grad(x), 0) == 12);
+    assert_int_equal(trek_scope_end(scope), TREK_OK);
+    assert_int_equal(freed, 1);
+    scope = trek_scope_begin();
+}
+
+static trek_status failing_forward(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs, int n_outputs)
+{
+    (void)context, (void)inputs, (void)n_inputs, (void)outputs, (void)n_outputs;
+    return trek_fail(TREK_ERR_CALLBACK, "refused");
+}
+
+static void failing_functions(void **state)
+{
+    (void)state;
+    static double three = 3;
+    const trek_function bad = { .name = "bad", .forward = failing_forward, .backward = cube_backward, .free = count_free };
+    trek_var *x = full(2, trek_dims(2), TREK_F64, true);
+    freed = 0;
+    assert_null(trek_function_apply_one(&bad, &three, &x, 1));
+    assert_int_equal(freed, 1);
+    expect(TREK_ERR_CALLBACK);
+}
+
+/* --- size ---------------------------------------------------------------------------------------- */
+
+static void a_long_tape(void **state)
+{
+    (void)state;
+    trek_var *x = full(1, trek_dims(2), TREK_F32, true), *y = x;
+    for (int k = 0; k < 100000; k++) {
+        y = trek_mul_scalar(y, 1);
+        assert_non_null(y);
+    }
+    assert_int_equal(trek_backward(total(y)), TREK_OK);
+    assert_true(element(trek_var_grad(x), 0) == 1);
+    y = x;
+    for (int k = 0; k < 100000; k++) /* and one that is never walked */
+        y = trek_mul_scalar(y, 1);
+}
+
+static void nothing_is_left(void **state)
+{
+    (void)state;
+    trek_scope_end(scope);
+    int64_t before = trek_memory_stats(trek_cpu(0)).allocated;
+    for (int k = 0; k < 3; k++) {
+        trek_scope inner = trek_scope_begin();
+        trek_var *x = full(1, trek_dims(100), TREK_F32, true);
+        assert_int_equal(trek_backward(total(trek_exp(trek_mul(x, trek_sin(x))))), TREK_OK);
+        trek_exp(x);
+        trek_scope_end(inner);
+    }
+    assert_int_equal(trek_memory_stats(trek_cpu(0)).allocated, before);
+    scope = trek_scope_begin();
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, open_scope, close_scope)
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(gradients_accumulate), TEST(one_value_used_often), TEST(gradients_have_their_inputs_shape_and_dtype),
+        TEST(scalars_do_not_widen), TEST(a_second_pass_needs_retain), TEST(bad_roots), TEST(no_grad_records_nothing),
+        TEST(in_place_only_without_grad), TEST(overwriting_what_was_saved), TEST(hooks), TEST(grad_leaves_leaves_alone),
+        TEST(grad_of_something_in_between), TEST(own_functions), TEST(failing_functions), TEST(a_long_tape), TEST(nothing_is_left),
+    };
+    return cmocka_run_group_tests_name("autograd", tests, NULL, NULL);
+}

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Host memory: alignment, the cache, blocks freed by other threads, counters,
+ * and the replaceable allocator. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "autograd/ops.h"
+#include "tensor/memory_internal.h"
+#include "tests/support/support.h"
+
+static void allocations_are_aligned(void **state)
+{
+    (void)state;
+    for (size_t bytes = 0; bytes < 5000; bytes = bytes * 3 + 1) {
+        char *a = trek_alloc(bytes), *b = trek_block_alloc(bytes);
+        assert_non_null(a);
+        assert_non_null(b);
+        assert_int_equal((uintptr_t)a % 16, 0);
+        assert_int_equal((uintptr_t)b % 64, 0);
+        assert_true(trek_block_size(b) >= bytes);
+        memset(a, 1, bytes);
+        memset(b, 2, bytes);
+        trek_free(a);
+        trek_block_free(b);
+    }
+    trek_free(NULL);
+    trek_block_free(NULL);
+}
+
+static void growing_keeps_what_is_there(void **state)
+{
+    (void)state;
+    int *array = NULL, capacity = 0;
+    for (int k = 0; k < 1000; k++) {
+        assert_int_equal(trek_array_grow(&array, &capacity, k + 1, sizeof *array), TREK_OK);
+        array[k] = k;
+    }
+    for (int k = 0; k < 1000; k++)
+        assert_int_equal(array[k], k);
+    trek_free(array);
+    assert_null(trek_calloc(SIZE_MAX / 2, 3));
+    assert_int_equal(trek_status_get(), TREK_ERR_MEMORY);
+    trek_error_clear();
+    char *text = trek_format("%s %d", "number", 7);
+    assert_string_equal(text, "number 7");
+    trek_free(text);
+}
+
+static void blocks_are_reused(void **state)
+{
+    (void)state;
+    trek_memory_stats_t before = trek_memory_stats(trek_cpu(0));
+    for (int k = 0; k < 1000; k++) {
+        void *block = trek_block_alloc(100000);
+        assert_non_null(block);
+        trek_block_free(block);
+    }
+    trek_memory_stats_t after = trek_memory_stats(trek_cpu(0));
+    assert_int_equal(after.allocated, before.allocated);
+    assert_true(after.allocations - before.allocations >= 1000);
+    assert_true(after.system_requests - before.system_requests <= 2);
+    assert_true(after.allocated_peak >= before.allocated + 100000);
+}
+
+/* --- blocks that cross threads ---------------------------------------------------- */
+
+enum { BLOCKS = 2000, THREADS = 4 };
+static void *blocks[THREADS][BLOCKS];
+
+static void *make_blocks(void *arg)
+{
+    void **mine = arg;
+    for (int k = 0; k < BLOCKS; k++) {
+        mine[k] = trek_block_alloc((size_t)(64 << k % 6));
+        if (mine[k])
+            memset(mine[k], 1, (size_t)(64 << k % 6));
+    }
+    return NULL;
+}
+
+static void *free_blocks(void *arg)
+{
+    void **others = arg;
+    for (int k = 0; k < BLOCKS; k++)
+        trek_block_free(others[k]);
+    return NULL;
+}
+
+static void on_threads(void *(*fn)(void *), int shift)
+{
+    pthread_t threads[THREADS];
+    for (int k = 0; k < THREADS; k++)
+        assert_int_equal(pthread_create(&threads[k], NULL, fn, blocks[(k + shift) % THREADS]), 0);
+    for (int k = 0; k < THREADS; k++)
+        pthread_join(threads[k], NULL);
+}
+
+static void blocks_cross_threads(void **state)
+{
+    (void)state;
+    int64_t before = trek_memory_stats(trek_cpu(0)).allocated;
+    for (int round = 0; round < 5; round++) {
+        on_threads(make_blocks, 0);
+        for (int t = 0; t < THREADS; t++)
+            for (int k = 0; k < BLOCKS; k++)
+                assert_non_null(blocks[t][k]);
+        on_threads(free_blocks, 1 + round % 2);
+    }
+    assert_int_equal(trek_memory_stats(trek_cpu(0)).allocated, before);
+}
+
+static void *make_and_free(void *arg)
+{
+    (void)arg;
+    for (int k = 0; k < 3000; k++) {
+        void *block = trek_block_alloc((size_t)(k % 7 * 1000 + 1));
+        trek_block_free(block);
+    }
+    return NULL;
+}
+
+static void threads_at_once(void **state)
+{
+    (void)state;
+    on_threads(make_and_free, 0);
+    assert_int_equal(trek_status_get(), TREK_OK);
+}
+
+/* --- the allocator -------------------------------------------------------------------- */
+
+static void the_allocator_sees_everything(void **state)
+{
+    (void)state;
+    trek_tensor *alive = trek_tensor_ones(trek_dims(10000), TREK_F32, trek_cpu(0));
+    assert_int_equal(trek_allocator_set(NULL), TREK_ERR_STATE);
+    trek_error_clear();
+    assert_true(test_memory.bytes >= 40000);
+    trek_tensor_release(alive);
+    trek_memory_release_cached(trek_cpu(0));
+    int64_t calls = test_memory.calls;
+    alive = trek_tensor_ones(trek_dims(1000000), TREK_F32, trek_cpu(0));
+    assert_true(test_memory.calls > calls);
+    trek_tensor_release(alive);
+    trek_memory_release_cached(trek_cpu(0));
+    assert_true(test_memory.bytes < 1000000);
+}
+
+static void failures_are_reported(void **state)
+{
+    (void)state;
+    trek_memory_release_cached(trek_cpu(0));
+    test_allocator_restart(1);
+    test_memory.fail_all_after = true;
+    assert_null(trek_tensor_ones(trek_dims(5000000), TREK_F32, trek_cpu(0)));
+    assert_int_equal(trek_status_get(), TREK_ERR_MEMORY);
+    test_allocator_restart(0);
+    test_memory.fail_all_after = false;
+    trek_error_clear();
+    trek_tensor *t = trek_tensor_ones(trek_dims(5000000), TREK_F32, trek_cpu(0));
+    assert_non_null(t);
+    trek_tensor_release(t);
+}
+
+int main(void)
+{
+    if (test_allocator_use() != TREK_OK)
+        return 99;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(allocations_are_aligned), cmocka_unit_test(growing_keeps_what_is_there), cmocka_unit_test(blocks_are_reused),
+        cmocka_unit_test(blocks_cross_threads), cmocka_unit_test(threads_at_once), cmocka_unit_test(the_allocator_sees_everything),
+        cmocka_unit_test(failures_are_reported),
+    };
+    return cmocka_run_group_tests_name("memory", tests, NULL, NULL);
+}

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The sticky error of a thread, logging, and scopes. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "autograd/ops.h"
+#include "tensor/memory.h"
+#include "tensor/status_internal.h"
+
+static void first_error_sticks(void **state)
+{
+    (void)state;
+    trek_error_clear();
+    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_string_equal(trek_error(), "");
+    assert_int_equal(trek_fail(TREK_ERR_SHAPE, "first %d", 1), TREK_ERR_SHAPE);
+    assert_int_equal(trek_fail(TREK_ERR_IO, "second"), TREK_ERR_IO);
+    assert_int_equal(trek_status_get(), TREK_ERR_SHAPE);
+    assert_string_equal(trek_error(), "first 1");
+    trek_error_clear();
+    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_string_equal(trek_error(), "");
+}
+
+static void long_messages_are_cut(void **state)
+{
+    (void)state;
+    char text[5000];
+    memset(text, 'x', sizeof text - 1);
+    text[sizeof text - 1] = 0;
+    trek_fail(TREK_ERR_ARGUMENT, "%s", text);
+    assert_true(strlen(trek_error()) > 100);
+    assert_true(strlen(trek_error()) < sizeof text);
+    trek_error_clear();
+}
+
+static void every_status_has_name_and_text(void **state)
+{
+    (void)state;
+#define CHECK(name, text)                                                      \
+    assert_string_equal(trek_status_name(TREK_ERR_##name), "TREK_ERR_" #name); \
+    assert_string_equal(trek_status_text(TREK_ERR_##name), text);
+    TREK_STATUS_LIST(CHECK)
+#undef CHECK
+    assert_non_null(trek_status_text((trek_status)12345));
+    assert_non_null(trek_status_name((trek_status)12345));
+    assert_non_null(trek_version());
+}
+
+static void *other_thread(void *arg)
+{
+    bool *fine = arg;
+    *fine = trek_status_get() == TREK_OK;
+    trek_fail(TREK_ERR_IO, "of the other thread");
+    *fine = *fine && trek_status_get() == TREK_ERR_IO;
+    return NULL;
+}
+
+static void errors_belong_to_threads(void **state)
+{
+    (void)state;
+    pthread_t thread;
+    bool fine = false;
+    trek_fail(TREK_ERR_SHAPE, "mine");
+    assert_int_equal(pthread_create(&thread, NULL, other_thread, &fine), 0);
+    pthread_join(thread, NULL);
+    assert_true(fine);
+    assert_string_equal(trek_error(), "mine");
+    trek_error_clear();
+}
+
+static void errors_can_be_taken(void **state)
+{
+    (void)state;
+    trek_status status;
+    char message[TREK_ERROR_SIZE];
+    trek_fail(TREK_ERR_PEER, "rank %d", 3);
+    trek_error_take(&status, message);
+    assert_int_equal(status, TREK_ERR_PEER);
+    assert_string_equal(message, "rank 3");
+    assert_int_equal(trek_status_get(), TREK_OK);
+}
+
+/* --- logging ------------------------------------------------------------------------ */
+
+static int logged;
+static char last_log[256];
+
+static void log_here(trek_log_level level, const char *message, void *arg)
+{
+    (void)arg;
+    logged += level <= TREK_LOG_INFO;
+    snprintf(last_log, sizeof last_log, "%s", message);
+}
+
+static void logging_has_levels(void **state)
+{
+    (void)state;
+    trek_log_set(TREK_LOG_INFO, log_here, NULL);
+    logged = 0;
+    trek_log_message(TREK_LOG_DEBUG, "not this");
+    assert_int_equal(logged, 0);
+    trek_log_message(TREK_LOG_INFO, "this %s", "one");
+    assert_int_equal(logged, 1);
+    assert_string_equal(last_log, "this one");
+    trek_log_set(TREK_LOG_INFO, NULL, NULL);
+    trek_log_message(TREK_LOG_ERROR, "nobody listens");
+    assert_int_equal(logged, 1);
+}
+
+/* --- scopes ---------------------------------------------------------------------------- */
+
+static trek_var *one(void)
+{
+    return trek_var_from(trek_tensor_ones(trek_dims(2), TREK_F32, trek_cpu(0)));
+}
+
+static void results_end_with_their_scope(void **state)
+{
+    (void)state;
+    int64_t before = trek_memory_stats(trek_cpu(0)).allocated;
+    trek_scope outer = trek_scope_begin();
+    trek_var *kept = trek_var_retain(trek_add(one(), one()));
+    trek_scope inner = trek_scope_begin();
+    for (int k = 0; k < 1000; k++)
+        assert_non_null(trek_add(one(), one()));
+    assert_true(trek_memory_stats(trek_cpu(0)).allocated > before);
+    assert_int_equal(trek_scope_end(inner), TREK_OK);
+    assert_int_equal(trek_scope_end(outer), TREK_OK);
+    assert_int_equal(trek_var_numel(kept), 2);
+    float values[2];
+    assert_int_equal(trek_tensor_to_host(trek_var_data(kept), TREK_F32, values, sizeof values), TREK_OK);
+    assert_true(values[0] == 2 && values[1] == 2);
+    trek_var_release(kept);
+    assert_int_equal(trek_memory_stats(trek_cpu(0)).allocated, before);
+}
+
+static void an_op_needs_a_scope(void **state)
+{
+    (void)state;
+    trek_tensor *t = trek_tensor_ones(trek_dims(2), TREK_F32, trek_cpu(0));
+    trek_var *x = trek_var_new(t, true);
+    trek_tensor_release(t);
+    assert_null(trek_exp(x));
+    assert_int_equal(trek_status_get(), TREK_ERR_SCOPE);
+    assert_int_equal(strncmp(trek_error(), "exp: ", 5), 0);
+    trek_error_clear();
+    trek_var_release(x);
+}
+
+static void ending_twice_is_an_error(void **state)
+{
+    (void)state;
+    trek_scope outer = trek_scope_begin(), inner = trek_scope_begin();
+    assert_int_equal(trek_scope_end(outer), TREK_OK); /* ends inner, too */
+    assert_int_equal(trek_scope_end(inner), TREK_ERR_SCOPE);
+    trek_error_clear();
+    assert_int_equal(trek_scope_end(outer), TREK_ERR_SCOPE);
+    trek_error_clear();
+    trek_scope again = trek_scope_begin(); /* same depth, another serial */
+    assert_int_equal(trek_scope_end(outer), TREK_ERR_SCOPE);
+    trek_error_clear();
+    assert_int_equal(trek_scope_end(again), TREK_OK);
+}
+
+static void a_result_can_be_kept(void **state)
+{
+    (void)state;
+    trek_scope outer = trek_scope_begin(), inner = trek_scope_begin();
+    trek_var *sum = trek_add(one(), one());
+    assert_ptr_equal(trek_scope_end_keep(inner, sum), sum);
+    assert_int_equal(trek_var_numel(sum), 2);
+    trek_scope middle = trek_scope_begin();
+    assert_null(trek_scope_end_keep(middle, NULL));
+    assert_int_equal(trek_scope_end(outer), TREK_OK);
+    /* without an outer scope it is the caller's */
+    trek_scope only = trek_scope_begin();
+    trek_var *mine = trek_scope_end_keep(only, one());
+    assert_int_equal(trek_var_numel(mine), 2);
+    trek_var_release(mine);
+    trek_error_clear();
+}
+
+static void deep_scopes(void **state)
+{
+    (void)state;
+    trek_scope scopes[500];
+    for (int k = 0; k < 500; k++) {
+        scopes[k] = trek_scope_begin();
+        assert_non_null(one());
+    }
+    assert_int_equal(trek_scope_end(scopes[250]), TREK_OK);
+    assert_int_equal(trek_scope_end(scopes[499]), TREK_ERR_SCOPE);
+    trek_error_clear();
+    assert_int_equal(trek_scope_end(scopes[0]), TREK_OK);
+}
+
+static void a_childs_calls_are_refused(void **state)
+{
+    (void)state;
+    trek_scope scope = trek_scope_begin();
+    assert_non_null(one());
+    pid_t child = fork();
+    if (child == 0) {
+        trek_tensor *t = trek_tensor_ones(trek_dims(2), TREK_F32, trek_cpu(0));
+        trek_var *x = t ? trek_var_new(t, false) : NULL;
+        trek_var *y = x ? trek_exp(x) : NULL;
+        _exit(y || trek_status_get() != TREK_ERR_STATE);
+    }
+    int status = -1;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    trek_scope_end(scope);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(first_error_sticks), cmocka_unit_test(long_messages_are_cut), cmocka_unit_test(every_status_has_name_and_text),
+        cmocka_unit_test(errors_belong_to_threads), cmocka_unit_test(errors_can_be_taken), cmocka_unit_test(logging_has_levels),
+        cmocka_unit_test(results_end_with_their_scope), cmocka_unit_test(an_op_needs_a_scope), cmocka_unit_test(ending_twice_is_an_error),
+        cmocka_unit_test(a_result_can_be_kept), cmocka_unit_test(deep_scopes), cmocka_unit_test(a_childs_calls_are_refused),
+    };
+    return cmocka_run_group_tests_name("status and scope", tests, NULL, NULL);
+}

@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tensors at the edges: made, viewed, copied, converted, printed, exchanged. */
+#include <locale.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tensor/tensor.h"
+#include "tensor/tensor_internal.h"
+
+static void expect(trek_status status)
+{
+    if (trek_status_get() != status)
+        fail_msg("%s, should be %s (%s)", trek_status_name(trek_status_get()), trek_status_name(status), trek_error());
+    trek_error_clear();
+}
+
+static void dtypes(void **state)
+{
+    (void)state;
+#define CHECK(NAME, name, size, kind)                                          \
+    assert_int_equal(trek_dtype_size(TREK_##NAME), size);                      \
+    assert_string_equal(trek_dtype_name(TREK_##NAME), #name);                  \
+    assert_int_equal(trek_dtype_is_float(TREK_##NAME), kind == 'f');
+    TREK_DTYPE_LIST(CHECK)
+#undef CHECK
+    assert_int_equal(trek_dtype_size((trek_dtype)77), 0);
+    assert_int_equal(trek_dtype_promote(TREK_BF16, TREK_F16), TREK_F32);
+    assert_int_equal(trek_dtype_promote(TREK_I64, TREK_F16), TREK_F16);
+    assert_int_equal(trek_dtype_promote(TREK_U8, TREK_BOOL), TREK_U8);
+    for (int a = 0; a < TREK_DTYPE_COUNT; a++)
+        for (int b = 0; b < TREK_DTYPE_COUNT; b++)
+            assert_int_equal(trek_dtype_promote((trek_dtype)a, (trek_dtype)b), trek_dtype_promote((trek_dtype)b, (trek_dtype)a));
+}
+
+static void devices(void **state)
+{
+    (void)state;
+    trek_device d = trek_cpu(7);
+    char text[16];
+    assert_int_equal(trek_device_parse("cpu", &d), TREK_OK);
+    assert_true(trek_device_equal(d, trek_cpu(0)));
+    assert_int_equal(trek_device_parse("cpu:3", &d), TREK_OK);
+    assert_string_equal(trek_device_name(d, text), "cpu:3");
+    const char *bad[] = { "", "gpu", "cpu:", "cpu:x", "cpu:-1", "cpu:1x", "cuda:99999999999" };
+    for (int k = 0; k < 7; k++) {
+        assert_int_equal(trek_device_parse(bad[k], &d), TREK_ERR_ARGUMENT);
+        assert_true(trek_device_equal(d, trek_cpu(3)));
+        trek_error_clear();
+    }
+    assert_true(trek_device_count(TREK_CPU) >= 1);
+    assert_int_equal(trek_device_sync(trek_cpu(0)), TREK_OK);
+}
+
+static void making(void **state)
+{
+    (void)state;
+    for (int dtype = 0; dtype < TREK_DTYPE_COUNT; dtype++) {
+        trek_tensor *t = trek_tensor_full(1, trek_dims(2, 3), (trek_dtype)dtype, trek_cpu(0));
+        double values[6];
+        assert_int_equal(trek_tensor_to_host(t, TREK_F64, values, sizeof values), TREK_OK);
+        for (int k = 0; k < 6; k++)
+            assert_true(values[k] == 1);
+        trek_tensor_release(t);
+    }
+    trek_tensor *t = trek_tensor_arange(0, 1, 0.25, TREK_F32, trek_cpu(0));
+    assert_int_equal(trek_tensor_numel(t), 4);
+    assert_true(((float *)trek_tensor_data(t))[3] == 0.75f);
+    trek_tensor_release(t);
+    t = trek_tensor_arange(5, 0, -2, TREK_I64, trek_cpu(0));
+    assert_int_equal(trek_tensor_numel(t), 3);
+    assert_int_equal(((int64_t *)trek_tensor_data(t))[2], 1);
+    trek_tensor_release(t);
+    t = trek_tensor_linspace(-1, 1, 5, TREK_F64, trek_cpu(0));
+    assert_true(((double *)trek_tensor_data(t))[4] == 1 && ((double *)trek_tensor_data(t))[2] == 0);
+    trek_tensor_release(t);
+    t = trek_tensor_eye(3, TREK_F32, trek_cpu(0));
+    for (int k = 0; k < 9; k++)
+        assert_true(((float *)trek_tensor_data(t))[k] == (k % 4 == 0));
+    trek_tensor_release(t);
+    t = trek_tensor_zeros(trek_dims(3, 0, 2), TREK_F32, trek_cpu(0));
+    assert_int_equal(trek_tensor_numel(t), 0);
+    trek_tensor_release(t);
+}
+
+static void bad_making(void **state)
+{
+    (void)state;
+    assert_null(trek_tensor_zeros(trek_dims(2, -1), TREK_F32, trek_cpu(0)));
+    expect(TREK_ERR_SHAPE);
+    assert_null(trek_tensor_zeros(trek_dims(2), (trek_dtype)42, trek_cpu(0)));
+    expect(TREK_ERR_DTYPE);
+    assert_null(trek_tensor_zeros(trek_dims(2), TREK_F32, trek_cuda(99)));
+    expect(TREK_ERR_DEVICE);
+    assert_null(trek_tensor_zeros(trek_dims(1, 1, 1, 1, 1, 1, 1, 1, 1), TREK_F32, trek_cpu(0)));
+    expect(TREK_ERR_SHAPE);
+    assert_null(trek_tensor_zeros(trek_dims(INT64_MAX, INT64_MAX), TREK_F32, trek_cpu(0)));
+    assert_true(trek_status_get() == TREK_ERR_SHAPE || trek_status_get() == TREK_ERR_MEMORY);
+    trek_error_clear();
+    trek_tensor *t = trek_tensor_ones(trek_dims(2), TREK_F32, trek_cpu(0));
+    assert_true(isnan(trek_tensor_item(t)));
+    assert_int_not_equal(trek_status_get(), TREK_OK);
+    trek_error_clear();
+    float values[3];
+    assert_int_equal(trek_tensor_to_host(t, TREK_F32, values, sizeof values), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+    trek_tensor *other = trek_tensor_ones(trek_dims(3), TREK_F32, trek_cpu(0));
+    assert_int_equal(trek_tensor_copy_from(t, other), TREK_ERR_SHAPE);
+    trek_error_clear();
+    trek_tensor_release(t);
+    trek_tensor_release(other);
+    trek_tensor_release(NULL);
+}
+
+static int released;
+static void count_release(void *data, void *arg)
+{
+    (void)data;
+    released += *(int *)arg;
+}
+
+static void wrapping(void **state)
+{
+    (void)state;
+    float data[6] = { 0, 1, 2, 3, 4, 5 };
+    int one = 1;
+    released = 0;
+    trek_tensor *t = trek_tensor_wrap(data, trek_dims(2, 3), TREK_F32, count_release, &one);
+    assert_ptr_equal(trek_tensor_data(t), data);
+    trek_tensor *v = trek_tensor_view(t, trek_dims(3, -1));
+    assert_int_equal(trek_tensor_shape(v).sizes[1], 2);
+    trek_tensor_release(t);
+    assert_int_equal(released, 0);
+    ((float *)trek_tensor_data(v))[5] = 7;
+    assert_true(data[5] == 7);
+    trek_tensor_release(v);
+    assert_int_equal(released, 1);
+    assert_null(trek_tensor_wrap(data, trek_dims(-1), TREK_F32, count_release, &one));
+    assert_int_equal(released, 1);
+    trek_error_clear();
+}
+
+static void copies(void **state)
+{
+    (void)state;
+    double values[6] = { -2.5, -1, 0, 1, 2.5, 300 };
+    trek_tensor *t = trek_tensor_from_data(values, trek_dims(2, 3), TREK_F64, trek_cpu(0));
+    trek_tensor *same = trek_tensor_cast(t, TREK_F64), *f32 = trek_tensor_cast(t, TREK_F32), *copy = trek_tensor_clone(t);
+    assert_ptr_equal(same, t);
+    assert_ptr_not_equal(trek_tensor_data(copy), trek_tensor_data(t));
+    assert_true(((float *)trek_tensor_data(f32))[4] == 2.5f);
+    int32_t whole[6];
+    assert_int_equal(trek_tensor_to_host(t, TREK_I32, whole, sizeof whole), TREK_OK);
+    assert_int_equal(whole[0], -2); /* toward zero */
+    assert_int_equal(whole[5], 300);
+    assert_int_equal(trek_tensor_copy_from(copy, f32), TREK_OK);
+    assert_true(((double *)trek_tensor_data(copy))[0] == -2.5);
+    trek_tensor *there = trek_tensor_to(t, trek_cpu(1));
+    assert_true(trek_device_equal(trek_tensor_device(there), trek_cpu(1)));
+    trek_tensor *all[] = { t, same, f32, copy, there };
+    for (int k = 0; k < 5; k++)
+        trek_tensor_release(all[k]);
+}
+
+static void views_of_strided(void **state)
+{
+    (void)state;
+    float data[6] = { 0, 1, 2, 3, 4, 5 };
+    trek_tensor *t = trek_tensor_from_data(data, trek_dims(2, 3), TREK_F32, trek_cpu(0));
+    int64_t sizes[] = { 3, 2 }, strides[] = { 1, 3 };
+    trek_tensor *transposed = trek_tensor_make_view(t, t->data, 2, sizes, strides);
+    assert_false(trek_tensor_is_contiguous(transposed));
+    assert_null(trek_tensor_view(transposed, trek_dims(6)));
+    expect(TREK_ERR_SHAPE);
+    trek_tensor *packed = trek_tensor_contiguous(transposed);
+    assert_true(trek_tensor_is_contiguous(packed));
+    assert_true(((float *)trek_tensor_data(packed))[1] == 3);
+    trek_tensor_release(packed);
+    trek_tensor_release(transposed);
+    trek_tensor_release(t);
+}
+
+static void text(void **state)
+{
+    (void)state;
+    int64_t values[4] = { 1, -2, 30, 4 };
+    trek_tensor *t = trek_tensor_from_data(values, trek_dims(2, 2), TREK_I64, trek_cpu(0));
+    char *printed = trek_tensor_text(t);
+    assert_non_null(printed);
+    assert_non_null(strstr(printed, "-2"));
+    assert_non_null(strstr(printed, "30"));
+    trek_string_free(printed);
+    trek_tensor_release(t);
+    t = trek_tensor_full(0.5, trek_dims(100, 100), TREK_F32, trek_cpu(0));
+    printed = trek_tensor_text(t);
+    assert_non_null(strstr(printed, "..."));
+    assert_true(strlen(printed) < 2000);
+    trek_string_free(printed);
+    trek_tensor_release(t);
+}
+
+/* The head of a DLManagedTensorVersioned, as its specification has it. */
+typedef struct dlpack_head {
+    uint32_t major, minor;
+    void *manager_ctx;
+    void (*deleter)(void *self);
+    uint64_t flags;
+    void *data;
+    int32_t device_type, device_id, ndim;
+    uint8_t code, bits;
+    uint16_t lanes;
+    int64_t *shape, *strides;
+    uint64_t byte_offset;
+} dlpack_head;
+
+static void dlpack(void **state)
+{
+    (void)state;
+    float data[6] = { 0, 1, 2, 3, 4, 5 };
+    trek_tensor *t = trek_tensor_from_data(data, trek_dims(2, 3), TREK_F32, trek_cpu(0));
+    dlpack_head *managed = trek_tensor_to_dlpack(t);
+    assert_non_null(managed);
+    assert_int_equal(managed->major, 1);
+    assert_int_equal(managed->device_type, 1);
+    assert_int_equal(managed->ndim, 2);
+    assert_int_equal(managed->code, 2);
+    assert_int_equal(managed->bits, 32);
+    assert_int_equal(managed->shape[1], 3);
+    assert_int_equal(managed->strides[0], 3);
+    trek_tensor *back = trek_tensor_from_dlpack(managed);
+    assert_ptr_equal(trek_tensor_data(back), trek_tensor_data(t));
+    trek_tensor_release(t);
+    assert_true(((float *)trek_tensor_data(back))[5] == 5);
+    trek_tensor_release(back);
+    t = trek_tensor_ones(trek_dims(4), TREK_BOOL, trek_cpu(0));
+    managed = trek_tensor_to_dlpack(t);
+    managed->deleter(managed);
+    trek_tensor_release(t);
+    assert_null(trek_tensor_from_dlpack(NULL));
+    trek_error_clear();
+}
+
+static void random_tensors(void **state)
+{
+    (void)state;
+    trek_seed(5);
+    trek_tensor *a = trek_tensor_randn(trek_dims(1000), TREK_F32, trek_cpu(0)), *b = trek_tensor_randn(trek_dims(1000), TREK_F32, trek_cpu(0));
+    assert_true(memcmp(trek_tensor_data(a), trek_tensor_data(b), 4000) != 0);
+    trek_seed(5);
+    trek_tensor *c = trek_tensor_randn(trek_dims(1000), TREK_F32, trek_cpu(0));
+    assert_memory_equal(trek_tensor_data(a), trek_tensor_data(c), 4000);
+    trek_tensor_release(a);
+    trek_tensor_release(b);
+    trek_tensor_release(c);
+    trek_tensor *p = trek_tensor_randperm(500, trek_cpu(0));
+    bool seen[500] = { false };
+    int moved = 0;
+    for (int k = 0; k < 500; k++) {
+        int64_t at = ((int64_t *)trek_tensor_data(p))[k];
+        assert_true(at >= 0 && at < 500 && !seen[at]);
+        seen[at] = true;
+        moved += at != k;
+    }
+    assert_true(moved > 400);
+    trek_tensor_release(p);
+    trek_tensor *i = trek_tensor_randint(-3, 4, trek_dims(2000), TREK_I32, trek_cpu(0));
+    int counts[7] = { 0 };
+    for (int k = 0; k < 2000; k++)
+        counts[((int32_t *)trek_tensor_data(i))[k] + 3]++;
+    for (int k = 0; k < 7; k++)
+        assert_true(counts[k] > 200 && counts[k] < 380);
+    trek_tensor_release(i);
+    assert_null(trek_tensor_randint(3, 3, trek_dims(2), TREK_I32, trek_cpu(0)));
+    trek_error_clear();
+}
+
+int main(void)
+{
+    setlocale(LC_ALL, "de_DE.UTF-8"); /* numbers must not care, where it is there */
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(dtypes), cmocka_unit_test(devices), cmocka_unit_test(making), cmocka_unit_test(bad_making),
+        cmocka_unit_test(wrapping), cmocka_unit_test(copies), cmocka_unit_test(views_of_strided), cmocka_unit_test(text),
+        cmocka_unit_test(dlpack), cmocka_unit_test(random_tensors),
+    };
+    return cmocka_run_group_tests_name("tensor", tests, NULL, NULL);
+}

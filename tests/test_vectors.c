@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Public ops against results and gradients stored from PyTorch (vectors/make.py):
+ * in f64 to rounding, in f32 to a few units. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "autograd/backward.h"
+#include "autograd/ops.h"
+#include "tests/support/support.h"
+
+/* --- the stored file: "name what ndim sizes..." and a line of numbers ----------- */
+
+typedef struct stored {
+    char name[40], what[8];
+    trek_shape shape;
+    double *v;
+} stored;
+
+static stored *entries;
+static int n_entries;
+
+static void read_numbers(stored *e, char *line)
+{
+    int64_t n = trek_shape_numel(e->shape);
+    char *at = line;
+    e->v = calloc((size_t)n + 1, sizeof *e->v);
+    assert_non_null(e->v);
+    for (int64_t i = 0; i < n; i++)
+        e->v[i] = strtod(at, &at);
+}
+
+static int load(void **state)
+{
+    static char line[1 << 16], path[4096];
+    (void)state;
+    const char *root = getenv("TREK_TEST_ROOT");
+    snprintf(path, sizeof path, "%s/tests/vectors/ops.txt", root ? root : ".");
+    FILE *file = fopen(path, "r");
+    if (!file) {
+        fprintf(stderr, "%s cannot be read\n", path);
+        return -1;
+    }
+    while (fgets(line, sizeof line, file)) {
+        entries = realloc(entries, sizeof *entries * (size_t)(n_entries + 1));
+        stored *e = &entries[n_entries++];
+        char *at = line;
+        memset(e, 0, sizeof *e);
+        sscanf(at, "%39s %7s %d", e->name, e->what, &e->shape.ndim);
+        for (int skip = 0; skip < 3; skip++)
+            at = strchr(at, ' ') ? strchr(at, ' ') + 1 : at + strlen(at);
+        for (int d = 0; d < e->shape.ndim; d++)
+            e->shape.sizes[d] = strtol(at, &at, 10);
+        if (!fgets(line, sizeof line, file))
+            break;
+        read_numbers(e, line);
+    }
+    fclose(file);
+    return n_entries > 100 ? 0 : -1;
+}
+
+static int unload(void **state)
+{
+    (void)state;
+    for (int k = 0; k < n_entries; k++)
+        free(entries[k].v);
+    free(entries);
+    return 0;
+}
+
+static const stored *find(const char *name, const char *what)
+{
+    for (int k = 0; k < n_entries; k++)
+        if (!strcmp(entries[k].name, name) && !strcmp(entries[k].what, what))
+            return &entries[k];
+    fail_msg("%s %s is not stored", name, what);
+    return NULL;
+}
+
+/* --- comparing ------------------------------------------------------------------- */
+
+static void compare(const char *name, const char *what, const trek_var *got, double tolerance)
+{
+    const stored *want = find(name, what);
+    double *values = calloc((size_t)trek_shape_numel(want->shape) + 1, sizeof *values);
+    if (!got)
+        fail_msg("%s %s: nothing: %s", name, what, trek_error());
+    if (!trek_shape_equal(trek_var_shape(got), want->shape)) {
+        char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
+        fail_msg("%s %s: %s, should be %s", name, what, trek_shape_text(trek_var_shape(got), a), trek_shape_text(want->shape, b));
+    }
+    size_t bytes = sizeof *values * (size_t)trek_shape_numel(want->shape);
+    assert_int_equal(trek_tensor_to_host(trek_var_data(got), TREK_F64, values, bytes), TREK_OK);
+    for (int64_t i = 0; i < trek_shape_numel(want->shape); i++)
+        if (!(fabs(values[i] - want->v[i]) <= tolerance * (1 + fabs(want->v[i]))))
+            fail_msg("%s %s, element %lld: %.10g, should be %.10g", name, what, (long long)i, values[i], want->v[i]);
+    free(values);
+}
+
+static trek_var *input(uint32_t stream, trek_shape shape, double scale, trek_dtype dtype, bool requires_grad)
+{
+    trek_tensor *f32 = test_tensor(stream, shape, scale), *t = trek_tensor_cast(f32, dtype);
+    trek_var *v = trek_var_from(t);
+    trek_tensor_release(f32);
+    assert_non_null(v);
+    if (requires_grad)
+        assert_int_equal(trek_var_set_requires_grad(v, true), TREK_OK);
+    return v;
+}
+
+static trek_var *classes(trek_shape shape, int64_t c, trek_dtype dtype)
+{
+    trek_tensor *t = trek_tensor_empty(shape, TREK_I64, trek_cpu(0));
+    int64_t *data = trek_tensor_data(t);
+    for (int64_t i = 0; i < trek_tensor_numel(t); i++)
+        data[i] = (i * 5 + 1) % c;
+    trek_var *v = trek_var_from(trek_tensor_cast(t, dtype));
+    trek_tensor_release(t);
+    return v;
+}
+
+static trek_var *constant(const double *values, int64_t n, trek_dtype dtype)
+{
+    trek_tensor *t = trek_tensor_from_data(values, trek_dims(n), TREK_F64, trek_cpu(0));
+    trek_var *v = trek_var_from(trek_tensor_cast(t, dtype));
+    trek_tensor_release(t);
+    return v;
+}
+
+/* --- the cases ---------------------------------------------------------------------- */
+
+typedef trek_var *(*case_fn)(trek_var **x);
+
+#define CASE(name, expression)                                                 \
+    static trek_var *case_##name(trek_var **x)                                 \
+    {                                                                          \
+        return expression;                                                     \
+    }
+CASE(gelu, trek_gelu(x[0]))
+CASE(gelu_tanh, trek_gelu_tanh(x[0]))
+CASE(silu, trek_silu(x[0]))
+CASE(softplus, trek_softplus(x[0], 1.5, 2.0))
+CASE(elu, trek_elu(x[0], 0.7))
+CASE(leaky_relu, trek_leaky_relu(x[0], 0.2))
+CASE(sigmoid, trek_sigmoid(x[0]))
+CASE(tanh, trek_tanh(x[0]))
+CASE(erf, trek_erf(x[0]))
+CASE(expm1, trek_expm1(x[0]))
+CASE(clamp, trek_clamp(x[0], -0.5, 1.25))
+CASE(remainder, trek_remainder(x[0], x[1]))
+CASE(atan2, trek_atan2(x[0], x[1]))
+CASE(div, trek_div(x[0], x[1]))
+CASE(maximum, trek_maximum(x[0], x[1]))
+CASE(std, trek_std(x[0], trek_dims(1), false))
+CASE(var, trek_var_of(x[0], trek_dims(0), true))
+CASE(norm2, trek_norm(x[0], 2, trek_dims(1), false))
+CASE(norm3, trek_norm(x[0], 3, trek_dims(0), false))
+CASE(norm_inf, trek_norm(x[0], INFINITY, trek_dims(1), false))
+CASE(logsumexp, trek_logsumexp(x[0], trek_dims(0, 2), false))
+CASE(cumsum, trek_cumsum(x[0], 1))
+CASE(prod, trek_prod(x[0], trek_dims(1), false))
+CASE(softmax, trek_softmax(x[0], 1))
+CASE(log_softmax, trek_log_softmax(x[0], -1))
+CASE(matmul, trek_matmul(x[0], x[1]))
+CASE(linear, trek_linear(x[0], x[1], x[2]))
+CASE(linear_gelu, trek_linear_activation(x[0], x[1], x[2], TREK_ACTIVATION_GELU))
+CASE(conv2d, trek_conv2d(x[0], x[1], x[2], &(trek_conv_opts){ .padding = { 1 } }))
+CASE(conv2d_strided, trek_conv2d(x[0], x[1], x[2], &(trek_conv_opts){ .stride = { 2, 1 }, .padding = { 1, 2 }, .dilation = { 2, 1 } }))
+CASE(conv2d_groups, trek_conv2d(x[0], x[1], NULL, &(trek_conv_opts){ .groups = 2 }))
+CASE(max_pool2d, trek_max_pool2d(x[0], &(trek_pool_opts){ .kernel = { 2 } }))
+CASE(max_pool2d_ceil, trek_max_pool2d(x[0], &(trek_pool_opts){ .kernel = { 3 }, .stride = { 2 }, .padding = { 1 }, .ceil_mode = true }))
+CASE(max_pool2d_dilated, trek_max_pool2d(x[0], &(trek_pool_opts){ .kernel = { 2 }, .stride = { 1 }, .dilation = { 2 } }))
+CASE(avg_pool2d, trek_avg_pool2d(x[0], &(trek_pool_opts){ .kernel = { 3 }, .stride = { 2 }, .padding = { 1 } }))
+CASE(avg_pool2d_exclude, trek_avg_pool2d(x[0], &(trek_pool_opts){ .kernel = { 3 }, .stride = { 2 }, .padding = { 1 }, .ceil_mode = true, .exclude_padding = true }))
+CASE(avg_pool2d_ceil, trek_avg_pool2d(x[0], &(trek_pool_opts){ .kernel = { 3 }, .stride = { 2 }, .padding = { 1 }, .ceil_mode = true }))
+CASE(adaptive_avg_pool2d, trek_adaptive_avg_pool2d(x[0], 3, 2))
+CASE(layer_norm, trek_layer_norm(x[0], x[1], x[2], 1, 1e-5))
+CASE(layer_norm_2d, trek_layer_norm(x[0], x[1], x[2], 2, 1e-3))
+CASE(embedding, trek_embedding(x[0], classes(trek_dims(2, 4), 5, TREK_I64), -1))
+CASE(embedding_padding, trek_embedding(x[0], classes(trek_dims(2, 4), 5, TREK_I32), 1))
+CASE(cross_entropy, trek_cross_entropy(x[0], classes(trek_dims(6), 5, TREK_I64)))
+CASE(cross_entropy_sum, trek_cross_entropy_with(x[0], classes(trek_dims(6), 5, TREK_U8), &(trek_cross_entropy_opts){ .reduction = TREK_REDUCTION_SUM, .label_smoothing = 0.2 }))
+CASE(cross_entropy_none, trek_cross_entropy_with(x[0], classes(trek_dims(6), 5, TREK_I32), &(trek_cross_entropy_opts){ .reduction = TREK_REDUCTION_NONE }))
+CASE(cross_entropy_images, trek_cross_entropy(x[0], classes(trek_dims(2, 3), 4, TREK_I64)))
+CASE(cross_entropy_probabilities, trek_cross_entropy(x[0], trek_softmax(trek_var_detach(x[1]), 1)))
+CASE(nll_loss, trek_nll_loss(trek_log_softmax(x[0], 1), classes(trek_dims(6), 5, TREK_I64)))
+CASE(mse_loss, trek_mse_loss(x[0], x[1]))
+CASE(l1_loss, trek_l1_loss(x[0], x[1]))
+CASE(smooth_l1_loss, trek_smooth_l1_loss(x[0], x[1], 0.5))
+CASE(bce_with_logits, trek_bce_with_logits(x[0], trek_sigmoid(x[1])))
+CASE(kl_div, trek_kl_div(trek_log_softmax(x[0], 1), trek_softmax(x[1], 1)))
+CASE(gather, trek_gather(x[0], classes(trek_dims(5, 3), 4, TREK_I64), 0))
+CASE(index_select, trek_index_select(x[0], classes(trek_dims(6), 4, TREK_I32), 0))
+CASE(scatter_add, trek_scatter_add(x[0], classes(trek_dims(5, 3), 4, TREK_I64), x[1], 0))
+CASE(index_add, trek_index_add(x[0], classes(trek_dims(6), 4, TREK_I64), x[1], 0))
+CASE(masked_fill, trek_masked_fill(x[0], trek_eq_scalar(classes(trek_dims(7), 3, TREK_I64), 0), -1.5))
+
+static trek_var *case_batch_norm_train(trek_var **x)
+{
+    trek_dtype dtype = trek_var_dtype(x[0]);
+    return trek_batch_norm(x[0], x[1], x[2], constant((double[]){ 0, 0 }, 2, dtype), constant((double[]){ 1, 1 }, 2, dtype), true, 0.1, 1e-5);
+}
+
+static trek_var *case_batch_norm_eval(trek_var **x)
+{
+    trek_dtype dtype = trek_var_dtype(x[0]);
+    return trek_batch_norm(x[0], x[1], x[2], constant((double[]){ 0.25, 0.25 }, 2, dtype), constant((double[]){ 1.5, 1.5 }, 2, dtype),
+                           false, 0.1, 1e-5);
+}
+
+static trek_var *case_cross_entropy_options(trek_var **x)
+{
+    trek_cross_entropy_opts opts = { .weight = constant((double[]){ 0.5, 1, 2, 0.25, 1.5 }, 5, trek_var_dtype(x[0])),
+                                     .ignore_index = 1, .label_smoothing = 0.1 };
+    return trek_cross_entropy_with(x[0], classes(trek_dims(6), 5, TREK_I64), &opts);
+}
+
+typedef struct vector_case {
+    const char *name;
+    case_fn fn;
+    double scale;
+} vector_case;
+
+#define ENTRY(name, scale) { #name, case_##name, scale }
+static const vector_case cases[] = {
+    ENTRY(gelu, 2), ENTRY(gelu_tanh, 2), ENTRY(silu, 2), ENTRY(softplus, 2), ENTRY(elu, 2), ENTRY(leaky_relu, 2), ENTRY(sigmoid, 2),
+    ENTRY(tanh, 2), ENTRY(erf, 2), ENTRY(expm1, 2), ENTRY(clamp, 2), ENTRY(remainder, 2), ENTRY(atan2, 2), ENTRY(div, 2),
+    ENTRY(maximum, 2), ENTRY(std, 2), ENTRY(var, 2), ENTRY(norm2, 2), ENTRY(norm3, 2), ENTRY(norm_inf, 2), ENTRY(logsumexp, 2),
+    ENTRY(cumsum, 2), ENTRY(prod, 2), ENTRY(softmax, 2), ENTRY(log_softmax, 2), ENTRY(matmul, 1), ENTRY(linear, 1),
+    ENTRY(linear_gelu, 1), ENTRY(conv2d, 1), ENTRY(conv2d_strided, 1), ENTRY(conv2d_groups, 1), ENTRY(max_pool2d, 2),
+    ENTRY(max_pool2d_ceil, 2), ENTRY(max_pool2d_dilated, 2), ENTRY(avg_pool2d, 2), ENTRY(avg_pool2d_exclude, 2),
+    ENTRY(avg_pool2d_ceil, 2), ENTRY(adaptive_avg_pool2d, 2), ENTRY(layer_norm, 2), ENTRY(layer_norm_2d, 2),
+    ENTRY(batch_norm_train, 2), ENTRY(batch_norm_eval, 2), ENTRY(embedding, 1), ENTRY(embedding_padding, 1), ENTRY(cross_entropy, 2),
+    ENTRY(cross_entropy_options, 2), ENTRY(cross_entropy_sum, 2), ENTRY(cross_entropy_none, 2), ENTRY(cross_entropy_images, 2),
+    ENTRY(cross_entropy_probabilities, 2), ENTRY(nll_loss, 2), ENTRY(mse_loss, 2), ENTRY(l1_loss, 2), ENTRY(smooth_l1_loss, 2),
+    ENTRY(bce_with_logits, 2), ENTRY(kl_div, 2), ENTRY(gather, 2), ENTRY(index_select, 2), ENTRY(scatter_add, 2), ENTRY(index_add, 2),
+    ENTRY(masked_fill, 2),
+};
+enum { CASES = sizeof cases / sizeof cases[0] };
+
+static void run_in(const vector_case *c, trek_dtype dtype, double tolerance)
+{
+    static const char *const grads[] = { "g0", "g1", "g2" };
+    trek_scope scope = trek_scope_begin();
+    trek_var *x[3] = { NULL };
+    int n = 0;
+    for (int k = 0; k < n_entries; k++) /* the gradients' shapes are the inputs' */
+        if (!strcmp(entries[k].name, c->name) && entries[k].what[0] == 'g' && n < 3) {
+            x[n] = input((uint32_t)n + 1, entries[k].shape, c->scale, dtype, true);
+            n++;
+        }
+    assert_true(n > 0);
+    trek_var *y = c->fn(x);
+    compare(c->name, "y", y, tolerance);
+    trek_var *seed = input(50, trek_var_shape(y), 1, dtype, false);
+    if (trek_backward_with(y, seed, NULL) != TREK_OK)
+        fail_msg("%s: %s", c->name, trek_error());
+    for (int k = 0; k < n; k++) {
+        trek_var *grad = trek_var_grad(x[k]);
+        if (grad)
+            compare(c->name, grads[k], grad, tolerance);
+        for (int64_t i = 0; !grad && i < trek_var_numel(x[k]); i++)
+            assert_true(find(c->name, grads[k])->v[i] == 0);
+    }
+    assert_int_equal(trek_scope_end(scope), TREK_OK);
+}
+
+static void run_case(void **state)
+{
+    trek_error_clear();
+    run_in(*state, TREK_F64, 1e-8);
+    run_in(*state, TREK_F32, 1e-5);
+}
+
+int main(void)
+{
+    static struct CMUnitTest tests[CASES];
+    for (int k = 0; k < CASES; k++)
+        tests[k] = (struct CMUnitTest){ .name = cases[k].name, .test_func = run_case, .initial_state = (void *)&cases[k] };
+    return _cmocka_run_group_tests("vectors", tests, CASES, load, unload);
+}

@@ -1,0 +1,576 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Communicators over threads: every collective against plain loops, and every
+ * way in which a group can fail. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "distributed/comm.h"
+#include "tensor/memory.h"
+
+enum { MAX_WORLD = 5 };
+
+/* --- threads: asserting is for the main thread, the others keep what they saw --- */
+
+typedef struct rank_job {
+    trek_comm *comm;
+    int rank, world;
+    void (*fn)(struct rank_job *job);
+    const void *arg;
+    trek_status status, later; /* of the call under test, and of the one after it */
+    char message[1024];
+    bool good;                 /* what the thread checked itself */
+    double seconds;
+} rank_job;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void *thread_main(void *arg)
+{
+    rank_job *job = arg;
+    double start = now();
+    job->fn(job);
+    job->seconds = now() - start;
+    if (trek_status_get() != TREK_OK)
+        strncpy(job->message, trek_error(), sizeof job->message - 1);
+    trek_error_clear();
+    return NULL;
+}
+
+static void run_ranks(int world, double deadline, void (*fn)(rank_job *job), const void *arg, rank_job *jobs)
+{
+    trek_comm *comms[MAX_WORLD];
+    pthread_t threads[MAX_WORLD];
+    assert_int_equal(trek_comm_local(NULL, world, comms), TREK_OK);
+    for (int r = 0; r < world; r++) {
+        assert_int_equal(trek_comm_rank(comms[r]), r);
+        assert_int_equal(trek_comm_world_size(comms[r]), world);
+        assert_int_equal(trek_comm_set_deadline(comms[r], deadline), TREK_OK);
+        jobs[r] = (rank_job){ .comm = comms[r], .rank = r, .world = world, .fn = fn, .arg = arg };
+        assert_int_equal(pthread_create(&threads[r], NULL, thread_main, &jobs[r]), 0);
+    }
+    for (int r = 0; r < world; r++)
+        pthread_join(threads[r], NULL);
+    for (int r = 0; r < world; r++)
+        trek_comm_free(&comms[r]);
+}
+
+/* --- values: exact in every dtype where they need to be, rounding where the order shows --- */
+
+static double value_of(trek_dtype dtype, int rank, int64_t i)
+{
+    uint32_t h = (uint32_t)i * 2654435761u + (uint32_t)rank * 40503u;
+    h ^= h >> 15;
+    if (dtype == TREK_BOOL)
+        return h & 1;
+    if (dtype == TREK_U8)
+        return h % 250;
+    if (dtype == TREK_I32 || dtype == TREK_I64)
+        return (double)(h % 2001) - 1000; /* products of five stay exact in f64 */
+    return ((double)(h % 20011) - 10005.0) / 997.0;
+}
+
+static trek_tensor *make_values(trek_dtype dtype, int rank, int64_t count)
+{
+    double *values = malloc((size_t)(count + 1) * sizeof *values);
+    for (int64_t i = 0; i < count; i++)
+        values[i] = value_of(dtype, rank, i);
+    trek_tensor *wide = trek_tensor_from_data(values, trek_shape_make(1, &count), TREK_F64, trek_cpu(0));
+    trek_tensor *cast = trek_tensor_cast(wide, dtype);
+    trek_tensor *own = trek_tensor_clone(cast);
+    trek_tensor_release(wide);
+    trek_tensor_release(cast);
+    free(values);
+    return own;
+}
+
+#define FOLD(a, b, op) ((op) == TREK_PROD ? (a) * (b) : (op) == TREK_MAX ? ((b) > (a) ? (b) : (a)) : (op) == TREK_MIN ? ((b) < (a) ? (b) : (a)) : (a) + (b))
+
+/* The reference, in the arithmetic that the dtype asks for: element i of `inputs` combined in rank order. */
+static double reference(trek_dtype dtype, trek_reduce_op op, const double *inputs, int world)
+{
+    if (dtype == TREK_F64) {
+        double acc = inputs[0];
+        for (int r = 1; r < world; r++)
+            acc = FOLD(acc, inputs[r], op);
+        return op == TREK_MEAN ? acc / world : acc;
+    }
+    if (trek_dtype_is_float(dtype)) {
+        float acc = (float)inputs[0];
+        for (int r = 1; r < world; r++)
+            acc = FOLD(acc, (float)inputs[r], op);
+        return op == TREK_MEAN ? acc / (float)world : acc;
+    }
+    int64_t acc = (int64_t)inputs[0];
+    for (int r = 1; r < world; r++)
+        acc = (int64_t)(op == TREK_SUM || op == TREK_PROD
+                            ? (op == TREK_SUM ? (uint64_t)acc + (uint64_t)(int64_t)inputs[r] : (uint64_t)acc * (uint64_t)(int64_t)inputs[r])
+                            : (uint64_t)FOLD(acc, (int64_t)inputs[r], op));
+    return dtype == TREK_I32 ? (double)(int32_t)(uint32_t)acc : dtype == TREK_U8 ? (double)(uint8_t)acc : (double)acc;
+}
+
+typedef struct reduce_case {
+    trek_dtype dtype;
+    trek_reduce_op op;
+    int64_t count;
+} reduce_case;
+
+/* Whether got equals the reference bit by bit (both through the dtype). */
+static bool matches(trek_dtype dtype, trek_tensor *got, const double *expected, int64_t count)
+{
+    trek_tensor *wide = trek_tensor_from_data(expected, trek_shape_make(1, &count), TREK_F64, trek_cpu(0));
+    trek_tensor *cast = trek_tensor_cast(wide, dtype);
+    bool same = cast && memcmp(trek_tensor_data(cast), trek_tensor_data(got), (size_t)count * trek_dtype_size(dtype)) == 0;
+    trek_tensor_release(wide);
+    trek_tensor_release(cast);
+    return same;
+}
+
+/* Expected results of elements [first, first + count) over all ranks. */
+static double *expect(const reduce_case *c, int world, int64_t first, int64_t count)
+{
+    double *inputs = malloc((size_t)world * sizeof *inputs), *expected = malloc((size_t)(count + 1) * sizeof *expected);
+    trek_tensor *all[MAX_WORLD];
+    double *values[MAX_WORLD];
+    for (int r = 0; r < world; r++) {
+        all[r] = make_values(c->dtype, r, first + count);
+        values[r] = malloc((size_t)(first + count + 1) * sizeof **values);
+        trek_tensor_to_host(all[r], TREK_F64, values[r], (size_t)(first + count) * sizeof **values);
+        trek_tensor_release(all[r]);
+    }
+    for (int64_t i = 0; i < count; i++) {
+        for (int r = 0; r < world; r++)
+            inputs[r] = values[r][first + i];
+        expected[i] = reference(c->dtype, c->op, inputs, world);
+    }
+    for (int r = 0; r < world; r++)
+        free(values[r]);
+    free(inputs);
+    return expected;
+}
+
+static void all_reduce_rank(rank_job *job)
+{
+    const reduce_case *c = job->arg;
+    trek_tensor *tensor = make_values(c->dtype, job->rank, c->count);
+    job->status = trek_comm_all_reduce(job->comm, tensor, c->op);
+    double *expected = expect(c, job->world, 0, c->count);
+    job->good = matches(c->dtype, tensor, expected, c->count);
+    free(expected);
+    trek_tensor_release(tensor);
+}
+
+static void reduce_scatter_rank(rank_job *job)
+{
+    const reduce_case *c = job->arg;
+    trek_tensor *all = make_values(c->dtype, job->rank, c->count * job->world);
+    trek_tensor *part = trek_tensor_zeros(trek_shape_make(1, &c->count), c->dtype, trek_cpu(0));
+    job->status = trek_comm_reduce_scatter(job->comm, all, part, c->op);
+    double *expected = expect(c, job->world, c->count * job->rank, c->count);
+    job->good = matches(c->dtype, part, expected, c->count);
+    free(expected);
+    trek_tensor_release(all);
+    trek_tensor_release(part);
+}
+
+static void check_all_good(const rank_job *jobs, const reduce_case *c)
+{
+    for (int r = 0; r < jobs[0].world; r++) {
+        if (jobs[r].status != TREK_OK || !jobs[r].good)
+            print_error("rank %d of %d, %s, op %d, %d elements: %s\n", r, jobs[0].world, trek_dtype_name(c->dtype), (int)c->op,
+                        (int)c->count, jobs[r].message);
+        assert_int_equal(jobs[r].status, TREK_OK);
+        assert_true(jobs[r].good);
+    }
+}
+
+static void test_reductions(void **state)
+{
+    (void)state;
+    static const int worlds[] = { 1, 2, 3, 5 };
+    static const int64_t counts[] = { 0, 1, 7, 16, 4099 };
+    rank_job jobs[MAX_WORLD];
+    for (int dtype = 0; dtype < TREK_DTYPE_COUNT; dtype++)
+        for (int op = TREK_SUM; op <= TREK_PROD; op++) {
+            bool allowed = dtype == TREK_BOOL ? op == TREK_MAX || op == TREK_MIN : op != TREK_MEAN || trek_dtype_is_float(dtype);
+            for (int w = 0; allowed && w < 4; w++)
+                for (int k = 0; k < 5; k++) {
+                    reduce_case c = { (trek_dtype)dtype, (trek_reduce_op)op, counts[k] };
+                    run_ranks(worlds[w], 30, all_reduce_rank, &c, jobs);
+                    check_all_good(jobs, &c);
+                    run_ranks(worlds[w], 30, reduce_scatter_rank, &c, jobs);
+                    check_all_good(jobs, &c);
+                }
+        }
+}
+
+static void broadcast_and_gather_rank(rank_job *job)
+{
+    const reduce_case *c = job->arg;
+    job->good = true;
+    for (int root = 0; root < job->world; root++) {
+        trek_tensor *tensor = make_values(c->dtype, job->rank, c->count), *expected = make_values(c->dtype, root, c->count);
+        job->status = trek_comm_broadcast(job->comm, tensor, root);
+        job->good &= job->status == TREK_OK &&
+                     memcmp(trek_tensor_data(tensor), trek_tensor_data(expected), (size_t)c->count * trek_dtype_size(c->dtype)) == 0;
+        trek_tensor_release(tensor);
+        trek_tensor_release(expected);
+    }
+    int64_t total = c->count * job->world;
+    trek_tensor *part = make_values(c->dtype, job->rank, c->count);
+    trek_tensor *all = trek_tensor_zeros(trek_shape_make(1, &total), c->dtype, trek_cpu(0));
+    job->status = trek_comm_all_gather(job->comm, part, all);
+    for (int r = 0; r < job->world; r++) {
+        size_t bytes = (size_t)c->count * trek_dtype_size(c->dtype);
+        trek_tensor *expected = make_values(c->dtype, r, c->count);
+        job->good &= memcmp((char *)trek_tensor_data(all) + (size_t)r * bytes, trek_tensor_data(expected), bytes) == 0;
+        trek_tensor_release(expected);
+    }
+    trek_tensor_release(part);
+    trek_tensor_release(all);
+}
+
+static void test_broadcast_and_gather(void **state)
+{
+    (void)state;
+    static const int64_t counts[] = { 1, 9, 3000 };
+    rank_job jobs[MAX_WORLD];
+    for (int dtype = 0; dtype < TREK_DTYPE_COUNT; dtype++)
+        for (int world = 1; world <= MAX_WORLD; world++)
+            for (int k = 0; k < 3; k++) {
+                reduce_case c = { (trek_dtype)dtype, TREK_SUM, counts[k] };
+                run_ranks(world, 30, broadcast_and_gather_rank, &c, jobs);
+                check_all_good(jobs, &c);
+            }
+}
+
+static void nan_rank(rank_job *job)
+{
+    float values[2] = { job->rank == 1 ? NAN : 3.0f, (float)job->rank };
+    job->good = true;
+    for (int op = TREK_MAX; op <= TREK_MIN; op++) {
+        trek_tensor *tensor = trek_tensor_from_data(values, trek_dims(2), TREK_F32, trek_cpu(0));
+        job->status = trek_comm_all_reduce(job->comm, tensor, (trek_reduce_op)op);
+        const float *out = trek_tensor_data(tensor);
+        job->good &= isnan(out[0]) && out[1] == (op == TREK_MAX ? 2.0f : 0.0f);
+        trek_tensor_release(tensor);
+    }
+}
+
+static void test_nan_wins(void **state)
+{
+    (void)state;
+    rank_job jobs[MAX_WORLD];
+    run_ranks(3, 30, nan_rank, NULL, jobs);
+    for (int r = 0; r < 3; r++)
+        assert_true(jobs[r].good);
+}
+
+/* Many calls of mixed size in a row, ranks out of step: slots used in turn must not mix. */
+static void stress_rank(rank_job *job)
+{
+    job->good = true;
+    int64_t big = 1000;
+    for (int i = 0; i < 400 && job->good; i++) {
+        trek_tensor *one = trek_tensor_full(job->rank + i, trek_dims(1), TREK_F64, trek_cpu(0));
+        trek_tensor *many = trek_tensor_full(job->rank * i, trek_shape_make(1, &big), TREK_F32, trek_cpu(0));
+        if ((i + job->rank) % 7 == 0)
+            nanosleep(&(struct timespec){ .tv_nsec = 20000 }, NULL);
+        job->status = trek_comm_all_reduce(job->comm, one, TREK_SUM);
+        job->good = job->status == TREK_OK && trek_tensor_item(one) == job->world * (job->world - 1) / 2 + job->world * i;
+        if (i % 3 == 0) {
+            job->status = trek_comm_all_reduce(job->comm, many, TREK_MAX);
+            job->good &= ((float *)trek_tensor_data(many))[999] == (float)((job->world - 1) * i);
+        }
+        if (i % 5 == 0)
+            job->good &= trek_comm_barrier(job->comm) == TREK_OK;
+        trek_tensor_release(one);
+        trek_tensor_release(many);
+    }
+}
+
+static void test_stress(void **state)
+{
+    (void)state;
+    rank_job jobs[MAX_WORLD];
+    for (int world = 2; world <= MAX_WORLD; world++) {
+        run_ranks(world, 60, stress_rank, NULL, jobs);
+        for (int r = 0; r < world; r++)
+            assert_true(jobs[r].good);
+    }
+}
+
+/* --- failures ----------------------------------------------------------------- */
+
+/* arg: what rank 1 does otherwise: 0 count, 1 dtype, 2 op, 3 kind */
+static void mismatch_rank(rank_job *job)
+{
+    int kind = *(const int *)job->arg;
+    bool odd = job->rank == 1;
+    trek_tensor *tensor = trek_tensor_full(job->rank, odd && kind == 0 ? trek_dims(300) : trek_dims(200),
+                                           odd && kind == 1 ? TREK_F64 : TREK_F32, trek_cpu(0));
+    if (odd && kind == 3)
+        job->status = trek_comm_broadcast(job->comm, tensor, 0);
+    else
+        job->status = trek_comm_all_reduce(job->comm, tensor, odd && kind == 2 ? TREK_MAX : TREK_SUM);
+    trek_tensor *host = trek_tensor_cast(tensor, TREK_F64);
+    job->good = true;
+    for (int64_t i = 0; i < trek_tensor_numel(host); i++)
+        job->good &= ((double *)trek_tensor_data(host))[i] == job->rank;
+    trek_tensor_release(host);
+    strncpy(job->message, trek_error(), sizeof job->message - 1);
+    trek_error_clear();
+    job->later = trek_comm_barrier(job->comm);
+    trek_tensor_release(tensor);
+}
+
+static void test_mismatch(void **state)
+{
+    (void)state;
+    static const char *const theirs[] = { "300 elements", "f64", "max", "broadcast" };
+    rank_job jobs[MAX_WORLD];
+    for (int kind = 0; kind < 4; kind++) {
+        run_ranks(3, 30, mismatch_rank, &kind, jobs);
+        for (int r = 0; r < 3; r++) {
+            assert_int_equal(jobs[r].status, TREK_ERR_COMM);
+            assert_int_equal(jobs[r].later, TREK_ERR_COMM);
+            assert_true(jobs[r].good);
+            assert_non_null(strstr(jobs[r].message, "rank 0"));
+            assert_non_null(strstr(jobs[r].message, "rank 1"));
+            assert_non_null(strstr(jobs[r].message, "all_reduce(sum, f32, 200 elements)"));
+            assert_non_null(strstr(jobs[r].message, theirs[kind]));
+        }
+    }
+}
+
+/* Rank 1's own arguments are wrong: it gets its own error, the others do not wait for the deadline. */
+static void wrong_argument_rank(rank_job *job)
+{
+    trek_tensor *tensor = trek_tensor_zeros(trek_dims(4), job->rank == 1 ? TREK_I64 : TREK_F32, trek_cpu(0));
+    job->status = trek_comm_all_reduce(job->comm, tensor, TREK_MEAN);
+    trek_tensor_release(tensor);
+}
+
+static void test_wrong_argument(void **state)
+{
+    (void)state;
+    rank_job jobs[MAX_WORLD];
+    run_ranks(3, 60, wrong_argument_rank, NULL, jobs);
+    assert_int_equal(jobs[0].status, TREK_ERR_COMM);
+    assert_int_equal(jobs[1].status, TREK_ERR_DTYPE);
+    assert_int_equal(jobs[2].status, TREK_ERR_COMM);
+    assert_non_null(strstr(jobs[0].message, "rank 1"));
+    assert_non_null(strstr(jobs[1].message, "mean"));
+    for (int r = 0; r < 3; r++)
+        assert_true(jobs[r].seconds < 30);
+}
+
+static void late_rank(rank_job *job)
+{
+    trek_tensor *tensor = trek_tensor_full(job->rank, trek_dims(100), TREK_F32, trek_cpu(0));
+    job->status = trek_comm_barrier(job->comm);
+    if (job->rank == 2)
+        nanosleep(&(struct timespec){ .tv_nsec = 400000000 }, NULL);
+    job->status = trek_comm_all_reduce(job->comm, tensor, TREK_SUM);
+    job->good = ((float *)trek_tensor_data(tensor))[50] == (float)job->rank;
+    trek_tensor_release(tensor);
+}
+
+static void test_timeout(void **state)
+{
+    (void)state;
+    rank_job jobs[MAX_WORLD];
+    run_ranks(4, 0.05, late_rank, NULL, jobs);
+    for (int r = 0; r < 4; r++) {
+        assert_int_equal(jobs[r].status, TREK_ERR_TIMEOUT);
+        assert_non_null(strstr(jobs[r].message, "rank 2"));
+        assert_non_null(strstr(jobs[r].message, "all_reduce"));
+        assert_true(jobs[r].good);
+        assert_true(r == 2 || jobs[r].seconds < 0.35);
+    }
+}
+
+static void waiting_rank(rank_job *job)
+{
+    job->status = trek_comm_barrier(job->comm);
+    if (job->rank == 0) { /* aborts instead of coming to the second one */
+        nanosleep(&(struct timespec){ .tv_nsec = 30000000 }, NULL);
+        trek_comm_abort(job->comm, "the user asked for it");
+    }
+    job->status = trek_comm_barrier(job->comm);
+}
+
+static void test_abort(void **state)
+{
+    (void)state;
+    rank_job jobs[MAX_WORLD];
+    run_ranks(3, TREK_OFF, waiting_rank, NULL, jobs);
+    for (int r = 0; r < 3; r++) {
+        assert_int_equal(jobs[r].status, TREK_ERR_CANCELLED);
+        assert_non_null(strstr(jobs[r].message, "the user asked for it"));
+    }
+}
+
+/* Aborts from a thread that is none of the ranks, at any moment of a run of big and small calls. */
+typedef struct abort_case {
+    trek_comm **comms;
+    int after_us;
+} abort_case;
+
+static void busy_rank(rank_job *job)
+{
+    trek_tensor *tensor = trek_tensor_ones(trek_dims(2000), TREK_F32, trek_cpu(0));
+    while ((job->status = trek_comm_all_reduce(job->comm, tensor, TREK_MAX)) == TREK_OK)
+        trek_comm_barrier(job->comm);
+    job->good = ((float *)trek_tensor_data(tensor))[1999] == 1.0f;
+    trek_tensor_release(tensor);
+}
+
+static void test_abort_at_any_time(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 30; i++) {
+        trek_comm *comms[3];
+        rank_job jobs[3];
+        pthread_t threads[3];
+        assert_int_equal(trek_comm_local(NULL, 3, comms), TREK_OK);
+        for (int r = 0; r < 3; r++) {
+            jobs[r] = (rank_job){ .comm = comms[r], .rank = r, .world = 3, .fn = busy_rank };
+            assert_int_equal(pthread_create(&threads[r], NULL, thread_main, &jobs[r]), 0);
+        }
+        nanosleep(&(struct timespec){ .tv_nsec = 37000 * (i + 1) }, NULL);
+        trek_comm_abort(comms[1], NULL);
+        for (int r = 0; r < 3; r++) {
+            pthread_join(threads[r], NULL);
+            trek_comm_free(&comms[r]);
+            assert_null(comms[r]);
+        }
+        for (int r = 0; r < 3; r++) {
+            assert_int_equal(jobs[r].status, TREK_ERR_CANCELLED);
+            assert_true(jobs[r].good);
+        }
+    }
+}
+
+static void leaving_rank(rank_job *job)
+{
+    job->status = trek_comm_barrier(job->comm);
+    if (job->rank == 1)
+        trek_comm_free(&job->comm);
+    else
+        job->status = trek_comm_barrier(job->comm);
+}
+
+static void test_rank_leaves(void **state)
+{
+    (void)state;
+    trek_comm *comms[2];
+    rank_job jobs[2];
+    pthread_t threads[2];
+    assert_int_equal(trek_comm_local(NULL, 2, comms), TREK_OK);
+    for (int r = 0; r < 2; r++) {
+        jobs[r] = (rank_job){ .comm = comms[r], .rank = r, .world = 2, .fn = leaving_rank };
+        assert_int_equal(pthread_create(&threads[r], NULL, thread_main, &jobs[r]), 0);
+    }
+    for (int r = 0; r < 2; r++)
+        pthread_join(threads[r], NULL);
+    assert_int_equal(jobs[0].status, TREK_ERR_PEER);
+    assert_non_null(strstr(jobs[0].message, "rank 1"));
+    trek_comm_free(&comms[0]);
+}
+
+static void test_arguments(void **state)
+{
+    (void)state;
+    trek_comm *comms[1] = { NULL };
+    assert_int_equal(trek_comm_local(NULL, 0, comms), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+    assert_int_equal(trek_comm_local(NULL, 1025, comms), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+    assert_int_equal(trek_comm_local(&(trek_device){ TREK_CUDA, 0 }, 1, comms), TREK_ERR_DEVICE);
+    trek_error_clear();
+    assert_int_equal(trek_comm_local(NULL, 1, comms), TREK_OK);
+    assert_int_equal(trek_comm_set_deadline(comms[0], -2), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+    assert_int_equal(trek_comm_all_reduce(NULL, NULL, TREK_SUM), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+    trek_tensor *tensor = trek_tensor_zeros(trek_dims(2), TREK_F32, trek_cpu(0));
+    assert_int_equal(trek_comm_broadcast(comms[0], tensor, 1), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+    trek_tensor_release(tensor);
+    trek_comm_free(&comms[0]);
+    trek_comm_free(&comms[0]);
+    trek_comm_free(NULL);
+}
+
+/* --- no memory is asked for in a collective -------------------------------------- */
+
+static atomic_long requests;
+
+static void *counting_allocate(size_t bytes, size_t alignment, void *arg)
+{
+    (void)arg;
+    atomic_fetch_add(&requests, 1);
+    return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+}
+
+static void counting_release(void *memory, size_t bytes, void *arg)
+{
+    (void)bytes, (void)arg;
+    free(memory);
+}
+
+static void quiet_rank(rank_job *job)
+{
+    int64_t count = 5000;
+    trek_tensor *tensor = trek_tensor_zeros(trek_shape_make(1, &count), TREK_BF16, trek_cpu(0));
+    trek_comm_barrier(job->comm);
+    long before = atomic_load(&requests);
+    trek_comm_barrier(job->comm);
+    for (int i = 0; i < 20; i++)
+        job->status = trek_comm_all_reduce(job->comm, tensor, TREK_MEAN);
+    trek_comm_barrier(job->comm);
+    job->good = atomic_load(&requests) == before;
+    trek_comm_barrier(job->comm);
+    trek_tensor_release(tensor);
+}
+
+static void test_no_allocation(void **state)
+{
+    (void)state;
+    rank_job jobs[MAX_WORLD];
+    run_ranks(3, 30, quiet_rank, NULL, jobs);
+    assert_true(atomic_load(&requests) > 0); /* the counter is in use */
+    for (int r = 0; r < 3; r++)
+        assert_true(jobs[r].good);
+}
+
+int main(void)
+{
+    trek_allocator counting = { counting_allocate, counting_release, NULL };
+    if (trek_allocator_set(&counting) != TREK_OK)
+        return 1;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_reductions),   cmocka_unit_test(test_broadcast_and_gather),
+        cmocka_unit_test(test_nan_wins),     cmocka_unit_test(test_stress),
+        cmocka_unit_test(test_mismatch),     cmocka_unit_test(test_wrong_argument),
+        cmocka_unit_test(test_timeout),      cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_abort_at_any_time), cmocka_unit_test(test_rank_leaves),
+        cmocka_unit_test(test_arguments),    cmocka_unit_test(test_no_allocation),
+    };
+    return cmocka_run_group_tests_name("comm", tests, NULL, NULL);
+}

@@ -114,14 +114,16 @@ static void merge_dims(walk *w, bool sort)
             swap_dims(w, e, e - 1);
     int last = -1;
     for (int d = 0; d < w->ndim; d++) {
-        if (w->sizes[d] == 1)
+        int64_t size = w->sizes[d];
+        if (size == 1)
             continue;
         bool merge = last >= 0;
         for (int k = 0; merge && k < w->operands; k++)
-            merge = w->strides[k][last] == w->strides[k][d] * w->sizes[d];
-        if (!merge)
-            w->sizes[++last] = 1;
-        w->sizes[last] *= w->sizes[d];
+            merge = w->strides[k][last] == w->strides[k][d] * size;
+        if (merge)
+            w->sizes[last] *= size;
+        else
+            w->sizes[++last] = size; /* may be dimension d itself */
         for (int k = 0; k < w->operands; k++)
             w->strides[k][last] = w->strides[k][d];
     }

@@ -104,6 +104,8 @@ static inline trek_status run(const trek_op *op, trek_var *const *inputs, trek_t
         call.outputs[k] = NULL;
     if (attrs)
         call.attrs = *attrs;
+    else
+        call.attrs.i[0] = 0; /* all that an op without numbers may look at */
     trek_status status = trek_op_run(&call);
     if (status != TREK_OK)
         return status;

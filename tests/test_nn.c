@@ -1,0 +1,752 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nn/: the tree of modules (names, sharing, owners, failures), layers against
+ * numbers worked out by hand, initial values, Sequential's fusing. */
+#include <limits.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "autograd/backward.h"
+#include "autograd/ops.h"
+#include "autograd/var_internal.h"
+#include "nn/init.h"
+#include "nn/layers.h"
+#include "tensor/memory.h"
+
+/* --- an allocator that can be told to fail ----------------------------------- */
+
+static long fail_in = -1, in_use; /* allocations that still succeed (-1: all do); blocks alive */
+
+static void *test_allocate(size_t bytes, size_t alignment, void *arg)
+{
+    (void)arg;
+    if (fail_in == 0)
+        return NULL;
+    if (fail_in > 0)
+        fail_in--;
+    void *memory = NULL;
+    if (posix_memalign(&memory, alignment < sizeof(void *) ? sizeof(void *) : alignment, bytes ? bytes : 1))
+        return NULL;
+    in_use++;
+    return memory;
+}
+
+static void test_release(void *memory, size_t bytes, void *arg)
+{
+    (void)bytes, (void)arg;
+    in_use--;
+    free(memory);
+}
+
+/* --- helpers -------------------------------------------------------------------- */
+
+static void expect_error(trek_status status, const char *part)
+{
+    assert_int_equal(trek_status_get(), status);
+    if (!strstr(trek_error(), part))
+        fail_msg("\"%s\" does not contain \"%s\"", trek_error(), part);
+    trek_error_clear();
+}
+
+static trek_var *numbers(const double *values, trek_shape shape)
+{
+    trek_tensor *wide = trek_tensor_from_data(values, shape, TREK_F64, trek_cpu(0));
+    trek_var *var = trek_var_from(trek_tensor_cast(wide, TREK_F32));
+    trek_tensor_release(wide);
+    return var;
+}
+
+static double at(const trek_var *var, int64_t k)
+{
+    assert_non_null(var);
+    int64_t count = trek_var_numel(var);
+    assert_in_range(k, 0, count - 1);
+    double *values = malloc((size_t)count * sizeof *values);
+    assert_int_equal(trek_tensor_to_host(trek_var_data(var), TREK_F64, values, (size_t)count * sizeof *values), TREK_OK);
+    double value = values[k];
+    free(values);
+    return value;
+}
+
+static void expect_near(double value, double wanted, double tolerance)
+{
+    if (!(fabs(value - wanted) <= tolerance))
+        fail_msg("%.9g is not %.9g +- %g", value, wanted, tolerance);
+}
+
+static void fill(trek_module *module, const char *name, const double *values)
+{
+    trek_var *var = trek_module_find(module, name);
+    assert_non_null(var);
+    trek_tensor *tensor = trek_tensor_from_data(values, trek_var_shape(var), TREK_F64, trek_cpu(0));
+    assert_int_equal(trek_tensor_copy_from(trek_var_data(var), tensor), TREK_OK);
+    trek_tensor_release(tensor);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    fail_in = -1;
+    trek_error_clear();
+    return trek_tape_size() == 0 ? 0 : -1;
+}
+
+/* --- a module of our own ----------------------------------------------------------- */
+
+static int freed;
+
+typedef struct block {
+    trek_module base;
+    trek_module *up, *down;
+    trek_var *scale, *count;
+} block;
+
+static trek_var *block_forward(trek_module *self, trek_var *x)
+{
+    block *m = (block *)self;
+    return trek_mul(trek_forward(m->down, trek_relu(trek_forward(m->up, x))), m->scale);
+}
+
+static void block_free(trek_module *self)
+{
+    (void)self;
+    freed++;
+}
+
+static const trek_module_class block_class = { .name = "block", .size = sizeof(block), .forward = block_forward, .free = block_free };
+
+static trek_module *block_new(int64_t dim)
+{
+    trek_module *m = trek_module_new(&block_class);
+    trek_module_add(m, "up", offsetof(block, up), trek_nn_linear(dim, 2 * dim, trek_cpu(0)));
+    trek_module_add(m, "down", offsetof(block, down), trek_nn_linear(2 * dim, dim, trek_cpu(0)));
+    trek_module_param(m, "scale", offsetof(block, scale), trek_tensor_ones(trek_dims(dim), TREK_F32, trek_cpu(0)));
+    trek_module_buffer(m, "count", offsetof(block, count), trek_tensor_zeros(trek_dims_none(), TREK_I64, trek_cpu(0)));
+    return trek_module_check(m);
+}
+
+static const trek_module_class bare_class = { .name = "bare", .size = sizeof(trek_module), .free = block_free };
+
+static trek_status join_name(const char *name, trek_var *var, void *arg)
+{
+    assert_non_null(var);
+    strcat(strcat(arg, name), " ");
+    return TREK_OK;
+}
+
+static trek_status join_module(const char *name, trek_module *module, void *arg)
+{
+    strcat(strcat(strcat(arg, name), ":"), trek_module_name(module));
+    strcat(arg, " ");
+    return TREK_OK;
+}
+
+static trek_status stop_at_once(const char *name, trek_var *var, void *arg)
+{
+    (void)name, (void)var;
+    ++*(int *)arg;
+    return TREK_ERR_CANCELLED;
+}
+
+static void test_tree(void **state)
+{
+    (void)state;
+    char text[512] = "";
+    int calls = 0;
+    trek_module *m = block_new(3);
+    assert_non_null(m);
+    assert_int_equal(trek_module_each_param(m, join_name, text), TREK_OK);
+    assert_string_equal(text, "scale up.weight up.bias down.weight down.bias ");
+    text[0] = 0;
+    trek_module_each_buffer(m, join_name, text);
+    assert_string_equal(text, "count ");
+    text[0] = 0;
+    trek_module_each(m, join_module, text);
+    assert_string_equal(text, ":block up:linear down:linear ");
+    assert_int_equal(trek_module_each_param(m, stop_at_once, &calls), TREK_ERR_CANCELLED);
+    assert_int_equal(calls, 1);
+    assert_int_equal(trek_module_param_count(m), 3 + 18 + 6 + 18 + 3);
+    assert_ptr_equal(trek_module_find(m, "scale"), ((block *)m)->scale);
+    assert_ptr_equal(trek_module_find(m, "count"), ((block *)m)->count);
+    assert_non_null(trek_module_find(m, "up.bias"));
+    const char *absent[] = { "", "up", "up.", ".scale", "u.bias", "upp.bias", "up.bias.x", "scale.x", "none.at.all" };
+    for (size_t k = 0; k < sizeof absent / sizeof *absent; k++)
+        assert_null(trek_module_find(m, absent[k]));
+    assert_int_equal(trek_status_get(), TREK_OK);
+    char *table = trek_module_summary(m);
+    assert_non_null(strstr(table, "linear(3, 6)"));
+    assert_non_null(strstr(table, "48 parameters, 48 of them trained, 200 bytes"));
+    trek_string_free(table);
+    freed = 0;
+    trek_module_free(&m);
+    assert_null(m);
+    assert_int_equal(freed, 1);
+    trek_module_free(&m);
+    trek_module_free(NULL);
+}
+
+static void test_add_errors(void **state)
+{
+    (void)state;
+    trek_module *m = trek_module_new(&block_class);
+    const char *bad[] = { "", "a.b", NULL };
+    for (int k = 0; k < 3; k++) {
+        freed = 0;
+        assert_null(trek_module_add(m, bad[k], TREK_NO_FIELD, trek_module_new(&bare_class)));
+        expect_error(TREK_ERR_ARGUMENT, "is no name");
+        assert_int_equal(freed, 1); /* taken over on failure, too */
+    }
+    assert_non_null(trek_module_add(m, "a", TREK_NO_FIELD, trek_nn_relu()));
+    assert_null(trek_module_param(m, "a", TREK_NO_FIELD, trek_tensor_ones(trek_dims(2), TREK_F32, trek_cpu(0))));
+    expect_error(TREK_ERR_ARGUMENT, "\"a\" is taken");
+    assert_null(trek_module_param(m, "i", TREK_NO_FIELD, trek_tensor_ones(trek_dims(2), TREK_I64, trek_cpu(0))));
+    expect_error(TREK_ERR_DTYPE, "");
+    size_t offsets[] = { 0, sizeof(trek_module) - 8, sizeof(block), sizeof(block) - 4, sizeof(trek_module) + 1 };
+    for (size_t k = 0; k < sizeof offsets / sizeof *offsets; k++) {
+        assert_null(trek_module_buffer(m, "b", offsets[k], trek_tensor_ones(trek_dims(2), TREK_F32, trek_cpu(0))));
+        expect_error(TREK_ERR_ARGUMENT, "no pointer field");
+    }
+    trek_scope scope = trek_scope_begin();
+    assert_null(trek_forward(m, trek_var_from(trek_tensor_ones(trek_dims(1, 3), TREK_F32, trek_cpu(0)))));
+    expect_error(TREK_ERR_STATE, "could not be made");
+    trek_scope_end(scope);
+    freed = 0;
+    assert_null(trek_module_check(m)); /* frees it */
+    assert_int_equal(freed, 1);
+    expect_error(TREK_ERR_STATE, "could not be made");
+
+    assert_null(trek_module_check(NULL));
+    assert_null(trek_module_add(NULL, "x", TREK_NO_FIELD, trek_nn_relu()));
+    expect_error(TREK_ERR_ARGUMENT, "");
+    m = trek_module_new(&bare_class);
+    trek_module_add(m, "x", TREK_NO_FIELD, NULL);
+    assert_true(m->failed);
+    trek_error_clear();
+    assert_null(trek_module_check(m));
+    trek_error_clear();
+}
+
+static void test_sharing(void **state)
+{
+    (void)state;
+    trek_module *shared = trek_nn_linear(2, 2, trek_cpu(0)), *a = trek_module_new(&bare_class), *b = trek_module_new(&bare_class);
+    trek_module *root = trek_module_new(&bare_class);
+    trek_module_add(a, "layer", TREK_NO_FIELD, shared);
+    trek_module_add(b, "layer", TREK_NO_FIELD, shared);
+    trek_module_share_param(b, "tied", TREK_NO_FIELD, trek_module_find(shared, "weight"));
+    assert_int_equal(shared->owners, 2);
+    trek_module_free(&shared);
+    expect_error(TREK_ERR_STATE, "belongs to another");
+    assert_non_null(shared);
+    trek_module_add(root, "a", TREK_NO_FIELD, a);
+    trek_module_add(root, "b", TREK_NO_FIELD, b);
+    char text[256] = "";
+    trek_module_each_param(root, join_name, text);
+    assert_string_equal(text, "a.layer.weight a.layer.bias ");
+    assert_int_equal(trek_module_param_count(root), 6);
+    assert_ptr_equal(trek_module_find(root, "b.tied"), trek_module_find(root, "a.layer.weight"));
+
+    assert_null(trek_module_add(a, "up", TREK_NO_FIELD, root)); /* would be a cycle */
+    expect_error(TREK_ERR_ARGUMENT, "its own descendant");
+    assert_null(trek_module_add(root, "self", TREK_NO_FIELD, root));
+    expect_error(TREK_ERR_ARGUMENT, "its own descendant");
+    freed = 0;
+    trek_module_free(&root);
+    assert_int_equal(freed, 3);
+}
+
+static void test_deep(void **state)
+{
+    (void)state;
+    enum { DEPTH = 50000 };
+    trek_module *top = trek_nn_linear(1, 1, trek_cpu(0));
+    for (int k = 0; k < DEPTH; k++) {
+        trek_module *outer = trek_module_new(&bare_class);
+        trek_module_add(outer, "x", TREK_NO_FIELD, top);
+        top = outer;
+    }
+    assert_int_equal(trek_module_param_count(top), 2);
+    assert_int_equal(trek_module_train(top, false), TREK_OK);
+    freed = 0;
+    trek_module_free(&top);
+    assert_int_equal(freed, DEPTH);
+}
+
+static trek_var *two_forward(trek_module *self, trek_var *const *inputs, int n)
+{
+    (void)self;
+    return n == 1 ? trek_neg(inputs[0]) : trek_add(inputs[0], inputs[1]);
+}
+
+static trek_var *nothing_forward(trek_module *self, trek_var *x)
+{
+    (void)self, (void)x;
+    return NULL;
+}
+
+static const trek_module_class two_class = { .name = "two", .size = sizeof(trek_module), .forward_many = two_forward };
+static const trek_module_class nothing_class = { .name = "nothing", .size = sizeof(trek_module), .forward = nothing_forward };
+
+static void test_forward(void **state)
+{
+    (void)state;
+    trek_module *m = block_new(3), *two = trek_module_new(&two_class), *nothing = trek_module_new(&nothing_class);
+    trek_module *bare = trek_module_new(&bare_class), *same = trek_nn_identity();
+    trek_scope scope = trek_scope_begin();
+    trek_var *x = numbers((double[]){ 1, 2, 3 }, trek_dims(1, 3)), *pair[] = { x, x };
+    int held = trek_scopes.count;
+    trek_var *y = trek_forward(m, x);
+    assert_non_null(y);
+    assert_int_equal(trek_scopes.count, held + 1); /* the result, and nothing of what was made inside */
+    assert_ptr_equal(trek_forward(same, x), x);
+    assert_int_equal(trek_scopes.count, held + 1); /* x is not owned twice */
+    expect_near(at(trek_forward(two, x), 1), -2, 0);
+    expect_near(at(trek_forward_many(two, pair, 2), 1), 4, 0);
+    assert_ptr_equal(trek_forward_many(same, pair, 1), x);
+    assert_null(trek_forward_many(same, pair, 2));
+    expect_error(TREK_ERR_UNSUPPORTED, "takes one input, not 2");
+    assert_null(trek_forward_many(two, pair, 0));
+    expect_error(TREK_ERR_ARGUMENT, "at least one input");
+    assert_null(trek_forward(nothing, x));
+    expect_error(TREK_ERR_CALLBACK, "nothing: forward gave no result");
+    assert_null(trek_forward(bare, x));
+    expect_error(TREK_ERR_UNSUPPORTED, "no forward");
+    assert_null(trek_forward(NULL, x));
+    expect_error(TREK_ERR_ARGUMENT, "");
+    assert_null(trek_forward(m, trek_forward(NULL, x))); /* the first error stays */
+    expect_error(TREK_ERR_ARGUMENT, "module");
+    assert_int_equal(trek_scope_end(scope), TREK_OK);
+    assert_null(trek_forward(m, NULL));
+    expect_error(TREK_ERR_ARGUMENT, "input");
+    trek_module *all[] = { m, two, nothing, bare, same };
+    for (int k = 0; k < 5; k++)
+        trek_module_free(&all[k]);
+}
+
+static void test_modes_and_moving(void **state)
+{
+    (void)state;
+    trek_module *m = block_new(2);
+    trek_module_train(m, false);
+    assert_false(m->training || ((block *)m)->up->training);
+    trek_module_train(m, true);
+    assert_true(m->training && ((block *)m)->down->training);
+    assert_int_equal(trek_module_freeze(((block *)m)->up, true), TREK_OK);
+    assert_false(trek_var_requires_grad(trek_module_find(m, "up.weight")));
+    assert_true(trek_var_requires_grad(trek_module_find(m, "down.weight")));
+    trek_scope scope = trek_scope_begin();
+    assert_int_equal(trek_backward(trek_sum(trek_forward(m, numbers((double[]){ 1, 2 }, trek_dims(1, 2))), trek_dims_none(), false)),
+                     TREK_OK);
+    trek_scope_end(scope);
+    trek_var *weight = trek_module_find(m, "down.weight");
+    assert_null(trek_var_grad(trek_module_find(m, "up.weight")));
+    double value = at(weight, 0), grad = at(trek_var_grad(weight), 0);
+    assert_int_equal(trek_module_to(m, trek_cpu(1)), TREK_OK);
+    assert_ptr_equal(trek_module_find(m, "down.weight"), weight);
+    assert_int_equal(trek_var_device(weight).index, 1);
+    assert_int_equal(trek_var_device(trek_var_grad(weight)).index, 1);
+    assert_int_equal(trek_var_device(trek_module_find(m, "count")).index, 1);
+    expect_near(at(weight, 0), value, 0);
+    expect_near(at(trek_var_grad(weight), 0), grad, 0);
+    trek_seed(5);
+    assert_int_equal(trek_module_reset(m), TREK_OK);
+    double first = at(weight, 0);
+    assert_true(first != value);
+    trek_seed(5);
+    trek_module_reset(m);
+    expect_near(at(weight, 0), first, 0);
+    trek_module_free(&m);
+}
+
+static void test_params(void **state)
+{
+    (void)state;
+    trek_module *m = block_new(2);
+    trek_params *params = trek_module_params(m), *own = trek_params_new();
+    assert_int_equal(trek_params_count(params), 5);
+    assert_string_equal(trek_params_name(params, 4), "down.bias");
+    assert_ptr_equal(trek_params_var(params, 0), ((block *)m)->scale);
+    assert_null(trek_params_var(params, 5));
+    expect_error(TREK_ERR_ARGUMENT, "5 is not below 5");
+    assert_int_equal(trek_params_add(own, NULL, ((block *)m)->scale), TREK_OK);
+    assert_string_equal(trek_params_name(own, 0), "param0");
+    assert_int_equal(trek_params_add(own, "again", ((block *)m)->scale), TREK_ERR_ARGUMENT);
+    expect_error(TREK_ERR_ARGUMENT, "in the list already");
+    trek_module_free(&m); /* the lists keep the parameters */
+    expect_near(at(trek_params_var(own, 0), 1), 1, 0);
+    trek_params_free(&params);
+    trek_params_free(&own);
+    assert_null(own);
+    trek_params_free(&own);
+}
+
+/* --- layers --------------------------------------------------------------------------- */
+
+static void test_linear_and_sequential(void **state)
+{
+    (void)state;
+    trek_module *linear = trek_nn_linear(2, 3, trek_cpu(0));
+    fill(linear, "weight", (double[]){ 1, 2, -3, 4, 5, -6 });
+    fill(linear, "bias", (double[]){ 0.5, -1, 2 });
+    for (int exact = 0; exact < 2; exact++) {
+        trek_module *fused = trek_nn_sequential(2, (trek_module *[]){ linear, exact ? trek_nn_gelu() : trek_nn_relu() });
+        trek_scope scope = trek_scope_begin();
+        trek_var *x = numbers((double[]){ 1, 2, -1, 0.5 }, trek_dims(2, 2)), *weight = trek_module_find(linear, "weight");
+        trek_var *y = trek_forward(linear, x), *act = exact ? trek_gelu(y) : trek_relu(y), *z = trek_forward(fused, x);
+        const double wanted[] = { 5.5, 4, -5, 0.5, 4, -6 };
+        for (int k = 0; k < 6; k++) {
+            expect_near(at(y, k), wanted[k], 1e-6);
+            expect_near(at(z, k), at(act, k), 1e-6);
+            expect_near(at(z, k), exact ? wanted[k] * 0.5 * erfc(-wanted[k] * M_SQRT1_2) : fmax(wanted[k], 0), 1e-5);
+        }
+        double plain[6];
+        trek_backward(trek_sum(trek_mul(act, act), trek_dims_none(), false));
+        for (int k = 0; k < 6; k++)
+            plain[k] = at(trek_var_grad(weight), k);
+        trek_var_zero_grad(weight);
+        trek_backward(trek_sum(trek_mul(z, z), trek_dims_none(), false));
+        for (int k = 0; k < 6; k++)
+            expect_near(at(trek_var_grad(weight), k), plain[k], 1e-4);
+        trek_var_zero_grad(weight);
+        trek_scope_end(scope);
+        linear->owners++; /* held for the second round */
+        trek_module_free(&fused);
+        linear->owners--;
+    }
+    trek_module_free(&linear);
+    assert_null(trek_nn_linear(0, 3, trek_cpu(0)));
+    expect_error(TREK_ERR_ARGUMENT, "in must be at least 1, not 0");
+}
+
+static void test_sequential(void **state)
+{
+    (void)state;
+    trek_module *m = trek_nn_sequential(0, NULL), *twice = trek_nn_leaky_relu(0.5);
+    trek_scope scope = trek_scope_begin();
+    trek_var *x = numbers((double[]){ -4, 4 }, trek_dims(2));
+    assert_ptr_equal(trek_forward(m, x), x);
+    for (int k = 0; k < 40; k++) { /* more than one run of scopes */
+        assert_int_equal(trek_nn_sequential_add(m, k < 2 ? twice : trek_nn_identity()), TREK_OK);
+        int held = trek_scopes.count;
+        expect_near(at(trek_forward(m, x), 0), k == 0 ? -2 : -1, 0);
+        assert_int_equal(trek_scopes.count, held + 1);
+    }
+    for (int k = 0; k < 40; k++)
+        trek_nn_sequential_add(m, trek_nn_tanh());
+    int held = trek_scopes.count;
+    double wanted = -1;
+    for (int k = 0; k < 40; k++)
+        wanted = tanh(wanted);
+    expect_near(at(trek_forward(m, x), 0), wanted, 1e-5);
+    assert_int_equal(trek_scopes.count, held + 1);
+    trek_nn_sequential_add(m, trek_nn_linear(3, 3, trek_cpu(0)));
+    assert_null(trek_forward(m, x));
+    expect_error(TREK_ERR_SHAPE, "linear");
+    trek_scope_end(scope);
+    char text[64] = "";
+    trek_module_each_param(m, join_name, text);
+    assert_string_equal(text, "80.weight 80.bias ");
+    trek_module_free(&m);
+
+    freed = 0;
+    trek_module *same = trek_module_new(&bare_class);
+    assert_null(trek_nn_sequential(4, (trek_module *[]){ same, trek_module_new(&bare_class), NULL, same }));
+    assert_int_equal(freed, 2);
+    expect_error(TREK_ERR_ARGUMENT, "");
+    trek_module *relu = trek_nn_relu();
+    assert_int_equal(trek_nn_sequential_add(relu, trek_nn_relu()), TREK_ERR_ARGUMENT);
+    expect_error(TREK_ERR_ARGUMENT, "relu is no sequential");
+    trek_module_free(&relu);
+}
+
+static void test_batch_norm(void **state)
+{
+    (void)state;
+    trek_module *m = trek_nn_batch_norm1d(2, trek_cpu(0));
+    trek_module *average = trek_nn_batch_norm1d_with(&(trek_batch_norm_opts){ .features = 2, .momentum = TREK_OFF });
+    trek_module *own = trek_nn_batch_norm1d_with(&(trek_batch_norm_opts){ .features = 2, .no_running_stats = true, .no_affine = true });
+    trek_module *flat = trek_nn_batch_norm2d(2, trek_cpu(0));
+    trek_scope scope = trek_scope_begin();
+    trek_var *x = numbers((double[]){ 1, 10, 3, 30, 5, 20 }, trek_dims(3, 2)); /* means 3, 20; variances 8/3, 200/3; unbiased 4, 100 */
+    trek_var *z = numbers((double[]){ 5, 0, 5, 0, 8, 0 }, trek_dims(3, 2));    /* mean 6 */
+    trek_var *y = trek_forward(m, x);
+    expect_near(at(y, 0), -2 / sqrt(8.0 / 3 + 1e-5), 1e-5);
+    expect_near(at(y, 3), 10 / sqrt(200.0 / 3 + 1e-5), 1e-5);
+    expect_near(at(trek_module_find(m, "running_mean"), 0), 0.3, 1e-6);
+    expect_near(at(trek_module_find(m, "running_mean"), 1), 2, 1e-6);
+    expect_near(at(trek_module_find(m, "running_var"), 0), 0.9 + 0.4, 1e-6);
+    expect_near(at(trek_module_find(m, "running_var"), 1), 0.9 + 10, 1e-5);
+    assert_int_equal((int)trek_var_item(trek_module_find(m, "num_batches_tracked")), 1);
+    trek_forward(average, x);
+    trek_forward(average, z);
+    expect_near(at(trek_module_find(average, "running_mean"), 0), 4.5, 1e-5);
+    trek_module_train(m, false);
+    trek_module_train(own, false);
+    expect_near(at(trek_forward(m, x), 0), (1 - 0.3) / sqrt(1.3 + 1e-5), 1e-5);
+    expect_near(at(trek_forward(own, x), 0), -2 / sqrt(8.0 / 3 + 1e-5), 1e-5);
+    assert_int_equal((int)trek_var_item(trek_module_find(m, "num_batches_tracked")), 1);
+    assert_int_equal(trek_module_param_count(own), 0);
+    assert_non_null(trek_forward(m, numbers((double[]){ 1, 2 }, trek_dims(1, 2)))); /* fine in eval */
+    trek_module_train(m, true);
+    assert_null(trek_forward(m, numbers((double[]){ 1, 2 }, trek_dims(1, 2))));
+    expect_error(TREK_ERR_SHAPE, "more than 1 value for each channel");
+    assert_int_equal((int)trek_var_item(trek_module_find(m, "num_batches_tracked")), 1);
+    assert_null(trek_forward(flat, x));
+    expect_error(TREK_ERR_SHAPE, "batch_norm2d: needs [N, C, H, W], got [3, 2]");
+    assert_non_null(trek_forward(flat, trek_reshape(numbers((double[]){ 1, 2, 3, 4, 5, 6, 7, 8 }, trek_dims(8)), trek_dims(1, 2, 2, 2))));
+    assert_null(trek_forward(m, numbers((double[]){ 1, 2, 3, 4, 5, 6 }, trek_dims(2, 3))));
+    trek_error_clear();
+    trek_scope_end(scope);
+    trek_module *all[] = { m, average, own, flat };
+    for (int k = 0; k < 4; k++)
+        trek_module_free(&all[k]);
+}
+
+static void test_norm_embedding_dropout(void **state)
+{
+    (void)state;
+    trek_module *norm = trek_nn_layer_norm(3, trek_cpu(0)), *drop = trek_nn_dropout(0.25);
+    trek_module *table =
+        trek_nn_embedding_with(&(trek_embedding_opts){ .num = 4, .dim = 2, .padding_idx = INT64_MIN, .device = trek_cpu(0) });
+    trek_scope scope = trek_scope_begin();
+    fill(norm, "weight", (double[]){ 1, 2, 1 });
+    fill(norm, "bias", (double[]){ 0, 1, 0 });
+    trek_var *y = trek_forward(norm, numbers((double[]){ 1, 2, 6 }, trek_dims(1, 3)));
+    expect_near(at(y, 0), -2 / sqrt(14.0 / 3 + 1e-5), 1e-5);
+    expect_near(at(y, 1), 1 - 2 / sqrt(14.0 / 3 + 1e-5), 1e-5);
+    assert_null(trek_forward(norm, numbers((double[]){ 1, 2 }, trek_dims(1, 2))));
+    expect_error(TREK_ERR_SHAPE, "must be [3], got [1, 2]");
+
+    trek_var *weight = trek_module_find(table, "weight");
+    expect_near(at(weight, 0), 0, 0);
+    expect_near(at(weight, 1), 0, 0);
+    assert_true(at(weight, 2) != 0);
+    trek_var *rows = trek_var_from(trek_tensor_from_data((int64_t[]){ 0, 3, 3 }, trek_dims(3), TREK_I64, trek_cpu(0)));
+    y = trek_forward(table, rows);
+    expect_near(at(y, 5), at(weight, 7), 0);
+    trek_backward(trek_sum(y, trek_dims_none(), false));
+    expect_near(at(trek_var_grad(weight), 0), 0, 0);
+    expect_near(at(trek_var_grad(weight), 7), 2, 0);
+    assert_null(trek_nn_embedding_with(&(trek_embedding_opts){ .num = 4, .dim = 2, .padding_idx = 4 }));
+    expect_error(TREK_ERR_ARGUMENT, "padding_idx 4 is outside 4 rows");
+
+    trek_var *ones = trek_var_from(trek_tensor_ones(trek_dims(4096), TREK_F32, trek_cpu(0)));
+    double sum = 0, values[4096];
+    y = trek_forward(drop, ones);
+    trek_tensor_to_host(trek_var_data(y), TREK_F64, values, sizeof values);
+    for (int k = 0; k < 4096; k++) {
+        assert_true(values[k] == 0 || fabs(values[k] - 4.0 / 3) < 1e-6);
+        sum += values[k];
+    }
+    expect_near(sum / 4096, 1, 0.05);
+    trek_module_train(drop, false);
+    assert_ptr_equal(trek_forward(drop, ones), ones);
+    trek_scope_end(scope);
+    assert_null(trek_nn_dropout(1.5));
+    expect_error(TREK_ERR_ARGUMENT, "not be 1.5");
+    trek_module_free(&norm);
+    trek_module_free(&drop);
+    trek_module_free(&table);
+}
+
+static void test_conv_and_pool(void **state)
+{
+    (void)state;
+    trek_module *m = trek_nn_sequential(4, (trek_module *[]){ trek_nn_conv2d(1, 1, 2, trek_cpu(0)), trek_nn_max_pool2d(2),
+                                                              trek_nn_adaptive_avg_pool2d(1, 1), trek_nn_flatten() });
+    assert_non_null(m);
+    fill(m, "0.weight", (double[]){ 1, 0, 0, 2 });
+    fill(m, "0.bias", (double[]){ 0.5 });
+    trek_scope scope = trek_scope_begin();
+    trek_var *x = numbers((double[]){ 1, 2, 3, 4, 5, 6, 7, 8, 9 }, trek_dims(1, 1, 3, 3));
+    trek_var *y = trek_forward(m, x);
+    assert_int_equal(trek_var_ndim(y), 2);
+    expect_near(at(y, 0), 5 + 2 * 9 + 0.5, 1e-5);
+    trek_scope_end(scope);
+    trek_module_free(&m);
+
+    m = trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = 4, .out = 6, .kernel = { 3, 5 }, .groups = 2, .no_bias = true });
+    assert_int_equal(trek_module_param_count(m), 6 * 2 * 3 * 5);
+    trek_var *weight = trek_module_find(m, "weight");
+    for (int k = 0; k < 180; k++)
+        assert_true(fabs(at(weight, k)) <= 1 / sqrt(30.0));
+    trek_module_free(&m);
+    assert_null(trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = 4, .out = 6, .kernel = { 3 }, .groups = 4 }));
+    expect_error(TREK_ERR_ARGUMENT, "4 groups do not divide 4 channels in and 6 out");
+    assert_null(trek_nn_max_pool2d(0));
+    expect_error(TREK_ERR_ARGUMENT, "max_pool2d: kernel must be at least 1");
+}
+
+static void test_activations(void **state)
+{
+    (void)state;
+    trek_module *layers[] = { trek_nn_relu(),       trek_nn_tanh(), trek_nn_sigmoid(), trek_nn_softmax(-1), trek_nn_log_softmax(0),
+                              trek_nn_leaky_relu(0.1), trek_nn_gelu(), trek_nn_gelu_with(&(trek_gelu_opts){ .tanh = true }), trek_nn_silu() };
+    double e = exp(1), s = exp(-2) + e;
+    double inner = tanh(sqrt(2 / M_PI) * (-2 - 0.044715 * 8));
+    double wanted[] = { 0, tanh(-2), 1 / (1 + exp(2)), exp(-2) / s, -2 - log(s), -0.2, -erfc(M_SQRT2), -(1 + inner), -2 / (1 + exp(2)) };
+    trek_scope scope = trek_scope_begin();
+    trek_var *x = numbers((double[]){ -2, 1 }, trek_dims(2));
+    for (int k = 0; k < 9; k++) {
+        expect_near(at(trek_forward(layers[k], x), 0), wanted[k], 1e-5);
+        trek_module_free(&layers[k]);
+    }
+    trek_scope_end(scope);
+}
+
+/* --- initial values -------------------------------------------------------------------- */
+
+static void moments(const trek_var *var, double *mean, double *deviation, double *low, double *high)
+{
+    int64_t count = trek_var_numel(var);
+    double *values = malloc((size_t)count * sizeof *values), sum = 0, squares = 0;
+    trek_tensor_to_host(trek_var_data(var), TREK_F64, values, (size_t)count * sizeof *values);
+    *low = INFINITY, *high = -INFINITY;
+    for (int64_t k = 0; k < count; k++) {
+        sum += values[k];
+        squares += values[k] * values[k];
+        *low = fmin(*low, values[k]);
+        *high = fmax(*high, values[k]);
+    }
+    free(values);
+    *mean = sum / (double)count;
+    *deviation = sqrt(squares / (double)count - *mean * *mean);
+}
+
+static void expect_moments(const trek_var *var, double mean, double deviation, double bound)
+{
+    double m, d, low, high;
+    moments(var, &m, &d, &low, &high);
+    expect_near(m, mean, 0.02 * deviation);
+    expect_near(d, deviation, 0.02 * deviation);
+    assert_true(low >= -bound && high <= bound);
+}
+
+static void test_init(void **state)
+{
+    (void)state;
+    trek_tensor *tensor = trek_tensor_zeros(trek_dims(200, 50, 2, 1), TREK_F32, trek_cpu(0)); /* fan_in 100, fan_out 400 */
+    trek_var *p = trek_var_new(tensor, true);
+    trek_tensor_release(tensor);
+    trek_seed(11);
+    trek_init_xavier_uniform(p, 1);
+    expect_moments(p, 0, sqrt(2.0 / 500), sqrt(6.0 / 500));
+    trek_init_xavier_normal(p, 2);
+    expect_moments(p, 0, 2 * sqrt(2.0 / 500), INFINITY);
+    trek_init_kaiming_uniform(p, NULL);
+    expect_moments(p, 0, sqrt(2.0 / 100), sqrt(6.0 / 100));
+    trek_init_kaiming_normal(p, &(trek_kaiming_opts){ .mode = TREK_FAN_OUT, .nonlinearity = TREK_NONLINEARITY_TANH });
+    expect_moments(p, 0, 5.0 / 3 / 20, INFINITY);
+    trek_init_trunc_normal(p, 0, 1, -1, 1);
+    expect_moments(p, 0, 0.539560, 1); /* sqrt(1 - 2 phi(1) / (2 Phi(1) - 1)) */
+    trek_init_uniform(p, -3, -1);
+    expect_moments(p, -2, 2 / sqrt(12.0), 3);
+    trek_init_constant(p, 0.1);
+    expect_near(at(p, 0), (float)0.1, 0);
+    assert_true(trek_var_requires_grad(p));
+    trek_var_release(p);
+}
+
+static void test_init_details(void **state)
+{
+    (void)state;
+    trek_tensor *tensor = trek_tensor_zeros(trek_dims(3, 5), TREK_F64, trek_cpu(0)), *line = trek_tensor_zeros(trek_dims(3), TREK_F32, trek_cpu(0));
+    trek_var *p = trek_var_new(tensor, true), *flat = trek_var_new(line, true);
+    trek_tensor_release(tensor);
+    trek_tensor_release(line);
+    assert_int_equal(trek_init_orthogonal(p, 2), TREK_OK);
+    for (int i = 0; i < 3; i++) {
+        for (int j = 0; j < 3; j++) {
+            double dot = 0;
+            for (int k = 0; k < 5; k++)
+                dot += at(p, 5 * i + k) * at(p, 5 * j + k);
+            expect_near(dot, i == j ? 4 : 0, 1e-12);
+        }
+    }
+    trek_init_trunc_normal(p, 0, 1, 5, 6); /* far out in a tail */
+    for (int k = 0; k < 15; k++)
+        assert_true(at(p, k) >= 5 && at(p, k) <= 6);
+    assert_int_equal(trek_init_kaiming_uniform(flat, NULL), TREK_ERR_SHAPE);
+    expect_error(TREK_ERR_SHAPE, "at least 2 dimensions, not [3]");
+    assert_int_equal(trek_init_normal(flat, 0, -1), TREK_ERR_ARGUMENT);
+    expect_error(TREK_ERR_ARGUMENT, "not negative");
+    trek_scope scope = trek_scope_begin();
+    assert_int_equal(trek_init_zeros(trek_neg(flat)), TREK_ERR_STATE);
+    expect_error(TREK_ERR_STATE, "only leaves");
+    trek_var *y = trek_sum(trek_mul(flat, flat), trek_dims_none(), false);
+    trek_init_ones(flat); /* backward needs the old values */
+    assert_int_equal(trek_backward(y), TREK_ERR_STATE);
+    trek_error_clear();
+    trek_scope_end(scope);
+    trek_var_release(p);
+    trek_var_release(flat);
+    expect_near(trek_init_gain(TREK_NONLINEARITY_LEAKY_RELU, sqrt(5)), sqrt(1.0 / 3), 1e-12);
+}
+
+/* --- no memory --------------------------------------------------------------------------- */
+
+static trek_module *build(void)
+{
+    trek_module *m = trek_nn_sequential(3, (trek_module *[]){ trek_nn_linear(40, 30, trek_cpu(0)), trek_nn_relu(), trek_nn_batch_norm1d(30, trek_cpu(0)) });
+    trek_nn_sequential_add(m, block_new(30));
+    return trek_module_check(m);
+}
+
+static void test_no_memory(void **state)
+{
+    (void)state;
+    trek_module *m = build(); /* fills caches that stay */
+    trek_module_free(&m);
+    bool done = false;
+    for (long k = 0; !done && k < 2000; k++) {
+        freed = 0;
+        trek_memory_release_cached(trek_cpu(0));
+        long before = in_use;
+        fail_in = k;
+        m = build();
+        trek_params *params = m ? trek_module_params(m) : NULL;
+        char *table = params ? trek_module_summary(m) : NULL;
+        done = table != NULL;
+        fail_in = -1;
+        if (!done)
+            assert_int_equal(trek_status_get(), TREK_ERR_MEMORY);
+        trek_error_clear();
+        trek_string_free(table);
+        trek_params_free(&params);
+        trek_module_free(&m);
+        trek_memory_release_cached(trek_cpu(0));
+        if (k > 50)
+            assert_true(in_use <= before + 8); /* nothing piles up */
+    }
+    assert_true(done);
+}
+
+int main(void)
+{
+    trek_allocator_set(&(trek_allocator){ test_allocate, test_release, NULL });
+    trek_seed(1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_tree, teardown),
+        cmocka_unit_test_teardown(test_add_errors, teardown),
+        cmocka_unit_test_teardown(test_sharing, teardown),
+        cmocka_unit_test_teardown(test_deep, teardown),
+        cmocka_unit_test_teardown(test_forward, teardown),
+        cmocka_unit_test_teardown(test_modes_and_moving, teardown),
+        cmocka_unit_test_teardown(test_params, teardown),
+        cmocka_unit_test_teardown(test_linear_and_sequential, teardown),
+        cmocka_unit_test_teardown(test_sequential, teardown),
+        cmocka_unit_test_teardown(test_batch_norm, teardown),
+        cmocka_unit_test_teardown(test_norm_embedding_dropout, teardown),
+        cmocka_unit_test_teardown(test_conv_and_pool, teardown),
+        cmocka_unit_test_teardown(test_activations, teardown),
+        cmocka_unit_test_teardown(test_init, teardown),
+        cmocka_unit_test_teardown(test_init_details, teardown),
+        cmocka_unit_test_teardown(test_no_memory, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

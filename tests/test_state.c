@@ -1,0 +1,482 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* State files: what is written can be read by others, what is read is not
+ * trusted, and a failure changes neither the module nor the file before. */
+#include <dirent.h>
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "nn/layers.h"
+#include "nn/state.h"
+#include "tensor/memory.h"
+
+static char folder[64], path[96];
+
+static void expect_error(trek_status status, const char *part)
+{
+    assert_int_equal(trek_status_get(), status);
+    if (!strstr(trek_error(), part))
+        fail_msg("\"%s\" does not contain \"%s\"", trek_error(), part);
+    trek_error_clear();
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    trek_error_clear();
+    unlink(path);
+    return 0;
+}
+
+static size_t read_file(unsigned char *bytes, size_t room)
+{
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    size_t count = fread(bytes, 1, room, file);
+    fclose(file);
+    return count;
+}
+
+static void write_file(const void *bytes, size_t count)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, count, file), count);
+    fclose(file);
+}
+
+static int files_in_folder(void)
+{
+    int count = 0;
+    DIR *directory = opendir(folder);
+    assert_non_null(directory);
+    for (struct dirent *entry; (entry = readdir(directory));)
+        count += entry->d_name[0] != '.';
+    closedir(directory);
+    return count;
+}
+
+/* Sum of all elements of all parameters and buffers, each weighted by its place: changes with any of them. */
+static trek_status add_up(const char *name, trek_var *var, void *sum)
+{
+    (void)name;
+    int64_t count = trek_var_numel(var);
+    double *values = malloc((size_t)count * sizeof *values);
+    trek_status status = trek_tensor_to_host(trek_var_data(var), TREK_F64, values, (size_t)count * sizeof *values);
+    for (int64_t k = 0; k < count; k++)
+        *(double *)sum += values[k] * (double)(k + 1);
+    free(values);
+    return status;
+}
+
+static double fingerprint(trek_module *module)
+{
+    double sum = 0;
+    trek_module_each_param(module, add_up, &sum);
+    trek_module_each_buffer(module, add_up, &sum);
+    return sum;
+}
+
+static trek_module *model(void)
+{
+    return trek_nn_sequential(4, (trek_module *[]){ trek_nn_linear(3, 5, trek_cpu(0)), trek_nn_batch_norm1d(5, trek_cpu(0)),
+                                                    trek_nn_relu(), trek_nn_linear(5, 2, trek_cpu(0)) });
+}
+
+/* --- what is written ------------------------------------------------------------- */
+
+static void test_layout(void **state)
+{
+    (void)state;
+    unsigned char bytes[4096];
+    trek_state *s = trek_state_new();
+    trek_tensor *flag = trek_tensor_from_data((unsigned char[]){ 1, 0, 1 }, trek_dims(3), TREK_BOOL, trek_cpu(0));
+    trek_tensor *wide = trek_tensor_from_data((int64_t[]){ -2 }, trek_dims_none(), TREK_I64, trek_cpu(0));
+    assert_int_equal(trek_state_add(s, "fl\"ag\n", flag), TREK_OK);
+    assert_int_equal(trek_state_add(s, "n", wide), TREK_OK);
+    assert_int_equal(trek_state_add_alias(s, "m", "n"), TREK_OK);
+    assert_int_equal(trek_state_set_text(s, "step", "12"), TREK_OK);
+    assert_int_equal(trek_state_write(s, path), TREK_OK);
+    trek_tensor_release(flag);
+    trek_tensor_release(wide);
+    trek_state_free(&s);
+    size_t count = read_file(bytes, sizeof bytes), header = bytes[0] + 256u * bytes[1];
+    assert_int_equal((header + 8) % 64, 0);
+    assert_int_equal(count, 8 + header + 8 + 3);
+    const char *wanted = "{\"__metadata__\":{\"format\":\"pt\",\"step\":\"12\",\"trek.aliases\":\"{\\\"m\\\":\\\"n\\\"}\"},"
+                         "\"n\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]},"
+                         "\"fl\\\"ag\\u000a\":{\"dtype\":\"BOOL\",\"shape\":[3],\"data_offsets\":[8,11]}}";
+    assert_memory_equal(bytes + 8, wanted, strlen(wanted));
+    assert_memory_equal(bytes + 8 + header, "\xfe\xff\xff\xff\xff\xff\xff\xff\1\0\1", 11);
+    s = trek_state_read(path);
+    assert_non_null(s);
+    assert_int_equal(trek_state_count(s), 2);
+    assert_string_equal(trek_state_name(s, 1), "fl\"ag\n");
+    assert_string_equal(trek_state_text(s, "step"), "12");
+    assert_null(trek_state_text(s, "trek.aliases"));
+    assert_ptr_equal(trek_state_find(s, "m"), trek_state_tensor(s, 0));
+    assert_int_equal((int)trek_tensor_item(trek_state_find(s, "m")), -2);
+    assert_null(trek_state_find(s, "k"));
+    assert_int_equal(trek_status_get(), TREK_OK);
+    trek_state_free(&s);
+}
+
+static void test_dtypes(void **state)
+{
+    (void)state;
+    trek_state *s = trek_state_new();
+    char name[16];
+    for (int d = 0; d < TREK_DTYPE_COUNT; d++) {
+        trek_tensor *ramp = trek_tensor_arange(0, 2, 1, TREK_I64, trek_cpu(0)), *cast = trek_tensor_cast(ramp, (trek_dtype)d);
+        snprintf(name, sizeof name, "d%d", d);
+        assert_int_equal(trek_state_add(s, name, cast), TREK_OK);
+        trek_tensor_release(ramp);
+        trek_tensor_release(cast);
+    }
+    trek_tensor *none = trek_tensor_zeros(trek_dims(3, 0, 2), TREK_F32, trek_cpu(0));
+    trek_state_add(s, "none", none);
+    trek_tensor_release(none);
+    assert_int_equal(trek_state_write(s, path), TREK_OK);
+    trek_state_free(&s);
+    s = trek_state_read(path);
+    assert_int_equal(trek_state_count(s), TREK_DTYPE_COUNT + 1);
+    for (int d = 0; d < TREK_DTYPE_COUNT; d++) {
+        double values[2];
+        snprintf(name, sizeof name, "d%d", d);
+        trek_tensor *tensor = trek_state_find(s, name);
+        assert_int_equal(trek_tensor_dtype(tensor), d);
+        trek_tensor_to_host(tensor, TREK_F64, values, sizeof values);
+        assert_true(values[0] == 0 && values[1] == 1);
+    }
+    assert_true(trek_shape_equal(trek_tensor_shape(trek_state_find(s, "none")), trek_dims(3, 0, 2)));
+    trek_state_free(&s);
+}
+
+/* --- modules there and back --------------------------------------------------------- */
+
+static void test_module(void **state)
+{
+    (void)state;
+    trek_seed(1);
+    trek_module *a = model(), *b = model();
+    trek_state_report report;
+    trek_tensor *place = trek_var_data(trek_module_find(b, "3.weight"));
+    double first = fingerprint(a);
+    assert_true(first != fingerprint(b));
+    assert_int_equal(trek_state_save(a, path), TREK_OK);
+    assert_int_equal(files_in_folder(), 1);
+    assert_int_equal(trek_state_load(b, path, &report), TREK_OK);
+    assert_int_equal(report.loaded, 4 + 2 + 3);
+    assert_string_equal(report.text, "");
+    assert_true(fingerprint(b) == first);
+    assert_ptr_equal(trek_var_data(trek_module_find(b, "3.weight")), place);
+    trek_state *s = trek_state_of(a); /* a copy */
+    assert_int_equal(trek_module_reset(a), TREK_OK);
+    assert_true(fingerprint(a) != first);
+    assert_int_equal(trek_state_apply(s, a), TREK_OK);
+    assert_true(fingerprint(a) == first);
+    trek_state_free(&s);
+    trek_module_free(&a);
+    trek_module_free(&b);
+}
+
+static const trek_module_class bare_class = { .name = "bare", .size = sizeof(trek_module) };
+
+static void test_tied(void **state)
+{
+    (void)state;
+    trek_module *m = trek_module_new(&bare_class), *layer = trek_nn_linear(2, 2, trek_cpu(0));
+    trek_module_add(m, "a", TREK_NO_FIELD, layer);
+    trek_module_add(m, "b", TREK_NO_FIELD, layer);
+    trek_module_share_param(m, "tied", TREK_NO_FIELD, trek_module_find(layer, "weight"));
+    trek_state *s = trek_state_of(m);
+    assert_int_equal(trek_state_count(s), 2);
+    assert_string_equal(trek_state_name(s, 0), "tied");
+    assert_ptr_equal(trek_state_find(s, "b.weight"), trek_state_tensor(s, 0));
+    trek_state_free(&s);
+    double first = fingerprint(m);
+    assert_int_equal(trek_state_save(m, path), TREK_OK);
+    trek_module_reset(m);
+    assert_int_equal(trek_state_load(m, path, NULL), TREK_OK);
+    assert_true(fingerprint(m) == first);
+
+    /* The file's aliases serve a module that does not tie; another writer may have kept another of the names. */
+    trek_module *plain = trek_module_new(&bare_class);
+    trek_module_add(plain, "a", TREK_NO_FIELD, trek_nn_linear(2, 2, trek_cpu(0)));
+    trek_module_add(plain, "b", TREK_NO_FIELD, trek_nn_linear(2, 2, trek_cpu(0)));
+    assert_int_equal(trek_state_load(plain, path, NULL), TREK_OK);
+    double a = trek_var_numel(trek_module_find(plain, "a.bias")) ? ((float *)trek_tensor_data(trek_var_data(trek_module_find(plain, "a.bias"))))[1] : 0;
+    assert_true(a == ((float *)trek_tensor_data(trek_var_data(trek_module_find(plain, "b.bias"))))[1]);
+    s = trek_state_new();
+    trek_tensor *weight = trek_tensor_full(7, trek_dims(2, 2), TREK_F32, trek_cpu(0)), *bias = trek_tensor_zeros(trek_dims(2), TREK_F32, trek_cpu(0));
+    trek_state_add(s, "b.weight", weight);
+    trek_state_add(s, "a.bias", bias);
+    assert_int_equal(trek_state_apply(s, m), TREK_OK);
+    assert_true(((float *)trek_tensor_data(trek_var_data(trek_module_find(m, "tied"))))[3] == 7);
+    trek_tensor_release(weight);
+    trek_tensor_release(bias);
+    trek_state_free(&s);
+    trek_module_free(&m);
+    trek_module_free(&plain);
+}
+
+static void test_mismatch(void **state)
+{
+    (void)state;
+    trek_module *a = model(), *b = trek_nn_sequential(3, (trek_module *[]){ trek_nn_linear(3, 4, trek_cpu(0)), trek_nn_relu(),
+                                                                            trek_nn_linear_with(&(trek_linear_opts){ .in = 5, .out = 2, .dtype = TREK_F64 }) });
+    trek_state_report report;
+    double before = fingerprint(b);
+    trek_state_save(a, path);
+    assert_int_equal(trek_state_load(b, path, &report), TREK_ERR_ARGUMENT);
+    assert_int_equal(report.missing, 2);
+    assert_int_equal(report.unexpected, 7);
+    assert_int_equal(report.differing, 2);
+    assert_non_null(strstr(trek_error(), "2 missing: 2.weight, 2.bias"));
+    assert_non_null(strstr(trek_error(), "3.weight"));
+    expect_error(TREK_ERR_ARGUMENT, "0.weight (f32 [5, 3] in the state, f32 [4, 3] in the module)");
+    assert_true(fingerprint(b) == before);
+
+    /* Casting must be asked for. */
+    trek_module *wide = trek_nn_sequential(1, (trek_module *[]){ trek_nn_linear_with(&(trek_linear_opts){ .in = 3, .out = 5, .dtype = TREK_F64 }) });
+    trek_module_add(wide, "more", TREK_NO_FIELD, trek_nn_linear(1, 1, trek_cpu(0)));
+    trek_state_load_opts opts = { .allow_unexpected = true, .allow_missing = true };
+    before = fingerprint(wide);
+    assert_int_equal(trek_state_load_with(wide, path, &opts, &report), TREK_ERR_ARGUMENT);
+    expect_error(TREK_ERR_ARGUMENT, "2 different: 0.weight (f32 [5, 3] in the state, f64 [5, 3] in the module)");
+    opts.cast = true;
+    opts.allow_missing = false;
+    assert_int_equal(trek_state_load_with(wide, path, &opts, &report), TREK_ERR_ARGUMENT);
+    expect_error(TREK_ERR_ARGUMENT, "2 missing: more.weight, more.bias");
+    assert_true(fingerprint(wide) == before);
+    opts.allow_missing = true;
+    assert_int_equal(trek_state_load_with(wide, path, &opts, &report), TREK_OK);
+    assert_int_equal(report.loaded, 2);
+    double value = ((float *)trek_tensor_data(trek_var_data(trek_module_find(a, "0.weight"))))[4];
+    assert_true(((double *)trek_tensor_data(trek_var_data(trek_module_find(wide, "0.weight"))))[4] == value);
+    trek_module_free(&a);
+    trek_module_free(&b);
+    trek_module_free(&wide);
+}
+
+/* --- files that are not well-formed ----------------------------------------------------- */
+
+static void write_safetensors(const char *header, size_t data_bytes)
+{
+    unsigned char bytes[4096] = { 0 };
+    size_t length = strlen(header);
+    for (int k = 0; k < 8; k++)
+        bytes[k] = (unsigned char)((uint64_t)length >> 8 * k);
+    memcpy(bytes + 8, header, length);
+    write_file(bytes, 8 + length + data_bytes);
+}
+
+typedef struct bad_file {
+    const char *header;
+    size_t data_bytes;
+    const char *message;
+} bad_file;
+
+static const bad_file bad_files[] = {
+    { "", 0, "'{' expected" },
+    { " {}", 0, "'{' expected at once" },
+    { "{} x", 0, "after the header's end" },
+    { "{", 0, "'\"' expected" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}", 4, "'}' expected" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},}", 4, "'\"' expected" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, "stands there twice" },
+    { "{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "stands there twice" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, "needs dtype, shape and data_offsets" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"x\":1}}", 4, "unknown field" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, "do not fit" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,0]}}", 4, "do not fit" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 4, "beyond the end" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, "leaves a gap" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 5, "1 bytes at the end" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}", 12, "overlaps" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}", 4, "not negative" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1.0],\"data_offsets\":[0,4]}}", 4, "plain integer" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1e0],\"data_offsets\":[0,4]}}", 4, "plain integer" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[01],\"data_offsets\":[0,4]}}", 4, "plain integer" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[9223372036854775808],\"data_offsets\":[0,4]}}", 4, "too large" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,4],\"data_offsets\":[0,0]}}", 0, "do not fit" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,4]}}", 4, "more dimensions" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,4]}}", 4, "']' expected" },
+    { "{\"a\":{\"dtype\":\"BOOL\",\"shape\":[1],\"data_offsets\":[0,1]}}\x02", 0, "after the header's end" },
+    { "{\"\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "without a name" },
+    { "{\"\xff\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "not UTF-8" },
+    { "{\"\xed\xa0\x80\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "not UTF-8" },
+    { "{\"\xc0\x80\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "not UTF-8" },
+    { "{\"a\\x\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "unknown escape" },
+    { "{\"\\ud800\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "surrogate" },
+    { "{\"\\ud800\\u0041\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "surrogate" },
+    { "{\"\\u0000\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "no character" },
+    { "{\"\\u00g0\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "hexadecimal" },
+    { "{\"a\n\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "without an end" },
+    { "{\"a", 0, "without an end" },
+    { "{\"a\\", 0, "unknown escape" },
+    { "{\"__metadata__\":{\"a\":1}}", 0, "'\"' expected" },
+    { "{\"__metadata__\":{\"a\":\"1\",\"a\":\"2\"}}", 0, "stands there twice" },
+    { "{\"__metadata__\":{},\"__metadata__\":{}}", 0, "stands there twice" },
+    { "{\"__metadata__\":{\"trek.aliases\":\"{\\\"a\\\":\\\"b\\\"}\"}}", 0, "an alias of a tensor that is not there" },
+    { "{\"__metadata__\":{\"trek.aliases\":\"{}}\"}}", 0, "after the list of aliases" },
+    { "{\"__metadata__\":{\"trek.aliases\":\"\"}}", 0, "'{' expected" },
+    { "{\"a\":[[[[[[[[[[]]]]]]]]]]}", 0, "'{' expected" },
+};
+
+static void test_bad_files(void **state)
+{
+    (void)state;
+    for (size_t k = 0; k < sizeof bad_files / sizeof *bad_files; k++) {
+        write_safetensors(bad_files[k].header, bad_files[k].data_bytes);
+        assert_null(trek_state_read(path));
+        expect_error(TREK_ERR_FORMAT, bad_files[k].message);
+    }
+    write_safetensors("{\"a\":{\"dtype\":\"F8_E4M3\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1);
+    assert_null(trek_state_read(path));
+    expect_error(TREK_ERR_UNSUPPORTED, "a has dtype F8_E4M3");
+    write_file("\x01\0\0\0", 4);
+    assert_null(trek_state_read(path));
+    expect_error(TREK_ERR_FORMAT, "too short");
+    write_file("\xff\xff\xff\xff\xff\xff\xff\x7f{}", 10);
+    assert_null(trek_state_read(path));
+    expect_error(TREK_ERR_FORMAT, "does not fit");
+    write_file("\x03\0\0\0\0\0\0\0{}", 10);
+    assert_null(trek_state_read(path));
+    expect_error(TREK_ERR_FORMAT, "does not fit");
+    assert_null(trek_state_read(folder));
+    expect_error(TREK_ERR_IO, "regular file");
+    unlink(path);
+    assert_null(trek_state_read(path));
+    expect_error(TREK_ERR_IO, "No such file");
+    write_safetensors("{}  ", 0);
+    trek_state *s = trek_state_read(path);
+    assert_int_equal(trek_state_count(s), 0);
+    trek_state_free(&s);
+    write_safetensors("{ \"\\u00e9\\ud83d\\ude00\" : { \"shape\" : [ ] , \"data_offsets\" : [ 0 , 1 ] , \"dtype\" : \"U8\" } }", 1);
+    s = trek_state_read(path);
+    assert_string_equal(trek_state_name(s, 0), "\xc3\xa9\xf0\x9f\x98\x80");
+    trek_state_free(&s);
+}
+
+/* Whatever one byte of a file becomes, reading ends, with a state or an error, and a module stays whole. */
+static void test_damaged_files(void **state)
+{
+    (void)state;
+    static unsigned char bytes[8192];
+    trek_module *m = model();
+    trek_state_save(m, path);
+    size_t count = read_file(bytes, sizeof bytes), header = 8 + bytes[0] + 256u * bytes[1];
+    assert_in_range(count, header, sizeof bytes - 1);
+    double before = fingerprint(m);
+    static const unsigned char values[] = { 0, '"', '{', ']', '9', 0x80, 0xff };
+    for (size_t k = 0; k < header; k++) {
+        unsigned char kept = bytes[k];
+        for (size_t v = 0; v < sizeof values; v++) {
+            bytes[k] = values[v];
+            write_file(bytes, count);
+            trek_state *s = trek_state_read(path);
+            assert_true((s != NULL) == (trek_status_get() == TREK_OK));
+            if (s && trek_state_apply(s, m) == TREK_OK)
+                assert_true(fingerprint(m) == before);
+            trek_state_free(&s);
+            trek_error_clear();
+        }
+        bytes[k] = kept;
+    }
+    for (size_t k = 0; k < count; k += 7) { /* cut off */
+        write_file(bytes, k);
+        assert_int_not_equal(trek_state_load(m, path, NULL), TREK_OK);
+        trek_error_clear();
+    }
+    assert_true(fingerprint(m) == before);
+    trek_module_free(&m);
+}
+
+/* --- failing to write --------------------------------------------------------------------- */
+
+static void test_failed_write(void **state)
+{
+    (void)state;
+    unsigned char before[8192], after[8192];
+    trek_module *m = model(), *big = trek_nn_linear(100, 1000, trek_cpu(0));
+    assert_int_equal(trek_state_save(m, path), TREK_OK);
+    size_t count = read_file(before, sizeof before);
+    struct rlimit limit, small;
+    getrlimit(RLIMIT_FSIZE, &limit);
+    small = limit;
+    small.rlim_cur = 100000;
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &small);
+    assert_int_equal(trek_state_save(big, path), TREK_ERR_IO);
+    setrlimit(RLIMIT_FSIZE, &limit);
+    expect_error(TREK_ERR_IO, "File too large");
+    assert_int_equal(read_file(after, sizeof after), count);
+    assert_memory_equal(before, after, count);
+    assert_int_equal(files_in_folder(), 1);
+    assert_int_equal(trek_state_save(m, "/nowhere/at/all"), TREK_ERR_IO);
+    expect_error(TREK_ERR_IO, "No such file");
+    assert_int_equal(trek_state_save(m, folder), TREK_ERR_IO); /* a directory is not replaced */
+    expect_error(TREK_ERR_IO, "rename");
+    assert_int_equal(files_in_folder(), 1);
+    trek_module_free(&m);
+    trek_module_free(&big);
+}
+
+static void test_arguments(void **state)
+{
+    (void)state;
+    trek_state *s = trek_state_new();
+    trek_tensor *tensor = trek_tensor_ones(trek_dims(1), TREK_F32, trek_cpu(0));
+    const char *bad[] = { NULL, "", "__metadata__", "\xff" };
+    for (int k = 0; k < 4; k++) {
+        assert_int_equal(trek_state_add(s, bad[k], tensor), TREK_ERR_ARGUMENT);
+        trek_error_clear();
+    }
+    char name[16];
+    for (int k = 0; k < 500; k++) { /* the table of names grows */
+        snprintf(name, sizeof name, "n%d", k);
+        assert_int_equal(trek_state_add(s, name, tensor), TREK_OK);
+    }
+    assert_int_equal(trek_state_add(s, "n77", tensor), TREK_ERR_ARGUMENT);
+    expect_error(TREK_ERR_ARGUMENT, "\"n77\" is taken");
+    assert_int_equal(trek_state_add_alias(s, "x", "y"), TREK_ERR_ARGUMENT);
+    expect_error(TREK_ERR_ARGUMENT, "not there");
+    assert_ptr_equal(trek_state_find(s, "n499"), tensor);
+    assert_int_equal(trek_state_set_text(s, "k", "a"), TREK_OK);
+    assert_int_equal(trek_state_set_text(s, "k", "b"), TREK_OK);
+    assert_string_equal(trek_state_text(s, "k"), "b");
+    trek_tensor_release(tensor);
+    trek_state_free(&s);
+    assert_null(s);
+    trek_state_free(&s);
+    assert_int_equal(trek_state_save(NULL, path), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+    assert_int_equal(trek_state_count(NULL), 0);
+}
+
+int main(void)
+{
+    strcpy(folder, "/tmp/trek-state-XXXXXX");
+    if (!mkdtemp(folder))
+        return 1;
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_layout, teardown),     cmocka_unit_test_teardown(test_dtypes, teardown),
+        cmocka_unit_test_teardown(test_module, teardown),     cmocka_unit_test_teardown(test_tied, teardown),
+        cmocka_unit_test_teardown(test_mismatch, teardown),   cmocka_unit_test_teardown(test_bad_files, teardown),
+        cmocka_unit_test_teardown(test_damaged_files, teardown), cmocka_unit_test_teardown(test_failed_write, teardown),
+        cmocka_unit_test_teardown(test_arguments, teardown),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    rmdir(folder);
+    return failed;
+}

@@ -1,0 +1,422 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A step on N ranks against a step on one: gradients from the same parameters,
+ * parameters after free steps, bits from run to run and among ranks. The model
+ * has dropout, a layer norm, a weight used twice, a frozen one, one that is
+ * never used, and a branch that only the ranks with a marked sample take. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "autograd/backward.h"
+#include "autograd/ops.h"
+#include "distributed/stepper_ranks.h"
+#include "distributed/trainer.h"
+#include "graph/flow.h"
+#include "nn/layers.h"
+
+enum { IN = 6, HIDDEN = 12, CLASSES = 4, STEPS = 20, MAX_PARAMS = 16, MAX_ELEMENTS = 1024 };
+
+/* --- numbers that need no generator --------------------------------------------------- */
+
+static double number(uint32_t stream, uint32_t k)
+{
+    uint32_t h = stream * 0x9e3779b9u ^ (k + 0x7f4a7c15u) * 0x85ebca6bu;
+    h ^= h >> 16, h *= 0x7feb352du, h ^= h >> 15, h *= 0x846ca68bu, h ^= h >> 16;
+    return (double)(h >> 8) * 0x1p-23 - 1;
+}
+
+static trek_tensor *numbers(uint32_t stream, double scale, trek_shape shape, trek_dtype dtype, trek_device device)
+{
+    int64_t count = trek_shape_numel(shape);
+    double *values = malloc((size_t)count * sizeof *values);
+    for (int64_t i = 0; i < count; i++)
+        values[i] = scale * number(stream, (uint32_t)i);
+    trek_tensor *wide = trek_tensor_from_data(values, shape, TREK_F64, device);
+    trek_tensor *cast = trek_tensor_cast(wide, dtype);
+    trek_tensor_release(wide);
+    free(values);
+    return cast;
+}
+
+/* --- the model --------------------------------------------------------------------------- */
+
+typedef struct fixed_module {
+    trek_module base;
+    trek_var *weight;
+} fixed_module;
+
+static trek_var *fixed_forward(trek_module *self, trek_var *x) { return trek_matmul(x, ((fixed_module *)self)->weight); }
+static const trek_module_class fixed_class = { .name = "fixed", .size = sizeof(fixed_module), .forward = fixed_forward };
+
+typedef struct net {
+    trek_module base;
+    trek_module *drop, *fixed;
+    trek_var *w1, *b1, *gain, *shift, *branch, *unused, *w3, *b3;
+} net;
+
+/* Whether a row of x is marked, by its first column. */
+static bool any_marked(const trek_var *x)
+{
+    trek_tensor *host = trek_tensor_contiguous(trek_var_data(x));
+    trek_tensor *wide = trek_tensor_cast(host, TREK_F64);
+    const double *values = trek_tensor_data(wide);
+    bool found = false;
+    for (int64_t i = 0; i < trek_var_size(x, 0); i++)
+        found |= values[i * IN] > 1.5;
+    trek_tensor_release(host);
+    trek_tensor_release(wide);
+    return found;
+}
+
+static trek_var *net_forward(trek_module *self, trek_var *x)
+{
+    net *m = (net *)self;
+    trek_var *h = trek_gelu(trek_layer_norm(trek_linear(x, m->w1, m->b1), m->gain, m->shift, 1, 1e-5));
+    h = trek_forward(m->drop, h);
+    if (any_marked(x)) {
+        trek_var *mark = trek_cast(trek_gt_scalar(trek_narrow(x, 1, 0, 1), 1.5), trek_var_dtype(x));
+        h = trek_add(h, trek_mul(mark, m->branch));
+    }
+    h = trek_tanh(trek_forward(m->fixed, trek_matmul(h, m->w1)));
+    return trek_linear(h, m->w3, m->b3);
+}
+
+static const trek_module_class net_class = { .name = "net", .size = sizeof(net), .forward = net_forward };
+
+static trek_module *fixed_new(trek_dtype dtype, trek_device device)
+{
+    trek_module *m = trek_module_new(&fixed_class);
+    trek_module_param(m, "weight", offsetof(fixed_module, weight), numbers(9, 0.6, trek_dims(IN, IN), dtype, device));
+    return trek_module_check(m);
+}
+
+static trek_module *net_new(trek_dtype dtype, trek_device device)
+{
+    trek_module *m = trek_module_new(&net_class);
+    trek_module_add(m, "drop", offsetof(net, drop), trek_nn_dropout(0.3));
+    trek_module_add(m, "fixed", offsetof(net, fixed), fixed_new(dtype, device));
+    trek_module_param(m, "w1", offsetof(net, w1), numbers(1, 0.5, trek_dims(HIDDEN, IN), dtype, device));
+    trek_module_param(m, "b1", offsetof(net, b1), numbers(2, 0.5, trek_dims(HIDDEN), dtype, device));
+    trek_module_param(m, "gain", offsetof(net, gain), numbers(3, 1, trek_dims(HIDDEN), dtype, device));
+    trek_module_param(m, "shift", offsetof(net, shift), numbers(4, 0.5, trek_dims(HIDDEN), dtype, device));
+    trek_module_param(m, "branch", offsetof(net, branch), numbers(5, 0.5, trek_dims(HIDDEN), dtype, device));
+    trek_module_param(m, "unused", offsetof(net, unused), numbers(6, 0.5, trek_dims(3), dtype, device));
+    trek_module_param(m, "w3", offsetof(net, w3), numbers(7, 0.7, trek_dims(CLASSES, IN), dtype, device));
+    trek_module_param(m, "b3", offsetof(net, b3), numbers(8, 0.5, trek_dims(CLASSES), dtype, device));
+    return trek_module_check(m);
+}
+
+static trek_graph *build(trek_device device, void *arg)
+{
+    return trek_flow_build(trek_flow_from(net_new(*(const trek_dtype *)arg, device)));
+}
+
+/* --- one training run ------------------------------------------------------------------------ */
+
+typedef struct run_case {
+    trek_dtype dtype;
+    trek_optimizer_spec optimizer;
+    double max_norm, max_value;
+    int world, batch, passes;
+    bool separate;
+} run_case;
+
+/* Row-major elements of all parameters, one after another. */
+typedef struct record {
+    int n_params;
+    int64_t starts[MAX_PARAMS + 1];
+    char names[MAX_PARAMS][24];
+    bool has_grad[MAX_PARAMS];
+    double params[STEPS + 1][MAX_ELEMENTS], grads[STEPS][MAX_ELEMENTS], losses[STEPS], norms[STEPS];
+} record;
+
+typedef struct listing {
+    record *to;
+    double *values;
+    bool grads, write;
+    int k;
+} listing;
+
+static trek_status each_param(const char *name, trek_var *param, void *arg)
+{
+    listing *l = arg;
+    record *to = l->to;
+    int k = l->k++;
+    int64_t count = trek_var_numel(param);
+    to->n_params = k + 1;
+    to->starts[k + 1] = to->starts[k] + count;
+    assert_true(k < MAX_PARAMS && to->starts[k + 1] <= MAX_ELEMENTS);
+    strncpy(to->names[k], name, sizeof to->names[k] - 1);
+    double *values = l->values + to->starts[k];
+    if (l->write) {
+        trek_tensor *wide = trek_tensor_from_data(values, trek_var_shape(param), TREK_F64, trek_var_device(param));
+        trek_status status = trek_tensor_copy_from(trek_var_data(param), wide);
+        trek_tensor_release(wide);
+        return status;
+    }
+    trek_var *source = l->grads ? trek_var_grad(param) : param;
+    if (l->grads)
+        to->has_grad[k] = source != NULL;
+    if (!source) {
+        memset(values, 0, (size_t)count * sizeof *values);
+        return TREK_OK;
+    }
+    return trek_tensor_to_host(trek_var_data(source), TREK_F64, values, (size_t)count * sizeof *values);
+}
+
+static void list(trek_graph *graph, record *to, double *values, bool grads, bool write)
+{
+    listing l = { to, values, grads, write, 0 };
+    assert_int_equal(trek_module_each_param(trek_graph_module(graph), each_param, &l), TREK_OK);
+}
+
+static trek_var *inputs(const run_case *c, int step, int pass)
+{
+    int64_t rows = c->batch;
+    double *values = malloc((size_t)rows * IN * sizeof *values);
+    for (int64_t i = 0; i < rows * IN; i++)
+        values[i] = number(100 + (uint32_t)(step * 7 + pass), (uint32_t)i);
+    values[(rows - 1) * IN] = 2; /* the marked one */
+    trek_tensor *wide = trek_tensor_from_data(values, trek_dims(rows, IN), TREK_F64, trek_cpu(0));
+    trek_var *x = trek_var_from(trek_tensor_cast(wide, c->dtype));
+    trek_tensor_release(wide);
+    free(values);
+    return x;
+}
+
+static trek_var *labels(const run_case *c, int step, int pass)
+{
+    int64_t rows = c->batch, values[64];
+    for (int64_t i = 0; i < rows; i++)
+        values[i] = (int64_t)((number(900 + (uint32_t)(step * 7 + pass), (uint32_t)i) + 1) * CLASSES / 2);
+    return trek_var_from(trek_tensor_from_data(values, trek_dims(rows), TREK_I64, trek_cpu(0)));
+}
+
+static trek_graph *set_up(run_case *c)
+{
+    trek_graph *graph = build(trek_cpu(0), &c->dtype);
+    assert_non_null(graph);
+    trek_status status = trek_trainer_setup(graph, &(trek_trainer_opts){
+        .build_replica = build, .arg = &c->dtype, .ranks = c->world, .optimizer = c->optimizer,
+        .max_grad_norm = c->max_norm, .max_grad_value = c->max_value, .share = c->separate ? TREK_OFF : 0, .bucket_bytes = 2048 });
+    if (status != TREK_OK)
+        print_error("%s\n", trek_error());
+    assert_int_equal(status, TREK_OK);
+    assert_int_equal(trek_graph_world_size(graph), c->world);
+    /* frozen through the child, after set-up: replicas must follow */
+    net *model = (net *)trek_graph_module(graph)->children[0].module;
+    assert_ptr_equal(model->base.klass, &net_class);
+    assert_int_equal(trek_module_freeze(model->fixed, true), TREK_OK);
+    return graph;
+}
+
+/* Trains STEPS steps. from: each step begins at its parameters; NULL: freely. */
+static trek_graph *train(run_case *c, record *to, record *from)
+{
+    trek_graph *graph = set_up(c);
+    trek_seed(77);
+    memset(to, 0, sizeof *to);
+    for (int step = 0; step < STEPS; step++) {
+        if (from) {
+            list(graph, from, from->params[step], false, true);
+            assert_int_equal(trek_graph_parameters_changed(graph), TREK_OK);
+        }
+        list(graph, to, to->params[step], false, false);
+        for (int pass = 0; pass < c->passes; pass++) {
+            trek_scope scope = trek_scope_begin();
+            trek_var *loss = trek_cross_entropy(trek_graph_forward(graph, inputs(c, step, pass)), labels(c, step, pass));
+            trek_graph_backward(graph, loss);
+            if (trek_status_get() != TREK_OK)
+                print_error("%s\n", trek_error());
+            assert_int_equal(trek_status_get(), TREK_OK);
+            to->losses[step] += trek_var_item(loss);
+            trek_scope_end(scope);
+        }
+        assert_int_equal(trek_graph_reduce(graph), TREK_OK);
+        list(graph, to, to->grads[step], true, false);
+        assert_int_equal(trek_graph_step(graph), TREK_OK);
+        to->norms[step] = trek_graph_grad_norm(graph);
+    }
+    list(graph, to, to->params[STEPS], false, false);
+    assert_int_equal(trek_tape_size(), 0);
+    return graph;
+}
+
+/* --- comparing ------------------------------------------------------------------------------------ */
+
+static double difference(const record *shape, int k, const double *got, const double *expected)
+{
+    double error = 0, size = 0;
+    for (int64_t i = shape->starts[k]; i < shape->starts[k + 1]; i++) {
+        error += (got[i] - expected[i]) * (got[i] - expected[i]);
+        size += expected[i] * expected[i];
+    }
+    return error == 0 ? 0 : sqrt(error / size);
+}
+
+static void expect_close(const record *shape, const run_case *c, int step, const char *what, const double *got,
+                         const double *expected, double tolerance)
+{
+    for (int k = 0; k < shape->n_params; k++) {
+        double error = difference(shape, k, got, expected);
+        if (!(error <= tolerance))
+            print_error("%s of %s, step %d: relative difference %g; %s, %d ranks, batch %d, %d passes%s\n", what, shape->names[k], step,
+                        error, trek_dtype_name(c->dtype), c->world, c->batch, c->passes, c->separate ? ", own arenas" : "");
+        assert_true(error <= tolerance);
+    }
+}
+
+static run_case kinds(int k, trek_dtype dtype)
+{
+    run_case c = { .dtype = dtype };
+    switch (k) {
+    case 0:
+        c.optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 });
+        break;
+    case 1:
+        c.optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9, .weight_decay = 0.01 });
+        break;
+    case 2:
+        c.optimizer = trek_adam((trek_adam_opts){ .lr = 0.01 });
+        break;
+    default:
+        c.optimizer = trek_adamw((trek_adam_opts){ .lr = 0.01 });
+        c.max_norm = 0.05;
+        c.max_value = 0.01;
+    }
+    return c;
+}
+
+static const int worlds[] = { 1, 2, 3, 5 }, batches[] = { 1, 7, 64 };
+static record one, many, again;
+
+/* The frozen and the unused parameter stay as they are, the others move. */
+static void expect_moved(const record *r)
+{
+    for (int k = 0; k < r->n_params; k++) {
+        bool stays = strstr(r->names[k], "unused") || strstr(r->names[k], "fixed");
+        size_t bytes = (size_t)(r->starts[k + 1] - r->starts[k]) * sizeof(double);
+        bool same = memcmp(r->params[0] + r->starts[k], r->params[STEPS] + r->starts[k], bytes) == 0;
+        assert_true(same == stays);
+        assert_true(r->has_grad[k] == !stays);
+    }
+}
+
+static void compare_worlds(trek_dtype dtype, int batch, int passes, bool separate)
+{
+    for (int kind = 0; kind < 4; kind++) {
+        run_case c = kinds(kind, dtype);
+        c.batch = batch;
+        c.passes = passes;
+        c.world = 1;
+        trek_graph *graph = train(&c, &one, NULL);
+        trek_graph_free(&graph);
+        expect_moved(&one);
+        c.separate = separate;
+        for (int w = separate ? 1 : 0; w < 4; w++) {
+            c.world = worlds[w];
+            graph = train(&c, &many, &one);
+            trek_graph_free(&graph);
+            for (int step = 0; step < STEPS; step++) {
+                expect_close(&one, &c, step, "gradient", many.grads[step], one.grads[step], dtype == TREK_F64 ? 1e-12 : 1e-5);
+                assert_true(fabs(many.losses[step] - one.losses[step]) <= (dtype == TREK_F64 ? 1e-12 : 1e-5) * fabs(one.losses[step]));
+                assert_true(c.max_norm == 0 || fabs(many.norms[step] / one.norms[step] - 1) < 1e-5);
+            }
+            if (dtype != TREK_F64)
+                continue;
+            graph = train(&c, &many, NULL);
+            trek_graph_free(&graph);
+            expect_close(&one, &c, STEPS, "parameters", many.params[STEPS], one.params[STEPS], 1e-10);
+            expect_moved(&many);
+        }
+    }
+}
+
+static void test_f64_one_pass(void **state)
+{
+    (void)state;
+    for (int b = 0; b < 3; b++)
+        compare_worlds(TREK_F64, batches[b], 1, false);
+}
+
+static void test_f64_more_passes(void **state)
+{
+    (void)state;
+    compare_worlds(TREK_F64, 7, 2, false);
+    compare_worlds(TREK_F64, 7, 3, false);
+    compare_worlds(TREK_F64, 64, 3, false);
+}
+
+static void test_f32(void **state)
+{
+    (void)state;
+    for (int b = 0; b < 3; b++)
+        compare_worlds(TREK_F32, batches[b], b + 1, false);
+}
+
+static void test_own_arenas(void **state)
+{
+    (void)state;
+    compare_worlds(TREK_F64, 7, 2, true);
+    compare_worlds(TREK_F32, 64, 1, true);
+}
+
+/* --- bits -------------------------------------------------------------------------------------------- */
+
+static void test_bits_from_run_to_run(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 4; kind++)
+        for (int w = 1; w < 4; w++)
+            for (int separate = 0; separate < 2; separate++) {
+                run_case c = kinds(kind, TREK_F32);
+                c.world = worlds[w];
+                c.batch = 7;
+                c.passes = 2;
+                c.separate = separate;
+                trek_graph *graph = train(&c, &many, NULL);
+                trek_graph_free(&graph);
+                graph = train(&c, &again, NULL);
+                trek_graph_free(&graph);
+                assert_memory_equal(many.params, again.params, sizeof many.params);
+                assert_memory_equal(many.grads, again.grads, sizeof many.grads);
+            }
+}
+
+static void test_bits_among_ranks(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 4; kind++)
+        for (int w = 1; w < 4; w++) {
+            run_case c = kinds(kind, TREK_F32);
+            c.world = worlds[w];
+            c.batch = 64;
+            c.passes = 1;
+            c.separate = true;
+            trek_graph *graph = train(&c, &many, NULL);
+            for (int r = 1; r < c.world; r++) {
+                trek_graph *replica = trek_graph_replica(graph, r);
+                assert_non_null(replica);
+                memset(&again, 0, sizeof again);
+                list(replica, &again, again.params[STEPS], false, false);
+                assert_memory_equal(again.params[STEPS], many.params[STEPS], sizeof again.params[STEPS]);
+            }
+            trek_graph_free(&graph);
+        }
+}
+
+int main(void)
+{
+    trek_log_set(TREK_LOG_ERROR, NULL, NULL); /* more ranks than cores is what this is about */
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_f64_one_pass),  cmocka_unit_test(test_f64_more_passes),      cmocka_unit_test(test_f32),
+        cmocka_unit_test(test_own_arenas),    cmocka_unit_test(test_bits_from_run_to_run), cmocka_unit_test(test_bits_among_ranks),
+    };
+    return cmocka_run_group_tests_name("exact", tests, NULL, NULL);
+}

@@ -1,0 +1,278 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The works of trek-bench in PyTorch, from the same weights and samples.
+
+    peer.py [--threads N] [--compile] [--repetitions N] [--ms N] NAME...
+    peer.py --serve NAME ...      the protocol of trek-bench --serve, see bench.c
+    peer.py --first-step          one training step, then the resident memory beside the model
+
+PyTorch's best settings: fused optimizers, gradients set to None, inference mode where no
+gradient is asked. Threads and the environment are the driver's business.
+"""
+import argparse
+import json
+import os
+import sys
+import time
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+POOL, CHECKED_STEPS, CLASSES, CHAIN, OPS = 8, 10, 10, 100, 100
+
+
+def hash32(seed, count):
+    """As bench_hash in common.c, for indices 0..count-1."""
+    with np.errstate(over="ignore"):
+        x = np.arange(count, dtype=np.uint32) + np.uint32(seed * 0x9E3779B9 & 0xFFFFFFFF)
+        x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+        x = (x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+        return x ^ (x >> np.uint32(16))
+
+
+def uniform(seed, count):
+    return (hash32(seed, count) >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-23) - np.float32(1)
+
+
+def fill(shape, seed, shift=0.0, scale=1.0):
+    count = int(np.prod(shape))
+    return torch.from_numpy((np.float32(shift) + np.float32(scale) * uniform(seed, count)).reshape(shape))
+
+
+def digest(tensor):
+    values = tensor.detach().numpy().reshape(-1)
+    some, weights = values[::97].astype(np.float64), uniform(9, values.size)[::97].astype(np.float64)
+    return float(np.sum(some * weights) / np.sqrt(some.size))
+
+
+# -- one op, and a chain of them --------------------------------------------------
+
+
+class Op:
+    per = OPS
+
+    def __init__(self, op, count):
+        self.op, self.x, self.y = op, fill((count,), 1), fill((count,), 2)
+        self.checks = self.op(self.x, self.y).tolist()
+
+    def run(self, times):
+        op, x, y = self.op, self.x, self.y
+        with torch.inference_mode():
+            for _ in range(times * OPS):
+                op(x, y)
+
+
+class Chain:
+    per = CHAIN
+
+    def __init__(self, both):
+        self.x = fill((1,), 1).requires_grad_()
+        self.y = fill((1,), 2, 1, 0.01).requires_grad_(both)
+        self.run(1)
+        self.checks = [self.x.grad.item()] + ([self.y.grad.item()] if both else [])
+
+    def run(self, times):
+        for _ in range(times):
+            result, factor = self.x, self.y
+            for _ in range(CHAIN):
+                result = result * factor
+            self.x.grad = self.y.grad = None
+            result.backward()
+
+
+# -- training steps -----------------------------------------------------------------
+
+
+def mlp(sizes, norm=False):
+    layers = []
+    for k in range(len(sizes) - 1):
+        layers.append(nn.Linear(sizes[k], sizes[k + 1]))
+        if k + 2 < len(sizes):
+            layers += [nn.LayerNorm(sizes[k + 1]), nn.GELU()] if norm else [nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+def lenet(first, second):
+    return nn.Sequential(
+        nn.Conv2d(1, first, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(first, second, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(16 * second, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, CLASSES))
+
+
+def fill_parameters(model):
+    with torch.no_grad():
+        for k, (name, parameter) in enumerate(model.named_parameters()):
+            shape = tuple(parameter.shape)
+            if len(shape) > 1:
+                parameter.copy_(fill(shape, k + 1, 0, 1 / np.sqrt(parameter.numel() // shape[0])))
+            else:
+                parameter.copy_(fill(shape, k + 1, 1 if name.endswith("weight") else 0, 0.1))
+
+
+class Training:
+    per = 1
+
+    def __init__(self, model, batch, sample, optimizer=torch.optim.Adam, outputs=0, compiled=False):
+        fill_parameters(model)
+        self.optimizer = optimizer(model.parameters(), lr=1e-3, fused=True)
+        self.model = torch.compile(model) if compiled else model
+        self.loss = functional.mse_loss if outputs else functional.cross_entropy
+        self.inputs = [fill((batch,) + sample, 1000 + k) for k in range(POOL)]
+        self.targets = [fill((batch, outputs), 2000 + k) if outputs else
+                        torch.from_numpy((hash32(2000 + k, batch) % np.uint32(CLASSES)).astype(np.int64)) for k in range(POOL)]
+        self.steps = 0
+        self.checks = [self.step().item() for _ in range(CHECKED_STEPS)]
+        for group in self.optimizer.param_groups:
+            group["lr"] = 1e-7
+        self.notes = {"parameters": sum(p.numel() for p in model.parameters()), "samples": batch}
+
+    def step(self):
+        k = self.steps % POOL
+        self.steps += 1
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.loss(self.model(self.inputs[k]), self.targets[k])
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+    def run(self, times):
+        for _ in range(times):
+            self.step()
+
+
+# -- what memory limits ---------------------------------------------------------------
+
+
+class AdamW:
+    per = 1
+    count = 64_000_000
+
+    def __init__(self):
+        self.parameter = nn.Parameter(fill((self.count,), 1))
+        self.parameter.grad = fill((self.count,), 2, 0, 0.01)
+        self.optimizer = torch.optim.AdamW([self.parameter], lr=1e-3, fused=True)
+        self.run(3)
+        self.checks = [digest(self.parameter)]
+
+    def run(self, times):
+        for _ in range(times):
+            self.optimizer.step()
+
+
+class Rows:
+    per = 1
+
+    def __init__(self, rows, columns, norm):
+        x = fill((rows, columns), 1, 0, 3)
+        weight, bias = fill((columns,), 2, 1, 0.1), fill((columns,), 3, 0, 0.1)
+        self.apply = ((lambda: functional.layer_norm(x, (columns,), weight, bias, 1e-5)) if norm else
+                      (lambda: torch.softmax(x, -1)))
+        with torch.inference_mode():
+            self.checks = [digest(self.apply().clone())]
+
+    def run(self, times):
+        apply = self.apply
+        with torch.inference_mode():
+            for _ in range(times):
+                apply()
+
+
+DEEP = [1024, 2048, 2048, 2048, 2048, 1024]
+
+# Each takes whether to compile.
+WORKS = {
+    "add-1": lambda c: Op(torch.add, 1),
+    "add-4": lambda c: Op(torch.add, 4),
+    "mul-4": lambda c: Op(torch.mul, 4),
+    "chain": lambda c: Chain(False),
+    "chain-both": lambda c: Chain(True),
+    "mlp-tiny": lambda c: Training(mlp([16, 16, 16, CLASSES]), 1, (16,), torch.optim.AdamW, compiled=c),
+    "mlp": lambda c: Training(mlp([784, 256, CLASSES]), 64, (784,), compiled=c),
+    "mlp-near": lambda c: Training(mlp([771, 250, CLASSES]), 61, (771,), compiled=c),
+    "lenet": lambda c: Training(lenet(6, 16), 64, (1, 28, 28), compiled=c),
+    "lenet-near": lambda c: Training(lenet(5, 13), 61, (1, 28, 28), compiled=c),
+    "lenet-near2": lambda c: Training(lenet(7, 11), 61, (1, 28, 28), compiled=c),
+    "mlp-deep": lambda c: Training(mlp(DEEP, True), 256, (1024,), outputs=1024, compiled=c),
+    "ranks-lenet": lambda c: Training(lenet(6, 16), 256, (1, 28, 28), compiled=c),
+    "ranks-mlp": lambda c: Training(mlp([1024, 4096, 4096, 2176, CLASSES]), 256, (1024,), compiled=c),
+    "adamw": lambda c: AdamW(),
+    "softmax": lambda c: Rows(1024, 768, False),
+    "layer-norm": lambda c: Rows(1024, 768, True),
+    "softmax-near": lambda c: Rows(1021, 771, False),
+    "layer-norm-near": lambda c: Rows(1021, 771, True),
+}
+
+
+def calibrate(work, ms):
+    """Warms up for a fifth of a second at least, and finds how many times fill `ms`."""
+    times, begin = 1, time.perf_counter_ns()
+    while True:
+        last = time.perf_counter_ns()
+        work.run(times)
+        now = time.perf_counter_ns()
+        if now - begin > 200_000_000 and now - last > 1_000_000:
+            return max(1, int(ms * 1e6 * times / (now - last)))
+        if now - last < 10_000_000:
+            times *= 2
+
+
+def measure(name, work, repetitions, ms):
+    times, samples = calibrate(work, ms), []
+    for _ in range(repetitions):
+        begin = time.perf_counter_ns()
+        work.run(times)
+        samples.append((time.perf_counter_ns() - begin) / times / work.per)
+    result = {"work": name, "side": "pytorch", "median_ns": float(np.median(samples)), "times": times, "ns": samples}
+    result.update(getattr(work, "notes", {}))
+    print(json.dumps(result), flush=True)
+
+
+def first_step():
+    model = mlp([784, 256, CLASSES])
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+    functional.cross_entropy(model(torch.rand(64, 784)), torch.randint(0, CLASSES, (64,))).backward()
+    optimizer.step()
+    with open("/proc/self/statm", encoding="ascii") as file:
+        resident = int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+    print(resident - 16 * sum(p.numel() for p in model.parameters()), flush=True)
+
+
+def blas_name():
+    return next((part.split("=")[1].strip(" ,") for part in torch.__config__.show().split() if part.startswith("BLAS_INFO=")), "?")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--serve", action="store_true")
+    parser.add_argument("--first-step", action="store_true")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--compile", action="store_true", help="through torch.compile")
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--repetitions", type=int, default=11)
+    parser.add_argument("--ms", type=float, default=50)
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args()
+    if options.list:
+        print("\n".join(WORKS))
+        return
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    if options.first_step:
+        first_step()
+        return
+    for name in options.names:
+        work = WORKS[name](options.compile)
+        print(json.dumps({"work": name, "side": "pytorch", "version": torch.__version__, "threads": torch.get_num_threads(),
+                          "capability": torch.backends.cpu.get_cpu_capability(), "blas": blas_name(),
+                          "checks": work.checks}), flush=True)
+        if not options.serve:
+            measure(name, work, options.repetitions, options.ms)
+            continue
+        for line in sys.stdin:
+            repetitions, ms = line.split()
+            measure(name, work, int(repetitions), float(ms))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whole training steps: forward, loss, backward, optimizer, as a user writes
+ * them. Weights and samples come from the hash, so that peer.py starts from the
+ * same ones; ten steps are checked at a usual learning rate, the timed ones take
+ * a tiny one, so that a model does not learn its samples by heart and its
+ * gradients become denormal numbers. */
+#include "bench.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { POOL = 8, CHECKED_STEPS = 10, CLASSES = 10, MAX_LAYERS = 8 };
+
+typedef enum model_kind { MLP, MLP_NORM, LENET } model_kind;
+
+typedef struct training_case {
+    model_kind kind;
+    int64_t batch;                 /* of all ranks together */
+    int64_t sizes[MAX_LAYERS];     /* MLPs: widths; LENET: channels of its two convolutions */
+    int ranks;                     /* 0: no trainer, one device */
+    bool decoupled;                /* AdamW */
+} training_case;
+
+typedef struct training_state {
+    trek_graph *model;
+    trek_var *inputs[POOL], *targets[POOL];
+    bool regression;
+    int64_t steps;
+} training_state;
+
+/* -- models -- */
+
+static void mlp(trek_flow **flow, const training_case *c, trek_device device)
+{
+    for (int k = 0; k + 1 < MAX_LAYERS && c->sizes[k + 1]; k++) {
+        trek_module *linear = trek_nn_linear(c->sizes[k], c->sizes[k + 1], device);
+        *flow = k == 0 ? trek_flow_from(linear) : trek_flow_through(*flow, linear);
+        if (k + 2 == MAX_LAYERS || !c->sizes[k + 2])
+            return;
+        if (c->kind == MLP_NORM)
+            *flow = trek_flow_through(trek_flow_through(*flow, trek_nn_layer_norm(c->sizes[k + 1], device)), trek_nn_gelu());
+        else
+            *flow = trek_flow_through(*flow, trek_nn_relu());
+    }
+}
+
+static void lenet(trek_flow **flow, const training_case *c, trek_device device)
+{
+    *flow = trek_flow_from(trek_nn_conv2d(1, c->sizes[0], 5, device));
+    trek_flow_through(*flow, trek_nn_relu());
+    trek_flow_through(*flow, trek_nn_max_pool2d(2));
+    trek_flow_through(*flow, trek_nn_conv2d(c->sizes[0], c->sizes[1], 5, device));
+    trek_flow_through(*flow, trek_nn_relu());
+    trek_flow_through(*flow, trek_nn_max_pool2d(2));
+    trek_flow_through(*flow, trek_nn_flatten());
+    trek_flow_through(*flow, trek_nn_linear(16 * c->sizes[1], 120, device));
+    trek_flow_through(*flow, trek_nn_relu());
+    trek_flow_through(*flow, trek_nn_linear(120, 84, device));
+    trek_flow_through(*flow, trek_nn_relu());
+    trek_flow_through(*flow, trek_nn_linear(84, CLASSES, device));
+}
+
+static trek_graph *build(trek_device device, void *arg)
+{
+    const training_case *c = arg;
+    trek_flow *flow = NULL;
+    if (c->kind == LENET)
+        lenet(&flow, c, device);
+    else
+        mlp(&flow, c, device);
+    return trek_flow_build(flow);
+}
+
+/* Matrices and kernels as PyTorch scales them, norms' weights about 1, biases small. */
+static trek_status fill_param(const char *name, trek_var *param, void *arg)
+{
+    uint32_t *seed = arg;
+    int64_t count = trek_var_numel(param);
+    bool is_weight = strlen(name) >= 6 && strcmp(name + strlen(name) - 6, "weight") == 0;
+    float *values = trek_tensor_data(trek_var_data(param));
+    if (trek_var_ndim(param) > 1)
+        bench_fill(values, count, *seed, 0, (float)(1 / sqrt((double)(count / trek_var_size(param, 0)))));
+    else
+        bench_fill(values, count, *seed, is_weight ? 1 : 0, 0.1f);
+    ++*seed;
+    return TREK_OK;
+}
+
+/* -- samples -- */
+
+static trek_var *take(trek_tensor *tensor)
+{
+    trek_var *var = tensor ? trek_var_new(tensor, false) : NULL;
+    trek_tensor_release(tensor);
+    return var;
+}
+
+static trek_var *uniform(trek_shape shape, uint32_t seed)
+{
+    trek_tensor *tensor = trek_tensor_empty(shape, TREK_F32, trek_cpu(0));
+    if (tensor)
+        bench_fill(trek_tensor_data(tensor), trek_shape_numel(shape), seed, 0, 1);
+    return take(tensor);
+}
+
+static trek_var *labels(int64_t count, uint32_t seed)
+{
+    trek_tensor *tensor = trek_tensor_empty(trek_dims(count), TREK_I64, trek_cpu(0));
+    int64_t *values = tensor ? trek_tensor_data(tensor) : NULL;
+    for (int64_t i = 0; values && i < count; i++)
+        values[i] = bench_hash(seed, (uint32_t)i) % CLASSES;
+    return take(tensor);
+}
+
+static void make_samples(training_state *s, const training_case *c)
+{
+    int last = 0;
+    while (last + 1 < MAX_LAYERS && c->sizes[last + 1])
+        last++;
+    for (uint32_t k = 0; k < POOL; k++) {
+        trek_shape shape = c->kind == LENET ? trek_dims(c->batch, 1, 28, 28) : trek_dims(c->batch, c->sizes[0]);
+        s->inputs[k] = uniform(shape, 1000 + k);
+        s->targets[k] = s->regression ? uniform(trek_dims(c->batch, c->sizes[last]), 2000 + k) : labels(c->batch, 2000 + k);
+    }
+}
+
+/* -- the work -- */
+
+static void training_close(void *state)
+{
+    training_state *s = state;
+    for (int k = 0; k < POOL; k++) {
+        trek_var_release(s->inputs[k]);
+        trek_var_release(s->targets[k]);
+    }
+    trek_graph_free(&s->model);
+    free(s);
+}
+
+static double training_step(training_state *s, bool read)
+{
+    int k = (int)(s->steps++ % POOL);
+    trek_scope scope = trek_scope_begin();
+    trek_var *output = trek_graph_forward(s->model, s->inputs[k]);
+    trek_var *loss = s->regression ? trek_mse_loss(output, s->targets[k]) : trek_cross_entropy(output, s->targets[k]);
+    trek_graph_backward(s->model, loss);
+    trek_graph_step(s->model);
+    double value = read ? trek_var_item(loss) : 0;
+    trek_scope_end(scope);
+    return value;
+}
+
+static void training_run(void *state, int64_t times)
+{
+    for (int64_t t = 0; t < times; t++)
+        training_step(state, false);
+}
+
+static void set_up(training_state *s, const training_case *c)
+{
+    uint32_t seed = 1;
+    trek_adam_opts opts = { .lr = 1e-3 };
+    trek_optimizer_spec spec = c->decoupled ? trek_adamw(opts) : trek_adam(opts);
+    s->model = build(trek_cpu(0), (void *)(uintptr_t)c);
+    if (!s->model)
+        return;
+    trek_module_each_param(trek_graph_module(s->model), fill_param, &seed);
+    if (c->ranks)
+        trek_trainer_setup(s->model, &(trek_trainer_opts){
+            .build_replica = build, .arg = (void *)(uintptr_t)c, .ranks = c->ranks, .optimizer = spec });
+    else
+        trek_graph_set_optimizer(s->model, spec);
+    bench_note("parameters", (double)trek_module_param_count(trek_graph_module(s->model)));
+    bench_note("samples", (double)c->batch);
+    bench_note("ranks", trek_graph_world_size(s->model));
+}
+
+static void *training_open(const bench_work *work)
+{
+    const training_case *c = work->arg;
+    training_state *s = calloc(1, sizeof *s);
+    if (!s)
+        return NULL;
+    s->regression = c->kind == MLP_NORM;
+    set_up(s, c);
+    make_samples(s, c);
+    for (int k = 0; k < CHECKED_STEPS && trek_status_get() == TREK_OK; k++)
+        bench_check(training_step(s, true));
+    if (trek_status_get() == TREK_OK)
+        trek_graph_set_lr(s->model, 1e-7);
+    if (trek_status_get() == TREK_OK)
+        return s;
+    training_close(s);
+    return NULL;
+}
+
+#define WORK(work_name, work_what, ...)                                                                  \
+    { .name = work_name, .what = work_what, .open = training_open, .run = training_run, .close = training_close, \
+      .arg = &(const training_case){ __VA_ARGS__ } }
+
+const bench_work bench_works_training[] = {
+    WORK("mlp-tiny", "step of an MLP 16-16-16-10, batch 1, AdamW", MLP, 1, { 16, 16, 16, CLASSES }, 0, true),
+    WORK("mlp", "step of an MLP 784-256-10, batch 64, Adam", MLP, 64, { 784, 256, CLASSES }, 0, false),
+    WORK("mlp-near", "step of an MLP 771-250-10, batch 61, Adam", MLP, 61, { 771, 250, CLASSES }, 0, false),
+    WORK("lenet", "step of LeNet 1-6-16, batch 64, Adam", LENET, 64, { 6, 16 }, 0, false),
+    WORK("lenet-near", "step of LeNet 1-5-13, batch 61, Adam", LENET, 61, { 5, 13 }, 0, false),
+    WORK("lenet-near2", "step of LeNet 1-7-11, batch 61, Adam", LENET, 61, { 7, 11 }, 0, false),
+    WORK("mlp-deep", "step of an MLP 1024-2048x4-1024 with LayerNorm and GELU, batch 256, Adam", MLP_NORM, 256,
+         { 1024, 2048, 2048, 2048, 2048, 1024 }, 0, false),
+    WORK("solo-lenet", "one rank: step of LeNet, 128 samples", LENET, 128, { 6, 16 }, 0, false),
+    WORK("ranks-lenet", "two ranks: step of LeNet, 128 samples each", LENET, 256, { 6, 16 }, 2, false),
+    WORK("solo-mlp", "one rank: step of an MLP of 30 M parameters, 128 samples", MLP, 128, { 1024, 4096, 4096, 2176, CLASSES }, 0, false),
+    WORK("ranks-mlp", "two ranks: step of an MLP of 30 M parameters, 128 samples each", MLP, 256,
+         { 1024, 4096, 4096, 2176, CLASSES }, 2, false),
+    { 0 },
+};

@@ -478,7 +478,7 @@ trek_status trek_infer_layer_norm_backward(trek_op_call *call);
 trek_status trek_infer_layer_norm_backward(trek_op_call *call)
 {
     const trek_tensor *x = call->inputs[1];
-    int64_t rows;
+    int64_t rows = 0;
     TRY(layer_norm_sizes(call, x, &rows));
     int dims = (int)call->attrs.i[0];
     return norm_backward(call, rows, dims, x->sizes + x->ndim - dims);

@@ -24,23 +24,27 @@ static unsigned wanted_saves(const trek_op *op, trek_var *const *inputs, int n, 
 
 static void save(trek_node *node, trek_tensor *t, int index, bool is_output)
 {
-    node->saved[node->n_saved++] = (trek_saved_tensor){ .tensor = trek_tensor_retain(t), .version = t->storage->version,
-                                                        .is_output = is_output, .index = (uint8_t)index };
+    trek_ref_take(&t->refs);
+    node->saved[node->n_saved++] = (trek_saved_tensor){ .tensor = t, .version = t->storage->version, .is_output = is_output,
+                                                        .index = (uint8_t)index };
 }
 
 /* The node of a call that has run; NULL and MEMORY. */
 static trek_node *record(const trek_op *op, trek_var *const *inputs, int n, const trek_attrs *attrs, trek_op_call *call)
 {
     unsigned wanted = wanted_saves(op, inputs, n, call);
-    trek_node *node = trek_node_new(op, inputs, n, 1, attrs ? &call->attrs : NULL, __builtin_popcount(wanted));
+    int n_saved = 0;
+    for (unsigned bits = wanted; bits; bits &= bits - 1)
+        n_saved++;
+    trek_node *node = trek_node_new(op, inputs, n, 1, attrs ? &call->attrs : NULL, n_saved);
     if (!node)
         return NULL;
-    for (int k = 0; wanted && k < FEW && k < n; k++)
-        if ((wanted & TREK_I(k)) && call->inputs[k])
-            save(node, call->inputs[k], k, false);
-    for (int k = 0; wanted >> 8 && k < TREK_MAX_OUTPUTS; k++)
-        if ((wanted & TREK_O(k)) && call->outputs[k])
-            save(node, call->outputs[k], k, true);
+    for (unsigned bits = wanted; bits; bits &= bits - 1) { /* bits as in TREK_I and TREK_O */
+        int bit = __builtin_ctz(bits), k = bit & 7;
+        trek_tensor *t = bit >= 8 ? call->outputs[k] : k < n ? call->inputs[k] : NULL;
+        if (t)
+            save(node, t, k, bit >= 8);
+    }
     return node;
 }
 
@@ -123,12 +127,17 @@ static inline trek_status run(const trek_op *op, trek_var *const *inputs, trek_t
     return status;
 }
 
+static trek_status fail_scope(const trek_op *op)
+{
+    return trek_fail(TREK_ERR_SCOPE, "%s: no scope is open; begin one with trek_scope_begin, or use a loader's loop", op->name);
+}
+
 trek_status trek_apply_many(const trek_op *op, trek_var *const *inputs, int n, const trek_attrs *attrs, trek_var **outs, int n_outs)
 {
     trek_tensor *few[FEW];
     bool needs_grad;
     if (trek_scopes.depth == 0)
-        return trek_fail(TREK_ERR_SCOPE, "%s: no scope is open; begin one with trek_scope_begin, or use a loader's loop", op->name);
+        return fail_scope(op);
     trek_tensor **tensors = unwrap(op, inputs, n, few, &needs_grad);
     if (!tensors)
         return trek_status_get();
@@ -138,8 +147,52 @@ trek_status trek_apply_many(const trek_op *op, trek_var *const *inputs, int n, c
     return status;
 }
 
+/* The lean way for the usual op: one or two inputs, both there, one output. */
+static inline trek_var *apply_lean(const trek_op *op, trek_var *const *inputs, int n, const trek_attrs *attrs)
+{
+    trek_tensor *tensors[2];
+    trek_op_call call;
+    call.op = op;
+    call.n_inputs = n;
+    call.n_outputs = 0;
+    call.inputs = tensors;
+    for (int k = 0; k < TREK_MAX_OUTPUTS; k++)
+        call.outputs[k] = NULL;
+    tensors[0] = inputs[0]->data;
+    bool needs_grad = inputs[0]->requires_grad;
+    if (n == 2) {
+        tensors[1] = inputs[1]->data;
+        needs_grad |= inputs[1]->requires_grad;
+    }
+    if (attrs)
+        call.attrs = *attrs;
+    else
+        call.attrs.i[0] = 0;
+    if (trek_op_run(&call) != TREK_OK)
+        return NULL;
+    trek_node *node = NULL;
+    if (needs_grad && trek_recording() && trek_backward_rules[op->id] && (TREK_FLOATS >> call.outputs[0]->dtype & 1) &&
+        !(node = record(op, inputs, n, attrs, &call))) {
+        trek_tensor_drop(call.outputs[0]);
+        return NULL;
+    }
+    trek_var *var = trek_var_make(call.outputs[0], node, 0, node != NULL); /* takes over the node's reference */
+    if (var && trek_scope_push(var, op->name) == TREK_OK)
+        return var;
+    if (var) {
+        trek_var_drop(var);
+        return NULL;
+    }
+    trek_tensor_drop(call.outputs[0]);
+    if (node)
+        trek_node_release(node);
+    return NULL;
+}
+
 trek_var *trek_apply(const trek_op *op, trek_var *const *inputs, int n, const trek_attrs *attrs)
 {
+    if (trek_scopes.depth > 0 && (n == 1 || (n == 2 && inputs[1])) && inputs[0] && !(op->flags & TREK_OP_MANY))
+        return apply_lean(op, inputs, n, attrs);
     trek_var *out;
     return trek_apply_many(op, inputs, n, attrs, &out, 1) == TREK_OK ? out : NULL;
 }

@@ -59,8 +59,7 @@ static void fill_edge(trek_edge *edge, trek_var *input)
     const trek_tensor *t = input->data;
     edge->dtype = t->dtype;
     edge->ndim = t->ndim;
-    for (int d = 0; d < t->ndim; d++)
-        edge->sizes[d] = t->sizes[d];
+    trek_copy_dims(edge->sizes, t->sizes, t->ndim);
     if (!input->requires_grad)
         return;
     if (input->node) {
@@ -88,8 +87,20 @@ trek_node *trek_node_new(const trek_op *op, trek_var *const *inputs, int n_input
     if (!block)
         return NULL;
     trek_node *node = (trek_node *)(void *)block;
-    *node = (trek_node){ .n_inputs = n_inputs, .n_outputs = n_outputs, .op = op, .tape = tape };
     atomic_init(&node->refs, 1);
+    node->freed = false;
+    node->n_saved = 0;
+    node->n_inputs = n_inputs;
+    node->n_outputs = n_outputs;
+    node->walk = 0;
+    node->op = op;
+    node->context = NULL;
+    node->tape = tape;
+    node->next = NULL;
+    node->grad = NULL;
+    node->more_grads = NULL;
+    node->hooks = NULL;
+    node->attrs = NULL;
     if (attrs) {
         node->attrs = (trek_attrs *)(void *)(block + at_attrs);
         *node->attrs = *attrs;

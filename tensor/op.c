@@ -128,15 +128,33 @@ static inline trek_status check_inputs(trek_op_call *call, bool *promote)
     return TREK_OK;
 }
 
+/* Element-wise over contiguous inputs of one shape, result of their dtype: the
+ * shape rule comes to a copy of the first input's shape. True if that was done. */
+static inline bool infer_alike(trek_op_call *call)
+{
+    trek_infer_fn infer = call->op->infer;
+    if (call->n_inputs == 0)
+        return false;
+    trek_tensor *x = call->inputs[0];
+    if ((infer != trek_infer_broadcast && infer != trek_infer_same) || call->outputs[0] || !x->contiguous)
+        return false;
+    if (call->n_inputs == 2 && !(call->inputs[1]->contiguous && trek_same_sizes(x, call->inputs[1])))
+        return false;
+    call->n_outputs = 1;
+    return call->n_inputs <= 2 && (call->outputs[0] = trek_tensor_make_like(x));
+}
+
 static inline trek_status dispatch(trek_op_call *call)
 {
     const trek_op *op = call->op;
     trek_dtype dtype = (trek_dtype)(op->key >= 0 ? call->inputs[op->key] : call->outputs[0])->dtype;
     if (!(op->dtypes >> dtype & 1))
         return trek_op_fail(call, TREK_ERR_DTYPE, "dtype %s is not supported", trek_dtype_name(dtype));
-    trek_status status = op->infer(call);
-    if (status != TREK_OK || (op->flags & TREK_OP_VIEW))
-        return status;
+    if (!infer_alike(call)) {
+        trek_status status = op->infer(call);
+        if (status != TREK_OK || (op->flags & TREK_OP_VIEW))
+            return status;
+    }
     trek_kernel kernel = trek_backends[call->outputs[0]->device.type]->kernels[op->id][dtype];
     if (kernel)
         return kernel(call);
@@ -185,6 +203,12 @@ trek_status trek_op_run(trek_op_call *call)
     trek_status status = check_inputs(call, &promote);
     if (status != TREK_OK)
         return status;
+    if (!promote && !call->outputs[0]) { /* nothing was given */
+        status = dispatch(call);
+        if (status != TREK_OK)
+            drop_outputs(call, (trek_tensor *const[TREK_MAX_OUTPUTS]){ NULL });
+        return status;
+    }
     trek_tensor *given[TREK_MAX_OUTPUTS];
     memcpy(given, call->outputs, sizeof given);
     status = promote ? dispatch_promoted(call) : dispatch(call);

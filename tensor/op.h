@@ -41,6 +41,7 @@ enum {
     TREK_OP_INTERNAL = 8,      /* no public trek_x at all: backward kernels */
     TREK_OP_SCALAR = 16,       /* attrs.f[0] takes part in promotion: bool -> i64, integer -> f32 if it is no integer */
     TREK_OP_RANDOM = 32,
+    TREK_OP_MANY = 128,        /* more than one output */
     TREK_OP_FILL = 64,         /* no inputs: writes its given output */
 };
 

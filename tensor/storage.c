@@ -28,6 +28,7 @@ static trek_storage *storage_new(trek_device device)
     s->version = 0;
     s->parent = NULL;
     s->release = NULL;
+    s->plain = false;
     s->device = device;
     return s;
 }
@@ -81,6 +82,7 @@ trek_tensor *trek_tensor_make(int ndim, const int64_t *sizes, trek_dtype dtype, 
     s->bytes = (size_t)t->numel * item;
     if (backend->host_accessible && s->bytes <= sizeof s->small) {
         s->data = s->small;
+        s->plain = true;
     } else {
         void *data;
         if (backend->allocate(device, s->bytes, &data) != TREK_OK)

@@ -3,6 +3,7 @@
 #define TREK_TENSOR_TENSOR_INTERNAL_H
 
 #include <stdatomic.h>
+#include <string.h>
 
 #include "tensor/memory_internal.h"
 #include "tensor/refcount_internal.h"
@@ -41,13 +42,54 @@ struct trek_storage {
     trek_storage *parent;        /* data lies in it; NULL for none */
     void (*release)(void *data, void *arg); /* for wrapped memory */
     void *release_arg;
+    bool plain;                  /* data is `small`, nothing to be called or released but the block */
     _Alignas(64) char small[64];
     trek_tensor own;
 };
 
+/* Four at once, which is what most tensors have at most; what lies beyond ndim means nothing. */
+static inline void trek_copy_dims(int64_t to[TREK_MAX_DIMS], const int64_t from[TREK_MAX_DIMS], int ndim)
+{
+    memcpy(to, from, 4 * sizeof *to);
+    if (ndim > 4)
+        memcpy(to + 4, from + 4, 4 * sizeof *to);
+}
+
 /* New contiguous tensor, uninitialised. `sizes` has ndim entries, already
  * checked to be >= 0. Checks overflow; DTYPE, DEVICE, MEMORY. */
 trek_tensor *trek_tensor_make(int ndim, const int64_t *sizes, trek_dtype dtype, trek_device device);
+/* trek_tensor_make with the sizes and strides of a contiguous tensor, for small results on the CPU; else through trek_tensor_make. */
+static inline trek_tensor *trek_tensor_make_like(const trek_tensor *x)
+{
+    size_t bytes = (size_t)x->numel * trek_item_size[x->dtype];
+    trek_storage *s;
+    if (bytes > sizeof s->small || x->device.type != TREK_CPU)
+        return trek_tensor_make(x->ndim, x->sizes, (trek_dtype)x->dtype, x->device);
+    s = (trek_storage *)trek_block_alloc_fixed(sizeof *s);
+    if (!s)
+        return NULL;
+    atomic_init(&s->refs, 1);
+    s->version = 0;
+    s->data = s->small;
+    s->bytes = bytes;
+    s->device = x->device;
+    s->parent = NULL;
+    s->release = NULL;
+    s->plain = true;
+    trek_tensor *t = &s->own;
+    atomic_init(&t->refs, 1);
+    t->dtype = x->dtype;
+    t->ndim = x->ndim;
+    t->contiguous = true;
+    t->embedded = true;
+    t->device = x->device;
+    t->data = s->small;
+    t->storage = s;
+    t->numel = x->numel;
+    trek_copy_dims(t->sizes, x->sizes, x->ndim);
+    trek_copy_dims(t->strides, x->strides, x->ndim);
+    return t;
+}
 /* A view: shares t's storage; data and strides as given. */
 trek_tensor *trek_tensor_make_view(trek_tensor *t, char *data, int ndim, const int64_t *sizes, const int64_t *strides);
 /* A tensor over [offset, offset + size) bytes of `parent`, with a version of its own. */
@@ -59,7 +101,12 @@ void trek_tensor_destroy(trek_tensor *t); /* the last reference is gone */
 /* trek_tensor_release of a tensor that is not NULL. */
 static inline void trek_tensor_drop(trek_tensor *t)
 {
-    if (trek_ref_drop(&t->refs))
+    if (!trek_ref_drop(&t->refs))
+        return;
+    trek_storage *s = t->storage;
+    if (t->embedded && s->plain && t == &s->own && atomic_load_explicit(&s->refs, memory_order_acquire) == 1)
+        trek_block_drop(s);
+    else
         trek_tensor_destroy(t);
 }
 static inline void trek_tensor_bump(trek_tensor *t) { t->storage->version++; }

@@ -592,7 +592,7 @@ typedef struct pair_module {
     trek_var *weight;
 } pair_module;
 
-static const char *const pair_inputs[] = { "table" };
+static const char *const pair_inputs[] = { "table", NULL };
 
 /* Mean over the rows of (x * weight) . table's first row: a scalar. */
 static trek_var *pair_forward(trek_module *self, trek_var *const *inputs, int n)

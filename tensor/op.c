@@ -124,6 +124,8 @@ static inline trek_status check_inputs(trek_op_call *call, bool *promote)
     }
     if (call->n_inputs == 0 && !(op->flags & TREK_OP_FILL))
         return trek_op_fail(call, TREK_ERR_ARGUMENT, "no inputs");
+    if ((op->flags & TREK_OP_FILL) && !call->outputs[0])
+        return trek_fail_missing(op->name, "the tensor to fill");
     *promote = mixed || (first >= 0 && (op->flags & (TREK_OP_INT_TO_FLOAT | TREK_OP_SCALAR)) && !(TREK_FLOATS >> first & 1));
     return TREK_OK;
 }

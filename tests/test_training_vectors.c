@@ -58,7 +58,7 @@ static trek_var *labels(int64_t n)
 {
     trek_tensor *t = trek_tensor_empty(trek_dims(n), TREK_I64, trek_cpu(0));
     for (int64_t i = 0; i < n; i++)
-        ((int64_t *)trek_tensor_data(t))[i] = (i * 5 + 1) % 10;
+        ((int64_t *)trek_tensor_data(t))[i] = (i * 7 + 1) % 10;
     return trek_var_from(t);
 }
 

@@ -120,7 +120,7 @@ static trek_var *classes(trek_shape shape, int64_t c, trek_dtype dtype)
     trek_tensor *t = trek_tensor_empty(shape, TREK_I64, trek_cpu(0));
     int64_t *data = trek_tensor_data(t);
     for (int64_t i = 0; i < trek_tensor_numel(t); i++)
-        data[i] = (i * 5 + 1) % c;
+        data[i] = (i * 7 + 1) % c;
     trek_var *v = trek_var_from(trek_tensor_cast(t, dtype));
     trek_tensor_release(t);
     return v;

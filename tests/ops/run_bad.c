@@ -65,7 +65,7 @@ typedef struct bad_run {
 static void bad_case(const op_row *row, const op_case *c, void *arg)
 {
     bad_run *b = arg;
-    int64_t numel = c->n > 0 ? trek_shape_numel(c->in[0].shape) : 1;
+    int64_t numel = trek_shape_numel(c->n > 0 ? c->in[0].shape : c->given.shape);
     if (c->expect == TREK_OK && !b->have_good && !c->large && numel > 1 && case_runs(row, c, first_dtype(row))) {
         b->good = *c;
         b->have_good = true;
@@ -168,10 +168,12 @@ void check_bad(const op_row *row, op_report *r)
         trek_op_call call = { .op = &trek_ops[row->id], .inputs = in, .attrs = nothing.attrs };
         if (trek_op_run(&call) == TREK_OK)
             report_fail(r, "filled nothing");
-        trek_error_clear();
+        expect_error(r, "nothing to fill", row, TREK_ERR_ARGUMENT);
         return;
     }
     generic_bad(row, &b.good, r);
     if (!report_bad(r))
         scope_and_sticky(row, &b.good, r);
+    if (!report_bad(r) && r->checks == 0)
+        report_fail(r, "nothing was checked");
 }

@@ -98,7 +98,7 @@ static void run_once(const op_row *row, const op_case *c, trek_dtype dtype, op_l
         array_make(&want[0], dtype, c->given.shape.ndim, c->given.shape.sizes);
     int n_want = row->reference(refs, c->n, &c->attrs, want);
     if (fills || given) {
-        op_input out = { .shape = trek_shape_make(want[0].ndim, want[0].sizes), .domain = D_ANY };
+        op_input out = { .shape = trek_shape_make(want[0].ndim, want[0].sizes), .domain = D_ANY, .dtype = DTYPE_ROW };
         call.outputs[0] = suite_tensor(&out, want[0].dtype, layout == LAYOUT_EXPANDED ? LAYOUT_PLAIN : layout, 99);
         call.n_outputs = 1;
     }

@@ -26,7 +26,7 @@ static bool differentiable(const problem *p, int k)
 /* A variable over values; in the layout of the problem where that can hold them. */
 static trek_var *make_var(const op_array *a, op_layout layout, bool requires_grad)
 {
-    op_input in = { .shape = trek_shape_make(a->ndim, a->sizes), .domain = D_ANY };
+    op_input in = { .shape = trek_shape_make(a->ndim, a->sizes), .domain = D_ANY, .dtype = DTYPE_ROW };
     trek_tensor *t = suite_tensor(&in, a->dtype, layout == LAYOUT_EXPANDED ? LAYOUT_PLAIN : layout, 1);
     if (!t)
         return NULL;
@@ -68,7 +68,7 @@ static double value_of(problem *p)
     for (int k = 0; k < p->c->n; k++) {
         if (p->c->in[k].absent)
             continue;
-        op_input plain = { .shape = p->c->in[k].shape, .domain = D_ANY };
+        op_input plain = { .shape = p->c->in[k].shape, .domain = D_ANY, .dtype = DTYPE_ROW };
         in[k] = suite_tensor(&plain, p->x[k].dtype, LAYOUT_PLAIN, 1);
         array_write(&p->x[k], in[k]);
     }

@@ -31,7 +31,7 @@ static void *counted_allocate(size_t bytes, size_t alignment, void *arg)
 {
     test_allocator *a = arg;
     int64_t call = __atomic_add_fetch(&a->calls, 1, __ATOMIC_RELAXED);
-    if (a->fail_at > 0 && (call == a->fail_at || (a->fail_all_after && call > a->fail_at)))
+    if (a->fail_at > 0 && call >= a->fail_at && call < a->fail_at + (a->fail_count ? a->fail_count : 1))
         return NULL;
     void *memory = NULL;
     if (posix_memalign(&memory, alignment < sizeof(void *) ? sizeof(void *) : alignment, bytes ? bytes : 1) != 0)

@@ -19,7 +19,7 @@ trek_tensor *test_tensor(uint32_t stream, trek_shape shape, double scale);
 typedef struct test_allocator {
     int64_t calls;        /* allocations asked for since it was set or restarted */
     int64_t fail_at;      /* this call (from 1) fails; 0: none */
-    bool fail_all_after;  /* and all later ones */
+    int64_t fail_count;   /* and so many in all from there on; 0: one */
     int64_t blocks, bytes; /* alive */
 } test_allocator;
 extern test_allocator test_memory;

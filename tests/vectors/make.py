@@ -36,7 +36,7 @@ def tensor(stream, shape, scale):
 
 def classes(shape, c):
     count = int(np.prod(shape))
-    return torch.tensor([(i * 5 + 1) % c for i in range(count)]).reshape(shape)
+    return torch.tensor([(i * 7 + 1) % c for i in range(count)]).reshape(shape)
 
 
 cases = {}

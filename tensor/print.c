@@ -9,15 +9,18 @@
 
 #include "tensor/op.h"
 
-enum { WHOLE = 1000, EDGE = 3, DIGITS = 8, NUMBER = 40 };
+enum { WHOLE = 1000, EDGE = 3, DIGITS = 8, LINE = 75, NUMBER = 64 };
 
 typedef struct printer {
     const double *values;      /* row-major */
     const int64_t *integers;   /* for integer dtypes: exact beyond 2^53 */
+    trek_dtype dtype;
     int ndim;
     const int64_t *sizes;
-    bool shortened, boolean, scientific;
-    int decimals, width;
+    bool shortened, scientific;
+    int decimals;              /* most that any number shown has */
+    int width;                 /* of the widest */
+    int column;                /* of the line being written */
     char *text;
     size_t length, capacity;
     bool failed;
@@ -50,22 +53,52 @@ static void plain_point(char *text)
             *c = '.';
 }
 
-/* A finite value as NumPy writes it: zeros at the end of the decimals become spaces, the point stays. */
+/* Whether a number printed so is told from its neighbours of that dtype. */
+static bool is_told(const printer *p, double value, const char *text)
+{
+    double back = strtod(text, NULL);
+    if (p->dtype == TREK_F32)
+        return (float)back == (float)value;
+    if (p->dtype == TREK_F64)
+        return back == value;
+    return fabs(back - value) <= fabs(value) * (p->dtype == TREK_F16 ? 0x1p-12 : 0x1p-9);
+}
+
+/* The fewest decimals that tell it, DIGITS at most (17 for a number alone). */
+static int decimals_of(const printer *p, double value)
+{
+    char text[400];
+    int most = p->ndim == 0 ? 17 : DIGITS;
+    for (int decimals = 0; decimals < most; decimals++) {
+        snprintf(text, sizeof text, p->scientific ? "%.*e" : "%.*f", decimals, value);
+        if (is_told(p, value, text))
+            return decimals;
+    }
+    return most;
+}
+
+/* As NumPy: the point is always there; powers of ten have all decimals of the
+ * array, other numbers their own, with spaces behind. */
 static void format_float(const printer *p, double value, char *text)
 {
-    if (isnan(value) || isinf(value)) {
+    if (!isfinite(value)) {
         snprintf(text, NUMBER, "%s", isnan(value) ? "nan" : value < 0 ? "-inf" : "inf");
         return;
     }
-    snprintf(text, NUMBER, p->scientific ? "%.*e" : "%.*f", p->decimals, value);
+    int decimals = p->scientific ? p->decimals : decimals_of(p, value);
+    if (p->ndim == 0 && decimals == 0)
+        decimals = 1;
+    snprintf(text, NUMBER, p->scientific ? "%#.*e" : "%#.*f", decimals, value);
     plain_point(text);
-    if (p->decimals == 0 && !p->scientific)
-        strcat(text, ".");
+    for (size_t length = strlen(text); !p->scientific && decimals < p->decimals && length + 1 < NUMBER; decimals++) {
+        text[length++] = ' ';
+        text[length] = '\0';
+    }
 }
 
 static void format_at(const printer *p, int64_t at, char *text)
 {
-    if (p->boolean)
+    if (p->dtype == TREK_BOOL)
         snprintf(text, NUMBER, "%s", p->integers[at] ? "True" : "False");
     else if (p->integers)
         snprintf(text, NUMBER, "%lld", (long long)p->integers[at]);
@@ -87,23 +120,11 @@ static void each_shown(printer *p, int dim, int64_t at, void (*fn)(printer *, in
             each_shown(p, dim + 1, at * p->sizes[dim] + k, fn);
 }
 
-/* How many decimals the value needs, up to eight, to be told from its neighbours. */
 static void widen_decimals(printer *p, int64_t at)
 {
-    double value = p->values[at];
-    char text[NUMBER];
-    if (!isfinite(value))
-        return;
-    for (int decimals = p->decimals; decimals < DIGITS; decimals++) {
-        snprintf(text, sizeof text, p->scientific ? "%.*e" : "%.*f", decimals, value);
-        plain_point(text);
-        char *end;
-        double back = strtod(text, &end); /* in a locale with a comma this stops at the point: then eight decimals are shown */
-        double tolerance = p->scientific ? fabs(value) * 5e-9 : 5e-9;
-        if (*end == '\0' && fabs(back - value) <= tolerance)
-            return;
-        p->decimals = decimals + 1;
-    }
+    int decimals = isfinite(p->values[at]) ? decimals_of(p, p->values[at]) : 0;
+    if (decimals > p->decimals)
+        p->decimals = decimals;
 }
 
 static void widen_width(printer *p, int64_t at)
@@ -141,36 +162,70 @@ static void choose_format(printer *p)
 {
     if (!p->integers) {
         range r = shown_range(p, 0, 0);
-        p->scientific = r.largest >= 1e8 || r.smallest < 1e-4 || (r.largest > 0 && r.largest / r.smallest > 1e3 && r.smallest < 1e-4);
+        p->scientific = r.largest > 0 && (r.largest >= (p->ndim ? 1e8 : 1e16) || r.smallest < 1e-4 ||
+                                          (p->ndim > 0 && r.largest / r.smallest > 1000));
         each_shown(p, 0, 0, widen_decimals);
     }
     each_shown(p, 0, 0, widen_width);
+    if (p->dtype == TREK_BOOL && p->ndim > 0)
+        p->width = 5;
 }
 
-static void put_element(printer *p, int64_t at)
+/* A word of the innermost dimension, on a new line where it would pass the edge. */
+static void put_word(printer *p, const char *word, int dim, bool first)
 {
-    char text[NUMBER], padded[2 * NUMBER];
+    int limit = LINE - dim - 1, indent = dim + 1, length = (int)strlen(word);
+    if (!first && p->column + 1 + length > limit) {
+        put(p, "\n");
+        for (int k = 0; k < indent; k++)
+            put(p, " ");
+        p->column = indent;
+    } else if (!first) {
+        put(p, " ");
+        p->column++;
+    }
+    put(p, word);
+    p->column += length;
+}
+
+static void element_text(const printer *p, int64_t at, char *padded)
+{
+    char text[NUMBER];
     format_at(p, at, text);
-    snprintf(padded, sizeof padded, "%*s", p->width, text);
-    put(p, padded);
+    snprintf(padded, 2 * NUMBER, "%*s", p->width, text);
+}
+
+static void put_row(printer *p, int dim, int64_t at)
+{
+    char word[2 * NUMBER];
+    p->column = dim + 1;
+    for (int64_t k = 0; k < p->sizes[dim]; k++) {
+        if (is_shown(p, k, p->sizes[dim])) {
+            element_text(p, at * p->sizes[dim] + k, word);
+            put_word(p, word, dim, k == 0);
+        } else {
+            put_word(p, "...", dim, false);
+            k = p->sizes[dim] - EDGE - 1;
+        }
+    }
 }
 
 static void put_dims(printer *p, int dim, int64_t at)
 {
-    if (dim == p->ndim) {
-        put_element(p, at);
+    if (p->ndim == 0) {
+        char word[2 * NUMBER];
+        element_text(p, 0, word);
+        put(p, word);
         return;
     }
     put(p, "[");
-    for (int64_t k = 0; k < p->sizes[dim]; k++) {
-        bool last_dim = dim == p->ndim - 1;
-        if (k > 0) {
-            put(p, last_dim ? " " : "\n");
-            for (int lines = dim + 2; !last_dim && lines < p->ndim; lines++)
-                put(p, "\n");
-            for (int indent = 0; !last_dim && indent <= dim; indent++)
-                put(p, " ");
-        }
+    if (dim == p->ndim - 1)
+        put_row(p, dim, at);
+    for (int64_t k = 0; dim < p->ndim - 1 && k < p->sizes[dim]; k++) {
+        for (int lines = dim + 1; k > 0 && lines < p->ndim; lines++)
+            put(p, "\n");
+        for (int indent = 0; k > 0 && indent <= dim; indent++)
+            put(p, " ");
         if (is_shown(p, k, p->sizes[dim])) {
             put_dims(p, dim + 1, at * p->sizes[dim] + k);
         } else {
@@ -189,7 +244,8 @@ char *trek_tensor_text(const trek_tensor *tensor)
     void *values = trek_alloc((size_t)tensor->numel * 8 + 1);
     if (!values)
         return NULL;
-    printer p = { .ndim = tensor->ndim, .sizes = tensor->sizes, .shortened = tensor->numel > WHOLE, .boolean = tensor->dtype == TREK_BOOL };
+    printer p = { .ndim = tensor->ndim, .sizes = tensor->sizes, .shortened = tensor->numel > WHOLE,
+                  .dtype = (trek_dtype)tensor->dtype };
     if (integer)
         p.integers = values;
     else

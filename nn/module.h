@@ -24,7 +24,7 @@ typedef struct trek_module_class {
     void (*free)(trek_module *self);               /* what the module holds besides what was added; may be NULL */
     trek_status (*reset)(trek_module *self);       /* initialises the parameters anew (trek_seed); may be NULL */
     void (*describe)(const trek_module *self, char *text, size_t size); /* "784, 256"; may be NULL */
-    /* graph wiring: names of the inputs that forward_many takes after the first; may be NULL */
+    /* graph wiring: names of the inputs that forward_many takes after the first, ended by NULL; may be NULL */
     const char *const *input_names;
 } trek_module_class;
 

@@ -18,15 +18,16 @@ void trek_seed(uint64_t value)
 
 uint64_t trek_rng_seed(void) { return atomic_load_explicit(&seed, memory_order_relaxed); }
 
-/* A tensor whose first dimension is this rank's part of the batch is keyed by
- * its place in the global batch; anything else by rank, 2^40 elements apart. */
+/* A tensor whose first dimension is this rank's part of the batch, or a multiple
+ * of it (samples x tokens, flattened), is keyed by its place in the global batch;
+ * anything else by rank, 2^40 elements apart. */
 static int64_t first_element(const trek_tensor *like)
 {
     const trek_place *place = &trek_place_here;
     if (place->rows < 0 || place->world <= 1)
         return 0;
-    if (like->ndim > 0 && like->sizes[0] == place->rows && place->rows > 0)
-        return place->first_sample * (like->numel / like->sizes[0]);
+    if (like->ndim > 0 && place->rows > 0 && like->sizes[0] % place->rows == 0)
+        return place->first_sample * (like->numel / place->rows);
     return (int64_t)place->rank << 40;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fused loops over flat arenas: optimizer updates, norms, sums of gradients.
  * The formulas and their order are PyTorch's. Nothing here allocates or fails. */
+#include <float.h>
 #include <math.h>
 
 #include "tensor/cpu/row_math.h"
@@ -11,34 +12,49 @@
 
 /* --- Adam (Kingma and Ba, 2015), AdamW (Loshchilov and Hutter, 2019) --- */
 
-#define ADAM(T, suffix, root)                                                                          \
-    static void adam_part_##suffix(void *arg, int64_t begin, int64_t end)                              \
+/* Moments of what gets no gradient any more (a dead unit's weights) decay until
+ * they are denormal, and would stay so for ever, at some hundred cycles each step.
+ * They become 0: beside eps they change no update.
+ * The flags are constants where the loop is inlined: the compiler vectorises it only then. */
+#define ADAM(T, suffix, root, absolute, smallest)                                                      \
+    static inline __attribute__((always_inline)) void adam_loop_##suffix(const trek_adam_slice *s, int64_t begin, int64_t end, \
+                                                                         bool from_end, bool zero)     \
     {                                                                                                  \
-        const trek_adam_slice *s = arg;                                                                \
         T *restrict p = (T *)s->param + begin, *restrict g = (T *)s->grad + begin;                     \
         T *restrict m = (T *)s->m + begin, *restrict v = (T *)s->v + begin;                            \
         const T scale = (T)(s->maximize ? -s->grad_scale : s->grad_scale);                             \
         const T coupled = (T)(s->decoupled ? 0 : s->weight_decay);                                     \
         const T keep = (T)(s->decoupled ? 1 - s->lr * s->weight_decay : 1);                            \
         const T weight = (T)(1 - s->beta1), beta2 = (T)s->beta2, rest2 = (T)(1 - s->beta2);            \
-        const T step = (T)(-(s->lr / s->bias1)), correction = (T)sqrt(s->bias2), eps = (T)s->eps;      \
-        const bool from_end = s->beta1 <= 0.5; /* as lerp does, which keeps it exact at both ends */   \
-        const T other = (T)s->beta1;                                                                   \
-        const bool zero = s->zero_grad, add_decay = coupled != 0;                                      \
+        const T step = (T)(-(s->lr / s->bias1)), correction = (T)(1 / sqrt(s->bias2)), eps = (T)s->eps; \
+        const T other = (T)s->beta1, tiny = eps > 0 ? (T)smallest : 0;                                 \
+        const bool add_decay = coupled != 0;                                                           \
         for (int64_t i = 0; i < end - begin; i++) {                                                    \
             T x = p[i], d = g[i] * scale;                                                              \
             d = add_decay ? d + coupled * x : d;                                                       \
             x = x * keep;                                                                              \
             T mean = from_end ? d - (d - m[i]) * other : m[i] + weight * (d - m[i]);                   \
             T square = v[i] * beta2 + rest2 * d * d;                                                   \
-            p[i] = x + step * mean / (root(square) / correction + eps);                                \
+            mean *= (T)(absolute(mean) >= tiny); /* NaN stays NaN */                                   \
+            square *= (T)(square >= tiny);                                                             \
+            p[i] = x + step * mean / (root(square) * correction + eps);                                \
             m[i] = mean;                                                                               \
             v[i] = square;                                                                             \
             g[i] = zero ? 0 : g[i];                                                                    \
         }                                                                                              \
+    }                                                                                                  \
+    static void adam_part_##suffix(void *arg, int64_t begin, int64_t end)                              \
+    {                                                                                                  \
+        const trek_adam_slice *s = arg;                                                                \
+        if (s->beta1 <= 0.5) /* as lerp does, which keeps it exact at both ends */                     \
+            adam_loop_##suffix(s, begin, end, true, s->zero_grad);                                     \
+        else if (s->zero_grad)                                                                         \
+            adam_loop_##suffix(s, begin, end, false, true);                                            \
+        else                                                                                           \
+            adam_loop_##suffix(s, begin, end, false, false);                                           \
     }
-ADAM(float, f32, sqrtf)
-ADAM(double, f64, sqrt)
+ADAM(float, f32, sqrtf, fabsf, FLT_MIN)
+ADAM(double, f64, sqrt, fabs, DBL_MIN)
 
 static void adam(trek_dtype dtype, const trek_adam_slice *slice)
 {
@@ -47,7 +63,7 @@ static void adam(trek_dtype dtype, const trek_adam_slice *slice)
 
 /* --- stochastic gradient descent --- */
 
-#define SGD(T, suffix)                                                                                 \
+#define SGD(T, suffix, absolute, tiny)                                                                 \
     static void sgd_part_##suffix(void *arg, int64_t begin, int64_t end)                               \
     {                                                                                                  \
         const trek_sgd_slice *s = arg;                                                                 \
@@ -69,14 +85,15 @@ static void adam(trek_dtype dtype, const trek_adam_slice *slice)
             T x = p[i], d = g[i] * scale, before = buffer[i];                                          \
             d = decay != 0 ? d + decay * x : d;                                                        \
             T moving = first ? d : before * momentum + rest * d;                                       \
+            moving *= (T)(absolute(moving) >= tiny); /* as in Adam */                                  \
             d = nesterov ? d + momentum * moving : moving;                                             \
             buffer[i] = moving;                                                                        \
             p[i] = x + step * d;                                                                       \
             g[i] = zero ? 0 : g[i];                                                                    \
         }                                                                                              \
     }
-SGD(float, f32)
-SGD(double, f64)
+SGD(float, f32, fabsf, FLT_MIN)
+SGD(double, f64, fabs, DBL_MIN)
 
 static void sgd(trek_dtype dtype, const trek_sgd_slice *slice)
 {

@@ -41,14 +41,11 @@ static void one_input_attrs(const op_row *row, op_sink sink, void *arg, trek_att
     special_input(row, sink, arg, &attrs);
     if (!large)
         return;
-    const trek_shape larger[] = { trek_dims(70001), trek_dims(259, 263) };
-    for (int k = 0; k < 2; k++) {
-        op_case c = case_begin(row, "large");
-        case_input(&c, row, larger[k]);
-        c.attrs = attrs;
-        c.large = true;
-        sink(row, &c, arg);
-    }
+    op_case c = case_begin(row, "large");
+    case_input(&c, row, trek_dims(259, 263));
+    c.attrs = attrs;
+    c.large = true;
+    sink(row, &c, arg);
 }
 
 FAMILY(unary)
@@ -370,8 +367,9 @@ static void dim_cases(const op_row *row, op_sink sink, void *arg, int inputs)
     dim_case(row, sink, arg, inputs, trek_dims(2, 1, 4), 1, TREK_OK, false);
     dim_case(row, sink, arg, inputs, trek_dims(0, 4), 1, TREK_OK, false);
     dim_case(row, sink, arg, inputs, trek_dims(3, 0), 1, TREK_OK, false);
-    dim_case(row, sink, arg, inputs, trek_dims(517, 130), 1, TREK_OK, true);
-    dim_case(row, sink, arg, inputs, trek_dims(130, 520), 0, TREK_OK, true);
+    dim_case(row, sink, arg, inputs, trek_dims(2050, 33), 1, TREK_OK, true);
+    dim_case(row, sink, arg, inputs, trek_dims(33, 2050), 0, TREK_OK, true);
+    dim_case(row, sink, arg, inputs, trek_dims(23, 301), -1, TREK_OK, true);
     dim_case(row, sink, arg, inputs, trek_dims(3, 5), 2, TREK_ERR_ARGUMENT, false);
     dim_case(row, sink, arg, inputs, trek_dims(3, 5), -3, TREK_ERR_ARGUMENT, false);
 }

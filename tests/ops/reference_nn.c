@@ -160,7 +160,9 @@ static int norm_gradient(const op_array *const *in, int n, const norm_layout *l,
         double xhat = (x->v[i] - mean[s]) * rstd[s];
         double own = g->v[i] * (w ? w->v[channel_of(l, i)] : 1) * rstd[s];
         add_term(&out[0], i, own);
-        for (int64_t j = 0; training && j < x->numel; j++) {
+        /* a layer's group is one piece, a batch's is spread */
+        int64_t first = l->batch ? 0 : s * l->count, end = l->batch ? x->numel : first + l->count;
+        for (int64_t j = first; training && j < end; j++) {
             if (group_of(l, j) != s)
                 continue;
             double gj = g->v[j] * (w ? w->v[channel_of(l, j)] : 1), xj = (x->v[j] - mean[s]) * rstd[s];

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Public ops made of others, and what rows alone do not show: vectors in
+ * matmul, parts, casts, dropout over ranks, promotion. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "autograd/backward.h"
+#include "autograd/ops.h"
+#include "tensor/place.h"
+#include "tests/support/support.h"
+
+static trek_scope scope;
+
+static int open_scope(void **state)
+{
+    (void)state;
+    trek_error_clear();
+    scope = trek_scope_begin();
+    return 0;
+}
+
+static int close_scope(void **state)
+{
+    (void)state;
+    trek_error_clear();
+    return trek_scope_end(scope) == TREK_OK && trek_tape_size() == 0 ? 0 : -1;
+}
+
+/* f64 numbers of a stream. */
+static trek_var *numbers(uint32_t stream, trek_shape shape, bool requires_grad)
+{
+    trek_tensor *f32 = test_tensor(stream, shape, 1);
+    trek_var *v = trek_var_from(trek_tensor_cast(f32, TREK_F64));
+    trek_tensor_release(f32);
+    if (requires_grad)
+        assert_int_equal(trek_var_set_requires_grad(v, true), TREK_OK);
+    return v;
+}
+
+static double at(const trek_var *v, int64_t k)
+{
+    static double values[4096];
+    assert_non_null(v);
+    assert_true(trek_var_numel(v) <= 4096);
+    assert_int_equal(trek_tensor_to_host(trek_var_data(v), TREK_F64, values, sizeof(double) * (size_t)trek_var_numel(v)), TREK_OK);
+    return values[k];
+}
+
+static void same(const trek_var *a, const trek_var *b)
+{
+    assert_non_null(a);
+    assert_non_null(b);
+    assert_true(trek_shape_equal(trek_var_shape(a), trek_var_shape(b)));
+    for (int64_t k = 0; k < trek_var_numel(a); k++) {
+        double x = at(a, k), y = at(b, k);
+        if (!(fabs(x - y) <= 1e-12 * (1 + fabs(x))))
+            fail_msg("element %d: %.17g and %.17g", (int)k, x, y);
+    }
+}
+
+static void expect(trek_status status, const char *prefix)
+{
+    assert_int_equal(trek_status_get(), status);
+    assert_int_equal(strncmp(trek_error(), prefix, strlen(prefix)), 0);
+    trek_error_clear();
+}
+
+/* Gradients of <f, random> by the tape and by differences, over one input. */
+static void check_slope(trek_var *(*f)(trek_var *x), trek_shape shape)
+{
+    trek_var *x = numbers(7, shape, true), *y = f(x), *seed = numbers(8, trek_var_shape(y), false);
+    assert_int_equal(trek_backward_with(y, seed, NULL), TREK_OK);
+    double *data = trek_tensor_data(trek_var_data(x));
+    for (int64_t k = 0; k < trek_var_numel(x); k++) {
+        double sides[2];
+        for (int side = 0; side < 2; side++) {
+            trek_scope inner = trek_scope_begin();
+            double kept = data[k];
+            data[k] = kept + (side ? 1e-5 : -1e-5);
+            trek_no_grad_begin();
+            sides[side] = trek_var_item(trek_sum(trek_mul(f(x), seed), trek_dims_none(), false));
+            trek_no_grad_end();
+            data[k] = kept;
+            trek_scope_end(inner);
+        }
+        double slope = (sides[1] - sides[0]) / 2e-5, tape = at(trek_var_grad(x), k);
+        if (!(fabs(slope - tape) <= 1e-6 * (1 + fabs(slope))))
+            fail_msg("element %d: %.10g, differences say %.10g", (int)k, tape, slope);
+    }
+}
+
+static trek_var *vector_times_vector(trek_var *x) { return trek_matmul(x, numbers(1, trek_dims(4), false)); }
+static trek_var *matrix_times_vector(trek_var *x) { return trek_matmul(numbers(1, trek_dims(3, 4), false), x); }
+static trek_var *vector_times_matrix(trek_var *x) { return trek_matmul(x, numbers(1, trek_dims(4, 3), false)); }
+static trek_var *vector_times_batch(trek_var *x) { return trek_matmul(x, numbers(1, trek_dims(2, 4, 3), false)); }
+static trek_var *deviation(trek_var *x) { return trek_std(x, trek_dims(1), true); }
+static trek_var *a_norm(trek_var *x) { return trek_norm(x, 3, trek_dims(0), false); }
+static trek_var *flat(trek_var *x) { return trek_square(trek_flatten(x, 0, -1)); }
+static trek_var *filled(trek_var *x) { return trek_masked_fill(trek_square(x), trek_gt_scalar(x, 0.2), 3); }
+static trek_var *rest_of_scalars(trek_var *x) { return trek_div_scalar(trek_sub_scalar(trek_square(x), 0.5), -3); }
+
+static void slopes(void **state)
+{
+    (void)state;
+    check_slope(vector_times_vector, trek_dims(4));
+    check_slope(matrix_times_vector, trek_dims(4));
+    check_slope(vector_times_matrix, trek_dims(4));
+    check_slope(vector_times_batch, trek_dims(4));
+    check_slope(deviation, trek_dims(3, 4));
+    check_slope(a_norm, trek_dims(3, 4));
+    check_slope(flat, trek_dims(2, 3));
+    check_slope(filled, trek_dims(3, 4));
+    check_slope(rest_of_scalars, trek_dims(5));
+}
+
+static trek_var *through_parts(trek_var *x)
+{
+    trek_var *parts[4];
+    assert_int_equal(trek_split(x, 2, 1, parts, 4), 3);
+    assert_int_equal(trek_var_size(parts[2], 1), 1);
+    return trek_cat((trek_var *[]){ trek_square(parts[1]), parts[2], trek_mul_scalar(parts[0], 3) }, 3, -1);
+}
+
+static trek_var *stacked(trek_var *x)
+{
+    trek_var *parts[3];
+    assert_int_equal(trek_chunk(x, 3, 0, parts, 3), 3);
+    return trek_stack((trek_var *[]){ trek_square(parts[0]), parts[1], parts[2] }, 3, 1);
+}
+
+static void parts(void **state)
+{
+    (void)state;
+    check_slope(through_parts, trek_dims(2, 5));
+    check_slope(stacked, trek_dims(3, 2));
+    trek_var *x = numbers(1, trek_dims(2, 5), false), *few[2];
+    assert_int_equal(trek_split(x, 2, 1, few, 2), -1); /* three do not fit */
+    assert_int_not_equal(trek_status_get(), TREK_OK);
+    trek_error_clear();
+    assert_int_equal(trek_split(x, 0, 1, few, 2), -1);
+    trek_error_clear();
+    assert_int_equal(trek_chunk(x, 2, 1, few, 2), 2);
+    assert_int_equal(trek_var_size(few[0], 1), 3);
+}
+
+static void identities(void **state)
+{
+    (void)state;
+    trek_var *x = numbers(1, trek_dims(3, 4), false), *y = numbers(2, trek_dims(3, 4), false);
+    same(trek_sub_scalar(x, 0.5), trek_add_scalar(x, -0.5));
+    same(trek_div_scalar(x, 4), trek_mul_scalar(x, 0.25));
+    same(trek_square(trek_std(x, trek_dims(1), false)), trek_var_of(x, trek_dims(1), false));
+    same(trek_norm(x, 2, trek_dims_none(), false), trek_sqrt(trek_sum(trek_square(x), trek_dims_none(), false)));
+    same(trek_norm(x, 1, trek_dims(0), false), trek_sum(trek_abs(x), trek_dims(0), false));
+    same(trek_linear_activation(x, y, NULL, TREK_ACTIVATION_RELU), trek_relu(trek_linear(x, y, NULL)));
+    same(trek_stack((trek_var *[]){ x, y }, 2, 0), trek_cat((trek_var *[]){ trek_unsqueeze(x, 0), trek_unsqueeze(y, 0) }, 2, 0));
+    same(trek_flatten(x, 0, 1), trek_reshape(x, trek_dims(-1)));
+    same(trek_contiguous(trek_transpose(x, 0, 1)), trek_permute(x, trek_dims(1, 0)));
+    same(trek_clone(x), x);
+    assert_ptr_not_equal(trek_tensor_data(trek_var_data(trek_clone(x))), trek_tensor_data(trek_var_data(x)));
+    assert_int_equal(trek_var_dtype(trek_cast(x, TREK_BF16)), TREK_BF16);
+    assert_true(trek_device_equal(trek_var_device(trek_to(x, trek_cpu(1))), trek_cpu(1)));
+    same(trek_mse_loss(x, y), trek_mean(trek_square(trek_sub(x, y)), trek_dims_none(), false));
+}
+
+static void accuracy(void **state)
+{
+    (void)state;
+    float logits[8] = { 1, 0, 0, 1, 0.5f, 0.1f, 3, 4 };
+    int64_t labels[4] = { 0, 0, 0, 1 };
+    trek_var *x = trek_var_from(trek_tensor_from_data(logits, trek_dims(4, 2), TREK_F32, trek_cpu(0)));
+    trek_var *y = trek_var_from(trek_tensor_from_data(labels, trek_dims(4), TREK_I64, trek_cpu(0)));
+    assert_true(trek_var_item(trek_accuracy(x, y)) == 0.75);
+    trek_var *none = trek_accuracy(trek_narrow(x, 0, 0, 0), trek_narrow(y, 0, 0, 0));
+    assert_true(trek_var_item(none) == 0);
+}
+
+static void bad_public_calls(void **state)
+{
+    (void)state;
+    trek_var *x = numbers(1, trek_dims(64, 784), false), *w = numbers(2, trek_dims(256, 10), false);
+    assert_null(trek_matmul(x, w));
+    assert_non_null(strstr(trek_error(), "[64, 784]"));
+    assert_non_null(strstr(trek_error(), "[256, 10]"));
+    expect(TREK_ERR_SHAPE, "matmul: ");
+    assert_null(trek_cross_entropy(x, numbers(1, trek_dims(3), false)));
+    assert_int_not_equal(trek_status_get(), TREK_OK);
+    trek_error_clear();
+    assert_null(trek_dropout(x, 1.5, true));
+    expect(TREK_ERR_ARGUMENT, "dropout: ");
+    assert_null(trek_cat(NULL, 0, 0));
+    assert_int_not_equal(trek_status_get(), TREK_OK);
+    trek_error_clear();
+    assert_null(trek_flatten(x, 1, 0));
+    assert_int_not_equal(trek_status_get(), TREK_OK);
+    trek_error_clear();
+    /* nested calls: the first message stays */
+    assert_null(trek_exp(trek_add(trek_matmul(x, w), x)));
+    expect(TREK_ERR_SHAPE, "matmul: ");
+}
+
+/* --- dropout over ranks: masks follow the place in the global batch ----------------- */
+
+static void dropout_masks_do_not_know_the_split(void **state)
+{
+    (void)state;
+    trek_place kept = trek_place_here;
+    trek_seed(11);
+    trek_var *x = trek_add_scalar(numbers(1, trek_dims(12, 5), false), 2);
+    trek_place_here.rng_step = 3;
+    trek_place_here.rng_draw = 0;
+    trek_var *whole = trek_dropout(x, 0.4, true);
+    static const int64_t cuts[] = { 0, 5, 7, 12 };
+    for (int rank = 0; rank < 3; rank++) {
+        int64_t first = cuts[rank], rows = cuts[rank + 1] - first;
+        trek_place_here.rank = rank;
+        trek_place_here.world = 3;
+        trek_place_here.first_sample = first;
+        trek_place_here.rows = rows;
+        trek_place_here.global_rows = 12;
+        trek_place_here.rng_step = 3;
+        trek_place_here.rng_draw = 0;
+        same(trek_dropout(trek_narrow(x, 0, first, rows), 0.4, true), trek_narrow(whole, 0, first, rows));
+    }
+    trek_place_here = kept;
+    double zeros = 0;
+    for (int64_t k = 0; k < 60; k++)
+        zeros += at(whole, k) == 0;
+    assert_true(zeros > 10 && zeros < 40);
+    assert_ptr_equal(trek_dropout(x, 0.4, false), x);
+    assert_true(at(trek_sum(trek_dropout(x, 1, true), trek_dims_none(), false), 0) == 0);
+}
+
+/* --- dtypes ------------------------------------------------------------------------------ */
+
+static void promotion(void **state)
+{
+    (void)state;
+    trek_var *i = trek_var_from(trek_tensor_ones(trek_dims(3), TREK_I32, trek_cpu(0)));
+    assert_int_equal(trek_var_dtype(trek_add_scalar(i, 1)), TREK_I32);
+    assert_int_equal(trek_var_dtype(trek_add_scalar(i, 0.5)), TREK_F32);
+    assert_int_equal(trek_var_dtype(trek_exp(i)), TREK_F32);
+    assert_int_equal(trek_var_dtype(trek_div(i, i)), TREK_F32);
+    assert_int_equal(trek_var_dtype(trek_sum(i, trek_dims_none(), false)), TREK_I64);
+    assert_null(trek_mean(i, trek_dims_none(), false));
+    expect(TREK_ERR_DTYPE, "mean: ");
+    trek_var *zero = trek_var_from(trek_tensor_zeros(trek_dims(3), TREK_I32, trek_cpu(0)));
+    assert_null(trek_remainder(i, zero));
+    expect(TREK_ERR_ARGUMENT, "remainder: ");
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, open_scope, close_scope)
+int main(void)
+{
+    const struct CMUnitTest tests[] = { TEST(slopes), TEST(parts), TEST(identities), TEST(accuracy), TEST(bad_public_calls),
+                                        TEST(dropout_masks_do_not_know_the_split), TEST(promotion) };
+    return cmocka_run_group_tests_name("functional", tests, NULL, NULL);
+}

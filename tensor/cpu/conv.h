@@ -24,6 +24,11 @@ bool TREK_ISA_NAME(trek_conv_transposed)(const trek_conv *c, trek_conv *transpos
 /* Its weights: channels and filters exchanged, kernels turned by half. */
 void TREK_ISA_NAME(trek_conv_turn_weight)(const trek_conv *c, const void *weight, void *turned);
 
+/* As many images side by side as a vector has lanes: small images, few channels. */
+bool TREK_ISA_NAME(trek_conv_batch_suits)(const trek_conv *c);
+trek_status TREK_ISA_NAME(trek_conv_batch)(const trek_conv *c, const void *x, const void *weight, const void *bias, void *y);
+trek_status TREK_ISA_NAME(trek_conv_batch_weight_grad)(const trek_conv *c, const void *dy, const void *x, void *dweight);
+
 /* Columns (im2col) and products of matrices: any convolution. */
 trek_status TREK_ISA_NAME(trek_conv_columns)(const trek_conv *c, const void *x, const void *weight, const void *bias, void *y);
 trek_status TREK_ISA_NAME(trek_conv_columns_input_grad)(const trek_conv *c, const void *dy, const void *weight, void *dx);

@@ -31,6 +31,8 @@ static trek_status conv2d_dense(const trek_op_call *call)
         if (status != TREK_ERR_UNSUPPORTED)
             return status;
     }
+    if (TREK_ISA_NAME(trek_conv_batch_suits)(&c))
+        return TREK_ISA_NAME(trek_conv_batch)(&c, x->data, weight->data, bias, y->data);
     if (TREK_ISA_NAME(trek_conv_direct_suits)(&c))
         return TREK_ISA_NAME(trek_conv_direct)(&c, x->data, weight->data, bias, y->data);
     return TREK_ISA_NAME(trek_conv_columns)(&c, x->data, weight->data, bias, y->data);
@@ -51,7 +53,8 @@ static trek_status direct_input_grad(const trek_conv *c, const trek_conv *transp
     if (!turned)
         return TREK_ERR_MEMORY;
     TREK_ISA_NAME(trek_conv_turn_weight)(c, weight->data, turned);
-    trek_status status = TREK_ISA_NAME(trek_conv_direct)(transposed, dy, turned, NULL, dx);
+    bool batch = TREK_ISA_NAME(trek_conv_batch_suits)(transposed);
+    trek_status status = (batch ? TREK_ISA_NAME(trek_conv_batch) : TREK_ISA_NAME(trek_conv_direct))(transposed, dy, turned, NULL, dx);
     trek_block_free(turned);
     return status;
 }
@@ -85,6 +88,8 @@ static trek_status weight_grad_dense(const trek_op_call *call)
         if (status != TREK_ERR_UNSUPPORTED)
             return status;
     }
+    if (TREK_ISA_NAME(trek_conv_batch_suits)(&c))
+        return TREK_ISA_NAME(trek_conv_batch_weight_grad)(&c, dy->data, x->data, dweight->data);
     if (TREK_ISA_NAME(trek_conv_direct_suits)(&c))
         return TREK_ISA_NAME(trek_conv_direct_weight_grad)(&c, dy->data, x->data, dweight->data);
     return TREK_ISA_NAME(trek_conv_columns_weight_grad)(&c, dy->data, x->data, dweight->data);

@@ -96,43 +96,6 @@ TREK_INLINE void TREK_R(run_tile)(int rows, int cols, TREK_R(tile_call) *t)
     TREK_R(tiles)[t->a_row == 1][vectors - 1][rows - 1](t);
 }
 
-/* One step of a transposition: exchanges the off-diagonal blocks of `size` of each pair of rows (Eklundh 1972). */
-TREK_INLINE void TREK_R(exchange)(V *r, const int size)
-{
-#if TREK_REAL_BYTES == 4
-    typedef int32_t lane_index __attribute__((vector_size(TREK_VECTOR_BYTES)));
-#else
-    typedef int64_t lane_index __attribute__((vector_size(TREK_VECTOR_BYTES)));
-#endif
-    lane_index low, high;
-#pragma GCC unroll 16
-    for (int l = 0; l < W; l++) {
-        low[l] = l & size ? W + l - size : l;
-        high[l] = l & size ? W + l : l + size;
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < W; i++)
-        if (!(i & size)) {
-            V a = r[i], b = r[i + size];
-            r[i] = __builtin_shuffle(a, b, low);
-            r[i + size] = __builtin_shuffle(a, b, high);
-        }
-}
-
-TREK_INLINE void TREK_R(transpose)(V *r)
-{
-    TREK_R(exchange)(r, 1);
-#if TREK_VECTOR_BYTES / TREK_REAL_BYTES > 2
-    TREK_R(exchange)(r, 2);
-#endif
-#if TREK_VECTOR_BYTES / TREK_REAL_BYTES > 4
-    TREK_R(exchange)(r, 4);
-#endif
-#if TREK_VECTOR_BYTES / TREK_REAL_BYTES > 8
-    TREK_R(exchange)(r, 8);
-#endif
-}
-
 /* to[p * to_row + l] = from[l * lane + p] for l < lanes <= W, p < k; zeros in lanes..fill. */
 static void TREK_R(pack_transposed)(T *to, int64_t to_row, int lanes, int fill, const T *from, int64_t lane, int64_t k)
 {

@@ -28,6 +28,8 @@ typedef float trek_real_f32;
 typedef double trek_real_f64;
 typedef float trek_vector_f32 __attribute__((vector_size(TREK_VECTOR_BYTES)));
 typedef double trek_vector_f64 __attribute__((vector_size(TREK_VECTOR_BYTES)));
+typedef int32_t trek_indices_f32 __attribute__((vector_size(TREK_VECTOR_BYTES)));
+typedef int64_t trek_indices_f64 __attribute__((vector_size(TREK_VECTOR_BYTES)));
 
 /* How many of a vector's lanes, from the first, a partial load or store touches. */
 #if defined(__AVX512F__)
@@ -139,3 +141,33 @@ TREK_INLINE void TREK_R(store_part)(T *p, trek_lanes n, V v)
 }
 TREK_INLINE V TREK_R(fma)(V a, V b, V c) { return a * b + c; }
 #endif
+
+/* One step of a transposition: exchanges the off-diagonal blocks of `size` of each pair of rows (Eklundh 1972). */
+TREK_INLINE void TREK_R(exchange)(V *r, const int size)
+{
+    TREK_R(trek_indices) low, high;
+#pragma GCC unroll 16
+    for (int l = 0; l < W; l++) {
+        low[l] = l & size ? W + l - size : l;
+        high[l] = l & size ? W + l : l + size;
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < W; i++)
+        if (!(i & size)) {
+            V a = r[i], b = r[i + size];
+            r[i] = __builtin_shuffle(a, b, low);
+            r[i + size] = __builtin_shuffle(a, b, high);
+        }
+}
+
+/* r[i][l] = r[l][i], W rows. */
+TREK_INLINE void TREK_R(transpose)(V *r)
+{
+    TREK_R(exchange)(r, 1);
+    if (W > 2)
+        TREK_R(exchange)(r, 2);
+    if (W > 4)
+        TREK_R(exchange)(r, 4);
+    if (W > 8)
+        TREK_R(exchange)(r, 8);
+}

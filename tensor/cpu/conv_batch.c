@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Convolution that computes as many images side by side as a vector has lanes:
+ * for small images with few channels, where other ways leave lanes idle. */
+#include <stdatomic.h>
+
+#include "tensor/cpu/conv.h"
+
+/* How the rows of an image are laid out among zeros: element (y, x) of a channel is at first + y * pitch + x. */
+typedef struct batch_frame {
+    int64_t width, height, pitch, gap, first, size; /* gap: from the end of a channel's last row to the next channel's first */
+} batch_frame;
+
+typedef struct batch_job {
+    const trek_conv *c;
+    batch_frame frame;
+    int64_t steps, blocks;   /* elements of a filter; blocks of filters of a group */
+    int64_t *shift;          /* of each step, in vectors */
+    const void *x, *weight, *bias, *dy;
+    void *y, *partials;
+    atomic_bool failed;
+} batch_job;
+
+/* The next of the even blocks that `left` is cut into, none above `most`. */
+static int64_t batch_block(int64_t left, int64_t most)
+{
+    int64_t blocks = (left + most - 1) / most;
+    return (left + blocks - 1) / blocks;
+}
+
+/* Where block number `block` of the same blocks begins. */
+static int64_t batch_block_start(int64_t count, int64_t most, int64_t block)
+{
+    int64_t start = 0;
+    for (int64_t b = 0; b < block; b++)
+        start += batch_block(count - start, most);
+    return start;
+}
+
+#define TREK_REAL f32
+#include "tensor/cpu/conv_batch_template.h"
+#undef TREK_REAL
+#define TREK_REAL f64
+#include "tensor/cpu/conv_batch_template.h"
+#undef TREK_REAL
+
+static size_t element_size(const trek_conv *c) { return c->dtype == TREK_F64 ? 8 : 4; }
+
+static trek_status job_init(batch_job *job, const trek_conv *c, int64_t block)
+{
+    batch_frame *f = &job->frame;
+    job->c = c;
+    job->steps = c->group_channels * c->kernel_h * c->kernel_w;
+    job->blocks = (c->group_filters + block - 1) / block;
+    f->width = c->width, f->height = c->height;
+    f->pitch = c->width + 2 * c->pad_w;
+    f->size = (c->height + 2 * c->pad_h) * f->pitch;
+    f->gap = 2 * c->pad_h * f->pitch;
+    f->first = c->pad_h * f->pitch + c->pad_w;
+    job->shift = trek_block_alloc((size_t)job->steps * sizeof *job->shift);
+    for (int64_t s = 0; job->shift && s < job->steps; s++) {
+        int64_t kx = s % c->kernel_w, ky = s / c->kernel_w % c->kernel_h, channel = s / (c->kernel_w * c->kernel_h);
+        job->shift[s] = channel * f->size + ky * c->dilation_h * f->pitch + kx * c->dilation_w;
+    }
+    return job->shift ? TREK_OK : TREK_ERR_MEMORY;
+}
+
+static int64_t lanes_of(const trek_conv *c) { return TREK_VECTOR_BYTES / (int64_t)element_size(c); }
+static int64_t teams_of(const trek_conv *c) { return (c->images + lanes_of(c) - 1) / lanes_of(c); }
+
+bool TREK_ISA_NAME(trek_conv_batch_suits)(const trek_conv *c)
+{
+    int64_t lined_up = c->group_channels * (c->height + 2 * c->pad_h) * (c->width + 2 * c->pad_w) * TREK_VECTOR_BYTES;
+    int64_t lanes = teams_of(c) * lanes_of(c);
+    return c->group_channels > 0 && 4 * c->images >= 3 * lanes && lined_up <= 512 * 1024;
+}
+
+static trek_status batch_status(const batch_job *job)
+{
+    return job->failed ? trek_fail(TREK_ERR_MEMORY, "conv2d: no memory for a team of images") : TREK_OK;
+}
+
+trek_status TREK_ISA_NAME(trek_conv_batch)(const trek_conv *c, const void *x, const void *weight, const void *bias, void *y)
+{
+    batch_job job = { .x = x, .bias = bias, .y = y };
+    trek_status status = job_init(&job, c, 6);
+    void *arranged = trek_block_alloc((size_t)(c->filters * job.steps) * element_size(c));
+    if (status == TREK_OK && arranged) {
+        job.weight = arranged;
+        if (c->dtype == TREK_F64)
+            arrange_f64(c, job.steps, weight, arranged);
+        else
+            arrange_f32(c, job.steps, weight, arranged);
+        int64_t work = 6 * job.steps * c->out_h * c->out_w * lanes_of(c);
+        trek_parallel(teams_of(c) * c->groups * job.blocks, 100000 / (work + 1) + 1,
+                      c->dtype == TREK_F64 ? forward_tasks_f64 : forward_tasks_f32, &job);
+    }
+    bool fine = status == TREK_OK && arranged;
+    trek_block_free(job.shift);
+    trek_block_free(arranged);
+    return fine ? batch_status(&job) : TREK_ERR_MEMORY;
+}
+
+trek_status TREK_ISA_NAME(trek_conv_batch_weight_grad)(const trek_conv *c, const void *dy, const void *x, void *dweight)
+{
+    batch_job job = { .x = x, .dy = dy };
+    trek_status status = job_init(&job, c, TREK_VECTOR_BYTES == 64 ? 5 : 3);
+    int64_t count = c->filters * job.steps, teams = teams_of(c);
+    job.partials = teams == 1 ? dweight : trek_block_alloc((size_t)(teams * count) * element_size(c));
+    bool fine = status == TREK_OK && job.partials;
+    if (fine) {
+        int64_t work = 6 * job.steps * c->out_h * c->out_w * lanes_of(c);
+        trek_parallel(teams * c->groups * job.blocks, 100000 / (work + 1) + 1,
+                      c->dtype == TREK_F64 ? weight_grad_tasks_f64 : weight_grad_tasks_f32, &job);
+    }
+    for (int64_t team = 0; fine && teams > 1 && team < teams; team++) { /* in order, whatever the threads */
+        if (c->dtype == TREK_F64)
+            for (int64_t i = 0; i < count; i++)
+                ((double *)dweight)[i] = (team ? ((double *)dweight)[i] : 0) + ((double *)job.partials)[team * count + i];
+        else
+            for (int64_t i = 0; i < count; i++)
+                ((float *)dweight)[i] = (team ? ((float *)dweight)[i] : 0) + ((float *)job.partials)[team * count + i];
+    }
+    if (teams > 1)
+        trek_block_free(job.partials);
+    trek_block_free(job.shift);
+    return fine ? batch_status(&job) : TREK_ERR_MEMORY;
+}

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Convolution with a lane for each image, for one real type. Included by
+ * conv_batch.c. A "team" is W images; "lined up", an element of each of them lies
+ * side by side in one vector, so that neither narrow rows nor few channels leave
+ * lanes idle, and every load is aligned. */
+#include "tensor/cpu/vector.h"
+
+#define TEAM_PLACES (TREK_VECTOR_BYTES == 64 ? 4 : 2)
+#define TEAM_FILTERS 6
+#if TREK_VECTOR_BYTES == 64
+#define TEAM_TAPS 5
+#else
+#define TEAM_TAPS 3
+#endif
+
+static int TREK_R(team_size)(const trek_conv *c, int64_t team)
+{
+    return c->images - team * W < W ? (int)(c->images - team * W) : W;
+}
+
+/* Lines the team's images up: `count` elements of each, the first image at `from`, the next `step`
+ * further. Rows of `width` are put `pitch` apart; after each `height` rows, `gap` elements are left out. */
+static void TREK_R(line_up)(const T *from, int64_t step, int images, int64_t count, const batch_frame *f, V *to)
+{
+    int64_t x = 0, y = 0;
+    for (int64_t e = 0; e < count; e += W) {
+        int rows = count - e < W ? (int)(count - e) : W;
+        trek_lanes read = TREK_R(lanes)(rows);
+        V r[W];
+        if (images == W && rows == W) {
+#pragma GCC unroll 16
+            for (int i = 0; i < W; i++)
+                r[i] = TREK_R(load)(from + i * step + e);
+        } else {
+            for (int i = 0; i < W; i++)
+                r[i] = i < images ? TREK_R(load_part)(from + i * step + e, read) : (V){ 0 };
+        }
+        TREK_R(transpose)(r);
+        for (int i = 0; i < rows; i++) {
+            *to++ = r[i];
+            if (++x == f->width) {
+                x = 0;
+                to += f->pitch - f->width;
+                if (++y == f->height) {
+                    y = 0;
+                    to += f->gap;
+                }
+            }
+        }
+    }
+}
+
+/* The way back, without frames. */
+static void TREK_R(line_off)(const V *from, int64_t count, int images, T *to, int64_t step)
+{
+    for (int64_t e = 0; e < count; e += W) {
+        int rows = count - e < W ? (int)(count - e) : W;
+        trek_lanes written = TREK_R(lanes)(rows);
+        V r[W];
+        for (int i = 0; i < W; i++)
+            r[i] = i < rows ? from[e + i] : (V){ 0 };
+        TREK_R(transpose)(r);
+        for (int i = 0; i < images; i++)
+            TREK_R(store_part)(to + i * step + e, written, r[i]);
+    }
+}
+
+/* y[f][q] = bias[f] + sum over steps s of weight[s * filters + f] x[shift[s] + q * stride]. */
+TREK_INLINE void TREK_R(team_places)(const int filters, const int places, int64_t steps, const int64_t *shift, const V *x,
+                                     int64_t stride, const T *weight, const T *bias, V *y, int64_t y_line)
+{
+    V sum[TEAM_FILTERS][TEAM_PLACES];
+#pragma GCC unroll 8
+    for (int f = 0; f < filters; f++) {
+#pragma GCC unroll 4
+        for (int q = 0; q < places; q++)
+            sum[f][q] = TREK_R(spread)(bias ? bias[f] : 0);
+    }
+    for (int64_t s = 0; s < steps; s++, weight += filters) {
+        const V *from = x + shift[s];
+        V value[TEAM_PLACES];
+#pragma GCC unroll 4
+        for (int q = 0; q < places; q++)
+            value[q] = from[q * stride];
+#pragma GCC unroll 8
+        for (int f = 0; f < filters; f++) {
+            V w = TREK_R(spread)(weight[f]);
+#pragma GCC unroll 4
+            for (int q = 0; q < places; q++)
+                sum[f][q] = TREK_R(fma)(value[q], w, sum[f][q]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int f = 0; f < filters; f++) {
+#pragma GCC unroll 4
+        for (int q = 0; q < places; q++)
+            y[f * y_line + q] = sum[f][q];
+    }
+}
+
+#define TREK_TEAM_PARAMETERS                                                                                        \
+    int64_t steps, const int64_t *shift, const V *x, int64_t stride, const T *weight, const T *bias, V *y, int64_t y_line
+#define TREK_TEAM(filters, places)                                                                                  \
+    static void TREK_R(team_places_##filters##_##places)(TREK_TEAM_PARAMETERS)                                      \
+    {                                                                                                               \
+        TREK_R(team_places)(filters, places, steps, shift, x, stride, weight, bias, y, y_line);                     \
+    }
+#if TREK_VECTOR_BYTES == 64
+#define TREK_TEAM_LIST(X, filters) X(filters, 1) X(filters, 2) X(filters, 3) X(filters, 4)
+#else
+#define TREK_TEAM_LIST(X, filters) X(filters, 1) X(filters, 2)
+#endif
+#define TREK_TEAM_ALL(filters) TREK_TEAM_LIST(TREK_TEAM, filters)
+TREK_TEAM_ALL(1) TREK_TEAM_ALL(2) TREK_TEAM_ALL(3) TREK_TEAM_ALL(4) TREK_TEAM_ALL(5) TREK_TEAM_ALL(6)
+#define TREK_TEAM_NAME(filters, places) TREK_R(team_places_##filters##_##places),
+#define TREK_TEAM_ROW(filters) { TREK_TEAM_LIST(TREK_TEAM_NAME, filters) },
+/* [filters - 1][places - 1] */
+static void (*const TREK_R(team_table)[TEAM_FILTERS][TEAM_PLACES])(TREK_TEAM_PARAMETERS) = {
+    TREK_TEAM_ROW(1) TREK_TEAM_ROW(2) TREK_TEAM_ROW(3) TREK_TEAM_ROW(4) TREK_TEAM_ROW(5) TREK_TEAM_ROW(6)
+};
+#undef TREK_TEAM_ROW
+#undef TREK_TEAM_NAME
+#undef TREK_TEAM_ALL
+#undef TREK_TEAM_LIST
+#undef TREK_TEAM
+#undef TREK_TEAM_PARAMETERS
+
+/* One block of filters over a team's lined-up group of channels. */
+static void TREK_R(team_block)(const batch_job *job, const V *x, const T *weight, const T *bias, int filters, V *y)
+{
+    const trek_conv *c = job->c;
+    int64_t y_line = c->out_h * c->out_w;
+    for (int64_t row = 0; row < c->out_h; row++)
+        for (int64_t column = 0, left; (left = c->out_w - column) > 0;) {
+            int places = (int)batch_block(left, TEAM_PLACES);
+            TREK_R(team_table)[filters - 1][places - 1](job->steps, job->shift,
+                                                        x + row * c->stride_h * job->frame.pitch + column * c->stride_w,
+                                                        c->stride_w, weight, bias, y + row * c->out_w + column, y_line);
+            column += places;
+        }
+}
+
+/* Lines up one group of channels of a team, with zeros around. */
+static void TREK_R(team_input)(const batch_job *job, int64_t team, int64_t group, V *to)
+{
+    const trek_conv *c = job->c;
+    const batch_frame *f = &job->frame;
+    int64_t plane = c->height * c->width;
+    const T *x = (const T *)job->x + (team * W * c->channels + group * c->group_channels) * plane;
+    if (f->size != plane)
+        memset(to, 0, (size_t)(c->group_channels * f->size) * sizeof(V));
+    TREK_R(line_up)(x, c->channels * plane, TREK_R(team_size)(c, team), c->group_channels * plane, f, to + f->first);
+}
+
+/* Tasks: team, group of channels, block of filters. The input is lined up again where the first two change. */
+static void TREK_R(forward_tasks)(void *arg, int64_t begin, int64_t end)
+{
+    batch_job *job = arg;
+    const trek_conv *c = job->c;
+    int64_t y_line = c->out_h * c->out_w, x_size = c->group_channels * job->frame.size, at = -1;
+    V *x = trek_block_alloc((size_t)(x_size + TEAM_FILTERS * y_line) * sizeof(V)), *y = x + x_size;
+    if (!x) {
+        job->failed = true;
+        return;
+    }
+    for (int64_t task = begin; task < end; task++) {
+        int64_t block = task % job->blocks, group = task / job->blocks % c->groups, team = task / job->blocks / c->groups;
+        if (task / job->blocks != at) {
+            at = task / job->blocks;
+            TREK_R(team_input)(job, team, group, x);
+        }
+        int64_t first = batch_block_start(c->group_filters, TEAM_FILTERS, block);
+        int filters = (int)(batch_block_start(c->group_filters, TEAM_FILTERS, block + 1) - first);
+        int64_t filter = group * c->group_filters + first;
+        TREK_R(team_block)(job, x, (const T *)job->weight + filter * job->steps, job->bias ? (const T *)job->bias + filter : NULL,
+                           filters, y);
+        TREK_R(line_off)(y, filters * y_line, TREK_R(team_size)(c, team),
+                         (T *)job->y + (team * W * c->filters + filter) * y_line, c->filters * y_line);
+    }
+    trek_block_free(x);
+}
+
+/* The weights of each block of filters as [step][filter of the block]. */
+static void TREK_R(arrange)(const trek_conv *c, int64_t steps, const T *weight, T *to)
+{
+    for (int64_t group = 0; group < c->groups; group++)
+        for (int64_t first = 0, count; first < c->group_filters; first += count) {
+            count = batch_block(c->group_filters - first, TEAM_FILTERS);
+            const T *from = weight + (group * c->group_filters + first) * steps;
+            for (int64_t s = 0; s < steps; s++)
+                for (int64_t o = 0; o < count; o++)
+                    *to++ = from[o * steps + s];
+        }
+}
+
+/* partial[f][t] = sum over places and images of dy[f][place] x[shift[t] + place]. */
+TREK_INLINE void TREK_R(team_taps)(const int filters, const int taps, const batch_job *job, const V *dy, const V *x,
+                                   const int64_t *shift, V *sums)
+{
+    const trek_conv *c = job->c;
+    const int64_t dy_line = c->out_h * c->out_w, stride = c->stride_w;
+    V sum[TEAM_TAPS][TEAM_TAPS];
+#pragma GCC unroll 8
+    for (int f = 0; f < filters; f++) {
+#pragma GCC unroll 8
+        for (int t = 0; t < taps; t++)
+            sum[f][t] = (V){ 0 };
+    }
+    for (int64_t row = 0; row < c->out_h; row++) {
+        const V *from[TEAM_TAPS];
+#pragma GCC unroll 8
+        for (int t = 0; t < taps; t++)
+            from[t] = x + shift[t] + row * c->stride_h * job->frame.pitch;
+        for (int64_t column = 0; column < c->out_w; column++, dy++) {
+            V grad[TEAM_TAPS];
+#pragma GCC unroll 8
+            for (int f = 0; f < filters; f++)
+                grad[f] = dy[f * dy_line];
+#pragma GCC unroll 8
+            for (int t = 0; t < taps; t++) {
+                V value = from[t][column * stride];
+#pragma GCC unroll 8
+                for (int f = 0; f < filters; f++)
+                    sum[f][t] = TREK_R(fma)(grad[f], value, sum[f][t]);
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int f = 0; f < filters; f++) {
+#pragma GCC unroll 8
+        for (int t = 0; t < taps; t++)
+            sums[f * taps + t] = sum[f][t];
+    }
+}
+
+#define TREK_TAPS_PARAMETERS const batch_job *job, const V *dy, const V *x, const int64_t *shift, V *sums
+#define TREK_TAPS(filters, taps)                                                                                    \
+    static void TREK_R(team_taps_##filters##_##taps)(TREK_TAPS_PARAMETERS)                                          \
+    {                                                                                                               \
+        TREK_R(team_taps)(filters, taps, job, dy, x, shift, sums);                                                  \
+    }
+#define TREK_TAPS_NAME(filters, taps) TREK_R(team_taps_##filters##_##taps),
+#if TREK_VECTOR_BYTES == 64
+#define TREK_TAPS_LIST(X, filters) X(filters, 1) X(filters, 2) X(filters, 3) X(filters, 4) X(filters, 5)
+#define TREK_TAPS_ROWS(X) X(1) X(2) X(3) X(4) X(5)
+#else
+#define TREK_TAPS_LIST(X, filters) X(filters, 1) X(filters, 2) X(filters, 3)
+#define TREK_TAPS_ROWS(X) X(1) X(2) X(3)
+#endif
+#define TREK_TAPS_ALL(filters) TREK_TAPS_LIST(TREK_TAPS, filters)
+TREK_TAPS_ROWS(TREK_TAPS_ALL)
+#define TREK_TAPS_ROW(filters) { TREK_TAPS_LIST(TREK_TAPS_NAME, filters) },
+/* [filters - 1][taps - 1] */
+static void (*const TREK_R(taps_table)[TEAM_TAPS][TEAM_TAPS])(TREK_TAPS_PARAMETERS) = { TREK_TAPS_ROWS(TREK_TAPS_ROW) };
+#undef TREK_TAPS_ROW
+#undef TREK_TAPS_ALL
+#undef TREK_TAPS_ROWS
+#undef TREK_TAPS_LIST
+#undef TREK_TAPS_NAME
+#undef TREK_TAPS
+#undef TREK_TAPS_PARAMETERS
+
+/* to[i] = sum of the lanes of from[i] */
+static void TREK_R(sum_lanes)(T *to, V *from, int count)
+{
+    int i = 0;
+    for (; i + W <= count; i += W) {
+        V *r = from + i;
+        TREK_R(transpose)(r);
+        for (int half = W / 2; half > 0; half /= 2)
+            for (int l = 0; l < half; l++)
+                r[l] += r[l + half];
+        TREK_R(store)(to + i, r[0]);
+    }
+    for (; i < count; i++)
+        to[i] = TREK_R(sum)(from[i]);
+}
+
+/* Tasks as in the forward pass; each team has a partial sum of its own. */
+static void TREK_R(weight_grad_tasks)(void *arg, int64_t begin, int64_t end)
+{
+    batch_job *job = arg;
+    const trek_conv *c = job->c;
+    int64_t y_line = c->out_h * c->out_w, x_size = c->group_channels * job->frame.size, at = -1;
+    batch_frame flat = { .width = y_line, .pitch = y_line, .height = 1 };
+    V *x = trek_block_alloc((size_t)(x_size + TEAM_TAPS * y_line) * sizeof(V)), *dy = x + x_size;
+    if (!x) {
+        job->failed = true;
+        return;
+    }
+    for (int64_t task = begin; task < end; task++) {
+        int64_t block = task % job->blocks, group = task / job->blocks % c->groups, team = task / job->blocks / c->groups;
+        if (task / job->blocks != at) {
+            at = task / job->blocks;
+            TREK_R(team_input)(job, team, group, x);
+        }
+        int64_t first = batch_block_start(c->group_filters, TEAM_TAPS, block);
+        int filters = (int)(batch_block_start(c->group_filters, TEAM_TAPS, block + 1) - first);
+        int64_t filter = group * c->group_filters + first;
+        TREK_R(line_up)((const T *)job->dy + (team * W * c->filters + filter) * y_line, c->filters * y_line,
+                        TREK_R(team_size)(c, team), filters * y_line, &flat, dy);
+        T *partial = (T *)job->partials + (team * c->filters + filter) * job->steps;
+        for (int64_t s = 0, left; (left = job->steps - s) > 0;) {
+            int taps = (int)batch_block(left, TEAM_TAPS);
+            V sums[TEAM_TAPS * TEAM_TAPS];
+            T totals[TEAM_TAPS * TEAM_TAPS];
+            TREK_R(taps_table)[filters - 1][taps - 1](job, dy, x, job->shift + s, sums);
+            TREK_R(sum_lanes)(totals, sums, filters * taps);
+            for (int f = 0; f < filters; f++)
+                for (int t = 0; t < taps; t++)
+                    partial[f * job->steps + s + t] = totals[f * taps + t];
+            s += taps;
+        }
+    }
+    trek_block_free(x);
+}
+#undef TEAM_PLACES
+#undef TEAM_FILTERS
+#undef TEAM_TAPS

@@ -20,8 +20,6 @@ typedef struct direct_job {
     atomic_bool failed;
 } direct_job;
 
-#define DIRECT_TAPS 5 /* elements of the kernel at once, and filters, in the weight's gradient */
-
 /* The next of the even blocks that `left` is cut into, none above `most`. */
 static int64_t direct_block(int64_t left, int64_t most)
 {

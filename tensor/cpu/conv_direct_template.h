@@ -7,6 +7,10 @@
  * between rows is thrown away (forward) or multiplied by zeros (weight gradient). */
 #include "tensor/cpu/vector.h"
 
+/* Elements of the kernel at once, and filters, in the weight's gradient: what the registers hold. */
+#ifndef DIRECT_TAPS
+#define DIRECT_TAPS (TREK_VECTOR_BYTES == 64 ? 5 : 3)
+#endif
 #define PLACE_VECTORS (TREK_VECTOR_BYTES == 64 ? 4 : 2)
 #define FILTER_ROWS 6
 #define SLACK (4 * W)   /* elements that may be read beyond a line */

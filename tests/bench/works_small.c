@@ -11,7 +11,7 @@ typedef struct op_state {
     bool both; /* chain: the factor needs a gradient, too */
 } op_state;
 
-enum { OPS_IN_A_SCOPE = 100, CHAIN = 100 };
+enum { OPS_IN_A_SCOPE = 10, CHAIN = 100 };
 
 static trek_var *leaf(int64_t count, uint32_t seed, float shift, float scale, bool requires_grad)
 {

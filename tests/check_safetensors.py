@@ -1,0 +1,37 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""State files against the safetensors package: it reads what trek writes, trek reads what it writes.
+    usage: check_safetensors.py <path of state_tool>      (needs numpy and safetensors)"""
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+
+def numbers(stream, count):
+    with np.errstate(over="ignore"):
+        x = np.uint32(stream) * np.uint32(0x9E3779B1) + np.arange(count, dtype=np.uint32) * np.uint32(0x85EBCA77) + np.uint32(0xC2B2AE3D)
+        x ^= x >> np.uint32(15)
+        x *= np.uint32(0x2C1B3C6D)
+        x ^= x >> np.uint32(12)
+        x *= np.uint32(0x297A2D39)
+        x ^= x >> np.uint32(15)
+    return ((x >> np.uint32(7)).astype(np.int64) - (1 << 24)).astype(np.float32) * np.float32(2.0**-24)
+
+
+params = {"0.weight": (3, 2, 3, 3), "0.bias": (3,), "1.weight": (3,), "1.bias": (3,), "3.weight": (4, 12), "3.bias": (4,)}
+want = {name: numbers(100 + k, int(np.prod(shape))).reshape(shape) for k, (name, shape) in enumerate(params.items())}
+buffers = {"1.running_mean": np.zeros(3, np.float32), "1.running_var": np.ones(3, np.float32), "1.num_batches_tracked": np.zeros((), np.int64)}
+with tempfile.TemporaryDirectory() as folder:
+    ours, theirs = pathlib.Path(folder) / "ours.safetensors", pathlib.Path(folder) / "theirs.safetensors"
+    subprocess.run([sys.argv[1], "write", str(ours)], check=True)
+    found = load_file(ours)
+    assert set(found) == set(want) | set(buffers), sorted(found)
+    for name, values in {**want, **buffers}.items():
+        assert found[name].dtype == values.dtype and found[name].shape == values.shape and (found[name] == values).all(), name
+    save_file({**want, **buffers}, theirs)
+    subprocess.run([sys.argv[1], "read", str(theirs)], check=True)
+print("safetensors reads ours, trek reads theirs")

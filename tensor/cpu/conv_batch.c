@@ -10,6 +10,17 @@ typedef struct batch_frame {
     int64_t width, height, pitch, gap, first, size; /* gap: from the end of a channel's last row to the next channel's first */
 } batch_frame;
 
+/* One element of a filter: where its input lies from that of the output's place, in vectors, and its weight. */
+typedef struct batch_step {
+    int32_t x, weight;
+} batch_step;
+
+/* The elements that meet the image, and not only the zeros around it. */
+typedef struct batch_list {
+    batch_step *step;
+    int64_t count;
+} batch_list;
+
 typedef struct batch_job {
     const trek_conv *c;
     batch_frame frame;
@@ -18,6 +29,11 @@ typedef struct batch_job {
     const void *x, *weight, *bias, *dy;
     void *y, *partials;
     atomic_bool failed;
+    /* forward: rows of the output, and tiles of each row, by the part of the kernel that meets the image there */
+    int64_t tiles, row_classes, tile_classes;
+    int64_t *row_class, *tile_class, *tile_start;
+    batch_list *lists;       /* [row_classes][tile_classes] */
+    void *list_memory;
 } batch_job;
 
 /* The next of the even blocks that `left` is cut into, none above `most`. */
@@ -44,6 +60,80 @@ static int64_t batch_block_start(int64_t count, int64_t most, int64_t block)
 #undef TREK_REAL
 
 static size_t element_size(const trek_conv *c) { return c->dtype == TREK_F64 ? 8 : 4; }
+
+/* Elements [begin, end) of the kernel, along one dimension, that meet the image at one at least of `places` places. */
+typedef struct batch_reach {
+    int64_t begin, end;
+} batch_reach;
+
+static batch_reach reach_along(int64_t size, int64_t kernel, int64_t stride, int64_t pad, int64_t dilation, int64_t place,
+                               int64_t places)
+{
+    int64_t low = place * stride - pad, high = (place + places - 1) * stride - pad; /* inputs under element 0 */
+    batch_reach r = { high < 0 ? (-high + dilation - 1) / dilation : 0, low >= size ? 0 : (size - low + dilation - 1) / dilation };
+    r.end = r.end > kernel ? kernel : r.end;
+    r.begin = r.begin > r.end ? r.end : r.begin;
+    return r;
+}
+
+/* The number of the reach among those seen so far; a new one is added. */
+static int64_t reach_class(batch_reach *seen, int64_t *count, batch_reach r)
+{
+    for (int64_t k = *count; k-- > 0;)
+        if (seen[k].begin == r.begin && seen[k].end == r.end)
+            return k;
+    seen[*count] = r;
+    return (*count)++;
+}
+
+static void fill_list(const batch_job *job, batch_reach rows, batch_reach columns, batch_list *list)
+{
+    const trek_conv *c = job->c;
+    batch_step *to = list->step;
+    for (int64_t channel = 0; channel < c->group_channels; channel++)
+        for (int64_t ky = rows.begin; ky < rows.end; ky++)
+            for (int64_t kx = columns.begin; kx < columns.end; kx++) {
+                int64_t s = (channel * c->kernel_h + ky) * c->kernel_w + kx;
+                *to++ = (batch_step){ (int32_t)job->shift[s], (int32_t)s };
+            }
+    list->count = to - list->step;
+}
+
+/* Cuts the output into tiles of at most `most` places and makes the lists of their classes. */
+static trek_status make_lists(batch_job *job, int64_t most)
+{
+    const trek_conv *c = job->c;
+    job->tiles = (c->out_w + most - 1) / most;
+    size_t numbers = (size_t)(c->out_h + 2 * job->tiles + 1) * sizeof(int64_t);
+    size_t reaches = (size_t)(c->out_h + job->tiles) * sizeof(batch_reach);
+    batch_reach *rows = trek_block_alloc(numbers + reaches), *columns = rows + c->out_h;
+    if (!rows)
+        return TREK_ERR_MEMORY;
+    job->list_memory = rows;
+    job->row_class = (int64_t *)(void *)(columns + job->tiles);
+    job->tile_class = job->row_class + c->out_h;
+    job->tile_start = job->tile_class + job->tiles;
+    for (int64_t row = 0; row < c->out_h; row++)
+        job->row_class[row] = reach_class(rows, &job->row_classes, reach_along(c->height, c->kernel_h, c->stride_h, c->pad_h,
+                                                                               c->dilation_h, row, 1));
+    job->tile_start[0] = 0;
+    for (int64_t tile = 0; tile < job->tiles; tile++) {
+        int64_t start = job->tile_start[tile], places = batch_block(c->out_w - start, most);
+        job->tile_start[tile + 1] = start + places;
+        job->tile_class[tile] = reach_class(columns, &job->tile_classes, reach_along(c->width, c->kernel_w, c->stride_w, c->pad_w,
+                                                                                     c->dilation_w, start, places));
+    }
+    int64_t lists = job->row_classes * job->tile_classes;
+    job->lists = trek_block_alloc((size_t)lists * (sizeof(batch_list) + (size_t)job->steps * sizeof(batch_step)));
+    if (!job->lists)
+        return TREK_ERR_MEMORY;
+    batch_step *step = (batch_step *)(void *)(job->lists + lists);
+    for (int64_t k = 0; k < lists; k++, step += job->steps) {
+        job->lists[k].step = step;
+        fill_list(job, rows[k / job->tile_classes], columns[k % job->tile_classes], &job->lists[k]);
+    }
+    return TREK_OK;
+}
 
 static trek_status job_init(batch_job *job, const trek_conv *c, int64_t block)
 {
@@ -83,6 +173,8 @@ trek_status TREK_ISA_NAME(trek_conv_batch)(const trek_conv *c, const void *x, co
 {
     batch_job job = { .x = x, .bias = bias, .y = y };
     trek_status status = job_init(&job, c, 6);
+    if (status == TREK_OK)
+        status = make_lists(&job, TREK_VECTOR_BYTES == 64 ? 4 : 2);
     void *arranged = trek_block_alloc((size_t)(c->filters * job.steps) * element_size(c));
     if (status == TREK_OK && arranged) {
         job.weight = arranged;
@@ -95,6 +187,8 @@ trek_status TREK_ISA_NAME(trek_conv_batch)(const trek_conv *c, const void *x, co
                       c->dtype == TREK_F64 ? forward_tasks_f64 : forward_tasks_f32, &job);
     }
     bool fine = status == TREK_OK && arranged;
+    trek_block_free(job.lists);
+    trek_block_free(job.list_memory);
     trek_block_free(job.shift);
     trek_block_free(arranged);
     return fine ? batch_status(&job) : TREK_ERR_MEMORY;

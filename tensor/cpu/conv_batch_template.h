@@ -65,29 +65,31 @@ static void TREK_R(line_off)(const V *from, int64_t count, int images, T *to, in
     }
 }
 
-/* y[f][q] = bias[f] + sum over steps s of weight[s * filters + f] x[shift[s] + q * stride]. */
-TREK_INLINE void TREK_R(team_places)(const int filters, const int places, int64_t steps, const int64_t *shift, const V *x,
+/* y[f][q] = bias[f] + sum over `count` steps of weight[step.weight * filters + f] x[step.x + q * stride]. */
+TREK_INLINE void TREK_R(team_places)(const int filters, const int places, const batch_step *step, int64_t count, const V *x,
                                      int64_t stride, const T *weight, const T *bias, V *y, int64_t y_line)
 {
     V sum[TEAM_FILTERS][TEAM_PLACES];
+    const int64_t apart = stride * (int64_t)sizeof(V);
 #pragma GCC unroll 8
     for (int f = 0; f < filters; f++) {
 #pragma GCC unroll 4
         for (int q = 0; q < places; q++)
             sum[f][q] = TREK_R(spread)(bias ? bias[f] : 0);
     }
-    for (int64_t s = 0; s < steps; s++, weight += filters) {
-        const V *from = x + shift[s];
+    for (const batch_step *end = step + count; step < end; step++) {
+        const char *from = (const char *)(x + step->x);
+        const T *w = weight + step->weight * filters;
         V value[TEAM_PLACES];
 #pragma GCC unroll 4
         for (int q = 0; q < places; q++)
-            value[q] = from[q * stride];
+            value[q] = *(const V *)(const void *)(from + q * apart);
 #pragma GCC unroll 8
         for (int f = 0; f < filters; f++) {
-            V w = TREK_R(spread)(weight[f]);
+            V factor = TREK_R(spread)(w[f]);
 #pragma GCC unroll 4
             for (int q = 0; q < places; q++)
-                sum[f][q] = TREK_R(fma)(value[q], w, sum[f][q]);
+                sum[f][q] = TREK_R(fma)(value[q], factor, sum[f][q]);
         }
     }
 #pragma GCC unroll 8
@@ -99,11 +101,11 @@ TREK_INLINE void TREK_R(team_places)(const int filters, const int places, int64_
 }
 
 #define TREK_TEAM_PARAMETERS                                                                                        \
-    int64_t steps, const int64_t *shift, const V *x, int64_t stride, const T *weight, const T *bias, V *y, int64_t y_line
+    const batch_step *step, int64_t count, const V *x, int64_t stride, const T *weight, const T *bias, V *y, int64_t y_line
 #define TREK_TEAM(filters, places)                                                                                  \
     static void TREK_R(team_places_##filters##_##places)(TREK_TEAM_PARAMETERS)                                      \
     {                                                                                                               \
-        TREK_R(team_places)(filters, places, steps, shift, x, stride, weight, bias, y, y_line);                     \
+        TREK_R(team_places)(filters, places, step, count, x, stride, weight, bias, y, y_line);                     \
     }
 #if TREK_VECTOR_BYTES == 64
 #define TREK_TEAM_LIST(X, filters) X(filters, 1) X(filters, 2) X(filters, 3) X(filters, 4)
@@ -131,12 +133,12 @@ static void TREK_R(team_block)(const batch_job *job, const V *x, const T *weight
     const trek_conv *c = job->c;
     int64_t y_line = c->out_h * c->out_w;
     for (int64_t row = 0; row < c->out_h; row++)
-        for (int64_t column = 0, left; (left = c->out_w - column) > 0;) {
-            int places = (int)batch_block(left, TEAM_PLACES);
-            TREK_R(team_table)[filters - 1][places - 1](job->steps, job->shift,
+        for (int64_t tile = 0; tile < job->tiles; tile++) {
+            const batch_list *list = &job->lists[job->row_class[row] * job->tile_classes + job->tile_class[tile]];
+            int64_t column = job->tile_start[tile], places = job->tile_start[tile + 1] - column;
+            TREK_R(team_table)[filters - 1][places - 1](list->step, list->count,
                                                         x + row * c->stride_h * job->frame.pitch + column * c->stride_w,
                                                         c->stride_w, weight, bias, y + row * c->out_w + column, y_line);
-            column += places;
         }
 }
 

@@ -107,16 +107,18 @@ bool TREK_ISA_NAME(trek_conv_transposed)(const trek_conv *c, trek_conv *transpos
 
 void TREK_ISA_NAME(trek_conv_turn_weight)(const trek_conv *c, const void *weight, void *turned)
 {
-    int64_t taps = c->kernel_h * c->kernel_w;
-    size_t size = element_size(c);
-    char *to = turned;
+    int64_t taps = c->kernel_h * c->kernel_w, at = 0;
     for (int64_t group = 0; group < c->groups; group++)
         for (int64_t channel = 0; channel < c->group_channels; channel++)
-            for (int64_t o = 0; o < c->group_filters; o++)
-                for (int64_t t = taps; t-- > 0; to += size) {
-                    int64_t place = ((group * c->group_filters + o) * c->group_channels + channel) * taps + t;
-                    memcpy(to, (const char *)weight + place * (int64_t)size, size);
-                }
+            for (int64_t o = 0; o < c->group_filters; o++, at += taps) {
+                int64_t place = ((group * c->group_filters + o) * c->group_channels + channel) * taps;
+                if (c->dtype == TREK_F64)
+                    for (int64_t t = 0; t < taps; t++)
+                        ((double *)turned)[at + t] = ((const double *)weight)[place + taps - 1 - t];
+                else
+                    for (int64_t t = 0; t < taps; t++)
+                        ((float *)turned)[at + t] = ((const float *)weight)[place + taps - 1 - t];
+            }
 }
 
 trek_status TREK_ISA_NAME(trek_conv_direct_weight_grad)(const trek_conv *c, const void *dy, const void *x, void *dweight)

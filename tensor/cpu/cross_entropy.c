@@ -19,13 +19,19 @@ typedef struct loss_job {
     double grad;
 } loss_job;
 
-static inline float exponential_f32(float x) { return trek_exp_f32(x); }
-static inline double exponential_f64(double x) { return exp(x); }
-
 #define TREK_REAL f32
+#include "tensor/cpu/vector.h"
+TREK_INLINE V exponential_f32(V x) { return trek_exp_wide(x); }
 #include "tensor/cpu/cross_entropy_template.h"
 #undef TREK_REAL
 #define TREK_REAL f64
+#include "tensor/cpu/vector.h"
+TREK_INLINE V exponential_f64(V x)
+{
+    for (int l = 0; l < W; l++)
+        x[l] = exp(x[l]);
+    return x;
+}
 #include "tensor/cpu/cross_entropy_template.h"
 #undef TREK_REAL
 

@@ -1,43 +1,57 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cross entropy over rows of logits for one real type. Included by cross_entropy.c. */
-#include "tensor/cpu/vector.h"
+/* Cross entropy over rows of logits for one real type. Included by cross_entropy.c, after vector.h. */
 
-/* Largest element; NaN if there is one, so that it reaches the loss. */
+TREK_INLINE V TREK_R(larger)(V x, V y)
+{
+    TREK_R(trek_indices) take = x > y; /* NaN in x is passed over */
+    return (V)(((TREK_R(trek_indices))x & take) | ((TREK_R(trek_indices))y & ~take));
+}
+
+/* The rest of a row, fewer than W elements, with `fill` behind. */
+TREK_INLINE V TREK_R(rest_of_row)(const T *x, int64_t n, T fill)
+{
+    T rest[W];
+    for (int l = 0; l < W; l++)
+        rest[l] = fill;
+    memcpy(rest, x, (size_t)n * sizeof(T));
+    return TREK_R(load)(rest);
+}
+
+/* The largest number of a row; NaN is passed over (it reaches the loss through the sum), -infinity if there is none. */
 static T TREK_R(row_max)(const T *x, int64_t n)
 {
-    T top[16], most = x[0];
+    const T none = -(T)INFINITY;
+    V a = TREK_R(spread)(none), b = a;
     int64_t j = 0;
-    for (int l = 0; l < 16; l++)
-        top[l] = x[0];
-    for (; j + 16 <= n; j += 16)
-        for (int l = 0; l < 16; l++)
-            top[l] = x[j + l] > top[l] || x[j + l] != x[j + l] ? x[j + l] : top[l];
-    for (int l = 0; l < 16; l++)
-        most = top[l] > most || top[l] != top[l] ? top[l] : most;
-    for (; j < n; j++)
-        most = x[j] > most || x[j] != x[j] ? x[j] : most;
+    for (; j + 2 * W <= n; j += 2 * W) {
+        a = TREK_R(larger)(TREK_R(load)(x + j), a);
+        b = TREK_R(larger)(TREK_R(load)(x + j + W), b);
+    }
+    for (; j < n; j += W)
+        a = TREK_R(larger)(n - j >= W ? TREK_R(load)(x + j) : TREK_R(rest_of_row)(x + j, n - j, none), a);
+    a = TREK_R(larger)(a, b);
+    T most = none;
+    for (int l = 0; l < W; l++)
+        most = a[l] > most ? a[l] : most;
     return most;
 }
 
-/* Sum of e^(x - top), in 16 sums side by side. */
-static T TREK_R(row_exp_sum)(const T *x, int64_t n, T top)
+/* Sum of e^(x - top): in vectors for at most 1024 elements, then in double. */
+static double TREK_R(row_exp_sum)(const T *x, int64_t n, T top)
 {
-    T sums[16] = { 0 };
+    const V shift = TREK_R(spread)(top);
+    double total = 0;
     int64_t j = 0;
-    for (; j + 16 <= n; j += 16)
-        for (int l = 0; l < 16; l++)
-            sums[l] += TREK_R(exponential)(x[j + l] - top);
-    T rest[16];
-    for (int l = 0; l < 16; l++)
-        rest[l] = j + l < n ? x[j + l] : top;
-    for (int l = 0; l < 16; l++)
-        rest[l] = TREK_R(exponential)(rest[l] - top);
-    for (int l = 0; l < 16; l++)
-        sums[l] += j + l < n ? rest[l] : 0;
-    for (int half = 8; half > 0; half /= 2)
-        for (int l = 0; l < half; l++)
-            sums[l] += sums[l + half];
-    return sums[0];
+    for (int64_t end; j + W <= n; j = end) {
+        end = n - j < 1024 ? j + (n - j) / W * W : j + 1024;
+        V sum = { 0 };
+        for (int64_t i = j; i < end; i += W)
+            sum += TREK_R(exponential)(TREK_R(load)(x + i) - shift);
+        total += TREK_R(sum)(sum);
+    }
+    if (j < n)
+        total += TREK_R(sum)(TREK_R(exponential)(TREK_R(rest_of_row)(x + j, n - j, -(T)INFINITY) - shift));
+    return total;
 }
 
 static void TREK_R(loss_rows)(void *arg, int64_t begin, int64_t end)
@@ -50,7 +64,7 @@ static void TREK_R(loss_rows)(void *arg, int64_t begin, int64_t end)
         int64_t label = trek_cpu_integer(job->labels, row);
         T top = TREK_R(row_max)(x, n);
         T shift = top - top == 0 ? top : 0; /* rows of -infinity, or with +infinity or NaN, give NaN below */
-        double lse = (double)shift + log((double)TREK_R(row_exp_sum)(x, n, shift));
+        double lse = (double)shift + log(TREK_R(row_exp_sum)(x, n, shift));
         ((T *)job->lse)[row] = (T)lse;
         job->losses[row] = 0;
         if (label == job->ignore)
@@ -82,8 +96,11 @@ static void TREK_R(grad_rows)(void *arg, int64_t begin, int64_t end)
         double grad = job->grads ? job->grads[row] : job->grad, own = job->weight ? job->weight[label] : 1;
         double each = job->smoothing / (double)n;
         T slope = (T)(grad * ((1 - job->smoothing) * own + each * job->weight_sum)), lse = ((const T *)job->lse)[row];
-        for (int64_t j = 0; j < n; j++)
-            dx[j] = slope * TREK_R(exponential)(x[j] - lse);
+        const V factor = TREK_R(spread)(slope), shift = TREK_R(spread)(lse);
+        for (int64_t j = 0; j < n; j += W) {
+            trek_lanes lanes = TREK_R(lanes)(n - j < W ? (int)(n - j) : W);
+            TREK_R(store_part)(dx + j, lanes, factor * TREK_R(exponential)(TREK_R(load_part)(x + j, lanes) - shift));
+        }
         dx[label] -= (T)(grad * (1 - job->smoothing) * own);
         if (job->smoothing > 0 && job->weight)
             for (int64_t j = 0; j < n; j++)

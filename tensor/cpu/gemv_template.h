@@ -5,8 +5,10 @@
 static void TREK_R(gelu_row)(T *x, int64_t n)
 {
 #if TREK_REAL_BYTES == 4
-    for (int64_t j = 0; j < n; j++)
-        x[j] = trek_gelu_f32(x[j]);
+    for (int64_t j = 0; j < n; j += W) {
+        trek_lanes lanes = lanes_f32(n - j < W ? (int)(n - j) : W);
+        store_part_f32(x + j, lanes, trek_gelu_wide(load_part_f32(x + j, lanes)));
+    }
 #else
     for (int64_t j = 0; j < n; j++)
         x[j] = x[j] < -40 ? -0.0 : 0.5 * x[j] * erfc(-x[j] * 0x1.6a09e667f3bcdp-1);

@@ -13,6 +13,8 @@ typedef struct pool_job {
     int64_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
     bool count_padding, adaptive;
     double *scale;                                /* average: 1 / divisor of each place of the output */
+    int64_t *spans;                               /* average: begin and end of each place's rows, then of its columns */
+    void *rows;                                   /* average: a row of the input for each plane */
 } pool_job;
 
 static int64_t low(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -33,6 +35,13 @@ static int64_t span(const pool_job *job, bool horizontal, int64_t place, int64_t
     *end = high(low(last, size), *begin);
     return job->count_padding ? last - first : *end - *begin;
 }
+
+#define TREK_REAL f32
+#include "tensor/cpu/pool2d_vector_template.h"
+#undef TREK_REAL
+#define TREK_REAL f64
+#include "tensor/cpu/pool2d_vector_template.h"
+#undef TREK_REAL
 
 #define TREK_TYPE f32
 #define TREK_TYPE_C float
@@ -99,12 +108,19 @@ static trek_status max_pool2d_backward_dense(const trek_op_call *call)
     return TREK_OK;
 }
 
-/* 1 / divisor of each place. */
-static trek_status average_scale(pool_job *job)
+/* 1 / divisor of each place, what lies under it, and a row for each plane: one block that begins at job->scale. */
+static trek_status average_init(pool_job *job)
 {
-    job->scale = trek_block_alloc((size_t)(job->out_h * job->out_w + 1) * sizeof *job->scale);
+    int64_t places = job->out_h * job->out_w, edges = 2 * (job->out_h + job->out_w);
+    job->scale = trek_block_alloc((size_t)(places + edges + job->planes * job->width) * sizeof *job->scale);
     if (!job->scale)
         return TREK_ERR_MEMORY;
+    int64_t *edge = job->spans = (int64_t *)(void *)(job->scale + places);
+    job->rows = job->spans + edges;
+    for (int64_t y = 0; y < job->out_h; y++, edge += 2)
+        span(job, false, y, edge, edge + 1);
+    for (int64_t x = 0; x < job->out_w; x++, edge += 2)
+        span(job, true, x, edge, edge + 1);
     for (int64_t y = 0; y < job->out_h; y++)
         for (int64_t x = 0; x < job->out_w; x++) {
             int64_t begin, end, rows = span(job, false, y, &begin, &end), columns = span(job, true, x, &begin, &end);
@@ -120,7 +136,7 @@ static trek_status average_dense(const trek_op_call *call)
     const trek_tensor *in = call->inputs[0], *out = call->outputs[0];
     pool_job job = job_of(call, backward ? out : in, backward ? in : out);
     job.adaptive = id == TREK_OP_adaptive_avg_pool2d || id == TREK_OP_adaptive_avg_pool2d_backward;
-    if (average_scale(&job) != TREK_OK)
+    if (average_init(&job) != TREK_OK)
         return TREK_ERR_MEMORY;
     bool wide = in->dtype == TREK_F64;
     if (backward)

@@ -6,6 +6,9 @@
 
 enum { FEW = 8 };
 
+trek_status trek_infer_same(trek_op_call *call);
+trek_status trek_infer_broadcast(trek_op_call *call);
+
 /* Which inputs and outputs the gradients of the inputs that need one call for. */
 static unsigned wanted_saves(const trek_op *op, trek_var *const *inputs, int n, const trek_op_call *call)
 {
@@ -147,6 +150,34 @@ trek_status trek_apply_many(const trek_op *op, trek_var *const *inputs, int n, c
     return status;
 }
 
+/* trek_op_run of one or two inputs. Element-wise over floats that are alike in
+ * dtype, device and shape, and contiguous, which most small ops are, nothing has
+ * to be promoted or inferred: the result is like them, too. */
+static inline trek_status run_lean(trek_op_call *call)
+{
+    const trek_op *op = call->op;
+    const trek_tensor *x = call->inputs[0], *y = call->inputs[call->n_inputs - 1];
+    if ((op->infer != trek_infer_broadcast && op->infer != trek_infer_same) || !(op->dtypes & TREK_FLOATS & 1u << x->dtype) ||
+        !x->contiguous || trek_forked)
+        return trek_op_run(call);
+    if (x != y && (y->dtype != x->dtype || !y->contiguous || y->device.type != x->device.type ||
+                   y->device.index != x->device.index || !trek_same_sizes(x, y)))
+        return trek_op_run(call);
+    trek_kernel kernel = trek_backends[x->device.type]->kernels[op->id][x->dtype];
+    if (!kernel)
+        return trek_op_run(call);
+    call->n_outputs = 1;
+    call->outputs[0] = trek_tensor_make_like(x);
+    if (!call->outputs[0])
+        return trek_status_get();
+    trek_status status = kernel(call);
+    if (status != TREK_OK) {
+        trek_tensor_drop(call->outputs[0]);
+        call->outputs[0] = NULL;
+    }
+    return status;
+}
+
 /* The lean way for the usual op: one or two inputs, both there, one output. */
 static inline trek_var *apply_lean(const trek_op *op, trek_var *const *inputs, int n, const trek_attrs *attrs)
 {
@@ -168,7 +199,7 @@ static inline trek_var *apply_lean(const trek_op *op, trek_var *const *inputs, i
         call.attrs = *attrs;
     else
         call.attrs.i[0] = 0;
-    if (trek_op_run(&call) != TREK_OK)
+    if (run_lean(&call) != TREK_OK)
         return NULL;
     trek_node *node = NULL;
     if (needs_grad && trek_recording() && trek_backward_rules[op->id] && (TREK_FLOATS >> call.outputs[0]->dtype & 1) &&

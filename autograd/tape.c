@@ -83,7 +83,8 @@ trek_node *trek_node_new(const trek_op *op, trek_var *const *inputs, int n_input
         drop_strays(tape);
     size_t at_attrs = aligned(sizeof(trek_node)), at_saved = at_attrs + (attrs ? aligned(sizeof *attrs) : 0);
     size_t at_edges = at_saved + aligned((size_t)n_saved * sizeof(trek_saved_tensor));
-    char *block = trek_block_alloc(at_edges + (size_t)n_inputs * sizeof(trek_edge));
+    size_t bytes = at_edges + (size_t)n_inputs * sizeof(trek_edge);
+    char *block = bytes <= 1024 ? trek_block_alloc_fixed(bytes) : trek_block_alloc(bytes);
     if (!block)
         return NULL;
     trek_node *node = (trek_node *)(void *)block;
@@ -161,7 +162,7 @@ static void free_context(trek_function_context *context)
 static void let_go(trek_node *node, trek_node **dead)
 {
     for (int k = 0; k < node->n_saved; k++)
-        trek_tensor_release(node->saved[k].tensor);
+        trek_tensor_drop(node->saved[k].tensor);
     node->n_saved = 0;
     for (int k = 0; k < node->n_inputs; k++) {
         trek_edge *edge = &node->edges[k];
@@ -169,7 +170,8 @@ static void let_go(trek_node *node, trek_node **dead)
         trek_node *from = edge->node;
         edge->leaf = NULL;
         edge->node = NULL;
-        trek_var_release(leaf);
+        if (leaf)
+            trek_var_drop(leaf);
         if (from && trek_ref_drop(&from->refs))
             bury(from, dead);
     }
@@ -190,14 +192,17 @@ static void free_dead(trek_node *dead)
     while (dead) {
         trek_node *node = dead;
         dead = node->next;
-        let_go(node, &dead);
+        if (!node->freed) /* else that was done by the pass */
+            let_go(node, &dead);
         free_context(node->context);
-        trek_var_release(node->grad);
+        if (node->grad)
+            trek_var_drop(node->grad);
         for (int k = 1; node->more_grads && k < node->n_outputs; k++)
             trek_var_release(node->more_grads[k]);
-        trek_free(node->more_grads);
+        if (node->more_grads)
+            trek_free(node->more_grads);
         free_hooks(node);
-        trek_block_free(node);
+        trek_block_drop(node);
     }
 }
 

@@ -69,7 +69,19 @@ trek_status trek_function_backward(trek_node *node, bool create_graph, uint32_t 
 static inline bool trek_recording(void) { return trek_grad_mode_here.no_grad_depth == 0; }
 
 /* A bare variable, one reference for the caller; takes over data and node (both may be given back on failure by the caller). */
-trek_var *trek_var_make(trek_tensor *data, trek_node *node, int output, bool requires_grad);
+static inline trek_var *trek_var_make(trek_tensor *data, trek_node *node, int output, bool requires_grad)
+{
+    trek_var *var = (trek_var *)trek_block_alloc_fixed(sizeof *var);
+    if (!var)
+        return NULL;
+    atomic_init(&var->refs, 1);
+    var->requires_grad = requires_grad;
+    var->output = (uint8_t)output;
+    var->data = data;
+    var->node = node;
+    var->leaf = NULL;
+    return var;
+}
 extern _Thread_local int trek_hooks_alive; /* hooks on leaves that this thread added */
 
 #endif

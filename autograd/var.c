@@ -17,20 +17,6 @@ __attribute__((constructor)) static void tell_scopes(void)
     trek_scope_retain = retain_for_scope;
 }
 
-trek_var *trek_var_make(trek_tensor *data, trek_node *node, int output, bool requires_grad)
-{
-    trek_var *var = trek_block_alloc_fixed(sizeof *var);
-    if (!var)
-        return NULL;
-    atomic_init(&var->refs, 1);
-    var->requires_grad = requires_grad;
-    var->output = (uint8_t)output;
-    var->data = data;
-    var->node = node;
-    var->leaf = NULL;
-    return var;
-}
-
 static void free_hooks(trek_hook *hooks)
 {
     while (hooks) {

@@ -130,11 +130,11 @@ static void squares_part(void *arg, int64_t begin, int64_t end)
             int64_t n = to - i < SUM_BLOCK ? to - i : SUM_BLOCK;
             if (s->dtype == TREK_F64) {
                 const double *x = (const double *)s->data + i;
-                sum += trek_row_sum_f64_of_products(x, x, n);
+                sum += trek_row_sum_f64_of_squares(x, n);
                 finite = all_finite_f64(x, n) && finite;
             } else {
                 const float *x = (const float *)s->data + i;
-                sum += trek_row_sum_f32_of_products(x, x, n);
+                sum += trek_row_sum_f32_of_squares(x, n);
             }
         }
         s->sums[part] = sum;

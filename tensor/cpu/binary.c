@@ -91,7 +91,9 @@ static inline double silu_derivative(double x)
     double e = exp(x > 0 ? -x : x), s = (x >= 0 ? 1.0 : e) / (1.0 + e);
     return s * (1 + x * (1 - s));
 }
-TREK_BINARY_FLOATS(silu_backward, FUNCTION, x *trek_silu_derivative_f32(y), x *silu_derivative(y))
+TREK_BINARY_WIDE_ROW(silu_backward, x *trek_silu_derivative_wide(y))
+TREK_BINARY_ROW(silu_backward, f64, f64, x *silu_derivative(y))
+TREK_BINARY_FLOAT_KERNELS(silu_backward, FUNCTION)
 
 static inline double gelu_derivative(double x, int64_t tanh_form)
 {
@@ -102,25 +104,14 @@ static inline double gelu_derivative(double x, int64_t tanh_form)
     double s = 1 / (1 + exp(-inner));
     return s + x * s * (1 - s) * k * (1 + 3 * 0.044715 * x * x);
 }
+TREK_BINARY_WIDE_ROW(gelu_erf_backward, x *trek_gelu_derivative_wide(y))
+TREK_BINARY_WIDE_ROW(gelu_tanh_backward, x *trek_gelu_tanh_derivative_wide(y))
 static void gelu_backward_f32_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)
 {
-    float *result = to;
-    const float *grad = from[0], *xs = from[1];
-    if (attrs->i[0]) {
-        TREK_INDEPENDENT
-        for (int64_t i = 0; i < n; i++)
-            result[i] = grad[i] * trek_gelu_tanh_derivative_f32(xs[i]);
-    } else {
-        TREK_INDEPENDENT
-        for (int64_t i = 0; i < n; i++)
-            result[i] = grad[i] * trek_gelu_derivative_f32(xs[i]);
-    }
+    (attrs->i[0] ? gelu_tanh_backward_f32_row : gelu_erf_backward_f32_row)(to, from, n, attrs);
 }
 TREK_BINARY_ROW(gelu_backward, f64, f64, x *gelu_derivative(y, flag))
-TREK_BINARY_KERNEL(gelu_backward, f32, f32, 4, FUNCTION)
-TREK_BINARY_KERNEL(gelu_backward, f64, f64, 8, FUNCTION)
-TREK_BINARY_KERNEL(gelu_backward, bf16, f32, BF16, FUNCTION)
-TREK_BINARY_KERNEL(gelu_backward, f16, f32, F16, FUNCTION)
+TREK_BINARY_FLOAT_KERNELS(gelu_backward, FUNCTION)
 
 /* where: elements are moved as bits, so that 16-bit floats need no conversion. */
 #define WHERE(width)                                                                                   \

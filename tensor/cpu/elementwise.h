@@ -7,6 +7,7 @@
 #define TREK_TENSOR_CPU_ELEMENTWISE_H
 
 #include "tensor/cpu/map.h"
+#include "tensor/cpu/wide.h"
 
 /* To the nearest representable integer towards zero; NaN is 0. */
 static inline int64_t trek_i64_from_f64(double x)
@@ -94,6 +95,41 @@ static inline int64_t trek_power_integer(int64_t base, int64_t exponent)
         }                                                                                              \
     }
 
+/* Rows of f32 in terms of vectors: x, y, s and t are of type trek_wide. */
+#define TREK_UNARY_WIDE_ROW(op, expression)                                                            \
+    static void op##_f32_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)    \
+    {                                                                                                  \
+        float *result = to;                                                                            \
+        const float *xs = from[0];                                                                     \
+        const trek_wide s = trek_spread_wide((float)attrs->f[0]), t = trek_spread_wide((float)attrs->f[1]); \
+        (void)s, (void)t;                                                                              \
+        int64_t i = 0;                                                                                 \
+        for (; i + TREK_WIDE <= n; i += TREK_WIDE) {                                                   \
+            const trek_wide x = trek_load_wide(xs + i);                                                \
+            trek_store_wide(result + i, expression);                                                   \
+        }                                                                                              \
+        if (i < n) {                                                                                   \
+            const trek_wide x = trek_load_part_wide(xs + i, n - i);                                    \
+            trek_store_part_wide(result + i, expression, n - i);                                       \
+        }                                                                                              \
+    }
+#define TREK_BINARY_WIDE_ROW(op, expression)                                                           \
+    static void op##_f32_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)    \
+    {                                                                                                  \
+        float *result = to;                                                                            \
+        const float *xs = from[0], *ys = from[1];                                                      \
+        (void)attrs;                                                                                   \
+        int64_t i = 0;                                                                                 \
+        for (; i + TREK_WIDE <= n; i += TREK_WIDE) {                                                   \
+            const trek_wide x = trek_load_wide(xs + i), y = trek_load_wide(ys + i);                    \
+            trek_store_wide(result + i, expression);                                                   \
+        }                                                                                              \
+        if (i < n) {                                                                                   \
+            const trek_wide x = trek_load_part_wide(xs + i, n - i), y = trek_load_part_wide(ys + i, n - i); \
+            trek_store_part_wide(result + i, expression, n - i);                                       \
+        }                                                                                              \
+    }
+
 /* The kernel of one dtype, from the row of `suffix` (f32 for the 16-bit ones). */
 #define TREK_UNARY_KERNEL(op, dtype, suffix, out_width, grain)                                         \
     TREK_MAP_KERNEL(op##_##dtype, op##_##suffix##_row, grain, 1, TREK_LANE(out_width), TREK_LANE(TREK_WIDTH_##dtype))
@@ -105,6 +141,12 @@ static inline int64_t trek_power_integer(int64_t base, int64_t exponent)
 #define TREK_UNARY_FLOATS(op, grain, f32_expression, f64_expression)                                   \
     TREK_UNARY_ROW(op, f32, f32, f32_expression)                                                       \
     TREK_UNARY_ROW(op, f64, f64, f64_expression)                                                       \
+    TREK_UNARY_FLOAT_KERNELS(op, grain)
+#define TREK_UNARY_WIDE_FLOATS(op, grain, wide_expression, f64_expression)                             \
+    TREK_UNARY_WIDE_ROW(op, wide_expression)                                                           \
+    TREK_UNARY_ROW(op, f64, f64, f64_expression)                                                       \
+    TREK_UNARY_FLOAT_KERNELS(op, grain)
+#define TREK_UNARY_FLOAT_KERNELS(op, grain)                                                            \
     TREK_UNARY_KERNEL(op, f32, f32, 4, grain)                                                          \
     TREK_UNARY_KERNEL(op, f64, f64, 8, grain)                                                          \
     TREK_UNARY_KERNEL(op, bf16, f32, BF16, grain)                                                      \
@@ -119,6 +161,8 @@ static inline int64_t trek_power_integer(int64_t base, int64_t exponent)
 #define TREK_BINARY_FLOATS(op, grain, f32_expression, f64_expression)                                  \
     TREK_BINARY_ROW(op, f32, f32, f32_expression)                                                      \
     TREK_BINARY_ROW(op, f64, f64, f64_expression)                                                      \
+    TREK_BINARY_FLOAT_KERNELS(op, grain)
+#define TREK_BINARY_FLOAT_KERNELS(op, grain)                                                           \
     TREK_BINARY_KERNEL(op, f32, f32, 4, grain)                                                         \
     TREK_BINARY_KERNEL(op, f64, f64, 8, grain)                                                         \
     TREK_BINARY_KERNEL(op, bf16, f32, BF16, grain)                                                     \

@@ -46,7 +46,11 @@ TREK_KERNEL_FILES(TREK_KERNEL_DECLARE)
 
 /* Loops in which element i of the output depends on element i of the inputs
  * only, so that working in place is fine: tells the compiler so. */
+#if defined(__clang__)
+#define TREK_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
 #define TREK_INDEPENDENT _Pragma("GCC ivdep")
+#endif
 
 /* 16-bit formats, as bits. */
 static inline uint32_t trek_bits_f32(float x)

@@ -17,6 +17,7 @@ typedef struct walk {
     trek_lane lanes[OPERANDS];
     bool by_rows;                             /* blocks end with a row */
     bool direct[OPERANDS];                    /* rows lie in memory as the row function wants them */
+    bool repeats[OPERANDS];                   /* all rows are the same */
 } walk;
 
 #define STRIDED(T)                                                                                     \
@@ -155,10 +156,11 @@ static void begin_walk(walk *w, const trek_op_call *call, const trek_map *map)
     merge_dims(w, !out->contiguous);
     w->by_rows = w->ndim == 1 || w->sizes[w->ndim - 1] >= SHORT_ROW;
     for (int k = 0; k < w->operands; k++) {
-        bool flat = true; /* end to end through all dimensions, not only along a row */
+        bool flat = true, same = true; /* flat: end to end through all dimensions, not only along a row */
         for (int d = w->ndim - 2; d >= 0; d--)
-            flat = flat && w->strides[k][d] == w->strides[k][d + 1] * w->sizes[d + 1];
+            flat = flat && w->strides[k][d] == w->strides[k][d + 1] * w->sizes[d + 1], same = same && w->strides[k][d] == 0;
         w->direct[k] = w->strides[k][w->ndim - 1] == (int)w->lanes[k] && (w->by_rows || flat);
+        w->repeats[k] = same && !w->by_rows;
     }
 }
 
@@ -208,6 +210,7 @@ static void walk_part(void *arg, int64_t begin, int64_t end)
     _Alignas(64) char buffers[OPERANDS][BLOCK * 8];
     const char *filled[OPERANDS] = { NULL }; /* the element that a whole buffer repeats */
     int64_t at[TREK_MAX_DIMS] = { 0 }, inner = w->sizes[w->ndim - 1];
+    int64_t block = w->by_rows ? BLOCK : BLOCK / inner * inner;
     bool buffered = false;
     for (int k = 0; k < w->operands; k++)
         buffered = buffered || !w->direct[k];
@@ -216,8 +219,8 @@ static void walk_part(void *arg, int64_t begin, int64_t end)
         n = end - begin;
         if (w->by_rows && n > inner - at[w->ndim - 1])
             n = inner - at[w->ndim - 1];
-        if (buffered && n > BLOCK)
-            n = BLOCK;
+        if (buffered && n > block)
+            n = w->by_rows || at[w->ndim - 1] == 0 ? block : inner - at[w->ndim - 1]; /* short rows: whole ones */
         const void *in[TREK_MAP_INPUTS];
         for (int k = 1; k < w->operands; k++) {
             if (w->direct[k]) {
@@ -230,7 +233,12 @@ static void walk_part(void *arg, int64_t begin, int64_t end)
                 if (element != filled[k])
                     TREK_ISA_NAME(trek_lane_load)(w->lanes[k], buffers[k], element, 0, inner < BLOCK ? inner : BLOCK);
                 filled[k] = element;
+            } else if (w->repeats[k] && at[w->ndim - 1] == 0) {
+                if (!filled[k])
+                    transfer(w, k, at, buffers[k], block, false);
+                filled[k] = buffers[k];
             } else {
+                filled[k] = NULL;
                 transfer(w, k, at, buffers[k], n, false);
             }
         }
@@ -240,10 +248,50 @@ static void walk_part(void *arg, int64_t begin, int64_t end)
     }
 }
 
+/* Whether t, contiguous, repeats itself over `out`: its sizes are out's last ones. */
+static bool is_suffix(const trek_tensor *t, const trek_tensor *out)
+{
+    int lead = 0;
+    while (lead < t->ndim && t->sizes[lead] == 1)
+        lead++;
+    for (int d = lead; d < t->ndim; d++)
+        if (t->sizes[d] != out->sizes[out->ndim - t->ndim + d])
+            return false;
+    return t->contiguous;
+}
+
+/* A small contiguous operand and one that repeats (a bias, a number): rows without a walk. */
+static bool map_repeated(const trek_op_call *call, const trek_map *map)
+{
+    const trek_tensor *out = call->outputs[0];
+    if (map->n_in != 2 || !out->contiguous || out->numel > map->grain || map->out >= TREK_LANE_BF16 || map->in[0] >= TREK_LANE_BF16)
+        return false;
+    int whole = call->inputs[0]->contiguous && call->inputs[0]->numel == out->numel ? 0 : 1, other = 1 - whole;
+    const trek_tensor *x = call->inputs[whole], *y = call->inputs[other];
+    if (!x->contiguous || x->numel != out->numel || !is_suffix(y, out))
+        return false;
+    int64_t n = y->numel, x_bytes = map->in[whole], out_bytes = map->out;
+    _Alignas(64) char repeated[BLOCK * 8];
+    const void *in[TREK_MAP_INPUTS];
+    in[other] = y->data;
+    if (n == 1) {
+        n = out->numel < BLOCK ? out->numel : BLOCK;
+        TREK_ISA_NAME(trek_lane_load)(map->in[other], repeated, y->data, 0, n);
+        in[other] = repeated;
+    } else if (n < 4) {
+        return false;
+    }
+    for (int64_t at = 0; at < out->numel; at += n) {
+        in[whole] = x->data + at * x_bytes;
+        map->row(out->data + at * out_bytes, in, out->numel - at < n ? out->numel - at : n, &call->attrs);
+    }
+    return true;
+}
+
 trek_status TREK_ISA_NAME(trek_map_any)(const trek_op_call *call, const trek_map *map)
 {
     int64_t numel = call->outputs[0]->numel;
-    if (numel == 0)
+    if (numel == 0 || map_repeated(call, map))
         return TREK_OK;
     walk w;
     begin_walk(&w, call, map);

@@ -25,47 +25,84 @@ static draw draw_of(const trek_op_call *call)
     return (draw){ (uint64_t)call->attrs.i[0], (uint32_t)call->attrs.i[1], (uint32_t)call->attrs.i[2], call->attrs.i[3] };
 }
 
-/* Numbers of `blocks` Philox blocks from `first` on: the same rounds as trek_philox, over arrays, so that they vectorise. */
-static void philox_blocks(const draw *d, uint64_t first, int blocks, uint32_t *restrict out)
+/* 64-bit lanes, each with a 32-bit number in its low half. */
+#define LANES (TREK_WIDE / 2)
+typedef uint64_t lanes64 __attribute__((vector_size(4 * TREK_WIDE)));
+
+/* The 64-bit products of the low halves. */
+static inline lanes64 multiply_low(lanes64 x, uint64_t factor)
 {
-    uint32_t c0[BLOCK / 4], c1[BLOCK / 4], c2[BLOCK / 4], c3[BLOCK / 4];
-    for (int i = 0; i < blocks; i++) {
-        c0[i] = (uint32_t)(first + (uint64_t)i);
-        c1[i] = (uint32_t)((first + (uint64_t)i) >> 32);
-        c2[i] = d->number;
-        c3[i] = d->step;
-    }
+#if defined(__AVX512F__)
+    return (lanes64)_mm512_mul_epu32((__m512i)x, _mm512_set1_epi64((long long)factor));
+#elif defined(__AVX2__)
+    return (lanes64)_mm256_mul_epu32((__m256i)x, _mm256_set1_epi64x((long long)factor));
+#elif defined(__SSE2__)
+    return (lanes64)_mm_mul_epu32((__m128i)x, _mm_set1_epi64x((long long)factor));
+#else
+    return (x & 0xffffffffu) * factor;
+#endif
+}
+
+/* Numbers of LANES Philox blocks from `first` on: trek_philox, in the low halves of vectors. */
+static inline void philox_lanes(const draw *d, uint64_t first, lanes64 c[4])
+{
+    lanes64 index;
+    for (int l = 0; l < LANES; l++)
+        index[l] = first + (uint64_t)l;
+    lanes64 c0 = index, c1 = index >> 32, c2 = (lanes64){ 0 } + d->number, c3 = (lanes64){ 0 } + d->step;
     uint32_t k0 = (uint32_t)d->seed, k1 = (uint32_t)(d->seed >> 32);
-    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
-        for (int i = 0; i < blocks; i++) {
-            uint64_t p0 = (uint64_t)0xD2511F53u * c0[i], p1 = (uint64_t)0xCD9E8D57u * c2[i];
-            uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1[i] ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3[i] ^ k1;
-            c1[i] = (uint32_t)p1;
-            c3[i] = (uint32_t)p0;
-            c0[i] = n0;
-            c2[i] = n2;
-        }
-    for (int i = 0; i < blocks; i++) {
-        out[4 * i] = c0[i];
-        out[4 * i + 1] = c1[i];
-        out[4 * i + 2] = c2[i];
-        out[4 * i + 3] = c3[i];
+    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
+        lanes64 p0 = multiply_low(c0, 0xD2511F53u), p1 = multiply_low(c2, 0xCD9E8D57u);
+        c0 = (p1 >> 32) ^ c1 ^ (uint64_t)k0;
+        c2 = (p0 >> 32) ^ c3 ^ (uint64_t)k1;
+        c1 = p1;
+        c3 = p0;
+    }
+    c[0] = c0, c[1] = c1, c[2] = c2, c[3] = c3;
+}
+
+/* The words of 64-bit lanes, low halves first, whatever the byte order. */
+static inline void store_words(uint32_t *to, lanes64 words)
+{
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    words = words << 32 | words >> 32;
+#endif
+    memcpy(to, &words, sizeof words);
+}
+
+/* Numbers of `blocks` Philox blocks, four words each; writes whole groups of LANES blocks. */
+static void philox_blocks(const draw *d, uint64_t first, int blocks, uint32_t *out)
+{
+    for (int b = 0; b < blocks; b += LANES) {
+        lanes64 c[4];
+        philox_lanes(d, first + (uint64_t)b, c);
+        lanes64 low = (c[0] & 0xffffffffu) | c[1] << 32, high = (c[2] & 0xffffffffu) | c[3] << 32;
+        lanes64 pairs[2]; /* low and high halves of the same block side by side */
+#if TREK_WIDE == 16
+        pairs[0] = __builtin_shufflevector(low, high, 0, 8, 1, 9, 2, 10, 3, 11);
+        pairs[1] = __builtin_shufflevector(low, high, 4, 12, 5, 13, 6, 14, 7, 15);
+#elif TREK_WIDE == 8
+        pairs[0] = __builtin_shufflevector(low, high, 0, 4, 1, 5);
+        pairs[1] = __builtin_shufflevector(low, high, 2, 6, 3, 7);
+#else
+        pairs[0] = __builtin_shufflevector(low, high, 0, 2);
+        pairs[1] = __builtin_shufflevector(low, high, 1, 3);
+#endif
+        for (int k = 0; k < 2; k++)
+            store_words(out + 4 * b + 4 * LANES / 2 * k, pairs[k]);
     }
 }
 
-/* Room for the numbers of BLOCK places that do not begin with a block. */
+/* Room for the numbers of BLOCK places that do not begin with a block, in whole groups. */
 typedef struct numbers {
-    uint32_t words[BLOCK + 8];
+    uint32_t words[BLOCK + 8 + 4 * LANES];
 } numbers;
 
 /* Words of places [place, place + n), n <= BLOCK (+ 2 from an even place), one each; returns where the first stands. */
 static const uint32_t *draw_words(const draw *d, int64_t place, int64_t n, numbers *room)
 {
     uint64_t first = (uint64_t)place / 4, last = (uint64_t)(place + n - 1) / 4;
-    int blocks = (int)(last - first + 1), half = blocks < BLOCK / 4 ? blocks : BLOCK / 4;
-    philox_blocks(d, first, half, room->words);
-    if (blocks > half)
-        philox_blocks(d, first + (uint64_t)half, blocks - half, room->words + 4 * half);
+    philox_blocks(d, first, (int)(last - first + 1), room->words);
     return room->words + place % 4;
 }
 
@@ -112,27 +149,43 @@ static void uniform_f64_row(void *row, const draw *d, int64_t place, int64_t n, 
     }
 }
 
+/* Box-Muller: radii and angles of `pairs` pairs, to[0] for the cosines, to[1] for the sines. */
+static void normal_pairs(const uint32_t *words, int64_t pairs, const trek_attrs *attrs, float to[2][BLOCK / 2 + TREK_WIDE])
+{
+    float u[BLOCK / 2 + TREK_WIDE], turns[BLOCK / 2 + TREK_WIDE];
+    const float mean = (float)attrs->f[0], deviation = (float)attrs->f[1];
+    for (int64_t i = 0; i < pairs; i++) {
+        u[i] = (float)((int32_t)(words[2 * i] >> 8) + 1) * 0x1p-24f; /* (0, 1] */
+        turns[i] = (float)(int32_t)(words[2 * i + 1] >> 8) * 0x1p-22f; /* quarter turns, [0, 4) */
+    }
+    for (int64_t i = pairs; i < (pairs + TREK_WIDE - 1) / TREK_WIDE * TREK_WIDE; i++)
+        u[i] = 1, turns[i] = 0;
+    for (int64_t i = 0; i < pairs; i += TREK_WIDE)
+        trek_store_wide(u + i, -2.0f * trek_log_wide(trek_load_wide(u + i)));
+    for (int64_t i = 0; i < pairs; i++)
+        u[i] = deviation * sqrtf(u[i]);
+    for (int64_t i = 0; i < pairs; i += TREK_WIDE) {
+        /* whole quarters are exact; the rest lies within an eighth of a turn */
+        trek_wide quarters = trek_load_wide(turns + i), shifted = quarters + 0x1.8p23f, radius = trek_load_wide(u + i);
+        trek_wide_int quarter = (trek_wide_int)(trek_as_bits_wide(shifted) - 0x4b400000u);
+        trek_wide angle = (quarters - (shifted - 0x1.8p23f)) * 0x1.921fb6p0f;
+        trek_store_wide(to[0] + i, mean + radius * trek_sin_quarter_wide(quarter + 1, angle));
+        trek_store_wide(to[1] + i, mean + radius * trek_sin_quarter_wide(quarter, angle));
+    }
+}
+
 /* Whole pairs around the wanted places. */
 static void normal_f32_row(void *row, const draw *d, int64_t place, int64_t n, const trek_attrs *attrs)
 {
     numbers room;
     int64_t lead = place & 1, pairs = (lead + n + 1) / 2;
-    const uint32_t *words = draw_words(d, place - lead, 2 * pairs, &room);
-    float cosines[BLOCK / 2 + 1], sines[BLOCK / 2 + 1], *to = row;
-    const float mean = (float)attrs->f[0], deviation = (float)attrs->f[1];
-    for (int64_t i = 0; i < pairs; i++) {
-        float u = (float)((words[2 * i] >> 8) + 1) * 0x1p-24f; /* (0, 1] */
-        float turns = trek_uniform_f32(words[2 * i + 1]);
-        float radius = deviation * sqrtf(-2.0f * trek_log_f32(u));
-        /* quarter turns are exact; the rest lies within an eighth of a turn */
-        float quarters = 4.0f * turns + 0x1.8p23f;
-        int32_t quarter = (int32_t)(trek_bits_f32(quarters) - 0x4b400000u);
-        float angle = (4.0f * turns - (quarters - 0x1.8p23f)) * 0x1.921fb6p0f;
-        cosines[i] = mean + radius * trek_sin_quarter_f32(quarter + 1, angle);
-        sines[i] = mean + radius * trek_sin_quarter_f32(quarter, angle);
-    }
-    for (int64_t i = 0; i < n; i++)
-        to[i] = (lead + i) & 1 ? sines[(lead + i) / 2] : cosines[(lead + i) / 2];
+    float values[2][BLOCK / 2 + TREK_WIDE], *to = row;
+    normal_pairs(draw_words(d, place - lead, 2 * pairs, &room), pairs, attrs, values);
+    if (lead == 0)
+        for (int64_t i = 0; i < n / 2; i++)
+            to[2 * i] = values[0][i], to[2 * i + 1] = values[1][i];
+    for (int64_t i = lead == 0 ? n / 2 * 2 : 0; i < n; i++)
+        to[i] = values[(lead + i) & 1][(lead + i) / 2];
 }
 
 static void normal_f64_row(void *row, const draw *d, int64_t place, int64_t n, const trek_attrs *attrs)
@@ -273,13 +326,19 @@ RANDOM(random_integers, boolean, integers_row, narrow_boolean_i64_row, 1)
 
 /* --- dropout --- */
 
+/* A number of 24 bits is at least p if it is at least p 2^24, rounded up, as an integer. */
 #define DROPOUT_ROW(suffix, T)                                                                         \
-    static void dropout_##suffix##_row(T *row, const uint32_t *words, int64_t n, double p)             \
+    static void dropout_##suffix##_row(void *to, const void *from, const uint32_t *words, int64_t n, double p) \
     {                                                                                                  \
-        const float limit = (float)p;                                                                  \
+        T *result = to;                                                                                \
+        const T *x = from;                                                                             \
+        const int32_t limit = (int32_t)ceil((double)(float)p * 0x1p24);                                \
         const T scale = (T)(p < 1 ? 1 / (1 - p) : 0);                                                  \
-        for (int64_t i = 0; i < n; i++)                                                                \
-            row[i] = trek_uniform_f32(words[i]) >= limit ? row[i] * scale : 0;                         \
+        TREK_INDEPENDENT                                                                               \
+        for (int64_t i = 0; i < n; i++) {                                                              \
+            T kept = x[i] * scale;                                                                     \
+            result[i] = (int32_t)(words[i] >> 8) >= limit ? kept : 0;                                  \
+        }                                                                                              \
     }
 DROPOUT_ROW(f32, float)
 DROPOUT_ROW(f64, double)
@@ -287,17 +346,23 @@ DROPOUT_ROW(f64, double)
 static void dropout_part(void *arg, int64_t begin, int64_t end)
 {
     const filling *f = arg;
+    const trek_tensor *in = f->call->inputs[0], *out = f->out;
+    bool direct = in->contiguous && out->contiguous && f->lane < TREK_LANE_BF16;
     _Alignas(64) char row[BLOCK * 8];
     numbers room;
     for (int64_t n; begin < end; begin += n) {
         n = end - begin < BLOCK ? end - begin : BLOCK;
         const uint32_t *words = draw_words(&f->drawn, f->drawn.place + begin, n, &room);
-        load_elements(f->call->inputs[0], f->lane, begin, n, row);
+        const void *from = direct ? in->data + begin * (int)f->lane : row;
+        void *to = direct ? out->data + begin * (int)f->lane : row;
+        if (!direct)
+            load_elements(in, f->lane, begin, n, row);
         if (f->lane == TREK_LANE_8)
-            dropout_f64_row((double *)row, words, n, f->call->attrs.f[0]);
+            dropout_f64_row(to, from, words, n, f->call->attrs.f[0]);
         else
-            dropout_f32_row((float *)row, words, n, f->call->attrs.f[0]);
-        store_elements(f->out, f->lane, begin, n, row);
+            dropout_f32_row(to, from, words, n, f->call->attrs.f[0]);
+        if (!direct)
+            store_elements(out, f->lane, begin, n, row);
     }
 }
 

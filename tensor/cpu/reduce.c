@@ -92,8 +92,8 @@ FOLD_INTEGER(prod, 1, a *x, a *b)
         (void)parameter;                                                                               \
         partial->f = trek_row_##name##_##suffix(row, n, (T)partial->f);                                \
     }                                                                                                  \
-    FOLD_COLUMNS(name, suffix, T, double, f, (x compare a) | (x != x) ? x : a)                         \
-    FOLD_COMBINE(name, suffix, double, f, start, (b compare a) | (b != b) ? b : a)
+    FOLD_COLUMNS(name, suffix, T, double, f, ((x compare a) | (x != x)) ? x : a)                         \
+    FOLD_COMBINE(name, suffix, double, f, start, ((b compare a) | (b != b)) ? b : a)
 FOLD_EXTREME(max, f32, float, -HUGE_VAL, >)
 FOLD_EXTREME(max, f64, double, -HUGE_VAL, >)
 FOLD_EXTREME(min, f32, float, HUGE_VAL, <)
@@ -115,7 +115,15 @@ FOLD_LOGIC(u8, uint8_t)
 /* second passes: squared distances from the mean, exponentials of distances from the maximum */
 #define SQUARE(d) ((d) * (d))
 FOLD(squares, f64, double, double, double, f, 0, a + SQUARE(x - m), a + b)
-FOLD(exponentials, f32, float, double, double, f, 0, a + (double)trek_exp_f32(x - m), a + b)
+static void exponentials_f32_row(trek_partial *partial, const void *row, int64_t n, double maximum)
+{
+    const float *x = row;
+    float scratch[512];
+    for (int64_t i = 0; i < n; i += 512)
+        partial->f += trek_row_exp_sum_f32(scratch, x + i, n - i < 512 ? n - i : 512, (float)maximum);
+}
+FOLD_COLUMNS(exponentials, f32, float, double, f, a + (double)trek_exp_negative_f32(x - m))
+FOLD_COMBINE(exponentials, f32, double, f, 0, a + b)
 FOLD(exponentials, f64, double, double, double, f, 0, a + exp(x - m), a + b)
 
 /* f32 elements against a mean in f64 */
@@ -149,11 +157,6 @@ static const trek_fold fold_squares_f32 = { { .f = 0 }, squares_f32_row, squares
 
 /* --- results --- */
 
-static trek_partial as_is(trek_partial p, double parameter, int64_t count, const trek_attrs *attrs)
-{
-    (void)parameter, (void)count, (void)attrs;
-    return p;
-}
 static trek_partial mean_of(trek_partial p, double parameter, int64_t count, const trek_attrs *attrs)
 {
     (void)parameter, (void)attrs;
@@ -167,16 +170,16 @@ static trek_partial variance_of(trek_partial p, double parameter, int64_t count,
     double divisor = (double)count - attrs->f[0];
     return (trek_partial){ .f = p.f / (divisor > 0 ? divisor : 0) };
 }
-/* An infinite maximum is not subtracted: infinity, or no element above -infinity, comes out by itself. */
+/* -infinity is not subtracted: no element is above it, and the sum will be 0. */
 static double maximum_parameter(trek_partial p, int64_t count)
 {
     (void)count;
-    return isinf(p.f) ? 0 : p.f;
+    return p.f == -HUGE_VAL ? 0 : p.f;
 }
 static trek_partial logsumexp_of(trek_partial p, double maximum, int64_t count, const trek_attrs *attrs)
 {
     (void)count, (void)attrs;
-    return (trek_partial){ .f = log(p.f) + maximum };
+    return (trek_partial){ .f = maximum == HUGE_VAL ? maximum : log(p.f) + maximum };
 }
 
 #define PLAN(op, dtype, first, second, parameter, finish, floating, grain)                             \
@@ -189,24 +192,24 @@ static trek_partial logsumexp_of(trek_partial p, double maximum, int64_t count, 
     PLAN(op, f32, &fold_##fold##_f32, NULL, NULL, finish, true, TREK_GRAIN_CHEAP)                             \
     PLAN(op, f64, &fold_##fold##_f64, NULL, NULL, finish, true, TREK_GRAIN_CHEAP)
 #define PLAN_INTEGERS(op, fold)                                                                        \
-    PLAN(op, i64, &fold_##fold##_i64, NULL, NULL, as_is, false, TREK_GRAIN_CHEAP)                             \
-    PLAN(op, i32, &fold_##fold##_i32, NULL, NULL, as_is, false, TREK_GRAIN_CHEAP)                             \
-    PLAN(op, u8, &fold_##fold##_u8, NULL, NULL, as_is, false, TREK_GRAIN_CHEAP)
-PLAN_FLOATS(sum, sum, as_is)
+    PLAN(op, i64, &fold_##fold##_i64, NULL, NULL, NULL, false, TREK_GRAIN_CHEAP)                             \
+    PLAN(op, i32, &fold_##fold##_i32, NULL, NULL, NULL, false, TREK_GRAIN_CHEAP)                             \
+    PLAN(op, u8, &fold_##fold##_u8, NULL, NULL, NULL, false, TREK_GRAIN_CHEAP)
+PLAN_FLOATS(sum, sum, NULL)
 PLAN_FLOATS(mean, sum, mean_of)
-PLAN_FLOATS(prod, prod, as_is)
-PLAN_FLOATS(max, max, as_is)
-PLAN_FLOATS(min, min, as_is)
+PLAN_FLOATS(prod, prod, NULL)
+PLAN_FLOATS(max, max, NULL)
+PLAN_FLOATS(min, min, NULL)
 PLAN_INTEGERS(sum, sum)
 PLAN_INTEGERS(prod, prod)
 PLAN_INTEGERS(max, max)
 PLAN_INTEGERS(min, min)
 PLAN_INTEGERS(any, any)
 PLAN_INTEGERS(all, all)
-PLAN(any, f32, &fold_any_f32, NULL, NULL, as_is, false, TREK_GRAIN_CHEAP)
-PLAN(any, f64, &fold_any_f64, NULL, NULL, as_is, false, TREK_GRAIN_CHEAP)
-PLAN(all, f32, &fold_all_f32, NULL, NULL, as_is, false, TREK_GRAIN_CHEAP)
-PLAN(all, f64, &fold_all_f64, NULL, NULL, as_is, false, TREK_GRAIN_CHEAP)
+PLAN(any, f32, &fold_any_f32, NULL, NULL, NULL, false, TREK_GRAIN_CHEAP)
+PLAN(any, f64, &fold_any_f64, NULL, NULL, NULL, false, TREK_GRAIN_CHEAP)
+PLAN(all, f32, &fold_all_f32, NULL, NULL, NULL, false, TREK_GRAIN_CHEAP)
+PLAN(all, f64, &fold_all_f64, NULL, NULL, NULL, false, TREK_GRAIN_CHEAP)
 PLAN(var, f32, &fold_sum_f32, &fold_squares_f32, mean_parameter, variance_of, true, TREK_GRAIN_CHEAP)
 PLAN(var, f64, &fold_sum_f64, &fold_squares_f64, mean_parameter, variance_of, true, TREK_GRAIN_CHEAP)
 PLAN(logsumexp, f32, &fold_max_f32, &fold_exponentials_f32, maximum_parameter, logsumexp_of, true, TREK_GRAIN_FUNCTION)

@@ -31,7 +31,7 @@ typedef struct trek_fold {
 typedef struct trek_reduce_plan {
     const trek_fold *first, *second; /* second: NULL where one pass does */
     double (*parameter)(trek_partial first, int64_t count); /* what the second pass gets */
-    /* the result from the last pass's partial, as an element of the output's kind */
+    /* the result from the last pass's partial, as an element of the output's kind; NULL: that itself */
     trek_partial (*finish)(trek_partial partial, double parameter, int64_t count, const trek_attrs *attrs);
     bool floating;                   /* the result is .f */
     int64_t grain;

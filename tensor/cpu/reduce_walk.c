@@ -216,8 +216,14 @@ static void finish_group(const walk *w, const place *p, const trek_partial *part
 {
     const trek_reduce_plan *r = w->plan;
     char *to = w->out->data + p->out;
+    if (!r->finish && w->out->dtype == TREK_F32 && w->inner.out == 4 && p->columns > 1) { /* the common case, vectorised */
+        for (int64_t k = 0; k < p->columns; k++)
+            ((float *)to)[k] = (float)partials[k].f;
+        return;
+    }
     for (int64_t k = 0; k < p->columns; k++, to += w->inner.out)
-        store((trek_dtype)w->out->dtype, to, r->finish(partials[k], parameters[k], w->count, w->attrs), r->floating);
+        store((trek_dtype)w->out->dtype, to, r->finish ? r->finish(partials[k], parameters[k], w->count, w->attrs) : partials[k],
+              r->floating);
 }
 
 static void start_partials(const trek_fold *fold, trek_partial *partials, int64_t n)
@@ -300,6 +306,50 @@ static trek_status reduce_by_chunks(walk *w, int64_t grain)
     return ready ? TREK_OK : TREK_ERR_MEMORY;
 }
 
+/* --- rows that lie end to end: the same folds as above, without the walk --- */
+
+typedef struct rows {
+    const trek_reduce_plan *plan;
+    const trek_op_call *call;
+    int64_t n;
+} rows;
+
+static void whole_rows(void *arg, int64_t begin, int64_t end)
+{
+    const rows *w = arg;
+    const trek_reduce_plan *r = w->plan;
+    const trek_tensor *in = w->call->inputs[0], *out = w->call->outputs[0];
+    int64_t in_bytes = (int64_t)trek_dtype_size((trek_dtype)in->dtype), out_bytes = (int64_t)trek_dtype_size((trek_dtype)out->dtype);
+    for (int64_t k = begin; k < end; k++) {
+        const char *row = in->data + k * w->n * in_bytes;
+        trek_partial partial = r->first->start;
+        double parameter = 0;
+        r->first->row(&partial, row, w->n, 0);
+        if (r->second) {
+            parameter = r->parameter(partial, w->n);
+            partial = r->second->start;
+            r->second->row(&partial, row, w->n, parameter);
+        }
+        if (r->finish)
+            partial = r->finish(partial, parameter, w->n, &w->call->attrs);
+        store((trek_dtype)out->dtype, out->data + k * out_bytes, partial, r->floating);
+    }
+}
+
+/* Whether the last dimensions of a contiguous tensor are reduced, at least 8 and at most CHUNK elements at a time. */
+static bool reduce_rows(const trek_op_call *call, const trek_reduce_plan *plan)
+{
+    const trek_tensor *in = call->inputs[0], *out = call->outputs[0];
+    uint64_t mask = (uint64_t)call->attrs.i[0], all = ((uint64_t)1 << in->ndim) - 1, kept = all & ~mask;
+    if (!in->contiguous || !out->contiguous || in->dtype == TREK_BF16 || in->dtype == TREK_F16 || (kept & (kept + 1)) != 0)
+        return false;
+    rows w = { plan, call, in->numel / out->numel };
+    if (w.n > CHUNK || (w.n < 8 && out->numel > 1))
+        return false;
+    trek_parallel(out->numel, plan->grain / (w.n + 1) + 1, whole_rows, &w);
+    return true;
+}
+
 trek_status TREK_ISA_NAME(trek_reduce)(const trek_op_call *call, const trek_reduce_plan *plan)
 {
     static const uint8_t lanes[TREK_DTYPE_COUNT] = {
@@ -307,7 +357,7 @@ trek_status TREK_ISA_NAME(trek_reduce)(const trek_op_call *call, const trek_redu
         [TREK_I64] = TREK_LANE_8, [TREK_I32] = TREK_LANE_4, [TREK_U8] = TREK_LANE_1,      [TREK_BOOL] = TREK_LANE_1,
     };
     const trek_tensor *in = call->inputs[0], *out = call->outputs[0];
-    if (out->numel == 0)
+    if (out->numel == 0 || reduce_rows(call, plan))
         return TREK_OK;
     walk w = { .plan = plan, .attrs = &call->attrs, .in = in, .out = out, .lane = (trek_lane)lanes[in->dtype] };
     begin_walk(&w, call);

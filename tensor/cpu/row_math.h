@@ -44,12 +44,65 @@ TREK_ROW_EXTREME(trek_row_min_f32, float, trek_f32x16, trek_i32x16, 16, <)
 TREK_ROW_EXTREME(trek_row_max_f64, double, trek_f64x8, trek_i64x8, 8, >)
 TREK_ROW_EXTREME(trek_row_min_f64, double, trek_f64x8, trek_i64x8, 8, <)
 
+/* The maximum of the elements that are numbers (-infinity if none is). */
+static inline float trek_row_max_number_f32(const float *x, int64_t n)
+{
+    trek_wide a = trek_spread_wide(-__builtin_inff()), b = a, c = a, d = a;
+    int64_t i = 0;
+    for (; i + 4 * TREK_WIDE <= n; i += 4 * TREK_WIDE) {
+        a = trek_larger_wide(trek_load_wide(x + i), a);
+        b = trek_larger_wide(trek_load_wide(x + i + TREK_WIDE), b);
+        c = trek_larger_wide(trek_load_wide(x + i + 2 * TREK_WIDE), c);
+        d = trek_larger_wide(trek_load_wide(x + i + 3 * TREK_WIDE), d);
+    }
+    a = trek_larger_wide(trek_larger_wide(a, b), trek_larger_wide(c, d));
+    for (; i + TREK_WIDE <= n; i += TREK_WIDE)
+        a = trek_larger_wide(trek_load_wide(x + i), a);
+    float result = -__builtin_inff();
+    for (; i < n; i++)
+        result = x[i] > result ? x[i] : result;
+    for (int l = 0; n >= TREK_WIDE && l < TREK_WIDE; l++)
+        result = a[l] > result ? a[l] : result;
+    return result;
+}
+
 static inline double trek_join_lanes(double lanes[TREK_LANES])
 {
     for (int half = TREK_LANES / 2; half > 0; half /= 2)
         for (int l = 0; l < half; l++)
             lanes[l] += lanes[l + half];
     return lanes[0];
+}
+
+/* to[i] = e^(x[i] - maximum), whose sum is returned; to may be x. No number of x is above the maximum.
+ * Sums in 16 lanes of f32 over 512 elements, these in f64. */
+static inline double trek_row_exp_sum_f32(float *to, const float *x, int64_t n, float maximum)
+{
+    const trek_wide top = trek_spread_wide(maximum);
+    double total = 0;
+    for (int64_t begin = 0; begin < n; begin += 512) {
+        int64_t end = n - begin < 512 ? n : begin + 512, i = begin;
+        trek_wide sums[16 / TREK_WIDE];
+        for (int k = 0; k < 16 / TREK_WIDE; k++)
+            sums[k] = trek_spread_wide(0.0f);
+        for (; i + 16 <= end; i += 16)
+            for (int k = 0; k < 16 / TREK_WIDE; k++) {
+                trek_wide e = trek_exp_negative_wide(trek_load_wide(x + i + k * TREK_WIDE) - top);
+                trek_store_wide(to + i + k * TREK_WIDE, e);
+                sums[k] += e;
+            }
+        float lanes[16];
+        memcpy(lanes, sums, sizeof lanes);
+        for (int l = 0; i < end; i++, l++) {
+            to[i] = trek_exp_negative_f32(x[i] - maximum);
+            lanes[l] += to[i];
+        }
+        double wide[TREK_LANES];
+        for (int l = 0; l < TREK_LANES; l++)
+            wide[l] = (double)lanes[l];
+        total += trek_join_lanes(wide);
+    }
+    return total;
 }
 
 #define TREK_ROW_SUM(name, T)                                                                          \
@@ -62,6 +115,17 @@ static inline double trek_join_lanes(double lanes[TREK_LANES])
                 lanes[l] += (double)x[i + l];                                                          \
         for (int l = 0; i + l < n; l++)                                                                \
             lanes[l] += (double)x[i + l];                                                              \
+        return trek_join_lanes(lanes);                                                                 \
+    }                                                                                                  \
+    static inline double name##_of_squares(const T *x, int64_t n)                                      \
+    {                                                                                                  \
+        double lanes[TREK_LANES] = { 0 };                                                              \
+        int64_t i = 0;                                                                                 \
+        for (; i + TREK_LANES <= n; i += TREK_LANES)                                                   \
+            for (int l = 0; l < TREK_LANES; l++)                                                       \
+                lanes[l] += (double)x[i + l] * (double)x[i + l];                                       \
+        for (int l = 0; i + l < n; l++)                                                                \
+            lanes[l] += (double)x[i + l] * (double)x[i + l];                                           \
         return trek_join_lanes(lanes);                                                                 \
     }                                                                                                  \
     static inline double name##_of_products(const T *x, const T *y, int64_t n)                         \

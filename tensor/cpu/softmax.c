@@ -18,19 +18,26 @@ typedef void (*columns_fn)(void *out, const void *a, const void *b, int64_t n, i
 
 static inline double exp_negative_f64(double x) { return exp(x); }
 
+static double exponentials_f64(double *to, const double *x, int64_t n, double maximum)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] = exp(x[i] - maximum);
+    return trek_row_sum_f64(to, n);
+}
+static double exponentials_f32(float *to, const float *x, int64_t n, float maximum)
+{
+    return trek_row_exp_sum_f32(to, x, n, maximum);
+}
+/* NaN in x comes out through the exponentials: the maximum may pass it over. */
+static float maximum_f32(const float *x, int64_t n) { return trek_row_max_number_f32(x, n); }
+static double maximum_f64(const double *x, int64_t n) { return trek_row_max_f64(x, n, -HUGE_VAL); }
+
 /* T: element; the sums are in f64. */
-#define SOFTMAX(suffix, T, exponential, row_max, row_sum, infinity)                                    \
-    static double exponentials_##suffix(T *to, const T *x, int64_t n, T maximum)                       \
-    {                                                                                                  \
-        TREK_INDEPENDENT                                                                               \
-        for (int64_t i = 0; i < n; i++)                                                                \
-            to[i] = exponential(x[i] - maximum);                                                       \
-        return row_sum(to, n);                                                                         \
-    }                                                                                                  \
+#define SOFTMAX(suffix, T, exponential, row_sum)                                                       \
     static void softmax_##suffix##_row(void *out, const void *a, const void *b, int64_t n)             \
     {                                                                                                  \
         T *to = out;                                                                                   \
-        T maximum = row_max(a, n, -infinity);                                                          \
+        T maximum = maximum_##suffix(a, n);                                                          \
         T scale = (T)(1.0 / exponentials_##suffix(to, a, n, maximum));                                 \
         (void)b;                                                                                       \
         for (int64_t i = 0; i < n; i++)                                                                \
@@ -40,7 +47,7 @@ static inline double exp_negative_f64(double x) { return exp(x); }
     {                                                                                                  \
         T *to = out, piece[512];                                                                       \
         const T *x = a;                                                                                \
-        T maximum = row_max(x, n, -infinity);                                                          \
+        T maximum = maximum_##suffix(x, n);                                                          \
         double sum = 0;                                                                                \
         (void)b;                                                                                       \
         for (int64_t i = 0; i < n; i += 512)                                                           \
@@ -166,13 +173,13 @@ static inline double exp_negative_f64(double x) { return exp(x); }
         for (int64_t i = 0; i < n; i++) {                                                              \
             const T *x = (const T *)a + i * step;                                                      \
             for (int64_t j = 0; j < columns; j++)                                                      \
-                maxima[j] = (x[j] > maxima[j]) | (x[j] != x[j]) ? x[j] : maxima[j];                    \
+                maxima[j] = ((x[j] > maxima[j]) | (x[j] != x[j])) ? x[j] : maxima[j];                    \
         }                                                                                              \
     }
 COLUMN_MAXIMA(f32, float)
 COLUMN_MAXIMA(f64, double)
-SOFTMAX(f32, float, trek_exp_negative_f32, trek_row_max_f32, trek_row_sum_f32, HUGE_VALF)
-SOFTMAX(f64, double, exp_negative_f64, trek_row_max_f64, trek_row_sum_f64, HUGE_VAL)
+SOFTMAX(f32, float, trek_exp_negative_f32, trek_row_sum_f32)
+SOFTMAX(f64, double, exp_negative_f64, trek_row_sum_f64)
 
 /* Sums gather in f64 or i64. `total` is the element type's sum so far. */
 #define CUMSUM(suffix, T, A, R)                                                                        \
@@ -226,6 +233,7 @@ typedef struct lines {
     int dim, inner;                /* inner: walked in blocks of columns; -1: row by row */
     int64_t n, blocks;             /* blocks of columns */
     bool direct;                   /* rows are contiguous and need no conversion */
+    bool flat;                     /* and lie end to end */
     atomic_bool failed;            /* no memory for a row */
 } lines;
 
@@ -287,7 +295,7 @@ static void rows_part(void *arg, int64_t begin, int64_t end)
         for (int64_t row = begin; row < end; row++) {
             char *at[3] = { NULL };
             for (int k = 0; k <= l->op->n_in; k++)
-                at[k] = l->tensors[k]->data + line_offset(l, k, row, 0);
+                at[k] = l->tensors[k]->data + (l->flat ? row * l->n * (int)l->lanes[k] : line_offset(l, k, row, 0));
             l->op->row(at[0], at[1], at[2], l->n);
         }
         return;
@@ -325,7 +333,7 @@ static trek_status run_lines(const trek_op_call *call, const line_op *op)
         [TREK_F32] = TREK_LANE_4, [TREK_F64] = TREK_LANE_8, [TREK_BF16] = TREK_LANE_BF16, [TREK_F16] = TREK_LANE_F16,
         [TREK_I64] = TREK_LANE_8, [TREK_I32] = TREK_LANE_4, [TREK_U8] = TREK_LANE_1,      [TREK_BOOL] = TREK_LANE_1,
     };
-    lines l = { .op = op, .dim = (int)call->attrs.i[0], .inner = -1, .n = 1, .direct = true };
+    lines l = { .op = op, .dim = (int)call->attrs.i[0], .inner = -1, .n = 1, .direct = true, .flat = true };
     const trek_tensor *out = call->outputs[0];
     if (out->numel == 0)
         return TREK_OK;
@@ -333,6 +341,7 @@ static trek_status run_lines(const trek_op_call *call, const line_op *op)
     for (int k = 0; k <= op->n_in; k++) {
         const trek_tensor *t = l.tensors[k] = k == 0 ? out : call->inputs[k - 1];
         l.lanes[k] = (trek_lane)lanes[t->dtype];
+        l.flat = l.flat && t->contiguous && (scalar || l.dim == t->ndim - 1);
         l.direct = l.direct && l.lanes[k] < TREK_LANE_BF16 && (scalar || t->strides[l.dim] == 1 || t->sizes[l.dim] == 1);
     }
     if (scalar) {

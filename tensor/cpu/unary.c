@@ -23,10 +23,14 @@ static inline double gelu_of(double x, int64_t tanh_form)
 }
 
 /* beta s, threshold t: log(1 + e^(s x)) / s, and x where s x > t */
-static inline float softplus_of_f32(float x, float s, float t)
+static inline trek_wide softplus_of_wide(trek_wide x, trek_wide s, trek_wide t)
 {
-    float scaled = x * s;
-    return scaled > t ? x : trek_log1p_f32(trek_exp_f32(scaled)) / s;
+    trek_wide scaled = x * s;
+    return trek_choose_wide(t, scaled, x, trek_log1p_wide(trek_exp_wide(scaled)) / s);
+}
+static inline trek_wide elu_of_wide(trek_wide x, trek_wide s)
+{
+    return trek_choose_wide(trek_spread_wide(0.0f), x, x, s * trek_expm1_wide(x));
 }
 static inline double softplus_of_f64(double x, double s, double t) { return x * s > t ? x : log1p(exp(x * s)) / s; }
 
@@ -52,12 +56,12 @@ TREK_UNARY_INTEGERS(ceil, x)
 TREK_UNARY_INTEGERS(round, x)
 TREK_UNARY_INTEGERS(trunc, x)
 
-TREK_UNARY_FLOATS(exp, FUNCTION, trek_exp_f32(x), exp(x))
-TREK_UNARY_FLOATS(expm1, FUNCTION, trek_expm1_f32(x), expm1(x))
-TREK_UNARY_FLOATS(log, FUNCTION, trek_log_f32(x), log(x))
-TREK_UNARY_FLOATS(log1p, FUNCTION, trek_log1p_f32(x), log1p(x))
-TREK_UNARY_FLOATS(log2, FUNCTION, trek_log2_f32(x), log2(x))
-TREK_UNARY_FLOATS(log10, FUNCTION, trek_log10_f32(x), log10(x))
+TREK_UNARY_WIDE_FLOATS(exp, FUNCTION, trek_exp_wide(x), exp(x))
+TREK_UNARY_WIDE_FLOATS(expm1, FUNCTION, trek_expm1_wide(x), expm1(x))
+TREK_UNARY_WIDE_FLOATS(log, FUNCTION, trek_log_wide(x), log(x))
+TREK_UNARY_WIDE_FLOATS(log1p, FUNCTION, trek_log1p_wide(x), log1p(x))
+TREK_UNARY_WIDE_FLOATS(log2, FUNCTION, trek_log2_wide(x), log2(x))
+TREK_UNARY_WIDE_FLOATS(log10, FUNCTION, trek_log10_wide(x), log10(x))
 TREK_UNARY_FLOATS(sqrt, CHEAP, sqrtf(x), sqrt(x))
 TREK_UNARY_FLOATS(rsqrt, CHEAP, 1 / sqrtf(x), 1 / sqrt(x))
 TREK_UNARY_FLOATS(reciprocal, CHEAP, 1 / x, 1 / x)
@@ -67,13 +71,13 @@ TREK_UNARY_FLOATS(acos, CALL, acosf(x), acos(x))
 TREK_UNARY_FLOATS(atan, CALL, atanf(x), atan(x))
 TREK_UNARY_FLOATS(sinh, CALL, sinhf(x), sinh(x))
 TREK_UNARY_FLOATS(cosh, CALL, coshf(x), cosh(x))
-TREK_UNARY_FLOATS(tanh, FUNCTION, trek_tanh_f32(x), tanh(x))
-TREK_UNARY_FLOATS(sigmoid, FUNCTION, trek_sigmoid_f32(x), sigmoid_of(x))
-TREK_UNARY_FLOATS(erf, FUNCTION, trek_erf_f32(x), erf(x))
-TREK_UNARY_FLOATS(silu, FUNCTION, trek_silu_f32(x), x *sigmoid_of(x))
-TREK_UNARY_FLOATS(softplus, FUNCTION, softplus_of_f32(x, s, t), softplus_of_f64(x, s, t))
+TREK_UNARY_WIDE_FLOATS(tanh, FUNCTION, trek_tanh_wide(x), tanh(x))
+TREK_UNARY_WIDE_FLOATS(sigmoid, FUNCTION, trek_sigmoid_wide(x), sigmoid_of(x))
+TREK_UNARY_WIDE_FLOATS(erf, FUNCTION, trek_erf_wide(x), erf(x))
+TREK_UNARY_WIDE_FLOATS(silu, FUNCTION, trek_silu_wide(x), x *sigmoid_of(x))
+TREK_UNARY_WIDE_FLOATS(softplus, FUNCTION, softplus_of_wide(x, s, t), softplus_of_f64(x, s, t))
 TREK_UNARY_FLOATS(leaky_relu, CHEAP, x > 0 ? x : x *s, x > 0 ? x : x *s)
-TREK_UNARY_FLOATS(elu, FUNCTION, x > 0 ? x : s *trek_expm1_f32(x), x > 0 ? x : s *expm1(x))
+TREK_UNARY_WIDE_FLOATS(elu, FUNCTION, elu_of_wide(x, s), x > 0 ? x : s *expm1(x))
 
 /* The vector forms of sin and cos reach to TREK_SIN_LIMIT; blocks with larger arguments go through libm. */
 #define PERIODIC_ROW(op, small, call)                                                                  \
@@ -98,33 +102,18 @@ TREK_UNARY_FLOATS(elu, FUNCTION, x > 0 ? x : s *trek_expm1_f32(x), x > 0 ? x : s
         }                                                                                              \
     }                                                                                                  \
     TREK_UNARY_ROW(op, f64, f64, op(x))                                                                \
-    TREK_UNARY_KERNEL(op, f32, f32, 4, FUNCTION)                                                       \
-    TREK_UNARY_KERNEL(op, f64, f64, 8, FUNCTION)                                                       \
-    TREK_UNARY_KERNEL(op, bf16, f32, BF16, FUNCTION)                                                   \
-    TREK_UNARY_KERNEL(op, f16, f32, F16, FUNCTION)
+    TREK_UNARY_FLOAT_KERNELS(op, FUNCTION)
 PERIODIC_ROW(sin, trek_sin_small_f32, sinf)
 PERIODIC_ROW(cos, trek_cos_small_f32, cosf)
 
-/* Two loops, so that each vectorises. */
+TREK_UNARY_WIDE_ROW(gelu_erf, trek_gelu_wide(x))
+TREK_UNARY_WIDE_ROW(gelu_tanh, trek_gelu_tanh_wide(x))
 static void gelu_f32_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)
 {
-    float *result = to;
-    const float *xs = from[0];
-    if (attrs->i[0]) {
-        TREK_INDEPENDENT
-        for (int64_t i = 0; i < n; i++)
-            result[i] = trek_gelu_tanh_f32(xs[i]);
-    } else {
-        TREK_INDEPENDENT
-        for (int64_t i = 0; i < n; i++)
-            result[i] = trek_gelu_f32(xs[i]);
-    }
+    (attrs->i[0] ? gelu_tanh_f32_row : gelu_erf_f32_row)(to, from, n, attrs);
 }
 TREK_UNARY_ROW(gelu, f64, f64, gelu_of(x, flag))
-TREK_UNARY_KERNEL(gelu, f32, f32, 4, FUNCTION)
-TREK_UNARY_KERNEL(gelu, f64, f64, 8, FUNCTION)
-TREK_UNARY_KERNEL(gelu, bf16, f32, BF16, FUNCTION)
-TREK_UNARY_KERNEL(gelu, f16, f32, F16, FUNCTION)
+TREK_UNARY_FLOAT_KERNELS(gelu, FUNCTION)
 
 /* with a number */
 TREK_UNARY_FLOATS(add_scalar, CHEAP, x + s, x + s)
@@ -192,10 +181,7 @@ CLAMP_INTEGERS(u8, 0, UINT8_MAX)
     }
 POWER_FLOATS(f32, float, sqrtf, powf)
 POWER_FLOATS(f64, double, sqrt, pow)
-TREK_UNARY_KERNEL(pow_scalar, f32, f32, 4, FUNCTION)
-TREK_UNARY_KERNEL(pow_scalar, f64, f64, 8, FUNCTION)
-TREK_UNARY_KERNEL(pow_scalar, bf16, f32, BF16, FUNCTION)
-TREK_UNARY_KERNEL(pow_scalar, f16, f32, F16, FUNCTION)
+TREK_UNARY_FLOAT_KERNELS(pow_scalar, FUNCTION)
 #define POWER_INTEGERS(suffix)                                                                         \
     TREK_UNARY_ROW(pow_scalar, suffix, suffix, trek_power_integer((int64_t)x, trek_i64_from_f64(attrs->f[0]))) \
     TREK_UNARY_KERNEL(pow_scalar, suffix, suffix, TREK_WIDTH_##suffix, FUNCTION)

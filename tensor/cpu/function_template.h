@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Elementary functions of f32, written once for scalars and for vectors.
+ * vector_math.h includes this with F (the number type), BITS and SIGNED (integers of
+ * its width) and M (what names end in). No branches, no calls, no tables.
+ * Polynomials are Chebyshev fits of the remainders named beside them. */
+
+#define FMA(x, y, z) M(fma)(x, y, z)
+#define K(constant) M(spread)(constant)
+#define STEP(p, x, constant) p = FMA(p, x, K(constant))
+
+/* x = n ln(2) + r with |r| <= ln(2)/2; whole and shifted: n, as M(scale) wants it. |x| < 2^21. */
+TREK_WIDE_INLINE F M(exp_reduce)(F x, F *whole, F *shifted)
+{
+    *shifted = FMA(x, K(0x1.715476p+0f), K(0x1.8p23f)); /* adding 1.5 * 2^23 rounds to an integer */
+    *whole = *shifted - 0x1.8p23f;
+    F r = FMA(*whole, K(-0x1.62e4p-1f), x);
+    return FMA(*whole, K(-0x1.7f7d1cp-20f), r);
+}
+/* (e^r - 1 - r) / r^2 */
+TREK_WIDE_INLINE F M(exp_series)(F r)
+{
+    F p = K(0x1.6d1606p-10f);
+    STEP(p, r, 0x1.12106cp-7f);
+    STEP(p, r, 0x1.555516p-5f);
+    STEP(p, r, 0x1.5554d8p-3f);
+    STEP(p, r, 0.5f);
+    return p;
+}
+TREK_WIDE_INLINE F M(exp_of_remainder)(F r)
+{
+    F p = M(exp_series)(r);
+    STEP(p, r, 1.0f);
+    STEP(p, r, 1.0f);
+    return p;
+}
+
+TREK_WIDE_INLINE F M(exp)(F x)
+{
+    F whole, shifted;
+    F r = M(exp_reduce)(M(at_least)(M(at_most)(x, 90.0f), -110.0f), &whole, &shifted);
+    return M(scale)(M(exp_of_remainder)(r), whole, shifted);
+}
+/* e^x for x <= 0 (or NaN): cheaper, because it cannot overflow. */
+TREK_WIDE_INLINE F M(exp_negative)(F x)
+{
+    F whole, shifted;
+    F r = M(exp_reduce)(M(at_least)(x, -110.0f), &whole, &shifted);
+    return M(scale_down)(M(exp_of_remainder)(r), whole, shifted);
+}
+
+/* e^x - 1 but for the sign of 0 and the last bit of denormals. */
+TREK_WIDE_INLINE F M(expm1_rough)(F x)
+{
+    F whole, shifted;
+    x = M(at_least)(M(at_most)(x, 88.8f), -25.0f);
+    F r = M(exp_reduce)(x, &whole, &shifted);
+    F p = FMA(r * r, M(exp_series)(r), r);
+    F half = M(scale)(K(0.5f), whole, shifted); /* halved: 2^128 is infinite */
+    return 2.0f * FMA(half, p, half - 0.5f);
+}
+TREK_WIDE_INLINE F M(magnitude)(F x) { return M(from_bits)(M(as_bits)(x) & 0x7fffffffu); }
+TREK_WIDE_INLINE F M(with_sign)(F magnitude, F sign)
+{
+    return M(from_bits)(M(as_bits)(magnitude) | (M(as_bits)(sign) & 0x80000000u));
+}
+TREK_WIDE_INLINE F M(expm1)(F x) { return M(choose)(M(magnitude)(x), K(0x1p-40f), x, M(expm1_rough)(x)); }
+
+/* x = (1 + f) 2^e for positive finite x, sqrt(1/2) <= 1 + f <= sqrt(2). */
+TREK_WIDE_INLINE F M(log_split)(F x, F *e)
+{
+    F scaled = M(choose)(x, K(0x1p-126f), x * 0x1p23f, x);
+    BITS bits = M(as_bits)(scaled) - 0x3f3504f3u; /* sqrt(1/2) */
+    /* the exponent as a float: its bits placed behind 2^23, which are then taken away */
+    F exponent = M(from_bits)((((bits >> 23) ^ 0x100u) & 0x1ffu) | 0x4b000000u) - 0x1.0002p23f;
+    *e = M(choose)(x, K(0x1p-126f), exponent - 23.0f, exponent);
+    return M(from_bits)((bits & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
+}
+
+/* (log(1 + f) - f + f^2/2) / f^3 */
+TREK_WIDE_INLINE F M(log_series)(F f)
+{
+    F p = K(0x1.1dedf8p-4f);
+    STEP(p, f, -0x1.d6d10ep-4f);
+    STEP(p, f, 0x1.dec8ccp-4f);
+    STEP(p, f, -0x1.fce37ap-4f);
+    STEP(p, f, 0x1.23cf72p-3f);
+    STEP(p, f, -0x1.555b8ap-3f);
+    STEP(p, f, 0x1.999d6ep-3f);
+    STEP(p, f, -0x1.fffffcp-3f);
+    STEP(p, f, 0x1.555554p-2f);
+    return p;
+}
+
+/* What log of 0, below 0, infinity and NaN is; else `result`. */
+TREK_WIDE_INLINE F M(log_special)(F x, F result)
+{
+    F nowhere = M(choose)(x, K(0.0f), K(__builtin_nanf("")), K(-__builtin_inff()));
+    result = M(choose)(K(0.0f), x, result, nowhere);
+    return M(choose)(x, K(__builtin_inff()), result, x);
+}
+
+TREK_WIDE_INLINE F M(log)(F x)
+{
+    F e, f = M(log_split)(x, &e), square = f * f;
+    F low = FMA(square * f, M(log_series)(f), e * 0x1.7f7d1cp-20f);
+    F result = FMA(K(-0.5f), square, low) + f;
+    return M(log_special)(x, FMA(e, K(0x1.62e4p-1f), result));
+}
+TREK_WIDE_INLINE F M(log2)(F x)
+{
+    F e, f = M(log_split)(x, &e), square = f * f;
+    F low = FMA(square * f, M(log_series)(f), -0.5f * square);
+    /* (f + low) / ln 2 with 1 / ln 2 = 1 + 0.4427 */
+    F fraction = FMA(low, K(0x1.715476p+0f), f * 0x1.c551dap-2f) + f;
+    return M(log_special)(x, e + fraction);
+}
+TREK_WIDE_INLINE F M(log10)(F x)
+{
+    F e, f = M(log_split)(x, &e), square = f * f;
+    F low = FMA(square * f, M(log_series)(f), -0.5f * square) + f;
+    /* log10(2) in two parts, the first short enough for an exact product */
+    F result = FMA(low, K(0x1.bcb7b2p-2f), e * 0x1.3509f8p-18f);
+    return M(log_special)(x, FMA(e, K(0x1.344p-2f), result));
+}
+TREK_WIDE_INLINE F M(log1p)(F x)
+{
+    F u = 1.0f + x;
+    F lost = M(choose)(K(1.0f), x, 1.0f - (u - x), x - (u - 1.0f)); /* u + lost is 1 + x exactly */
+    lost = M(choose)(u, K(0x1p24f), lost / u, K(0.0f));
+    F e, f = M(log_split)(u, &e), square = f * f;
+    F low = FMA(square * f, M(log_series)(f), FMA(e, K(0x1.7f7d1cp-20f), lost));
+    F result = FMA(K(-0.5f), square, low) + f;
+    result = M(log_special)(u, FMA(e, K(0x1.62e4p-1f), result));
+    return M(choose)(M(magnitude)(x), K(0x1p-40f), x, result);
+}
+
+TREK_WIDE_INLINE F M(sigmoid)(F x)
+{
+    F e = M(exp_negative)(-M(magnitude)(x)); /* never overflows */
+    return M(choose)(x, K(0.0f), e, K(1.0f)) / (1.0f + e);
+}
+TREK_WIDE_INLINE F M(tanh)(F x)
+{
+    F magnitude = M(magnitude)(x);
+    F e = M(expm1_rough)(2.0f * M(at_most)(magnitude, 10.0f));
+    F result = M(choose)(magnitude, K(0x1p-40f), magnitude, e / (e + 2.0f));
+    return M(with_sign)(result, x);
+}
+
+/* erf(x) for |x| < 1: x (2/sqrt(pi) + x^2 P(x^2)), a fit for |x| <= 0.938. */
+TREK_WIDE_INLINE F M(erf_small)(F x)
+{
+    F square = x * x;
+    F p = K(0x1.6edabep-14f);
+    STEP(p, square, -0x1.afffd4p-11f);
+    STEP(p, square, 0x1.557622p-8f);
+    STEP(p, square, -0x1.b82138p-6f);
+    STEP(p, square, 0x1.ce2eeap-4f);
+    STEP(p, square, -0x1.812746p-2f);
+    STEP(p, square, 0x1.06eba8p-3f); /* 2/sqrt(pi) = 1 + 0.128... */
+    return FMA(p, x, x);
+}
+/* e^(a^2) erfc(a) for 0 <= a <= 10.3: t P(t), t = 2.5 / (2.5 + a). */
+TREK_WIDE_INLINE F M(erfcx)(F a)
+{
+    F t = 2.5f / (2.5f + a);
+    F p = K(-0x1.0e81cap-5f);
+    STEP(p, t, 0x1.ba8802p-3f);
+    STEP(p, t, -0x1.146ca2p-1f);
+    STEP(p, t, 0x1.3348eap-1f);
+    STEP(p, t, -0x1.4e309ap-2f);
+    STEP(p, t, 0x1.2c901ap-2f);
+    STEP(p, t, 0x1.f67244p-4f);
+    STEP(p, t, 0x1.bb0b20p-3f);
+    STEP(p, t, 0x1.cc60b0p-3f);
+    STEP(p, t, 0x1.ce4360p-3f);
+    return t * p;
+}
+/* e^(-a^2 s) for |a| <= 14.5 and s = 1 or 1/2, the square in two parts so that large ones keep their last bits. */
+TREK_WIDE_INLINE F M(exp_of_square)(F a, float s)
+{
+    F high = M(from_bits)(M(as_bits)(a) & 0xfffff000u); /* its square is exact */
+    F whole, shifted;
+    F r = M(exp_reduce)(-s * high * high, &whole, &shifted);
+    r = FMA(s * (high - a), high + a, r); /* the rest is at most 2^-11 times a^2 */
+    return M(scale_down)(M(exp_of_remainder)(r), whole, shifted);
+}
+TREK_WIDE_INLINE F M(erf)(F x)
+{
+    F a = M(at_most)(M(magnitude)(x), 10.0f);
+    F large = 1.0f - M(erfcx)(a) * M(exp_of_square)(a, 1.0f);
+    return M(choose)(a, K(0.9f), M(erf_small)(x), M(with_sign)(large, x));
+}
+
+/* The normal distribution's cumulative function and e^(-x^2/2), without cancellation for negative x. */
+TREK_WIDE_INLINE F M(normal_cdf)(F x, F *density)
+{
+    F magnitude = M(at_most)(M(magnitude)(x), 14.5f);
+    *density = M(exp_of_square)(magnitude, 0.5f);
+    F tail = 0.5f * M(erfcx)(magnitude * 0x1.6a09e6p-1f) * *density;
+    F large = M(choose)(x, K(0.0f), tail, 1.0f - tail);
+    F small = FMA(K(0.5f), M(erf_small)(x * 0x1.6a09e6p-1f), K(0.5f)); /* exact to the last bit or so */
+    return M(choose)(magnitude, K(1.28f), small, large);
+}
+TREK_WIDE_INLINE F M(gelu)(F x)
+{
+    F density;
+    return M(at_least)(x, -1e3f) * M(normal_cdf)(x, &density); /* -infinity: 0, its limit */
+}
+/* d gelu(x) / dx */
+TREK_WIDE_INLINE F M(gelu_derivative)(F x)
+{
+    F density, cdf = M(normal_cdf)(x, &density);
+    return FMA(M(at_least)(M(at_most)(x, 1e3f), -1e3f), 0x1.988454p-2f * density, cdf);
+}
+
+/* 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) = x sigmoid(2 sqrt(2/pi) (...)) */
+TREK_WIDE_INLINE F M(gelu_tanh)(F x)
+{
+    F inner = x * FMA(K(0x1.2444f2p-4f), x * x, K(0x1.988454p+0f));
+    return M(at_least)(x, -1e3f) * M(sigmoid)(inner);
+}
+TREK_WIDE_INLINE F M(gelu_tanh_derivative)(F x)
+{
+    F t = M(at_least)(M(at_most)(x, 1e3f), -1e3f), square = t * t;
+    F s = M(sigmoid)(t * FMA(K(0x1.2444f2p-4f), square, K(0x1.988454p+0f)));
+    F slope = FMA(K(0x1.b6676cp-3f), square, K(0x1.988454p+0f));
+    return FMA(t * slope, s * (1.0f - s), s);
+}
+
+TREK_WIDE_INLINE F M(silu)(F x) { return x * M(sigmoid)(x); }
+TREK_WIDE_INLINE F M(silu_derivative)(F x)
+{
+    F s = M(sigmoid)(x);
+    return s * FMA(x, 1.0f - s, K(1.0f));
+}
+
+/* sin of quarter * pi/2 + r, |r| <= pi/4. */
+TREK_WIDE_INLINE F M(sin_quarter)(SIGNED quarter, F r)
+{
+    F square = r * r;
+    F s = K(-0x1.9abc2cp-13f);
+    STEP(s, square, 0x1.110c10p-7f);
+    STEP(s, square, -0x1.555552p-3f);
+    s = FMA(s * square, r, r);
+    F c = K(0x1.9bcdc6p-16f);
+    STEP(c, square, -0x1.6c12bep-10f);
+    STEP(c, square, 0x1.555554p-5f);
+    c = FMA(c * square, square, FMA(K(-0.5f), square, K(1.0f)));
+    BITS odd = (BITS) - (quarter & 1);
+    BITS bits = (M(as_bits)(c) & odd) | (M(as_bits)(s) & ~odd);
+    return M(from_bits)(bits ^ ((BITS)(quarter & 2) << 30));
+}
+
+#undef FMA
+#undef K
+#undef STEP

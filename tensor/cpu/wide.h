@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The widest f32 vector of the instruction set, with the few operations that
+ * vector arithmetic of the language lacks: fma, minimum, choice, scaling by
+ * powers of two, parts of vectors. Where the language's own would do the same,
+ * it is used. Each has a scalar twin of suffix _f32, for the template of
+ * functions (function_template.h). */
+#ifndef TREK_TENSOR_CPU_WIDE_H
+#define TREK_TENSOR_CPU_WIDE_H
+
+#include "tensor/cpu/kernels.h"
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+#define TREK_WIDE 16
+#elif defined(__AVX2__)
+#define TREK_WIDE 8
+#else
+#define TREK_WIDE 4
+#endif
+
+typedef float trek_wide __attribute__((vector_size(4 * TREK_WIDE)));
+typedef uint32_t trek_wide_bits __attribute__((vector_size(4 * TREK_WIDE)));
+typedef int32_t trek_wide_int __attribute__((vector_size(4 * TREK_WIDE)));
+
+#define TREK_WIDE_INLINE static inline __attribute__((always_inline))
+
+/* One value in all lanes; a constant where x is one. */
+TREK_WIDE_INLINE trek_wide trek_spread_wide(float x) { return x - (trek_wide){ 0 }; }
+TREK_WIDE_INLINE float trek_spread_f32(float x) { return x; }
+
+TREK_WIDE_INLINE trek_wide trek_load_wide(const float *from)
+{
+    trek_wide x;
+    memcpy(&x, from, sizeof x);
+    return x;
+}
+TREK_WIDE_INLINE void trek_store_wide(float *to, trek_wide x) { memcpy(to, &x, sizeof x); }
+
+/* The first n < TREK_WIDE lanes; the others are 0, or left alone. */
+TREK_WIDE_INLINE trek_wide trek_load_part_wide(const float *from, int64_t n)
+{
+#if defined(__AVX512F__)
+    return (trek_wide)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), from);
+#elif defined(__AVX2__)
+    __m256i lanes = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    return (trek_wide)_mm256_maskload_ps(from, lanes);
+#else
+    trek_wide x = { 0 };
+    for (int l = 0; l < TREK_WIDE; l++)
+        if (l < n)
+            x[l] = from[l];
+    return x;
+#endif
+}
+TREK_WIDE_INLINE void trek_store_part_wide(float *to, trek_wide x, int64_t n)
+{
+#if defined(__AVX512F__)
+    _mm512_mask_storeu_ps(to, (__mmask16)((1u << n) - 1), (__m512)x);
+#elif defined(__AVX2__)
+    __m256i lanes = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    _mm256_maskstore_ps(to, lanes, (__m256)x);
+#else
+    for (int l = 0; l < TREK_WIDE; l++)
+        if (l < n)
+            to[l] = x[l];
+#endif
+}
+
+/* x * y + z in one rounding where the machine can, in two elsewhere. */
+TREK_WIDE_INLINE float trek_fma_f32(float x, float y, float z)
+{
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+    return __builtin_fmaf(x, y, z);
+#else
+    return x * y + z;
+#endif
+}
+TREK_WIDE_INLINE trek_wide trek_fma_wide(trek_wide x, trek_wide y, trek_wide z)
+{
+#if defined(__AVX512F__)
+    return (trek_wide)_mm512_fmadd_ps((__m512)x, (__m512)y, (__m512)z);
+#elif defined(__FMA__) && defined(__AVX2__)
+    return (trek_wide)_mm256_fmadd_ps((__m256)x, (__m256)y, (__m256)z);
+#elif defined(__ARM_FEATURE_FMA)
+    trek_wide result;
+    for (int l = 0; l < TREK_WIDE; l++)
+        result[l] = __builtin_fmaf(x[l], y[l], z[l]);
+    return result;
+#else
+    return x * y + z;
+#endif
+}
+
+/* a < b ? yes : no, lane by lane. */
+TREK_WIDE_INLINE float trek_choose_f32(float a, float b, float yes, float no) { return a < b ? yes : no; }
+TREK_WIDE_INLINE trek_wide trek_choose_wide(trek_wide a, trek_wide b, trek_wide yes, trek_wide no)
+{
+#if defined(__AVX512F__)
+    return (trek_wide)_mm512_mask_blend_ps(_mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_LT_OQ), (__m512)no, (__m512)yes);
+#elif defined(__AVX2__)
+    return (trek_wide)_mm256_blendv_ps((__m256)no, (__m256)yes, _mm256_cmp_ps((__m256)a, (__m256)b, _CMP_LT_OQ));
+#else
+    trek_wide_int mask = (trek_wide_int)(a < b);
+    return (trek_wide)(((trek_wide_int)yes & mask) | ((trek_wide_int)no & ~mask));
+#endif
+}
+
+/* x, but at most (at least) the limit; NaN stays. */
+TREK_WIDE_INLINE float trek_at_most_f32(float x, float limit) { return x > limit ? limit : x; }
+TREK_WIDE_INLINE float trek_at_least_f32(float x, float limit) { return x < limit ? limit : x; }
+TREK_WIDE_INLINE trek_wide trek_at_most_wide(trek_wide x, float limit)
+{
+#if defined(__AVX512F__)
+    return (trek_wide)_mm512_min_ps(_mm512_set1_ps(limit), (__m512)x);
+#elif defined(__AVX2__)
+    return (trek_wide)_mm256_min_ps(_mm256_set1_ps(limit), (__m256)x);
+#else
+    return trek_choose_wide(trek_spread_wide(limit), x, trek_spread_wide(limit), x);
+#endif
+}
+TREK_WIDE_INLINE trek_wide trek_at_least_wide(trek_wide x, float limit)
+{
+#if defined(__AVX512F__)
+    return (trek_wide)_mm512_max_ps(_mm512_set1_ps(limit), (__m512)x);
+#elif defined(__AVX2__)
+    return (trek_wide)_mm256_max_ps(_mm256_set1_ps(limit), (__m256)x);
+#else
+    return trek_choose_wide(x, trek_spread_wide(limit), trek_spread_wide(limit), x);
+#endif
+}
+
+/* The larger one; b if one is no number. */
+TREK_WIDE_INLINE trek_wide trek_larger_wide(trek_wide a, trek_wide b)
+{
+#if defined(__AVX512F__)
+    return (trek_wide)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (trek_wide)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+    return trek_choose_wide(b, a, a, b);
+#endif
+}
+
+TREK_WIDE_INLINE uint32_t trek_as_bits_f32(float x) { return trek_bits_f32(x); }
+TREK_WIDE_INLINE float trek_from_bits_f32(uint32_t bits) { return trek_f32_bits(bits); }
+TREK_WIDE_INLINE trek_wide_bits trek_as_bits_wide(trek_wide x) { return (trek_wide_bits)x; }
+TREK_WIDE_INLINE trek_wide trek_from_bits_wide(trek_wide_bits bits) { return (trek_wide)bits; }
+
+/* p 2^n. n comes twice: as a float, `whole`, and `shifted` = n + 1.5 * 2^23.
+ * -160 <= n <= 130: in two factors, so that denormals are rounded once and
+ * infinity is reached. */
+TREK_WIDE_INLINE float trek_scale_f32(float p, float whole, float shifted)
+{
+    (void)whole;
+    int32_t n = (int32_t)(trek_bits_f32(shifted) - 0x4b400000u), half = n >> 1;
+    return p * trek_f32_bits((uint32_t)(half + 127) << 23) * trek_f32_bits((uint32_t)(n - half + 127) << 23);
+}
+TREK_WIDE_INLINE trek_wide trek_scale_wide(trek_wide p, trek_wide whole, trek_wide shifted)
+{
+#if defined(__AVX512F__)
+    (void)shifted;
+    return (trek_wide)_mm512_scalef_ps((__m512)p, (__m512)whole);
+#else
+    (void)whole;
+    trek_wide_int n = (trek_wide_int)((trek_wide_bits)shifted - 0x4b400000u), half = n >> 1;
+    return p * (trek_wide)((half + 127) << 23) * (trek_wide)((n - half + 127) << 23);
+#endif
+}
+
+/* The same for -160 <= n <= 60: one factor that cannot be denormal, and a constant. */
+TREK_WIDE_INLINE float trek_scale_down_f32(float p, float whole, float shifted)
+{
+    (void)whole;
+    return p * trek_f32_bits((trek_bits_f32(shifted) << 23) + (191u << 23)) * 0x1p-64f;
+}
+TREK_WIDE_INLINE trek_wide trek_scale_down_wide(trek_wide p, trek_wide whole, trek_wide shifted)
+{
+#if defined(__AVX512F__)
+    return trek_scale_wide(p, whole, shifted);
+#else
+    (void)whole;
+    return p * (trek_wide)(((trek_wide_bits)shifted << 23) + (191u << 23)) * 0x1p-64f;
+#endif
+}
+
+#endif

@@ -17,6 +17,7 @@ typedef struct trek_conv {
 /* Pixels are shifted against one another instead of being copied into columns:
  * stride 1, small images or few channels. */
 bool TREK_ISA_NAME(trek_conv_direct_suits)(const trek_conv *c);
+bool TREK_ISA_NAME(trek_conv_direct_weight_grad_suits)(const trek_conv *c);
 trek_status TREK_ISA_NAME(trek_conv_direct)(const trek_conv *c, const void *x, const void *weight, const void *bias, void *y);
 trek_status TREK_ISA_NAME(trek_conv_direct_weight_grad)(const trek_conv *c, const void *dy, const void *x, void *dweight);
 /* The convolution of dy whose result is dx; false where there is none (padding beyond the kernel). */
@@ -26,6 +27,7 @@ void TREK_ISA_NAME(trek_conv_turn_weight)(const trek_conv *c, const void *weight
 
 /* As many images side by side as a vector has lanes: small images, few channels. */
 bool TREK_ISA_NAME(trek_conv_batch_suits)(const trek_conv *c);
+bool TREK_ISA_NAME(trek_conv_batch_weight_grad_suits)(const trek_conv *c);
 trek_status TREK_ISA_NAME(trek_conv_batch)(const trek_conv *c, const void *x, const void *weight, const void *bias, void *y);
 trek_status TREK_ISA_NAME(trek_conv_batch_weight_grad)(const trek_conv *c, const void *dy, const void *x, void *dweight);
 

@@ -26,7 +26,7 @@ static trek_status conv2d_dense(const trek_op_call *call)
     if (y->numel == 0)
         return TREK_OK;
     trek_conv c = geometry(call, x->sizes, weight->sizes, y->sizes);
-    if (trek_onednn_conv_suits(&c)) {
+    if (trek_onednn_conv_suits(&c, TREK_ONEDNN_FORWARD)) {
         trek_status status = trek_onednn_conv(&c, TREK_ONEDNN_FORWARD, x->data, weight->data, bias, y->data);
         if (status != TREK_ERR_UNSUPPORTED)
             return status;
@@ -65,7 +65,7 @@ static trek_status input_grad_dense(const trek_op_call *call)
     if (dy->numel == 0 || weight->numel == 0)
         return zeros(dx);
     trek_conv c = geometry(call, dx->sizes, weight->sizes, dy->sizes), transposed;
-    if (trek_onednn_conv_suits(&c)) {
+    if (trek_onednn_conv_suits(&c, TREK_ONEDNN_INPUT_GRAD)) {
         trek_status status = trek_onednn_conv(&c, TREK_ONEDNN_INPUT_GRAD, dy->data, weight->data, NULL, dx->data);
         if (status != TREK_ERR_UNSUPPORTED)
             return status;
@@ -83,14 +83,14 @@ static trek_status weight_grad_dense(const trek_op_call *call)
     if (dy->numel == 0 || x->numel == 0)
         return zeros(dweight);
     trek_conv c = geometry(call, x->sizes, dweight->sizes, dy->sizes);
-    if (trek_onednn_conv_suits(&c)) {
+    if (trek_onednn_conv_suits(&c, TREK_ONEDNN_WEIGHT_GRAD)) {
         trek_status status = trek_onednn_conv(&c, TREK_ONEDNN_WEIGHT_GRAD, dy->data, x->data, NULL, dweight->data);
         if (status != TREK_ERR_UNSUPPORTED)
             return status;
     }
-    if (TREK_ISA_NAME(trek_conv_batch_suits)(&c))
+    if (TREK_ISA_NAME(trek_conv_batch_weight_grad_suits)(&c))
         return TREK_ISA_NAME(trek_conv_batch_weight_grad)(&c, dy->data, x->data, dweight->data);
-    if (TREK_ISA_NAME(trek_conv_direct_suits)(&c))
+    if (TREK_ISA_NAME(trek_conv_direct_weight_grad_suits)(&c))
         return TREK_ISA_NAME(trek_conv_direct_weight_grad)(&c, dy->data, x->data, dweight->data);
     return TREK_ISA_NAME(trek_conv_columns_weight_grad)(&c, dy->data, x->data, dweight->data);
 }

@@ -157,12 +157,18 @@ static trek_status job_init(batch_job *job, const trek_conv *c, int64_t block)
 static int64_t lanes_of(const trek_conv *c) { return TREK_VECTOR_BYTES / (int64_t)element_size(c); }
 static int64_t teams_of(const trek_conv *c) { return (c->images + lanes_of(c) - 1) / lanes_of(c); }
 
-bool TREK_ISA_NAME(trek_conv_batch_suits)(const trek_conv *c)
+/* Enough images for the lanes, and a group of channels of a team fits into `bytes`. */
+static bool suits(const trek_conv *c, int64_t bytes)
 {
     int64_t lined_up = c->group_channels * (c->height + 2 * c->pad_h) * (c->width + 2 * c->pad_w) * TREK_VECTOR_BYTES;
     int64_t lanes = teams_of(c) * lanes_of(c);
-    return c->group_channels > 0 && 4 * c->images >= 3 * lanes && lined_up <= 512 * 1024;
+    /* with a stride and a few channels to a group, the other way makes columns for next to nothing */
+    bool thin = c->groups > 1 && c->group_channels < 4 && (c->stride_h > 1 || c->stride_w > 1);
+    return c->group_channels > 0 && (thin ? 4 : 1) * 4 * c->images >= 3 * lanes && lined_up <= bytes;
 }
+
+bool TREK_ISA_NAME(trek_conv_batch_suits)(const trek_conv *c) { return suits(c, 512 * 1024); }
+bool TREK_ISA_NAME(trek_conv_batch_weight_grad_suits)(const trek_conv *c) { return suits(c, 4096 * 1024); }
 
 static trek_status batch_status(const batch_job *job)
 {

@@ -66,6 +66,19 @@ bool TREK_ISA_NAME(trek_conv_direct_suits)(const trek_conv *c)
     return c->stride_h == 1 && c->stride_w == 1 && !plain && c->group_channels > 0;
 }
 
+static int64_t grad_block(const trek_conv *c)
+{
+    int64_t block = (c->images + 7) / 8; /* depends on the batch only, not on the threads */
+    return block > 16 ? 16 : block;
+}
+
+/* The sums over lanes at the end of each block must not outweigh the places. */
+bool TREK_ISA_NAME(trek_conv_direct_weight_grad_suits)(const trek_conv *c)
+{
+    int64_t places = c->out_h * (c->width + 2 * c->pad_w) * grad_block(c);
+    return TREK_ISA_NAME(trek_conv_direct_suits)(c) && places >= 32 * TREK_VECTOR_BYTES / (int64_t)element_size(c);
+}
+
 trek_status TREK_ISA_NAME(trek_conv_direct)(const trek_conv *c, const void *x, const void *weight, const void *bias, void *y)
 {
     direct_lines lines;
@@ -126,8 +139,7 @@ trek_status TREK_ISA_NAME(trek_conv_direct_weight_grad)(const trek_conv *c, cons
     direct_lines lines;
     direct_job job = { .c = c, .lines = &lines, .x = x, .dy = dy };
     int64_t count = c->filters * steps_of(c);
-    job.block = (c->images + 7) / 8; /* the blocks depend on the batch only, not on the threads */
-    job.block = job.block > 16 ? 16 : job.block;
+    job.block = grad_block(c);
     int64_t blocks = (c->images + job.block - 1) / job.block;
     trek_status status = lines_init(c, &lines);
     job.partials = blocks == 1 ? dweight : trek_block_alloc((size_t)(blocks * count) * element_size(c));

@@ -153,7 +153,83 @@ static void search_one(search *s)
     *(int64_t *)s->out->data = place;
 }
 
-static trek_status search_tensor(const trek_op_call *call, search_fn fn)
+/* --- lines whose neighbours lie side by side: all of a block of columns at once --- */
+
+#define COLUMNS 256
+
+/* Places of the extremes of `columns` neighbouring lines of n elements, `step` elements apart. */
+typedef void (*columns_fn)(int64_t *places, const void *from, int64_t n, int64_t step, int64_t columns);
+
+#define SEARCH_COLUMNS(name, T, P, better)                                                             \
+    static void name##_columns(int64_t *places, const void *from, int64_t n, int64_t step, int64_t columns) \
+    {                                                                                                  \
+        T best[COLUMNS];                                                                               \
+        P found[COLUMNS];                                                                              \
+        memcpy(best, from, (size_t)columns * sizeof(T));                                               \
+        memset(found, 0, sizeof found);                                                                \
+        for (int64_t i = 1; i < n; i++) {                                                              \
+            const T *row = (const T *)from + i * step;                                                 \
+            const P here = (P)i;                                                                       \
+            for (int64_t j = 0; j < columns; j++) {                                                    \
+                const T x = row[j], held = best[j];                                                    \
+                const P before = found[j];                                                             \
+                best[j] = (better) ? x : held;                                                         \
+                found[j] = (better) ? here : before;                                                   \
+            }                                                                                          \
+        }                                                                                              \
+        for (int64_t j = 0; j < columns; j++)                                                          \
+            places[j] = found[j];                                                                      \
+    }
+SEARCH_COLUMNS(argmax_f32, float, int32_t, (x > held) | ((x != x) & (held == held)))
+SEARCH_COLUMNS(argmin_f32, float, int32_t, (x < held) | ((x != x) & (held == held)))
+SEARCH_COLUMNS(argmax_f64, double, int64_t, (x > held) | ((x != x) & (held == held)))
+SEARCH_COLUMNS(argmin_f64, double, int64_t, (x < held) | ((x != x) & (held == held)))
+SEARCH_COLUMNS(argmax_i64, int64_t, int64_t, x > held)
+SEARCH_COLUMNS(argmin_i64, int64_t, int64_t, x < held)
+SEARCH_COLUMNS(argmax_i32, int32_t, int32_t, x > held)
+SEARCH_COLUMNS(argmin_i32, int32_t, int32_t, x < held)
+SEARCH_COLUMNS(argmax_u8, uint8_t, int32_t, x > held)
+SEARCH_COLUMNS(argmin_u8, uint8_t, int32_t, x < held)
+
+typedef struct search_block {
+    const search *s;
+    columns_fn fn;
+    int64_t inner, blocks; /* size of the last dimension, which is kept; blocks of it */
+} search_block;
+
+static void search_blocks(void *arg, int64_t begin, int64_t end)
+{
+    const search_block *b = arg;
+    const search *s = b->s;
+    for (int64_t unit = begin; unit < end; unit++) {
+        int64_t column = unit % b->blocks * COLUMNS, outer = unit / b->blocks, index = outer, in = column;
+        int64_t columns = b->inner - column < COLUMNS ? b->inner - column : COLUMNS;
+        for (int d = s->in->ndim - 2; d >= 0; d--) {
+            if (s->mask >> d & 1)
+                continue;
+            in += index % s->in->sizes[d] * s->in->strides[d];
+            index /= s->in->sizes[d];
+        }
+        int64_t bytes = trek_lane_bytes(s->lane);
+        b->fn((int64_t *)s->out->data + outer * b->inner + column, s->in->data + in * bytes, s->n, s->stride / bytes, columns);
+    }
+}
+
+/* Whether the last dimension is kept and contiguous, in a contiguous output; does it. */
+static bool search_columns(const search *s, columns_fn fn)
+{
+    int last = s->in->ndim - 1;
+    if (last < 1 || (s->mask >> last & 1) || s->in->strides[last] != 1 || s->in->sizes[last] < 8 || !s->flat ||
+        s->n > INT32_MAX || s->lane >= TREK_LANE_BF16 || !s->out->contiguous)
+        return false;
+    int64_t inner = s->in->sizes[last];
+    search_block b = { s, fn, inner, (inner - 1) / COLUMNS + 1 };
+    trek_parallel(s->out->numel / inner * b.blocks, TREK_GRAIN_CHEAP / (s->n * (inner < COLUMNS ? inner : COLUMNS)) + 1,
+                  search_blocks, &b);
+    return true;
+}
+
+static trek_status search_tensor(const trek_op_call *call, search_fn fn, columns_fn columns)
 {
     static const uint8_t lanes[TREK_DTYPE_COUNT] = {
         [TREK_F32] = TREK_LANE_4, [TREK_F64] = TREK_LANE_8, [TREK_BF16] = TREK_LANE_BF16, [TREK_F16] = TREK_LANE_F16,
@@ -178,14 +254,20 @@ static trek_status search_tensor(const trek_op_call *call, search_fn fn)
     }
     if (out->numel == 1 && s.n >= LONG_LINE)
         search_one(&s);
-    else
+    else if (!search_columns(&s, columns))
         trek_parallel(out->numel, TREK_GRAIN_FUNCTION / s.n + 1, search_lines, &s);
     return TREK_OK;
 }
 
 #define SEARCH(suffix)                                                                                 \
-    static trek_status run_argmax_##suffix(const trek_op_call *call) { return search_tensor(call, argmax_##suffix); } \
-    static trek_status run_argmin_##suffix(const trek_op_call *call) { return search_tensor(call, argmin_##suffix); }
+    static trek_status run_argmax_##suffix(const trek_op_call *call)                                   \
+    {                                                                                                  \
+        return search_tensor(call, argmax_##suffix, argmax_##suffix##_columns);                     \
+    }                                                                                                  \
+    static trek_status run_argmin_##suffix(const trek_op_call *call)                                   \
+    {                                                                                                  \
+        return search_tensor(call, argmin_##suffix, argmin_##suffix##_columns);                     \
+    }
 SEARCH(f32)
 SEARCH(f64)
 SEARCH(i64)

@@ -29,9 +29,10 @@ trek_status trek_scope_push_slow(struct trek_var *var, const char *op);
 
 static inline trek_status trek_scope_push(struct trek_var *var, const char *op)
 {
-    trek_scope_stack *s = &trek_scopes;
-    if (s->depth > 0 && s->count < s->capacity) {
-        s->values[s->count++] = var;
+    /* Not through a pointer: gcc 12's sanitizer takes the address of an external
+     * thread-local for null. */
+    if (trek_scopes.depth > 0 && trek_scopes.count < trek_scopes.capacity) {
+        trek_scopes.values[trek_scopes.count++] = var;
         return TREK_OK;
     }
     return trek_scope_push_slow(var, op);

@@ -105,7 +105,7 @@ fi
 say "address and undefined behaviour sanitizers"
 if build address -Dbuildtype=debugoptimized -Db_sanitize=address,undefined -Db_lundef=false; then
     # ISAs beside the best one ran above; large cases and mutants add nothing here
-    TREK_TEST_SHORT=1 ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
+    TREK_TEST_SHORT=1 ASAN_OPTIONS=detect_leaks=1:abort_on_error=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
         tests address all --timeout-multiplier 4 --no-suite checks --no-suite mutation
 fi
 

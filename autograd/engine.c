@@ -300,13 +300,20 @@ trek_status trek_rule_composite(trek_backward_call *b)
     return status;
 }
 
-static trek_status run_rule(walk *w, trek_node *node, trek_var **grads)
+/* Variables over saved tensors live in saved[], in the caller's frame, which outlasts the rule's scope. */
+static trek_status run_rule(walk *w, trek_node *node, trek_var **grads, trek_var *saved, int *n_saved)
 {
     trek_backward_call b = { .node = node, .op = node->op, .attrs = node->attrs, .grad = node->grad, .n_inputs = node->n_inputs,
-                             .create_graph = w->create_graph, .needs = needs_of(w, node), .grads = grads };
+                             .create_graph = w->create_graph, .needs = needs_of(w, node), .grads = grads, .saved = saved };
     if (b.needs == 0 || !node->grad)
         return TREK_OK;
-    return trek_backward_rules[node->op->id](&b);
+    trek_status status = trek_backward_rules[node->op->id](&b);
+    *n_saved = b.n_saved;
+    for (int k = 0; status == TREK_OK && k < node->n_inputs; k++) /* what is given on may outlive the frame */
+        for (int l = 0; l < b.n_saved; l++)
+            if (grads[k] == &saved[l] && !(grads[k] = trek_var_constant(saved[l].data)))
+                status = trek_status_get();
+    return status;
 }
 
 static trek_status fail_node(const trek_node *node, trek_status status)
@@ -323,7 +330,8 @@ static trek_status node_hooks(trek_node *node)
 
 static trek_status run_node(walk *w, trek_node *node)
 {
-    trek_var *few[8], **grads = few;
+    trek_var *few[8], **grads = few, saved[TREK_SAVED_VARS];
+    int n_saved = 0;
     if (node->freed)
         return trek_fail(TREK_ERR_STATE, "backward: an earlier pass freed this part of the tape; use retain_graph in that pass");
     if (node->n_inputs > 8 && !(grads = trek_block_alloc((size_t)node->n_inputs * sizeof *grads)))
@@ -337,12 +345,15 @@ static trek_status run_node(walk *w, trek_node *node)
     for (int k = 1; status == TREK_OK && w->inputs && node->more_grads && k < node->n_outputs; k++)
         status = node->more_grads[k] ? capture(w, NULL, node, k, node->more_grads[k]) : TREK_OK;
     if (status == TREK_OK)
-        status = node->op ? run_rule(w, node, grads) : trek_function_backward(node, w->create_graph, needs_of(w, node), grads);
+        status = node->op ? run_rule(w, node, grads, saved, &n_saved)
+                          : trek_function_backward(node, w->create_graph, needs_of(w, node), grads);
     for (int k = 0; status == TREK_OK && k < node->n_inputs; k++)
         status = give(w, &node->edges[k], grads[k]);
     if (status != TREK_OK)
         fail_node(node, status);
     trek_scope_end(scope);
+    for (int k = 0; k < n_saved; k++)
+        trek_tensor_drop(saved[k].data);
     if (grads != few)
         trek_block_free(grads);
     return status == TREK_OK ? pass_leaves(w, node) : status;
@@ -533,6 +544,13 @@ static trek_var *saved_var(trek_backward_call *b, const trek_saved_tensor *s)
         char text[TREK_SHAPE_TEXT];
         return trek_fail_null(TREK_ERR_STATE, "backward of %s: its %s %d, %s, was overwritten after it was used", node->op->name,
                               s->is_output ? "output" : "input", s->index, trek_tensor_shape_text(s->tensor, text));
+    }
+    if (!b->create_graph && b->n_saved < TREK_SAVED_VARS) {
+        trek_var *var = &b->saved[b->n_saved++];
+        trek_ref_take(&s->tensor->refs);
+        *var = (trek_var){ .data = s->tensor };
+        atomic_init(&var->refs, 1);
+        return var;
     }
     if (b->create_graph && !s->is_output && node->edges[s->index].leaf)
         return node->edges[s->index].leaf;

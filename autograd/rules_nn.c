@@ -61,6 +61,8 @@ static trek_status linear_bias(trek_backward_call *b, trek_var *g)
     if (!g)
         return trek_status_get();
     trek_tensor *place = trek_rule_sink(b, 2, &overwrite);
+    if (g->data->sizes[0] == 1) /* of one row, the sum is the row */
+        return trek_rule_give_to(b, 2, trek_select(g, 0, 0));
     if (!place || !overwrite)
         return trek_rule_give_to(b, 2, trek_sum(g, trek_dims(0), false));
     trek_op_call call = { .op = &trek_ops[TREK_OP_sum], .n_inputs = 1, .inputs = &g->data, .n_outputs = 1, .outputs = { place } };

@@ -73,7 +73,10 @@ typedef struct trek_backward_call {
     bool create_graph;        /* recording is on: use differentiable ops only */
     uint32_t needs;           /* bit k: input k needs a gradient */
     trek_var **grads;         /* [n_inputs] to be filled; borrowed results of ops in the rule's scope; NULL: zero */
+    trek_var *saved;          /* [TREK_SAVED_VARS] the engine's: what rules see of saved tensors, */
+    int n_saved;              /* so many so far; they end with the rule's scope */
 } trek_backward_call;
+enum { TREK_SAVED_VARS = 4 };
 
 /* A rule fills b->grads[k] for inputs that need one, with public ops and
  * trek_apply_* of internal rows. Gradients may have the broadcast shape and the

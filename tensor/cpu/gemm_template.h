@@ -156,7 +156,7 @@ static void TREK_R(block)(const TREK_R(gemm_plan) *plan, int64_t m0, int64_t m1,
     int64_t panels = (m1 - m0 + TILE_ROWS - 1) / TILE_ROWS, row = m0;
     TREK_R(tile_call) t = { .k = depth, .add = g->accumulate || p0 > 0 };
     for (int64_t panel = 0; panel < panels; panel++) { /* of heights as even as can be */
-        int rows = (int)((m1 - row + panels - panel - 1) / (panels - panel));
+        int rows = panels == 1 ? (int)(m1 - m0) : (int)((m1 - row + panels - panel - 1) / (panels - panel));
         const char *a = TREK_R(element)(g->a, g->a_dtype, row * g->a_row + p0 * g->a_col);
         t.a = (const T *)(const void *)a;
         t.a_row = g->a_row;
@@ -272,6 +272,12 @@ static void TREK_R(plan_parts)(TREK_R(gemm_plan) *plan)
     int64_t threads = work < 4e5 ? 1 : trek_pool_threads(trek_pool_here());
     if ((double)threads > work / 2e5)
         threads = (int64_t)(work / 2e5);
+    if (threads <= 1) { /* without the divisions below, which cost more than a tiny product */
+        plan->row_parts = plan->col_parts = 1;
+        plan->tile_rows = rows * TILE_ROWS;
+        plan->tile_cols = cols * TILE_COLS;
+        return;
+    }
     int64_t best_rows = 1, best_cols = 1;
     double best = 1e300;
     for (int64_t by_row = 1; by_row <= threads; by_row++) {

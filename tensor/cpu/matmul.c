@@ -180,7 +180,9 @@ static void matmul_run(void *arg, int64_t begin, int64_t end)
 /* Output f32 or f64, of any strides. */
 static trek_status matmul_float(const trek_op_call *call)
 {
-    matmul_batch batch = { .failed = false };
+    matmul_batch batch; /* large beside a small product: only what has to be is zeroed */
+    batch.gemm = (trek_gemm){ .m = 0 };
+    atomic_init(&batch.failed, false);
     matmul_setup(call, &batch);
     matmul_join_rows(&batch);
     if (batch.count == 0)

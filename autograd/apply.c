@@ -230,8 +230,8 @@ trek_var *trek_apply(const trek_op *op, trek_var *const *inputs, int n, const tr
 
 /* --- trek_apply_x of every row, and the public names ------------------------------------ */
 
-/* Only ops with numbers keep them on the tape. */
-/* Rows that fill have no inputs and write a tensor that is there: not for variables. */
+/* Only ops with numbers keep them on the tape (a is NULL for the others). Rows
+ * that fill write a tensor that is there: not for variables. */
 #define TREK_OP(name, signature, infer, dtypes, flags, ...)                            \
     trek_var *trek_apply_##name(TREK_PARAMS_##signature(trek_var))                     \
     {                                                                                  \
@@ -240,47 +240,7 @@ trek_var *trek_apply(const trek_op *op, trek_var *const *inputs, int n, const tr
         TREK_ATTRS_##signature;                                                        \
         if ((flags) & TREK_OP_FILL)                                                    \
             return trek_fail_null(TREK_ERR_UNSUPPORTED, #name ": for tensors only");   \
-        return trek_apply(&trek_ops[TREK_OP_##name], in, n_in, IS_PLAIN_##signature ? NULL : a); \
+        return trek_apply(&trek_ops[TREK_OP_##name], in, n_in, a);                     \
     }
-#define IS_PLAIN_UNARY 1
-#define IS_PLAIN_BINARY 1
-#define IS_PLAIN_TERNARY 1
-#define IS_PLAIN_SCALAR 0
-#define IS_PLAIN_SCALAR2 0
-#define IS_PLAIN_BINARY_SCALAR 0
-#define IS_PLAIN_UNARY_FLAG 0
-#define IS_PLAIN_BINARY_FLAG 0
-#define IS_PLAIN_REDUCE 0
-#define IS_PLAIN_REDUCE_SCALAR 0
-#define IS_PLAIN_DIM 0
-#define IS_PLAIN_BINARY_DIM 0
-#define IS_PLAIN_TERNARY_DIM 0
-#define IS_PLAIN_DIM2 0
-#define IS_PLAIN_DIM_RANGE 0
-#define IS_PLAIN_DIM_INDEX 0
-#define IS_PLAIN_SHAPE 0
-#define IS_PLAIN_BINARY_SHAPE 0
-#define IS_PLAIN_LIST 0
-#define IS_PLAIN_DTYPE 0
-#define IS_PLAIN_NUMBER 0
-#define IS_PLAIN_NUMBER2 0
-#define IS_PLAIN_BINARY_NUMBER 0
-#define IS_PLAIN_BINARY_NUMBER2 0
-#define IS_PLAIN_LINEAR 0
-#define IS_PLAIN_CONV 0
-#define IS_PLAIN_CONV_GRAD 0
-#define IS_PLAIN_POOL 0
-#define IS_PLAIN_POOL_GRAD 0
-#define IS_PLAIN_UNFOLD 0
-#define IS_PLAIN_FOLD 0
-#define IS_PLAIN_LAYER_NORM 0
-#define IS_PLAIN_LAYER_NORM_GRAD 0
-#define IS_PLAIN_BATCH_NORM 0
-#define IS_PLAIN_BATCH_NORM_GRAD 0
-#define IS_PLAIN_DROPOUT 0
-#define IS_PLAIN_CROSS_ENTROPY 0
-#define IS_PLAIN_CROSS_ENTROPY_GRAD 0
-#define IS_PLAIN_FILL 0
-#define IS_PLAIN_RANDOM 0
 #include "tensor/ops.def"
 #undef TREK_OP

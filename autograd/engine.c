@@ -377,7 +377,7 @@ static void drop_grads(trek_node *node)
 
 static trek_status run_walk(walk *w)
 {
-    trek_status status = w->watch || trek_hooks_alive > 0 ? count_uses(w) : TREK_OK;
+    trek_status status = w->watch || atomic_load_explicit(&trek_hooks_alive, memory_order_relaxed) > 0 ? count_uses(w) : TREK_OK;
     trek_node *node = w->newest;
     while (node && w->live > 0) {
         if (node->walk != w->id) {

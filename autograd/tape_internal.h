@@ -82,6 +82,6 @@ static inline trek_var *trek_var_make(trek_tensor *data, trek_node *node, int ou
     var->leaf = NULL;
     return var;
 }
-extern _Thread_local int trek_hooks_alive; /* hooks on leaves that this thread added */
+extern atomic_int trek_hooks_alive; /* hooks on leaves, of all threads: while there are any, walks count uses */
 
 #endif

@@ -6,7 +6,7 @@
 #include "autograd/tape_internal.h"
 #include "tensor/backend.h"
 
-_Thread_local int trek_hooks_alive;
+atomic_int trek_hooks_alive;
 
 static void release_for_scope(struct trek_var *var) { trek_var_drop(var); }
 static void retain_for_scope(struct trek_var *var) { trek_var_retain(var); }
@@ -22,6 +22,7 @@ static void free_hooks(trek_hook *hooks)
     while (hooks) {
         trek_hook *next = hooks->next;
         trek_free(hooks);
+        atomic_fetch_sub_explicit(&trek_hooks_alive, 1, memory_order_relaxed);
         hooks = next;
     }
 }
@@ -213,7 +214,7 @@ int trek_var_on_grad(trek_var *var, trek_grad_hook hook, void *arg)
         list = &(*list)->next;
     *list = made;
     if (!var->node)
-        trek_hooks_alive++;
+        atomic_fetch_add_explicit(&trek_hooks_alive, 1, memory_order_relaxed);
     return made->handle;
 }
 
@@ -229,7 +230,7 @@ void trek_var_remove_hook(trek_var *var, int handle)
         *list = found->next;
         trek_free(found);
         if (!var->node)
-            trek_hooks_alive--;
+            atomic_fetch_sub_explicit(&trek_hooks_alive, 1, memory_order_relaxed);
         return;
     }
 }

@@ -246,8 +246,16 @@ void trek_attrs_shape(trek_attrs *a, const trek_shape *shape)
 static trek_tensor *run_row(trek_op_call *call, int id, trek_tensor **in, int n)
 {
     call->op = &trek_ops[id];
-    call->n_inputs = n;
     call->inputs = in;
+    if (call->op->flags & TREK_OP_FILL) {
+        call->outputs[0] = trek_tensor_retain(in[0]);
+        call->n_outputs = 1;
+        trek_tensor *filled = trek_op_run_first(call);
+        if (!filled)
+            trek_tensor_release(in[0]);
+        return filled;
+    }
+    call->n_inputs = n;
     return trek_op_run_first(call);
 }
 
@@ -258,50 +266,8 @@ static trek_tensor *run_row(trek_op_call *call, int id, trek_tensor **in, int n)
         trek_attrs *a = &call.attrs;                                                   \
         TREK_INPUTS_##signature(trek_tensor);                                          \
         TREK_ATTRS_##signature;                                                        \
-        TREK_OUT_##signature;                                                          \
+        (void)a;                                                                       \
         return run_row(&call, TREK_OP_##name, in, n_in);                               \
     }
-#define GIVE_OUT (call.outputs[0] = trek_tensor_retain(out), call.n_outputs = 1)
-#define TREK_OUT_FILL GIVE_OUT
-#define TREK_OUT_RANDOM GIVE_OUT
-#define NO_OUT (void)0
-#define TREK_OUT_UNARY NO_OUT
-#define TREK_OUT_BINARY NO_OUT
-#define TREK_OUT_TERNARY NO_OUT
-#define TREK_OUT_SCALAR NO_OUT
-#define TREK_OUT_SCALAR2 NO_OUT
-#define TREK_OUT_BINARY_SCALAR NO_OUT
-#define TREK_OUT_UNARY_FLAG NO_OUT
-#define TREK_OUT_BINARY_FLAG NO_OUT
-#define TREK_OUT_REDUCE NO_OUT
-#define TREK_OUT_REDUCE_SCALAR NO_OUT
-#define TREK_OUT_DIM NO_OUT
-#define TREK_OUT_BINARY_DIM NO_OUT
-#define TREK_OUT_TERNARY_DIM NO_OUT
-#define TREK_OUT_DIM2 NO_OUT
-#define TREK_OUT_DIM_RANGE NO_OUT
-#define TREK_OUT_DIM_INDEX NO_OUT
-#define TREK_OUT_SHAPE NO_OUT
-#define TREK_OUT_BINARY_SHAPE NO_OUT
-#define TREK_OUT_LIST NO_OUT
-#define TREK_OUT_DTYPE NO_OUT
-#define TREK_OUT_NUMBER NO_OUT
-#define TREK_OUT_NUMBER2 NO_OUT
-#define TREK_OUT_BINARY_NUMBER NO_OUT
-#define TREK_OUT_BINARY_NUMBER2 NO_OUT
-#define TREK_OUT_LINEAR NO_OUT
-#define TREK_OUT_CONV NO_OUT
-#define TREK_OUT_CONV_GRAD NO_OUT
-#define TREK_OUT_POOL NO_OUT
-#define TREK_OUT_POOL_GRAD NO_OUT
-#define TREK_OUT_UNFOLD NO_OUT
-#define TREK_OUT_FOLD NO_OUT
-#define TREK_OUT_LAYER_NORM NO_OUT
-#define TREK_OUT_LAYER_NORM_GRAD NO_OUT
-#define TREK_OUT_BATCH_NORM NO_OUT
-#define TREK_OUT_BATCH_NORM_GRAD NO_OUT
-#define TREK_OUT_DROPOUT NO_OUT
-#define TREK_OUT_CROSS_ENTROPY NO_OUT
-#define TREK_OUT_CROSS_ENTROPY_GRAD NO_OUT
 #include "tensor/ops.def"
 #undef TREK_OP

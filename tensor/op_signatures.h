@@ -11,7 +11,7 @@
     T *in_[] = { __VA_ARGS__ };                                                \
     T **in = in_;                                                              \
     const int n_in = (int)(sizeof in_ / sizeof in_[0])
-#define TREK_NO_ATTRS (void)a
+#define TREK_NO_ATTRS (a = NULL) /* nothing to keep on the tape */
 
 #define TREK_PARAMS_UNARY(T) T *x
 #define TREK_INPUTS_UNARY(T) TREK_IN(T, x)
@@ -192,10 +192,10 @@
 
 /* fills, into a given output: value; or the numbers of a distribution: f[0], f[1], and a draw as for dropout in i[0..3] */
 #define TREK_PARAMS_FILL(T) T *out, double value
-#define TREK_INPUTS_FILL(T) T **in = NULL; const int n_in = 0; (void)out
+#define TREK_INPUTS_FILL(T) TREK_IN(T, out) /* the output, given: trek_op_run takes it for that */
 #define TREK_ATTRS_FILL a->f[0] = value
 #define TREK_PARAMS_RANDOM(T) T *out, double first, double second, const trek_attrs *draw
-#define TREK_INPUTS_RANDOM(T) T **in = NULL; const int n_in = 0; (void)out
+#define TREK_INPUTS_RANDOM(T) TREK_IN(T, out)
 #define TREK_ATTRS_RANDOM (*a = *draw, a->f[0] = first, a->f[1] = second)
 
 struct trek_attrs;

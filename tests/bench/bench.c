@@ -24,7 +24,7 @@ static struct { const char *name; double value; } notes[MAX_NOTES];
 typedef struct measurement {
     int64_t times;                           /* of the work in one repetition */
     int repetitions;
-    double ns[MAX_REPETITIONS], stream[MAX_REPETITIONS];
+    double ns[MAX_REPETITIONS], stream[MAX_REPETITIONS], near[MAX_REPETITIONS];
 } measurement;
 
 static measurement measured;
@@ -94,10 +94,12 @@ static void measure(const bench_work *work, void *state, int repetitions, double
 {
     measured.repetitions = repetitions < MAX_REPETITIONS ? repetitions : MAX_REPETITIONS;
     measured.times = calibrate(work, state, ms);
-    int passes = work->bytes > 0 ? (int)(ms * 1e6 / (12.0 * (double)work->stream_elements / 20)) + 1 : 0; /* as if at 20 GB/s */
+    int64_t near = work->near ? (int64_t)(work->bytes / 8) : 0;
     for (int k = 0; k < measured.repetitions; k++) {
-        if (passes > 0)
-            measured.stream[k] = bench_stream(work->stream_elements, passes);
+        if (work->bytes > 0)
+            measured.stream[k] = bench_stream(BENCH_STREAM, 2);
+        if (near > 0)
+            measured.near[k] = bench_stream(near, (int)(ms * 2e6 / (double)near) + 1); /* about ms, at 24 GB/s */
         left_out = 0;
         int64_t begin = bench_now_ns();
         work->run(state, measured.times);
@@ -144,6 +146,8 @@ static void print_measured(const bench_work *work)
         printf(", \"bytes\": %.0f", work->bytes);
         print_list("stream_gb_s", measured.stream, measured.repetitions);
     }
+    if (work->near)
+        print_list("near_stream_gb_s", measured.near, measured.repetitions);
     for (int k = 0; k < n_notes; k++)
         printf(", \"%s\": %.9g", notes[k].name, notes[k].value);
     printf("}\n");

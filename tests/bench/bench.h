@@ -11,11 +11,13 @@
 
 #include "trek.h"
 
+enum { BENCH_STREAM = 32 << 20 }; /* elements of the stream's arrays: far beyond any cache */
+
 typedef struct bench_work {
     const char *name, *what;
     double per;              /* what one time counts for: 100 multiplications; 0 is 1 */
     double bytes;            /* memory traffic of one time; 0: not compared with the stream rate */
-    int64_t stream_elements; /* size of the arrays of the stream measured beside it */
+    bool near;               /* what it touches fits into caches: the stream rate of arrays of that size is measured, too */
     void *(*open)(const struct bench_work *work); /* NULL on failure, with trek's error set */
     void (*run)(void *state, int64_t times);
     void (*close)(void *state);

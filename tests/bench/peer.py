@@ -2,14 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The works of trek-bench in PyTorch, from the same weights and samples.
 
-    peer.py [--threads N] [--compile] [--repetitions N] [--ms N] NAME...
+    peer.py [--threads N] [--compile] [--exact] [--repetitions N] [--ms N] NAME...
     peer.py --serve NAME ...      the protocol of trek-bench --serve, see bench.c
     peer.py --first-step          one training step, then the resident memory beside the model
 
 PyTorch's best settings: fused optimizers, gradients set to None, inference mode where no
-gradient is asked. Threads and the environment are the driver's business.
+gradient is asked. Threads and the environment are the driver's business. --exact gives the
+losses of the checked steps in f64, too: what both sides are compared with.
 """
 import argparse
+import copy
 import json
 import os
 import sys
@@ -115,12 +117,14 @@ class Training:
 
     def __init__(self, model, batch, sample, optimizer=torch.optim.Adam, outputs=0, compiled=False):
         fill_parameters(model)
+        exact = copy.deepcopy(model).double()
         self.optimizer = optimizer(model.parameters(), lr=1e-3, fused=True)
         self.model = torch.compile(model) if compiled else model
         self.loss = functional.mse_loss if outputs else functional.cross_entropy
         self.inputs = [fill((batch,) + sample, 1000 + k) for k in range(POOL)]
         self.targets = [fill((batch, outputs), 2000 + k) if outputs else
                         torch.from_numpy((hash32(2000 + k, batch) % np.uint32(CLASSES)).astype(np.int64)) for k in range(POOL)]
+        self.exact = lambda: self.exact_losses(exact, optimizer(exact.parameters(), lr=1e-3))
         self.steps = 0
         self.checks = [self.step().item() for _ in range(CHECKED_STEPS)]
         for group in self.optimizer.param_groups:
@@ -135,6 +139,17 @@ class Training:
         loss.backward()
         self.optimizer.step()
         return loss
+
+    def exact_losses(self, model, optimizer):
+        losses = []
+        for k in range(CHECKED_STEPS):
+            target = self.targets[k % POOL]
+            loss = self.loss(model(self.inputs[k % POOL].double()), target.double() if target.is_floating_point() else target)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
 
     def run(self, times):
         for _ in range(times):
@@ -248,6 +263,7 @@ def main():
     parser.add_argument("--first-step", action="store_true")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--compile", action="store_true", help="through torch.compile")
+    parser.add_argument("--exact", action="store_true", help="the checked losses in f64, too")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--repetitions", type=int, default=11)
     parser.add_argument("--ms", type=float, default=50)
@@ -263,9 +279,11 @@ def main():
         return
     for name in options.names:
         work = WORKS[name](options.compile)
-        print(json.dumps({"work": name, "side": "pytorch", "version": torch.__version__, "threads": torch.get_num_threads(),
-                          "capability": torch.backends.cpu.get_cpu_capability(), "blas": blas_name(),
-                          "checks": work.checks}), flush=True)
+        first = {"work": name, "side": "pytorch", "version": torch.__version__, "threads": torch.get_num_threads(),
+                 "capability": torch.backends.cpu.get_cpu_capability(), "blas": blas_name(), "checks": work.checks}
+        if options.exact and hasattr(work, "exact"):
+            first["exact"] = work.exact()
+        print(json.dumps(first), flush=True)
         if not options.serve:
             measure(name, work, options.repetitions, options.ms)
             continue

@@ -7,7 +7,7 @@
 Each work is set up once on each side and then measured in turns: trek, peer, trek, peer, ...
 The peer runs with one thread and with two, as installed and tuned (allocator settings, passive
 waiting); the best of all is what the goals are held against. Check values (losses of ten
-steps from the same weights) must agree, or the work counts as failed. PYTHON is one that
+steps from the same weights, which PyTorch gives in f64, too) must agree, or the work counts as failed. PYTHON is one that
 imports torch; without it only trek is measured. Written: a markdown table to standard
 output, everything measured to --json FILE.
 """
@@ -57,7 +57,7 @@ class Server:
     """A program that holds one work ready and measures it when asked."""
 
     def __init__(self, label, command, extra=None):
-        self.label, self.samples, self.streams, self.last = label, [], [], {}
+        self.label, self.samples, self.streams, self.near, self.last = label, [], [], [], {}
         self.process = subprocess.Popen(command, env=clean_environment(extra), stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, text=True)
         self.first = self.read()
@@ -76,6 +76,7 @@ class Server:
         self.last = self.read()
         self.samples += self.last["ns"]
         self.streams += self.last.get("stream_gb_s", [])
+        self.near += self.last.get("near_stream_gb_s", [])
 
     def close(self):
         self.process.stdin.close()
@@ -113,12 +114,21 @@ def wait_for_quiet(options):
         time.sleep(1)
 
 
-def check(trek, peer):
-    """Largest difference of the check values, relative to those above 1."""
-    ours, theirs = trek.first["checks"], peer.first["checks"]
+def distance(ours, theirs):
+    """Largest difference of check values, relative to those above 1."""
     if len(ours) != len(theirs):
         return float("inf")
     return max((abs(a - b) / max(1.0, abs(b)) if a == a and b == b else float("inf") for a, b in zip(ours, theirs)), default=0.0)
+
+
+def check(trek, peers, result):
+    """trek's check values against PyTorch's in f64 where there are such; for PyTorch's own f32, how far it is from those."""
+    exact = next((peer.first["exact"] for peer in peers if "exact" in peer.first), None)
+    if exact:
+        result["difference"] = distance(trek.first["checks"], exact)
+        result["peer_difference"] = max(distance(peer.first["checks"], exact) for peer in peers)
+    elif peers:
+        result["difference"] = max(distance(trek.first["checks"], peer.first["checks"]) for peer in peers)
 
 
 def peer_servers(name, options):
@@ -129,8 +139,10 @@ def peer_servers(name, options):
     if options.compile and name.startswith(("mlp", "lenet")):
         settings.append(("compiled", TUNED, ["--compile"]))
     for label, extra, arguments in settings:
-        for threads in range(1, len(os.sched_getaffinity(0)) + 1):
+        for threads in range(len(os.sched_getaffinity(0)), 0, -1):
             command = [options.python, os.path.join(HERE, "peer.py"), "--serve", "--threads", str(threads), *arguments, name]
+            if not servers:
+                command.insert(2, "--exact")
             servers.append(Server(f"{label}, {threads} thread" + ("s" if threads > 1 else ""), command, extra))
             if name.startswith("ranks"):
                 return servers  # for its losses only
@@ -144,7 +156,7 @@ def measure_ranks(name, options, result):
     solos = [Server("solo", [options.program, "--serve", solo_name], {"TREK_THREADS": "1"}) for _ in range(2)]
     peers = peer_servers(name, options)
     try:
-        result["difference"] = max((check(ranks, peer) for peer in peers), default=0.0)
+        check(ranks, peers, result)
         for _ in range(options.rounds):
             ranks.ask(options.repetitions, 4 * options.ms)
             ranks.answer()
@@ -168,7 +180,7 @@ def measure_work(name, options, result):
     peers = []
     try:
         peers = peer_servers(name, options)
-        result["difference"] = max((check(trek, peer) for peer in peers), default=0.0)
+        check(trek, peers, result)
         time.sleep(0.2)  # the peers' threads spin a while before they sleep
         for _ in range(options.rounds):
             for server in [trek, *peers]:
@@ -182,6 +194,8 @@ def measure_work(name, options, result):
             result["stream_gb_s"] = statistics.median(trek.streams)
             result["gb_s"] = trek.last["bytes"] / trek.median
             result["stream"] = result["gb_s"] / result["stream_gb_s"]
+        if trek.near:
+            result["near_stream_gb_s"] = statistics.median(trek.near)
         for peer in peers:
             result["peer_version"] = {k: peer.first[k] for k in ("version", "blas", "capability")}
     finally:
@@ -251,7 +265,8 @@ GOAL_TEXTS = {
 FOUND_TEXTS = {
     "ns": lambda r: number(r["trek_ns"], r["unit"]),
     "ratio": lambda r: f"{r['ratio']:.2f}",
-    "stream": lambda r: f"{100 * r['stream']:.0f} % ({r['gb_s']:.1f} of {r['stream_gb_s']:.1f} GB/s)",
+    "stream": lambda r: f"{100 * r['stream']:.0f} % ({r['gb_s']:.1f} of {r['stream_gb_s']:.1f} GB/s"
+                        + (f"; {r['near_stream_gb_s']:.1f} in cache)" if "near_stream_gb_s" in r else ")"),
     "solo": lambda r: f"{r['solo']:.3f}",
     "bytes": lambda r: f"{r['resident_beside_model'] / 2**20:.1f} MiB",
 }
@@ -266,7 +281,10 @@ def row(result):
     found = [f"{GOAL_TEXTS[goal](result, limit)}: {FOUND_TEXTS[goal](result)} {'met' if result['met'][goal] else '**missed**'}"
              for goal, limit in result["goals"].items() if goal in result["met"]]
     cells.append("; ".join(found))
-    cells.append(f"{result['difference']:.0e}" + ("" if result["checks_agree"] else " **differ**") if result.get("difference") is not None else "")
+    difference = f"{result['difference']:.0e}" if "difference" in result else ""
+    if "peer_difference" in result:
+        difference += f" (PyTorch {result['peer_difference']:.0e})"
+    cells.append(difference + ("" if result["checks_agree"] else " **differs**"))
     return "| " + " | ".join(cells) + " |"
 
 
@@ -293,7 +311,7 @@ def print_table(machine, results):
     print(f"{machine['date']}, {machine['cpu']}, {machine['cores']} cores, {machine['system']}; trek {machine['trek']}, "
           f"PyTorch {machine['pytorch']}; load average {machine['load_average']:.2f}; TREK_ variables: {machine['environment']}; "
           f"unset: {machine['unset']}. Medians of {machine['rounds']} x {machine['repetitions']} repetitions, interleaved.\n")
-    print("| work | trek | PyTorch as installed | tuned | compiled | goal: found | check differs by |")
+    print("| work | trek | PyTorch as installed | tuned | compiled | goal: found | check value differs by |")
     print("|---|---|---|---|---|---|---|")
     for result in results:
         print(row(result))

@@ -8,8 +8,6 @@
 #include <semaphore.h>
 #include <stdlib.h>
 
-enum { STREAM = 32 << 20 }; /* elements: far beyond any cache */
-
 /* -- AdamW -- */
 
 enum { ADAM_COUNT = 64000000, ADAM_CHECKED = 3 };
@@ -216,18 +214,18 @@ static const row_case softmax_near = { 1021, 771, false }, norm_near = { 1021, 7
 static const int64_t reduce_large = 25 << 20, reduce_small = 1;
 
 #define ROW_WORK(work_name, work_what, row)                                                            \
-    { .name = work_name, .what = work_what, .bytes = 8.0 * 1024 * 768, .stream_elements = 1024 * 768, \
+    { .name = work_name, .what = work_what, .bytes = 8.0 * 1024 * 768, .near = true, \
       .open = row_open, .run = row_run, .close = row_close, .arg = row }
 
 const bench_work bench_works_memory[] = {
-    { .name = "adamw", .what = "AdamW over 64 M parameters", .bytes = 28.0 * ADAM_COUNT, .stream_elements = STREAM,
+    { .name = "adamw", .what = "AdamW over 64 M parameters", .bytes = 28.0 * ADAM_COUNT,
       .open = adam_open, .run = adam_run, .close = adam_close },
-    ROW_WORK("softmax", "softmax of 1024 rows of 768 (stream: arrays of the same size)", &softmax_case),
-    ROW_WORK("layer-norm", "layer norm of 1024 rows of 768 (stream: arrays of the same size)", &norm_case),
+    ROW_WORK("softmax", "softmax of 1024 rows of 768", &softmax_case),
+    ROW_WORK("layer-norm", "layer norm of 1024 rows of 768", &norm_case),
     ROW_WORK("softmax-near", "softmax of 1021 rows of 771", &softmax_near),
     ROW_WORK("layer-norm-near", "layer norm of 1021 rows of 771", &norm_near),
     { .name = "reduce-large", .what = "all-reduce of 100 MiB between 2 ranks of one process", .bytes = 4.0 * 4 * (25 << 20),
-      .stream_elements = STREAM, .open = reduce_open, .run = reduce_run, .close = reduce_close, .arg = &reduce_large },
+      .open = reduce_open, .run = reduce_run, .close = reduce_close, .arg = &reduce_large },
     { .name = "reduce-small", .what = "all-reduce of 4 bytes between 2 ranks of one process",
       .open = reduce_open, .run = reduce_run, .close = reduce_close, .arg = &reduce_small },
     { 0 },

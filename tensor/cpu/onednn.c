@@ -39,7 +39,6 @@ enum { SIDE_FIRST, SIDE_SECOND, SIDE_RESULT, SIDES };
 
 /* A primitive for one pass and geometry. Never changes once it is in the table; lives as long as the process. */
 typedef struct conv_entry {
-    struct conv_entry *next;
     trek_conv key;
     int64_t y_filters;   /* those of y as it lies in memory: more than the key's for a slice of the filters */
     trek_onednn_pass pass;
@@ -49,12 +48,12 @@ typedef struct conv_entry {
     dnnl_memory_desc_t bias_desc, scratch;
 } conv_entry;
 
+enum { TABLE_LIMIT = 256 }; /* further geometries are left to our own loops */
+
 static pthread_mutex_t table_mutex = PTHREAD_MUTEX_INITIALIZER;
-static conv_entry *table;
+static conv_entry table[TABLE_LIMIT]; /* static: it would count as in use when the allocator is replaced */
 static int table_count;
 static dnnl_engine_t engine;
-
-enum { TABLE_LIMIT = 512 };
 
 static bool describe(dnnl_memory_desc_t *desc, dnnl_format_tag_t tag, int64_t a, int64_t b, int64_t c, int64_t d)
 {
@@ -161,18 +160,17 @@ static bool make_entry(conv_entry *e)
 static const conv_entry *find_entry(const trek_conv *c, int64_t y_filters, trek_onednn_pass pass, bool bias)
 {
     pthread_mutex_lock(&table_mutex);
-    conv_entry *e = table;
-    while (e && !(e->pass == pass && e->bias == bias && e->y_filters == y_filters && memcmp(&e->key, c, sizeof *c) == 0))
-        e = e->next;
-    if (!e && table_count < TABLE_LIMIT && (engine || dnnl_engine_create(&engine, dnnl_cpu, 0) == dnnl_success) &&
-        (e = trek_calloc(1, sizeof *e))) {
+    int k = 0;
+    while (k < table_count && !(table[k].pass == pass && table[k].bias == bias && table[k].y_filters == y_filters &&
+                                memcmp(&table[k].key, c, sizeof *c) == 0))
+        k++;
+    conv_entry *e = k < TABLE_LIMIT ? &table[k] : NULL;
+    if (e && k == table_count && (engine || dnnl_engine_create(&engine, dnnl_cpu, 0) == dnnl_success)) {
         e->key = *c;
         e->y_filters = y_filters;
         e->pass = pass;
         e->bias = bias;
         e->usable = make_entry(e); /* one that fails stays, so that it is not tried again */
-        e->next = table;
-        table = e;
         table_count++;
     }
     pthread_mutex_unlock(&table_mutex);

@@ -9,8 +9,8 @@
 /* Columns and depth of a packed block of B: it stays in the second-level cache,
  * while the panel of A that runs over it stays in the first. */
 #if TREK_VECTOR_BYTES == 64
-#define BLOCK_DEPTH (TREK_REAL_BYTES == 4 ? 384 : 256)
-#define BLOCK_COLS (TREK_REAL_BYTES == 4 ? 448 : 320)
+#define BLOCK_DEPTH (TREK_REAL_BYTES == 4 ? 448 : 256)
+#define BLOCK_COLS (TREK_REAL_BYTES == 4 ? 384 : 320)
 #else
 #define BLOCK_DEPTH 256
 #define BLOCK_COLS (TREK_REAL_BYTES == 4 ? 320 : 160)
@@ -116,6 +116,11 @@ static void TREK_R(scatter)(T *c, int64_t c_row, int64_t c_col, const T *tile, i
 
 static void TREK_R(collect)(T *tile, const T *c, int64_t c_row, int64_t c_col, int rows, int cols)
 {
+    if (c_row == 1) {
+        for (; cols > 0; cols -= W, c += W * c_col, tile += W)
+            TREK_R(pack_transposed)(tile, TILE_COLS, cols > W ? W : cols, cols > W ? W : cols, c, c_col, rows);
+        return;
+    }
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < cols; j++)
             tile[i * TILE_COLS + j] = c[i * c_row + j * c_col];
@@ -221,17 +226,6 @@ static void TREK_R(gemm_parts)(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* Rough cycles of a product taken as it is: arithmetic on whole vectors, packing B, a transposed C. */
-static double TREK_R(gemm_cost)(const trek_gemm *g)
-{
-    double rows = g->m < 4 ? 4 : (double)g->m, vectors = (double)((g->n + W - 1) / W), n = (double)g->n, k = (double)g->k;
-    double cost = rows * vectors * k * 0.6;
-    cost += n * k * (g->b_col == 1 ? 0.1 : g->b_row == 1 ? 0.45 : 2.0);
-    if (g->c_col != 1)
-        cost += (double)g->m * n * (g->accumulate ? 2.0 : 0.8);
-    return cost;
-}
-
 /* C^T = B^T A^T */
 static trek_gemm TREK_R(swapped)(const trek_gemm *g)
 {
@@ -250,17 +244,45 @@ static bool TREK_R(crowded)(int64_t stride)
     return stride * (int64_t)sizeof(T) % 1024 == 0;
 }
 
+/* Unpacked, B is read in place: fine while few tiles read it again, or while it lies in the first-level cache. */
+static bool TREK_R(packs_b)(const trek_gemm *g, trek_dtype own)
+{
+    bool large = g->n * g->k * (int64_t)sizeof(T) > 96 * 1024;
+    return g->b_dtype != own || g->b_col != 1 || (g->m > 2 * TILE_ROWS && (large || (TREK_R(crowded)(g->b_row) && g->k > 32)));
+}
+
+static bool TREK_R(packs_a)(const trek_gemm *g, trek_dtype own)
+{
+    bool again = g->n > 3 * TILE_COLS && g->k > 16; /* read by enough tiles */
+    return g->a_dtype != own || (g->a_row != 1 && g->a_col != 1) ||
+           (again && (g->n > 8 * TILE_COLS || TREK_R(crowded)(g->a_row == 1 ? g->a_col : g->a_row)));
+}
+
+static int64_t TREK_R(depth_blocks)(const trek_gemm *g) { return g->k > 0 ? (g->k + BLOCK_DEPTH - 1) / BLOCK_DEPTH : 1; }
+
 static void TREK_R(plan_packing)(TREK_R(gemm_plan) *plan, trek_dtype own)
 {
     const trek_gemm *g = plan->g;
-    int64_t blocks = (g->k + BLOCK_DEPTH - 1) / BLOCK_DEPTH;
-    plan->depth = blocks <= 1 ? g->k : ((g->k + blocks - 1) / blocks + 3) / 4 * 4;
+    int64_t blocks = TREK_R(depth_blocks)(g);
+    plan->depth = blocks == 1 ? g->k : ((g->k + blocks - 1) / blocks + 3) / 4 * 4;
     plan->cols = BLOCK_COLS;
-    bool large = g->n * g->k * (int64_t)sizeof(T) > 96 * 1024;
-    plan->pack_b = g->b_dtype != own || g->b_col != 1 ||
-                   (g->m > 2 * TILE_ROWS && (large || (TREK_R(crowded)(g->b_row) && g->k > 32)));
-    plan->pack_a = g->a_dtype != own || (g->a_row != 1 && g->a_col != 1) ||
-                   (g->n > 3 * TILE_COLS && g->k > 16 && (g->n > 8 * TILE_COLS || TREK_R(crowded)(g->a_row == 1 ? g->a_col : g->a_row)));
+    plan->pack_b = TREK_R(packs_b)(g, own);
+    plan->pack_a = TREK_R(packs_a)(g, own);
+}
+
+/* Rough cycles of a product taken as it is: arithmetic on whole vectors, packing, a transposed C. */
+static double TREK_R(gemm_cost)(const trek_gemm *g, trek_dtype own)
+{
+    double m = (double)g->m, n = (double)g->n, k = (double)g->k;
+    double rows = g->m < 4 ? 4 : m, vectors = (double)((g->n + W - 1) / W);
+    double cost = rows * vectors * k * 0.6;
+    if (TREK_R(packs_b)(g, own))
+        cost += n * k * (g->b_col == 1 ? 0.1 : g->b_row == 1 ? 0.45 : 2.0);
+    if (TREK_R(packs_a)(g, own))
+        cost += m * k * (g->a_row == 1 ? 0.2 : g->a_col == 1 ? 0.5 : 2.0);
+    if (g->c_col != 1)
+        cost += m * n * (double)(2 * TREK_R(depth_blocks)(g) - !g->accumulate) * (g->c_row == 1 ? 0.8 : 2.0);
+    return cost;
 }
 
 /* Cuts C into parts, about as many as there are threads, so that little is packed twice. */
@@ -327,7 +349,7 @@ static trek_status TREK_R(gemm)(const trek_gemm *g, trek_dtype own)
             return status;
     }
     trek_gemm s = TREK_R(swapped)(g);
-    bool swap = TREK_R(gemm_cost)(&s) < TREK_R(gemm_cost)(g);
+    bool swap = TREK_R(gemm_cost)(&s, own) < TREK_R(gemm_cost)(g, own);
     return TREK_R(gemm_tiled)(swap ? &s : g, own);
 }
 

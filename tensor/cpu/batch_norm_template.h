@@ -69,14 +69,21 @@ static void TREK_R(narrow_statistics)(const norm_job *job, int64_t begin, int64_
     for (int64_t c = begin; c < end; c++)
         job->mean[c] = job->variance[c] = 0;
     for (int pass = 0; pass < 2; pass++) {
-        double *to = pass ? job->variance : job->mean;
+        double *restrict to = pass ? job->variance : job->mean;
         for (int64_t i = 0; i < job->images; i++) {
             const T *x = (const T *)job->x + i * row;
-            for (int64_t c = begin; c < end; c++)
-                for (int64_t j = 0; j < pixels; j++) {
-                    double d = x[c * pixels + j] - (pass ? job->mean[c] : 0);
-                    to[c] += pass ? d * d : d;
-                }
+            if (pixels == 1 && pass)
+                for (int64_t c = begin; c < end; c++)
+                    to[c] += (x[c] - job->mean[c]) * (x[c] - job->mean[c]);
+            else if (pixels == 1)
+                for (int64_t c = begin; c < end; c++)
+                    to[c] += x[c];
+            else
+                for (int64_t c = begin; c < end; c++)
+                    for (int64_t j = 0; j < pixels; j++) {
+                        double d = x[c * pixels + j] - (pass ? job->mean[c] : 0);
+                        to[c] += pass ? d * d : d;
+                    }
         }
         for (int64_t c = begin; c < end; c++)
             to[c] = count > 0 ? to[c] / count : 0;
@@ -97,6 +104,15 @@ static void TREK_R(normalize_images)(void *arg, int64_t begin, int64_t end)
 {
     const norm_job *job = arg;
     const int64_t pixels = job->pixels;
+    if (pixels == 1) {
+        for (int64_t i = begin; i < end; i++) {
+            const T *x = (const T *)job->x + i * job->channels;
+            T *restrict y = (T *)job->y + i * job->channels;
+            for (int64_t c = 0; c < job->channels; c++)
+                y[c] = (x[c] - (T)job->mean[c]) * (T)job->scale[c] + (T)job->shift[c];
+        }
+        return;
+    }
     for (int64_t i = begin; i < end; i++)
         for (int64_t c = 0; c < job->channels; c++) {
             const T *x = (const T *)job->x + (i * job->channels + c) * pixels;
@@ -117,6 +133,14 @@ static void TREK_R(grad_channels)(void *arg, int64_t begin, int64_t end)
     if (pixels < 16) {
         for (int64_t i = 0; i < job->images; i++) {
             const T *x = (const T *)job->x + i * row, *dy = (const T *)job->dy + i * row;
+            if (pixels == 1) {
+                double *restrict sum = job->sum, *restrict product = job->product;
+                for (int64_t c = begin; c < end; c++) {
+                    sum[c] += dy[c];
+                    product[c] += dy[c] * (x[c] - job->mean[c]);
+                }
+                continue;
+            }
             for (int64_t c = begin; c < end; c++)
                 for (int64_t j = 0; j < pixels; j++) {
                     job->sum[c] += dy[c * pixels + j];
@@ -136,6 +160,15 @@ static void TREK_R(grad_images)(void *arg, int64_t begin, int64_t end)
 {
     const norm_job *job = arg;
     const int64_t pixels = job->pixels;
+    if (pixels == 1) {
+        for (int64_t i = begin; i < end; i++) {
+            const T *x = (const T *)job->x + i * job->channels, *dy = (const T *)job->dy + i * job->channels;
+            T *restrict dx = (T *)job->y + i * job->channels;
+            for (int64_t c = 0; c < job->channels; c++)
+                dx[c] = dy[c] * (T)job->scale[c] - (T)job->shift[c] - (x[c] - (T)job->mean[c]) * (T)job->slope[c];
+        }
+        return;
+    }
     for (int64_t i = begin; i < end; i++)
         for (int64_t c = 0; c < job->channels; c++) {
             int64_t place = (i * job->channels + c) * pixels;

@@ -10,11 +10,12 @@ TREK_INLINE V TREK_R(larger)(V x, V y)
 /* The rest of a row, fewer than W elements, with `fill` behind. */
 TREK_INLINE V TREK_R(rest_of_row)(const T *x, int64_t n, T fill)
 {
-    T rest[W];
+    TREK_R(trek_indices) number, inside;
     for (int l = 0; l < W; l++)
-        rest[l] = fill;
-    memcpy(rest, x, (size_t)n * sizeof(T));
-    return TREK_R(load)(rest);
+        number[l] = l;
+    inside = number < (TREK_R(trek_indices)){ 0 } + (int32_t)n;
+    V rest = TREK_R(load_part)(x, TREK_R(lanes)((int)n));
+    return (V)(((TREK_R(trek_indices))rest & inside) | ((TREK_R(trek_indices))TREK_R(spread)(fill) & ~inside));
 }
 
 /* The largest number of a row; NaN is passed over (it reaches the loss through the sum), -infinity if there is none. */
@@ -30,10 +31,12 @@ static T TREK_R(row_max)(const T *x, int64_t n)
     for (; j < n; j += W)
         a = TREK_R(larger)(n - j >= W ? TREK_R(load)(x + j) : TREK_R(rest_of_row)(x + j, n - j, none), a);
     a = TREK_R(larger)(a, b);
-    T most = none;
-    for (int l = 0; l < W; l++)
-        most = a[l] > most ? a[l] : most;
-    return most;
+    T lanes[W];
+    TREK_R(store)(lanes, a);
+    for (int half = W / 2; half > 0; half /= 2)
+        for (int l = 0; l < half; l++)
+            lanes[l] = lanes[l + half] > lanes[l] ? lanes[l + half] : lanes[l];
+    return lanes[0];
 }
 
 /* Sum of e^(x - top): in vectors for at most 1024 elements, then in double. */

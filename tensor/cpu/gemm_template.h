@@ -79,29 +79,6 @@ static void TREK_R(pack_any)(T *to, int64_t to_row, int lanes, int fill, const v
     TREK_R(pack)(to, to_row, lanes, fill, from, lane, step, k);
 }
 
-/* Bias and activation of a tile that lies row-major in `c`. */
-static void TREK_R(epilogue)(const trek_gemm *g, int64_t row, int64_t col, int rows, int cols, T *c, int64_t c_row, T *pre)
-{
-    for (int i = 0; i < rows; i++, c += c_row, pre = pre ? pre + c_row : NULL) {
-        if (g->bias) {
-            const T *bias = (const T *)g->bias + (row + i) * g->bias_row + col * g->bias_col;
-            if (g->bias_col)
-                for (int j = 0; j < cols; j++)
-                    c[j] += bias[j];
-            else
-                for (int j = 0; j < cols; j++)
-                    c[j] += bias[0];
-        }
-        if (pre)
-            memcpy(pre, c, (size_t)cols * sizeof(T));
-        if (g->activation == TREK_ACTIVATION_RELU)
-            for (int j = 0; j < cols; j++)
-                c[j] = c[j] < 0 ? 0 : c[j];
-        else if (g->activation == TREK_ACTIVATION_GELU)
-            TREK_R(gelu_row)(c, cols);
-    }
-}
-
 /* Copies between a row-major tile and C of any strides. */
 static void TREK_R(scatter)(T *c, int64_t c_row, int64_t c_col, const T *tile, int rows, int cols)
 {
@@ -348,7 +325,16 @@ static trek_status TREK_R(gemm)(const trek_gemm *g, trek_dtype own)
         if (status != TREK_ERR_UNSUPPORTED)
             return status;
     }
+    if (g->m * g->n * g->k <= 65536 && g->b_col == 1 && g->c_col == 1 && g->a_dtype == own && g->b_dtype == own) {
+        TREK_R(gemm_plan) plan; /* small and nothing to pack: of the plan only g and the flags are read */
+        plan.g = g;
+        plan.pack_a = plan.pack_b = false;
+        TREK_R(block)(&plan, 0, g->m, 0, g->n, 0, g->k, NULL, NULL, false, NULL);
+        return TREK_OK;
+    }
     trek_gemm s = TREK_R(swapped)(g);
+    if (TREK_R(few_suits)(g, own) || TREK_R(few_suits)(&s, own))
+        return TREK_R(few)(TREK_R(few_suits)(g, own) ? g : &s);
     bool swap = TREK_R(gemm_cost)(&s, own) < TREK_R(gemm_cost)(g, own);
     return TREK_R(gemm_tiled)(swap ? &s : g, own);
 }

@@ -102,15 +102,18 @@ static void TREK_R(pack_transposed)(T *to, int64_t to_row, int lanes, int fill, 
     const trek_lanes written = TREK_R(lanes)(fill);
     for (int64_t p = 0; p < k; p += W) {
         int count = k - p < W ? (int)(k - p) : W;
-        const trek_lanes read = TREK_R(lanes)(count);
         V r[W];
         if (lanes == W && count == W) {
 #pragma GCC unroll 16
             for (int l = 0; l < W; l++)
                 r[l] = TREK_R(load)(from + l * lane + p);
-        } else {
+        } else { /* lanes beyond are read from the last one, and not written */
+            const trek_lanes read = TREK_R(lanes)(count);
+#pragma GCC unroll 16
             for (int l = 0; l < W; l++)
-                r[l] = l < lanes ? TREK_R(load_part)(from + l * lane + p, read) : (V){ 0 };
+                r[l] = TREK_R(load_part)(from + (l < lanes ? l : lanes - 1) * lane + p, read);
+            for (int l = lanes; l < fill; l++)
+                r[l] = (V){ 0 };
         }
         TREK_R(transpose)(r);
         if (count == W) {
@@ -128,15 +131,20 @@ static void TREK_R(pack_transposed)(T *to, int64_t to_row, int lanes, int fill, 
 static void TREK_R(pack)(T *to, int64_t to_row, int lanes, int fill, const T *from, int64_t lane, int64_t step, int64_t k)
 {
     if (lane == 1) {
-        for (; lanes > 0 || fill > 0; lanes -= W, fill -= W, to += W, from += W) {
+        for (; fill > 0; lanes -= W, fill -= W, to += W, from += W) {
             const trek_lanes read = TREK_R(lanes)(lanes > W ? W : lanes > 0 ? lanes : 0);
             const trek_lanes written = TREK_R(lanes)(fill > W ? W : fill);
             for (int64_t p = 0; p < k; p++)
                 TREK_R(store_part)(to + p * to_row, written, TREK_R(load_part)(from + p * step, read));
         }
     } else if (step == 1) {
-        for (; lanes > 0 || fill > 0; lanes -= W, fill -= W, to += W, from += W * lane)
-            TREK_R(pack_transposed)(to, to_row, lanes > W ? W : lanes > 0 ? lanes : 0, fill > W ? W : fill, from, lane, k);
+        for (; fill > 0; lanes -= W, fill -= W, to += W, from += W * lane) {
+            if (lanes > 0)
+                TREK_R(pack_transposed)(to, to_row, lanes > W ? W : lanes, fill > W ? W : fill, from, lane, k);
+            else
+                for (int64_t p = 0; p < k; p++)
+                    TREK_R(store_part)(to + p * to_row, TREK_R(lanes)(fill > W ? W : fill), (V){ 0 });
+        }
     } else {
         for (int64_t p = 0; p < k; p++)
             for (int l = 0; l < fill; l++)

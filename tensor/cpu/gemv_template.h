@@ -136,3 +136,119 @@ static trek_status TREK_R(gemv)(const trek_gemm *g, trek_dtype own)
     trek_parallel(v.n, v.col == 1 ? grain : (grain + 63) / 64 * 64, TREK_R(gemv_range), &v);
     return TREK_OK;
 }
+
+/* Bias and activation of a tile that lies row-major in `c`. */
+static void TREK_R(epilogue)(const trek_gemm *g, int64_t row, int64_t col, int rows, int cols, T *c, int64_t c_row, T *pre)
+{
+    for (int i = 0; i < rows; i++, c += c_row, pre = pre ? pre + c_row : NULL) {
+        if (g->bias) {
+            const T *bias = (const T *)g->bias + (row + i) * g->bias_row + col * g->bias_col;
+            if (g->bias_col)
+                for (int j = 0; j < cols; j++)
+                    c[j] += bias[j];
+            else
+                for (int j = 0; j < cols; j++)
+                    c[j] += bias[0];
+        }
+        if (pre)
+            memcpy(pre, c, (size_t)cols * sizeof(T));
+        if (g->activation == TREK_ACTIVATION_RELU)
+            for (int j = 0; j < cols; j++)
+                c[j] = c[j] < 0 ? 0 : c[j];
+        else if (g->activation == TREK_ACTIVATION_GELU)
+            TREK_R(gelu_row)(c, cols);
+    }
+}
+
+
+/* -- few rows of A against the rows of B^T, both contiguous along k: at the speed of memory -- */
+
+#define FEW_ROWS 6
+#define FEW_COLS (TREK_VECTOR_BYTES == 64 ? 4 : 2)
+
+/* c[i][j] = dot products of `rows` rows of A with `cols` rows of B^T. */
+TREK_INLINE void TREK_R(few_dots)(const int rows, const int cols, const trek_gemm *g, int64_t col)
+{
+    const T *a = g->a, *b = (const T *)g->b + col * g->b_col;
+    V sum[FEW_ROWS][FEW_COLS];
+    int64_t p = 0;
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++) {
+#pragma GCC unroll 4
+        for (int j = 0; j < cols; j++)
+            sum[i][j] = (V){ 0 };
+    }
+    for (; p < g->k; p += W) {
+        trek_lanes lanes = TREK_R(lanes)(g->k - p < W ? (int)(g->k - p) : W);
+        V y[FEW_COLS];
+#pragma GCC unroll 4
+        for (int j = 0; j < cols; j++)
+            y[j] = TREK_R(load_part)(b + j * g->b_col + p, lanes);
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++) {
+            V x = TREK_R(load_part)(a + i * g->a_row + p, lanes);
+#pragma GCC unroll 4
+            for (int j = 0; j < cols; j++)
+                sum[i][j] = TREK_R(fma)(x, y[j], sum[i][j]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++) {
+#pragma GCC unroll 4
+        for (int j = 0; j < cols; j++) {
+            T *c = (T *)g->c + i * g->c_row + (col + j) * g->c_col, total = TREK_R(sum)(sum[i][j]);
+            *c = g->accumulate ? *c + total : total;
+        }
+    }
+}
+
+#define TREK_FEW(rows)                                                                                              \
+    static void TREK_R(few_##rows)(const trek_gemm *g, int64_t col, int64_t cols)                                   \
+    {                                                                                                               \
+        if (cols == FEW_COLS)                                                                                       \
+            TREK_R(few_dots)(rows, FEW_COLS, g, col);                                                               \
+        else                                                                                                        \
+            for (int64_t end = col + cols; col < end; col++)                                                        \
+                TREK_R(few_dots)(rows, 1, g, col);                                                                  \
+    }
+TREK_FEW(1) TREK_FEW(2) TREK_FEW(3) TREK_FEW(4) TREK_FEW(5) TREK_FEW(6)
+#undef TREK_FEW
+
+/* Rows of A are taken FEW_ROWS at a time, as even as can be. */
+static void TREK_R(few_range)(void *arg, int64_t begin, int64_t end)
+{
+    static void (*const table[])(const trek_gemm *, int64_t, int64_t) = { TREK_R(few_1), TREK_R(few_2), TREK_R(few_3),
+                                                                           TREK_R(few_4), TREK_R(few_5), TREK_R(few_6) };
+    const trek_gemm *g = arg;
+    const int64_t parts = (g->m + FEW_ROWS - 1) / FEW_ROWS;
+    for (int64_t col = begin; col < end; col += FEW_COLS) {
+        trek_gemm rows = *g;
+        for (int64_t part = 0, left = g->m; part < parts; part++, left -= rows.m) {
+            rows.m = (left + parts - part - 1) / (parts - part);
+            rows.a = (const T *)g->a + (g->m - left) * g->a_row;
+            rows.c = (T *)g->c + (g->m - left) * g->c_row;
+            table[rows.m - 1](&rows, col, end - col < FEW_COLS ? end - col : FEW_COLS);
+        }
+    }
+    if (!g->bias && !g->activation && !g->pre)
+        return;
+    for (int64_t i = 0; i < g->m; i++)
+        TREK_R(epilogue)(g, i, begin, 1, (int)(end - begin), (T *)g->c + i * g->c_row + begin, g->c_row,
+                         g->pre ? (T *)g->pre + i * g->c_row + begin : NULL);
+}
+
+/* Where the matrix is too large for the caches, and each of its elements is used only a few times. */
+static bool TREK_R(few_suits)(const trek_gemm *g, trek_dtype own)
+{
+    return g->m <= 2 * FEW_ROWS && g->a_col == 1 && g->b_row == 1 && g->c_col == 1 && g->a_dtype == own && g->b_dtype == own &&
+           g->k >= 128 && g->n * g->k >= 65536;
+}
+
+static trek_status TREK_R(few)(const trek_gemm *g)
+{
+    trek_gemm call = *g;
+    trek_parallel(g->n, (32768 / g->k + FEW_COLS) / FEW_COLS * FEW_COLS, TREK_R(few_range), &call);
+    return TREK_OK;
+}
+#undef FEW_ROWS
+#undef FEW_COLS

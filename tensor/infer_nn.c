@@ -192,7 +192,8 @@ static trek_status check_window(const trek_op_call *call, const int64_t *stride,
         if (stride[d] < 1 || padding[d] < 0 || dilation[d] < 1 || stride[d] > INT32_MAX || padding[d] > INT32_MAX ||
             dilation[d] > INT32_MAX)
             return trek_op_fail(call, TREK_ERR_ARGUMENT,
-                                "stride [%lld, %lld] and dilation [%lld, %lld] must be positive, padding [%lld, %lld] not negative",
+                                "stride [%lld, %lld] and dilation [%lld, %lld] must be positive, "
+                                "padding [%lld, %lld] not negative",
                                 (long long)stride[0], (long long)stride[1], (long long)dilation[0], (long long)dilation[1],
                                 (long long)padding[0], (long long)padding[1]);
     return TREK_OK;
@@ -382,7 +383,8 @@ trek_status trek_infer_max_pool2d_backward(trek_op_call *call)
     TRY(need_sizes(call, "index", index, 4, grad->sizes));
     TRY(need_dtype(call, "index", index, TREK_I64));
     if (a[0] != 4 || a[1] != grad->sizes[0] || a[2] != grad->sizes[1])
-        return trek_op_fail(call, TREK_ERR_SHAPE, "gradient %s does not fit the input's shape", trek_tensor_shape_text(grad, text));
+        return trek_op_fail(call, TREK_ERR_SHAPE, "gradient %s does not fit the input's shape",
+                            trek_tensor_shape_text(grad, text));
     return trek_op_output(call, 0, 4, a + 1, (trek_dtype)grad->dtype);
 }
 

@@ -14,6 +14,19 @@ typedef struct trek_conv {
     int64_t group_channels, group_filters; /* channels and filters of one group */
 } trek_conv;
 
+/* to = sum of `parts` arrays of `count` elements, in order: partial sums come out the same whatever the threads. */
+static inline void trek_conv_sum_partials(trek_dtype dtype, void *to, const void *partials, int64_t parts, int64_t count)
+{
+    for (int64_t part = 0; part < parts; part++) {
+        if (dtype == TREK_F64)
+            for (int64_t i = 0; i < count; i++)
+                ((double *)to)[i] = (part ? ((double *)to)[i] : 0) + ((const double *)partials)[part * count + i];
+        else
+            for (int64_t i = 0; i < count; i++)
+                ((float *)to)[i] = (part ? ((float *)to)[i] : 0) + ((const float *)partials)[part * count + i];
+    }
+}
+
 /* Pixels are shifted against one another instead of being copied into columns:
  * stride 1, small images or few channels. */
 bool TREK_ISA_NAME(trek_conv_direct_suits)(const trek_conv *c);

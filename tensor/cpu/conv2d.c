@@ -53,8 +53,11 @@ static trek_status direct_input_grad(const trek_conv *c, const trek_conv *transp
     if (!turned)
         return TREK_ERR_MEMORY;
     TREK_ISA_NAME(trek_conv_turn_weight)(c, weight->data, turned);
-    bool batch = TREK_ISA_NAME(trek_conv_batch_suits)(transposed);
-    trek_status status = (batch ? TREK_ISA_NAME(trek_conv_batch) : TREK_ISA_NAME(trek_conv_direct))(transposed, dy, turned, NULL, dx);
+    trek_status status;
+    if (TREK_ISA_NAME(trek_conv_batch_suits)(transposed))
+        status = TREK_ISA_NAME(trek_conv_batch)(transposed, dy, turned, NULL, dx);
+    else
+        status = TREK_ISA_NAME(trek_conv_direct)(transposed, dy, turned, NULL, dx);
     trek_block_free(turned);
     return status;
 }
@@ -102,7 +105,8 @@ static trek_status conv2d_weight_grad(const trek_op_call *call) { return trek_cp
 static trek_conv window_geometry(const trek_op_call *call, const int64_t *image, trek_dtype dtype)
 {
     const int64_t *a = call->attrs.i;
-    trek_conv c = { .dtype = dtype, .images = image[0], .channels = image[1], .height = image[2], .width = image[3], .groups = 1 };
+    trek_conv c = { .dtype = dtype, .images = image[0], .channels = image[1], .height = image[2], .width = image[3] };
+    c.groups = 1;
     c.stride_h = a[0], c.stride_w = a[1], c.pad_h = a[2], c.pad_w = a[3], c.dilation_h = a[4], c.dilation_w = a[5];
     c.kernel_h = a[7], c.kernel_w = a[8];
     c.out_h = (c.height + 2 * c.pad_h - c.dilation_h * (c.kernel_h - 1) - 1) / c.stride_h + 1;

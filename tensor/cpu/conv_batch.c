@@ -70,7 +70,8 @@ static batch_reach reach_along(int64_t size, int64_t kernel, int64_t stride, int
                                int64_t places)
 {
     int64_t low = place * stride - pad, high = (place + places - 1) * stride - pad; /* inputs under element 0 */
-    batch_reach r = { high < 0 ? (-high + dilation - 1) / dilation : 0, low >= size ? 0 : (size - low + dilation - 1) / dilation };
+    batch_reach r = { high < 0 ? (-high + dilation - 1) / dilation : 0,
+                      low >= size ? 0 : (size - low + dilation - 1) / dilation };
     r.end = r.end > kernel ? kernel : r.end;
     r.begin = r.begin > r.end ? r.end : r.begin;
     return r;
@@ -212,14 +213,8 @@ trek_status TREK_ISA_NAME(trek_conv_batch_weight_grad)(const trek_conv *c, const
         trek_parallel(teams * c->groups * job.blocks, 100000 / (work + 1) + 1,
                       c->dtype == TREK_F64 ? weight_grad_tasks_f64 : weight_grad_tasks_f32, &job);
     }
-    for (int64_t team = 0; fine && teams > 1 && team < teams; team++) { /* in order, whatever the threads */
-        if (c->dtype == TREK_F64)
-            for (int64_t i = 0; i < count; i++)
-                ((double *)dweight)[i] = (team ? ((double *)dweight)[i] : 0) + ((double *)job.partials)[team * count + i];
-        else
-            for (int64_t i = 0; i < count; i++)
-                ((float *)dweight)[i] = (team ? ((float *)dweight)[i] : 0) + ((float *)job.partials)[team * count + i];
-    }
+    if (fine && teams > 1)
+        trek_conv_sum_partials(c->dtype, dweight, job.partials, teams, count);
     if (teams > 1)
         trek_block_free(job.partials);
     trek_block_free(job.shift);

@@ -182,14 +182,8 @@ trek_status TREK_ISA_NAME(trek_conv_columns_weight_grad)(const trek_conv *c, con
     if (!job.partials)
         return TREK_ERR_MEMORY;
     trek_parallel(blocks, 1, weight_grad_blocks, &job);
-    for (int64_t block = 0; blocks > 1 && block < blocks; block++) {
-        if (c->dtype == TREK_F64)
-            for (int64_t i = 0; i < count; i++)
-                ((double *)dweight)[i] = (block ? ((double *)dweight)[i] : 0) + ((double *)(void *)job.partials)[block * count + i];
-        else
-            for (int64_t i = 0; i < count; i++)
-                ((float *)dweight)[i] = (block ? ((float *)dweight)[i] : 0) + ((float *)(void *)job.partials)[block * count + i];
-    }
+    if (blocks > 1)
+        trek_conv_sum_partials(c->dtype, dweight, job.partials, blocks, count);
     if (blocks > 1)
         trek_block_free(job.partials);
     return job.failed ? trek_fail(TREK_ERR_MEMORY, "conv2d: no memory for columns") : TREK_OK;

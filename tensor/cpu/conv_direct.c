@@ -146,14 +146,8 @@ trek_status TREK_ISA_NAME(trek_conv_direct_weight_grad)(const trek_conv *c, cons
     if (status == TREK_OK && job.partials) {
         bool wide = c->dtype == TREK_F64;
         trek_parallel(blocks, 1, wide ? direct_grad_blocks_f64 : direct_grad_blocks_f32, &job);
-        for (int64_t block = 0; blocks > 1 && block < blocks; block++) {
-            if (wide)
-                for (int64_t i = 0; i < count; i++)
-                    ((double *)dweight)[i] = (block ? ((double *)dweight)[i] : 0) + ((double *)job.partials)[block * count + i];
-            else
-                for (int64_t i = 0; i < count; i++)
-                    ((float *)dweight)[i] = (block ? ((float *)dweight)[i] : 0) + ((float *)job.partials)[block * count + i];
-        }
+        if (blocks > 1)
+            trek_conv_sum_partials(c->dtype, dweight, job.partials, blocks, count);
     }
     bool fine = status == TREK_OK && job.partials;
     if (blocks > 1)

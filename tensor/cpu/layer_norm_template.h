@@ -76,7 +76,8 @@ static void TREK_R(backward_row)(const norm_job *job, int64_t row, T *dweight, T
         sum[v] += grad;
         sum_x[v] = TREK_R(fma)(grad, normal, sum_x[v]); /* lanes outside are 0 in grad */
     }
-    V shift = TREK_R(spread)(TREK_R(sum)(sum[0] + sum[1]) / (T)n), slope = TREK_R(spread)(TREK_R(sum)(sum_x[0] + sum_x[1]) / (T)n);
+    V shift = TREK_R(spread)(TREK_R(sum)(sum[0] + sum[1]) / (T)n);
+    V slope = TREK_R(spread)(TREK_R(sum)(sum_x[0] + sum_x[1]) / (T)n);
     for (int64_t j = 0; j < n; j += W) {
         trek_lanes lanes = TREK_R(lanes)(n - j < W ? (int)(n - j) : W);
         V grad = TREK_R(load_part)(dy + j, lanes), normal = (TREK_R(load_part)(x + j, lanes) - mean) * rstd;

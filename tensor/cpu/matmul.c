@@ -35,7 +35,8 @@ static bool one_dimension(const trek_tensor *t, int count, int64_t *size, int64_
 /* -- linear -- */
 
 /* y = act(x W^T + b) into dense f32 or f64 outputs; x has rows of one stride. */
-static trek_status linear_rows(const trek_op_call *call, const trek_tensor *x, int64_t rows, int64_t stride, const trek_tensor *bias)
+static trek_status linear_rows(const trek_op_call *call, const trek_tensor *x, int64_t rows, int64_t stride,
+                               const trek_tensor *bias)
 {
     const trek_tensor *weight = call->inputs[1];
     trek_tensor *y = call->outputs[0];
@@ -203,7 +204,8 @@ static trek_status matmul_half(const trek_op_call *call)
     trek_tensor *c = call->outputs[0];
     if (c->dtype == TREK_F32)
         return matmul_float(call);
-    trek_tensor *wide = call->attrs.i[0] ? trek_tensor_cast(c, TREK_F32) : trek_tensor_make(c->ndim, c->sizes, TREK_F32, c->device);
+    trek_tensor *wide = call->attrs.i[0] ? trek_tensor_cast(c, TREK_F32)
+                                         : trek_tensor_make(c->ndim, c->sizes, TREK_F32, c->device);
     if (!wide)
         return trek_status_get();
     trek_op_call widened = *call;

@@ -86,8 +86,8 @@ static bool describe_conv(const conv_entry *e, dnnl_prop_kind_t kind, const dnnl
         status = dnnl_dilated_convolution_backward_weights_desc_init(desc, dnnl_convolution_direct, x, w, NULL, y, strides,
                                                                      dilations, before, after);
     else
-        status = dnnl_dilated_convolution_forward_desc_init(desc, kind, dnnl_convolution_direct, x, w, bias, y, strides, dilations,
-                                                            before, after);
+        status = dnnl_dilated_convolution_forward_desc_init(desc, kind, dnnl_convolution_direct, x, w, bias, y, strides,
+                                                            dilations, before, after);
     return status == dnnl_success;
 }
 
@@ -364,16 +364,16 @@ trek_status trek_onednn_conv(const trek_conv *c, trek_onednn_pass pass, const vo
     int64_t slices = ((job.by_filters ? c->filters : c->images) + job.slice - 1) / job.slice;
     bool was_clean = trek_status_get() == TREK_OK;
     void *weight = NULL;
-    bool fine = find_entries(&job) && prepare_weight(&job, &weight), sum = pass == TREK_ONEDNN_WEIGHT_GRAD && slices > 1 && !job.by_filters;
+    bool sum = pass == TREK_ONEDNN_WEIGHT_GRAD && slices > 1 && !job.by_filters;
+    bool fine = find_entries(&job) && prepare_weight(&job, &weight);
     job.partials = result;
     if (fine && sum && !(job.partials = trek_block_alloc((size_t)(slices * count) * 4)))
         fine = false;
     if (fine)
         trek_parallel(slices, 1, run_slices, &job);
     fine = fine && !job.failed;
-    for (int64_t slice = 0; fine && sum && slice < slices; slice++)
-        for (int64_t i = 0; i < count; i++)
-            ((float *)result)[i] = (slice ? ((float *)result)[i] : 0) + ((float *)(void *)job.partials)[slice * count + i];
+    if (fine && sum)
+        trek_conv_sum_partials(TREK_F32, result, job.partials, slices, count);
     if (sum)
         trek_block_free(job.partials);
     trek_block_free(weight);

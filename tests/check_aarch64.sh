@@ -24,4 +24,5 @@ meson setup "$build" "$source" --cross-file "$stub/cross.ini" -Dcuda=disabled -D
     -Dtests=false -Dexamples=false -Db_lundef=false "$@" >"$stub/setup.log" 2>&1 || { cat "$stub/setup.log"; exit 1; }
 # Objects and the static library; the shared one would need a real zlib.
 ninja -C "$build" libtrek.a >"$stub/build.log" 2>&1 || { tail -40 "$stub/build.log"; exit 1; }
-aarch64-linux-gnu-objdump -f "$build/libtrek.a" | grep -q 'architecture: aarch64'
+aarch64-linux-gnu-objdump -f "$build/libtrek.a" >"$stub/objects.log"
+grep -q 'architecture: aarch64' "$stub/objects.log"

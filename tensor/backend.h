@@ -1,16 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A backend is one table: memory, streams and events, copies, kernels. The CPU
- * table is complete and is the reference. Internal; plug-ins see it through the
- * table of host functions that they are given when opened. */
+ * table is complete and is the reference. Internal; a plug-in fills one, and
+ * gets what it needs of the core through the table of host functions that it is
+ * given when opened (tensor/plugin.h). */
 #ifndef TREK_TENSOR_BACKEND_H
 #define TREK_TENSOR_BACKEND_H
 
+#include "tensor/memory.h"
 #include "tensor/op.h"
 
-#define TREK_BACKEND_ABI 1
+TREK_BEGIN
 
-typedef struct trek_stream trek_stream; /* work done in order */
-typedef struct trek_event trek_event;   /* a point in a stream */
+#define TREK_BACKEND_ABI 2
+
+/* Work done in order. Every thread has a compute stream of its own on each device
+ * that it uses: NULL stands for it wherever a stream is asked for. */
+typedef struct trek_stream trek_stream;
+typedef struct trek_event trek_event;     /* a point in a stream */
+typedef struct trek_capture trek_capture; /* recorded work, to be replayed */
+struct trek_device_comm;                  /* tensor/device_comm.h: collectives of the device's own library */
+
+/* What a device is. */
+typedef struct trek_device_info {
+    char name[128];
+    int major, minor;          /* compute capability; 0, 0 on the CPU */
+    int multiprocessors;
+    int64_t memory, memory_free; /* bytes */
+} trek_device_info;
 
 /* One slice of a flat arena for the fused optimizer kernels. All pointers are
  * to `count` elements of the same segment; f32 or f64. */
@@ -41,14 +57,24 @@ typedef struct trek_backend {
 
     int (*device_count)(void);
     bool (*usable)(int index, char *why, size_t size);
+    trek_status (*info)(int index, trek_device_info *info);
 
-    /* memory: 64-byte aligned (CPU) or 256 (GPU); through the caching allocator */
-    trek_status (*allocate)(trek_device device, size_t bytes, void **data);
-    void (*release)(trek_device device, void *data);
+    /* memory: 64-byte aligned (CPU) or 256 (GPU); through the caching allocator. handle is
+     * the backend's own and comes back with release, which may be called from any thread. */
+    trek_status (*allocate)(trek_device device, size_t bytes, void **data, void **handle);
+    void (*release)(trek_device device, void *data, void *handle);
+    /* Also used by work on `stream`: not given out again before that has ended. */
+    void (*record_use)(void *handle, trek_stream *stream);
+    void (*release_cached)(trek_device device);
+    void (*reset_peak)(trek_device device);
+    /* host memory that the device copies from and to without waiting */
+    trek_status (*pinned_allocate)(size_t bytes, void **data);
+    void (*pinned_release)(void *data);
     bool host_accessible;      /* the CPU may read and write data */
     trek_memory_stats_t (*stats)(trek_device device);
 
-    /* contiguous bytes; either side may be host memory */
+    /* contiguous bytes; either side may be host memory. In the order of the stream; from a device to
+     * pageable host memory: done when it returns. From pageable memory: copied away when it returns. */
     trek_status (*copy_bytes)(void *to, trek_device to_device, const void *from, trek_device from_device, size_t bytes, trek_stream *stream);
 
     /* streams and events; on the CPU everything has happened when the call returns */
@@ -59,8 +85,21 @@ typedef struct trek_backend {
     trek_status (*event_record)(trek_event *event, trek_stream *stream);
     trek_status (*stream_wait)(trek_stream *stream, trek_event *event);
     trek_status (*event_elapsed_ms)(trek_event *start, trek_event *end, double *ms);
+    trek_status (*event_sync)(trek_event *event);
     trek_status (*sync)(trek_device device);  /* waits; returns and clears the deferred error */
     trek_status (*deferred_error)(trek_device device); /* without waiting */
+    void (*range_begin)(const char *name); /* named stretches for profilers (NVTX); may be NULL */
+    void (*range_end)(void);
+
+    /* Capture of the calling thread's work on the device, and its replay; NULL on backends that cannot.
+     * What happens between begin and end is recorded, not done. capture_end with result NULL drops it. */
+    trek_status (*capture_begin)(trek_device device);
+    trek_status (*capture_end)(trek_device device, trek_capture **result);
+    trek_status (*capture_replay)(trek_capture *capture, uint64_t rng_step);
+    void (*capture_free)(trek_capture *capture);
+    bool (*capturing)(void); /* the calling thread is between begin and end */
+
+    const struct trek_device_comm *comm; /* NULL: none (no NCCL) */
 
     /* kernels[op][dtype of the key input]; NULL: not there */
     trek_kernel kernels[TREK_OP_COUNT][TREK_DTYPE_COUNT];
@@ -86,5 +125,7 @@ const trek_backend *trek_backend_find(trek_device_type type, char *why, size_t s
 /* The CPU's table, filled for the best instruction set (TREK_ISA overrides:
  * "baseline", "avx2", "avx512"). */
 const trek_backend *trek_cpu_backend(void);
+
+TREK_END
 
 #endif

@@ -372,7 +372,12 @@ size_t trek_block_size(const void *memory) { return ((const block *)((const char
 
 void trek_memory_release_cached(trek_device device)
 {
-    (void)device;
+    if (device.type != TREK_CPU) {
+        const trek_backend *backend = trek_backend_find(device.type, NULL, 0);
+        if (backend)
+            backend->release_cached(device);
+        return;
+    }
     cache *c = mine();
     if (!c)
         return;
@@ -459,8 +464,12 @@ trek_memory_stats_t trek_memory_stats(trek_device device)
 
 void trek_memory_reset_peak(trek_device device)
 {
-    if (device.type != TREK_CPU)
+    if (device.type != TREK_CPU) {
+        const trek_backend *backend = trek_backend_find(device.type, NULL, 0);
+        if (backend)
+            backend->reset_peak(device);
         return;
+    }
     pthread_mutex_lock(&caches_lock);
     for (cache *c = all_caches; c; c = c->next_all)
         atomic_store(&c->fast.peak, in_use(c));

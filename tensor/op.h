@@ -6,6 +6,8 @@
 
 #include "tensor/tensor_internal.h"
 
+TREK_BEGIN
+
 #define TREK_MAX_OUTPUTS 4
 #define TREK_MAX_FIXED_INPUTS 8
 
@@ -85,15 +87,19 @@ trek_status trek_op_run(trek_op_call *call);
 /* trek_op_run; returns output 0 and releases the others. */
 trek_tensor *trek_op_run_first(trek_op_call *call);
 
+#ifndef __cplusplus
 /* trek_tensor_x of every row: no gradient; a new reference, or NULL. */
 #include "tensor/op_signatures.h"
 #define TREK_OP(name, signature, ...) trek_tensor *trek_tensor_##name(TREK_PARAMS_##signature(trek_tensor));
 #include "tensor/ops.def"
 #undef TREK_OP
+#endif
 
 /* For infer functions: makes output k, or checks the given one. */
 trek_status trek_op_output(trek_op_call *call, int k, int ndim, const int64_t *sizes, trek_dtype dtype);
 /* For infer functions: "name: " and the message, with shapes in it. */
 trek_status trek_op_fail(const trek_op_call *call, trek_status status, const char *format, ...) TREK_PRINTF(3, 4);
+
+TREK_END
 
 #endif

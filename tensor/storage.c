@@ -11,9 +11,9 @@ static void storage_release(trek_storage *s)
     while (s && trek_ref_drop(&s->refs)) {
         trek_storage *parent = s->parent;
         if (s->release)
-            s->release(s->data, s->release_arg);
+            s->release(s->data, s->handle);
         else if (!parent && s->data != s->small)
-            trek_backends[s->device.type]->release(s->device, s->data);
+            trek_backends[s->device.type]->release(s->device, s->data, s->handle);
         trek_block_drop(s);
         s = parent;
     }
@@ -85,7 +85,7 @@ trek_tensor *trek_tensor_make(int ndim, const int64_t *sizes, trek_dtype dtype, 
         s->plain = true;
     } else {
         void *data;
-        if (backend->allocate(device, s->bytes, &data) != TREK_OK)
+        if (backend->allocate(device, s->bytes, &data, &s->handle) != TREK_OK)
             goto fail;
         s->data = data;
     }
@@ -151,7 +151,7 @@ trek_tensor *trek_tensor_wrap(void *data, trek_shape shape, trek_dtype dtype, vo
     s->data = t->data = data;
     s->bytes = (size_t)t->numel * trek_dtype_size(dtype);
     s->release = release ? release : trek_release_nothing;
-    s->release_arg = arg;
+    s->handle = arg;
     return t;
 }
 
@@ -170,7 +170,7 @@ static void leave_storage(trek_tensor *t)
     }
     if (atomic_load_explicit(&old->refs, memory_order_acquire) > 1 || old->parent || old->release || old->data == old->small)
         return;
-    trek_backends[old->device.type]->release(old->device, old->data);
+    trek_backends[old->device.type]->release(old->device, old->data, old->handle);
     old->data = old->small;
     old->bytes = 0;
 }

@@ -2,22 +2,25 @@
 #ifndef TREK_TENSOR_TENSOR_INTERNAL_H
 #define TREK_TENSOR_TENSOR_INTERNAL_H
 
-#include <stdatomic.h>
+#include "tensor/tensor.h"
+
+/* Kernels written in C++ look at headers of tensors; only C takes and drops references. */
+#ifdef __cplusplus
+typedef int trek_refs;
+#else
 #include <string.h>
 
 #include "tensor/memory_internal.h"
 #include "tensor/refcount_internal.h"
 #include "tensor/status_internal.h"
-#include "tensor/tensor.h"
+typedef atomic_int trek_refs;
+#endif
 
 struct trek_backend;
-
-extern const uint8_t trek_item_size[TREK_DTYPE_COUNT]; /* bytes */
-
 typedef struct trek_storage trek_storage;
 
 struct trek_tensor {
-    atomic_int refs;
+    trek_refs refs;
     uint8_t dtype;               /* trek_dtype */
     uint8_t ndim;
     bool contiguous;             /* row-major without gaps (size-1 dims ignored); kept right by whoever sets strides */
@@ -30,18 +33,22 @@ struct trek_tensor {
     int64_t strides[TREK_MAX_DIMS]; /* in elements; may be 0 (broadcast) or negative */
 };
 
+#ifndef __cplusplus
+
+extern const uint8_t trek_item_size[TREK_DTYPE_COUNT]; /* bytes */
+
 /* Bytes that tensors share. Small ones live in `small`, and the header of the
  * tensor that it was made for in `own`: one block for a result of an op. A part
  * of an arena is a storage of its own, so that it has its own version. */
 struct trek_storage {
-    atomic_int refs;
+    trek_refs refs;
     uint32_t version;            /* counts writes; what the tape saved remembers it */
     char *data;
     size_t bytes;
     trek_device device;
     trek_storage *parent;        /* data lies in it; NULL for none */
     void (*release)(void *data, void *arg); /* for wrapped memory */
-    void *release_arg;
+    void *handle;                /* release's argument, or the backend's for its memory */
     bool plain;                  /* data is `small`, nothing to be called or released but the block */
     _Alignas(64) char small[64];
     trek_tensor own;
@@ -132,5 +139,7 @@ int trek_normalize_dim(int64_t dim, int ndim, const char *op);
 trek_status trek_resolve_shape(trek_shape *shape, int64_t numel, const char *op);
 /* Whether a view of t with these sizes exists; writes its strides. */
 bool trek_view_strides(const trek_tensor *t, int ndim, const int64_t *sizes, int64_t *strides);
+
+#endif /* C */
 
 #endif

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tensor/pool.h"
 #include "tensor/trace.h"
@@ -36,17 +37,37 @@ static bool cpu_usable(int index, char *why, size_t size)
     return false;
 }
 
-static trek_status cpu_allocate(trek_device device, size_t bytes, void **data)
+static trek_status cpu_allocate(trek_device device, size_t bytes, void **data, void **handle)
 {
-    (void)device;
+    (void)device, (void)handle;
     *data = trek_block_alloc(bytes);
     return *data ? TREK_OK : TREK_ERR_MEMORY;
 }
 
-static void cpu_release(trek_device device, void *data)
+static void cpu_release(trek_device device, void *data, void *handle)
 {
-    (void)device;
+    (void)device, (void)handle;
     trek_block_free(data);
+}
+
+static void cpu_record_use(void *handle, trek_stream *stream) { (void)handle, (void)stream; }
+
+static trek_status cpu_pinned_allocate(size_t bytes, void **data)
+{
+    *data = trek_block_alloc(bytes);
+    return *data ? TREK_OK : TREK_ERR_MEMORY;
+}
+
+static trek_status cpu_info(int index, trek_device_info *info)
+{
+    (void)index;
+    *info = (trek_device_info){ .name = "CPU", .multiprocessors = trek_cores() };
+    long pages = sysconf(_SC_PHYS_PAGES), available = sysconf(_SC_AVPHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+    if (pages > 0 && available > 0 && size > 0) {
+        info->memory = (int64_t)pages * size;
+        info->memory_free = (int64_t)available * size;
+    }
+    return TREK_OK;
 }
 
 static trek_status cpu_copy_bytes(void *to, trek_device to_device, const void *from, trek_device from_device, size_t bytes,
@@ -96,6 +117,12 @@ static trek_status cpu_event_elapsed_ms(trek_event *start, trek_event *end, doub
     if (start->at_ns == 0 || end->at_ns == 0)
         return trek_fail(TREK_ERR_STATE, "event: its time was asked for before it was recorded");
     *ms = (double)(end->at_ns - start->at_ns) * 1e-6;
+    return TREK_OK;
+}
+
+static trek_status cpu_event_sync(trek_event *event)
+{
+    (void)event;
     return TREK_OK;
 }
 
@@ -152,6 +179,12 @@ static trek_backend cpu_backend = {
     .usable = cpu_usable,
     .allocate = cpu_allocate,
     .release = cpu_release,
+    .record_use = cpu_record_use,
+    .release_cached = trek_memory_release_cached,
+    .reset_peak = trek_memory_reset_peak,
+    .pinned_allocate = cpu_pinned_allocate,
+    .pinned_release = trek_block_free,
+    .info = cpu_info,
     .host_accessible = true,
     .stats = trek_memory_stats,
     .copy_bytes = cpu_copy_bytes,
@@ -162,6 +195,7 @@ static trek_backend cpu_backend = {
     .event_record = cpu_event_record,
     .stream_wait = cpu_stream_wait,
     .event_elapsed_ms = cpu_event_elapsed_ms,
+    .event_sync = cpu_event_sync,
     .sync = cpu_nothing_pending,
     .deferred_error = cpu_nothing_pending,
 };

@@ -8,6 +8,7 @@
 
 #include "tensor/memory.h"
 #include "tensor/op.h"
+#include "tensor/update.h"
 
 TREK_BEGIN
 
@@ -39,6 +40,8 @@ typedef struct trek_adam_slice {
     bool maximize;
     double grad_scale;         /* grad is multiplied by it first (clip factor, 1/loss scale) */
     bool zero_grad;            /* grad is set to 0 after use */
+    void *low;                 /* param is a master copy: this BF16 or F16 one is rewritten from it; NULL: none */
+    trek_dtype low_dtype;
 } trek_adam_slice;
 
 typedef struct trek_sgd_slice {
@@ -48,6 +51,8 @@ typedef struct trek_sgd_slice {
     bool nesterov, first, maximize; /* first: the buffer takes the gradient as it is */
     double grad_scale;
     bool zero_grad;
+    void *low;                 /* as in Adam's */
+    trek_dtype low_dtype;
 } trek_sgd_slice;
 
 typedef struct trek_backend {
@@ -113,6 +118,21 @@ typedef struct trek_backend {
     void (*sum_arrays)(trek_dtype dtype, void *to, const void *const *from, int n, int64_t count);
     void (*scale)(trek_dtype dtype, void *data, int64_t count, double factor);
     void (*clamp_abs)(trek_dtype dtype, void *data, int64_t count, double limit);
+
+    /* An optimizer step without the host (tensor/update.h): each call puts its work on the calling thread's stream of
+     * the device and returns; what it is given beside addresses in backend memory is used up by then.
+     * In order: numbers, norm (if something needs it), decide, apply; then update_scaler, once for all optimizers. */
+    /* Limits, rng step and learning rates into the records. Outside a captured step: it is what changes between replays. */
+    trek_status (*update_numbers)(trek_device device, const trek_update *update, const trek_update_numbers *numbers);
+    /* state->sum_squares in f64 over n <= TREK_UPDATE_SPANS spans, in fixed blocks combined in a fixed order, and state->finite. */
+    trek_status (*update_norm)(trek_device device, const trek_update *update, const trek_update_span *spans, int n);
+    /* trek_update_decide_state, then trek_update_decide_segment for every segment. measured: update_norm came before. */
+    trek_status (*update_decide)(trek_device device, const trek_update *update, bool measured);
+    /* All runs, unless state->skip; the formulas and their order are those of tensor/cpu/arena.c. Gradients of all runs
+     * become 0 afterwards if zero_grads, also when skipped. */
+    trek_status (*update_apply)(trek_device device, const trek_update *update, bool zero_grads);
+    /* trek_update_scaler_adapt. */
+    trek_status (*update_scaler)(trek_device device, trek_update_scaler *scaler);
 } trek_backend;
 
 extern const trek_backend *trek_backends[TREK_DEVICE_TYPE_COUNT]; /* NULL until opened */

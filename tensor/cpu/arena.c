@@ -10,6 +10,17 @@
 #define SUM_BLOCK 4096 /* elements that are summed in lanes */
 #define SUM_PARTS 256  /* at most so many parts, a function of the count alone */
 
+#define LOW_BLOCK 2048 /* elements that are in cache when their 16-bit copies are written */
+
+/* The 16-bit parameters of master copies that were updated. */
+static void write_low(void *low, trek_dtype dtype, const float *master, int64_t begin, int64_t n)
+{
+    if (dtype == TREK_BF16)
+        trek_bf16_from_f32_row((uint16_t *)low + begin, master, n);
+    else
+        trek_f16_from_f32_row((uint16_t *)low + begin, master, n);
+}
+
 /* --- Adam (Kingma and Ba, 2015), AdamW (Loshchilov and Hutter, 2019) --- */
 
 /* Moments of what gets no gradient any more (a dead unit's weights) decay until
@@ -56,9 +67,22 @@
 ADAM(float, f32, sqrtf, fabsf, FLT_MIN)
 ADAM(double, f64, sqrt, fabs, DBL_MIN)
 
+static void adam_part_low(void *arg, int64_t begin, int64_t end)
+{
+    const trek_adam_slice *s = arg;
+    for (int64_t at = begin, next; at < end; at = next) {
+        next = at + LOW_BLOCK < end ? at + LOW_BLOCK : end;
+        adam_part_f32(arg, at, next);
+        write_low(s->low, s->low_dtype, (const float *)s->param + at, at, next - at);
+    }
+}
+
 static void adam(trek_dtype dtype, const trek_adam_slice *slice)
 {
-    trek_parallel(slice->count, GRAIN, dtype == TREK_F64 ? adam_part_f64 : adam_part_f32, (void *)slice);
+    if (slice->low)
+        trek_parallel(slice->count, GRAIN, adam_part_low, (void *)slice);
+    else
+        trek_parallel(slice->count, GRAIN, dtype == TREK_F64 ? adam_part_f64 : adam_part_f32, (void *)slice);
 }
 
 /* --- stochastic gradient descent --- */
@@ -95,9 +119,22 @@ static void adam(trek_dtype dtype, const trek_adam_slice *slice)
 SGD(float, f32, fabsf, FLT_MIN)
 SGD(double, f64, fabs, DBL_MIN)
 
+static void sgd_part_low(void *arg, int64_t begin, int64_t end)
+{
+    const trek_sgd_slice *s = arg;
+    for (int64_t at = begin, next; at < end; at = next) {
+        next = at + LOW_BLOCK < end ? at + LOW_BLOCK : end;
+        sgd_part_f32(arg, at, next);
+        write_low(s->low, s->low_dtype, (const float *)s->param + at, at, next - at);
+    }
+}
+
 static void sgd(trek_dtype dtype, const trek_sgd_slice *slice)
 {
-    trek_parallel(slice->count, GRAIN, dtype == TREK_F64 ? sgd_part_f64 : sgd_part_f32, (void *)slice);
+    if (slice->low)
+        trek_parallel(slice->count, GRAIN, sgd_part_low, (void *)slice);
+    else
+        trek_parallel(slice->count, GRAIN, dtype == TREK_F64 ? sgd_part_f64 : sgd_part_f32, (void *)slice);
 }
 
 /* --- norms --- */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CPU's backend: memory, trivial streams, and the kernels of the best
  * instruction set that this machine has. */
-#include "tensor/backend.h"
+#include "tensor/cpu/update.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -205,6 +205,7 @@ static void fill_backend(void)
     instruction_set sets[3];
     int n = instruction_sets(sets);
     choose(sets, n)->fill(&cpu_backend);
+    trek_cpu_update_functions(&cpu_backend);
 }
 
 const trek_backend *trek_cpu_backend(void)

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What one optimizer step needs, in a backend's memory, so that no step waits for
+ * the host: gradients are measured, the update is decided and applied by kernels
+ * that hand their numbers on in the records below. All that changes from step to
+ * step is in those records and written there by `update_numbers`; the arguments of
+ * the kernels stay the same, so that a captured step can be replayed. Internal; plain
+ * C that C++ understands. */
+#ifndef TREK_TENSOR_UPDATE_H
+#define TREK_TENSOR_UPDATE_H
+
+#include <math.h>
+#include <stdint.h>
+
+#include "tensor/types.h"
+
+#ifdef __CUDACC__
+#define TREK_ON_BOTH __host__ __device__ static inline
+#else
+#define TREK_ON_BOTH static inline
+#endif
+
+#define TREK_UPDATE_LRS 32    /* learning rates that one call of update_numbers carries */
+#define TREK_UPDATE_TILE 2048 /* elements of a run that belong together: the work of one block of threads */
+#define TREK_UPDATE_SPANS TREK_DTYPE_COUNT /* update_norm: spans at most */
+
+/* Dynamic loss scaling, as torch.amp.GradScaler. One may serve several optimizers. In backend memory. */
+typedef struct trek_update_scaler {
+    float scale;             /* what losses are multiplied by; a tensor may be a view of it */
+    int32_t found_inf;       /* since the last update_scaler: some gradient was inf or NaN */
+    int64_t growth_tracker;  /* good steps since the scale was changed */
+    double growth_factor, backoff_factor;
+    int64_t growth_interval;
+} trek_update_scaler;
+
+/* Written by the host (update_numbers), in order with the work of the thread's stream. */
+typedef struct trek_update_numbers {
+    double max_norm;         /* of all gradients together; <= 0: not clipped */
+    double max_value;        /* gradients, unscaled and clipped, are brought into [-max_value, max_value]; <= 0: not */
+    uint64_t rng_step;       /* of random ops that run in a captured step */
+    int32_t first_lr, n_lrs; /* which of the learning rates follow */
+    double lr[TREK_UPDATE_LRS];
+} trek_update_numbers;
+
+/* One update. In backend memory. */
+typedef struct trek_update_state {
+    double sum_squares;      /* by update_norm: of the gradients as they are */
+    int32_t finite;          /* by update_norm */
+    int32_t skip;            /* by update_decide: nothing is updated, only gradients are zeroed */
+    double norm;             /* by update_decide: of the gradients without the loss's scale; NaN: not measured */
+    double grad_scale;       /* by update_decide: gradients are multiplied by it (clip factor / loss scale) */
+    double value_limit;      /* by update_decide: scaled gradients are first brought into [-limit, limit]; <= 0: not */
+    int64_t taken, skipped;  /* updates so far */
+    double max_norm, max_value; /* as in the numbers */
+    uint64_t rng_step;
+} trek_update_state;
+
+enum { TREK_UPDATE_SGD, TREK_UPDATE_ADAM, TREK_UPDATE_ADAMW };
+
+/* Hyperparameters of a group of the optimizer. In backend memory, written when they change (the learning rate has its own array). */
+typedef struct trek_update_group {
+    int32_t kind;            /* TREK_UPDATE_... */
+    int32_t maximize, nesterov;
+    double beta1, beta2, eps;
+    double weight_decay;     /* ADAMW: decoupled */
+    double momentum, dampening;
+} trek_update_group;
+
+/* One parameter. In backend memory. */
+typedef struct trek_update_segment {
+    int64_t steps;           /* updates it has had; skipped ones do not count */
+    int32_t group;
+    int32_t active;          /* takes part in the present update */
+    int32_t has_momentum;    /* SGD: the buffer has been written */
+    int32_t first;           /* by update_decide; SGD: the buffer takes the gradient as it is */
+    double bias1, bias2;     /* by update_decide; Adam: 1 - beta^steps, this update counted */
+} trek_update_segment;
+
+/* A stretch of memory that is updated: one parameter. In backend memory. */
+typedef struct trek_update_run {
+    void *param;             /* f32 or f64; of a 16-bit parameter the f32 master copy */
+    void *grad;              /* of param's dtype */
+    void *state[2];          /* exp_avg and exp_avg_sq, or the momentum buffer and NULL; NULL: none */
+    void *low;               /* the 16-bit parameter, rewritten from param; NULL: none */
+    int64_t count;
+    int32_t dtype, low_dtype;
+    int32_t segment, group;
+    int64_t first_tile;      /* element i of the run is in tile first_tile + i / TREK_UPDATE_TILE */
+} trek_update_run;
+
+/* What the functions of a backend are given: addresses in backend memory, and counts. Kernels take it by value. */
+typedef struct trek_update {
+    trek_update_state *state;
+    trek_update_scaler *scaler;      /* NULL: the loss is not scaled */
+    double *lr;                      /* [n_groups] */
+    const trek_update_group *groups; /* [n_groups] */
+    trek_update_segment *segments;   /* [n_segments] */
+    const trek_update_run *runs;     /* [n_runs] */
+    const int32_t *tile_run;         /* [n_tiles] the run that a tile belongs to */
+    int32_t n_groups, n_segments, n_runs;
+    int64_t n_tiles;
+} trek_update;
+
+/* Gradients to be measured. */
+typedef struct trek_update_span {
+    const void *data;
+    int64_t count;
+    trek_dtype dtype; /* F32 or F64 */
+} trek_update_span;
+
+/* --- the arithmetic that every backend's kernels share ------------------------------------------------- */
+
+/* PyTorch's max_norm / (norm + 1e-6), at most 1; 1 for a norm that is not finite, or no limit. */
+TREK_ON_BOTH double trek_update_clip(double norm, double max_norm)
+{
+    if (!(max_norm > 0) || !(norm - norm == 0))
+        return 1.0;
+    double factor = max_norm / (norm + 1e-6);
+    return factor < 1.0 ? factor : 1.0;
+}
+
+/* What update_decide does to the state, by one thread. measured: update_norm came before. */
+TREK_ON_BOTH void trek_update_decide_state(trek_update_state *s, trek_update_scaler *scaler, bool measured)
+{
+    double unscale = scaler ? 1.0 / (double)scaler->scale : 1.0;
+    bool finite = !measured || s->finite;
+    s->skip = scaler && !finite;
+    s->norm = measured ? sqrt(s->sum_squares) * unscale : (double)NAN;
+    double factor = measured && finite ? trek_update_clip(s->norm, s->max_norm) : 1.0;
+    s->grad_scale = factor * unscale;
+    s->value_limit = s->max_value > 0 ? s->max_value / s->grad_scale : 0;
+    s->taken += !s->skip;
+    s->skipped += s->skip;
+    if (scaler)
+        scaler->found_inf |= s->skip;
+}
+
+/* What update_decide does to a segment, after the state. */
+TREK_ON_BOTH void trek_update_decide_segment(trek_update_segment *segment, const trek_update_group *groups, bool skip)
+{
+    if (!segment->active || skip)
+        return;
+    const trek_update_group *group = &groups[segment->group];
+    segment->steps++;
+    if (group->kind == TREK_UPDATE_SGD) {
+        segment->first = group->momentum > 0 && !segment->has_momentum;
+        segment->has_momentum |= group->momentum > 0;
+        return;
+    }
+    segment->bias1 = 1.0 - pow(group->beta1, (double)segment->steps);
+    segment->bias2 = 1.0 - pow(group->beta2, (double)segment->steps);
+}
+
+/* What update_scaler does (torch.amp.GradScaler.update): less after an overflow, more after enough good steps. */
+TREK_ON_BOTH void trek_update_scaler_adapt(trek_update_scaler *s)
+{
+    if (s->found_inf) {
+        s->scale = (float)(s->scale * s->backoff_factor);
+        s->growth_tracker = 0;
+    } else if (++s->growth_tracker >= s->growth_interval) {
+        float grown = (float)(s->scale * s->growth_factor);
+        s->scale = grown - grown == 0 ? grown : s->scale;
+        s->growth_tracker = 0;
+    }
+    s->found_inf = 0;
+}
+
+#endif

@@ -65,11 +65,9 @@ typedef struct trek_update_group {
     double momentum, dampening;
 } trek_update_group;
 
-/* One parameter. In backend memory. */
+/* One parameter: what its updates have come to. In backend memory, written by update_decide alone once training goes on. */
 typedef struct trek_update_segment {
     int64_t steps;           /* updates it has had; skipped ones do not count */
-    int32_t group;
-    int32_t active;          /* takes part in the present update */
     int32_t has_momentum;    /* SGD: the buffer has been written */
     int32_t first;           /* by update_decide; SGD: the buffer takes the gradient as it is */
     double bias1, bias2;     /* by update_decide; Adam: 1 - beta^steps, this update counted */
@@ -94,6 +92,7 @@ typedef struct trek_update {
     double *lr;                      /* [n_groups] */
     const trek_update_group *groups; /* [n_groups] */
     trek_update_segment *segments;   /* [n_segments] */
+    const int32_t *segment_group;    /* [n_segments] -1: takes no part in the present update */
     const trek_update_run *runs;     /* [n_runs] */
     const int32_t *tile_run;         /* [n_tiles] the run that a tile belongs to */
     int32_t n_groups, n_segments, n_runs;
@@ -134,12 +133,13 @@ TREK_ON_BOTH void trek_update_decide_state(trek_update_state *s, trek_update_sca
         scaler->found_inf |= s->skip;
 }
 
-/* What update_decide does to a segment, after the state. */
-TREK_ON_BOTH void trek_update_decide_segment(trek_update_segment *segment, const trek_update_group *groups, bool skip)
+/* What update_decide does to segment k, after the state. */
+TREK_ON_BOTH void trek_update_decide_segment(const trek_update *update, int32_t k)
 {
-    if (!segment->active || skip)
+    if (update->segment_group[k] < 0 || update->state->skip)
         return;
-    const trek_update_group *group = &groups[segment->group];
+    trek_update_segment *segment = &update->segments[k];
+    const trek_update_group *group = &update->groups[update->segment_group[k]];
     segment->steps++;
     if (group->kind == TREK_UPDATE_SGD) {
         segment->first = group->momentum > 0 && !segment->has_momentum;

@@ -36,7 +36,7 @@ static trek_status update_decide(trek_device device, const trek_update *update, 
     (void)device;
     trek_update_decide_state(update->state, update->scaler, measured);
     for (int k = 0; k < update->n_segments; k++)
-        trek_update_decide_segment(&update->segments[k], update->groups, update->state->skip);
+        trek_update_decide_segment(update, k);
     return TREK_OK;
 }
 

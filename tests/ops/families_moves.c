@@ -216,6 +216,7 @@ FAMILY(index_select)
     sink(row, &c, arg);
     c = indexed(row, trek_dims(4, 3), trek_dims(64), 9, 0); /* some index is 4 or more */
     c.expect = TREK_ERR_ARGUMENT;
+    c.in_data = true;
     sink(row, &c, arg);
     c = indexed(row, trek_dims(4, 3), trek_dims(2), 4, 0);
     c.in[1].dtype = TREK_F32;
@@ -250,6 +251,7 @@ FAMILY(index_add)
     c = indexed(row, trek_dims(4, 3), trek_dims(64), 9, 0);
     case_input(&c, row, trek_dims(64, 3));
     c.expect = TREK_ERR_ARGUMENT;
+    c.in_data = true;
     sink(row, &c, arg);
 }
 
@@ -275,6 +277,7 @@ FAMILY(gather)
     sink(row, &c, arg);
     c = indexed(row, trek_dims(3, 4), trek_dims(3, 40), 9, 1);
     c.expect = TREK_ERR_ARGUMENT;
+    c.in_data = true;
     sink(row, &c, arg);
 }
 
@@ -305,6 +308,7 @@ FAMILY(scatter_add)
     c = indexed(row, trek_dims(3, 4), trek_dims(3, 40), 9, 1);
     case_input(&c, row, trek_dims(3, 40));
     c.expect = TREK_ERR_ARGUMENT;
+    c.in_data = true;
     sink(row, &c, arg);
 }
 
@@ -325,6 +329,7 @@ FAMILY(one_hot)
     c.in[0].shape = trek_dims(64);
     c.attrs.i[0] = 4;
     c.expect = TREK_ERR_ARGUMENT;
+    c.in_data = true;
     sink(row, &c, arg);
 }
 
@@ -351,6 +356,7 @@ FAMILY(embedding)
     sink(row, &c, arg);
     c = indexed(row, trek_dims(5, 3), trek_dims(64), 9, -1);
     c.expect = TREK_ERR_ARGUMENT;
+    c.in_data = true;
     sink(row, &c, arg);
     c = indexed(row, trek_dims(5, 3), trek_dims(4), 5, -1);
     c.in[1].dtype = TREK_F32;

@@ -543,6 +543,7 @@ FAMILY(cross_entropy)
     c = entropy_case(row, &entropies[0], 64, 4);
     c.in[1].limit = 9;
     c.expect = TREK_ERR_ARGUMENT;
+    c.in_data = true;
     sink(row, &c, arg);
     c = entropy_case(row, &entropies[0], 5, 4);
     c.in[1].dtype = TREK_F32;

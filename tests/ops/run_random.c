@@ -6,11 +6,12 @@
 #include <string.h>
 
 #include "tests/ops/suite.h"
+#include "tests/support/support.h"
 
 /* Runs the row on `count` elements; those of dropout are ones. */
-static trek_tensor *draw(const op_row *row, trek_dtype dtype, int64_t count, const trek_attrs *attrs, op_report *r)
+static trek_tensor *draw(const op_row *row, trek_dtype dtype, int64_t count, const trek_attrs *attrs, trek_device device, op_report *r)
 {
-    trek_tensor *made = trek_tensor_ones(trek_dims(count), dtype, trek_cpu(0));
+    trek_tensor *made = trek_tensor_ones(trek_dims(count), dtype, device);
     trek_op_call call = { .op = &trek_ops[row->id], .attrs = *attrs };
     if (row->id == TREK_OP_dropout) {
         call.n_inputs = 1;
@@ -90,13 +91,33 @@ static bool same_numbers(const op_array *a, int64_t from, const op_array *b)
     return memcmp(a->v + from, b->v, sizeof *b->v * (size_t)b->numel) == 0;
 }
 
-static void read_draw(const op_row *row, trek_dtype dtype, int64_t count, const trek_attrs *attrs, op_array *a, op_report *r)
+static void read_draw_on(const op_row *row, trek_dtype dtype, int64_t count, const trek_attrs *attrs, trek_device device, op_array *a,
+                         op_report *r)
 {
-    trek_tensor *t = draw(row, dtype, count, attrs, r);
+    trek_tensor *t = draw(row, dtype, count, attrs, device, r);
     memset(a, 0, sizeof *a);
     if (t)
         array_read(a, t);
     trek_tensor_release(t);
+}
+
+static void read_draw(const op_row *row, trek_dtype dtype, int64_t count, const trek_attrs *attrs, op_array *a, op_report *r)
+{
+    read_draw_on(row, dtype, count, attrs, test_device(), a, r);
+}
+
+/* A GPU draws the CPU's numbers: the same bits, but for the logarithm and the cosine of normal ones. */
+static void check_against_cpu(const op_row *row, trek_dtype dtype, const trek_attrs *attrs, op_report *r)
+{
+    op_array here, there;
+    read_draw_on(row, dtype, 40000, attrs, test_device(), &here, r);
+    read_draw_on(row, dtype, 40000, attrs, trek_cpu(0), &there, r);
+    double allowed = row->id != TREK_OP_normal ? 0 : dtype == TREK_BF16 ? 0x1p-7 : dtype == TREK_F16 ? 0x1p-10 : 3e-6;
+    for (int64_t i = 0; i < 40000 && !report_bad(r); i++)
+        if (!(fabs(here.v[i] - there.v[i]) <= allowed * (fabs(there.v[i]) + 1)))
+            report_fail(r, "element %lld is %.17g, on the CPU %.17g", (long long)i, here.v[i], there.v[i]);
+    array_free(&here);
+    array_free(&there);
 }
 
 /* Element e of the whole is element e - s of a part that starts at place s. */
@@ -137,6 +158,8 @@ void check_random(const op_row *row, op_report *r)
         array_free(&a);
         if (!report_bad(r))
             check_split(row, (trek_dtype)dtype, r);
+        if (!report_bad(r) && !test_on_cpu())
+            check_against_cpu(row, (trek_dtype)dtype, &attrs, r);
         if (report_bad(r)) {
             size_t used = strlen(r->text);
             r->text[used < 900 ? used : 900] = 0;

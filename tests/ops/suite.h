@@ -97,6 +97,7 @@ typedef struct op_case {
     bool large;           /* forward only, few layouts, never under mutation */
     bool no_gradient;
     trek_status expect;   /* not OK: a bad call; run as f32 or the row's first dtype */
+    bool in_data;         /* the mistake lies in the data: a GPU reports it when it is synchronised */
 } op_case;
 
 typedef struct op_row op_row;
@@ -201,9 +202,9 @@ typedef struct op_report {
 void report_fail(op_report *r, const char *format, ...) TREK_PRINTF(2, 3);
 static inline bool report_bad(const op_report *r) { return r->text[0] != 0; }
 
-/* A tensor with the input's values in the layout; a new reference (NULL if absent). */
+/* A tensor on the test's device with the input's values in the layout; a new reference (NULL if absent). */
 trek_tensor *suite_tensor(const op_input *in, trek_dtype dtype, op_layout layout, uint64_t seed);
-/* Reads any tensor by its strides. */
+/* Reads or writes any tensor by its strides, on any device: whole spans are copied, no kernel is used. */
 void array_read(op_array *a, const trek_tensor *t);
 void array_write(const op_array *a, trek_tensor *t);
 trek_dtype input_dtype(const op_input *in, trek_dtype dtype);

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "tests/ops/suite.h"
+#include "tests/support/support.h"
 
 static void (*present_check)(const op_row *row, op_report *r);
 
@@ -19,6 +20,9 @@ static void run_row(void **state)
     memset(&report, 0, sizeof report);
     trek_error_clear();
     present_check(*state, &report);
+    trek_error_clear();
+    if (trek_device_sync(test_device()) != TREK_OK && !report_bad(&report))
+        report_fail(&report, "the device reports what no call did: %s: %s", trek_status_name(trek_status_get()), trek_error());
     trek_error_clear();
     if (report_bad(&report))
         fail_msg("%s", report.text);

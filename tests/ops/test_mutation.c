@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "tests/ops/suite.h"
+#include "tests/support/support.h"
 
 /* --- wrong results --------------------------------------------------------------- */
 
@@ -70,7 +71,7 @@ static trek_status spoiled_rule(trek_backward_call *b)
             b->grads[k] = trek_add_scalar(trek_mul_scalar(b->grads[k], 1.01), 1e-3);
         } else { /* no gradient: a small one is wrong, too */
             trek_shape shape = trek_rule_shape(b, k);
-            b->grads[k] = trek_var_from(trek_tensor_full(0.01, shape, TREK_F64, trek_cpu(0)));
+            b->grads[k] = trek_var_from(trek_tensor_full(0.01, shape, TREK_F64, test_device()));
         }
     }
     return status;
@@ -107,8 +108,9 @@ static void mutate_forward(const op_row *row, op_report *r)
         check_forward(row, true, &seen);
         overwrite(&op->infer, &sound_infer, sizeof wrong);
     } else {
+        trek_device_type type = test_device().type;
         trek_backend *table = malloc(sizeof *table);
-        sound = trek_backend_get(TREK_CPU);
+        sound = trek_backend_get(type);
         if (!sound || !table) {
             report_fail(r, "no table");
             free(table);
@@ -118,11 +120,11 @@ static void mutate_forward(const op_row *row, op_report *r)
         for (int dtype = 0; dtype < TREK_DTYPE_COUNT; dtype++)
             if (table->kernels[row->id][dtype])
                 table->kernels[row->id][dtype] = spoiled_kernel;
-        trek_backends[TREK_CPU] = table;
+        trek_backends[type] = table;
         check_forward(row, true, &seen);
         if (!report_bad(&seen) && (op->flags & TREK_OP_RANDOM))
             check_random(row, &seen);
-        trek_backends[TREK_CPU] = sound;
+        trek_backends[type] = sound;
         free(table);
     }
     survives(row, r, &seen, "result");

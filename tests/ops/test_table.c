@@ -2,22 +2,31 @@
 /* The table is complete: every row has its kernels, a shape rule, and a
  * backward rule exactly where ops.def names one. */
 #include "tests/ops/suite.h"
+#include "tests/support/support.h"
 
-static void complete(const op_row *row, op_report *r)
+static void has_kernels(const trek_op *op, trek_device_type type, op_report *r)
 {
-    const trek_op *op = &trek_ops[row->id];
-    const trek_backend *cpu = trek_backend_get(TREK_CPU);
-    if (!cpu) {
-        report_fail(r, "no CPU backend: %s", trek_error());
+    const trek_backend *backend = trek_backend_get(type);
+    if (!backend) {
+        report_fail(r, "no backend: %s", trek_error());
         return;
     }
     for (int dtype = 0; dtype < TREK_DTYPE_COUNT; dtype++) {
         bool wanted = (op->dtypes >> dtype & 1) && !(op->flags & TREK_OP_VIEW);
-        if (wanted && !cpu->kernels[row->id][dtype])
-            report_fail(r, "no CPU kernel of %s for %s", op->name, trek_dtype_name((trek_dtype)dtype));
-        if (!wanted && cpu->kernels[row->id][dtype])
-            report_fail(r, "%s has a kernel for %s, which its row does not", op->name, trek_dtype_name((trek_dtype)dtype));
+        if (wanted && !backend->kernels[op->id][dtype])
+            report_fail(r, "no kernel of %s for %s in %s", op->name, trek_dtype_name((trek_dtype)dtype), backend->name);
+        if (!wanted && backend->kernels[op->id][dtype])
+            report_fail(r, "%s: %s has a kernel for %s, which its row does not", op->name, backend->name,
+                        trek_dtype_name((trek_dtype)dtype));
     }
+}
+
+static void complete(const op_row *row, op_report *r)
+{
+    const trek_op *op = &trek_ops[row->id];
+    has_kernels(op, TREK_CPU, r);
+    if (!test_on_cpu())
+        has_kernels(op, test_device().type, r);
     if (!op->infer)
         report_fail(r, "%s has no shape rule", op->name);
     if (op->id != row->id || op->dtypes == 0)

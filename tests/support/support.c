@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 float test_number(uint32_t stream, uint32_t k)
@@ -16,13 +17,82 @@ float test_number(uint32_t stream, uint32_t k)
     return (float)((int32_t)(x >> 7) - (1 << 24)) * 0x1p-24f;
 }
 
+/* --- devices ------------------------------------------------------------------ */
+
+trek_device test_device(void)
+{
+    const char *text = getenv("TREK_TEST_DEVICE");
+    trek_device device = trek_cpu(0);
+    if (text && *text && trek_device_parse(text, &device) != TREK_OK) {
+        fprintf(stderr, "TREK_TEST_DEVICE: %s\n", trek_error());
+        exit(99);
+    }
+    return device;
+}
+
+trek_device test_device_of_rank(int rank)
+{
+    return test_on_cpu() ? trek_cpu(rank) : test_device();
+}
+
+bool test_on_cpu(void)
+{
+    return test_device().type == TREK_CPU;
+}
+
+trek_device test_device_other(void)
+{
+    return test_on_cpu() ? trek_cpu(test_device().index + 1) : trek_cpu(0);
+}
+
+trek_status test_settle(trek_status status)
+{
+    return status == TREK_OK && !test_on_cpu() ? trek_device_sync(test_device()) : status;
+}
+
+/* --- tensors -------------------------------------------------------------------- */
+
 trek_tensor *test_tensor(uint32_t stream, trek_shape shape, double scale)
 {
-    trek_tensor *t = trek_tensor_empty(shape, TREK_F32, trek_cpu(0));
-    float *data = t ? trek_tensor_data(t) : NULL;
-    for (int64_t i = 0; t && i < trek_tensor_numel(t); i++)
+    int64_t count = trek_shape_numel(shape);
+    float *data = malloc(sizeof *data * (size_t)count + 1);
+    for (int64_t i = 0; data && i < count; i++)
         data[i] = (float)scale * test_number(stream, (uint32_t)i);
+    trek_tensor *t = data ? trek_tensor_from_data(data, shape, TREK_F32, test_device()) : NULL;
+    free(data);
     return t;
+}
+
+trek_tensor *test_values(const double *values, trek_shape shape, trek_dtype dtype)
+{
+    trek_tensor *wide = trek_tensor_from_data(values, shape, TREK_F64, trek_cpu(0)), *cast = trek_tensor_cast(wide, dtype);
+    trek_tensor *there = trek_tensor_to(cast, test_device());
+    trek_tensor_release(wide);
+    trek_tensor_release(cast);
+    return there;
+}
+
+double *test_read(const trek_tensor *tensor)
+{
+    size_t bytes = tensor ? sizeof(double) * (size_t)trek_tensor_numel(tensor) : 0;
+    double *values = tensor ? malloc(bytes + 1) : NULL;
+    if (values && trek_tensor_to_host(tensor, TREK_F64, values, bytes) == TREK_OK)
+        return values;
+    free(values);
+    return NULL;
+}
+
+bool test_same_bits(const trek_tensor *a, const trek_tensor *b)
+{
+    trek_dtype dtype = trek_tensor_dtype(a);
+    if (dtype != trek_tensor_dtype(b) || !trek_shape_equal(trek_tensor_shape(a), trek_tensor_shape(b)))
+        return false;
+    size_t bytes = trek_dtype_size(dtype) * (size_t)trek_tensor_numel(a);
+    char *both = malloc(2 * bytes + 1);
+    bool same = both && trek_tensor_to_host(a, dtype, both, bytes) == TREK_OK &&
+                trek_tensor_to_host(b, dtype, both + bytes, bytes) == TREK_OK && memcmp(both, both + bytes, bytes) == 0;
+    free(both);
+    return same;
 }
 
 test_allocator test_memory;

@@ -10,10 +10,27 @@
 #include "autograd/var.h"
 #include "tensor/memory.h"
 
+/* Where tests run: TREK_TEST_DEVICE, e.g. "cuda:0"; by default cpu:0. Ends the program where the text is no device. */
+trek_device test_device(void);
+/* Device of the same type for each rank: the one of test_device for all of them on GPUs, cpu:rank else. */
+trek_device test_device_of_rank(int rank);
+bool test_on_cpu(void); /* the host may read the device's memory, and errors in the data are reported at once */
+/* Another device than test_device, to which calls on it do not fit. */
+trek_device test_device_other(void);
+/* What the call that lies behind has come to: its status, or on a GPU, where mistakes in the data show at the
+ * device's next synchronisation, the status of that one. */
+trek_status test_settle(trek_status status);
+
 /* Number k of a stream: an integer hash, the same in tests/vectors/make.py. In [-1, 1), a multiple of 2^-24. */
 float test_number(uint32_t stream, uint32_t k);
-/* A tensor (f32) of scale * test_number(stream, 0..). A new reference. */
+/* A tensor (f32, on test_device) of scale * test_number(stream, 0..). A new reference. */
 trek_tensor *test_tensor(uint32_t stream, trek_shape shape, double scale);
+/* Values of that dtype, given as doubles, on test_device. A new reference. */
+trek_tensor *test_values(const double *values, trek_shape shape, trek_dtype dtype);
+/* All elements as doubles, row-major, in memory to be freed by free(); NULL and an error. */
+double *test_read(const trek_tensor *tensor);
+/* Whether two tensors of one dtype and shape have the same bits. */
+bool test_same_bits(const trek_tensor *a, const trek_tensor *b);
 
 /* An allocator over malloc that counts, and fails where it is told to. */
 typedef struct test_allocator {

@@ -8,7 +8,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(__GNUC__)
+#if defined(TREK_PLUGIN) /* its functions of the same names are its own */
+#define TREK_API
+#define TREK_PRINTF(text, first) __attribute__((format(printf, text, first)))
+#elif defined(__GNUC__)
 #define TREK_API __attribute__((visibility("default")))
 #define TREK_PRINTF(text, first) __attribute__((format(printf, text, first)))
 #else

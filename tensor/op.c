@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "tensor/backend.h"
+#include "tensor/place.h"
 
 #define TREK_OP(name, signature, infer, ...) trek_status trek_infer_##infer(trek_op_call *call);
 #include "tensor/ops.def"
@@ -152,6 +153,8 @@ static inline trek_status dispatch(trek_op_call *call)
     trek_dtype dtype = (trek_dtype)(op->key >= 0 ? call->inputs[op->key] : call->outputs[0])->dtype;
     if (!(op->dtypes >> dtype & 1))
         return trek_op_fail(call, TREK_ERR_DTYPE, "dtype %s is not supported", trek_dtype_name(dtype));
+    if (call->n_inputs > 0 && call->inputs[0]->device.type != TREK_CPU)
+        trek_place_here.op = op->name;
     if (!infer_alike(call)) {
         trek_status status = op->infer(call);
         if (status != TREK_OK || (op->flags & TREK_OP_VIEW))

@@ -17,6 +17,7 @@ typedef struct trek_place {
     int64_t global_rows;       /* samples of all ranks; -1: not split */
     uint64_t rng_step;         /* step of the RNG: set by step() */
     uint64_t rng_draw;         /* random ops so far in this step */
+    const char *op;            /* the op that runs on a device now: whom memory is asked for */
     struct trek_pool *pool;    /* threads of this rank; NULL: the process's default pool */
     const struct trek_place_collectives *collectives; /* NULL with one rank */
 } trek_place;
@@ -28,6 +29,8 @@ typedef struct trek_place_collectives {
     void *arg;
 } trek_place_collectives;
 
+#ifndef __cplusplus
 extern _Thread_local trek_place trek_place_here;
+#endif
 
 #endif

@@ -65,8 +65,8 @@ static bool set_sizes(trek_tensor *t, int ndim, const int64_t *sizes, size_t ite
 
 trek_tensor *trek_tensor_make(int ndim, const int64_t *sizes, trek_dtype dtype, trek_device device)
 {
-    const trek_backend *backend = trek_backends[device.type];
-    if (!backend && !(backend = trek_backend_get(device.type)))
+    const trek_backend *backend = device.type == TREK_CPU ? trek_backends[TREK_CPU] : trek_backend_get(device.type);
+    if (!backend)
         return NULL;
     trek_storage *s = storage_new(device);
     if (!s)

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Copies between host and devices, and pinned host memory, cached by size.
+ *
+ * From pageable memory: through a pinned staging block, so that the call returns
+ * when the bytes are copied away, without waiting for the device. To pageable
+ * memory: waits for this stream only. */
+#include <pthread.h>
+#include <string.h>
+
+#include "tensor/cuda/cuda.h"
+
+enum { STAGE_MAX = 8 << 20, PINNED_CLASSES = 24, SMALLEST = 512 };
+
+/* In front of each pinned block, in its first 64 bytes. */
+typedef struct pinned {
+    struct pinned *next;
+    int size_class;      /* -1: not cached */
+    cudaEvent_t ready;   /* staging: the copy from it has ended */
+    int device;
+} pinned;
+
+enum { HEAD = 64 };
+_Static_assert(sizeof(pinned) <= HEAD, "the head of a pinned block");
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pinned *free_blocks[PINNED_CLASSES];
+static pinned *staging; /* given to copies that may still be under way */
+
+static int class_of(size_t bytes)
+{
+    int k = 0;
+    while (k < PINNED_CLASSES && ((size_t)SMALLEST << k) < bytes)
+        k++;
+    return k < PINNED_CLASSES ? k : -1;
+}
+
+static pinned *new_pinned(size_t bytes, int size_class)
+{
+    void *memory = NULL;
+    size_t size = (size_class >= 0 ? (size_t)SMALLEST << size_class : bytes) + HEAD;
+    if (trek_cuda_check(cudaHostAlloc(&memory, size, cudaHostAllocPortable), "cudaHostAlloc") != TREK_OK)
+        return NULL;
+    pinned *p = memory;
+    *p = (pinned){ .size_class = size_class };
+    return p;
+}
+
+/* Staging blocks whose copies have ended go back into the cache. Under the lock. */
+static void collect_staging(void)
+{
+    for (pinned **at = &staging; *at;) {
+        pinned *p = *at;
+        if (cudaEventQuery(p->ready) == cudaErrorNotReady) {
+            cudaGetLastError();
+            at = &p->next;
+            continue;
+        }
+        *at = p->next;
+        p->next = free_blocks[p->size_class];
+        free_blocks[p->size_class] = p;
+    }
+}
+
+static pinned *take_pinned(size_t bytes)
+{
+    int size_class = class_of(bytes);
+    pinned *p = NULL;
+    if (size_class >= 0) {
+        pthread_mutex_lock(&lock);
+        if (staging)
+            collect_staging();
+        if ((p = free_blocks[size_class]))
+            free_blocks[size_class] = p->next;
+        pthread_mutex_unlock(&lock);
+    }
+    return p ? p : new_pinned(bytes, size_class);
+}
+
+static void give_pinned(pinned *p)
+{
+    if (p->size_class < 0) {
+        cudaFreeHost(p);
+        return;
+    }
+    pthread_mutex_lock(&lock);
+    p->next = free_blocks[p->size_class];
+    free_blocks[p->size_class] = p;
+    pthread_mutex_unlock(&lock);
+}
+
+trek_status trek_cuda_pinned_allocate(size_t bytes, void **data)
+{
+    pinned *p = take_pinned(bytes);
+    *data = p ? (char *)p + HEAD : NULL;
+    return p ? TREK_OK : trek_status_get();
+}
+
+void trek_cuda_pinned_release(void *data)
+{
+    if (data)
+        give_pinned((pinned *)(void *)((char *)data - HEAD));
+}
+
+/* --- copies ------------------------------------------------------------------------------ */
+
+/* The event of a staging block belongs to one device: made anew where that changes. */
+static trek_status mark_staged(pinned *p, int device, cudaStream_t stream)
+{
+    if (p->ready && p->device != device) {
+        cudaEventDestroy(p->ready);
+        p->ready = NULL;
+    }
+    trek_status status = TREK_OK;
+    if (!p->ready)
+        status = trek_cuda_check(cudaEventCreateWithFlags(&p->ready, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    p->device = device;
+    if (status == TREK_OK)
+        status = trek_cuda_check(cudaEventRecord(p->ready, stream), "cudaEventRecord");
+    return status;
+}
+
+static trek_status stage(void *to, const void *from, size_t bytes, trek_cuda_queue *queue, cudaStream_t stream)
+{
+    pinned *p = take_pinned(bytes);
+    if (!p)
+        return trek_status_get();
+    memcpy((char *)p + HEAD, from, bytes);
+    trek_status status = trek_cuda_check(cudaMemcpyAsync(to, (char *)p + HEAD, bytes, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
+    if (status == TREK_OK)
+        status = mark_staged(p, queue->device->index, stream);
+    if (status != TREK_OK) {
+        cudaStreamSynchronize(stream);
+        give_pinned(p);
+        return status;
+    }
+    pthread_mutex_lock(&lock);
+    p->next = staging;
+    staging = p;
+    pthread_mutex_unlock(&lock);
+    return TREK_OK;
+}
+
+static trek_status to_gpu(void *to, const void *from, size_t bytes, trek_cuda_queue *queue, cudaStream_t stream)
+{
+    if (queue->capture)
+        return trek_fail(TREK_ERR_STATE, "host memory cannot be copied to a device while its work is being captured: a replay would "
+                                         "copy the same values; copy into a tensor made before");
+    if (bytes <= STAGE_MAX)
+        return stage(to, from, bytes, queue, stream);
+    trek_status status = trek_cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
+    if (status == TREK_OK) /* the caller may change the bytes once this returns */
+        status = trek_cuda_check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+    return status;
+}
+
+static trek_status to_host(void *to, const void *from, size_t bytes, trek_cuda_queue *queue, cudaStream_t stream)
+{
+    if (queue->capture)
+        return trek_fail(TREK_ERR_STATE, "a value cannot be read on the host while the device's work is being captured");
+    trek_status status = trek_cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync");
+    if (status == TREK_OK)
+        status = trek_cuda_check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+    return status == TREK_OK ? trek_cuda_take_fault(queue->device) : status;
+}
+
+/* The source's queue of this thread may still be writing: the copy waits for it, and it for the copy. */
+static trek_status between(void *to, int to_index, const void *from, int from_index, size_t bytes, cudaStream_t on)
+{
+    trek_cuda_queue *source = trek_cuda_queue_here(from_index);
+    cudaEvent_t written = NULL, read = NULL;
+    trek_status status = source ? TREK_OK : trek_status_get();
+    if (status == TREK_OK)
+        status = trek_cuda_check(cudaEventCreateWithFlags(&written, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    if (status == TREK_OK)
+        status = trek_cuda_check(cudaEventRecord(written, source->stream), "cudaEventRecord");
+    if (status == TREK_OK && !trek_cuda_queue_here(to_index))
+        status = trek_status_get();
+    if (status == TREK_OK)
+        status = trek_cuda_check(cudaStreamWaitEvent(on, written, 0), "cudaStreamWaitEvent");
+    if (status == TREK_OK)
+        status = trek_cuda_check(cudaMemcpyPeerAsync(to, to_index, from, from_index, bytes, on), "cudaMemcpyPeerAsync");
+    if (status == TREK_OK)
+        status = trek_cuda_check(cudaEventCreateWithFlags(&read, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    if (status == TREK_OK)
+        status = trek_cuda_check(cudaEventRecord(read, on), "cudaEventRecord");
+    if (status == TREK_OK && trek_cuda_queue_here(from_index))
+        status = trek_cuda_check(cudaStreamWaitEvent(source->stream, read, 0), "cudaStreamWaitEvent");
+    if (written)
+        cudaEventDestroy(written);
+    if (read)
+        cudaEventDestroy(read);
+    return status;
+}
+
+trek_status trek_cuda_copy_bytes(void *to, trek_device to_device, const void *from, trek_device from_device, size_t bytes,
+                                 trek_stream *stream)
+{
+    if (bytes == 0)
+        return TREK_OK;
+    trek_cuda_queue *queue = trek_cuda_queue_here(to_device.type == TREK_CUDA ? to_device.index : from_device.index);
+    if (!queue)
+        return trek_status_get();
+    cudaStream_t on = trek_cuda_stream_of(queue, stream);
+    if (to_device.type == TREK_CPU)
+        return to_host(to, from, bytes, queue, on);
+    if (from_device.type == TREK_CPU)
+        return to_gpu(to, from, bytes, queue, on);
+    if (to_device.index == from_device.index)
+        return trek_cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, on), "cudaMemcpyAsync");
+    return between(to, to_device.index, from, from_device.index, bytes, on);
+}

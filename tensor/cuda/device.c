@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Devices: found once, probed with a tiny kernel, those that fail left out. Also
+ * CUDA's errors as statuses, and the faults that kernels find in their data. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tensor/cuda/cuda.h"
+#include "tensor/cuda/small.h"
+
+static trek_cuda_device devices[TREK_CUDA_MAX_DEVICES];
+static int n_devices, n_usable;
+bool trek_cuda_sync_each;
+
+trek_status trek_cuda_check(cudaError_t error, const char *what)
+{
+    if (error == cudaSuccess)
+        return TREK_OK;
+    cudaGetLastError(); /* one that is not sticky is thereby forgotten */
+    return trek_fail(error == cudaErrorMemoryAllocation ? TREK_ERR_MEMORY : TREK_ERR_CUDA, "%s: %s (%s)", what,
+                     cudaGetErrorString(error), cudaGetErrorName(error));
+}
+
+trek_status trek_cuda_launched(const trek_op_call *call, trek_cuda_queue *queue, cudaError_t error)
+{
+    if (error == cudaSuccess && trek_cuda_sync_each && !queue->capture) {
+        error = cudaStreamSynchronize(queue->stream);
+        if (error == cudaSuccess)
+            return trek_cuda_take_fault(queue->device);
+    }
+    if (error == cudaSuccess)
+        return TREK_OK;
+    cudaGetLastError();
+    return trek_op_fail(call, TREK_ERR_CUDA, "%s (%s)", cudaGetErrorString(error), cudaGetErrorName(error));
+}
+
+/* --- finding ---------------------------------------------------------------------- */
+
+static bool note_problem(trek_cuda_device *d, cudaError_t error, const char *what)
+{
+    if (error == cudaSuccess)
+        return false;
+    cudaGetLastError();
+    if (error == cudaErrorNoKernelImageForDevice)
+        snprintf(d->why, sizeof d->why, "compute capability %d.%d, and this library has code for %s", d->info.major, d->info.minor,
+                 trek_cuda_architectures());
+    else
+        snprintf(d->why, sizeof d->why, "%s: %s", what, cudaGetErrorString(error));
+    return true;
+}
+
+static bool read_properties(trek_cuda_device *d)
+{
+    struct cudaDeviceProp p;
+    if (note_problem(d, cudaGetDeviceProperties(&p, d->index), "its properties"))
+        return false;
+    snprintf(d->info.name, sizeof d->info.name, "%.127s", p.name);
+    d->info.major = p.major;
+    d->info.minor = p.minor;
+    d->info.multiprocessors = p.multiProcessorCount;
+    d->info.memory = (int64_t)p.totalGlobalMem;
+    d->max_shared = (int)p.sharedMemPerBlockOptin;
+    d->max_threads = p.maxThreadsPerMultiProcessor;
+    d->l2 = (size_t)p.l2CacheSize;
+    return true;
+}
+
+/* Writes a number through a kernel into the fault record and looks whether it arrives. */
+static bool probe(trek_cuda_device *d)
+{
+    void *host = NULL, *device = NULL;
+    if (note_problem(d, cudaSetDevice(d->index), "it cannot be opened") ||
+        note_problem(d, cudaHostAlloc(&host, sizeof *d->faults, cudaHostAllocMapped | cudaHostAllocPortable), "pinned memory") ||
+        note_problem(d, cudaHostGetDevicePointer(&device, host, 0), "mapped memory"))
+        return false;
+    memset(host, 0, sizeof *d->faults);
+    d->faults = host;
+    d->faults_device = device;
+    cudaStream_t stream = NULL;
+    if (note_problem(d, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream"))
+        return false;
+    bool failed = note_problem(d, trek_cuda_probe(&d->faults_device->value, 4711, stream), "a kernel") ||
+                  note_problem(d, cudaStreamSynchronize(stream), "a kernel");
+    cudaStreamDestroy(stream);
+    if (failed)
+        return false;
+    if (d->faults->value != 4711) {
+        snprintf(d->why, sizeof d->why, "a kernel's result did not arrive");
+        return false;
+    }
+    d->faults->value = 0;
+    return true;
+}
+
+trek_status trek_cuda_open_devices(char *why, size_t size)
+{
+    int count = 0;
+    const char *each = getenv("TREK_CUDA_SYNC");
+    trek_cuda_sync_each = each && strcmp(each, "1") == 0;
+    cudaError_t error = cudaGetDeviceCount(&count);
+    if (error != cudaSuccess || count == 0) {
+        cudaGetLastError();
+        snprintf(why, size, "%s", error == cudaSuccess ? "the driver lists none" : cudaGetErrorString(error));
+        return TREK_ERR_DEVICE;
+    }
+    n_devices = count < TREK_CUDA_MAX_DEVICES ? count : TREK_CUDA_MAX_DEVICES;
+    int before = 0;
+    cudaGetDevice(&before);
+    for (int k = 0; k < n_devices; k++) {
+        trek_cuda_device *d = &devices[k];
+        d->index = k;
+        d->usable = read_properties(d) && probe(d);
+        n_usable += d->usable;
+        if (!d->usable)
+            trek_log_message(TREK_LOG_WARNING, "cuda:%d (%s) is left out: %s", k, d->info.name[0] ? d->info.name : "?", d->why);
+    }
+    cudaSetDevice(before);
+    if (n_usable > 0)
+        return TREK_OK;
+    snprintf(why, size, "cuda:0: %s", devices[0].why);
+    return TREK_ERR_DEVICE;
+}
+
+/* Usable devices are the first ones: a list with holes would need other numbers than CUDA's. */
+int trek_cuda_device_count(void)
+{
+    int n = 0;
+    while (n < n_devices && devices[n].usable)
+        n++;
+    return n;
+}
+
+bool trek_cuda_usable(int index, char *why, size_t size)
+{
+    if (index >= 0 && index < n_devices && devices[index].usable)
+        return true;
+    if (index < 0 || index >= n_devices)
+        snprintf(why, size, "cuda:%d is no device: there are %d", index, n_devices);
+    else
+        snprintf(why, size, "cuda:%d cannot be used: %s", index, devices[index].why);
+    return false;
+}
+
+trek_cuda_device *trek_cuda_device_at(int index)
+{
+    if (index >= 0 && index < n_devices && devices[index].usable)
+        return &devices[index];
+    char why[256];
+    trek_cuda_usable(index, why, sizeof why);
+    trek_fail(TREK_ERR_DEVICE, "%s", why);
+    return NULL;
+}
+
+trek_status trek_cuda_info(int index, trek_device_info *info)
+{
+    trek_cuda_device *d = trek_cuda_device_at(index);
+    if (!d)
+        return TREK_ERR_DEVICE;
+    *info = d->info;
+    size_t unused = 0, total = 0;
+    if (!trek_cuda_queue_here(index))
+        return trek_status_get();
+    trek_status status = trek_cuda_check(cudaMemGetInfo(&unused, &total), "cudaMemGetInfo");
+    info->memory_free = (int64_t)unused;
+    return status;
+}
+
+/* --- faults --------------------------------------------------------------------------- */
+
+trek_status trek_cuda_take_fault(trek_cuda_device *d)
+{
+    trek_cuda_fault_record *r = d->faults;
+    if (!__atomic_load_n(&r->written, __ATOMIC_ACQUIRE))
+        return TREK_OK;
+    const char *op = r->op >= 0 && r->op < TREK_OP_COUNT ? trek_cuda_host->ops[r->op].name : "?";
+    trek_status status = TREK_ERR_ARGUMENT;
+    if (r->fault == TREK_CUDA_FAULT_DIVISION)
+        trek_fail(status, "%s: division of integers by zero", op);
+    else if (r->fault == TREK_CUDA_FAULT_PLANE)
+        trek_fail(status, "%s: an index lies outside the plane: %lld of %lld", op, r->value, r->limit);
+    else
+        trek_fail(status, "%s: %s %lld at %s %lld is outside [0, %lld)", op, r->fault == TREK_CUDA_FAULT_LABEL ? "label" : "index",
+                  r->value, r->fault == TREK_CUDA_FAULT_LABEL ? "row" : "place", r->place, r->limit);
+    __atomic_store_n(&r->written, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&r->taken, 0, __ATOMIC_RELEASE);
+    return status;
+}

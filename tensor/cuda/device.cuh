@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What every file of kernels starts from: launches, shared memory, element
+ * types, faults. The same text compiles with nvcc, and as plain C++ through the
+ * shim of the tests (TREK_CUDA_SHIM), where a grid is loops and a block fibers. */
+#ifndef TREK_TENSOR_CUDA_DEVICE_CUH
+#define TREK_TENSOR_CUDA_DEVICE_CUH
+
+#include <cuda_runtime.h>
+#ifndef TREK_CUDA_SHIM
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#endif
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "tensor/cuda/cuda.h"
+
+/* --- launches --------------------------------------------------------------------- */
+
+/* barriers: whether threads of a block wait for each other or exchange values (the
+ * shim runs blocks without that as a loop). */
+struct trek_grid {
+    dim3 grid, block;
+    size_t shared; /* bytes of dynamic shared memory */
+    bool barriers;
+};
+
+/* Threads that have nothing to do with each other: enough blocks of 256 for n of them, at most `most` blocks. */
+inline trek_grid trek_loop(int64_t n, int64_t most = 0x7fffffff)
+{
+    int64_t blocks = (n + 255) / 256, threads = n >= 256 ? 256 : n > 32 ? (n + 31) / 32 * 32 : 32;
+    return { dim3((unsigned)(blocks < 1 ? 1 : blocks > most ? most : blocks)), dim3((unsigned)threads), 0, false };
+}
+
+/* Blocks whose threads work together. */
+inline trek_grid trek_blocks(dim3 grid, dim3 block, size_t shared = 0) { return { grid, block, shared, true }; }
+
+#ifdef TREK_CUDA_SHIM
+#define TREK_SHARED(type, name, count) static thread_local type name[count]
+inline void *trek_dynamic_shared() { return trek_shim_dynamic_shared(); }
+
+template <typename... P, typename... A>
+inline cudaError_t trek_cuda_enqueue(const char *name, trek_grid g, cudaStream_t stream, void (*kernel)(P...), A... arguments)
+{
+    return trek_shim_launch(name, g.barriers, g.grid, g.block, g.shared, stream, [=] { kernel(static_cast<P>(arguments)...); });
+}
+#else
+#define TREK_SHARED(type, name, count) __shared__ type name[count]
+__device__ __forceinline__ void *trek_dynamic_shared()
+{
+    extern __shared__ __align__(128) unsigned char trek_shared_bytes[];
+    return trek_shared_bytes;
+}
+
+template <typename... P, typename... A>
+inline cudaError_t trek_cuda_enqueue(const char *, trek_grid g, cudaStream_t stream, void (*kernel)(P...), A... arguments)
+{
+    if (g.shared > 48 * 1024) {
+        cudaError_t error = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)g.shared);
+        if (error != cudaSuccess)
+            return error;
+    }
+    kernel<<<g.grid, g.block, g.shared, stream>>>(static_cast<P>(arguments)...);
+    return cudaPeekAtLastError();
+}
+#endif
+
+/* Gives a kernel of an op to the queue: the error, if any, names the op. */
+template <typename... P, typename... A>
+inline trek_status trek_launch(const trek_op_call *call, trek_cuda_queue *queue, trek_grid g, void (*kernel)(P...), A... arguments)
+{
+    cudaError_t error = trek_cuda_enqueue(call->op->name, g, queue->stream, kernel, arguments...);
+    if (error == cudaSuccess && !trek_cuda_sync_each)
+        return TREK_OK;
+    return trek_cuda_launched(call, queue, error);
+}
+
+/* The calling thread's queue on the device of a call. NULL: an error is set. */
+inline trek_cuda_queue *trek_queue_of(const trek_op_call *call) { return trek_cuda_queue_here(call->outputs[0]->device.index); }
+
+/* --- element types -------------------------------------------------------------------- */
+
+/* 16-bit formats as bits. They are computed with in f32 and rounded when stored, as on the CPU. */
+struct trek_bf16 {
+    uint16_t bits;
+};
+struct trek_f16 {
+    uint16_t bits;
+};
+
+template <trek_dtype D> struct trek_element;
+template <> struct trek_element<TREK_F32> { typedef float type; };
+template <> struct trek_element<TREK_F64> { typedef double type; };
+template <> struct trek_element<TREK_BF16> { typedef trek_bf16 type; };
+template <> struct trek_element<TREK_F16> { typedef trek_f16 type; };
+template <> struct trek_element<TREK_I64> { typedef int64_t type; };
+template <> struct trek_element<TREK_I32> { typedef int32_t type; };
+template <> struct trek_element<TREK_U8> { typedef uint8_t type; };
+template <> struct trek_element<TREK_BOOL> { typedef bool type; };
+
+/* What values of T are computed in. */
+template <typename T> struct trek_wide { typedef T type; };
+template <> struct trek_wide<trek_bf16> { typedef float type; };
+template <> struct trek_wide<trek_f16> { typedef float type; };
+
+/* To the number, and back: rounded to the nearest, ties to even; NaN stays NaN. */
+template <typename T> __device__ __host__ __forceinline__ T trek_get(T x) { return x; }
+template <typename T> __device__ __host__ __forceinline__ T trek_put(T x) { return x; }
+__device__ __host__ __forceinline__ float trek_f32_of_bits(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+__device__ __host__ __forceinline__ uint32_t trek_bits_of_f32(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+__device__ __host__ __forceinline__ float trek_get(trek_bf16 x) { return trek_f32_of_bits((uint32_t)x.bits << 16); }
+__device__ __host__ __forceinline__ float trek_get(trek_f16 x)
+{
+#ifdef __CUDA_ARCH__
+    return __half2float(__ushort_as_half(x.bits));
+#else
+    uint32_t sign = (uint32_t)(x.bits & 0x8000u) << 16, magnitude = (uint32_t)(x.bits & 0x7fffu) << 13;
+    uint32_t finite = trek_bits_of_f32(trek_f32_of_bits(magnitude) * 0x1p112f);
+    return trek_f32_of_bits(sign | (magnitude >= 0x0f800000u ? magnitude | 0x7f800000u : finite));
+#endif
+}
+__device__ __host__ __forceinline__ trek_bf16 trek_to_bf16(float x)
+{
+#ifdef __CUDA_ARCH__
+    return trek_bf16{ __bfloat16_as_ushort(__float2bfloat16_rn(x)) };
+#else
+    uint32_t bits = trek_bits_of_f32(x), rounded = (bits + 0x7fffu + ((bits >> 16) & 1)) >> 16;
+    return trek_bf16{ (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? (bits >> 16) | 0x40u : rounded) };
+#endif
+}
+__device__ __host__ __forceinline__ trek_f16 trek_to_f16(float x)
+{
+#ifdef __CUDA_ARCH__
+    return trek_f16{ __half_as_ushort(__float2half_rn(x)) };
+#else
+    uint32_t bits = trek_bits_of_f32(x), sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
+    uint32_t normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1)) >> 13;
+    uint32_t denormal = trek_bits_of_f32(trek_f32_of_bits(magnitude) + 0.5f) - 0x3f000000u;
+    uint32_t result = magnitude < 0x38800000u ? denormal : normal;
+    result = magnitude >= 0x477ff000u ? 0x7c00u : result;
+    result = magnitude > 0x7f800000u ? 0x7e00u | ((magnitude >> 13) & 0x3ffu) : result;
+    return trek_f16{ (uint16_t)(sign | result) };
+#endif
+}
+
+/* The element of type T that holds a computed value; conversion between kinds is the caller's. */
+template <typename T> struct trek_store {
+    template <typename W> __device__ __host__ __forceinline__ static T of(W x) { return (T)x; }
+};
+template <> struct trek_store<trek_bf16> {
+    template <typename W> __device__ __host__ __forceinline__ static trek_bf16 of(W x) { return trek_to_bf16((float)x); }
+};
+template <> struct trek_store<trek_f16> {
+    template <typename W> __device__ __host__ __forceinline__ static trek_f16 of(W x) { return trek_to_f16((float)x); }
+};
+
+/* n elements that are loaded and stored at once: at most 16 bytes, aligned to their size. */
+template <typename T, int n> struct alignas(sizeof(T) * n) trek_vector {
+    T x[n];
+};
+
+/* --- faults in the data ------------------------------------------------------------------ */
+
+/* Notes the first fault since the last synchronisation; the kernel goes on (with a value that does no harm). */
+__device__ __forceinline__ void trek_note_fault(trek_cuda_fault_record *r, int op, int fault, long long value, long long place,
+                                                long long limit)
+{
+    if (atomicCAS_system(&r->taken, 0, 1) != 0)
+        return;
+    r->op = op;
+    r->fault = fault;
+    r->value = value;
+    r->place = place;
+    r->limit = limit;
+    __threadfence_system();
+    atomicExch_system(&r->written, 1);
+}
+
+/* --- random numbers ------------------------------------------------------------------------ */
+
+/* The step of a draw: a number, or in a capture what device memory says when the graph runs. */
+struct trek_cuda_step {
+    const unsigned long long *base; /* NULL: none */
+    unsigned long long value;       /* is added */
+    __device__ __forceinline__ uint32_t now() const { return (uint32_t)(base ? *base + value : value); }
+};
+
+inline trek_cuda_step trek_step_of(const trek_cuda_queue *queue, int64_t step)
+{
+    if (!queue->capture_step)
+        return { nullptr, (unsigned long long)step };
+    return { queue->capture_step, (unsigned long long)(uint32_t)((uint64_t)step - queue->capture_first_step) };
+}
+
+#endif

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The plug-in's one exported function: finds the devices and fills the table. */
+#include <stdio.h>
+
+#include "tensor/cuda/cuda.h"
+
+__attribute__((visibility("default"))) trek_status trek_backend_open(int abi, const trek_host *host, trek_backend *backend,
+                                                                         char *why, size_t size);
+
+static void fill_functions(trek_backend *b)
+{
+    b->abi = TREK_BACKEND_ABI;
+    b->name = "cuda";
+    b->type = TREK_CUDA;
+    b->device_count = trek_cuda_device_count;
+    b->usable = trek_cuda_usable;
+    b->info = trek_cuda_info;
+    b->allocate = trek_cuda_allocate;
+    b->release = trek_cuda_release;
+    b->record_use = trek_cuda_record_use;
+    b->release_cached = trek_cuda_release_cached;
+    b->reset_peak = trek_cuda_reset_peak;
+    b->pinned_allocate = trek_cuda_pinned_allocate;
+    b->pinned_release = trek_cuda_pinned_release;
+    b->stats = trek_cuda_stats;
+    b->copy_bytes = trek_cuda_copy_bytes;
+    b->stream_new = trek_cuda_stream_new;
+    b->stream_free = trek_cuda_stream_free;
+    b->event_new = trek_cuda_event_new;
+    b->event_free = trek_cuda_event_free;
+    b->event_record = trek_cuda_event_record;
+    b->stream_wait = trek_cuda_stream_wait;
+    b->event_elapsed_ms = trek_cuda_event_elapsed_ms;
+    b->event_sync = trek_cuda_event_sync;
+    b->sync = trek_cuda_sync;
+    b->deferred_error = trek_cuda_deferred_error;
+    b->capture_begin = trek_cuda_capture_begin;
+    b->capture_end = trek_cuda_capture_end;
+    b->capture_replay = trek_cuda_capture_replay;
+    b->capture_free = trek_cuda_capture_free;
+    b->capturing = trek_cuda_capturing;
+}
+
+trek_status trek_backend_open(int abi, const trek_host *host, trek_backend *backend, char *why, size_t size)
+{
+    if (abi != TREK_BACKEND_ABI || host->abi != TREK_BACKEND_ABI) {
+        snprintf(why, size, "libtrek-cuda is of another version of trek");
+        return TREK_ERR_DEVICE;
+    }
+    trek_cuda_host = host;
+    trek_status status = trek_cuda_open_devices(why, size);
+    if (status != TREK_OK)
+        return status;
+    fill_functions(backend);
+#define TREK_CUDA_REGISTER(file) trek_cuda_register_##file(backend);
+    TREK_CUDA_FILES(TREK_CUDA_REGISTER)
+#undef TREK_CUDA_REGISTER
+    return TREK_OK;
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the core and its plug-ins say to each other. A plug-in links nothing of
+ * trek, so that it works with the static and with the shared core: it exports
+ * one function, is given a table of host functions there, and fills a table of
+ * its own. Internal. */
+#ifndef TREK_TENSOR_PLUGIN_H
+#define TREK_TENSOR_PLUGIN_H
+
+#include "tensor/backend.h"
+#include "tensor/place.h"
+
+TREK_BEGIN
+
+typedef struct trek_host {
+    int abi;                      /* TREK_BACKEND_ABI */
+    const trek_op *ops;           /* TREK_OP_COUNT of them */
+    trek_status (*fail)(trek_status status, const char *message);
+    trek_status (*status_get)(void);
+    void (*error_clear)(void);
+    void (*log_message)(trek_log_level level, const char *message);
+    void *(*alloc)(size_t bytes); /* as trek_alloc: sets MEMORY on failure */
+    void (*free)(void *memory);
+    trek_place *(*place)(void);   /* of the calling thread */
+} trek_host;
+
+/* What a plug-in exports under this name. Fills *backend (zeroed before); OK, or a
+ * status with the reason in `why`: the core then goes on without it. */
+typedef trek_status (*trek_backend_open_fn)(int abi, const trek_host *host, trek_backend *backend, char *why, size_t size);
+#define TREK_BACKEND_OPEN "trek_backend_open"
+
+/* Looks for lib<name>.so in TREK_PLUGIN_PATH (folders, separated by colons), beside the
+ * library or program that holds the core, and where the system looks; NULL and why. */
+void *trek_plugin_open(const char *name, char *why, size_t size);
+extern const trek_host trek_host_table;
+
+TREK_END
+
+#endif

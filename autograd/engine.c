@@ -103,7 +103,8 @@ static trek_var *fit(const trek_edge *edge, trek_var *grad)
         if (added > 0)
             grad = trek_apply_reshape(grad, trek_shape_make(edge->ndim, edge->sizes));
     }
-    if (grad && grad->data->dtype != edge->dtype)
+    bool widens = edge->leaf && edge->leaf->leaf && edge->leaf->leaf->grad_in_arena; /* adding up there casts by itself */
+    if (grad && grad->data->dtype != edge->dtype && !(widens && !walking->inputs))
         grad = trek_apply_convert(grad, (trek_dtype)edge->dtype);
     return grad;
 }
@@ -598,7 +599,7 @@ trek_tensor *trek_rule_sink(trek_backward_call *b, int k, bool *overwrite)
         trek_tensor_release(made);
         leaf->has_grad = false;
     }
-    if (!leaf->grad || !leaf->grad->data->contiguous || (!leaf->grad_in_arena && leaf->has_grad && !is_alone(leaf->grad)))
+    if (!leaf->grad || !leaf->grad->data->contiguous || leaf->grad->data->dtype != b->grad->data->dtype || (!leaf->grad_in_arena && leaf->has_grad && !is_alone(leaf->grad)))
         return NULL;
     *overwrite = !leaf->has_grad;
     return leaf->grad->data;

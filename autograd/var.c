@@ -163,7 +163,8 @@ trek_status trek_var_set_grad(trek_var *var, trek_var *grad)
         return trek_fail(TREK_ERR_SHAPE, "var_set_grad: a gradient of %s for a variable of %s", trek_tensor_shape_text(grad->data, a),
                          trek_tensor_shape_text(var->data, b));
     }
-    if (grad->data->dtype != var->data->dtype)
+    bool wide = var->leaf && var->leaf->grad_in_arena && grad->data->dtype == var->leaf->grad->data->dtype;
+    if (grad->data->dtype != var->data->dtype && !wide)
         return trek_fail(TREK_ERR_DTYPE, "var_set_grad: a gradient of %s for a variable of %s",
                          trek_dtype_name((trek_dtype)grad->data->dtype), trek_dtype_name((trek_dtype)var->data->dtype));
     trek_leaf *leaf = trek_var_leaf(var);

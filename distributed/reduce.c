@@ -72,14 +72,14 @@ static void note_gradients(ranks_stepper *s)
 static char *grads_at(const ranks_stepper *s, int rank, int part, int64_t at)
 {
     const trek_arena_part *p = &s->replicas[rank].arena->parts[part];
-    return p->grads->data + (size_t)at * trek_dtype_size(p->dtype);
+    return p->grads->data + (size_t)at * trek_dtype_size(p->wide);
 }
 
 /* Sums elements [begin, end), where row tells which ranks have something, into rank 0's; zeroes the others'. */
 static void reduce_piece(ranks_stepper *s, int part, const bool *row, int64_t begin, int64_t end)
 {
     const trek_arena *arena = s->replicas[0].arena;
-    trek_dtype dtype = arena->parts[part].dtype;
+    trek_dtype dtype = arena->parts[part].wide;
     const void *from[TREK_MAX_RANKS];
     int n = 0;
     for (int r = 0; r < s->world; r++)
@@ -126,7 +126,7 @@ static void zero_leftovers(ranks_stepper *s, int rank, const trek_reduce_chunk *
         int64_t begin = segment->offset > chunk->begin ? segment->offset : chunk->begin;
         int64_t end = segment->offset + segment->count < chunk->end ? segment->offset + segment->count : chunk->end;
         if (s->any[k] && !segment->used && begin < end)
-            memset(grads_at(s, rank, chunk->part, begin), 0, (size_t)(end - begin) * trek_dtype_size(arena->parts[chunk->part].dtype));
+            memset(grads_at(s, rank, chunk->part, begin), 0, (size_t)(end - begin) * trek_dtype_size(arena->parts[chunk->part].wide));
     }
 }
 
@@ -148,7 +148,7 @@ static void work_chunks(void *arg, int64_t begin, int64_t end)
     double *sums = s->sums + (s->shared ? 0 : (size_t)w->rank * (size_t)s->n_chunks);
     for (int64_t k = w->first + begin; k < w->first + end; k++) {
         const trek_reduce_chunk *chunk = &s->chunks[k];
-        trek_dtype dtype = replica->arena->parts[chunk->part].dtype;
+        trek_dtype dtype = replica->arena->parts[chunk->part].wide;
         char *grads = grads_at(s, s->shared ? 0 : w->rank, chunk->part, chunk->begin);
         if (w->sum)
             reduce_chunk(s, chunk);
@@ -258,7 +258,7 @@ static trek_status reduce_buckets(ranks_stepper *s, int rank)
     int64_t room = s->bucket_bytes < 1 << 20 ? s->bucket_bytes : 1 << 20;
     for (int p = 0; p < arena->n_parts; p++) {
         const trek_arena_part *part = &arena->parts[p];
-        int64_t size = (int64_t)trek_dtype_size(part->dtype);
+        int64_t size = (int64_t)trek_dtype_size(part->wide);
         for (int64_t begin = 0; begin < part->count; room = s->bucket_bytes) {
             int64_t n = room / size / 64 * 64;
             n = n < 64 ? 64 : n;
@@ -266,7 +266,7 @@ static trek_status reduce_buckets(ranks_stepper *s, int rank)
             int64_t start = trek_trace_begin();
             char *data = grads_at(s, rank, p, begin);
             trek_status status = trek_comm_run(trek_ranks_comm(s->ranks, rank),
-                                               (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = part->dtype,
+                                               (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = part->wide,
                                                                  .count = n, .in = data, .out = data });
             trek_trace_end("bucket", start, n * size);
             if (status != TREK_OK)

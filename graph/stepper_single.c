@@ -18,7 +18,6 @@ typedef struct single {
     trek_schedule schedule;   /* kind NONE: none */
     double max_norm, max_value; /* <= 0: off */
     int64_t steps;
-    double grad_norm;
 } single;
 
 static void free_single(trek_stepper *stepper)
@@ -66,28 +65,6 @@ static trek_status reduce(trek_stepper *stepper)
     return trek_status_get();
 }
 
-/* Norm of all gradients, and what they are to be multiplied by. */
-static double clip_factor(single *s)
-{
-    s->grad_norm = NAN;
-    if (!(s->max_norm > 0))
-        return 1;
-    double sum;
-    bool finite;
-    trek_arena_sum_squares(s->arena, &sum, &finite);
-    s->grad_norm = sqrt(sum);
-    return finite ? trek_clip_factor(s->grad_norm, s->max_norm) : 1;
-}
-
-/* Clamps the gradients as they are before scaling. Contiguous parts: one call each. */
-static void clamp_grads(single *s, double scale)
-{
-    for (int p = 0; p < s->arena->n_parts; p++) {
-        trek_arena_part *part = &s->arena->parts[p];
-        s->arena->backend->clamp_abs(part->dtype, trek_tensor_data(part->grads), part->count, s->max_value / scale);
-    }
-}
-
 /* All that can fail comes before the optimizer's pass, which is the commit point. */
 static trek_status update(single *s)
 {
@@ -98,15 +75,8 @@ static trek_status update(single *s)
     }
     if (trek_graph_detach(s->base.graph) != TREK_OK)
         return trek_status_get();
-    double scale = clip_factor(s);
-    if (s->max_value > 0) {
-        trek_arena_mark_used(s->arena);
-        trek_status status = trek_optimizer_prepare(s->optimizer); /* what follows changes gradients */
-        if (status != TREK_OK)
-            return status;
-        clamp_grads(s, scale);
-    }
-    return trek_optimizer_step_scaled(s->optimizer, scale, true);
+    return trek_optimizer_step_with(s->optimizer, &(trek_step_opts){ .max_norm = s->max_norm, .max_value = s->max_value,
+                                                                     .zero_grad = true });
 }
 
 static trek_status step(trek_stepper *stepper)
@@ -232,7 +202,7 @@ static double lr(const trek_stepper *stepper)
 }
 
 static int64_t steps(const trek_stepper *stepper) { return ((const single *)stepper)->steps; }
-static double grad_norm(const trek_stepper *stepper) { return ((const single *)stepper)->grad_norm; }
+static double grad_norm(const trek_stepper *stepper) { return trek_optimizer_grad_norm(((const single *)stepper)->optimizer); }
 static trek_optimizer *optimizer_of(trek_stepper *stepper) { return ((single *)stepper)->optimizer; }
 
 static const trek_stepper_class single_class = {
@@ -249,7 +219,6 @@ trek_stepper *trek_stepper_single_new(trek_graph *graph)
     if (!s)
         return NULL;
     s->base = (trek_stepper){ &single_class, graph };
-    s->grad_norm = NAN;
     s->params = trek_module_params(&graph->base);
     s->n_leaves = s->params ? trek_params_count(s->params) : 0;
     s->leaves = trek_alloc((size_t)s->n_leaves * sizeof *s->leaves);

@@ -27,12 +27,8 @@ static trek_status check_param(const trek_params *params, int k, trek_device dev
     if (!trek_var_is_leaf(var))
         return trek_fail(TREK_ERR_ARGUMENT, "arena: parameter '%s' is the result of an op, not a leaf", name);
     trek_dtype dtype = trek_var_dtype(var);
-    if (dtype == TREK_BF16 || dtype == TREK_F16)
-        return trek_fail(TREK_ERR_UNSUPPORTED,
-                         "arena: parameter '%s' is %s; 16-bit parameters cannot be optimized yet (keep them in f32)", name,
-                         trek_dtype_name(dtype));
-    if (dtype != TREK_F32 && dtype != TREK_F64)
-        return trek_fail(TREK_ERR_DTYPE, "arena: parameter '%s' is %s, not f32 or f64", name, trek_dtype_name(dtype));
+    if (!trek_dtype_is_float(dtype))
+        return trek_fail(TREK_ERR_DTYPE, "arena: parameter '%s' is %s, not a floating dtype", name, trek_dtype_name(dtype));
     trek_device own = trek_var_device(var);
     if (!trek_device_equal(own, device)) {
         char a[16], b[16];
@@ -50,6 +46,7 @@ static int part_of(trek_arena *arena, trek_dtype dtype)
         if (arena->parts[p].dtype == dtype)
             return p;
     arena->parts[arena->n_parts].dtype = dtype;
+    arena->parts[arena->n_parts].wide = dtype == TREK_F64 ? TREK_F64 : TREK_F32;
     return arena->n_parts++;
 }
 
@@ -109,7 +106,7 @@ static trek_arena *arena_begin(const trek_params *params)
 
 static trek_tensor *make_slot(const trek_arena *arena, trek_tensor *whole, const trek_arena_segment *segment)
 {
-    trek_dtype dtype = arena->parts[segment->part].dtype;
+    trek_dtype dtype = (trek_dtype)whole->dtype;
     trek_tensor *slot = trek_tensor_make_part(whole, (size_t)segment->offset * trek_dtype_size(dtype),
                                               trek_var_shape(segment->param), dtype);
     if (slot) /* a replica keeps its device where the memory is another's */
@@ -150,6 +147,7 @@ static trek_status switch_over(trek_arena *arena, arena_move *moves)
     }
     for (int k = 0; k < arena->n_segments; k++)
         trek_tensor_rebind(arena->segments[k].param->data, moves[k].data);
+    trek_arena_note_masters(arena);
     return TREK_OK;
 }
 
@@ -166,6 +164,21 @@ static void undo(trek_arena *arena, arena_move *moves)
     }
 }
 
+/* Masters of parameters that are in their slots. */
+static trek_status fill_masters(trek_arena *arena, const arena_move *moves)
+{
+    trek_status status = TREK_OK;
+    for (int k = 0; k < arena->n_segments && status == TREK_OK; k++) {
+        const trek_arena_part *part = &arena->parts[arena->segments[k].part];
+        if (!trek_arena_part_is_low(part))
+            continue;
+        trek_tensor *master = make_slot(arena, part->master, &arena->segments[k]);
+        status = master ? trek_tensor_copy_from(master, moves[k].data) : TREK_ERR_MEMORY;
+        trek_tensor_release(master);
+    }
+    return status;
+}
+
 static trek_status move_in(trek_arena *arena)
 {
     arena_move *moves = trek_calloc((size_t)arena->n_segments, sizeof *moves);
@@ -174,6 +187,8 @@ static trek_status move_in(trek_arena *arena)
     trek_status status = TREK_OK;
     for (int k = 0; status == TREK_OK && k < arena->n_segments; k++)
         status = prepare_move(arena, &arena->segments[k], &moves[k]);
+    if (status == TREK_OK && !arena->sharing)
+        status = fill_masters(arena, moves);
     if (status == TREK_OK) {
         status = switch_over(arena, moves);
         if (status != TREK_OK)
@@ -188,21 +203,30 @@ static trek_status move_in(trek_arena *arena)
     return status;
 }
 
+/* Buffers of a part; params and master of a replica are there. */
+static trek_status make_buffers(const trek_arena *arena, trek_arena_part *part)
+{
+    trek_shape shape = trek_shape_make(1, &part->count);
+    if (!part->params)
+        part->params = trek_tensor_zeros(shape, part->dtype, arena->device);
+    if (!part->master)
+        part->master = trek_arena_part_is_low(part) ? trek_tensor_zeros(shape, part->wide, arena->device)
+                                                    : trek_tensor_retain(part->params);
+    part->grads = trek_tensor_zeros(shape, part->wide, arena->device);
+    return part->params && part->master && part->grads ? TREK_OK : trek_status_get();
+}
+
 trek_arena *trek_arena_new(const trek_params *params)
 {
     trek_arena *arena = arena_begin(params);
     if (!arena)
         return NULL;
-    for (int p = 0; p < arena->n_parts; p++) {
-        trek_arena_part *part = &arena->parts[p];
-        part->params = trek_tensor_zeros(trek_shape_make(1, &part->count), part->dtype, arena->device);
-        part->grads = trek_tensor_zeros(trek_shape_make(1, &part->count), part->dtype, arena->device);
-        if (!part->params || !part->grads) {
-            trek_arena_free(&arena);
-            return NULL;
-        }
-    }
-    if (move_in(arena) != TREK_OK)
+    trek_status status = TREK_OK;
+    for (int p = 0; p < arena->n_parts && status == TREK_OK; p++)
+        status = make_buffers(arena, &arena->parts[p]);
+    if (status == TREK_OK)
+        status = move_in(arena);
+    if (status != TREK_OK)
         trek_arena_free(&arena);
     return arena;
 }
@@ -243,9 +267,8 @@ trek_arena *trek_arena_new_sharing(const trek_params *params, trek_arena *owner)
     for (int p = 0; status == TREK_OK && p < arena->n_parts; p++) {
         trek_arena_part *part = &arena->parts[p];
         part->params = trek_tensor_retain(owner->parts[p].params);
-        part->grads = trek_tensor_zeros(trek_shape_make(1, &part->count), part->dtype, arena->device);
-        if (!part->grads)
-            status = TREK_ERR_MEMORY;
+        part->master = trek_tensor_retain(owner->parts[p].master);
+        status = make_buffers(arena, part);
     }
     if (status == TREK_OK)
         status = move_in(arena);
@@ -284,6 +307,7 @@ void trek_arena_free(trek_arena **address)
     }
     for (int p = 0; p < arena->n_parts; p++) {
         trek_tensor_release(arena->parts[p].params);
+        trek_tensor_release(arena->parts[p].master);
         trek_tensor_release(arena->parts[p].grads);
     }
     trek_free(arena->segments);
@@ -307,7 +331,7 @@ void trek_arena_zero_grads(trek_arena *arena)
     for (int p = 0; p < arena->n_parts; p++) {
         trek_arena_part *part = &arena->parts[p];
         if (arena->backend->host_accessible) {
-            int64_t bytes = part->count * (int64_t)trek_dtype_size(part->dtype);
+            int64_t bytes = part->count * (int64_t)trek_dtype_size(part->wide);
             if (bytes >= 2 * ZERO_GRAIN)
                 trek_parallel(bytes, ZERO_GRAIN, zero_bytes, part->grads->data);
             else
@@ -354,6 +378,44 @@ void trek_arena_bump(trek_arena *arena, const trek_arena *updated)
             trek_tensor_bump(arena->segments[k].param->data);
 }
 
+/* Where a master rounds to what the parameter is, it stays. */
+static trek_status refresh_master(const trek_arena *arena, const trek_arena_segment *segment)
+{
+    const trek_arena_part *part = &arena->parts[segment->part];
+    trek_tensor *param = segment->param->data, *master = make_slot(arena, part->master, segment);
+    trek_tensor *rounded = master ? trek_tensor_cast(master, part->dtype) : NULL;
+    trek_tensor *same = rounded ? trek_tensor_eq(rounded, param) : NULL;
+    trek_tensor *wide = same ? trek_tensor_cast(param, part->wide) : NULL;
+    trek_tensor *merged = wide ? trek_tensor_where(same, master, wide) : NULL;
+    trek_status status = merged ? trek_tensor_copy_from(master, merged) : trek_status_get();
+    trek_tensor_release(master);
+    trek_tensor_release(rounded);
+    trek_tensor_release(same);
+    trek_tensor_release(wide);
+    trek_tensor_release(merged);
+    return status;
+}
+
+trek_status trek_arena_refresh_masters(trek_arena *arena)
+{
+    for (int k = 0; k < arena->n_segments; k++) {
+        trek_arena_segment *segment = &arena->segments[k];
+        if (!trek_arena_part_is_low(&arena->parts[segment->part]) || segment->version == segment->param->data->storage->version)
+            continue;
+        trek_status status = refresh_master(arena, segment);
+        if (status != TREK_OK)
+            return status;
+        segment->version = segment->param->data->storage->version;
+    }
+    return TREK_OK;
+}
+
+void trek_arena_note_masters(trek_arena *arena)
+{
+    for (int k = 0; k < arena->n_segments; k++)
+        arena->segments[k].version = arena->segments[k].param->data->storage->version;
+}
+
 void trek_arena_sum_squares(const trek_arena *arena, double *sum, bool *finite)
 {
     *sum = 0.0;
@@ -362,7 +424,7 @@ void trek_arena_sum_squares(const trek_arena *arena, double *sum, bool *finite)
         const trek_arena_part *part = &arena->parts[p];
         double of_part = 0.0;
         bool part_finite = true;
-        arena->backend->sum_squares(part->dtype, part->grads->data, part->count, &of_part, &part_finite);
+        arena->backend->sum_squares(part->wide, part->grads->data, part->count, &of_part, &part_finite);
         *sum += of_part;
         *finite = *finite && part_finite;
     }

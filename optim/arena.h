@@ -3,6 +3,11 @@
  * gradients in another. Parameters and gradients become views of them; the
  * variables that users hold stay the same objects. Internal.
  *
+ * 16-bit parameters have f32 gradients and f32 master copies: updates, which
+ * would be lost in rounding, are made to the master, and the parameter is rewritten
+ * from it in the same pass. A parameter that was written from outside (its version
+ * tells; writing through a raw pointer does not) gives its new values to the master.
+ *
  * Slots are 256-byte aligned, padding is zero, in reverse order of registration
  * (the order in which backward completes gradients). */
 #ifndef TREK_OPTIM_ARENA_H
@@ -19,15 +24,21 @@ typedef struct trek_arena_segment {
     int group;               /* of the optimizer */
     int index;               /* its place in the list of parameters */
     int64_t steps;           /* updates it has had (bias correction per parameter) */
+    uint32_t version;        /* of the parameter's data that the master copy goes with */
     bool used;               /* some rank's backward reached it since the last step */
 } trek_arena_segment;
 
-/* All that has one dtype (and one optimizer group layout): F32 or F64 on the CPU. */
+/* All parameters of one dtype. Tensors are 1-D, `count` elements, owned references. */
 typedef struct trek_arena_part {
-    trek_dtype dtype;
+    trek_dtype dtype;        /* of the parameters */
+    trek_dtype wide;         /* of master, gradients and optimizer state: F32 for 16-bit parameters, else dtype */
     int64_t count;           /* elements, padding included */
-    trek_tensor *params, *grads; /* 1-D, count elements; owned references */
+    trek_tensor *params, *grads;
+    trek_tensor *master;     /* what is updated: params itself, or the f32 copy of 16-bit ones */
 } trek_arena_part;
+
+/* Whether the part has master copies of its parameters. */
+static inline bool trek_arena_part_is_low(const trek_arena_part *part) { return part->wide != part->dtype; }
 
 typedef struct trek_arena {
     trek_device device;
@@ -59,6 +70,11 @@ void trek_arena_mark_used(trek_arena *arena);
  * may be arena itself) is used: saved tensors and packed weights notice. A replica that
  * shares its owner's memory calls this after the owner's optimizer has committed. */
 void trek_arena_bump(trek_arena *arena, const trek_arena *updated);
+/* Brings masters up to date with 16-bit parameters that were written from outside: values that a
+ * master rounds to keep it. MEMORY; what was not done is done by the next call. */
+trek_status trek_arena_refresh_masters(trek_arena *arena);
+/* Notes, after an update, that masters go with the parameters as they are. */
+void trek_arena_note_masters(trek_arena *arena);
 /* Sum of squares of all gradients in f64; *finite false if one is inf or NaN. */
 void trek_arena_sum_squares(const trek_arena *arena, double *sum, bool *finite);
 /* Segment of a parameter, or -1. */

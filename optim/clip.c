@@ -78,7 +78,8 @@ static void walk(const trek_params *params, span_fn fn, void *arg)
         if (!grad || grad->numel == 0)
             continue;
         trek_dtype dtype = (trek_dtype)grad->dtype;
-        int64_t size = (int64_t)trek_dtype_size(dtype), slot = SLOT_BYTES / size;
+        int64_t size = (int64_t)trek_dtype_size(dtype);
+        int64_t slot = SLOT_BYTES / (int64_t)trek_dtype_size(trek_var_dtype(trek_params_var(params, k)));
         const trek_storage *home = trek_params_var(params, k)->leaf->grad_in_arena ? grad->storage->parent : NULL;
         int64_t after = (span.count + slot - 1) / slot * slot; /* padding is zero */
         if (span.count > 0 && home && home == span.home && dtype == span.dtype && grad->data == span.data + after * size) {

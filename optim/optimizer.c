@@ -138,7 +138,7 @@ static trek_status ensure_state(trek_optimizer *optimizer, int count)
             const trek_arena_part *part = &arena->parts[p];
             if (optimizer->state[s][p])
                 continue;
-            optimizer->state[s][p] = trek_tensor_zeros(trek_shape_make(1, &part->count), part->dtype, arena->device);
+            optimizer->state[s][p] = trek_tensor_zeros(trek_shape_make(1, &part->count), part->wide, arena->device);
             if (!optimizer->state[s][p])
                 return TREK_ERR_MEMORY;
         }
@@ -175,6 +175,9 @@ trek_optimizer *trek_optimizer_new_over(trek_optimizer_spec spec, trek_arena *ar
     }
     optimizer->groups[0] = (trek_optimizer_group){ .spec = spec, .initial_lr = *lr_of(&spec) };
     optimizer->n_groups = 1;
+    optimizer->last = (trek_update_state){ .norm = NAN };
+    if (!arena->backend->host_accessible && trek_optimizer_use_records(optimizer) != TREK_OK)
+        trek_optimizer_free(&optimizer);
     return optimizer;
 }
 
@@ -208,6 +211,7 @@ void trek_optimizer_free(trek_optimizer **address)
     for (int s = 0; s < 2; s++)
         for (int p = 0; p < TREK_DTYPE_COUNT; p++)
             trek_tensor_release(optimizer->state[s][p]);
+    trek_records_free(optimizer);
     if (optimizer->owns_arena)
         trek_arena_free(&optimizer->arena);
     trek_free(optimizer->groups);
@@ -320,7 +324,7 @@ static trek_status check_homes(const trek_optimizer *optimizer)
     for (int k = 0; k < arena->n_segments; k++) {
         const trek_arena_segment *segment = &arena->segments[k];
         const trek_arena_part *part = &arena->parts[segment->part];
-        size_t offset = (size_t)segment->offset * (part->dtype == TREK_F64 ? sizeof(double) : sizeof(float));
+        size_t offset = (size_t)segment->offset * trek_item_size[part->dtype];
         const trek_leaf *leaf = segment->param->leaf;
         if (segment->param->data->data == part->params->data + offset && leaf->grad_in_arena)
             continue;
@@ -367,6 +371,7 @@ static void plan_runs(trek_optimizer *optimizer)
         adjacent = true;
     }
     optimizer->stale = false;
+    optimizer->plans++;
 }
 
 trek_status trek_optimizer_prepare(trek_optimizer *optimizer)
@@ -376,6 +381,8 @@ trek_status trek_optimizer_prepare(trek_optimizer *optimizer)
     trek_status status = trek_status_get();
     if (status == TREK_OK)
         status = check_homes(optimizer);
+    if (status == TREK_OK)
+        status = trek_arena_refresh_masters(optimizer->arena);
     if (status != TREK_OK)
         return status;
     const trek_arena *arena = optimizer->arena;
@@ -401,8 +408,9 @@ trek_status trek_optimizer_prepare(trek_optimizer *optimizer)
 
 typedef struct slice_place {
     char *param, *grad, *state[2];
+    char *low;          /* NULL: param is no master copy */
     int64_t count;
-    trek_dtype dtype;
+    trek_dtype dtype, low_dtype;
     double grad_scale;
     bool zero_grad;
 } slice_place;
@@ -412,7 +420,8 @@ static void apply_sgd(const trek_backend *backend, const trek_optimizer_run *run
     trek_sgd_slice slice = { .param = at->param, .grad = at->grad, .momentum_buffer = o->momentum > 0.0 ? at->state[0] : NULL,
                              .count = at->count, .lr = o->lr, .momentum = o->momentum, .dampening = o->dampening,
                              .weight_decay = o->weight_decay, .nesterov = o->nesterov, .first = run->first,
-                             .maximize = o->maximize, .grad_scale = at->grad_scale, .zero_grad = at->zero_grad };
+                             .maximize = o->maximize, .grad_scale = at->grad_scale, .zero_grad = at->zero_grad,
+                             .low = at->low, .low_dtype = at->low_dtype };
     backend->sgd(at->dtype, &slice);
 }
 
@@ -423,7 +432,7 @@ static void apply_adam(const trek_backend *backend, const trek_optimizer_run *ru
                               .lr = o->lr, .beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps,
                               .weight_decay = o->weight_decay, .bias1 = run->bias1, .bias2 = run->bias2,
                               .decoupled = decoupled, .maximize = o->maximize, .grad_scale = at->grad_scale,
-                              .zero_grad = at->zero_grad };
+                              .zero_grad = at->zero_grad, .low = at->low, .low_dtype = at->low_dtype };
     backend->adam(at->dtype, &slice);
 }
 
@@ -432,14 +441,16 @@ void trek_optimizer_apply_range_from(trek_optimizer *optimizer, int part, int64_
 {
     const trek_arena *arena = optimizer->arena;
     const trek_arena_part *whole = &arena->parts[part];
-    int64_t size = whole->dtype == TREK_F64 ? (int64_t)sizeof(double) : (int64_t)sizeof(float);
+    int64_t size = trek_item_size[whole->wide];
     for (int r = 0; r < optimizer->n_runs; r++) {
         const trek_optimizer_run *run = &optimizer->runs[r];
         int64_t from = run->begin > begin ? run->begin : begin, to = run->end < end ? run->end : end;
         if (run->part != part || from >= to)
             continue;
-        slice_place at = { .param = whole->params->data + from * size, .grad = (char *)grads + from * size, .count = to - from,
-                           .dtype = whole->dtype, .grad_scale = grad_scale, .zero_grad = zero_grad };
+        slice_place at = { .param = whole->master->data + from * size, .grad = (char *)grads + from * size, .count = to - from,
+                           .dtype = whole->wide, .grad_scale = grad_scale, .zero_grad = zero_grad,
+                           .low = trek_arena_part_is_low(whole) ? whole->params->data + from * trek_item_size[whole->dtype] : NULL,
+                           .low_dtype = whole->dtype };
         for (int s = 0; s < 2; s++)
             if (optimizer->state[s][part])
                 at.state[s] = optimizer->state[s][part]->data + from * size;
@@ -467,6 +478,7 @@ void trek_optimizer_commit(trek_optimizer *optimizer)
         trek_arena_segment *segment = &arena->segments[k];
         segment->steps++;
         trek_tensor_bump(segment->param->data);
+        segment->version = segment->param->data->storage->version;
         if (sgd && !optimizer->has_momentum[k] && optimizer->groups[segment->group].spec.opts.sgd.momentum > 0.0) {
             optimizer->has_momentum[k] = true;
             optimizer->stale = true;
@@ -505,7 +517,72 @@ trek_status trek_optimizer_step_scaled(trek_optimizer *optimizer, double grad_sc
     return TREK_OK;
 }
 
-trek_status trek_optimizer_step(trek_optimizer *optimizer) { return trek_optimizer_step_scaled(optimizer, 1.0, false); }
+/* Measures and decides as a device's kernels do. */
+static void decide(trek_optimizer *optimizer, const trek_step_opts *opts, trek_update_scaler *scaler)
+{
+    trek_update_state *s = &optimizer->last;
+    bool measured = opts->max_norm > 0 || scaler;
+    s->max_norm = opts->max_norm;
+    s->max_value = opts->max_value;
+    if (measured) {
+        bool finite;
+        trek_arena_sum_squares(optimizer->arena, &s->sum_squares, &finite);
+        s->finite = finite;
+    }
+    trek_update_decide_state(s, scaler, measured);
+}
+
+static void apply_all(trek_optimizer *optimizer, const trek_step_opts *opts)
+{
+    trek_arena *arena = optimizer->arena;
+    const trek_update_state *s = &optimizer->last;
+    for (int p = 0; p < arena->n_parts; p++) {
+        trek_arena_part *part = &arena->parts[p];
+        if (s->value_limit > 0)
+            arena->backend->clamp_abs(part->wide, part->grads->data, part->count, s->value_limit);
+        trek_optimizer_apply_range(optimizer, p, 0, part->count, s->grad_scale, opts->zero_grad);
+    }
+    trek_optimizer_commit(optimizer);
+}
+
+trek_status trek_optimizer_step_with(trek_optimizer *optimizer, const trek_step_opts *opts)
+{
+    if (!optimizer)
+        return trek_fail_missing("trek_optimizer_step", "optimizer");
+    trek_arena *arena = optimizer->arena;
+    trek_arena_mark_used(arena);
+    trek_status status = trek_optimizer_prepare(optimizer);
+    if (status != TREK_OK)
+        return status;
+    if (optimizer->records) {
+        status = trek_records_step(optimizer, opts);
+        if (status == TREK_OK && opts->zero_grad)
+            zero_rest(optimizer);
+        return status;
+    }
+    trek_update_scaler *scaler = NULL;
+    if (opts->scaler && !(scaler = trek_scaler_record(opts->scaler, arena->device)))
+        return trek_status_get();
+    decide(optimizer, opts, scaler);
+    if (!optimizer->last.skip)
+        apply_all(optimizer, opts);
+    if (opts->zero_grad && optimizer->last.skip)
+        trek_arena_zero_grads(arena);
+    else if (opts->zero_grad)
+        zero_rest(optimizer);
+    return opts->adapt && scaler ? trek_grad_scaler_update(opts->scaler) : TREK_OK;
+}
+
+trek_status trek_optimizer_step(trek_optimizer *optimizer)
+{
+    return trek_optimizer_step_with(optimizer, &(trek_step_opts){ .zero_grad = false });
+}
+
+double trek_optimizer_grad_norm(trek_optimizer *optimizer)
+{
+    trek_update_state state;
+    return optimizer && trek_optimizer_last_step(optimizer, &state) == TREK_OK ? state.norm : (double)NAN;
+}
 
 trek_status trek_optimizer_zero_grad(trek_optimizer *optimizer)
 {

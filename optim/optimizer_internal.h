@@ -10,6 +10,7 @@
 
 #include "optim/arena.h"
 #include "optim/optimizer.h"
+#include "optim/scaler_internal.h"
 
 /* A contiguous stretch of the arena that one kernel call updates: segments of
  * one group that were updated equally often. */
@@ -26,10 +27,13 @@ typedef struct trek_optimizer_group {
     double initial_lr;
 } trek_optimizer_group;
 
+typedef struct trek_optimizer_records trek_optimizer_records;
+
 struct trek_optimizer {
     trek_optimizer_kind kind;
     trek_arena *arena;
     bool owns_arena;
+    uint64_t plans;                    /* how often runs were planned */
     bool stale;                        /* runs do not fit groups, step counts or buffers any more */
     int n_groups, cap_groups, n_runs;
     trek_optimizer_group *groups;
@@ -38,6 +42,10 @@ struct trek_optimizer {
     bool *has_momentum;                /* [n_segments] SGD: the buffer has been written */
     /* Flat state in the arena's layout: exp_avg and exp_avg_sq, or the momentum buffer; NULL: not needed. */
     trek_tensor *state[2][TREK_DTYPE_COUNT];
+    trek_optimizer_records *records;   /* steps are decided in the device's memory; NULL: by the host */
+    trek_update_state last;            /* by the host: its last step */
+    bool unscaled;                     /* trek_grad_scaler_unscale has been at the gradients since the last step, */
+    bool found_inf;                    /* and found this */
 };
 
 /* OK, or ARGUMENT naming the option: so that a trainer can refuse early. */
@@ -63,8 +71,35 @@ void trek_optimizer_apply_range_from(trek_optimizer *optimizer, int part, int64_
                                      double grad_scale, bool zero_grad);
 /* Once, after all ranges: step counts and versions of the parameters. */
 void trek_optimizer_commit(trek_optimizer *optimizer);
-/* mark_used, prepare, all ranges, commit; zero_grad: and trek_arena_zero_grads, in the same pass. */
+
+typedef struct trek_step_opts {
+    double max_norm, max_value;  /* <= 0: gradients are not clipped */
+    trek_grad_scaler *scaler;    /* whose scale the loss had: gradients are divided by it, and the step is skipped if
+                                    one is inf or NaN. NULL: none */
+    bool adapt;                  /* the scaler's update belongs to the step */
+    bool zero_grad;              /* and trek_arena_zero_grads, in the same pass */
+} trek_step_opts;
+/* A whole step: mark_used, prepare, norm, decision, all ranges, commit. On a device the host does not wait. */
+trek_status trek_optimizer_step_with(trek_optimizer *optimizer, const trek_step_opts *opts);
+/* The same with a factor for the gradients that is known, decided by the host. */
 trek_status trek_optimizer_step_scaled(trek_optimizer *optimizer, double grad_scale, bool zero_grad);
+/* What became of the last step_with; on a device this waits for it. */
+trek_status trek_optimizer_last_step(trek_optimizer *optimizer, trek_update_state *state);
+/* Norm of the gradients in the last step_with, before clipping, without the loss's scale; NaN: not measured. Waits. */
+double trek_optimizer_grad_norm(trek_optimizer *optimizer);
+
+/* Steps are decided in the memory of the arena's device from now on, the CPU's too (where it is for tests): see
+ * tensor/update.h. Devices that the host cannot read get it by themselves. */
+trek_status trek_optimizer_use_records(trek_optimizer *optimizer);
+/* optim/records.c, for optimizer.c and optimizer_state.c. */
+trek_status trek_records_step(trek_optimizer *optimizer, const trek_step_opts *opts);
+trek_status trek_records_read(trek_optimizer *optimizer);    /* step counts, to the host's segments. Waits */
+void trek_records_forget(trek_optimizer *optimizer);         /* the host's step counts were changed: they are to be written */
+void trek_records_free(trek_optimizer *optimizer);
+/* The addresses, for whoever captures steps, and a number that changes when a captured step no longer fits. NULL: no records. */
+const trek_update *trek_optimizer_update(const trek_optimizer *optimizer, uint64_t *plan);
+/* Before a replay of a captured step: learning rates, limits, rng step into the device's memory. */
+trek_status trek_records_numbers(trek_optimizer *optimizer, const trek_step_opts *opts);
 
 /* What a schedule sets: group 0 gets lr, the others keep the proportion to it that they were made with. */
 trek_status trek_optimizer_schedule_lr(trek_optimizer *optimizer, double lr);
@@ -74,7 +109,8 @@ trek_status trek_optimizer_schedule_lr(trek_optimizer *optimizer, double lr);
 double trek_clip_factor(double norm, double max_norm);
 
 /* State by name, for checkpoints: "<parameter>.exp_avg", ".exp_avg_sq" or ".momentum_buffer" in the
- * parameter's shape and dtype, "<parameter>.step" (i64 scalar). Parameters that were never updated are left out, as
+ * parameter's shape and dtype (16-bit ones': f32), "<parameter>.step" (i64 scalar), and "<parameter>.master", the f32
+ * copy of a 16-bit parameter. Parameters that were never updated are left out, as
  * in PyTorch. Tensors are views of the live state: save them before the next step. */
 typedef struct trek_optimizer_entry {
     char *name;
@@ -84,7 +120,8 @@ typedef struct trek_optimizer_entry {
 /* A new array of *n entries (NULL with *n 0 and no error: nothing yet); free it by trek_optimizer_export_free. */
 trek_status trek_optimizer_export(trek_optimizer *optimizer, trek_optimizer_entry **entries, int *n);
 void trek_optimizer_export_free(trek_optimizer_entry *entries, int n);
-/* Takes over all state; parameters without entries begin anew. FORMAT, naming it, for an entry
+/* Takes over all state; parameters without entries begin anew. Masters may be missing; they hold where they round to
+ * the parameter as it is at the next step. FORMAT, naming it, for an entry
  * of no parameter, or of another shape; then nothing has changed. */
 trek_status trek_optimizer_import(trek_optimizer *optimizer, const trek_optimizer_entry *entries, int n);
 

@@ -16,8 +16,16 @@ static const char *state_name(const trek_optimizer *optimizer, int s)
 static trek_tensor *state_view(const trek_optimizer *optimizer, int s, const trek_arena_segment *segment)
 {
     trek_tensor *whole = optimizer->state[s][segment->part];
-    trek_dtype dtype = optimizer->arena->parts[segment->part].dtype;
+    trek_dtype dtype = optimizer->arena->parts[segment->part].wide;
     return trek_tensor_make_part(whole, (size_t)segment->offset * trek_dtype_size(dtype), trek_var_shape(segment->param), dtype);
+}
+
+/* The same of the f32 copies of 16-bit parameters. */
+static trek_tensor *master_view(const trek_arena *arena, const trek_arena_segment *segment)
+{
+    const trek_arena_part *part = &arena->parts[segment->part];
+    return trek_tensor_make_part(part->master, (size_t)segment->offset * trek_dtype_size(part->wide),
+                                 trek_var_shape(segment->param), part->wide);
 }
 
 static bool has_state(const trek_optimizer *optimizer, int s, int k)
@@ -50,8 +58,13 @@ trek_status trek_optimizer_export(trek_optimizer *optimizer, trek_optimizer_entr
     *entries = NULL;
     *n = 0;
     int count = 0;
-    trek_optimizer_entry *list = trek_calloc((size_t)arena->n_segments * 3, sizeof *list);
-    trek_status status = list ? TREK_OK : TREK_ERR_MEMORY;
+    trek_status status = trek_records_read(optimizer);
+    if (status == TREK_OK)
+        status = trek_arena_refresh_masters(optimizer->arena);
+    if (status != TREK_OK)
+        return status;
+    trek_optimizer_entry *list = trek_calloc((size_t)arena->n_segments * 4, sizeof *list);
+    status = list ? TREK_OK : TREK_ERR_MEMORY;
     for (int index = 0; status == TREK_OK && index < arena->n_segments; index++) {
         int k = 0; /* in the order of the list of parameters, whatever the arena's */
         while (arena->segments[k].index != index)
@@ -62,6 +75,8 @@ trek_status trek_optimizer_export(trek_optimizer *optimizer, trek_optimizer_entr
         for (int s = 0; status == TREK_OK && s < 2; s++)
             if (has_state(optimizer, s, k))
                 status = add_entry(list, &count, segment->name, state_name(optimizer, s), state_view(optimizer, s, segment));
+        if (status == TREK_OK && trek_arena_part_is_low(&arena->parts[segment->part]))
+            status = add_entry(list, &count, segment->name, "master", master_view(arena, segment));
         if (status == TREK_OK)
             status = add_entry(list, &count, segment->name, "step",
                                trek_tensor_from_data(&segment->steps, trek_dims_none(), TREK_I64, trek_cpu(0)));
@@ -86,9 +101,9 @@ void trek_optimizer_export_free(trek_optimizer_entry *entries, int n)
 
 /* --- import ----------------------------------------------------------------------- */
 
-enum { STATE_STEP = 2 };
+enum { STATE_STEP = 2, STATE_MASTER = 3 };
 
-/* Where an entry belongs: segment and which state (STATE_STEP for the step count). */
+/* Where an entry belongs: segment and which state (STATE_STEP for the step count, STATE_MASTER for the f32 copy). */
 static bool locate(const trek_optimizer *optimizer, const char *name, int *segment, int *state)
 {
     const char *dot = strrchr(name, '.');
@@ -100,19 +115,22 @@ static bool locate(const trek_optimizer *optimizer, const char *name, int *segme
             *state = s;
     if (strcmp(dot + 1, "step") == 0)
         *state = STATE_STEP;
+    if (strcmp(dot + 1, "master") == 0)
+        *state = STATE_MASTER;
     size_t length = (size_t)(dot - name);
     for (*segment = 0; *state >= 0 && *segment < optimizer->arena->n_segments; ++*segment) {
         const char *own = optimizer->arena->segments[*segment].name;
         if (strlen(own) == length && memcmp(own, name, length) == 0)
-            return true;
+            return *state != STATE_MASTER ||
+                   trek_arena_part_is_low(&optimizer->arena->parts[optimizer->arena->segments[*segment].part]);
     }
     return false;
 }
 
 typedef struct import_plan {
-    bool has[3];       /* states, step */
+    bool has[4];       /* states, step, master */
     int64_t steps;
-    trek_tensor *source[2]; /* retained, dtype and device of the arena */
+    trek_tensor *source[4]; /* retained, dtype and device of the arena; of the step none */
 } import_plan;
 
 static trek_status read_steps(const trek_optimizer_entry *entry, import_plan *plan)
@@ -146,7 +164,7 @@ static trek_status plan_entry(trek_optimizer *optimizer, const trek_optimizer_en
                          trek_shape_text(own, own_text));
     }
     /* Converted and moved now, so that copying into place cannot fail later. */
-    trek_tensor *cast = trek_tensor_cast(entry->tensor, optimizer->arena->parts[segment->part].dtype);
+    trek_tensor *cast = trek_tensor_cast(entry->tensor, optimizer->arena->parts[segment->part].wide);
     trek_tensor *here = cast ? trek_tensor_to(cast, optimizer->arena->device) : NULL;
     plan->source[state] = here ? trek_tensor_contiguous(here) : NULL;
     trek_tensor_release(cast);
@@ -187,17 +205,21 @@ static void take_over(trek_optimizer *optimizer, const import_plan *plans)
                 zero_whole(arena, optimizer->state[s][p]);
     for (int k = 0; k < arena->n_segments; k++) {
         trek_arena_segment *segment = &arena->segments[k];
-        size_t size = trek_dtype_size(arena->parts[segment->part].dtype);
-        for (int s = 0; s < 2; s++) {
-            trek_tensor *whole = optimizer->state[s][segment->part], *source = plans[k].source[s];
+        const trek_arena_part *part = &arena->parts[segment->part];
+        size_t size = trek_dtype_size(part->wide);
+        for (int s = 0; s < 4; s++) {
+            trek_tensor *whole = s == STATE_MASTER ? part->master : s < 2 ? optimizer->state[s][segment->part] : NULL;
+            trek_tensor *source = plans[k].source[s];
             if (whole && source)
                 arena->backend->copy_bytes(whole->data + (size_t)segment->offset * size, arena->device, source->data,
                                            arena->device, (size_t)segment->count * size, NULL);
         }
+        segment->version = segment->param->data->storage->version - 1; /* whether the master fits is seen at the next step */
         segment->steps = plans[k].steps;
         optimizer->has_momentum[k] = optimizer->kind == TREK_OPTIMIZER_SGD && plans[k].has[0];
     }
     optimizer->stale = true;
+    trek_records_forget(optimizer);
 }
 
 trek_status trek_optimizer_import(trek_optimizer *optimizer, const trek_optimizer_entry *entries, int n)
@@ -215,7 +237,7 @@ trek_status trek_optimizer_import(trek_optimizer *optimizer, const trek_optimize
     if (status == TREK_OK)
         take_over(optimizer, plans);
     for (int k = 0; k < optimizer->arena->n_segments; k++)
-        for (int s = 0; s < 2; s++)
+        for (int s = 0; s < 4; s++)
             trek_tensor_release(plans[k].source[s]);
     trek_free(plans);
     return status;

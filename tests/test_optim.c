@@ -274,11 +274,11 @@ static void arena_refuses_what_does_not_fit(void **state)
     assert_null(trek_arena_new_sharing(replica.params, owner));
     expect_error(TREK_ERR_ARGUMENT, "'c'");
     check_values(&replica, 0.0);
-    trek_var *half = new_var((double[]){ 1, 2 }, 2, TREK_BF16, true);
-    trek_params_add(replica.params, "half", half);
+    trek_var *whole = new_var((double[]){ 1, 2 }, 2, TREK_I64, false);
+    trek_params_add(replica.params, "whole", whole);
     assert_null(trek_arena_new(replica.params));
-    expect_error(TREK_ERR_UNSUPPORTED, "half");
-    trek_var_release(half);
+    expect_error(TREK_ERR_DTYPE, "whole");
+    trek_var_release(whole);
     trek_arena_free(&owner);
     model_end(&m);
     model_end(&replica);

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Optimizer steps that are decided in the device's memory (tensor/update.h): the
+ * tables there, which change with the plan, and the launches of a step. The host
+ * learns step counts and norms only when somebody asks for them. */
+#include <math.h>
+#include <string.h>
+
+#include "autograd/var_internal.h"
+#include "optim/optimizer_internal.h"
+#include "tensor/place.h"
+
+struct trek_optimizer_records {
+    trek_tensor *memory;  /* u8: everything below, one after the other */
+    trek_update at;
+    int cap_groups;
+    int64_t cap_tiles;
+    uint64_t planned;     /* the optimizer's plan that the tables show */
+    uint64_t changes;     /* of what a captured step was made with */
+    bool written;         /* step counts are on the device */
+};
+
+/* --- memory ----------------------------------------------------------------- */
+
+static size_t place(size_t *end, size_t count, size_t size)
+{
+    size_t at = *end;
+    *end = (at + count * size + 63) & ~(size_t)63;
+    return at;
+}
+
+static int64_t tiles_of(int64_t count) { return (count + TREK_UPDATE_TILE - 1) / TREK_UPDATE_TILE; }
+
+static trek_status make_memory(trek_optimizer *optimizer, trek_optimizer_records *r)
+{
+    const trek_arena *arena = optimizer->arena;
+    size_t n = (size_t)arena->n_segments, groups = (size_t)r->cap_groups, end = 0;
+    for (int k = 0; k < arena->n_segments; k++)
+        r->cap_tiles += tiles_of(arena->segments[k].count);
+    size_t state = place(&end, 1, sizeof(trek_update_state)), lr = place(&end, groups, sizeof(double));
+    size_t group = place(&end, groups, sizeof(trek_update_group)), segments = place(&end, n, sizeof(trek_update_segment));
+    size_t of = place(&end, n, sizeof(int32_t)), runs = place(&end, n, sizeof(trek_update_run));
+    size_t tiles = place(&end, (size_t)r->cap_tiles, sizeof(int32_t));
+    int64_t bytes = (int64_t)end;
+    r->memory = trek_tensor_zeros(trek_shape_make(1, &bytes), TREK_U8, arena->device);
+    if (!r->memory)
+        return trek_status_get();
+    char *base = r->memory->data;
+    r->at = (trek_update){ .state = (void *)(base + state), .lr = (void *)(base + lr), .groups = (void *)(base + group),
+                           .segments = (void *)(base + segments), .segment_group = (void *)(base + of),
+                           .runs = (void *)(base + runs), .tile_run = (void *)(base + tiles), .n_segments = arena->n_segments };
+    return TREK_OK;
+}
+
+static trek_optimizer_records *records_new(trek_optimizer *optimizer)
+{
+    trek_optimizer_records *r = trek_calloc(1, sizeof *r);
+    if (!r)
+        return NULL;
+    r->cap_groups = optimizer->n_groups + 7;
+    if (make_memory(optimizer, r) == TREK_OK)
+        return r;
+    trek_free(r);
+    return NULL;
+}
+
+static void records_free(trek_optimizer_records *r)
+{
+    if (r)
+        trek_tensor_release(r->memory);
+    trek_free(r);
+}
+
+trek_status trek_optimizer_use_records(trek_optimizer *optimizer)
+{
+    if (!optimizer->records)
+        optimizer->records = records_new(optimizer);
+    return optimizer->records ? TREK_OK : trek_status_get();
+}
+
+void trek_records_free(trek_optimizer *optimizer)
+{
+    records_free(optimizer->records);
+    optimizer->records = NULL;
+}
+
+void trek_records_forget(trek_optimizer *optimizer)
+{
+    if (optimizer->records)
+        optimizer->records->written = false;
+}
+
+static trek_status to_device(const trek_optimizer *optimizer, const void *to, const void *from, size_t bytes)
+{
+    const trek_arena *arena = optimizer->arena;
+    return arena->backend->copy_bytes((void *)(uintptr_t)to, arena->device, from, trek_cpu(0), bytes, NULL);
+}
+
+static trek_status from_device(const trek_optimizer *optimizer, void *to, const void *from, size_t bytes)
+{
+    const trek_arena *arena = optimizer->arena;
+    return arena->backend->copy_bytes(to, trek_cpu(0), from, arena->device, bytes, NULL);
+}
+
+/* --- tables ------------------------------------------------------------------- */
+
+static trek_update_group group_entry(const trek_optimizer_spec *spec)
+{
+    if (spec->kind == TREK_OPTIMIZER_SGD) {
+        const trek_sgd_opts *o = &spec->opts.sgd;
+        return (trek_update_group){ .kind = TREK_UPDATE_SGD, .maximize = o->maximize, .nesterov = o->nesterov,
+                                    .weight_decay = o->weight_decay, .momentum = o->momentum, .dampening = o->dampening };
+    }
+    const trek_adam_opts *o = &spec->opts.adam;
+    return (trek_update_group){ .kind = spec->kind == TREK_OPTIMIZER_ADAMW ? TREK_UPDATE_ADAMW : TREK_UPDATE_ADAM,
+                                .maximize = o->maximize, .beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps,
+                                .weight_decay = o->weight_decay };
+}
+
+static trek_update_run run_entry(const trek_optimizer *optimizer, int k, int64_t first_tile)
+{
+    const trek_arena_segment *segment = &optimizer->arena->segments[k];
+    const trek_arena_part *part = &optimizer->arena->parts[segment->part];
+    size_t at = (size_t)segment->offset * trek_item_size[part->wide];
+    trek_update_run run = { .param = part->master->data + at, .grad = part->grads->data + at, .count = segment->count,
+                            .dtype = part->wide, .low_dtype = part->dtype, .segment = k, .group = segment->group,
+                            .first_tile = first_tile };
+    for (int s = 0; s < 2; s++)
+        if (optimizer->state[s][segment->part])
+            run.state[s] = optimizer->state[s][segment->part]->data + at;
+    if (trek_arena_part_is_low(part))
+        run.low = part->params->data + (size_t)segment->offset * trek_item_size[part->dtype];
+    return run;
+}
+
+static void fill_tables(const trek_optimizer *optimizer, trek_update_run *runs, int32_t *tiles, int32_t *groups, trek_update *at)
+{
+    at->n_runs = 0;
+    at->n_tiles = 0;
+    for (int k = 0; k < optimizer->arena->n_segments; k++) {
+        groups[k] = optimizer->active[k] ? optimizer->arena->segments[k].group : -1;
+        if (!optimizer->active[k] || optimizer->arena->segments[k].count == 0)
+            continue;
+        runs[at->n_runs] = run_entry(optimizer, k, at->n_tiles);
+        for (int64_t t = tiles_of(runs[at->n_runs].count); t > 0; t--)
+            tiles[at->n_tiles++] = at->n_runs;
+        at->n_runs++;
+    }
+}
+
+static trek_status write_plan(trek_optimizer *optimizer, trek_optimizer_records *r)
+{
+    size_t n = (size_t)optimizer->arena->n_segments;
+    trek_update_run *runs = trek_calloc(n, sizeof *runs);
+    int32_t *tiles = trek_calloc((size_t)r->cap_tiles, sizeof *tiles), *groups = trek_calloc(n, sizeof *groups);
+    trek_update_group *table = trek_calloc((size_t)optimizer->n_groups, sizeof *table);
+    trek_update at = r->at;
+    trek_status status = runs && tiles && groups && table ? TREK_OK : trek_status_get();
+    if (status == TREK_OK) {
+        for (int g = 0; g < optimizer->n_groups; g++)
+            table[g] = group_entry(&optimizer->groups[g].spec);
+        at.n_groups = optimizer->n_groups;
+        fill_tables(optimizer, runs, tiles, groups, &at);
+        status = to_device(optimizer, at.groups, table, (size_t)at.n_groups * sizeof *table);
+    }
+    if (status == TREK_OK)
+        status = to_device(optimizer, at.runs, runs, (size_t)at.n_runs * sizeof *runs);
+    if (status == TREK_OK)
+        status = to_device(optimizer, at.tile_run, tiles, (size_t)at.n_tiles * sizeof *tiles);
+    if (status == TREK_OK)
+        status = to_device(optimizer, at.segment_group, groups, n * sizeof *groups);
+    if (status == TREK_OK) {
+        r->at = at;
+        r->planned = optimizer->plans;
+        r->changes++;
+    }
+    trek_free(runs);
+    trek_free(tiles);
+    trek_free(groups);
+    trek_free(table);
+    return status;
+}
+
+static trek_status write_counts(const trek_optimizer *optimizer, trek_optimizer_records *r)
+{
+    size_t n = (size_t)optimizer->arena->n_segments;
+    trek_update_segment *segments = trek_calloc(n, sizeof *segments);
+    if (!segments)
+        return trek_status_get();
+    for (size_t k = 0; k < n; k++)
+        segments[k] = (trek_update_segment){ .steps = optimizer->arena->segments[k].steps, .has_momentum = optimizer->has_momentum[k] };
+    trek_status status = to_device(optimizer, r->at.segments, segments, n * sizeof *segments);
+    r->written = status == TREK_OK;
+    trek_free(segments);
+    return status;
+}
+
+trek_status trek_records_read(trek_optimizer *optimizer)
+{
+    trek_optimizer_records *r = optimizer->records;
+    if (!r || !r->written)
+        return TREK_OK;
+    size_t n = (size_t)optimizer->arena->n_segments;
+    trek_update_segment *segments = trek_calloc(n, sizeof *segments);
+    trek_status status = segments ? from_device(optimizer, segments, r->at.segments, n * sizeof *segments) : trek_status_get();
+    for (size_t k = 0; k < n && status == TREK_OK; k++) {
+        optimizer->arena->segments[k].steps = segments[k].steps;
+        optimizer->has_momentum[k] = segments[k].has_momentum;
+    }
+    trek_free(segments);
+    return status;
+}
+
+/* More groups than there is room for: another record, which goes on where the old one was. */
+static trek_status grow(trek_optimizer *optimizer)
+{
+    trek_status status = trek_records_read(optimizer);
+    trek_optimizer_records *bigger = status == TREK_OK ? records_new(optimizer) : NULL;
+    if (!bigger)
+        return trek_status_get();
+    trek_update_state state;
+    status = from_device(optimizer, &state, optimizer->records->at.state, sizeof state);
+    if (status == TREK_OK)
+        status = to_device(optimizer, bigger->at.state, &state, sizeof state);
+    bigger->changes = optimizer->records->changes;
+    if (status == TREK_OK) {
+        records_free(optimizer->records);
+        optimizer->records = bigger;
+    } else {
+        records_free(bigger);
+    }
+    return status;
+}
+
+/* After trek_optimizer_prepare: the tables follow the plan. */
+static trek_status prepare(trek_optimizer *optimizer)
+{
+    trek_status status = optimizer->n_groups > optimizer->records->cap_groups ? grow(optimizer) : TREK_OK;
+    trek_optimizer_records *r = optimizer->records;
+    if (status == TREK_OK && r->planned != optimizer->plans)
+        status = write_plan(optimizer, r);
+    if (status == TREK_OK && !r->written)
+        status = write_counts(optimizer, r);
+    return status;
+}
+
+/* --- a step ----------------------------------------------------------------------- */
+
+trek_status trek_records_numbers(trek_optimizer *optimizer, const trek_step_opts *opts)
+{
+    const trek_optimizer_records *r = optimizer->records;
+    trek_update_numbers numbers = { .max_norm = opts->max_norm, .max_value = opts->max_value, .rng_step = trek_place_here.rng_step };
+    trek_status status = TREK_OK;
+    do {
+        int left = optimizer->n_groups - numbers.first_lr;
+        numbers.n_lrs = left < TREK_UPDATE_LRS ? left : TREK_UPDATE_LRS;
+        for (int k = 0; k < numbers.n_lrs; k++)
+            numbers.lr[k] = trek_optimizer_group_lr(optimizer, numbers.first_lr + k);
+        status = optimizer->arena->backend->update_numbers(optimizer->arena->device, &r->at, &numbers);
+        numbers.first_lr += numbers.n_lrs;
+    } while (status == TREK_OK && numbers.first_lr < optimizer->n_groups);
+    return status;
+}
+
+static trek_status measure(const trek_optimizer *optimizer)
+{
+    const trek_arena *arena = optimizer->arena;
+    trek_update_span spans[TREK_UPDATE_SPANS];
+    for (int p = 0; p < arena->n_parts; p++)
+        spans[p] = (trek_update_span){ arena->parts[p].grads->data, arena->parts[p].count, arena->parts[p].wide };
+    return arena->backend->update_norm(arena->device, &optimizer->records->at, spans, arena->n_parts);
+}
+
+/* Whether the step will be skipped only the device knows: versions count either way. */
+static void commit(trek_optimizer *optimizer)
+{
+    for (int k = 0; k < optimizer->arena->n_segments; k++) {
+        trek_arena_segment *segment = &optimizer->arena->segments[k];
+        if (!optimizer->active[k])
+            continue;
+        trek_tensor_bump(segment->param->data);
+        segment->version = segment->param->data->storage->version;
+    }
+}
+
+trek_status trek_records_step(trek_optimizer *optimizer, const trek_step_opts *opts)
+{
+    const trek_arena *arena = optimizer->arena;
+    trek_update_scaler *scaler = opts->scaler ? trek_scaler_record(opts->scaler, arena->device) : NULL;
+    if (opts->scaler && !scaler)
+        return trek_status_get();
+    trek_status status = prepare(optimizer);
+    if (status != TREK_OK)
+        return status;
+    trek_optimizer_records *r = optimizer->records;
+    bool measured = opts->max_norm > 0 || scaler;
+    r->changes += r->at.scaler != scaler;
+    r->at.scaler = scaler;
+    status = trek_records_numbers(optimizer, opts);
+    if (status == TREK_OK && measured)
+        status = measure(optimizer);
+    if (status == TREK_OK)
+        status = arena->backend->update_decide(arena->device, &r->at, measured);
+    if (status == TREK_OK)
+        status = arena->backend->update_apply(arena->device, &r->at, opts->zero_grad);
+    if (status != TREK_OK)
+        return status;
+    commit(optimizer);
+    return opts->adapt && scaler ? trek_grad_scaler_update(opts->scaler) : TREK_OK;
+}
+
+trek_status trek_optimizer_last_step(trek_optimizer *optimizer, trek_update_state *state)
+{
+    if (!optimizer->records || !optimizer->records->written) {
+        *state = optimizer->last;
+        return TREK_OK;
+    }
+    return from_device(optimizer, state, optimizer->records->at.state, sizeof *state);
+}
+
+const trek_update *trek_optimizer_update(const trek_optimizer *optimizer, uint64_t *plan)
+{
+    if (!optimizer->records)
+        return NULL;
+    *plan = optimizer->records->changes;
+    return &optimizer->records->at;
+}

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Dynamic loss scaling: the scale is a number in the device's memory, which the
+ * device's own kernels read and change. */
+#include "optim/scaler_internal.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "autograd/ops.h"
+#include "autograd/var_internal.h"
+#include "optim/optimizer_internal.h"
+
+static trek_status check(const trek_update_scaler *s)
+{
+    if (!(s->scale > 0) || !isfinite(s->scale))
+        return trek_fail(TREK_ERR_ARGUMENT, "grad_scaler: the scale must be above 0 and finite, not %g", (double)s->scale);
+    if (!(s->growth_factor > 1) || !isfinite(s->growth_factor))
+        return trek_fail(TREK_ERR_ARGUMENT, "grad_scaler: growth_factor must be above 1, not %g", s->growth_factor);
+    if (!(s->backoff_factor > 0 && s->backoff_factor < 1))
+        return trek_fail(TREK_ERR_ARGUMENT, "grad_scaler: backoff_factor must be in (0, 1), not %g", s->backoff_factor);
+    if (s->growth_interval < 1 || s->growth_tracker < 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "grad_scaler: growth_interval %lld, growth_tracker %lld", (long long)s->growth_interval,
+                         (long long)s->growth_tracker);
+    return TREK_OK;
+}
+
+trek_grad_scaler *trek_grad_scaler_new(const trek_grad_scaler_opts *opts)
+{
+    trek_grad_scaler_opts o = opts ? *opts : (trek_grad_scaler_opts){ .disabled = false };
+    trek_update_scaler values = { .scale = (float)(o.init_scale != 0 ? o.init_scale : 65536),
+                                  .growth_factor = o.growth_factor != 0 ? o.growth_factor : 2,
+                                  .backoff_factor = o.backoff_factor != 0 ? o.backoff_factor : 0.5,
+                                  .growth_interval = o.growth_interval != 0 ? o.growth_interval : 2000 };
+    if (check(&values) != TREK_OK)
+        return NULL;
+    trek_grad_scaler *scaler = trek_calloc(1, sizeof *scaler);
+    if (!scaler)
+        return NULL;
+    scaler->disabled = o.disabled;
+    scaler->values = values;
+    return scaler;
+}
+
+void trek_grad_scaler_free(trek_grad_scaler **address)
+{
+    if (!address || !*address)
+        return;
+    trek_grad_scaler *scaler = *address;
+    *address = NULL;
+    trek_tensor_release(scaler->scale);
+    trek_tensor_release(scaler->record);
+    trek_free(scaler);
+}
+
+/* --- the record -------------------------------------------------------------- */
+
+static trek_status write_record(trek_grad_scaler *scaler)
+{
+    const trek_tensor *record = scaler->record;
+    return trek_backends[record->device.type]->copy_bytes(record->data, record->device, &scaler->values, trek_cpu(0),
+                                                          sizeof scaler->values, NULL);
+}
+
+/* Brings values up to date. */
+static trek_status read_record(trek_grad_scaler *scaler)
+{
+    const trek_tensor *record = scaler->record;
+    if (!record)
+        return TREK_OK;
+    return trek_backends[record->device.type]->copy_bytes(&scaler->values, trek_cpu(0), record->data, record->device,
+                                                          sizeof scaler->values, NULL);
+}
+
+static trek_status make_record(trek_grad_scaler *scaler, trek_device device)
+{
+    int64_t bytes = sizeof scaler->values;
+    scaler->record = trek_tensor_zeros(trek_shape_make(1, &bytes), TREK_U8, device);
+    if (scaler->record)
+        scaler->scale = trek_tensor_make_part(scaler->record, offsetof(trek_update_scaler, scale), trek_dims_none(), TREK_F32);
+    if (scaler->scale && write_record(scaler) == TREK_OK)
+        return TREK_OK;
+    trek_tensor_release(scaler->scale);
+    trek_tensor_release(scaler->record);
+    scaler->scale = scaler->record = NULL;
+    return trek_status_get();
+}
+
+trek_update_scaler *trek_scaler_record(trek_grad_scaler *scaler, trek_device device)
+{
+    if (!scaler->record && make_record(scaler, device) != TREK_OK)
+        return NULL;
+    char a[16], b[16];
+    if (scaler->record->device.type == device.type && (device.type == TREK_CPU || device.index == scaler->record->device.index))
+        return (trek_update_scaler *)(void *)scaler->record->data;
+    trek_fail(TREK_ERR_DEVICE, "grad_scaler: it was used on %s first, not on %s", trek_device_name(scaler->record->device, a),
+              trek_device_name(device, b));
+    return NULL;
+}
+
+/* --- losses --------------------------------------------------------------------- */
+
+/* A copy of the scale as it is now, f32: what a tape saves must not change under it. In the present scope. */
+static trek_var *present_scale(trek_grad_scaler *scaler, const trek_var *loss)
+{
+    if (!trek_scaler_record(scaler, loss->data->device))
+        return NULL;
+    trek_tensor *copy = trek_tensor_clone(scaler->scale);
+    if (copy && copy->device.type == TREK_CPU)
+        copy->device = copy->storage->device = loss->data->device; /* one memory, many homes */
+    return copy ? trek_var_from(copy) : NULL;
+}
+
+trek_var *trek_scaler_seed(trek_grad_scaler *scaler, const trek_var *loss)
+{
+    trek_var *scale = present_scale(scaler, loss);
+    return scale && loss->data->ndim > 0 ? trek_apply_reshape(scale, trek_tensor_shape(loss->data)) : scale;
+}
+
+trek_var *trek_grad_scaler_scale(trek_grad_scaler *scaler, trek_var *loss)
+{
+    if (!scaler || !loss)
+        return trek_fail_missing("trek_grad_scaler_scale", scaler ? "loss" : "scaler"), NULL;
+    if (scaler->disabled)
+        return loss;
+    trek_var *scale = present_scale(scaler, loss);
+    return scale ? trek_apply_mul(loss, scale) : NULL;
+}
+
+/* --- steps ------------------------------------------------------------------------ */
+
+static trek_status check_call(const trek_grad_scaler *scaler, const trek_optimizer *optimizer, const char *function)
+{
+    if (!scaler || !optimizer)
+        return trek_fail_missing(function, scaler ? "optimizer" : "scaler");
+    return trek_status_get();
+}
+
+trek_status trek_grad_scaler_unscale(trek_grad_scaler *scaler, trek_optimizer *optimizer)
+{
+    trek_status status = check_call(scaler, optimizer, "trek_grad_scaler_unscale");
+    if (status != TREK_OK || scaler->disabled)
+        return status;
+    if (optimizer->unscaled)
+        return trek_fail(TREK_ERR_STATE, "grad_scaler_unscale: the gradients have been unscaled since the last step");
+    trek_arena *arena = optimizer->arena;
+    if (!trek_scaler_record(scaler, arena->device) || read_record(scaler) != TREK_OK)
+        return trek_status_get();
+    double sum;
+    bool finite;
+    trek_arena_sum_squares(arena, &sum, &finite);
+    for (int p = 0; p < arena->n_parts; p++)
+        arena->backend->scale(arena->parts[p].wide, arena->parts[p].grads->data, arena->parts[p].count, 1.0 / scaler->values.scale);
+    for (int k = 0; k < arena->n_segments; k++)
+        if (arena->segments[k].param->leaf->has_grad)
+            trek_tensor_bump(arena->segments[k].param->leaf->grad->data);
+    optimizer->unscaled = true;
+    optimizer->found_inf = !finite;
+    scaler->values.found_inf |= !finite;
+    return finite ? TREK_OK : write_record(scaler);
+}
+
+trek_status trek_grad_scaler_step(trek_grad_scaler *scaler, trek_optimizer *optimizer)
+{
+    trek_status status = check_call(scaler, optimizer, "trek_grad_scaler_step");
+    if (status != TREK_OK)
+        return status;
+    if (scaler->disabled)
+        return trek_optimizer_step(optimizer);
+    if (!optimizer->unscaled)
+        return trek_optimizer_step_with(optimizer, &(trek_step_opts){ .scaler = scaler });
+    status = optimizer->found_inf ? TREK_OK : trek_optimizer_step(optimizer);
+    if (status == TREK_OK)
+        optimizer->unscaled = false;
+    return status;
+}
+
+trek_status trek_grad_scaler_update(trek_grad_scaler *scaler)
+{
+    if (!scaler)
+        return trek_fail_missing("trek_grad_scaler_update", "scaler");
+    trek_status status = trek_status_get();
+    if (status != TREK_OK || scaler->disabled)
+        return status;
+    if (!scaler->record) {
+        trek_update_scaler_adapt(&scaler->values);
+        return TREK_OK;
+    }
+    trek_tensor_bump(scaler->scale);
+    const trek_tensor *record = scaler->record;
+    return trek_backends[record->device.type]->update_scaler(record->device, (trek_update_scaler *)(void *)record->data);
+}
+
+/* --- looking at it, keeping it ---------------------------------------------------------- */
+
+double trek_grad_scaler_get_scale(trek_grad_scaler *scaler)
+{
+    trek_grad_scaler_state state;
+    if (scaler && scaler->disabled)
+        return 1;
+    return trek_grad_scaler_save(scaler, &state) == TREK_OK ? state.scale : (double)NAN;
+}
+
+trek_status trek_grad_scaler_save(trek_grad_scaler *scaler, trek_grad_scaler_state *state)
+{
+    if (!scaler || !state)
+        return trek_fail_missing("trek_grad_scaler_save", scaler ? "state" : "scaler");
+    trek_status status = read_record(scaler);
+    if (status != TREK_OK)
+        return status;
+    const trek_update_scaler *v = &scaler->values;
+    *state = (trek_grad_scaler_state){ .scale = v->scale, .growth_factor = v->growth_factor, .backoff_factor = v->backoff_factor,
+                                       .growth_interval = v->growth_interval, .growth_tracker = v->growth_tracker };
+    return TREK_OK;
+}
+
+trek_status trek_grad_scaler_load(trek_grad_scaler *scaler, const trek_grad_scaler_state *state)
+{
+    if (!scaler || !state)
+        return trek_fail_missing("trek_grad_scaler_load", scaler ? "state" : "scaler");
+    trek_update_scaler values = { .scale = (float)state->scale, .growth_factor = state->growth_factor,
+                                  .backoff_factor = state->backoff_factor, .growth_interval = state->growth_interval,
+                                  .growth_tracker = state->growth_tracker };
+    trek_status status = check(&values);
+    if (status != TREK_OK)
+        return status;
+    scaler->values = values;
+    return scaler->record ? write_record(scaler) : TREK_OK;
+}

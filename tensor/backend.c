@@ -25,7 +25,7 @@ static void open_cuda(void)
     char why[400] = "";
     void *library = trek_plugin_open("trek-cuda", why, sizeof why);
     if (!library) {
-        snprintf(cuda_problem, sizeof cuda_problem, "no CUDA device: the plug-in libtrek-cuda is not installed (%s)", why);
+        snprintf(cuda_problem, sizeof cuda_problem, "no CUDA device: the plug-in libtrek-cuda cannot be opened: %s", why);
         return;
     }
     trek_backend_open_fn open;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* --- the host table ----------------------------------------------------------- */
 
@@ -27,11 +28,12 @@ const trek_host trek_host_table = {
 
 /* --- finding ------------------------------------------------------------------- */
 
+/* Keeps the first reason, and only of files that are there: what fails last is least telling. */
 static void *open_file(const char *path, char *why, size_t size)
 {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     const char *problem = library ? NULL : dlerror();
-    if (problem && why)
+    if (problem && why && size && !why[0] && access(path, F_OK) == 0)
         snprintf(why, size, "%s", problem);
     return library;
 }
@@ -71,5 +73,7 @@ void *trek_plugin_open(const char *name, char *why, size_t size)
         snprintf(path, sizeof path, "lib%s.so", name);
         library = open_file(path, why, size);
     }
+    if (!library && why && size && !why[0])
+        snprintf(why, size, "lib%s.so was not found", name);
     return library;
 }

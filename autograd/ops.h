@@ -162,6 +162,8 @@ TREK_API trek_var *trek_adaptive_avg_pool2d(trek_var *x, int64_t height, int64_t
 /* -- normalisation, embedding, dropout -- */
 /* Over the last `normalized_dims` dimensions; weight and bias (that shape) may be NULL. */
 TREK_API trek_var *trek_layer_norm(trek_var *x, trek_var *weight, trek_var *bias, int normalized_dims, double eps);
+/* x / sqrt(mean(x^2) + eps) weight, the mean over the last `normalized_dims` dimensions; weight (that shape) may be NULL. */
+TREK_API trek_var *trek_rms_norm(trek_var *x, trek_var *weight, int normalized_dims, double eps);
 /* x [N, C, ...]; weight, bias, running_mean, running_var [C] or NULL. In training the
  * batch's statistics are used and the running ones updated: (1 - momentum) old + momentum new. */
 TREK_API trek_var *trek_batch_norm(trek_var *x, trek_var *weight, trek_var *bias, trek_var *running_mean, trek_var *running_var,
@@ -170,6 +172,20 @@ TREK_API trek_var *trek_batch_norm(trek_var *x, trek_var *weight, trek_var *bias
 TREK_API trek_var *trek_embedding(trek_var *weight, trek_var *indices, int64_t padding_idx);
 /* In training zeroes with probability p and divides the rest by 1 - p; else x itself. */
 TREK_API trek_var *trek_dropout(trek_var *x, double p, bool training);
+
+typedef struct trek_attention_opts {
+    bool causal;              /* query i sees keys 0..i */
+    double scale;             /* of the scores; default 1 / sqrt(D) */
+    trek_var *mask;           /* broadcastable to [B, H, T, S]: bool (true: may be seen), or floating (added to the scores); default none */
+    double dropout;           /* probability with which a weight is dropped, whenever given; default 0 */
+} trek_attention_opts;
+
+/* softmax(scale q k^T + mask) v, as torch's scaled_dot_product_attention, without making the matrix of scores:
+ * memory grows with T, not with T S. q [B, H, T, D], k and v [B, G, S, D] of any strides (of a packed [B, T, 3, H, D]
+ * select and permute do, no copies), H a multiple of G: head h reads head h / (H / G) of k and v. Result [B, H, T, D],
+ * which lies in memory as [B, T, H, D]: permute and reshape to [B, T, H D] are views. A query that sees no key gives 0.
+ * UNSUPPORTED: a mask that requires a gradient. opts may be NULL. */
+TREK_API trek_var *trek_attention(trek_var *q, trek_var *k, trek_var *v, const trek_attention_opts *opts);
 
 /* -- losses: means over all elements or rows; the weight w of the mean is what data parallelism reads -- */
 typedef struct trek_cross_entropy_opts {

@@ -163,6 +163,16 @@
 #define TREK_INPUTS_LAYER_NORM_GRAD(T) TREK_IN(T, grad, x, mean, rstd, weight)
 #define TREK_ATTRS_LAYER_NORM_GRAD a->i[0] = normalized_dims
 
+/* rms_norm: x, weight or NULL; i[0] = number of normalised (last) dims, f[0] = eps.
+ * outputs: y = x rstd weight, rstd [rows] = 1 / sqrt(mean(x^2) + eps) (f32 for 16-bit x, else x's dtype) */
+#define TREK_PARAMS_RMS_NORM(T) T *x, T *weight, int normalized_dims, double eps
+#define TREK_INPUTS_RMS_NORM(T) TREK_IN(T, x, weight)
+#define TREK_ATTRS_RMS_NORM (a->i[0] = normalized_dims, a->f[0] = eps)
+/* its backward: grad, x, rstd, weight or NULL -> dx, dweight (with a weight only) */
+#define TREK_PARAMS_RMS_NORM_GRAD(T) T *grad, T *x, T *rstd, T *weight, int normalized_dims
+#define TREK_INPUTS_RMS_NORM_GRAD(T) TREK_IN(T, grad, x, rstd, weight)
+#define TREK_ATTRS_RMS_NORM_GRAD a->i[0] = normalized_dims
+
 /* batch_norm: x [N, C, ...], weight, bias [C] or NULL, running mean, running var [C] or NULL (updated in training).
  * i[0] = training, f[0] = momentum, f[1] = eps. outputs: y, mean [C], rstd [C] */
 #define TREK_PARAMS_BATCH_NORM(T) T *x, T *weight, T *bias, T *running_mean, T *running_var, bool training, double momentum, double eps
@@ -177,6 +187,20 @@
 #define TREK_PARAMS_DROPOUT(T) T *x, double p, const trek_attrs *draw
 #define TREK_INPUTS_DROPOUT(T) TREK_IN(T, x)
 #define TREK_ATTRS_DROPOUT (*a = *draw, a->f[0] = p)
+
+/* attention: q [B, H, T, D], k and v [B, G, S, D] with H a multiple of G (head h reads head h / (H / G) of k and v),
+ * mask or NULL: broadcastable to [B, H, T, S]; bool (true: may be seen) or floating (added to the scaled scores).
+ * i[0..3] a draw as for dropout, place 0 being element 0 of [B, H, T, S]; i[4] = causal: query i sees keys 0..i;
+ * f[0] = p of dropout on the probabilities (0: no draw is looked at), f[1] = scale (0: 1 / sqrt(D), which infer puts there).
+ * outputs: y [B, H, T, D], which lies in memory as [B, T, H, D] unless given; logsumexp [B, H, T] of the scaled, masked
+ * scores (f32 for 16-bit q, else q's dtype). A query that sees no key: y 0, logsumexp -infinity, gradients 0. */
+#define TREK_PARAMS_ATTENTION(T) T *q, T *k, T *v, T *mask, const trek_attrs *numbers
+#define TREK_INPUTS_ATTENTION(T) TREK_IN(T, q, k, v, mask)
+#define TREK_ATTRS_ATTENTION *a = *numbers
+/* its backward: grad, q, k, v, y, logsumexp, mask or NULL -> dq, dk, dv (contiguous) */
+#define TREK_PARAMS_ATTENTION_GRAD(T) T *grad, T *q, T *k, T *v, T *y, T *lse, T *mask, const trek_attrs *forward
+#define TREK_INPUTS_ATTENTION_GRAD(T) TREK_IN(T, grad, q, k, v, y, lse, mask)
+#define TREK_ATTRS_ATTENTION_GRAD *a = *forward
 
 /* cross_entropy: logits [R, C], labels [R] (any integer dtype), class weights [C] or NULL.
  * i[0] = ignore_index, i[1] = trek_reduction, f[0] = label smoothing.

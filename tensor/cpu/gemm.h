@@ -24,6 +24,7 @@ typedef struct trek_gemm {
     int64_t bias_row, bias_col;       /* 0 or 1 each */
     trek_activation activation;       /* applied last */
     void *pre;                        /* what the activation was applied to, strides as C's; NULL: not kept */
+    bool alone;                       /* called from inside trek_parallel: not cut into parts for threads */
 } trek_gemm;
 
 /* On the threads of the caller's pool; inside trek_parallel on the caller alone.

@@ -268,7 +268,7 @@ static void TREK_R(plan_parts)(TREK_R(gemm_plan) *plan)
     const trek_gemm *g = plan->g;
     int64_t rows = (g->m + TILE_ROWS - 1) / TILE_ROWS, cols = (g->n + TILE_COLS - 1) / TILE_COLS;
     double work = (double)g->m * (double)g->n * (double)g->k;
-    int64_t threads = work < 4e5 ? 1 : trek_pool_threads(trek_pool_here());
+    int64_t threads = work < 4e5 || g->alone ? 1 : trek_pool_threads(trek_pool_here());
     if ((double)threads > work / 2e5)
         threads = (int64_t)(work / 2e5);
     if (threads <= 1) { /* without the divisions below, which cost more than a tiny product */

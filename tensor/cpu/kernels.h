@@ -37,6 +37,8 @@
     X(conv2d)                                                                  \
     X(pool2d)                                                                  \
     X(layer_norm)                                                              \
+    X(rms_norm)                                                                \
+    X(attention)                                                               \
     X(batch_norm)                                                              \
     X(embedding)                                                               \
     X(cross_entropy)

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The plain ops that attention and the norms of transformers equal. */
+#include <math.h>
+
+#include "autograd/rules_internal.h"
+
+#define COMPOSITE(name) \
+    trek_var *trek_composite_rule_##name(const trek_op *op, const trek_attrs *attrs, trek_var *const *inputs, int n_inputs); \
+    trek_var *trek_composite_rule_##name(const trek_op *op, const trek_attrs *attrs, trek_var *const *inputs, int n_inputs)
+
+COMPOSITE(rms_norm)
+{
+    (void)op, (void)n_inputs;
+    trek_dims_list dims = { 0 };
+    for (int d = 1; d <= attrs->i[0]; d++)
+        dims.sizes[dims.ndim++] = -d;
+    trek_var *square = trek_mean(trek_square(inputs[0]), dims, true);
+    trek_var *y = trek_mul(inputs[0], trek_rsqrt(trek_add_scalar(square, attrs->f[0])));
+    return inputs[1] ? trek_mul(y, inputs[1]) : y;
+}
+
+/* [B, G, S, D] -> [B, H, S, D], each head H / G times. */
+static trek_var *repeat_heads(trek_var *x, int64_t heads)
+{
+    trek_shape s = trek_var_shape(x);
+    int64_t group = s.sizes[1] ? heads / s.sizes[1] : 1;
+    if (group == 1)
+        return x;
+    x = trek_expand(trek_unsqueeze(x, 2), trek_dims(-1, -1, group, -1, -1));
+    return trek_reshape(x, trek_dims(s.sizes[0], heads, s.sizes[2], s.sizes[3]));
+}
+
+/* -infinity where the mask, or the order of time, hides a key. */
+static trek_var *masked_scores(trek_var *scores, trek_var *mask, bool causal)
+{
+    if (mask && trek_var_dtype(mask) == TREK_BOOL)
+        scores = trek_masked_fill(scores, trek_logical_not(mask), -INFINITY);
+    else if (mask)
+        scores = trek_add(scores, trek_cast(mask, trek_var_dtype(scores)));
+    if (!causal || !scores)
+        return scores;
+    trek_shape shape = trek_dims(trek_var_size(scores, 2), trek_var_size(scores, 3));
+    trek_tensor *ones = trek_tensor_ones(shape, TREK_BOOL, trek_var_device(scores));
+    trek_var *past = trek_tril(ones ? trek_var_from(ones) : NULL, 0);
+    return trek_masked_fill(scores, trek_logical_not(past), -INFINITY);
+}
+
+COMPOSITE(attention)
+{
+    (void)op;
+    trek_var *q = inputs[0], *mask = n_inputs > 3 ? inputs[3] : NULL;
+    if (!q || !inputs[1] || !inputs[2])
+        return NULL;
+    trek_var *k = repeat_heads(inputs[1], trek_var_size(q, 1)), *v = repeat_heads(inputs[2], trek_var_size(q, 1));
+    trek_var *scores = trek_mul_scalar(trek_matmul(q, trek_transpose(k, 2, 3)), attrs->f[1]);
+    scores = masked_scores(scores, mask, attrs->i[4] != 0);
+    /* a query that sees nothing: scores of 0 for the softmax, then probabilities of 0 */
+    trek_var *blind = trek_logical_not(trek_any(trek_ne_scalar(scores, -INFINITY), trek_dims(3), true));
+    trek_var *p = trek_masked_fill(trek_softmax(trek_masked_fill(scores, blind, 0), 3), blind, 0);
+    if (attrs->f[0] > 0)
+        p = trek_apply_dropout(p, attrs->f[0], attrs);
+    return trek_matmul(p, v);
+}

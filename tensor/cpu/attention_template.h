@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attention by blocks for one real type. Included by attention.c. */
+#include "tensor/cpu/vector.h"
+
+/* Elements of working memory of a unit: two blocks of scores, a row of the mask. */
+#define SCRATCH (2 * QUERIES * PITCH + KEYS)
+
+static bool TREK_R(product)(attention_job *job, const trek_gemm *g)
+{
+    trek_status status = sizeof(T) == 8 ? TREK_ISA_NAME(trek_gemm_f64)(g) : TREK_ISA_NAME(trek_gemm_f32)(g);
+    if (status != TREK_OK)
+        job->failed = true;
+    return status == TREK_OK;
+}
+
+static T *TREK_R(scratch)(attention_job *job, int64_t elements)
+{
+    T *scratch = trek_block_alloc((size_t)elements * sizeof(T));
+    if (!scratch)
+        job->failed = true;
+    return scratch;
+}
+
+/* to[r][c] = x (b, h, i0 + r) . w (b, g, j0 + c), over the depth. */
+static bool TREK_R(rows_by_rows)(attention_job *job, const trek_tensor *x, const trek_tensor *w, const int64_t at[4], int64_t rows,
+                                 int64_t cols, T *to)
+{
+    return TREK_R(product)(job, &(trek_gemm){ .m = rows, .n = cols, .k = job->depth, .a = place_of(x, at[0], at[1], at[2]),
+                                              .a_dtype = (trek_dtype)x->dtype, .a_row = x->strides[2], .a_col = x->strides[3],
+                                              .b = place_of(w, at[0], at[1] / job->group, at[3]), .b_dtype = (trek_dtype)w->dtype,
+                                              .b_row = w->strides[3], .b_col = w->strides[2], .c = to, .c_row = PITCH, .c_col = 1,
+                                              .alone = true });
+}
+
+/* s[j] = s[j] scale + mask, for row (b, h, i) and keys [j0, j0 + n); what cannot be seen is -infinity. */
+static void TREK_R(mask_row)(const attention_job *job, int64_t b, int64_t h, int64_t i, int64_t j0, int64_t n, T *s)
+{
+    const trek_tensor *mask = job->mask;
+    const T scale = (T)job->scale;
+    for (int64_t j = 0; j < n; j++)
+        s[j] *= scale;
+    if (mask) {
+        int64_t at = mask_offset(mask, b, h, i, j0), step = mask_offset(mask, b, h, i, j0 + 1) - at;
+        if (mask->dtype == TREK_BOOL) {
+            for (int64_t j = 0; j < n; j++)
+                s[j] = mask->data[at + j * step] ? s[j] : -(T)INFINITY;
+        } else {
+            for (int64_t j = 0; j < n; j++)
+                s[j] += (T)number_at(mask, at + j * step);
+        }
+    }
+    for (int64_t j = job->causal && i - j0 + 1 < n ? (i - j0 + 1 > 0 ? i - j0 + 1 : 0) : n; j < n; j++)
+        s[j] = -(T)INFINITY;
+}
+
+/* Scores of queries [i0, i0 + rows) and keys [j0, j0 + cols). */
+static bool TREK_R(scores)(attention_job *job, const int64_t at[4], int64_t rows, int64_t cols, T *s)
+{
+    if (!TREK_R(rows_by_rows)(job, job->q, job->k, at, rows, cols, s))
+        return false;
+    for (int64_t r = 0; r < rows; r++)
+        TREK_R(mask_row)(job, at[0], at[1], at[2] + r, at[3], cols, s + r * PITCH);
+    return true;
+}
+
+/* keep[j] = 1 / (1 - p), or 0 where the probability is dropped. */
+static void TREK_R(keep_row)(const attention_job *job, int64_t b, int64_t h, int64_t i, int64_t j0, int64_t n, T *keep)
+{
+    uint32_t room[KEYS + 8];
+    const uint32_t *words = dropout_words(job, b, h, i, j0, n, room);
+    const int32_t limit = (int32_t)ceil((double)(float)job->p * 0x1p24);
+    const T factor = (T)(job->p < 1 ? 1 / (1 - job->p) : 0);
+    for (int64_t j = 0; j < n; j++)
+        keep[j] = (int32_t)(words[j] >> 8) >= limit ? factor : 0;
+}
+
+static void TREK_R(multiply_row)(T *to, const T *by, int64_t n)
+{
+    for (int64_t j = 0; j < n; j++)
+        to[j] *= by[j];
+}
+
+static void TREK_R(scale_row)(T *to, T factor, int64_t n)
+{
+    for (int64_t j = 0; j < n; j++)
+        to[j] *= factor;
+}
+
+/* How far the softmax of a block's rows has come. */
+typedef struct TREK_R(rows_state) {
+    T top[QUERIES];           /* largest score so far */
+    double sum[QUERIES];      /* of e^(score - top) */
+} TREK_R(rows_state);
+
+/* Turns a block of scores into e^(score - top); what was added up before is brought to the new top. */
+static void TREK_R(next_block)(const attention_job *job, const int64_t at[4], int64_t rows, int64_t cols, TREK_R(rows_state) *state,
+                               T *s, T *acc, T *keep)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        T *row = s + r * PITCH, before = state->top[r], top = TREK_R(largest)(row, cols);
+        top = top > before ? top : before;
+        T shift = top > -(T)INFINITY ? top : 0;
+        state->top[r] = top;
+        if (at[3] > 0 && before > -(T)INFINITY && before != top) {
+            T factor = (T)exp((double)(before - top));
+            state->sum[r] *= (double)factor;
+            TREK_R(scale_row)(acc + r * job->depth, factor, job->depth);
+        }
+        state->sum[r] += TREK_R(exp_sum)(row, cols, shift);
+        if (job->p > 0) {
+            TREK_R(keep_row)(job, at[0], at[1], at[2] + r, at[3], cols, keep);
+            TREK_R(multiply_row)(row, keep, cols);
+        }
+    }
+}
+
+static void TREK_R(store_row)(const trek_tensor *y, char *to, const T *from, int64_t n)
+{
+    int64_t step = y->strides[3];
+    uint16_t *half = (uint16_t *)(void *)to;
+    if (y->dtype == TREK_BF16)
+        for (int64_t d = 0; d < n; d++)
+            half[d * step] = trek_bf16_from_f32((float)from[d]);
+    else if (y->dtype == TREK_F16)
+        for (int64_t d = 0; d < n; d++)
+            half[d * step] = trek_f16_from_f32((float)from[d]);
+    else
+        for (int64_t d = 0; d < n; d++)
+            ((T *)(void *)to)[d * step] = from[d];
+}
+
+/* y = acc / sum, and the logsumexp; rows that saw nothing are 0. */
+static void TREK_R(finish_rows)(const attention_job *job, const int64_t at[4], int64_t rows, const TREK_R(rows_state) *state, T *acc)
+{
+    const trek_tensor *lse = job->lse;
+    for (int64_t r = 0; r < rows; r++) {
+        T *row = acc + r * job->depth;
+        double sum = state->sum[r];
+        if (sum == 0)
+            memset(row, 0, (size_t)job->depth * sizeof(T));
+        else
+            TREK_R(scale_row)(row, (T)(1 / sum), job->depth);
+        TREK_R(store_row)(job->y, (char *)(uintptr_t)place_of(job->y, at[0], at[1], at[2] + r), row, job->depth);
+        ((T *)(void *)lse->data)[at[0] * lse->strides[0] + at[1] * lse->strides[1] + (at[2] + r) * lse->strides[2]] =
+            sum == 0 ? -(T)INFINITY : (T)((double)(state->top[r] > -(T)INFINITY ? state->top[r] : 0) + log(sum));
+    }
+}
+
+/* One block of queries against all keys. */
+static void TREK_R(forward_unit)(attention_job *job, int64_t b, int64_t h, int64_t i0, T *s, T *acc, T *keep)
+{
+    int64_t rows = job->queries - i0 < QUERIES ? job->queries - i0 : QUERIES;
+    int64_t last = job->causal && i0 + rows < job->keys ? i0 + rows : job->keys;
+    TREK_R(rows_state) state;
+    for (int64_t r = 0; r < rows; r++) {
+        state.top[r] = -(T)INFINITY;
+        state.sum[r] = 0;
+    }
+    const trek_tensor *v = job->v;
+    for (int64_t j0 = 0; j0 < last; j0 += KEYS) {
+        int64_t cols = last - j0 < KEYS ? last - j0 : KEYS, at[4] = { b, h, i0, j0 };
+        if (!TREK_R(scores)(job, at, rows, cols, s))
+            return;
+        TREK_R(next_block)(job, at, rows, cols, &state, s, acc, keep);
+        if (!TREK_R(product)(job, &(trek_gemm){ .m = rows, .n = job->depth, .k = cols, .a = s, .a_dtype = sizeof(T) == 8 ? TREK_F64 : TREK_F32,
+                                                .a_row = PITCH, .a_col = 1, .b = place_of(v, b, h / job->group, j0),
+                                                .b_dtype = (trek_dtype)v->dtype, .b_row = v->strides[2], .b_col = v->strides[3],
+                                                .c = acc, .c_row = job->depth, .c_col = 1, .accumulate = j0 > 0, .alone = true }))
+            return;
+    }
+    TREK_R(finish_rows)(job, (int64_t[4]){ b, h, i0, 0 }, rows, &state, acc);
+}
+
+static void TREK_R(forward_units)(void *arg, int64_t begin, int64_t end)
+{
+    attention_job *job = arg;
+    T *s = TREK_R(scratch)(job, SCRATCH + QUERIES * job->depth);
+    for (int64_t unit = begin; s && unit < end; unit++) {
+        int64_t block = unit % job->query_blocks, pair = unit / job->query_blocks;
+        TREK_R(forward_unit)(job, pair / job->heads, pair % job->heads, block * QUERIES, s, s + SCRATCH, s + 2 * QUERIES * PITCH);
+    }
+    trek_block_free(s);
+}
+
+/* --- backward ----------------------------------------------------------------------- */
+
+static T TREK_R(element)(const trek_tensor *t, const char *at, int64_t step)
+{
+    const void *data = at;
+    switch (t->dtype) {
+    case TREK_BF16: return (T)trek_f32_from_bf16(((const uint16_t *)data)[step]);
+    case TREK_F16: return (T)trek_f32_from_f16(((const uint16_t *)data)[step]);
+    default: return ((const T *)data)[step];
+    }
+}
+
+/* delta = sum over the depth of dy y, which is the sum over the keys of p dp. */
+static void TREK_R(delta_rows)(void *arg, int64_t begin, int64_t end)
+{
+    const attention_job *job = arg;
+    for (int64_t row = begin; row < end; row++) {
+        int64_t i = row % job->queries, h = row / job->queries % job->heads, b = row / job->queries / job->heads;
+        const char *y = place_of(job->y, b, h, i), *dy = place_of(job->dy, b, h, i);
+        double sum = 0;
+        for (int64_t d = 0; d < job->depth; d++)
+            sum += (double)TREK_R(element)(job->y, y, d * job->y->strides[3]) *
+                   (double)TREK_R(element)(job->dy, dy, d * job->dy->strides[3]);
+        ((T *)job->delta)[row] = (T)sum;
+    }
+}
+
+/* From scores and dp: s becomes what y was made with (p, dropped out), d the gradient of the unscaled scores. */
+static void TREK_R(gradient_rows)(const attention_job *job, const int64_t at[4], int64_t rows, int64_t cols, T *s, T *d, T *keep)
+{
+    const int64_t first = (at[0] * job->heads + at[1]) * job->queries + at[2];
+    const T scale = (T)job->scale;
+    for (int64_t r = 0; r < rows; r++) {
+        T *p = s + r * PITCH, *dp = d + r * PITCH;
+        T lse = ((const T *)(const void *)job->lse->data)[first + r], delta = ((const T *)job->delta)[first + r];
+        if (lse == -(T)INFINITY) {
+            memset(p, 0, (size_t)cols * sizeof(T));
+            memset(dp, 0, (size_t)cols * sizeof(T));
+            continue;
+        }
+        TREK_R(exponentials)(p, cols, lse);
+        if (job->p == 0) {
+            for (int64_t j = 0; j < cols; j++)
+                dp[j] = p[j] * (dp[j] - delta) * scale;
+            continue;
+        }
+        TREK_R(keep_row)(job, at[0], at[1], at[2] + r, at[3], cols, keep);
+        for (int64_t j = 0; j < cols; j++)
+            dp[j] = p[j] * (dp[j] * keep[j] - delta) * scale;
+        TREK_R(multiply_row)(p, keep, cols);
+    }
+}
+
+/* to [cols, depth] (+)= s^T x, for rows of x at (b, h, i0). */
+static bool TREK_R(add_to_keys)(attention_job *job, const T *s, const trek_tensor *x, const int64_t at[4], int64_t rows, int64_t cols,
+                                T *to, bool add)
+{
+    trek_dtype own = sizeof(T) == 8 ? TREK_F64 : TREK_F32;
+    to += ((at[0] * job->kv_heads + at[1] / job->group) * job->keys + at[3]) * job->depth;
+    return TREK_R(product)(job, &(trek_gemm){ .m = cols, .n = job->depth, .k = rows, .a = s, .a_dtype = own, .a_row = 1, .a_col = PITCH,
+                                              .b = place_of(x, at[0], at[1], at[2]), .b_dtype = (trek_dtype)x->dtype,
+                                              .b_row = x->strides[2], .b_col = x->strides[3], .c = to, .c_row = job->depth, .c_col = 1,
+                                              .accumulate = add, .alone = true });
+}
+
+/* dq of the block (+)= d k. */
+static bool TREK_R(add_to_queries)(attention_job *job, const T *d, const int64_t at[4], int64_t rows, int64_t cols)
+{
+    const trek_tensor *k = job->k;
+    trek_dtype own = sizeof(T) == 8 ? TREK_F64 : TREK_F32;
+    T *to = (T *)job->dq + ((at[0] * job->heads + at[1]) * job->queries + at[2]) * job->depth;
+    return TREK_R(product)(job, &(trek_gemm){ .m = rows, .n = job->depth, .k = cols, .a = d, .a_dtype = own, .a_row = PITCH, .a_col = 1,
+                                              .b = place_of(k, at[0], at[1] / job->group, at[3]), .b_dtype = (trek_dtype)k->dtype,
+                                              .b_row = k->strides[2], .b_col = k->strides[3], .c = to, .c_row = job->depth, .c_col = 1,
+                                              .accumulate = at[3] > 0, .alone = true });
+}
+
+/* One block of queries and one of keys; *added: the keys' gradients hold something already. */
+static bool TREK_R(backward_block)(attention_job *job, const int64_t at[4], bool to_keys, bool to_queries, bool *added, T *scratch)
+{
+    int64_t rows = job->queries - at[2] < QUERIES ? job->queries - at[2] : QUERIES;
+    int64_t cols = job->keys - at[3] < KEYS ? job->keys - at[3] : KEYS;
+    T *s = scratch, *d = s + QUERIES * PITCH, *keep = d + QUERIES * PITCH;
+    if (job->causal && at[3] >= at[2] + rows)
+        return true; /* all keys lie in the future */
+    if (!TREK_R(scores)(job, at, rows, cols, s) || !TREK_R(rows_by_rows)(job, job->dy, job->v, at, rows, cols, d))
+        return false;
+    TREK_R(gradient_rows)(job, at, rows, cols, s, d, keep);
+    if (to_keys && !(TREK_R(add_to_keys)(job, s, job->dy, at, rows, cols, job->dv, *added) &&
+                     TREK_R(add_to_keys)(job, d, job->q, at, rows, cols, job->dk, *added)))
+        return false;
+    *added = true;
+    return !to_queries || TREK_R(add_to_queries)(job, d, at, rows, cols);
+}
+
+/* Keys [j0, ...) of one pair of sample and head of k and v against all queries of its group. */
+static bool TREK_R(backward_key_block)(attention_job *job, int64_t b, int64_t head, int64_t j0, bool to_queries, T *scratch)
+{
+    bool added = false;
+    for (int64_t h = head * job->group; h < (head + 1) * job->group; h++)
+        for (int64_t i0 = 0; i0 < job->queries; i0 += QUERIES)
+            if (!TREK_R(backward_block)(job, (int64_t[4]){ b, h, i0, j0 }, true, to_queries, &added, scratch))
+                return false;
+    int64_t cols = job->keys - j0 < KEYS ? job->keys - j0 : KEYS, place = ((b * job->kv_heads + head) * job->keys + j0) * job->depth;
+    if (!added) {
+        memset((T *)job->dk + place, 0, (size_t)(cols * job->depth) * sizeof(T));
+        memset((T *)job->dv + place, 0, (size_t)(cols * job->depth) * sizeof(T));
+    }
+    return true;
+}
+
+/* Without keys there is nothing to add up. */
+static void TREK_R(clear_queries)(const attention_job *job, int64_t first_row, int64_t rows)
+{
+    if (job->keys == 0)
+        memset((T *)job->dq + first_row * job->depth, 0, (size_t)(rows * job->depth) * sizeof(T));
+}
+
+static void TREK_R(backward_pairs)(void *arg, int64_t begin, int64_t end)
+{
+    attention_job *job = arg;
+    T *scratch = TREK_R(scratch)(job, SCRATCH);
+    for (int64_t pair = begin; scratch && pair < end; pair++) {
+        TREK_R(clear_queries)(job, pair * job->group * job->queries, job->group * job->queries);
+        for (int64_t j0 = 0; j0 < job->keys; j0 += KEYS)
+            TREK_R(backward_key_block)(job, pair / job->kv_heads, pair % job->kv_heads, j0, true, scratch);
+    }
+    trek_block_free(scratch);
+}
+
+static void TREK_R(backward_keys)(void *arg, int64_t begin, int64_t end)
+{
+    attention_job *job = arg;
+    T *scratch = TREK_R(scratch)(job, SCRATCH);
+    for (int64_t unit = begin; scratch && unit < end; unit++) {
+        int64_t pair = unit / job->key_blocks;
+        TREK_R(backward_key_block)(job, pair / job->kv_heads, pair % job->kv_heads, unit % job->key_blocks * KEYS, false, scratch);
+    }
+    trek_block_free(scratch);
+}
+
+static void TREK_R(backward_queries)(void *arg, int64_t begin, int64_t end)
+{
+    attention_job *job = arg;
+    T *scratch = TREK_R(scratch)(job, SCRATCH);
+    for (int64_t unit = begin; scratch && unit < end; unit++) {
+        int64_t pair = unit / job->query_blocks, i0 = unit % job->query_blocks * QUERIES;
+        int64_t rows = job->queries - i0 < QUERIES ? job->queries - i0 : QUERIES;
+        bool added = false, fine = true;
+        TREK_R(clear_queries)(job, pair * job->queries + i0, rows);
+        for (int64_t j0 = 0; fine && j0 < job->keys; j0 += KEYS)
+            fine = TREK_R(backward_block)(job, (int64_t[4]){ pair / job->heads, pair % job->heads, i0, j0 }, false, true, &added, scratch);
+    }
+    trek_block_free(scratch);
+}
+
+#undef SCRATCH

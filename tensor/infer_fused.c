@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shape rules of the fused ops: root mean square norm, attention. */
+#include <math.h>
+
+#include "tensor/infer_internal.h"
+
+/* -- rms_norm -- */
+
+static trek_status rms_norm_sizes(const trek_op_call *call, const trek_tensor *x, const trek_tensor *weight, int64_t *rows)
+{
+    int64_t dims = call->attrs.i[0];
+    char text[TREK_SHAPE_TEXT];
+    if (dims < 1 || dims > x->ndim)
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "cannot normalise %lld dimensions of %s", (long long)dims,
+                            trek_tensor_shape_text(x, text));
+    if (weight)
+        TRY(need_sizes(call, "weight", weight, (int)dims, x->sizes + x->ndim - dims));
+    *rows = 1;
+    for (int d = 0; d < x->ndim - dims; d++)
+        *rows *= x->sizes[d];
+    return TREK_OK;
+}
+
+trek_status trek_infer_rms_norm(trek_op_call *call);
+trek_status trek_infer_rms_norm(trek_op_call *call)
+{
+    const trek_tensor *x = call->inputs[0];
+    int64_t rows;
+    TRY(rms_norm_sizes(call, x, input(call, 1), &rows));
+    TRY(trek_op_output(call, 0, x->ndim, x->sizes, (trek_dtype)x->dtype));
+    return trek_op_output(call, 1, 1, &rows, statistics_dtype((trek_dtype)x->dtype));
+}
+
+trek_status trek_infer_rms_norm_backward(trek_op_call *call);
+trek_status trek_infer_rms_norm_backward(trek_op_call *call)
+{
+    const trek_tensor *grad = call->inputs[0], *x = call->inputs[1], *weight = input(call, 3);
+    trek_dtype dtype = (trek_dtype)x->dtype;
+    int64_t rows;
+    TRY(rms_norm_sizes(call, x, weight, &rows));
+    TRY(need_sizes(call, "gradient", grad, x->ndim, x->sizes));
+    TRY(need_dtype(call, "gradient", grad, dtype));
+    TRY(need_vector(call, "rstd", call->inputs[2], rows));
+    TRY(need_dtype(call, "rstd", call->inputs[2], statistics_dtype(dtype)));
+    TRY(need_float(call, "weight", weight));
+    TRY(trek_op_output(call, 0, x->ndim, x->sizes, dtype));
+    if (weight)
+        TRY(trek_op_output(call, 1, weight->ndim, weight->sizes, (trek_dtype)weight->dtype));
+    return TREK_OK;
+}
+
+/* -- attention -- */
+
+static trek_status attention_mismatch(const trek_op_call *call, const char *what, const trek_tensor *x, const trek_tensor *y)
+{
+    char first[TREK_SHAPE_TEXT], second[TREK_SHAPE_TEXT];
+    return trek_op_fail(call, TREK_ERR_SHAPE, "%s: %s and %s", what, trek_tensor_shape_text(x, first),
+                        trek_tensor_shape_text(y, second));
+}
+
+static trek_status attention_mask(const trek_op_call *call, const trek_tensor *q, const trek_tensor *k, const trek_tensor *mask)
+{
+    char text[TREK_SHAPE_TEXT], expected[TREK_SHAPE_TEXT];
+    int64_t sizes[4] = { q->sizes[0], q->sizes[1], q->sizes[2], k->sizes[2] };
+    if (!mask)
+        return TREK_OK;
+    if (mask->dtype != TREK_BOOL)
+        TRY(need_float(call, "mask", mask));
+    bool fits = mask->ndim <= 4;
+    for (int d = 0; fits && d < mask->ndim; d++)
+        fits = mask->sizes[d] == 1 || mask->sizes[d] == sizes[4 - mask->ndim + d];
+    if (fits)
+        return TREK_OK;
+    return trek_op_fail(call, TREK_ERR_SHAPE, "mask %s does not broadcast to %s", trek_tensor_shape_text(mask, text),
+                        trek_shape_text(trek_shape_make(4, sizes), expected));
+}
+
+/* What forward and backward check alike; puts the scale into the attributes. */
+static trek_status check_attention(trek_op_call *call, const trek_tensor *q, const trek_tensor *k, const trek_tensor *v,
+                                   const trek_tensor *mask)
+{
+    trek_attrs *a = &call->attrs;
+    TRY(need_ndim(call, "query", q, 4));
+    TRY(need_ndim(call, "key", k, 4));
+    TRY(need_ndim(call, "value", v, 4));
+    if (!trek_same_sizes(k, v))
+        return attention_mismatch(call, "key and value differ", k, v);
+    if (q->sizes[0] != k->sizes[0] || q->sizes[3] != k->sizes[3])
+        return attention_mismatch(call, "batch or depth of query and key differ", q, k);
+    if (k->sizes[1] < 1 ? q->sizes[1] > 0 : q->sizes[1] % k->sizes[1] != 0)
+        return attention_mismatch(call, "heads of the query are no multiple of those of the key", q, k);
+    TRY(attention_mask(call, q, k, mask));
+    if (!(a->f[0] >= 0 && a->f[0] <= 1))
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "a dropout probability of %g", a->f[0]);
+    if (!isfinite(a->f[1]))
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "a scale of %g", a->f[1]);
+    if (a->f[1] == 0)
+        a->f[1] = q->sizes[3] > 0 ? 1 / sqrt((double)q->sizes[3]) : 1;
+    a->i[4] = a->i[4] != 0;
+    return TREK_OK;
+}
+
+/* y lies in memory as [B, T, H, D], so that joining the heads again is a view. */
+static trek_status attention_output(trek_op_call *call, const trek_tensor *q)
+{
+    if (call->outputs[0])
+        return trek_op_output(call, 0, 4, q->sizes, (trek_dtype)q->dtype);
+    int64_t sizes[4] = { q->sizes[0], q->sizes[2], q->sizes[1], q->sizes[3] };
+    trek_tensor *base = trek_tensor_make(4, sizes, (trek_dtype)q->dtype, q->device);
+    if (!base)
+        return trek_status_get();
+    int64_t strides[4] = { base->strides[0], base->strides[2], base->strides[1], base->strides[3] };
+    call->outputs[0] = trek_tensor_make_view(base, base->data, 4, q->sizes, strides);
+    trek_tensor_release(base);
+    if (call->n_outputs < 1)
+        call->n_outputs = 1;
+    return call->outputs[0] ? TREK_OK : trek_status_get();
+}
+
+trek_status trek_infer_attention(trek_op_call *call);
+trek_status trek_infer_attention(trek_op_call *call)
+{
+    const trek_tensor *q = call->inputs[0];
+    TRY(check_attention(call, q, call->inputs[1], call->inputs[2], input(call, 3)));
+    TRY(attention_output(call, q));
+    return trek_op_output(call, 1, 3, q->sizes, statistics_dtype((trek_dtype)q->dtype));
+}
+
+trek_status trek_infer_attention_backward(trek_op_call *call);
+trek_status trek_infer_attention_backward(trek_op_call *call)
+{
+    const trek_tensor *q = call->inputs[1], *k = call->inputs[2], *v = call->inputs[3], *lse = call->inputs[5];
+    trek_dtype dtype = (trek_dtype)q->dtype;
+    TRY(check_attention(call, q, k, v, input(call, 6)));
+    TRY(need_sizes(call, "gradient", call->inputs[0], 4, q->sizes));
+    TRY(need_sizes(call, "result", call->inputs[4], 4, q->sizes));
+    TRY(need_sizes(call, "logsumexp", lse, 3, q->sizes));
+    TRY(need_dtype(call, "logsumexp", lse, statistics_dtype(dtype)));
+    TRY(trek_op_output(call, 0, 4, q->sizes, dtype));
+    TRY(trek_op_output(call, 1, 4, k->sizes, dtype));
+    return trek_op_output(call, 2, 4, v->sizes, dtype);
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Small words that the shape rules of nn's ops share: what an input must be. */
+#ifndef TREK_TENSOR_INFER_INTERNAL_H
+#define TREK_TENSOR_INFER_INTERNAL_H
+
+#include "tensor/op.h"
+
+static inline trek_tensor *input(const trek_op_call *call, int k)
+{
+    return k < call->n_inputs ? call->inputs[k] : NULL;
+}
+
+static inline bool is_integer(const trek_tensor *t)
+{
+    return t->dtype == TREK_I64 || t->dtype == TREK_I32 || t->dtype == TREK_U8;
+}
+
+static inline bool is_half(trek_dtype dtype)
+{
+    return dtype == TREK_BF16 || dtype == TREK_F16;
+}
+
+/* Statistics are kept in f32 for 16-bit inputs. */
+static inline trek_dtype statistics_dtype(trek_dtype dtype)
+{
+    return is_half(dtype) ? TREK_F32 : dtype;
+}
+
+static inline trek_status need_ndim(const trek_op_call *call, const char *name, const trek_tensor *t, int ndim)
+{
+    char text[TREK_SHAPE_TEXT];
+    if (t->ndim == ndim)
+        return TREK_OK;
+    return trek_op_fail(call, TREK_ERR_SHAPE, "%s must have %d dimensions, got %s", name, ndim,
+                        trek_tensor_shape_text(t, text));
+}
+
+/* An optional vector of `size` elements. */
+static inline trek_status need_vector(const trek_op_call *call, const char *name, const trek_tensor *t, int64_t size)
+{
+    char text[TREK_SHAPE_TEXT];
+    if (!t || (t->ndim == 1 && t->sizes[0] == size))
+        return TREK_OK;
+    return trek_op_fail(call, TREK_ERR_SHAPE, "%s must be [%lld], got %s", name, (long long)size,
+                        trek_tensor_shape_text(t, text));
+}
+
+static inline trek_status need_sizes(const trek_op_call *call, const char *name, const trek_tensor *t, int ndim, const int64_t *sizes)
+{
+    char text[TREK_SHAPE_TEXT], expected[TREK_SHAPE_TEXT];
+    bool same = t->ndim == ndim;
+    for (int d = 0; same && d < ndim; d++)
+        same = t->sizes[d] == sizes[d];
+    if (same)
+        return TREK_OK;
+    return trek_op_fail(call, TREK_ERR_SHAPE, "%s must be %s, got %s", name,
+                        trek_shape_text(trek_shape_make(ndim, sizes), expected), trek_tensor_shape_text(t, text));
+}
+
+static inline trek_status need_dtype(const trek_op_call *call, const char *name, const trek_tensor *t, trek_dtype dtype)
+{
+    if (!t || t->dtype == dtype)
+        return TREK_OK;
+    return trek_op_fail(call, TREK_ERR_DTYPE, "%s must be %s, got %s", name, trek_dtype_name(dtype), trek_dtype_name(t->dtype));
+}
+
+static inline trek_status need_float(const trek_op_call *call, const char *name, const trek_tensor *t)
+{
+    if (!t || trek_dtype_is_float(t->dtype))
+        return TREK_OK;
+    return trek_op_fail(call, TREK_ERR_DTYPE, "%s must be of a floating dtype, got %s", name, trek_dtype_name(t->dtype));
+}
+
+static inline trek_status need_integer(const trek_op_call *call, const char *name, const trek_tensor *t)
+{
+    if (is_integer(t))
+        return TREK_OK;
+    return trek_op_fail(call, TREK_ERR_DTYPE, "%s must be of an integer dtype, got %s", name, trek_dtype_name(t->dtype));
+}
+
+#define TRY(expression)                                                        \
+    do {                                                                       \
+        trek_status status_ = (expression);                                    \
+        if (status_ != TREK_OK)                                                \
+            return status_;                                                    \
+    } while (0)
+
+#endif

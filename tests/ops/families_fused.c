@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Cases of the fused ops of transformers. */
+#include <string.h>
+
+#include "tests/ops/suite.h"
+
+/* --- rms_norm ------------------------------------------------------------------------ */
+
+static trek_shape tail_of(trek_shape x, int dims)
+{
+    return trek_shape_make(dims, x.sizes + x.ndim - dims);
+}
+
+static void rms_case(const op_row *row, op_sink sink, void *arg, trek_shape x, int dims, bool weighted, bool large)
+{
+    op_case c = case_begin(row, "rows");
+    case_input(&c, row, x);
+    if (weighted)
+        case_input(&c, row, tail_of(x, dims));
+    else
+        case_absent(&c);
+    c.attrs.i[0] = dims;
+    c.attrs.f[0] = 1e-5;
+    c.large = large;
+    sink(row, &c, arg);
+}
+
+FAMILY(rms_norm)
+{
+    for (int weighted = 0; weighted < 2; weighted++) {
+        rms_case(row, sink, arg, trek_dims(4, 6), 1, weighted, false);
+        rms_case(row, sink, arg, trek_dims(3, 2, 4), 2, weighted, false);
+        rms_case(row, sink, arg, trek_dims(5), 1, weighted, false);
+        rms_case(row, sink, arg, trek_dims(0, 6), 1, weighted, false);
+        rms_case(row, sink, arg, trek_dims(130, 517), 1, weighted, true);
+    }
+    op_case c = case_begin(row, "too many dimensions");
+    case_input(&c, row, trek_dims(4, 6));
+    case_absent(&c);
+    c.attrs.i[0] = 3;
+    c.expect = TREK_ERR_ARGUMENT;
+    sink(row, &c, arg);
+    c.attrs.i[0] = 0;
+    sink(row, &c, arg);
+    c = case_begin(row, "weight does not fit");
+    case_input(&c, row, trek_dims(4, 6));
+    case_input(&c, row, trek_dims(5));
+    c.attrs.i[0] = 1;
+    c.expect = TREK_ERR_SHAPE;
+    sink(row, &c, arg);
+}
+
+static void rms_gradient_case(const op_row *row, op_sink sink, void *arg, trek_shape x, int dims, bool weighted, bool large)
+{
+    op_case c = case_begin(row, "gradient");
+    trek_shape tail = tail_of(x, dims);
+    case_input(&c, row, x);
+    case_input(&c, row, x);
+    case_typed(&c, D_RSTD, DTYPE_STATISTICS, trek_dims(trek_shape_numel(x) / trek_shape_numel(tail)), 0);
+    if (weighted)
+        case_input(&c, row, tail);
+    else
+        case_absent(&c);
+    c.attrs.i[0] = dims;
+    c.large = large;
+    sink(row, &c, arg);
+    if (large)
+        return;
+    c.in[0].shape.sizes[0]++;
+    c.expect = TREK_ERR_SHAPE;
+    sink(row, &c, arg);
+}
+
+FAMILY(rms_norm_backward)
+{
+    for (int weighted = 0; weighted < 2; weighted++) {
+        rms_gradient_case(row, sink, arg, trek_dims(4, 6), 1, weighted, false);
+        rms_gradient_case(row, sink, arg, trek_dims(3, 2, 4), 2, weighted, false);
+        rms_gradient_case(row, sink, arg, trek_dims(520, 131), 1, weighted, true);
+    }
+}
+
+/* --- attention ------------------------------------------------------------------------- */
+
+typedef enum mask_kind { MASK_NONE, MASK_BOOL, MASK_ROW_DTYPE, MASK_STATISTICS } mask_kind;
+
+typedef struct attention_shape {
+    int64_t batch, heads, kv_heads, queries, keys, depth;
+    bool causal;
+    double scale, p;
+    mask_kind mask;
+    int mask_dims;            /* how many of [B, H, T, S] the mask has */
+    int mask_ones;            /* bits: dimensions of the mask that are 1, counted from the last */
+    bool large;
+} attention_shape;
+
+static const attention_shape attention_shapes[] = {
+    { 2, 2, 2, 3, 5, 4, false, 0, 0, MASK_NONE, 0, 0, false },
+    { 1, 2, 2, 4, 4, 3, true, 0, 0, MASK_NONE, 0, 0, false },
+    { 1, 1, 1, 5, 3, 4, true, 0.7, 0, MASK_NONE, 0, 0, false },
+    { 1, 2, 1, 2, 4, 4, true, 0, 0, MASK_NONE, 0, 0, false },
+    { 2, 4, 2, 3, 3, 2, false, -0.4, 0, MASK_NONE, 0, 0, false },
+    { 2, 2, 1, 4, 2, 3, false, 0, 0, MASK_BOOL, 2, 0, false },
+    { 2, 2, 2, 3, 4, 3, true, 0, 0, MASK_BOOL, 4, 6, false },
+    { 2, 2, 2, 3, 4, 3, false, 0, 0, MASK_ROW_DTYPE, 3, 4, false },
+    { 2, 2, 2, 3, 4, 3, false, 0, 0, MASK_STATISTICS, 4, 9, false },
+    { 2, 2, 2, 3, 5, 4, false, 0, 0.3, MASK_NONE, 0, 0, false },
+    { 1, 2, 1, 4, 4, 4, true, 0, 0.6, MASK_BOOL, 1, 0, false },
+    { 1, 1, 1, 1, 1, 1, false, 0, 0, MASK_NONE, 0, 0, false },
+    { 0, 2, 2, 3, 5, 4, false, 0, 0, MASK_NONE, 0, 0, false },
+    { 2, 2, 2, 0, 5, 4, false, 0, 0, MASK_NONE, 0, 0, false },
+    { 2, 2, 2, 3, 0, 4, false, 0, 0, MASK_NONE, 0, 0, false },
+    { 2, 4, 2, 150, 600, 40, true, 0, 0, MASK_NONE, 0, 0, true },
+    { 1, 2, 2, 530, 530, 33, true, 0, 0, MASK_NONE, 0, 0, true },
+    { 1, 6, 6, 70, 300, 16, false, 0, 0.2, MASK_BOOL, 4, 4, true },
+    { 8, 2, 2, 65, 257, 9, false, 0, 0, MASK_ROW_DTYPE, 2, 0, true },
+};
+enum { ATTENTION_SHAPES = sizeof attention_shapes / sizeof attention_shapes[0] };
+
+static void attention_attrs(op_case *c, const attention_shape *s)
+{
+    c->attrs = (trek_attrs){ .i = { 42, 3, 1, 20, s->causal }, .f = { s->p, s->scale } };
+    c->large = s->large;
+}
+
+static void attention_mask_input(op_case *c, const attention_shape *s)
+{
+    if (s->mask == MASK_NONE) {
+        case_absent(c);
+        return;
+    }
+    const int64_t whole[4] = { s->batch, s->heads, s->queries, s->keys };
+    trek_shape shape = trek_shape_make(s->mask_dims, whole + 4 - s->mask_dims);
+    for (int d = 0; d < shape.ndim; d++)
+        if (s->mask_ones >> (shape.ndim - 1 - d) & 1)
+            shape.sizes[d] = 1;
+    case_typed(c, s->mask == MASK_BOOL ? D_BINARY : D_ANY,
+               s->mask == MASK_BOOL ? (int)TREK_BOOL : s->mask == MASK_ROW_DTYPE ? DTYPE_ROW : DTYPE_STATISTICS, shape, 0);
+}
+
+static op_case attention_case(const op_row *row, const attention_shape *s, const char *label)
+{
+    op_case c = case_begin(row, label);
+    case_input(&c, row, trek_dims(s->batch, s->heads, s->queries, s->depth));
+    case_input(&c, row, trek_dims(s->batch, s->kv_heads, s->keys, s->depth));
+    case_input(&c, row, trek_dims(s->batch, s->kv_heads, s->keys, s->depth));
+    attention_mask_input(&c, s);
+    attention_attrs(&c, s);
+    return c;
+}
+
+FAMILY(attention)
+{
+    for (int k = 0; k < ATTENTION_SHAPES; k++) {
+        op_case c = attention_case(row, &attention_shapes[k], "heads");
+        sink(row, &c, arg);
+    }
+    const attention_shape *s = &attention_shapes[0];
+    op_case c = attention_case(row, s, "three dimensions");
+    c.in[0].shape = trek_dims(2, 3, 4);
+    c.expect = TREK_ERR_SHAPE;
+    sink(row, &c, arg);
+    c = attention_case(row, s, "key and value differ");
+    c.in[2].shape.sizes[2]++;
+    c.expect = TREK_ERR_SHAPE;
+    sink(row, &c, arg);
+    c = attention_case(row, s, "depths differ");
+    c.in[0].shape.sizes[3]++;
+    c.expect = TREK_ERR_SHAPE;
+    sink(row, &c, arg);
+    c = attention_case(row, s, "heads are no multiple");
+    c.in[0].shape.sizes[1] = 3;
+    c.expect = TREK_ERR_SHAPE;
+    sink(row, &c, arg);
+    c = attention_case(row, s, "the mask does not fit");
+    c.in[3] = (op_input){ .shape = trek_dims(2, 5), .domain = D_BINARY, .dtype = TREK_BOOL };
+    c.expect = TREK_ERR_SHAPE;
+    sink(row, &c, arg);
+    c.in[3] = (op_input){ .shape = trek_dims(3, 5), .domain = D_BINARY, .dtype = TREK_I64 };
+    c.expect = TREK_ERR_DTYPE;
+    sink(row, &c, arg);
+    c = attention_case(row, s, "dropout above 1");
+    c.attrs.f[0] = 1.5;
+    c.expect = TREK_ERR_ARGUMENT;
+    sink(row, &c, arg);
+}
+
+/* grad, q, k, v, y, logsumexp, mask; the kernel does not ask whether y and logsumexp belong together. */
+FAMILY(attention_backward)
+{
+    for (int k = 0; k < ATTENTION_SHAPES; k++) {
+        const attention_shape *s = &attention_shapes[k];
+        op_case c = case_begin(row, "heads");
+        trek_shape queries = trek_dims(s->batch, s->heads, s->queries, s->depth);
+        trek_shape keys = trek_dims(s->batch, s->kv_heads, s->keys, s->depth);
+        case_input(&c, row, queries);
+        case_input(&c, row, queries);
+        case_input(&c, row, keys);
+        case_input(&c, row, keys);
+        case_input(&c, row, queries);
+        case_typed(&c, D_POSITIVE, DTYPE_STATISTICS, trek_dims(s->batch, s->heads, s->queries), 0);
+        attention_mask_input(&c, s);
+        attention_attrs(&c, s);
+        sink(row, &c, arg);
+        if (k > 0)
+            continue;
+        c.in[0].shape.sizes[2]++;
+        c.expect = TREK_ERR_SHAPE;
+        sink(row, &c, arg);
+        c.in[0].shape.sizes[2]--;
+        c.in[5].shape.sizes[2]++;
+        sink(row, &c, arg);
+    }
+}

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* References of the fused ops of transformers, with everything written out. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/ops/suite.h"
+
+#define REFERENCE(name) int reference_##name(const op_array *const *in, int n, const trek_attrs *a, op_array *out)
+
+static trek_dtype statistics_dtype(trek_dtype dtype)
+{
+    return dtype == TREK_BF16 || dtype == TREK_F16 ? TREK_F32 : dtype;
+}
+
+static void add_scaled(op_array *out, int64_t at, double term, double size)
+{
+    out->v[at] += term;
+    out->scale[at] += fabs(term) * size;
+}
+
+/* --- rms_norm ---------------------------------------------------------------------------- */
+
+static int64_t row_length(const op_array *x, int64_t dims)
+{
+    int64_t n = 1;
+    for (int d = x->ndim - (int)dims; d < x->ndim; d++)
+        n *= x->sizes[d];
+    return n;
+}
+
+REFERENCE(rms_norm)
+{
+    const op_array *x = in[0], *w = n > 1 ? in[1] : NULL;
+    int64_t columns = row_length(x, a->i[0]), rows = x->numel / columns;
+    array_like(&out[0], x, x->dtype);
+    array_make(&out[1], statistics_dtype(x->dtype), 1, &rows);
+    for (int64_t r = 0; r < rows; r++) {
+        double square = 0;
+        for (int64_t c = 0; c < columns; c++)
+            square += x->v[r * columns + c] * x->v[r * columns + c] / (double)columns;
+        out[1].v[r] = 1 / sqrt(square + a->f[0]);
+        for (int64_t c = 0; c < columns; c++)
+            out[0].v[r * columns + c] = x->v[r * columns + c] * out[1].v[r] * (w ? w->v[c] : 1);
+    }
+    return 2;
+}
+
+/* grad, x, rstd, weight -> dx, dweight (with a weight only): the Jacobian's entries summed */
+REFERENCE(rms_norm_backward)
+{
+    const op_array *g = in[0], *x = in[1], *w = n > 3 ? in[3] : NULL;
+    int64_t columns = row_length(x, a->i[0]), rows = x->numel / columns;
+    array_like(&out[0], x, x->dtype);
+    array_scaled(&out[0]);
+    memset(&out[1], 0, sizeof out[1]);
+    if (w) {
+        array_like(&out[1], w, w->dtype);
+        array_scaled(&out[1]);
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        double rstd = in[2]->v[r];
+        const double *gr = &g->v[r * columns], *xr = &x->v[r * columns];
+        for (int64_t i = 0; i < columns; i++) {
+            if (w)
+                add_scaled(&out[1], i, gr[i] * xr[i] * rstd, 1);
+            for (int64_t j = 0; j < columns; j++) { /* d y_j / d x_i */
+                double slope = (i == j) * rstd - xr[i] * xr[j] * rstd * rstd * rstd / (double)columns;
+                add_scaled(&out[0], r * columns + i, gr[j] * (w ? w->v[j] : 1) * slope, 1);
+            }
+        }
+    }
+    return 2;
+}
+
+/* --- attention ---------------------------------------------------------------------------- */
+
+static uint32_t philox_word(uint64_t seed, uint64_t block, uint32_t draw, uint32_t step, int word)
+{
+    uint32_t x[4] = { (uint32_t)block, (uint32_t)(block >> 32), draw, step };
+    uint32_t key[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) };
+    for (int round = 0; round < 10; round++) {
+        uint64_t a = 0xD2511F53ull * x[0], b = 0xCD9E8D57ull * x[2];
+        uint32_t y[4] = { (uint32_t)(b >> 32) ^ x[1] ^ key[0], (uint32_t)b, (uint32_t)(a >> 32) ^ x[3] ^ key[1], (uint32_t)a };
+        memcpy(x, y, sizeof x);
+        key[0] += 0x9E3779B9u;
+        key[1] += 0xBB67AE85u;
+    }
+    return x[word];
+}
+
+/* One attention problem: scores of all pairs, their sizes, and what dropout multiplies by; all [B, H, T, S]. */
+typedef struct attention_scores {
+    int64_t batch, heads, group, queries, keys, depth;
+    double *s, *size, *keep;
+    double scale;
+} attention_scores;
+
+static double kept(const trek_attrs *a, int64_t i)
+{
+    uint64_t place = (uint64_t)(a->i[3] + i);
+    uint32_t word = philox_word((uint64_t)a->i[0], place / 4, (uint32_t)a->i[2], (uint32_t)a->i[1], (int)(place % 4));
+    return (double)(word >> 8) * 0x1p-24 >= a->f[0] ? 1 / (1 - a->f[0]) : 0;
+}
+
+static void make_scores(attention_scores *t, const op_array *q, const op_array *k, const op_array *mask, const trek_attrs *a)
+{
+    t->batch = q->sizes[0], t->heads = q->sizes[1], t->queries = q->sizes[2], t->depth = q->sizes[3];
+    t->keys = k->sizes[2];
+    t->group = k->sizes[1] ? t->heads / k->sizes[1] : 1;
+    t->scale = a->f[1] != 0 ? a->f[1] : 1 / sqrt((double)t->depth);
+    int64_t count = t->batch * t->heads * t->queries * t->keys;
+    t->s = calloc((size_t)count * 3 + 1, sizeof(double));
+    if (!t->s)
+        exit(99);
+    t->size = t->s + count;
+    t->keep = t->size + count;
+    int64_t index[4] = { 0 }, sizes[4] = { t->batch, t->heads, t->queries, t->keys };
+    for (int64_t i = 0; i < count; i++, array_next(index, 4, sizes)) {
+        int64_t row = (index[0] * t->heads + index[1]) * t->queries + index[2];
+        int64_t key = (index[0] * k->sizes[1] + index[1] / t->group) * t->keys + index[3];
+        for (int64_t d = 0; d < t->depth; d++) {
+            double term = q->v[row * t->depth + d] * k->v[key * t->depth + d] * t->scale;
+            t->s[i] += term;
+            t->size[i] += fabs(term);
+        }
+        double m = mask ? mask->v[array_broadcast_index(mask, index, 4)] : 0;
+        if (mask && mask->dtype == TREK_BOOL)
+            m = m != 0 ? 0 : -INFINITY;
+        t->s[i] += m;
+        t->size[i] += isfinite(m) ? fabs(m) : 0;
+        if (a->i[4] && index[3] > index[2])
+            t->s[i] = -INFINITY;
+        t->keep[i] = a->f[0] > 0 ? kept(a, i) : 1;
+    }
+}
+
+REFERENCE(attention)
+{
+    const op_array *v = in[2];
+    attention_scores t;
+    make_scores(&t, in[0], in[1], n > 3 ? in[3] : NULL, a);
+    array_like(&out[0], in[0], in[0]->dtype);
+    array_make(&out[1], statistics_dtype(in[0]->dtype), 3, in[0]->sizes);
+    array_scaled(&out[0]);
+    array_scaled(&out[1]);
+    for (int64_t row = 0; row < t.batch * t.heads * t.queries; row++) {
+        const double *s = t.s + row * t.keys, *size = t.size + row * t.keys;
+        int64_t b = row / t.queries / t.heads, head = row / t.queries % t.heads / t.group;
+        double top = -INFINITY, sum = 0;
+        for (int64_t j = 0; j < t.keys; j++)
+            top = fmax(top, s[j]);
+        for (int64_t j = 0; j < t.keys && top > -INFINITY; j++)
+            sum += exp(s[j] - top);
+        out[1].v[row] = sum > 0 ? top + log(sum) : -INFINITY;
+        out[1].scale[row] = sum > 0 ? 4 : 0;
+        for (int64_t j = 0; j < t.keys && sum > 0; j++)
+            for (int64_t d = 0; d < t.depth; d++) {
+                int64_t at = ((b * v->sizes[1] + head) * t.keys + j) * t.depth + d;
+                add_scaled(&out[0], row * t.depth + d, exp(s[j] - top) / sum * t.keep[row * t.keys + j] * v->v[at], 3 + size[j]);
+            }
+    }
+    free(t.s);
+    return 2;
+}
+
+/* grad, q, k, v, y, logsumexp, mask -> dq, dk, dv */
+REFERENCE(attention_backward)
+{
+    const op_array *g = in[0], *q = in[1], *k = in[2], *v = in[3], *y = in[4];
+    attention_scores t;
+    make_scores(&t, q, k, n > 6 ? in[6] : NULL, a);
+    for (int which = 0; which < 3; which++) {
+        array_like(&out[which], in[1 + which], in[1 + which]->dtype);
+        array_scaled(&out[which]);
+    }
+    for (int64_t row = 0; row < t.batch * t.heads * t.queries; row++) {
+        int64_t b = row / t.queries / t.heads, head = row / t.queries % t.heads / t.group;
+        const double *gr = &g->v[row * t.depth];
+        double delta = 0, wide = 0;
+        for (int64_t d = 0; d < t.depth; d++) {
+            delta += gr[d] * y->v[row * t.depth + d];
+            wide += fabs(gr[d] * y->v[row * t.depth + d]);
+        }
+        for (int64_t j = 0; j < t.keys; j++) {
+            double keep = t.keep[row * t.keys + j], p = exp(t.s[row * t.keys + j] - in[5]->v[row]), dp = 0, dp_wide = 0;
+            double size = 3 + t.size[row * t.keys + j] + fabs(in[5]->v[row]);
+            int64_t key = ((b * k->sizes[1] + head) * t.keys + j) * t.depth;
+            for (int64_t d = 0; d < t.depth; d++) {
+                dp += gr[d] * v->v[key + d] * keep;
+                dp_wide += fabs(gr[d] * v->v[key + d] * keep);
+            }
+            double ds = p * (dp - delta) * t.scale, ds_wide = p * (dp_wide + wide) * fabs(t.scale);
+            for (int64_t d = 0; d < t.depth; d++) {
+                out[0].v[row * t.depth + d] += ds * k->v[key + d];
+                out[0].scale[row * t.depth + d] += ds_wide * fabs(k->v[key + d]) * size;
+                out[1].v[key + d] += ds * q->v[row * t.depth + d];
+                out[1].scale[key + d] += ds_wide * fabs(q->v[row * t.depth + d]) * size;
+                add_scaled(&out[2], key + d, p * keep * gr[d], size);
+            }
+        }
+    }
+    free(t.s);
+    return 3;
+}

@@ -54,6 +54,12 @@ static void open_data(trek_dataset **train, trek_dataset **test)
     *train = trek_dataset_subset(whole, 0, 8000);
 }
 
+/* A field of the batch where the model is. */
+static trek_var *field(trek_batch *batch, const char *name)
+{
+    return trek_to(trek_batch_get(batch, name), test_device());
+}
+
 static double evaluate(trek_graph *model, trek_loader *test)
 {
     double right = 0;
@@ -61,8 +67,8 @@ static double evaluate(trek_graph *model, trek_loader *test)
     trek_no_grad_begin();
     trek_loader_start(test, 0);
     for (trek_batch *batch; (batch = trek_loader_next(test));) {
-        trek_var *logits = trek_graph_forward(model, trek_batch_get(batch, "image"));
-        right += trek_var_item(trek_accuracy(logits, trek_batch_get(batch, "label"))) * (double)trek_batch_size(batch);
+        trek_var *logits = trek_graph_forward(model, field(batch, "image"));
+        right += trek_var_item(trek_accuracy(logits, field(batch, "label"))) * (double)trek_batch_size(batch);
     }
     trek_no_grad_end();
     trek_graph_train(model, true);
@@ -76,8 +82,8 @@ static double train_epoch(trek_graph *model, trek_loader *train, int epoch, int 
     int n = 0;
     trek_loader_start(train, epoch);
     for (trek_batch *batch; n < most && (batch = trek_loader_next(train)); n++) {
-        trek_var *logits = trek_graph_forward(model, trek_batch_get(batch, "image"));
-        trek_var *loss = trek_cross_entropy(logits, trek_batch_get(batch, "label"));
+        trek_var *logits = trek_graph_forward(model, field(batch, "image"));
+        trek_var *loss = trek_cross_entropy(logits, field(batch, "label"));
         trek_graph_backward(model, loss);
         trek_graph_step(model);
         losses[n % 10] = trek_var_item(loss);
@@ -94,10 +100,12 @@ static void learn(int ranks, uint64_t seed)
     trek_dataset *train_set, *test_set;
     trek_seed(seed);
     open_data(&train_set, &test_set);
-    trek_graph *model = build_lenet(trek_cpu(0), NULL);
+    trek_graph *model = build_lenet(test_device(), NULL);
+    trek_device devices[] = { test_device_of_rank(0), test_device_of_rank(1) };
     trek_loader *train = trek_loader_new(train_set, &(trek_loader_opts){ .batch_size = 64, .shuffle = true, .seed = seed });
     trek_loader *test = trek_loader_new(test_set, &(trek_loader_opts){ .batch_size = 250 });
-    trek_trainer_opts opts = { .build_replica = build_lenet, .ranks = ranks, .optimizer = trek_adam((trek_adam_opts){ .lr = 2e-3 }) };
+    trek_trainer_opts opts = { .build_replica = build_lenet, .devices = devices, .ranks = ranks,
+                               .optimizer = trek_adam((trek_adam_opts){ .lr = 2e-3 }) };
     if (trek_trainer_setup(model, &opts) != TREK_OK)
         fail_msg("%d ranks: %s", ranks, trek_error());
     assert_int_equal(trek_graph_world_size(model), ranks);

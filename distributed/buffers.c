@@ -95,7 +95,14 @@ static void store(trek_dtype dtype, char *to, int64_t at, int64_t n, const doubl
 
 /* --- merging ------------------------------------------------------------------------- */
 
-static char *data_of(const ranks_stepper *s, int rank, int k) { return s->replicas[rank].buffers[k]->data->data; }
+/* Buffer k of a rank where the host can read and write it. */
+static trek_tensor *buffer_of(const ranks_stepper *s, int rank, int k)
+{
+    const trek_replica *r = &s->replicas[rank];
+    return r->staged ? r->staged[k] : r->buffers[k]->data;
+}
+
+static char *data_of(const ranks_stepper *s, int rank, int k) { return buffer_of(s, rank, k)->data; }
 
 static void store_all(ranks_stepper *s, int k, trek_dtype dtype, int64_t at, int64_t n, const double *values)
 {
@@ -106,7 +113,7 @@ static void store_all(ranks_stepper *s, int k, trek_dtype dtype, int64_t at, int
 /* Elements [at, at + n) of buffer k, and of its partner: the ranks that have samples, weighted by them. */
 static void merge_block(ranks_stepper *s, int k, int partner, int64_t total, int64_t at, int64_t n)
 {
-    trek_dtype dtype = (trek_dtype)s->replicas[0].buffers[k]->data->dtype;
+    trek_dtype dtype = (trek_dtype)buffer_of(s, 0, k)->dtype;
     double mean0[BLOCK], mean[BLOCK], value[BLOCK], spread[BLOCK] = { 0 }, var0[BLOCK], var[BLOCK];
     bool first = true;
     for (int r = 0; r < s->world; r++) {
@@ -145,7 +152,7 @@ static void merge_floats(ranks_stepper *s, int k, int partner, int64_t total)
 
 static void merge_integers(ranks_stepper *s, int k)
 {
-    const trek_tensor *first = s->replicas[0].buffers[k]->data;
+    const trek_tensor *first = buffer_of(s, 0, k);
     const void *ins[TREK_MAX_RANKS];
     void *outs[TREK_MAX_RANKS];
     for (int r = 0; r < s->world; r++)
@@ -153,18 +160,79 @@ static void merge_integers(ranks_stepper *s, int k)
     trek_comm_combine((trek_dtype)first->dtype, TREK_MAX, ins, s->world, outs, s->world, 0, first->numel);
 }
 
-void trek_ranks_merge_buffers(ranks_stepper *s, int rank)
+static void merge_mine(ranks_stepper *s, int rank, int64_t total)
 {
-    int64_t total = 0;
-    for (int r = 0; r < s->world; r++)
-        total += s->replicas[r].samples;
-    for (int k = rank; k < s->replicas[0].n_buffers && total > 0; k += s->world) {
+    for (int k = rank; k < s->replicas[0].n_buffers; k += s->world) {
         const trek_buffer_plan *plan = &s->buffer_plans[k];
         if (plan->merge == TREK_BUFFER_MAXIMUM)
             merge_integers(s, k);
         else if (plan->merge != TREK_BUFFER_PARTNER)
             merge_floats(s, k, plan->partner, total);
     }
-    for (int k = 0; k < s->replicas[rank].n_buffers && total > 0; k++)
-        trek_tensor_bump(s->replicas[rank].buffers[k]->data);
+}
+
+/* --- buffers on GPUs: each rank fetches its own, and puts them back -------------------------- */
+
+static trek_status make_staged(trek_replica *r)
+{
+    trek_tensor **staged = trek_calloc((size_t)r->n_buffers, sizeof *staged);
+    trek_status status = staged ? TREK_OK : TREK_ERR_MEMORY;
+    for (int k = 0; k < r->n_buffers && status == TREK_OK; k++) {
+        const trek_tensor *b = r->buffers[k]->data;
+        trek_dtype dtype = trek_dtype_is_float((trek_dtype)b->dtype) ? TREK_F64 : TREK_I64;
+        if (!(staged[k] = trek_tensor_empty(trek_tensor_shape(b), dtype, trek_cpu(0))))
+            status = trek_status_get();
+    }
+    if (status == TREK_OK) {
+        r->staged = staged;
+        return status;
+    }
+    for (int k = 0; staged && k < r->n_buffers; k++)
+        trek_tensor_release(staged[k]);
+    trek_free(staged);
+    return status;
+}
+
+static trek_status fetch(trek_replica *r)
+{
+    trek_status status = r->staged ? TREK_OK : make_staged(r);
+    for (int k = 0; k < r->n_buffers && status == TREK_OK; k++)
+        status = trek_tensor_to_host(r->buffers[k]->data, (trek_dtype)r->staged[k]->dtype, r->staged[k]->data,
+                                     (size_t)r->staged[k]->numel * trek_dtype_size((trek_dtype)r->staged[k]->dtype));
+    return status;
+}
+
+static trek_status merge_staged(ranks_stepper *s, int rank, int64_t total)
+{
+    trek_replica *own = &s->replicas[rank];
+    trek_status status = fetch(own);
+    trek_comm *comm = trek_ranks_comm(s->ranks, rank);
+    int32_t failed = status != TREK_OK;
+    trek_status met = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_MAX, .dtype = TREK_I32,
+                                                            .count = 1, .in = &failed, .out = &failed });
+    if (status != TREK_OK || met != TREK_OK)
+        return status != TREK_OK ? status : met;
+    if (failed)
+        return trek_fail(TREK_ERR_PEER, "step: another rank's buffers could not be read");
+    merge_mine(s, rank, total);
+    status = trek_comm_barrier(comm);
+    for (int k = 0; k < own->n_buffers && status == TREK_OK; k++)
+        status = trek_tensor_copy_from(own->buffers[k]->data, own->staged[k]);
+    return status;
+}
+
+trek_status trek_ranks_merge_buffers(ranks_stepper *s, int rank)
+{
+    int64_t total = 0;
+    for (int r = 0; r < s->world; r++)
+        total += s->replicas[r].samples;
+    trek_replica *own = &s->replicas[rank];
+    if (total == 0 || own->n_buffers == 0)
+        return TREK_OK;
+    if (!own->arena->backend->host_accessible)
+        return merge_staged(s, rank, total);
+    merge_mine(s, rank, total);
+    for (int k = 0; k < own->n_buffers; k++)
+        trek_tensor_bump(own->buffers[k]->data);
+    return TREK_OK;
 }

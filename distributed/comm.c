@@ -36,6 +36,8 @@ char *trek_comm_call_text(const trek_comm_call *call, char *text, size_t size)
 trek_status trek_comm_run(trek_comm *comm, trek_comm_call call)
 {
     call.number = ++comm->calls;
+    if (call.on_device && call.kind != TREK_COMM_BARRIER && call.kind != TREK_COMM_INVALID)
+        return trek_comm_staged_run(comm, &call);
     return comm->engine->run(comm, &call);
 }
 
@@ -51,9 +53,10 @@ static trek_status check_tensor(const trek_comm *comm, trek_comm_kind kind, cons
     if (!tensor)
         return trek_fail_missing(kind_names[kind], "tensor");
     char text[TREK_SHAPE_TEXT];
-    if (tensor->device.type != TREK_CPU)
-        return trek_fail(TREK_ERR_DEVICE, "%s: rank %d's tensor is on %s, not in host memory", kind_names[kind], comm->rank,
-                         trek_device_name(tensor->device, text));
+    char own[16];
+    if (tensor->device.type != TREK_CPU && !trek_device_equal(tensor->device, comm->device))
+        return trek_fail(TREK_ERR_DEVICE, "%s: rank %d's tensor is on %s, neither in host memory nor on %s", kind_names[kind], comm->rank,
+                         trek_device_name(tensor->device, text), trek_device_name(comm->device, own));
     if (!tensor->contiguous)
         return trek_fail(TREK_ERR_SHAPE, "%s: rank %d's tensor %s is not contiguous", kind_names[kind], comm->rank,
                          trek_tensor_shape_text(tensor, text));
@@ -80,7 +83,8 @@ trek_status trek_comm_all_reduce(trek_comm *comm, trek_tensor *tensor, trek_redu
     if (status != TREK_OK)
         return run_invalid(comm, status);
     status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = op, .dtype = tensor->dtype,
-                                                   .count = tensor->numel, .in = tensor->data, .out = tensor->data });
+                                                   .count = tensor->numel, .in = tensor->data, .out = tensor->data,
+                                                   .on_device = tensor->device.type != TREK_CPU });
     if (status == TREK_OK)
         trek_tensor_bump(tensor);
     return status;
@@ -96,7 +100,8 @@ trek_status trek_comm_broadcast(trek_comm *comm, trek_tensor *tensor, int root)
     if (status != TREK_OK)
         return run_invalid(comm, status);
     status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_BROADCAST, .root = root, .dtype = tensor->dtype,
-                                                   .count = tensor->numel, .in = tensor->data, .out = tensor->data });
+                                                   .count = tensor->numel, .in = tensor->data, .out = tensor->data,
+                                                   .on_device = tensor->device.type != TREK_CPU });
     if (status == TREK_OK && root != comm->rank)
         trek_tensor_bump(tensor);
     return status;
@@ -110,6 +115,8 @@ static trek_status check_parts(const trek_comm *comm, trek_comm_kind kind, const
         status = check_tensor(comm, kind, all);
     if (status != TREK_OK)
         return status;
+    if (part->device.type != all->device.type)
+        return trek_fail(TREK_ERR_DEVICE, "%s: rank %d's part and whole are on different devices", kind_names[kind], comm->rank);
     if (part->dtype != all->dtype)
         return trek_fail(TREK_ERR_DTYPE, "%s: rank %d's part is %s, the whole %s", kind_names[kind], comm->rank,
                          trek_dtype_name(part->dtype), trek_dtype_name(all->dtype));
@@ -127,7 +134,8 @@ trek_status trek_comm_all_gather(trek_comm *comm, const trek_tensor *part, trek_
     if (status != TREK_OK)
         return run_invalid(comm, status);
     status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_GATHER, .dtype = part->dtype, .count = part->numel,
-                                                   .in = part->data, .out = all->data });
+                                                   .in = part->data, .out = all->data,
+                                                   .on_device = part->device.type != TREK_CPU });
     if (status == TREK_OK)
         trek_tensor_bump(all);
     return status;
@@ -143,7 +151,8 @@ trek_status trek_comm_reduce_scatter(trek_comm *comm, const trek_tensor *all, tr
     if (status != TREK_OK)
         return run_invalid(comm, status);
     status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_REDUCE_SCATTER, .op = op, .dtype = part->dtype,
-                                                   .count = part->numel, .in = all->data, .out = part->data });
+                                                   .count = part->numel, .in = all->data, .out = part->data,
+                                                   .on_device = part->device.type != TREK_CPU });
     if (status == TREK_OK)
         trek_tensor_bump(part);
     return status;

@@ -24,7 +24,9 @@ typedef enum trek_reduce_op { TREK_SUM, TREK_MEAN, TREK_MAX, TREK_MIN, TREK_PROD
 
 /* A group of n ranks (1..1024) that are threads of this process: writes n handles
  * to comms, rank r's at comms[r], each to be given back by trek_comm_free. devices
- * (n of them; NULL: cpu:0, cpu:1, ...) must be CPUs. Errors: ARGUMENT, DEVICE, MEMORY. */
+ * (n of them; NULL: cpu:0, cpu:1, ...): any, the same GPU twice, too. Tensors on
+ * distinct GPUs go through NCCL where it is there, else through host memory.
+ * Errors: ARGUMENT, DEVICE, MEMORY. */
 TREK_API trek_status trek_comm_local(const trek_device *devices, int n, trek_comm **comms);
 /* Gives a handle back. Ranks that call on are told that this one has left (PEER). */
 TREK_API void trek_comm_free(trek_comm **comm);
@@ -34,7 +36,9 @@ TREK_API int trek_comm_world_size(const trek_comm *comm);
 /* How long a call waits for the other ranks: seconds; 0: 600; TREK_OFF: forever. */
 TREK_API trek_status trek_comm_set_deadline(trek_comm *comm, double seconds);
 
-/* Tensors are contiguous and in host memory: SHAPE, DEVICE otherwise. */
+/* Tensors are contiguous, in host memory or on the rank's device (all ranks' calls alike, except that a
+ * group may mix CPU and GPU ranks): SHAPE, DEVICE otherwise. On a device a call is in the order of the
+ * calling thread's work there; it need not have happened when it returns. */
 
 /* Every rank's tensor becomes the combination of all ranks' tensors. */
 TREK_API trek_status trek_comm_all_reduce(trek_comm *comm, trek_tensor *tensor, trek_reduce_op op);

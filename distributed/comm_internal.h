@@ -27,6 +27,7 @@ typedef struct trek_comm_call {
     int64_t count;
     const void *in;   /* may be out */
     void *out;
+    bool on_device;   /* in and out are memory of the rank's device, in the order of its thread's stream there */
 } trek_comm_call;
 
 typedef struct trek_comm_engine {
@@ -37,6 +38,8 @@ typedef struct trek_comm_engine {
     void (*free)(trek_comm *comm); /* the handle, too */
 } trek_comm_engine;
 
+struct trek_comm_nccl;
+
 /* The head of every engine's handle. */
 struct trek_comm {
     const trek_comm_engine *engine;
@@ -44,7 +47,11 @@ struct trek_comm {
     trek_device device;
     int64_t deadline_ns; /* 0: none */
     uint64_t calls;
+    struct trek_comm_nccl *nccl; /* comm_nccl.c: for memory of distinct GPUs; NULL: it is staged through the host */
 };
+
+/* comm_staged.c: a call on device memory through host memory: any mixture of ranks, the same GPU twice too. */
+trek_status trek_comm_staged_run(trek_comm *comm, const trek_comm_call *call);
 
 /* The collectives over plain memory; what trek_comm_x above are made of. */
 trek_status trek_comm_run(trek_comm *comm, trek_comm_call call);

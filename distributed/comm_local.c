@@ -13,6 +13,7 @@
 
 #include "distributed/comm_internal.h"
 #include "distributed/wait.h"
+#include "tensor/backend.h"
 #include "tensor/memory_internal.h"
 #include "tensor/pool.h"
 #include "tensor/trace.h"
@@ -319,11 +320,14 @@ static trek_status check_local(const trek_device *devices, int n, trek_comm **co
         return trek_fail_missing("comm_local", "place for the handles");
     if (n < 1 || n > TREK_MAX_RANKS)
         return trek_fail(TREK_ERR_ARGUMENT, "comm_local: %d ranks; it takes 1 to %d", n, TREK_MAX_RANKS);
-    char text[16];
-    for (int r = 0; devices && r < n; r++)
-        if (devices[r].type != TREK_CPU)
-            return trek_fail(TREK_ERR_DEVICE, "comm_local: rank %d is on %s; this engine takes CPU ranks", r,
-                             trek_device_name(devices[r], text));
+    for (int r = 0; devices && r < n; r++) {
+        const trek_backend *backend = trek_backend_get(devices[r].type);
+        char why[256];
+        if (!backend)
+            return trek_status_get();
+        if (!backend->usable(devices[r].index, why, sizeof why))
+            return trek_fail(TREK_ERR_DEVICE, "comm_local: rank %d: %s", r, why);
+    }
     return TREK_OK;
 }
 

@@ -4,6 +4,7 @@
  * ranks' own segments side by side. */
 #include <string.h>
 
+#include "autograd/autocast.h"
 #include "autograd/backward.h"
 #include "autograd/function.h"
 #include "autograd/ops.h"
@@ -124,17 +125,23 @@ static trek_status split_inputs(ranks_stepper *s, gather_pass *pass, trek_var *c
     return status;
 }
 
-/* Rows [first, first + rows) of x, seen from `device`; a new reference. */
-static trek_tensor *rows_of(trek_tensor *x, int64_t first, int64_t rows, trek_device device)
+/* Rows [first, first + rows) of x, where they are; a new reference. */
+static trek_tensor *view_rows(trek_tensor *x, int64_t first, int64_t rows)
 {
     int64_t sizes[TREK_MAX_DIMS];
     memcpy(sizes, x->sizes, sizeof sizes);
     sizes[0] = rows;
     char *data = x->data + first * x->strides[0] * (int64_t)trek_dtype_size((trek_dtype)x->dtype);
-    trek_tensor *view = trek_tensor_make_view(x, data, x->ndim, sizes, x->strides);
-    if (view)
-        view->device = device;
-    return view;
+    return trek_tensor_make_view(x, data, x->ndim, sizes, x->strides);
+}
+
+/* The same on `device`: CPUs share memory, GPUs get copies of what is elsewhere. */
+static trek_tensor *rows_of(trek_tensor *x, int64_t first, int64_t rows, trek_device device)
+{
+    trek_tensor *view = view_rows(x, first, rows);
+    trek_tensor *there = view ? trek_tensor_to(view, device) : NULL;
+    trek_tensor_release(view);
+    return there;
 }
 
 /* --- forward ------------------------------------------------------------------------ */
@@ -144,6 +151,7 @@ typedef struct forward_call {
     gather_pass *pass;
     trek_var *const *inputs;
     int no_grad_depth;
+    trek_dtype autocast;    /* of the caller */
     bool reset;             /* rank 0's states were reset */
     uint64_t rng_step, rng_draw;
 } forward_call;
@@ -204,7 +212,9 @@ static trek_status forward_rank(int rank, void *arg)
     trek_place_here.rng_step = c->rng_step;
     trek_place_here.rng_draw = c->rng_draw;
     trek_scope scope = trek_scope_begin();
+    trek_autocast_begin(c->autocast);
     trek_status status = scope.depth ? run_replica(c, rank) : trek_status_get();
+    trek_autocast_end();
     trek_scope_end(scope);
     of->rng_draw = trek_place_here.rng_draw;
     trek_place_here.rows = trek_place_here.global_rows = -1;
@@ -292,11 +302,11 @@ static trek_status make_joined(const ranks_stepper *s, gather_pass *pass, int k)
 static trek_status put_rows(trek_tensor *whole, int64_t first, trek_tensor *part)
 {
     size_t size = trek_dtype_size((trek_dtype)part->dtype);
-    if (part->contiguous && whole->contiguous && part->dtype == whole->dtype) {
+    if (part->contiguous && whole->contiguous && part->dtype == whole->dtype && trek_tensor_data(part) && trek_tensor_data(whole)) {
         memcpy(whole->data + first * whole->strides[0] * (int64_t)size, part->data, (size_t)part->numel * size);
         return TREK_OK;
     }
-    trek_tensor *view = rows_of(whole, first, part->sizes[0], whole->device);
+    trek_tensor *view = view_rows(whole, first, part->sizes[0]);
     trek_status status = view ? trek_tensor_copy_from(view, part) : trek_status_get();
     trek_tensor_release(view);
     return status;
@@ -323,7 +333,7 @@ static trek_status join(const ranks_stepper *s, gather_pass *pass)
     }
     if (status != TREK_OK || ranks_running(pass) == 1)
         return status;
-    if (bytes > JOIN_ALONE_BYTES)
+    if (bytes > JOIN_ALONE_BYTES && pass->joined[0]->device.type == TREK_CPU)
         return trek_ranks_run(pass->ranks, join_rank, pass);
     for (int r = 0; r < pass->world && status == TREK_OK; r++)
         status = join_rank(r, pass);
@@ -538,7 +548,7 @@ static bool all_states_reset(const trek_graph *graph)
 static trek_status run_forward(ranks_stepper *s, gather_pass *pass, trek_var *const *inputs)
 {
     forward_call call = { .s = s, .pass = pass, .inputs = inputs, .no_grad_depth = trek_grad_mode_here.no_grad_depth,
-                          .reset = all_states_reset(s->base.graph), .rng_step = trek_place_here.rng_step,
+                          .autocast = trek_autocast_dtype(), .reset = all_states_reset(s->base.graph), .rng_step = trek_place_here.rng_step,
                           .rng_draw = trek_place_here.rng_draw };
     trek_ranks_note_flags(s);
     trek_status status = trek_ranks_run(s->ranks, forward_rank, &call);

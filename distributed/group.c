@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "distributed/group_internal.h"
+#include "distributed/handover.h"
 #include "distributed/wait.h"
 #include "tensor/memory_internal.h"
 #include "tensor/place.h"
@@ -22,6 +23,7 @@ typedef struct rank_slot {
     trek_device device;
     trek_pool *pool;
     trek_comm *comm;
+    trek_event *done;              /* of a GPU rank: its work of the last run */
     trek_status status;            /* of the last run */
     char message[TREK_ERROR_SIZE];
 } rank_slot;
@@ -37,6 +39,7 @@ struct trek_ranks {
     trek_rank_fn fn;               /* NULL: the threads end */
     void *arg;
     rank_slot *slots;
+    trek_handover handover;        /* of the caller's work to the ranks */
     trek_comm **comms;
     trek_ranks *next;              /* of the groups alive */
 };
@@ -44,10 +47,15 @@ struct trek_ranks {
 static pthread_mutex_t groups_lock = PTHREAD_MUTEX_INITIALIZER;
 static trek_ranks *groups;
 
-/* Calls fn where the thread's error is clear, and moves its error into the slot. */
+/* Calls fn where the thread's error is clear, and moves its error into the slot. Work on
+ * GPUs goes on where the caller's ends; what it comes to after fn is marked. */
 static void run_one(rank_slot *slot, trek_rank_fn fn, void *arg)
 {
-    trek_status status = fn(slot->rank, arg), sticky;
+    trek_status sticky, status = slot->rank > 0 ? trek_handover_take(&slot->ranks->handover, slot->device) : TREK_OK;
+    if (status == TREK_OK)
+        status = fn(slot->rank, arg);
+    if (slot->rank > 0 && slot->done)
+        trek_handover_mark(slot->done, slot->device);
     trek_error_take(&sticky, slot->message);
     slot->status = status != TREK_OK ? status : sticky;
     if (sticky == TREK_OK && status != TREK_OK)
@@ -106,6 +114,7 @@ static rank_slot *find_failure(trek_ranks *ranks)
 static void run_all(trek_ranks *ranks, trek_rank_fn fn, void *arg)
 {
     unsigned done = atomic_load(&ranks->done.word);
+    trek_handover_give(&ranks->handover);
     if (ranks->world > 1) {
         ranks->fn = fn;
         ranks->arg = arg;
@@ -116,6 +125,9 @@ static void run_all(trek_ranks *ranks, trek_rank_fn fn, void *arg)
     run_first(ranks, fn, arg);
     if (ranks->world > 1)
         trek_gate_wait(&ranks->done, done, ranks->spin, 0);
+    for (int r = 1; r < ranks->world; r++)
+        if (ranks->slots[r].done)
+            trek_handover_join(&ranks->handover, ranks->slots[r].done, ranks->slots[r].device);
 }
 
 trek_status trek_ranks_run(trek_ranks *ranks, trek_rank_fn fn, void *arg)
@@ -150,7 +162,9 @@ static trek_status start_rank(int rank, void *arg)
     if (!slot->pool)
         return trek_status_get();
     trek_place_here.pool = slot->pool;
-    return TREK_OK;
+    if (slot->device.type == TREK_CPU)
+        return TREK_OK;
+    return trek_backends[slot->device.type]->event_new(slot->device, &slot->done);
 }
 
 static trek_status start_threads(trek_ranks *ranks)
@@ -187,6 +201,10 @@ static void destroy(trek_ranks *ranks)
     }
     for (int r = 0; r < ranks->world; r++)
         trek_comm_free(&ranks->comms[r]);
+    for (int r = 0; r < ranks->world; r++)
+        if (ranks->slots[r].done)
+            trek_backends[ranks->slots[r].device.type]->event_free(ranks->slots[r].done);
+    trek_handover_end(&ranks->handover);
     trek_pool_free(&ranks->slots[0].pool);
     trek_free(ranks->comms);
     trek_block_free(ranks->slots);
@@ -218,6 +236,10 @@ static trek_ranks *ranks_make(const trek_device *devices, int n)
         ranks->slots[r].device = devices ? devices[r] : trek_cpu(r);
         ranks->slots[r].comm = ranks->comms[r];
     }
+    if (trek_handover_start(&ranks->handover, devices, n) != TREK_OK) {
+        destroy(ranks);
+        return NULL;
+    }
     return ranks;
 }
 
@@ -234,9 +256,12 @@ static bool same_devices(const trek_ranks *ranks, const trek_device *devices, in
 /* The groups' lock is held. */
 static trek_ranks *ranks_start(const trek_device *devices, int n)
 {
-    if (n > trek_cores())
-        trek_log_message(TREK_LOG_WARNING, "%d CPU ranks share %d cores: they take turns, and a step takes longer than on fewer ranks", n,
-                 trek_cores());
+    int on_cpu = 0;
+    for (int r = 0; r < n; r++)
+        on_cpu += !devices || devices[r].type == TREK_CPU;
+    if (on_cpu > trek_cores())
+        trek_log_message(TREK_LOG_WARNING, "%d CPU ranks share %d cores: they take turns, and a step takes longer than on fewer ranks",
+                         on_cpu, trek_cores());
     trek_ranks *ranks = ranks_make(devices, n);
     if (!ranks)
         return NULL;

@@ -13,7 +13,7 @@ typedef struct trek_ranks trek_ranks;
 /* What a rank runs. Its own errors may be reported through trek_fail, or by the status alone. */
 typedef trek_status (*trek_rank_fn)(int rank, void *arg);
 
-/* n ranks (1..1024), one for each device (NULL: cpu:0, cpu:1, ...), CPUs only. The
+/* n ranks (1..1024), one for each device (NULL: cpu:0, cpu:1, ...); the same GPU may be given twice. The
  * cores are divided among them; one warning is logged if there are more ranks
  * than cores. While a group over the same devices is alive, that one is given
  * once more. NULL and ARGUMENT, DEVICE, MEMORY, STATE (a thread cannot start). */

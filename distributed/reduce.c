@@ -209,14 +209,15 @@ static void keep_flags(ranks_stepper *s, int rank)
         }
 }
 
-static void finish(ranks_stepper *s, int rank)
+static trek_status finish(ranks_stepper *s, int rank)
 {
     int64_t start = trek_trace_begin();
     trek_arena_forget_grads(s->replicas[rank].arena);
     if (s->shared && rank > 0)
         trek_arena_bump(s->replicas[rank].arena, s->replicas[0].arena);
-    trek_ranks_merge_buffers(s, rank);
+    trek_status status = trek_ranks_merge_buffers(s, rank);
     trek_trace_end("buffers", start, 0);
+    return status;
 }
 
 static trek_status step_shared(int rank, void *arg)
@@ -247,8 +248,7 @@ static trek_status step_shared(int rank, void *arg)
     trek_trace_end("optimizer", start, s->steps);
     if (rank == 0)
         s->grad_norm = norm;
-    finish(s, rank);
-    return TREK_OK;
+    return finish(s, rank);
 }
 
 /* Gradients of all ranks become their sum, bucket by bucket in one order: a small one first. */
@@ -267,7 +267,8 @@ static trek_status reduce_buckets(ranks_stepper *s, int rank)
             char *data = grads_at(s, rank, p, begin);
             trek_status status = trek_comm_run(trek_ranks_comm(s->ranks, rank),
                                                (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = part->wide,
-                                                                 .count = n, .in = data, .out = data });
+                                                                 .count = n, .in = data, .out = data,
+                                                                 .on_device = arena->device.type != TREK_CPU });
             trek_trace_end("bucket", start, n * size);
             if (status != TREK_OK)
                 return status;
@@ -291,6 +292,20 @@ static trek_status agree(ranks_stepper *s, int rank, trek_status own)
     return status;
 }
 
+/* Every rank holds the sum now: each decides and updates in its own device's order, as a single device does. */
+static trek_status update_on_device(ranks_stepper *s, int rank)
+{
+    trek_replica *replica = &s->replicas[rank];
+    for (int k = 0; k < replica->arena->n_segments; k++)
+        if (s->any[k])
+            replica->arena->segments[k].param->leaf->has_grad = true;
+    int64_t start = trek_trace_begin();
+    trek_step_opts opts = { .max_norm = s->max_norm, .max_value = s->max_value, .zero_grad = true };
+    trek_status status = trek_optimizer_step_with(replica->optimizer, &opts);
+    trek_trace_end("optimizer", start, s->steps);
+    return status == TREK_OK ? finish(s, rank) : status;
+}
+
 static trek_status step_separate(int rank, void *arg)
 {
     const step_call *c = arg;
@@ -310,6 +325,8 @@ static trek_status step_separate(int rank, void *arg)
             keep_flags(s, rank);
         return status;
     }
+    if (!replica->arena->backend->host_accessible)
+        return update_on_device(s, rank);
     double scale = 1, norm = NAN;
     start = trek_trace_begin();
     if (s->max_norm > 0) {
@@ -321,8 +338,7 @@ static trek_status step_separate(int rank, void *arg)
     trek_trace_end("optimizer", start, s->steps);
     if (rank == 0)
         s->grad_norm = norm;
-    finish(s, rank);
-    return TREK_OK;
+    return finish(s, rank);
 }
 
 /* --- the caller's side ------------------------------------------------------------------------------ */

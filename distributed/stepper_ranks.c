@@ -290,6 +290,9 @@ static trek_status free_rank(int rank, void *arg)
         trek_graph_free(&own->graph);
     trek_free(own->modules);
     trek_free(own->params);
+    for (int k = 0; own->staged && k < own->n_buffers; k++)
+        trek_tensor_release(own->staged[k]);
+    trek_free(own->staged);
     trek_free(own->buffers);
     trek_tape_size(); /* takes back what died on other threads */
     return TREK_OK;
@@ -462,7 +465,13 @@ static double lr(const trek_stepper *stepper)
 }
 
 static int64_t steps(const trek_stepper *stepper) { return ((const ranks_stepper *)stepper)->steps; }
-static double grad_norm(const trek_stepper *stepper) { return ((const ranks_stepper *)stepper)->grad_norm; }
+/* GPU ranks decide for themselves, all the same: rank 0 is asked. */
+static double grad_norm(const trek_stepper *stepper)
+{
+    const ranks_stepper *s = (const ranks_stepper *)stepper;
+    const trek_replica *first = &s->replicas[0];
+    return first->optimizer && !first->arena->backend->host_accessible ? trek_optimizer_grad_norm(first->optimizer) : s->grad_norm;
+}
 static trek_optimizer *optimizer_of(trek_stepper *stepper) { return ((ranks_stepper *)stepper)->replicas[0].optimizer; }
 
 static const trek_stepper_class ranks_class = {

@@ -42,6 +42,7 @@ typedef struct trek_replica {
     trek_var **params;
     trek_var **buffers;
     int n_modules, n_params, n_buffers;
+    trek_tensor **staged;    /* [n_buffers] on GPUs: f64 or i64 copies on the host, made at the first merge */
     unsigned flags_seen;
     int64_t samples;         /* rows of training forwards since buffers were merged */
 } trek_replica;
@@ -92,8 +93,8 @@ trek_status trek_ranks_step(trek_stepper *stepper);
 
 /* buffers.c */
 void trek_ranks_plan_buffers(ranks_stepper *s);
-/* Each rank merges some of the buffers of all ranks. */
-void trek_ranks_merge_buffers(ranks_stepper *s, int rank);
+/* Each rank merges some of the buffers of all ranks: in place on CPUs, where it cannot fail, else in copies on the host. */
+trek_status trek_ranks_merge_buffers(ranks_stepper *s, int rank);
 
 /* stepper_ranks.c; takes over the group and the replicas' graphs also when it fails. graphs[0] is the caller's. */
 typedef struct trek_ranks_opts {

@@ -63,6 +63,22 @@ static trek_status parse_devices(setup *s, const char *list)
     }
 }
 
+/* As many GPUs as ranks were asked for, else all, if replicas can be made; the graph's own first. */
+static trek_status find_gpus(setup *s, trek_device own)
+{
+    int gpus = trek_device_count(TREK_CUDA);
+    if (s->opts.ranks == 0)
+        s->world = s->opts.build_replica && gpus > 1 ? gpus : 1;
+    if (s->world > gpus)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: %d ranks, but %d usable GPU%s; .devices can list the same one twice",
+                         s->world, gpus, gpus == 1 ? "" : "s");
+    for (int r = 1, next = 0; r < s->world; r++, next++) {
+        next += next == own.index;
+        s->devices[r] = trek_cuda(next);
+    }
+    return TREK_OK;
+}
+
 static trek_status find_devices(setup *s)
 {
     const trek_trainer_opts *o = &s->opts;
@@ -76,10 +92,14 @@ static trek_status find_devices(setup *s)
     s->devices[0] = own;
     for (int r = 0; o->devices && r < s->world; r++)
         s->devices[r] = o->devices[r];
-    for (int r = 1; !o->devices && r < s->world; r++)
-        s->devices[r] = trek_cpu(r);
-    if (!o->devices && o->ranks == 0 && listed && *listed)
+    if (o->devices)
+        return TREK_OK;
+    if (o->ranks == 0 && listed && *listed)
         return parse_devices(s, listed);
+    if (own.type == TREK_CUDA)
+        return find_gpus(s, own);
+    for (int r = 1; r < s->world; r++)
+        s->devices[r] = trek_cpu(r);
     return TREK_OK;
 }
 
@@ -91,9 +111,10 @@ static trek_status check_devices(setup *s)
         return trek_fail(TREK_ERR_DEVICE, "trainer_setup: the graph is on %s, but rank 0's device is %s", trek_device_name(own, a),
                          trek_device_name(s->devices[0], b));
     for (int r = 0; r < s->world && s->world > 1; r++) {
-        if (s->devices[r].type != TREK_CPU)
-            return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: rank %d is on %s; several ranks must be CPUs in this version", r,
-                             trek_device_name(s->devices[r], a));
+        if (s->devices[r].type != s->devices[0].type)
+            return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: rank 0 is on %s, rank %d on %s; ranks on CPUs beside ranks on "
+                             "GPUs are not supported in this version", trek_device_name(s->devices[0], a), r,
+                             trek_device_name(s->devices[r], b));
         if (s->devices[r].index < 0)
             return trek_fail(TREK_ERR_DEVICE, "trainer_setup: rank %d's device has index %d", r, s->devices[r].index);
     }
@@ -192,7 +213,7 @@ static trek_status make_ranks(setup *s)
         return status;
     }
     status = make_plain(s);
-    trek_ranks_opts opts = { s->opts.share != TREK_OFF, s->opts.bucket_bytes ? s->opts.bucket_bytes : 25 << 20 };
+    trek_ranks_opts opts = { s->opts.share != TREK_OFF && s->devices[0].type == TREK_CPU, s->opts.bucket_bytes ? s->opts.bucket_bytes : 25 << 20 };
     if (status != TREK_OK) {
         for (int r = 1; r < s->world; r++)
             trek_graph_free(&s->graphs[r]);
@@ -232,6 +253,21 @@ static trek_status note_inexact(const char *name, trek_module *module, void *arg
     return TREK_OK;
 }
 
+/* "2 CPU ranks with 1 thread each, one copy of the parameters", "3 GPU ranks on cuda:0, cuda:1, cuda:2" */
+static void describe_ranks(const setup *s, trek_text *text)
+{
+    char device[16];
+    if (s->devices[0].type == TREK_CPU) {
+        int threads = trek_cores() / s->world > 1 ? trek_cores() / s->world : 1;
+        trek_text_format(text, "%d CPU ranks with %d thread%s each, %s", s->world, threads, threads > 1 ? "s" : "",
+                         s->opts.share == TREK_OFF ? "parameters of their own" : "one copy of the parameters");
+        return;
+    }
+    trek_text_format(text, "%d GPU ranks on ", s->world);
+    for (int r = 0; r < s->world; r++)
+        trek_text_format(text, "%s%s", r ? ", " : "", trek_device_name(s->devices[r], device));
+}
+
 static void log_setup(const setup *s)
 {
     char device[16];
@@ -241,12 +277,12 @@ static void log_setup(const setup *s)
     }
     trek_text inexact = { 0 };
     trek_module_each(trek_graph_module(s->graph), note_inexact, &inexact);
-    int threads = trek_cores() / s->world > 1 ? trek_cores() / s->world : 1;
-    trek_log_message(TREK_LOG_INFO, "trainer: %d CPU ranks with %d thread%s each, %s; %s%s%s", s->world, threads,
-                     threads > 1 ? "s" : "", s->opts.share == TREK_OFF ? "parameters of their own" : "one copy of the parameters",
-                     inexact.length ? "exact but for the statistics of each rank's own part in " : "exact",
+    trek_text kind = { 0 };
+    describe_ranks(s, &kind);
+    trek_log_message(TREK_LOG_INFO, "trainer: %s; %s%s%s", kind.length ? kind.data : "ranks", inexact.length ? "exact but for the statistics of each rank's own part in " : "exact",
                      inexact.length ? inexact.data : "", inexact.length ? " (in training)" : "");
     trek_text_clear(&inexact);
+    trek_text_clear(&kind);
 }
 
 trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts)

@@ -18,8 +18,10 @@ typedef struct trek_trainer_opts {
     trek_build_fn build_replica;     /* needed with more than one rank */
     void *arg;                       /* passed to it */
     const trek_device *devices;      /* one for each rank, `ranks` of them; the first is the graph's own.
-                                        Default: cpu:0 ... cpu:ranks-1 if ranks is given, else the environment's
-                                        TREK_DEVICES ("cpu:0,cpu:1"), else the graph's own device alone */
+                                        Default: for a graph on a CPU cpu:0 ... cpu:ranks-1 if ranks is given, else the
+                                        environment's TREK_DEVICES ("cpu:0,cpu:1"), else its own device alone; for a graph
+                                        on a GPU as many GPUs as there are ranks, else TREK_DEVICES, else all usable GPUs
+                                        (without build_replica: its own). The same GPU may be listed twice */
     int ranks;                       /* 1 to 1024 */
     trek_optimizer_spec optimizer;   /* default: none, or the one that the graph has */
     trek_schedule schedule;          /* default: none */
@@ -28,7 +30,7 @@ typedef struct trek_trainer_opts {
     double max_grad_norm;            /* default 0: no clipping */
     double max_grad_value;           /* default 0: no clipping */
     int share;                       /* TREK_OFF: every rank has parameters and optimizer state of its own, and gradients
-                                        are sent in buckets. Default: CPU ranks share one copy */
+                                        are sent in buckets, as GPU ranks always do. Default: CPU ranks share one copy */
     int64_t bucket_bytes;            /* of buckets after the first, which has at most 1 MiB; default 25 MiB */
     double deadline_s;               /* how long a rank waits for another in a collective; default 600, TREK_OFF: for ever */
     trek_timeline *timeline;         /* attached; stays the caller's */

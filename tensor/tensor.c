@@ -211,8 +211,6 @@ trek_status trek_tensor_to_host(const trek_tensor *tensor, trek_dtype dtype, voi
     if (flat) {
         const trek_backend *backend = trek_backends[flat->device.type];
         status = bytes ? backend->copy_bytes(data, trek_cpu(0), flat->data, flat->device, bytes, NULL) : TREK_OK;
-        if (status == TREK_OK && backend->sync)
-            status = backend->sync(flat->device);
     }
     trek_tensor_release(flat);
     trek_tensor_release(cast);
@@ -310,8 +308,9 @@ trek_status trek_tensor_copy_from(trek_tensor *tensor, const trek_tensor *source
         return trek_fail(TREK_ERR_SHAPE, "tensor_copy_from: %s cannot be copied into %s", trek_tensor_shape_text(source, a),
                          trek_tensor_shape_text(tensor, b));
     }
-    trek_status status = tensor->device.type == source->device.type ? copy_within(tensor, (trek_tensor *)source)
-                                                                    : copy_across(tensor, (trek_tensor *)source);
+    bool within = tensor->device.type == source->device.type &&
+                  (tensor->device.type == TREK_CPU || tensor->device.index == source->device.index);
+    trek_status status = within ? copy_within(tensor, (trek_tensor *)source) : copy_across(tensor, (trek_tensor *)source);
     if (status == TREK_OK)
         trek_tensor_bump(tensor);
     return status;

@@ -501,7 +501,7 @@ static void test_arguments(void **state)
     trek_error_clear();
     assert_int_equal(trek_comm_local(NULL, 1025, comms), TREK_ERR_ARGUMENT);
     trek_error_clear();
-    assert_int_equal(trek_comm_local(&(trek_device){ TREK_CUDA, 0 }, 1, comms), TREK_ERR_DEVICE);
+    assert_int_equal(trek_comm_local(&(trek_device){ TREK_CUDA, 4000 }, 1, comms), TREK_ERR_DEVICE);
     trek_error_clear();
     assert_int_equal(trek_comm_local(NULL, 1, comms), TREK_OK);
     assert_int_equal(trek_comm_set_deadline(comms[0], -2), TREK_ERR_ARGUMENT);

@@ -24,6 +24,7 @@ const trek_host trek_host_table = {
     .alloc = trek_alloc,
     .free = trek_free,
     .place = host_place,
+    .tf32_allowed = trek_tf32_allowed,
 };
 
 /* --- finding ------------------------------------------------------------------- */

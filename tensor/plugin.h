@@ -21,6 +21,7 @@ typedef struct trek_host {
     void *(*alloc)(size_t bytes); /* as trek_alloc: sets MEMORY on failure */
     void (*free)(void *memory);
     trek_place *(*place)(void);   /* of the calling thread */
+    bool (*tf32_allowed)(void);   /* trek_tf32_allowed */
 } trek_host;
 
 /* What a plug-in exports under this name. Fills *backend (zeroed before); OK, or a

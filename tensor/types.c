@@ -2,6 +2,7 @@
 /* Dtypes, devices and shapes. */
 #include "tensor/types.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,6 +119,11 @@ trek_status trek_device_sync(trek_device device)
         return trek_status_get();
     return backend->sync ? backend->sync(device) : TREK_OK;
 }
+
+static atomic_bool tf32_allowed;
+
+void trek_allow_tf32(bool allow) { atomic_store_explicit(&tf32_allowed, allow, memory_order_relaxed); }
+bool trek_tf32_allowed(void) { return atomic_load_explicit(&tf32_allowed, memory_order_relaxed); }
 
 /* --- shapes ------------------------------------------------------------------ */
 

@@ -52,6 +52,12 @@ TREK_API char *trek_device_name(trek_device device, char *text);
 TREK_API trek_status trek_device_sync(trek_device device);
 TREK_API bool trek_device_equal(trek_device a, trek_device b);
 
+/* Whether products and convolutions of f32 on GPUs may round their factors to TF32 (10 bits of
+ * fraction), which is several times faster; sums stay f32. Off at first; for the whole process,
+ * from any thread, for work that begins afterwards (PyTorch's allow_tf32). */
+TREK_API void trek_allow_tf32(bool allow);
+TREK_API bool trek_tf32_allowed(void);
+
 #define TREK_MAX_DIMS 8
 
 /* Sizes, outermost first. ndim 0 is a scalar. Also used for lists of

@@ -142,7 +142,10 @@ void trek_cuda_capture_keep(trek_capture *capture, void *handle);
 /* --- what the files of kernels and libraries export -------------------------------------------- */
 
 /* X(file): each exports trek_cuda_register_<file>(backend), which enters its kernels. */
-#define TREK_CUDA_FILES(X) X(elementwise)
+#define TREK_CUDA_FILES(X) \
+    X(elementwise) \
+    X(matmul) \
+    X(linear)
 #define TREK_CUDA_DECLARE(file) void trek_cuda_register_##file(trek_backend *backend);
 TREK_CUDA_FILES(TREK_CUDA_DECLARE)
 #undef TREK_CUDA_DECLARE

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Switching stacks: a dozen instructions on x86-64 and AArch64, ucontext elsewhere,
+ * with what ASan and TSan must be told. */
+#include "fake_fiber.h"
+
+#include <cstdint>
+#include <cstring>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#if !defined(__x86_64__) && !defined(__aarch64__)
+#include <ucontext.h>
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+
+#if defined(__x86_64__)
+/* The registers that calls keep go on the stack; the stack pointer is the context. */
+__asm__(".text\n"
+        ".globl trek_fake_switch\n"
+        ".hidden trek_fake_switch\n"
+        ".type trek_fake_switch, @function\n"
+        "trek_fake_switch:\n"
+        "    pushq %rbp\n    pushq %rbx\n    pushq %r12\n    pushq %r13\n    pushq %r14\n    pushq %r15\n"
+        "    movq %rsp, (%rdi)\n"
+        "    movq %rsi, %rsp\n"
+        "    popq %r15\n    popq %r14\n    popq %r13\n    popq %r12\n    popq %rbx\n    popq %rbp\n"
+        "    ret\n"
+        ".size trek_fake_switch, . - trek_fake_switch\n");
+#elif defined(__aarch64__)
+__asm__(".text\n"
+        ".globl trek_fake_switch\n"
+        ".hidden trek_fake_switch\n"
+        ".type trek_fake_switch, %function\n"
+        "trek_fake_switch:\n"
+        "    sub sp, sp, #160\n"
+        "    stp x19, x20, [sp]\n    stp x21, x22, [sp, #16]\n    stp x23, x24, [sp, #32]\n"
+        "    stp x25, x26, [sp, #48]\n    stp x27, x28, [sp, #64]\n    stp x29, x30, [sp, #80]\n"
+        "    stp d8, d9, [sp, #96]\n    stp d10, d11, [sp, #112]\n"
+        "    stp d12, d13, [sp, #128]\n    stp d14, d15, [sp, #144]\n"
+        "    mov x9, sp\n    str x9, [x0]\n    mov sp, x1\n"
+        "    ldp x19, x20, [sp]\n    ldp x21, x22, [sp, #16]\n    ldp x23, x24, [sp, #32]\n"
+        "    ldp x25, x26, [sp, #48]\n    ldp x27, x28, [sp, #64]\n    ldp x29, x30, [sp, #80]\n"
+        "    ldp d8, d9, [sp, #96]\n    ldp d10, d11, [sp, #112]\n"
+        "    ldp d12, d13, [sp, #128]\n    ldp d14, d15, [sp, #144]\n"
+        "    add sp, sp, #160\n"
+        "    ret\n"
+        ".size trek_fake_switch, . - trek_fake_switch\n");
+#endif
+
+namespace fake {
+
+enum { STACK = 256 << 10 };
+
+#if defined(__x86_64__) || defined(__aarch64__)
+extern "C" void trek_fake_switch(void **from, void *to);
+
+struct Context {
+    void *sp = nullptr;
+    static void start() { Fiber::begin(starting_fiber()); }
+    static Fiber *&starting_fiber()
+    {
+        static thread_local Fiber *f;
+        return f;
+    }
+    void go(Context *to) { trek_fake_switch(&sp, to->sp); }
+    void make(char *stack, size_t size)
+    {
+        uintptr_t top = ((uintptr_t)stack + size) & ~(uintptr_t)15;
+#if defined(__x86_64__)
+        void **at = (void **)(top - 64);
+        memset(at, 0, 64);
+        at[6] = (void *)start; /* six registers, then where `ret` goes */
+#else
+        void **at = (void **)(top - 160);
+        memset(at, 0, 160);
+        at[11] = (void *)start; /* x30 */
+#endif
+        sp = at;
+    }
+};
+#else
+struct Context {
+    ucontext_t context;
+    static void start() { Fiber::begin(starting_fiber()); }
+    static Fiber *&starting_fiber()
+    {
+        static thread_local Fiber *f;
+        return f;
+    }
+    void go(Context *to) { swapcontext(&context, &to->context); }
+    void make(char *stack, size_t size)
+    {
+        getcontext(&context);
+        context.uc_stack.ss_sp = stack;
+        context.uc_stack.ss_size = size;
+        context.uc_link = nullptr;
+        makecontext(&context, start, 0);
+    }
+};
+#endif
+
+Fiber::Fiber(void (*run)(void *), void *argument) : run_(run), argument_(argument), own_(new Context), outer_(new Context)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    void *mapped = mmap(nullptr, STACK + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapped == MAP_FAILED)
+        return;
+    mapped_ = (char *)mapped;
+    mprotect(mapped_, page, PROT_NONE); /* too deep a stack faults */
+    stack_ = mapped_ + page;
+    own_->make(stack_, STACK);
+#if defined(__SANITIZE_THREAD__)
+    tsan_own_ = __tsan_create_fiber(0);
+#endif
+}
+
+Fiber::~Fiber()
+{
+    if (!mapped_)
+        return;
+#if defined(__SANITIZE_THREAD__)
+    __tsan_destroy_fiber(tsan_own_);
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+    __asan_unpoison_memory_region(stack_, STACK); /* red zones of locals that were left behind */
+#endif
+    munmap(mapped_, (size_t)(stack_ - mapped_) + STACK);
+}
+
+void Fiber::begin(Fiber *self)
+{
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(nullptr, &self->outer_stack_, &self->outer_size_);
+#endif
+    self->run_(self->argument_);
+    __builtin_trap();
+}
+
+void Fiber::enter()
+{
+    Context::starting_fiber() = this;
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(&asan_outer_, stack_, STACK);
+#endif
+#if defined(__SANITIZE_THREAD__)
+    tsan_outer_ = __tsan_get_current_fiber();
+    __tsan_switch_to_fiber(tsan_own_, 0);
+#endif
+    outer_->go(own_.get());
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(asan_outer_, nullptr, nullptr);
+#endif
+}
+
+void Fiber::leave()
+{
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(&asan_own_, outer_stack_, outer_size_);
+#endif
+#if defined(__SANITIZE_THREAD__)
+    __tsan_switch_to_fiber(tsan_outer_, 0);
+#endif
+    own_->go(outer_.get());
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(asan_own_, &outer_stack_, &outer_size_);
+#endif
+}
+
+} // namespace fake

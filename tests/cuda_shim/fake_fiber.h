@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A function with a stack of its own, to be entered and left at will by one thread. */
+#ifndef TREK_FAKE_FIBER_H
+#define TREK_FAKE_FIBER_H
+
+#include <cstddef>
+#include <memory>
+
+namespace fake {
+
+struct Context; /* where a switch left off */
+
+class Fiber {
+public:
+    /* `run` is called on the new stack at the first enter(); it must not return. */
+    Fiber(void (*run)(void *), void *argument);
+    ~Fiber();
+    Fiber(const Fiber &) = delete;
+    Fiber &operator=(const Fiber &) = delete;
+    bool good() const { return stack_ != nullptr; } /* there was memory for the stack */
+    void enter(); /* from the thread's own stack; comes back at leave() */
+    void leave(); /* from within */
+
+private:
+    static void begin(Fiber *self);
+    friend struct Context;
+    void (*run_)(void *);
+    void *argument_;
+    char *mapped_ = nullptr, *stack_ = nullptr;
+    std::unique_ptr<Context> own_, outer_;
+    void *asan_own_ = nullptr, *asan_outer_ = nullptr; /* ASan's stacks of locals */
+    const void *outer_stack_ = nullptr;
+    size_t outer_size_ = 0;
+    void *tsan_own_ = nullptr, *tsan_outer_ = nullptr;
+};
+
+} // namespace fake
+
+#endif

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The parts of the fake runtime among themselves. State lives on the heap and is
+ * never freed, so that calls at exit find it. Locks are many and small: TSan must
+ * see only the order that streams and events really give. */
+#ifndef TREK_FAKE_INTERNAL_H
+#define TREK_FAKE_INTERNAL_H
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cuda_runtime.h"
+#include "fake_control.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
+#define ASAN_UNPOISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
+#endif
+
+namespace fake {
+
+enum { MAX_DEVICES = 16, POISON = 0xff };
+enum { MAGIC_STREAM = 0x57524541, MAGIC_EVENT = 0x45564e54, MAGIC_GRAPH = 0x47524146, MAGIC_EXEC = 0x45584543, MAGIC_DEAD = 0xdead };
+
+struct Device {
+    size_t limit = 0;
+    std::atomic<size_t> used{0};
+    std::atomic<int> sticky{0};   /* cudaError_t */
+    std::atomic<unsigned> peers{0};
+    std::atomic<bool> held{false};
+    std::atomic<long> kernels{0};
+    int key = -1;                 /* protection key */
+    std::mutex mutex;             /* of the default stream's making */
+    CUstream_st *stream = nullptr;
+};
+
+struct State {
+    int devices = 0;
+    bool no_driver = false, peer = true;
+    std::string unprotected;      /* why memory is not protected; "" if it is */
+    std::atomic<bool> quitting{false};
+    std::atomic<bool> forked{false}; /* a child: nothing works there, as with the real one */
+    std::atomic<unsigned> late{0};
+    std::atomic<bool> late_set{false};
+    Device device[MAX_DEVICES];
+};
+State &state();
+
+/* -- errors (fake_error.cc) -- */
+cudaError_t give(cudaError_t error);              /* remembers it for cudaGetLastError */
+cudaError_t enter(const char *function);          /* what every call begins with */
+bool fails_now(const char *function, cudaError_t *error);
+void set_sticky(int device, cudaError_t error);
+void report(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void in_host_function(bool yes);
+int current_device();
+#define FAKE_ENTER()                                \
+    do {                                            \
+        cudaError_t error_ = fake::enter(__func__); \
+        if (error_ != cudaSuccess)                  \
+            return error_;                          \
+    } while (0)
+
+/* -- memory (fake_memory.cc) -- */
+struct Block {
+    char *base = nullptr;     /* what was asked for */
+    size_t bytes = 0;
+    char *mapped = nullptr;   /* with its guard pages */
+    size_t mapped_bytes = 0;
+    int device = -1;          /* -1: pinned host memory */
+    bool registered = false;
+};
+bool find_block(const void *pointer, Block *block);
+/* 1: bytes in one device block; 0: outside all blocks; -1: neither wholly in nor wholly out; 2: pinned */
+int where(const void *pointer, size_t bytes, Block *block);
+void make_keys(State &s);
+/* Lets the calling thread touch the memory of the devices in the set, and of no others. */
+void open_memory(unsigned devices);
+unsigned reach(int device); /* the device and its peers */
+constexpr unsigned ALL_DEVICES = ~0u;
+
+/* -- faults (fake_launch.cc) -- */
+void watch_faults(); /* says whose a fault is, before what else happens */
+void fault_stack();  /* for the calling thread */
+
+/* -- streams (fake_stream.cc) -- */
+enum class Kind { kernel, copy, set, host, graph, control };
+
+struct Task {
+    Kind kind = Kind::control;
+    const char *name = "";
+    int device = 0;
+    std::function<void()> run;
+};
+void run_task(const Task &task); /* with the rights of its device; nothing after a sticky error */
+
+struct Point { /* a recorded event */
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool done = false;
+    double milliseconds = 0;
+    void set();
+    bool wait(bool worker); /* false: the process ends */
+};
+
+struct Capture;
+struct Node;
+
+cudaError_t find_stream(cudaStream_t handle, CUstream_st **stream);
+cudaError_t submit(cudaStream_t handle, Task task); /* or into the capture */
+void push(CUstream_st *stream, Task task);          /* past any capture */
+void wait_stream(CUstream_st *stream);
+void wait_device(int device);
+void end_streams();
+unsigned late_random(CUstream_st *stream);
+
+/* -- capture and graphs (fake_capture.cc, fake_graph.cc) -- */
+bool anything_captured();
+bool captures(CUstream_st *stream);
+cudaError_t capture_task(CUstream_st *stream, Task task);
+cudaError_t capture_record(CUstream_st *stream, CUevent_st *event);
+cudaError_t capture_wait(CUstream_st *stream, CUevent_st *event, bool *taken);
+cudaError_t unsafe_call();                          /* not allowed while anything is captured */
+cudaError_t unsafe_on(CUstream_st *stream);         /* not allowed on a capturing stream */
+
+} // namespace fake
+
+struct CUstream_st {
+    unsigned magic = fake::MAGIC_STREAM;
+    int device = 0, priority = 0;
+    unsigned flags = 0;
+    unsigned long long id = 0;
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<fake::Task> tasks;
+    unsigned long submitted = 0, completed = 0;
+    bool closing = false, finished = false;
+    std::minstd_rand random;
+    std::thread thread;
+    fake::Capture *capture = nullptr;
+    std::vector<fake::Node *> tips; /* what the next captured work follows */
+};
+
+struct CUevent_st {
+    unsigned magic = fake::MAGIC_EVENT;
+    int device = 0;
+    unsigned flags = 0;
+    std::mutex mutex;
+    std::shared_ptr<fake::Point> point; /* the last record; null: never recorded */
+    unsigned long long capture_id = 0;  /* recorded in that capture; 0: outside */
+    std::vector<fake::Node *> tips;
+};
+
+namespace fake {
+
+struct Node {
+    Task task;
+    std::vector<Node *> after;
+    size_t index = 0;
+};
+
+struct Program { /* an instantiated graph: nodes in an order that respects the edges */
+    struct Step {
+        Task task;
+        std::vector<size_t> after;
+    };
+    std::vector<Step> steps;
+    std::mutex running;
+    std::minstd_rand random;
+    void run();
+};
+
+} // namespace fake
+
+struct CUgraph_st {
+    unsigned magic = fake::MAGIC_GRAPH;
+    std::vector<std::unique_ptr<fake::Node>> nodes;
+};
+
+struct CUgraphExec_st {
+    unsigned magic = fake::MAGIC_EXEC;
+    std::mutex mutex;
+    std::shared_ptr<fake::Program> program;
+};
+
+#endif

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The element types that the libraries beside the runtime share. */
+#ifndef TREK_SHIM_LIBRARY_TYPES_H
+#define TREK_SHIM_LIBRARY_TYPES_H
+
+typedef enum cudaDataType_t {
+    CUDA_R_32F = 0,
+    CUDA_R_64F = 1,
+    CUDA_R_16F = 2,
+    CUDA_R_8I = 3,
+    CUDA_R_8U = 8,
+    CUDA_R_32I = 10,
+    CUDA_R_16BF = 14,
+    CUDA_R_64I = 24
+} cudaDataType;
+#ifndef __cplusplus
+typedef enum cudaDataType_t cudaDataType_t;
+#endif
+
+typedef enum libraryPropertyType_t { MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL } libraryPropertyType;
+
+#endif

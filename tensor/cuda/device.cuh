@@ -37,7 +37,7 @@ inline trek_grid trek_loop(int64_t n, int64_t most = 0x7fffffff)
 inline trek_grid trek_blocks(dim3 grid, dim3 block, size_t shared = 0) { return { grid, block, shared, true }; }
 
 #ifdef TREK_CUDA_SHIM
-#define TREK_SHARED(type, name, count) static thread_local type name[count]
+/* TREK_SHARED(type, name, count) is the shim's: one array a block, with red zones and a fill that shows */
 inline void *trek_dynamic_shared() { return trek_shim_dynamic_shared(); }
 
 template <typename... P, typename... A>

@@ -3,6 +3,7 @@
 #ifndef TREK_TREK_H
 #define TREK_TREK_H
 
+#include "autograd/autocast.h"
 #include "autograd/backward.h"
 #include "autograd/function.h"
 #include "autograd/ops.h"
@@ -24,6 +25,7 @@
 #include "nn/module.h"
 #include "nn/state.h"
 #include "optim/optimizer.h"
+#include "optim/scaler.h"
 #include "optim/schedule.h"
 #include "tensor/common.h"
 #include "tensor/memory.h"

@@ -141,6 +141,8 @@ trek_status trek_apply_many(const trek_op *op, trek_var *const *inputs, int n, c
     bool needs_grad;
     if (trek_scopes.depth == 0)
         return fail_scope(op);
+    if (trek_grad_mode_here.autocast != TREK_F32 && (op->flags & TREK_OP_CASTS))
+        return trek_autocast_apply(op, inputs, n, attrs, outs, n_outs);
     trek_tensor **tensors = unwrap(op, inputs, n, few, &needs_grad);
     if (!tensors)
         return trek_status_get();
@@ -222,7 +224,8 @@ static inline trek_var *apply_lean(const trek_op *op, trek_var *const *inputs, i
 
 trek_var *trek_apply(const trek_op *op, trek_var *const *inputs, int n, const trek_attrs *attrs)
 {
-    if (trek_scopes.depth > 0 && (n == 1 || (n == 2 && inputs[1])) && inputs[0] && !(op->flags & TREK_OP_MANY))
+    if (trek_scopes.depth > 0 && (n == 1 || (n == 2 && inputs[1])) && inputs[0] && !(op->flags & TREK_OP_MANY) &&
+        trek_grad_mode_here.autocast == TREK_F32)
         return apply_lean(op, inputs, n, attrs);
     trek_var *out;
     return trek_apply_many(op, inputs, n, attrs, &out, 1) == TREK_OK ? out : NULL;

@@ -481,8 +481,8 @@ static trek_status backward(walk *w, trek_var *const *roots, trek_var *const *se
     trek_scope scope = trek_scope_begin();
     if (!scope.depth)
         return trek_status_get();
-    int depth = trek_grad_mode_here.no_grad_depth;
-    trek_grad_mode_here.no_grad_depth = w->create_graph ? 0 : 1;
+    trek_grad_mode mode = trek_grad_mode_here;
+    trek_grad_mode_here = (trek_grad_mode){ w->create_graph ? 0 : 1, TREK_F32 };
     walk *outer = walking;
     walking = w;
     trek_status status = mark_watched(w);
@@ -492,7 +492,7 @@ static trek_status backward(walk *w, trek_var *const *roots, trek_var *const *se
         status = run_walk(w);
     clear_walk(w);
     walking = outer;
-    trek_grad_mode_here.no_grad_depth = depth;
+    trek_grad_mode_here = mode;
     trek_scope_end(scope);
     return status;
 }

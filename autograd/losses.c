@@ -5,6 +5,13 @@
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
 
+/* Losses are computed in f32 under autocast, from their first step on. */
+static void widen(trek_var **x, trek_var **y)
+{
+    *x = trek_autocast_full(*x);
+    *y = trek_autocast_full(*y);
+}
+
 /* Mean over all elements; of none: 0, still tied to x. */
 static trek_var *mean_all(trek_var *x)
 {
@@ -43,6 +50,9 @@ static trek_var *class_rows(trek_var *x)
 static trek_var *soft_cross_entropy(trek_var *logits, trek_var *target, const trek_cross_entropy_opts *opts)
 {
     if (!same_shapes("cross_entropy", logits, target))
+        return NULL;
+    widen(&logits, &target);
+    if (!logits || !target)
         return NULL;
     double smoothing = opts->label_smoothing;
     int64_t classes = trek_var_size(logits, 1), rows = classes ? trek_var_numel(logits) / classes : 0;
@@ -100,6 +110,7 @@ trek_var *trek_nll_loss(trek_var *log_probabilities, trek_var *labels)
         return trek_fail_null(TREK_ERR_SHAPE, "nll_loss: labels %s do not fit log probabilities %s",
                               trek_tensor_shape_text(labels->data, b), trek_tensor_shape_text(log_probabilities->data, a));
     }
+    log_probabilities = trek_autocast_full(log_probabilities);
     trek_var *index = trek_cast(labels, TREK_I64);
     trek_var *counts = trek_ne_scalar(index, -100);
     trek_var *safe = trek_mul(index, trek_cast(counts, TREK_I64));
@@ -114,11 +125,13 @@ trek_var *trek_nll_loss(trek_var *log_probabilities, trek_var *labels)
 
 trek_var *trek_mse_loss(trek_var *x, trek_var *target)
 {
+    widen(&x, &target);
     return same_shapes("mse_loss", x, target) ? mean_all(trek_square(trek_sub(x, target))) : NULL;
 }
 
 trek_var *trek_l1_loss(trek_var *x, trek_var *target)
 {
+    widen(&x, &target);
     return same_shapes("l1_loss", x, target) ? mean_all(trek_abs(trek_sub(x, target))) : NULL;
 }
 
@@ -126,6 +139,7 @@ trek_var *trek_smooth_l1_loss(trek_var *x, trek_var *target, double beta)
 {
     if (!(beta > 0))
         return trek_fail_null(TREK_ERR_ARGUMENT, "smooth_l1_loss: beta is %g; it must be positive", beta);
+    widen(&x, &target);
     if (!same_shapes("smooth_l1_loss", x, target))
         return NULL;
     trek_var *d = trek_abs(trek_sub(x, target));
@@ -136,6 +150,7 @@ trek_var *trek_smooth_l1_loss(trek_var *x, trek_var *target, double beta)
 /* max(x, 0) - x t + log(1 + exp(-|x|)): no overflow on either side */
 trek_var *trek_bce_with_logits(trek_var *x, trek_var *target)
 {
+    widen(&x, &target);
     if (!same_shapes("bce_with_logits", x, target))
         return NULL;
     trek_var *tail = trek_log1p(trek_exp(trek_neg(trek_abs(x))));
@@ -146,6 +161,7 @@ trek_var *trek_bce_with_logits(trek_var *x, trek_var *target)
 
 trek_var *trek_kl_div(trek_var *log_probabilities, trek_var *target)
 {
+    widen(&log_probabilities, &target);
     if (!same_shapes("kl_div", log_probabilities, target))
         return NULL;
     if (trek_var_ndim(target) == 0)

@@ -145,7 +145,14 @@ bool trek_backward_retains(void);
 bool trek_backward_captures(void);
 
 /* Recording state of the thread, to be handed to the ranks. */
-typedef struct trek_grad_mode { int no_grad_depth; } trek_grad_mode;
+typedef struct trek_grad_mode {
+    int no_grad_depth;
+    uint8_t autocast;         /* trek_dtype: BF16 or F16; F32: off. Ranks begin it for the length of their forward */
+} trek_grad_mode;
 extern _Thread_local trek_grad_mode trek_grad_mode_here;
+
+/* autocast.c: trek_apply_many with the inputs cast as the op's class asks; a loss's input in f32. */
+trek_status trek_autocast_apply(const trek_op *op, trek_var *const *inputs, int n_inputs, const trek_attrs *attrs, trek_var **outs, int n);
+trek_var *trek_autocast_full(trek_var *var);
 
 #endif

@@ -45,6 +45,10 @@ enum {
     TREK_OP_RANDOM = 32,
     TREK_OP_MANY = 128,        /* more than one output */
     TREK_OP_FILL = 64,         /* no inputs: writes its given output */
+    TREK_OP_CAST_LOW = 256,    /* under autocast: computed in its 16-bit dtype, */
+    TREK_OP_CAST_FULL = 512,   /* in f32, */
+    TREK_OP_CAST_WIDEST = 1024, /* in the widest of its inputs (rows that promote do so by themselves) */
+    TREK_OP_CASTS = 256 | 512 | 1024,
 };
 
 /* Dtypes of the key input, as bits. */

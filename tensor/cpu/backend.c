@@ -13,10 +13,8 @@
 #include "tensor/trace.h"
 
 void trek_cpu_kernels_baseline(trek_backend *b);
-#if defined(__x86_64__)
 void trek_cpu_kernels_avx2(trek_backend *b);
 void trek_cpu_kernels_avx512(trek_backend *b);
-#endif
 
 /* The stream of a device on which nothing is ever pending. */
 struct trek_stream {
@@ -149,8 +147,13 @@ static int instruction_sets(instruction_set sets[3])
                 __builtin_cpu_supports("bmi2");
     bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#if defined(TREK_WITH_AVX2)
     sets[n++] = (instruction_set){ "avx2", trek_cpu_kernels_avx2, avx2 };
+#endif
+#if defined(TREK_WITH_AVX512)
     sets[n++] = (instruction_set){ "avx512", trek_cpu_kernels_avx512, avx512 };
+#endif
+    (void)avx512, (void)avx2;
 #endif
     return n;
 }

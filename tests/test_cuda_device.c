@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The machinery below the kernels: copies, the caching allocator, streams of
+ * threads, faults, capture. On TREK_TEST_DEVICE, which must be a GPU (the fake
+ * one of the tests, or a real one); on the CPU it has nothing to do. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tensor/backend.h"
+#include "tensor/place.h"
+#include "tests/support/support.h"
+
+static trek_device gpu;
+static const trek_backend *backend;
+
+static trek_tensor *filled(double value, int64_t count) { return trek_tensor_full(value, trek_dims(count), TREK_F32, gpu); }
+
+static void assert_all(trek_tensor *t, float value)
+{
+    int64_t n = trek_tensor_numel(t);
+    float *got = malloc((size_t)n * sizeof *got);
+    assert_non_null(got);
+    assert_int_equal(trek_tensor_to_host(t, TREK_F32, got, (size_t)n * sizeof *got), TREK_OK);
+    int64_t wrong = 0;
+    for (int64_t k = 0; k < n; k++)
+        wrong += got[k] != value;
+    free(got);
+    assert_int_equal(wrong, 0);
+}
+
+static void assert_failed(trek_status status, const char *part)
+{
+    assert_int_equal(trek_status_get(), status);
+    if (!strstr(trek_error(), part))
+        fail_msg("\"%s\" is not in \"%s\"", part, trek_error());
+    trek_error_clear();
+}
+
+/* --- copies ------------------------------------------------------------------------- */
+
+static void test_copies(void **state)
+{
+    (void)state;
+    static const int64_t counts[] = { 1, 3, 127, 1024, 70001, 1 << 20, (9 << 20) / 4 + 5 };
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+        int64_t n = counts[c];
+        float *source = malloc((size_t)n * sizeof *source), *back = malloc((size_t)n * sizeof *back);
+        assert_true(source && back);
+        for (int64_t k = 0; k < n; k++)
+            source[k] = test_number(1, (uint32_t)k);
+        trek_tensor *t = trek_tensor_from_data(source, trek_dims(n), TREK_F32, gpu);
+        assert_non_null(t);
+        memset(source, 0xff, (size_t)n * sizeof *source); /* it is the caller's again */
+        trek_tensor *copy = trek_tensor_clone(t);
+        assert_non_null(copy);
+        trek_tensor_release(t);
+        assert_int_equal(trek_tensor_to_host(copy, TREK_F32, back, (size_t)n * sizeof *back), TREK_OK);
+        for (int64_t k = 0; k < n; k++)
+            if (back[k] != test_number(1, (uint32_t)k))
+                fail_msg("element %lld of %lld", (long long)k, (long long)n);
+        trek_tensor_release(copy);
+        free(source);
+        free(back);
+    }
+}
+
+static void test_host_is_kept_out(void **state)
+{
+    (void)state;
+    trek_tensor *t = filled(1, 4);
+    assert_non_null(t);
+    assert_null(trek_tensor_data(t));
+    trek_tensor *sum = trek_tensor_add(t, t);
+    assert_null(trek_tensor_data(sum));
+    assert_all(sum, 2);
+    trek_tensor_release(sum);
+    trek_tensor_release(t);
+}
+
+static void test_between_devices(void **state)
+{
+    (void)state;
+    int count = trek_device_count(TREK_CUDA);
+    trek_device other = trek_cuda(count > 1 ? (gpu.index + 1) % count : gpu.index);
+    trek_tensor *t = filled(3, 5000);
+    trek_tensor *there = trek_tensor_to(t, other), *back = there ? trek_tensor_to(there, gpu) : NULL;
+    assert_non_null(back);
+    assert_all(back, 3);
+    trek_tensor_release(back);
+    trek_tensor_release(there);
+    trek_tensor_release(t);
+}
+
+/* --- the allocator ------------------------------------------------------------------------ */
+
+/* Blocks of random sizes come and go; each keeps its own number until it is freed. */
+static void test_blocks_are_apart(void **state)
+{
+    (void)state;
+    enum { LIVE = 24, ROUNDS = 300 };
+    trek_tensor *live[LIVE] = { NULL };
+    int64_t before = trek_memory_stats(gpu).allocated;
+    for (int round = 0; round < ROUNDS; round++) {
+        int k = (int)((test_number(2, (uint32_t)round) + 1) * LIVE / 2);
+        if (live[k]) {
+            assert_all(live[k], (float)k);
+            trek_tensor_release(live[k]);
+            live[k] = NULL;
+            continue;
+        }
+        double size = (test_number(3, (uint32_t)round) + 1) / 2;
+        live[k] = filled(k, 1 + (int64_t)(size * size * size * 600000));
+        assert_non_null(live[k]);
+    }
+    for (int k = 0; k < LIVE; k++) {
+        if (live[k])
+            assert_all(live[k], (float)k);
+        trek_tensor_release(live[k]);
+    }
+    assert_int_equal(trek_memory_stats(gpu).allocated, before);
+}
+
+static void test_memory_is_cached(void **state)
+{
+    (void)state;
+    trek_tensor_release(filled(1, 300000));
+    trek_memory_stats_t before = trek_memory_stats(gpu);
+    for (int k = 0; k < 50; k++)
+        trek_tensor_release(filled(1, 300000));
+    trek_memory_stats_t after = trek_memory_stats(gpu);
+    assert_int_equal(after.system_requests, before.system_requests);
+    assert_int_equal(after.allocations, before.allocations + 50);
+    trek_memory_release_cached(gpu);
+    assert_true(trek_memory_stats(gpu).reserved < after.reserved);
+}
+
+static void test_neighbours_are_joined(void **state)
+{
+    (void)state;
+    trek_memory_release_cached(gpu);
+    enum { N = 8 };
+    trek_tensor *parts[N];
+    for (int k = 0; k < N; k++)
+        assert_non_null(parts[k] = filled(k, (2 << 20) / 4)); /* 2 MiB each, of a segment of 20 */
+    for (int k = 0; k < N; k += 2)
+        trek_tensor_release(parts[k]);
+    for (int k = 1; k < N; k += 2)
+        trek_tensor_release(parts[k]);
+    int64_t requests = trek_memory_stats(gpu).system_requests;
+    trek_tensor *whole = filled(9, (9 << 20) / 4);
+    assert_non_null(whole);
+    assert_int_equal(trek_memory_stats(gpu).system_requests, requests);
+    trek_tensor_release(whole);
+}
+
+static void test_out_of_memory(void **state)
+{
+    (void)state;
+    trek_device_info info;
+    assert_int_equal(backend->info(gpu.index, &info), TREK_OK);
+    assert_null(filled(1, info.memory)); /* four times of all there is */
+    assert_failed(TREK_ERR_MEMORY, "out of memory on cuda:");
+    enum { MOST = 64 };
+    trek_tensor *held[MOST] = { NULL };
+    int64_t each = info.memory / MOST / 4 * 2; /* twice a 64th: not all can be had */
+    int n = 0;
+    while (n < MOST && (held[n] = trek_tensor_empty(trek_dims(each), TREK_F32, gpu)))
+        n++;
+    assert_in_range(n, 1, MOST - 1);
+    assert_true(strstr(trek_error(), "Held by: ") != NULL);
+    assert_failed(TREK_ERR_MEMORY, "MiB in ");
+    for (int k = 0; k < n; k++)
+        trek_tensor_release(held[k]);
+    /* What is cached in blocks of one size gives way to another size. */
+    int64_t retries = trek_memory_stats(gpu).retries;
+    trek_tensor *large = trek_tensor_empty(trek_dims(each * (n - 1)), TREK_F32, gpu);
+    assert_non_null(large);
+    assert_true(trek_memory_stats(gpu).retries > retries);
+    trek_tensor_release(large);
+    trek_memory_release_cached(gpu);
+}
+
+/* --- threads ---------------------------------------------------------------------------------- */
+
+typedef struct reader {
+    trek_tensor *source, *result;
+    trek_event *given, *done;
+    bool keep;
+} reader;
+
+/* Reads the source on this thread's stream, and lets go of it while that may still be under way. */
+static void *read_and_release(void *arg)
+{
+    reader *r = arg;
+    if (backend->stream_wait(NULL, r->given) != TREK_OK)
+        return NULL;
+    r->result = trek_tensor_clone(r->source);
+    trek_tensor_release(r->source);
+    backend->event_record(r->done, NULL);
+    return NULL;
+}
+
+static void test_blocks_of_other_threads(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 10; round++) {
+        reader r = { .source = filled(round, 200000) };
+        assert_int_equal(backend->event_new(gpu, &r.given), TREK_OK);
+        assert_int_equal(backend->event_new(gpu, &r.done), TREK_OK);
+        assert_int_equal(backend->event_record(r.given, NULL), TREK_OK);
+        pthread_t thread;
+        assert_int_equal(pthread_create(&thread, NULL, read_and_release, &r), 0);
+        pthread_join(thread, NULL);
+        trek_tensor *next = filled(-1, 200000); /* must not get the block while the thread's stream reads it */
+        assert_non_null(next);
+        assert_int_equal(backend->stream_wait(NULL, r.done), TREK_OK);
+        assert_non_null(r.result);
+        assert_all(r.result, (float)round);
+        assert_all(next, -1);
+        trek_tensor_release(r.result);
+        trek_tensor_release(next);
+        backend->event_free(r.given);
+        backend->event_free(r.done);
+    }
+}
+
+static void *churn(void *arg)
+{
+    int seed = *(int *)arg;
+    for (int k = 0; k < 40; k++) {
+        trek_tensor *a = filled(seed, 1000 + 997 * k), *b = a ? trek_tensor_add(a, a) : NULL;
+        float got = 0;
+        trek_tensor *one = b ? trek_tensor_select(b, 0, 999 + k) : NULL;
+        bool right = one && trek_tensor_to_host(one, TREK_F32, &got, sizeof got) == TREK_OK && got == 2 * (float)seed;
+        trek_tensor_release(one);
+        trek_tensor_release(a);
+        trek_tensor_release(b);
+        if (!right)
+            return "wrong";
+    }
+    return NULL;
+}
+
+static void test_many_threads(void **state)
+{
+    (void)state;
+    enum { N = 4 };
+    pthread_t threads[N];
+    int seeds[N];
+    for (int k = 0; k < N; k++) {
+        seeds[k] = k + 1;
+        assert_int_equal(pthread_create(&threads[k], NULL, churn, &seeds[k]), 0);
+    }
+    for (int k = 0; k < N; k++) {
+        void *problem;
+        pthread_join(threads[k], &problem);
+        assert_null(problem);
+    }
+}
+
+/* --- faults in the data ---------------------------------------------------------------------------- */
+
+static void test_faults(void **state)
+{
+    (void)state;
+    const int64_t places[3] = { 1, 7, 2 };
+    trek_tensor *table = trek_tensor_full(2, trek_dims(5, 3), TREK_F32, gpu);
+    trek_tensor *index = trek_tensor_from_data(places, trek_dims(3), TREK_I64, gpu);
+    trek_tensor *rows = trek_tensor_index_select(table, index, 0);
+    assert_non_null(rows); /* nobody has looked yet */
+    assert_int_equal(trek_device_sync(gpu), TREK_ERR_ARGUMENT);
+    assert_failed(TREK_ERR_ARGUMENT, "index_select: index 7");
+    assert_int_equal(trek_device_sync(gpu), TREK_OK);
+    trek_tensor *fine = trek_tensor_add(table, table);
+    assert_all(fine, 4);
+    trek_tensor_release(rows);
+    rows = trek_tensor_index_select(table, index, 0);
+    float value;
+    trek_tensor *row = trek_tensor_select(rows, 0, 0), *one = trek_tensor_select(row, 0, 0);
+    assert_int_equal(trek_tensor_to_host(one, TREK_F32, &value, sizeof value), TREK_ERR_ARGUMENT); /* reading tells, too */
+    assert_failed(TREK_ERR_ARGUMENT, "outside [0, 5)");
+    trek_tensor_release(one);
+    trek_tensor_release(row);
+    trek_tensor_release(fine);
+    trek_tensor_release(rows);
+    trek_tensor_release(index);
+    trek_tensor_release(table);
+}
+
+/* --- events and capture ------------------------------------------------------------------------------- */
+
+static void test_events(void **state)
+{
+    (void)state;
+    trek_event *start, *end;
+    double ms = -1;
+    assert_int_equal(backend->event_new(gpu, &start), TREK_OK);
+    assert_int_equal(backend->event_new(gpu, &end), TREK_OK);
+    assert_int_equal(backend->event_elapsed_ms(start, end, &ms), TREK_ERR_STATE);
+    trek_error_clear();
+    assert_int_equal(backend->event_record(start, NULL), TREK_OK);
+    trek_tensor_release(filled(1, 100000));
+    assert_int_equal(backend->event_record(end, NULL), TREK_OK);
+    assert_int_equal(backend->event_elapsed_ms(start, end, &ms), TREK_OK);
+    assert_true(ms >= 0);
+    backend->event_free(start);
+    backend->event_free(end);
+}
+
+static void test_capture(void **state)
+{
+    (void)state;
+    trek_tensor *x = filled(1, 1000), *other = filled(5, 1000);
+    trek_capture *capture = NULL;
+    assert_int_equal(backend->capture_begin(gpu), TREK_OK);
+    assert_true(backend->capturing());
+    trek_tensor *twice = trek_tensor_add(x, x), *sum = trek_tensor_add(twice, other);
+    trek_tensor_release(twice);
+    trek_tensor_release(other); /* replays read it all the same */
+    trek_status copied = trek_tensor_copy_from(x, sum);
+    assert_true(isnan(trek_tensor_item(sum)) || trek_status_get() != TREK_OK);
+    trek_error_clear();
+    assert_int_equal(copied, TREK_OK);
+    assert_int_equal(backend->capture_end(gpu, &capture), TREK_OK);
+    assert_non_null(capture);
+    assert_false(backend->capturing());
+    assert_all(x, 1); /* recorded, not done */
+    float expected = 1;
+    for (int k = 0; k < 3; k++) {
+        assert_int_equal(backend->capture_replay(capture, trek_place_here.rng_step), TREK_OK);
+        trek_tensor_release(filled(-7, 1000)); /* eager work between replays takes other blocks */
+        expected = 2 * expected + 5;
+        assert_all(x, expected);
+    }
+    trek_tensor_release(sum);
+    backend->capture_free(capture);
+    trek_tensor_release(x);
+}
+
+static void test_capture_dropped(void **state)
+{
+    (void)state;
+    assert_int_equal(backend->capture_begin(gpu), TREK_OK);
+    assert_int_equal(backend->capture_begin(gpu), TREK_ERR_STATE);
+    assert_failed(TREK_ERR_STATE, "under way");
+    trek_tensor *t = filled(2, 10);
+    assert_int_equal(trek_device_sync(gpu), TREK_ERR_STATE);
+    trek_error_clear();
+    trek_tensor_release(t);
+    assert_int_equal(backend->capture_end(gpu, NULL), TREK_OK);
+    assert_int_equal(backend->capture_end(gpu, NULL), TREK_ERR_STATE);
+    trek_error_clear();
+    t = filled(2, 10);
+    assert_all(t, 2);
+    trek_tensor_release(t);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    gpu = test_device();
+    backend = trek_backend_get(gpu.type);
+    return backend ? 0 : -1;
+}
+
+int main(void)
+{
+    if (test_on_cpu()) {
+        printf("TREK_TEST_DEVICE names no GPU: nothing to test here\n[  SKIPPED ] 1 test(s).\n");
+        return 77;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_copies),          cmocka_unit_test(test_host_is_kept_out), cmocka_unit_test(test_between_devices),
+        cmocka_unit_test(test_blocks_are_apart), cmocka_unit_test(test_memory_is_cached), cmocka_unit_test(test_neighbours_are_joined),
+        cmocka_unit_test(test_out_of_memory),   cmocka_unit_test(test_blocks_of_other_threads), cmocka_unit_test(test_many_threads),
+        cmocka_unit_test(test_faults),          cmocka_unit_test(test_events),           cmocka_unit_test(test_capture),
+        cmocka_unit_test(test_capture_dropped),
+    };
+    return cmocka_run_group_tests(tests, set_up, NULL);
+}

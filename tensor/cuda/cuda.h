@@ -139,13 +139,19 @@ bool trek_cuda_capturing(void);
 /* A block from outside that was released while its capture is under way: kept as long as the capture. */
 void trek_cuda_capture_keep(trek_capture *capture, void *handle);
 
+/* --- NCCL, profilers (nccl.c, nvtx.c) ------------------------------------------------------------ */
+
+const struct trek_device_comm *trek_cuda_nccl(void); /* NULL: built without it */
+void trek_cuda_nvtx(trek_backend *backend);          /* enters range_begin and range_end */
+
 /* --- what the files of kernels and libraries export -------------------------------------------- */
 
 /* X(file): each exports trek_cuda_register_<file>(backend), which enters its kernels. */
 #define TREK_CUDA_FILES(X) \
     X(elementwise) \
     X(matmul) \
-    X(linear)
+    X(linear) \
+    X(reduce) X(reduce_extreme) X(reduce_argument) X(reduce_statistics) X(softmax)
 #define TREK_CUDA_DECLARE(file) void trek_cuda_register_##file(trek_backend *backend);
 TREK_CUDA_FILES(TREK_CUDA_DECLARE)
 #undef TREK_CUDA_DECLARE

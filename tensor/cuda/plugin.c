@@ -39,6 +39,8 @@ static void fill_functions(trek_backend *b)
     b->capture_replay = trek_cuda_capture_replay;
     b->capture_free = trek_cuda_capture_free;
     b->capturing = trek_cuda_capturing;
+    b->comm = trek_cuda_nccl();
+    trek_cuda_nvtx(b);
 }
 
 trek_status trek_backend_open(int abi, const trek_host *host, trek_backend *backend, char *why, size_t size)

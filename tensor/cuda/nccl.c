@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* NCCL behind the table of tensor/device_comm.h, opened at run time: the file
+ * TREK_NCCL_LIBRARY names, else libnccl.so.2.
+ *
+ * Communicators do not block: NCCL's calls return at once and are then asked
+ * whether they are through, so that a deadline and an abort from another thread
+ * can end the waiting. A communicator's lock is held for single calls only. */
+#include "tensor/device_comm.h"
+
+#include "tensor/cuda/cuda.h"
+
+#if defined(TREK_NO_NCCL) || !__has_include(<nccl.h>)
+
+const trek_device_comm *trek_cuda_nccl(void) { return NULL; }
+
+#else
+
+#include <dlfcn.h>
+#include <nccl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* --- the library ---------------------------------------------------------------------- */
+
+/* X(name): what is asked of the library. */
+#define NCCL_FUNCTIONS(X)                                                                                               \
+    X(GetVersion) X(GetUniqueId) X(CommInitRankConfig) X(CommFinalize) X(CommDestroy) X(CommAbort) X(CommGetAsyncError) \
+    X(GetErrorString) X(GetLastError) X(GroupStart) X(GroupEnd) X(AllReduce) X(Broadcast) X(AllGather) X(ReduceScatter)
+/* Newer than the rest; NULL where it lacks them. */
+#define NCCL_OPTIONAL_FUNCTIONS(X) X(CommRegister) X(CommDeregister)
+
+#define NCCL_DECLARE(name) __typeof__(nccl##name) *name;
+static struct library {
+    void *handle;
+    int version;
+    char why[300]; /* it cannot be used: the reason */
+    NCCL_FUNCTIONS(NCCL_DECLARE)
+    NCCL_OPTIONAL_FUNCTIONS(NCCL_DECLARE)
+} nccl;
+#undef NCCL_DECLARE
+
+/* A function's address from an object's, which C does not convert. */
+static bool look_up(const char *name, void *function)
+{
+    void *symbol = dlsym(nccl.handle, name);
+    memcpy(function, &symbol, sizeof symbol);
+    return symbol != NULL;
+}
+
+static bool fill_table(void)
+{
+#define NCCL_LOOK_UP(name)                                                       \
+    if (!look_up("nccl" #name, (void *)&nccl.name)) {                            \
+        snprintf(nccl.why, sizeof nccl.why, "NCCL lacks the function nccl" #name); \
+        return false;                                                            \
+    }
+    NCCL_FUNCTIONS(NCCL_LOOK_UP)
+#undef NCCL_LOOK_UP
+#define NCCL_LOOK_FOR(name) look_up("nccl" #name, (void *)&nccl.name);
+    NCCL_OPTIONAL_FUNCTIONS(NCCL_LOOK_FOR)
+#undef NCCL_LOOK_FOR
+    return true;
+}
+
+static void open_library(void)
+{
+    const char *given = getenv("TREK_NCCL_LIBRARY"), *path = given && *given ? given : "libnccl.so.2";
+    nccl.handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!nccl.handle) {
+        const char *problem = dlerror();
+        snprintf(nccl.why, sizeof nccl.why, "NCCL cannot be opened: %s", problem ? problem : path);
+        return;
+    }
+    if (fill_table() && nccl.GetVersion(&nccl.version) == ncclSuccess && nccl.version >= 21400)
+        return;
+    if (!nccl.why[0])
+        snprintf(nccl.why, sizeof nccl.why, "NCCL is of version %d; 2.14 is the first whose communicators need not block", nccl.version);
+    dlclose(nccl.handle);
+    nccl.handle = NULL;
+}
+
+static bool available(char *why, size_t size)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, open_library);
+    if (why && nccl.handle)
+        snprintf(why, size, "NCCL %d.%d.%d", nccl.version / 10000, nccl.version / 100 % 100, nccl.version % 100);
+    else if (why)
+        snprintf(why, size, "%s", nccl.why);
+    return nccl.handle != NULL;
+}
+
+static trek_status need_library(void)
+{
+    return available(NULL, 0) ? TREK_OK : trek_fail(TREK_ERR_COMM, "%s", nccl.why);
+}
+
+/* --- ranks ------------------------------------------------------------------------------ */
+
+struct trek_device_rank {
+    trek_device device;
+    int64_t timeout_ns;
+    pthread_mutex_t lock; /* of the two below, and of NCCL's calls with comm */
+    ncclComm_t comm;      /* NULL: not made, or aborted */
+    bool aborted;
+};
+
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static trek_status fail_aborted(const char *what) { return trek_fail(TREK_ERR_CANCELLED, "%s: the communicator was aborted", what); }
+
+/* Under the lock, if there is a communicator. */
+static trek_status fail_nccl(const trek_device_rank *rank, const char *what, ncclResult_t result)
+{
+    const char *text = nccl.GetErrorString(result), *last = rank && rank->comm ? nccl.GetLastError(rank->comm) : NULL;
+    return trek_fail(TREK_ERR_COMM, "%s: NCCL: %s%s%s", what, text ? text : "?", last && *last ? "; " : "", last ? last : "");
+}
+
+/* Waits until what was begun with the communicator is through. */
+static trek_status settle(trek_device_rank *rank, const char *what)
+{
+    int64_t start = now_ns();
+    for (;;) {
+        ncclResult_t state = ncclSuccess;
+        pthread_mutex_lock(&rank->lock);
+        ncclResult_t asked = rank->aborted ? ncclSuccess : nccl.CommGetAsyncError(rank->comm, &state);
+        bool aborted = rank->aborted;
+        trek_status status = TREK_OK;
+        if (!aborted && (asked != ncclSuccess || (state != ncclSuccess && state != ncclInProgress)))
+            status = fail_nccl(rank, what, asked != ncclSuccess ? asked : state);
+        pthread_mutex_unlock(&rank->lock);
+        if (aborted)
+            return fail_aborted(what);
+        if (status != TREK_OK || state == ncclSuccess)
+            return status;
+        if (rank->timeout_ns && now_ns() - start > rank->timeout_ns)
+            return trek_fail(TREK_ERR_TIMEOUT, "%s: NCCL was not through within %g s", what, (double)rank->timeout_ns * 1e-9);
+        sched_yield();
+    }
+}
+
+static trek_device_rank *new_rank(trek_device device, int64_t timeout_ns)
+{
+    trek_device_rank *rank = trek_calloc(1, sizeof *rank);
+    if (!rank)
+        return NULL;
+    rank->device = device;
+    rank->timeout_ns = timeout_ns;
+    pthread_mutex_init(&rank->lock, NULL);
+    return rank;
+}
+
+static void abort_rank(trek_device_rank *rank)
+{
+    pthread_mutex_lock(&rank->lock);
+    if (!rank->aborted && rank->comm)
+        nccl.CommAbort(rank->comm);
+    rank->comm = NULL;
+    rank->aborted = true;
+    pthread_mutex_unlock(&rank->lock);
+}
+
+/* All together: NCCL may let the ranks of a process wait for each other. */
+static void free_ranks(trek_device_rank **ranks, int n)
+{
+    for (int r = 0; r < n; r++)
+        if (ranks[r] && !ranks[r]->aborted && trek_cuda_queue_here(ranks[r]->device.index))
+            nccl.CommFinalize(ranks[r]->comm);
+    trek_status before = trek_status_get();
+    for (int r = 0; r < n; r++)
+        if (ranks[r] && !ranks[r]->aborted && settle(ranks[r], "the end of a group") != TREK_OK)
+            abort_rank(ranks[r]);
+    if (before == TREK_OK)
+        trek_error_clear(); /* what cannot end in order has been ended otherwise */
+    for (int r = 0; r < n; r++) {
+        if (!ranks[r])
+            continue;
+        if (ranks[r]->comm && trek_cuda_queue_here(ranks[r]->device.index))
+            nccl.CommDestroy(ranks[r]->comm);
+        pthread_mutex_destroy(&ranks[r]->lock);
+        trek_free(ranks[r]);
+        ranks[r] = NULL;
+    }
+}
+
+static ncclConfig_t config(void)
+{
+    ncclConfig_t c = NCCL_CONFIG_INITIALIZER;
+    c.blocking = 0;
+    return c;
+}
+
+static bool went(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
+
+/* Gives the ranks' communicators up where not all could be made. */
+static void drop_ranks(trek_device_rank **ranks, int n)
+{
+    for (int r = 0; r < n; r++)
+        if (ranks[r])
+            abort_rank(ranks[r]);
+    free_ranks(ranks, n);
+}
+
+static trek_status init_ranks(const ncclUniqueId *id, int first, int world, trek_device_rank **ranks, int n)
+{
+    ncclConfig_t c = config();
+    ncclResult_t result = nccl.GroupStart(), ended;
+    trek_status status = went(result) ? TREK_OK : fail_nccl(NULL, "ncclGroupStart", result);
+    if (status != TREK_OK)
+        return status;
+    for (int r = 0; r < n && status == TREK_OK; r++) {
+        if (!trek_cuda_queue_here(ranks[r]->device.index))
+            status = trek_status_get();
+        else if (!went(result = nccl.CommInitRankConfig(&ranks[r]->comm, world, *id, first + r, &c)))
+            status = fail_nccl(NULL, "ncclCommInitRankConfig", result);
+    }
+    if (!went(ended = nccl.GroupEnd()) && status == TREK_OK)
+        status = fail_nccl(NULL, "ncclCommInitRankConfig", ended);
+    for (int r = 0; r < n && status == TREK_OK; r++)
+        status = ranks[r]->comm ? settle(ranks[r], "ncclCommInitRankConfig")
+                                : trek_fail(TREK_ERR_COMM, "ncclCommInitRankConfig: no communicator was made");
+    return status;
+}
+
+static trek_status init_group(const ncclUniqueId *id, int first, int world, const trek_device *devices, int n, int64_t timeout_ns,
+                              trek_device_rank **ranks)
+{
+    trek_status status = TREK_OK;
+    for (int r = 0; r < n; r++)
+        ranks[r] = NULL;
+    for (int r = 0; r < n && status == TREK_OK; r++)
+        if (!(ranks[r] = new_rank(devices[r], timeout_ns)))
+            status = trek_status_get();
+    if (status == TREK_OK)
+        status = init_ranks(id, first, world, ranks, n);
+    if (status != TREK_OK)
+        drop_ranks(ranks, n);
+    return status;
+}
+
+static trek_status new_id(ncclUniqueId *id)
+{
+    trek_status status = need_library();
+    if (status != TREK_OK)
+        return status;
+    ncclResult_t result = nccl.GetUniqueId(id);
+    return result == ncclSuccess ? TREK_OK : fail_nccl(NULL, "ncclGetUniqueId", result);
+}
+
+static trek_status init_all(const trek_device *devices, int n, int64_t timeout_ns, trek_device_rank **ranks)
+{
+    ncclUniqueId id;
+    trek_status status = new_id(&id);
+    return status == TREK_OK ? init_group(&id, 0, n, devices, n, timeout_ns, ranks) : status;
+}
+
+_Static_assert(sizeof(ncclUniqueId) == sizeof(trek_device_comm_id), "NCCL's id");
+
+static trek_status make_id(trek_device_comm_id *id)
+{
+    ncclUniqueId own;
+    trek_status status = new_id(&own);
+    if (status == TREK_OK)
+        memcpy(id, &own, sizeof own);
+    return status;
+}
+
+static trek_status init_one(trek_device device, const trek_device_comm_id *id, int rank, int world, int64_t timeout_ns,
+                            trek_device_rank **result)
+{
+    ncclUniqueId own;
+    trek_status status = need_library();
+    memcpy(&own, id, sizeof own);
+    return status == TREK_OK ? init_group(&own, rank, world, &device, 1, timeout_ns, result) : status;
+}
+
+/* --- collectives -------------------------------------------------------------------------- */
+
+enum { ALL_REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER };
+
+typedef struct collective {
+    int kind;
+    const char *name;
+    const void *in;
+    void *out;
+    int64_t count;
+    trek_dtype dtype;
+    trek_device_reduce op;
+    int root;
+} collective;
+
+static ncclDataType_t type_of(trek_dtype dtype)
+{
+    static const ncclDataType_t types[TREK_DTYPE_COUNT] = { [TREK_F32] = ncclFloat32,  [TREK_F64] = ncclFloat64, [TREK_BF16] = ncclBfloat16,
+                                                            [TREK_F16] = ncclFloat16,  [TREK_I64] = ncclInt64,   [TREK_I32] = ncclInt32,
+                                                            [TREK_U8] = ncclUint8,     [TREK_BOOL] = ncclUint8 };
+    return types[dtype];
+}
+
+static ncclRedOp_t reduction(trek_device_reduce op)
+{
+    static const ncclRedOp_t ops[] = { [TREK_DEVICE_SUM] = ncclSum, [TREK_DEVICE_PROD] = ncclProd, [TREK_DEVICE_MAX] = ncclMax,
+                                       [TREK_DEVICE_MIN] = ncclMin };
+    return ops[op];
+}
+
+/* NCCL rounds 16-bit sums at every rank, and its MAX and MIN lose NaN. */
+static bool combines(trek_dtype dtype, trek_device_reduce op)
+{
+    if (dtype == TREK_BF16 || dtype == TREK_F16)
+        return false;
+    return (dtype != TREK_F32 && dtype != TREK_F64) || op == TREK_DEVICE_SUM || op == TREK_DEVICE_PROD;
+}
+
+static ncclResult_t begin(trek_device_rank *rank, const collective *c, cudaStream_t stream)
+{
+    size_t count = (size_t)c->count;
+    ncclDataType_t type = type_of(c->dtype);
+    switch (c->kind) {
+    case ALL_REDUCE:
+        return nccl.AllReduce(c->in, c->out, count, type, reduction(c->op), rank->comm, stream);
+    case BROADCAST:
+        return nccl.Broadcast(c->in, c->out, count, type, c->root, rank->comm, stream);
+    case ALL_GATHER:
+        return nccl.AllGather(c->in, c->out, count, type, rank->comm, stream);
+    default:
+        return nccl.ReduceScatter(c->in, c->out, count, type, reduction(c->op), rank->comm, stream);
+    }
+}
+
+/* The work is on the stream only when the communicator is through with the call. */
+static trek_status run(trek_device_rank *rank, const collective *c, trek_stream *stream)
+{
+    if (c->count == 0)
+        return TREK_OK;
+    trek_cuda_queue *queue = trek_cuda_queue_here(rank->device.index);
+    if (!queue)
+        return trek_status_get();
+    pthread_mutex_lock(&rank->lock);
+    bool aborted = rank->aborted;
+    ncclResult_t result = aborted ? ncclSuccess : begin(rank, c, trek_cuda_stream_of(queue, stream));
+    trek_status status = went(result) ? TREK_OK : fail_nccl(rank, c->name, result);
+    pthread_mutex_unlock(&rank->lock);
+    if (aborted)
+        return fail_aborted(c->name);
+    return status == TREK_OK && result == ncclInProgress ? settle(rank, c->name) : status;
+}
+
+static trek_status all_reduce(trek_device_rank *rank, const void *in, void *out, int64_t count, trek_dtype dtype,
+                              trek_device_reduce op, trek_stream *stream)
+{
+    return run(rank, &(collective){ ALL_REDUCE, "ncclAllReduce", in, out, count, dtype, op, 0 }, stream);
+}
+
+static trek_status broadcast(trek_device_rank *rank, const void *in, void *out, int64_t count, trek_dtype dtype, int root,
+                             trek_stream *stream)
+{
+    return run(rank, &(collective){ BROADCAST, "ncclBroadcast", in, out, count, dtype, TREK_DEVICE_SUM, root }, stream);
+}
+
+static trek_status all_gather(trek_device_rank *rank, const void *in, void *out, int64_t count, trek_dtype dtype, trek_stream *stream)
+{
+    return run(rank, &(collective){ ALL_GATHER, "ncclAllGather", in, out, count, dtype, TREK_DEVICE_SUM, 0 }, stream);
+}
+
+static trek_status reduce_scatter(trek_device_rank *rank, const void *in, void *out, int64_t count, trek_dtype dtype,
+                                  trek_device_reduce op, trek_stream *stream)
+{
+    return run(rank, &(collective){ REDUCE_SCATTER, "ncclReduceScatter", in, out, count, dtype, op, 0 }, stream);
+}
+
+/* --- buffers, errors ------------------------------------------------------------------------ */
+
+static trek_status register_buffer(trek_device_rank *rank, void *data, size_t bytes, void **handle)
+{
+    *handle = NULL;
+    if (!nccl.CommRegister || !nccl.CommDeregister || bytes == 0)
+        return TREK_OK;
+    if (!trek_cuda_queue_here(rank->device.index))
+        return trek_status_get();
+    pthread_mutex_lock(&rank->lock);
+    ncclResult_t result = rank->aborted ? ncclSuccess : nccl.CommRegister(rank->comm, data, bytes, handle);
+    trek_status status = went(result) ? TREK_OK : fail_nccl(rank, "ncclCommRegister", result);
+    pthread_mutex_unlock(&rank->lock);
+    return status == TREK_OK && result == ncclInProgress ? settle(rank, "ncclCommRegister") : status;
+}
+
+static trek_status deregister_buffer(trek_device_rank *rank, void *handle)
+{
+    if (!handle)
+        return TREK_OK;
+    pthread_mutex_lock(&rank->lock);
+    ncclResult_t result = rank->aborted ? ncclSuccess : nccl.CommDeregister(rank->comm, handle);
+    trek_status status = went(result) ? TREK_OK : fail_nccl(rank, "ncclCommDeregister", result);
+    pthread_mutex_unlock(&rank->lock);
+    return status;
+}
+
+static trek_status async_error(trek_device_rank *rank)
+{
+    ncclResult_t state = ncclSuccess;
+    pthread_mutex_lock(&rank->lock);
+    bool aborted = rank->aborted;
+    ncclResult_t asked = aborted ? ncclSuccess : nccl.CommGetAsyncError(rank->comm, &state);
+    trek_status status = TREK_OK;
+    if (asked != ncclSuccess || !went(state))
+        status = fail_nccl(rank, "communication", asked != ncclSuccess ? asked : state);
+    pthread_mutex_unlock(&rank->lock);
+    return aborted ? fail_aborted("communication") : status;
+}
+
+const trek_device_comm *trek_cuda_nccl(void)
+{
+    static const trek_device_comm table = {
+        .name = "nccl", .available = available, .init_all = init_all, .make_id = make_id, .init_one = init_one, .combines = combines,
+        .all_reduce = all_reduce, .broadcast = broadcast, .all_gather = all_gather, .reduce_scatter = reduce_scatter,
+        .register_buffer = register_buffer, .deregister_buffer = deregister_buffer, .async_error = async_error,
+        .abort = abort_rank, .free = free_ranks,
+    };
+    return &table;
+}
+
+#endif

@@ -613,8 +613,9 @@ trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double we
     if (weight == 0)
         return TREK_OK;
     trek_backward_watch watch = { .leaves = s->replicas[0].params, .n_leaves = s->replicas[0].n_params, .only_these = true };
-    trek_var *seed = NULL;
-    return trek_backward_watched(&loss, &seed, 1, NULL, &watch);
+    trek_var *seed;
+    trek_status status = trek_graph_scale_loss(stepper->graph, &loss, &seed);
+    return status == TREK_OK ? trek_backward_watched(&loss, &seed, 1, NULL, &watch) : status;
 }
 
 /* --- flags ------------------------------------------------------------------------------------ */

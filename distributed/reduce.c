@@ -135,8 +135,8 @@ static void zero_leftovers(ranks_stepper *s, int rank, const trek_reduce_chunk *
 typedef struct chunk_work {
     ranks_stepper *s;
     int rank, first;    /* part 0 of the work is chunk `first` */
-    bool sum, measure, update;
-    double scale;
+    bool sum, measure;
+    const trek_update_state *update; /* NULL: none yet */
 } chunk_work;
 
 static void work_chunks(void *arg, int64_t begin, int64_t end)
@@ -160,33 +160,45 @@ static void work_chunks(void *arg, int64_t begin, int64_t end)
         }
         if (!w->update)
             continue;
-        if (s->max_value > 0)
-            backend->clamp_abs(dtype, grads, chunk->end - chunk->begin, s->max_value / w->scale);
-        trek_optimizer_apply_range(replica->optimizer, chunk->part, chunk->begin, chunk->end, w->scale, true);
+        if (w->update->skip) {
+            memset(grads, 0, (size_t)(chunk->end - chunk->begin) * trek_dtype_size(dtype));
+            continue;
+        }
+        if (w->update->value_limit > 0)
+            backend->clamp_abs(dtype, grads, chunk->end - chunk->begin, w->update->value_limit);
+        trek_optimizer_apply_range(replica->optimizer, chunk->part, chunk->begin, chunk->end, w->update->grad_scale, true);
         zero_leftovers(s, s->shared ? 0 : w->rank, chunk);
     }
 }
 
-static void work(ranks_stepper *s, int rank, bool sum, bool measure, bool update, double scale)
+static void work(ranks_stepper *s, int rank, bool sum, bool measure, const trek_update_state *update)
 {
     int64_t n = s->n_chunks, world = s->world;
     int first = s->shared ? (int)(n * rank / world) : 0, end = s->shared ? (int)(n * (rank + 1) / world) : (int)n;
-    chunk_work w = { s, rank, first, sum, measure, update, scale };
+    chunk_work w = { s, rank, first, sum, measure, update };
     int64_t each = (end - first + 4 * 16 - 1) / (4 * 16);
     if (end > first)
         trek_parallel(end - first, each > 1 ? each : 1, work_chunks, &w);
 }
 
-/* What gradients are multiplied by; the norm, the same on all ranks. */
-static double clip_factor(const ranks_stepper *s, int rank, double *norm)
+/* What the step comes to: the same on all ranks, from the same sums. */
+static trek_update_state decide(const ranks_stepper *s, int rank, bool measured)
 {
     const double *sums = s->sums + (s->shared ? 0 : (size_t)rank * (size_t)s->n_chunks);
-    double sum = 0;
-    for (int k = 0; k < s->n_chunks; k++)
-        sum += sums[k];
-    *norm = sqrt(sum);
-    return isfinite(sum) ? trek_clip_factor(*norm, s->max_norm) : 1;
+    trek_update_state state = s->replicas[0].optimizer->last;
+    trek_update_scaler scaler;
+    state.max_norm = s->max_norm;
+    state.max_value = s->max_value;
+    state.sum_squares = 0;
+    for (int k = 0; k < s->n_chunks && measured; k++)
+        state.sum_squares += sums[k];
+    state.finite = isfinite(state.sum_squares);
+    if (s->loss_scale)
+        scaler = *s->loss_scale; /* each rank's own: deciding writes to it */
+    trek_update_decide_state(&state, s->loss_scale ? &scaler : NULL, measured);
+    return state;
 }
+
 
 /* --- one rank's step --------------------------------------------------------------------------- */
 
@@ -209,11 +221,11 @@ static void keep_flags(ranks_stepper *s, int rank)
         }
 }
 
-static trek_status finish(ranks_stepper *s, int rank)
+static trek_status finish(ranks_stepper *s, int rank, bool skipped)
 {
     int64_t start = trek_trace_begin();
     trek_arena_forget_grads(s->replicas[rank].arena);
-    if (s->shared && rank > 0)
+    if (s->shared && rank > 0 && !skipped)
         trek_arena_bump(s->replicas[rank].arena, s->replicas[0].arena);
     trek_status status = trek_ranks_merge_buffers(s, rank);
     trek_trace_end("buffers", start, 0);
@@ -224,11 +236,13 @@ static trek_status step_shared(int rank, void *arg)
 {
     const step_call *c = arg;
     ranks_stepper *s = c->s;
-    bool measure = c->update && s->max_norm > 0;
-    double scale = 1, norm = NAN;
+    bool measure = c->update && (s->max_norm > 0 || s->loss_scale);
+    trek_update_state state = { .skip = 0 };
     int64_t start = trek_trace_begin();
     bool at_once = c->update && !measure && !start; /* while the sums are in cache */
-    work(s, rank, true, measure, at_once, 1);
+    if (c->update && !measure)
+        state = decide(s, rank, false);
+    work(s, rank, true, measure, at_once ? &state : NULL);
     trek_trace_end("reduce", start, s->steps);
     if (measure) {
         trek_status status = trek_comm_barrier(trek_ranks_comm(s->ranks, rank));
@@ -236,7 +250,7 @@ static trek_status step_shared(int rank, void *arg)
             keep_flags(s, rank);
             return status;
         }
-        scale = clip_factor(s, rank, &norm);
+        state = decide(s, rank, true);
     }
     if (!c->update) {
         keep_flags(s, rank);
@@ -244,11 +258,11 @@ static trek_status step_shared(int rank, void *arg)
     }
     start = trek_trace_begin();
     if (!at_once)
-        work(s, rank, false, false, true, scale);
+        work(s, rank, false, false, &state);
     trek_trace_end("optimizer", start, s->steps);
     if (rank == 0)
-        s->grad_norm = norm;
-    return finish(s, rank);
+        s->decided = state;
+    return finish(s, rank, state.skip);
 }
 
 /* Gradients of all ranks become their sum, bucket by bucket in one order: a small one first. */
@@ -300,10 +314,11 @@ static trek_status update_on_device(ranks_stepper *s, int rank)
         if (s->any[k])
             replica->arena->segments[k].param->leaf->has_grad = true;
     int64_t start = trek_trace_begin();
-    trek_step_opts opts = { .max_norm = s->max_norm, .max_value = s->max_value, .zero_grad = true };
+    trek_grad_scaler *scaler = rank > 0 ? replica->scaler : s->base.graph->scaler;
+    trek_step_opts opts = { .max_norm = s->max_norm, .max_value = s->max_value, .scaler = scaler, .adapt = true, .zero_grad = true };
     trek_status status = trek_optimizer_step_with(replica->optimizer, &opts);
     trek_trace_end("optimizer", start, s->steps);
-    return status == TREK_OK ? finish(s, rank) : status;
+    return status == TREK_OK ? finish(s, rank, false) : status;
 }
 
 static trek_status step_separate(int rank, void *arg)
@@ -327,18 +342,18 @@ static trek_status step_separate(int rank, void *arg)
     }
     if (!replica->arena->backend->host_accessible)
         return update_on_device(s, rank);
-    double scale = 1, norm = NAN;
     start = trek_trace_begin();
-    if (s->max_norm > 0) {
-        work(s, rank, false, true, false, 1);
-        scale = clip_factor(s, rank, &norm);
-    }
-    work(s, rank, false, false, true, scale);
-    trek_optimizer_commit(replica->optimizer);
+    bool measure = s->max_norm > 0 || s->loss_scale;
+    if (measure)
+        work(s, rank, false, true, NULL);
+    trek_update_state state = decide(s, rank, measure);
+    work(s, rank, false, false, &state);
+    if (!state.skip)
+        trek_optimizer_commit(replica->optimizer);
     trek_trace_end("optimizer", start, s->steps);
     if (rank == 0)
-        s->grad_norm = norm;
-    return finish(s, rank);
+        s->decided = state;
+    return finish(s, rank, state.skip);
 }
 
 /* --- the caller's side ------------------------------------------------------------------------------ */
@@ -356,6 +371,28 @@ trek_status trek_ranks_reduce(trek_stepper *stepper)
 
 static trek_status detach_rank(int rank, void *arg) { return trek_graph_detach(((ranks_stepper *)arg)->replicas[rank].graph); }
 
+/* CPU ranks look at the graph's scaler; GPU ranks have copies on their devices. */
+static trek_status prepare_scaler(ranks_stepper *s)
+{
+    trek_grad_scaler *scaler = s->base.graph->scaler;
+    s->loss_scale = NULL;
+    if (scaler && s->replicas[0].arena->backend->host_accessible) {
+        s->loss_scale = trek_scaler_record(scaler, s->replicas[0].arena->device);
+        return s->loss_scale ? TREK_OK : trek_status_get();
+    }
+    trek_status status = TREK_OK;
+    for (int r = 1; r < s->world && status == TREK_OK; r++) {
+        trek_replica *replica = &s->replicas[r];
+        if (!scaler)
+            trek_grad_scaler_free(&replica->scaler);
+        else if (!replica->scaler && !(replica->scaler = trek_grad_scaler_new(NULL)))
+            status = trek_status_get();
+        else
+            status = trek_scaler_follow(replica->scaler, scaler);
+    }
+    return status;
+}
+
 /* Learning rates, plans, detached values: what can fail. */
 static trek_status prepare(ranks_stepper *s)
 {
@@ -370,9 +407,27 @@ static trek_status prepare(ranks_stepper *s)
         status = trek_ranks_run(s->ranks, detach_rank, s);
     note_gradients(s);
     trek_ranks_note_flags(s);
+    if (status == TREK_OK)
+        status = prepare_scaler(s);
     if (status == TREK_OK && s->shared)
         status = trek_optimizer_prepare(s->replicas[0].optimizer);
     return status;
+}
+
+/* What CPU ranks decided becomes known. */
+static trek_status conclude(ranks_stepper *s)
+{
+    trek_replica *first = &s->replicas[0];
+    if (!first->arena->backend->host_accessible)
+        return TREK_OK;
+    first->optimizer->last = s->decided;
+    s->grad_norm = s->decided.norm;
+    if (s->shared && !s->decided.skip)
+        trek_optimizer_commit(first->optimizer);
+    if (!s->loss_scale)
+        return TREK_OK;
+    trek_scaler_record(s->base.graph->scaler, first->arena->device)->found_inf |= s->decided.skip;
+    return trek_grad_scaler_update(s->base.graph->scaler);
 }
 
 trek_status trek_ranks_step(trek_stepper *stepper)
@@ -387,10 +442,10 @@ trek_status trek_ranks_step(trek_stepper *stepper)
     status = prepare(s);
     if (status == TREK_OK)
         status = trek_ranks_run(s->ranks, s->shared ? step_shared : step_separate, &(step_call){ s, true });
+    if (status == TREK_OK)
+        status = conclude(s);
     if (status != TREK_OK)
         return status;
-    if (s->shared)
-        trek_optimizer_commit(s->replicas[0].optimizer);
     for (int r = 0; r < s->world; r++)
         s->replicas[r].samples = 0;
     s->steps++;

@@ -285,6 +285,7 @@ static trek_status free_rank(int rank, void *arg)
     ranks_stepper *s = arg;
     trek_replica *own = &s->replicas[rank];
     trek_optimizer_free(&own->optimizer);
+    trek_grad_scaler_free(&own->scaler);
     trek_arena_free(&own->arena);
     if (rank > 0)
         trek_graph_free(&own->graph);

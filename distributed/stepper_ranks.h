@@ -38,6 +38,7 @@ typedef struct trek_replica {
     trek_graph *graph;       /* rank 0's is the caller's, not owned */
     trek_arena *arena;
     trek_optimizer *optimizer; /* rank 0's; with arenas of their own every rank's */
+    trek_grad_scaler *scaler; /* on GPUs: a further rank's copy of the graph's; NULL until it is needed */
     trek_module **modules;   /* in order of the walk; borrowed, as the next two */
     trek_var **params;
     trek_var **buffers;
@@ -70,6 +71,8 @@ typedef struct ranks_stepper {
     double max_norm, max_value; /* <= 0: off */
     int64_t steps;
     double grad_norm;
+    const trek_update_scaler *loss_scale; /* in a step of CPU ranks: what the loss had been multiplied by; NULL: nothing */
+    trek_update_state decided; /* what rank 0, like all, made of the step */
 
     trek_reduce_chunk *chunks;
     int n_chunks;

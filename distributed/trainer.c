@@ -236,6 +236,8 @@ static trek_status apply_options(setup *s)
         status = trek_graph_set_schedule(s->graph, o->schedule.kind != TREK_SCHEDULE_NONE ? &o->schedule : NULL);
     if (status == TREK_OK)
         status = trek_graph_set_clip(s->graph, o->max_grad_norm, o->max_grad_value);
+    if (status == TREK_OK && (o->amp.dtype != TREK_F32 || o->amp.scaling != 0))
+        status = trek_graph_set_amp(s->graph, &o->amp);
     if (status == TREK_OK)
         status = trek_graph_train(s->graph, true);
     if (status == TREK_OK && o->timeline)

@@ -29,6 +29,7 @@ typedef struct trek_trainer_opts {
                                         right: ranks of one process send nothing before step() */
     double max_grad_norm;            /* default 0: no clipping */
     double max_grad_value;           /* default 0: no clipping */
+    trek_amp_opts amp;               /* mixed precision, see trek_graph_set_amp; default: what the graph has */
     int share;                       /* TREK_OFF: every rank has parameters and optimizer state of its own, and gradients
                                         are sent in buckets, as GPU ranks always do. Default: CPU ranks share one copy */
     int64_t bucket_bytes;            /* of buckets after the first, which has at most 1 MiB; default 25 MiB */

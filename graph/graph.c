@@ -5,6 +5,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "autograd/autocast.h"
+#include "autograd/ops.h"
+
 /* --- layout ---------------------------------------------------------------- */
 
 static void free_names(trek_graph_name *names, int n)
@@ -58,6 +61,7 @@ static void free_parts(trek_module *self)
     trek_graph *graph = (trek_graph *)self;
     if (graph->stepper)
         graph->stepper->klass->free(graph->stepper);
+    trek_grad_scaler_free(&graph->scaler);
     trek_observations_free(graph);
     trek_free(graph->below);
     trek_route_free(graph);
@@ -253,15 +257,29 @@ static inline trek_stepper *stepper_of(trek_graph *graph, const char *function)
     return graph->stepper ? graph->stepper : trek_graph_stepper(graph);
 }
 
+/* Under the graph's autocast; a 16-bit result in f32. */
+static trek_var *forward_cast(trek_graph *graph, trek_var *const *inputs, int n)
+{
+    trek_autocast_begin(graph->autocast);
+    trek_var *y = graph->stepper->klass->forward(graph->stepper, inputs, n);
+    trek_autocast_end();
+    bool low = y && (trek_var_dtype(y) == TREK_BF16 || trek_var_dtype(y) == TREK_F16);
+    return low ? trek_cast(y, TREK_F32) : y;
+}
+
 trek_var *trek_graph_forward(trek_graph *graph, trek_var *x)
 {
     trek_stepper *s = stepper_of(graph, "trek_graph_forward");
+    if (s && graph->autocast != TREK_F32)
+        return forward_cast(graph, &x, 1);
     return s ? s->klass->forward(s, &x, 1) : NULL;
 }
 
 trek_var *trek_graph_forward_many(trek_graph *graph, trek_var *const *inputs, int n)
 {
     trek_stepper *s = stepper_of(graph, "trek_graph_forward_many");
+    if (s && graph->autocast != TREK_F32)
+        return forward_cast(graph, inputs, n);
     return s ? s->klass->forward(s, inputs, n) : NULL;
 }
 

@@ -11,6 +11,7 @@
 
 #include "nn/module.h"
 #include "optim/optimizer.h"
+#include "optim/scaler.h"
 #include "optim/schedule.h"
 
 TREK_BEGIN
@@ -61,6 +62,23 @@ TREK_API trek_status trek_graph_set_lr(trek_graph *graph, double lr);
 /* Clips gradients at each step: their joint 2-norm to max_norm, then each element to
  * [-max_value, max_value]. <= 0: off. */
 TREK_API trek_status trek_graph_set_clip(trek_graph *graph, double max_norm, double max_value);
+
+/* Mixed precision. */
+typedef struct trek_amp_opts {
+    trek_dtype dtype;             /* BF16 or F16: forward runs under autocast in it, and gives f32 where its result is 16-bit
+                                     (a loss that the program computes is then f32). F32, the default: no autocast */
+    int scaling;                  /* of the loss: default 0: with F16; 1: in any case; TREK_OFF: never */
+    trek_grad_scaler_opts scaler; /* its numbers; .disabled is ignored */
+} trek_amp_opts;
+/* Autocast and dynamic loss scaling. Backward multiplies the loss by the scale (gradients that are looked at before the
+ * step are scaled ones), step divides gradients by it, or is skipped on all ranks if one is inf or NaN: parameters,
+ * optimizer state and its step counts stay, gradients go, the scale shrinks. On GPUs the host does not wait for that, so
+ * a skipped step counts for trek_graph_steps and the schedule. opts NULL: off. Begins with a new scaler. ARGUMENT, MEMORY. */
+TREK_API trek_status trek_graph_set_amp(trek_graph *graph, const trek_amp_opts *opts);
+/* The scaler, borrowed, e.g. to save and load its state; NULL without an error where the loss is not scaled. */
+TREK_API trek_grad_scaler *trek_graph_scaler(trek_graph *graph);
+/* Steps that were skipped since the optimizer was set; waits for the device. -1 on failure. */
+TREK_API int64_t trek_graph_skipped(trek_graph *graph);
 TREK_API trek_status trek_graph_train(trek_graph *graph, bool training);
 /* Freezes the module at a path (NULL: all); see trek_module_freeze. */
 TREK_API trek_status trek_graph_freeze(trek_graph *graph, const char *path);

@@ -89,6 +89,8 @@ struct trek_graph {
     trek_graph_layout layout;
     trek_route route;
     trek_stepper *stepper;    /* made at first need */
+    trek_dtype autocast;      /* of forward; F32: none */
+    trek_grad_scaler *scaler; /* NULL: the loss is not scaled */
     int n_below, cap_below;
     struct trek_graph **below;/* graphs inside this one, at any depth, each once; borrowed */
     int n_observations, cap_observations;
@@ -103,6 +105,10 @@ trek_status trek_graph_detach(struct trek_graph *graph);
 /* Value of tag k, borrowed, or NULL; and its replacement (retained) by what was joined over the ranks. */
 trek_var *trek_graph_tag_value(struct trek_graph *graph, int k);
 void trek_graph_put_tag(struct trek_graph *graph, int k, trek_var *value);
+
+/* What backward begins with: *seed is the scale of the loss, *loss an f32 or f64 one; without a scaler nothing changes.
+ * In the present scope. */
+trek_status trek_graph_scale_loss(struct trek_graph *graph, trek_var **loss, trek_var **seed);
 
 void trek_observations_free(struct trek_graph *graph);
 

@@ -52,8 +52,10 @@ static trek_status backward(trek_stepper *stepper, trek_var *loss, double weight
         return TREK_OK;
     int64_t start = trek_trace_begin();
     trek_backward_watch watch = { .leaves = s->leaves, .n_leaves = s->n_leaves, .only_these = true };
-    trek_var *seed = NULL;
-    trek_status status = trek_backward_watched(&loss, &seed, 1, NULL, &watch);
+    trek_var *seed;
+    trek_status status = trek_graph_scale_loss(stepper->graph, &loss, &seed);
+    if (status == TREK_OK)
+        status = trek_backward_watched(&loss, &seed, 1, NULL, &watch);
     if (start)
         trek_trace_end("backward", start, 0);
     return status;
@@ -76,6 +78,7 @@ static trek_status update(single *s)
     if (trek_graph_detach(s->base.graph) != TREK_OK)
         return trek_status_get();
     return trek_optimizer_step_with(s->optimizer, &(trek_step_opts){ .max_norm = s->max_norm, .max_value = s->max_value,
+                                                                     .scaler = s->base.graph->scaler, .adapt = true,
                                                                      .zero_grad = true });
 }
 

@@ -4,12 +4,15 @@
 #include "optim/scaler_internal.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
 
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "optim/optimizer_internal.h"
+
+static atomic_uint_fast64_t serials;
 
 static trek_status check(const trek_update_scaler *s)
 {
@@ -38,6 +41,7 @@ trek_grad_scaler *trek_grad_scaler_new(const trek_grad_scaler_opts *opts)
     if (!scaler)
         return NULL;
     scaler->disabled = o.disabled;
+    scaler->serial = atomic_fetch_add(&serials, 1) + 1;
     scaler->values = values;
     return scaler;
 }
@@ -225,5 +229,19 @@ trek_status trek_grad_scaler_load(trek_grad_scaler *scaler, const trek_grad_scal
     if (status != TREK_OK)
         return status;
     scaler->values = values;
+    scaler->serial = atomic_fetch_add(&serials, 1) + 1;
     return scaler->record ? write_record(scaler) : TREK_OK;
+}
+
+trek_status trek_scaler_follow(trek_grad_scaler *copy, trek_grad_scaler *original)
+{
+    if (copy->follows == original->serial)
+        return TREK_OK;
+    trek_grad_scaler_state state;
+    trek_status status = trek_grad_scaler_save(original, &state);
+    if (status == TREK_OK)
+        status = trek_grad_scaler_load(copy, &state);
+    if (status == TREK_OK)
+        copy->follows = original->serial;
+    return status;
 }

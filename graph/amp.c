@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Mixed precision of a graph: its autocast and its gradient scaler. */
+#include "autograd/ops.h"
+#include "graph/graph_internal.h"
+#include "optim/optimizer_internal.h"
+
+trek_status trek_graph_set_amp(trek_graph *graph, const trek_amp_opts *opts)
+{
+    if (!graph)
+        return trek_fail_missing("trek_graph_set_amp", "graph");
+    trek_amp_opts o = opts ? *opts : (trek_amp_opts){ .scaling = TREK_OFF };
+    if (o.dtype != TREK_F32 && o.dtype != TREK_BF16 && o.dtype != TREK_F16)
+        return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_set_amp: .dtype is %s, not bf16, f16 or (none) f32", trek_dtype_name(o.dtype));
+    if (o.scaling != 0 && o.scaling != 1 && o.scaling != TREK_OFF)
+        return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_set_amp: .scaling is %d; it is 0, 1 or TREK_OFF", o.scaling);
+    trek_grad_scaler *scaler = NULL;
+    o.scaler.disabled = false;
+    if ((o.scaling == 1 || (o.scaling == 0 && o.dtype == TREK_F16)) && !(scaler = trek_grad_scaler_new(&o.scaler)))
+        return trek_status_get();
+    trek_grad_scaler_free(&graph->scaler);
+    graph->scaler = scaler;
+    graph->autocast = o.dtype;
+    return TREK_OK;
+}
+
+trek_grad_scaler *trek_graph_scaler(trek_graph *graph)
+{
+    if (!graph)
+        trek_fail_missing("trek_graph_scaler", "graph");
+    return graph ? graph->scaler : NULL;
+}
+
+int64_t trek_graph_skipped(trek_graph *graph)
+{
+    trek_optimizer *optimizer = trek_graph_optimizer(graph);
+    trek_update_state state;
+    if (!optimizer)
+        return graph ? 0 : -1;
+    return trek_optimizer_last_step(optimizer, &state) == TREK_OK ? state.skipped : -1;
+}
+
+trek_status trek_graph_scale_loss(trek_graph *graph, trek_var **loss, trek_var **seed)
+{
+    *seed = NULL;
+    if (!graph->scaler)
+        return TREK_OK;
+    if (trek_var_dtype(*loss) == TREK_BF16 || trek_var_dtype(*loss) == TREK_F16)
+        *loss = trek_cast(*loss, TREK_F32); /* the scale is beyond the range of f16 */
+    *seed = *loss ? trek_scaler_seed(graph->scaler, *loss) : NULL;
+    return *seed ? TREK_OK : trek_status_get();
+}

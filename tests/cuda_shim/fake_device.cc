@@ -113,7 +113,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
         return give(cudaErrorInvalidDevice);
     *p = cudaDeviceProp();
     snprintf(p->name, sizeof p->name, "Fake GPU %d", device);
-    snprintf(p->uuid.bytes, sizeof p->uuid.bytes, "fake-gpu-%d", device);
+    memcpy(p->uuid.bytes, "fake-gpu", 8);
+    p->uuid.bytes[15] = (char)device;
     p->totalGlobalMem = state().device[device].limit;
     p->sharedMemPerBlock = SHARED;
     p->sharedMemPerBlockOptin = SHARED_OPT_IN;

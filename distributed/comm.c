@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "distributed/comm_internal.h"
+#include "distributed/comm_nccl.h"
 #include "tensor/tensor_internal.h"
 
 static const char *const kind_names[] = { "a call with wrong arguments", "all_reduce", "broadcast", "all_gather", "reduce_scatter",
@@ -15,17 +16,18 @@ static const char *const op_names[] = { "sum", "mean", "max", "min", "prod" };
 char *trek_comm_call_text(const trek_comm_call *call, char *text, size_t size)
 {
     const char *kind = kind_names[call->kind], *dtype = trek_dtype_name(call->dtype);
+    const char *where = call->on_device ? ", on the device" : "";
     long long count = (long long)call->count;
     switch (call->kind) {
     case TREK_COMM_ALL_REDUCE:
     case TREK_COMM_REDUCE_SCATTER:
-        snprintf(text, size, "%s(%s, %s, %lld elements)", kind, op_names[call->op], dtype, count);
+        snprintf(text, size, "%s(%s, %s, %lld elements%s)", kind, op_names[call->op], dtype, count, where);
         break;
     case TREK_COMM_BROADCAST:
-        snprintf(text, size, "%s(from rank %d, %s, %lld elements)", kind, call->root, dtype, count);
+        snprintf(text, size, "%s(from rank %d, %s, %lld elements%s)", kind, call->root, dtype, count, where);
         break;
     case TREK_COMM_ALL_GATHER:
-        snprintf(text, size, "%s(%s, %lld elements)", kind, dtype, count);
+        snprintf(text, size, "%s(%s, %lld elements%s)", kind, dtype, count, where);
         break;
     default:
         snprintf(text, size, "%s", kind);
@@ -37,7 +39,7 @@ trek_status trek_comm_run(trek_comm *comm, trek_comm_call call)
 {
     call.number = ++comm->calls;
     if (call.on_device && call.kind != TREK_COMM_BARRIER && call.kind != TREK_COMM_INVALID)
-        return trek_comm_staged_run(comm, &call);
+        return trek_comm_nccl_takes(comm, &call) ? trek_comm_nccl_run(comm, &call, NULL) : trek_comm_staged_run(comm, &call);
     return comm->engine->run(comm, &call);
 }
 

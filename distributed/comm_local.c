@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "distributed/comm_internal.h"
+#include "distributed/comm_nccl.h"
 #include "distributed/wait.h"
 #include "tensor/backend.h"
 #include "tensor/memory_internal.h"
@@ -146,7 +147,7 @@ static void leave(local_group *group)
 static bool same_call(const trek_comm_call *a, const trek_comm_call *b)
 {
     return a->number == b->number && a->kind == b->kind && a->op == b->op && a->dtype == b->dtype && a->root == b->root &&
-           a->count == b->count;
+           a->count == b->count && a->on_device == b->on_device;
 }
 
 /* Every rank finds the same difference. */
@@ -231,8 +232,9 @@ static trek_status local_run(trek_comm *comm, const trek_comm_call *call)
     local_group *group = ((local_comm *)comm)->group;
     local_slot *own = &group->slots[comm->rank];
     int turn = (int)(call->number & 1);
-    size_t bytes = (size_t)call->count * trek_dtype_size(call->dtype);
-    bool small = call->kind == TREK_COMM_BARRIER ||
+    /* Device memory: the ranks only meet here, their devices do the rest (comm_nccl.c). */
+    size_t bytes = call->on_device ? 0 : (size_t)call->count * trek_dtype_size(call->dtype);
+    bool small = call->kind == TREK_COMM_BARRIER || call->on_device ||
                  (bytes <= SMALL_BYTES && (call->kind == TREK_COMM_ALL_REDUCE || call->kind == TREK_COMM_BROADCAST));
     own->call[turn] = *call;
     if (small && bytes)
@@ -254,6 +256,7 @@ static void local_abort(trek_comm *comm, const char *reason)
     snprintf(message, sizeof message, "the group was aborted through rank %d%s%s", comm->rank, reason && *reason ? ": " : "",
              reason ? reason : "");
     end_group(((local_comm *)comm)->group, TREK_ERR_CANCELLED, message);
+    trek_comm_nccl_abort(comm);
 }
 
 static bool local_ended(const trek_comm *comm)
@@ -277,6 +280,7 @@ static void local_free(trek_comm *comm)
     char message[64];
     snprintf(message, sizeof message, "rank %d has left the group", comm->rank);
     end_group(group, TREK_ERR_PEER, message);
+    trek_comm_nccl_detach(comm);
     release_group(group);
     trek_free(comm);
 }
@@ -348,7 +352,7 @@ trek_status trek_comm_local(const trek_device *devices, int n, trek_comm **comms
         comms[made] = &comm->base;
         atomic_fetch_add(&group->handles, 1);
     }
-    if (made == n)
+    if (made == n && trek_comm_nccl_attach(comms, devices, n) == TREK_OK)
         return TREK_OK;
     if (group && made == 0) {
         atomic_store(&group->handles, 1);

@@ -84,7 +84,8 @@ typedef struct trek_cuda_queue {
     trek_capture *capture;      /* under way on this queue; NULL */
     const unsigned long long *capture_step; /* device address of the RNG step of replays; NULL outside captures */
     uint64_t capture_first_step;
-    void *blas;                 /* blas.c: this queue's workspace and handle */
+    void *blas;                 /* blas.c: this queue's handle and plans */
+    void *dnn;                  /* cudnn.c: likewise */
     struct trek_cuda_queue *next_free;
 } trek_cuda_queue;
 
@@ -151,7 +152,14 @@ void trek_cuda_nvtx(trek_backend *backend);          /* enters range_begin and r
     X(elementwise) \
     X(matmul) \
     X(linear) \
-    X(reduce) X(reduce_extreme) X(reduce_argument) X(reduce_statistics) X(softmax)
+    X(reduce) \
+    X(reduce_extreme) \
+    X(reduce_argument) \
+    X(reduce_statistics) \
+    X(softmax) \
+    X(conv2d) \
+    X(pool2d) \
+    X(update)
 #define TREK_CUDA_DECLARE(file) void trek_cuda_register_##file(trek_backend *backend);
 TREK_CUDA_FILES(TREK_CUDA_DECLARE)
 #undef TREK_CUDA_DECLARE

@@ -74,7 +74,7 @@ __device__ __forceinline__ void trek_tile_product(const A &a, const B &b, const 
             b_tile[b_depth[i] * (TREK_TILE + 1) + b_line[i]] = in_b ? b.load(b_place[i], p + b_depth[i]) : (W)0;
         }
         __syncthreads();
-#pragma unroll
+#pragma unroll 4
         for (int q = 0; q < TREK_TILE_DEPTH; q++) {
             W x[4], y[4];
 #pragma unroll

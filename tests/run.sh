@@ -78,10 +78,15 @@ tests() {
 
 has_flag() { grep -qw "$1" /proc/cpuinfo; }
 
+# Sanitizer builds have one instruction set beside the baseline.
+best_isa=avx2
+has_flag avx512f && best_isa=avx512
+
 install_packages
 
 say "plain"
-if build plain; then
+# The plug-in for GPUs where there is a CUDA compiler: for one architecture and PTX, which is what takes the time
+if build plain -Dgpu_archs="${TREK_TEST_GPU_ARCHS:-90}"; then
     tests plain all
     say "instruction sets"
     for isa in baseline avx2 avx512; do
@@ -93,25 +98,31 @@ if build plain; then
     done
     say "one thread"
     TREK_THREADS=1 tests plain one_thread ops_forward vectors training_vectors
+    say "the CUDA plug-in without a driver"
+    if [ -e "$work/plain/tensor/cuda/libtrek-cuda.so" ]; then
+        if bash tests/check_plugin.sh "$work/plain"; then pass; else fail "the CUDA plug-in"; fi
+    else
+        skip "the CUDA plug-in: no CUDA compiler"
+    fi
     say "install"
     if bash tests/check_install.sh "$work/plain"; then pass; else fail "what is installed does not work"; fi
 fi
 
 say "without oneDNN"
-if build plain_kernels -Donednn=disabled -Dexamples=false; then
+if build plain_kernels -Donednn=disabled -Dcuda=disabled -Dexamples=false; then
     tests plain_kernels all ops_forward ops_gradient vectors training_vectors
 fi
 
 say "address and undefined behaviour sanitizers"
 # gcc 12 takes the address of a thread-local variable for a null pointer; real ones crash anyway
-if build address -Dbuildtype=debugoptimized -Db_sanitize=address,undefined -Db_lundef=false -Dc_args=-fno-sanitize=null -Dexamples=false; then
+if build address -Dbuildtype=debugoptimized -Dcuda=disabled -Disas="$best_isa" -Db_sanitize=address,undefined -Db_lundef=false -Dc_args=-fno-sanitize=null -Dexamples=false; then
     # ISAs beside the best one ran above; large cases and mutants add nothing here
     TREK_TEST_SHORT=1 ASAN_OPTIONS=detect_leaks=1:abort_on_error=0:allocator_may_return_null=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
         tests address all --timeout-multiplier 4 --no-suite checks --no-suite mutation
 fi
 
 say "thread sanitizer"
-if build thread -Dbuildtype=debugoptimized -Db_sanitize=thread -Db_lundef=false -Donednn=disabled -Dexamples=false; then
+if build thread -Dbuildtype=debugoptimized -Dcuda=disabled -Disas="$best_isa" -Db_sanitize=thread -Db_lundef=false -Donednn=disabled -Dexamples=false; then
     TREK_TEST_SHORT=1 TSAN_OPTIONS=halt_on_error=1 tests thread threads --timeout-multiplier 4 --suite threads
 fi
 

@@ -15,6 +15,7 @@
 #include "autograd/function.h"
 #include "autograd/ops.h"
 #include "tensor/memory.h"
+#include "tests/support/support.h"
 
 static trek_scope scope;
 
@@ -36,7 +37,7 @@ static int close_scope(void **state)
 
 static trek_var *full(double value, trek_shape shape, trek_dtype dtype, bool requires_grad)
 {
-    trek_var *v = trek_var_from(trek_tensor_full(value, shape, dtype, trek_cpu(0)));
+    trek_var *v = trek_var_from(trek_tensor_full(value, shape, dtype, test_device()));
     if (requires_grad)
         assert_int_equal(trek_var_set_requires_grad(v, true), TREK_OK);
     return v;
@@ -334,7 +335,7 @@ static void nothing_is_left(void **state)
 {
     (void)state;
     trek_scope_end(scope);
-    int64_t before = trek_memory_stats(trek_cpu(0)).allocated;
+    int64_t before = trek_memory_stats(test_device()).allocated;
     for (int k = 0; k < 3; k++) {
         trek_scope inner = trek_scope_begin();
         trek_var *x = full(1, trek_dims(100), TREK_F32, true);
@@ -342,7 +343,7 @@ static void nothing_is_left(void **state)
         trek_exp(x);
         trek_scope_end(inner);
     }
-    assert_int_equal(trek_memory_stats(trek_cpu(0)).allocated, before);
+    assert_int_equal(trek_memory_stats(test_device()).allocated, before);
     scope = trek_scope_begin();
 }
 

@@ -17,6 +17,7 @@
 #include "nn/init.h"
 #include "nn/layers.h"
 #include "tensor/memory.h"
+#include "tests/support/support.h"
 
 /* --- an allocator that can be told to fail ----------------------------------- */
 
@@ -55,10 +56,7 @@ static void expect_error(trek_status status, const char *part)
 
 static trek_var *numbers(const double *values, trek_shape shape)
 {
-    trek_tensor *wide = trek_tensor_from_data(values, shape, TREK_F64, trek_cpu(0));
-    trek_var *var = trek_var_from(trek_tensor_cast(wide, TREK_F32));
-    trek_tensor_release(wide);
-    return var;
+    return trek_var_from(test_values(values, shape, TREK_F32));
 }
 
 static double at(const trek_var *var, int64_t k)
@@ -83,7 +81,7 @@ static void fill(trek_module *module, const char *name, const double *values)
 {
     trek_var *var = trek_module_find(module, name);
     assert_non_null(var);
-    trek_tensor *tensor = trek_tensor_from_data(values, trek_var_shape(var), TREK_F64, trek_cpu(0));
+    trek_tensor *tensor = trek_tensor_from_data(values, trek_var_shape(var), TREK_F64, test_device());
     assert_int_equal(trek_tensor_copy_from(trek_var_data(var), tensor), TREK_OK);
     trek_tensor_release(tensor);
 }
@@ -123,10 +121,10 @@ static const trek_module_class block_class = { .name = "block", .size = sizeof(b
 static trek_module *block_new(int64_t dim)
 {
     trek_module *m = trek_module_new(&block_class);
-    trek_module_add(m, "up", offsetof(block, up), trek_nn_linear(dim, 2 * dim, trek_cpu(0)));
-    trek_module_add(m, "down", offsetof(block, down), trek_nn_linear(2 * dim, dim, trek_cpu(0)));
-    trek_module_param(m, "scale", offsetof(block, scale), trek_tensor_ones(trek_dims(dim), TREK_F32, trek_cpu(0)));
-    trek_module_buffer(m, "count", offsetof(block, count), trek_tensor_zeros(trek_dims_none(), TREK_I64, trek_cpu(0)));
+    trek_module_add(m, "up", offsetof(block, up), trek_nn_linear(dim, 2 * dim, test_device()));
+    trek_module_add(m, "down", offsetof(block, down), trek_nn_linear(2 * dim, dim, test_device()));
+    trek_module_param(m, "scale", offsetof(block, scale), trek_tensor_ones(trek_dims(dim), TREK_F32, test_device()));
+    trek_module_buffer(m, "count", offsetof(block, count), trek_tensor_zeros(trek_dims_none(), TREK_I64, test_device()));
     return trek_module_check(m);
 }
 
@@ -202,17 +200,17 @@ static void test_add_errors(void **state)
         assert_int_equal(freed, 1); /* taken over on failure, too */
     }
     assert_non_null(trek_module_add(m, "a", TREK_NO_FIELD, trek_nn_relu()));
-    assert_null(trek_module_param(m, "a", TREK_NO_FIELD, trek_tensor_ones(trek_dims(2), TREK_F32, trek_cpu(0))));
+    assert_null(trek_module_param(m, "a", TREK_NO_FIELD, trek_tensor_ones(trek_dims(2), TREK_F32, test_device())));
     expect_error(TREK_ERR_ARGUMENT, "\"a\" is taken");
-    assert_null(trek_module_param(m, "i", TREK_NO_FIELD, trek_tensor_ones(trek_dims(2), TREK_I64, trek_cpu(0))));
+    assert_null(trek_module_param(m, "i", TREK_NO_FIELD, trek_tensor_ones(trek_dims(2), TREK_I64, test_device())));
     expect_error(TREK_ERR_DTYPE, "");
     size_t offsets[] = { 0, sizeof(trek_module) - 8, sizeof(block), sizeof(block) - 4, sizeof(trek_module) + 1 };
     for (size_t k = 0; k < sizeof offsets / sizeof *offsets; k++) {
-        assert_null(trek_module_buffer(m, "b", offsets[k], trek_tensor_ones(trek_dims(2), TREK_F32, trek_cpu(0))));
+        assert_null(trek_module_buffer(m, "b", offsets[k], trek_tensor_ones(trek_dims(2), TREK_F32, test_device())));
         expect_error(TREK_ERR_ARGUMENT, "no pointer field");
     }
     trek_scope scope = trek_scope_begin();
-    assert_null(trek_forward(m, trek_var_from(trek_tensor_ones(trek_dims(1, 3), TREK_F32, trek_cpu(0)))));
+    assert_null(trek_forward(m, trek_var_from(trek_tensor_ones(trek_dims(1, 3), TREK_F32, test_device()))));
     expect_error(TREK_ERR_STATE, "could not be made");
     trek_scope_end(scope);
     freed = 0;
@@ -234,7 +232,7 @@ static void test_add_errors(void **state)
 static void test_sharing(void **state)
 {
     (void)state;
-    trek_module *shared = trek_nn_linear(2, 2, trek_cpu(0)), *a = trek_module_new(&bare_class), *b = trek_module_new(&bare_class);
+    trek_module *shared = trek_nn_linear(2, 2, test_device()), *a = trek_module_new(&bare_class), *b = trek_module_new(&bare_class);
     trek_module *root = trek_module_new(&bare_class);
     trek_module_add(a, "layer", TREK_NO_FIELD, shared);
     trek_module_add(b, "layer", TREK_NO_FIELD, shared);
@@ -264,7 +262,7 @@ static void test_deep(void **state)
 {
     (void)state;
     enum { DEPTH = 50000 };
-    trek_module *top = trek_nn_linear(1, 1, trek_cpu(0));
+    trek_module *top = trek_nn_linear(1, 1, test_device());
     for (int k = 0; k < DEPTH; k++) {
         trek_module *outer = trek_module_new(&bare_class);
         trek_module_add(outer, "x", TREK_NO_FIELD, top);
@@ -346,11 +344,11 @@ static void test_modes_and_moving(void **state)
     trek_var *weight = trek_module_find(m, "down.weight");
     assert_null(trek_var_grad(trek_module_find(m, "up.weight")));
     double value = at(weight, 0), grad = at(trek_var_grad(weight), 0);
-    assert_int_equal(trek_module_to(m, trek_cpu(1)), TREK_OK);
+    assert_int_equal(trek_module_to(m, test_device_other()), TREK_OK);
     assert_ptr_equal(trek_module_find(m, "down.weight"), weight);
-    assert_int_equal(trek_var_device(weight).index, 1);
-    assert_int_equal(trek_var_device(trek_var_grad(weight)).index, 1);
-    assert_int_equal(trek_var_device(trek_module_find(m, "count")).index, 1);
+    assert_true(trek_device_equal(trek_var_device(weight), test_device_other()));
+    assert_true(trek_device_equal(trek_var_device(trek_var_grad(weight)), test_device_other()));
+    assert_true(trek_device_equal(trek_var_device(trek_module_find(m, "count")), test_device_other()));
     expect_near(at(weight, 0), value, 0);
     expect_near(at(trek_var_grad(weight), 0), grad, 0);
     trek_seed(5);
@@ -390,7 +388,7 @@ static void test_params(void **state)
 static void test_linear_and_sequential(void **state)
 {
     (void)state;
-    trek_module *linear = trek_nn_linear(2, 3, trek_cpu(0));
+    trek_module *linear = trek_nn_linear(2, 3, test_device());
     fill(linear, "weight", (double[]){ 1, 2, -3, 4, 5, -6 });
     fill(linear, "bias", (double[]){ 0.5, -1, 2 });
     for (int exact = 0; exact < 2; exact++) {
@@ -419,7 +417,7 @@ static void test_linear_and_sequential(void **state)
         linear->owners--;
     }
     trek_module_free(&linear);
-    assert_null(trek_nn_linear(0, 3, trek_cpu(0)));
+    assert_null(trek_nn_linear(0, 3, test_device()));
     expect_error(TREK_ERR_ARGUMENT, "in must be at least 1, not 0");
 }
 
@@ -444,7 +442,7 @@ static void test_sequential(void **state)
         wanted = tanh(wanted);
     expect_near(at(trek_forward(m, x), 0), wanted, 1e-5);
     assert_int_equal(trek_scopes.count, held + 1);
-    trek_nn_sequential_add(m, trek_nn_linear(3, 3, trek_cpu(0)));
+    trek_nn_sequential_add(m, trek_nn_linear(3, 3, test_device()));
     assert_null(trek_forward(m, x));
     expect_error(TREK_ERR_SHAPE, "linear");
     trek_scope_end(scope);
@@ -467,10 +465,11 @@ static void test_sequential(void **state)
 static void test_batch_norm(void **state)
 {
     (void)state;
-    trek_module *m = trek_nn_batch_norm1d(2, trek_cpu(0));
-    trek_module *average = trek_nn_batch_norm1d_with(&(trek_batch_norm_opts){ .features = 2, .momentum = TREK_OFF });
-    trek_module *own = trek_nn_batch_norm1d_with(&(trek_batch_norm_opts){ .features = 2, .no_running_stats = true, .no_affine = true });
-    trek_module *flat = trek_nn_batch_norm2d(2, trek_cpu(0));
+    trek_module *m = trek_nn_batch_norm1d(2, test_device());
+    trek_batch_norm_opts averaging = { .features = 2, .momentum = TREK_OFF, .device = test_device() };
+    trek_batch_norm_opts bare = { .features = 2, .no_running_stats = true, .no_affine = true, .device = test_device() };
+    trek_module *average = trek_nn_batch_norm1d_with(&averaging), *own = trek_nn_batch_norm1d_with(&bare);
+    trek_module *flat = trek_nn_batch_norm2d(2, test_device());
     trek_scope scope = trek_scope_begin();
     trek_var *x = numbers((double[]){ 1, 10, 3, 30, 5, 20 }, trek_dims(3, 2)); /* means 3, 20; variances 8/3, 200/3; unbiased 4, 100 */
     trek_var *z = numbers((double[]){ 5, 0, 5, 0, 8, 0 }, trek_dims(3, 2));    /* mean 6 */
@@ -510,9 +509,9 @@ static void test_batch_norm(void **state)
 static void test_norm_embedding_dropout(void **state)
 {
     (void)state;
-    trek_module *norm = trek_nn_layer_norm(3, trek_cpu(0)), *drop = trek_nn_dropout(0.25);
+    trek_module *norm = trek_nn_layer_norm(3, test_device()), *drop = trek_nn_dropout(0.25);
     trek_module *table =
-        trek_nn_embedding_with(&(trek_embedding_opts){ .num = 4, .dim = 2, .padding_idx = INT64_MIN, .device = trek_cpu(0) });
+        trek_nn_embedding_with(&(trek_embedding_opts){ .num = 4, .dim = 2, .padding_idx = INT64_MIN, .device = test_device() });
     trek_scope scope = trek_scope_begin();
     fill(norm, "weight", (double[]){ 1, 2, 1 });
     fill(norm, "bias", (double[]){ 0, 1, 0 });
@@ -526,7 +525,7 @@ static void test_norm_embedding_dropout(void **state)
     expect_near(at(weight, 0), 0, 0);
     expect_near(at(weight, 1), 0, 0);
     assert_true(at(weight, 2) != 0);
-    trek_var *rows = trek_var_from(trek_tensor_from_data((int64_t[]){ 0, 3, 3 }, trek_dims(3), TREK_I64, trek_cpu(0)));
+    trek_var *rows = trek_var_from(trek_tensor_from_data((int64_t[]){ 0, 3, 3 }, trek_dims(3), TREK_I64, test_device()));
     y = trek_forward(table, rows);
     expect_near(at(y, 5), at(weight, 7), 0);
     trek_backward(trek_sum(y, trek_dims_none(), false));
@@ -535,7 +534,7 @@ static void test_norm_embedding_dropout(void **state)
     assert_null(trek_nn_embedding_with(&(trek_embedding_opts){ .num = 4, .dim = 2, .padding_idx = 4 }));
     expect_error(TREK_ERR_ARGUMENT, "padding_idx 4 is outside 4 rows");
 
-    trek_var *ones = trek_var_from(trek_tensor_ones(trek_dims(4096), TREK_F32, trek_cpu(0)));
+    trek_var *ones = trek_var_from(trek_tensor_ones(trek_dims(4096), TREK_F32, test_device()));
     double sum = 0, values[4096];
     y = trek_forward(drop, ones);
     trek_tensor_to_host(trek_var_data(y), TREK_F64, values, sizeof values);
@@ -557,7 +556,7 @@ static void test_norm_embedding_dropout(void **state)
 static void test_conv_and_pool(void **state)
 {
     (void)state;
-    trek_module *m = trek_nn_sequential(4, (trek_module *[]){ trek_nn_conv2d(1, 1, 2, trek_cpu(0)), trek_nn_max_pool2d(2),
+    trek_module *m = trek_nn_sequential(4, (trek_module *[]){ trek_nn_conv2d(1, 1, 2, test_device()), trek_nn_max_pool2d(2),
                                                               trek_nn_adaptive_avg_pool2d(1, 1), trek_nn_flatten() });
     assert_non_null(m);
     fill(m, "0.weight", (double[]){ 1, 0, 0, 2 });
@@ -630,7 +629,7 @@ static void expect_moments(const trek_var *var, double mean, double deviation, d
 static void test_init(void **state)
 {
     (void)state;
-    trek_tensor *tensor = trek_tensor_zeros(trek_dims(200, 50, 2, 1), TREK_F32, trek_cpu(0)); /* fan_in 100, fan_out 400 */
+    trek_tensor *tensor = trek_tensor_zeros(trek_dims(200, 50, 2, 1), TREK_F32, test_device()); /* fan_in 100, fan_out 400 */
     trek_var *p = trek_var_new(tensor, true);
     trek_tensor_release(tensor);
     trek_seed(11);
@@ -655,7 +654,7 @@ static void test_init(void **state)
 static void test_init_details(void **state)
 {
     (void)state;
-    trek_tensor *tensor = trek_tensor_zeros(trek_dims(3, 5), TREK_F64, trek_cpu(0)), *line = trek_tensor_zeros(trek_dims(3), TREK_F32, trek_cpu(0));
+    trek_tensor *tensor = trek_tensor_zeros(trek_dims(3, 5), TREK_F64, test_device()), *line = trek_tensor_zeros(trek_dims(3), TREK_F32, test_device());
     trek_var *p = trek_var_new(tensor, true), *flat = trek_var_new(line, true);
     trek_tensor_release(tensor);
     trek_tensor_release(line);
@@ -692,7 +691,7 @@ static void test_init_details(void **state)
 
 static trek_module *build(void)
 {
-    trek_module *m = trek_nn_sequential(3, (trek_module *[]){ trek_nn_linear(40, 30, trek_cpu(0)), trek_nn_relu(), trek_nn_batch_norm1d(30, trek_cpu(0)) });
+    trek_module *m = trek_nn_sequential(3, (trek_module *[]){ trek_nn_linear(40, 30, test_device()), trek_nn_relu(), trek_nn_batch_norm1d(30, test_device()) });
     trek_nn_sequential_add(m, block_new(30));
     return trek_module_check(m);
 }

@@ -14,12 +14,21 @@
 
 #include "tensor/tensor.h"
 #include "tensor/tensor_internal.h"
+#include "tests/support/support.h"
 
 static void expect(trek_status status)
 {
     if (trek_status_get() != status)
         fail_msg("%s, should be %s (%s)", trek_status_name(trek_status_get()), trek_status_name(status), trek_error());
     trek_error_clear();
+}
+
+/* Element k, row-major, of a tensor on any device. */
+static double at(const trek_tensor *t, int64_t k)
+{
+    double *values = test_read(t), value = values ? values[k] : NAN;
+    free(values);
+    return value;
 }
 
 static void dtypes(void **state)
@@ -57,35 +66,36 @@ static void devices(void **state)
     }
     assert_true(trek_device_count(TREK_CPU) >= 1);
     assert_int_equal(trek_device_sync(trek_cpu(0)), TREK_OK);
+    assert_int_equal(trek_device_sync(test_device()), TREK_OK);
 }
 
 static void making(void **state)
 {
     (void)state;
     for (int dtype = 0; dtype < TREK_DTYPE_COUNT; dtype++) {
-        trek_tensor *t = trek_tensor_full(1, trek_dims(2, 3), (trek_dtype)dtype, trek_cpu(0));
+        trek_tensor *t = trek_tensor_full(1, trek_dims(2, 3), (trek_dtype)dtype, test_device());
         double values[6];
         assert_int_equal(trek_tensor_to_host(t, TREK_F64, values, sizeof values), TREK_OK);
         for (int k = 0; k < 6; k++)
             assert_true(values[k] == 1);
         trek_tensor_release(t);
     }
-    trek_tensor *t = trek_tensor_arange(0, 1, 0.25, TREK_F32, trek_cpu(0));
+    trek_tensor *t = trek_tensor_arange(0, 1, 0.25, TREK_F32, test_device());
     assert_int_equal(trek_tensor_numel(t), 4);
-    assert_true(((float *)trek_tensor_data(t))[3] == 0.75f);
+    assert_true(at(t, 3) == 0.75);
     trek_tensor_release(t);
-    t = trek_tensor_arange(5, 0, -2, TREK_I64, trek_cpu(0));
+    t = trek_tensor_arange(5, 0, -2, TREK_I64, test_device());
     assert_int_equal(trek_tensor_numel(t), 3);
-    assert_int_equal(((int64_t *)trek_tensor_data(t))[2], 1);
+    assert_true(at(t, 2) == 1);
     trek_tensor_release(t);
-    t = trek_tensor_linspace(-1, 1, 5, TREK_F64, trek_cpu(0));
-    assert_true(((double *)trek_tensor_data(t))[4] == 1 && ((double *)trek_tensor_data(t))[2] == 0);
+    t = trek_tensor_linspace(-1, 1, 5, TREK_F64, test_device());
+    assert_true(at(t, 4) == 1 && at(t, 2) == 0);
     trek_tensor_release(t);
-    t = trek_tensor_eye(3, TREK_F32, trek_cpu(0));
+    t = trek_tensor_eye(3, TREK_F32, test_device());
     for (int k = 0; k < 9; k++)
-        assert_true(((float *)trek_tensor_data(t))[k] == (k % 4 == 0));
+        assert_true(at(t, k) == (k % 4 == 0));
     trek_tensor_release(t);
-    t = trek_tensor_zeros(trek_dims(3, 0, 2), TREK_F32, trek_cpu(0));
+    t = trek_tensor_zeros(trek_dims(3, 0, 2), TREK_F32, test_device());
     assert_int_equal(trek_tensor_numel(t), 0);
     trek_tensor_release(t);
 }
@@ -93,25 +103,25 @@ static void making(void **state)
 static void bad_making(void **state)
 {
     (void)state;
-    assert_null(trek_tensor_zeros(trek_dims(2, -1), TREK_F32, trek_cpu(0)));
+    assert_null(trek_tensor_zeros(trek_dims(2, -1), TREK_F32, test_device()));
     expect(TREK_ERR_SHAPE);
-    assert_null(trek_tensor_zeros(trek_dims(2), (trek_dtype)42, trek_cpu(0)));
+    assert_null(trek_tensor_zeros(trek_dims(2), (trek_dtype)42, test_device()));
     expect(TREK_ERR_DTYPE);
     assert_null(trek_tensor_zeros(trek_dims(2), TREK_F32, trek_cuda(99)));
     expect(TREK_ERR_DEVICE);
-    assert_null(trek_tensor_zeros(trek_dims(1, 1, 1, 1, 1, 1, 1, 1, 1), TREK_F32, trek_cpu(0)));
+    assert_null(trek_tensor_zeros(trek_dims(1, 1, 1, 1, 1, 1, 1, 1, 1), TREK_F32, test_device()));
     expect(TREK_ERR_SHAPE);
-    assert_null(trek_tensor_zeros(trek_dims(INT64_MAX, INT64_MAX), TREK_F32, trek_cpu(0)));
+    assert_null(trek_tensor_zeros(trek_dims(INT64_MAX, INT64_MAX), TREK_F32, test_device()));
     assert_true(trek_status_get() == TREK_ERR_SHAPE || trek_status_get() == TREK_ERR_MEMORY);
     trek_error_clear();
-    trek_tensor *t = trek_tensor_ones(trek_dims(2), TREK_F32, trek_cpu(0));
+    trek_tensor *t = trek_tensor_ones(trek_dims(2), TREK_F32, test_device());
     assert_true(isnan(trek_tensor_item(t)));
     assert_int_not_equal(trek_status_get(), TREK_OK);
     trek_error_clear();
     float values[3];
     assert_int_equal(trek_tensor_to_host(t, TREK_F32, values, sizeof values), TREK_ERR_ARGUMENT);
     trek_error_clear();
-    trek_tensor *other = trek_tensor_ones(trek_dims(3), TREK_F32, trek_cpu(0));
+    trek_tensor *other = trek_tensor_ones(trek_dims(3), TREK_F32, test_device());
     assert_int_equal(trek_tensor_copy_from(t, other), TREK_ERR_SHAPE);
     trek_error_clear();
     trek_tensor_release(t);
@@ -151,19 +161,20 @@ static void copies(void **state)
 {
     (void)state;
     double values[6] = { -2.5, -1, 0, 1, 2.5, 300 };
-    trek_tensor *t = trek_tensor_from_data(values, trek_dims(2, 3), TREK_F64, trek_cpu(0));
+    trek_tensor *t = trek_tensor_from_data(values, trek_dims(2, 3), TREK_F64, test_device());
     trek_tensor *same = trek_tensor_cast(t, TREK_F64), *f32 = trek_tensor_cast(t, TREK_F32), *copy = trek_tensor_clone(t);
     assert_ptr_equal(same, t);
-    assert_ptr_not_equal(trek_tensor_data(copy), trek_tensor_data(t));
-    assert_true(((float *)trek_tensor_data(f32))[4] == 2.5f);
+    assert_ptr_not_equal(copy->data, t->data);
+    assert_true((trek_tensor_data(t) == NULL) == !test_on_cpu());
+    assert_true(at(f32, 4) == 2.5);
     int32_t whole[6];
     assert_int_equal(trek_tensor_to_host(t, TREK_I32, whole, sizeof whole), TREK_OK);
     assert_int_equal(whole[0], -2); /* toward zero */
     assert_int_equal(whole[5], 300);
     assert_int_equal(trek_tensor_copy_from(copy, f32), TREK_OK);
-    assert_true(((double *)trek_tensor_data(copy))[0] == -2.5);
-    trek_tensor *there = trek_tensor_to(t, trek_cpu(1));
-    assert_true(trek_device_equal(trek_tensor_device(there), trek_cpu(1)));
+    assert_true(at(copy, 0) == -2.5);
+    trek_tensor *there = trek_tensor_to(t, test_device_other());
+    assert_true(trek_device_equal(trek_tensor_device(there), test_device_other()) && at(there, 5) == 300);
     trek_tensor *all[] = { t, same, f32, copy, there };
     for (int k = 0; k < 5; k++)
         trek_tensor_release(all[k]);
@@ -173,7 +184,7 @@ static void views_of_strided(void **state)
 {
     (void)state;
     float data[6] = { 0, 1, 2, 3, 4, 5 };
-    trek_tensor *t = trek_tensor_from_data(data, trek_dims(2, 3), TREK_F32, trek_cpu(0));
+    trek_tensor *t = trek_tensor_from_data(data, trek_dims(2, 3), TREK_F32, test_device());
     int64_t sizes[] = { 3, 2 }, strides[] = { 1, 3 };
     trek_tensor *transposed = trek_tensor_make_view(t, t->data, 2, sizes, strides);
     assert_false(trek_tensor_is_contiguous(transposed));
@@ -181,7 +192,7 @@ static void views_of_strided(void **state)
     expect(TREK_ERR_SHAPE);
     trek_tensor *packed = trek_tensor_contiguous(transposed);
     assert_true(trek_tensor_is_contiguous(packed));
-    assert_true(((float *)trek_tensor_data(packed))[1] == 3);
+    assert_true(at(packed, 1) == 3);
     trek_tensor_release(packed);
     trek_tensor_release(transposed);
     trek_tensor_release(t);
@@ -191,14 +202,14 @@ static void text(void **state)
 {
     (void)state;
     int64_t values[4] = { 1, -2, 30, 4 };
-    trek_tensor *t = trek_tensor_from_data(values, trek_dims(2, 2), TREK_I64, trek_cpu(0));
+    trek_tensor *t = trek_tensor_from_data(values, trek_dims(2, 2), TREK_I64, test_device());
     char *printed = trek_tensor_text(t);
     assert_non_null(printed);
     assert_non_null(strstr(printed, "-2"));
     assert_non_null(strstr(printed, "30"));
     trek_string_free(printed);
     trek_tensor_release(t);
-    t = trek_tensor_full(0.5, trek_dims(100, 100), TREK_F32, trek_cpu(0));
+    t = trek_tensor_full(0.5, trek_dims(100, 100), TREK_F32, test_device());
     printed = trek_tensor_text(t);
     assert_non_null(strstr(printed, "..."));
     assert_true(strlen(printed) < 2000);
@@ -251,33 +262,39 @@ static void random_tensors(void **state)
 {
     (void)state;
     trek_seed(5);
-    trek_tensor *a = trek_tensor_randn(trek_dims(1000), TREK_F32, trek_cpu(0)), *b = trek_tensor_randn(trek_dims(1000), TREK_F32, trek_cpu(0));
-    assert_true(memcmp(trek_tensor_data(a), trek_tensor_data(b), 4000) != 0);
+    trek_tensor *a = trek_tensor_randn(trek_dims(1000), TREK_F32, test_device()), *b = trek_tensor_randn(trek_dims(1000), TREK_F32, test_device());
+    assert_false(test_same_bits(a, b));
     trek_seed(5);
-    trek_tensor *c = trek_tensor_randn(trek_dims(1000), TREK_F32, trek_cpu(0));
-    assert_memory_equal(trek_tensor_data(a), trek_tensor_data(c), 4000);
+    trek_tensor *c = trek_tensor_randn(trek_dims(1000), TREK_F32, test_device());
+    assert_true(test_same_bits(a, c));
     trek_tensor_release(a);
     trek_tensor_release(b);
     trek_tensor_release(c);
-    trek_tensor *p = trek_tensor_randperm(500, trek_cpu(0));
+    trek_tensor *p = trek_tensor_randperm(500, test_device());
     bool seen[500] = { false };
     int moved = 0;
+    double *order = test_read(p);
     for (int k = 0; k < 500; k++) {
-        int64_t at = ((int64_t *)trek_tensor_data(p))[k];
-        assert_true(at >= 0 && at < 500 && !seen[at]);
-        seen[at] = true;
-        moved += at != k;
+        int place = (int)order[k];
+        assert_true(place >= 0 && place < 500 && !seen[place]);
+        seen[place] = true;
+        moved += place != k;
     }
+    free(order);
     assert_true(moved > 400);
     trek_tensor_release(p);
-    trek_tensor *i = trek_tensor_randint(-3, 4, trek_dims(2000), TREK_I32, trek_cpu(0));
+    trek_tensor *i = trek_tensor_randint(-3, 4, trek_dims(2000), TREK_I32, test_device());
     int counts[7] = { 0 };
-    for (int k = 0; k < 2000; k++)
-        counts[((int32_t *)trek_tensor_data(i))[k] + 3]++;
+    double *drawn = test_read(i);
+    for (int k = 0; k < 2000; k++) {
+        assert_true(drawn[k] >= -3 && drawn[k] < 4);
+        counts[(int)drawn[k] + 3]++;
+    }
+    free(drawn);
     for (int k = 0; k < 7; k++)
         assert_true(counts[k] > 200 && counts[k] < 380);
     trek_tensor_release(i);
-    assert_null(trek_tensor_randint(3, 3, trek_dims(2), TREK_I32, trek_cpu(0)));
+    assert_null(trek_tensor_randint(3, 3, trek_dims(2), TREK_I32, test_device()));
     trek_error_clear();
 }
 

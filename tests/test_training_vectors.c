@@ -56,10 +56,11 @@ static void fill(const trek_params *params)
 
 static trek_var *labels(int64_t n)
 {
-    trek_tensor *t = trek_tensor_empty(trek_dims(n), TREK_I64, trek_cpu(0));
+    double values[64];
+    assert_in_range(n, 1, 64);
     for (int64_t i = 0; i < n; i++)
-        ((int64_t *)trek_tensor_data(t))[i] = (i * 7 + 1) % 10;
-    return trek_var_from(t);
+        values[i] = (double)((i * 7 + 1) % 10);
+    return trek_var_from(test_values(values, trek_dims(n), TREK_I64));
 }
 
 static void train(const char *name, trek_module *model, trek_optimizer_spec spec, trek_shape shape)
@@ -93,25 +94,25 @@ static void train(const char *name, trek_module *model, trek_optimizer_spec spec
 static void lenet(void **state)
 {
     (void)state;
-    trek_device cpu = trek_cpu(0);
-    trek_conv2d_opts first = { .in = 1, .out = 6, .kernel = { 5 }, .padding = { 2 }, .device = cpu };
-    trek_module *layers[] = { trek_nn_conv2d_with(&first), trek_nn_relu(), trek_nn_max_pool2d(2), trek_nn_conv2d(6, 16, 5, cpu),
-                              trek_nn_relu(), trek_nn_max_pool2d(2), trek_nn_flatten(), trek_nn_linear(400, 120, cpu), trek_nn_relu(),
-                              trek_nn_linear(120, 84, cpu), trek_nn_relu(), trek_nn_linear(84, 10, cpu) };
+    trek_device device = test_device();
+    trek_conv2d_opts first = { .in = 1, .out = 6, .kernel = { 5 }, .padding = { 2 }, .device = device };
+    trek_module *layers[] = { trek_nn_conv2d_with(&first), trek_nn_relu(), trek_nn_max_pool2d(2), trek_nn_conv2d(6, 16, 5, device),
+                              trek_nn_relu(), trek_nn_max_pool2d(2), trek_nn_flatten(), trek_nn_linear(400, 120, device), trek_nn_relu(),
+                              trek_nn_linear(120, 84, device), trek_nn_relu(), trek_nn_linear(84, 10, device) };
     train("lenet_sgd", trek_nn_sequential(12, layers), trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }), trek_dims(16, 1, 28, 28));
 }
 
 static void mlp_adam(void **state)
 {
     (void)state;
-    trek_module *layers[] = { trek_nn_linear(784, 256, trek_cpu(0)), trek_nn_relu(), trek_nn_linear(256, 10, trek_cpu(0)) };
+    trek_module *layers[] = { trek_nn_linear(784, 256, test_device()), trek_nn_relu(), trek_nn_linear(256, 10, test_device()) };
     train("mlp_adam", trek_nn_sequential(3, layers), trek_adam((trek_adam_opts){ .lr = 1e-3 }), trek_dims(16, 784));
 }
 
 static void mlp_adamw(void **state)
 {
     (void)state;
-    trek_module *layers[] = { trek_nn_linear(784, 256, trek_cpu(0)), trek_nn_gelu(), trek_nn_linear(256, 10, trek_cpu(0)) };
+    trek_module *layers[] = { trek_nn_linear(784, 256, test_device()), trek_nn_gelu(), trek_nn_linear(256, 10, test_device()) };
     train("mlp_adamw", trek_nn_sequential(3, layers), trek_adamw((trek_adam_opts){ .lr = 2e-3, .weight_decay = 0.05 }), trek_dims(16, 784));
 }
 

@@ -32,7 +32,7 @@ trek_device test_device(void)
 
 trek_device test_device_of_rank(int rank)
 {
-    return test_on_cpu() ? trek_cpu(rank) : test_device();
+    return test_on_cpu() ? trek_cpu(test_device().index + rank) : test_device();
 }
 
 bool test_on_cpu(void)

@@ -12,7 +12,7 @@
 
 /* Where tests run: TREK_TEST_DEVICE, e.g. "cuda:0"; by default cpu:0. Ends the program where the text is no device. */
 trek_device test_device(void);
-/* Device of the same type for each rank: the one of test_device for all of them on GPUs, cpu:rank else. */
+/* Device of the same type for each rank: the one of test_device for all of them on GPUs, the next CPU for each else. */
 trek_device test_device_of_rank(int rank);
 bool test_on_cpu(void); /* the host may read the device's memory, and errors in the data are reported at once */
 /* Another device than test_device, to which calls on it do not fit. */

@@ -149,7 +149,14 @@ void trek_cuda_nvtx(trek_backend *backend);          /* enters range_begin and r
 
 /* X(file): each exports trek_cuda_register_<file>(backend), which enters its kernels. */
 #define TREK_CUDA_FILES(X) \
-    X(elementwise) \
+    X(unary) \
+    X(activation) \
+    X(binary) \
+    X(compare) \
+    X(convert) \
+    X(arrange) \
+    X(index) \
+    X(random) \
     X(matmul) \
     X(linear) \
     X(reduce) \

@@ -164,6 +164,7 @@ void trek_cuda_nvtx(trek_backend *backend);          /* enters range_begin and r
     X(reduce_argument) \
     X(reduce_statistics) \
     X(softmax) \
+    X(layer_norm) \
     X(conv2d) \
     X(pool2d) \
     X(update)

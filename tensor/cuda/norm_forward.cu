@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Norms of rows: in registers, or in three passes over rows too long for that. */
+#include "tensor/cuda/norm.cuh"
+#include "tensor/cuda/rows.cuh"
+
+#define THREADS 512
+
+template <typename T> struct norm_rows {
+    typedef typename trek_wide<T>::type W;
+    const T *x, *residual, *weight, *bias;
+    T *y, *sum;
+    W *mean, *rstd;
+    int64_t rows;
+    int64_t n;
+    W eps;
+};
+
+/* v (elements `at` on) becomes the result. */
+template <typename T, int V>
+static __device__ __forceinline__ void finish_vector(const norm_rows<T> &a, typename trek_wide<T>::type *v, int at,
+                                                     typename trek_wide<T>::type mean, typename trek_wide<T>::type rstd)
+{
+    typedef trek_vector<T, V> piece;
+    piece w = {}, b = {};
+    if (a.weight)
+        w = *reinterpret_cast<const piece *>(a.weight + at);
+    if (a.bias)
+        b = *reinterpret_cast<const piece *>(a.bias + at);
+#pragma unroll
+    for (int i = 0; i < V; i++) {
+        v[i] = (v[i] - mean) * rstd;
+        if (a.weight)
+            v[i] = a.bias ? trek_fma(v[i], trek_get(w.x[i]), trek_get(b.x[i])) : v[i] * trek_get(w.x[i]);
+        else if (a.bias)
+            v[i] += trek_get(b.x[i]);
+    }
+}
+
+template <typename T, int V> static __global__ void __launch_bounds__(THREADS) norm_rows_kernel(norm_rows<T> a, int log_width)
+{
+    typedef typename trek_wide<T>::type W;
+    const int values = trek_row_sizes<T>::values, n = (int)a.n;
+    TREK_SHARED(W, shared, 32);
+    trek_team team = trek_team_here(log_width, a.rows);
+    const int64_t start = team.row * n;
+    trek_row<T, V, values> x;
+    x.load(a.x + start, n, team.thread, team.width, (W)0);
+    if (a.residual) {
+        trek_row<T, V, values> r;
+        r.load(a.residual + start, n, team.thread, team.width, (W)0);
+#pragma unroll
+        for (int i = 0; i < values; i++)
+            x.v[i] = trek_get(trek_store<T>::of(x.v[i] + r.v[i]));
+        if (a.sum && team.inside)
+            x.store(a.sum + start, n, team.thread, team.width);
+    }
+    W mean = 0, squares = 0;
+    if (a.mean) {
+#pragma unroll
+        for (int i = 0; i < values; i++)
+            mean += x.v[i];
+        mean = n > 0 ? trek_team_sum(mean, team.width, shared) / (W)n : 0;
+    }
+#pragma unroll
+    for (int k = 0; k < values / V; k++)
+        if ((k * team.width + team.thread) * V < n)
+#pragma unroll
+            for (int i = 0; i < V; i++)
+                squares = trek_fma(x.v[k * V + i] - mean, x.v[k * V + i] - mean, squares);
+    squares = trek_team_sum(squares, team.width, shared);
+    const W rstd = 1 / trek_root((n > 0 ? squares / (W)n : 0) + a.eps);
+#pragma unroll
+    for (int k = 0; k < values / V; k++)
+        if ((k * team.width + team.thread) * V < n)
+            finish_vector<T, V>(a, x.v + k * V, (k * team.width + team.thread) * V, mean, rstd);
+    if (!team.inside)
+        return;
+    x.store(a.y + start, n, team.thread, team.width);
+    if (team.thread == 0) {
+        a.rstd[team.row] = rstd;
+        if (a.mean)
+            a.mean[team.row] = mean;
+    }
+}
+
+/* A block for each row, of any length. */
+template <typename T> static __global__ void __launch_bounds__(THREADS) norm_long_kernel(norm_rows<T> a)
+{
+    typedef typename trek_wide<T>::type W;
+    TREK_SHARED(W, shared, 32);
+    const int64_t start = (int64_t)blockIdx.x * a.n, n = a.n;
+    const T *x = a.x + start;
+    W mean = 0, squares = 0;
+    for (int64_t j = threadIdx.x; j < n; j += THREADS) {
+        W v = trek_get(x[j]);
+        if (a.residual) {
+            T s = trek_store<T>::of(v + trek_get(a.residual[start + j]));
+            a.sum[start + j] = s;
+            v = trek_get(s);
+        }
+        mean += v;
+    }
+    x = a.residual ? a.sum + start : x; /* each thread reads what it wrote itself */
+    mean = a.mean ? trek_team_sum(mean, THREADS, shared) / (W)n : 0;
+    for (int64_t j = threadIdx.x; j < n; j += THREADS) {
+        W d = trek_get(x[j]) - mean;
+        squares = trek_fma(d, d, squares);
+    }
+    const W rstd = 1 / trek_root(trek_team_sum(squares, THREADS, shared) / (W)n + a.eps);
+    for (int64_t j = threadIdx.x; j < n; j += THREADS) {
+        W v = (trek_get(x[j]) - mean) * rstd;
+        v = a.weight ? v * trek_get(a.weight[j]) : v;
+        a.y[start + j] = trek_store<T>::of(a.bias ? v + trek_get(a.bias[j]) : v);
+    }
+    if (threadIdx.x == 0) {
+        a.rstd[blockIdx.x] = rstd;
+        if (a.mean)
+            a.mean[blockIdx.x] = mean;
+    }
+}
+
+template <typename T> static trek_status forward(const trek_op_call *call, trek_cuda_queue *queue, const trek_norm *norm)
+{
+    typedef typename trek_wide<T>::type W;
+    norm_rows<T> a = { (const T *)norm->x, (const T *)norm->residual, (const T *)norm->weight, (const T *)norm->bias, (T *)norm->y,
+                       (T *)norm->sum, (W *)norm->mean, (W *)norm->rstd, norm->rows, norm->n, (W)norm->eps };
+    uintptr_t places = (uintptr_t)a.x | (uintptr_t)a.residual | (uintptr_t)a.weight | (uintptr_t)a.bias | (uintptr_t)a.y | (uintptr_t)a.sum;
+    trek_row_plan p = trek_plan_rows(a.rows, a.n, sizeof(T), trek_row_sizes<T>::values, THREADS, places % 16 == 0);
+    if (!p.fits)
+        return trek_launch(call, queue, trek_blocks(dim3((unsigned)a.rows), dim3(THREADS)), norm_long_kernel<T>, a);
+    return trek_launch(call, queue, trek_blocks(dim3(p.blocks), dim3(p.threads)),
+                       p.vector ? norm_rows_kernel<T, trek_row_sizes<T>::vector> : norm_rows_kernel<T, 1>, a, p.log_width);
+}
+
+trek_status trek_norm_forward(const trek_op_call *call, trek_cuda_queue *queue, trek_dtype dtype, const trek_norm *norm)
+{
+    if (norm->rows == 0)
+        return TREK_OK;
+    switch (dtype) {
+    case TREK_F32: return forward<float>(call, queue, norm);
+    case TREK_F64: return forward<double>(call, queue, norm);
+    case TREK_BF16: return forward<trek_bf16>(call, queue, norm);
+    default: return forward<trek_f16>(call, queue, norm);
+    }
+}

@@ -15,6 +15,7 @@
 #include "distributed/comm.h"
 #include "distributed/group.h"
 #include "distributed/trainer.h"
+#include "graph/capture.h"
 #include "graph/flow.h"
 #include "graph/graph.h"
 #include "graph/observe.h"

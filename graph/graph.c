@@ -59,6 +59,7 @@ static trek_var *forward_many(trek_module *self, trek_var *const *inputs, int n)
 static void free_parts(trek_module *self)
 {
     trek_graph *graph = (trek_graph *)self;
+    trek_captures_free(graph);
     if (graph->stepper)
         graph->stepper->klass->free(graph->stepper);
     trek_grad_scaler_free(&graph->scaler);

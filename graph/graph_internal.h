@@ -91,6 +91,7 @@ struct trek_graph {
     trek_stepper *stepper;    /* made at first need */
     trek_dtype autocast;      /* of forward; F32: none */
     trek_grad_scaler *scaler; /* NULL: the loss is not scaled */
+    struct trek_captures *captures; /* capture.c; NULL: none yet */
     int n_below, cap_below;
     struct trek_graph **below;/* graphs inside this one, at any depth, each once; borrowed */
     int n_observations, cap_observations;
@@ -111,6 +112,7 @@ void trek_graph_put_tag(struct trek_graph *graph, int k, trek_var *value);
 trek_status trek_graph_scale_loss(struct trek_graph *graph, trek_var **loss, trek_var **seed);
 
 void trek_observations_free(struct trek_graph *graph);
+void trek_captures_free(struct trek_graph *graph); /* before the stepper, whose memory captured steps use */
 
 /* Fills `below`: once, when all children are there. */
 trek_status trek_graph_find_below(struct trek_graph *graph);

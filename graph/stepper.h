@@ -37,7 +37,20 @@ typedef struct trek_stepper_class {
     double (*grad_norm)(const trek_stepper *self); /* of the last step; NaN when not measured */
     /* the optimizer's state of the whole job, for checkpoints */
     trek_optimizer *(*optimizer)(trek_stepper *self);
+    const struct trek_stepper_capture *capture; /* NULL: its steps cannot be captured */
 } trek_stepper_class;
+
+/* What capturing a step (graph/capture.c) asks of a stepper. */
+struct trek_stepper_capture {
+    /* A number that is another one when a captured step no longer does what the stepper would do now. */
+    uint64_t (*signature)(const trek_stepper *self);
+    /* Before a replay: the learning rate of the step that follows (unless step() has set it), and what else the device reads. */
+    trek_status (*before_replay)(trek_stepper *self, bool rate_is_set);
+    /* After it: counts and versions, as step() leaves them. */
+    void (*after_replay)(trek_stepper *self);
+    /* A captured step was dropped: step() counts as not called. */
+    void (*set_steps)(trek_stepper *self, int64_t steps);
+};
 
 struct trek_stepper {
     const trek_stepper_class *klass;

@@ -67,19 +67,34 @@ static trek_status reduce(trek_stepper *stepper)
     return trek_status_get();
 }
 
+static trek_step_opts step_opts(const single *s)
+{
+    return (trek_step_opts){ .max_norm = s->max_norm, .max_value = s->max_value, .scaler = s->base.graph->scaler, .adapt = true,
+                             .zero_grad = true };
+}
+
+static trek_status set_scheduled_lr(single *s)
+{
+    if (s->schedule.kind == TREK_SCHEDULE_NONE)
+        return TREK_OK;
+    double lr = trek_schedule_lr(&s->schedule, s->steps);
+    return isnan(lr) ? trek_status_get() : trek_optimizer_schedule_lr(s->optimizer, lr);
+}
+
 /* All that can fail comes before the optimizer's pass, which is the commit point. */
 static trek_status update(single *s)
 {
-    if (s->schedule.kind != TREK_SCHEDULE_NONE) {
-        double lr = trek_schedule_lr(&s->schedule, s->steps);
-        if (isnan(lr) || trek_optimizer_schedule_lr(s->optimizer, lr) != TREK_OK)
-            return trek_status_get();
-    }
-    if (trek_graph_detach(s->base.graph) != TREK_OK)
+    if (set_scheduled_lr(s) != TREK_OK || trek_graph_detach(s->base.graph) != TREK_OK)
         return trek_status_get();
-    return trek_optimizer_step_with(s->optimizer, &(trek_step_opts){ .max_norm = s->max_norm, .max_value = s->max_value,
-                                                                     .scaler = s->base.graph->scaler, .adapt = true,
-                                                                     .zero_grad = true });
+    trek_step_opts opts = step_opts(s);
+    return trek_optimizer_step_with(s->optimizer, &opts);
+}
+
+static void count_step(single *s)
+{
+    s->steps++;
+    trek_place_here.rng_step++;
+    trek_place_here.rng_draw = 0;
 }
 
 static trek_status step(trek_stepper *stepper)
@@ -97,9 +112,7 @@ static trek_status step(trek_stepper *stepper)
         trek_trace_end("optimizer", start, s->steps);
     if (status != TREK_OK)
         return status;
-    s->steps++;
-    trek_place_here.rng_step++;
-    trek_place_here.rng_draw = 0;
+    count_step(s);
     return TREK_OK;
 }
 
@@ -208,12 +221,55 @@ static int64_t steps(const trek_stepper *stepper) { return ((const single *)step
 static double grad_norm(const trek_stepper *stepper) { return trek_optimizer_grad_norm(((const single *)stepper)->optimizer); }
 static trek_optimizer *optimizer_of(trek_stepper *stepper) { return ((single *)stepper)->optimizer; }
 
+/* --- captured steps ------------------------------------------------------------- */
+
+static uint64_t signature(const trek_stepper *stepper)
+{
+    const single *s = (const single *)stepper;
+    uint64_t plan = 0, key = trek_mix(1, (uint64_t)(uintptr_t)s->optimizer);
+    for (int k = 0; k < s->n_leaves; k++) {
+        const trek_var *var = s->leaves[k];
+        const trek_leaf *leaf = var->leaf;
+        key = trek_mix(key, (uint64_t)(uintptr_t)var->data->data ^ (var->requires_grad ? 1 : 0) ^ (leaf && leaf->has_grad ? 2 : 0));
+        key = trek_mix(key, leaf && leaf->grad ? (uint64_t)(uintptr_t)leaf->grad->data->data : 0);
+    }
+    if (!s->optimizer)
+        return key;
+    key = trek_mix(key, trek_optimizer_update(s->optimizer, &plan) ? plan : 0);
+    key = trek_mix(key, (uint64_t)s->optimizer->plans << 1 | s->optimizer->stale);
+    key = trek_mix(key, (uint64_t)s->optimizer->n_groups << 1 | (s->max_norm > 0));
+    return trek_mix(key, (uint64_t)(uintptr_t)stepper->graph->scaler);
+}
+
+static trek_status before_replay(trek_stepper *stepper, bool rate_is_set)
+{
+    single *s = (single *)stepper;
+    if (!rate_is_set && set_scheduled_lr(s) != TREK_OK)
+        return trek_status_get();
+    trek_status status = trek_arena_refresh_masters(s->arena); /* as prepare would */
+    trek_step_opts opts = step_opts(s);
+    return status == TREK_OK ? trek_records_before_replay(s->optimizer, &opts) : status;
+}
+
+static void after_replay(trek_stepper *stepper)
+{
+    single *s = (single *)stepper;
+    count_step(s);
+    trek_records_after_replay(s->optimizer);
+}
+
+static void set_steps(trek_stepper *stepper, int64_t count) { ((single *)stepper)->steps = count; }
+
+static const struct trek_stepper_capture single_capture = {
+    .signature = signature, .before_replay = before_replay, .after_replay = after_replay, .set_steps = set_steps,
+};
+
 static const trek_stepper_class single_class = {
     .name = "single", .free = free_single, .forward = forward, .backward = backward, .reduce = reduce, .step = step,
     .zero_grad = zero_grad, .train = train, .freeze = freeze, .parameters_changed = parameters_changed,
     .set_optimizer = set_optimizer, .set_schedule = set_schedule, .set_lr = set_lr, .set_clip = set_clip,
     .replicate_input = replicate_input, .world_size = world_size, .shares = shares, .lr = lr, .steps = steps,
-    .grad_norm = grad_norm, .optimizer = optimizer_of,
+    .grad_norm = grad_norm, .optimizer = optimizer_of, .capture = &single_capture,
 };
 
 trek_stepper *trek_stepper_single_new(trek_graph *graph)

@@ -8,6 +8,8 @@
 #ifndef TREK_OPTIM_OPTIMIZER_INTERNAL_H
 #define TREK_OPTIM_OPTIMIZER_INTERNAL_H
 
+#include <string.h>
+
 #include "optim/arena.h"
 #include "optim/optimizer.h"
 #include "optim/scaler_internal.h"
@@ -28,6 +30,19 @@ typedef struct trek_optimizer_group {
 } trek_optimizer_group;
 
 typedef struct trek_optimizer_records trek_optimizer_records;
+
+/* A number that goes on from `key` and tells values apart (multiply and rotate; no cryptography). */
+static inline uint64_t trek_mix(uint64_t key, uint64_t value)
+{
+    key = (key ^ value) * 0x9E3779B97F4A7C15u;
+    return key ^ key >> 29;
+}
+static inline uint64_t trek_mix_double(uint64_t key, double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return trek_mix(key, bits);
+}
 
 struct trek_optimizer {
     trek_optimizer_kind kind;
@@ -100,6 +115,13 @@ void trek_records_free(trek_optimizer *optimizer);
 const trek_update *trek_optimizer_update(const trek_optimizer *optimizer, uint64_t *plan);
 /* Before a replay of a captured step: learning rates, limits, rng step into the device's memory. */
 trek_status trek_records_numbers(trek_optimizer *optimizer, const trek_step_opts *opts);
+
+/* Steps over records that this thread has captured instead of done. */
+extern _Thread_local uint64_t trek_records_captured;
+/* The same, unless they are there already. Without records: nothing. */
+trek_status trek_records_before_replay(trek_optimizer *optimizer, const trek_step_opts *opts);
+/* After it: versions of the parameters. */
+void trek_records_after_replay(trek_optimizer *optimizer);
 
 /* What a schedule sets: group 0 gets lr, the others keep the proportion to it that they were made with. */
 trek_status trek_optimizer_schedule_lr(trek_optimizer *optimizer, double lr);

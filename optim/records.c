@@ -17,7 +17,10 @@ struct trek_optimizer_records {
     uint64_t planned;     /* the optimizer's plan that the tables show */
     uint64_t changes;     /* of what a captured step was made with */
     bool written;         /* step counts are on the device */
+    uint64_t numbers;     /* key of the learning rates and limits that are there; 0: unknown */
 };
+
+_Thread_local uint64_t trek_records_captured;
 
 /* --- memory ----------------------------------------------------------------- */
 
@@ -245,9 +248,19 @@ static trek_status prepare(trek_optimizer *optimizer)
 
 /* --- a step ----------------------------------------------------------------------- */
 
+/* What tells the numbers on the device from others (the RNG's step is told by the capture itself); never 0. */
+static uint64_t numbers_key(const trek_optimizer *optimizer, const trek_step_opts *opts)
+{
+    uint64_t key = trek_mix_double(1, opts->max_norm);
+    key = trek_mix_double(key, opts->max_value);
+    for (int g = 0; g < optimizer->n_groups; g++)
+        key = trek_mix_double(key, trek_optimizer_group_lr(optimizer, g));
+    return key | 1;
+}
+
 trek_status trek_records_numbers(trek_optimizer *optimizer, const trek_step_opts *opts)
 {
-    const trek_optimizer_records *r = optimizer->records;
+    trek_optimizer_records *r = optimizer->records;
     trek_update_numbers numbers = { .max_norm = opts->max_norm, .max_value = opts->max_value, .rng_step = trek_place_here.rng_step };
     trek_status status = TREK_OK;
     do {
@@ -258,6 +271,7 @@ trek_status trek_records_numbers(trek_optimizer *optimizer, const trek_step_opts
         status = optimizer->arena->backend->update_numbers(optimizer->arena->device, &r->at, &numbers);
         numbers.first_lr += numbers.n_lrs;
     } while (status == TREK_OK && numbers.first_lr < optimizer->n_groups);
+    r->numbers = status == TREK_OK ? numbers_key(optimizer, opts) : 0;
     return status;
 }
 
@@ -282,6 +296,18 @@ static void commit(trek_optimizer *optimizer)
     }
 }
 
+trek_status trek_records_before_replay(trek_optimizer *optimizer, const trek_step_opts *opts)
+{
+    const trek_optimizer_records *r = optimizer->records;
+    return r && r->numbers != numbers_key(optimizer, opts) ? trek_records_numbers(optimizer, opts) : TREK_OK;
+}
+
+void trek_records_after_replay(trek_optimizer *optimizer)
+{
+    if (optimizer->records)
+        commit(optimizer);
+}
+
 trek_status trek_records_step(trek_optimizer *optimizer, const trek_step_opts *opts)
 {
     const trek_arena *arena = optimizer->arena;
@@ -295,7 +321,11 @@ trek_status trek_records_step(trek_optimizer *optimizer, const trek_step_opts *o
     bool measured = opts->max_norm > 0 || scaler;
     r->changes += r->at.scaler != scaler;
     r->at.scaler = scaler;
-    status = trek_records_numbers(optimizer, opts);
+    /* A captured step finds the numbers where its replays do: whoever replays has written them. */
+    if (arena->backend->capturing && arena->backend->capturing())
+        trek_records_captured++;
+    else
+        status = trek_records_numbers(optimizer, opts);
     if (status == TREK_OK && measured)
         status = measure(optimizer);
     if (status == TREK_OK)

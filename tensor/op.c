@@ -147,6 +147,18 @@ static inline bool infer_alike(trek_op_call *call)
     return call->n_inputs <= 2 && (call->outputs[0] = trek_tensor_make_like(x));
 }
 
+/* Tells a watcher what the call reads, and which results it was given. */
+static void show(const trek_op_call *call)
+{
+    const trek_place_watch *watch = trek_place_here.watch;
+    for (int k = 0; k < call->n_inputs; k++)
+        if (call->inputs[k])
+            watch->see(call->inputs[k], false, watch->arg);
+    for (int k = 0; k < TREK_MAX_OUTPUTS; k++)
+        if (call->outputs[k])
+            watch->see(call->outputs[k], true, watch->arg);
+}
+
 static inline trek_status dispatch(trek_op_call *call)
 {
     const trek_op *op = call->op;
@@ -155,6 +167,8 @@ static inline trek_status dispatch(trek_op_call *call)
         return trek_op_fail(call, TREK_ERR_DTYPE, "dtype %s is not supported", trek_dtype_name(dtype));
     if (call->n_inputs > 0 && call->inputs[0]->device.type != TREK_CPU)
         trek_place_here.op = op->name;
+    if (trek_place_here.watch)
+        show(call);
     if (!infer_alike(call)) {
         trek_status status = op->infer(call);
         if (status != TREK_OK || (op->flags & TREK_OP_VIEW))

@@ -9,6 +9,13 @@
 struct trek_pool;
 struct trek_tensor;
 
+/* Who wants to know which tensors the thread's work on devices touches (graph/capture.c). */
+typedef struct trek_place_watch {
+    uint32_t run;              /* storages made meanwhile carry it */
+    void (*see)(struct trek_tensor *tensor, bool written, void *arg); /* of an op: an input, or a result it was given */
+    void *arg;
+} trek_place_watch;
+
 typedef struct trek_place {
     int rank, world;           /* in the group; 0 of 1 */
     trek_device device;
@@ -20,6 +27,7 @@ typedef struct trek_place {
     const char *op;            /* the op that runs on a device now: whom memory is asked for */
     struct trek_pool *pool;    /* threads of this rank; NULL: the process's default pool */
     const struct trek_place_collectives *collectives; /* NULL with one rank */
+    const trek_place_watch *watch; /* NULL: nobody */
 } trek_place;
 
 /* What a layer may ask of the other ranks while it runs (synchronised batch norm). */

@@ -1,0 +1,616 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Captured steps: a few runs as usual, one that is recorded, then replays.
+ *
+ * A record fits as long as its signature does: addresses, modes and switches that
+ * the recorded work depends on, compared before each replay. What the recorded
+ * run used from outside is held, so that its memory stays. The run that is
+ * recorded changes the host's side (counts, versions) as any run does while its
+ * work is not done yet; it is done by the first replay. If recording fails, the host's
+ * side is put back and the function called once more. */
+#include "graph/capture.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "autograd/var_internal.h"
+#include "graph/capture_internal.h"
+#include "optim/optimizer_internal.h"
+#include "tensor/backend.h"
+#include "tensor/random_internal.h"
+#include "tensor/trace.h"
+
+enum { MAX_VALUES = 64, MAX_RECORDS = 4, FIRST_RUNS = 3, LATER_RUNS = 1 };
+
+typedef struct tag_value {
+    trek_graph *graph;
+    int tag;
+    trek_var *value;           /* retained */
+} tag_value;
+
+typedef struct record {
+    trek_step_fn fn;
+    void *arg;
+    trek_var *inputs[MAX_VALUES];  /* of our own; NULL: not given */
+    trek_var *outputs[MAX_VALUES]; /* of the recorded run; once recorded they hold each replay's results */
+    int runs_left;             /* until it is recorded */
+    uint64_t used;             /* when, in calls */
+    uint64_t signature;
+    int64_t steps;             /* 0 or 1: step() in the function */
+    uint64_t first_draw, last_draw; /* of the RNG, before and after a run */
+    pthread_t thread;
+    trek_capture *capture;     /* NULL: not recorded */
+    trek_touch_list touched;
+    int n_tags, cap_tags;
+    tag_value *tags;
+} record;
+
+struct trek_captures {
+    trek_device device;
+    bool planned;              /* device, params, modules are there */
+    trek_params *params;
+    int n_modules, cap_modules;
+    trek_module **modules;
+    bool *had_grad;            /* [parameters] before a run that is recorded */
+    trek_var *values[MAX_VALUES]; /* as given */
+    bool fresh[MAX_VALUES];    /* not copied yet */
+    trek_var *outputs[MAX_VALUES]; /* of the last step */
+    record *present;           /* its function runs */
+    record *last;              /* whose inputs hold the values */
+    int n_records;
+    record *records[MAX_RECORDS];
+    uint64_t calls;
+    int64_t replays;
+    char problem[TREK_ERROR_SIZE]; /* "": none */
+};
+
+/* --- made and freed ------------------------------------------------------------- */
+
+static void drop_capture(record *r, const struct trek_captures *c)
+{
+    if (r->capture)
+        trek_backends[c->device.type]->capture_free(r->capture);
+    r->capture = NULL;
+    trek_touch_clear(&r->touched);
+    for (int k = 0; k < r->n_tags; k++)
+        trek_var_release(r->tags[k].value);
+    r->n_tags = 0;
+}
+
+static void free_values(trek_var **values)
+{
+    for (int k = 0; k < MAX_VALUES; k++) {
+        trek_var_release(values[k]);
+        values[k] = NULL;
+    }
+}
+
+static void free_record(record *r, const struct trek_captures *c)
+{
+    drop_capture(r, c);
+    free_values(r->inputs);
+    free_values(r->outputs);
+    trek_free(r->tags);
+    trek_free(r);
+}
+
+static void clear(struct trek_captures *c)
+{
+    for (int k = 0; k < c->n_records; k++)
+        free_record(c->records[k], c);
+    c->n_records = 0;
+    c->last = NULL;
+    free_values(c->values);
+    free_values(c->outputs);
+    trek_params_free(&c->params);
+    trek_free(c->modules);
+    trek_free(c->had_grad);
+    c->modules = NULL;
+    c->had_grad = NULL;
+    c->n_modules = c->cap_modules = 0;
+    c->planned = false;
+    c->problem[0] = 0;
+}
+
+void trek_captures_free(trek_graph *graph)
+{
+    if (!graph->captures)
+        return;
+    clear(graph->captures);
+    trek_free(graph->captures);
+    graph->captures = NULL;
+}
+
+static struct trek_captures *captures_of(trek_graph *graph, const char *function)
+{
+    if (!graph) {
+        trek_fail_missing(function, "graph");
+        return NULL;
+    }
+    if (!graph->captures)
+        graph->captures = trek_calloc(1, sizeof *graph->captures);
+    return graph->captures;
+}
+
+static trek_status add_module(const char *name, trek_module *module, void *arg)
+{
+    (void)name;
+    struct trek_captures *c = arg;
+    trek_status status = trek_array_grow(&c->modules, &c->cap_modules, c->n_modules + 1, sizeof *c->modules);
+    if (status == TREK_OK)
+        c->modules[c->n_modules++] = module;
+    return status;
+}
+
+/* What the signature is made of, and where the graph lives. */
+static trek_status plan(trek_graph *graph, struct trek_captures *c)
+{
+    c->n_modules = 0;
+    trek_params_free(&c->params);
+    c->params = trek_module_params(&graph->base);
+    if (!c->params || trek_module_each(&graph->base, add_module, c) != TREK_OK)
+        return trek_status_get();
+    int n = trek_params_count(c->params);
+    trek_free(c->had_grad);
+    c->had_grad = trek_calloc((size_t)n + 1, sizeof *c->had_grad);
+    if (!c->had_grad)
+        return trek_status_get();
+    c->device = n > 0 ? trek_params_var(c->params, 0)->data->device : trek_cpu(0);
+    for (int k = 0; n == 0 && k < MAX_VALUES; k++)
+        if (c->values[k]) {
+            c->device = c->values[k]->data->device;
+            break;
+        }
+    c->planned = true;
+    return TREK_OK;
+}
+
+/* --- whether and why not ------------------------------------------------------------ */
+
+static trek_status count_states(trek_graph *graph, void *arg)
+{
+    *(int *)arg += graph->layout.n_states;
+    return TREK_OK;
+}
+
+/* NULL: steps can be recorded, as far as one can see beforehand. */
+static const char *obstacle(trek_graph *graph, const struct trek_captures *c)
+{
+    const trek_backend *backend = trek_backends[c->device.type];
+    if (!trek_graph_stepper(graph)->klass->capture)
+        return "several ranks train the graph";
+    if (!backend->capture_begin)
+        return "the device is a CPU";
+    int states = 0;
+    trek_graph_each(graph, count_states, &states);
+    return states ? "the graph carries values from one forward to the next" : NULL;
+}
+
+static void give_up(struct trek_captures *c, const char *reason)
+{
+    snprintf(c->problem, sizeof c->problem, "%s", reason);
+    if (trek_backends[c->device.type]->capture_begin)
+        trek_log_message(TREK_LOG_WARNING, "trek_graph_capture: the step is not recorded, but done call by call: %s", c->problem);
+}
+
+static uint64_t signature_of(trek_graph *graph, const struct trek_captures *c)
+{
+    const trek_stepper *stepper = graph->stepper;
+    uint64_t key = stepper->klass->capture->signature(stepper);
+    key = trek_mix(key, (uint64_t)(uintptr_t)stepper);
+    for (int k = 0; k < c->n_modules; k++)
+        key = trek_mix(key, c->modules[k]->training);
+    key = trek_mix(key, trek_rng_seed());
+    key = trek_mix(key, (uint64_t)trek_grad_mode_here.autocast << 8 | graph->autocast);
+    return trek_mix(key, (uint64_t)trek_grad_mode_here.no_grad_depth << 1 | trek_tf32_allowed());
+}
+
+/* --- inputs --------------------------------------------------------------------------- */
+
+static bool fits(const trek_var *own, const trek_var *given)
+{
+    if (!own || !given)
+        return own == given;
+    return own->data->dtype == given->data->dtype && trek_same_sizes(own->data, given->data);
+}
+
+static bool matches(const record *r, const struct trek_captures *c, trek_step_fn fn, const void *arg)
+{
+    if (r->fn != fn || r->arg != arg)
+        return false;
+    for (int k = 0; k < MAX_VALUES; k++)
+        if (!fits(r->inputs[k], c->values[k]))
+            return false;
+    return true;
+}
+
+static trek_status make_inputs(record *r, const struct trek_captures *c)
+{
+    for (int k = 0; k < MAX_VALUES; k++) {
+        if (!c->values[k])
+            continue;
+        const trek_tensor *like = c->values[k]->data;
+        trek_tensor *own = trek_tensor_make(like->ndim, like->sizes, (trek_dtype)like->dtype, c->device);
+        r->inputs[k] = own ? trek_var_new(own, false) : NULL;
+        trek_tensor_release(own);
+        if (!r->inputs[k])
+            return trek_status_get();
+    }
+    return TREK_OK;
+}
+
+/* The record of this function for values like these; the one not used for longest makes room. */
+static record *find_record(struct trek_captures *c, trek_step_fn fn, void *arg)
+{
+    int oldest = 0;
+    for (int k = 0; k < c->n_records; k++) {
+        if (matches(c->records[k], c, fn, arg))
+            return c->records[k];
+        if (c->records[k]->used < c->records[oldest]->used)
+            oldest = k;
+    }
+    record *r = trek_calloc(1, sizeof *r);
+    if (!r || make_inputs(r, c) != TREK_OK) {
+        if (r)
+            free_record(r, c);
+        return NULL;
+    }
+    r->fn = fn;
+    r->arg = arg;
+    r->runs_left = c->n_records ? LATER_RUNS : FIRST_RUNS;
+    if (c->n_records < MAX_RECORDS)
+        return c->records[c->n_records++] = r;
+    if (c->last == c->records[oldest])
+        c->last = NULL;
+    free_record(c->records[oldest], c);
+    return c->records[oldest] = r;
+}
+
+static trek_status copy_value(trek_tensor *to, const trek_tensor *from)
+{
+    if (!from->contiguous)
+        return trek_tensor_copy_from(to, from);
+    const trek_backend *backend = trek_backends[to->device.type == TREK_CPU ? from->device.type : to->device.type];
+    size_t bytes = (size_t)from->numel * trek_item_size[from->dtype];
+    trek_status status = bytes ? backend->copy_bytes(to->data, to->device, from->data, from->device, bytes, NULL) : TREK_OK;
+    if (status == TREK_OK)
+        trek_tensor_bump(to);
+    return status;
+}
+
+static trek_status bring_inputs(struct trek_captures *c, record *r)
+{
+    for (int k = 0; k < MAX_VALUES; k++) {
+        if (!c->values[k] || (c->last == r && !c->fresh[k]))
+            continue;
+        trek_status status = copy_value(r->inputs[k]->data, c->values[k]->data);
+        if (status != TREK_OK) {
+            c->last = NULL;
+            return status;
+        }
+        c->fresh[k] = false;
+    }
+    c->last = r;
+    return TREK_OK;
+}
+
+/* --- runs -------------------------------------------------------------------------------- */
+
+static trek_status call_function(trek_graph *graph, struct trek_captures *c, record *r)
+{
+    trek_scope scope = trek_scope_begin();
+    if (scope.depth == 0)
+        return trek_status_get();
+    c->present = r;
+    trek_status status = r->fn(graph, r->arg);
+    c->present = NULL;
+    trek_status sticky = trek_status_get();
+    if (status != TREK_OK && sticky == TREK_OK)
+        trek_fail(status, "trek_graph_capture: the step function returned %s", trek_status_name(status));
+    trek_scope_end(scope);
+    return status != TREK_OK ? status : sticky;
+}
+
+static void show_outputs(struct trek_captures *c, record *r)
+{
+    for (int k = 0; k < MAX_VALUES; k++) {
+        if (c->outputs[k] == r->outputs[k])
+            continue;
+        trek_var_release(c->outputs[k]);
+        c->outputs[k] = r->outputs[k] ? trek_var_retain(r->outputs[k]) : NULL;
+    }
+}
+
+static trek_status run_plainly(trek_graph *graph, struct trek_captures *c, record *r)
+{
+    bool watching = !c->problem[0];
+    free_values(r->outputs);
+    if (watching)
+        trek_touch_begin(&r->touched, c->device);
+    trek_status status = call_function(graph, c, r);
+    trek_touch_end();
+    if (watching && status == TREK_OK && r->touched.problem)
+        give_up(c, r->touched.problem);
+    if (r->runs_left > 0 && status == TREK_OK)
+        r->runs_left--;
+    show_outputs(c, r);
+    return status;
+}
+
+/* The host's side before a run that is recorded. */
+typedef struct host_side {
+    int64_t steps;
+    uint64_t rng_step, rng_draw, captured_steps;
+} host_side;
+
+static host_side note_host_side(trek_graph *graph, struct trek_captures *c)
+{
+    for (int k = 0; k < trek_params_count(c->params); k++) {
+        const trek_leaf *leaf = trek_params_var(c->params, k)->leaf;
+        c->had_grad[k] = leaf && leaf->has_grad;
+    }
+    return (host_side){ .steps = trek_graph_steps(graph), .rng_step = trek_place_here.rng_step, .rng_draw = trek_place_here.rng_draw,
+                        .captured_steps = trek_records_captured };
+}
+
+/* Gradients that were recorded have not been computed. */
+static void put_host_side_back(trek_graph *graph, const struct trek_captures *c, const host_side *before)
+{
+    graph->stepper->klass->capture->set_steps(graph->stepper, before->steps);
+    trek_place_here.rng_step = before->rng_step;
+    trek_place_here.rng_draw = before->rng_draw;
+    for (int k = 0; k < trek_params_count(c->params); k++) {
+        trek_var *param = trek_params_var(c->params, k);
+        if (param->leaf && param->leaf->grad_in_arena)
+            param->leaf->has_grad = c->had_grad[k];
+        else if (param->leaf && !c->had_grad[k])
+            trek_var_zero_grad(param);
+    }
+}
+
+static trek_status keep_tags(trek_graph *graph, void *arg)
+{
+    record *r = arg;
+    for (int k = 0; k < trek_graph_tag_count(graph); k++) {
+        trek_var *value = trek_graph_tag_value(graph, k);
+        if (!value)
+            continue;
+        trek_status status = trek_array_grow(&r->tags, &r->cap_tags, r->n_tags + 1, sizeof *r->tags);
+        if (status != TREK_OK)
+            return status;
+        r->tags[r->n_tags++] = (tag_value){ graph, k, trek_var_retain(value) };
+    }
+    return TREK_OK;
+}
+
+/* What is wrong with a run that was recorded without an error; NULL: nothing. */
+static const char *mistake(trek_graph *graph, const record *r, const trek_touch_list *earlier, const host_side *before)
+{
+    int64_t steps = trek_graph_steps(graph) - before->steps;
+    if (r->touched.problem)
+        return r->touched.problem;
+    if (r->touched.failed || earlier->failed)
+        return "out of memory";
+    if (steps < 0 || steps > 1)
+        return "the function steps the graph more than once";
+    if (trek_records_captured - before->captured_steps != (uint64_t)steps)
+        return "the function steps another optimizer, too";
+    if (!trek_touch_within(&r->touched, earlier))
+        return "the function uses a tensor that was not there in the call before; what changes from call to call is given by "
+               "trek_graph_capture_input";
+    return NULL;
+}
+
+/* Runs the function with its work recorded. Not OK: an error is set, r->capture NULL. */
+static trek_status record_run(trek_graph *graph, struct trek_captures *c, record *r, const host_side *before)
+{
+    const trek_backend *backend = trek_backends[c->device.type];
+    trek_touch_list earlier = r->touched;
+    r->touched = (trek_touch_list){ .n = 0 };
+    free_values(r->outputs);
+    trek_status status = backend->capture_begin(c->device);
+    if (status == TREK_OK) {
+        trek_touch_begin(&r->touched, c->device);
+        status = call_function(graph, c, r);
+        trek_touch_end();
+        const char *reason = status == TREK_OK ? mistake(graph, r, &earlier, before) : NULL;
+        if (reason)
+            status = trek_fail(TREK_ERR_UNSUPPORTED, "%s", reason);
+        trek_capture *capture = NULL;
+        trek_status ended = backend->capture_end(c->device, status == TREK_OK ? &capture : NULL);
+        status = status == TREK_OK ? ended : status;
+        r->capture = capture;
+    }
+    trek_touch_clear(&earlier);
+    if (status == TREK_OK)
+        status = trek_graph_each(graph, keep_tags, r);
+    return status;
+}
+
+/* Replays that come next find the device as this one leaves it. */
+static trek_status record_step(trek_graph *graph, struct trek_captures *c, record *r)
+{
+    const trek_backend *backend = trek_backends[c->device.type];
+    host_side before = note_host_side(graph, c);
+    uint64_t signature = signature_of(graph, c);
+    trek_status status = record_run(graph, c, r, &before);
+    if (status != TREK_OK) {
+        char message[TREK_ERROR_SIZE];
+        trek_error_take(&status, message);
+        drop_capture(r, c);
+        put_host_side_back(graph, c, &before);
+        give_up(c, message[0] ? message : trek_status_text(status));
+        return run_plainly(graph, c, r);
+    }
+    r->signature = signature;
+    r->steps = trek_graph_steps(graph) - before.steps;
+    r->first_draw = before.rng_draw;
+    r->last_draw = trek_place_here.rng_draw;
+    r->thread = pthread_self();
+    if (r->steps)
+        status = graph->stepper->klass->capture->before_replay(graph->stepper, true);
+    if (status == TREK_OK)
+        status = backend->capture_replay(r->capture, before.rng_step);
+    show_outputs(c, r);
+    return status;
+}
+
+static trek_status replay(trek_graph *graph, struct trek_captures *c, record *r)
+{
+    int64_t start = trek_trace_begin();
+    const struct trek_stepper_capture *stepper = graph->stepper->klass->capture;
+    trek_status status = r->steps ? stepper->before_replay(graph->stepper, false) : TREK_OK;
+    if (status == TREK_OK)
+        status = trek_backends[c->device.type]->capture_replay(r->capture, trek_place_here.rng_step);
+    if (status != TREK_OK)
+        return status;
+    if (r->steps)
+        stepper->after_replay(graph->stepper);
+    trek_place_here.rng_draw = r->last_draw;
+    trek_touch_bump(&r->touched);
+    for (int k = 0; k < r->n_tags; k++)
+        if (trek_graph_tag_value(r->tags[k].graph, r->tags[k].tag) != r->tags[k].value)
+            trek_graph_put_tag(r->tags[k].graph, r->tags[k].tag, r->tags[k].value);
+    show_outputs(c, r);
+    c->replays++;
+    if (start)
+        trek_trace_end("replay", start, trek_graph_steps(graph));
+    return TREK_OK;
+}
+
+static trek_status run_record(trek_graph *graph, struct trek_captures *c, record *r)
+{
+    if (c->problem[0])
+        return run_plainly(graph, c, r);
+    if (r->capture && (r->signature != signature_of(graph, c) || !pthread_equal(r->thread, pthread_self()))) {
+        drop_capture(r, c);
+        r->runs_left = LATER_RUNS; /* what follows from the change is made in a run of its own */
+    }
+    if (r->capture && trek_place_here.rng_draw == r->first_draw)
+        return replay(graph, c, r);
+    if (r->capture || r->runs_left > 0) {
+        trek_touch_list held = r->touched; /* a plain run in between leaves the record as it is */
+        bool keeps = r->capture != NULL;
+        trek_var *outputs[MAX_VALUES];
+        if (!keeps)
+            return run_plainly(graph, c, r);
+        memcpy(outputs, r->outputs, sizeof outputs);
+        memset(r->outputs, 0, sizeof r->outputs);
+        r->touched = (trek_touch_list){ .n = 0 };
+        trek_status status = run_plainly(graph, c, r);
+        trek_touch_clear(&r->touched);
+        free_values(r->outputs);
+        memcpy(r->outputs, outputs, sizeof outputs);
+        r->touched = held;
+        return status;
+    }
+    return record_step(graph, c, r);
+}
+
+trek_status trek_graph_capture(trek_graph *graph, trek_step_fn step, void *arg)
+{
+    struct trek_captures *c = captures_of(graph, "trek_graph_capture");
+    if (!c || !step)
+        return c ? trek_fail_missing("trek_graph_capture", "step function") : trek_status_get();
+    trek_status status = trek_status_get();
+    if (status != TREK_OK)
+        return status;
+    if (c->present)
+        return trek_fail(TREK_ERR_STATE, "trek_graph_capture: called from inside a step function of the same graph");
+    if (!trek_graph_stepper(graph) || (!c->planned && plan(graph, c) != TREK_OK))
+        return trek_status_get();
+    const char *reason = c->problem[0] ? NULL : obstacle(graph, c);
+    if (reason)
+        give_up(c, reason);
+    record *r = find_record(c, step, arg);
+    if (!r || bring_inputs(c, r) != TREK_OK)
+        return trek_status_get();
+    r->used = ++c->calls;
+    return run_record(graph, c, r);
+}
+
+/* --- values in and out -------------------------------------------------------------------- */
+
+static trek_status check_number(const char *function, int k)
+{
+    return k >= 0 && k < MAX_VALUES ? TREK_OK
+                                    : trek_fail(TREK_ERR_ARGUMENT, "%s: value %d is none of 0 to %d", function, k, MAX_VALUES - 1);
+}
+
+trek_status trek_graph_capture_input(trek_graph *graph, int k, trek_var *value)
+{
+    struct trek_captures *c = captures_of(graph, "trek_graph_capture_input");
+    if (!c || !value)
+        return c ? trek_fail_missing("trek_graph_capture_input", "value") : trek_status_get();
+    trek_status status = check_number("trek_graph_capture_input", k);
+    if (status != TREK_OK)
+        return status;
+    if (c->present)
+        return trek_fail(TREK_ERR_STATE, "trek_graph_capture_input: called from inside the step function");
+    trek_var_retain(value);
+    trek_var_release(c->values[k]);
+    c->values[k] = value;
+    c->fresh[k] = true;
+    return TREK_OK;
+}
+
+trek_var *trek_graph_captured_input(trek_graph *graph, int k)
+{
+    struct trek_captures *c = captures_of(graph, "trek_graph_captured_input");
+    if (!c || check_number("trek_graph_captured_input", k) != TREK_OK)
+        return NULL;
+    if (!c->present)
+        return trek_fail_null(TREK_ERR_STATE, "trek_graph_captured_input: it is for step functions, while they run");
+    if (!c->present->inputs[k])
+        return trek_fail_null(TREK_ERR_ARGUMENT, "trek_graph_captured_input: value %d was not given", k);
+    return c->present->inputs[k];
+}
+
+trek_status trek_graph_capture_output(trek_graph *graph, int k, trek_var *value)
+{
+    struct trek_captures *c = captures_of(graph, "trek_graph_capture_output");
+    if (!c || !value)
+        return c ? trek_fail_missing("trek_graph_capture_output", "value") : trek_status_get();
+    trek_status status = check_number("trek_graph_capture_output", k);
+    if (status != TREK_OK)
+        return status;
+    if (!c->present)
+        return trek_fail(TREK_ERR_STATE, "trek_graph_capture_output: it is for step functions, while they run");
+    trek_var *detached = trek_var_detach(value);
+    if (!detached)
+        return trek_status_get();
+    trek_var_release(c->present->outputs[k]);
+    c->present->outputs[k] = trek_var_retain(detached);
+    return TREK_OK;
+}
+
+trek_var *trek_graph_captured_output(trek_graph *graph, int k)
+{
+    struct trek_captures *c = captures_of(graph, "trek_graph_captured_output");
+    return c && check_number("trek_graph_captured_output", k) == TREK_OK ? c->outputs[k] : NULL;
+}
+
+int64_t trek_graph_replays(const trek_graph *graph)
+{
+    if (!graph)
+        trek_fail_missing("trek_graph_replays", "graph");
+    return !graph ? -1 : graph->captures ? graph->captures->replays : 0;
+}
+
+const char *trek_graph_capture_problem(const trek_graph *graph)
+{
+    if (!graph)
+        trek_fail_missing("trek_graph_capture_problem", "graph");
+    return graph && graph->captures ? graph->captures->problem : "";
+}
+
+trek_status trek_graph_capture_reset(trek_graph *graph)
+{
+    struct trek_captures *c = captures_of(graph, "trek_graph_capture_reset");
+    if (!c)
+        return trek_status_get();
+    if (c->present)
+        return trek_fail(TREK_ERR_STATE, "trek_graph_capture_reset: called from inside the step function");
+    clear(c);
+    return TREK_OK;
+}

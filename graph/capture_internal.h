@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Captured steps: what a run of a step function touched from outside itself. */
+#ifndef TREK_GRAPH_CAPTURE_INTERNAL_H
+#define TREK_GRAPH_CAPTURE_INTERNAL_H
+
+#include "graph/graph_internal.h"
+#include "nn/pointer_map.h"
+#include "tensor/place.h"
+#include "tensor/tensor_internal.h"
+
+/* A tensor that was there before the run, once for each storage. */
+typedef struct trek_touched {
+    trek_tensor *tensor;       /* retained: replays go on using its memory */
+    bool written;
+} trek_touched;
+
+typedef struct trek_touch_list {
+    trek_place_watch watch;
+    trek_device device;
+    int n, capacity;
+    trek_touched *entries;
+    trek_pointer_map seen;     /* storages to places in entries */
+    bool failed;               /* out of memory: the list is not whole */
+    const char *problem;       /* something that a replay would not do; NULL */
+} trek_touch_list;
+
+/* Watches the calling thread from here on; the list is zeroed or from an earlier watching. */
+void trek_touch_begin(trek_touch_list *list, trek_device device);
+void trek_touch_end(void);
+void trek_touch_clear(trek_touch_list *list);
+/* Whether all of `later` is in `earlier`. */
+bool trek_touch_within(const trek_touch_list *later, const trek_touch_list *earlier);
+/* Counts a write to each tensor that was written. */
+void trek_touch_bump(const trek_touch_list *list);
+
+#endif

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a step function uses that it did not make: storages made while it ran
+ * carry the run's number, any other was there before. */
+#include "graph/capture_internal.h"
+
+static void add(trek_touch_list *list, trek_tensor *tensor, bool written)
+{
+    bool added;
+    if (trek_pointer_map_add(&list->seen, tensor->storage, list->n, &added) != TREK_OK ||
+        (added && trek_array_grow(&list->entries, &list->capacity, list->n + 1, sizeof *list->entries) != TREK_OK)) {
+        list->failed = true;
+        return;
+    }
+    if (added)
+        list->entries[list->n++] = (trek_touched){ .tensor = trek_tensor_retain(tensor) };
+    int k = trek_pointer_map_get(&list->seen, tensor->storage);
+    list->entries[k].written |= written;
+}
+
+static void see(trek_tensor *tensor, bool written, void *arg)
+{
+    trek_touch_list *list = arg;
+    if (tensor->device.type == TREK_CPU)
+        list->problem = "the function computes on the host";
+    else if (!trek_device_equal(tensor->device, list->device))
+        list->problem = "the function computes on another device than the graph's";
+    else if (tensor->storage->run != list->watch.run)
+        add(list, tensor, written);
+}
+
+void trek_touch_clear(trek_touch_list *list)
+{
+    for (int k = 0; k < list->n; k++)
+        trek_tensor_release(list->entries[k].tensor);
+    trek_free(list->entries);
+    trek_pointer_map_clear(&list->seen);
+    *list = (trek_touch_list){ .n = 0 };
+}
+
+void trek_touch_begin(trek_touch_list *list, trek_device device)
+{
+    static atomic_uint runs;
+    trek_touch_clear(list);
+    list->device = device;
+    uint32_t run;
+    do
+        run = atomic_fetch_add(&runs, 1) + 1;
+    while (run == 0); /* which stands for no run */
+    list->watch = (trek_place_watch){ .run = run, .see = see, .arg = list };
+    trek_place_here.watch = &list->watch;
+}
+
+void trek_touch_end(void) { trek_place_here.watch = NULL; }
+
+bool trek_touch_within(const trek_touch_list *later, const trek_touch_list *earlier)
+{
+    for (int k = 0; k < later->n; k++)
+        if (trek_pointer_map_get(&earlier->seen, later->entries[k].tensor->storage) < 0)
+            return false;
+    return true;
+}
+
+void trek_touch_bump(const trek_touch_list *list)
+{
+    for (int k = 0; k < list->n; k++)
+        if (list->entries[k].written)
+            trek_tensor_bump(list->entries[k].tensor);
+}

@@ -69,14 +69,34 @@ static void walk_strided(const trek_tensor *grad, int dim, char *data, clip_span
         walk_strided(grad, dim + 1, data + i * step, span, fn, arg);
 }
 
+static bool is_low(const trek_tensor *grad) { return grad->dtype == TREK_BF16 || grad->dtype == TREK_F16; }
+
+/* A 16-bit gradient (of a parameter without an optimizer): by way of an f32 copy. */
+static trek_status walk_low(trek_tensor *grad, span_fn fn, void *arg, bool writes)
+{
+    trek_tensor *wide = trek_tensor_cast(grad, TREK_F32);
+    if (!wide)
+        return trek_status_get();
+    clip_span span = { .backend = trek_backends[grad->device.type], .dtype = TREK_F32, .data = wide->data, .count = grad->numel };
+    fn(&span, arg);
+    trek_status status = writes ? trek_tensor_copy_from(grad, wide) : TREK_OK;
+    trek_tensor_release(wide);
+    return status;
+}
+
 /* Calls fn for all gradients. From the last parameter to the first, as that is the arena's order. */
-static void walk(const trek_params *params, span_fn fn, void *arg)
+static trek_status walk(const trek_params *params, span_fn fn, void *arg, bool writes)
 {
     clip_span span = { .count = 0 };
-    for (int k = trek_params_count(params) - 1; k >= 0; k--) {
+    trek_status status = TREK_OK;
+    for (int k = trek_params_count(params) - 1; k >= 0 && status == TREK_OK; k--) {
         trek_tensor *grad = grad_of(params, k);
         if (!grad || grad->numel == 0)
             continue;
+        if (is_low(grad)) {
+            status = walk_low(grad, fn, arg, writes);
+            continue;
+        }
         trek_dtype dtype = (trek_dtype)grad->dtype;
         int64_t size = (int64_t)trek_dtype_size(dtype);
         int64_t slot = SLOT_BYTES / (int64_t)trek_dtype_size(trek_var_dtype(trek_params_var(params, k)));
@@ -95,8 +115,9 @@ static void walk(const trek_params *params, span_fn fn, void *arg)
             span.count = 0;
         }
     }
-    if (span.count > 0)
+    if (span.count > 0 && status == TREK_OK)
         fn(&span, arg);
+    return status;
 }
 
 static trek_status check(const trek_params *params, const char *function, double limit)
@@ -108,13 +129,6 @@ static trek_status check(const trek_params *params, const char *function, double
         return status;
     if (!(limit >= 0.0))
         return trek_fail(TREK_ERR_ARGUMENT, "%s: the limit must be at least 0, not %g", function, limit);
-    for (int k = 0; k < trek_params_count(params); k++) {
-        const trek_tensor *grad = grad_of(params, k);
-        if (!grad || grad->dtype == TREK_F32 || grad->dtype == TREK_F64)
-            continue;
-        return trek_fail(TREK_ERR_UNSUPPORTED, "%s: the gradient of '%s' is %s; only f32 and f64 are supported yet", function,
-                         trek_params_name(params, k), trek_dtype_name((trek_dtype)grad->dtype));
-    }
     return TREK_OK;
 }
 
@@ -129,19 +143,21 @@ static void bump_all(const trek_params *params)
 
 double trek_clip_grad_norm(const trek_params *params, double max_norm)
 {
-    if (check(params, "trek_clip_grad_norm", max_norm) != TREK_OK)
+    trek_status status = check(params, "trek_clip_grad_norm", max_norm);
+    if (status != TREK_OK)
         return NAN;
     clip_span total = { .finite = true };
-    walk(params, sum_span, &total);
+    if (walk(params, sum_span, &total, false) != TREK_OK)
+        return NAN;
     double norm = sqrt(total.sum);
     if (!total.finite && isfinite(norm))
         norm = INFINITY;
     double factor = trek_clip_factor(norm, max_norm);
     if (factor < 1.0) {
-        walk(params, scale_span, &factor);
+        status = walk(params, scale_span, &factor, true);
         bump_all(params);
     }
-    return norm;
+    return status == TREK_OK ? norm : (double)NAN;
 }
 
 trek_status trek_clip_grad_value(const trek_params *params, double max_value)
@@ -149,7 +165,7 @@ trek_status trek_clip_grad_value(const trek_params *params, double max_value)
     trek_status status = check(params, "trek_clip_grad_value", max_value);
     if (status != TREK_OK)
         return status;
-    walk(params, clamp_span, &max_value);
+    status = walk(params, clamp_span, &max_value, true);
     bump_all(params);
-    return TREK_OK;
+    return status;
 }

@@ -165,6 +165,9 @@ void trek_cuda_nvtx(trek_backend *backend);          /* enters range_begin and r
     X(reduce_statistics) \
     X(softmax) \
     X(layer_norm) \
+    X(batch_norm) \
+    X(cross_entropy) \
+    X(cumsum) \
     X(conv2d) \
     X(pool2d) \
     X(update)

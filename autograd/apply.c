@@ -40,7 +40,7 @@ static trek_node *record(const trek_op *op, trek_var *const *inputs, int n, cons
     int n_saved = 0;
     for (unsigned bits = wanted; bits; bits &= bits - 1)
         n_saved++;
-    trek_node *node = trek_node_new(op, inputs, n, 1, attrs ? &call->attrs : NULL, n_saved);
+    trek_node *node = trek_node_new(op, inputs, n, op->flags & TREK_OP_PAIR ? 2 : 1, attrs ? &call->attrs : NULL, n_saved);
     if (!node)
         return NULL;
     for (unsigned bits = wanted; bits; bits &= bits - 1) { /* bits as in TREK_I and TREK_O */
@@ -77,7 +77,7 @@ static inline trek_tensor **unwrap(const trek_op *op, trek_var *const *inputs, i
     return NULL;
 }
 
-/* Variables of the outputs: 0 with its place on the tape, the others as constants. */
+/* Variables of the outputs: 0 (and 1 of a pair) with its place on the tape, the others as constants. */
 static inline trek_status wrap_outputs(trek_op_call *call, trek_node *node, trek_var **outs, int n)
 {
     for (int k = 0; k < n; k++) {
@@ -85,11 +85,12 @@ static inline trek_status wrap_outputs(trek_op_call *call, trek_node *node, trek
             outs[k] = NULL;
             continue;
         }
-        trek_var *var = trek_var_make(call->outputs[k], k == 0 ? node : NULL, 0, k == 0 && node);
+        bool taped = node && k < node->n_outputs;
+        trek_var *var = trek_var_make(call->outputs[k], taped ? node : NULL, k, taped);
         if (!var)
             return trek_status_get();
         call->outputs[k] = NULL;
-        if (k == 0 && node)
+        if (taped)
             trek_ref_take(&node->refs);
         if (trek_scope_push(var, call->op->name) != TREK_OK) {
             trek_var_release(var);

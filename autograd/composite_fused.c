@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plain ops that attention and the norms of transformers equal. */
+/* The plain ops that attention, the norms of transformers and the loss of a linear layer equal. */
 #include <math.h>
 
 #include "autograd/rules_internal.h"
@@ -17,6 +17,25 @@ COMPOSITE(rms_norm)
     trek_var *square = trek_mean(trek_square(inputs[0]), dims, true);
     trek_var *y = trek_mul(inputs[0], trek_rsqrt(trek_add_scalar(square, attrs->f[0])));
     return inputs[1] ? trek_mul(y, inputs[1]) : y;
+}
+
+trek_var *trek_composite_rule_layer_norm(const trek_op *op, const trek_attrs *attrs, trek_var *const *inputs, int n_inputs);
+trek_var *trek_composite_rule_cross_entropy(const trek_op *op, const trek_attrs *attrs, trek_var *const *inputs, int n_inputs);
+
+/* y; the residual is x + branch. */
+COMPOSITE(add_layer_norm)
+{
+    (void)n_inputs;
+    trek_var *norm[3] = { trek_add(inputs[0], inputs[1]), inputs[2], inputs[3] };
+    return trek_composite_rule_layer_norm(op, attrs, norm, 3);
+}
+
+COMPOSITE(linear_cross_entropy)
+{
+    (void)n_inputs;
+    trek_var *logits = trek_matmul(inputs[0], trek_transpose(inputs[1], 0, 1));
+    trek_var *loss[3] = { inputs[2] ? trek_add(logits, inputs[2]) : logits, inputs[3], NULL };
+    return trek_composite_rule_cross_entropy(op, attrs, loss, 3);
 }
 
 /* [B, G, S, D] -> [B, H, S, D], each head H / G times. */

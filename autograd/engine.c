@@ -170,10 +170,13 @@ static trek_status give(walk *w, trek_edge *edge, trek_var *grad)
 
 /* --- complete leaves ------------------------------------------------------------------ */
 
-static trek_status run_hooks(trek_hook *hooks, trek_var *var, trek_var **grad)
+/* The hooks on output `output` of a node (0 for a leaf). */
+static trek_status run_hooks(trek_hook *hooks, int output, trek_var *var, trek_var **grad)
 {
     for (trek_hook *hook = hooks, *next; hook; hook = next) {
         next = hook->next;
+        if (hook->output != output)
+            continue;
         trek_var *replacement = hook->fn(var, *grad, hook->arg);
         if (trek_status_get() != TREK_OK)
             return trek_status_get();
@@ -194,7 +197,7 @@ static trek_status leaf_complete(walk *w, trek_var *var)
     if (!leaf->hooks || !leaf->has_grad || w->inputs || !is_watched(w, var))
         return TREK_OK;
     trek_var *grad = trek_var_retain(leaf->grad), *given = grad;
-    trek_status status = run_hooks(leaf->hooks, var, &grad);
+    trek_status status = run_hooks(leaf->hooks, 0, var, &grad);
     if (status == TREK_OK && grad != given)
         status = trek_var_set_grad(var, grad);
     trek_var_release(grad);
@@ -305,8 +308,9 @@ trek_status trek_rule_composite(trek_backward_call *b)
 static trek_status run_rule(walk *w, trek_node *node, trek_var **grads, trek_var *saved, int *n_saved)
 {
     trek_backward_call b = { .node = node, .op = node->op, .attrs = node->attrs, .grad = node->grad, .n_inputs = node->n_inputs,
-                             .create_graph = w->create_graph, .needs = needs_of(w, node), .grads = grads, .saved = saved };
-    if (b.needs == 0 || !node->grad)
+                             .more_grads = node->more_grads, .create_graph = w->create_graph, .needs = needs_of(w, node),
+                             .grads = grads, .saved = saved };
+    if (b.needs == 0)
         return TREK_OK;
     trek_status status = trek_backward_rules[node->op->id](&b);
     *n_saved = b.n_saved;
@@ -324,9 +328,11 @@ static trek_status fail_node(const trek_node *node, trek_status status)
 
 static trek_status node_hooks(trek_node *node)
 {
-    if (!node->hooks || !node->grad)
-        return TREK_OK;
-    return run_hooks(node->hooks, NULL, &node->grad);
+    trek_status status = node->hooks && node->grad ? run_hooks(node->hooks, 0, NULL, &node->grad) : TREK_OK;
+    for (int k = 1; status == TREK_OK && node->hooks && node->more_grads && k < node->n_outputs; k++)
+        if (node->more_grads[k])
+            status = run_hooks(node->hooks, k, NULL, &node->more_grads[k]);
+    return status;
 }
 
 static trek_status run_node(walk *w, trek_node *node)
@@ -556,12 +562,12 @@ static trek_var *saved_var(trek_backward_call *b, const trek_saved_tensor *s)
     if (b->create_graph && !s->is_output && node->edges[s->index].leaf)
         return node->edges[s->index].leaf;
     trek_var *var = trek_var_constant(s->tensor);
-    trek_node *from = !b->create_graph ? NULL : !s->is_output ? node->edges[s->index].node : s->index == 0 ? node : NULL;
+    trek_node *from = !b->create_graph ? NULL : !s->is_output ? node->edges[s->index].node : s->index < node->n_outputs ? node : NULL;
     if (!var || !from)
         return var;
     trek_ref_take(&from->refs);
     var->node = from;
-    var->output = s->is_output ? 0 : node->edges[s->index].output;
+    var->output = s->is_output ? s->index : node->edges[s->index].output;
     var->requires_grad = true;
     return var;
 }

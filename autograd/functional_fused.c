@@ -9,6 +9,17 @@ trek_var *trek_rms_norm(trek_var *x, trek_var *weight, int normalized_dims, doub
     return trek_apply_rms_norm(x, weight, normalized_dims, eps);
 }
 
+trek_var *trek_add_layer_norm(trek_var *x, trek_var *branch, trek_var *weight, trek_var *bias, int normalized_dims, double eps,
+                              trek_var **residual)
+{
+    trek_var *inputs[4] = { x, branch, weight, bias }, *outs[2] = { NULL };
+    trek_attrs numbers = { .i = { normalized_dims }, .f = { eps } };
+    trek_status status = trek_apply_many(&trek_ops[TREK_OP_add_layer_norm], inputs, 4, &numbers, outs, 2);
+    if (residual)
+        *residual = status == TREK_OK ? outs[1] : NULL;
+    return status == TREK_OK ? outs[0] : NULL;
+}
+
 /* A draw for the probabilities [B, H, T, S], which nobody makes: keyed by samples like any other tensor. */
 static trek_status draw_for_scores(const trek_tensor *q, const trek_tensor *k, trek_attrs *numbers)
 {
@@ -31,4 +42,28 @@ trek_var *trek_attention(trek_var *q, trek_var *k, trek_var *v, const trek_atten
         draw_for_scores(q->data, k->data, &numbers) != TREK_OK)
         return NULL;
     return trek_apply_attention(q, k, v, opts.mask, &numbers);
+}
+
+/* Leading dimensions of x, and those of labels, joined. */
+trek_var *trek_linear_cross_entropy(trek_var *x, trek_var *weight, trek_var *bias, trek_var *labels, const trek_cross_entropy_opts *given)
+{
+    trek_cross_entropy_opts opts = given ? *given : (trek_cross_entropy_opts){ 0 };
+    if (!x || !labels)
+        return trek_fail_missing("linear_cross_entropy", "an input"), NULL;
+    char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
+    if (opts.weight)
+        return trek_fail_null(TREK_ERR_UNSUPPORTED, "linear_cross_entropy: class weights; use linear and cross_entropy_with");
+    trek_shape shape = trek_var_shape(x), rows = trek_var_shape(labels);
+    int64_t columns = shape.ndim > 0 ? shape.sizes[shape.ndim - 1] : 0;
+    shape.ndim = shape.ndim > 0 ? shape.ndim - 1 : 0;
+    if (!trek_shape_equal(shape, rows) || trek_var_ndim(x) < 1)
+        return trek_fail_null(TREK_ERR_SHAPE, "linear_cross_entropy: labels %s do not fit input %s", trek_tensor_shape_text(labels->data, b),
+                              trek_tensor_shape_text(x->data, a));
+    int64_t ignore = opts.ignore_index == 0 ? -100 : opts.ignore_index == TREK_ZERO_INDEX ? 0 : opts.ignore_index;
+    if (rows.ndim != 1) {
+        x = trek_reshape(x, trek_dims(trek_shape_numel(rows), columns));
+        labels = trek_reshape(labels, trek_dims(trek_shape_numel(rows)));
+    }
+    trek_var *loss = trek_apply_linear_cross_entropy(x, weight, bias, labels, ignore, (int)opts.reduction, opts.label_smoothing);
+    return opts.reduction == TREK_REDUCTION_NONE && rows.ndim != 1 ? trek_reshape(loss, rows) : loss;
 }

@@ -162,6 +162,11 @@ TREK_API trek_var *trek_adaptive_avg_pool2d(trek_var *x, int64_t height, int64_t
 /* -- normalisation, embedding, dropout -- */
 /* Over the last `normalized_dims` dimensions; weight and bias (that shape) may be NULL. */
 TREK_API trek_var *trek_layer_norm(trek_var *x, trek_var *weight, trek_var *bias, int normalized_dims, double eps);
+/* The residual stream of a transformer, x + branch (both of one shape), and its layer norm, in one pass each way: gives the
+ * norm, and the sum through *residual (may be NULL; NULL on failure). Gradients flow back through both; a hook on the
+ * sum, or its gradient from trek_grad, sees what its own uses give, without the way through the norm. */
+TREK_API trek_var *trek_add_layer_norm(trek_var *x, trek_var *branch, trek_var *weight, trek_var *bias, int normalized_dims, double eps,
+                                       trek_var **residual);
 /* x / sqrt(mean(x^2) + eps) weight, the mean over the last `normalized_dims` dimensions; weight (that shape) may be NULL. */
 TREK_API trek_var *trek_rms_norm(trek_var *x, trek_var *weight, int normalized_dims, double eps);
 /* x [N, C, ...]; weight, bias, running_mean, running_var [C] or NULL. In training the
@@ -199,6 +204,11 @@ typedef struct trek_cross_entropy_opts {
 /* logits [N, C, ...]; labels [N, ...] of any integer dtype, or probabilities of logits' shape. Mean. */
 TREK_API trek_var *trek_cross_entropy(trek_var *logits, trek_var *labels);
 TREK_API trek_var *trek_cross_entropy_with(trek_var *logits, trek_var *labels, const trek_cross_entropy_opts *opts);
+/* trek_cross_entropy_with(trek_linear(x, weight, bias), labels, opts) for many classes: the logits are made for a part of the
+ * rows at a time, again in backward, so that they never take much memory. x [..., D], weight [C, D], bias [C] or NULL,
+ * labels [...] of any integer dtype; the loss of 16-bit x is f32. UNSUPPORTED: class weights. opts may be NULL. */
+TREK_API trek_var *trek_linear_cross_entropy(trek_var *x, trek_var *weight, trek_var *bias, trek_var *labels,
+                                             const trek_cross_entropy_opts *opts);
 TREK_API trek_var *trek_nll_loss(trek_var *log_probabilities, trek_var *labels);
 TREK_API trek_var *trek_mse_loss(trek_var *x, trek_var *target);
 TREK_API trek_var *trek_l1_loss(trek_var *x, trek_var *target);

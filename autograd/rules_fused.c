@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Derivatives of attention and of the norms of transformers. */
+/* Derivatives of attention, of the norms of transformers, and of the loss of a linear layer. */
 #include "autograd/rules_internal.h"
 
 trek_status trek_rule_rms_norm(trek_backward_call *b)
@@ -8,6 +8,59 @@ trek_status trek_rule_rms_norm(trek_backward_call *b)
         return trek_rule_composite(b);
     trek_var *in[4] = { b->grad, trek_rule_input(b, 0), trek_rule_output(b, 1), trek_rule_input(b, 1) };
     return trek_apply_many(&trek_ops[TREK_OP_rms_norm_backward], in, 4, b->attrs, b->grads, 2);
+}
+
+/* The gradient of a layer norm by plain ops of the residual, its own output, through which it goes on to x and branch. */
+static trek_status add_layer_norm_plain(trek_backward_call *b, trek_var *stream)
+{
+    trek_var *residual = trek_rule_output(b, 1), *weight = trek_rule_input(b, 2);
+    trek_dims_list dims = { 0 };
+    for (int d = 1; d <= b->attrs->i[0]; d++)
+        dims.sizes[dims.ndim++] = -d;
+    trek_var *centred = trek_sub(residual, trek_mean(residual, dims, true));
+    trek_var *rstd = trek_rsqrt(trek_add_scalar(trek_mean(trek_square(centred), dims, true), b->attrs->f[0]));
+    trek_var *normal = trek_mul(centred, rstd), *g = b->grad ? trek_mul(b->grad, normal) : NULL;
+    if (trek_rule_needs(b, 2))
+        b->grads[2] = g;
+    if (trek_rule_needs(b, 3))
+        b->grads[3] = b->grad;
+    trek_var *inner = weight ? trek_mul(b->grad, weight) : b->grad;
+    trek_var *slope = trek_mul(normal, trek_mean(trek_mul(inner, normal), dims, true));
+    trek_var *d = trek_mul(trek_sub(trek_sub(inner, trek_mean(inner, dims, true)), slope), rstd);
+    d = stream ? trek_add(d, stream) : d;
+    b->grads[0] = trek_rule_needs(b, 0) ? d : NULL;
+    b->grads[1] = trek_rule_needs(b, 1) ? d : NULL;
+    return d ? TREK_OK : trek_status_get();
+}
+
+/* A pair: gradients may come to y, to the residual, or to both. */
+trek_status trek_rule_add_layer_norm(trek_backward_call *b)
+{
+    trek_var *stream = b->more_grads ? b->more_grads[1] : NULL;
+    if (!b->grad) {
+        b->grads[0] = b->grads[1] = stream;
+        return TREK_OK;
+    }
+    if (b->create_graph)
+        return add_layer_norm_plain(b, stream);
+    trek_var *in[6] = { b->grad, stream, trek_rule_output(b, 1), trek_rule_output(b, 2), trek_rule_output(b, 3), trek_rule_input(b, 2) };
+    trek_var *outs[3] = { NULL };
+    trek_status status = trek_apply_many(&trek_ops[TREK_OP_add_layer_norm_backward], in, 6, b->attrs, outs, 3);
+    if (status != TREK_OK)
+        return status;
+    b->grads[0] = b->grads[1] = outs[0];
+    b->grads[2] = outs[1];
+    b->grads[3] = outs[2];
+    return TREK_OK;
+}
+
+trek_status trek_rule_linear_cross_entropy(trek_backward_call *b)
+{
+    if (b->create_graph)
+        return trek_rule_composite(b);
+    trek_var *in[7] = { b->grad, trek_rule_input(b, 0), trek_rule_input(b, 1), trek_rule_input(b, 2), trek_rule_input(b, 3),
+                        trek_rule_output(b, 1), trek_rule_output(b, 2) };
+    return trek_apply_many(&trek_ops[TREK_OP_linear_cross_entropy_backward], in, 7, b->attrs, b->grads, 3);
 }
 
 /* The mask is a constant. */

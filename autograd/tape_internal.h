@@ -29,7 +29,7 @@ struct trek_node {
     trek_node *prev, *next;       /* order of creation; next also links the dead */
     uint64_t serial;
     trek_var *grad;               /* of output 0 */
-    trek_var **more_grads;        /* of outputs 1.. (functions) */
+    trek_var **more_grads;        /* of outputs 1.. (functions, pairs) */
     trek_hook *hooks;
     trek_attrs *attrs;            /* NULL: none */
     trek_saved_tensor *saved;

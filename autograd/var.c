@@ -209,7 +209,7 @@ int trek_var_on_grad(trek_var *var, trek_grad_hook hook, void *arg)
     trek_hook *made = leaf ? trek_alloc(sizeof *made) : NULL;
     if (!made)
         return 0;
-    *made = (trek_hook){ .fn = hook, .arg = arg, .handle = ++leaf->next_handle };
+    *made = (trek_hook){ .fn = hook, .arg = arg, .handle = ++leaf->next_handle, .output = var->node ? var->output : 0 };
     trek_hook **list = var->node ? &var->node->hooks : &leaf->hooks;
     while (*list)
         list = &(*list)->next;

@@ -14,6 +14,7 @@ typedef struct trek_hook {
     trek_grad_hook fn;
     void *arg;
     int handle;
+    int output;               /* of the node */
     struct trek_hook *next;
 } trek_hook;
 
@@ -68,7 +69,8 @@ typedef struct trek_backward_call {
     trek_node *node;
     const trek_op *op;
     const trek_attrs *attrs;
-    trek_var *grad;           /* gradient of output 0; never NULL in a rule */
+    trek_var *grad;           /* gradient of output 0; never NULL in a rule of one output */
+    trek_var **more_grads;    /* [k]: gradient of output k > 0, or NULL (rows with TREK_OP_PAIR); NULL: none */
     int n_inputs;
     bool create_graph;        /* recording is on: use differentiable ops only */
     uint32_t needs;           /* bit k: input k needs a gradient */

@@ -80,6 +80,37 @@ typedef struct trek_layer_norm_opts {
 TREK_API trek_module *trek_nn_layer_norm(int64_t size, trek_device device);
 TREK_API trek_module *trek_nn_layer_norm_with(const trek_layer_norm_opts *opts);
 
+typedef struct trek_rms_norm_opts {
+    trek_shape shape;         /* of the last dimensions, which are normalised; required */
+    double eps;               /* default the dtype's epsilon (f32's for 16-bit dtypes); TREK_ZERO for 0 */
+    bool no_affine;           /* no weight */
+    trek_dtype dtype;         /* default f32 */
+    trek_device device;
+} trek_rms_norm_opts;
+
+/* x / sqrt(mean(x^2) + eps) weight over the last dimension, of `dim`; weight 1. */
+TREK_API trek_module *trek_nn_rms_norm(int64_t dim, trek_device device);
+TREK_API trek_module *trek_nn_rms_norm_with(const trek_rms_norm_opts *opts);
+
+/* --- attention -------------------------------------------------------------- */
+
+typedef struct trek_multihead_attention_opts {
+    int64_t embed_dim, heads; /* required; embed_dim a multiple of heads */
+    bool no_bias;
+    bool causal;              /* position t sees positions 0..t of the key */
+    double dropout;           /* on the attention's weights, in training; default 0 */
+    trek_dtype dtype;         /* default f32 */
+    trek_device device;
+} trek_multihead_attention_opts;
+
+/* Batch first: [N, T, embed_dim] attends to itself. trek_forward_many takes query [N, T, E], key and value [N, S, E]
+ * (value left out: the key), and a mask that broadcasts to [N, heads, T, S]: bool, true where a key may be seen (the
+ * opposite of torch.nn.MultiheadAttention's), or floating, added to the scores. No matrix of weights is made, and none
+ * given back. in_proj_weight [3 E, E] (query, key, value) Xavier uniform, in_proj_bias [3 E] 0, out_proj.weight [E, E] as
+ * trek_nn_linear's, out_proj.bias [E] 0. */
+TREK_API trek_module *trek_nn_multihead_attention(int64_t embed_dim, int64_t heads, trek_device device);
+TREK_API trek_module *trek_nn_multihead_attention_with(const trek_multihead_attention_opts *opts);
+
 /* --- embedding and dropout -------------------------------------------------- */
 
 typedef struct trek_embedding_opts {

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shape rules of the fused ops: root mean square norm, attention. */
+/* Shape rules of the fused ops of transformers: norms, attention, the loss of a linear layer. */
 #include <math.h>
 
 #include "tensor/infer_internal.h"
 
-/* -- rms_norm -- */
+/* -- norms -- */
 
-static trek_status rms_norm_sizes(const trek_op_call *call, const trek_tensor *x, const trek_tensor *weight, int64_t *rows)
+/* Checks the number of normalised (last) dimensions, which weight and bias must have; *rows is the product of the others. */
+static trek_status norm_sizes(const trek_op_call *call, const trek_tensor *x, const trek_tensor *weight, const trek_tensor *bias,
+                              int64_t *rows)
 {
     int64_t dims = call->attrs.i[0];
     char text[TREK_SHAPE_TEXT];
@@ -15,6 +17,8 @@ static trek_status rms_norm_sizes(const trek_op_call *call, const trek_tensor *x
                             trek_tensor_shape_text(x, text));
     if (weight)
         TRY(need_sizes(call, "weight", weight, (int)dims, x->sizes + x->ndim - dims));
+    if (bias)
+        TRY(need_sizes(call, "bias", bias, (int)dims, x->sizes + x->ndim - dims));
     *rows = 1;
     for (int d = 0; d < x->ndim - dims; d++)
         *rows *= x->sizes[d];
@@ -26,7 +30,7 @@ trek_status trek_infer_rms_norm(trek_op_call *call)
 {
     const trek_tensor *x = call->inputs[0];
     int64_t rows;
-    TRY(rms_norm_sizes(call, x, input(call, 1), &rows));
+    TRY(norm_sizes(call, x, input(call, 1), NULL, &rows));
     TRY(trek_op_output(call, 0, x->ndim, x->sizes, (trek_dtype)x->dtype));
     return trek_op_output(call, 1, 1, &rows, statistics_dtype((trek_dtype)x->dtype));
 }
@@ -37,7 +41,7 @@ trek_status trek_infer_rms_norm_backward(trek_op_call *call)
     const trek_tensor *grad = call->inputs[0], *x = call->inputs[1], *weight = input(call, 3);
     trek_dtype dtype = (trek_dtype)x->dtype;
     int64_t rows;
-    TRY(rms_norm_sizes(call, x, weight, &rows));
+    TRY(norm_sizes(call, x, weight, NULL, &rows));
     TRY(need_sizes(call, "gradient", grad, x->ndim, x->sizes));
     TRY(need_dtype(call, "gradient", grad, dtype));
     TRY(need_vector(call, "rstd", call->inputs[2], rows));
@@ -47,6 +51,45 @@ trek_status trek_infer_rms_norm_backward(trek_op_call *call)
     if (weight)
         TRY(trek_op_output(call, 1, weight->ndim, weight->sizes, (trek_dtype)weight->dtype));
     return TREK_OK;
+}
+
+trek_status trek_infer_add_layer_norm(trek_op_call *call);
+trek_status trek_infer_add_layer_norm(trek_op_call *call)
+{
+    const trek_tensor *x = call->inputs[0];
+    trek_dtype dtype = (trek_dtype)x->dtype;
+    int64_t rows;
+    TRY(need_sizes(call, "branch", call->inputs[1], x->ndim, x->sizes));
+    TRY(norm_sizes(call, x, input(call, 2), input(call, 3), &rows));
+    TRY(trek_op_output(call, 0, x->ndim, x->sizes, dtype));
+    TRY(trek_op_output(call, 1, x->ndim, x->sizes, dtype));
+    TRY(trek_op_output(call, 2, 1, &rows, statistics_dtype(dtype)));
+    return trek_op_output(call, 3, 1, &rows, statistics_dtype(dtype));
+}
+
+trek_status trek_infer_add_layer_norm_backward(trek_op_call *call);
+trek_status trek_infer_add_layer_norm_backward(trek_op_call *call)
+{
+    const trek_tensor *residual = call->inputs[2], *weight = input(call, 5);
+    trek_dtype dtype = (trek_dtype)residual->dtype;
+    int64_t rows;
+    TRY(norm_sizes(call, residual, weight, NULL, &rows));
+    for (int k = 0; k < 2; k++) {
+        if (!call->inputs[k])
+            continue;
+        TRY(need_sizes(call, k ? "gradient of the residual" : "gradient", call->inputs[k], residual->ndim, residual->sizes));
+        TRY(need_dtype(call, k ? "gradient of the residual" : "gradient", call->inputs[k], dtype));
+    }
+    for (int k = 3; k < 5; k++) {
+        TRY(need_vector(call, k == 3 ? "mean" : "rstd", call->inputs[k], rows));
+        TRY(need_dtype(call, k == 3 ? "mean" : "rstd", call->inputs[k], statistics_dtype(dtype)));
+    }
+    TRY(need_float(call, "weight", weight));
+    int dims = (int)call->attrs.i[0];
+    TRY(trek_op_output(call, 0, residual->ndim, residual->sizes, dtype));
+    if (weight)
+        TRY(trek_op_output(call, 1, dims, weight->sizes, (trek_dtype)weight->dtype));
+    return trek_op_output(call, 2, dims, residual->sizes + residual->ndim - dims, weight ? (trek_dtype)weight->dtype : dtype);
 }
 
 /* -- attention -- */
@@ -139,4 +182,59 @@ trek_status trek_infer_attention_backward(trek_op_call *call)
     TRY(trek_op_output(call, 0, 4, q->sizes, dtype));
     TRY(trek_op_output(call, 1, 4, k->sizes, dtype));
     return trek_op_output(call, 2, 4, v->sizes, dtype);
+}
+
+/* -- linear_cross_entropy -- */
+
+/* What forward and backward check alike. */
+static trek_status check_linear_cross_entropy(const trek_op_call *call, const trek_tensor *x, const trek_tensor *weight,
+                                              const trek_tensor *bias, const trek_tensor *labels)
+{
+    const trek_attrs *a = &call->attrs;
+    char first[TREK_SHAPE_TEXT], second[TREK_SHAPE_TEXT];
+    TRY(need_ndim(call, "input", x, 2));
+    TRY(need_ndim(call, "weight", weight, 2));
+    if (x->sizes[1] != weight->sizes[1])
+        return trek_op_fail(call, TREK_ERR_SHAPE, "input %s does not fit weight %s", trek_tensor_shape_text(x, first),
+                            trek_tensor_shape_text(weight, second));
+    TRY(need_vector(call, "bias", bias, weight->sizes[0]));
+    TRY(need_integer(call, "labels", labels));
+    if (labels->ndim != 1 || labels->sizes[0] != x->sizes[0])
+        return trek_op_fail(call, TREK_ERR_SHAPE, "labels %s do not fit input %s", trek_tensor_shape_text(labels, second),
+                            trek_tensor_shape_text(x, first));
+    if (weight->sizes[0] < 1 && x->sizes[0] > 0)
+        return trek_op_fail(call, TREK_ERR_SHAPE, "weight %s has no classes", trek_tensor_shape_text(weight, first));
+    if (a->i[1] < TREK_REDUCTION_MEAN || a->i[1] > TREK_REDUCTION_NONE)
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "unknown reduction %lld", (long long)a->i[1]);
+    if (!(a->f[0] >= 0 && a->f[0] <= 1))
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "label smoothing %g is outside [0, 1]", a->f[0]);
+    return TREK_OK;
+}
+
+trek_status trek_infer_linear_cross_entropy(trek_op_call *call);
+trek_status trek_infer_linear_cross_entropy(trek_op_call *call)
+{
+    const trek_tensor *x = call->inputs[0];
+    trek_dtype dtype = (trek_dtype)x->dtype;
+    TRY(check_linear_cross_entropy(call, x, call->inputs[1], call->inputs[2], call->inputs[3]));
+    TRY(trek_op_output(call, 0, call->attrs.i[1] == TREK_REDUCTION_NONE ? 1 : 0, x->sizes, statistics_dtype(dtype)));
+    TRY(trek_op_output(call, 1, 1, x->sizes, statistics_dtype(dtype)));
+    return trek_op_output(call, 2, 0, NULL, statistics_dtype(dtype));
+}
+
+trek_status trek_infer_linear_cross_entropy_backward(trek_op_call *call);
+trek_status trek_infer_linear_cross_entropy_backward(trek_op_call *call)
+{
+    const trek_tensor *grad = call->inputs[0], *x = call->inputs[1], *weight = call->inputs[2], *bias = call->inputs[3];
+    trek_dtype dtype = (trek_dtype)x->dtype;
+    TRY(check_linear_cross_entropy(call, x, weight, bias, call->inputs[4]));
+    TRY(need_sizes(call, "gradient", grad, call->attrs.i[1] == TREK_REDUCTION_NONE ? 1 : 0, x->sizes));
+    TRY(need_float(call, "gradient", grad));
+    TRY(need_vector(call, "logsumexp", call->inputs[5], x->sizes[0]));
+    TRY(need_dtype(call, "logsumexp", call->inputs[5], statistics_dtype(dtype)));
+    TRY(need_ndim(call, "total weight", call->inputs[6], 0));
+    TRY(need_dtype(call, "total weight", call->inputs[6], statistics_dtype(dtype)));
+    TRY(trek_op_output(call, 0, 2, x->sizes, dtype));
+    TRY(trek_op_output(call, 1, 2, weight->sizes, dtype));
+    return bias ? trek_op_output(call, 2, 1, bias->sizes, dtype) : TREK_OK;
 }

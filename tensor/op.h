@@ -44,6 +44,7 @@ enum {
     TREK_OP_SCALAR = 16,       /* attrs.f[0] takes part in promotion: bool -> i64, integer -> f32 if it is no integer */
     TREK_OP_RANDOM = 32,
     TREK_OP_MANY = 128,        /* more than one output */
+    TREK_OP_PAIR = 2048,       /* outputs 0 and 1 both have gradients */
     TREK_OP_FILL = 64,         /* no inputs: writes its given output */
     TREK_OP_CAST_LOW = 256,    /* under autocast: computed in its 16-bit dtype, */
     TREK_OP_CAST_FULL = 512,   /* in f32, */

@@ -163,6 +163,17 @@
 #define TREK_INPUTS_LAYER_NORM_GRAD(T) TREK_IN(T, grad, x, mean, rstd, weight)
 #define TREK_ATTRS_LAYER_NORM_GRAD a->i[0] = normalized_dims
 
+/* add_layer_norm: x, branch (of x's shape), weight or NULL, bias or NULL; numbers as layer_norm's.
+ * outputs: y = layer_norm(residual), residual = x + branch, mean [rows], rstd [rows] */
+#define TREK_PARAMS_ADD_LAYER_NORM(T) T *x, T *branch, T *weight, T *bias, int normalized_dims, double eps
+#define TREK_INPUTS_ADD_LAYER_NORM(T) TREK_IN(T, x, branch, weight, bias)
+#define TREK_ATTRS_ADD_LAYER_NORM (a->i[0] = normalized_dims, a->f[0] = eps)
+/* its backward: grad of y, grad of residual or NULL, residual, mean, rstd, weight or NULL
+ * -> d residual (which is dx and d branch: that of the norm, plus the second gradient), dweight (with a weight only), dbias */
+#define TREK_PARAMS_ADD_LAYER_NORM_GRAD(T) T *grad, T *stream, T *residual, T *mean, T *rstd, T *weight, int normalized_dims
+#define TREK_INPUTS_ADD_LAYER_NORM_GRAD(T) TREK_IN(T, grad, stream, residual, mean, rstd, weight)
+#define TREK_ATTRS_ADD_LAYER_NORM_GRAD a->i[0] = normalized_dims
+
 /* rms_norm: x, weight or NULL; i[0] = number of normalised (last) dims, f[0] = eps.
  * outputs: y = x rstd weight, rstd [rows] = 1 / sqrt(mean(x^2) + eps) (f32 for 16-bit x, else x's dtype) */
 #define TREK_PARAMS_RMS_NORM(T) T *x, T *weight, int normalized_dims, double eps
@@ -213,6 +224,18 @@
 #define TREK_PARAMS_CROSS_ENTROPY_GRAD(T) T *grad, T *logits, T *labels, T *weight, T *lse, T *total, const trek_attrs *forward
 #define TREK_INPUTS_CROSS_ENTROPY_GRAD(T) TREK_IN(T, grad, logits, labels, weight, lse, total)
 #define TREK_ATTRS_CROSS_ENTROPY_GRAD *a = *forward
+
+/* linear_cross_entropy: cross entropy of logits x weight^T + bias that are never all there.
+ * x [R, D], weight [C, D], bias [C] or NULL, labels [R] (any integer dtype); numbers as cross_entropy's.
+ * outputs: loss (scalar, or [R]), logsumexp [R], total weight (scalar): the number of rows that count; all f32 for 16-bit x */
+#define TREK_PARAMS_LINEAR_CROSS_ENTROPY(T) T *x, T *weight, T *bias, T *labels, int64_t ignore_index, int reduction, double smoothing
+#define TREK_INPUTS_LINEAR_CROSS_ENTROPY(T) TREK_IN(T, x, weight, bias, labels)
+#define TREK_ATTRS_LINEAR_CROSS_ENTROPY (a->i[0] = ignore_index, a->i[1] = reduction, a->f[0] = smoothing)
+/* its backward: grad (scalar or [R]), x, weight, bias or NULL, labels, logsumexp, total weight -> dx, dweight, dbias (with a bias only) */
+#define TREK_PARAMS_LINEAR_CROSS_ENTROPY_GRAD(T) \
+    T *grad, T *x, T *weight, T *bias, T *labels, T *lse, T *total, const trek_attrs *forward
+#define TREK_INPUTS_LINEAR_CROSS_ENTROPY_GRAD(T) TREK_IN(T, grad, x, weight, bias, labels, lse, total)
+#define TREK_ATTRS_LINEAR_CROSS_ENTROPY_GRAD *a = *forward
 
 /* fills, into a given output: value; or the numbers of a distribution: f[0], f[1], and a draw as for dropout in i[0..3] */
 #define TREK_PARAMS_FILL(T) T *out, double value

@@ -42,6 +42,35 @@ static trek_module *make_convolution(void)
     return trek_nn_sequential(6, layers);
 }
 
+/* The fused ops of transformers, in a layer that means nothing: [8, 6] -> [8, 4]. */
+typedef struct fused_layer {
+    trek_module base;
+    trek_module *norm, *attention, *head;
+} fused_layer;
+
+static trek_var *fused_forward(trek_module *self, trek_var *x)
+{
+    fused_layer *m = (fused_layer *)self;
+    x = trek_reshape(x, trek_dims(2, 4, 6));
+    trek_var *residual, *y = trek_add_layer_norm(x, trek_forward(m->attention, trek_forward(m->norm, x)), NULL, NULL, 1, 1e-5, &residual);
+    trek_var *rows = trek_reshape(trek_add(y, residual), trek_dims(8, 6));
+    trek_var *labels = trek_var_from(trek_tensor_zeros(trek_dims(8), TREK_I64, trek_cpu(0)));
+    trek_var *loss = trek_linear_cross_entropy(rows, trek_module_find(m->head, "weight"), NULL, labels, NULL);
+    return trek_add(trek_forward(m->head, rows), loss);
+}
+
+static const trek_module_class fused_class = { .name = "fused", .size = sizeof(fused_layer), .forward = fused_forward };
+
+static trek_module *make_fused(void)
+{
+    trek_module *m = trek_module_new(&fused_class);
+    trek_module_add(m, "norm", offsetof(fused_layer, norm), trek_nn_rms_norm(6, trek_cpu(0)));
+    trek_module_add(m, "attention", offsetof(fused_layer, attention),
+                    trek_nn_multihead_attention_with(&(trek_multihead_attention_opts){ .embed_dim = 6, .heads = 2, .dropout = 0.1 }));
+    trek_module_add(m, "head", offsetof(fused_layer, head), trek_nn_linear(6, 4, trek_cpu(0)));
+    return trek_module_check(m);
+}
+
 static bool trained_make(trained *t, trek_module *(*make)(void), trek_shape input)
 {
     memset(t, 0, sizeof *t);
@@ -168,6 +197,13 @@ static void convolution_step(void **state)
     fail_every_allocation(make_convolution, trek_dims(4, 1, 6, 6), 2);
 }
 
+static void fused_step(void **state)
+{
+    (void)state;
+    fail_every_allocation(make_fused, trek_dims(8, 6), 1);
+    fail_every_allocation(make_fused, trek_dims(8, 6), 2);
+}
+
 static void making_a_model(void **state)
 {
     (void)state;
@@ -220,7 +256,7 @@ int main(void)
         return 99;
     }
     const struct CMUnitTest tests[] = { cmocka_unit_test(mlp_step), cmocka_unit_test(mlp_step_all_after),
-                                        cmocka_unit_test(mlp_step_two_in_a_row), cmocka_unit_test(convolution_step),
+                                        cmocka_unit_test(mlp_step_two_in_a_row), cmocka_unit_test(convolution_step), cmocka_unit_test(fused_step),
                                         cmocka_unit_test(making_a_model), cmocka_unit_test(a_large_tensor) };
     return cmocka_run_group_tests_name("allocation failure", tests, NULL, NULL);
 }

@@ -2,49 +2,7 @@
 /* Cross entropy of logits and labels, with class weights, label smoothing
  * (Szegedy and others 2016) and ignored rows, and its gradient; both need only the
  * rows' logsumexp beside the logits. */
-#include "tensor/cpu/dense.h"
-#include "tensor/cpu/vector_math.h"
-
-typedef struct loss_job {
-    const void *logits;
-    const trek_tensor *labels;   /* contiguous */
-    const double *weight;        /* of the classes; NULL: 1 each */
-    double weight_sum;
-    int64_t classes, ignore;
-    double smoothing;
-    void *lse;
-    double *losses;              /* of the rows */
-    void *grad_logits;
-    const double *grads;         /* of the rows; NULL: `grad` for all */
-    double grad;
-} loss_job;
-
-#define TREK_REAL f32
-#include "tensor/cpu/vector.h"
-TREK_INLINE V exponential_f32(V x) { return trek_exp_wide(x); }
-#include "tensor/cpu/cross_entropy_template.h"
-#undef TREK_REAL
-#define TREK_REAL f64
-#include "tensor/cpu/vector.h"
-TREK_INLINE V exponential_f64(V x)
-{
-    for (int l = 0; l < W; l++)
-        x[l] = exp(x[l]);
-    return x;
-}
-#include "tensor/cpu/cross_entropy_template.h"
-#undef TREK_REAL
-
-static trek_status check_labels(const trek_op_call *call, const trek_tensor *labels, int64_t classes)
-{
-    for (int64_t row = 0; row < labels->numel; row++) {
-        int64_t label = trek_cpu_integer(labels, row);
-        if ((label < 0 || label >= classes) && label != call->attrs.i[0])
-            return trek_op_fail(call, TREK_ERR_ARGUMENT, "label %lld at row %lld is outside [0, %lld)", (long long)label,
-                                (long long)row, (long long)classes);
-    }
-    return TREK_OK;
-}
+#include "tensor/cpu/cross_entropy_rows.h"
 
 /* Reads the class weights into `numbers` (room for the classes). */
 static void job_init(loss_job *job, const trek_op_call *call, const trek_tensor *logits, const trek_tensor *labels,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cross entropy over rows of logits for one real type. Included by cross_entropy.c, after vector.h. */
+/* Cross entropy over rows of logits for one real type. Included by cross_entropy_rows.h, after vector.h. */
 
 TREK_INLINE V TREK_R(larger)(V x, V y)
 {
@@ -64,7 +64,7 @@ static void TREK_R(loss_rows)(void *arg, int64_t begin, int64_t end)
     const double *weight = job->weight;
     for (int64_t row = begin; row < end; row++) {
         const T *x = (const T *)job->logits + row * n;
-        int64_t label = trek_cpu_integer(job->labels, row);
+        int64_t label = trek_cpu_integer(job->labels, job->first_row + row);
         T top = TREK_R(row_max)(x, n);
         T shift = top - top == 0 ? top : 0; /* rows of -infinity, or with +infinity or NaN, give NaN below */
         double lse = (double)shift + log(TREK_R(row_exp_sum)(x, n, shift));
@@ -91,7 +91,7 @@ static void TREK_R(grad_rows)(void *arg, int64_t begin, int64_t end)
     for (int64_t row = begin; row < end; row++) {
         const T *x = (const T *)job->logits + row * n;
         T *dx = (T *)job->grad_logits + row * n;
-        int64_t label = trek_cpu_integer(job->labels, row);
+        int64_t label = trek_cpu_integer(job->labels, job->first_row + row);
         if (label == job->ignore) {
             memset(dx, 0, (size_t)n * sizeof(T));
             continue;

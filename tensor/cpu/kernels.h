@@ -41,7 +41,8 @@
     X(attention)                                                               \
     X(batch_norm)                                                              \
     X(embedding)                                                               \
-    X(cross_entropy)
+    X(cross_entropy)                                                           \
+    X(linear_cross_entropy)
 #define TREK_KERNEL_DECLARE(file) void TREK_ISA_NAME(trek_cpu_register_##file)(trek_backend *b);
 TREK_KERNEL_FILES(TREK_KERNEL_DECLARE)
 #undef TREK_KERNEL_DECLARE

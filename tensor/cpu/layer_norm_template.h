@@ -30,6 +30,14 @@ static T TREK_R(row_squares)(const T *x, int64_t n, T mean)
     return total;
 }
 
+static void TREK_R(add_row)(T *to, const T *x, const T *y, int64_t n)
+{
+    for (int64_t j = 0; j < n; j += W) {
+        trek_lanes lanes = TREK_R(lanes)(n - j < W ? (int)(n - j) : W);
+        TREK_R(store_part)(to + j, lanes, TREK_R(load_part)(x + j, lanes) + TREK_R(load_part)(y + j, lanes));
+    }
+}
+
 static void TREK_R(forward_rows)(void *arg, int64_t begin, int64_t end)
 {
     const norm_job *job = arg;
@@ -38,6 +46,11 @@ static void TREK_R(forward_rows)(void *arg, int64_t begin, int64_t end)
     for (int64_t row = begin; row < end; row++) {
         const T *x = (const T *)job->x + row * n;
         T *y = (T *)job->y + row * n;
+        if (job->branch) {
+            T *residual = (T *)job->residual + row * n;
+            TREK_R(add_row)(residual, x, (const T *)job->branch + row * n, n);
+            x = residual;
+        }
         T mean = n ? TREK_R(row_sum)(x, n) / (T)n : 0;
         T variance = n ? TREK_R(row_squares)(x, n, mean) / (T)n : 0;
         T rstd = (T)(1 / sqrt((double)variance + job->eps));
@@ -62,6 +75,7 @@ static void TREK_R(backward_row)(const norm_job *job, int64_t row, T *dweight, T
 {
     const int64_t n = job->columns;
     const T *x = (const T *)job->x + row * n, *dy = (const T *)job->dy + row * n, *weight = job->weight;
+    const T *stream = job->stream ? (const T *)job->stream + row * n : NULL;
     T *dx = (T *)job->y + row * n;
     V mean = TREK_R(spread)(((const T *)job->mean)[row]), rstd = TREK_R(spread)(((const T *)job->rstd)[row]);
     V sum[2] = { { 0 } }, sum_x[2] = { { 0 } };
@@ -83,7 +97,8 @@ static void TREK_R(backward_row)(const norm_job *job, int64_t row, T *dweight, T
         V grad = TREK_R(load_part)(dy + j, lanes), normal = (TREK_R(load_part)(x + j, lanes) - mean) * rstd;
         if (weight)
             grad *= TREK_R(load_part)(weight + j, lanes);
-        TREK_R(store_part)(dx + j, lanes, (grad - shift - normal * slope) * rstd);
+        V result = (grad - shift - normal * slope) * rstd;
+        TREK_R(store_part)(dx + j, lanes, stream ? result + TREK_R(load_part)(stream + j, lanes) : result);
     }
 }
 

@@ -80,6 +80,180 @@ FAMILY(rms_norm_backward)
     }
 }
 
+/* --- add_layer_norm ------------------------------------------------------------------- */
+
+static void add_norm_case(const op_row *row, op_sink sink, void *arg, trek_shape x, int dims, int given, bool large)
+{
+    op_case c = case_begin(row, "rows");
+    case_input(&c, row, x);
+    case_input(&c, row, x);
+    for (int k = 0; k < 2; k++) {
+        if (given >> k & 1)
+            case_input(&c, row, tail_of(x, dims));
+        else
+            case_absent(&c);
+    }
+    c.attrs.i[0] = dims;
+    c.attrs.f[0] = 1e-5;
+    c.large = large;
+    sink(row, &c, arg);
+}
+
+FAMILY(add_layer_norm)
+{
+    for (int given = 0; given < 4; given++) {
+        add_norm_case(row, sink, arg, trek_dims(4, 6), 1, given, false);
+        add_norm_case(row, sink, arg, trek_dims(3, 2, 4), 2, given, false);
+        add_norm_case(row, sink, arg, trek_dims(5), 1, given, false);
+        add_norm_case(row, sink, arg, trek_dims(0, 6), 1, given, false);
+        add_norm_case(row, sink, arg, trek_dims(130, 517), 1, given, true);
+    }
+    op_case c = case_begin(row, "branch does not fit");
+    case_input(&c, row, trek_dims(4, 6));
+    case_input(&c, row, trek_dims(1, 6));
+    case_absent(&c);
+    case_absent(&c);
+    c.attrs.i[0] = 1;
+    c.expect = TREK_ERR_SHAPE;
+    sink(row, &c, arg);
+    c.in[1].shape = trek_dims(4, 6);
+    c.in[3] = (op_input){ .shape = trek_dims(5), .domain = D_ANY, .dtype = DTYPE_ROW };
+    sink(row, &c, arg);
+    c.in[3] = (op_input){ .absent = true };
+    c.attrs.i[0] = 3;
+    c.expect = TREK_ERR_ARGUMENT;
+    sink(row, &c, arg);
+}
+
+static void add_norm_gradient_case(const op_row *row, op_sink sink, void *arg, trek_shape x, int dims, int given, bool large)
+{
+    op_case c = case_begin(row, "gradient");
+    trek_shape tail = tail_of(x, dims);
+    trek_shape rows = trek_dims(trek_shape_numel(x) / trek_shape_numel(tail));
+    case_input(&c, row, x);
+    if (given & 1)
+        case_input(&c, row, x);
+    else
+        case_absent(&c);
+    case_input(&c, row, x);
+    case_typed(&c, D_ANY, DTYPE_STATISTICS, rows, 0);
+    case_typed(&c, D_RSTD, DTYPE_STATISTICS, rows, 0);
+    if (given & 2)
+        case_input(&c, row, tail);
+    else
+        case_absent(&c);
+    c.attrs.i[0] = dims;
+    c.large = large;
+    sink(row, &c, arg);
+    if (large)
+        return;
+    c.in[0].shape.sizes[0]++;
+    c.expect = TREK_ERR_SHAPE;
+    sink(row, &c, arg);
+}
+
+FAMILY(add_layer_norm_backward)
+{
+    for (int given = 0; given < 4; given++) {
+        add_norm_gradient_case(row, sink, arg, trek_dims(4, 6), 1, given, false);
+        add_norm_gradient_case(row, sink, arg, trek_dims(3, 2, 4), 2, given, false);
+        add_norm_gradient_case(row, sink, arg, trek_dims(520, 131), 1, given, true);
+    }
+}
+
+/* --- linear_cross_entropy --------------------------------------------------------------- */
+
+typedef struct loss_options {
+    int64_t ignore;
+    trek_reduction reduction;
+    double smoothing;
+    bool bias;
+    int label_dtype;
+} loss_options;
+
+static const loss_options losses[] = {
+    { -100, TREK_REDUCTION_MEAN, 0, false, TREK_I64 }, { -100, TREK_REDUCTION_SUM, 0, true, TREK_I32 },
+    { -100, TREK_REDUCTION_NONE, 0, true, TREK_U8 },   { 1, TREK_REDUCTION_MEAN, 0, true, TREK_I64 },
+    { 1, TREK_REDUCTION_NONE, 0.1, false, TREK_I64 },  { 0, TREK_REDUCTION_MEAN, 0.2, true, TREK_I64 },
+};
+enum { LOSSES = sizeof losses / sizeof losses[0] };
+
+static void loss_inputs(op_case *c, const op_row *row, const loss_options *l, int64_t rows, int64_t columns, int64_t classes)
+{
+    case_input(c, row, trek_dims(rows, columns));
+    case_input(c, row, trek_dims(classes, columns));
+    if (l->bias)
+        case_input(c, row, trek_dims(classes));
+    else
+        case_absent(c);
+    case_typed(c, D_INDEX, l->label_dtype, trek_dims(rows), classes);
+    c->attrs.i[0] = l->ignore;
+    c->attrs.i[1] = l->reduction;
+    c->attrs.f[0] = l->smoothing;
+}
+
+FAMILY(linear_cross_entropy)
+{
+    for (int k = 0; k < LOSSES; k++) {
+        op_case c = case_begin(row, "classes");
+        loss_inputs(&c, row, &losses[k], 5, 3, 4);
+        sink(row, &c, arg);
+        c = case_begin(row, "no rows");
+        loss_inputs(&c, row, &losses[k], 0, 3, 4);
+        c.no_gradient = true;
+        sink(row, &c, arg);
+        c = case_begin(row, "pieces");
+        loss_inputs(&c, row, &losses[k], 4200, 5, 63);
+        c.large = true;
+        sink(row, &c, arg);
+    }
+    op_case c = case_begin(row, "depths differ");
+    loss_inputs(&c, row, &losses[1], 5, 3, 4);
+    c.in[1].shape.sizes[1]++;
+    c.expect = TREK_ERR_SHAPE;
+    sink(row, &c, arg);
+    c.in[1].shape.sizes[1]--;
+    c.in[2].shape = trek_dims(3);
+    sink(row, &c, arg);
+    c.in[2].shape = trek_dims(4);
+    c.in[3].shape = trek_dims(6);
+    sink(row, &c, arg);
+    c.in[3].shape = trek_dims(5);
+    c.in[3].dtype = TREK_F32;
+    c.expect = TREK_ERR_DTYPE;
+    sink(row, &c, arg);
+    c.in[3].dtype = TREK_I32;
+    c.attrs.f[0] = 1.5;
+    c.expect = TREK_ERR_ARGUMENT;
+    sink(row, &c, arg);
+    c = case_begin(row, "a label out of range");
+    loss_inputs(&c, row, &losses[0], 64, 3, 4);
+    c.in[3].limit = 9;
+    c.expect = TREK_ERR_ARGUMENT;
+    sink(row, &c, arg);
+}
+
+FAMILY(linear_cross_entropy_backward)
+{
+    for (int k = 0; k < LOSSES; k++)
+        for (int large = 0; large < 2; large++) {
+            const loss_options *l = &losses[k];
+            int64_t rows = large ? 4200 : 5;
+            op_case c = case_begin(row, "classes");
+            case_typed(&c, D_UNIT, DTYPE_STATISTICS, l->reduction == TREK_REDUCTION_NONE ? trek_dims(rows) : trek_dims_none(), 0);
+            loss_inputs(&c, row, l, rows, large ? 5 : 3, large ? 63 : 4);
+            case_typed(&c, D_POSITIVE, DTYPE_STATISTICS, trek_dims(rows), 0);
+            case_typed(&c, D_POSITIVE, DTYPE_STATISTICS, trek_dims_none(), 0);
+            c.large = large;
+            sink(row, &c, arg);
+            if (k > 0 || large)
+                continue;
+            c.in[5].shape = trek_dims(rows + 1);
+            c.expect = TREK_ERR_SHAPE;
+            sink(row, &c, arg);
+        }
+}
+
 /* --- attention ------------------------------------------------------------------------- */
 
 typedef enum mask_kind { MASK_NONE, MASK_BOOL, MASK_ROW_DTYPE, MASK_STATISTICS } mask_kind;

@@ -73,6 +73,111 @@ REFERENCE(rms_norm_backward)
     return 2;
 }
 
+/* --- add_layer_norm: in terms of the layer norm's reference ---------------------------------- */
+
+REFERENCE(add_layer_norm)
+{
+    (void)n;
+    op_array norm[3];
+    array_like(&out[1], in[0], in[0]->dtype);
+    array_scaled(&out[1]);
+    for (int64_t i = 0; i < out[1].numel; i++) {
+        out[1].v[i] = in[0]->v[i] + in[1]->v[i];
+        out[1].scale[i] = fabs(in[0]->v[i]) + fabs(in[1]->v[i]);
+    }
+    reference_layer_norm((const op_array *const[3]){ &out[1], in[2], in[3] }, 3, a, norm);
+    for (int64_t i = 0; i < norm[0].numel; i++)
+        norm[0].scale[i] *= 2;
+    out[0] = norm[0];
+    out[2] = norm[1];
+    out[3] = norm[2];
+    return 4;
+}
+
+/* grad, grad of the residual, residual, mean, rstd, weight */
+REFERENCE(add_layer_norm_backward)
+{
+    reference_layer_norm_backward((const op_array *const[5]){ in[0], in[2], in[3], in[4], n > 5 ? in[5] : NULL }, 5, a, out);
+    for (int64_t i = 0; in[1] && i < out[0].numel; i++) {
+        out[0].v[i] += in[1]->v[i];
+        out[0].scale[i] += fabs(in[1]->v[i]);
+    }
+    return 3;
+}
+
+/* --- linear_cross_entropy: in terms of the cross entropy's reference --------------------------- */
+
+/* x weight^T + bias, with the sizes of the terms in scale. */
+static void make_logits(op_array *z, const op_array *x, const op_array *w, const op_array *bias)
+{
+    int64_t sizes[2] = { x->sizes[0], w->sizes[0] }, columns = x->sizes[1];
+    array_make(z, x->dtype, 2, sizes);
+    array_scaled(z);
+    for (int64_t i = 0; i < z->numel; i++) {
+        int64_t r = i / sizes[1], c = i % sizes[1];
+        for (int64_t d = 0; d < columns; d++)
+            add_scaled(z, i, x->v[r * columns + d] * w->v[c * columns + d], 1);
+        if (bias)
+            add_scaled(z, i, bias->v[c], 1);
+    }
+}
+
+static double largest_scale(const op_array *z)
+{
+    double size = 0;
+    for (int64_t i = 0; i < z->numel; i++)
+        size = fmax(size, z->scale[i]);
+    return size;
+}
+
+REFERENCE(linear_cross_entropy)
+{
+    (void)n;
+    op_array z;
+    make_logits(&z, in[0], in[1], in[2]);
+    int outputs = reference_cross_entropy((const op_array *const[3]){ &z, in[3], NULL }, 3, a, out);
+    out[0].dtype = statistics_dtype(z.dtype);
+    double size = largest_scale(&z);
+    for (int k = 0; k < 2; k++)
+        for (int64_t i = 0; i < out[k].numel; i++)
+            out[k].scale[i] += size * (k == 0 && a->i[1] == TREK_REDUCTION_SUM ? (double)z.sizes[0] : 1);
+    array_free(&z);
+    return outputs;
+}
+
+/* grad, x, weight, bias, labels, logsumexp, total weight -> dx, dweight, dbias */
+REFERENCE(linear_cross_entropy_backward)
+{
+    (void)n;
+    op_array z, dz;
+    const op_array *x = in[1], *w = in[2];
+    int64_t columns = x->sizes[1], classes = w->sizes[0];
+    make_logits(&z, x, w, in[3]);
+    reference_cross_entropy_backward((const op_array *const[6]){ in[0], &z, in[4], NULL, in[5], in[6] }, 6, a, &dz);
+    memset(&out[2], 0, sizeof out[2]);
+    for (int k = 0; k < (in[3] ? 3 : 2); k++) {
+        array_like(&out[k], in[1 + k], x->dtype);
+        array_scaled(&out[k]);
+    }
+    for (int64_t i = 0; i < dz.numel; i++) {
+        int64_t r = i / classes, c = i % classes;
+        double wide = dz.scale[i] * (3 + z.scale[i]) + fabs(dz.v[i]) * (3 + z.scale[i]);
+        for (int64_t d = 0; d < columns; d++) {
+            out[0].v[r * columns + d] += dz.v[i] * w->v[c * columns + d];
+            out[0].scale[r * columns + d] += wide * fabs(w->v[c * columns + d]);
+            out[1].v[c * columns + d] += dz.v[i] * x->v[r * columns + d];
+            out[1].scale[c * columns + d] += wide * fabs(x->v[r * columns + d]);
+        }
+        if (in[3]) {
+            out[2].v[c] += dz.v[i];
+            out[2].scale[c] += wide;
+        }
+    }
+    array_free(&z);
+    array_free(&dz);
+    return 3;
+}
+
 /* --- attention ---------------------------------------------------------------------------- */
 
 static uint32_t philox_word(uint64_t seed, uint64_t block, uint32_t draw, uint32_t step, int word)

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Multi-head attention (Vaswani and others 2017): projections around trek_attention. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "autograd/ops.h"
+#include "nn/layers_internal.h"
+
+typedef struct attention_layer {
+    trek_module base;
+    trek_var *in_proj_weight, *in_proj_bias; /* query, key and value, one below the other; bias NULL: none */
+    trek_module *out_proj;
+    int64_t dim, heads;
+    double dropout;
+    bool causal;
+} attention_layer;
+
+static bool fits(const attention_layer *m, const trek_var *x, const char *what)
+{
+    char text[TREK_SHAPE_TEXT];
+    if (trek_var_ndim(x) == 3 && trek_var_size(x, 2) == m->dim)
+        return true;
+    trek_fail(TREK_ERR_SHAPE, "multihead_attention: %s must be [N, T, %" PRId64 "], got %s", what, m->dim,
+              trek_shape_text(trek_var_shape(x), text));
+    return false;
+}
+
+/* Parts [first, first + n) of query, key and value, for x: [N, T, n dim]. */
+static trek_var *project(const attention_layer *m, trek_var *x, int first, int n)
+{
+    trek_var *weight = m->in_proj_weight, *bias = m->in_proj_bias;
+    if (n < 3) {
+        weight = trek_narrow(weight, 0, first * m->dim, n * m->dim);
+        bias = bias ? trek_narrow(bias, 0, first * m->dim, n * m->dim) : NULL;
+    }
+    return weight ? trek_linear(x, weight, bias) : NULL;
+}
+
+/* Part k of n, as [N, heads, T, dim / heads]: a view. */
+static trek_var *heads_of(const attention_layer *m, trek_var *packed, int k, int n)
+{
+    if (!packed)
+        return NULL;
+    trek_shape split = trek_dims(trek_var_size(packed, 0), trek_var_size(packed, 1), n, m->heads, m->dim / m->heads);
+    return trek_permute(trek_select(trek_reshape(packed, split), 2, k), trek_dims(0, 2, 1, 3));
+}
+
+static trek_var *attend(attention_layer *m, trek_var *q, trek_var *k, trek_var *v, trek_var *mask)
+{
+    trek_attention_opts opts = { .causal = m->causal, .mask = mask, .dropout = m->base.training ? m->dropout : 0 };
+    trek_var *y = q && k && v ? trek_attention(q, k, v, &opts) : NULL;
+    if (!y)
+        return NULL;
+    trek_shape joined = trek_dims(trek_var_size(y, 0), trek_var_size(y, 2), m->dim);
+    return trek_forward(m->out_proj, trek_reshape(trek_permute(y, trek_dims(0, 2, 1, 3)), joined));
+}
+
+static trek_var *attention_forward(trek_module *self, trek_var *x)
+{
+    attention_layer *m = (attention_layer *)self;
+    if (!fits(m, x, "the input"))
+        return NULL;
+    trek_var *packed = project(m, x, 0, 3);
+    return attend(m, heads_of(m, packed, 0, 3), heads_of(m, packed, 1, 3), heads_of(m, packed, 2, 3), NULL);
+}
+
+/* query, key, value, mask; NULL for key: the query; for value: the key; for mask: none */
+static trek_var *attention_forward_many(trek_module *self, trek_var *const *inputs, int n)
+{
+    attention_layer *m = (attention_layer *)self;
+    if (n > 4)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "multihead_attention: takes query, key, value and mask, not %d inputs", n);
+    trek_var *query = inputs[0], *key = n > 1 && inputs[1] ? inputs[1] : query, *value = n > 2 && inputs[2] ? inputs[2] : key;
+    trek_var *mask = n > 3 ? inputs[3] : NULL;
+    if (!fits(m, query, "the query") || !fits(m, key, "the key") || !fits(m, value, "the value"))
+        return NULL;
+    if (key == query && value == query) {
+        trek_var *packed = project(m, query, 0, 3);
+        return attend(m, heads_of(m, packed, 0, 3), heads_of(m, packed, 1, 3), heads_of(m, packed, 2, 3), mask);
+    }
+    trek_var *q = heads_of(m, project(m, query, 0, 1), 0, 1);
+    if (key == value) {
+        trek_var *packed = project(m, key, 1, 2);
+        return attend(m, q, heads_of(m, packed, 0, 2), heads_of(m, packed, 1, 2), mask);
+    }
+    return attend(m, q, heads_of(m, project(m, key, 1, 1), 0, 1), heads_of(m, project(m, value, 2, 1), 0, 1), mask);
+}
+
+/* As PyTorch's: Xavier for the projections in, zero for the biases; out_proj.weight as a linear layer's. */
+static trek_status attention_reset(trek_module *self)
+{
+    attention_layer *m = (attention_layer *)self;
+    trek_linear_layer *out = (trek_linear_layer *)m->out_proj;
+    trek_status status = trek_init_xavier_uniform(m->in_proj_weight, 1);
+    if (status == TREK_OK && m->in_proj_bias)
+        status = trek_init_zeros(m->in_proj_bias);
+    return status == TREK_OK && out->bias ? trek_init_zeros(out->bias) : status;
+}
+
+static void attention_describe(const trek_module *self, char *text, size_t size)
+{
+    const attention_layer *m = (const attention_layer *)self;
+    char dropout[64] = "", number[32];
+    if (m->dropout > 0)
+        snprintf(dropout, sizeof dropout, ", dropout %s", trek_layer_number(m->dropout, number));
+    snprintf(text, size, "%" PRId64 ", heads %" PRId64 "%s%s%s", m->dim, m->heads, m->causal ? ", causal" : "",
+             m->in_proj_bias ? "" : ", no bias", dropout);
+}
+
+static const char *const attention_inputs[] = { "key", "value", "mask", NULL };
+
+static const trek_module_class attention_class = {
+    .name = "multihead_attention",
+    .size = sizeof(attention_layer),
+    .forward = attention_forward,
+    .forward_many = attention_forward_many,
+    .reset = attention_reset,
+    .describe = attention_describe,
+    .input_names = attention_inputs,
+};
+
+static trek_status check_options(const trek_multihead_attention_opts *opts)
+{
+    if (trek_layer_positive("multihead_attention", "embed_dim", opts->embed_dim) != TREK_OK ||
+        trek_layer_positive("multihead_attention", "heads", opts->heads) != TREK_OK)
+        return trek_status_get();
+    if (opts->embed_dim % opts->heads != 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "multihead_attention: embed_dim %" PRId64 " is no multiple of %" PRId64 " heads", opts->embed_dim,
+                         opts->heads);
+    if (!(opts->dropout >= 0 && opts->dropout <= 1)) {
+        char number[32];
+        return trek_fail(TREK_ERR_ARGUMENT, "multihead_attention: dropout must lie in [0, 1], not be %s",
+                         trek_layer_number(opts->dropout, number));
+    }
+    return TREK_OK;
+}
+
+trek_module *trek_nn_multihead_attention_with(const trek_multihead_attention_opts *opts)
+{
+    if (!opts)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "multihead_attention: needs options");
+    if (check_options(opts) != TREK_OK)
+        return NULL;
+    trek_module *base = trek_module_new(&attention_class);
+    if (!base)
+        return NULL;
+    attention_layer *m = (attention_layer *)base;
+    int64_t dim = m->dim = opts->embed_dim;
+    m->heads = opts->heads;
+    m->dropout = opts->dropout;
+    m->causal = opts->causal;
+    trek_module_param(base, "in_proj_weight", offsetof(attention_layer, in_proj_weight),
+                      trek_tensor_empty(trek_dims(3 * dim, dim), opts->dtype, opts->device));
+    if (!opts->no_bias)
+        trek_module_param(base, "in_proj_bias", offsetof(attention_layer, in_proj_bias),
+                          trek_tensor_empty(trek_dims(3 * dim), opts->dtype, opts->device));
+    trek_module_add(base, "out_proj", offsetof(attention_layer, out_proj),
+                    trek_nn_linear_with(&(trek_linear_opts){ .in = dim, .out = dim, .no_bias = opts->no_bias, .dtype = opts->dtype,
+                                                             .device = opts->device }));
+    return trek_layer_finish(base);
+}
+
+trek_module *trek_nn_multihead_attention(int64_t embed_dim, int64_t heads, trek_device device)
+{
+    return trek_nn_multihead_attention_with(&(trek_multihead_attention_opts){ .embed_dim = embed_dim, .heads = heads, .device = device });
+}

@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The fused ops of transformers through their public functions and layers: what
+ * the op suite's rows do not show. Pairs of results with gradients, views in and
+ * out of attention, memory, dropout over ranks. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "autograd/backward.h"
+#include "autograd/ops.h"
+#include "nn/layers.h"
+#include "tensor/place.h"
+#include "tests/support/support.h"
+
+static trek_scope scope;
+
+static int open_scope(void **state)
+{
+    (void)state;
+    trek_error_clear();
+    scope = trek_scope_begin();
+    return 0;
+}
+
+static int close_scope(void **state)
+{
+    (void)state;
+    trek_error_clear();
+    return trek_scope_end(scope) == TREK_OK && trek_tape_size() == 0 ? 0 : -1;
+}
+
+/* f64 numbers of a stream. */
+static trek_var *numbers(uint32_t stream, trek_shape shape, bool requires_grad)
+{
+    trek_tensor *f32 = test_tensor(stream, shape, 1);
+    trek_var *v = trek_var_from(trek_tensor_cast(f32, TREK_F64));
+    trek_tensor_release(f32);
+    if (requires_grad)
+        assert_int_equal(trek_var_set_requires_grad(v, true), TREK_OK);
+    return v;
+}
+
+static trek_var *labels_of(trek_shape shape, int64_t classes)
+{
+    double values[512];
+    int64_t n = trek_shape_numel(shape);
+    assert_true(n <= 512);
+    for (int64_t k = 0; k < n; k++)
+        values[k] = (double)(k * 7 % classes);
+    return trek_var_from(test_values(values, shape, TREK_I64));
+}
+
+static void same(const trek_var *a, const trek_var *b)
+{
+    assert_non_null(a);
+    assert_non_null(b);
+    assert_true(trek_shape_equal(trek_var_shape(a), trek_var_shape(b)));
+    double *x = test_read(trek_var_data(a)), *y = test_read(trek_var_data(b));
+    assert_non_null(x);
+    assert_non_null(y);
+    for (int64_t k = 0; k < trek_var_numel(a); k++)
+        if (!(fabs(x[k] - y[k]) <= 1e-12 * (1 + fabs(x[k]))))
+            fail_msg("element %d: %.17g and %.17g", (int)k, x[k], y[k]);
+    free(x);
+    free(y);
+}
+
+static void expect(trek_status status, const char *prefix)
+{
+    assert_int_equal(trek_status_get(), status);
+    assert_int_equal(strncmp(trek_error(), prefix, strlen(prefix)), 0);
+    trek_error_clear();
+}
+
+static trek_var *sum_of(trek_var *x, trek_var *with) { return trek_sum(trek_mul(x, with), trek_dims_none(), false); }
+
+/* --- a pair ------------------------------------------------------------------------------- */
+
+typedef struct stream {
+    trek_var *in[4];                      /* x, branch, weight, bias */
+    trek_var *y, *residual;
+} stream;
+
+static stream make_stream(bool fused)
+{
+    stream s = { .in = { numbers(1, trek_dims(3, 5), true), numbers(2, trek_dims(3, 5), true), numbers(3, trek_dims(5), true),
+                         numbers(4, trek_dims(5), true) } };
+    if (fused) {
+        s.y = trek_add_layer_norm(s.in[0], s.in[1], s.in[2], s.in[3], 1, 1e-5, &s.residual);
+    } else {
+        s.residual = trek_add(s.in[0], s.in[1]);
+        s.y = trek_layer_norm(s.residual, s.in[2], s.in[3], 1, 1e-5);
+    }
+    assert_non_null(s.y);
+    assert_non_null(s.residual);
+    return s;
+}
+
+/* A loss of y (bit 0) and of the residual (bit 1). */
+static trek_var *loss_of(const stream *s, int of)
+{
+    trek_var *a = sum_of(trek_square(s->y), numbers(8, trek_dims(3, 5), false));
+    trek_var *b = sum_of(trek_sin(s->residual), numbers(9, trek_dims(3, 5), false));
+    return of == 1 ? a : of == 2 ? b : trek_add(a, b);
+}
+
+static void gradients_flow_through_both(void **state)
+{
+    (void)state;
+    for (int of = 1; of <= 3; of++) {
+        stream fused = make_stream(true), plain = make_stream(false);
+        same(fused.y, plain.y);
+        same(fused.residual, plain.residual);
+        assert_int_equal(trek_backward(loss_of(&fused, of)), TREK_OK);
+        assert_int_equal(trek_backward(loss_of(&plain, of)), TREK_OK);
+        for (int k = 0; k < 4; k++) {
+            if (of == 2 && k >= 2) {
+                assert_null(trek_var_grad(fused.in[k]));
+                continue;
+            }
+            same(trek_var_grad(fused.in[k]), trek_var_grad(plain.in[k]));
+        }
+    }
+}
+
+/* Gradients of gradients, and the gradient at the residual: that of its own uses. */
+static void second_gradients_of_a_pair(void **state)
+{
+    (void)state;
+    for (int of = 1; of <= 3; of++) {
+        trek_var *second[2][4] = { { NULL } }, *at_residual;
+        for (int fused = 0; fused < 2; fused++) {
+            stream s = make_stream(fused);
+            trek_var *loss = loss_of(&s, of), *first[4], *scalar;
+            trek_backward_opts create = { .create_graph = true };
+            assert_int_equal(trek_grad(&loss, 1, s.in, of == 2 ? 2 : 3, NULL, &create, first), TREK_OK);
+            assert_int_equal(trek_grad(&loss, 1, &s.residual, 1, NULL, &create, &at_residual), TREK_OK);
+            if (of == 1 && fused)
+                assert_null(at_residual);
+            else if (fused || of == 2)
+                same(at_residual, trek_mul(trek_cos(s.residual), numbers(9, trek_dims(3, 5), false)));
+            scalar = sum_of(trek_square(first[0]), numbers(10, trek_dims(3, 5), false));
+            if (of != 2)
+                scalar = trek_add(scalar, trek_sum(trek_square(first[2]), trek_dims_none(), false));
+            assert_int_equal(trek_grad(&scalar, 1, s.in, 4, NULL, NULL, second[fused]), TREK_OK);
+        }
+        for (int k = 0; k < 4; k++) {
+            if (!second[0][k])
+                assert_null(second[1][k]);
+            else
+                same(second[0][k], second[1][k]);
+        }
+    }
+}
+
+static int calls[2];
+
+static trek_var *count_call(trek_var *var, trek_var *grad, void *arg)
+{
+    (void)var;
+    calls[*(int *)arg]++;
+    return trek_mul_scalar(grad, *(int *)arg ? 3 : 2);
+}
+
+static void hooks_know_the_output(void **state)
+{
+    (void)state;
+    static int first = 0, second = 1;
+    stream fused = make_stream(true), plain = make_stream(false);
+    calls[0] = calls[1] = 0;
+    assert_true(trek_var_on_grad(fused.y, count_call, &first) != 0);
+    assert_true(trek_var_on_grad(fused.residual, count_call, &second) != 0);
+    assert_int_equal(trek_backward(loss_of(&fused, 3)), TREK_OK);
+    assert_int_equal(calls[0], 1);
+    assert_int_equal(calls[1], 1);
+    trek_var *loss = trek_add(trek_mul_scalar(loss_of(&plain, 1), 2), trek_mul_scalar(loss_of(&plain, 2), 3));
+    assert_int_equal(trek_backward(loss), TREK_OK);
+    for (int k = 0; k < 4; k++)
+        same(trek_var_grad(fused.in[k]), trek_var_grad(plain.in[k]));
+}
+
+/* --- attention ------------------------------------------------------------------------------ */
+
+static trek_var *head(trek_var *packed, int k) { return trek_permute(trek_select(packed, 2, k), trek_dims(0, 2, 1, 3)); }
+
+/* softmax(q k^T / sqrt(d)) v by plain ops, query i seeing keys 0..i. */
+static trek_var *plain_attention(trek_var *q, trek_var *k, trek_var *v)
+{
+    trek_var *scores = trek_mul_scalar(trek_matmul(q, trek_transpose(k, 2, 3)), 1 / sqrt((double)trek_var_size(q, 3)));
+    trek_tensor *ones = trek_tensor_ones(trek_dims(trek_var_size(q, 2), trek_var_size(k, 2)), TREK_BOOL, trek_var_device(q));
+    trek_var *future = trek_logical_not(trek_tril(trek_var_from(ones), 0));
+    return trek_matmul(trek_softmax(trek_masked_fill(scores, future, -INFINITY), 3), v);
+}
+
+static void packed_heads_are_views(void **state)
+{
+    (void)state;
+    trek_var *packed[2], *y[2];
+    for (int fused = 0; fused < 2; fused++) {
+        packed[fused] = numbers(5, trek_dims(2, 7, 3, 2, 4), true);
+        trek_var *q = head(packed[fused], 0), *k = head(packed[fused], 1), *v = head(packed[fused], 2);
+        y[fused] = fused ? trek_attention(q, k, v, &(trek_attention_opts){ .causal = true }) : plain_attention(q, k, v);
+        assert_int_equal(trek_backward(sum_of(y[fused], numbers(6, trek_dims(2, 2, 7, 4), false))), TREK_OK);
+    }
+    same(y[0], y[1]);
+    same(trek_var_grad(packed[0]), trek_var_grad(packed[1]));
+    trek_var *joined = trek_reshape(trek_permute(y[1], trek_dims(0, 2, 1, 3)), trek_dims(2, 7, 8));
+    if (test_on_cpu())
+        assert_ptr_equal(trek_tensor_data(trek_var_data(joined)), trek_tensor_data(trek_var_data(y[1])));
+}
+
+static void queries_that_see_nothing(void **state)
+{
+    (void)state;
+    trek_var *x = numbers(5, trek_dims(1, 1, 3, 4), true);
+    trek_var *mask = trek_var_from(test_values((double[]){ 1, 0, 1, 0, 0, 0, 0, 1, 1 }, trek_dims(3, 3), TREK_BOOL));
+    trek_var *y = trek_attention(x, x, x, &(trek_attention_opts){ .mask = mask });
+    same(trek_select(y, 2, 1), trek_var_from(trek_tensor_zeros(trek_dims(1, 1, 4), TREK_F64, trek_var_device(x))));
+    trek_var *infinite = trek_masked_fill(trek_mul_scalar(trek_cast(mask, TREK_F64), 0), trek_logical_not(mask), -INFINITY);
+    same(y, trek_attention(x, x, x, &(trek_attention_opts){ .mask = infinite }));
+    assert_int_equal(trek_backward(trek_sum(y, trek_dims_none(), false)), TREK_OK);
+    trek_var *finite = trek_all(trek_isfinite(trek_var_grad(x)), trek_dims_none(), false);
+    assert_true(trek_var_item(finite) == 1);
+}
+
+static void attention_refuses(void **state)
+{
+    (void)state;
+    trek_var *x = numbers(5, trek_dims(1, 2, 3, 4), true), *mask = numbers(6, trek_dims(3, 3), true);
+    assert_null(trek_attention(x, x, x, &(trek_attention_opts){ .mask = mask }));
+    expect(TREK_ERR_UNSUPPORTED, "attention: a mask that requires a gradient");
+    assert_non_null(trek_attention(x, x, x, &(trek_attention_opts){ .mask = trek_var_detach(mask) }));
+    assert_null(trek_attention(x, x, NULL, NULL));
+    expect(TREK_ERR_ARGUMENT, "attention: ");
+    assert_null(trek_attention(x, x, x, &(trek_attention_opts){ .dropout = -0.1 }));
+    expect(TREK_ERR_ARGUMENT, "attention: ");
+    assert_null(trek_attention(x, x, x, &(trek_attention_opts){ .scale = NAN }));
+    expect(TREK_ERR_ARGUMENT, "attention: ");
+}
+
+static void attention_dropout_does_not_know_the_split(void **state)
+{
+    (void)state;
+    trek_place kept = trek_place_here;
+    trek_seed(11);
+    trek_var *x = numbers(1, trek_dims(6, 2, 5, 3), false);
+    trek_attention_opts opts = { .dropout = 0.4 };
+    trek_place_here.rng_step = 3;
+    trek_place_here.rng_draw = 0;
+    trek_var *whole = trek_attention(x, x, x, &opts);
+    static const int64_t cuts[] = { 0, 1, 4, 6 };
+    for (int rank = 0; rank < 3; rank++) {
+        int64_t first = cuts[rank], rows = cuts[rank + 1] - first;
+        trek_place_here.rank = rank;
+        trek_place_here.world = 3;
+        trek_place_here.first_sample = first;
+        trek_place_here.rows = rows;
+        trek_place_here.global_rows = 6;
+        trek_place_here.rng_step = 3;
+        trek_place_here.rng_draw = 0;
+        trek_var *part = trek_narrow(x, 0, first, rows);
+        same(trek_attention(part, part, part, &opts), trek_narrow(whole, 0, first, rows));
+    }
+    trek_place_here = kept;
+}
+
+/* Scores of 1 x 4 x 1024 x 1024 would be 16 MiB each time they are made. */
+static void attention_makes_no_scores(void **state)
+{
+    (void)state;
+    trek_tensor *t = test_tensor(3, trek_dims(1, 4, 1024, 16), 1);
+    trek_var *x = trek_var_from(t);
+    assert_int_equal(trek_var_set_requires_grad(x, true), TREK_OK);
+    trek_device device = trek_var_device(x);
+    trek_memory_reset_peak(device);
+    int64_t before = trek_memory_stats(device).allocated_peak;
+    trek_var *y = trek_attention(x, x, x, &(trek_attention_opts){ .causal = true });
+    assert_int_equal(trek_backward(trek_sum(y, trek_dims_none(), false)), TREK_OK);
+    assert_true(trek_memory_stats(device).allocated_peak - before < 8 << 20);
+}
+
+/* --- the loss of a linear layer --------------------------------------------------------------- */
+
+static void loss_equals_linear_and_cross_entropy(void **state)
+{
+    (void)state;
+    const trek_cross_entropy_opts options[] = { { 0 }, { .ignore_index = TREK_ZERO_INDEX, .label_smoothing = 0.1 },
+                                                { .reduction = TREK_REDUCTION_SUM, .ignore_index = 3 }, { .reduction = TREK_REDUCTION_NONE } };
+    for (int k = 0; k < 4; k++) {
+        trek_var *in[2][3], *loss[2], *labels = labels_of(trek_dims(2, 6), 5);
+        for (int fused = 0; fused < 2; fused++) {
+            trek_var *x = in[fused][0] = numbers(1, trek_dims(2, 6, 3), true), *w = in[fused][1] = numbers(2, trek_dims(5, 3), true);
+            trek_var *bias = in[fused][2] = numbers(3, trek_dims(5), true);
+            if (fused)
+                loss[fused] = trek_linear_cross_entropy(x, w, bias, labels, &options[k]);
+            else
+                loss[fused] = trek_cross_entropy_with(trek_linear(trek_reshape(x, trek_dims(12, 3)), w, bias),
+                                                      trek_reshape(labels, trek_dims(12)), &options[k]);
+            if (!fused && options[k].reduction == TREK_REDUCTION_NONE)
+                loss[fused] = trek_reshape(loss[fused], trek_dims(2, 6));
+            assert_int_equal(trek_backward(trek_sum(trek_square(loss[fused]), trek_dims_none(), false)), TREK_OK);
+        }
+        same(loss[0], loss[1]);
+        for (int i = 0; i < 3; i++)
+            same(trek_var_grad(in[0][i]), trek_var_grad(in[1][i]));
+    }
+}
+
+static void loss_refuses(void **state)
+{
+    (void)state;
+    trek_var *x = numbers(1, trek_dims(6, 3), true), *w = numbers(2, trek_dims(5, 3), true), *labels = labels_of(trek_dims(6), 5);
+    assert_null(trek_linear_cross_entropy(x, w, NULL, labels, &(trek_cross_entropy_opts){ .weight = numbers(3, trek_dims(5), false) }));
+    expect(TREK_ERR_UNSUPPORTED, "linear_cross_entropy: class weights");
+    assert_null(trek_linear_cross_entropy(x, w, NULL, labels_of(trek_dims(2, 3), 5), NULL));
+    expect(TREK_ERR_SHAPE, "linear_cross_entropy: labels [2, 3] do not fit input [6, 3]");
+    assert_null(trek_linear_cross_entropy(x, NULL, NULL, labels, NULL));
+    expect(TREK_ERR_ARGUMENT, "linear_cross_entropy: ");
+    assert_null(trek_linear_cross_entropy(x, w, NULL, NULL, NULL));
+    expect(TREK_ERR_ARGUMENT, "linear_cross_entropy: ");
+}
+
+/* Logits and their gradient would be 2 x 16 MiB. */
+static void loss_takes_a_tenth_of_the_memory(void **state)
+{
+    (void)state;
+    double *values = calloc(4096, sizeof *values);
+    assert_non_null(values);
+    trek_var *labels = trek_var_from(test_values(values, trek_dims(4096), TREK_I64));
+    free(values);
+    trek_var *x = trek_var_from(test_tensor(1, trek_dims(4096, 2), 1)), *w = trek_var_from(test_tensor(2, trek_dims(1024, 2), 1));
+    assert_int_equal(trek_var_set_requires_grad(x, true), TREK_OK);
+    assert_int_equal(trek_var_set_requires_grad(w, true), TREK_OK);
+    trek_device device = trek_var_device(x);
+    trek_memory_reset_peak(device);
+    int64_t before = trek_memory_stats(device).allocated_peak;
+    assert_int_equal(trek_backward(trek_linear_cross_entropy(x, w, NULL, labels, NULL)), TREK_OK);
+    assert_true(trek_memory_stats(device).allocated_peak - before < 32 << 20 >> 3);
+}
+
+/* --- layers ------------------------------------------------------------------------------------- */
+
+static trek_var *half_of(trek_var *x, int64_t first, int64_t n) { return trek_narrow(x, 0, first, n); }
+
+static void multihead_attention_layer(void **state)
+{
+    (void)state;
+    trek_module *m = trek_nn_multihead_attention_with(
+        &(trek_multihead_attention_opts){ .embed_dim = 8, .heads = 2, .causal = true, .dtype = TREK_F64, .device = test_device() });
+    assert_non_null(m);
+    trek_var *w = trek_module_find(m, "in_proj_weight"), *b = trek_module_find(m, "in_proj_bias");
+    trek_var *out_w = trek_module_find(m, "out_proj.weight"), *out_b = trek_module_find(m, "out_proj.bias");
+    assert_true(w && b && out_w && out_b);
+    assert_true(trek_shape_equal(trek_var_shape(w), trek_dims(24, 8)) && trek_shape_equal(trek_var_shape(b), trek_dims(24)));
+    same(out_b, trek_var_from(trek_tensor_zeros(trek_dims(8), TREK_F64, test_device())));
+    trek_no_grad_begin();
+    assert_non_null(trek_copy_(b, numbers(7, trek_dims(24), false)));
+    trek_no_grad_end();
+    trek_var *x = numbers(1, trek_dims(2, 5, 8), false), *parts[3];
+    for (int k = 0; k < 3; k++) {
+        trek_var *part = trek_linear(x, half_of(w, 8 * k, 8), half_of(b, 8 * k, 8));
+        parts[k] = trek_permute(trek_reshape(part, trek_dims(2, 5, 2, 4)), trek_dims(0, 2, 1, 3));
+    }
+    trek_var *joined = trek_reshape(trek_permute(plain_attention(parts[0], parts[1], parts[2]), trek_dims(0, 2, 1, 3)), trek_dims(2, 5, 8));
+    trek_var *want = trek_linear(joined, out_w, out_b), *y = trek_forward(m, x);
+    same(want, y);
+    trek_var *copy = trek_clone(x), *other = trek_clone(x);
+    same(want, trek_forward_many(m, (trek_var *[]){ x, x }, 2));
+    same(want, trek_forward_many(m, (trek_var *[]){ x, copy }, 2));
+    same(want, trek_forward_many(m, (trek_var *[]){ x, copy, other }, 3));
+    trek_var *nothing = trek_var_from(trek_tensor_ones(trek_dims(5, 5), TREK_BOOL, test_device()));
+    same(want, trek_forward_many(m, (trek_var *[]){ x, x, x, nothing }, 4));
+    assert_int_equal(trek_backward(trek_sum(y, trek_dims_none(), false)), TREK_OK);
+    assert_non_null(trek_var_grad(w));
+    assert_null(trek_forward(m, numbers(1, trek_dims(5, 8), false)));
+    expect(TREK_ERR_SHAPE, "multihead_attention: the input must be [N, T, 8], got [5, 8]");
+    trek_module_free(&m);
+    assert_null(trek_nn_multihead_attention(8, 3, test_device()));
+    expect(TREK_ERR_ARGUMENT, "multihead_attention: embed_dim 8 is no multiple of 3 heads");
+}
+
+static void multihead_attention_drops_in_training(void **state)
+{
+    (void)state;
+    trek_module *m = trek_nn_multihead_attention_with(
+        &(trek_multihead_attention_opts){ .embed_dim = 4, .heads = 1, .no_bias = true, .dropout = 0.5, .device = test_device() });
+    trek_var *x = trek_var_from(test_tensor(1, trek_dims(2, 6, 4), 1));
+    assert_null(trek_module_find(m, "in_proj_bias"));
+    assert_false(test_same_bits(trek_var_data(trek_forward(m, x)), trek_var_data(trek_forward(m, x))));
+    trek_module_train(m, false);
+    assert_true(test_same_bits(trek_var_data(trek_forward(m, x)), trek_var_data(trek_forward(m, x))));
+    trek_module_free(&m);
+}
+
+static void rms_norm_layer(void **state)
+{
+    (void)state;
+    trek_module *m = trek_nn_rms_norm_with(&(trek_rms_norm_opts){ .shape = trek_dims(3), .dtype = TREK_F64, .device = test_device() });
+    trek_var *x = trek_var_from(test_values((double[]){ 1, 2, 2, 0, 0, 0 }, trek_dims(2, 3), TREK_F64)), *weight = trek_module_find(m, "weight");
+    assert_non_null(weight);
+    double r = sqrt(3.0) / 3;
+    same(trek_forward(m, x), trek_var_from(test_values((double[]){ r, 2 * r, 2 * r, 0, 0, 0 }, trek_dims(2, 3), TREK_F64)));
+    assert_null(trek_forward(m, trek_reshape(x, trek_dims(3, 2))));
+    expect(TREK_ERR_SHAPE, "rms_norm: the last dimensions must be [3], got [3, 2]");
+    trek_module_free(&m);
+    assert_null(trek_nn_rms_norm(0, test_device()));
+    expect(TREK_ERR_ARGUMENT, "rms_norm: ");
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, open_scope, close_scope)
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(gradients_flow_through_both), TEST(second_gradients_of_a_pair), TEST(hooks_know_the_output), TEST(packed_heads_are_views),
+        TEST(queries_that_see_nothing), TEST(attention_refuses), TEST(attention_dropout_does_not_know_the_split),
+        TEST(attention_makes_no_scores), TEST(loss_equals_linear_and_cross_entropy), TEST(loss_refuses),
+        TEST(loss_takes_a_tenth_of_the_memory), TEST(multihead_attention_layer), TEST(multihead_attention_drops_in_training),
+        TEST(rms_norm_layer),
+    };
+    return cmocka_run_group_tests_name("fused", tests, NULL, NULL);
+}

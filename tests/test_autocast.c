@@ -232,9 +232,12 @@ static void list(trek_graph *graph, double *values, bool grads)
 static trek_graph *set_up(model_case *c)
 {
     trek_seed(3);
-    trek_graph *graph = build(trek_cpu(0), c);
+    trek_device devices[8];
+    for (int r = 0; r < c->world; r++)
+        devices[r] = test_device_of_rank(r);
+    trek_graph *graph = build(devices[0], c);
     assert_non_null(graph);
-    assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .arg = c, .ranks = c->world,
+    assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .arg = c, .ranks = c->world, .devices = devices,
                                                                      .optimizer = trek_adamw((trek_adam_opts){ .lr = 0.01 }),
                                                                      .max_grad_norm = c->max_norm, .amp = c->amp,
                                                                      .share = c->separate ? TREK_OFF : 0, .bucket_bytes = 1024 }),
@@ -247,15 +250,12 @@ static trek_graph *set_up(model_case *c)
 static double pass(trek_graph *graph, const model_case *c, int step, bool poison)
 {
     trek_scope scope = trek_scope_begin();
-    trek_tensor *wide = trek_tensor_zeros(trek_dims(BATCH, IN), TREK_F32, trek_cpu(0));
+    trek_tensor *wide = test_tensor(50 + (uint32_t)step, trek_dims(BATCH, IN), 1);
     int64_t classes[BATCH];
-    float *values = trek_tensor_data(wide);
-    for (int i = 0; i < BATCH * IN; i++)
-        values[i] = test_number(50 + (uint32_t)step, (uint32_t)i);
     for (int i = 0; i < BATCH; i++)
         classes[i] = (int64_t)((test_number(80 + (uint32_t)step, (uint32_t)i) + 1) * CLASSES / 2);
     trek_var *x = trek_var_from(trek_tensor_cast(wide, c->dtype));
-    trek_var *labels = trek_var_from(trek_tensor_from_data(classes, trek_dims(BATCH), TREK_I64, trek_cpu(0)));
+    trek_var *labels = trek_var_from(trek_tensor_from_data(classes, trek_dims(BATCH), TREK_I64, test_device()));
     trek_tensor_release(wide);
     trek_var *loss = trek_cross_entropy(trek_graph_forward(graph, x), labels);
     double value = trek_var_item(loss);
@@ -401,7 +401,7 @@ static void unbalanced_and_wrong_calls_are_refused(void **state)
         trek_autocast_end();
     assert_int_equal(trek_autocast_dtype(), TREK_F32);
     model_case c = { .world = 1 };
-    trek_graph *graph = build(trek_cpu(0), &c);
+    trek_graph *graph = build(test_device(), &c);
     assert_int_equal(trek_graph_set_amp(graph, &(trek_amp_opts){ .dtype = TREK_I64 }), TREK_ERR_ARGUMENT);
     expect_error(TREK_ERR_ARGUMENT, "i64");
     assert_int_equal(trek_graph_set_amp(graph, &(trek_amp_opts){ .dtype = TREK_F16, .scaling = 2 }), TREK_ERR_ARGUMENT);

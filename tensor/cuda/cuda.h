@@ -166,11 +166,14 @@ void trek_cuda_nvtx(trek_backend *backend);          /* enters range_begin and r
     X(softmax) \
     X(layer_norm) \
     X(batch_norm) \
+    X(embedding) \
+    X(embedding_backward) \
     X(cross_entropy) \
     X(cumsum) \
     X(conv2d) \
     X(pool2d) \
-    X(update)
+    X(update) \
+    X(attention)
 #define TREK_CUDA_DECLARE(file) void trek_cuda_register_##file(trek_backend *backend);
 TREK_CUDA_FILES(TREK_CUDA_DECLARE)
 #undef TREK_CUDA_DECLARE

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Works on a GPU and how they are timed. A work makes its data, measures one or
+ * more things under names that gpu_bench.py uses for PyTorch's side too, and
+ * gives everything back. */
+#ifndef TREK_TESTS_BENCH_GPU_BENCH_H
+#define TREK_TESTS_BENCH_GPU_BENCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "trek.h"
+
+typedef struct gpu_work {
+    const char *name;
+    void (*run)(void);
+} gpu_work;
+
+/* Ended by one without a name. */
+extern const gpu_work gpu_works_ops[], gpu_works_training[];
+
+extern trek_device gpu_device;
+/* A size divided by --scale (1 on GPUs; more to try the program elsewhere), at least `least`. */
+int64_t gpu_size(int64_t size, int64_t least);
+
+typedef void (*gpu_fn)(void *state);
+
+typedef struct gpu_result {
+    double us;        /* median over rounds of the time of one call, from the device's rest to its rest */
+    double host_us;   /* the same until the calls have returned */
+    double peak_mib;  /* most device memory in use during calls */
+} gpu_result;
+
+/* Calls fn a few times, then in rounds that are long enough for the clock. */
+gpu_result gpu_time(gpu_fn fn, void *state);
+/* Prints one line of JSON. per: what one call counts for; bytes and flop of one call, 0: unknown. */
+void gpu_report(const char *measure, gpu_result result, double per, double bytes, double flop);
+/* Says that a measure could not be taken, with trek's error, which is cleared. */
+void gpu_report_failure(const char *measure);
+
+/* A leaf of standard normal values (times scale), owned by the caller. */
+trek_var *gpu_randn(trek_shape shape, trek_dtype dtype, double scale, bool requires_grad);
+/* Integers in [0, limit), i64. */
+trek_var *gpu_randint(trek_shape shape, int64_t limit);
+
+/* Models of models.c and gpt2.c; NULL and an error. */
+trek_module *gpu_model_new(const char *name);
+trek_module *gpu_gpt2_new(int layers, int64_t width, int64_t heads, int64_t context, int64_t vocabulary, trek_dtype dtype);
+/* Mean cross entropy of a gpt2's tokens [B, T] against targets [B, T]. */
+trek_var *gpu_gpt2_loss(trek_graph *graph, trek_var *tokens, trek_var *targets);
+
+#endif

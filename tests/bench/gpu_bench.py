@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Times trek on a GPU beside PyTorch on the same GPU in the same run.
+
+    gpu_bench.py --build DIR [--device cuda:0] [--json FILE] [--modes eager,compile,reduce-overhead] NAME...
+    gpu_bench.py --list            the works
+    gpu_bench.py --table FOLDER    all bench-*.json there as one table
+
+Both sides measure the same things under the same names: trek-gpu-bench (tests/bench/gpu) and
+gpu_peer.py. The ratio is PyTorch's best time over trek's best: above 1 trek is faster. Without
+PyTorch, or without its CUDA, trek's figures stand alone."""
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+WORKS = ["eager", "replay", "matmul", "gpt2_products", "memory", "linear_cross_entropy", "adamw", "attention", "models", "gpt2"]
+FOLDER = pathlib.Path(__file__).resolve().parent
+# What is not there to be measured, so that nobody takes it for forgotten.
+MISSING = {"models": ["gru_seq", "lstm_seq", "conv_autoenc"]}
+
+
+def json_lines(command, environment, limit):
+    """Runs a program; its lines of JSON, and what else it said if it failed."""
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit)
+        text, problem = done.stdout, done.stderr[-1500:] if done.returncode else ""
+    except subprocess.TimeoutExpired as expired:
+        text = expired.stdout or ""
+        text, problem = text.decode() if isinstance(text, bytes) else text, f"stopped after {limit} s"
+    except OSError as error:
+        text, problem = "", str(error)
+    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    return lines, problem
+
+
+def split_mode(measure):
+    """Steps come as "NAME eager" and "NAME captured": two modes of one measure."""
+    for mode in ("eager", "captured"):
+        if measure.endswith(" " + mode):
+            return measure[:-len(mode) - 1], mode
+    return measure, "eager"
+
+
+def gather(name, arguments):
+    environment = dict(os.environ, TREK_PLUGIN_PATH=os.environ.get("TREK_PLUGIN_PATH", arguments.build + "/tensor/cuda"))
+    extra = ["--scale", str(arguments.scale)] if arguments.scale > 1 else []
+    extra += ["--ms", str(arguments.ms), "--rounds", str(arguments.rounds)]
+    trek = [arguments.build + "/tests/bench/gpu/trek-gpu-bench", "--device", arguments.device] + extra + [name]
+    ours, problem = json_lines(trek, environment, arguments.limit)
+    peer = [sys.executable, str(FOLDER / "gpu_peer.py"), "--device", arguments.device, "--modes", arguments.modes] + extra + [name]
+    theirs, peer_problem = ([], "left out") if arguments.no_peer else json_lines(peer, dict(os.environ), arguments.limit)
+    rows = {}
+    for side, lines in (("trek", ours), ("torch", theirs)):
+        for line in lines:
+            measure, mode = split_mode(line["measure"])
+            mode = line.get("mode", mode)
+            row = rows.setdefault(measure, {"trek": {}, "torch": {}})
+            row[side][mode] = {key: line[key] for key in line if key not in ("work", "measure", "mode")}
+    for row in rows.values():
+        best = {side: min((m["us"] for m in row[side].values() if "us" in m), default=None) for side in ("trek", "torch")}
+        row["best"] = best
+        row["ratio"] = best["torch"] / best["trek"] if best["torch"] and best["trek"] else None
+        eager = row["torch"].get("eager", {}).get("us")
+        row["ratio_eager"] = eager / best["trek"] if eager and best["trek"] else None
+        compiled = [m["us"] for mode, m in row["torch"].items() if mode != "eager" and "us" in m]
+        row["ratio_compiled"] = min(compiled) / best["trek"] if compiled and best["trek"] else None
+        peaks = {side: [m["peak_mib"] for m in row[side].values() if m.get("peak_mib")] for side in ("trek", "torch")}
+        row["peak_ratio"] = min(peaks["trek"]) / min(peaks["torch"]) if all(peaks.values()) else None
+    return {"work": name, "rows": rows, "problem": problem, "peer_problem": peer_problem, "missing": MISSING.get(name, [])}
+
+
+def number(value, digits=2):
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def describe(side):
+    """The modes of one side, fastest first."""
+    timed = sorted((m["us"], mode) for mode, m in side.items() if "us" in m)
+    failed = [f"{mode}: {m['error'][:60]}" for mode, m in side.items() if "error" in m]
+    return ", ".join([f"{us:.2f} {mode}" for us, mode in timed] + failed) or "-"
+
+
+def copy_rate(results):
+    """The best rate of copying that either side measured in that run, in GB/s."""
+    rates = [m.get("gb_s", 0) for r in results for name, row in r["rows"].items() if name.startswith("copy ")
+             for side in ("trek", "torch") for m in row[side].values()]
+    return max(rates, default=0)
+
+
+def table(results):
+    copied = copy_rate(results)
+    lines = ["| work | measure | trek, us | PyTorch, us | PyTorch's best / trek's | its eager / trek's | GB/s (of copying) | TFLOP/s | peak memory, of PyTorch's |",
+             "|---|---|---|---|---|---|---|---|---|"]
+    for result in results:
+        for measure, row in result["rows"].items():
+            timed = [m for m in row["trek"].values() if "us" in m]
+            best = min(timed, key=lambda m: m["us"]) if timed else {}
+            rate = best.get("gb_s")
+            share = f" ({100 * rate / copied:.0f} %)" if rate and copied else ""
+            lines.append(f"| {result['work']} | {measure} | {describe(row['trek'])} | {describe(row['torch'])} | {number(row['ratio'])} | "
+                         f"{number(row['ratio_eager'])} | {number(rate, 0)}{share} | {number(best.get('tflops'), 1)} | {number(row['peak_ratio'])} |")
+        for name in result["missing"]:
+            lines.append(f"| {result['work']} | {name} | not measured: its layers do not exist | | | | | | |")
+        for side, problem in (("trek", result["problem"]), ("PyTorch", result["peer_problem"])):
+            if problem:
+                last = problem.strip().splitlines()[-1]
+                lines.append(f"| {result['work']} | {side} ended early | {last[:150]} | | | | | | |")
+    ratios = [row["ratio"] for r in results if r["work"] == "models" for row in r["rows"].values() if row["ratio"]]
+    if ratios:
+        product = 1.0
+        for ratio in ratios:
+            product *= ratio
+        lines.append(f"| models | geometric mean of {len(ratios)} | | | {product ** (1 / len(ratios)):.2f} | | | | |")
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--table", metavar="FOLDER")
+    parser.add_argument("--build", default="build-gpu/build")
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--modes", default="eager,compile,reduce-overhead")
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--limit", type=int, default=280, help="seconds for each side")
+    parser.add_argument("--ms", type=float, default=60, help="length of a round")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--scale", type=int, default=1, help="divides sizes, to try the programs")
+    parser.add_argument("--no-peer", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.list:
+        print("\n".join(WORKS))
+        return 0
+    if arguments.table:
+        found = [json.loads(p.read_text()) for p in sorted(pathlib.Path(arguments.table).glob("bench-*.json"))]
+        found.sort(key=lambda r: WORKS.index(r["work"]) if r["work"] in WORKS else 99)
+        if found:
+            print(table(found))
+        return 0
+    unknown = [name for name in arguments.names if name not in WORKS]
+    if unknown:
+        parser.error(f"there is no work {unknown[0]}")
+    results = [gather(name, arguments) for name in arguments.names or WORKS]
+    print(table(results))
+    if arguments.json:
+        pathlib.Path(arguments.json).write_text(json.dumps(results[0] if len(results) == 1 else results, indent=1))
+    failed = [r["work"] for r in results if r["problem"] or not any(m for row in r["rows"].values() for m in row["trek"].values() if "us" in m)]
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -5,7 +5,7 @@
 
 #include "tensor/cuda/dense.cuh"
 
-/* y = (s - mean) rstd weight + bias over rows of n elements, where s = x, or x + residual rounded to T and kept in sum.
+/* y = (s - mean) rstd weight + bias over rows of n elements, where s = x, or x + residual, which is kept in sum.
  * mean NULL: the RMS norm, whose mean is taken as 0. All contiguous; what may be NULL: residual, sum, weight, bias. */
 typedef struct trek_norm {
     const void *x, *residual, *weight, *bias;

@@ -50,7 +50,7 @@ template <typename T, int V> static __global__ void __launch_bounds__(THREADS) n
         r.load(a.residual + start, n, team.thread, team.width, (W)0);
 #pragma unroll
         for (int i = 0; i < values; i++)
-            x.v[i] = trek_get(trek_store<T>::of(x.v[i] + r.v[i]));
+            x.v[i] += r.v[i];
         if (a.sum && team.inside)
             x.store(a.sum + start, n, team.thread, team.width);
     }
@@ -89,28 +89,22 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) norm_lon
     typedef typename trek_wide<T>::type W;
     TREK_SHARED(W, shared, 32);
     const int64_t start = (int64_t)blockIdx.x * a.n, n = a.n;
-    const T *x = a.x + start;
+    const T *x = a.x + start, *r = a.residual ? a.residual + start : NULL;
     W mean = 0, squares = 0;
-    for (int64_t j = threadIdx.x; j < n; j += THREADS) {
-        W v = trek_get(x[j]);
-        if (a.residual) {
-            T s = trek_store<T>::of(v + trek_get(a.residual[start + j]));
-            a.sum[start + j] = s;
-            v = trek_get(s);
-        }
-        mean += v;
-    }
-    x = a.residual ? a.sum + start : x; /* each thread reads what it wrote itself */
+    for (int64_t j = threadIdx.x; j < n; j += THREADS)
+        mean += r ? trek_get(x[j]) + trek_get(r[j]) : trek_get(x[j]);
     mean = a.mean ? trek_team_sum(mean, THREADS, shared) / (W)n : 0;
     for (int64_t j = threadIdx.x; j < n; j += THREADS) {
-        W d = trek_get(x[j]) - mean;
+        W d = (r ? trek_get(x[j]) + trek_get(r[j]) : trek_get(x[j])) - mean;
         squares = trek_fma(d, d, squares);
     }
     const W rstd = 1 / trek_root(trek_team_sum(squares, THREADS, shared) / (W)n + a.eps);
     for (int64_t j = threadIdx.x; j < n; j += THREADS) {
-        W v = (trek_get(x[j]) - mean) * rstd;
+        W s = r ? trek_get(x[j]) + trek_get(r[j]) : trek_get(x[j]), v = (s - mean) * rstd;
         v = a.weight ? v * trek_get(a.weight[j]) : v;
         a.y[start + j] = trek_store<T>::of(a.bias ? v + trek_get(a.bias[j]) : v);
+        if (r)
+            a.sum[start + j] = trek_store<T>::of(s);
     }
     if (threadIdx.x == 0) {
         a.rstd[blockIdx.x] = rstd;

@@ -45,7 +45,8 @@ trek_var *trek_attention(trek_var *q, trek_var *k, trek_var *v, const trek_atten
 }
 
 /* Leading dimensions of x, and those of labels, joined. */
-trek_var *trek_linear_cross_entropy(trek_var *x, trek_var *weight, trek_var *bias, trek_var *labels, const trek_cross_entropy_opts *given)
+trek_var *trek_linear_cross_entropy(trek_var *x, trek_var *weight, trek_var *bias, trek_var *labels,
+                                    const trek_cross_entropy_opts *given)
 {
     trek_cross_entropy_opts opts = given ? *given : (trek_cross_entropy_opts){ 0 };
     if (!x || !labels)
@@ -57,7 +58,8 @@ trek_var *trek_linear_cross_entropy(trek_var *x, trek_var *weight, trek_var *bia
     int64_t columns = shape.ndim > 0 ? shape.sizes[shape.ndim - 1] : 0;
     shape.ndim = shape.ndim > 0 ? shape.ndim - 1 : 0;
     if (!trek_shape_equal(shape, rows) || trek_var_ndim(x) < 1)
-        return trek_fail_null(TREK_ERR_SHAPE, "linear_cross_entropy: labels %s do not fit input %s", trek_tensor_shape_text(labels->data, b),
+        return trek_fail_null(TREK_ERR_SHAPE, "linear_cross_entropy: labels %s do not fit input %s",
+                              trek_tensor_shape_text(labels->data, b),
                               trek_tensor_shape_text(x->data, a));
     int64_t ignore = opts.ignore_index == 0 ? -100 : opts.ignore_index == TREK_ZERO_INDEX ? 0 : opts.ignore_index;
     if (rows.ndim != 1) {

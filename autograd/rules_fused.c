@@ -43,7 +43,8 @@ trek_status trek_rule_add_layer_norm(trek_backward_call *b)
     }
     if (b->create_graph)
         return add_layer_norm_plain(b, stream);
-    trek_var *in[6] = { b->grad, stream, trek_rule_output(b, 1), trek_rule_output(b, 2), trek_rule_output(b, 3), trek_rule_input(b, 2) };
+    trek_var *in[6] = { b->grad, stream, trek_rule_output(b, 1), trek_rule_output(b, 2), trek_rule_output(b, 3),
+                        trek_rule_input(b, 2) };
     trek_var *outs[3] = { NULL };
     trek_status status = trek_apply_many(&trek_ops[TREK_OP_add_layer_norm_backward], in, 6, b->attrs, outs, 3);
     if (status != TREK_OK)

@@ -125,7 +125,8 @@ static trek_status check_options(const trek_multihead_attention_opts *opts)
         trek_layer_positive("multihead_attention", "heads", opts->heads) != TREK_OK)
         return trek_status_get();
     if (opts->embed_dim % opts->heads != 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "multihead_attention: embed_dim %" PRId64 " is no multiple of %" PRId64 " heads", opts->embed_dim,
+        return trek_fail(TREK_ERR_ARGUMENT, "multihead_attention: embed_dim %" PRId64 " is no multiple of %" PRId64 " heads",
+                         opts->embed_dim,
                          opts->heads);
     if (!(opts->dropout >= 0 && opts->dropout <= 1)) {
         char number[32];
@@ -155,12 +156,14 @@ trek_module *trek_nn_multihead_attention_with(const trek_multihead_attention_opt
         trek_module_param(base, "in_proj_bias", offsetof(attention_layer, in_proj_bias),
                           trek_tensor_empty(trek_dims(3 * dim), opts->dtype, opts->device));
     trek_module_add(base, "out_proj", offsetof(attention_layer, out_proj),
-                    trek_nn_linear_with(&(trek_linear_opts){ .in = dim, .out = dim, .no_bias = opts->no_bias, .dtype = opts->dtype,
+                    trek_nn_linear_with(&(trek_linear_opts){ .in = dim, .out = dim, .no_bias = opts->no_bias,
+                                                             .dtype = opts->dtype,
                                                              .device = opts->device }));
     return trek_layer_finish(base);
 }
 
 trek_module *trek_nn_multihead_attention(int64_t embed_dim, int64_t heads, trek_device device)
 {
-    return trek_nn_multihead_attention_with(&(trek_multihead_attention_opts){ .embed_dim = embed_dim, .heads = heads, .device = device });
+    return trek_nn_multihead_attention_with(&(trek_multihead_attention_opts){ .embed_dim = embed_dim, .heads = heads,
+                                                                              .device = device });
 }

@@ -22,8 +22,8 @@ static trek_var *rms_norm_forward(trek_module *self, trek_var *x)
         fits = trek_var_size(x, lead + d) == m->shape.sizes[d];
     if (!fits) {
         char got[TREK_SHAPE_TEXT], wanted[TREK_SHAPE_TEXT];
-        return trek_fail_null(TREK_ERR_SHAPE, "rms_norm: the last dimensions must be %s, got %s", trek_shape_text(m->shape, wanted),
-                              trek_shape_text(trek_var_shape(x), got));
+        return trek_fail_null(TREK_ERR_SHAPE, "rms_norm: the last dimensions must be %s, got %s",
+                              trek_shape_text(m->shape, wanted), trek_shape_text(trek_var_shape(x), got));
     }
     return trek_rms_norm(x, m->weight, m->shape.ndim, m->eps);
 }
@@ -38,7 +38,8 @@ static void rms_norm_describe(const trek_module *self, char *text, size_t size)
 {
     const rms_norm_layer *m = (const rms_norm_layer *)self;
     char shape[TREK_SHAPE_TEXT], eps[32];
-    snprintf(text, size, "%s, eps %s%s", trek_shape_text(m->shape, shape), trek_layer_number(m->eps, eps), m->weight ? "" : ", no affine");
+    snprintf(text, size, "%s, eps %s%s", trek_shape_text(m->shape, shape), trek_layer_number(m->eps, eps),
+             m->weight ? "" : ", no affine");
 }
 
 static const trek_module_class rms_norm_class = {
@@ -55,7 +56,8 @@ trek_module *trek_nn_rms_norm_with(const trek_rms_norm_opts *opts)
         return trek_fail_null(TREK_ERR_ARGUMENT, "rms_norm: needs options");
     double eps = trek_layer_option(opts->eps, opts->dtype == TREK_F64 ? DBL_EPSILON : (double)FLT_EPSILON);
     if (opts->shape.ndim < 1 || opts->shape.ndim > TREK_MAX_DIMS || !(eps >= 0))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "rms_norm: needs 1 to %d dimensions, and an eps that is not negative", TREK_MAX_DIMS);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "rms_norm: needs 1 to %d dimensions, and an eps that is not negative",
+                              TREK_MAX_DIMS);
     for (int d = 0; d < opts->shape.ndim; d++)
         if (trek_layer_positive("rms_norm", "each size", opts->shape.sizes[d]) != TREK_OK)
             return NULL;
@@ -66,7 +68,8 @@ trek_module *trek_nn_rms_norm_with(const trek_rms_norm_opts *opts)
     m->shape = opts->shape;
     m->eps = eps;
     if (!opts->no_affine)
-        trek_module_param(base, "weight", offsetof(rms_norm_layer, weight), trek_tensor_empty(opts->shape, opts->dtype, opts->device));
+        trek_module_param(base, "weight", offsetof(rms_norm_layer, weight),
+                          trek_tensor_empty(opts->shape, opts->dtype, opts->device));
     return trek_layer_finish(base);
 }
 

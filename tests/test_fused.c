@@ -292,11 +292,13 @@ static void loss_equals_linear_and_cross_entropy(void **state)
 {
     (void)state;
     const trek_cross_entropy_opts options[] = { { 0 }, { .ignore_index = TREK_ZERO_INDEX, .label_smoothing = 0.1 },
-                                                { .reduction = TREK_REDUCTION_SUM, .ignore_index = 3 }, { .reduction = TREK_REDUCTION_NONE } };
+                                                { .reduction = TREK_REDUCTION_SUM, .ignore_index = 3 },
+                                                    { .reduction = TREK_REDUCTION_NONE } };
     for (int k = 0; k < 4; k++) {
         trek_var *in[2][3], *loss[2], *labels = labels_of(trek_dims(2, 6), 5);
         for (int fused = 0; fused < 2; fused++) {
-            trek_var *x = in[fused][0] = numbers(1, trek_dims(2, 6, 3), true), *w = in[fused][1] = numbers(2, trek_dims(5, 3), true);
+            trek_var *x = in[fused][0] = numbers(1, trek_dims(2, 6, 3), true), *w = in[fused][1] = numbers(2, trek_dims(5, 3),
+                                                                                                           true);
             trek_var *bias = in[fused][2] = numbers(3, trek_dims(5), true);
             if (fused)
                 loss[fused] = trek_linear_cross_entropy(x, w, bias, labels, &options[k]);
@@ -317,7 +319,8 @@ static void loss_refuses(void **state)
 {
     (void)state;
     trek_var *x = numbers(1, trek_dims(6, 3), true), *w = numbers(2, trek_dims(5, 3), true), *labels = labels_of(trek_dims(6), 5);
-    assert_null(trek_linear_cross_entropy(x, w, NULL, labels, &(trek_cross_entropy_opts){ .weight = numbers(3, trek_dims(5), false) }));
+    assert_null(trek_linear_cross_entropy(x, w, NULL, labels, &(trek_cross_entropy_opts){ .weight = numbers(3, trek_dims(5),
+                                                                                                            false) }));
     expect(TREK_ERR_UNSUPPORTED, "linear_cross_entropy: class weights");
     assert_null(trek_linear_cross_entropy(x, w, NULL, labels_of(trek_dims(2, 3), 5), NULL));
     expect(TREK_ERR_SHAPE, "linear_cross_entropy: labels [2, 3] do not fit input [6, 3]");
@@ -353,7 +356,8 @@ static void multihead_attention_layer(void **state)
 {
     (void)state;
     trek_module *m = trek_nn_multihead_attention_with(
-        &(trek_multihead_attention_opts){ .embed_dim = 8, .heads = 2, .causal = true, .dtype = TREK_F64, .device = test_device() });
+        &(trek_multihead_attention_opts){ .embed_dim = 8, .heads = 2, .causal = true, .dtype = TREK_F64,
+                                          .device = test_device() });
     assert_non_null(m);
     trek_var *w = trek_module_find(m, "in_proj_weight"), *b = trek_module_find(m, "in_proj_bias");
     trek_var *out_w = trek_module_find(m, "out_proj.weight"), *out_b = trek_module_find(m, "out_proj.bias");
@@ -368,7 +372,8 @@ static void multihead_attention_layer(void **state)
         trek_var *part = trek_linear(x, half_of(w, 8 * k, 8), half_of(b, 8 * k, 8));
         parts[k] = trek_permute(trek_reshape(part, trek_dims(2, 5, 2, 4)), trek_dims(0, 2, 1, 3));
     }
-    trek_var *joined = trek_reshape(trek_permute(plain_attention(parts[0], parts[1], parts[2]), trek_dims(0, 2, 1, 3)), trek_dims(2, 5, 8));
+    trek_var *joined = trek_reshape(trek_permute(plain_attention(parts[0], parts[1], parts[2]), trek_dims(0, 2, 1, 3)),
+                                    trek_dims(2, 5, 8));
     trek_var *want = trek_linear(joined, out_w, out_b), *y = trek_forward(m, x);
     same(want, y);
     trek_var *copy = trek_clone(x), *other = trek_clone(x);
@@ -402,8 +407,10 @@ static void multihead_attention_drops_in_training(void **state)
 static void rms_norm_layer(void **state)
 {
     (void)state;
-    trek_module *m = trek_nn_rms_norm_with(&(trek_rms_norm_opts){ .shape = trek_dims(3), .dtype = TREK_F64, .device = test_device() });
-    trek_var *x = trek_var_from(test_values((double[]){ 1, 2, 2, 0, 0, 0 }, trek_dims(2, 3), TREK_F64)), *weight = trek_module_find(m, "weight");
+    trek_module *m = trek_nn_rms_norm_with(&(trek_rms_norm_opts){ .shape = trek_dims(3), .dtype = TREK_F64,
+                                                                  .device = test_device() });
+    trek_var *x = trek_var_from(test_values((double[]){ 1, 2, 2, 0, 0, 0 }, trek_dims(2, 3), TREK_F64)),
+        *weight = trek_module_find(m, "weight");
     assert_non_null(weight);
     double r = sqrt(3.0) / 3;
     same(trek_forward(m, x), trek_var_from(test_values((double[]){ r, 2 * r, 2 * r, 0, 0, 0 }, trek_dims(2, 3), TREK_F64)));
@@ -418,7 +425,8 @@ static void rms_norm_layer(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(gradients_flow_through_both), TEST(second_gradients_of_a_pair), TEST(hooks_know_the_output), TEST(packed_heads_are_views),
+        TEST(gradients_flow_through_both), TEST(second_gradients_of_a_pair), TEST(hooks_know_the_output),
+            TEST(packed_heads_are_views),
         TEST(queries_that_see_nothing), TEST(attention_refuses), TEST(attention_dropout_does_not_know_the_split),
         TEST(attention_makes_no_scores), TEST(loss_equals_linear_and_cross_entropy), TEST(loss_refuses),
         TEST(loss_takes_a_tenth_of_the_memory), TEST(multihead_attention_layer), TEST(multihead_attention_drops_in_training),

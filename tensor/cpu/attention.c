@@ -60,7 +60,8 @@ static double number_at(const trek_tensor *t, int64_t offset)
 }
 
 /* Random words of row (b, h, i), keys [j, j + n); room for n + 8. Returns where the first stands. */
-static const uint32_t *dropout_words(const attention_job *job, int64_t b, int64_t h, int64_t i, int64_t j, int64_t n, uint32_t *room)
+static const uint32_t *dropout_words(const attention_job *job, int64_t b, int64_t h, int64_t i, int64_t j, int64_t n,
+                                     uint32_t *room)
 {
     const int64_t *draw = job->call->attrs.i;
     int64_t place = draw[3] + ((b * job->heads + h) * job->queries + i) * job->keys + j;
@@ -112,7 +113,8 @@ static double largest_f64(const double *x, int64_t n)
 #include "tensor/cpu/attention_template.h"
 #undef TREK_REAL
 
-static void job_init(attention_job *job, const trek_op_call *call, const trek_tensor *q, const trek_tensor *k, const trek_tensor *v,
+static void job_init(attention_job *job, const trek_op_call *call, const trek_tensor *q, const trek_tensor *k,
+                     const trek_tensor *v,
                      const trek_tensor *mask)
 {
     job->call = call;
@@ -167,7 +169,8 @@ static trek_status backward_dense(const trek_op_call *call)
     trek_parallel(rows, 16384 / (job.depth + 1) + 1, wide ? delta_rows_f64 : delta_rows_f32, &job);
     double per_block = (double)job.queries * (double)(job.keys < KEYS ? job.keys : KEYS) * (double)(job.group * (5 * job.depth + 8));
     if (pairs >= 2 * trek_pool_threads(trek_pool_here()) || job.key_blocks * job.query_blocks <= 1) {
-        trek_parallel(pairs, unit_grain(per_block * (double)job.key_blocks), wide ? backward_pairs_f64 : backward_pairs_f32, &job);
+        trek_parallel(pairs, unit_grain(per_block * (double)job.key_blocks), wide ? backward_pairs_f64 : backward_pairs_f32,
+                      &job);
     } else {
         trek_parallel(pairs * job.key_blocks, unit_grain(per_block), wide ? backward_keys_f64 : backward_keys_f32, &job);
         trek_parallel(job.q->sizes[0] * job.heads * job.query_blocks, unit_grain(per_block),

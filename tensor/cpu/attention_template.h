@@ -22,7 +22,8 @@ static T *TREK_R(scratch)(attention_job *job, int64_t elements)
 }
 
 /* to[r][c] = x (b, h, i0 + r) . w (b, g, j0 + c), over the depth. */
-static bool TREK_R(rows_by_rows)(attention_job *job, const trek_tensor *x, const trek_tensor *w, const int64_t at[4], int64_t rows,
+static bool TREK_R(rows_by_rows)(attention_job *job, const trek_tensor *x, const trek_tensor *w, const int64_t at[4],
+                                 int64_t rows,
                                  int64_t cols, T *to)
 {
     return TREK_R(product)(job, &(trek_gemm){ .m = rows, .n = cols, .k = job->depth, .a = place_of(x, at[0], at[1], at[2]),
@@ -93,7 +94,8 @@ typedef struct TREK_R(rows_state) {
 } TREK_R(rows_state);
 
 /* Turns a block of scores into e^(score - top); what was added up before is brought to the new top. */
-static void TREK_R(next_block)(const attention_job *job, const int64_t at[4], int64_t rows, int64_t cols, TREK_R(rows_state) *state,
+static void TREK_R(next_block)(const attention_job *job, const int64_t at[4], int64_t rows, int64_t cols,
+                               TREK_R(rows_state) *state,
                                T *s, T *acc, T *keep)
 {
     for (int64_t r = 0; r < rows; r++) {
@@ -130,7 +132,8 @@ static void TREK_R(store_row)(const trek_tensor *y, char *to, const T *from, int
 }
 
 /* y = acc / sum, and the logsumexp; rows that saw nothing are 0. */
-static void TREK_R(finish_rows)(const attention_job *job, const int64_t at[4], int64_t rows, const TREK_R(rows_state) *state, T *acc)
+static void TREK_R(finish_rows)(const attention_job *job, const int64_t at[4], int64_t rows, const TREK_R(rows_state) *state,
+                                T *acc)
 {
     const trek_tensor *lse = job->lse;
     for (int64_t r = 0; r < rows; r++) {
@@ -162,7 +165,8 @@ static void TREK_R(forward_unit)(attention_job *job, int64_t b, int64_t h, int64
         if (!TREK_R(scores)(job, at, rows, cols, s))
             return;
         TREK_R(next_block)(job, at, rows, cols, &state, s, acc, keep);
-        if (!TREK_R(product)(job, &(trek_gemm){ .m = rows, .n = job->depth, .k = cols, .a = s, .a_dtype = sizeof(T) == 8 ? TREK_F64 : TREK_F32,
+        if (!TREK_R(product)(job, &(trek_gemm){ .m = rows, .n = job->depth, .k = cols, .a = s,
+                                                .a_dtype = sizeof(T) == 8 ? TREK_F64 : TREK_F32,
                                                 .a_row = PITCH, .a_col = 1, .b = place_of(v, b, h / job->group, j0),
                                                 .b_dtype = (trek_dtype)v->dtype, .b_row = v->strides[2], .b_col = v->strides[3],
                                                 .c = acc, .c_row = job->depth, .c_col = 1, .accumulate = j0 > 0, .alone = true }))
@@ -236,14 +240,17 @@ static void TREK_R(gradient_rows)(const attention_job *job, const int64_t at[4],
 }
 
 /* to [cols, depth] (+)= s^T x, for rows of x at (b, h, i0). */
-static bool TREK_R(add_to_keys)(attention_job *job, const T *s, const trek_tensor *x, const int64_t at[4], int64_t rows, int64_t cols,
+static bool TREK_R(add_to_keys)(attention_job *job, const T *s, const trek_tensor *x, const int64_t at[4], int64_t rows,
+                                int64_t cols,
                                 T *to, bool add)
 {
     trek_dtype own = sizeof(T) == 8 ? TREK_F64 : TREK_F32;
     to += ((at[0] * job->kv_heads + at[1] / job->group) * job->keys + at[3]) * job->depth;
-    return TREK_R(product)(job, &(trek_gemm){ .m = cols, .n = job->depth, .k = rows, .a = s, .a_dtype = own, .a_row = 1, .a_col = PITCH,
+    return TREK_R(product)(job, &(trek_gemm){ .m = cols, .n = job->depth, .k = rows, .a = s, .a_dtype = own, .a_row = 1,
+                                              .a_col = PITCH,
                                               .b = place_of(x, at[0], at[1], at[2]), .b_dtype = (trek_dtype)x->dtype,
-                                              .b_row = x->strides[2], .b_col = x->strides[3], .c = to, .c_row = job->depth, .c_col = 1,
+                                              .b_row = x->strides[2], .b_col = x->strides[3], .c = to, .c_row = job->depth,
+                                                  .c_col = 1,
                                               .accumulate = add, .alone = true });
 }
 
@@ -253,14 +260,17 @@ static bool TREK_R(add_to_queries)(attention_job *job, const T *d, const int64_t
     const trek_tensor *k = job->k;
     trek_dtype own = sizeof(T) == 8 ? TREK_F64 : TREK_F32;
     T *to = (T *)job->dq + ((at[0] * job->heads + at[1]) * job->queries + at[2]) * job->depth;
-    return TREK_R(product)(job, &(trek_gemm){ .m = rows, .n = job->depth, .k = cols, .a = d, .a_dtype = own, .a_row = PITCH, .a_col = 1,
+    return TREK_R(product)(job, &(trek_gemm){ .m = rows, .n = job->depth, .k = cols, .a = d, .a_dtype = own, .a_row = PITCH,
+                                              .a_col = 1,
                                               .b = place_of(k, at[0], at[1] / job->group, at[3]), .b_dtype = (trek_dtype)k->dtype,
-                                              .b_row = k->strides[2], .b_col = k->strides[3], .c = to, .c_row = job->depth, .c_col = 1,
+                                              .b_row = k->strides[2], .b_col = k->strides[3], .c = to, .c_row = job->depth,
+                                                  .c_col = 1,
                                               .accumulate = at[3] > 0, .alone = true });
 }
 
 /* One block of queries and one of keys; *added: the keys' gradients hold something already. */
-static bool TREK_R(backward_block)(attention_job *job, const int64_t at[4], bool to_keys, bool to_queries, bool *added, T *scratch)
+static bool TREK_R(backward_block)(attention_job *job, const int64_t at[4], bool to_keys, bool to_queries, bool *added,
+                                   T *scratch)
 {
     int64_t rows = job->queries - at[2] < QUERIES ? job->queries - at[2] : QUERIES;
     int64_t cols = job->keys - at[3] < KEYS ? job->keys - at[3] : KEYS;
@@ -285,7 +295,8 @@ static bool TREK_R(backward_key_block)(attention_job *job, int64_t b, int64_t he
         for (int64_t i0 = 0; i0 < job->queries; i0 += QUERIES)
             if (!TREK_R(backward_block)(job, (int64_t[4]){ b, h, i0, j0 }, true, to_queries, &added, scratch))
                 return false;
-    int64_t cols = job->keys - j0 < KEYS ? job->keys - j0 : KEYS, place = ((b * job->kv_heads + head) * job->keys + j0) * job->depth;
+    int64_t cols = job->keys - j0 < KEYS ? job->keys - j0 : KEYS,
+        place = ((b * job->kv_heads + head) * job->keys + j0) * job->depth;
     if (!added) {
         memset((T *)job->dk + place, 0, (size_t)(cols * job->depth) * sizeof(T));
         memset((T *)job->dv + place, 0, (size_t)(cols * job->depth) * sizeof(T));
@@ -318,7 +329,8 @@ static void TREK_R(backward_keys)(void *arg, int64_t begin, int64_t end)
     T *scratch = TREK_R(scratch)(job, SCRATCH);
     for (int64_t unit = begin; scratch && unit < end; unit++) {
         int64_t pair = unit / job->key_blocks;
-        TREK_R(backward_key_block)(job, pair / job->kv_heads, pair % job->kv_heads, unit % job->key_blocks * KEYS, false, scratch);
+        TREK_R(backward_key_block)(job, pair / job->kv_heads, pair % job->kv_heads, unit % job->key_blocks * KEYS, false,
+                                   scratch);
     }
     trek_block_free(scratch);
 }
@@ -333,7 +345,8 @@ static void TREK_R(backward_queries)(void *arg, int64_t begin, int64_t end)
         bool added = false, fine = true;
         TREK_R(clear_queries)(job, pair * job->queries + i0, rows);
         for (int64_t j0 = 0; fine && j0 < job->keys; j0 += KEYS)
-            fine = TREK_R(backward_block)(job, (int64_t[4]){ pair / job->heads, pair % job->heads, i0, j0 }, false, true, &added, scratch);
+            fine = TREK_R(backward_block)(job, (int64_t[4]){ pair / job->heads, pair % job->heads, i0, j0 }, false, true, &added,
+                                          scratch);
     }
     trek_block_free(scratch);
 }

@@ -51,9 +51,11 @@ static const void *rows_from(const trek_tensor *t, int64_t row)
 static trek_status make_logits(const pieces *p, int64_t first, int64_t n)
 {
     const trek_tensor *x = p->x, *w = p->weight;
-    return product(p, &(trek_gemm){ .m = n, .n = p->classes, .k = p->columns, .a = rows_from(x, first), .a_dtype = (trek_dtype)x->dtype,
+    return product(p, &(trek_gemm){ .m = n, .n = p->classes, .k = p->columns, .a = rows_from(x, first),
+                                    .a_dtype = (trek_dtype)x->dtype,
                                     .a_row = x->strides[0], .a_col = x->strides[1], .b = w->data, .b_dtype = (trek_dtype)w->dtype,
-                                    .b_row = w->strides[1], .b_col = w->strides[0], .c = p->logits, .c_row = p->classes, .c_col = 1,
+                                    .b_row = w->strides[1], .b_col = w->strides[0], .c = p->logits, .c_row = p->classes,
+                                        .c_col = 1,
                                     .bias = p->bias ? p->bias->data : NULL, .bias_col = 1 });
 }
 
@@ -151,12 +153,14 @@ static trek_status spread_gradients(const pieces *p, int64_t first, int64_t n)
     trek_tensor *const *out = p->call->outputs;
     trek_dtype own = p->wide ? TREK_F64 : TREK_F32;
     trek_status status = product(p, &(trek_gemm){ .m = n, .n = p->columns, .k = p->classes, .a = p->logits, .a_dtype = own,
-        .a_row = p->classes, .a_col = 1, .b = w->data, .b_dtype = (trek_dtype)w->dtype, .b_row = w->strides[0], .b_col = w->strides[1],
+        .a_row = p->classes, .a_col = 1, .b = w->data, .b_dtype = (trek_dtype)w->dtype, .b_row = w->strides[0],
+            .b_col = w->strides[1],
         .c = out[0]->data + first * p->columns * (p->wide ? 8 : 4), .c_row = p->columns, .c_col = 1 });
     if (status != TREK_OK)
         return status;
     status = product(p, &(trek_gemm){ .m = p->classes, .n = p->columns, .k = n, .a = p->logits, .a_dtype = own, .a_row = 1,
-        .a_col = p->classes, .b = rows_from(x, first), .b_dtype = (trek_dtype)x->dtype, .b_row = x->strides[0], .b_col = x->strides[1],
+        .a_col = p->classes, .b = rows_from(x, first), .b_dtype = (trek_dtype)x->dtype, .b_row = x->strides[0],
+            .b_col = x->strides[1],
         .c = out[1]->data, .c_row = p->columns, .c_col = 1, .accumulate = first > 0 });
     if (status != TREK_OK || !p->bias)
         return status;

@@ -27,7 +27,8 @@ TREK_API void trek_var_release(trek_var *var);      /* NULL is fine */
 
 /* Borrowed; valid as long as the variable. */
 TREK_API trek_tensor *trek_var_data(const trek_var *var);
-/* Borrowed; the gradient accumulated so far, or NULL. Leaves only. */
+/* Borrowed; the gradient accumulated so far, or NULL. Leaves only. Of the variable's dtype, but f32 for a 16-bit
+ * parameter that an optimizer has: there gradients are added up in f32. */
 TREK_API trek_var *trek_var_grad(const trek_var *var);
 /* Replaces the gradient (NULL drops it). Same shape; SHAPE, DTYPE. */
 TREK_API trek_status trek_var_set_grad(trek_var *var, trek_var *grad);

@@ -589,7 +589,9 @@ trek_status trek_optimizer_zero_grad(trek_optimizer *optimizer)
     if (!optimizer)
         return trek_fail_missing("trek_optimizer_zero_grad", "optimizer");
     trek_status status = trek_status_get();
-    if (status == TREK_OK)
+    if (status == TREK_OK) {
         trek_arena_zero_grads(optimizer->arena);
+        optimizer->unscaled = false;
+    }
     return status;
 }

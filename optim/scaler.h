@@ -33,7 +33,7 @@ TREK_API void trek_grad_scaler_free(trek_grad_scaler **scaler);
 /* loss times the scale, recorded, in the present scope. The first loss says on which device the scale lives. */
 TREK_API trek_var *trek_grad_scaler_scale(trek_grad_scaler *scaler, trek_var *loss);
 /* Divides the gradients of the optimizer's parameters by the scale, once a step: for those who clip between backward
- * and step. Waits. STATE if it has been done since the last step. */
+ * and step. Waits. STATE if it has been done since the last step or zero_grad. */
 TREK_API trek_status trek_grad_scaler_unscale(trek_grad_scaler *scaler, trek_optimizer *optimizer);
 /* trek_optimizer_step with gradients divided by the scale (unless unscaled already); skipped if one of them is inf or NaN:
  * parameters, state and step counts then stay. */

@@ -10,6 +10,7 @@
  *                         function fails, with the error given or the likely one; the function
  *                         "kernel" is a fault while the n-th kernel runs
  *   TREK_FAKE_PEER        0: devices cannot reach each other's memory
+ *   TREK_FAKE_RACES       1: in a TSan build, races among the threads of a block are reported
  *   TREK_FAKE_PROTECT     0: device memory is not protected from the host */
 #ifndef TREK_FAKE_CONTROL_H
 #define TREK_FAKE_CONTROL_H

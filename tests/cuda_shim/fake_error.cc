@@ -39,6 +39,8 @@ static State *make_state()
     s->no_driver = n < 0;
     s->devices = n < 0 ? 0 : n > MAX_DEVICES ? (int)MAX_DEVICES : n;
     s->peer = !(peer && atoi(peer) == 0);
+    const char *races = getenv("TREK_FAKE_RACES");
+    s->races = races && atoi(races) != 0;
     if (late && *late) {
         s->late_set = true;
         s->late = (unsigned)strtoul(late, nullptr, 10);

@@ -15,7 +15,8 @@
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
-#if defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_THREAD__) || defined(TREK_SHIM_TSAN)
+#define FIBERS_TSAN 1
 #include <sanitizer/tsan_interface.h>
 #endif
 
@@ -105,6 +106,28 @@ struct Context {
 };
 #endif
 
+static __thread unsigned racing; /* the flags of TSan's switches */
+
+void Fiber::let_race(bool yes) { racing = yes && races_show ? 1u : 0u; }
+
+void order_before(void *meeting)
+{
+#if defined(FIBERS_TSAN)
+    __tsan_release(meeting);
+#else
+    (void)meeting;
+#endif
+}
+
+void order_after(void *meeting)
+{
+#if defined(FIBERS_TSAN)
+    __tsan_acquire(meeting);
+#else
+    (void)meeting;
+#endif
+}
+
 Fiber::Fiber(void (*run)(void *), void *argument) : run_(run), argument_(argument), own_(new Context), outer_(new Context)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -115,7 +138,7 @@ Fiber::Fiber(void (*run)(void *), void *argument) : run_(run), argument_(argumen
     mprotect(mapped_, page, PROT_NONE); /* too deep a stack faults */
     stack_ = mapped_ + page;
     own_->make(stack_, STACK);
-#if defined(__SANITIZE_THREAD__)
+#if defined(FIBERS_TSAN)
     tsan_own_ = __tsan_create_fiber(0);
 #endif
 }
@@ -124,7 +147,7 @@ Fiber::~Fiber()
 {
     if (!mapped_)
         return;
-#if defined(__SANITIZE_THREAD__)
+#if defined(FIBERS_TSAN)
     __tsan_destroy_fiber(tsan_own_);
 #endif
 #if defined(__SANITIZE_ADDRESS__)
@@ -148,9 +171,9 @@ void Fiber::enter()
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_start_switch_fiber(&asan_outer_, stack_, STACK);
 #endif
-#if defined(__SANITIZE_THREAD__)
+#if defined(FIBERS_TSAN)
     tsan_outer_ = __tsan_get_current_fiber();
-    __tsan_switch_to_fiber(tsan_own_, 0);
+    __tsan_switch_to_fiber(tsan_own_, racing);
 #endif
     outer_->go(own_.get());
 #if defined(__SANITIZE_ADDRESS__)
@@ -163,8 +186,8 @@ void Fiber::leave()
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_start_switch_fiber(&asan_own_, outer_stack_, outer_size_);
 #endif
-#if defined(__SANITIZE_THREAD__)
-    __tsan_switch_to_fiber(tsan_outer_, 0);
+#if defined(FIBERS_TSAN)
+    __tsan_switch_to_fiber(tsan_outer_, racing);
 #endif
     own_->go(outer_.get());
 #if defined(__SANITIZE_ADDRESS__)

@@ -20,6 +20,8 @@ public:
     bool good() const { return stack_ != nullptr; } /* there was memory for the stack */
     void enter(); /* from the thread's own stack; comes back at leave() */
     void leave(); /* from within */
+    /* TSan takes switches as no order among fibers, so that it sees races among them. */
+    static void let_race(bool yes);
 
 private:
     static void begin(Fiber *self);
@@ -33,6 +35,16 @@ private:
     size_t outer_size_ = 0;
     void *tsan_own_ = nullptr, *tsan_outer_ = nullptr;
 };
+
+/* Whether TSan looks at kernels, and this file is not looked at itself. */
+#if defined(TREK_SHIM_TSAN)
+constexpr bool races_show = true;
+#else
+constexpr bool races_show = false;
+#endif
+/* What has happened before the one is seen after the other, for TSan. */
+void order_before(void *meeting);
+void order_after(void *meeting);
 
 } // namespace fake
 

@@ -45,7 +45,7 @@ struct Device {
 
 struct State {
     int devices = 0;
-    bool no_driver = false, peer = true;
+    bool no_driver = false, peer = true, races = false;
     std::string unprotected;      /* why memory is not protected; "" if it is */
     std::atomic<bool> quitting{false};
     std::atomic<bool> forked{false}; /* a child: nothing works there, as with the real one */

@@ -187,6 +187,23 @@ static void test_wrong_kernels()
     expect_report("48 KiB", "too_much");
 }
 
+/* Every thread reads its neighbour's place, and `waits` says whether the neighbour has written it. */
+void race(bool waits)
+{
+    int *device = nullptr;
+    OK(cudaMalloc(&device, 64 * sizeof(int)));
+    OK(launch("race", true, 2, 64, 0, [=] {
+        TREK_SHARED(int, place, 64);
+        place[threadIdx.x] = (int)threadIdx.x;
+        if (waits)
+            __syncthreads();
+        device[threadIdx.x] = place[(threadIdx.x + 33) % 64];
+        __syncthreads();
+    }));
+    OK(cudaDeviceSynchronize());
+    OK(cudaFree(device));
+}
+
 void die_out_of_bounds(void)
 {
     int *device = nullptr;
@@ -206,5 +223,9 @@ void test_kernels(void)
     test_limits();
     test_wrong_kernels();
     CHECK(dies_of("out_of_bounds", "in kernel out_of_bounds"));
+    race(true); /* under TSan a report would end the test */
+#if defined(TREK_TEST_RACES)
+    CHECK(dies_of("race", "data race"));
+#endif
     OK(cudaFree(device));
 }

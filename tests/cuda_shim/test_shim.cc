@@ -361,10 +361,13 @@ static void test_host_function()
 int main(int argc, char **argv)
 {
     setenv("TREK_FAKE_GPUS", "3", 1);
+    setenv("TREK_FAKE_RACES", "1", 0);
     if (argc > 1 && !strcmp(argv[1], "host_touch"))
         die_host_touch();
     else if (argc > 1 && !strcmp(argv[1], "out_of_bounds"))
         die_out_of_bounds();
+    else if (argc > 1)
+        race(false);
     if (argc > 1)
         return 0;
     test_devices();

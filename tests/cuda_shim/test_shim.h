@@ -33,6 +33,7 @@ constexpr bool may_race = true;
 /* This program, run again to do `what` alone, dies, and says the words. */
 bool dies_of(const char *what, const char *words);
 void die_out_of_bounds(void); /* test_kernels.cc */
+void race(bool waits);
 
 void test_kernels(void); /* test_kernels.cc */
 void test_libraries(void); /* test_libraries.cc */

@@ -415,7 +415,7 @@ static bool fill_key(const trek_cuda_queue *queue, const trek_cuda_gemm *g, blas
     memset(key, 0, sizeof *key);
     const int64_t most = 0x7fffffff;
     bool sizes = g->m > 0 && g->n > 0 && g->k > 0 && g->m <= most && g->n <= most && g->k <= most && g->ndim <= 1;
-    if (!sizes || !takes_dtypes(g) || g->activation == TREK_ACTIVATION_GELU || g->pre || (g->bias && g->bias_col != 1 && g->n > 1))
+    if (!sizes || !takes_dtypes(g) || g->activation == TREK_ACTIVATION_GELU || g->pre || (g->bias && ((g->bias_col != 1 && g->n > 1) || g->c_dtype != g->dtype)))
         return false;
     key->m = g->n;
     key->n = g->m;

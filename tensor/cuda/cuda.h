@@ -173,7 +173,8 @@ void trek_cuda_nvtx(trek_backend *backend);          /* enters range_begin and r
     X(conv2d) \
     X(pool2d) \
     X(update) \
-    X(attention)
+    X(attention) \
+    X(linear_cross_entropy)
 #define TREK_CUDA_DECLARE(file) void trek_cuda_register_##file(trek_backend *backend);
 TREK_CUDA_FILES(TREK_CUDA_DECLARE)
 #undef TREK_CUDA_DECLARE

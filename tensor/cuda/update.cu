@@ -365,7 +365,7 @@ template <typename T> __device__ __forceinline__ void fill_numbers(const trek_up
 }
 
 template <typename T>
-__device__ __forceinline__ void apply_tile(const trek_update &u, const trek_update_run &run, int64_t tile, const step_numbers<T> &s)
+__device__ __forceinline__ void apply_tile(const trek_update_run &run, int64_t tile, const step_numbers<T> &s)
 {
     const int width = 16 / (int)sizeof(T);
     step_arrays<T> a = { (T *)run.param, (T *)run.grad, { (T *)run.state[0], (T *)run.state[1] }, (uint16_t *)run.low, run.low_dtype };
@@ -400,9 +400,9 @@ __global__ void __launch_bounds__(THREADS) apply_kernel(trek_update u, bool zero
         }
         __syncthreads();
         if (run.dtype == TREK_F64)
-            apply_tile<double>(u, run, tile, wide[0]);
+            apply_tile<double>(run, tile, wide[0]);
         else
-            apply_tile<float>(u, run, tile, narrow[0]);
+            apply_tile<float>(run, tile, narrow[0]);
         __syncthreads();
     }
 }

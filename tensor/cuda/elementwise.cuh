@@ -43,6 +43,37 @@ template <typename F, typename O, typename A, typename B, typename C> struct tre
     static constexpr int unroll = F::weight == TREK_HEAVY ? 1 : inputs <= 1 ? 4 : 2;
 };
 
+/* A vector between its load and its use, in whole words: taken apart at once, it would be waited for at once. */
+template <int bytes> struct trek_words {
+    typedef typename std::conditional<bytes >= 4, uint32_t, typename std::conditional<bytes == 2, uint16_t, uint8_t>::type>::type word;
+    alignas(bytes) word w[bytes >= 4 ? bytes / 4 : 1];
+};
+template <typename T, int V> struct trek_loaded : trek_words<(int)sizeof(trek_vector<T, V>)> {
+    __device__ __forceinline__ void load(const T *from) { *this = *(const trek_loaded *)from; }
+    /* The one element, as the first. */
+    __device__ __forceinline__ void load_one(const T *from)
+    {
+        const T value = *from;
+        if constexpr (sizeof(T) == 1) {
+            uint8_t bits;
+            memcpy(&bits, &value, 1);
+            this->w[0] = bits;
+        } else if constexpr (sizeof(T) == 2) {
+            uint16_t bits;
+            memcpy(&bits, &value, 2);
+            this->w[0] = bits;
+        } else {
+            memcpy(this->w, &value, sizeof(T));
+        }
+    }
+    __device__ __forceinline__ trek_vector<T, V> get() const
+    {
+        trek_vector<T, V> x;
+        memcpy(&x, this->w, sizeof x);
+        return x;
+    }
+};
+
 template <int inputs, typename O, typename F, typename A, typename B, typename C>
 __device__ __forceinline__ O trek_apply(const F &f, const A &a, const B &b, const C &c)
 {
@@ -63,30 +94,33 @@ __global__ void __launch_bounds__(256) trek_flat_kernel(F f, O *to, const A *a, 
     typedef trek_span<F, O, A, B, C> span;
     constexpr int V = span::size, U = span::unroll, inputs = span::inputs;
     int64_t vectors = n / V, first = (int64_t)blockIdx.x * blockDim.x * per_thread + threadIdx.x;
-    trek_vector<A, V> x[U];
-    trek_vector<B, V> y[U];
-    trek_vector<C, V> z[U];
+    trek_loaded<A, V> x[U];
+    trek_loaded<B, V> y[U];
+    trek_loaded<C, V> z[U];
 #pragma unroll
     for (int u = 0; u < U; u++) {
         int64_t i = first + (int64_t)u * blockDim.x;
         if (u >= per_thread || i >= vectors)
             continue;
         if constexpr (inputs > 0)
-            x[u] = ((const trek_vector<A, V> *)a)[i];
+            x[u].load(a + i * V);
         if constexpr (inputs > 1)
-            y[u] = ((const trek_vector<B, V> *)b)[i];
+            y[u].load(b + i * V);
         if constexpr (inputs > 2)
-            z[u] = ((const trek_vector<C, V> *)c)[i];
+            z[u].load(c + i * V);
     }
 #pragma unroll
     for (int u = 0; u < U; u++) {
         int64_t i = first + (int64_t)u * blockDim.x;
         if (u >= per_thread || i >= vectors)
             continue;
+        trek_vector<A, V> xs = x[u].get();
+        trek_vector<B, V> ys = y[u].get();
+        trek_vector<C, V> zs = z[u].get();
         trek_vector<O, V> result;
 #pragma unroll
         for (int v = 0; v < V; v++)
-            result.x[v] = trek_apply<inputs, O>(f, x[u].x[v], y[u].x[v], z[u].x[v]);
+            result.x[v] = trek_apply<inputs, O>(f, xs.x[v], ys.x[v], zs.x[v]);
         ((trek_vector<O, V> *)to)[i] = result;
     }
     int64_t rest = vectors * V + threadIdx.x;
@@ -104,21 +138,6 @@ __global__ void __launch_bounds__(256) trek_flat_kernel(F f, O *to, const A *a, 
     }
 }
 
-/* One vector of an operand: as it lies, or one element throughout. */
-template <typename T, int V> __device__ __forceinline__ trek_vector<T, V> trek_load_row(const T *data, int32_t at, bool repeats)
-{
-    trek_vector<T, V> x;
-    if (repeats) {
-        T value = data[at];
-#pragma unroll
-        for (int v = 0; v < V; v++)
-            x.x[v] = value;
-    } else {
-        x = *(const trek_vector<T, V> *)(data + at);
-    }
-    return x;
-}
-
 /* The layout counts vectors along its innermost dimension; bit k of `repeats`: input k stands still along it. */
 template <typename F, typename O, typename A, typename B, typename C>
 __global__ void __launch_bounds__(256) trek_rows_kernel(F f, O *to, const A *a, const B *b, const C *c, trek_layout<4> l,
@@ -126,9 +145,10 @@ __global__ void __launch_bounds__(256) trek_rows_kernel(F f, O *to, const A *a, 
 {
     typedef trek_span<F, O, A, B, C> span;
     constexpr int V = span::size, U = span::unroll, inputs = span::inputs;
-    trek_vector<A, V> x[U];
-    trek_vector<B, V> y[U];
-    trek_vector<C, V> z[U];
+    trek_loaded<A, V> x[U];
+    trek_loaded<B, V> y[U];
+    trek_loaded<C, V> z[U];
+    bool one_x = repeats & 1, one_y = repeats >> 1 & 1, one_z = repeats >> 2 & 1;
     int32_t at[U][4];
     uint32_t first = blockIdx.x * blockDim.x * U + threadIdx.x;
 #pragma unroll
@@ -138,20 +158,23 @@ __global__ void __launch_bounds__(256) trek_rows_kernel(F f, O *to, const A *a, 
             continue;
         l.offsets(i, at[u]);
         if constexpr (inputs > 0)
-            x[u] = trek_load_row<A, V>(a, at[u][1], repeats & 1);
+            one_x ? x[u].load_one(a + at[u][1]) : x[u].load(a + at[u][1]);
         if constexpr (inputs > 1)
-            y[u] = trek_load_row<B, V>(b, at[u][2], repeats >> 1 & 1);
+            one_y ? y[u].load_one(b + at[u][2]) : y[u].load(b + at[u][2]);
         if constexpr (inputs > 2)
-            z[u] = trek_load_row<C, V>(c, at[u][3], repeats >> 2 & 1);
+            one_z ? z[u].load_one(c + at[u][3]) : z[u].load(c + at[u][3]);
     }
 #pragma unroll
     for (int u = 0; u < U; u++) {
         if (first + (uint32_t)u * blockDim.x >= vectors)
             continue;
+        trek_vector<A, V> xs = x[u].get();
+        trek_vector<B, V> ys = y[u].get();
+        trek_vector<C, V> zs = z[u].get();
         trek_vector<O, V> result;
 #pragma unroll
         for (int v = 0; v < V; v++)
-            result.x[v] = trek_apply<inputs, O>(f, x[u].x[v], y[u].x[v], z[u].x[v]);
+            result.x[v] = trek_apply<inputs, O>(f, xs.x[one_x ? 0 : v], ys.x[one_y ? 0 : v], zs.x[one_z ? 0 : v]);
         *(trek_vector<O, V> *)(to + at[u][0]) = result;
     }
 }

@@ -65,6 +65,7 @@ template <int N> struct trek_layout {
 #pragma unroll
         for (int k = 0; k < N; k++)
             at[k] = 0;
+#pragma unroll 1
         for (int d = 0; d < ndim - 1; d++) {
             uint32_t q = sizes[d].quotient(i), r = i - q * sizes[d].divisor;
 #pragma unroll

@@ -238,24 +238,23 @@ template <typename T> trek_status run_random_integers(const trek_op_call *call)
 
 #define UNROLL 4 /* Philox blocks of a thread whose elements lie end to end */
 
+template <typename T, typename W> __device__ __forceinline__ T dropped(T x, uint32_t word, int32_t limit, W scale)
+{
+    return trek_store<T>::of((int32_t)(word >> 8) >= limit ? trek_get(x) * scale : (W)0);
+}
+
 template <typename T>
 __global__ void __launch_bounds__(256) dropout_whole_kernel(T *to, const T *from, trek_cuda_draw draw, int64_t n, int32_t limit,
                                                             typename trek_work<T>::type scale)
 {
-    typedef typename trek_work<T>::type W;
-    trek_vector<T, 4> x[UNROLL];
+    trek_loaded<T, 4> x[UNROLL];
     uint32_t step = draw.step.now();
     int64_t first = (int64_t)blockIdx.x * blockDim.x * UNROLL + threadIdx.x;
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
         int64_t i = first + (int64_t)u * blockDim.x;
         if (4 * i + 4 <= n)
-            x[u] = ((const trek_vector<T, 4> *)from)[i];
-        else
-#pragma unroll
-            for (int k = 0; k < 4; k++)
-                if (4 * i + k < n)
-                    x[u].x[k] = from[4 * i + k];
+            x[u].load(from + 4 * i);
     }
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
@@ -264,16 +263,18 @@ __global__ void __launch_bounds__(256) dropout_whole_kernel(T *to, const T *from
             continue;
         uint32_t words[4];
         trek_cuda_philox(draw.seed, (uint64_t)(draw.place / 4 + i), draw.number, step, words);
+        if (4 * i + 4 <= n) {
+            trek_vector<T, 4> y = x[u].get();
 #pragma unroll
-        for (int k = 0; k < 4; k++)
-            x[u].x[k] = trek_store<T>::of((int32_t)(words[k] >> 8) >= limit ? trek_get(x[u].x[k]) * scale : (W)0);
-        if (4 * i + 4 <= n)
-            ((trek_vector<T, 4> *)to)[i] = x[u];
-        else
+            for (int k = 0; k < 4; k++)
+                y.x[k] = dropped(y.x[k], words[k], limit, scale);
+            ((trek_vector<T, 4> *)to)[i] = y;
+        } else {
 #pragma unroll
             for (int k = 0; k < 4; k++)
                 if (4 * i + k < n)
-                    to[4 * i + k] = x[u].x[k];
+                    to[4 * i + k] = dropped(from[4 * i + k], words[k], limit, scale);
+        }
     }
 }
 
@@ -281,7 +282,6 @@ template <typename T>
 __global__ void __launch_bounds__(256) dropout_kernel(T *to, by_place to_places, const T *from, by_place from_places, trek_cuda_draw draw,
                                                       int64_t n, int32_t limit, typename trek_work<T>::type scale)
 {
-    typedef typename trek_work<T>::type W;
     int64_t block = draw.place / 4 + (int64_t)blockIdx.x * blockDim.x + threadIdx.x, first = block * 4 - draw.place;
     if (first >= n)
         return;
@@ -291,8 +291,7 @@ __global__ void __launch_bounds__(256) dropout_kernel(T *to, by_place to_places,
     for (int k = 0; k < 4; k++) {
         if (first + k < 0 || first + k >= n)
             continue;
-        W x = trek_get(from[from_places(first + k)]);
-        to[to_places(first + k)] = trek_store<T>::of((int32_t)(words[k] >> 8) >= limit ? x * scale : (W)0);
+        to[to_places(first + k)] = dropped(from[from_places(first + k)], words[k], limit, scale);
     }
 }
 

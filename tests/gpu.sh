@@ -23,7 +23,7 @@ build=${TREK_GPU_BUILD:-$out/build}
 budget=${TREK_GPU_BUDGET:-470}
 device=${TREK_GPU_DEVICE:-cuda:0}
 [ -x /usr/local/cuda/bin/nvcc ] && PATH=$PATH:/usr/local/cuda/bin
-export TREK_TEST_ROOT=$root TREK_TEST_BUILD=$build TREK_PLUGIN_PATH=$build/tensor/cuda
+export TREK_TEST_ROOT=$root TREK_TEST_BUILD=$build TREK_PLUGIN_PATH=${TREK_PLUGIN_PATH:-$build/tensor/cuda}
 sources=$(find . -path './build*' -prune -o -path ./.git -prune -o -type f \
     \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.def' -o -name 'meson*' -o -path './tests/*' \) -print0 |
     sort -z | xargs -0 cat | cksum | cut -d' ' -f1)

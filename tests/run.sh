@@ -104,12 +104,27 @@ if build plain -Dgpu_archs="${TREK_TEST_GPU_ARCHS:-90}"; then
     else
         skip "the CUDA plug-in: no CUDA compiler"
     fi
+    say "the GPU script without a GPU"
+    if [ ! -e "$work/plain/tensor/cuda/libtrek-cuda.so" ]; then
+        skip "the GPU script: no CUDA compiler"
+    elif command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
+        skip "the GPU script: there is a GPU, run tests/gpu.sh all"
+    else
+        for part in test sanitize bench; do
+            if TREK_GPU_BUILD=$work/plain bash tests/gpu.sh -o "$work/gpu" $part >"$work/gpu.$part.log" 2>&1 &&
+                tail -1 "$work/gpu.$part.log" | grep -q '^[1-9][0-9]* passed, 0 failed, [1-9][0-9]* skipped$'; then
+                pass
+            else
+                fail "tests/gpu.sh $part: $(tail -1 "$work/gpu.$part.log")"
+            fi
+        done
+    fi
     say "install"
     if bash tests/check_install.sh "$work/plain"; then pass; else fail "what is installed does not work"; fi
 fi
 
-say "without oneDNN"
-if build plain_kernels -Donednn=disabled -Dcuda=disabled -Dexamples=false; then
+say "without oneDNN and cmocka"
+if build plain_kernels -Donednn=disabled -Dcuda=disabled -Dcmocka=disabled -Dexamples=false; then
     tests plain_kernels all ops_forward ops_gradient vectors training_vectors
 fi
 

@@ -25,7 +25,7 @@ static __device__ __forceinline__ void write_partials(const grad_rows<T> &a, con
 {
     typedef typename trek_wide<T>::type W;
     const int n = (int)a.n, warps = team.width > 32 ? 1 : (int)blockDim.x / 32;
-    W *to = a.partials + (int64_t)blockIdx.x * 2 * n, *shared = (W *)trek_dynamic_shared();
+    W *to = a.partials + (int64_t)blockIdx.x * 2 * n, *shared = team.width > 32 ? NULL : (W *)trek_dynamic_shared();
     for (int lanes = team.width; lanes < 32; lanes *= 2) /* teams of a warp: a row is one vector a thread */
 #pragma unroll
         for (int i = 0; i < V; i++) {

@@ -8,7 +8,11 @@
 #endif
 
 __global__ void probe_kernel(long long *to, long long value) { *to = value; }
-__global__ void advance_kernel(unsigned long long *number, unsigned long long steps) { *number += steps; }
+__global__ void advance_kernel(unsigned long long *number, unsigned long long steps)
+{
+    if (threadIdx.x == 0) /* of a whole warp */
+        *number += steps;
+}
 
 extern "C" cudaError_t trek_cuda_probe(long long *to, long long value, cudaStream_t stream)
 {

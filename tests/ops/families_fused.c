@@ -288,6 +288,9 @@ static const attention_shape attention_shapes[] = {
     { 1, 2, 2, 530, 530, 33, true, 0, 0, MASK_NONE, 0, 0, true },
     { 1, 6, 6, 70, 300, 16, false, 0, 0.2, MASK_BOOL, 4, 4, true },
     { 8, 2, 2, 65, 257, 9, false, 0, 0, MASK_ROW_DTYPE, 2, 0, true },
+    { 1, 2, 1, 70, 100, 72, true, 0, 0, MASK_NONE, 0, 0, true },
+    { 1, 1, 1, 130, 40, 128, false, 0, 0.1, MASK_STATISTICS, 2, 0, true },
+    { 1, 1, 1, 20, 70, 64, false, 0, 0, MASK_NONE, 0, 0, true },
 };
 enum { ATTENTION_SHAPES = sizeof attention_shapes / sizeof attention_shapes[0] };
 

@@ -223,19 +223,23 @@ static trek_status met(trek_comm *comm, const trek_comm_call *call)
     return comm->engine->run(comm, call); /* on_device: they meet, and compare their calls */
 }
 
-trek_status trek_comm_nccl_start(trek_comm *comm, const trek_comm_call *call)
+trek_status trek_comm_nccl_give(trek_comm *comm, const trek_comm_call *call)
 {
     const struct trek_comm_nccl *part = comm->nccl;
-    trek_status status = met(comm, call);
-    if (status != TREK_OK)
-        return status;
-    status = part->library->async_error(part->rank);
+    trek_status status = part->library->async_error(part->rank);
     if (status == TREK_OK)
         status = part->backend->event_record(part->ready, NULL);
     if (status == TREK_OK)
         status = part->backend->stream_wait(part->stream, part->ready);
-    if (status == TREK_OK)
-        status = begin(part, call, part->stream);
+    return status == TREK_OK ? begin(part, call, part->stream) : status;
+}
+
+trek_status trek_comm_nccl_start(trek_comm *comm, const trek_comm_call *call)
+{
+    trek_status status = met(comm, call);
+    if (status != TREK_OK)
+        return status;
+    status = trek_comm_nccl_give(comm, call);
     return status == TREK_OK ? status : end_group(comm, status);
 }
 

@@ -23,6 +23,8 @@ trek_status trek_comm_nccl_run(trek_comm *comm, const trek_comm_call *call, trek
  * thread's queue holds by then; wait makes the queue go on behind all that was started. */
 trek_status trek_comm_nccl_start(trek_comm *comm, const trek_comm_call *call);
 trek_status trek_comm_nccl_wait(trek_comm *comm);
+/* start without the meeting: for ranks that have met for this call already. */
+trek_status trek_comm_nccl_give(trek_comm *comm, const trek_comm_call *call);
 /* Memory that many calls will use: faster where the library has a use for it. A buffer is given up before it is freed. */
 trek_status trek_comm_nccl_register(trek_comm *comm, void *data, size_t bytes);
 void trek_comm_nccl_forget(trek_comm *comm, void *data);

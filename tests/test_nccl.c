@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Collectives on device memory by the device's own library: on the GPUs that
+ * TREK_TEST_DEVICE's machine has (1 to 3 of them), against plain loops; who cannot
+ * use it goes through the host; aborts. Skipped by name where there is no library. */
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "distributed/comm_internal.h"
+#include "distributed/comm_nccl.h"
+#include "distributed/group.h"
+#include "tensor/device_comm.h"
+#include "tensor/place.h"
+#include "tests/support/support.h"
+
+enum { MAX_WORLD = 3, COUNT = 1000 };
+
+static const trek_device_comm *library; /* NULL: there is none */
+static int n_devices;
+
+/* True, and says so, where the test cannot run. */
+static bool skipped(int world)
+{
+    char why[400] = "TREK_TEST_DEVICE is no GPU";
+    const trek_backend *backend = test_on_cpu() ? NULL : trek_backend_find(test_device().type, why, sizeof why);
+    if (backend && !backend->comm)
+        strcpy(why, "the plug-in was built without it");
+    library = backend ? backend->comm : NULL;
+    n_devices = backend ? trek_device_count(TREK_CUDA) : 0;
+    if (library && library->available(why, sizeof why)) {
+        if (n_devices >= world)
+            return false;
+        strcpy(why, "too few GPUs");
+    }
+    print_message("skipped: nccl: %s\n", why);
+    return true;
+}
+
+typedef struct rank_job {
+    trek_comm *comm;
+    int rank, world;
+    void (*fn)(struct rank_job *job);
+    trek_dtype dtype;
+    trek_comm_kind kind;
+    trek_reduce_op op;
+    trek_status status;
+    char message[1024];
+    bool good, native; /* the result; the library did it */
+} rank_job;
+
+static void *thread_main(void *arg)
+{
+    rank_job *job = arg;
+    trek_place_here = (trek_place){ .rank = job->rank, .world = job->world, .device = trek_cuda(job->rank), .rows = -1, .global_rows = -1 };
+    job->fn(job);
+    if (trek_status_get() != TREK_OK)
+        strncpy(job->message, trek_error(), sizeof job->message - 1);
+    trek_error_clear();
+    return NULL;
+}
+
+static void make_comms(int world, trek_comm **comms)
+{
+    trek_device devices[MAX_WORLD];
+    for (int r = 0; r < world; r++)
+        devices[r] = trek_cuda(r);
+    if (trek_comm_local(devices, world, comms) != TREK_OK)
+        fail_msg("%d ranks: %s", world, trek_error());
+}
+
+static void run_ranks(int world, trek_comm **comms, rank_job proto, rank_job *jobs)
+{
+    pthread_t threads[MAX_WORLD];
+    for (int r = 0; r < world; r++) {
+        jobs[r] = proto;
+        jobs[r].comm = comms[r];
+        jobs[r].rank = r;
+        jobs[r].world = world;
+        assert_int_equal(pthread_create(&threads[r], NULL, thread_main, &jobs[r]), 0);
+    }
+    for (int r = 0; r < world; r++)
+        pthread_join(threads[r], NULL);
+}
+
+/* --- every kind and dtype ------------------------------------------------------------- */
+
+/* Element i of rank r: small integers, so that every dtype holds all results. */
+static double element(const rank_job *job, int rank, int i)
+{
+    if (job->dtype == TREK_BOOL)
+        return (i + rank) % 3 == 0;
+    return job->op == TREK_PROD ? 1 + (i + rank) % 2 : (i * 5 + rank * 3) % 11;
+}
+
+static double combined(const rank_job *job, int i)
+{
+    double value = element(job, 0, i);
+    for (int r = 1; r < job->world; r++) {
+        double other = element(job, r, i);
+        value = job->op == TREK_SUM || job->op == TREK_MEAN ? value + other : job->op == TREK_PROD ? value * other
+            : job->op == TREK_MAX ? fmax(value, other) : fmin(value, other);
+    }
+    return job->op == TREK_MEAN ? value / job->world : value;
+}
+
+static trek_tensor *filled(const rank_job *job, int rank, int count)
+{
+    double *values = malloc((size_t)count * sizeof *values);
+    for (int i = 0; values && i < count; i++)
+        values[i] = element(job, rank, i);
+    trek_tensor *wide = trek_tensor_from_data(values, trek_dims(count), TREK_F64, trek_cpu(0)), *cast = trek_tensor_cast(wide, job->dtype);
+    trek_tensor *there = trek_tensor_to(cast, trek_cuda(job->rank));
+    trek_tensor_release(wide);
+    trek_tensor_release(cast);
+    free(values);
+    return there;
+}
+
+static bool holds(const trek_tensor *tensor, const rank_job *job, double (*wanted)(const rank_job *job, int i))
+{
+    double *values = test_read(tensor);
+    bool good = values != NULL;
+    for (int i = 0; good && i < trek_tensor_numel(tensor); i++)
+        good = fabs(values[i] - wanted(job, i)) <= fabs(wanted(job, i)) * (trek_dtype_size(job->dtype) == 2 ? 0x1p-8 : 1e-6);
+    free(values);
+    return good;
+}
+
+static double wanted_part(const rank_job *job, int i) { return combined(job, job->rank * COUNT + i); }
+static double wanted_root(const rank_job *job, int i) { return element(job, job->world - 1, i); }
+static double wanted_all(const rank_job *job, int i) { return element(job, i / COUNT, i % COUNT); }
+
+static void one_call(rank_job *job)
+{
+    trek_tensor *part = filled(job, job->rank, COUNT), *all = NULL;
+    trek_comm_call call = { .kind = job->kind, .op = job->op, .dtype = job->dtype, .count = COUNT, .on_device = true };
+    job->native = trek_comm_nccl_takes(job->comm, &call);
+    switch (job->kind) {
+    case TREK_COMM_ALL_REDUCE:
+        job->status = trek_comm_all_reduce(job->comm, part, job->op);
+        job->good = holds(part, job, combined);
+        break;
+    case TREK_COMM_BROADCAST:
+        job->status = trek_comm_broadcast(job->comm, part, job->world - 1);
+        job->good = holds(part, job, wanted_root);
+        break;
+    case TREK_COMM_ALL_GATHER:
+        all = filled(job, 0, COUNT * job->world);
+        job->status = trek_comm_all_gather(job->comm, part, all);
+        job->good = holds(all, job, wanted_all);
+        break;
+    default:
+        all = filled(job, job->rank, COUNT * job->world);
+        job->status = trek_comm_reduce_scatter(job->comm, all, part, job->op);
+        job->good = holds(part, job, wanted_part);
+    }
+    trek_tensor_release(part);
+    trek_tensor_release(all);
+}
+
+static bool native(trek_comm_kind kind, trek_dtype dtype, trek_reduce_op op)
+{
+    if (kind == TREK_COMM_BROADCAST || kind == TREK_COMM_ALL_GATHER)
+        return true;
+    bool low = dtype == TREK_BF16 || dtype == TREK_F16;
+    return op != TREK_MEAN && !low && (!trek_dtype_is_float(dtype) || op == TREK_SUM || op == TREK_PROD);
+}
+
+static void check_call(trek_comm **comms, int world, rank_job proto, bool attached)
+{
+    rank_job jobs[MAX_WORLD];
+    proto.fn = one_call;
+    run_ranks(world, comms, proto, jobs);
+    for (int r = 0; r < world; r++) {
+        if (jobs[r].status != TREK_OK || !jobs[r].good)
+            fail_msg("rank %d of %d, kind %d, op %d, %s: %s", r, world, (int)proto.kind, (int)proto.op, trek_dtype_name(proto.dtype),
+                     jobs[r].status == TREK_OK ? "wrong values" : jobs[r].message);
+        assert_int_equal(jobs[r].native, attached && native(proto.kind, proto.dtype, proto.op));
+    }
+}
+
+static void check_all(trek_comm **comms, int world, bool attached)
+{
+    for (int dtype = 0; dtype < TREK_DTYPE_COUNT; dtype++) {
+        rank_job proto = { .dtype = (trek_dtype)dtype };
+        for (int kind = TREK_COMM_ALL_REDUCE; kind <= TREK_COMM_REDUCE_SCATTER; kind++) {
+            bool reduces = kind == TREK_COMM_ALL_REDUCE || kind == TREK_COMM_REDUCE_SCATTER;
+            proto.kind = (trek_comm_kind)kind;
+            for (int op = TREK_SUM; op <= (reduces ? TREK_PROD : TREK_SUM); op++) {
+                proto.op = (trek_reduce_op)op;
+                bool of_bool = dtype != TREK_BOOL || op == TREK_MAX || op == TREK_MIN;
+                if (reduces && (!of_bool || (op == TREK_MEAN && !trek_dtype_is_float((trek_dtype)dtype))))
+                    continue;
+                check_call(comms, world, proto, attached);
+            }
+        }
+    }
+}
+
+static void check_world(int world)
+{
+    if (skipped(world))
+        skip();
+    trek_comm *comms[MAX_WORLD];
+    if (world == 1)
+        setenv("TREK_NCCL", "1", 1);
+    make_comms(world, comms);
+    unsetenv("TREK_NCCL");
+    assert_non_null(comms[0]->nccl);
+    check_all(comms, world, true);
+    for (int r = 0; r < world; r++)
+        trek_comm_free(&comms[r]);
+    assert_int_equal(trek_status_get(), TREK_OK);
+}
+
+static void test_one_rank(void **state)
+{
+    (void)state;
+    check_world(1);
+}
+
+static void test_two_ranks(void **state)
+{
+    (void)state;
+    check_world(2);
+}
+
+static void test_three_ranks(void **state)
+{
+    (void)state;
+    check_world(3);
+}
+
+/* --- who goes through the host ------------------------------------------------------------ */
+
+/* The same GPU twice: nothing is attached, and the results are the same. */
+static void test_duplicate_device(void **state)
+{
+    (void)state;
+    if (skipped(1))
+        skip();
+    trek_device devices[2] = { trek_cuda(0), trek_cuda(0) };
+    trek_comm *comms[2];
+    assert_int_equal(trek_comm_local(devices, 2, comms), TREK_OK);
+    assert_null(comms[0]->nccl);
+    for (int r = 0; r < 2; r++)
+        trek_comm_free(&comms[r]);
+}
+
+static void test_switched_off(void **state)
+{
+    (void)state;
+    if (skipped(2))
+        skip();
+    trek_comm *comms[2];
+    setenv("TREK_NCCL", "0", 1);
+    make_comms(2, comms);
+    unsetenv("TREK_NCCL");
+    assert_null(comms[0]->nccl);
+    check_all(comms, 2, false);
+    for (int r = 0; r < 2; r++)
+        trek_comm_free(&comms[r]);
+}
+
+/* --- order, failures ------------------------------------------------------------------------ */
+
+/* Many calls with work before and after them: the queue and the communication stream wait for each other. */
+static void many_calls(rank_job *job)
+{
+    job->dtype = TREK_F32;
+    trek_tensor *x = filled(job, job->rank, COUNT);
+    job->status = trek_comm_nccl_register(job->comm, x->data, COUNT * sizeof(float));
+    for (int k = 0; k < 30 && job->status == TREK_OK; k++) {
+        trek_tensor *half = trek_tensor_mul_scalar(x, 0.5);
+        job->status = half ? trek_tensor_copy_from(x, half) : trek_status_get();
+        trek_tensor_release(half);
+        if (job->status == TREK_OK)
+            job->status = trek_comm_all_reduce(job->comm, x, TREK_SUM);
+    }
+    double *values = test_read(x);
+    job->good = values != NULL;
+    for (int i = 0; job->good && i < COUNT; i++) {
+        double sum = 0;
+        for (int r = 0; r < job->world; r++)
+            sum += element(job, r, i);
+        double wanted = sum * 0.5 * pow(job->world * 0.5, 29); /* exact: halves of small integers, doubled */
+        job->good = values[i] == wanted;
+    }
+    free(values);
+    trek_comm_nccl_forget(job->comm, x->data);
+    trek_tensor_release(x);
+}
+
+static void test_order(void **state)
+{
+    (void)state;
+    if (skipped(2))
+        skip();
+    trek_comm *comms[2];
+    rank_job jobs[MAX_WORLD];
+    make_comms(2, comms);
+    run_ranks(2, comms, (rank_job){ .fn = many_calls }, jobs);
+    for (int r = 0; r < 2; r++) {
+        assert_string_equal(jobs[r].message, "");
+        assert_int_equal(jobs[r].status, TREK_OK);
+        assert_true(jobs[r].good);
+        trek_comm_free(&comms[r]);
+    }
+}
+
+/* Ranks whose calls differ are told so before a device waits in vain. */
+static void differing_calls(rank_job *job)
+{
+    trek_tensor *x = filled(job, job->rank, job->rank == 0 ? COUNT : COUNT / 2);
+    job->status = trek_comm_all_reduce(job->comm, x, TREK_SUM);
+    trek_tensor_release(x);
+}
+
+static void test_difference(void **state)
+{
+    (void)state;
+    if (skipped(2))
+        skip();
+    trek_comm *comms[2];
+    rank_job jobs[MAX_WORLD];
+    make_comms(2, comms);
+    run_ranks(2, comms, (rank_job){ .fn = differing_calls }, jobs);
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(jobs[r].status, TREK_ERR_COMM);
+        assert_non_null(strstr(jobs[r].message, "differ"));
+    }
+    for (int r = 0; r < 2; r++)
+        trek_comm_free(&comms[r]);
+}
+
+static void late_abort(rank_job *job)
+{
+    if (job->rank > 0) {
+        nanosleep(&(struct timespec){ .tv_nsec = 50000000 }, NULL);
+        trek_comm_abort(job->comm, "enough");
+        return;
+    }
+    trek_tensor *x = filled(job, 0, COUNT);
+    job->status = trek_comm_all_reduce(job->comm, x, TREK_SUM); /* the other never comes */
+    trek_tensor_release(x);
+}
+
+/* Rank 0's device waits for a rank that has not given its own any work. */
+static void stuck_device(rank_job *job)
+{
+    if (job->rank > 0) {
+        nanosleep(&(struct timespec){ .tv_nsec = 50000000 }, NULL);
+        trek_comm_abort(job->comm, "enough");
+        return;
+    }
+    trek_tensor *x = filled(job, 0, COUNT);
+    trek_comm_call call = { .number = 1, .kind = TREK_COMM_ALL_REDUCE, .dtype = TREK_F32, .count = COUNT, .in = x->data, .out = x->data,
+                            .on_device = true };
+    job->status = trek_comm_nccl_give(job->comm, &call);
+    trek_device_sync(trek_cuda(0)); /* returns because of the abort */
+    trek_error_clear();
+    trek_tensor_release(x);
+}
+
+static void check_abort(void (*fn)(rank_job *job), trek_status wanted)
+{
+    if (skipped(2))
+        skip();
+    trek_comm *comms[2];
+    rank_job jobs[MAX_WORLD];
+    make_comms(2, comms);
+    run_ranks(2, comms, (rank_job){ .fn = fn }, jobs);
+    assert_int_equal(jobs[0].status, wanted);
+    for (int r = 0; r < 2; r++) { /* and from now on */
+        trek_tensor *x = filled(&jobs[r], r, 4);
+        assert_int_equal(trek_comm_all_reduce(comms[r], x, TREK_SUM), TREK_ERR_CANCELLED);
+        assert_non_null(strstr(trek_error(), "enough"));
+        trek_error_clear();
+        trek_tensor_release(x);
+    }
+    for (int r = 0; r < 2; r++)
+        trek_comm_free(&comms[r]);
+}
+
+static void test_abort_of_a_meeting(void **state)
+{
+    (void)state;
+    check_abort(late_abort, TREK_ERR_CANCELLED);
+}
+
+static void test_abort_of_a_device(void **state)
+{
+    (void)state;
+    check_abort(stuck_device, TREK_OK);
+}
+
+/* Ranks of a group in which each thread is a rank of its own. */
+static trek_status rank_of_group(int rank, void *arg)
+{
+    trek_ranks *ranks = arg;
+    trek_tensor *x = trek_tensor_full(rank + 1, trek_dims(COUNT), TREK_F32, trek_cuda(rank));
+    trek_status status = x ? trek_comm_all_reduce(trek_ranks_comm(ranks, rank), x, TREK_SUM) : trek_status_get();
+    double value = 0;
+    if (status == TREK_OK) {
+        double *values = test_read(x);
+        value = values ? values[COUNT - 1] : NAN;
+        free(values);
+    }
+    trek_tensor_release(x);
+    if (status != TREK_OK)
+        return status;
+    return value == 3 ? TREK_OK : trek_fail(TREK_ERR_CALLBACK, "the sum is %g", value);
+}
+
+static void test_group(void **state)
+{
+    (void)state;
+    if (skipped(2))
+        skip();
+    trek_ranks *ranks = trek_ranks_new((trek_device[]){ trek_cuda(0), trek_cuda(1) }, 2);
+    assert_non_null(ranks);
+    assert_non_null(trek_ranks_comm(ranks, 0)->nccl);
+    for (int k = 0; k < 5; k++)
+        if (trek_ranks_run(ranks, rank_of_group, ranks) != TREK_OK)
+            fail_msg("%s", trek_error());
+    trek_ranks_free(&ranks);
+}
+
+int main(void)
+{
+    setenv("TREK_FAKE_GPUS", "3", 0); /* where the GPUs are made up (cuda_shim), there are enough */
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_rank),      cmocka_unit_test(test_two_ranks),          cmocka_unit_test(test_three_ranks),
+        cmocka_unit_test(test_duplicate_device), cmocka_unit_test(test_switched_off),    cmocka_unit_test(test_order),
+        cmocka_unit_test(test_difference),    cmocka_unit_test(test_abort_of_a_meeting), cmocka_unit_test(test_abort_of_a_device),
+        cmocka_unit_test(test_group),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -207,7 +207,7 @@ static trek_status open_scope(trek_loader *l)
 
 static trek_status fetch(trek_loader *l)
 {
-    int64_t start = trek_trace_begin();
+    int64_t start = trek_trace_enter("loader wait");
     trek_status status = l->prefetch ? trek_prefetch_take(l->prefetch, &l->fetched)
                                      : trek_fetched_fill(l->fetched, &l->plan, l->epoch, l->position);
     trek_trace_end("loader wait", start, l->position);

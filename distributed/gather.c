@@ -203,7 +203,7 @@ static trek_status forward_rank(int rank, void *arg)
         trek_graph_reset_state(c->s->replicas[rank].graph);
     if (!of->runs)
         return TREK_OK;
-    int64_t start = trek_trace_begin();
+    int64_t start = trek_trace_enter("forward");
     int depth = trek_grad_mode_here.no_grad_depth;
     trek_grad_mode_here.no_grad_depth = c->no_grad_depth;
     trek_place_here.first_sample = of->first;
@@ -385,7 +385,7 @@ static trek_status backward_rank(int rank, void *arg)
     const backward_call *c = arg;
     if (!c->pass->of[rank].runs)
         return TREK_OK;
-    int64_t start = trek_trace_begin();
+    int64_t start = trek_trace_enter("backward");
     trek_scope scope = trek_scope_begin();
     int depth = trek_grad_mode_here.no_grad_depth;
     trek_grad_mode_here.no_grad_depth = 1; /* seeds are numbers, not history */

@@ -223,7 +223,7 @@ static void keep_flags(ranks_stepper *s, int rank)
 
 static trek_status finish(ranks_stepper *s, int rank, bool skipped)
 {
-    int64_t start = trek_trace_begin();
+    int64_t start = trek_trace_enter("buffers");
     trek_arena_forget_grads(s->replicas[rank].arena);
     if (s->shared && rank > 0 && !skipped)
         trek_arena_bump(s->replicas[rank].arena, s->replicas[0].arena);
@@ -238,7 +238,7 @@ static trek_status step_shared(int rank, void *arg)
     ranks_stepper *s = c->s;
     bool measure = c->update && (s->max_norm > 0 || s->loss_scale);
     trek_update_state state = { .skip = 0 };
-    int64_t start = trek_trace_begin();
+    int64_t start = trek_trace_enter("reduce");
     bool at_once = c->update && !measure && !start; /* while the sums are in cache */
     if (c->update && !measure)
         state = decide(s, rank, false);
@@ -256,7 +256,7 @@ static trek_status step_shared(int rank, void *arg)
         keep_flags(s, rank);
         return TREK_OK;
     }
-    start = trek_trace_begin();
+    start = trek_trace_enter("optimizer");
     if (!at_once)
         work(s, rank, false, false, &state);
     trek_trace_end("optimizer", start, s->steps);
@@ -277,7 +277,7 @@ static trek_status reduce_buckets(ranks_stepper *s, int rank)
             int64_t n = room / size / 64 * 64;
             n = n < 64 ? 64 : n;
             n = n < part->count - begin ? n : part->count - begin;
-            int64_t start = trek_trace_begin();
+            int64_t start = trek_trace_enter("bucket");
             char *data = grads_at(s, rank, p, begin);
             trek_status status = trek_comm_run(trek_ranks_comm(s->ranks, rank),
                                                (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = part->wide,
@@ -313,7 +313,7 @@ static trek_status update_on_device(ranks_stepper *s, int rank)
     for (int k = 0; k < replica->arena->n_segments; k++)
         if (s->any[k])
             replica->arena->segments[k].param->leaf->has_grad = true;
-    int64_t start = trek_trace_begin();
+    int64_t start = trek_trace_enter("optimizer");
     trek_grad_scaler *scaler = rank > 0 ? replica->scaler : s->base.graph->scaler;
     trek_step_opts opts = { .max_norm = s->max_norm, .max_value = s->max_value, .scaler = scaler, .adapt = true, .zero_grad = true };
     trek_status status = trek_optimizer_step_with(replica->optimizer, &opts);
@@ -330,7 +330,7 @@ static trek_status step_separate(int rank, void *arg)
     trek_status status = agree(s, rank, c->update ? trek_optimizer_prepare(replica->optimizer) : TREK_OK);
     if (status != TREK_OK)
         return status;
-    int64_t start = trek_trace_begin();
+    int64_t start = trek_trace_enter("reduce");
     status = reduce_buckets(s, rank);
     trek_trace_end("reduce", start, s->steps);
     if (!c->update || status != TREK_OK) {
@@ -342,7 +342,7 @@ static trek_status step_separate(int rank, void *arg)
     }
     if (!replica->arena->backend->host_accessible)
         return update_on_device(s, rank);
-    start = trek_trace_begin();
+    start = trek_trace_enter("optimizer");
     bool measure = s->max_norm > 0 || s->loss_scale;
     if (measure)
         work(s, rank, false, true, NULL);

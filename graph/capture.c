@@ -457,7 +457,7 @@ static trek_status record_step(trek_graph *graph, struct trek_captures *c, recor
 
 static trek_status replay(trek_graph *graph, struct trek_captures *c, record *r)
 {
-    int64_t start = trek_trace_begin();
+    int64_t start = trek_trace_enter("replay");
     const struct trek_stepper_capture *stepper = graph->stepper->klass->capture;
     trek_status status = r->steps ? stepper->before_replay(graph->stepper, false) : TREK_OK;
     if (status == TREK_OK)

@@ -32,7 +32,7 @@ static void free_single(trek_stepper *stepper)
 
 static trek_var *forward(trek_stepper *stepper, trek_var *const *inputs, int n)
 {
-    int64_t start = trek_trace_begin();
+    int64_t start = trek_trace_enter("forward");
     trek_var *y = trek_graph_run_route(stepper->graph, inputs, n);
     if (start)
         trek_trace_end("forward", start, 0);
@@ -50,7 +50,7 @@ static trek_status backward(trek_stepper *stepper, trek_var *loss, double weight
     }
     if (weight == 0)
         return TREK_OK;
-    int64_t start = trek_trace_begin();
+    int64_t start = trek_trace_enter("backward");
     trek_backward_watch watch = { .leaves = s->leaves, .n_leaves = s->n_leaves, .only_these = true };
     trek_var *seed;
     trek_status status = trek_graph_scale_loss(stepper->graph, &loss, &seed);
@@ -106,7 +106,7 @@ static trek_status step(trek_stepper *stepper)
     if (!s->optimizer)
         return trek_fail(TREK_ERR_STATE, "trek_graph_step: the graph has no optimizer; call trek_graph_set_optimizer "
                                          "or trek_trainer_setup first");
-    int64_t start = trek_trace_begin();
+    int64_t start = trek_trace_enter("optimizer");
     status = update(s);
     if (start)
         trek_trace_end("optimizer", start, s->steps);

@@ -11,12 +11,14 @@
 
 #include "graph/graph_internal.h"
 #include "tensor/place.h"
+#include "tensor/ranges.h"
 #include "tensor/trace.h"
 
 struct trek_timeline {
     pthread_mutex_t lock;
     trek_timeline_entry *ring;
     int64_t capacity, first, count, dropped;
+    bool ranges;
 };
 
 /* --- recording ---------------------------------------------------------------- */
@@ -83,7 +85,9 @@ static void sink_event(const char *name, int rank, int64_t at_ns, double value, 
     sink_entry(name, (trek_timeline_entry){ .rank = rank, .start_ns = at_ns, .end_ns = at_ns, .value = value });
 }
 
-static const trek_trace_sink sink = { sink_span, sink_event, NULL };
+static const trek_trace_sink sink = { .span = sink_span, .event = sink_event };
+static const trek_trace_sink sink_with_ranges = { .span = sink_span, .event = sink_event, .enter = trek_ranges_enter,
+                                                  .leave = trek_ranges_leave };
 
 trek_status trek_timeline_attach(trek_timeline *timeline)
 {
@@ -91,7 +95,7 @@ trek_status trek_timeline_attach(trek_timeline *timeline)
         return trek_fail_missing("trek_timeline_attach", "timeline");
     pthread_mutex_lock(&attached_lock);
     attached = timeline;
-    atomic_store(&trek_trace, &sink);
+    atomic_store(&trek_trace, timeline->ranges || trek_ranges_wanted() ? &sink_with_ranges : &sink);
     pthread_mutex_unlock(&attached_lock);
     return TREK_OK;
 }
@@ -101,6 +105,7 @@ void trek_timeline_detach(trek_timeline *timeline)
     pthread_mutex_lock(&attached_lock);
     if (timeline && attached == timeline) {
         atomic_store(&trek_trace, NULL);
+        trek_ranges_start();
         attached = NULL;
     }
     pthread_mutex_unlock(&attached_lock);
@@ -115,6 +120,7 @@ trek_timeline *trek_timeline_new(const trek_timeline_opts *opts)
     if (!t)
         return NULL;
     t->capacity = capacity;
+    t->ranges = opts && opts->nvtx && trek_ranges_available();
     t->ring = trek_calloc((size_t)capacity, sizeof *t->ring);
     if (!t->ring) {
         trek_free(t);

@@ -18,6 +18,8 @@ typedef struct trek_timeline trek_timeline;
 
 typedef struct trek_timeline_opts {
     int64_t capacity; /* entries held; default 65536 (about 6 MB), at least 1 */
+    bool nvtx;        /* while attached, spans are ranges for NVIDIA's profilers, too, where the CUDA plug-in is there
+                         (without a timeline: TREK_NVTX=1 in the environment) */
 } trek_timeline_opts;
 
 /* opts may be NULL. NULL and ARGUMENT or MEMORY. */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "tensor/plugin.h"
+#include "tensor/ranges.h"
 
 const trek_backend *trek_backends[TREK_DEVICE_TYPE_COUNT];
 
@@ -39,6 +40,7 @@ static void open_cuda(void)
         snprintf(cuda_problem, sizeof cuda_problem, "no CUDA device: libtrek-cuda is of another version of trek");
     } else {
         trek_backends[TREK_CUDA] = &cuda_backend;
+        trek_ranges_start();
         return; /* stays open for good: its kernels are in the table */
     }
     dlclose(library);

@@ -17,9 +17,19 @@ int64_t trek_clock_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
+int64_t trek_trace_entered(const char *name)
+{
+    const trek_trace_sink *sink = atomic_load_explicit(&trek_trace, memory_order_acquire);
+    if (sink && sink->enter)
+        sink->enter(name);
+    return trek_clock_ns();
+}
+
 void trek_trace_end(const char *name, int64_t start_ns, int64_t detail)
 {
     const trek_trace_sink *sink = atomic_load_explicit(&trek_trace, memory_order_acquire);
+    if (sink && start_ns && sink->leave)
+        sink->leave(name);
     if (sink && start_ns && sink->span)
         sink->span(name, trek_place_here.rank, start_ns, trek_clock_ns(), detail, sink->arg);
 }

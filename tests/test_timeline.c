@@ -17,6 +17,7 @@
 #include "graph/graph_internal.h"
 #include "graph/timeline.h"
 #include "monitor/progress.h"
+#include "tensor/backend.h"
 #include "tensor/place.h"
 #include "tensor/trace.h"
 
@@ -216,9 +217,9 @@ static void sink(void **state)
 {
     (void)state;
     trek_timeline *first = trek_timeline_new(NULL), *second = trek_timeline_new(NULL);
-    assert_int_equal(trek_trace_begin(), 0);
+    assert_int_equal(trek_trace_enter("forward"), 0);
     assert_int_equal(trek_timeline_attach(first), TREK_OK);
-    int64_t start = trek_trace_begin();
+    int64_t start = trek_trace_enter("forward");
     assert_true(start > 0);
     trek_place_here.rank = 3;
     trek_trace_end("forward", start, 42);
@@ -236,11 +237,58 @@ static void sink(void **state)
     assert_int_equal(trek_timeline_count(first), 2);
     assert_int_equal(trek_timeline_count(second), 1);
     trek_timeline_free(&second); /* detaches */
-    assert_int_equal(trek_trace_begin(), 0);
+    assert_int_equal(trek_trace_enter("forward"), 0);
     trek_trace_event("x", 1);
     trek_timeline_free(&first);
     assert_int_equal(trek_timeline_attach(NULL), TREK_ERR_ARGUMENT);
     trek_error_clear();
+}
+
+/* --- ranges for profilers ------------------------------------------------------------------ */
+
+static char ranges[256]; /* "forward( bucket( ) )" */
+
+static void range_begin(const char *name)
+{
+    strcat(ranges, name);
+    strcat(ranges, "( ");
+}
+
+static void range_end(void) { strcat(ranges, ") "); }
+
+static void nvtx_ranges(void **state)
+{
+    (void)state;
+    static trek_backend backend = { .range_begin = range_begin, .range_end = range_end };
+    trek_backend_find(TREK_CUDA, NULL, 0);
+    const trek_backend *real = trek_backends[TREK_CUDA];
+    trek_backends[TREK_CUDA] = &backend;
+    trek_timeline *t = trek_timeline_new(&(trek_timeline_opts){ .nvtx = true }), *plain = trek_timeline_new(NULL);
+    trek_timeline_attach(t);
+    int64_t outer = trek_trace_enter("forward"), inner = trek_trace_enter("bucket");
+    trek_trace_end("bucket", inner, 0);
+    trek_trace_enter("lost"); /* something failed: it is never ended */
+    trek_trace_end("forward", outer, 0);
+    assert_string_equal(ranges, "forward( bucket( ) lost( ) ) ");
+    trek_trace_end("never begun", outer, 0);
+    assert_string_equal(ranges, "forward( bucket( ) lost( ) ) ");
+    assert_int_equal(trek_timeline_count(t), 3);
+    ranges[0] = 0;
+    trek_timeline_attach(plain);
+    trek_trace_end("reduce", trek_trace_enter("reduce"), 0);
+    assert_string_equal(ranges, "");
+    setenv("TREK_NVTX", "1", 1);
+    trek_timeline_detach(plain); /* from here on the environment's wish alone */
+    trek_trace_end("reduce", trek_trace_enter("reduce"), 0);
+    trek_trace_event("anchor", 1);
+    assert_string_equal(ranges, "reduce( ) ");
+    unsetenv("TREK_NVTX");
+    trek_timeline_attach(plain);
+    trek_timeline_detach(plain);
+    assert_int_equal(trek_trace_enter("forward"), 0);
+    trek_timeline_free(&t);
+    trek_timeline_free(&plain);
+    trek_backends[TREK_CUDA] = real;
 }
 
 enum { THREADS = 4, EACH = 2000 };
@@ -249,7 +297,7 @@ static void *report(void *arg)
 {
     trek_place_here.rank = (int)(intptr_t)arg;
     for (int k = 0; k < EACH; k++) {
-        int64_t start = trek_trace_begin();
+        int64_t start = trek_trace_enter("work");
         if (start)
             trek_trace_end("work", start, k);
         trek_trace_event("tick", k);
@@ -424,7 +472,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(spans_and_events), cmocka_unit_test(bounded), cmocka_unit_test(names),
-        cmocka_unit_test(sink), cmocka_unit_test(threads), cmocka_unit_test(chrome_trace),
+        cmocka_unit_test(sink), cmocka_unit_test(nvtx_ranges), cmocka_unit_test(threads), cmocka_unit_test(chrome_trace),
         cmocka_unit_test(numbers), cmocka_unit_test(durations), cmocka_unit_test(progress_to_file),
         cmocka_unit_test(progress_on_terminal),
     };

@@ -38,9 +38,8 @@ done_before() {
     local kept
     kept=$(report kept "$out" "$part" "$1" "$sources")
     [ -n "$kept" ] || return 1
-    case ${TREK_GPU_AGAIN:-} in
-    all) return 1 ;;
-    failed) [ "$kept" != failed ] || return 1 ;;
+    case ${TREK_GPU_AGAIN:-}:$kept:$1 in
+    all:* | failed:failed:* | *:failed:build | *:failed:devices) return 1 ;;
     esac
     printf '%-28s %s (before)\n' "$1" "$kept"
 }
@@ -52,7 +51,8 @@ skip() {
     printf '%-28s skipped: %s\n' "$1" "$2"
 }
 
-# step NAME LIMIT COMMAND...: status 0 if it passed, now or before. Status 77 is a skip, its last line the reason.
+# step NAME LIMIT COMMAND...: status 0 if it passed, now or before, 1 if it failed, 2 if it was not (fully) run.
+# A command's status 77 is a skip, its last line the reason.
 step() {
     local name=$1 limit=$2 asked=$2 log start seconds code status reason=""
     shift 2
@@ -64,7 +64,7 @@ step() {
     if [ "$(left)" -lt 15 ]; then
         report record "$out" "$part" "$name" "" left 0 "" "no time left: run the same command again" >/dev/null
         printf '%-28s left for the next call\n' "$name"
-        return 1
+        return 2
     fi
     [ "$(left)" -lt "$limit" ] && limit=$(left)
     start=$SECONDS
@@ -80,7 +80,7 @@ step() {
     # cut short by the end of the part, not by its own limit: the next call has more time
     [ "$status" = failed ] && [ "$limit" -lt "$asked" ] && case $code in 124 | 137) status=left ;; esac
     printf '%-28s %s\n' "$name" "$(report record "$out" "$part" "$name" "$sources" "$status" "$seconds" "$log" "$reason")"
-    [ $status = passed ]
+    case $status in passed) return 0 ;; failed) return 1 ;; *) return 2 ;; esac
 }
 
 # ---- building ----------------------------------------------------------------
@@ -103,7 +103,7 @@ build_all() {
     fi
     case $part in
     bench) ninja -C "$build" tests/bench/gpu/trek-gpu-bench tensor/cuda/libtrek-cuda.so tests/gpu_devices ;;
-    *) ninja -C "$build" ;;
+    *) ninja -k 0 -C "$build" ;;
     esac
 }
 export -f build_all
@@ -119,15 +119,15 @@ prepare() {
         why_not="no Meson and Ninja"
         skip build "$why_not"
     elif ! step build 3600 bash -c build_all; then
-        why_not="not built, or not yet"
         grep -E 'error|FAILED|ERROR' "$(log_of build)" | head -5
+        # programs that do not build are missed one by one
+        [ -x "$build/tests/gpu_devices" ] && [ -e "$TREK_PLUGIN_PATH/libtrek-cuda.so" ] || why_not="not built, or not yet"
     fi
     if [ -n "$why_not" ]; then
         skip devices "$why_not"
-    elif ! step devices 60 "$build/tests/gpu_devices"; then
-        why_not="no CUDA device"
-        tail -2 "$(log_of devices)"
     else
+        step devices 60 "$build/tests/gpu_devices"
+        [ $? = 2 ] && why_not="no CUDA device"
         cat "$(log_of devices)"
     fi
 }

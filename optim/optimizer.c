@@ -506,12 +506,17 @@ trek_status trek_optimizer_step_scaled(trek_optimizer *optimizer, double grad_sc
     if (!optimizer)
         return trek_fail_missing("trek_optimizer_step", "optimizer");
     trek_arena_mark_used(optimizer->arena);
-    trek_status status = trek_optimizer_prepare(optimizer);
+    trek_status status = optimizer->records ? trek_records_read(optimizer) : TREK_OK;
+    optimizer->stale |= optimizer->records != NULL; /* of counts that the host did not know */
+    if (status == TREK_OK)
+        status = trek_optimizer_prepare(optimizer);
     if (status != TREK_OK)
         return status;
     for (int p = 0; p < optimizer->arena->n_parts; p++)
         trek_optimizer_apply_range(optimizer, p, 0, optimizer->arena->parts[p].count, grad_scale, zero_grad);
     trek_optimizer_commit(optimizer);
+    if (optimizer->records)
+        trek_records_forget(optimizer);
     if (zero_grad)
         zero_rest(optimizer);
     return TREK_OK;

@@ -20,20 +20,29 @@ template <typename T, int V>
 static __device__ __forceinline__ void finish_vector(const norm_rows<T> &a, typename trek_wide<T>::type *v, int at,
                                                      typename trek_wide<T>::type mean, typename trek_wide<T>::type rstd)
 {
+    typedef typename trek_wide<T>::type W;
     typedef trek_vector<T, V> piece;
-    piece w = {}, b = {};
-    if (a.weight)
-        w = *reinterpret_cast<const piece *>(a.weight + at);
-    if (a.bias)
-        b = *reinterpret_cast<const piece *>(a.bias + at);
+    W w[V], b[V];
 #pragma unroll
     for (int i = 0; i < V; i++) {
-        v[i] = (v[i] - mean) * rstd;
-        if (a.weight)
-            v[i] = a.bias ? trek_fma(v[i], trek_get(w.x[i]), trek_get(b.x[i])) : v[i] * trek_get(w.x[i]);
-        else if (a.bias)
-            v[i] += trek_get(b.x[i]);
+        w[i] = 1;
+        b[i] = 0;
     }
+    if (a.weight) {
+        piece x = *reinterpret_cast<const piece *>(a.weight + at);
+#pragma unroll
+        for (int i = 0; i < V; i++)
+            w[i] = trek_get(x.x[i]);
+    }
+    if (a.bias) {
+        piece x = *reinterpret_cast<const piece *>(a.bias + at);
+#pragma unroll
+        for (int i = 0; i < V; i++)
+            b[i] = trek_get(x.x[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < V; i++)
+        v[i] = trek_fma((v[i] - mean) * rstd, w[i], b[i]);
 }
 
 template <typename T, int V> static __global__ void __launch_bounds__(THREADS) norm_rows_kernel(norm_rows<T> a, int log_width)

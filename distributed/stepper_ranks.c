@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
+#include "distributed/comm_nccl.h"
 #include "graph/graph_internal.h"
 
 /* --- listing a replica's parts ----------------------------------------------------- */
@@ -161,19 +162,38 @@ static trek_status copy_from_first(ranks_stepper *s, int rank, bool params)
     return status;
 }
 
+/* Gradients are what goes through the GPUs' library again and again; without one there is nothing to do. */
+static trek_status register_grads(ranks_stepper *s, int rank)
+{
+    trek_arena *arena = s->replicas[rank].arena;
+    trek_status status = TREK_OK;
+    for (int p = 0; p < arena->n_parts && status == TREK_OK; p++)
+        status = trek_comm_nccl_register(trek_ranks_comm(s->ranks, rank), arena->parts[p].grads->data,
+                                         (size_t)arena->parts[p].count * trek_dtype_size(arena->parts[p].wide));
+    return status;
+}
+
+static void forget_grads(ranks_stepper *s, int rank)
+{
+    const trek_arena *arena = s->replicas[rank].arena;
+    for (int p = 0; arena && p < arena->n_parts; p++)
+        trek_comm_nccl_forget(trek_ranks_comm(s->ranks, rank), arena->parts[p].grads->data);
+}
+
 /* Further ranks' arenas, on their threads; rank 0's is there. Values are rank 0's. */
 static trek_status move_rank(int rank, void *arg)
 {
     ranks_stepper *s = arg;
     trek_replica *own = &s->replicas[rank];
     if (rank == 0)
-        return TREK_OK;
+        return register_grads(s, rank);
     trek_params *params = trek_module_params(trek_graph_module(own->graph));
     if (!params)
         return trek_status_get();
     own->arena = s->shared ? trek_arena_new_sharing(params, s->replicas[0].arena) : trek_arena_new(params);
     trek_params_free(&params);
-    return own->arena ? copy_from_first(s, rank, !s->shared) : trek_status_get();
+    trek_status status = own->arena ? copy_from_first(s, rank, !s->shared) : trek_status_get();
+    return status == TREK_OK ? register_grads(s, rank) : status;
 }
 
 static trek_status move_params(ranks_stepper *s)
@@ -286,6 +306,7 @@ static trek_status free_rank(int rank, void *arg)
     trek_replica *own = &s->replicas[rank];
     trek_optimizer_free(&own->optimizer);
     trek_grad_scaler_free(&own->scaler);
+    forget_grads(s, rank);
     trek_arena_free(&own->arena);
     if (rank > 0)
         trek_graph_free(&own->graph);

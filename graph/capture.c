@@ -478,6 +478,22 @@ static trek_status replay(trek_graph *graph, struct trek_captures *c, record *r)
     return TREK_OK;
 }
 
+/* A plain run between replays: the record stays as it is, with its results and what it holds. */
+static trek_status run_beside_record(trek_graph *graph, struct trek_captures *c, record *r)
+{
+    trek_touch_list held = r->touched;
+    trek_var *outputs[MAX_VALUES];
+    memcpy(outputs, r->outputs, sizeof outputs);
+    memset(r->outputs, 0, sizeof r->outputs);
+    r->touched = (trek_touch_list){ .n = 0 };
+    trek_status status = run_plainly(graph, c, r);
+    trek_touch_clear(&r->touched);
+    free_values(r->outputs);
+    memcpy(r->outputs, outputs, sizeof outputs);
+    r->touched = held;
+    return status;
+}
+
 static trek_status run_record(trek_graph *graph, struct trek_captures *c, record *r)
 {
     if (c->problem[0])
@@ -486,25 +502,9 @@ static trek_status run_record(trek_graph *graph, struct trek_captures *c, record
         drop_capture(r, c);
         r->runs_left = LATER_RUNS; /* what follows from the change is made in a run of its own */
     }
-    if (r->capture && trek_place_here.rng_draw == r->first_draw)
-        return replay(graph, c, r);
-    if (r->capture || r->runs_left > 0) {
-        trek_touch_list held = r->touched; /* a plain run in between leaves the record as it is */
-        bool keeps = r->capture != NULL;
-        trek_var *outputs[MAX_VALUES];
-        if (!keeps)
-            return run_plainly(graph, c, r);
-        memcpy(outputs, r->outputs, sizeof outputs);
-        memset(r->outputs, 0, sizeof r->outputs);
-        r->touched = (trek_touch_list){ .n = 0 };
-        trek_status status = run_plainly(graph, c, r);
-        trek_touch_clear(&r->touched);
-        free_values(r->outputs);
-        memcpy(r->outputs, outputs, sizeof outputs);
-        r->touched = held;
-        return status;
-    }
-    return record_step(graph, c, r);
+    if (r->capture) /* with other draws before it in this step, its random numbers would be others */
+        return trek_place_here.rng_draw == r->first_draw ? replay(graph, c, r) : run_beside_record(graph, c, r);
+    return r->runs_left > 0 ? run_plainly(graph, c, r) : record_step(graph, c, r);
 }
 
 trek_status trek_graph_capture(trek_graph *graph, trek_step_fn step, void *arg)

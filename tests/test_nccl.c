@@ -14,9 +14,14 @@
 
 #include <cmocka.h>
 
+#include "autograd/ops.h"
 #include "distributed/comm_internal.h"
 #include "distributed/comm_nccl.h"
 #include "distributed/group.h"
+#include "distributed/trainer.h"
+#include "graph/capture.h"
+#include "graph/flow.h"
+#include "nn/layers.h"
 #include "tensor/device_comm.h"
 #include "tensor/place.h"
 #include "tests/support/support.h"
@@ -434,6 +439,82 @@ static void test_group(void **state)
     trek_ranks_free(&ranks);
 }
 
+/* --- training -------------------------------------------------------------------------------- */
+
+static trek_graph *build(trek_device device, void *arg)
+{
+    (void)arg;
+    trek_flow *flow = trek_flow_from(trek_nn_linear(6, 16, device));
+    flow = trek_flow_through(flow, trek_nn_relu());
+    return trek_flow_build(trek_flow_through(flow, trek_nn_linear(16, 3, device)));
+}
+
+static trek_status train_step(trek_graph *graph, void *arg)
+{
+    (void)arg;
+    trek_var *y = trek_graph_forward(graph, trek_graph_captured_input(graph, 0));
+    trek_var *loss = trek_mse_loss(y, trek_graph_captured_input(graph, 1));
+    trek_graph_backward(graph, loss);
+    return trek_graph_step(graph);
+}
+
+static int warnings;
+
+static void count_warnings(trek_log_level level, const char *message, void *arg)
+{
+    (void)arg;
+    warnings += level == TREK_LOG_WARNING && strstr(message, "several ranks") != NULL;
+}
+
+/* Two ranks; the parameters after some steps. With trek_graph_capture, which does each step call by call, and says so once. */
+static double *train_two(const char *nccl)
+{
+    setenv("TREK_NCCL", nccl, 1);
+    trek_seed(8);
+    trek_graph *graph = build(trek_cuda(0), NULL);
+    trek_device devices[2] = { trek_cuda(0), trek_cuda(1) };
+    if (trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .devices = devices, .ranks = 2,
+                                                        .optimizer = trek_adam((trek_adam_opts){ .lr = 0.01 }) }) != TREK_OK)
+        fail_msg("%s", trek_error());
+    unsetenv("TREK_NCCL");
+    trek_tensor *x = test_tensor(1, trek_dims(11, 6), 1), *y = test_tensor(2, trek_dims(11, 3), 1);
+    for (int k = 0; k < 8; k++) {
+        trek_scope scope = trek_scope_begin();
+        trek_graph_capture_input(graph, 0, trek_var_constant(x));
+        trek_graph_capture_input(graph, 1, trek_var_constant(y));
+        if (trek_graph_capture(graph, train_step, NULL) != TREK_OK)
+            fail_msg("step %d: %s", k, trek_error());
+        trek_scope_end(scope);
+    }
+    assert_int_equal(trek_graph_replays(graph), 0);
+    assert_int_equal(trek_graph_steps(graph), 8);
+    double *values = test_read(trek_var_data(trek_module_find(trek_graph_module(graph), "0.weight")));
+    trek_tensor_release(x);
+    trek_tensor_release(y);
+    trek_graph_free(&graph);
+    return values;
+}
+
+static void test_training(void **state)
+{
+    (void)state;
+    if (skipped(2))
+        skip();
+    trek_log_set(TREK_LOG_WARNING, count_warnings, NULL);
+    double *by_host = train_two("0");
+    warnings = 0;
+    double *by_nccl = train_two("");
+    assert_int_equal(warnings, 1);
+    trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+    assert_non_null(by_host);
+    assert_non_null(by_nccl);
+    for (int i = 0; i < 6 * 16; i++) /* a sum of two has one order */
+        if (by_host[i] != by_nccl[i])
+            fail_msg("weight %d: %.17g by the host, %.17g by NCCL", i, by_host[i], by_nccl[i]);
+    free(by_host);
+    free(by_nccl);
+}
+
 int main(void)
 {
     setenv("TREK_FAKE_GPUS", "3", 0); /* where the GPUs are made up (cuda_shim), there are enough */
@@ -441,7 +522,7 @@ int main(void)
         cmocka_unit_test(test_one_rank),      cmocka_unit_test(test_two_ranks),          cmocka_unit_test(test_three_ranks),
         cmocka_unit_test(test_duplicate_device), cmocka_unit_test(test_switched_off),    cmocka_unit_test(test_order),
         cmocka_unit_test(test_difference),    cmocka_unit_test(test_abort_of_a_meeting), cmocka_unit_test(test_abort_of_a_device),
-        cmocka_unit_test(test_group),
+        cmocka_unit_test(test_group),         cmocka_unit_test(test_training),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,7 +9,10 @@
  * no data is touched, and every later call returns that error.
  *
  * Reductions combine the ranks' values in rank order, so all ranks get the same
- * bits, run after run; 16-bit floats are summed in f32. Nothing allocates. */
+ * bits, run after run; 16-bit floats are summed in f32. Nothing allocates. Where NCCL
+ * does it (sums and products of f32, f64 and integers in the memory of distinct GPUs), the
+ * order is NCCL's: the same on all ranks. TREK_NCCL=0 in the environment goes without it,
+ * TREK_NCCL=1 has it for a single rank, too; TREK_NCCL_LIBRARY names its file. */
 #ifndef TREK_DISTRIBUTED_COMM_H
 #define TREK_DISTRIBUTED_COMM_H
 

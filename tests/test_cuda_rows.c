@@ -65,12 +65,17 @@ static void check_close(const char *label, int output, const trek_tensor *want, 
     assert_true(a && b);
     int64_t n = trek_tensor_numel(want);
     trek_dtype dtype = trek_tensor_dtype(want);
-    double tolerance = dtype == TREK_F64 ? 1e-11 : dtype == TREK_BF16 ? 0.009 : dtype == TREK_F16 ? 0.002 : dtype == TREK_F32 ? 2e-5 : 0;
+    double tolerance = dtype == TREK_F64    ? 1e-11
+                       : dtype == TREK_F32  ? 2e-5
+                       : dtype == TREK_BF16 ? 0.009
+                       : dtype == TREK_F16  ? 0.002
+                                            : 0;
     for (int64_t k = 0; k < n; k++)
         most = fabs(a[k]) > most && isfinite(a[k]) ? fabs(a[k]) : most;
     for (int64_t k = 0; k < n; k++)
         if (!(fabs(a[k] - b[k]) <= tolerance * most || a[k] == b[k]))
-            fail_msg("%s, output %d, element %lld of %lld: %.9g, should be %.9g", label, output, (long long)k, (long long)n, b[k], a[k]);
+            fail_msg("%s, output %d, element %lld of %lld: %.9g, should be %.9g", label, output, (long long)k, (long long)n,
+                     b[k], a[k]);
     free(a);
     free(b);
 }
@@ -130,7 +135,8 @@ static void reduce(enum trek_op_id op, trek_shape shape, int64_t mask, trek_dtyp
     a.f[0] = op == TREK_OP_var;
     char label[120];
     snprintf(label, sizeof label, "%s of [%lld, %lld, ...], dims %lld, %s%s", trek_ops[op].name, (long long)shape.sizes[0],
-             (long long)(shape.ndim > 1 ? shape.sizes[1] : 1), (long long)mask, trek_dtype_name(dtype), moved ? ", transposed" : "");
+             (long long)(shape.ndim > 1 ? shape.sizes[1] : 1), (long long)mask, trek_dtype_name(dtype),
+             moved ? ", transposed" : "");
     trek_tensor *in[1] = { numbers(3, shape, dtype, 1, op == TREK_OP_var ? 30 : op == TREK_OP_mean ? 1 : 0) };
     compare(label, op, a, 1, in, moved);
 }
@@ -138,7 +144,8 @@ static void reduce(enum trek_op_id op, trek_shape shape, int64_t mask, trek_dtyp
 static void test_reductions(void **state)
 {
     (void)state;
-    static const enum trek_op_id ops[] = { TREK_OP_sum, TREK_OP_mean, TREK_OP_max, TREK_OP_min, TREK_OP_argmax, TREK_OP_var, TREK_OP_logsumexp };
+    static const enum trek_op_id ops[] = { TREK_OP_sum, TREK_OP_mean, TREK_OP_max, TREK_OP_min, TREK_OP_argmax, TREK_OP_var,
+                                           TREK_OP_logsumexp };
     for (size_t k = 0; k < sizeof ops / sizeof *ops; k++) {
         bool one = ops[k] == TREK_OP_argmax;
         for (int d = 0; d < n_floats; d++) {
@@ -186,17 +193,20 @@ static void soft(enum trek_op_id op, trek_shape shape, int dim, trek_dtype dtype
 {
     trek_attrs a = { { dim }, { 0 } };
     char label[100];
-    snprintf(label, sizeof label, "%s of %lld x %lld, dim %d, %s%s", trek_ops[op].name, (long long)shape.sizes[0], (long long)shape.sizes[1],
+    snprintf(label, sizeof label, "%s of %lld x %lld, dim %d, %s%s", trek_ops[op].name, (long long)shape.sizes[0],
+             (long long)shape.sizes[1],
              dim, trek_dtype_name(dtype), moved ? ", transposed" : "");
     bool two = op == TREK_OP_softmax_backward || op == TREK_OP_log_softmax_backward;
-    trek_tensor *in[2] = { numbers(1, shape, dtype, 4, 0), two ? numbers(2, shape, dtype, 0.5, op == TREK_OP_softmax_backward ? 0.5 : -3) : NULL };
+    double offset = op == TREK_OP_softmax_backward ? 0.5 : -3;
+    trek_tensor *in[2] = { numbers(1, shape, dtype, 4, 0), two ? numbers(2, shape, dtype, 0.5, offset) : NULL };
     compare(label, op, a, two ? 2 : 1, in, moved);
 }
 
 static void test_softmax(void **state)
 {
     (void)state;
-    static const enum trek_op_id ops[] = { TREK_OP_softmax, TREK_OP_log_softmax, TREK_OP_softmax_backward, TREK_OP_log_softmax_backward };
+    static const enum trek_op_id ops[] = { TREK_OP_softmax, TREK_OP_log_softmax, TREK_OP_softmax_backward,
+                                           TREK_OP_log_softmax_backward };
     static const int64_t lengths[] = { 1, 5, 8, 40, 96, 768, 1000, 1001, 1024, 2048, 5000, 8200, 20000 };
     for (int k = 0; k < 4; k++) {
         for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++)
@@ -215,7 +225,8 @@ static void norms(int64_t rows, int64_t n, trek_dtype dtype, trek_dtype weight_d
     trek_shape shape = trek_dims(rows, n);
     trek_dtype wide = dtype == TREK_F64 ? TREK_F64 : TREK_F32;
     char label[100];
-    snprintf(label, sizeof label, "norms of %lld x %lld, %s%s", (long long)rows, (long long)n, trek_dtype_name(dtype), moved ? ", transposed" : "");
+    snprintf(label, sizeof label, "norms of %lld x %lld, %s%s", (long long)rows, (long long)n, trek_dtype_name(dtype),
+             moved ? ", transposed" : "");
 #define X numbers(1, shape, dtype, 2, 0.5)
 #define Y numbers(2, shape, dtype, 1, 0)
 #define WEIGHT(dtype) numbers(3, trek_dims(n), dtype, 0.5, 1)
@@ -227,7 +238,8 @@ static void norms(int64_t rows, int64_t n, trek_dtype dtype, trek_dtype weight_d
     compare(label, TREK_OP_add_layer_norm, a, 4, (trek_tensor *[]){ X, Y, NULL, NULL }, moved);
     compare(label, TREK_OP_layer_norm_backward, a, 5, (trek_tensor *[]){ Y, X, MEAN, RSTD, WEIGHT(weight_dtype) }, moved);
     compare(label, TREK_OP_rms_norm_backward, a, 4, (trek_tensor *[]){ Y, X, RSTD, WEIGHT(weight_dtype) }, moved);
-    compare(label, TREK_OP_add_layer_norm_backward, a, 6, (trek_tensor *[]){ Y, numbers(7, shape, dtype, 1, 0), X, MEAN, RSTD, WEIGHT(weight_dtype) }, false);
+    compare(label, TREK_OP_add_layer_norm_backward, a, 6, (trek_tensor *[]){ Y, numbers(7, shape, dtype, 1, 0), X, MEAN, RSTD,
+                                                                             WEIGHT(weight_dtype) }, false);
 }
 
 static void test_norms(void **state)
@@ -246,7 +258,8 @@ static void test_norms(void **state)
 static void batch(trek_shape shape, trek_dtype dtype, bool training)
 {
     char label[100];
-    snprintf(label, sizeof label, "batch norm of %lld x %lld ..., %s", (long long)shape.sizes[0], (long long)shape.sizes[1], trek_dtype_name(dtype));
+    snprintf(label, sizeof label, "batch norm of %lld x %lld ..., %s", (long long)shape.sizes[0], (long long)shape.sizes[1],
+             trek_dtype_name(dtype));
     trek_attrs a = { { training }, { 0.1, 1e-5 } };
     int64_t channels = shape.sizes[1];
     trek_dtype wide = dtype == TREK_F64 ? TREK_F64 : TREK_F32;
@@ -276,18 +289,22 @@ static void test_batch_norm(void **state)
 static void test_embedding(void **state)
 {
     (void)state;
-    static const int64_t tables[][3] = { { 1000, 96, 5000 }, { 70000, 5, 3000 }, { 40, 64, 2500 }, { 3, 1, 10 }, { 300, 1100, 70 } };
+    static const int64_t tables[][3] = { { 1000, 96, 5000 }, { 70000, 5, 3000 }, { 40, 64, 2500 }, { 3, 1, 10 },
+                                         { 300, 1100, 70 } };
     for (size_t k = 0; k < sizeof tables / sizeof *tables; k++)
         for (int d = 0; d < n_floats; d++) {
             const int64_t *t = tables[k];
             trek_attrs a = { { 1, t[0] }, { 0 } };
             char label[100];
-            snprintf(label, sizeof label, "embedding %lld x %lld, %lld places, %s", (long long)t[0], (long long)t[1], (long long)t[2],
+            snprintf(label, sizeof label, "embedding %lld x %lld, %lld places, %s", (long long)t[0], (long long)t[1],
+                     (long long)t[2],
                      trek_dtype_name(floats[d]));
             compare(label, TREK_OP_embedding, a, 2,
-                    (trek_tensor *[]){ numbers(1, trek_dims(t[0], t[1]), floats[d], 1, 0), integers(2, trek_dims(t[2]), t[0], true) }, false);
+                    (trek_tensor *[]){ numbers(1, trek_dims(t[0], t[1]), floats[d], 1, 0),
+                                       integers(2, trek_dims(t[2]), t[0], true) }, false);
             compare(label, TREK_OP_embedding_backward, a, 2,
-                    (trek_tensor *[]){ numbers(1, trek_dims(t[2], t[1]), floats[d], 1, 0), integers(2, trek_dims(t[2]), t[0], true) }, false);
+                    (trek_tensor *[]){ numbers(1, trek_dims(t[2], t[1]), floats[d], 1, 0),
+                                       integers(2, trek_dims(t[2]), t[0], true) }, false);
         }
 }
 
@@ -296,14 +313,16 @@ static void loss(int64_t rows, int64_t classes, trek_dtype dtype, int reduction,
     trek_attrs a = { { 2, reduction }, { smoothing } };
     trek_dtype wide = dtype == TREK_F64 ? TREK_F64 : TREK_F32;
     char label[100];
-    snprintf(label, sizeof label, "cross entropy of %lld x %lld, %s", (long long)rows, (long long)classes, trek_dtype_name(dtype));
+    snprintf(label, sizeof label, "cross entropy of %lld x %lld, %s", (long long)rows, (long long)classes,
+             trek_dtype_name(dtype));
     trek_shape shape = trek_dims(rows, classes), grad = reduction == TREK_REDUCTION_NONE ? trek_dims(rows) : trek_dims_none();
 #define LOGITS numbers(1, shape, dtype, 3, 0)
 #define LABELS integers(2, trek_dims(rows), classes, false)
 #define CLASSES (weighted ? numbers(3, trek_dims(classes), wide, 0.5, 1) : NULL)
     compare(label, TREK_OP_cross_entropy, a, 3, (trek_tensor *[]){ LOGITS, LABELS, CLASSES }, false);
     compare(label, TREK_OP_cross_entropy_backward, a, 6,
-            (trek_tensor *[]){ numbers(4, grad, dtype, 1, 2), LOGITS, LABELS, CLASSES, numbers(5, trek_dims(rows), wide, 0.1, log((double)classes) + 3),
+            (trek_tensor *[]){ numbers(4, grad, dtype, 1, 2), LOGITS, LABELS, CLASSES,
+                               numbers(5, trek_dims(rows), wide, 0.1, log((double)classes) + 3),
                                numbers(6, trek_dims_none(), wide, 0, (double)rows) }, false);
 }
 

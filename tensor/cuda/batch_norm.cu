@@ -94,7 +94,8 @@ template <typename W> struct alignas(sizeof(W) * 4) channel_numbers {
 };
 
 template <typename W>
-static __global__ void prepare_forward(channel_numbers<W> *to, const batch_statistics *now, trek_numbers weight, trek_numbers bias,
+static __global__ void prepare_forward(channel_numbers<W> *to, const batch_statistics *now, trek_numbers weight,
+                                       trek_numbers bias,
                                        trek_numbers running_mean, trek_numbers running_var, trek_numbers mean, trek_numbers rstd,
                                        int64_t channels, double count, double momentum, double eps)
 {
@@ -125,13 +126,14 @@ static __global__ void prepare_forward(channel_numbers<W> *to, const batch_stati
 
 template <typename W>
 static __global__ void prepare_backward(channel_numbers<W> *to, const batch_sums *sums, trek_numbers mean, trek_numbers rstd,
-                                        trek_numbers weight, trek_numbers dweight, trek_numbers dbias, int64_t channels, double count,
-                                        bool training)
+                                        trek_numbers weight, trek_numbers dweight, trek_numbers dbias, int64_t channels,
+                                        double count, bool training)
 {
     int64_t c = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (c >= channels)
         return;
-    double deviation = rstd.get(c), scale = deviation * (weight.x ? weight.get(c) : 1), part = training && count > 0 ? 1 / count : 0;
+    const double deviation = rstd.get(c), scale = deviation * (weight.x ? weight.get(c) : 1);
+    const double part = training && count > 0 ? 1 / count : 0;
     if (dweight.x)
         dweight.put(c, sums[c].product * deviation);
     if (dbias.x)
@@ -244,8 +246,9 @@ template <typename T> static trek_status forward(const trek_op_call *call)
     }
     TRY(trek_launch(call, queue, trek_loop(s.channels), prepare_forward<W>, numbers.as<channel_numbers<W>>(),
                     training ? (const batch_statistics *)statistics.as<batch_statistics>() : NULL, trek_numbers_of(weight),
-                    trek_numbers_of(bias), trek_numbers_of(running[0]), trek_numbers_of(running[1]), trek_numbers_of(call->outputs[1]),
-                    trek_numbers_of(call->outputs[2]), s.channels, s.count, call->attrs.f[0], call->attrs.f[1]));
+                    trek_numbers_of(bias), trek_numbers_of(running[0]), trek_numbers_of(running[1]),
+                    trek_numbers_of(call->outputs[1]), trek_numbers_of(call->outputs[2]), s.channels,
+                    s.count, call->attrs.f[0], call->attrs.f[1]));
     if (training && running[0] && s.numel > 0) {
         trek_cuda_bump(running[0]);
         trek_cuda_bump(running[1]);
@@ -280,8 +283,9 @@ template <typename T> static trek_status backward(const trek_op_call *call)
     op.out = sums.as<batch_sums>();
     TRY(gather(call, queue, x, op));
     TRY(trek_launch(call, queue, trek_loop(s.channels), prepare_backward<W>, numbers.as<channel_numbers<W>>(),
-                    (const batch_sums *)sums.as<batch_sums>(), trek_numbers_of(mean), trek_numbers_of(rstd), trek_numbers_of(weight),
-                    trek_numbers_of(weight ? call->outputs[1] : NULL), trek_numbers_of(call->outputs[2]), s.channels, s.count,
+                    (const batch_sums *)sums.as<batch_sums>(), trek_numbers_of(mean), trek_numbers_of(rstd),
+                    trek_numbers_of(weight), trek_numbers_of(weight ? call->outputs[1] : NULL),
+                    trek_numbers_of(call->outputs[2]), s.channels, s.count,
                     call->attrs.i[0] != 0));
     TRY(apply<T>(call, queue, dx.as<T>(), in.as<T>(), grad.as<T>(), numbers.scratch.data, s));
     return dx.finish(call, call->outputs[0]);

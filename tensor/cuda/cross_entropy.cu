@@ -77,7 +77,8 @@ static __device__ __forceinline__ void take_vector(row_sums<typename trek_wide<T
 
 /* losses[row] = the weighted loss, counted[row] = the row's weight (both may be NULL). */
 template <typename T, int V>
-static __global__ void __launch_bounds__(THREADS) loss_kernel(loss_call<T> a, trek_block_layout layout, typename trek_wide<T>::type *lse,
+static __global__ void __launch_bounds__(THREADS) loss_kernel(loss_call<T> a, trek_block_layout layout,
+                                                              typename trek_wide<T>::type *lse,
                                                               double *losses, double *counted)
 {
     typedef typename trek_wide<T>::type W;
@@ -127,9 +128,10 @@ struct two_join {
 };
 
 /* Adds up a block's share; the last step (to NULL) writes the results. */
-static __global__ void __launch_bounds__(THREADS) total_kernel(const double *losses, const double *counted, int64_t n, int64_t each,
-                                                               double *to, double *to_counted, trek_numbers loss, trek_numbers total,
-                                                               int reduction)
+static __global__ void __launch_bounds__(THREADS) total_kernel(const double *losses, const double *counted, int64_t n,
+                                                               int64_t each,
+                                                               double *to, double *to_counted, trek_numbers loss,
+                                                               trek_numbers total, int reduction)
 {
     TREK_SHARED(two_sums, shared, THREADS);
     const trek_block_layout layout = { 8, 0, true };
@@ -178,7 +180,8 @@ static trek_status add_up(const trek_op_call *call, trek_cuda_queue *queue, doub
         counted = to + blocks;
         rows = each = blocks;
     }
-    return trek_launch(call, queue, trek_blocks(dim3(1), dim3(THREADS)), total_kernel, (const double *)losses, (const double *)counted,
+    return trek_launch(call, queue, trek_blocks(dim3(1), dim3(THREADS)), total_kernel, (const double *)losses,
+                       (const double *)counted,
                        rows, each, (double *)NULL, (double *)NULL, loss, total, reduction);
 }
 
@@ -228,7 +231,8 @@ template <typename T> static trek_status forward(const trek_op_call *call)
         bool vector = trek_is_aligned(in.data, 16) && a.n % V == 0;
         trek_block_layout layout = lay_rows(vector ? a.n / V : a.n, 4);
         trek_grid grid = trek_blocks(dim3((unsigned)((rows - 1) / ((int64_t)1 << layout.log_c) + 1)), dim3(THREADS));
-        TRY(trek_launch(call, queue, grid, vector ? loss_kernel<T, V> : loss_kernel<T, 1>, a, layout, lse.as<W>(), each, each + rows));
+        TRY(trek_launch(call, queue, grid, vector ? loss_kernel<T, V> : loss_kernel<T, 1>, a, layout, lse.as<W>(), each,
+                        each + rows));
     }
     TRY(add_up(call, queue, each, each + rows, rows));
     return lse.finish(call, call->outputs[1]);
@@ -238,7 +242,8 @@ template <typename T> static trek_status forward(const trek_op_call *call)
 
 /* dx = g (own (p - at label) (1 - s) + s / n (p W - w)), with own the label's weight, W the sum of all (in weights). */
 template <typename T, int V>
-static __global__ void __launch_bounds__(THREADS) loss_grad_kernel(loss_call<T> a, trek_block_layout layout, T *to, trek_numbers grad,
+static __global__ void __launch_bounds__(THREADS) loss_grad_kernel(loss_call<T> a, trek_block_layout layout, T *to,
+                                                                   trek_numbers grad,
                                                                    trek_numbers lse, trek_numbers total, const double *weights,
                                                                    int reduction)
 {

@@ -42,7 +42,8 @@ template <typename A> static __device__ __forceinline__ A scan_block(A mine, A *
 /* A block for each chunk of a line whose elements lie near each other. sums: write only the chunk's sum there;
  * offsets: where chunks begin (NULL: at 0). */
 template <typename T>
-static __global__ void __launch_bounds__(THREADS) cumsum_blocks(typename sum_type<T>::result *out, const T *in, trek_lines l, int64_t chunk,
+static __global__ void __launch_bounds__(THREADS) cumsum_blocks(typename sum_type<T>::result *out, const T *in, trek_lines l,
+                                                                int64_t chunk,
                                                                 typename sum_type<T>::gathered *sums,
                                                                 const typename sum_type<T>::gathered *offsets)
 {

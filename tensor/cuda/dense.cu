@@ -52,7 +52,8 @@ static copy_dims dims_of(const trek_tensor *t)
 }
 
 template <typename T>
-static trek_status copy(const trek_op_call *call, trek_cuda_queue *queue, const trek_tensor *t, const void *from, void *to, bool gather)
+static trek_status copy(const trek_op_call *call, trek_cuda_queue *queue, const trek_tensor *t, const void *from, void *to,
+                        bool gather)
 {
     return trek_launch(call, queue, trek_loop(t->numel, 1 << 20), copy_kernel<T>, (const T *)from, (T *)to, dims_of(t), gather);
 }
@@ -74,7 +75,8 @@ static trek_status copy_tensor(const trek_op_call *call, trek_cuda_queue *queue,
 static size_t bytes_of(const trek_tensor *t)
 {
     static const uint8_t sizes[TREK_DTYPE_COUNT] = { 4, 8, 2, 2, 8, 4, 1, 1 };
-    static_assert(TREK_F32 == 0 && TREK_F64 == 1 && TREK_BF16 == 2 && TREK_F16 == 3 && TREK_I64 == 4 && TREK_I32 == 5, "their order");
+    static_assert(TREK_F32 == 0 && TREK_F64 == 1 && TREK_BF16 == 2 && TREK_F16 == 3 && TREK_I64 == 4 && TREK_I32 == 5,
+                  "their order");
     return (size_t)t->numel * sizes[t->dtype];
 }
 

@@ -32,7 +32,8 @@ template <typename U> static __global__ void embedding_kernel(U *to, const U *fr
 }
 
 /* Copies `unit` elements at once. */
-template <typename U> static trek_status copy(const trek_op_call *call, trek_cuda_queue *queue, void *to, const void *from, table t, int unit)
+template <typename U> static trek_status copy(const trek_op_call *call, trek_cuda_queue *queue, void *to, const void *from,
+                                              table t, int unit)
 {
     t.columns /= unit;
     t.row_step /= unit;
@@ -57,7 +58,8 @@ static trek_status embedding(const trek_op_call *call)
     const int size = weight->dtype == TREK_F64 ? 8 : weight->dtype == TREK_F32 ? 4 : 2, unit = 16 / size;
     const bool rows = t.columns == 1 || t.column_step == 1;
     trek_status status;
-    if (rows && t.columns % unit == 0 && t.row_step % unit == 0 && trek_is_aligned(weight->data, 16) && trek_is_aligned(y.data, 16))
+    if (rows && t.columns % unit == 0 && t.row_step % unit == 0 && trek_is_aligned(weight->data, 16) &&
+        trek_is_aligned(y.data, 16))
         status = copy<trek_vector<uint32_t, 4>>(call, queue, y.data, weight->data, t, unit);
     else if (size == 8)
         status = copy<uint64_t>(call, queue, y.data, weight->data, t, 1);

@@ -51,7 +51,8 @@ template <typename T> struct gradient_sums {
 };
 
 template <typename T, int V>
-static __device__ __forceinline__ void write_row(const gradient_sums<T> &a, int64_t row, int64_t column, const typename trek_wide<T>::type *sum)
+static __device__ __forceinline__ void write_row(const gradient_sums<T> &a, int64_t row, int64_t column,
+                                                 const typename trek_wide<T>::type *sum)
 {
     if (a.out_wide) {
         float *to = (float *)a.out + row * a.columns + column;
@@ -69,7 +70,8 @@ static __device__ __forceinline__ void write_row(const gradient_sums<T> &a, int6
 
 /* A run that ends: complete, or its part in this piece. */
 template <typename T, int V>
-static __device__ __forceinline__ void end_run(const gradient_sums<T> &a, uint32_t piece, bool from_before, bool goes_on, uint32_t key,
+static __device__ __forceinline__ void end_run(const gradient_sums<T> &a, uint32_t piece, bool from_before, bool goes_on,
+                                               uint32_t key,
                                                int64_t column, const typename trek_wide<T>::type *sum)
 {
     if (!from_before && !goes_on) {
@@ -144,7 +146,8 @@ template <typename T, int V> static __global__ void __launch_bounds__(THREADS) e
 }
 
 /* Sorted places by row. numbers: 4 n, and rows + 1 for the starts. */
-static trek_status sort_places(const trek_op_call *call, trek_cuda_queue *queue, const trek_indices &indices, uint32_t n, uint32_t rows,
+static trek_status sort_places(const trek_op_call *call, trek_cuda_queue *queue, const trek_indices &indices, uint32_t n,
+                               uint32_t rows,
                                uint32_t *numbers, trek_sort *s)
 {
     *s = { numbers, numbers + n, numbers + 2 * (size_t)n, numbers + 3 * (size_t)n, n };
@@ -166,19 +169,22 @@ template <typename T> static trek_status backward(const trek_op_call *call)
     if (!queue)
         return TREK_ERR_DEVICE;
     if (n > 0x7fffffff || rows >= 0x7fffffff)
-        return trek_op_fail(call, TREK_ERR_UNSUPPORTED, "%lld indices, %lld rows: more than 2^31 - 1", (long long)n, (long long)rows);
+        return trek_op_fail(call, TREK_ERR_UNSUPPORTED, "%lld indices, %lld rows: more than 2^31 - 1", (long long)n,
+                            (long long)rows);
     trek_dense dy, places, out;
     trek_held numbers, partials;
     TRY(dy.read(call, queue, grad));
     TRY(places.read(call, queue, indices));
     TRY(out.write(queue, dweight));
     const uint32_t pieces = n > 0 ? (uint32_t)((n - 1) / PIECE + 1) : 0;
-    gradient_sums<T> a = { dy.as<T>(), out.data, dweight->dtype == TREK_F32 && sizeof(T) == 2, NULL, NULL, NULL, NULL, (uint32_t)n,
+    gradient_sums<T> a = { dy.as<T>(), out.data, dweight->dtype == TREK_F32 && sizeof(T) == 2, NULL, NULL, NULL, NULL,
+                           (uint32_t)n,
                            (uint32_t)rows, call->attrs.i[0], columns };
     if (n > 0) {
         trek_sort s;
         TRY(numbers.take(queue, ((size_t)n * 4 + (size_t)rows + 1) * sizeof(uint32_t)));
-        TRY(sort_places(call, queue, { places.data, 1, indices->dtype }, (uint32_t)n, (uint32_t)rows, numbers.as<uint32_t>(), &s));
+        TRY(sort_places(call, queue, { places.data, 1, indices->dtype }, (uint32_t)n, (uint32_t)rows, numbers.as<uint32_t>(),
+                        &s));
         a.keys = s.keys;
         a.places = s.values;
         a.starts = numbers.as<uint32_t>() + 4 * (size_t)n;

@@ -24,7 +24,8 @@ static trek_tensor *output_at(const trek_op_call *call, int k) { return k >= 0 &
 static trek_status forward(const trek_op_call *call, const norm_places &at)
 {
     const trek_tensor *x = call->inputs[at.x];
-    trek_tensor *out[4] = { output_at(call, at.y), output_at(call, at.residual), output_at(call, at.mean), output_at(call, at.rstd) };
+    trek_tensor *out[4] = { output_at(call, at.y), output_at(call, at.residual), output_at(call, at.mean),
+                            output_at(call, at.rstd) };
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
         return TREK_ERR_DEVICE;
@@ -36,7 +37,8 @@ static trek_status forward(const trek_op_call *call, const norm_places &at)
     for (int k = 0; k < 4; k++)
         if (out[k])
             TRY(to[k].write(queue, out[k]));
-    trek_norm norm = { in.data, branch.data, weight.data, bias.data, to[0].data, to[1].data, to[2].data, to[3].data, out[3]->numel,
+    trek_norm norm = { in.data, branch.data, weight.data, bias.data, to[0].data, to[1].data, to[2].data, to[3].data,
+                       out[3]->numel,
                        trek_last_dims(x, call->attrs.i[0]), call->attrs.f[0] };
     TRY(trek_norm_forward(call, queue, (trek_dtype)x->dtype, &norm));
     for (int k = 0; k < 4; k++)
@@ -68,7 +70,8 @@ static trek_status backward(const trek_op_call *call, const grad_places &at)
         if (out[k])
             TRY(to[k].write(queue, out[k]));
     trek_norm_grad grad = { dy.data, in.data, mean.data, deviation.data, weight.data, converted.data, stream.data, to[0].data,
-                            to[1].data, to[2].data, w ? (int)w->dtype : (int)dtype, rstd->numel, trek_last_dims(x, call->attrs.i[0]) };
+                            to[1].data, to[2].data, w ? (int)w->dtype : (int)dtype, rstd->numel,
+                            trek_last_dims(x, call->attrs.i[0]) };
     TRY(trek_norm_backward(call, queue, dtype, &grad));
     for (int k = 0; k < 3; k++)
         if (out[k])

@@ -29,7 +29,8 @@ __device__ __forceinline__ trek_line trek_line_at(const trek_lines &l, int64_t i
 {
     trek_line line = { { 0, 0, 0 } };
     for (int d = l.n_dims - 1; d >= 0; d--) {
-        int64_t next = d == 0 ? 0 : l.wide ? index / l.dims[d].size : (int64_t)l.dims[d].by((uint32_t)index), at = index - next * l.dims[d].size;
+        int64_t next = d == 0 ? 0 : l.wide ? index / l.dims[d].size : (int64_t)l.dims[d].by((uint32_t)index);
+        int64_t at = index - next * l.dims[d].size;
 #pragma unroll
         for (int k = 0; k < TREK_LINE_OPERANDS; k++)
             line.at[k] += at * l.dims[d].step[k];

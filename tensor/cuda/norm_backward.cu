@@ -20,7 +20,8 @@ template <typename T> struct grad_rows {
 
 /* Of a block's teams: their sums in order, into the block's partials. dw, db: of columns (k width + thread) V + i. */
 template <typename T, int V, int values>
-static __device__ __forceinline__ void write_partials(const grad_rows<T> &a, const trek_team &team, typename trek_wide<T>::type *db,
+static __device__ __forceinline__ void write_partials(const grad_rows<T> &a, const trek_team &team,
+                                                      typename trek_wide<T>::type *db,
                                                       typename trek_wide<T>::type *dw)
 {
     typedef typename trek_wide<T>::type W;
@@ -199,7 +200,8 @@ template <typename T> static __global__ void grad_columns_kernel(grad_rows<T> a,
 
 /* 32 columns and 32 shares of the blocks; y of the grid: dbias, dweight. */
 template <typename W>
-static __global__ void __launch_bounds__(1024) combine_kernel(const W *partials, int blocks, int64_t n, void *dbias, void *dweight, int dtype)
+static __global__ void __launch_bounds__(1024) combine_kernel(const W *partials, int blocks, int64_t n, void *dbias,
+                                                              void *dweight, int dtype)
 {
     TREK_SHARED(W, shared, 32 * 33);
     void *to = blockIdx.y == 0 ? dbias : dweight;
@@ -236,7 +238,8 @@ template <typename T> static trek_row_plan plan_rows(const grad_rows<T> &a, bool
 }
 
 template <typename T>
-static trek_status grad_registers(const trek_op_call *call, trek_cuda_queue *queue, grad_rows<T> *a, const trek_row_plan &p, bool few,
+static trek_status grad_registers(const trek_op_call *call, trek_cuda_queue *queue, grad_rows<T> *a, const trek_row_plan &p,
+                                  bool few,
                                   bool sums, int *blocks, trek_held *held)
 {
     typedef typename trek_wide<T>::type W;
@@ -259,7 +262,8 @@ static trek_status grad_registers(const trek_op_call *call, trek_cuda_queue *que
 }
 
 template <typename T>
-static trek_status grad_long(const trek_op_call *call, trek_cuda_queue *queue, grad_rows<T> *a, bool sums, int *blocks, trek_held *held)
+static trek_status grad_long(const trek_op_call *call, trek_cuda_queue *queue, grad_rows<T> *a, bool sums, int *blocks,
+                             trek_held *held)
 {
     typedef typename trek_wide<T>::type W;
     trek_status status = trek_launch(call, queue, trek_blocks(dim3((unsigned)a->rows), dim3(THREADS)), grad_long_kernel<T>, *a);
@@ -280,7 +284,8 @@ template <typename T> static trek_status backward(const trek_op_call *call, trek
 {
     typedef typename trek_wide<T>::type W;
     bool sums = grad->dweight || grad->dbias;
-    grad_rows<T> a = { (const T *)grad->dy, (const T *)grad->x, (const T *)grad->weight, (const T *)grad->added, (const W *)grad->mean,
+    grad_rows<T> a = { (const T *)grad->dy, (const T *)grad->x, (const T *)grad->weight, (const T *)grad->added,
+                       (const W *)grad->mean,
                        (const W *)grad->rstd, (const W *)grad->wide_weight, (T *)grad->dx, NULL, grad->rows, grad->n };
     bool few;
     trek_row_plan p = plan_rows(a, &few);
@@ -288,7 +293,8 @@ template <typename T> static trek_status backward(const trek_op_call *call, trek
     int blocks = 0;
     trek_status status = TREK_OK;
     if (a.rows > 0)
-        status = p.fits ? grad_registers(call, queue, &a, p, few, sums, &blocks, &held) : grad_long(call, queue, &a, sums, &blocks, &held);
+        status = p.fits ? grad_registers(call, queue, &a, p, few, sums, &blocks, &held)
+                        : grad_long(call, queue, &a, sums, &blocks, &held);
     if (status != TREK_OK || !sums)
         return status;
     return trek_launch(call, queue, trek_blocks(dim3((unsigned)((a.n - 1) / 32 + 1), 2), dim3(1024)), combine_kernel<W>,

@@ -125,9 +125,11 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) norm_lon
 template <typename T> static trek_status forward(const trek_op_call *call, trek_cuda_queue *queue, const trek_norm *norm)
 {
     typedef typename trek_wide<T>::type W;
-    norm_rows<T> a = { (const T *)norm->x, (const T *)norm->residual, (const T *)norm->weight, (const T *)norm->bias, (T *)norm->y,
+    norm_rows<T> a = { (const T *)norm->x, (const T *)norm->residual, (const T *)norm->weight, (const T *)norm->bias,
+                       (T *)norm->y,
                        (T *)norm->sum, (W *)norm->mean, (W *)norm->rstd, norm->rows, norm->n, (W)norm->eps };
-    uintptr_t places = (uintptr_t)a.x | (uintptr_t)a.residual | (uintptr_t)a.weight | (uintptr_t)a.bias | (uintptr_t)a.y | (uintptr_t)a.sum;
+    uintptr_t places = (uintptr_t)a.x | (uintptr_t)a.residual | (uintptr_t)a.weight | (uintptr_t)a.bias |
+                       (uintptr_t)a.y | (uintptr_t)a.sum;
     trek_row_plan p = trek_plan_rows(a.rows, a.n, sizeof(T), trek_row_sizes<T>::values, THREADS, places % 16 == 0);
     if (!p.fits)
         return trek_launch(call, queue, trek_blocks(dim3((unsigned)a.rows), dim3(THREADS)), norm_long_kernel<T>, a);

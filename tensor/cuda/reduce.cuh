@@ -88,7 +88,8 @@ template <typename Op> struct trek_reduce_join {
 };
 
 template <typename Op, int V>
-__global__ void __launch_bounds__(TREK_BLOCK_THREADS) trek_reduce_kernel(Op op, trek_reduce_walk w, typename Op::partial *partials)
+__global__ void __launch_bounds__(TREK_BLOCK_THREADS) trek_reduce_kernel(Op op, trek_reduce_walk w,
+                                                                         typename Op::partial *partials)
 {
     typedef typename Op::partial A;
     TREK_SHARED(A, shared, TREK_BLOCK_THREADS);
@@ -126,7 +127,8 @@ __global__ void __launch_bounds__(TREK_BLOCK_THREADS) trek_reduce_kernel(Op op, 
 
 /* A warp joins the partials of one output; v neighbouring outputs have one place among those kept. */
 template <typename Op>
-__global__ void __launch_bounds__(TREK_BLOCK_THREADS) trek_reduce_splits(Op op, trek_reduce_walk w, const typename Op::partial *partials,
+__global__ void __launch_bounds__(TREK_BLOCK_THREADS) trek_reduce_splits(Op op, trek_reduce_walk w,
+                                                                         const typename Op::partial *partials,
                                                                           int v)
 {
     typedef typename Op::partial A;

@@ -74,11 +74,13 @@ void trek_reduce_dims(trek_reduce_walk *w, const trek_tensor *in, uint64_t mask,
     w->n_kept = join_dims(w->kept, kept, n_kept);
     w->n_reduced = join_dims(w->reduced, reduced, n_reduced);
     /* lanes along the nearer dimension, unless it is too short for that to be worth anything */
-    const trek_reduce_dim *k = w->n_kept ? &w->kept[w->n_kept - 1] : NULL, *r = w->n_reduced ? &w->reduced[w->n_reduced - 1] : NULL;
+    const trek_reduce_dim *k = w->n_kept ? &w->kept[w->n_kept - 1] : NULL;
+    const trek_reduce_dim *r = w->n_reduced ? &w->reduced[w->n_reduced - 1] : NULL;
     if (!k || !r)
         w->layout.along = r != NULL;
     else
-        w->layout.along = span_of(r->in) < span_of(k->in) ? r->size >= 8 || k->size < 4 * r->size : k->size < 8 && r->size >= 4 * k->size;
+        w->layout.along = span_of(r->in) < span_of(k->in) ? r->size >= 8 || k->size < 4 * r->size
+                                                          : k->size < 8 && r->size >= 4 * k->size;
 }
 
 static trek_reduce_dim *nearest(const trek_reduce_walk *w)

@@ -9,7 +9,8 @@
 #define BACKWARD_THREADS 256
 
 template <typename T, int V>
-static __global__ void __launch_bounds__(FORWARD_THREADS) forward_rows(T *out, const T *in, int64_t rows, int n, int log_width, bool log)
+static __global__ void __launch_bounds__(FORWARD_THREADS) forward_rows(T *out, const T *in, int64_t rows, int n, int log_width,
+                                                                       bool log)
 {
     typedef typename trek_wide<T>::type W;
     TREK_SHARED(W, shared, 32);
@@ -41,7 +42,8 @@ static __global__ void __launch_bounds__(FORWARD_THREADS) forward_rows(T *out, c
 
 /* softmax: y (g - sum of g y); its logarithm: g - e^y (sum of g) */
 template <typename T, int V>
-static __global__ void __launch_bounds__(BACKWARD_THREADS) backward_rows(T *out, const T *grad, const T *y, int64_t rows, int n, int log_width,
+static __global__ void __launch_bounds__(BACKWARD_THREADS) backward_rows(T *out, const T *grad, const T *y, int64_t rows, int n,
+                                                                         int log_width,
                                                                   bool log)
 {
     typedef typename trek_wide<T>::type W;
@@ -111,7 +113,8 @@ static __global__ void __launch_bounds__(TREK_BLOCK_THREADS) forward_lines(T *ou
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(TREK_BLOCK_THREADS) backward_lines(T *out, const T *grad, const T *y, trek_lines l, bool log)
+static __global__ void __launch_bounds__(TREK_BLOCK_THREADS) backward_lines(T *out, const T *grad, const T *y, trek_lines l,
+                                                                            bool log)
 {
     typedef typename trek_wide<T>::type W;
     TREK_SHARED(W, shared, TREK_BLOCK_THREADS);
@@ -165,8 +168,8 @@ template <typename T, bool log> static trek_status forward(const trek_op_call *c
         return trek_launch(call, queue, trek_lines_grid(l), forward_lines<T>, out, in, l, log);
     }
     return trek_launch(call, queue, trek_blocks(dim3(p.blocks), dim3(p.threads)),
-                       p.vector ? forward_rows<T, trek_row_sizes<T>::vector> : forward_rows<T, 1>, out, in, y->numel / y->sizes[dim],
-                       (int)y->sizes[dim], p.log_width, log);
+                       p.vector ? forward_rows<T, trek_row_sizes<T>::vector> : forward_rows<T, 1>, out, in,
+                       y->numel / y->sizes[dim], (int)y->sizes[dim], p.log_width, log);
 }
 
 template <typename T, bool log> static trek_status backward(const trek_op_call *call)

@@ -108,9 +108,11 @@ trek_status trek_sort_pairs(const trek_op_call *call, trek_cuda_queue *queue, tr
         trek_grid grid = trek_blocks(dim3(blocks), dim3(THREADS));
         status = trek_launch(call, queue, grid, sort_count, (const uint32_t *)s->keys, s->n, shift, counts.as<uint32_t>());
         if (status == TREK_OK)
-            status = trek_launch(call, queue, trek_blocks(dim3(1), dim3(1024)), sort_scan, counts.as<uint32_t>(), blocks * DIGITS);
+            status = trek_launch(call, queue, trek_blocks(dim3(1), dim3(1024)), sort_scan, counts.as<uint32_t>(),
+                                 blocks * DIGITS);
         if (status == TREK_OK)
-            status = trek_launch(call, queue, grid, sort_move, (const uint32_t *)s->keys, (const uint32_t *)s->values, s->other_keys,
+            status = trek_launch(call, queue, grid, sort_move, (const uint32_t *)s->keys, (const uint32_t *)s->values,
+                                 s->other_keys,
                                  s->other_values, s->n, shift, (const uint32_t *)counts.as<uint32_t>());
         uint32_t *keys = s->keys, *values = s->values;
         s->keys = s->other_keys, s->values = s->other_values;

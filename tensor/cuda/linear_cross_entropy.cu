@@ -9,7 +9,8 @@
 
 #define THREADS 256
 #define PIECE_BYTES ((int64_t)32 << 20)  /* of logits that are in the cache */
-#define BUFFER_BYTES ((int64_t)256 << 20) /* of their gradients, at most */
+#define BUFFER_BYTES ((int64_t)384 << 20) /* of their gradients, at most */
+#define SMALL (1 << 18)                   /* logits that are made at once */
 #define TRY(call) do { trek_status status_ = (call); if (status_ != TREK_OK) return status_; } while (0)
 
 template <typename T> struct rows_job {
@@ -187,12 +188,23 @@ template <typename T> struct layer {
     {
     }
 
-    /* Rows whose logits fit into the cache: whole tiles of the product. */
+    /* Rows whose logits fit into the cache: whole tiles of the product. Small calls at once, else a sixteenth of the rows
+     * at most: it is for the memory, too. */
     int64_t piece() const
     {
-        int64_t n = PIECE_BYTES / ((classes + 1) * (int64_t)sizeof(W)) / 128 * 128;
+        if (rows * classes <= SMALL)
+            return rows;
+        int64_t n = PIECE_BYTES / ((classes + 1) * (int64_t)sizeof(W)) / 128 * 128, share = (rows + 15) / 16;
         n = n < 128 ? 128 : n;
+        n = n < share ? n : share < 64 ? 64 : share;
         return n < rows ? n : rows;
+    }
+    /* Rows whose gradients of logits go through one product: whole pieces, an eighth of the rows at most. */
+    int64_t buffer() const
+    {
+        int64_t one = piece(), n = BUFFER_BYTES / ((classes + 1) * (int64_t)sizeof(T)), share = (rows + 7) / 8;
+        n = (n < share ? n : share) / (one ? one : 1) * one;
+        return n < one ? one : n;
     }
 
     const char *row_of_x(int64_t row) const { return x->data + row * x->strides[0] * (int64_t)sizeof(T); }
@@ -303,8 +315,7 @@ template <trek_dtype D> static trek_status backward(const trek_op_call *call)
         return trek_status_get();
     layer<T> l(call, queue, 1, D);
     trek_tensor *dweight = call->outputs[1], *dbias = l.bias ? call->outputs[2] : nullptr;
-    int64_t piece = l.piece(), most = BUFFER_BYTES / ((l.classes + 1) * (int64_t)sizeof(T)) / (piece ? piece : 1) * piece;
-    int64_t buffer = most < piece ? piece : most < l.rows ? most : l.rows, n_weight = l.classes * l.columns;
+    int64_t piece = l.piece(), buffer = l.buffer(), n_weight = l.classes * l.columns;
     bool sums_apart = half && buffer < l.rows && dweight->dtype != TREK_F32;
     trek_held logits, grads, weight_sums, bias_sums;
     TRY(grads.take(queue, (size_t)(buffer * l.classes) * sizeof(T)));

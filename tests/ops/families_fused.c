@@ -230,6 +230,7 @@ FAMILY(linear_cross_entropy)
     loss_inputs(&c, row, &losses[0], 64, 3, 4);
     c.in[3].limit = 9;
     c.expect = TREK_ERR_ARGUMENT;
+    c.in_data = true;
     sink(row, &c, arg);
 }
 

@@ -55,7 +55,8 @@ trek_status run_cat(const trek_op_call *call)
 
 /* V elements at once, which lie end to end. Operand 2 has no data: its offset is column - row. */
 template <typename T, int V>
-__global__ void __launch_bounds__(256) triangle_kernel(T *to, const T *from, trek_layout<3> l, uint32_t n, int32_t diagonal, bool lower)
+__global__ void __launch_bounds__(256) triangle_kernel(T *to, const T *from, trek_layout<3> l, uint32_t n, int32_t diagonal,
+                                                       bool lower)
 {
     for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
         int32_t at[3];

@@ -65,7 +65,8 @@ template <typename To, typename From> struct convert_functor {
 template <typename To, typename From> trek_status convert_flat(const trek_op_call *call, trek_cuda_queue *queue)
 {
     typedef typename std::conditional<std::is_same<To, bool>::value, uint8_t, To>::type O;
-    return trek_map_flat(call, queue, convert_functor<To, From>(), (O *)call->outputs[0]->data, (const From *)call->inputs[0]->data);
+    return trek_map_flat(call, queue, convert_functor<To, From>(), (O *)call->outputs[0]->data,
+                         (const From *)call->inputs[0]->data);
 }
 
 /* Any strides: dtypes are found at run time. Floats pass through f64 and integers through i64, both exactly. */
@@ -80,7 +81,8 @@ __device__ __forceinline__ double load_real(const char *from, int32_t at, int dt
 }
 __device__ __forceinline__ int64_t load_whole(const char *from, int32_t at, int dtype)
 {
-    return dtype == TREK_I64 ? ((const int64_t *)from)[at] : dtype == TREK_I32 ? ((const int32_t *)from)[at] : ((const uint8_t *)from)[at];
+    return dtype == TREK_I64 ? ((const int64_t *)from)[at]
+         : dtype == TREK_I32 ? ((const int32_t *)from)[at] : ((const uint8_t *)from)[at];
 }
 template <typename W> __device__ __forceinline__ void store_as(char *to, int32_t at, int dtype, W x)
 {
@@ -179,7 +181,8 @@ template <typename T> trek_status run_fill(const trek_op_call *call)
     return trek_plan_run(trek_plan_of_call(call, 0), [&](const trek_plan &p) {
         int64_t n = trek_plan_numel(&p);
         trek_operand<trek_none> none = { nullptr, 0 };
-        return trek_launch(call, queue, trek_strided_grid(n), trek_strided_kernel<0, fill_functor<T>, T, trek_none, trek_none, trek_none>, f,
+        return trek_launch(call, queue, trek_strided_grid(n),
+                           trek_strided_kernel<0, fill_functor<T>, T, trek_none, trek_none, trek_none>, f,
                            trek_operand_of<T>(out, p.base[0]), none, none, none, trek_layout_of<1>(p), (uint32_t)n);
     });
 }

@@ -44,7 +44,8 @@ int trek_plan_widen(trek_plan *p, unsigned moved, const char *const *data, int w
         bool fits = p->sizes[0] % r == 0 && (!extra || *extra % r == 0);
         for (int k = 0; fits && k < p->operands; k++) {
             bool moves = moved >> k & 1;
-            fits = p->strides[k][0] == (moves ? 1 : 0) && (!moves || (p->base[k] % r == 0 && trek_aligned(data[k], (size_t)unit)));
+            fits = p->strides[k][0] == (moves ? 1 : 0);
+            fits = fits && (!moves || (p->base[k] % r == 0 && trek_aligned(data[k], (size_t)unit)));
             for (int d = 1; fits && moves && d < p->ndim; d++)
                 fits = p->strides[k][d] % r == 0;
         }
@@ -135,7 +136,8 @@ trek_status transpose(const trek_op_call *call, trek_cuda_queue *queue, const tr
                              const char *from)
 {
     constexpr int TILE = sizeof(T) >= 4 ? 32 : 64;
-    return trek_launch(call, queue, trek_blocks(dim3((unsigned)blocks), dim3(32, 8)), transpose_kernel<T, TILE>, (T *)to, (const T *)from, c);
+    return trek_launch(call, queue, trek_blocks(dim3((unsigned)blocks), dim3(32, 8)), transpose_kernel<T, TILE>, (T *)to,
+                       (const T *)from, c);
 }
 
 /* --- all together ----------------------------------------------------------------------------- */
@@ -164,7 +166,8 @@ trek_status copy_part(const trek_op_call *call, trek_cuda_queue *queue, trek_pla
 
 } // namespace
 
-trek_status trek_cuda_copy_plan(const trek_op_call *call, trek_cuda_queue *queue, trek_plan p, char *to, const char *from, int width)
+trek_status trek_cuda_copy_plan(const trek_op_call *call, trek_cuda_queue *queue, trek_plan p, char *to, const char *from,
+                                int width)
 {
     int64_t n = trek_plan_numel(&p);
     if (n == 0)
@@ -174,7 +177,8 @@ trek_status trek_cuda_copy_plan(const trek_op_call *call, trek_cuda_queue *queue
     const char *from_here = from + p.base[1] * width;
     if (to_here == from_here && memcmp(p.strides[0], p.strides[1], sizeof p.strides[0][0] * (size_t)p.ndim) == 0)
         return TREK_OK; /* onto itself */
-    if (p.ndim == 1 && p.strides[0][0] == 1 && p.strides[1][0] == 1 && trek_aligned(to_here) && trek_aligned(from_here) && width <= 8)
+    bool flat = p.ndim == 1 && p.strides[0][0] == 1 && p.strides[1][0] == 1;
+    if (flat && trek_aligned(to_here) && trek_aligned(from_here) && width <= 8)
         return trek_by_width(width, [&](auto *type) {
             typedef typename std::remove_pointer<decltype(type)>::type T;
             return trek_map_flat<same_bits, T, T>(call, queue, same_bits(), (T *)to_here, (const T *)from_here,

@@ -6,9 +6,11 @@
 #include "tensor/cuda/layout.cuh"
 
 /* Elements of `width` bytes from operand 1 of a plan to operand 0, both at their data; the order is free. */
-trek_status trek_cuda_copy_plan(const trek_op_call *call, trek_cuda_queue *queue, trek_plan p, char *to, const char *from, int width);
+trek_status trek_cuda_copy_plan(const trek_op_call *call, trek_cuda_queue *queue, trek_plan p, char *to, const char *from,
+                                int width);
 /* out = in: same sizes, or in broadcast; dtypes of one width. */
-trek_status trek_cuda_copy_tensor(const trek_op_call *call, trek_cuda_queue *queue, const trek_tensor *out, const trek_tensor *in);
+trek_status trek_cuda_copy_tensor(const trek_op_call *call, trek_cuda_queue *queue, const trek_tensor *out,
+                                  const trek_tensor *in);
 
 /* Units of 16 bytes. */
 struct alignas(16) trek_bits128 {

@@ -45,7 +45,8 @@ template <typename F, typename O, typename A, typename B, typename C> struct tre
 
 /* A vector between its load and its use, in whole words: taken apart at once, it would be waited for at once. */
 template <int bytes> struct trek_words {
-    typedef typename std::conditional<bytes >= 4, uint32_t, typename std::conditional<bytes == 2, uint16_t, uint8_t>::type>::type word;
+    typedef typename std::conditional<bytes == 2, uint16_t, uint8_t>::type short_word;
+    typedef typename std::conditional<bytes >= 4, uint32_t, short_word>::type word;
     alignas(bytes) word w[bytes >= 4 ? bytes / 4 : 1];
 };
 template <typename T, int V> struct trek_loaded : trek_words<(int)sizeof(trek_vector<T, V>)> {
@@ -344,7 +345,8 @@ trek_status trek_map_strided2(const trek_op_call *call, trek_cuda_queue *queue, 
     int64_t n = trek_plan_numel(&p);
     return trek_launch(call, queue, trek_strided_grid(n), trek_strided_kernel<2, F, R, W, W, trek_none>, f,
                        trek_operand_of<R>(call->outputs[0], p.base[0]), trek_operand_of<W>(call->inputs[0], p.base[1]),
-                       trek_operand_of<W>(call->inputs[1], p.base[2]), trek_operand<trek_none>(), trek_layout_of<3>(p), (uint32_t)n);
+                       trek_operand_of<W>(call->inputs[1], p.base[2]), trek_operand<trek_none>(), trek_layout_of<3>(p),
+                       (uint32_t)n);
 }
 
 template <typename O, typename T, typename F>
@@ -359,8 +361,9 @@ trek_status trek_map_part2(const trek_op_call *call, trek_cuda_queue *queue, con
     if (!trek_plan_has_rows(&p, data, bytes, span::size, &repeats))
         return trek_map_strided2<R, F, W>(call, queue, f, p);
     int64_t vectors = trek_plan_numel(&p) / span::size;
-    return trek_launch(call, queue, trek_loop((vectors + span::unroll - 1) / span::unroll), trek_rows_kernel<F, O, T, T, trek_none>, f,
-                       (O *)data[0] + p.base[0], (const T *)data[1] + p.base[1], (const T *)data[2] + p.base[2],
+    return trek_launch(call, queue, trek_loop((vectors + span::unroll - 1) / span::unroll),
+                       trek_rows_kernel<F, O, T, T, trek_none>, f, (O *)data[0] + p.base[0],
+                       (const T *)data[1] + p.base[1], (const T *)data[2] + p.base[2],
                        (const trek_none *)nullptr, trek_row_layout(p, span::size), (uint32_t)vectors, repeats);
 }
 

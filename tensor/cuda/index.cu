@@ -133,7 +133,10 @@ trek_status run_index_select(const trek_op_call *call) { return gather_through(c
 /* --- sums in the order of the index ---------------------------------------------------------- */
 
 /* Adds as the CPU does: each sum is rounded to the element. */
-template <typename T> __device__ __forceinline__ T add_to(T x, T y) { return trek_store<T>::of(trek_wrap_add(trek_get(x), trek_get(y))); }
+template <typename T> __device__ __forceinline__ T add_to(T x, T y)
+{
+    return trek_store<T>::of(trek_wrap_add(trek_get(x), trek_get(y)));
+}
 template <> __device__ __forceinline__ uint8_t add_to(uint8_t x, uint8_t y) { return (uint8_t)(x + y); }
 template <> __device__ __forceinline__ bool add_to(bool x, bool y) { return x | y; }
 
@@ -255,7 +258,8 @@ __global__ void __launch_bounds__(1024) starts_kernel(const int32_t *counts, int
         starts[bins] = carried;
 }
 
-__global__ void __launch_bounds__(256) order_kernel(index_reader index, along_dim d, const int32_t *starts, const int32_t *ranks, int32_t *order)
+__global__ void __launch_bounds__(256) order_kernel(index_reader index, along_dim d, const int32_t *starts,
+                                                    const int32_t *ranks, int32_t *order)
 {
     for (int64_t j = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; j < d.n; j += (int64_t)gridDim.x * blockDim.x)
         if (ranks[j] >= 0)
@@ -264,7 +268,8 @@ __global__ void __launch_bounds__(256) order_kernel(index_reader index, along_di
 
 /* A block adds all entries of one place, for 256 lines; blocks of the grid's second dimension share the lines. */
 template <typename T>
-__global__ void __launch_bounds__(256) add_sorted_kernel(T *to, const T *source, const int32_t *starts, const int32_t *order, along_dim d, lines l)
+__global__ void __launch_bounds__(256) add_sorted_kernel(T *to, const T *source, const int32_t *starts, const int32_t *order,
+                                                         along_dim d, lines l)
 {
     int64_t place = blockIdx.x;
     int32_t begin = starts[place], end = starts[place + 1];
@@ -289,19 +294,23 @@ trek_status add_sorted(const trek_op_call *call, trek_cuda_queue *queue, T *to, 
     trek_status status = trek_cuda_scratch_take(queue, (size_t)(2 * index.bound + 1 + 2 * d.n) * sizeof(int32_t), &scratch);
     if (status != TREK_OK)
         return status;
-    int32_t *counts = (int32_t *)scratch.data, *starts = counts + index.bound, *ranks = starts + index.bound + 1, *order = ranks + d.n;
+    int32_t *counts = (int32_t *)scratch.data, *starts = counts + index.bound;
+    int32_t *ranks = starts + index.bound + 1, *order = ranks + d.n;
     unsigned parts = (l.n + 255) / 256;
     status = trek_launch(call, queue, trek_loop(index.bound, 65536), clear_kernel, counts, index.bound);
     if (status == TREK_OK)
         status = trek_launch(call, queue, trek_blocks(dim3(1), dim3(CHUNK)), rank_kernel, index, d, counts, ranks);
     if (status == TREK_OK)
-        status = trek_launch(call, queue, trek_blocks(dim3(1), dim3(1024)), starts_kernel, (const int32_t *)counts, starts, index.bound);
+        status = trek_launch(call, queue, trek_blocks(dim3(1), dim3(1024)), starts_kernel, (const int32_t *)counts, starts,
+                             index.bound);
     if (status == TREK_OK)
-        status = trek_launch(call, queue, trek_loop(d.n, 65536), order_kernel, index, d, (const int32_t *)starts, (const int32_t *)ranks, order);
+        status = trek_launch(call, queue, trek_loop(d.n, 65536), order_kernel, index, d, (const int32_t *)starts,
+                             (const int32_t *)ranks, order);
     trek_grid grid = trek_loop(256);
     grid.grid = dim3((unsigned)index.bound, parts < 65535 ? parts : 65535);
     if (status == TREK_OK)
-        status = trek_launch(call, queue, grid, add_sorted_kernel<T>, to, source, (const int32_t *)starts, (const int32_t *)order, d, l);
+        status = trek_launch(call, queue, grid, add_sorted_kernel<T>, to, source, (const int32_t *)starts,
+                             (const int32_t *)order, d, l);
     trek_cuda_scratch_give(queue, &scratch);
     return status;
 }
@@ -321,7 +330,8 @@ trek_status add_through_plan(const trek_op_call *call, trek_cuda_queue *queue, c
     if (!whole && d.n > FEW && d.n < INT32_MAX && bound < INT32_MAX)
         return add_sorted<T>(call, queue, to, from, index, d, l);
     if (d.n > FEW && n < ENOUGH)
-        return trek_launch(call, queue, trek_blocks(dim3((unsigned)n), dim3(CHUNK)), add_long_lines_kernel<T>, to, from, index, d, l);
+        return trek_launch(call, queue, trek_blocks(dim3((unsigned)n), dim3(CHUNK)), add_long_lines_kernel<T>, to, from, index,
+                           d, l);
     return trek_launch(call, queue, trek_loop(n), add_lines_kernel<T>, to, from, index, d, l);
 }
 
@@ -363,8 +373,8 @@ template <typename T> trek_status run_index_add(const trek_op_call *call) { retu
 /* --- one_hot ------------------------------------------------------------------------------------------ */
 
 /* Operands: out, index, place of the index, class (the last two have no data). */
-__global__ void __launch_bounds__(256) one_hot_kernel(int64_t *to, index_reader index, trek_layout<4> l, int64_t place_base, int64_t class_base,
-                                                      uint32_t n)
+__global__ void __launch_bounds__(256) one_hot_kernel(int64_t *to, index_reader index, trek_layout<4> l, int64_t place_base,
+                                                      int64_t class_base, uint32_t n)
 {
     for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
         int32_t at[4];

@@ -159,7 +159,8 @@ by_place places_of(const trek_tensor *t)
 }
 
 template <typename W, typename T, typename D>
-__global__ void __launch_bounds__(256) fill_kernel(D distribution, trek_cuda_draw draw, T *to, by_place places, int64_t n, bool aligned)
+__global__ void __launch_bounds__(256) fill_kernel(D distribution, trek_cuda_draw draw, T *to, by_place places, int64_t n,
+                                                   bool aligned)
 {
     constexpr int size = D::size;
     int64_t block = draw.place / size + (int64_t)blockIdx.x * blockDim.x + threadIdx.x, first = block * size - draw.place;
@@ -201,7 +202,8 @@ template <typename W, typename T, typename D> trek_status fill_randomly(const tr
     if (!queue)
         return trek_status_get();
     trek_cuda_draw draw = trek_draw_of(call, queue);
-    return trek_launch(call, queue, trek_loop(blocks_of(draw.place, out->numel, D::size)), fill_kernel<W, T, D>, distribution, draw,
+    return trek_launch(call, queue, trek_loop(blocks_of(draw.place, out->numel, D::size)), fill_kernel<W, T, D>, distribution,
+                       draw,
                        (T *)out->data, places_of(out), out->numel, whole_blocks(out, draw.place, D::size));
 }
 
@@ -279,7 +281,8 @@ __global__ void __launch_bounds__(256) dropout_whole_kernel(T *to, const T *from
 }
 
 template <typename T>
-__global__ void __launch_bounds__(256) dropout_kernel(T *to, by_place to_places, const T *from, by_place from_places, trek_cuda_draw draw,
+__global__ void __launch_bounds__(256) dropout_kernel(T *to, by_place to_places, const T *from, by_place from_places,
+                                                      trek_cuda_draw draw,
                                                       int64_t n, int32_t limit, typename trek_work<T>::type scale)
 {
     int64_t block = draw.place / 4 + (int64_t)blockIdx.x * blockDim.x + threadIdx.x, first = block * 4 - draw.place;

@@ -92,7 +92,8 @@ template <typename T> trek_status where_part(const trek_op_call *call, trek_cuda
                            trek_layout_of<4>(p), (uint32_t)n);
     n /= span::size;
     return trek_launch(call, queue, trek_loop((n + span::unroll - 1) / span::unroll),
-                       trek_rows_kernel<where_functor, T, uint8_t, T, T>, where_functor(), (T *)data[0] + p.base[0], (const uint8_t *)data[1] + p.base[1],
+                       trek_rows_kernel<where_functor, T, uint8_t, T, T>, where_functor(), (T *)data[0] + p.base[0],
+                       (const uint8_t *)data[1] + p.base[1],
                        (const T *)data[2] + p.base[2], (const T *)data[3] + p.base[3],
                        trek_row_layout(p, span::size), (uint32_t)n, repeats);
 }

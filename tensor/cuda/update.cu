@@ -386,12 +386,66 @@ __device__ __forceinline__ void apply_tile(const trek_update_run &run, int64_t t
             step_range<T, 1>(s, a, i, i + 1);
 }
 
-__global__ void __launch_bounds__(THREADS) apply_kernel(trek_update u, bool zero_grads)
+/* Whole tiles of aligned f32, which nearly all are: everything is asked for before the numbers of the step are known. */
+struct loaded_tile {
+    static const int vectors = TREK_UPDATE_TILE / (4 * THREADS);
+    trek_vector<float, 4> p[vectors], g[vectors], m[vectors], v[vectors];
+};
+
+__device__ __forceinline__ bool loads_early(const trek_update_run &run, int64_t begin)
+{
+    uintptr_t addresses = (uintptr_t)run.param | (uintptr_t)run.grad | (uintptr_t)run.state[0] | (uintptr_t)run.state[1];
+    return run.dtype == TREK_F32 && (addresses & 15) == 0 && ((uintptr_t)run.low & 7) == 0 && begin + TREK_UPDATE_TILE <= run.count;
+}
+
+__device__ __forceinline__ void load_tile(const trek_update_run &run, int64_t begin, loaded_tile *t)
+{
+#pragma unroll
+    for (int k = 0; k < loaded_tile::vectors; k++) {
+        int64_t i = begin + ((int64_t)k * THREADS + threadIdx.x) * 4;
+        t->g[k] = *(const trek_vector<float, 4> *)((const float *)run.grad + i);
+        t->p[k] = *(const trek_vector<float, 4> *)((const float *)run.param + i);
+        t->m[k] = t->v[k] = trek_vector<float, 4>{};
+        if (run.state[0])
+            t->m[k] = *(const trek_vector<float, 4> *)((const float *)run.state[0] + i);
+        if (run.state[1])
+            t->v[k] = *(const trek_vector<float, 4> *)((const float *)run.state[1] + i);
+    }
+}
+
+__device__ __forceinline__ void step_tile(const trek_update_run &run, int64_t begin, const step_numbers<float> &s, loaded_tile *t)
+{
+#pragma unroll
+    for (int k = 0; k < loaded_tile::vectors; k++) {
+        int64_t i = begin + ((int64_t)k * THREADS + threadIdx.x) * 4;
+        if (s.zero)
+            *(trek_vector<float, 4> *)((float *)run.grad + i) = trek_vector<float, 4>{};
+        if (s.skip)
+            continue;
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            step_element(s, &t->p[k].x[e], t->g[k].x[e], &t->m[k].x[e], &t->v[k].x[e]);
+        *(trek_vector<float, 4> *)((float *)run.param + i) = t->p[k];
+        if (s.adam || s.has_buffer)
+            *(trek_vector<float, 4> *)((float *)run.state[0] + i) = t->m[k];
+        if (s.adam)
+            *(trek_vector<float, 4> *)((float *)run.state[1] + i) = t->v[k];
+        if (run.low)
+            store_low<4>((uint16_t *)run.low + i, run.low_dtype, t->p[k].x);
+    }
+}
+
+__global__ void __launch_bounds__(THREADS, 2) apply_kernel(trek_update u, bool zero_grads)
 {
     TREK_SHARED(step_numbers<float>, narrow, 1);
     TREK_SHARED(step_numbers<double>, wide, 1);
     for (int64_t tile = blockIdx.x; tile < u.n_tiles; tile += gridDim.x) {
         const trek_update_run &run = u.runs[u.tile_run[tile]];
+        int64_t begin = (tile - run.first_tile) * TREK_UPDATE_TILE;
+        bool early = loads_early(run, begin);
+        loaded_tile t;
+        if (early)
+            load_tile(run, begin, &t);
         if (threadIdx.x == 0) {
             if (run.dtype == TREK_F64)
                 fill_numbers(u, run, zero_grads, &wide[0]);
@@ -399,7 +453,9 @@ __global__ void __launch_bounds__(THREADS) apply_kernel(trek_update u, bool zero
                 fill_numbers(u, run, zero_grads, &narrow[0]);
         }
         __syncthreads();
-        if (run.dtype == TREK_F64)
+        if (early)
+            step_tile(run, begin, narrow[0], &t);
+        else if (run.dtype == TREK_F64)
             apply_tile<double>(run, tile, wide[0]);
         else
             apply_tile<float>(run, tile, narrow[0]);

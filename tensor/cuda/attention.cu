@@ -42,17 +42,20 @@ template <int OWN> struct own_rows {
 
 /* dots[r] = x row (warp + WARPS r) . y row (lane), over the depth, through shared memory. All threads of the block. */
 template <typename T, typename W, int OWN>
-__device__ __forceinline__ void dot_rows(const T *x, int64_t x_row, int64_t x_step, int64_t x_rows, const T *y, int64_t y_row, int64_t y_step,
-                                         int64_t y_rows, int64_t depth, W *x_tile, W *y_tile, W dots[own_rows<OWN>::count])
+__device__ __forceinline__ void dot_rows(const T *x, int64_t x_row, int64_t x_step, int64_t x_rows, const T *y, int64_t y_row,
+                                         int64_t y_step, int64_t y_rows, int64_t depth, W *x_tile, W *y_tile,
+                                         W dots[own_rows<OWN>::count])
 {
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     for (int r = 0; r < own_rows<OWN>::count; r++)
         dots[r] = 0;
     for (int64_t d0 = 0; d0 < depth; d0 += CHUNK) {
         for (int i = warp; i < OWN; i += WARPS)
-            x_tile[i * (CHUNK + 1) + lane] = i < x_rows && d0 + lane < depth ? (W)trek_get(x[i * x_row + (d0 + lane) * x_step]) : (W)0;
+            x_tile[i * (CHUNK + 1) + lane] =
+                i < x_rows && d0 + lane < depth ? (W)trek_get(x[i * x_row + (d0 + lane) * x_step]) : (W)0;
         for (int i = warp; i < OTHER; i += WARPS)
-            y_tile[i * (CHUNK + 1) + lane] = i < y_rows && d0 + lane < depth ? (W)trek_get(y[i * y_row + (d0 + lane) * y_step]) : (W)0;
+            y_tile[i * (CHUNK + 1) + lane] =
+                i < y_rows && d0 + lane < depth ? (W)trek_get(y[i * y_row + (d0 + lane) * y_step]) : (W)0;
         __syncthreads();
         for (int d = 0; d < CHUNK; d++) {
             W other = y_tile[lane * (CHUNK + 1) + d];
@@ -67,7 +70,8 @@ __device__ __forceinline__ void dot_rows(const T *x, int64_t x_row, int64_t x_st
 
 /* acc [OWN][depth] += p [OWN][OTHER] rows of y; a warp's own rows. p must be there (barrier before). */
 template <typename T, typename W, int OWN>
-__device__ __forceinline__ void add_rows(const W *p, const T *y, int64_t y_row, int64_t y_step, int64_t y_rows, int64_t depth, W *acc)
+__device__ __forceinline__ void add_rows(const W *p, const T *y, int64_t y_row, int64_t y_step, int64_t y_rows, int64_t depth,
+                                         W *acc)
 {
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     for (int64_t d = lane; d < depth; d += 32) {
@@ -117,8 +121,8 @@ template <typename T, int OWN> __global__ void __launch_bounds__(THREADS) attent
         for (int64_t j0 = 0; j0 < last; j0 += OTHER) {
             int64_t columns = lesser(OTHER, last - j0);
             W s[own_rows<OWN>::count];
-            dot_rows<T, W, OWN>(q, job.q.strides[2], job.q.strides[3], rows, k + j0 * job.k.strides[2], job.k.strides[2], job.k.strides[3],
-                                columns, job.depth, x_tile, y_tile, s);
+            dot_rows<T, W, OWN>(q, job.q.strides[2], job.q.strides[3], rows, k + j0 * job.k.strides[2], job.k.strides[2],
+                                job.k.strides[3], columns, job.depth, x_tile, y_tile, s);
             for (int r = 0; r < own_rows<OWN>::count; r++) {
                 int row = warp + WARPS * r;
                 if (row >= OWN)
@@ -170,7 +174,8 @@ template <typename T> __global__ void __launch_bounds__(THREADS) delta_kernel(at
     int lane = (int)threadIdx.x % 32;
     for (int64_t row = first; row < rows; row += step) {
         int64_t i = row % job.queries, h = row / job.queries % job.heads, b = row / job.queries / job.heads;
-        const T *y = attention_rows<T>(job.y, b, h) + i * job.y.strides[2], *dy = attention_rows<T>(job.dy, b, h) + i * job.dy.strides[2];
+        const T *y = attention_rows<T>(job.y, b, h) + i * job.y.strides[2],
+                *dy = attention_rows<T>(job.dy, b, h) + i * job.dy.strides[2];
         W sum = 0;
         for (int64_t d = lane; d < job.depth; d += 32)
             sum += (W)trek_get(y[d * job.y.strides[3]]) * (W)trek_get(dy[d * job.dy.strides[3]]);
@@ -182,7 +187,8 @@ template <typename T> __global__ void __launch_bounds__(THREADS) delta_kernel(at
 
 /* From a score and dy . v: the probability y was made with, and the gradient of the unscaled score. */
 template <typename W>
-__device__ __forceinline__ void gradient_of(const attention_job &job, int64_t b, int64_t h, int64_t i, int64_t j, W score, W dp, W *p, W *ds)
+__device__ __forceinline__ void gradient_of(const attention_job &job, int64_t b, int64_t h, int64_t i, int64_t j, W score, W dp,
+                                            W *p, W *ds)
 {
     int64_t row = (b * job.heads + h) * job.queries + i;
     W lse = ((const W *)job.lse)[row], delta = ((const W *)job.delta)[row];
@@ -193,7 +199,8 @@ __device__ __forceinline__ void gradient_of(const attention_job &job, int64_t b,
 }
 
 /* A block owns rows of keys (of_keys) or of queries, and goes through the others in order. */
-template <typename T, int OWN, bool of_keys> __global__ void __launch_bounds__(THREADS) gradient_kernel(attention_job job, int64_t blocks)
+template <typename T, int OWN, bool of_keys>
+__global__ void __launch_bounds__(THREADS) gradient_kernel(attention_job job, int64_t blocks)
 {
     typedef typename trek_wide<T>::type W;
     TREK_SHARED(W, x_tile, OWN * (CHUNK + 1));
@@ -222,16 +229,16 @@ template <typename T, int OWN, bool of_keys> __global__ void __launch_bounds__(T
                 const T *y1 = attention_rows<T>(other_1, b, other_head) + c0 * other_1.strides[2];
                 const T *y2 = attention_rows<T>(other_2, b, other_head) + c0 * other_2.strides[2];
                 W s[own_rows<OWN>::count], d[own_rows<OWN>::count];
-                dot_rows<T, W, OWN>(x1, own_1.strides[2], own_1.strides[3], rows, y1, other_1.strides[2], other_1.strides[3], columns,
-                                    job.depth, x_tile, y_tile, s);
-                dot_rows<T, W, OWN>(x2, own_2.strides[2], own_2.strides[3], rows, y2, other_2.strides[2], other_2.strides[3], columns,
-                                    job.depth, x_tile, y_tile, d);
+                dot_rows<T, W, OWN>(x1, own_1.strides[2], own_1.strides[3], rows, y1, other_1.strides[2], other_1.strides[3],
+                                    columns, job.depth, x_tile, y_tile, s);
+                dot_rows<T, W, OWN>(x2, own_2.strides[2], own_2.strides[3], rows, y2, other_2.strides[2], other_2.strides[3],
+                                    columns, job.depth, x_tile, y_tile, d);
                 for (int r = 0; r < own_rows<OWN>::count; r++) {
                     int row = warp + WARPS * r;
                     W probability = 0, gradient = 0;
                     if (row < rows && lane < columns)
-                        gradient_of(job, b, h, of_keys ? c0 + lane : r0 + row, of_keys ? r0 + row : c0 + lane, s[r], d[r], &probability,
-                                    &gradient);
+                        gradient_of(job, b, h, of_keys ? c0 + lane : r0 + row, of_keys ? r0 + row : c0 + lane, s[r], d[r],
+                                    &probability, &gradient);
                     if (row < OWN) {
                         p[row * OTHER + lane] = probability;
                         ds[row * OTHER + lane] = gradient;
@@ -306,7 +313,8 @@ template <typename W> static int own_rows_that_fit(const trek_cuda_queue *queue,
 
 static trek_status too_deep(const trek_op_call *call, int64_t depth)
 {
-    return trek_op_fail(call, TREK_ERR_UNSUPPORTED, "a depth of %lld does not fit into this device's shared memory", (long long)depth);
+    return trek_op_fail(call, TREK_ERR_UNSUPPORTED, "a depth of %lld does not fit into this device's shared memory",
+                        (long long)depth);
 }
 
 static trek_grid own_grid(int64_t blocks, size_t shared)
@@ -314,7 +322,8 @@ static trek_grid own_grid(int64_t blocks, size_t shared)
     return trek_blocks(dim3((unsigned)(blocks < 0x7fffffff ? blocks : 0x7fffffff)), dim3(THREADS), shared);
 }
 
-template <typename T, int OWN> static trek_status run_forward(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job)
+template <typename T, int OWN>
+static trek_status run_forward(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job)
 {
     int64_t blocks = job.batch * job.heads * ((job.queries + OWN - 1) / OWN);
     size_t shared = (size_t)(OWN * job.depth) * sizeof(typename trek_wide<T>::type);
@@ -340,7 +349,8 @@ template <typename T> static trek_status attention(const trek_op_call *call)
         return trek_status_get();
     if (y->numel == 0 && lse->numel == 0)
         return TREK_OK;
-    attention_job job = job_of(call, queue, call->inputs[0], call->inputs[1], call->inputs[2], call->n_inputs > 3 ? call->inputs[3] : nullptr);
+    attention_job job =
+        job_of(call, queue, call->inputs[0], call->inputs[1], call->inputs[2], call->n_inputs > 3 ? call->inputs[3] : nullptr);
     take_operand(&job.y, y);
     trek_cuda_scratch own_lse = { nullptr, nullptr };
     trek_status status = TREK_OK;
@@ -364,12 +374,14 @@ template <typename T> static trek_status attention(const trek_op_call *call)
 template <typename T, int OWN, bool of_keys>
 static trek_status run_gradient(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job)
 {
-    int64_t rows = of_keys ? job.keys : job.queries, blocks = job.batch * (of_keys ? job.kv_heads : job.heads) * ((rows + OWN - 1) / OWN);
+    int64_t rows = of_keys ? job.keys : job.queries,
+            blocks = job.batch * (of_keys ? job.kv_heads : job.heads) * ((rows + OWN - 1) / OWN);
     size_t shared = (size_t)((of_keys ? 2 : 1) * OWN * job.depth) * sizeof(typename trek_wide<T>::type);
     return blocks ? trek_launch(call, queue, own_grid(blocks, shared), gradient_kernel<T, OWN, of_keys>, job, blocks) : TREK_OK;
 }
 
-template <typename T, bool of_keys> static trek_status gradient_of_side(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job)
+template <typename T, bool of_keys>
+static trek_status gradient_of_side(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job)
 {
     switch (own_rows_that_fit<typename trek_wide<T>::type>(queue, job.depth, of_keys ? 2 : 1)) {
     case 32: return run_gradient<T, 32, of_keys>(call, queue, job);
@@ -385,8 +397,8 @@ template <typename T> static trek_status gradients(const trek_op_call *call, tre
     int64_t rows = job.batch * job.heads * job.queries, blocks = (rows + WARPS - 1) / WARPS;
     trek_status status = TREK_OK;
     if (rows)
-        status = trek_launch(call, queue, trek_blocks(dim3((unsigned)(blocks < 1 << 20 ? blocks : 1 << 20)), dim3(THREADS)), delta_kernel<T>,
-                             job, rows);
+        status = trek_launch(call, queue, trek_blocks(dim3((unsigned)(blocks < 1 << 20 ? blocks : 1 << 20)), dim3(THREADS)),
+                             delta_kernel<T>, job, rows);
     if (status != TREK_OK)
         return status;
     status = trek_cuda_attention_mma_backward(call, queue, job, (trek_dtype)call->inputs[1]->dtype);
@@ -403,7 +415,8 @@ template <typename T> static trek_status attention_backward(const trek_op_call *
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
         return trek_status_get();
-    attention_job job = job_of(call, queue, call->inputs[1], call->inputs[2], call->inputs[3], call->n_inputs > 6 ? call->inputs[6] : nullptr);
+    attention_job job =
+        job_of(call, queue, call->inputs[1], call->inputs[2], call->inputs[3], call->n_inputs > 6 ? call->inputs[6] : nullptr);
     take_operand(&job.dy, call->inputs[0]);
     take_operand(&job.y, call->inputs[4]);
     take_operand(&job.dq, call->outputs[0]);

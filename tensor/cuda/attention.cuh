@@ -59,6 +59,7 @@ __device__ __forceinline__ double attention_kept(const attention_job &job, int64
 
 /* Tensor cores: OK, or UNSUPPORTED (nothing done) where they do not take the call (attention_mma.cu). */
 trek_status trek_cuda_attention_mma(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype);
-trek_status trek_cuda_attention_mma_backward(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype);
+trek_status trek_cuda_attention_mma_backward(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job,
+                                             trek_dtype dtype);
 
 #endif

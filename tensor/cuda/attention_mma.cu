@@ -21,7 +21,8 @@
 /* Rows [first, first + ROWS) of an operand, zeros beyond `rows` and the depth. Rows in shared memory are 16 bytes
  * longer than D, so that eight rows' 16 bytes lie in different banks. */
 template <int D, int ROWS, int THREADS>
-__device__ __forceinline__ void load_rows(uint16_t *to, const uint16_t *from, int64_t stride, int64_t first, int64_t rows, int depth)
+__device__ __forceinline__ void load_rows(uint16_t *to, const uint16_t *from, int64_t stride, int64_t first, int64_t rows,
+                                          int depth)
 {
     for (int c = (int)threadIdx.x; c < ROWS * (D / 8); c += THREADS) {
         int row = c / (D / 8), k = c % (D / 8) * 8;
@@ -154,7 +155,8 @@ __device__ APART float kept_factor(const attention_job &job, int64_t b, int64_t 
 
 /* What is not seen becomes -infinity. */
 template <int MT, int BK>
-__device__ __forceinline__ void mask_scores(const attention_job &job, int64_t b, int64_t h, int i0, int j0, float s[MT][BK / 8][4])
+__device__ __forceinline__ void mask_scores(const attention_job &job, int64_t b, int64_t h, int i0, int j0,
+                                            float s[MT][BK / 8][4])
 {
     int lane = (int)threadIdx.x % 32, queries = (int)job.queries, keys = (int)job.keys;
     if (job.mask == nullptr && j0 + BK <= keys && !(job.causal && j0 + BK > i0 + 1))
@@ -179,7 +181,8 @@ __device__ __forceinline__ void forward_block(const attention_job &job, int64_t 
     const int BQ = 16 * MT * W, TILE = BK * (D + 8);
     uint16_t *q = shared, *k = q + BQ * (D + 8), *v = k + 2 * TILE;
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, depth = (int)job.depth;
-    const uint16_t *from_k = attention_rows<uint16_t>(job.k, b, h / job.group), *from_v = attention_rows<uint16_t>(job.v, b, h / job.group);
+    const uint16_t *from_k = attention_rows<uint16_t>(job.k, b, h / job.group),
+                   *from_v = attention_rows<uint16_t>(job.v, b, h / job.group);
     const float scale = (float)job.scale * LOG2E;
     int64_t end = job.causal && i0 + BQ < job.keys ? i0 + BQ : job.keys, row0 = i0 + warp * MT * 16;
     float acc[MT][D / 8][4], top[MT][2], sum[MT][2];
@@ -230,7 +233,8 @@ __device__ __forceinline__ void forward_block(const attention_job &job, int64_t 
                         float p = trek_exp2(trek_fused(s[m][n][e], scale, -shift));
                         added += p;
                         if (job.drops)
-                            p *= kept_factor(job, b, h, (int)row0 + m * 16 + lane / 4 + half * 8, (int)j0 + n * 8 + lane % 4 * 2 + e % 2);
+                            p *= kept_factor(job, b, h, (int)row0 + m * 16 + lane / 4 + half * 8,
+                                             (int)j0 + n * 8 + lane % 4 * 2 + e % 2);
                         s[m][n][e] = p;
                     }
                 sum[m][half] = sum[m][half] * factor + added;
@@ -275,8 +279,9 @@ __device__ __forceinline__ void row_numbers(const attention_job &job, int64_t b,
 
 /* From scores s and dp to the probabilities that y was made with, and the gradients of unscaled scores. */
 template <int MT, int BO, bool of_keys>
-__device__ __forceinline__ void gradients_of(const attention_job &job, int64_t b, int64_t h, int own0, int other0, const float *numbers,
-                                             const float lse[MT][2], const float delta[MT][2], float s[MT][BO / 8][4], float dp[MT][BO / 8][4])
+__device__ __forceinline__ void gradients_of(const attention_job &job, int64_t b, int64_t h, int own0, int other0,
+                                             const float *numbers, const float lse[MT][2], const float delta[MT][2],
+                                             float s[MT][BO / 8][4], float dp[MT][BO / 8][4])
 {
     const float scale = (float)job.scale, scale2 = scale * LOG2E;
     int lane = (int)threadIdx.x % 32;
@@ -309,7 +314,8 @@ __device__ __forceinline__ void gradients_of(const attention_job &job, int64_t b
 }
 
 template <typename T, int D, int BO, int MT, int W, bool of_keys>
-__device__ __forceinline__ void backward_block(const attention_job &job, int64_t b, int64_t own_head, int64_t own0, uint16_t *shared)
+__device__ __forceinline__ void backward_block(const attention_job &job, int64_t b, int64_t own_head, int64_t own0,
+                                               uint16_t *shared)
 {
     const int BR = 16 * MT * W, TILE = BO * (D + 8);
     uint16_t *x1 = shared, *x2 = x1 + BR * (D + 8), *y1 = x2 + BR * (D + 8), *y2 = y1 + 2 * TILE;
@@ -335,8 +341,10 @@ __device__ __forceinline__ void backward_block(const attention_job &job, int64_t
             int64_t h = of_keys ? own_head * job.group + next / tiles : own_head, head = of_keys ? h : h / job.group;
             int64_t other0 = begin + next % tiles * BO;
             int at = (int)(next & 1);
-            load_rows<D, BO, 32 * W>(y1 + at * TILE, attention_rows<uint16_t>(other_1, b, head), other_1.strides[2], other0, other_end, depth);
-            load_rows<D, BO, 32 * W>(y2 + at * TILE, attention_rows<uint16_t>(other_2, b, head), other_2.strides[2], other0, other_end, depth);
+            load_rows<D, BO, 32 * W>(y1 + at * TILE, attention_rows<uint16_t>(other_1, b, head), other_1.strides[2], other0,
+                                     other_end, depth);
+            load_rows<D, BO, 32 * W>(y2 + at * TILE, attention_rows<uint16_t>(other_2, b, head), other_2.strides[2], other0,
+                                     other_end, depth);
             if (of_keys)
                 for (int c = (int)threadIdx.x; c < BO; c += 32 * W)
                     row_numbers(job, b, h, other0 + c, &numbers[at * 2 * BO + c], &numbers[at * 2 * BO + BO + c]);
@@ -370,21 +378,25 @@ __device__ __forceinline__ void backward_block(const attention_job &job, int64_t
 /* --- kernels: blocks with the most work go first ---------------------------------------------------- */
 
 template <typename T, int D, int BK, int MT, int W>
-__global__ void __launch_bounds__(32 * W) attention_mma_kernel(const __grid_constant__ attention_job job, int64_t tiles, int64_t pairs)
+__global__ void __launch_bounds__(32 * W)
+    attention_mma_kernel(const __grid_constant__ attention_job job, int64_t tiles, int64_t pairs)
 {
 #ifdef TREK_MMA
     int64_t unit = blockIdx.x, tile = tiles - 1 - unit / pairs, pair = unit % pairs;
-    forward_block<T, D, BK, MT, W>(job, pair / job.heads, pair % job.heads, tile * (16 * MT * W), (uint16_t *)trek_dynamic_shared());
+    forward_block<T, D, BK, MT, W>(job, pair / job.heads, pair % job.heads, tile * (16 * MT * W),
+                                   (uint16_t *)trek_dynamic_shared());
 #endif
 }
 
 template <typename T, int D, int BO, int MT, int W, bool of_keys>
-__global__ void __launch_bounds__(32 * W) gradient_mma_kernel(const __grid_constant__ attention_job job, int64_t tiles, int64_t pairs)
+__global__ void __launch_bounds__(32 * W)
+    gradient_mma_kernel(const __grid_constant__ attention_job job, int64_t tiles, int64_t pairs)
 {
 #ifdef TREK_MMA
     int64_t unit = blockIdx.x, tile = of_keys ? unit / pairs : tiles - 1 - unit / pairs, pair = unit % pairs;
     int64_t heads = of_keys ? job.kv_heads : job.heads;
-    backward_block<T, D, BO, MT, W, of_keys>(job, pair / heads, pair % heads, tile * (16 * MT * W), (uint16_t *)trek_dynamic_shared());
+    backward_block<T, D, BO, MT, W, of_keys>(job, pair / heads, pair % heads, tile * (16 * MT * W),
+                                             (uint16_t *)trek_dynamic_shared());
 #endif
 }
 
@@ -431,7 +443,8 @@ static trek_status both_gradients(const trek_op_call *call, trek_cuda_queue *que
     return status == TREK_OK ? gradient<T, D, QUERIES_BO, 1, 4, false>(call, queue, job) : status;
 }
 
-template <typename T> static trek_status gradients_of_call(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job)
+template <typename T>
+static trek_status gradients_of_call(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job)
 {
     if (job.depth <= 64)
         return both_gradients<T, 64, 64, 64>(call, queue, job);
@@ -441,13 +454,15 @@ template <typename T> static trek_status gradients_of_call(const trek_op_call *c
 /* Rows that can be copied 16 bytes at a time. */
 static bool in_pieces(const attention_operand &o)
 {
-    return o.strides[3] == 1 && ((uintptr_t)o.data & 15) == 0 && o.strides[0] % 8 == 0 && o.strides[1] % 8 == 0 && o.strides[2] % 8 == 0;
+    return o.strides[3] == 1 && ((uintptr_t)o.data & 15) == 0 && o.strides[0] % 8 == 0 && o.strides[1] % 8 == 0 &&
+           o.strides[2] % 8 == 0;
 }
 
 static bool suits(const trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype)
 {
     return (dtype == TREK_BF16 || dtype == TREK_F16) && queue->device->info.major >= 8 && job.depth > 0 && job.depth % 8 == 0 &&
-           job.depth <= 128 && job.scale > 0 && job.queries < 0x7fff0000 && job.keys < 0x7fff0000 && in_pieces(job.q) && in_pieces(job.k) && in_pieces(job.v);
+           job.depth <= 128 && job.scale > 0 && job.queries < 0x7fff0000 && job.keys < 0x7fff0000 && in_pieces(job.q) &&
+           in_pieces(job.k) && in_pieces(job.v);
 }
 
 trek_status trek_cuda_attention_mma(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype)
@@ -459,7 +474,8 @@ trek_status trek_cuda_attention_mma(const trek_op_call *call, trek_cuda_queue *q
     return forward_of<trek_f16>(call, queue, job);
 }
 
-trek_status trek_cuda_attention_mma_backward(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype)
+trek_status trek_cuda_attention_mma_backward(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job,
+                                             trek_dtype dtype)
 {
     if (!suits(queue, job, dtype) || !in_pieces(job.dy) || !in_pieces(job.dq) || !in_pieces(job.dk) || !in_pieces(job.dv))
         return TREK_ERR_UNSUPPORTED;

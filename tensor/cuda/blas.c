@@ -90,6 +90,13 @@ static void open_blas(void)
         trek_log_message(TREK_LOG_WARNING, "cublasLt: the library lacks functions, it is not used");
 }
 
+/* What went wrong on a way that was only tried; an earlier error of the thread stays. */
+static void forget_error(trek_status before)
+{
+    if (before == TREK_OK)
+        trek_error_clear();
+}
+
 /* --- plans ------------------------------------------------------------------------------------ */
 
 /* One operand as cuBLASLt sees it: columns of `rows` elements, ld apart. */
@@ -190,7 +197,8 @@ static void set_layout(cublasLtMatrixLayout_t *layout, int32_t dtype, int64_t ro
     if (!*fine || batch == 1)
         return;
     int32_t count = (int32_t)batch;
-    *fine = blas.MatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count) == CUBLAS_STATUS_SUCCESS &&
+    *fine = blas.MatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count) ==
+                CUBLAS_STATUS_SUCCESS &&
             blas.MatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &operand->batch_stride,
                                           sizeof operand->batch_stride) == CUBLAS_STATUS_SUCCESS;
 }
@@ -223,8 +231,10 @@ static bool make_descriptors(blas_plan *plan)
     fine = fine && set_descriptor(plan, CUBLASLT_MATMUL_DESC_TRANSA, key->a.turned ? CUBLAS_OP_T : CUBLAS_OP_N);
     fine = fine && set_descriptor(plan, CUBLASLT_MATMUL_DESC_TRANSB, key->b.turned ? CUBLAS_OP_T : CUBLAS_OP_N);
     fine = fine && set_descriptor(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, key->epilogue);
-    set_layout(&plan->a, key->dtype, key->a.turned ? key->k : key->m, key->a.turned ? key->m : key->k, &key->a, key->batch, &fine);
-    set_layout(&plan->b, key->dtype, key->b.turned ? key->n : key->k, key->b.turned ? key->k : key->n, &key->b, key->batch, &fine);
+    set_layout(&plan->a, key->dtype, key->a.turned ? key->k : key->m, key->a.turned ? key->m : key->k, &key->a, key->batch,
+               &fine);
+    set_layout(&plan->b, key->dtype, key->b.turned ? key->n : key->k, key->b.turned ? key->k : key->n, &key->b, key->batch,
+               &fine);
     set_layout(&plan->c, key->c_dtype, key->m, key->n, &key->c, key->batch, &fine);
     if (!fine)
         drop_descriptors(plan);
@@ -241,7 +251,8 @@ typedef struct blas_call {
     size_t workspace_bytes;
 } blas_call;
 
-static cublasStatus_t multiply(const blas_queue *own, const blas_plan *plan, const cublasLtMatmulAlgo_t *algorithm, const blas_call *call)
+static cublasStatus_t multiply(const blas_queue *own, const blas_plan *plan, const cublasLtMatmulAlgo_t *algorithm,
+                               const blas_call *call)
 {
     const blas_key *key = &plan->choice.key;
     const float one = 1, beta = key->accumulate ? 1 : 0;
@@ -271,8 +282,8 @@ static int ask_candidates(const blas_queue *own, const blas_plan *plan, cublasLt
     for (int k = 0; k < 4; k++)
         fine = fine && blas.MatmulPreferenceSetAttribute(preference, attributes[k], &alignments[k], sizeof alignments[k]) ==
                            CUBLAS_STATUS_SUCCESS;
-    if (!fine || blas.MatmulAlgoGetHeuristic(own->handle, plan->descriptor, plan->a, plan->b, plan->c, plan->c, preference, CANDIDATES,
-                                             results, &found) != CUBLAS_STATUS_SUCCESS)
+    if (!fine || blas.MatmulAlgoGetHeuristic(own->handle, plan->descriptor, plan->a, plan->b, plan->c, plan->c, preference,
+                                             CANDIDATES, results, &found) != CUBLAS_STATUS_SUCCESS)
         found = 0;
     blas.MatmulPreferenceDestroy(preference);
     int usable = 0;
@@ -283,28 +294,29 @@ static int ask_candidates(const blas_queue *own, const blas_plan *plan, cublasLt
 }
 
 /* Milliseconds of TIMED_RUNS runs after one that warms up; negative: it does not run. */
-static float time_candidate(const blas_queue *own, const blas_plan *plan, const cublasLtMatmulAlgo_t *algorithm, const blas_call *call,
-                            const cudaEvent_t events[2])
+static float time_candidate(const blas_queue *own, const blas_plan *plan, const cublasLtMatmulAlgo_t *algorithm,
+                            const blas_call *call, const cudaEvent_t events[2])
 {
     float elapsed = -1;
     bool fine = multiply(own, plan, algorithm, call) == CUBLAS_STATUS_SUCCESS &&
                 cudaEventRecord(events[0], call->queue->stream) == cudaSuccess;
     for (int k = 0; fine && k < TIMED_RUNS; k++)
         fine = multiply(own, plan, algorithm, call) == CUBLAS_STATUS_SUCCESS;
-    if (!fine || cudaEventRecord(events[1], call->queue->stream) != cudaSuccess || cudaEventSynchronize(events[1]) != cudaSuccess ||
-        cudaEventElapsedTime(&elapsed, events[0], events[1]) != cudaSuccess)
+    if (!fine || cudaEventRecord(events[1], call->queue->stream) != cudaSuccess ||
+        cudaEventSynchronize(events[1]) != cudaSuccess || cudaEventElapsedTime(&elapsed, events[0], events[1]) != cudaSuccess)
         return -1;
     return elapsed;
 }
 
 /* The index of the fastest. What it computes goes to D if that is overwritten anyway, else to scratch memory. */
-static int fastest(const blas_queue *own, const blas_plan *plan, const cublasLtMatmulHeuristicResult_t *results, int n, blas_call call,
-                   size_t d_bytes)
+static int fastest(const blas_queue *own, const blas_plan *plan, const cublasLtMatmulHeuristicResult_t *results, int n,
+                   blas_call call, size_t d_bytes)
 {
     cudaEvent_t events[2] = { NULL, NULL };
     trek_cuda_scratch workspace = { 0 }, result = { 0 };
     int best = 0;
     float best_time = -1;
+    trek_status before = trek_status_get();
     bool fine = cudaEventCreateWithFlags(&events[0], cudaEventDefault) == cudaSuccess &&
                 cudaEventCreateWithFlags(&events[1], cudaEventDefault) == cudaSuccess;
     for (int k = 0; k < n; k++)
@@ -328,7 +340,7 @@ static int fastest(const blas_queue *own, const blas_plan *plan, const cublasLtM
         if (events[k])
             cudaEventDestroy(events[k]);
     if (!fine)
-        trek_error_clear(); /* no memory for timing: the library's own first choice will do */
+        forget_error(before); /* no memory for timing: the library's own first choice will do */
     return best;
 }
 
@@ -336,9 +348,10 @@ static void remember(const blas_choice *choice)
 {
     if (n_choices == cap_choices) {
         size_t capacity = cap_choices ? 2 * cap_choices : 64;
+        trek_status before = trek_status_get();
         blas_choice *larger = trek_calloc(capacity, sizeof *larger);
         if (!larger) {
-            trek_error_clear();
+            forget_error(before);
             return;
         }
         if (n_choices)
@@ -415,7 +428,8 @@ static bool fill_key(const trek_cuda_queue *queue, const trek_cuda_gemm *g, blas
     memset(key, 0, sizeof *key);
     const int64_t most = 0x7fffffff;
     bool sizes = g->m > 0 && g->n > 0 && g->k > 0 && g->m <= most && g->n <= most && g->k <= most && g->ndim <= 1;
-    if (!sizes || !takes_dtypes(g) || g->activation == TREK_ACTIVATION_GELU || g->pre || (g->bias && ((g->bias_col != 1 && g->n > 1) || g->c_dtype != g->dtype)))
+    if (!sizes || !takes_dtypes(g) || g->activation == TREK_ACTIVATION_GELU || g->pre ||
+        (g->bias && ((g->bias_col != 1 && g->n > 1) || g->c_dtype != g->dtype)))
         return false;
     key->m = g->n;
     key->n = g->m;
@@ -468,14 +482,16 @@ static blas_queue *queue_state(trek_cuda_queue *queue)
     blas_queue *own = queue->blas;
     if (own)
         return own->broken ? NULL : own;
+    trek_status before = trek_status_get();
     own = queue->blas = trek_calloc(1, sizeof *own);
     if (!own) {
-        trek_error_clear();
+        forget_error(before);
         return NULL;
     }
     if (blas.Create(&own->handle) != CUBLAS_STATUS_SUCCESS) {
         own->broken = true;
-        trek_log_message(TREK_LOG_WARNING, "cublasLt: no handle could be made on device %d; products go without it", queue->device->index);
+        trek_log_message(TREK_LOG_WARNING, "cublasLt: no handle could be made on device %d; products go without it",
+                         queue->device->index);
         return NULL;
     }
     return own;
@@ -487,8 +503,9 @@ static blas_plan *plan_of(blas_queue *own, const blas_key *key, const blas_call 
 {
     if (own->last && memcmp(&own->last->choice.key, key, sizeof *key) == 0)
         return own->last;
+    trek_status before = trek_status_get();
     if (2 * own->count >= own->capacity && !grow_plans(own)) {
-        trek_error_clear();
+        forget_error(before);
         return NULL;
     }
     blas_plan *plan = slot_of(own->plans, own->capacity, key);
@@ -520,7 +537,8 @@ trek_status trek_cuda_blas_run(const trek_op_call *call, trek_cuda_queue *queue,
         g = &other;
     }
     blas_call operands = { .queue = queue, .a = g->b, .b = g->a, .c = g->c, .d = g->c };
-    size_t d_bytes = (size_t)((key.batch - 1) * key.c.batch_stride + (key.n - 1) * key.c.ld + key.m) * trek_item_size[key.c_dtype];
+    size_t d_bytes =
+        (size_t)((key.batch - 1) * key.c.batch_stride + (key.n - 1) * key.c.ld + key.m) * trek_item_size[key.c_dtype];
     blas_plan *plan = plan_of(own, &key, &operands, d_bytes);
     if (!plan || plan->choice.refused)
         return TREK_ERR_UNSUPPORTED;

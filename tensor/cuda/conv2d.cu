@@ -179,7 +179,8 @@ template <typename T, typename O, typename W> struct image_store {
 };
 
 template <typename T>
-__global__ void __launch_bounds__(TREK_TILE_THREADS) forward_kernel(conv c, const T *x, const T *weight, const T *bias, int64_t bias_step, T *y)
+__global__ void __launch_bounds__(TREK_TILE_THREADS)
+    forward_kernel(conv c, const T *x, const T *weight, const T *bias, int64_t bias_step, T *y)
 {
     typedef typename trek_wide<T>::type W;
     int64_t n = c.images * c.out_h * c.out_w, tiles = (n + TREK_TILE - 1) / TREK_TILE;
@@ -188,9 +189,17 @@ __global__ void __launch_bounds__(TREK_TILE_THREADS) forward_kernel(conv c, cons
         int64_t filter = g * c.group_filters;
         weight_lines<T, W, false> a = { c, weight + filter * c.weight[0] };
         window_lines<T, W> b = { c, x + g * c.group_channels * c.x[1] };
-        image_store<T, T, W> store = { y + filter * c.y[1], bias ? bias + filter * bias_step : nullptr, bias_step, c.out_h, c.out_w,
-                                       c.y[0], c.y[1], c.y[2], c.y[3] };
-        trek_tile_product<W>(a, b, store, row0, column0, c.group_filters, n, (int64_t)0, c.group_channels * c.kernel_h * c.kernel_w);
+        image_store<T, T, W> store = { y + filter * c.y[1],
+                                       bias ? bias + filter * bias_step : nullptr,
+                                       bias_step,
+                                       c.out_h,
+                                       c.out_w,
+                                       c.y[0],
+                                       c.y[1],
+                                       c.y[2],
+                                       c.y[3] };
+        trek_tile_product<W>(a, b, store, row0, column0, c.group_filters, n, (int64_t)0,
+                             c.group_channels * c.kernel_h * c.kernel_w);
     }
 }
 
@@ -205,7 +214,8 @@ __global__ void __launch_bounds__(TREK_TILE_THREADS) input_grad_kernel(conv c, c
         weight_lines<T, W, true> a = { c, weight + filter * c.weight[0] };
         source_lines<T, W> b = { c, dy + filter * c.y[1] };
         image_store<T, O, W> store = { dx + channel * c.x[1], nullptr, 0, c.height, c.width, c.x[0], c.x[1], c.x[2], c.x[3] };
-        trek_tile_product<W>(a, b, store, row0, column0, c.group_channels, n, (int64_t)0, c.group_filters * c.kernel_h * c.kernel_w);
+        trek_tile_product<W>(a, b, store, row0, column0, c.group_channels, n, (int64_t)0,
+                             c.group_filters * c.kernel_h * c.kernel_w);
     }
 }
 
@@ -217,8 +227,8 @@ template <typename W> struct part_store {
 };
 
 template <typename T, typename W>
-__global__ void __launch_bounds__(TREK_TILE_THREADS) weight_grad_kernel(conv c, const T *dy, const T *x, W *parts, int64_t n_parts,
-                                                                        int64_t part)
+__global__ void __launch_bounds__(TREK_TILE_THREADS)
+    weight_grad_kernel(conv c, const T *dy, const T *x, W *parts, int64_t n_parts, int64_t part)
 {
     int64_t taps = c.group_channels * c.kernel_h * c.kernel_w, tiles = (taps + TREK_TILE - 1) / TREK_TILE;
     int64_t row0 = (int64_t)blockIdx.x / tiles * TREK_TILE, column0 = (int64_t)blockIdx.x % tiles * TREK_TILE;
@@ -261,7 +271,8 @@ template <typename T, typename O> static trek_status input_grad(const trek_op_ca
     const trek_tensor *dy = call->inputs[0], *weight = call->inputs[1], *dx = call->outputs[0];
     conv c = geometry(call, dx, weight, dy);
     trek_grid grid = trek_tile_grid(c.group_channels, c.images * c.height * c.width, c.groups);
-    return trek_launch(call, queue, grid, input_grad_kernel<T, O>, c, (const T *)dy->data, (const T *)weight->data, (O *)dx->data);
+    return trek_launch(call, queue, grid, input_grad_kernel<T, O>, c, (const T *)dy->data, (const T *)weight->data,
+                       (O *)dx->data);
 }
 
 /* The sum over all places is long and its results few: it is split into parts, which are added up in order. */
@@ -289,7 +300,8 @@ template <typename T, typename O> static trek_status weight_grad(const trek_op_c
     return status;
 }
 
-template <typename T> __global__ void add_bias_kernel(T *y, const T *bias, int64_t bias_step, int64_t planes, int64_t size, int64_t n)
+template <typename T>
+__global__ void add_bias_kernel(T *y, const T *bias, int64_t bias_step, int64_t planes, int64_t size, int64_t n)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x)
         y[i] = trek_store<T>::of(trek_get(y[i]) + trek_get(bias[i / size % planes * bias_step]));
@@ -309,8 +321,8 @@ template <typename T> static trek_status conv2d(const trek_op_call *call)
     if (status == TREK_ERR_UNSUPPORTED)
         return forward<T>(call, queue, bias);
     if (status == TREK_OK && bias)
-        status = trek_launch(call, queue, trek_loop(y->numel), add_bias_kernel<T>, (T *)y->data, (const T *)bias->data, bias->strides[0],
-                             y->sizes[1], y->sizes[2] * y->sizes[3], y->numel);
+        status = trek_launch(call, queue, trek_loop(y->numel), add_bias_kernel<T>, (T *)y->data, (const T *)bias->data,
+                             bias->strides[0], y->sizes[1], y->sizes[2] * y->sizes[3], y->numel);
     return status;
 }
 
@@ -350,7 +362,8 @@ template <typename T> static trek_status conv2d_weight_grad(const trek_op_call *
 
 /* The image [N, C, H, W] and its columns [N, C kh kw, OH OW]. */
 struct windows {
-    int64_t images, channels, height, width, out_h, out_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, kernel_h, kernel_w;
+    int64_t images, channels, height, width, out_h, out_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, kernel_h,
+        kernel_w;
     int64_t image[4], columns[3];
 };
 
@@ -360,9 +373,11 @@ template <typename T> __global__ void unfold_kernel(windows w, const T *x, T *y,
         int64_t places = w.out_h * w.out_w, place = i % places, row = i / places, rows = w.channels * w.kernel_h * w.kernel_w;
         int64_t image = row / rows, line = row % rows, u = line % w.kernel_w, v = line / w.kernel_w % w.kernel_h;
         int64_t channel = line / (w.kernel_w * w.kernel_h);
-        int64_t h = place / w.out_w * w.stride_h - w.pad_h + v * w.dilation_h, at = place % w.out_w * w.stride_w - w.pad_w + u * w.dilation_w;
+        int64_t h = place / w.out_w * w.stride_h - w.pad_h + v * w.dilation_h,
+                at = place % w.out_w * w.stride_w - w.pad_w + u * w.dilation_w;
         bool inside = h >= 0 && h < w.height && at >= 0 && at < w.width;
-        T value = inside ? x[image * w.image[0] + channel * w.image[1] + h * w.image[2] + at * w.image[3]] : trek_store<T>::of(0.0f);
+        T value =
+            inside ? x[image * w.image[0] + channel * w.image[1] + h * w.image[2] + at * w.image[3]] : trek_store<T>::of(0.0f);
         y[image * w.columns[0] + line * w.columns[1] + place * w.columns[2]] = value;
     }
 }
@@ -410,8 +425,8 @@ template <typename T> static trek_status unfold_or_fold(const trek_op_call *call
         w.image[d] = image->strides[d];
     for (int d = 0; d < 3; d++)
         w.columns[d] = columns->strides[d];
-    return trek_launch(call, queue, trek_loop(y->numel), fold ? fold_kernel<T> : unfold_kernel<T>, w, (const T *)x->data, (T *)y->data,
-                       y->numel);
+    return trek_launch(call, queue, trek_loop(y->numel), fold ? fold_kernel<T> : unfold_kernel<T>, w, (const T *)x->data,
+                       (T *)y->data, y->numel);
 }
 
 template <trek_dtype D> static void enter(trek_backend *backend)

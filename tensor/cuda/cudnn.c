@@ -152,7 +152,8 @@ static bool make_descriptors(dnn_plan *plan)
            fine(dnn.SetTensor4dDescriptor(plan->y, CUDNN_TENSOR_NCHW, type, key->y[0], key->y[1], key->y[2], key->y[3])) &&
            fine(dnn.SetFilter4dDescriptor(plan->weight, type, CUDNN_TENSOR_NCHW, key->weight[0], key->weight[1], key->weight[2],
                                           key->weight[3])) &&
-           fine(dnn.SetConvolution2dDescriptor(plan->convolution, n[2], n[3], n[0], n[1], n[4], n[5], CUDNN_CROSS_CORRELATION, sums)) &&
+           fine(dnn.SetConvolution2dDescriptor(plan->convolution, n[2], n[3], n[0], n[1], n[4], n[5], CUDNN_CROSS_CORRELATION,
+                                               sums)) &&
            fine(dnn.SetConvolutionGroupCount(plan->convolution, n[6])) &&
            fine(dnn.SetConvolutionMathType(plan->convolution, math_of(key)));
 }
@@ -188,18 +189,18 @@ static int ask_candidates(dnn_queue *own, const dnn_plan *plan, dnn_choice *to)
     int n = 0, kept = 0;
     if (plan->key.kind == TREK_CUDA_CONV_FORWARD) {
         cudnnConvolutionFwdAlgoPerf_t results[CANDIDATES];
-        if (fine(dnn.GetConvolutionForwardAlgorithm_v7(own->handle, plan->x, plan->weight, plan->convolution, plan->y, CANDIDATES, &n,
-                                                       results)))
+        if (fine(dnn.GetConvolutionForwardAlgorithm_v7(own->handle, plan->x, plan->weight, plan->convolution, plan->y, CANDIDATES,
+                                                       &n, results)))
             KEEP_CANDIDATES(results, n)
     } else if (plan->key.kind == TREK_CUDA_CONV_INPUT_GRAD) {
         cudnnConvolutionBwdDataAlgoPerf_t results[CANDIDATES];
-        if (fine(dnn.GetConvolutionBackwardDataAlgorithm_v7(own->handle, plan->weight, plan->y, plan->convolution, plan->x, CANDIDATES,
-                                                            &n, results)))
+        if (fine(dnn.GetConvolutionBackwardDataAlgorithm_v7(own->handle, plan->weight, plan->y, plan->convolution, plan->x,
+                                                            CANDIDATES, &n, results)))
             KEEP_CANDIDATES(results, n)
     } else {
         cudnnConvolutionBwdFilterAlgoPerf_t results[CANDIDATES];
-        if (fine(dnn.GetConvolutionBackwardFilterAlgorithm_v7(own->handle, plan->x, plan->y, plan->convolution, plan->weight, CANDIDATES,
-                                                              &n, results)))
+        if (fine(dnn.GetConvolutionBackwardFilterAlgorithm_v7(own->handle, plan->x, plan->y, plan->convolution, plan->weight,
+                                                              CANDIDATES, &n, results)))
             KEEP_CANDIDATES(results, n)
     }
     return kept;
@@ -214,21 +215,22 @@ static cudnnStatus_t run(dnn_queue *own, const dnn_plan *plan, const dnn_choice 
     switch (plan->key.kind) {
     case TREK_CUDA_CONV_FORWARD:
         return dnn.ConvolutionForward(own->handle, alpha, plan->x, call->x, plan->weight, call->weight, plan->convolution,
-                                      (cudnnConvolutionFwdAlgo_t)choice->algorithm, call->workspace, choice->workspace, beta, plan->y,
-                                      call->y);
+                                      (cudnnConvolutionFwdAlgo_t)choice->algorithm, call->workspace, choice->workspace, beta,
+                                      plan->y, call->y);
     case TREK_CUDA_CONV_INPUT_GRAD:
         return dnn.ConvolutionBackwardData(own->handle, alpha, plan->weight, call->weight, plan->y, call->y, plan->convolution,
-                                           (cudnnConvolutionBwdDataAlgo_t)choice->algorithm, call->workspace, choice->workspace, beta,
-                                           plan->x, call->x);
+                                           (cudnnConvolutionBwdDataAlgo_t)choice->algorithm, call->workspace, choice->workspace,
+                                           beta, plan->x, call->x);
     default:
         return dnn.ConvolutionBackwardFilter(own->handle, alpha, plan->x, call->x, plan->y, call->y, plan->convolution,
-                                             (cudnnConvolutionBwdFilterAlgo_t)choice->algorithm, call->workspace, choice->workspace, beta,
-                                             plan->weight, call->weight);
+                                             (cudnnConvolutionBwdFilterAlgo_t)choice->algorithm, call->workspace,
+                                             choice->workspace, beta, plan->weight, call->weight);
     }
 }
 
 /* Milliseconds of one run after one that warms up; negative: it does not run. */
-static float time_choice(dnn_queue *own, const dnn_plan *plan, const dnn_choice *choice, dnn_call call, const cudaEvent_t events[2])
+static float time_choice(dnn_queue *own, const dnn_plan *plan, const dnn_choice *choice, dnn_call call,
+                         const cudaEvent_t events[2])
 {
     float elapsed = -1;
     cudaStream_t stream = call.queue->stream;
@@ -310,7 +312,8 @@ static dnn_queue *queue_state(trek_cuda_queue *queue)
         return NULL;
     own->broken = !fine(dnn.Create(&own->handle)) || !fine(dnn.SetStream(own->handle, queue->stream));
     if (own->broken)
-        trek_log_message(TREK_LOG_WARNING, "cuDNN: no handle could be made on device %d; convolutions go without it", queue->device->index);
+        trek_log_message(TREK_LOG_WARNING, "cuDNN: no handle could be made on device %d; convolutions go without it",
+                         queue->device->index);
     return own->broken ? NULL : own;
 }
 
@@ -348,7 +351,8 @@ static dnn_plan *plan_of(dnn_queue *own, const dnn_key *key, const dnn_call *cal
 }
 
 /* The address of a contiguous copy of an operand, in scratch memory unless it is one. */
-static trek_status dense_input(const trek_op_call *call, trek_cuda_queue *queue, const trek_tensor *t, trek_cuda_scratch *scratch, void **data)
+static trek_status dense_input(const trek_op_call *call, trek_cuda_queue *queue, const trek_tensor *t, trek_cuda_scratch *scratch,
+                               void **data)
 {
     *data = t->data;
     if (t->contiguous)

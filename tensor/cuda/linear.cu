@@ -25,16 +25,16 @@ template <typename T, bool out> __global__ void strided_copy_kernel(T *to, const
 }
 
 template <typename T>
-static trek_status strided_copy(const trek_op_call *call, trek_cuda_queue *queue, bool out, void *to, const void *from, const strided &s,
-                                int64_t n)
+static trek_status strided_copy(const trek_op_call *call, trek_cuda_queue *queue, bool out, void *to, const void *from,
+                                const strided &s, int64_t n)
 {
     trek_grid grid = trek_loop(n, 1 << 20);
     return out ? trek_launch(call, queue, grid, strided_copy_kernel<T, true>, (T *)to, (const T *)from, s, n)
                : trek_launch(call, queue, grid, strided_copy_kernel<T, false>, (T *)to, (const T *)from, s, n);
 }
 
-static trek_status strided_copy_of(const trek_op_call *call, trek_cuda_queue *queue, bool out, void *to, const void *from, size_t size,
-                                   int ndim, const int64_t *sizes, const int64_t *strides)
+static trek_status strided_copy_of(const trek_op_call *call, trek_cuda_queue *queue, bool out, void *to, const void *from,
+                                   size_t size, int ndim, const int64_t *sizes, const int64_t *strides)
 {
     strided s = {};
     int64_t n = 1;
@@ -54,8 +54,8 @@ static trek_status strided_copy_of(const trek_op_call *call, trek_cuda_queue *qu
     }
 }
 
-extern "C" trek_status trek_cuda_pack(const trek_op_call *call, trek_cuda_queue *queue, void *to, const void *from, size_t size, int ndim,
-                                      const int64_t *sizes, const int64_t *strides)
+extern "C" trek_status trek_cuda_pack(const trek_op_call *call, trek_cuda_queue *queue, void *to, const void *from, size_t size,
+                                      int ndim, const int64_t *sizes, const int64_t *strides)
 {
     return strided_copy_of(call, queue, false, to, from, size, ndim, sizes, strides);
 }
@@ -95,8 +95,8 @@ static trek_status gelu(const trek_op_call *call, trek_cuda_queue *queue, const 
     return trek_launch(call, queue, trek_loop(n), gelu_kernel<T, 1>, (const T *)from, (T *)to, n);
 }
 
-extern "C" trek_status trek_cuda_gelu(const trek_op_call *call, trek_cuda_queue *queue, trek_dtype dtype, const void *from, void *to,
-                                      int64_t n)
+extern "C" trek_status trek_cuda_gelu(const trek_op_call *call, trek_cuda_queue *queue, trek_dtype dtype, const void *from,
+                                      void *to, int64_t n)
 {
     switch (dtype) {
     case TREK_F64: return gelu<double>(call, queue, from, to, n);

@@ -37,7 +37,8 @@ template <typename T> static __device__ __forceinline__ int64_t label_of(const r
     return -1;
 }
 
-template <typename T> static __device__ __forceinline__ typename trek_wide<T>::type logit_of(const rows_job<T> &job, int64_t row, int64_t c)
+template <typename T>
+static __device__ __forceinline__ typename trek_wide<T>::type logit_of(const rows_job<T> &job, int64_t row, int64_t c)
 {
     typename trek_wide<T>::type x = job.logits[row * job.classes + c];
     return job.bias ? x + trek_get(job.bias[c * job.bias_step]) : x;
@@ -63,8 +64,8 @@ template <typename W> static __device__ __forceinline__ void join(row_state<W> *
 
 /* A block for each row: its log-sum-exp, its loss, and whether it counts. */
 template <typename T>
-static __global__ void __launch_bounds__(THREADS) loss_rows_kernel(rows_job<T> job, typename trek_wide<T>::type *lse, double *losses,
-                                                                   double *counted)
+static __global__ void __launch_bounds__(THREADS)
+    loss_rows_kernel(rows_job<T> job, typename trek_wide<T>::type *lse, double *losses, double *counted)
 {
     typedef typename trek_wide<T>::type W;
     TREK_SHARED(row_state<W>, states, THREADS);
@@ -102,8 +103,8 @@ static __global__ void __launch_bounds__(THREADS) loss_rows_kernel(rows_job<T> j
 }
 
 /* One block: the sums of all rows, in a fixed order. */
-static __global__ void __launch_bounds__(THREADS) totals_kernel(const double *losses, const double *counted, int64_t rows, int reduction,
-                                                                trek_numbers loss, trek_numbers total)
+static __global__ void __launch_bounds__(THREADS)
+    totals_kernel(const double *losses, const double *counted, int64_t rows, int reduction, trek_numbers loss, trek_numbers total)
 {
     TREK_SHARED(double, sums, 2 * THREADS);
     double sum = 0, count = 0;
@@ -133,8 +134,8 @@ static __global__ void __launch_bounds__(THREADS) totals_kernel(const double *lo
 
 /* A block for each row: grads = g ((1 - s) (p - at label) + s / n (n p - 1)), which may take the place of the logits. */
 template <typename T, typename O>
-static __global__ void __launch_bounds__(THREADS) grad_rows_kernel(rows_job<T> job, trek_numbers grad, trek_numbers lse, trek_numbers total,
-                                                                   int reduction, O *grads)
+static __global__ void __launch_bounds__(THREADS)
+    grad_rows_kernel(rows_job<T> job, trek_numbers grad, trek_numbers lse, trek_numbers total, int reduction, O *grads)
 {
     typedef typename trek_wide<T>::type W;
     int64_t row = blockIdx.x, label = label_of(job, job.first + row);
@@ -144,7 +145,8 @@ static __global__ void __launch_bounds__(THREADS) grad_rows_kernel(rows_job<T> j
         g = denominator != 0 ? g / denominator : 0;
     }
     double each = job.smoothing / (double)job.classes;
-    W slope = (W)g, shift = label < 0 ? (W)0 : (W)lse.get(job.first + row), own = (W)(g * (1 - job.smoothing)), rest = (W)(g * each);
+    W slope = (W)g, shift = label < 0 ? (W)0 : (W)lse.get(job.first + row), own = (W)(g * (1 - job.smoothing)),
+      rest = (W)(g * each);
     for (int64_t c = threadIdx.x; c < job.classes; c += THREADS) {
         W d = label < 0 ? (W)0 : slope * e_to(logit_of(job, row, c) - shift) - rest;
         grads[row * job.classes + c] = trek_store<O>::of(c == label ? d - own : d);
@@ -152,7 +154,8 @@ static __global__ void __launch_bounds__(THREADS) grad_rows_kernel(rows_job<T> j
 }
 
 /* sums[c] (+)= the column's gradients, row after row. */
-template <typename T, typename W> static __global__ void column_sums_kernel(const T *grads, int64_t rows, int64_t classes, bool first, W *sums)
+template <typename T, typename W>
+static __global__ void column_sums_kernel(const T *grads, int64_t rows, int64_t classes, bool first, W *sums)
 {
     int64_t c = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (c >= classes)
@@ -255,18 +258,19 @@ template <trek_dtype D> static trek_status forward(const trek_op_call *call)
     for (int64_t first = 0; first < l.rows; first += piece) {
         int64_t n = l.rows - first < piece ? l.rows - first : piece;
         TRY(l.make_logits(first, n, logits.as<W>()));
-        TRY(trek_launch(call, queue, trek_blocks(dim3((unsigned)n), dim3(THREADS)), loss_rows_kernel<T>, l.job(first, logits.as<W>()),
-                        lse.as<W>(), each, each + l.rows));
+        TRY(trek_launch(call, queue, trek_blocks(dim3((unsigned)n), dim3(THREADS)), loss_rows_kernel<T>,
+                        l.job(first, logits.as<W>()), lse.as<W>(), each, each + l.rows));
     }
-    TRY(trek_launch(call, queue, trek_blocks(dim3(1), dim3(THREADS)), totals_kernel, (const double *)each, (const double *)(each + l.rows),
-                    l.rows, (int)call->attrs.i[1], trek_numbers_of(call->outputs[0]), trek_numbers_of(call->outputs[2])));
+    TRY(trek_launch(call, queue, trek_blocks(dim3(1), dim3(THREADS)), totals_kernel, (const double *)each,
+                    (const double *)(each + l.rows), l.rows, (int)call->attrs.i[1], trek_numbers_of(call->outputs[0]),
+                    trek_numbers_of(call->outputs[2])));
     return lse.finish(call, call->outputs[1]);
 }
 
 /* dx and dweight of the gradients of n rows. dweight goes to `sums` (of dtype sums_dtype), which it may add to. */
 template <typename T>
-static trek_status spread(const layer<T> &l, int64_t first, int64_t n, const T *grads, void *sums, trek_dtype sums_dtype, int64_t sums_row,
-                          int64_t sums_column)
+static trek_status spread(const layer<T> &l, int64_t first, int64_t n, const T *grads, void *sums, trek_dtype sums_dtype,
+                          int64_t sums_row, int64_t sums_column)
 {
     trek_tensor *dx = l.call->outputs[0];
     trek_cuda_gemm g = {};
@@ -274,7 +278,8 @@ static trek_status spread(const layer<T> &l, int64_t first, int64_t n, const T *
     g.m = n, g.n = l.columns, g.k = l.classes;
     g.a = grads, g.a_row = l.classes, g.a_col = 1;
     g.b = l.weight->data, g.b_row = l.weight->strides[0], g.b_col = l.weight->strides[1];
-    g.c = dx->data + first * dx->strides[0] * (int64_t)trek_item_size[dx->dtype], g.c_row = dx->strides[0], g.c_col = dx->strides[1];
+    g.c = dx->data + first * dx->strides[0] * (int64_t)trek_item_size[dx->dtype], g.c_row = dx->strides[0],
+    g.c_col = dx->strides[1];
     g.c_dtype = (trek_dtype)dx->dtype;
     TRY(trek_cuda_gemm_run(l.call, l.queue, &g));
     g = {};
@@ -290,7 +295,8 @@ static trek_status spread(const layer<T> &l, int64_t first, int64_t n, const T *
 
 /* The gradients of the logits of rows [first, first + n), piece by piece. f32 and f64 take the place of the logits. */
 template <typename T>
-static trek_status make_gradients(const layer<T> &l, int64_t first, int64_t n, int64_t piece, typename trek_wide<T>::type *logits, T *grads)
+static trek_status make_gradients(const layer<T> &l, int64_t first, int64_t n, int64_t piece, typename trek_wide<T>::type *logits,
+                                  T *grads)
 {
     typedef typename trek_wide<T>::type W;
     const trek_op_call *call = l.call;
@@ -298,9 +304,9 @@ static trek_status make_gradients(const layer<T> &l, int64_t first, int64_t n, i
         int64_t rows = n - at < piece ? n - at : piece;
         W *to = logits ? logits : (W *)(void *)(grads + at * l.classes);
         TRY(l.make_logits(first + at, rows, to));
-        TRY(trek_launch(call, l.queue, trek_blocks(dim3((unsigned)rows), dim3(THREADS)), grad_rows_kernel<T, T>, l.job(first + at, to),
-                        trek_numbers_of(call->inputs[0]), trek_numbers_of(call->inputs[5]), trek_numbers_of(call->inputs[6]),
-                        (int)call->attrs.i[1], grads + at * l.classes));
+        TRY(trek_launch(call, l.queue, trek_blocks(dim3((unsigned)rows), dim3(THREADS)), grad_rows_kernel<T, T>,
+                        l.job(first + at, to), trek_numbers_of(call->inputs[0]), trek_numbers_of(call->inputs[5]),
+                        trek_numbers_of(call->inputs[6]), (int)call->attrs.i[1], grads + at * l.classes));
     }
     return TREK_OK;
 }
@@ -333,16 +339,17 @@ template <trek_dtype D> static trek_status backward(const trek_op_call *call)
         TRY(make_gradients(l, first, n, piece, half ? logits.as<W>() : (W *)nullptr, grads.as<T>()));
         TRY(spread(l, first, n, (const T *)grads.as<T>(), sums, sums_dtype, sums_row, sums_column));
         if (dbias)
-            TRY(trek_launch(call, queue, trek_loop(l.classes), column_sums_kernel<T, W>, (const T *)grads.as<T>(), n, l.classes, first == 0,
-                            bias_sums.as<W>()));
+            TRY(trek_launch(call, queue, trek_loop(l.classes), column_sums_kernel<T, W>, (const T *)grads.as<T>(), n, l.classes,
+                            first == 0, bias_sums.as<W>()));
         if (l.rows == 0)
             break;
     }
     if (sums_apart && n_weight)
-        TRY(trek_launch(call, queue, trek_loop(n_weight), narrow_kernel<T, W>, (const W *)weight_sums.as<W>(), (T *)dweight->data, l.columns,
-                        dweight->strides[0], dweight->strides[1], n_weight));
+        TRY(trek_launch(call, queue, trek_loop(n_weight), narrow_kernel<T, W>, (const W *)weight_sums.as<W>(), (T *)dweight->data,
+                        l.columns, dweight->strides[0], dweight->strides[1], n_weight));
     if (dbias && l.classes)
-        TRY(trek_launch(call, queue, trek_loop(l.classes), narrow_kernel<T, W>, (const W *)bias_sums.as<W>(), (T *)dbias->data, l.classes, (int64_t)0, dbias->strides[0], l.classes));
+        TRY(trek_launch(call, queue, trek_loop(l.classes), narrow_kernel<T, W>, (const W *)bias_sums.as<W>(), (T *)dbias->data,
+                        l.classes, (int64_t)0, dbias->strides[0], l.classes));
     return TREK_OK;
 }
 

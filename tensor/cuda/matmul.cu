@@ -36,7 +36,8 @@ template <typename T, typename O, typename W> struct matrix_store {
     template <typename I> __device__ __forceinline__ I activate(I x) const { return x; }
 };
 
-template <typename T, typename O> __global__ void __launch_bounds__(TREK_TILE_THREADS) product_kernel(trek_cuda_gemm g, int64_t count)
+template <typename T, typename O>
+__global__ void __launch_bounds__(TREK_TILE_THREADS) product_kernel(trek_cuda_gemm g, int64_t count)
 {
     typedef typename trek_sum_of<T>::type W;
     int64_t tiles_n = (g.n + TREK_TILE - 1) / TREK_TILE;
@@ -57,7 +58,8 @@ template <typename T, typename O> __global__ void __launch_bounds__(TREK_TILE_TH
     }
 }
 
-template <typename T, typename O> static trek_status run_own(const trek_op_call *call, trek_cuda_queue *queue, const trek_cuda_gemm &g)
+template <typename T, typename O>
+static trek_status run_own(const trek_op_call *call, trek_cuda_queue *queue, const trek_cuda_gemm &g)
 {
     int64_t count = 1;
     for (int d = 0; d < g.ndim; d++)
@@ -89,8 +91,8 @@ static void join_batch(trek_cuda_gemm *g)
     for (int d = 0; d < g->ndim; d++) {
         if (g->sizes[d] == 1)
             continue;
-        bool even = to > 0 && g->a_batch[to - 1] == g->a_batch[d] * g->sizes[d] && g->b_batch[to - 1] == g->b_batch[d] * g->sizes[d] &&
-                    g->c_batch[to - 1] == g->c_batch[d] * g->sizes[d];
+        bool even = to > 0 && g->a_batch[to - 1] == g->a_batch[d] * g->sizes[d] &&
+                    g->b_batch[to - 1] == g->b_batch[d] * g->sizes[d] && g->c_batch[to - 1] == g->c_batch[d] * g->sizes[d];
         int64_t size = even ? g->sizes[--to] * g->sizes[d] : g->sizes[d];
         g->sizes[to] = size;
         g->a_batch[to] = g->a_batch[d];
@@ -114,7 +116,8 @@ static void join_batch(trek_cuda_gemm *g)
 static trek_status blas_dense(const trek_op_call *call, trek_cuda_queue *queue, const trek_cuda_gemm *g)
 {
     trek_status status = trek_cuda_blas_run(call, queue, g);
-    if (status != TREK_ERR_UNSUPPORTED || !trek_cuda_blas_ready(queue) || g->ndim || g->dtype > TREK_F16 || g->k < 16 || g->m < 16 || g->n < 16)
+    if (status != TREK_ERR_UNSUPPORTED || !trek_cuda_blas_ready(queue) || g->ndim || g->dtype > TREK_F16 || g->k < 16 ||
+        g->m < 16 || g->n < 16)
         return status;
     bool pack_a = g->a_row != 1 && g->a_col != 1, pack_b = g->b_row != 1 && g->b_col != 1;
     if (!pack_a && !pack_b)

@@ -76,7 +76,10 @@ __device__ __forceinline__ void trek_copy_async(void *to, const void *from, bool
 }
 __device__ __forceinline__ void trek_copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /* All but the last `pending` commits have arrived (for this thread: a barrier tells the others). */
-template <int pending> __device__ __forceinline__ void trek_copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory"); }
+template <int pending> __device__ __forceinline__ void trek_copy_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}
 
 __device__ __forceinline__ float trek_exp2(float x)
 {

@@ -98,8 +98,8 @@ template <typename T> static trek_status max_pool2d(const trek_op_call *call)
     pool p = pool_of(call, x, y);
     for (int d = 0; d < 4; d++)
         p.index[d] = index->strides[d];
-    return trek_launch(call, queue, trek_loop(y->numel), max_kernel<T>, p, (const T *)x->data, (T *)y->data, (int64_t *)index->data,
-                       y->numel);
+    return trek_launch(call, queue, trek_loop(y->numel), max_kernel<T>, p, (const T *)x->data, (T *)y->data,
+                       (int64_t *)index->data, y->numel);
 }
 
 /* A block takes a plane, and its places in order, CHUNK at a time. Of the places of a chunk that chose one
@@ -149,7 +149,8 @@ template <typename T, typename W> __global__ void narrow_kernel(pool p, const W 
         to[element(i, p.channels, p.height, p.width).offset(p.x)] = trek_store<T>::of(from[i]);
 }
 
-template <typename T, typename W> static trek_status max_grad(const trek_op_call *call, trek_cuda_queue *queue, const pool &p, W *dx)
+template <typename T, typename W>
+static trek_status max_grad(const trek_op_call *call, trek_cuda_queue *queue, const pool &p, W *dx)
 {
     const trek_tensor *dy = call->inputs[0], *index = call->inputs[1];
     int64_t planes = p.images * p.channels;
@@ -170,8 +171,8 @@ template <typename T> static trek_status max_grad_half(const trek_op_call *call,
     wide.x[3] = 1, wide.x[2] = p.width, wide.x[1] = p.width * p.height, wide.x[0] = wide.x[1] * p.channels;
     status = max_grad<T, float>(call, queue, wide, (float *)sums.data);
     if (status == TREK_OK)
-        status = trek_launch(call, queue, trek_loop(dx->numel), narrow_kernel<T, float>, p, (const float *)sums.data, (T *)dx->data,
-                             dx->numel);
+        status = trek_launch(call, queue, trek_loop(dx->numel), narrow_kernel<T, float>, p, (const float *)sums.data,
+                             (T *)dx->data, dx->numel);
     trek_cuda_scratch_give(queue, &sums);
     return status;
 }
@@ -280,8 +281,8 @@ template <typename T> static trek_status average(const trek_op_call *call)
         return TREK_OK;
     pool p = pool_of(call, backward ? out : in, backward ? in : out);
     p.adaptive = id == TREK_OP_adaptive_avg_pool2d || id == TREK_OP_adaptive_avg_pool2d_backward;
-    return trek_launch(call, queue, trek_loop(out->numel), backward ? average_grad_kernel<T> : average_kernel<T>, p, (const T *)in->data,
-                       (T *)out->data, out->numel);
+    return trek_launch(call, queue, trek_loop(out->numel), backward ? average_grad_kernel<T> : average_kernel<T>, p,
+                       (const T *)in->data, (T *)out->data, out->numel);
 }
 
 template <trek_dtype D> static void enter(trek_backend *backend)

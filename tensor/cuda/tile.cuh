@@ -42,8 +42,8 @@ __device__ __forceinline__ uint64_t trek_multiply_add(uint64_t a, uint64_t b, ui
  * its element p, `along_p` tells whether elements with neighbouring p lie side by side in memory.
  * store(row, column, sum) is called once for each element of the tile. */
 template <typename W, typename A, typename B, typename Store>
-__device__ __forceinline__ void trek_tile_product(const A &a, const B &b, const Store &store, int64_t row0, int64_t column0, int64_t m,
-                                                  int64_t n, int64_t begin, int64_t end)
+__device__ __forceinline__ void trek_tile_product(const A &a, const B &b, const Store &store, int64_t row0, int64_t column0,
+                                                  int64_t m, int64_t n, int64_t begin, int64_t end)
 {
     TREK_SHARED(W, a_tile, TREK_TILE_DEPTH * (TREK_TILE + 1));
     TREK_SHARED(W, b_tile, TREK_TILE_DEPTH * (TREK_TILE + 1));

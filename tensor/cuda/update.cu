@@ -45,7 +45,8 @@ __global__ void numbers_kernel(trek_update update, trek_update_numbers numbers)
 static trek_status update_numbers(trek_device device, const trek_update *update, const trek_update_numbers *numbers)
 {
     trek_cuda_queue *queue = trek_cuda_queue_here(device.index);
-    return queue ? launch("update_numbers", queue, trek_loop(TREK_UPDATE_LRS), numbers_kernel, *update, *numbers) : trek_status_get();
+    return queue ? launch("update_numbers", queue, trek_loop(TREK_UPDATE_LRS), numbers_kernel, *update, *numbers)
+                 : trek_status_get();
 }
 
 /* --- norm: blocks of a fixed size, added up in a fixed order ------------------------------------- */
@@ -104,7 +105,8 @@ __global__ void norm_parts_kernel(norm_spans s, norm_part *parts)
     while (k + 1 < s.n && (int64_t)blockIdx.x >= s.first_block[k + 1])
         k++;
     trek_update_span span = s.span[k];
-    int64_t begin = ((int64_t)blockIdx.x - s.first_block[k]) * s.chunk, end = begin + s.chunk < span.count ? begin + s.chunk : span.count;
+    int64_t begin = ((int64_t)blockIdx.x - s.first_block[k]) * s.chunk,
+            end = begin + s.chunk < span.count ? begin + s.chunk : span.count;
     bool aligned = ((uintptr_t)span.data & 15) == 0, finite = true;
     double sum = 0;
     if (span.dtype == TREK_F64)
@@ -162,7 +164,8 @@ static trek_status norm_of(trek_cuda_queue *queue, const trek_update_span *spans
         status = launch("update_norm", queue, trek_blocks(dim3((unsigned)blocks), dim3(THREADS)), norm_parts_kernel, s,
                         (norm_part *)parts.data);
     if (status == TREK_OK)
-        status = launch("update_norm", queue, trek_blocks(dim3(1), dim3(THREADS)), norm_kernel, (const norm_part *)parts.data, blocks, state);
+        status = launch("update_norm", queue, trek_blocks(dim3(1), dim3(THREADS)), norm_kernel, (const norm_part *)parts.data,
+                        blocks, state);
     trek_cuda_scratch_give(queue, &parts);
     return status;
 }
@@ -242,8 +245,8 @@ __device__ __forceinline__ void adam_numbers(step_numbers<T> *s, double lr, doub
 }
 
 template <typename T>
-__device__ __forceinline__ void sgd_numbers(step_numbers<T> *s, double lr, double momentum, double dampening, double decay, bool nesterov,
-                                            bool first)
+__device__ __forceinline__ void sgd_numbers(step_numbers<T> *s, double lr, double momentum, double dampening, double decay,
+                                            bool nesterov, bool first)
 {
     s->adam = false;
     s->decay = (T)decay;
@@ -345,7 +348,8 @@ template <typename T> __device__ __forceinline__ void zero_range(T *grad, int64_
 
 /* --- a whole step, in one launch: a block for each tile ---------------------------------------------------- */
 
-template <typename T> __device__ __forceinline__ void fill_numbers(const trek_update &u, const trek_update_run &run, bool zero, step_numbers<T> *s)
+template <typename T>
+__device__ __forceinline__ void fill_numbers(const trek_update &u, const trek_update_run &run, bool zero, step_numbers<T> *s)
 {
     const trek_update_state *state = u.state;
     const trek_update_group *group = &u.groups[run.group];
@@ -356,11 +360,12 @@ template <typename T> __device__ __forceinline__ void fill_numbers(const trek_up
     s->limit = (T)state->value_limit;
     s->has_buffer = false;
     if (group->kind == TREK_UPDATE_SGD) {
-        sgd_numbers(s, u.lr[run.group], group->momentum, group->dampening, group->weight_decay, group->nesterov != 0, segment->first != 0);
+        sgd_numbers(s, u.lr[run.group], group->momentum, group->dampening, group->weight_decay, group->nesterov != 0,
+                    segment->first != 0);
         s->has_buffer = group->momentum > 0;
     } else {
-        adam_numbers(s, u.lr[run.group], group->beta1, group->beta2, group->eps, group->weight_decay, segment->bias1, segment->bias2,
-                     group->kind == TREK_UPDATE_ADAMW);
+        adam_numbers(s, u.lr[run.group], group->beta1, group->beta2, group->eps, group->weight_decay, segment->bias1,
+                     segment->bias2, group->kind == TREK_UPDATE_ADAMW);
     }
 }
 
@@ -368,8 +373,11 @@ template <typename T>
 __device__ __forceinline__ void apply_tile(const trek_update_run &run, int64_t tile, const step_numbers<T> &s)
 {
     const int width = 16 / (int)sizeof(T);
-    step_arrays<T> a = { (T *)run.param, (T *)run.grad, { (T *)run.state[0], (T *)run.state[1] }, (uint16_t *)run.low, run.low_dtype };
-    int64_t begin = (tile - run.first_tile) * TREK_UPDATE_TILE, end = begin + TREK_UPDATE_TILE < run.count ? begin + TREK_UPDATE_TILE : run.count;
+    step_arrays<T> a = {
+        (T *)run.param, (T *)run.grad, { (T *)run.state[0], (T *)run.state[1] }, (uint16_t *)run.low, run.low_dtype
+    };
+    int64_t begin = (tile - run.first_tile) * TREK_UPDATE_TILE,
+            end = begin + TREK_UPDATE_TILE < run.count ? begin + TREK_UPDATE_TILE : run.count;
     if (s.skip) {
         if (s.zero)
             zero_range(a.grad, begin, end);
@@ -395,7 +403,8 @@ struct loaded_tile {
 __device__ __forceinline__ bool loads_early(const trek_update_run &run, int64_t begin)
 {
     uintptr_t addresses = (uintptr_t)run.param | (uintptr_t)run.grad | (uintptr_t)run.state[0] | (uintptr_t)run.state[1];
-    return run.dtype == TREK_F32 && (addresses & 15) == 0 && ((uintptr_t)run.low & 7) == 0 && begin + TREK_UPDATE_TILE <= run.count;
+    return run.dtype == TREK_F32 && (addresses & 15) == 0 && ((uintptr_t)run.low & 7) == 0 &&
+           begin + TREK_UPDATE_TILE <= run.count;
 }
 
 __device__ __forceinline__ void load_tile(const trek_update_run &run, int64_t begin, loaded_tile *t)
@@ -485,10 +494,13 @@ static trek_cuda_queue *queue_of_place(void)
 template <typename T> __global__ void adam_kernel(trek_adam_slice slice)
 {
     step_numbers<T> s = {};
-    adam_numbers(&s, slice.lr, slice.beta1, slice.beta2, slice.eps, slice.weight_decay, slice.bias1, slice.bias2, slice.decoupled);
+    adam_numbers(&s, slice.lr, slice.beta1, slice.beta2, slice.eps, slice.weight_decay, slice.bias1, slice.bias2,
+                 slice.decoupled);
     s.scale = (T)(slice.maximize ? -slice.grad_scale : slice.grad_scale);
     s.zero = slice.zero_grad;
-    step_arrays<T> a = { (T *)slice.param, (T *)slice.grad, { (T *)slice.m, (T *)slice.v }, (uint16_t *)slice.low, (int)slice.low_dtype };
+    step_arrays<T> a = {
+        (T *)slice.param, (T *)slice.grad, { (T *)slice.m, (T *)slice.v }, (uint16_t *)slice.low, (int)slice.low_dtype
+    };
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < slice.count; i += (int64_t)gridDim.x * blockDim.x)
         step_range<T, 1>(s, a, i, i + 1);
 }
@@ -558,7 +570,8 @@ template <typename T> __global__ void sum_arrays_kernel(T *to, const T *carry, s
     }
 }
 
-template <typename T> static trek_status sum_arrays_of(trek_cuda_queue *queue, T *to, const void *const *from, int n, int64_t count)
+template <typename T>
+static trek_status sum_arrays_of(trek_cuda_queue *queue, T *to, const void *const *from, int n, int64_t count)
 {
     trek_cuda_scratch carry = { nullptr, nullptr };
     trek_status status = n > SOURCES ? trek_cuda_scratch_take(queue, (size_t)count * sizeof(T), &carry) : TREK_OK;

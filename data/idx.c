@@ -7,66 +7,13 @@
 #include <inttypes.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <zlib.h>
 
-typedef struct reader {
-    const char *path;
-    gzFile file; /* reads plain files as they are */
-} reader;
-
-static trek_status read_failed(const reader *r)
-{
-    int code = Z_OK;
-    int reason = errno;
-    const char *text = gzerror(r->file, &code);
-    if (code == Z_ERRNO)
-        return trek_fail(TREK_ERR_IO, "%s: cannot be read: %s", r->path, strerror(reason));
-    if (code == Z_MEM_ERROR)
-        return trek_fail(TREK_ERR_MEMORY, "%s: no memory to decompress it", r->path);
-    if (code == Z_BUF_ERROR)
-        return trek_fail(TREK_ERR_FORMAT, "%s: the compressed data ends early (truncated file)", r->path);
-    size_t prefix = strlen(r->path); /* zlib puts "path: " in front */
-    if (strncmp(text, r->path, prefix) == 0 && strncmp(text + prefix, ": ", 2) == 0)
-        text += prefix + 2;
-    return trek_fail(TREK_ERR_FORMAT, "%s: the compressed data is corrupt (%s)", r->path, text);
-}
-
-/* Reads up to `bytes`; *got tells how many there were. */
-static trek_status read_some(const reader *r, unsigned char *to, size_t bytes, size_t *got)
-{
-    *got = 0;
-    while (*got < bytes) {
-        size_t want = bytes - *got < (1u << 24) ? bytes - *got : 1u << 24;
-        errno = 0;
-        int count = gzread(r->file, to + *got, (unsigned)want);
-        if (count < 0)
-            return read_failed(r);
-        *got += (size_t)count;
-        if ((size_t)count < want) {
-            int code = Z_OK;
-            gzerror(r->file, &code);
-            return code == Z_OK || code == Z_STREAM_END ? TREK_OK : read_failed(r);
-        }
-    }
-    return TREK_OK;
-}
-
-static trek_status reader_open(reader *r, const char *path)
-{
-    r->path = path;
-    errno = 0;
-    r->file = gzopen(path, "rbe");
-    if (r->file)
-        return TREK_OK;
-    if (errno == 0)
-        return trek_fail(TREK_ERR_MEMORY, "%s: no memory to read it", path);
-    return trek_fail(TREK_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
-}
+#include "data/unpack_internal.h"
 
 /* Reads to the end, `most` bytes at most (0: no limit), into memory that doubles
  * as data comes. One byte more than `most` is asked for, so that *length > most
  * tells of too much, and so that the checksum behind the data is verified. */
-static trek_status read_growing(const reader *r, size_t most, unsigned char **bytes, size_t *length)
+static trek_status read_growing(trek_unpack *r, size_t most, unsigned char **bytes, size_t *length)
 {
     size_t capacity = 1u << 16, used = 0;
     if (most && most + 1 < capacity)
@@ -75,7 +22,7 @@ static trek_status read_growing(const reader *r, size_t most, unsigned char **by
     trek_status status = memory ? TREK_OK : TREK_ERR_MEMORY;
     while (status == TREK_OK) {
         size_t got = 0;
-        status = read_some(r, memory + used, capacity - used, &got);
+        status = trek_unpack_read(r, memory + used, capacity - used, &got);
         used += got;
         if (status != TREK_OK || used < capacity || (most && used > most))
             break;
@@ -112,11 +59,11 @@ static size_t element_size(unsigned char type)
     }
 }
 
-static trek_status read_header(const reader *r, trek_idx *idx)
+static trek_status read_header(trek_unpack *r, trek_idx *idx)
 {
     unsigned char head[4], sizes[4 * TREK_MAX_DIMS];
     size_t got = 0;
-    trek_status status = read_some(r, head, sizeof(head), &got);
+    trek_status status = trek_unpack_read(r, head, sizeof(head), &got);
     if (status != TREK_OK)
         return status;
     if (got < sizeof(head))
@@ -130,7 +77,7 @@ static trek_status read_header(const reader *r, trek_idx *idx)
     idx->type = head[2];
     idx->shape = trek_dims_none();
     idx->shape.ndim = head[3];
-    status = read_some(r, sizes, 4u * head[3], &got);
+    status = trek_unpack_read(r, sizes, 4u * head[3], &got);
     if (status != TREK_OK)
         return status;
     if (got < 4u * head[3])
@@ -143,7 +90,7 @@ static trek_status read_header(const reader *r, trek_idx *idx)
 
 /* The bytes that the header promises, if the file can hold them: deflate makes
  * at most 1032 bytes of one. */
-static trek_status promised_bytes(const reader *r, const trek_idx *idx, size_t *promised)
+static trek_status promised_bytes(trek_unpack *r, const trek_idx *idx, size_t *promised)
 {
     char text[TREK_SHAPE_TEXT];
     size_t bytes = idx->element;
@@ -159,7 +106,7 @@ static trek_status promised_bytes(const reader *r, const trek_idx *idx, size_t *
         return TREK_OK;
     }
     struct stat info;
-    bool packed = !gzdirect(r->file);
+    bool packed = trek_unpack_is_packed(r);
     bool known = stat(r->path, &info) == 0 && S_ISREG(info.st_mode);
     if (overflow || (known && bytes / (packed ? 1032 : 1) > (size_t)info.st_size + 1024))
         return trek_fail(TREK_ERR_FORMAT, "%s: its header promises %s elements of %zu bytes, more than the file can hold", r->path,
@@ -168,7 +115,7 @@ static trek_status promised_bytes(const reader *r, const trek_idx *idx, size_t *
     return TREK_OK;
 }
 
-static trek_status read_body(const reader *r, trek_idx *idx)
+static trek_status read_body(trek_unpack *r, trek_idx *idx)
 {
     size_t promised = 0, length = 0;
     trek_status status = promised_bytes(r, idx, &promised);
@@ -196,25 +143,25 @@ static trek_status read_body(const reader *r, trek_idx *idx)
 trek_status trek_idx_load(const char *path, trek_idx *idx)
 {
     memset(idx, 0, sizeof(*idx));
-    reader r;
-    trek_status status = reader_open(&r, path);
+    trek_unpack r;
+    trek_status status = trek_unpack_open(&r, path);
     if (status != TREK_OK)
         return status;
     status = read_header(&r, idx);
     if (status == TREK_OK)
         status = read_body(&r, idx);
-    gzclose_r(r.file);
+    trek_unpack_close(&r);
     return status;
 }
 
 trek_status trek_file_load(const char *path, unsigned char **bytes, size_t *length)
 {
-    reader r;
-    trek_status status = reader_open(&r, path);
+    trek_unpack r;
+    trek_status status = trek_unpack_open(&r, path);
     if (status != TREK_OK)
         return status;
     status = read_growing(&r, 0, bytes, length);
-    gzclose_r(r.file);
+    trek_unpack_close(&r);
     return status;
 }
 

@@ -159,8 +159,15 @@ static block *find(heap *h, size_t size)
 
 /* --- segments --------------------------------------------------------------------------- */
 
+static bool caching = true;
+
+/* TREK_CACHE=off: a segment to each block, and back to the driver at once, so that checkers of memory see its ends. */
+void trek_cuda_set_caching(bool on) { caching = on; }
+
 static size_t segment_size(size_t size, bool small)
 {
+    if (!caching)
+        return size;
     if (small)
         return SMALL_SEGMENT;
     return size < LARGE_SEGMENT / 2 ? LARGE_SEGMENT : (size + LARGE_GRAIN - 1) / LARGE_GRAIN * LARGE_GRAIN;
@@ -228,9 +235,11 @@ static void split(trek_cuda_pool *pool, block *b, size_t size)
     size_t rest = b->size - size;
     if (rest < (b->small ? GRAIN : SMALL))
         return;
+    trek_status before = trek_status_get();
     block *r = trek_calloc(1, sizeof *r);
     if (!r) {
-        trek_error_clear(); /* the block is handed out whole */
+        if (before == TREK_OK)
+            trek_error_clear(); /* the block is handed out whole */
         return;
     }
     *r = (block){ .data = b->data + size, .size = rest, .pool = pool, .small = b->small, .before = b, .after = b->after };
@@ -256,6 +265,11 @@ static void make_free(trek_cuda_pool *pool, block *b)
 {
     heap *h = &pool->heaps[b->small];
     pool->live--;
+    if (!caching && !pool->of_capture) {
+        cudaStreamSynchronize(pool->stream); /* what uses it is in order there */
+        free_segment(pool, b);
+        return;
+    }
     if (b->after && b->after->free) {
         take_out(h, b->after);
         absorb(b);

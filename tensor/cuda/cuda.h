@@ -108,6 +108,7 @@ trek_status trek_cuda_deferred_error(trek_device device);
 
 /* --- memory (allocator.c, copy.c) ------------------------------------------------------------ */
 
+void trek_cuda_set_caching(bool on); /* before the first block */
 trek_cuda_pool *trek_cuda_pool_new(trek_cuda_device *device, cudaStream_t stream, bool of_capture);
 /* Nobody allocates from it any more; it goes when the last block has come back. */
 void trek_cuda_pool_retire(trek_cuda_pool *pool);

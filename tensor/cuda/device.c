@@ -99,6 +99,8 @@ trek_status trek_cuda_open_devices(char *why, size_t size)
     int count = 0;
     const char *each = getenv("TREK_CUDA_SYNC");
     trek_cuda_sync_each = each && strcmp(each, "1") == 0;
+    const char *cache = getenv("TREK_CACHE");
+    trek_cuda_set_caching(!cache || strcmp(cache, "off") != 0);
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess || count == 0) {
         cudaGetLastError();

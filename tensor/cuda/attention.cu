@@ -97,7 +97,7 @@ __device__ __forceinline__ int64_t lesser(int64_t a, int64_t b) { return a < b ?
 
 /* --- forward ------------------------------------------------------------------------------- */
 
-template <typename T, int OWN> __global__ void __launch_bounds__(THREADS) attention_kernel(attention_job job, int64_t blocks)
+template <typename T, int OWN> static __global__ void __launch_bounds__(THREADS) attention_kernel(attention_job job, int64_t blocks)
 {
     typedef typename trek_wide<T>::type W;
     TREK_SHARED(W, x_tile, OWN * (CHUNK + 1));
@@ -167,7 +167,7 @@ template <typename T, int OWN> __global__ void __launch_bounds__(THREADS) attent
 /* --- backward -------------------------------------------------------------------------------- */
 
 /* delta = sum over the depth of dy y: a warp for each row. */
-template <typename T> __global__ void __launch_bounds__(THREADS) delta_kernel(attention_job job, int64_t rows)
+template <typename T> static __global__ void __launch_bounds__(THREADS) delta_kernel(attention_job job, int64_t rows)
 {
     typedef typename trek_wide<T>::type W;
     int64_t first = (int64_t)blockIdx.x * WARPS + (int)threadIdx.x / 32, step = (int64_t)gridDim.x * WARPS;
@@ -200,7 +200,7 @@ __device__ __forceinline__ void gradient_of(const attention_job &job, int64_t b,
 
 /* A block owns rows of keys (of_keys) or of queries, and goes through the others in order. */
 template <typename T, int OWN, bool of_keys>
-__global__ void __launch_bounds__(THREADS) gradient_kernel(attention_job job, int64_t blocks)
+static __global__ void __launch_bounds__(THREADS) gradient_kernel(attention_job job, int64_t blocks)
 {
     typedef typename trek_wide<T>::type W;
     TREK_SHARED(W, x_tile, OWN * (CHUNK + 1));

@@ -378,7 +378,7 @@ __device__ __forceinline__ void backward_block(const attention_job &job, int64_t
 /* --- kernels: blocks with the most work go first ---------------------------------------------------- */
 
 template <typename T, int D, int BK, int MT, int W>
-__global__ void __launch_bounds__(32 * W)
+static __global__ void __launch_bounds__(32 * W)
     attention_mma_kernel(const __grid_constant__ attention_job job, int64_t tiles, int64_t pairs)
 {
 #ifdef TREK_MMA
@@ -389,7 +389,7 @@ __global__ void __launch_bounds__(32 * W)
 }
 
 template <typename T, int D, int BO, int MT, int W, bool of_keys>
-__global__ void __launch_bounds__(32 * W)
+static __global__ void __launch_bounds__(32 * W)
     gradient_mma_kernel(const __grid_constant__ attention_job job, int64_t tiles, int64_t pairs)
 {
 #ifdef TREK_MMA

@@ -179,7 +179,7 @@ template <typename T, typename O, typename W> struct image_store {
 };
 
 template <typename T>
-__global__ void __launch_bounds__(TREK_TILE_THREADS)
+static __global__ void __launch_bounds__(TREK_TILE_THREADS)
     forward_kernel(conv c, const T *x, const T *weight, const T *bias, int64_t bias_step, T *y)
 {
     typedef typename trek_wide<T>::type W;
@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(TREK_TILE_THREADS)
 }
 
 template <typename T, typename O>
-__global__ void __launch_bounds__(TREK_TILE_THREADS) input_grad_kernel(conv c, const T *dy, const T *weight, O *dx)
+static __global__ void __launch_bounds__(TREK_TILE_THREADS) input_grad_kernel(conv c, const T *dy, const T *weight, O *dx)
 {
     typedef typename trek_wide<T>::type W;
     int64_t n = c.images * c.height * c.width, tiles = (n + TREK_TILE - 1) / TREK_TILE;
@@ -227,7 +227,7 @@ template <typename W> struct part_store {
 };
 
 template <typename T, typename W>
-__global__ void __launch_bounds__(TREK_TILE_THREADS)
+static __global__ void __launch_bounds__(TREK_TILE_THREADS)
     weight_grad_kernel(conv c, const T *dy, const T *x, W *parts, int64_t n_parts, int64_t part)
 {
     int64_t taps = c.group_channels * c.kernel_h * c.kernel_w, tiles = (taps + TREK_TILE - 1) / TREK_TILE;
@@ -243,7 +243,7 @@ __global__ void __launch_bounds__(TREK_TILE_THREADS)
     }
 }
 
-template <typename O, typename W> __global__ void add_parts_kernel(conv c, const W *parts, int64_t n_parts, O *dweight)
+template <typename O, typename W> static __global__ void add_parts_kernel(conv c, const W *parts, int64_t n_parts, O *dweight)
 {
     int64_t taps = c.group_channels * c.kernel_h * c.kernel_w, n = c.filters * taps;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
@@ -301,7 +301,7 @@ template <typename T, typename O> static trek_status weight_grad(const trek_op_c
 }
 
 template <typename T>
-__global__ void add_bias_kernel(T *y, const T *bias, int64_t bias_step, int64_t planes, int64_t size, int64_t n)
+static __global__ void add_bias_kernel(T *y, const T *bias, int64_t bias_step, int64_t planes, int64_t size, int64_t n)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x)
         y[i] = trek_store<T>::of(trek_get(y[i]) + trek_get(bias[i / size % planes * bias_step]));
@@ -367,7 +367,7 @@ struct windows {
     int64_t image[4], columns[3];
 };
 
-template <typename T> __global__ void unfold_kernel(windows w, const T *x, T *y, int64_t n)
+template <typename T> static __global__ void unfold_kernel(windows w, const T *x, T *y, int64_t n)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
         int64_t places = w.out_h * w.out_w, place = i % places, row = i / places, rows = w.channels * w.kernel_h * w.kernel_w;
@@ -383,7 +383,7 @@ template <typename T> __global__ void unfold_kernel(windows w, const T *x, T *y,
 }
 
 /* A pixel collects what it gave, in the order of the kernel's places. */
-template <typename T> __global__ void fold_kernel(windows w, const T *x, T *y, int64_t n)
+template <typename T> static __global__ void fold_kernel(windows w, const T *x, T *y, int64_t n)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
         int64_t column = i % w.width, row = i / w.width % w.height, plane = i / (w.width * w.height);

@@ -12,7 +12,7 @@ struct strided {
     int64_t sizes[TREK_MAX_DIMS], strides[TREK_MAX_DIMS];
 };
 
-template <typename T, bool out> __global__ void strided_copy_kernel(T *to, const T *from, strided s, int64_t n)
+template <typename T, bool out> static __global__ void strided_copy_kernel(T *to, const T *from, strided s, int64_t n)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
         int64_t rest = i, offset = 0;
@@ -69,7 +69,7 @@ extern "C" trek_status trek_cuda_unpack(const trek_op_call *call, trek_cuda_queu
 /* --- GELU ----------------------------------------------------------------------------------- */
 
 /* Vectors of up to 16 bytes; the last elements one by one. */
-template <typename T, int width> __global__ void gelu_kernel(const T *from, T *to, int64_t n)
+template <typename T, int width> static __global__ void gelu_kernel(const T *from, T *to, int64_t n)
 {
     typedef trek_vector<T, width> vector;
     typedef typename trek_wide<T>::type W;
@@ -103,6 +103,41 @@ extern "C" trek_status trek_cuda_gelu(const trek_op_call *call, trek_cuda_queue 
     case TREK_BF16: return gelu<trek_bf16>(call, queue, from, to, n);
     case TREK_F16: return gelu<trek_f16>(call, queue, from, to, n);
     default: return gelu<float>(call, queue, from, to, n);
+    }
+}
+
+/* --- bias and ReLU in a pass of their own ------------------------------------------------------ */
+
+template <typename T>
+static __global__ void add_bias_kernel(T *c, int64_t n, int64_t c_row, int64_t c_col, const T *bias, int64_t bias_step, int activation,
+                                int64_t count)
+{
+    typedef typename trek_wide<T>::type W;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (int64_t)gridDim.x * blockDim.x) {
+        T *at = c + i / n * c_row + i % n * c_col;
+        W x = trek_get(*at);
+        if (bias)
+            x += trek_get(bias[i % n * bias_step]);
+        *at = trek_store<T>::of(trek_activate(activation, x));
+    }
+}
+
+template <typename T>
+static trek_status add_bias(const trek_op_call *call, trek_cuda_queue *queue, void *c, int64_t m, int64_t n, int64_t c_row,
+                            int64_t c_col, const void *bias, int64_t bias_step, int activation)
+{
+    return trek_launch(call, queue, trek_loop(m * n), add_bias_kernel<T>, (T *)c, n, c_row, c_col, (const T *)bias, bias_step,
+                       activation, m * n);
+}
+
+extern "C" trek_status trek_cuda_add_bias(const trek_op_call *call, trek_cuda_queue *queue, trek_dtype dtype, void *c, int64_t m,
+                                          int64_t n, int64_t c_row, int64_t c_col, const void *bias, int64_t bias_step, int activation)
+{
+    switch (dtype) {
+    case TREK_F64: return add_bias<double>(call, queue, c, m, n, c_row, c_col, bias, bias_step, activation);
+    case TREK_BF16: return add_bias<trek_bf16>(call, queue, c, m, n, c_row, c_col, bias, bias_step, activation);
+    case TREK_F16: return add_bias<trek_f16>(call, queue, c, m, n, c_row, c_col, bias, bias_step, activation);
+    default: return add_bias<float>(call, queue, c, m, n, c_row, c_col, bias, bias_step, activation);
     }
 }
 

@@ -37,7 +37,7 @@ template <typename T, typename O, typename W> struct matrix_store {
 };
 
 template <typename T, typename O>
-__global__ void __launch_bounds__(TREK_TILE_THREADS) product_kernel(trek_cuda_gemm g, int64_t count)
+static __global__ void __launch_bounds__(TREK_TILE_THREADS) product_kernel(trek_cuda_gemm g, int64_t count)
 {
     typedef typename trek_sum_of<T>::type W;
     int64_t tiles_n = (g.n + TREK_TILE - 1) / TREK_TILE;
@@ -147,11 +147,27 @@ static trek_status blas_dense(const trek_op_call *call, trek_cuda_queue *queue, 
     return status;
 }
 
+/* Where the library does not take the product with its bias and ReLU (f64, say): without, and a pass over the result. */
+static trek_status blas_biased(const trek_op_call *call, trek_cuda_queue *queue, const trek_cuda_gemm *g)
+{
+    trek_status status = blas_dense(call, queue, g);
+    bool ends = g->bias || g->activation != TREK_ACTIVATION_NONE;
+    if (status != TREK_ERR_UNSUPPORTED || !ends || g->ndim || g->c_dtype != g->dtype || g->pre)
+        return status;
+    trek_cuda_gemm plain = *g;
+    plain.bias = nullptr;
+    plain.activation = TREK_ACTIVATION_NONE;
+    status = blas_dense(call, queue, &plain);
+    if (status != TREK_OK)
+        return status;
+    return trek_cuda_add_bias(call, queue, g->c_dtype, g->c, g->m, g->n, g->c_row, g->c_col, g->bias, g->bias_col, g->activation);
+}
+
 /* One call for the innermost batch dimension, as many as the outer ones have places; few of them, or not at all. */
 static trek_status blas_batches(const trek_op_call *call, trek_cuda_queue *queue, const trek_cuda_gemm *g)
 {
     if (g->ndim <= 1)
-        return blas_dense(call, queue, g);
+        return blas_biased(call, queue, g);
     int64_t calls = 1;
     int inner = g->ndim - 1;
     for (int d = 0; d < inner; d++)
@@ -190,7 +206,7 @@ static trek_status blas_gelu(const trek_op_call *call, trek_cuda_queue *queue, c
     linear.c = g->pre ? g->pre : g->c;
     linear.pre = nullptr;
     linear.activation = TREK_ACTIVATION_NONE;
-    trek_status status = blas_dense(call, queue, &linear);
+    trek_status status = blas_biased(call, queue, &linear);
     return status == TREK_OK ? trek_cuda_gelu(call, queue, g->c_dtype, linear.c, g->c, g->m * g->n) : status;
 }
 

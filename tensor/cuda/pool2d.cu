@@ -61,7 +61,7 @@ __device__ __forceinline__ int64_t larger(int64_t a, int64_t b) { return a > b ?
 
 template <typename T> __device__ __forceinline__ bool beats(T value, T best) { return value > best || value != value; }
 
-template <typename T> __global__ void max_kernel(pool p, const T *x, T *y, int64_t *index, int64_t n)
+template <typename T> static __global__ void max_kernel(pool p, const T *x, T *y, int64_t *index, int64_t n)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
         element e(i, p.channels, p.out_h, p.out_w);
@@ -105,7 +105,7 @@ template <typename T> static trek_status max_pool2d(const trek_op_call *call)
 /* A block takes a plane, and its places in order, CHUNK at a time. Of the places of a chunk that chose one
  * pixel the first adds up for all: no two threads write to a pixel, and the order is always the same. */
 template <typename T, typename W>
-__global__ void max_grad_kernel(pool p, const T *dy, const int64_t *index, W *dx, trek_cuda_fault_record *faults, int op)
+static __global__ void max_grad_kernel(pool p, const T *dy, const int64_t *index, W *dx, trek_cuda_fault_record *faults, int op)
 {
     TREK_SHARED(int64_t, chosen, CHUNK);
     TREK_SHARED(W, grads, CHUNK);
@@ -143,7 +143,7 @@ __global__ void max_grad_kernel(pool p, const T *dy, const int64_t *index, W *dx
     }
 }
 
-template <typename T, typename W> __global__ void narrow_kernel(pool p, const W *from, T *to, int64_t n)
+template <typename T, typename W> static __global__ void narrow_kernel(pool p, const W *from, T *to, int64_t n)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x)
         to[element(i, p.channels, p.height, p.width).offset(p.x)] = trek_store<T>::of(from[i]);
@@ -232,7 +232,7 @@ __device__ __forceinline__ void places_of(const pool &p, bool horizontal, int64_
     *end = smaller(padded / stride + 1, places);
 }
 
-template <typename T> __global__ void average_kernel(pool p, const T *x, T *y, int64_t n)
+template <typename T> static __global__ void average_kernel(pool p, const T *x, T *y, int64_t n)
 {
     typedef typename trek_wide<T>::type W;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
@@ -248,7 +248,7 @@ template <typename T> __global__ void average_kernel(pool p, const T *x, T *y, i
     }
 }
 
-template <typename T> __global__ void average_grad_kernel(pool p, const T *dy, T *dx, int64_t n)
+template <typename T> static __global__ void average_grad_kernel(pool p, const T *dy, T *dx, int64_t n)
 {
     typedef typename trek_wide<T>::type W;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {

@@ -30,7 +30,7 @@ static trek_status launch(const char *name, trek_cuda_queue *queue, trek_grid gr
 
 /* --- numbers --------------------------------------------------------------------------------- */
 
-__global__ void numbers_kernel(trek_update update, trek_update_numbers numbers)
+static __global__ void numbers_kernel(trek_update update, trek_update_numbers numbers)
 {
     int k = (int)threadIdx.x;
     if (k == 0) {
@@ -97,7 +97,7 @@ __device__ __forceinline__ void squares_of(const T *x, int64_t begin, int64_t en
     }
 }
 
-__global__ void norm_parts_kernel(norm_spans s, norm_part *parts)
+static __global__ void norm_parts_kernel(norm_spans s, norm_part *parts)
 {
     TREK_SHARED(double, sums, THREADS);
     TREK_SHARED(int, flags, THREADS);
@@ -124,7 +124,7 @@ __global__ void norm_parts_kernel(norm_spans s, norm_part *parts)
     }
 }
 
-__global__ void norm_kernel(const norm_part *parts, int64_t n, trek_update_state *state)
+static __global__ void norm_kernel(const norm_part *parts, int64_t n, trek_update_state *state)
 {
     TREK_SHARED(double, sums, THREADS);
     TREK_SHARED(int, flags, THREADS);
@@ -178,7 +178,7 @@ static trek_status update_norm(trek_device device, const trek_update *update, co
 
 /* --- decisions -------------------------------------------------------------------------------------- */
 
-__global__ void decide_kernel(trek_update update, bool measured)
+static __global__ void decide_kernel(trek_update update, bool measured)
 {
     if (threadIdx.x == 0)
         trek_update_decide_state(update.state, update.scaler, measured);
@@ -195,7 +195,7 @@ static trek_status update_decide(trek_device device, const trek_update *update, 
     return launch("update_decide", queue, trek_blocks(dim3(1), dim3(THREADS)), decide_kernel, *update, measured);
 }
 
-__global__ void scaler_kernel(trek_update_scaler *scaler) { trek_update_scaler_adapt(scaler); }
+static __global__ void scaler_kernel(trek_update_scaler *scaler) { trek_update_scaler_adapt(scaler); }
 
 static trek_status update_scaler(trek_device device, trek_update_scaler *scaler)
 {
@@ -444,7 +444,7 @@ __device__ __forceinline__ void step_tile(const trek_update_run &run, int64_t be
     }
 }
 
-__global__ void __launch_bounds__(THREADS, 2) apply_kernel(trek_update u, bool zero_grads)
+static __global__ void __launch_bounds__(THREADS, 2) apply_kernel(trek_update u, bool zero_grads)
 {
     TREK_SHARED(step_numbers<float>, narrow, 1);
     TREK_SHARED(step_numbers<double>, wide, 1);
@@ -491,7 +491,7 @@ static trek_cuda_queue *queue_of_place(void)
     return trek_cuda_queue_here(here.type == TREK_CUDA ? here.index : 0);
 }
 
-template <typename T> __global__ void adam_kernel(trek_adam_slice slice)
+template <typename T> static __global__ void adam_kernel(trek_adam_slice slice)
 {
     step_numbers<T> s = {};
     adam_numbers(&s, slice.lr, slice.beta1, slice.beta2, slice.eps, slice.weight_decay, slice.bias1, slice.bias2,
@@ -505,7 +505,7 @@ template <typename T> __global__ void adam_kernel(trek_adam_slice slice)
         step_range<T, 1>(s, a, i, i + 1);
 }
 
-template <typename T> __global__ void sgd_kernel(trek_sgd_slice slice)
+template <typename T> static __global__ void sgd_kernel(trek_sgd_slice slice)
 {
     step_numbers<T> s = {};
     sgd_numbers(&s, slice.lr, slice.momentum, slice.dampening, slice.weight_decay, slice.nesterov, slice.first);
@@ -560,7 +560,7 @@ struct sources {
 };
 
 /* carry: the sum of the sources before; NULL: these are the first. */
-template <typename T> __global__ void sum_arrays_kernel(T *to, const T *carry, sources s, int64_t n)
+template <typename T> static __global__ void sum_arrays_kernel(T *to, const T *carry, sources s, int64_t n)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
         T sum = carry ? carry[i] : ((const T *)s.from[0])[i];
@@ -599,13 +599,13 @@ static void sum_arrays(trek_dtype dtype, void *to, const void *const *from, int 
         sum_arrays_of<float>(queue, (float *)to, from, n, count);
 }
 
-template <typename T> __global__ void scale_kernel(T *x, int64_t n, T factor)
+template <typename T> static __global__ void scale_kernel(T *x, int64_t n, T factor)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x)
         x[i] *= factor;
 }
 
-template <typename T> __global__ void clamp_kernel(T *x, int64_t n, T limit)
+template <typename T> static __global__ void clamp_kernel(T *x, int64_t n, T limit)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
         T low = x[i] < -limit ? -limit : x[i];

@@ -140,11 +140,12 @@ __device__ __forceinline__ void store_rows(const attention_operand &o, int64_t b
 
 /* --- masks and dropout, apart: most calls have neither ---------------------------------------------- */
 
-/* A score with its mask, both unscaled. */
+/* A call with a mask has its scores scaled, in natural units and rounded before anything is taken from them, so that masks
+ * that are large but finite (-1e9, -1e30) cancel against the largest score and the logarithm of sums; without a mask scores
+ * stay as the product left them, and one multiply-add brings them to powers of two. */
 __device__ APART float masked_score(const attention_job &job, int64_t b, int64_t h, int i, int j, float score)
 {
-    float scale = (float)job.scale;
-    return attention_masked(job, b, h, (int64_t)i, (int64_t)j, score * scale) / scale;
+    return attention_masked(job, b, h, (int64_t)i, (int64_t)j, score * (float)job.scale);
 }
 __device__ APART float kept_factor(const attention_job &job, int64_t b, int64_t h, int i, int j)
 {
@@ -153,7 +154,7 @@ __device__ APART float kept_factor(const attention_job &job, int64_t b, int64_t 
 
 /* --- forward ----------------------------------------------------------------------------------- */
 
-/* What is not seen becomes -infinity. */
+/* What is not seen becomes -infinity. With a mask: scaled scores. */
 template <int MT, int BK>
 __device__ __forceinline__ void mask_scores(const attention_job &job, int64_t b, int64_t h, int i0, int j0,
                                             float s[MT][BK / 8][4])
@@ -175,6 +176,16 @@ __device__ __forceinline__ void mask_scores(const attention_job &job, int64_t b,
             }
 }
 
+/* Of a row of masked scores: to powers of two, and less `shift`. */
+template <int BK> __device__ __forceinline__ void subtract(float s[BK / 8][4], int half, float shift)
+{
+#pragma unroll
+    for (int n = 0; n < BK / 8; n++)
+#pragma unroll
+        for (int e = 2 * half; e < 2 * half + 2; e++)
+            s[n][e] = (s[n][e] - shift) * LOG2E;
+}
+
 template <typename T, int D, int BK, int MT, int W>
 __device__ __forceinline__ void forward_block(const attention_job &job, int64_t b, int64_t h, int64_t i0, uint16_t *shared)
 {
@@ -183,7 +194,8 @@ __device__ __forceinline__ void forward_block(const attention_job &job, int64_t 
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, depth = (int)job.depth;
     const uint16_t *from_k = attention_rows<uint16_t>(job.k, b, h / job.group),
                    *from_v = attention_rows<uint16_t>(job.v, b, h / job.group);
-    const float scale = (float)job.scale * LOG2E;
+    const float scale = job.mask ? 1 : (float)job.scale * LOG2E; /* to the units of `top` */
+    const float unit = job.mask ? LOG2E : 1;                      /* from these to powers of two */
     int64_t end = job.causal && i0 + BQ < job.keys ? i0 + BQ : job.keys, row0 = i0 + warp * MT * 16;
     float acc[MT][D / 8][4], top[MT][2], sum[MT][2];
     clear<MT, D / 8>(acc);
@@ -224,13 +236,15 @@ __device__ __forceinline__ void forward_block(const attention_job &job, int64_t 
                 }
                 now = quad_largest(now);
                 now = now > before ? now : before;
-                float shift = now > -INFINITY ? now : 0, factor = trek_exp2(before - shift), added = 0;
+                float shift = now > -INFINITY ? now : 0, factor = trek_exp2((before - shift) * unit), added = 0;
                 top[m][half] = now;
+                if (job.mask)
+                    subtract<BK>(s[m], half, shift);
 #pragma unroll
                 for (int n = 0; n < BK / 8; n++)
 #pragma unroll
                     for (int e = 2 * half; e < 2 * half + 2; e++) {
-                        float p = trek_exp2(trek_fused(s[m][n][e], scale, -shift));
+                        float p = trek_exp2(job.mask ? s[m][n][e] : trek_fused(s[m][n][e], scale, -shift));
                         added += p;
                         if (job.drops)
                             p *= kept_factor(job, b, h, (int)row0 + m * 16 + lane / 4 + half * 8,
@@ -244,6 +258,7 @@ __device__ __forceinline__ void forward_block(const attention_job &job, int64_t 
                     for (int e = 2 * half; e < 2 * half + 2; e++)
                         acc[m][n][e] *= factor;
             }
+        __syncwarp(); /* masks and dropout took lanes apart */
         weights_times_rows<T, D, MT, BK>(acc, s, v + stage * TILE);
         __syncthreads();
     }
@@ -255,7 +270,7 @@ __device__ __forceinline__ void forward_block(const attention_job &job, int64_t 
             float total = quad_sum(sum[m][half]), inverse = total > 0 ? 1 / total : total == 0 ? 0 : total;
             int64_t i = row0 + m * 16 + lane / 4 + half * 8;
             if (lane % 4 == 0 && i < job.queries)
-                lse[i] = total == 0 ? -INFINITY : (top[m][half] > -INFINITY ? top[m][half] : 0) * LN2 + logf(total);
+                lse[i] = total == 0 ? -INFINITY : (top[m][half] > -INFINITY ? top[m][half] : 0) * (LN2 * unit) + logf(total);
 #pragma unroll
             for (int n = 0; n < D / 8; n++)
 #pragma unroll
@@ -267,13 +282,13 @@ __device__ __forceinline__ void forward_block(const attention_job &job, int64_t 
 
 /* --- backward ------------------------------------------------------------------------------------- */
 
-/* The log-sum-exp (in units of log 2; infinity where there is nothing to be had) and delta of a query. */
+/* The log-sum-exp (in units of log 2, natural with a mask; infinity where there is nothing to be had) and delta of a query. */
 __device__ __forceinline__ void row_numbers(const attention_job &job, int64_t b, int64_t h, int64_t i, float *lse, float *delta)
 {
     int64_t row = (b * job.heads + h) * job.queries + i;
     bool there = i < job.queries;
     float x = there ? ((const float *)job.lse)[row] : INFINITY;
-    *lse = x == -INFINITY ? INFINITY : x * LOG2E;
+    *lse = x == -INFINITY ? INFINITY : x * (job.mask ? 1 : LOG2E);
     *delta = there ? ((const float *)job.delta)[row] : 0;
 }
 
@@ -298,19 +313,21 @@ __device__ __forceinline__ void gradients_of(const attention_job &job, int64_t b
                 float l = of_keys ? numbers[column] : lse[m][e / 2], d = of_keys ? numbers[BO + column] : delta[m][e / 2];
                 float score = s[m][n][e], kept = 1;
                 bool seen = true;
+                float power = trek_fused(score, scale2, -l);
                 if (edge) {
                     int own = own0 + m * 16 + lane / 4 + e / 2 * 8, other = other0 + column;
                     int i = of_keys ? other : own, j = of_keys ? own : other;
                     seen = own < own_end && other < other_end && !(job.causal && j > i);
                     if (seen && job.mask)
-                        score = masked_score(job, b, h, i, j, score);
+                        power = (masked_score(job, b, h, i, j, score) - l) * LOG2E;
                     if (seen && job.drops)
                         kept = kept_factor(job, b, h, i, j);
                 }
-                float p = seen ? trek_exp2(trek_fused(score, scale2, -l)) : 0;
+                float p = seen ? trek_exp2(power) : 0;
                 s[m][n][e] = p * kept;
                 dp[m][n][e] = p * (dp[m][n][e] * kept - d) * scale;
             }
+    __syncwarp(); /* masks and dropout took lanes apart */
 }
 
 template <typename T, int D, int BO, int MT, int W, bool of_keys>

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attention in 16-bit formats, whose kernels differ from the others', against the same
+ * rounded numbers in f64: several blocks of queries and keys with rests, heads in groups,
+ * masks, dropout, queries, keys and values that are parts of one tensor. An error is
+ * measured against the size of the tensor it is in, which a mistaken order does not pass. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "autograd/backward.h"
+#include "autograd/ops.h"
+#include "tensor/place.h"
+#include "tests/support/support.h"
+
+typedef struct attention_case {
+    int64_t batch, heads, kv_heads, queries, keys, depth;
+    bool causal, packed; /* packed: one tensor [B, T, H + 2 KV, D] */
+    int mask;             /* a dtype, or NO_MASK */
+    double low, p, scale; /* the mask's number for what is not to be seen; of dropout; 0: the usual one */
+} attention_case;
+
+enum { NO_MASK = -1 };
+
+static const attention_case cases[] = {
+    { 2, 2, 2, 192, 192, 64, true, true, NO_MASK, 0, 0, 0 },
+    { 1, 4, 2, 150, 210, 64, false, false, TREK_BOOL, 0, 0, 0 },
+    { 1, 4, 2, 140, 140, 128, true, true, NO_MASK, 0, 0, 0 },
+    { 2, 2, 1, 129, 129, 128, false, true, TREK_F32, -INFINITY, 0, 0 },
+    { 1, 1, 1, 70, 300, 40, true, false, NO_MASK, 0, 0, 1 },
+    { 1, 2, 1, 200, 65, 88, true, false, NO_MASK, 0, 0, 0 },
+    { 1, 2, 1, 129, 97, 64, false, false, NO_MASK, 0, 0.25, 0 },
+    { 1, 3, 1, 66, 140, 128, true, false, TREK_F32, -1e9, 0.4, 0 },
+    { 1, 1, 1, 64, 64, 8, false, true, NO_MASK, 0, 0, 2 },
+    { 1, 2, 2, 1, 333, 64, false, false, NO_MASK, 0, 0, 0 },
+    { 1, 2, 2, 40, 50, 48, false, false, TREK_F64, -3, 0, 0 },
+    { 1, 2, 2, 33, 47, 20, true, false, NO_MASK, 0, 0, 0 },
+};
+enum { CASES = sizeof cases / sizeof cases[0] };
+
+static trek_scope scope;
+
+static int open_scope(void **state)
+{
+    (void)state;
+    trek_error_clear();
+    scope = trek_scope_begin();
+    return 0;
+}
+
+static int close_scope(void **state)
+{
+    (void)state;
+    trek_error_clear();
+    return trek_scope_end(scope) == TREK_OK && trek_tape_size() == 0 ? 0 : -1;
+}
+
+/* A sum of three of a stream's numbers: about as wide as a normal one. Rounded to `rounded`, held as `dtype`. */
+static trek_var *numbers(uint32_t stream, trek_shape shape, trek_dtype rounded, trek_dtype dtype)
+{
+    int64_t n = trek_shape_numel(shape);
+    double *values = malloc((size_t)n * sizeof *values);
+    assert_non_null(values);
+    for (int64_t k = 0; k < n; k++)
+        values[k] = test_number(stream, (uint32_t)(3 * k)) + test_number(stream, (uint32_t)(3 * k + 1)) +
+                    test_number(stream, (uint32_t)(3 * k + 2));
+    trek_tensor *t = test_values(values, shape, rounded);
+    free(values);
+    assert_non_null(t);
+    trek_var *v = trek_var_from(dtype == rounded ? t : trek_tensor_cast(t, dtype));
+    if (dtype != rounded)
+        trek_tensor_release(t);
+    assert_non_null(v);
+    return v;
+}
+
+static trek_var *wants_gradient(trek_var *v)
+{
+    assert_int_equal(trek_var_set_requires_grad(v, true), TREK_OK);
+    return v;
+}
+
+/* [T, S]: every query sees its own key (as far as there is one) and most others; `all_low`: one sees none. */
+static trek_var *mask_of(const attention_case *c, bool all_low)
+{
+    int64_t n = c->queries * c->keys;
+    double *values = malloc((size_t)n * sizeof *values);
+    assert_non_null(values);
+    for (int64_t k = 0; k < n; k++) {
+        int64_t i = k / c->keys, j = k % c->keys;
+        bool seen = i % c->keys == j || (k * 2654435761u >> 7) % 4 != 0;
+        if (all_low && i == 1)
+            seen = false;
+        values[k] = c->mask == (int)TREK_BOOL ? seen : seen ? test_number(77, (uint32_t)k) : c->low;
+    }
+    trek_var *mask = trek_var_from(test_values(values, trek_dims(c->queries, c->keys), (trek_dtype)c->mask));
+    free(values);
+    assert_non_null(mask);
+    return mask;
+}
+
+/* y, then the gradients of what goes in: of the packed tensor, or of query, key, value. Returns how many. */
+static int attend(const attention_case *c, trek_dtype rounded, trek_dtype dtype, trek_var *mask, trek_var *out[4])
+{
+    trek_var *in[3], *q, *k, *v;
+    int n = c->packed ? 1 : 3;
+    if (c->packed) {
+        in[0] = wants_gradient(numbers(1, trek_dims(c->batch, c->queries, c->heads + 2 * c->kv_heads, c->depth), rounded, dtype));
+        trek_var *whole = trek_permute(in[0], trek_dims(0, 2, 1, 3));
+        q = trek_narrow(whole, 1, 0, c->heads);
+        k = trek_narrow(whole, 1, c->heads, c->kv_heads);
+        v = trek_narrow(whole, 1, c->heads + c->kv_heads, c->kv_heads);
+    } else {
+        q = in[0] = wants_gradient(numbers(1, trek_dims(c->batch, c->heads, c->queries, c->depth), rounded, dtype));
+        k = in[1] = wants_gradient(numbers(2, trek_dims(c->batch, c->kv_heads, c->keys, c->depth), rounded, dtype));
+        v = in[2] = wants_gradient(numbers(3, trek_dims(c->batch, c->kv_heads, c->keys, c->depth), rounded, dtype));
+    }
+    trek_place_here.rng_step = 5;
+    trek_place_here.rng_draw = 0;
+    out[0] = trek_attention(q, k, v, &(trek_attention_opts){ .causal = c->causal, .mask = mask, .dropout = c->p, .scale = c->scale });
+    if (!out[0])
+        fail_msg("%s", trek_error());
+    trek_var *with = numbers(9, trek_dims(c->batch, c->heads, c->queries, c->depth), rounded, dtype);
+    assert_int_equal(trek_backward(trek_sum(trek_mul(out[0], with), trek_dims_none(), false)), TREK_OK);
+    for (int i = 0; i < n; i++)
+        assert_non_null(out[1 + i] = trek_var_grad(in[i]));
+    return 1 + n;
+}
+
+/* Each element to 16 units of the size of its row (of the depth) or, where that is smaller, of the whole's. */
+static void near(const trek_var *got, const trek_var *want, double unit, const char *what)
+{
+    assert_true(trek_shape_equal(trek_var_shape(got), trek_var_shape(want)));
+    double *x = test_read(trek_var_data(got)), *y = test_read(trek_var_data(want)), whole = 0, off = 0;
+    assert_non_null(x);
+    assert_non_null(y);
+    int64_t n = trek_var_numel(want), depth = trek_var_size(want, -1), worst = -1;
+    for (int64_t k = 0; k < n; k++) {
+        whole += y[k] * y[k] / (double)n;
+        off += (x[k] - y[k]) * (x[k] - y[k]) / (double)n;
+    }
+    for (int64_t r = 0; r < n / depth && worst < 0; r++) {
+        double size = 0;
+        for (int64_t d = 0; d < depth; d++)
+            size += y[r * depth + d] * y[r * depth + d] / (double)depth;
+        size = sqrt(size > whole ? size : whole);
+        for (int64_t d = 0; d < depth && worst < 0; d++)
+            if (!(fabs(x[r * depth + d] - y[r * depth + d]) <= 16 * unit * size))
+                worst = r * depth + d;
+    }
+    bool wide = !(sqrt(off) <= 3 * unit * sqrt(whole));
+    double at[2] = { worst < 0 ? 0 : x[worst], worst < 0 ? 0 : y[worst] };
+    free(x);
+    free(y);
+    if (worst >= 0 || wide)
+        fail_msg("%s: element %lld is %g, should be %g; off by %g of %g in the mean", what, (long long)worst, at[0], at[1], sqrt(off),
+                 sqrt(whole));
+}
+
+static void against_f64(trek_dtype dtype, double unit)
+{
+    trek_place kept = trek_place_here;
+    trek_seed(21);
+    for (int k = 0; k < CASES; k++) {
+        trek_var *got[4], *want[4];
+        trek_var *mask = cases[k].mask == NO_MASK ? NULL : mask_of(&cases[k], false);
+        int n = attend(&cases[k], dtype, dtype, mask, got);
+        attend(&cases[k], dtype, TREK_F64, mask, want);
+        for (int i = 0; i < n; i++) {
+            char what[80];
+            snprintf(what, sizeof what, "case %d, %s %d", k, i ? "gradient of input" : "output", i ? i - 1 : 0);
+            near(got[i], want[i], unit, what);
+        }
+    }
+    trek_place_here = kept;
+}
+
+static void bf16_is_f64_rounded(void **state)
+{
+    (void)state;
+    against_f64(TREK_BF16, 0x1p-8);
+}
+
+static void f16_is_f64_rounded(void **state)
+{
+    (void)state;
+    against_f64(TREK_F16, 0x1p-11);
+}
+
+/* A row whose keys are all at -1e20 or -1e30 (beside which scores are nothing) has the mean of the values, not NaN; gradients stay finite. */
+static void large_masks_of_whole_rows(void **state)
+{
+    (void)state;
+    static const double low[] = { -1e20, -1e30 };
+    for (int k = 0; k < 2; k++) {
+        attention_case c = { 1, 2, 1, 70, 80, 64, false, false, TREK_F32, low[k], 0, 0 };
+        trek_var *got[4], *want[4], *mask = mask_of(&c, true);
+        attend(&c, TREK_BF16, TREK_BF16, mask, got);
+        attend(&c, TREK_BF16, TREK_F64, mask, want);
+        near(got[0], want[0], 0x1p-8, "output");
+        for (int i = 1; i < 4; i++) {
+            double *x = test_read(trek_var_data(got[i]));
+            assert_non_null(x);
+            double largest = 0;
+            for (int64_t e = 0; e < trek_var_numel(got[i]); e++)
+                if (!(fabs(x[e]) <= largest))
+                    largest = fabs(x[e]);
+            free(x);
+            if (!(largest < 1e4))
+                fail_msg("gradient of input %d: as large as %g", i - 1, largest);
+        }
+    }
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, open_scope, close_scope)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { TEST(bf16_is_f64_rounded), TEST(f16_is_f64_rounded), TEST(large_masks_of_whole_rows) };
+    return cmocka_run_group_tests_name("attention", tests, NULL, NULL);
+}

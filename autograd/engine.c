@@ -382,28 +382,44 @@ static void drop_grads(trek_node *node)
 
 /* --- the walk ------------------------------------------------------------------------------- */
 
+/* Works on a node that takes part in the walk, and lets it go. */
+static trek_status visit(walk *w, trek_node *node, trek_status status)
+{
+    w->live--;
+    node->walk = 0;
+    if (status == TREK_OK)
+        status = node->grad || node->more_grads ? run_node(w, node) : pass_leaves(w, node);
+    bool done = status == TREK_OK && !w->retain && (node->grad || node->more_grads);
+    drop_grads(node);
+    if (done)
+        trek_node_free_saved(node);
+    return status;
+}
+
 static trek_status run_walk(walk *w)
 {
     trek_status status = w->watch || atomic_load_explicit(&trek_hooks_alive, memory_order_relaxed) > 0 ? count_uses(w) : TREK_OK;
     trek_node *node = w->newest;
+    bool held = false; /* node has a reference of ours */
     while (node && w->live > 0) {
-        if (node->walk != w->id) {
-            node = node->prev;
-            continue;
+        bool taken = node->walk == w->id;
+        if (taken) {
+            trek_ref_take(&node->refs); /* may lose its last holder while it is worked on */
+            status = visit(w, node, status);
         }
-        w->live--;
-        node->walk = 0;
-        trek_ref_take(&node->refs); /* may lose its last holder while it is worked on */
-        if (status == TREK_OK)
-            status = node->grad || node->more_grads ? run_node(w, node) : pass_leaves(w, node);
-        bool done = status == TREK_OK && !w->retain && (node->grad || node->more_grads);
-        drop_grads(node);
-        if (done)
-            trek_node_free_saved(node);
         trek_node *prev = node->prev; /* only now: older nodes may have gone */
-        trek_node_release(node);
+        bool hold = prev && status != TREK_OK; /* a node that keeps its edges may take older ones with it */
+        if (hold)
+            trek_ref_take(&prev->refs);
+        if (taken)
+            trek_node_release(node);
+        if (held)
+            trek_node_release(node);
+        held = hold;
         node = prev;
     }
+    if (held && node)
+        trek_node_release(node);
     return status;
 }
 

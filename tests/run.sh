@@ -133,12 +133,12 @@ say "address and undefined behaviour sanitizers"
 if build address -Dbuildtype=debugoptimized -Dcuda=disabled -Disas="$best_isa" -Db_sanitize=address,undefined -Db_lundef=false -Dc_args=-fno-sanitize=null -Dexamples=false; then
     # ISAs beside the best one ran above; large cases and mutants add nothing here
     TREK_TEST_SHORT=1 ASAN_OPTIONS=detect_leaks=1:abort_on_error=0:allocator_may_return_null=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
-        tests address all --timeout-multiplier 4 --no-suite checks --no-suite mutation
+        tests address all --timeout-multiplier 4 --no-suite checks --no-suite mutation --no-suite cuda_long
 fi
 
 say "thread sanitizer"
 if build thread -Dbuildtype=debugoptimized -Dcuda=disabled -Disas="$best_isa" -Db_sanitize=thread -Db_lundef=false -Donednn=disabled -Dexamples=false; then
-    TREK_TEST_SHORT=1 TSAN_OPTIONS=halt_on_error=1 tests thread threads --timeout-multiplier 4 --suite threads
+    TREK_TEST_SHORT=1 TSAN_OPTIONS=halt_on_error=1 tests thread threads --timeout-multiplier 4 --suite threads --suite cuda_threads
 fi
 
 say "64-bit ARM"

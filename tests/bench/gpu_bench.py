@@ -3,8 +3,8 @@
 """Times trek on a GPU beside PyTorch on the same GPU in the same run.
 
     gpu_bench.py --build DIR [--device cuda:0] [--json FILE] [--modes eager,compile,reduce-overhead] NAME...
-    gpu_bench.py --list            the works
-    gpu_bench.py --table FOLDER    all bench-*.json there as one table
+    gpu_bench.py --list            the works, what matters most first
+    gpu_bench.py --table FOLDER    all bench-*.json there as one table, and the goals beside what was reached
 
 Both sides measure the same things under the same names: trek-gpu-bench (tests/bench/gpu) and
 gpu_peer.py. The ratio is PyTorch's best time over trek's best: above 1 trek is faster. Without
@@ -16,10 +16,17 @@ import pathlib
 import subprocess
 import sys
 
-WORKS = ["eager", "replay", "matmul", "gpt2_products", "memory", "linear_cross_entropy", "adamw", "attention", "models", "gpt2"]
+import gpu_goals
+
+MODELS = ["mlp", "convnet", "transformer", "residual_tower", "gated_routing", "iterative_refine", "feedback_fixed"]
+WORKS = ["launch", "eager", "replay", "matmul", "gpt2_products", "memory", "linear_cross_entropy", "adamw", "attention", "gpt2_64", "gpt2_4", "gpt2_1"]
+WORKS += ["model_" + name for name in MODELS]
+GROUPS = {"models": [name for name in WORKS if name.startswith("model_")], "gpt2": ["gpt2_64", "gpt2_4", "gpt2_1"]}
 FOLDER = pathlib.Path(__file__).resolve().parent
 # What is not there to be measured, so that nobody takes it for forgotten.
-MISSING = {"models": ["gru_seq", "lstm_seq", "conv_autoenc"]}
+MISSING = {MODELS[-1]: ["gru_seq", "lstm_seq", "conv_autoenc"]}
+# What trek-gpu-bench appends to a measure's name: how it was done.
+MODES = ["eager", "captured", "captured-kept", "pieces", "kept"]
 
 
 def json_lines(command, environment, limit):
@@ -37,8 +44,8 @@ def json_lines(command, environment, limit):
 
 
 def split_mode(measure):
-    """Steps come as "NAME eager" and "NAME captured": two modes of one measure."""
-    for mode in ("eager", "captured"):
+    """Steps come as "NAME eager" and "NAME captured": modes of one measure."""
+    for mode in MODES:
         if measure.endswith(" " + mode):
             return measure[:-len(mode) - 1], mode
     return measure, "eager"
@@ -51,7 +58,7 @@ def gather(name, arguments):
     trek = [arguments.build + "/tests/bench/gpu/trek-gpu-bench", "--device", arguments.device] + extra + [name]
     ours, problem = json_lines(trek, environment, arguments.limit)
     peer = [sys.executable, str(FOLDER / "gpu_peer.py"), "--device", arguments.device, "--modes", arguments.modes] + extra + [name]
-    theirs, peer_problem = ([], "left out") if arguments.no_peer else json_lines(peer, dict(os.environ), arguments.limit)
+    theirs, peer_problem = ([], "left out") if arguments.no_peer else json_lines(peer, dict(os.environ), arguments.peer_limit)
     rows = {}
     for side, lines in (("trek", ours), ("torch", theirs)):
         for line in lines:
@@ -67,9 +74,12 @@ def gather(name, arguments):
         row["ratio_eager"] = eager / best["trek"] if eager and best["trek"] else None
         compiled = [m["us"] for mode, m in row["torch"].items() if mode != "eager" and "us" in m]
         row["ratio_compiled"] = min(compiled) / best["trek"] if compiled and best["trek"] else None
-        peaks = {side: [m["peak_mib"] for m in row[side].values() if m.get("peak_mib")] for side in ("trek", "torch")}
-        row["peak_ratio"] = min(peaks["trek"]) / min(peaks["torch"]) if all(peaks.values()) else None
-    return {"work": name, "rows": rows, "problem": problem, "peer_problem": peer_problem, "missing": MISSING.get(name, [])}
+        fastest = min((m for m in row["trek"].values() if "us" in m), key=lambda m: m["us"], default={})
+        peaks = {"eager": row["torch"].get("eager", {}).get("peak_mib"),
+                 "compiled": min((m["peak_mib"] for mode, m in row["torch"].items() if mode != "eager" and m.get("peak_mib")), default=None)}
+        for other, peak in peaks.items():
+            row["peak_" + other] = fastest["peak_mib"] / peak if peak and fastest.get("peak_mib") else None
+    return {"work": name, "rows": rows, "problem": problem, "peer_problem": peer_problem, "missing": MISSING.get(name.removeprefix("model_"), [])}
 
 
 def number(value, digits=2):
@@ -92,7 +102,7 @@ def copy_rate(results):
 
 def table(results):
     copied = copy_rate(results)
-    lines = ["| work | measure | trek, us | PyTorch, us | PyTorch's best / trek's | its eager / trek's | GB/s (of copying) | TFLOP/s | peak memory, of PyTorch's |",
+    lines = ["| work | measure | trek, us | PyTorch, us | PyTorch's best / trek's | its eager / trek's | GB/s (of copying) | TFLOP/s | peak memory, of its eager's |",
              "|---|---|---|---|---|---|---|---|---|"]
     for result in results:
         for measure, row in result["rows"].items():
@@ -101,19 +111,13 @@ def table(results):
             rate = best.get("gb_s")
             share = f" ({100 * rate / copied:.0f} %)" if rate and copied else ""
             lines.append(f"| {result['work']} | {measure} | {describe(row['trek'])} | {describe(row['torch'])} | {number(row['ratio'])} | "
-                         f"{number(row['ratio_eager'])} | {number(rate, 0)}{share} | {number(best.get('tflops'), 1)} | {number(row['peak_ratio'])} |")
+                         f"{number(row['ratio_eager'])} | {number(rate, 0)}{share} | {number(best.get('tflops'), 1)} | {number(row['peak_eager'])} |")
         for name in result["missing"]:
             lines.append(f"| {result['work']} | {name} | not measured: its layers do not exist | | | | | | |")
         for side, problem in (("trek", result["problem"]), ("PyTorch", result["peer_problem"])):
             if problem:
                 last = problem.strip().splitlines()[-1]
                 lines.append(f"| {result['work']} | {side} ended early | {last[:150]} | | | | | | |")
-    ratios = [row["ratio"] for r in results if r["work"] == "models" for row in r["rows"].values() if row["ratio"]]
-    if ratios:
-        product = 1.0
-        for ratio in ratios:
-            product *= ratio
-        lines.append(f"| models | geometric mean of {len(ratios)} | | | {product ** (1 / len(ratios)):.2f} | | | | |")
     return "\n".join(lines)
 
 
@@ -126,7 +130,8 @@ def main():
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--modes", default="eager,compile,reduce-overhead")
     parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--limit", type=int, default=280, help="seconds for each side")
+    parser.add_argument("--limit", type=int, default=100, help="seconds for trek's side of a work")
+    parser.add_argument("--peer-limit", type=int, default=180, help="seconds for PyTorch's, which compiles")
     parser.add_argument("--ms", type=float, default=60, help="length of a round")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--scale", type=int, default=1, help="divides sizes, to try the programs")
@@ -139,13 +144,16 @@ def main():
         found = [json.loads(p.read_text()) for p in sorted(pathlib.Path(arguments.table).glob("bench-*.json"))]
         found.sort(key=lambda r: WORKS.index(r["work"]) if r["work"] in WORKS else 99)
         if found:
-            print(table(found))
+            print(table(found), gpu_goals.table(found, copy_rate(found)), sep="\n\n")
         return 0
+    arguments.names = [name for given in arguments.names for name in GROUPS.get(given, [given])]
     unknown = [name for name in arguments.names if name not in WORKS]
     if unknown:
         parser.error(f"there is no work {unknown[0]}")
     results = [gather(name, arguments) for name in arguments.names or WORKS]
     print(table(results))
+    if len(results) > 1:
+        print("", gpu_goals.table(results, copy_rate(results)), sep="\n")
     if arguments.json:
         pathlib.Path(arguments.json).write_text(json.dumps(results[0] if len(results) == 1 else results, indent=1))
     failed = [r["work"] for r in results if r["problem"] or not any(m for row in r["rows"].values() for m in row["trek"].values() if "us" in m)]

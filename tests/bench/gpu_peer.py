@@ -42,14 +42,31 @@ def span(fn, calls):
     return (time.perf_counter() - start) * 1e6, host * 1e6
 
 
-def measure(work, name, mode, fn, per=1, traffic=0, flop=0):
+def measure_host(work, name, mode, fn, per=1):
+    """As gpu_time_host: what the host spends in a call, from a device at rest; medians."""
+    bursts = []
+    try:
+        for _ in range(9 * (state.rounds + 1)):
+            sync()
+            start = time.perf_counter()
+            fn()
+            bursts.append((time.perf_counter() - start) * 1e6)
+    except Exception as error:
+        print(json.dumps({"work": work, "measure": name, "mode": mode, "error": f"{type(error).__name__}: {error}".splitlines()[0][:200]}), flush=True)
+        return
+    us = round(statistics.median(bursts[9:]) / per, 4)
+    print(json.dumps({"work": work, "measure": name, "mode": mode, "us": us, "host_us": us}), flush=True)
+
+
+def measure(work, name, mode, fn, per=1, traffic=0, flop=0, tokens=0):
     """As gpu_time: a warm-up, then rounds of at least --ms; prints the median."""
     line = {"work": work, "measure": name, "mode": mode}
     try:
+        if state.cuda:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
         for _ in range(6 if mode != "eager" else 4):
             span(fn, 1)
-        if state.cuda:
-            torch.cuda.reset_peak_memory_stats()
         one = span(fn, 1)[0]
         calls, rounds = int(min(max(state.ms * 1e3 / one, 1), 20000)), state.rounds if one * state.rounds <= 20e6 else 3
         spans = [span(fn, calls) for _ in range(rounds)]
@@ -61,6 +78,8 @@ def measure(work, name, mode, fn, per=1, traffic=0, flop=0):
             line["gb_s"] = round(traffic / us * 1e-3, 2)
         if flop:
             line["tflops"] = round(flop / us * 1e-6, 2)
+        if tokens:
+            line["tokens_s"] = round(tokens / us * 1e6)
     except Exception as error:  # a mode that fails leaves the others
         line["error"] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
     print(json.dumps(line), flush=True)
@@ -82,8 +101,13 @@ def randint(limit, *shape):
     return torch.randint(0, limit, shape, device=state.device)
 
 
+def first(result):
+    """What backward begins at, of an op with several results."""
+    return result[0] if isinstance(result, tuple) else result
+
+
 def both_ways(work, name, op, inputs, traffic=0, traffic_both=0, flop=0, backward_flop=2.0, modes=None):
-    seed = torch.randn_like(op(*inputs))
+    seed = torch.randn_like(first(op(*inputs)))
     leaves = [t for t in inputs if t.requires_grad]
     for mode in modes or state.modes:
         run = compiled(mode, op)
@@ -93,7 +117,7 @@ def both_ways(work, name, op, inputs, traffic=0, traffic_both=0, flop=0, backwar
                 run(*inputs)
 
         def both():
-            run(*inputs).backward(seed)
+            first(run(*inputs)).backward(seed)
             for leaf in leaves:
                 leaf.grad = None
 
@@ -125,6 +149,8 @@ def eager():
 
     measure("eager", "100 mul, each, forward", "eager", forward, per=100)
     measure("eager", "100 mul, each, forward+backward", "eager", both, per=100)
+    measure_host("eager", "100 mul, each, forward, host", "eager", forward, per=100)
+    measure_host("eager", "100 mul, each, forward+backward, host", "eager", both, per=100)
 
 
 def matmul():
@@ -149,17 +175,23 @@ def gpt2_products():
 
 def memory():
     rows, width = size(65536, 64), size(768, 64)
+
+    def add_norm(x, w, b, branch):
+        total = x + branch
+        return functional.layer_norm(total, (width,), w, b), total
+
     ops = {"copy": (lambda x: x.clone(), 2, 0, 0), "add": (torch.add, 3, 0, 2), "row sum": (lambda x: x.sum(1), 1, 0, 0),
            "layer norm": (lambda x, w, b: functional.layer_norm(x, (width,), w, b), 2, 5, 1),
            "rms norm": (lambda x, w: functional.rms_norm(x, (width,), w, 1e-6), 2, 5, 3),
            "softmax": (lambda x: functional.softmax(x, -1), 2, 5, 0), "gelu": (functional.gelu, 2, 5, 0),
-           "dropout": (lambda x: functional.dropout(x, 0.1), 2, 4, 0)}
+           "dropout": (lambda x: functional.dropout(x, 0.1), 2, 4, 0),
+           "residual + layer norm": (add_norm, 4, 7, 4)}
     for label, dtype in (("f32", torch.float32), ("bf16", torch.bfloat16)):
         for name, (op, once, twice, more) in ops.items():
             array = rows * width * (4 if dtype == torch.float32 else 2)
             inputs = [randn(rows, width, dtype=dtype, grad=twice > 0)]
-            inputs += [randn(width, dtype=dtype, grad=True) for _ in range({1: 2, 3: 1}.get(more, 0))]
-            if more == 2:
+            inputs += [randn(width, dtype=dtype, grad=True) for _ in range({1: 2, 3: 1, 4: 2}.get(more, 0))]
+            if more in (2, 4):
                 inputs.append(randn(rows, width, dtype=dtype))
             if twice:
                 both_ways("memory", f"{name} {label}", op, inputs, once * array, twice * array, modes=[m for m in state.modes if m != "reduce-overhead"])
@@ -214,12 +246,13 @@ def adamw():
 
         measure("adamw", f"{label} update", "eager", update, traffic=traffic * (table + rest))
         measure("adamw", f"{label} clip + update", "eager", clip, traffic=(traffic + 4) * (table + rest))
+        del low, params, optimizer
 
 
 # -- training steps -----------------------------------------------------------------
 
 
-def steps(work, name, model, loss, x, y, lr, decay=0.0, batches=1, read=False, adam=torch.optim.Adam, autocast=False, flop=0):
+def steps(work, name, model, loss, x, y, lr, decay=0.0, batches=1, read=False, adam=torch.optim.Adam, autocast=False, flop=0, tokens=0, host=False):
     initial = {key: value.cpu().clone() for key, value in model.state_dict().items()}
     for mode in state.modes:
         model.load_state_dict(initial)
@@ -238,7 +271,9 @@ def steps(work, name, model, loss, x, y, lr, decay=0.0, batches=1, read=False, a
                 if read:
                     value.item()
 
-        measure(work, name, mode, step, flop=flop)
+        if host:
+            measure_host(work, name + ", host", mode, step)
+        measure(work, name, mode, step, flop=flop, tokens=tokens)
         model.zero_grad(set_to_none=True)
         del optimizer
 
@@ -327,15 +362,14 @@ def classes(model, x, y):
     return functional.cross_entropy(model(x).flatten(0, -2), y.flatten())
 
 
-def models():
+def model(name):
     large, small, many, few = size(1024, 8), size(512, 8), size(256, 2), size(128, 2)
-    shapes = {"mlp": (many, large), "convnet": (few, 3, 64, 64), "transformer": (size(32, 2), size(128, 8)), "residual_tower": (many, large),
-              "gated_routing": (many, small), "iterative_refine": (many, large), "feedback_fixed": (few, small)}
-    for name, shape in shapes.items():
-        tokens = name == "transformer"
-        x = randint(size(8192, 64), *shape) if tokens else randn(*shape)
-        y = randint(size(8192, 64), *shape) if tokens else randn(few, 100) if name == "convnet" else randn(*shape)
-        steps("models", name, model_of(name).to(state.device), classes if tokens else mse, x, y, 1e-4 if tokens else 1e-3, batches=BATCHES, read=True)
+    shape = {"convnet": (few, 3, 64, 64), "transformer": (size(32, 2), size(128, 8)), "gated_routing": (many, small),
+             "feedback_fixed": (few, small)}.get(name, (many, large))
+    tokens = name == "transformer"
+    x = randint(size(8192, 64), *shape) if tokens else randn(*shape)
+    y = randint(size(8192, 64), *shape) if tokens else randn(few, 100) if name == "convnet" else randn(*shape)
+    steps("model_" + name, name, model_of(name).to(state.device), classes if tokens else mse, x, y, 1e-4 if tokens else 1e-3, batches=BATCHES, read=True)
 
 
 class Block(nn.Module):
@@ -365,20 +399,20 @@ class GPT2(nn.Module):
         return functional.linear(self.last(self.blocks(x)), self.tokens.weight)
 
 
-def gpt2():
-    width, vocabulary = 64 * size(12, 1), size(50304, 128)
-    for name, batch, length in (("1 x 256", 1, 256), ("4 x 1024", 4, 1024), ("64 x 1024", 64, 1024)):
-        batch, length = size(batch, 1), size(length, 16)
-        model = GPT2(size(12, 2), width, size(1024, 16), vocabulary).to(state.device)
-        flop = 6.0 * sum(p.numel() for p in model.parameters()) * batch * length
-        steps("gpt2", name, model, classes, randint(vocabulary, batch, length), randint(vocabulary, batch, length), 1e-4, 0.1,
-              adam=torch.optim.AdamW, autocast=True, flop=flop)
+def gpt2(text):
+    width, vocabulary, full = 64 * size(12, 1), size(50304, 128), int(text)
+    context = 256 if full == 1 else 1024
+    batch, length = size(full, 1), size(context, 16)
+    module = GPT2(size(12, 2), width, size(1024, 16), vocabulary).to(state.device)
+    flop = 6.0 * sum(p.numel() for p in module.parameters()) * batch * length
+    steps("gpt2_" + text, f"{full} x {context}", module, classes, randint(vocabulary, batch, length), randint(vocabulary, batch, length), 1e-4, 0.1,
+          adam=torch.optim.AdamW, autocast=True, flop=flop, tokens=batch * length)
 
 
 def replay():
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)).to(state.device)
     x, y = randn(32, 64), randint(10, 32)
-    steps("replay", "small step", model, classes, x, y, 1e-3, adam=torch.optim.AdamW)
+    steps("replay", "small step", model, classes, x, y, 1e-3, adam=torch.optim.AdamW, host=True)
     if not state.cuda:
         return
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True, capturable=True)
@@ -396,7 +430,12 @@ def replay():
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
+    measure_host("replay", "small step, host", "cuda graph by hand", graph.replay)
     measure("replay", "small step", "cuda graph by hand", graph.replay)
+
+
+def launch():
+    """The driver's own costs: trek-gpu-bench measures them alone."""
 
 
 def main():
@@ -415,8 +454,13 @@ def main():
         return
     state.device = torch.device(state.device)
     torch.manual_seed(1)
+    torch.backends.cudnn.allow_tf32 = False  # f32 models are f32 on both sides
     for name in state.names:
-        globals()[name]()
+        kind, _, what = name.partition("_")
+        if kind in ("model", "gpt2") and name != "gpt2_products":
+            globals()[kind](what)
+        else:
+            globals()[name]()
 
 
 if __name__ == "__main__":

@@ -56,9 +56,9 @@ static double span_us(gpu_fn fn, void *state, int calls, double *host)
 gpu_result gpu_time(gpu_fn fn, void *state)
 {
     double whole[MOST_ROUNDS], hosts[MOST_ROUNDS], host;
+    trek_memory_reset_peak(gpu_device); /* here, since what a recorded step uses counts only while it is recorded */
     for (int k = 0; k < 4; k++) /* plans, caches, and steps that are recorded */
         span_us(fn, state, 1, &host);
-    trek_memory_reset_peak(gpu_device);
     double one = span_us(fn, state, 1, &host);
     double wanted = round_ms * 1e3 / (one > 0.5 ? one : 0.5);
     int calls = wanted < 1 ? 1 : wanted > MOST_CALLS ? MOST_CALLS : (int)wanted, n = rounds;
@@ -72,6 +72,30 @@ gpu_result gpu_time(gpu_fn fn, void *state)
     result.peak_mib = (double)trek_memory_stats(gpu_device).allocated_peak / 0x1p20;
     return result;
 }
+
+gpu_result gpu_time_host(gpu_fn fn, void (*rest)(void), void *state)
+{
+    enum { BURSTS = 9 };
+    double hosts[MOST_ROUNDS];
+    for (int r = -1; r < rounds; r++) { /* round -1 warms up */
+        double bursts[BURSTS];
+        for (int k = 0; k < BURSTS; k++) {
+            double start = now_us();
+            fn(state);
+            bursts[k] = now_us() - start;
+            if (rest)
+                rest();
+            else
+                trek_device_sync(gpu_device);
+        }
+        if (r >= 0)
+            hosts[r] = median(bursts, BURSTS);
+    }
+    double host = median(hosts, rounds);
+    return (gpu_result){ .us = host, .host_us = host };
+}
+
+const char *gpu_work_name(void) { return present_work; }
 
 static void print_text(const char *text)
 {
@@ -103,6 +127,8 @@ void gpu_report(const char *measure, gpu_result result, double per, double bytes
         printf(", \"gb_s\": %.2f", bytes / result.us * 1e-3);
     if (flop > 0)
         printf(", \"tflops\": %.2f", flop / result.us * 1e-6);
+    if (result.tokens > 0)
+        printf(", \"tokens_s\": %.0f", result.tokens / result.us * 1e6);
     printf("}\n");
     fflush(stdout);
 }

@@ -17,6 +17,9 @@ typedef struct gpu_work {
 
 /* Ended by one without a name. */
 extern const gpu_work gpu_works_ops[], gpu_works_training[];
+void gpu_work_launch(void); /* launch.c */
+/* The name of the work that runs, for works that differ in a size only. */
+const char *gpu_work_name(void);
 
 extern trek_device gpu_device;
 /* A size divided by --scale (1 on GPUs; more to try the program elsewhere), at least `least`. */
@@ -27,11 +30,14 @@ typedef void (*gpu_fn)(void *state);
 typedef struct gpu_result {
     double us;        /* median over rounds of the time of one call, from the device's rest to its rest */
     double host_us;   /* the same until the calls have returned */
-    double peak_mib;  /* most device memory in use during calls */
+    double peak_mib;  /* most device memory in use during calls, the first ones included */
+    double tokens;    /* of one call, for works on text: set by them. 0: none */
 } gpu_result;
 
 /* Calls fn a few times, then in rounds that are long enough for the clock. */
 gpu_result gpu_time(gpu_fn fn, void *state);
+/* What the host alone spends in one call, from a device at rest (rest NULL: trek's), so that full queues do not count. */
+gpu_result gpu_time_host(gpu_fn fn, void (*rest)(void), void *state);
 /* Prints one line of JSON. per: what one call counts for; bytes and flop of one call, 0: unknown. */
 void gpu_report(const char *measure, gpu_result result, double per, double bytes, double flop);
 /* Says that a measure could not be taken, with trek's error, which is cleared. */
@@ -45,7 +51,8 @@ trek_var *gpu_randint(trek_shape shape, int64_t limit);
 /* Models of models.c and gpt2.c; NULL and an error. */
 trek_module *gpu_model_new(const char *name);
 trek_module *gpu_gpt2_new(int layers, int64_t width, int64_t heads, int64_t context, int64_t vocabulary, trek_dtype dtype);
-/* Mean cross entropy of a gpt2's tokens [B, T] against targets [B, T]. */
-trek_var *gpu_gpt2_loss(trek_graph *graph, trek_var *tokens, trek_var *targets);
+/* Mean cross entropy of a gpt2's tokens [B, T] against targets [B, T]. kept: its logits are made once and kept, else in
+ * pieces, twice. */
+trek_var *gpu_gpt2_loss(trek_graph *graph, trek_var *tokens, trek_var *targets, bool kept);
 
 #endif

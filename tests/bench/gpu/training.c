@@ -3,6 +3,7 @@
 #include "bench.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { BATCHES = 50 };
@@ -10,14 +11,14 @@ enum { BATCHES = 50 };
 typedef struct train_state {
     trek_graph *graph;
     trek_var *x, *y;
-    bool classes, tokens, read; /* cross entropy; gpt2's loss; the loss is read after each step */
-    double last;
+    bool classes, tokens, kept, read; /* cross entropy; gpt2's loss, with logits kept; the loss is read after each step */
+    double last, count;               /* tokens of a step */
 } train_state;
 
 static trek_var *loss_of(train_state *s, trek_var *x, trek_var *y)
 {
     if (s->tokens)
-        return gpu_gpt2_loss(s->graph, x, y);
+        return gpu_gpt2_loss(s->graph, x, y, s->kept);
     trek_var *out = trek_graph_forward(s->graph, x);
     if (!s->classes)
         return trek_mse_loss(out, y);
@@ -68,6 +69,21 @@ static void close_state(train_state *s)
     memset(s, 0, sizeof *s);
 }
 
+static void captured_as(const char *name, const char *mode, train_state *s, bool epochs, double per, double flop)
+{
+    char text[96];
+    trek_memory_release_cached(gpu_device);
+    trek_graph_capture_reset(s->graph);
+    trek_graph_capture_input(s->graph, 0, s->x);
+    trek_graph_capture_input(s->graph, 1, s->y);
+    snprintf(text, sizeof text, "%s %s", name, mode);
+    gpu_result result = gpu_time(epochs ? captured_epoch : captured_step, s);
+    if (trek_status_get() == TREK_OK && trek_graph_replays(s->graph) < 1)
+        trek_fail(TREK_ERR_STATE, "nothing was replayed: %s", trek_graph_capture_problem(s->graph));
+    result.tokens = s->count;
+    gpu_report(text, result, per, 0, flop);
+}
+
 /* Measures steps (or epochs) eagerly and captured, and closes the state. */
 static void both(const char *name, train_state *s, bool epochs, double per, double flop)
 {
@@ -78,14 +94,14 @@ static void both(const char *name, train_state *s, bool epochs, double per, doub
         return;
     }
     snprintf(text, sizeof text, "%s eager", name);
-    gpu_report(text, gpu_time(epochs ? eager_epoch : eager_step, s), per, 0, flop);
-    trek_graph_capture_input(s->graph, 0, s->x);
-    trek_graph_capture_input(s->graph, 1, s->y);
-    snprintf(text, sizeof text, "%s captured", name);
-    gpu_result result = gpu_time(epochs ? captured_epoch : captured_step, s);
-    if (trek_status_get() == TREK_OK && trek_graph_replays(s->graph) < 1)
-        trek_fail(TREK_ERR_STATE, "nothing was replayed: %s", trek_graph_capture_problem(s->graph));
+    gpu_result result = gpu_time(epochs ? eager_epoch : eager_step, s);
+    result.tokens = s->count;
     gpu_report(text, result, per, 0, flop);
+    captured_as(name, "captured", s, epochs, per, flop);
+    if (s->tokens) { /* logits of 64 x 1024 tokens take much memory, those of few tokens are faster made once */
+        s->kept = true;
+        captured_as(name, "captured-kept", s, epochs, per, flop);
+    }
     close_state(s);
 }
 
@@ -106,6 +122,15 @@ static void replay(void)
     train_state s = { .graph = graph_of(trek_nn_sequential(5, layers), trek_adamw((trek_adam_opts){ .lr = 1e-3 })), .classes = true };
     s.x = gpu_randn(trek_dims(32, 64), TREK_F32, 1, false);
     s.y = gpu_randint(trek_dims(32), 10);
+    if (trek_status_get() == TREK_OK) {
+        trek_graph_capture_input(s.graph, 0, s.x);
+        trek_graph_capture_input(s.graph, 1, s.y);
+        gpu_report("small step, host eager", gpu_time_host(eager_step, NULL, &s), 1, 0, 0);
+        gpu_result result = gpu_time_host(captured_step, NULL, &s);
+        if (trek_status_get() == TREK_OK && trek_graph_replays(s.graph) < 1)
+            trek_fail(TREK_ERR_STATE, "nothing was replayed: %s", trek_graph_capture_problem(s.graph));
+        gpu_report("small step, host captured", result, 1, 0, 0);
+    }
     both("small step", &s, false, 1, 0);
 }
 
@@ -116,98 +141,153 @@ typedef struct weights_module {
     trek_var *table, *rest;
 } weights_module;
 
-static const trek_module_class weights_class = { .name = "weights", .size = sizeof(weights_module) };
-
-typedef struct update_state {
-    trek_module *model;
-    trek_params *params;
-    trek_optimizer *optimizer;
-} update_state;
-
-static void update_step(void *state) { trek_optimizer_step(((update_state *)state)->optimizer); }
-
-static void clip_and_update(void *state)
+/* Its gradients cost next to nothing to make, and are there again after each step. */
+static trek_var *weights_forward(trek_module *self, trek_var *x)
 {
-    trek_clip_grad_norm(((update_state *)state)->params, 1e9);
-    update_step(state);
+    weights_module *m = (weights_module *)self;
+    return trek_mul(x, trek_add(trek_sum(m->table, trek_dims_none(), false), trek_sum(m->rest, trek_dims_none(), false)));
 }
 
-/* bytes of a parameter: gradient read, m, v and the f32 weight read and written, and a 16-bit weight written. */
-static void update_in(const char *name, trek_dtype dtype, double bytes)
+static const trek_module_class weights_class = { .name = "weights", .size = sizeof(weights_module), .forward = weights_forward };
+
+enum { GPT2_PARAMETERS = 124475904, GPT2_TABLE = 50304 * 768 };
+
+static int64_t weights_count(void) { return gpu_size(GPT2_TABLE, 4096) + gpu_size(GPT2_PARAMETERS - GPT2_TABLE, 4096); }
+
+static trek_module *weights_new(trek_dtype dtype)
+{
+    trek_module *m = trek_module_new(&weights_class);
+    int64_t table = gpu_size(GPT2_TABLE, 4096), rest = gpu_size(GPT2_PARAMETERS - GPT2_TABLE, 4096);
+    trek_module_param(m, "table", offsetof(weights_module, table), trek_tensor_zeros(trek_dims(table), dtype, gpu_device));
+    trek_module_param(m, "rest", offsetof(weights_module, rest), trek_tensor_zeros(trek_dims(rest), dtype, gpu_device));
+    return trek_module_check(m);
+}
+
+static void update_step(void *state) { trek_optimizer_step(state); }
+
+/* Gradients stay from step to step. bytes of a parameter: gradient read, m, v and the f32 weight read and written, and a
+ * 16-bit weight written. */
+static void update_alone(const char *name, trek_dtype dtype, double bytes)
 {
     char text[64];
-    int64_t table = gpu_size(50304 * 768, 4096), rest = gpu_size(124475904 - 50304 * 768, 4096);
-    update_state s = { .model = trek_module_new(&weights_class) };
-    trek_module_param(s.model, "table", offsetof(weights_module, table), trek_tensor_zeros(trek_dims(table), dtype, gpu_device));
-    trek_module_param(s.model, "rest", offsetof(weights_module, rest), trek_tensor_zeros(trek_dims(rest), dtype, gpu_device));
-    s.model = trek_module_check(s.model);
-    s.params = s.model ? trek_module_params(s.model) : NULL;
-    s.optimizer = s.params ? trek_optimizer_new(trek_adamw((trek_adam_opts){ .lr = 1e-4, .weight_decay = 0.1 }), s.params) : NULL;
-    for (int k = 0; s.optimizer && k < 2; k++) {
-        trek_var *var = trek_params_var(s.params, k), *grad = gpu_randn(trek_var_shape(var), dtype, 1e-3, false);
+    trek_module *model = weights_new(dtype);
+    trek_params *params = model ? trek_module_params(model) : NULL;
+    trek_optimizer *optimizer = params ? trek_optimizer_new(trek_adamw((trek_adam_opts){ .lr = 1e-4, .weight_decay = 0.1 }), params) : NULL;
+    for (int k = 0; optimizer && k < 2; k++) {
+        trek_var *var = trek_params_var(params, k), *grad = gpu_randn(trek_var_shape(var), dtype, 1e-3, false);
         trek_var_set_grad(var, grad);
         trek_var_release(grad);
     }
-    double count = (double)(table + rest);
     snprintf(text, sizeof text, "%s update", name);
-    gpu_report(text, gpu_time(update_step, &s), 1, bytes * count, 0);
+    gpu_report(text, gpu_time(update_step, optimizer), 1, bytes * (double)weights_count(), 0);
+    trek_optimizer_free(&optimizer);
+    trek_params_free(&params);
+    trek_module_free(&model);
+}
+
+static void gradients_made(void *state)
+{
+    train_state *s = state;
+    trek_scope scope = trek_scope_begin();
+    trek_graph_backward(s->graph, trek_graph_forward(s->graph, s->x));
+    trek_scope_end(scope);
+}
+
+static void gradients_zeroed(void *state)
+{
+    gradients_made(state);
+    trek_graph_zero_grad(((train_state *)state)->graph);
+}
+
+static void gradients_used(void *state)
+{
+    gradients_made(state);
+    trek_graph_step(((train_state *)state)->graph);
+}
+
+/* A graph's step, which clips and zeroes gradients, as training does it. What making and zeroing gradients takes by
+ * themselves is subtracted; the norm is one more read of the gradients. */
+static void update_clipped(const char *name, trek_dtype dtype, double bytes)
+{
+    char text[64];
+    train_state s = { .graph = graph_of(weights_new(dtype), trek_adamw((trek_adam_opts){ .lr = 1e-4, .weight_decay = 0.1 })) };
+    s.x = gpu_randn(trek_dims(1), dtype, 1, false);
+    trek_graph_set_clip(s.graph, 1.0, 0);
+    gpu_result with = gpu_time(gradients_used, &s), without = gpu_time(gradients_zeroed, &s);
+    gpu_result host = gpu_time_host(gradients_used, NULL, &s);
+    snprintf(text, sizeof text, "%s gradients + clip + update", name);
+    gpu_report(text, with, 1, 0, 0);
+    with.us -= without.us;
+    with.host_us -= without.host_us;
     snprintf(text, sizeof text, "%s clip + update", name);
-    gpu_report(text, gpu_time(clip_and_update, &s), 1, (bytes + (double)trek_dtype_size(dtype)) * count, 0);
-    trek_optimizer_free(&s.optimizer);
-    trek_params_free(&s.params);
-    trek_module_free(&s.model);
+    if (with.us <= 0 && trek_status_get() == TREK_OK)
+        trek_fail(TREK_ERR_STATE, "lost in the noise");
+    gpu_report(text, with, 1, (bytes + 4) * (double)weights_count(), 0);
+    snprintf(text, sizeof text, "%s gradients + clip + update, host", name); /* far below the line before: the host waits for nothing */
+    gpu_report(text, host, 1, 0, 0);
+    close_state(&s);
 }
 
 static void adamw(void)
 {
-    update_in("f32", TREK_F32, 28);
-    update_in("bf16", TREK_BF16, 30); /* gradients of 16-bit parameters are f32 in the arena */
+    update_alone("f32", TREK_F32, 28);
+    update_clipped("f32", TREK_F32, 28);
+    update_alone("bf16", TREK_BF16, 30); /* gradients of 16-bit parameters are f32 in the arena */
+    update_clipped("bf16", TREK_BF16, 30);
 }
 
 /* --- models ------------------------------------------------------------------------------------- */
 
-static void models(void)
+/* The one that the present work is named for, as model_NAME. */
+static void model(void)
 {
     int64_t large = gpu_size(1024, 8), small = gpu_size(512, 8), many = gpu_size(256, 2), few = gpu_size(128, 2);
-    const struct {
-        const char *name;
-        trek_shape in, out;
-        double lr;
-    } list[] = { { "mlp", trek_dims(many, large), trek_dims(many, large), 1e-3 },
-                 { "convnet", trek_dims(few, 3, 64, 64), trek_dims(few, 100), 1e-3 },
-                 { "transformer", trek_dims(gpu_size(32, 2), gpu_size(128, 8)), trek_dims(gpu_size(32, 2), gpu_size(128, 8)), 1e-4 },
-                 { "residual_tower", trek_dims(many, large), trek_dims(many, large), 1e-3 },
-                 { "gated_routing", trek_dims(many, small), trek_dims(many, small), 1e-3 },
-                 { "iterative_refine", trek_dims(many, large), trek_dims(many, large), 1e-3 },
-                 { "feedback_fixed", trek_dims(few, small), trek_dims(few, small), 1e-3 } };
-    for (size_t k = 0; k < sizeof list / sizeof *list; k++) {
-        bool tokens = !strcmp(list[k].name, "transformer");
-        train_state s = { .graph = graph_of(gpu_model_new(list[k].name), trek_adam((trek_adam_opts){ .lr = list[k].lr })), .read = true };
-        s.classes = tokens;
-        s.x = tokens ? gpu_randint(list[k].in, gpu_size(8192, 64)) : gpu_randn(list[k].in, TREK_F32, 1, false);
-        s.y = tokens ? gpu_randint(list[k].out, gpu_size(8192, 64)) : gpu_randn(list[k].out, TREK_F32, 1, false);
-        both(list[k].name, &s, true, 1, 0);
-    }
+    const char *name = gpu_work_name() + strlen("model_");
+    trek_shape in = trek_dims(many, large), out = in;
+    bool tokens = !strcmp(name, "transformer");
+    if (tokens)
+        in = out = trek_dims(gpu_size(32, 2), gpu_size(128, 8));
+    else if (!strcmp(name, "convnet"))
+        in = trek_dims(few, 3, 64, 64), out = trek_dims(few, 100);
+    else if (!strcmp(name, "gated_routing"))
+        in = out = trek_dims(many, small);
+    else if (!strcmp(name, "feedback_fixed"))
+        in = out = trek_dims(few, small);
+    train_state s = { .graph = graph_of(gpu_model_new(name), trek_adam((trek_adam_opts){ .lr = tokens ? 1e-4 : 1e-3 })), .read = true };
+    s.classes = tokens;
+    s.x = tokens ? gpu_randint(in, gpu_size(8192, 64)) : gpu_randn(in, TREK_F32, 1, false);
+    s.y = tokens ? gpu_randint(out, gpu_size(8192, 64)) : gpu_randn(out, TREK_F32, 1, false);
+    both(name, &s, true, 1, 0);
 }
 
 /* --- GPT-2 124M ------------------------------------------------------------------------------------ */
 
+/* In bf16 with f32 master weights, gpt2_BATCH. */
 static void gpt2(void)
 {
-    static const struct {
-        const char *name;
-        int64_t batch, length;
-    } sizes[] = { { "1 x 256", 1, 256 }, { "4 x 1024", 4, 1024 }, { "64 x 1024", 64, 1024 } };
-    int64_t width = 64 * gpu_size(12, 1), vocabulary = gpu_size(50304, 128);
-    for (int k = 0; k < 3; k++) {
-        int64_t batch = gpu_size(sizes[k].batch, 1), length = gpu_size(sizes[k].length, 16);
-        trek_module *model = gpu_gpt2_new((int)gpu_size(12, 2), width, width / 64, gpu_size(1024, 16), vocabulary, TREK_BF16);
-        double parameters = model ? (double)trek_module_param_count(model) : 0;
-        train_state s = { .graph = graph_of(model, trek_adamw((trek_adam_opts){ .lr = 1e-4, .weight_decay = 0.1 })), .tokens = true };
-        s.x = gpu_randint(trek_dims(batch, length), vocabulary);
-        s.y = gpu_randint(trek_dims(batch, length), vocabulary);
-        both(sizes[k].name, &s, false, 1, 6 * parameters * (double)(batch * length));
-    }
+    int64_t width = 64 * gpu_size(12, 1), vocabulary = gpu_size(50304, 128), full = atoll(gpu_work_name() + strlen("gpt2_"));
+    int64_t batch = gpu_size(full, 1), length = gpu_size(full == 1 ? 256 : 1024, 16);
+    char name[64];
+    snprintf(name, sizeof name, "%lld x %d", (long long)full, full == 1 ? 256 : 1024);
+    trek_module *model = gpu_gpt2_new((int)gpu_size(12, 2), width, width / 64, gpu_size(1024, 16), vocabulary, TREK_BF16);
+    double parameters = model ? (double)trek_module_param_count(model) : 0;
+    train_state s = { .graph = graph_of(model, trek_adamw((trek_adam_opts){ .lr = 1e-4, .weight_decay = 0.1 })), .tokens = true };
+    s.count = (double)(batch * length);
+    s.x = gpu_randint(trek_dims(batch, length), vocabulary);
+    s.y = gpu_randint(trek_dims(batch, length), vocabulary);
+    both(name, &s, false, 1, 6 * parameters * s.count);
 }
 
-const gpu_work gpu_works_training[] = { { "replay", replay }, { "adamw", adamw }, { "models", models }, { "gpt2", gpt2 }, { NULL, NULL } };
+const gpu_work gpu_works_training[] = { { "replay", replay },
+                                        { "adamw", adamw },
+                                        { "gpt2_64", gpt2 },
+                                        { "gpt2_4", gpt2 },
+                                        { "gpt2_1", gpt2 },
+                                        { "model_mlp", model },
+                                        { "model_convnet", model },
+                                        { "model_transformer", model },
+                                        { "model_residual_tower", model },
+                                        { "model_gated_routing", model },
+                                        { "model_iterative_refine", model },
+                                        { "model_feedback_fixed", model },
+                                        { NULL, NULL } };

@@ -156,14 +156,18 @@ part_test() {
     on_device op_composites 30 test_ops_composite
     on_device op_gradients 180 test_ops_gradient
     on_device op_second_gradients 180 test_ops_second
-    for name in tensor autograd functional vectors training_vectors nn optim; do
+    on_device rows_against_the_cpu 120 test_cuda_rows
+    on_device allocator_stress 120 test_cuda_device
+    for name in tensor autograd functional vectors training_vectors nn optim fused; do
         on_device "$name" 120 test_$name
     done
     on_device exact_2_and_3_ranks 240 test_exact
+    on_device ranks 120 test_ranks
     on_device mixed_precision 120 test_mixed
+    on_device autocast 120 test_autocast
     on_device graph_capture 120 test_capture
-    on_device allocator_stress 120 test_cuda_device
     on_device nccl_one_rank 60 test_nccl
+    on_device attention 120 test_attention
     TREK_CUDA_SYNC=1 on_device synchronised_after_each_op 120 test_vectors
     on_device convergence 200 test_convergence
 }
@@ -195,7 +199,7 @@ part_sanitize() {
 part_bench() {
     local name
     for name in $(python3 tests/bench/gpu_bench.py --list); do
-        [ -n "$only" ] && [ "$only" != "$name" ] && continue
+        [ -n "$only" ] && [ "$only" != "$name" ] && [ "$only" != "${name%%_*}s" ] && [ "$only" != "${name%%_*}" ] && continue
         if [ -n "$why_not" ]; then
             skip "$name" "$why_not"
         else

@@ -110,6 +110,7 @@ typedef struct blas_key {
     int64_t m, n, k, batch; /* D [m, n] in columns */
     blas_operand a, b, c;
     int32_t device, dtype, c_dtype, compute, epilogue, accumulate;
+    int32_t bias_alignment, unused; /* in bytes, at most 16 */
 } blas_key;
 
 typedef struct blas_choice {
@@ -243,9 +244,10 @@ static bool make_descriptors(blas_plan *plan)
 
 /* --- the choice of an algorithm ------------------------------------------------------------------- */
 
+/* One call: what its plan does not know. */
 typedef struct blas_call {
     trek_cuda_queue *queue;
-    const void *a, *b;
+    const void *a, *b, *bias;
     void *c, *d;
     void *workspace;
     size_t workspace_bytes;
@@ -263,6 +265,13 @@ static cublasStatus_t multiply(const blas_queue *own, const blas_plan *plan, con
                        call->workspace_bytes, call->queue->stream);
 }
 
+/* Before candidates are asked for, too: without an address the library has none that add a bias, or they run into it. */
+static bool set_bias(const blas_plan *plan, const blas_call *call)
+{
+    return !call->bias || blas.MatmulDescSetAttribute(plan->descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &call->bias,
+                                                      sizeof call->bias) == CUBLAS_STATUS_SUCCESS;
+}
+
 static int ask_candidates(const blas_queue *own, const blas_plan *plan, cublasLtMatmulHeuristicResult_t *results)
 {
     const blas_key *key = &plan->choice.key;
@@ -270,8 +279,9 @@ static int ask_candidates(const blas_queue *own, const blas_plan *plan, cublasLt
     if (blas.MatmulPreferenceCreate(&preference) != CUBLAS_STATUS_SUCCESS)
         return 0;
     uint64_t limit = WORKSPACE_LIMIT;
+    int32_t result = key->c.alignment < key->bias_alignment ? key->c.alignment : key->bias_alignment; /* no attribute of its own */
     const uint32_t alignments[4] = { (uint32_t)key->a.alignment, (uint32_t)key->b.alignment, (uint32_t)key->c.alignment,
-                                     (uint32_t)key->c.alignment };
+                                     (uint32_t)result };
     static const cublasLtMatmulPreferenceAttributes_t attributes[4] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
@@ -448,6 +458,7 @@ static bool fill_key(const trek_cuda_queue *queue, const trek_cuda_gemm *g, blas
     key->a.alignment = alignment_of(g->b);
     key->b.alignment = alignment_of(g->a);
     key->c.alignment = alignment_of(g->c);
+    key->bias_alignment = alignment_of(g->bias);
     key->device = queue->device->index;
     key->dtype = (int32_t)g->dtype;
     key->c_dtype = (int32_t)g->c_dtype;
@@ -511,7 +522,7 @@ static blas_plan *plan_of(blas_queue *own, const blas_key *key, const blas_call 
     blas_plan *plan = slot_of(own->plans, own->capacity, key);
     if (!plan->used) {
         plan->choice.key = *key;
-        if (!make_descriptors(plan))
+        if (!make_descriptors(plan) || !set_bias(plan, call))
             plan->choice.refused = true;
         else
             choose(own, plan, call, d_bytes);
@@ -536,14 +547,13 @@ trek_status trek_cuda_blas_run(const trek_op_call *call, trek_cuda_queue *queue,
             return TREK_ERR_UNSUPPORTED;
         g = &other;
     }
-    blas_call operands = { .queue = queue, .a = g->b, .b = g->a, .c = g->c, .d = g->c };
+    blas_call operands = { .queue = queue, .a = g->b, .b = g->a, .bias = g->bias, .c = g->c, .d = g->c };
     size_t d_bytes =
         (size_t)((key.batch - 1) * key.c.batch_stride + (key.n - 1) * key.c.ld + key.m) * trek_item_size[key.c_dtype];
     blas_plan *plan = plan_of(own, &key, &operands, d_bytes);
     if (!plan || plan->choice.refused)
         return TREK_ERR_UNSUPPORTED;
-    if (g->bias && blas.MatmulDescSetAttribute(plan->descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias, sizeof g->bias) !=
-                       CUBLAS_STATUS_SUCCESS)
+    if (!set_bias(plan, &operands))
         return TREK_ERR_UNSUPPORTED;
     trek_cuda_scratch workspace = { 0 };
     trek_status status = trek_cuda_scratch_take(queue, plan->choice.workspace, &workspace);

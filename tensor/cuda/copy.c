@@ -173,12 +173,13 @@ static trek_status between(void *to, int to_index, const void *from, int from_in
         status = trek_cuda_check(cudaEventCreateWithFlags(&written, cudaEventDisableTiming), "cudaEventCreateWithFlags");
     if (status == TREK_OK)
         status = trek_cuda_check(cudaEventRecord(written, source->stream), "cudaEventRecord");
-    if (status == TREK_OK && !trek_cuda_queue_here(to_index))
+    trek_cuda_queue *target = status == TREK_OK ? trek_cuda_queue_here(to_index) : NULL;
+    if (status == TREK_OK && !target)
         status = trek_status_get();
     if (status == TREK_OK)
         status = trek_cuda_check(cudaStreamWaitEvent(on, written, 0), "cudaStreamWaitEvent");
     if (status == TREK_OK)
-        status = trek_cuda_check(cudaMemcpyPeerAsync(to, to_index, from, from_index, bytes, on), "cudaMemcpyPeerAsync");
+        status = trek_cuda_check(cudaMemcpyPeerAsync(to, target->device->ordinal, from, source->device->ordinal, bytes, on), "cudaMemcpyPeerAsync");
     if (status == TREK_OK)
         status = trek_cuda_check(cudaEventCreateWithFlags(&read, cudaEventDisableTiming), "cudaEventCreateWithFlags");
     if (status == TREK_OK)

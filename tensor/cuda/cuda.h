@@ -43,8 +43,8 @@ typedef struct trek_cuda_fault_record {
 } trek_cuda_fault_record;
 
 typedef struct trek_cuda_device {
-    int index;
-    bool usable;
+    int index;                  /* trek's number: devices that cannot be used have none */
+    int ordinal;                /* CUDA's */
     char why[200];              /* not usable: the reason */
     trek_device_info info;
     int max_shared;             /* bytes a block may have, after opting in */

@@ -10,8 +10,9 @@
 #include "tensor/cuda/cuda.h"
 #include "tensor/cuda/small.h"
 
-static trek_cuda_device devices[TREK_CUDA_MAX_DEVICES];
-static int n_devices, n_usable;
+static trek_cuda_device devices[TREK_CUDA_MAX_DEVICES]; /* those that can be used */
+static int n_devices;
+static char left_out[200]; /* the last one that cannot be, and why */
 bool trek_cuda_sync_each;
 
 trek_status trek_cuda_check(cudaError_t error, const char *what)
@@ -54,7 +55,7 @@ static bool note_problem(trek_cuda_device *d, cudaError_t error, const char *wha
 static bool read_properties(trek_cuda_device *d)
 {
     struct cudaDeviceProp p;
-    if (note_problem(d, cudaGetDeviceProperties(&p, d->index), "its properties"))
+    if (note_problem(d, cudaGetDeviceProperties(&p, d->ordinal), "its properties"))
         return false;
     snprintf(d->info.name, sizeof d->info.name, "%.127s", p.name);
     d->info.major = p.major;
@@ -71,7 +72,7 @@ static bool read_properties(trek_cuda_device *d)
 static bool probe(trek_cuda_device *d)
 {
     void *host = NULL, *device = NULL;
-    if (note_problem(d, cudaSetDevice(d->index), "it cannot be opened") ||
+    if (note_problem(d, cudaSetDevice(d->ordinal), "it cannot be opened") ||
         note_problem(d, cudaHostAlloc(&host, sizeof *d->faults, cudaHostAllocMapped | cudaHostAllocPortable), "pinned memory") ||
         note_problem(d, cudaHostGetDevicePointer(&device, host, 0), "mapped memory"))
         return false;
@@ -107,49 +108,41 @@ trek_status trek_cuda_open_devices(char *why, size_t size)
         snprintf(why, size, "%s", error == cudaSuccess ? "the driver lists none" : cudaGetErrorString(error));
         return TREK_ERR_DEVICE;
     }
-    n_devices = count < TREK_CUDA_MAX_DEVICES ? count : TREK_CUDA_MAX_DEVICES;
     int before = 0;
     cudaGetDevice(&before);
-    for (int k = 0; k < n_devices; k++) {
-        trek_cuda_device *d = &devices[k];
-        d->index = k;
-        d->usable = read_properties(d) && probe(d);
-        n_usable += d->usable;
-        if (!d->usable)
-            trek_log_message(TREK_LOG_WARNING, "cuda:%d (%s) is left out: %s", k, d->info.name[0] ? d->info.name : "?", d->why);
+    for (int k = 0; k < count && n_devices < TREK_CUDA_MAX_DEVICES; k++) {
+        trek_cuda_device *d = &devices[n_devices];
+        *d = (trek_cuda_device){ .index = n_devices, .ordinal = k };
+        if (read_properties(d) && probe(d)) {
+            n_devices++;
+            continue;
+        }
+        snprintf(left_out, sizeof left_out, "GPU %d (%.40s): %.120s", k, d->info.name[0] ? d->info.name : "?", d->why);
+        trek_log_message(TREK_LOG_WARNING, "%s; it is left out", left_out);
     }
     cudaSetDevice(before);
-    if (n_usable > 0)
+    if (n_devices > 0)
         return TREK_OK;
-    snprintf(why, size, "cuda:0: %s", devices[0].why);
+    snprintf(why, size, "%s", left_out);
     return TREK_ERR_DEVICE;
 }
 
-/* Usable devices are the first ones: a list with holes would need other numbers than CUDA's. */
-int trek_cuda_device_count(void)
-{
-    int n = 0;
-    while (n < n_devices && devices[n].usable)
-        n++;
-    return n;
-}
+int trek_cuda_device_count(void) { return n_devices; }
 
 bool trek_cuda_usable(int index, char *why, size_t size)
 {
-    if (index >= 0 && index < n_devices && devices[index].usable)
+    if (index >= 0 && index < n_devices)
         return true;
-    if (index < 0 || index >= n_devices)
-        snprintf(why, size, "cuda:%d is no device: there are %d", index, n_devices);
-    else
-        snprintf(why, size, "cuda:%d cannot be used: %s", index, devices[index].why);
+    snprintf(why, size, "cuda:%d is no device: there %s %d%s%s", index, n_devices == 1 ? "is" : "are", n_devices,
+             left_out[0] ? ", and one that was left out: " : "", left_out);
     return false;
 }
 
 trek_cuda_device *trek_cuda_device_at(int index)
 {
-    if (index >= 0 && index < n_devices && devices[index].usable)
+    if (index >= 0 && index < n_devices)
         return &devices[index];
-    char why[256];
+    char why[320];
     trek_cuda_usable(index, why, sizeof why);
     trek_fail(TREK_ERR_DEVICE, "%s", why);
     return NULL;

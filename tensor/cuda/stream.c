@@ -95,7 +95,7 @@ static trek_cuda_queue *first_use(int device)
     thread_queues *queues = d ? queues_of_thread() : NULL;
     if (!queues)
         return NULL;
-    if (trek_cuda_check(cudaSetDevice(device), "cudaSetDevice") != TREK_OK)
+    if (trek_cuda_check(cudaSetDevice(d->ordinal), "cudaSetDevice") != TREK_OK)
         return NULL;
     queues->current = device;
     if (!queues->of[device])

@@ -79,7 +79,8 @@ def gather(name, arguments):
                  "compiled": min((m["peak_mib"] for mode, m in row["torch"].items() if mode != "eager" and m.get("peak_mib")), default=None)}
         for other, peak in peaks.items():
             row["peak_" + other] = fastest["peak_mib"] / peak if peak and fastest.get("peak_mib") else None
-    return {"work": name, "rows": rows, "problem": problem, "peer_problem": peer_problem, "missing": MISSING.get(name.removeprefix("model_"), [])}
+    full = arguments.scale == 1 and arguments.device.startswith("cuda")
+    return {"work": name, "full": full, "rows": rows, "problem": problem, "peer_problem": peer_problem, "missing": MISSING.get(name.removeprefix("model_"), [])}
 
 
 def number(value, digits=2):

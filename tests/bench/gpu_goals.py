@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The goals for speed on GPUs, and what results of gpu_bench.py say of each: reached, missed, or
-not measured. Goals that are ratios compare with PyTorch in the same run."""
+"""The goals for speed on GPUs, and what results of gpu_bench.py say of each: reached, missed, not
+measured, or only tried (elsewhere, or at a smaller scale). Goals that are ratios compare with PyTorch in the same run."""
 import math
 
 GPT2_SHAPES = ["qkv 768-2304 + bias", "projection 768-768 + bias", "up 768-3072 + bias + gelu", "down 3072-768 + bias"]
@@ -116,9 +116,10 @@ def host_of_replay(r, graph):
 
 def table(results, copied):
     lines = ["| goal | limit | result | |", "|---|---|---|---|"]
+    full = all(r.get("full") for r in results)
     for name, value, limit, at_least, unit, missing in goals(Results(results, copied)):
-        verdict = "not measured" if value is None else "reached" if (value >= limit if at_least else value <= limit) else "missed"
-        if value is not None and missing:
+        verdict = "not measured" if value is None else "only tried" if not full else "reached" if (value >= limit if at_least else value <= limit) else "missed"
+        if value is not None and full and missing:
             verdict += f" by those measured, {missing} are not"
         found = "" if value is None else f"{value:.4g} {unit}"
         lines.append(f"| {name} | {'at least' if at_least else 'at most'} {limit} {unit} | {found} | {verdict} |")

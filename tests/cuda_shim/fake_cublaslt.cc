@@ -541,6 +541,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     status = check(description, *layouts[0], *layouts[1], *layouts[2], *layouts[3], &sizes);
     if (status != CUBLAS_STATUS_SUCCESS)
         return status;
+    if ((description.epilogue & BIAS) && !description.bias) /* algorithms depend on where it lies */
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     for (uint32_t id = 0; id < 3 && *returned < requested; id++) {
         Algorithm algorithm = {};
         algorithm.magic = MAGIC_LT;

@@ -56,7 +56,7 @@ __device__ __forceinline__ void *trek_dynamic_shared()
 template <typename... P, typename... A>
 inline cudaError_t trek_cuda_enqueue(const char *, trek_grid g, cudaStream_t stream, void (*kernel)(P...), A... arguments)
 {
-    if (g.shared > 48 * 1024) {
+    if (g.shared > 8 * 1024) { /* without, 48 KiB are for this and the kernel's static arrays (below 40 KiB) together */
         cudaError_t error = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)g.shared);
         if (error != cudaSuccess)
             return error;

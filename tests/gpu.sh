@@ -5,6 +5,7 @@
 # what cannot run is skipped by name. The last line says "N passed, N failed, N
 # skipped"; the exit status is 0 if nothing failed.
 #   usage: tests/gpu.sh [-o FOLDER] test | sanitize | bench [NAME] | all
+# NAME: one of gpu_bench.py --list, or gpt2, or models. TREK_PEER_PYTHON: a Python that has PyTorch.
 # FOLDER (or TREK_GPU_OUT, default build-gpu) gets the build, logs/, one record a
 # step in steps/ and gpu-PART.json. A part takes at most TREK_GPU_BUDGET seconds
 # (470): what is then left is named, and the same command goes on with it. Steps
@@ -199,10 +200,13 @@ part_sanitize() {
 part_bench() {
     local name
     for name in $(python3 tests/bench/gpu_bench.py --list); do
-        [ -n "$only" ] && [ "$only" != "$name" ] && [ "$only" != "${name%%_*}s" ] && [ "$only" != "${name%%_*}" ] && continue
+        case $only:$name in
+        :* | "$name:$name" | models:model_* | gpt2:gpt2_[0-9]*) ;;
+        *) continue ;;
+        esac
         if [ -n "$why_not" ]; then
             skip "$name" "$why_not"
-        else
+        else # 100 s for trek, 180 s for PyTorch
             step "$name" 300 python3 tests/bench/gpu_bench.py --build "$build" --device "$device" --json "$out/bench-$name.json" "$name"
             [ -s "$out/bench-$name.json" ] && grep -E '^\|' "$(log_of "$name")"
         fi
@@ -231,7 +235,7 @@ all)
     exit $failed
     ;;
 *)
-    sed -n '3,16s/^# \{0,1\}//p' "$0"
+    sed -n '3,17s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

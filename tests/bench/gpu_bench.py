@@ -57,7 +57,7 @@ def gather(name, arguments):
     extra += ["--ms", str(arguments.ms), "--rounds", str(arguments.rounds)]
     trek = [arguments.build + "/tests/bench/gpu/trek-gpu-bench", "--device", arguments.device] + extra + [name]
     ours, problem = json_lines(trek, environment, arguments.limit)
-    peer = [sys.executable, str(FOLDER / "gpu_peer.py"), "--device", arguments.device, "--modes", arguments.modes] + extra + [name]
+    peer = [os.environ.get("TREK_PEER_PYTHON", sys.executable), str(FOLDER / "gpu_peer.py"), "--device", arguments.device, "--modes", arguments.modes] + extra + [name]
     theirs, peer_problem = ([], "left out") if arguments.no_peer else json_lines(peer, dict(os.environ), arguments.peer_limit)
     rows = {}
     for side, lines in (("trek", ours), ("torch", theirs)):

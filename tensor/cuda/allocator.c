@@ -381,7 +381,8 @@ void trek_cuda_pool_retire(trek_cuda_pool *pool)
 static int64_t release_all(trek_cuda_device *device, bool wait)
 {
     int64_t released = 0;
-    if (wait && cudaDeviceSynchronize() != cudaSuccess)
+    trek_cuda_queue *queue = wait ? trek_cuda_queue_here(device->index) : NULL;
+    if (queue && trek_cuda_wait_for(queue) != cudaSuccess)
         cudaGetLastError();
     pthread_mutex_lock(&pools_lock);
     for (trek_cuda_pool *pool = pools; pool; pool = pool->next) {

@@ -23,8 +23,23 @@ struct trek_capture {
     bool failed;                 /* a block could not be remembered */
 };
 
+static int under_way[TREK_CUDA_MAX_DEVICES]; /* captures of all threads; atomic */
+
+/* A device must not be waited for as a whole while any stream of it is captured: the capture would be lost. */
+cudaError_t trek_cuda_wait_for(trek_cuda_queue *queue)
+{
+    if (__atomic_load_n(&under_way[queue->device->index], __ATOMIC_ACQUIRE) == 0) {
+        cudaError_t error = cudaDeviceSynchronize();
+        if (error != cudaErrorStreamCaptureUnsupported)
+            return error;
+        cudaGetLastError(); /* one has begun just now */
+    }
+    return cudaStreamSynchronize(queue->stream);
+}
+
 static void restore(trek_cuda_queue *queue)
 {
+    __atomic_sub_fetch(&under_way[queue->device->index], 1, __ATOMIC_RELEASE);
     queue->pool = queue->own_pool;
     queue->capture = NULL;
     queue->capture_step = NULL;
@@ -61,8 +76,10 @@ trek_status trek_cuda_capture_begin(trek_device device)
     if (!capture)
         return trek_status_get();
     /* relaxed: the allocator may ask the driver for memory meanwhile */
+    __atomic_add_fetch(&under_way[device.index], 1, __ATOMIC_ACQ_REL);
     trek_status status = trek_cuda_check(cudaStreamBeginCapture(queue->stream, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
     if (status != TREK_OK) {
+        __atomic_sub_fetch(&under_way[device.index], 1, __ATOMIC_RELEASE);
         trek_cuda_capture_free(capture);
         return status;
     }

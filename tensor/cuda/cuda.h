@@ -138,6 +138,8 @@ trek_status trek_cuda_capture_end(trek_device device, trek_capture **result);
 trek_status trek_cuda_capture_replay(trek_capture *capture, uint64_t rng_step);
 void trek_cuda_capture_free(trek_capture *capture);
 bool trek_cuda_capturing(void);
+/* Waits for all work of the queue's device; while another thread captures there, for the queue's alone. */
+cudaError_t trek_cuda_wait_for(trek_cuda_queue *queue);
 /* A block from outside that was released while its capture is under way: kept as long as the capture. */
 void trek_cuda_capture_keep(trek_capture *capture, void *handle);
 

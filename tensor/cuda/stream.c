@@ -233,7 +233,7 @@ trek_status trek_cuda_sync(trek_device device)
         return trek_status_get();
     if (queue->capture)
         return trek_fail(TREK_ERR_STATE, "the device cannot be waited for (a value read, or a sync) while its work is being captured");
-    trek_status status = trek_cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    trek_status status = trek_cuda_check(trek_cuda_wait_for(queue), "cudaDeviceSynchronize");
     trek_status fault = trek_cuda_take_fault(queue->device);
     return status != TREK_OK ? status : fault;
 }

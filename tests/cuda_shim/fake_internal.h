@@ -21,7 +21,10 @@
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
+#include <sanitizer/lsan_interface.h>
 #else
+#define __lsan_register_root_region(p, n) ((void)(p), (void)(n))
+#define __lsan_unregister_root_region(p, n) ((void)(p), (void)(n))
 #define ASAN_POISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
 #define ASAN_UNPOISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
 #endif

@@ -276,6 +276,7 @@ cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned int flags)
     if (!map_block(bytes, -1, &block))
         return give(cudaErrorMemoryAllocation);
     registry().pinned += bytes;
+    __lsan_register_root_region(block.base, block.bytes); /* what only pinned memory points to has not leaked */
     *pointer = block.base;
     return add_block(block);
 }
@@ -294,6 +295,7 @@ cudaError_t cudaFreeHost(void *pointer)
     Block block;
     if (!take_block(pointer, false, false, &block))
         return give(cudaErrorInvalidValue);
+    __lsan_unregister_root_region(block.base, block.bytes);
     unmap_block(block);
     registry().pinned -= block.bytes;
     return cudaSuccess;

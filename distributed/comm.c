@@ -43,6 +43,18 @@ trek_status trek_comm_run(trek_comm *comm, trek_comm_call call)
     return comm->engine->run(comm, &call);
 }
 
+bool trek_comm_overlaps(const trek_comm *comm) { return comm->engine->start != NULL; }
+
+trek_status trek_comm_start(trek_comm *comm, trek_comm_call call)
+{
+    if (!comm->engine->start)
+        return trek_comm_run(comm, call);
+    call.number = ++comm->calls;
+    return comm->engine->start(comm, &call);
+}
+
+trek_status trek_comm_finish(trek_comm *comm) { return comm->engine->finish ? comm->engine->finish(comm) : TREK_OK; }
+
 /* The rank's own mistake: `status` is set already. It still meets the others, who learn of it at once. */
 static trek_status run_invalid(trek_comm *comm, trek_status status)
 {

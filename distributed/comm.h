@@ -34,6 +34,26 @@ TREK_API trek_status trek_comm_local(const trek_device *devices, int n, trek_com
 /* Gives a handle back. Ranks that call on are told that this one has left (PEER). */
 TREK_API void trek_comm_free(trek_comm **comm);
 
+typedef struct trek_comm_opts {
+    const char *engine;     /* default NULL: what fits: shared memory on one machine, MPI, else TCP. "shared", "mpi", "tcp": that one */
+    int rank, world_size;   /* of processes; world_size 0: both from the environment */
+    const char *address;    /* of process 0; NULL: from the environment, else 127.0.0.1 */
+    int port;               /* 0: from the environment */
+    const char *token;      /* secret of the job; NULL: from the environment (TREK_TOKEN), else made of what the launcher gives */
+    double deadline_s;      /* how long a call waits for the other processes without progress; 0: 600; TREK_OFF: forever */
+} trek_comm_opts;
+
+/* The communicator among the processes of the job, one rank for each process. The job is described by opts, or else by
+ * the environment of trek-run, torchrun, Slurm or Open MPI; without any, a world of one. Joins the others the first
+ * time; later calls of the process give one more handle to the same group (opts must agree). Logs the world it found.
+ * NULL and ARGUMENT (a contradictory environment, named), COMM, TIMEOUT, UNSUPPORTED, MEMORY. opts may be NULL. */
+TREK_API trek_comm *trek_comm_init(const trek_comm_opts *opts);
+/* How many processes opts and environment describe, without joining anyone; -1 and ARGUMENT if they contradict themselves. */
+TREK_API int trek_comm_world_described(const trek_comm_opts *opts);
+/* Says what this process does outside collectives ("save", "evaluate"; a literal): peers that wait know that it is
+ * alive, as long as it is. NULL: training again. */
+TREK_API void trek_comm_say(trek_comm *comm, const char *phase);
+
 TREK_API int trek_comm_rank(const trek_comm *comm);
 TREK_API int trek_comm_world_size(const trek_comm *comm);
 /* How long a call waits for the other ranks: seconds; 0: 600; TREK_OFF: forever. */

@@ -36,6 +36,10 @@ typedef struct trek_comm_engine {
     void (*abort)(trek_comm *comm, const char *reason);
     bool (*ended)(const trek_comm *comm);
     void (*free)(trek_comm *comm); /* the handle, too */
+    /* Engines that progress by themselves (MPI, NCCL); NULL: start runs the call. A started call's memory is left
+     * alone until finish, which waits for all started calls and returns the first failure. */
+    trek_status (*start)(trek_comm *comm, const trek_comm_call *call);
+    trek_status (*finish)(trek_comm *comm);
 } trek_comm_engine;
 
 struct trek_comm_nccl;
@@ -47,6 +51,7 @@ struct trek_comm {
     trek_device device;
     int64_t deadline_ns; /* 0: none */
     uint64_t calls;
+    struct trek_control *control; /* between processes: the control channel, borrowed; NULL: threads of one process */
     struct trek_comm_nccl *nccl; /* comm_nccl.c: for memory of distinct GPUs; NULL: it is staged through the host */
 };
 
@@ -55,6 +60,11 @@ trek_status trek_comm_staged_run(trek_comm *comm, const trek_comm_call *call);
 
 /* The collectives over plain memory; what trek_comm_x above are made of. */
 trek_status trek_comm_run(trek_comm *comm, trek_comm_call call);
+/* The same without waiting, where the engine can; all ranks start and run calls in one order. */
+trek_status trek_comm_start(trek_comm *comm, trek_comm_call call);
+trek_status trek_comm_finish(trek_comm *comm);
+/* Whether start returns before the call has been carried out. */
+bool trek_comm_overlaps(const trek_comm *comm);
 /* Whether the group has ended by an error: every call would fail. */
 bool trek_comm_ended(const trek_comm *comm);
 /* "all_reduce(sum, f32, 1024 elements)": writes at most size bytes; returns text. */

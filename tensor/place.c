@@ -6,7 +6,8 @@
 
 #include "tensor/trace.h"
 
-_Thread_local trek_place trek_place_here = { .world = 1, .rows = -1, .global_rows = -1 };
+_Thread_local trek_place trek_place_here = { .world = 1, .rows = -1, .global_rows = -1, .batch_rows = -1 };
+trek_place_job trek_job_here = { .processes = 1 };
 
 _Atomic(const trek_trace_sink *) trek_trace;
 

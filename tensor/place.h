@@ -28,7 +28,19 @@ typedef struct trek_place {
     struct trek_pool *pool;    /* threads of this rank; NULL: the process's default pool */
     const struct trek_place_collectives *collectives; /* NULL with one rank */
     const trek_place_watch *watch; /* NULL: nobody */
+    int64_t batch_rows;        /* of the loader's present batch in this process; -1: none */
+    int64_t batch_first;       /* its first sample's place in the global batch */
+    int64_t batch_global;      /* samples of the global batch */
+    int64_t waited_ns;         /* that this thread has waited for other ranks inside a layer, since ever */
 } trek_place;
+
+/* How the processes of a job divide a global batch; one process's record, changed between steps by distributed/.
+ * cut NULL: there is one process. */
+typedef struct trek_place_job {
+    int process, processes;
+    uint64_t version;          /* another one when cut gives other parts */
+    void (*cut)(int64_t total, int64_t *first, int64_t *rows); /* this process's part of `total` samples */
+} trek_place_job;
 
 /* What a layer may ask of the other ranks while it runs (synchronised batch norm). */
 typedef struct trek_place_collectives {
@@ -39,6 +51,7 @@ typedef struct trek_place_collectives {
 
 #ifndef __cplusplus
 extern _Thread_local trek_place trek_place_here;
+extern trek_place_job trek_job_here;
 #endif
 
 #endif

@@ -67,5 +67,7 @@ trek_var *trek_linear_cross_entropy(trek_var *x, trek_var *weight, trek_var *bia
         labels = trek_reshape(labels, trek_dims(trek_shape_numel(rows)));
     }
     trek_var *loss = trek_apply_linear_cross_entropy(x, weight, bias, labels, ignore, (int)opts.reduction, opts.label_smoothing);
+    if (opts.reduction == TREK_REDUCTION_MEAN)
+        return trek_loss_mean_of_labels(loss, labels, NULL, ignore);
     return opts.reduction == TREK_REDUCTION_NONE && rows.ndim != 1 ? trek_reshape(loss, rows) : loss;
 }

@@ -15,9 +15,15 @@ static void widen(trek_var **x, trek_var **y)
 /* Mean over all elements; of none: 0, still tied to x. */
 static trek_var *mean_all(trek_var *x)
 {
-    if (x && trek_var_numel(x) == 0)
-        return trek_sum(x, trek_dims_none(), false);
-    return trek_mean(x, trek_dims_none(), false);
+    bool none = x && trek_var_numel(x) == 0;
+    trek_var *mean = none ? trek_sum(x, trek_dims_none(), false) : trek_mean(x, trek_dims_none(), false);
+    return trek_loss_mean_of(mean, x ? (double)trek_var_numel(x) : 0);
+}
+
+/* total / rows; of no rows: the total, which is 0. */
+static trek_var *mean_rows(trek_var *total, double rows)
+{
+    return trek_loss_mean_of(rows > 0 ? trek_mul_scalar(total, 1 / rows) : total, rows);
 }
 
 static bool same_shapes(const char *name, trek_var *x, trek_var *y)
@@ -68,7 +74,7 @@ static trek_var *soft_cross_entropy(trek_var *logits, trek_var *target, const tr
     if (opts->reduction == TREK_REDUCTION_NONE)
         return trek_sum(terms, trek_dims(1), false);
     trek_var *total = trek_sum(terms, trek_dims_none(), false);
-    return opts->reduction == TREK_REDUCTION_SUM || rows == 0 ? total : trek_mul_scalar(total, 1 / (double)rows);
+    return opts->reduction == TREK_REDUCTION_SUM ? total : mean_rows(total, (double)rows);
 }
 
 trek_var *trek_cross_entropy(trek_var *logits, trek_var *labels) { return trek_cross_entropy_with(logits, labels, NULL); }
@@ -94,8 +100,11 @@ trek_var *trek_cross_entropy_with(trek_var *logits, trek_var *labels, const trek
                               trek_tensor_shape_text(logits->data, a));
     int64_t ignore = opts.ignore_index == 0 ? -100 : opts.ignore_index == TREK_ZERO_INDEX ? 0 : opts.ignore_index;
     bool rows = trek_var_ndim(logits) == 2;
-    trek_var *loss = trek_apply_cross_entropy(rows ? logits : class_rows(logits), rows ? labels : trek_reshape(labels, trek_dims(-1)),
-                                              opts.weight, ignore, (int)opts.reduction, opts.label_smoothing);
+    trek_var *flat = rows ? labels : trek_reshape(labels, trek_dims(trek_var_numel(labels)));
+    trek_var *loss = trek_apply_cross_entropy(rows ? logits : class_rows(logits), flat, opts.weight, ignore, (int)opts.reduction,
+                                              opts.label_smoothing);
+    if (opts.reduction == TREK_REDUCTION_MEAN)
+        return trek_loss_mean_of_labels(loss, flat, opts.weight, ignore);
     return !rows && opts.reduction == TREK_REDUCTION_NONE ? trek_reshape(loss, shape) : loss;
 }
 
@@ -117,8 +126,7 @@ trek_var *trek_nll_loss(trek_var *log_probabilities, trek_var *labels)
     trek_var *picked = trek_squeeze(trek_gather(log_probabilities, trek_unsqueeze(safe, 1), 1), 1);
     trek_var *total = trek_neg(trek_sum(trek_masked_fill(picked, trek_logical_not(counts), 0), trek_dims_none(), false));
     trek_var *n = trek_sum(counts, trek_dims_none(), false);
-    double rows = n ? trek_var_item(n) : 0;
-    return rows > 0 ? trek_mul_scalar(total, 1 / rows) : total;
+    return n ? mean_rows(total, trek_var_item(n)) : NULL;
 }
 
 /* --- the others ---------------------------------------------------------------------------- */
@@ -169,8 +177,7 @@ trek_var *trek_kl_div(trek_var *log_probabilities, trek_var *target)
     trek_var *positive = trek_gt_scalar(target, 0); /* 0 log 0 = 0 */
     trek_var *entropy = trek_mul(target, trek_log(trek_masked_fill(target, trek_logical_not(positive), 1)));
     trek_var *total = trek_sum(trek_sub(entropy, trek_mul(target, log_probabilities)), trek_dims_none(), false);
-    int64_t rows = trek_var_size(target, 0);
-    return rows > 0 ? trek_mul_scalar(total, 1 / (double)rows) : total;
+    return mean_rows(total, (double)trek_var_size(target, 0));
 }
 
 trek_var *trek_accuracy(trek_var *logits, trek_var *labels)

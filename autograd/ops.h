@@ -192,7 +192,7 @@ typedef struct trek_attention_opts {
  * UNSUPPORTED: a mask that requires a gradient. opts may be NULL. */
 TREK_API trek_var *trek_attention(trek_var *q, trek_var *k, trek_var *v, const trek_attention_opts *opts);
 
-/* -- losses: means over all elements or rows; the weight w of the mean is what data parallelism reads -- */
+/* -- losses: means over all elements or rows, 0 with gradients of 0 over nothing; data parallelism reads how many -- */
 typedef struct trek_cross_entropy_opts {
     trek_var *weight;         /* [C]; default none */
     int64_t ignore_index;     /* default -100; TREK_ZERO_INDEX for class 0 */
@@ -215,6 +215,15 @@ TREK_API trek_var *trek_l1_loss(trek_var *x, trek_var *target);
 TREK_API trek_var *trek_smooth_l1_loss(trek_var *x, trek_var *target, double beta);
 TREK_API trek_var *trek_bce_with_logits(trek_var *x, trek_var *target);
 TREK_API trek_var *trek_kl_div(trek_var *log_probabilities, trek_var *target); /* batchmean */
+/* What a mean loss was divided by, so that the mean over several batches is the sum of weight x loss over the sum of the
+ * weights: of cross_entropy (nll_loss, linear_cross_entropy) the labels not ignored, or the weights of their classes
+ * together; rows where labels are probabilities, and of kl_div; of the other losses elements. 0: of nothing. NaN: not
+ * known: reductions sum and none, and everything that is not itself the result of one of these losses (a loss times a
+ * number, too); NaN with an error set: not to be had (MEMORY, DEVICE; STATE: labels were written to since). Where labels
+ * lie on a GPU, they are counted when this is called, which waits for it. */
+TREK_API double trek_loss_weight(const trek_var *loss);
+/* States it for a loss of one's own, or another one: finite, >= 0 (ARGUMENT). */
+TREK_API trek_status trek_loss_set_weight(trek_var *loss, double weight);
 /* Share of rows whose largest logit is the label's, an f64 scalar; 0 for no rows. No gradient. */
 TREK_API trek_var *trek_accuracy(trek_var *logits, trek_var *labels);
 

@@ -32,6 +32,7 @@ void trek_var_destroy(trek_var *var)
     if (var->leaf) {
         trek_var_release(var->leaf->grad);
         free_hooks(var->leaf->hooks);
+        trek_loss_count_free(var->leaf->count);
         trek_free(var->leaf);
     }
     trek_tensor_drop(var->data);

@@ -18,7 +18,16 @@ typedef struct trek_hook {
     struct trek_hook *next;
 } trek_hook;
 
-/* What a parameter has more than another variable. */
+/* What a mean loss is the mean of (loss_weight.c). */
+typedef struct trek_loss_count {
+    double weight;            /* where there are no labels */
+    trek_tensor *labels;      /* owned; to be counted when somebody asks, since they may lie on a GPU; NULL: weight says it */
+    trek_tensor *classes;     /* owned; weights of the classes, or NULL */
+    uint32_t labels_version, classes_version;
+    int64_t ignore;
+} trek_loss_count;
+
+/* What a parameter or a loss has more than another variable. */
 typedef struct trek_leaf {
     trek_var *grad;           /* owned; NULL: none */
     bool grad_in_arena;       /* grad is a view of an arena: zeroed, never dropped */
@@ -29,6 +38,7 @@ typedef struct trek_leaf {
     int watch_index;          /* under this number */
     int next_handle;
     trek_hook *hooks;
+    trek_loss_count *count;   /* owned; NULL: not a mean loss */
 } trek_leaf;
 
 struct trek_var {
@@ -121,6 +131,14 @@ trek_status trek_apply_many(const trek_op *op, trek_var *const *inputs, int n_in
 
 /* A variable in the present scope that takes over the reference to tensor. */
 trek_var *trek_var_wrap_scoped(trek_tensor *tensor, const char *op);
+
+/* --- what a loss is the mean of (loss_weight.c); NULL in, NULL out; NULL and MEMORY --- */
+
+/* loss, the mean of `weight` items. */
+trek_var *trek_loss_mean_of(trek_var *loss, double weight);
+/* loss, the mean over the labels that are not `ignore`, each as heavy as its class (classes NULL: 1). */
+trek_var *trek_loss_mean_of_labels(trek_var *loss, trek_var *labels, trek_var *classes, int64_t ignore);
+void trek_loss_count_free(trek_loss_count *count); /* may be NULL */
 
 /* --- used by graph/ and distributed/ -------------------------------------- */
 

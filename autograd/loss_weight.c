@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How many items a loss is the mean of: kept beside the loss, counted at need. */
+#include <math.h>
+
+#include "autograd/ops.h"
+#include "autograd/tape_internal.h"
+
+void trek_loss_count_free(trek_loss_count *count)
+{
+    if (!count)
+        return;
+    trek_tensor_release(count->labels);
+    trek_tensor_release(count->classes);
+    trek_block_free(count);
+}
+
+/* The loss's record, empty; NULL and MEMORY. */
+static trek_loss_count *record(trek_var *loss)
+{
+    trek_leaf *leaf = trek_var_leaf(loss);
+    trek_loss_count *count = leaf ? trek_block_alloc(sizeof *count) : NULL;
+    if (!count)
+        return NULL;
+    *count = (trek_loss_count){ 0 };
+    trek_loss_count_free(leaf->count);
+    leaf->count = count;
+    return count;
+}
+
+trek_var *trek_loss_mean_of(trek_var *loss, double weight)
+{
+    trek_loss_count *count = loss ? record(loss) : NULL;
+    if (!count)
+        return NULL;
+    count->weight = weight;
+    return loss;
+}
+
+trek_var *trek_loss_mean_of_labels(trek_var *loss, trek_var *labels, trek_var *classes, int64_t ignore)
+{
+    trek_loss_count *count = loss ? record(loss) : NULL;
+    if (!count)
+        return NULL;
+    count->labels = trek_tensor_retain(labels->data);
+    count->labels_version = labels->data->storage->version;
+    count->ignore = ignore;
+    if (classes) {
+        count->classes = trek_tensor_retain(classes->data);
+        count->classes_version = classes->data->storage->version;
+    }
+    return loss;
+}
+
+/* Where the labels lie, by ops; in the present scope, with recording off. */
+static double count_labels(const trek_loss_count *count)
+{
+    trek_var *labels = trek_cast(trek_var_constant(count->labels), TREK_I64);
+    trek_var *counts = trek_ne_scalar(labels, (double)count->ignore);
+    if (count->classes && counts) {
+        trek_var *safe = trek_mul(labels, trek_cast(counts, TREK_I64)); /* an ignored label need not be a class */
+        trek_var *weights = trek_cast(trek_index_select(trek_var_constant(count->classes), safe, 0), TREK_F64);
+        counts = trek_mul(weights, trek_cast(counts, TREK_F64));
+    }
+    trek_var *sum = trek_sum(counts, trek_dims_none(), false);
+    return sum ? trek_var_item(sum) : NAN;
+}
+
+double trek_loss_weight(const trek_var *loss)
+{
+    if (!loss)
+        return trek_fail_missing("loss_weight", "the loss"), NAN;
+    trek_loss_count *count = loss->leaf ? loss->leaf->count : NULL;
+    if (!count)
+        return NAN;
+    if (!count->labels)
+        return count->weight;
+    if (count->labels->storage->version != count->labels_version ||
+        (count->classes && count->classes->storage->version != count->classes_version))
+        return trek_fail(TREK_ERR_STATE, "loss_weight: the labels were written to after the loss was computed"), NAN;
+    trek_scope scope = trek_scope_begin();
+    if (!scope.depth)
+        return NAN;
+    trek_no_grad_begin();
+    double weight = count_labels(count);
+    trek_no_grad_end();
+    trek_scope_end(scope);
+    if (isnan(weight))
+        return NAN;
+    count->weight = weight;
+    trek_tensor_release(count->labels);
+    trek_tensor_release(count->classes);
+    count->labels = count->classes = NULL;
+    return weight;
+}
+
+trek_status trek_loss_set_weight(trek_var *loss, double weight)
+{
+    if (!loss)
+        return trek_fail_missing("loss_set_weight", "the loss");
+    if (!(weight >= 0 && isfinite(weight)))
+        return trek_fail(TREK_ERR_ARGUMENT, "loss_set_weight: a weight of %g; it must be finite and not negative", weight);
+    return trek_loss_mean_of(loss, weight) ? TREK_OK : trek_status_get();
+}

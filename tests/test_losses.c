@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What losses are the mean of: the weight that data parallelism reads, over full,
+ * ignored and empty batches; sums of weight x loss over parts give the whole. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "autograd/backward.h"
+#include "autograd/ops.h"
+#include "tests/support/support.h"
+
+#define CLASSES 5
+
+static trek_scope scope;
+
+static int open_scope(void **state)
+{
+    (void)state;
+    trek_error_clear();
+    scope = trek_scope_begin();
+    return 0;
+}
+
+static int close_scope(void **state)
+{
+    (void)state;
+    trek_error_clear();
+    return trek_scope_end(scope) == TREK_OK && trek_tape_size() == 0 ? 0 : -1;
+}
+
+static trek_var *numbers(uint32_t stream, trek_shape shape)
+{
+    return trek_cast(trek_var_from(test_tensor(stream, shape, 1)), TREK_F64);
+}
+
+/* A leaf over rows [first, first + rows) of x. */
+static trek_var *leaf(trek_var *x, int64_t first, int64_t rows)
+{
+    trek_var *part = trek_clone(trek_var_detach(trek_narrow(x, 0, first, rows)));
+    assert_non_null(part);
+    assert_int_equal(trek_var_set_requires_grad(part, true), TREK_OK);
+    return part;
+}
+
+/* Labels of n rows; every third is `ignore` if that is below 0. */
+static trek_var *labels_of(int64_t n, int64_t ignore)
+{
+    double values[64];
+    assert_true(n <= 64);
+    for (int64_t k = 0; k < n; k++)
+        values[k] = ignore < 0 && k % 3 == 1 ? (double)ignore : (double)((7 * k + 2) % CLASSES);
+    return trek_var_from(test_values(values, trek_dims(n), TREK_I64));
+}
+
+/* --- every loss, over [rows, CLASSES] and what belongs to the rows ------------------------- */
+
+typedef struct loss_case {
+    const char *name;
+    trek_var *(*loss)(trek_var *x, trek_var *target);
+    trek_var *(*target)(int64_t rows);
+    double (*weight)(int64_t first, int64_t rows);
+} loss_case;
+
+static trek_var *plain_labels(int64_t n) { return labels_of(n, 0); }
+static trek_var *some_ignored(int64_t n) { return labels_of(n, -100); }
+static trek_var *some_minus_one(int64_t n) { return labels_of(n, -1); }
+static trek_var *values(int64_t n) { return numbers(11, trek_dims(n, CLASSES)); }
+static trek_var *probabilities(int64_t n) { return trek_softmax(values(n), 1); }
+
+static double all_rows(int64_t first, int64_t rows) { return (void)first, (double)rows; }
+static double elements(int64_t first, int64_t rows) { return (void)first, (double)(rows * CLASSES); }
+static double not_ignored(int64_t first, int64_t rows)
+{
+    int n = 0;
+    for (int64_t k = first; k < first + rows; k++)
+        n += k % 3 != 1;
+    return n;
+}
+
+static const double class_weight[CLASSES] = { 0.5, 2, 1, 0.25, 3 };
+static double class_weights(int64_t first, int64_t rows)
+{
+    double sum = 0;
+    for (int64_t k = first; k < first + rows; k++)
+        sum += k % 3 != 1 ? class_weight[(7 * k + 2) % CLASSES] : 0;
+    return sum;
+}
+
+static trek_var *with_classes(trek_var *x, trek_var *labels)
+{
+    trek_var *weight = trek_var_from(test_values(class_weight, trek_dims(CLASSES), TREK_F64));
+    return trek_cross_entropy_with(x, labels, &(trek_cross_entropy_opts){ .weight = weight, .label_smoothing = 0.1 });
+}
+
+static trek_var *ignoring_minus_one(trek_var *x, trek_var *labels)
+{
+    return trek_cross_entropy_with(x, labels, &(trek_cross_entropy_opts){ .ignore_index = -1 });
+}
+
+/* [rows, C] seen as [rows, C, 1] */
+static trek_var *with_places(trek_var *x, trek_var *labels)
+{
+    return trek_cross_entropy(trek_unsqueeze(x, 2), trek_unsqueeze(labels, 1));
+}
+
+static trek_var *through_linear(trek_var *x, trek_var *labels)
+{
+    return trek_linear_cross_entropy(x, numbers(12, trek_dims(CLASSES, CLASSES)), NULL, labels, NULL);
+}
+
+static trek_var *nll(trek_var *x, trek_var *labels) { return trek_nll_loss(trek_log_softmax(x, 1), labels); }
+static trek_var *smooth(trek_var *x, trek_var *target) { return trek_smooth_l1_loss(x, target, 0.3); }
+static trek_var *divergence(trek_var *x, trek_var *target) { return trek_kl_div(trek_log_softmax(x, 1), target); }
+
+static const loss_case cases[] = {
+    { "cross_entropy", trek_cross_entropy, plain_labels, all_rows },
+    { "cross_entropy, ignored", trek_cross_entropy, some_ignored, not_ignored },
+    { "cross_entropy, ignore_index", ignoring_minus_one, some_minus_one, not_ignored },
+    { "cross_entropy, class weights", with_classes, some_ignored, class_weights },
+    { "cross_entropy, places", with_places, some_ignored, not_ignored },
+    { "cross_entropy, probabilities", trek_cross_entropy, probabilities, all_rows },
+    { "linear_cross_entropy", through_linear, some_ignored, not_ignored },
+    { "nll_loss", nll, some_ignored, not_ignored },
+    { "mse_loss", trek_mse_loss, values, elements },
+    { "l1_loss", trek_l1_loss, values, elements },
+    { "smooth_l1_loss", smooth, values, elements },
+    { "bce_with_logits", trek_bce_with_logits, probabilities, elements },
+    { "kl_div", divergence, probabilities, all_rows },
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+/* Parts of 12 rows, an empty one among them: weights as counted by hand; weighted losses and gradients add up to the whole's. */
+static void parts_make_the_whole(void **state)
+{
+    (void)state;
+    static const int64_t parts[] = { 5, 0, 1, 6 };
+    for (int c = 0; c < CASES; c++) {
+        trek_var *x = numbers(3, trek_dims(12, CLASSES)), *target = cases[c].target(12), *whole = leaf(x, 0, 12);
+        trek_var *loss = cases[c].loss(whole, target);
+        assert_non_null(loss);
+        double total = trek_loss_weight(loss), sum = 0, weights = 0;
+        assert_true(fabs(total - cases[c].weight(0, 12)) < 1e-12);
+        assert_int_equal(trek_backward(loss), TREK_OK);
+        double *gradient = test_read(trek_var_data(trek_var_grad(whole)));
+        int64_t first = 0;
+        for (int p = 0; p < 4; first += parts[p++]) {
+            trek_var *part = leaf(x, first, parts[p]);
+            trek_var *of_part = cases[c].loss(part, trek_narrow(target, 0, first, parts[p]));
+            double weight = trek_loss_weight(of_part);
+            if (!of_part || !(fabs(weight - cases[c].weight(first, parts[p])) < 1e-12))
+                fail_msg("%s: part %d has a weight of %g (%s)", cases[c].name, p, weight, trek_error());
+            weights += weight;
+            sum += weight * trek_var_item(of_part);
+            assert_int_equal(trek_backward(of_part), TREK_OK);
+            double *own = trek_var_grad(part) ? test_read(trek_var_data(trek_var_grad(part))) : NULL;
+            for (int64_t k = 0; k < parts[p] * CLASSES; k++)
+                if (!(fabs((own ? own[k] : 0) * weight / total - gradient[first * CLASSES + k]) < 1e-12))
+                    fail_msg("%s: part %d, element %d: gradient %g", cases[c].name, p, (int)k, own[k]);
+            free(own);
+        }
+        assert_true(fabs(weights - total) < 1e-12);
+        if (!(fabs(sum / weights - trek_var_item(loss)) < 1e-12))
+            fail_msg("%s: %g, its parts say %g", cases[c].name, trek_var_item(loss), sum / weights);
+        free(gradient);
+    }
+}
+
+static void over_nothing(void **state)
+{
+    (void)state;
+    for (int c = 0; c < CASES; c++) {
+        trek_var *x = leaf(numbers(3, trek_dims(2, CLASSES)), 0, 0), *loss = cases[c].loss(x, cases[c].target(0));
+        if (!loss || trek_var_item(loss) != 0 || trek_loss_weight(loss) != 0)
+            fail_msg("%s of no rows: %g, weight %g (%s)", cases[c].name, trek_var_item(loss), trek_loss_weight(loss), trek_error());
+        assert_int_equal(trek_backward(loss), TREK_OK);
+    }
+}
+
+static trek_var *all_smooth(trek_var *x, trek_var *labels)
+{
+    return trek_cross_entropy_with(x, labels, &(trek_cross_entropy_opts){ .label_smoothing = 0.2 });
+}
+
+/* All labels ignored: 0, weight 0, gradients of 0, where PyTorch gives NaN. */
+static void all_ignored(void **state)
+{
+    (void)state;
+    trek_var *(*const losses[])(trek_var *, trek_var *) = { trek_cross_entropy, with_classes, with_places, through_linear, nll, all_smooth };
+    for (size_t c = 0; c < sizeof losses / sizeof *losses; c++) {
+        trek_var *labels = trek_var_from(test_values((double[]){ -100, -100, -100 }, trek_dims(3), TREK_I64));
+        trek_var *x = leaf(numbers(3, trek_dims(3, CLASSES)), 0, 3), *loss = losses[c](x, labels);
+        assert_non_null(loss);
+        assert_true(trek_var_item(loss) == 0 && trek_loss_weight(loss) == 0);
+        assert_int_equal(trek_backward(loss), TREK_OK);
+        double *gradient = test_read(trek_var_data(trek_var_grad(x)));
+        assert_non_null(gradient);
+        for (int k = 0; k < 3 * CLASSES; k++)
+            assert_true(gradient[k] == 0);
+        free(gradient);
+    }
+}
+
+static void not_known(void **state)
+{
+    (void)state;
+    trek_var *x = leaf(numbers(3, trek_dims(4, CLASSES)), 0, 4), *labels = plain_labels(4);
+    trek_cross_entropy_opts sum = { .reduction = TREK_REDUCTION_SUM }, none = { .reduction = TREK_REDUCTION_NONE };
+    assert_true(isnan(trek_loss_weight(trek_cross_entropy_with(x, labels, &sum))));
+    assert_true(isnan(trek_loss_weight(trek_cross_entropy_with(x, labels, &none))));
+    assert_true(isnan(trek_loss_weight(trek_cross_entropy_with(x, probabilities(4), &sum))));
+    assert_true(isnan(trek_loss_weight(trek_linear_cross_entropy(x, numbers(12, trek_dims(CLASSES, CLASSES)), NULL, labels, &sum))));
+    trek_var *loss = trek_cross_entropy(x, labels);
+    assert_true(trek_loss_weight(loss) == 4);
+    assert_true(isnan(trek_loss_weight(trek_mul_scalar(loss, 2))));
+    assert_true(isnan(trek_loss_weight(trek_add(loss, loss))));
+    assert_true(isnan(trek_loss_weight(trek_var_detach(loss))));
+    assert_true(isnan(trek_loss_weight(x)));
+    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_true(isnan(trek_loss_weight(NULL)));
+    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+}
+
+static void stated(void **state)
+{
+    (void)state;
+    trek_var *x = leaf(numbers(3, trek_dims(4, CLASSES)), 0, 4), *labels = plain_labels(4);
+    trek_var *own = trek_mean(trek_square(x), trek_dims_none(), false);
+    assert_int_equal(trek_loss_set_weight(own, 12.5), TREK_OK);
+    assert_true(trek_loss_weight(own) == 12.5);
+    assert_int_equal(trek_loss_set_weight(own, 0), TREK_OK);
+    assert_true(trek_loss_weight(own) == 0);
+    trek_var *loss = trek_cross_entropy(x, labels);
+    assert_int_equal(trek_loss_set_weight(loss, 3), TREK_OK); /* in place of what it has counted */
+    assert_true(trek_loss_weight(loss) == 3);
+    const double wrong[] = { -1, INFINITY, NAN };
+    for (int k = 0; k < 3; k++) {
+        assert_int_equal(trek_loss_set_weight(loss, wrong[k]), TREK_ERR_ARGUMENT);
+        trek_error_clear();
+    }
+    assert_true(trek_loss_weight(loss) == 3);
+    assert_int_equal(trek_loss_set_weight(NULL, 1), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+    assert_int_equal(trek_backward(loss), TREK_OK);
+}
+
+/* The labels as they were when the loss was computed, or an error: never a count of others. */
+static void labels_that_change(void **state)
+{
+    (void)state;
+    trek_var *x = leaf(numbers(3, trek_dims(6, CLASSES)), 0, 6), *labels = some_ignored(6);
+    trek_var *asked = trek_cross_entropy(x, labels), *late = trek_cross_entropy(x, labels);
+    assert_true(trek_loss_weight(asked) == 4);
+    trek_no_grad_begin();
+    assert_non_null(trek_fill_(labels, -100));
+    trek_no_grad_end();
+    assert_true(trek_loss_weight(asked) == 4);
+    assert_true(isnan(trek_loss_weight(late)));
+    assert_int_equal(trek_status_get(), TREK_ERR_STATE);
+}
+
+static void no_memory(void **state)
+{
+    (void)state;
+    trek_var *x = leaf(numbers(3, trek_dims(6, CLASSES)), 0, 6), *labels = some_ignored(6);
+    trek_var *expected = trek_cross_entropy(x, labels);
+    for (int64_t fail_at = 1;; fail_at++) {
+        trek_scope inner = trek_scope_begin();
+        test_allocator_restart(fail_at);
+        trek_var *loss = trek_cross_entropy(x, labels);
+        double weight = loss ? trek_loss_weight(loss) : NAN;
+        bool failed = trek_status_get() != TREK_OK;
+        bool reached = test_memory.calls >= fail_at;
+        test_allocator_restart(0);
+        assert_true(failed ? isnan(weight) && trek_status_get() == TREK_ERR_MEMORY : weight == 4);
+        trek_error_clear();
+        if (loss)
+            assert_true(trek_loss_weight(loss) == 4 && trek_var_item(loss) == trek_var_item(expected));
+        trek_scope_end(inner);
+        if (!reached)
+            break;
+    }
+}
+
+int main(void)
+{
+    if (test_allocator_use() != TREK_OK)
+        return 1;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(parts_make_the_whole, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(over_nothing, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(all_ignored, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(not_known, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(stated, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(labels_that_change, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(no_memory, open_scope, close_scope),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

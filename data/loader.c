@@ -7,16 +7,12 @@
 
 #include "data/loader_internal.h"
 #include "data/prefetch_internal.h"
+#include "tensor/place.h"
 #include "tensor/scope_internal.h"
+#include "tensor/tensor_internal.h"
 #include "tensor/trace.h"
 
 #define DEFAULT_PREFETCH 2
-
-struct trek_batch {
-    const trek_loader *loader;
-    int64_t n; /* 0: no batch at present */
-    trek_var **vars;
-};
 
 struct trek_loader {
     uint64_t id;
@@ -28,6 +24,9 @@ struct trek_loader {
     bool begun;           /* some epoch was begun */
     bool active;          /* the present one goes on */
     int64_t epoch, position;
+    uint64_t job_version; /* of how the processes divide batches, when the present ones were fetched */
+    int64_t *window;      /* indices of the present window; NULL: none yet */
+    int64_t window_room;
     trek_fetched *fetched; /* the present batch's tensors and indices */
     trek_batch batch;
     trek_scope scope;     /* of the present batch, on thread `home`; depth 0: none */
@@ -90,7 +89,7 @@ static trek_status fill(trek_loader *l, trek_sampler **sampler, const trek_loade
     bool unset = opts->device.type == TREK_CPU && opts->device.index == 0;
     l->host = opts->host;
     l->device = opts->host ? trek_cpu(0) : unset ? trek_device_default() : opts->device;
-    l->batch.loader = l;
+    l->batch.dataset = plan->dataset;
     l->batch.vars = trek_calloc((size_t)plan->dataset->n_fields, sizeof(*l->batch.vars));
     l->fetched = trek_fetched_new(plan);
     return l->batch.vars && l->fetched ? TREK_OK : TREK_ERR_MEMORY;
@@ -125,7 +124,10 @@ static void end_batch(trek_loader *l)
         trek_var_release(l->batch.vars[k]);
         l->batch.vars[k] = NULL;
     }
+    if (l->batch.given)
+        trek_place_here.batch_rows = -1;
     l->batch.n = 0;
+    l->batch.given = false;
     if (l->fetched)
         trek_fetched_clear(l->fetched, &l->plan);
 }
@@ -152,6 +154,7 @@ void trek_loader_free(trek_loader **loader)
     trek_prefetch_free(&l->prefetch);
     trek_fetched_free(l->fetched, &l->plan);
     trek_free(l->batch.vars);
+    trek_free(l->window);
     trek_sampler_free(&l->plan.sampler);
     trek_dataset_free(&l->plan.dataset);
     trek_free(l);
@@ -160,6 +163,13 @@ void trek_loader_free(trek_loader **loader)
 /* -- an epoch ----------------------------------------------------------------- */
 
 trek_status trek_loader_start(trek_loader *loader, int64_t epoch) { return trek_loader_seek(loader, epoch, 0); }
+
+static void start_fetching(trek_loader *l, int64_t epoch, int64_t batch)
+{
+    l->job_version = trek_job_here.version;
+    if (l->prefetch)
+        trek_prefetch_start(l->prefetch, epoch, batch, l->plan.batches);
+}
 
 trek_status trek_loader_seek(trek_loader *loader, int64_t epoch, int64_t batch)
 {
@@ -181,8 +191,7 @@ trek_status trek_loader_seek(trek_loader *loader, int64_t epoch, int64_t batch)
         if (!l->prefetch)
             return trek_status_or(TREK_ERR_STATE);
     }
-    if (l->prefetch)
-        trek_prefetch_start(l->prefetch, epoch, batch);
+    start_fetching(l, epoch, batch);
     l->begun = l->active = true;
     l->epoch = epoch;
     l->position = batch;
@@ -208,10 +217,25 @@ static trek_status open_scope(trek_loader *l)
 static trek_status fetch(trek_loader *l)
 {
     int64_t start = trek_trace_enter("loader wait");
+    if (l->job_version != trek_job_here.version) /* what was fetched ahead is another part of the batches */
+        start_fetching(l, l->epoch, l->position);
     trek_status status = l->prefetch ? trek_prefetch_take(l->prefetch, &l->fetched)
                                      : trek_fetched_fill(l->fetched, &l->plan, l->epoch, l->position);
     trek_trace_end("loader wait", start, l->position);
     return status;
+}
+
+static void give(trek_loader *l, int64_t n, int64_t first, int64_t global, const int64_t *indices)
+{
+    l->batch.given = true;
+    l->batch.n = n;
+    l->batch.first = first;
+    l->batch.global = global;
+    l->batch.indices = indices;
+    l->batch.window = false;
+    trek_place_here.batch_rows = n;
+    trek_place_here.batch_first = first;
+    trek_place_here.batch_global = global;
 }
 
 static trek_status make_vars(trek_loader *l)
@@ -227,30 +251,71 @@ static trek_status make_vars(trek_loader *l)
         trek_tensor_release(l->fetched->tensors[k]); /* the variable's alone from here */
         l->fetched->tensors[k] = NULL;
     }
-    l->batch.n = l->fetched->n;
+    give(l, l->fetched->n, l->fetched->first, l->fetched->global, l->fetched->indices + l->fetched->first);
     return TREK_OK;
+}
+
+/* Ends the present batch; false: there is no further one, or an error. */
+static bool advance(trek_loader *l)
+{
+    if (!l)
+        return trek_fail_missing("loader_next", "a loader"), false;
+    if (trek_forked)
+        return trek_fail_forked(), false;
+    end_batch(l);
+    if (!l->begun && trek_status_get() == TREK_OK)
+        return trek_fail(TREK_ERR_STATE, "loader_next: no epoch was begun: trek_loader_start comes first"), false;
+    if (l->active && trek_status_get() == TREK_OK && l->position < l->plan.batches)
+        return true;
+    end_epoch(l);
+    return false;
 }
 
 trek_batch *trek_loader_next(trek_loader *loader)
 {
     trek_loader *l = loader;
-    if (!l) {
-        trek_fail_missing("loader_next", "a loader");
+    if (!advance(l))
         return NULL;
-    }
-    if (trek_forked) {
-        trek_fail_forked();
-        return NULL;
-    }
-    end_batch(l);
-    if (!l->begun && trek_status_get() == TREK_OK)
-        return trek_fail_null(TREK_ERR_STATE, "loader_next: no epoch was begun: trek_loader_start comes first");
-    if (!l->active || trek_status_get() != TREK_OK || l->position == l->plan.batches || fetch(l) != TREK_OK ||
-        open_scope(l) != TREK_OK || make_vars(l) != TREK_OK) {
+    if (fetch(l) != TREK_OK || open_scope(l) != TREK_OK || make_vars(l) != TREK_OK) {
         end_epoch(l);
         return NULL;
     }
     l->position++;
+    return &l->batch;
+}
+
+/* The indices of batches [position, position + count). */
+static trek_status list_window(trek_loader *l, int64_t count, int64_t *n)
+{
+    int64_t first = l->position * l->plan.batch_size, left = l->plan.samples - first;
+    *n = left < count * l->plan.batch_size ? left : count * l->plan.batch_size;
+    if (*n > l->window_room) {
+        trek_free(l->window);
+        l->window = trek_alloc((size_t)*n * sizeof *l->window);
+        l->window_room = l->window ? *n : 0;
+        if (!l->window)
+            return trek_status_or(TREK_ERR_MEMORY);
+    }
+    return trek_sampler_at(l->plan.sampler, l->epoch, first, *n, l->window);
+}
+
+trek_batch *trek_loader_next_window(trek_loader *loader, int64_t count)
+{
+    trek_loader *l = loader;
+    int64_t n;
+    if (!advance(l))
+        return NULL;
+    if (l->prefetch)
+        trek_prefetch_stop(l->prefetch); /* the ranks read for themselves */
+    if (list_window(l, count, &n) != TREK_OK || open_scope(l) != TREK_OK) {
+        end_epoch(l);
+        return NULL;
+    }
+    give(l, n, 0, n, l->window);
+    trek_place_here.batch_rows = -1; /* no forward of the caller's is over it */
+    l->batch.window = true;
+    l->position += l->plan.batches - l->position < count ? l->plan.batches - l->position : count;
+    l->job_version = UINT64_MAX;     /* if single batches follow, they are fetched anew */
     return &l->batch;
 }
 
@@ -271,6 +336,9 @@ int64_t trek_loader_samples(const trek_loader *loader)
     trek_fail_missing("loader_samples", "a loader");
     return -1;
 }
+
+const trek_batch_plan *trek_loader_plan(const trek_loader *loader) { return &loader->plan; }
+int trek_loader_depth(const trek_loader *loader) { return loader->depth; }
 
 trek_dataset *trek_loader_dataset(const trek_loader *loader) { return loader ? loader->plan.dataset : NULL; }
 
@@ -298,9 +366,12 @@ trek_var *trek_batch_get(const trek_batch *batch, const char *name)
         trek_fail_missing("batch_get", "a batch");
         return NULL;
     }
-    if (batch->n == 0)
+    if (!batch->given)
         return trek_fail_null(TREK_ERR_STATE, "batch_get: the batch has ended");
-    int field = trek_dataset_field(batch->loader->plan.dataset, name);
+    if (batch->window)
+        return trek_fail_null(TREK_ERR_UNSUPPORTED, "batch_get: a window's batches are read by the ranks; the function of "
+                                                    "trek_graph_set_loss sees them");
+    int field = trek_dataset_field(batch->dataset, name);
     return field < 0 ? NULL : batch->vars[field];
 }
 
@@ -312,4 +383,4 @@ int64_t trek_batch_size(const trek_batch *batch)
     return -1;
 }
 
-const int64_t *trek_batch_indices(const trek_batch *batch) { return batch && batch->n ? batch->loader->fetched->indices : NULL; }
+const int64_t *trek_batch_indices(const trek_batch *batch) { return batch && batch->given ? batch->indices : NULL; }

@@ -4,9 +4,43 @@
 #define TREK_DATA_LOADER_INTERNAL_H
 
 #include "data/loader.h"
+#include "data/prefetch_internal.h"
+
+struct trek_batch {
+    const trek_dataset *dataset;
+    bool given;              /* false: it has ended */
+    int64_t n;               /* samples, 0 is possible: a process, or rank, without a part */
+    int64_t first, global;   /* place of the first one in the batch of all ranks, and the samples of that */
+    const int64_t *indices;  /* [n] borrowed */
+    trek_var **vars;         /* [fields]; all NULL for a window, whose batches the ranks read themselves */
+    bool window;
+};
 
 /* The samples of one global batch without fetching them: indices has room for
  * the batch size; *n is their number. ARGUMENT beyond the last batch; what the sampler reports. */
 trek_status trek_loader_indices(const trek_loader *loader, int64_t epoch, int64_t batch, int64_t *indices, int64_t *n);
+
+
+/* What makes the loader's epochs; borrowed. */
+const trek_batch_plan *trek_loader_plan(const trek_loader *loader);
+int trek_loader_depth(const trek_loader *loader);
+/* A step whose `count` next batches the ranks read themselves: its scope is opened, the position moves on by what is
+ * left of them at most. indices: room for count batches. NULL as from trek_loader_next. */
+trek_batch *trek_loader_next_window(trek_loader *loader, int64_t count);
+
+/* A rank's own reader of a loader's batches, whole ones, on its device; used by the rank's thread. */
+typedef struct trek_reader trek_reader;
+trek_reader *trek_reader_new(const trek_loader *loader, trek_device device);
+void trek_reader_free(trek_reader **reader);
+/* Batches [first, end) of the epoch come next. What was read ahead is kept if it is that. */
+trek_status trek_reader_begin(trek_reader *reader, int64_t epoch, int64_t first, int64_t end);
+/* The next one, valid until the call after it; NULL and an error. */
+trek_batch *trek_reader_next(trek_reader *reader);
+/* Ends the present batch, and reads on from `first` in case that comes next (at most `end`). */
+void trek_reader_rest(trek_reader *reader, int64_t first, int64_t end);
+
+/* A part of a batch on a device: vars has room for the fields, which are the caller's to release. CPU: views. */
+trek_status trek_batch_part(const trek_batch *whole, int64_t first, int64_t rows, trek_device device, trek_var **vars, trek_batch *part);
+void trek_batch_part_release(trek_batch *part);
 
 #endif

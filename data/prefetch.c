@@ -8,7 +8,9 @@
 #include <signal.h>
 #include <string.h>
 
+#include "tensor/place.h"
 #include "tensor/scope_internal.h"
+#include "tensor/tensor_internal.h"
 
 /* -- one batch ---------------------------------------------------------------- */
 
@@ -56,11 +58,39 @@ trek_status trek_batch_plan_indices(const trek_batch_plan *plan, int64_t epoch, 
     return trek_sampler_at(plan->sampler, epoch, first, *n, indices);
 }
 
+/* A process that has no part of a batch gets tensors without rows: one sample tells their shapes. */
+static trek_status fill_empty(trek_fetched *fetched, const trek_batch_plan *plan)
+{
+    trek_status status = trek_dataset_get(plan->dataset, fetched->indices, 1, fetched->tensors);
+    for (int k = 0; k < plan->dataset->n_fields && status == TREK_OK; k++) {
+        trek_tensor *one = fetched->tensors[k];
+        int64_t sizes[TREK_MAX_DIMS];
+        memcpy(sizes, one->sizes, sizeof sizes);
+        sizes[0] = 0;
+        fetched->tensors[k] = trek_tensor_make(one->ndim, sizes, (trek_dtype)one->dtype, one->device);
+        trek_tensor_release(one);
+        if (!fetched->tensors[k])
+            status = trek_status_or(TREK_ERR_MEMORY);
+    }
+    return status;
+}
+
+static trek_status fill_part(trek_fetched *fetched, const trek_batch_plan *plan, int64_t epoch, int64_t batch)
+{
+    trek_status status = trek_batch_plan_indices(plan, epoch, batch, fetched->indices, &fetched->global);
+    fetched->first = 0;
+    fetched->n = fetched->global;
+    if (status == TREK_OK && trek_job_here.cut && !plan->whole)
+        trek_job_here.cut(fetched->global, &fetched->first, &fetched->n);
+    if (status != TREK_OK)
+        return status;
+    return fetched->n == 0 ? fill_empty(fetched, plan)
+                           : trek_dataset_get(plan->dataset, fetched->indices + fetched->first, fetched->n, fetched->tensors);
+}
+
 trek_status trek_fetched_fill(trek_fetched *fetched, const trek_batch_plan *plan, int64_t epoch, int64_t batch)
 {
-    fetched->status = trek_batch_plan_indices(plan, epoch, batch, fetched->indices, &fetched->n);
-    if (fetched->status == TREK_OK)
-        fetched->status = trek_dataset_get(plan->dataset, fetched->indices, fetched->n, fetched->tensors);
+    fetched->status = fill_part(fetched, plan, epoch, batch);
     return fetched->status;
 }
 
@@ -78,6 +108,7 @@ struct trek_prefetch {
     pthread_cond_t ready;  /* a batch lies in the ring */
     uint64_t generation;   /* counts starts and stops */
     int64_t epoch;
+    int64_t end;           /* no further than here */
     int64_t fetched;       /* the next batch to be fetched */
     int64_t taken;         /* the next batch to be given */
     bool idle;             /* nothing to fetch: no epoch, or a failure that nobody has taken */
@@ -86,7 +117,7 @@ struct trek_prefetch {
 
 static bool has_work(const trek_prefetch *p)
 {
-    return !p->idle && p->fetched < p->plan->batches && p->fetched - p->taken < p->depth;
+    return !p->idle && p->fetched < p->end && p->fetched - p->taken < p->depth;
 }
 
 static void put(trek_prefetch *p, int64_t batch)
@@ -189,12 +220,13 @@ void trek_prefetch_free(trek_prefetch **prefetch)
     trek_free(p);
 }
 
-static void restart(trek_prefetch *p, bool idle, int64_t epoch, int64_t batch)
+static void restart(trek_prefetch *p, bool idle, int64_t epoch, int64_t batch, int64_t end)
 {
     pthread_mutex_lock(&p->lock);
     p->generation++;
     p->idle = idle;
     p->epoch = epoch;
+    p->end = end;
     p->fetched = p->taken = batch;
     for (int k = 0; k < p->depth; k++)
         trek_fetched_clear(p->ring[k], p->plan);
@@ -202,9 +234,20 @@ static void restart(trek_prefetch *p, bool idle, int64_t epoch, int64_t batch)
     pthread_mutex_unlock(&p->lock);
 }
 
-void trek_prefetch_start(trek_prefetch *prefetch, int64_t epoch, int64_t batch) { restart(prefetch, false, epoch, batch); }
+void trek_prefetch_start(trek_prefetch *prefetch, int64_t epoch, int64_t batch, int64_t end)
+{
+    restart(prefetch, false, epoch, batch, end);
+}
 
-void trek_prefetch_stop(trek_prefetch *prefetch) { restart(prefetch, true, 0, 0); }
+void trek_prefetch_extend(trek_prefetch *prefetch, int64_t end)
+{
+    pthread_mutex_lock(&prefetch->lock);
+    prefetch->end = end;
+    pthread_cond_signal(&prefetch->work);
+    pthread_mutex_unlock(&prefetch->lock);
+}
+
+void trek_prefetch_stop(trek_prefetch *prefetch) { restart(prefetch, true, 0, 0, 0); }
 
 trek_status trek_prefetch_take(trek_prefetch *prefetch, trek_fetched **fetched)
 {

@@ -11,13 +11,15 @@ typedef struct trek_batch_plan {
     trek_dataset *dataset;
     trek_sampler *sampler;
     int64_t batch_size, samples, batches; /* samples: of an epoch, dropped ones excepted */
+    bool whole;            /* whole batches, however the processes of the job divide them */
 } trek_batch_plan;
 
 /* One batch, fetched or about to be; allocated once, filled many times. */
 typedef struct trek_fetched {
     trek_status status;
-    int64_t n;
-    int64_t *indices;      /* [batch_size] */
+    int64_t n;             /* this process's samples */
+    int64_t first, global; /* the first one's place in the whole batch, and the samples of that */
+    int64_t *indices;      /* [batch_size] the whole batch's; this process's begin at first */
     trek_tensor **tensors; /* [n_fields], owned; NULLs when empty */
     char *message;         /* of a failure on the loader's thread, TREK_ERROR_SIZE bytes */
 } trek_fetched;
@@ -38,12 +40,15 @@ typedef struct trek_prefetch trek_prefetch;
 /* Starts the thread, which waits. MEMORY; STATE if it cannot start. plan is borrowed. */
 trek_prefetch *trek_prefetch_new(const trek_batch_plan *plan, int depth);
 void trek_prefetch_free(trek_prefetch **prefetch);
-/* Drops what was fetched and goes on with this batch; a fetch that is under way is dropped when it ends. */
-void trek_prefetch_start(trek_prefetch *prefetch, int64_t epoch, int64_t batch);
+/* Drops what was fetched and goes on with this batch, up to but not including `end`; a fetch that is under way is
+ * dropped when it ends. */
+void trek_prefetch_start(trek_prefetch *prefetch, int64_t epoch, int64_t batch, int64_t end);
+/* Goes on beyond the end given before. */
+void trek_prefetch_extend(trek_prefetch *prefetch, int64_t end);
 /* Drops what was fetched; nothing more is fetched until the next start. */
 void trek_prefetch_stop(trek_prefetch *prefetch);
 /* Waits for the next batch and exchanges *fetched (cleared by the caller) for it.
- * A failure of the thread becomes the calling thread's. Not beyond the last batch. */
+ * A failure of the thread becomes the calling thread's. Not beyond the end. */
 trek_status trek_prefetch_take(trek_prefetch *prefetch, trek_fetched **fetched);
 
 #endif

@@ -179,6 +179,33 @@ trek_status trek_comm_barrier(trek_comm *comm)
     return trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_BARRIER });
 }
 
+trek_status trek_comm_all_reduce_scalar(trek_comm *comm, double *value, trek_reduce_op op)
+{
+    if (!comm)
+        return trek_fail_missing("all_reduce_scalar", "communicator");
+    if (!value || (int)op < 0 || op > TREK_PROD)
+        return run_invalid(comm, value ? trek_fail(TREK_ERR_ARGUMENT, "all_reduce_scalar: rank %d gave operation %d", comm->rank, (int)op)
+                                       : trek_fail_missing("all_reduce_scalar", "value"));
+    double number = *value;
+    trek_status status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = op, .dtype = TREK_F64, .count = 1,
+                                                               .in = &number, .out = &number });
+    if (status == TREK_OK)
+        *value = number;
+    return status;
+}
+
+trek_status trek_comm_samples(const trek_comm *comm, int64_t total, int64_t *first, int64_t *count)
+{
+    if (!first || !count)
+        return trek_fail_missing("comm_samples", first ? "place for the count" : "place for the first");
+    if (total < 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_samples: %lld samples", (long long)total);
+    int64_t rank = trek_comm_rank(comm), world = trek_comm_world_size(comm), each = total / world, more = total % world;
+    *first = rank * each + (rank < more ? rank : more);
+    *count = each + (rank < more);
+    return TREK_OK;
+}
+
 void trek_comm_abort(trek_comm *comm, const char *reason)
 {
     if (comm)

@@ -73,6 +73,11 @@ TREK_API trek_status trek_comm_all_gather(trek_comm *comm, const trek_tensor *pa
 TREK_API trek_status trek_comm_reduce_scatter(trek_comm *comm, const trek_tensor *all, trek_tensor *part, trek_reduce_op op);
 /* Returns when every rank has called it. */
 TREK_API trek_status trek_comm_barrier(trek_comm *comm);
+/* A number of the program's own: *value becomes the combination of all ranks' values (a loss's mean, a count's sum). */
+TREK_API trek_status trek_comm_all_reduce_scalar(trek_comm *comm, double *value, trek_reduce_op op);
+/* Which of `total` samples are this rank's when they are divided evenly, in rank order: *count from *first on, none
+ * left out and none twice. No communication; comm NULL: all. ARGUMENT. */
+TREK_API trek_status trek_comm_samples(const trek_comm *comm, int64_t total, int64_t *first, int64_t *count);
 
 /* Ends the group from any thread: calls that wait, and all later ones, on all
  * ranks return CANCELLED with the reason (may be NULL). */

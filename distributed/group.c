@@ -47,13 +47,20 @@ struct trek_ranks {
 static pthread_mutex_t groups_lock = PTHREAD_MUTEX_INITIALIZER;
 static trek_ranks *groups;
 
+static _Thread_local const rank_slot *slot_here; /* whose run the thread is in */
+
+int trek_ranks_rank_here(const trek_ranks *ranks) { return slot_here && slot_here->ranks == ranks ? slot_here->rank : -1; }
+
 /* Calls fn where the thread's error is clear, and moves its error into the slot. Work on
  * GPUs goes on where the caller's ends; what it comes to after fn is marked. */
 static void run_one(rank_slot *slot, trek_rank_fn fn, void *arg)
 {
     trek_status sticky, status = slot->rank > 0 ? trek_handover_take(&slot->ranks->handover, slot->device) : TREK_OK;
+    const rank_slot *outer = slot_here;
+    slot_here = slot;
     if (status == TREK_OK)
         status = fn(slot->rank, arg);
+    slot_here = outer;
     if (slot->rank > 0 && slot->done)
         trek_handover_mark(slot->done, slot->device);
     trek_error_take(&sticky, slot->message);

@@ -171,6 +171,14 @@ static trek_var *find_entry(const trek_module_entry *entries, int n, const char 
     return NULL;
 }
 
+/* A wrapper's only child has no name and stands for it (distributed/ddp.c). */
+static trek_module *see_through(trek_module *module)
+{
+    while (module && module->n_children == 1 && !*module->children[0].name)
+        module = module->children[0].module;
+    return module;
+}
+
 static trek_module *find_child(const trek_module *module, const char *name, size_t length)
 {
     for (int k = 0; k < module->n_children; k++) {
@@ -187,8 +195,9 @@ trek_var *trek_module_find(trek_module *module, const char *name)
         trek_fail_missing("module_find", module ? "name" : "module");
         return NULL;
     }
+    module = see_through(module);
     for (const char *dot; module && (dot = strchr(name, '.')); name = dot + 1)
-        module = find_child(module, name, (size_t)(dot - name));
+        module = see_through(find_child(module, name, (size_t)(dot - name)));
     if (!module)
         return NULL;
     trek_var *found = find_entry(module->params, module->n_params, name);

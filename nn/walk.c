@@ -45,7 +45,7 @@ static trek_status enter(walk *w, trek_module *module, const char *name)
     trek_status status = trek_array_grow(&w->frames, &w->capacity, w->depth + 1, sizeof *w->frames);
     if (status != TREK_OK)
         return status;
-    if (w->path.length > 0)
+    if (w->path.length > 0 && *name) /* what a wrapper wraps has no name: it is seen through */
         trek_text_add(&w->path, ".");
     trek_text_add(&w->path, name);
     if (w->path.failed)

@@ -21,34 +21,34 @@ static bool ends_with(const char *name, const char *end)
 }
 
 /* The running_var beside running_mean k, or -1. */
-static int find_partner(const ranks_stepper *s, int k)
+static int find_partner(char *const *names, trek_var *const *buffers, int n, int k)
 {
-    const trek_replica *first = &s->replicas[0];
-    size_t prefix = strlen(s->buffer_names[k]) - strlen("running_mean");
-    for (int j = 0; j < first->n_buffers; j++)
-        if (strlen(s->buffer_names[j]) == prefix + strlen("running_var") &&
-            memcmp(s->buffer_names[j], s->buffer_names[k], prefix) == 0 && ends_with(s->buffer_names[j], "running_var") &&
-            trek_same_sizes(first->buffers[j]->data, first->buffers[k]->data) &&
-            first->buffers[j]->data->dtype == first->buffers[k]->data->dtype)
+    size_t prefix = strlen(names[k]) - strlen("running_mean");
+    for (int j = 0; j < n; j++)
+        if (strlen(names[j]) == prefix + strlen("running_var") && memcmp(names[j], names[k], prefix) == 0 &&
+            ends_with(names[j], "running_var") && trek_same_sizes(buffers[j]->data, buffers[k]->data) &&
+            buffers[j]->data->dtype == buffers[k]->data->dtype)
             return j;
     return -1;
 }
 
-void trek_ranks_plan_buffers(ranks_stepper *s)
+void trek_buffers_plan(char *const *names, trek_var *const *buffers, int n, trek_buffer_plan *plans)
 {
-    const trek_replica *first = &s->replicas[0];
-    for (int k = 0; k < first->n_buffers; k++)
-        s->buffer_plans[k] = (trek_buffer_plan){
-            trek_dtype_is_float((trek_dtype)first->buffers[k]->data->dtype) ? TREK_BUFFER_AVERAGE : TREK_BUFFER_MAXIMUM, -1 };
-    for (int k = 0; k < first->n_buffers; k++) {
-        int partner = s->buffer_plans[k].merge == TREK_BUFFER_AVERAGE && ends_with(s->buffer_names[k], "running_mean")
-                          ? find_partner(s, k)
-                          : -1;
+    for (int k = 0; k < n; k++)
+        plans[k] = (trek_buffer_plan){
+            trek_dtype_is_float((trek_dtype)buffers[k]->data->dtype) ? TREK_BUFFER_AVERAGE : TREK_BUFFER_MAXIMUM, -1 };
+    for (int k = 0; k < n; k++) {
+        int partner = plans[k].merge == TREK_BUFFER_AVERAGE && ends_with(names[k], "running_mean") ? find_partner(names, buffers, n, k) : -1;
         if (partner < 0)
             continue;
-        s->buffer_plans[k] = (trek_buffer_plan){ TREK_BUFFER_MEAN, partner };
-        s->buffer_plans[partner] = (trek_buffer_plan){ TREK_BUFFER_PARTNER, k };
+        plans[k] = (trek_buffer_plan){ TREK_BUFFER_MEAN, partner };
+        plans[partner] = (trek_buffer_plan){ TREK_BUFFER_PARTNER, k };
     }
+}
+
+void trek_ranks_plan_buffers(ranks_stepper *s)
+{
+    trek_buffers_plan(s->buffer_names, s->replicas[0].buffers, s->replicas[0].n_buffers, s->buffer_plans);
 }
 
 /* --- elements of any floating dtype as f64 ---------------------------------------- */
@@ -95,6 +95,50 @@ static void store(trek_dtype dtype, char *to, int64_t at, int64_t n, const doubl
 
 /* --- merging ------------------------------------------------------------------------- */
 
+static void store_all(const trek_buffer_copies *c, char *const *copies, int64_t at, int64_t n, const double *values)
+{
+    for (int r = 0; r < c->world; r++)
+        store(c->dtype, copies[r], at, n, values);
+}
+
+/* Elements [at, at + n): the ranks that have samples, weighted by them. */
+static void merge_block(const trek_buffer_copies *c, int64_t at, int64_t n)
+{
+    double mean0[BLOCK], mean[BLOCK], value[BLOCK], spread[BLOCK] = { 0 }, var0[BLOCK], var[BLOCK];
+    bool first = true;
+    for (int r = 0; r < c->world; r++) {
+        if (c->counts[r] == 0)
+            continue;
+        double weight = c->counts[r] / c->total;
+        load(c->dtype, c->values[r], at, n, value);
+        for (int64_t i = 0; i < n; i++) {
+            mean0[i] = first ? value[i] : mean0[i];
+            mean[i] = first ? value[i] : mean[i] + weight * (value[i] - mean0[i]);
+            spread[i] += weight * (value[i] - mean0[i]) * (value[i] - mean0[i]);
+        }
+        if (c->partners) {
+            load(c->dtype, c->partners[r], at, n, value);
+            for (int64_t i = 0; i < n; i++) {
+                var0[i] = first ? value[i] : var0[i];
+                var[i] = first ? value[i] : var[i] + weight * (value[i] - var0[i]);
+            }
+        }
+        first = false;
+    }
+    if (c->partners) {
+        for (int64_t i = 0; i < n; i++)
+            var[i] += spread[i] - (mean[i] - mean0[i]) * (mean[i] - mean0[i]);
+        store_all(c, c->partners, at, n, var);
+    }
+    store_all(c, c->values, at, n, mean);
+}
+
+void trek_buffers_merge(const trek_buffer_copies *c)
+{
+    for (int64_t at = 0; at < c->count; at += BLOCK)
+        merge_block(c, at, c->count - at < BLOCK ? c->count - at : BLOCK);
+}
+
 /* Buffer k of a rank where the host can read and write it. */
 static trek_tensor *buffer_of(const ranks_stepper *s, int rank, int k)
 {
@@ -104,50 +148,18 @@ static trek_tensor *buffer_of(const ranks_stepper *s, int rank, int k)
 
 static char *data_of(const ranks_stepper *s, int rank, int k) { return buffer_of(s, rank, k)->data; }
 
-static void store_all(ranks_stepper *s, int k, trek_dtype dtype, int64_t at, int64_t n, const double *values)
-{
-    for (int r = 0; r < s->world; r++)
-        store(dtype, data_of(s, r, k), at, n, values);
-}
-
-/* Elements [at, at + n) of buffer k, and of its partner: the ranks that have samples, weighted by them. */
-static void merge_block(ranks_stepper *s, int k, int partner, int64_t total, int64_t at, int64_t n)
-{
-    trek_dtype dtype = (trek_dtype)buffer_of(s, 0, k)->dtype;
-    double mean0[BLOCK], mean[BLOCK], value[BLOCK], spread[BLOCK] = { 0 }, var0[BLOCK], var[BLOCK];
-    bool first = true;
-    for (int r = 0; r < s->world; r++) {
-        if (s->replicas[r].samples == 0)
-            continue;
-        double weight = (double)s->replicas[r].samples / (double)total;
-        load(dtype, data_of(s, r, k), at, n, value);
-        for (int64_t i = 0; i < n; i++) {
-            mean0[i] = first ? value[i] : mean0[i];
-            mean[i] = first ? value[i] : mean[i] + weight * (value[i] - mean0[i]);
-            spread[i] += weight * (value[i] - mean0[i]) * (value[i] - mean0[i]);
-        }
-        if (partner >= 0) {
-            load(dtype, data_of(s, r, partner), at, n, value);
-            for (int64_t i = 0; i < n; i++) {
-                var0[i] = first ? value[i] : var0[i];
-                var[i] = first ? value[i] : var[i] + weight * (value[i] - var0[i]);
-            }
-        }
-        first = false;
-    }
-    if (partner >= 0) {
-        for (int64_t i = 0; i < n; i++)
-            var[i] += spread[i] - (mean[i] - mean0[i]) * (mean[i] - mean0[i]);
-        store_all(s, partner, dtype, at, n, var);
-    }
-    store_all(s, k, dtype, at, n, mean);
-}
-
 static void merge_floats(ranks_stepper *s, int k, int partner, int64_t total)
 {
-    int64_t count = s->replicas[0].buffers[k]->data->numel;
-    for (int64_t at = 0; at < count; at += BLOCK)
-        merge_block(s, k, partner, total, at, count - at < BLOCK ? count - at : BLOCK);
+    char *values[TREK_MAX_RANKS], *partners[TREK_MAX_RANKS];
+    double counts[TREK_MAX_RANKS];
+    for (int r = 0; r < s->world; r++) {
+        values[r] = data_of(s, r, k);
+        partners[r] = partner >= 0 ? data_of(s, r, partner) : NULL;
+        counts[r] = (double)s->replicas[r].samples;
+    }
+    trek_buffers_merge(&(trek_buffer_copies){ .dtype = (trek_dtype)buffer_of(s, 0, k)->dtype, .count = buffer_of(s, 0, k)->numel,
+                                              .world = s->world, .counts = counts, .total = (double)total, .values = values,
+                                              .partners = partner >= 0 ? partners : NULL });
 }
 
 static void merge_integers(ranks_stepper *s, int k)

@@ -6,6 +6,7 @@
 #ifndef TREK_DISTRIBUTED_STEPPER_RANKS_H
 #define TREK_DISTRIBUTED_STEPPER_RANKS_H
 
+#include "distributed/buffers.h"
 #include "distributed/group_internal.h"
 #include "graph/graph.h"
 #include "graph/stepper.h"
@@ -19,19 +20,6 @@ typedef struct trek_reduce_chunk {
     int part, first_segment;
     int64_t begin, end;
 } trek_reduce_chunk;
-
-/* How a buffer is merged over the ranks. */
-typedef enum trek_buffer_merge {
-    TREK_BUFFER_AVERAGE,  /* weighted by samples */
-    TREK_BUFFER_MEAN,     /* a running_mean, together with the running_var that stands at `partner` */
-    TREK_BUFFER_PARTNER,  /* that running_var */
-    TREK_BUFFER_MAXIMUM,  /* integers and bool */
-} trek_buffer_merge;
-
-typedef struct trek_buffer_plan {
-    trek_buffer_merge merge;
-    int partner;
-} trek_buffer_plan;
 
 /* What belongs to one rank. */
 typedef struct trek_replica {

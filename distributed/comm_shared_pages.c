@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pages of this process's own memory that other processes can reach.
+ *
+ * The processes of a machine reduce fastest when each reads and writes the others'
+ * arrays where they are: nothing is copied. For that the pages of a large array are
+ * replaced in place, at the same address, by pages of a file in memory (the window)
+ * that the others have mapped. It is done only to memory of trek's own blocks, which
+ * nobody else maps or pins, and when it is reduced for the second time, so that arrays
+ * that come and go do not pay for it. When a block goes back to the system its pages
+ * become private again first (trek_memory_leaving), so that the allocator finds there
+ * what it expects. */
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include "distributed/comm_shared_internal.h"
+#include "tensor/memory_internal.h"
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 8u
+#endif
+
+enum { REGIONS = 512, SEEN = 1024, SMALLEST = 64 << 10, PIECE = 4 << 20 };
+
+typedef struct region {
+    char *memory;
+    size_t bytes;
+    uint64_t offset;   /* in the window */
+    bool broken;       /* part of it is private again: of no use any more */
+} region;
+
+static struct {
+    pthread_mutex_t lock;
+    bool opened;
+    trek_shared_window window;
+    int count;
+    region regions[REGIONS]; /* by offset */
+    struct {
+        const char *memory;
+        size_t bytes;
+    } seen[SEEN];
+} shown = { .lock = PTHREAD_MUTEX_INITIALIZER, .window = { .fd = -1 } };
+
+static size_t page_size(void) { return (size_t)sysconf(_SC_PAGESIZE); }
+
+int trek_shared_file_new(const char *name, uint64_t bytes)
+{
+    struct rlimit limit; /* beyond which the system would kill the process */
+    if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < bytes))
+        return -1;
+    int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+    if (fd < 0) /* older systems do not know the last flag */
+        fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0)
+        return -1;
+    /* Never smaller again: who has mapped it would be killed by a look at what has gone. */
+    if (ftruncate(fd, (off_t)bytes) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+/* As much address space as the machine has memory: only what is shared takes any. */
+static uint64_t window_bytes(void)
+{
+    struct sysinfo info;
+    uint64_t bytes = sysinfo(&info) == 0 ? (uint64_t)info.totalram * info.mem_unit : 0, most = (uint64_t)1 << 40;
+    if (sizeof(void *) < 8)
+        return 0;
+    bytes = bytes < (uint64_t)1 << 30 ? (uint64_t)1 << 30 : bytes > most ? most : bytes;
+    return bytes / (2 << 20) * (2 << 20);
+}
+
+static void pages_leave_block(void *memory, size_t bytes)
+{
+    if (bytes >= SMALLEST && !trek_forked)
+        trek_shared_pages_leave(memory, bytes);
+}
+
+static void open_window(void)
+{
+    const char *wanted = getenv("TREK_SHARED_PAGES");
+    shown.opened = true;
+    if (wanted && strcmp(wanted, "0") == 0)
+        return;
+    trek_shared_window *window = &shown.window;
+    if ((window->bytes = window_bytes()) == 0 ||
+        getrandom(window->nonce, sizeof window->nonce, 0) != (ssize_t)sizeof window->nonce)
+        return;
+    window->fd = trek_shared_file_new("trek-pages", window->bytes);
+    if (window->fd >= 0 && pwrite(window->fd, window->nonce, sizeof window->nonce, 0) != (ssize_t)sizeof window->nonce) {
+        close(window->fd);
+        window->fd = -1;
+    }
+    if (window->fd >= 0)
+        atomic_store(&trek_memory_leaving, pages_leave_block);
+}
+
+trek_shared_window trek_shared_window_open(void)
+{
+    pthread_mutex_lock(&shown.lock);
+    if (!shown.opened)
+        open_window();
+    trek_shared_window window = shown.window;
+    pthread_mutex_unlock(&shown.lock);
+    return window;
+}
+
+/* --- regions; the lock is held ------------------------------------------------------------------ */
+
+static bool remember(const char *memory, size_t bytes)
+{
+    size_t k = (size_t)(((uintptr_t)memory / 4096) * 0x9e3779b97f4a7c15u >> 32) % SEEN;
+    bool known = shown.seen[k].memory == memory && shown.seen[k].bytes == bytes;
+    shown.seen[k].memory = memory;
+    shown.seen[k].bytes = bytes;
+    return known;
+}
+
+/* The place in the window, and in the table, for a new region; -1: full. */
+static int find_gap(size_t bytes, uint64_t *offset)
+{
+    *offset = page_size();
+    if (shown.count == REGIONS)
+        return -1;
+    int k = 0;
+    for (; k < shown.count && shown.regions[k].offset < *offset + bytes; k++)
+        *offset = shown.regions[k].offset + shown.regions[k].bytes;
+    return *offset + bytes <= shown.window.bytes ? k : -1;
+}
+
+/* Private memory with the same contents again; what cannot have it stays as it is. */
+static void restore(char *memory, size_t bytes)
+{
+    for (size_t done = 0; done < bytes; done += PIECE) {
+        size_t piece = bytes - done < PIECE ? bytes - done : PIECE;
+        void *own = mmap(NULL, piece, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (own == MAP_FAILED)
+            continue;
+        memcpy(own, memory + done, piece);
+        if (mremap(own, piece, piece, MREMAP_MAYMOVE | MREMAP_FIXED, memory + done) == MAP_FAILED)
+            munmap(own, piece);
+    }
+}
+
+static bool write_all(int fd, const char *from, size_t bytes, uint64_t offset)
+{
+    while (bytes > 0) {
+        ssize_t written = pwrite(fd, from, bytes, (off_t)offset);
+        if (written <= 0)
+            return false;
+        from += written;
+        bytes -= (size_t)written;
+        offset += (uint64_t)written;
+    }
+    return true;
+}
+
+static void punch(uint64_t offset, size_t bytes)
+{
+    (void)!fallocate(shown.window.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)bytes);
+}
+
+/* Piece by piece, so that the memory is not needed twice. */
+static bool replace(char *memory, size_t bytes, uint64_t offset)
+{
+    size_t done = 0;
+    for (; done < bytes; done += PIECE) {
+        size_t piece = bytes - done < PIECE ? bytes - done : PIECE;
+        if (!write_all(shown.window.fd, memory + done, piece, offset + done) ||
+            mmap(memory + done, piece, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_POPULATE, shown.window.fd,
+                 (off_t)(offset + done)) == MAP_FAILED)
+            break;
+    }
+    if (done >= bytes)
+        return true;
+    restore(memory, done);
+    punch(offset, bytes);
+    return false;
+}
+
+static const region *share(char *memory, size_t bytes)
+{
+    uint64_t offset;
+    int k = find_gap(bytes, &offset);
+    if (k < 0 || !replace(memory, bytes, offset))
+        return NULL;
+    memmove(&shown.regions[k + 1], &shown.regions[k], (size_t)(shown.count - k) * sizeof *shown.regions);
+    shown.regions[k] = (region){ .memory = memory, .bytes = bytes, .offset = offset };
+    shown.count++;
+    return &shown.regions[k];
+}
+
+/* The region that holds all of it; *overlaps: another one holds a part. */
+static const region *look_up(const char *memory, size_t bytes, bool *overlaps)
+{
+    *overlaps = false;
+    for (int k = 0; k < shown.count; k++) {
+        const region *r = &shown.regions[k];
+        if (memory + bytes <= r->memory || r->memory + r->bytes <= memory)
+            continue;
+        if (memory >= r->memory && memory + bytes <= r->memory + r->bytes && !r->broken)
+            return r;
+        *overlaps = true;
+    }
+    return NULL;
+}
+
+bool trek_shared_pages_find(void *memory, size_t bytes, trek_shared_span *span)
+{
+    size_t page = page_size();
+    char *begin = (char *)memory + (page - (uintptr_t)memory % page) % page;
+    char *end = (char *)memory + bytes - ((uintptr_t)memory + bytes) % page;
+    *span = (trek_shared_span){ 0 };
+    if (end <= begin || (size_t)(end - begin) < SMALLEST || trek_forked || !trek_allocator_is_default())
+        return false;
+    bool overlaps;
+    size_t length = (size_t)(end - begin);
+    pthread_mutex_lock(&shown.lock);
+    const region *r = shown.window.fd >= 0 ? look_up(begin, length, &overlaps) : NULL;
+    if (!r && shown.window.fd >= 0 && !overlaps && remember(begin, length))
+        r = share(begin, length);
+    if (r) {
+        int64_t head = begin - (char *)memory;
+        *span = (trek_shared_span){ .offset = (int64_t)r->offset + (begin - r->memory) - head, .head = head,
+                                    .tail = end - (char *)memory };
+    }
+    pthread_mutex_unlock(&shown.lock);
+    return r != NULL;
+}
+
+void trek_shared_pages_leave(void *memory, size_t bytes)
+{
+    pthread_mutex_lock(&shown.lock);
+    for (int k = shown.count - 1; k >= 0; k--) {
+        region *r = &shown.regions[k];
+        char *begin = r->memory > (char *)memory ? r->memory : memory;
+        char *end = r->memory + r->bytes < (char *)memory + bytes ? r->memory + r->bytes : (char *)memory + bytes;
+        size_t page = page_size();
+        begin += (page - (uintptr_t)begin % page) % page;
+        end -= (uintptr_t)end % page;
+        if (begin >= end)
+            continue;
+        void *now = mmap(begin, (size_t)(end - begin), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        if (now == MAP_FAILED || (size_t)(end - begin) < r->bytes) {
+            r->broken = true; /* its place in the window stays taken until all of it has gone */
+            continue;
+        }
+        punch(r->offset, r->bytes);
+        memmove(r, r + 1, (size_t)(shown.count - k - 1) * sizeof *r);
+        shown.count--;
+    }
+    pthread_mutex_unlock(&shown.lock);
+}

@@ -87,6 +87,14 @@ static trek_status check_op(const trek_comm *comm, trek_comm_kind kind, const tr
                             trek_dtype_name(tensor->dtype));
 }
 
+bool trek_comm_owns(const trek_tensor *tensor)
+{
+    const trek_storage *storage = tensor->storage;
+    while (storage->parent)
+        storage = storage->parent;
+    return storage->device.type == TREK_CPU && !storage->release && !storage->plain;
+}
+
 trek_status trek_comm_all_reduce(trek_comm *comm, trek_tensor *tensor, trek_reduce_op op)
 {
     if (!comm)
@@ -98,7 +106,8 @@ trek_status trek_comm_all_reduce(trek_comm *comm, trek_tensor *tensor, trek_redu
         return run_invalid(comm, status);
     status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = op, .dtype = tensor->dtype,
                                                    .count = tensor->numel, .in = tensor->data, .out = tensor->data,
-                                                   .on_device = tensor->device.type != TREK_CPU });
+                                                   .on_device = tensor->device.type != TREK_CPU,
+                                                   .own_memory = trek_comm_owns(tensor) });
     if (status == TREK_OK)
         trek_tensor_bump(tensor);
     return status;

@@ -28,6 +28,7 @@ typedef struct trek_comm_call {
     const void *in;   /* may be out */
     void *out;
     bool on_device;   /* in and out are memory of the rank's device, in the order of its thread's stream there */
+    bool own_memory;  /* in is out and lies in a tensor that trek_comm_owns: its pages may be shared with other processes in place */
 } trek_comm_call;
 
 typedef struct trek_comm_engine {
@@ -54,6 +55,9 @@ struct trek_comm {
     struct trek_control *control; /* between processes: the control channel, borrowed; NULL: threads of one process */
     struct trek_comm_nccl *nccl; /* comm_nccl.c: for memory of distinct GPUs; NULL: it is staged through the host */
 };
+
+/* Whether the tensor's memory is from trek_block_alloc and not the user's own. */
+bool trek_comm_owns(const trek_tensor *tensor);
 
 /* comm_staged.c: a call on device memory through host memory: any mixture of ranks, the same GPU twice too. */
 trek_status trek_comm_staged_run(trek_comm *comm, const trek_comm_call *call);

@@ -53,7 +53,7 @@ bool trek_gate_wait(trek_gate *gate, unsigned value, bool spin, int64_t deadline
             left = (struct timespec){ .tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000) };
             limit = &left;
         }
-        syscall(SYS_futex, &gate->word, FUTEX_WAIT_PRIVATE, value, limit, NULL, 0);
+        syscall(SYS_futex, &gate->word, gate->shared ? FUTEX_WAIT : FUTEX_WAIT_PRIVATE, value, limit, NULL, 0);
     }
     atomic_fetch_sub(&gate->sleepers, 1);
     return changed;
@@ -62,5 +62,5 @@ bool trek_gate_wait(trek_gate *gate, unsigned value, bool spin, int64_t deadline
 void trek_gate_wake(trek_gate *gate)
 {
     if (atomic_load(&gate->sleepers) > 0)
-        syscall(SYS_futex, &gate->word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+        syscall(SYS_futex, &gate->word, gate->shared ? FUTEX_WAKE : FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }

@@ -11,6 +11,7 @@
 typedef struct trek_gate {
     _Alignas(64) atomic_uint word;
     atomic_uint sleepers;
+    bool shared;              /* between processes: lies in memory that they share */
 } trek_gate;
 
 /* Returns true as soon as the word differs from `value`, false when the time of

@@ -81,6 +81,11 @@ static inline void trek_block_drop(void *memory)
 }
 size_t trek_block_size(const void *block);                 /* usable bytes */
 
+/* Called with memory that goes back to the system, before it does; NULL: nobody cares. For who has put other pages in
+ * its place (distributed/comm_shared_pages.c), which only the default allocator bears. */
+extern _Atomic(void (*)(void *memory, size_t bytes)) trek_memory_leaving;
+bool trek_allocator_is_default(void);
+
 /* Grows a trek_alloc'ed array so that it holds at least `count` items.
  * array is the address of the pointer, capacity counts items. */
 trek_status trek_array_grow(void *array, int *capacity, int count, size_t item);

@@ -52,6 +52,21 @@ void trek_control_forget(trek_control *control, void *arg);
 /* What this process does from here on, for the peers' tables; phase is a literal ("forward", "step", "save"). Cheap:
  * two stores. call may be NULL. A long phase that is not a collective counts as progress, see deadlines in comm.h. */
 void trek_control_say(trek_control *control, const char *phase, const trek_comm_call *call);
+/* The same for a phase that may take long and makes no calls ("save"): peers wait for it as long as it is alive. */
+void trek_control_say_long(trek_control *control, const char *phase);
+/* A call begins; all that were begun have ended (trek_comm_run does both). A call that a process which has left will
+ * never come to ends the group. */
+void trek_control_call(trek_control *control, const trek_comm_call *call);
+void trek_control_called(trek_control *control);
+/* Whether a process that is late by deadline_ns is waited for on: it said a long phase, or began something else more
+ * recently than that, and it is alive. What engines ask of all who are missing before they call it a time-out. */
+bool trek_control_excused(trek_control *control, int process, int64_t deadline_ns);
+/* Number of the last call that a process is known to have begun. */
+uint64_t trek_control_peer_call(trek_control *control, int process);
+/* The address by which this process is reached on the route that the channel takes. */
+bool trek_control_own_address(const trek_control *control, char *text, size_t size);
+/* A name for the machine, its processes and its shared memory, the same for all who can share memory with this one. */
+const char *trek_control_machine(const trek_control *control);
 /* Appends a line for each process: phase, last operation, since when, heartbeat. Returns text. */
 char *trek_control_table(trek_control *control, char *text, size_t size);
 /* Phase of a peer, as last heard: a copy of at most size bytes; how long ago anything of it was heard in ns. */

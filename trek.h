@@ -14,6 +14,7 @@
 #include "distributed/apportion.h"
 #include "distributed/balancer.h"
 #include "distributed/comm.h"
+#include "distributed/ddp.h"
 #include "distributed/elche.h"
 #include "distributed/group.h"
 #include "distributed/plan.h"

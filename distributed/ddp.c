@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* trek_ddp: wrapping replicas, the wrapper as a module, its end. */
+#include "distributed/ddp_internal.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "distributed/apportion.h"
+#include "autograd/ops.h"
+
+/* --- calls that reach all replicas ------------------------------------------------ */
+
+typedef struct ddp_run {
+    trek_ddp *ddp;
+    trek_ddp_fn fn;
+    void *arg;
+} ddp_run;
+
+static trek_status run_rank(int rank, void *arg)
+{
+    const ddp_run *c = arg;
+    return c->fn(c->ddp, rank, c->arg);
+}
+
+trek_status trek_ddp_call(trek_ddp *ddp, trek_ddp_fn fn, void *arg)
+{
+    int here = ddp->ranks ? trek_ranks_rank_here(ddp->ranks) : 0;
+    if (here >= 0)
+        return fn(ddp, here, arg);
+    trek_status status = trek_status_get();
+    if (status != TREK_OK)
+        return status;
+    trek_ddp_follow_flags(ddp);
+    return trek_ranks_run(ddp->ranks, run_rank, &(ddp_run){ ddp, fn, arg });
+}
+
+void trek_ddp_follow_flags(trek_ddp *ddp)
+{
+    const trek_ddp_replica *first = &ddp->replicas[0];
+    for (int r = 1; r < ddp->n; r++) {
+        trek_ddp_replica *own = &ddp->replicas[r];
+        for (int k = 0; k < own->n_modules; k++)
+            own->modules[k]->training = first->modules[k]->training;
+        for (int k = 0; k < own->n_params; k++)
+            own->params[k].var->requires_grad = first->params[k].var->requires_grad;
+    }
+}
+
+trek_status trek_ddp_agree(trek_ddp_replica *r, trek_status own)
+{
+    if (r->world == 1)
+        return own;
+    int32_t failed = own != TREK_OK ? r->rank + 1 : 0;
+    trek_status status = trek_comm_run(r->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_MAX, .dtype = TREK_I32,
+                                                                  .count = 1, .in = &failed, .out = &failed });
+    if (own != TREK_OK)
+        return own;
+    if (status == TREK_OK && failed)
+        status = trek_fail(TREK_ERR_PEER, "ddp: rank %d failed", failed - 1);
+    return status;
+}
+
+trek_status trek_ddp_count(const double *counts, int replica, double *count)
+{
+    *count = counts ? counts[replica] : 1;
+    if (*count >= 0 && isfinite(*count))
+        return TREK_OK;
+    trek_fail(TREK_ERR_ARGUMENT, "ddp: a count must be finite and at least 0, not %g", *count);
+    *count = 0;
+    return TREK_ERR_ARGUMENT;
+}
+
+/* --- the wrapper as a module --------------------------------------------------------- */
+
+static trek_var *rows_of(trek_var *x, int64_t first, int64_t rows) { return trek_narrow(x, 0, first, rows); }
+
+/* Rows divided evenly; inputs without rows go to every replica. */
+static trek_var *forward_divided(trek_ddp *ddp, trek_var *const *inputs, int n_inputs)
+{
+    int64_t total = 0, at = 0;
+    for (int k = 0; k < n_inputs && total == 0; k++)
+        total = trek_var_ndim(inputs[k]) > 0 ? trek_var_size(inputs[k], 0) : 0;
+    int64_t *counts = trek_calloc((size_t)ddp->n, sizeof *counts);
+    trek_var **parts = trek_calloc((size_t)ddp->n * (size_t)n_inputs, sizeof *parts);
+    trek_status status = counts && parts ? trek_apportion(total, NULL, ddp->n, counts) : trek_status_get();
+    for (int r = 0; r < ddp->n && status == TREK_OK; at += counts[r++])
+        for (int k = 0; k < n_inputs && status == TREK_OK && (counts[r] > 0 || (r == 0 && total == 0)); k++) {
+            bool whole = trek_var_ndim(inputs[k]) == 0;
+            if (!whole && trek_var_size(inputs[k], 0) != total)
+                status = trek_fail(TREK_ERR_SHAPE, "ddp: input %d has %lld rows, another %lld", k, (long long)trek_var_size(inputs[k], 0),
+                                   (long long)total);
+            else if (!(parts[r * n_inputs + k] = whole ? inputs[k] : rows_of(inputs[k], at, counts[r])))
+                status = trek_status_get();
+        }
+    trek_var *y = status == TREK_OK ? trek_ddp_forward_many(ddp, parts, n_inputs) : NULL;
+    trek_free(counts);
+    trek_free(parts);
+    return y;
+}
+
+static trek_var *module_forward_many(trek_module *self, trek_var *const *inputs, int n)
+{
+    trek_ddp *ddp = (trek_ddp *)self;
+    int here = ddp->ranks ? trek_ranks_rank_here(ddp->ranks) : 0;
+    return here >= 0 ? trek_forward_many(ddp->replicas[here].model, inputs, n) : forward_divided(ddp, inputs, n);
+}
+
+static trek_var *module_forward(trek_module *self, trek_var *x) { return module_forward_many(self, &x, 1); }
+
+static void module_describe(const trek_module *self, char *text, size_t size)
+{
+    snprintf(text, size, "%d of %d ranks", ((const trek_ddp *)self)->n, trek_ddp_world_size((const trek_ddp *)self));
+}
+
+static void let_go(trek_module *model)
+{
+    if (model && --model->owners == 0)
+        trek_module_free(&model);
+}
+
+static void module_free(trek_module *self)
+{
+    trek_ddp *ddp = (trek_ddp *)self;
+    for (int r = 0; r < ddp->n; r++) {
+        trek_ddp_plan_clear(&ddp->replicas[r]);
+        if (r > 0)
+            let_go(ddp->replicas[r].model); /* replica 0's is a child */
+    }
+    trek_free(ddp->replicas);
+    trek_free(ddp->devices);
+    trek_var_release(ddp->anchor);
+    trek_ranks_free(&ddp->ranks);
+}
+
+static const trek_module_class ddp_class = { .name = "ddp", .size = sizeof(trek_ddp), .forward = module_forward,
+                                             .forward_many = module_forward_many, .free = module_free, .describe = module_describe };
+
+/* --- making ------------------------------------------------------------------------------ */
+
+static trek_status resolve(trek_ddp *ddp, const trek_ddp_opts *opts)
+{
+    ddp->opts = opts ? *opts : (trek_ddp_opts){ 0 };
+    if (ddp->opts.bucket_bytes == 0)
+        ddp->opts.bucket_bytes = 25 << 20;
+    if (ddp->opts.bucket_bytes < 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "ddp: buckets of %lld bytes", (long long)ddp->opts.bucket_bytes);
+    if (ddp->opts.overlap != 0 && ddp->opts.overlap != 1 && ddp->opts.overlap != TREK_OFF)
+        return trek_fail(TREK_ERR_ARGUMENT, "ddp: overlap is 0 (where it helps), 1 or TREK_OFF, not %d", ddp->opts.overlap);
+    return TREK_OK;
+}
+
+static trek_status check_models(trek_module *const *models, int n)
+{
+    for (int r = 0; r < n; r++) {
+        if (!models[r])
+            return trek_fail_missing("ddp_wrap", "a model");
+        for (int q = 0; q < r; q++)
+            if (models[q] == models[r])
+                return trek_fail(TREK_ERR_ARGUMENT, "ddp_wrap: ranks %d and %d were given the same model; each needs a replica", q, r);
+        if (models[r]->failed)
+            return trek_fail(TREK_ERR_STATE, "ddp_wrap: something that was added to rank %d's model could not be made", r);
+    }
+    return TREK_OK;
+}
+
+/* A model becomes the wrapper's; replica 0's as a child that the names pass over. */
+static trek_status adopt(trek_ddp *ddp, int r, trek_module *model)
+{
+    if (r == 0) {
+        trek_status status = trek_array_grow(&ddp->base.children, &ddp->base.cap_children, 1, sizeof *ddp->base.children);
+        char *name = status == TREK_OK ? trek_strdup("") : NULL;
+        if (!name)
+            return trek_status_get();
+        ddp->base.children[0] = (trek_module_child){ name, model };
+        ddp->base.n_children = 1;
+        ddp->base.training = model->training;
+    }
+    model->owners++;
+    ddp->replicas[r].model = model;
+    return TREK_OK;
+}
+
+/* Models that did not get into a wrapper go all the same. */
+static void drop_models(trek_module *const *models, int n, const trek_ddp *ddp)
+{
+    for (int r = 0; r < n; r++) {
+        trek_module *model = models[r];
+        bool seen = ddp && r < ddp->n && ddp->replicas[r].model == model;
+        for (int q = 0; q < r && !seen; q++)
+            seen = models[q] == model;
+        if (model && !seen && model->owners == 0)
+            trek_module_free(&model);
+    }
+}
+
+static trek_ddp *make(trek_module *const *models, int n, const trek_ddp_opts *opts)
+{
+    trek_status status = check_models(models, n);
+    trek_ddp *ddp = status == TREK_OK ? (trek_ddp *)trek_module_new(&ddp_class) : NULL;
+    if (ddp) {
+        ddp->replicas = trek_calloc((size_t)n, sizeof *ddp->replicas);
+        ddp->n = ddp->replicas ? n : 0;
+        status = ddp->replicas ? resolve(ddp, opts) : trek_status_get();
+    }
+    for (int r = 0; ddp && r < n && status == TREK_OK; r++)
+        status = adopt(ddp, r, models[r]);
+    if (ddp && status == TREK_OK)
+        return ddp;
+    drop_models(models, n, ddp);
+    trek_ddp_free(&ddp);
+    return NULL;
+}
+
+/* One rank: checks with the others, and takes rank 0's values. */
+static trek_status join_rank(trek_ddp *ddp, int k, void *arg)
+{
+    trek_status own = *(const trek_status *)arg;
+    trek_ddp_replica *r = &ddp->replicas[k];
+    if (own == TREK_OK)
+        own = trek_ddp_plan(r, ddp->opts.bucket_bytes);
+    trek_status status = trek_ddp_compare(ddp, r, own);
+    return status == TREK_OK ? trek_ddp_broadcast(r, true, true, TREK_OK) : status;
+}
+
+/* Device of the model's first parameter, else buffer, else the CPU. */
+static trek_status see_device(const char *name, trek_var *var, void *arg)
+{
+    (void)name;
+    *(trek_device *)arg = trek_var_device(var);
+    return TREK_ERR_CANCELLED; /* ends the walk */
+}
+
+static trek_status find_device(trek_ddp_replica *r)
+{
+    r->device = trek_cpu(0);
+    trek_status status = trek_module_each_param(r->model, see_device, &r->device);
+    if (status == TREK_OK)
+        status = trek_module_each_buffer(r->model, see_device, &r->device);
+    if (status != TREK_OK && status != TREK_ERR_CANCELLED)
+        return status;
+    r->backend = trek_backend_get(r->device.type);
+    return r->backend ? TREK_OK : trek_status_get();
+}
+
+static trek_status finish_local(trek_ddp *ddp)
+{
+    ddp->devices = trek_calloc((size_t)ddp->n, sizeof *ddp->devices);
+    trek_tensor *zero = trek_tensor_zeros(trek_dims_none(), TREK_F32, ddp->replicas[0].device);
+    ddp->anchor = zero ? trek_var_new(zero, true) : NULL;
+    trek_tensor_release(zero);
+    if (!ddp->devices || !ddp->anchor)
+        return trek_status_get();
+    for (int r = 0; r < ddp->n; r++)
+        ddp->devices[r] = ddp->replicas[r].device;
+    if (ddp->n > 1 && !(ddp->ranks = trek_ranks_new(ddp->devices, ddp->n)))
+        return trek_status_get();
+    for (int r = 0; r < ddp->n; r++) {
+        ddp->replicas[r].comm = ddp->ranks ? trek_ranks_comm(ddp->ranks, r) : NULL;
+        ddp->replicas[r].rank = r;
+        ddp->replicas[r].world = ddp->n;
+    }
+    return TREK_OK;
+}
+
+/* Lists are made by all before flags are copied between them. */
+static trek_status join_all(trek_ddp *ddp)
+{
+    trek_status none = TREK_OK;
+    if (!ddp->ranks)
+        return join_rank(ddp, 0, &none);
+    return trek_ranks_run(ddp->ranks, run_rank, &(ddp_run){ ddp, join_rank, &none });
+}
+
+static void set_overlap(trek_ddp *ddp)
+{
+    const trek_comm *comm = ddp->replicas[0].comm;
+    ddp->overlap = comm && comm->world > 1 && (ddp->opts.overlap == 1 || (ddp->opts.overlap == 0 && trek_comm_overlaps(comm)));
+}
+
+trek_ddp *trek_ddp_wrap(trek_module *const *models, int n, const trek_ddp_opts *opts)
+{
+    if (!models)
+        return trek_fail_missing("ddp_wrap", "models"), NULL;
+    if (n < 1 || n > TREK_MAX_RANKS)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "ddp_wrap: %d models; it takes 1 to %d", n, TREK_MAX_RANKS);
+    trek_status status = trek_status_get();
+    if (status != TREK_OK) {
+        drop_models(models, n, NULL);
+        return NULL;
+    }
+    trek_ddp *ddp = make(models, n, opts);
+    if (!ddp)
+        return NULL;
+    for (int r = 0; r < n && status == TREK_OK; r++)
+        status = find_device(&ddp->replicas[r]);
+    if (status == TREK_OK)
+        status = finish_local(ddp);
+    if (status == TREK_OK)
+        status = join_all(ddp);
+    if (status == TREK_OK) {
+        trek_ddp_follow_flags(ddp);
+        set_overlap(ddp);
+        return ddp;
+    }
+    trek_ddp_free(&ddp);
+    return NULL;
+}
+
+/* Where every rank is. */
+static trek_status gather_devices(trek_ddp *ddp, trek_status own)
+{
+    trek_ddp_replica *r = &ddp->replicas[0];
+    ddp->devices = trek_calloc((size_t)r->world, sizeof *ddp->devices);
+    trek_status status = trek_ddp_agree(r, own == TREK_OK && !ddp->devices ? trek_status_get() : own);
+    if (status != TREK_OK)
+        return status;
+    ddp->devices[r->rank] = r->device;
+    if (r->world == 1)
+        return TREK_OK;
+    return trek_comm_run(r->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_GATHER, .dtype = TREK_U8, .count = (int64_t)sizeof r->device,
+                                                    .in = &r->device, .out = ddp->devices });
+}
+
+/* This rank could not even begin; the others learn it where they wait for its place. */
+static trek_ddp *tell_others(trek_comm *comm)
+{
+    trek_ddp_replica nobody = { .comm = comm, .rank = trek_comm_rank(comm), .world = trek_comm_world_size(comm) };
+    trek_ddp_agree(&nobody, trek_status_get());
+    return NULL;
+}
+
+trek_ddp *trek_ddp_wrap_process(trek_module *model, trek_comm *comm, const trek_ddp_opts *opts)
+{
+    trek_status before = trek_status_get();
+    trek_ddp *ddp = NULL;
+    if (before == TREK_OK)
+        ddp = make(&model, 1, opts);
+    else
+        drop_models(&model, 1, NULL);
+    if (!ddp)
+        return tell_others(comm);
+    trek_ddp_replica *r = &ddp->replicas[0];
+    r->comm = comm;
+    r->rank = trek_comm_rank(comm);
+    r->world = trek_comm_world_size(comm);
+    trek_status own = find_device(r);
+    if (own == TREK_OK && comm && r->device.type != TREK_CPU && !trek_device_equal(r->device, comm->device)) {
+        char a[16], b[16];
+        own = trek_fail(TREK_ERR_DEVICE, "ddp: the model is on %s, the communicator's rank on %s", trek_device_name(r->device, a),
+                        trek_device_name(comm->device, b));
+    }
+    trek_status status = gather_devices(ddp, own);
+    if (status == TREK_OK)
+        status = join_rank(ddp, 0, &(trek_status){ TREK_OK });
+    if (status == TREK_OK) {
+        set_overlap(ddp);
+        return ddp;
+    }
+    trek_ddp_free(&ddp);
+    return NULL;
+}
+
+void trek_ddp_free(trek_ddp **ddp)
+{
+    if (!ddp || !*ddp)
+        return;
+    trek_module *module = &(*ddp)->base;
+    trek_module_free(&module);
+    if (!module)
+        *ddp = NULL;
+}
+
+static trek_status plan_again(trek_ddp *ddp, int k, void *arg)
+{
+    trek_ddp_plan_clear(&ddp->replicas[k]);
+    return join_rank(ddp, k, arg);
+}
+
+trek_status trek_ddp_refresh(trek_ddp *ddp)
+{
+    if (!ddp)
+        return trek_fail_missing("ddp_refresh", "wrapper");
+    trek_status own = trek_status_get();
+    if (!ddp->ranks || trek_ranks_rank_here(ddp->ranks) >= 0)
+        return trek_ddp_call(ddp, plan_again, &own);
+    return own != TREK_OK ? own : trek_ranks_run(ddp->ranks, run_rank, &(ddp_run){ ddp, plan_again, &own });
+}
+
+/* --- what it is ------------------------------------------------------------------------------- */
+
+trek_module *trek_ddp_module(trek_ddp *ddp)
+{
+    if (!ddp)
+        return trek_fail_missing("ddp_module", "wrapper"), NULL;
+    return &ddp->base;
+}
+
+trek_module *trek_ddp_replica_module(trek_ddp *ddp, int r)
+{
+    if (!ddp)
+        return trek_fail_missing("ddp_replica_module", "wrapper"), NULL;
+    if (r < 0 || r >= ddp->n)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "ddp_replica_module: replica %d of %d", r, ddp->n);
+    return ddp->replicas[r].model;
+}
+
+int trek_ddp_world_size(const trek_ddp *ddp) { return ddp ? ddp->replicas[0].world : 1; }
+
+int trek_ddp_rank(const trek_ddp *ddp)
+{
+    if (!ddp)
+        return 0;
+    int here = ddp->ranks ? trek_ranks_rank_here(ddp->ranks) : 0;
+    return ddp->replicas[here > 0 ? here : 0].rank;
+}
+
+int trek_ddp_devices(const trek_ddp *ddp, trek_device *devices, int capacity)
+{
+    int n = trek_ddp_world_size(ddp);
+    for (int r = 0; ddp && devices && r < n && r < capacity; r++)
+        devices[r] = ddp->devices[r];
+    return n;
+}
+
+trek_ranks *trek_ddp_ranks(trek_ddp *ddp) { return ddp ? ddp->ranks : NULL; }

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Data parallelism by hand: replicas of a model, one for each rank, whose gradients
+ * are brought together when the program says so. For loops that a trainer does not
+ * know: GANs, reinforcement learning, several losses, models that grow.
+ *
+ * Two ways. trek_ddp_wrap_process: every rank has its own trek_ddp over its own
+ * replica, and all ranks make the same calls in the same order, be they processes
+ * (trek_comm_init) or threads (trek_ranks_comm inside trek_ranks_run, trek_comm_local).
+ * trek_ddp_wrap: one trek_ddp over all replicas of this process, with rank threads of
+ * its own; a call reaches all replicas, or, inside trek_ranks_run of trek_ddp_ranks, is
+ * made by every rank for its own.
+ *
+ *     trek_ddp *ddp = trek_ddp_wrap_process(model, comm, NULL);
+ *     trek_params *params = trek_module_params(trek_ddp_module(ddp));
+ *     trek_optimizer *optimizer = trek_optimizer_new(trek_adam((trek_adam_opts){ .lr = 1e-3 }), params);
+ *     for (each step) {
+ *         trek_backward(loss_of(model, my_part_of_the_batch));
+ *         trek_ddp_reduce_gradients(ddp);
+ *         trek_optimizer_step(optimizer);
+ *         trek_optimizer_zero_grad(optimizer);
+ *     }
+ *
+ * Every rank's optimizer sees the same gradients and makes the same step. (With replicas
+ * in one process the program may as well have one optimizer, for replica 0, and call
+ * trek_ddp_sync_params after its steps.)
+ *
+ * Nothing is sent before it is asked for: backward passes add up, as many as wanted,
+ * different numbers on different ranks, then one reduction. Parameters that a rank did
+ * not use count as zero there; those that no rank used stay without a gradient; shared
+ * ones count once; frozen ones are left alone; graphs may change from pass to pass. What
+ * other systems have flags for needs none. Where an optimizer's arena holds the gradients
+ * they are sent from it, without a copy.
+ *
+ * A rank whose thread has an error set still takes part, so that nobody waits for it:
+ * it gets its own error back, the others PEER, which names it, and gradients and
+ * parameters stay as they were. Where the communicator itself fails in mid-reduction (a
+ * peer that dies), the gradients are not to be used; parameters are as they were. */
+#ifndef TREK_DISTRIBUTED_DDP_H
+#define TREK_DISTRIBUTED_DDP_H
+
+#include "distributed/comm.h"
+#include "distributed/group.h"
+#include "nn/module.h"
+
+TREK_BEGIN
+
+typedef struct trek_ddp trek_ddp;
+
+/* The same on all ranks. */
+typedef struct trek_ddp_opts {
+    int64_t bucket_bytes; /* of gradients that are sent at once; default 25 MiB, the first bucket at most 1 MiB */
+    int overlap;          /* trek_ddp_backward sends buckets while backward goes on. Default: where the communicator
+                             progresses by itself (MPI); TREK_OFF: never; 1: always */
+} trek_ddp_opts;
+
+/* n replicas (1 to 1024) in this process, replica r on the device of its parameters (CPUs, too; the same device
+ * several times, too), each with a rank thread (trek_ranks); n = 1: none. Names, shapes and dtypes of parameters
+ * and buffers must be the same (ARGUMENT names the first that differs), and all take rank 0's values.
+ * The models belong to the wrapper, also on failure, as children belong to a module: a model that has other owners, too
+ * (a graph's), stays theirs as well. opts may be NULL. NULL and ARGUMENT, DEVICE, MEMORY, STATE. */
+TREK_API trek_ddp *trek_ddp_wrap(trek_module *const *models, int n, const trek_ddp_opts *opts);
+/* This rank's one replica; all ranks of comm call it. comm is borrowed and must outlive the wrapper; NULL: one rank.
+ * Else as trek_ddp_wrap; also what the communicator reports, and PEER where another rank failed. */
+TREK_API trek_ddp *trek_ddp_wrap_process(trek_module *model, trek_comm *comm, const trek_ddp_opts *opts);
+/* Frees the wrapper and its models. Not while another module owns it (STATE). */
+TREK_API void trek_ddp_free(trek_ddp **ddp);
+
+/* After the models have got other parameters, buffers or modules (all replicas alike; made before their optimizers): looks
+ * at them anew, with the checks of wrapping, and all take rank 0's values. Collective. Errors as of wrapping; the
+ * wrapper then is of use for nothing but another call, and trek_ddp_free. */
+TREK_API trek_status trek_ddp_refresh(trek_ddp *ddp);
+
+/* The wrapper as a module: parameters, buffers, modules, names ("up.weight", no prefix) and train/eval of replica 0, so
+ * that optimizers, trek_state_save and whatever takes a module take it. Its forward: inside trek_ranks_run the calling
+ * rank's replica; else, over several replicas, the rows of each input are divided among them evenly and the outputs
+ * joined (trek_ddp_forward). Borrowed; it may be given to a parent, which then owns the wrapper. */
+TREK_API trek_module *trek_ddp_module(trek_ddp *ddp);
+/* The model of replica r of this process, borrowed: for forwards of one's own on its rank. NULL and ARGUMENT. */
+TREK_API trek_module *trek_ddp_replica_module(trek_ddp *ddp, int r);
+/* Over all processes. */
+TREK_API int trek_ddp_world_size(const trek_ddp *ddp);
+/* Of the calling rank: of the communicator, of the thread inside trek_ranks_run, else 0. */
+TREK_API int trek_ddp_rank(const trek_ddp *ddp);
+/* Writes the devices of up to `capacity` ranks, in rank order; returns the number of ranks. */
+TREK_API int trek_ddp_devices(const trek_ddp *ddp, trek_device *devices, int capacity);
+/* The group whose rank threads the replicas have, borrowed; NULL without an error: there is one replica here. */
+TREK_API trek_ranks *trek_ddp_ranks(trek_ddp *ddp);
+
+/* Every replica's parameters become rank 0's: after an optimizer's step on rank 0 alone, or loading a state there. */
+TREK_API trek_status trek_ddp_sync_params(trek_ddp *ddp);
+/* Every replica's buffers become those of all ranks together: running means and variances of batch norm as the
+ * statistics of all samples, other floating buffers averaged, integers the maximum. counts: samples of each replica of
+ * this process (so one number with trek_ddp_wrap_process), NULL: equal; a rank with 0 only receives (1 on rank 0 and 0
+ * elsewhere: all take rank 0's). ARGUMENT if they are negative, not finite, or sum to 0. */
+TREK_API trek_status trek_ddp_sync_buffers(trek_ddp *ddp, const double *counts);
+
+/* Every replica's gradients become their mean over all ranks: what one device would have, where each rank's loss is a
+ * mean over an equal part of the batch. ARGUMENT also: a parameter that is frozen on some ranks only. */
+TREK_API trek_status trek_ddp_reduce_gradients(trek_ddp *ddp);
+/* Sum over ranks of (count / all counts) x gradient: what one device would have, where each rank's loss is a mean over
+ * `count` samples (steps, tokens). counts as for trek_ddp_sync_buffers. Gradients of a rank with 0 are skipped, never
+ * multiplied: what is not finite there stays there. */
+TREK_API trek_status trek_ddp_reduce_gradients_weighted(trek_ddp *ddp, const double *counts);
+
+/* trek_backward and trek_ddp_reduce_gradients in one, the last pass before a step: with overlap, gradients are sent as
+ * they become complete, together with what earlier passes left. Leaves other than the wrapped parameters get no
+ * gradient. The loss is the calling rank's; outside trek_ranks_run, over several replicas, it is one over outputs of
+ * trek_ddp_forward. */
+TREK_API trek_status trek_ddp_backward(trek_ddp *ddp, trek_var *loss);
+/* The same, weighted by this rank's count; with 0 there is no pass, and loss may be NULL. Over several replicas: inside
+ * trek_ranks_run only (STATE). */
+TREK_API trek_status trek_ddp_backward_weighted(trek_ddp *ddp, trek_var *loss, double count);
+
+/* inputs[r] through replica r, side by side on the ranks' threads (one for each replica of this process; moved to its
+ * device; NULL: replica r does not run); the outputs joined along dimension 0 on replica 0's device, scalars as the mean
+ * weighted by rows. The result belongs to the caller's scope and is on the caller's tape: backward goes through all
+ * replicas side by side, and gives each n times its share of the gradient of the joint loss (n replicas), so that
+ * trek_ddp_reduce_gradients, which takes the mean, gives what one device would have, whatever the rows. Train and
+ * freeze flags are replica 0's. STATE inside trek_ranks_run; SHAPE. */
+TREK_API trek_var *trek_ddp_forward(trek_ddp *ddp, trek_var *const *inputs);
+/* The same for models with several inputs: inputs[r * n_inputs + k] is input k of replica r; a replica whose first
+ * input is NULL does not run. */
+TREK_API trek_var *trek_ddp_forward_many(trek_ddp *ddp, trek_var *const *inputs, int n_inputs);
+
+TREK_END
+
+#endif

@@ -25,6 +25,7 @@ struct trek_elche {
     int64_t anchor, start, max_anchor, max_batch_diff, global_batches;
     double target;
     bool calibrated, changed;
+    bool shifted;                                   /* the last report showed a change of pace */
     int promising;                                  /* reports in a row that promised a gain */
     double achieved;                                /* batches per millisecond in the last window */
     int64_t *counts, *goals;
@@ -52,12 +53,12 @@ static double fastest_ms(const trek_elche *e)
 }
 
 /* Before the first measurement the hint stands in for it: the slow rank's pace is its ratio. A rank that was never
- * measured counts as the slowest; where there are fewer batches than ranks as the fastest, or it would never be tried. */
+ * measured counts as the slowest; where there are fewer batches than ranks as twice the fastest, or it would never be tried. */
 static void set_pace(trek_elche *e)
 {
     double unknown = 1, slowest = slowest_ms(e);
     if (e->calibrated)
-        unknown = e->global_batches > 0 && e->global_batches < e->ranks ? fastest_ms(e) : slowest;
+        unknown = e->global_batches > 0 && e->global_batches < e->ranks ? fastest_ms(e) / 2 : slowest;
     for (int r = 0; r < e->ranks; r++)
         e->pace[r] = fmax(e->ms[r] > 0 ? e->ms[r] : unknown, slowest / MOST_RATIO);
     if (!e->calibrated && e->ratio > 0)
@@ -89,15 +90,15 @@ static double rate(const trek_elche *e, const int64_t *counts)
     return sum / longest;
 }
 
-/* Whether to go to the goals: one count is far off, or a smaller correction keeps promising a gain. Where the sum
- * stays, counts are small and one batch is far: there it takes a gain, too. */
+/* Whether to go to the goals: one count is far off, or a smaller correction promises a gain after a change of pace, or
+ * keeps promising it. Where the sum stays, counts are small and one batch is far: there it takes a gain, too. */
 static bool goals_worth(trek_elche *e)
 {
     bool far = false, gain = rate(e, e->goals) > worth * rate(e, e->counts);
     for (int r = 0; r < e->ranks && !far; r++)
         far = fabs((double)(e->goals[r] - e->counts[r])) > dead_zone * (double)e->counts[r];
     e->promising = gain ? e->promising + 1 : 0;
-    return (far && (gain || e->global_batches == 0)) || e->promising >= lasting;
+    return (far && (gain || e->global_batches == 0)) || (gain && e->shifted) || e->promising >= lasting;
 }
 
 /* No count moves by more than max_batch_diff. Where the sum is to stay, all go the same part of their way. */
@@ -155,8 +156,10 @@ static void measure(trek_elche *e, int r, double ms)
     }
     double error = (ms - e->ms[r]) / e->ms[r];
     double factor = fmin(fmax(fabs(error), least_factor), most_factor);
-    if (fabs(error) > dead_zone && fabs(e->error[r]) > dead_zone && (error > 0) == (e->error[r] > 0))
+    if (fabs(error) > dead_zone && fabs(e->error[r]) > dead_zone && (error > 0) == (e->error[r] > 0)) {
         factor = most_factor;
+        e->shifted = true;
+    }
     e->ms[r] = factor * ms + (1 - factor) * e->ms[r];
     e->error[r] = error;
 }
@@ -197,7 +200,7 @@ trek_status trek_elche_report(trek_elche *e, const double *compute_ms, const int
         return status;
     bool first = !e->calibrated;
     double longest = 0, ran = 0;
-    e->changed = false;
+    e->changed = e->shifted = false;
     for (int r = 0; r < e->ranks; r++) {
         double ms = batches[r] > 0 ? compute_ms[r] / (double)batches[r] : 0;
         if (!(ms >= least_ms)) /* nothing ran, or too short for the clock */

@@ -42,7 +42,7 @@ TREK_API trek_elche *trek_elche_new(int ranks, const trek_elche_opts *opts);
  * its start. Counts are then round(anchor x M / own); with global_batches those that
  * end the window soonest. They are set for all ranks at the first measurement, and
  * when one differs by more than a tenth (with global_batches: and the window would be 2 % better), or when
- * smaller corrections have promised more than 2 % for three reports in a row.
+ * a smaller correction promises more than 2 % after such a change of pace, or for three reports in a row.
  * Costs O(ranks log ranks).
  *
  * Errors: ARGUMENT (a time that is negative, not finite or above 1e15 ms, negative batches), and then nothing changes. */

@@ -114,11 +114,65 @@ static void store(trek_dtype dtype, char *out, const block *acc, int64_t n)
         memcpy(out, acc, (size_t)n * trek_dtype_size(dtype));
 }
 
+/* Sums of floats, of which nearly all data is: in one pass that reads and writes each array once, because large arrays
+ * wait for memory. The same additions in the same order as by blocks. Returns where it stopped: a rest is left. */
+typedef float vector __attribute__((vector_size(64), aligned(4), may_alias));
+enum { LINES = 4, STEP = LINES * 16, AHEAD = 512 }; /* cache lines of each array at once; floats that are asked for in advance */
+
+static inline __attribute__((always_inline)) int64_t sum_rows(bool mean, const void *const *ins, int n_ins, void *const *outs, int n_outs,
+                                                              int64_t begin, int64_t end)
+{
+    for (; begin + STEP <= end; begin += STEP) {
+        vector acc[LINES];
+        for (int r = 0; r < n_ins; r++)
+            for (int k = 0; k < LINES; k++)
+                __builtin_prefetch((const float *)ins[r] + begin + AHEAD + 16 * k, 1);
+        memcpy(acc, (const float *)ins[0] + begin, sizeof acc);
+        for (int r = 1; r < n_ins; r++) {
+            const vector *in = (const vector *)(const void *)((const float *)ins[r] + begin);
+            for (int k = 0; k < LINES; k++)
+                acc[k] += in[k];
+        }
+        for (int k = 0; k < LINES && mean; k++)
+            acc[k] /= (float)n_ins;
+        for (int r = 0; r < n_outs; r++)
+            memcpy((float *)outs[r] + begin, acc, sizeof acc);
+    }
+    return begin;
+}
+
+static int64_t sum_f32(bool mean, const void *const *ins, int n_ins, void *const *outs, int n_outs, int64_t begin, int64_t end)
+{
+    return sum_rows(mean, ins, n_ins, outs, n_outs, begin, end);
+}
+
+#if defined(__x86_64__)
+/* A line at a time: fewer instructions are in flight for each, so more lines are. */
+static __attribute__((target("avx512f"))) int64_t sum_f32_lines(bool mean, const void *const *ins, int n_ins, void *const *outs,
+                                                                int n_outs, int64_t begin, int64_t end)
+{
+    return sum_rows(mean, ins, n_ins, outs, n_outs, begin, end);
+}
+#else
+#define sum_f32_lines sum_f32
+#endif
+
+static bool has_lines(void)
+{
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx512f");
+#else
+    return false;
+#endif
+}
+
 void trek_comm_combine(trek_dtype dtype, trek_reduce_op op, const void *const *ins, int n_ins, void *const *outs, int n_outs,
                        int64_t begin, int64_t end)
 {
     block acc;
     size_t size = trek_dtype_size(dtype);
+    if (dtype == TREK_F32 && (op == TREK_SUM || op == TREK_MEAN))
+        begin = (has_lines() ? sum_f32_lines : sum_f32)(op == TREK_MEAN, ins, n_ins, outs, n_outs, begin, end);
     for (int64_t i = begin; i < end; i += BLOCK) {
         int64_t n = end - i < BLOCK ? end - i : BLOCK;
         size_t at = (size_t)i * size;

@@ -28,7 +28,7 @@ install_packages() {
     local missing=() package
     command -v dpkg >/dev/null || return 0
     for package in meson ninja-build gcc g++ pkg-config zlib1g-dev libcmocka-dev libdnnl-dev python3 python3-venv \
-        gcc-aarch64-linux-gnu libc6-dev-arm64-cross; do
+        gcc-aarch64-linux-gnu libc6-dev-arm64-cross libopenmpi-dev openmpi-bin; do
         dpkg -s "$package" >/dev/null 2>&1 || missing+=("$package")
     done
     [ ${#missing[@]} = 0 ] && return 0
@@ -130,14 +130,14 @@ fi
 
 say "address and undefined behaviour sanitizers"
 # gcc 12 takes the address of a thread-local variable for a null pointer; real ones crash anyway
-if build address -Dbuildtype=debugoptimized -Dcuda=disabled -Disas="$best_isa" -Db_sanitize=address,undefined -Db_lundef=false -Dc_args=-fno-sanitize=null -Dexamples=false; then
+if build address -Dbuildtype=debugoptimized -Dcuda=disabled -Dmpi=disabled -Disas="$best_isa" -Db_sanitize=address,undefined -Db_lundef=false -Dc_args=-fno-sanitize=null -Dexamples=false; then
     # ISAs beside the best one ran above; large cases and mutants add nothing here
     TREK_TEST_SHORT=1 ASAN_OPTIONS=detect_leaks=1:abort_on_error=0:allocator_may_return_null=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
         tests address all --timeout-multiplier 4 --no-suite checks --no-suite mutation --no-suite cuda_long
 fi
 
 say "thread sanitizer"
-if build thread -Dbuildtype=debugoptimized -Dcuda=disabled -Disas="$best_isa" -Db_sanitize=thread -Db_lundef=false -Donednn=disabled -Dexamples=false; then
+if build thread -Dbuildtype=debugoptimized -Dcuda=disabled -Dmpi=disabled -Disas="$best_isa" -Db_sanitize=thread -Db_lundef=false -Donednn=disabled -Dexamples=false; then
     TREK_TEST_SHORT=1 TSAN_OPTIONS=halt_on_error=1 tests thread threads --timeout-multiplier 4 --suite threads --suite cuda_threads
 fi
 

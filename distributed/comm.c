@@ -7,6 +7,7 @@
 
 #include "distributed/comm_internal.h"
 #include "distributed/comm_nccl.h"
+#include "distributed/control.h"
 #include "tensor/tensor_internal.h"
 
 static const char *const kind_names[] = { "a call with wrong arguments", "all_reduce", "broadcast", "all_gather", "reduce_scatter",
@@ -35,12 +36,22 @@ char *trek_comm_call_text(const trek_comm_call *call, char *text, size_t size)
     return text;
 }
 
+static trek_status run_numbered(trek_comm *comm, const trek_comm_call *call)
+{
+    if (call->on_device && call->kind != TREK_COMM_BARRIER && call->kind != TREK_COMM_INVALID)
+        return trek_comm_nccl_takes(comm, call) ? trek_comm_nccl_run(comm, call, NULL) : trek_comm_staged_run(comm, call);
+    return comm->engine->run(comm, call);
+}
+
 trek_status trek_comm_run(trek_comm *comm, trek_comm_call call)
 {
     call.number = ++comm->calls;
-    if (call.on_device && call.kind != TREK_COMM_BARRIER && call.kind != TREK_COMM_INVALID)
-        return trek_comm_nccl_takes(comm, &call) ? trek_comm_nccl_run(comm, &call, NULL) : trek_comm_staged_run(comm, &call);
-    return comm->engine->run(comm, &call);
+    if (comm->control)
+        trek_control_call(comm->control, &call);
+    trek_status status = run_numbered(comm, &call);
+    if (comm->control && status == TREK_OK)
+        trek_control_called(comm->control);
+    return status;
 }
 
 bool trek_comm_overlaps(const trek_comm *comm) { return comm->engine->start != NULL; }
@@ -50,10 +61,18 @@ trek_status trek_comm_start(trek_comm *comm, trek_comm_call call)
     if (!comm->engine->start)
         return trek_comm_run(comm, call);
     call.number = ++comm->calls;
+    if (comm->control)
+        trek_control_call(comm->control, &call);
     return comm->engine->start(comm, &call);
 }
 
-trek_status trek_comm_finish(trek_comm *comm) { return comm->engine->finish ? comm->engine->finish(comm) : TREK_OK; }
+trek_status trek_comm_finish(trek_comm *comm)
+{
+    trek_status status = comm->engine->finish ? comm->engine->finish(comm) : TREK_OK;
+    if (comm->control && status == TREK_OK)
+        trek_control_called(comm->control);
+    return status;
+}
 
 /* The rank's own mistake: `status` is set already. It still meets the others, who learn of it at once. */
 static trek_status run_invalid(trek_comm *comm, trek_status status)

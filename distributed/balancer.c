@@ -131,7 +131,7 @@ static int find_costly(const trek_balancer *b)
         active++;
         sum += b->throughput[r];
         bool last = b->wanted[r] / b->throughput[r] >= most * same;
-        if (last && (slowest < 0 || b->throughput[r] < b->throughput[slowest]))
+        if (last && (slowest < 0 || b->throughput[r] * same <= b->throughput[slowest])) /* of equals the highest rank */
             slowest = r;
     }
     if (active < 2)

@@ -314,7 +314,10 @@ trek_batch *trek_loader_next_window(trek_loader *loader, int64_t count)
     give(l, n, 0, n, l->window);
     trek_place_here.batch_rows = -1; /* no forward of the caller's is over it */
     l->batch.window = true;
-    l->position += l->plan.batches - l->position < count ? l->plan.batches - l->position : count;
+    l->batch.epoch = l->epoch;
+    l->batch.first_batch = l->position;
+    l->batch.batches = l->plan.batches - l->position < count ? l->plan.batches - l->position : count;
+    l->position += l->batch.batches;
     l->job_version = UINT64_MAX;     /* if single batches follow, they are fetched anew */
     return &l->batch;
 }

@@ -14,6 +14,7 @@ struct trek_batch {
     const int64_t *indices;  /* [n] borrowed */
     trek_var **vars;         /* [fields]; all NULL for a window, whose batches the ranks read themselves */
     bool window;
+    int64_t epoch, first_batch, batches; /* of a window: batches [first_batch, first_batch + batches) of the epoch */
 };
 
 /* The samples of one global batch without fetching them: indices has room for

@@ -11,6 +11,8 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
+#include "distributed/apportion.h"
+#include "distributed/rounds.h"
 #include "distributed/stepper_ranks.h"
 #include "graph/graph_internal.h"
 #include "tensor/place.h"
@@ -115,6 +117,20 @@ static void reduce_chunk(ranks_stepper *s, const trek_reduce_chunk *chunk)
     }
 }
 
+/* Rank 0's sum in a chunk by the factor of the passes. */
+static void scale_chunk(ranks_stepper *s, const trek_reduce_chunk *chunk)
+{
+    trek_dtype dtype = s->replicas[0].arena->parts[chunk->part].wide;
+    char *grads = grads_at(s, 0, chunk->part, chunk->begin);
+    int64_t n = chunk->end - chunk->begin;
+    if (dtype == TREK_F64)
+        for (int64_t i = 0; i < n; i++)
+            ((double *)grads)[i] *= s->factor;
+    else
+        for (int64_t i = 0; i < n; i++)
+            ((float *)grads)[i] *= (float)s->factor;
+}
+
 /* Gradients of segments that are not updated (frozen since) go, too. */
 static void zero_leftovers(ranks_stepper *s, int rank, const trek_reduce_chunk *chunk)
 {
@@ -152,6 +168,8 @@ static void work_chunks(void *arg, int64_t begin, int64_t end)
         char *grads = grads_at(s, s->shared ? 0 : w->rank, chunk->part, chunk->begin);
         if (w->sum)
             reduce_chunk(s, chunk);
+        if (w->sum && s->factor != 1)
+            scale_chunk(s, chunk);
         if (w->measure) {
             bool finite; /* a square sum that is not finite says it, too */
             backend->sum_squares(dtype, grads, chunk->end - chunk->begin, &sums[k], &finite);
@@ -207,6 +225,20 @@ typedef struct step_call {
     bool update;
 } step_call;
 
+/* Whether all ranks are well: one that is not makes peers of the others. */
+static trek_status agree(ranks_stepper *s, int rank, trek_status own)
+{
+    int32_t failed = own != TREK_OK ? rank + 1 : 0;
+    trek_status status = trek_comm_run(trek_ranks_comm(s->ranks, rank),
+                                       (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_MAX, .dtype = TREK_I32,
+                                                         .count = 1, .in = &failed, .out = &failed });
+    if (own != TREK_OK)
+        return own;
+    if (status == TREK_OK && failed)
+        status = trek_fail(TREK_ERR_PEER, "step: rank %d failed", failed - 1);
+    return status;
+}
+
 static void keep_flags(ranks_stepper *s, int rank)
 {
     trek_arena *arena = s->replicas[rank].arena;
@@ -221,6 +253,17 @@ static void keep_flags(ranks_stepper *s, int rank)
         }
 }
 
+/* All ranks of the process hold its merged buffers: rank 0 merges them with the other processes', the others copy. */
+static trek_status merge_between(ranks_stepper *s, int rank)
+{
+    trek_status status = trek_comm_barrier(trek_ranks_comm(s->ranks, rank));
+    status = agree(s, rank, status == TREK_OK && rank == 0 ? trek_rounds_merge_buffers(s) : status);
+    trek_replica *own = &s->replicas[rank], *first = &s->replicas[0];
+    for (int k = 0; k < own->n_buffers && status == TREK_OK && rank > 0; k++)
+        status = trek_tensor_copy_from(own->buffers[k]->data, first->buffers[k]->data);
+    return status;
+}
+
 static trek_status finish(ranks_stepper *s, int rank, bool skipped)
 {
     int64_t start = trek_trace_enter("buffers");
@@ -228,7 +271,27 @@ static trek_status finish(ranks_stepper *s, int rank, bool skipped)
     if (s->shared && rank > 0 && !skipped)
         trek_arena_bump(s->replicas[rank].arena, s->replicas[0].arena);
     trek_status status = trek_ranks_merge_buffers(s, rank);
+    if (status == TREK_OK && s->comm && s->replicas[0].n_buffers > 0)
+        status = merge_between(s, rank);
     trek_trace_end("buffers", start, 0);
+    return status;
+}
+
+/* The ranks' sum is complete: rank 0 adds what the other processes have, then all measure it. */
+static trek_status reduce_between(ranks_stepper *s, int rank, bool measure)
+{
+    trek_comm *local = trek_ranks_comm(s->ranks, rank);
+    trek_status status = trek_comm_barrier(local);
+    if (rank == 0)
+        s->between = status == TREK_OK ? trek_rounds_reduce(s) : status;
+    if (status == TREK_OK)
+        status = trek_comm_barrier(local);
+    if (rank == 0 || status != TREK_OK)
+        status = rank == 0 ? s->between : status;
+    else if (s->between != TREK_OK)
+        status = trek_fail(TREK_ERR_PEER, "step: the reduction between processes failed");
+    if (status == TREK_OK && measure)
+        work(s, rank, false, true, NULL);
     return status;
 }
 
@@ -239,11 +302,22 @@ static trek_status step_shared(int rank, void *arg)
     bool measure = c->update && (s->max_norm > 0 || s->loss_scale);
     trek_update_state state = { .skip = 0 };
     int64_t start = trek_trace_enter("reduce");
-    bool at_once = c->update && !measure && !start; /* while the sums are in cache */
+    bool at_once = c->update && !measure && !start && !s->comm && !s->windowed; /* while the sums are in cache */
+    if (rank == 0)
+        trek_stopwatch_start(&s->reduce_watch, trek_cpu(0));
     if (c->update && !measure)
         state = decide(s, rank, false);
-    work(s, rank, true, measure, at_once ? &state : NULL);
+    work(s, rank, true, measure && !s->comm, at_once ? &state : NULL);
+    if (s->comm) {
+        trek_status status = reduce_between(s, rank, measure);
+        if (status != TREK_OK) {
+            keep_flags(s, rank);
+            return status;
+        }
+    }
     trek_trace_end("reduce", start, s->steps);
+    if (rank == 0)
+        trek_stopwatch_stop(&s->reduce_watch, 1);
     if (measure) {
         trek_status status = trek_comm_barrier(trek_ranks_comm(s->ranks, rank));
         if (status != TREK_OK) { /* the same on all ranks: nobody updates */
@@ -292,20 +366,6 @@ static trek_status reduce_buckets(ranks_stepper *s, int rank)
     return TREK_OK;
 }
 
-/* Whether all ranks are well: one that is not makes peers of the others. */
-static trek_status agree(ranks_stepper *s, int rank, trek_status own)
-{
-    int32_t failed = own != TREK_OK ? rank + 1 : 0;
-    trek_status status = trek_comm_run(trek_ranks_comm(s->ranks, rank),
-                                       (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_MAX, .dtype = TREK_I32,
-                                                         .count = 1, .in = &failed, .out = &failed });
-    if (own != TREK_OK)
-        return own;
-    if (status == TREK_OK && failed)
-        status = trek_fail(TREK_ERR_PEER, "step: rank %d failed", failed - 1);
-    return status;
-}
-
 /* Every rank holds the sum now: each decides and updates in its own device's order, as a single device does. */
 static trek_status update_on_device(ranks_stepper *s, int rank)
 {
@@ -321,6 +381,21 @@ static trek_status update_on_device(ranks_stepper *s, int rank)
     return status == TREK_OK ? finish(s, rank, false) : status;
 }
 
+/* With arenas of their own: rank 0 reduces with the other processes, its result goes to all of this one. */
+static trek_status share_between(ranks_stepper *s, int rank)
+{
+    const trek_arena *arena = s->replicas[rank].arena;
+    trek_comm *local = trek_ranks_comm(s->ranks, rank);
+    trek_status status = rank == 0 ? trek_rounds_reduce(s) : TREK_OK;
+    status = agree(s, rank, status);
+    for (int p = 0; p < arena->n_parts && status == TREK_OK && s->world > 1; p++) {
+        char *data = grads_at(s, rank, p, 0);
+        status = trek_comm_run(local, (trek_comm_call){ .kind = TREK_COMM_BROADCAST, .dtype = arena->parts[p].wide, .count = arena->parts[p].count,
+                                                        .in = data, .out = data, .on_device = arena->device.type != TREK_CPU });
+    }
+    return status;
+}
+
 static trek_status step_separate(int rank, void *arg)
 {
     const step_call *c = arg;
@@ -331,7 +406,14 @@ static trek_status step_separate(int rank, void *arg)
     if (status != TREK_OK)
         return status;
     int64_t start = trek_trace_enter("reduce");
-    status = reduce_buckets(s, rank);
+    if (rank == 0)
+        status = trek_stopwatch_start(&s->reduce_watch, replica->arena->device);
+    if (status == TREK_OK)
+        status = reduce_buckets(s, rank);
+    if (status == TREK_OK && s->comm)
+        status = share_between(s, rank);
+    if (status == TREK_OK && rank == 0)
+        status = trek_stopwatch_stop(&s->reduce_watch, 1);
     trek_trace_end("reduce", start, s->steps);
     if (!c->update || status != TREK_OK) {
         if (rank > 0)
@@ -358,21 +440,75 @@ static trek_status step_separate(int rank, void *arg)
 
 /* --- the caller's side ------------------------------------------------------------------------------ */
 
+trek_status trek_ranks_split(const ranks_stepper *s, int64_t n, int64_t *counts)
+{
+    const double *shares = trek_pace_shares(s->pace) + s->first_rank;
+    double sum = 0;
+    for (int r = 0; r < s->world; r++)
+        sum += shares[r];
+    return trek_apportion(n, sum > 0 ? shares : NULL, s->world, counts);
+}
+
+trek_status trek_slowed(const ranks_stepper *s, int rank, trek_stopwatch *watch)
+{
+    if (s->slowdowns)
+        trek_slowdown_apply(&s->slowdowns[rank], s->slowed_batches[rank]++, trek_clock_ns() - watch->start_ns);
+    return TREK_OK;
+}
+
+static trek_status zero_first(int rank, void *arg)
+{
+    ranks_stepper *s = arg;
+    if (rank == 0)
+        trek_arena_zero_grads(s->replicas[0].arena);
+    return TREK_OK;
+}
+
+/* What a reduction left in the arena is the sum over all processes: it stays with process 0. */
+trek_status trek_ranks_begin_pass(ranks_stepper *s)
+{
+    if (!s->holds_sum)
+        return TREK_OK;
+    s->holds_sum = false;
+    return s->process > 0 ? trek_ranks_run(s->ranks, zero_first, s) : TREK_OK;
+}
+
+/* Before a reduction: every process comes to it, well or not. */
+static trek_status meet(ranks_stepper *s, trek_status own, bool update)
+{
+    if (own == TREK_OK)
+        own = trek_ranks_begin_pass(s);
+    if (own == TREK_OK && !s->shared)
+        own = trek_ranks_settle(s);
+    note_gradients(s);
+    trek_ranks_note_flags(s);
+    own = trek_rounds_step(s, own, update);
+    return own == TREK_OK ? trek_rounds_flags(s) : own;
+}
+
 trek_status trek_ranks_reduce(trek_stepper *stepper)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
-    trek_status status = trek_status_get();
+    trek_status status = meet(s, trek_status_get(), false);
+    if (status == TREK_OK)
+        status = trek_ranks_run(s->ranks, s->shared ? step_shared : step_separate, &(step_call){ s, false });
     if (status != TREK_OK)
         return status;
-    note_gradients(s);
-    trek_ranks_note_flags(s);
-    return trek_ranks_run(s->ranks, s->shared ? step_shared : step_separate, &(step_call){ s, false });
+    s->factor = 1;
+    s->holds_sum = s->comm != NULL;
+    return TREK_OK;
 }
 
 static trek_status detach_rank(int rank, void *arg) { return trek_graph_detach(((ranks_stepper *)arg)->replicas[rank].graph); }
 
 /* CPU ranks look at the graph's scaler; GPU ranks have copies on their devices. */
-static trek_status prepare_scaler(ranks_stepper *s)
+trek_grad_scaler *trek_ranks_scaler(const ranks_stepper *s, int rank)
+{
+    trek_grad_scaler *first = s->base.graph->scaler;
+    return first && rank > 0 && s->replicas[rank].scaler ? s->replicas[rank].scaler : first;
+}
+
+trek_status trek_ranks_prepare_scaler(ranks_stepper *s)
 {
     trek_grad_scaler *scaler = s->base.graph->scaler;
     s->loss_scale = NULL;
@@ -405,10 +541,8 @@ static trek_status prepare(ranks_stepper *s)
             status = trek_optimizer_schedule_lr(s->replicas[r].optimizer, lr);
     if (status == TREK_OK)
         status = trek_ranks_run(s->ranks, detach_rank, s);
-    note_gradients(s);
-    trek_ranks_note_flags(s);
     if (status == TREK_OK)
-        status = prepare_scaler(s);
+        status = trek_ranks_prepare_scaler(s);
     if (status == TREK_OK && s->shared)
         status = trek_optimizer_prepare(s->replicas[0].optimizer);
     return status;
@@ -430,24 +564,49 @@ static trek_status conclude(ranks_stepper *s)
     return trek_grad_scaler_update(s->base.graph->scaler);
 }
 
+/* Times become shares or counts of the next step. */
+static trek_status keep_pace(ranks_stepper *s)
+{
+    bool changed;
+    int64_t units;
+    trek_status status = trek_stopwatch_read(&s->reduce_watch, &s->own_communication_ms, &units);
+    if (status == TREK_OK)
+        status = trek_pace_report(s->pace, s->steps, s->windowed, s->ms, s->units, s->comm ? s->communication_ms : s->own_communication_ms,
+                                  &changed);
+    if (status != TREK_OK || !changed)
+        return status;
+    trek_rounds_publish(s);
+    trek_pace_state state;
+    trek_pace_describe(s->pace, &state);
+    trek_trace_event(state.windows ? "anchor" : "rebalance", state.windows ? (double)state.anchor : state.predicted);
+    return TREK_OK;
+}
+
 trek_status trek_ranks_step(trek_stepper *stepper)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
     trek_status status = trek_status_get();
-    if (status != TREK_OK)
-        return status;
-    if (!s->replicas[0].optimizer)
-        return trek_fail(TREK_ERR_STATE, "trek_graph_step: the graph has no optimizer; call trek_graph_set_optimizer "
-                                         "or give one to trek_trainer_setup");
-    status = prepare(s);
+    if (status == TREK_OK && !s->replicas[0].optimizer)
+        status = trek_fail(TREK_ERR_STATE, "trek_graph_step: the graph has no optimizer; call trek_graph_set_optimizer "
+                                           "or give one to trek_trainer_setup");
+    int64_t start = trek_trace_enter("sync");
+    if (status == TREK_OK)
+        status = prepare(s);
+    status = meet(s, status, true);
     if (status == TREK_OK)
         status = trek_ranks_run(s->ranks, s->shared ? step_shared : step_separate, &(step_call){ s, true });
+    trek_trace_end("sync", start, s->steps);
     if (status == TREK_OK)
         status = conclude(s);
+    if (status == TREK_OK)
+        status = keep_pace(s);
     if (status != TREK_OK)
         return status;
     for (int r = 0; r < s->world; r++)
         s->replicas[r].samples = 0;
+    s->passes = 0;
+    s->factor = 1;
+    s->holds_sum = s->windowed = false;
     s->steps++;
     trek_place_here.rng_step++;
     trek_place_here.rng_draw = 0;

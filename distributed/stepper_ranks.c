@@ -8,7 +8,9 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
+#include "data/loader_internal.h"
 #include "distributed/comm_nccl.h"
+#include "distributed/rounds.h"
 #include "graph/graph_internal.h"
 
 /* --- listing a replica's parts ----------------------------------------------------- */
@@ -257,6 +259,48 @@ static trek_status make_rest(ranks_stepper *s)
     return trek_ranks_plan_reduce(s);
 }
 
+static trek_status copy_rank(int rank, void *arg)
+{
+    ranks_stepper *s = arg;
+    if (rank == 0)
+        return TREK_OK;
+    for (int k = 0; s->shared && k < s->replicas[rank].n_params; k++)
+        trek_tensor_bump(s->replicas[rank].params[k]->data); /* the memory is rank 0's */
+    return copy_from_first(s, rank, !s->shared);
+}
+
+/* The other processes of the job: the same graph, process 0's values. */
+static trek_status join_processes(ranks_stepper *s, const trek_ranks_opts *opts)
+{
+    if (!opts->comm)
+        return TREK_OK;
+    trek_status status = trek_rounds_begin(s, opts->comm);
+    if (status == TREK_OK)
+        status = trek_rounds_copy_first(s);
+    return status == TREK_OK ? trek_ranks_run(s->ranks, copy_rank, s) : status;
+}
+
+static trek_status make_pace(ranks_stepper *s, const trek_ranks_opts *opts)
+{
+    s->watches = trek_stopwatches_new(s->world);
+    s->ms = trek_calloc((size_t)s->total, sizeof *s->ms);
+    s->units = trek_calloc((size_t)s->total, sizeof *s->units);
+    s->pace = trek_pace_new(s->total, opts->pace);
+    if (opts->slowdowns) {
+        trek_slowdown *slowdowns = trek_calloc((size_t)s->world, sizeof *slowdowns);
+        s->slowed_batches = trek_calloc((size_t)s->world, sizeof *s->slowed_batches);
+        if (slowdowns)
+            memcpy(slowdowns, opts->slowdowns, (size_t)s->world * sizeof *slowdowns);
+        s->slowdowns = slowdowns;
+        if (!slowdowns || !s->slowed_batches)
+            return trek_status_get();
+    }
+    if (!s->watches || !s->ms || !s->units || !s->pace)
+        return trek_status_get();
+    trek_rounds_publish(s);
+    return TREK_OK;
+}
+
 static void free_ranks(trek_stepper *stepper);
 static const trek_stepper_class ranks_class;
 
@@ -266,6 +310,9 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
     ranks_stepper *s = trek_calloc(1, sizeof *s);
     trek_replica *replicas = trek_calloc((size_t)world, sizeof *replicas);
     if (!s || !replicas) {
+        trek_comm *comm = opts->comm;
+        if (opts->owns_comm)
+            trek_comm_free(&comm);
         trek_free(s);
         trek_free(replicas);
         for (int r = 1; r < world; r++)
@@ -280,6 +327,12 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
     s->shared = opts->shared;
     s->bucket_bytes = opts->bucket_bytes;
     s->grad_norm = NAN;
+    s->comm = opts->comm;
+    s->owns_comm = opts->owns_comm;
+    s->factor = 1;
+    s->forward_rows = -1;
+    s->processes = 1;
+    s->total = world;
     for (int r = 0; r < world; r++)
         replicas[r].graph = graphs[r];
     trek_status status = list_parts(s, 0);
@@ -291,6 +344,10 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
         status = move_params(s);
     if (status == TREK_OK)
         status = make_rest(s);
+    if (status == TREK_OK)
+        status = join_processes(s, opts);
+    if (status == TREK_OK)
+        status = make_pace(s, opts);
     if (status == TREK_OK)
         return &s->base;
     free_ranks(&s->base);
@@ -305,6 +362,8 @@ static trek_status free_rank(int rank, void *arg)
     ranks_stepper *s = arg;
     trek_replica *own = &s->replicas[rank];
     trek_optimizer_free(&own->optimizer);
+    trek_reader_free(&own->reader);
+    trek_ranks_forget_aside(own);
     trek_grad_scaler_free(&own->scaler);
     forget_grads(s, rank);
     trek_arena_free(&own->arena);
@@ -344,6 +403,14 @@ static void free_ranks(trek_stepper *stepper)
     trek_free(s->has);
     trek_free(s->any);
     trek_free(s->replicas);
+    trek_stopwatches_release(s->watches);
+    trek_stopwatch_clear(&s->reduce_watch);
+    trek_pace_free(&s->pace);
+    trek_free(s->ms);
+    trek_free(s->units);
+    trek_free((void *)(uintptr_t)s->slowdowns);
+    trek_free(s->slowed_batches);
+    trek_rounds_end(s);
     trek_ranks_free(&s->ranks);
     trek_free(s);
 }
@@ -372,16 +439,6 @@ static trek_status freeze(trek_stepper *stepper, const char *path, bool frozen)
 {
     trek_module *module = trek_graph_at(stepper->graph, path);
     return module ? trek_module_freeze(module, frozen) : trek_status_get();
-}
-
-static trek_status copy_rank(int rank, void *arg)
-{
-    ranks_stepper *s = arg;
-    if (rank == 0)
-        return TREK_OK;
-    for (int k = 0; s->shared && k < s->replicas[rank].n_params; k++)
-        trek_tensor_bump(s->replicas[rank].params[k]->data); /* the memory is rank 0's */
-    return copy_from_first(s, rank, !s->shared);
 }
 
 static trek_status parameters_changed(trek_stepper *stepper)
@@ -470,14 +527,14 @@ static trek_status replicate_input(trek_stepper *stepper, const char *input)
     return TREK_OK;
 }
 
-static int world_size(const trek_stepper *stepper) { return ((const ranks_stepper *)stepper)->world; }
+static int world_size(const trek_stepper *stepper) { return ((const ranks_stepper *)stepper)->total; }
 
 static int shares(const trek_stepper *stepper, double *list, int capacity)
 {
     const ranks_stepper *s = (const ranks_stepper *)stepper;
-    for (int r = 0; r < s->world && r < capacity; r++)
-        list[r] = 1.0 / s->world;
-    return s->world;
+    for (int r = 0; r < s->total && r < capacity; r++)
+        list[r] = trek_pace_shares(s->pace)[r];
+    return s->total;
 }
 
 static double lr(const trek_stepper *stepper)
@@ -502,6 +559,7 @@ static const trek_stepper_class ranks_class = {
     .parameters_changed = parameters_changed, .set_optimizer = set_optimizer, .set_schedule = set_schedule,
     .set_lr = set_lr, .set_clip = set_clip, .replicate_input = replicate_input, .world_size = world_size,
     .shares = shares, .lr = lr, .steps = steps, .grad_norm = grad_norm, .optimizer = optimizer_of,
+    .pass = trek_ranks_pass, .window = trek_ranks_window,
 };
 
 trek_graph *trek_graph_replica(trek_graph *graph, int rank)

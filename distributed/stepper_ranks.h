@@ -8,6 +8,9 @@
 
 #include "distributed/buffers.h"
 #include "distributed/group_internal.h"
+#include "distributed/pace.h"
+#include "distributed/slowdown.h"
+#include "distributed/stopwatch.h"
 #include "graph/graph.h"
 #include "graph/stepper.h"
 #include "optim/optimizer_internal.h"
@@ -32,6 +35,9 @@ typedef struct trek_replica {
     trek_var **buffers;
     int n_modules, n_params, n_buffers;
     trek_tensor **staged;    /* [n_buffers] on GPUs: f64 or i64 copies on the host, made at the first merge */
+    struct trek_reader *reader; /* of windows; NULL: none yet */
+    trek_tensor **aside;     /* [parts] gradients of earlier passes, put aside (pass.c); NULL: none yet */
+    bool *had;               /* [segments] of which segments */
     unsigned flags_seen;
     int64_t samples;         /* rows of training forwards since buffers were merged */
 } trek_replica;
@@ -68,16 +74,61 @@ typedef struct ranks_stepper {
     bool *has;               /* [segments][world] whose backward gave a gradient */
     bool *any;               /* [segments] */
     int64_t bucket_bytes;
+
+    trek_stopwatches *watches; /* [world] */
+    trek_pace *pace;         /* shares or counts of all ranks of the job */
+    const trek_slowdown *slowdowns; /* [total] for examples and benchmarks; NULL: none */
+    int64_t *slowed_batches; /* [world] batches that each has run */
+    double *ms;              /* [total] of the present step: compute time of every rank of the job, */
+    int64_t *units;          /* [total] for so many samples, or batches of a window */
+    trek_stopwatch reduce_watch; /* rank 0's, of the reduction */
+    double own_communication_ms, communication_ms; /* of the last reduction; as process 0 saw it the step before */
+    bool windowed;           /* the present step's pass was a window */
+    bool told;               /* that windows need loss and loader */
+    int64_t forward_rows;    /* of the last gathered forward */
+    int passes;              /* of the present step, that gave gradients */
+    double factor;           /* what the gradients are to be multiplied by; 1 but for losses that are means of something else */
+    bool holds_sum;          /* the arena holds the sum over all processes: it counts once */
+
+    /* rounds.c: the job's processes; comm NULL: this is the only one */
+    trek_comm *comm;
+    bool owns_comm;
+    int process, processes, first_rank, total, ranks_most;
+    int *process_ranks;      /* [processes] */
+    char *own_word, *words;
+    unsigned char *flag_bytes; /* [1 + processes][segments] */
+    size_t *buffer_offsets;  /* [buffers] */
+    double *process_samples; /* [processes] since buffers were merged */
+    trek_status between;     /* of rank 0's part in the present step: the reduction between processes */
 } ranks_stepper;
 
 /* gather.c */
 trek_var *trek_ranks_forward(trek_stepper *stepper, trek_var *const *inputs, int n);
 trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double weight);
+bool trek_graph_states_are_reset(const trek_graph *graph);
 /* The flags of rank 0's modules; what a rank does with them at the start of its run. */
 void trek_ranks_note_flags(ranks_stepper *s);
 void trek_ranks_follow_flags(ranks_stepper *s, int rank);
 
+/* Divides a process's n samples among its ranks, by their shares. */
+trek_status trek_ranks_split(const ranks_stepper *s, int64_t n, int64_t *counts);
+
+/* Keeps the calling rank busy if it is slowed down; its stopwatch runs. */
+trek_status trek_slowed(const ranks_stepper *s, int rank, trek_stopwatch *watch);
+
+/* pass.c */
+trek_var *trek_ranks_pass(trek_stepper *stepper, const struct trek_batch *batch);
+int64_t trek_ranks_window(trek_stepper *stepper);
+/* Multiplies gradients by `factor`, which becomes 1. */
+trek_status trek_ranks_settle(ranks_stepper *s);
+void trek_ranks_forget_aside(trek_replica *replica);
+
 /* reduce.c */
+/* Before a pass adds gradients. */
+trek_status trek_ranks_begin_pass(ranks_stepper *s);
+/* The scaler of a rank's losses; prepare: before ranks use them. */
+trek_status trek_ranks_prepare_scaler(ranks_stepper *s);
+trek_grad_scaler *trek_ranks_scaler(const ranks_stepper *s, int rank);
 trek_status trek_ranks_plan_reduce(ranks_stepper *s);
 trek_status trek_ranks_reduce(trek_stepper *stepper);
 trek_status trek_ranks_step(trek_stepper *stepper);
@@ -91,6 +142,10 @@ trek_status trek_ranks_merge_buffers(ranks_stepper *s, int rank);
 typedef struct trek_ranks_opts {
     bool shared;
     int64_t bucket_bytes;
+    trek_comm *comm;              /* among processes; NULL: one process */
+    bool owns_comm;               /* it is taken over */
+    const trek_pace_opts *pace;
+    const trek_slowdown *slowdowns; /* [ranks of this process] copied; NULL */
 } trek_ranks_opts;
 trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, const trek_ranks_opts *opts);
 /* For tests: rank's graph of one that trains on several ranks; NULL otherwise. */

@@ -10,6 +10,7 @@
 
 #include "autograd/var_internal.h"
 #include "distributed/stepper_ranks.h"
+#include "graph/feed_internal.h"
 #include "graph/graph_internal.h"
 #include "nn/text.h"
 #include "tensor/pool.h"
@@ -20,6 +21,8 @@ typedef struct setup {
     int world;
     trek_device devices[TREK_MAX_RANKS];
     trek_graph *graphs[TREK_MAX_RANKS];
+    trek_comm *comm;         /* among processes; NULL: one process */
+    bool owns_comm;
     pthread_mutex_t building;
 } setup;
 
@@ -63,11 +66,26 @@ static trek_status parse_devices(setup *s, const char *list)
     }
 }
 
+/* The other processes of the job. */
+static trek_status find_processes(setup *s)
+{
+    int described = s->opts.comm ? trek_comm_world_size(s->opts.comm) : trek_comm_world_described(NULL);
+    if (described < 0)
+        return trek_status_get();
+    if (described == 1)
+        return TREK_OK;
+    s->comm = s->opts.comm ? s->opts.comm : trek_comm_init(NULL);
+    s->owns_comm = s->comm && !s->opts.comm;
+    return s->comm ? trek_comm_set_deadline(s->comm, s->opts.deadline_s) : trek_status_get();
+}
+
 /* As many GPUs as ranks were asked for, else all, if replicas can be made; the graph's own first. */
 static trek_status find_gpus(setup *s, trek_device own)
 {
     int gpus = trek_device_count(TREK_CUDA);
-    if (s->opts.ranks == 0)
+    if (s->opts.ranks == 0 && s->comm) /* each process of a machine has a GPU of its own: the graph is on it */
+        s->world = 1;
+    else if (s->opts.ranks == 0)
         s->world = s->opts.build_replica && gpus > 1 ? gpus : 1;
     if (s->world > gpus)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: %d ranks, but %d usable GPU%s; .devices can list the same one twice",
@@ -121,6 +139,13 @@ static trek_status check_devices(setup *s)
     return TREK_OK;
 }
 
+static trek_status check_global_batch(const setup *s)
+{
+    if (s->opts.global_batch > 0 && !(s->graph->feed && s->graph->feed->loader))
+        return trek_fail(TREK_ERR_STATE, "trainer_setup: .global_batch counts batches of the graph's loader: trek_graph_set_loader comes first");
+    return TREK_OK;
+}
+
 static trek_status check_options(const trek_trainer_opts *o)
 {
     if (o->accumulate < 0)
@@ -131,6 +156,10 @@ static trek_status check_options(const trek_trainer_opts *o)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .bucket_bytes is %lld", (long long)o->bucket_bytes);
     if (o->share != 0 && o->share != TREK_OFF)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .share is %d; it is 0 or TREK_OFF", o->share);
+    if (o->max_anchor < TREK_OFF || o->anchor < 0 || o->global_batch < 0 || o->max_batch_diff < 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .max_anchor, .anchor, .max_batch_diff or .global_batch is negative");
+    if (o->balance != 0 && o->balance != 1 && o->balance != TREK_OFF)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .balance is %d; it is 0, 1 or TREK_OFF", o->balance);
     if (o->deadline_s != TREK_OFF && !(o->deadline_s >= 0 && o->deadline_s <= 1e9))
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .deadline_s is %g", o->deadline_s);
     return o->optimizer.kind != TREK_OPTIMIZER_NONE ? trek_optimizer_spec_check(&o->optimizer) : TREK_OK;
@@ -199,9 +228,45 @@ static trek_status make_plain(setup *s)
     return plain ? trek_graph_set_stepper(s->graph, plain) : trek_status_get();
 }
 
+/* Whether the ranks' devices are of different kinds. */
+static bool devices_differ(const setup *s)
+{
+    trek_device_info first, other;
+    bool differ = false;
+    for (int r = 1; r < s->world; r++) {
+        if (s->devices[r].type != s->devices[0].type)
+            return true;
+        if (s->devices[0].type == TREK_CPU)
+            continue;
+        const trek_backend *backend = trek_backends[s->devices[0].type];
+        differ |= backend->info(s->devices[0].index, &first) == TREK_OK && backend->info(s->devices[r].index, &other) == TREK_OK &&
+                  strcmp(first.name, other.name) != 0;
+    }
+    return differ;
+}
+
+static trek_pace_opts pace_opts(const setup *s)
+{
+    const trek_trainer_opts *o = &s->opts;
+    bool unequal = devices_differ(s) || o->speed_hint.ratio > 1;
+    trek_pace_opts pace = { .unequal = unequal, .balance = o->balance, .windows = o->max_anchor > 0 || (o->max_anchor == 0 && (unequal || o->global_batch > 0)),
+                            .replay = o->plan };
+    pace.balancer = (trek_balancer_opts){ .min_share = o->min_share, .allow_idle = o->allow_idle,
+                                          .speed_ratio = o->speed_hint.ratio, .slow_rank = o->speed_hint.slow_rank };
+    pace.elche = (trek_elche_opts){ .anchor = o->anchor, .max_anchor = o->max_anchor > 0 ? o->max_anchor : 0, .overhead_target = o->overhead_target,
+                                    .max_batch_diff = o->max_batch_diff, .speed_ratio = o->speed_hint.ratio,
+                                    .slow_rank = o->speed_hint.slow_rank };
+    const trek_feed *feed = s->graph->feed;
+    if (o->global_batch > 0 && feed && feed->loader) {
+        int64_t batch = trek_loader_plan(feed->loader)->batch_size;
+        pace.elche.global_batches = (o->global_batch + batch / 2) / batch > 0 ? (o->global_batch + batch / 2) / batch : 1;
+    }
+    return pace;
+}
+
 static trek_status make_ranks(setup *s)
 {
-    if (!s->opts.build_replica)
+    if (!s->opts.build_replica && s->world > 1)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: %d ranks need .build_replica, which makes the graph on another device",
                          s->world);
     trek_ranks *ranks = trek_ranks_new(s->devices, s->world);
@@ -213,13 +278,17 @@ static trek_status make_ranks(setup *s)
         return status;
     }
     status = make_plain(s);
-    trek_ranks_opts opts = { s->opts.share != TREK_OFF && s->devices[0].type == TREK_CPU, s->opts.bucket_bytes ? s->opts.bucket_bytes : 25 << 20 };
+    trek_pace_opts pace = pace_opts(s);
+    trek_ranks_opts opts = { .shared = s->opts.share != TREK_OFF && s->devices[0].type == TREK_CPU,
+                             .bucket_bytes = s->opts.bucket_bytes ? s->opts.bucket_bytes : 25 << 20, .pace = &pace,
+                             .slowdowns = s->opts.slowdowns, .comm = s->comm, .owns_comm = s->owns_comm };
     if (status != TREK_OK) {
         for (int r = 1; r < s->world; r++)
             trek_graph_free(&s->graphs[r]);
         trek_ranks_free(&ranks);
         return status;
     }
+    s->owns_comm = false;
     trek_stepper *stepper = trek_stepper_ranks_new(ranks, s->graphs, &opts);
     return stepper ? trek_graph_set_stepper(s->graph, stepper) : trek_status_get();
 }
@@ -301,10 +370,14 @@ trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts)
         s->opts = *opts;
     trek_status status = check_options(&s->opts);
     if (status == TREK_OK)
+        status = check_global_batch(s);
+    if (status == TREK_OK)
+        status = find_processes(s);
+    if (status == TREK_OK)
         status = find_devices(s);
     if (status == TREK_OK)
         status = check_devices(s);
-    if (status == TREK_OK && s->world > 1)
+    if (status == TREK_OK && (s->world > 1 || s->comm))
         status = make_ranks(s);
     else if (status == TREK_OK && trek_graph_world_size(graph) > 1)
         status = make_plain(s);
@@ -312,6 +385,50 @@ trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts)
         status = apply_options(s);
     if (status == TREK_OK)
         log_setup(s);
+    if (s->owns_comm)
+        trek_comm_free(&s->comm);
     trek_free(s);
     return status;
+}
+
+static ranks_stepper *ranks_of(trek_graph *graph)
+{
+    trek_stepper *stepper = graph ? trek_graph_stepper(graph) : NULL;
+    return stepper && stepper->klass->pass == trek_ranks_pass ? (ranks_stepper *)stepper : NULL;
+}
+
+trek_status trek_trainer_pace_get(trek_graph *graph, trek_trainer_pace *pace)
+{
+    if (!graph || !pace)
+        return trek_fail_missing("trek_trainer_pace_get", graph ? "place for the result" : "graph");
+    const ranks_stepper *s = ranks_of(graph);
+    *pace = (trek_trainer_pace){ .ranks = 1, .local_ranks = 1, .costly = -1 };
+    if (!s)
+        return trek_status_get();
+    trek_pace_state state;
+    trek_pace_describe(s->pace, &state);
+    *pace = (trek_trainer_pace){ .ranks = s->total, .rank = s->first_rank, .local_ranks = s->world, .windows = state.windows, .anchor = state.anchor,
+                                 .window = trek_pace_window(s->pace), .predicted = state.predicted, .achieved = state.achieved,
+                                 .costly = state.costly };
+    return trek_status_get();
+}
+
+int trek_trainer_counts(trek_graph *graph, int64_t *counts, int capacity)
+{
+    const ranks_stepper *s = ranks_of(graph);
+    int64_t window = s ? trek_pace_window(s->pace) : 0, all[TREK_MAX_RANKS];
+    if (window == 0 || trek_pace_counts(s->pace, window, all) != TREK_OK)
+        return 0;
+    for (int r = 0; r < s->total && r < capacity; r++)
+        counts[r] = all[r];
+    return s->total;
+}
+
+trek_plan *trek_trainer_plan(trek_graph *graph)
+{
+    const ranks_stepper *s = ranks_of(graph);
+    char *text = s ? trek_plan_text(trek_pace_plan(s->pace)) : NULL;
+    trek_plan *plan = text ? trek_plan_parse(text) : NULL;
+    trek_plan_text_free(&text);
+    return plan;
 }

@@ -3,6 +3,10 @@
 #ifndef TREK_DISTRIBUTED_TRAINER_H
 #define TREK_DISTRIBUTED_TRAINER_H
 
+#include "distributed/comm.h"
+#include "distributed/plan.h"
+#include "distributed/slowdown.h"
+#include "graph/feed.h"
 #include "graph/graph.h"
 #include "graph/timeline.h"
 #include "optim/optimizer.h"
@@ -13,6 +17,12 @@ TREK_BEGIN
 /* Makes the same graph on another device. Called once for each further rank, on
  * the rank's own thread, never twice at a time. NULL on failure. */
 typedef trek_graph *(*trek_build_fn)(trek_device device, void *arg);
+
+/* Which rank is slower than all others, and by how much; all 0: nothing is known. */
+typedef struct trek_speed_hint {
+    int slow_rank;                   /* of the whole job */
+    double ratio;                    /* of the others' speed to its own, 1 to 1000000 */
+} trek_speed_hint;
 
 typedef struct trek_trainer_opts {
     trek_build_fn build_replica;     /* needed with more than one rank */
@@ -33,6 +43,24 @@ typedef struct trek_trainer_opts {
     int share;                       /* TREK_OFF: every rank has parameters and optimizer state of its own, and gradients
                                         are sent in buckets, as GPU ranks always do. Default: CPU ranks share one copy */
     int64_t bucket_bytes;            /* of buckets after the first, which has at most 1 MiB; default 25 MiB */
+    /* Unequal ranks. Balancing changes each rank's share of a batch; windows (El Che) let each run whole batches at its own
+     * pace between two steps. Windows need trek_graph_set_loader and trek_graph_set_loss. */
+    trek_speed_hint speed_hint;      /* default: none */
+    int balance;                     /* default 0: where devices differ or a hint says so (else shares stay equal, and a run's bits with
+                                        them; a line in the log says where that costs much); 1: in any case; TREK_OFF: never */
+    double min_share;                /* default min(0.05, 0.5 / ranks); TREK_ZERO: no bound */
+    bool allow_idle;                 /* a rank that costs more than it brings gets nothing */
+    int64_t max_anchor;              /* windows: default 0: 200 and only where devices differ or a hint says so; > 0: windows in any case, and
+                                        the most batches that the slowest rank runs between two steps; TREK_OFF: no windows */
+    int64_t anchor;                  /* batches of the slowest rank at first; default 10 */
+    double overhead_target;          /* default 0.10, 0.01 to 0.50: reduction over compute above which the anchor grows */
+    int64_t max_batch_diff;          /* by how much a count moves at once; default 0: no bound */
+    int64_t global_batch;            /* samples of a step's window, rounded to whole batches of the loader: constant, only their split follows the
+                                        speeds. Default 0: windows grow with the anchor. Needs the loader to be set before */
+    const trek_plan *plan;           /* decisions of an earlier run, followed instead of measuring. Copied. Default: none */
+    const trek_slowdown *slowdowns;  /* one for each rank of this process: made slower, for examples and benchmarks. Copied */
+    trek_comm *comm;                 /* among the processes of the job, borrowed; default: trek_comm_init(NULL) where the environment
+                                        describes more than one */
     double deadline_s;               /* how long a rank waits for another in a collective; default 600, TREK_OFF: for ever */
     trek_timeline *timeline;         /* attached; stays the caller's */
 } trek_trainer_opts;
@@ -50,6 +78,21 @@ typedef struct trek_trainer_opts {
  * samples independently. Plain batch norm uses each rank's own statistics in
  * training; its running ones are merged by count at each step. */
 TREK_API trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts);
+
+/* What the ranks do at present. */
+typedef struct trek_trainer_pace {
+    int ranks;                       /* of the job */
+    int rank, local_ranks;           /* the first one of this process, and how many it has */
+    bool windows;                    /* ranks run whole batches at their own pace */
+    int64_t anchor, window;          /* of windows: the slowest rank's batches, and those of all ranks */
+    double predicted, achieved;      /* speed-up over the fastest rank alone; 0: not known yet */
+    int costly;                      /* a rank that costs more time than it brings; -1: none */
+} trek_trainer_pace;
+TREK_API trek_status trek_trainer_pace_get(trek_graph *graph, trek_trainer_pace *pace);
+/* Each rank's batches of the next window; at most `capacity` are written. Returns the number of ranks; 0: no windows. */
+TREK_API int trek_trainer_counts(trek_graph *graph, int64_t *counts, int capacity);
+/* What was decided so far, to be saved and followed (.plan): a copy for the caller to free. NULL without an error for one rank. */
+TREK_API trek_plan *trek_trainer_plan(trek_graph *graph);
 
 TREK_END
 

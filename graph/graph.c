@@ -63,6 +63,7 @@ static void free_parts(trek_module *self)
     if (graph->stepper)
         graph->stepper->klass->free(graph->stepper);
     trek_grad_scaler_free(&graph->scaler);
+    trek_feed_free(graph);
     trek_observations_free(graph);
     trek_free(graph->below);
     trek_route_free(graph);

@@ -89,6 +89,7 @@ struct trek_graph {
     trek_graph_layout layout;
     trek_route route;
     trek_stepper *stepper;    /* made at first need */
+    struct trek_feed *feed;   /* feed.c: loader and loss; NULL: none yet */
     trek_dtype autocast;      /* of forward; F32: none */
     trek_grad_scaler *scaler; /* NULL: the loss is not scaled */
     struct trek_captures *captures; /* capture.c; NULL: none yet */
@@ -112,6 +113,7 @@ void trek_graph_put_tag(struct trek_graph *graph, int k, trek_var *value);
 trek_status trek_graph_scale_loss(struct trek_graph *graph, trek_var **loss, trek_var **seed);
 
 void trek_observations_free(struct trek_graph *graph);
+void trek_feed_free(struct trek_graph *graph);
 void trek_captures_free(struct trek_graph *graph); /* before the stepper, whose memory captured steps use */
 
 /* Fills `below`: once, when all children are there. */

@@ -10,6 +10,7 @@
 #include "optim/schedule.h"
 
 struct trek_graph;
+struct trek_batch;
 typedef struct trek_stepper trek_stepper;
 
 typedef struct trek_stepper_class {
@@ -37,6 +38,10 @@ typedef struct trek_stepper_class {
     double (*grad_norm)(const trek_stepper *self); /* of the last step; NaN when not measured */
     /* the optimizer's state of the whole job, for checkpoints */
     trek_optimizer *(*optimizer)(trek_stepper *self);
+    /* A pass over a batch by the registered loss (graph/feed.c): the mean loss, in the caller's scope. */
+    trek_var *(*pass)(trek_stepper *self, const struct trek_batch *batch);
+    /* How many batches the next step's window has; 0, or NULL: no window, one batch. */
+    int64_t (*window)(trek_stepper *self);
     const struct trek_stepper_capture *capture; /* NULL: its steps cannot be captured */
 } trek_stepper_class;
 

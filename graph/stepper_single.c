@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The default stepper: one device, the calling thread, nothing between. */
 #include "autograd/var_internal.h"
+#include "graph/feed_internal.h"
 #include "graph/graph_internal.h"
 #include "optim/optimizer_internal.h"
 #include "tensor/place.h"
@@ -59,6 +60,19 @@ static trek_status backward(trek_stepper *stepper, trek_var *loss, double weight
     if (start)
         trek_trace_end("backward", start, 0);
     return status;
+}
+
+static trek_var *pass(trek_stepper *stepper, const struct trek_batch *batch)
+{
+    single *s = (single *)stepper;
+    trek_pass_sum sum = { 0 };
+    trek_batch_run run = { .feed = stepper->graph->feed, .scaler = stepper->graph->scaler, .leaves = s->leaves, .n_leaves = s->n_leaves,
+                           .backward = trek_graph_learns(stepper->graph) };
+    trek_status status = trek_graph_run_batch(stepper->graph, batch, &run, &sum);
+    if (status == TREK_OK)
+        return trek_pass_mean(&sum, 1, trek_var_device(batch->vars[0]));
+    trek_pass_sum_clear(&sum);
+    return NULL;
 }
 
 static trek_status reduce(trek_stepper *stepper)
@@ -268,7 +282,7 @@ static const trek_stepper_class single_class = {
     .name = "single", .free = free_single, .forward = forward, .backward = backward, .reduce = reduce, .step = step,
     .zero_grad = zero_grad, .train = train, .freeze = freeze, .parameters_changed = parameters_changed,
     .set_optimizer = set_optimizer, .set_schedule = set_schedule, .set_lr = set_lr, .set_clip = set_clip,
-    .replicate_input = replicate_input, .world_size = world_size, .shares = shares, .lr = lr, .steps = steps,
+    .replicate_input = replicate_input, .world_size = world_size, .shares = shares, .lr = lr, .steps = steps, .pass = pass,
     .grad_norm = grad_norm, .optimizer = optimizer_of, .capture = &single_capture,
 };
 

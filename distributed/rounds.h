@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rounds: what the processes of a job tell each other in each pass and step, so
+ * that they may make different numbers of passes and still reduce the same
+ * gradients. A round is one small gather. A process that comes to its step joins the
+ * passes of the others with weight 0 until all have come; a process that fails says so,
+ * and all fail. Internal. */
+#ifndef TREK_DISTRIBUTED_ROUNDS_H
+#define TREK_DISTRIBUTED_ROUNDS_H
+
+#include "distributed/stepper_ranks.h"
+
+/* Joins the job's processes: who has how many ranks, whether the graphs are the same, process 0's values. */
+trek_status trek_rounds_begin(ranks_stepper *s, trek_comm *comm);
+void trek_rounds_end(ranks_stepper *s);
+
+/* A pass of this process with the sum of its ranks' weights: *total is that of all processes. */
+trek_status trek_rounds_pass(ranks_stepper *s, double weight, double *total);
+/* This process has failed before it came to a pass or step: the next round of the others learns it. */
+void trek_rounds_failed(ranks_stepper *s, trek_status status);
+/* This process has come to its step (or reduce), well or not: returns when all have, with every rank's time and
+ * units of work in s->ms and s->units, and a request to stop agreed on. */
+trek_status trek_rounds_step(ranks_stepper *s, trek_status own, bool update);
+/* Which segments have a gradient in any process (into s->any), and which are frozen in process 0. */
+trek_status trek_rounds_flags(ranks_stepper *s);
+/* By rank 0, in the arena that holds this process's sum: the sum over all processes. */
+trek_status trek_rounds_reduce(ranks_stepper *s);
+/* Buffers of the processes, merged; rank 0's are read and written. */
+trek_status trek_rounds_merge_buffers(ranks_stepper *s);
+/* Process 0's parameters and buffers become those of rank 0 of every process. */
+trek_status trek_rounds_copy_first(ranks_stepper *s);
+
+/* The present shares become how loaders divide batches among the processes. */
+void trek_rounds_publish(const ranks_stepper *s);
+
+#endif

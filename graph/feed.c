@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Loaders on graphs, registered losses, and one batch of a pass. */
+#include "graph/feed.h"
+
+#include <math.h>
+
+#include "autograd/autocast.h"
+#include "autograd/ops.h"
+#include "autograd/var_internal.h"
+#include "graph/feed_internal.h"
+#include "optim/scaler_internal.h"
+#include "tensor/trace.h"
+
+/* --- setting up ------------------------------------------------------------------ */
+
+static trek_feed *feed_of(trek_graph *graph)
+{
+    if (!graph->feed)
+        graph->feed = trek_calloc(1, sizeof *graph->feed);
+    return graph->feed;
+}
+
+trek_status trek_graph_set_loader(trek_graph *graph, trek_loader *loader, const char *field)
+{
+    if (!graph || (loader && !field))
+        return trek_fail_missing("trek_graph_set_loader", graph ? "field" : "graph");
+    trek_feed *feed = feed_of(graph);
+    int n = trek_graph_input_count(graph);
+    int *fields = feed ? trek_calloc((size_t)n, sizeof *fields) : NULL;
+    if (!fields)
+        return trek_status_or(TREK_ERR_MEMORY);
+    trek_dataset *dataset = trek_loader_dataset(loader);
+    for (int k = 0; k < n && loader; k++) {
+        fields[k] = trek_dataset_field(dataset, k == 0 ? field : trek_graph_input_name(graph, k));
+        if (fields[k] < 0) {
+            trek_free(fields);
+            return trek_status_or(TREK_ERR_ARGUMENT);
+        }
+    }
+    trek_free(feed->fields);
+    feed->fields = fields;
+    feed->loader = loader;
+    return trek_status_get();
+}
+
+trek_status trek_graph_set_loss(trek_graph *graph, trek_loss_fn fn, void *arg)
+{
+    if (!graph)
+        return trek_fail_missing("trek_graph_set_loss", "graph");
+    trek_feed *feed = feed_of(graph);
+    if (!feed)
+        return trek_status_or(TREK_ERR_MEMORY);
+    feed->loss = fn;
+    feed->arg = arg;
+    return trek_status_get();
+}
+
+void trek_feed_free(trek_graph *graph)
+{
+    if (graph->feed)
+        trek_free(graph->feed->fields);
+    trek_free(graph->feed);
+    graph->feed = NULL;
+}
+
+static trek_loader *loader_of(trek_graph *graph, const char *function)
+{
+    if (!graph)
+        return trek_fail_missing(function, "graph"), NULL;
+    if (!graph->feed || !graph->feed->loader)
+        return trek_fail_null(TREK_ERR_STATE, "%s: the graph has no loader; trek_graph_set_loader gives it one", function);
+    return graph->feed->loader;
+}
+
+trek_status trek_graph_start(trek_graph *graph, int64_t epoch)
+{
+    trek_loader *loader = loader_of(graph, "trek_graph_start");
+    return loader ? trek_loader_start(loader, epoch) : trek_status_get();
+}
+
+trek_batch *trek_graph_next(trek_graph *graph)
+{
+    trek_loader *loader = loader_of(graph, "trek_graph_next");
+    trek_stepper *s = loader ? trek_graph_stepper(graph) : NULL;
+    if (!s)
+        return NULL;
+    int64_t window = s->klass->window && graph->feed->loss ? s->klass->window(s) : 0;
+    return window > 0 ? trek_loader_next_window(loader, window) : trek_loader_next(loader);
+}
+
+/* --- one batch --------------------------------------------------------------------- */
+
+bool trek_graph_learns(const trek_graph *graph) { return graph->base.training && trek_grad_enabled(); }
+
+static trek_var *forward(trek_graph *graph, const trek_batch *batch, const trek_feed *feed)
+{
+    trek_var *inputs[64], **list = inputs;
+    int n = graph->layout.n_inputs;
+    if (n > 64 && !(list = trek_calloc((size_t)n, sizeof *list)))
+        return NULL;
+    for (int k = 0; k < n; k++)
+        list[k] = batch->vars[feed->fields[k]];
+    int64_t start = trek_trace_enter("forward");
+    trek_autocast_begin(graph->autocast);
+    trek_var *y = trek_graph_run_route(graph, list, n);
+    trek_autocast_end();
+    trek_trace_end("forward", start, batch->n);
+    if (list != inputs)
+        trek_free(list);
+    bool low = y && graph->autocast != TREK_F32 && (trek_var_dtype(y) == TREK_BF16 || trek_var_dtype(y) == TREK_F16);
+    return low ? trek_cast(y, TREK_F32) : y;
+}
+
+static trek_var *compute_loss(trek_graph *graph, const trek_batch *batch, const trek_feed *feed)
+{
+    trek_var *y = forward(graph, batch, feed);
+    trek_var *loss = y ? feed->loss(graph, y, batch, feed->arg) : NULL;
+    if (!y || (!loss && trek_status_get() != TREK_OK))
+        return NULL;
+    if (!loss)
+        return trek_fail_null(TREK_ERR_CALLBACK, "the function of trek_graph_set_loss returned NULL");
+    if (trek_var_numel(loss) == 1)
+        return loss;
+    char text[TREK_SHAPE_TEXT];
+    return trek_fail_null(TREK_ERR_SHAPE, "the function of trek_graph_set_loss returned %s instead of a scalar",
+                          trek_shape_text(trek_var_shape(loss), text));
+}
+
+/* Where the host can read it, a number; else a sum on the device, for which nobody waits. */
+static trek_status add_up(trek_pass_sum *sum, trek_var *loss, double weight)
+{
+    sum->weight += weight;
+    if (weight == 0)
+        return TREK_OK;
+    if (loss->data->device.type == TREK_CPU) {
+        sum->loss += weight * trek_tensor_item(loss->data);
+        return TREK_OK;
+    }
+    trek_no_grad_begin();
+    trek_var *part = trek_mul_scalar(loss, weight), *old = sum->on_device ? trek_var_from(trek_tensor_retain(sum->on_device)) : NULL;
+    trek_var *total = old ? trek_add(old, part) : part;
+    trek_no_grad_end();
+    if (!total)
+        return trek_status_get();
+    trek_tensor_release(sum->on_device);
+    sum->on_device = trek_tensor_retain(total->data);
+    return TREK_OK;
+}
+
+static trek_var *make_seed(const trek_batch_run *run, trek_var **loss, double factor)
+{
+    if (trek_var_dtype(*loss) == TREK_BF16 || trek_var_dtype(*loss) == TREK_F16)
+        *loss = trek_cast(*loss, TREK_F32);
+    if (!*loss)
+        return NULL;
+    trek_no_grad_begin();
+    trek_tensor *one = trek_tensor_full(1, trek_var_shape(*loss), trek_var_dtype(*loss), trek_var_device(*loss));
+    trek_var *seed = run->scaler ? trek_scaler_seed(run->scaler, *loss) : one ? trek_var_from(trek_tensor_retain(one)) : NULL;
+    trek_tensor_release(one);
+    seed = seed && factor != 1 ? trek_mul_scalar(seed, factor) : seed;
+    trek_no_grad_end();
+    return seed;
+}
+
+static trek_status go_back(trek_var *loss, double weight, const trek_batch_run *run, int64_t rows)
+{
+    if (weight == 0 || !loss->requires_grad)
+        return TREK_OK;
+    int64_t start = trek_trace_enter("backward");
+    trek_backward_watch watch = { .leaves = run->leaves, .n_leaves = run->n_leaves, .only_these = true, .complete = run->complete,
+                                  .arg = run->arg };
+    trek_var *seed = make_seed(run, &loss, run->denominator > 0 ? weight / run->denominator : 1);
+    trek_status status = seed ? trek_backward_watched(&loss, &seed, 1, NULL, &watch) : trek_status_get();
+    trek_trace_end("backward", start, rows);
+    return status;
+}
+
+trek_status trek_graph_run_batch(trek_graph *graph, const trek_batch *batch, const trek_batch_run *run, trek_pass_sum *sum)
+{
+    trek_scope scope = trek_scope_begin();
+    if (!scope.depth)
+        return trek_status_get();
+    if (!run->backward)
+        trek_no_grad_begin();
+    trek_var *loss = compute_loss(graph, batch, run->feed);
+    double weight = loss ? trek_loss_weight(loss) : 0;
+    if (isnan(weight))
+        weight = (double)batch->n;
+    trek_status status = loss ? TREK_OK : trek_status_or(TREK_ERR_CALLBACK);
+    if (status == TREK_OK)
+        status = add_up(sum, loss, weight);
+    if (status == TREK_OK && run->backward)
+        status = go_back(loss, weight, run, batch->n);
+    if (!run->backward)
+        trek_no_grad_end();
+    sum->rows += batch->n;
+    trek_scope_end(scope);
+    return status;
+}
+
+void trek_pass_sum_clear(trek_pass_sum *sum)
+{
+    trek_tensor_release(sum->on_device);
+    *sum = (trek_pass_sum){ 0 };
+}
+
+trek_var *trek_pass_mean(trek_pass_sum *sums, int n, trek_device device)
+{
+    double weight = 0, loss = 0;
+    for (int k = 0; k < n; k++)
+        weight += sums[k].weight;
+    for (int k = 0; k < n; k++)
+        loss += sums[k].loss;
+    double divisor = weight > 0 ? weight : 1;
+    trek_var *mean = trek_var_from(trek_tensor_full(loss / divisor, trek_dims_none(), TREK_F32, device));
+    trek_no_grad_begin();
+    for (int k = 0; k < n && mean; k++) {
+        trek_tensor *part = sums[k].on_device ? trek_tensor_to(sums[k].on_device, device) : NULL;
+        if (!sums[k].on_device)
+            continue;
+        trek_var *var = part ? trek_cast(trek_var_from(part), TREK_F32) : NULL;
+        mean = var ? trek_add(mean, trek_mul_scalar(trek_reshape(var, trek_dims_none()), 1 / divisor)) : NULL;
+    }
+    trek_no_grad_end();
+    for (int k = 0; k < n; k++)
+        trek_pass_sum_clear(&sums[k]);
+    return mean;
+}
+
+/* --- a pass --------------------------------------------------------------------------- */
+
+static trek_var *forward_only(trek_graph *graph, const trek_batch *batch)
+{
+    trek_var *inputs[64];
+    if (graph->layout.n_inputs > 64)
+        return trek_fail_null(TREK_ERR_UNSUPPORTED, "trek_graph_forward_batch: more than 64 inputs");
+    for (int k = 0; k < graph->layout.n_inputs; k++)
+        inputs[k] = batch->vars[graph->feed->fields[k]];
+    return trek_graph_forward_many(graph, inputs, graph->layout.n_inputs);
+}
+
+trek_var *trek_graph_forward_batch(trek_graph *graph, trek_batch *batch)
+{
+    if (!loader_of(graph, "trek_graph_forward_batch") || trek_status_get() != TREK_OK)
+        return NULL;
+    if (!batch)
+        return trek_fail_missing("trek_graph_forward_batch", "batch"), NULL;
+    if (!batch->given || batch->dataset != trek_loader_dataset(graph->feed->loader))
+        return trek_fail_null(TREK_ERR_ARGUMENT, "trek_graph_forward_batch: %s", batch->given ? "the batch is another dataset's"
+                                                                                              : "the batch has ended");
+    trek_stepper *s = trek_graph_stepper(graph);
+    if (!s)
+        return NULL;
+    if (graph->feed->loss)
+        return s->klass->pass(s, batch);
+    return batch->window ? trek_fail_null(TREK_ERR_STATE, "trek_graph_forward_batch: the loss was taken away within a window")
+                         : forward_only(graph, batch);
+}

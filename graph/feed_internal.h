@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One batch through a graph on the calling thread: what steppers make passes of. */
+#ifndef TREK_GRAPH_FEED_INTERNAL_H
+#define TREK_GRAPH_FEED_INTERNAL_H
+
+#include "data/loader_internal.h"
+#include "graph/feed.h"
+#include "graph/graph_internal.h"
+
+typedef struct trek_feed {
+    trek_loader *loader;     /* NULL: none */
+    int *fields;             /* [inputs] of the dataset */
+    trek_loss_fn loss;       /* NULL: none */
+    void *arg;
+} trek_feed;
+
+/* What a rank's batches of one pass come to. */
+typedef struct trek_pass_sum {
+    double weight;           /* sum of the losses' weights */
+    double loss;             /* sum of weight * loss, as far as the host knows it */
+    trek_tensor *on_device;  /* the rest of it, a scalar (owned); NULL: none */
+    int64_t rows;
+} trek_pass_sum;
+
+typedef struct trek_batch_run {
+    const trek_feed *feed;
+    trek_grad_scaler *scaler; /* NULL: none */
+    trek_var *const *leaves; /* that get gradients, no others */
+    int n_leaves;
+    double denominator;      /* the seed of backward is weight / denominator; <= 0: 1 */
+    bool backward;
+    void (*complete)(int k, void *arg); /* of trek_backward_watch; NULL: nobody asks */
+    void *arg;
+} trek_batch_run;
+
+/* Forward, loss, backward; opens and ends a scope of its own. Adds to *sum. */
+trek_status trek_graph_run_batch(trek_graph *graph, const trek_batch *batch, const trek_batch_run *run, trek_pass_sum *sum);
+/* The sum as an f32 mean in the present scope, on the graph's device; releases what the sum holds. */
+trek_var *trek_pass_mean(trek_pass_sum *sums, int n, trek_device device);
+void trek_pass_sum_clear(trek_pass_sum *sum);
+/* Whether a pass now would add gradients. */
+bool trek_graph_learns(const trek_graph *graph);
+
+#endif

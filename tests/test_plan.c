@@ -72,7 +72,8 @@ static void expect_same(const trek_plan *a, const trek_plan *b)
 static void steps_find_their_decision(void **state)
 {
     (void)state;
-    static const struct { int64_t step, from; } cases[] = { { 0, 0 }, { 9, 0 }, { 10, 10 }, { 59, 10 }, { 60, 60 }, { 1 << 30, 60 }, { INT64_MAX, INT64_MAX } };
+    static const struct { int64_t step, from; } cases[] = { { 0, 0 }, { 9, 0 }, { 10, 10 }, { 59, 10 },
+        { 60, 60 }, { 1 << 30, 60 }, { INT64_MAX, INT64_MAX } };
     trek_plan *plan = example();
     trek_decision d;
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {

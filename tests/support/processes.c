@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Worlds of real processes: fork, exec of this very program, wait with a limit. */
+#include "support/processes.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+double processes_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+bool processes_part(part *out)
+{
+    const char *role = getenv("TREK_TEST_ROLE");
+    if (!role)
+        return false;
+    static char words[5][256];
+    sscanf(getenv("TREK_TEST_PART"), "%255s %255s %255s %255s %255s", words[0], words[1], words[2], words[3], words[4]);
+    *out = (part){ .role = role, .process = atoi(words[0]), .processes = atoi(words[1]), .port = atoi(words[2]), .address = words[3],
+                   .detail = strcmp(words[4], "-") == 0 ? "" : words[4] };
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    alarm(60);
+    return true;
+}
+
+int processes_free_port(void)
+{
+    struct sockaddr_in any = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t length = sizeof any;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&any, sizeof any) != 0 || getsockname(fd, (struct sockaddr *)&any, &length) != 0)
+        return 0;
+    close(fd);
+    return ntohs(any.sin_port);
+}
+
+void processes_init(world *w, int n)
+{
+    memset(w, 0, sizeof *w);
+    w->n = n;
+    w->port = processes_free_port();
+    w->start = processes_now();
+    w->address = "127.0.0.1";
+}
+
+void processes_start(world *w, int p, const char *role, const char *detail)
+{
+    char words[512];
+    snprintf(words, sizeof words, "%d %d %d %s %s", p, w->n, w->port, w->address, detail && *detail ? detail : "-");
+    pid_t parent = getpid();
+    fflush(NULL);
+    w->file[p] = tmpfile();
+    w->pid[p] = fork();
+    if (w->pid[p] != 0)
+        return;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent || !w->file[p])
+        _exit(120);
+    dup2(fileno(w->file[p]), 1);
+    dup2(fileno(w->file[p]), 2);
+    fcntl(1, F_SETFL, O_APPEND);
+    if (w->net[p] > 0 && setns(w->net[p], CLONE_NEWNET) != 0)
+        _exit(121);
+    setenv("TREK_TEST_ROLE", role, 1);
+    setenv("TREK_TEST_PART", words, 1);
+    execl("/proc/self/exe", "part", (char *)NULL);
+    _exit(122);
+}
+
+void processes_start_all(world *w, int n, const char *role, const char *detail, int victim, const char *victim_detail)
+{
+    processes_init(w, n);
+    for (int p = 0; p < n; p++)
+        processes_start(w, p, role, p == victim ? victim_detail : detail);
+}
+
+static void read_output(world *w, int p)
+{
+    if (!w->file[p])
+        return;
+    rewind(w->file[p]);
+    size_t got = fread(w->text[p], 1, OUTPUT - 1, w->file[p]);
+    w->text[p][got] = '\0';
+    fclose(w->file[p]);
+    w->file[p] = NULL;
+}
+
+static bool reap(world *w, int p, int options)
+{
+    int state;
+    if (waitpid(w->pid[p], &state, options) != w->pid[p])
+        return false;
+    w->seconds[p] = processes_now() - w->start;
+    w->code[p] = WIFEXITED(state) ? WEXITSTATUS(state) : -WTERMSIG(state);
+    w->pid[p] = 0;
+    read_output(w, p);
+    return true;
+}
+
+void processes_finish(world *w, double limit, int but)
+{
+    double end = processes_now() + limit;
+    bool running = true;
+    while (running && processes_now() < end) {
+        running = false;
+        for (int p = 0; p < w->n; p++)
+            if (p != but && w->pid[p] > 0 && !reap(w, p, WNOHANG))
+                running = true;
+        struct timespec pause = { .tv_nsec = 5000000 };
+        if (running)
+            nanosleep(&pause, NULL);
+    }
+    for (int p = 0; p < w->n; p++) {
+        if (p == but || w->pid[p] <= 0)
+            continue;
+        kill(w->pid[p], SIGKILL);
+        reap(w, p, 0);
+        w->code[p] = -1000;
+    }
+}
+
+void processes_kill(world *w, int p)
+{
+    if (w->pid[p] <= 0)
+        return;
+    kill(w->pid[p], SIGKILL);
+    reap(w, p, 0);
+}
+
+void processes_print(const world *w)
+{
+    for (int p = 0; p < w->n; p++)
+        fprintf(stderr, "--- process %d: code %d after %.2f s\n%s", p, w->code[p], w->seconds[p], w->text[p]);
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Worlds of real processes: the test program starts itself again, once for each process, with a role to play. */
+#ifndef TREK_TESTS_PROCESSES_H
+#define TREK_TESTS_PROCESSES_H
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <sys/types.h>
+
+enum { PROCESSES = 5, OUTPUT = 16384 };
+
+typedef struct world {
+    int n, port;
+    pid_t pid[PROCESSES];
+    FILE *file[PROCESSES];
+    char text[PROCESSES][OUTPUT]; /* stdout and stderr */
+    int code[PROCESSES];          /* exit code, or -signal; -1000: it had to be killed */
+    double seconds[PROCESSES];    /* until it ended */
+    double start;
+    int net[PROCESSES];           /* file of the network name space it runs in; 0: this one's */
+    const char *address;          /* of process 0 */
+} world;
+
+/* What a process of a world is told. */
+typedef struct part {
+    const char *role, *detail, *address;
+    int process, processes, port;
+} part;
+
+/* At the start of main: true in a process of a world, which then plays its part and ends. */
+bool processes_part(part *out);
+int processes_free_port(void);
+double processes_now(void);
+void processes_init(world *w, int n);
+/* Starts process p of the world; detail is handed on. */
+void processes_start(world *w, int p, const char *role, const char *detail);
+/* Starts all; detail for all, except that `victim` gets its own. */
+void processes_start_all(world *w, int n, const char *role, const char *detail, int victim, const char *victim_detail);
+/* Waits for those that run, so many seconds at most (then they are killed), and reads what they wrote. Not for `but` (-1: all). */
+void processes_finish(world *w, double limit, int but);
+/* Kills and reaps process p. */
+void processes_kill(world *w, int p);
+/* All that the processes wrote, to stderr: for a test that fails. */
+void processes_print(const world *w);
+
+#endif

@@ -1,0 +1,504 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Communicators between real processes: results, and every way in which one of them can fail the others. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "distributed/comm_internal.h"
+#include "distributed/control.h"
+#include "support/processes.h"
+#include "support/support.h"
+#include "tensor/tensor_internal.h"
+
+/* The engine under test: TREK_TEST_ENGINE in the environment of the whole program, by default tcp. */
+static const char *engine_name(void)
+{
+    const char *name = getenv("TREK_TEST_ENGINE");
+    return name && *name ? name : "tcp";
+}
+
+/* --- parts -------------------------------------------------------------------------------------------------------- */
+
+static trek_comm *join(const part *me, double deadline)
+{
+    trek_comm *comm = trek_comm_init(&(trek_comm_opts){ .engine = engine_name(), .rank = me->process, .world_size = me->processes,
+                                                        .address = me->address, .port = me->port, .token = "of the test",
+                                                        .deadline_s = deadline });
+    if (!comm)
+        printf("join %s: %s\n", trek_status_name(trek_status_get()), trek_error());
+    return comm;
+}
+
+static void pause_ms(int ms)
+{
+    struct timespec t = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L };
+    nanosleep(&t, NULL);
+}
+
+/* Value of element i of process r: an exact number in every dtype. */
+static double small_number(int r, int64_t i) { return (double)((i * 7 + r * 3) % 5); }
+
+static trek_tensor *numbers(int r, int64_t count, trek_dtype dtype)
+{
+    double *values = malloc((size_t)count * sizeof *values);
+    for (int64_t i = 0; i < count; i++)
+        values[i] = dtype == TREK_BOOL ? (int)small_number(r, i) & 1 : small_number(r, i);
+    trek_tensor *tensor = test_values(values, trek_dims(count), dtype);
+    free(values);
+    return tensor;
+}
+
+static double combined(int world, int64_t i, trek_reduce_op op, trek_dtype dtype)
+{
+    double result = dtype == TREK_BOOL ? (int)small_number(0, i) & 1 : small_number(0, i);
+    for (int r = 1; r < world; r++) {
+        double x = dtype == TREK_BOOL ? (int)small_number(r, i) & 1 : small_number(r, i);
+        result = op == TREK_PROD ? result * x : op == TREK_MAX ? (x > result ? x : result) : op == TREK_MIN ? (x < result ? x : result) : result + x;
+    }
+    return op == TREK_MEAN ? result / world : result;
+}
+
+static bool same(const trek_tensor *tensor, int64_t from, int64_t count, int world, trek_reduce_op op, const char *what)
+{
+    double *values = test_read(tensor);
+    bool good = values != NULL;
+    for (int64_t i = 0; good && i < count; i++) {
+        double want = combined(world, from + i, op, tensor->dtype);
+        if (tensor->dtype == TREK_F32)
+            want = (float)want;
+        if (values[i] != want) {
+            printf("%s %s: element %lld is %g, not %g\n", what, trek_dtype_name(tensor->dtype), (long long)i, values[i], want);
+            good = false;
+        }
+    }
+    free(values);
+    return good;
+}
+
+static bool check_reductions(trek_comm *comm, int64_t count)
+{
+    static const struct { trek_dtype dtype; trek_reduce_op op; } rows[] = {
+        { TREK_F32, TREK_SUM }, { TREK_F32, TREK_MEAN }, { TREK_F64, TREK_PROD }, { TREK_BF16, TREK_SUM }, { TREK_I64, TREK_MAX },
+        { TREK_I32, TREK_MIN }, { TREK_BOOL, TREK_MAX },
+    };
+    int world = trek_comm_world_size(comm), rank = trek_comm_rank(comm);
+    bool good = true;
+    for (size_t k = 0; good && k < sizeof rows / sizeof *rows; k++) {
+        trek_tensor *all = numbers(rank, count * world, rows[k].dtype), *part = numbers(rank, count, rows[k].dtype);
+        good = trek_comm_reduce_scatter(comm, all, part, rows[k].op) == TREK_OK &&
+               same(part, rank * count, count, world, rows[k].op, "reduce_scatter") &&
+               trek_comm_all_reduce(comm, all, rows[k].op) == TREK_OK && same(all, 0, count * world, world, rows[k].op, "all_reduce");
+        trek_tensor_release(all);
+        trek_tensor_release(part);
+    }
+    return good;
+}
+
+static bool check_moves(trek_comm *comm, int64_t count)
+{
+    int world = trek_comm_world_size(comm), rank = trek_comm_rank(comm);
+    bool good = true;
+    trek_tensor *part = numbers(rank, count, TREK_F32), *all = numbers(99, count * world, TREK_F32);
+    good = trek_comm_all_gather(comm, part, all) == TREK_OK;
+    double *values = test_read(all);
+    for (int64_t i = 0; good && i < count * world; i++)
+        good = values[i] == small_number((int)(i / count), i % count);
+    free(values);
+    for (int root = 0; good && root < world; root++) {
+        trek_tensor *mine = numbers(rank, count, TREK_F32), *theirs = numbers(root, count, TREK_F32);
+        good = trek_comm_broadcast(comm, mine, root) == TREK_OK && test_same_bits(mine, theirs);
+        trek_tensor_release(mine);
+        trek_tensor_release(theirs);
+    }
+    trek_tensor_release(part);
+    trek_tensor_release(all);
+    return good && trek_comm_barrier(comm) == TREK_OK;
+}
+
+/* f32 sums are those of the rank order, to the bit. */
+static bool check_order(trek_comm *comm)
+{
+    enum { COUNT = 3000 };
+    int world = trek_comm_world_size(comm);
+    trek_tensor *tensor = test_tensor((uint32_t)trek_comm_rank(comm) + 1, trek_dims(COUNT), 1);
+    bool good = trek_comm_all_reduce(comm, tensor, TREK_SUM) == TREK_OK;
+    double *values = test_read(tensor);
+    for (uint32_t i = 0; good && i < COUNT; i++) {
+        float sum = test_number(1, i);
+        for (int r = 1; r < world; r++)
+            sum += test_number((uint32_t)r + 1, i);
+        good = (float)values[i] == sum;
+    }
+    free(values);
+    trek_tensor_release(tensor);
+    return good;
+}
+
+static int play_results(const part *me)
+{
+    trek_comm *comm = join(me, 0), *again = comm ? join(me, 0) : NULL;
+    static const int64_t counts[] = { 1, 7, 1000, 70001, 300000 };
+    bool good = comm && again == comm && trek_comm_rank(comm) == me->process && trek_comm_world_size(comm) == me->processes;
+    for (size_t k = 0; good && k < sizeof counts / sizeof *counts; k++)
+        good = check_reductions(comm, counts[k]) && check_moves(comm, counts[k]);
+    good = good && check_order(comm);
+    uint32_t state = (uint32_t)me->process + 17;
+    for (int i = 0; good && i < 60; i++) { /* now one is late, now another */
+        state = state * 1664525u + 1013904223u;
+        if (state >> 30 == 0)
+            pause_ms((int)(state >> 24 & 7));
+        good = check_reductions(comm, 1 + i * 5);
+    }
+    trek_comm_free(&again);
+    good = good && trek_comm_barrier(comm) == TREK_OK; /* the first handle still serves */
+    trek_comm_free(&comm);
+    printf("%s %s\n", good ? "good" : "bad", trek_error());
+    return good ? 0 : 1;
+}
+
+/* Reduces until something fails. "detail" says what this process does at call 20. */
+static void misbehave(const part *me, trek_comm *comm)
+{
+    if (strcmp(me->detail, "kill") == 0)
+        kill(getpid(), SIGKILL);
+    else if (strcmp(me->detail, "stop") == 0)
+        kill(getpid(), SIGSTOP);
+    else if (strcmp(me->detail, "exit") == 0)
+        exit(0);
+    else if (strcmp(me->detail, "leave") == 0) {
+        trek_comm_free(&comm);
+        pause_ms(500);
+        exit(0);
+    } else if (strcmp(me->detail, "sleep") == 0)
+        pause_ms(4000);
+    else if (strcmp(me->detail, "abort") == 0)
+        trek_comm_abort(comm, "no more data");
+    else if (strcmp(me->detail, "save") == 0) {
+        trek_comm_say(comm, "save");
+        pause_ms(3500);
+        trek_comm_say(comm, NULL);
+    }
+}
+
+static int play_until_failure(const part *me)
+{
+    bool slow = strcmp(me->detail, "save") == 0 || strcmp(me->detail, "calm") == 0 || strcmp(me->detail, "sleep") == 0;
+    trek_comm *comm = join(me, slow ? 1 : 30);
+    trek_status status = comm ? TREK_OK : trek_status_get();
+    bool untouched = true;
+    if (comm)
+        trek_control_say(comm->control, "backward", NULL);
+    for (int i = 1; status == TREK_OK && i <= 40; i++) {
+        if (i == 20) {
+            pause_ms(400); /* the others have heard the phase */
+            misbehave(me, comm);
+        }
+        trek_tensor *tensor = numbers(me->process, i == 20 && strcmp(me->detail, "count") == 0 ? 999 : 20000, TREK_F32);
+        trek_tensor *before = numbers(me->process, tensor->numel, TREK_F32);
+        status = i == 20 && strcmp(me->detail, "kind") == 0 ? trek_comm_barrier(comm) : trek_comm_all_reduce(comm, tensor, TREK_SUM);
+        untouched = status == TREK_OK || test_same_bits(tensor, before);
+        trek_tensor_release(tensor);
+        trek_tensor_release(before);
+    }
+    printf("%s: %s%s\n", trek_status_name(status), trek_error(), untouched ? "" : " (touched)");
+    if (comm && status != TREK_OK) {
+        trek_error_clear();
+        printf("later %s\n", trek_comm_barrier(comm) == status ? "same" : "other");
+    }
+    trek_comm_free(&comm);
+    return status == TREK_OK ? 0 : 1;
+}
+
+/* A reduction of 64 MiB in which one process dies, or its link. */
+static int play_large(const part *me)
+{
+    trek_comm *comm = join(me, 30);
+    trek_tensor *tensor = trek_tensor_zeros(trek_dims(16 << 20), TREK_F32, trek_cpu(0));
+    trek_status status = comm && tensor ? TREK_OK : trek_status_get();
+    for (int i = 0; status == TREK_OK && i < 1000; i++) {
+        if (i == 1 && strcmp(me->detail, "kill") == 0 && fork() == 0) { /* from outside, in mid-call */
+            pause_ms(30);
+            kill(getppid(), SIGKILL);
+            _exit(0);
+        }
+        status = trek_comm_all_reduce(comm, tensor, TREK_SUM);
+        if (i == 0)
+            printf("begun\n");
+    }
+    printf("%s: %s\n", trek_status_name(status), trek_error());
+    trek_tensor_release(tensor);
+    trek_comm_free(&comm);
+    return status == TREK_OK ? 0 : 1;
+}
+
+static int play(const part *me)
+{
+    if (strcmp(me->role, "results") == 0)
+        return play_results(me);
+    if (strcmp(me->role, "fail") == 0)
+        return play_until_failure(me);
+    return strcmp(me->role, "large") == 0 ? play_large(me) : 99;
+}
+
+/* --- tests -------------------------------------------------------------------------------------------------------- */
+
+static void want(const world *w, bool good, const char *what, int line)
+{
+    if (good)
+        return;
+    fprintf(stderr, "line %d: %s\n", line, what);
+    processes_print(w);
+    fail();
+}
+#define WANT(w, condition) want(w, condition, #condition, __LINE__)
+
+static void test_results(void **state)
+{
+    (void)state;
+    static const int sizes[] = { 2, 3, 5 };
+    for (int k = 0; k < 3; k++) {
+        static world w;
+        processes_start_all(&w, sizes[k], "results", "", -1, NULL);
+        processes_finish(&w, 30, -1);
+        for (int p = 0; p < w.n; p++)
+            WANT(&w, w.code[p] == 0 && strstr(w.text[p], "good"));
+    }
+}
+
+/* Every process but the victim has an error of that status whose text contains `named`. */
+typedef struct failure {
+    int n, victim;
+    const char *detail, *others, *status, *named;
+    bool victim_too;
+} failure;
+
+static void check_failure_of(const failure *f, const world *w, int p)
+{
+    char name[128];
+    const char *error = strstr(w->text[p], "TREK_ERR_");
+    snprintf(name, sizeof name, f->named, f->victim);
+    WANT(w, w->code[p] == 1);
+    WANT(w, w->seconds[p] < 10);
+    WANT(w, error && strncmp(error, f->status, strlen(f->status)) == 0);
+    WANT(w, strstr(w->text[p], name) != NULL);
+    WANT(w, strstr(w->text[p], "later same") != NULL);
+    WANT(w, strstr(w->text[p], "touched") == NULL);
+}
+
+/* Several worlds at once, as most of them only wait. */
+static void check_failures(const failure *failures, int count)
+{
+    static world worlds[2];
+    for (int k = 0; k < count; k++)
+        processes_start_all(&worlds[k], failures[k].n, "fail", failures[k].others, failures[k].victim, failures[k].detail);
+    for (int k = 0; k < count; k++) {
+        const failure *f = &failures[k];
+        world *w = &worlds[k];
+        bool stopped = strcmp(f->detail, "stop") == 0;
+        processes_finish(w, 12, stopped ? f->victim : -1);
+        if (stopped)
+            processes_kill(w, f->victim);
+    }
+    for (int k = 0; k < count; k++) {
+        const failure *f = &failures[k];
+        const world *w = &worlds[k];
+        for (int p = 0; p < f->n; p++)
+            if (p != f->victim || f->victim_too)
+                check_failure_of(f, w, p);
+        if (f->victim == 0 || strcmp(f->detail, "leave") == 0)
+            continue;
+        /* the table is written once, by process 0, and shows the phase */
+        WANT(w, strstr(w->text[0], "error:   process 1") && strstr(w->text[0], "in phase \"backward\""));
+        for (int p = 1; p < f->n; p++)
+            WANT(w, p == f->victim || strstr(w->text[p], "error:   process") == NULL);
+    }
+}
+
+static void test_kill(void **state)
+{
+    (void)state;
+    check_failures((failure[]){ { 3, 2, "kill", "", "TREK_ERR_PEER", "process %d died", false },
+                                { 2, 0, "kill", "", "TREK_ERR_PEER", "process %d died", false } }, 2);
+}
+
+static void test_stop(void **state)
+{
+    (void)state;
+    check_failures((failure[]){ { 3, 1, "stop", "", "TREK_ERR_PEER", "process %d has not been heard of", false },
+                                { 3, 0, "stop", "", "TREK_ERR_PEER", "process %d has not been heard of", false } }, 2);
+}
+
+static void test_exit(void **state)
+{
+    (void)state;
+    check_failures((failure[]){
+        { 5, 3, "exit", "", "TREK_ERR_PEER", "process %d has left: it exited in phase \"backward\"", false },
+        { 3, 1, "leave", "", "TREK_ERR_PEER", "process %d has left: it left the group in phase \"backward\"", false } }, 2);
+}
+
+static void test_mismatch(void **state)
+{
+    (void)state;
+    check_failures((failure[]){
+        { 3, 2, "count", "", "TREK_ERR_COMM", "rank %d's call 20 is all_reduce(sum, f32, 999 elements)", true },
+        { 2, 1, "kind", "", "TREK_ERR_COMM", "rank %d's call 20 is barrier", true } }, 2);
+}
+
+static void test_deadline_and_abort(void **state)
+{
+    (void)state;
+    check_failures((failure[]){ { 3, 2, "sleep", "calm", "TREK_ERR_TIMEOUT", "%d did not come within 1 s", true },
+                                { 3, 1, "abort", "", "TREK_ERR_CANCELLED", "aborted through rank %d: no more data", true } }, 2);
+}
+
+/* One saves for three times the deadline, and says so. */
+static void test_long_phase(void **state)
+{
+    (void)state;
+    static world worlds[2];
+    for (int victim = 0; victim < 2; victim++)
+        processes_start_all(&worlds[victim], 3, "fail", "calm", victim, "save");
+    for (int victim = 0; victim < 2; victim++) {
+        world *w = &worlds[victim];
+        processes_finish(w, 15, -1);
+        for (int p = 0; p < 3; p++)
+            WANT(w, w->code[p] == 0 && strstr(w->text[p], "TREK_OK"));
+    }
+}
+
+static void test_death_in_a_call(void **state)
+{
+    (void)state;
+    static world w;
+    processes_start_all(&w, 3, "large", "", 1, "kill");
+    processes_finish(&w, 12, -1);
+    WANT(&w, w.code[1] == -SIGKILL);
+    for (int p = 0; p < 3; p += 2)
+        WANT(&w, w.code[p] == 1 && strstr(w.text[p], "TREK_ERR_PEER: process 1 died") && w.seconds[p] < 10);
+}
+
+/* --- machines ----------------------------------------------------------------------------------------------------- */
+
+/* A process that only holds a network name space open; its id, or 0 where that is not allowed. */
+static pid_t hold_network(int *file)
+{
+    int ready[2];
+    if (pipe(ready) != 0)
+        return 0;
+    pid_t holder = fork();
+    if (holder == 0) {
+        char good = unshare(CLONE_NEWNET) == 0;
+        ssize_t told = write(ready[1], &good, 1);
+        alarm(60);
+        while (told == 1 && good)
+            pause();
+        _exit(0);
+    }
+    char good = 0, path[64];
+    ssize_t got = read(ready[0], &good, 1);
+    close(ready[0]);
+    close(ready[1]);
+    snprintf(path, sizeof path, "/proc/%d/ns/net", (int)holder);
+    *file = got == 1 && good ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (*file >= 0)
+        return holder;
+    kill(holder, SIGKILL);
+    waitpid(holder, NULL, 0);
+    return 0;
+}
+
+/* Runs a command of ip in the holder's name space (0: this one). */
+static bool ip(pid_t holder, const char *format, ...)
+{
+    char arguments[256], command[400];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(arguments, sizeof arguments, format, list);
+    va_end(list);
+    if (holder)
+        snprintf(command, sizeof command, "nsenter -t %d -n ip %s 2>/dev/null", (int)holder, arguments);
+    else
+        snprintf(command, sizeof command, "ip %s 2>/dev/null", arguments);
+    return system(command) == 0;
+}
+
+static bool join_networks(const pid_t *holders)
+{
+    bool good = ip(0, "link add trek0 netns %d type veth peer name trek1 netns %d", (int)holders[0], (int)holders[1]);
+    for (int k = 0; k < 2; k++)
+        good = good && ip(holders[k], "addr add 10.91.7.%d/24 dev trek%d", k + 1, k) && ip(holders[k], "link set trek%d up", k) &&
+               ip(holders[k], "link set lo up");
+    return good;
+}
+
+/* Two machines: process 0 on one, 1 and 2 on the other; the link between them is cut in the midst of a reduction. */
+static void test_cut_link(void **state)
+{
+    (void)state;
+    pid_t holders[2] = { 0, 0 };
+    int files[2] = { -1, -1 };
+    for (int k = 0; k < 2; k++)
+        holders[k] = hold_network(&files[k]);
+    bool there = holders[0] && holders[1] && join_networks(holders);
+    static world w;
+    bool begun = false;
+    if (there) {
+        processes_init(&w, 3);
+        w.address = "10.91.7.1";
+        for (int p = 0; p < 3; p++) {
+            w.net[p] = files[p > 0];
+            processes_start(&w, p, "large", "");
+        }
+        for (int i = 0; i < 300 && !begun; i++) {
+            char line[64] = "";
+            pause_ms(20);
+            begun = pread(fileno(w.file[2]), line, sizeof line - 1, 0) > 0 && strstr(line, "begun");
+        }
+        pause_ms(30);
+        ip(holders[1], "link set trek1 down");
+        w.start = processes_now();
+        processes_finish(&w, 15, -1);
+    }
+    for (int k = 0; k < 2; k++) {
+        if (files[k] >= 0)
+            close(files[k]);
+        if (holders[k]) {
+            kill(holders[k], SIGKILL);
+            waitpid(holders[k], NULL, 0);
+        }
+    }
+    if (!there) {
+        fprintf(stderr, "skipped: this system does not let the test make network name spaces\n");
+        skip();
+    }
+    WANT(&w, begun);
+    for (int p = 0; p < 3; p++) {
+        WANT(&w, w.code[p] == 1 && w.seconds[p] < 10 && strstr(w.text[p], "TREK_ERR_PEER: process"));
+        WANT(&w, strstr(w.text[p], p ? "PEER: process 0" : "PEER: process 1") || (p == 0 && strstr(w.text[p], "PEER: process 2")));
+    }
+}
+
+int main(void)
+{
+    part me;
+    if (processes_part(&me))
+        return play(&me);
+    alarm(120);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_results),    cmocka_unit_test(test_kill),               cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_exit),       cmocka_unit_test(test_mismatch),           cmocka_unit_test(test_deadline_and_abort),
+        cmocka_unit_test(test_long_phase), cmocka_unit_test(test_death_in_a_call),    cmocka_unit_test(test_cut_link),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

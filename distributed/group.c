@@ -9,6 +9,7 @@
 
 #include "distributed/group_internal.h"
 #include "distributed/handover.h"
+#include "distributed/rank_sums.h"
 #include "distributed/wait.h"
 #include "tensor/memory_internal.h"
 #include "tensor/place.h"
@@ -41,6 +42,7 @@ struct trek_ranks {
     rank_slot *slots;
     trek_handover handover;        /* of the caller's work to the ranks */
     trek_comm **comms;
+    trek_rank_sums *sums;
     trek_ranks *next;              /* of the groups alive */
 };
 
@@ -61,6 +63,8 @@ static void run_one(rank_slot *slot, trek_rank_fn fn, void *arg)
     if (status == TREK_OK)
         status = fn(slot->rank, arg);
     slot_here = outer;
+    if (status != TREK_OK)
+        trek_rank_sums_leave(slot->ranks->sums, slot->rank, status); /* it may have failed before it came to enter */
     if (slot->rank > 0 && slot->done)
         trek_handover_mark(slot->done, slot->device);
     trek_error_take(&sticky, slot->message);
@@ -101,6 +105,7 @@ static void run_first(trek_ranks *ranks, trek_rank_fn fn, void *arg)
     run_one(&ranks->slots[0], fn, arg);
     before.rng_step = trek_place_here.rng_step;
     before.rng_draw = trek_place_here.rng_draw;
+    before.waited_ns = trek_place_here.waited_ns;
     trek_place_here = before;
 }
 
@@ -213,6 +218,7 @@ static void destroy(trek_ranks *ranks)
             trek_backends[ranks->slots[r].device.type]->event_free(ranks->slots[r].done);
     trek_handover_end(&ranks->handover);
     trek_pool_free(&ranks->slots[0].pool);
+    trek_rank_sums_free(&ranks->sums);
     trek_free(ranks->comms);
     trek_block_free(ranks->slots);
     trek_block_free(ranks);
@@ -243,7 +249,8 @@ static trek_ranks *ranks_make(const trek_device *devices, int n)
         ranks->slots[r].device = devices ? devices[r] : trek_cpu(r);
         ranks->slots[r].comm = ranks->comms[r];
     }
-    if (trek_handover_start(&ranks->handover, devices, n) != TREK_OK) {
+    ranks->sums = trek_rank_sums_new(n, ranks->spin);
+    if (!ranks->sums || trek_handover_start(&ranks->handover, devices, n) != TREK_OK) {
         destroy(ranks);
         return NULL;
     }
@@ -339,3 +346,5 @@ trek_comm *trek_ranks_comm(trek_ranks *ranks, int rank)
         return trek_fail_null(TREK_ERR_ARGUMENT, "ranks_comm: rank %d of %d", rank, ranks->world);
     return ranks->comms[rank];
 }
+
+struct trek_rank_sums *trek_ranks_sums(trek_ranks *ranks) { return ranks->sums; }

@@ -6,19 +6,11 @@
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
-#include "nn/layers_internal.h"
+#include "nn/batch_norm_internal.h"
 #include "tensor/tensor_internal.h"
 
-typedef struct batch_norm_layer {
-    trek_module base;
-    trek_var *weight, *bias, *running_mean, *running_var, *num_batches_tracked; /* each may be NULL */
-    int64_t features;
-    double eps, momentum;
-    bool cumulative;          /* the running statistics are plain averages */
-} batch_norm_layer;
-
 /* Counts one more batch. On the CPU without an op: this runs in every step. */
-static trek_status count_batch(batch_norm_layer *m)
+static trek_status count_batch(trek_batch_norm_layer *m)
 {
     trek_tensor *count = trek_var_data(m->num_batches_tracked);
     if (trek_tensor_device(count).type == TREK_CPU) {
@@ -33,20 +25,27 @@ static trek_status count_batch(batch_norm_layer *m)
     return sum ? TREK_OK : trek_status_get();
 }
 
-static trek_var *normalize(batch_norm_layer *m, trek_var *x)
+trek_status trek_batch_norm_layer_count(trek_batch_norm_layer *m, double *momentum)
+{
+    *momentum = m->momentum;
+    if (!m->base.training || !m->num_batches_tracked)
+        return TREK_OK;
+    trek_status status = count_batch(m);
+    if (status == TREK_OK && m->cumulative)
+        *momentum = 1 / trek_var_item(m->num_batches_tracked);
+    return status;
+}
+
+trek_var *trek_batch_norm_layer_normalize(trek_batch_norm_layer *m, trek_var *x)
 {
     bool tracks = m->running_mean != NULL, training = m->base.training || !tracks;
     char text[TREK_SHAPE_TEXT];
     if (training && trek_var_size(x, 0) != 0 && trek_var_numel(x) == trek_var_size(x, 1))
         return trek_fail_null(TREK_ERR_SHAPE, "%s: needs more than 1 value for each channel in training, got %s", m->base.klass->name,
                               trek_shape_text(trek_var_shape(x), text));
-    double momentum = m->momentum;
-    if (m->base.training && m->num_batches_tracked) {
-        if (count_batch(m) != TREK_OK)
-            return NULL;
-        if (m->cumulative)
-            momentum = 1 / trek_var_item(m->num_batches_tracked);
-    }
+    double momentum;
+    if (trek_batch_norm_layer_count(m, &momentum) != TREK_OK)
+        return NULL;
     return trek_batch_norm(x, m->weight, m->bias, m->running_mean, m->running_var, training, momentum, m->eps);
 }
 
@@ -57,7 +56,7 @@ static trek_var *batch_norm1d_forward(trek_module *self, trek_var *x)
     if (ndim != 2 && ndim != 3)
         return trek_fail_null(TREK_ERR_SHAPE, "batch_norm1d: needs [N, C] or [N, C, L], got %s",
                               trek_shape_text(trek_var_shape(x), text));
-    return normalize((batch_norm_layer *)self, x);
+    return trek_batch_norm_layer_normalize((trek_batch_norm_layer *)self, x);
 }
 
 static trek_var *batch_norm2d_forward(trek_module *self, trek_var *x)
@@ -65,12 +64,12 @@ static trek_var *batch_norm2d_forward(trek_module *self, trek_var *x)
     char text[TREK_SHAPE_TEXT];
     if (trek_var_ndim(x) != 4)
         return trek_fail_null(TREK_ERR_SHAPE, "batch_norm2d: needs [N, C, H, W], got %s", trek_shape_text(trek_var_shape(x), text));
-    return normalize((batch_norm_layer *)self, x);
+    return trek_batch_norm_layer_normalize((trek_batch_norm_layer *)self, x);
 }
 
-static trek_status batch_norm_reset(trek_module *self)
+trek_status trek_batch_norm_layer_reset(trek_module *self)
 {
-    batch_norm_layer *m = (batch_norm_layer *)self;
+    trek_batch_norm_layer *m = (trek_batch_norm_layer *)self;
     trek_status status = TREK_OK;
     if (m->weight)
         status = trek_init_ones(m->weight);
@@ -88,9 +87,9 @@ static trek_status batch_norm_reset(trek_module *self)
     return status;
 }
 
-static void batch_norm_describe(const trek_module *self, char *text, size_t size)
+void trek_batch_norm_layer_describe(const trek_module *self, char *text, size_t size)
 {
-    const batch_norm_layer *m = (const batch_norm_layer *)self;
+    const trek_batch_norm_layer *m = (const trek_batch_norm_layer *)self;
     char eps[32], momentum[32];
     snprintf(text, size, "%" PRId64 ", eps %s, momentum %s%s%s", m->features, trek_layer_number(m->eps, eps),
              m->cumulative ? "off" : trek_layer_number(m->momentum, momentum), m->weight ? "" : ", no affine",
@@ -99,21 +98,21 @@ static void batch_norm_describe(const trek_module *self, char *text, size_t size
 
 const trek_module_class trek_batch_norm1d_class = {
     .name = "batch_norm1d",
-    .size = sizeof(batch_norm_layer),
+    .size = sizeof(trek_batch_norm_layer),
     .forward = batch_norm1d_forward,
-    .reset = batch_norm_reset,
-    .describe = batch_norm_describe,
+    .reset = trek_batch_norm_layer_reset,
+    .describe = trek_batch_norm_layer_describe,
 };
 
 const trek_module_class trek_batch_norm2d_class = {
     .name = "batch_norm2d",
-    .size = sizeof(batch_norm_layer),
+    .size = sizeof(trek_batch_norm_layer),
     .forward = batch_norm2d_forward,
-    .reset = batch_norm_reset,
-    .describe = batch_norm_describe,
+    .reset = trek_batch_norm_layer_reset,
+    .describe = trek_batch_norm_layer_describe,
 };
 
-static trek_module *batch_norm_new(const trek_module_class *klass, const trek_batch_norm_opts *opts)
+trek_module *trek_batch_norm_layer_new(const trek_module_class *klass, const trek_batch_norm_opts *opts)
 {
     if (!opts)
         return trek_fail_null(TREK_ERR_ARGUMENT, "%s: needs options", klass->name);
@@ -126,30 +125,30 @@ static trek_module *batch_norm_new(const trek_module_class *klass, const trek_ba
     trek_module *base = trek_module_new(klass);
     if (!base)
         return NULL;
-    batch_norm_layer *m = (batch_norm_layer *)base;
+    trek_batch_norm_layer *m = (trek_batch_norm_layer *)base;
     m->features = opts->features;
     m->eps = eps;
     m->momentum = cumulative ? 0 : momentum;
     m->cumulative = cumulative;
     trek_shape shape = trek_dims(opts->features);
     if (!opts->no_affine) {
-        trek_module_param(base, "weight", offsetof(batch_norm_layer, weight), trek_tensor_empty(shape, opts->dtype, opts->device));
-        trek_module_param(base, "bias", offsetof(batch_norm_layer, bias), trek_tensor_empty(shape, opts->dtype, opts->device));
+        trek_module_param(base, "weight", offsetof(trek_batch_norm_layer, weight), trek_tensor_empty(shape, opts->dtype, opts->device));
+        trek_module_param(base, "bias", offsetof(trek_batch_norm_layer, bias), trek_tensor_empty(shape, opts->dtype, opts->device));
     }
     if (!opts->no_running_stats) {
-        trek_module_buffer(base, "running_mean", offsetof(batch_norm_layer, running_mean),
+        trek_module_buffer(base, "running_mean", offsetof(trek_batch_norm_layer, running_mean),
                            trek_tensor_empty(shape, opts->dtype, opts->device));
-        trek_module_buffer(base, "running_var", offsetof(batch_norm_layer, running_var),
+        trek_module_buffer(base, "running_var", offsetof(trek_batch_norm_layer, running_var),
                            trek_tensor_empty(shape, opts->dtype, opts->device));
-        trek_module_buffer(base, "num_batches_tracked", offsetof(batch_norm_layer, num_batches_tracked),
+        trek_module_buffer(base, "num_batches_tracked", offsetof(trek_batch_norm_layer, num_batches_tracked),
                            trek_tensor_empty(trek_dims_none(), TREK_I64, opts->device));
     }
     return trek_layer_finish(base);
 }
 
-trek_module *trek_nn_batch_norm1d_with(const trek_batch_norm_opts *opts) { return batch_norm_new(&trek_batch_norm1d_class, opts); }
+trek_module *trek_nn_batch_norm1d_with(const trek_batch_norm_opts *opts) { return trek_batch_norm_layer_new(&trek_batch_norm1d_class, opts); }
 
-trek_module *trek_nn_batch_norm2d_with(const trek_batch_norm_opts *opts) { return batch_norm_new(&trek_batch_norm2d_class, opts); }
+trek_module *trek_nn_batch_norm2d_with(const trek_batch_norm_opts *opts) { return trek_batch_norm_layer_new(&trek_batch_norm2d_class, opts); }
 
 trek_module *trek_nn_batch_norm1d(int64_t features, trek_device device)
 {

@@ -61,11 +61,22 @@ typedef struct trek_batch_norm_opts {
 
 /* Over all dimensions but C. 1d: [N, C] or [N, C, L]; 2d: [N, C, H, W] (SHAPE otherwise). weight 1, bias 0;
  * buffers running_mean, running_var [C] and num_batches_tracked (i64 scalar). In training one value for each
- * channel is an error (SHAPE). Samples of a batch depend on each other: split over ranks, each normalises its own part. */
+ * channel is an error (SHAPE). Samples of a batch depend on each other: split over ranks, each normalises its own part
+ * (trek_nn_sync_batch_norm: the whole). */
 TREK_API trek_module *trek_nn_batch_norm1d(int64_t features, trek_device device);
 TREK_API trek_module *trek_nn_batch_norm1d_with(const trek_batch_norm_opts *opts);
 TREK_API trek_module *trek_nn_batch_norm2d(int64_t features, trek_device device);
 TREK_API trek_module *trek_nn_batch_norm2d_with(const trek_batch_norm_opts *opts);
+
+/* Batch norm over the batch of all ranks, of any shape [N, C, ...]; parameters, buffers and options as above. Where a
+ * forward is split over ranks, they exchange count, mean and squared deviations of their parts, and in backward two sums
+ * (Chan, Golub and LeVeque 1979, in f64), so that outputs, gradients and running statistics are those of one device
+ * however unequal the parts are; one value for each channel among all ranks is an error (SHAPE). All ranks with rows run
+ * it equally often, in one order: a rank that fails, or does not come, fails the others (PEER, COMM). On GPUs each
+ * exchange waits for the device, and cannot be captured. Where ranks run batches of their own, at their own pace, and in
+ * evaluation, it is plain batch norm. Gradients of gradients only there. */
+TREK_API trek_module *trek_nn_sync_batch_norm(int64_t features, trek_device device);
+TREK_API trek_module *trek_nn_sync_batch_norm_with(const trek_batch_norm_opts *opts);
 
 typedef struct trek_layer_norm_opts {
     trek_shape shape;         /* of the last dimensions, which are normalised; required */

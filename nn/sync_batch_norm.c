@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Synchronised batch normalisation: batch norm over the rows of all ranks. Each
+ * rank computes the statistics of its own rows and the ranks sum them up through
+ * trek_place_here.collectives; all numbers of channels are f64 on the host. */
+#include <math.h>
+
+#include "autograd/backward.h"
+#include "autograd/function.h"
+#include "autograd/ops.h"
+#include "autograd/var_internal.h"
+#include "nn/batch_norm_internal.h"
+#include "tensor/memory_internal.h"
+#include "tensor/place.h"
+
+/* Of one forward; belongs to the tape. */
+typedef struct sync_call {
+    trek_batch_norm_layer *layer; /* in forward */
+    int64_t channels;
+    double total;             /* values for each channel, of all ranks */
+    double *mean, *variance, *rstd; /* [C] of all ranks, after the exchange */
+    double *first, *second;   /* [C] this rank's mean and squared deviations; backward's scratch */
+    double *sums;             /* [1 + 2 C] what is exchanged */
+    double values[];          /* of all these */
+} sync_call;
+
+static sync_call *call_new(trek_batch_norm_layer *layer)
+{
+    int64_t n = layer->features;
+    sync_call *call = trek_calloc(1, sizeof *call + (size_t)(1 + 7 * n) * sizeof(double));
+    if (!call)
+        return NULL;
+    double *at = call->values;
+    call->layer = layer;
+    call->channels = n;
+    call->mean = at, call->variance = at + n, call->rstd = at + 2 * n;
+    call->first = at + 3 * n, call->second = at + 4 * n, call->sums = at + 5 * n;
+    return call;
+}
+
+static void call_free(void *data) { trek_free(data); }
+
+static trek_status exchange(double *values, int64_t count)
+{
+    const trek_place_collectives *ranks = trek_place_here.collectives;
+    if (!ranks)
+        return trek_fail(TREK_ERR_STATE, "sync_batch_norm: the forward was split over ranks, but its backward is not");
+    return ranks->sum(values, count, ranks->arg);
+}
+
+static trek_status to_host(const trek_var *var, double *values, int64_t n)
+{
+    return var ? trek_tensor_to_host(var->data, TREK_F64, values, (size_t)n * sizeof *values) : trek_status_get();
+}
+
+/* f64 numbers of the channels on x's device, in the present scope. */
+static trek_var *channels_of(const sync_call *call, const double *values, const trek_var *x)
+{
+    trek_tensor *tensor = trek_tensor_from_data(values, trek_dims(call->channels), TREK_F64, trek_var_device(x));
+    return tensor ? trek_var_from(tensor) : NULL;
+}
+
+static trek_var *filled(const sync_call *call, double value, const trek_var *x)
+{
+    trek_tensor *tensor = trek_tensor_full(value, trek_dims(call->channels), TREK_F64, trek_var_device(x));
+    return tensor ? trek_var_from(tensor) : NULL;
+}
+
+/* --- forward ------------------------------------------------------------------------------- */
+
+/* Mean and squared deviations of this rank's values. The kernel of batch norm gives them in f64
+ * where running statistics of f64 take them over whole; the variance it puts there is unbiased. */
+static trek_status own_statistics(sync_call *call, trek_var *x, int64_t count)
+{
+    if (count == 0)
+        return TREK_OK;
+    if (count == 1)
+        return to_host(x, call->first, call->channels);
+    trek_var *mean = filled(call, 0, x), *variance = filled(call, 0, x);
+    if (!mean || !variance || !trek_batch_norm(x, NULL, NULL, mean, variance, true, 1, call->layer->eps))
+        return trek_status_get();
+    trek_status status = to_host(mean, call->first, call->channels);
+    if (status == TREK_OK)
+        status = to_host(variance, call->second, call->channels);
+    for (int64_t c = 0; c < call->channels; c++)
+        call->second[c] *= (double)(count - 1);
+    return status;
+}
+
+/* The mean of all ranks first, then their squared deviations from it. */
+static trek_status merge_statistics(sync_call *call, int64_t count)
+{
+    int64_t n = call->channels;
+    double *sums = call->sums;
+    sums[0] = (double)count;
+    for (int64_t c = 0; c < n; c++)
+        sums[1 + c] = (double)count * call->first[c];
+    trek_status status = exchange(sums, 1 + n);
+    if (status != TREK_OK)
+        return status;
+    call->total = sums[0];
+    for (int64_t c = 0; c < n; c++)
+        call->mean[c] = call->total > 0 ? sums[1 + c] / call->total : 0;
+    for (int64_t c = 0; c < n; c++) {
+        double shift = call->first[c] - call->mean[c];
+        sums[c] = count > 0 ? call->second[c] + (double)count * shift * shift : 0;
+    }
+    status = exchange(sums, n);
+    for (int64_t c = 0; c < n && status == TREK_OK; c++) {
+        call->variance[c] = call->total > 0 ? sums[c] / call->total : 0;
+        call->rstd[c] = 1 / sqrt(call->variance[c] + call->layer->eps);
+    }
+    return status;
+}
+
+/* running = (1 - momentum) running + momentum now */
+static trek_status follow(sync_call *call, trek_var *running, const double *now, double scale, double momentum)
+{
+    double *values = call->sums;
+    trek_status status = to_host(running, values, call->channels);
+    if (status != TREK_OK)
+        return status;
+    for (int64_t c = 0; c < call->channels; c++)
+        values[c] = (1 - momentum) * values[c] + momentum * scale * now[c];
+    trek_var *next = channels_of(call, values, running);
+    return next ? trek_tensor_copy_from(running->data, next->data) : trek_status_get();
+}
+
+static trek_status update_running(sync_call *call)
+{
+    trek_batch_norm_layer *m = call->layer;
+    double momentum;
+    trek_status status = trek_batch_norm_layer_count(m, &momentum);
+    if (status != TREK_OK || !m->running_mean || call->total == 0)
+        return status;
+    status = follow(call, m->running_mean, call->mean, 1, momentum);
+    return status == TREK_OK ? follow(call, m->running_var, call->variance, call->total / (call->total - 1), momentum) : status;
+}
+
+/* inputs: x, then weight and bias if there are; output: y. */
+static trek_status sync_forward(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs, int n_outputs)
+{
+    (void)n_outputs;
+    sync_call *call = trek_function_data(context);
+    trek_var *x = inputs[0], *weight = n_inputs > 1 ? inputs[1] : NULL, *bias = n_inputs > 1 ? inputs[2] : NULL;
+    int64_t count = trek_var_numel(x) / call->channels;
+    trek_status status = own_statistics(call, x, count);
+    if (status == TREK_OK)
+        status = merge_statistics(call, count);
+    if (status != TREK_OK)
+        return status;
+    if (call->total == 1)
+        return trek_fail(TREK_ERR_SHAPE, "sync_batch_norm: needs more than 1 value for each channel in training, and all ranks together have 1");
+    trek_var *mean = channels_of(call, call->mean, x), *variance = channels_of(call, call->variance, x);
+    outputs[0] = trek_batch_norm(x, weight, bias, mean, variance, false, 0, call->layer->eps);
+    trek_dtype dtype = trek_var_dtype(x) == TREK_F64 ? TREK_F64 : TREK_F32; /* what the kernel of backward wants */
+    trek_var *saved[4] = { x, trek_cast(mean, dtype), trek_cast(channels_of(call, call->rstd, x), dtype), weight };
+    if (!outputs[0] || !saved[1] || !saved[2])
+        return trek_status_get();
+    status = trek_save_for_backward(context, saved, weight ? 4 : 3);
+    return status == TREK_OK ? update_running(call) : status;
+}
+
+/* --- backward ------------------------------------------------------------------------------- */
+
+/* What of dx goes through the statistics: shift + (x - mean) slope, which the kernel of batch norm computes. */
+static trek_var *through_statistics(sync_call *call, trek_var *x, trek_var *mean, const trek_var *weight)
+{
+    int64_t n = call->channels;
+    double *shift = call->first, *slope = call->second;
+    if (to_host(weight, shift, n) != TREK_OK || exchange(call->sums, 2 * n) != TREK_OK)
+        return NULL;
+    for (int64_t c = 0; c < n; c++) {
+        double scale = call->total > 0 ? shift[c] * call->rstd[c] / call->total : 0;
+        shift[c] = scale * call->sums[c];
+        slope[c] = scale * call->sums[n + c] * call->rstd[c];
+    }
+    trek_var *shifts = channels_of(call, shift, x), *slopes = channels_of(call, slope, x), *one = filled(call, 1, x);
+    return shifts && slopes && one ? trek_batch_norm(x, slopes, shifts, mean, one, false, 0, 0) : NULL;
+}
+
+/* dx = w rstd (dy - sum(dy) / N - (x - mean) rstd sum(dy xhat) / N), the sums over all ranks; those of this
+ * rank are what its bias and weight get. */
+static trek_status sync_backward(trek_function_context *context, trek_var *const *grads, int n_grads, trek_var **input_grads, int n_inputs)
+{
+    (void)n_grads;
+    sync_call *call = trek_function_data(context);
+    int64_t n = call->channels;
+    if (trek_grad_enabled())
+        return trek_fail(TREK_ERR_UNSUPPORTED, "create_graph through a synchronised batch norm over several ranks is not supported");
+    trek_var *x = trek_saved(context, 0), *mean = trek_saved(context, 1), *rstd = trek_saved(context, 2);
+    trek_var *weight = n_inputs > 1 ? trek_saved(context, 3) : NULL, *wide = weight ? trek_cast(weight, TREK_F64) : filled(call, 1, x);
+    if (!x || !mean || !rstd || !wide || !grads[0])
+        return trek_status_get();
+    trek_var *in[5] = { grads[0], x, mean, rstd, wide }, *outs[3] = { NULL }; /* outs: w rstd dy, sum(dy xhat), sum(dy) */
+    trek_attrs numbers = { 0 }; /* not training: without what goes through the statistics */
+    trek_status status = trek_apply_many(&trek_ops[TREK_OP_batch_norm_backward], in, 5, &numbers, outs, 3);
+    if (status == TREK_OK && n_inputs > 1) {
+        input_grads[1] = trek_cast(outs[1], trek_var_dtype(weight));
+        input_grads[2] = trek_cast(outs[2], trek_var_dtype(weight));
+    }
+    if (status != TREK_OK || !trek_needs_grad(context, 0))
+        return status;
+    status = to_host(outs[2], call->sums, n);
+    if (status == TREK_OK)
+        status = to_host(outs[1], call->sums + n, n);
+    trek_var *other = status == TREK_OK ? through_statistics(call, x, mean, wide) : NULL;
+    if (!other)
+        return status != TREK_OK ? status : trek_status_get();
+    input_grads[0] = trek_sub(outs[0], other);
+    return trek_status_get();
+}
+
+static const trek_function sync_function = { "sync_batch_norm", sync_forward, sync_backward, call_free };
+
+/* --- the layer --------------------------------------------------------------------------------- */
+
+static trek_var *sync_batch_norm_forward(trek_module *self, trek_var *x)
+{
+    trek_batch_norm_layer *m = (trek_batch_norm_layer *)self;
+    char text[TREK_SHAPE_TEXT];
+    if (trek_var_ndim(x) < 2 || trek_var_size(x, 1) != m->features)
+        return trek_fail_null(TREK_ERR_SHAPE, "sync_batch_norm: needs [N, %lld, ...], got %s", (long long)m->features,
+                              trek_shape_text(trek_var_shape(x), text));
+    if (!m->base.training || !trek_place_here.collectives)
+        return trek_batch_norm_layer_normalize(m, x);
+    sync_call *call = call_new(m);
+    trek_var *inputs[3] = { x, m->weight, m->bias };
+    return call ? trek_function_apply_one(&sync_function, call, inputs, m->weight ? 3 : 1) : NULL;
+}
+
+static const trek_module_class sync_batch_norm_class = {
+    .name = "sync_batch_norm",
+    .size = sizeof(trek_batch_norm_layer),
+    .forward = sync_batch_norm_forward,
+    .reset = trek_batch_norm_layer_reset,
+    .describe = trek_batch_norm_layer_describe,
+};
+
+trek_module *trek_nn_sync_batch_norm_with(const trek_batch_norm_opts *opts)
+{
+    return trek_batch_norm_layer_new(&sync_batch_norm_class, opts);
+}
+
+trek_module *trek_nn_sync_batch_norm(int64_t features, trek_device device)
+{
+    return trek_nn_sync_batch_norm_with(&(trek_batch_norm_opts){ .features = features, .device = device });
+}

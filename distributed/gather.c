@@ -10,6 +10,7 @@
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "distributed/apportion.h"
+#include "distributed/rank_sums.h"
 #include "distributed/stepper_ranks.h"
 #include "graph/graph_internal.h"
 #include "tensor/place.h"
@@ -144,6 +145,20 @@ static trek_tensor *rows_of(trek_tensor *x, int64_t first, int64_t rows, trek_de
     return there;
 }
 
+/* Runs fn on all ranks; those that have rows can make sums with one another. */
+static trek_status run_ranks(gather_pass *pass, trek_rank_fn fn, void *arg)
+{
+    bool runs[TREK_MAX_RANKS];
+    for (int r = 0; r < pass->world; r++)
+        runs[r] = pass->of[r].runs;
+    trek_rank_sums *sums = trek_ranks_sums(pass->ranks);
+    if (trek_ranks_rank_here(pass->ranks) >= 0)
+        return trek_ranks_run(pass->ranks, fn, arg); /* which refuses it: the sums are in use */
+    trek_rank_sums_set_deadline(sums, trek_ranks_comm(pass->ranks, 0)->deadline_ns);
+    trek_rank_sums_begin(sums, runs);
+    return trek_ranks_run(pass->ranks, fn, arg);
+}
+
 /* --- forward ------------------------------------------------------------------------ */
 
 typedef struct forward_call {
@@ -213,7 +228,9 @@ static trek_status forward_rank(int rank, void *arg)
     trek_place_here.rng_draw = c->rng_draw;
     trek_scope scope = trek_scope_begin();
     trek_autocast_begin(c->autocast);
+    trek_rank_sums_enter(trek_ranks_sums(c->pass->ranks), rank);
     trek_status status = scope.depth ? run_replica(c, rank) : trek_status_get();
+    trek_rank_sums_leave(trek_ranks_sums(c->pass->ranks), rank, status);
     trek_autocast_end();
     trek_scope_end(scope);
     of->rng_draw = trek_place_here.rng_draw;
@@ -389,7 +406,9 @@ static trek_status backward_rank(int rank, void *arg)
     trek_scope scope = trek_scope_begin();
     int depth = trek_grad_mode_here.no_grad_depth;
     trek_grad_mode_here.no_grad_depth = 1; /* seeds are numbers, not history */
+    trek_rank_sums_enter(trek_ranks_sums(c->pass->ranks), rank);
     trek_status status = scope.depth ? backward_segment(c, rank) : trek_status_get();
+    trek_rank_sums_leave(trek_ranks_sums(c->pass->ranks), rank, status);
     trek_grad_mode_here.no_grad_depth = depth;
     trek_scope_end(scope);
     trek_trace_end("backward", start, c->pass->of[rank].rows);
@@ -463,7 +482,7 @@ static trek_status split_backward(trek_function_context *context, trek_var *cons
         return trek_fail(TREK_ERR_UNSUPPORTED, "%s through a forward that is split over %d ranks is not supported",
                          trek_grad_enabled() ? "create_graph" : "trek_grad", pass->world);
     backward_call call = { pass, grads, trek_backward_retains() };
-    trek_status status = trek_ranks_run(pass->ranks, backward_rank, &call);
+    trek_status status = run_ranks(pass, backward_rank, &call);
     for (int k = 0; k < n_inputs - 1 && status == TREK_OK; k++) /* the last one is the anchor */
         if (trek_needs_grad(context, k))
             status = input_gradient(pass, k, &input_grads[k]);
@@ -551,7 +570,7 @@ static trek_status run_forward(ranks_stepper *s, gather_pass *pass, trek_var *co
                           .autocast = trek_autocast_dtype(), .reset = all_states_reset(s->base.graph), .rng_step = trek_place_here.rng_step,
                           .rng_draw = trek_place_here.rng_draw };
     trek_ranks_note_flags(s);
-    trek_status status = trek_ranks_run(s->ranks, forward_rank, &call);
+    trek_status status = run_ranks(pass, forward_rank, &call);
     for (int r = 0; r < s->world && status == TREK_OK; r++)
         if (pass->of[r].runs && pass->of[r].rng_draw > trek_place_here.rng_draw)
             trek_place_here.rng_draw = pass->of[r].rng_draw;

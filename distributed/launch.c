@@ -109,6 +109,9 @@ static trek_status ask_all(trek_launch *launch, int *which)
             return trek_fail(TREK_ERR_ARGUMENT, "the environment contradicts itself: %s=%d, %s=%d (%s), but %s=%d, %s=%d (%s)", a->rank,
                              launch->process, a->world, launch->processes, a->name, b->rank, other.process, b->world,
                              other.processes, b->name);
+        } else if (other.process == launch->process && other.processes == launch->processes) { /* it may know more */
+            launch->local = launch->local < 0 ? other.local : launch->local;
+            launch->locals = launch->locals < 0 ? other.locals : launch->locals;
         }
     }
     return TREK_OK;

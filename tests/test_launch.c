@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which process of which job: the environments of the launchers, and those that contradict themselves. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "distributed/launch.h"
+#include "distributed/stop.h"
+#include "tensor/place.h"
+
+extern char **environ;
+
+/* Replaces the environment's variables of launchers by these lines. */
+static void use_environment(const char *lines)
+{
+    static const char *const prefixes[] = { "SLURM", "OMPI_", "PMI", "TREK_", "RANK=", "WORLD_SIZE=", "LOCAL_", "MASTER_", "TORCH", "GROUP_", "ROLE_" };
+    for (char **variable = environ; *variable;) {
+        bool known = false;
+        for (size_t k = 0; k < sizeof prefixes / sizeof *prefixes; k++)
+            known = known || strncmp(*variable, prefixes[k], strlen(prefixes[k])) == 0;
+        if (!known) {
+            variable++;
+            continue;
+        }
+        char name[128] = "";
+        sscanf(*variable, "%127[^=]", name);
+        unsetenv(name);
+        variable = environ;
+    }
+    while (*lines) {
+        char name[128] = "", value[512] = "";
+        assert_int_equal(sscanf(lines, "%127[^=\n]=%511[^\n]", name, value) >= 1, 1);
+        setenv(name, value, 1);
+        lines += strcspn(lines, "\n");
+        lines += *lines == '\n';
+    }
+}
+
+static const char plain_shell[] = "";
+
+/* trek-run -n 4, process 2. */
+static const char trek_run[] =
+    "TREK_RANK=2\nTREK_WORLD_SIZE=4\nTREK_LOCAL_RANK=2\nTREK_LOCAL_WORLD_SIZE=4\nTREK_ADDRESS=127.0.0.1\nTREK_PORT=23456\nTREK_TOKEN=7fd3a8\n";
+
+/* torchrun --nnodes=2 --nproc-per-node=2, second node, first process. */
+static const char torchrun[] =
+    "GROUP_RANK=1\nGROUP_WORLD_SIZE=2\nLOCAL_RANK=0\nLOCAL_WORLD_SIZE=2\nMASTER_ADDR=node-a\nMASTER_PORT=29500\nRANK=2\nROLE_NAME=default\n"
+    "ROLE_RANK=2\nROLE_WORLD_SIZE=4\nTORCHELASTIC_MAX_RESTARTS=0\nTORCHELASTIC_RESTART_COUNT=0\nTORCHELASTIC_RUN_ID=none\n"
+    "TORCHELASTIC_USE_AGENT_STORE=True\nTORCH_NCCL_ASYNC_ERROR_HANDLING=1\nWORLD_SIZE=4\n";
+
+/* mpirun -n 2 of Open MPI 4.1.4 on one machine, process 1, as recorded. */
+static const char open_mpi[] =
+    "OMPI_APP_CTX_NUM_PROCS=2\nOMPI_COMM_WORLD_LOCAL_RANK=1\nOMPI_COMM_WORLD_LOCAL_SIZE=2\nOMPI_COMM_WORLD_NODE_RANK=1\n"
+    "OMPI_COMM_WORLD_RANK=1\nOMPI_COMM_WORLD_SIZE=2\nOMPI_FIRST_RANKS=0\nOMPI_MCA_ess_base_jobid=988545025\nOMPI_MCA_ess_base_vpid=1\n"
+    "OMPI_MCA_orte_ess_num_procs=2\nOMPI_MCA_orte_hnp_uri=988545024.0;tcp://192.0.2.2:32953;tcp6://[fd00::2]:37801\n"
+    "OMPI_MCA_orte_num_nodes=1\nPMIX_NAMESPACE=988545025\nPMIX_RANK=1\n";
+
+/* The same on two machines. */
+static const char open_mpi_two[] =
+    "OMPI_COMM_WORLD_LOCAL_RANK=0\nOMPI_COMM_WORLD_LOCAL_SIZE=2\nOMPI_COMM_WORLD_RANK=2\nOMPI_COMM_WORLD_SIZE=4\n"
+    "OMPI_MCA_ess_base_jobid=988545025\nOMPI_MCA_orte_hnp_uri=988545024.0;tcp://192.0.2.2,172.17.0.1:32953;tcp6://[fd00::2]:37801\n";
+
+/* srun -N 2 -n 4, process 3. */
+static const char slurm[] =
+    "SLURM_JOB_ID=4711\nSLURM_JOBID=4711\nSLURM_JOB_NODELIST=gpu[007-009]\nSLURM_JOB_NUM_NODES=3\nSLURM_LAUNCH_NODE_IPADDR=10.1.0.7\n"
+    "SLURM_LOCALID=1\nSLURM_NNODES=2\nSLURM_NODEID=1\nSLURM_NPROCS=4\nSLURM_NTASKS=4\nSLURM_PROCID=3\nSLURM_SRUN_COMM_HOST=10.1.0.7\n"
+    "SLURM_STEPID=2\nSLURM_STEP_ID=2\nSLURM_STEP_NODELIST=gpu[008-009]\nSLURM_STEP_NUM_NODES=2\nSLURM_STEP_NUM_TASKS=4\n"
+    "SLURM_STEP_TASKS_PER_NODE=2(x2)\nSLURM_TASKS_PER_NODE=2(x2)\n";
+
+/* The shell of a batch script of the same allocation: no step. */
+static const char slurm_batch[] =
+    "SLURM_JOB_ID=4711\nSLURM_JOBID=4711\nSLURM_JOB_NODELIST=gpu[007-009]\nSLURM_JOB_NUM_NODES=3\nSLURM_LOCALID=0\nSLURM_NNODES=3\n"
+    "SLURM_NODEID=0\nSLURM_NPROCS=6\nSLURM_NTASKS=6\nSLURM_PROCID=0\nSLURM_TASKS_PER_NODE=2(x3)\n";
+
+/* salloc's interactive step: one process, whatever the allocation is for. */
+static const char slurm_interactive[] =
+    "SLURM_JOB_ID=4711\nSLURM_LOCALID=0\nSLURM_NTASKS=6\nSLURM_PROCID=0\nSLURM_STEP_ID=4294967290\nSLURM_STEP_NODELIST=gpu007\n"
+    "SLURM_STEP_NUM_NODES=1\nSLURM_STEP_NUM_TASKS=1\n";
+
+typedef struct described {
+    const char *environment, *more, *source;
+    int process, processes, local;
+    const char *address;
+    int port; /* 0: any that is not 0; -1: not looked at */
+    const char *token;
+} described;
+
+static void test_launchers(void **state)
+{
+    (void)state;
+    static const described rows[] = {
+        { plain_shell, "", "single process", 0, 1, -1, "127.0.0.1", -1, "" },
+        { trek_run, "", "trek-run", 2, 4, 2, "127.0.0.1", 23456, "7fd3a8" },
+        { torchrun, "", "torchrun", 2, 4, 0, "node-a", 29501, "torchrun none.29500" },
+        { torchrun, "TREK_PORT=1234\nTREK_TOKEN=secret\n", "torchrun", 2, 4, 0, "node-a", 1234, "secret" },
+        { open_mpi, "", "Open MPI", 1, 2, 1, "127.0.0.1", 0, "Open MPI 988545025." },
+        { open_mpi, "RANK=1\nWORLD_SIZE=2\nMASTER_PORT=5000\n", "torchrun", 1, 2, 1, "127.0.0.1", 5000, "torchrun .5000" },
+        { open_mpi_two, "", "Open MPI", 2, 4, 0, "192.0.2.2", 0, "Open MPI 988545025." },
+        { open_mpi_two, "MASTER_ADDR=head\nMASTER_PORT=5001\n", "Open MPI", 2, 4, 0, "head", 5001, "Open MPI 988545025." },
+        { slurm, "", "Slurm", 3, 4, 1, "gpu008", 0, "Slurm 4711.2" },
+        { slurm, "MASTER_ADDR=gpu008-ib\nMASTER_PORT=6000\n", "Slurm", 3, 4, 1, "gpu008-ib", 6000, "Slurm 4711.2" },
+        { slurm_batch, "", "single process", 0, 1, -1, "127.0.0.1", -1, "" },
+        { slurm_interactive, "", "Slurm", 0, 1, 0, "127.0.0.1", -1, "Slurm 4711.4294967290" },
+        /* srun starts one torchrun on each of four nodes */
+        { slurm, torchrun, "torchrun", 2, 4, 0, "node-a", 29501, "torchrun none.29500" },
+    };
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+        const described *row = &rows[k];
+        char all[4096];
+        trek_launch launch;
+        snprintf(all, sizeof all, "%s%s", row->environment, row->more);
+        use_environment(all);
+        if (trek_launch_find(NULL, &launch) != TREK_OK)
+            fail_msg("row %zu: %s", k, trek_error());
+        assert_string_equal(launch.source, row->source);
+        assert_int_equal(launch.process, row->process);
+        assert_int_equal(launch.processes, row->processes);
+        assert_int_equal(launch.local, row->local);
+        assert_string_equal(launch.address, row->address);
+        if (row->port > 0)
+            assert_int_equal(launch.port, row->port);
+        if (row->port == 0)
+            assert_true(launch.port >= 10000 && launch.port < 30000);
+        if (row->token[0] || launch.processes == 1)
+            assert_string_equal(launch.token, row->token);
+        assert_int_equal(trek_comm_world_described(NULL), row->processes);
+    }
+}
+
+/* The same job has the same port on all processes, another step another one. */
+static void test_port_of_a_job(void **state)
+{
+    (void)state;
+    trek_launch first, second;
+    use_environment(slurm);
+    assert_int_equal(trek_launch_find(NULL, &first), TREK_OK);
+    setenv("SLURM_PROCID", "0", 1);
+    setenv("SLURM_LOCALID", "0", 1);
+    assert_int_equal(trek_launch_find(NULL, &second), TREK_OK);
+    assert_int_equal(first.port, second.port);
+    assert_string_equal(first.token, second.token);
+    setenv("SLURM_STEP_ID", "3", 1);
+    assert_int_equal(trek_launch_find(NULL, &second), TREK_OK);
+    assert_int_not_equal(first.port, second.port);
+    assert_string_not_equal(first.token, second.token);
+}
+
+static void test_contradictions(void **state)
+{
+    (void)state;
+    static const struct { const char *environment, *more, *named[2]; } rows[] = {
+        { plain_shell, "RANK=1\n", { "RANK is set", "WORLD_SIZE is not" } },
+        { plain_shell, "WORLD_SIZE=4\n", { "WORLD_SIZE is set", "RANK is not" } },
+        { plain_shell, "TREK_RANK=0\n", { "TREK_RANK", "TREK_WORLD_SIZE" } },
+        { plain_shell, "RANK=4\nWORLD_SIZE=4\nMASTER_PORT=1\n", { "RANK=4", "WORLD_SIZE=4" } },
+        { plain_shell, "RANK=-1\nWORLD_SIZE=4\nMASTER_PORT=1\n", { "RANK=\"-1\"", "whole number" } },
+        { plain_shell, "RANK=one\nWORLD_SIZE=4\nMASTER_PORT=1\n", { "RANK=\"one\"", "whole number" } },
+        { plain_shell, "RANK=1x\nWORLD_SIZE=4\nMASTER_PORT=1\n", { "RANK=\"1x\"", "whole number" } },
+        { plain_shell, "RANK=1\nWORLD_SIZE=0\nMASTER_PORT=1\n", { "WORLD_SIZE=\"0\"", "whole number" } },
+        { plain_shell, "RANK=1\nWORLD_SIZE=99999999999999999999\nMASTER_PORT=1\n", { "WORLD_SIZE", "whole number" } },
+        { plain_shell, "RANK=1\nWORLD_SIZE=2\nMASTER_ADDR=a\n", { "port", "MASTER_PORT" } },
+        { plain_shell, "RANK=1\nWORLD_SIZE=2\nMASTER_ADDR=a\nMASTER_PORT=70000\n", { "MASTER_PORT=\"70000\"", "65535" } },
+        { torchrun, "LOCAL_RANK=2\n", { "LOCAL_RANK=2", "LOCAL_WORLD_SIZE=2" } },
+        { trek_run, "TREK_PORT=x\n", { "TREK_PORT=\"x\"", "whole number" } },
+        { trek_run, torchrun, { "contradicts itself: TREK_RANK=2, TREK_WORLD_SIZE=4 (trek-run)", NULL } }, /* changed below */
+        { open_mpi, "RANK=0\nWORLD_SIZE=2\nMASTER_PORT=1\n", { "RANK=0, WORLD_SIZE=2 (torchrun)", "OMPI_COMM_WORLD_RANK=1" } },
+        { slurm, "RANK=0\nWORLD_SIZE=4\nMASTER_PORT=1\n", { "RANK=0, WORLD_SIZE=4", "SLURM_PROCID=3" } },
+        { slurm, "SLURM_STEP_NODELIST=gpu[\n", { "SLURM_STEP_NODELIST=\"gpu[\"", "no list of hosts" } },
+        { open_mpi_two, "OMPI_MCA_orte_hnp_uri=\n", { "on which machine", "MASTER_ADDR" } },
+    };
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+        char all[4096];
+        trek_launch launch;
+        snprintf(all, sizeof all, "%s%s", rows[k].environment, rows[k].more);
+        if (!rows[k].named[1])
+            strcat(all, "RANK=3\n");
+        use_environment(all);
+        if (trek_launch_find(NULL, &launch) != TREK_ERR_ARGUMENT)
+            fail_msg("row %zu was taken: process %d of %d", k, launch.process, launch.processes);
+        for (int i = 0; i < 2 && rows[k].named[i]; i++)
+            if (!strstr(trek_error(), rows[k].named[i]))
+                fail_msg("row %zu: %s does not name %s", k, trek_error(), rows[k].named[i]);
+        trek_error_clear();
+        assert_int_equal(trek_comm_world_described(NULL), -1);
+        assert_null(trek_comm_init(NULL));
+        trek_error_clear();
+    }
+}
+
+static void test_options(void **state)
+{
+    (void)state;
+    trek_launch launch;
+    use_environment(torchrun);
+    trek_comm_opts opts = { .rank = 1, .world_size = 3, .address = "::1", .port = 7000, .token = "t" };
+    assert_int_equal(trek_launch_find(&opts, &launch), TREK_OK); /* they have the first word */
+    assert_string_equal(launch.source, "options");
+    assert_int_equal(launch.process, 1);
+    assert_int_equal(launch.processes, 3);
+    assert_string_equal(launch.address, "::1");
+    assert_int_equal(launch.port, 7000);
+    assert_string_equal(launch.token, "t");
+    opts = (trek_comm_opts){ .port = 7001 }; /* the world from the environment, the port not */
+    assert_int_equal(trek_launch_find(&opts, &launch), TREK_OK);
+    assert_int_equal(launch.processes, 4);
+    assert_int_equal(launch.port, 7001);
+    static const trek_comm_opts bad[] = { { .rank = 3, .world_size = 3, .port = 1 }, { .rank = -1, .world_size = 3, .port = 1 },
+                                          { .rank = 1, .port = 1 }, { .world_size = -2 }, { .world_size = 2, .port = 65536 },
+                                          { .world_size = 5000, .port = 1 } };
+    for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
+        assert_int_equal(trek_launch_find(&bad[k], &launch), TREK_ERR_ARGUMENT);
+        trek_error_clear();
+    }
+    assert_null(trek_comm_init(&(trek_comm_opts){ .world_size = 1, .engine = "carrier pigeon" }));
+    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+    assert_null(trek_comm_init(&(trek_comm_opts){ .world_size = 1, .deadline_s = -3 }));
+    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+}
+
+static void test_host_lists(void **state)
+{
+    (void)state;
+    static const struct { const char *list, *first; } rows[] = {
+        { "node1", "node1" }, { "node1,node2", "node1" }, { "node[1-3]", "node1" }, { "node[007-009,12]", "node007" },
+        { "node[3,5-7],x", "node3" }, { "r[1-2]n[3-4]-ib", "r1n3-ib" }, { "a.b.c", "a.b.c" },
+        { "", NULL }, { "node[", NULL }, { "node[]", NULL }, { ",x", NULL }, { "a-name-that-is-longer-than-it-may-be", NULL },
+    };
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+        char host[24];
+        bool found = trek_launch_first_host(rows[k].list, host, sizeof host);
+        assert_int_equal(found, rows[k].first != NULL);
+        if (found)
+            assert_string_equal(host, rows[k].first);
+    }
+}
+
+static void test_world_of_one(void **state)
+{
+    (void)state;
+    use_environment(plain_shell);
+    trek_comm *comm = trek_comm_init(NULL), *again = trek_comm_init(NULL);
+    assert_non_null(comm);
+    assert_ptr_equal(comm, again);
+    assert_int_equal(trek_comm_world_size(comm), 1);
+    assert_null(trek_comm_init(&(trek_comm_opts){ .world_size = 2, .port = 1 })); /* another world */
+    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+    trek_comm_free(&comm);
+    assert_null(comm);
+    trek_comm_say(again, "save");
+    assert_int_equal(trek_comm_barrier(again), TREK_OK);
+    trek_comm_free(&again);
+    trek_comm_say(NULL, "save");
+    comm = trek_comm_init(NULL); /* and anew */
+    assert_int_equal(trek_comm_barrier(comm), TREK_OK);
+    trek_comm_free(&comm);
+}
+
+static void test_stop_flags(void **state)
+{
+    (void)state;
+    int processes = trek_job_here.processes;
+    assert_false(trek_stop_requested());
+    trek_request_stop();
+    assert_true(trek_stop_requested());
+    trek_job_here.processes = 3; /* in a job it takes the others */
+    assert_false(trek_stop_requested());
+    assert_true(trek_stop_wanted());
+    trek_stop_agree();
+    assert_true(trek_stop_requested());
+    trek_stop_clear();
+    assert_false(trek_stop_wanted() || trek_stop_requested());
+    trek_job_here.processes = processes;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_launchers),  cmocka_unit_test(test_port_of_a_job), cmocka_unit_test(test_contradictions),
+        cmocka_unit_test(test_options),    cmocka_unit_test(test_host_lists),    cmocka_unit_test(test_world_of_one),
+        cmocka_unit_test(test_stop_flags),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

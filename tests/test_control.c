@@ -1,0 +1,478 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The control channel between real processes: joining, strangers, gathers, deaths, who is waited for. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "distributed/control.h"
+#include "support/processes.h"
+
+static void pause_ms(int ms)
+{
+    struct timespec t = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L };
+    nanosleep(&t, NULL);
+}
+
+static int report(const char *what, trek_status status)
+{
+    printf("%s %s: %s\n", what, trek_status_name(status), trek_error());
+    return status == TREK_OK ? 0 : 1;
+}
+
+/* --- parts -------------------------------------------------------------------------------------------------------- */
+
+static trek_control *join(const part *me, double seconds)
+{
+    trek_control_opts opts = { .process = me->process, .processes = me->processes, .address = me->address, .port = me->port,
+                               .token = "sesame", .join_s = seconds };
+    if (strcmp(me->detail, "token") == 0)
+        opts.token = "sesamE";
+    if (strcmp(me->detail, "world") == 0)
+        opts.processes++;
+    if (strcmp(me->detail, "late") == 0)
+        pause_ms(1500);
+    if (strcmp(me->detail, "port") == 0)
+        opts.port++;
+    return trek_control_join(&opts);
+}
+
+/* Gathers of all sizes, now one late and now another. */
+static int play_gather(const part *me)
+{
+    static const size_t sizes[] = { 0, 1, 24, 1000, 70000, 1 << 20 };
+    trek_control *control = join(me, 20);
+    bool good = control && trek_control_process(control) == me->process && trek_control_processes(control) == me->processes &&
+                trek_control_same_machine(control);
+    unsigned char *mine = malloc(1 << 20), *all = malloc((size_t)me->processes << 20);
+    uint32_t random = (uint32_t)me->process * 77 + 1;
+    for (int i = 0; good && i < 300; i++) {
+        size_t bytes = sizes[i % (i < 30 ? 6 : 4)];
+        memset(mine, me->process * 50 + i % 50, bytes);
+        random = random * 1664525u + 1013904223u;
+        if (random >> 29 == 0)
+            pause_ms((int)(random >> 24 & 15));
+        good = trek_control_gather(control, mine, bytes, all, 0) == TREK_OK;
+        for (size_t k = 0; good && k < bytes * (size_t)me->processes; k++)
+            good = all[k] == (unsigned char)((int)(k / (bytes ? bytes : 1)) * 50 + i % 50);
+    }
+    trek_control_free(&control);
+    good = good && control == NULL;
+    free(mine);
+    free(all);
+    printf("%s %s\n", good ? "good" : "bad", trek_error());
+    return good ? 0 : 1;
+}
+
+static int play_join(const part *me)
+{
+    double seconds = strcmp(me->detail, "short") == 0 ? 1.5 : 12;
+    trek_control *control = join(me, seconds);
+    int mine = me->process, all[PROCESSES];
+    trek_status status = control ? trek_control_gather(control, &mine, sizeof mine, all, 0) : trek_status_get();
+    for (int p = 0; status == TREK_OK && p < me->processes; p++)
+        status = all[p] == p ? TREK_OK : TREK_ERR_COMM;
+    int code = report("joined", status);
+    trek_control_free(&control);
+    return code;
+}
+
+static int play_differ(const part *me)
+{
+    trek_control *control = join(me, 10);
+    char mine[32] = "", all[32 * PROCESSES];
+    int code = report("gather", trek_control_gather(control, mine, strcmp(me->detail, "more") == 0 ? 32 : 16, all, 0));
+    trek_control_free(&control);
+    return code;
+}
+
+/* Process "late" comes to the gather 2.5 s after the others, whose deadline is 1 s; "saving" says why. */
+static int play_late(const part *me)
+{
+    trek_control *control = join(me, 10);
+    int mine = 0, all[PROCESSES];
+    bool late = strncmp(me->detail, "comes", 5) == 0;
+    trek_control_say(control, "forward", NULL);
+    trek_control_gather(control, &mine, sizeof mine, all, 0);
+    if (strcmp(me->detail, "comes-saving") == 0)
+        trek_control_say_long(control, "save");
+    if (late)
+        pause_ms(2500);
+    if (strcmp(me->detail, "comes-saving") == 0)
+        trek_control_say(control, NULL, NULL);
+    int code = report("gather", trek_control_gather(control, &mine, sizeof mine, all, 1000000000));
+    if (code == 0) { /* what is known of the others */
+        char phase[32], table[4096] = "";
+        int64_t silent, since;
+        pause_ms(600);
+        trek_control_peer(control, (me->process + 1) % me->processes, phase, sizeof phase, &silent, &since);
+        printf("peer %s %d\n%s", phase, silent < 2000000000 && since > 0, trek_control_table(control, table, sizeof table));
+        pause_ms(600);
+    }
+    trek_control_free(&control);
+    return code;
+}
+
+static void count_end(void *arg) { atomic_fetch_add((atomic_int *)arg, 1); }
+
+/* One ends the group; all hear of it without asking, those too that ask to be told later. */
+static int play_end(const part *me)
+{
+    atomic_int before = 0, after = 0, forgotten = 0;
+    trek_control *control = join(me, 10);
+    trek_status status = trek_control_on_end(control, count_end, &before);
+    if (status == TREK_OK)
+        status = trek_control_on_end(control, count_end, &forgotten);
+    trek_control_forget(control, &forgotten);
+    int mine = 0, all[PROCESSES];
+    trek_control_gather(control, &mine, sizeof mine, all, 0);
+    if (strcmp(me->detail, "ends") == 0) {
+        trek_control_end(control, TREK_ERR_CANCELLED, "enough of this");
+        trek_control_end(control, TREK_ERR_COMM, "not the first reason");
+    }
+    for (int i = 0; i < 500 && atomic_load(&before) == 0; i++)
+        pause_ms(10);
+    trek_control_on_end(control, count_end, &after);
+    pause_ms(200);
+    bool good = status == TREK_OK && trek_control_ended(control) && atomic_load(&before) == 1 && atomic_load(&after) == 1 &&
+                atomic_load(&forgotten) == 0 && trek_control_fail(control) == TREK_ERR_CANCELLED;
+    printf("%s %s\n", good ? "good" : "bad", trek_error());
+    trek_control_free(&control);
+    return good ? 0 : 1;
+}
+
+/* A process with a child of its own is killed: its child does not keep its connection alive. */
+static int play_fork(const part *me)
+{
+    trek_control *control = join(me, 10);
+    int mine = 0, all[PROCESSES];
+    trek_control_gather(control, &mine, sizeof mine, all, 0);
+    if (me->process == 1) {
+        pid_t child = fork();
+        if (child == 0) {
+            bool refused = trek_control_gather(control, &mine, sizeof mine, all, 0) == TREK_ERR_STATE;
+            trek_control_say(control, "in the child", NULL);
+            trek_control_free(&control);
+            printf("child %s\n", refused ? "refused" : "served");
+            alarm(8);
+            pause();
+            _exit(0);
+        }
+        pause_ms(300);
+        kill(getpid(), SIGKILL);
+    }
+    double start = processes_now();
+    int code = report("gather", trek_control_gather(control, &mine, sizeof mine, all, 0));
+    printf("learned %s\n", processes_now() - start < 2 ? "soon" : "late");
+    trek_control_free(&control);
+    return code;
+}
+
+/* Leaves in order, one after the other: nobody has an error. */
+static int play_leave(const part *me)
+{
+    int all[PROCESSES], mine = 0;
+    trek_control *control = join(me, 10);
+    trek_status status = trek_control_gather(control, &mine, sizeof mine, all, 0);
+    pause_ms(me->process * 120);
+    bool ended = trek_control_ended(control);
+    if (strcmp(me->detail, "calls") == 0) {
+        pause_ms(500);
+        status = trek_control_gather(control, &mine, sizeof mine, all, 0);
+    }
+    trek_control_free(&control);
+    return report(ended ? "ended" : "leave", status);
+}
+
+static int play(const part *me)
+{
+    static const struct { const char *role; int (*fn)(const part *me); } roles[] = {
+        { "gather", play_gather }, { "join", play_join }, { "differ", play_differ }, { "late", play_late }, { "end", play_end },
+        { "fork", play_fork }, { "leave", play_leave },
+    };
+    for (size_t k = 0; k < sizeof roles / sizeof *roles; k++)
+        if (strcmp(me->role, roles[k].role) == 0)
+            return roles[k].fn(me);
+    return 99;
+}
+
+/* --- tests -------------------------------------------------------------------------------------------------------- */
+
+static void want(const world *w, bool good, const char *what, int line)
+{
+    if (good)
+        return;
+    fprintf(stderr, "line %d: %s\n", line, what);
+    processes_print(w);
+    fail();
+}
+#define WANT(w, condition) want(w, condition, #condition, __LINE__)
+
+static bool has_ipv6(void)
+{
+    struct sockaddr_in6 own = { .sin6_family = AF_INET6, .sin6_addr = in6addr_loopback };
+    int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool there = fd >= 0 && bind(fd, (struct sockaddr *)&own, sizeof own) == 0;
+    if (fd >= 0)
+        close(fd);
+    return there;
+}
+
+static void test_gathers(void **state)
+{
+    (void)state;
+    static const struct { int n; const char *address; } rows[] = { { 2, "127.0.0.1" }, { 3, "::1" }, { 5, "localhost" } };
+    static world w;
+    for (int k = 0; k < 3; k++) {
+        if (k == 1 && !has_ipv6())
+            continue;
+        processes_init(&w, rows[k].n);
+        w.address = rows[k].address;
+        for (int p = 0; p < w.n; p++)
+            processes_start(&w, p, "gather", "");
+        processes_finish(&w, 20, -1);
+        for (int p = 0; p < w.n; p++)
+            WANT(&w, w.code[p] == 0 && strstr(w.text[p], "good") && !strstr(w.text[p], "error"));
+    }
+}
+
+static int connect_to(const char *address, int port)
+{
+    struct sockaddr_in there = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
+    inet_pton(AF_INET, address, &there.sin_addr);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    for (int i = 0; fd >= 0 && i < 200; i++) {
+        if (connect(fd, (struct sockaddr *)&there, sizeof there) == 0)
+            return fd;
+        close(fd);
+        fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (strcmp(address, "127.0.0.1") != 0)
+            break;
+        pause_ms(10);
+    }
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
+/* Garbage, half a greeting, silence, and processes that do not belong here; meanwhile the right ones join. */
+static void test_strangers(void **state)
+{
+    (void)state;
+    static world w, wrong;
+    static const char *const details[] = { "token", "world", "", NULL };
+    char byte;
+    processes_init(&w, 3);
+    processes_start(&w, 0, "join", "");
+    processes_start(&w, 1, "join", "");
+    int garbage = connect_to("127.0.0.1", w.port), half = connect_to("127.0.0.1", w.port), silent = connect_to("127.0.0.1", w.port);
+    int elsewhere = connect_to("127.0.0.2", w.port);
+    static const char head[24] = { 't', 'r', 'e', 'k', 't', 'l', '0', '1', 0, 0, 0, 0, 0, 0, 0, 0, 1 };
+    ssize_t sent = send(garbage, "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL) + send(half, head, sizeof head, MSG_NOSIGNAL);
+    struct timeval limit = { .tv_sec = 3 };
+    setsockopt(garbage, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    ssize_t answer = recv(garbage, &byte, 1, 0);
+    pause_ms(300); /* the first two are there */
+    for (int k = 0; k < 3; k++) {
+        memset(&wrong, 0, sizeof wrong);
+        wrong.n = 3;
+        wrong.port = w.port;
+        wrong.address = "127.0.0.1";
+        wrong.start = processes_now();
+        processes_start(&wrong, 1, "join", details[k]); /* the third says process 1 again */
+        processes_finish(&wrong, 10, -1);
+        WANT(&wrong, wrong.code[1] == 1 && strstr(wrong.text[1], "TREK_ERR_COMM: process 1 was turned away by process 0 at 127.0.0.1:"));
+        WANT(&wrong, strstr(wrong.text[1], k == 0 ? "the token is not" : k == 1 ? "a world of 4 processes, process 0 in 3"
+                                                                                : "there is a process 1 already") != NULL);
+        WANT(&wrong, strstr(wrong.text[1], "sesam") == NULL);
+    }
+    processes_start(&w, 2, "join", "");
+    processes_finish(&w, 10, -1);
+    close(garbage);
+    close(half);
+    close(silent);
+    for (int p = 0; p < 3; p++)
+        WANT(&w, w.code[p] == 0 && strstr(w.text[p], "joined TREK_OK"));
+    WANT(&w, garbage >= 0 && half >= 0 && silent >= 0 && sent == 42);
+    WANT(&w, answer <= 0);      /* it was hung up on */
+    WANT(&w, elsewhere < 0);    /* process 0 listens at its address alone */
+}
+
+static int listen_at(int port)
+{
+    struct sockaddr_in own = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && bind(fd, (struct sockaddr *)&own, sizeof own) == 0 && listen(fd, 8) == 0)
+        return fd;
+    return -1;
+}
+
+/* Another program has the port: it does not answer, or not as it should. */
+static void test_port_in_use(void **state)
+{
+    (void)state;
+    static world w, mute;
+    processes_init(&w, 2);
+    processes_init(&mute, 2);
+    int talking = listen_at(w.port), silent = listen_at(mute.port);
+    processes_start(&mute, 1, "join", "");
+    processes_start(&w, 0, "join", "");
+    processes_start(&w, 1, "join", "");
+    int fd = accept(talking, NULL, NULL);
+    ssize_t sent = send(fd, "HTTP/1.1 400 Bad Request\r\n\r\n", 28, MSG_NOSIGNAL);
+    processes_finish(&w, 8, -1);
+    processes_finish(&mute, 10, -1);
+    close(fd);
+    close(talking);
+    close(silent);
+    char where[64];
+    snprintf(where, sizeof where, "cannot listen at 127.0.0.1:%d: Address already in use", w.port);
+    WANT(&w, sent == 28 && w.code[0] == 1 && strstr(w.text[0], "TREK_ERR_COMM") && strstr(w.text[0], where));
+    WANT(&w, w.code[1] == 1 && strstr(w.text[1], "does not answer as process 0 of this job"));
+    WANT(&mute, mute.code[1] == 1 && mute.seconds[1] < 10 && strstr(mute.text[1], "does not answer as process 0 of this job"));
+}
+
+/* Some do not come: those who did learn who. Where process 0 is missing, that it is. */
+static void test_missing(void **state)
+{
+    (void)state;
+    static world some, no_zero;
+    processes_init(&some, 4);
+    processes_start(&some, 0, "join", "short");
+    processes_start(&some, 2, "join", "short");
+    processes_init(&no_zero, 2);
+    processes_start(&no_zero, 1, "join", "short");
+    processes_finish(&some, 10, -1);
+    processes_finish(&no_zero, 10, -1);
+    for (int p = 0; p < 4; p += 2) {
+        WANT(&some, some.code[p] == 1 && strstr(some.text[p], "TREK_ERR_TIMEOUT: processes 1, 3 of 4 did not come to 127.0.0.1:"));
+        WANT(&some, some.seconds[p] < 5);
+    }
+    WANT(&no_zero, no_zero.code[1] == 1 && strstr(no_zero.text[1], "TREK_ERR_TIMEOUT: process 1 did not reach process 0 at 127.0.0.1:") &&
+                       strstr(no_zero.text[1], "Connection refused"));
+}
+
+/* One dies that has come, while another is still awaited. */
+static void test_death_while_joining(void **state)
+{
+    (void)state;
+    static world w;
+    processes_init(&w, 4);
+    for (int p = 0; p < 3; p++)
+        processes_start(&w, p, "join", "");
+    pause_ms(500);
+    processes_kill(&w, 1);
+    processes_finish(&w, 8, -1);
+    for (int p = 0; p < 3; p += 2)
+        WANT(&w, w.code[p] == 1 && strstr(w.text[p], "TREK_ERR_PEER: process 1 died") && strstr(w.text[p], "joining") && w.seconds[p] < 5);
+}
+
+static void test_late_starters(void **state)
+{
+    (void)state;
+    static world w;
+    processes_start_all(&w, 3, "join", "", 0, "late"); /* the others try until process 0 is there */
+    processes_finish(&w, 10, -1);
+    for (int p = 0; p < 3; p++)
+        WANT(&w, w.code[p] == 0);
+}
+
+static void test_different_gathers(void **state)
+{
+    (void)state;
+    static world w;
+    processes_start_all(&w, 3, "differ", "", 2, "more");
+    processes_finish(&w, 10, -1);
+    for (int p = 0; p < 3; p++)
+        WANT(&w, w.code[p] == 1 && strstr(w.text[p], "TREK_ERR_COMM: the processes' gathers differ") && strstr(w.text[p], "32") &&
+                     strstr(w.text[p], "16"));
+}
+
+static void test_deadlines(void **state)
+{
+    (void)state;
+    static world late[2], saving[2];
+    for (int k = 0; k < 2; k++) {
+        processes_start_all(&late[k], 3, "late", "", k, "comes");
+        processes_start_all(&saving[k], 3, "late", "", k, "comes-saving");
+    }
+    for (int k = 0; k < 2; k++) {
+        char named[64];
+        snprintf(named, sizeof named, "process %d did not come within 1 s", k);
+        processes_finish(&late[k], 10, -1);
+        processes_finish(&saving[k], 10, -1);
+        for (int p = 0; p < 3; p++) {
+            WANT(&late[k], late[k].code[p] == 1 && strstr(late[k].text[p], "TREK_ERR_TIMEOUT: gather 2: ") && strstr(late[k].text[p], named) &&
+                               strstr(late[k].text[p], "in phase \"forward\""));
+            WANT(&saving[k], saving[k].code[p] == 0);
+            WANT(&saving[k], strstr(saving[k].text[p], (p + 1) % 3 == k ? "peer training 1" : "peer forward 1"));
+            WANT(&saving[k], strstr(saving[k].text[p], "process 2 (pid ") || p > 0);
+        }
+    }
+}
+
+static void test_end(void **state)
+{
+    (void)state;
+    static world w;
+    for (int ender = 0; ender < 2; ender++) {
+        processes_start_all(&w, 3, "end", "", ender, "ends");
+        processes_finish(&w, 10, -1);
+        for (int p = 0; p < 3; p++)
+            WANT(&w, w.code[p] == 0 && strstr(w.text[p], "good enough of this"));
+    }
+}
+
+static void test_fork(void **state)
+{
+    (void)state;
+    static world w;
+    processes_start_all(&w, 3, "fork", "", -1, NULL);
+    processes_finish(&w, 10, -1);
+    for (int p = 0; p < 3; p += 2)
+        WANT(&w, w.code[p] == 1 && strstr(w.text[p], "TREK_ERR_PEER") &&
+                     strstr(w.text[p], "process 1 died") && strstr(w.text[p], "learned soon"));
+    WANT(&w, w.code[1] == -SIGKILL && strstr(w.text[1], "child refused"));
+}
+
+static void test_leaving(void **state)
+{
+    (void)state;
+    static world w, on;
+    processes_start_all(&w, 3, "leave", "", -1, NULL);
+    processes_start_all(&on, 3, "leave", "", 1, "calls");
+    processes_finish(&w, 10, -1);
+    processes_finish(&on, 10, -1);
+    for (int p = 0; p < 3; p++) {
+        WANT(&w, w.code[p] == 0 && strstr(w.text[p], "leave TREK_OK") && !strstr(w.text[p], "error"));
+        WANT(&on, on.code[p] == (p == 1));
+    }
+    WANT(&on, strstr(on.text[1], "TREK_ERR_PEER: process 0 has left"));
+}
+
+int main(void)
+{
+    part me;
+    if (processes_part(&me))
+        return play(&me);
+    alarm(120);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gathers),       cmocka_unit_test(test_strangers),           cmocka_unit_test(test_port_in_use),
+        cmocka_unit_test(test_missing),       cmocka_unit_test(test_death_while_joining), cmocka_unit_test(test_late_starters),
+        cmocka_unit_test(test_different_gathers), cmocka_unit_test(test_deadlines),       cmocka_unit_test(test_end),
+        cmocka_unit_test(test_fork),          cmocka_unit_test(test_leaving),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

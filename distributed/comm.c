@@ -106,12 +106,12 @@ static trek_status check_op(const trek_comm *comm, trek_comm_kind kind, const tr
                             trek_dtype_name(tensor->dtype));
 }
 
-bool trek_comm_owns(const trek_tensor *tensor)
+void *trek_comm_block(const trek_tensor *tensor)
 {
     const trek_storage *storage = tensor->storage;
     while (storage->parent)
         storage = storage->parent;
-    return storage->device.type == TREK_CPU && !storage->release && !storage->plain;
+    return storage->device.type == TREK_CPU && !storage->release && !storage->plain ? storage->data : NULL;
 }
 
 trek_status trek_comm_all_reduce(trek_comm *comm, trek_tensor *tensor, trek_reduce_op op)
@@ -126,7 +126,7 @@ trek_status trek_comm_all_reduce(trek_comm *comm, trek_tensor *tensor, trek_redu
     status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = op, .dtype = tensor->dtype,
                                                    .count = tensor->numel, .in = tensor->data, .out = tensor->data,
                                                    .on_device = tensor->device.type != TREK_CPU,
-                                                   .own_memory = trek_comm_owns(tensor) });
+                                                   .block = trek_comm_block(tensor) });
     if (status == TREK_OK)
         trek_tensor_bump(tensor);
     return status;

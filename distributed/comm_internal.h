@@ -28,7 +28,7 @@ typedef struct trek_comm_call {
     const void *in;   /* may be out */
     void *out;
     bool on_device;   /* in and out are memory of the rank's device, in the order of its thread's stream there */
-    bool own_memory;  /* in is out and lies in a tensor that trek_comm_owns: its pages may be shared with other processes in place */
+    void *block;      /* trek's own block that in and out lie in (trek_comm_block), whose pages other processes may share; NULL */
 } trek_comm_call;
 
 typedef struct trek_comm_engine {
@@ -56,8 +56,8 @@ struct trek_comm {
     struct trek_comm_nccl *nccl; /* comm_nccl.c: for memory of distinct GPUs; NULL: it is staged through the host */
 };
 
-/* Whether the tensor's memory is from trek_block_alloc and not the user's own. */
-bool trek_comm_owns(const trek_tensor *tensor);
+/* The block of host memory from trek_block_alloc that a tensor lies in; NULL: it is the user's own, or on a device. */
+void *trek_comm_block(const trek_tensor *tensor);
 
 /* comm_staged.c: a call on device memory through host memory: any mixture of ranks, the same GPU twice too. */
 trek_status trek_comm_staged_run(trek_comm *comm, const trek_comm_call *call);

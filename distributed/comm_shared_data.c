@@ -79,7 +79,7 @@ static bool run_direct(trek_comm_shared *self, const trek_comm_call *call, int t
     self->direct++;
     *ended = !trek_shared_meet(self, call);
     if (*ended) /* somebody may write to the array for a while yet, now or when he is woken tomorrow */
-        trek_shared_pages_leave(call->out, (size_t)(call->count * size));
+        trek_shared_pages_leave(call->block, call->out, (size_t)(call->count * size));
     return true;
 }
 
@@ -204,8 +204,8 @@ void trek_shared_show(trek_comm_shared *self, const trek_comm_call *call, int tu
     trek_shared_span *span = &trek_shared_slot_of(self, self->base.rank)->span[turn];
     size_t bytes = (size_t)call->count * trek_dtype_size(call->dtype), page = self->layout.page;
     *span = (trek_shared_span){ 0 };
-    if (!self->windows || !call->own_memory || call->kind != TREK_COMM_ALL_REDUCE || call->in != call->out || self->base.world == 1 ||
-        bytes < 4 * page || !trek_shared_pages_find(call->out, bytes, span))
+    if (!self->windows || !call->block || call->kind != TREK_COMM_ALL_REDUCE || call->in != call->out || self->base.world == 1 ||
+        bytes < 4 * page || !trek_shared_pages_find(call->block, call->out, bytes, span))
         return;
     char *edge = trek_shared_edge(self, turn, self->base.rank);
     memcpy(edge, call->in, page);

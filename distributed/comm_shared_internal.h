@@ -30,11 +30,11 @@ typedef struct trek_shared_window {
 trek_shared_window trek_shared_window_open(void);
 /* A file in memory; -1: the system has none. */
 int trek_shared_file_new(const char *name, uint64_t bytes);
-/* Replaces the pages of memory, which nobody else may use meanwhile, by pages of the window with the same contents,
- * if memory is large and has been asked for before: whether it is shared now. */
-bool trek_shared_pages_find(void *memory, size_t bytes, trek_shared_span *span);
-/* Gives the memory pages of its own, which hold zeros: whoever writes to the shared ones late writes to nobody's. */
-void trek_shared_pages_leave(void *memory, size_t bytes);
+/* Replaces the pages of memory, which lies in a block and which nobody else may use meanwhile, by pages of the window
+ * with the same contents, if memory is large and has been asked for before: whether it is shared now. */
+bool trek_shared_pages_find(void *block, void *memory, size_t bytes, trek_shared_span *span);
+/* Gives memory pages of its own for good, which hold zeros: whoever writes to the shared ones late writes to nobody's. */
+void trek_shared_pages_leave(void *block, void *memory, size_t bytes);
 
 /* --- comm_shared_segment.c ------------------------------------------------------------------ */
 

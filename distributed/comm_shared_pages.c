@@ -28,11 +28,13 @@
 
 enum { REGIONS = 512, SEEN = 1024, SMALLEST = 64 << 10, PIECE = 4 << 20 };
 
+/* The whole pages of one block have a place in the window, each always the same; some are shared. */
 typedef struct region {
-    char *memory;
+    char *memory;          /* NULL: the block has gone, but its place may not be used again */
     size_t bytes;
-    uint64_t offset;   /* in the window */
-    bool broken;       /* part of it is private again: of no use any more */
+    uint64_t offset;       /* in the window */
+    unsigned char *shared; /* a bit for each page; mapped, because trek's allocator calls back */
+    bool retired;          /* a peer may write there late: nothing is shared any more */
 } region;
 
 static struct {
@@ -78,10 +80,12 @@ static uint64_t window_bytes(void)
     return bytes / (2 << 20) * (2 << 20);
 }
 
+static void forget(void *memory, size_t bytes);
+
 static void pages_leave_block(void *memory, size_t bytes)
 {
     if (bytes >= SMALLEST && !trek_forked)
-        trek_shared_pages_leave(memory, bytes);
+        forget(memory, bytes);
 }
 
 static void open_window(void)
@@ -186,74 +190,144 @@ static bool replace(char *memory, size_t bytes, uint64_t offset)
     return false;
 }
 
-static const region *share(char *memory, size_t bytes)
+static size_t bitmap_bytes(const region *r) { return (r->bytes / page_size() + 7) / 8; }
+static bool is_shared(const region *r, size_t page) { return (r->shared[page / 8] >> page % 8) & 1; }
+
+static void mark(region *r, size_t first, size_t end, bool shared)
 {
-    uint64_t offset;
-    int k = find_gap(bytes, &offset);
-    if (k < 0 || !replace(memory, bytes, offset))
+    for (size_t k = first; k < end; k++)
+        r->shared[k / 8] = (unsigned char)(shared ? r->shared[k / 8] | 1 << k % 8 : r->shared[k / 8] & ~(1 << k % 8));
+}
+
+/* The stretch of pages from `first` on, before `end`, that are shared or not as that one is. */
+static size_t stretch(const region *r, size_t first, size_t end)
+{
+    size_t k = first + 1;
+    while (k < end && is_shared(r, k) == is_shared(r, first))
+        k++;
+    return k;
+}
+
+static region *find_region(const char *memory)
+{
+    for (int k = 0; k < shown.count; k++)
+        if (shown.regions[k].memory == memory)
+            return &shown.regions[k];
+    return NULL;
+}
+
+static region *new_region(char *memory, size_t bytes)
+{
+    region r = { .memory = memory, .bytes = bytes };
+    int k = find_gap(bytes, &r.offset);
+    if (k < 0)
         return NULL;
+    void *bitmap = mmap(NULL, bitmap_bytes(&r), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (bitmap == MAP_FAILED)
+        return NULL;
+    r.shared = bitmap;
     memmove(&shown.regions[k + 1], &shown.regions[k], (size_t)(shown.count - k) * sizeof *shown.regions);
-    shown.regions[k] = (region){ .memory = memory, .bytes = bytes, .offset = offset };
+    shown.regions[k] = r;
     shown.count++;
     return &shown.regions[k];
 }
 
-/* The region that holds all of it; *overlaps: another one holds a part. */
-static const region *look_up(const char *memory, size_t bytes, bool *overlaps)
-{
-    *overlaps = false;
-    for (int k = 0; k < shown.count; k++) {
-        const region *r = &shown.regions[k];
-        if (memory + bytes <= r->memory || r->memory + r->bytes <= memory)
-            continue;
-        if (memory >= r->memory && memory + bytes <= r->memory + r->bytes && !r->broken)
-            return r;
-        *overlaps = true;
-    }
-    return NULL;
-}
-
-bool trek_shared_pages_find(void *memory, size_t bytes, trek_shared_span *span)
+/* Whether the pages [first, end) are shared now. */
+static bool share(region *r, size_t first, size_t end)
 {
     size_t page = page_size();
-    char *begin = (char *)memory + (page - (uintptr_t)memory % page) % page;
-    char *end = (char *)memory + bytes - ((uintptr_t)memory + bytes) % page;
-    *span = (trek_shared_span){ 0 };
-    if (end <= begin || (size_t)(end - begin) < SMALLEST || trek_forked || !trek_allocator_is_default())
-        return false;
-    bool overlaps;
-    size_t length = (size_t)(end - begin);
-    pthread_mutex_lock(&shown.lock);
-    const region *r = shown.window.fd >= 0 ? look_up(begin, length, &overlaps) : NULL;
-    if (!r && shown.window.fd >= 0 && !overlaps && remember(begin, length))
-        r = share(begin, length);
-    if (r) {
-        int64_t head = begin - (char *)memory;
-        *span = (trek_shared_span){ .offset = (int64_t)r->offset + (begin - r->memory) - head, .head = head,
-                                    .tail = end - (char *)memory };
+    for (size_t k = first, next; k < end; k = next) {
+        next = stretch(r, k, end);
+        if (is_shared(r, k))
+            continue;
+        if (!replace(r->memory + k * page, (next - k) * page, r->offset + k * page))
+            return false;
+        mark(r, k, next, true);
     }
-    pthread_mutex_unlock(&shown.lock);
-    return r != NULL;
+    return true;
 }
 
-void trek_shared_pages_leave(void *memory, size_t bytes)
+/* Private pages that hold zeros for those of [first, end) that are shared. */
+static bool make_private(region *r, size_t first, size_t end)
+{
+    size_t page = page_size();
+    bool all = true;
+    for (size_t k = first, next; k < end; k = next) {
+        next = stretch(r, k, end);
+        if (!is_shared(r, k))
+            continue;
+        if (mmap(r->memory + k * page, (next - k) * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
+            MAP_FAILED)
+            all = false;
+        else
+            mark(r, k, next, false);
+    }
+    return all;
+}
+
+/* --- what others call ------------------------------------------------------------------------- */
+
+/* The whole pages of memory. */
+static char *whole_pages(const void *memory, size_t *bytes)
+{
+    size_t page = page_size();
+    uintptr_t begin = ((uintptr_t)memory + page - 1) / page * page, end = ((uintptr_t)memory + *bytes) / page * page;
+    *bytes = end > begin ? end - begin : 0;
+    return (char *)begin;
+}
+
+bool trek_shared_pages_find(void *block, void *memory, size_t bytes, trek_shared_span *span)
+{
+    size_t length = bytes, block_bytes = trek_block_size(block), page = page_size();
+    char *begin = whole_pages(memory, &length), *block_begin = whole_pages(block, &block_bytes);
+    *span = (trek_shared_span){ 0 };
+    if (length < SMALLEST || trek_forked || !trek_allocator_is_default())
+        return false;
+    pthread_mutex_lock(&shown.lock);
+    region *r = find_region(block_begin);
+    size_t first = (size_t)(begin - block_begin) / page, end = first + length / page;
+    bool found = r && !r->retired && is_shared(r, first) && stretch(r, first, end) == end;
+    if (!found && shown.window.fd >= 0 && remember(begin, length)) {
+        r = r ? r : new_region(block_begin, block_bytes);
+        found = r && !r->retired && share(r, first, end);
+    }
+    if (found) {
+        int64_t head = begin - (char *)memory;
+        *span = (trek_shared_span){ .offset = (int64_t)r->offset + (begin - block_begin) - head, .head = head,
+                                    .tail = head + (int64_t)length };
+    }
+    pthread_mutex_unlock(&shown.lock);
+    return found;
+}
+
+void trek_shared_pages_leave(void *block, void *memory, size_t bytes)
+{
+    size_t block_bytes = trek_block_size(block), page = page_size();
+    char *begin = whole_pages(memory, &bytes), *block_begin = whole_pages(block, &block_bytes);
+    pthread_mutex_lock(&shown.lock);
+    region *r = find_region(block_begin);
+    if (r) {
+        size_t first = (size_t)(begin - block_begin) / page;
+        make_private(r, first, first + bytes / page);
+        r->retired = true;
+    }
+    pthread_mutex_unlock(&shown.lock);
+}
+
+/* Memory goes back to the system. */
+static void forget(void *memory, size_t bytes)
 {
     pthread_mutex_lock(&shown.lock);
     for (int k = shown.count - 1; k >= 0; k--) {
         region *r = &shown.regions[k];
-        char *begin = r->memory > (char *)memory ? r->memory : memory;
-        char *end = r->memory + r->bytes < (char *)memory + bytes ? r->memory + r->bytes : (char *)memory + bytes;
-        size_t page = page_size();
-        begin += (page - (uintptr_t)begin % page) % page;
-        end -= (uintptr_t)end % page;
-        if (begin >= end)
+        if (!r->memory || r->memory < (char *)memory || r->memory >= (char *)memory + bytes)
             continue;
-        void *now = mmap(begin, (size_t)(end - begin), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-        if (now == MAP_FAILED || (size_t)(end - begin) < r->bytes) {
-            r->broken = true; /* its place in the window stays taken until all of it has gone */
-            continue;
-        }
+        bool all = make_private(r, 0, r->bytes / page_size());
+        munmap(r->shared, bitmap_bytes(r));
         punch(r->offset, r->bytes);
+        r->memory = NULL;
+        if (r->retired || !all)
+            continue;
         memmove(r, r + 1, (size_t)(shown.count - k - 1) * sizeof *r);
         shown.count--;
     }

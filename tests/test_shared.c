@@ -1,0 +1,689 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The engine between processes of one machine. The program starts itself again as the
+ * ranks of a job; each checks its results against plain loops and tells the parent what
+ * it saw, in a line through a pipe. Peers are killed, stopped, and end at any time. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <pthread.h>
+
+#include "distributed/comm_shared.h"
+#include "tensor/tensor_internal.h"
+
+enum { MAX_WORLD = 5, CHUNK = 256 << 10 };
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void sleep_ms(int ms) { nanosleep(&(struct timespec){ ms / 1000, ms % 1000 * 1000000L }, NULL); }
+
+/* --- in a rank -------------------------------------------------------------------- */
+
+typedef struct rank_of {
+    trek_control *control;
+    trek_comm *comm;
+    int rank, world, arg;
+    char wrong[256];      /* first thing that was not as it should be */
+} rank_of;
+
+static bool check(rank_of *r, bool good, const char *what, long long a, long long b)
+{
+    if (!good && r->wrong[0] == '\0')
+        snprintf(r->wrong, sizeof r->wrong, "%s (%lld, %lld): %.120s", what, a, b, trek_error());
+    return good;
+}
+
+static double value_of(trek_dtype dtype, int rank, int64_t i)
+{
+    uint32_t h = (uint32_t)i * 2654435761u + (uint32_t)rank * 40503u;
+    h ^= h >> 15;
+    if (dtype == TREK_BOOL)
+        return h & 1;
+    if (dtype == TREK_U8)
+        return h % 250;
+    if (dtype == TREK_I32 || dtype == TREK_I64)
+        return (double)(h % 2001) - 1000;
+    return ((double)(h % 20011) - 10005.0) / 997.0;
+}
+
+static trek_tensor *part_of(trek_tensor *tensor, int64_t first, int64_t count)
+{
+    static const int64_t dense[] = { 1 };
+    return trek_tensor_make_view(tensor, tensor->data + (size_t)first * trek_dtype_size((trek_dtype)tensor->dtype), 1, &count, dense);
+}
+
+/* `lead` elements more in front of it, so that memory is not aligned. */
+static trek_tensor *make_values(trek_dtype dtype, int rank, int64_t count, int64_t lead)
+{
+    int64_t all = count + lead;
+    double *values = malloc((size_t)(all + 1) * sizeof *values);
+    for (int64_t i = 0; i < all; i++)
+        values[i] = i < lead ? 0 : value_of(dtype, rank, i - lead);
+    trek_tensor *wide = trek_tensor_from_data(values, trek_shape_make(1, &all), TREK_F64, trek_cpu(0));
+    trek_tensor *cast = trek_tensor_cast(wide, dtype), *own = trek_tensor_clone(cast);
+    trek_tensor *part = lead ? part_of(own, lead, count) : trek_tensor_retain(own);
+    trek_tensor_release(wide);
+    trek_tensor_release(cast);
+    trek_tensor_release(own);
+    free(values);
+    return part;
+}
+
+#define FOLD(a, b, op) ((op) == TREK_PROD ? (a) * (b) : (op) == TREK_MAX ? ((b) > (a) ? (b) : (a)) : (op) == TREK_MIN ? ((b) < (a) ? (b) : (a)) : (a) + (b))
+
+static double reference(trek_dtype dtype, trek_reduce_op op, const double *inputs, int world)
+{
+    if (dtype == TREK_F64) {
+        double acc = inputs[0];
+        for (int r = 1; r < world; r++)
+            acc = FOLD(acc, inputs[r], op);
+        return op == TREK_MEAN ? acc / world : acc;
+    }
+    if (trek_dtype_is_float(dtype)) {
+        float acc = (float)inputs[0];
+        for (int r = 1; r < world; r++)
+            acc = FOLD(acc, (float)inputs[r], op);
+        return op == TREK_MEAN ? acc / (float)world : acc;
+    }
+    int64_t acc = (int64_t)inputs[0];
+    for (int r = 1; r < world; r++)
+        acc = FOLD(acc, (int64_t)inputs[r], op); /* small enough not to overflow */
+    return dtype == TREK_I32 ? (double)(int32_t)(uint32_t)(uint64_t)acc : dtype == TREK_U8 ? (double)(uint8_t)acc : (double)acc;
+}
+
+/* Elements [first, first + count) of the combination of all ranks' values, in the dtype. */
+static trek_tensor *expect(trek_dtype dtype, trek_reduce_op op, int world, int64_t first, int64_t count)
+{
+    double *expected = malloc((size_t)(count + 1) * sizeof *expected), inputs[MAX_WORLD];
+    double *values[MAX_WORLD];
+    for (int r = 0; r < world; r++) { /* as the dtype rounds them */
+        trek_tensor *own = make_values(dtype, r, first + count, 0);
+        values[r] = malloc((size_t)(first + count + 1) * sizeof **values);
+        trek_tensor_to_host(own, TREK_F64, values[r], (size_t)(first + count) * sizeof **values);
+        trek_tensor_release(own);
+    }
+    for (int64_t i = 0; i < count; i++) {
+        for (int r = 0; r < world; r++)
+            inputs[r] = values[r][first + i];
+        expected[i] = reference(dtype, op, inputs, world);
+    }
+    for (int r = 0; r < world; r++)
+        free(values[r]);
+    trek_tensor *wide = trek_tensor_from_data(expected, trek_shape_make(1, &count), TREK_F64, trek_cpu(0));
+    trek_tensor *cast = trek_tensor_cast(wide, dtype), *own = trek_tensor_clone(cast);
+    trek_tensor_release(wide);
+    trek_tensor_release(cast);
+    free(expected);
+    return own;
+}
+
+static bool same(const trek_tensor *a, const trek_tensor *b)
+{
+    return a->numel == b->numel && (a->numel == 0 || memcmp(a->data, b->data, (size_t)a->numel * trek_dtype_size((trek_dtype)a->dtype)) == 0);
+}
+
+static void reduce_once(rank_of *r, trek_dtype dtype, trek_reduce_op op, int64_t count)
+{
+    trek_tensor *tensor = make_values(dtype, r->rank, count, count % 3), *expected = expect(dtype, op, r->world, 0, count);
+    check(r, trek_comm_all_reduce(r->comm, tensor, op) == TREK_OK && same(tensor, expected), "all_reduce", dtype * 10 + (int)op, count);
+    trek_tensor_release(tensor);
+    trek_tensor_release(expected);
+    tensor = make_values(dtype, r->rank, count * r->world, 0);
+    expected = expect(dtype, op, r->world, count * r->rank, count);
+    trek_tensor *part = trek_tensor_zeros(trek_shape_make(1, &count), dtype, trek_cpu(0));
+    check(r, trek_comm_reduce_scatter(r->comm, tensor, part, op) == TREK_OK && same(part, expected), "reduce_scatter",
+          dtype * 10 + (int)op, count);
+    trek_tensor_release(tensor);
+    trek_tensor_release(expected);
+    trek_tensor_release(part);
+}
+
+static void case_reductions(rank_of *r)
+{
+    for (int d = 0; d < TREK_DTYPE_COUNT; d++) {
+        trek_dtype dtype = (trek_dtype)d;
+        int64_t size = (int64_t)trek_dtype_size(dtype), chunk = CHUNK / size;
+        int64_t counts[] = { 15, 3 * chunk + 7, 0, 1, 64 / size, 64 / size + 1, chunk - 1, chunk, chunk + 1 };
+        for (int op = TREK_SUM; op <= TREK_PROD; op++) {
+            bool allowed = d == TREK_BOOL ? op == TREK_MAX || op == TREK_MIN : op != TREK_MEAN || trek_dtype_is_float(dtype);
+            bool all = op == TREK_SUM && (d == TREK_F32 || d == TREK_BF16);
+            bool large = all || (op == TREK_SUM && d != TREK_F64) || (op == TREK_MEAN && d == TREK_F16) || d == TREK_BOOL;
+            for (int k = 0; allowed && k < (all ? 9 : large ? 2 : 1); k++)
+                if (k != 1 || r->world == 3 || all) /* the long one is for one world */
+                    reduce_once(r, dtype, (trek_reduce_op)op, counts[k]);
+        }
+    }
+}
+
+static void case_moves(rank_of *r)
+{
+    static const int64_t counts[] = { 0, 1, 16, 17, CHUNK / 4 - 1, CHUNK / 4, CHUNK / 4 + 1, 3 * CHUNK / 4 + 7 };
+    for (int k = 0; k < 8; k++) {
+        int64_t count = counts[k], total = count * r->world;
+        for (int root = 0; root < r->world; root++) {
+            trek_tensor *tensor = make_values(TREK_F32, r->rank, count, 0), *expected = make_values(TREK_F32, root, count, 0);
+            check(r, trek_comm_broadcast(r->comm, tensor, root) == TREK_OK && same(tensor, expected), "broadcast", root, count);
+            trek_tensor_release(tensor);
+            trek_tensor_release(expected);
+        }
+        trek_tensor *part = make_values(TREK_F32, r->rank, count, 0), *all = trek_tensor_zeros(trek_shape_make(1, &total), TREK_F32, trek_cpu(0));
+        check(r, trek_comm_all_gather(r->comm, part, all) == TREK_OK, "all_gather", count, 0);
+        for (int q = 0; q < r->world && count; q++) {
+            trek_tensor *expected = make_values(TREK_F32, q, count, 0);
+            check(r, memcmp(all->data + 4 * q * count, expected->data, (size_t)(4 * count)) == 0, "all_gather", q, count);
+            trek_tensor_release(expected);
+        }
+        trek_tensor_release(part);
+        trek_tensor_release(all);
+    }
+}
+
+/* --- against threads: the same bits --- */
+
+typedef struct thread_rank {
+    trek_comm *comm;
+    trek_tensor *tensor;
+    trek_reduce_op op;
+    trek_status status;
+} thread_rank;
+
+static void *thread_main(void *arg)
+{
+    thread_rank *t = arg;
+    t->status = trek_comm_all_reduce(t->comm, t->tensor, t->op);
+    return NULL;
+}
+
+static trek_tensor *by_threads(trek_dtype dtype, trek_reduce_op op, int world, int64_t count)
+{
+    trek_comm *comms[MAX_WORLD];
+    thread_rank ranks[MAX_WORLD];
+    pthread_t threads[MAX_WORLD];
+    bool good = trek_comm_local(NULL, world, comms) == TREK_OK;
+    for (int r = 0; r < world && good; r++) {
+        ranks[r] = (thread_rank){ comms[r], make_values(dtype, r, count, 0), op, TREK_OK };
+        pthread_create(&threads[r], NULL, thread_main, &ranks[r]);
+    }
+    for (int r = 0; r < world && good; r++)
+        pthread_join(threads[r], NULL);
+    for (int r = 0; r < world && good; r++) {
+        trek_comm_free(&comms[r]);
+        if (r > 0)
+            trek_tensor_release(ranks[r].tensor);
+    }
+    return good && ranks[0].status == TREK_OK ? ranks[0].tensor : NULL;
+}
+
+/* arg: whether the arrays may be shared. The same memory is reduced several times, so that all ways are gone. */
+static void case_same_bits(rank_of *r)
+{
+    static const struct {
+        trek_dtype dtype;
+        trek_reduce_op op;
+    } kinds[] = { { TREK_F32, TREK_SUM }, { TREK_F32, TREK_MEAN }, { TREK_BF16, TREK_MEAN }, { TREK_F64, TREK_PROD }, { TREK_I32, TREK_SUM } };
+    uint64_t direct = 0;
+    for (int k = 0; k < 5; k++)
+        for (int64_t count = 150000; count < 500000; count += 170001) {
+            trek_tensor *expected = by_threads(kinds[k].dtype, kinds[k].op, r->world, count);
+            int64_t lead = 1 + 700 * r->rank + k; /* every rank's pages begin elsewhere */
+            trek_tensor *start = make_values(kinds[k].dtype, r->rank, count, lead), *tensor = make_values(kinds[k].dtype, r->rank, count, lead);
+            size_t bytes = (size_t)count * trek_dtype_size(kinds[k].dtype);
+            for (int time = 0; time < 4; time++) {
+                memcpy(tensor->data, start->data, bytes);
+                check(r, trek_comm_all_reduce(r->comm, tensor, kinds[k].op) == TREK_OK && expected && same(tensor, expected), "bits", k, time);
+            }
+            trek_tensor_release(tensor);
+            trek_tensor_release(start);
+            trek_tensor_release(expected);
+            uint64_t before = direct;
+            direct = trek_comm_shared_direct(r->comm);
+            check(r, r->arg ? direct - before >= 3 : direct == 0, "which way", (long long)(direct - before), k);
+        }
+}
+
+/* Arrays that come and go, of which parts are reduced; and memory that the system gets back must be as it expects. */
+static void case_come_and_go(rank_of *r)
+{
+    for (int k = 0; k < 30; k++) {
+        int64_t count = 70000 + 30011 * (k % 7), half = count / 2;
+        trek_tensor *tensor = trek_tensor_zeros(trek_shape_make(1, &count), TREK_F32, trek_cpu(0));
+        trek_tensor *part = k % 2 ? part_of(tensor, half, count - half) : trek_tensor_retain(tensor);
+        float *values = (float *)(void *)part->data;
+        for (int time = 0; time < 3; time++) {
+            for (int64_t i = 0; i < part->numel; i++)
+                values[i] = (float)(i % 977 + r->rank + time);
+            bool good = trek_comm_all_reduce(r->comm, part, TREK_SUM) == TREK_OK;
+            for (int64_t i = 0; i < part->numel; i++)
+                good &= values[i] == (float)(r->world * (i % 977 + time) + r->world * (r->world - 1) / 2);
+            check(r, good, "come and go", k, time);
+        }
+        trek_tensor_release(part);
+        trek_tensor_release(tensor);
+        unsigned char *fresh = calloc((size_t)count, 4);
+        for (int64_t i = 0; i < 4 * count; i++)
+            check(r, fresh[i] == 0, "calloc", k, i);
+        free(fresh);
+    }
+    check(r, trek_comm_shared_direct(r->comm) > 20, "direct", (long long)trek_comm_shared_direct(r->comm), 0);
+}
+
+static void case_stress(rank_of *r)
+{
+    int64_t big = 1000;
+    for (int i = 0; i < 400; i++) {
+        trek_tensor *one = trek_tensor_full(r->rank + i, trek_dims(1), TREK_F64, trek_cpu(0));
+        trek_tensor *many = trek_tensor_full(r->rank * i, trek_shape_make(1, &big), TREK_F32, trek_cpu(0));
+        if ((i + r->rank) % 7 == 0)
+            sleep_ms(1);
+        check(r, trek_comm_all_reduce(r->comm, one, TREK_SUM) == TREK_OK &&
+                     trek_tensor_item(one) == r->world * (r->world - 1) / 2 + r->world * i, "one", i, 0);
+        if (i % 3 == 0)
+            check(r, trek_comm_all_reduce(r->comm, many, TREK_MAX) == TREK_OK &&
+                         ((float *)(void *)many->data)[999] == (float)((r->world - 1) * i), "many", i, 0);
+        if (i % 5 == 0)
+            check(r, trek_comm_barrier(r->comm) == TREK_OK, "barrier", i, 0);
+        trek_tensor_release(one);
+        trek_tensor_release(many);
+    }
+}
+
+/* --- failures, seen by a rank: its own error is what it reports --- */
+
+/* arg: what rank 1 does otherwise: 0 count, 1 dtype, 2 op, 3 kind, 4 an argument that is wrong */
+static void case_mismatch(rank_of *r)
+{
+    bool odd = r->rank == 1;
+    int64_t count = odd && r->arg == 0 ? 300000 : 200000;
+    trek_tensor *tensor = trek_tensor_full(r->rank, trek_shape_make(1, &count), odd && r->arg == 1 ? TREK_I32 : TREK_F32, trek_cpu(0));
+    trek_tensor *before = trek_tensor_clone(tensor);
+    if (odd && r->arg == 3)
+        trek_comm_broadcast(r->comm, tensor, 0);
+    else
+        trek_comm_all_reduce(r->comm, tensor, odd && r->arg == 2 ? TREK_MAX : odd && r->arg == 4 ? (trek_reduce_op)77 : TREK_SUM);
+    check(r, same(tensor, before), "data touched", 0, 0);
+    trek_tensor_release(tensor);
+    trek_tensor_release(before);
+}
+
+/* arg: 0 rank 1 comes late; 1 it says that it saves */
+static void case_deadline(rank_of *r)
+{
+    trek_comm_set_deadline(r->comm, r->arg ? 0.5 : 1);
+    trek_comm_barrier(r->comm);
+    if (r->rank == 1 && r->arg) {
+        trek_control_say_long(r->control, "save");
+        sleep_ms(2500);
+    } else if (r->rank == 1) {
+        sleep_ms(4000);
+    }
+    trek_comm_barrier(r->comm);
+}
+
+static void case_abort(rank_of *r)
+{
+    trek_comm_barrier(r->comm);
+    if (r->rank == 1) {
+        sleep_ms(50);
+        trek_comm_abort(r->comm, "enough");
+    }
+    trek_comm_barrier(r->comm);
+}
+
+/* Calls of all sizes until one fails. Then nobody writes to the memory any more, also not one who was stopped in the
+ * middle and goes on later. */
+static void case_work(rank_of *r)
+{
+    static const int64_t counts[] = { 3, 5000, 400000, 2000000 };
+    trek_tensor *tensors[4];
+    trek_comm_set_deadline(r->comm, 1.5);
+    for (int k = 0; k < 4; k++)
+        tensors[k] = trek_tensor_full(1, trek_shape_make(1, &counts[k]), TREK_F32, trek_cpu(0));
+    printf("begin\n");
+    fflush(stdout);
+    for (int i = 0; trek_status_get() == TREK_OK; i++) {
+        if (r->arg && r->rank == 1 && i == r->arg) {
+            if (r->arg % 2)
+                exit(0);
+            trek_comm_free(&r->comm);
+            trek_control_free(&r->control);
+            return;
+        }
+        trek_comm_all_reduce(r->comm, tensors[i % 11 == 0 ? 3 : i % 3], TREK_MAX);
+    }
+    for (int k = 0; k < 4; k++)
+        for (int64_t i = 0; i < counts[k]; i++)
+            ((float *)(void *)tensors[k]->data)[i] = 7;
+    sleep_ms(r->arg ? 0 : 700);
+    for (int k = 0; k < 4; k++)
+        for (int64_t i = 0; i < counts[k]; i++)
+            check(r, ((float *)(void *)tensors[k]->data)[i] == 7, "written to later", k, i);
+    for (int k = 0; k < 4; k++)
+        trek_tensor_release(tensors[k]);
+}
+
+static const struct {
+    const char *name;
+    void (*fn)(rank_of *r);
+} cases[] = { { "reductions", case_reductions }, { "moves", case_moves }, { "same_bits", case_same_bits }, { "stress", case_stress },
+              { "come_and_go", case_come_and_go }, { "mismatch", case_mismatch }, { "deadline", case_deadline },
+              { "abort", case_abort }, { "work", case_work } };
+
+/* argv: rank CASE world rank port arg. Last line of output: status of the thread, what was wrong, the error. */
+static int rank_main(char **argv)
+{
+    rank_of r = { .world = atoi(argv[3]), .rank = atoi(argv[4]), .arg = atoi(argv[6]) };
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    alarm(120);
+    if (getenv("TREK_TEST_LIMIT") && atoi(getenv("TREK_TEST_LIMIT")) == r.rank)
+        setrlimit(RLIMIT_FSIZE, &(struct rlimit){ 1 << 20, 1 << 20 });
+    r.control = trek_control_join(&(trek_control_opts){ .process = r.rank, .processes = r.world, .address = "127.0.0.1",
+                                                        .port = atoi(argv[5]), .token = "test", .join_s = 60 });
+    if (r.control && trek_comm_shared_new(r.control, &r.comm) == TREK_OK)
+        for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
+            if (strcmp(cases[k].name, argv[2]) == 0)
+                cases[k].fn(&r);
+    printf("%d|%s|%s\n", (int)trek_status_get(), r.wrong, trek_status_get() ? trek_error() : "");
+    fflush(stdout);
+    trek_comm_free(&r.comm);
+    trek_control_free(&r.control);
+    return 0;
+}
+
+/* --- in the parent ----------------------------------------------------------------------- */
+
+typedef struct job {
+    int world;
+    pid_t pid[MAX_WORLD];
+    int out[MAX_WORLD], exit_status[MAX_WORLD];
+    char text[MAX_WORLD][4096];
+    int status[MAX_WORLD];           /* reported; -1: nothing */
+    char *wrong[MAX_WORLD], *error[MAX_WORLD];
+    double seconds;
+} job;
+
+static int free_port(void)
+{
+    struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t size = sizeof address;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&address, size), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &size), 0);
+    close(fd);
+    return ntohs(address.sin_port);
+}
+
+static void start(job *j, const char *name, int world, int arg)
+{
+    char texts[4][16];
+    *j = (job){ .world = world };
+    snprintf(texts[0], 16, "%d", world);
+    snprintf(texts[2], 16, "%d", free_port());
+    snprintf(texts[3], 16, "%d", arg);
+    for (int r = 0; r < world; r++) {
+        int ends[2];
+        snprintf(texts[1], 16, "%d", r);
+        char *argv[] = { "test_shared", "rank", (char *)(uintptr_t)name, texts[0], texts[1], texts[2], texts[3], NULL };
+        assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+        j->pid[r] = fork();
+        if (j->pid[r] == 0) {
+            dup2(ends[1], 1);
+            execv("/proc/self/exe", argv);
+            _exit(99);
+        }
+        close(ends[1]);
+        j->out[r] = ends[0];
+    }
+}
+
+/* Reads until that rank has begun its work. */
+static void wait_begin(job *j, int rank)
+{
+    size_t used = 0;
+    while (!strchr(j->text[rank], '\n') && used < sizeof j->text[rank] - 1) {
+        ssize_t got = read(j->out[rank], j->text[rank] + used, 1);
+        if (got <= 0)
+            break;
+        used += (size_t)got;
+    }
+    assert_string_equal(j->text[rank], "begin\n");
+    j->text[rank][0] = '\0';
+}
+
+static void finish(job *j)
+{
+    double begin = now();
+    for (int r = 0; r < j->world; r++) {
+        size_t used = 0;
+        ssize_t got;
+        while ((got = read(j->out[r], j->text[r] + used, sizeof j->text[r] - 1 - used)) > 0 || (got < 0 && errno == EINTR))
+            used += got > 0 ? (size_t)got : 0;
+        j->text[r][used] = '\0';
+        close(j->out[r]);
+        waitpid(j->pid[r], &j->exit_status[r], 0);
+        char *line = strstr(j->text[r], "begin\n");
+        line = line ? line + 6 : j->text[r];
+        j->status[r] = -1;
+        j->wrong[r] = j->error[r] = "";
+        char *first = strchr(line, '|'), *second = first ? strchr(first + 1, '|') : NULL;
+        if (!second)
+            continue;
+        *first = *second = '\0';
+        j->status[r] = atoi(line);
+        j->wrong[r] = first + 1;
+        j->error[r] = second + 1;
+    }
+    j->seconds = now() - begin;
+}
+
+static void check_rank(const job *j, int rank, int status, const char *part)
+{
+    bool good = j->exit_status[rank] == 0 && j->status[rank] == status && j->wrong[rank][0] == '\0' && (!part || strstr(j->error[rank], part));
+    if (!good)
+        print_error("rank %d of %d: exit %x, status %d, wrong '%s', error '%s'; expected %d and '%s'\n", rank, j->world, (unsigned)j->exit_status[rank], j->status[rank],
+                    j->wrong[rank], j->error[rank], status, part ? part : "");
+    assert_true(good);
+}
+
+static void run_good(const char *name, int world, int arg)
+{
+    job j;
+    start(&j, name, world, arg);
+    finish(&j);
+    for (int r = 0; r < world; r++)
+        check_rank(&j, r, TREK_OK, NULL);
+}
+
+static void test_results(void **state)
+{
+    (void)state;
+    static const int worlds[] = { 2, 3, 5 };
+    for (int k = 0; k < 3; k++) {
+        run_good("reductions", worlds[k], 0);
+        run_good("moves", worlds[k], 0);
+        run_good("stress", worlds[k], 0);
+    }
+}
+
+static void test_same_bits(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= 5; world += 1 + (world == 3))
+        run_good("same_bits", world, 1);
+    setenv("TREK_SHARED_PAGES", "0", 1);
+    run_good("same_bits", 3, 0);
+    unsetenv("TREK_SHARED_PAGES");
+}
+
+static void test_come_and_go(void **state)
+{
+    (void)state;
+    run_good("come_and_go", 2, 0);
+    setenv("TREK_CACHE", "off", 1);
+    run_good("come_and_go", 3, 0);
+    unsetenv("TREK_CACHE");
+}
+
+static void test_mismatch(void **state)
+{
+    (void)state;
+    static const char *const theirs[] = { "300000 elements", "i32", "max", "broadcast" };
+    for (int kind = 0; kind < 5; kind++) {
+        job j;
+        start(&j, "mismatch", 3, kind);
+        finish(&j);
+        for (int r = 0; r < 3; r++) {
+            if (kind == 4) {
+                check_rank(&j, r, r == 1 ? TREK_ERR_ARGUMENT : TREK_ERR_COMM, r == 1 ? "operation 77" : "rank 1");
+                continue;
+            }
+            check_rank(&j, r, TREK_ERR_COMM, "rank 0");
+            check_rank(&j, r, TREK_ERR_COMM, "rank 1");
+            check_rank(&j, r, TREK_ERR_COMM, "all_reduce(sum, f32, 200000 elements)");
+            check_rank(&j, r, TREK_ERR_COMM, theirs[kind]);
+        }
+    }
+}
+
+static void test_deadline(void **state)
+{
+    (void)state;
+    job j;
+    start(&j, "deadline", 3, 0);
+    finish(&j);
+    for (int r = 0; r < 3; r++)
+        check_rank(&j, r, TREK_ERR_TIMEOUT, "rank 1");
+    run_good("deadline", 3, 1);
+}
+
+static void test_abort(void **state)
+{
+    (void)state;
+    job j;
+    start(&j, "abort", 3, 0);
+    finish(&j);
+    for (int r = 0; r < 3; r++)
+        check_rank(&j, r, TREK_ERR_CANCELLED, "enough");
+}
+
+/* Where memory cannot be shared all learn it. */
+static void test_unsupported(void **state)
+{
+    (void)state;
+    job j;
+    setenv("TREK_TEST_LIMIT", "0", 1); /* process 0 may not make large files */
+    start(&j, "abort", 3, 0);
+    finish(&j);
+    unsetenv("TREK_TEST_LIMIT");
+    for (int r = 0; r < 3; r++)
+        check_rank(&j, r, TREK_ERR_UNSUPPORTED, "process 0");
+}
+
+/* A peer dies, or stops and goes on when the others have given up, at any time. */
+static void test_killed_and_stopped(void **state)
+{
+    (void)state;
+    unsigned seed = 12345;
+    for (int k = 0; k < 10; k++) {
+        job j;
+        int world = 2 + k % 3, victim = (int)(rand_r(&seed) % (unsigned)world), delay = 5 + (int)(rand_r(&seed) % 150);
+        bool stop = k % 5 == 3;
+        char name[16];
+        snprintf(name, sizeof name, stop ? "rank" : victim ? "rank %d" : "rank 0", victim);
+        start(&j, "work", world, 0);
+        for (int r = 0; r < world; r++)
+            wait_begin(&j, r);
+        sleep_ms(delay);
+        kill(j.pid[victim], stop ? SIGSTOP : SIGKILL);
+        if (stop) {
+            sleep_ms(2000);
+            kill(j.pid[victim], SIGCONT);
+        }
+        finish(&j);
+        assert_true(j.seconds < 10);
+        for (int r = 0; r < world; r++) {
+            if (r == victim && !stop)
+                continue;
+            bool named = strstr(j.error[r], name) || (!stop && strstr(j.error[r], "process"));
+            if (j.wrong[r][0] || !named || (j.status[r] != TREK_ERR_PEER && j.status[r] != TREK_ERR_TIMEOUT))
+                print_error("trial %d, victim %d: rank %d: %d '%s' '%s'\n", k, victim, r, j.status[r], j.wrong[r], j.error[r]);
+            assert_string_equal(j.wrong[r], "");
+            assert_true(j.status[r] == TREK_ERR_PEER || j.status[r] == TREK_ERR_TIMEOUT);
+            assert_true(named);
+        }
+    }
+}
+
+/* A peer ends without a word (odd), or leaves in order (even), while the others go on. */
+static void test_leaving(void **state)
+{
+    (void)state;
+    for (int at = 1; at <= 8; at++) {
+        job j;
+        start(&j, "work", 3, at);
+        finish(&j);
+        assert_true(j.seconds < 10);
+        check_rank(&j, 0, TREK_ERR_PEER, "1");
+        check_rank(&j, 2, TREK_ERR_PEER, "1");
+    }
+}
+
+/* Files of trek's; others may come and go. */
+static int count_files(void)
+{
+    DIR *dir = opendir("/dev/shm");
+    struct dirent *entry;
+    int count = 0;
+    while (dir && (entry = readdir(dir)))
+        count += strstr(entry->d_name, "trek") != NULL;
+    if (dir)
+        closedir(dir);
+    return count;
+}
+
+static int files_before;
+
+/* Last: none of the above has left anything. */
+static void test_nothing_is_left(void **state)
+{
+    (void)state;
+    assert_int_equal(count_files(), files_before);
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+    assert_int_equal(errno, ECHILD);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 7 && strcmp(argv[1], "rank") == 0)
+        return rank_main(argv);
+    files_before = count_files();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_results), cmocka_unit_test(test_same_bits), cmocka_unit_test(test_come_and_go),
+        cmocka_unit_test(test_mismatch), cmocka_unit_test(test_deadline), cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_unsupported), cmocka_unit_test(test_killed_and_stopped), cmocka_unit_test(test_leaving),
+        cmocka_unit_test(test_nothing_is_left),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

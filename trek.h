@@ -19,6 +19,7 @@
 #include "distributed/group.h"
 #include "distributed/plan.h"
 #include "distributed/slowdown.h"
+#include "distributed/stop.h"
 #include "distributed/trainer.h"
 #include "graph/capture.h"
 #include "graph/flow.h"

@@ -10,7 +10,7 @@
 #include "autograd/var_internal.h"
 #include "distributed/apportion.h"
 #include "distributed/buffers.h"
-#include "distributed/stop.h"
+#include "distributed/stop_internal.h"
 #include "graph/graph_internal.h"
 #include "tensor/place.h"
 #include "tensor/trace.h"

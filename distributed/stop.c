@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Requests to stop: two flags. */
-#include "distributed/stop.h"
+#include "distributed/stop_internal.h"
 
 #include <stdatomic.h>
 

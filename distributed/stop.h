@@ -19,11 +19,6 @@ TREK_API bool trek_stop_requested(void);
 /* Forgets both, for a program that goes on with something else. On all processes, between steps. */
 TREK_API void trek_stop_clear(void);
 
-/* Whether this process was asked; what the processes tell each other in a step. Internal. */
-bool trek_stop_wanted(void);
-/* All know that one of them was asked. Internal. */
-void trek_stop_agree(void);
-
 TREK_END
 
 #endif

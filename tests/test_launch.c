@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "distributed/launch.h"
-#include "distributed/stop.h"
+#include "distributed/stop_internal.h"
 #include "tensor/place.h"
 
 extern char **environ;

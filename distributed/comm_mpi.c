@@ -135,56 +135,88 @@ static void end_by_timeout(trek_mpi_comm *comm)
     trek_mpi_comm_end(comm, TREK_ERR_TIMEOUT, message);
 }
 
-/* Until so many calls are done, or the group has ended. */
-static trek_status wait_for(trek_mpi_comm *comm, uint64_t number)
+/* Nothing has moved for the deadline. Returns from when it counts next; the group may have ended instead. */
+static int64_t look_at_late_ones(trek_mpi_comm *comm)
 {
-    int64_t from = trek_clock_ns();
+    int64_t limit = comm->base.deadline_ns;
+    if (late_ones_excused(comm))
+        return trek_clock_ns() - limit + (limit < 1000000000 ? limit : 1000000000); /* and looked at again soon */
+    end_by_timeout(comm);
+    return 0;
+}
+
+/* Until so many calls are done, or the group has ended. drive: by doing the thread's work. */
+static trek_status wait_for(trek_mpi_comm *comm, uint64_t number, bool drive)
+{
+    int64_t from = trek_clock_ns(), quiet_since = from;
     for (;;) {
         unsigned word = atomic_load(&comm->done.word);
         if (atomic_load(&comm->over))
             return fail_ended(comm);
         if (atomic_load(&comm->completed) >= number)
             return TREK_OK;
-        int64_t moved = atomic_load(&comm->progress_ns), limit = comm->base.deadline_ns;
-        int64_t until = limit ? (moved > from ? moved : from) + limit : 0;
-        if (trek_gate_wait(&comm->done, word, comm->spin, until) || atomic_load(&comm->progress_ns) != moved)
-            continue;
-        if (late_ones_excused(comm))
-            from = trek_clock_ns() - limit + (limit < 1000000000 ? limit : 1000000000); /* and looked at again soon */
-        else
-            end_by_timeout(comm);
+        int64_t moved_ns = atomic_load(&comm->progress_ns), limit = comm->base.deadline_ns;
+        int64_t until = limit ? (moved_ns > from ? moved_ns : from) + limit : 0;
+        bool moved = false, late = false;
+        if (drive && trek_mpi_thread_drive(comm, &moved)) {
+            if (moved)
+                quiet_since = trek_clock_ns();
+            else
+                trek_mpi_rest(quiet_since);
+            late = !moved && until && trek_clock_ns() > until;
+        } else {
+            if (drive) /* the thread is at work: it takes this on, too */
+                trek_mpi_thread_ring();
+            drive = false;
+            late = !trek_gate_wait(&comm->done, word, comm->spin, until) && atomic_load(&comm->progress_ns) == moved_ns;
+        }
+        if (late)
+            from = look_at_late_ones(comm);
     }
 }
 
 /* --- the engine --------------------------------------------------------------------------------- */
 
-static trek_status mpi_start(trek_comm *base, const trek_comm_call *call)
+static trek_status submit(trek_mpi_comm *comm, const trek_comm_call *call)
 {
-    trek_mpi_comm *comm = of(base);
     uint64_t queued = atomic_load(&comm->submitted);
     if (atomic_load(&comm->over))
         return fail_ended(comm);
     if (queued >= TREK_MPI_QUEUE) {
-        trek_status status = wait_for(comm, queued - TREK_MPI_QUEUE + 1);
+        trek_status status = wait_for(comm, queued - TREK_MPI_QUEUE + 1, false);
         if (status != TREK_OK)
             return status;
     }
     comm->queue[queued % TREK_MPI_QUEUE] = *call;
     atomic_store(&comm->submitted, queued + 1);
-    trek_mpi_thread_ring();
     return TREK_OK;
+}
+
+static trek_status mpi_start(trek_comm *base, const trek_comm_call *call)
+{
+    trek_status status = submit(of(base), call);
+    if (status == TREK_OK)
+        trek_mpi_thread_ring();
+    return status;
 }
 
 static trek_status mpi_finish(trek_comm *base)
 {
     trek_mpi_comm *comm = of(base);
-    return wait_for(comm, atomic_load(&comm->submitted));
+    return wait_for(comm, atomic_load(&comm->submitted), false);
 }
 
+/* Behind started calls, the thread is at work anyway. */
 static trek_status mpi_run(trek_comm *base, const trek_comm_call *call)
 {
-    trek_status status = mpi_start(base, call);
-    return status == TREK_OK ? mpi_finish(base) : status;
+    trek_mpi_comm *comm = of(base);
+    bool drive = trek_mpi_thread_shared() && atomic_load(&comm->completed) == atomic_load(&comm->submitted);
+    trek_status status = submit(comm, call);
+    if (status != TREK_OK)
+        return status;
+    if (!drive)
+        trek_mpi_thread_ring();
+    return wait_for(comm, atomic_load(&comm->submitted), drive);
 }
 
 static void mpi_abort(trek_comm *base, const char *reason)

@@ -2,8 +2,10 @@
 /* The MPI engine: processes that an MPI launcher has started, host memory, by way
  * of the plug-in libtrek-mpi.
  *
- * One thread of the process makes all of trek's MPI calls, on a communicator of
- * trek's own. It initialises MPI where the program has not, and then finalises it
+ * One thread of the process initialises MPI and carries out started calls, on a
+ * communicator of trek's own; a caller that waits carries its call out itself
+ * where MPI lets it (one thread at a time: MPI_THREAD_SERIALIZED is enough), else
+ * the thread does that, too. The thread initialises MPI where the program has not, and then finalises it
  * when the program ends in order (all handles freed, no group ended by an error);
  * what the program initialised is left to the program, which must have asked for
  * MPI_THREAD_SERIALIZED (it then makes no MPI call of its own while a call of

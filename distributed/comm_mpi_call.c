@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A call as the communication thread carries it out: the ranks meet and compare what
+/* A call as it is carried out by the communication thread, or by a caller that waits: the ranks meet and compare what
  * they are about to do; then small data are there already, and large ones move in
  * pieces through the engine's memory. Nothing here waits. */
 #include <stdio.h>
@@ -25,6 +25,9 @@ static void progressed(trek_mpi_comm *comm, bool *moved)
     atomic_store_explicit(&comm->progress_ns, trek_clock_ns(), memory_order_relaxed);
 }
 
+static void begin_moving(trek_mpi_comm *comm);
+static bool load_next(trek_mpi_comm *comm);
+
 static void complete(trek_mpi_comm *comm)
 {
     comm->state = TREK_MPI_IDLE;
@@ -42,6 +45,13 @@ static size_t small_bytes(const trek_mpi_comm *comm, const trek_comm_call *call)
     bool small = comm->direct && !call->on_device && bytes <= TREK_MPI_SMALL &&
                  (call->kind == TREK_COMM_ALL_REDUCE || call->kind == TREK_COMM_BROADCAST || call->kind == TREK_COMM_ALL_GATHER);
     return small ? bytes : 0;
+}
+
+/* Whether the call has data that do not. */
+static bool is_large(const trek_mpi_comm *comm, const trek_comm_call *call)
+{
+    return call->kind != TREK_COMM_INVALID && call->kind != TREK_COMM_BARRIER && !call->on_device && call->count > 0 &&
+           !small_bytes(comm, call);
 }
 
 /* Copies from the caller's memory. False if the group has ended: then it is not touched. */
@@ -101,6 +111,8 @@ static bool begin_meeting(trek_mpi_comm *comm)
         atomic_store_explicit(&comm->come[r], r == comm->base.rank, memory_order_relaxed);
     atomic_store(&comm->met, false);
     comm->state = TREK_MPI_MEETING;
+    if (is_large(comm, call))
+        begin_moving(comm);
     if (comm->direct) {
         trek_status status = send_notes(comm, sizeof note + small);
         if (status != TREK_OK)
@@ -208,9 +220,8 @@ static void begin_moving(trek_mpi_comm *comm)
     if (call->kind == TREK_COMM_ALL_GATHER || call->kind == TREK_COMM_REDUCE_SCATTER)
         item *= (size_t)comm->base.world;
     comm->piece_count = (int64_t)(comm->piece / item);
-    comm->started = comm->finished = 0;
-    comm->oldest = comm->under_way = 0;
-    comm->state = TREK_MPI_MOVING;
+    comm->loaded = comm->finished = 0;
+    comm->oldest = comm->under_way = comm->ready = 0;
 }
 
 /* n elements of the caller's into the engine's, widened where they are combined in f32. */
@@ -293,26 +304,40 @@ static trek_status start_piece(trek_mpi_comm *comm, trek_mpi_slot *slot)
     }
 }
 
-/* Fills free slots with the next pieces. All ranks start the same pieces in the same order. */
+/* Loads the next piece, if there is one and a free slot. False if the group has ended. */
+static bool load_next(trek_mpi_comm *comm)
+{
+    int used = comm->under_way + comm->ready;
+    int64_t left = comm->call.count - comm->loaded;
+    if (used == TREK_MPI_SLOTS || left == 0)
+        return true;
+    trek_mpi_slot *slot = &comm->slots[(comm->oldest + used) % TREK_MPI_SLOTS];
+    slot->first = comm->loaded;
+    slot->count = left < comm->piece_count ? left : comm->piece_count;
+    if (!load_piece(comm, slot))
+        return false;
+    comm->loaded += slot->count;
+    comm->ready++;
+    return true;
+}
+
+/* All ranks start the same pieces in the same order. */
 static bool start_pieces(trek_mpi_comm *comm, bool *moved)
 {
-    while (comm->under_way < TREK_MPI_SLOTS && comm->started < comm->call.count) {
-        trek_mpi_slot *slot = &comm->slots[(comm->oldest + comm->under_way) % TREK_MPI_SLOTS];
-        int64_t left = comm->call.count - comm->started;
-        slot->first = comm->started;
-        slot->count = left < comm->piece_count ? left : comm->piece_count;
-        if (!load_piece(comm, slot))
+    for (;;) {
+        if (!comm->ready && !load_next(comm))
             return false;
-        trek_status status = start_piece(comm, slot);
+        if (!comm->ready)
+            return true;
+        trek_status status = start_piece(comm, &comm->slots[(comm->oldest + comm->under_way) % TREK_MPI_SLOTS]);
         if (status != TREK_OK) {
             end_by_error(comm, status);
             return false;
         }
-        comm->started += slot->count;
+        comm->ready--;
         comm->under_way++;
         *moved = true;
     }
-    return true;
 }
 
 static void move(trek_mpi_comm *comm, bool *moved)
@@ -380,10 +405,10 @@ static void compare(trek_mpi_comm *comm)
     if (small) {
         if (finish_small(comm, small))
             complete(comm);
-    } else if (call->kind == TREK_COMM_BARRIER || call->on_device || call->count == 0) {
-        complete(comm);
+    } else if (is_large(comm, call)) {
+        comm->state = TREK_MPI_MOVING;
     } else {
-        begin_moving(comm);
+        complete(comm);
     }
 }
 
@@ -396,6 +421,8 @@ static void meet(trek_mpi_comm *comm, bool *moved)
     } else if (done) {
         progressed(comm, moved);
         compare(comm);
+    } else if (is_large(comm, &comm->call)) {
+        load_next(comm); /* meanwhile */
     }
 }
 

@@ -65,8 +65,8 @@ typedef struct trek_mpi_comm {
     size_t piece;                 /* bytes of a slot's halves */
     int64_t piece_count;          /* elements of the present call in a piece */
     trek_dtype wire;              /* as what its elements travel */
-    int64_t started, finished;    /* elements of it */
-    int oldest, under_way;        /* slots */
+    int64_t loaded, finished;     /* elements of it */
+    int oldest, under_way, ready; /* slots: ready ones are loaded, and behind those under way */
     trek_mpi_slot slots[TREK_MPI_SLOTS];
     char *memory;                 /* of the slots */
 } trek_mpi_comm;
@@ -84,6 +84,12 @@ bool trek_mpi_comm_advance(trek_mpi_comm *comm, bool *moved);
 trek_status trek_mpi_thread_use(const trek_mpi_table **table, int64_t timeout_ns);
 /* Gives a handle to the thread, which has a reference of its own from here on. */
 void trek_mpi_thread_add(trek_mpi_comm *comm);
+/* A caller that waits does the thread's work on its handle itself, which spares two changes of threads; one thread at a
+ * time calls MPI. False if it cannot: MPI wants one thread only, or the thread is at work. */
+bool trek_mpi_thread_shared(void);
+bool trek_mpi_thread_drive(trek_mpi_comm *comm, bool *moved);
+/* Between two looks: nothing has happened since then. */
+void trek_mpi_rest(int64_t quiet_since);
 /* The thread has something to do. */
 void trek_mpi_thread_ring(void);
 /* A handle has come or gone: MPI is finalised at the program's end when all have gone, and none by an error. */

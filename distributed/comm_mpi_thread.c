@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The communication thread: the only one that calls MPI. It sleeps when nothing is
- * under way, and asks MPI again and again while something is. */
+/* The communication thread: it initialises MPI, finalises it, and carries out what
+ * was started; it sleeps when nothing is under way, and asks MPI again and again
+ * while something is. Callers that wait do its work on their own call. */
 #include <dlfcn.h>
 #include <sched.h>
 #include <signal.h>
@@ -18,6 +19,7 @@
 /* Peers that are this late are not about to come: from here on MPI is asked now and then only. */
 #define PATIENCE_NS 20000000
 #define NAP_NS 50000
+#define YIELD_LOOKS 8
 #define LEAVE_NS 600000000000
 
 typedef enum service_state { NONE, STARTING, READY, GONE } service_state;
@@ -143,8 +145,11 @@ static bool serve_all(bool *moved)
     return busy;
 }
 
-static void rest(int64_t quiet_since)
+void trek_mpi_rest(int64_t quiet_since)
 {
+    static _Thread_local unsigned looks;
+    if (++looks % YIELD_LOOKS)
+        return; /* not done is not idle: MPI may have moved a part */
     if (trek_clock_ns() - quiet_since > PATIENCE_NS)
         nanosleep(&(struct timespec){ .tv_nsec = NAP_NS }, NULL);
     else
@@ -181,7 +186,7 @@ static void *thread_main(void *unused)
         if (!busy)
             trek_gate_wait(&service.bell, word, false, 0);
         else if (!moved)
-            rest(quiet_since);
+            trek_mpi_rest(quiet_since);
     }
     service.table.end();
     set_state(GONE, TREK_ERR_UNSUPPORTED, "MPI has been finalised");
@@ -237,6 +242,19 @@ static trek_status start_thread(void)
     if (!service.at_exit)
         service.at_exit = atexit(at_program_end) == 0;
     return TREK_OK;
+}
+
+bool trek_mpi_thread_shared(void) { return service.table.any_thread; }
+
+bool trek_mpi_thread_drive(trek_mpi_comm *comm, bool *moved)
+{
+    if (pthread_mutex_trylock(&service.calling) != 0)
+        return false;
+    bool good = !atomic_load(&service.gone);
+    if (good)
+        trek_mpi_comm_advance(comm, moved);
+    pthread_mutex_unlock(&service.calling);
+    return good;
 }
 
 bool trek_comm_mpi_launched(char *why, size_t size)

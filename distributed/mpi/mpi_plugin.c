@@ -119,7 +119,7 @@ static trek_status initialise(void)
     MPI_Initialized(&initialised);
     if (initialised)
         return ours ? TREK_OK : check_level();
-    int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &given);
+    int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &given);
     if (code != MPI_SUCCESS)
         return fail_call("MPI_Init_thread", code);
     ours = true;
@@ -154,6 +154,9 @@ static trek_status begin(bool *initialised_here)
     char version[MPI_MAX_LIBRARY_VERSION_STRING];
     int length = 0;
     MPI_Get_library_version(version, &length);
+    int level = MPI_THREAD_SINGLE;
+    MPI_Query_thread(&level);
+    shown->any_thread = level == MPI_THREAD_SERIALIZED || level == MPI_THREAD_MULTIPLE;
     snprintf(shown->library, sizeof shown->library, "%.*s", (int)strcspn(version, ",\n"), version);
     MPI_Comm_rank(MPI_COMM_WORLD, &shown->rank);
     MPI_Comm_size(MPI_COMM_WORLD, &shown->world);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the core and the plug-in libtrek-mpi say to each other: the plug-in links MPI
  * and nothing of trek, the core the other way round. All functions of the table are
- * called on the one communication thread. Internal. */
+ * called by one thread at a time; begin and end by the communication thread, and
+ * the others, too, unless any_thread. Internal. */
 #ifndef TREK_DISTRIBUTED_MPI_TABLE_H
 #define TREK_DISTRIBUTED_MPI_TABLE_H
 
@@ -36,6 +37,7 @@ typedef struct trek_mpi_table {
     trek_status (*begin)(bool *ours);
     /* Finalises what begin initialised. */
     void (*end)(void);
+    bool any_thread;             /* MPI may be called on any thread, one at a time (else on that of begin) */
     int rank, world, local_world; /* of MPI_COMM_WORLD; processes of this machine as far as the launcher tells: else world */
 
     /* A duplicate of MPI_COMM_WORLD; to be used when the request is done. All processes ask for it in the same order. */

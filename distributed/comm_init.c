@@ -10,7 +10,6 @@
 #include "distributed/launch.h"
 #include "tensor/memory_internal.h"
 
-#pragma weak trek_comm_shared_new
 #pragma weak trek_comm_mpi_new
 #pragma weak trek_comm_mpi_launched
 

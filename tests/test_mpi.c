@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "distributed/comm_mpi.h"
+#include "distributed/control.h"
 #include "tensor/memory.h"
 #include "tensor/plugin.h"
 
@@ -413,6 +414,81 @@ static void run_abort(void)
     MPI_Finalize();
 }
 
+/* --- with a control channel ------------------------------------------------------------------------------- */
+
+static trek_control *join_control(int shift)
+{
+    trek_control_opts opts = { .process = atoi(getenv("OMPI_COMM_WORLD_RANK")), .processes = atoi(getenv("OMPI_COMM_WORLD_SIZE")),
+                               .address = "127.0.0.1", .port = atoi(getenv("TREK_TEST_PORT")) + shift, .token = "of the test", .join_s = 30 };
+    trek_control *control = trek_control_join(&opts);
+    if (!CHECK(control))
+        _exit(1);
+    return control;
+}
+
+/* The channel ends the group on all ranks at once, those that wait inside a call included; and it excuses who is late
+ * but has said so. */
+static void run_control(void)
+{
+    int level;
+    MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
+    for (int round = 0; round < 2; round++) {
+        trek_control *control = join_control(round);
+        trek_comm *comm = NULL;
+        if (!CHECK(trek_comm_mpi_new(control, &comm) == TREK_OK))
+            _exit(1);
+        my_rank = trek_comm_rank(comm);
+        my_world = trek_comm_world_size(comm);
+        CHECK(trek_comm_set_deadline(comm, round ? 60 : 1) == TREK_OK);
+        trek_tensor *tensor = make_values(TREK_I32, my_rank, 0, 40000), *expected = expected_of(TREK_I32, TREK_SUM, 0, 40000);
+        if (my_rank == 1) {
+            trek_control_say_long(control, "save");
+            sleep_for(3);
+        }
+        CHECK(trek_comm_all_reduce(comm, tensor, TREK_SUM) == TREK_OK && agrees(tensor, expected, TREK_SUM, true));
+        double start = now();
+        if (round == 0) { /* one never comes, and says nothing */
+            if (my_rank == my_world - 1)
+                sleep_for(5);
+            CHECK(trek_comm_all_reduce(comm, tensor, TREK_SUM) == TREK_ERR_TIMEOUT);
+            char text[48];
+            snprintf(text, sizeof text, "rank %d did not come", my_world - 1);
+            CHECK(strstr(trek_error(), text)); /* the late one is told, too */
+        } else { /* one aborts while the others wait */
+            if (my_rank == 0) {
+                sleep_for(0.3);
+                trek_comm_abort(comm, "enough");
+            }
+            CHECK(trek_comm_barrier(comm) == TREK_ERR_CANCELLED);
+            CHECK(strstr(trek_error(), "aborted through rank 0: enough"));
+            CHECK(now() - start < 5);
+        }
+        trek_error_clear();
+        CHECK(trek_comm_ended(comm) && trek_control_ended(control));
+        trek_comm_free(&comm);
+        trek_control_free(&control);
+        trek_tensor_release(tensor);
+        trek_tensor_release(expected);
+        MPI_Barrier(MPI_COMM_WORLD);
+    }
+    MPI_Finalize();
+}
+
+/* One process cannot use MPI: all are told, none waits. */
+static void run_unlike(void)
+{
+    int level;
+    bool odd = strcmp(getenv("OMPI_COMM_WORLD_RANK"), "1") == 0;
+    MPI_Init_thread(NULL, NULL, odd ? MPI_THREAD_FUNNELED : MPI_THREAD_MULTIPLE, &level);
+    trek_control *control = join_control(0);
+    trek_comm *comm = NULL;
+    CHECK(trek_comm_mpi_new(control, &comm) == TREK_ERR_UNSUPPORTED && !comm);
+    CHECK(strstr(trek_error(), odd ? "MPI_THREAD_FUNNELED" : "process 1 cannot use MPI"));
+    trek_error_clear();
+    trek_control_free(&control);
+    MPI_Finalize();
+}
+
 /* --- the program's own MPI -------------------------------------------------------------------------------- */
 
 static void run_level(const char *name)
@@ -586,6 +662,10 @@ static int run_scenario(const char *name)
         run_stopped();
     else if (strcmp(name, "abort") == 0)
         run_abort();
+    else if (strcmp(name, "control") == 0)
+        run_control();
+    else if (strcmp(name, "unlike") == 0)
+        run_unlike();
     else if (strncmp(name, "level_", 6) == 0)
         run_level(name + 6);
     else if (strcmp(name, "finalised") == 0)
@@ -669,6 +749,13 @@ static void test_abort(void **state)
     run_under_mpirun("abort", 2);
 }
 
+static void test_control(void **state)
+{
+    (void)state;
+    run_under_mpirun("control", 3);
+    run_under_mpirun("unlike", 3);
+}
+
 static void test_levels(void **state)
 {
     (void)state;
@@ -722,6 +809,9 @@ int main(int argc, char **argv)
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1); /* Open MPI's own precautions, which containers do not need */
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
+    char port[16];
+    snprintf(port, sizeof port, "%d", 20000 + (int)(getpid() % 10000) * 2);
+    setenv("TREK_TEST_PORT", port, 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_pieces),
@@ -729,6 +819,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_late_ranks),
         cmocka_unit_test(test_stopped_in_mid_call),
         cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_control),
         cmocka_unit_test(test_levels),
         cmocka_unit_test(test_finalised_under_a_handle),
         cmocka_unit_test(test_beside_the_programs_own_calls),

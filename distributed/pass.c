@@ -292,6 +292,8 @@ static trek_status run_pass(pass_call *c)
     if (status == TREK_OK && c->backward)
         status = trek_ranks_begin_pass(s);
     if (status == TREK_OK && again)
+        status = trek_ranks_settle(s);
+    if (status == TREK_OK && again)
         status = trek_ranks_run(s->ranks, put_aside_rank, s);
     trek_ranks_note_flags(s);
     if (status == TREK_OK)

@@ -480,15 +480,20 @@ static trek_status meet(ranks_stepper *s, trek_status own, bool update)
         own = trek_ranks_begin_pass(s);
     if (own == TREK_OK && !s->shared)
         own = trek_ranks_settle(s);
-    note_gradients(s);
-    trek_ranks_note_flags(s);
     own = trek_rounds_step(s, own, update);
-    return own == TREK_OK ? trek_rounds_flags(s) : own;
+    if (own != TREK_OK || !s->comm)
+        return own;
+    own = trek_rounds_flags(s);
+    if (own == TREK_OK && s->shared && update && (own = trek_optimizer_prepare(s->replicas[0].optimizer)) != TREK_OK)
+        trek_comm_abort(s->comm, "a process cannot prepare its optimizer"); /* the others are on their way to the reduction */
+    return own;
 }
 
 trek_status trek_ranks_reduce(trek_stepper *stepper)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
+    note_gradients(s);
+    trek_ranks_note_flags(s);
     trek_status status = meet(s, trek_status_get(), false);
     if (status == TREK_OK)
         status = trek_ranks_run(s->ranks, s->shared ? step_shared : step_separate, &(step_call){ s, false });
@@ -541,6 +546,8 @@ static trek_status prepare(ranks_stepper *s)
             status = trek_optimizer_schedule_lr(s->replicas[r].optimizer, lr);
     if (status == TREK_OK)
         status = trek_ranks_run(s->ranks, detach_rank, s);
+    note_gradients(s);
+    trek_ranks_note_flags(s);
     if (status == TREK_OK)
         status = trek_ranks_prepare_scaler(s);
     if (status == TREK_OK && s->shared)

@@ -13,6 +13,7 @@
 #include "data/sampler.h"
 #include "distributed/apportion.h"
 #include "distributed/balancer.h"
+#include "distributed/checkpoint.h"
 #include "distributed/comm.h"
 #include "distributed/ddp.h"
 #include "distributed/elche.h"

@@ -10,9 +10,6 @@
 #include "distributed/launch.h"
 #include "tensor/memory_internal.h"
 
-#pragma weak trek_comm_mpi_new
-#pragma weak trek_comm_mpi_launched
-
 typedef struct engine_choice {
     const char *name;
     trek_status (*make)(trek_control *control, trek_comm **comm);
@@ -76,7 +73,7 @@ static process_card *exchange_cards(trek_control *control, const char *wanted)
 {
     int n = trek_control_processes(control);
     char why[256];
-    process_card own = { .mpi = trek_comm_mpi_launched && trek_comm_mpi_launched(why, sizeof why) };
+    process_card own = { .mpi = trek_comm_mpi_launched(why, sizeof why) };
     snprintf(own.wanted, sizeof own.wanted, "%s", wanted ? wanted : "");
     snprintf(own.machine, sizeof own.machine, "%s", trek_control_machine(control));
     process_card *cards = trek_calloc((size_t)n, sizeof *cards);
@@ -111,7 +108,7 @@ static int rank_engines(const trek_control *control, const process_card *cards, 
             order[count++] = e;
     if (count)
         return count;
-    if (trek_control_same_machine(control) && engines[SHARED].make)
+    if (trek_control_same_machine(control))
         order[count++] = SHARED;
     if (mpi)
         order[count++] = MPI;

@@ -2,6 +2,7 @@
 /* The gathered way: a forward splits its inputs over the ranks and joins their
  * outputs; on the caller's tape that is one node, whose backward runs the
  * ranks' own segments side by side. */
+#include <math.h>
 #include <string.h>
 
 #include "autograd/autocast.h"
@@ -11,6 +12,7 @@
 #include "autograd/var_internal.h"
 #include "distributed/apportion.h"
 #include "distributed/rank_sums.h"
+#include "distributed/rounds.h"
 #include "distributed/stepper_ranks.h"
 #include "graph/graph_internal.h"
 #include "tensor/place.h"
@@ -31,6 +33,7 @@ typedef struct gather_rank {
 /* One forward, for as long as its backward may come. */
 typedef struct gather_pass {
     trek_ranks *ranks;
+    trek_stopwatches *watches;
     int world, n_inputs, n_outputs;
     int64_t total;          /* rows */
     gather_rank *of;
@@ -59,6 +62,7 @@ static gather_pass *pass_new(ranks_stepper *s)
         return NULL;
     gather_pass *pass = carve(&at, 1, sizeof *pass);
     pass->ranks = trek_ranks_retain(s->ranks);
+    pass->watches = trek_stopwatches_retain(s->watches);
     pass->world = s->world;
     pass->n_inputs = s->n_inputs;
     pass->n_outputs = s->n_outputs;
@@ -88,6 +92,7 @@ static void pass_free(void *data)
     }
     for (int k = 0; k < pass->n_outputs; k++)
         trek_tensor_release(pass->joined[k]);
+    trek_stopwatches_release(pass->watches);
     trek_ranks *ranks = pass->ranks;
     trek_free(pass);
     trek_ranks_free(&ranks);
@@ -116,7 +121,7 @@ static trek_status split_inputs(ranks_stepper *s, gather_pass *pass, trek_var *c
         }
     }
     int64_t counts[TREK_MAX_RANKS], at = 0;
-    trek_status status = trek_apportion(pass->total, NULL, pass->world, counts);
+    trek_status status = trek_ranks_split(s, pass->total, counts);
     for (int r = 0; r < pass->world && status == TREK_OK; r++) {
         pass->of[r].first = at;
         pass->of[r].rows = counts[r];
@@ -168,6 +173,8 @@ typedef struct forward_call {
     int no_grad_depth;
     trek_dtype autocast;    /* of the caller */
     bool reset;             /* rank 0's states were reset */
+    bool counts;            /* a forward of training: its samples count for the ranks' pace */
+    int64_t first, global;  /* place of the process's samples in the batch of all processes */
     uint64_t rng_step, rng_draw;
 } forward_call;
 
@@ -209,6 +216,15 @@ static trek_status run_replica(const forward_call *c, int rank)
     return TREK_OK;
 }
 
+static trek_status run_timed(const forward_call *c, int rank)
+{
+    trek_stopwatch *watch = &c->s->watches->of[rank];
+    trek_status status = trek_stopwatch_start(watch, trek_ranks_device(c->s->ranks, rank));
+    if (status == TREK_OK)
+        status = run_replica(c, rank);
+    return status == TREK_OK ? trek_stopwatch_stop(watch, c->counts ? c->pass->of[rank].rows : 0) : status;
+}
+
 static trek_status forward_rank(int rank, void *arg)
 {
     const forward_call *c = arg;
@@ -221,15 +237,15 @@ static trek_status forward_rank(int rank, void *arg)
     int64_t start = trek_trace_enter("forward");
     int depth = trek_grad_mode_here.no_grad_depth;
     trek_grad_mode_here.no_grad_depth = c->no_grad_depth;
-    trek_place_here.first_sample = of->first;
+    trek_place_here.first_sample = c->first + of->first;
     trek_place_here.rows = of->rows;
-    trek_place_here.global_rows = c->pass->total;
+    trek_place_here.global_rows = c->global;
     trek_place_here.rng_step = c->rng_step;
     trek_place_here.rng_draw = c->rng_draw;
     trek_scope scope = trek_scope_begin();
     trek_autocast_begin(c->autocast);
     trek_rank_sums_enter(trek_ranks_sums(c->pass->ranks), rank);
-    trek_status status = scope.depth ? run_replica(c, rank) : trek_status_get();
+    trek_status status = scope.depth ? run_timed(c, rank) : trek_status_get();
     trek_rank_sums_leave(trek_ranks_sums(c->pass->ranks), rank, status);
     trek_autocast_end();
     trek_scope_end(scope);
@@ -397,6 +413,15 @@ static trek_status backward_segment(const backward_call *c, int rank)
     return trek_backward_watched(of->roots, of->seeds, n, &(trek_backward_opts){ .retain_graph = c->retain }, NULL);
 }
 
+static trek_status backward_timed(const backward_call *c, int rank)
+{
+    trek_stopwatch *watch = &c->pass->watches->of[rank];
+    trek_status status = trek_stopwatch_start(watch, trek_ranks_device(c->pass->ranks, rank));
+    if (status == TREK_OK)
+        status = backward_segment(c, rank);
+    return status == TREK_OK ? trek_stopwatch_stop(watch, 0) : status;
+}
+
 static trek_status backward_rank(int rank, void *arg)
 {
     const backward_call *c = arg;
@@ -407,7 +432,7 @@ static trek_status backward_rank(int rank, void *arg)
     int depth = trek_grad_mode_here.no_grad_depth;
     trek_grad_mode_here.no_grad_depth = 1; /* seeds are numbers, not history */
     trek_rank_sums_enter(trek_ranks_sums(c->pass->ranks), rank);
-    trek_status status = scope.depth ? backward_segment(c, rank) : trek_status_get();
+    trek_status status = scope.depth ? backward_timed(c, rank) : trek_status_get();
     trek_rank_sums_leave(trek_ranks_sums(c->pass->ranks), rank, status);
     trek_grad_mode_here.no_grad_depth = depth;
     trek_scope_end(scope);
@@ -556,7 +581,7 @@ static trek_status give_outputs(ranks_stepper *s, gather_pass *pass, trek_var *c
     return status;
 }
 
-static bool all_states_reset(const trek_graph *graph)
+bool trek_graph_states_are_reset(const trek_graph *graph)
 {
     for (int k = 0; k < graph->layout.n_states; k++)
         if (graph->route.states[k])
@@ -564,11 +589,23 @@ static bool all_states_reset(const trek_graph *graph)
     return graph->layout.n_states > 0;
 }
 
+/* Where the process's samples are in the batch of all processes: as the loader knows it; else
+ * somewhere where no other process's are. */
+static void place_of(const ranks_stepper *s, const gather_pass *pass, forward_call *call)
+{
+    bool is_batch = trek_place_here.batch_rows == pass->total;
+    call->counts = s->training[0];
+    call->first = is_batch ? trek_place_here.batch_first : (int64_t)s->process << 40;
+    call->global = is_batch ? trek_place_here.batch_global : pass->total;
+}
+
 static trek_status run_forward(ranks_stepper *s, gather_pass *pass, trek_var *const *inputs)
 {
     forward_call call = { .s = s, .pass = pass, .inputs = inputs, .no_grad_depth = trek_grad_mode_here.no_grad_depth,
-                          .autocast = trek_autocast_dtype(), .reset = all_states_reset(s->base.graph), .rng_step = trek_place_here.rng_step,
+                          .autocast = trek_autocast_dtype(), .reset = trek_graph_states_are_reset(s->base.graph), .rng_step = trek_place_here.rng_step,
                           .rng_draw = trek_place_here.rng_draw };
+    place_of(s, pass, &call);
+    s->forward_rows = pass->total;
     trek_ranks_note_flags(s);
     trek_status status = run_ranks(pass, forward_rank, &call);
     for (int r = 0; r < s->world && status == TREK_OK; r++)
@@ -619,22 +656,61 @@ trek_var *trek_ranks_forward(trek_stepper *stepper, trek_var *const *inputs, int
     return outputs[0];
 }
 
-/* The caller's tape first; where it meets a split forward, the ranks go on. The
- * process is one contributor: whatever its weight, unless it is 0, the pass is its gradient. */
+/* What the loss is the mean of: stated, reported by the loss, else the rows of the last forward. */
+static double weight_of(const ranks_stepper *s, trek_var *loss, double stated)
+{
+    if (stated >= 0)
+        return stated;
+    double weight = trek_loss_weight(loss);
+    if (!isnan(weight))
+        return weight;
+    return s->forward_rows >= 0 ? (double)s->forward_rows : 1;
+}
+
+static trek_status backward_with_seed(ranks_stepper *s, trek_var *loss, double factor)
+{
+    trek_backward_watch watch = { .leaves = s->replicas[0].params, .n_leaves = s->replicas[0].n_params, .only_these = true };
+    trek_var *seed;
+    trek_status status = trek_graph_scale_loss(s->base.graph, &loss, &seed);
+    if (status != TREK_OK)
+        return status;
+    if (factor != 1) {
+        trek_no_grad_begin();
+        trek_tensor *one = seed ? NULL : trek_tensor_full(1, trek_var_shape(loss), trek_var_dtype(loss), trek_var_device(loss));
+        seed = trek_mul_scalar(seed ? seed : one ? trek_var_from(one) : NULL, factor);
+        trek_no_grad_end();
+        if (!seed)
+            return trek_status_get();
+    }
+    return trek_backward_watched(&loss, &seed, 1, NULL, &watch);
+}
+
+/* The caller's tape first; where it meets a split forward, the ranks go on. The process is one
+ * contributor: alone, its pass is its gradient, whatever its weight, unless that is 0. */
 trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double weight)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
-    if (trek_var_numel(loss) != 1) {
+    trek_status status = trek_status_get();
+    if (status == TREK_OK && trek_var_numel(loss) != 1) {
         char text[TREK_SHAPE_TEXT];
-        return trek_fail(TREK_ERR_SHAPE, "trek_graph_backward: the loss must be a scalar, not %s",
-                         trek_shape_text(trek_var_shape(loss), text));
+        status = trek_fail(TREK_ERR_SHAPE, "trek_graph_backward: the loss must be a scalar, not %s",
+                           trek_shape_text(trek_var_shape(loss), text));
     }
-    if (weight == 0)
-        return TREK_OK;
-    trek_backward_watch watch = { .leaves = s->replicas[0].params, .n_leaves = s->replicas[0].n_params, .only_these = true };
-    trek_var *seed;
-    trek_status status = trek_graph_scale_loss(stepper->graph, &loss, &seed);
-    return status == TREK_OK ? trek_backward_watched(&loss, &seed, 1, NULL, &watch) : status;
+    double own = status == TREK_OK && (s->comm || weight == 0) ? weight_of(s, loss, weight) : 1, total = own;
+    if (status == TREK_OK)
+        status = trek_ranks_begin_pass(s);
+    if (status == TREK_OK)
+        status = trek_ranks_settle(s);
+    if (status != TREK_OK) {
+        trek_rounds_failed(s, status);
+        return status;
+    }
+    status = trek_rounds_pass(s, own, &total);
+    if (status != TREK_OK || own == 0)
+        return status;
+    status = backward_with_seed(s, loss, own / total);
+    s->passes++;
+    return status;
 }
 
 /* --- flags ------------------------------------------------------------------------------------ */

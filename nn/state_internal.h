@@ -29,6 +29,17 @@ struct trek_state {
     int n_slots;
 };
 
+/* trek_state_of whose tensors may be the module's own: to be written before they change. NULL and an error. */
+trek_state *trek_state_borrow(trek_module *module);
+
+/* trek_state_apply_with in two parts: what can fail, and the copying, which on CPUs cannot. The state stays in use
+ * until the loading is freed; opts may be NULL, report not. */
+typedef struct trek_state_loading trek_state_loading;
+trek_state_loading *trek_state_loading_new(const trek_state *state, trek_module *module, const trek_state_load_opts *opts,
+                                           trek_state_report *report);
+trek_status trek_state_loading_commit(trek_state_loading *loading);
+void trek_state_loading_free(trek_state_loading **loading);
+
 /* The entry that a name or alias stands for, or -1. */
 int trek_state_lookup(const trek_state *state, const char *name);
 

@@ -64,6 +64,8 @@ trek_state *trek_state_of(trek_module *module)
     return gather_module(module, true);
 }
 
+trek_state *trek_state_borrow(trek_module *module) { return gather_module(module, false); }
+
 trek_status trek_state_save(trek_module *module, const char *path)
 {
     if (!module || !path)
@@ -86,14 +88,15 @@ typedef struct target {
     trek_tensor *staged;      /* owned; in the variable's dtype, on its device */
 } target;
 
-typedef struct matching {
+struct trek_state_loading {
     const trek_state *state;
     trek_state_load_opts opts;
     target *targets;
     int n_targets, cap_targets;
     trek_pointer_map seen;    /* variable -> target */
     bool *used;               /* [n_entries] */
-} matching;
+};
+typedef struct trek_state_loading matching;
 
 static trek_status match(const char *name, trek_var *var, bool is_buffer, void *arg)
 {
@@ -216,7 +219,7 @@ static trek_status stage(matching *m)
     return TREK_OK;
 }
 
-static trek_status commit(matching *m)
+trek_status trek_state_loading_commit(trek_state_loading *m)
 {
     trek_status status = TREK_OK;
     for (int k = 0; k < m->n_targets && status == TREK_OK; k++)
@@ -225,7 +228,7 @@ static trek_status commit(matching *m)
     return status;
 }
 
-static trek_status apply(matching *m, trek_module *module, trek_state_report *report)
+static trek_status check_and_stage(matching *m, trek_module *module, trek_state_report *report)
 {
     m->used = trek_calloc((size_t)m->state->n_entries + 1, sizeof *m->used);
     if (!m->used)
@@ -238,8 +241,37 @@ static trek_status apply(matching *m, trek_module *module, trek_state_report *re
     if (report->differing > 0 || (report->missing > 0 && !m->opts.allow_missing) ||
         (report->unexpected > 0 && !m->opts.allow_unexpected))
         return trek_fail(TREK_ERR_ARGUMENT, "state does not fit the %s: %s", trek_module_name(module), report->text);
-    status = stage(m);
-    return status == TREK_OK ? commit(m) : status;
+    return stage(m);
+}
+
+trek_state_loading *trek_state_loading_new(const trek_state *state, trek_module *module, const trek_state_load_opts *opts,
+                                           trek_state_report *report)
+{
+    matching *m = trek_calloc(1, sizeof *m);
+    if (!m)
+        return NULL;
+    m->state = state;
+    if (opts)
+        m->opts = *opts;
+    if (check_and_stage(m, module, report) != TREK_OK)
+        trek_state_loading_free(&m);
+    return m;
+}
+
+void trek_state_loading_free(trek_state_loading **loading)
+{
+    matching *m = *loading;
+    *loading = NULL;
+    for (int k = 0; m && k < m->n_targets; k++) {
+        trek_free(m->targets[k].name);
+        trek_tensor_release(m->targets[k].staged);
+    }
+    if (!m)
+        return;
+    trek_free(m->targets);
+    trek_free(m->used);
+    trek_pointer_map_clear(&m->seen);
+    trek_free(m);
 }
 
 trek_status trek_state_apply_with(const trek_state *state, trek_module *module, const trek_state_load_opts *opts,
@@ -251,17 +283,9 @@ trek_status trek_state_apply_with(const trek_state *state, trek_module *module, 
     *report = (trek_state_report){ 0 };
     if (!state || !module)
         return trek_fail_missing("state_apply", state ? "module" : "state");
-    matching m = { .state = state };
-    if (opts)
-        m.opts = *opts;
-    trek_status status = apply(&m, module, report);
-    for (int k = 0; k < m.n_targets; k++) {
-        trek_free(m.targets[k].name);
-        trek_tensor_release(m.targets[k].staged);
-    }
-    trek_free(m.targets);
-    trek_free(m.used);
-    trek_pointer_map_clear(&m.seen);
+    trek_state_loading *loading = trek_state_loading_new(state, module, opts, report);
+    trek_status status = loading ? trek_state_loading_commit(loading) : trek_status_get();
+    trek_state_loading_free(&loading);
     return status;
 }
 

@@ -146,5 +146,11 @@ void trek_optimizer_export_free(trek_optimizer_entry *entries, int n);
  * the parameter as it is at the next step. FORMAT, naming it, for an entry
  * of no parameter, or of another shape; then nothing has changed. */
 trek_status trek_optimizer_import(trek_optimizer *optimizer, const trek_optimizer_entry *entries, int n);
+/* The same in two parts: what can fail, and what cannot (or nothing, without commit). *plan is NULL after a failure;
+ * entries need not live until the end. */
+typedef struct trek_optimizer_import_plan trek_optimizer_import_plan;
+trek_status trek_optimizer_import_begin(trek_optimizer *optimizer, const trek_optimizer_entry *entries, int n,
+                                        trek_optimizer_import_plan **plan);
+void trek_optimizer_import_end(trek_optimizer *optimizer, trek_optimizer_import_plan **plan, bool commit);
 
 #endif

@@ -127,11 +127,11 @@ static bool locate(const trek_optimizer *optimizer, const char *name, int *segme
     return false;
 }
 
-typedef struct import_plan {
+typedef struct trek_optimizer_import_plan {
     bool has[4];       /* states, step, master */
     int64_t steps;
     trek_tensor *source[4]; /* retained, dtype and device of the arena; of the step none */
-} import_plan;
+} import_plan; /* of one segment */
 
 static trek_status read_steps(const trek_optimizer_entry *entry, import_plan *plan)
 {
@@ -222,11 +222,11 @@ static void take_over(trek_optimizer *optimizer, const import_plan *plans)
     trek_records_forget(optimizer);
 }
 
-trek_status trek_optimizer_import(trek_optimizer *optimizer, const trek_optimizer_entry *entries, int n)
+trek_status trek_optimizer_import_begin(trek_optimizer *optimizer, const trek_optimizer_entry *entries, int n,
+                                        trek_optimizer_import_plan **result)
 {
-    if (!optimizer || (n > 0 && !entries))
-        return trek_fail_missing("trek_optimizer_import", optimizer ? "entries" : "optimizer");
-    import_plan *plans = trek_calloc((size_t)optimizer->arena->n_segments, sizeof *plans);
+    *result = NULL;
+    import_plan *plans = trek_calloc((size_t)optimizer->arena->n_segments + 1, sizeof *plans);
     if (!plans)
         return TREK_ERR_MEMORY;
     trek_status status = TREK_OK;
@@ -234,11 +234,30 @@ trek_status trek_optimizer_import(trek_optimizer *optimizer, const trek_optimize
         status = plan_entry(optimizer, &entries[k], plans);
     if (status == TREK_OK)
         status = check_whole(optimizer, plans);
-    if (status == TREK_OK)
+    *result = plans;
+    if (status != TREK_OK)
+        trek_optimizer_import_end(optimizer, result, false);
+    return status;
+}
+
+void trek_optimizer_import_end(trek_optimizer *optimizer, trek_optimizer_import_plan **address, bool commit)
+{
+    import_plan *plans = *address;
+    *address = NULL;
+    if (plans && commit)
         take_over(optimizer, plans);
-    for (int k = 0; k < optimizer->arena->n_segments; k++)
+    for (int k = 0; plans && k < optimizer->arena->n_segments; k++)
         for (int s = 0; s < 4; s++)
             trek_tensor_release(plans[k].source[s]);
     trek_free(plans);
+}
+
+trek_status trek_optimizer_import(trek_optimizer *optimizer, const trek_optimizer_entry *entries, int n)
+{
+    if (!optimizer || (n > 0 && !entries))
+        return trek_fail_missing("trek_optimizer_import", optimizer ? "entries" : "optimizer");
+    trek_optimizer_import_plan *plans;
+    trek_status status = trek_optimizer_import_begin(optimizer, entries, n, &plans);
+    trek_optimizer_import_end(optimizer, &plans, true);
     return status;
 }

@@ -32,7 +32,7 @@ static trek_dataset *make_dataset(void)
     for (int i = 0; i < SAMPLES * IN; i++)
         x[i] = test_number(1, (uint32_t)i);
     for (int i = 0; i < SAMPLES; i++) {
-        x[i * IN] = i % 9 == 4 ? 2 : x[i * IN];
+        x[i * IN] = i % 8 == 5 ? 2 : x[i * IN]; /* none of them weighs nothing: a rank is skipped that has only such ones */
         target[i] = test_number(2, (uint32_t)i);
         label[i] = i % 3 == 1 || i % 7 == 0 ? -100 : i % CLASSES;
     }

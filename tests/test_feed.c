@@ -32,7 +32,7 @@ static trek_dataset *make_dataset(void)
     for (int i = 0; i < SAMPLES * IN; i++)
         x[i] = test_number(1, (uint32_t)i);
     for (int i = 0; i < SAMPLES; i++) {
-        x[i * IN] = i % 8 == 5 ? 2 : x[i * IN]; /* none of them weighs nothing: a rank is skipped that has only such ones */
+        x[i * IN] = i % 12 == 2 && i % 7 != 0 ? 2 : x[i * IN]; /* none of them weighs nothing: a rank is skipped that has only such ones */
         target[i] = test_number(2, (uint32_t)i);
         label[i] = i % 3 == 1 || i % 7 == 0 ? -100 : i % CLASSES;
     }
@@ -305,7 +305,7 @@ static void compare(const run *c)
 
 /* --- tests ------------------------------------------------------------------------------------ */
 
-static trek_optimizer_spec momentum(void) { return trek_sgd((trek_sgd_opts){ .lr = 0.2, .momentum = 0.9 }); }
+static trek_optimizer_spec momentum(void) { return trek_sgd((trek_sgd_opts){ .lr = 0.02, .momentum = 0.9 }); }
 static trek_optimizer_spec adam(void) { return trek_adam((trek_adam_opts){ .lr = 0.02 }); }
 
 static const int worlds[] = { 1, 2, 3, 5 };

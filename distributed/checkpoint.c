@@ -1,0 +1,474 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checkpoints: what makes up a run's state, into a file and back. Loading has two
+ * halves: what can fail, and what follows once nothing can. */
+#include "distributed/checkpoint.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "data/loader_internal.h"
+#include "distributed/pace.h"
+#include "distributed/plan.h"
+#include "distributed/rounds.h"
+#include "distributed/stepper_ranks.h"
+#include "graph/feed_internal.h"
+#include "graph/graph_internal.h"
+#include "nn/state_internal.h"
+#include "optim/optimizer_internal.h"
+#include "tensor/memory_internal.h"
+#include "tensor/place.h"
+#include "tensor/random_internal.h"
+
+#define OWN "trek:"
+#define OF_OPTIMIZER "trek:optimizer."
+#define VERSION_KEY "trek.checkpoint"
+#define VERSION "1"
+#define PLAN_KEY "trek.plan"
+
+enum { RUN_STEPS, RUN_SEED, RUN_RNG_STEP, RUN_RNG_DRAW, RUN_NUMBERS };
+enum { LOADER_EPOCH, LOADER_BATCH, LOADER_SAMPLES, LOADER_BATCH_SIZE, LOADER_NUMBERS };
+enum { SCALER_NUMBERS = 5 };
+
+/* --- the graph and its job ----------------------------------------------------------------- */
+
+/* NULL: the graph trains on one device. */
+static ranks_stepper *ranks_of(trek_graph *graph)
+{
+    return trek_graph_replica(graph, 0) ? (ranks_stepper *)graph->stepper : NULL;
+}
+
+static trek_loader *loader_of(trek_graph *graph, trek_loader *given)
+{
+    return given || !graph->feed ? given : graph->feed->loader;
+}
+
+static bool begins(const char *name, const char *prefix) { return strncmp(name, prefix, strlen(prefix)) == 0; }
+
+/* Returns when all processes have come; OK if all are well. */
+static trek_status meet(trek_comm *comm, trek_status own, const char *what)
+{
+    if (!comm)
+        return own;
+    int32_t worst = own != TREK_OK;
+    trek_status met = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_MAX, .dtype = TREK_I32, .count = 1,
+                                                            .in = &worst, .out = &worst });
+    if (own != TREK_OK || met != TREK_OK)
+        return own != TREK_OK ? own : met;
+    return worst ? trek_fail(TREK_ERR_PEER, "%s: another process failed", what) : TREK_OK;
+}
+
+/* --- saving ---------------------------------------------------------------------------------- */
+
+static trek_status add_numbers(trek_state *state, const char *name, const void *values, int64_t n, trek_dtype dtype)
+{
+    trek_tensor *tensor = trek_tensor_from_data(values, trek_dims(n), dtype, trek_cpu(0));
+    trek_status status = tensor ? trek_state_add(state, name, tensor) : trek_status_get();
+    trek_tensor_release(tensor);
+    return status;
+}
+
+static trek_status add_run(trek_state *state, trek_graph *graph, const trek_loader *loader)
+{
+    int64_t run[RUN_NUMBERS] = { trek_graph_steps(graph), (int64_t)trek_rng_seed(), (int64_t)trek_place_here.rng_step,
+                                 (int64_t)trek_place_here.rng_draw };
+    trek_status status = add_numbers(state, OWN "run", run, RUN_NUMBERS, TREK_I64);
+    if (!loader || status != TREK_OK)
+        return status;
+    const trek_batch_plan *plan = trek_loader_plan(loader);
+    int64_t place[LOADER_NUMBERS] = { 0, 0, plan->samples, plan->batch_size };
+    trek_loader_position(loader, &place[LOADER_EPOCH], &place[LOADER_BATCH]);
+    return add_numbers(state, OWN "loader", place, LOADER_NUMBERS, TREK_I64);
+}
+
+static trek_status add_scaler(trek_state *state, trek_grad_scaler *scaler)
+{
+    trek_grad_scaler_state now;
+    trek_status status = scaler ? trek_grad_scaler_save(scaler, &now) : TREK_OK;
+    if (!scaler || status != TREK_OK)
+        return status;
+    double numbers[SCALER_NUMBERS] = { now.scale, now.growth_factor, now.backoff_factor, (double)now.growth_interval,
+                                       (double)now.growth_tracker };
+    return add_numbers(state, OWN "scaler", numbers, SCALER_NUMBERS, TREK_F64);
+}
+
+static trek_status add_rates(trek_state *state, const trek_optimizer *optimizer)
+{
+    double *rates = trek_calloc((size_t)optimizer->n_groups, sizeof *rates);
+    if (!rates)
+        return TREK_ERR_MEMORY;
+    for (int g = 0; g < optimizer->n_groups; g++)
+        rates[g] = trek_optimizer_group_lr(optimizer, g);
+    trek_status status = add_numbers(state, OWN "lr", rates, optimizer->n_groups, TREK_F64);
+    trek_free(rates);
+    return status;
+}
+
+static trek_status add_optimizer(trek_state *state, trek_optimizer *optimizer)
+{
+    trek_optimizer_entry *entries = NULL;
+    int n = 0;
+    if (!optimizer)
+        return TREK_OK;
+    trek_status status = add_rates(state, optimizer);
+    if (status == TREK_OK)
+        status = trek_optimizer_export(optimizer, &entries, &n);
+    for (int k = 0; k < n && status == TREK_OK; k++) {
+        char *name = trek_format(OF_OPTIMIZER "%s", entries[k].name);
+        status = name ? trek_state_add(state, name, entries[k].tensor) : TREK_ERR_MEMORY;
+        trek_free(name);
+    }
+    trek_optimizer_export_free(entries, n);
+    return status;
+}
+
+static trek_status add_plan(trek_state *state, const ranks_stepper *s)
+{
+    if (!s || !s->pace)
+        return TREK_OK;
+    char *text = trek_plan_text(trek_pace_plan(s->pace));
+    trek_status status = text ? trek_state_set_text(state, PLAN_KEY, text) : trek_status_get();
+    trek_plan_text_free(&text);
+    return status;
+}
+
+static trek_status check_names(const trek_state *state)
+{
+    for (int k = 0; k < state->n_entries; k++)
+        if (begins(state->entries[k].name, OWN))
+            return trek_fail(TREK_ERR_ARGUMENT, "checkpoint: the name \"%s\" begins as trek's own do", state->entries[k].name);
+    return TREK_OK;
+}
+
+static trek_status save(trek_graph *graph, trek_loader *loader, const char *path)
+{
+    trek_state *state = trek_state_borrow(trek_graph_module(graph));
+    trek_status status = state ? check_names(state) : trek_status_get();
+    if (status == TREK_OK)
+        status = trek_state_set_text(state, VERSION_KEY, VERSION);
+    if (status == TREK_OK)
+        status = add_run(state, graph, loader);
+    if (status == TREK_OK)
+        status = add_optimizer(state, trek_graph_optimizer(graph));
+    if (status == TREK_OK)
+        status = add_scaler(state, trek_graph_scaler(graph));
+    if (status == TREK_OK)
+        status = add_plan(state, ranks_of(graph));
+    if (status == TREK_OK)
+        status = trek_state_write(state, path);
+    trek_state_free(&state);
+    return status;
+}
+
+trek_status trek_checkpoint_save(trek_graph *graph, trek_loader *loader, const char *path)
+{
+    if (!graph || !path)
+        return trek_fail_missing("checkpoint_save", graph ? "path" : "graph");
+    ranks_stepper *s = ranks_of(graph);
+    trek_comm *comm = s ? s->comm : NULL;
+    trek_status status = trek_status_get();
+    if (comm)
+        trek_comm_say(comm, "save");
+    if (status == TREK_OK && (!comm || s->process == 0))
+        status = save(graph, loader_of(graph, loader), path);
+    status = meet(comm, status, "checkpoint_save");
+    if (comm)
+        trek_comm_say(comm, NULL);
+    return status;
+}
+
+/* --- loading: what the file says --------------------------------------------------------------- */
+
+typedef struct restoring {
+    trek_graph *graph;
+    ranks_stepper *s;           /* NULL: one device */
+    trek_loader *loader;        /* NULL: none */
+    const char *path;
+    trek_state *file, *model;   /* all there is; parameters and buffers */
+    trek_state_loading *loading;
+    trek_optimizer_entry *entries; /* names and tensors borrowed from the file */
+    int n_entries, n_rates, n_imports;
+    trek_optimizer_import_plan **imports; /* [ranks] */
+    double *rates;
+    trek_plan *plan;            /* NULL: none, or for another number of ranks */
+    int64_t run[RUN_NUMBERS], place[LOADER_NUMBERS];
+    bool has_optimizer, has_loader, has_scaler;
+    trek_grad_scaler_state scaler;
+} restoring;
+
+static trek_status fail_format(const restoring *r, const char *what)
+{
+    return trek_fail(TREK_ERR_FORMAT, "%s: %s", r->path, what);
+}
+
+/* Numbers of the file: `n` of them. Absent: *there is false, if that may be. */
+static trek_status read_numbers(const restoring *r, const char *name, trek_dtype dtype, int64_t n, void *values, bool *there)
+{
+    trek_tensor *tensor = trek_state_find(r->file, name);
+    *there = tensor != NULL;
+    if (!tensor)
+        return TREK_OK;
+    if (trek_tensor_dtype(tensor) != dtype || trek_tensor_shape(tensor).ndim != 1 || trek_tensor_numel(tensor) != n)
+        return trek_fail(TREK_ERR_FORMAT, "%s: \"%s\" is not %" PRId64 " numbers of %s", r->path, name, n, trek_dtype_name(dtype));
+    return trek_tensor_to_host(tensor, dtype, values, (size_t)n * trek_dtype_size(dtype));
+}
+
+static trek_status read_rates(restoring *r)
+{
+    trek_tensor *tensor = trek_state_find(r->file, OWN "lr");
+    r->has_optimizer = tensor != NULL;
+    if (!tensor)
+        return TREK_OK;
+    int64_t n = trek_tensor_numel(tensor);
+    if (n < 1 || n > INT32_MAX)
+        return fail_format(r, "no learning rates");
+    bool there;
+    r->n_rates = (int)n;
+    r->rates = trek_calloc((size_t)n, sizeof *r->rates);
+    trek_status status = r->rates ? read_numbers(r, OWN "lr", TREK_F64, n, r->rates, &there) : TREK_ERR_MEMORY;
+    for (int g = 0; g < r->n_rates && status == TREK_OK; g++)
+        if (!(r->rates[g] >= 0 && isfinite(r->rates[g])))
+            status = fail_format(r, "a learning rate is negative or not finite");
+    return status;
+}
+
+/* The scaler's numbers, tried on one of their own. */
+static trek_status read_scaler(restoring *r)
+{
+    double numbers[SCALER_NUMBERS];
+    trek_status status = read_numbers(r, OWN "scaler", TREK_F64, SCALER_NUMBERS, numbers, &r->has_scaler);
+    if (status != TREK_OK || !r->has_scaler)
+        return status;
+    for (int k = 3; k < SCALER_NUMBERS; k++)
+        if (!(numbers[k] >= 0 && numbers[k] < 9e15))
+            return fail_format(r, "the loss scaler's counts are out of range");
+    r->scaler = (trek_grad_scaler_state){ numbers[0], numbers[1], numbers[2], (int64_t)numbers[3], (int64_t)numbers[4] };
+    trek_grad_scaler *trial = trek_grad_scaler_new(NULL);
+    status = trial ? trek_grad_scaler_load(trial, &r->scaler) : trek_status_get();
+    trek_grad_scaler_free(&trial);
+    return status;
+}
+
+static trek_status read_header(restoring *r)
+{
+    const char *version = trek_state_text(r->file, VERSION_KEY), *plan = trek_state_text(r->file, PLAN_KEY);
+    bool there;
+    if (!version)
+        return fail_format(r, "it is no checkpoint of trek's (trek_state_load reads other files)");
+    if (strcmp(version, VERSION) != 0)
+        return trek_fail(TREK_ERR_FORMAT, "%s: version %s of checkpoints is not known, %s is", r->path, version, VERSION);
+    trek_status status = read_numbers(r, OWN "run", TREK_I64, RUN_NUMBERS, r->run, &there);
+    if (status == TREK_OK && (!there || r->run[RUN_STEPS] < 0 || r->run[RUN_RNG_STEP] < 0 || r->run[RUN_RNG_DRAW] < 0))
+        status = fail_format(r, "the run's counts are missing, or negative");
+    if (status == TREK_OK)
+        status = read_numbers(r, OWN "loader", TREK_I64, LOADER_NUMBERS, r->place, &r->has_loader);
+    if (status == TREK_OK)
+        status = read_rates(r);
+    if (status == TREK_OK)
+        status = read_scaler(r);
+    if (status == TREK_OK && plan && !(r->plan = trek_plan_parse(plan)))
+        status = trek_status_get();
+    if (r->plan && (!r->s || !r->s->pace || trek_plan_ranks(r->plan) != r->s->total))
+        trek_plan_free(&r->plan);
+    return status;
+}
+
+/* Parameters and buffers apart from the optimizer's state. */
+static trek_status divide(restoring *r)
+{
+    static const char *const known[] = { OWN "run", OWN "loader", OWN "lr", OWN "scaler" };
+    r->model = trek_state_new();
+    r->entries = trek_calloc((size_t)r->file->n_entries + 1, sizeof *r->entries);
+    trek_status status = r->model && r->entries ? TREK_OK : trek_status_get();
+    for (int k = 0; k < r->file->n_entries && status == TREK_OK; k++) {
+        trek_state_entry *entry = &r->file->entries[k];
+        bool is_known = false;
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+            is_known |= strcmp(entry->name, known[i]) == 0;
+        if (begins(entry->name, OF_OPTIMIZER))
+            r->entries[r->n_entries++] = (trek_optimizer_entry){ entry->name + strlen(OF_OPTIMIZER), entry->tensor };
+        else if (!begins(entry->name, OWN))
+            status = trek_state_add(r->model, entry->name, entry->tensor);
+        else if (!is_known)
+            status = trek_fail(TREK_ERR_FORMAT, "%s: \"%s\" is not known", r->path, entry->name);
+    }
+    for (int k = 0; k < r->file->n_aliases && status == TREK_OK; k++)
+        if (begins(r->file->aliases[k].name, OWN) || begins(r->file->entries[r->file->aliases[k].entry].name, OWN))
+            status = fail_format(r, "one of trek's own names is an alias");
+        else
+            status = trek_state_add_alias(r->model, r->file->aliases[k].name, r->file->entries[r->file->aliases[k].entry].name);
+    return status;
+}
+
+/* --- loading: whether it fits -------------------------------------------------------------------- */
+
+static trek_status check_loader(const restoring *r)
+{
+    if (!r->loader)
+        return TREK_OK;
+    if (!r->has_loader)
+        return trek_fail(TREK_ERR_ARGUMENT, "%s was saved without a loader: its place in the data is not known", r->path);
+    const trek_batch_plan *plan = trek_loader_plan(r->loader);
+    if (r->place[LOADER_SAMPLES] != plan->samples || r->place[LOADER_BATCH_SIZE] != plan->batch_size)
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: its loader gave %" PRId64 " samples in batches of %" PRId64 ", this one gives %" PRId64
+                         " in batches of %" PRId64, r->path, r->place[LOADER_SAMPLES], r->place[LOADER_BATCH_SIZE], plan->samples,
+                         plan->batch_size);
+    if (r->place[LOADER_EPOCH] < 0 || r->place[LOADER_BATCH] < 0 || r->place[LOADER_BATCH] > plan->batches)
+        return fail_format(r, "the loader's place is outside its epochs");
+    return TREK_OK;
+}
+
+static trek_status check_optimizer(const restoring *r)
+{
+    trek_optimizer *optimizer = trek_graph_optimizer(r->graph);
+    if (r->has_optimizer && !optimizer)
+        return trek_fail(TREK_ERR_STATE, "%s holds an optimizer's state, but the graph has no optimizer: set it first", r->path);
+    if (!optimizer)
+        return r->n_entries == 0 ? TREK_OK : fail_format(r, "an optimizer's state without learning rates");
+    if (!r->has_optimizer)
+        return trek_fail(TREK_ERR_ARGUMENT, "%s was saved without an optimizer, and the graph has one", r->path);
+    if (r->n_rates != optimizer->n_groups)
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: its optimizer has %d groups, the graph's %d", r->path, r->n_rates, optimizer->n_groups);
+    return TREK_OK;
+}
+
+static trek_optimizer *optimizer_of(const restoring *r, int rank)
+{
+    return r->s ? r->s->replicas[rank].optimizer : trek_graph_optimizer(r->graph);
+}
+
+static trek_status begin_import(int rank, void *arg)
+{
+    restoring *r = arg;
+    trek_optimizer *optimizer = optimizer_of(r, rank);
+    return optimizer ? trek_optimizer_import_begin(optimizer, r->entries, r->n_entries, &r->imports[rank]) : TREK_OK;
+}
+
+static trek_status drop_import(int rank, void *arg)
+{
+    restoring *r = arg;
+    if (r->imports[rank])
+        trek_optimizer_import_end(optimizer_of(r, rank), &r->imports[rank], false);
+    return TREK_OK;
+}
+
+static trek_status commit_import(int rank, void *arg)
+{
+    restoring *r = arg;
+    trek_optimizer *optimizer = optimizer_of(r, rank);
+    if (!r->imports[rank])
+        return TREK_OK;
+    trek_optimizer_import_end(optimizer, &r->imports[rank], true);
+    trek_status status = TREK_OK;
+    for (int g = 0; g < r->n_rates && status == TREK_OK; g++)
+        status = trek_optimizer_set_group_lr(optimizer, g, r->rates[g]);
+    return status;
+}
+
+static trek_status on_ranks(restoring *r, trek_rank_fn fn) { return r->s ? trek_ranks_run(r->s->ranks, fn, r) : fn(0, r); }
+
+/* All that can fail; nothing has changed after it. */
+static trek_status prepare(restoring *r)
+{
+    trek_state_report report = { 0 };
+    trek_status status = read_header(r);
+    if (status == TREK_OK)
+        status = divide(r);
+    if (status == TREK_OK)
+        status = check_loader(r);
+    if (status == TREK_OK)
+        status = check_optimizer(r);
+    if (status == TREK_OK && !(r->loading = trek_state_loading_new(r->model, trek_graph_module(r->graph), NULL, &report)))
+        status = trek_status_get();
+    r->n_imports = r->s ? r->s->world : 1;
+    if (status == TREK_OK && !(r->imports = trek_calloc((size_t)r->n_imports, sizeof *r->imports)))
+        status = TREK_ERR_MEMORY;
+    return status == TREK_OK ? on_ranks(r, begin_import) : status;
+}
+
+/* --- loading: what changes -------------------------------------------------------------------------- */
+
+static void take_counts(const restoring *r)
+{
+    trek_stepper *stepper = r->graph->stepper;
+    int64_t steps = r->run[RUN_STEPS];
+    if (r->s) {
+        r->s->steps = steps;
+        r->s->passes = 0;
+        r->s->factor = 1;
+        r->s->holds_sum = r->s->windowed = false;
+        for (int rank = 0; rank < r->s->world; rank++)
+            r->s->replicas[rank].samples = 0;
+    } else {
+        stepper->klass->capture->set_steps(stepper, steps);
+    }
+    trek_seed((uint64_t)r->run[RUN_SEED]);
+    trek_place_here.rng_step = (uint64_t)r->run[RUN_RNG_STEP];
+    trek_place_here.rng_draw = (uint64_t)r->run[RUN_RNG_DRAW];
+}
+
+/* What needs memory or threads comes first. */
+static trek_status commit(restoring *r)
+{
+    trek_status status = TREK_OK;
+    trek_grad_scaler *scaler = trek_graph_scaler(r->graph);
+    if (r->plan) {
+        status = trek_pace_take_plan(r->s->pace, r->plan, false, r->run[RUN_STEPS]);
+        if (status == TREK_OK)
+            trek_rounds_publish(r->s);
+    }
+    if (status == TREK_OK && r->loader)
+        status = trek_loader_seek(r->loader, r->place[LOADER_EPOCH], r->place[LOADER_BATCH]);
+    if (status == TREK_OK && scaler && r->has_scaler)
+        status = trek_grad_scaler_load(scaler, &r->scaler);
+    if (status == TREK_OK)
+        status = trek_state_loading_commit(r->loading);
+    if (status == TREK_OK)
+        status = trek_graph_parameters_changed(r->graph);
+    if (status == TREK_OK)
+        status = on_ranks(r, commit_import);
+    if (status == TREK_OK)
+        status = trek_graph_zero_grad(r->graph);
+    if (status == TREK_OK)
+        status = trek_graph_reset_state(r->graph);
+    if (status == TREK_OK)
+        take_counts(r);
+    return status;
+}
+
+static void end(restoring *r)
+{
+    if (r->imports)
+        on_ranks(r, drop_import);
+    trek_free(r->imports);
+    trek_free(r->rates);
+    trek_free(r->entries);
+    trek_plan_free(&r->plan);
+    trek_state_loading_free(&r->loading);
+    trek_state_free(&r->model);
+    trek_state_free(&r->file);
+}
+
+trek_status trek_checkpoint_load(trek_graph *graph, trek_loader *loader, const char *path)
+{
+    if (!graph || !path)
+        return trek_fail_missing("checkpoint_load", graph ? "path" : "graph");
+    trek_status status = trek_status_get();
+    if (!trek_graph_stepper(graph))
+        return trek_status_get();
+    restoring r = { .graph = graph, .s = ranks_of(graph), .loader = loader_of(graph, loader), .path = path };
+    trek_comm *comm = r.s ? r.s->comm : NULL;
+    if (comm)
+        trek_comm_say(comm, "load");
+    if (status == TREK_OK && !(r.file = trek_state_read(path)))
+        status = trek_status_get();
+    if (status == TREK_OK)
+        status = prepare(&r);
+    status = meet(comm, status, "checkpoint_load");
+    if (status == TREK_OK)
+        status = commit(&r);
+    end(&r);
+    if (comm)
+        trek_comm_say(comm, NULL);
+    return status;
+}

@@ -7,6 +7,7 @@
 
 #include "autograd/autocast.h"
 #include "autograd/ops.h"
+#include "tensor/place.h"
 
 /* --- layout ---------------------------------------------------------------- */
 
@@ -49,12 +50,16 @@ int trek_graph_layout_find(const trek_graph_layout *layout, const char *name)
 
 /* --- the module ------------------------------------------------------------- */
 
-static trek_var *forward_one(trek_module *self, trek_var *x) { return trek_graph_run_route((trek_graph *)self, &x, 1); }
-
+/* A graph that trains on several ranks does so also when it is run as a module (by a task head's own methods); a rank
+ * inside its run has its part already. */
 static trek_var *forward_many(trek_module *self, trek_var *const *inputs, int n)
 {
-    return trek_graph_run_route((trek_graph *)self, inputs, n);
+    trek_graph *graph = (trek_graph *)self;
+    trek_stepper *s = trek_place_here.world <= 1 ? graph->stepper : NULL;
+    return s && s->klass->world_size(s) > 1 ? s->klass->forward(s, inputs, n) : trek_graph_run_route(graph, inputs, n);
 }
+
+static trek_var *forward_one(trek_module *self, trek_var *x) { return forward_many(self, &x, 1); }
 
 static void free_parts(trek_module *self)
 {

@@ -36,9 +36,15 @@ char *trek_comm_call_text(const trek_comm_call *call, char *text, size_t size)
     return text;
 }
 
+/* Whether there are data on a device. */
+static bool is_on_device(const trek_comm_call *call)
+{
+    return call->on_device && call->kind != TREK_COMM_BARRIER && call->kind != TREK_COMM_INVALID;
+}
+
 static trek_status run_numbered(trek_comm *comm, const trek_comm_call *call)
 {
-    if (call->on_device && call->kind != TREK_COMM_BARRIER && call->kind != TREK_COMM_INVALID)
+    if (is_on_device(call))
         return trek_comm_nccl_takes(comm, call) ? trek_comm_nccl_run(comm, call, NULL) : trek_comm_staged_run(comm, call);
     return comm->engine->run(comm, call);
 }
@@ -51,6 +57,8 @@ trek_status trek_comm_run(trek_comm *comm, trek_comm_call call)
     trek_status status = run_numbered(comm, &call);
     if (comm->control && status == TREK_OK)
         trek_control_called(comm->control);
+    else if (comm->control && comm->engine->ended(comm)) /* before this process leaves: the others shall know the reason */
+        trek_control_end(comm->control, status, trek_error());
     return status;
 }
 
@@ -58,17 +66,20 @@ bool trek_comm_overlaps(const trek_comm *comm) { return comm->engine->start != N
 
 trek_status trek_comm_start(trek_comm *comm, trek_comm_call call)
 {
-    if (!comm->engine->start)
+    bool on_device = is_on_device(&call), by_library = on_device && trek_comm_nccl_takes(comm, &call);
+    if (on_device ? !by_library : !comm->engine->start)
         return trek_comm_run(comm, call);
     call.number = ++comm->calls;
     if (comm->control)
         trek_control_call(comm->control, &call);
-    return comm->engine->start(comm, &call);
+    return by_library ? trek_comm_nccl_start(comm, &call) : comm->engine->start(comm, &call);
 }
 
 trek_status trek_comm_finish(trek_comm *comm)
 {
     trek_status status = comm->engine->finish ? comm->engine->finish(comm) : TREK_OK;
+    if (comm->nccl && status == TREK_OK)
+        status = trek_comm_nccl_wait(comm);
     if (comm->control && status == TREK_OK)
         trek_control_called(comm->control);
     return status;

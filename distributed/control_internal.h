@@ -65,6 +65,7 @@ typedef struct trek_control_peer_state {
 /* A connection. fd -1: none, or no longer. */
 typedef struct trek_control_link {
     int fd, process;        /* process -1: has not said who it is */
+    int error;              /* errno of what ended it; 0: the other side did */
     int64_t since_ns;
     bool closing;           /* what is still to be sent goes out, then it is closed */
     char *in, *out;
@@ -95,7 +96,7 @@ struct trek_control {
     trek_status status;     /* why it has ended */
     char message[TREK_ERROR_SIZE];
     int64_t ended_ns, join_until_ns, beat_ns, loop_ns;
-    bool table_logged, from_zero, beat_now;
+    bool table_logged, zero_logs, beat_now;
     int links_count;        /* process 0: one for each process (its own stays unused); others: one */
     trek_control_link *links, newcomers[TREK_CONTROL_NEWCOMERS];
     trek_control_peer_state *peers;

@@ -139,7 +139,6 @@ static void take_end(trek_control *control, const char *data, size_t bytes)
     size_t length = bytes - sizeof status < sizeof text - 1 ? bytes - sizeof status : sizeof text - 1;
     memcpy(text, data + sizeof status, length);
     text[length] = '\0';
-    control->from_zero = control->process != 0;
     trek_control_end_locked(control, (trek_status)status, text);
     control->beat_now = true;
 }
@@ -242,6 +241,17 @@ static void lose_link(trek_control *control, trek_control_link *link, const char
     trek_control_lost(control, process, how);
 }
 
+/* A process that ends closes its connections, or its system resets them; all else is the network. */
+static void lose_ended_link(trek_control *control, trek_control_link *link)
+{
+    char how[160];
+    if (link->error == 0 || link->error == ECONNRESET || link->error == EPIPE)
+        snprintf(how, sizeof how, "died: its connection was closed without a goodbye");
+    else
+        snprintf(how, sizeof how, "cannot be reached: %s (stopped, or the network to it is cut)", strerror(link->error));
+    lose_link(control, link, how);
+}
+
 static void serve_link(trek_control *control, trek_control_link *link)
 {
     trek_control_head head;
@@ -255,7 +265,7 @@ static void serve_link(trek_control *control, trek_control_link *link)
     if (link->fd >= 0 && bad)
         lose_link(control, link, "sent what is no message of the control channel");
     else if (link->fd >= 0 && !open)
-        lose_link(control, link, "died: its connection was closed without a goodbye");
+        lose_ended_link(control, link);
 }
 
 /* --- the clock ---------------------------------------------------------------------------------------------------- */
@@ -297,10 +307,10 @@ static void notice_who_does_not_come(trek_control *control, int64_t now)
     trek_control_end_locked(control, TREK_ERR_TIMEOUT, message);
 }
 
-/* Process 0 logs it, and whoever does not have the reason from it. */
+/* Process 0 logs it, and those who have lost process 0. */
 static bool owes_table(const trek_control *control)
 {
-    return atomic_load(&control->ended) && control->started && !control->from_zero && !control->table_logged;
+    return atomic_load(&control->ended) && control->started && !control->zero_logs && !control->table_logged;
 }
 
 /* Whether this process itself stood still (stopped, suspended): then the others' silence says nothing. */

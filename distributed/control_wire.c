@@ -88,8 +88,10 @@ bool trek_control_receive(trek_control *control, trek_control_link *link)
             continue;
         if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             return true;
-        if (got <= 0)
+        if (got <= 0) {
+            link->error = got < 0 ? errno : 0;
             return false;
+        }
         link->in_used += (size_t)got;
         if ((size_t)got < room || link->process < 0) /* of strangers no more than a handshake at a time */
             return true;

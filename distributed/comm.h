@@ -12,7 +12,12 @@
  * bits, run after run; 16-bit floats are summed in f32. Nothing allocates. Where NCCL
  * does it (sums and products of f32, f64 and integers in the memory of distinct GPUs), the
  * order is NCCL's: the same on all ranks. TREK_NCCL=0 in the environment goes without it,
- * TREK_NCCL=1 has it for a single rank, too; TREK_NCCL_LIBRARY names its file. */
+ * TREK_NCCL=1 has it for a single rank, too; TREK_NCCL_LIBRARY names its file.
+ *
+ * Processes of one machine share a large tensor's pages in place from the second time on
+ * that it is all-reduced, unless TREK_SHARED_PAGES=0: a child of fork() sees what is written
+ * there later. If a process dies in the middle of a call between processes, the error says so,
+ * and what the call was to compute is undefined. */
 #ifndef TREK_DISTRIBUTED_COMM_H
 #define TREK_DISTRIBUTED_COMM_H
 

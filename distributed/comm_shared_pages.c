@@ -26,7 +26,7 @@
 #define MFD_NOEXEC_SEAL 8u
 #endif
 
-enum { REGIONS = 512, SEEN = 1024, SMALLEST = 64 << 10, PIECE = 4 << 20 };
+enum { REGIONS = 512, SEEN = 1024, SMALLEST = 32 << 10, PIECE = 4 << 20 };
 
 /* The whole pages of one block have a place in the window, each always the same; some are shared. */
 typedef struct region {

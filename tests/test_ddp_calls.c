@@ -1,0 +1,665 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* trek_ddp: which parameters have gradients afterwards, values of all replicas, the wrapper as
+ * a module, joined outputs; what is refused, and that the other ranks learn of it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "autograd/backward.h"
+#include "autograd/ops.h"
+#include "autograd/var_internal.h"
+#include "distributed/ddp.h"
+#include "nn/init.h"
+#include "nn/layers.h"
+#include "nn/state.h"
+#include "optim/optimizer.h"
+#include "tests/support/ddp_net.h"
+#include "tests/support/support.h"
+
+enum { MAX_WORLD = 5 };
+
+/* --- which parameters have gradients afterwards ------------------------------------------------------------------- */
+
+typedef struct wrapped {
+    trek_module *models[MAX_WORLD];
+    trek_ddp *ddp;
+    double counts[MAX_WORLD];
+    int who;
+    trek_status status[MAX_WORLD];
+    char message[MAX_WORLD][256];
+    int n;
+} wrapped;
+
+static void wrap(wrapped *w, int n, trek_dtype dtype, const trek_ddp_opts *opts)
+{
+    memset(w, 0, sizeof *w);
+    w->n = n;
+    for (int r = 0; r < n; r++)
+        w->models[r] = ddp_net_new(dtype, 0);
+    w->ddp = trek_ddp_wrap(w->models, n, opts);
+    if (!w->ddp)
+        print_error("%s\n", trek_error());
+    assert_non_null(w->ddp);
+}
+
+static trek_status drop_grad(const char *name, trek_var *param, void *arg)
+{
+    (void)name, (void)arg;
+    trek_var_zero_grad(param);
+    return TREK_OK;
+}
+
+static trek_status pass_of_who(int rank, void *arg)
+{
+    wrapped *w = arg;
+    if (rank != w->who)
+        return TREK_OK;
+    trek_scope scope = trek_scope_begin();
+    trek_backward(ddp_loss_of(w->models[rank], 3, 0, 3, TREK_F64));
+    trek_scope_end(scope);
+    return TREK_OK;
+}
+
+static void used_by_some_counts_as_zero_elsewhere(void **state)
+{
+    (void)state;
+    for (int who = 0; who < 3; who++) {
+        wrapped w;
+        wrap(&w, 3, TREK_F64, NULL);
+        w.who = who;
+        trek_scope scope = trek_scope_begin();
+        trek_module *one = ddp_net_new(TREK_F64, 0);
+        trek_backward(ddp_loss_of(one, 3, 0, 3, TREK_F64));
+        assert_int_equal(trek_ranks_run(trek_ddp_ranks(w.ddp), pass_of_who, &w), TREK_OK);
+        assert_int_equal(trek_ddp_reduce_gradients(w.ddp), TREK_OK);
+        for (int r = 0; r < 3; r++) {
+            ddp_net *m = (ddp_net *)w.models[r], *o = (ddp_net *)one;
+            assert_null(trek_var_grad(m->unused));
+            assert_null(trek_var_grad(m->frozen));
+            trek_var *mine[] = { m->w1, m->tied, m->branch, m->w2 }, *theirs[] = { o->w1, o->tied, o->branch, o->w2 };
+            for (int k = 0; k < 4; k++) {
+                assert_non_null(trek_var_grad(mine[k]));
+                double *a = test_read(trek_var_data(trek_var_grad(mine[k]))), *b = test_read(trek_var_data(trek_var_grad(theirs[k])));
+                for (int64_t i = 0; i < trek_var_numel(mine[k]); i++)
+                    assert_true(fabs(3 * a[i] - b[i]) < 1e-14);
+                free(a);
+                free(b);
+            }
+        }
+        /* a rank that counts 0 loses what it has, if no other has it */
+        for (int r = 0; r < 3; r++)
+            trek_module_each_param(w.models[r], drop_grad, NULL);
+        w.counts[(who + 1) % 3] = 2;
+        assert_int_equal(trek_ranks_run(trek_ddp_ranks(w.ddp), pass_of_who, &w), TREK_OK);
+        assert_non_null(trek_var_grad(((ddp_net *)w.models[who])->w1));
+        assert_int_equal(trek_ddp_reduce_gradients_weighted(w.ddp, w.counts), TREK_OK);
+        for (int r = 0; r < 3; r++)
+            assert_null(trek_var_grad(((ddp_net *)w.models[r])->w1));
+        trek_scope_end(scope);
+        trek_module_free(&one);
+        trek_ddp_free(&w.ddp);
+    }
+}
+
+/* Two parameters may have been given one gradient tensor; elsewhere their gradients differ. */
+static trek_status shared_gradient_pass(int rank, void *arg)
+{
+    wrapped *w = arg;
+    ddp_net *m = (ddp_net *)w->models[rank];
+    trek_scope scope = trek_scope_begin();
+    trek_var *a = rank == 0 ? m->b1 : trek_mul_scalar(m->b1, 3);
+    trek_var *ones = trek_var_from(trek_tensor_ones(trek_dims(HIDDEN), TREK_F64, trek_cpu(0)));
+    trek_backward(trek_sum(trek_mul(trek_add(a, m->branch), ones), trek_dims_none(), false));
+    w->status[rank] = rank > 0 || m->b1->leaf->grad == m->branch->leaf->grad ? TREK_OK : TREK_ERR_STATE; /* or nothing is tested */
+    trek_scope_end(scope);
+    return TREK_OK;
+}
+
+static void gradients_that_share_memory(void **state)
+{
+    (void)state;
+    for (int bytes = 0; bytes < 2; bytes++) {
+        wrapped w;
+        wrap(&w, 2, TREK_F64, &(trek_ddp_opts){ .bucket_bytes = bytes });
+        assert_int_equal(trek_ranks_run(trek_ddp_ranks(w.ddp), shared_gradient_pass, &w), TREK_OK);
+        assert_int_equal(w.status[0], TREK_OK);
+        assert_int_equal(trek_ddp_reduce_gradients(w.ddp), TREK_OK);
+        for (int r = 0; r < 2; r++) {
+            double *a = test_read(trek_var_data(trek_var_grad(((ddp_net *)w.models[r])->b1)));
+            double *b = test_read(trek_var_data(trek_var_grad(((ddp_net *)w.models[r])->branch)));
+            for (int i = 0; i < HIDDEN; i++) {
+                assert_true(a[i] == 2);
+                assert_true(b[i] == 1);
+            }
+            free(a);
+            free(b);
+        }
+        trek_ddp_free(&w.ddp);
+    }
+}
+
+/* --- 16-bit parameters ----------------------------------------------------------------------------------------------- */
+
+static void low_precision_is_summed_wide(void **state)
+{
+    (void)state;
+    wrapped w;
+    wrap(&w, 3, TREK_BF16, NULL);
+    trek_optimizer *optimizers[3] = { NULL };
+    for (int with = 0; with < 2; with++) { /* gradients in bf16; then in an optimizer's f32 */
+        for (int r = 0; r < 3; r++) {
+            ddp_net *m = (ddp_net *)w.models[r];
+            trek_params *params = trek_module_params(w.models[r]);
+            if (with)
+                optimizers[r] = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 1 }), params);
+            trek_params_free(&params);
+            trek_tensor *t = trek_tensor_full(r == 0 ? 1 : 0x1p-7, trek_dims(4), with ? TREK_F32 : TREK_BF16, trek_cpu(0));
+            trek_scope scope = trek_scope_begin();
+            assert_int_equal(trek_var_set_grad(m->unused, trek_var_constant(t)), TREK_OK);
+            trek_scope_end(scope);
+            trek_tensor_release(t);
+        }
+        assert_int_equal(trek_ddp_reduce_gradients_weighted(w.ddp, (double[]){ 2, 1, 1 }), TREK_OK);
+        double expected = 0.5 + 0x1p-8; /* not of bf16's sum of roundings: 0.5, and then 2^-9 twice */
+        for (int r = 0; r < 3; r++) {
+            double *g = test_read(trek_var_data(trek_var_grad(((ddp_net *)w.models[r])->unused)));
+            for (int i = 0; i < 4; i++)
+                assert_true(fabs(g[i] - expected) <= (with ? 0 : 0x1p-9));
+            free(g);
+        }
+    }
+    for (int r = 0; r < 3; r++)
+        trek_optimizer_free(&optimizers[r]);
+    trek_ddp_free(&w.ddp);
+}
+
+/* --- values of all replicas --------------------------------------------------------------------------------------------- */
+
+static bool same_values(trek_module *a, trek_module *b, const char *name)
+{
+    return test_same_bits(trek_var_data(trek_module_find(a, name)), trek_var_data(trek_module_find(b, name)));
+}
+
+static void parameters_follow_rank_0(void **state)
+{
+    (void)state;
+    wrapped w;
+    wrap(&w, 3, TREK_F32, NULL);
+    trek_init_ones(((ddp_net *)w.models[0])->w1);
+    trek_init_zeros(((ddp_net *)w.models[2])->b2);
+    assert_false(same_values(w.models[0], w.models[1], "w1"));
+    assert_int_equal(trek_ddp_sync_params(w.ddp), TREK_OK);
+    for (int r = 1; r < 3; r++) {
+        assert_true(same_values(w.models[0], w.models[r], "w1"));
+        assert_true(same_values(w.models[0], w.models[r], "b2"));
+        assert_true(same_values(w.models[0], w.models[r], "unused"));
+    }
+    trek_ddp_free(&w.ddp);
+}
+
+static trek_module *normed(void)
+{
+    return trek_nn_sequential(2, (trek_module *[]){ trek_nn_linear(IN, 4, trek_cpu(0)), trek_nn_batch_norm1d(4, trek_cpu(0)) });
+}
+
+static void set(trek_module *m, const char *name, double a, double b, double c, double d)
+{
+    trek_tensor *t = test_values((double[]){ a, b, c, d }, trek_dims(4), TREK_F32);
+    assert_int_equal(trek_tensor_copy_from(trek_var_data(trek_module_find(m, name)), t), TREK_OK);
+    trek_tensor_release(t);
+}
+
+static void buffers_merge_by_count(void **state)
+{
+    (void)state;
+    trek_module *models[3] = { normed(), normed(), normed() };
+    trek_ddp *ddp = trek_ddp_wrap(models, 3, NULL);
+    assert_non_null(ddp);
+    double means[3][4] = { { 0, 1, 2, 3 }, { 4, 1, -2, 3.5 }, { NAN, NAN, NAN, NAN } };
+    double vars[3][4] = { { 1, 2, 3, 4 }, { 1, 1, 1, 1 }, { NAN, NAN, NAN, NAN } };
+    double counts[3] = { 6, 2, 0 };
+    for (int r = 0; r < 3; r++) {
+        set(models[r], "1.running_mean", means[r][0], means[r][1], means[r][2], means[r][3]);
+        set(models[r], "1.running_var", vars[r][0], vars[r][1], vars[r][2], vars[r][3]);
+        *(int64_t *)trek_tensor_data(trek_var_data(trek_module_find(models[r], "1.num_batches_tracked"))) = r == 2 ? 99 : 5 + r;
+    }
+    assert_int_equal(trek_ddp_sync_buffers(ddp, counts), TREK_OK);
+    for (int r = 0; r < 3; r++) {
+        double *mean = test_read(trek_var_data(trek_module_find(models[r], "1.running_mean")));
+        double *var = test_read(trek_var_data(trek_module_find(models[r], "1.running_var")));
+        for (int i = 0; i < 4; i++) {
+            double m = 0.75 * means[0][i] + 0.25 * means[1][i], d0 = means[0][i] - m, d1 = means[1][i] - m;
+            assert_true(fabs(mean[i] - m) < 1e-6);
+            assert_true(fabs(var[i] - (0.75 * (vars[0][i] + d0 * d0) + 0.25 * (vars[1][i] + d1 * d1))) < 1e-6);
+        }
+        free(mean);
+        free(var);
+        assert_true(trek_tensor_item(trek_var_data(trek_module_find(models[r], "1.num_batches_tracked"))) == 6);
+    }
+    set(models[0], "1.running_mean", 9, 9, 9, 9);
+    assert_int_equal(trek_ddp_sync_buffers(ddp, (double[]){ 1, 0, 0 }), TREK_OK); /* rank 0's */
+    for (int r = 1; r < 3; r++)
+        assert_true(same_values(models[0], models[r], "1.running_mean"));
+    assert_int_equal(trek_ddp_sync_buffers(ddp, NULL), TREK_OK);
+    assert_true(same_values(models[0], models[2], "1.running_var")); /* equal ones keep their bits */
+    assert_int_equal(trek_ddp_sync_buffers(ddp, (double[]){ 0, 0, 0 }), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+    trek_ddp_free(&ddp);
+}
+
+/* --- the wrapper is a module ---------------------------------------------------------------------------------------------- */
+
+static void wrapper_is_a_module(void **state)
+{
+    (void)state;
+    trek_module *models[2] = { normed(), normed() };
+    trek_ddp *ddp = trek_ddp_wrap(models, 2, NULL);
+    trek_module *m = trek_ddp_module(ddp);
+    assert_int_equal(trek_module_param_count(m), trek_module_param_count(models[0]));
+    assert_ptr_equal(trek_module_find(m, "0.weight"), trek_module_find(models[0], "0.weight"));
+    assert_null(trek_module_find(m, "weight"));
+    trek_state *a = trek_state_of(m), *b = trek_state_of(models[0]);
+    assert_int_equal(trek_state_count(a), 7);
+    assert_int_equal(trek_state_count(b), 7);
+    for (int k = 0; k < 7; k++)
+        assert_string_equal(trek_state_name(a, k), trek_state_name(b, k));
+    assert_int_equal(trek_state_apply(b, m), TREK_OK);
+    trek_state_free(&a);
+    trek_state_free(&b);
+    trek_module_train(m, false);
+    assert_false(models[0]->training);
+    assert_false(models[0]->children[1].module->training);
+    trek_module_train(m, true);
+    assert_true(models[0]->training);
+    trek_module_freeze(m, true);
+    assert_false(trek_var_requires_grad(trek_module_find(models[0], "0.bias")));
+    trek_module_freeze(m, false);
+    trek_device devices[2];
+    assert_int_equal(trek_ddp_devices(ddp, devices, 2), 2);
+    assert_ptr_equal(trek_ddp_replica_module(ddp, 1), models[1]);
+    assert_null(trek_ddp_replica_module(ddp, 2));
+    trek_error_clear();
+    /* inside another module: the names have the parent's prefix only */
+    trek_module *parent = trek_nn_sequential(1, (trek_module *[]){ m });
+    assert_non_null(trek_module_find(parent, "0.0.weight"));
+    trek_ddp *same = ddp;
+    trek_ddp_free(&same);
+    assert_int_equal(trek_status_get(), TREK_ERR_STATE); /* the parent owns it */
+    trek_error_clear();
+    char *summary = trek_module_summary(parent);
+    assert_non_null(strstr(summary, "0.1.running_mean"));
+    trek_string_free(summary);
+    trek_module_free(&parent);
+}
+
+static void models_may_grow(void **state)
+{
+    (void)state;
+    trek_module *models[2] = { normed(), normed() };
+    trek_ddp *ddp = trek_ddp_wrap(models, 2, NULL);
+    for (int r = 0; r < 2; r++)
+        trek_nn_sequential_add(models[r], trek_nn_linear(4, 2, trek_cpu(0)));
+    assert_false(same_values(models[0], models[1], "2.weight"));
+    assert_int_equal(trek_ddp_refresh(ddp), TREK_OK);
+    assert_true(same_values(models[0], models[1], "2.weight"));
+    trek_nn_sequential_add(models[0], trek_nn_linear(2, 2, trek_cpu(0)));
+    assert_int_equal(trek_ddp_refresh(ddp), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+    trek_nn_sequential_add(models[1], trek_nn_linear(2, 2, trek_cpu(0)));
+    assert_int_equal(trek_ddp_refresh(ddp), TREK_OK);
+    trek_ddp_free(&ddp);
+}
+
+/* --- inputs of each replica, outputs joined ------------------------------------------------------------------------------------ */
+
+static void expect_close(const trek_var *a, const trek_var *b)
+{
+    double *x = test_read(trek_var_data(a)), *y = test_read(trek_var_data(b));
+    assert_int_equal(trek_var_numel(a), trek_var_numel(b));
+    for (int64_t i = 0; i < trek_var_numel(a); i++)
+        assert_true(fabs(x[i] - y[i]) <= 1e-12 * (1 + fabs(y[i])));
+    free(x);
+    free(y);
+}
+
+static void outputs_are_joined(void **state)
+{
+    (void)state;
+    static const int64_t counts[][3] = { { 2, 3, 4 }, { 4, 0, 1 }, { 0, 2, 2 } };
+    for (int c = 0; c < 3; c++) {
+        wrapped w;
+        wrap(&w, 3, TREK_F64, NULL);
+        trek_module *one = ddp_net_new(TREK_F64, 0);
+        trek_scope scope = trek_scope_begin();
+        trek_var *inputs[3], *leaves[3];
+        int64_t total = 0;
+        for (int r = 0; r < 3; r++) {
+            leaves[r] = counts[c][r] ? trek_var_new(trek_var_data(ddp_rows(1, total, counts[c][r], IN, TREK_F64)), true) : NULL;
+            inputs[r] = leaves[r];
+            total += counts[c][r];
+        }
+        trek_var *x = trek_var_new(trek_var_data(ddp_rows(1, 0, total, IN, TREK_F64)), true);
+        trek_var *y = trek_ddp_forward(w.ddp, inputs), *expected = trek_forward(one, x);
+        assert_non_null(y);
+        expect_close(y, expected);
+        trek_var *target = ddp_rows(5, 0, total, OUT, TREK_F64);
+        trek_backward(trek_mse_loss(expected, target));
+        if (c == 1) {
+            assert_int_equal(trek_backward(trek_mse_loss(y, target)), TREK_OK);
+            assert_int_equal(trek_ddp_reduce_gradients(w.ddp), TREK_OK);
+            for (int64_t r = 0, at = 0; r < 3; at += counts[c][r++])
+                if (leaves[r])
+                    expect_close(trek_var_grad(leaves[r]), trek_narrow(trek_var_grad(x), 0, at, counts[c][r]));
+        } else {
+            assert_int_equal(trek_ddp_backward(w.ddp, trek_mse_loss(y, target)), TREK_OK);
+        }
+        for (int r = 0; r < 3; r++) {
+            expect_close(trek_var_grad(((ddp_net *)w.models[r])->w1), trek_var_grad(((ddp_net *)one)->w1));
+            expect_close(trek_var_grad(((ddp_net *)w.models[r])->tied), trek_var_grad(((ddp_net *)one)->tied));
+        }
+        trek_no_grad_begin();
+        assert_false(trek_var_requires_grad(trek_ddp_forward(w.ddp, inputs)));
+        expect_close(trek_forward(trek_ddp_module(w.ddp), x), trek_forward(one, x)); /* divided evenly */
+        trek_no_grad_end();
+        trek_scope_end(scope);
+        for (int r = 0; r < 3; r++)
+            trek_var_release(leaves[r]);
+        trek_var_release(x);
+        trek_module_free(&one);
+        assert_int_equal(trek_status_get(), TREK_OK);
+        trek_ddp_free(&w.ddp);
+    }
+    assert_int_equal(trek_tape_size(), 0);
+}
+
+static trek_status forward_inside(int rank, void *arg)
+{
+    wrapped *w = arg;
+    trek_scope scope = trek_scope_begin();
+    trek_var *x = ddp_rows(1, rank, 1, IN, TREK_F64);
+    trek_var *y = trek_forward(trek_ddp_module(w->ddp), x); /* this rank's replica */
+    w->status[rank] = y && trek_var_size(y, 0) == 1 ? TREK_OK : TREK_ERR_SHAPE;
+    trek_var *none = trek_ddp_forward(w->ddp, (trek_var *[]){ x, x });
+    if (none || trek_status_get() != TREK_ERR_STATE)
+        w->status[rank] = TREK_ERR_STATE;
+    trek_error_clear();
+    w->counts[rank] = trek_ddp_rank(w->ddp);
+    trek_scope_end(scope);
+    return TREK_OK;
+}
+
+static void forwards_that_are_refused(void **state)
+{
+    (void)state;
+    wrapped w;
+    wrap(&w, 2, TREK_F64, NULL);
+    assert_int_equal(trek_ranks_run(trek_ddp_ranks(w.ddp), forward_inside, &w), TREK_OK);
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(w.status[r], TREK_OK);
+        assert_int_equal((int)w.counts[r], r);
+    }
+    trek_scope scope = trek_scope_begin();
+    assert_null(trek_ddp_forward(w.ddp, (trek_var *[]){ NULL, NULL }));
+    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+    trek_var *wrong = trek_var_from(test_tensor(1, trek_dims(2, IN + 1), 1));
+    assert_null(trek_ddp_forward(w.ddp, (trek_var *[]){ ddp_rows(1, 0, 2, IN, TREK_F64), wrong }));
+    assert_non_null(strstr(trek_error(), "rank 1"));
+    trek_error_clear();
+    assert_int_equal(trek_ddp_backward_weighted(w.ddp, NULL, 1), TREK_ERR_STATE);
+    trek_error_clear();
+    trek_scope_end(scope);
+    trek_ddp_free(&w.ddp);
+}
+
+/* --- what is refused, and that all ranks learn of it -------------------------------------------------------------------------------- */
+
+typedef struct attempt {
+    int world;
+    trek_module *models[MAX_WORLD];
+    trek_comm *comms[MAX_WORLD];
+    trek_status status[MAX_WORLD];
+    char message[MAX_WORLD][256];
+} attempt;
+
+typedef struct thread_arg {
+    attempt *j;
+    int rank;
+} thread_arg;
+
+static void *wrap_only(void *arg)
+{
+    thread_arg *a = arg;
+    trek_ddp *ddp = trek_ddp_wrap_process(a->j->models[a->rank], a->j->comms[a->rank], NULL);
+    a->j->status[a->rank] = ddp ? TREK_ERR_STATE : trek_status_get();
+    snprintf(a->j->message[a->rank], sizeof a->j->message[a->rank], "%.255s", trek_status_get() != TREK_OK ? trek_error() : "");
+    trek_error_clear();
+    trek_ddp_free(&ddp);
+    return NULL;
+}
+
+static void wrap_on_threads(attempt *j)
+{
+    pthread_t threads[MAX_WORLD];
+    thread_arg args[MAX_WORLD];
+    assert_int_equal(trek_comm_local(NULL, j->world, j->comms), TREK_OK);
+    for (int r = 0; r < j->world; r++) {
+        args[r] = (thread_arg){ j, r };
+        assert_int_equal(pthread_create(&threads[r], NULL, wrap_only, &args[r]), 0);
+    }
+    for (int r = 0; r < j->world; r++)
+        pthread_join(threads[r], NULL);
+    for (int r = 0; r < j->world; r++)
+        trek_comm_free(&j->comms[r]);
+}
+
+static void replicas_that_differ(void **state)
+{
+    (void)state;
+    static attempt j;
+    j = (attempt){ .world = 3 };
+    for (int r = 0; r < 3; r++) /* every rank is told the first parameter that differs on the first rank that does */
+        j.models[r] = ddp_net_new_with(TREK_F32, 0, r == 1 ? HIDDEN + 1 : HIDDEN);
+    wrap_on_threads(&j);
+    for (int r = 0; r < 3; r++) {
+        assert_int_equal(j.status[r], TREK_ERR_ARGUMENT);
+        assert_non_null(strstr(j.message[r], "rank 1 differs from rank 0: parameter \"w1\" f32 [10, 6] instead of parameter \"w1\" f32 [9, 6]"));
+    }
+    j = (attempt){ .world = 2, .models = { ddp_net_new(TREK_F32, 0), ddp_net_new(TREK_F64, 0) } };
+    wrap_on_threads(&j);
+    for (int r = 0; r < 2; r++)
+        assert_non_null(strstr(j.message[r], "parameter \"w1\" f64 [9, 6] instead of parameter \"w1\" f32 [9, 6]"));
+    j = (attempt){ .world = 2, .models = { ddp_net_new(TREK_F32, 0), NULL } }; /* one cannot even begin */
+    wrap_on_threads(&j);
+    assert_int_equal(j.status[0], TREK_ERR_PEER);
+    assert_int_equal(j.status[1], TREK_ERR_ARGUMENT);
+
+    trek_module *models[2] = { normed(), ddp_net_new(TREK_F32, 0) };
+    assert_null(trek_ddp_wrap(models, 2, NULL)); /* they are gone */
+    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+    models[0] = models[1] = normed();
+    assert_null(trek_ddp_wrap(models, 2, NULL));
+    assert_non_null(strstr(trek_error(), "the same model"));
+    trek_error_clear();
+    models[0] = normed(), models[1] = normed();
+    assert_null(trek_ddp_wrap(models, 2, &(trek_ddp_opts){ .bucket_bytes = -3 }));
+    trek_error_clear();
+}
+
+typedef enum mistake { WELL, OWN_ERROR, BAD_COUNT, FROZEN, NO_LOSS } mistake;
+
+static struct {
+    wrapped w;
+    mistake mistake[3];
+    bool backward;
+    trek_status status[3];
+    char message[3][256];
+} trial;
+
+static trek_status trial_rank(int rank, void *arg)
+{
+    (void)arg;
+    ddp_net *m = (ddp_net *)trial.w.models[rank];
+    double counts[3] = { 1, 1, 1 };
+    trek_scope scope = trek_scope_begin();
+    trek_var *loss = ddp_loss_of(&m->base, 1, 3 * rank, 3, TREK_F64);
+    if (!trial.backward)
+        trek_backward(loss);
+    if (trial.mistake[rank] == OWN_ERROR)
+        trek_reshape(loss, trek_dims(7));
+    if (trial.mistake[rank] == BAD_COUNT)
+        counts[rank] = -1;
+    if (trial.mistake[rank] == FROZEN)
+        trek_var_set_requires_grad(m->b2, false);
+    trial.status[rank] = trial.backward
+                             ? trek_ddp_backward_weighted(trial.w.ddp, trial.mistake[rank] == NO_LOSS ? NULL : loss, counts[rank])
+                             : trek_ddp_reduce_gradients_weighted(trial.w.ddp, counts);
+    snprintf(trial.message[rank], sizeof trial.message[rank], "%.255s", trek_status_get() ? trek_error() : "");
+    trek_error_clear();
+    trek_var_set_requires_grad(m->b2, true);
+    trek_scope_end(scope);
+    return TREK_OK;
+}
+
+static void run_trial(mistake mistake, int who)
+{
+    for (int r = 0; r < 3; r++)
+        trial.mistake[r] = r == who ? mistake : WELL;
+    for (int r = 0; r < 3; r++)
+        for (trek_var **p = &((ddp_net *)trial.w.models[r])->w1; p <= &((ddp_net *)trial.w.models[r])->b2; p++)
+            trek_var_zero_grad(*p);
+    assert_int_equal(trek_ranks_run(trek_ddp_ranks(trial.w.ddp), trial_rank, NULL), TREK_OK);
+}
+
+/* Who makes a mistake is told so, the others who it was; gradients stay each rank's own; the next time all is well. */
+static void mistakes_of_one_rank(void **state)
+{
+    (void)state;
+    for (int mode = 0; mode < 3; mode++) {
+        wrap(&trial.w, 3, TREK_F64, &(trek_ddp_opts){ .overlap = mode == 2 });
+        trial.backward = mode > 0;
+        for (int mistake = OWN_ERROR; mistake <= NO_LOSS; mistake++)
+            for (int who = 0; who < 3; who++) {
+                if (mistake == NO_LOSS && !trial.backward)
+                    continue;
+                run_trial((enum mistake)mistake, who);
+                for (int r = 0; r < 3; r++) {
+                    bool all = mistake == FROZEN;
+                    if (r == who || all)
+                        assert_int_equal(trial.status[r], mistake == OWN_ERROR ? TREK_ERR_SHAPE : TREK_ERR_ARGUMENT);
+                    else
+                        assert_int_equal(trial.status[r], TREK_ERR_PEER);
+                    char name[16];
+                    snprintf(name, sizeof name, "rank %d", who);
+                    if (r != who)
+                        assert_non_null(strstr(trial.message[r], name));
+                    if (mistake == FROZEN)
+                        assert_non_null(strstr(trial.message[r], "\"b2\""));
+                }
+                if (!trial.backward) { /* nothing was touched */
+                    trek_var *grad0 = trek_var_grad(((ddp_net *)trial.w.models[0])->w1), *grad1 = trek_var_grad(((ddp_net *)trial.w.models[1])->w1);
+                    assert_false(test_same_bits(trek_var_data(grad0), trek_var_data(grad1)));
+                }
+            }
+        run_trial(WELL, -1);
+        for (int r = 0; r < 3; r++)
+            assert_int_equal(trial.status[r], TREK_OK);
+        assert_true(test_same_bits(trek_var_data(trek_var_grad(((ddp_net *)trial.w.models[0])->w1)),
+                                   trek_var_data(trek_var_grad(((ddp_net *)trial.w.models[2])->w1))));
+        trek_ddp_free(&trial.w.ddp);
+    }
+}
+
+static void counts_that_are_refused(void **state)
+{
+    (void)state;
+    wrapped w;
+    wrap(&w, 2, TREK_F64, NULL);
+    static const double bad[][2] = { { 0, 0 }, { -1, 2 }, { 1, NAN }, { INFINITY, 1 } };
+    for (int k = 0; k < 4; k++) {
+        assert_int_equal(trek_ddp_reduce_gradients_weighted(w.ddp, bad[k]), TREK_ERR_ARGUMENT);
+        trek_error_clear();
+        assert_int_equal(trek_ddp_sync_buffers(w.ddp, bad[k]), TREK_ERR_ARGUMENT);
+        trek_error_clear();
+    }
+    assert_int_equal(trek_ddp_reduce_gradients_weighted(w.ddp, NULL), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+    assert_int_equal(trek_ddp_reduce_gradients(w.ddp), TREK_OK); /* of nothing */
+    assert_int_equal(trek_ddp_reduce_gradients(NULL), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+    trek_ddp_free(&w.ddp);
+    w.models[0] = ddp_net_new(TREK_F64, 0);
+    w.ddp = trek_ddp_wrap_process(w.models[0], NULL, NULL);
+    assert_int_equal(trek_ddp_reduce_gradients(w.ddp), TREK_OK);
+    assert_int_equal(trek_ddp_reduce_gradients_weighted(w.ddp, (double[]){ 0 }), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+    assert_int_equal(trek_ddp_sync_params(w.ddp), TREK_OK);
+    assert_int_equal(trek_ddp_sync_buffers(w.ddp, NULL), TREK_OK);
+    trek_ddp_free(&w.ddp);
+    trek_ddp_free(&w.ddp);
+}
+
+/* --- small things -------------------------------------------------------------------------------------------------------------------- */
+
+static trek_status small_rank(int rank, void *arg)
+{
+    trek_comm *comm = trek_ranks_comm(arg, rank);
+    double sum = rank + 1, mean = rank, most = -rank;
+    int64_t first, count;
+    if (trek_comm_all_reduce_scalar(comm, &sum, TREK_SUM) != TREK_OK || trek_comm_all_reduce_scalar(comm, &mean, TREK_MEAN) != TREK_OK ||
+        trek_comm_all_reduce_scalar(comm, &most, TREK_MAX) != TREK_OK)
+        return trek_status_get();
+    if (sum != 6 || mean != 1 || most != 0)
+        return trek_fail(TREK_ERR_STATE, "%g %g %g", sum, mean, most);
+    static const int64_t firsts[] = { 0, 4, 7 }, counts[] = { 4, 3, 3 };
+    if (trek_comm_samples(comm, 10, &first, &count) != TREK_OK || first != firsts[rank] || count != counts[rank])
+        return trek_fail(TREK_ERR_STATE, "%d: %d of %d", rank, (int)count, (int)first);
+    return TREK_OK;
+}
+
+static void numbers_and_samples_of_ranks(void **state)
+{
+    (void)state;
+    trek_ranks *ranks = trek_ranks_new(NULL, 3);
+    trek_status status = trek_ranks_run(ranks, small_rank, ranks);
+    if (status != TREK_OK)
+        print_error("%s\n", trek_error());
+    assert_int_equal(status, TREK_OK);
+    trek_ranks_free(&ranks);
+    int64_t first, count;
+    assert_int_equal(trek_comm_samples(NULL, 5, &first, &count), TREK_OK);
+    assert_int_equal((int)(10 * first + count), 5);
+    assert_int_equal(trek_comm_samples(NULL, -5, &first, &count), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(used_by_some_counts_as_zero_elsewhere),
+        cmocka_unit_test(gradients_that_share_memory),
+        cmocka_unit_test(low_precision_is_summed_wide),
+        cmocka_unit_test(parameters_follow_rank_0),
+        cmocka_unit_test(buffers_merge_by_count),
+        cmocka_unit_test(wrapper_is_a_module),
+        cmocka_unit_test(models_may_grow),
+        cmocka_unit_test(outputs_are_joined),
+        cmocka_unit_test(forwards_that_are_refused),
+        cmocka_unit_test(replicas_that_differ),
+        cmocka_unit_test(mistakes_of_one_rank),
+        cmocka_unit_test(counts_that_are_refused),
+        cmocka_unit_test(numbers_and_samples_of_ranks),
+    };
+    alarm(300);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -18,6 +18,9 @@ typedef struct engine_choice {
 static const engine_choice engines[] = { { "shared", trek_comm_shared_new }, { "mpi", trek_comm_mpi_new }, { "tcp", trek_comm_tcp_new } };
 enum { SHARED, MPI, TCP, ENGINES };
 
+/* How long the processes may take to settle on an engine, each time they meet. */
+#define SETTLING_NS 300000000000
+
 /* The process's group. */
 static struct {
     pthread_mutex_t lock;
@@ -81,7 +84,7 @@ static process_card *exchange_cards(trek_control *control, const char *wanted)
         trek_control_end(control, TREK_ERR_MEMORY, "a process has no memory to join the group");
         return NULL;
     }
-    if (trek_control_gather(control, &own, sizeof own, cards, 0) != TREK_OK) {
+    if (trek_control_gather(control, &own, sizeof own, cards, SETTLING_NS) != TREK_OK) {
         trek_free(cards);
         return NULL;
     }
@@ -126,7 +129,7 @@ static trek_status make_engine(trek_control *control, int e, trek_comm **comm)
     if (own != TREK_OK)
         trek_error_take(&status, message);
     int32_t mine = (int32_t)own;
-    if (trek_control_gather(control, &mine, sizeof mine, all, 0) != TREK_OK) {
+    if (trek_control_gather(control, &mine, sizeof mine, all, SETTLING_NS) != TREK_OK) {
         trek_comm_free(comm);
         if (own != TREK_OK && own != TREK_ERR_PEER) {
             trek_error_clear();

@@ -72,7 +72,6 @@ static void control_ended(void *arg)
     char message[TREK_ERROR_SIZE];
     trek_error_take(&status, message);
     trek_mpi_comm_end(comm, status, message);
-    trek_comm_nccl_abort(&comm->base);
 }
 
 /* --- waiting -------------------------------------------------------------------------------- */

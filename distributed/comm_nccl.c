@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "distributed/control.h"
 #include "tensor/device_comm.h"
 #include "tensor/memory_internal.h"
 
@@ -25,6 +26,7 @@ struct trek_comm_nccl {
     const trek_backend *backend;
     const trek_device_comm *library;
     trek_device_rank *rank;
+    struct trek_control *control; /* between processes: its end is the library's */
     trek_stream *stream;        /* communication */
     trek_event *ready, *done;   /* of the thread's queue before a call; of the communication stream after one */
     int n_buffers, cap_buffers;
@@ -33,12 +35,26 @@ struct trek_comm_nccl {
 
 /* --- attaching ---------------------------------------------------------------------- */
 
-/* The library that serves these devices, or NULL. */
-static const trek_device_comm *library_of(const trek_device *devices, int n)
+/* The library of a kind of devices for a group of n ranks, or NULL. */
+static const trek_device_comm *library_for(trek_device_type type, int n)
 {
     const char *wish = getenv("TREK_NCCL");
     bool single = wish && strcmp(wish, "1") == 0;
-    if (!devices || (wish && strcmp(wish, "0") == 0) || (n < 2 && !single))
+    if (type == TREK_CPU || (wish && strcmp(wish, "0") == 0) || (n < 2 && !single))
+        return NULL;
+    const trek_backend *backend = trek_backends[type];
+    const trek_device_comm *library = backend ? backend->comm : NULL;
+    char why[400];
+    if (!library || library->available(why, sizeof why))
+        return library;
+    trek_log_message(TREK_LOG_INFO, "%d ranks exchange gradients through host memory: %s", n, why);
+    return NULL;
+}
+
+/* The library that serves these devices, or NULL. */
+static const trek_device_comm *library_of(const trek_device *devices, int n)
+{
+    if (!devices)
         return NULL;
     for (int r = 0; r < n; r++) {
         if (devices[r].type == TREK_CPU || devices[r].type != devices[0].type)
@@ -47,13 +63,7 @@ static const trek_device_comm *library_of(const trek_device *devices, int n)
             if (devices[k].index == devices[r].index)
                 return NULL; /* NCCL refuses the same device twice */
     }
-    const trek_backend *backend = trek_backends[devices[0].type];
-    const trek_device_comm *library = backend ? backend->comm : NULL;
-    char why[400];
-    if (!library || library->available(why, sizeof why))
-        return library;
-    trek_log_message(TREK_LOG_INFO, "%d ranks exchange gradients through host memory: %s", n, why);
-    return NULL;
+    return library_for(devices[0].type, n);
 }
 
 static void free_group(nccl_group *group, const trek_device_comm *library)
@@ -64,19 +74,29 @@ static void free_group(nccl_group *group, const trek_device_comm *library)
     trek_free(group);
 }
 
-static nccl_group *new_group(const trek_device_comm *library, const trek_device *devices, int n)
+static nccl_group *new_empty_group(int n)
 {
     nccl_group *group = trek_calloc(1, sizeof *group);
     if (!group)
         return NULL;
     group->ranks = trek_calloc((size_t)n, sizeof *group->ranks);
-    if (group->ranks && library->init_all(devices, n, 600000000000, group->ranks) == TREK_OK) {
-        group->n = n;
-        pthread_mutex_init(&group->lock, NULL);
-        return group;
+    if (!group->ranks) {
+        trek_free(group);
+        return NULL;
     }
-    trek_free(group->ranks);
-    trek_free(group);
+    pthread_mutex_init(&group->lock, NULL);
+    return group;
+}
+
+static nccl_group *new_group(const trek_device_comm *library, const trek_device *devices, int n)
+{
+    nccl_group *group = new_empty_group(n);
+    if (!group)
+        return NULL;
+    group->n = n;
+    if (library->init_all(devices, n, 600000000000, group->ranks) == TREK_OK)
+        return group;
+    free_group(group, library);
     return NULL;
 }
 
@@ -149,6 +169,8 @@ void trek_comm_nccl_detach(trek_comm *comm)
         return;
     nccl_group *group = part->group;
     const trek_device_comm *library = part->library;
+    if (part->control)
+        trek_control_forget(part->control, part);
     comm->nccl = NULL;
     free_part(part);
     pthread_mutex_lock(&group->lock);
@@ -156,6 +178,156 @@ void trek_comm_nccl_detach(trek_comm *comm)
     pthread_mutex_unlock(&group->lock);
     if (last)
         free_group(group, library);
+}
+
+/* --- between processes ------------------------------------------------------------------- */
+
+static void abort_group(nccl_group *group, const trek_device_comm *library);
+
+/* What a process tells the others before they make a communicator. */
+typedef struct process_card {
+    unsigned char uuid[16];
+    int32_t ready, type;
+    trek_device_comm_id id; /* process 0's */
+} process_card;
+
+/* Whether this process could: library, device and memory are there. */
+static bool make_card(const trek_comm *comm, trek_device device, process_card *card)
+{
+    memset(card, 0, sizeof *card);
+    card->type = (int32_t)device.type;
+    const trek_device_comm *library = library_for(device.type, comm->world);
+    trek_device_info info;
+    memset(&info, 0, sizeof info);
+    if (!library || trek_backends[device.type]->info(device.index, &info) != TREK_OK)
+        return false;
+    memcpy(card->uuid, info.uuid, sizeof card->uuid);
+    if (comm->rank == 0 && library->make_id(&card->id) != TREK_OK)
+        return false;
+    card->ready = 1;
+    return true;
+}
+
+static void log_error(const char *what)
+{
+    trek_status status;
+    char message[TREK_ERROR_SIZE];
+    trek_error_take(&status, message);
+    if (message[0])
+        trek_log_message(TREK_LOG_WARNING, "%s: %s", what, message);
+}
+
+/* All processes find the same. */
+static bool cards_fit(const process_card *cards, int n)
+{
+    static const unsigned char none[16];
+    for (int r = 0; r < n; r++) {
+        if (!cards[r].ready || cards[r].type != cards[0].type)
+            return false;
+        for (int k = 0; k < r && memcmp(cards[r].uuid, none, sizeof none) != 0; k++) {
+            if (memcmp(cards[r].uuid, cards[k].uuid, sizeof none) != 0)
+                continue;
+            trek_log_message(TREK_LOG_WARNING, "processes %d and %d use the same GPU: tensors of all go through host memory", k, r);
+            return false;
+        }
+    }
+    return true;
+}
+
+static trek_status gather_bytes(trek_comm *comm, const void *mine, size_t bytes, void *all)
+{
+    return trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_GATHER, .dtype = TREK_U8, .count = (int64_t)bytes, .in = mine,
+                                                 .out = all });
+}
+
+static bool has_ended(void *comm) { return trek_comm_ended(comm); }
+
+/* What one process makes of its own, all of them at once. */
+static trek_status make_part(trek_comm *comm, trek_device device, const trek_device_comm_id *id, struct trek_comm_nccl **result)
+{
+    struct trek_comm_nccl *part = new_part(trek_backends[device.type], device);
+    nccl_group *group = part ? new_empty_group(1) : NULL;
+    trek_status status = group ? part->library->init_one(device, id, comm->rank, comm->world,
+                                                         comm->deadline_ns ? comm->deadline_ns : 600000000000, has_ended, comm, group->ranks)
+                               : trek_status_get();
+    if (status == TREK_OK) {
+        group->n = group->attached = 1;
+        part->group = group;
+        part->rank = group->ranks[0];
+        *result = part;
+        return TREK_OK;
+    }
+    if (group)
+        free_group(group, part->library);
+    if (part)
+        free_part(part);
+    return status;
+}
+
+/* On the control thread. */
+static void group_ended(void *arg)
+{
+    struct trek_comm_nccl *part = arg;
+    abort_group(part->group, part->library);
+}
+
+static void drop_part(struct trek_comm_nccl *part)
+{
+    nccl_group *group = part->group;
+    const trek_device_comm *library = part->library;
+    abort_group(group, library); /* the others' may never have been made */
+    free_part(part);
+    free_group(group, library);
+}
+
+/* Attached where all processes have made theirs. */
+static trek_status join_made(trek_comm *comm, trek_device device, const process_card *cards, int32_t *made)
+{
+    struct trek_comm_nccl *part = NULL;
+    int32_t own = make_part(comm, device, &cards[0].id, &part) == TREK_OK;
+    if (!own)
+        log_error("tensors on GPUs go through host memory");
+    trek_status status = gather_bytes(comm, &own, sizeof own, made);
+    for (int r = 0; r < comm->world; r++)
+        own = own && status == TREK_OK && made[r];
+    if (own && comm->control)
+        status = trek_control_on_end(comm->control, group_ended, part);
+    if (own && status == TREK_OK) {
+        part->control = comm->control;
+        comm->nccl = part;
+    } else if (part) {
+        drop_part(part);
+    }
+    return status;
+}
+
+trek_status trek_comm_nccl_join(trek_comm *comm, trek_device device)
+{
+    const trek_backend *backend = trek_backend_get(device.type);
+    char why[256];
+    if (!backend)
+        return trek_status_get();
+    if (!backend->usable(device.index, why, sizeof why))
+        return trek_fail(TREK_ERR_DEVICE, "%s", why);
+    if (comm->nccl)
+        return TREK_OK;
+    comm->device = device;
+    process_card own, *cards = trek_calloc((size_t)comm->world, sizeof *cards);
+    int32_t *made = trek_calloc((size_t)comm->world, sizeof *made);
+    if (!cards || !made) {
+        trek_free(cards);
+        trek_free(made);
+        comm->engine->run(comm, &(trek_comm_call){ .number = ++comm->calls, .kind = TREK_COMM_INVALID }); /* the others learn of it */
+        return trek_status_get();
+    }
+    if (!make_card(comm, device, &own))
+        log_error("tensors on GPUs go through host memory");
+    trek_status status = gather_bytes(comm, &own, sizeof own, cards);
+    if (status == TREK_OK && cards_fit(cards, comm->world))
+        status = join_made(comm, device, cards, made);
+    trek_free(cards);
+    trek_free(made);
+    return status;
 }
 
 /* --- calls ------------------------------------------------------------------------------ */
@@ -291,13 +463,16 @@ void trek_comm_nccl_forget(trek_comm *comm, void *data)
     }
 }
 
-void trek_comm_nccl_abort(trek_comm *comm)
+static void abort_group(nccl_group *group, const trek_device_comm *library)
 {
-    if (!comm->nccl)
-        return;
-    nccl_group *group = comm->nccl->group;
     pthread_mutex_lock(&group->lock);
     for (int r = 0; r < group->n; r++)
-        comm->nccl->library->abort(group->ranks[r]);
+        library->abort(group->ranks[r]);
     pthread_mutex_unlock(&group->lock);
+}
+
+void trek_comm_nccl_abort(trek_comm *comm)
+{
+    if (comm->nccl)
+        abort_group(comm->nccl->group, comm->nccl->library);
 }

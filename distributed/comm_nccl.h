@@ -13,6 +13,11 @@
  * are not distinct or no library is there (calls are then staged through the host); the same, with a warning logged, where the
  * library fails. TREK_NCCL=0: never; TREK_NCCL=1: for a single rank, too. */
 trek_status trek_comm_nccl_attach(trek_comm **comms, const trek_device *devices, int n);
+/* The same for a handle between processes, each with its device; a collective call of all of them. The handle's device is
+ * this one from here on. OK and nothing attached, on all processes alike, where one has a CPU, another kind of device, no
+ * library, or the same device as another (found by the devices' ids and named); calls are then staged through the host.
+ * The end of the group ends the waiting. Errors: those of a collective; DEVICE. */
+trek_status trek_comm_nccl_join(trek_comm *comm, trek_device device);
 /* Whether the call goes to the library: all ranks find the same. Else it is staged. */
 bool trek_comm_nccl_takes(const trek_comm *comm, const trek_comm_call *call);
 /* A call that the library takes. stream NULL: on the rank's communication stream, behind what the thread has given to its

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "distributed/comm_nccl.h"
 #include "distributed/comm_shared_internal.h"
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
@@ -240,6 +241,7 @@ static void shared_free(trek_comm *comm)
     snprintf(message, sizeof message, "rank %d has left the group", comm->rank);
     trek_control_forget(comm->control, self);
     end_group(self, TREK_ERR_PEER, message, false);
+    trek_comm_nccl_detach(comm);
     release(self);
 }
 

@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "distributed/comm_nccl.h"
 #include "distributed/control_internal.h"
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
@@ -26,6 +27,7 @@ typedef struct wire_call {
     uint64_t number;
     int32_t kind, op, dtype, root;
     int64_t count;
+    int32_t on_device, unused;
 } wire_call;
 
 /* A connection and how far the present call has come on it. */
@@ -56,7 +58,8 @@ typedef struct tcp_comm {
     bool agreed;
 } tcp_comm;
 
-static size_t part_bytes(const trek_comm_call *call) { return (size_t)call->count * trek_dtype_size(call->dtype); }
+/* On devices, the processes only meet here (comm_nccl.c). */
+static size_t part_bytes(const trek_comm_call *call) { return call->on_device ? 0 : (size_t)call->count * trek_dtype_size(call->dtype); }
 
 static bool is_reduction(const trek_comm_call *call)
 {
@@ -222,7 +225,8 @@ static bool sleep_for(tcp_comm *c, const trek_comm_call *call, int n)
 static bool same_call(const wire_call *wire, const trek_comm_call *call)
 {
     return wire->number == call->number && wire->kind == (int32_t)call->kind && wire->op == (int32_t)call->op &&
-           wire->dtype == (int32_t)call->dtype && wire->root == call->root && wire->count == call->count;
+           wire->dtype == (int32_t)call->dtype && wire->root == call->root && wire->count == call->count &&
+           wire->on_device == (int32_t)call->on_device;
 }
 
 static bool calls_agree(tcp_comm *c, const trek_comm_call *call)
@@ -233,7 +237,7 @@ static bool calls_agree(tcp_comm *c, const trek_comm_call *call)
             continue;
         char mine[128], other[128], message[TREK_ERROR_SIZE];
         trek_comm_call theirs = { .kind = (trek_comm_kind)wire->kind, .op = (trek_reduce_op)wire->op, .dtype = (trek_dtype)wire->dtype,
-                                  .root = wire->root, .count = wire->count };
+                                  .root = wire->root, .count = wire->count, .on_device = wire->on_device != 0 };
         if (p == 0)
             snprintf(message, sizeof message, "call %llu: rank 0 came with wrong arguments", (unsigned long long)call->number);
         else
@@ -386,7 +390,7 @@ static trek_status run_zero(tcp_comm *c, const trek_comm_call *call)
 static trek_status run_other(tcp_comm *c, const trek_comm_call *call)
 {
     const wire_call head = { .number = call->number, .kind = (int32_t)call->kind, .op = (int32_t)call->op, .dtype = (int32_t)call->dtype,
-                             .root = call->root, .count = call->count };
+                             .root = call->root, .count = call->count, .on_device = call->on_device };
     tcp_link *link = &c->links[0];
     c->source = call->in ? call->in : c->scratch;
     link->in_all = bytes_got(&c->base, call, c->base.rank);
@@ -456,6 +460,7 @@ static void tcp_free(trek_comm *comm)
 {
     tcp_comm *c = (tcp_comm *)comm;
     trek_control_forget(comm->control, c);
+    trek_comm_nccl_detach(comm);
     for (int i = 0; c->links && i < c->links_count; i++) {
         trek_socket_close(c->links[i].fd);
         trek_block_free(c->links[i].piece);

@@ -13,7 +13,7 @@
 TREK_BEGIN
 
 /* Of the table below: its version and its size, which the number of ops is part of. */
-#define TREK_BACKEND_ABI (2 * 10000000 + (int)(sizeof(trek_backend) / sizeof(void *)))
+#define TREK_BACKEND_ABI (3 * 10000000 + (int)(sizeof(trek_backend) / sizeof(void *)))
 
 /* Work done in order. Every thread has a compute stream of its own on each device
  * that it uses: NULL stands for it wherever a stream is asked for. */
@@ -28,6 +28,7 @@ typedef struct trek_device_info {
     int major, minor;          /* compute capability; 0, 0 on the CPU */
     int multiprocessors;
     int64_t memory, memory_free; /* bytes */
+    unsigned char uuid[16];    /* the same device has the same one in all processes; zeros: it has none */
 } trek_device_info;
 
 /* One slice of a flat arena for the fused optimizer kernels. All pointers are

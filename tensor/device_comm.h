@@ -28,10 +28,11 @@ typedef struct trek_device_comm {
     /* n ranks of one group on n distinct devices of this process, all at once, from one thread. Waits at most
      * timeout_ns for the library, in this call and in every later one (0: without limit). */
     trek_status (*init_all)(const trek_device *devices, int n, int64_t timeout_ns, trek_device_rank **ranks);
-    /* The same for one rank of a group of many processes: one of them makes the id and gives it to all. */
+    /* The same for one rank of a group of many processes: one of them makes the id and gives it to all. cancelled (may be
+     * NULL) is asked again and again while the others have not come: true ends it (CANCELLED). */
     trek_status (*make_id)(trek_device_comm_id *id);
     trek_status (*init_one)(trek_device device, const trek_device_comm_id *id, int rank, int world, int64_t timeout_ns,
-                            trek_device_rank **result);
+                            bool (*cancelled)(void *arg), void *arg, trek_device_rank **result);
     /* Whether it combines this dtype this way as trek does: sums of 16-bit floats are made in f32, NaN wins in MAX and MIN. */
     bool (*combines)(trek_dtype dtype, trek_device_reduce op);
 

@@ -11,12 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "autograd/ops.h"
 #include "distributed/comm_internal.h"
 #include "distributed/comm_nccl.h"
+#include "distributed/comm_tcp.h"
 #include "distributed/group.h"
 #include "distributed/trainer.h"
 #include "graph/capture.h"
@@ -515,6 +517,172 @@ static void test_training(void **state)
     free(by_nccl);
 }
 
+/* --- handles between processes -------------------------------------------------------------------------- */
+
+/* Each rank has what a process of its own would have: a control channel, a communicator on it, one device. Where several
+ * processes run, gpu.sh has them. */
+typedef struct process {
+    trek_control *control;
+    trek_comm *comm;
+    int rank, world, port;
+    trek_device device;
+    trek_status status;
+    char message[1024];
+} process;
+
+static void *process_main(void *arg)
+{
+    process *p = arg;
+    trek_control_opts opts = { .process = p->rank, .processes = p->world, .address = "127.0.0.1", .port = p->port, .token = "nccl", .join_s = 30 };
+    p->control = trek_control_join(&opts);
+    p->status = p->control ? trek_comm_tcp_new(p->control, &p->comm) : trek_status_get();
+    if (p->status == TREK_OK)
+        p->status = trek_comm_nccl_join(p->comm, p->device);
+    if (p->status == TREK_OK)
+        p->status = trek_comm_nccl_join(p->comm, p->device); /* once is enough */
+    strncpy(p->message, trek_error(), sizeof p->message - 1);
+    trek_error_clear();
+    return NULL;
+}
+
+static void make_processes(int world, int n_gpus, process *processes, trek_comm **comms)
+{
+    static int port;
+    pthread_t threads[MAX_WORLD];
+    port = port ? port + 1 : 31000 + (int)(getpid() % 1000) * 8;
+    for (int r = 0; r < world; r++) {
+        processes[r] = (process){ .rank = r, .world = world, .port = port, .device = trek_cuda(r % n_gpus) };
+        assert_int_equal(pthread_create(&threads[r], NULL, process_main, &processes[r]), 0);
+    }
+    for (int r = 0; r < world; r++)
+        pthread_join(threads[r], NULL);
+    for (int r = 0; r < world; r++) {
+        if (processes[r].status != TREK_OK)
+            fail_msg("process %d of %d: %s", r, world, processes[r].message);
+        comms[r] = processes[r].comm;
+    }
+}
+
+/* Both on cuda:0, where the threads' own place says otherwise. */
+static void on_one_device(rank_job *job)
+{
+    trek_place_here.device = trek_cuda(0);
+    trek_tensor *x = trek_tensor_full(job->rank + 1, trek_dims(COUNT), TREK_F32, trek_cuda(0));
+    job->status = x ? trek_comm_all_reduce(job->comm, x, TREK_SUM) : trek_status_get();
+    double *values = job->status == TREK_OK ? test_read(x) : NULL;
+    job->good = values && values[0] == 3 && values[COUNT - 1] == 3;
+    free(values);
+    trek_tensor_release(x);
+}
+
+/* Processes leave when none of them makes calls any more. */
+static void free_processes(int world, process *processes)
+{
+    for (int r = 0; r < world; r++)
+        trek_comm_free(&processes[r].comm);
+    for (int r = 0; r < world; r++)
+        trek_control_free(&processes[r].control);
+}
+
+static void test_processes(void **state)
+{
+    (void)state;
+    if (skipped(2))
+        skip();
+    process processes[MAX_WORLD];
+    trek_comm *comms[MAX_WORLD];
+    rank_job jobs[MAX_WORLD];
+    make_processes(2, 2, processes, comms);
+    assert_non_null(comms[0]->nccl);
+    assert_non_null(comms[1]->nccl);
+    check_all(comms, 2, true);
+    run_ranks(2, comms, (rank_job){ .fn = many_calls }, jobs);
+    for (int r = 0; r < 2; r++) {
+        assert_string_equal(jobs[r].message, "");
+        assert_true(jobs[r].good);
+    }
+    free_processes(2, processes);
+    assert_int_equal(trek_status_get(), TREK_OK);
+}
+
+/* Started calls: the queue goes on behind them after finish. */
+static void started_calls(rank_job *job)
+{
+    job->dtype = TREK_F32;
+    trek_tensor *x[5];
+    for (int k = 0; k < 5; k++) {
+        x[k] = filled(job, job->rank, COUNT);
+        trek_comm_call call = { .kind = TREK_COMM_ALL_REDUCE, .op = k == 3 ? TREK_MEAN : TREK_SUM, .dtype = TREK_F32, .count = COUNT,
+                                .in = x[k]->data, .out = x[k]->data, .on_device = true };
+        if (job->status == TREK_OK)
+            job->status = trek_comm_start(job->comm, call);
+    }
+    if (job->status == TREK_OK)
+        job->status = trek_comm_finish(job->comm);
+    job->good = true;
+    for (int k = 0; k < 5; k++) {
+        job->op = k == 3 ? TREK_MEAN : TREK_SUM;
+        job->good = job->good && holds(x[k], job, combined);
+        trek_tensor_release(x[k]);
+    }
+}
+
+static void test_started_between_processes(void **state)
+{
+    (void)state;
+    if (skipped(2))
+        skip();
+    process processes[MAX_WORLD];
+    trek_comm *comms[MAX_WORLD];
+    rank_job jobs[MAX_WORLD];
+    make_processes(2, 2, processes, comms);
+    run_ranks(2, comms, (rank_job){ .fn = started_calls }, jobs);
+    for (int r = 0; r < 2; r++) {
+        assert_string_equal(jobs[r].message, "");
+        assert_true(jobs[r].good);
+    }
+    free_processes(2, processes);
+}
+
+/* Two processes with one GPU: found by its id, and everything goes through the host. */
+static void test_processes_on_one_device(void **state)
+{
+    (void)state;
+    if (skipped(1))
+        skip();
+    process processes[MAX_WORLD];
+    trek_comm *comms[MAX_WORLD];
+    make_processes(2, 1, processes, comms);
+    assert_null(comms[0]->nccl);
+    assert_null(comms[1]->nccl);
+    rank_job jobs[MAX_WORLD];
+    run_ranks(2, comms, (rank_job){ .fn = on_one_device }, jobs);
+    for (int r = 0; r < 2; r++) {
+        assert_string_equal(jobs[r].message, "");
+        assert_true(jobs[r].good);
+    }
+    free_processes(2, processes);
+}
+
+/* The end of the group, from any process, ends the waiting of a device. */
+static void test_end_between_processes(void **state)
+{
+    (void)state;
+    if (skipped(2))
+        skip();
+    process processes[MAX_WORLD];
+    trek_comm *comms[MAX_WORLD];
+    rank_job jobs[MAX_WORLD];
+    make_processes(2, 2, processes, comms);
+    run_ranks(2, comms, (rank_job){ .fn = stuck_device }, jobs);
+    assert_int_equal(jobs[0].status, TREK_OK);
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(trek_comm_barrier(comms[r]), TREK_ERR_CANCELLED);
+        trek_error_clear();
+    }
+    free_processes(2, processes);
+}
+
 int main(void)
 {
     setenv("TREK_FAKE_GPUS", "3", 0); /* where the GPUs are made up (cuda_shim), there are enough */
@@ -523,6 +691,8 @@ int main(void)
         cmocka_unit_test(test_duplicate_device), cmocka_unit_test(test_switched_off),    cmocka_unit_test(test_order),
         cmocka_unit_test(test_difference),    cmocka_unit_test(test_abort_of_a_meeting), cmocka_unit_test(test_abort_of_a_device),
         cmocka_unit_test(test_group),         cmocka_unit_test(test_training),
+        cmocka_unit_test(test_processes),     cmocka_unit_test(test_started_between_processes),
+        cmocka_unit_test(test_processes_on_one_device), cmocka_unit_test(test_end_between_processes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -58,6 +58,7 @@ static bool read_properties(trek_cuda_device *d)
     if (note_problem(d, cudaGetDeviceProperties(&p, d->ordinal), "its properties"))
         return false;
     snprintf(d->info.name, sizeof d->info.name, "%.127s", p.name);
+    memcpy(d->info.uuid, p.uuid.bytes, sizeof d->info.uuid);
     d->info.major = p.major;
     d->info.minor = p.minor;
     d->info.multiprocessors = p.multiProcessorCount;

@@ -104,6 +104,8 @@ static trek_status need_library(void)
 struct trek_device_rank {
     trek_device device;
     int64_t timeout_ns;
+    bool (*cancelled)(void *arg); /* while it is being made; may be NULL */
+    void *cancelled_arg;
     pthread_mutex_t lock; /* of the two below, and of NCCL's calls with comm */
     ncclComm_t comm;      /* NULL: not made, or aborted */
     bool aborted;
@@ -142,19 +144,30 @@ static trek_status settle(trek_device_rank *rank, const char *what)
             return fail_aborted(what);
         if (status != TREK_OK || state == ncclSuccess)
             return status;
+        if (rank->cancelled && rank->cancelled(rank->cancelled_arg))
+            return fail_aborted(what);
         if (rank->timeout_ns && now_ns() - start > rank->timeout_ns)
             return trek_fail(TREK_ERR_TIMEOUT, "%s: NCCL was not through within %g s", what, (double)rank->timeout_ns * 1e-9);
         sched_yield();
     }
 }
 
-static trek_device_rank *new_rank(trek_device device, int64_t timeout_ns)
+/* How long is waited for what NCCL has begun. */
+typedef struct patience {
+    int64_t timeout_ns;
+    bool (*cancelled)(void *arg);
+    void *arg;
+} patience;
+
+static trek_device_rank *new_rank(trek_device device, patience wait)
 {
     trek_device_rank *rank = trek_calloc(1, sizeof *rank);
     if (!rank)
         return NULL;
     rank->device = device;
-    rank->timeout_ns = timeout_ns;
+    rank->timeout_ns = wait.timeout_ns;
+    rank->cancelled = wait.cancelled;
+    rank->cancelled_arg = wait.arg;
     pthread_mutex_init(&rank->lock, NULL);
     return rank;
 }
@@ -231,19 +244,21 @@ static trek_status init_ranks(const ncclUniqueId *id, int first, int world, trek
     return status;
 }
 
-static trek_status init_group(const ncclUniqueId *id, int first, int world, const trek_device *devices, int n, int64_t timeout_ns,
+static trek_status init_group(const ncclUniqueId *id, int first, int world, const trek_device *devices, int n, patience wait,
                               trek_device_rank **ranks)
 {
     trek_status status = TREK_OK;
     for (int r = 0; r < n; r++)
         ranks[r] = NULL;
     for (int r = 0; r < n && status == TREK_OK; r++)
-        if (!(ranks[r] = new_rank(devices[r], timeout_ns)))
+        if (!(ranks[r] = new_rank(devices[r], wait)))
             status = trek_status_get();
     if (status == TREK_OK)
         status = init_ranks(id, first, world, ranks, n);
     if (status != TREK_OK)
         drop_ranks(ranks, n);
+    for (int r = 0; r < n && status == TREK_OK; r++)
+        ranks[r]->cancelled = NULL;
     return status;
 }
 
@@ -260,7 +275,7 @@ static trek_status init_all(const trek_device *devices, int n, int64_t timeout_n
 {
     ncclUniqueId id;
     trek_status status = new_id(&id);
-    return status == TREK_OK ? init_group(&id, 0, n, devices, n, timeout_ns, ranks) : status;
+    return status == TREK_OK ? init_group(&id, 0, n, devices, n, (patience){ timeout_ns, NULL, NULL }, ranks) : status;
 }
 
 _Static_assert(sizeof(ncclUniqueId) == sizeof(trek_device_comm_id), "NCCL's id");
@@ -275,12 +290,12 @@ static trek_status make_id(trek_device_comm_id *id)
 }
 
 static trek_status init_one(trek_device device, const trek_device_comm_id *id, int rank, int world, int64_t timeout_ns,
-                            trek_device_rank **result)
+                            bool (*cancelled)(void *arg), void *arg, trek_device_rank **result)
 {
     ncclUniqueId own;
     trek_status status = need_library();
     memcpy(&own, id, sizeof own);
-    return status == TREK_OK ? init_group(&own, rank, world, &device, 1, timeout_ns, result) : status;
+    return status == TREK_OK ? init_group(&own, rank, world, &device, 1, (patience){ timeout_ns, cancelled, arg }, result) : status;
 }
 
 /* --- collectives -------------------------------------------------------------------------- */

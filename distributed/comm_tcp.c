@@ -590,6 +590,8 @@ trek_status trek_comm_tcp_new(trek_control *control, trek_comm **comm)
         status = c->base.rank == 0 ? take_in(c, listening, &own) : go_in(c, &all[0]);
     trek_socket_close(listening);
     trek_free(all);
+    if (status != TREK_OK) /* the others need not wait for what does not come */
+        trek_control_end(control, status, trek_error());
     if (status != TREK_OK && c)
         tcp_free(&c->base);
     *comm = status == TREK_OK ? &c->base : NULL;

@@ -254,8 +254,29 @@ static int play_choice(const part *me)
     return good ? 0 : 1;
 }
 
+/* Allocation number `detail` of this process fails, and the next one; 0: none does. */
+static int play_memory(const part *me)
+{
+    setenv("TREK_CACHE", "off", 1);
+    test_allocator_use();
+    int64_t blocks = test_memory.blocks;
+    test_memory.fail_count = 2;
+    test_allocator_restart(atoi(me->detail));
+    trek_comm *comm = join(me, 5);
+    float data[1000] = { 0 };
+    trek_status status = comm ? trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .dtype = TREK_F32, .count = 1000,
+                                                                      .in = data, .out = data }) : trek_status_get();
+    printf("%s: %s; %lld calls\n", trek_status_name(status), trek_error(), (long long)test_memory.calls);
+    test_allocator_restart(0);
+    trek_comm_free(&comm);
+    printf("left %lld\n", (long long)(test_memory.blocks - blocks));
+    return status == TREK_OK ? 0 : 1;
+}
+
 static int play(const part *me)
 {
+    if (strcmp(me->role, "memory") == 0)
+        return play_memory(me);
     if (strcmp(me->role, "choice") == 0)
         return play_choice(me);
     if (strcmp(me->role, "results") == 0)
@@ -417,6 +438,31 @@ static void test_choice(void **state)
     }
 }
 
+/* A process has no memory at any point of joining and of its first call: all fail, or none; nobody hangs or leaks. */
+static void test_no_memory(void **state)
+{
+    (void)state;
+    enum { POINTS = 20 };
+    static world worlds[POINTS];
+    int failed = 0, fine = 0;
+    for (int k = 0; k < POINTS; k++) {
+        char detail[8];
+        snprintf(detail, sizeof detail, "%d", 1 + k);
+        processes_start_all(&worlds[k], 2, "memory", "0", k % 2, detail);
+    }
+    for (int k = 0; k < POINTS; k++) {
+        world *w = &worlds[k];
+        processes_finish(w, 25, -1);
+        for (int p = 0; p < 2; p++)
+            WANT(w, (w->code[p] == 0 || w->code[p] == 1) && strstr(w->text[p], "left 0"));
+        WANT(w, w->code[0] == w->code[1]);
+        failed += w->code[0] == 1;
+        fine += w->code[0] == 0;
+    }
+    printf("%d failed, %d did not\n", failed, fine);
+    WANT(&worlds[0], failed >= 6);
+}
+
 /* --- machines ----------------------------------------------------------------------------------------------------- */
 
 /* A process that only holds a network name space open; its id, or 0 where that is not allowed. */
@@ -529,7 +575,7 @@ int main(void)
         cmocka_unit_test(test_results),    cmocka_unit_test(test_kill),               cmocka_unit_test(test_stop),
         cmocka_unit_test(test_exit),       cmocka_unit_test(test_mismatch),           cmocka_unit_test(test_deadline_and_abort),
         cmocka_unit_test(test_long_phase), cmocka_unit_test(test_death_in_a_call),    cmocka_unit_test(test_cut_link),
-        cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_choice),         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

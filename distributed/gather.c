@@ -15,6 +15,7 @@
 #include "distributed/rounds.h"
 #include "distributed/stepper_ranks.h"
 #include "graph/graph_internal.h"
+#include "nn/layers_internal.h"
 #include "tensor/place.h"
 #include "tensor/trace.h"
 
@@ -36,6 +37,7 @@ typedef struct gather_pass {
     trek_stopwatches *watches;
     int world, n_inputs, n_outputs;
     int64_t total;          /* rows */
+    bool between;           /* there are other processes */
     gather_rank *of;
     bool *split;            /* [inputs] */
     bool *recorded;         /* [outputs] */
@@ -64,6 +66,9 @@ static gather_pass *pass_new(ranks_stepper *s)
     pass->ranks = trek_ranks_retain(s->ranks);
     pass->watches = trek_stopwatches_retain(s->watches);
     pass->world = s->world;
+    pass->between = s->comm != NULL;
+    if (s->comm)
+        trek_rank_sums_set_comm(trek_ranks_sums(s->ranks), s->comm);
     pass->n_inputs = s->n_inputs;
     pass->n_outputs = s->n_outputs;
     pass->of = carve(&at, world, sizeof *pass->of);
@@ -160,7 +165,7 @@ static trek_status run_ranks(gather_pass *pass, trek_rank_fn fn, void *arg)
     if (trek_ranks_rank_here(pass->ranks) >= 0)
         return trek_ranks_run(pass->ranks, fn, arg); /* which refuses it: the sums are in use */
     trek_rank_sums_set_deadline(sums, trek_ranks_comm(pass->ranks, 0)->deadline_ns);
-    trek_rank_sums_begin(sums, runs);
+    trek_rank_sums_begin(sums, runs, pass->between);
     return trek_ranks_run(pass->ranks, fn, arg);
 }
 
@@ -706,11 +711,21 @@ trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double we
         return status;
     }
     status = trek_rounds_pass(s, own, &total);
-    if (status != TREK_OK || own == 0)
+    bool skips = own == 0 && (total > 0 || weight == 0) && !(s->comm && trek_ranks_sync(s));
+    if (status != TREK_OK || skips)
         return status;
-    status = backward_with_seed(s, loss, own / total);
+    /* nothing counts anywhere: zeros, as on one device */
+    status = backward_with_seed(s, loss, total > 0 ? own / total : weight == 0 ? 0 : 1);
     s->passes++;
     return status;
+}
+
+bool trek_ranks_sync(const ranks_stepper *s)
+{
+    for (int k = 0; k < s->replicas[0].n_modules; k++)
+        if (s->replicas[0].modules[k]->klass == &trek_sync_batch_norm_class)
+            return true;
+    return false;
 }
 
 /* --- flags ------------------------------------------------------------------------------------ */

@@ -138,7 +138,8 @@ static trek_status run_batch(const pass_call *c, int rank, const trek_batch *bat
     ranks_stepper *s = c->s;
     trek_replica *own = &s->replicas[rank];
     trek_batch_run run = { .feed = c->feed, .scaler = trek_ranks_scaler(s, rank), .leaves = own->params, .n_leaves = own->n_params,
-                           .denominator = c->denominator, .backward = c->backward };
+                           .denominator = c->denominator, .backward = c->backward,
+                           .always = !c->batch->window && trek_ranks_sync(s) };
     trek_place_here.first_sample = batch->first;
     trek_place_here.rows = batch->n;
     trek_place_here.global_rows = batch->global;
@@ -162,8 +163,6 @@ static trek_status run_share(const pass_call *c, int rank)
 {
     trek_var *vars[64];
     trek_batch part;
-    if (c->of[rank].rows == 0)
-        return TREK_OK;
     trek_status status = trek_batch_part(c->batch, c->of[rank].first, c->of[rank].rows, trek_ranks_device(c->s->ranks, rank), vars, &part);
     if (status != TREK_OK)
         return status;
@@ -196,20 +195,29 @@ static trek_status run_window(const pass_call *c, int rank)
     return status;
 }
 
+/* A rank without rows has nothing to do, but the first one of a process that has none at all goes
+ * through its layers where those of other processes wait for them. */
+static bool skips(const pass_call *c, int rank)
+{
+    bool lends = rank == 0 && c->batch->n == 0 && !c->batch->window && c->s->comm && trek_ranks_sync(c->s);
+    return c->of[rank].rows == 0 && !lends;
+}
+
 static trek_status pass_rank_run(int rank, void *arg)
 {
     const pass_call *c = arg;
     trek_ranks_follow_flags(c->s, rank);
     if (c->reset && rank > 0)
         trek_graph_reset_state(c->s->replicas[rank].graph);
-    if (c->of[rank].rows == 0)
+    if (skips(c, rank))
         return TREK_OK;
     int depth = trek_grad_mode_here.no_grad_depth;
     trek_grad_mode_here.no_grad_depth = c->no_grad_depth;
     trek_place_here.rng_step = c->rng_step;
     c->of[rank].rng_draw = c->rng_draw;
     trek_scope scope = trek_scope_begin();
-    trek_rank_sums_enter(trek_ranks_sums(c->s->ranks), rank);
+    if (!c->batch->window) /* there ranks do not wait for each other */
+        trek_rank_sums_enter(trek_ranks_sums(c->s->ranks), rank);
     trek_status status = !scope.depth ? trek_status_get() : c->batch->window ? run_window(c, rank) : run_share(c, rank);
     trek_rank_sums_leave(trek_ranks_sums(c->s->ranks), rank, status);
     trek_scope_end(scope);
@@ -269,6 +277,8 @@ static trek_status conclude(pass_call *c)
         return TREK_OK;
     trek_status status = trek_rounds_pass(s, weight, &weight);
     s->factor = weight > 0 ? c->denominator / weight : 1;
+    if (status == TREK_OK && weight == 0 && trek_ranks_sync(s)) /* nobody's pass counts, though layers have run */
+        status = s->base.klass->zero_grad(&s->base);
     return status;
 }
 
@@ -278,9 +288,11 @@ static trek_status run_ranks(pass_call *c)
     ranks_stepper *s = c->s;
     bool runs[TREK_MAX_RANKS];
     for (int r = 0; r < s->world; r++)
-        runs[r] = c->of[r].rows > 0;
+        runs[r] = !skips(c, r);
+    if (s->comm)
+        trek_rank_sums_set_comm(trek_ranks_sums(s->ranks), s->comm);
     trek_rank_sums_set_deadline(trek_ranks_sums(s->ranks), trek_ranks_comm(s->ranks, 0)->deadline_ns);
-    trek_rank_sums_begin(trek_ranks_sums(s->ranks), runs);
+    trek_rank_sums_begin(trek_ranks_sums(s->ranks), runs, s->comm != NULL && !c->batch->window);
     return trek_ranks_run(s->ranks, pass_rank_run, c);
 }
 

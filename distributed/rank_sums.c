@@ -28,6 +28,7 @@ struct trek_rank_sums {
     int world, expected, arrived;
     bool spin;
     bool busy;                  /* the last rank has come and sums up */
+    bool between;               /* the run's sums are over all processes */
     int64_t deadline_ns;
     trek_comm *comm;
     trek_status status;         /* of the run; the first failure counts */
@@ -70,18 +71,19 @@ void trek_rank_sums_free(trek_rank_sums **address)
 
 void trek_rank_sums_set_comm(trek_rank_sums *sums, trek_comm *comm)
 {
-    sums->comm = comm && trek_comm_world_size(comm) > 1 ? comm : NULL;
+    sums->comm = comm;
 }
 
 void trek_rank_sums_set_deadline(trek_rank_sums *sums, int64_t ns) { sums->deadline_ns = ns; }
 
 /* --- a run ----------------------------------------------------------------------------- */
 
-void trek_rank_sums_begin(trek_rank_sums *sums, const bool *participates)
+void trek_rank_sums_begin(trek_rank_sums *sums, const bool *participates, bool between)
 {
     pthread_mutex_lock(&sums->lock);
     sums->expected = sums->arrived = 0;
     sums->busy = false;
+    sums->between = between;
     sums->status = TREK_OK;
     for (int r = 0; r < sums->world; r++) {
         sums_slot *slot = &sums->slots[r];
@@ -96,8 +98,17 @@ void trek_rank_sums_begin(trek_rank_sums *sums, const bool *participates)
 void trek_rank_sums_enter(trek_rank_sums *sums, int rank)
 {
     sums_slot *slot = &sums->slots[rank];
-    bool alone = sums->expected == 1 && !sums->comm;
+    bool alone = sums->expected == 1 && !sums->between;
     trek_place_here.collectives = slot->takes_part && !alone ? &slot->place : NULL;
+}
+
+/* Locked. A rank that has made more sums than `than`, or waits for one; -1: none. */
+static int rank_ahead(const trek_rank_sums *sums, int64_t than)
+{
+    for (int r = 0; r < sums->world; r++)
+        if (sums->slots[r].takes_part && sums->slots[r].made > than)
+            return r;
+    return -1;
 }
 
 /* Locked. Fails the run for all who wait or are to come. */
@@ -109,24 +120,15 @@ static void fail_run(trek_rank_sums *sums, trek_status status, const char *messa
     snprintf(sums->message, sizeof sums->message, "%s", message);
     atomic_fetch_add(&sums->gate.word, 1);
     trek_gate_wake(&sums->gate);
-    if (sums->comm)
+    if (sums->between && sums->comm && rank_ahead(sums, 0) >= 0)
         trek_comm_abort(sums->comm, sums->message);
-}
-
-/* Locked. A rank that waits, or that has made more sums than `than`; -1: none. */
-static int rank_ahead(const trek_rank_sums *sums, int64_t than)
-{
-    for (int r = 0; r < sums->world; r++)
-        if (sums->slots[r].takes_part && sums->slots[r].made > than)
-            return r;
-    return -1;
 }
 
 void trek_rank_sums_leave(trek_rank_sums *sums, int rank, trek_status status)
 {
     sums_slot *slot = &sums->slots[rank];
     trek_place_here.collectives = NULL;
-    if (!slot->takes_part)
+    if (!slot->takes_part || slot->left)
         return;
     char message[TREK_ERROR_SIZE];
     pthread_mutex_lock(&sums->lock);
@@ -186,7 +188,9 @@ static trek_status add_up(trek_rank_sums *sums, sums_slot *first)
             for (int64_t i = 0; i < first->count; i++)
                 first->values[i] += sums->slots[r].values[i];
     trek_status status = TREK_OK;
-    if (sums->comm)
+    if (sums->between && !sums->comm)
+        status = trek_fail(TREK_ERR_STATE, "the graph whose ranks make sums with other processes no longer trains with them");
+    else if (sums->between)
         status = trek_comm_run(sums->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_F64,
                                                              .count = first->count, .in = first->values, .out = first->values });
     for (int r = first->rank + 1; r < sums->world && status == TREK_OK; r++)

@@ -10,6 +10,7 @@
 #include "autograd/var_internal.h"
 #include "distributed/apportion.h"
 #include "distributed/buffers.h"
+#include "distributed/rank_sums.h"
 #include "distributed/stop_internal.h"
 #include "graph/graph_internal.h"
 #include "tensor/place.h"
@@ -472,6 +473,8 @@ static void withdraw(const ranks_stepper *s)
 
 void trek_rounds_end(ranks_stepper *s)
 {
+    if (s->comm)
+        trek_rank_sums_set_comm(trek_ranks_sums(s->ranks), NULL);
     withdraw(s);
     trek_free(s->process_ranks);
     trek_free(s->own_word);

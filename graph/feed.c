@@ -164,7 +164,7 @@ static trek_var *make_seed(const trek_batch_run *run, trek_var **loss, double fa
 
 static trek_status go_back(trek_var *loss, double weight, const trek_batch_run *run, int64_t rows)
 {
-    if (weight == 0 || !loss->requires_grad)
+    if ((weight == 0 && !run->always) || !loss->requires_grad)
         return TREK_OK;
     int64_t start = trek_trace_enter("backward");
     trek_backward_watch watch = { .leaves = run->leaves, .n_leaves = run->n_leaves, .only_these = true, .complete = run->complete,

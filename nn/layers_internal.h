@@ -14,7 +14,7 @@ typedef struct trek_linear_layer {
 } trek_linear_layer;
 
 extern const trek_module_class trek_linear_class, trek_relu_class, trek_gelu_class, trek_sequential_class;
-extern const trek_module_class trek_batch_norm1d_class, trek_batch_norm2d_class, trek_dropout_class;
+extern const trek_module_class trek_sync_batch_norm_class, trek_batch_norm1d_class, trek_batch_norm2d_class, trek_dropout_class;
 
 /* The end of a layer's constructor: checks, gives the initial values; NULL after freeing it on failure. */
 trek_module *trek_layer_finish(trek_module *module);

@@ -228,7 +228,7 @@ static trek_var *sync_batch_norm_forward(trek_module *self, trek_var *x)
     return call ? trek_function_apply_one(&sync_function, call, inputs, m->weight ? 3 : 1) : NULL;
 }
 
-static const trek_module_class sync_batch_norm_class = {
+const trek_module_class trek_sync_batch_norm_class = {
     .name = "sync_batch_norm",
     .size = sizeof(trek_batch_norm_layer),
     .forward = sync_batch_norm_forward,
@@ -238,7 +238,7 @@ static const trek_module_class sync_batch_norm_class = {
 
 trek_module *trek_nn_sync_batch_norm_with(const trek_batch_norm_opts *opts)
 {
-    return trek_batch_norm_layer_new(&sync_batch_norm_class, opts);
+    return trek_batch_norm_layer_new(&trek_sync_batch_norm_class, opts);
 }
 
 trek_module *trek_nn_sync_batch_norm(int64_t features, trek_device device)

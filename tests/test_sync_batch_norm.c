@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <fcntl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -21,6 +23,7 @@
 #include "distributed/rank_sums.h"
 #include "distributed/stepper_ranks.h"
 #include "distributed/trainer.h"
+#include "graph/feed.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
 #include "tensor/place.h"
@@ -421,7 +424,7 @@ static trek_status run_sums(trek_ranks *ranks, sums_test *t)
     for (int p = 0; p < 2 && t->sums[p]; p++) {
         for (int r = 0; r < t->per_process; r++)
             of_process[r] = p * t->per_process + r < WORLD && t->takes_part[p * t->per_process + r];
-        trek_rank_sums_begin(t->sums[p], of_process);
+        trek_rank_sums_begin(t->sums[p], of_process, t->sums[1] != NULL);
     }
     return trek_ranks_run(ranks, sums_rank, t);
 }
@@ -473,13 +476,13 @@ static void who_is_alone_makes_none(void **state)
 {
     (void)state;
     trek_rank_sums *sums = trek_rank_sums_new(3, false);
-    trek_rank_sums_begin(sums, (bool[]){ false, true, false });
+    trek_rank_sums_begin(sums, (bool[]){ false, true, false }, false);
     for (int rank = 0; rank < 3; rank++) {
         trek_rank_sums_enter(sums, rank);
         assert_null(trek_place_here.collectives);
         trek_rank_sums_leave(sums, rank, TREK_OK);
     }
-    trek_rank_sums_begin(sums, (bool[]){ true, true, false });
+    trek_rank_sums_begin(sums, (bool[]){ true, true, false }, false);
     trek_rank_sums_enter(sums, 2);
     assert_null(trek_place_here.collectives);
     trek_rank_sums_enter(sums, 1);
@@ -577,6 +580,169 @@ static void between_processes(void **state)
     trek_ranks_free(&ranks);
 }
 
+/* --- with a loader: losses of their own on each rank, and on processes --------------------------------- */
+
+enum { SAMPLES = 20 };
+
+/* The first labels of each batch of 6 are ignored, and all of the last: the first rank's loss, or all of them, weigh nothing. */
+static trek_loader *loader_new(int64_t batch)
+{
+    static double values[SAMPLES * WIDTH];
+    static int64_t labels[SAMPLES];
+    for (int k = 0; k < SAMPLES * WIDTH; k++)
+        values[k] = test_number(31, (uint32_t)k);
+    for (int k = 0; k < SAMPLES; k++)
+        labels[k] = k % 6 < 3 ? -100 : k % CLASSES;
+    trek_tensor *tensors[2] = { trek_tensor_from_data(values, trek_dims(SAMPLES, WIDTH), TREK_F64, trek_cpu(0)),
+                                trek_tensor_from_data(labels, trek_dims(SAMPLES), TREK_I64, trek_cpu(0)) };
+    const char *names[2] = { "x", "label" };
+    trek_loader *loader = trek_loader_new(trek_dataset_tensors(names, tensors, 2),
+                                          &(trek_loader_opts){ .batch_size = batch, .device = test_device() });
+    trek_tensor_release(tensors[0]);
+    trek_tensor_release(tensors[1]);
+    assert_non_null(loader);
+    return loader;
+}
+
+static trek_var *label_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
+{
+    (void)graph, (void)arg;
+    return trek_cross_entropy(output, trek_batch_get(batch, "label"));
+}
+
+typedef struct fed_run {
+    int world, batch;
+    bool gathered, sync, windows;
+} fed_run;
+
+static trek_status pass(trek_graph *graph, trek_batch *batch, bool gathered)
+{
+    if (!gathered)
+        return trek_graph_forward_batch(graph, batch) ? TREK_OK : trek_status_get();
+    return trek_graph_backward(graph, trek_cross_entropy(trek_graph_forward(graph, trek_batch_get(batch, "x")), trek_batch_get(batch, "label")));
+}
+
+/* One epoch; parameters and buffers after each step. */
+static void train_fed(const fed_run *c, record *to)
+{
+    model_opts o = { .sync = c->sync, .dtype = TREK_F64 };
+    trek_device devices[5];
+    for (int r = 0; r < 5; r++)
+        devices[r] = test_device_of_rank(r);
+    trek_graph *graph = build(devices[0], &o);
+    trek_loader *loader = loader_new(c->batch);
+    assert_non_null(graph);
+    assert_int_equal(trek_graph_set_loader(graph, loader, "x"), TREK_OK);
+    assert_int_equal(trek_graph_set_loss(graph, c->gathered ? NULL : label_loss, NULL), TREK_OK);
+    trek_status status = trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .arg = &o, .devices = devices, .ranks = c->world,
+        .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 }), .deadline_s = 20,
+        .max_anchor = c->windows ? 2 : TREK_OFF, .anchor = 1 });
+    if (status != TREK_OK)
+        fail_msg("%s", trek_error());
+    to->n = 0;
+    assert_int_equal(trek_graph_start(graph, 0), TREK_OK);
+    for (trek_batch *batch; (batch = trek_graph_next(graph));) {
+        if (pass(graph, batch, c->gathered) != TREK_OK || trek_graph_step(graph) != TREK_OK)
+            fail_msg("%d ranks, batches of %d: %s", c->world, c->batch, trek_error());
+        assert_int_equal(trek_module_each_param(trek_graph_module(graph), note_param, to), TREK_OK);
+        assert_int_equal(trek_module_each_buffer(trek_graph_module(graph), note_buffer, to), TREK_OK);
+    }
+    assert_int_equal(trek_status_get(), TREK_OK);
+    trek_graph_free(&graph);
+    trek_loader_free(&loader);
+}
+
+static record fed_one, fed_many;
+
+static void losses_of_their_own(void **state)
+{
+    (void)state;
+    for (int batch = 4; batch <= 6; batch++) {
+        train_fed(&(fed_run){ .world = 1, .batch = batch }, &fed_one);
+        for (int world = 1; world <= 5; world += 2 - world % 2) {
+            train_fed(&(fed_run){ .world = world, .batch = batch, .sync = true }, &fed_many);
+            expect_close(&fed_many, &fed_one, 1e-11, "per rank");
+        }
+        train_fed(&(fed_run){ .world = 1, .batch = batch, .gathered = true }, &fed_one);
+        for (int world = 1; world <= 5; world += 2 - world % 2) {
+            train_fed(&(fed_run){ .world = world, .batch = batch, .sync = true, .gathered = true }, &fed_many);
+            expect_close(&fed_many, &fed_one, 1e-11, "gathered");
+        }
+    }
+}
+
+/* In windows ranks do not meet: it is plain batch norm there. */
+static void windows(void **state)
+{
+    (void)state;
+    train_fed(&(fed_run){ .world = 2, .batch = 4, .windows = true }, &fed_one);
+    train_fed(&(fed_run){ .world = 2, .batch = 4, .windows = true, .sync = true }, &fed_many);
+    assert_true(fed_many.n > 0 && fed_one.n > 0); /* how many steps there are follows the clock */
+    for (int k = 0; k < fed_many.n; k++)
+        assert_true(isfinite(fed_many.values[k]));
+}
+
+/* --- processes, started by trek-run -------------------------------------------------------------------- */
+
+static const char *self;
+
+/* One of them: process 0 leaves its record in the file. */
+static int child(const char *text, const char *path)
+{
+    int world, batch, gathered;
+    if (sscanf(text, "%d,%d,%d", &world, &batch, &gathered) != 3)
+        return 2;
+    alarm(60);
+    train_fed(&(fed_run){ .world = world, .batch = batch, .sync = true, .gathered = gathered }, &fed_many);
+    if (atoi(getenv("TREK_RANK")) > 0)
+        return 0;
+    int file = open(path, O_WRONLY | O_TRUNC);
+    bool written = file >= 0 && write(file, &fed_many, sizeof fed_many) == (ssize_t)sizeof fed_many;
+    return written && close(file) == 0 ? 0 : 3;
+}
+
+static int launch(int processes, int world, int batch, bool gathered, const char *path)
+{
+    char text[64], count[16], launcher[4096];
+    const char *build_folder = getenv("TREK_TEST_BUILD");
+    snprintf(launcher, sizeof launcher, "%s/tools/trek-run", build_folder ? build_folder : ".");
+    snprintf(text, sizeof text, "%d,%d,%d", world, batch, gathered);
+    snprintf(count, sizeof count, "%d", processes);
+    pid_t pid = fork();
+    if (pid == 0) {
+        setenv("TREK_TEST_CHILD", text, 1);
+        setenv("TREK_TEST_FILE", path, 1);
+        execl(launcher, launcher, "-n", count, self, (char *)NULL);
+        _exit(127);
+    }
+    int status;
+    return waitpid(pid, &status, 0) == pid && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* Batches of 4 and 6, and of 2 for three processes: one of them has nothing, and still meets the others. */
+static void on_processes(void **state)
+{
+    (void)state;
+    static const struct {
+        int processes, world, batch;
+    } jobs[] = { { 2, 1, 6 }, { 2, 2, 6 }, { 3, 1, 2 }, { 3, 2, 4 } };
+    for (int k = 0; k < 8; k++) {
+        char path[] = "/tmp/trek-test-sync-XXXXXX", what[64];
+        int file = mkstemp(path);
+        bool gathered = k % 2;
+        snprintf(what, sizeof what, "%d processes of %d ranks, batches of %d%s", jobs[k / 2].processes, jobs[k / 2].world, jobs[k / 2].batch,
+                 gathered ? ", gathered" : "");
+        int code = launch(jobs[k / 2].processes, jobs[k / 2].world, jobs[k / 2].batch, gathered, path);
+        ssize_t got = pread(file, &fed_many, sizeof fed_many, 0);
+        close(file);
+        unlink(path);
+        if (code != 0 || got != (ssize_t)sizeof fed_many)
+            fail_msg("%s: status %d", what, code);
+        train_fed(&(fed_run){ .world = 1, .batch = jobs[k / 2].batch, .gathered = gathered }, &fed_one);
+        expect_close(&fed_many, &fed_one, 1e-11, what);
+    }
+}
+
 static int begin_test(void **state)
 {
     (void)state;
@@ -585,11 +751,15 @@ static int begin_test(void **state)
     return 0;
 }
 
-int main(void)
+int main(int count, char **words)
 {
+    (void)count;
+    self = words[0];
     setenv("TREK_CACHE", "off", 1); /* so that each allocation can fail */
     if (test_allocator_use() != TREK_OK)
         return 1;
+    if (getenv("TREK_TEST_CHILD"))
+        return child(getenv("TREK_TEST_CHILD"), getenv("TREK_TEST_FILE"));
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(sums_in_rank_order, begin_test),
         cmocka_unit_test_setup(who_is_alone_makes_none, begin_test),
@@ -603,6 +773,9 @@ int main(void)
         cmocka_unit_test_setup(one_value_is_an_error, begin_test),
         cmocka_unit_test_setup(a_rank_that_fails, begin_test),
         cmocka_unit_test_setup(no_memory, begin_test),
+        cmocka_unit_test_setup(losses_of_their_own, begin_test),
+        cmocka_unit_test_setup(windows, begin_test),
+        cmocka_unit_test_setup(on_processes, begin_test),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

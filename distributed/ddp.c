@@ -88,8 +88,8 @@ static trek_var *forward_divided(trek_ddp *ddp, trek_var *const *inputs, int n_i
         for (int k = 0; k < n_inputs && status == TREK_OK && (counts[r] > 0 || (r == 0 && total == 0)); k++) {
             bool whole = trek_var_ndim(inputs[k]) == 0;
             if (!whole && trek_var_size(inputs[k], 0) != total)
-                status = trek_fail(TREK_ERR_SHAPE, "ddp: input %d has %lld rows, another %lld", k, (long long)trek_var_size(inputs[k], 0),
-                                   (long long)total);
+                status = trek_fail(TREK_ERR_SHAPE, "ddp: input %d has %lld rows, another %lld", k,
+                                   (long long)trek_var_size(inputs[k], 0), (long long)total);
             else if (!(parts[r * n_inputs + k] = whole ? inputs[k] : rows_of(inputs[k], at, counts[r])))
                 status = trek_status_get();
         }
@@ -133,8 +133,12 @@ static void module_free(trek_module *self)
     trek_ranks_free(&ddp->ranks);
 }
 
-static const trek_module_class ddp_class = { .name = "ddp", .size = sizeof(trek_ddp), .forward = module_forward,
-                                             .forward_many = module_forward_many, .free = module_free, .describe = module_describe };
+static const trek_module_class ddp_class = { .name = "ddp",
+                                             .size = sizeof(trek_ddp),
+                                             .forward = module_forward,
+                                             .forward_many = module_forward_many,
+                                             .free = module_free,
+                                             .describe = module_describe };
 
 /* --- making ------------------------------------------------------------------------------ */
 
@@ -157,7 +161,8 @@ static trek_status check_models(trek_module *const *models, int n)
             return trek_fail_missing("ddp_wrap", "a model");
         for (int q = 0; q < r; q++)
             if (models[q] == models[r])
-                return trek_fail(TREK_ERR_ARGUMENT, "ddp_wrap: ranks %d and %d were given the same model; each needs a replica", q, r);
+                return trek_fail(TREK_ERR_ARGUMENT, "ddp_wrap: ranks %d and %d were given the same model; each needs a replica",
+                                 q, r);
         if (models[r]->failed)
             return trek_fail(TREK_ERR_STATE, "ddp_wrap: something that was added to rank %d's model could not be made", r);
     }
@@ -318,8 +323,11 @@ static trek_status gather_devices(trek_ddp *ddp, trek_status own)
     ddp->devices[r->rank] = r->device;
     if (r->world == 1)
         return TREK_OK;
-    return trek_comm_run(r->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_GATHER, .dtype = TREK_U8, .count = (int64_t)sizeof r->device,
-                                                    .in = &r->device, .out = ddp->devices });
+    return trek_comm_run(r->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_GATHER,
+                                                    .dtype = TREK_U8,
+                                                    .count = (int64_t)sizeof r->device,
+                                                    .in = &r->device,
+                                                    .out = ddp->devices });
 }
 
 /* This rank could not even begin; the others learn it where they wait for its place. */

@@ -278,7 +278,8 @@ static trek_status input_gradient(const pass *p, int rank, int k, trek_var **gra
     return *grad ? TREK_OK : trek_status_get();
 }
 
-static trek_status join_backward(trek_function_context *context, trek_var *const *grads, int n_grads, trek_var **input_grads, int n_inputs)
+static trek_status join_backward(trek_function_context *context, trek_var *const *grads, int n_grads, trek_var **input_grads,
+                                 int n_inputs)
 {
     (void)n_grads;
     pass *p = trek_function_data(context);
@@ -295,7 +296,8 @@ static trek_status join_backward(trek_function_context *context, trek_var *const
 }
 
 /* The ranks have run already: what they gave becomes the node's. */
-static trek_status join_forward(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs, int n_outputs)
+static trek_status join_forward(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs,
+                                int n_outputs)
 {
     (void)inputs, (void)n_inputs, (void)n_outputs;
     pass *p = trek_function_data(context);
@@ -342,8 +344,13 @@ static trek_var *forward_all(trek_ddp *ddp, trek_var *const *inputs, int n_input
     if (!p)
         return NULL;
     trek_ddp_follow_flags(ddp);
-    forward_call call = { .ddp = ddp, .pass = p, .inputs = inputs, .no_grad_depth = trek_grad_mode_here.no_grad_depth,
-                          .autocast = trek_autocast_dtype(), .rng_step = trek_place_here.rng_step, .rng_draw = trek_place_here.rng_draw };
+    forward_call call = { .ddp = ddp,
+                          .pass = p,
+                          .inputs = inputs,
+                          .no_grad_depth = trek_grad_mode_here.no_grad_depth,
+                          .autocast = trek_autocast_dtype(),
+                          .rng_step = trek_place_here.rng_step,
+                          .rng_draw = trek_place_here.rng_draw };
     trek_status status = trek_ranks_run(ddp->ranks, forward_rank, &call);
     for (int r = 0; r < p->n && status == TREK_OK; r++)
         if (p->of[r].runs && p->of[r].rng_draw > trek_place_here.rng_draw)

@@ -148,8 +148,8 @@ trek_status trek_ddp_plan(trek_ddp_replica *r, int64_t bucket_bytes)
     r->word = trek_calloc(1, r->word_bytes);
     r->words = trek_calloc((size_t)r->world, r->word_bytes);
     l = (listing){ .r = r, .params = trek_calloc(n, sizeof *l.params), .names = trek_calloc(n, sizeof *l.names) };
-    if (!r->params || !r->leaves || !r->buckets || !r->any || !r->modules || !r->buffers || !r->buffer_names || !r->buffer_plans ||
-        !r->word || !r->words || !l.params || !l.names)
+    if (!r->params || !r->leaves || !r->buckets || !r->any || !r->modules || !r->buffers || !r->buffer_names ||
+        !r->buffer_plans || !r->word || !r->words || !l.params || !l.names)
         status = trek_status_get();
     if (status == TREK_OK)
         status = walk(&l);
@@ -263,8 +263,9 @@ static trek_status name_difference(trek_ddp_replica *r, char *own, int64_t bytes
     char *all = trek_alloc((size_t)r->world * MESSAGE);
     trek_status status = trek_ddp_agree(r, first && all ? TREK_OK : trek_status_get());
     if (status == TREK_OK)
-        status = trek_comm_run(r->comm, (trek_comm_call){ .kind = TREK_COMM_BROADCAST, .dtype = TREK_U8, .count = bytes, .in = first,
-                                                          .out = first });
+        status = trek_comm_run(
+            r->comm,
+            (trek_comm_call){ .kind = TREK_COMM_BROADCAST, .dtype = TREK_U8, .count = bytes, .in = first, .out = first });
     if (status == TREK_OK) {
         find_difference(r->rank, own, first, mine);
         status = gather_bytes(r, mine, all, MESSAGE);

@@ -21,7 +21,8 @@ static bool has_grad(const trek_ddp_param *p) { return leaf_of(p) && leaf_of(p)-
 static bool is_alone(const trek_var *grad)
 {
     const trek_tensor *t = grad->data;
-    return atomic_load_explicit(&grad->refs, memory_order_acquire) == 1 && atomic_load_explicit(&t->refs, memory_order_acquire) == 1 &&
+    return atomic_load_explicit(&grad->refs, memory_order_acquire) == 1 &&
+           atomic_load_explicit(&t->refs, memory_order_acquire) == 1 &&
            atomic_load_explicit(&t->storage->refs, memory_order_acquire) == 1 && !t->storage->parent && t->contiguous;
 }
 
@@ -148,8 +149,8 @@ static trek_status check_frozen(const trek_ddp_replica *r)
         for (int q = 1; q < r->world; q++) {
             bool first = flags_of(word_of(r, 0))[k] & TREK_DDP_TRAINS, other = flags_of(word_of(r, q))[k] & TREK_DDP_TRAINS;
             if (first != other)
-                return trek_fail(TREK_ERR_ARGUMENT, "ddp: parameter \"%s\" is frozen on rank %d, but not on rank %d", r->params[k].name,
-                                 first ? q : 0, first ? 0 : q);
+                return trek_fail(TREK_ERR_ARGUMENT, "ddp: parameter \"%s\" is frozen on rank %d, but not on rank %d",
+                                 r->params[k].name, first ? q : 0, first ? 0 : q);
         }
     return TREK_OK;
 }
@@ -162,8 +163,10 @@ static trek_status meet(trek_ddp_replica *r, double weight, trek_status own, dou
     *word = (trek_ddp_word){ .weight = weight, .status = own };
     for (int k = 0; k < r->n_params; k++)
         flags[k] = trains(&r->params[k]) ? TREK_DDP_TRAINS | (has_grad(&r->params[k]) ? TREK_DDP_HAS : 0) : 0;
-    trek_status status = trek_comm_run(r->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_GATHER, .dtype = TREK_U8,
-                                                                  .count = (int64_t)r->word_bytes, .in = r->word, .out = r->words });
+    trek_status status = trek_comm_run(
+        r->comm,
+        (trek_comm_call){
+            .kind = TREK_COMM_ALL_GATHER, .dtype = TREK_U8, .count = (int64_t)r->word_bytes, .in = r->word, .out = r->words });
     if (own != TREK_OK || status != TREK_OK)
         return own != TREK_OK ? own : status;
     double total = 0;
@@ -400,7 +403,9 @@ static trek_status run_pass(trek_ddp_replica *r, trek_var *loss, void (*complete
 {
     if (!loss)
         return trek_fail_missing("ddp_backward", "loss");
-    trek_backward_watch watch = { .leaves = r->leaves, .n_leaves = r->n_params, .only_these = true, .complete = complete, .arg = arg };
+    trek_backward_watch watch = {
+        .leaves = r->leaves, .n_leaves = r->n_params, .only_these = true, .complete = complete, .arg = arg
+    };
     return trek_backward_watched(&loss, NULL, 1, NULL, &watch);
 }
 

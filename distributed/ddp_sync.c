@@ -10,8 +10,12 @@ enum { SMALL_TENSOR = 64 * 1024, PACK_BYTES = 512 * 1024 };
 
 static trek_status send(trek_ddp_replica *r, void *data, size_t bytes, bool on_device)
 {
-    return trek_comm_run(r->comm, (trek_comm_call){ .kind = TREK_COMM_BROADCAST, .dtype = TREK_U8, .count = (int64_t)bytes, .in = data,
-                                                    .out = data, .on_device = on_device });
+    return trek_comm_run(r->comm, (trek_comm_call){ .kind = TREK_COMM_BROADCAST,
+                                                    .dtype = TREK_U8,
+                                                    .count = (int64_t)bytes,
+                                                    .in = data,
+                                                    .out = data,
+                                                    .on_device = on_device });
 }
 
 /* Small tensors go together. */
@@ -158,7 +162,9 @@ static trek_status exchange(merging *m, double count)
         m->total += m->counts[k];
     if (status == TREK_OK && !(m->total > 0))
         return trek_fail(TREK_ERR_ARGUMENT, "ddp_sync_buffers: the ranks' counts sum to 0"); /* on all ranks */
-    call = (trek_comm_call){ .kind = TREK_COMM_ALL_GATHER, .dtype = TREK_F64, .count = m->floats, .in = m->own_floats, .out = m->all_floats };
+    call = (trek_comm_call){
+        .kind = TREK_COMM_ALL_GATHER, .dtype = TREK_F64, .count = m->floats, .in = m->own_floats, .out = m->all_floats
+    };
     if (status == TREK_OK && m->floats > 0)
         status = trek_comm_run(r->comm, call);
     call = (trek_comm_call){ .kind = TREK_COMM_ALL_GATHER, .dtype = TREK_I64, .count = m->integers, .in = m->own_integers,
@@ -209,7 +215,8 @@ static trek_status put_back(const merging *m, int k)
 {
     trek_var *buffer = m->r->buffers[k];
     void *data = is_float(buffer) ? (void *)(m->all_floats + place_of(m->r, k)) : (void *)(m->all_integers + place_of(m->r, k));
-    trek_tensor *merged = trek_tensor_wrap(data, trek_tensor_shape(buffer->data), is_float(buffer) ? TREK_F64 : TREK_I64, NULL, NULL);
+    trek_tensor *merged =
+        trek_tensor_wrap(data, trek_tensor_shape(buffer->data), is_float(buffer) ? TREK_F64 : TREK_I64, NULL, NULL);
     trek_status status = merged ? trek_tensor_copy_from(buffer->data, merged) : trek_status_get();
     trek_tensor_release(merged);
     return status;

@@ -260,8 +260,10 @@ int main(int argc, char **argv)
 {
     job j = { .o = { .ranks = 2, .updates = 100, .episodes = 16, .seed = 1 } };
     if (!parse(&j.o, argc, argv)) {
-        fprintf(stderr, "usage: reinforce [--ranks N] [--updates N, at least 10] [--episodes N, at most %d] [--seed N] [--expect RETURN]\n",
-                MAX_EPISODES);
+        fprintf(
+            stderr,
+            "usage: reinforce [--ranks N] [--updates N, at least 10] [--episodes N, at most %d] [--seed N] [--expect RETURN]\n",
+            MAX_EPISODES);
         return 2;
     }
     trek_seed(j.o.seed);

@@ -25,7 +25,7 @@
 
 enum { STEPS = 5, MAX_WORLD = 5, MAX_VALUES = 512 };
 
-/* --- what is run ---------------------------------------------------------------------------------------------- */
+/* --- what is run --------------------------------------------- */
 
 typedef enum how { REDUCE, BACKWARD } how;
 typedef enum optimizer_when { BEFORE, AFTER, OWN } optimizer_when;
@@ -289,7 +289,7 @@ static void run_job(job *j, way way)
 
 static const int worlds[] = { 1, 2, 3, 5 };
 
-/* --- exact in every way ----------------------------------------------------------------------------------------- */
+/* --- exact in every way --------------------------------------------- */
 
 static void steps_are_those_of_one_device(void **state)
 {
@@ -333,7 +333,7 @@ static void overlap_changes_nothing(void **state)
             }
 }
 
-/* --- processes ------------------------------------------------------------------------------------------------------- */
+/* --- processes --------------------------------------------- */
 
 /* This process's rank of a job that its detail describes: "engine,weighted,backward,optimizer,overlap". */
 static int play(const part *p)
@@ -343,11 +343,21 @@ static int play(const part *p)
     int weighted, backward, when, overlap;
     if (sscanf(p->detail, "%31[a-z],%d,%d,%d,%d", engine, &weighted, &backward, &when, &overlap) != 5)
         return 3;
-    j = (job){ .world = p->processes, .passes = 2, .weighted = weighted, .how = backward ? BACKWARD : REDUCE, .when = (optimizer_when)when,
-               .opts = { .bucket_bytes = 200, .overlap = overlap }, .dtype = TREK_F64,
+    j = (job){ .world = p->processes,
+               .passes = 2,
+               .weighted = weighted,
+               .how = backward ? BACKWARD : REDUCE,
+               .when = (optimizer_when)when,
+               .opts = { .bucket_bytes = 200, .overlap = overlap },
+               .dtype = TREK_F64,
                .spec = trek_adamw((trek_adam_opts){ .lr = 0.01, .weight_decay = 0.1 }) };
-    trek_comm *comm = trek_comm_init(&(trek_comm_opts){ .engine = engine, .rank = p->process, .world_size = p->processes,
-                                                        .address = p->address, .port = p->port, .token = "ddp", .deadline_s = 20 });
+    trek_comm *comm = trek_comm_init(&(trek_comm_opts){ .engine = engine,
+                                                        .rank = p->process,
+                                                        .world_size = p->processes,
+                                                        .address = p->address,
+                                                        .port = p->port,
+                                                        .token = "ddp",
+                                                        .deadline_s = 20 });
     if (comm) {
         j.models[p->process] = ddp_net_new(j.dtype, 100 * (uint32_t)p->process);
         j.comms[p->process] = comm;
@@ -379,6 +389,37 @@ static void processes_are_ranks(void **state)
                 assert_non_null(strstr(w.text[p], "as one device"));
             }
         }
+}
+
+/* MPI progresses by itself: buckets go under backward without being asked for. Where it is built. */
+static void processes_of_mpirun(void **state)
+{
+    (void)state;
+    const char *build = getenv("TREK_TEST_BUILD");
+    char plugin[512], self[512], command[2048], line[512];
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    snprintf(plugin, sizeof plugin, "%s/distributed/mpi/libtrek-mpi.so", build ? build : ".");
+    if (length < 0 || access(plugin, R_OK) != 0 || system("mpirun --version > /dev/null 2>&1") != 0)
+        skip();
+    self[length] = 0;
+    *strrchr(plugin, '/') = 0;
+    static const char *const details[] = { "mpi,1,1,0,0", "mpi,0,1,1,0", "mpi,1,1,2,0" };
+    for (int k = 0; k < 3; k++) {
+        snprintf(command, sizeof command,
+                 "TREK_TEST_ROLE=mpi TREK_TEST_PART='0 0 %d 127.0.0.1 %s' TREK_PLUGIN_PATH='%s' timeout -k 5 60 mpirun --oversubscribe "
+                 "--allow-run-as-root -n 2 '%s' 2>&1",
+                 processes_free_port(), details[k], plugin, self);
+        FILE *output = popen(command, "r");
+        assert_non_null(output);
+        int good = 0;
+        while (fgets(line, sizeof line, output)) {
+            good += strncmp(line, "as one device", 13) == 0;
+            if (strncmp(line, "as one device", 13) != 0)
+                print_message("%s", line);
+        }
+        assert_int_equal(pclose(output), 0);
+        assert_int_equal(good, 2);
+    }
 }
 
 /* The last process is gone in the middle: the others are told who, and their parameters are as after the step before. */
@@ -428,20 +469,25 @@ static void process_that_dies(void **state)
             processes_print(&w);
         assert_int_equal(w.code[p], 0);
         assert_non_null(strstr(w.text[p], "unchanged after 5"));
-        assert_non_null(strstr(w.text[p], "2")); /* who */
+        assert_non_null(strstr(w.text[p], "process 2 died"));
         assert_true(w.seconds[p] < 10);
     }
 }
 
 int main(void)
 {
-    part p;
-    if (processes_part(&p))
+    part p = { .role = NULL };
+    if (processes_part(&p) && strcmp(p.role, "mpi") == 0) {
+        p.process = atoi(getenv("OMPI_COMM_WORLD_RANK"));
+        p.processes = atoi(getenv("OMPI_COMM_WORLD_SIZE"));
+    }
+    if (p.role)
         return strcmp(p.role, "dies") == 0 ? play_on_without(&p) : play(&p);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_are_those_of_one_device),
         cmocka_unit_test(overlap_changes_nothing),
         cmocka_unit_test(processes_are_ranks),
+        cmocka_unit_test(processes_of_mpirun),
         cmocka_unit_test(process_that_dies),
     };
     alarm(300);

@@ -27,7 +27,7 @@
 
 enum { MAX_WORLD = 5 };
 
-/* --- which parameters have gradients afterwards ------------------------------------------------------------------- */
+/* --- which parameters have gradients afterwards --------------------------------------------- */
 
 typedef struct wrapped {
     trek_module *models[MAX_WORLD];
@@ -88,7 +88,8 @@ static void used_by_some_counts_as_zero_elsewhere(void **state)
             trek_var *mine[] = { m->w1, m->tied, m->branch, m->w2 }, *theirs[] = { o->w1, o->tied, o->branch, o->w2 };
             for (int k = 0; k < 4; k++) {
                 assert_non_null(trek_var_grad(mine[k]));
-                double *a = test_read(trek_var_data(trek_var_grad(mine[k]))), *b = test_read(trek_var_data(trek_var_grad(theirs[k])));
+                double *a = test_read(trek_var_data(trek_var_grad(mine[k]))),
+                       *b = test_read(trek_var_data(trek_var_grad(theirs[k])));
                 for (int64_t i = 0; i < trek_var_numel(mine[k]); i++)
                     assert_true(fabs(3 * a[i] - b[i]) < 1e-14);
                 free(a);
@@ -119,7 +120,8 @@ static trek_status shared_gradient_pass(int rank, void *arg)
     trek_var *a = rank == 0 ? m->b1 : trek_mul_scalar(m->b1, 3);
     trek_var *ones = trek_var_from(trek_tensor_ones(trek_dims(HIDDEN), TREK_F64, trek_cpu(0)));
     trek_backward(trek_sum(trek_mul(trek_add(a, m->branch), ones), trek_dims_none(), false));
-    w->status[rank] = rank > 0 || m->b1->leaf->grad == m->branch->leaf->grad ? TREK_OK : TREK_ERR_STATE; /* or nothing is tested */
+    w->status[rank] =
+        rank > 0 || m->b1->leaf->grad == m->branch->leaf->grad ? TREK_OK : TREK_ERR_STATE; /* or nothing is tested */
     trek_scope_end(scope);
     return TREK_OK;
 }
@@ -147,7 +149,7 @@ static void gradients_that_share_memory(void **state)
     }
 }
 
-/* --- 16-bit parameters ----------------------------------------------------------------------------------------------- */
+/* --- 16-bit parameters --------------------------------------------- */
 
 static void low_precision_is_summed_wide(void **state)
 {
@@ -182,7 +184,7 @@ static void low_precision_is_summed_wide(void **state)
     trek_ddp_free(&w.ddp);
 }
 
-/* --- values of all replicas --------------------------------------------------------------------------------------------- */
+/* --- values of all replicas --------------------------------------------- */
 
 static bool same_values(trek_module *a, trek_module *b, const char *name)
 {
@@ -256,7 +258,7 @@ static void buffers_merge_by_count(void **state)
     trek_ddp_free(&ddp);
 }
 
-/* --- the wrapper is a module ---------------------------------------------------------------------------------------------- */
+/* --- the wrapper is a module --------------------------------------------- */
 
 static void wrapper_is_a_module(void **state)
 {
@@ -319,7 +321,7 @@ static void models_may_grow(void **state)
     trek_ddp_free(&ddp);
 }
 
-/* --- inputs of each replica, outputs joined ------------------------------------------------------------------------------------ */
+/* --- inputs of each replica, outputs joined --------------------------------------------- */
 
 static void expect_close(const trek_var *a, const trek_var *b)
 {
@@ -421,7 +423,7 @@ static void forwards_that_are_refused(void **state)
     trek_ddp_free(&w.ddp);
 }
 
-/* --- what is refused, and that all ranks learn of it -------------------------------------------------------------------------------- */
+/* --- what is refused, and that all ranks learn of it --------------------------------------------- */
 
 typedef struct attempt {
     int world;
@@ -472,7 +474,8 @@ static void replicas_that_differ(void **state)
     wrap_on_threads(&j);
     for (int r = 0; r < 3; r++) {
         assert_int_equal(j.status[r], TREK_ERR_ARGUMENT);
-        assert_non_null(strstr(j.message[r], "rank 1 differs from rank 0: parameter \"w1\" f32 [10, 6] instead of parameter \"w1\" f32 [9, 6]"));
+        assert_non_null(strstr(
+            j.message[r], "rank 1 differs from rank 0: parameter \"w1\" f32 [10, 6] instead of parameter \"w1\" f32 [9, 6]"));
     }
     j = (attempt){ .world = 2, .models = { ddp_net_new(TREK_F32, 0), ddp_net_new(TREK_F64, 0) } };
     wrap_on_threads(&j);
@@ -567,7 +570,8 @@ static void mistakes_of_one_rank(void **state)
                         assert_non_null(strstr(trial.message[r], "\"b2\""));
                 }
                 if (!trial.backward) { /* nothing was touched */
-                    trek_var *grad0 = trek_var_grad(((ddp_net *)trial.w.models[0])->w1), *grad1 = trek_var_grad(((ddp_net *)trial.w.models[1])->w1);
+                    trek_var *grad0 = trek_var_grad(((ddp_net *)trial.w.models[0])->w1),
+                             *grad1 = trek_var_grad(((ddp_net *)trial.w.models[1])->w1);
                     assert_false(test_same_bits(trek_var_data(grad0), trek_var_data(grad1)));
                 }
             }
@@ -609,14 +613,15 @@ static void counts_that_are_refused(void **state)
     trek_ddp_free(&w.ddp);
 }
 
-/* --- small things -------------------------------------------------------------------------------------------------------------------- */
+/* --- small things --------------------------------------------- */
 
 static trek_status small_rank(int rank, void *arg)
 {
     trek_comm *comm = trek_ranks_comm(arg, rank);
     double sum = rank + 1, mean = rank, most = -rank;
     int64_t first, count;
-    if (trek_comm_all_reduce_scalar(comm, &sum, TREK_SUM) != TREK_OK || trek_comm_all_reduce_scalar(comm, &mean, TREK_MEAN) != TREK_OK ||
+    if (trek_comm_all_reduce_scalar(comm, &sum, TREK_SUM) != TREK_OK ||
+        trek_comm_all_reduce_scalar(comm, &mean, TREK_MEAN) != TREK_OK ||
         trek_comm_all_reduce_scalar(comm, &most, TREK_MAX) != TREK_OK)
         return trek_status_get();
     if (sum != 6 || mean != 1 || most != 0)

@@ -45,7 +45,9 @@ static trek_var *join_many(trek_module *self, trek_var *const *inputs, int n)
     return trek_tanh(trek_add(inputs[0], trek_linear(inputs[1], ((join *)self)->weight, NULL)));
 }
 
-static const trek_module_class join_class = { .name = "join", .size = sizeof(join), .forward_many = join_many, .input_names = join_inputs };
+static const trek_module_class join_class = {
+    .name = "join", .size = sizeof(join), .forward_many = join_many, .input_names = join_inputs
+};
 
 static trek_module *join_new(trek_device device)
 {
@@ -87,14 +89,16 @@ typedef struct classifier {
 static trek_var *classifier_logits(classifier *c, trek_var *left, trek_var *right)
 {
     trek_var *inputs[] = { left, right };
-    return c->how == BY_GRAPH ? trek_graph_forward_many(c->graph, inputs, 2) : trek_forward_many(trek_graph_module(c->graph), inputs, 2);
+    return c->how == BY_GRAPH ? trek_graph_forward_many(c->graph, inputs, 2)
+                              : trek_forward_many(trek_graph_module(c->graph), inputs, 2);
 }
 
 static trek_var *classifier_compute_loss(classifier *c, trek_var *left, trek_var *right, trek_var *labels)
 {
     trek_var *loss = trek_cross_entropy(classifier_logits(c, left, right), labels);
     trek_var *features = trek_graph_tagged(c->graph, "features");
-    trek_var *decay = trek_mean(trek_square(trek_module_find(trek_graph_module(c->graph), "head.weight")), trek_dims_none(), false);
+    trek_var *decay =
+        trek_mean(trek_square(trek_module_find(trek_graph_module(c->graph), "head.weight")), trek_dims_none(), false);
     loss = trek_add(loss, trek_mul_scalar(trek_mean(trek_square(features), trek_dims_none(), false), c->penalty));
     return trek_add(loss, trek_mul_scalar(decay, c->penalty)); /* of a parameter itself: counts once, not once a rank */
 }
@@ -151,8 +155,11 @@ static void run(outcome *o, int world, int share, how how, bool fine_tune)
     trek_place_here.rng_step = trek_place_here.rng_draw = 0;
     classifier c = { .graph = build(trek_cpu(0), NULL), .how = how, .penalty = 0.1 };
     assert_non_null(c.graph);
-    assert_int_equal(trek_trainer_setup(c.graph, &(trek_trainer_opts){ .build_replica = build, .ranks = world, .share = share,
-                                                                       .optimizer = trek_adam((trek_adam_opts){ .lr = 0.02 }) }), TREK_OK);
+    assert_int_equal(trek_trainer_setup(c.graph, &(trek_trainer_opts){ .build_replica = build,
+                                                                       .ranks = world,
+                                                                       .share = share,
+                                                                       .optimizer = trek_adam((trek_adam_opts){ .lr = 0.02 }) }),
+                     TREK_OK);
     if (fine_tune)
         trek_graph_freeze(c.graph, "encoder");
     for (int r = 0; r < MAX_WORLD; r++)
@@ -277,11 +284,14 @@ static double run_regressor(int world)
     trek_seed(7);
     trek_place_here.rng_step = trek_place_here.rng_draw = 0;
     trek_graph *graph = build_regressor(trek_cpu(0), NULL);
-    assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build_regressor, .ranks = world,
-                                                                     .optimizer = trek_adam((trek_adam_opts){ .lr = 0.02 }) }), TREK_OK);
+    assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build_regressor,
+                                                                     .ranks = world,
+                                                                     .optimizer = trek_adam((trek_adam_opts){ .lr = 0.02 }) }),
+                     TREK_OK);
     trek_scope scope = trek_scope_begin();
     for (uint32_t s = 0; s < STEPS; s++) {
-        trek_var *y = trek_graph_forward_many(graph, (trek_var *[]){ field(10 * s, ROWS, LEFT), field(10 * s + 1, ROWS, RIGHT) }, 2);
+        trek_var *y =
+            trek_graph_forward_many(graph, (trek_var *[]){ field(10 * s, ROWS, LEFT), field(10 * s + 1, ROWS, RIGHT) }, 2);
         trek_graph_backward(graph, trek_mse_loss(y, field(10 * s + 2, ROWS, 1)));
         trek_graph_step(graph);
     }
@@ -306,8 +316,10 @@ static void inputs_that_do_not_fit(void **state)
 {
     (void)state;
     classifier c = { .graph = build(trek_cpu(0), NULL) };
-    assert_int_equal(trek_trainer_setup(c.graph, &(trek_trainer_opts){ .build_replica = build, .ranks = 2,
-                                                                       .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }) }), TREK_OK);
+    assert_int_equal(trek_trainer_setup(c.graph, &(trek_trainer_opts){ .build_replica = build,
+                                                                       .ranks = 2,
+                                                                       .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }) }),
+                     TREK_OK);
     for (int how = BY_GRAPH; how <= BY_MODULE; how++) {
         c.how = (enum how)how;
         trek_scope scope = trek_scope_begin();

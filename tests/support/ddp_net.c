@@ -71,5 +71,6 @@ trek_var *ddp_rows(uint32_t stream, int64_t first, int64_t n, int64_t width, tre
 
 trek_var *ddp_loss_of(trek_module *model, uint32_t stream, int64_t first, int64_t n, trek_dtype dtype)
 {
-    return trek_mse_loss(trek_forward(model, ddp_rows(stream, first, n, IN, dtype)), ddp_rows(stream + 1000, first, n, OUT, dtype));
+    return trek_mse_loss(trek_forward(model, ddp_rows(stream, first, n, IN, dtype)),
+                         ddp_rows(stream + 1000, first, n, OUT, dtype));
 }

@@ -164,10 +164,9 @@ static int play_fork(const part *me)
         if (child == 0) {
             bool refused = trek_control_gather(control, &mine, sizeof mine, all, 0) == TREK_ERR_STATE;
             trek_control_say(control, "in the child", NULL);
-            trek_control_free(&control);
             printf("child %s\n", refused ? "refused" : "served");
-            alarm(8);
-            pause();
+            pause_ms(3000); /* it outlives its parent, and would keep its connection */
+            trek_control_free(&control);
             _exit(0);
         }
         pause_ms(300);

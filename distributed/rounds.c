@@ -34,6 +34,7 @@ typedef struct word {
     double weight, communication_ms;
     int64_t step, samples;
     uint64_t digest;         /* of the pace's decisions */
+    uint64_t rng_draw;       /* after the pass: a process without samples drew nothing */
     char message[160];       /* of FAILED */
 } word;
 
@@ -94,8 +95,12 @@ trek_status trek_rounds_pass(ranks_stepper *s, double weight, double *total)
         return TREK_OK;
     word *own = new_word(s, WORD_PASS);
     own->weight = weight;
+    own->rng_draw = trek_place_here.rng_draw;
     trek_status status = exchange(s, own);
     double sum = 0;
+    for (int p = 0; p < s->processes && status == TREK_OK; p++)
+        if (word_at(s, p)->kind == WORD_PASS && word_at(s, p)->rng_draw > trek_place_here.rng_draw)
+            trek_place_here.rng_draw = word_at(s, p)->rng_draw;
     for (int p = 0; p < s->processes && status == TREK_OK; p++)
         sum += word_at(s, p)->kind == WORD_PASS ? word_at(s, p)->weight : 0;
     *total = sum;

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A small training run that several test programs make in several ways: on one
+ * device, on ranks of one process, on processes; by passes per rank, windows, or
+ * forwards that are split. The model has dropout, a frozen weight, one that is never
+ * used, and one that only marked samples reach; labels are ignored here and
+ * there, so that batches weigh differently. */
+#ifndef TREK_TESTS_TRAINING_H
+#define TREK_TESTS_TRAINING_H
+
+#include "distributed/trainer.h"
+#include "graph/feed.h"
+
+enum { IN = 6, HIDDEN = 10, CLASSES = 4, SAMPLES = 61, MOST = 1024, PASSES = 256 };
+
+typedef enum loss_kind { BY_LABELS, BY_ROWS, BY_STATED, N_LOSSES } loss_kind;
+
+typedef struct run {
+    int world, passes, batch; /* world: ranks of this process */
+    loss_kind loss;
+    bool separate, windows, gathered, drop_last, clip;
+    const trek_plan *plan;
+    const trek_slowdown *slowdowns;
+    int balance, epochs;      /* epochs 0: 2 */
+    trek_optimizer_spec optimizer;
+    int64_t stop_after;       /* passes; 0: none */
+} run;
+
+typedef struct result {
+    double params[MOST], losses[PASSES];
+    int n, steps, passes;
+    int64_t windows[PASSES][64]; /* [pass] the samples, so that another run can be given them */
+    int64_t sizes[PASSES];
+    trek_plan *made;
+} result;
+
+trek_dataset *training_dataset(void);
+trek_graph *training_build(trek_device device, void *arg);
+/* The graph, set up; loader may be NULL. */
+trek_graph *training_set_up(const run *c, trek_loader *loader);
+trek_var *training_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg); /* arg: a loss_kind */
+/* All parameters, one after another. */
+void training_params(trek_graph *graph, result *to);
+void training_run(const run *c, result *to);
+/* The samples of `as`, each pass one batch, on one device. */
+void training_on_one(const run *c, const result *as, result *to);
+/* Fails where they differ by more than rounding. */
+void training_compare(const run *c, const result *many, const result *one);
+trek_optimizer_spec training_momentum(void);
+trek_optimizer_spec training_adam(void);
+
+#endif

@@ -22,6 +22,7 @@
 #include "autograd/ops.h"
 #include "data/loader.h"
 #include "distributed/checkpoint.h"
+#include "distributed/comm.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
@@ -502,6 +503,105 @@ static void out_of_memory(void **state)
     prefetch = 0;
 }
 
+/* --- many processes, started by trek-run ------------------------------------------------------------------ */
+
+static const char *self;
+
+/* One of them. stop: it saves after that step and goes on in a fresh graph; 0: never; -1: it goes on from what one
+ * process has saved after step 7. */
+static void run_in_job(const run_opts *o, int stop, const char *path, record *to)
+{
+    trek_loader *loader;
+    trek_graph *graph;
+    if (stop < 0) {
+        graph = begin_elsewhere(o, &loader);
+    } else {
+        trek_seed(12);
+        graph = begin(o);
+        loader = loader_new(3);
+        train(graph, o, loader, stop > 0 ? stop : STEPS, false, false);
+    }
+    if (stop > 0) {
+        trek_status wrong = trek_checkpoint_save(graph, loader, "/nowhere/at/all"); /* only process 0 has tried */
+        assert_int_equal(wrong, atoi(getenv("TREK_RANK")) == 0 ? TREK_ERR_IO : TREK_ERR_PEER);
+        trek_error_clear();
+        assert_int_equal(trek_checkpoint_save(graph, loader, path), TREK_OK);
+        end_run(&graph, &loader);
+        graph = begin_elsewhere(o, &loader);
+    }
+    if (stop != 0) {
+        assert_int_equal(trek_checkpoint_load(graph, loader, "/nowhere/at/all"), TREK_ERR_IO);
+        trek_error_clear();
+        if (trek_checkpoint_load(graph, loader, path) != TREK_OK)
+            fail_msg("%s", trek_error());
+        assert_int_equal(trek_graph_steps(graph), 7);
+        train(graph, o, loader, STEPS, true, false);
+    }
+    look(graph, loader, to);
+    end_run(&graph, &loader);
+}
+
+static int child(const char *text)
+{
+    static record got;
+    char path[512], result[512];
+    int ranks, stop;
+    if (sscanf(text, "%d,%d,%511[^,],%511s", &ranks, &stop, path, result) != 4)
+        return 2;
+    alarm(60);
+    run_opts o = { .dtype = TREK_F64, .ranks = ranks, .norm = true };
+    trek_comm *job = trek_comm_init(NULL); /* so that the process does not leave the job between two graphs */
+    if (!job)
+        return 4;
+    run_in_job(&o, stop, path, &got);
+    trek_comm_free(&job);
+    if (atoi(getenv("TREK_RANK")) == 0)
+        write_file(result, (const char *)&got, sizeof got);
+    return 0;
+}
+
+static void launch(int processes, int ranks, int stop, record *to)
+{
+    char text[1200], count[16], launcher[4096], result[512];
+    const char *build_folder = getenv("TREK_TEST_BUILD");
+    snprintf(launcher, sizeof launcher, "%s/tools/trek-run", build_folder ? build_folder : ".");
+    snprintf(result, sizeof result, "%s/result", folder);
+    snprintf(text, sizeof text, "%d,%d,%s/%s,%s", ranks, stop, folder, stop < 0 ? "step-7" : "job", result);
+    snprintf(count, sizeof count, "%d", processes);
+    unlink(result);
+    pid_t pid = fork();
+    if (pid == 0) {
+        setenv("TREK_TEST_CHILD", text, 1);
+        execl(launcher, launcher, "-n", count, self, (char *)NULL);
+        _exit(127);
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+        fail_msg("%d processes of %d ranks, stopped at %d: status %d", processes, ranks, stop, status);
+    size_t size;
+    char *data = read_file(result, &size);
+    assert_int_equal(size, sizeof *to);
+    memcpy(to, data, size);
+    free(data);
+}
+
+static void many_processes(void **state)
+{
+    (void)state;
+    static record one, whole, resumed;
+    run_opts o = { .dtype = TREK_F64, .ranks = 1, .norm = true };
+    whole_run(&o, &one);
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        launch(2, ranks, 0, &whole);
+        expect_close(&whole, &one, 1e-9, "two processes");
+        launch(2, ranks, 7, &resumed);
+        expect_close(&resumed, &whole, 0, "two processes, resumed");
+        launch(3 - ranks, ranks, -1, &resumed);
+        expect_close(&resumed, &one, 1e-9, "saved by one process, resumed by others");
+    }
+}
+
 /* --- the program -------------------------------------------------------------------------------------------- */
 
 static int make_folder(void **state)
@@ -543,6 +643,9 @@ int main(int argc, char **argv)
         alarm(60);
         return save_for_ever(argv[2]);
     }
+    self = argv[0];
+    if (getenv("TREK_TEST_CHILD"))
+        return child(getenv("TREK_TEST_CHILD"));
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(same_bits_after_each_step, begin_test),
         cmocka_unit_test_setup(other_numbers_of_ranks, begin_test),
@@ -551,6 +654,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup(wrong_numbers, begin_test),
         cmocka_unit_test_setup(killed_while_saving, begin_test),
         cmocka_unit_test_setup(out_of_memory, begin_test),
+        cmocka_unit_test_setup(many_processes, begin_test),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

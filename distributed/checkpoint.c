@@ -407,16 +407,24 @@ static void take_counts(const restoring *r)
     trek_place_here.rng_draw = (uint64_t)r->run[RUN_RNG_DRAW];
 }
 
+/* A plan that the program has set goes on being followed; else the run's own goes on. */
+static trek_status take_plan(const restoring *r)
+{
+    bool replays = trek_pace_replays(r->s->pace);
+    const trek_plan *plan = replays ? trek_pace_plan(r->s->pace) : r->plan;
+    trek_status status = plan ? trek_pace_take_plan(r->s->pace, plan, replays, r->run[RUN_STEPS]) : TREK_OK;
+    if (plan && status == TREK_OK)
+        trek_rounds_publish(r->s);
+    return status;
+}
+
 /* What needs memory or threads comes first. */
 static trek_status commit(restoring *r)
 {
     trek_status status = TREK_OK;
     trek_grad_scaler *scaler = trek_graph_scaler(r->graph);
-    if (r->plan) {
-        status = trek_pace_take_plan(r->s->pace, r->plan, false, r->run[RUN_STEPS]);
-        if (status == TREK_OK)
-            trek_rounds_publish(r->s);
-    }
+    if (r->s && r->s->pace)
+        status = take_plan(r);
     if (status == TREK_OK && r->loader)
         status = trek_loader_seek(r->loader, r->place[LOADER_EPOCH], r->place[LOADER_BATCH]);
     if (status == TREK_OK && scaler && r->has_scaler)

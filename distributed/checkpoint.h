@@ -17,7 +17,8 @@
  * learning rates (f64, of each group), "trek:run" (i64) steps done and the generator's seed, step and draw, "trek:loader" (i64)
  * epoch, batches given, samples and batch size, "trek:scaler" (f64) the loss scaler's numbers; the recorded plan of
  * shares is the text "trek.plan". Nothing depends on the number of ranks: a run goes on with the same bits on as many
- * ranks of equal, fixed or replayed shares, to rounding on others (the plan then begins anew).
+ * ranks of equal, fixed or replayed shares, to rounding on others (the plan then begins anew). To replay, the program
+ * sets the plan as before (.plan of trek_trainer_opts); else the balancer goes on from the recorded one.
  *
  * Not in the file: options (optimizer, schedule, clipping, frozen and training flags), which the program
  * sets as before; gradients that no step has used; what `using` carries between forwards, which begins anew.

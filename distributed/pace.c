@@ -174,6 +174,8 @@ trek_status trek_pace_take_plan(trek_pace *p, const trek_plan *plan, bool replay
     return TREK_OK;
 }
 
+bool trek_pace_replays(const trek_pace *p) { return p->replay != NULL; }
+
 const trek_plan *trek_pace_plan(const trek_pace *p) { return p->replay ? p->replay : p->plan; }
 
 /* --- asking ------------------------------------------------------------------------ */

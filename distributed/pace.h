@@ -34,6 +34,8 @@ trek_status trek_pace_report(trek_pace *pace, int64_t step, bool window, const d
                              bool *changed);
 /* What was decided so far, for checkpoints; borrowed. */
 const trek_plan *trek_pace_plan(const trek_pace *pace);
+/* Whether it follows a recorded plan instead of measuring. */
+bool trek_pace_replays(const trek_pace *pace);
 /* Goes on with what an earlier run's plan ends with; replaying if replay. */
 trek_status trek_pace_take_plan(trek_pace *pace, const trek_plan *plan, bool replay, int64_t step);
 /* A number that is equal on all processes that decided alike. */

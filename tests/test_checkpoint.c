@@ -23,6 +23,7 @@
 #include "data/loader.h"
 #include "distributed/checkpoint.h"
 #include "distributed/comm.h"
+#include "distributed/plan.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
@@ -49,6 +50,7 @@ typedef struct run_opts {
     trek_dtype dtype;
     int ranks;
     bool separate, sgd, scaled, norm;
+    const trek_plan *plan;
 } run_opts;
 
 static trek_graph *build(trek_device device, void *arg)
@@ -74,7 +76,7 @@ static trek_graph *begin(const run_opts *o)
     trek_status status = trek_trainer_setup(graph, &(trek_trainer_opts){
         .build_replica = build, .arg = &copy, .devices = devices, .ranks = o->ranks, .max_grad_norm = 0.7, .share = o->separate ? TREK_OFF : 0,
         .optimizer = o->sgd ? trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }) : trek_adamw((trek_adam_opts){ .lr = 0.02 }),
-        .schedule = trek_cosine_lr(0.02, STEPS, 0.001), .amp = { .scaling = o->scaled, .scaler = { .growth_interval = 3 } } });
+        .plan = o->plan, .schedule = trek_cosine_lr(0.02, STEPS, 0.001), .amp = { .scaling = o->scaled, .scaler = { .growth_interval = 3 } } });
     if (status != TREK_OK)
         fail_msg("%s", trek_error());
     return graph;
@@ -221,6 +223,25 @@ static void same_bits_after_each_step(void **state)
         for (int64_t step = 1; step <= STEPS; step++)
             resume(&runs[k], step, &expected, 0);
     }
+}
+
+/* Recorded shares, followed again: they change in the course of the run. */
+static void same_bits_of_replayed_shares(void **state)
+{
+    (void)state;
+    static record expected, equal;
+    trek_plan *plan = trek_plan_new(2);
+    assert_int_equal(trek_plan_add_shares(plan, 0, (double[]){ 0.25, 0.75 }), TREK_OK);
+    assert_int_equal(trek_plan_add_shares(plan, 6, (double[]){ 0.75, 0.25 }), TREK_OK);
+    assert_int_equal(trek_plan_add_shares(plan, 13, (double[]){ 0.125, 0.875 }), TREK_OK);
+    run_opts o = { .dtype = TREK_F32, .ranks = 2 };
+    whole_run(&o, &equal);
+    o.plan = plan;
+    whole_run(&o, &expected);
+    assert_memory_not_equal(equal.values, expected.values, sizeof equal.values); /* shares do change bits */
+    for (int64_t step = 1; step <= STEPS; step++)
+        resume(&o, step, &expected, 0);
+    trek_plan_free(&plan);
 }
 
 static void other_numbers_of_ranks(void **state)
@@ -648,6 +669,7 @@ int main(int argc, char **argv)
         return child(getenv("TREK_TEST_CHILD"));
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(same_bits_after_each_step, begin_test),
+        cmocka_unit_test_setup(same_bits_of_replayed_shares, begin_test),
         cmocka_unit_test_setup(other_numbers_of_ranks, begin_test),
         cmocka_unit_test_setup(readable_as_a_state, begin_test),
         cmocka_unit_test_setup(refused, begin_test),

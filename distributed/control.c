@@ -212,7 +212,7 @@ static trek_status greet(trek_control *control)
 }
 
 /* Process 0's thread watches the time; the others allow a little more, so that it can tell them who is missing. */
-static void wait_for_start(trek_control *control)
+static bool wait_for_start(trek_control *control)
 {
     int64_t until = control->join_until_ns + (control->process == 0 ? 0 : 2 * (int64_t)TREK_CONTROL_BEAT_NS);
     struct timespec at = { .tv_sec = (time_t)(until / 1000000000), .tv_nsec = (long)(until % 1000000000) };
@@ -227,7 +227,9 @@ static void wait_for_start(trek_control *control)
             trek_control_end_locked(control, TREK_ERR_TIMEOUT, message);
         }
     }
+    bool started = control->started; /* it may have ended again: the first call tells */
     pthread_mutex_unlock(&control->lock);
+    return started;
 }
 
 trek_control *trek_control_join(const trek_control_opts *opts)
@@ -249,8 +251,7 @@ trek_control *trek_control_join(const trek_control_opts *opts)
     }
     control->has_thread = true;
     remember(control);
-    wait_for_start(control);
-    if (!atomic_load(&control->ended))
+    if (wait_for_start(control))
         return control;
     trek_control_fail(control);
     trek_control_free(&control);

@@ -92,6 +92,8 @@ static int play_join(const part *me)
 static int play_differ(const part *me)
 {
     trek_control *control = join(me, 10);
+    if (!control)
+        return report("join", trek_status_get());
     char mine[32] = "", all[32 * PROCESSES];
     int code = report("gather", trek_control_gather(control, mine, strcmp(me->detail, "more") == 0 ? 32 : 16, all, 0));
     trek_control_free(&control);
@@ -102,6 +104,8 @@ static int play_differ(const part *me)
 static int play_late(const part *me)
 {
     trek_control *control = join(me, 10);
+    if (!control)
+        return report("join", trek_status_get());
     int mine = 0, all[PROCESSES];
     bool late = strncmp(me->detail, "comes", 5) == 0;
     trek_control_say(control, "forward", NULL);
@@ -132,6 +136,8 @@ static int play_end(const part *me)
 {
     atomic_int before = 0, after = 0, forgotten = 0;
     trek_control *control = join(me, 10);
+    if (!control)
+        return report("join", trek_status_get());
     trek_status status = trek_control_on_end(control, count_end, &before);
     if (status == TREK_OK)
         status = trek_control_on_end(control, count_end, &forgotten);
@@ -157,6 +163,8 @@ static int play_end(const part *me)
 static int play_fork(const part *me)
 {
     trek_control *control = join(me, 10);
+    if (!control)
+        return report("join", trek_status_get());
     int mine = 0, all[PROCESSES];
     trek_control_gather(control, &mine, sizeof mine, all, 0);
     if (me->process == 1) {
@@ -184,6 +192,8 @@ static int play_leave(const part *me)
 {
     int all[PROCESSES], mine = 0;
     trek_control *control = join(me, 10);
+    if (!control)
+        return report("join", trek_status_get());
     trek_status status = trek_control_gather(control, &mine, sizeof mine, all, 0);
     pause_ms(me->process * 120);
     bool ended = trek_control_ended(control);

@@ -10,6 +10,7 @@
 #include "distributed/wait.h"
 
 #define TREK_SHARED_SMALL 64
+#define TREK_SHARED_HUGE ((size_t)2 << 20) /* bytes of a huge page, where pages are of 4 KiB */
 
 /* --- comm_shared_pages.c: this process's window, a file in memory that has no name ---------- */
 

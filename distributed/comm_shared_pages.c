@@ -25,6 +25,9 @@
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 8u
 #endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
 
 enum { REGIONS = 512, SEEN = 1024, SMALLEST = 32 << 10, PIECE = 4 << 20 };
 
@@ -128,15 +131,21 @@ static bool remember(const char *memory, size_t bytes)
     return known;
 }
 
-/* The place in the window, and in the table, for a new region; -1: full. */
-static int find_gap(size_t bytes, uint64_t *offset)
+/* The first place from `offset` on that lies in its huge page as the memory does: only then both can be huge. */
+static uint64_t in_step(uint64_t offset, const char *memory)
 {
-    *offset = page_size();
+    return offset + (((uintptr_t)memory - (uintptr_t)offset) & (TREK_SHARED_HUGE - 1));
+}
+
+/* The place in the window, and in the table, for a new region; -1: full. */
+static int find_gap(const char *memory, size_t bytes, uint64_t *offset)
+{
+    *offset = in_step(page_size(), memory);
     if (shown.count == REGIONS)
         return -1;
     int k = 0;
     for (; k < shown.count && shown.regions[k].offset < *offset + bytes; k++)
-        *offset = shown.regions[k].offset + shown.regions[k].bytes;
+        *offset = in_step(shown.regions[k].offset + shown.regions[k].bytes, memory);
     return *offset + bytes <= shown.window.bytes ? k : -1;
 }
 
@@ -219,7 +228,7 @@ static region *find_region(const char *memory)
 static region *new_region(char *memory, size_t bytes)
 {
     region r = { .memory = memory, .bytes = bytes };
-    int k = find_gap(bytes, &r.offset);
+    int k = find_gap(memory, bytes, &r.offset);
     if (k < 0)
         return NULL;
     void *bitmap = mmap(NULL, bitmap_bytes(&r), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -242,6 +251,9 @@ static bool share(region *r, size_t first, size_t end)
             continue;
         if (!replace(r->memory + k * page, (next - k) * page, r->offset + k * page))
             return false;
+        /* Huge pages where the system can: a tenth faster. The system is asked now because it would not by itself. */
+        if ((next - k) * page >= TREK_SHARED_HUGE)
+            madvise(r->memory + k * page, (next - k) * page, MADV_COLLAPSE);
         mark(r, k, next, true);
     }
     return true;

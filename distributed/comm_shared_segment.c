@@ -62,6 +62,24 @@ static trek_shared_layout lay_out(int world)
     return l;
 }
 
+/* At the beginning of a huge page, so that what lies there can be one. */
+static void *map_aligned(int fd, uint64_t bytes)
+{
+    char *space = mmap(NULL, bytes + TREK_SHARED_HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (space == MAP_FAILED)
+        return MAP_FAILED;
+    size_t before = -(uintptr_t)space & (TREK_SHARED_HUGE - 1);
+    void *memory = mmap(space + before, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0);
+    if (memory == MAP_FAILED) {
+        munmap(space, bytes + TREK_SHARED_HUGE);
+        return MAP_FAILED;
+    }
+    if (before > 0)
+        munmap(space, before);
+    munmap(space + before + bytes, TREK_SHARED_HUGE - before);
+    return memory;
+}
+
 /* Maps process pid's file: NULL where it cannot be reached or is another one. */
 static void *map_file(int pid, int fd, uint64_t bytes, const uint64_t nonce[2])
 {
@@ -73,7 +91,7 @@ static void *map_file(int pid, int fd, uint64_t bytes, const uint64_t nonce[2])
     struct stat about;
     void *memory = MAP_FAILED;
     if (fstat(own, &about) == 0 && S_ISREG(about.st_mode) && (uint64_t)about.st_size == bytes)
-        memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, own, 0);
+        memory = map_aligned(own, bytes);
     close(own);
     if (memory == MAP_FAILED)
         return NULL;

@@ -594,14 +594,10 @@ bool trek_graph_states_are_reset(const trek_graph *graph)
     return graph->layout.n_states > 0;
 }
 
-/* Where the process's samples are in the batch of all processes: as the loader knows it; else
- * somewhere where no other process's are. */
 static void place_of(const ranks_stepper *s, const gather_pass *pass, forward_call *call)
 {
-    bool is_batch = trek_place_here.batch_rows == pass->total;
     call->counts = s->training[0];
-    call->first = is_batch ? trek_place_here.batch_first : (int64_t)s->process << 40;
-    call->global = is_batch ? trek_place_here.batch_global : pass->total;
+    trek_ranks_place_of(s, pass->total, &call->first, &call->global);
 }
 
 static trek_status run_forward(ranks_stepper *s, gather_pass *pass, trek_var *const *inputs)
@@ -644,6 +640,8 @@ trek_var *trek_ranks_forward(trek_stepper *stepper, trek_var *const *inputs, int
         return trek_fail_null(TREK_ERR_SCOPE, "trek_graph_forward: no scope is open; begin one with trek_scope_begin, or use a loader's loop");
     if (nothing_to_split(s, inputs))
         return trek_graph_run_route(stepper->graph, inputs, n);
+    if (s->world == 1)
+        return trek_ranks_forward_alone(s, inputs, n);
     trek_var *outputs[64] = { NULL };
     trek_var **work = trek_calloc((size_t)(s->n_inputs + 1 + s->n_outputs), sizeof *work);
     gather_pass *pass = work ? pass_new(s) : NULL;
@@ -659,65 +657,6 @@ trek_var *trek_ranks_forward(trek_stepper *stepper, trek_var *const *inputs, int
         return NULL;
     put_tags(s, inputs, outputs);
     return outputs[0];
-}
-
-/* What the loss is the mean of: stated, reported by the loss, else the rows of the last forward. */
-static double weight_of(const ranks_stepper *s, trek_var *loss, double stated)
-{
-    if (stated >= 0)
-        return stated;
-    double weight = trek_loss_weight(loss);
-    if (!isnan(weight))
-        return weight;
-    return s->forward_rows >= 0 ? (double)s->forward_rows : 1;
-}
-
-static trek_status backward_with_seed(ranks_stepper *s, trek_var *loss, double factor)
-{
-    trek_backward_watch watch = { .leaves = s->replicas[0].params, .n_leaves = s->replicas[0].n_params, .only_these = true };
-    trek_var *seed;
-    trek_status status = trek_graph_scale_loss(s->base.graph, &loss, &seed);
-    if (status != TREK_OK)
-        return status;
-    if (factor != 1) {
-        trek_no_grad_begin();
-        trek_tensor *one = seed ? NULL : trek_tensor_full(1, trek_var_shape(loss), trek_var_dtype(loss), trek_var_device(loss));
-        seed = trek_mul_scalar(seed ? seed : one ? trek_var_from(one) : NULL, factor);
-        trek_no_grad_end();
-        if (!seed)
-            return trek_status_get();
-    }
-    return trek_backward_watched(&loss, &seed, 1, NULL, &watch);
-}
-
-/* The caller's tape first; where it meets a split forward, the ranks go on. The process is one
- * contributor: alone, its pass is its gradient, whatever its weight, unless that is 0. */
-trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double weight)
-{
-    ranks_stepper *s = (ranks_stepper *)stepper;
-    trek_status status = trek_status_get();
-    if (status == TREK_OK && trek_var_numel(loss) != 1) {
-        char text[TREK_SHAPE_TEXT];
-        status = trek_fail(TREK_ERR_SHAPE, "trek_graph_backward: the loss must be a scalar, not %s",
-                           trek_shape_text(trek_var_shape(loss), text));
-    }
-    double own = status == TREK_OK && (s->comm || weight == 0) ? weight_of(s, loss, weight) : 1, total = own;
-    if (status == TREK_OK)
-        status = trek_ranks_begin_pass(s);
-    if (status == TREK_OK)
-        status = trek_ranks_settle(s);
-    if (status != TREK_OK) {
-        trek_rounds_failed(s, status);
-        return status;
-    }
-    status = trek_rounds_pass(s, own, &total);
-    bool skips = own == 0 && (total > 0 || weight == 0) && !(s->comm && trek_ranks_sync(s));
-    if (status != TREK_OK || skips)
-        return status;
-    /* nothing counts anywhere: zeros, as on one device */
-    status = backward_with_seed(s, loss, total > 0 ? own / total : weight == 0 ? 0 : 1);
-    s->passes++;
-    return status;
 }
 
 bool trek_ranks_sync(const ranks_stepper *s)

@@ -14,6 +14,7 @@
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "distributed/apportion.h"
+#include "distributed/overlap.h"
 #include "distributed/pace.h"
 #include "distributed/rank_sums.h"
 #include "distributed/rounds.h"
@@ -67,13 +68,13 @@ static trek_status in_scope(trek_status (*fn)(ranks_stepper *s, int rank), ranks
 }
 
 static trek_status settle(ranks_stepper *s, int rank) { return scale_grads(s->replicas[rank].arena, s->factor); }
-static trek_status settle_rank(int rank, void *arg) { return in_scope(settle, arg, rank); }
+trek_status trek_ranks_settle_here(int rank, void *stepper) { return in_scope(settle, stepper, rank); }
 
 trek_status trek_ranks_settle(ranks_stepper *s)
 {
     if (s->factor == 1)
         return TREK_OK;
-    trek_status status = trek_ranks_run(s->ranks, settle_rank, s);
+    trek_status status = trek_ranks_run(s->ranks, trek_ranks_settle_here, s);
     if (status == TREK_OK)
         s->factor = 1;
     return status;
@@ -133,13 +134,17 @@ void trek_ranks_forget_aside(trek_replica *replica)
 
 /* --- a rank's part -------------------------------------------------------------------- */
 
-static trek_status run_batch(const pass_call *c, int rank, const trek_batch *batch)
+static trek_status run_batch(const pass_call *c, int rank, const trek_batch *batch, bool last)
 {
     ranks_stepper *s = c->s;
     trek_replica *own = &s->replicas[rank];
     trek_batch_run run = { .feed = c->feed, .scaler = trek_ranks_scaler(s, rank), .leaves = own->params, .n_leaves = own->n_params,
                            .denominator = c->denominator, .backward = c->backward,
                            .always = !c->batch->window && trek_ranks_sync(s) };
+    if (s->sending && last) {
+        run.complete = trek_overlap_complete;
+        run.arg = s;
+    }
     trek_place_here.first_sample = batch->first;
     trek_place_here.rows = batch->n;
     trek_place_here.global_rows = batch->global;
@@ -166,7 +171,7 @@ static trek_status run_share(const pass_call *c, int rank)
     trek_status status = trek_batch_part(c->batch, c->of[rank].first, c->of[rank].rows, trek_ranks_device(c->s->ranks, rank), vars, &part);
     if (status != TREK_OK)
         return status;
-    status = run_batch(c, rank, &part);
+    status = run_batch(c, rank, &part, true);
     trek_batch_part_release(&part);
     return status;
 }
@@ -186,7 +191,7 @@ static trek_status run_window(const pass_call *c, int rank)
             return trek_status_get();
         batch->first = (of->first + k - c->batch->first_batch) * c->batch_size;
         batch->global = c->batch->global;
-        status = run_batch(c, rank, batch);
+        status = run_batch(c, rank, batch, k + 1 == of->rows);
     }
     /* the next window is likely to be like this one */
     int64_t next = of->first + c->batch->batches, end = next + of->rows;
@@ -275,7 +280,7 @@ static trek_status conclude(pass_call *c)
     }
     if (!c->backward)
         return TREK_OK;
-    trek_status status = trek_rounds_pass(s, weight, &weight);
+    trek_status status = trek_rounds_pass(s, weight, &weight, NULL);
     s->factor = weight > 0 ? c->denominator / weight : 1;
     if (status == TREK_OK && weight == 0 && trek_ranks_sync(s)) /* nobody's pass counts, though layers have run */
         status = s->base.klass->zero_grad(&s->base);
@@ -302,14 +307,20 @@ static trek_status run_pass(pass_call *c)
     trek_status status = trek_ranks_prepare_scaler(s);
     bool again = c->backward && s->passes > 0;
     if (status == TREK_OK && c->backward)
-        status = trek_ranks_begin_pass(s);
+        status = trek_overlap_keep(s);
     if (status == TREK_OK && again)
         status = trek_ranks_settle(s);
     if (status == TREK_OK && again)
         status = trek_ranks_run(s->ranks, put_aside_rank, s);
     trek_ranks_note_flags(s);
+    bool sends = false;
+    if (status == TREK_OK && c->backward)
+        status = trek_rounds_begin_pass(s, &sends);
+    trek_overlap_begin(s, sends);
     if (status == TREK_OK)
         status = run_ranks(c);
+    trek_status sent = trek_overlap_end(s);
+    status = status == TREK_OK ? sent : status;
     trace_waits(c);
     if (status != TREK_OK) {
         trek_rounds_failed(s, status);
@@ -321,6 +332,7 @@ static trek_status run_pass(pass_call *c)
         s->factor = 1;
     }
     s->passes += c->backward;
+    s->passes_sent = s->sent ? s->passes : s->passes_sent;
     s->windowed |= c->backward && c->batch->window;
     return status;
 }

@@ -12,6 +12,7 @@
 
 #include "autograd/var_internal.h"
 #include "distributed/apportion.h"
+#include "distributed/overlap.h"
 #include "distributed/rounds.h"
 #include "distributed/stepper_ranks.h"
 #include "graph/graph_internal.h"
@@ -281,6 +282,7 @@ static trek_status finish(ranks_stepper *s, int rank, bool skipped)
 static trek_status reduce_between(ranks_stepper *s, int rank, bool measure)
 {
     trek_comm *local = trek_ranks_comm(s->ranks, rank);
+    bool sent = s->sent;
     trek_status status = trek_comm_barrier(local);
     if (rank == 0)
         s->between = status == TREK_OK ? trek_rounds_reduce(s) : status;
@@ -290,6 +292,8 @@ static trek_status reduce_between(ranks_stepper *s, int rank, bool measure)
         status = rank == 0 ? s->between : status;
     else if (s->between != TREK_OK)
         status = trek_fail(TREK_ERR_PEER, "step: the reduction between processes failed");
+    if (status == TREK_OK && sent && s->factor != 1)
+        status = trek_ranks_settle_here(rank, s);
     if (status == TREK_OK && measure)
         work(s, rank, false, true, NULL);
     return status;
@@ -307,7 +311,8 @@ static trek_status step_shared(int rank, void *arg)
         trek_stopwatch_start(&s->reduce_watch, trek_cpu(0));
     if (c->update && !measure)
         state = decide(s, rank, false);
-    work(s, rank, true, measure && !s->comm, at_once ? &state : NULL);
+    if (!s->sent) /* else it is on its way: a process that sends has one rank */
+        work(s, rank, true, measure && !s->comm, at_once ? &state : NULL);
     if (s->comm) {
         trek_status status = reduce_between(s, rank, measure);
         if (status != TREK_OK) {
@@ -386,8 +391,11 @@ static trek_status share_between(ranks_stepper *s, int rank)
 {
     const trek_arena *arena = s->replicas[rank].arena;
     trek_comm *local = trek_ranks_comm(s->ranks, rank);
+    bool sent = s->sent;
     trek_status status = rank == 0 ? trek_rounds_reduce(s) : TREK_OK;
     status = agree(s, rank, status);
+    if (status == TREK_OK && sent && s->factor != 1)
+        status = trek_ranks_settle_here(rank, s);
     for (int p = 0; p < arena->n_parts && status == TREK_OK && s->world > 1; p++) {
         char *data = grads_at(s, rank, p, 0);
         status = trek_comm_run(local, (trek_comm_call){ .kind = TREK_COMM_BROADCAST, .dtype = arena->parts[p].wide, .count = arena->parts[p].count,
@@ -408,7 +416,7 @@ static trek_status step_separate(int rank, void *arg)
     int64_t start = trek_trace_enter("reduce");
     if (rank == 0)
         status = trek_stopwatch_start(&s->reduce_watch, replica->arena->device);
-    if (status == TREK_OK)
+    if (status == TREK_OK && !s->sent)
         status = reduce_buckets(s, rank);
     if (status == TREK_OK && s->comm)
         status = share_between(s, rank);
@@ -456,34 +464,20 @@ trek_status trek_slowed(const ranks_stepper *s, int rank, trek_stopwatch *watch)
     return TREK_OK;
 }
 
-static trek_status zero_first(int rank, void *arg)
-{
-    ranks_stepper *s = arg;
-    if (rank == 0)
-        trek_arena_zero_grads(s->replicas[0].arena);
-    return TREK_OK;
-}
-
-/* What a reduction left in the arena is the sum over all processes: it stays with process 0. */
-trek_status trek_ranks_begin_pass(ranks_stepper *s)
-{
-    if (!s->holds_sum)
-        return TREK_OK;
-    s->holds_sum = false;
-    return s->process > 0 ? trek_ranks_run(s->ranks, zero_first, s) : TREK_OK;
-}
-
 /* Before a reduction: every process comes to it, well or not. */
 static trek_status meet(ranks_stepper *s, trek_status own, bool update)
 {
-    if (own == TREK_OK)
-        own = trek_ranks_begin_pass(s);
-    if (own == TREK_OK && !s->shared)
+    if (own == TREK_OK && !s->sent)
+        own = trek_overlap_keep(s);
+    if (own == TREK_OK && !s->shared && !s->sent)
         own = trek_ranks_settle(s);
     own = trek_rounds_step(s, own, update);
     if (own != TREK_OK || !s->comm)
         return own;
-    own = trek_rounds_flags(s);
+    if (s->sent && s->pending)
+        own = trek_overlap_keep(s);
+    if (own == TREK_OK)
+        own = trek_rounds_flags(s);
     if (own == TREK_OK && s->shared && update && (own = trek_optimizer_prepare(s->replicas[0].optimizer)) != TREK_OK)
         trek_comm_abort(s->comm, "a process cannot prepare its optimizer"); /* the others are on their way to the reduction */
     return own;
@@ -613,7 +607,8 @@ trek_status trek_ranks_step(trek_stepper *stepper)
         s->replicas[r].samples = 0;
     s->passes = 0;
     s->factor = 1;
-    s->holds_sum = s->windowed = false;
+    s->holds_sum = s->windowed = s->sent = false;
+    s->passes_sent = 0;
     s->steps++;
     trek_place_here.rng_step++;
     trek_place_here.rng_draw = 0;

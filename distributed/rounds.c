@@ -10,6 +10,7 @@
 #include "autograd/var_internal.h"
 #include "distributed/apportion.h"
 #include "distributed/buffers.h"
+#include "distributed/overlap.h"
 #include "distributed/rank_sums.h"
 #include "distributed/stop_internal.h"
 #include "graph/graph_internal.h"
@@ -25,12 +26,13 @@ static trek_status from_host(trek_tensor *x, const void *host)
     return status;
 }
 
-typedef enum word_kind { WORD_PASS, WORD_STEP, WORD_REDUCE, WORD_FAILED } word_kind;
+typedef enum word_kind { WORD_BEGIN, WORD_PASS, WORD_STEP, WORD_REDUCE, WORD_FAILED } word_kind;
 
 /* Followed by `ranks_most` pairs (milliseconds, units). */
 typedef struct word {
     int32_t kind, status;
     int32_t stop, ranks;
+    int32_t sends, unsent;   /* of a pass: its gradients may be sent; of a step: some were not */
     double weight, communication_ms;
     int64_t step, samples;
     uint64_t digest;         /* of the pace's decisions */
@@ -88,7 +90,41 @@ static word *new_word(ranks_stepper *s, word_kind kind)
     return own;
 }
 
-trek_status trek_rounds_pass(ranks_stepper *s, double weight, double *total)
+static bool all_say(const ranks_stepper *s, word_kind kind)
+{
+    for (int p = 0; p < s->processes; p++)
+        if (word_at(s, p)->kind != (int32_t)kind)
+            return false;
+    return true;
+}
+
+/* A round of this kind; processes that are in their step already take no part in the pass. */
+static trek_status exchange_pass(ranks_stepper *s, word *own, bool *sends)
+{
+    /* A pass per rank that is not the first has a factor of its own (pass.c); layers that meet take the engine's time. */
+    bool whole = s->passes + 1 == s->accumulate && (own->kind == WORD_PASS || s->passes == 0);
+    own->sends = s->overlap && whole && !s->sent && !trek_ranks_sync(s);
+    trek_status status = exchange(s, own);
+    bool all = status == TREK_OK && all_say(s, (word_kind)own->kind);
+    for (int p = 0; p < s->processes && status == TREK_OK; p++) {
+        const word *w = word_at(s, p);
+        all &= w->sends != 0;
+        if (w->kind != own->kind && (w->kind == WORD_BEGIN || w->kind == WORD_PASS))
+            status = trek_fail(TREK_ERR_COMM, "process %d calls trek_graph_%s, process %d trek_graph_%s", s->process,
+                               own->kind == WORD_BEGIN ? "forward_batch" : "backward", p, w->kind == WORD_BEGIN ? "forward_batch" : "backward");
+    }
+    if (sends)
+        *sends = all;
+    return status;
+}
+
+trek_status trek_rounds_begin_pass(ranks_stepper *s, bool *sends)
+{
+    *sends = false;
+    return s->overlap ? exchange_pass(s, new_word(s, WORD_BEGIN), sends) : TREK_OK;
+}
+
+trek_status trek_rounds_pass(ranks_stepper *s, double weight, double *total, bool *sends)
 {
     *total = weight;
     if (!s->comm)
@@ -96,13 +132,15 @@ trek_status trek_rounds_pass(ranks_stepper *s, double weight, double *total)
     word *own = new_word(s, WORD_PASS);
     own->weight = weight;
     own->rng_draw = trek_place_here.rng_draw;
-    trek_status status = exchange(s, own);
+    trek_status status = exchange_pass(s, own, sends);
     double sum = 0;
-    for (int p = 0; p < s->processes && status == TREK_OK; p++)
-        if (word_at(s, p)->kind == WORD_PASS && word_at(s, p)->rng_draw > trek_place_here.rng_draw)
-            trek_place_here.rng_draw = word_at(s, p)->rng_draw;
-    for (int p = 0; p < s->processes && status == TREK_OK; p++)
-        sum += word_at(s, p)->kind == WORD_PASS ? word_at(s, p)->weight : 0;
+    for (int p = 0; p < s->processes && status == TREK_OK; p++) {
+        const word *w = word_at(s, p);
+        if (w->kind != WORD_PASS)
+            continue;
+        sum += w->weight;
+        trek_place_here.rng_draw = w->rng_draw > trek_place_here.rng_draw ? w->rng_draw : trek_place_here.rng_draw;
+    }
     *total = sum;
     return status;
 }
@@ -120,14 +158,6 @@ void trek_rounds_failed(ranks_stepper *s, trek_status status)
     exchange(s, own);
     trek_error_clear();
     trek_fail(status, "%s", set != TREK_OK ? message : trek_status_text(status));
-}
-
-static bool all_say(const ranks_stepper *s, word_kind kind)
-{
-    for (int p = 0; p < s->processes; p++)
-        if (word_at(s, p)->kind != (int32_t)kind)
-            return false;
-    return true;
 }
 
 /* What the words of a step tell of all ranks. */
@@ -172,6 +202,7 @@ trek_status trek_rounds_step(ranks_stepper *s, trek_status own, bool update)
     }
     word *mine = new_word(s, update ? WORD_STEP : WORD_REDUCE);
     mine->communication_ms = s->own_communication_ms;
+    mine->unsent = s->passes > s->passes_sent;
     for (int r = 0; r < s->world; r++) {
         pairs_of(mine)[r] = (pace_pair){ s->ms[s->first_rank + r], s->units[s->first_rank + r] };
         mine->samples += s->replicas[r].samples;
@@ -183,10 +214,13 @@ trek_status trek_rounds_step(ranks_stepper *s, trek_status own, bool update)
         if (all_say(s, (word_kind)mine->kind))
             break;
         for (int p = 0; p < s->processes; p++)
-            if (word_at(s, p)->kind != WORD_PASS && word_at(s, p)->kind != mine->kind)
+            if (word_at(s, p)->kind > WORD_PASS && word_at(s, p)->kind != mine->kind)
                 return trek_fail(TREK_ERR_COMM, "process %d is in trek_graph_%s, process %d in trek_graph_%s", s->process,
                                  update ? "step" : "reduce", p, update ? "reduce" : "step");
     }
+    s->pending = false;
+    for (int p = 0; p < s->processes; p++)
+        s->pending |= word_at(s, p)->unsent != 0;
     if (update)
         read_words(s);
     return TREK_OK;
@@ -214,26 +248,21 @@ trek_status trek_rounds_flags(ranks_stepper *s)
     return status;
 }
 
-/* Calls fn for each bucket of the arena: a small one first, so that the engine is soon at work. */
-static trek_status each_bucket(ranks_stepper *s, trek_status (*fn)(trek_comm *comm, trek_comm_call call))
+typedef struct bucket_starts {
+    ranks_stepper *s;
+    trek_status status;
+} bucket_starts;
+
+static void start_bucket(int k, int part, int64_t begin, int64_t count, void *arg)
 {
-    const trek_arena *arena = s->replicas[0].arena;
-    int64_t room = s->bucket_bytes < 1 << 20 ? s->bucket_bytes : 1 << 20;
-    trek_status status = TREK_OK;
-    for (int p = 0; p < arena->n_parts; p++) {
-        const trek_arena_part *part = &arena->parts[p];
-        int64_t size = (int64_t)trek_dtype_size(part->wide);
-        for (int64_t begin = 0; begin < part->count && status == TREK_OK; room = s->bucket_bytes) {
-            int64_t n = room / size / 64 * 64;
-            n = n < 64 ? 64 : n;
-            n = n < part->count - begin ? n : part->count - begin;
-            char *data = part->grads->data + begin * size;
-            status = fn(s->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = part->wide, .count = n,
-                                                   .in = data, .out = data, .on_device = arena->device.type != TREK_CPU });
-            begin += n;
-        }
-    }
-    return status;
+    (void)k;
+    bucket_starts *starts = arg;
+    const trek_arena_part *p = &starts->s->replicas[0].arena->parts[part];
+    char *data = p->grads->data + begin * (int64_t)trek_dtype_size(p->wide);
+    if (starts->status == TREK_OK)
+        starts->status = trek_comm_start(starts->s->comm, (trek_comm_call){
+            .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = p->wide, .count = count, .in = data, .out = data,
+            .on_device = p->grads->device.type != TREK_CPU });
 }
 
 trek_status trek_rounds_reduce(ranks_stepper *s)
@@ -241,9 +270,13 @@ trek_status trek_rounds_reduce(ranks_stepper *s)
     if (!s->comm)
         return TREK_OK;
     int64_t start = trek_trace_enter("reduce processes");
-    trek_status status = each_bucket(s, trek_comm_start), ended = trek_comm_finish(s->comm);
+    bucket_starts starts = { s, TREK_OK };
+    if (!s->sent)
+        trek_overlap_each(s, start_bucket, &starts);
+    s->sent = false;
+    trek_status ended = trek_comm_finish(s->comm);
     trek_trace_end("reduce processes", start, s->steps);
-    return status != TREK_OK ? status : ended;
+    return starts.status != TREK_OK ? starts.status : ended;
 }
 
 /* --- buffers between processes --------------------------------------------------------- */

@@ -13,8 +13,11 @@
 trek_status trek_rounds_begin(ranks_stepper *s, trek_comm *comm);
 void trek_rounds_end(ranks_stepper *s);
 
-/* A pass of this process with the sum of its ranks' weights: *total is that of all processes. */
-trek_status trek_rounds_pass(ranks_stepper *s, double weight, double *total);
+/* A pass of this process with the sum of its ranks' weights: *total is that of all processes. *sends:
+ * all processes make one, and its gradients are the step's (NULL: they are not sent). */
+trek_status trek_rounds_pass(ranks_stepper *s, double weight, double *total, bool *sends);
+/* Before a pass whose weight is not known yet: whether all make one whose gradients may be sent under backward. */
+trek_status trek_rounds_begin_pass(ranks_stepper *s, bool *sends);
 /* This process has failed before it came to a pass or step: the next round of the others learns it. */
 void trek_rounds_failed(ranks_stepper *s, trek_status status);
 /* This process has come to its step (or reduce), well or not: returns when all have, with every rank's time and

@@ -10,6 +10,7 @@
 #include "autograd/var_internal.h"
 #include "data/loader_internal.h"
 #include "distributed/comm_nccl.h"
+#include "distributed/overlap.h"
 #include "distributed/rounds.h"
 #include "graph/graph_internal.h"
 
@@ -277,6 +278,8 @@ static trek_status join_processes(ranks_stepper *s, const trek_ranks_opts *opts)
     trek_status status = trek_rounds_begin(s, opts->comm);
     if (status == TREK_OK)
         status = trek_rounds_copy_first(s);
+    if (status == TREK_OK)
+        status = trek_overlap_plan(s);
     return status == TREK_OK ? trek_ranks_run(s->ranks, copy_rank, s) : status;
 }
 
@@ -329,6 +332,7 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
     s->grad_norm = NAN;
     s->comm = opts->comm;
     s->owns_comm = opts->owns_comm;
+    s->accumulate = opts->accumulate > 0 ? opts->accumulate : 1;
     s->factor = 1;
     s->forward_rows = -1;
     s->processes = 1;
@@ -410,6 +414,7 @@ static void free_ranks(trek_stepper *stepper)
     trek_free(s->units);
     trek_free((void *)(uintptr_t)s->slowdowns);
     trek_free(s->slowed_batches);
+    trek_overlap_free(s);
     trek_rounds_end(s);
     trek_ranks_free(&s->ranks);
     trek_free(s);

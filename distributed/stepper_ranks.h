@@ -42,6 +42,8 @@ typedef struct trek_replica {
     int64_t samples;         /* rows of training forwards since buffers were merged */
 } trek_replica;
 
+typedef struct trek_overlap trek_overlap;
+
 typedef struct ranks_stepper {
     trek_stepper base;
     trek_ranks *ranks;
@@ -88,6 +90,11 @@ typedef struct ranks_stepper {
     int64_t forward_rows;    /* of the last gathered forward */
     int passes;              /* of the present step, that gave gradients */
     double factor;           /* what the gradients are to be multiplied by; 1 but for losses that are means of something else */
+    int accumulate;          /* passes of a step: the last one's gradients are sent under backward */
+    struct trek_overlap *overlap; /* NULL: there is none */
+    bool sending, sent;      /* this pass's gradients; the step's, up to pass number passes_sent */
+    bool pending;            /* some process has gradients that were not sent */
+    int passes_sent;
     bool holds_sum;          /* the arena holds the sum over all processes: it counts once */
 
     /* rounds.c: the job's processes; comm NULL: this is the only one */
@@ -102,9 +109,13 @@ typedef struct ranks_stepper {
     trek_status between;     /* of rank 0's part in the present step: the reduction between processes */
 } ranks_stepper;
 
+/* contribution.c */
+void trek_ranks_place_of(const ranks_stepper *s, int64_t rows, int64_t *first, int64_t *global);
+trek_var *trek_ranks_forward_alone(ranks_stepper *s, trek_var *const *inputs, int n);
+trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double weight);
+
 /* gather.c */
 trek_var *trek_ranks_forward(trek_stepper *stepper, trek_var *const *inputs, int n);
-trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double weight);
 bool trek_graph_states_are_reset(const trek_graph *graph);
 /* Whether its layers wait for other ranks' (synchronised batch norm): then all run them, whatever they weigh. */
 bool trek_ranks_sync(const ranks_stepper *s);
@@ -123,11 +134,10 @@ trek_var *trek_ranks_pass(trek_stepper *stepper, const struct trek_batch *batch)
 int64_t trek_ranks_window(trek_stepper *stepper);
 /* Multiplies gradients by `factor`, which becomes 1. */
 trek_status trek_ranks_settle(ranks_stepper *s);
+trek_status trek_ranks_settle_here(int rank, void *stepper); /* on the rank's thread */
 void trek_ranks_forget_aside(trek_replica *replica);
 
 /* reduce.c */
-/* Before a pass adds gradients. */
-trek_status trek_ranks_begin_pass(ranks_stepper *s);
 /* The scaler of a rank's losses; prepare: before ranks use them. */
 trek_status trek_ranks_prepare_scaler(ranks_stepper *s);
 trek_grad_scaler *trek_ranks_scaler(const ranks_stepper *s, int rank);
@@ -146,6 +156,7 @@ typedef struct trek_ranks_opts {
     int64_t bucket_bytes;
     trek_comm *comm;              /* among processes; NULL: one process */
     bool owns_comm;               /* it is taken over */
+    int accumulate;               /* passes of a step */
     const trek_pace_opts *pace;
     const trek_slowdown *slowdowns; /* [ranks of this process] copied; NULL */
 } trek_ranks_opts;

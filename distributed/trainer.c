@@ -281,7 +281,7 @@ static trek_status make_ranks(setup *s)
     trek_pace_opts pace = pace_opts(s);
     trek_ranks_opts opts = { .shared = s->opts.share != TREK_OFF && s->devices[0].type == TREK_CPU,
                              .bucket_bytes = s->opts.bucket_bytes ? s->opts.bucket_bytes : 25 << 20, .pace = &pace,
-                             .slowdowns = s->opts.slowdowns, .comm = s->comm, .owns_comm = s->owns_comm };
+                             .slowdowns = s->opts.slowdowns, .comm = s->comm, .owns_comm = s->owns_comm, .accumulate = s->opts.accumulate };
     if (status != TREK_OK) {
         for (int r = 1; r < s->world; r++)
             trek_graph_free(&s->graphs[r]);

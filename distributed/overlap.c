@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reduction under backward, between processes of one rank each, by engines that
+ * progress by themselves: a bucket of the arena is started as soon as the last
+ * of its gradients is complete, in one fixed order on all processes. Only the
+ * pass that is the step's last sends; should another follow all the same,
+ * what was reduced stays with process 0 and the rest is reduced in step(). */
+#include "distributed/overlap.h"
+
+#include <string.h>
+
+#include "autograd/var_internal.h"
+#include "distributed/rounds.h"
+#include "tensor/trace.h"
+
+typedef struct bucket {
+    int part;
+    int64_t begin, count;    /* elements */
+    int first, last;         /* segments that reach into it */
+    int segments, waiting;   /* of those: all; without a complete gradient in this pass */
+} bucket;
+
+struct trek_overlap {
+    bucket *buckets;
+    int n_buckets, next;     /* the next one to be started */
+    int *segment_of;         /* [params] */
+    trek_status status;      /* of what was started in this pass */
+};
+
+/* --- planning ------------------------------------------------------------------------- */
+
+/* The elements of the next bucket of a part; a small one first, so that the engine is soon at work. */
+static int64_t bucket_size(const ranks_stepper *s, const trek_arena_part *part, int64_t begin, bool first)
+{
+    int64_t room = first && s->bucket_bytes > 1 << 20 ? 1 << 20 : s->bucket_bytes;
+    int64_t n = room / (int64_t)trek_dtype_size(part->wide) / 64 * 64;
+    n = n < 64 ? 64 : n;
+    return n < part->count - begin ? n : part->count - begin;
+}
+
+int trek_overlap_each(const ranks_stepper *s, trek_overlap_fn fn, void *arg)
+{
+    const trek_arena *arena = s->replicas[0].arena;
+    int n = 0;
+    for (int p = 0; p < arena->n_parts; p++)
+        for (int64_t begin = 0, count; begin < arena->parts[p].count; begin += count, n++) {
+            count = bucket_size(s, &arena->parts[p], begin, n == 0);
+            if (fn)
+                fn(n, p, begin, count, arg);
+        }
+    return n;
+}
+
+static void note_bucket(int k, int part, int64_t begin, int64_t count, void *arg)
+{
+    const ranks_stepper *s = arg;
+    const trek_arena *arena = s->replicas[0].arena;
+    bucket *b = &s->overlap->buckets[k];
+    *b = (bucket){ .part = part, .begin = begin, .count = count, .first = -1 };
+    for (int j = 0; j < arena->n_segments; j++) {
+        const trek_arena_segment *segment = &arena->segments[j];
+        if (segment->part != part || segment->offset >= begin + count || segment->offset + segment->count <= begin)
+            continue;
+        b->first = b->first < 0 ? j : b->first;
+        b->last = j;
+        b->segments++;
+    }
+}
+
+trek_status trek_overlap_plan(ranks_stepper *s)
+{
+    if (!s->comm || s->ranks_most > 1 || !trek_comm_overlaps(s->comm))
+        return TREK_OK;
+    const trek_replica *first = &s->replicas[0];
+    trek_overlap *o = trek_calloc(1, sizeof *o);
+    if (!o)
+        return trek_status_get();
+    s->overlap = o;
+    o->n_buckets = trek_overlap_each(s, NULL, NULL);
+    o->buckets = trek_calloc((size_t)o->n_buckets, sizeof *o->buckets);
+    o->segment_of = trek_calloc((size_t)first->n_params, sizeof *o->segment_of);
+    if (!o->buckets || !o->segment_of)
+        return trek_status_get();
+    for (int k = 0; k < first->n_params; k++)
+        o->segment_of[k] = trek_arena_find(first->arena, first->params[k]);
+    trek_overlap_each(s, note_bucket, s);
+    return TREK_OK;
+}
+
+void trek_overlap_free(ranks_stepper *s)
+{
+    if (!s->overlap)
+        return;
+    trek_free(s->overlap->buckets);
+    trek_free(s->overlap->segment_of);
+    trek_free(s->overlap);
+    s->overlap = NULL;
+}
+
+/* --- a pass ------------------------------------------------------------------------------ */
+
+static void start(ranks_stepper *s, const bucket *b)
+{
+    const trek_arena_part *part = &s->replicas[0].arena->parts[b->part];
+    char *data = part->grads->data + b->begin * (int64_t)trek_dtype_size(part->wide);
+    trek_comm_call call = { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = part->wide, .count = b->count, .in = data, .out = data,
+                            .on_device = part->grads->device.type != TREK_CPU };
+    trek_status status = trek_comm_start(s->comm, call);
+    if (s->overlap->status == TREK_OK)
+        s->overlap->status = status;
+}
+
+void trek_overlap_begin(ranks_stepper *s, bool sends)
+{
+    trek_overlap *o = s->overlap;
+    s->sending = o && sends;
+    if (!s->sending)
+        return;
+    o->next = 0;
+    o->status = TREK_OK;
+    for (int k = 0; k < o->n_buckets; k++)
+        o->buckets[k].waiting = o->buckets[k].segments;
+}
+
+void trek_overlap_complete(int k, void *arg)
+{
+    ranks_stepper *s = arg;
+    trek_overlap *o = s->overlap;
+    int segment = o->segment_of[k];
+    for (int j = o->next; segment >= 0 && j < o->n_buckets; j++)
+        if (o->buckets[j].segments > 0 && segment >= o->buckets[j].first && segment <= o->buckets[j].last)
+            o->buckets[j].waiting--;
+    while (o->next < o->n_buckets && o->buckets[o->next].waiting <= 0)
+        start(s, &o->buckets[o->next++]);
+}
+
+trek_status trek_overlap_end(ranks_stepper *s)
+{
+    if (!s->sending)
+        return TREK_OK;
+    trek_overlap *o = s->overlap;
+    while (o->next < o->n_buckets)
+        start(s, &o->buckets[o->next++]);
+    s->sending = false;
+    s->sent = true;
+    s->passes_sent = s->passes;
+    return o->status;
+}
+
+/* --- where what was sent is not the whole ---------------------------------------------------- */
+
+static trek_status zero_first(int rank, void *arg)
+{
+    ranks_stepper *s = arg;
+    if (rank == 0)
+        trek_arena_zero_grads(s->replicas[0].arena);
+    return TREK_OK;
+}
+
+/* The sum over all processes counts once: it stays with process 0. */
+trek_status trek_overlap_keep(ranks_stepper *s)
+{
+    trek_status status = TREK_OK;
+    if (s->sent) {
+        s->sent = false;
+        s->holds_sum = true;
+        status = trek_comm_finish(s->comm);
+        if (status == TREK_OK)
+            status = trek_ranks_settle(s);
+    }
+    if (status != TREK_OK || !s->holds_sum)
+        return status;
+    s->holds_sum = false;
+    return s->process > 0 ? trek_ranks_run(s->ranks, zero_first, s) : TREK_OK;
+}

@@ -148,11 +148,12 @@ trek_status trek_overlap_end(ranks_stepper *s)
 
 /* --- where what was sent is not the whole ---------------------------------------------------- */
 
+/* They count as gradients all the same: it may be this process alone that had them. */
 static trek_status zero_first(int rank, void *arg)
 {
     ranks_stepper *s = arg;
-    if (rank == 0)
-        trek_arena_zero_grads(s->replicas[0].arena);
+    for (int k = 0; rank == 0 && k < s->replicas[0].arena->n_segments; k++)
+        trek_arena_zero_segment(s->replicas[0].arena, k);
     return TREK_OK;
 }
 

@@ -23,29 +23,40 @@
 static const char *self, *launcher;
 static result many, one;
 
-/* What a process is told on its command line. */
+#define FORMAT "%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d"
+
+/* What a process is told. */
 typedef struct job {
-    int processes, world, passes, batch, loss, separate, windows, gathered, clip, adam, uneven;
+    int processes, world, passes, batch, loss, separate, windows, gathered, clip, adam, uneven, engine, accumulate;
 } job;
+
+enum { SHARED, TCP, MPI }; /* engines */
 
 static run run_of(const job *j)
 {
     return (run){ .world = j->world, .passes = j->passes, .batch = j->batch, .loss = (loss_kind)j->loss, .separate = j->separate, .windows = j->windows,
-                  .gathered = j->gathered, .clip = j->clip, .optimizer = j->adam ? training_adam() : training_momentum() };
+                  .gathered = j->gathered, .clip = j->clip, .accumulate = j->accumulate, .optimizer = j->adam ? training_adam() : training_momentum() };
 }
 
 /* A process of the job: process 0 leaves its result in the file. */
 static int child(const char *text, const char *path)
 {
     job j;
-    if (sscanf(text, "%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d", &j.processes, &j.world, &j.passes, &j.batch, &j.loss, &j.separate, &j.windows,
-               &j.gathered, &j.clip, &j.adam, &j.uneven) != 11)
+    if (sscanf(text, FORMAT, &j.processes, &j.world, &j.passes, &j.batch, &j.loss, &j.separate, &j.windows,
+               &j.gathered, &j.clip, &j.adam, &j.uneven, &j.engine, &j.accumulate) != 13)
         return 2;
     alarm(60);
-    int rank = atoi(getenv("TREK_RANK"));
+    const char *names[] = { "shared", "tcp", "mpi" };
+    trek_comm *comm = trek_comm_init(&(trek_comm_opts){ .engine = names[j.engine] });
+    if (!comm || trek_comm_world_size(comm) != j.processes) {
+        fprintf(stderr, "%s\n", trek_error());
+        return 4;
+    }
+    int rank = trek_comm_rank(comm);
     run c = run_of(&j);
     c.world = j.uneven && rank == 0 ? j.world + 1 : j.world; /* processes may have different numbers of ranks */
     training_run(&c, &many);
+    trek_comm_free(&comm);
     if (rank > 0)
         return 0;
     int file = open(path, O_WRONLY | O_TRUNC);
@@ -56,14 +67,18 @@ static int child(const char *text, const char *path)
 static int launch(const job *j, const char *path)
 {
     char text[128], processes[16];
-    snprintf(text, sizeof text, "%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d", j->processes, j->world, j->passes, j->batch, j->loss, j->separate,
-             j->windows, j->gathered, j->clip, j->adam, j->uneven);
+    snprintf(text, sizeof text, FORMAT, j->processes, j->world, j->passes, j->batch, j->loss, j->separate,
+             j->windows, j->gathered, j->clip, j->adam, j->uneven, j->engine, j->accumulate);
     snprintf(processes, sizeof processes, "%d", j->processes);
     pid_t pid = fork();
     if (pid == 0) {
         setenv("TREK_TEST_CHILD", text, 1);
         setenv("TREK_TEST_FILE", path, 1);
-        execl(launcher, launcher, "-n", processes, self, (char *)NULL);
+        if (j->engine != MPI)
+            execl(launcher, launcher, "-n", processes, self, (char *)NULL);
+        setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+        setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+        execlp("mpirun", "mpirun", "--oversubscribe", "-n", processes, self, (char *)NULL);
         _exit(127);
     }
     int status;
@@ -128,6 +143,25 @@ static void test_without_samples(void **state)
         compare(&(job){ .processes = 3, .world = 1, .passes = 1, .batch = 2, .loss = BY_LABELS, .gathered = gathered, .adam = 1 });
 }
 
+static void test_tcp(void **state)
+{
+    (void)state;
+    compare(&(job){ .processes = 3, .world = 2, .passes = 2, .batch = 7, .loss = BY_STATED, .engine = TCP, .clip = 1 });
+}
+
+/* Buckets are on their way while backward goes on; the second time one pass more follows than was announced. */
+static void test_mpi(void **state)
+{
+    (void)state;
+    for (int gathered = 0; gathered < 2; gathered++)
+        for (int passes = 1; passes <= 2; passes++)
+            for (int accumulate = 1; accumulate <= passes; accumulate++)
+                compare(&(job){ .processes = 2 + gathered, .world = 1, .passes = passes, .batch = 7, .loss = BY_STATED, .engine = MPI, .clip = 1,
+                                .gathered = gathered, .accumulate = accumulate, .adam = gathered });
+    compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 2, .loss = BY_LABELS, .engine = MPI, .windows = 1, .adam = 1 });
+    compare(&(job){ .processes = 2, .world = 2, .passes = 1, .batch = 7, .loss = BY_LABELS, .engine = MPI });
+}
+
 int main(int count, char **words)
 {
     static char path[4096];
@@ -142,8 +176,12 @@ int main(int count, char **words)
         printf("%s is not there: TREK_TEST_BUILD tells the build's folder\n", path);
         return 77;
     }
+    const struct CMUnitTest with_mpi[] = { cmocka_unit_test(test_mpi) };
+    if (getenv("TREK_TEST_MPI"))
+        return cmocka_run_group_tests(with_mpi, NULL, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_per_rank), cmocka_unit_test(test_gathered), cmocka_unit_test(test_windows), cmocka_unit_test(test_without_samples),
+        cmocka_unit_test(test_tcp),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

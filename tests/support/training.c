@@ -153,7 +153,7 @@ trek_graph *training_set_up(const run *c, trek_loader *loader)
     trek_trainer_opts opts = { .build_replica = training_build, .devices = devices, .ranks = c->world, .optimizer = c->optimizer,
                                .share = c->separate ? TREK_OFF : 0, .bucket_bytes = 256, .max_grad_norm = c->clip ? 0.05 : 0,
                                .max_anchor = c->windows ? 3 : TREK_OFF, .anchor = 2, .plan = c->plan, .slowdowns = c->slowdowns,
-                               .balance = c->balance };
+                               .balance = c->balance, .accumulate = c->accumulate };
     assert_int_equal(trek_trainer_setup(graph, &opts), TREK_OK);
     assert_int_equal(trek_module_freeze(trek_graph_module(graph), false), TREK_OK);
     trek_var_set_requires_grad(((net *)trek_graph_at(graph, "0"))->frozen, false);

@@ -22,7 +22,7 @@ typedef struct run {
     const trek_slowdown *slowdowns;
     int balance, epochs;      /* epochs 0: 2 */
     trek_optimizer_spec optimizer;
-    int64_t stop_after;       /* passes; 0: none */
+    int accumulate;
 } run;
 
 typedef struct result {

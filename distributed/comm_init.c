@@ -15,7 +15,9 @@ typedef struct engine_choice {
     trek_status (*make)(trek_control *control, trek_comm **comm);
 } engine_choice;
 
-static const engine_choice engines[] = { { "shared", trek_comm_shared_new }, { "mpi", trek_comm_mpi_new }, { "tcp", trek_comm_tcp_new } };
+static const engine_choice engines[] = { { "shared", trek_comm_shared_new },
+                                         { "mpi", trek_comm_mpi_new },
+                                         { "tcp", trek_comm_tcp_new } };
 enum { SHARED, MPI, TCP, ENGINES };
 
 /* How long the processes may take to settle on an engine, each time they meet. */
@@ -68,7 +70,8 @@ static trek_status check_opts(const trek_comm_opts *opts)
     for (int e = 0; e < ENGINES; e++)
         if (strcmp(wanted, engines[e].name) == 0)
             return TREK_OK;
-    return trek_fail(TREK_ERR_ARGUMENT, "there is no engine \"%s\" between processes: \"shared\", \"mpi\", \"tcp\" or NULL", wanted);
+    return trek_fail(TREK_ERR_ARGUMENT, "there is no engine \"%s\" between processes: \"shared\", \"mpi\", \"tcp\" or NULL",
+                     wanted);
 }
 
 /* The processes' cards; to be freed. */
@@ -91,8 +94,8 @@ static process_card *exchange_cards(trek_control *control, const char *wanted)
     for (int p = 1; p < n; p++) {
         if (strcmp(cards[p].wanted, cards[0].wanted) == 0)
             continue;
-        trek_fail(TREK_ERR_ARGUMENT, "the processes want different engines: process 0 \"%s\", process %d \"%s\"", cards[0].wanted, p,
-                  cards[p].wanted);
+        trek_fail(TREK_ERR_ARGUMENT, "the processes want different engines: process 0 \"%s\", process %d \"%s\"", cards[0].wanted,
+                  p, cards[p].wanted);
         trek_free(cards);
         return NULL;
     }
@@ -147,7 +150,8 @@ static trek_status make_engine(trek_control *control, int e, trek_comm **comm)
     for (int p = 0; p < n; p++)
         if ((trek_status)all[p] == status)
             return own != TREK_OK ? trek_fail(own, "%s", message)
-                                  : trek_fail(status, "engine \"%s\" does not work in process %d: %s", engines[e].name, p, trek_status_text(status));
+                                  : trek_fail(status, "engine \"%s\" does not work in process %d: %s", engines[e].name, p,
+                                              trek_status_text(status));
     return status;
 }
 
@@ -168,11 +172,14 @@ static void report(const trek_control *control, const process_card *cards, const
     }
     job.launch.local = local;
     job.launch.locals = locals;
-    trek_log_message(TREK_LOG_INFO, "process %d of %d (by %s), %d of %d on this machine, %d machine%s, engine %s, process 0 at %s:%d", self, n,
-                     job.launch.source, local, locals, machines, machines > 1 ? "s" : "", engine, job.launch.address, job.launch.port);
+    trek_log_message(
+        TREK_LOG_INFO, "process %d of %d (by %s), %d of %d on this machine, %d machine%s, engine %s, process 0 at %s:%d", self, n,
+        job.launch.source, local, locals, machines, machines > 1 ? "s" : "", engine, job.launch.address, job.launch.port);
     if (self == 0 && !chosen && strcmp(engine, "tcp") == 0)
-        trek_log_message(TREK_LOG_WARNING, "%d processes on %d machines exchange gradients over TCP through process 0, which is slow: no MPI "
-                                           "launcher and plug-in were found", n, machines);
+        trek_log_message(TREK_LOG_WARNING,
+                         "%d processes on %d machines exchange gradients over TCP through process 0, which is slow: no MPI "
+                         "launcher and plug-in were found",
+                         n, machines);
 }
 
 static trek_comm *pick_engine(trek_control *control, const char *wanted)
@@ -236,11 +243,11 @@ static trek_comm *begin(const trek_comm_opts *opts, const trek_launch *launch)
 static trek_comm *again(const trek_comm_opts *opts, const trek_launch *launch)
 {
     if (launch->processes != job.launch.processes || launch->process != job.launch.process)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "comm_init: this process is process %d of %d already, not %d of %d", job.launch.process,
-                              job.launch.processes, launch->process, launch->processes);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "comm_init: this process is process %d of %d already, not %d of %d",
+                              job.launch.process, job.launch.processes, launch->process, launch->processes);
     if (opts && opts->engine && strcmp(opts->engine, job.engine.name) != 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "comm_init: the processes are joined by engine \"%s\" already, not \"%s\"", job.engine.name,
-                              opts->engine);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "comm_init: the processes are joined by engine \"%s\" already, not \"%s\"",
+                              job.engine.name, opts->engine);
     job.handles++;
     return job.comm;
 }

@@ -59,7 +59,10 @@ typedef struct tcp_comm {
 } tcp_comm;
 
 /* On devices, the processes only meet here (comm_nccl.c). */
-static size_t part_bytes(const trek_comm_call *call) { return call->on_device ? 0 : (size_t)call->count * trek_dtype_size(call->dtype); }
+static size_t part_bytes(const trek_comm_call *call)
+{
+    return call->on_device ? 0 : (size_t)call->count * trek_dtype_size(call->dtype);
+}
 
 static bool is_reduction(const trek_comm_call *call)
 {
@@ -128,7 +131,8 @@ static void take_head(tcp_comm *c, tcp_link *link)
 static void give(tcp_comm *c, tcp_link *link, const wire_call *head, size_t limit)
 {
     struct iovec parts[2] = { { (char *)(uintptr_t)head + link->head_out, sizeof *head - link->head_out },
-                              { (char *)(uintptr_t)c->source + link->out_first + link->out, limit > link->out ? limit - link->out : 0 } };
+                              { (char *)(uintptr_t)c->source + link->out_first + link->out,
+                                limit > link->out ? limit - link->out : 0 } };
     if (parts[0].iov_len + parts[1].iov_len == 0 || link->lost)
         return;
     int64_t sent = trek_socket_send(link->fd, parts, 2);
@@ -185,8 +189,9 @@ static bool wait_on(tcp_comm *c, const trek_comm_call *call)
         return true;
     int64_t silent, since;
     trek_control_peer(c->base.control, first, phase, sizeof phase, &silent, &since);
-    snprintf(message, sizeof message, "%s, call %llu of process 0: process%s %s did not come within %g s (process %d in phase \"%s\" for %.1f s, "
-                                      "its last call was %llu)",
+    snprintf(message, sizeof message,
+             "%s, call %llu of process 0: process%s %s did not come within %g s (process %d in phase \"%s\" for %.1f s, "
+             "its last call was %llu)",
              trek_comm_call_text(call, text, sizeof text), (unsigned long long)call->number, count > 1 ? "es" : "", missing,
              (double)c->base.deadline_ns * 1e-9, first, phase, (double)since * 1e-9,
              (unsigned long long)trek_control_peer_call(c->base.control, first));
@@ -197,7 +202,8 @@ static bool wait_on(tcp_comm *c, const trek_comm_call *call)
 /* On the others: process 0 decides, as long as it has come itself; it is given time to say so. */
 static bool wait_on_zero(tcp_comm *c, const trek_comm_call *call)
 {
-    if (trek_control_peer_call(c->base.control, 0) >= call->number || trek_control_excused(c->base.control, 0, c->base.deadline_ns) ||
+    if (trek_control_peer_call(c->base.control, 0) >= call->number ||
+        trek_control_excused(c->base.control, 0, c->base.deadline_ns) ||
         trek_clock_ns() - c->moved_ns < c->base.deadline_ns + 2 * (int64_t)TREK_CONTROL_BEAT_NS)
         return true;
     char text[128], message[TREK_ERROR_SIZE];
@@ -236,14 +242,18 @@ static bool calls_agree(tcp_comm *c, const trek_comm_call *call)
         if (call->kind != TREK_COMM_INVALID && (p == 0 || same_call(wire, call)))
             continue;
         char mine[128], other[128], message[TREK_ERROR_SIZE];
-        trek_comm_call theirs = { .kind = (trek_comm_kind)wire->kind, .op = (trek_reduce_op)wire->op, .dtype = (trek_dtype)wire->dtype,
-                                  .root = wire->root, .count = wire->count, .on_device = wire->on_device != 0 };
+        trek_comm_call theirs = { .kind = (trek_comm_kind)wire->kind,
+                                  .op = (trek_reduce_op)wire->op,
+                                  .dtype = (trek_dtype)wire->dtype,
+                                  .root = wire->root,
+                                  .count = wire->count,
+                                  .on_device = wire->on_device != 0 };
         if (p == 0)
             snprintf(message, sizeof message, "call %llu: rank 0 came with wrong arguments", (unsigned long long)call->number);
         else
             snprintf(message, sizeof message, "the ranks' calls differ: rank 0's call %llu is %s, rank %d's call %llu is %s",
-                     (unsigned long long)call->number, trek_comm_call_text(call, mine, sizeof mine), p, (unsigned long long)wire->number,
-                     trek_comm_call_text(&theirs, other, sizeof other));
+                     (unsigned long long)call->number, trek_comm_call_text(call, mine, sizeof mine), p,
+                     (unsigned long long)wire->number, trek_comm_call_text(&theirs, other, sizeof other));
         trek_control_end(c->base.control, TREK_ERR_COMM, message);
         return false;
     }
@@ -256,7 +266,9 @@ static void begin_data(tcp_comm *c, const trek_comm_call *call)
     size_t part = part_bytes(call);
     c->agreed = true;
     c->source = c->scratch;
-    c->total = call->kind == TREK_COMM_BROADCAST ? part : is_reduction(call) ? bytes_given(&c->base, call, 0) : bytes_got(&c->base, call, 0);
+    c->total = call->kind == TREK_COMM_BROADCAST ? part
+               : is_reduction(call)              ? bytes_given(&c->base, call, 0)
+                                                 : bytes_got(&c->base, call, 0);
     for (int p = 1; p < c->links_count; p++) {
         c->links[p].in_all = bytes_given(&c->base, call, p);
         c->links[p].out_all = bytes_got(&c->base, call, p);
@@ -356,7 +368,8 @@ static int watch(tcp_comm *c, const trek_comm_call *call)
             place_for(c, call, link, p, &room);
         bool in = c->agreed ? link->in < link->in_all && room : link->head_in < sizeof link->head;
         bool out = c->agreed && (link->out < limit_of(c, link) || link->head_out < sizeof(wire_call));
-        c->polled[n++] = (struct pollfd){ .fd = in || out ? link->fd : -1, .events = (short)((in ? POLLIN : 0) | (out ? POLLOUT : 0)) };
+        c->polled[n++] =
+            (struct pollfd){ .fd = in || out ? link->fd : -1, .events = (short)((in ? POLLIN : 0) | (out ? POLLOUT : 0)) };
     }
     return n;
 }
@@ -389,8 +402,13 @@ static trek_status run_zero(tcp_comm *c, const trek_comm_call *call)
 
 static trek_status run_other(tcp_comm *c, const trek_comm_call *call)
 {
-    const wire_call head = { .number = call->number, .kind = (int32_t)call->kind, .op = (int32_t)call->op, .dtype = (int32_t)call->dtype,
-                             .root = call->root, .count = call->count, .on_device = call->on_device };
+    const wire_call head = { .number = call->number,
+                             .kind = (int32_t)call->kind,
+                             .op = (int32_t)call->op,
+                             .dtype = (int32_t)call->dtype,
+                             .root = call->root,
+                             .count = call->count,
+                             .on_device = call->on_device };
     tcp_link *link = &c->links[0];
     c->source = call->in ? call->in : c->scratch;
     link->in_all = bytes_got(&c->base, call, c->base.rank);
@@ -540,11 +558,12 @@ static trek_status take_in(tcp_comm *c, int listening, const invitation *own)
         if (trek_control_ended(c->base.control))
             return trek_control_fail(c->base.control);
         if (trek_clock_ns() > until)
-            return trek_fail(TREK_ERR_TIMEOUT, "%d of %d processes did not make their data connection", c->links_count - came, c->links_count - 1);
+            return trek_fail(TREK_ERR_TIMEOUT, "%d of %d processes did not make their data connection", c->links_count - came,
+                             c->links_count - 1);
         int fd = trek_socket_accept(listening);
         invitation theirs;
-        bool good = fd >= 0 && transfer(fd, &theirs, sizeof theirs, false, trek_clock_ns() + TREK_CONTROL_BEAT_NS) && theirs.process > 0 &&
-                    theirs.process < c->links_count && c->links[theirs.process].fd < 0 &&
+        bool good = fd >= 0 && transfer(fd, &theirs, sizeof theirs, false, trek_clock_ns() + TREK_CONTROL_BEAT_NS) &&
+                    theirs.process > 0 && theirs.process < c->links_count && c->links[theirs.process].fd < 0 &&
                     memcmp(theirs.secret, own->secret, sizeof own->secret) == 0;
         if (good) {
             c->links[theirs.process].fd = fd;

@@ -241,8 +241,9 @@ trek_control *trek_control_join(const trek_control_opts *opts)
     trek_control *control = check_opts(opts) == TREK_OK ? make(opts) : NULL;
     if (!control)
         return NULL;
-    trek_status status = control->process == 0 ? trek_socket_listen(control->address, control->port, &control->listen_fd, &control->port)
-                                               : greet(control);
+    trek_status status = control->process == 0
+                             ? trek_socket_listen(control->address, control->port, &control->listen_fd, &control->port)
+                             : greet(control);
     if (status == TREK_OK && pthread_create(&control->thread, NULL, trek_control_serve, control) != 0)
         status = trek_fail(TREK_ERR_STATE, "the thread of the control channel cannot start");
     if (status != TREK_OK) {

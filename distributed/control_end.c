@@ -52,7 +52,8 @@ trek_status trek_control_fail(trek_control *control)
     trek_status status = control->status;
     memcpy(message, control->message, sizeof message);
     pthread_mutex_unlock(&control->lock);
-    return status == TREK_OK ? trek_fail(TREK_ERR_STATE, "the group of processes has not ended") : trek_fail(status, "%s", message);
+    return status == TREK_OK ? trek_fail(TREK_ERR_STATE, "the group of processes has not ended")
+                             : trek_fail(status, "%s", message);
 }
 
 /* A process is gone that has not said goodbye. how: "its connection was closed". */

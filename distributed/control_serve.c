@@ -280,7 +280,8 @@ static void notice_silence(trek_control *control, int64_t now)
         int64_t silent = now - control->peers[link->process].report.heard_ns;
         if (silent <= TREK_CONTROL_SILENCE_NS)
             continue;
-        snprintf(how, sizeof how, "has not been heard of for %.1f s (stopped, or the network to it is cut)", (double)silent * 1e-9);
+        snprintf(how, sizeof how, "has not been heard of for %.1f s (stopped, or the network to it is cut)",
+                 (double)silent * 1e-9);
         lose_link(control, link, how);
     }
     for (int i = 0; i < TREK_CONTROL_NEWCOMERS; i++)
@@ -360,7 +361,8 @@ static int watch(trek_control *control)
     polled[n++] = (struct pollfd){ .fd = control->listen_fd, .events = POLLIN };
     for (int i = 0; i < control->links_count; i++) {
         const trek_control_link *link = &control->links[i];
-        polled[n++] = (struct pollfd){ .fd = link->fd, .events = (short)(link->out_used > link->out_begin ? POLLIN | POLLOUT : POLLIN) };
+        polled[n++] =
+            (struct pollfd){ .fd = link->fd, .events = (short)(link->out_used > link->out_begin ? POLLIN | POLLOUT : POLLIN) };
     }
     for (int i = 0; i < TREK_CONTROL_NEWCOMERS; i++)
         polled[n++] = (struct pollfd){ .fd = control->newcomers[i].fd, .events = POLLIN };

@@ -181,11 +181,15 @@ char *trek_control_doing(trek_control *control, int process, char *text, size_t 
     size_t used = 0;
     text[0] = '\0';
     if (report->phase[0])
-        used = (size_t)snprintf(text, size, "in phase \"%s\" for %.1f s, ", report->phase, (double)(now - report->phase_ns) * 1e-9);
+        used =
+            (size_t)snprintf(text, size, "in phase \"%s\" for %.1f s, ", report->phase, (double)(now - report->phase_ns) * 1e-9);
     if (used >= size)
         return text;
-    trek_comm_call call = { .kind = (trek_comm_kind)report->kind, .op = (trek_reduce_op)report->op, .dtype = (trek_dtype)report->dtype,
-                            .root = report->root, .count = report->count };
+    trek_comm_call call = { .kind = (trek_comm_kind)report->kind,
+                            .op = (trek_reduce_op)report->op,
+                            .dtype = (trek_dtype)report->dtype,
+                            .root = report->root,
+                            .count = report->count };
     char words[128] = "";
     bool known = report->kind >= 0 && report->kind <= TREK_COMM_BARRIER && report->op >= 0 && report->op <= TREK_PROD &&
                  report->dtype >= 0 && report->dtype <= TREK_BOOL;

@@ -42,7 +42,8 @@ static trek_status number(const char *name, int low, int high, int missing, int 
     errno = 0;
     long read = strtol(text, &end, 10);
     if (errno || *end || end == text || read < low || read > high)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s=\"%s\" in the environment is not a whole number from %d to %d", name, text, low, high);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s=\"%s\" in the environment is not a whole number from %d to %d", name, text, low,
+                         high);
     *value = (int)read;
     return TREK_OK;
 }
@@ -74,11 +75,11 @@ static trek_status ask(int which, trek_launch *launch)
     if (status != TREK_OK)
         return status;
     if (launch->process >= launch->processes)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s=%d and %s=%d in the environment: there is no such process", l->rank, launch->process,
-                         l->world, launch->processes);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s=%d and %s=%d in the environment: there is no such process", l->rank,
+                         launch->process, l->world, launch->processes);
     if (launch->locals > launch->processes || (launch->locals > 0 && launch->local >= launch->locals))
-        return trek_fail(TREK_ERR_ARGUMENT, "%s=%d and %s=%d in the environment, of %d processes", l->local, launch->local, l->locals,
-                         launch->locals, launch->processes);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s=%d and %s=%d in the environment, of %d processes", l->local, launch->local,
+                         l->locals, launch->locals, launch->processes);
     snprintf(launch->source, sizeof launch->source, "%s", l->name);
     return TREK_OK;
 }
@@ -106,8 +107,8 @@ static trek_status ask_all(trek_launch *launch, int *which)
         } else if (!may_differ(*which, l, launch, &other) &&
                    (other.process != launch->process || other.processes != launch->processes)) {
             const launcher *a = &launchers[*which], *b = &launchers[l];
-            return trek_fail(TREK_ERR_ARGUMENT, "the environment contradicts itself: %s=%d, %s=%d (%s), but %s=%d, %s=%d (%s)", a->rank,
-                             launch->process, a->world, launch->processes, a->name, b->rank, other.process, b->world,
+            return trek_fail(TREK_ERR_ARGUMENT, "the environment contradicts itself: %s=%d, %s=%d (%s), but %s=%d, %s=%d (%s)",
+                             a->rank, launch->process, a->world, launch->processes, a->name, b->rank, other.process, b->world,
                              other.processes, b->name);
         } else if (other.process == launch->process && other.processes == launch->processes) { /* it may know more */
             launch->local = launch->local < 0 ? other.local : launch->local;
@@ -183,7 +184,8 @@ static trek_status find_address(const trek_comm_opts *opts, int which, trek_laun
     else if (which == OPEN_MPI && uri && !first_uri_host(uri, launch->address, size))
         return trek_fail(TREK_ERR_ARGUMENT, "OMPI_MCA_orte_hnp_uri=\"%s\" in the environment names no host", uri);
     if (launch->address[0] == '\0')
-        return trek_fail(TREK_ERR_ARGUMENT, "%s does not say on which machine process 0 runs: name it in MASTER_ADDR or TREK_ADDRESS",
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "%s does not say on which machine process 0 runs: name it in MASTER_ADDR or TREK_ADDRESS",
                          launch->source);
     return TREK_OK;
 }
@@ -231,7 +233,8 @@ static trek_status find_port(const trek_comm_opts *opts, int which, const char *
         return status;
     }
     if (job[0] == '\0')
-        return trek_fail(TREK_ERR_ARGUMENT, "no port of process 0 is given: name one in TREK_PORT%s", which == TORCHRUN ? " or MASTER_PORT" : "");
+        return trek_fail(TREK_ERR_ARGUMENT, "no port of process 0 is given: name one in TREK_PORT%s",
+                         which == TORCHRUN ? " or MASTER_PORT" : "");
     launch->port = port_of_job(job);
     return TREK_OK;
 }
@@ -239,8 +242,8 @@ static trek_status find_port(const trek_comm_opts *opts, int which, const char *
 static trek_status take_opts(const trek_comm_opts *opts, trek_launch *launch)
 {
     if (opts->world_size < 0 || opts->world_size > TREK_MAX_RANKS || (opts->world_size == 0 && opts->rank != 0))
-        return trek_fail(TREK_ERR_ARGUMENT, "rank %d in a world of %d processes; 1 to %d are possible", opts->rank, opts->world_size,
-                         TREK_MAX_RANKS);
+        return trek_fail(TREK_ERR_ARGUMENT, "rank %d in a world of %d processes; 1 to %d are possible", opts->rank,
+                         opts->world_size, TREK_MAX_RANKS);
     if (opts->world_size > 0 && (opts->rank < 0 || opts->rank >= opts->world_size))
         return trek_fail(TREK_ERR_ARGUMENT, "there is no rank %d in a world of %d processes", opts->rank, opts->world_size);
     if (opts->port < 0 || opts->port > 65535)
@@ -271,7 +274,8 @@ trek_status trek_launch_find(const trek_comm_opts *opts, trek_launch *launch)
         status = find_port(opts, which, job, launch);
     const char *token = opts && opts->token ? opts->token : variable("TREK_TOKEN");
     if (status == TREK_OK && token && strlen(token) >= sizeof launch->token)
-        return trek_fail(TREK_ERR_ARGUMENT, "the job's token has %zu bytes; %zu are possible", strlen(token), sizeof launch->token - 1);
+        return trek_fail(TREK_ERR_ARGUMENT, "the job's token has %zu bytes; %zu are possible", strlen(token),
+                         sizeof launch->token - 1);
     if (status == TREK_OK)
         snprintf(launch->token, sizeof launch->token, "%s", token ? token : job);
     return status;

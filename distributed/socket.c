@@ -90,7 +90,8 @@ static bool is_loopback(const struct sockaddr *address)
 {
     if (address->sa_family == AF_INET)
         return (ntohl(((const struct sockaddr_in *)(const void *)address)->sin_addr.s_addr) >> 24) == 127;
-    return address->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)address)->sin6_addr);
+    return address->sa_family == AF_INET6 &&
+           IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)address)->sin6_addr);
 }
 
 /* Many systems give their own name the address 127.0.1.1, which other machines cannot reach. */
@@ -170,7 +171,8 @@ static bool is_own_end(int fd)
     socklen_t own_length = sizeof own, peer_length = sizeof peer;
     memset(&own, 0, sizeof own);
     memset(&peer, 0, sizeof peer);
-    return getsockname(fd, (struct sockaddr *)&own, &own_length) != 0 || getpeername(fd, (struct sockaddr *)&peer, &peer_length) != 0 ||
+    return getsockname(fd, (struct sockaddr *)&own, &own_length) != 0 ||
+           getpeername(fd, (struct sockaddr *)&peer, &peer_length) != 0 ||
            (own_length == peer_length && memcmp(&own, &peer, own_length) == 0);
 }
 
@@ -201,7 +203,8 @@ static int connect_to(const struct addrinfo *one, int64_t until_ns, int *connect
     return 0;
 }
 
-int trek_socket_connect(const char *address, int port, int64_t until_ns, bool (*stop)(void *arg), void *arg, char *why, size_t size)
+int trek_socket_connect(const char *address, int port, int64_t until_ns, bool (*stop)(void *arg), void *arg, char *why,
+                        size_t size)
 {
     int64_t pause = 5000000;
     for (;;) {

@@ -286,7 +286,8 @@ static void test_strangers(void **state)
     processes_init(&w, 3);
     processes_start(&w, 0, "join", "");
     processes_start(&w, 1, "join", "");
-    int garbage = connect_to("127.0.0.1", w.port), half = connect_to("127.0.0.1", w.port), silent = connect_to("127.0.0.1", w.port);
+    int garbage = connect_to("127.0.0.1", w.port), half = connect_to("127.0.0.1", w.port),
+        silent = connect_to("127.0.0.1", w.port);
     int elsewhere = connect_to("127.0.0.2", w.port);
     static const char head[24] = { 't', 'r', 'e', 'k', 't', 'l', '0', '1', 0, 0, 0, 0, 0, 0, 0, 0, 1 };
     ssize_t sent = send(garbage, "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL) + send(half, head, sizeof head, MSG_NOSIGNAL);
@@ -302,7 +303,8 @@ static void test_strangers(void **state)
         wrong.start = processes_now();
         processes_start(&wrong, 1, "join", details[k]); /* the third says process 1 again */
         processes_finish(&wrong, 10, -1);
-        WANT(&wrong, wrong.code[1] == 1 && strstr(wrong.text[1], "TREK_ERR_COMM: process 1 was turned away by process 0 at 127.0.0.1:"));
+        WANT(&wrong,
+             wrong.code[1] == 1 && strstr(wrong.text[1], "TREK_ERR_COMM: process 1 was turned away by process 0 at 127.0.0.1:"));
         WANT(&wrong, strstr(wrong.text[1], k == 0 ? "the token is not" : k == 1 ? "a world of 4 processes, process 0 in 3"
                                                                                 : "there is a process 1 already") != NULL);
         WANT(&wrong, strstr(wrong.text[1], "sesam") == NULL);
@@ -321,7 +323,9 @@ static void test_strangers(void **state)
 
 static int listen_at(int port)
 {
-    struct sockaddr_in own = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    struct sockaddr_in own = { .sin_family = AF_INET,
+                               .sin_port = htons((uint16_t)port),
+                               .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd >= 0 && bind(fd, (struct sockaddr *)&own, sizeof own) == 0 && listen(fd, 8) == 0)
         return fd;
@@ -366,10 +370,12 @@ static void test_missing(void **state)
     processes_finish(&some, 10, -1);
     processes_finish(&no_zero, 10, -1);
     for (int p = 0; p < 4; p += 2) {
-        WANT(&some, some.code[p] == 1 && strstr(some.text[p], "TREK_ERR_TIMEOUT: processes 1, 3 of 4 did not come to 127.0.0.1:"));
+        WANT(&some,
+             some.code[p] == 1 && strstr(some.text[p], "TREK_ERR_TIMEOUT: processes 1, 3 of 4 did not come to 127.0.0.1:"));
         WANT(&some, some.seconds[p] < 5);
     }
-    WANT(&no_zero, no_zero.code[1] == 1 && strstr(no_zero.text[1], "TREK_ERR_TIMEOUT: process 1 did not reach process 0 at 127.0.0.1:") &&
+    WANT(&no_zero, no_zero.code[1] == 1 &&
+                       strstr(no_zero.text[1], "TREK_ERR_TIMEOUT: process 1 did not reach process 0 at 127.0.0.1:") &&
                        strstr(no_zero.text[1], "Connection refused"));
 }
 
@@ -385,7 +391,8 @@ static void test_death_while_joining(void **state)
     processes_kill(&w, 1);
     processes_finish(&w, 8, -1);
     for (int p = 0; p < 3; p += 2)
-        WANT(&w, w.code[p] == 1 && strstr(w.text[p], "TREK_ERR_PEER: process 1 died") && strstr(w.text[p], "joining") && w.seconds[p] < 5);
+        WANT(&w, w.code[p] == 1 && strstr(w.text[p], "TREK_ERR_PEER: process 1 died") && strstr(w.text[p], "joining") &&
+                     w.seconds[p] < 5);
 }
 
 static void test_late_starters(void **state)
@@ -423,8 +430,8 @@ static void test_deadlines(void **state)
         processes_finish(&late[k], 10, -1);
         processes_finish(&saving[k], 10, -1);
         for (int p = 0; p < 3; p++) {
-            WANT(&late[k], late[k].code[p] == 1 && strstr(late[k].text[p], "TREK_ERR_TIMEOUT: gather 2: ") && strstr(late[k].text[p], named) &&
-                               strstr(late[k].text[p], "in phase \"forward\""));
+            WANT(&late[k], late[k].code[p] == 1 && strstr(late[k].text[p], "TREK_ERR_TIMEOUT: gather 2: ") &&
+                               strstr(late[k].text[p], named) && strstr(late[k].text[p], "in phase \"forward\""));
             WANT(&saving[k], saving[k].code[p] == 0);
             WANT(&saving[k], strstr(saving[k].text[p], (p + 1) % 3 == k ? "peer training 1" : "peer forward 1"));
             WANT(&saving[k], strstr(saving[k].text[p], "process 2 (pid ") || p > 0);

@@ -19,7 +19,8 @@ extern char **environ;
 /* Replaces the environment's variables of launchers by these lines. */
 static void use_environment(const char *lines)
 {
-    static const char *const prefixes[] = { "SLURM", "OMPI_", "PMI", "TREK_", "RANK=", "WORLD_SIZE=", "LOCAL_", "MASTER_", "TORCH", "GROUP_", "ROLE_" };
+    static const char *const prefixes[] = { "SLURM",  "OMPI_",   "PMI",   "TREK_",  "RANK=", "WORLD_SIZE=",
+                                            "LOCAL_", "MASTER_", "TORCH", "GROUP_", "ROLE_" };
     for (char **variable = environ; *variable;) {
         bool known = false;
         for (size_t k = 0; k < sizeof prefixes / sizeof *prefixes; k++)
@@ -45,38 +46,43 @@ static void use_environment(const char *lines)
 static const char plain_shell[] = "";
 
 /* trek-run -n 4, process 2. */
-static const char trek_run[] =
-    "TREK_RANK=2\nTREK_WORLD_SIZE=4\nTREK_LOCAL_RANK=2\nTREK_LOCAL_WORLD_SIZE=4\nTREK_ADDRESS=127.0.0.1\nTREK_PORT=23456\nTREK_TOKEN=7fd3a8\n";
+static const char trek_run[] = "TREK_RANK=2\nTREK_WORLD_SIZE=4\nTREK_LOCAL_RANK=2\nTREK_LOCAL_WORLD_SIZE=4\nTREK_ADDRESS=127.0.0."
+                               "1\nTREK_PORT=23456\nTREK_TOKEN=7fd3a8\n";
 
 /* torchrun --nnodes=2 --nproc-per-node=2, second node, first process. */
 static const char torchrun[] =
-    "GROUP_RANK=1\nGROUP_WORLD_SIZE=2\nLOCAL_RANK=0\nLOCAL_WORLD_SIZE=2\nMASTER_ADDR=node-a\nMASTER_PORT=29500\nRANK=2\nROLE_NAME=default\n"
+    "GROUP_RANK=1\nGROUP_WORLD_SIZE=2\nLOCAL_RANK=0\nLOCAL_WORLD_SIZE=2\nMASTER_ADDR=node-a\nMASTER_PORT=29500\nRANK=2\nROLE_"
+    "NAME=default\n"
     "ROLE_RANK=2\nROLE_WORLD_SIZE=4\nTORCHELASTIC_MAX_RESTARTS=0\nTORCHELASTIC_RESTART_COUNT=0\nTORCHELASTIC_RUN_ID=none\n"
     "TORCHELASTIC_USE_AGENT_STORE=True\nTORCH_NCCL_ASYNC_ERROR_HANDLING=1\nWORLD_SIZE=4\n";
 
 /* mpirun -n 2 of Open MPI 4.1.4 on one machine, process 1, as recorded. */
 static const char open_mpi[] =
     "OMPI_APP_CTX_NUM_PROCS=2\nOMPI_COMM_WORLD_LOCAL_RANK=1\nOMPI_COMM_WORLD_LOCAL_SIZE=2\nOMPI_COMM_WORLD_NODE_RANK=1\n"
-    "OMPI_COMM_WORLD_RANK=1\nOMPI_COMM_WORLD_SIZE=2\nOMPI_FIRST_RANKS=0\nOMPI_MCA_ess_base_jobid=988545025\nOMPI_MCA_ess_base_vpid=1\n"
+    "OMPI_COMM_WORLD_RANK=1\nOMPI_COMM_WORLD_SIZE=2\nOMPI_FIRST_RANKS=0\nOMPI_MCA_ess_base_jobid=988545025\nOMPI_MCA_ess_base_"
+    "vpid=1\n"
     "OMPI_MCA_orte_ess_num_procs=2\nOMPI_MCA_orte_hnp_uri=988545024.0;tcp://192.0.2.2:32953;tcp6://[fd00::2]:37801\n"
     "OMPI_MCA_orte_num_nodes=1\nPMIX_NAMESPACE=988545025\nPMIX_RANK=1\n";
 
 /* The same on two machines. */
 static const char open_mpi_two[] =
     "OMPI_COMM_WORLD_LOCAL_RANK=0\nOMPI_COMM_WORLD_LOCAL_SIZE=2\nOMPI_COMM_WORLD_RANK=2\nOMPI_COMM_WORLD_SIZE=4\n"
-    "OMPI_MCA_ess_base_jobid=988545025\nOMPI_MCA_orte_hnp_uri=988545024.0;tcp://192.0.2.2,172.17.0.1:32953;tcp6://[fd00::2]:37801\n";
+    "OMPI_MCA_ess_base_jobid=988545025\nOMPI_MCA_orte_hnp_uri=988545024.0;tcp://192.0.2.2,172.17.0.1:32953;tcp6://"
+    "[fd00::2]:37801\n";
 
 /* srun -N 2 -n 4, process 3. */
 static const char slurm[] =
-    "SLURM_JOB_ID=4711\nSLURM_JOBID=4711\nSLURM_JOB_NODELIST=gpu[007-009]\nSLURM_JOB_NUM_NODES=3\nSLURM_LAUNCH_NODE_IPADDR=10.1.0.7\n"
-    "SLURM_LOCALID=1\nSLURM_NNODES=2\nSLURM_NODEID=1\nSLURM_NPROCS=4\nSLURM_NTASKS=4\nSLURM_PROCID=3\nSLURM_SRUN_COMM_HOST=10.1.0.7\n"
+    "SLURM_JOB_ID=4711\nSLURM_JOBID=4711\nSLURM_JOB_NODELIST=gpu[007-009]\nSLURM_JOB_NUM_NODES=3\nSLURM_LAUNCH_NODE_IPADDR=10.1."
+    "0.7\n"
+    "SLURM_LOCALID=1\nSLURM_NNODES=2\nSLURM_NODEID=1\nSLURM_NPROCS=4\nSLURM_NTASKS=4\nSLURM_PROCID=3\nSLURM_SRUN_COMM_HOST=10.1."
+    "0.7\n"
     "SLURM_STEPID=2\nSLURM_STEP_ID=2\nSLURM_STEP_NODELIST=gpu[008-009]\nSLURM_STEP_NUM_NODES=2\nSLURM_STEP_NUM_TASKS=4\n"
     "SLURM_STEP_TASKS_PER_NODE=2(x2)\nSLURM_TASKS_PER_NODE=2(x2)\n";
 
 /* The shell of a batch script of the same allocation: no step. */
-static const char slurm_batch[] =
-    "SLURM_JOB_ID=4711\nSLURM_JOBID=4711\nSLURM_JOB_NODELIST=gpu[007-009]\nSLURM_JOB_NUM_NODES=3\nSLURM_LOCALID=0\nSLURM_NNODES=3\n"
-    "SLURM_NODEID=0\nSLURM_NPROCS=6\nSLURM_NTASKS=6\nSLURM_PROCID=0\nSLURM_TASKS_PER_NODE=2(x3)\n";
+static const char slurm_batch[] = "SLURM_JOB_ID=4711\nSLURM_JOBID=4711\nSLURM_JOB_NODELIST=gpu[007-009]\nSLURM_JOB_NUM_NODES="
+                                  "3\nSLURM_LOCALID=0\nSLURM_NNODES=3\n"
+                                  "SLURM_NODEID=0\nSLURM_NPROCS=6\nSLURM_NTASKS=6\nSLURM_PROCID=0\nSLURM_TASKS_PER_NODE=2(x3)\n";
 
 /* salloc's interactive step: one process, whatever the allocation is for. */
 static const char slurm_interactive[] =

@@ -66,7 +66,10 @@ static double combined(int world, int64_t i, trek_reduce_op op, trek_dtype dtype
     double result = dtype == TREK_BOOL ? (int)small_number(0, i) & 1 : small_number(0, i);
     for (int r = 1; r < world; r++) {
         double x = dtype == TREK_BOOL ? (int)small_number(r, i) & 1 : small_number(r, i);
-        result = op == TREK_PROD ? result * x : op == TREK_MAX ? (x > result ? x : result) : op == TREK_MIN ? (x < result ? x : result) : result + x;
+        result = op == TREK_PROD  ? result * x
+                 : op == TREK_MAX ? (x > result ? x : result)
+                 : op == TREK_MIN ? (x < result ? x : result)
+                                  : result + x;
     }
     return op == TREK_MEAN ? result / world : result;
 }
@@ -100,7 +103,8 @@ static bool check_reductions(trek_comm *comm, int64_t count)
         trek_tensor *all = numbers(rank, count * world, rows[k].dtype), *part = numbers(rank, count, rows[k].dtype);
         good = trek_comm_reduce_scatter(comm, all, part, rows[k].op) == TREK_OK &&
                same(part, rank * count, count, world, rows[k].op, "reduce_scatter") &&
-               trek_comm_all_reduce(comm, all, rows[k].op) == TREK_OK && same(all, 0, count * world, world, rows[k].op, "all_reduce");
+               trek_comm_all_reduce(comm, all, rows[k].op) == TREK_OK &&
+               same(all, 0, count * world, world, rows[k].op, "all_reduce");
         trek_tensor_release(all);
         trek_tensor_release(part);
     }
@@ -218,7 +222,8 @@ static int play_until_failure(const part *me)
         }
         trek_tensor *tensor = numbers(me->process, i == 20 && strcmp(me->detail, "count") == 0 ? 999 : 20000, TREK_F32);
         trek_tensor *before = numbers(me->process, tensor->numel, TREK_F32);
-        status = i == 20 && strcmp(me->detail, "kind") == 0 ? trek_comm_barrier(comm) : trek_comm_all_reduce(comm, tensor, TREK_SUM);
+        status =
+            i == 20 && strcmp(me->detail, "kind") == 0 ? trek_comm_barrier(comm) : trek_comm_all_reduce(comm, tensor, TREK_SUM);
         untouched = status == TREK_OK || test_same_bits(tensor, before);
         trek_tensor_release(tensor);
         trek_tensor_release(before);
@@ -274,8 +279,11 @@ static int play_memory(const part *me)
     test_allocator_restart(atoi(me->detail));
     trek_comm *comm = join(me, 5);
     float data[1000] = { 0 };
-    trek_status status = comm ? trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .dtype = TREK_F32, .count = 1000,
-                                                                      .in = data, .out = data }) : trek_status_get();
+    trek_status status =
+        comm ? trek_comm_run(
+                   comm,
+                   (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .dtype = TREK_F32, .count = 1000, .in = data, .out = data })
+             : trek_status_get();
     printf("%s: %s; %lld calls\n", trek_status_name(status), trek_error(), (long long)test_memory.calls);
     test_allocator_restart(0);
     trek_comm_free(&comm);
@@ -373,11 +381,13 @@ static void check_failures(const failure *failures, int count)
 static void test_kill(void **state)
 {
     (void)state;
-    check_failures((failure[]){ { 3, 2, "kill", "", "TREK_ERR_PEER", "process %d died", false },
-                                { 2, 0, "kill", "", "TREK_ERR_PEER", "process %d died", false },
-                                { 3, 1, "kill-saving", "", "TREK_ERR_PEER",
-                                  "process %d died: its connection was closed without a goodbye; it was in phase \"save\"", false },
-                                { 3, 2, "kill-joining", "", "TREK_ERR_PEER", "process %d died", false } }, 4);
+    check_failures(
+        (failure[]){ { 3, 2, "kill", "", "TREK_ERR_PEER", "process %d died", false },
+                     { 2, 0, "kill", "", "TREK_ERR_PEER", "process %d died", false },
+                     { 3, 1, "kill-saving", "", "TREK_ERR_PEER",
+                       "process %d died: its connection was closed without a goodbye; it was in phase \"save\"", false },
+                     { 3, 2, "kill-joining", "", "TREK_ERR_PEER", "process %d died", false } },
+        4);
 }
 
 static void test_stop(void **state)
@@ -574,7 +584,8 @@ static void test_cut_link(void **state)
     for (int p = 0; p < 3; p++) {
         WANT(&w, w.code[p] == 1 && w.seconds[p] < 10 && strstr(w.text[p], "TREK_ERR_PEER: process"));
         WANT(&w, strstr(w.text[p], "cannot be reached") || strstr(w.text[p], "has not been heard of"));
-        WANT(&w, strstr(w.text[p], p ? "PEER: process 0" : "PEER: process 1") || (p == 0 && strstr(w.text[p], "PEER: process 2")));
+        WANT(&w,
+             strstr(w.text[p], p ? "PEER: process 0" : "PEER: process 1") || (p == 0 && strstr(w.text[p], "PEER: process 2")));
     }
 }
 

@@ -273,17 +273,27 @@ static trek_status fail_join(const ranks_stepper *s, const gather_pass *pass, in
                      (long long)pass->of[rank].rows, why);
 }
 
+/* The first rank that has rows: not every share is one of a row. */
+static int first_running(const gather_pass *pass)
+{
+    int rank = 0;
+    while (!pass->of[rank].runs)
+        rank++;
+    return rank;
+}
+
 /* Whether the ranks' outputs k fit together, and how many rows each row of input gives. */
 static trek_status check_output(const ranks_stepper *s, gather_pass *pass, int k)
 {
-    const trek_tensor *first = pass->of[0].outputs[k]->data;
-    int64_t rows = pass->of[0].rows;
+    int from = first_running(pass);
+    const trek_tensor *first = pass->of[from].outputs[k]->data;
+    int64_t rows = pass->of[from].rows;
     if (first->ndim > 0 && rows > 0 && (first->sizes[0] % rows != 0 || first->sizes[0] == 0))
-        return fail_join(s, pass, k, 0, "its dimension 0 does not hold the rows (time-major data cannot be split)");
+        return fail_join(s, pass, k, from, "its dimension 0 does not hold the rows (time-major data cannot be split)");
     pass->unit[k] = first->ndim == 0 ? 0 : rows > 0 ? first->sizes[0] / rows : 1;
     if (first->ndim == 0 && !trek_dtype_is_float((trek_dtype)first->dtype))
-        return fail_join(s, pass, k, 0, "it is a scalar, and no mean can be taken of its dtype");
-    for (int r = 1; r < pass->world; r++) {
+        return fail_join(s, pass, k, from, "it is a scalar, and no mean can be taken of its dtype");
+    for (int r = from + 1; r < pass->world; r++) {
         if (!pass->of[r].runs)
             continue;
         const trek_tensor *y = pass->of[r].outputs[k]->data;
@@ -291,7 +301,7 @@ static trek_status check_output(const ranks_stepper *s, gather_pass *pass, int k
         for (int d = 1; same && d < y->ndim; d++)
             same = y->sizes[d] == first->sizes[d];
         if (!same)
-            return fail_join(s, pass, k, r, "its shape or dtype is not that of rank 0");
+            return fail_join(s, pass, k, r, "its shape or dtype is not that of the first rank");
         if (y->ndim > 0 && y->sizes[0] != pass->unit[k] * pass->of[r].rows)
             return fail_join(s, pass, k, r, "its dimension 0 does not hold the rows (time-major data cannot be split)");
     }
@@ -313,8 +323,8 @@ static trek_tensor *join_scalars(const gather_pass *pass, int k)
     for (int r = 0; r < pass->world; r++)
         if (pass->of[r].runs)
             sum += trek_tensor_item(pass->of[r].outputs[k]->data) * ((double)pass->of[r].rows / (double)pass->total);
-    const trek_tensor *first = pass->of[0].outputs[k]->data;
-    return trek_tensor_full(sum, trek_dims_none(), (trek_dtype)first->dtype, first->device);
+    const trek_tensor *first = pass->of[first_running(pass)].outputs[k]->data;
+    return trek_tensor_full(sum, trek_dims_none(), (trek_dtype)first->dtype, trek_ranks_device(pass->ranks, 0));
 }
 
 static trek_status make_joined(const ranks_stepper *s, gather_pass *pass, int k)
@@ -322,16 +332,17 @@ static trek_status make_joined(const ranks_stepper *s, gather_pass *pass, int k)
     trek_status status = check_output(s, pass, k);
     if (status != TREK_OK)
         return status;
-    trek_tensor *first = pass->of[0].outputs[k]->data;
+    trek_tensor *first = pass->of[first_running(pass)].outputs[k]->data;
+    trek_device device = trek_ranks_device(pass->ranks, 0);
     if (ranks_running(pass) == 1) {
-        pass->joined[k] = trek_tensor_retain(first);
+        pass->joined[k] = trek_tensor_to(first, device);
     } else if (pass->unit[k] == 0) {
         pass->joined[k] = join_scalars(pass, k);
     } else {
         int64_t sizes[TREK_MAX_DIMS];
         memcpy(sizes, first->sizes, sizeof sizes);
         sizes[0] = pass->unit[k] * pass->total;
-        pass->joined[k] = trek_tensor_make(first->ndim, sizes, (trek_dtype)first->dtype, first->device);
+        pass->joined[k] = trek_tensor_make(first->ndim, sizes, (trek_dtype)first->dtype, device);
     }
     return pass->joined[k] ? TREK_OK : trek_status_get();
 }

@@ -20,6 +20,7 @@
 #include "autograd/function.h"
 #include "autograd/ops.h"
 #include "distributed/group.h"
+#include "distributed/plan.h"
 #include "distributed/rank_sums.h"
 #include "distributed/stepper_ranks.h"
 #include "distributed/trainer.h"
@@ -613,6 +614,7 @@ static trek_var *label_loss(trek_graph *graph, trek_var *output, const trek_batc
 typedef struct fed_run {
     int world, batch;
     bool gathered, sync, windows;
+    const trek_plan *plan;
 } fed_run;
 
 static trek_status pass(trek_graph *graph, trek_batch *batch, bool gathered)
@@ -636,7 +638,7 @@ static void train_fed(const fed_run *c, record *to)
     assert_int_equal(trek_graph_set_loss(graph, c->gathered ? NULL : label_loss, NULL), TREK_OK);
     trek_status status = trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .arg = &o, .devices = devices, .ranks = c->world,
         .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 }), .deadline_s = 20,
-        .max_anchor = c->windows ? 2 : TREK_OFF, .anchor = 1 });
+        .max_anchor = c->windows ? 2 : TREK_OFF, .anchor = 1, .plan = c->plan });
     if (status != TREK_OK)
         fail_msg("%s", trek_error());
     to->n = 0;
@@ -668,6 +670,22 @@ static void losses_of_their_own(void **state)
             train_fed(&(fed_run){ .world = world, .batch = batch, .sync = true, .gathered = true }, &fed_many);
             expect_close(&fed_many, &fed_one, 1e-11, "gathered");
         }
+    }
+}
+
+/* Shares that leave the first rank, or others, without rows. */
+static void shares_of_nothing(void **state)
+{
+    (void)state;
+    static const double shares[][3] = { { 0.05, 0.05, 0.9 }, { 0.9, 0.05, 0.05 }, { 0.05, 0.9, 0.05 }, { 0, 0.5, 0.5 }, { 0.5, 0, 0.5 } };
+    for (int k = 0; k < 10; k++) {
+        trek_plan *plan = trek_plan_new(3);
+        bool gathered = k % 2;
+        assert_int_equal(trek_plan_add_shares(plan, 0, shares[k / 2]), TREK_OK);
+        train_fed(&(fed_run){ .world = 1, .batch = 4, .gathered = gathered }, &fed_one);
+        train_fed(&(fed_run){ .world = 3, .batch = 4, .sync = true, .gathered = gathered, .plan = plan }, &fed_many);
+        expect_close(&fed_many, &fed_one, 1e-11, gathered ? "gathered" : "per rank");
+        trek_plan_free(&plan);
     }
 }
 
@@ -774,6 +792,7 @@ int main(int count, char **words)
         cmocka_unit_test_setup(a_rank_that_fails, begin_test),
         cmocka_unit_test_setup(no_memory, begin_test),
         cmocka_unit_test_setup(losses_of_their_own, begin_test),
+        cmocka_unit_test_setup(shares_of_nothing, begin_test),
         cmocka_unit_test_setup(windows, begin_test),
         cmocka_unit_test_setup(on_processes, begin_test),
     };

@@ -3,6 +3,7 @@
  *
  *   mnist [--ranks N] [--epochs N] [--batch-size N] [--lr X] [--data FOLDER]
  *         [--seed N] [--save FILE] [--trace FILE]
+ *   trek-run -n 2 mnist ...      the same on two processes; torchrun, srun, mpirun likewise
  *
  * FOLDER holds MNIST's IDX files, gzip'd or plain. With the test files alone,
  * images 0..7999 train and 8000..9999 test. Without --data digits are drawn. */
@@ -77,19 +78,22 @@ static sets open_data(const options *o)
     return (sets){ trek_dataset_mnist(o->data, TREK_TRAIN), NULL }; /* says what is missing */
 }
 
-/* Share of the set that the model gets right; exact on any number of ranks. */
-static double evaluate(trek_graph *model, trek_loader *test)
+/* Share of the set that the model gets right; exact on any number of ranks and processes. */
+static double evaluate(trek_graph *model, trek_loader *test, trek_comm *job)
 {
     double right = 0;
     trek_graph_train(model, false);
     trek_no_grad_begin();
     trek_loader_start(test, 0);
     for (trek_batch *batch; (batch = trek_loader_next(test)); ) {
+        if (trek_batch_size(batch) == 0) /* this process has no part of it */
+            continue;
         trek_var *logits = trek_graph_forward(model, trek_batch_get(batch, "image"));
         right += trek_var_item(trek_accuracy(logits, trek_batch_get(batch, "label"))) * (double)trek_batch_size(batch);
     }
     trek_no_grad_end();
     trek_graph_train(model, true);
+    trek_comm_all_reduce_scalar(job, &right, TREK_SUM);
     return right / (double)trek_loader_samples(test);
 }
 
@@ -122,12 +126,14 @@ static void predict_one(trek_graph *model, trek_dataset *test)
 }
 
 /* Saves the model, loads the file into a new one, and evaluates that. */
-static double save_and_reload(trek_graph *model, const char *path, trek_loader *test)
+static double save_and_reload(trek_graph *model, const char *path, trek_loader *test, trek_comm *job)
 {
     trek_graph *loaded = build_model(trek_device_default(), NULL);
-    trek_state_save(trek_graph_module(model), path);
+    if (trek_comm_rank(job) == 0)
+        trek_state_save(trek_graph_module(model), path);
+    trek_comm_barrier(job);
     trek_state_load(trek_graph_module(loaded), path, NULL);
-    double accuracy = evaluate(loaded, test);
+    double accuracy = evaluate(loaded, test, job);
     trek_graph_free(&loaded);
     return accuracy;
 }
@@ -135,6 +141,8 @@ static double save_and_reload(trek_graph *model, const char *path, trek_loader *
 static void run(const options *o)
 {
     trek_seed(o->seed);
+    trek_comm *job = trek_comm_init(NULL); /* the processes, where there are several; else a world of one */
+    bool first = trek_comm_rank(job) == 0;
     sets data = open_data(o);
     trek_loader *train = trek_loader_new(data.train, &(trek_loader_opts){ .batch_size = o->batch_size, .shuffle = true, .seed = o->seed });
     trek_loader *test = trek_loader_new(data.test, &(trek_loader_opts){ .batch_size = 500 });
@@ -148,29 +156,31 @@ static void run(const options *o)
         .optimizer     = trek_adam((trek_adam_opts){ .lr = o->lr }),
     });
 
-    trek_progress *progress = trek_progress_new(o->epochs, train ? trek_loader_batches(train) : 0);
+    trek_progress *progress = !first ? NULL : trek_progress_new(o->epochs, train ? trek_loader_batches(train) : 0);
     double accuracy = 0;
     for (int epoch = 0; epoch < o->epochs && trek_status_get() == TREK_OK; epoch++) {
         train_epoch(model, train, epoch, progress);
-        accuracy = evaluate(model, test);
+        accuracy = evaluate(model, test, job);
         trek_progress_epoch(progress, epoch, "accuracy", accuracy);
     }
     trek_progress_free(&progress);
 
     if (trek_status_get() == TREK_OK) {
-        predict_one(model, trek_loader_dataset(test));
-        double again = save_and_reload(model, o->save, test);
+        if (first)
+            predict_one(model, trek_loader_dataset(test));
+        double again = save_and_reload(model, o->save, test, job);
         if (trek_status_get() == TREK_OK && again != accuracy)
             trek_fail(TREK_ERR_STATE, "the reloaded model's accuracy is %.4f, not %.4f", again, accuracy);
     }
-    if (timeline && trek_timeline_save(timeline, o->trace) == TREK_OK)
+    if (timeline && first && trek_timeline_save(timeline, o->trace) == TREK_OK)
         printf("trace written to %s\n", o->trace);
-    if (trek_status_get() == TREK_OK)
+    if (trek_status_get() == TREK_OK && first)
         printf("test accuracy %.4f\n", accuracy);
     trek_loader_free(&test);
     trek_loader_free(&train);
     trek_graph_free(&model);
     trek_timeline_free(&timeline);
+    trek_comm_free(&job);
 }
 
 static bool parse(int argc, char **argv, options *o)

@@ -10,7 +10,11 @@
  * of ops in the loop's body end with it. Further loaders in the body open none:
  * results made in an inner loop belong to the outer batch, so an inner loop over
  * many batches does well to open a scope of its own. A loader is used by one
- * thread at a time, and an epoch ends on the thread that began it. */
+ * thread at a time, and an epoch ends on the thread that began it.
+ *
+ * In a job of several processes that trek_trainer_setup has joined, a batch is this
+ * process's part of the global one (batch_size samples, in the same order on any number of
+ * processes): possibly none, so that all processes see the same number of batches. */
 #ifndef TREK_DATA_LOADER_H
 #define TREK_DATA_LOADER_H
 
@@ -65,7 +69,7 @@ TREK_API trek_status trek_loader_seek(trek_loader *loader, int64_t epoch, int64_
 /* A field, on the loader's device; borrowed, as long as the batch unless
  * retained. NULL and ARGUMENT, listing the names, if there is none. */
 TREK_API trek_var *trek_batch_get(const trek_batch *batch, const char *name);
-TREK_API int64_t trek_batch_size(const trek_batch *batch); /* samples; -1 and an error for NULL */
+TREK_API int64_t trek_batch_size(const trek_batch *batch); /* samples, of this process; -1 and an error for NULL */
 /* The samples' numbers in the dataset, trek_batch_size of them. */
 TREK_API const int64_t *trek_batch_indices(const trek_batch *batch);
 

@@ -10,6 +10,7 @@
 
 #include "autograd/var_internal.h"
 #include "distributed/stepper_ranks.h"
+#include "nn/batch_norm_internal.h"
 #include "tensor/cpu/kernels.h"
 
 #define BLOCK 256
@@ -36,19 +37,38 @@ void trek_buffers_plan(char *const *names, trek_var *const *buffers, int n, trek
 {
     for (int k = 0; k < n; k++)
         plans[k] = (trek_buffer_plan){
-            trek_dtype_is_float((trek_dtype)buffers[k]->data->dtype) ? TREK_BUFFER_AVERAGE : TREK_BUFFER_MAXIMUM, -1 };
+            trek_dtype_is_float((trek_dtype)buffers[k]->data->dtype) ? TREK_BUFFER_AVERAGE : TREK_BUFFER_MAXIMUM, -1, -1 };
     for (int k = 0; k < n; k++) {
         int partner = plans[k].merge == TREK_BUFFER_AVERAGE && ends_with(names[k], "running_mean") ? find_partner(names, buffers, n, k) : -1;
         if (partner < 0)
             continue;
-        plans[k] = (trek_buffer_plan){ TREK_BUFFER_MEAN, partner };
-        plans[partner] = (trek_buffer_plan){ TREK_BUFFER_PARTNER, k };
+        plans[k] = (trek_buffer_plan){ TREK_BUFFER_MEAN, partner, -1 };
+        plans[partner] = (trek_buffer_plan){ TREK_BUFFER_PARTNER, k, -1 };
     }
+}
+
+static int find_buffer(const trek_replica *replica, const trek_var *buffer)
+{
+    for (int k = 0; k < replica->n_buffers; k++)
+        if (replica->buffers[k] == buffer)
+            return k;
+    return -1;
 }
 
 void trek_ranks_plan_buffers(ranks_stepper *s)
 {
-    trek_buffers_plan(s->buffer_names, s->replicas[0].buffers, s->replicas[0].n_buffers, s->buffer_plans);
+    const trek_replica *first = &s->replicas[0];
+    trek_buffers_plan(s->buffer_names, first->buffers, first->n_buffers, s->buffer_plans);
+    for (int m = 0; m < first->n_modules; m++) {
+        if (first->modules[m]->klass != &trek_sync_batch_norm_class)
+            continue;
+        const trek_batch_norm_layer *layer = (const trek_batch_norm_layer *)first->modules[m];
+        int mean = find_buffer(first, layer->running_mean), tracked = find_buffer(first, layer->num_batches_tracked);
+        if (mean < 0 || tracked < 0 || s->buffer_plans[mean].merge != TREK_BUFFER_MEAN)
+            continue;
+        s->buffer_plans[mean].tracked = tracked;
+        s->buffer_plans[tracked].tracked = mean;
+    }
 }
 
 /* --- elements of any floating dtype as f64 ---------------------------------------- */
@@ -148,8 +168,27 @@ static trek_tensor *buffer_of(const ranks_stepper *s, int rank, int k)
 
 static char *data_of(const ranks_stepper *s, int rank, int k) { return buffer_of(s, rank, k)->data; }
 
-static void merge_floats(ranks_stepper *s, int k, int partner, int64_t total)
+/* Statistics of a synchronised batch norm are alike on all ranks that took part in every forward since the last
+ * merge; those that had no rows in one of them do not count. Returns the total of the counts. */
+static double drop_late_ranks(const ranks_stepper *s, int tracked, double *counts, double total)
 {
+    int64_t most = 0;
+    double left = 0;
+    for (int r = 0; r < s->world; r++) {
+        int64_t batches = *(const int64_t *)data_of(s, r, tracked);
+        most = counts[r] > 0 && batches > most ? batches : most;
+    }
+    for (int r = 0; r < s->world; r++) {
+        if (*(const int64_t *)data_of(s, r, tracked) < most)
+            counts[r] = 0;
+        left += counts[r];
+    }
+    return left > 0 ? left : total;
+}
+
+static void merge_floats(ranks_stepper *s, int k, int partner, double total)
+{
+    int tracked = s->windowed ? -1 : s->buffer_plans[k].tracked; /* in windows each rank has batches of its own */
     char *values[TREK_MAX_RANKS], *partners[TREK_MAX_RANKS];
     double counts[TREK_MAX_RANKS];
     for (int r = 0; r < s->world; r++) {
@@ -157,8 +196,10 @@ static void merge_floats(ranks_stepper *s, int k, int partner, int64_t total)
         partners[r] = partner >= 0 ? data_of(s, r, partner) : NULL;
         counts[r] = (double)s->replicas[r].samples;
     }
+    if (tracked >= 0)
+        total = drop_late_ranks(s, tracked, counts, total);
     trek_buffers_merge(&(trek_buffer_copies){ .dtype = (trek_dtype)buffer_of(s, 0, k)->dtype, .count = buffer_of(s, 0, k)->numel,
-                                              .world = s->world, .counts = counts, .total = (double)total, .values = values,
+                                              .world = s->world, .counts = counts, .total = total, .values = values,
                                               .partners = partner >= 0 ? partners : NULL });
 }
 
@@ -176,10 +217,12 @@ static void merge_mine(ranks_stepper *s, int rank, int64_t total)
 {
     for (int k = rank; k < s->replicas[0].n_buffers; k += s->world) {
         const trek_buffer_plan *plan = &s->buffer_plans[k];
-        if (plan->merge == TREK_BUFFER_MAXIMUM)
+        if (plan->merge == TREK_BUFFER_MAXIMUM && plan->tracked < 0)
             merge_integers(s, k);
-        else if (plan->merge != TREK_BUFFER_PARTNER)
-            merge_floats(s, k, plan->partner, total);
+        else if (plan->merge == TREK_BUFFER_MEAN || plan->merge == TREK_BUFFER_AVERAGE)
+            merge_floats(s, k, plan->partner, (double)total);
+        if (plan->merge == TREK_BUFFER_MEAN && plan->tracked >= 0)
+            merge_integers(s, plan->tracked); /* after it, which has looked at them */
     }
 }
 

@@ -225,6 +225,48 @@ static void f64_is_exact(void **state) { (void)state, against_one_device(TREK_F6
 static void f32_too(void **state) { (void)state, against_one_device(TREK_F32, false, false); }
 static void with_parameters_of_their_own(void **state) { (void)state, against_one_device(TREK_F64, true, true); }
 
+/* Several passes before a step: ranks that had no rows in one of them know less of the running statistics. */
+static void train_passes(trek_graph *graph, record *to)
+{
+    static const int64_t rows[3][3] = { { 9, 2, 7 }, { 2, 9, 3 }, { 2, 2, 2 } };
+    to->n = 0;
+    for (int step = 0; step < 3; step++) {
+        for (int k = 0; k < 3; k++) {
+            trek_scope scope = trek_scope_begin();
+            trek_var *x = typed(50 + 3 * (uint32_t)step + (uint32_t)k, trek_dims(rows[step][k], WIDTH), TREK_F64);
+            if (trek_graph_backward(graph, trek_cross_entropy(trek_graph_forward(graph, x), labels_of(rows[step][k], k))) != TREK_OK)
+                fail_msg("%s", trek_error());
+            trek_scope_end(scope);
+        }
+        assert_int_equal(trek_graph_step(graph), TREK_OK);
+        assert_int_equal(trek_module_each_param(trek_graph_module(graph), note_param, to), TREK_OK);
+        assert_int_equal(trek_module_each_buffer(trek_graph_module(graph), note_buffer, to), TREK_OK);
+        for (int r = 1; r < trek_graph_world_size(graph); r++) { /* all ranks have them */
+            static record own, other;
+            own.n = other.n = 0;
+            assert_int_equal(trek_module_each_buffer(trek_graph_module(graph), note_buffer, &own), TREK_OK);
+            assert_int_equal(trek_module_each_buffer(trek_graph_module(trek_graph_replica(graph, r)), note_buffer, &other), TREK_OK);
+            expect_close(&other, &own, 0, "a replica");
+        }
+    }
+}
+
+static void several_passes(void **state)
+{
+    (void)state;
+    static record one, many;
+    model_opts plain = { .dtype = TREK_F64 }, sync = { .sync = true, .dtype = TREK_F64 };
+    trek_graph *graph = set_up(&plain, 1, trek_sgd((trek_sgd_opts){ .lr = 0.1 }), false);
+    train_passes(graph, &one);
+    trek_graph_free(&graph);
+    for (int world = 2; world <= 5; world += 3) {
+        graph = set_up(&sync, world, trek_sgd((trek_sgd_opts){ .lr = 0.1 }), world == 2);
+        train_passes(graph, &many);
+        expect_close(&many, &one, 1e-11, "several passes");
+        trek_graph_free(&graph);
+    }
+}
+
 /* --- slopes, and what cannot be normalised --------------------------------------------------------- */
 
 static double loss_of(trek_graph *graph, const double *values, int64_t rows, double *gradient)
@@ -787,6 +829,7 @@ int main(int count, char **words)
         cmocka_unit_test_setup(f64_is_exact, begin_test),
         cmocka_unit_test_setup(f32_too, begin_test),
         cmocka_unit_test_setup(with_parameters_of_their_own, begin_test),
+        cmocka_unit_test_setup(several_passes, begin_test),
         cmocka_unit_test_setup(slopes, begin_test),
         cmocka_unit_test_setup(one_value_is_an_error, begin_test),
         cmocka_unit_test_setup(a_rank_that_fails, begin_test),

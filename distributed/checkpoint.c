@@ -50,12 +50,12 @@ static trek_status meet(trek_comm *comm, trek_status own, const char *what)
 {
     if (!comm)
         return own;
-    int32_t worst = own != TREK_OK;
+    int32_t worst = own != TREK_OK ? trek_comm_rank(comm) + 1 : 0;
     trek_status met = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_MAX, .dtype = TREK_I32, .count = 1,
                                                             .in = &worst, .out = &worst });
     if (own != TREK_OK || met != TREK_OK)
         return own != TREK_OK ? own : met;
-    return worst ? trek_fail(TREK_ERR_PEER, "%s: another process failed", what) : TREK_OK;
+    return worst ? trek_fail(TREK_ERR_PEER, "%s: process %d failed", what, worst - 1) : TREK_OK;
 }
 
 /* --- saving ---------------------------------------------------------------------------------- */

@@ -132,6 +132,7 @@ trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double we
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
     trek_status status = trek_status_get();
+    trek_rounds_say(s, "backward", true);
     if (status == TREK_OK && trek_var_numel(loss) != 1) {
         char text[TREK_SHAPE_TEXT];
         status = trek_fail(TREK_ERR_SHAPE, "trek_graph_backward: the loss must be a scalar, not %s",

@@ -54,6 +54,9 @@ void trek_control_forget(trek_control *control, void *arg);
 void trek_control_say(trek_control *control, const char *phase, const trek_comm_call *call);
 /* The same for a phase that may take long and makes no calls ("save"): peers wait for it as long as it is alive. */
 void trek_control_say_long(trek_control *control, const char *phase);
+/* What the library begins on the program's behalf ("forward"): progress, also if it is the same again; a long phase that the
+ * program has said goes on. */
+void trek_control_note(trek_control *control, const char *phase);
 /* A call begins; all that were begun have ended (trek_comm_run does both). A call that a process which has left will
  * never come to ends the group. */
 void trek_control_call(trek_control *control, const trek_comm_call *call);

@@ -58,6 +58,19 @@ void trek_control_say(trek_control *control, const char *phase, const trek_comm_
 
 void trek_control_say_long(trek_control *control, const char *phase) { say_and_wake(control, phase, true); }
 
+void trek_control_note(trek_control *control, const char *phase)
+{
+    if (!control || trek_forked)
+        return;
+    pthread_mutex_lock(&control->lock);
+    trek_control_report *own = own_state(control);
+    if (!own->is_long) {
+        say(control, phase, NULL, false);
+        own->phase_ns = trek_clock_ns();
+    }
+    pthread_mutex_unlock(&control->lock);
+}
+
 void trek_control_call(trek_control *control, const trek_comm_call *call)
 {
     if (!control || trek_forked)

@@ -651,6 +651,7 @@ trek_var *trek_ranks_forward(trek_stepper *stepper, trek_var *const *inputs, int
         return trek_fail_null(TREK_ERR_SCOPE, "trek_graph_forward: no scope is open; begin one with trek_scope_begin, or use a loader's loop");
     if (nothing_to_split(s, inputs))
         return trek_graph_run_route(stepper->graph, inputs, n);
+    trek_rounds_say(s, "forward", false);
     if (s->world == 1)
         return trek_ranks_forward_alone(s, inputs, n);
     trek_var *outputs[64] = { NULL };

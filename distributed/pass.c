@@ -176,6 +176,8 @@ static trek_status run_share(const pass_call *c, int rank)
     return status;
 }
 
+static const char *phase_of(const pass_call *c) { return c->backward ? "forward and backward" : "forward"; }
+
 static trek_status run_window(const pass_call *c, int rank)
 {
     trek_replica *own = &c->s->replicas[rank];
@@ -192,6 +194,7 @@ static trek_status run_window(const pass_call *c, int rank)
         batch->first = (of->first + k - c->batch->first_batch) * c->batch_size;
         batch->global = c->batch->global;
         status = run_batch(c, rank, batch, k + 1 == of->rows);
+        trek_rounds_say(c->s, phase_of(c), false);
     }
     /* the next window is likely to be like this one */
     int64_t next = of->first + c->batch->batches, end = next + of->rows;
@@ -349,6 +352,7 @@ trek_var *trek_ranks_pass(trek_stepper *stepper, const trek_batch *batch)
                     .batch_size = trek_loader_plan(graph->feed->loader)->batch_size };
     c.of = trek_calloc((size_t)s->world, sizeof *c.of);
     c.sums = trek_calloc((size_t)s->world, sizeof *c.sums);
+    trek_rounds_say(s, phase_of(&c), c.backward);
     trek_status status = c.of && c.sums ? plan_parts(&c) : trek_status_get();
     if (status == TREK_OK)
         status = run_pass(&c);

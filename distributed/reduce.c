@@ -486,6 +486,7 @@ static trek_status meet(ranks_stepper *s, trek_status own, bool update)
 trek_status trek_ranks_reduce(trek_stepper *stepper)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
+    trek_rounds_say(s, "reduce", true);
     note_gradients(s);
     trek_ranks_note_flags(s);
     trek_status status = meet(s, trek_status_get(), false);
@@ -565,6 +566,22 @@ static trek_status conclude(ranks_stepper *s)
     return trek_grad_scaler_update(s->base.graph->scaler);
 }
 
+static void tell_pace(ranks_stepper *s)
+{
+    trek_pace_state state;
+    trek_pace_describe(s->pace, &state);
+    trek_trace_event(state.windows ? "anchor" : "rebalance", state.windows ? (double)state.anchor : state.predicted);
+    if (s->process > 0)
+        return;
+    if (state.windows)
+        trek_log_message(TREK_LOG_INFO, "step %lld: windows of %lld batches from here on, %lld by the slowest rank; predicted speed-up over the "
+                         "fastest rank %.2f, achieved %.2f", (long long)s->steps, (long long)trek_pace_window(s->pace), (long long)state.anchor,
+                         state.predicted, state.achieved);
+    else
+        trek_log_message(TREK_LOG_INFO, "step %lld: new shares from here on; predicted speed-up over the fastest rank %.2f, achieved %.2f",
+                         (long long)s->steps, state.predicted, state.achieved);
+}
+
 /* Times become shares or counts of the next step. */
 static trek_status keep_pace(ranks_stepper *s)
 {
@@ -577,9 +594,7 @@ static trek_status keep_pace(ranks_stepper *s)
     if (status != TREK_OK || !changed)
         return status;
     trek_rounds_publish(s);
-    trek_pace_state state;
-    trek_pace_describe(s->pace, &state);
-    trek_trace_event(state.windows ? "anchor" : "rebalance", state.windows ? (double)state.anchor : state.predicted);
+    tell_pace(s);
     return TREK_OK;
 }
 
@@ -591,6 +606,7 @@ trek_status trek_ranks_step(trek_stepper *stepper)
         status = trek_fail(TREK_ERR_STATE, "trek_graph_step: the graph has no optimizer; call trek_graph_set_optimizer "
                                            "or give one to trek_trainer_setup");
     int64_t start = trek_trace_enter("sync");
+    trek_rounds_say(s, "step", true);
     if (status == TREK_OK)
         status = prepare(s);
     status = meet(s, status, true);

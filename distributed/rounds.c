@@ -10,6 +10,7 @@
 #include "autograd/var_internal.h"
 #include "distributed/apportion.h"
 #include "distributed/buffers.h"
+#include "distributed/control.h"
 #include "distributed/overlap.h"
 #include "distributed/rank_sums.h"
 #include "distributed/stop_internal.h"
@@ -53,6 +54,15 @@ static trek_status gather(ranks_stepper *s, const void *mine, size_t bytes, void
 {
     return trek_comm_run(s->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_GATHER, .dtype = TREK_U8, .count = (int64_t)bytes, .in = mine,
                                                     .out = all });
+}
+
+void trek_rounds_say(const ranks_stepper *s, const char *phase, bool training)
+{
+    if (!s->comm || !s->comm->control)
+        return;
+    if (training)
+        trek_control_say(s->comm->control, phase, NULL);
+    trek_control_note(s->comm->control, phase);
 }
 
 /* --- words ------------------------------------------------------------------------ */
@@ -457,7 +467,7 @@ trek_status trek_rounds_begin(ranks_stepper *s, trek_comm *comm)
 
 static pthread_mutex_t division_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
-    const ranks_stepper *of;
+    ranks_stepper *steppers; /* of graphs that train over processes, the one set up last in front: its shares count */
     int processes, process;
     double shares[TREK_MAX_RANKS];
 } division;
@@ -474,13 +484,10 @@ static void cut(int64_t total, int64_t *first, int64_t *rows)
     pthread_mutex_unlock(&division_lock);
 }
 
-void trek_rounds_publish(const ranks_stepper *s)
+/* The lock is held. */
+static void take_shares(const ranks_stepper *s)
 {
     const double *shares = trek_pace_shares(s->pace);
-    if (!s->comm)
-        return;
-    pthread_mutex_lock(&division_lock);
-    division.of = s;
     division.processes = s->processes;
     division.process = s->process;
     for (int p = 0, at = 0; p < s->processes; p++) {
@@ -488,24 +495,42 @@ void trek_rounds_publish(const ranks_stepper *s)
         for (int r = 0; r < s->process_ranks[p]; r++)
             division.shares[p] += shares[at++];
     }
-    pthread_mutex_unlock(&division_lock);
     trek_job_here.process = s->process;
     trek_job_here.processes = s->processes;
     trek_job_here.cut = cut;
+}
+
+void trek_rounds_publish(ranks_stepper *s)
+{
+    if (!s->comm)
+        return;
+    pthread_mutex_lock(&division_lock);
+    if (!s->divides) {
+        s->divides = true;
+        s->next_divider = division.steppers;
+        division.steppers = s;
+    }
+    if (division.steppers == s)
+        take_shares(s);
+    pthread_mutex_unlock(&division_lock);
     trek_job_here.version++;
 }
 
-/* The stepper whose shares loaders followed has ended: batches are whole again. */
-static void withdraw(const ranks_stepper *s)
+/* Loaders follow another graph's shares, or batches are whole again. */
+static void withdraw(ranks_stepper *s)
 {
-    pthread_mutex_lock(&division_lock);
-    bool mine = division.of == s && s->comm;
-    pthread_mutex_unlock(&division_lock);
-    if (!mine)
+    if (!s->divides)
         return;
-    trek_job_here.process = 0;
-    trek_job_here.processes = 1;
-    trek_job_here.cut = NULL;
+    pthread_mutex_lock(&division_lock);
+    ranks_stepper **link = &division.steppers;
+    while (*link != s)
+        link = &(*link)->next_divider;
+    *link = s->next_divider;
+    if (division.steppers)
+        take_shares(division.steppers);
+    else
+        trek_job_here = (trek_place_job){ .processes = 1, .version = trek_job_here.version };
+    pthread_mutex_unlock(&division_lock);
     trek_job_here.version++;
 }
 

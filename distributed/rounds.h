@@ -13,6 +13,9 @@
 trek_status trek_rounds_begin(ranks_stepper *s, trek_comm *comm);
 void trek_rounds_end(ranks_stepper *s);
 
+/* What this process begins ("forward"; a literal), for the other processes' tables and deadlines. Training ends a phase
+ * that the program has said; a forward does not: it may belong to it. */
+void trek_rounds_say(const ranks_stepper *s, const char *phase, bool training);
 /* A pass of this process with the sum of its ranks' weights: *total is that of all processes. *sends:
  * all processes make one, and its gradients are the step's (NULL: they are not sent). */
 trek_status trek_rounds_pass(ranks_stepper *s, double weight, double *total, bool *sends);
@@ -33,6 +36,6 @@ trek_status trek_rounds_merge_buffers(ranks_stepper *s);
 trek_status trek_rounds_copy_first(ranks_stepper *s);
 
 /* The present shares become how loaders divide batches among the processes. */
-void trek_rounds_publish(const ranks_stepper *s);
+void trek_rounds_publish(ranks_stepper *s);
 
 #endif

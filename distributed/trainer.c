@@ -76,7 +76,10 @@ static trek_status find_processes(setup *s)
         return TREK_OK;
     s->comm = s->opts.comm ? s->opts.comm : trek_comm_init(NULL);
     s->owns_comm = s->comm && !s->opts.comm;
-    return s->comm ? trek_comm_set_deadline(s->comm, s->opts.deadline_s) : trek_status_get();
+    if (!s->comm)
+        return trek_status_get();
+    bool own = s->owns_comm || s->opts.deadline_s != 0; /* the program's communicator has one already */
+    return own ? trek_comm_set_deadline(s->comm, s->opts.deadline_s) : TREK_OK;
 }
 
 /* As many GPUs as ranks were asked for, else all, if replicas can be made; the graph's own first. */
@@ -339,21 +342,37 @@ static void describe_ranks(const setup *s, trek_text *text)
         trek_text_format(text, "%s%s", r ? ", " : "", trek_device_name(s->devices[r], device));
 }
 
+/* "; 3 ranks in 2 processes", "; windows of 20 batches" */
+static void describe_job(const setup *s, trek_text *text)
+{
+    trek_trainer_pace pace;
+    if (trek_trainer_pace_get(s->graph, &pace) != TREK_OK)
+        return;
+    if (s->comm)
+        trek_text_format(text, "; %d ranks in %d processes", pace.ranks, trek_comm_world_size(s->comm));
+    if (pace.windows)
+        trek_text_format(text, "; windows of %lld batches at first, where the loop allows them", (long long)pace.window);
+}
+
 static void log_setup(const setup *s)
 {
     char device[16];
-    if (s->world == 1) {
+    if (s->world == 1 && !s->comm) {
         trek_log_message(TREK_LOG_INFO, "trainer: one rank on %s", trek_device_name(graph_device(s->graph, s->devices[0]), device));
         return;
     }
-    trek_text inexact = { 0 };
+    if (s->comm && trek_comm_rank(s->comm) > 0)
+        return;
+    trek_text inexact = { 0 }, kind = { 0 }, job = { 0 };
     trek_module_each(trek_graph_module(s->graph), note_inexact, &inexact);
-    trek_text kind = { 0 };
     describe_ranks(s, &kind);
-    trek_log_message(TREK_LOG_INFO, "trainer: %s; %s%s%s", kind.length ? kind.data : "ranks", inexact.length ? "exact but for the statistics of each rank's own part in " : "exact",
+    describe_job(s, &job);
+    trek_log_message(TREK_LOG_INFO, "trainer: %s%s; %s%s%s", kind.length ? kind.data : "ranks", job.length ? job.data : "",
+                     inexact.length ? "exact but for the statistics of each rank's own part in " : "exact",
                      inexact.length ? inexact.data : "", inexact.length ? " (in training)" : "");
     trek_text_clear(&inexact);
     trek_text_clear(&kind);
+    trek_text_clear(&job);
 }
 
 trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts)

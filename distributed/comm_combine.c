@@ -119,8 +119,8 @@ static void store(trek_dtype dtype, char *out, const block *acc, int64_t n)
 typedef float vector __attribute__((vector_size(64), aligned(4), may_alias));
 enum { LINES = 4, STEP = LINES * 16, AHEAD = 512 }; /* cache lines of each array at once; floats that are asked for in advance */
 
-static inline __attribute__((always_inline)) int64_t sum_rows(bool mean, const void *const *ins, int n_ins, void *const *outs, int n_outs,
-                                                              int64_t begin, int64_t end)
+static inline __attribute__((always_inline)) int64_t sum_rows(bool mean, const void *const *ins, int n_ins, void *const *outs,
+                                                              int n_outs, int64_t begin, int64_t end)
 {
     for (; begin + STEP <= end; begin += STEP) {
         vector acc[LINES];

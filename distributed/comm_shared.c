@@ -100,8 +100,9 @@ static void end_by_timeout(trek_comm_shared *self, const trek_comm_call *call, u
     }
     char message[TREK_ERROR_SIZE];
     snprintf(message, sizeof message, "%s, call %llu of rank %d: rank%s %s did not %s within %g s (%llu calls so far)",
-             trek_comm_call_text(call, text, sizeof text), (unsigned long long)call->number, self->base.rank, count > 1 ? "s" : "",
-             missing, made < call->number ? "come" : "go on", (double)self->base.deadline_ns * 1e-9, (unsigned long long)made);
+             trek_comm_call_text(call, text, sizeof text), (unsigned long long)call->number, self->base.rank,
+             count > 1 ? "s" : "", missing, made < call->number ? "come" : "go on",
+             (double)self->base.deadline_ns * 1e-9, (unsigned long long)made);
     end_group(self, TREK_ERR_TIMEOUT, message, true);
 }
 

@@ -170,8 +170,8 @@ static bool copied_all_gather(trek_comm_shared *self, const trek_comm_call *call
                           smaller(chunk, call->count - put), size);
         for (int r = 0; r < self->base.world && k > 0; r++)
             if (r != self->base.rank)
-                copy_elements((char *)call->out + (size_t)(r * call->count + take) * size, trek_shared_part(self, (int)((k - 1) & 1), r),
-                              0, smaller(chunk, call->count - take), size);
+                copy_elements((char *)call->out + (size_t)(r * call->count + take) * size,
+                              trek_shared_part(self, (int)((k - 1) & 1), r), 0, smaller(chunk, call->count - take), size);
     }
     copy_elements((char *)call->out + (size_t)(self->base.rank * call->count) * size, call->in, 0, call->count, size);
     return true;
@@ -188,7 +188,8 @@ static bool copied_reduce_scatter(trek_comm_shared *self, const trek_comm_call *
         int64_t put = k * chunk, combine = put - chunk;
         for (int r = 0; r < world && k < chunks; r++)
             copy_elements(trek_shared_part(self, (int)(k & 1), rank) + (size_t)(r * chunk) * size,
-                          (const char *)call->in + (size_t)(r * call->count + put) * size, 0, smaller(chunk, call->count - put), size);
+                          (const char *)call->in + (size_t)(r * call->count + put) * size, 0, smaller(chunk, call->count - put),
+                          size);
         if (k == 0)
             continue;
         for (int r = 0; r < world; r++)

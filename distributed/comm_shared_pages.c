@@ -268,8 +268,9 @@ static bool make_private(region *r, size_t first, size_t end)
         next = stretch(r, k, end);
         if (!is_shared(r, k))
             continue;
-        if (mmap(r->memory + k * page, (next - k) * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
-            MAP_FAILED)
+        void *own = mmap(r->memory + k * page, (next - k) * page, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        if (own == MAP_FAILED)
             all = false;
         else
             mark(r, k, next, false);

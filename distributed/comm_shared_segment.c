@@ -109,7 +109,8 @@ static int make_segment(const trek_comm_shared *self, ticket *mine)
     if (fd < 0)
         return -1;
     trek_shared_segment *segment = mmap(NULL, self->layout.slots, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (segment == MAP_FAILED || getrandom(mine->segment_nonce, sizeof mine->segment_nonce, 0) != (ssize_t)sizeof mine->segment_nonce) {
+    ssize_t size = sizeof mine->segment_nonce;
+    if (segment == MAP_FAILED || getrandom(mine->segment_nonce, (size_t)size, 0) != size) {
         if (segment != MAP_FAILED)
             munmap(segment, self->layout.slots);
         close(fd);
@@ -193,7 +194,9 @@ trek_status trek_shared_segment_join(trek_comm_shared *self)
     if (self->base.rank == 0 && all)
         mine.segment_fd = make_segment(self, &mine);
     /* Who has no memory for the answers ends the meeting: the channel tells the others. */
-    trek_status status = all ? trek_control_gather(self->base.control, &mine, sizeof mine, all, self->base.deadline_ns) : trek_status_get();
+    trek_status status = trek_status_get();
+    if (all)
+        status = trek_control_gather(self->base.control, &mine, sizeof mine, all, self->base.deadline_ns);
     if (status == TREK_OK) {
         self->spin = cores_of_all(all, world) >= world;
         status = agree(self, map_all(self, all), (char *)(all + world));

@@ -46,7 +46,7 @@ typedef struct rank_of {
     trek_control *control;
     trek_comm *comm;
     int rank, world, arg;
-    char wrong[256];      /* first thing that was not as it should be */
+    char wrong[256]; /* first thing that was not as it should be */
 } rank_of;
 
 static bool check(rank_of *r, bool good, const char *what, long long a, long long b)
@@ -72,7 +72,8 @@ static double value_of(trek_dtype dtype, int rank, int64_t i)
 static trek_tensor *part_of(trek_tensor *tensor, int64_t first, int64_t count)
 {
     static const int64_t dense[] = { 1 };
-    return trek_tensor_make_view(tensor, tensor->data + (size_t)first * trek_dtype_size((trek_dtype)tensor->dtype), 1, &count, dense);
+    return trek_tensor_make_view(tensor, tensor->data + (size_t)first * trek_dtype_size((trek_dtype)tensor->dtype), 1, &count,
+                                 dense);
 }
 
 /* `lead` elements more in front of it, so that memory is not aligned. */
@@ -92,7 +93,11 @@ static trek_tensor *make_values(trek_dtype dtype, int rank, int64_t count, int64
     return part;
 }
 
-#define FOLD(a, b, op) ((op) == TREK_PROD ? (a) * (b) : (op) == TREK_MAX ? ((b) > (a) ? (b) : (a)) : (op) == TREK_MIN ? ((b) < (a) ? (b) : (a)) : (a) + (b))
+#define FOLD(a, b, op)                                                                                                           \
+    ((op) == TREK_PROD  ? (a) * (b)                                                                                              \
+     : (op) == TREK_MAX ? ((b) > (a) ? (b) : (a))                                                                                \
+     : (op) == TREK_MIN ? ((b) < (a) ? (b) : (a))                                                                                \
+                        : (a) + (b))
 
 static double reference(trek_dtype dtype, trek_reduce_op op, const double *inputs, int world)
 {
@@ -142,13 +147,15 @@ static trek_tensor *expect(trek_dtype dtype, trek_reduce_op op, int world, int64
 
 static bool same(const trek_tensor *a, const trek_tensor *b)
 {
-    return a->numel == b->numel && (a->numel == 0 || memcmp(a->data, b->data, (size_t)a->numel * trek_dtype_size((trek_dtype)a->dtype)) == 0);
+    return a->numel == b->numel &&
+           (a->numel == 0 || memcmp(a->data, b->data, (size_t)a->numel * trek_dtype_size((trek_dtype)a->dtype)) == 0);
 }
 
 static void reduce_once(rank_of *r, trek_dtype dtype, trek_reduce_op op, int64_t count)
 {
     trek_tensor *tensor = make_values(dtype, r->rank, count, count % 3), *expected = expect(dtype, op, r->world, 0, count);
-    check(r, trek_comm_all_reduce(r->comm, tensor, op) == TREK_OK && same(tensor, expected), "all_reduce", dtype * 10 + (int)op, count);
+    check(r, trek_comm_all_reduce(r->comm, tensor, op) == TREK_OK && same(tensor, expected), "all_reduce", dtype * 10 + (int)op,
+          count);
     trek_tensor_release(tensor);
     trek_tensor_release(expected);
     tensor = make_values(dtype, r->rank, count * r->world, 0);
@@ -189,7 +196,8 @@ static void case_moves(rank_of *r)
             trek_tensor_release(tensor);
             trek_tensor_release(expected);
         }
-        trek_tensor *part = make_values(TREK_F32, r->rank, count, 0), *all = trek_tensor_zeros(trek_shape_make(1, &total), TREK_F32, trek_cpu(0));
+        trek_tensor *part = make_values(TREK_F32, r->rank, count, 0),
+                    *all = trek_tensor_zeros(trek_shape_make(1, &total), TREK_F32, trek_cpu(0));
         check(r, trek_comm_all_gather(r->comm, part, all) == TREK_OK, "all_gather", count, 0);
         for (int q = 0; q < r->world && count; q++) {
             trek_tensor *expected = make_values(TREK_F32, q, count, 0);
@@ -243,17 +251,21 @@ static void case_same_bits(rank_of *r)
     static const struct {
         trek_dtype dtype;
         trek_reduce_op op;
-    } kinds[] = { { TREK_F32, TREK_SUM }, { TREK_F32, TREK_MEAN }, { TREK_BF16, TREK_MEAN }, { TREK_F64, TREK_PROD }, { TREK_I32, TREK_SUM } };
+    } kinds[] = {
+        { TREK_F32, TREK_SUM }, { TREK_F32, TREK_MEAN }, { TREK_BF16, TREK_MEAN }, { TREK_F64, TREK_PROD }, { TREK_I32, TREK_SUM }
+    };
     uint64_t direct = 0;
     for (int k = 0; k < 5; k++)
         for (int64_t count = 150000; count < 500000; count += 170001) {
             trek_tensor *expected = by_threads(kinds[k].dtype, kinds[k].op, r->world, count);
             int64_t lead = 1 + 700 * r->rank + k; /* every rank's pages begin elsewhere */
-            trek_tensor *start = make_values(kinds[k].dtype, r->rank, count, lead), *tensor = make_values(kinds[k].dtype, r->rank, count, lead);
+            trek_tensor *start = make_values(kinds[k].dtype, r->rank, count, lead),
+                        *tensor = make_values(kinds[k].dtype, r->rank, count, lead);
             size_t bytes = (size_t)count * trek_dtype_size(kinds[k].dtype);
             for (int time = 0; time < 4; time++) {
                 memcpy(tensor->data, start->data, bytes);
-                check(r, trek_comm_all_reduce(r->comm, tensor, kinds[k].op) == TREK_OK && expected && same(tensor, expected), "bits", k, time);
+                check(r, trek_comm_all_reduce(r->comm, tensor, kinds[k].op) == TREK_OK && expected && same(tensor, expected),
+                      "bits", k, time);
             }
             trek_tensor_release(tensor);
             trek_tensor_release(start);
@@ -298,11 +310,15 @@ static void case_stress(rank_of *r)
         trek_tensor *many = trek_tensor_full(r->rank * i, trek_shape_make(1, &big), TREK_F32, trek_cpu(0));
         if ((i + r->rank) % 7 == 0)
             sleep_ms(1);
-        check(r, trek_comm_all_reduce(r->comm, one, TREK_SUM) == TREK_OK &&
-                     trek_tensor_item(one) == r->world * (r->world - 1) / 2 + r->world * i, "one", i, 0);
+        check(r,
+              trek_comm_all_reduce(r->comm, one, TREK_SUM) == TREK_OK &&
+                  trek_tensor_item(one) == r->world * (r->world - 1) / 2 + r->world * i,
+              "one", i, 0);
         if (i % 3 == 0)
-            check(r, trek_comm_all_reduce(r->comm, many, TREK_MAX) == TREK_OK &&
-                         ((float *)(void *)many->data)[999] == (float)((r->world - 1) * i), "many", i, 0);
+            check(r,
+                  trek_comm_all_reduce(r->comm, many, TREK_MAX) == TREK_OK &&
+                      ((float *)(void *)many->data)[999] == (float)((r->world - 1) * i),
+                  "many", i, 0);
         if (i % 5 == 0)
             check(r, trek_comm_barrier(r->comm) == TREK_OK, "barrier", i, 0);
         trek_tensor_release(one);
@@ -317,7 +333,8 @@ static void case_mismatch(rank_of *r)
 {
     bool odd = r->rank == 1;
     int64_t count = odd && r->arg == 0 ? 300000 : 200000;
-    trek_tensor *tensor = trek_tensor_full(r->rank, trek_shape_make(1, &count), odd && r->arg == 1 ? TREK_I32 : TREK_F32, trek_cpu(0));
+    trek_tensor *tensor =
+        trek_tensor_full(r->rank, trek_shape_make(1, &count), odd && r->arg == 1 ? TREK_I32 : TREK_F32, trek_cpu(0));
     trek_tensor *before = trek_tensor_clone(tensor);
     if (odd && r->arg == 3)
         trek_comm_broadcast(r->comm, tensor, 0);
@@ -387,9 +404,15 @@ static void case_work(rank_of *r)
 static const struct {
     const char *name;
     void (*fn)(rank_of *r);
-} cases[] = { { "reductions", case_reductions }, { "moves", case_moves }, { "same_bits", case_same_bits }, { "stress", case_stress },
-              { "come_and_go", case_come_and_go }, { "mismatch", case_mismatch }, { "deadline", case_deadline },
-              { "abort", case_abort }, { "work", case_work } };
+} cases[] = { { "reductions", case_reductions },
+              { "moves", case_moves },
+              { "same_bits", case_same_bits },
+              { "stress", case_stress },
+              { "come_and_go", case_come_and_go },
+              { "mismatch", case_mismatch },
+              { "deadline", case_deadline },
+              { "abort", case_abort },
+              { "work", case_work } };
 
 /* argv: rank CASE world rank port arg. Last line of output: status of the thread, what was wrong, the error. */
 static int rank_main(char **argv)
@@ -399,8 +422,8 @@ static int rank_main(char **argv)
     alarm(120);
     if (getenv("TREK_TEST_LIMIT") && atoi(getenv("TREK_TEST_LIMIT")) == r.rank)
         setrlimit(RLIMIT_FSIZE, &(struct rlimit){ 1 << 20, 1 << 20 });
-    r.control = trek_control_join(&(trek_control_opts){ .process = r.rank, .processes = r.world, .address = "127.0.0.1",
-                                                        .port = atoi(argv[5]), .token = "test", .join_s = 60 });
+    r.control = trek_control_join(&(trek_control_opts){
+        .process = r.rank, .processes = r.world, .address = "127.0.0.1", .port = atoi(argv[5]), .token = "test", .join_s = 60 });
     if (r.control && trek_comm_shared_new(r.control, &r.comm) == TREK_OK)
         for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
             if (strcmp(cases[k].name, argv[2]) == 0)
@@ -419,7 +442,7 @@ typedef struct job {
     pid_t pid[MAX_WORLD];
     int out[MAX_WORLD], exit_status[MAX_WORLD];
     char text[MAX_WORLD][4096];
-    int status[MAX_WORLD];           /* reported; -1: nothing */
+    int status[MAX_WORLD]; /* reported; -1: nothing */
     char *wrong[MAX_WORLD], *error[MAX_WORLD];
     double seconds;
 } job;
@@ -500,10 +523,11 @@ static void finish(job *j)
 
 static void check_rank(const job *j, int rank, int status, const char *part)
 {
-    bool good = j->exit_status[rank] == 0 && j->status[rank] == status && j->wrong[rank][0] == '\0' && (!part || strstr(j->error[rank], part));
+    bool good = j->exit_status[rank] == 0 && j->status[rank] == status && j->wrong[rank][0] == '\0' &&
+                (!part || strstr(j->error[rank], part));
     if (!good)
-        print_error("rank %d of %d: exit %x, status %d, wrong '%s', error '%s'; expected %d and '%s'\n", rank, j->world, (unsigned)j->exit_status[rank], j->status[rank],
-                    j->wrong[rank], j->error[rank], status, part ? part : "");
+        print_error("rank %d of %d: exit %x, status %d, wrong '%s', error '%s'; expected %d and '%s'\n", rank, j->world,
+                    (unsigned)j->exit_status[rank], j->status[rank], j->wrong[rank], j->error[rank], status, part ? part : "");
     assert_true(good);
 }
 
@@ -680,9 +704,9 @@ int main(int argc, char **argv)
         return rank_main(argv);
     files_before = count_files();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_results), cmocka_unit_test(test_same_bits), cmocka_unit_test(test_come_and_go),
-        cmocka_unit_test(test_mismatch), cmocka_unit_test(test_deadline), cmocka_unit_test(test_abort),
-        cmocka_unit_test(test_unsupported), cmocka_unit_test(test_killed_and_stopped), cmocka_unit_test(test_leaving),
+        cmocka_unit_test(test_results),         cmocka_unit_test(test_same_bits),          cmocka_unit_test(test_come_and_go),
+        cmocka_unit_test(test_mismatch),        cmocka_unit_test(test_deadline),           cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_unsupported),     cmocka_unit_test(test_killed_and_stopped), cmocka_unit_test(test_leaving),
         cmocka_unit_test(test_nothing_is_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -32,7 +32,7 @@ typedef struct run {
     pid_t pid;
     int out;
     char text[8192];
-    int status;       /* as of waitpid */
+    int status; /* as of waitpid */
     double seconds;
 } run;
 
@@ -84,10 +84,10 @@ static void finish(run *r)
     r->seconds = now() - begin;
 }
 
-#define RUN(r, input, ...)                                              \
-    do {                                                                \
-        start((r), (char *[]){ NULL, __VA_ARGS__, NULL }, (input));     \
-        finish(r);                                                      \
+#define RUN(r, input, ...)                                                                                                       \
+    do {                                                                                                                         \
+        start((r), (char *[]){ NULL, __VA_ARGS__, NULL }, (input));                                                              \
+        finish(r);                                                                                                               \
     } while (0)
 
 static void check_exit(const run *r, int code)
@@ -152,10 +152,16 @@ static void test_calls(void **state)
     static const struct {
         char *argv[6];
         const char *says;
-    } wrong[] = { { { NULL }, "-n is missing" }, { { NULL, "true" }, "-n is missing" }, { { NULL, "-n", "2" }, "which program" },
-                  { { NULL, "-n" }, "-n takes" }, { { NULL, "-n", "0", "true" }, "-n takes" }, { { NULL, "-n", "2x", "true" }, "-n takes" },
-                  { { NULL, "-n", "2000", "true" }, "-n takes" }, { { NULL, "-n", "1.5", "true" }, "-n takes" },
-                  { { NULL, "-n", "2", "--fast", "true" }, "no such option: --fast" }, { { NULL, "-g", "-1", "true" }, "--grace takes" },
+    } wrong[] = { { { NULL }, "-n is missing" },
+                  { { NULL, "true" }, "-n is missing" },
+                  { { NULL, "-n", "2" }, "which program" },
+                  { { NULL, "-n" }, "-n takes" },
+                  { { NULL, "-n", "0", "true" }, "-n takes" },
+                  { { NULL, "-n", "2x", "true" }, "-n takes" },
+                  { { NULL, "-n", "2000", "true" }, "-n takes" },
+                  { { NULL, "-n", "1.5", "true" }, "-n takes" },
+                  { { NULL, "-n", "2", "--fast", "true" }, "no such option: --fast" },
+                  { { NULL, "-g", "-1", "true" }, "--grace takes" },
                   { { NULL, "-n", "2", "-c", "1000", "true" }, "cores" } };
     for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
         char *argv[8];
@@ -236,12 +242,14 @@ static void test_failure_ends_all(void **state)
     RUN(&r, NULL, "-n", "2", "-g", "5", "sh", "-c", "[ $TREK_RANK = 1 ] && exit 4; sleep 0.5; echo said goodbye");
     check_exit(&r, 4);
     assert_non_null(strstr(r.text, "said goodbye"));
-    RUN(&r, NULL, "-n", "2", "-g", "0.3", "sh", "-c", "[ $TREK_RANK = 1 ] && exit 4; trap 'echo asked; exit 0' TERM; while :; do sleep 0.1; done");
+    RUN(&r, NULL, "-n", "2", "-g", "0.3", "sh", "-c",
+        "[ $TREK_RANK = 1 ] && exit 4; trap 'echo asked; exit 0' TERM; while :; do sleep 0.1; done");
     check_exit(&r, 4);
     assert_non_null(strstr(r.text, "asked"));
     assert_true(r.seconds < 4);
     char script[256];
-    snprintf(script, sizeof script, "[ $TREK_RANK = 1 ] && exit 4; trap '' TERM; sleep %s & sleep %s; sleep 9", unique(0), unique(0));
+    snprintf(script, sizeof script, "[ $TREK_RANK = 1 ] && exit 4; trap '' TERM; sleep %s & sleep %s; sleep 9", unique(0),
+             unique(0));
     RUN(&r, NULL, "-n", "2", "-g", "0.2", "sh", "-c", script);
     check_exit(&r, 4);
     assert_true(r.seconds < 9);
@@ -270,7 +278,8 @@ static void test_signals(void **state)
     for (size_t k = 0; k < 5; k++) {
         run r;
         char script[256];
-        snprintf(script, sizeof script, "trap 'echo got %s; exit 0' %s; echo ready; while :; do sleep 0.05; done", passed[k].name, passed[k].name);
+        snprintf(script, sizeof script, "trap 'echo got %s; exit 0' %s; echo ready; while :; do sleep 0.05; done", passed[k].name,
+                 passed[k].name);
         start(&r, (char *[]){ NULL, "-n", "3", "sh", "-c", script, NULL }, NULL);
         while (count_of(r.text, "ready") < 3 && strlen(r.text) < 100) {
             size_t used = strlen(r.text);
@@ -308,9 +317,9 @@ int main(void)
     const char *build = getenv("TREK_TEST_BUILD");
     snprintf(program, sizeof program, "%s/tools/trek-run", build ? build : ".");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_calls), cmocka_unit_test(test_environment), cmocka_unit_test(test_input_and_output),
+        cmocka_unit_test(test_calls),       cmocka_unit_test(test_environment),      cmocka_unit_test(test_input_and_output),
         cmocka_unit_test(test_exit_status), cmocka_unit_test(test_failure_ends_all), cmocka_unit_test(test_orphans),
-        cmocka_unit_test(test_signals), cmocka_unit_test(test_killed_launcher),
+        cmocka_unit_test(test_signals),     cmocka_unit_test(test_killed_launcher),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,8 +19,9 @@ static int number(const char *name)
 /* Rank 0's number on all ranks. */
 static int64_t told(trek_comm *comm, int64_t value)
 {
-    return trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_BROADCAST, .dtype = TREK_I64, .count = 1, .in = &value, .out = &value }) ==
-                   TREK_OK
+    return trek_comm_run(comm,
+                         (trek_comm_call){
+                             .kind = TREK_COMM_BROADCAST, .dtype = TREK_I64, .count = 1, .in = &value, .out = &value }) == TREK_OK
                ? value
                : 0;
 }
@@ -68,9 +69,12 @@ static int serve(trek_comm *comm, trek_tensor *tensor)
 int main(int argc, char **argv)
 {
     int64_t bytes = (argc > 1 ? atoll(argv[1]) : 104857600), count = bytes / 4;
-    trek_control *control = trek_control_join(&(trek_control_opts){ .process = number("TREK_RANK"), .processes = number("TREK_WORLD_SIZE"),
-                                                                    .address = getenv("TREK_ADDRESS"), .port = number("TREK_PORT"),
-                                                                    .token = getenv("TREK_TOKEN"), .join_s = 30 });
+    trek_control *control = trek_control_join(&(trek_control_opts){ .process = number("TREK_RANK"),
+                                                                    .processes = number("TREK_WORLD_SIZE"),
+                                                                    .address = getenv("TREK_ADDRESS"),
+                                                                    .port = number("TREK_PORT"),
+                                                                    .token = getenv("TREK_TOKEN"),
+                                                                    .join_s = 30 });
     trek_comm *comm = NULL;
     trek_tensor *tensor = trek_tensor_zeros(trek_shape_make(1, &count), TREK_F32, trek_cpu(0));
     int failed = !control || !tensor || trek_comm_shared_new(control, &comm) != TREK_OK || serve(comm, tensor);

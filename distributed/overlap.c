@@ -68,9 +68,10 @@ static void note_bucket(int k, int part, int64_t begin, int64_t count, void *arg
 
 trek_status trek_overlap_plan(ranks_stepper *s)
 {
-    if (!s->comm || s->ranks_most > 1 || !trek_comm_overlaps(s->comm))
-        return TREK_OK;
     const trek_replica *first = &s->replicas[0];
+    bool on_device = first->arena->device.type != TREK_CPU;
+    if (!s->comm || s->ranks_most > 1 || !(on_device ? s->comm->nccl != NULL : trek_comm_overlaps(s->comm)))
+        return TREK_OK;
     trek_overlap *o = trek_calloc(1, sizeof *o);
     if (!o)
         return trek_status_get();

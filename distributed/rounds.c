@@ -10,6 +10,7 @@
 #include "autograd/var_internal.h"
 #include "distributed/apportion.h"
 #include "distributed/buffers.h"
+#include "distributed/comm_nccl.h"
 #include "distributed/control.h"
 #include "distributed/overlap.h"
 #include "distributed/rank_sums.h"
@@ -375,7 +376,7 @@ trek_status trek_rounds_merge_buffers(ranks_stepper *s)
 /* --- beginning ---------------------------------------------------------------------------- */
 
 typedef struct greeting {
-    int32_t ranks, params, buffers;
+    int32_t ranks, params, buffers, device; /* a trek_device_type */
     char hash[TREK_GRAPH_HASH_TEXT + 7];
 } greeting;
 
@@ -452,13 +453,19 @@ trek_status trek_rounds_begin(ranks_stepper *s, trek_comm *comm)
     s->process = trek_comm_rank(comm);
     s->processes = trek_comm_world_size(comm);
     s->process_ranks = trek_calloc((size_t)s->processes, sizeof *s->process_ranks);
-    greeting own = { .ranks = s->world, .params = s->replicas[0].n_params, .buffers = s->replicas[0].n_buffers };
+    greeting own = { .ranks = s->world, .params = s->replicas[0].n_params, .buffers = s->replicas[0].n_buffers,
+                     .device = (int32_t)s->replicas[0].arena->device.type };
     greeting *all = trek_calloc((size_t)s->processes, sizeof *all);
     trek_status status = s->process_ranks && all && trek_graph_hash(s->base.graph, own.hash) ? TREK_OK : trek_status_get();
     if (status == TREK_OK)
         status = gather(s, &own, sizeof own, all);
     if (status == TREK_OK)
         status = compare(s, all);
+    bool gpus = true;
+    for (int p = 0; status == TREK_OK && p < s->processes; p++)
+        gpus &= all[p].device == TREK_CUDA;
+    if (status == TREK_OK && gpus)
+        status = trek_comm_nccl_join(s->comm, s->replicas[0].arena->device);
     trek_free(all);
     return status == TREK_OK ? make_rooms(s) : status;
 }

@@ -105,6 +105,8 @@ typedef struct ranks_stepper {
     char *own_word, *words;
     unsigned char *flag_bytes; /* [1 + processes][segments] */
     size_t *buffer_offsets;  /* [buffers] */
+    bool divides;            /* its shares may be how loaders divide batches */
+    struct ranks_stepper *next_divider;
     double *process_samples; /* [processes] since buffers were merged */
     trek_status between;     /* of rank 0's part in the present step: the reduction between processes */
 } ranks_stepper;

@@ -13,10 +13,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -58,11 +60,13 @@ typedef struct stream {
 
 typedef struct process {
     pid_t pid;             /* 0: has ended */
+    int end;               /* a pidfd; -1: none */
     stream *streams;       /* two with --prefix */
 } process;
 
 static process processes[MOST];
 static int running, first_failure; /* status of the latter; 0: none */
+static int ends = -1;          /* tells of ranks that have ended, in the order in which they did; -1: unknown */
 static char port_text[16], token[65];
 
 static double now(void)
@@ -247,6 +251,21 @@ static bool make_streams(process *p, int out[2])
     return true;
 }
 
+/* Several may have ended before they are looked at, and the first failure is the job's. */
+static void watch_end(int rank)
+{
+    int fd = ends < 0 ? -1 : (int)syscall(SYS_pidfd_open, processes[rank].pid, 0);
+    struct epoll_event event = { .events = EPOLLIN, .data.u64 = (uint64_t)rank };
+    bool added = fd >= 0 && fcntl(fd, F_SETFD, FD_CLOEXEC) == 0 && epoll_ctl(ends, EPOLL_CTL_ADD, fd, &event) == 0;
+    if (added) {
+        processes[rank].end = fd;
+        return;
+    }
+    if (fd >= 0)
+        close(fd);
+    processes[rank].end = -1;
+}
+
 /* errno, or 0: it runs. */
 static int start(const options *o, int rank, const sigset_t *mask)
 {
@@ -267,6 +286,7 @@ static int start(const options *o, int rank, const sigset_t *mask)
     } else {
         p->pid = pid;
         running++;
+        watch_end(rank);
         while (read(report[0], &why, sizeof why) < 0 && errno == EINTR)
             ;
     }
@@ -377,19 +397,44 @@ static void note_end(const options *o, int rank, int status)
     fprintf(stderr, "\n");
 }
 
+/* Ranks that have ended, one after the other as they did. */
+static void reap_in_order(const options *o)
+{
+    struct epoll_event event;
+    while (ends >= 0 && epoll_wait(ends, &event, 1, 0) == 1) {
+        process *p = &processes[event.data.u64];
+        int status, fd = p->end;
+        p->end = -1;
+        epoll_ctl(ends, EPOLL_CTL_DEL, fd, NULL);
+        close(fd);
+        if (p->pid > 0 && waitpid(p->pid, &status, WNOHANG) == p->pid)
+            note_end(o, (int)event.data.u64, status);
+    }
+}
+
+static int rank_of(const options *o, pid_t pid)
+{
+    int r = 0;
+    while (r < o->processes && processes[r].pid != pid)
+        r++;
+    return r < o->processes ? r : -1;
+}
+
 /* false: no child is left at all. */
 static bool reap(const options *o)
 {
     for (;;) {
-        int status;
-        pid_t pid = waitpid(-1, &status, WNOHANG);
-        if (pid == 0 || (pid < 0 && errno != ECHILD))
+        reap_in_order(o);
+        siginfo_t next = { .si_pid = 0 };
+        if (waitid(P_ALL, 0, &next, WEXITED | WNOHANG | WNOWAIT) != 0)
+            return errno != ECHILD;
+        if (next.si_pid == 0)
             return true;
-        if (pid < 0)
-            return false;
-        for (int r = 0; r < o->processes; r++)
-            if (processes[r].pid == pid)
-                note_end(o, r, status);
+        int status, rank = rank_of(o, next.si_pid);
+        if (rank >= 0 && processes[rank].end >= 0) /* its turn comes */
+            continue;
+        if (waitpid(next.si_pid, &status, WNOHANG) == next.si_pid && rank >= 0)
+            note_end(o, rank, status);
     }
 }
 
@@ -431,6 +476,7 @@ static void watch(const options *o, int signals)
             until = now(); /* only orphans are left */
         if (state != WORKING && until > 0 && now() >= until) {
             send_all(o, state == FAILED ? SIGTERM : SIGKILL);
+            send_all(o, SIGCONT); /* those that were stopped would not notice */
             if (running == 0 || state >= TERMINATED)
                 send_orphans(state == FAILED ? SIGTERM : SIGKILL);
             until = now() + (state == FAILED ? (running ? 5 : 1) : 0.1); /* new orphans may appear as their parents go */
@@ -467,6 +513,7 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     int signals = signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
+    ends = epoll_create1(EPOLL_CLOEXEC);
     for (int r = 0; r < o.processes && signals >= 0; r++) {
         int why = start(&o, r, &before);
         if (why == 0)

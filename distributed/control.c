@@ -41,6 +41,18 @@ static void name_machine(char *text, size_t size)
 static pthread_mutex_t alive_lock = PTHREAD_MUTEX_INITIALIZER;
 static trek_control *alive[ALIVE];
 
+/* How long a process stays after the death of another one. */
+#define BEHIND_NS 200000000
+
+/* The process that ended the group by its death shall be the first to end: launchers give its status as the job's. */
+static void stay_behind(const trek_control *control)
+{
+    if (!atomic_load(&control->ended) || !control->started || control->status != TREK_ERR_PEER)
+        return;
+    for (int64_t left; (left = control->ended_ns + BEHIND_NS - trek_clock_ns()) > 0;)
+        nanosleep(&(struct timespec){ .tv_nsec = (long)left }, NULL);
+}
+
 /* A process that ends by exit() says so: its peers can tell that from a crash. */
 static void say_exit(void)
 {
@@ -51,6 +63,8 @@ static void say_exit(void)
         trek_control *control = alive[i];
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_sec++;
+        if (control)
+            stay_behind(control);
         if (!control || atomic_load(&control->ended) || pthread_mutex_timedlock(&control->lock, &until) != 0)
             continue;
         if (control->started && !atomic_load(&control->stopping))
@@ -266,6 +280,7 @@ void trek_control_free(trek_control **place)
         return;
     *place = NULL;
     if (!trek_forked) {
+        stay_behind(control);
         forget(control);
         pthread_mutex_lock(&control->lock);
         if (!atomic_load(&control->stopping))

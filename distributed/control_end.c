@@ -21,7 +21,7 @@ void trek_control_end_locked(trek_control *control, trek_status status, const ch
     control->status = status;
     snprintf(control->message, sizeof control->message, "%s", message);
     control->ended_ns = trek_clock_ns();
-    control->zero_logs = control->process != 0 && control->links[0].fd >= 0;
+    control->zero_logs = control->process != 0 && control->links[0].fd >= 0 && !control->peers[0].left;
     atomic_store(&control->ended, true);
     end_message end = { .status = (int32_t)status };
     memcpy(end.text, control->message, sizeof end.text);

@@ -265,17 +265,23 @@ static trek_status merge_between(ranks_stepper *s, int rank)
     return status;
 }
 
-static trek_status finish(ranks_stepper *s, int rank, bool skipped)
+static trek_status merge_buffers(ranks_stepper *s, int rank)
 {
     int64_t start = trek_trace_enter("buffers");
-    trek_arena_forget_grads(s->replicas[rank].arena);
-    if (s->shared && rank > 0 && !skipped)
-        trek_arena_bump(s->replicas[rank].arena, s->replicas[0].arena);
     trek_status status = trek_ranks_merge_buffers(s, rank);
     if (status == TREK_OK && s->comm && s->replicas[0].n_buffers > 0)
         status = merge_between(s, rank);
     trek_trace_end("buffers", start, 0);
     return status;
+}
+
+/* Between processes buffers have been merged before the update: where one of them dies until then, parameters stay. */
+static trek_status finish(ranks_stepper *s, int rank, bool skipped)
+{
+    trek_arena_forget_grads(s->replicas[rank].arena);
+    if (s->shared && rank > 0 && !skipped)
+        trek_arena_bump(s->replicas[rank].arena, s->replicas[0].arena);
+    return s->comm ? TREK_OK : merge_buffers(s, rank);
 }
 
 /* The ranks' sum is complete: rank 0 adds what the other processes have, then all measure it. */
@@ -331,9 +337,10 @@ static trek_status step_shared(int rank, void *arg)
         }
         state = decide(s, rank, true);
     }
-    if (!c->update) {
+    trek_status merged = c->update && s->comm ? merge_buffers(s, rank) : TREK_OK;
+    if (!c->update || merged != TREK_OK) {
         keep_flags(s, rank);
-        return TREK_OK;
+        return merged;
     }
     start = trek_trace_enter("optimizer");
     if (!at_once)
@@ -423,6 +430,8 @@ static trek_status step_separate(int rank, void *arg)
     if (status == TREK_OK && rank == 0)
         status = trek_stopwatch_stop(&s->reduce_watch, 1);
     trek_trace_end("reduce", start, s->steps);
+    if (status == TREK_OK && s->comm && c->update)
+        status = merge_buffers(s, rank);
     if (!c->update || status != TREK_OK) {
         if (rank > 0)
             trek_arena_zero_grads(replica->arena);

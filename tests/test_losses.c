@@ -268,6 +268,8 @@ static void labels_that_change(void **state)
 static void no_memory(void **state)
 {
     (void)state;
+    if (!test_on_cpu())
+        skip(); /* what a device has cached decides what is asked for */
     trek_var *x = leaf(numbers(3, trek_dims(6, CLASSES)), 0, 6), *labels = some_ignored(6);
     trek_var *expected = trek_cross_entropy(x, labels);
     int failures = 0;

@@ -231,8 +231,8 @@ static trek_ranks *ranks_make(const trek_device *devices, int n)
         return NULL;
     memset(ranks, 0, sizeof *ranks);
     ranks->world = n;
-    ranks->threads_each = trek_cores() / n > 1 ? trek_cores() / n : 1;
-    ranks->spin = n <= trek_cores();
+    ranks->threads_each = trek_threads_wanted() / n > 1 ? trek_threads_wanted() / n : 1;
+    ranks->spin = n <= trek_cores() && n <= trek_threads_wanted();
     atomic_init(&ranks->refs, 1);
     ranks->slots = trek_block_alloc((size_t)n * sizeof *ranks->slots);
     ranks->comms = trek_calloc((size_t)n, sizeof *ranks->comms);

@@ -104,7 +104,7 @@ static void start(ranks_stepper *s, const bucket *b)
     const trek_arena_part *part = &s->replicas[0].arena->parts[b->part];
     char *data = part->grads->data + b->begin * (int64_t)trek_dtype_size(part->wide);
     trek_comm_call call = { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = part->wide, .count = b->count, .in = data, .out = data,
-                            .on_device = part->grads->device.type != TREK_CPU };
+                            .on_device = part->grads->device.type != TREK_CPU, .block = trek_comm_block(part->grads) };
     trek_status status = trek_comm_start(s->comm, call);
     if (s->overlap->status == TREK_OK)
         s->overlap->status = status;

@@ -273,7 +273,7 @@ static void start_bucket(int k, int part, int64_t begin, int64_t count, void *ar
     if (starts->status == TREK_OK)
         starts->status = trek_comm_start(starts->s->comm, (trek_comm_call){
             .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = p->wide, .count = count, .in = data, .out = data,
-            .on_device = p->grads->device.type != TREK_CPU });
+            .on_device = p->grads->device.type != TREK_CPU, .block = trek_comm_block(p->grads) });
 }
 
 trek_status trek_rounds_reduce(ranks_stepper *s)

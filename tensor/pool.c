@@ -282,7 +282,7 @@ void trek_pool_free(trek_pool **pool)
 
 int trek_pool_threads(const trek_pool *pool) { return pool->threads; }
 
-static int wanted_threads(void)
+int trek_threads_wanted(void)
 {
     const char *text = getenv("TREK_THREADS");
     if (!text || !*text)
@@ -299,7 +299,7 @@ static int wanted_threads(void)
 static trek_pool *make_default(void)
 {
     bool clean = trek_status_get() == TREK_OK;
-    int wanted = wanted_threads(), threads = wanted;
+    int wanted = trek_threads_wanted(), threads = wanted;
     trek_pool *pool = NULL;
     while (threads > 1 && !(pool = trek_pool_new(threads)))
         threads /= 2;

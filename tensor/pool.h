@@ -21,6 +21,7 @@ int trek_pool_threads(const trek_pool *pool);
  * fails, a pool of one. */
 trek_pool *trek_pool_here(void);
 int trek_cores(void); /* cores this process may use */
+int trek_threads_wanted(void); /* TREK_THREADS, else as many as cores: what the process's ranks have together */
 /* How many threads of all ranks compute at once; spinning stops above the cores. */
 void trek_pool_set_busy(int threads);
 

@@ -284,7 +284,7 @@ trek_status trek_ranks_merge_buffers(ranks_stepper *s, int rank)
     trek_replica *own = &s->replicas[rank];
     if (total == 0 || own->n_buffers == 0)
         return TREK_OK;
-    if (!own->arena->backend->host_accessible)
+    if (!s->on_host)
         return merge_staged(s, rank, total);
     merge_mine(s, rank, total);
     for (int k = 0; k < own->n_buffers; k++)

@@ -54,10 +54,9 @@ void trek_handover_give(trek_handover *handover)
 trek_status trek_handover_take(const trek_handover *handover, trek_device device)
 {
     trek_status status = TREK_OK;
-    if (device.type == TREK_CPU)
-        return status;
     for (int k = 0; k < handover->n && status == TREK_OK; k++)
-        status = trek_backends[device.type]->stream_wait(NULL, handover->given[k]);
+        status = device.type == TREK_CPU ? trek_backends[handover->devices[k].type]->event_sync(handover->given[k])
+                                         : trek_backends[device.type]->stream_wait(NULL, handover->given[k]);
     return status;
 }
 

@@ -260,7 +260,9 @@ static trek_status merge_between(ranks_stepper *s, int rank)
     trek_status status = trek_comm_barrier(trek_ranks_comm(s->ranks, rank));
     status = agree(s, rank, status == TREK_OK && rank == 0 ? trek_rounds_merge_buffers(s) : status);
     trek_replica *own = &s->replicas[rank], *first = &s->replicas[0];
-    for (int k = 0; k < own->n_buffers && status == TREK_OK && rank > 0; k++)
+    for (int k = 0; k < own->n_buffers && status == TREK_OK && !s->on_host; k++)
+        status = trek_comm_broadcast(trek_ranks_comm(s->ranks, rank), own->buffers[k]->data, 0);
+    for (int k = 0; k < own->n_buffers && status == TREK_OK && s->on_host && rank > 0; k++)
         status = trek_tensor_copy_from(own->buffers[k]->data, first->buffers[k]->data);
     return status;
 }
@@ -275,12 +277,46 @@ static trek_status merge_buffers(ranks_stepper *s, int rank)
     return status;
 }
 
+static trek_status broadcast(trek_comm *comm, const trek_tensor *x)
+{
+    return trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_BROADCAST, .dtype = (trek_dtype)x->dtype, .count = x->numel, .in = x->data,
+                                                 .out = x->data, .on_device = x->device.type != TREK_CPU });
+}
+
+static trek_status broadcast_params(trek_comm *comm, const trek_arena *arena)
+{
+    trek_status status = TREK_OK;
+    for (int p = 0; p < arena->n_parts && status == TREK_OK; p++) {
+        status = broadcast(comm, arena->parts[p].master);
+        if (status == TREK_OK && trek_arena_part_is_low(&arena->parts[p]))
+            status = broadcast(comm, arena->parts[p].params);
+    }
+    return status;
+}
+
+/* CPUs and GPUs round differently: rank 0's parameters become everybody's, lest they drift apart. They have been
+ * written in this step, so versions tell it already. */
+static trek_status follow_first(ranks_stepper *s, int rank)
+{
+    const trek_arena *arena = s->replicas[rank].arena;
+    trek_comm *local = trek_ranks_comm(s->ranks, rank);
+    trek_status status = TREK_OK;
+    if (s->comm) {
+        status = trek_comm_barrier(local); /* an arena may be shared */
+        status = agree(s, rank, status == TREK_OK && rank == 0 ? broadcast_params(s->comm, arena) : status);
+    }
+    return status == TREK_OK && !s->shared && s->world > 1 ? broadcast_params(local, arena) : status;
+}
+
 /* Between processes buffers have been merged before the update: where one of them dies until then, parameters stay. */
 static trek_status finish(ranks_stepper *s, int rank, bool skipped)
 {
     trek_arena_forget_grads(s->replicas[rank].arena);
     if (s->shared && rank > 0 && !skipped)
         trek_arena_bump(s->replicas[rank].arena, s->replicas[0].arena);
+    trek_status status = s->mixed ? follow_first(s, rank) : TREK_OK;
+    if (status != TREK_OK)
+        return status;
     return s->comm ? TREK_OK : merge_buffers(s, rank);
 }
 
@@ -439,7 +475,7 @@ static trek_status step_separate(int rank, void *arg)
             keep_flags(s, rank);
         return status;
     }
-    if (!replica->arena->backend->host_accessible)
+    if (!s->on_host)
         return update_on_device(s, rank);
     start = trek_trace_enter("optimizer");
     bool measure = s->max_norm > 0 || s->loss_scale;
@@ -510,7 +546,7 @@ trek_status trek_ranks_reduce(trek_stepper *stepper)
 
 static trek_status detach_rank(int rank, void *arg) { return trek_graph_detach(((ranks_stepper *)arg)->replicas[rank].graph); }
 
-/* CPU ranks look at the graph's scaler; GPU ranks have copies on their devices. */
+/* On the host all look at the graph's scaler; else each has a copy on its device. */
 trek_grad_scaler *trek_ranks_scaler(const ranks_stepper *s, int rank)
 {
     trek_grad_scaler *first = s->base.graph->scaler;
@@ -521,7 +557,7 @@ trek_status trek_ranks_prepare_scaler(ranks_stepper *s)
 {
     trek_grad_scaler *scaler = s->base.graph->scaler;
     s->loss_scale = NULL;
-    if (scaler && s->replicas[0].arena->backend->host_accessible) {
+    if (scaler && s->on_host) {
         s->loss_scale = trek_scaler_record(scaler, s->replicas[0].arena->device);
         return s->loss_scale ? TREK_OK : trek_status_get();
     }
@@ -559,11 +595,11 @@ static trek_status prepare(ranks_stepper *s)
     return status;
 }
 
-/* What CPU ranks decided becomes known. */
+/* What was decided on the host becomes known. */
 static trek_status conclude(ranks_stepper *s)
 {
     trek_replica *first = &s->replicas[0];
-    if (!first->arena->backend->host_accessible)
+    if (!s->on_host)
         return TREK_OK;
     first->optimizer->last = s->decided;
     s->grad_norm = s->decided.norm;

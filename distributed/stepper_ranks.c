@@ -304,6 +304,14 @@ static trek_status make_pace(ranks_stepper *s, const trek_ranks_opts *opts)
     return TREK_OK;
 }
 
+static void note_kinds(ranks_stepper *s)
+{
+    for (int r = 0; r < s->world; r++)
+        s->kinds |= 1u << trek_ranks_device(s->ranks, r).type;
+    s->on_host = s->kinds == 1u << TREK_CPU;
+    s->mixed = (s->kinds & (s->kinds - 1)) != 0;
+}
+
 static void free_ranks(trek_stepper *stepper);
 static const trek_stepper_class ranks_class;
 
@@ -328,6 +336,7 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
     s->world = world;
     s->replicas = replicas;
     s->shared = opts->shared;
+    note_kinds(s);
     s->bucket_bytes = opts->bucket_bytes;
     s->grad_norm = NAN;
     s->comm = opts->comm;
@@ -549,12 +558,12 @@ static double lr(const trek_stepper *stepper)
 }
 
 static int64_t steps(const trek_stepper *stepper) { return ((const ranks_stepper *)stepper)->steps; }
-/* GPU ranks decide for themselves, all the same: rank 0 is asked. */
+/* Where ranks decide for themselves, all decide the same: rank 0 is asked. */
 static double grad_norm(const trek_stepper *stepper)
 {
     const ranks_stepper *s = (const ranks_stepper *)stepper;
     const trek_replica *first = &s->replicas[0];
-    return first->optimizer && !first->arena->backend->host_accessible ? trek_optimizer_grad_norm(first->optimizer) : s->grad_norm;
+    return first->optimizer && !s->on_host ? trek_optimizer_grad_norm(first->optimizer) : s->grad_norm;
 }
 static trek_optimizer *optimizer_of(trek_stepper *stepper) { return ((ranks_stepper *)stepper)->replicas[0].optimizer; }
 

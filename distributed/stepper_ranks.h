@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The stepper over the CPU ranks of one process: what its files share.
+/* The stepper over the ranks of one process: what its files share.
  *
  * Between two runs of the group the ranks are idle, and the caller may look at
  * and change what is theirs. */
@@ -49,6 +49,9 @@ typedef struct ranks_stepper {
     trek_ranks *ranks;
     int world;
     bool shared;             /* one parameter arena and one optimizer */
+    bool on_host;            /* all ranks' memory is the host's; else each decides in its own device's order, from the same sums */
+    bool mixed;              /* the job has ranks on CPUs and on GPUs: rank 0's parameters are everybody's after each step */
+    unsigned kinds;          /* of this process's devices: bits 1 << type */
     trek_replica *replicas;
     char **param_names, **buffer_names; /* of rank 0's */
     trek_buffer_plan *buffer_plans;
@@ -67,7 +70,7 @@ typedef struct ranks_stepper {
     double max_norm, max_value; /* <= 0: off */
     int64_t steps;
     double grad_norm;
-    const trek_update_scaler *loss_scale; /* in a step of CPU ranks: what the loss had been multiplied by; NULL: nothing */
+    const trek_update_scaler *loss_scale; /* in a step with on_host: what the loss had been multiplied by; NULL: nothing */
     trek_update_state decided; /* what rank 0, like all, made of the step */
 
     trek_reduce_chunk *chunks;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
+#include "distributed/comm_nccl.h"
 #include "distributed/stepper_ranks.h"
 #include "graph/feed_internal.h"
 #include "graph/graph_internal.h"
@@ -131,15 +132,18 @@ static trek_status check_devices(setup *s)
     if (!trek_device_equal(own, s->devices[0]))
         return trek_fail(TREK_ERR_DEVICE, "trainer_setup: the graph is on %s, but rank 0's device is %s", trek_device_name(own, a),
                          trek_device_name(s->devices[0], b));
-    for (int r = 0; r < s->world && s->world > 1; r++) {
-        if (s->devices[r].type != s->devices[0].type)
-            return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: rank 0 is on %s, rank %d on %s; ranks on CPUs beside ranks on "
-                             "GPUs are not supported in this version", trek_device_name(s->devices[0], a), r,
-                             trek_device_name(s->devices[r], b));
+    for (int r = 0; r < s->world && s->world > 1; r++)
         if (s->devices[r].index < 0)
             return trek_fail(TREK_ERR_DEVICE, "trainer_setup: rank %d's device has index %d", r, s->devices[r].index);
-    }
     return TREK_OK;
+}
+
+static int count_cpus(const setup *s)
+{
+    int n = 0;
+    for (int r = 0; r < s->world; r++)
+        n += s->devices[r].type == TREK_CPU;
+    return n;
 }
 
 static trek_status check_global_batch(const setup *s)
@@ -282,7 +286,7 @@ static trek_status make_ranks(setup *s)
     }
     status = make_plain(s);
     trek_pace_opts pace = pace_opts(s);
-    trek_ranks_opts opts = { .shared = s->opts.share != TREK_OFF && s->devices[0].type == TREK_CPU,
+    trek_ranks_opts opts = { .shared = s->opts.share != TREK_OFF && count_cpus(s) == s->world,
                              .bucket_bytes = s->opts.bucket_bytes ? s->opts.bucket_bytes : 25 << 20, .pace = &pace,
                              .slowdowns = s->opts.slowdowns, .comm = s->comm, .owns_comm = s->owns_comm, .accumulate = s->opts.accumulate };
     if (status != TREK_OK) {
@@ -327,19 +331,26 @@ static trek_status note_inexact(const char *name, trek_module *module, void *arg
     return TREK_OK;
 }
 
-/* "2 CPU ranks with 1 thread each, one copy of the parameters", "3 GPU ranks on cuda:0, cuda:1, cuda:2" */
+/* "2 CPU ranks with 1 thread each, one copy of the parameters", "3 GPU ranks on cuda:0, cuda:1, cuda:2",
+ * "1 CPU rank with 2 threads and 1 GPU rank on cuda:0, rank 0's parameters after each step". */
 static void describe_ranks(const setup *s, trek_text *text)
 {
     char device[16];
-    if (s->devices[0].type == TREK_CPU) {
-        int threads = trek_cores() / s->world > 1 ? trek_cores() / s->world : 1;
-        trek_text_format(text, "%d CPU ranks with %d thread%s each, %s", s->world, threads, threads > 1 ? "s" : "",
-                         s->opts.share == TREK_OFF ? "parameters of their own" : "one copy of the parameters");
-        return;
+    int on_cpu = count_cpus(s), on_gpu = s->world - on_cpu, seen = 0;
+    if (on_cpu > 0) {
+        int threads = trek_threads_wanted() / s->world > 1 ? trek_threads_wanted() / s->world : 1;
+        trek_text_format(text, "%d CPU rank%s with %d thread%s%s", on_cpu, on_cpu > 1 ? "s" : "", threads, threads > 1 ? "s" : "",
+                         on_cpu > 1 ? " each" : "");
+        if (on_gpu == 0)
+            trek_text_format(text, ", %s", s->opts.share == TREK_OFF ? "parameters of their own" : "one copy of the parameters");
     }
-    trek_text_format(text, "%d GPU ranks on ", s->world);
+    if (on_gpu > 0)
+        trek_text_format(text, "%s%d GPU rank%s on ", on_cpu > 0 ? " and " : "", on_gpu, on_gpu > 1 ? "s" : "");
     for (int r = 0; r < s->world; r++)
-        trek_text_format(text, "%s%s", r ? ", " : "", trek_device_name(s->devices[r], device));
+        if (s->devices[r].type != TREK_CPU)
+            trek_text_format(text, "%s%s", seen++ ? ", " : "", trek_device_name(s->devices[r], device));
+    if (on_cpu > 0 && on_gpu > 0)
+        trek_text_format(text, ", rank 0's parameters after each step");
 }
 
 /* "; 3 ranks in 2 processes", "; windows of 20 batches" */
@@ -396,6 +407,8 @@ trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts)
         status = find_devices(s);
     if (status == TREK_OK)
         status = check_devices(s);
+    if (status == TREK_OK && s->comm) /* GPUs of the processes exchange by their own library, if all can */
+        status = trek_comm_nccl_join(s->comm, s->devices[0]);
     if (status == TREK_OK && (s->world > 1 || s->comm))
         status = make_ranks(s);
     else if (status == TREK_OK && trek_graph_world_size(graph) > 1)

@@ -31,7 +31,8 @@ typedef struct trek_trainer_opts {
                                         Default: for a graph on a CPU cpu:0 ... cpu:ranks-1 if ranks is given, else the
                                         environment's TREK_DEVICES ("cpu:0,cpu:1"), else its own device alone; for a graph
                                         on a GPU as many GPUs as there are ranks, else TREK_DEVICES, else all usable GPUs
-                                        (without build_replica: its own). The same GPU may be listed twice */
+                                        (without build_replica: its own). The same GPU may be listed twice, and CPUs may
+                                        stand beside GPUs: "cuda:0,cpu:0" */
     int ranks;                       /* 1 to 1024 */
     trek_optimizer_spec optimizer;   /* default: none, or the one that the graph has */
     trek_schedule schedule;          /* default: none */
@@ -76,7 +77,9 @@ typedef struct trek_trainer_opts {
  *
  * Exact: gradients are those of one device, to rounding, for layers that treat
  * samples independently. Plain batch norm uses each rank's own statistics in
- * training; its running ones are merged by count at each step. */
+ * training; its running ones are merged by count at each step.
+ * Where some ranks of the job are on CPUs and others on GPUs, which round differently,
+ * rank 0's parameters are sent to all others after each update. */
 TREK_API trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts);
 
 /* What the ranks do at present. */

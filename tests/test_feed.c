@@ -207,12 +207,32 @@ static void test_mistakes(void **state)
     trek_loader_free(&loader);
 }
 
+/* CPUs beside GPUs, by every way of a step. */
+static void test_mixed_devices(void **state)
+{
+    (void)state;
+    if (test_device().type == TREK_CPU)
+        skip();
+    const trek_device pair[] = { trek_cpu(0), trek_cuda(0) }, three[] = { trek_cuda(0), trek_cpu(0), trek_cpu(1) };
+    for (int k = 0; k < 2; k++)
+        for (int windows = 0; windows < 2; windows++)
+            for (int loss = 0; loss < N_LOSSES; loss++) {
+                run c = { .world = k ? 3 : 2, .devices = k ? three : pair, .passes = 1 + (loss == k), .batch = windows ? 2 : 7, .loss = loss,
+                          .windows = windows, .clip = loss == 2, .optimizer = loss == 0 ? training_adam() : training_momentum() };
+                compare(&c);
+                c.gathered = !windows;
+                if (c.gathered)
+                    compare(&c);
+            }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_batches), cmocka_unit_test(test_small_batches), cmocka_unit_test(test_windows),
         cmocka_unit_test(test_uneven_shares), cmocka_unit_test(test_replay), cmocka_unit_test(test_without_training),
         cmocka_unit_test(test_forward_only), cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_mixed_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -143,11 +143,11 @@ static trek_status each_param(const char *name, trek_var *param, void *arg)
 trek_graph *training_set_up(const run *c, trek_loader *loader)
 {
     trek_seed(7);
-    trek_graph *graph = training_build(test_device(), NULL);
-    assert_non_null(graph);
     trek_device devices[5];
     for (int r = 0; r < 5; r++)
-        devices[r] = test_device_of_rank(r);
+        devices[r] = !c->devices ? test_device_of_rank(r) : r < c->world ? c->devices[r] : trek_cpu(r);
+    trek_graph *graph = training_build(c->devices ? devices[0] : test_device(), NULL);
+    assert_non_null(graph);
     if (loader)
         assert_int_equal(trek_graph_set_loader(graph, loader, "x"), TREK_OK);
     trek_trainer_opts opts = { .build_replica = training_build, .devices = devices, .ranks = c->world, .optimizer = c->optimizer,
@@ -187,7 +187,8 @@ static trek_var *make_pass(const run *c, trek_graph *graph, trek_batch *batch)
 static trek_loader *make_loader(const run *c)
 {
     return trek_loader_new(training_dataset(), &(trek_loader_opts){ .batch_size = c->batch, .shuffle = true, .seed = 3,
-                                                                   .drop_last = c->drop_last });
+                                                                   .drop_last = c->drop_last,
+                                                                   .host = c->devices && c->devices[0].type == TREK_CPU });
 }
 
 void training_run(const run *c, result *to)
@@ -256,6 +257,7 @@ void training_on_one(const run *c, const result *as, result *to)
     run alone = *c;
     alone.world = 1;
     alone.plan = NULL;
+    alone.devices = NULL;
     alone.slowdowns = NULL;
     alone.balance = 0;
     alone.windows = false;

@@ -23,6 +23,7 @@ typedef struct run {
     int balance, epochs;      /* epochs 0: 2 */
     trek_optimizer_spec optimizer;
     int accumulate;
+    const trek_device *devices; /* [world] NULL: the test device's */
 } run;
 
 typedef struct result {

@@ -135,7 +135,11 @@ void trek_rank_sums_leave(trek_rank_sums *sums, int rank, trek_status status)
     slot->left = true;
     int ahead = rank_ahead(sums, slot->made);
     if (status != TREK_OK) {
-        snprintf(message, sizeof message, "rank %d failed after %lld sums over the ranks", rank, (long long)slot->made);
+        char process[32] = "";
+        if (sums->between && sums->comm)
+            snprintf(process, sizeof process, " of process %d", trek_comm_rank(sums->comm));
+        snprintf(message, sizeof message, "rank %d%s failed after %lld sums over the ranks: %.700s", rank, process, (long long)slot->made,
+                 trek_error());
         fail_run(sums, TREK_ERR_PEER, message);
     } else if (ahead >= 0) {
         snprintf(message, sizeof message, "rank %d ended after %lld sums over the ranks, rank %d waits for its %lldth: all ranks must run the same",

@@ -70,7 +70,7 @@ trek_status trek_overlap_plan(ranks_stepper *s)
 {
     const trek_replica *first = &s->replicas[0];
     bool on_device = first->arena->device.type != TREK_CPU;
-    if (!s->comm || s->ranks_most > 1 || !(on_device ? s->comm->nccl != NULL : trek_comm_overlaps(s->comm)))
+    if (!s->comm || s->ranks_most > 1 || s->mixed || !(on_device ? s->comm->nccl != NULL : trek_comm_overlaps(s->comm)))
         return TREK_OK;
     trek_overlap *o = trek_calloc(1, sizeof *o);
     if (!o)

@@ -376,7 +376,8 @@ trek_status trek_rounds_merge_buffers(ranks_stepper *s)
 /* --- beginning ---------------------------------------------------------------------------- */
 
 typedef struct greeting {
-    int32_t ranks, params, buffers, device; /* a trek_device_type */
+    int32_t ranks, params, buffers, device; /* a trek_device_type: rank 0's */
+    uint32_t kinds;          /* of the devices of all ranks */
     char hash[TREK_GRAPH_HASH_TEXT + 7];
 } greeting;
 
@@ -430,6 +431,7 @@ static trek_status compare(ranks_stepper *s, const greeting *all)
         s->process_ranks[p] = all[p].ranks;
         s->total += all[p].ranks;
         s->ranks_most = all[p].ranks > s->ranks_most ? all[p].ranks : s->ranks_most;
+        s->mixed |= all[p].kinds != all[0].kinds;
     }
     if (s->total > TREK_MAX_RANKS)
         return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: %d ranks in all processes; at most %d", s->total, TREK_MAX_RANKS);
@@ -454,16 +456,16 @@ trek_status trek_rounds_begin(ranks_stepper *s, trek_comm *comm)
     s->processes = trek_comm_world_size(comm);
     s->process_ranks = trek_calloc((size_t)s->processes, sizeof *s->process_ranks);
     greeting own = { .ranks = s->world, .params = s->replicas[0].n_params, .buffers = s->replicas[0].n_buffers,
-                     .device = (int32_t)s->replicas[0].arena->device.type };
+                     .device = (int32_t)s->replicas[0].arena->device.type, .kinds = s->kinds };
     greeting *all = trek_calloc((size_t)s->processes, sizeof *all);
     trek_status status = s->process_ranks && all && trek_graph_hash(s->base.graph, own.hash) ? TREK_OK : trek_status_get();
     if (status == TREK_OK)
         status = gather(s, &own, sizeof own, all);
     if (status == TREK_OK)
         status = compare(s, all);
-    bool gpus = true;
+    bool gpus = false;
     for (int p = 0; status == TREK_OK && p < s->processes; p++)
-        gpus &= all[p].device == TREK_CUDA;
+        gpus |= all[p].device == TREK_CUDA;
     if (status == TREK_OK && gpus)
         status = trek_comm_nccl_join(s->comm, s->replicas[0].arena->device);
     trek_free(all);

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
-#include "distributed/comm_nccl.h"
 #include "distributed/stepper_ranks.h"
 #include "graph/feed_internal.h"
 #include "graph/graph_internal.h"
@@ -407,8 +406,6 @@ trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts)
         status = find_devices(s);
     if (status == TREK_OK)
         status = check_devices(s);
-    if (status == TREK_OK && s->comm) /* GPUs of the processes exchange by their own library, if all can */
-        status = trek_comm_nccl_join(s->comm, s->devices[0]);
     if (status == TREK_OK && (s->world > 1 || s->comm))
         status = make_ranks(s);
     else if (status == TREK_OK && trek_graph_world_size(graph) > 1)

@@ -23,11 +23,11 @@
 static const char *self, *launcher;
 static result many, one;
 
-#define FORMAT "%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d"
+#define FORMAT "%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d"
 
 /* What a process is told. */
 typedef struct job {
-    int processes, world, passes, batch, loss, separate, windows, gathered, clip, adam, uneven, engine, accumulate;
+    int processes, world, passes, batch, loss, separate, windows, gathered, clip, adam, uneven, engine, accumulate, mixed;
 } job;
 
 enum { SHARED, TCP, MPI }; /* engines */
@@ -38,12 +38,23 @@ static run run_of(const job *j)
                   .gathered = j->gathered, .clip = j->clip, .accumulate = j->accumulate, .optimizer = j->adam ? training_adam() : training_momentum() };
 }
 
+/* Where a process has its ranks; NULL: where the tests are. With TREK_TEST_EACH_GPU each has a GPU of its own. */
+static const trek_device *devices_of(const job *j, int process, trek_device *devices)
+{
+    bool on_cpu = j->mixed && process == 1, each = getenv("TREK_TEST_EACH_GPU") != NULL;
+    if (!on_cpu && !each)
+        return NULL;
+    for (int r = 0; r < 5; r++)
+        devices[r] = on_cpu ? trek_cpu(r) : trek_cuda(process % trek_device_count(TREK_CUDA));
+    return devices;
+}
+
 /* A process of the job: process 0 leaves its result in the file. */
 static int child(const char *text, const char *path)
 {
     job j;
     if (sscanf(text, FORMAT, &j.processes, &j.world, &j.passes, &j.batch, &j.loss, &j.separate, &j.windows,
-               &j.gathered, &j.clip, &j.adam, &j.uneven, &j.engine, &j.accumulate) != 13)
+               &j.gathered, &j.clip, &j.adam, &j.uneven, &j.engine, &j.accumulate, &j.mixed) != 14)
         return 2;
     alarm(60);
     const char *names[] = { "shared", "tcp", "mpi" };
@@ -55,6 +66,8 @@ static int child(const char *text, const char *path)
     int rank = trek_comm_rank(comm);
     run c = run_of(&j);
     c.world = j.uneven && rank == 0 ? j.world + 1 : j.world; /* processes may have different numbers of ranks */
+    trek_device devices[5];
+    c.devices = devices_of(&j, rank, devices);
     training_run(&c, &many);
     trek_comm_free(&comm);
     if (rank > 0)
@@ -68,7 +81,7 @@ static int launch(const job *j, const char *path)
 {
     char text[128], processes[16];
     snprintf(text, sizeof text, FORMAT, j->processes, j->world, j->passes, j->batch, j->loss, j->separate,
-             j->windows, j->gathered, j->clip, j->adam, j->uneven, j->engine, j->accumulate);
+             j->windows, j->gathered, j->clip, j->adam, j->uneven, j->engine, j->accumulate, j->mixed);
     snprintf(processes, sizeof processes, "%d", j->processes);
     pid_t pid = fork();
     if (pid == 0) {
@@ -149,6 +162,18 @@ static void test_tcp(void **state)
     compare(&(job){ .processes = 3, .world = 2, .passes = 2, .batch = 7, .loss = BY_STATED, .engine = TCP, .clip = 1 });
 }
 
+/* A process on CPUs among those on GPUs. */
+static void test_mixed_devices(void **state)
+{
+    (void)state;
+    if (test_on_cpu())
+        skip();
+    for (int loss = 0; loss < N_LOSSES; loss++)
+        compare(&(job){ .processes = 2 + (loss == 1), .world = 1 + (loss == 2), .passes = 1 + (loss == 1), .batch = 7, .loss = loss, .adam = loss == 0,
+                        .clip = loss == 2, .gathered = loss == 1, .mixed = 1 });
+    compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 2, .loss = BY_LABELS, .windows = 1, .adam = 1, .mixed = 1 });
+}
+
 /* Buckets are on their way while backward goes on; the second time one pass more follows than was announced. */
 static void test_mpi(void **state)
 {
@@ -181,7 +206,7 @@ int main(int count, char **words)
         return cmocka_run_group_tests(with_mpi, NULL, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_per_rank), cmocka_unit_test(test_gathered), cmocka_unit_test(test_windows), cmocka_unit_test(test_without_samples),
-        cmocka_unit_test(test_tcp),
+        cmocka_unit_test(test_tcp), cmocka_unit_test(test_mixed_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -649,7 +649,8 @@ trek_var *trek_ranks_forward(trek_stepper *stepper, trek_var *const *inputs, int
             return trek_fail_missing("trek_graph_forward", trek_graph_input_name(stepper->graph, k)), NULL;
     if (trek_scopes.depth == 0)
         return trek_fail_null(TREK_ERR_SCOPE, "trek_graph_forward: no scope is open; begin one with trek_scope_begin, or use a loader's loop");
-    if (nothing_to_split(s, inputs))
+    /* Inside a rank's run, as in the function of trek_graph_set_loss, it is that rank's own forward. */
+    if (nothing_to_split(s, inputs) || trek_ranks_rank_here(s->ranks) >= 0)
         return trek_graph_run_route(stepper->graph, inputs, n);
     trek_rounds_say(s, "forward", false);
     if (s->world == 1)

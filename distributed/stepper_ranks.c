@@ -441,7 +441,16 @@ static trek_status zero_grad(trek_stepper *stepper)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
     trek_status status = trek_status_get();
-    return status == TREK_OK ? trek_ranks_run(s->ranks, zero_rank, s) : status;
+    if (status == TREK_OK && s->sent) /* the engine still reads and writes them */
+        status = trek_comm_finish(s->comm);
+    if (status == TREK_OK)
+        status = trek_ranks_run(s->ranks, zero_rank, s);
+    if (status != TREK_OK)
+        return status;
+    s->sent = s->holds_sum = false;
+    s->passes = s->passes_sent = 0;
+    s->factor = 1;
+    return TREK_OK;
 }
 
 static trek_status train(trek_stepper *stepper, bool training)

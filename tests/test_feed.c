@@ -151,6 +151,35 @@ static void test_forward_only(void **state)
     trek_loader_free(&loader);
 }
 
+/* A second forward of the rank's own, and what both say. */
+static trek_var *twofold_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
+{
+    trek_var *again = trek_graph_forward(graph, trek_batch_get(batch, "x"));
+    trek_var *apart = trek_mean(trek_square(trek_sub(output, again)), trek_dims_none(), false);
+    return trek_add(trek_mul_scalar(apart, 0.5), training_loss(graph, output, batch, arg));
+}
+
+static void test_forward_in_the_loss(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 3; world += 2) {
+        run c = { .world = world, .passes = 1, .optimizer = training_momentum() };
+        trek_loader *loader = trek_loader_new(training_dataset(), &(trek_loader_opts){ .batch_size = 10 });
+        trek_graph *graph = training_set_up(&c, loader);
+        loss_kind kind = BY_ROWS;
+        trek_graph_set_loss(graph, twofold_loss, &kind);
+        trek_graph_start(graph, 0);
+        for (trek_batch *batch; (batch = trek_graph_next(graph)); trek_graph_step(graph))
+            if (!trek_graph_forward_batch(graph, batch))
+                fail_msg("%s", trek_error());
+        training_params(graph, world == 1 ? &one : &many);
+        trek_graph_free(&graph);
+        trek_loader_free(&loader);
+    }
+    for (int k = 0; k < one.n; k++)
+        assert_true(fabs(many.params[k] - one.params[k]) <= 1e-10 * (1 + fabs(one.params[k])));
+}
+
 static trek_var *failing_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
     (void)graph, (void)arg;
@@ -231,7 +260,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_batches), cmocka_unit_test(test_small_batches), cmocka_unit_test(test_windows),
         cmocka_unit_test(test_uneven_shares), cmocka_unit_test(test_replay), cmocka_unit_test(test_without_training),
-        cmocka_unit_test(test_forward_only), cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_forward_only), cmocka_unit_test(test_forward_in_the_loss), cmocka_unit_test(test_mistakes),
         cmocka_unit_test(test_mixed_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "distributed/apportion.h"
+#include "distributed/comm_nccl.h"
 #include "autograd/ops.h"
 
 /* --- calls that reach all replicas ------------------------------------------------ */
@@ -330,6 +331,16 @@ static trek_status gather_devices(trek_ddp *ddp, trek_status own)
                                                     .out = ddp->devices });
 }
 
+/* A handle between processes takes the model's device, and its library where all can. */
+static trek_status join_device(const trek_ddp *ddp)
+{
+    const trek_ddp_replica *r = &ddp->replicas[0];
+    bool gpus = false;
+    for (int k = 0; k < r->world; k++)
+        gpus |= ddp->devices[k].type != TREK_CPU;
+    return gpus ? trek_comm_nccl_join(r->comm, r->device) : TREK_OK;
+}
+
 /* This rank could not even begin; the others learn it where they wait for its place. */
 static trek_ddp *tell_others(trek_comm *comm)
 {
@@ -353,12 +364,14 @@ trek_ddp *trek_ddp_wrap_process(trek_module *model, trek_comm *comm, const trek_
     r->rank = trek_comm_rank(comm);
     r->world = trek_comm_world_size(comm);
     trek_status own = find_device(r);
-    if (own == TREK_OK && comm && r->device.type != TREK_CPU && !trek_device_equal(r->device, comm->device)) {
+    if (own == TREK_OK && comm && !comm->control && r->device.type != TREK_CPU && !trek_device_equal(r->device, comm->device)) {
         char a[16], b[16];
         own = trek_fail(TREK_ERR_DEVICE, "ddp: the model is on %s, the communicator's rank on %s", trek_device_name(r->device, a),
                         trek_device_name(comm->device, b));
     }
     trek_status status = gather_devices(ddp, own);
+    if (status == TREK_OK && comm && comm->control)
+        status = join_device(ddp);
     if (status == TREK_OK)
         status = join_rank(ddp, 0, &(trek_status){ TREK_OK });
     if (status == TREK_OK) {

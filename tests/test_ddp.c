@@ -236,7 +236,7 @@ static void run_on_threads(job *j)
 {
     pthread_t threads[MAX_WORLD];
     thread_arg args[MAX_WORLD];
-    assert_int_equal(trek_comm_local(NULL, j->world, j->comms), TREK_OK);
+    assert_int_equal(trek_comm_local(test_devices(), j->world, j->comms), TREK_OK);
     for (int r = 0; r < j->world; r++) {
         trek_comm_set_deadline(j->comms[r], 60);
         args[r] = (thread_arg){ j, r };
@@ -250,7 +250,7 @@ static void run_on_threads(job *j)
 
 static void run_in_group(job *j)
 {
-    trek_ranks *ranks = trek_ranks_new(NULL, j->world);
+    trek_ranks *ranks = trek_ranks_new(test_devices(), j->world);
     assert_non_null(ranks);
     for (int r = 0; r < j->world; r++)
         j->comms[r] = trek_ranks_comm(ranks, r);

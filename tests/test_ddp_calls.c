@@ -118,7 +118,7 @@ static trek_status shared_gradient_pass(int rank, void *arg)
     ddp_net *m = (ddp_net *)w->models[rank];
     trek_scope scope = trek_scope_begin();
     trek_var *a = rank == 0 ? m->b1 : trek_mul_scalar(m->b1, 3);
-    trek_var *ones = trek_var_from(trek_tensor_ones(trek_dims(HIDDEN), TREK_F64, trek_cpu(0)));
+    trek_var *ones = trek_var_from(trek_tensor_ones(trek_dims(HIDDEN), TREK_F64, test_device()));
     trek_backward(trek_sum(trek_mul(trek_add(a, m->branch), ones), trek_dims_none(), false));
     w->status[rank] =
         rank > 0 || m->b1->leaf->grad == m->branch->leaf->grad ? TREK_OK : TREK_ERR_STATE; /* or nothing is tested */
@@ -164,7 +164,7 @@ static void low_precision_is_summed_wide(void **state)
             if (with)
                 optimizers[r] = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 1 }), params);
             trek_params_free(&params);
-            trek_tensor *t = trek_tensor_full(r == 0 ? 1 : 0x1p-7, trek_dims(4), with ? TREK_F32 : TREK_BF16, trek_cpu(0));
+            trek_tensor *t = trek_tensor_full(r == 0 ? 1 : 0x1p-7, trek_dims(4), with ? TREK_F32 : TREK_BF16, test_device());
             trek_scope scope = trek_scope_begin();
             assert_int_equal(trek_var_set_grad(m->unused, trek_var_constant(t)), TREK_OK);
             trek_scope_end(scope);
@@ -210,7 +210,7 @@ static void parameters_follow_rank_0(void **state)
 
 static trek_module *normed(void)
 {
-    return trek_nn_sequential(2, (trek_module *[]){ trek_nn_linear(IN, 4, trek_cpu(0)), trek_nn_batch_norm1d(4, trek_cpu(0)) });
+    return trek_nn_sequential(2, (trek_module *[]){ trek_nn_linear(IN, 4, test_device()), trek_nn_batch_norm1d(4, test_device()) });
 }
 
 static void set(trek_module *m, const char *name, double a, double b, double c, double d)
@@ -309,14 +309,14 @@ static void models_may_grow(void **state)
     trek_module *models[2] = { normed(), normed() };
     trek_ddp *ddp = trek_ddp_wrap(models, 2, NULL);
     for (int r = 0; r < 2; r++)
-        trek_nn_sequential_add(models[r], trek_nn_linear(4, 2, trek_cpu(0)));
+        trek_nn_sequential_add(models[r], trek_nn_linear(4, 2, test_device()));
     assert_false(same_values(models[0], models[1], "2.weight"));
     assert_int_equal(trek_ddp_refresh(ddp), TREK_OK);
     assert_true(same_values(models[0], models[1], "2.weight"));
-    trek_nn_sequential_add(models[0], trek_nn_linear(2, 2, trek_cpu(0)));
+    trek_nn_sequential_add(models[0], trek_nn_linear(2, 2, test_device()));
     assert_int_equal(trek_ddp_refresh(ddp), TREK_ERR_ARGUMENT);
     trek_error_clear();
-    trek_nn_sequential_add(models[1], trek_nn_linear(2, 2, trek_cpu(0)));
+    trek_nn_sequential_add(models[1], trek_nn_linear(2, 2, test_device()));
     assert_int_equal(trek_ddp_refresh(ddp), TREK_OK);
     trek_ddp_free(&ddp);
 }
@@ -453,7 +453,7 @@ static void wrap_on_threads(attempt *j)
 {
     pthread_t threads[MAX_WORLD];
     thread_arg args[MAX_WORLD];
-    assert_int_equal(trek_comm_local(NULL, j->world, j->comms), TREK_OK);
+    assert_int_equal(trek_comm_local(test_devices(), j->world, j->comms), TREK_OK);
     for (int r = 0; r < j->world; r++) {
         args[r] = (thread_arg){ j, r };
         assert_int_equal(pthread_create(&threads[r], NULL, wrap_only, &args[r]), 0);
@@ -635,7 +635,7 @@ static trek_status small_rank(int rank, void *arg)
 static void numbers_and_samples_of_ranks(void **state)
 {
     (void)state;
-    trek_ranks *ranks = trek_ranks_new(NULL, 3);
+    trek_ranks *ranks = trek_ranks_new(test_devices(), 3);
     trek_status status = trek_ranks_run(ranks, small_rank, ranks);
     if (status != TREK_OK)
         print_error("%s\n", trek_error());

@@ -126,7 +126,7 @@ static trek_var *labels_of(uint32_t stream, int64_t n)
     int64_t values[64];
     for (int64_t i = 0; i < n; i++)
         values[i] = (int64_t)(CLASSES * (0.5 + 0.5 * (double)test_number(stream, (uint32_t)i)));
-    return trek_var_from(trek_tensor_from_data(values, trek_dims(n), TREK_I64, trek_cpu(0)));
+    return trek_var_from(trek_tensor_from_data(values, trek_dims(n), TREK_I64, test_device()));
 }
 
 typedef struct outcome {
@@ -153,10 +153,10 @@ static void run(outcome *o, int world, int share, how how, bool fine_tune)
     memset(o, 0, sizeof *o);
     trek_seed(7);
     trek_place_here.rng_step = trek_place_here.rng_draw = 0;
-    classifier c = { .graph = build(trek_cpu(0), NULL), .how = how, .penalty = 0.1 };
+    classifier c = { .graph = build(test_device(), NULL), .how = how, .penalty = 0.1 };
     assert_non_null(c.graph);
     assert_int_equal(trek_trainer_setup(c.graph, &(trek_trainer_opts){ .build_replica = build,
-                                                                       .ranks = world,
+                                                                       .devices = test_devices(), .ranks = world,
                                                                        .share = share,
                                                                        .optimizer = trek_adam((trek_adam_opts){ .lr = 0.02 }) }),
                      TREK_OK);
@@ -283,9 +283,9 @@ static double run_regressor(int world)
 {
     trek_seed(7);
     trek_place_here.rng_step = trek_place_here.rng_draw = 0;
-    trek_graph *graph = build_regressor(trek_cpu(0), NULL);
+    trek_graph *graph = build_regressor(test_device(), NULL);
     assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build_regressor,
-                                                                     .ranks = world,
+                                                                     .devices = test_devices(), .ranks = world,
                                                                      .optimizer = trek_adam((trek_adam_opts){ .lr = 0.02 }) }),
                      TREK_OK);
     trek_scope scope = trek_scope_begin();
@@ -315,9 +315,9 @@ static void heads_that_are_modules(void **state)
 static void inputs_that_do_not_fit(void **state)
 {
     (void)state;
-    classifier c = { .graph = build(trek_cpu(0), NULL) };
+    classifier c = { .graph = build(test_device(), NULL) };
     assert_int_equal(trek_trainer_setup(c.graph, &(trek_trainer_opts){ .build_replica = build,
-                                                                       .ranks = 2,
+                                                                       .devices = test_devices(), .ranks = 2,
                                                                        .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }) }),
                      TREK_OK);
     for (int how = BY_GRAPH; how <= BY_MODULE; how++) {

@@ -35,6 +35,14 @@ trek_device test_device_of_rank(int rank)
     return test_on_cpu() ? trek_cpu(test_device().index + rank) : test_device();
 }
 
+const trek_device *test_devices(void)
+{
+    static _Thread_local trek_device devices[16];
+    for (int r = 0; r < 16; r++)
+        devices[r] = test_device_of_rank(r);
+    return devices;
+}
+
 bool test_on_cpu(void)
 {
     return test_device().type == TREK_CPU;

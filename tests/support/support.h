@@ -14,6 +14,8 @@
 trek_device test_device(void);
 /* Device of the same type for each rank: the one of test_device for all of them on GPUs, the next CPU for each else. */
 trek_device test_device_of_rank(int rank);
+/* Those of up to 16 ranks, for as long as the thread lives. */
+const trek_device *test_devices(void);
 bool test_on_cpu(void); /* the host may read the device's memory, and errors in the data are reported at once */
 /* Another device than test_device, to which calls on it do not fit. */
 trek_device test_device_other(void);

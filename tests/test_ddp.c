@@ -278,6 +278,7 @@ typedef enum way { THREADS, GROUP, WRAPPED } way;
 static void run_job(job *j, way way)
 {
     make_models(j);
+    test_settle(TREK_OK); /* on this thread */
     if (way == THREADS)
         run_on_threads(j);
     else if (way == GROUP)

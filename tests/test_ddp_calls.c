@@ -232,7 +232,9 @@ static void buffers_merge_by_count(void **state)
     for (int r = 0; r < 3; r++) {
         set(models[r], "1.running_mean", means[r][0], means[r][1], means[r][2], means[r][3]);
         set(models[r], "1.running_var", vars[r][0], vars[r][1], vars[r][2], vars[r][3]);
-        *(int64_t *)trek_tensor_data(trek_var_data(trek_module_find(models[r], "1.num_batches_tracked"))) = r == 2 ? 99 : 5 + r;
+        trek_tensor *seen = trek_tensor_full(r == 2 ? 99 : 5 + r, trek_dims_none(), TREK_I64, test_device());
+        assert_int_equal(trek_tensor_copy_from(trek_var_data(trek_module_find(models[r], "1.num_batches_tracked")), seen), TREK_OK);
+        trek_tensor_release(seen);
     }
     assert_int_equal(trek_ddp_sync_buffers(ddp, counts), TREK_OK);
     for (int r = 0; r < 3; r++) {

@@ -43,6 +43,8 @@ static trek_control *alive[ALIVE];
 
 /* How long a process stays after the death of another one. */
 #define BEHIND_NS 200000000
+/* How long process 0 waits for those who have not come yet, when another one has died. */
+#define LATE_NS 2000000000
 
 /* The process that ended the group by its death shall be the first to end: launchers give its status as the job's. */
 static void stay_behind(const trek_control *control)
@@ -246,6 +248,18 @@ static bool wait_for_start(trek_control *control)
     return started;
 }
 
+/* One has died while all were joining: process 0 tells those who are about to come, and would look for it in vain. */
+static void tell_late_comers(trek_control *control)
+{
+    int64_t until = control->ended_ns + LATE_NS;
+    struct timespec at = { .tv_sec = (time_t)(until / 1000000000), .tv_nsec = (long)(until % 1000000000) };
+    pthread_mutex_lock(&control->lock);
+    for (int p = 1; p < control->processes && control->process == 0 && control->status == TREK_ERR_PEER; p++)
+        while (!control->peers[p].joined && trek_clock_ns() < until)
+            pthread_cond_timedwait(&control->changed, &control->lock, &at);
+    pthread_mutex_unlock(&control->lock);
+}
+
 trek_control *trek_control_join(const trek_control_opts *opts)
 {
     if (trek_forked) {
@@ -268,6 +282,7 @@ trek_control *trek_control_join(const trek_control_opts *opts)
     remember(control);
     if (wait_for_start(control))
         return control;
+    tell_late_comers(control);
     trek_control_fail(control);
     trek_control_free(&control);
     return NULL;

@@ -43,6 +43,8 @@ static const char *why_refused(const trek_control *control, const trek_control_h
     else if (control->peers[hello->process].joined)
         snprintf(text, size, "there is a process %d already (pid %d on %s)", hello->process, control->peers[hello->process].pid,
                  control->peers[hello->process].host);
+    else if (atomic_load(&control->ended))
+        snprintf(text, size, "%.500s", control->message);
     else
         return NULL;
     return text;
@@ -108,9 +110,13 @@ static void serve_newcomer(trek_control *control, trek_control_link *newcomer)
     }
     memcpy(&hello, data, sizeof hello);
     trek_control_consume(newcomer, &head);
-    if (why_refused(control, &hello, why, sizeof why))
+    if (why_refused(control, &hello, why, sizeof why)) {
+        bool ours = same_secret(hello.token, control->token, sizeof control->token);
+        if (ours && atomic_load(&control->ended) && hello.process > 0 && hello.process < control->processes)
+            control->peers[hello.process].joined = true; /* it has come, and knows */
         turn_away(control, newcomer, why);
-    else
+        pthread_cond_broadcast(&control->changed);
+    } else
         admit(control, newcomer, &hello);
 }
 

@@ -38,6 +38,7 @@ enum {
     SAMPLES = 96,
     IN = 8,
     HIDDEN = 48,
+    WIDE = 400,
     CLASSES = 4,
     BATCH = 24,
     STEPS = 12,
@@ -50,16 +51,23 @@ enum {
 };
 
 typedef enum act { NOTHING, KILL, STOP, EXIT, COUNT, ERROR, SILENT, BUSY, TERM, TERM_ONE } act;
-typedef enum mode { PER_RANK, GATHERED, WINDOWS, SYNC, MODES } mode; /* SYNC: per rank, with sums of the job within layers */
-typedef enum place { NOWHERE, JOIN, SETUP, FIRST, LOSS, BACKWARD, STEP, SAVE, IN_SAVE, EVALUATION, LEAVING, END } place;
+typedef enum mode {
+    PER_RANK,
+    GATHERED,
+    WINDOWS,
+    SYNC,
+    LARGE,
+    MODES
+} mode; /* SYNC, LARGE: per rank; sums of the job within layers, or a reduction that takes its time */
+typedef enum place { NOWHERE, JOIN, SETUP, FIRST, LOSS, BACKWARD, STEP, SAVE, IN_SAVE, EVALUATION, LEAVING, END, EARLY } place;
 static const char *const act_names[] = { "nothing", "kill -9", "SIGSTOP", "exit(0)",        "other count",
                                          "error",   "silent",  "busy",    "SIGTERM to all", "SIGTERM to one" };
-static const char *const place_names[] = { "nowhere", "join", "setup",   "first step", "loss", "backward",
-                                           "in step", "save", "in save", "evaluation", "exit", "end" };
+static const char *const place_names[] = { "nowhere", "join",    "setup",      "first step", "loss", "backward",     "in step",
+                                           "save",    "in save", "evaluation", "exit",       "end",  "the beginning" };
 
-static const char *const mode_names[] = { "per rank", "gathered", "windows", "synchronised batch norm" };
+static const char *const mode_names[] = { "per rank", "gathered", "windows", "synchronised batch norm", "large" };
 
-/* What the processes of a job are told. */
+/* What the processes of a job are told. delays: 1: pauses at random; 2: signals that interrupt what waits. */
 typedef struct scenario {
     int tcp, processes, ranks, victim, act, place, mode, delays;
     uint32_t seed;
@@ -123,7 +131,7 @@ static trek_status act_out(void)
 {
     if (atomic_exchange(&acted, 1))
         return TREK_OK;
-    if ((my.act == KILL || my.act == STOP) && my.place != STEP && my.place != IN_SAVE && my.place != JOIN)
+    if ((my.act == KILL || my.act == STOP) && my.place != STEP && my.place != IN_SAVE && my.place != JOIN && my.place != EARLY)
         pause_us(700000); /* so that the others have heard what it does */
     job->acted_at = now();
     switch ((act)my.act) {
@@ -162,7 +170,7 @@ static trek_status act_at(place where) { return (int)where == my.place && rank =
 static void delay(uint32_t more)
 {
     static _Thread_local uint32_t state;
-    if (!my.delays)
+    if (!(my.delays & 1))
         return;
     state = state ? state : my.seed * 2654435761u + (uint32_t)rank * 97u + more;
     uint32_t draw = random_number(&state);
@@ -202,7 +210,7 @@ static const trek_module_class trap_class = { .name = "trap", .size = sizeof(tre
 
 static trek_graph *build(trek_device device, void *arg)
 {
-    int64_t hidden = HIDDEN + (arg ? *(int *)arg : 0);
+    int64_t hidden = (my.mode == LARGE ? WIDE : HIDDEN) + (arg ? *(int *)arg : 0);
     trek_module *norm = my.mode == SYNC ? trek_nn_sync_batch_norm(hidden, device) : trek_nn_batch_norm1d(hidden, device);
     trek_module *modules[] = { trek_nn_linear(IN, hidden, device),
                                norm,
@@ -243,7 +251,7 @@ static trek_var *loss_of(trek_graph *graph, trek_var *output, const trek_batch *
 
 static trek_status hash_param(const char *name, trek_var *param, void *arg)
 {
-    static float values[HIDDEN * HIDDEN * 2];
+    static float values[(WIDE + 1) * (WIDE + 1)];
     uint64_t *hash = arg;
     (void)name;
     size_t bytes = (size_t)trek_var_numel(param) * sizeof(float);
@@ -268,7 +276,8 @@ static trek_status set_up(trek_graph *graph, int ranks, trek_comm *among, double
                                      .ranks = ranks,
                                      .optimizer = trek_adam((trek_adam_opts){ .lr = 0.02 }),
                                      .max_grad_norm = 1,
-                                     .bucket_bytes = my.place == FIRST && my.act == COUNT && rank == my.victim ? 2048 : 4096,
+                                     .bucket_bytes = (my.mode == LARGE ? 65536 : 4096) /
+                                                     (my.place == FIRST && my.act == COUNT && rank == my.victim ? 2 : 1),
                                      .comm = among,
                                      .deadline_s = deadline,
                                      .max_anchor = my.mode == WINDOWS && among ? 2 : TREK_OFF,
@@ -301,7 +310,7 @@ static void *act_later(void *arg)
     int after = (int)(random_number(&state) % (STEPS - 2));
     while (my.place == STEP && *(volatile int *)&own->steps < after)
         pause_us(50);
-    pause_us(random_number(&state) % 1500);
+    pause_us(random_number(&state) % (my.place == EARLY ? 15000 : 1500));
     act_out();
     return arg;
 }
@@ -408,10 +417,24 @@ static void on_term(int signal)
     trek_request_stop();
 }
 
+static void on_timer(int signal) { (void)signal; }
+
+/* Signals again and again, in any thread, that interrupt what waits. */
+static void begin_signals(void)
+{
+    timer_t timer;
+    struct sigevent event = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR2 };
+    struct itimerspec every = { .it_value.tv_nsec = 300000, .it_interval.tv_nsec = 300000 };
+    sigaction(SIGUSR2, &(struct sigaction){ .sa_handler = on_timer }, NULL);
+    if (timer_create(CLOCK_MONOTONIC, &event, &timer) != 0 || timer_settime(timer, 0, &every, NULL) != 0)
+        _exit(4);
+}
+
 static int take_part(const char *folder)
 {
     int wider = my.place == SETUP && my.act == COUNT && rank == my.victim;
-    double deadline = my.act == BUSY || my.act == SILENT ? 1.2 : my.place == JOIN ? 5 : 20;
+    double deadline = my.act == BUSY || my.act == SILENT ? 1.2 : my.place == JOIN || my.place == EARLY ? 5 : 20;
+    begin_thread(EARLY);
     act_at(JOIN);
     comm = trek_comm_init(&(trek_comm_opts){ .engine = my.tcp ? "tcp" : "shared", .deadline_s = deadline });
     if (!comm)
@@ -460,6 +483,8 @@ static int child(const char *text, const char *folder)
         job->acted_at = now();
     if (my.act == TERM || my.act == TERM_ONE)
         signal(SIGTERM, on_term);
+    if (my.delays & 2)
+        begin_signals();
     return take_part(folder);
 }
 
@@ -676,7 +701,7 @@ static bool check_survivor(running *r, int p)
         return say_wrong(r, p, "does not name the process");
     if (!strstr(one->error, phase_of(s)))
         return say_wrong(r, p, "does not name the phase");
-    if (s->place == JOIN || s->place == SETUP)
+    if (s->place == JOIN || s->place == SETUP || (s->place == EARLY && one->again == -1))
         return true;
     const uint64_t *reference = reference_of(r);
     if (one->after == 0 || one->after != one->hashes[one->steps] || one->after != reference[one->steps])
@@ -704,11 +729,13 @@ static bool check_checkpoint(running *r, int steps)
 {
     char path[128];
     snprintf(path, sizeof path, "%s/checkpoint", r->folder);
+    my = (scenario){ .mode = r->of->mode, .victim = -1 };
     trek_graph *graph = build(trek_cpu(0), NULL);
     trek_loader *loader = loader_new();
     bool good = set_up(graph, 1, NULL, 0) == TREK_OK && trek_checkpoint_load(graph, loader, path) == TREK_OK;
     if (!good)
         print_error("%s\n", trek_error());
+    trek_error_clear();
     int64_t done = good ? trek_graph_steps(graph) : -1;
     uint64_t hash = good ? hash_of(graph) : 0, expected = done >= 0 && done <= LONGEST ? reference_of(r)[done] : 1;
     good = good && (steps ? done == steps : done == 4 || done == 8 || done == 12) && (expected == 0 || hash == expected);
@@ -725,13 +752,14 @@ static bool look_failed(running *r)
     const scenario *s = r->of;
     bool good = true;
     for (int p = 0; p < s->processes && good; p++)
-        if (s->place == IN_SAVE && r->job->of[p].ended && !r->job->of[p].failed) /* it came after the end */
+        if ((s->place == IN_SAVE || s->place == EARLY) && r->job->of[p].ended &&
+            !r->job->of[p].failed) /* it came after the end */
             good = r->job->of[p].steps == STEPS || say_wrong(r, p, "did not fail");
         else if (p != s->victim || s->act == COUNT)
             good = check_survivor(r, p);
     if (good && (s->act == KILL ? r->code != 137 : r->code < FAILED || r->code >= FAILED + s->processes))
         good = say_wrong(r, -1, "trek-run ended with another status");
-    if (good && s->place != JOIN && s->place != SETUP && s->act != ERROR)
+    if (good && s->place != JOIN && s->place != SETUP && s->place != EARLY && s->act != ERROR)
         good = has_table(r);
     if (good && (s->place == SAVE || s->place == IN_SAVE))
         good = check_checkpoint(r, 0);
@@ -780,7 +808,7 @@ static scenario nth(int k, act what, place where)
 {
     scenario s = { .tcp = k & 1,
                    .processes = 2 + (k >> 1 & 1),
-                   .ranks = 1 + (k % 5 == 4),
+                   .ranks = 1 + (k % 7 >= 5),
                    .mode = k % MODES,
                    .act = what,
                    .place = where,
@@ -807,7 +835,7 @@ static void test_delays(void **state)
     (void)state;
     for (int k = 0; k < 12; k++) {
         list[k] = nth(k, NOTHING, NOWHERE);
-        list[k].delays = 1;
+        list[k].delays = 1 + (k & 2);
         list[k].victim = -1;
     }
     run_expecting(list, 12, look_well);
@@ -836,6 +864,8 @@ static void test_killed(void **state)
         list[n] = nth(n + 1, KILL, places[k]);
     for (int k = 0; k < 12; k++, n++)
         list[n] = nth(n, KILL, STEP);
+    for (int k = 0; k < 6; k++, n++)
+        list[n] = nth(n, KILL, EARLY);
     for (int k = 0; k < 4; k++, n++) {
         list[n] = nth(n, KILL, IN_SAVE);
         list[n].victim = 0; /* which writes */

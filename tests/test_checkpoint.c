@@ -220,7 +220,7 @@ static void same_bits_after_each_step(void **state)
     };
     for (size_t k = 0; k < sizeof runs / sizeof *runs; k++) {
         whole_run(&runs[k], &expected);
-        for (int64_t step = 1; step <= STEPS; step++)
+        for (int64_t step = 1; step <= STEPS; step += getenv("TREK_TEST_SHORT") ? 6 : 1)
             resume(&runs[k], step, &expected, 0);
     }
 }

@@ -631,3 +631,4 @@ void trek_rule_sunk(trek_backward_call *b, int k) { b->node->edges[k].leaf->leaf
 
 bool trek_backward_retains(void) { return walking && walking->retain; }
 bool trek_backward_captures(void) { return walking && walking->inputs; }
+bool trek_backward_reaches(const trek_var *leaf) { return !walking || is_watched(walking, leaf); }

@@ -163,6 +163,8 @@ trek_status trek_backward_watched(trek_var *const *roots, trek_var *const *seeds
 bool trek_backward_retains(void);
 /* And whether it is trek_grad's: gradients of leaves are to be left alone. */
 bool trek_backward_captures(void);
+/* Whether the present walk gives this leaf its gradient: false where it is for others only. */
+bool trek_backward_reaches(const trek_var *leaf);
 
 /* Recording state of the thread, to be handed to the ranks. */
 typedef struct trek_grad_mode {

@@ -27,6 +27,7 @@ typedef struct gather_rank {
     bool runs;
     uint64_t rng_draw;      /* after the forward */
     trek_var **inputs;      /* the rank's own leaves; only those that need a gradient */
+    trek_var **leaves;      /* the same without gaps: room for a backward that is for them alone */
     trek_var **outputs;     /* retained: they hold the rank's segment of tape */
     trek_var **roots, **seeds;
 } gather_rank;
@@ -35,6 +36,7 @@ typedef struct gather_rank {
 typedef struct gather_pass {
     trek_ranks *ranks;
     trek_stopwatches *watches;
+    trek_var *param;        /* one of rank 0's, retained: whether a backward is for them; NULL: there are none */
     int world, n_inputs, n_outputs;
     int64_t total;          /* rows */
     bool between;           /* there are other processes */
@@ -57,14 +59,15 @@ static void *carve(char **at, size_t count, size_t size)
 static gather_pass *pass_new(ranks_stepper *s)
 {
     size_t world = (size_t)s->world, inputs = (size_t)s->n_inputs, outputs = (size_t)s->n_outputs;
-    size_t bytes = sizeof(gather_pass) + world * sizeof(gather_rank) + (world * (inputs + 3 * outputs) + 2 * outputs) * sizeof(void *) +
-                   inputs + outputs + 16 * (8 + 4 * world);
+    size_t bytes = sizeof(gather_pass) + world * sizeof(gather_rank) + (world * (2 * inputs + 3 * outputs) + 2 * outputs) * sizeof(void *) +
+                   inputs + outputs + 16 * (8 + 5 * world);
     char *at = trek_calloc(1, bytes);
     if (!at)
         return NULL;
     gather_pass *pass = carve(&at, 1, sizeof *pass);
     pass->ranks = trek_ranks_retain(s->ranks);
     pass->watches = trek_stopwatches_retain(s->watches);
+    pass->param = s->replicas[0].n_params > 0 ? trek_var_retain(s->replicas[0].params[0]) : NULL;
     pass->world = s->world;
     pass->between = s->comm != NULL;
     if (s->comm)
@@ -78,6 +81,7 @@ static gather_pass *pass_new(ranks_stepper *s)
     pass->joined = carve(&at, outputs, sizeof *pass->joined);
     for (int r = 0; r < s->world; r++) {
         pass->of[r].inputs = carve(&at, inputs, sizeof(trek_var *));
+        pass->of[r].leaves = carve(&at, inputs, sizeof(trek_var *));
         pass->of[r].outputs = carve(&at, outputs, sizeof(trek_var *));
         pass->of[r].roots = carve(&at, outputs, sizeof(trek_var *));
         pass->of[r].seeds = carve(&at, outputs, sizeof(trek_var *));
@@ -98,6 +102,7 @@ static void pass_free(void *data)
     for (int k = 0; k < pass->n_outputs; k++)
         trek_tensor_release(pass->joined[k]);
     trek_stopwatches_release(pass->watches);
+    trek_var_release(pass->param);
     trek_ranks *ranks = pass->ranks;
     trek_free(pass);
     trek_ranks_free(&ranks);
@@ -395,6 +400,7 @@ typedef struct backward_call {
     gather_pass *pass;
     trek_var *const *grads; /* of the recorded outputs; NULL where none arrived */
     bool retain;
+    bool inputs_only;       /* the backward is for another graph's parameters: these get nothing */
 } backward_call;
 
 /* What arrives at the rank's output k. */
@@ -426,7 +432,12 @@ static trek_status backward_segment(const backward_call *c, int rank)
     }
     if (n == 0)
         return TREK_OK;
-    return trek_backward_watched(of->roots, of->seeds, n, &(trek_backward_opts){ .retain_graph = c->retain }, NULL);
+    trek_backward_watch watch = { .leaves = of->leaves, .only_these = true };
+    for (int k = 0; k < pass->n_inputs; k++)
+        if (of->inputs[k])
+            of->leaves[watch.n_leaves++] = of->inputs[k];
+    trek_backward_opts opts = { .retain_graph = c->retain };
+    return trek_backward_watched(of->roots, of->seeds, n, &opts, c->inputs_only ? &watch : NULL);
 }
 
 static trek_status backward_timed(const backward_call *c, int rank)
@@ -522,7 +533,7 @@ static trek_status split_backward(trek_function_context *context, trek_var *cons
     if (trek_grad_enabled() || trek_backward_captures())
         return trek_fail(TREK_ERR_UNSUPPORTED, "%s through a forward that is split over %d ranks is not supported",
                          trek_grad_enabled() ? "create_graph" : "trek_grad", pass->world);
-    backward_call call = { pass, grads, trek_backward_retains() };
+    backward_call call = { pass, grads, trek_backward_retains(), pass->param && !trek_backward_reaches(pass->param) };
     trek_status status = run_ranks(pass, backward_rank, &call);
     for (int k = 0; k < n_inputs - 1 && status == TREK_OK; k++) /* the last one is the anchor */
         if (trek_needs_grad(context, k))

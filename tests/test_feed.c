@@ -138,6 +138,17 @@ static void test_without_training(void **state)
     trek_loader_free(&loader);
 }
 
+static void test_two_graphs(void **state)
+{
+    (void)state;
+    for (int w = 0; w < 4; w++) {
+        run c = { .world = worlds[w], .passes = 1, .batch = 7, .optimizer = training_adam(), .separate = w == 2 };
+        training_pair(&c, w == 0 ? &one : &many);
+        if (w > 0)
+            training_compare(&c, &many, &one);
+    }
+}
+
 /* Without a loss, forward_batch is a forward, by the names of fields. */
 static void test_forward_only(void **state)
 {
@@ -264,7 +275,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_batches), cmocka_unit_test(test_small_batches), cmocka_unit_test(test_windows),
         cmocka_unit_test(test_uneven_shares), cmocka_unit_test(test_replay), cmocka_unit_test(test_without_training),
-        cmocka_unit_test(test_forward_only), cmocka_unit_test(test_forward_in_the_loss), cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_two_graphs), cmocka_unit_test(test_forward_only), cmocka_unit_test(test_forward_in_the_loss), cmocka_unit_test(test_mistakes),
         cmocka_unit_test(test_mixed_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -23,11 +23,11 @@
 static const char *self, *launcher;
 static result many, one;
 
-#define FORMAT "%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d"
+#define FORMAT "%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d,%d"
 
 /* What a process is told. */
 typedef struct job {
-    int processes, world, passes, batch, loss, separate, windows, gathered, clip, adam, uneven, engine, accumulate, mixed;
+    int processes, world, passes, batch, loss, separate, windows, gathered, clip, adam, uneven, engine, accumulate, mixed, pair;
 } job;
 
 enum { SHARED, TCP, MPI }; /* engines */
@@ -54,7 +54,7 @@ static int child(const char *text, const char *path)
 {
     job j;
     if (sscanf(text, FORMAT, &j.processes, &j.world, &j.passes, &j.batch, &j.loss, &j.separate, &j.windows,
-               &j.gathered, &j.clip, &j.adam, &j.uneven, &j.engine, &j.accumulate, &j.mixed) != 14)
+               &j.gathered, &j.clip, &j.adam, &j.uneven, &j.engine, &j.accumulate, &j.mixed, &j.pair) != 15)
         return 2;
     alarm(60);
     const char *names[] = { "shared", "tcp", "mpi" };
@@ -68,7 +68,10 @@ static int child(const char *text, const char *path)
     c.world = j.uneven && rank == 0 ? j.world + 1 : j.world; /* processes may have different numbers of ranks */
     trek_device devices[5];
     c.devices = devices_of(&j, rank, devices);
-    training_run(&c, &many);
+    if (j.pair)
+        training_pair(&c, &many);
+    else
+        training_run(&c, &many);
     trek_comm_free(&comm);
     if (rank > 0)
         return 0;
@@ -81,7 +84,7 @@ static int launch(const job *j, const char *path)
 {
     char text[128], processes[16];
     snprintf(text, sizeof text, FORMAT, j->processes, j->world, j->passes, j->batch, j->loss, j->separate,
-             j->windows, j->gathered, j->clip, j->adam, j->uneven, j->engine, j->accumulate, j->mixed);
+             j->windows, j->gathered, j->clip, j->adam, j->uneven, j->engine, j->accumulate, j->mixed, j->pair);
     snprintf(processes, sizeof processes, "%d", j->processes);
     pid_t pid = fork();
     if (pid == 0) {
@@ -117,7 +120,10 @@ static void compare(const job *j)
         training_on_one(&c, &many, &one);
     } else {
         c.world = 1;
-        training_run(&c, &one);
+        if (j->pair)
+            training_pair(&c, &one);
+        else
+            training_run(&c, &one);
     }
     training_compare(&c, &many, &one);
 }
@@ -156,6 +162,13 @@ static void test_without_samples(void **state)
         compare(&(job){ .processes = 3, .world = 1, .passes = 1, .batch = 2, .loss = BY_LABELS, .gathered = gathered, .adam = 1 });
 }
 
+static void test_two_graphs(void **state)
+{
+    (void)state;
+    compare(&(job){ .processes = 3, .world = 1, .passes = 1, .batch = 7, .pair = 1 });
+    compare(&(job){ .processes = 2, .world = 2, .passes = 1, .batch = 7, .pair = 1, .uneven = 1 });
+}
+
 static void test_tcp(void **state)
 {
     (void)state;
@@ -185,6 +198,7 @@ static void test_mpi(void **state)
                                 .gathered = gathered, .accumulate = accumulate, .adam = gathered });
     compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 2, .loss = BY_LABELS, .engine = MPI, .windows = 1, .adam = 1 });
     compare(&(job){ .processes = 2, .world = 2, .passes = 1, .batch = 7, .loss = BY_LABELS, .engine = MPI });
+    compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 7, .pair = 1, .engine = MPI });
 }
 
 int main(int count, char **words)
@@ -206,7 +220,7 @@ int main(int count, char **words)
         return cmocka_run_group_tests(with_mpi, NULL, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_per_rank), cmocka_unit_test(test_gathered), cmocka_unit_test(test_windows), cmocka_unit_test(test_without_samples),
-        cmocka_unit_test(test_tcp), cmocka_unit_test(test_mixed_devices),
+        cmocka_unit_test(test_two_graphs), cmocka_unit_test(test_tcp), cmocka_unit_test(test_mixed_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

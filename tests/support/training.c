@@ -222,6 +222,40 @@ void training_run(const run *c, result *to)
     trek_loader_free(&loader);
 }
 
+static trek_status step_first(trek_graph *first, trek_var *x, trek_var *label)
+{
+    trek_status status = trek_graph_backward(first, trek_cross_entropy(trek_graph_forward(first, x), label));
+    return status == TREK_OK ? trek_graph_step(first) : status;
+}
+
+static trek_status step_second(trek_graph *first, trek_graph *second, trek_var *x, trek_var *label)
+{
+    trek_var *y = trek_graph_forward(second, x); /* [n, CLASSES] -> the first graph's [n, IN] */
+    trek_var *through = trek_cat((trek_var *[]){ y, trek_narrow(y, 1, 0, IN - CLASSES) }, 2, 1);
+    trek_status status = trek_graph_backward(second, trek_cross_entropy(trek_graph_forward(first, through), label));
+    return status == TREK_OK ? trek_graph_step(second) : status;
+}
+
+void training_pair(const run *c, result *to)
+{
+    memset(to, 0, sizeof *to);
+    trek_loader *loader = make_loader(c);
+    trek_graph *first = training_set_up(c, loader), *second = training_set_up(c, loader);
+    trek_graph_train(first, true);
+    for (int64_t epoch = 0; epoch < 2; epoch++) {
+        assert_int_equal(trek_loader_start(loader, epoch), TREK_OK);
+        for (trek_batch *batch; (batch = trek_loader_next(loader)); to->steps++) {
+            trek_var *x = trek_batch_get(batch, "x"), *label = trek_batch_get(batch, "label");
+            if (step_first(first, x, label) != TREK_OK || step_second(first, second, x, label) != TREK_OK)
+                fail_msg("step %d: %s", to->steps, trek_error());
+        }
+    }
+    training_params(second, to);
+    trek_graph_free(&first);
+    trek_graph_free(&second);
+    trek_loader_free(&loader);
+}
+
 /* The same samples in the same order on one device, each pass one batch. */
 
 static trek_var *rows(trek_dataset *dataset, const char *field, const int64_t *indices, int64_t n)

@@ -42,6 +42,9 @@ trek_var *training_loss(trek_graph *graph, trek_var *output, const trek_batch *b
 /* All parameters, one after another. */
 void training_params(trek_graph *graph, result *to);
 void training_run(const run *c, result *to);
+/* Two graphs in turn, as in adversarial training: the second one's loss goes through the first, which it does not touch. The
+ * parameters of the second. */
+void training_pair(const run *c, result *to);
 /* The samples of `as`, each pass one batch, on one device. */
 void training_on_one(const run *c, const result *as, result *to);
 /* Fails where they differ by more than rounding. */

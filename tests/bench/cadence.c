@@ -20,9 +20,10 @@
 
 #include "trek.h"
 
-enum { MOST_REPEATS = 64, MOST_WINDOWS = 64, WARM_WINDOWS = 10, WARM_STEPS = 130, TOKENS = 16, WORDS = 64, WIDTH = 128, BLOCKS = 3 };
+enum { MOST_REPEATS = 64, MOST_WINDOWS = 64, WARM_WINDOWS = 10, WARM_STEPS = 130 };
+enum { TOKENS = 16, WORDS = 64, WIDTH = 128, BLOCKS = 3 };
 
-typedef enum way { SOLO, OFF, BALANCER, WINDOWS, SHIFT, PLAIN } way;
+typedef enum way { SOLO, SOLO_WIDE, OFF, BALANCER, WINDOWS, SHIFT, PLAIN } way;
 
 static int64_t now_ns(void)
 {
@@ -79,7 +80,7 @@ static trek_module *slow_new(trek_device device)
 
 typedef struct work {
     const char *name, *what, *field;
-    int64_t batch, samples; /* of one rank's batch; of the set */
+    int64_t batch, samples; /* of a window's batch, half of one that is divided; of the set */
     double seconds;
     trek_dataset *(*data)(int64_t samples);
     trek_graph *(*build)(trek_device device, void *arg);
@@ -219,9 +220,11 @@ static trek_graph *build_mlp(trek_device device, void *arg)
 }
 
 static const work works[] = {
-    { "lenet", "LeNet, 28 x 28 digits, 64 samples a batch", "image", 64, 8192, 2, digits, build_lenet },
-    { "transformer", "transformer of 0.6 M parameters, 16 windows of 16 tokens a batch", "image", 16, 8192, 5, tokens, build_transformer },
+    { "lenet", "LeNet, 28 x 28 digits, 128 samples a batch", "image", 128, 24576, 2, digits, build_lenet },
+    { "transformer", "transformer of 0.6 M parameters, 16 x 16 tokens a batch", "image", 16, 8192, 3, tokens,
+      build_transformer },
     { "mlp", "MLP 784-256-10, 64 samples a batch", "image", 64, 8192, 1.5, digits, build_mlp },
+    { "lenet-64", "LeNet, 64 samples a batch", "image", 64, 12288, 2, digits, build_lenet },
 };
 enum { N_WORKS = sizeof works / sizeof *works };
 
@@ -245,14 +248,17 @@ typedef struct trainer {
 
 static void set_up(trainer *t)
 {
-    bool alone = t->way == SOLO || t->way == PLAIN, split = t->way == OFF || t->way == BALANCER;
-    t->loader = trek_loader_new(t->work->data(t->work->samples),
-                                &(trek_loader_opts){ .batch_size = (split ? 2 : 1) * t->work->batch, .shuffle = true, .drop_last = true });
+    bool alone = t->way == SOLO || t->way == SOLO_WIDE || t->way == PLAIN, wide = !alone && t->way < WINDOWS;
+    wide |= t->way == SOLO_WIDE;
+    trek_loader_opts loading = { .batch_size = (wide ? 2 : 1) * t->work->batch, .shuffle = true, .drop_last = true };
+    t->loader = trek_loader_new(t->work->data(t->work->samples), &loading);
     t->graph = t->work->build(trek_cpu(0), NULL);
     if (!t->loader || !t->graph)
         die("graph");
-    trek_trainer_opts opts = { .build_replica = t->work->build, .ranks = alone ? 1 : 2, .optimizer = trek_adam((trek_adam_opts){ .lr = 1e-3 }),
-                               .balance = t->way == BALANCER ? 1 : TREK_OFF, .max_anchor = t->way >= WINDOWS && !alone ? 200 : TREK_OFF };
+    trek_trainer_opts opts = { .build_replica = t->work->build, .ranks = alone ? 1 : 2,
+                               .optimizer = trek_adam((trek_adam_opts){ .lr = 1e-3 }),
+                               .balance = t->way == BALANCER ? 1 : TREK_OFF,
+                               .max_anchor = t->way == WINDOWS || t->way == SHIFT ? 200 : TREK_OFF };
     trek_graph_set_loader(t->graph, t->loader, t->work->field);
     if (t->way != PLAIN)
         trek_graph_set_loss(t->graph, loss_of, NULL);
@@ -290,7 +296,8 @@ static void print_windows(trainer *t, int n)
         trek_trainer_counts(t->graph, counts, 2);
         int64_t samples = step(t);
         bool whole = samples == (counts[0] + counts[1]) * t->work->batch;
-        printf("window %lld %lld %d %.9g\n", (long long)counts[0], (long long)counts[1], whole, (double)samples * 1e9 / (double)(now_ns() - start));
+        double rate = (double)samples * 1e9 / (double)(now_ns() - start);
+        printf("window %lld %lld %d %.9g\n", (long long)counts[0], (long long)counts[1], whole, rate);
     }
 }
 
@@ -386,7 +393,8 @@ static process start(const work *w, way way, const double *ns, const double *the
         dup2(in[0], 0);
         dup2(out[1], 1);
         setenv("TREK_THREADS", "1", 1);
-        execl(self, self, busy ? "--busy-child" : "--child", w->name, args[0], args[1], args[2], args[3], args[4], args[5], (char *)NULL);
+        const char *mode = busy ? "--busy-child" : "--child";
+        execl(self, self, mode, w->name, args[0], args[1], args[2], args[3], args[4], args[5], (char *)NULL);
         _exit(127);
     }
     close(in[0]);
@@ -459,7 +467,11 @@ static process run_job(const work *w, way way, const double *ns, const double *t
     return p;
 }
 
-static int compare(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
 
 static double median(double *values, int n)
 {
@@ -499,26 +511,27 @@ static void print_counts(const window *windows, int n)
     printf("\n");
 }
 
-/* Two ranks, slowed, by windows and by shares, against two programs. */
+/* Two ranks, slowed, by windows and by shares, against two programs that run batches of the same size: one of a rank
+ * in a window, one of all ranks together where it is divided. */
 static void uneven(const work *w, double factor, int repeats)
 {
     double ns[2], rates[2], ratios[2][MOST_REPEATS], speeds[MOST_REPEATS], windows[MOST_REPEATS];
     delays(w, (const double[]){ 1, factor }, ns);
     for (int k = 0; k < repeats; k++) {
-        double before = run_solos(w, SOLO, ns, rates);
+        double sum = run_solos(w, SOLO, ns, rates);
         process p = run_job(w, WINDOWS, ns, NULL), q = run_job(w, BALANCER, ns, NULL);
         speeds[k] = rates[0] / rates[1];
-        double sum = (before + run_solos(w, SOLO, ns, rates)) / 2; /* on either side: the machine's other load drifts */
         ratios[0][k] = p.rate / sum;
-        ratios[1][k] = q.rate / sum;
+        ratios[1][k] = q.rate / run_solos(w, SOLO_WIDE, ns, rates);
         windows[k] = settled(p.windows, p.n_windows);
-        printf("  programs %.0f + %.0f samples/s, windows %.3f, shares %.3f; settled in window %g:", rates[0], rates[1], ratios[0][k], ratios[1][k],
-               windows[k]);
+        printf("  programs %.0f + %.0f samples/s, windows %.3f, shares %.3f; settled in window %g:", rates[0], rates[1],
+               ratios[0][k], ratios[1][k], windows[k]);
         print_counts(p.windows, p.n_windows);
         fflush(stdout);
     }
-    printf("%s, 1 : %g: windows %.3f, balanced shares %.3f of two programs (speeds 1 : %.2f), settled after %g windows\n", w->name, factor,
-           median(ratios[0], repeats), median(ratios[1], repeats), median(speeds, repeats), median(windows, repeats));
+    printf("%s, 1 : %g: windows %.3f, balanced shares %.3f of two programs (speeds 1 : %.2f), settled after %g windows\n",
+           w->name, factor, median(ratios[0], repeats), median(ratios[1], repeats), median(speeds, repeats),
+           median(windows, repeats));
 }
 
 static void equal(const work *w, int repeats)
@@ -530,12 +543,12 @@ static void equal(const work *w, int repeats)
         ratios[0][k] = 2 * balanced / (plain + again);
         ratios[1][k] = 2 * windows / (plain + again);
         ratios[2][k] = (plain + again) / 2 / run_solos(w, SOLO, off, rates);
-        printf("  off %.0f, %.0f samples/s; balancer %.3f, windows %.3f; off against programs %.3f\n", plain, again, ratios[0][k], ratios[1][k],
-               ratios[2][k]);
+        printf("  off %.0f, %.0f samples/s; balancer %.3f, windows %.3f; off against programs %.3f\n", plain, again,
+               ratios[0][k], ratios[1][k], ratios[2][k]);
         fflush(stdout);
     }
-    printf("%s, equal ranks: balancer %.3f, windows %.3f of what is reached with both off, which is %.3f of two programs\n", w->name,
-           median(ratios[0], repeats), median(ratios[1], repeats), median(ratios[2], repeats));
+    printf("%s, equal ranks: balancer %.3f, windows %.3f of what is reached with both off, which is %.3f of two programs\n",
+           w->name, median(ratios[0], repeats), median(ratios[1], repeats), median(ratios[2], repeats));
 }
 
 /* From 1 : 1 to 1 : 3 between two windows. */
@@ -578,7 +591,8 @@ static void one(const work *w, int repeats)
         plain += run_job(w, PLAIN, none, NULL).rate;
         ratios[k] = rank / plain;
     }
-    printf("%s, one rank: %.3f of a loop of one's own (%.3f to %.3f)\n", w->name, median(ratios, repeats), ratios[0], ratios[repeats - 1]);
+    printf("%s, one rank: %.3f of a loop of one's own (%.3f to %.3f)\n", w->name, median(ratios, repeats), ratios[0],
+           ratios[repeats - 1]);
 }
 
 /* On the first two cores, wherever this runs. */
@@ -596,7 +610,7 @@ static void take_two_cores(void)
 
 static int usage(void)
 {
-    fprintf(stderr, "trek-bench-cadence [--busy] [REPEATS] [WORK ...] [uneven FACTOR | equal | shift | one]...\nworks:");
+    fprintf(stderr, "trek-bench-cadence [--busy] [REPEATS] [WORK | uneven FACTOR | equal | shift | one]...\nworks:");
     for (int k = 0; k < N_WORKS; k++)
         fprintf(stderr, " %s (%s)", works[k].name, works[k].what);
     fprintf(stderr, "\nWithout more: lenet and transformer, 1 : 2.3 and 1 : 5, equal, in mid-run, one rank; 5 repeats.\n");

@@ -15,7 +15,6 @@
 #include "distributed/rounds.h"
 #include "distributed/stepper_ranks.h"
 #include "graph/graph_internal.h"
-#include "nn/layers_internal.h"
 #include "tensor/place.h"
 #include "tensor/trace.h"
 
@@ -681,41 +680,4 @@ trek_var *trek_ranks_forward(trek_stepper *stepper, trek_var *const *inputs, int
         return NULL;
     put_tags(s, inputs, outputs);
     return outputs[0];
-}
-
-bool trek_ranks_sync(const ranks_stepper *s)
-{
-    for (int k = 0; k < s->replicas[0].n_modules; k++)
-        if (s->replicas[0].modules[k]->klass == &trek_sync_batch_norm_class)
-            return true;
-    return false;
-}
-
-/* --- flags ------------------------------------------------------------------------------------ */
-
-void trek_ranks_note_flags(ranks_stepper *s)
-{
-    const trek_replica *first = &s->replicas[0];
-    bool changed = false;
-    for (int k = 0; k < first->n_modules; k++) {
-        changed |= s->training[k] != first->modules[k]->training;
-        s->training[k] = first->modules[k]->training;
-    }
-    for (int k = 0; k < first->n_params; k++) {
-        changed |= s->requires_grad[k] != first->params[k]->requires_grad;
-        s->requires_grad[k] = first->params[k]->requires_grad;
-    }
-    s->flags += changed;
-}
-
-void trek_ranks_follow_flags(ranks_stepper *s, int rank)
-{
-    trek_replica *replica = &s->replicas[rank];
-    if (rank == 0 || replica->flags_seen == s->flags)
-        return;
-    for (int k = 0; k < replica->n_modules; k++)
-        replica->modules[k]->training = s->training[k];
-    for (int k = 0; k < replica->n_params; k++)
-        replica->params[k]->requires_grad = s->requires_grad[k];
-    replica->flags_seen = s->flags;
 }

@@ -9,12 +9,12 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
+#include "distributed/buckets.h"
 #include "distributed/rounds.h"
 #include "tensor/trace.h"
 
 typedef struct bucket {
-    int part;
-    int64_t begin, count;    /* elements */
+    trek_bucket cut;
     int first, last;         /* segments that reach into it */
     int segments, waiting;   /* of those: all; without a complete gradient in this pass */
 } bucket;
@@ -28,42 +28,21 @@ struct trek_overlap {
 
 /* --- planning ------------------------------------------------------------------------- */
 
-/* The elements of the next bucket of a part; a small one first, so that the engine is soon at work. */
-static int64_t bucket_size(const ranks_stepper *s, const trek_arena_part *part, int64_t begin, bool first)
-{
-    int64_t room = first && s->bucket_bytes > 1 << 20 ? 1 << 20 : s->bucket_bytes;
-    int64_t n = room / (int64_t)trek_dtype_size(part->wide) / 64 * 64;
-    n = n < 64 ? 64 : n;
-    return n < part->count - begin ? n : part->count - begin;
-}
-
-int trek_overlap_each(const ranks_stepper *s, trek_overlap_fn fn, void *arg)
-{
-    const trek_arena *arena = s->replicas[0].arena;
-    int n = 0;
-    for (int p = 0; p < arena->n_parts; p++)
-        for (int64_t begin = 0, count; begin < arena->parts[p].count; begin += count, n++) {
-            count = bucket_size(s, &arena->parts[p], begin, n == 0);
-            if (fn)
-                fn(n, p, begin, count, arg);
-        }
-    return n;
-}
-
-static void note_bucket(int k, int part, int64_t begin, int64_t count, void *arg)
+static trek_status note_bucket(const trek_bucket *cut, void *arg)
 {
     const ranks_stepper *s = arg;
     const trek_arena *arena = s->replicas[0].arena;
-    bucket *b = &s->overlap->buckets[k];
-    *b = (bucket){ .part = part, .begin = begin, .count = count, .first = -1 };
+    bucket *b = &s->overlap->buckets[cut->number];
+    *b = (bucket){ .cut = *cut, .first = -1 };
     for (int j = 0; j < arena->n_segments; j++) {
         const trek_arena_segment *segment = &arena->segments[j];
-        if (segment->part != part || segment->offset >= begin + count || segment->offset + segment->count <= begin)
+        if (segment->part != cut->part || segment->offset >= cut->begin + cut->count || segment->offset + segment->count <= cut->begin)
             continue;
         b->first = b->first < 0 ? j : b->first;
         b->last = j;
         b->segments++;
     }
+    return TREK_OK;
 }
 
 trek_status trek_overlap_plan(ranks_stepper *s)
@@ -76,15 +55,14 @@ trek_status trek_overlap_plan(ranks_stepper *s)
     if (!o)
         return trek_status_get();
     s->overlap = o;
-    o->n_buckets = trek_overlap_each(s, NULL, NULL);
+    trek_buckets_each(first->arena, s->bucket_bytes, NULL, NULL, &o->n_buckets);
     o->buckets = trek_calloc((size_t)o->n_buckets, sizeof *o->buckets);
     o->segment_of = trek_calloc((size_t)first->n_params, sizeof *o->segment_of);
     if (!o->buckets || !o->segment_of)
         return trek_status_get();
     for (int k = 0; k < first->n_params; k++)
         o->segment_of[k] = trek_arena_find(first->arena, first->params[k]);
-    trek_overlap_each(s, note_bucket, s);
-    return TREK_OK;
+    return trek_buckets_each(first->arena, s->bucket_bytes, note_bucket, s, NULL);
 }
 
 void trek_overlap_free(ranks_stepper *s)
@@ -101,11 +79,7 @@ void trek_overlap_free(ranks_stepper *s)
 
 static void start(ranks_stepper *s, const bucket *b)
 {
-    const trek_arena_part *part = &s->replicas[0].arena->parts[b->part];
-    char *data = part->grads->data + b->begin * (int64_t)trek_dtype_size(part->wide);
-    trek_comm_call call = { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = part->wide, .count = b->count, .in = data, .out = data,
-                            .on_device = part->grads->device.type != TREK_CPU, .block = trek_comm_block(part->grads) };
-    trek_status status = trek_comm_start(s->comm, call);
+    trek_status status = trek_comm_start(s->comm, trek_bucket_call(s->replicas[0].arena, &b->cut));
     if (s->overlap->status == TREK_OK)
         s->overlap->status = status;
 }

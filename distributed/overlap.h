@@ -5,10 +5,6 @@
 
 #include "distributed/stepper_ranks.h"
 
-/* Calls fn for each bucket of rank 0's arena, in the order in which they are reduced; returns their number. fn NULL: counts. */
-typedef void (*trek_overlap_fn)(int k, int part, int64_t begin, int64_t count, void *arg);
-int trek_overlap_each(const ranks_stepper *s, trek_overlap_fn fn, void *arg);
-
 /* Where the job's engine can do it; else s->overlap stays NULL. */
 trek_status trek_overlap_plan(ranks_stepper *s);
 void trek_overlap_free(ranks_stepper *s);

@@ -12,6 +12,7 @@
 
 #include "autograd/var_internal.h"
 #include "distributed/apportion.h"
+#include "distributed/buckets.h"
 #include "distributed/overlap.h"
 #include "distributed/rounds.h"
 #include "distributed/stepper_ranks.h"
@@ -387,31 +388,25 @@ static trek_status step_shared(int rank, void *arg)
     return finish(s, rank, state.skip);
 }
 
-/* Gradients of all ranks become their sum, bucket by bucket in one order: a small one first. */
+typedef struct local_buckets {
+    trek_comm *comm;
+    const trek_arena *arena;
+} local_buckets;
+
+static trek_status reduce_bucket(const trek_bucket *bucket, void *arg)
+{
+    const local_buckets *l = arg;
+    int64_t start = trek_trace_enter("bucket");
+    trek_status status = trek_comm_run(l->comm, trek_bucket_call(l->arena, bucket));
+    trek_trace_end("bucket", start, bucket->count * (int64_t)trek_dtype_size(l->arena->parts[bucket->part].wide));
+    return status;
+}
+
+/* Gradients of all ranks become their sum. */
 static trek_status reduce_buckets(ranks_stepper *s, int rank)
 {
-    const trek_arena *arena = s->replicas[rank].arena;
-    int64_t room = s->bucket_bytes < 1 << 20 ? s->bucket_bytes : 1 << 20;
-    for (int p = 0; p < arena->n_parts; p++) {
-        const trek_arena_part *part = &arena->parts[p];
-        int64_t size = (int64_t)trek_dtype_size(part->wide);
-        for (int64_t begin = 0; begin < part->count; room = s->bucket_bytes) {
-            int64_t n = room / size / 64 * 64;
-            n = n < 64 ? 64 : n;
-            n = n < part->count - begin ? n : part->count - begin;
-            int64_t start = trek_trace_enter("bucket");
-            char *data = grads_at(s, rank, p, begin);
-            trek_status status = trek_comm_run(trek_ranks_comm(s->ranks, rank),
-                                               (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = part->wide,
-                                                                 .count = n, .in = data, .out = data,
-                                                                 .on_device = arena->device.type != TREK_CPU });
-            trek_trace_end("bucket", start, n * size);
-            if (status != TREK_OK)
-                return status;
-            begin += n;
-        }
-    }
-    return TREK_OK;
+    local_buckets l = { trek_ranks_comm(s->ranks, rank), s->replicas[rank].arena };
+    return trek_buckets_each(l.arena, s->bucket_bytes, reduce_bucket, &l, NULL);
 }
 
 /* Every rank holds the sum now: each decides and updates in its own device's order, as a single device does. */

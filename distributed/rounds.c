@@ -9,10 +9,10 @@
 
 #include "autograd/var_internal.h"
 #include "distributed/apportion.h"
+#include "distributed/buckets.h"
 #include "distributed/buffers.h"
 #include "distributed/comm_nccl.h"
 #include "distributed/control.h"
-#include "distributed/overlap.h"
 #include "distributed/rank_sums.h"
 #include "distributed/stop_internal.h"
 #include "graph/graph_internal.h"
@@ -259,21 +259,10 @@ trek_status trek_rounds_flags(ranks_stepper *s)
     return status;
 }
 
-typedef struct bucket_starts {
-    ranks_stepper *s;
-    trek_status status;
-} bucket_starts;
-
-static void start_bucket(int k, int part, int64_t begin, int64_t count, void *arg)
+static trek_status start_bucket(const trek_bucket *bucket, void *arg)
 {
-    (void)k;
-    bucket_starts *starts = arg;
-    const trek_arena_part *p = &starts->s->replicas[0].arena->parts[part];
-    char *data = p->grads->data + begin * (int64_t)trek_dtype_size(p->wide);
-    if (starts->status == TREK_OK)
-        starts->status = trek_comm_start(starts->s->comm, (trek_comm_call){
-            .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = p->wide, .count = count, .in = data, .out = data,
-            .on_device = p->grads->device.type != TREK_CPU, .block = trek_comm_block(p->grads) });
+    const ranks_stepper *s = arg;
+    return trek_comm_start(s->comm, trek_bucket_call(s->replicas[0].arena, bucket));
 }
 
 trek_status trek_rounds_reduce(ranks_stepper *s)
@@ -281,13 +270,11 @@ trek_status trek_rounds_reduce(ranks_stepper *s)
     if (!s->comm)
         return TREK_OK;
     int64_t start = trek_trace_enter("reduce processes");
-    bucket_starts starts = { s, TREK_OK };
-    if (!s->sent)
-        trek_overlap_each(s, start_bucket, &starts);
+    trek_status started = s->sent ? TREK_OK : trek_buckets_each(s->replicas[0].arena, s->bucket_bytes, start_bucket, s, NULL);
     s->sent = false;
     trek_status ended = trek_comm_finish(s->comm);
     trek_trace_end("reduce processes", start, s->steps);
-    return starts.status != TREK_OK ? starts.status : ended;
+    return started != TREK_OK ? started : ended;
 }
 
 /* --- buffers between processes --------------------------------------------------------- */

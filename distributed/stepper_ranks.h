@@ -124,7 +124,7 @@ trek_var *trek_ranks_forward(trek_stepper *stepper, trek_var *const *inputs, int
 bool trek_graph_states_are_reset(const trek_graph *graph);
 /* Whether its layers wait for other ranks' (synchronised batch norm): then all run them, whatever they weigh. */
 bool trek_ranks_sync(const ranks_stepper *s);
-/* The flags of rank 0's modules; what a rank does with them at the start of its run. */
+/* flags.c: the flags of rank 0's modules; what a rank does with them at the start of its run. */
 void trek_ranks_note_flags(ranks_stepper *s);
 void trek_ranks_follow_flags(ranks_stepper *s, int rank);
 

@@ -5,7 +5,7 @@
 # what cannot run is skipped by name. The last line says "N passed, N failed, N
 # skipped"; the exit status is 0 if nothing failed.
 #   usage: tests/gpu.sh [-o FOLDER] test | sanitize | bench [NAME] | all
-# NAME: one of gpu_bench.py --list, or gpt2, or models. TREK_PEER_PYTHON: a Python that has PyTorch.
+# NAME: one of gpu_bench.py --list, or gpt2, or models, or overlap. TREK_PEER_PYTHON: a Python that has PyTorch.
 # FOLDER (or TREK_GPU_OUT, default build-gpu) gets the build, logs/, one record a
 # step in steps/ and gpu-PART.json. A part takes at most TREK_GPU_BUDGET seconds
 # (470): what is then left is named, and the same command goes on with it. Steps
@@ -103,7 +103,8 @@ build_all() {
             -Dmpi=disabled -Dexamples=false -Disas=avx2 || return 1
     fi
     case $part in
-    bench) ninja -C "$build" tests/bench/gpu/trek-gpu-bench tensor/cuda/libtrek-cuda.so tests/gpu_devices ;;
+    bench) ninja -C "$build" tests/bench/gpu/trek-gpu-bench tensor/cuda/libtrek-cuda.so tests/gpu_devices tests/bench/trek-bench-overlap \
+        tools/trek-run ;;
     *) ninja -k 0 -C "$build" ;;
     esac
 }
@@ -146,6 +147,8 @@ on_device() {
     fi
 }
 
+gpus() { grep -c '^cuda:[0-9]*: ' "$(log_of devices)" 2>/dev/null; }
+
 # ---- the parts -----------------------------------------------------------------
 
 part_test() {
@@ -171,6 +174,18 @@ part_test() {
     on_device attention 120 test_attention
     TREK_CUDA_SYNC=1 on_device synchronised_after_each_op 120 test_vectors
     on_device convergence 200 test_convergence
+    on_device loader_windows_cpu_beside_gpu 200 test_feed
+    on_device heads 60 test_heads
+    on_device ddp 120 test_ddp
+    on_device ddp_calls 60 test_ddp_calls
+    on_device checkpoint 200 test_checkpoint
+    on_device sync_batch_norm 120 test_sync_batch_norm
+    on_device processes_on_one_gpu 200 test_job
+    if [ -z "$why_not" ] && [ "$(gpus)" -lt 2 ]; then
+        skip processes_by_nccl "one GPU: each process needs one of its own"
+    else
+        TREK_TEST_EACH_GPU=1 on_device processes_by_nccl 200 test_job
+    fi
 }
 
 # One tool a step, and a sixth of the rows: what is instrumented runs slowly.
@@ -197,6 +212,17 @@ part_sanitize() {
     done
 }
 
+# The reduction between two processes under backward.
+bench_overlap() {
+    if [ -n "$why_not" ]; then
+        skip overlap "$why_not"
+    elif [ "$(gpus)" -lt 2 ]; then
+        skip overlap "one GPU: reduction under backward by NCCL needs two"
+    else
+        step overlap 120 "$build/tools/trek-run" -n 2 "$build/tests/bench/trek-bench-overlap" && grep '^{' "$(log_of overlap)"
+    fi
+}
+
 part_bench() {
     local name
     for name in $(python3 tests/bench/gpu_bench.py --list); do
@@ -211,6 +237,7 @@ part_bench() {
             [ -s "$out/bench-$name.json" ] && grep -E '^\|' "$(log_of "$name")"
         fi
     done
+    case $only in "" | overlap) bench_overlap ;; esac
     python3 tests/bench/gpu_bench.py --table "$out" >"$out/bench.md" && [ -s "$out/bench.md" ] && printf '%s\n' "$out/bench.md"
 }
 

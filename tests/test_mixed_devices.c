@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* CPU ranks beside GPU ranks: all have rank 0's parameters to the bit after every step, buffers
+ * are merged, a step that overflows is skipped by all, and the result is that of as
+ * many CPU ranks. (Every way of a pass is in test_feed, processes are in test_job.) */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "autograd/ops.h"
+#include "distributed/stepper_ranks.h"
+#include "distributed/trainer.h"
+#include "graph/flow.h"
+#include "nn/layers.h"
+#include "optim/scaler.h"
+#include "tests/support/support.h"
+
+enum { IN = 6, HIDDEN = 9, ROWS = 12, STEPS = 6, MOST = 512 };
+
+static trek_graph *build(trek_device device, void *arg)
+{
+    trek_dtype dtype = *(const trek_dtype *)arg;
+    trek_seed(5);
+    trek_flow *flow = trek_flow_from(trek_nn_linear_with(
+        &(trek_linear_opts){ .in = IN, .out = HIDDEN, .no_bias = true, .device = device, .dtype = dtype })); /* its gradient would be noise */
+    trek_flow_through(flow, trek_nn_batch_norm1d_with(&(trek_batch_norm_opts){ .features = HIDDEN, .device = device, .dtype = dtype }));
+    trek_flow_through(flow, trek_nn_linear_with(&(trek_linear_opts){ .in = HIDDEN, .out = 2, .device = device, .dtype = dtype }));
+    return trek_flow_build(flow);
+}
+
+typedef struct values {
+    int n;
+    double of[MOST];
+    double scale, norm;
+} values;
+
+static trek_status note(const char *name, trek_var *var, void *arg)
+{
+    (void)name;
+    values *to = arg;
+    double *list = test_read(trek_var_data(var));
+    for (int64_t i = 0; list && i < trek_var_numel(var) && to->n < MOST; i++)
+        to->of[to->n++] = list[i];
+    free(list);
+    return TREK_OK;
+}
+
+static void read_graph(trek_graph *graph, values *to)
+{
+    to->n = 0;
+    trek_module_each_param(trek_graph_module(graph), note, to);
+    trek_module_each_buffer(trek_graph_module(graph), note, to);
+    assert_true(to->n > 80 && to->n < MOST);
+}
+
+typedef struct run {
+    const trek_device *devices;
+    int world;
+    trek_dtype dtype;
+    bool scaled, adam;
+} run;
+
+static trek_graph *set_up(const run *c)
+{
+    trek_dtype dtype = c->dtype;
+    trek_graph *graph = build(c->devices[0], &dtype);
+    assert_non_null(graph);
+    trek_trainer_opts opts = { .build_replica = build, .arg = &dtype, .devices = c->devices, .ranks = c->world, .share = TREK_OFF, .balance = TREK_OFF,
+                               .max_anchor = TREK_OFF, .max_grad_norm = 0.5,
+                               .optimizer = c->adam ? trek_adam((trek_adam_opts){ .lr = 0.01 }) : trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }) };
+    if (c->scaled) /* the first step overflows */
+        opts.amp = (trek_amp_opts){ .scaling = 1, .scaler = { .init_scale = 0x1p127, .backoff_factor = 0x1p-110, .growth_interval = 2 } };
+    if (trek_trainer_setup(graph, &opts) != TREK_OK)
+        fail_msg("%s", trek_error());
+    return graph;
+}
+
+static trek_var *rows(uint32_t stream, int64_t width, const run *c)
+{
+    float list[ROWS * IN];
+    for (int i = 0; i < ROWS * width; i++)
+        list[i] = 2 * test_number(stream, (uint32_t)i);
+    trek_tensor *x = trek_tensor_from_data(list, trek_dims(ROWS, width), TREK_F32, c->devices[0]);
+    trek_var *var = trek_cast(trek_var_from(x), c->dtype);
+    return var;
+}
+
+/* All ranks alike, to the bit. */
+static void check_ranks(trek_graph *graph, const run *c)
+{
+    static values first, other;
+    read_graph(graph, &first);
+    for (int r = 1; r < c->world; r++) {
+        read_graph(trek_graph_replica(graph, r), &other);
+        assert_int_equal(first.n, other.n);
+        assert_memory_equal(first.of, other.of, (size_t)first.n * sizeof(double));
+    }
+}
+
+static void train(const run *c, values *to)
+{
+    trek_graph *graph = set_up(c);
+    for (int s = 0; s < STEPS; s++) {
+        trek_scope scope = trek_scope_begin();
+        trek_var *error = trek_sub(trek_graph_forward(graph, rows(2 * (uint32_t)s, IN, c)), rows(2 * (uint32_t)s + 1, 2, c));
+        trek_graph_backward(graph, trek_mean(trek_cast(trek_square(error), TREK_F32), trek_dims_none(), false));
+        if (trek_graph_step(graph) != TREK_OK)
+            fail_msg("step %d: %s", s, trek_error());
+        trek_scope_end(scope);
+        check_ranks(graph, c);
+    }
+    read_graph(graph, to);
+    to->norm = trek_graph_grad_norm(graph);
+    to->scale = c->scaled ? trek_grad_scaler_get_scale(trek_graph_scaler(graph)) : 0;
+    assert_int_equal(trek_status_get(), TREK_OK);
+    trek_graph_free(&graph);
+}
+
+static void compare(const trek_device *devices, int world)
+{
+    static values mixed, alike;
+    const trek_device cpus[] = { trek_cpu(0), trek_cpu(1), trek_cpu(2) };
+    for (int k = 0; k < 4; k++) {
+        run c = { .devices = devices, .world = world, .dtype = k == 3 ? TREK_BF16 : TREK_F32, .scaled = k == 1, .adam = k == 2 };
+        train(&c, &mixed);
+        c.devices = cpus;
+        train(&c, &alike);
+        assert_int_equal(mixed.n, alike.n);
+        for (int i = 0; i < mixed.n; i++)
+            if (!(fabs(mixed.of[i] - alike.of[i]) <= (k == 3 ? 0.05 : 1e-4) * (1 + fabs(alike.of[i]))))
+                fail_msg("run %d, element %d: %.9g instead of %.9g", k, i, mixed.of[i], alike.of[i]);
+        assert_true(mixed.scale == alike.scale);
+        assert_true(fabs(mixed.norm - alike.norm) <= (k == 3 ? 0.05 : 1e-4) * (1 + alike.norm));
+    }
+}
+
+static void cpu_first(void **state)
+{
+    (void)state;
+    if (test_on_cpu())
+        skip();
+    compare((const trek_device[]){ trek_cpu(0), test_device() }, 2);
+}
+
+static void gpu_first(void **state)
+{
+    (void)state;
+    if (test_on_cpu())
+        skip();
+    compare((const trek_device[]){ test_device(), trek_cpu(0), trek_cpu(1) }, 3);
+}
+
+static char line[512];
+
+static void keep_line(trek_log_level level, const char *message, void *arg)
+{
+    (void)level, (void)arg;
+    if (strncmp(message, "trainer:", 8) == 0)
+        snprintf(line, sizeof line, "%s", message);
+}
+
+/* From the environment; the log says what there is, and unequal devices have windows. */
+static void found_and_named(void **state)
+{
+    (void)state;
+    if (test_on_cpu())
+        skip();
+    trek_dtype dtype = TREK_F32;
+    trek_graph *graph = build(trek_cpu(0), &dtype);
+    setenv("TREK_DEVICES", "cpu:0,cuda:0,cpu:1", 1);
+    trek_log_set(TREK_LOG_INFO, keep_line, NULL);
+    trek_status status = trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .arg = &dtype });
+    trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+    unsetenv("TREK_DEVICES");
+    if (status != TREK_OK)
+        fail_msg("%s", trek_error());
+    assert_non_null(strstr(line, "2 CPU ranks"));
+    assert_non_null(strstr(line, "and 1 GPU rank on cuda:0"));
+    trek_trainer_pace pace;
+    assert_int_equal(trek_trainer_pace_get(graph, &pace), TREK_OK);
+    assert_int_equal(pace.ranks, 3);
+    assert_true(pace.windows);
+    trek_graph_free(&graph);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(cpu_first), cmocka_unit_test(gpu_first), cmocka_unit_test(found_and_named) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

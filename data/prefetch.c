@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "tensor/place.h"
@@ -80,8 +81,9 @@ static trek_status fill_part(trek_fetched *fetched, const trek_batch_plan *plan,
     trek_status status = trek_batch_plan_indices(plan, epoch, batch, fetched->indices, &fetched->global);
     fetched->first = 0;
     fetched->n = fetched->global;
-    if (status == TREK_OK && trek_job_here.cut && !plan->whole)
-        trek_job_here.cut(fetched->global, &fetched->first, &fetched->n);
+    trek_place_cut cut = atomic_load(&trek_job_here.cut);
+    if (status == TREK_OK && cut && !plan->whole)
+        cut(fetched->global, &fetched->first, &fetched->n);
     if (status != TREK_OK)
         return status;
     return fetched->n == 0 ? fill_empty(fetched, plan)

@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -493,7 +494,7 @@ static void take_shares(const ranks_stepper *s)
     }
     trek_job_here.process = s->process;
     trek_job_here.processes = s->processes;
-    trek_job_here.cut = cut;
+    atomic_store(&trek_job_here.cut, cut);
 }
 
 void trek_rounds_publish(ranks_stepper *s)
@@ -522,10 +523,13 @@ static void withdraw(ranks_stepper *s)
     while (*link != s)
         link = &(*link)->next_divider;
     *link = s->next_divider;
-    if (division.steppers)
+    if (division.steppers) {
         take_shares(division.steppers);
-    else
-        trek_job_here = (trek_place_job){ .processes = 1, .version = trek_job_here.version };
+    } else {
+        trek_job_here.process = 0;
+        trek_job_here.processes = 1;
+        atomic_store(&trek_job_here.cut, NULL);
+    }
     pthread_mutex_unlock(&division_lock);
     trek_job_here.version++;
 }

@@ -34,13 +34,17 @@ typedef struct trek_place {
     int64_t waited_ns;         /* that this thread has waited for other ranks inside a layer, since ever */
 } trek_place;
 
-/* How the processes of a job divide a global batch; one process's record, changed between steps by distributed/.
- * cut NULL: there is one process. */
+/* This process's part of `total` samples. */
+typedef void (*trek_place_cut)(int64_t total, int64_t *first, int64_t *rows);
+
+#ifndef __cplusplus
+/* How the processes of a job divide a global batch; one process's record, changed between steps by distributed/. */
 typedef struct trek_place_job {
     int process, processes;
-    uint64_t version;          /* another one when cut gives other parts */
-    void (*cut)(int64_t total, int64_t *first, int64_t *rows); /* this process's part of `total` samples */
+    uint64_t version;            /* another one when cut gives other parts */
+    _Atomic(trek_place_cut) cut; /* NULL: there is one process. Loaders' threads read it at any time */
 } trek_place_job;
+#endif
 
 /* What a layer may ask of the other ranks while it runs (synchronised batch norm). */
 typedef struct trek_place_collectives {

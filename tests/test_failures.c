@@ -430,6 +430,18 @@ static void begin_signals(void)
         _exit(4);
 }
 
+static trek_status begin(trek_graph *graph, trek_loader *loader, double deadline)
+{
+    trek_status status = my.act == COUNT ? TREK_OK : act_at(SETUP);
+    if (my.act == COUNT && my.place == SETUP && rank == my.victim)
+        job->acted_at = now();
+    if (status == TREK_OK)
+        status = trek_graph_set_loader(graph, loader, "x");
+    if (status == TREK_OK && my.mode != GATHERED)
+        status = trek_graph_set_loss(graph, loss_of, NULL);
+    return status == TREK_OK ? set_up(graph, my.ranks, comm, deadline) : status;
+}
+
 static int take_part(const char *folder)
 {
     int wider = my.place == SETUP && my.act == COUNT && rank == my.victim;
@@ -442,23 +454,15 @@ static int take_part(const char *folder)
     trek_seed(7);
     trek_graph *graph = build(trek_cpu(0), &wider);
     trek_loader *loader = loader_new();
-    trek_status status = my.act == COUNT ? TREK_OK : act_at(SETUP);
-    if (my.act == COUNT && my.place == SETUP && rank == my.victim)
-        job->acted_at = now();
-    if (status == TREK_OK)
-        status = trek_graph_set_loader(graph, loader, "x");
-    if (status == TREK_OK && my.mode != GATHERED)
-        status = trek_graph_set_loss(graph, loss_of, NULL);
-    if (status == TREK_OK)
-        status = set_up(graph, my.ranks, comm, deadline);
-    if (status != TREK_OK)
-        return fail_here(NULL);
-    status = train(graph, loader, folder);
+    trek_status status = begin(graph, loader, deadline);
+    bool begun = status == TREK_OK;
+    if (begun)
+        status = train(graph, loader, folder);
     if (status == TREK_OK)
         status = act_at(LEAVING);
     if (status == TREK_OK && my.act != TERM && my.act != TERM_ONE)
         status = trek_comm_barrier(comm);
-    int code = status == TREK_OK ? 0 : fail_here(graph);
+    int code = status == TREK_OK ? 0 : fail_here(begun ? graph : NULL);
     if (code == 0)
         act_at(END);
     trek_graph_free(&graph);
@@ -505,6 +509,15 @@ static char word[64];                                           /* in every proc
 static uint64_t references[PROCESSES + 1][3][MODES][STEPS + 1]; /* [processes][ranks][mode] */
 static uint64_t long_reference[PROCESSES + 1][LONGEST + 1];
 
+/* For sanitizers. */
+static void add_option(const char *name, const char *option)
+{
+    char text[512];
+    const char *before = getenv(name);
+    snprintf(text, sizeof text, "%s%s%s", before ? before : "", before ? ":" : "", option);
+    setenv(name, text, 1);
+}
+
 static void start(running *r, const scenario *s)
 {
     char text[128], processes[16], path[128];
@@ -530,6 +543,10 @@ static void start(running *r, const scenario *s)
     setenv("TREK_TEST_CHILD", text, 1);
     setenv("TREK_TEST_FILE", r->folder, 1);
     setenv("TREK_THREADS", "1", 1);
+    if (s->act == EXIT) { /* who exits in the middle leaves everything as it is */
+        add_option("ASAN_OPTIONS", "detect_leaks=0");
+        add_option("TSAN_OPTIONS", "report_thread_leaks=0");
+    }
     /* those that have stopped are ended by the launcher, when the others have ended by themselves */
     execl(launcher, launcher, "-n", processes, "-g", s->act == STOP ? "2" : "15", self, word, (char *)NULL);
     _exit(127);

@@ -218,11 +218,20 @@ static trek_ddp *make(trek_module *const *models, int n, const trek_ddp_opts *op
     return NULL;
 }
 
+static int gpus_of(const trek_ddp *ddp, int world)
+{
+    int n = 0;
+    for (int k = 0; k < world; k++)
+        n += ddp->devices[k].type != TREK_CPU;
+    return n;
+}
+
 /* One rank: checks with the others, and takes rank 0's values. */
 static trek_status join_rank(trek_ddp *ddp, int k, void *arg)
 {
     trek_status own = *(const trek_status *)arg;
     trek_ddp_replica *r = &ddp->replicas[k];
+    r->all_on_host = gpus_of(ddp, r->world) == 0;
     if (own == TREK_OK)
         own = trek_ddp_plan(r, ddp->opts.bucket_bytes);
     trek_status status = trek_ddp_compare(ddp, r, own);
@@ -281,7 +290,9 @@ static trek_status join_all(trek_ddp *ddp)
 static void set_overlap(trek_ddp *ddp)
 {
     const trek_comm *comm = ddp->replicas[0].comm;
-    ddp->overlap = comm && comm->world > 1 && (ddp->opts.overlap == 1 || (ddp->opts.overlap == 0 && trek_comm_overlaps(comm)));
+    int gpus = comm ? gpus_of(ddp, comm->world) : 0;
+    bool mixed = gpus > 0 && gpus < comm->world; /* some could start calls, the others' would wait in theirs */
+    ddp->overlap = comm && comm->world > 1 && !mixed && (ddp->opts.overlap == 1 || (ddp->opts.overlap == 0 && trek_comm_overlaps(comm)));
 }
 
 trek_ddp *trek_ddp_wrap(trek_module *const *models, int n, const trek_ddp_opts *opts)
@@ -335,10 +346,7 @@ static trek_status gather_devices(trek_ddp *ddp, trek_status own)
 static trek_status join_device(const trek_ddp *ddp)
 {
     const trek_ddp_replica *r = &ddp->replicas[0];
-    bool gpus = false;
-    for (int k = 0; k < r->world; k++)
-        gpus |= ddp->devices[k].type != TREK_CPU;
-    return gpus ? trek_comm_nccl_join(r->comm, r->device) : TREK_OK;
+    return gpus_of(ddp, r->world) > 0 ? trek_comm_nccl_join(r->comm, r->device) : TREK_OK;
 }
 
 /* This rank could not even begin; the others learn it where they wait for its place. */

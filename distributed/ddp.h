@@ -86,7 +86,8 @@ TREK_API int trek_ddp_devices(const trek_ddp *ddp, trek_device *devices, int cap
 /* The group whose rank threads the replicas have, borrowed; NULL without an error: there is one replica here. */
 TREK_API trek_ranks *trek_ddp_ranks(trek_ddp *ddp);
 
-/* Every replica's parameters become rank 0's: after an optimizer's step on rank 0 alone, or loading a state there. */
+/* Every replica's parameters become rank 0's: after an optimizer's step on rank 0 alone, or loading a state there; and after
+ * each step where replicas are on CPUs and on GPUs, whose optimizers round differently. */
 TREK_API trek_status trek_ddp_sync_params(trek_ddp *ddp);
 /* Every replica's buffers become those of all ranks together: running means and variances of batch norm as the
  * statistics of all samples, other floating buffers averaged, integers the maximum. counts: samples of each replica of

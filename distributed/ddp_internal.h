@@ -44,6 +44,7 @@ typedef struct trek_ddp_replica {
     trek_comm *comm;          /* borrowed; NULL: one rank */
     int rank, world;
     trek_device device;
+    bool all_on_host;         /* no rank is on a GPU */
     const trek_backend *backend;
     int n_params, n_buffers, n_modules, n_parts, n_buckets;
     trek_ddp_param *params;

@@ -60,7 +60,7 @@ static trek_status add(parcel *p, trek_tensor *tensor)
     if (bytes == 0)
         return TREK_OK;
     bool on_host = p->r->backend->host_accessible;
-    if (!on_host || bytes > SMALL_TENSOR) {
+    if (!p->r->all_on_host || bytes > SMALL_TENSOR) {
         trek_status status = send(p->r, tensor->data, bytes, !on_host);
         if (status == TREK_OK && p->r->rank > 0)
             trek_tensor_bump(tensor);

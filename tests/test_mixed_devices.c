@@ -13,7 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "autograd/backward.h"
 #include "autograd/ops.h"
+#include "distributed/ddp.h"
 #include "distributed/stepper_ranks.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
@@ -189,8 +191,50 @@ static void found_and_named(void **state)
     trek_graph_free(&graph);
 }
 
+static trek_status backward_rank(int rank, void *arg)
+{
+    trek_ddp *ddp = arg;
+    trek_device device = rank == 1 ? trek_cuda(0) : trek_cpu(rank);
+    trek_scope scope = trek_scope_begin();
+    trek_var *x = trek_var_from(trek_tensor_full(1 + rank, trek_dims(3, IN), TREK_F32, device));
+    trek_backward(trek_mean(trek_square(trek_forward(trek_ddp_replica_module(ddp, rank), x)), trek_dims_none(), false));
+    trek_scope_end(scope);
+    return trek_ddp_reduce_gradients(ddp);
+}
+
+/* trek_ddp: replicas begin as rank 0's and have the same gradients. */
+static void wrapped(void **state)
+{
+    (void)state;
+    if (test_on_cpu())
+        skip();
+    trek_module *models[3];
+    for (int r = 0; r < 3; r++) {
+        trek_seed(10 + (uint64_t)r);
+        models[r] = trek_nn_linear(IN, 3, r == 1 ? trek_cuda(0) : trek_cpu(r));
+    }
+    trek_ddp *ddp = trek_ddp_wrap(models, 3, NULL);
+    if (!ddp)
+        fail_msg("%s", trek_error());
+    if (trek_ranks_run(trek_ddp_ranks(ddp), backward_rank, ddp) != TREK_OK)
+        fail_msg("%s", trek_error());
+    static values first, other;
+    for (int r = 0; r < 3; r++) {
+        values *to = r ? &other : &first;
+        to->n = 0;
+        for (int k = 0; k < 2; k++) {
+            trek_var *param = trek_module_find(models[r], k ? "bias" : "weight");
+            note("", param, to);
+            note("", trek_var_grad(param), to);
+        }
+        assert_int_equal(to->n, 2 * (3 * IN + 3));
+        assert_memory_equal(first.of, to->of, (size_t)to->n * sizeof(double));
+    }
+    trek_ddp_free(&ddp);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(cpu_first), cmocka_unit_test(gpu_first), cmocka_unit_test(found_and_named) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(cpu_first), cmocka_unit_test(gpu_first), cmocka_unit_test(found_and_named), cmocka_unit_test(wrapped) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

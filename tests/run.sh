@@ -94,6 +94,7 @@ if build plain -Dgpu_archs="${TREK_TEST_GPU_ARCHS:-90}"; then
             skip "TREK_ISA=$isa: not on this machine"
             continue
         fi
+        [ $isa = "$best_isa" ] && continue # what ran above
         TREK_ISA=$isa tests plain "isa_$isa" ops_forward ops_gradient ops_random_rows vectors
     done
     say "one thread"
@@ -131,9 +132,12 @@ fi
 say "address and undefined behaviour sanitizers"
 # gcc 12 takes the address of a thread-local variable for a null pointer; real ones crash anyway
 if build address -Dbuildtype=debugoptimized -Dcuda=disabled -Dmpi=disabled -Disas="$best_isa" -Db_sanitize=address,undefined -Db_lundef=false -Dc_args=-fno-sanitize=null -Dexamples=false; then
-    # ISAs beside the best one ran above; large cases and mutants add nothing here
+    # ISAs beside the best one ran above; large cases, mutants and the other programs that kill and wait for processes add
+    # nothing here
     TREK_TEST_SHORT=1 ASAN_OPTIONS=detect_leaks=1:abort_on_error=0:allocator_may_return_null=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
-        tests address all --timeout-multiplier 4 --no-suite checks --no-suite mutation --no-suite cuda_long
+        tests address all --timeout-multiplier 4 --no-suite checks --no-suite mutation --no-suite cuda_long --no-suite processes
+    TREK_TEST_SHORT=1 ASAN_OPTIONS=detect_leaks=1:abort_on_error=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
+        tests address processes --timeout-multiplier 4 job shared
 fi
 
 say "thread sanitizer"

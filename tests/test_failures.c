@@ -193,7 +193,7 @@ static trek_status trap_backward(trek_function_context *context, trek_var *const
 {
     (void)context, (void)n_grads, (void)n_inputs;
     delay(2);
-    trek_status status = own && own->steps == 3 ? act_at(BACKWARD) : TREK_OK;
+    trek_status status = own && own->steps >= 3 ? act_at(BACKWARD) : TREK_OK;
     input_grads[0] = grads[0];
     return status;
 }
@@ -244,7 +244,7 @@ static trek_var *loss_of(trek_graph *graph, trek_var *output, const trek_batch *
 {
     (void)graph, (void)arg;
     delay(3);
-    if (own->steps == 3 && act_at(LOSS) != TREK_OK)
+    if (own->steps >= 3 && act_at(LOSS) != TREK_OK)
         return NULL;
     return trek_cross_entropy(output, trek_batch_get(batch, "label"));
 }

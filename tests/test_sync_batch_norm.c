@@ -392,7 +392,7 @@ static void no_memory(void **state)
     for (int64_t fail_at = 0; fail_at < 300; fail_at += 3) {
         trek_scope scope = trek_scope_begin();
         trek_var *x = typed(1, trek_dims(5, WIDTH), TREK_F32), *labels = labels_of(5, 0);
-        test_memory.fail_count = 2; /* a second try is made after cached memory was given back */
+        test_memory.fail_count = 8; /* a second try is made after cached memory was given back, by either rank */
         test_allocator_restart(fail_at);
         trek_status status = trek_graph_backward(graph, trek_cross_entropy(trek_graph_forward(graph, x), labels));
         test_allocator_restart(0);
@@ -405,7 +405,7 @@ static void no_memory(void **state)
         assert_int_equal(trek_tape_size(), 0);
     }
     test_memory.fail_count = 0;
-    assert_true(failed > 30);
+    assert_true(failed > 10); /* how many depends on which rank's they are */
     trek_graph_free(&graph);
 }
 

@@ -8,8 +8,10 @@
 
 #include <cmocka.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
@@ -149,6 +151,36 @@ static void test_two_graphs(void **state)
     }
 }
 
+/* Where a step's time goes, who waited, and what was decided. */
+static void test_timeline(void **state)
+{
+    (void)state;
+    static const char *const names[] = { "forward", "backward", "wait for ranks", "sync", "reduce", "optimizer", "anchor" };
+    char path[] = "/tmp/trek-test-feed-XXXXXX", *text = calloc(1, 1 << 20);
+    trek_slowdown slow[2] = { { .factor = 1 }, { .factor = 20, .sleep = true } };
+    run c = { .world = 2, .passes = 1, .batch = 2, .loss = BY_ROWS, .windows = true, .optimizer = training_momentum(), .slowdowns = slow };
+    trek_timeline *timeline = trek_timeline_new(NULL);
+    assert_int_equal(trek_timeline_attach(timeline), TREK_OK);
+    training_run(&c, &many);
+    trek_plan_free(&many.made);
+    int file = mkstemp(path);
+    assert_int_equal(trek_timeline_save(timeline, path), TREK_OK);
+    close(file);
+    FILE *read_back = fopen(path, "r");
+    assert_true(fread(text, 1, (1 << 20) - 1, read_back) > 0);
+    fclose(read_back);
+    unlink(path);
+    size_t count = sizeof names / sizeof *names - !test_on_cpu(); /* a device's time is not that of the sleeping host: no decision need come */
+    for (size_t k = 0; k < count; k++) {
+        char quoted[40];
+        snprintf(quoted, sizeof quoted, "\"%s\"", names[k]);
+        if (!strstr(text, quoted))
+            fail_msg("the timeline has no %s", quoted);
+    }
+    free(text);
+    trek_timeline_free(&timeline);
+}
+
 /* Without a loss, forward_batch is a forward, by the names of fields. */
 static void test_forward_only(void **state)
 {
@@ -275,7 +307,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_batches), cmocka_unit_test(test_small_batches), cmocka_unit_test(test_windows),
         cmocka_unit_test(test_uneven_shares), cmocka_unit_test(test_replay), cmocka_unit_test(test_without_training),
-        cmocka_unit_test(test_two_graphs), cmocka_unit_test(test_forward_only), cmocka_unit_test(test_forward_in_the_loss), cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_two_graphs), cmocka_unit_test(test_timeline), cmocka_unit_test(test_forward_only), cmocka_unit_test(test_forward_in_the_loss), cmocka_unit_test(test_mistakes),
         cmocka_unit_test(test_mixed_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -78,6 +78,7 @@ static trek_status fill(trek_loader *l, trek_sampler **sampler, const trek_loade
     if (!plan->sampler)
         return trek_status_or(TREK_ERR_MEMORY);
     plan->samples = trek_sampler_length(plan->sampler);
+    plan->whole = opts->whole;
     plan->batch_size = opts->batch_size < plan->samples ? opts->batch_size : plan->samples;
     plan->batches = (plan->samples - 1) / plan->batch_size + 1;
     if (opts->drop_last) {

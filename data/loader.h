@@ -14,7 +14,7 @@
  *
  * In a job of several processes that trek_trainer_setup has joined, a batch is this
  * process's part of the global one (batch_size samples, in the same order on any number of
- * processes): possibly none, so that all processes see the same number of batches. */
+ * processes): possibly none, so that all processes see the same number of batches. `whole` turns that off. */
 #ifndef TREK_DATA_LOADER_H
 #define TREK_DATA_LOADER_H
 
@@ -34,6 +34,7 @@ typedef struct trek_loader_opts {
     bool drop_last;        /* leave out a last batch that is smaller; default: it is given */
     int prefetch;          /* batches fetched ahead by a thread; default 2; TREK_OFF: fetched by the call itself */
     trek_device device;    /* where batches are put; default (and cpu:0): trek_device_default() */
+    bool whole;            /* in a job of several processes, too, each gets whole batches, as one that evaluates alone needs them */
     bool host;             /* keep batches in host memory, whatever the default device is */
 } trek_loader_opts;
 

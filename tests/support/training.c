@@ -250,6 +250,10 @@ void training_pair(const run *c, result *to)
                 fail_msg("step %d: %s", to->steps, trek_error());
         }
     }
+    trek_loader *whole = trek_loader_new(training_dataset(), &(trek_loader_opts){ .batch_size = c->batch, .whole = true });
+    assert_int_equal(trek_loader_start(whole, 0), TREK_OK);
+    assert_int_equal(trek_batch_size(trek_loader_next(whole)), c->batch); /* on every process */
+    trek_loader_free(&whole);
     training_params(second, to);
     trek_graph_free(&first);
     trek_graph_free(&second);

@@ -117,7 +117,8 @@ static trek_status backward_with_seed(ranks_stepper *s, trek_var *loss, double f
     if (factor != 1) {
         trek_no_grad_begin();
         trek_tensor *one = seed ? NULL : trek_tensor_full(1, trek_var_shape(loss), trek_var_dtype(loss), trek_var_device(loss));
-        seed = trek_mul_scalar(seed ? seed : one ? trek_var_from(one) : NULL, factor);
+        seed = seed ? trek_cast(seed, trek_var_dtype(loss)) : one ? trek_var_from(one) : NULL;
+        seed = trek_mul_scalar(seed, factor);
         trek_no_grad_end();
         if (!seed)
             return trek_status_get();

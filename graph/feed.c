@@ -157,7 +157,8 @@ static trek_var *make_seed(const trek_batch_run *run, trek_var **loss, double fa
     trek_tensor *one = trek_tensor_full(1, trek_var_shape(*loss), trek_var_dtype(*loss), trek_var_device(*loss));
     trek_var *seed = run->scaler ? trek_scaler_seed(run->scaler, *loss) : one ? trek_var_from(trek_tensor_retain(one)) : NULL;
     trek_tensor_release(one);
-    seed = seed && factor != 1 ? trek_mul_scalar(seed, factor) : seed;
+    if (seed && factor != 1) /* in the loss's precision: the scale itself is exact in any */
+        seed = trek_mul_scalar(trek_cast(seed, trek_var_dtype(*loss)), factor);
     trek_no_grad_end();
     return seed;
 }

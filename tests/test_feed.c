@@ -140,6 +140,15 @@ static void test_without_training(void **state)
     trek_loader_free(&loader);
 }
 
+static void test_scaled_losses(void **state)
+{
+    (void)state;
+    for (int w = 0; w < 3; w++) {
+        compare(&(run){ .world = worlds[w], .passes = 1 + w % 2, .batch = 8, .loss = BY_LABELS, .scaled = true, .separate = w == 2, .optimizer = training_momentum() });
+        compare(&(run){ .world = worlds[w], .passes = 1, .batch = 2, .loss = BY_ROWS, .scaled = true, .windows = w > 0, .optimizer = training_momentum() });
+    }
+}
+
 static void test_two_graphs(void **state)
 {
     (void)state;
@@ -307,7 +316,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_batches), cmocka_unit_test(test_small_batches), cmocka_unit_test(test_windows),
         cmocka_unit_test(test_uneven_shares), cmocka_unit_test(test_replay), cmocka_unit_test(test_without_training),
-        cmocka_unit_test(test_two_graphs), cmocka_unit_test(test_timeline), cmocka_unit_test(test_forward_only), cmocka_unit_test(test_forward_in_the_loss), cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_scaled_losses), cmocka_unit_test(test_two_graphs), cmocka_unit_test(test_timeline), cmocka_unit_test(test_forward_only), cmocka_unit_test(test_forward_in_the_loss), cmocka_unit_test(test_mistakes),
         cmocka_unit_test(test_mixed_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -154,6 +154,8 @@ trek_graph *training_set_up(const run *c, trek_loader *loader)
                                .share = c->separate ? TREK_OFF : 0, .bucket_bytes = 256, .max_grad_norm = c->clip ? 0.05 : 0,
                                .max_anchor = c->windows ? 3 : TREK_OFF, .anchor = 2, .plan = c->plan, .slowdowns = c->slowdowns,
                                .balance = c->balance, .accumulate = c->accumulate };
+    if (c->scaled)
+        opts.amp = (trek_amp_opts){ .scaling = 1, .scaler = { .init_scale = 1024 } };
     assert_int_equal(trek_trainer_setup(graph, &opts), TREK_OK);
     assert_int_equal(trek_module_freeze(trek_graph_module(graph), false), TREK_OK);
     trek_var_set_requires_grad(((net *)trek_graph_at(graph, "0"))->frozen, false);

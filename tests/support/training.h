@@ -17,7 +17,7 @@ typedef enum loss_kind { BY_LABELS, BY_ROWS, BY_STATED, N_LOSSES } loss_kind;
 typedef struct run {
     int world, passes, batch; /* world: ranks of this process */
     loss_kind loss;
-    bool separate, windows, gathered, drop_last, clip;
+    bool separate, windows, gathered, drop_last, clip, scaled; /* scaled: the loss, dynamically */
     const trek_plan *plan;
     const trek_slowdown *slowdowns;
     int balance, epochs;      /* epochs 0: 2 */

@@ -22,6 +22,7 @@ typedef struct walk {
     const trek_backward_watch *watch;
     trek_var *const *inputs;    /* trek_grad: gradients go to captured[], nowhere else */
     trek_var **captured;        /* owned references */
+    bool lends;                 /* captured[] goes to a rule, which hands it on: it need not be memory of its own */
     int n_inputs;
 } walk;
 
@@ -64,7 +65,6 @@ static trek_status add_to(trek_var **slot, trek_var *grad, bool create_graph)
     return TREK_OK;
 }
 
-/* A leaf's gradient for good: not shared with anything that somebody else may write. */
 static trek_status add_to_leaf(trek_var *var, trek_var *grad, bool create_graph)
 {
     trek_leaf *leaf = trek_var_leaf(var);
@@ -75,9 +75,60 @@ static trek_status add_to_leaf(trek_var *var, trek_var *grad, bool create_graph)
         trek_tensor *place = leaf->grad->data;
         status = leaf->has_grad ? add_in_place(place, grad->data) : trek_tensor_copy_from(place, grad->data);
     } else {
+        if (!leaf->has_grad) { /* a sink that nothing was written to */
+            trek_var_release(leaf->grad);
+            leaf->grad = NULL;
+        }
+        leaf->fresh |= !leaf->grad;
         status = add_to(&leaf->grad, grad, create_graph);
     }
     leaf->has_grad |= status == TREK_OK;
+    return status;
+}
+
+/* Whether its memory, all of it, is this gradient's alone: whoever has it may write to it. */
+static bool is_own(const trek_var *grad)
+{
+    const trek_tensor *t = grad->data;
+    const trek_storage *s = t->storage;
+    bool spread = true; /* no two elements in one place */
+    for (int d = 0; d < t->ndim; d++)
+        spread = spread && (t->strides[d] != 0 || t->sizes[d] <= 1);
+    return spread && atomic_load_explicit(&grad->refs, memory_order_acquire) == 1 &&
+           atomic_load_explicit(&t->refs, memory_order_acquire) == 1 &&
+           atomic_load_explicit(&s->refs, memory_order_acquire) == 1 && !s->parent && !s->release &&
+           s->bytes == (size_t)t->numel * trek_item_size[t->dtype];
+}
+
+/* What goes to the caller is memory of its own. Rules hand on what they got, in views, too, and to
+ * several: where the walk, which has let go of it, was its only other holder nothing is copied. */
+static trek_status make_own(trek_var **grad)
+{
+    if (!*grad || is_own(*grad))
+        return TREK_OK;
+    trek_var *copy = trek_apply_copy(*grad);
+    if (!copy)
+        return trek_status_get();
+    trek_var_release(*grad);
+    *grad = trek_var_retain(copy);
+    return TREK_OK;
+}
+
+static trek_status settle_leaf(trek_var *var)
+{
+    trek_leaf *leaf = var ? var->leaf : NULL;
+    if (!leaf || !leaf->fresh)
+        return TREK_OK;
+    leaf->fresh = false;
+    return make_own(&leaf->grad);
+}
+
+/* The gradients that a node gave to leaves, after its scope has ended and its own gradient is gone. */
+static trek_status settle_leaves(const trek_node *node)
+{
+    trek_status status = TREK_OK;
+    for (int k = 0; status == TREK_OK && k < node->n_inputs; k++)
+        status = settle_leaf(node->edges[k].leaf);
     return status;
 }
 
@@ -257,8 +308,8 @@ static uint32_t needs_of(const walk *w, const trek_node *node)
     return needs;
 }
 
-/* Input k for the composite: what was saved; else, where its value does not
- * matter to the wanted derivatives (a bias, a factor of a bilinear op), zeros in its place on the tape. */
+/* Input k for the composite: what was saved; else its value does not matter to
+ * the wanted derivatives (a bias, a factor of a bilinear op): zeros in its place on the tape. */
 static trek_var *composite_input(trek_backward_call *b, int k)
 {
     trek_node *node = b->node;
@@ -268,18 +319,21 @@ static trek_var *composite_input(trek_backward_call *b, int k)
         return saved;
     if (edge->leaf)
         return edge->leaf;
-    if (!edge->node)
+    if (edge->dtype == TREK_DTYPE_COUNT)
         return NULL;
     trek_tensor *zeros = trek_tensor_zeros(trek_rule_shape(b, k), (trek_dtype)edge->dtype, b->grad->data->device);
     trek_var *var = zeros ? trek_var_from(zeros) : NULL;
-    if (!var)
-        return NULL;
+    if (!var || !edge->node)
+        return var;
     trek_ref_take(&edge->node->refs);
     var->node = edge->node;
     var->output = edge->output;
     var->requires_grad = true;
     return var;
 }
+
+static trek_status captured_grads(trek_var *const *outputs, int n_outputs, trek_var *const *inputs, int n_inputs,
+                                  trek_var *const *seeds, const trek_backward_opts *opts, bool lends, trek_var **grads);
 
 trek_status trek_rule_composite(trek_backward_call *b)
 {
@@ -297,8 +351,8 @@ trek_status trek_rule_composite(trek_backward_call *b)
     }
     trek_var *y = trek_composite_rules[node->op->id](node->op, node->attrs, inputs, node->n_inputs);
     if (!y)
-        return trek_status_get();
-    trek_status status = trek_grad(&y, 1, wanted, n_wanted, &b->grad, &(trek_backward_opts){ .create_graph = true }, grads);
+        return trek_fail_missing(node->op->name, "an input of its composite");
+    trek_status status = captured_grads(&y, 1, wanted, n_wanted, &b->grad, &(trek_backward_opts){ .create_graph = true }, true, grads);
     for (int k = 0; status == TREK_OK && k < n_wanted; k++)
         b->grads[places[k]] = grads[k];
     return status;
@@ -363,7 +417,7 @@ static trek_status run_node(walk *w, trek_node *node)
         trek_tensor_drop(saved[k].data);
     if (grads != few)
         trek_block_free(grads);
-    return status == TREK_OK ? pass_leaves(w, node) : status;
+    return status;
 }
 
 static void drop_grads(trek_node *node)
@@ -387,10 +441,15 @@ static trek_status visit(walk *w, trek_node *node, trek_status status)
 {
     w->live--;
     node->walk = 0;
-    if (status == TREK_OK)
-        status = node->grad || node->more_grads ? run_node(w, node) : pass_leaves(w, node);
-    bool done = status == TREK_OK && !w->retain && (node->grad || node->more_grads);
+    bool runs = status == TREK_OK && (node->grad || node->more_grads);
+    if (runs)
+        status = run_node(w, node);
     drop_grads(node);
+    if (runs && status == TREK_OK)
+        status = settle_leaves(node);
+    if (status == TREK_OK)
+        status = pass_leaves(w, node);
+    bool done = runs && status == TREK_OK && !w->retain;
     if (done)
         trek_node_free_saved(node);
     return status;
@@ -513,6 +572,10 @@ static trek_status backward(walk *w, trek_var *const *roots, trek_var *const *se
     if (status == TREK_OK)
         status = run_walk(w);
     clear_walk(w);
+    for (int k = 0; status == TREK_OK && k < n; k++)
+        status = settle_leaf(roots[k]);
+    for (int k = 0; status == TREK_OK && !w->lends && k < w->n_inputs; k++)
+        status = make_own(&w->captured[k]);
     walking = outer;
     trek_grad_mode_here = mode;
     trek_scope_end(scope);
@@ -534,8 +597,8 @@ trek_status trek_backward_watched(trek_var *const *roots, trek_var *const *seeds
     return backward(&w, roots, seeds, n, opts);
 }
 
-trek_status trek_grad(trek_var *const *outputs, int n_outputs, trek_var *const *inputs, int n_inputs, trek_var *const *seeds,
-                      const trek_backward_opts *opts, trek_var **grads)
+static trek_status captured_grads(trek_var *const *outputs, int n_outputs, trek_var *const *inputs, int n_inputs,
+                                  trek_var *const *seeds, const trek_backward_opts *opts, bool lends, trek_var **grads)
 {
     for (int k = 0; k < n_inputs; k++) {
         if (!inputs[k])
@@ -545,7 +608,7 @@ trek_status trek_grad(trek_var *const *outputs, int n_outputs, trek_var *const *
     trek_var **captured = trek_calloc((size_t)n_inputs + 1, sizeof *captured);
     if (!captured)
         return trek_status_get();
-    walk w = { .inputs = inputs, .n_inputs = n_inputs, .captured = captured };
+    walk w = { .inputs = inputs, .n_inputs = n_inputs, .captured = captured, .lends = lends };
     trek_status status = backward(&w, outputs, seeds, n_outputs, opts);
     for (int k = 0; k < n_inputs; k++) {
         if (status == TREK_OK && captured[k] && (status = trek_scope_push(captured[k], "grad")) == TREK_OK)
@@ -555,6 +618,12 @@ trek_status trek_grad(trek_var *const *outputs, int n_outputs, trek_var *const *
     }
     trek_free(captured);
     return status;
+}
+
+trek_status trek_grad(trek_var *const *outputs, int n_outputs, trek_var *const *inputs, int n_inputs, trek_var *const *seeds,
+                      const trek_backward_opts *opts, trek_var **grads)
+{
+    return captured_grads(outputs, n_outputs, inputs, n_inputs, seeds, opts, false, grads);
 }
 
 /* --- what rules see -------------------------------------------------------------------------- */

@@ -87,7 +87,12 @@ trek_status trek_rule_relu(trek_backward_call *b) { return trek_rule_give(b, tre
 /* Linear in the gradient; what picks the elements has no derivative. */
 trek_status trek_rule_relu_backward(trek_backward_call *b)
 {
-    return trek_rule_give(b, trek_apply_relu_backward(b->grad, trek_rule_input(b, 1)));
+    trek_status status = TREK_OK;
+    if (trek_rule_needs(b, 0))
+        status = trek_rule_give_to(b, 0, trek_apply_relu_backward(b->grad, trek_rule_input(b, 1)));
+    if (status == TREK_OK && trek_rule_needs(b, 1))
+        status = trek_rule_give_to(b, 1, trek_rule_zeros(b, trek_var_shape(b->grad)));
+    return status;
 }
 
 /* d/dx [x Phi(x)] = Phi(x) + x phi(x), and the same for the tanh form */

@@ -54,6 +54,7 @@ static void fill_edge(trek_edge *edge, trek_var *input)
     edge->node = NULL;
     edge->leaf = NULL;
     edge->ndim = 0;
+    edge->dtype = TREK_DTYPE_COUNT;
     if (!input)
         return;
     const trek_tensor *t = input->data;

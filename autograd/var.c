@@ -94,7 +94,7 @@ trek_var *trek_var_detach(trek_var *var)
 trek_tensor *trek_var_data(const trek_var *var) { return var ? var->data : NULL; }
 trek_var *trek_var_grad(const trek_var *var)
 {
-    return var && var->leaf && (var->leaf->has_grad || !var->leaf->grad_in_arena) ? var->leaf->grad : NULL;
+    return var && var->leaf && var->leaf->has_grad ? var->leaf->grad : NULL;
 }
 trek_shape trek_var_shape(const trek_var *var) { return trek_tensor_shape(trek_var_data(var)); }
 int trek_var_ndim(const trek_var *var) { return var ? var->data->ndim : 0; }

@@ -32,6 +32,7 @@ typedef struct trek_leaf {
     trek_var *grad;           /* owned; NULL: none */
     bool grad_in_arena;       /* grad is a view of an arena: zeroed, never dropped */
     bool has_grad;            /* something was accumulated since the last zero; else grad may be overwritten */
+    bool fresh;               /* grad is what a rule gave: to be made its own memory before the walk goes on */
     int pending;              /* uses that the present walk has not passed */
     uint32_t walk;            /* the walk that counted them */
     uint32_t watch;           /* the walk that watches it, */
@@ -63,7 +64,7 @@ typedef struct trek_edge {
     trek_node *node;          /* owned reference; NULL: leaf, or no gradient */
     trek_var *leaf;           /* owned reference; NULL */
     uint8_t output;
-    uint8_t dtype, ndim;      /* of the input as the caller gave it: its gradient is reduced and cast to this */
+    uint8_t dtype, ndim;      /* of the input as the caller gave it: its gradient is reduced and cast to this; TREK_DTYPE_COUNT: absent */
     int64_t sizes[TREK_MAX_DIMS];
 } trek_edge;
 

@@ -126,7 +126,7 @@ static trek_status prepare_move(trek_arena *arena, trek_arena_segment *segment, 
     if (!move->data || !move->grad)
         return TREK_ERR_MEMORY;
     move->data->storage->version = value->storage->version; /* what the tape saved of it stays good */
-    move->old_has_grad = leaf->grad != NULL;
+    move->old_has_grad = leaf->has_grad;
     move->old_grad = trek_var_retain(leaf->grad);
     trek_status status = arena->sharing ? TREK_OK : trek_tensor_copy_from(move->data, value);
     if (status == TREK_OK && move->old_grad)

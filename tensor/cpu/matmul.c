@@ -15,11 +15,16 @@ static void *at(const trek_tensor *t, int64_t offset)
     return t->data + offset * (int64_t)trek_dtype_size((trek_dtype)t->dtype);
 }
 
-/* The leading dimensions [0, count) as one, where their strides allow it. */
+/* The leading dimensions [0, count) as one, where their strides allow it: those of an empty tensor mean nothing. */
 static bool one_dimension(const trek_tensor *t, int count, int64_t *size, int64_t *stride)
 {
     *size = 1;
     *stride = 0;
+    if (t->numel == 0) {
+        for (int d = 0; d < count; d++)
+            *size *= t->sizes[d];
+        return true;
+    }
     for (int d = count - 1; d >= 0; d--) {
         if (t->sizes[d] == 1)
             continue;

@@ -20,7 +20,7 @@ static unsigned wanted_saves(const trek_op *op, trek_var *const *inputs, int n, 
     if (op->id == TREK_OP_linear && call->attrs.i[0] == TREK_ACTIVATION_NONE)
         wanted &= ~(TREK_O(0) | TREK_O(1)); /* no derivative of an activation to be told by the result */
     else if (op->id == TREK_OP_linear)
-        wanted |= TREK_I(0) | TREK_I(1); /* for gradients of gradients the values matter */
+        wanted |= TREK_I(0) | TREK_I(1) | TREK_I(2); /* for gradients of gradients the values matter, the bias's too */
     if (op->id == TREK_OP_linear && call->attrs.i[0] == TREK_ACTIVATION_GELU)
         wanted &= ~TREK_O(0); /* told by the pre-activation */
     return wanted;
@@ -77,6 +77,14 @@ static inline trek_tensor **unwrap(const trek_op *op, trek_var *const *inputs, i
     return NULL;
 }
 
+/* Whether output k has a gradient; the second of a pair is the sum of inputs 0 and 1, and knows of no other. */
+static inline bool is_taped(const trek_node *node, int k)
+{
+    if (!node || k >= node->n_outputs)
+        return false;
+    return k == 0 || node->edges[0].node || node->edges[0].leaf || node->edges[1].node || node->edges[1].leaf;
+}
+
 /* Variables of the outputs: 0 (and 1 of a pair) with its place on the tape, the others as constants. */
 static inline trek_status wrap_outputs(trek_op_call *call, trek_node *node, trek_var **outs, int n)
 {
@@ -85,7 +93,7 @@ static inline trek_status wrap_outputs(trek_op_call *call, trek_node *node, trek
             outs[k] = NULL;
             continue;
         }
-        bool taped = node && k < node->n_outputs;
+        bool taped = is_taped(node, k);
         trek_var *var = trek_var_make(call->outputs[k], taped ? node : NULL, k, taped);
         if (!var)
             return trek_status_get();

@@ -50,10 +50,12 @@ COMPOSITE(layer_norm)
     trek_dims_list dims = { 0 };
     for (int d = 1; d <= attrs->i[0]; d++)
         dims.sizes[dims.ndim++] = -d;
-    trek_var *y = normalized(inputs[0], dims, attrs->f[0]);
+    trek_var *y = normalized(trek_rule_wide(inputs[0]), dims, attrs->f[0]);
     if (inputs[1])
-        y = trek_mul(y, inputs[1]);
-    return inputs[2] ? trek_add(y, inputs[2]) : y;
+        y = trek_mul(y, trek_rule_wide(inputs[1]));
+    if (inputs[2])
+        y = trek_add(y, trek_rule_wide(inputs[2]));
+    return trek_rule_rounded(y, inputs[0]);
 }
 
 /* Training: statistics of the batch. (In evaluation the rule has plain ops of its own.) */
@@ -69,16 +71,18 @@ COMPOSITE(batch_norm)
         if (d != 1)
             others.sizes[others.ndim++] = d;
     }
-    trek_var *y;
+    trek_var *y, *x = trek_rule_wide(inputs[0]);
     if (attrs->i[0]) {
-        y = normalized(inputs[0], others, attrs->f[1]);
+        y = normalized(x, others, attrs->f[1]);
     } else {
-        trek_var *rstd = trek_rsqrt(trek_add_scalar(trek_reshape(inputs[4], channels), attrs->f[1]));
-        y = trek_mul(trek_sub(inputs[0], trek_reshape(inputs[3], channels)), rstd);
+        trek_var *rstd = trek_rsqrt(trek_add_scalar(trek_reshape(trek_rule_wide(inputs[4]), channels), attrs->f[1]));
+        y = trek_mul(trek_sub(x, trek_reshape(trek_rule_wide(inputs[3]), channels)), rstd);
     }
     if (inputs[1])
-        y = trek_mul(y, trek_reshape(inputs[1], channels));
-    return inputs[2] ? trek_add(y, trek_reshape(inputs[2], channels)) : y;
+        y = trek_mul(y, trek_reshape(trek_rule_wide(inputs[1]), channels));
+    if (inputs[2])
+        y = trek_add(y, trek_reshape(trek_rule_wide(inputs[2]), channels));
+    return trek_rule_rounded(y, inputs[0]);
 }
 
 /* Rows: (1 - s) w[label] (-log p[label]) + s / C sum_c w[c] (-log p[c]), nothing where ignored;
@@ -86,7 +90,7 @@ COMPOSITE(batch_norm)
 COMPOSITE(cross_entropy)
 {
     (void)op, (void)n_inputs;
-    trek_var *logits = inputs[0], *labels = inputs[1], *weight = inputs[2];
+    trek_var *logits = trek_rule_wide(inputs[0]), *labels = inputs[1], *weight = trek_rule_wide(inputs[2]);
     if (!logits || !labels)
         return NULL;
     double smoothing = attrs->f[0];
@@ -103,12 +107,12 @@ COMPOSITE(cross_entropy)
         nll = trek_add(trek_mul_scalar(nll, 1 - smoothing), trek_mul_scalar(smooth, smoothing / (double)classes));
     }
     if (attrs->i[1] == TREK_REDUCTION_NONE)
-        return nll;
+        return trek_rule_rounded(nll, inputs[0]);
     trek_var *total = trek_sum(nll, trek_dims_none(), false);
     if (attrs->i[1] == TREK_REDUCTION_SUM)
-        return total;
+        return trek_rule_rounded(total, inputs[0]);
     trek_var *divisor = trek_sum(of_label, trek_dims_none(), false);
     if (divisor && trek_var_item(divisor) == 0) /* no row counts: 0, with a gradient of 0 */
-        return total;
-    return trek_div(total, divisor);
+        return trek_rule_rounded(total, inputs[0]);
+    return trek_rule_rounded(trek_div(total, divisor), inputs[0]);
 }

@@ -14,9 +14,9 @@ COMPOSITE(rms_norm)
     trek_dims_list dims = { 0 };
     for (int d = 1; d <= attrs->i[0]; d++)
         dims.sizes[dims.ndim++] = -d;
-    trek_var *square = trek_mean(trek_square(inputs[0]), dims, true);
-    trek_var *y = trek_mul(inputs[0], trek_rsqrt(trek_add_scalar(square, attrs->f[0])));
-    return inputs[1] ? trek_mul(y, inputs[1]) : y;
+    trek_var *x = trek_rule_wide(inputs[0]), *square = trek_mean(trek_square(x), dims, true);
+    trek_var *y = trek_mul(x, trek_rsqrt(trek_add_scalar(square, attrs->f[0])));
+    return trek_rule_rounded(inputs[1] ? trek_mul(y, trek_rule_wide(inputs[1])) : y, inputs[0]);
 }
 
 trek_var *trek_composite_rule_layer_norm(const trek_op *op, const trek_attrs *attrs, trek_var *const *inputs, int n_inputs);
@@ -33,8 +33,8 @@ COMPOSITE(add_layer_norm)
 COMPOSITE(linear_cross_entropy)
 {
     (void)n_inputs;
-    trek_var *logits = trek_matmul(inputs[0], trek_transpose(inputs[1], 0, 1));
-    trek_var *loss[3] = { inputs[2] ? trek_add(logits, inputs[2]) : logits, inputs[3], NULL };
+    trek_var *logits = trek_matmul(trek_rule_wide(inputs[0]), trek_transpose(trek_rule_wide(inputs[1]), 0, 1));
+    trek_var *loss[3] = { inputs[2] ? trek_add(logits, trek_rule_wide(inputs[2])) : logits, inputs[3], NULL };
     return trek_composite_rule_cross_entropy(op, attrs, loss, 3);
 }
 
@@ -67,10 +67,11 @@ static trek_var *masked_scores(trek_var *scores, trek_var *mask, bool causal)
 COMPOSITE(attention)
 {
     (void)op;
-    trek_var *q = inputs[0], *mask = n_inputs > 3 ? inputs[3] : NULL;
+    trek_var *q = trek_rule_wide(inputs[0]), *mask = n_inputs > 3 ? inputs[3] : NULL;
     if (!q || !inputs[1] || !inputs[2])
         return NULL;
-    trek_var *k = repeat_heads(inputs[1], trek_var_size(q, 1)), *v = repeat_heads(inputs[2], trek_var_size(q, 1));
+    int64_t heads = trek_var_size(q, 1);
+    trek_var *k = repeat_heads(trek_rule_wide(inputs[1]), heads), *v = repeat_heads(trek_rule_wide(inputs[2]), heads);
     trek_var *scores = trek_mul_scalar(trek_matmul(q, trek_transpose(k, 2, 3)), attrs->f[1]);
     scores = masked_scores(scores, mask, attrs->i[4] != 0);
     /* a query that sees nothing: scores of 0 for the softmax, then probabilities of 0 */
@@ -78,5 +79,5 @@ COMPOSITE(attention)
     trek_var *p = trek_masked_fill(trek_softmax(trek_masked_fill(scores, blind, 0), 3), blind, 0);
     if (attrs->f[0] > 0)
         p = trek_apply_dropout(p, attrs->f[0], attrs);
-    return trek_matmul(p, v);
+    return trek_rule_rounded(trek_matmul(p, v), inputs[0]);
 }

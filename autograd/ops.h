@@ -145,7 +145,7 @@ TREK_API trek_var *trek_gather(trek_var *x, trek_var *index, int dim);          
 TREK_API trek_var *trek_scatter_add(trek_var *x, trek_var *index, trek_var *source, int dim);
 TREK_API trek_var *trek_one_hot(trek_var *x, int64_t classes);                         /* i64; classes -1: largest + 1 */
 
-/* -- products -- */
+/* -- products: their inputs are of one dtype (DTYPE otherwise: cast one; autocast does so by itself) -- */
 /* As torch.matmul: [..., m, k] x [..., k, n], batch dimensions broadcast; 1-D operands are vectors. */
 TREK_API trek_var *trek_matmul(trek_var *x, trek_var *y);
 /* x [..., in], weight [out, in], bias [out] or NULL -> [..., out]. */
@@ -153,24 +153,27 @@ TREK_API trek_var *trek_linear(trek_var *x, trek_var *weight, trek_var *bias);
 /* The same with the activation fused in. */
 TREK_API trek_var *trek_linear_activation(trek_var *x, trek_var *weight, trek_var *bias, trek_activation activation);
 
-/* -- convolution and pooling; x [N, C, H, W] -- */
+/* -- convolution and pooling; x [N, C, H, W]; weight and bias of x's dtype (else DTYPE) -- */
 TREK_API trek_var *trek_conv2d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *opts); /* weight [O, C/groups, kh, kw]; bias and opts may be NULL */
 TREK_API trek_var *trek_max_pool2d(trek_var *x, const trek_pool_opts *opts);
 TREK_API trek_var *trek_avg_pool2d(trek_var *x, const trek_pool_opts *opts);
 TREK_API trek_var *trek_adaptive_avg_pool2d(trek_var *x, int64_t height, int64_t width);
 
 /* -- normalisation, embedding, dropout -- */
-/* Over the last `normalized_dims` dimensions; weight and bias (that shape) may be NULL. */
+/* Over the last `normalized_dims` dimensions; weight and bias (that shape) may be NULL. The result has x's dtype; of the
+ * three norms of rows, weight and bias are of x's dtype, or of f32 where x has 16 bits, both of one: DTYPE otherwise. */
 TREK_API trek_var *trek_layer_norm(trek_var *x, trek_var *weight, trek_var *bias, int normalized_dims, double eps);
-/* The residual stream of a transformer, x + branch (both of one shape), and its layer norm, in one pass each way: gives the
- * norm, and the sum through *residual (may be NULL; NULL on failure). Gradients flow back through both; a hook on the
+/* The residual stream of a transformer, x + branch (both of one shape, promoted as trek_add does), and its layer norm, in
+ * one pass each way: gives the norm, and the sum through *residual (may be NULL; NULL on failure). Gradients flow back
+ * through both (the sum of two constants is one, whatever the parameters need); a hook on the
  * sum, or its gradient from trek_grad, sees what its own uses give, without the way through the norm. */
 TREK_API trek_var *trek_add_layer_norm(trek_var *x, trek_var *branch, trek_var *weight, trek_var *bias, int normalized_dims, double eps,
                                        trek_var **residual);
 /* x / sqrt(mean(x^2) + eps) weight, the mean over the last `normalized_dims` dimensions; weight (that shape) may be NULL. */
 TREK_API trek_var *trek_rms_norm(trek_var *x, trek_var *weight, int normalized_dims, double eps);
-/* x [N, C, ...]; weight, bias, running_mean, running_var [C] or NULL. In training the
- * batch's statistics are used and the running ones updated: (1 - momentum) old + momentum new. */
+/* x [N, C, ...]; weight, bias, running_mean, running_var [C] or NULL, of any floating dtypes (torch wants x's, or f32 for
+ * 16 bits): the result has x's, each gradient its input's. In training the batch's statistics are used and the running
+ * ones updated: (1 - momentum) old + momentum new. */
 TREK_API trek_var *trek_batch_norm(trek_var *x, trek_var *weight, trek_var *bias, trek_var *running_mean, trek_var *running_var,
                                    bool training, double momentum, double eps);
 /* weight [n, d], indices of any integer dtype and shape [...] -> [..., d]; out of range: ARGUMENT. padding_idx -1: none. */

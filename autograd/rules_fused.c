@@ -13,21 +13,22 @@ trek_status trek_rule_rms_norm(trek_backward_call *b)
 /* The gradient of a layer norm by plain ops of the residual, its own output, through which it goes on to x and branch. */
 static trek_status add_layer_norm_plain(trek_backward_call *b, trek_var *stream)
 {
-    trek_var *residual = trek_rule_output(b, 1), *weight = trek_rule_input(b, 2);
+    trek_var *residual = trek_rule_wide(trek_rule_output(b, 1)), *weight = trek_rule_wide(trek_rule_input(b, 2));
+    trek_var *grad = trek_rule_wide(b->grad);
     trek_dims_list dims = { 0 };
     for (int d = 1; d <= b->attrs->i[0]; d++)
         dims.sizes[dims.ndim++] = -d;
     trek_var *centred = trek_sub(residual, trek_mean(residual, dims, true));
     trek_var *rstd = trek_rsqrt(trek_add_scalar(trek_mean(trek_square(centred), dims, true), b->attrs->f[0]));
-    trek_var *normal = trek_mul(centred, rstd), *g = b->grad ? trek_mul(b->grad, normal) : NULL;
+    trek_var *normal = trek_mul(centred, rstd), *g = trek_mul(grad, normal);
     if (trek_rule_needs(b, 2))
         b->grads[2] = g;
     if (trek_rule_needs(b, 3))
-        b->grads[3] = b->grad;
-    trek_var *inner = weight ? trek_mul(b->grad, weight) : b->grad;
+        b->grads[3] = grad;
+    trek_var *inner = weight ? trek_mul(grad, weight) : grad;
     trek_var *slope = trek_mul(normal, trek_mean(trek_mul(inner, normal), dims, true));
     trek_var *d = trek_mul(trek_sub(trek_sub(inner, trek_mean(inner, dims, true)), slope), rstd);
-    d = stream ? trek_add(d, stream) : d;
+    d = stream ? trek_add(d, trek_rule_wide(stream)) : d;
     b->grads[0] = trek_rule_needs(b, 0) ? d : NULL;
     b->grads[1] = trek_rule_needs(b, 1) ? d : NULL;
     return d ? TREK_OK : trek_status_get();

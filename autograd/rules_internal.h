@@ -27,6 +27,18 @@ static inline trek_status trek_rule_give_to(trek_backward_call *b, int k, trek_v
     return grad ? TREK_OK : trek_status_get();
 }
 
+/* 16-bit x as f32: a composite computes in f32 what its fused op does, and rounds its result. */
+static inline trek_var *trek_rule_wide(trek_var *x)
+{
+    return x && (trek_var_dtype(x) == TREK_BF16 || trek_var_dtype(x) == TREK_F16) ? trek_cast(x, TREK_F32) : x;
+}
+
+/* The result in the dtype of `like`. */
+static inline trek_var *trek_rule_rounded(trek_var *y, const trek_var *like)
+{
+    return y && like ? trek_cast(y, trek_var_dtype(like)) : NULL;
+}
+
 /* Zeros of that shape, in the rule's scope. */
 trek_var *trek_rule_zeros(const trek_backward_call *b, trek_shape shape);
 

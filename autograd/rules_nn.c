@@ -21,8 +21,9 @@ static trek_var *as_rows(trek_var *x)
 {
     if (!x || trek_var_ndim(x) == 2)
         return x;
-    int64_t n = trek_var_size(x, -1);
-    return trek_reshape(x, trek_dims(n ? trek_var_numel(x) / n : 0, n));
+    trek_shape rows = trek_var_shape(x);
+    int64_t n = rows.sizes[--rows.ndim]; /* may be 0: the rows are still as many */
+    return trek_reshape(x, trek_dims(trek_shape_numel(rows), n));
 }
 
 /* Writes grad^T x [out, in] into place, or adds it to what place holds. */
@@ -60,9 +61,9 @@ static trek_status linear_bias(trek_backward_call *b, trek_var *g)
     bool overwrite;
     if (!g)
         return trek_status_get();
-    trek_tensor *place = trek_rule_sink(b, 2, &overwrite);
     if (g->data->sizes[0] == 1) /* of one row, the sum is the row */
         return trek_rule_give_to(b, 2, trek_select(g, 0, 0));
+    trek_tensor *place = trek_rule_sink(b, 2, &overwrite);
     if (!place || !overwrite)
         return trek_rule_give_to(b, 2, trek_sum(g, trek_dims(0), false));
     trek_op_call call = { .op = &trek_ops[TREK_OP_sum], .n_inputs = 1, .inputs = &g->data, .n_outputs = 1, .outputs = { place } };
@@ -192,14 +193,15 @@ static trek_status batch_norm_eval(trek_backward_call *b)
     }
     trek_var *mean = trek_reshape(trek_rule_output(b, 1), channels), *rstd = trek_reshape(trek_rule_output(b, 2), channels);
     trek_var *weight = trek_rule_input(b, 1), *scale = weight ? trek_mul(rstd, trek_reshape(weight, channels)) : rstd;
-    if (!scale || trek_status_get() != TREK_OK)
+    trek_var *grad = trek_rule_wide(b->grad);
+    if (!scale || !grad || trek_status_get() != TREK_OK)
         return trek_status_get();
     if (trek_rule_needs(b, 0))
-        b->grads[0] = trek_mul(b->grad, scale);
+        b->grads[0] = trek_mul(grad, scale);
     if (trek_rule_needs(b, 1))
-        b->grads[1] = trek_sum(trek_mul(b->grad, trek_mul(trek_sub(trek_rule_input(b, 0), mean), rstd)), others, false);
+        b->grads[1] = trek_sum(trek_mul(grad, trek_mul(trek_sub(trek_rule_input(b, 0), mean), rstd)), others, false);
     if (trek_rule_needs(b, 2))
-        b->grads[2] = trek_sum(b->grad, others, false);
+        b->grads[2] = trek_sum(grad, others, false);
     return trek_status_get();
 }
 

@@ -6,12 +6,13 @@
 
 /* -- norms -- */
 
-/* Checks the number of normalised (last) dimensions, which weight and bias must have; *rows is the product of the others. */
+/* Checks the dtypes and the number of normalised (last) dimensions, which weight and bias must have; *rows is the product of the others. */
 static trek_status norm_sizes(const trek_op_call *call, const trek_tensor *x, const trek_tensor *weight, const trek_tensor *bias,
                               int64_t *rows)
 {
     int64_t dims = call->attrs.i[0];
     char text[TREK_SHAPE_TEXT];
+    TRY(need_norm_dtypes(call, (trek_dtype)x->dtype, weight, bias));
     if (dims < 1 || dims > x->ndim)
         return trek_op_fail(call, TREK_ERR_ARGUMENT, "cannot normalise %lld dimensions of %s", (long long)dims,
                             trek_tensor_shape_text(x, text));
@@ -46,7 +47,6 @@ trek_status trek_infer_rms_norm_backward(trek_op_call *call)
     TRY(need_dtype(call, "gradient", grad, dtype));
     TRY(need_vector(call, "rstd", call->inputs[2], rows));
     TRY(need_dtype(call, "rstd", call->inputs[2], statistics_dtype(dtype)));
-    TRY(need_float(call, "weight", weight));
     TRY(trek_op_output(call, 0, x->ndim, x->sizes, dtype));
     if (weight)
         TRY(trek_op_output(call, 1, weight->ndim, weight->sizes, (trek_dtype)weight->dtype));
@@ -84,12 +84,11 @@ trek_status trek_infer_add_layer_norm_backward(trek_op_call *call)
         TRY(need_vector(call, k == 3 ? "mean" : "rstd", call->inputs[k], rows));
         TRY(need_dtype(call, k == 3 ? "mean" : "rstd", call->inputs[k], statistics_dtype(dtype)));
     }
-    TRY(need_float(call, "weight", weight));
     int dims = (int)call->attrs.i[0];
     TRY(trek_op_output(call, 0, residual->ndim, residual->sizes, dtype));
     if (weight)
         TRY(trek_op_output(call, 1, dims, weight->sizes, (trek_dtype)weight->dtype));
-    return trek_op_output(call, 2, dims, residual->sizes + residual->ndim - dims, weight ? (trek_dtype)weight->dtype : dtype);
+    return trek_op_output(call, 2, dims, residual->sizes + residual->ndim - dims, norm_bias_dtype(dtype, weight));
 }
 
 /* -- attention -- */

@@ -71,6 +71,33 @@ static inline trek_status need_float(const trek_op_call *call, const char *name,
     return trek_op_fail(call, TREK_ERR_DTYPE, "%s must be of a floating dtype, got %s", name, trek_dtype_name(t->dtype));
 }
 
+/* A parameter of a norm: of the input's dtype, or f32 where that is of 16 bits. */
+static inline trek_status need_norm_dtype(const trek_op_call *call, const char *name, const trek_tensor *t, trek_dtype dtype)
+{
+    if (!t || t->dtype == dtype || (is_half(dtype) && t->dtype == TREK_F32))
+        return TREK_OK;
+    return trek_op_fail(call, TREK_ERR_DTYPE, "%s of %s for an input of %s; it must be of the same dtype%s", name,
+                        trek_dtype_name((trek_dtype)t->dtype), trek_dtype_name(dtype), is_half(dtype) ? ", or f32" : "");
+}
+
+/* Weight and bias (either may be NULL) of a norm over inputs of `dtype`. */
+static inline trek_status need_norm_dtypes(const trek_op_call *call, trek_dtype dtype, const trek_tensor *weight, const trek_tensor *bias)
+{
+    trek_status status = need_norm_dtype(call, "weight", weight, dtype);
+    if (status == TREK_OK)
+        status = need_norm_dtype(call, "bias", bias, dtype);
+    if (status != TREK_OK || !weight || !bias || weight->dtype == bias->dtype)
+        return status;
+    return trek_op_fail(call, TREK_ERR_DTYPE, "weight of %s and bias of %s; they must be of one dtype",
+                        trek_dtype_name((trek_dtype)weight->dtype), trek_dtype_name((trek_dtype)bias->dtype));
+}
+
+/* Of a bias's gradient, which knows the weight: the two are of one dtype; wide enough for either without one. */
+static inline trek_dtype norm_bias_dtype(trek_dtype dtype, const trek_tensor *weight)
+{
+    return weight ? (trek_dtype)weight->dtype : statistics_dtype(dtype);
+}
+
 static inline trek_status need_integer(const trek_op_call *call, const char *name, const trek_tensor *t)
 {
     if (is_integer(t))

@@ -366,6 +366,7 @@ trek_status trek_infer_layer_norm(trek_op_call *call)
 {
     const trek_tensor *x = call->inputs[0];
     int64_t rows;
+    TRY(need_norm_dtypes(call, (trek_dtype)x->dtype, input(call, 1), input(call, 2)));
     TRY(layer_norm_sizes(call, x, &rows));
     int dims = (int)call->attrs.i[0];
     for (int k = 1; k < 3; k++)
@@ -393,7 +394,7 @@ static trek_status norm_backward(trek_op_call *call, int64_t statistics, int dim
     TRY(trek_op_output(call, 0, x->ndim, x->sizes, dtype));
     if (weight)
         TRY(trek_op_output(call, 1, dims, sizes, (trek_dtype)weight->dtype));
-    return trek_op_output(call, 2, dims, sizes, weight ? (trek_dtype)weight->dtype : dtype);
+    return trek_op_output(call, 2, dims, sizes, norm_bias_dtype(dtype, weight));
 }
 
 trek_status trek_infer_layer_norm_backward(trek_op_call *call);
@@ -401,6 +402,7 @@ trek_status trek_infer_layer_norm_backward(trek_op_call *call)
 {
     const trek_tensor *x = call->inputs[1];
     int64_t rows = 0;
+    TRY(need_norm_dtypes(call, (trek_dtype)x->dtype, input(call, 4), NULL));
     TRY(layer_norm_sizes(call, x, &rows));
     int dims = (int)call->attrs.i[0];
     return norm_backward(call, rows, dims, x->sizes + x->ndim - dims);

@@ -103,6 +103,20 @@ static trek_status fail_devices(const trek_op_call *call, int k)
                         trek_device_name(call->inputs[0]->device, a), trek_device_name(call->inputs[k]->device, b));
 }
 
+/* Which of the promoting inputs is the first of another dtype than the first of them. */
+static trek_status fail_mixed(const trek_op_call *call)
+{
+    const trek_tensor *first = NULL, *other = NULL;
+    for (int k = 0; k < call->n_inputs && !other; k++) {
+        const trek_tensor *t = (call->op->promote >> k & 1) ? call->inputs[k] : NULL;
+        if (t && first && t->dtype != first->dtype)
+            other = t;
+        first = first ? first : t;
+    }
+    return trek_op_fail(call, TREK_ERR_DTYPE, "inputs of different dtypes: %s and %s; cast one of them",
+                        trek_dtype_name((trek_dtype)first->dtype), trek_dtype_name((trek_dtype)other->dtype));
+}
+
 /* One pass over the inputs: all there, on one device; whether some must be cast. */
 static inline trek_status check_inputs(trek_op_call *call, bool *promote)
 {
@@ -123,6 +137,8 @@ static inline trek_status check_inputs(trek_op_call *call, bool *promote)
             first = in[k]->dtype;
         }
     }
+    if (mixed && (op->flags & TREK_OP_ALIKE))
+        return fail_mixed(call);
     if (call->n_inputs == 0 && !(op->flags & TREK_OP_FILL))
         return trek_op_fail(call, TREK_ERR_ARGUMENT, "no inputs");
     if ((op->flags & TREK_OP_FILL) && !call->outputs[0])

@@ -50,6 +50,7 @@ enum {
     TREK_OP_CAST_FULL = 512,   /* in f32, */
     TREK_OP_CAST_WIDEST = 1024, /* in the widest of its inputs (rows that promote do so by themselves) */
     TREK_OP_CASTS = 256 | 512 | 1024,
+    TREK_OP_ALIKE = 4096,      /* inputs that promote must be of one dtype: DTYPE where they are not */
 };
 
 /* Dtypes of the key input, as bits. */
@@ -70,7 +71,7 @@ struct trek_op {
     trek_infer_fn infer;
     uint16_t dtypes;      /* bits; of the key input after promotion */
     uint16_t flags;
-    uint8_t promote;      /* bits: inputs promoted to one dtype */
+    uint8_t promote;      /* bits: inputs promoted to one dtype, or of one dtype (TREK_OP_ALIKE) */
     int8_t key;           /* the input whose dtype picks the kernel; -1: output 0's */
     uint8_t needed;       /* bits: inputs that must not be NULL */
     uint16_t saves[TREK_MAX_SAVES];

@@ -97,9 +97,23 @@ static trek_status add_forward_dense(const trek_op_call *call)
     return TREK_OK;
 }
 
+/* The residual is what its 16 bits hold, and that is what is normalised: a row of one number gives 0, not what was rounded away. */
+static trek_status add_layer_norm_half(const trek_op_call *call)
+{
+    trek_tensor *normed[3] = { call->outputs[1], call->n_inputs > 2 ? call->inputs[2] : NULL, call->n_inputs > 3 ? call->inputs[3] : NULL };
+    trek_op_call sum = { .op = &trek_ops[TREK_OP_add], .n_inputs = 2, .inputs = call->inputs, .n_outputs = 1, .outputs = { call->outputs[1] } };
+    trek_op_call norm = { .op = &trek_ops[TREK_OP_layer_norm], .n_inputs = 3, .inputs = normed, .n_outputs = 3, .attrs = call->attrs,
+                          .outputs = { call->outputs[0], call->outputs[2], call->outputs[3] } };
+    trek_status status = trek_op_run(&sum);
+    return status == TREK_OK ? trek_cpu_dense(&norm, 7, forward_dense) : status;
+}
+
 static trek_status layer_norm(const trek_op_call *call) { return trek_cpu_dense(call, 7, forward_dense); }
 static trek_status layer_norm_backward(const trek_op_call *call) { return trek_cpu_dense(call, 31, backward_dense); }
-static trek_status add_layer_norm(const trek_op_call *call) { return trek_cpu_dense(call, 15, add_forward_dense); }
+static trek_status add_layer_norm(const trek_op_call *call)
+{
+    return trek_cpu_is_half(call->inputs[0]) ? add_layer_norm_half(call) : trek_cpu_dense(call, 15, add_forward_dense);
+}
 static trek_status add_layer_norm_backward(const trek_op_call *call) { return trek_cpu_dense(call, 63, add_backward_dense); }
 
 void TREK_ISA_NAME(trek_cpu_register_layer_norm)(trek_backend *b)

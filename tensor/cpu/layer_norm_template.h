@@ -15,19 +15,29 @@ static T TREK_R(row_sum)(const T *x, int64_t n)
     return TREK_R(sum)((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
-static T TREK_R(row_squares)(const T *x, int64_t n, T mean)
+/* The variance; what the sum's rounding cost the mean is put right, by the mean of the deviations from it
+ * (Chan, Golub and LeVeque 1983): divided by the deviation of a row of equal numbers it would not be small. */
+static T TREK_R(row_variance)(const T *x, int64_t n, T *mean)
 {
-    V sum[4] = { { 0 } }, centre = TREK_R(spread)(mean);
+    V squares[4] = { { 0 } }, sum[4] = { { 0 } }, centre = TREK_R(spread)(*mean);
     int64_t j = 0;
     for (; j + 4 * W <= n; j += 4 * W)
         for (int v = 0; v < 4; v++) {
             V d = TREK_R(load)(x + j + v * W) - centre;
-            sum[v] = TREK_R(fma)(d, d, sum[v]);
+            squares[v] = TREK_R(fma)(d, d, squares[v]);
+            sum[v] += d;
         }
-    T total = TREK_R(sum)((sum[0] + sum[1]) + (sum[2] + sum[3]));
-    for (; j < n; j++)
-        total += (x[j] - mean) * (x[j] - mean);
-    return total;
+    T total = TREK_R(sum)((squares[0] + squares[1]) + (squares[2] + squares[3]));
+    T rest = TREK_R(sum)((sum[0] + sum[1]) + (sum[2] + sum[3]));
+    for (; j < n; j++) {
+        T d = x[j] - *mean;
+        total += d * d;
+        rest += d;
+    }
+    rest /= (T)n;
+    *mean += rest;
+    T variance = total / (T)n - rest * rest;
+    return variance < 0 ? 0 : variance;
 }
 
 static void TREK_R(add_row)(T *to, const T *x, const T *y, int64_t n)
@@ -52,7 +62,7 @@ static void TREK_R(forward_rows)(void *arg, int64_t begin, int64_t end)
             x = residual;
         }
         T mean = n ? TREK_R(row_sum)(x, n) / (T)n : 0;
-        T variance = n ? TREK_R(row_squares)(x, n, mean) / (T)n : 0;
+        T variance = n ? TREK_R(row_variance)(x, n, &mean) : 0;
         T rstd = (T)(1 / sqrt((double)variance + job->eps));
         ((T *)job->mean)[row] = mean;
         ((T *)job->rstd)[row] = rstd;
@@ -79,9 +89,12 @@ static void TREK_R(backward_row)(const norm_job *job, int64_t row, T *dweight, T
     T *dx = (T *)job->y + row * n;
     V mean = TREK_R(spread)(((const T *)job->mean)[row]), rstd = TREK_R(spread)(((const T *)job->rstd)[row]);
     V sum[2] = { { 0 } }, sum_x[2] = { { 0 } };
+    T means[W];
+    TREK_R(store_part)(means, TREK_R(lanes)(W), mean);
+    const V last = TREK_R(load_part)(means, TREK_R(lanes)((int)(n % W))); /* lanes outside: 0, not minus a mean that overflows */
     for (int64_t j = 0, v = 0; j < n; j += W, v ^= 1) {
         trek_lanes lanes = TREK_R(lanes)(n - j < W ? (int)(n - j) : W);
-        V grad = TREK_R(load_part)(dy + j, lanes), normal = (TREK_R(load_part)(x + j, lanes) - mean) * rstd;
+        V grad = TREK_R(load_part)(dy + j, lanes), normal = (TREK_R(load_part)(x + j, lanes) - (n - j < W ? last : mean)) * rstd;
         TREK_R(store_part)(dbias + j, lanes, TREK_R(load_part)(dbias + j, lanes) + grad);
         if (weight) {
             TREK_R(store_part)(dweight + j, lanes, TREK_R(fma)(grad, normal, TREK_R(load_part)(dweight + j, lanes)));

@@ -21,6 +21,16 @@ static const grad_places layer_grads = { 0, -1, 1, 2, 3, 4, 2 }, rms_grads = { 0
 static const trek_tensor *input_at(const trek_op_call *call, int k) { return k < 0 ? NULL : trek_input_of(call, k); }
 static trek_tensor *output_at(const trek_op_call *call, int k) { return k >= 0 && k < call->n_outputs ? call->outputs[k] : NULL; }
 
+/* A weight or bias: as it is where it has the input's dtype, else wide. */
+struct norm_parameter {
+    trek_dense same;
+    trek_converted wide;
+    trek_status read(const trek_op_call *call, trek_cuda_queue *queue, const trek_tensor *t, trek_dtype dtype)
+    {
+        return t && t->dtype != dtype ? wide.read(call, queue, t, trek_wide_dtype(dtype)) : same.read(call, queue, t);
+    }
+};
+
 static trek_status forward(const trek_op_call *call, const norm_places &at)
 {
     const trek_tensor *x = call->inputs[at.x];
@@ -29,16 +39,17 @@ static trek_status forward(const trek_op_call *call, const norm_places &at)
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
         return TREK_ERR_DEVICE;
-    trek_dense in, branch, weight, bias, to[4];
+    trek_dense in, branch, to[4];
+    norm_parameter weight, bias;
     TRY(in.read(call, queue, x));
     TRY(branch.read(call, queue, input_at(call, at.branch)));
-    TRY(weight.read(call, queue, input_at(call, at.weight)));
-    TRY(bias.read(call, queue, input_at(call, at.bias)));
+    TRY(weight.read(call, queue, input_at(call, at.weight), (trek_dtype)x->dtype));
+    TRY(bias.read(call, queue, input_at(call, at.bias), (trek_dtype)x->dtype));
     for (int k = 0; k < 4; k++)
         if (out[k])
             TRY(to[k].write(queue, out[k]));
-    trek_norm norm = { in.data, branch.data, weight.data, bias.data, to[0].data, to[1].data, to[2].data, to[3].data,
-                       out[3]->numel,
+    trek_norm norm = { in.data, branch.data, weight.same.data, bias.same.data, weight.wide.data, bias.wide.data,
+                       to[0].data, to[1].data, to[2].data, to[3].data, out[3]->numel,
                        trek_last_dims(x, call->attrs.i[0]), call->attrs.f[0] };
     TRY(trek_norm_forward(call, queue, (trek_dtype)x->dtype, &norm));
     for (int k = 0; k < 4; k++)
@@ -55,22 +66,20 @@ static trek_status backward(const trek_op_call *call, const grad_places &at)
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
         return TREK_ERR_DEVICE;
-    trek_dense dy, stream, in, weight, to[3];
-    trek_converted mean, deviation, converted;
+    trek_dense dy, stream, in, to[3];
+    trek_converted mean, deviation;
+    norm_parameter weight;
     TRY(dy.read(call, queue, call->inputs[at.grad]));
     TRY(stream.read(call, queue, input_at(call, at.stream)));
     TRY(in.read(call, queue, x));
     TRY(mean.read(call, queue, input_at(call, at.mean), wide));
     TRY(deviation.read(call, queue, rstd, wide));
-    if (w && w->dtype == dtype)
-        TRY(weight.read(call, queue, w));
-    else
-        TRY(converted.read(call, queue, w, wide));
+    TRY(weight.read(call, queue, w, dtype));
     for (int k = 0; k < 3; k++)
         if (out[k])
             TRY(to[k].write(queue, out[k]));
-    trek_norm_grad grad = { dy.data, in.data, mean.data, deviation.data, weight.data, converted.data, stream.data, to[0].data,
-                            to[1].data, to[2].data, w ? (int)w->dtype : (int)dtype, rstd->numel,
+    trek_norm_grad grad = { dy.data, in.data, mean.data, deviation.data, weight.same.data, weight.wide.data, stream.data, to[0].data,
+                            to[1].data, to[2].data, w ? (int)w->dtype : (int)wide, rstd->numel,
                             trek_last_dims(x, call->attrs.i[0]) };
     TRY(trek_norm_backward(call, queue, dtype, &grad));
     for (int k = 0; k < 3; k++)

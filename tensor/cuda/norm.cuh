@@ -5,10 +5,11 @@
 
 #include "tensor/cuda/dense.cuh"
 
-/* y = (s - mean) rstd weight + bias over rows of n elements, where s = x, or x + residual, which is kept in sum.
- * mean NULL: the RMS norm, whose mean is taken as 0. All contiguous; what may be NULL: residual, sum, weight, bias. */
+/* y = (s - mean) rstd weight + bias over rows of n elements, where s = x, or x + residual, which is kept in sum, rounded
+ * to x's dtype. mean NULL: the RMS norm, whose mean is taken as 0. All contiguous; what may be NULL: residual, sum,
+ * weight, bias, and instead of these two wide_weight and wide_bias: f32 (f64 for F64), where they are of another dtype than x. */
 typedef struct trek_norm {
-    const void *x, *residual, *weight, *bias;
+    const void *x, *residual, *weight, *bias, *wide_weight, *wide_bias;
     void *y, *sum, *mean, *rstd;
     int64_t rows, n;
     double eps;

@@ -8,12 +8,28 @@
 template <typename T> struct norm_rows {
     typedef typename trek_wide<T>::type W;
     const T *x, *residual, *weight, *bias;
+    const W *wide_weight, *wide_bias;
     T *y, *sum;
     W *mean, *rstd;
     int64_t rows;
     int64_t n;
     W eps;
 };
+
+/* What T holds of a sum: the residual stream is normalised as it is kept. */
+template <typename T> static __device__ __forceinline__ typename trek_wide<T>::type rounded(typename trek_wide<T>::type x)
+{
+    return trek_get(trek_store<T>::of(x));
+}
+
+/* The variance, from sums of squares and of deviations over a row; what rounding cost the mean is put right by the latter. */
+template <typename W> static __device__ __forceinline__ W corrected(W squares, W rest, W n, W *mean)
+{
+    rest = rest / n;
+    *mean += rest;
+    W variance = squares / n - rest * rest;
+    return variance < 0 ? 0 : variance;
+}
 
 /* v (elements `at` on) becomes the result. */
 template <typename T, int V>
@@ -33,12 +49,20 @@ static __device__ __forceinline__ void finish_vector(const norm_rows<T> &a, type
 #pragma unroll
         for (int i = 0; i < V; i++)
             w[i] = trek_get(x.x[i]);
+    } else if (a.wide_weight) {
+#pragma unroll
+        for (int i = 0; i < V; i++)
+            w[i] = a.wide_weight[at + i];
     }
     if (a.bias) {
         piece x = *reinterpret_cast<const piece *>(a.bias + at);
 #pragma unroll
         for (int i = 0; i < V; i++)
             b[i] = trek_get(x.x[i]);
+    } else if (a.wide_bias) {
+#pragma unroll
+        for (int i = 0; i < V; i++)
+            b[i] = a.wide_bias[at + i];
     }
 #pragma unroll
     for (int i = 0; i < V; i++)
@@ -59,11 +83,11 @@ template <typename T, int V> static __global__ void __launch_bounds__(THREADS) n
         r.load(a.residual + start, n, team.thread, team.width, (W)0);
 #pragma unroll
         for (int i = 0; i < values; i++)
-            x.v[i] += r.v[i];
+            x.v[i] = rounded<T>(x.v[i] + r.v[i]);
         if (a.sum && team.inside)
             x.store(a.sum + start, n, team.thread, team.width);
     }
-    W mean = 0, squares = 0;
+    W mean = 0, squares = 0, rest = 0;
     if (a.mean) {
 #pragma unroll
         for (int i = 0; i < values; i++)
@@ -74,10 +98,14 @@ template <typename T, int V> static __global__ void __launch_bounds__(THREADS) n
     for (int k = 0; k < values / V; k++)
         if ((k * team.width + team.thread) * V < n)
 #pragma unroll
-            for (int i = 0; i < V; i++)
-                squares = trek_fma(x.v[k * V + i] - mean, x.v[k * V + i] - mean, squares);
+            for (int i = 0; i < V; i++) {
+                W d = x.v[k * V + i] - mean;
+                squares = trek_fma(d, d, squares);
+                rest += d;
+            }
     squares = trek_team_sum(squares, team.width, shared);
-    const W rstd = 1 / trek_root((n > 0 ? squares / (W)n : 0) + a.eps);
+    rest = a.mean ? trek_team_sum(rest, team.width, shared) : 0;
+    const W rstd = 1 / trek_root((n > 0 ? corrected(squares, rest, (W)n, &mean) : 0) + a.eps);
 #pragma unroll
     for (int k = 0; k < values / V; k++)
         if ((k * team.width + team.thread) * V < n)
@@ -92,6 +120,12 @@ template <typename T, int V> static __global__ void __launch_bounds__(THREADS) n
     }
 }
 
+/* Element j of a row, with the residual (NULL: none). */
+template <typename T> static __device__ __forceinline__ typename trek_wide<T>::type element(const T *x, const T *r, int64_t j)
+{
+    return r ? rounded<T>(trek_get(x[j]) + trek_get(r[j])) : trek_get(x[j]);
+}
+
 /* A block for each row, of any length. */
 template <typename T> static __global__ void __launch_bounds__(THREADS) norm_long_kernel(norm_rows<T> a)
 {
@@ -99,19 +133,23 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) norm_lon
     TREK_SHARED(W, shared, 32);
     const int64_t start = (int64_t)blockIdx.x * a.n, n = a.n;
     const T *x = a.x + start, *r = a.residual ? a.residual + start : NULL;
-    W mean = 0, squares = 0;
+    W mean = 0, squares = 0, rest = 0;
     for (int64_t j = threadIdx.x; j < n; j += THREADS)
-        mean += r ? trek_get(x[j]) + trek_get(r[j]) : trek_get(x[j]);
+        mean += element(x, r, j);
     mean = a.mean ? trek_team_sum(mean, THREADS, shared) / (W)n : 0;
     for (int64_t j = threadIdx.x; j < n; j += THREADS) {
-        W d = (r ? trek_get(x[j]) + trek_get(r[j]) : trek_get(x[j])) - mean;
+        W d = element(x, r, j) - mean;
         squares = trek_fma(d, d, squares);
+        rest += d;
     }
-    const W rstd = 1 / trek_root(trek_team_sum(squares, THREADS, shared) / (W)n + a.eps);
+    squares = trek_team_sum(squares, THREADS, shared);
+    rest = a.mean ? trek_team_sum(rest, THREADS, shared) : 0;
+    const W rstd = 1 / trek_root(corrected(squares, rest, (W)n, &mean) + a.eps);
     for (int64_t j = threadIdx.x; j < n; j += THREADS) {
-        W s = r ? trek_get(x[j]) + trek_get(r[j]) : trek_get(x[j]), v = (s - mean) * rstd;
-        v = a.weight ? v * trek_get(a.weight[j]) : v;
-        a.y[start + j] = trek_store<T>::of(a.bias ? v + trek_get(a.bias[j]) : v);
+        W s = element(x, r, j), v = (s - mean) * rstd;
+        v *= a.weight ? trek_get(a.weight[j]) : a.wide_weight ? a.wide_weight[j] : 1;
+        v += a.bias ? trek_get(a.bias[j]) : a.wide_bias ? a.wide_bias[j] : 0;
+        a.y[start + j] = trek_store<T>::of(v);
         if (r)
             a.sum[start + j] = trek_store<T>::of(s);
     }
@@ -126,8 +164,7 @@ template <typename T> static trek_status forward(const trek_op_call *call, trek_
 {
     typedef typename trek_wide<T>::type W;
     norm_rows<T> a = { (const T *)norm->x, (const T *)norm->residual, (const T *)norm->weight, (const T *)norm->bias,
-                       (T *)norm->y,
-                       (T *)norm->sum, (W *)norm->mean, (W *)norm->rstd, norm->rows, norm->n, (W)norm->eps };
+                       (const W *)norm->wide_weight, (const W *)norm->wide_bias, (T *)norm->y, (T *)norm->sum, (W *)norm->mean, (W *)norm->rstd, norm->rows, norm->n, (W)norm->eps };
     uintptr_t places = (uintptr_t)a.x | (uintptr_t)a.residual | (uintptr_t)a.weight | (uintptr_t)a.bias |
                        (uintptr_t)a.y | (uintptr_t)a.sum;
     trek_row_plan p = trek_plan_rows(a.rows, a.n, sizeof(T), trek_row_sizes<T>::values, THREADS, places % 16 == 0);

@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "autograd/autocast.h"
 #include "autograd/backward.h"
 #include "autograd/function.h"
 #include "autograd/ops.h"
@@ -347,6 +348,115 @@ static void nothing_is_left(void **state)
     scope = trek_scope_begin();
 }
 
+/* --- whose memory a gradient is ------------------------------------------------------------ */
+
+/* Writes to the gradients of a, then of b, and looks at what else has changed. */
+static void expect_own(trek_var *a, trek_var *b, trek_var *seed, double of_b)
+{
+    trek_var *two = full(2, trek_dims_none(), TREK_F32, false);
+    double before = seed ? element(seed, 0) : 0;
+    trek_no_grad_begin();
+    assert_non_null(trek_mul_(a, two));
+    assert_true(element(b, 0) == of_b && element(b, 2) == of_b);
+    assert_non_null(trek_mul_(b, two));
+    trek_no_grad_end();
+    assert_true(element(b, 0) == 2 * of_b && element(b, 2) == 2 * of_b); /* once, though a sum's gradient is one number */
+    assert_true(!seed || element(seed, 0) == before);
+}
+
+static void gradients_share_no_memory(void **state)
+{
+    (void)state;
+    trek_shape shape = trek_dims(3);
+    for (int retain = 0; retain < 2; retain++) {
+        trek_backward_opts opts = { .retain_graph = retain };
+        trek_var *a = full(1, shape, TREK_F32, true), *b = full(2, shape, TREK_F32, true), *k = full(5, shape, TREK_F32, false);
+        assert_int_equal(trek_backward_with(total(trek_mul(trek_add(a, b), k)), NULL, &opts), TREK_OK);
+        expect_own(trek_var_grad(a), trek_var_grad(b), NULL, 5);
+
+        trek_var *c = full(1, shape, TREK_F32, true), *d = full(1, shape, TREK_F32, true);
+        assert_int_equal(trek_backward_with(trek_add(total(c), trek_mean(d, trek_dims_none(), false)), NULL, &opts), TREK_OK);
+        expect_own(trek_var_grad(d), trek_var_grad(c), NULL, 1);
+
+        trek_var *e = full(1, shape, TREK_F32, true), *f = full(1, shape, TREK_F32, true), *seed = full(3, shape, TREK_F32, false);
+        assert_int_equal(trek_backward_with(trek_add(e, trek_reshape(f, shape)), seed, &opts), TREK_OK);
+        expect_own(trek_var_grad(e), trek_var_grad(f), seed, 3);
+
+        trek_var *inputs[3] = { a, b, a }, *grads[3], *out = trek_add(a, b);
+        assert_int_equal(trek_grad(&out, 1, inputs, 3, &seed, &opts, grads), TREK_OK);
+        expect_own(grads[0], grads[1], seed, 3);
+        assert_true(element(grads[2], 0) == 3); /* the same input again */
+
+        trek_var *leaf = full(1, shape, TREK_F32, true);
+        assert_int_equal(trek_backward_with(leaf, seed, &opts), TREK_OK);
+        expect_own(trek_var_grad(leaf), trek_var_grad(e), seed, 6);
+    }
+}
+
+static void own_gradients_are_recorded(void **state)
+{
+    (void)state;
+    trek_var *x = full(3, trek_dims(2), TREK_F32, true), *y = full(2, trek_dims(2), TREK_F32, true), *inputs[2] = { x, y }, *grads[2];
+    trek_var *out = total(trek_square(trek_add(x, y))); /* one gradient for both: 2 (x + y) */
+    assert_int_equal(trek_grad(&out, 1, inputs, 2, NULL, &(trek_backward_opts){ .create_graph = true }, grads), TREK_OK);
+    trek_var *penalty = total(trek_mul(grads[0], grads[1])), *second[2];
+    assert_int_equal(trek_grad(&penalty, 1, inputs, 2, NULL, NULL, second), TREK_OK);
+    assert_true(element(second[0], 0) == 40 && element(second[1], 1) == 40);
+}
+
+static void a_seed_of_another_dtype(void **state)
+{
+    (void)state;
+    trek_var *x = full(3, trek_dims(2), TREK_F32, true), *wide = full(0.1, trek_dims(2), TREK_F64, false);
+    assert_int_equal(trek_backward_with(trek_mul_scalar(x, 2), wide, NULL), TREK_OK);
+    assert_int_equal(trek_var_dtype(trek_var_grad(x)), TREK_F32);
+    assert_true(element(trek_var_grad(x), 0) == 2 * (double)0.1f);
+    trek_var *leaf = full(3, trek_dims(2), TREK_BF16, true), *of_leaf;
+    assert_int_equal(trek_grad(&leaf, 1, &leaf, 1, &wide, NULL, &of_leaf), TREK_OK);
+    assert_int_equal(trek_var_dtype(of_leaf), TREK_BF16);
+    trek_var *seed = full(1, trek_dims(2), TREK_F64, true), *y = trek_square(x), *grad, *of_seed;
+    assert_int_equal(trek_grad(&y, 1, &x, 1, &seed, &(trek_backward_opts){ .create_graph = true }, &grad), TREK_OK);
+    trek_var *sum = total(grad);
+    assert_int_equal(trek_grad(&sum, 1, &seed, 1, NULL, NULL, &of_seed), TREK_OK);
+    assert_int_equal(trek_var_dtype(of_seed), TREK_F64);
+    assert_true(element(of_seed, 0) == 6);
+}
+
+/* --- products of several dtypes ------------------------------------------------------------- */
+
+static void expect_mixed(const trek_var *result, const char *message)
+{
+    assert_null(result);
+    assert_int_equal(trek_status_get(), TREK_ERR_DTYPE);
+    assert_string_equal(trek_error(), message);
+    trek_error_clear();
+}
+
+static void products_refuse_mixed_dtypes(void **state)
+{
+    (void)state;
+    trek_var *x = full(1, trek_dims(3, 4), TREK_F64, false), *w = full(1, trek_dims(2, 4), TREK_F32, true);
+    expect_mixed(trek_linear(x, w, NULL), "linear: inputs of different dtypes: f64 and f32; cast one of them");
+    expect_mixed(trek_linear(trek_cast(x, TREK_I64), w, NULL), "linear: inputs of different dtypes: i64 and f32; cast one of them");
+    expect_mixed(trek_linear_activation(trek_cast(x, TREK_F32), w, full(1, trek_dims(2), TREK_BF16, false), TREK_ACTIVATION_RELU),
+                 "linear: inputs of different dtypes: f32 and bf16; cast one of them");
+    expect_mixed(trek_matmul(x, trek_transpose(w, 0, 1)), "matmul: inputs of different dtypes: f64 and f32; cast one of them");
+    expect_mixed(trek_matmul(full(1, trek_dims(4), TREK_I32, false), full(1, trek_dims(4), TREK_I64, false)),
+                 "matmul: inputs of different dtypes: i32 and i64; cast one of them");
+    trek_var *pixels = full(1, trek_dims(1, 1, 4, 4), TREK_U8, false), *kernel = full(1, trek_dims(1, 1, 3, 3), TREK_F32, true);
+    expect_mixed(trek_conv2d(pixels, kernel, NULL, NULL), "conv2d: inputs of different dtypes: u8 and f32; cast one of them");
+    trek_var *q = full(1, trek_dims(1, 1, 2, 4), TREK_F32, false), *k = trek_cast(q, TREK_F16);
+    expect_mixed(trek_attention(q, k, k, NULL), "attention: inputs of different dtypes: f32 and f16; cast one of them");
+    expect_mixed(trek_linear_cross_entropy(x, w, NULL, full(0, trek_dims(3), TREK_I64, false), NULL),
+                 "linear_cross_entropy: inputs of different dtypes: f64 and f32; cast one of them");
+    trek_autocast_begin(TREK_BF16); /* casts first */
+    trek_var *y = trek_linear(full(1, trek_dims(3, 4), TREK_BF16, false), w, full(1, trek_dims(2), TREK_F16, false));
+    trek_autocast_end();
+    assert_int_equal(trek_var_dtype(y), TREK_BF16);
+    assert_int_equal(trek_backward(total(y)), TREK_OK);
+    assert_int_equal(trek_var_dtype(trek_var_grad(w)), TREK_F32);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, open_scope, close_scope)
 int main(void)
 {
@@ -355,6 +465,8 @@ int main(void)
         TEST(scalars_do_not_widen), TEST(a_second_pass_needs_retain), TEST(bad_roots), TEST(no_grad_records_nothing),
         TEST(in_place_only_without_grad), TEST(overwriting_what_was_saved), TEST(hooks), TEST(grad_leaves_leaves_alone),
         TEST(grad_of_something_in_between), TEST(own_functions), TEST(failing_functions), TEST(a_long_tape), TEST(nothing_is_left),
+        TEST(gradients_share_no_memory), TEST(own_gradients_are_recorded), TEST(a_seed_of_another_dtype),
+        TEST(products_refuse_mixed_dtypes),
     };
     return cmocka_run_group_tests_name("autograd", tests, NULL, NULL);
 }

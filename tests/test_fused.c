@@ -421,6 +421,100 @@ static void rms_norm_layer(void **state)
     expect(TREK_ERR_ARGUMENT, "rms_norm: ");
 }
 
+/* --- norms: dtypes, rows of one number, what needs no gradient ------------------------------- */
+
+static trek_var *filled(double value, trek_shape shape, trek_dtype dtype, bool requires_grad)
+{
+    trek_var *v = trek_var_from(trek_tensor_full(value, shape, dtype, test_device()));
+    if (requires_grad)
+        assert_int_equal(trek_var_set_requires_grad(v, true), TREK_OK);
+    return v;
+}
+
+/* PyTorch's mixed norms: 16-bit x, f32 parameters, a result of x's dtype, gradients of their inputs'. */
+static void norms_of_16_bits_with_f32_parameters(void **state)
+{
+    (void)state;
+    for (int which = 0; which < 4; which++) {
+        trek_dtype low = which % 2 ? TREK_F16 : TREK_BF16;
+        trek_var *x = trek_cast(numbers(3, trek_dims(4, 6), false), low), *w = filled(1.5, trek_dims(6), TREK_F32, true);
+        trek_var *b = filled(0.5, trek_dims(6), TREK_F32, true);
+        assert_int_equal(trek_var_set_requires_grad(x, true), TREK_OK);
+        trek_var *y = which == 0   ? trek_layer_norm(x, w, b, 1, 1e-5)
+                      : which == 1 ? trek_rms_norm(x, w, 1, 1e-5)
+                      : which == 2 ? trek_batch_norm(x, w, b, NULL, NULL, true, 0.1, 1e-5)
+                                   : trek_add_layer_norm(x, x, w, b, 1, 1e-5, NULL);
+        assert_int_equal(trek_var_dtype(y), low);
+        assert_int_equal(trek_backward(trek_sum(trek_mul(y, trek_cast(numbers(4, trek_dims(4, 6), false), low)), trek_dims_none(), false)), TREK_OK);
+        assert_int_equal(trek_var_dtype(trek_var_grad(x)), low);
+        assert_int_equal(trek_var_dtype(trek_var_grad(w)), TREK_F32);
+    }
+}
+
+static void norms_refuse_other_mixtures(void **state)
+{
+    (void)state;
+    trek_var *x = filled(1, trek_dims(4, 6), TREK_F64, true), *w = filled(1, trek_dims(6), TREK_F32, true);
+    assert_null(trek_layer_norm(x, w, NULL, 1, 1e-5));
+    expect(TREK_ERR_DTYPE, "layer_norm: weight of f32 for an input of f64; it must be of the same dtype");
+    assert_null(trek_rms_norm(x, w, 1, 1e-5));
+    expect(TREK_ERR_DTYPE, "rms_norm: weight of f32 for an input of f64; it must be of the same dtype");
+    assert_null(trek_add_layer_norm(x, x, NULL, w, 1, 1e-5, NULL));
+    expect(TREK_ERR_DTYPE, "add_layer_norm: bias of f32 for an input of f64; it must be of the same dtype");
+    assert_non_null(trek_batch_norm(x, w, w, NULL, NULL, true, 0.1, 1e-5)); /* which takes any */
+    assert_null(trek_batch_norm(x, trek_cast(w, TREK_I32), NULL, NULL, NULL, true, 0.1, 1e-5));
+    expect(TREK_ERR_DTYPE, "batch_norm: weight must be of a floating dtype, got i32");
+    assert_null(trek_layer_norm(trek_cast(x, TREK_BF16), w, trek_cast(w, TREK_BF16), 1, 1e-5));
+    expect(TREK_ERR_DTYPE, "layer_norm: weight of f32 and bias of bf16; they must be of one dtype");
+    assert_null(trek_layer_norm(trek_cast(x, TREK_BF16), trek_cast(w, TREK_F16), NULL, 1, 1e-5));
+    expect(TREK_ERR_DTYPE, "layer_norm: weight of f16 for an input of bf16; it must be of the same dtype, or f32");
+}
+
+/* What the sum's rounding costs the mean is divided by sqrt(eps): it must not be seen. */
+static void rows_of_one_number(void **state)
+{
+    (void)state;
+    static const double values[] = { 100.1, -0.3, 1e6 / 3, 3e38 };
+    static const int64_t columns[] = { 768, 129, 7, 1 };
+    for (int k = 0; k < 16; k++) {
+        trek_var *x = filled(values[k % 4], trek_dims(3, columns[k / 4]), TREK_F32, true);
+        if (k % 4 == 3 && k / 4 < 3)
+            continue; /* the sum is infinite */
+        double *y = test_read(trek_var_data(trek_layer_norm(x, NULL, NULL, 1, 1e-5)));
+        for (int64_t j = 0; j < 3 * columns[k / 4]; j++)
+            assert_true(y[j] == 0);
+        free(y);
+        trek_var *grad, *out = trek_layer_norm(x, NULL, NULL, 1, 1e-5), *seed = trek_cast(numbers(9, trek_var_shape(x), false), TREK_F32);
+        for (int create = 0; create < 2; create++) { /* the composite, too */
+            assert_int_equal(trek_grad(&out, 1, &x, 1, &seed, &(trek_backward_opts){ .create_graph = create, .retain_graph = true }, &grad), TREK_OK);
+            double *g = test_read(trek_var_data(grad)), *s = test_read(trek_var_data(seed)), mean = 0;
+            for (int64_t j = 0; j < columns[k / 4]; j++)
+                mean += s[j] / (double)columns[k / 4];
+            for (int64_t j = 0; j < columns[k / 4]; j++)
+                if (!(fabs(g[j] - (s[j] - mean) / sqrt(1e-5)) < 0.01))
+                    fail_msg("%g, %d columns, create_graph %d: %g, should be %g", values[k % 4], (int)columns[k / 4], create, g[j],
+                             (s[j] - mean) / sqrt(1e-5));
+            free(g);
+            free(s);
+        }
+    }
+}
+
+/* As x + branch would be: of two frozen inputs, a constant. */
+static void a_residual_without_gradient(void **state)
+{
+    (void)state;
+    trek_var *x = numbers(1, trek_dims(2, 3), false), *w = filled(1, trek_dims(3), TREK_F64, true), *residual;
+    trek_var *y = trek_add_layer_norm(x, x, w, NULL, 1, 1e-5, &residual);
+    assert_true(trek_var_requires_grad(y) && !trek_var_requires_grad(residual));
+    assert_int_equal(trek_backward(trek_sum(residual, trek_dims_none(), false)), TREK_ERR_STATE);
+    trek_error_clear();
+    assert_int_equal(trek_backward(trek_sum(trek_add(y, residual), trek_dims_none(), false)), TREK_OK);
+    assert_non_null(trek_var_grad(w));
+    y = trek_add_layer_norm(x, numbers(2, trek_dims(2, 3), true), NULL, NULL, 1, 1e-5, &residual);
+    assert_true(trek_var_requires_grad(y) && trek_var_requires_grad(residual));
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, open_scope, close_scope)
 int main(void)
 {
@@ -430,7 +524,8 @@ int main(void)
         TEST(queries_that_see_nothing), TEST(attention_refuses), TEST(attention_dropout_does_not_know_the_split),
         TEST(attention_makes_no_scores), TEST(loss_equals_linear_and_cross_entropy), TEST(loss_refuses),
         TEST(loss_takes_a_tenth_of_the_memory), TEST(multihead_attention_layer), TEST(multihead_attention_drops_in_training),
-        TEST(rms_norm_layer),
+        TEST(rms_norm_layer), TEST(norms_of_16_bits_with_f32_parameters), TEST(norms_refuse_other_mixtures),
+        TEST(rows_of_one_number), TEST(a_residual_without_gradient),
     };
     return cmocka_run_group_tests_name("fused", tests, NULL, NULL);
 }

@@ -439,3 +439,23 @@ void array_compare(op_report *r, const char *what, const op_array *want, const t
     }
     array_free(&a);
 }
+
+void suite_poison(void)
+{
+    enum { EACH = 6 };
+    static const int64_t sizes[] = { 4, 16, 24, 48, 96, 160, 256, 512, 1024 };
+    for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
+        trek_tensor *tensors[EACH];
+        void *blocks[EACH];
+        for (int i = 0; i < EACH; i++) {
+            tensors[i] = trek_tensor_full(NAN, trek_dims(sizes[k]), TREK_F32, test_device());
+            blocks[i] = trek_block_alloc((size_t)sizes[k] * 4);
+            if (blocks[i])
+                memset(blocks[i], 0xff, (size_t)sizes[k] * 4);
+        }
+        for (int i = 0; i < EACH; i++) {
+            trek_tensor_release(tensors[i]);
+            trek_block_free(blocks[i]);
+        }
+    }
+}

@@ -11,12 +11,15 @@ static trek_shape tail_of(trek_shape x, int dims)
     return trek_shape_make(dims, x.sizes + x.ndim - dims);
 }
 
-static void rms_case(const op_row *row, op_sink sink, void *arg, trek_shape x, int dims, bool weighted, bool large)
+/* A parameter in f32 where the input has 16 bits. */
+enum { WIDE = 16 };
+
+static void rms_case(const op_row *row, op_sink sink, void *arg, trek_shape x, int dims, int weighted, bool large)
 {
     op_case c = case_begin(row, "rows");
     case_input(&c, row, x);
     if (weighted)
-        case_input(&c, row, tail_of(x, dims));
+        case_typed(&c, row->domain[1], weighted & WIDE ? DTYPE_STATISTICS : DTYPE_ROW, tail_of(x, dims), 0);
     else
         case_absent(&c);
     c.attrs.i[0] = dims;
@@ -32,8 +35,13 @@ FAMILY(rms_norm)
         rms_case(row, sink, arg, trek_dims(3, 2, 4), 2, weighted, false);
         rms_case(row, sink, arg, trek_dims(5), 1, weighted, false);
         rms_case(row, sink, arg, trek_dims(0, 6), 1, weighted, false);
+        rms_case(row, sink, arg, trek_dims(1, 6), 1, weighted, false);
+        rms_case(row, sink, arg, trek_dims(3, 1), 1, weighted, false);
+        rms_case(row, sink, arg, trek_dims(3, 0), 1, weighted, false);
         rms_case(row, sink, arg, trek_dims(130, 517), 1, weighted, true);
     }
+    rms_case(row, sink, arg, trek_dims(4, 6), 1, WIDE, false);
+    rms_case(row, sink, arg, trek_dims(130, 520), 1, WIDE, true);
     op_case c = case_begin(row, "too many dimensions");
     case_input(&c, row, trek_dims(4, 6));
     case_absent(&c);
@@ -50,7 +58,7 @@ FAMILY(rms_norm)
     sink(row, &c, arg);
 }
 
-static void rms_gradient_case(const op_row *row, op_sink sink, void *arg, trek_shape x, int dims, bool weighted, bool large)
+static void rms_gradient_case(const op_row *row, op_sink sink, void *arg, trek_shape x, int dims, int weighted, bool large)
 {
     op_case c = case_begin(row, "gradient");
     trek_shape tail = tail_of(x, dims);
@@ -58,7 +66,7 @@ static void rms_gradient_case(const op_row *row, op_sink sink, void *arg, trek_s
     case_input(&c, row, x);
     case_typed(&c, D_RSTD, DTYPE_STATISTICS, trek_dims(trek_shape_numel(x) / trek_shape_numel(tail)), 0);
     if (weighted)
-        case_input(&c, row, tail);
+        case_typed(&c, D_ANY, weighted & WIDE ? DTYPE_STATISTICS : DTYPE_ROW, tail, 0);
     else
         case_absent(&c);
     c.attrs.i[0] = dims;
@@ -78,6 +86,8 @@ FAMILY(rms_norm_backward)
         rms_gradient_case(row, sink, arg, trek_dims(3, 2, 4), 2, weighted, false);
         rms_gradient_case(row, sink, arg, trek_dims(520, 131), 1, weighted, true);
     }
+    rms_gradient_case(row, sink, arg, trek_dims(4, 6), 1, WIDE, false);
+    rms_gradient_case(row, sink, arg, trek_dims(70, 264), 1, WIDE, true);
 }
 
 /* --- add_layer_norm ------------------------------------------------------------------- */
@@ -89,7 +99,7 @@ static void add_norm_case(const op_row *row, op_sink sink, void *arg, trek_shape
     case_input(&c, row, x);
     for (int k = 0; k < 2; k++) {
         if (given >> k & 1)
-            case_input(&c, row, tail_of(x, dims));
+            case_typed(&c, row->domain[2], given & WIDE ? DTYPE_STATISTICS : DTYPE_ROW, tail_of(x, dims), 0);
         else
             case_absent(&c);
     }
@@ -106,7 +116,13 @@ FAMILY(add_layer_norm)
         add_norm_case(row, sink, arg, trek_dims(3, 2, 4), 2, given, false);
         add_norm_case(row, sink, arg, trek_dims(5), 1, given, false);
         add_norm_case(row, sink, arg, trek_dims(0, 6), 1, given, false);
+        add_norm_case(row, sink, arg, trek_dims(1, 6), 1, given, false);
+        add_norm_case(row, sink, arg, trek_dims(3, 1), 1, given, false);
+        add_norm_case(row, sink, arg, trek_dims(3, 2), 1, given, false);
+        add_norm_case(row, sink, arg, trek_dims(3, 0), 1, given, false);
         add_norm_case(row, sink, arg, trek_dims(130, 517), 1, given, true);
+        add_norm_case(row, sink, arg, trek_dims(4, 6), 1, given | WIDE, false);
+        add_norm_case(row, sink, arg, trek_dims(130, 520), 1, given | WIDE, true);
     }
     op_case c = case_begin(row, "branch does not fit");
     case_input(&c, row, trek_dims(4, 6));
@@ -139,7 +155,7 @@ static void add_norm_gradient_case(const op_row *row, op_sink sink, void *arg, t
     case_typed(&c, D_ANY, DTYPE_STATISTICS, rows, 0);
     case_typed(&c, D_RSTD, DTYPE_STATISTICS, rows, 0);
     if (given & 2)
-        case_input(&c, row, tail);
+        case_typed(&c, D_ANY, given & WIDE ? DTYPE_STATISTICS : DTYPE_ROW, tail, 0);
     else
         case_absent(&c);
     c.attrs.i[0] = dims;
@@ -158,6 +174,8 @@ FAMILY(add_layer_norm_backward)
         add_norm_gradient_case(row, sink, arg, trek_dims(4, 6), 1, given, false);
         add_norm_gradient_case(row, sink, arg, trek_dims(3, 2, 4), 2, given, false);
         add_norm_gradient_case(row, sink, arg, trek_dims(520, 131), 1, given, true);
+        add_norm_gradient_case(row, sink, arg, trek_dims(4, 6), 1, given | WIDE, false);
+        add_norm_gradient_case(row, sink, arg, trek_dims(70, 264), 1, given | WIDE, true);
     }
 }
 

@@ -73,6 +73,12 @@ FAMILY(linear)
             linear_case(row, sink, arg, trek_dims(4), 3, bias, activation, false);
             linear_case(row, sink, arg, trek_dims(0, 4), 3, bias, activation, false);
             linear_case(row, sink, arg, trek_dims(3, 0), 2, bias, activation, false);
+            linear_case(row, sink, arg, trek_dims(1, 4), 3, bias, activation, false);
+            linear_case(row, sink, arg, trek_dims(1, 1, 4), 3, bias, activation, false);
+            linear_case(row, sink, arg, trek_dims(0, 5, 4), 3, bias, activation, false);
+            linear_case(row, sink, arg, trek_dims(5, 0, 4), 3, bias, activation, false);
+            linear_case(row, sink, arg, trek_dims(3, 2, 0), 4, bias, activation, false);
+            linear_case(row, sink, arg, trek_dims(3, 2, 2), 0, bias, activation, false);
             linear_case(row, sink, arg, trek_dims(129, 65), 131, bias, activation, true);
         }
     op_case c = pair_begin(row, "widths differ", trek_dims(3, 4), trek_dims(5, 3));
@@ -361,6 +367,9 @@ FAMILY(adaptive_backward)
 
 /* --- norms --------------------------------------------------------------------------- */
 
+/* Of `given`: parameters in f32 where the input has 16 bits. */
+enum { WIDE = 16 };
+
 static void layer_case(const op_row *row, op_sink sink, void *arg, trek_shape x, int dims, int given, trek_status expect, bool large)
 {
     op_case c = case_begin(row, "layer");
@@ -368,7 +377,7 @@ static void layer_case(const op_row *row, op_sink sink, void *arg, trek_shape x,
     case_input(&c, row, x);
     for (int k = 0; k < 2; k++) {
         if (given >> k & 1)
-            case_input(&c, row, tail);
+            case_typed(&c, row->domain[1 + k], given & WIDE ? DTYPE_STATISTICS : DTYPE_ROW, tail, 0);
         else
             case_absent(&c);
     }
@@ -386,7 +395,12 @@ FAMILY(layer_norm)
         layer_case(row, sink, arg, trek_dims(3, 2, 4), 2, given, TREK_OK, false);
         layer_case(row, sink, arg, trek_dims(5), 1, given, TREK_OK, false);
         layer_case(row, sink, arg, trek_dims(0, 6), 1, given, TREK_OK, false);
+        layer_case(row, sink, arg, trek_dims(1, 6), 1, given, TREK_OK, false);
+        layer_case(row, sink, arg, trek_dims(3, 1), 1, given, TREK_OK, false);
+        layer_case(row, sink, arg, trek_dims(3, 0), 1, given, TREK_OK, false);
         layer_case(row, sink, arg, trek_dims(130, 517), 1, given, TREK_OK, true);
+        layer_case(row, sink, arg, trek_dims(4, 6), 1, given | WIDE, TREK_OK, false);
+        layer_case(row, sink, arg, trek_dims(130, 520), 1, given | WIDE, TREK_OK, true);
     }
     layer_case(row, sink, arg, trek_dims(4, 6), 3, 0, TREK_ERR_ARGUMENT, false);
     layer_case(row, sink, arg, trek_dims(4, 6), 0, 0, TREK_ERR_ARGUMENT, false);
@@ -400,7 +414,7 @@ FAMILY(layer_norm)
 }
 
 static void norm_gradient_case(const op_row *row, op_sink sink, void *arg, trek_shape x, int64_t groups, trek_shape weight,
-                               bool weighted, int64_t number, bool large)
+                               int weighted, int64_t number, bool large)
 {
     op_case c = case_begin(row, "gradient");
     case_input(&c, row, x);
@@ -408,7 +422,7 @@ static void norm_gradient_case(const op_row *row, op_sink sink, void *arg, trek_
     case_typed(&c, D_ANY, DTYPE_STATISTICS, trek_dims(groups), 0);
     case_typed(&c, D_RSTD, DTYPE_STATISTICS, trek_dims(groups), 0);
     if (weighted)
-        case_input(&c, row, weight);
+        case_typed(&c, D_ANY, weighted & WIDE ? DTYPE_STATISTICS : DTYPE_ROW, weight, 0);
     else
         case_absent(&c);
     c.attrs.i[0] = number;
@@ -423,10 +437,13 @@ static void norm_gradient_case(const op_row *row, op_sink sink, void *arg, trek_
 
 FAMILY(layer_norm_backward)
 {
-    for (int weighted = 0; weighted < 2; weighted++) {
+    static const int weights[] = { 0, 1, WIDE };
+    for (int k = 0; k < 3; k++) {
+        int weighted = weights[k];
         norm_gradient_case(row, sink, arg, trek_dims(4, 6), 4, trek_dims(6), weighted, 1, false);
         norm_gradient_case(row, sink, arg, trek_dims(3, 2, 4), 3, trek_dims(2, 4), weighted, 2, false);
         norm_gradient_case(row, sink, arg, trek_dims(520, 131), 520, trek_dims(131), weighted, 1, true);
+        norm_gradient_case(row, sink, arg, trek_dims(70, 264), 70, trek_dims(264), weighted, 1, true);
     }
 }
 
@@ -437,12 +454,12 @@ static void batch_case(const op_row *row, op_sink sink, void *arg, trek_shape x,
     case_input(&c, row, x);
     for (int k = 0; k < 2; k++) {
         if (given >> k & 1)
-            case_input(&c, row, channels);
+            case_typed(&c, row->domain[1 + k], given & WIDE ? DTYPE_STATISTICS : DTYPE_ROW, channels, 0);
         else
             case_absent(&c);
     }
     for (int k = 0; k < 2; k++) {
-        if (given >> 2) {
+        if (given >> 2 & 1) {
             case_typed(&c, k ? D_RSTD : D_ANY, DTYPE_STATISTICS, channels, 0);
             c.in[c.n - 1].plain = true;
         } else {
@@ -464,6 +481,7 @@ FAMILY(batch_norm)
             if (!training && given < 4)
                 continue;
             batch_case(row, sink, arg, trek_dims(5, 3), given, training, TREK_OK, false);
+            batch_case(row, sink, arg, trek_dims(5, 3), given | WIDE, training, TREK_OK, false);
             batch_case(row, sink, arg, trek_dims(2, 3, 2, 2), given, training, TREK_OK, false);
             batch_case(row, sink, arg, trek_dims(3, 2, 4), given, training, TREK_OK, false);
             batch_case(row, sink, arg, trek_dims(9, 16, 21, 23), given, training, TREK_OK, true);
@@ -476,8 +494,10 @@ FAMILY(batch_norm)
 
 FAMILY(batch_norm_backward)
 {
-    for (int weighted = 0; weighted < 2; weighted++)
+    static const int weights[] = { 0, 1, WIDE };
+    for (int k = 0; k < 3; k++)
         for (int training = 0; training < 2; training++) {
+            int weighted = weights[k];
             norm_gradient_case(row, sink, arg, trek_dims(5, 3), 3, trek_dims(3), weighted, training, false);
             norm_gradient_case(row, sink, arg, trek_dims(2, 3, 2, 2), 3, trek_dims(3), weighted, training, false);
             norm_gradient_case(row, sink, arg, trek_dims(4, 8, 7, 6), 8, trek_dims(8), weighted, training, true);

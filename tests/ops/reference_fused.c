@@ -29,10 +29,18 @@ static int64_t row_length(const op_array *x, int64_t dims)
     return n;
 }
 
+static int64_t row_count(const op_array *x, int64_t dims)
+{
+    int64_t n = 1;
+    for (int d = 0; d < x->ndim - (int)dims; d++)
+        n *= x->sizes[d];
+    return n;
+}
+
 REFERENCE(rms_norm)
 {
     const op_array *x = in[0], *w = n > 1 ? in[1] : NULL;
-    int64_t columns = row_length(x, a->i[0]), rows = x->numel / columns;
+    int64_t columns = row_length(x, a->i[0]), rows = row_count(x, a->i[0]);
     array_like(&out[0], x, x->dtype);
     array_make(&out[1], statistics_dtype(x->dtype), 1, &rows);
     for (int64_t r = 0; r < rows; r++) {
@@ -50,7 +58,7 @@ REFERENCE(rms_norm)
 REFERENCE(rms_norm_backward)
 {
     const op_array *g = in[0], *x = in[1], *w = n > 3 ? in[3] : NULL;
-    int64_t columns = row_length(x, a->i[0]), rows = x->numel / columns;
+    int64_t columns = row_length(x, a->i[0]), rows = row_count(x, a->i[0]);
     array_like(&out[0], x, x->dtype);
     array_scaled(&out[0]);
     memset(&out[1], 0, sizeof out[1]);
@@ -82,7 +90,7 @@ REFERENCE(add_layer_norm)
     array_like(&out[1], in[0], in[0]->dtype);
     array_scaled(&out[1]);
     for (int64_t i = 0; i < out[1].numel; i++) {
-        out[1].v[i] = in[0]->v[i] + in[1]->v[i];
+        out[1].v[i] = dtype_round(out[1].dtype, in[0]->v[i] + in[1]->v[i]);
         out[1].scale[i] = fabs(in[0]->v[i]) + fabs(in[1]->v[i]);
     }
     reference_layer_norm((const op_array *const[3]){ &out[1], in[2], in[3] }, 3, a, norm);

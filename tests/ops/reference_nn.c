@@ -143,7 +143,7 @@ static int norm_gradient(const op_array *const *in, int n, const norm_layout *l,
     array_scaled(&out[0]);
     memset(&out[1], 0, sizeof out[1]);
     for (int k = w ? 1 : 2; k < 3; k++) {
-        array_make(&out[k], w ? w->dtype : x->dtype, ndim, sizes);
+        array_make(&out[k], w ? w->dtype : statistics_dtype(x->dtype), ndim, sizes);
         array_scaled(&out[k]);
     }
     for (int64_t j = 0; j < x->numel; j++) {

@@ -96,6 +96,7 @@ static void run_once(const op_row *row, const op_case *c, trek_dtype dtype, op_l
         }
     bool fills = trek_ops[row->id].flags & TREK_OP_FILL;
     trek_op_call call = { .op = &trek_ops[row->id], .n_inputs = c->n, .inputs = in, .attrs = c->attrs };
+    suite_poison();
     if (fills)
         array_make(&want[0], dtype, c->given.shape.ndim, c->given.shape.sizes);
     int n_want = row->reference(refs, c->n, &c->attrs, want);

@@ -18,13 +18,14 @@ typedef struct problem {
     op_report *report;
 } problem;
 
-static bool differentiable(const problem *p, int k)
+bool case_differentiable(const op_row *row, const op_case *c, int k)
 {
-    return !p->c->in[k].absent && p->c->in[k].domain != D_INDEX && (p->row->gradients >> k & 1);
+    return !c->in[k].absent && c->in[k].domain != D_INDEX && (row->gradients >> k & 1);
 }
 
-/* A variable over values; in the layout of the problem where that can hold them. */
-static trek_var *make_var(const op_array *a, op_layout layout, bool requires_grad)
+static bool differentiable(const problem *p, int k) { return case_differentiable(p->row, p->c, k); }
+
+trek_var *suite_var(const op_array *a, op_layout layout, bool requires_grad)
 {
     op_input in = { .shape = trek_shape_make(a->ndim, a->sizes), .domain = D_ANY, .dtype = DTYPE_ROW };
     trek_tensor *t = suite_tensor(&in, a->dtype, layout == LAYOUT_EXPANDED ? LAYOUT_PLAIN : layout, 1);
@@ -45,7 +46,7 @@ static trek_var *apply_op(const problem *p, op_layout layout, trek_var **vars)
         vars[k] = NULL;
         if (p->c->in[k].absent)
             continue;
-        vars[k] = make_var(&p->x[k], p->c->in[k].plain ? LAYOUT_PLAIN : layout, differentiable(p, k));
+        vars[k] = suite_var(&p->x[k], p->c->in[k].plain ? LAYOUT_PLAIN : layout, differentiable(p, k));
         if (!vars[k])
             return NULL;
     }
@@ -85,11 +86,11 @@ static double value_of(problem *p)
     return value;
 }
 
-static void random_like(op_array *a, const trek_tensor *t, uint64_t seed)
+void array_random(op_array *a, const trek_tensor *t, uint64_t seed)
 {
     array_make(a, TREK_F64, t->ndim, t->sizes);
     for (int64_t i = 0; i < a->numel; i++)
-        a->v[i] = hash_unit(seed, (uint64_t)i) * 2 - 1;
+        a->v[i] = floor(hash_unit(seed, (uint64_t)i) * 256 - 128) / 128;
 }
 
 static bool close_enough(double a, double b, double size)
@@ -173,13 +174,13 @@ static bool problem_make(problem *p, const op_row *row, const op_case *c, op_lay
     for (int k = 0; k < c->n; k++)
         if (in[k]) {
             array_read(&p->x[k], in[k]);
-            random_like(&p->weights[k], in[k], 77 + (uint64_t)k);
+            array_random(&p->weights[k], in[k], 77 + (uint64_t)k);
         }
     release_inputs(c, in);
     return true;
 }
 
-static bool checked_case(const op_row *row, const op_case *c, const op_report *r)
+bool checked_case(const op_row *row, const op_case *c, const op_report *r)
 {
     return c->expect == TREK_OK && !c->large && !c->no_gradient && case_runs(row, c, TREK_F64) && !report_bad(r);
 }
@@ -201,8 +202,8 @@ static void gradient_in_layout(const op_row *row, const op_case *c, op_layout la
     trek_var *vars[SUITE_INPUTS], *grads[SUITE_INPUTS], *seed = NULL;
     trek_var *out = apply_op(&p, layout, vars);
     if (out) {
-        random_like(&p.cotangent, trek_var_data(out), 5);
-        seed = make_var(&p.cotangent, layout, false);
+        array_random(&p.cotangent, trek_var_data(out), 5);
+        seed = suite_var(&p.cotangent, layout, false);
     }
     if (!seed || !first_gradient(&p, vars, out, seed, false, grads))
         report_fail(r, "%s: %s", trek_status_name(trek_status_get()), trek_error());
@@ -241,7 +242,7 @@ static double gradient_value(problem *p)
     double value = 0;
     trek_scope scope = trek_scope_begin();
     trek_var *vars[SUITE_INPUTS], *grads[SUITE_INPUTS];
-    trek_var *out = apply_op(p, LAYOUT_PLAIN, vars), *seed = out ? make_var(&p->cotangent, LAYOUT_PLAIN, false) : NULL;
+    trek_var *out = apply_op(p, LAYOUT_PLAIN, vars), *seed = out ? suite_var(&p->cotangent, LAYOUT_PLAIN, false) : NULL;
     if (!seed || !first_gradient(p, vars, out, seed, false, grads))
         value = NAN;
     for (int k = 0; k < p->c->n && !isnan(value); k++) {
@@ -271,7 +272,7 @@ static bool second_gradient(problem *p, trek_var **vars, trek_var *out, trek_var
         if (!grads[k] || !trek_var_requires_grad(grads[k]))
             continue;
         outs[n_out] = grads[k];
-        seeds[n_out++] = make_var(&p->weights[k], LAYOUT_PLAIN, false);
+        seeds[n_out++] = suite_var(&p->weights[k], LAYOUT_PLAIN, false);
     }
     wanted[n++] = seed;
     if (n_out > 0 && trek_grad(outs, n_out, wanted, n, seeds, NULL, got) != TREK_OK)
@@ -292,8 +293,8 @@ static void second_case(const op_row *row, const op_case *c, void *arg)
     trek_var *vars[SUITE_INPUTS], *found[SUITE_INPUTS + 1], *seed = NULL;
     trek_var *out = apply_op(&p, LAYOUT_PLAIN, vars);
     if (out) {
-        random_like(&p.cotangent, trek_var_data(out), 5);
-        seed = make_var(&p.cotangent, LAYOUT_PLAIN, true);
+        array_random(&p.cotangent, trek_var_data(out), 5);
+        seed = suite_var(&p.cotangent, LAYOUT_PLAIN, true);
     }
     if (!seed || !second_gradient(&p, vars, out, seed, found))
         report_fail(r, "%s: %s", trek_status_name(trek_status_get()), trek_error());

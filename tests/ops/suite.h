@@ -224,11 +224,23 @@ bool case_runs(const op_row *row, const op_case *c, trek_dtype dtype);
 bool make_inputs(const op_case *c, trek_dtype dtype, op_layout layout, uint64_t seed, trek_tensor **in);
 void release_inputs(const op_case *c, trek_tensor **in);
 double hash_unit(uint64_t seed, uint64_t i); /* [0, 1) */
+/* What was freed and is given out again holds NaN: reading what was never written shows. */
+void suite_poison(void);
+
+/* Whether gradients with respect to input k are compared, and of the case at all (small, and takes f64). */
+bool case_differentiable(const op_row *row, const op_case *c, int k);
+bool checked_case(const op_row *row, const op_case *c, const op_report *r);
+/* A variable over values, in the scope; in the layout where that can hold them. */
+trek_var *suite_var(const op_array *a, op_layout layout, bool requires_grad);
+/* Values in [-1, 1) of t's shape, which every floating dtype holds exactly. */
+void array_random(op_array *a, const trek_tensor *t, uint64_t seed);
 
 /* The checks of one row; each goes through all of its cases. `quick` leaves large cases out. */
 void check_forward(const op_row *row, bool quick, op_report *r);
 void check_gradient(const op_row *row, op_report *r);
 void check_second(const op_row *row, op_report *r);
+void check_leaves(const op_row *row, op_report *r);
+void check_mixed(const op_row *row, op_report *r);
 void check_composite(const op_row *row, op_report *r);
 void check_bad(const op_row *row, op_report *r);
 void check_random(const op_row *row, op_report *r);

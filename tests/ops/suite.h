@@ -224,7 +224,7 @@ bool case_runs(const op_row *row, const op_case *c, trek_dtype dtype);
 bool make_inputs(const op_case *c, trek_dtype dtype, op_layout layout, uint64_t seed, trek_tensor **in);
 void release_inputs(const op_case *c, trek_tensor **in);
 double hash_unit(uint64_t seed, uint64_t i); /* [0, 1) */
-/* What was freed and is given out again holds NaN: reading what was never written shows. */
+/* What was freed and is given out again holds NaN, on the CPU: reading what was never written shows. */
 void suite_poison(void);
 
 /* Whether gradients with respect to input k are compared, and of the case at all (small, and takes f64). */

@@ -4,7 +4,11 @@
  * with spaces so that the data begins 64-byte aligned, then the data, row-major
  * and little-endian, without gaps. Internal: trek_state_write and _read are the doors.
  *
- * Aliases stand in the metadata as a JSON text, "trek.aliases": {"alias": "name"}. */
+ * Aliases stand in the metadata as a JSON text, "trek.aliases": {"alias": "name"}.
+ *
+ * A file of trek's carries checksums in its metadata: "trek.checksum":"trek-xxh64 H T0 T1 ...", each of 16 hexadecimal
+ * digits. T0, T1, ... are of the tensors' bytes, in the order of the data; H is of the length and the whole header
+ * with zeros in H's own place. What others write has none, and is read without. */
 #ifndef TREK_NN_SAFETENSORS_H
 #define TREK_NN_SAFETENSORS_H
 
@@ -12,7 +16,9 @@
 #include "nn/text.h"
 
 #define TREK_SAFETENSORS_MAX_HEADER 100000000 /* the format's own bound */
+#define TREK_SAFETENSORS_PART (1u << 20)      /* what is read or written, and summed up, at a time */
 #define TREK_SAFETENSORS_ALIASES "trek.aliases"
+#define TREK_SAFETENSORS_CHECKSUM "trek.checksum"
 
 /* The format's name of a dtype. */
 const char *trek_safetensors_dtype(trek_dtype dtype);
@@ -37,8 +43,18 @@ typedef struct trek_safetensors_header {
 trek_status trek_safetensors_parse(const char *text, size_t length, uint64_t data_bytes, const char *path,
                                    trek_safetensors_header *header, trek_state *state);
 void trek_safetensors_header_clear(trek_safetensors_header *header);
+/* Forgets a text that is the file's own affair. */
+void trek_safetensors_drop_text(trek_state *state, const char *key);
 /* Adds the aliases that the text "trek.aliases" lists, and drops the text. */
 trek_status trek_safetensors_read_aliases(trek_state *state, const char *path);
+
+/* Where a header of `length` bytes has the digits of its own checksum, followed by " " and 16 digits for each tensor
+ * and '"'; NULL: it has none. */
+char *trek_safetensors_seal(char *header, size_t length);
+/* The checksum H of a header whose digits are at `seal`. They are zeros afterwards. */
+uint64_t trek_safetensors_header_checksum(char *header, size_t length, char *seal);
+/* What a checksum text begins with. */
+#define TREK_SAFETENSORS_SEAL "trek-xxh64 "
 
 /* A string in JSON, quotes included. */
 void trek_json_string(trek_text *out, const char *string);

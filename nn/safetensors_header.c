@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "nn/checksum.h"
 #include "nn/json.h"
 #include "nn/safetensors.h"
 #include "tensor/memory_internal.h"
@@ -214,6 +215,18 @@ static trek_status check_items(trek_safetensors_header *header, uint64_t data_by
     return TREK_OK;
 }
 
+void trek_safetensors_drop_text(trek_state *state, const char *key)
+{
+    for (int k = 0; k < state->n_notes; k++) {
+        if (strcmp(state->notes[k].key, key) != 0)
+            continue;
+        trek_free(state->notes[k].key);
+        trek_free(state->notes[k].text);
+        state->notes[k] = state->notes[--state->n_notes];
+        return;
+    }
+}
+
 trek_status trek_safetensors_parse(const char *text, size_t length, uint64_t data_bytes, const char *path,
                                    trek_safetensors_header *header, trek_state *state)
 {
@@ -222,6 +235,33 @@ trek_status trek_safetensors_parse(const char *text, size_t length, uint64_t dat
         return trek_status_get();
     return check_items(header, data_bytes, path);
 }
+
+/* --- its checksum --------------------------------------------------------------------- */
+
+/* Found by its value, which no other text begins with: a key that was damaged must not turn the check off. It stands in
+ * the raw text, as trek writes it; inside another string its quotes would be escaped. */
+char *trek_safetensors_seal(char *header, size_t length)
+{
+    static const char mark[] = ":\"" TREK_SAFETENSORS_SEAL;
+    char *found = memmem(header, length, mark, sizeof mark - 1);
+    char *seal = found ? found + sizeof mark - 1 : NULL;
+    return seal && (size_t)(header + length - seal) > TREK_CHECKSUM_DIGITS ? seal : NULL;
+}
+
+uint64_t trek_safetensors_header_checksum(char *header, size_t length, char *seal)
+{
+    unsigned char prefix[8];
+    trek_checksum sum;
+    for (int k = 0; k < 8; k++)
+        prefix[k] = (unsigned char)((uint64_t)length >> 8 * k);
+    memset(seal, '0', TREK_CHECKSUM_DIGITS);
+    trek_checksum_begin(&sum);
+    trek_checksum_add(&sum, prefix, sizeof prefix);
+    trek_checksum_add(&sum, header, length);
+    return trek_checksum_end(&sum);
+}
+
+/* --- aliases ---------------------------------------------------------------------------- */
 
 trek_status trek_safetensors_read_aliases(trek_state *state, const char *path)
 {
@@ -243,13 +283,6 @@ trek_status trek_safetensors_read_aliases(trek_state *state, const char *path)
         ok = trek_json_fail(&json, "text after the list of aliases");
     if (!ok)
         return trek_status_get();
-    for (int k = 0; k < state->n_notes; k++) {
-        if (strcmp(state->notes[k].key, TREK_SAFETENSORS_ALIASES) != 0)
-            continue;
-        trek_free(state->notes[k].key);
-        trek_free(state->notes[k].text);
-        state->notes[k] = state->notes[--state->n_notes];
-        break;
-    }
+    trek_safetensors_drop_text(state, TREK_SAFETENSORS_ALIASES);
     return TREK_OK;
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "nn/checksum.h"
 #include "nn/safetensors.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
@@ -56,12 +57,27 @@ static void write_aliases(trek_text *out, const trek_state *state)
     trek_text_clear(&list);
 }
 
+/* Zeros, which are replaced once the data is written. */
+static void write_seal(trek_text *out, int tensors)
+{
+    trek_text_add(out, ",\"" TREK_SAFETENSORS_CHECKSUM "\":\"" TREK_SAFETENSORS_SEAL "0000000000000000");
+    for (int k = 0; k < tensors; k++)
+        trek_text_add(out, " 0000000000000000");
+    trek_text_add(out, "\"");
+}
+
+static bool is_own(const char *key)
+{
+    return strcmp(key, "format") == 0 || strcmp(key, TREK_SAFETENSORS_ALIASES) == 0 || strcmp(key, TREK_SAFETENSORS_CHECKSUM) == 0;
+}
+
 /* "format": "pt" is what others look for to take names and layouts for PyTorch's, which they are. */
 static void write_metadata(trek_text *out, const trek_state *state)
 {
     trek_text_add(out, "\"__metadata__\":{\"format\":\"pt\"");
+    write_seal(out, state->n_entries); /* first, so that no other text can be taken for it */
     for (int k = 0; k < state->n_notes; k++) {
-        if (strcmp(state->notes[k].key, "format") == 0 || strcmp(state->notes[k].key, TREK_SAFETENSORS_ALIASES) == 0)
+        if (is_own(state->notes[k].key))
             continue;
         trek_text_add(out, ",");
         write_pair(out, state->notes[k].key, state->notes[k].text);
@@ -120,29 +136,65 @@ static trek_status fail_system(const char *path, const char *what)
     return trek_fail(TREK_ERR_IO, "%s: %s: %s", path, what, strerror_r(errno, text, sizeof text));
 }
 
-static trek_status write_bytes(int file, const void *data, uint64_t bytes, const char *path)
+static trek_status write_bytes(int file, const void *data, uint64_t bytes, uint64_t offset, const char *path)
 {
     const char *from = data;
     while (bytes > 0) {
-        ssize_t put = write(file, from, bytes < (1u << 30) ? (size_t)bytes : (1u << 30));
+        ssize_t put = pwrite(file, from, bytes < (1u << 30) ? (size_t)bytes : (1u << 30), (off_t)offset);
         if (put < 0 && errno == EINTR)
             continue;
         if (put < 0)
             return fail_system(path, "write");
         from += put;
+        offset += (uint64_t)put;
         bytes -= (uint64_t)put;
     }
     return TREK_OK;
 }
 
-static trek_status write_tensor(int file, trek_tensor *tensor, const char *path)
+/* The data is read once: what was just summed up is still near when it is written. */
+static trek_status sum_and_write(int file, const unsigned char *data, uint64_t bytes, uint64_t offset, const char *path, char *digits)
+{
+    trek_checksum sum;
+    trek_status status = TREK_OK;
+    trek_checksum_begin(&sum);
+    for (uint64_t at = 0, part; at < bytes && status == TREK_OK; at += part) {
+        part = bytes - at < TREK_SAFETENSORS_PART ? bytes - at : TREK_SAFETENSORS_PART;
+        trek_checksum_add(&sum, data + at, (size_t)part);
+        status = write_bytes(file, data + at, part, offset + at, path);
+    }
+    trek_checksum_write(trek_checksum_end(&sum), digits);
+    return status;
+}
+
+static trek_status write_tensor(int file, trek_tensor *tensor, uint64_t offset, const char *path, char *digits)
 {
     trek_tensor *host = trek_tensor_to(tensor, trek_tensor_device(tensor).type == TREK_CPU ? trek_tensor_device(tensor) : trek_cpu(0));
     trek_tensor *flat = host ? trek_tensor_contiguous(host) : NULL;
-    trek_status status = flat ? write_bytes(file, trek_tensor_data(flat), tensor_bytes(flat), path) : trek_status_get();
+    trek_status status = flat ? sum_and_write(file, trek_tensor_data(flat), tensor_bytes(flat), offset, path, digits) : trek_status_get();
     trek_tensor_release(flat);
     trek_tensor_release(host);
     return status;
+}
+
+/* The data first, whose checksums belong into the header. */
+static trek_status write_parts(int file, const trek_state *state, const int *order, trek_text *header, const char *path)
+{
+    unsigned char prefix[8];
+    trek_status status = TREK_OK;
+    char *seal = trek_safetensors_seal(header->data, header->length);
+    uint64_t at = sizeof prefix + header->length;
+    for (int k = 0; k < state->n_entries && status == TREK_OK; k++) {
+        trek_tensor *tensor = state->entries[order[k]].tensor;
+        status = write_tensor(file, tensor, at, path, seal + TREK_CHECKSUM_DIGITS + 1 + (size_t)k * (1 + TREK_CHECKSUM_DIGITS));
+        at += tensor_bytes(tensor);
+    }
+    trek_checksum_write(trek_safetensors_header_checksum(header->data, header->length, seal), seal);
+    for (int k = 0; k < 8; k++)
+        prefix[k] = (unsigned char)((uint64_t)header->length >> 8 * k);
+    if (status == TREK_OK)
+        status = write_bytes(file, prefix, sizeof prefix, 0, path);
+    return status == TREK_OK ? write_bytes(file, header->data, header->length, sizeof prefix, path) : status;
 }
 
 static trek_status write_content(int file, const trek_state *state, const char *path)
@@ -157,40 +209,30 @@ static trek_status write_content(int file, const trek_state *state, const char *
         status = TREK_ERR_MEMORY;
     else if (header.length > TREK_SAFETENSORS_MAX_HEADER)
         status = trek_fail(TREK_ERR_ARGUMENT, "%s: the names are too long for a safetensors header", path);
-    unsigned char prefix[8];
-    for (int k = 0; k < 8; k++)
-        prefix[k] = (unsigned char)((uint64_t)header.length >> 8 * k);
-    if (status == TREK_OK)
-        status = write_bytes(file, prefix, sizeof prefix, path);
-    if (status == TREK_OK)
-        status = write_bytes(file, header.data, header.length, path);
-    for (int k = 0; k < state->n_entries && status == TREK_OK; k++)
-        status = write_tensor(file, state->entries[order[k]].tensor, path);
+    else
+        status = write_parts(file, state, order, &header, path);
     trek_text_clear(&header);
     trek_free(order);
     return status;
 }
 
-/* The rename is safe on disk when the directory is. Some file systems cannot sync one: then there is nothing to be done. */
-static trek_status sync_directory(const char *path)
+/* The rename is safe on disk when the directory is. Some file systems cannot sync one: then there is nothing to be done.
+ * `name` is of a file in it, and is cut: nothing may fail for want of memory once the file is in its place. */
+static trek_status sync_directory(char *name, const char *path)
 {
-    char *folder = trek_strdup(path);
-    if (!folder)
-        return TREK_ERR_MEMORY;
-    char *slash = strrchr(folder, '/');
+    char *slash = strrchr(name, '/');
     if (slash)
-        slash[slash == folder] = 0;
-    int file = open(slash ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        slash[slash == name] = 0;
+    int file = open(slash ? name : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     trek_status status = TREK_OK;
     if (file < 0 || (fsync(file) != 0 && errno != EINVAL && errno != ENOTSUP))
         status = fail_system(path, "sync of its directory");
     if (file >= 0)
         close(file);
-    trek_free(folder);
     return status;
 }
 
-static trek_status write_and_rename(int file, const trek_state *state, const char *temporary, const char *path)
+static trek_status write_and_rename(int file, const trek_state *state, char *temporary, const char *path)
 {
     trek_status status = write_content(file, state, path);
     if (status == TREK_OK && fsync(file) != 0)
@@ -203,7 +245,7 @@ static trek_status write_and_rename(int file, const trek_state *state, const cha
         unlink(temporary);
         return status;
     }
-    return sync_directory(path);
+    return sync_directory(temporary, path);
 }
 
 trek_status trek_state_write(const trek_state *state, const char *path)

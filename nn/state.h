@@ -56,10 +56,12 @@ TREK_API trek_status trek_state_apply(const trek_state *state, trek_module *modu
 TREK_API trek_status trek_state_apply_with(const trek_state *state, trek_module *module, const trek_state_load_opts *opts,
                                            trek_state_report *report);
 
-/* A safetensors file. It is written beside `path`, synced and renamed: a failed
+/* A safetensors file, with checksums of its header and of each tensor in its metadata (XXH64, the text "trek.checksum";
+ * a program that changes the file should drop that text). It is written beside `path`, synced and renamed: a failed
  * or interrupted write (IO, with the system's reason) leaves what was there. */
 TREK_API trek_status trek_state_write(const trek_state *state, const char *path);
-/* FORMAT for anything but a well-formed file: nothing in it is trusted. UNSUPPORTED for dtypes that trek does not have. */
+/* FORMAT for anything but a well-formed file: nothing in it is trusted. A file with checksums is compared with them, one
+ * without (others write those) is read as it is. UNSUPPORTED for dtypes that trek does not have. */
 TREK_API trek_state *trek_state_read(const char *path);
 
 /* The module's parameters and buffers to a file and back. */

@@ -27,6 +27,7 @@ struct trek_state {
     /* open addressing over both kinds of names: 0 free, k + 1 entry k, -(k + 1) alias k */
     int *slots;
     int n_slots;
+    bool checked;             /* read from a file that carries checksums, which all matched */
 };
 
 /* trek_state_of whose tensors may be the module's own: to be written before they change. NULL and an error. */

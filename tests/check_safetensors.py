@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """State files against the safetensors package: it reads what trek writes, trek reads what it writes.
-    usage: check_safetensors.py <path of state_tool>      (needs numpy and safetensors)"""
+    usage: check_safetensors.py <path of state_tool>      (needs numpy, safetensors and xxhash)"""
+import json
 import pathlib
 import subprocess
 import sys
 import tempfile
 
 import numpy as np
+import xxhash
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 
@@ -32,6 +35,17 @@ with tempfile.TemporaryDirectory() as folder:
     assert set(found) == set(want) | set(buffers), sorted(found)
     for name, values in {**want, **buffers}.items():
         assert found[name].dtype == values.dtype and found[name].shape == values.shape and (found[name] == values).all(), name
+    raw = ours.read_bytes()
+    start = 8 + int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8:start])
+    method, own, *sums = header.pop("__metadata__")["trek.checksum"].split()
+    assert method == "trek-xxh64" and own == xxhash.xxh64_hexdigest(raw[:start].replace(own.encode(), b"0" * 16, 1))
+    places = sorted(item["data_offsets"] for item in header.values())
+    assert sums == [xxhash.xxh64_hexdigest(raw[start + a : start + b]) for a, b in places]
+    with safe_open(ours, "np") as file:  # carried over with the metadata, it would be wrong
+        save_file(found, theirs, file.metadata())
+    result = subprocess.run([sys.argv[1], "read", str(theirs)], capture_output=True, text=True)
+    assert result.returncode and "trek.checksum" in result.stderr, result.stderr
     save_file({**want, **buffers}, theirs)
     subprocess.run([sys.argv[1], "read", str(theirs)], check=True)
 print("safetensors reads ours, trek reads theirs")

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans as text. Shares are hexadecimal floats as C's %a writes them, made and read
- * from their bits: exact, and the locale's decimal point plays no part. */
+ * from their bits: exact, and the locale's decimal point plays no part. The last line
+ * has a checksum of all that stands before it; a plan of version 1 has none. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 #include "distributed/plan_internal.h"
+#include "nn/checksum.h"
 #include "nn/text.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
@@ -26,12 +28,24 @@ static void write_share(trek_text *out, double share)
         trek_text_format(out, " 0x1.%013" PRIx64 "p%d", bits & ((UINT64_C(1) << 52) - 1), (int)(bits >> 52) - 1023);
 }
 
+#define CHECKSUM " xxh64 "
+
+static void write_checksum(trek_text *out)
+{
+    char digits[TREK_CHECKSUM_DIGITS];
+    if (out->failed)
+        return;
+    trek_checksum_write(trek_checksum_of(out->data, out->length), digits);
+    trek_text_bytes(out, digits, sizeof digits);
+    trek_text_add(out, "\n");
+}
+
 static void write_plan(trek_text *out, const trek_plan *plan)
 {
     trek_decision d;
     int ranks = trek_plan_ranks(plan);
     int64_t size = trek_plan_size(plan);
-    trek_text_format(out, "trek-plan 1\nranks %d\n", ranks);
+    trek_text_format(out, "trek-plan 2\nranks %d\n", ranks);
     for (int64_t k = 0; k < size && trek_plan_get(plan, k, &d); k++) {
         trek_text_format(out, "%" PRId64 " %s", d.from, d.kind == TREK_PLAN_SHARES ? "shares" : "counts");
         if (d.kind == TREK_PLAN_COUNTS)
@@ -44,7 +58,8 @@ static void write_plan(trek_text *out, const trek_plan *plan)
         }
         trek_text_add(out, "\n");
     }
-    trek_text_format(out, "end %" PRId64 "\n", size);
+    trek_text_format(out, "end %" PRId64 CHECKSUM, size);
+    write_checksum(out);
 }
 
 char *trek_plan_text(const trek_plan *plan)
@@ -69,8 +84,9 @@ void trek_plan_text_free(char **text)
 /* --- reading --------------------------------------------------------------------------- */
 
 typedef struct reader {
-    const char *at, *end, *name;
+    const char *start, *at, *end, *name;
     int64_t line;
+    bool checked;             /* the last line has a checksum */
 } reader;
 
 static bool bad(const reader *in, const char *what)
@@ -164,6 +180,30 @@ static bool read_decision(reader *in, trek_plan *plan, void *values)
     return status == TREK_OK && line_ends(in);
 }
 
+/* Before the first line is believed. The whole line that should end the text: " xxh64 " and digits. */
+static bool checksum_holds(const reader *in)
+{
+    static const char mark[] = CHECKSUM;
+    size_t tail = sizeof mark - 1 + TREK_CHECKSUM_DIGITS + 1, length = (size_t)(in->end - in->start);
+    const char *from = length > tail ? in->end - tail : NULL, *digits = from ? from + sizeof mark - 1 : NULL;
+    uint64_t noted;
+    if (!from || memcmp(from, mark, sizeof mark - 1) != 0 || in->end[-1] != '\n' || !trek_checksum_read(digits, &noted))
+        return trek_fail(TREK_ERR_FORMAT, "%s: its checksum is missing: the plan is cut off or damaged", in->name) == TREK_OK;
+    if (!trek_checksum_holds(trek_checksum_of(in->start, (size_t)(digits - in->start)), noted))
+        return trek_fail(TREK_ERR_FORMAT, "%s: its checksum does not match: the plan is damaged", in->name) == TREK_OK;
+    return true;
+}
+
+static bool passes_checksum(reader *in)
+{
+    if (!in->checked)
+        return true;
+    if (!passes(in, CHECKSUM) || in->end - in->at < TREK_CHECKSUM_DIGITS)
+        return bad(in, "a checksum expected");
+    in->at += TREK_CHECKSUM_DIGITS;
+    return true;
+}
+
 static bool read_decisions(reader *in, trek_plan *plan)
 {
     void *values = trek_calloc((size_t)trek_plan_ranks(plan), 8);
@@ -172,28 +212,32 @@ static bool read_decisions(reader *in, trek_plan *plan)
     while (good && !passes(in, "end "))
         good = read_decision(in, plan, values);
     trek_free(values);
-    if (!good || !read_integer(in, &size) || !line_ends(in))
+    if (!good || !read_integer(in, &size) || !passes_checksum(in) || !line_ends(in))
         return false;
     if (size != trek_plan_size(plan))
         return bad(in, "decisions are missing or too many");
     return in->at == in->end || bad(in, "text after the end");
 }
 
+static bool read_version(reader *in)
+{
+    if (!passes(in, "trek-plan "))
+        return bad(in, "no plan: \"trek-plan 2\" expected");
+    in->checked = passes(in, "2\n");
+    if (!in->checked && !passes(in, "1\n"))
+        return bad(in, "a version other than 1 and 2");
+    in->line++;
+    return !in->checked || checksum_holds(in);
+}
+
 trek_plan *trek_plan_parse_named(const char *text, size_t length, const char *name)
 {
-    reader in = { .at = text, .end = text + length, .name = name, .line = 1 };
+    reader in = { .start = text, .at = text, .end = text + length, .name = name, .line = 1 };
     int64_t ranks;
     if (trek_status_get() != TREK_OK)
         return NULL;
-    if (!passes(&in, "trek-plan ")) {
-        bad(&in, "no plan: \"trek-plan 1\" expected");
+    if (!read_version(&in))
         return NULL;
-    }
-    if (!passes(&in, "1\n")) {
-        bad(&in, "a version other than 1");
-        return NULL;
-    }
-    in.line++;
     if (!passes(&in, "ranks ")) {
         bad(&in, "\"ranks\" expected");
         return NULL;

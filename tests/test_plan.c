@@ -121,11 +121,11 @@ static void text_comes_back(void **state)
     trek_plan *plan = example();
     char *text = trek_plan_text(plan), *again;
     assert_non_null(text);
-    assert_string_equal(text, "trek-plan 1\nranks 3\n"
+    assert_string_equal(text, "trek-plan 2\nranks 3\n"
                               "0 shares 0x1.5555555555555p-2 0x1.5555555555555p-2 0x1.5555555555555p-2\n"
                               "10 shares 0x1.6666666666666p-1 0x1.3333333333333p-2 0\n"
                               "60 counts 10 23 10 1\n"
-                              "9223372036854775807 counts 9223372036854775807 0 9223372036854775807 1\nend 4\n");
+                              "9223372036854775807 counts 9223372036854775807 0 9223372036854775807 1\nend 4 xxh64 9fa207917eaf1e5d\n");
     trek_plan *back = trek_plan_parse(text);
     assert_non_null(back);
     expect_same(plan, back);
@@ -220,7 +220,7 @@ static void bad_texts_are_refused(void **state)
     (void)state;
 #define HEAD "trek-plan 1\nranks 2\n"
     static const struct { const char *text, *names; } bad[] = {
-        { "", "line 1" }, { "{}", "line 1" }, { "trek-plan 2\nranks 2\nend 0\n", "version" }, { "trek-plan 1\nend 0\n", "line 2" },
+        { "", "line 1" }, { "{}", "line 1" }, { "trek-plan 3\nranks 2\nend 0\n", "version" }, { "trek-plan 1\nend 0\n", "line 2" },
         { "trek-plan 1\nranks 0\nend 0\n", "ranks" }, { "trek-plan 1\nranks 99999999999\nend 0\n", "ranks" },
         { "trek-plan 1\nranks -1\nend 0\n", "line 2" }, { "trek-plan 1\nranks 2", "line 2" },
         { HEAD, "line 3" }, { HEAD "end 1\n", "missing" }, { HEAD "end 0\nmore", "after the end" }, { HEAD "end 0", "line 3" },
@@ -241,22 +241,49 @@ static void bad_texts_are_refused(void **state)
         expect_error(TREK_ERR_FORMAT, "bad.txt: line");
     }
     unlink(in_folder("bad.txt"));
+}
 
+static void damage_is_noticed(void **state)
+{
+    (void)state;
     trek_plan *plan = example();
     char *text = trek_plan_text(plan);
     size_t length = strlen(text);
-    for (size_t cut = 0; cut < length; cut++) { /* cut anywhere, and with any byte changed to one that no plan has */
+    for (size_t bit = 0; bit < 8 * length; bit++) {
+        text[bit / 8] ^= (char)(1u << bit % 8);
+        if (trek_plan_parse(text) || trek_status_get() != TREK_ERR_FORMAT)
+            fail_msg("bit %zu: %s", bit, text);
+        if (bit / 8 > strlen(HEAD) && bit / 8 < length - 25 && text[bit / 8]) /* a NUL ends it there */
+            expect_error(TREK_ERR_FORMAT, "plan: its checksum does not match: the plan is damaged");
+        trek_error_clear();
+        text[bit / 8] ^= (char)(1u << bit % 8);
+    }
+    for (size_t cut = 0; cut < length; cut++) {
         char kept = text[cut];
-        text[cut] = '!';
-        assert_null(trek_plan_parse(text));
-        expect_error(TREK_ERR_FORMAT, "line");
         text[cut] = 0;
         assert_null(trek_plan_parse(text));
-        expect_error(TREK_ERR_FORMAT, "line");
+        expect_error(TREK_ERR_FORMAT, "plan");
         text[cut] = kept;
     }
+    trek_plan *whole = trek_plan_parse(text);
+    expect_same(plan, whole);
+    trek_plan_free(&whole);
     trek_plan_text_free(&text);
     trek_plan_free(&plan);
+}
+
+/* Written by hand, or by an earlier version of trek. */
+static void without_a_checksum(void **state)
+{
+    (void)state;
+    trek_plan *plan = trek_plan_parse(HEAD "0 counts 1 1 2\n7 counts 1 2 1\nend 2\n");
+    assert_non_null(plan);
+    assert_int_equal(trek_plan_size(plan), 2);
+    trek_plan_free(&plan);
+    assert_null(trek_plan_parse("trek-plan 2\nranks 2\n0 counts 1 1 2\nend 1\n"));
+    expect_error(TREK_ERR_FORMAT, "its checksum is missing");
+    assert_null(trek_plan_parse(HEAD "0 counts 1 1 2\nend 1 xxh64 0123456789abcdef\n"));
+    expect_error(TREK_ERR_FORMAT, "line 4: the line should end here");
 }
 
 static void bad_arguments_are_refused(void **state)
@@ -388,6 +415,8 @@ int main(void)
         cmocka_unit_test(locale_plays_no_part),
         cmocka_unit_test(files_come_back),
         cmocka_unit_test(bad_texts_are_refused),
+        cmocka_unit_test(damage_is_noticed),
+        cmocka_unit_test(without_a_checksum),
         cmocka_unit_test(bad_arguments_are_refused),
         cmocka_unit_test(memory_may_run_out),
         cmocka_unit_test(factors_follow_the_schedule),

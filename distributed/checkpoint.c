@@ -23,7 +23,8 @@
 #define OWN "trek:"
 #define OF_OPTIMIZER "trek:optimizer."
 #define VERSION_KEY "trek.checkpoint"
-#define VERSION "1"
+#define VERSION "2"
+#define VERSION_UNCHECKED "1" /* the same without checksums */
 #define PLAN_KEY "trek.plan"
 
 enum { RUN_STEPS, RUN_SEED, RUN_RNG_STEP, RUN_RNG_DRAW, RUN_NUMBERS };
@@ -249,15 +250,28 @@ static trek_status read_scaler(restoring *r)
     return status;
 }
 
-static trek_status read_header(restoring *r)
+static trek_status check_version(const restoring *r)
 {
-    const char *version = trek_state_text(r->file, VERSION_KEY), *plan = trek_state_text(r->file, PLAN_KEY);
-    bool there;
+    const char *version = trek_state_text(r->file, VERSION_KEY);
     if (!version)
         return fail_format(r, "it is no checkpoint of trek's (trek_state_load reads other files)");
+    if (strcmp(version, VERSION_UNCHECKED) == 0) {
+        if (!r->file->checked)
+            trek_log_message(TREK_LOG_WARNING, "%s: a checkpoint of version 1, which has no checksum: damage to it would not be noticed", r->path);
+        return TREK_OK;
+    }
     if (strcmp(version, VERSION) != 0)
         return trek_fail(TREK_ERR_FORMAT, "%s: version %s of checkpoints is not known, %s is", r->path, version, VERSION);
-    trek_status status = read_numbers(r, OWN "run", TREK_I64, RUN_NUMBERS, r->run, &there);
+    return r->file->checked ? TREK_OK : fail_format(r, "its checksum is missing: the file is damaged, or another program has written it");
+}
+
+static trek_status read_header(restoring *r)
+{
+    const char *plan = trek_state_text(r->file, PLAN_KEY);
+    bool there;
+    trek_status status = check_version(r);
+    if (status == TREK_OK)
+        status = read_numbers(r, OWN "run", TREK_I64, RUN_NUMBERS, r->run, &there);
     if (status == TREK_OK && (!there || r->run[RUN_STEPS] < 0 || r->run[RUN_RNG_STEP] < 0 || r->run[RUN_RNG_DRAW] < 0))
         status = fail_format(r, "the run's counts are missing, or negative");
     if (status == TREK_OK)

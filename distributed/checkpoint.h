@@ -23,6 +23,10 @@
  * Not in the file: options (optimizer, schedule, clipping, frozen and training flags), which the program
  * sets as before; gradients that no step has used; what `using` carries between forwards, which begins anew.
  *
+ * The file carries checksums (nn/safetensors.h): damage is refused with the name of what it struck. A checkpoint of version
+ * 1 (the text "trek.checkpoint") has none and is loaded with a warning in the log; a program that changes a
+ * checkpoint drops the text "trek.checksum" and makes it one of version 1.
+ *
  * In a job of many processes all call, at the same place: process 0 writes, all read, and all return when all are done,
  * the others with PEER if one failed. */
 #ifndef TREK_DISTRIBUTED_CHECKPOINT_H

@@ -8,6 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include "tensor/pool.h"
 #include "tensor/trace.h"
@@ -136,6 +139,15 @@ typedef struct instruction_set {
     bool supported;
 } instruction_set;
 
+#if defined(__x86_64__)
+/* clang's __builtin_cpu_supports does not know this one: bit 29 of ECX of leaf 1. */
+static bool has_f16c(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c >> 29 & 1);
+}
+#endif
+
 /* Fills `sets` from the plainest to the best; returns how many the library has. */
 static int instruction_sets(instruction_set sets[3])
 {
@@ -143,7 +155,7 @@ static int instruction_sets(instruction_set sets[3])
     sets[n++] = (instruction_set){ "baseline", trek_cpu_kernels_baseline, true };
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c() &&
                 __builtin_cpu_supports("bmi2");
     bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");

@@ -18,15 +18,15 @@ static void TREK_R(max_row_2x2)(const T *upper, const T *lower, int64_t width, i
         int n = count - c < W ? (int)(count - c) : W;
         trek_lanes first = TREK_R(lanes)(2 * n < W ? 2 * n : W), second = TREK_R(lanes)(2 * n > W ? 2 * n - W : 0);
         V a = TREK_R(load_part)(upper + 2 * c, first), b = TREK_R(load_part)(upper + 2 * c + W, second);
-        V best = __builtin_shuffle(a, b, even), next = __builtin_shuffle(a, b, odd);
+        V best = TREK_R(pick)(a, b, even), next = TREK_R(pick)(a, b, odd);
         I better = (next > best) | (next != next), at = better & 1;
         best = (V)(((I)next & better) | ((I)best & ~better));
         a = TREK_R(load_part)(lower + 2 * c, first), b = TREK_R(load_part)(lower + 2 * c + W, second);
-        next = __builtin_shuffle(a, b, even);
+        next = TREK_R(pick)(a, b, even);
         better = (next > best) | (next != next);
         at = (below & better) | (at & ~better);
         best = (V)(((I)next & better) | ((I)best & ~better));
-        next = __builtin_shuffle(a, b, odd);
+        next = TREK_R(pick)(a, b, odd);
         better = (next > best) | (next != next);
         at = ((below + 1) & better) | (at & ~better);
         best = (V)(((I)next & better) | ((I)best & ~better));

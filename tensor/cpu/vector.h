@@ -142,6 +142,20 @@ TREK_INLINE void TREK_R(store_part)(T *p, trek_lanes n, V v)
 TREK_INLINE V TREK_R(fma)(V a, V b, V c) { return a * b + c; }
 #endif
 
+/* Lanes of a and b, those of b counted from W on. The indices are constants once all is unrolled: one instruction. */
+TREK_INLINE V TREK_R(pick)(V a, V b, TREK_R(trek_indices) from)
+{
+#if defined(__clang__)
+    V v = a;
+#pragma GCC unroll 16
+    for (int l = 0; l < W; l++)
+        v[l] = from[l] < W ? a[from[l]] : b[from[l] - W];
+    return v;
+#else
+    return __builtin_shuffle(a, b, from);
+#endif
+}
+
 /* One step of a transposition: exchanges the off-diagonal blocks of `size` of each pair of rows (Eklundh 1972). */
 TREK_INLINE void TREK_R(exchange)(V *r, const int size)
 {
@@ -155,8 +169,8 @@ TREK_INLINE void TREK_R(exchange)(V *r, const int size)
     for (int i = 0; i < W; i++)
         if (!(i & size)) {
             V a = r[i], b = r[i + size];
-            r[i] = __builtin_shuffle(a, b, low);
-            r[i + size] = __builtin_shuffle(a, b, high);
+            r[i] = TREK_R(pick)(a, b, low);
+            r[i + size] = TREK_R(pick)(a, b, high);
         }
 }
 

@@ -104,7 +104,7 @@ static void forget(const trek_control *control)
 
 /* --- making and freeing ------------------------------------------------------------------------------------------- */
 
-static void destroy(trek_control *control)
+void trek_control_destroy(trek_control *control)
 {
     for (int i = 0; control->links && i < control->links_count; i++)
         trek_control_link_close(&control->links[i]);
@@ -160,7 +160,7 @@ static void fill_in(trek_control *control, const trek_control_opts *opts)
     control->phase = "starting";
 }
 
-static trek_control *make(const trek_control_opts *opts)
+trek_control *trek_control_make(const trek_control_opts *opts)
 {
     trek_control *control = trek_calloc(1, sizeof *control);
     if (!control)
@@ -177,7 +177,7 @@ static trek_control *make(const trek_control_opts *opts)
         control->links[i] = (trek_control_link){ .fd = -1, .process = (int)i };
     if (!good || !make_locks(control)) {
         trek_fail(TREK_ERR_MEMORY, "no memory for the control channel of %d processes", opts->processes);
-        destroy(control);
+        trek_control_destroy(control);
         return NULL;
     }
     trek_control_peer_state *own = &control->peers[control->process];
@@ -266,7 +266,7 @@ trek_control *trek_control_join(const trek_control_opts *opts)
         trek_fail_forked();
         return NULL;
     }
-    trek_control *control = check_opts(opts) == TREK_OK ? make(opts) : NULL;
+    trek_control *control = check_opts(opts) == TREK_OK ? trek_control_make(opts) : NULL;
     if (!control)
         return NULL;
     trek_status status = control->process == 0
@@ -275,7 +275,7 @@ trek_control *trek_control_join(const trek_control_opts *opts)
     if (status == TREK_OK && pthread_create(&control->thread, NULL, trek_control_serve, control) != 0)
         status = trek_fail(TREK_ERR_STATE, "the thread of the control channel cannot start");
     if (status != TREK_OK) {
-        destroy(control);
+        trek_control_destroy(control);
         return NULL;
     }
     control->has_thread = true;
@@ -306,7 +306,7 @@ void trek_control_free(trek_control **place)
         if (control->has_thread)
             pthread_join(control->thread, NULL);
     }
-    destroy(control);
+    trek_control_destroy(control);
 }
 
 int trek_control_process(const trek_control *control) { return control->process; }

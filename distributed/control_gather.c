@@ -31,6 +31,12 @@ void trek_control_contribute(trek_control *control, int process, uint64_t number
     trek_control_slot *slot = slot_of(control, number);
     int n = control->processes;
     char message[256];
+    if (bytes > TREK_CONTROL_PAYLOAD / (size_t)n) { /* no trek_control_gather sends so much: not a byte is kept for it */
+        snprintf(message, sizeof message, "process %d gave %zu bytes to a gather, of %u for all together", process, bytes,
+                 TREK_CONTROL_PAYLOAD);
+        trek_control_end_locked(control, TREK_ERR_COMM, message);
+        return;
+    }
     if (slot->number != number) {
         slot->number = number;
         slot->came = 0;

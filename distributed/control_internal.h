@@ -113,6 +113,11 @@ struct trek_control {
     } hooks[TREK_CONTROL_HOOKS];
 };
 
+/* control.c */
+/* What there is without any connection, and its end. Options are taken as they are. NULL and MEMORY. */
+trek_control *trek_control_make(const trek_control_opts *opts);
+void trek_control_destroy(trek_control *control);
+
 /* control_wire.c */
 /* Queues a message and sends what can be sent; a connection that is broken shows when it is read. */
 void trek_control_send(trek_control *control, trek_control_link *link, trek_control_type type, uint64_t number, const void *data,
@@ -128,6 +133,9 @@ void trek_control_wake(trek_control *control);
 
 /* control_serve.c */
 void *trek_control_serve(void *control);
+/* Reads what has come on a connection and acts on each message: one of a process of the job, and one of a stranger. */
+void trek_control_serve_link(trek_control *control, trek_control_link *link);
+void trek_control_serve_newcomer(trek_control *control, trek_control_link *newcomer);
 
 /* control_end.c */
 void trek_control_end_locked(trek_control *control, trek_status status, const char *message);

@@ -90,7 +90,7 @@ static void turn_away(trek_control *control, trek_control_link *newcomer, const 
     newcomer->closing = true; /* until it has read that */
 }
 
-static void serve_newcomer(trek_control *control, trek_control_link *newcomer)
+void trek_control_serve_newcomer(trek_control *control, trek_control_link *newcomer)
 {
     trek_control_head head;
     trek_control_hello hello;
@@ -145,7 +145,8 @@ static void take_end(trek_control *control, const char *data, size_t bytes)
     size_t length = bytes - sizeof status < sizeof text - 1 ? bytes - sizeof status : sizeof text - 1;
     memcpy(text, data + sizeof status, length);
     text[length] = '\0';
-    trek_control_end_locked(control, (trek_status)status, text);
+    bool known = status > TREK_OK && strcmp(trek_status_name((trek_status)status), "unknown") != 0;
+    trek_control_end_locked(control, known ? (trek_status)status : TREK_ERR_COMM, text[0] ? text : "another process has ended the group");
     control->beat_now = true;
 }
 
@@ -258,7 +259,7 @@ static void lose_ended_link(trek_control *control, trek_control_link *link)
     lose_link(control, link, how);
 }
 
-static void serve_link(trek_control *control, trek_control_link *link)
+void trek_control_serve_link(trek_control *control, trek_control_link *link)
 {
     trek_control_head head;
     const char *data;
@@ -399,12 +400,12 @@ static void serve_sockets(trek_control *control)
         if (link->closing && link->out_used == link->out_begin)
             shutdown(link->fd, SHUT_WR);
         if (polled[2 + i].revents & ~POLLOUT)
-            serve_link(control, link);
+            trek_control_serve_link(control, link);
     }
     for (int i = 0; i < TREK_CONTROL_NEWCOMERS; i++)
         if (control->newcomers[i].fd >= 0 && polled[2 + control->links_count + i].fd == control->newcomers[i].fd &&
             polled[2 + control->links_count + i].revents)
-            serve_newcomer(control, &control->newcomers[i]);
+            trek_control_serve_newcomer(control, &control->newcomers[i]);
     if (polled[1].revents)
         accept_newcomers(control);
 }

@@ -111,13 +111,19 @@ void trek_control_own_report(trek_control *control, trek_control_report *report)
     report->heard_ns = 0;
 }
 
+/* Ages that a clock can have: what comes over the wire is not added to or taken from anything before. */
+static int64_t possible_age(int64_t age, int64_t now) { return age < 0 ? 0 : age > now ? now : age; }
+
 void trek_control_take_report(trek_control *control, const trek_control_report *report)
 {
     if (report->process < 0 || report->process >= control->processes || report->process == control->process)
         return;
     int64_t now = trek_clock_ns();
-    trek_control_report *kept = &control->peers[report->process].report;
-    *kept = aged(report, now);
+    trek_control_report *kept = &control->peers[report->process].report, sent = *report;
+    sent.phase_ns = possible_age(sent.phase_ns, now);
+    sent.call_ns = possible_age(sent.call_ns, now);
+    sent.heard_ns = possible_age(sent.heard_ns, now);
+    *kept = aged(&sent, now);
     kept->phase[sizeof kept->phase - 1] = '\0';
 }
 

@@ -30,10 +30,11 @@ private:
     void *argument_;
     char *mapped_ = nullptr, *stack_ = nullptr;
     std::unique_ptr<Context> own_, outer_;
-    void *asan_own_ = nullptr, *asan_outer_ = nullptr; /* ASan's stacks of locals */
-    const void *outer_stack_ = nullptr;
-    size_t outer_size_ = 0;
-    void *tsan_own_ = nullptr, *tsan_outer_ = nullptr;
+    /* of the sanitizers: ASan's stacks of locals, TSan's fibers */
+    [[maybe_unused]] void *asan_own_ = nullptr, *asan_outer_ = nullptr;
+    [[maybe_unused]] const void *outer_stack_ = nullptr;
+    [[maybe_unused]] size_t outer_size_ = 0;
+    [[maybe_unused]] void *tsan_own_ = nullptr, *tsan_outer_ = nullptr;
 };
 
 /* Whether TSan looks at kernels, and this file is not looked at itself. */

@@ -1,50 +1,112 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds trek in every way that this machine allows and runs its tests. Installs
-# what is missing with apt-get (as root, or by sudo). The last line says
+# Builds trek and runs its tests. Installs what is missing with apt-get (as root, or by sudo). The last line says
 # "N passed, N failed, N skipped"; the exit status is 0 if nothing failed.
-#   usage: tests/run.sh [meson options]      CI=true makes warnings errors
+#   tests/run.sh                builds once, and runs every suite once: minutes
+#   tests/run.sh all            also sanitizers, other instruction sets, clang, 64-bit ARM (emulated), fuzzing, the differential
+#                               fuzzer, the CUDA plug-in where there is a compiler: every way that this machine allows
+#   tests/run.sh NAME [CASE]    one program, test_NAME.c or fuzz/NAME.c, or one case of it ("*" and "?" stand for others)
+#   tests/run.sh stage STAGE... those parts of all: tests/run.sh stage lists them
+# Meson options (-D...) may follow. CI=true makes warnings errors. TREK_TEST_WORK: where is built (build-tests).
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 root=$PWD
 work=${TREK_TEST_WORK:-$root/build-tests}
-options=("$@")
+options=() words=()
+for word in "$@"; do
+    case $word in -D*) options+=("$word") ;; *) words+=("$word") ;; esac
+done
 [ "${CI:-}" = true ] && options+=(-Dwerror=true)
 export TREK_TEST_ROOT=$root
 jobs=$(nproc)
 passed=0 failed=0 skipped=0
-mkdir -p "$work"
+niceness=0 rebuild=(--no-rebuild)
+mkdir -p "$work" || exit 1
 
-say() { printf '\n== %s (%ss)\n' "$1" "$SECONDS"; }
+# --- what is counted ----------------------------------------------------------------------------
+
 pass() { passed=$((passed + 1)); }
 fail() { failed=$((failed + 1)); printf 'FAILED: %s\n' "$1"; }
 skip() { skipped=$((skipped + 1)); printf 'skipped: %s\n' "$1"; }
+# check REASON COMMAND...
+check() {
+    local reason=$1
+    shift
+    if "$@"; then pass; else fail "$reason"; fi
+}
+# count LINE: adds up "N passed, N failed, N skipped"; false if it is none
+count() {
+    [[ $1 =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]] || return 1
+    passed=$((passed + BASH_REMATCH[1])) failed=$((failed + BASH_REMATCH[2])) skipped=$((skipped + BASH_REMATCH[3]))
+}
+
+# run_stage NAME: the function stage_NAME, with its title and its time
+run_stage() {
+    local from=$SECONDS
+    printf '\n== %s\n' "$1"
+    "stage_$1"
+    printf -- '-- %s: %ss (at %ss)\n' "$1" $((SECONDS - from)) "$SECONDS"
+}
+
+# aside LABEL COMMAND...: beside what follows; join LABEL waits, shows what it said and adds what it counted
+aside() {
+    local label=$1
+    shift
+    (
+        passed=0 failed=0 skipped=0
+        "$@"
+        printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
+    ) >"$work/aside.$label.log" 2>&1 &
+    printf '%d' $! >"$work/aside.$label.pid"
+}
+join() {
+    wait "$(cat "$work/aside.$1.pid")"
+    sed '$d' "$work/aside.$1.log"
+    count "$(tail -1 "$work/aside.$1.log")" || fail "$1 has not ended as it should"
+}
+
+# --- what is installed, built and run -----------------------------------------------------------
 
 as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"; elif command -v sudo >/dev/null; then sudo -n "$@"; else return 1; fi
 }
 
+# install_packages NAME...: those that are missing
 install_packages() {
     local missing=() package
     command -v dpkg >/dev/null || return 0
-    for package in meson ninja-build gcc g++ pkg-config zlib1g-dev libcmocka-dev libdnnl-dev python3 python3-venv \
-        gcc-aarch64-linux-gnu libc6-dev-arm64-cross libopenmpi-dev openmpi-bin; do
+    for package in "$@"; do
         dpkg -s "$package" >/dev/null 2>&1 || missing+=("$package")
     done
     [ ${#missing[@]} = 0 ] && return 0
-    say "installing ${missing[*]}"
+    printf '\n== installing %s\n' "${missing[*]}"
     as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq update >/dev/null
     as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "${missing[@]}" >"$work/apt.log" 2>&1 ||
         printf 'some packages could not be installed:\n%s\n' "$(tail -3 "$work/apt.log")"
 }
+base_packages=(meson ninja-build gcc g++ pkg-config zlib1g-dev libcmocka-dev libdnnl-dev python3 libopenmpi-dev openmpi-bin)
+all_packages=(python3-venv clang gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)
 
-# build NAME [meson options]: configures and compiles $work/NAME
+# with clang's runtime for sanitizers and libFuzzer, of the version that `clang` is
+install_all() {
+    install_packages "${base_packages[@]}" "${all_packages[@]}"
+    command -v clang >/dev/null && install_packages "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
+}
+
+# build NAME [ninja targets --] [meson options]: configures and compiles $work/NAME
 build() {
-    local name=$1 dir=$work/$1
+    local name=$1 dir=$work/$1 targets=()
     shift
+    if [[ " $* " == *" -- "* ]]; then
+        while [ "$1" != -- ]; do
+            targets+=("$1")
+            shift
+        done
+        shift
+    fi
     rm -rf "$dir"
     if meson setup "$dir" "$root" "$@" "${options[@]}" >"$work/$name.setup.log" 2>&1 &&
-        ninja -C "$dir" -j "$jobs" >"$work/$name.build.log" 2>&1; then
+        nice -n "$niceness" ninja -C "$dir" -j "$jobs" "${targets[@]}" >"$work/$name.build.log" 2>&1; then
         if grep -q 'warning:' "$work/$name.build.log"; then
             fail "$name: warnings"
             grep 'warning:' "$work/$name.build.log" | head -5
@@ -61,105 +123,253 @@ build() {
 
 # tests NAME LABEL [meson test options]: runs tests of $work/NAME and adds up what they report
 tests() {
-    local name=$1 label=$2 counts
+    local name=$1 label=$2 counts from=$SECONDS
     shift 2
     rm -f "$work/$name/meson-logs/$label.json"
-    meson test -C "$work/$name" --no-rebuild --num-processes "$jobs" --logbase "$label" "$@" >"$work/$name.$label.log" 2>&1
+    nice -n "$niceness" meson test -C "$work/$name" "${rebuild[@]}" --num-processes "$jobs" --logbase "$label" "$@" >"$work/$name.$label.log" 2>&1
     if [ ! -s "$work/$name/meson-logs/$label.json" ]; then
         fail "$name: no tests ran"
         tail -5 "$work/$name.$label.log"
         return
     fi
     counts=$(python3 tests/count.py "$work/$name/meson-logs/$label.json")
-    printf '%s %s: %s passed, %s failed, %s skipped\n' "$name" "$label" $counts
     set -- $counts
-    passed=$((passed + $1)) failed=$((failed + $2)) skipped=$((skipped + $3))
+    printf '%s %s: %s passed, %s failed, %s skipped (%ss)\n' "$name" "$label" "$1" "$2" "$3" $((SECONDS - from))
+    count "$1 passed, $2 failed, $3 skipped"
 }
 
 has_flag() { grep -qw "$1" /proc/cpuinfo; }
+built() { [ -e "$work/$1/build.ninja" ] || { fail "$2: $1 is not built"; return 1; }; }
+# programs whose time goes by in waiting for other processes
+waiting=(--suite processes --suite mpi)
+not_waiting=(--no-suite processes --no-suite mpi)
 
-# Sanitizer builds have one instruction set beside the baseline.
+# One instruction set beside the baseline, where not all are needed.
 best_isa=avx2
 has_flag avx512f && best_isa=avx512
 
-install_packages
+# --- once ---------------------------------------------------------------------------------------
 
-say "plain"
+# The fake device runs every suite a second time: those that take minutes there are left to "all".
+stage_once() {
+    build once -Dcuda=disabled -Disas="$best_isa" -Dfuzz=false || return
+    tests once suites "${not_waiting[@]}" --no-suite cuda_long
+    tests once processes "${waiting[@]}" --num-processes $((2 * jobs))
+}
+
+# one NAME [CASE]: that program alone, in the build of "once"
+one() {
+    local name=$1 dir=$work/once
+    [ ! -e "tests/test_$name.c" ] && [ -e "tests/fuzz/$name.c" ] && name=fuzz_$name
+    [ -e "$dir/build.ninja" ] || meson setup "$dir" "$root" -Dcuda=disabled -Disas="$best_isa" "${options[@]}" >"$work/once.setup.log" 2>&1 ||
+        { tail -5 "$work/once.setup.log"; fail "the build cannot be configured"; return; }
+    [ -n "${2:-}" ] && export TREK_TEST_CASE=$2
+    rebuild=() # what this program needs
+    tests once one "$name"
+    [ -s "$dir/meson-logs/one.json" ] && python3 -c 'import json, sys
+for line in open(sys.argv[1]):
+    test = json.loads(line)
+    print((test.get("stdout") or "")[-20000:] + (test.get("stderr") or "")[-20000:])' "$dir/meson-logs/one.json"
+}
+
+# --- the parts of "all" -------------------------------------------------------------------------
+
 # The plug-in for GPUs where there is a CUDA compiler: for one architecture and PTX, which is what takes the time
-if build plain -Dgpu_archs="${TREK_TEST_GPU_ARCHS:-90}"; then
-    tests plain all
-    say "instruction sets"
+stage_plain() {
+    build plain -Dgpu_archs="${TREK_TEST_GPU_ARCHS:-90}" || return
+    tests plain suites "${not_waiting[@]}"
+}
+
+stage_processes() {
+    built plain processes && tests plain processes "${waiting[@]}" --num-processes $((2 * jobs))
+}
+
+one_isa() { TREK_ISA=$1 tests plain "isa_$1" ops_forward ops_gradient ops_random_rows vectors; }
+one_thread() { TREK_THREADS=1 tests plain one_thread ops_forward vectors training_vectors; }
+
+stage_isas() {
+    local isa started=()
+    built plain "instruction sets" || return
     for isa in baseline avx2 avx512; do
         if { [ $isa = avx2 ] && ! has_flag avx2; } || { [ $isa = avx512 ] && ! has_flag avx512f; }; then
             skip "TREK_ISA=$isa: not on this machine"
-            continue
+        elif [ $isa != "$best_isa" ]; then # which ran in "plain"
+            aside "isa_$isa" one_isa "$isa"
+            started+=("isa_$isa")
         fi
-        [ $isa = "$best_isa" ] && continue # what ran above
-        TREK_ISA=$isa tests plain "isa_$isa" ops_forward ops_gradient ops_random_rows vectors
     done
-    say "one thread"
-    TREK_THREADS=1 tests plain one_thread ops_forward vectors training_vectors
-    say "the CUDA plug-in without a driver"
-    if [ -e "$work/plain/tensor/cuda/libtrek-cuda.so" ]; then
-        if bash tests/check_plugin.sh "$work/plain"; then pass; else fail "the CUDA plug-in"; fi
-    else
-        skip "the CUDA plug-in: no CUDA compiler"
-    fi
-    say "the GPU script without a GPU"
+    one_thread
+    for isa in "${started[@]}"; do join "$isa"; done
+}
+
+stage_plugin() {
+    local part
+    built plain "the CUDA plug-in" || return
     if [ ! -e "$work/plain/tensor/cuda/libtrek-cuda.so" ]; then
-        skip "the GPU script: no CUDA compiler"
-    elif command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
-        skip "the GPU script: there is a GPU, run tests/gpu.sh all"
-    else
-        for part in test sanitize bench; do
-            if TREK_GPU_BUILD=$work/plain bash tests/gpu.sh -o "$work/gpu" $part >"$work/gpu.$part.log" 2>&1 &&
-                tail -1 "$work/gpu.$part.log" | grep -q '^[1-9][0-9]* passed, 0 failed, [1-9][0-9]* skipped$'; then
-                pass
-            else
-                fail "tests/gpu.sh $part: $(tail -1 "$work/gpu.$part.log")"
-            fi
-        done
+        skip "the CUDA plug-in and the GPU script: no CUDA compiler"
+        return
     fi
-    say "install"
-    if bash tests/check_install.sh "$work/plain"; then pass; else fail "what is installed does not work"; fi
-fi
+    check "the CUDA plug-in without a driver" bash tests/check_plugin.sh "$work/plain"
+    if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
+        skip "the GPU script without a GPU: there is one, run tests/gpu.sh all"
+        return
+    fi
+    for part in test sanitize bench; do
+        if TREK_GPU_BUILD=$work/plain bash tests/gpu.sh -o "$work/gpu" $part >"$work/gpu.$part.log" 2>&1 &&
+            tail -1 "$work/gpu.$part.log" | grep -q '^[1-9][0-9]* passed, 0 failed, [1-9][0-9]* skipped$'; then
+            pass
+        else
+            fail "tests/gpu.sh $part: $(tail -1 "$work/gpu.$part.log")"
+        fi
+    done
+}
 
-say "without oneDNN and cmocka"
-if build plain_kernels -Donednn=disabled -Dcuda=disabled -Dcmocka=disabled -Dexamples=false; then
-    tests plain_kernels all ops_forward ops_gradient vectors training_vectors
-fi
+stage_install() {
+    built plain install && check "what is installed does not work" bash tests/check_install.sh "$work/plain"
+}
 
-say "address and undefined behaviour sanitizers"
-# gcc 12 takes the address of a thread-local variable for a null pointer; real ones crash anyway
-if build address -Dbuildtype=debugoptimized -Dcuda=disabled -Dmpi=disabled -Disas="$best_isa" -Db_sanitize=address,undefined -Db_lundef=false -Dc_args=-fno-sanitize=null -Dexamples=false; then
-    # ISAs beside the best one ran above; large cases, mutants and the other programs that kill and wait for processes add
-    # nothing here
-    TREK_TEST_SHORT=1 ASAN_OPTIONS=detect_leaks=1:abort_on_error=0:allocator_may_return_null=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
-        tests address all --timeout-multiplier 4 --no-suite checks --no-suite mutation --no-suite cuda_long --no-suite processes
-    TREK_TEST_SHORT=1 ASAN_OPTIONS=detect_leaks=1:abort_on_error=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
-        tests address processes --timeout-multiplier 4 job shared
-fi
+# Another compiler, and what a machine without oneDNN and cmocka has. Examples, benchmarks and the fake device are built.
+stage_clang() {
+    if ! command -v clang >/dev/null; then
+        skip "clang is not installed"
+        return
+    fi
+    CC=clang CXX=clang++ build clang -Dwerror=true -Dcuda=disabled -Donednn=disabled -Dcmocka=disabled -Disas="$best_isa" || return
+    tests clang suites ops_forward ops_gradient ops_second autograd tensor nn optim state plan vectors training_vectors fuzz_safetensors fuzz_control
+}
 
-say "thread sanitizer"
+# gcc 12 takes the address of a thread-local variable for a null pointer; real ones crash anyway.
+# Large cases, mutants and the other programs that kill and wait for processes add nothing here.
+stage_address() {
+    build address -Dbuildtype=debugoptimized -Dcuda=disabled -Dmpi=disabled -Disas="$best_isa" -Db_sanitize=address,undefined \
+        -Db_lundef=false -Dc_args=-fno-sanitize=null -Dexamples=false || return
+    export TREK_TEST_SHORT=1 ASAN_OPTIONS=detect_leaks=1:abort_on_error=0:allocator_may_return_null=1
+    export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+    tests address suites --timeout-multiplier 4 --no-suite checks --no-suite mutation --no-suite cuda_long --no-suite processes
+    tests address processes --timeout-multiplier 4 job shared --num-processes $((2 * jobs))
+    unset TREK_TEST_SHORT ASAN_OPTIONS UBSAN_OPTIONS
+}
+
 # no instruction set beside the baseline: kernels share nothing that it does not
-if build thread -Dbuildtype=debugoptimized -Dcuda=disabled -Dmpi=disabled -Disas= -Db_sanitize=thread -Db_lundef=false -Donednn=disabled -Dexamples=false; then
+stage_thread() {
+    build thread -Dbuildtype=debugoptimized -Dcuda=disabled -Dmpi=disabled -Disas= -Db_sanitize=thread -Db_lundef=false \
+        -Donednn=disabled -Dexamples=false || return
     TREK_TEST_SHORT=1 TSAN_OPTIONS=halt_on_error=1 tests thread threads --timeout-multiplier 4 --suite threads --suite cuda_threads
-fi
+}
 
-say "64-bit ARM"
-if command -v aarch64-linux-gnu-gcc >/dev/null; then
-    if bash tests/check_aarch64.sh "$root" "$work/aarch64" "${options[@]}"; then pass; else fail "the library does not build for aarch64"; fi
-else
-    skip "no compiler for aarch64"
-fi
+stage_aarch64() {
+    if ! command -v aarch64-linux-gnu-gcc >/dev/null; then
+        skip "64-bit ARM: no compiler for it"
+        return
+    fi
+    if bash tests/check_aarch64.sh "$root" "$work/aarch64" "${options[@]}" >"$work/aarch64.log" 2>&1; then
+        pass
+        cat "$work/aarch64.log"
+    else
+        fail "64-bit ARM"
+        tail -20 "$work/aarch64.log"
+    fi
+    [ -s "$work/aarch64/meson-logs/emulated.json" ] || return
+    set -- $(python3 tests/count.py "$work/aarch64/meson-logs/emulated.json")
+    count "$1 passed, $2 failed, $3 skipped"
+}
 
-say "files that others read"
-if python3 -m venv "$work/venv" >/dev/null 2>&1 && "$work/venv/bin/pip" -q install numpy safetensors >"$work/pip.log" 2>&1; then
-    if "$work/venv/bin/python3" tests/check_safetensors.py "$work/plain/tests/state_tool"; then pass; else fail "state files and safetensors"; fi
-else
-    skip "safetensors for Python cannot be installed"
-fi
+# fuzz NAME SECONDS: from the committed corpus; what it finds stays in $work/fuzz/found
+fuzz() {
+    local name=$1 corpus=$work/fuzz.corpus/$1
+    mkdir -p "$corpus" "$work/fuzz.found"
+    if ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
+        "$work/fuzz/tests/fuzz/fuzz_$name" -max_total_time="$2" -max_len=6200 -malloc_limit_mb=64 -rss_limit_mb=2000 -timeout=10 \
+        -print_final_stats=1 -artifact_prefix="$work/fuzz.found/$name-" "$corpus" "tests/fuzz/corpus/$name" >"$work/fuzz.$name.log" 2>&1; then
+        pass
+        printf 'fuzz %s: %s inputs\n' "$name" "$(sed -n 's/^stat::number_of_executed_units: *//p' "$work/fuzz.$name.log")"
+    else
+        fail "fuzz_$name: $(grep -m 1 -E 'ERROR|runtime error|does not hold' "$work/fuzz.$name.log") ($work/fuzz.$name.log)"
+    fi
+}
+fuzz_some() {
+    local name
+    for name in "$@"; do fuzz "$name" "${TREK_FUZZ_SECONDS:-20}"; done
+}
 
-say "done"
-printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
+stage_fuzz() {
+    local names=() k
+    if ! command -v clang >/dev/null || ! echo 'int LLVMFuzzerTestOneInput(const char *d, unsigned long n) { return d && n == 7 ? 0 : 0; }' |
+        clang -x c - -fsanitize=fuzzer,address,undefined -o "$work/fuzzer_probe" >/dev/null 2>&1; then
+        skip "fuzzing: no clang with libFuzzer"
+        return
+    fi
+    CC=clang CXX=clang++ build fuzz fuzzers -- -Dfuzz=true -Dbuildtype=debugoptimized -Doptimization=1 -Dcuda=disabled -Dmpi=disabled \
+        -Donednn=disabled -Disas= -Dexamples=false -Dfake_cuda=false -Db_sanitize=address,undefined -Db_lundef=false || return
+    for k in tests/fuzz/corpus/*/; do names+=("$(basename "$k")"); done
+    aside fuzz_even fuzz_some $(for ((k = 0; k < ${#names[@]}; k += 2)); do echo "${names[k]}"; done)
+    fuzz_some $(for ((k = 1; k < ${#names[@]}; k += 2)); do echo "${names[k]}"; done)
+    join fuzz_even
+}
+
+differential() {
+    bash tests/differential/run.sh --library "$work/plain/libtrek.so" --seconds "${TREK_DIFFERENTIAL_SECONDS:-180}" >"$work/differential.log" 2>&1
+    tail -25 "$work/differential.log" | sed '$d' | grep -v '^$' | tail -12
+    count "$(tail -1 "$work/differential.log")" || fail "the differential fuzzer: $(tail -1 "$work/differential.log")"
+}
+stage_differential() {
+    if [ ! -e tests/differential/run.sh ]; then
+        skip "there is no differential fuzzer"
+        return
+    fi
+    built plain "the differential fuzzer" && differential
+}
+
+stage_files() {
+    built plain "files that others read" || return
+    if python3 -m venv "$work/venv" >/dev/null 2>&1 && "$work/venv/bin/pip" -q install numpy safetensors xxhash >"$work/pip.log" 2>&1; then
+        check "state files and safetensors" "$work/venv/bin/python3" tests/check_safetensors.py "$work/plain/tests/state_tool"
+    else
+        skip "safetensors for Python cannot be installed"
+    fi
+}
+
+stages=(plain processes isas plugin install files clang aarch64 differential address thread fuzz)
+# Two things go on beside others: the programs that wait, while what is compiled gives way to them, and the differential
+# fuzzer, three minutes of one thread.
+everything() {
+    local stage
+    run_stage plain
+    aside processes run_stage processes
+    niceness=19
+    run_stage clang
+    niceness=0
+    join processes
+    for stage in isas plugin install files; do run_stage "$stage"; done
+    aside differential run_stage differential
+    run_stage aarch64
+    join differential
+    for stage in address thread fuzz; do run_stage "$stage"; done
+}
+
+# --- which form ---------------------------------------------------------------------------------
+
+case ${words[0]:-} in
+'')
+    install_packages "${base_packages[@]}"
+    run_stage once
+    ;;
+all)
+    install_all
+    everything
+    ;;
+stage)
+    [ ${#words[@]} -gt 1 ] || { printf '%s\n' "${stages[*]}"; exit 0; }
+    install_all
+    for stage in "${words[@]:1}"; do
+        if declare -F "stage_$stage" >/dev/null; then run_stage "$stage"; else fail "there is no stage $stage"; fi
+    done
+    ;;
+*)
+    install_packages "${base_packages[@]}"
+    one "${words[@]}"
+    ;;
+esac
+
+printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
 [ "$failed" = 0 ]

@@ -262,12 +262,12 @@ stage_aarch64() {
         skip "64-bit ARM: no compiler for it"
         return
     fi
-    if bash tests/check_aarch64.sh "$root" "$work/aarch64" "${options[@]}" >"$work/aarch64.log" 2>&1; then
+    if bash tests/check_aarch64.sh "$root" "$work/aarch64" "${options[@]}" >"$work/aarch64.out" 2>&1; then
         pass
-        cat "$work/aarch64.log"
+        cat "$work/aarch64.out"
     else
         fail "64-bit ARM"
-        tail -20 "$work/aarch64.log"
+        tail -20 "$work/aarch64.out"
     fi
     [ -s "$work/aarch64/meson-logs/emulated.json" ] || return
     set -- $(python3 tests/count.py "$work/aarch64/meson-logs/emulated.json")

@@ -170,7 +170,7 @@ static inline trek_status run_lean(trek_op_call *call)
     const trek_op *op = call->op;
     const trek_tensor *x = call->inputs[0], *y = call->inputs[call->n_inputs - 1];
     if ((op->infer != trek_infer_broadcast && op->infer != trek_infer_same) || !(op->dtypes & TREK_FLOATS & 1u << x->dtype) ||
-        !x->contiguous || trek_forked || trek_place_here.watch)
+        !x->contiguous || trek_forked || trek_place_watched())
         return trek_op_run(call);
     if (x != y && (y->dtype != x->dtype || !y->contiguous || y->device.type != x->device.type ||
                    y->device.index != x->device.index || !trek_same_sizes(x, y)))

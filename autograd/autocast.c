@@ -2,7 +2,10 @@
 /* Autocast: which dtype an op's inputs get, and the casts of parameters that are kept. */
 #include "autograd/autocast.h"
 
+#include <stdlib.h>
+
 #include "autograd/tape_internal.h"
+#include "tensor/thread_end.h"
 
 enum { DEEPEST = 64, FEW = 8, FIRST_CAPACITY = 64 };
 
@@ -13,24 +16,25 @@ typedef struct kept_cast {
     bool recorded;         /* made while the tape was on */
 } kept_cast;
 
-static _Thread_local struct {
+/* Of the calling thread; NULL: it has never begun one. */
+static _Thread_local struct autocast {
     int depth;
     uint8_t before[DEEPEST]; /* what each begin found */
     kept_cast *kept;       /* open addressing */
     int n_kept, capacity;  /* a power of two */
-} state;
+} *state;
 
 /* --- the casts that are kept ----------------------------------------------------- */
 
 static void drop_kept(void)
 {
-    for (int k = 0; k < state.capacity; k++) {
-        trek_var_release(state.kept[k].to);
-        trek_var_release(state.kept[k].from);
+    for (int k = 0; k < state->capacity; k++) {
+        trek_var_release(state->kept[k].to);
+        trek_var_release(state->kept[k].from);
     }
-    trek_free(state.kept);
-    state.kept = NULL;
-    state.n_kept = state.capacity = 0;
+    trek_free(state->kept);
+    state->kept = NULL;
+    state->n_kept = state->capacity = 0;
 }
 
 /* The place of a parameter, or the free one where it belongs. There is always a free one. */
@@ -44,18 +48,18 @@ static kept_cast *find(kept_cast *kept, int capacity, const trek_var *var)
 
 static trek_status make_room(void)
 {
-    if (2 * (state.n_kept + 1) <= state.capacity)
+    if (2 * (state->n_kept + 1) <= state->capacity)
         return TREK_OK;
-    int capacity = state.capacity ? 2 * state.capacity : FIRST_CAPACITY;
+    int capacity = state->capacity ? 2 * state->capacity : FIRST_CAPACITY;
     kept_cast *kept = trek_calloc((size_t)capacity, sizeof *kept);
     if (!kept)
         return trek_status_get();
-    for (int k = 0; k < state.capacity; k++)
-        if (state.kept[k].from)
-            *find(kept, capacity, state.kept[k].from) = state.kept[k];
-    trek_free(state.kept);
-    state.kept = kept;
-    state.capacity = capacity;
+    for (int k = 0; k < state->capacity; k++)
+        if (state->kept[k].from)
+            *find(kept, capacity, state->kept[k].from) = state->kept[k];
+    trek_free(state->kept);
+    state->kept = kept;
+    state->capacity = capacity;
     return TREK_OK;
 }
 
@@ -69,7 +73,7 @@ static trek_var *cast_parameter(trek_var *var, trek_dtype dtype)
 {
     if (make_room() != TREK_OK)
         return NULL;
-    kept_cast *cast = find(state.kept, state.capacity, var);
+    kept_cast *cast = find(state->kept, state->capacity, var);
     if (holds(cast, var, dtype))
         return cast->to;
     trek_var *to = trek_apply_convert(var, dtype);
@@ -77,7 +81,7 @@ static trek_var *cast_parameter(trek_var *var, trek_dtype dtype)
         return NULL;
     if (!cast->from) {
         cast->from = trek_var_retain(var);
-        state.n_kept++;
+        state->n_kept++;
     }
     trek_var_release(cast->to);
     cast->to = trek_var_retain(to);
@@ -143,14 +147,36 @@ trek_var *trek_autocast_full(trek_var *var)
 
 /* --- begin and end -------------------------------------------------------------------- */
 
+static void end_of_thread(void)
+{
+    drop_kept();
+    free(state);
+    state = NULL;
+    trek_grad_mode_here.autocast = TREK_F32;
+}
+
+/* Plain memory: it outlives any allocator. */
+static bool have_state(void)
+{
+    if (state)
+        return true;
+    state = calloc(1, sizeof *state);
+    if (!state)
+        return trek_fail(TREK_ERR_MEMORY, "autocast_begin: out of memory"), false;
+    trek_thread_at_end(TREK_THREAD_AUTOCAST, end_of_thread);
+    return true;
+}
+
 void trek_autocast_begin(trek_dtype dtype)
 {
-    if (state.depth < DEEPEST)
-        state.before[state.depth] = trek_grad_mode_here.autocast;
-    state.depth++;
+    if (!have_state())
+        return;
+    if (state->depth < DEEPEST)
+        state->before[state->depth] = trek_grad_mode_here.autocast;
+    state->depth++;
     if (dtype != TREK_BF16 && dtype != TREK_F16 && dtype != TREK_F32)
         trek_fail(TREK_ERR_ARGUMENT, "autocast_begin: %s is not bf16, f16 or (off) f32", trek_dtype_name(dtype));
-    else if (state.depth > DEEPEST)
+    else if (state->depth > DEEPEST)
         trek_fail(TREK_ERR_STATE, "autocast_begin: more than %d within each other", DEEPEST);
     else
         trek_grad_mode_here.autocast = (uint8_t)dtype;
@@ -158,14 +184,14 @@ void trek_autocast_begin(trek_dtype dtype)
 
 void trek_autocast_end(void)
 {
-    if (state.depth == 0) {
+    if (!state || state->depth == 0) {
         trek_fail(TREK_ERR_STATE, "autocast_end: without a begin");
         return;
     }
-    state.depth--;
-    if (state.depth < DEEPEST)
-        trek_grad_mode_here.autocast = state.before[state.depth];
-    if (state.depth == 0 && state.kept)
+    state->depth--;
+    if (state->depth < DEEPEST)
+        trek_grad_mode_here.autocast = state->before[state->depth];
+    if (state->depth == 0 && state->kept)
         drop_kept();
 }
 

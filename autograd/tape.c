@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "autograd/tape_internal.h"
+#include "tensor/thread_end.h"
 
 _Thread_local trek_grad_mode trek_grad_mode_here;
 _Thread_local trek_tape *trek_tape_here;
@@ -12,12 +13,10 @@ _Thread_local trek_tape *trek_tape_here;
 /* Tapes outlive their threads (nodes may), and are used again by the next one. */
 static pthread_mutex_t orphans_lock = PTHREAD_MUTEX_INITIALIZER;
 static trek_tape *orphans;
-static pthread_key_t tape_key;
-static pthread_once_t tape_once = PTHREAD_ONCE_INIT;
 
-static void orphan_tape(void *memory)
+static void orphan_tape(void)
 {
-    trek_tape *tape = memory;
+    trek_tape *tape = trek_tape_here;
     pthread_mutex_lock(&orphans_lock);
     tape->next_orphan = orphans;
     orphans = tape;
@@ -25,13 +24,10 @@ static void orphan_tape(void *memory)
     trek_tape_here = NULL;
 }
 
-static void make_key(void) { pthread_key_create(&tape_key, orphan_tape); }
-
 trek_tape *trek_tape_get(void)
 {
     if (trek_tape_here)
         return trek_tape_here;
-    pthread_once(&tape_once, make_key);
     pthread_mutex_lock(&orphans_lock);
     trek_tape *tape = orphans;
     if (tape)
@@ -43,7 +39,7 @@ trek_tape *trek_tape_get(void)
         trek_fail(TREK_ERR_MEMORY, "out of memory: no tape for this thread");
         return NULL;
     }
-    pthread_setspecific(tape_key, tape);
+    trek_thread_at_end(TREK_THREAD_TAPE, orphan_tape);
     return trek_tape_here = tape;
 }
 

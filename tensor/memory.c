@@ -4,8 +4,8 @@
  * A thread has a cache of free blocks in size classes (eight to a doubling
  * above 1 KiB, multiples of 64 bytes below). Blocks up to SMALL bytes are cut
  * from slabs. A block freed on another thread is pushed onto its owner's stack,
- * which the owner empties when a class has run dry. The cache of a thread that
- * ended is taken over by the next new one. TREK_CACHE=off gives every block its
+ * which the owner empties when a class has run dry. A thread that ends gives
+ * back what it does not use; the rest of its cache is taken over by the next new one. TREK_CACHE=off gives every block its
  * own allocation, for leak checkers and for tests that let allocations fail. */
 #include "tensor/memory_internal.h"
 
@@ -19,6 +19,7 @@
 #include "tensor/backend.h"
 #include "tensor/scope_internal.h"
 #include "tensor/status_internal.h"
+#include "tensor/thread_end.h"
 
 enum { ALIGNMENT = TREK_BLOCK_ALIGNMENT, SMALL = 2048, SLAB = 64 * 1024, CLASSES = TREK_BLOCK_CLASSES };
 
@@ -61,9 +62,8 @@ static atomic_llong live_allocations, reserved, reserved_peak, system_requests, 
 
 static pthread_mutex_t caches_lock = PTHREAD_MUTEX_INITIALIZER;
 static cache *all_caches, *orphans;
-static pthread_key_t cache_key;
 static pthread_once_t cache_once = PTHREAD_ONCE_INIT;
-static bool key_made, caching = true;
+static bool caching = true;
 static atomic_llong uncached_bytes, uncached_peak, uncached_allocations; /* TREK_CACHE=off */
 
 /* --- the host allocator ----------------------------------------------------- */
@@ -197,10 +197,33 @@ trek_status trek_array_grow(void *array, int *capacity, int count, size_t item)
 
 /* --- caches of threads ------------------------------------------------------ */
 
-static void orphan_cache(void *memory)
+static long long in_use(const cache *c)
 {
-    cache *c = memory;
-    trek_scope_thread_end();
+    long long freed_elsewhere = atomic_load(&c->remote_bytes);
+    return atomic_load(&c->fast.allocated) - freed_elsewhere;
+}
+
+/* Gives back the slabs of a cache of which nothing is in use. */
+static void release_slabs(cache *c)
+{
+    for (int k = 0; k < CLASSES; k++)
+        c->fast.free[k] = NULL;
+    while (c->slabs) {
+        slab *s = c->slabs;
+        c->slabs = s->next;
+        host_release(s, SLAB);
+    }
+    c->cut = c->cut_end = NULL;
+}
+
+/* The thread ends: what it does not use goes back to the system, and the rest to the next thread. */
+static void orphan_cache(void)
+{
+    cache *c = mine();
+    bool unused = in_use(c) == 0;
+    trek_memory_release_cached(trek_cpu(0));
+    if (unused)
+        release_slabs(c);
     pthread_mutex_lock(&caches_lock);
     c->next_orphan = orphans;
     orphans = c;
@@ -212,14 +235,11 @@ static void set_up_caches(void)
 {
     const char *mode = getenv("TREK_CACHE");
     caching = !mode || strcmp(mode, "off") != 0;
-    key_made = pthread_key_create(&cache_key, orphan_cache) == 0;
 }
 
 static cache *take_cache(void)
 {
     pthread_once(&cache_once, set_up_caches);
-    if (!key_made)
-        return NULL;
     pthread_mutex_lock(&caches_lock);
     cache *c = orphans;
     if (c)
@@ -235,8 +255,8 @@ static cache *take_cache(void)
         all_caches = c;
         pthread_mutex_unlock(&caches_lock);
     }
-    pthread_setspecific(cache_key, c);
     set_mine(c);
+    trek_thread_at_end(TREK_THREAD_CACHE, orphan_cache);
     return c;
 }
 
@@ -365,10 +385,11 @@ void trek_block_free(void *memory)
     } else if (b->owner == trek_block_cache_here) {
         trek_block_drop(memory);
     } else {
-        atomic_fetch_add_explicit(&c->remote_bytes, (long long)b->size, memory_order_relaxed);
+        long long bytes = (long long)b->size;
         b->next = atomic_load_explicit(&c->remote, memory_order_relaxed);
         while (!atomic_compare_exchange_weak_explicit(&c->remote, &b->next, b, memory_order_release, memory_order_relaxed))
             ;
+        atomic_fetch_add_explicit(&c->remote_bytes, bytes, memory_order_release); /* last: who sees nothing in use has all blocks */
     }
 }
 
@@ -397,21 +418,6 @@ void trek_memory_release_cached(trek_device device)
             host_release(b, b->size + ALIGNMENT);
         }
     }
-}
-
-static long long in_use(const cache *c) { return atomic_load(&c->fast.allocated) - atomic_load(&c->remote_bytes); }
-
-/* Gives back the slabs of a cache of which nothing is in use. */
-static void release_slabs(cache *c)
-{
-    for (int k = 0; k < CLASSES; k++)
-        c->fast.free[k] = NULL;
-    while (c->slabs) {
-        slab *s = c->slabs;
-        c->slabs = s->next;
-        host_release(s, SLAB);
-    }
-    c->cut = c->cut_end = NULL;
 }
 
 trek_status trek_allocator_set(const trek_allocator *allocator)

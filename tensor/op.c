@@ -166,7 +166,7 @@ static inline bool infer_alike(trek_op_call *call)
 /* Tells a watcher what the call reads, and which results it was given. */
 static void show(const trek_op_call *call)
 {
-    const trek_place_watch *watch = trek_place_here.watch;
+    const trek_place_watch *watch = trek_place_watched();
     for (int k = 0; k < call->n_inputs; k++)
         if (call->inputs[k])
             watch->see(call->inputs[k], false, watch->arg);
@@ -183,7 +183,7 @@ static inline trek_status dispatch(trek_op_call *call)
         return trek_op_fail(call, TREK_ERR_DTYPE, "dtype %s is not supported", trek_dtype_name(dtype));
     if (call->n_inputs > 0 && call->inputs[0]->device.type != TREK_CPU)
         trek_place_here.op = op->name;
-    if (trek_place_here.watch)
+    if (trek_place_watched())
         show(call);
     if (!infer_alike(call)) {
         trek_status status = op->infer(call);

@@ -2,14 +2,39 @@
 /* The thread's place among the ranks, and the trace sink. */
 #include "tensor/place.h"
 
+#include <stdlib.h>
 #include <time.h>
 
+#include "tensor/status.h"
+#include "tensor/thread_end.h"
 #include "tensor/trace.h"
 
-_Thread_local trek_place trek_place_here = { .world = 1, .rows = -1, .global_rows = -1, .batch_rows = -1 };
+_Thread_local trek_place *trek_place_mine;
 trek_place_job trek_job_here = { .processes = 1 };
 
 _Atomic(const trek_trace_sink *) trek_trace;
+
+static void place_end(void)
+{
+    free(trek_place_mine);
+    trek_place_mine = NULL;
+}
+
+/* Plain memory: a place outlives any allocator, and out of memory is no reason to have none. */
+trek_place *trek_place_make(void)
+{
+    static const trek_place alone = { .world = 1, .rows = -1, .global_rows = -1, .batch_rows = -1 };
+    static trek_place spare = { .world = 1, .rows = -1, .global_rows = -1, .batch_rows = -1 };
+    trek_place *place = malloc(sizeof *place);
+    if (!place) {
+        trek_fail(TREK_ERR_MEMORY, "out of memory: %zu bytes for the thread's place were asked for", sizeof *place);
+        return &spare;
+    }
+    *place = alone;
+    trek_place_mine = place;
+    trek_thread_at_end(TREK_THREAD_PLACE, place_end);
+    return place;
+}
 
 int64_t trek_clock_ns(void)
 {

@@ -54,8 +54,15 @@ typedef struct trek_place_collectives {
 } trek_place_collectives;
 
 #ifndef __cplusplus
-extern _Thread_local trek_place trek_place_here;
+extern _Thread_local trek_place *trek_place_mine; /* NULL: nobody has asked yet, all is as on a single rank */
 extern trek_place_job trek_job_here;
+
+/* Never NULL. Without memory for it: error MEMORY, and a place that such threads share. */
+trek_place *trek_place_make(void);
+static inline trek_place *trek_place_get(void) { return __builtin_expect(!trek_place_mine, 0) ? trek_place_make() : trek_place_mine; }
+#define trek_place_here (*trek_place_get()) /* to be read and written */
+/* trek_place_here.watch, for the way of every op. */
+static inline const trek_place_watch *trek_place_watched(void) { return trek_place_mine ? trek_place_mine->watch : NULL; }
 #endif
 
 #endif

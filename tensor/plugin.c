@@ -12,7 +12,7 @@
 
 static trek_status host_fail(trek_status status, const char *message) { return trek_fail(status, "%s", message); }
 static void host_log(trek_log_level level, const char *message) { trek_log_message(level, "%s", message); }
-static trek_place *host_place(void) { return &trek_place_here; }
+static trek_place *host_place(void) { return trek_place_get(); }
 
 const trek_host trek_host_table = {
     .abi = TREK_BACKEND_ABI,

@@ -5,11 +5,32 @@
 #include <string.h>
 
 #include "tensor/backend.h"
+#include "tensor/thread_end.h"
 
 enum { DEPTH = 32 };
 
-static _Thread_local const char *open_ranges[DEPTH];
-static _Thread_local int n_open;
+/* Of the calling thread; NULL: it has opened none. */
+static _Thread_local struct ranges {
+    int n_open;
+    const char *open[DEPTH];
+} *ranges_here;
+
+static void ranges_end(void)
+{
+    free(ranges_here);
+    ranges_here = NULL;
+}
+
+/* Made at need; NULL where there is no memory for a profiler's marks, which is no error. */
+static struct ranges *ranges_mine(void)
+{
+    if (ranges_here)
+        return ranges_here;
+    ranges_here = calloc(1, sizeof *ranges_here);
+    if (ranges_here)
+        trek_thread_at_end(TREK_THREAD_RANGES, ranges_end);
+    return ranges_here;
+}
 
 const trek_trace_sink trek_ranges_sink = { .enter = trek_ranges_enter, .leave = trek_ranges_leave };
 
@@ -32,17 +53,19 @@ void trek_ranges_start(void)
 
 void trek_ranges_enter(const char *name)
 {
-    if (n_open == DEPTH || !has_ranges(trek_backends[TREK_CUDA]))
+    struct ranges *r = has_ranges(trek_backends[TREK_CUDA]) ? ranges_mine() : NULL;
+    if (!r || r->n_open == DEPTH)
         return;
-    open_ranges[n_open++] = name;
+    r->open[r->n_open++] = name;
     trek_backends[TREK_CUDA]->range_begin(name);
 }
 
 void trek_ranges_leave(const char *name)
 {
-    int k = n_open;
-    while (k > 0 && strcmp(open_ranges[k - 1], name) != 0)
+    struct ranges *r = ranges_here;
+    int k = r ? r->n_open : 0;
+    while (k > 0 && strcmp(r->open[k - 1], name) != 0)
         k--;
-    for (; k > 0 && n_open >= k; n_open--) /* those inside it that were never ended, and itself */
+    for (; k > 0 && r->n_open >= k; r->n_open--) /* those inside it that were never ended, and itself */
         trek_backends[TREK_CUDA]->range_end();
 }

@@ -4,17 +4,23 @@
 
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
+#include "tensor/thread_end.h"
 
 _Thread_local trek_scope_stack trek_scopes;
 void (*trek_scope_release)(struct trek_var *var);
 void (*trek_scope_retain)(struct trek_var *var);
 
+static trek_status more_marks(trek_scope_stack *s)
+{
+    trek_thread_at_end(TREK_THREAD_SCOPES, trek_scope_thread_end);
+    return trek_array_grow(&s->marks, &s->depth_capacity, s->depth + 1, sizeof *s->marks);
+}
+
 trek_scope trek_scope_begin(void)
 {
     trek_scope_stack *s = &trek_scopes;
     trek_scope none = { 0, 0 };
-    if (s->depth == s->depth_capacity &&
-        trek_array_grow(&s->marks, &s->depth_capacity, s->depth + 1, sizeof *s->marks) != TREK_OK)
+    if (s->depth == s->depth_capacity && more_marks(s) != TREK_OK)
         return none;
     struct trek_scope_mark *mark = &s->marks[s->depth++];
     mark->start = s->count;

@@ -9,13 +9,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tensor/place.h"
+#include "tensor/thread_end.h"
 
-/* Fixed memory: an out-of-memory message must need no memory. */
-static _Thread_local struct {
-    trek_status status;
+/* The calling thread's error. Its text is plain memory, made for the first one and kept: without any, the status says
+ * what it can. */
+static _Thread_local trek_status sticky;
+static _Thread_local struct text {
+    bool further;                /* a second error came and was logged */
     char message[TREK_ERROR_SIZE];
-} sticky;
+} *sticky_text;
+
+static void text_end(void)
+{
+    free(sticky_text);
+    sticky_text = NULL;
+}
+
+static struct text *text_get(void)
+{
+    if (sticky_text)
+        return sticky_text;
+    sticky_text = malloc(sizeof *sticky_text);
+    if (sticky_text) {
+        sticky_text->message[0] = '\0';
+        trek_thread_at_end(TREK_THREAD_ERROR, text_end);
+    }
+    return sticky_text;
+}
 
 static const struct {
     const char *name, *text;
@@ -27,15 +47,16 @@ static const struct {
 };
 enum { STATUS_COUNT = sizeof statuses / sizeof statuses[0] };
 
-trek_status trek_status_get(void) { return sticky.status; }
+trek_status trek_status_get(void) { return sticky; }
 
-const char *trek_error(void) { return sticky.status ? sticky.message : ""; }
-
-void trek_error_clear(void)
+const char *trek_error(void)
 {
-    sticky.status = TREK_OK;
-    sticky.message[0] = '\0';
+    if (!sticky)
+        return "";
+    return sticky_text ? sticky_text->message : trek_status_text(sticky);
 }
+
+void trek_error_clear(void) { sticky = TREK_OK; }
 
 const char *trek_status_text(trek_status status)
 {
@@ -55,36 +76,55 @@ static void stop_if_asked(void)
     const char *mode = getenv("TREK_ON_ERROR");
     if (!mode || strcmp(mode, "abort") != 0)
         return;
-    fprintf(stderr, "trek: %s: %s\n", trek_status_name(sticky.status), sticky.message);
+    fprintf(stderr, "trek: %s: %s\n", trek_status_name(sticky), trek_error());
     abort();
+}
+
+/* Once for each first error: what follows it is mostly its consequence, and a loop would say it for ever. */
+static void log_further(const char *format, va_list arguments)
+{
+    if (!sticky_text || sticky_text->further)
+        return;
+    sticky_text->further = true;
+    char message[TREK_ERROR_SIZE / 2];
+    vsnprintf(message, sizeof message, format, arguments);
+    if (strcmp(message, sticky_text->message) != 0)
+        trek_log_message(TREK_LOG_WARNING, "a further error, while the first has not been cleared: %s (the first: %s)", message,
+                         sticky_text->message);
 }
 
 trek_status trek_fail(trek_status status, const char *format, ...)
 {
     if (status == TREK_OK || (unsigned)status >= STATUS_COUNT)
         status = TREK_ERR_CALLBACK;
-    if (sticky.status)
-        return status;
-    sticky.status = status;
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(sticky.message, sizeof sticky.message, format, arguments);
+    if (sticky) {
+        log_further(format, arguments);
+    } else {
+        struct text *text = text_get();
+        sticky = status;
+        if (text) {
+            text->further = false;
+            vsnprintf(text->message, sizeof text->message, format, arguments);
+        }
+        stop_if_asked();
+    }
     va_end(arguments);
-    stop_if_asked();
     return status;
 }
 
 trek_status trek_fail_missing(const char *function, const char *what)
 {
-    if (sticky.status)
-        return sticky.status;
+    if (sticky)
+        return sticky;
     return trek_fail(TREK_ERR_ARGUMENT, "%s: %s is NULL", function, what);
 }
 
 void trek_error_take(trek_status *status, char *message)
 {
-    *status = sticky.status;
-    memcpy(message, sticky.message, sizeof sticky.message);
+    *status = sticky;
+    snprintf(message, TREK_ERROR_SIZE, "%s", trek_error());
     trek_error_clear();
 }
 

@@ -27,7 +27,7 @@ static trek_storage *storage_new(trek_device device)
         return NULL;
     atomic_init(&s->refs, 1);
     s->version = 0;
-    s->run = trek_place_here.watch ? trek_place_here.watch->run : 0;
+    s->run = trek_place_watched() ? trek_place_watched()->run : 0;
     s->parent = NULL;
     s->release = NULL;
     s->plain = false;

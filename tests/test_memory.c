@@ -11,6 +11,8 @@
 
 #include <cmocka.h>
 
+#include "autograd/autocast.h"
+#include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "tensor/memory_internal.h"
 #include "tests/support/support.h"
@@ -135,6 +137,48 @@ static void threads_at_once(void **state)
 
 /* --- the allocator -------------------------------------------------------------------- */
 
+static int what_to_leave;
+
+/* Ends in the middle of things. */
+static void *leave_things_open(void *arg)
+{
+    (void)arg;
+    trek_scope scope = trek_scope_begin();
+    assert_true(scope.depth > 0);
+    if (what_to_leave == 0)
+        return NULL;
+    trek_var *x = trek_var_from(trek_tensor_ones(trek_dims(64, 64), TREK_F32, trek_cpu(0)));
+    trek_var_set_requires_grad(x, true);
+    if (what_to_leave == 2)
+        trek_autocast_begin(TREK_BF16);
+    trek_var *y = trek_matmul(x, x);
+    trek_backward(trek_sum(trek_dropout(y, 0.5, true), trek_dims_none(), false));
+    if (trek_status_get() != TREK_OK)
+        printf("%s\n", trek_error());
+    assert_int_equal(trek_status_get(), TREK_OK);
+    trek_matmul(x, NULL); /* its text is the thread's, too */
+    return NULL;
+}
+
+static void threads_take_nothing_with_them(void **state)
+{
+    (void)state;
+    enum { AT_ONCE = 24, ROUNDS = 8 };
+    pthread_t threads[AT_ONCE];
+    for (what_to_leave = 0; what_to_leave < 3; what_to_leave++) {
+        trek_memory_stats_t before = trek_memory_stats(trek_cpu(0)), after = before;
+        for (int round = 0; round < ROUNDS; round++) {
+            for (int k = 0; k < AT_ONCE; k++)
+                assert_int_equal(pthread_create(&threads[k], NULL, leave_things_open, NULL), 0);
+            for (int k = 0; k < AT_ONCE; k++)
+                pthread_join(threads[k], NULL);
+            after = trek_memory_stats(trek_cpu(0));
+        }
+        assert_int_equal(after.allocated, before.allocated);
+        assert_int_equal(after.reserved, before.reserved);
+    }
+}
+
 static void the_allocator_sees_everything(void **state)
 {
     (void)state;
@@ -174,7 +218,8 @@ int main(void)
         return 99;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(allocations_are_aligned), cmocka_unit_test(growing_keeps_what_is_there), cmocka_unit_test(blocks_are_reused),
-        cmocka_unit_test(blocks_cross_threads), cmocka_unit_test(threads_at_once), cmocka_unit_test(the_allocator_sees_everything),
+        cmocka_unit_test(blocks_cross_threads), cmocka_unit_test(threads_at_once), cmocka_unit_test(threads_take_nothing_with_them),
+        cmocka_unit_test(the_allocator_sees_everything),
         cmocka_unit_test(failures_are_reported),
     };
     return cmocka_run_group_tests_name("memory", tests, NULL, NULL);

@@ -117,6 +117,26 @@ static void logging_has_levels(void **state)
     assert_int_equal(logged, 1);
 }
 
+static void a_second_error_is_logged_once(void **state)
+{
+    (void)state;
+    trek_log_set(TREK_LOG_INFO, log_here, NULL);
+    for (int round = 0; round < 2; round++) {
+        logged = 0;
+        trek_fail(TREK_ERR_SHAPE, "first");
+        assert_int_equal(logged, 0);
+        trek_fail(TREK_ERR_IO, "second %d", round);
+        assert_int_equal(logged, 1);
+        assert_non_null(strstr(last_log, round ? "second 1" : "second 0"));
+        assert_non_null(strstr(last_log, "first"));
+        trek_fail(TREK_ERR_IO, "third");
+        assert_int_equal(logged, 1);
+        assert_string_equal(trek_error(), "first");
+        trek_error_clear();
+    }
+    trek_log_set(TREK_LOG_INFO, NULL, NULL);
+}
+
 /* --- scopes ---------------------------------------------------------------------------- */
 
 static trek_var *one(void)
@@ -228,6 +248,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(first_error_sticks), cmocka_unit_test(long_messages_are_cut), cmocka_unit_test(every_status_has_name_and_text),
         cmocka_unit_test(errors_belong_to_threads), cmocka_unit_test(errors_can_be_taken), cmocka_unit_test(logging_has_levels),
+        cmocka_unit_test(a_second_error_is_logged_once),
         cmocka_unit_test(results_end_with_their_scope), cmocka_unit_test(an_op_needs_a_scope), cmocka_unit_test(ending_twice_is_an_error),
         cmocka_unit_test(a_result_can_be_kept), cmocka_unit_test(deep_scopes), cmocka_unit_test(a_childs_calls_are_refused),
     };

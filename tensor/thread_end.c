@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/thread_end.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+static _Atomic(void (*)(void)) ends[TREK_THREAD_PARTS];
+static pthread_key_t key;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static bool key_made;
+static _Thread_local uint32_t parts; /* bits: what this thread has */
+
+/* A part that ends may make another one, or itself, anew. */
+static void end_thread(void *memory)
+{
+    (void)memory;
+    for (uint32_t left; (left = parts);) {
+        int part = __builtin_ctz(left);
+        parts &= ~(1u << part);
+        atomic_load(&ends[part])();
+    }
+}
+
+static void make_key(void) { key_made = pthread_key_create(&key, end_thread) == 0; }
+
+void trek_thread_at_end(trek_thread_part part, void (*end)(void))
+{
+    pthread_once(&once, make_key);
+    if (!key_made)
+        return;
+    atomic_store(&ends[part], end);
+    if (!parts)
+        pthread_setspecific(key, &key); /* any address that is not NULL */
+    parts |= 1u << part;
+}

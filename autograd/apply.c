@@ -3,6 +3,7 @@
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
 #include "tensor/backend.h"
+#include "tensor/debug.h"
 #include "tensor/place.h"
 
 enum { FEW = 8 };
@@ -145,12 +146,29 @@ static trek_status fail_scope(const trek_op *op)
     return trek_fail(TREK_ERR_SCOPE, "%s: no scope is open; begin one with trek_scope_begin, or use a loader's loop", op->name);
 }
 
+/* TREK_DEBUG=1: neither the variables nor their tensors were freed. */
+static trek_status check_inputs_live(const trek_op *op, trek_var *const *inputs, int n)
+{
+    for (int k = 0; k < n; k++) {
+        if (!inputs[k])
+            continue;
+        trek_status status = trek_debug_refuse(inputs[k], op->name, "input", k);
+        if (status == TREK_OK)
+            status = trek_debug_refuse(inputs[k]->data, op->name, "the tensor of input", k);
+        if (status != TREK_OK)
+            return status;
+    }
+    return TREK_OK;
+}
+
 trek_status trek_apply_many(const trek_op *op, trek_var *const *inputs, int n, const trek_attrs *attrs, trek_var **outs, int n_outs)
 {
     trek_tensor *few[FEW];
     bool needs_grad;
     if (trek_scopes.depth == 0)
         return fail_scope(op);
+    if (trek_debug && check_inputs_live(op, inputs, n) != TREK_OK)
+        return TREK_ERR_STATE;
     if (trek_grad_mode_here.autocast != TREK_F32 && (op->flags & TREK_OP_CASTS))
         return trek_autocast_apply(op, inputs, n, attrs, outs, n_outs);
     trek_tensor **tensors = unwrap(op, inputs, n, few, &needs_grad);
@@ -235,7 +253,7 @@ static inline trek_var *apply_lean(const trek_op *op, trek_var *const *inputs, i
 trek_var *trek_apply(const trek_op *op, trek_var *const *inputs, int n, const trek_attrs *attrs)
 {
     if (trek_scopes.depth > 0 && (n == 1 || (n == 2 && inputs[1])) && inputs[0] && !(op->flags & TREK_OP_MANY) &&
-        trek_grad_mode_here.autocast == TREK_F32)
+        trek_grad_mode_here.autocast == TREK_F32 && !trek_debug)
         return apply_lean(op, inputs, n, attrs);
     trek_var *out;
     return trek_apply_many(op, inputs, n, attrs, &out, 1) == TREK_OK ? out : NULL;

@@ -10,6 +10,7 @@
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
 #include "tensor/backend.h"
+#include "tensor/debug.h"
 
 enum { FEW_COMPOSITE = 8 };
 
@@ -486,6 +487,8 @@ static trek_status check_root(trek_var *root, trek_var *seed)
 {
     if (!root)
         return trek_fail_missing("backward", "the variable");
+    if (trek_gone(root, "backward", "the variable") || trek_gone(seed, "backward", "the seed"))
+        return TREK_ERR_STATE;
     if (!root->requires_grad)
         return trek_fail(TREK_ERR_STATE, "backward: the variable depends on nothing that needs a gradient");
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];

@@ -2,13 +2,26 @@
 /* Variables. */
 #include "autograd/var.h"
 
+#include <limits.h>
+
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
 #include "tensor/backend.h"
+#include "tensor/debug.h"
 
 atomic_int trek_hooks_alive;
 
-static void release_for_scope(struct trek_var *var) { trek_var_drop(var); }
+static inline bool gone(const trek_var *var, const char *function) { return trek_gone(var, function, "the variable"); }
+
+static void release_for_scope(struct trek_var *var)
+{
+    if (trek_debug) {
+        if (trek_gone(var, "scope_end", "a variable"))
+            return;
+        trek_debug_scope_ends(var);
+    }
+    trek_var_drop(var);
+}
 static void retain_for_scope(struct trek_var *var) { trek_var_retain(var); }
 
 __attribute__((constructor)) static void tell_scopes(void)
@@ -27,6 +40,24 @@ static void free_hooks(trek_hook *hooks)
     }
 }
 
+/* What a freed variable looks like: a scalar, so that looking at it does no harm. */
+static void make_shell(void *block)
+{
+    trek_var *var = block;
+    atomic_init(&var->refs, INT_MIN / 2); /* never one again */
+    var->requires_grad = false;
+    var->output = 0;
+    var->data = trek_debug_gone_tensor();
+    var->node = NULL;
+    var->leaf = NULL;
+}
+
+static void bury(trek_var *var)
+{
+    trek_debug_ended(var, "variable", NULL);
+    trek_block_bury(var, var, make_shell);
+}
+
 void trek_var_destroy(trek_var *var)
 {
     if (var->leaf) {
@@ -38,11 +69,16 @@ void trek_var_destroy(trek_var *var)
     trek_tensor_drop(var->data);
     if (var->node)
         trek_node_release(var->node);
-    trek_block_drop(var);
+    if (trek_debug)
+        bury(var);
+    else
+        trek_block_drop(var);
 }
 
 trek_var *trek_var_retain(trek_var *var)
 {
+    if (gone(var, "var_retain"))
+        return NULL;
     if (var)
         trek_ref_take(&var->refs);
     return var;
@@ -50,7 +86,7 @@ trek_var *trek_var_retain(trek_var *var)
 
 void trek_var_release(trek_var *var)
 {
-    if (var)
+    if (var && !gone(var, "var_release"))
         trek_var_drop(var);
 }
 
@@ -61,9 +97,13 @@ trek_var *trek_var_new(trek_tensor *tensor, bool requires_grad)
     if (requires_grad && !trek_dtype_is_float((trek_dtype)tensor->dtype))
         return trek_fail_null(TREK_ERR_DTYPE, "var_new: a gradient needs a floating dtype, not %s",
                               trek_dtype_name((trek_dtype)tensor->dtype));
+    if (trek_gone(tensor, "var_new", "the tensor"))
+        return NULL;
     trek_var *var = trek_var_make(tensor, NULL, 0, requires_grad);
     if (var)
         trek_tensor_retain(tensor);
+    if (var && trek_debug)
+        trek_debug_made(var, "variable", "of var_new", 0);
     return var;
 }
 
@@ -71,6 +111,8 @@ trek_var *trek_var_wrap_scoped(trek_tensor *tensor, const char *op)
 {
     if (!tensor)
         return trek_fail_missing(op, "tensor"), NULL;
+    if (trek_gone(tensor, op, "the tensor"))
+        return NULL;
     trek_var *var = trek_var_make(tensor, NULL, 0, false);
     if (var && trek_scope_push(var, op) == TREK_OK)
         return var;
@@ -86,30 +128,34 @@ trek_var *trek_var_constant(trek_tensor *tensor) { return trek_var_wrap_scoped(t
 
 trek_var *trek_var_detach(trek_var *var)
 {
+    if (gone(var, "detach"))
+        return NULL;
     return var ? trek_var_constant(var->data) : (trek_fail_missing("detach", "the variable"), NULL);
 }
 
 /* --- looking ---------------------------------------------------------------------- */
 
-trek_tensor *trek_var_data(const trek_var *var) { return var ? var->data : NULL; }
+trek_tensor *trek_var_data(const trek_var *var) { return var && !gone(var, "var_data") ? var->data : NULL; }
 trek_var *trek_var_grad(const trek_var *var)
 {
-    return var && var->leaf && var->leaf->has_grad ? var->leaf->grad : NULL;
+    return var && !gone(var, "var_grad") && var->leaf && var->leaf->has_grad ? var->leaf->grad : NULL;
 }
 trek_shape trek_var_shape(const trek_var *var) { return trek_tensor_shape(trek_var_data(var)); }
-int trek_var_ndim(const trek_var *var) { return var ? var->data->ndim : 0; }
+int trek_var_ndim(const trek_var *var) { return var && !gone(var, "var_ndim") ? var->data->ndim : 0; }
 trek_dtype trek_var_dtype(const trek_var *var) { return trek_tensor_dtype(trek_var_data(var)); }
 trek_device trek_var_device(const trek_var *var) { return trek_tensor_device(trek_var_data(var)); }
 int64_t trek_var_numel(const trek_var *var) { return trek_tensor_numel(trek_var_data(var)); }
 double trek_var_item(const trek_var *var) { return trek_tensor_item(trek_var_data(var)); }
 trek_status trek_var_print(const trek_var *var, void *stream) { return trek_tensor_print(trek_var_data(var), stream); }
-bool trek_var_requires_grad(const trek_var *var) { return var && var->requires_grad; }
-bool trek_var_is_leaf(const trek_var *var) { return var && !var->node; }
+bool trek_var_requires_grad(const trek_var *var) { return var && !gone(var, "var_requires_grad") && var->requires_grad; }
+bool trek_var_is_leaf(const trek_var *var) { return var && !gone(var, "var_is_leaf") && !var->node; }
 
 int64_t trek_var_size(const trek_var *var, int dim)
 {
     if (!var)
         return trek_fail_missing("var_size", "the variable"), -1;
+    if (gone(var, "var_size"))
+        return -1;
     int at = trek_normalize_dim(dim, var->data->ndim, "var_size");
     if (at >= 0 && var->data->ndim == 0)
         return trek_fail(TREK_ERR_ARGUMENT, "var_size: a scalar has no dimensions"), -1;
@@ -120,6 +166,8 @@ trek_status trek_var_set_requires_grad(trek_var *var, bool requires_grad)
 {
     if (!var)
         return trek_fail_missing("var_set_requires_grad", "the variable");
+    if (gone(var, "var_set_requires_grad"))
+        return TREK_ERR_STATE;
     if (var->node)
         return trek_fail(TREK_ERR_STATE, "var_set_requires_grad: the result of an op is no leaf; detach it first");
     if (requires_grad && !trek_dtype_is_float((trek_dtype)var->data->dtype))
@@ -155,6 +203,8 @@ trek_status trek_var_set_grad(trek_var *var, trek_var *grad)
 {
     if (!var)
         return trek_fail_missing("var_set_grad", "the variable");
+    if (gone(var, "var_set_grad") || trek_gone(grad, "var_set_grad", "the gradient"))
+        return TREK_ERR_STATE;
     if (!grad) {
         trek_var_zero_grad(var);
         return TREK_OK;
@@ -185,7 +235,7 @@ trek_status trek_var_set_grad(trek_var *var, trek_var *grad)
 
 void trek_var_zero_grad(trek_var *var)
 {
-    if (!var || !var->leaf || !var->leaf->grad)
+    if (!var || gone(var, "var_zero_grad") || !var->leaf || !var->leaf->grad)
         return;
     trek_leaf *leaf = var->leaf;
     if (leaf->grad_in_arena) {
@@ -204,6 +254,8 @@ int trek_var_on_grad(trek_var *var, trek_grad_hook hook, void *arg)
 {
     if (!var || !hook)
         return trek_fail_missing("var_on_grad", var ? "hook" : "the variable"), 0;
+    if (gone(var, "var_on_grad"))
+        return 0;
     if (!var->requires_grad)
         return trek_fail(TREK_ERR_STATE, "var_on_grad: the variable needs no gradient"), 0;
     trek_leaf *leaf = trek_var_leaf(var); /* counts handles for results, too */
@@ -222,7 +274,7 @@ int trek_var_on_grad(trek_var *var, trek_grad_hook hook, void *arg)
 
 void trek_var_remove_hook(trek_var *var, int handle)
 {
-    if (!var || !var->leaf)
+    if (!var || gone(var, "var_remove_hook") || !var->leaf)
         return;
     trek_hook **list = var->node ? &var->node->hooks : &var->leaf->hooks;
     for (; *list; list = &(*list)->next) {

@@ -6,10 +6,12 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "tensor/debug.h"
 #include "tensor/scope.h"
 
 struct trek_dataset_hidden {
     atomic_int refs;
+    atomic_int held; /* of those, by loaders and subsets */
     char **names; /* of trek_dataset_set_fields; what head.fields points at */
     int n_names;
 };
@@ -83,23 +85,52 @@ trek_status trek_dataset_set_fields(trek_dataset *dataset, const char *const *na
 
 trek_dataset *trek_dataset_retain(trek_dataset *dataset)
 {
+    if (trek_gone(dataset, "dataset_retain", "the dataset"))
+        return NULL;
     if (dataset)
         atomic_fetch_add_explicit(&dataset->hidden->refs, 1, memory_order_relaxed);
     return dataset;
 }
 
-void trek_dataset_free(trek_dataset **dataset)
+trek_status trek_dataset_hold(trek_dataset *dataset, const char *function)
+{
+    if (!dataset)
+        return trek_fail_missing(function, "a dataset");
+    if (trek_gone(dataset, function, "the dataset"))
+        return TREK_ERR_STATE;
+    if (atomic_fetch_add(&dataset->hidden->held, 1) < atomic_load(&dataset->hidden->refs))
+        return TREK_OK;
+    atomic_fetch_sub(&dataset->hidden->held, 1);
+    return trek_fail(TREK_ERR_STATE, "%s: the dataset %s belongs to a loader or a subset already; trek_dataset_retain it for each "
+                     "further one", function, dataset->klass->name);
+}
+
+void trek_dataset_let_go(trek_dataset **dataset)
 {
     if (!dataset || !*dataset)
         return;
+    atomic_fetch_sub(&(*dataset)->hidden->held, 1);
+    trek_dataset_free(dataset);
+}
+
+void trek_dataset_free(trek_dataset **dataset)
+{
+    if (!dataset || !*dataset || trek_gone(*dataset, "dataset_free", "the dataset"))
+        return;
     trek_dataset *d = *dataset;
     *dataset = NULL;
+    if (atomic_load(&d->hidden->held) >= atomic_load(&d->hidden->refs)) {
+        trek_fail(TREK_ERR_STATE, "dataset_free: the dataset %s belongs to a loader or a subset", d->klass->name);
+        return;
+    }
     if (atomic_fetch_sub_explicit(&d->hidden->refs, 1, memory_order_acq_rel) != 1)
         return;
     if (d->klass->free)
         d->klass->free(d);
     names_free(d->hidden->names, d->hidden->n_names);
     trek_free(d->hidden);
+    if (trek_debug)
+        trek_debug_ended(d, "dataset", d->klass->name);
     trek_free(d);
 }
 
@@ -109,6 +140,8 @@ int64_t trek_dataset_length(const trek_dataset *dataset)
         trek_fail_missing("dataset_length", "a dataset");
         return -1;
     }
+    if (trek_gone(dataset, "dataset_length", "the dataset"))
+        return -1;
     return dataset->klass->length(dataset);
 }
 
@@ -125,6 +158,8 @@ int trek_dataset_field(const trek_dataset *dataset, const char *name)
         trek_fail_missing("dataset_field", dataset ? "a name" : "a dataset");
         return -1;
     }
+    if (trek_gone(dataset, "dataset_field", "the dataset"))
+        return -1;
     for (int k = 0; k < dataset->n_fields; k++)
         if (strcmp(dataset->fields[k], name) == 0)
             return k;
@@ -168,6 +203,8 @@ trek_status trek_dataset_get(trek_dataset *dataset, const int64_t *indices, int6
 {
     if (!dataset || !indices || !out)
         return trek_fail_missing("dataset_get", !dataset ? "a dataset" : !indices ? "indices" : "room for the tensors");
+    if (trek_gone(dataset, "dataset_get", "the dataset"))
+        return TREK_ERR_STATE;
     for (int k = 0; k < dataset->n_fields; k++)
         out[k] = NULL;
     if (n < 1)
@@ -247,7 +284,7 @@ static trek_status subset_get(trek_dataset *self, const int64_t *indices, int64_
     return status;
 }
 
-static void subset_free(trek_dataset *self) { trek_dataset_free(&((subset *)self)->whole); }
+static void subset_free(trek_dataset *self) { trek_dataset_let_go(&((subset *)self)->whole); }
 
 static const trek_dataset_class subset_class = {
     .name = "subset", .size = sizeof(subset), .length = subset_length, .get = subset_get, .free = subset_free,
@@ -255,20 +292,18 @@ static const trek_dataset_class subset_class = {
 
 trek_dataset *trek_dataset_subset(trek_dataset *dataset, int64_t first, int64_t count)
 {
-    if (!dataset) {
-        trek_fail_missing("dataset_subset", "a dataset");
+    if (trek_dataset_hold(dataset, "dataset_subset") != TREK_OK)
         return NULL;
-    }
     int64_t length = trek_dataset_length(dataset);
     if (first < 0 || count < 0 || first > length || count > length - first) {
         trek_fail(TREK_ERR_ARGUMENT, "dataset_subset: %" PRId64 " samples from %" PRId64 " on, but %s has %" PRId64, count, first,
                   dataset->klass->name, length);
-        trek_dataset_free(&dataset);
+        trek_dataset_let_go(&dataset);
         return NULL;
     }
     subset *s = (subset *)trek_dataset_new(&subset_class);
     if (!s) {
-        trek_dataset_free(&dataset);
+        trek_dataset_let_go(&dataset);
         return NULL;
     }
     s->whole = dataset;

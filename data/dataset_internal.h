@@ -10,6 +10,11 @@
 /* A new uninitialised host tensor [n, sample...]; NULL and MEMORY. */
 trek_tensor *trek_dataset_tensor(int64_t n, trek_shape sample, trek_dtype dtype);
 
+/* Takes over a reference of the caller's. STATE, and nothing taken, if each reference is some other holder's. */
+trek_status trek_dataset_hold(trek_dataset *dataset, const char *function);
+/* Gives it back; what is there may be NULL. */
+void trek_dataset_let_go(trek_dataset **dataset);
+
 /* What a subset (of a subset ...) is of. */
 const trek_dataset *trek_dataset_root(const trek_dataset *dataset);
 

@@ -7,6 +7,7 @@
 
 #include "data/loader_internal.h"
 #include "data/prefetch_internal.h"
+#include "tensor/debug.h"
 #include "tensor/place.h"
 #include "tensor/scope_internal.h"
 #include "tensor/tensor_internal.h"
@@ -100,13 +101,15 @@ trek_loader *trek_loader_new(trek_dataset *dataset, const trek_loader_opts *opts
 {
     trek_sampler *sampler = opts ? opts->sampler : NULL;
     trek_loader *l = NULL;
-    if (!dataset)
-        trek_fail_missing("loader_new", "a dataset");
-    else if (opts_check(dataset, opts) == TREK_OK)
+    if (trek_dataset_hold(dataset, "loader_new") != TREK_OK)
+        dataset = NULL; /* somebody else's */
+    if (sampler && trek_debug && trek_debug_give(sampler, "loader_new", "the sampler") != TREK_OK)
+        sampler = NULL;
+    else if (dataset && opts_check(dataset, opts) == TREK_OK)
         l = trek_calloc(1, sizeof(*l));
     if (!l) {
         trek_sampler_free(&sampler);
-        trek_dataset_free(&dataset);
+        trek_dataset_let_go(&dataset);
         return NULL;
     }
     l->plan.dataset = dataset;
@@ -145,7 +148,7 @@ static void end_epoch(trek_loader *l)
 
 void trek_loader_free(trek_loader **loader)
 {
-    if (!loader || !*loader)
+    if (!loader || !*loader || trek_gone(*loader, "loader_free", "the loader"))
         return;
     trek_loader *l = *loader;
     *loader = NULL;
@@ -157,7 +160,9 @@ void trek_loader_free(trek_loader **loader)
     trek_free(l->batch.vars);
     trek_free(l->window);
     trek_sampler_free(&l->plan.sampler);
-    trek_dataset_free(&l->plan.dataset);
+    trek_dataset_let_go(&l->plan.dataset);
+    if (trek_debug)
+        trek_debug_ended(l, "loader", NULL);
     trek_free(l);
 }
 
@@ -177,6 +182,8 @@ trek_status trek_loader_seek(trek_loader *loader, int64_t epoch, int64_t batch)
     trek_loader *l = loader;
     if (!l)
         return trek_fail_missing("loader_start", "a loader");
+    if (trek_gone(l, "loader_start", "the loader"))
+        return TREK_ERR_STATE;
     if (trek_forked)
         return trek_fail_forked();
     end_epoch(l);
@@ -261,6 +268,8 @@ static bool advance(trek_loader *l)
 {
     if (!l)
         return trek_fail_missing("loader_next", "a loader"), false;
+    if (trek_gone(l, "loader_next", "the loader"))
+        return false;
     if (trek_forked)
         return trek_fail_forked(), false;
     end_batch(l);
@@ -344,7 +353,10 @@ int64_t trek_loader_samples(const trek_loader *loader)
 const trek_batch_plan *trek_loader_plan(const trek_loader *loader) { return &loader->plan; }
 int trek_loader_depth(const trek_loader *loader) { return loader->depth; }
 
-trek_dataset *trek_loader_dataset(const trek_loader *loader) { return loader ? loader->plan.dataset : NULL; }
+trek_dataset *trek_loader_dataset(const trek_loader *loader) 
+{
+    return loader && !trek_gone(loader, "loader_dataset", "the loader") ? loader->plan.dataset : NULL;
+}
 
 void trek_loader_position(const trek_loader *loader, int64_t *epoch, int64_t *batch)
 {

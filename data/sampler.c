@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 
+#include "tensor/debug.h"
 #include "tensor/memory_internal.h"
 #include "tensor/random_internal.h"
 #include "tensor/status_internal.h"
@@ -13,19 +14,24 @@ trek_sampler *trek_sampler_new(const trek_sampler_class *klass)
     if (!klass || !klass->name || !klass->length || !klass->at || klass->size < sizeof(trek_sampler))
         return trek_fail_null(TREK_ERR_ARGUMENT, "sampler_new: a class needs a name, a size, length and at");
     trek_sampler *sampler = trek_calloc(1, klass->size);
-    if (sampler)
-        sampler->klass = klass;
+    if (!sampler)
+        return NULL;
+    sampler->klass = klass;
+    if (trek_debug)
+        trek_debug_made(sampler, "sampler", klass->name, 0);
     return sampler;
 }
 
 void trek_sampler_free(trek_sampler **sampler)
 {
-    if (!sampler || !*sampler)
+    if (!sampler || !*sampler || trek_gone(*sampler, "sampler_free", "the sampler"))
         return;
     trek_sampler *s = *sampler;
     *sampler = NULL;
     if (s->klass->free)
         s->klass->free(s);
+    if (trek_debug)
+        trek_debug_ended(s, "sampler", s->klass->name);
     trek_free(s);
 }
 
@@ -42,6 +48,8 @@ trek_status trek_sampler_at(const trek_sampler *sampler, int64_t epoch, int64_t 
 {
     if (!sampler || !indices)
         return trek_fail_missing("sampler_at", sampler ? "room for the indices" : "a sampler");
+    if (trek_gone(sampler, "sampler_at", "the sampler"))
+        return TREK_ERR_STATE;
     int64_t length = sampler->klass->length(sampler);
     if (epoch < 0)
         return trek_fail(TREK_ERR_ARGUMENT, "sampler %s: epoch %" PRId64 " is negative", sampler->klass->name, epoch);

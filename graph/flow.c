@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The verbs of the flow builder: each draws nodes into the layout. */
 #include "graph/flow_internal.h"
+#include "tensor/debug.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -24,9 +25,12 @@ void trek_flow_mistake(trek_flow *flow, const char *format, ...)
     flow->n_told++;
 }
 
+/* There is one, and it was not built or freed before. */
+static bool usable(const trek_flow *flow, const char *verb) { return flow && !trek_gone(flow, verb, "the flow"); }
+
 static void free_unowned(trek_module *module)
 {
-    if (module && module->owners == 0)
+    if (module && !trek_gone(module, "flow", "the module") && module->owners == 0)
         trek_module_free(&module);
 }
 
@@ -35,6 +39,10 @@ static bool take(trek_flow *flow, const char *verb, trek_module *module)
 {
     if (!module) {
         trek_flow_mistake(flow, "%s: the module is NULL", verb);
+        return false;
+    }
+    if (trek_gone(module, verb, "the module")) {
+        flow->failed = true;
         return false;
     }
     for (int k = 0; k < flow->n_modules; k++)
@@ -154,7 +162,7 @@ static trek_flow *no_flow(const char *verb, trek_module *first, trek_module *sec
 
 trek_flow *trek_flow_through(trek_flow *flow, trek_module *module)
 {
-    if (!flow)
+    if (!usable(flow, "trek_flow_through"))
         return no_flow("trek_flow_through", module, NULL);
     begin_verb(flow);
     if (!take(flow, "through", module))
@@ -168,7 +176,7 @@ trek_flow *trek_flow_through(trek_flow *flow, trek_module *module)
 
 trek_flow *trek_flow_also(trek_flow *flow, trek_module *module)
 {
-    if (!flow)
+    if (!usable(flow, "trek_flow_also"))
         return no_flow("trek_flow_also", module, NULL);
     begin_verb(flow);
     if (!take(flow, "also", module))
@@ -183,7 +191,7 @@ trek_flow *trek_flow_also(trek_flow *flow, trek_module *module)
 
 trek_flow *trek_flow_also_with(trek_flow *flow, trek_module *skip, trek_module *main)
 {
-    if (!flow)
+    if (!usable(flow, "trek_flow_also_with"))
         return no_flow("trek_flow_also_with", skip, main);
     begin_verb(flow);
     bool taken = take(flow, "also_with", skip);
@@ -200,7 +208,7 @@ trek_flow *trek_flow_also_with(trek_flow *flow, trek_module *skip, trek_module *
 
 trek_flow *trek_flow_fork(trek_flow *flow, trek_module *module)
 {
-    if (!flow)
+    if (!usable(flow, "trek_flow_fork"))
         return no_flow("trek_flow_fork", module, NULL);
     begin_verb(flow);
     if (!take(flow, "fork", module))
@@ -225,7 +233,7 @@ static void free_list(trek_module *const *modules, int n)
 
 trek_flow *trek_flow_split(trek_flow *flow, trek_module *const *modules, int n)
 {
-    if (!flow) {
+    if (!usable(flow, "trek_flow_split")) {
         if (modules)
             free_list(modules, n);
         return no_flow("trek_flow_split", NULL, NULL);
@@ -270,7 +278,7 @@ static trek_flow *merge(trek_flow *flow, trek_graph_node_kind kind, int dim)
 
 trek_flow *trek_flow_merge(trek_flow *flow, trek_merge how)
 {
-    if (!flow)
+    if (!usable(flow, "trek_flow_merge"))
         return no_flow("trek_flow_merge", NULL, NULL);
     if (how == TREK_MERGE_ADD || how == TREK_MERGE_MEAN)
         return merge(flow, how == TREK_MERGE_ADD ? TREK_GRAPH_ADD : TREK_GRAPH_MEAN, 0);
@@ -282,7 +290,7 @@ trek_flow *trek_flow_merge(trek_flow *flow, trek_merge how)
 
 trek_flow *trek_flow_merge_cat(trek_flow *flow, int dim)
 {
-    return flow ? merge(flow, TREK_GRAPH_CAT, dim) : no_flow("trek_flow_merge_cat", NULL, NULL);
+    return usable(flow, "trek_flow_merge_cat") ? merge(flow, TREK_GRAPH_CAT, dim) : no_flow("trek_flow_merge_cat", NULL, NULL);
 }
 
 /* A new name for tags and inputs: true, or a mistake. */
@@ -310,7 +318,7 @@ static void add_tag(trek_flow *flow, char *name, int value)
 
 trek_flow *trek_flow_tag(trek_flow *flow, const char *name)
 {
-    if (!flow)
+    if (!usable(flow, "trek_flow_tag"))
         return no_flow("trek_flow_tag", NULL, NULL);
     int value = flow->fork_value;
     flow->fork_value = -1;
@@ -325,7 +333,7 @@ trek_flow *trek_flow_tag(trek_flow *flow, const char *name)
 
 trek_flow *trek_flow_tag_group(trek_flow *flow, const char *name)
 {
-    if (!flow)
+    if (!usable(flow, "trek_flow_tag_group"))
         return no_flow("trek_flow_tag_group", NULL, NULL);
     if (!name || !*name) {
         trek_flow_mistake(flow, "tag_group: the name is empty");
@@ -352,7 +360,7 @@ trek_flow *trek_flow_tag_group(trek_flow *flow, const char *name)
 
 trek_flow *trek_flow_using(trek_flow *flow, const char *tag)
 {
-    if (!flow)
+    if (!usable(flow, "trek_flow_using"))
         return no_flow("trek_flow_using", NULL, NULL);
     if (!tag || !*tag) {
         trek_flow_mistake(flow, "using: the name is empty");
@@ -379,7 +387,7 @@ trek_flow *trek_flow_using(trek_flow *flow, const char *tag)
 
 trek_flow *trek_flow_input(trek_flow *flow, const char *name)
 {
-    if (!flow)
+    if (!usable(flow, "trek_flow_input"))
         return no_flow("trek_flow_input", NULL, NULL);
     if (fresh_name(flow, "input", name))
         add_input(flow, name);
@@ -407,7 +415,7 @@ static bool label_is_fresh(trek_flow *flow, const char *name)
 
 trek_flow *trek_flow_label(trek_flow *flow, const char *name)
 {
-    if (!flow)
+    if (!usable(flow, "trek_flow_label"))
         return no_flow("trek_flow_label", NULL, NULL);
     if (!label_is_fresh(flow, name))
         return flow;
@@ -425,7 +433,7 @@ trek_flow *trek_flow_label(trek_flow *flow, const char *name)
 
 void trek_flow_free(trek_flow **flow)
 {
-    if (!flow || !*flow)
+    if (!flow || !*flow || !usable(*flow, "trek_flow_free"))
         return;
     trek_flow *f = *flow;
     *flow = NULL;
@@ -442,5 +450,7 @@ void trek_flow_free(trek_flow **flow)
     trek_free(f->streams);
     trek_free(f->latest);
     trek_free(f->modules);
+    if (trek_debug)
+        trek_debug_ended(f, "flow", "that was built or freed");
     trek_free(f);
 }

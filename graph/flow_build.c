@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tensor/debug.h"
+
 static int input_names_count(const trek_module_class *klass)
 {
     int n = 0;
@@ -179,6 +181,8 @@ static trek_graph *make_graph(trek_flow *flow)
 
 trek_graph *trek_flow_build(trek_flow *flow)
 {
+    if (trek_gone(flow, "trek_flow_build", "the flow"))
+        return NULL;
     if (!flow) {
         trek_fail_missing("trek_flow_build", "flow");
         return NULL;

@@ -7,6 +7,7 @@
 
 #include "autograd/autocast.h"
 #include "autograd/ops.h"
+#include "tensor/debug.h"
 #include "tensor/place.h"
 
 /* --- layout ---------------------------------------------------------------- */
@@ -83,7 +84,7 @@ trek_module *trek_graph_module(trek_graph *graph) { return (trek_module *)graph;
 
 trek_graph *trek_graph_from_module(trek_module *module)
 {
-    return module && module->klass == &trek_graph_class ? (trek_graph *)module : NULL;
+    return module && !trek_gone(module, "graph_from_module", "the module") && module->klass == &trek_graph_class ? (trek_graph *)module : NULL;
 }
 
 void trek_graph_free(trek_graph **graph)
@@ -110,6 +111,8 @@ trek_module *trek_graph_at(trek_graph *graph, const char *path)
         trek_fail_missing("trek_graph_at", "graph");
         return NULL;
     }
+    if (trek_gone(graph, "trek_graph_at", "the graph"))
+        return NULL;
     trek_module *module = &graph->base;
     for (const char *rest = path; rest && *rest; ) {
         size_t size = strcspn(rest, ".");
@@ -224,6 +227,8 @@ trek_var *trek_graph_tagged(trek_graph *graph, const char *tag)
         trek_fail_missing("trek_graph_tagged", graph ? "tag" : "graph");
         return NULL;
     }
+    if (trek_gone(graph, "trek_graph_tagged", "the graph"))
+        return NULL;
     int k = find_name(graph->layout.tags, graph->layout.n_tags, tag);
     if (k < 0)
         return trek_fail_null(TREK_ERR_ARGUMENT, "graph: nothing is tagged \"%s\"", tag);
@@ -261,6 +266,8 @@ static inline trek_stepper *stepper_of(trek_graph *graph, const char *function)
         trek_fail_missing(function, "graph");
         return NULL;
     }
+    if (trek_gone(graph, function, "the graph"))
+        return NULL;
     return graph->stepper ? graph->stepper : trek_graph_stepper(graph);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Running a module: each forward in a scope of its own. */
 #include "nn/module.h"
+#include "tensor/debug.h"
 #include "tensor/status_internal.h"
 
 /* The end of every forward: what the module made inside is dropped, its result goes to the caller's scope. */
@@ -27,6 +28,8 @@ trek_var *trek_forward(trek_module *module, trek_var *x)
         trek_fail_missing("forward", module ? "input" : "module");
         return NULL;
     }
+    if (trek_gone(module, "forward", "the module"))
+        return NULL;
     const trek_module_class *klass = module->klass;
     if (module->failed || (!klass->forward && !klass->forward_many))
         return refuse(module);
@@ -42,6 +45,8 @@ trek_var *trek_forward_many(trek_module *module, trek_var *const *inputs, int n)
         trek_fail_missing("forward_many", module ? "inputs" : "module");
         return NULL;
     }
+    if (trek_gone(module, "forward_many", "the module"))
+        return NULL;
     const trek_module_class *klass = module->klass;
     if (n < 1)
         return trek_fail_null(TREK_ERR_ARGUMENT, "%s: forward_many needs at least one input, not %d", klass->name, n);

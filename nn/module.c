@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "nn/walk.h"
+#include "tensor/debug.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
 
@@ -92,6 +93,10 @@ trek_module *trek_module_add(trek_module *parent, const char *name, size_t offse
         trek_fail_missing("module_add", parent ? "child" : "parent");
         return drop_child(parent, child);
     }
+    if (trek_gone(parent, "module_add", "the parent"))
+        return NULL;
+    if (trek_gone(child, "module_add", "the child"))
+        return drop_child(parent, NULL);
     /* Only a module that somebody holds can be below its own child. */
     if (child == parent || (parent->owners > 0 && child->n_children > 0)) {
         trek_status status = trek_walk_modules(child, 0, is_parent, parent);
@@ -130,6 +135,8 @@ static trek_var *add_tensor(trek_module *module, const char *name, size_t offset
     trek_var *added = NULL;
     if (!module || !tensor) {
         trek_fail_missing(is_buffer ? "module_buffer" : "module_param", module ? "tensor" : "module");
+    } else if (trek_gone(module, is_buffer ? "module_buffer" : "module_param", "the module")) {
+        module = NULL;
     } else if (check_place(module, name, offset) == TREK_OK) {
         trek_var *var = trek_var_new(tensor, !is_buffer);
         if (var) {
@@ -158,6 +165,8 @@ trek_var *trek_module_share_param(trek_module *module, const char *name, size_t 
     trek_var *added = NULL;
     if (!module || !param)
         trek_fail_missing("module_share_param", module ? "parameter" : "module");
+    else if (trek_gone(module, "module_share_param", "the module"))
+        return NULL;
     else if (!trek_var_is_leaf(param))
         trek_fail(TREK_ERR_ARGUMENT, "%s: \"%s\" is no leaf, so it can be no parameter", module->klass->name, name ? name : "");
     else if (check_place(module, name, offset) == TREK_OK)
@@ -169,7 +178,7 @@ trek_var *trek_module_share_param(trek_module *module, const char *name, size_t 
 
 trek_module *trek_module_check(trek_module *module)
 {
-    if (!module)
+    if (!module || trek_gone(module, "module_check", "the module"))
         return NULL;
     if (!module->failed)
         return module;
@@ -195,7 +204,7 @@ static void free_entries(trek_module_entry *entries, int n)
  * more: freeing allocates nothing, and deep trees do not need a deep stack. */
 void trek_module_free(trek_module **module)
 {
-    if (!module || !*module)
+    if (!module || !*module || trek_gone(*module, "module_free", "the module"))
         return;
     if ((*module)->owners > 0) {
         trek_fail(TREK_ERR_STATE, "module_free: the %s belongs to another module or graph", (*module)->klass->name);
@@ -220,8 +229,10 @@ void trek_module_free(trek_module **module)
         trek_free(self->children);
         free_entries(self->params, self->n_params);
         free_entries(self->buffers, self->n_buffers);
+        if (trek_debug)
+            trek_debug_ended(self, "module", self->klass->name);
         trek_free(self);
     }
 }
 
-const char *trek_module_name(const trek_module *module) { return module ? module->klass->name : "(none)"; }
+const char *trek_module_name(const trek_module *module) { return module && !trek_gone(module, "module_name", "the module") ? module->klass->name : "(none)"; }

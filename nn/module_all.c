@@ -4,6 +4,7 @@
 
 #include "autograd/var_internal.h"
 #include "nn/walk.h"
+#include "tensor/debug.h"
 
 /* --- walks for users ------------------------------------------------------ */
 
@@ -23,6 +24,8 @@ static trek_status each_entry(trek_module *module, int which, trek_param_fn fn, 
 {
     if (!module || !fn)
         return trek_fail_missing(function, module ? "function" : "module");
+    if (trek_gone(module, function, "the module"))
+        return TREK_ERR_STATE;
     user_walk user = { fn, arg };
     return trek_walk_entries(module, which, call_user, &user);
 }
@@ -41,6 +44,8 @@ trek_status trek_module_each(trek_module *module, trek_module_fn fn, void *arg)
 {
     if (!module || !fn)
         return trek_fail_missing("module_each", module ? "function" : "module");
+    if (trek_gone(module, "module_each", "the module"))
+        return TREK_ERR_STATE;
     return trek_walk_modules(module, 0, fn, arg);
 }
 
@@ -57,6 +62,8 @@ trek_status trek_module_train(trek_module *module, bool training)
 {
     if (!module)
         return trek_fail_missing("module_train", "module");
+    if (trek_gone(module, "module_train", "the module"))
+        return TREK_ERR_STATE;
     if (module->n_children == 0) { /* most modules: no walk, no allocation */
         module->training = training;
         return TREK_OK;
@@ -74,6 +81,8 @@ trek_status trek_module_freeze(trek_module *module, bool frozen)
 {
     if (!module)
         return trek_fail_missing("module_freeze", "module");
+    if (trek_gone(module, "module_freeze", "the module"))
+        return TREK_ERR_STATE;
     return trek_walk_entries(module, TREK_WALK_PARAMS, set_frozen, &frozen);
 }
 
@@ -87,6 +96,8 @@ trek_status trek_module_reset(trek_module *module)
 {
     if (!module)
         return trek_fail_missing("module_reset", "module");
+    if (trek_gone(module, "module_reset", "the module"))
+        return TREK_ERR_STATE;
     return trek_walk_modules(module, TREK_WALK_LEAVING, reset_one, NULL);
 }
 
@@ -133,6 +144,8 @@ trek_status trek_module_to(trek_module *module, trek_device device)
 {
     if (!module)
         return trek_fail_missing("module_to", "module");
+    if (trek_gone(module, "module_to", "the module"))
+        return TREK_ERR_STATE;
     move m = { .device = device };
     trek_status status = trek_walk_entries(module, TREK_WALK_PARAMS | TREK_WALK_BUFFERS, move_entry, &m);
     for (int k = 0; k < m.count; k++) {

@@ -2,6 +2,7 @@
 /* Ordered lists of parameters. */
 #include "nn/module.h"
 #include "nn/pointer_map.h"
+#include "tensor/debug.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
 
@@ -47,6 +48,8 @@ trek_params *trek_module_params(trek_module *module)
         trek_fail_missing("module_params", "module");
         return NULL;
     }
+    if (trek_gone(module, "module_params", "the module"))
+        return NULL;
     trek_params *params = trek_params_new();
     if (params && trek_module_each_param(module, add_one, params) != TREK_OK)
         trek_params_free(&params);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
+#include "tensor/debug.h"
 
 /* --- options ----------------------------------------------------------------- */
 
@@ -204,7 +205,7 @@ trek_optimizer *trek_optimizer_new(trek_optimizer_spec spec, const trek_params *
 
 void trek_optimizer_free(trek_optimizer **address)
 {
-    if (!address || !*address)
+    if (!address || !*address || trek_gone(*address, "trek_optimizer_free", "the optimizer"))
         return;
     trek_optimizer *optimizer = *address;
     *address = NULL;
@@ -218,6 +219,8 @@ void trek_optimizer_free(trek_optimizer **address)
     trek_free(optimizer->runs);
     trek_free(optimizer->active);
     trek_free(optimizer->has_momentum);
+    if (trek_debug)
+        trek_debug_ended(optimizer, "optimizer", NULL);
     trek_free(optimizer);
 }
 
@@ -260,6 +263,8 @@ static trek_status check_lr(const trek_optimizer *optimizer, const char *functio
 {
     if (!optimizer)
         return trek_fail_missing(function, "optimizer");
+    if (trek_gone(optimizer, function, "the optimizer"))
+        return TREK_ERR_STATE;
     if (*lr == TREK_ZERO)
         *lr = 0.0;
     return check_from_zero(optimizer->kind, "lr", *lr);
@@ -378,6 +383,8 @@ trek_status trek_optimizer_prepare(trek_optimizer *optimizer)
 {
     if (!optimizer)
         return trek_fail_missing("trek_optimizer_prepare", "optimizer");
+    if (trek_gone(optimizer, "trek_optimizer_prepare", "the optimizer"))
+        return TREK_ERR_STATE;
     trek_status status = trek_status_get();
     if (status == TREK_OK)
         status = check_homes(optimizer);
@@ -505,6 +512,8 @@ trek_status trek_optimizer_step_scaled(trek_optimizer *optimizer, double grad_sc
 {
     if (!optimizer)
         return trek_fail_missing("trek_optimizer_step", "optimizer");
+    if (trek_gone(optimizer, "trek_optimizer_step", "the optimizer"))
+        return TREK_ERR_STATE;
     trek_arena_mark_used(optimizer->arena);
     trek_status status = optimizer->records ? trek_records_read(optimizer) : TREK_OK;
     optimizer->stale |= optimizer->records != NULL; /* of counts that the host did not know */
@@ -554,6 +563,8 @@ trek_status trek_optimizer_step_with(trek_optimizer *optimizer, const trek_step_
 {
     if (!optimizer)
         return trek_fail_missing("trek_optimizer_step", "optimizer");
+    if (trek_gone(optimizer, "trek_optimizer_step", "the optimizer"))
+        return TREK_ERR_STATE;
     trek_arena *arena = optimizer->arena;
     trek_arena_mark_used(arena);
     trek_status status = trek_optimizer_prepare(optimizer);
@@ -593,6 +604,8 @@ trek_status trek_optimizer_zero_grad(trek_optimizer *optimizer)
 {
     if (!optimizer)
         return trek_fail_missing("trek_optimizer_zero_grad", "optimizer");
+    if (trek_gone(optimizer, "trek_optimizer_zero_grad", "the optimizer"))
+        return TREK_ERR_STATE;
     trek_status status = trek_status_get();
     if (status == TREK_OK) {
         trek_arena_zero_grads(optimizer->arena);

@@ -17,6 +17,8 @@
 #include <string.h>
 
 #include "tensor/backend.h"
+#include "tensor/debug.h"
+#include "tensor/environment.h"
 #include "tensor/scope_internal.h"
 #include "tensor/status_internal.h"
 #include "tensor/thread_end.h"
@@ -150,8 +152,15 @@ void *trek_realloc(void *memory, size_t bytes)
 
 void trek_free(void *memory)
 {
-    if (memory)
-        host_release((char *)memory - HEAD, size_of(memory) + HEAD);
+    if (!memory)
+        return;
+    size_t bytes = size_of(memory);
+    if (trek_debug) {
+        trek_debug_fill(memory, bytes);
+        trek_debug_keep((char *)memory - HEAD, bytes + HEAD, memory, host_release);
+        return;
+    }
+    host_release((char *)memory - HEAD, bytes + HEAD);
 }
 
 char *trek_strdup(const char *text)
@@ -233,8 +242,8 @@ static void orphan_cache(void)
 
 static void set_up_caches(void)
 {
-    const char *mode = getenv("TREK_CACHE");
-    caching = !mode || strcmp(mode, "off") != 0;
+    static const char *const modes[] = { "off", "on" };
+    caching = trek_environment_choice("TREK_CACHE", modes, 2, 1) == 1 && !trek_debug;
 }
 
 static cache *take_cache(void)
@@ -373,6 +382,27 @@ void *trek_block_alloc(size_t bytes)
     return (char *)b + ALIGNMENT;
 }
 
+/* The block's memory is done with, save for what `shell` makes of it. */
+static void keep_block(block *b, const void *object, void (*shell)(void *memory))
+{
+    char *memory = (char *)b + ALIGNMENT;
+    trek_debug_fill(memory, b->size);
+    if (shell)
+        shell(memory);
+    trek_debug_keep(b, b->size + ALIGNMENT, object, host_release);
+}
+
+void trek_block_bury(void *memory, const void *object, void (*shell)(void *memory))
+{
+    block *b = (block *)(void *)((char *)memory - ALIGNMENT);
+    if (b->owner) { /* made before the mode was on */
+        trek_block_free(memory);
+        return;
+    }
+    count_uncached(-(long long)b->size);
+    keep_block(b, object, shell);
+}
+
 void trek_block_free(void *memory)
 {
     if (!memory)
@@ -381,7 +411,10 @@ void trek_block_free(void *memory)
     cache *c = (cache *)(void *)b->owner;
     if (!c) {
         count_uncached(-(long long)b->size);
-        host_release(b, b->size + ALIGNMENT);
+        if (trek_debug)
+            keep_block(b, memory, NULL);
+        else
+            host_release(b, b->size + ALIGNMENT);
     } else if (b->owner == trek_block_cache_here) {
         trek_block_drop(memory);
     } else {
@@ -406,6 +439,7 @@ void trek_memory_release_cached(trek_device device)
         return;
     }
     cache *c = mine();
+    trek_debug_flush();
     if (!c)
         return;
     drain_remote(c);

@@ -79,6 +79,9 @@ static inline void trek_block_drop(void *memory)
     b->next = c->free[b->size_class];
     c->free[b->size_class] = b;
 }
+/* With TREK_DEBUG=1: trek_block_free that fills the block, lets `shell` make something of it that can be looked at, and
+ * keeps it a while, and what is known of `object` in it. */
+void trek_block_bury(void *block, const void *object, void (*shell)(void *block));
 size_t trek_block_size(const void *block);                 /* usable bytes */
 
 /* Called with memory that goes back to the system, before it does; NULL: nobody cares. For who has put other pages in

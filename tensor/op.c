@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "tensor/backend.h"
+#include "tensor/debug.h"
 #include "tensor/place.h"
 
 #define TREK_OP(name, signature, infer, ...) trek_status trek_infer_##infer(trek_op_call *call);
@@ -230,10 +231,25 @@ static void drop_outputs(trek_op_call *call, trek_tensor *const *given)
     }
 }
 
+/* TREK_DEBUG=1: no tensor of the call was freed. */
+static trek_status check_live(const trek_op_call *call)
+{
+    trek_status status = TREK_OK;
+    for (int k = 0; k < call->n_inputs && status == TREK_OK; k++)
+        if (call->inputs[k])
+            status = trek_debug_refuse(call->inputs[k], call->op->name, "input", k);
+    for (int k = 0; k < TREK_MAX_OUTPUTS && status == TREK_OK; k++)
+        if (call->outputs[k])
+            status = trek_debug_refuse(call->outputs[k], call->op->name, "output", k);
+    return status;
+}
+
 trek_status trek_op_run(trek_op_call *call)
 {
     if (trek_forked)
         return trek_fail_forked();
+    if (trek_debug && check_live(call) != TREK_OK)
+        return TREK_ERR_STATE;
     bool promote = false;
     trek_status status = check_inputs(call, &promote);
     if (status != TREK_OK)

@@ -2,6 +2,7 @@
 /* The calling thread's stack of scopes: one array of results, one of marks. */
 #include "tensor/scope_internal.h"
 
+#include "tensor/debug.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
 #include "tensor/thread_end.h"
@@ -78,8 +79,11 @@ struct trek_var *trek_scope_end_keep(trek_scope scope, struct trek_var *var)
     }
     trek_scope_retain(var);
     release_from(start, scope.depth);
-    if (s->depth > 0)
+    if (s->depth > 0) {
         s->values[s->count++] = var; /* var's own place was freed: there is room */
+        if (trek_debug)
+            trek_debug_moved(var, s->marks[s->depth - 1].serial);
+    }
     return var;
 }
 
@@ -88,9 +92,11 @@ trek_status trek_scope_push_slow(struct trek_var *var, const char *op)
     trek_scope_stack *s = &trek_scopes;
     if (s->depth == 0)
         return trek_fail(TREK_ERR_SCOPE, "%s: no scope is open; begin one with trek_scope_begin, or use a loader's loop", op);
-    if (trek_array_grow(&s->values, &s->capacity, s->count + 1, sizeof *s->values) != TREK_OK)
+    if (trek_array_grow(&s->values, trek_debug ? &s->room : &s->capacity, s->count + 1, sizeof *s->values) != TREK_OK)
         return TREK_ERR_MEMORY;
     s->values[s->count++] = var;
+    if (trek_debug)
+        trek_debug_made(var, "variable", op, s->marks[s->depth - 1].serial);
     return TREK_OK;
 }
 

@@ -15,6 +15,7 @@ typedef struct trek_scope_stack {
         uint32_t serial;
     } *marks;             /* [depth] */
     uint32_t next_serial;
+    int room;             /* of values, where capacity is kept 0 so that every push is seen (TREK_DEBUG=1) */
 } trek_scope_stack;
 
 extern _Thread_local trek_scope_stack trek_scopes;

@@ -1,11 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Storages, and tensor headers over them. */
+#include <limits.h>
 #include <stddef.h>
 #include <string.h>
 
 #include "tensor/backend.h"
+#include "tensor/debug.h"
 #include "tensor/place.h"
 #include "tensor/tensor_internal.h"
+
+size_t trek_small_limit = sizeof ((trek_storage *)NULL)->small + 1;
+
+static void make_storage_shell(void *block)
+{
+    trek_storage *s = block;
+    atomic_init(&s->refs, INT_MIN / 2);
+    trek_debug_shell(&s->own);
+}
+
+static void make_header_shell(void *block) { trek_debug_shell(block); }
 
 static void storage_release(trek_storage *s)
 {
@@ -15,7 +28,10 @@ static void storage_release(trek_storage *s)
             s->release(s->data, s->handle);
         else if (!parent && s->data != s->small)
             trek_backends[s->device.type]->release(s->device, s->data, s->handle);
-        trek_block_drop(s);
+        if (trek_debug)
+            trek_block_bury(s, &s->own, make_storage_shell);
+        else
+            trek_block_drop(s);
         s = parent;
     }
 }
@@ -84,7 +100,7 @@ trek_tensor *trek_tensor_make(int ndim, const int64_t *sizes, trek_dtype dtype, 
     s->bytes = (size_t)t->numel * item;
     if (backend->host_accessible && s->bytes <= sizeof s->small) {
         s->data = s->small;
-        s->plain = true;
+        s->plain = !trek_debug;
     } else {
         void *data;
         if (backend->allocate(device, s->bytes, &data, &s->handle) != TREK_OK)
@@ -92,6 +108,8 @@ trek_tensor *trek_tensor_make(int ndim, const int64_t *sizes, trek_dtype dtype, 
         s->data = data;
     }
     t->data = s->data;
+    if (trek_debug && backend->host_accessible)
+        trek_debug_fill(s->data, s->bytes);
     return t;
 fail:
     trek_block_free(s);
@@ -205,11 +223,25 @@ void trek_tensor_set_contiguous(trek_tensor *t)
     }
 }
 
+/* The header of a tensor that nobody holds any more; where it lies in a storage that others look at, it becomes a shell now. */
+static void bury_header(trek_tensor *t, bool embedded)
+{
+    trek_debug_ended(t, "tensor", NULL);
+    if (embedded)
+        trek_debug_shell(t);
+    else
+        trek_block_bury(t, t, make_header_shell);
+}
+
 void trek_tensor_destroy(trek_tensor *t)
 {
     trek_storage *storage = t->storage;
-    if (!t->embedded) {
-        trek_block_drop(t);
+    bool embedded = t->embedded;
+    if (trek_debug)
+        bury_header(t, embedded);
+    if (!embedded) {
+        if (!trek_debug)
+            trek_block_drop(t);
         storage_release(storage);
         return;
     }
@@ -221,6 +253,8 @@ void trek_tensor_destroy(trek_tensor *t)
 
 trek_tensor *trek_tensor_retain(trek_tensor *tensor)
 {
+    if (trek_gone(tensor, "tensor_retain", "the tensor"))
+        return NULL;
     if (tensor)
         trek_ref_take(&tensor->refs);
     return tensor;
@@ -228,6 +262,6 @@ trek_tensor *trek_tensor_retain(trek_tensor *tensor)
 
 void trek_tensor_release(trek_tensor *tensor)
 {
-    if (tensor)
+    if (tensor && !trek_gone(tensor, "tensor_release", "the tensor"))
         trek_tensor_drop(tensor);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "tensor/backend.h"
+#include "tensor/debug.h"
 #include "tensor/op.h"
 #include "tensor/random_internal.h"
 
@@ -194,7 +195,7 @@ bool trek_tensor_is_contiguous(const trek_tensor *t) { return t && t->contiguous
 
 void *trek_tensor_data(const trek_tensor *t)
 {
-    const trek_backend *backend = t ? trek_backends[t->device.type] : NULL;
+    const trek_backend *backend = t && !trek_gone(t, "tensor_data", "the tensor") ? trek_backends[t->device.type] : NULL;
     return backend && backend->host_accessible ? t->data : NULL;
 }
 
@@ -202,6 +203,8 @@ trek_status trek_tensor_to_host(const trek_tensor *tensor, trek_dtype dtype, voi
 {
     if (!tensor || (!data && bytes))
         return trek_fail_missing("tensor_to_host", tensor ? "data" : "tensor");
+    if (trek_gone(tensor, "tensor_to_host", "the tensor"))
+        return TREK_ERR_STATE;
     if ((size_t)tensor->numel * trek_dtype_size(dtype) != bytes)
         return trek_fail(TREK_ERR_ARGUMENT, "tensor_to_host: %lld elements of %s do not make %zu bytes",
                          (long long)tensor->numel, trek_dtype_name(dtype), bytes);
@@ -222,6 +225,8 @@ double trek_tensor_item(const trek_tensor *tensor)
     double value = NAN;
     if (!tensor)
         return trek_fail_missing("tensor_item", "tensor"), value;
+    if (trek_gone(tensor, "tensor_item", "the tensor"))
+        return value;
     if (tensor->numel != 1) {
         char text[TREK_SHAPE_TEXT];
         return trek_fail(TREK_ERR_SHAPE, "tensor_item: one element is needed, not %s", trek_tensor_shape_text(tensor, text)), value;
@@ -251,6 +256,8 @@ trek_tensor *trek_tensor_to(trek_tensor *tensor, trek_device device)
 {
     if (!tensor)
         return trek_fail_missing("tensor_to", "tensor"), NULL;
+    if (trek_gone(tensor, "tensor_to", "the tensor"))
+        return NULL;
     if (trek_device_equal(tensor->device, device))
         return trek_tensor_retain(tensor);
     if (tensor->device.type == TREK_CPU && device.type == TREK_CPU && device.index >= 0) {
@@ -301,6 +308,8 @@ trek_status trek_tensor_copy_from(trek_tensor *tensor, const trek_tensor *source
 {
     if (!tensor || !source)
         return trek_fail_missing("tensor_copy_from", tensor ? "source" : "tensor");
+    if (trek_gone(tensor, "tensor_copy_from", "the tensor") || trek_gone(source, "tensor_copy_from", "the source"))
+        return TREK_ERR_STATE;
     if (!trek_same_sizes(tensor, source)) {
         char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
         return trek_fail(TREK_ERR_SHAPE, "tensor_copy_from: %s cannot be copied into %s", trek_tensor_shape_text(source, a),

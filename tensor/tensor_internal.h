@@ -55,6 +55,9 @@ struct trek_storage {
     trek_tensor own;
 };
 
+/* Tensors with fewer bytes than this are `plain`; 0 with TREK_DEBUG=1, which wants to see each. */
+extern size_t trek_small_limit;
+
 /* Four at once, which is what most tensors have at most; what lies beyond ndim means nothing. */
 static inline void trek_copy_dims(int64_t to[TREK_MAX_DIMS], const int64_t from[TREK_MAX_DIMS], int ndim)
 {
@@ -71,7 +74,7 @@ static inline trek_tensor *trek_tensor_make_like(const trek_tensor *x)
 {
     size_t bytes = (size_t)x->numel * trek_item_size[x->dtype];
     trek_storage *s;
-    if (bytes > sizeof s->small || x->device.type != TREK_CPU)
+    if (bytes >= trek_small_limit || x->device.type != TREK_CPU)
         return trek_tensor_make(x->ndim, x->sizes, (trek_dtype)x->dtype, x->device);
     s = (trek_storage *)trek_block_alloc_fixed(sizeof *s);
     if (!s)

@@ -378,7 +378,7 @@ static trek_status run_rule(walk *w, trek_node *node, trek_var **grads, trek_var
 
 static trek_status fail_node(const trek_node *node, trek_status status)
 {
-    return trek_fail(status, "backward of %s failed", node->op ? node->op->name : node->context->function->name);
+    return trek_fail_after(status, "backward of %s failed", node->op ? node->op->name : node->context->function->name);
 }
 
 static trek_status node_hooks(trek_node *node)

@@ -68,7 +68,7 @@ trek_status trek_function_backward(trek_node *node, bool create_graph, uint32_t 
     trek_status status = context->function->backward(context, out_grads, node->n_outputs, grads, node->n_inputs);
     context->node = NULL;
     if (status != TREK_OK)
-        return trek_fail(status, "backward of %s failed", context->function->name);
+        return trek_fail_after(status, "backward of %s failed", context->function->name);
     return trek_status_get();
 }
 
@@ -132,7 +132,7 @@ static trek_status run_forward(trek_function_context *context, trek_var *const *
     trek_no_grad_end();
     context->inputs = NULL;
     if (status != TREK_OK)
-        return trek_fail(status, "%s: forward failed", context->function->name);
+        return trek_fail_after(status, "%s: forward failed", context->function->name);
     return trek_status_get();
 }
 

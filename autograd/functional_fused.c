@@ -3,6 +3,7 @@
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
 #include "tensor/random_internal.h"
+#include "tensor/option_internal.h"
 
 trek_var *trek_rms_norm(trek_var *x, trek_var *weight, int normalized_dims, double eps)
 {
@@ -61,7 +62,7 @@ trek_var *trek_linear_cross_entropy(trek_var *x, trek_var *weight, trek_var *bia
         return trek_fail_null(TREK_ERR_SHAPE, "linear_cross_entropy: labels %s do not fit input %s",
                               trek_tensor_shape_text(labels->data, b),
                               trek_tensor_shape_text(x->data, a));
-    int64_t ignore = opts.ignore_index == 0 ? -100 : opts.ignore_index == TREK_ZERO_INDEX ? 0 : opts.ignore_index;
+    int64_t ignore = trek_option_integer(opts.ignore_index, -100);
     if (rows.ndim != 1) {
         x = trek_reshape(x, trek_dims(trek_shape_numel(rows), columns));
         labels = trek_reshape(labels, trek_dims(trek_shape_numel(rows)));

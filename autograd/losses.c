@@ -4,6 +4,7 @@
 
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
+#include "tensor/option_internal.h"
 
 /* Losses are computed in f32 under autocast, from their first step on. */
 static void widen(trek_var **x, trek_var **y)
@@ -98,7 +99,7 @@ trek_var *trek_cross_entropy_with(trek_var *logits, trek_var *labels, const trek
     if (!trek_shape_equal(expected, shape))
         return trek_fail_null(TREK_ERR_SHAPE, "cross_entropy: labels %s do not fit logits %s", trek_tensor_shape_text(labels->data, b),
                               trek_tensor_shape_text(logits->data, a));
-    int64_t ignore = opts.ignore_index == 0 ? -100 : opts.ignore_index == TREK_ZERO_INDEX ? 0 : opts.ignore_index;
+    int64_t ignore = trek_option_integer(opts.ignore_index, -100);
     bool rows = trek_var_ndim(logits) == 2;
     trek_var *flat = rows ? labels : trek_reshape(labels, trek_dims(trek_var_numel(labels)));
     trek_var *loss = trek_apply_cross_entropy(rows ? logits : class_rows(logits), flat, opts.weight, ignore, (int)opts.reduction,

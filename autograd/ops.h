@@ -183,7 +183,7 @@ TREK_API trek_var *trek_dropout(trek_var *x, double p, bool training);
 
 typedef struct trek_attention_opts {
     bool causal;              /* query i sees keys 0..i */
-    double scale;             /* of the scores; default 1 / sqrt(D) */
+    double scale;             /* of the scores; default 1 / sqrt(D), TREK_ZERO for 0 */
     trek_var *mask;           /* broadcastable to [B, H, T, S]: bool (true: may be seen), or floating (added to the scores); default none */
     double dropout;           /* probability with which a weight is dropped, whenever given; default 0 */
 } trek_attention_opts;
@@ -198,11 +198,11 @@ TREK_API trek_var *trek_attention(trek_var *q, trek_var *k, trek_var *v, const t
 /* -- losses: means over all elements or rows, 0 with gradients of 0 over nothing; data parallelism reads how many -- */
 typedef struct trek_cross_entropy_opts {
     trek_var *weight;         /* [C]; default none */
-    int64_t ignore_index;     /* default -100; TREK_ZERO_INDEX for class 0 */
+    int64_t ignore_index;     /* default -100; TREK_ZERO for class 0 */
     double label_smoothing;   /* default 0; in [0, 1] */
     trek_reduction reduction; /* default mean: divided by the weights of the rows not ignored */
 } trek_cross_entropy_opts;
-#define TREK_ZERO_INDEX INT64_MIN
+#define TREK_ZERO_INDEX TREK_ZERO
 
 /* logits [N, C, ...]; labels [N, ...] of any integer dtype, or probabilities of logits' shape. Mean. */
 TREK_API trek_var *trek_cross_entropy(trek_var *logits, trek_var *labels);

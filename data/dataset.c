@@ -223,7 +223,7 @@ trek_status trek_dataset_get(trek_dataset *dataset, const int64_t *indices, int6
     if (status == TREK_OK)
         status = batch_check(dataset, n, out);
     else
-        trek_fail(status, "dataset %s: get failed (%s)", dataset->klass->name, trek_status_text(status));
+        trek_fail_after(status, "dataset %s: get failed (%s)", dataset->klass->name, trek_status_text(status));
     trek_scope_end(scope);
     for (int k = 0; status != TREK_OK && k < dataset->n_fields; k++) {
         trek_tensor_release(out[k]);

@@ -8,6 +8,7 @@
 #include "data/loader_internal.h"
 #include "data/prefetch_internal.h"
 #include "tensor/debug.h"
+#include "tensor/option_internal.h"
 #include "tensor/place.h"
 #include "tensor/scope_internal.h"
 #include "tensor/tensor_internal.h"
@@ -53,7 +54,7 @@ static trek_status opts_check(const trek_dataset *dataset, const trek_loader_opt
 {
     if (!opts || opts->batch_size < 1)
         return trek_fail(TREK_ERR_ARGUMENT, "loader: batch_size is %" PRId64 ", it must be at least 1", opts ? opts->batch_size : 0);
-    if (opts->prefetch < TREK_OFF || opts->prefetch > 4096)
+    if ((opts->prefetch < TREK_OFF && opts->prefetch != TREK_ZERO) || opts->prefetch > 4096)
         return trek_fail(TREK_ERR_ARGUMENT, "loader: prefetch is %d, neither TREK_OFF nor 0 .. 4096", opts->prefetch);
     if (opts->sampler && opts->shuffle)
         return trek_fail(TREK_ERR_ARGUMENT, "loader: shuffle beside a sampler, which gives the order itself");
@@ -86,7 +87,7 @@ static trek_status fill(trek_loader *l, trek_sampler **sampler, const trek_loade
         plan->batches = plan->samples / plan->batch_size;
         plan->samples = plan->batches * plan->batch_size;
     }
-    int64_t depth = opts->prefetch == TREK_OFF ? 0 : opts->prefetch ? opts->prefetch : DEFAULT_PREFETCH;
+    int64_t depth = opts->prefetch == TREK_OFF ? 0 : trek_option_integer(opts->prefetch, DEFAULT_PREFETCH);
     l->depth = (int)(depth < plan->batches ? depth : plan->batches);
     bool unset = opts->device.type == TREK_CPU && opts->device.index == 0;
     l->host = opts->host;

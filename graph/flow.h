@@ -52,7 +52,7 @@ TREK_API trek_flow *trek_flow_tag_group(trek_flow *flow, const char *name);
  * one). See trek_graph_reset_state. */
 TREK_API trek_flow *trek_flow_using(trek_flow *flow, const char *tag);
 /* Declares a further input of the graph; trek_graph_forward_many takes the first
- * input and then these in order of declaration. Read through `using`. */
+ * input and then these in order of declaration. Read through `using`: one that nobody reads is a mistake. */
 TREK_API trek_flow *trek_flow_input(trek_flow *flow, const char *name);
 /* Name of the module that was added last, in parameter names and paths: without
  * it, modules are called by their number in order of adding, "0", "1", ... No

@@ -135,6 +135,15 @@ static void connect_node(trek_flow *flow, int index)
         trek_flow_mistake(flow, "nested graph %d: has %d inputs, got %d", node->number, nested->layout.n_inputs, node->n_inputs);
 }
 
+static bool is_read(const trek_graph_layout *l, int value)
+{
+    for (int k = 0; k < l->n_nodes; k++)
+        for (int j = 0; j < l->nodes[k].n_inputs; j++)
+            if (l->nodes[k].inputs[j] == value)
+                return true;
+    return l->output == value;
+}
+
 static void finish_layout(trek_flow *flow)
 {
     trek_graph_layout *l = &flow->layout;
@@ -146,6 +155,9 @@ static void finish_layout(trek_flow *flow)
         if (l->nodes[k].module)
             connect_node(flow, k);
     l->output = flow->streams[0];
+    for (int k = 0; k < l->n_inputs && !flow->n_mistakes && !flow->failed; k++)
+        if (!is_read(l, l->inputs[k].value))
+            trek_flow_mistake(flow, "build: nobody reads the input \"%s\"; hand it to a module by using, or leave it out", l->inputs[k].name);
 }
 
 /* The graph's children: each module under its first node's label or number. */

@@ -9,6 +9,7 @@
 #include "autograd/var_internal.h"
 #include "graph/graph_internal.h"
 #include "nn/layers_internal.h"
+#include "nn/walk.h"
 
 #include <string.h>
 
@@ -279,6 +280,19 @@ static void drop_state_sources(trek_graph *graph)
     }
 }
 
+/* Where the step's error arose: in a module, by its path, or in a merge, by its tag. */
+static void tell_place(trek_graph *graph, const trek_route_step *step)
+{
+    const trek_graph_layout *l = &graph->layout;
+    if (step->kind != TREK_ROUTE_MERGE) {
+        trek_module_tell_place(&graph->base, step->module);
+        return;
+    }
+    for (int k = 0; k < l->n_tags; k++)
+        if (l->tags[k].value == l->nodes[step->node].output)
+            trek_error_place(graph, l->tags[k].name, "merge");
+}
+
 trek_var *trek_graph_run_route(trek_graph *graph, trek_var *const *inputs, int n)
 {
     trek_route *r = &graph->route;
@@ -286,8 +300,12 @@ trek_var *trek_graph_run_route(trek_graph *graph, trek_var *const *inputs, int n
     if (take_inputs(graph, inputs, n) != TREK_OK)
         return NULL;
     trek_status status = TREK_OK;
-    for (int k = 0; k < r->n_steps && status == TREK_OK; k++)
+    bool clean = trek_status_get() == TREK_OK;
+    for (int k = 0; k < r->n_steps && status == TREK_OK; k++) {
         status = run_step(graph, &r->steps[k]);
+        if (status != TREK_OK && clean)
+            tell_place(graph, &r->steps[k]);
+    }
     bool stays = !r->owned[l->output] || r->keeps[l->output];
     trek_var *y = status == TREK_OK ? give_output(graph, stays) : NULL;
     if (!y) {

@@ -93,7 +93,7 @@ trek_module *trek_nn_leaky_relu(double negative_slope)
 
 trek_module *trek_nn_leaky_relu_with(const trek_leaky_relu_opts *opts)
 {
-    return trek_nn_leaky_relu(trek_layer_option(opts ? opts->negative_slope : 0, 0.01));
+    return trek_nn_leaky_relu(trek_option(opts ? opts->negative_slope : 0, 0.01));
 }
 
 trek_module *trek_nn_dropout(double p)
@@ -107,7 +107,7 @@ trek_module *trek_nn_dropout(double p)
     return number_new(&trek_dropout_class, p);
 }
 
-trek_module *trek_nn_dropout_with(const trek_dropout_opts *opts) { return trek_nn_dropout(trek_layer_option(opts ? opts->p : 0, 0.5)); }
+trek_module *trek_nn_dropout_with(const trek_dropout_opts *opts) { return trek_nn_dropout(trek_option(opts ? opts->p : 0, 0.5)); }
 
 /* --- along one dimension ------------------------------------------------------ */
 
@@ -146,7 +146,7 @@ static trek_module *dim_new(const trek_module_class *klass, int dim)
     return base;
 }
 
-static int option_dim(const trek_softmax_opts *opts) { return !opts || opts->dim == 0 ? -1 : opts->dim == INT_MIN ? 0 : opts->dim; }
+static int option_dim(const trek_softmax_opts *opts) { return (int)trek_option_integer(opts ? opts->dim : 0, -1); }
 
 trek_module *trek_nn_softmax(int dim) { return dim_new(&softmax_class, dim); }
 trek_module *trek_nn_softmax_with(const trek_softmax_opts *opts) { return dim_new(&softmax_class, option_dim(opts)); }

@@ -116,7 +116,7 @@ trek_module *trek_batch_norm_layer_new(const trek_module_class *klass, const tre
 {
     if (!opts)
         return trek_fail_null(TREK_ERR_ARGUMENT, "%s: needs options", klass->name);
-    double eps = trek_layer_option(opts->eps, 1e-5), momentum = trek_layer_option(opts->momentum, 0.1);
+    double eps = trek_option(opts->eps, 1e-5), momentum = trek_option(opts->momentum, 0.1);
     bool cumulative = opts->momentum == TREK_OFF;
     if (trek_layer_positive(klass->name, "features", opts->features) != TREK_OK)
         return NULL;

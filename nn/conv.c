@@ -36,7 +36,7 @@ static void conv2d_describe(const trek_module *self, char *text, size_t size)
              "%" PRId64 ", %" PRId64 ", kernel %" PRId64 "x%" PRId64 ", stride %" PRId64 "x%" PRId64 ", padding %" PRId64 "x%" PRId64
              "%s%s",
              m->in, m->out, m->kernel[0], m->kernel[1], o->stride[0], o->stride[1], o->padding[0],
-             o->padding[1] == TREK_OFF ? 0 : o->padding[1], o->groups > 1 ? ", grouped" : "", m->bias ? "" : ", no bias");
+             o->padding[1] == TREK_OFF || o->padding[1] == TREK_ZERO ? 0 : o->padding[1], o->groups > 1 ? ", grouped" : "", m->bias ? "" : ", no bias");
 }
 
 static const trek_module_class conv2d_class = {

@@ -53,7 +53,7 @@ static trek_status padding_row(const trek_embedding_opts *opts, int64_t *row)
     *row = opts->padding_idx;
     if (*row == 0 || *row == TREK_OFF)
         *row = -1;
-    else if (*row == TREK_ZERO_INDEX)
+    else if (*row == TREK_ZERO)
         *row = 0;
     else if (*row < -opts->num || *row >= opts->num)
         return trek_fail(TREK_ERR_ARGUMENT, "embedding: padding_idx %" PRId64 " is outside %" PRId64 " rows", *row, opts->num);

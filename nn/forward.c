@@ -1,15 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Running a module: each forward in a scope of its own. */
-#include "nn/module.h"
+#include "nn/walk.h"
 #include "tensor/debug.h"
 #include "tensor/status_internal.h"
 
-/* The end of every forward: what the module made inside is dropped, its result goes to the caller's scope. */
-static trek_var *finish(const trek_module *module, trek_scope scope, trek_var *result)
+/* Whether the walk has come to `wanted`, which is then placed. */
+static trek_status place_if_found(const char *path, trek_module *module, void *wanted)
 {
-    if (!result && trek_status_get() == TREK_OK)
-        trek_fail(TREK_ERR_CALLBACK, "%s: forward gave no result", module->klass->name);
-    return trek_scope_end_keep(scope, result);
+    if (module != wanted)
+        return TREK_OK;
+    trek_error_place(module, path, module->klass->name);
+    return TREK_ERR_STATE; /* ends the walk */
+}
+
+void trek_module_tell_place(trek_module *self, trek_module *part)
+{
+    const void *where = trek_error_where();
+    trek_walk_modules(self, 0, place_if_found, where ? (void *)(uintptr_t)where : part);
+}
+
+/* The end of every forward: what the module made inside is dropped, its result goes to the caller's scope. */
+static trek_var *finish(trek_module *module, trek_scope scope, bool clean, trek_var *result)
+{
+    if (result)
+        return trek_scope_end_keep(scope, result);
+    trek_fail_after(TREK_ERR_CALLBACK, "%s: forward gave no result", module->klass->name);
+    if (clean)
+        trek_module_tell_place(module, module);
+    return trek_scope_end_keep(scope, NULL);
 }
 
 static trek_var *refuse(const trek_module *module)
@@ -36,7 +54,8 @@ trek_var *trek_forward(trek_module *module, trek_var *x)
     trek_scope scope = trek_scope_begin();
     if (scope.depth == 0)
         return NULL;
-    return finish(module, scope, klass->forward ? klass->forward(module, x) : klass->forward_many(module, &x, 1));
+    bool clean = trek_status_get() == TREK_OK;
+    return finish(module, scope, clean, klass->forward ? klass->forward(module, x) : klass->forward_many(module, &x, 1));
 }
 
 trek_var *trek_forward_many(trek_module *module, trek_var *const *inputs, int n)
@@ -63,5 +82,6 @@ trek_var *trek_forward_many(trek_module *module, trek_var *const *inputs, int n)
     trek_scope scope = trek_scope_begin();
     if (scope.depth == 0)
         return NULL;
-    return finish(module, scope, klass->forward_many(module, inputs, n));
+    bool clean = trek_status_get() == TREK_OK;
+    return finish(module, scope, clean, klass->forward_many(module, inputs, n));
 }

@@ -20,8 +20,6 @@ trek_status trek_layer_positive(const char *layer, const char *what, int64_t val
     return trek_fail(TREK_ERR_ARGUMENT, "%s: %s must be at least 1, not %" PRId64, layer, what, value);
 }
 
-double trek_layer_option(double value, double otherwise) { return value == 0 ? otherwise : value == TREK_ZERO ? 0 : value; }
-
 char *trek_layer_number(double value, char *text)
 {
     char *to = text;

@@ -54,7 +54,7 @@ trek_module *trek_nn_layer_norm_with(const trek_layer_norm_opts *opts)
 {
     if (!opts)
         return trek_fail_null(TREK_ERR_ARGUMENT, "layer_norm: needs options");
-    double eps = trek_layer_option(opts->eps, 1e-5);
+    double eps = trek_option(opts->eps, 1e-5);
     if (opts->shape.ndim < 1 || opts->shape.ndim > TREK_MAX_DIMS || !(eps >= 0))
         return trek_fail_null(TREK_ERR_ARGUMENT, "layer_norm: needs 1 to %d dimensions, and an eps that is not negative", TREK_MAX_DIMS);
     for (int d = 0; d < opts->shape.ndim; d++)

@@ -34,7 +34,7 @@ typedef struct trek_conv2d_opts {
     int64_t in, out;          /* channels; required */
     int64_t kernel[2];        /* required */
     int64_t stride[2];        /* default 1 */
-    int64_t padding[2];       /* default 0; TREK_OFF: a zero width beside a height */
+    int64_t padding[2];       /* default 0; the width, left 0, is the height's: TREK_ZERO for 0 */
     int64_t dilation[2];      /* default 1 */
     int64_t groups;           /* default 1; divides in and out */
     bool no_bias;
@@ -127,7 +127,7 @@ TREK_API trek_module *trek_nn_multihead_attention_with(const trek_multihead_atte
 typedef struct trek_embedding_opts {
     int64_t num, dim;         /* rows and their length; required */
     int64_t padding_idx;      /* a row that is zero and gets no gradient; default (and TREK_OFF): none;
-                               * INT64_MIN (TREK_ZERO_INDEX): row 0; below TREK_OFF: from the end */
+                               * TREK_ZERO: row 0; below TREK_OFF: from the end */
     trek_dtype dtype;         /* default f32 */
     trek_device device;
 } trek_embedding_opts;
@@ -155,7 +155,7 @@ typedef struct trek_leaky_relu_opts {
 } trek_leaky_relu_opts;
 
 typedef struct trek_softmax_opts {
-    int dim;                  /* default -1, the last; INT_MIN: 0 */
+    int dim;                  /* default -1, the last; TREK_ZERO for 0 */
 } trek_softmax_opts;
 
 TREK_API trek_module *trek_nn_relu(void);
@@ -182,8 +182,8 @@ TREK_API trek_module *trek_nn_avg_pool2d_with(const trek_pool_opts *opts);
 TREK_API trek_module *trek_nn_adaptive_avg_pool2d(int64_t height, int64_t width);
 
 typedef struct trek_flatten_opts {
-    int start_dim;            /* default 1; INT_MIN: 0 */
-    int end_dim;              /* default -1, the last; INT_MIN: 0 */
+    int start_dim;            /* default 1; TREK_ZERO for 0 */
+    int end_dim;              /* default -1, the last; TREK_ZERO for 0 */
 } trek_flatten_opts;
 
 /* [N, ...] -> [N, product]. */

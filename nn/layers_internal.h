@@ -5,6 +5,7 @@
 
 #include "nn/init.h"
 #include "nn/layers.h"
+#include "tensor/option_internal.h"
 #include "tensor/status_internal.h"
 
 typedef struct trek_linear_layer {
@@ -20,8 +21,6 @@ extern const trek_module_class trek_sync_batch_norm_class, trek_batch_norm1d_cla
 trek_module *trek_layer_finish(trek_module *module);
 /* ARGUMENT, naming the layer, unless value >= 1. */
 trek_status trek_layer_positive(const char *layer, const char *what, int64_t value);
-/* A floating option: 0 gives the default, TREK_ZERO gives 0. */
-double trek_layer_option(double value, double otherwise);
 /* "0.1", whatever the locale; text holds at least 32 bytes. Returns text. */
 char *trek_layer_number(double value, char *text);
 

@@ -47,7 +47,7 @@ static trek_module *pool_new(const trek_module_class *klass, const trek_pool_opt
     if (trek_layer_positive(klass->name, "kernel", opts->kernel[0]) != TREK_OK)
         return NULL;
     for (int d = 0; d < 2; d++)
-        if (opts->kernel[d] < 0 || opts->stride[d] < 0 || opts->dilation[d] < 0 || opts->padding[d] < TREK_OFF)
+        if (opts->kernel[d] < 0 || opts->stride[d] < 0 || opts->dilation[d] < 0 || (opts->padding[d] < TREK_OFF && opts->padding[d] != TREK_ZERO))
             return trek_fail_null(TREK_ERR_ARGUMENT, "%s: kernel, stride, padding and dilation must not be negative", klass->name);
     trek_module *base = trek_module_new(klass);
     if (base)
@@ -117,7 +117,7 @@ trek_module *trek_nn_adaptive_avg_pool2d(int64_t height, int64_t width)
     return pair_new(&adaptive_avg_pool2d_class, height, width);
 }
 
-static int option_dim(int dim, int otherwise) { return dim == 0 ? otherwise : dim == INT_MIN ? 0 : dim; }
+static int option_dim(int dim, int otherwise) { return (int)trek_option_integer(dim, otherwise); }
 
 trek_module *trek_nn_flatten_with(const trek_flatten_opts *opts)
 {

@@ -54,7 +54,7 @@ trek_module *trek_nn_rms_norm_with(const trek_rms_norm_opts *opts)
 {
     if (!opts)
         return trek_fail_null(TREK_ERR_ARGUMENT, "rms_norm: needs options");
-    double eps = trek_layer_option(opts->eps, opts->dtype == TREK_F64 ? DBL_EPSILON : (double)FLT_EPSILON);
+    double eps = trek_option(opts->eps, opts->dtype == TREK_F64 ? DBL_EPSILON : (double)FLT_EPSILON);
     if (opts->shape.ndim < 1 || opts->shape.ndim > TREK_MAX_DIMS || !(eps >= 0))
         return trek_fail_null(TREK_ERR_ARGUMENT, "rms_norm: needs 1 to %d dimensions, and an eps that is not negative",
                               TREK_MAX_DIMS);

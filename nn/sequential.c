@@ -4,6 +4,8 @@
 
 #include "autograd/ops.h"
 #include "nn/layers_internal.h"
+#include "nn/walk.h"
+#include "tensor/status_internal.h"
 
 /* What a linear layer followed by this module can do in the same op. */
 static trek_activation fusable(const trek_module *first, const trek_module *second)
@@ -24,7 +26,11 @@ static trek_var *run_next(const trek_module_child *children, int n, int *k, trek
         return trek_forward(first, x);
     const trek_linear_layer *linear = (const trek_linear_layer *)first;
     ++*k;
-    return trek_linear_activation(x, linear->weight, linear->bias, activation);
+    bool clean = trek_status_get() == TREK_OK;
+    trek_var *y = trek_linear_activation(x, linear->weight, linear->bias, activation);
+    if (!y && clean)
+        trek_module_tell_place(first, first);
+    return y;
 }
 
 /* Value k lives in a scope of its own that ends when value k + 1 is there. The

@@ -20,4 +20,9 @@ trek_status trek_walk_modules(trek_module *root, int flags, trek_module_fn fn, v
 typedef trek_status (*trek_entry_fn)(const char *name, trek_var *var, bool is_buffer, void *arg);
 trek_status trek_walk_entries(trek_module *root, int flags, trek_entry_fn fn, void *arg);
 
+/* After a forward of `self` that failed by an error of its own: puts the path of where it arose in front of the message:
+ * "block2.3 (conv2d): ...". That is `part` (self or a child), if nothing inside it has told already; the modules around
+ * self tell again, each with the path from itself. */
+void trek_module_tell_place(trek_module *self, trek_module *part);
+
 #endif

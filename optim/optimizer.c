@@ -9,6 +9,7 @@
 
 #include "autograd/var_internal.h"
 #include "tensor/debug.h"
+#include "tensor/option_internal.h"
 
 /* --- options ----------------------------------------------------------------- */
 
@@ -42,11 +43,6 @@ static const char *kind_name(trek_optimizer_kind kind)
     return "none";
 }
 
-static double or_default(double value, double fallback)
-{
-    return value == TREK_ZERO ? 0.0 : value == 0.0 ? fallback : value;
-}
-
 static trek_status check_from_zero(trek_optimizer_kind kind, const char *option, double value)
 {
     if (isfinite(value) && value >= 0.0)
@@ -64,10 +60,10 @@ static trek_status check_beta(trek_optimizer_kind kind, const char *option, doub
 static trek_status resolve_sgd(trek_sgd_opts *o)
 {
     const trek_optimizer_kind kind = TREK_OPTIMIZER_SGD;
-    o->lr = or_default(o->lr, 1e-3);
-    o->momentum = or_default(o->momentum, 0.0);
-    o->dampening = or_default(o->dampening, 0.0);
-    o->weight_decay = or_default(o->weight_decay, 0.0);
+    o->lr = trek_option(o->lr, 1e-3);
+    o->momentum = trek_option(o->momentum, 0.0);
+    o->dampening = trek_option(o->dampening, 0.0);
+    o->weight_decay = trek_option(o->weight_decay, 0.0);
     if (check_from_zero(kind, "lr", o->lr) != TREK_OK || check_from_zero(kind, "momentum", o->momentum) != TREK_OK ||
         check_from_zero(kind, "weight_decay", o->weight_decay) != TREK_OK)
         return TREK_ERR_ARGUMENT;
@@ -81,11 +77,11 @@ static trek_status resolve_sgd(trek_sgd_opts *o)
 
 static trek_status resolve_adam(trek_optimizer_kind kind, trek_adam_opts *o)
 {
-    o->lr = or_default(o->lr, 1e-3);
-    o->beta1 = or_default(o->beta1, 0.9);
-    o->beta2 = or_default(o->beta2, 0.999);
-    o->eps = or_default(o->eps, 1e-8);
-    o->weight_decay = or_default(o->weight_decay, kind == TREK_OPTIMIZER_ADAMW ? 0.01 : 0.0);
+    o->lr = trek_option(o->lr, 1e-3);
+    o->beta1 = trek_option(o->beta1, 0.9);
+    o->beta2 = trek_option(o->beta2, 0.999);
+    o->eps = trek_option(o->eps, 1e-8);
+    o->weight_decay = trek_option(o->weight_decay, kind == TREK_OPTIMIZER_ADAMW ? 0.01 : 0.0);
     if (check_from_zero(kind, "lr", o->lr) != TREK_OK || check_beta(kind, "beta1", o->beta1) != TREK_OK ||
         check_beta(kind, "beta2", o->beta2) != TREK_OK || check_from_zero(kind, "eps", o->eps) != TREK_OK ||
         check_from_zero(kind, "weight_decay", o->weight_decay) != TREK_OK)

@@ -11,7 +11,7 @@
 TREK_BEGIN
 
 typedef struct trek_sgd_opts {
-    double lr;             /* default 1e-3 */
+    double lr;             /* default 1e-3; TREK_ZERO for 0, at which nothing is learnt */
     double momentum;       /* default 0 */
     double dampening;      /* default 0 */
     double weight_decay;   /* default 0 (L2) */
@@ -20,7 +20,7 @@ typedef struct trek_sgd_opts {
 } trek_sgd_opts;
 
 typedef struct trek_adam_opts {
-    double lr;             /* default 1e-3 */
+    double lr;             /* default 1e-3; TREK_ZERO for 0, at which nothing is learnt */
     double beta1, beta2;   /* default 0.9, 0.999; TREK_ZERO for 0 */
     double eps;            /* default 1e-8; TREK_ZERO for 0 */
     double weight_decay;   /* trek_adam: L2, default 0; trek_adamw: decoupled, default 0.01, TREK_ZERO for 0 */

@@ -5,14 +5,11 @@
 
 #include <math.h>
 
+#include "tensor/option_internal.h"
+
 static const double pi = 3.14159265358979323846;
 
 static bool is_finite_from(double value, double least) { return isfinite(value) && value >= least; }
-
-static double or_default(double value, double fallback)
-{
-    return value == TREK_ZERO ? 0.0 : value == 0.0 ? fallback : value;
-}
 
 /* --- constructors ---------------------------------------------------------- */
 
@@ -123,8 +120,8 @@ trek_schedule trek_onecycle_lr(double max, int64_t total, const trek_onecycle_op
 {
     const char *function = "trek_onecycle_lr";
     trek_onecycle_opts o = opts ? *opts : (trek_onecycle_opts){ 0 };
-    double pct = or_default(o.pct_start, 0.3), div = or_default(o.div_factor, 25.0);
-    double final_div = or_default(o.final_div_factor, 1e4);
+    double pct = trek_option(o.pct_start, 0.3), div = trek_option(o.div_factor, 25.0);
+    double final_div = trek_option(o.final_div_factor, 1e4);
     trek_schedule none = { .kind = TREK_SCHEDULE_NONE };
     if (!check_lr(function, "max", max) || !check_length(function, "total", total) ||
         !check_positive(function, "div_factor", div) || !check_positive(function, "final_div_factor", final_div))
@@ -146,7 +143,7 @@ trek_schedule trek_cyclic_lr(double base, double max, const trek_cyclic_opts *op
     const char *function = "trek_cyclic_lr";
     trek_cyclic_opts o = opts ? *opts : (trek_cyclic_opts){ 0 };
     int64_t up = o.step_size_up ? o.step_size_up : 2000, down = o.step_size_down ? o.step_size_down : up;
-    double gamma = or_default(o.gamma, 1.0);
+    double gamma = trek_option(o.gamma, 1.0);
     trek_schedule none = { .kind = TREK_SCHEDULE_NONE };
     if (!check_lr(function, "base", base) || !check_lr(function, "max", max) || !check_length(function, "step_size_up", up) ||
         !check_length(function, "step_size_down", down) || !check_positive(function, "gamma", gamma))
@@ -268,10 +265,12 @@ trek_plateau trek_plateau_lr(trek_plateau_opts o)
 {
     const char *function = "trek_plateau_lr";
     trek_plateau p = { .valid = false };
-    o.lr = or_default(o.lr, 1e-3);
-    o.factor = or_default(o.factor, 0.1);
-    o.patience = o.patience == TREK_OFF ? 0 : o.patience ? o.patience : 10;
-    o.threshold = or_default(o.threshold, 1e-4);
+    o.lr = trek_option(o.lr, 1e-3);
+    o.factor = trek_option(o.factor, 0.1);
+    o.patience = o.patience == TREK_OFF ? 0 : trek_option_integer(o.patience, 10);
+    o.cooldown = trek_option_integer(o.cooldown, 0);
+    o.min_lr = trek_option(o.min_lr, 0.0);
+    o.threshold = trek_option(o.threshold, 1e-4);
     if (!check_lr(function, "lr", o.lr) || !check_lr(function, "min_lr", o.min_lr))
         return p;
     if (!(o.factor > 0.0 && o.factor < 1.0)) {

@@ -91,9 +91,9 @@ TREK_API trek_schedule trek_warmup_lr(int64_t steps, trek_schedule then);
 TREK_API double trek_schedule_lr(const trek_schedule *schedule, int64_t step);
 
 typedef struct trek_plateau_opts {
-    double lr;               /* default 1e-3 */
+    double lr;               /* default 1e-3; TREK_ZERO for 0 */
     double factor;           /* default 0.1; in (0, 1) */
-    int64_t patience;        /* observations without improvement that are borne; default 10, TREK_OFF for 0 */
+    int64_t patience;        /* observations without improvement that are borne; default 10, TREK_ZERO for 0 */
     double threshold;        /* improvement counts from best * (1 -+ threshold); default 1e-4, TREK_ZERO for 0 */
     bool absolute;           /* ... from best -+ threshold */
     bool maximize;           /* the metric is better when larger */

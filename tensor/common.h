@@ -28,9 +28,11 @@
 #endif
 
 /* In option structs a field left 0 means its documented default. TREK_OFF
- * turns a feature off; TREK_ZERO stands for a real zero in a floating-point
- * field whose default is not zero. */
+ * turns a feature off; TREK_ZERO stands for a real zero in any field, of whatever
+ * type of number, whose default is not zero: { .lr = TREK_ZERO }. What takes a
+ * number that may have been computed says so: { .lr = lr == 0 ? TREK_ZERO : lr }.
+ * Plain arguments of functions mean what they are. */
 #define TREK_OFF (-1)
-#define TREK_ZERO (-0x1p-1000)
+#define TREK_ZERO (-2147483647 - 1) /* exact in every type of a field */
 
 #endif

@@ -136,7 +136,9 @@ static trek_status check_attention(trek_op_call *call, const trek_tensor *q, con
         return trek_op_fail(call, TREK_ERR_ARGUMENT, "a dropout probability of %g", a->f[0]);
     if (!isfinite(a->f[1]))
         return trek_op_fail(call, TREK_ERR_ARGUMENT, "a scale of %g", a->f[1]);
-    if (a->f[1] == 0)
+    if (a->f[1] == TREK_ZERO)
+        a->f[1] = -0.0; /* which backward takes for what it is */
+    else if (a->f[1] == 0 && !signbit(a->f[1]))
         a->f[1] = q->sizes[3] > 0 ? 1 / sqrt((double)q->sizes[3]) : 1;
     a->i[4] = a->i[4] != 0;
     return TREK_OK;

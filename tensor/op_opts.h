@@ -15,7 +15,7 @@ typedef enum trek_reduction { TREK_REDUCTION_MEAN, TREK_REDUCTION_SUM, TREK_REDU
 /* Two-dimensional: [0] is height, [1] width; where [1] is 0 it takes [0]'s value. */
 typedef struct trek_conv_opts {
     int64_t stride[2];    /* default 1 */
-    int64_t padding[2];   /* default 0; a real zero width beside a nonzero height: TREK_OFF */
+    int64_t padding[2];   /* default 0; a width left 0 is the height's: TREK_ZERO for 0 */
     int64_t dilation[2];  /* default 1 */
     int64_t groups;       /* default 1; divides the channels in and out */
 } trek_conv_opts;
@@ -23,7 +23,7 @@ typedef struct trek_conv_opts {
 typedef struct trek_pool_opts {
     int64_t kernel[2];       /* required */
     int64_t stride[2];       /* default: kernel */
-    int64_t padding[2];      /* default 0; at most half the kernel; TREK_OFF: zero */
+    int64_t padding[2];      /* default 0; at most half the kernel; a width left 0 is the height's: TREK_ZERO for 0 */
     int64_t dilation[2];     /* default 1; max pooling only */
     bool ceil_mode;          /* default false */
     bool exclude_padding;    /* average pooling: divide by the elements inside the input; default false */

@@ -16,6 +16,8 @@
 static _Thread_local trek_status sticky;
 static _Thread_local struct text {
     bool further;                /* a second error came and was logged */
+    size_t placed;               /* characters in front of the message that say where */
+    const void *where;           /* the object that they are about; NULL: none */
     char message[TREK_ERROR_SIZE];
 } *sticky_text;
 
@@ -81,9 +83,9 @@ static void stop_if_asked(void)
 }
 
 /* Once for each first error: what follows it is mostly its consequence, and a loop would say it for ever. */
-static void log_further(const char *format, va_list arguments)
+static void log_further(trek_status status, const char *format, va_list arguments)
 {
-    if (!sticky_text || sticky_text->further)
+    if (!sticky_text || sticky_text->further || (status == TREK_ERR_MEMORY && sticky == TREK_ERR_MEMORY))
         return;
     sticky_text->further = true;
     char message[TREK_ERROR_SIZE / 2];
@@ -100,18 +102,56 @@ trek_status trek_fail(trek_status status, const char *format, ...)
     va_list arguments;
     va_start(arguments, format);
     if (sticky) {
-        log_further(format, arguments);
+        log_further(status, format, arguments);
     } else {
         struct text *text = text_get();
         sticky = status;
         if (text) {
             text->further = false;
+            text->placed = 0;
+            text->where = NULL;
             vsnprintf(text->message, sizeof text->message, format, arguments);
         }
         stop_if_asked();
     }
     va_end(arguments);
     return status;
+}
+
+trek_status trek_fail_after(trek_status status, const char *format, ...)
+{
+    if (sticky)
+        return status;
+    char message[TREK_ERROR_SIZE];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    return trek_fail(status, "%s", message);
+}
+
+const void *trek_error_where(void) { return sticky && sticky_text ? sticky_text->where : NULL; }
+
+void trek_error_place(const void *where, const char *path, const char *kind)
+{
+    if (!sticky || !sticky_text)
+        return;
+    struct text *t = sticky_text;
+    char place[300] = "";
+    const char *rest = t->message + t->placed;
+    size_t said = strlen(kind);
+    t->where = where;
+    if (*path)
+        snprintf(place, sizeof place, "%.200s (%.60s): ", path, kind);
+    if (*path && t->placed == 0 && strncmp(rest, kind, said) == 0 && rest[said] == ':' && rest[said + 1] == ' ')
+        rest += said + 2; /* an op of the layer's own name */
+    size_t length = strlen(place), left = strlen(rest);
+    if (left > sizeof t->message - 1 - length)
+        left = sizeof t->message - 1 - length;
+    memmove(t->message + length, rest, left);
+    memcpy(t->message, place, length);
+    t->message[length + left] = '\0';
+    t->placed = length;
 }
 
 trek_status trek_fail_missing(const char *function, const char *what)

@@ -12,6 +12,14 @@
  * it is the caller's mistake. Returns the thread's status, never TREK_OK. */
 trek_status trek_fail_missing(const char *function, const char *what);
 
+/* trek_fail where no error is set: what to say of a failure that mostly has said itself what it was. */
+trek_status trek_fail_after(trek_status status, const char *format, ...) TREK_PRINTF(2, 3);
+
+/* What the thread's error is known to have arisen in, as it was placed last; NULL: nothing. */
+const void *trek_error_where(void);
+/* Places it: "block2.3 (conv2d): ..." in front of the message, in place of what stands there; nothing for an empty path. */
+void trek_error_place(const void *where, const char *path, const char *kind);
+
 /* Logs if the level is on. */
 void trek_log_message(trek_log_level level, const char *format, ...) TREK_PRINTF(2, 3);
 

@@ -3,6 +3,7 @@
  * for them, and ends the group when nothing has moved for a deadline. */
 #include "distributed/comm_mpi.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 #include "distributed/comm_mpi_internal.h"
 #include "distributed/comm_nccl.h"
 #include "distributed/control.h"
+#include "tensor/environment.h"
 #include "tensor/memory_internal.h"
 #include "tensor/pool.h"
 #include "tensor/trace.h"
@@ -276,9 +278,8 @@ static const trek_comm_engine mpi_engine = { "mpi", mpi_run, mpi_abort, mpi_ende
 static size_t piece_size(int world)
 {
     size_t piece = atomic_load(&wanted_piece);
-    const char *text = getenv("TREK_MPI_PIECE");
-    if (!piece && text && atoll(text) > 0)
-        piece = (size_t)atoll(text);
+    if (!piece)
+        piece = (size_t)trek_environment_number("TREK_MPI_PIECE", 1, LONG_MAX, 0);
     if (!piece)
         piece = DEFAULT_PIECE;
     if (piece > LARGEST_PIECE)

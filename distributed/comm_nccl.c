@@ -8,6 +8,7 @@
 
 #include "distributed/control.h"
 #include "tensor/device_comm.h"
+#include "tensor/environment.h"
 #include "tensor/memory_internal.h"
 
 /* The ranks of this process: they are made and freed together. */
@@ -38,9 +39,8 @@ struct trek_comm_nccl {
 /* The library of a kind of devices for a group of n ranks, or NULL. */
 static const trek_device_comm *library_for(trek_device_type type, int n)
 {
-    const char *wish = getenv("TREK_NCCL");
-    bool single = wish && strcmp(wish, "1") == 0;
-    if (type == TREK_CPU || (wish && strcmp(wish, "0") == 0) || (n < 2 && !single))
+    long wish = trek_environment_number("TREK_NCCL", 0, 1, -1);
+    if (type == TREK_CPU || wish == 0 || (n < 2 && wish != 1))
         return NULL;
     const trek_backend *backend = trek_backends[type];
     const trek_device_comm *library = backend ? backend->comm : NULL;

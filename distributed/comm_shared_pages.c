@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "distributed/comm_shared_internal.h"
+#include "tensor/environment.h"
 #include "tensor/memory_internal.h"
 
 #ifndef MFD_NOEXEC_SEAL
@@ -93,9 +94,8 @@ static void pages_leave_block(void *memory, size_t bytes)
 
 static void open_window(void)
 {
-    const char *wanted = getenv("TREK_SHARED_PAGES");
     shown.opened = true;
-    if (wanted && strcmp(wanted, "0") == 0)
+    if (trek_environment_number("TREK_SHARED_PAGES", 0, 1, 1) == 0)
         return;
     trek_shared_window *window = &shown.window;
     if ((window->bytes = window_bytes()) == 0 ||

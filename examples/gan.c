@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "examples/arguments.h"
 #include "trek.h"
 
 enum { MODES = 8, NOISE = 4, WIDTH = 64, SAMPLES = 1000 };
@@ -21,7 +22,7 @@ static const double spread = 0.05; /* of a cluster; the circle has radius 1 */
 
 typedef struct options {
     int ranks, steps, batch_size, expect;
-    uint32_t seed;
+    uint64_t seed;
 } options;
 
 /* What all rank threads share. */
@@ -169,7 +170,7 @@ static trek_status train(job *j, trek_comm *comm)
     trek_comm_samples(comm, o->batch_size, &first, &count);
     /* An error, this rank's or another's, is there on all ranks after the same step. */
     for (int step = 0; step < o->steps && trek_status_get() == TREK_OK; step++) {
-        train_step(&generator, &discriminator, o->seed + 8 * (uint32_t)step, first, count);
+        train_step(&generator, &discriminator, (uint32_t)o->seed + 8 * (uint32_t)step, first, count);
         if (trek_comm_rank(comm) == 0 && ((step + 1) % 500 == 0 || step + 1 == o->steps)) {
             double inside;
             j->covered = measure(generator.model, &inside);
@@ -191,31 +192,21 @@ static trek_status rank_thread(int rank, void *arg)
 
 static bool parse(options *o, int argc, char **argv)
 {
-    for (int k = 1; k + 1 < argc; k += 2) {
-        long value = strtol(argv[k + 1], NULL, 10);
-        if (strcmp(argv[k], "--ranks") == 0)
-            o->ranks = (int)value;
-        else if (strcmp(argv[k], "--steps") == 0)
-            o->steps = (int)value;
-        else if (strcmp(argv[k], "--batch-size") == 0)
-            o->batch_size = (int)value;
-        else if (strcmp(argv[k], "--seed") == 0)
-            o->seed = (uint32_t)value;
-        else if (strcmp(argv[k], "--expect") == 0)
-            o->expect = (int)value;
-        else
-            return false;
-    }
-    return argc % 2 == 1 && o->batch_size >= 1 && o->steps >= 1;
+    const argument list[] = {
+        { "--ranks", "N", .whole = &o->ranks, .least = 1, .most = 1024 },
+        { "--steps", "N", .whole = &o->steps, .least = 1 },
+        { "--batch-size", "N", .whole = &o->batch_size, .least = 1 },
+        { "--seed", "N", .seed = &o->seed },
+        { "--expect", "MODES", .whole = &o->expect, .least = 0, .most = MODES },
+    };
+    return arguments_read(argc, argv, list, sizeof list / sizeof *list);
 }
 
 int main(int argc, char **argv)
 {
     job j = { .o = { .ranks = 2, .steps = 3000, .batch_size = 256, .seed = 100 } };
-    if (!parse(&j.o, argc, argv)) {
-        fprintf(stderr, "usage: gan [--ranks N] [--steps N] [--batch-size N] [--seed N] [--expect MODES]\n");
+    if (!parse(&j.o, argc, argv))
         return 2;
-    }
     trek_seed(j.o.seed);
     bool first = true;
     if (trek_comm_world_described(NULL) > 1) {

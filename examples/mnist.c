@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "examples/arguments.h"
 #include "trek.h"
 
 typedef struct options {
@@ -153,7 +154,7 @@ static void run(const options *o)
     trek_trainer_setup(model, &(trek_trainer_opts){
         .build_replica = build_model,
         .ranks         = o->ranks,
-        .optimizer     = trek_adam((trek_adam_opts){ .lr = o->lr }),
+        .optimizer     = trek_adam((trek_adam_opts){ .lr = o->lr == 0 ? TREK_ZERO : o->lr }),
     });
 
     trek_progress *progress = !first ? NULL : trek_progress_new(o->epochs, train ? trek_loader_batches(train) : 0);
@@ -185,40 +186,26 @@ static void run(const options *o)
 
 static bool parse(int argc, char **argv, options *o)
 {
-    for (int k = 1; k < argc; k += 2) {
-        const char *name = argv[k], *value = k + 1 < argc ? argv[k + 1] : NULL;
-        if (!value)
-            return false;
-        if (strcmp(name, "--ranks") == 0)
-            o->ranks = atoi(value);
-        else if (strcmp(name, "--epochs") == 0)
-            o->epochs = atoi(value);
-        else if (strcmp(name, "--batch-size") == 0)
-            o->batch_size = atoi(value);
-        else if (strcmp(name, "--lr") == 0)
-            o->lr = strtod(value, NULL);
-        else if (strcmp(name, "--seed") == 0)
-            o->seed = strtoull(value, NULL, 10);
-        else if (strcmp(name, "--data") == 0)
-            o->data = value;
-        else if (strcmp(name, "--save") == 0)
-            o->save = value;
-        else if (strcmp(name, "--trace") == 0)
-            o->trace = value;
-        else
-            return false;
-    }
-    return true;
+    const argument list[] = {
+        { "--ranks", "N", .whole = &o->ranks, .least = 1, .most = 1024 },
+        { "--epochs", "N", .whole = &o->epochs, .least = 1 },
+        { "--batch-size", "N", .whole = &o->batch_size, .least = 1 },
+        { "--lr", "X", .number = &o->lr, .least = 0, .most = 1e6 },
+        { "--data", "FOLDER", .text = &o->data },
+        { "--seed", "N", .seed = &o->seed },
+        { "--save", "FILE", .text = &o->save },
+        { "--trace", "FILE", .text = &o->trace },
+    };
+    return arguments_read(argc, argv, list, sizeof list / sizeof *list);
 }
 
 int main(int argc, char **argv)
 {
     options o = { .epochs = 10, .batch_size = 64, .lr = 1e-3, .seed = 1, .save = "mnist.safetensors" };
-    if (!parse(argc, argv, &o)) {
-        fprintf(stderr, "usage: %s [--ranks N] [--epochs N] [--batch-size N] [--lr X] [--data FOLDER] [--seed N] "
-                        "[--save FILE] [--trace FILE]\n", argv[0]);
+    if (!parse(argc, argv, &o))
         return 2;
-    }
+    if (!argument_can_be_written(o.save) || (o.trace && !argument_can_be_written(o.trace)))
+        return 1; /* sooner than after an hour of training */
     run(&o);
     if (trek_status_get() == TREK_OK)
         return 0;

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "examples/arguments.h"
 #include "trek.h"
 
 enum { STATE = 4, ACTIONS = 2, WIDTH = 32, LIMIT = 200 /* steps of an episode */, MAX_EPISODES = 64 };
@@ -21,7 +22,7 @@ enum { STATE = 4, ACTIONS = 2, WIDTH = 32, LIMIT = 200 /* steps of an episode */
 typedef struct options {
     int ranks, updates, episodes;
     double expect;
-    uint32_t seed;
+    uint64_t seed;
 } options;
 
 typedef struct job {
@@ -183,7 +184,7 @@ static double update(trek_ddp *ddp, trek_optimizer *optimizer, trek_comm *comm, 
     trek_module *policy = trek_ddp_replica_module(ddp, 0);
     int64_t first, n;
     trek_comm_samples(comm, o->episodes, &first, &n);
-    int steps = play(policy, episodes, (int)n, o->seed + (uint32_t)(number * o->episodes + first));
+    int steps = play(policy, episodes, (int)n, (uint32_t)o->seed + (uint32_t)(number * o->episodes + first));
     write_returns(episodes, (int)n, returns);
     normalise(comm, returns, steps);
     trek_scope scope = trek_scope_begin();
@@ -238,34 +239,21 @@ static trek_status rank_thread(int rank, void *arg)
 
 static bool parse(options *o, int argc, char **argv)
 {
-    for (int k = 1; k + 1 < argc; k += 2) {
-        long value = strtol(argv[k + 1], NULL, 10);
-        if (strcmp(argv[k], "--ranks") == 0)
-            o->ranks = (int)value;
-        else if (strcmp(argv[k], "--updates") == 0)
-            o->updates = (int)value;
-        else if (strcmp(argv[k], "--episodes") == 0)
-            o->episodes = (int)value;
-        else if (strcmp(argv[k], "--seed") == 0)
-            o->seed = (uint32_t)value;
-        else if (strcmp(argv[k], "--expect") == 0)
-            o->expect = (double)value;
-        else
-            return false;
-    }
-    return argc % 2 == 1 && o->updates >= 10 && o->episodes >= 1 && o->episodes <= MAX_EPISODES;
+    const argument list[] = {
+        { "--ranks", "N", .whole = &o->ranks, .least = 1, .most = 1024 },
+        { "--updates", "N", .whole = &o->updates, .least = 10 },
+        { "--episodes", "N", .whole = &o->episodes, .least = 1, .most = MAX_EPISODES },
+        { "--seed", "N", .seed = &o->seed },
+        { "--expect", "RETURN", .number = &o->expect, .least = 0 },
+    };
+    return arguments_read(argc, argv, list, sizeof list / sizeof *list);
 }
 
 int main(int argc, char **argv)
 {
     job j = { .o = { .ranks = 2, .updates = 100, .episodes = 16, .seed = 1 } };
-    if (!parse(&j.o, argc, argv)) {
-        fprintf(
-            stderr,
-            "usage: reinforce [--ranks N] [--updates N, at least 10] [--episodes N, at most %d] [--seed N] [--expect RETURN]\n",
-            MAX_EPISODES);
+    if (!parse(&j.o, argc, argv))
         return 2;
-    }
     trek_seed(j.o.seed);
     bool first = true;
     if (trek_comm_world_described(NULL) > 1) {

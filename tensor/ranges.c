@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tensor/backend.h"
+#include "tensor/environment.h"
 #include "tensor/thread_end.h"
 
 enum { DEPTH = 32 };
@@ -40,8 +41,7 @@ bool trek_ranges_available(void) { return has_ranges(trek_backend_find(TREK_CUDA
 
 bool trek_ranges_wanted(void)
 {
-    const char *wish = getenv("TREK_NVTX");
-    return wish && strcmp(wish, "1") == 0 && has_ranges(trek_backends[TREK_CUDA]);
+    return trek_environment_number("TREK_NVTX", 0, 1, 0) == 1 && has_ranges(trek_backends[TREK_CUDA]);
 }
 
 void trek_ranges_start(void)

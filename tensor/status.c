@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tensor/environment.h"
 #include "tensor/thread_end.h"
 
 /* The calling thread's error. Its text is plain memory, made for the first one and kept: without any, the status says
@@ -75,8 +76,8 @@ const char *trek_version(void) { return TREK_VERSION; }
 /* The debugging aid that the design promises: stop where the error arises. */
 static void stop_if_asked(void)
 {
-    const char *mode = getenv("TREK_ON_ERROR");
-    if (!mode || strcmp(mode, "abort") != 0)
+    static const char *const modes[] = { "abort" };
+    if (trek_environment_choice("TREK_ON_ERROR", modes, 1, -1) != 0)
         return;
     fprintf(stderr, "trek: %s: %s\n", trek_status_name(sticky), trek_error());
     abort();
@@ -181,11 +182,12 @@ trek_status trek_fail_forked(void)
 
 /* --- log ------------------------------------------------------------------ */
 
+static const char *const log_names[] = { "error", "warning", "info", "debug" };
+
 static void log_to_stderr(trek_log_level level, const char *message, void *arg)
 {
     (void)arg;
-    static const char *const names[] = { "error", "warning", "info", "debug" };
-    fprintf(stderr, "trek: %s: %s\n", names[level], message);
+    fprintf(stderr, "trek: %s: %s\n", log_names[level], message);
 }
 
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -195,11 +197,12 @@ static void *log_arg;
 
 static int initial_level(void)
 {
-    static const char *const names[] = { "error", "warning", "info", "debug" };
     const char *text = getenv("TREK_LOG");
     for (int k = 0; text && k < 4; k++)
-        if (strcmp(text, names[k]) == 0)
+        if (strcmp(text, log_names[k]) == 0)
             return k;
+    if (text && *text) /* before there is a level to be asked */
+        fprintf(stderr, "trek: warning: TREK_LOG=%.80s is ignored: it takes error, warning, info or debug\n", text);
     return TREK_LOG_WARNING;
 }
 
@@ -215,8 +218,8 @@ void trek_log_set(trek_log_level level, trek_log_fn fn, void *arg)
 void trek_log_message(trek_log_level level, const char *format, ...)
 {
     if (atomic_load(&log_level) < 0) {
-        int unset = -1;
-        atomic_compare_exchange_strong(&log_level, &unset, initial_level());
+        int unset = -1, level_then = initial_level();
+        atomic_compare_exchange_strong(&log_level, &unset, level_then);
     }
     if ((int)level > atomic_load(&log_level))
         return;

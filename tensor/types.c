@@ -94,6 +94,9 @@ trek_device trek_device_default(void)
     const char *listed = getenv("TREK_DEVICES");
     if (listed && parse_device(listed, strcspn(listed, ","), &device))
         return device;
+    if (listed && *listed)
+        trek_log_message(TREK_LOG_WARNING, "TREK_DEVICES=%.80s does not begin with a device such as cpu:0 or cuda:1: it is ignored here",
+                         listed);
     return trek_device_count(TREK_CUDA) > 0 ? trek_cuda(0) : trek_cpu(0);
 }
 

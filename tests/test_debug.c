@@ -291,14 +291,34 @@ static int clear(void **state)
     return 0;
 }
 
+static void another_byte(void **state)
+{
+    (void)state;
+    setenv("TREK_DEBUG_POISON", "0x11", 1);
+    int status = system("/proc/$PPID/exe byte");
+    unsetenv("TREK_DEBUG_POISON");
+    assert_int_equal(status, 0);
+}
+
+/* In a process of its own. */
+static int see_byte(void)
+{
+    trek_tensor *t = trek_tensor_empty(trek_dims(100), TREK_U8, trek_cpu(0));
+    const unsigned char *bytes = trek_tensor_data(t);
+    int wrong = bytes[0] != 0x11 || bytes[99] != 0x11;
+    trek_tensor_release(t);
+    return wrong;
+}
+
 int main(int count, char **arguments)
 {
-    (void)count;
     if (!getenv("TREK_DEBUG")) {
         setenv("TREK_DEBUG", "1", 1);
         execv("/proc/self/exe", arguments);
         return 1;
     }
+    if (count > 1)
+        return see_byte();
     trek_log_set(TREK_LOG_ERROR, NULL, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(a_variable_after_its_scope, clear),    cmocka_unit_test_setup(a_variable_that_was_kept, clear),
@@ -307,7 +327,7 @@ int main(int count, char **arguments)
         cmocka_unit_test_setup(fresh_and_freed_memory_is_filled, clear), cmocka_unit_test_setup(kept_memory_is_bounded, clear),
         cmocka_unit_test_setup(threads_at_once, clear),               cmocka_unit_test_setup(one_dataset_for_two_loaders, clear),
         cmocka_unit_test_setup(one_sampler_for_two_loaders, clear),   cmocka_unit_test_setup(freed_modules, clear),
-        cmocka_unit_test_setup(freed_optimizers, clear),
+        cmocka_unit_test_setup(freed_optimizers, clear), cmocka_unit_test_setup(another_byte, clear),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

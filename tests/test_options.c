@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -15,6 +16,7 @@
 #include "nn/layers.h"
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
+#include "tensor/environment.h"
 #include "tests/support/support.h"
 
 static trek_var *given(const float *values, trek_shape shape)
@@ -112,6 +114,50 @@ static void loaders(void **state)
     trek_loader_free(&loader);
 }
 
+/* --- the environment ------------------------------------------------------------------ */
+
+static char said[300];
+
+static void listen(trek_log_level level, const char *message, void *arg)
+{
+    (void)level, (void)arg;
+    snprintf(said, sizeof said, "%s", message);
+}
+
+static long number(const char *text)
+{
+    said[0] = '\0';
+    setenv("TREK_TEST_NUMBER", text, 1);
+    return trek_environment_number("TREK_TEST_NUMBER", -5, 255, 7);
+}
+
+static void the_environment(void **state)
+{
+    (void)state;
+    static const char *const colours[] = { "red", "green", "blue" };
+    static const char *const wrong[] = { "abc", "1x", " 1", "256", "-6", "1.5", "99999999999999999999", "0x", "0x100" };
+    trek_log_set(TREK_LOG_WARNING, listen, NULL);
+    assert_int_equal(number("12"), 12);
+    assert_int_equal(number("-5"), -5);
+    assert_int_equal(number("0xff"), 255);
+    assert_int_equal(number(""), 7);
+    assert_string_equal(said, "");
+    for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
+        assert_int_equal(number(wrong[k]), 7);
+        assert_non_null(strstr(said, "is no whole number from -5 to 255: it is ignored"));
+    }
+    setenv("TREK_TEST_COLOUR", "green", 1);
+    assert_int_equal(trek_environment_choice("TREK_TEST_COLOUR", colours, 3, -1), 1);
+    setenv("TREK_TEST_COLOUR", "gren", 1);
+    assert_int_equal(trek_environment_choice("TREK_TEST_COLOUR", colours, 3, -1), -1);
+    assert_string_equal(said, "TREK_TEST_COLOUR=gren is ignored: it takes red, green or blue");
+    setenv("TREK_DEVICES", "cpz:0", 1);
+    trek_device_default();
+    assert_non_null(strstr(said, "TREK_DEVICES=cpz:0 does not begin with a device"));
+    unsetenv("TREK_DEVICES");
+    trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+}
+
 static trek_scope scope;
 
 static int begin(void **state)
@@ -132,6 +178,6 @@ static int end(void **state)
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
-    const struct CMUnitTest tests[] = { TEST(learning_rates), TEST(layers), TEST(windows), TEST(functions), TEST(loaders) };
+    const struct CMUnitTest tests[] = { TEST(learning_rates), TEST(layers), TEST(windows), TEST(functions), TEST(loaders), TEST(the_environment) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,40 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The examples read their arguments strictly: what is no number, or out of range, is said, and nothing is trained.
+
+Usage: check_examples.py <folder of the programs>
+"""
+import pathlib
+import subprocess
+import sys
+
+folder = pathlib.Path(sys.argv[1]).resolve()
+WRONG = [
+    ("mnist", ["--lr", "abc"], 2, "--lr takes a number from 0 to 1e+06, not abc"),
+    ("mnist", ["--lr", "-1"], 2, "--lr takes a number"),
+    ("mnist", ["--lr", "nan"], 2, "--lr takes a number"),
+    ("mnist", ["--lr", "0.1x"], 2, "--lr takes a number"),
+    ("mnist", ["--ranks", "x"], 2, "--ranks takes a whole number from 1 to 1024, not x"),
+    ("mnist", ["--ranks", "0"], 2, "--ranks takes a whole number"),
+    ("mnist", ["--ranks", "1.5"], 2, "--ranks takes a whole number"),
+    ("mnist", ["--epochs", "0"], 2, "--epochs takes a whole number from 1 on, not 0"),
+    ("mnist", ["--epochs", "99999999999999999999"], 2, "--epochs takes a whole number"),
+    ("mnist", ["--batch-size", ""], 2, "--batch-size takes a whole number"),
+    ("mnist", ["--seed", "-1"], 2, "--seed takes a whole number, not -1"),
+    ("mnist", ["--epochs"], 2, "--epochs takes a whole number from 1 on, not nothing"),
+    ("mnist", ["--speed", "1"], 2, "there is no option --speed"),
+    ("mnist", ["--save", "/no/such/folder/model"], 1, "/no/such/folder/model cannot be written: No such file or directory"),
+    ("mnist", ["--trace", "/no/such/folder/trace", "--save", "model"], 1, "/no/such/folder/trace cannot be written"),
+    ("gan", ["--steps", "many"], 2, "--steps takes a whole number from 1 on, not many"),
+    ("gan", ["--expect", "9"], 2, "--expect takes a whole number from 0 to 8, not 9"),
+    ("reinforce", ["--updates", "9"], 2, "--updates takes a whole number from 10 on, not 9"),
+    ("reinforce", ["--expect", "much"], 2, "--expect takes a number"),
+    ("cadence_sim", ["--ratio", "abc"], 2, "--ratio abc: not understood, or out of range"),
+]
+failures = []
+for name, arguments, status, message in WRONG:
+    done = subprocess.run([folder / name, *arguments], capture_output=True, text=True, timeout=60, cwd=folder)
+    if done.returncode != status or message not in done.stderr or done.stdout:
+        failures.append(f"{name} {' '.join(arguments)}: ended with {done.returncode}: {done.stdout}{done.stderr}")
+print("\n".join(failures) or f"{len(WRONG)} wrong calls are refused")
+sys.exit(bool(failures))

@@ -175,7 +175,7 @@ static void threads_take_nothing_with_them(void **state)
             after = trek_memory_stats(trek_cpu(0));
         }
         assert_int_equal(after.allocated, before.allocated);
-        assert_int_equal(after.reserved, before.reserved);
+        assert_true(after.reserved <= before.reserved); /* less, where earlier threads had left something */
     }
 }
 

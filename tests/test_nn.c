@@ -511,7 +511,7 @@ static void test_norm_embedding_dropout(void **state)
     (void)state;
     trek_module *norm = trek_nn_layer_norm(3, test_device()), *drop = trek_nn_dropout(0.25);
     trek_module *table =
-        trek_nn_embedding_with(&(trek_embedding_opts){ .num = 4, .dim = 2, .padding_idx = INT64_MIN, .device = test_device() });
+        trek_nn_embedding_with(&(trek_embedding_opts){ .num = 4, .dim = 2, .padding_idx = TREK_ZERO, .device = test_device() });
     trek_scope scope = trek_scope_begin();
     fill(norm, "weight", (double[]){ 1, 2, 1 });
     fill(norm, "bias", (double[]){ 0, 1, 0 });

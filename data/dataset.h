@@ -44,7 +44,8 @@ TREK_API trek_dataset *trek_dataset_new(const trek_dataset_class *klass);
  * an empty list, an empty name or one that occurs twice; MEMORY. */
 TREK_API trek_status trek_dataset_set_fields(trek_dataset *dataset, const char *const *names, int n);
 TREK_API trek_dataset *trek_dataset_retain(trek_dataset *dataset); /* returns dataset; NULL is fine */
-/* Gives one reference back and sets *dataset to NULL. Accepts NULL. */
+/* Gives one reference back and sets *dataset to NULL. Accepts NULL. STATE, and nothing given back,
+ * if all references are those of loaders and subsets. */
 TREK_API void trek_dataset_free(trek_dataset **dataset);
 
 TREK_API int64_t trek_dataset_length(const trek_dataset *dataset); /* -1 and an error for NULL */

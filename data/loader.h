@@ -40,7 +40,8 @@ typedef struct trek_loader_opts {
 
 /* Takes over the dataset (and the sampler), also on failure. NULL for a NULL
  * dataset, which reports nothing new. ARGUMENT: a batch size below 1, an empty
- * dataset, drop_last with no full batch, shuffle beside a sampler. */
+ * dataset, drop_last with no full batch, shuffle beside a sampler. STATE: the dataset is
+ * another loader's or a subset's (trek_dataset_retain for each); it stays theirs. */
 TREK_API trek_loader *trek_loader_new(trek_dataset *dataset, const trek_loader_opts *opts);
 /* Stops the thread (waiting for the fetch that it is in) and ends the present batch. */
 TREK_API void trek_loader_free(trek_loader **loader);

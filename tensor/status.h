@@ -67,8 +67,17 @@ typedef void (*trek_log_fn)(trek_log_level level, const char *message, void *arg
 /* Sends messages of at most `level` to `fn`, from any thread, one at a time.
  * By default warnings go to stderr and nothing else is printed; fn == NULL
  * silences everything. The environment's TREK_LOG=error|warning|info|debug sets
- * the initial level. */
+ * the initial level. A second error of a thread, while the first is not cleared, is
+ * a warning, once. */
 TREK_API void trek_log_set(trek_log_level level, trek_log_fn fn, void *arg);
+
+/* TREK_DEBUG=1 in the environment: misuse of objects that were freed (a variable
+ * after its scope, a second release, a module, loader, graph or optimizer after its
+ * free), or given away twice, is an error STATE that names the object, the scope's
+ * serial and the op that made it. What is freed is kept for a while (at most 64 MiB
+ * of tensor memory, and the last 262144 objects), filled with 0xff or
+ * TREK_DEBUG_POISON; so is tensor memory that was not written yet: floats are NaN.
+ * A call whose misuse is older than what is kept is not recognised. */
 
 TREK_END
 

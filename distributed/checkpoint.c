@@ -404,17 +404,13 @@ static trek_status prepare(restoring *r)
 
 static void take_counts(const restoring *r)
 {
-    trek_stepper *stepper = r->graph->stepper;
-    int64_t steps = r->run[RUN_STEPS];
+    r->graph->settings.steps = r->run[RUN_STEPS];
     if (r->s) {
-        r->s->steps = steps;
         r->s->passes = 0;
         r->s->factor = 1;
         r->s->holds_sum = r->s->windowed = false;
         for (int rank = 0; rank < r->s->world; rank++)
             r->s->replicas[rank].samples = 0;
-    } else {
-        stepper->klass->capture->set_steps(stepper, steps);
     }
     trek_seed((uint64_t)r->run[RUN_SEED]);
     trek_place_here.rng_step = (uint64_t)r->run[RUN_RNG_STEP];

@@ -24,14 +24,6 @@ void trek_ranks_place_of(const ranks_stepper *s, int64_t rows, int64_t *first, i
 
 /* --- a single rank -------------------------------------------------------------------- */
 
-static int64_t rows_of_inputs(const ranks_stepper *s, trek_var *const *inputs)
-{
-    for (int k = 0; k < s->n_inputs; k++)
-        if (inputs[k]->data->ndim > 0 && !s->replicated[k])
-            return inputs[k]->data->sizes[0];
-    return 0;
-}
-
 /* Layers may make sums with the other processes while fn runs. */
 typedef trek_status (*alone_fn)(ranks_stepper *s, void *arg);
 static trek_status run_alone(ranks_stepper *s, int64_t units, alone_fn fn, void *arg)
@@ -68,7 +60,7 @@ static trek_status run_route(ranks_stepper *s, void *arg)
 trek_var *trek_ranks_forward_alone(ranks_stepper *s, trek_var *const *inputs, int n)
 {
     route_call c = { inputs, n, NULL };
-    int64_t start = trek_trace_enter("forward"), rows = rows_of_inputs(s, inputs);
+    int64_t start = trek_trace_enter("forward"), rows = trek_graph_input_rows(s->base.graph, inputs, n);
     trek_place before = trek_place_here;
     trek_ranks_note_flags(s);
     trek_ranks_place_of(s, rows, &trek_place_here.first_sample, &trek_place_here.global_rows);
@@ -77,7 +69,7 @@ trek_var *trek_ranks_forward_alone(ranks_stepper *s, trek_var *const *inputs, in
     trek_place_here.first_sample = before.first_sample;
     trek_place_here.rows = before.rows;
     trek_place_here.global_rows = before.global_rows;
-    s->forward_rows = rows;
+    s->base.graph->accumulation.rows = rows;
     if (status == TREK_OK && s->training[0])
         s->replicas[0].samples += rows;
     trek_trace_end("forward", start, rows);
@@ -85,17 +77,6 @@ trek_var *trek_ranks_forward_alone(ranks_stepper *s, trek_var *const *inputs, in
 }
 
 /* --- backward --------------------------------------------------------------------------- */
-
-/* What the loss is the mean of: stated, reported by the loss, else the rows of the last forward. */
-static double weight_of(const ranks_stepper *s, trek_var *loss, double stated)
-{
-    if (stated >= 0)
-        return stated;
-    double weight = trek_loss_weight(loss);
-    if (!isnan(weight))
-        return weight;
-    return s->forward_rows >= 0 ? (double)s->forward_rows : 1;
-}
 
 static trek_status run_backward(ranks_stepper *s, void *arg)
 {
@@ -111,24 +92,25 @@ static trek_status run_backward(ranks_stepper *s, void *arg)
 static trek_status backward_with_seed(ranks_stepper *s, trek_var *loss, double factor)
 {
     trek_var *seed;
-    trek_status status = trek_graph_scale_loss(s->base.graph, &loss, &seed);
+    trek_status status = trek_graph_seed(s->base.graph->scaler, factor, &loss, &seed);
     if (status != TREK_OK)
         return status;
-    if (factor != 1) {
-        trek_no_grad_begin();
-        trek_tensor *one = seed ? NULL : trek_tensor_full(1, trek_var_shape(loss), trek_var_dtype(loss), trek_var_device(loss));
-        seed = seed ? trek_cast(seed, trek_var_dtype(loss)) : one ? trek_var_from(one) : NULL;
-        seed = trek_mul_scalar(seed, factor);
-        trek_no_grad_end();
-        if (!seed)
-            return trek_status_get();
-    }
     trek_var *pair[2] = { loss, seed };
     return s->world == 1 ? run_alone(s, 0, run_backward, pair) : run_backward(s, pair);
 }
 
+/* The factor of a process's gradient in a pass whose weights sum to `total`. Where nothing counts anywhere: zeros, as on one
+ * device, from losses that are 0. */
+static double factor_of_pass(ranks_stepper *s, double own, double total, bool stated)
+{
+    trek_accumulation *a = &s->base.graph->accumulation;
+    if (trek_accumulation_weighs(a))
+        return total > 0 ? own / trek_accumulation_denominator(a, total) : 0;
+    return total > 0 ? own / total : stated ? 0 : 1;
+}
+
 /* The caller's tape first; where it meets a split forward, the ranks go on. The process is one
- * contributor: alone, its pass is its gradient, whatever its weight, unless that is 0. */
+ * contributor: alone, its pass is its gradient, whatever its weight, unless that is 0, or passes are weighed. */
 trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double weight)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
@@ -139,7 +121,10 @@ trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double we
         status = trek_fail(TREK_ERR_SHAPE, "trek_graph_backward: the loss must be a scalar, not %s",
                            trek_shape_text(trek_var_shape(loss), text));
     }
-    double own = status == TREK_OK && (s->comm || weight == 0) ? weight_of(s, loss, weight) : 1, total = own;
+    bool weighs = trek_accumulation_weighs(&stepper->graph->accumulation);
+    double own = status == TREK_OK && (s->comm || weighs || weight == 0) ? trek_graph_loss_weight(stepper->graph, loss, weight) : 1, total = own;
+    if (isnan(own))
+        status = trek_status_get();
     if (status == TREK_OK)
         status = trek_overlap_keep(s);
     if (status == TREK_OK)
@@ -152,10 +137,10 @@ trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double we
     status = trek_rounds_pass(s, own, &total, &overlap);
     if (status != TREK_OK)
         return status;
-    bool skips = own == 0 && (total > 0 || weight == 0) && !(s->comm && trek_ranks_sync(s));
+    bool skips = own == 0 && (total > 0 || weight == 0 || weighs) && !(s->comm && trek_ranks_sync(s));
     trek_overlap_begin(s, overlap);
-    if (!skips) /* nothing counts anywhere: zeros, as on one device */
-        status = backward_with_seed(s, loss, total > 0 ? own / total : weight == 0 ? 0 : 1);
+    if (!skips)
+        status = backward_with_seed(s, loss, factor_of_pass(s, own, total, weight == 0));
     s->passes += !skips;
     trek_status sent = trek_overlap_end(s);
     return status == TREK_OK ? sent : status;

@@ -114,7 +114,7 @@ static trek_status split_inputs(ranks_stepper *s, gather_pass *pass, trek_var *c
     int first = -1;
     for (int k = 0; k < pass->n_inputs; k++) {
         const trek_tensor *x = inputs[k]->data;
-        pass->split[k] = x->ndim > 0 && !s->replicated[k];
+        pass->split[k] = x->ndim > 0 && !trek_graph_input_is_whole(s->base.graph, k);
         if (!pass->split[k])
             continue;
         if (first < 0) {
@@ -627,7 +627,7 @@ static trek_status run_forward(ranks_stepper *s, gather_pass *pass, trek_var *co
                           .autocast = trek_autocast_dtype(), .reset = trek_graph_states_are_reset(s->base.graph), .rng_step = trek_place_here.rng_step,
                           .rng_draw = trek_place_here.rng_draw };
     place_of(s, pass, &call);
-    s->forward_rows = pass->total;
+    s->base.graph->accumulation.rows = pass->total;
     trek_ranks_note_flags(s);
     trek_status status = run_ranks(pass, forward_rank, &call);
     for (int r = 0; r < s->world && status == TREK_OK; r++)
@@ -644,7 +644,7 @@ static trek_status run_forward(ranks_stepper *s, gather_pass *pass, trek_var *co
 static bool nothing_to_split(const ranks_stepper *s, trek_var *const *inputs)
 {
     for (int k = 0; k < s->n_inputs; k++)
-        if (inputs[k]->data->ndim > 0 && !s->replicated[k])
+        if (inputs[k]->data->ndim > 0 && !trek_graph_input_is_whole(s->base.graph, k))
             return false;
     return true;
 }

@@ -7,7 +7,8 @@
  * Seeds are weight / D, where D is the number of samples that the pass was planned
  * with. Where losses are means of something else (labels that count, tokens), the
  * sum of weights is known when all ranks are done, and `factor`, D over that sum,
- * is what gradients are multiplied by in the reduction. */
+ * is what gradients are multiplied by in the reduction. Where the passes of a step are
+ * weighed (graph/accumulate.h), D is the step's, and so is the factor. */
 #include <math.h>
 #include <string.h>
 
@@ -35,6 +36,7 @@ typedef struct pass_call {
     const trek_feed *feed;
     const trek_batch *batch;
     bool backward, reset;
+    bool weighs;             /* its gradients are of the step's sum as they are */
     int no_grad_depth;
     double denominator;
     uint64_t rng_step, rng_draw;
@@ -284,9 +286,9 @@ static trek_status conclude(pass_call *c)
     if (!c->backward)
         return TREK_OK;
     trek_status status = trek_rounds_pass(s, weight, &weight, NULL);
-    s->factor = weight > 0 ? c->denominator / weight : 1;
+    s->factor = c->weighs || weight == 0 ? 1 : c->denominator / weight;
     if (status == TREK_OK && weight == 0 && trek_ranks_sync(s)) /* nobody's pass counts, though layers have run */
-        status = s->base.klass->zero_grad(&s->base);
+        status = trek_ranks_zero(s);
     return status;
 }
 
@@ -308,7 +310,7 @@ static trek_status run_pass(pass_call *c)
 {
     ranks_stepper *s = c->s;
     trek_status status = trek_ranks_prepare_scaler(s);
-    bool again = c->backward && s->passes > 0;
+    bool again = c->backward && s->passes > 0 && (!c->weighs || trek_ranks_sync(s));
     if (status == TREK_OK && c->backward)
         status = trek_overlap_keep(s);
     if (status == TREK_OK && again)
@@ -350,6 +352,9 @@ trek_var *trek_ranks_pass(trek_stepper *stepper, const trek_batch *batch)
                     .reset = trek_graph_states_are_reset(graph), .no_grad_depth = trek_grad_mode_here.no_grad_depth,
                     .denominator = (double)batch->global, .rng_step = trek_place_here.rng_step, .rng_draw = trek_place_here.rng_draw,
                     .batch_size = trek_loader_plan(graph->feed->loader)->batch_size };
+    c.weighs = c.backward && trek_accumulation_weighs(&graph->accumulation);
+    if (c.weighs)
+        c.denominator = trek_accumulation_denominator(&graph->accumulation, c.denominator);
     c.of = trek_calloc((size_t)s->world, sizeof *c.of);
     c.sums = trek_calloc((size_t)s->world, sizeof *c.sums);
     trek_rounds_say(s, phase_of(&c), c.backward);

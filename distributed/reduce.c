@@ -207,8 +207,9 @@ static trek_update_state decide(const ranks_stepper *s, int rank, bool measured)
     const double *sums = s->sums + (s->shared ? 0 : (size_t)rank * (size_t)s->n_chunks);
     trek_update_state state = s->replicas[0].optimizer->last;
     trek_update_scaler scaler;
-    state.max_norm = s->max_norm;
-    state.max_value = s->max_value;
+    state.factor = 1; /* the sum has been multiplied by it */
+    state.max_norm = s->base.graph->settings.max_norm;
+    state.max_value = s->base.graph->settings.max_value;
     state.sum_squares = 0;
     for (int k = 0; k < s->n_chunks && measured; k++)
         state.sum_squares += sums[k];
@@ -346,7 +347,7 @@ static trek_status step_shared(int rank, void *arg)
 {
     const step_call *c = arg;
     ranks_stepper *s = c->s;
-    bool measure = c->update && (s->max_norm > 0 || s->loss_scale);
+    bool measure = c->update && (s->base.graph->settings.max_norm > 0 || s->loss_scale);
     trek_update_state state = { .skip = 0 };
     int64_t start = trek_trace_enter("reduce");
     bool at_once = c->update && !measure && !start && !s->comm && !s->windowed; /* while the sums are in cache */
@@ -363,7 +364,7 @@ static trek_status step_shared(int rank, void *arg)
             return status;
         }
     }
-    trek_trace_end("reduce", start, s->steps);
+    trek_trace_end("reduce", start, s->base.graph->settings.steps);
     if (rank == 0)
         trek_stopwatch_stop(&s->reduce_watch, 1);
     if (measure) {
@@ -382,7 +383,7 @@ static trek_status step_shared(int rank, void *arg)
     start = trek_trace_enter("optimizer");
     if (!at_once)
         work(s, rank, false, false, &state);
-    trek_trace_end("optimizer", start, s->steps);
+    trek_trace_end("optimizer", start, s->base.graph->settings.steps);
     if (rank == 0)
         s->decided = state;
     return finish(s, rank, state.skip);
@@ -418,9 +419,9 @@ static trek_status update_on_device(ranks_stepper *s, int rank)
             replica->arena->segments[k].param->leaf->has_grad = true;
     int64_t start = trek_trace_enter("optimizer");
     trek_grad_scaler *scaler = rank > 0 ? replica->scaler : s->base.graph->scaler;
-    trek_step_opts opts = { .max_norm = s->max_norm, .max_value = s->max_value, .scaler = scaler, .adapt = true, .zero_grad = true };
+    trek_step_opts opts = { .max_norm = s->base.graph->settings.max_norm, .max_value = s->base.graph->settings.max_value, .scaler = scaler, .adapt = true, .zero_grad = true };
     trek_status status = trek_optimizer_step_with(replica->optimizer, &opts);
-    trek_trace_end("optimizer", start, s->steps);
+    trek_trace_end("optimizer", start, s->base.graph->settings.steps);
     return status == TREK_OK ? finish(s, rank, false) : status;
 }
 
@@ -460,7 +461,7 @@ static trek_status step_separate(int rank, void *arg)
         status = share_between(s, rank);
     if (status == TREK_OK && rank == 0)
         status = trek_stopwatch_stop(&s->reduce_watch, 1);
-    trek_trace_end("reduce", start, s->steps);
+    trek_trace_end("reduce", start, s->base.graph->settings.steps);
     if (status == TREK_OK && s->comm && c->update)
         status = merge_buffers(s, rank);
     if (!c->update || status != TREK_OK) {
@@ -473,14 +474,14 @@ static trek_status step_separate(int rank, void *arg)
     if (!s->on_host)
         return update_on_device(s, rank);
     start = trek_trace_enter("optimizer");
-    bool measure = s->max_norm > 0 || s->loss_scale;
+    bool measure = s->base.graph->settings.max_norm > 0 || s->loss_scale;
     if (measure)
         work(s, rank, false, true, NULL);
     trek_update_state state = decide(s, rank, measure);
     work(s, rank, false, false, &state);
     if (!state.skip)
         trek_optimizer_commit(replica->optimizer);
-    trek_trace_end("optimizer", start, s->steps);
+    trek_trace_end("optimizer", start, s->base.graph->settings.steps);
     if (rank == 0)
         s->decided = state;
     return finish(s, rank, state.skip);
@@ -504,6 +505,23 @@ trek_status trek_slowed(const ranks_stepper *s, int rank, trek_stopwatch *watch)
     return TREK_OK;
 }
 
+/* The passes' weights are known, those of all processes. */
+static trek_status weigh(ranks_stepper *s)
+{
+    trek_accumulation *a = &s->base.graph->accumulation;
+    if (!trek_accumulation_weighs(a))
+        return TREK_OK;
+    s->factor = trek_accumulation_factor(a);
+    if (s->shared || s->sent || s->factor == 1) /* it is the reduction's */
+        return TREK_OK;
+    trek_status status = trek_ranks_settle(s);
+    if (status == TREK_OK)
+        trek_accumulation_settled(a);
+    else if (s->comm)
+        trek_comm_abort(s->comm, "a process cannot weigh its gradients"); /* the others are on their way to the reduction */
+    return status;
+}
+
 /* Before a reduction: every process comes to it, well or not. */
 static trek_status meet(ranks_stepper *s, trek_status own, bool update)
 {
@@ -512,12 +530,13 @@ static trek_status meet(ranks_stepper *s, trek_status own, bool update)
     if (own == TREK_OK && !s->shared && !s->sent)
         own = trek_ranks_settle(s);
     own = trek_rounds_step(s, own, update);
-    if (own != TREK_OK || !s->comm)
-        return own;
-    if (s->sent && s->pending)
+    if (own == TREK_OK && s->sent && s->pending)
         own = trek_overlap_keep(s);
     if (own == TREK_OK)
-        own = trek_rounds_flags(s);
+        own = weigh(s);
+    if (own != TREK_OK || !s->comm)
+        return own;
+    own = trek_rounds_flags(s);
     if (own == TREK_OK && s->shared && update && (own = trek_optimizer_prepare(s->replicas[0].optimizer)) != TREK_OK)
         trek_comm_abort(s->comm, "a process cannot prepare its optimizer"); /* the others are on their way to the reduction */
     return own;
@@ -535,6 +554,7 @@ trek_status trek_ranks_reduce(trek_stepper *stepper)
     if (status != TREK_OK)
         return status;
     s->factor = 1;
+    trek_accumulation_settled(&stepper->graph->accumulation);
     s->holds_sum = s->comm != NULL;
     return TREK_OK;
 }
@@ -572,13 +592,16 @@ trek_status trek_ranks_prepare_scaler(ranks_stepper *s)
 /* Learning rates, plans, detached values: what can fail. */
 static trek_status prepare(ranks_stepper *s)
 {
-    double lr = s->schedule.kind != TREK_SCHEDULE_NONE ? trek_schedule_lr(&s->schedule, s->steps) : 0;
+    double lr = s->base.graph->settings.schedule.kind != TREK_SCHEDULE_NONE ? trek_schedule_lr(&s->base.graph->settings.schedule, s->base.graph->settings.steps) : 0;
     if (isnan(lr))
         return trek_status_get();
     trek_status status = TREK_OK;
-    for (int r = 0; r < s->world && status == TREK_OK && s->schedule.kind != TREK_SCHEDULE_NONE; r++)
+    for (int r = 0; r < s->world && status == TREK_OK && s->base.graph->settings.schedule.kind != TREK_SCHEDULE_NONE; r++)
         if (s->replicas[r].optimizer)
             status = trek_optimizer_schedule_lr(s->replicas[r].optimizer, lr);
+    for (int r = 1; r < s->world && status == TREK_OK; r++)
+        if (s->replicas[r].optimizer)
+            status = trek_optimizer_follow(s->replicas[r].optimizer, s->replicas[0].optimizer);
     if (status == TREK_OK)
         status = trek_ranks_run(s->ranks, detach_rank, s);
     note_gradients(s);
@@ -615,11 +638,11 @@ static void tell_pace(ranks_stepper *s)
         return;
     if (state.windows)
         trek_log_message(TREK_LOG_INFO, "step %lld: windows of %lld batches from here on, %lld by the slowest rank; predicted speed-up over the "
-                         "fastest rank %.2f, achieved %.2f", (long long)s->steps, (long long)trek_pace_window(s->pace), (long long)state.anchor,
+                         "fastest rank %.2f, achieved %.2f", (long long)s->base.graph->settings.steps, (long long)trek_pace_window(s->pace), (long long)state.anchor,
                          state.predicted, state.achieved);
     else
         trek_log_message(TREK_LOG_INFO, "step %lld: new shares from here on; predicted speed-up over the fastest rank %.2f, achieved %.2f",
-                         (long long)s->steps, state.predicted, state.achieved);
+                         (long long)s->base.graph->settings.steps, state.predicted, state.achieved);
 }
 
 /* Times become shares or counts of the next step. */
@@ -629,7 +652,7 @@ static trek_status keep_pace(ranks_stepper *s)
     int64_t units;
     trek_status status = trek_stopwatch_read(&s->reduce_watch, &s->own_communication_ms, &units);
     if (status == TREK_OK)
-        status = trek_pace_report(s->pace, s->steps, s->windowed, s->ms, s->units, s->comm ? s->communication_ms : s->own_communication_ms,
+        status = trek_pace_report(s->pace, s->base.graph->settings.steps, s->windowed, s->ms, s->units, s->comm ? s->communication_ms : s->own_communication_ms,
                                   &changed);
     if (status != TREK_OK || !changed)
         return status;
@@ -652,7 +675,7 @@ trek_status trek_ranks_step(trek_stepper *stepper)
     status = meet(s, status, true);
     if (status == TREK_OK)
         status = trek_ranks_run(s->ranks, s->shared ? step_shared : step_separate, &(step_call){ s, true });
-    trek_trace_end("sync", start, s->steps);
+    trek_trace_end("sync", start, s->base.graph->settings.steps);
     if (status == TREK_OK)
         status = conclude(s);
     if (status == TREK_OK)
@@ -663,9 +686,10 @@ trek_status trek_ranks_step(trek_stepper *stepper)
         s->replicas[r].samples = 0;
     s->passes = 0;
     s->factor = 1;
+    trek_accumulation_clear(&stepper->graph->accumulation);
     s->holds_sum = s->windowed = s->sent = false;
     s->passes_sent = 0;
-    s->steps++;
+    s->base.graph->settings.steps++;
     trek_place_here.rng_step++;
     trek_place_here.rng_draw = 0;
     return TREK_OK;

@@ -78,7 +78,7 @@ static trek_status fail_of_word(const ranks_stepper *s, int process, const word 
 /* One round with this word; fails if any process says that it has failed. */
 static trek_status exchange(ranks_stepper *s, word *own)
 {
-    own->step = s->steps;
+    own->step = s->base.graph->settings.steps;
     own->digest = trek_pace_digest(s->pace);
     own->ranks = s->world;
     own->stop = trek_stop_wanted();
@@ -114,7 +114,9 @@ static bool all_say(const ranks_stepper *s, word_kind kind)
 static trek_status exchange_pass(ranks_stepper *s, word *own, bool *sends)
 {
     /* A pass per rank that is not the first has a factor of its own (pass.c); layers that meet take the engine's time. */
-    bool whole = s->passes + 1 == s->accumulate && (own->kind == WORD_PASS || s->passes == 0);
+    const trek_accumulation *a = &s->base.graph->accumulation;
+    bool weighs = trek_accumulation_weighs(a), last = s->passes + 1 == (weighs ? a->passes : 1);
+    bool whole = last && (own->kind == WORD_PASS || weighs || s->passes == 0);
     own->sends = s->overlap && whole && !s->sent && !trek_ranks_sync(s);
     trek_status status = exchange(s, own);
     bool all = status == TREK_OK && all_say(s, (word_kind)own->kind);
@@ -136,24 +138,35 @@ trek_status trek_rounds_begin_pass(ranks_stepper *s, bool *sends)
     return s->overlap ? exchange_pass(s, new_word(s, WORD_BEGIN), sends) : TREK_OK;
 }
 
+/* What the pass of a round comes to, which all processes know, those that have none, too. */
+static double weigh_pass(ranks_stepper *s)
+{
+    double sum = 0;
+    for (int p = 0; p < s->processes; p++)
+        if (word_at(s, p)->kind == WORD_PASS)
+            sum += word_at(s, p)->weight;
+    s->base.graph->accumulation.weight += sum;
+    return sum;
+}
+
 trek_status trek_rounds_pass(ranks_stepper *s, double weight, double *total, bool *sends)
 {
     *total = weight;
-    if (!s->comm)
+    if (!s->comm) {
+        s->base.graph->accumulation.weight += weight;
         return TREK_OK;
+    }
     word *own = new_word(s, WORD_PASS);
     own->weight = weight;
     own->rng_draw = trek_place_here.rng_draw;
     trek_status status = exchange_pass(s, own, sends);
-    double sum = 0;
+    if (status == TREK_OK)
+        *total = weigh_pass(s);
     for (int p = 0; p < s->processes && status == TREK_OK; p++) {
         const word *w = word_at(s, p);
-        if (w->kind != WORD_PASS)
-            continue;
-        sum += w->weight;
-        trek_place_here.rng_draw = w->rng_draw > trek_place_here.rng_draw ? w->rng_draw : trek_place_here.rng_draw;
+        if (w->kind == WORD_PASS && w->rng_draw > trek_place_here.rng_draw)
+            trek_place_here.rng_draw = w->rng_draw;
     }
-    *total = sum;
     return status;
 }
 
@@ -219,10 +232,11 @@ trek_status trek_rounds_step(ranks_stepper *s, trek_status own, bool update)
         pairs_of(mine)[r] = (pace_pair){ s->ms[s->first_rank + r], s->units[s->first_rank + r] };
         mine->samples += s->replicas[r].samples;
     }
-    for (;;) { /* passes of others count for nothing here */
+    for (;;) { /* passes of others count for nothing here but their weight */
         trek_status status = exchange(s, mine);
         if (status != TREK_OK)
             return status;
+        weigh_pass(s);
         if (all_say(s, (word_kind)mine->kind))
             break;
         for (int p = 0; p < s->processes; p++)
@@ -274,7 +288,7 @@ trek_status trek_rounds_reduce(ranks_stepper *s)
     trek_status started = s->sent ? TREK_OK : trek_buckets_each(s->replicas[0].arena, s->bucket_bytes, start_bucket, s, NULL);
     s->sent = false;
     trek_status ended = trek_comm_finish(s->comm);
-    trek_trace_end("reduce processes", start, s->steps);
+    trek_trace_end("reduce processes", start, s->base.graph->settings.steps);
     return started != TREK_OK ? started : ended;
 }
 
@@ -402,6 +416,34 @@ trek_status trek_rounds_copy_first(ranks_stepper *s)
         status = copy_tensor(s, first->params[k]->data);
     for (int k = 0; s->comm && k < first->n_buffers && status == TREK_OK; k++)
         status = copy_tensor(s, first->buffers[k]->data);
+    return status;
+}
+
+trek_status trek_rounds_compare(ranks_stepper *s, const char *text, size_t length, const char *what)
+{
+    unsigned char own[32], *all = trek_alloc((size_t)s->processes * sizeof own);
+    if (!all)
+        return trek_status_get();
+    trek_sha256(text, length, own);
+    trek_status status = gather(s, own, sizeof own, all);
+    for (int p = 1; p < s->processes && status == TREK_OK; p++)
+        if (memcmp(all, all + (size_t)p * sizeof own, sizeof own) != 0)
+            status = trek_fail(TREK_ERR_ARGUMENT, "process %d's %s not that of process 0", p, what);
+    trek_free(all);
+    return status;
+}
+
+trek_status trek_rounds_copy_optimizer(ranks_stepper *s, const trek_optimizer_snapshot *snapshot)
+{
+    trek_text text = { 0 };
+    if (snapshot)
+        trek_optimizer_snapshot_describe(snapshot, &text);
+    trek_status status = text.failed ? trek_status_get()
+                                     : trek_rounds_compare(s, text.data, text.length, "optimizer, or what it has been through, is");
+    trek_text_clear(&text);
+    trek_tensor *x;
+    for (int k = 0; snapshot && status == TREK_OK && (x = trek_optimizer_snapshot_tensor(snapshot, k)); k++)
+        status = copy_tensor(s, x);
     return status;
 }
 

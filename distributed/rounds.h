@@ -34,6 +34,11 @@ trek_status trek_rounds_reduce(ranks_stepper *s);
 trek_status trek_rounds_merge_buffers(ranks_stepper *s);
 /* Process 0's parameters and buffers become those of rank 0 of every process. */
 trek_status trek_rounds_copy_first(ranks_stepper *s);
+/* What the optimizer of process 0 knew becomes that of all; snapshot NULL: this process has none. ARGUMENT where they are not alike. */
+trek_status trek_rounds_copy_optimizer(ranks_stepper *s, const trek_optimizer_snapshot *snapshot);
+
+/* Whether all processes have the same text; what: "constants are". A collective; ARGUMENT. */
+trek_status trek_rounds_compare(ranks_stepper *s, const char *text, size_t length, const char *what);
 
 /* The present shares become how loaders divide batches among the processes. */
 void trek_rounds_publish(ranks_stepper *s);

@@ -216,10 +216,9 @@ static trek_status plan_outputs(ranks_stepper *s)
     s->n_inputs = l->n_inputs;
     s->n_tags = l->n_tags;
     s->n_outputs = 1;
-    s->replicated = trek_calloc((size_t)s->n_inputs, sizeof *s->replicated);
     s->tag_output = trek_calloc((size_t)s->n_tags, sizeof *s->tag_output);
     s->output_tag = trek_calloc((size_t)s->n_tags + 1, sizeof *s->output_tag);
-    if (!s->replicated || !s->tag_output || !s->output_tag)
+    if (!s->tag_output || !s->output_tag)
         return trek_status_get();
     for (int k = 0; k < s->n_tags; k++) {
         int value = l->tags[k].value, found = value == l->output ? 0 : -1;
@@ -341,9 +340,7 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
     s->grad_norm = NAN;
     s->comm = opts->comm;
     s->owns_comm = opts->owns_comm;
-    s->accumulate = opts->accumulate > 0 ? opts->accumulate : 1;
     s->factor = 1;
-    s->forward_rows = -1;
     s->processes = 1;
     s->total = world;
     for (int r = 0; r < world; r++)
@@ -407,7 +404,6 @@ static void free_ranks(trek_stepper *stepper)
     trek_free(s->buffer_plans);
     trek_free(s->training);
     trek_free(s->requires_grad);
-    trek_free(s->replicated);
     trek_free(s->tag_output);
     trek_free(s->output_tag);
     trek_var_release(s->anchor);
@@ -437,6 +433,8 @@ static trek_status zero_rank(int rank, void *arg)
     return TREK_OK;
 }
 
+trek_status trek_ranks_zero(ranks_stepper *s) { return trek_ranks_run(s->ranks, zero_rank, s); }
+
 static trek_status zero_grad(trek_stepper *stepper)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
@@ -444,12 +442,13 @@ static trek_status zero_grad(trek_stepper *stepper)
     if (status == TREK_OK && s->sent) /* the engine still reads and writes them */
         status = trek_comm_finish(s->comm);
     if (status == TREK_OK)
-        status = trek_ranks_run(s->ranks, zero_rank, s);
+        status = trek_ranks_zero(s);
     if (status != TREK_OK)
         return status;
     s->sent = s->holds_sum = false;
     s->passes = s->passes_sent = 0;
     s->factor = 1;
+    trek_accumulation_clear(&stepper->graph->accumulation);
     return TREK_OK;
 }
 
@@ -472,7 +471,7 @@ static trek_status parameters_changed(trek_stepper *stepper)
 
 typedef struct optimizer_call {
     ranks_stepper *s;
-    const trek_optimizer_spec *spec;
+    const trek_optimizer_source *source;
     trek_optimizer **made;
 } optimizer_call;
 
@@ -481,23 +480,20 @@ static trek_status make_optimizer(int rank, void *arg)
     const optimizer_call *c = arg;
     if (rank > 0 && c->s->shared)
         return TREK_OK;
-    c->made[rank] = trek_optimizer_new_over(*c->spec, c->s->replicas[rank].arena);
+    c->made[rank] = trek_optimizer_make(c->source, c->s->replicas[rank].arena);
     return c->made[rank] ? TREK_OK : trek_status_get();
 }
 
 /* All ranks' or none. */
-static trek_status set_optimizer(trek_stepper *stepper, const trek_optimizer_spec *spec)
+static trek_status set_optimizer(trek_stepper *stepper, const trek_optimizer_source *source)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
-    trek_status status = trek_optimizer_spec_check(spec);
-    if (status != TREK_OK)
-        return status;
     if (s->replicas[0].n_params == 0)
         return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_set_optimizer: the graph has no parameters");
     trek_optimizer **made = trek_calloc((size_t)s->world, sizeof *made);
     if (!made)
         return trek_status_get();
-    status = trek_ranks_run(s->ranks, make_optimizer, &(optimizer_call){ s, spec, made });
+    trek_status status = trek_ranks_run(s->ranks, make_optimizer, &(optimizer_call){ s, source, made });
     for (int r = 0; r < s->world; r++) {
         trek_optimizer *old = s->replicas[r].optimizer;
         if (status == TREK_OK)
@@ -510,15 +506,6 @@ static trek_status set_optimizer(trek_stepper *stepper, const trek_optimizer_spe
     return status;
 }
 
-static trek_status set_schedule(trek_stepper *stepper, const trek_schedule *schedule)
-{
-    ranks_stepper *s = (ranks_stepper *)stepper;
-    if (schedule && isnan(trek_schedule_lr(schedule, 0)))
-        return trek_status_get();
-    s->schedule = schedule ? *schedule : (trek_schedule){ .kind = TREK_SCHEDULE_NONE };
-    return TREK_OK;
-}
-
 static trek_status set_lr(trek_stepper *stepper, double lr)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
@@ -528,26 +515,7 @@ static trek_status set_lr(trek_stepper *stepper, double lr)
     for (int r = 0; r < s->world && status == TREK_OK; r++)
         if (s->replicas[r].optimizer)
             status = trek_optimizer_set_lr(s->replicas[r].optimizer, lr);
-    if (status == TREK_OK)
-        s->schedule.kind = TREK_SCHEDULE_NONE;
     return status;
-}
-
-static trek_status set_clip(trek_stepper *stepper, double max_norm, double max_value)
-{
-    ranks_stepper *s = (ranks_stepper *)stepper;
-    s->max_norm = max_norm;
-    s->max_value = max_value;
-    return TREK_OK;
-}
-
-static trek_status replicate_input(trek_stepper *stepper, const char *input)
-{
-    ranks_stepper *s = (ranks_stepper *)stepper;
-    for (int k = 0; k < s->n_inputs; k++)
-        if (strcmp(trek_graph_input_name(stepper->graph, k), input) == 0)
-            s->replicated[k] = true;
-    return TREK_OK;
 }
 
 static int world_size(const trek_stepper *stepper) { return ((const ranks_stepper *)stepper)->total; }
@@ -566,7 +534,6 @@ static double lr(const trek_stepper *stepper)
     return s->replicas[0].optimizer ? trek_optimizer_lr(s->replicas[0].optimizer) : (double)NAN;
 }
 
-static int64_t steps(const trek_stepper *stepper) { return ((const ranks_stepper *)stepper)->steps; }
 /* Where ranks decide for themselves, all decide the same: rank 0 is asked. */
 static double grad_norm(const trek_stepper *stepper)
 {
@@ -579,9 +546,8 @@ static trek_optimizer *optimizer_of(trek_stepper *stepper) { return ((ranks_step
 static const trek_stepper_class ranks_class = {
     .name = "ranks", .free = free_ranks, .forward = trek_ranks_forward, .backward = trek_ranks_backward,
     .reduce = trek_ranks_reduce, .step = trek_ranks_step, .zero_grad = zero_grad, .train = train, .freeze = freeze,
-    .parameters_changed = parameters_changed, .set_optimizer = set_optimizer, .set_schedule = set_schedule,
-    .set_lr = set_lr, .set_clip = set_clip, .replicate_input = replicate_input, .world_size = world_size,
-    .shares = shares, .lr = lr, .steps = steps, .grad_norm = grad_norm, .optimizer = optimizer_of,
+    .parameters_changed = parameters_changed, .set_optimizer = set_optimizer,
+    .set_lr = set_lr, .world_size = world_size, .shares = shares, .lr = lr, .grad_norm = grad_norm, .optimizer = optimizer_of,
     .pass = trek_ranks_pass, .window = trek_ranks_window,
 };
 

@@ -11,8 +11,7 @@
 #include "distributed/pace.h"
 #include "distributed/slowdown.h"
 #include "distributed/stopwatch.h"
-#include "graph/graph.h"
-#include "graph/stepper.h"
+#include "graph/graph_internal.h"
 #include "optim/optimizer_internal.h"
 
 /* Gradients are reduced, measured and used in pieces of this many elements: small
@@ -60,15 +59,11 @@ typedef struct ranks_stepper {
     bool *training, *requires_grad;
     unsigned flags;          /* counts changes */
 
-    bool *replicated;        /* [inputs] */
     int n_inputs, n_outputs, n_tags; /* outputs: the graph's, and tagged values that are not it */
     int *tag_output;         /* [tags] which output; ~k: input k */
     int *output_tag;         /* [outputs] a tag that it is; [0] unused */
     trek_var *anchor;        /* a leaf that makes the tape record a forward whose inputs need no gradient */
 
-    trek_schedule schedule;  /* kind NONE: none */
-    double max_norm, max_value; /* <= 0: off */
-    int64_t steps;
     double grad_norm;
     const trek_update_scaler *loss_scale; /* in a step with on_host: what the loss had been multiplied by; NULL: nothing */
     trek_update_state decided; /* what rank 0, like all, made of the step */
@@ -90,10 +85,9 @@ typedef struct ranks_stepper {
     double own_communication_ms, communication_ms; /* of the last reduction; as process 0 saw it the step before */
     bool windowed;           /* the present step's pass was a window */
     bool told;               /* that windows need loss and loader */
-    int64_t forward_rows;    /* of the last gathered forward */
     int passes;              /* of the present step, that gave gradients */
-    double factor;           /* what the gradients are to be multiplied by; 1 but for losses that are means of something else */
-    int accumulate;          /* passes of a step: the last one's gradients are sent under backward */
+    double factor;           /* what the gradients are to be multiplied by; 1 but for losses that are means of something else, and
+                                in a step whose passes are weighed */
     struct trek_overlap *overlap; /* NULL: there is none */
     bool sending, sent;      /* this pass's gradients; the step's, up to pass number passes_sent */
     bool pending;            /* some process has gradients that were not sent */
@@ -141,6 +135,8 @@ int64_t trek_ranks_window(trek_stepper *stepper);
 trek_status trek_ranks_settle(ranks_stepper *s);
 trek_status trek_ranks_settle_here(int rank, void *stepper); /* on the rank's thread */
 void trek_ranks_forget_aside(trek_replica *replica);
+/* stepper_ranks.c: gradients of all ranks to zero. */
+trek_status trek_ranks_zero(ranks_stepper *s);
 
 /* reduce.c */
 /* The scaler of a rank's losses; prepare: before ranks use them. */
@@ -161,7 +157,6 @@ typedef struct trek_ranks_opts {
     int64_t bucket_bytes;
     trek_comm *comm;              /* among processes; NULL: one process */
     bool owns_comm;               /* it is taken over */
-    int accumulate;               /* passes of a step */
     const trek_pace_opts *pace;
     const trek_slowdown *slowdowns; /* [ranks of this process] copied; NULL */
 } trek_ranks_opts;

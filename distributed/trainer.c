@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
+#include "distributed/rounds.h"
 #include "distributed/stepper_ranks.h"
 #include "graph/feed_internal.h"
 #include "graph/graph_internal.h"
@@ -23,6 +24,8 @@ typedef struct setup {
     trek_graph *graphs[TREK_MAX_RANKS];
     trek_comm *comm;         /* among processes; NULL: one process */
     bool owns_comm;
+    trek_optimizer_snapshot *optimizer; /* the one that the graph had; NULL: none, or its stepper stayed */
+    bool moved;              /* the graph has another stepper */
     pthread_mutex_t building;
 } setup;
 
@@ -208,30 +211,36 @@ static trek_status build_replicas(setup *s, trek_ranks *ranks)
     return status;
 }
 
-/* The optimizer that the graph has, as it could be asked for again. */
-static trek_optimizer_spec present_optimizer(trek_graph *graph)
-{
-    trek_optimizer *optimizer = trek_graph_optimizer(graph);
-    trek_optimizer_spec spec = { .kind = TREK_OPTIMIZER_NONE };
-    if (!optimizer)
-        return spec;
-    spec = optimizer->groups[0].spec;
-    if (spec.kind == TREK_OPTIMIZER_SGD)
-        return spec;
-    double *fields[] = { &spec.opts.adam.beta1, &spec.opts.adam.beta2, &spec.opts.adam.eps, &spec.opts.adam.weight_decay };
-    for (int k = 0; k < 4; k++)
-        if (*fields[k] == 0)
-            *fields[k] = TREK_ZERO; /* a filled-in 0 is a real one */
-    return spec;
-}
-
-/* Puts a plain stepper in, so that parameters leave the old one's arena. */
+/* Puts a plain stepper in, so that parameters leave the old one's arena. What the optimizer knew is kept for the next one. */
 static trek_status make_plain(setup *s)
 {
-    if (s->opts.optimizer.kind == TREK_OPTIMIZER_NONE)
-        s->opts.optimizer = present_optimizer(s->graph);
+    trek_optimizer *optimizer = trek_graph_optimizer(s->graph);
+    if (optimizer && !(s->optimizer = trek_optimizer_snapshot_new(optimizer)))
+        return trek_status_get();
     trek_stepper *plain = trek_stepper_single_new(s->graph);
+    s->moved = plain != NULL;
     return plain ? trek_graph_set_stepper(s->graph, plain) : trek_status_get();
+}
+
+/* The optimizer that the graph had, where setup gives it no other, or has failed. */
+static trek_status take_optimizer(setup *s)
+{
+    trek_stepper *stepper = s->optimizer ? trek_graph_stepper(s->graph) : NULL;
+    return stepper ? stepper->klass->set_optimizer(stepper, &(trek_optimizer_source){ .snapshot = s->optimizer }) : TREK_OK;
+}
+
+/* The error that there is stays the first one. */
+static void put_back(setup *s)
+{
+    char message[TREK_ERROR_SIZE];
+    trek_status status;
+    trek_error_take(&status, message);
+    trek_stepper *plain = trek_graph_world_size(s->graph) > 1 || s->comm ? trek_stepper_single_new(s->graph) : NULL;
+    if (plain)
+        trek_graph_set_stepper(s->graph, plain);
+    take_optimizer(s);
+    trek_error_clear();
+    trek_fail(status, "%s", message);
 }
 
 /* Whether the ranks' devices are of different kinds. */
@@ -287,7 +296,7 @@ static trek_status make_ranks(setup *s)
     trek_pace_opts pace = pace_opts(s);
     trek_ranks_opts opts = { .shared = s->opts.share != TREK_OFF && count_cpus(s) == s->world,
                              .bucket_bytes = s->opts.bucket_bytes ? s->opts.bucket_bytes : 25 << 20, .pace = &pace,
-                             .slowdowns = s->opts.slowdowns, .comm = s->comm, .owns_comm = s->owns_comm, .accumulate = s->opts.accumulate };
+                             .slowdowns = s->opts.slowdowns, .comm = s->comm, .owns_comm = s->owns_comm };
     if (status != TREK_OK) {
         for (int r = 1; r < s->world; r++)
             trek_graph_free(&s->graphs[r]);
@@ -296,25 +305,28 @@ static trek_status make_ranks(setup *s)
     }
     s->owns_comm = false;
     trek_stepper *stepper = trek_stepper_ranks_new(ranks, s->graphs, &opts);
-    return stepper ? trek_graph_set_stepper(s->graph, stepper) : trek_status_get();
+    status = stepper ? trek_graph_set_stepper(s->graph, stepper) : trek_status_get();
+    if (status == TREK_OK && s->comm && s->opts.optimizer.kind == TREK_OPTIMIZER_NONE)
+        status = trek_rounds_copy_optimizer((ranks_stepper *)stepper, s->optimizer);
+    return status;
 }
 
 /* --- options ------------------------------------------------------------------------------------- */
 
+/* What an option does not say stays as the graph has it. */
 static trek_status apply_options(setup *s)
 {
     const trek_trainer_opts *o = &s->opts;
-    trek_status status = TREK_OK;
-    if (o->optimizer.kind != TREK_OPTIMIZER_NONE)
-        status = trek_graph_set_optimizer(s->graph, o->optimizer);
+    const trek_graph_settings *has = &s->graph->settings;
+    trek_status status = o->optimizer.kind != TREK_OPTIMIZER_NONE ? trek_graph_set_optimizer(s->graph, o->optimizer) : take_optimizer(s);
+    if (status == TREK_OK && o->schedule.kind != TREK_SCHEDULE_NONE)
+        status = trek_graph_set_schedule(s->graph, &o->schedule);
     if (status == TREK_OK)
-        status = trek_graph_set_schedule(s->graph, o->schedule.kind != TREK_SCHEDULE_NONE ? &o->schedule : NULL);
-    if (status == TREK_OK)
-        status = trek_graph_set_clip(s->graph, o->max_grad_norm, o->max_grad_value);
+        status = trek_graph_set_clip(s->graph, o->max_grad_norm != 0 ? o->max_grad_norm : has->max_norm,
+                                     o->max_grad_value != 0 ? o->max_grad_value : has->max_value);
+    s->graph->accumulation.passes = o->accumulate > 0 ? o->accumulate : 1;
     if (status == TREK_OK && (o->amp.dtype != TREK_F32 || o->amp.scaling != 0))
         status = trek_graph_set_amp(s->graph, &o->amp);
-    if (status == TREK_OK)
-        status = trek_graph_train(s->graph, true);
     if (status == TREK_OK && o->timeline)
         status = trek_timeline_attach(o->timeline);
     return status;
@@ -414,6 +426,9 @@ trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts)
         status = apply_options(s);
     if (status == TREK_OK)
         log_setup(s);
+    else if (s->moved)
+        put_back(s);
+    trek_optimizer_snapshot_free(&s->optimizer);
     if (s->owns_comm)
         trek_comm_free(&s->comm);
     trek_free(s);

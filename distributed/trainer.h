@@ -34,12 +34,19 @@ typedef struct trek_trainer_opts {
                                         (without build_replica: its own). The same GPU may be listed twice, and CPUs may
                                         stand beside GPUs: "cuda:0,cpu:0" */
     int ranks;                       /* 1 to 1024 */
-    trek_optimizer_spec optimizer;   /* default: none, or the one that the graph has */
-    trek_schedule schedule;          /* default: none */
-    int accumulate;                  /* backward passes to each step that the program makes; default 1. Any number is
-                                        right: ranks of one process send nothing before step() */
-    double max_grad_norm;            /* default 0: no clipping */
-    double max_grad_value;           /* default 0: no clipping */
+    trek_optimizer_spec optimizer;   /* default: the one that the graph has, if any */
+    trek_schedule schedule;          /* default: the one that the graph has */
+    int accumulate;                  /* k: the passes (backward or forward_batch) of a step are one large batch, and its gradient the one
+                                        of the joined batch: the mean of the passes', weighted by what each loss is the mean of
+                                        (trek_loss_weight; else what trek_graph_backward_weighted states, or the rows of the
+                                        forward), on one rank as on many. All passes since the last step count, be they k or
+                                        not; k tells which is the last, whose gradients are sent while backward goes on. Before
+                                        the step, gradients are means but for a factor, which trek_graph_reduce makes 1. Goes
+                                        with clipping, loss scaling, balancing and windows (each is a pass); captured steps are done
+                                        call by call. On a GPU the host waits for the labels to be counted.
+                                        Default, and 1: passes add up, as PyTorch's */
+    double max_grad_norm;            /* default 0: what the graph has; TREK_OFF: no clipping */
+    double max_grad_value;           /* the same */
     trek_amp_opts amp;               /* mixed precision, see trek_graph_set_amp; default: what the graph has */
     int share;                       /* TREK_OFF: every rank has parameters and optimizer state of its own, and gradients
                                         are sent in buckets, as GPU ranks always do. Default: CPU ranks share one copy */
@@ -66,14 +73,16 @@ typedef struct trek_trainer_opts {
     trek_timeline *timeline;         /* attached; stays the caller's */
 } trek_trainer_opts;
 
-/* Makes the replicas, gives them rank 0's parameters and buffers, sets optimizer,
- * schedule, clipping and training mode; from there on the calls of graph.h reach
- * all ranks. Says in one line of the log (info) what it found and what is not
+/* Makes the replicas, gives them rank 0's parameters and buffers, sets what the
+ * options say; from there on the calls of graph.h reach all ranks. What was set on the
+ * graph before holds after it, where no option says otherwise: optimizer (with its groups, moments
+ * and step counts), schedule, learning rate, clipping, mixed precision, mode, frozen
+ * parameters, replicated inputs, loader, loss, trek_graph_steps. Says in one line of the log (info) what it found and what is not
  * exact. With one rank there are no threads, no copies. opts may be NULL. May be
  * called again with other ranks. Errors: ARGUMENT (also: a replica that differs
  * from the graph), DEVICE, UNSUPPORTED, MEMORY, STATE, and what build_replica
- * reports; the graph then trains on its own device, without an optimizer if
- * replicas had been made.
+ * reports; the graph then trains on its own device, with the
+ * optimizer that it had (trek_graph_optimizer gives another address).
  *
  * Exact: gradients are those of one device, to rounding, for layers that treat
  * samples independently. Plain batch norm uses each rank's own statistics in

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Mixed precision of a graph: its autocast and its gradient scaler. */
-#include "autograd/ops.h"
 #include "graph/graph_internal.h"
 #include "optim/optimizer_internal.h"
 
@@ -37,15 +36,4 @@ int64_t trek_graph_skipped(trek_graph *graph)
     if (!optimizer)
         return graph ? 0 : -1;
     return trek_optimizer_last_step(optimizer, &state) == TREK_OK ? state.skipped : -1;
-}
-
-trek_status trek_graph_scale_loss(trek_graph *graph, trek_var **loss, trek_var **seed)
-{
-    *seed = NULL;
-    if (!graph->scaler)
-        return TREK_OK;
-    if (trek_var_dtype(*loss) == TREK_BF16 || trek_var_dtype(*loss) == TREK_F16)
-        *loss = trek_cast(*loss, TREK_F32); /* the scale is beyond the range of f16 */
-    *seed = *loss ? trek_scaler_seed(graph->scaler, *loss) : NULL;
-    return *seed ? TREK_OK : trek_status_get();
 }

@@ -179,6 +179,8 @@ static const char *obstacle(trek_graph *graph, const struct trek_captures *c)
     const trek_backend *backend = trek_backends[c->device.type];
     if (!trek_graph_stepper(graph)->klass->capture)
         return "several ranks train the graph";
+    if (trek_accumulation_weighs(&graph->accumulation))
+        return ".accumulate weighs the passes of a step, which the host has to know";
     if (!backend->capture_begin)
         return "the device is a CPU";
     int states = 0;
@@ -356,7 +358,7 @@ static host_side note_host_side(trek_graph *graph, struct trek_captures *c)
 /* Gradients that were recorded have not been computed. */
 static void put_host_side_back(trek_graph *graph, const struct trek_captures *c, const host_side *before)
 {
-    graph->stepper->klass->capture->set_steps(graph->stepper, before->steps);
+    graph->settings.steps = before->steps;
     trek_place_here.rng_step = before->rng_step;
     trek_place_here.rng_draw = before->rng_draw;
     for (int k = 0; k < trek_params_count(c->params); k++) {

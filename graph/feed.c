@@ -8,7 +8,6 @@
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "graph/feed_internal.h"
-#include "optim/scaler_internal.h"
 #include "tensor/trace.h"
 
 /* --- setting up ------------------------------------------------------------------ */
@@ -147,22 +146,6 @@ static trek_status add_up(trek_pass_sum *sum, trek_var *loss, double weight)
     return TREK_OK;
 }
 
-static trek_var *make_seed(const trek_batch_run *run, trek_var **loss, double factor)
-{
-    if (trek_var_dtype(*loss) == TREK_BF16 || trek_var_dtype(*loss) == TREK_F16)
-        *loss = trek_cast(*loss, TREK_F32);
-    if (!*loss)
-        return NULL;
-    trek_no_grad_begin();
-    trek_tensor *one = trek_tensor_full(1, trek_var_shape(*loss), trek_var_dtype(*loss), trek_var_device(*loss));
-    trek_var *seed = run->scaler ? trek_scaler_seed(run->scaler, *loss) : one ? trek_var_from(trek_tensor_retain(one)) : NULL;
-    trek_tensor_release(one);
-    if (seed && factor != 1) /* in the loss's precision: the scale itself is exact in any */
-        seed = trek_mul_scalar(trek_cast(seed, trek_var_dtype(*loss)), factor);
-    trek_no_grad_end();
-    return seed;
-}
-
 static trek_status go_back(trek_var *loss, double weight, const trek_batch_run *run, int64_t rows)
 {
     if ((weight == 0 && !run->always) || !loss->requires_grad)
@@ -170,8 +153,10 @@ static trek_status go_back(trek_var *loss, double weight, const trek_batch_run *
     int64_t start = trek_trace_enter("backward");
     trek_backward_watch watch = { .leaves = run->leaves, .n_leaves = run->n_leaves, .only_these = true, .complete = run->complete,
                                   .arg = run->arg };
-    trek_var *seed = make_seed(run, &loss, run->denominator > 0 ? weight / run->denominator : 1);
-    trek_status status = seed ? trek_backward_watched(&loss, &seed, 1, NULL, &watch) : trek_status_get();
+    trek_var *seed;
+    trek_status status = trek_graph_seed(run->scaler, run->denominator > 0 ? weight / run->denominator : 1, &loss, &seed);
+    if (status == TREK_OK)
+        status = trek_backward_watched(&loss, &seed, 1, NULL, &watch);
     trek_trace_end("backward", start, rows);
     return status;
 }

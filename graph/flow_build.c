@@ -184,6 +184,7 @@ static trek_graph *make_graph(trek_flow *flow)
     trek_graph *graph = (trek_graph *)trek_module_new(&trek_graph_class);
     if (!graph)
         return NULL;
+    graph->accumulation.rows = -1;
     graph->layout = flow->layout;
     memset(&flow->layout, 0, sizeof flow->layout);
     if (add_children(flow, graph) != TREK_OK || trek_graph_find_below(graph) != TREK_OK || trek_route_plan(graph) != TREK_OK)

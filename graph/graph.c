@@ -7,6 +7,7 @@
 
 #include "autograd/autocast.h"
 #include "autograd/ops.h"
+#include "optim/optimizer_internal.h"
 #include "tensor/debug.h"
 #include "tensor/place.h"
 
@@ -69,6 +70,7 @@ static void free_parts(trek_module *self)
     if (graph->stepper)
         graph->stepper->klass->free(graph->stepper);
     trek_grad_scaler_free(&graph->scaler);
+    trek_free(graph->settings.replicated);
     trek_feed_free(graph);
     trek_observations_free(graph);
     trek_free(graph->below);
@@ -336,29 +338,38 @@ trek_status trek_graph_zero_grad(trek_graph *graph)
 trek_status trek_graph_set_optimizer(trek_graph *graph, trek_optimizer_spec spec)
 {
     trek_stepper *s = stepper_of(graph, "trek_graph_set_optimizer");
-    return s ? s->klass->set_optimizer(s, &spec) : trek_status_get();
+    trek_status status = s ? trek_optimizer_spec_check(&spec) : trek_status_get();
+    return status == TREK_OK ? s->klass->set_optimizer(s, &(trek_optimizer_source){ .spec = &spec }) : status;
 }
 
 trek_status trek_graph_set_schedule(trek_graph *graph, const trek_schedule *schedule)
 {
-    trek_stepper *s = stepper_of(graph, "trek_graph_set_schedule");
-    return s ? s->klass->set_schedule(s, schedule) : trek_status_get();
+    if (!graph)
+        return trek_fail_missing("trek_graph_set_schedule", "graph");
+    if (schedule && isnan(trek_schedule_lr(schedule, 0)))
+        return trek_status_get();
+    graph->settings.schedule = schedule ? *schedule : (trek_schedule){ .kind = TREK_SCHEDULE_NONE };
+    return TREK_OK;
 }
 
 trek_status trek_graph_set_lr(trek_graph *graph, double lr)
 {
     trek_stepper *s = stepper_of(graph, "trek_graph_set_lr");
-    return s ? s->klass->set_lr(s, lr) : trek_status_get();
+    trek_status status = s ? s->klass->set_lr(s, lr) : trek_status_get();
+    if (status == TREK_OK)
+        graph->settings.schedule.kind = TREK_SCHEDULE_NONE;
+    return status;
 }
 
 trek_status trek_graph_set_clip(trek_graph *graph, double max_norm, double max_value)
 {
-    trek_stepper *s = stepper_of(graph, "trek_graph_set_clip");
-    if (!s)
-        return trek_status_get();
+    if (!graph)
+        return trek_fail_missing("trek_graph_set_clip", "graph");
     if (isnan(max_norm) || isnan(max_value))
         return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_set_clip: a limit is NaN");
-    return s->klass->set_clip(s, max_norm, max_value);
+    graph->settings.max_norm = max_norm;
+    graph->settings.max_value = max_value;
+    return TREK_OK;
 }
 
 trek_status trek_graph_train(trek_graph *graph, bool training)
@@ -387,14 +398,16 @@ trek_status trek_graph_parameters_changed(trek_graph *graph)
 
 trek_status trek_graph_replicate_input(trek_graph *graph, const char *input)
 {
-    trek_stepper *s = stepper_of(graph, "trek_graph_replicate_input");
-    if (!s)
-        return trek_status_get();
-    if (!input)
-        return trek_fail_missing("trek_graph_replicate_input", "input");
-    if (find_name(graph->layout.inputs, graph->layout.n_inputs, input) < 0)
+    if (!graph || !input)
+        return trek_fail_missing("trek_graph_replicate_input", graph ? "input" : "graph");
+    int k = find_name(graph->layout.inputs, graph->layout.n_inputs, input);
+    if (k < 0)
         return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_replicate_input: the graph has no input \"%s\"", input);
-    return s->klass->replicate_input(s, input);
+    bool **replicated = &graph->settings.replicated;
+    if (!*replicated && !(*replicated = trek_calloc((size_t)graph->layout.n_inputs, sizeof **replicated)))
+        return trek_status_get();
+    (*replicated)[k] = true;
+    return TREK_OK;
 }
 
 int trek_graph_world_size(trek_graph *graph)
@@ -417,8 +430,9 @@ double trek_graph_lr(trek_graph *graph)
 
 int64_t trek_graph_steps(trek_graph *graph)
 {
-    trek_stepper *s = stepper_of(graph, "trek_graph_steps");
-    return s ? s->klass->steps(s) : 0;
+    if (!graph)
+        trek_fail_missing("trek_graph_steps", "graph");
+    return graph ? graph->settings.steps : 0;
 }
 
 double trek_graph_grad_norm(trek_graph *graph)

@@ -37,12 +37,13 @@ TREK_API trek_var *trek_graph_forward_many(trek_graph *graph, trek_var *const *i
 TREK_API int trek_graph_input_count(const trek_graph *graph);
 TREK_API const char *trek_graph_input_name(const trek_graph *graph, int k); /* borrowed; NULL out of range */
 /* Adds d loss / d parameter to the gradients of this graph's parameters, no
- * others. The tape is freed. Passes add up until step. loss: a scalar. */
+ * others. The tape is freed. Passes add up until step, or are one large batch (trek_trainer_opts.accumulate).
+ * loss: a scalar. */
 TREK_API trek_status trek_graph_backward(trek_graph *graph, trek_var *loss);
 /* The same for a loss that is the mean over `weight` rows (>= 0): what its
- * gradient counts for beside the other ranks' in this pass. 0: it is skipped. */
+ * gradient counts for beside the other ranks' in this pass, and beside other passes with .accumulate. 0: it is skipped. */
 TREK_API trek_status trek_graph_backward_weighted(trek_graph *graph, trek_var *loss, double weight);
-/* Makes the gradients reduced over all ranks readable before the step. A collective; nothing to do on one device. */
+/* Makes the gradients readable before the step: reduced over all ranks, and the mean of the passes where they are weighed. A collective. */
 TREK_API trek_status trek_graph_reduce(trek_graph *graph);
 /* Learning rate from the schedule, clipping, update, gradients to zero. While the
  * thread has an error it changes nothing and returns that error. STATE without an optimizer. */
@@ -52,6 +53,8 @@ TREK_API trek_status trek_graph_zero_grad(trek_graph *graph);
 TREK_API trek_status trek_graph_reset_state(trek_graph *graph);
 
 /* -- training set-up -- */
+
+/* All of this may be set before trek_trainer_setup or after it. */
 
 /* The parameters move into a flat arena. Replaces an earlier optimizer and its state. */
 TREK_API trek_status trek_graph_set_optimizer(trek_graph *graph, trek_optimizer_spec spec);

@@ -4,6 +4,7 @@
 #ifndef TREK_GRAPH_GRAPH_INTERNAL_H
 #define TREK_GRAPH_GRAPH_INTERNAL_H
 
+#include "graph/accumulate.h"
 #include "graph/graph.h"
 #include "graph/stepper.h"
 #include "nn/text.h"
@@ -84,11 +85,21 @@ trek_var *trek_graph_merge_run(const trek_graph_node *node, trek_var *const *inp
 
 typedef struct trek_observation trek_observation;
 
+/* What the program has set for training. Every stepper reads it here, so that it holds whichever the graph has. */
+typedef struct trek_graph_settings {
+    trek_schedule schedule;   /* kind NONE: none */
+    double max_norm, max_value; /* <= 0: off */
+    bool *replicated;         /* [inputs] NULL: none is */
+    int64_t steps;            /* done */
+} trek_graph_settings;
+
 struct trek_graph {
     trek_module base;         /* first */
     trek_graph_layout layout;
     trek_route route;
     trek_stepper *stepper;    /* made at first need */
+    trek_graph_settings settings;
+    trek_accumulation accumulation; /* of the present step's passes */
     struct trek_feed *feed;   /* feed.c: loader and loss; NULL: none yet */
     trek_dtype autocast;      /* of forward; F32: none */
     trek_grad_scaler *scaler; /* NULL: the loss is not scaled */
@@ -101,16 +112,18 @@ struct trek_graph {
 
 extern const trek_module_class trek_graph_class;
 
+/* Whether ranks get the whole of input k. */
+static inline bool trek_graph_input_is_whole(const struct trek_graph *graph, int k)
+{
+    return graph->settings.replicated && graph->settings.replicated[k];
+}
+
 /* End of a step: states and tagged values leave the tape, of nested graphs, too.
  * May allocate: to be called before the step's commit point. */
 trek_status trek_graph_detach(struct trek_graph *graph);
 /* Value of tag k, borrowed, or NULL; and its replacement (retained) by what was joined over the ranks. */
 trek_var *trek_graph_tag_value(struct trek_graph *graph, int k);
 void trek_graph_put_tag(struct trek_graph *graph, int k, trek_var *value);
-
-/* What backward begins with: *seed is the scale of the loss, *loss an f32 or f64 one; without a scaler nothing changes.
- * In the present scope. */
-trek_status trek_graph_scale_loss(struct trek_graph *graph, trek_var **loss, trek_var **seed);
 
 void trek_observations_free(struct trek_graph *graph);
 void trek_feed_free(struct trek_graph *graph);

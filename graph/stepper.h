@@ -7,7 +7,7 @@
 
 #include "nn/module.h"
 #include "optim/optimizer.h"
-#include "optim/schedule.h"
+#include "optim/optimizer_move.h"
 
 struct trek_graph;
 struct trek_batch;
@@ -26,15 +26,12 @@ typedef struct trek_stepper_class {
     trek_status (*train)(trek_stepper *self, bool training);
     trek_status (*freeze)(trek_stepper *self, const char *path, bool frozen); /* path NULL: all */
     trek_status (*parameters_changed)(trek_stepper *self); /* after load, reset, to: replicas follow */
-    trek_status (*set_optimizer)(trek_stepper *self, const trek_optimizer_spec *spec);
-    trek_status (*set_schedule)(trek_stepper *self, const trek_schedule *schedule);
+    /* In the place of the one that is there, which stays on failure. */
+    trek_status (*set_optimizer)(trek_stepper *self, const trek_optimizer_source *source);
     trek_status (*set_lr)(trek_stepper *self, double lr);
-    trek_status (*set_clip)(trek_stepper *self, double max_norm, double max_value); /* <= 0: off */
-    trek_status (*replicate_input)(trek_stepper *self, const char *input);
     int (*world_size)(const trek_stepper *self);
     int (*shares)(const trek_stepper *self, double *shares, int capacity); /* returns the number of ranks */
     double (*lr)(const trek_stepper *self);
-    int64_t (*steps)(const trek_stepper *self);
     double (*grad_norm)(const trek_stepper *self); /* of the last step; NaN when not measured */
     /* the optimizer's state of the whole job, for checkpoints */
     trek_optimizer *(*optimizer)(trek_stepper *self);
@@ -53,8 +50,6 @@ struct trek_stepper_capture {
     trek_status (*before_replay)(trek_stepper *self, bool rate_is_set);
     /* After it: counts and versions, as step() leaves them. */
     void (*after_replay)(trek_stepper *self);
-    /* A captured step was dropped: step() counts as not called. */
-    void (*set_steps)(trek_stepper *self, int64_t steps);
 };
 
 struct trek_stepper {

@@ -16,9 +16,6 @@ typedef struct single {
     int n_leaves;
     trek_arena *arena;        /* made with the first optimizer */
     trek_optimizer *optimizer;
-    trek_schedule schedule;   /* kind NONE: none */
-    double max_norm, max_value; /* <= 0: off */
-    int64_t steps;
 } single;
 
 static void free_single(trek_stepper *stepper)
@@ -34,29 +31,38 @@ static void free_single(trek_stepper *stepper)
 static trek_var *forward(trek_stepper *stepper, trek_var *const *inputs, int n)
 {
     int64_t start = trek_trace_enter("forward");
+    if (trek_accumulation_weighs(&stepper->graph->accumulation) && n == stepper->graph->layout.n_inputs && inputs)
+        stepper->graph->accumulation.rows = trek_graph_input_rows(stepper->graph, inputs, n);
     trek_var *y = trek_graph_run_route(stepper->graph, inputs, n);
     if (start)
         trek_trace_end("forward", start, 0);
     return y;
 }
 
-/* One contributor: whatever its weight, unless it is 0, the pass is its gradient. */
+/* One contributor: whatever its weight, unless it is 0, the pass is its gradient; but where passes are weighed. */
 static trek_status backward(trek_stepper *stepper, trek_var *loss, double weight)
 {
     single *s = (single *)stepper;
+    trek_accumulation *sum = &stepper->graph->accumulation;
     if (trek_var_numel(loss) != 1) {
         char text[TREK_SHAPE_TEXT];
         return trek_fail(TREK_ERR_SHAPE, "trek_graph_backward: the loss must be a scalar, not %s",
                          trek_shape_text(trek_var_shape(loss), text));
     }
+    bool weighs = trek_accumulation_weighs(sum);
+    if (weighs && isnan(weight = trek_graph_loss_weight(stepper->graph, loss, weight)))
+        return trek_status_get();
     if (weight == 0)
         return TREK_OK;
     int64_t start = trek_trace_enter("backward");
     trek_backward_watch watch = { .leaves = s->leaves, .n_leaves = s->n_leaves, .only_these = true };
     trek_var *seed;
-    trek_status status = trek_graph_scale_loss(stepper->graph, &loss, &seed);
+    double factor = weighs ? weight / trek_accumulation_denominator(sum, weight) : 1;
+    trek_status status = trek_graph_seed(stepper->graph->scaler, factor, &loss, &seed);
     if (status == TREK_OK)
         status = trek_backward_watched(&loss, &seed, 1, NULL, &watch);
+    if (weighs && status == TREK_OK)
+        sum->weight += weight;
     if (start)
         trek_trace_end("backward", start, 0);
     return status;
@@ -66,9 +72,13 @@ static trek_var *pass(trek_stepper *stepper, const struct trek_batch *batch)
 {
     single *s = (single *)stepper;
     trek_pass_sum sum = { 0 };
+    trek_accumulation *passes = &stepper->graph->accumulation;
+    bool learns = trek_graph_learns(stepper->graph), weighs = learns && trek_accumulation_weighs(passes);
     trek_batch_run run = { .feed = stepper->graph->feed, .scaler = stepper->graph->scaler, .leaves = s->leaves, .n_leaves = s->n_leaves,
-                           .backward = trek_graph_learns(stepper->graph) };
+                           .denominator = weighs ? trek_accumulation_denominator(passes, (double)batch->n) : 0, .backward = learns };
     trek_status status = trek_graph_run_batch(stepper->graph, batch, &run, &sum);
+    if (weighs && status == TREK_OK)
+        passes->weight += sum.weight;
     if (status == TREK_OK)
         return trek_pass_mean(&sum, 1, trek_var_device(batch->vars[0]));
     trek_pass_sum_clear(&sum);
@@ -77,21 +87,31 @@ static trek_var *pass(trek_stepper *stepper, const struct trek_batch *batch)
 
 static trek_status reduce(trek_stepper *stepper)
 {
-    (void)stepper;
-    return trek_status_get();
+    single *s = (single *)stepper;
+    trek_accumulation *sum = &stepper->graph->accumulation;
+    double factor = trek_accumulation_factor(sum);
+    trek_status status = trek_status_get();
+    if (status == TREK_OK && factor != 1)
+        status = trek_grads_scale(s->params, factor);
+    if (status == TREK_OK)
+        trek_accumulation_settled(sum);
+    return status;
 }
 
 static trek_step_opts step_opts(const single *s)
 {
-    return (trek_step_opts){ .max_norm = s->max_norm, .max_value = s->max_value, .scaler = s->base.graph->scaler, .adapt = true,
+    const trek_graph *graph = s->base.graph;
+    return (trek_step_opts){ .max_norm = graph->settings.max_norm, .max_value = graph->settings.max_value,
+                             .factor = trek_accumulation_factor(&graph->accumulation), .scaler = graph->scaler, .adapt = true,
                              .zero_grad = true };
 }
 
 static trek_status set_scheduled_lr(single *s)
 {
-    if (s->schedule.kind == TREK_SCHEDULE_NONE)
+    const trek_graph_settings *settings = &s->base.graph->settings;
+    if (settings->schedule.kind == TREK_SCHEDULE_NONE)
         return TREK_OK;
-    double lr = trek_schedule_lr(&s->schedule, s->steps);
+    double lr = trek_schedule_lr(&settings->schedule, settings->steps);
     return isnan(lr) ? trek_status_get() : trek_optimizer_schedule_lr(s->optimizer, lr);
 }
 
@@ -106,7 +126,7 @@ static trek_status update(single *s)
 
 static void count_step(single *s)
 {
-    s->steps++;
+    s->base.graph->settings.steps++;
     trek_place_here.rng_step++;
     trek_place_here.rng_draw = 0;
 }
@@ -123,9 +143,10 @@ static trek_status step(trek_stepper *stepper)
     int64_t start = trek_trace_enter("optimizer");
     status = update(s);
     if (start)
-        trek_trace_end("optimizer", start, s->steps);
+        trek_trace_end("optimizer", start, stepper->graph->settings.steps);
     if (status != TREK_OK)
         return status;
+    trek_accumulation_clear(&stepper->graph->accumulation);
     count_step(s);
     return TREK_OK;
 }
@@ -133,11 +154,11 @@ static trek_status step(trek_stepper *stepper)
 static trek_status zero_grad(trek_stepper *stepper)
 {
     single *s = (single *)stepper;
-    if (s->optimizer)
-        return trek_optimizer_zero_grad(s->optimizer);
-    trek_status status = trek_status_get();
-    for (int k = 0; k < s->n_leaves && status == TREK_OK; k++)
+    trek_status status = s->optimizer ? trek_optimizer_zero_grad(s->optimizer) : trek_status_get();
+    for (int k = 0; !s->optimizer && k < s->n_leaves && status == TREK_OK; k++)
         trek_var_zero_grad(s->leaves[k]);
+    if (status == TREK_OK)
+        trek_accumulation_clear(&stepper->graph->accumulation);
     return status;
 }
 
@@ -159,30 +180,18 @@ static trek_status parameters_changed(trek_stepper *stepper)
 }
 
 /* The arena stays: parameters need not move again. On failure the old optimizer stays. */
-static trek_status set_optimizer(trek_stepper *stepper, const trek_optimizer_spec *spec)
+static trek_status set_optimizer(trek_stepper *stepper, const trek_optimizer_source *source)
 {
     single *s = (single *)stepper;
-    trek_status status = trek_optimizer_spec_check(spec);
-    if (status != TREK_OK)
-        return status;
     if (!s->n_leaves)
         return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_set_optimizer: the graph has no parameters");
     if (!s->arena && !(s->arena = trek_arena_new(s->params)))
         return trek_status_get();
-    trek_optimizer *optimizer = trek_optimizer_new_over(*spec, s->arena);
+    trek_optimizer *optimizer = trek_optimizer_make(source, s->arena);
     if (!optimizer)
         return trek_status_get();
     trek_optimizer_free(&s->optimizer);
     s->optimizer = optimizer;
-    return TREK_OK;
-}
-
-static trek_status set_schedule(trek_stepper *stepper, const trek_schedule *schedule)
-{
-    single *s = (single *)stepper;
-    if (schedule && isnan(trek_schedule_lr(schedule, 0)))
-        return trek_status_get();
-    s->schedule = schedule ? *schedule : (trek_schedule){ .kind = TREK_SCHEDULE_NONE };
     return TREK_OK;
 }
 
@@ -191,24 +200,7 @@ static trek_status set_lr(trek_stepper *stepper, double lr)
     single *s = (single *)stepper;
     if (!s->optimizer)
         return trek_fail(TREK_ERR_STATE, "trek_graph_set_lr: the graph has no optimizer");
-    trek_status status = trek_optimizer_set_lr(s->optimizer, lr);
-    if (status == TREK_OK)
-        s->schedule.kind = TREK_SCHEDULE_NONE;
-    return status;
-}
-
-static trek_status set_clip(trek_stepper *stepper, double max_norm, double max_value)
-{
-    single *s = (single *)stepper;
-    s->max_norm = max_norm;
-    s->max_value = max_value;
-    return TREK_OK;
-}
-
-static trek_status replicate_input(trek_stepper *stepper, const char *input)
-{
-    (void)stepper, (void)input; /* nothing is split */
-    return TREK_OK;
+    return trek_optimizer_set_lr(s->optimizer, lr);
 }
 
 static int world_size(const trek_stepper *stepper)
@@ -231,7 +223,6 @@ static double lr(const trek_stepper *stepper)
     return s->optimizer ? trek_optimizer_lr(s->optimizer) : (double)NAN;
 }
 
-static int64_t steps(const trek_stepper *stepper) { return ((const single *)stepper)->steps; }
 static double grad_norm(const trek_stepper *stepper) { return trek_optimizer_grad_norm(((const single *)stepper)->optimizer); }
 static trek_optimizer *optimizer_of(trek_stepper *stepper) { return ((single *)stepper)->optimizer; }
 
@@ -251,7 +242,7 @@ static uint64_t signature(const trek_stepper *stepper)
         return key;
     key = trek_mix(key, trek_optimizer_update(s->optimizer, &plan) ? plan : 0);
     key = trek_mix(key, (uint64_t)s->optimizer->plans << 1 | s->optimizer->stale);
-    key = trek_mix(key, (uint64_t)s->optimizer->n_groups << 1 | (s->max_norm > 0));
+    key = trek_mix(key, (uint64_t)s->optimizer->n_groups << 1 | (stepper->graph->settings.max_norm > 0));
     return trek_mix(key, (uint64_t)(uintptr_t)stepper->graph->scaler);
 }
 
@@ -272,17 +263,14 @@ static void after_replay(trek_stepper *stepper)
     trek_records_after_replay(s->optimizer);
 }
 
-static void set_steps(trek_stepper *stepper, int64_t count) { ((single *)stepper)->steps = count; }
-
 static const struct trek_stepper_capture single_capture = {
-    .signature = signature, .before_replay = before_replay, .after_replay = after_replay, .set_steps = set_steps,
+    .signature = signature, .before_replay = before_replay, .after_replay = after_replay,
 };
 
 static const trek_stepper_class single_class = {
     .name = "single", .free = free_single, .forward = forward, .backward = backward, .reduce = reduce, .step = step,
     .zero_grad = zero_grad, .train = train, .freeze = freeze, .parameters_changed = parameters_changed,
-    .set_optimizer = set_optimizer, .set_schedule = set_schedule, .set_lr = set_lr, .set_clip = set_clip,
-    .replicate_input = replicate_input, .world_size = world_size, .shares = shares, .lr = lr, .steps = steps, .pass = pass,
+    .set_optimizer = set_optimizer, .set_lr = set_lr, .world_size = world_size, .shares = shares, .lr = lr, .pass = pass,
     .grad_norm = grad_norm, .optimizer = optimizer_of, .capture = &single_capture,
 };
 

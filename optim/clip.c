@@ -160,6 +160,13 @@ double trek_clip_grad_norm(const trek_params *params, double max_norm)
     return status == TREK_OK ? norm : (double)NAN;
 }
 
+trek_status trek_grads_scale(const trek_params *params, double factor)
+{
+    trek_status status = walk(params, scale_span, &factor, true);
+    bump_all(params);
+    return status;
+}
+
 trek_status trek_clip_grad_value(const trek_params *params, double max_value)
 {
     trek_status status = check(params, "trek_clip_grad_value", max_value);

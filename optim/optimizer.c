@@ -252,7 +252,26 @@ int trek_optimizer_add_group(trek_optimizer *optimizer, const trek_params *param
     for (int k = 0; k < n; k++)
         optimizer->arena->segments[trek_arena_find(optimizer->arena, trek_params_var(params, k))].group = group;
     optimizer->stale = true;
+    optimizer->edits++;
     return group;
+}
+
+trek_status trek_optimizer_follow(trek_optimizer *optimizer, const trek_optimizer *first)
+{
+    if (optimizer == first || optimizer->followed == first->edits)
+        return TREK_OK;
+    if (trek_array_grow(&optimizer->groups, &optimizer->cap_groups, first->n_groups, sizeof *optimizer->groups) != TREK_OK)
+        return TREK_ERR_MEMORY;
+    for (int g = 0; g < first->n_groups; g++)
+        if (ensure_state(optimizer, state_count(&first->groups[g].spec)) != TREK_OK)
+            return TREK_ERR_MEMORY;
+    memcpy(optimizer->groups, first->groups, (size_t)first->n_groups * sizeof *first->groups);
+    optimizer->n_groups = first->n_groups;
+    for (int k = 0; k < optimizer->arena->n_segments; k++)
+        optimizer->arena->segments[k].group = first->arena->segments[k].group;
+    optimizer->stale = true;
+    optimizer->followed = first->edits;
+    return TREK_OK;
 }
 
 static trek_status check_lr(const trek_optimizer *optimizer, const char *function, double *lr)
@@ -271,6 +290,8 @@ trek_status trek_optimizer_set_lr(trek_optimizer *optimizer, double lr)
     trek_status status = check_lr(optimizer, "trek_optimizer_set_lr", &lr);
     for (int g = 0; status == TREK_OK && g < optimizer->n_groups; g++)
         *lr_of(&optimizer->groups[g].spec) = lr;
+    if (status == TREK_OK)
+        optimizer->edits++;
     return status;
 }
 
@@ -286,9 +307,11 @@ trek_status trek_optimizer_set_group_lr(trek_optimizer *optimizer, int group, do
     trek_status status = check_lr(optimizer, "trek_optimizer_set_group_lr", &lr);
     if (status == TREK_OK)
         status = check_group(optimizer, "trek_optimizer_set_group_lr", group);
-    if (status == TREK_OK)
-        *lr_of(&optimizer->groups[group].spec) = lr;
-    return status;
+    if (status != TREK_OK)
+        return status;
+    *lr_of(&optimizer->groups[group].spec) = lr;
+    optimizer->edits++;
+    return TREK_OK;
 }
 
 double trek_optimizer_group_lr(const trek_optimizer *optimizer, int group)
@@ -532,6 +555,7 @@ static void decide(trek_optimizer *optimizer, const trek_step_opts *opts, trek_u
 {
     trek_update_state *s = &optimizer->last;
     bool measured = opts->max_norm > 0 || scaler;
+    s->factor = trek_step_factor(opts);
     s->max_norm = opts->max_norm;
     s->max_value = opts->max_value;
     if (measured) {

@@ -61,6 +61,8 @@ struct trek_optimizer {
     trek_update_state last;            /* by the host: its last step */
     bool unscaled;                     /* trek_grad_scaler_unscale has been at the gradients since the last step, */
     bool found_inf;                    /* and found this */
+    uint64_t edits;                    /* of groups and learning rates, by the program */
+    uint64_t followed;                 /* trek_optimizer_follow: the edits that were taken over */
 };
 
 /* OK, or ARGUMENT naming the option: so that a trainer can refuse early. */
@@ -89,11 +91,15 @@ void trek_optimizer_commit(trek_optimizer *optimizer);
 
 typedef struct trek_step_opts {
     double max_norm, max_value;  /* <= 0: gradients are not clipped */
+    double factor;               /* gradients are multiplied by it first; 0: 1 */
     trek_grad_scaler *scaler;    /* whose scale the loss had: gradients are divided by it, and the step is skipped if
                                     one is inf or NaN. NULL: none */
     bool adapt;                  /* the scaler's update belongs to the step */
     bool zero_grad;              /* and trek_arena_zero_grads, in the same pass */
 } trek_step_opts;
+static inline double trek_step_factor(const trek_step_opts *opts) { return opts->factor > 0 ? opts->factor : 1; }
+/* A replica's optimizer takes over what the program has done to the groups of the first rank's. MEMORY. */
+trek_status trek_optimizer_follow(trek_optimizer *optimizer, const trek_optimizer *first);
 /* A whole step: mark_used, prepare, norm, decision, all ranges, commit. On a device the host does not wait. */
 trek_status trek_optimizer_step_with(trek_optimizer *optimizer, const trek_step_opts *opts);
 /* The same with a factor for the gradients that is known, decided by the host. */
@@ -126,6 +132,8 @@ void trek_records_after_replay(trek_optimizer *optimizer);
 /* What a schedule sets: group 0 gets lr, the others keep the proportion to it that they were made with. */
 trek_status trek_optimizer_schedule_lr(trek_optimizer *optimizer, double lr);
 
+/* Multiplies all gradients. */
+trek_status trek_grads_scale(const trek_params *params, double factor);
 /* What gradients are multiplied by so that a joint norm becomes at most max_norm: PyTorch's
  * max_norm / (norm + 1e-6), at most 1; 1 for a norm that is not finite. */
 double trek_clip_factor(double norm, double max_norm);

@@ -251,7 +251,7 @@ static trek_status prepare(trek_optimizer *optimizer)
 /* What tells the numbers on the device from others (the RNG's step is told by the capture itself); never 0. */
 static uint64_t numbers_key(const trek_optimizer *optimizer, const trek_step_opts *opts)
 {
-    uint64_t key = trek_mix_double(1, opts->max_norm);
+    uint64_t key = trek_mix_double(trek_mix_double(1, opts->max_norm), trek_step_factor(opts));
     key = trek_mix_double(key, opts->max_value);
     for (int g = 0; g < optimizer->n_groups; g++)
         key = trek_mix_double(key, trek_optimizer_group_lr(optimizer, g));
@@ -261,7 +261,8 @@ static uint64_t numbers_key(const trek_optimizer *optimizer, const trek_step_opt
 trek_status trek_records_numbers(trek_optimizer *optimizer, const trek_step_opts *opts)
 {
     trek_optimizer_records *r = optimizer->records;
-    trek_update_numbers numbers = { .max_norm = opts->max_norm, .max_value = opts->max_value, .rng_step = trek_place_here.rng_step };
+    trek_update_numbers numbers = { .max_norm = opts->max_norm, .max_value = opts->max_value,
+                                    .factor = trek_step_factor(opts), .rng_step = trek_place_here.rng_step };
     trek_status status = TREK_OK;
     do {
         int left = optimizer->n_groups - numbers.first_lr;

@@ -35,6 +35,7 @@ typedef struct trek_update_scaler {
 /* Written by the host (update_numbers), in order with the work of the thread's stream. */
 typedef struct trek_update_numbers {
     double max_norm;         /* of all gradients together; <= 0: not clipped */
+    double factor;           /* what gradients are multiplied by before all else */
     double max_value;        /* gradients, unscaled and clipped, are brought into [-max_value, max_value]; <= 0: not */
     uint64_t rng_step;       /* of random ops that run in a captured step */
     int32_t first_lr, n_lrs; /* which of the learning rates follow */
@@ -46,11 +47,11 @@ typedef struct trek_update_state {
     double sum_squares;      /* by update_norm: of the gradients as they are */
     int32_t finite;          /* by update_norm */
     int32_t skip;            /* by update_decide: nothing is updated, only gradients are zeroed */
-    double norm;             /* by update_decide: of the gradients without the loss's scale; NaN: not measured */
-    double grad_scale;       /* by update_decide: gradients are multiplied by it (clip factor / loss scale) */
+    double norm;             /* by update_decide: of the gradients by the factor and without the loss's scale; NaN: not measured */
+    double grad_scale;       /* by update_decide: gradients are multiplied by it (factor, clip factor / loss scale) */
     double value_limit;      /* by update_decide: scaled gradients are first brought into [-limit, limit]; <= 0: not */
     int64_t taken, skipped;  /* updates so far */
-    double max_norm, max_value; /* as in the numbers */
+    double factor, max_norm, max_value; /* as in the numbers */
     uint64_t rng_step;
 } trek_update_state;
 
@@ -120,7 +121,7 @@ TREK_ON_BOTH double trek_update_clip(double norm, double max_norm)
 /* What update_decide does to the state, by one thread. measured: update_norm came before. */
 TREK_ON_BOTH void trek_update_decide_state(trek_update_state *s, trek_update_scaler *scaler, bool measured)
 {
-    double unscale = scaler ? 1.0 / (double)scaler->scale : 1.0;
+    double unscale = scaler ? s->factor / (double)scaler->scale : s->factor;
     bool finite = !measured || s->finite;
     s->skip = scaler && !finite;
     s->norm = measured ? sqrt(s->sum_squares) * unscale : (double)NAN;

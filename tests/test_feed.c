@@ -24,7 +24,7 @@ static void compare(const run *c)
 {
     training_run(c, &many);
     training_on_one(c, &many, &one);
-    for (int k = 0; k < many.passes; k++)
+    for (int k = 0; k < many.passes && c->accumulate <= 1; k++)
         if (fabs(many.losses[k] - one.losses[k]) > 2e-6 * (1 + fabs(one.losses[k])))
             fail_msg("world %d, loss %d, passes %d: pass %d has loss %.9g instead of %.9g", c->world, (int)c->loss, c->passes, k,
                      many.losses[k], one.losses[k]);
@@ -69,6 +69,27 @@ static void test_windows(void **state)
             for (int passes = 1; passes <= 2; passes++)
                 compare(&(run){ .world = worlds[w], .passes = passes, .batch = w == 3 ? 1 : 2, .loss = loss, .windows = true,
                                 .separate = loss == 1, .clip = loss == 2, .optimizer = loss == 0 ? training_adam() : training_momentum() });
+}
+
+/* The passes of a step are one large batch, on every number of ranks: fewer and more of them, too, than were announced. */
+static void test_accumulate(void **state)
+{
+    (void)state;
+    for (int w = 0; w < 4; w += 1 + 2 * brief())
+        for (int loss = 0; loss < N_LOSSES; loss++)
+            for (int way = 0; way < 3; way++) {
+                run c = { .world = worlds[w], .passes = 2 + (loss + way) % 3, .accumulate = 3, .batch = way == 1 ? 2 : 5, .loss = loss,
+                          .gathered = way == 0, .windows = way == 1, .epochs = way == 1 ? 6 : 2, .clip = loss == 2, .scaled = loss == 1,
+                          .optimizer = loss == 0 ? training_adam() : training_momentum() };
+                if (way == 1 && w == 0)
+                    continue;
+                compare(&c);
+                c.separate = true;
+                if (test_on_cpu() && w > 0)
+                    compare(&c);
+            }
+    trek_slowdown slow[3] = { { .factor = 1 }, { .factor = 30, .sleep = true }, { .factor = 3, .sleep = true } };
+    compare(&(run){ .world = 3, .passes = 2, .accumulate = 2, .batch = 5, .loss = BY_LABELS, .optimizer = training_momentum(), .slowdowns = slow, .balance = 1 });
 }
 
 /* Ranks that are slowed down get less, and the result stays that of one device. */
@@ -314,7 +335,7 @@ static void test_mixed_devices(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_batches), cmocka_unit_test(test_small_batches), cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_batches), cmocka_unit_test(test_small_batches), cmocka_unit_test(test_windows), cmocka_unit_test(test_accumulate),
         cmocka_unit_test(test_uneven_shares), cmocka_unit_test(test_replay), cmocka_unit_test(test_without_training),
         cmocka_unit_test(test_scaled_losses), cmocka_unit_test(test_two_graphs), cmocka_unit_test(test_timeline), cmocka_unit_test(test_forward_only), cmocka_unit_test(test_forward_in_the_loss), cmocka_unit_test(test_mistakes),
         cmocka_unit_test(test_mixed_devices),

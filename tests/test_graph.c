@@ -12,6 +12,7 @@
 
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
+#include "distributed/trainer.h"
 #include "graph/flow.h"
 #include "graph/graph_internal.h"
 #include "graph/observe.h"
@@ -751,6 +752,31 @@ static void clipping(void **state)
 }
 
 /* Linear and activation in one step give what the modules give one after the other. */
+/* A pass of one label and one of three: with .accumulate their joint mean, without it their sum. */
+static void passes_of_a_step(void **state)
+{
+    (void)state;
+    for (int way = 0; way < 3; way++) { /* as the loss knows; stated; added up */
+        trek_graph *graph = built(trek_flow_from(scale(1)));
+        trek_optimizer_spec sgd = trek_sgd((trek_sgd_opts){ .lr = 1 });
+        assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .optimizer = sgd, .accumulate = way < 2 ? 2 : 0 }), TREK_OK);
+        trek_var *a = trek_module_find(trek_graph_module(graph), "0.factor");
+        static const double xs[] = { 1, 0 }, rows[] = { 1, 3 };
+        for (int pass = 0; pass < 2; pass++) {
+            trek_var *loss = trek_mean(trek_graph_forward(graph, filled(xs[pass])), trek_dims_none(), false);
+            if (way == 0)
+                assert_int_equal(trek_loss_set_weight(loss, rows[pass]), TREK_OK);
+            assert_int_equal(way == 0 ? trek_graph_backward(graph, loss) : trek_graph_backward_weighted(graph, loss, rows[pass]), TREK_OK);
+        }
+        double before = trek_var_item(a);
+        assert_int_equal(trek_graph_reduce(graph), TREK_OK);
+        assert_float_equal(trek_var_item(trek_var_grad(a)), way < 2 ? 0.25 : 1, 1e-6);
+        assert_int_equal(trek_graph_step(graph), TREK_OK);
+        assert_float_equal(trek_var_item(a), before - (way < 2 ? 0.25 : 1), 1e-6);
+        trek_graph_free(&graph);
+    }
+}
+
 static void fused_steps(void **state)
 {
     (void)state;
@@ -957,7 +983,7 @@ int main(void)
         TEST(no_memory), TEST(chains), TEST(residuals), TEST(forks), TEST(splits), TEST(shared_modules), TEST(backward_references),
         TEST(several_inputs), TEST(forward_references), TEST(state_gradients), TEST(nested_graphs), TEST(train_mode),
         TEST(mistakes), TEST(all_mistakes_at_once), TEST(errors_name_where), TEST(earlier_failures), TEST(failing_modules), TEST(steps),
-        TEST(other_graphs_parameters), TEST(schedules), TEST(clipping), TEST(fused_steps), TEST(values_are_dropped),
+        TEST(other_graphs_parameters), TEST(schedules), TEST(clipping), TEST(passes_of_a_step), TEST(fused_steps), TEST(values_are_dropped),
         TEST(sha256), TEST(hashes), TEST(dot), TEST(observation), TEST(trends),
     };
 #undef TEST

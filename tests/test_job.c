@@ -154,6 +154,17 @@ static void test_windows(void **state)
                         .clip = loss == 0 });
 }
 
+/* The passes of a step are one large batch. */
+static void test_accumulate(void **state)
+{
+    (void)state;
+    for (int loss = 0; loss < N_LOSSES; loss++)
+        for (int gathered = 0; gathered < 2; gathered++)
+            compare(&(job){ .processes = 2 + (loss == 0), .world = 1 + (loss == 1), .passes = 3 - gathered, .accumulate = 3, .batch = 4 + 3 * gathered,
+                            .loss = loss, .gathered = gathered, .adam = loss == 0, .clip = loss == 2, .separate = loss == 1, .uneven = loss == 2 });
+    compare(&(job){ .processes = 2, .world = 1, .passes = 2, .accumulate = 2, .batch = 2, .loss = BY_LABELS, .windows = 1, .adam = 1 });
+}
+
 /* Batches of 2 among 3 processes: one of them has nothing. */
 static void test_without_samples(void **state)
 {
@@ -219,7 +230,7 @@ int main(int count, char **words)
     if (getenv("TREK_TEST_MPI"))
         return cmocka_run_group_tests(with_mpi, NULL, NULL);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_per_rank), cmocka_unit_test(test_gathered), cmocka_unit_test(test_windows), cmocka_unit_test(test_without_samples),
+        cmocka_unit_test(test_per_rank), cmocka_unit_test(test_gathered), cmocka_unit_test(test_windows), cmocka_unit_test(test_accumulate), cmocka_unit_test(test_without_samples),
         cmocka_unit_test(test_two_graphs), cmocka_unit_test(test_tcp), cmocka_unit_test(test_mixed_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -379,7 +379,7 @@ static void records_do_what_the_host_does(void **state)
                 feed(bags[w], step, step == 3 ? 9 : 31, scaled ? 1024 : 1, poison);
                 trek_var_set_requires_grad(bags[w]->vars[2], step != 7);
                 trek_step_opts opts = { .max_norm = clipped ? 3 : 0, .max_value = clamped ? 0.2 : 0, .scaler = scaled ? scalers[w] : NULL,
-                                        .adapt = true, .zero_grad = true };
+                                        .factor = step % 2 ? 0.375 : 0, .adapt = true, .zero_grad = true };
                 assert_int_equal(trek_optimizer_step_with(*made[w], &opts), TREK_OK);
                 assert_null(trek_var_grad(bags[w]->vars[0]));
             }

@@ -8,6 +8,7 @@
 static trek_status update_numbers(trek_device device, const trek_update *update, const trek_update_numbers *numbers)
 {
     (void)device;
+    update->state->factor = numbers->factor;
     update->state->max_norm = numbers->max_norm;
     update->state->max_value = numbers->max_value;
     update->state->rng_step = numbers->rng_step;

@@ -34,6 +34,7 @@ static __global__ void numbers_kernel(trek_update update, trek_update_numbers nu
 {
     int k = (int)threadIdx.x;
     if (k == 0) {
+        update.state->factor = numbers.factor;
         update.state->max_norm = numbers.max_norm;
         update.state->max_value = numbers.max_value;
         update.state->rng_step = numbers.rng_step;

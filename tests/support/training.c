@@ -159,6 +159,8 @@ trek_graph *training_set_up(const run *c, trek_loader *loader)
     assert_int_equal(trek_trainer_setup(graph, &opts), TREK_OK);
     assert_int_equal(trek_module_freeze(trek_graph_module(graph), false), TREK_OK);
     trek_var_set_requires_grad(((net *)trek_graph_at(graph, "0"))->frozen, false);
+    if (c->accumulate > 1) /* its masks depend on the pass */
+        assert_int_equal(trek_module_train(((net *)trek_graph_at(graph, "0"))->drop, false), TREK_OK);
     return graph;
 }
 
@@ -285,12 +287,24 @@ static trek_var *loss_on_one(const run *c, trek_dataset *dataset, trek_var *outp
     trek_var *squares = trek_square(trek_sub(trek_narrow(output, 1, 0, 1), target));
     if (c->loss == BY_ROWS)
         return trek_mean(squares, trek_dims_none(), false);
-    double weights[64], sum = 0;
+    double weights[4 * SAMPLES], sum = 0;
     for (int64_t k = 0; k < n; k++)
         sum += (double)(indices[k] % 4);
     for (int64_t k = 0; k < n; k++)
         weights[k] = (double)(indices[k] % 4) / (sum > 0 ? sum : 1);
     return trek_sum(trek_mul(squares, trek_var_from(trek_tensor_from_data(weights, trek_dims(n, 1), TREK_F64, test_device()))), trek_dims_none(), false);
+}
+
+/* The samples of the pass, or of all passes of its step together. */
+static int64_t samples_of_pass(const run *c, const result *as, int pass, int64_t *indices)
+{
+    int first = c->accumulate > 1 ? pass - pass % c->passes : pass;
+    int64_t n = 0;
+    for (int k = first; k <= pass; k++) {
+        memcpy(indices + n, as->windows[k], (size_t)as->sizes[k] * sizeof *indices);
+        n += as->sizes[k];
+    }
+    return n;
 }
 
 void training_on_one(const run *c, const result *as, result *to)
@@ -302,13 +316,17 @@ void training_on_one(const run *c, const result *as, result *to)
     alone.slowdowns = NULL;
     alone.balance = 0;
     alone.windows = false;
+    alone.accumulate = 0;
     memset(to, 0, sizeof *to);
     trek_dataset *dataset = training_dataset();
     trek_graph *graph = training_set_up(&alone, NULL);
+    if (c->accumulate > 1)
+        trek_module_train(((net *)trek_graph_at(graph, "0"))->drop, false);
     for (to->passes = 0; to->passes < as->passes; to->passes++) {
+        if (c->accumulate > 1 && (to->passes + 1) % c->passes != 0)
+            continue;
         trek_scope scope = trek_scope_begin();
-        const int64_t *indices = as->windows[to->passes];
-        int64_t n = as->sizes[to->passes];
+        int64_t indices[4 * SAMPLES], n = samples_of_pass(c, as, to->passes, indices);
         trek_var *loss = loss_on_one(c, dataset, trek_graph_forward(graph, rows(dataset, "x", indices, n)), indices, n);
         bool counts = c->loss != BY_STATED; /* a pass that weighs nothing is skipped: no update of a momentum by zeros */
         for (int64_t k = 0; k < n; k++)

@@ -22,7 +22,7 @@ typedef struct run {
     const trek_slowdown *slowdowns;
     int balance, epochs;      /* epochs 0: 2 */
     trek_optimizer_spec optimizer;
-    int accumulate;
+    int accumulate;           /* > 1: no dropout, and on_one makes one batch of the passes of a step */
     const trek_device *devices; /* [world] NULL: the test device's */
 } run;
 
@@ -45,7 +45,7 @@ void training_run(const run *c, result *to);
 /* Two graphs in turn, as in adversarial training: the second one's loss goes through the first, which it does not touch. The
  * parameters of the second. */
 void training_pair(const run *c, result *to);
-/* The samples of `as`, each pass one batch, on one device. */
+/* The samples of `as` on one device, each pass one batch, or with accumulate each step. */
 void training_on_one(const run *c, const result *as, result *to);
 /* Fails where they differ by more than rounding. */
 void training_compare(const run *c, const result *many, const result *one);

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An optimizer's groups, moments and step counts, apart from its arena. */
+#include "optim/optimizer_move.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "optim/optimizer_internal.h"
+
+typedef struct member {
+    char *name;
+    int group;
+} member;
+
+struct trek_optimizer_snapshot {
+    int n_groups, n_members, n_entries;
+    trek_optimizer_group *groups;
+    member *members;               /* in the arena's order */
+    trek_optimizer_entry *entries; /* views, which keep the memory alive */
+    trek_update_state last;
+};
+
+/* --- taking ------------------------------------------------------------------------ */
+
+static trek_status take_groups(trek_optimizer_snapshot *s, const trek_optimizer *optimizer)
+{
+    const trek_arena *arena = optimizer->arena;
+    s->groups = trek_calloc((size_t)optimizer->n_groups, sizeof *s->groups);
+    s->members = trek_calloc((size_t)arena->n_segments, sizeof *s->members);
+    if (!s->groups || !s->members)
+        return TREK_ERR_MEMORY;
+    s->n_groups = optimizer->n_groups;
+    memcpy(s->groups, optimizer->groups, (size_t)s->n_groups * sizeof *s->groups);
+    for (; s->n_members < arena->n_segments; s->n_members++) {
+        const trek_arena_segment *segment = &arena->segments[s->n_members];
+        s->members[s->n_members] = (member){ trek_strdup(segment->name), segment->group };
+        if (!s->members[s->n_members].name)
+            return TREK_ERR_MEMORY;
+    }
+    return TREK_OK;
+}
+
+trek_optimizer_snapshot *trek_optimizer_snapshot_new(trek_optimizer *optimizer)
+{
+    trek_optimizer_snapshot *s = trek_calloc(1, sizeof *s);
+    if (!s)
+        return NULL;
+    trek_status status = take_groups(s, optimizer);
+    if (status == TREK_OK)
+        status = trek_optimizer_export(optimizer, &s->entries, &s->n_entries);
+    if (status == TREK_OK)
+        status = trek_optimizer_last_step(optimizer, &s->last);
+    if (status != TREK_OK)
+        trek_optimizer_snapshot_free(&s);
+    return s;
+}
+
+void trek_optimizer_snapshot_free(trek_optimizer_snapshot **address)
+{
+    trek_optimizer_snapshot *s = *address;
+    *address = NULL;
+    if (!s)
+        return;
+    for (int k = 0; k < s->n_members; k++)
+        trek_free(s->members[k].name);
+    trek_free(s->members);
+    trek_free(s->groups);
+    trek_optimizer_export_free(s->entries, s->n_entries);
+    trek_free(s);
+}
+
+static uint64_t options_key(const trek_optimizer_group *group)
+{
+    uint64_t key = trek_mix_double(1, group->initial_lr);
+    if (group->spec.kind == TREK_OPTIMIZER_SGD) {
+        const trek_sgd_opts *o = &group->spec.opts.sgd;
+        const double numbers[] = { o->lr, o->momentum, o->dampening, o->weight_decay, o->nesterov, o->maximize };
+        for (int k = 0; k < 6; k++)
+            key = trek_mix_double(key, numbers[k]);
+        return key;
+    }
+    const trek_adam_opts *o = &group->spec.opts.adam;
+    const double numbers[] = { o->lr, o->beta1, o->beta2, o->eps, o->weight_decay, o->maximize };
+    for (int k = 0; k < 6; k++)
+        key = trek_mix_double(key, numbers[k]);
+    return key;
+}
+
+void trek_optimizer_snapshot_describe(const trek_optimizer_snapshot *s, trek_text *text)
+{
+    for (int g = 0; g < s->n_groups; g++)
+        trek_text_format(text, "group %d %llx\n", (int)s->groups[g].spec.kind, (unsigned long long)options_key(&s->groups[g]));
+    for (int k = 0; k < s->n_members; k++)
+        trek_text_format(text, "%s %d\n", s->members[k].name, s->members[k].group);
+    for (int k = 0; k < s->n_entries; k++) {
+        const trek_tensor *x = s->entries[k].tensor;
+        bool is_count = x->dtype == TREK_I64; /* of steps */
+        trek_text_format(text, "%s %lld\n", s->entries[k].name, is_count ? (long long)trek_tensor_item(x) : (long long)x->numel);
+    }
+}
+
+trek_tensor *trek_optimizer_snapshot_tensor(const trek_optimizer_snapshot *s, int k)
+{
+    for (int at = 0; at < s->n_entries; at++)
+        if (s->entries[at].tensor->dtype != TREK_I64 && k-- == 0)
+            return s->entries[at].tensor;
+    return NULL;
+}
+
+/* --- making ------------------------------------------------------------------------- */
+
+/* Options as one asks for them: what is 0 there is so on purpose. */
+static trek_optimizer_spec spec_of(const trek_optimizer_group *group)
+{
+    trek_optimizer_spec spec = group->spec;
+    if (spec.kind == TREK_OPTIMIZER_SGD) {
+        if (spec.opts.sgd.lr == 0)
+            spec.opts.sgd.lr = TREK_ZERO;
+        return spec;
+    }
+    double *fields[] = { &spec.opts.adam.lr, &spec.opts.adam.beta1, &spec.opts.adam.beta2, &spec.opts.adam.eps, &spec.opts.adam.weight_decay };
+    for (int k = 0; k < 5; k++)
+        if (*fields[k] == 0)
+            *fields[k] = TREK_ZERO;
+    return spec;
+}
+
+static trek_status add_group(trek_optimizer *optimizer, const trek_optimizer_snapshot *s, int group)
+{
+    trek_params *params = trek_params_new();
+    trek_status status = params ? TREK_OK : trek_status_get();
+    const trek_arena *arena = optimizer->arena;
+    for (int k = 0; k < s->n_members && status == TREK_OK; k++) {
+        if (s->members[k].group != group)
+            continue;
+        int at = 0;
+        while (at < arena->n_segments && strcmp(arena->segments[at].name, s->members[k].name) != 0)
+            at++;
+        status = at < arena->n_segments ? trek_params_add(params, s->members[k].name, arena->segments[at].param)
+                                        : trek_fail(TREK_ERR_ARGUMENT, "optimizer: there is no parameter '%s' any more", s->members[k].name);
+    }
+    if (status == TREK_OK && trek_optimizer_add_group(optimizer, params, spec_of(&s->groups[group])) < 0)
+        status = trek_status_get();
+    trek_params_free(&params);
+    return status;
+}
+
+trek_optimizer *trek_optimizer_make(const trek_optimizer_source *source, trek_arena *arena)
+{
+    const trek_optimizer_snapshot *s = source->snapshot;
+    if (source->spec)
+        return trek_optimizer_new_over(*source->spec, arena);
+    trek_optimizer *optimizer = trek_optimizer_new_over(spec_of(&s->groups[0]), arena);
+    trek_status status = optimizer ? TREK_OK : trek_status_get();
+    for (int g = 1; g < s->n_groups && status == TREK_OK; g++)
+        status = add_group(optimizer, s, g);
+    if (status == TREK_OK)
+        status = trek_optimizer_import(optimizer, s->entries, s->n_entries);
+    if (status != TREK_OK) {
+        trek_optimizer_free(&optimizer);
+        return NULL;
+    }
+    for (int g = 0; g < s->n_groups; g++) /* as they are now, and the rates that a schedule began with */
+        optimizer->groups[g] = s->groups[g];
+    optimizer->last = s->last;
+    return optimizer;
+}

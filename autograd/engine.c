@@ -158,6 +158,8 @@ static trek_var *fit(const trek_edge *edge, trek_var *grad)
     bool widens = edge->leaf && edge->leaf->leaf && edge->leaf->leaf->grad_in_arena; /* adding up there casts by itself */
     if (grad && grad->data->dtype != edge->dtype && !(widens && !walking->inputs))
         grad = trek_apply_convert(grad, (trek_dtype)edge->dtype);
+    if (grad && edge->leaf && !trek_device_equal(grad->data->device, edge->leaf->data->device)) /* of another CPU */
+        grad = trek_to(grad, edge->leaf->data->device);
     return grad;
 }
 

@@ -3,6 +3,9 @@
  * innermost open scope; NULL in, NULL out. Names, broadcasting, promotion and
  * defaults are PyTorch's. Errors: SHAPE, DTYPE, DEVICE, SCOPE, MEMORY.
  *
+ * Inputs on different CPUs (cpu:0 and cpu:1) are as on one; the result is on the calling rank's (cpu:0 outside ranks), if one
+ * of them is, else on the first input's, and a leaf's gradient where the leaf is. Other devices do not mix (DEVICE).
+ *
  * Dimensions may be negative (from the end). Lists of dimensions: trek_dims(0, -1);
  * trek_dims_none() means all of them. */
 #ifndef TREK_AUTOGRAD_OPS_H

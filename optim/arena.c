@@ -30,7 +30,7 @@ static trek_status check_param(const trek_params *params, int k, trek_device dev
     if (!trek_dtype_is_float(dtype))
         return trek_fail(TREK_ERR_DTYPE, "arena: parameter '%s' is %s, not a floating dtype", name, trek_dtype_name(dtype));
     trek_device own = trek_var_device(var);
-    if (!trek_device_equal(own, device)) {
+    if (!trek_device_equal(own, device) && (own.type != TREK_CPU || device.type != TREK_CPU)) {
         char a[16], b[16];
         return trek_fail(TREK_ERR_DEVICE, "arena: parameter '%s' is on %s, the first on %s", name, trek_device_name(own, a),
                          trek_device_name(device, b));
@@ -104,13 +104,13 @@ static trek_arena *arena_begin(const trek_params *params)
 
 /* --- moving in --------------------------------------------------------------- */
 
-static trek_tensor *make_slot(const trek_arena *arena, trek_tensor *whole, const trek_arena_segment *segment)
+static trek_tensor *make_slot(trek_tensor *whole, const trek_arena_segment *segment)
 {
     trek_dtype dtype = (trek_dtype)whole->dtype;
     trek_tensor *slot = trek_tensor_make_part(whole, (size_t)segment->offset * trek_dtype_size(dtype),
                                               trek_var_shape(segment->param), dtype);
-    if (slot) /* a replica keeps its device where the memory is another's */
-        slot->device = slot->storage->device = arena->device;
+    if (slot) /* a parameter keeps its device where the memory is another CPU's */
+        slot->device = slot->storage->device = trek_var_device(segment->param);
     return slot;
 }
 
@@ -121,8 +121,8 @@ static trek_status prepare_move(trek_arena *arena, trek_arena_segment *segment, 
     trek_leaf *leaf = trek_var_leaf(segment->param);
     if (!leaf)
         return TREK_ERR_MEMORY;
-    move->data = make_slot(arena, part->params, segment);
-    move->grad = make_slot(arena, part->grads, segment);
+    move->data = make_slot(part->params, segment);
+    move->grad = make_slot(part->grads, segment);
     if (!move->data || !move->grad)
         return TREK_ERR_MEMORY;
     move->data->storage->version = value->storage->version; /* what the tape saved of it stays good */
@@ -172,7 +172,7 @@ static trek_status fill_masters(trek_arena *arena, const arena_move *moves)
         const trek_arena_part *part = &arena->parts[arena->segments[k].part];
         if (!trek_arena_part_is_low(part))
             continue;
-        trek_tensor *master = make_slot(arena, part->master, &arena->segments[k]);
+        trek_tensor *master = make_slot(part->master, &arena->segments[k]);
         status = master ? trek_tensor_copy_from(master, moves[k].data) : TREK_ERR_MEMORY;
         trek_tensor_release(master);
     }
@@ -382,7 +382,7 @@ void trek_arena_bump(trek_arena *arena, const trek_arena *updated)
 static trek_status refresh_master(const trek_arena *arena, const trek_arena_segment *segment)
 {
     const trek_arena_part *part = &arena->parts[segment->part];
-    trek_tensor *param = segment->param->data, *master = make_slot(arena, part->master, segment);
+    trek_tensor *param = segment->param->data, *master = make_slot(part->master, segment);
     trek_tensor *rounded = master ? trek_tensor_cast(master, part->dtype) : NULL;
     trek_tensor *same = rounded ? trek_tensor_eq(rounded, param) : NULL;
     trek_tensor *wide = same ? trek_tensor_cast(param, part->wide) : NULL;

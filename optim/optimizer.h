@@ -2,7 +2,8 @@
 /* Optimizers over flat arenas: one fused, multi-threaded loop a step. Formulas
  * and defaults are PyTorch's. 16-bit parameters (bf16, f16) are updated in f32 master
  * copies and rewritten from them; new values given to them from outside (trek_tensor_copy_from,
- * loading, initialising; not through trek_tensor_data) are taken over at the next step. */
+ * loading, initialising; not through trek_tensor_data) are taken over at the next step.
+ * Parameters of one optimizer are on one GPU, or on CPUs. */
 #ifndef TREK_OPTIM_OPTIMIZER_H
 #define TREK_OPTIM_OPTIMIZER_H
 

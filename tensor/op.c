@@ -118,21 +118,28 @@ static trek_status fail_mixed(const trek_op_call *call)
                         trek_dtype_name((trek_dtype)first->dtype), trek_dtype_name((trek_dtype)other->dtype));
 }
 
-/* One pass over the inputs: all there, on one device; whether some must be cast. */
-static inline trek_status check_inputs(trek_op_call *call, bool *promote)
+/* What has to be done to inputs before an op sees them. */
+enum { PROMOTE = 1, BRING_HOME = 2 };
+
+/* One pass over the inputs: all there, on one device; whether some must be cast. CPUs share their memory: what is on
+ * several of them only has to say so. */
+static inline trek_status check_inputs(trek_op_call *call, unsigned *adapt)
 {
     const trek_op *op = call->op;
     trek_tensor **in = call->inputs;
     int first = -1;
-    bool mixed = false;
+    bool mixed = false, abroad = false;
     for (int k = 0; k < call->n_inputs; k++) {
         if (!in[k]) {
             if (k >= TREK_MAX_FIXED_INPUTS || (op->needed >> k & 1) || call->n_inputs > TREK_MAX_FIXED_INPUTS)
                 return fail_missing_input(call);
             continue;
         }
-        if (in[k]->device.type != in[0]->device.type || in[k]->device.index != in[0]->device.index)
-            return fail_devices(call, k);
+        if (in[k]->device.type != in[0]->device.type || in[k]->device.index != in[0]->device.index) {
+            if (in[k]->device.type != TREK_CPU || in[0]->device.type != TREK_CPU)
+                return fail_devices(call, k);
+            abroad = true;
+        }
         if (k < TREK_MAX_FIXED_INPUTS && (op->promote >> k & 1)) {
             mixed |= first >= 0 && in[k]->dtype != first;
             first = in[k]->dtype;
@@ -144,7 +151,8 @@ static inline trek_status check_inputs(trek_op_call *call, bool *promote)
         return trek_op_fail(call, TREK_ERR_ARGUMENT, "no inputs");
     if ((op->flags & TREK_OP_FILL) && !call->outputs[0])
         return trek_fail_missing(op->name, "the tensor to fill");
-    *promote = mixed || (first >= 0 && (op->flags & (TREK_OP_INT_TO_FLOAT | TREK_OP_SCALAR)) && !(TREK_FLOATS >> first & 1));
+    bool promote = mixed || (first >= 0 && (op->flags & (TREK_OP_INT_TO_FLOAT | TREK_OP_SCALAR)) && !(TREK_FLOATS >> first & 1));
+    *adapt = (promote ? PROMOTE : 0u) | (abroad ? BRING_HOME : 0u);
     return TREK_OK;
 }
 
@@ -196,6 +204,43 @@ static inline trek_status dispatch(trek_op_call *call)
         return kernel(call);
     return trek_op_fail(call, TREK_ERR_UNSUPPORTED, "no kernel for %s on %s", trek_dtype_name(dtype),
                         trek_backends[call->outputs[0]->device.type]->name);
+}
+
+/* Where a result of inputs on several CPUs belongs: where it is to be written; else to the calling rank, if one of them
+ * is the rank's; else where the first input is. */
+static trek_device home_of(const trek_op_call *call)
+{
+    if (call->outputs[0])
+        return call->outputs[0]->device;
+    trek_device own = trek_place_here.device;
+    for (int k = 0; k < call->n_inputs && own.type == TREK_CPU; k++)
+        if (call->inputs[k] && call->inputs[k]->device.index == own.index)
+            return own;
+    return call->inputs[0]->device;
+}
+
+static trek_status dispatch_promoted(trek_op_call *call);
+
+/* The op as on one CPU: its inputs as views that are there, for its duration. */
+static trek_status dispatch_home(trek_op_call *call, bool promote)
+{
+    trek_tensor **given = call->inputs, *few[TREK_MAX_FIXED_INPUTS] = { NULL }, **here = few;
+    if (call->n_inputs > TREK_MAX_FIXED_INPUTS && !(here = trek_calloc((size_t)call->n_inputs, sizeof *here)))
+        return TREK_ERR_MEMORY;
+    trek_device home = home_of(call);
+    trek_status status = TREK_OK;
+    for (int k = 0; k < call->n_inputs && status == TREK_OK; k++)
+        if (given[k] && !(here[k] = trek_tensor_to(given[k], home)))
+            status = trek_status_get();
+    call->inputs = here;
+    if (status == TREK_OK)
+        status = promote ? dispatch_promoted(call) : dispatch(call);
+    call->inputs = given;
+    for (int k = 0; k < call->n_inputs; k++)
+        trek_tensor_release(here[k]);
+    if (here != few)
+        trek_free(here);
+    return status;
 }
 
 /* dispatch, with the promoting inputs cast for its duration. */
@@ -250,11 +295,11 @@ trek_status trek_op_run(trek_op_call *call)
         return trek_fail_forked();
     if (trek_debug && check_live(call) != TREK_OK)
         return TREK_ERR_STATE;
-    bool promote = false;
-    trek_status status = check_inputs(call, &promote);
+    unsigned adapt = 0;
+    trek_status status = check_inputs(call, &adapt);
     if (status != TREK_OK)
         return status;
-    if (!promote && !call->outputs[0]) { /* nothing was given */
+    if (!adapt && !call->outputs[0]) { /* nothing was given */
         status = dispatch(call);
         if (status != TREK_OK)
             drop_outputs(call, (trek_tensor *const[TREK_MAX_OUTPUTS]){ NULL });
@@ -262,7 +307,10 @@ trek_status trek_op_run(trek_op_call *call)
     }
     trek_tensor *given[TREK_MAX_OUTPUTS];
     memcpy(given, call->outputs, sizeof given);
-    status = promote ? dispatch_promoted(call) : dispatch(call);
+    if (adapt & BRING_HOME)
+        status = dispatch_home(call, adapt & PROMOTE);
+    else
+        status = adapt ? dispatch_promoted(call) : dispatch(call);
     if (status != TREK_OK)
         drop_outputs(call, given);
     return status;

@@ -32,7 +32,8 @@ TREK_API trek_dtype trek_dtype_promote(trek_dtype a, trek_dtype b); /* PyTorch's
 
 typedef enum trek_device_type { TREK_CPU, TREK_CUDA, TREK_DEVICE_TYPE_COUNT } trek_device_type;
 
-/* cpu:0, cpu:1, ... are homes of different ranks that share memory and cores. */
+/* cpu:0, cpu:1, ... are homes of different ranks that share memory and cores: values on several of them may be mixed
+ * in any call. What is on a GPU goes with what is on the same GPU only. */
 typedef struct trek_device {
     trek_device_type type;
     int index;

@@ -65,6 +65,45 @@ static void expect(trek_status status)
     trek_error_clear();
 }
 
+/* CPUs share memory: their values mix freely, and a leaf's gradient is where the leaf is. */
+static void values_of_several_cpus(void **state)
+{
+    (void)state;
+    if (!test_on_cpu())
+        skip();
+    double grads[2][3];
+    for (int abroad = 0; abroad < 2; abroad++) {
+        trek_device other = trek_cpu(abroad ? 2 : 0), third = trek_cpu(abroad ? 5 : 0);
+        trek_var *x = trek_var_new(trek_tensor_full(0.5, trek_dims(2, 3), TREK_F64, trek_cpu(0)), true);
+        trek_var *w = trek_var_new(trek_tensor_full(0.25, trek_dims(4, 3), TREK_F64, other), true);
+        trek_var *b = trek_var_new(trek_tensor_full(-1, trek_dims(4), TREK_F64, third), true);
+        for (int k = 0; k < 3; k++)
+            trek_tensor_release(trek_var_data((trek_var *[]){ x, w, b }[k]));
+        trek_var *classes = trek_var_from(trek_tensor_full(2, trek_dims(4), TREK_F64, third));
+        trek_var *labels = trek_var_from(trek_tensor_full(3, trek_dims(2), TREK_I64, other));
+        for (int pass = 0; pass < 2; pass++) { /* the second adds up */
+            trek_var *y = trek_linear(x, w, b);
+            trek_var *parts[] = { y, trek_mul(b, trek_cast(classes, TREK_F32)), trek_sum(x, trek_dims(0), false) };
+            trek_var *loss = trek_add(trek_cross_entropy_with(y, labels, &(trek_cross_entropy_opts){ .weight = classes }), total(trek_mul(parts[1], parts[1])));
+            if (trek_backward(trek_add(loss, total(parts[2]))) != TREK_OK)
+                fail_msg("%s", trek_error());
+        }
+        trek_var *leaves[] = { x, w, b };
+        for (int k = 0; k < 3; k++) {
+            assert_true(trek_device_equal(trek_var_device(trek_var_grad(leaves[k])), trek_var_device(leaves[k])));
+            grads[abroad][k] = element(trek_var_grad(leaves[k]), 0);
+        }
+        trek_no_grad_begin(); /* in place: where it was */
+        trek_var *same = trek_add_(w, trek_var_grad(b) ? trek_reshape(b, trek_dims(4, 1)) : NULL);
+        trek_no_grad_end();
+        assert_true(same && trek_device_equal(trek_var_device(same), other));
+        for (int k = 0; k < 3; k++)
+            trek_var_release(leaves[k]);
+    }
+    for (int k = 0; k < 3; k++)
+        assert_true(grads[0][k] == grads[1][k] && grads[0][k] != 0);
+}
+
 static void gradients_accumulate(void **state)
 {
     (void)state;
@@ -461,7 +500,7 @@ static void products_refuse_mixed_dtypes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(gradients_accumulate), TEST(one_value_used_often), TEST(gradients_have_their_inputs_shape_and_dtype),
+        TEST(values_of_several_cpus), TEST(gradients_accumulate), TEST(one_value_used_often), TEST(gradients_have_their_inputs_shape_and_dtype),
         TEST(scalars_do_not_widen), TEST(a_second_pass_needs_retain), TEST(bad_roots), TEST(no_grad_records_nothing),
         TEST(in_place_only_without_grad), TEST(overwriting_what_was_saved), TEST(hooks), TEST(grad_leaves_leaves_alone),
         TEST(grad_of_something_in_between), TEST(own_functions), TEST(failing_functions), TEST(a_long_tape), TEST(nothing_is_left),

@@ -10,6 +10,8 @@
 
 #include <cmocka.h>
 
+#include "autograd/backward.h"
+#include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "optim/optimizer_internal.h"
 #include "tensor/memory.h"
@@ -749,6 +751,39 @@ static void memory_runs_out(void **state)
     model_end(&m);
 }
 
+/* Parameters on several CPUs have one optimizer; they stay where they say they are. */
+static void several_cpus(void **state)
+{
+    (void)state;
+    trek_scope scope = trek_scope_begin();
+    trek_var *vars[2];
+    trek_params *params = trek_params_new();
+    for (int k = 0; k < 2; k++) {
+        trek_tensor *value = trek_tensor_full(1, trek_dims(3), TREK_F32, trek_cpu(2 * k));
+        vars[k] = trek_var_new(value, true);
+        trek_tensor_release(value);
+        assert_int_equal(trek_params_add(params, k ? "b" : "a", vars[k]), TREK_OK);
+    }
+    trek_optimizer *optimizer = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 0.5, .momentum = 0.9 }), params);
+    assert_non_null(optimizer);
+    for (int step = 0; step < 2; step++) {
+        assert_int_equal(trek_backward(trek_sum(trek_mul(vars[0], vars[1]), trek_dims_none(), false)), TREK_OK);
+        assert_true(trek_clip_grad_norm(params, 100) > 0);
+        assert_int_equal(trek_optimizer_step(optimizer), TREK_OK);
+        assert_int_equal(trek_optimizer_zero_grad(optimizer), TREK_OK);
+    }
+    for (int k = 0; k < 2; k++) {
+        assert_int_equal(trek_var_device(vars[k]).index, 2 * k);
+        trek_var *sum = trek_sum(vars[k], trek_dims_none(), false);
+        assert_float_equal(trek_var_item(sum), 3 * (0.5 - 0.5 * (0.5 + 0.9)), 1e-6);
+    }
+    trek_optimizer_free(&optimizer);
+    trek_params_free(&params);
+    trek_var_release(vars[0]);
+    trek_var_release(vars[1]);
+    trek_scope_end(scope);
+}
+
 int main(void)
 {
     if (trek_allocator_set(&(trek_allocator){ .allocate = test_allocate, .release = test_release }) != TREK_OK)
@@ -767,6 +802,7 @@ int main(void)
         cmocka_unit_test(clip_norm_and_value),
         cmocka_unit_test(bad_options_are_named),
         cmocka_unit_test(nothing_moves_while_an_error_is_set),
+        cmocka_unit_test(several_cpus),
         cmocka_unit_test(memory_runs_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

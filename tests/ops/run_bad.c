@@ -128,7 +128,7 @@ static void generic_bad(const op_row *row, const op_case *good, op_report *r)
     for (int k = 1; k < good->n && !report_bad(r); k++) {
         if (!in[k])
             continue;
-        in[k]->device = test_device_other();
+        in[k]->device = test_on_cpu() ? trek_cuda(0) : test_device_other();
         run_bad(r, "inputs on two devices", row, good, in, TREK_ERR_DEVICE);
         in[k]->device = test_device();
     }
@@ -141,6 +141,51 @@ static void generic_bad(const op_row *row, const op_case *good, op_report *r)
         in[k] = kept;
     }
     release_inputs(good, in);
+}
+
+/* What a call gives with input k on another CPU (-1: none): the same bits, on the caller's CPU if an input is there. */
+static void run_abroad(const op_row *row, const op_case *good, int k, trek_tensor **want, op_report *r)
+{
+    trek_tensor *in[SUITE_INPUTS];
+    if (!make_inputs(good, first_dtype(row), LAYOUT_PLAIN, 3, in))
+        return;
+    trek_op_call call = { .op = &trek_ops[row->id], .n_inputs = good->n, .inputs = in, .attrs = good->attrs };
+    if (k >= 0)
+        in[k]->device = in[k]->storage->device = trek_cpu(3);
+    trek_device home = trek_cpu(3);
+    for (int j = 0; j < good->n; j++)
+        if (in[j] && in[j]->device.index == 0)
+            home = trek_cpu(0);
+    if (trek_op_run(&call) != TREK_OK)
+        report_fail(r, "inputs on several CPUs: %s", trek_error());
+    for (int j = 0; j < TREK_MAX_OUTPUTS; j++) {
+        trek_tensor *got = call.outputs[j];
+        bool view = got && (trek_ops[row->id].flags & TREK_OP_VIEW);
+        if (k < 0) {
+            want[j] = got;
+            continue;
+        }
+        if (!got != !want[j])
+            report_fail(r, "inputs on several CPUs: output %d is %s", j, got ? "there" : "missing");
+        else if (got && !view && (!trek_device_equal(got->device, home) || !test_same_bits(got, want[j])))
+            report_fail(r, "inputs on several CPUs: output %d differs, or is elsewhere (cpu:%d)", j, got->device.index);
+        trek_tensor_release(got);
+        r->checks++;
+    }
+    release_inputs(good, in);
+}
+
+static void several_cpus(const op_row *row, const op_case *good, op_report *r)
+{
+    trek_tensor *want[TREK_MAX_OUTPUTS] = { NULL };
+    if (!test_on_cpu() || test_device().index != 0 || good->n < 2)
+        return;
+    run_abroad(row, good, -1, want, r);
+    for (int k = 0; k < good->n && !report_bad(r); k++)
+        if (!good->in[k].absent)
+            run_abroad(row, good, k, want, r);
+    for (int j = 0; j < TREK_MAX_OUTPUTS; j++)
+        trek_tensor_release(want[j]);
 }
 
 /* Without a scope an op on variables fails; with an error set it adds nothing. */
@@ -192,6 +237,8 @@ void check_bad(const op_row *row, op_report *r)
         return;
     }
     generic_bad(row, &b.good, r);
+    if (!report_bad(r))
+        several_cpus(row, &b.good, r);
     if (!report_bad(r))
         scope_and_sticky(row, &b.good, r);
     if (!report_bad(r) && r->checks == 0)

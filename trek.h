@@ -23,6 +23,7 @@
 #include "distributed/stop.h"
 #include "distributed/trainer.h"
 #include "graph/capture.h"
+#include "graph/constants.h"
 #include "graph/flow.h"
 #include "graph/graph.h"
 #include "graph/observe.h"

@@ -384,7 +384,7 @@ typedef struct greeting {
 } greeting;
 
 /* What process 0 has in one tensor, everywhere. */
-static trek_status copy_tensor(ranks_stepper *s, trek_tensor *x)
+trek_status trek_rounds_copy_tensor(ranks_stepper *s, trek_tensor *x)
 {
     trek_comm_call call = { .kind = TREK_COMM_BROADCAST, .dtype = (trek_dtype)x->dtype, .count = x->numel };
     if (x->numel == 0)
@@ -413,9 +413,9 @@ trek_status trek_rounds_copy_first(ranks_stepper *s)
     const trek_replica *first = &s->replicas[0];
     trek_status status = TREK_OK;
     for (int k = 0; s->comm && k < first->n_params && status == TREK_OK; k++)
-        status = copy_tensor(s, first->params[k]->data);
+        status = trek_rounds_copy_tensor(s, first->params[k]->data);
     for (int k = 0; s->comm && k < first->n_buffers && status == TREK_OK; k++)
-        status = copy_tensor(s, first->buffers[k]->data);
+        status = trek_rounds_copy_tensor(s, first->buffers[k]->data);
     return status;
 }
 
@@ -443,7 +443,7 @@ trek_status trek_rounds_copy_optimizer(ranks_stepper *s, const trek_optimizer_sn
     trek_text_clear(&text);
     trek_tensor *x;
     for (int k = 0; snapshot && status == TREK_OK && (x = trek_optimizer_snapshot_tensor(snapshot, k)); k++)
-        status = copy_tensor(s, x);
+        status = trek_rounds_copy_tensor(s, x);
     return status;
 }
 

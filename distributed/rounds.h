@@ -37,6 +37,8 @@ trek_status trek_rounds_copy_first(ranks_stepper *s);
 /* What the optimizer of process 0 knew becomes that of all; snapshot NULL: this process has none. ARGUMENT where they are not alike. */
 trek_status trek_rounds_copy_optimizer(ranks_stepper *s, const trek_optimizer_snapshot *snapshot);
 
+/* What process 0 has in one tensor, everywhere. */
+trek_status trek_rounds_copy_tensor(ranks_stepper *s, trek_tensor *x);
 /* Whether all processes have the same text; what: "constants are". A collective; ARGUMENT. */
 trek_status trek_rounds_compare(ranks_stepper *s, const char *text, size_t length, const char *what);
 

@@ -266,7 +266,8 @@ static trek_status copy_rank(int rank, void *arg)
         return TREK_OK;
     for (int k = 0; s->shared && k < s->replicas[rank].n_params; k++)
         trek_tensor_bump(s->replicas[rank].params[k]->data); /* the memory is rank 0's */
-    return copy_from_first(s, rank, !s->shared);
+    trek_status status = copy_from_first(s, rank, !s->shared);
+    return status == TREK_OK ? trek_ranks_follow_teachers(s, rank) : status;
 }
 
 /* The other processes of the job: the same graph, process 0's values. */
@@ -356,6 +357,8 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
         status = make_rest(s);
     if (status == TREK_OK)
         status = join_processes(s, opts);
+    if (status == TREK_OK)
+        status = trek_ranks_constants(&s->base);
     if (status == TREK_OK)
         status = make_pace(s, opts);
     if (status == TREK_OK)
@@ -466,7 +469,8 @@ static trek_status freeze(trek_stepper *stepper, const char *path, bool frozen)
 static trek_status parameters_changed(trek_stepper *stepper)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
-    return trek_ranks_run(s->ranks, copy_rank, s);
+    trek_status status = trek_constants_move(stepper->graph);
+    return status == TREK_OK ? trek_ranks_run(s->ranks, copy_rank, s) : status;
 }
 
 typedef struct optimizer_call {
@@ -548,7 +552,7 @@ static const trek_stepper_class ranks_class = {
     .reduce = trek_ranks_reduce, .step = trek_ranks_step, .zero_grad = zero_grad, .train = train, .freeze = freeze,
     .parameters_changed = parameters_changed, .set_optimizer = set_optimizer,
     .set_lr = set_lr, .world_size = world_size, .shares = shares, .lr = lr, .grad_norm = grad_norm, .optimizer = optimizer_of,
-    .pass = trek_ranks_pass, .window = trek_ranks_window,
+    .constants = trek_ranks_constants, .pass = trek_ranks_pass, .window = trek_ranks_window,
 };
 
 trek_graph *trek_graph_replica(trek_graph *graph, int rank)

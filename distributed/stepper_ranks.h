@@ -146,6 +146,10 @@ trek_status trek_ranks_plan_reduce(ranks_stepper *s);
 trek_status trek_ranks_reduce(trek_stepper *stepper);
 trek_status trek_ranks_step(trek_stepper *stepper);
 
+/* constants.c: constants and teachers of rank 0's graph come to all ranks; the values of the teachers. */
+trek_status trek_ranks_constants(trek_stepper *stepper);
+trek_status trek_ranks_follow_teachers(const ranks_stepper *s, int rank);
+
 /* buffers.c */
 void trek_ranks_plan_buffers(ranks_stepper *s);
 /* Each rank merges some of the buffers of all ranks: in place on CPUs, where it cannot fail, else in copies on the host. */

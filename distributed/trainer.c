@@ -418,6 +418,8 @@ trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts)
         status = find_devices(s);
     if (status == TREK_OK)
         status = check_devices(s);
+    if (status == TREK_OK)
+        status = trek_constants_move(graph);
     if (status == TREK_OK && (s->world > 1 || s->comm))
         status = make_ranks(s);
     else if (status == TREK_OK && trek_graph_world_size(graph) > 1)

@@ -23,7 +23,8 @@
 TREK_BEGIN
 
 /* The loss of one batch, a scalar (a mean, if ranks or batches are unequal), in the present scope. graph: the rank's own
- * replica, whose tagged values are those of this batch; output: what it gave. What the loss is the mean of is
+ * replica, whose tagged values are those of this batch, and which has the constants and teachers of trek_graph_set_constant
+ * and _teacher on its device; output: what it gave. What the loss is the mean of is
  * trek_loss_weight(loss): labels that count, elements, or what trek_loss_set_weight states; else the batch's samples.
  * Weight 0: the batch is skipped. Called on the ranks' threads, several at once. NULL: failure. */
 typedef trek_var *(*trek_loss_fn)(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg);

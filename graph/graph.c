@@ -71,6 +71,7 @@ static void free_parts(trek_module *self)
         graph->stepper->klass->free(graph->stepper);
     trek_grad_scaler_free(&graph->scaler);
     trek_free(graph->settings.replicated);
+    trek_constants_end(&graph->constants);
     trek_feed_free(graph);
     trek_observations_free(graph);
     trek_free(graph->below);

@@ -5,6 +5,7 @@
 #define TREK_GRAPH_GRAPH_INTERNAL_H
 
 #include "graph/accumulate.h"
+#include "graph/constants_internal.h"
 #include "graph/graph.h"
 #include "graph/stepper.h"
 #include "nn/text.h"
@@ -100,6 +101,7 @@ struct trek_graph {
     trek_stepper *stepper;    /* made at first need */
     trek_graph_settings settings;
     trek_accumulation accumulation; /* of the present step's passes */
+    trek_constants constants; /* and teachers */
     struct trek_feed *feed;   /* feed.c: loader and loss; NULL: none yet */
     trek_dtype autocast;      /* of forward; F32: none */
     trek_grad_scaler *scaler; /* NULL: the loss is not scaled */

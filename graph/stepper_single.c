@@ -175,8 +175,7 @@ static trek_status freeze(trek_stepper *stepper, const char *path, bool frozen)
 
 static trek_status parameters_changed(trek_stepper *stepper)
 {
-    (void)stepper; /* there are no replicas */
-    return TREK_OK;
+    return trek_constants_move(stepper->graph); /* there are no replicas */
 }
 
 /* The arena stays: parameters need not move again. On failure the old optimizer stays. */
@@ -238,6 +237,8 @@ static uint64_t signature(const trek_stepper *stepper)
         key = trek_mix(key, (uint64_t)(uintptr_t)var->data->data ^ (var->requires_grad ? 1 : 0) ^ (leaf && leaf->has_grad ? 2 : 0));
         key = trek_mix(key, leaf && leaf->grad ? (uint64_t)(uintptr_t)leaf->grad->data->data : 0);
     }
+    for (int k = 0; k < stepper->graph->constants.n; k++)
+        key = trek_mix(key, stepper->graph->constants.list[k]->serial);
     if (!s->optimizer)
         return key;
     key = trek_mix(key, trek_optimizer_update(s->optimizer, &plan) ? plan : 0);

@@ -15,6 +15,9 @@
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
+#include "distributed/stepper_ranks.h"
+#include "graph/constants.h"
+#include "nn/layers.h"
 #include "tests/support/support.h"
 #include "tests/support/training.h"
 
@@ -90,6 +93,116 @@ static void test_accumulate(void **state)
             }
     trek_slowdown slow[3] = { { .factor = 1 }, { .factor = 30, .sleep = true }, { .factor = 3, .sleep = true } };
     compare(&(run){ .world = 3, .passes = 2, .accumulate = 2, .batch = 5, .loss = BY_LABELS, .optimizer = training_momentum(), .slowdowns = slow, .balance = 1 });
+}
+
+/* Weights of classes and a teacher, which every rank has on its device. */
+static void test_teacher(void **state)
+{
+    (void)state;
+    for (int w = 0; w < 4; w += 1 + 2 * brief())
+        for (int way = 0; way < 6; way++) {
+            run c = { .world = worlds[w], .passes = 1 + way % 2, .accumulate = way, .batch = way == 1 ? 2 : 7, .loss = BY_TEACHER, .late = way % 2, .gathered = way == 0,
+                      .windows = way == 1, .epochs = way == 1 ? 6 : 2, .separate = way > 2, .optimizer = training_momentum() };
+            if (way != 1 || w > 0)
+                compare(&c);
+        }
+}
+
+static trek_var *forgetful_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
+{
+    (void)graph;
+    return trek_cross_entropy_with(output, trek_batch_get(batch, "label"), &(trek_cross_entropy_opts){ .weight = arg });
+}
+
+/* One value on one CPU is every CPU rank's. */
+static void test_foreign_values(void **state)
+{
+    (void)state;
+    if (!test_on_cpu())
+        skip();
+    double weights[CLASSES] = { 1, 2, 3, 4 }, sums[2] = { 0 };
+    trek_tensor *tensor = trek_tensor_from_data(weights, trek_dims(CLASSES), TREK_F64, trek_cpu(0));
+    trek_var *value = trek_var_new(tensor, false);
+    for (int k = 0; k < 2; k++) {
+        trek_loader *loader = trek_loader_new(training_dataset(), &(trek_loader_opts){ .batch_size = 7 });
+        run c = { .world = 1 + 2 * k, .passes = 1, .optimizer = training_momentum() };
+        trek_graph *graph = training_set_up(&c, loader);
+        trek_graph_set_loss(graph, forgetful_loss, value);
+        trek_graph_start(graph, 0);
+        for (trek_batch *batch; (batch = trek_graph_next(graph)); trek_graph_step(graph))
+            assert_non_null(trek_graph_forward_batch(graph, batch));
+        assert_int_equal(trek_status_get(), TREK_OK);
+        training_params(graph, &many);
+        for (int i = 0; i < many.n; i++)
+            sums[k] += many.params[i] * (1 + i % 5);
+        trek_graph_free(&graph);
+        trek_loader_free(&loader);
+    }
+    assert_float_equal(sums[0], sums[1], 1e-10);
+    trek_var_release(value);
+    trek_tensor_release(tensor);
+}
+
+static trek_module *wrong_teacher(trek_device device, void *arg)
+{
+    return *(int *)arg == 0 ? NULL : trek_nn_linear(IN, CLASSES, device);
+}
+
+static void test_constants(void **state)
+{
+    (void)state;
+    run c = { .world = 3, .passes = 1, .loss = BY_TEACHER, .optimizer = training_momentum() };
+    trek_graph *graph = training_set_up(&c, NULL);
+    trek_scope scope = trek_scope_begin();
+    int64_t count = trek_module_param_count(trek_graph_module(graph));
+    trek_module *before = trek_graph_teacher(graph, "teacher");
+    for (int r = 0; r < 3; r++) {
+        trek_graph *replica = trek_graph_replica(graph, r);
+        trek_var *weights = trek_graph_constant(replica, "weights"), *weight = trek_module_find(trek_graph_teacher(replica, "teacher"), "weight");
+        assert_true(trek_device_equal(trek_var_device(weights), test_device_of_rank(r)));
+        assert_true(trek_device_equal(trek_var_device(weight), test_device_of_rank(r)));
+        assert_false(trek_var_requires_grad(weight));
+        assert_true(r == 0 || trek_graph_teacher(replica, "teacher") != before);
+    }
+    /* mistakes: the old ones stay */
+    static const trek_status expected[] = { TREK_ERR_CALLBACK, TREK_ERR_ARGUMENT, TREK_ERR_ARGUMENT };
+    for (int way = 0; way < 3; way++) {
+        assert_int_equal(trek_graph_set_teacher(graph, "teacher", training_teacher(trek_cpu(0), NULL), way < 2 ? wrong_teacher : NULL, &way), expected[way]);
+        assert_non_null(strstr(trek_error(), "teacher \"teacher\""));
+        trek_error_clear();
+        assert_ptr_equal(trek_graph_teacher(graph, "teacher"), before);
+        assert_non_null(trek_graph_teacher(trek_graph_replica(graph, 2), "teacher"));
+    }
+    assert_null(trek_graph_constant(graph, "teacher"));
+    trek_error_clear();
+    assert_null(trek_graph_teacher(graph, "nobody"));
+    trek_error_clear();
+    assert_int_equal(trek_graph_set_constant(NULL, "x", NULL), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+    assert_int_equal(trek_graph_set_teacher(graph, NULL, training_teacher(trek_cpu(0), NULL), NULL, NULL), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+    /* a teacher that changes, modes that do not reach it, and an end */
+    trek_var *weight = trek_module_find(before, "weight");
+    trek_tensor *other = trek_tensor_full(3, trek_dims(CLASSES, IN), TREK_F64, test_device());
+    assert_int_equal(trek_tensor_copy_from(trek_var_data(weight), other), TREK_OK);
+    trek_tensor_release(other);
+    assert_int_equal(trek_graph_parameters_changed(graph), TREK_OK);
+    trek_graph_train(graph, true);
+    trek_graph_thaw(graph, NULL);
+    for (int r = 0; r < 3; r++) {
+        trek_module *teacher = trek_graph_teacher(trek_graph_replica(graph, r), "teacher");
+        assert_false(teacher->training || trek_var_requires_grad(trek_module_find(teacher, "weight")));
+        assert_true(trek_var_item(trek_narrow(trek_reshape(trek_module_find(teacher, "weight"), trek_dims(-1)), 0, 4, 1)) == 3);
+    }
+    assert_int_equal(trek_module_param_count(trek_graph_module(graph)), count);
+    assert_int_equal(trek_graph_set_teacher(graph, "teacher", NULL, NULL, NULL), TREK_OK);
+    for (int r = 0; r < 3; r++) {
+        assert_null(trek_graph_teacher(trek_graph_replica(graph, r), "teacher"));
+        trek_error_clear();
+        assert_non_null(trek_graph_constant(trek_graph_replica(graph, r), "weights"));
+    }
+    trek_scope_end(scope);
+    trek_graph_free(&graph);
 }
 
 /* Ranks that are slowed down get less, and the result stays that of one device. */
@@ -335,7 +448,8 @@ static void test_mixed_devices(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_batches), cmocka_unit_test(test_small_batches), cmocka_unit_test(test_windows), cmocka_unit_test(test_accumulate),
+        cmocka_unit_test(test_batches), cmocka_unit_test(test_small_batches), cmocka_unit_test(test_windows), cmocka_unit_test(test_accumulate), cmocka_unit_test(test_teacher),
+        cmocka_unit_test(test_foreign_values), cmocka_unit_test(test_constants),
         cmocka_unit_test(test_uneven_shares), cmocka_unit_test(test_replay), cmocka_unit_test(test_without_training),
         cmocka_unit_test(test_scaled_losses), cmocka_unit_test(test_two_graphs), cmocka_unit_test(test_timeline), cmocka_unit_test(test_forward_only), cmocka_unit_test(test_forward_in_the_loss), cmocka_unit_test(test_mistakes),
         cmocka_unit_test(test_mixed_devices),

@@ -35,7 +35,7 @@ enum { SHARED, TCP, MPI }; /* engines */
 static run run_of(const job *j)
 {
     return (run){ .world = j->world, .passes = j->passes, .batch = j->batch, .loss = (loss_kind)j->loss, .separate = j->separate, .windows = j->windows,
-                  .gathered = j->gathered, .clip = j->clip, .accumulate = j->accumulate, .optimizer = j->adam ? training_adam() : training_momentum() };
+                  .gathered = j->gathered, .late = j->world > 1, .clip = j->clip, .accumulate = j->accumulate, .optimizer = j->adam ? training_adam() : training_momentum() };
 }
 
 /* Where a process has its ranks; NULL: where the tests are. With TREK_TEST_EACH_GPU each has a GPU of its own. */
@@ -165,6 +165,14 @@ static void test_accumulate(void **state)
     compare(&(job){ .processes = 2, .world = 1, .passes = 2, .accumulate = 2, .batch = 2, .loss = BY_LABELS, .windows = 1, .adam = 1 });
 }
 
+/* A teacher and weights of classes: set before setup where there is one rank a process, else after it. */
+static void test_teacher(void **state)
+{
+    (void)state;
+    for (int gathered = 0; gathered < 2; gathered++)
+        compare(&(job){ .processes = 2 + gathered, .world = 2 - gathered, .passes = 1, .batch = 7, .loss = BY_TEACHER, .gathered = gathered, .separate = gathered });
+}
+
 /* Batches of 2 among 3 processes: one of them has nothing. */
 static void test_without_samples(void **state)
 {
@@ -230,7 +238,7 @@ int main(int count, char **words)
     if (getenv("TREK_TEST_MPI"))
         return cmocka_run_group_tests(with_mpi, NULL, NULL);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_per_rank), cmocka_unit_test(test_gathered), cmocka_unit_test(test_windows), cmocka_unit_test(test_accumulate), cmocka_unit_test(test_without_samples),
+        cmocka_unit_test(test_per_rank), cmocka_unit_test(test_gathered), cmocka_unit_test(test_windows), cmocka_unit_test(test_accumulate), cmocka_unit_test(test_teacher), cmocka_unit_test(test_without_samples),
         cmocka_unit_test(test_two_graphs), cmocka_unit_test(test_tcp), cmocka_unit_test(test_mixed_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,6 +14,7 @@
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
+#include "graph/constants.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
 #include "tests/support/support.h"
@@ -113,6 +114,70 @@ static trek_var *stated_loss(trek_var *output, const trek_batch *batch)
     return trek_loss_set_weight(loss, sum) == TREK_OK ? loss : NULL;
 }
 
+/* --- a teacher: what it says depends on its mode, in two ways ----------------------------------- */
+
+typedef struct teacher {
+    trek_module base;
+    trek_module *drop;
+    trek_var *weight, *shift;
+} teacher;
+
+static trek_var *teacher_forward(trek_module *self, trek_var *x)
+{
+    teacher *m = (teacher *)self;
+    trek_var *y = trek_linear(x, m->weight, m->shift);
+    return self->training ? trek_mul_scalar(y, 2) : trek_forward(m->drop, y);
+}
+
+static const trek_module_class teacher_class = { .name = "teacher", .size = sizeof(teacher), .forward = teacher_forward };
+
+/* arg: its numbers, a uint32_t; NULL: numbers that none may keep. */
+trek_module *training_teacher(trek_device device, void *arg)
+{
+    uint32_t stream = arg ? *(uint32_t *)arg : 50;
+    trek_module *m = trek_module_new(&teacher_class);
+    trek_module_add(m, "drop", offsetof(teacher, drop), trek_nn_dropout(0.5));
+    trek_module_param(m, "weight", offsetof(teacher, weight), numbers(stream, trek_dims(CLASSES, IN), device));
+    trek_module_buffer(m, "shift", offsetof(teacher, shift), numbers(stream + 1, trek_dims(CLASSES), device));
+    return trek_module_check(m);
+}
+
+static trek_tensor *class_weights(trek_device device)
+{
+    double weights[CLASSES];
+    for (int k = 0; k < CLASSES; k++)
+        weights[k] = 0.5 + k;
+    return trek_tensor_from_data(weights, trek_dims(CLASSES), TREK_F64, device);
+}
+
+void training_set_constants(trek_graph *graph)
+{
+    trek_scope scope = trek_scope_begin();
+    trek_device device = trek_var_device(trek_module_find(trek_graph_module(graph), "0.w1"));
+    trek_trainer_pace pace;
+    trek_trainer_pace_get(graph, &pace);
+    uint32_t stream = pace.rank > 0 ? 40 : 30; /* process 0's count */
+    trek_var *weights = trek_var_from(class_weights(device));
+    if (trek_graph_set_constant(graph, "weights", pace.rank > 0 ? trek_neg(weights) : weights) != TREK_OK ||
+        trek_graph_set_teacher(graph, "teacher", training_teacher(trek_cpu(0), &stream), training_teacher, NULL) != TREK_OK)
+        fail_msg("constants: %s", trek_error());
+    trek_scope_end(scope);
+}
+
+/* Weighted by the classes' weights, which both parts are means by. */
+static trek_var *teacher_loss(trek_var *output, trek_var *x, trek_var *labels, trek_var *weights, trek_module *module)
+{
+    trek_var *loss = trek_cross_entropy_with(output, labels, &(trek_cross_entropy_opts){ .weight = weights });
+    trek_var *counts = trek_ne_scalar(labels, -100);
+    trek_var *each = trek_mul(trek_index_select(weights, trek_mul(labels, trek_cast(counts, TREK_I64)), 0), trek_cast(counts, TREK_F64));
+    trek_var *distance = trek_sum(trek_square(trek_sub(output, trek_forward(module, x))), trek_dims(1), false);
+    trek_var *sum = trek_sum(each, trek_dims_none(), false);
+    double weight = sum ? trek_var_item(sum) : 0;
+    trek_var *soft = trek_mul_scalar(trek_sum(trek_mul(each, distance), trek_dims_none(), false), weight > 0 ? 1 / weight : 0);
+    trek_var *both = trek_add(loss, soft);
+    return both && trek_loss_set_weight(both, weight) == TREK_OK ? both : NULL;
+}
+
 trek_var *training_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
     if (trek_graph_tagged(graph, "logits") == NULL)
@@ -122,6 +187,9 @@ trek_var *training_loss(trek_graph *graph, trek_var *output, const trek_batch *b
         return trek_cross_entropy(output, trek_batch_get(batch, "label"));
     case BY_ROWS: /* computed by hand: nobody reports what it is the mean of */
         return trek_mean(trek_square(trek_sub(trek_narrow(output, 1, 0, 1), trek_batch_get(batch, "target"))), trek_dims_none(), false);
+    case BY_TEACHER:
+        return teacher_loss(output, trek_batch_get(batch, "x"), trek_batch_get(batch, "label"), trek_graph_constant(graph, "weights"),
+                            trek_graph_teacher(graph, "teacher"));
     default:
         return stated_loss(output, batch);
     }
@@ -156,7 +224,12 @@ trek_graph *training_set_up(const run *c, trek_loader *loader)
                                .balance = c->balance, .accumulate = c->accumulate };
     if (c->scaled)
         opts.amp = (trek_amp_opts){ .scaling = 1, .scaler = { .init_scale = 1024 } };
-    assert_int_equal(trek_trainer_setup(graph, &opts), TREK_OK);
+    if (c->loss == BY_TEACHER && !c->late)
+        training_set_constants(graph);
+    if (trek_trainer_setup(graph, &opts) != TREK_OK)
+        fail_msg("setup: %s", trek_error());
+    if (c->loss == BY_TEACHER && c->late)
+        training_set_constants(graph);
     assert_int_equal(trek_module_freeze(trek_graph_module(graph), false), TREK_OK);
     trek_var_set_requires_grad(((net *)trek_graph_at(graph, "0"))->frozen, false);
     if (c->accumulate > 1) /* its masks depend on the pass */
@@ -282,6 +355,16 @@ static trek_var *rows(trek_dataset *dataset, const char *field, const int64_t *i
 static trek_var *loss_on_one(const run *c, trek_dataset *dataset, trek_var *output, const int64_t *indices, int64_t n)
 {
     trek_var *target = rows(dataset, "target", indices, n);
+    if (c->loss == BY_TEACHER) { /* of its own making */
+        uint32_t stream = 30;
+        trek_module *module = training_teacher(test_device(), &stream);
+        trek_module_train(module, false);
+        trek_module_freeze(module, true);
+        trek_var *loss = teacher_loss(output, rows(dataset, "x", indices, n), rows(dataset, "label", indices, n),
+                                      trek_var_from(class_weights(test_device())), module);
+        trek_module_free(&module);
+        return loss;
+    }
     if (c->loss == BY_LABELS)
         return trek_cross_entropy(output, rows(dataset, "label", indices, n));
     trek_var *squares = trek_square(trek_sub(trek_narrow(output, 1, 0, 1), target));

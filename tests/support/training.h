@@ -12,7 +12,8 @@
 
 enum { IN = 6, HIDDEN = 10, CLASSES = 4, SAMPLES = 61, MOST = 1024, PASSES = 256 };
 
-typedef enum loss_kind { BY_LABELS, BY_ROWS, BY_STATED, N_LOSSES } loss_kind;
+/* BY_TEACHER: labels of classes that weigh differently, and what a teacher says; see run.late. */
+typedef enum loss_kind { BY_LABELS, BY_ROWS, BY_STATED, N_LOSSES, BY_TEACHER } loss_kind;
 
 typedef struct run {
     int world, passes, batch; /* world: ranks of this process */
@@ -21,6 +22,7 @@ typedef struct run {
     const trek_plan *plan;
     const trek_slowdown *slowdowns;
     int balance, epochs;      /* epochs 0: 2 */
+    bool late;                /* constants and teacher are set after setup */
     trek_optimizer_spec optimizer;
     int accumulate;           /* > 1: no dropout, and on_one makes one batch of the passes of a step */
     const trek_device *devices; /* [world] NULL: the test device's */
@@ -41,6 +43,9 @@ trek_graph *training_set_up(const run *c, trek_loader *loader);
 trek_var *training_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg); /* arg: a loss_kind */
 /* All parameters, one after another. */
 void training_params(trek_graph *graph, result *to);
+/* Constants and teacher of BY_TEACHER. */
+void training_set_constants(trek_graph *graph);
+trek_module *training_teacher(trek_device device, void *arg);
 void training_run(const run *c, result *to);
 /* Two graphs in turn, as in adversarial training: the second one's loss goes through the first, which it does not touch. The
  * parameters of the second. */

@@ -435,8 +435,11 @@ static void test_mixed_devices(void **state)
     const trek_device pair[] = { trek_cpu(0), trek_cuda(0) }, three[] = { trek_cuda(0), trek_cpu(0), trek_cpu(1) };
     for (int k = 0; k < 2; k++)
         for (int windows = 0; windows < 2; windows++)
-            for (int loss = 0; loss < N_LOSSES; loss++) {
-                run c = { .world = k ? 3 : 2, .devices = k ? three : pair, .passes = 1 + (loss == k), .batch = windows ? 2 : 7, .loss = loss,
+            for (int loss = 0; loss <= BY_TEACHER; loss++) {
+                if (loss == N_LOSSES)
+                    continue;
+                run c = { .world = k ? 3 : 2, .devices = k ? three : pair, .passes = 1 + (loss == k), .accumulate = loss == 1 ? 2 : 0,
+                          .batch = windows ? 2 : 7, .loss = loss, .late = windows,
                           .windows = windows, .clip = loss == 2, .optimizer = loss == 0 ? training_adam() : training_momentum() };
                 compare(&c);
                 c.gathered = !windows;

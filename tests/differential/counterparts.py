@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's counterpart of each function: by default what has the same name in torch, torch.nn.functional or
+Tensor, called with the arguments in their order. What differs in name or arguments is in the table here."""
+import math
+
+import torch
+import torch.nn.functional as F
+
+from headers import OFF, ZERO_INDEX
+from trek import DTYPE_OF, DTYPES
+
+
+class Refuses(Exception):
+    """What trek's declaration refuses and PyTorch does not."""
+
+
+def need(holds, what):
+    if not holds:
+        raise Refuses(what)
+
+
+def whole(x, value):
+    """A number as it stands for an integer tensor: 2.0 is 2."""
+    return int(value) if not x.is_floating_point() and math.isfinite(value) and value == int(value) else value
+
+
+def every(x, dims):
+    return tuple(dims) if dims else tuple(range(x.ndim))
+
+
+def index_of(t):
+    need(not t.is_floating_point() and t.dtype != torch.bool, "indices are integers")
+    return t.long()
+
+
+def two(given, default):
+    """[h, w] of an option."""
+    h = given[0] if given[0] else default
+    w = given[1] if given[1] else h
+    return (0 if h == OFF else h, 0 if w == OFF else w)
+
+
+def prod(x, dims, keepdim):
+    if not dims:
+        made = torch.prod(x)
+        return made.reshape([1] * x.ndim) if keepdim else made
+    places = [torch._prims_common.canonicalize_dim(x.ndim, d) for d in dims]
+    need(len(set(places)) == len(places), "a dimension twice")
+    for d in sorted(places, reverse=True):
+        x = torch.prod(x, d, keepdim)
+    return x
+
+
+def arg(function):
+    def call(x, dims, keepdim):
+        need(len(dims) < 2, "one dimension or all")
+        made = function(x, dims[0] if dims else None, keepdim=keepdim and bool(dims))
+        return made.reshape([1] * x.ndim) if keepdim and not dims else made
+    return call
+
+
+def some(function):
+    return lambda x, dims, keepdim: function(x, dim=every(x, dims), keepdim=keepdim) if x.ndim or dims else function(x)
+
+
+def norm(x, p, dims, keepdim):
+    return torch.linalg.vector_norm(x, p, tuple(dims) or None, keepdim)
+
+
+def conv2d(x, weight, bias, opts):
+    need(x.ndim == 4, "x [N, C, H, W]")
+    o = opts or {"stride": [0, 0], "padding": [0, 0], "dilation": [0, 0], "groups": 1}
+    return F.conv2d(x, weight, bias, two(o["stride"], 1), two(o["padding"], 0), two(o["dilation"], 1), o["groups"] or 1)
+
+
+def max_pool2d(x, opts):
+    need(x.ndim == 4, "x [N, C, H, W]")
+    kernel = two(opts["kernel"], 0)
+    stride = two(opts["stride"], 0) if opts["stride"][0] else kernel
+    return F.max_pool2d(x, kernel, stride, two(opts["padding"], 0), two(opts["dilation"], 1), opts["ceil_mode"])
+
+
+def avg_pool2d(x, opts):
+    need(x.ndim == 4, "x [N, C, H, W]")
+    kernel = two(opts["kernel"], 0)
+    stride = two(opts["stride"], 0) if opts["stride"][0] else kernel
+    return F.avg_pool2d(x, kernel, stride, two(opts["padding"], 0), opts["ceil_mode"], not opts["exclude_padding"])
+
+
+def add_layer_norm(x, branch, weight, bias, count, eps):
+    need(x.shape == branch.shape, "x and branch of one shape")
+    residual = x + branch
+    return [F.layer_norm(residual, x.shape[x.ndim - count:], weight, bias, eps), residual]
+
+
+def batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps):
+    need((running_mean is None) == (running_var is None), "both or none")
+    return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
+def attention(q, k, v, opts):
+    o = opts or {"causal": False, "scale": 0.0, "mask": None, "dropout": 0.0}
+    need(q.ndim == 4 and k.ndim == 4 and v.ndim == 4 and k.shape == v.shape and q.dtype.is_floating_point, "shapes")
+    mask = o["mask"]
+    need(mask is None or not mask.requires_grad, "a mask that requires a gradient")
+    groups = q.shape[1] // max(k.shape[1], 1)
+    k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+    if o["causal"]:
+        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril()
+        mask = seen if mask is None else mask & seen if mask.dtype == torch.bool else mask.masked_fill(~seen, -math.inf)
+    return F.scaled_dot_product_attention(q, k, v, mask, 0.0, False, scale=o["scale"] or None)
+
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def cross_entropy(logits, labels, opts=None):
+    o = opts or {"weight": None, "ignore_index": 0, "label_smoothing": 0.0, "reduction": 0}
+    need(logits.ndim >= 2, "logits [N, C, ...]")
+    ignore = {0: -100, ZERO_INDEX: 0}.get(o["ignore_index"], o["ignore_index"])
+    if not labels.is_floating_point():
+        need(labels.dtype != torch.bool, "labels of an integer dtype")
+        labels = labels.long()
+    return F.cross_entropy(logits, labels, o["weight"], None, ignore, None, REDUCTIONS[o["reduction"]], o["label_smoothing"])
+
+
+def linear_cross_entropy(x, weight, bias, labels, opts):
+    need(x.dtype == weight.dtype and (bias is None or bias.dtype == x.dtype), "one dtype")
+    need(x.ndim >= 1 and x.shape[:-1] == labels.shape, "labels of x's leading dimensions")
+    if x.dtype in (torch.bfloat16, torch.float16):
+        x, weight, bias = x.float(), weight.float(), None if bias is None else bias.float()
+    logits = F.linear(x, weight, bias)
+    made = cross_entropy(logits.reshape(-1, weight.shape[0]) if weight.shape[0] else logits.reshape(labels.numel(), 0), labels.reshape(-1), opts)
+    return made.reshape(labels.shape) if opts and opts["reduction"] == 2 else made
+
+
+def nll_loss(log_probabilities, labels):
+    need(log_probabilities.ndim >= 2, "[N, C, ...]")
+    return F.nll_loss(log_probabilities, index_of(labels))
+
+
+def accuracy(logits, labels):
+    need(logits.ndim == 2 and labels.ndim == 1, "logits [N, C], labels [N]")
+    need(logits.shape[0] == labels.shape[0], "as many")
+    if logits.shape[0] == 0:
+        return torch.zeros((), dtype=torch.float64)
+    return (logits.detach().argmax(1) == labels).double().mean()
+
+
+def one_hot(x, classes):
+    return F.one_hot(index_of(x), classes)
+
+
+def cast(x, dtype):
+    return x.to(DTYPES[DTYPE_OF[dtype]])
+
+
+def repeat(x, function):
+    need(x.ndim > 0, "dimensions")
+    return list(function())
+
+
+def floating(name, function):
+    """For functions of floating inputs in trek, which a wrong dtype would not fail in PyTorch."""
+    def call(x, *rest):
+        need(x.is_floating_point(), "floating dtypes")
+        return function(x, *rest)
+    return call
+
+
+def condition(c):
+    need(c.dtype == torch.bool, "bool")
+    return c
+
+
+TABLE = {
+    "gelu": lambda x: F.gelu(x),
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "clamp": lambda x, low, high: torch.clamp(x, whole(x, low), whole(x, high)),
+    "add_scalar": lambda x, v: x + whole(x, v),
+    "sub_scalar": lambda x, v: torch.sub(x, whole(x, v)),
+    "mul_scalar": lambda x, v: x * whole(x, v),
+    "div_scalar": lambda x, v: x / whole(x, v),
+    "pow_scalar": lambda x, v: torch.pow(x, whole(x, v)),
+    "eq_scalar": lambda x, v: torch.eq(x, whole(x, v)),
+    "ne_scalar": lambda x, v: torch.ne(x, whole(x, v)),
+    "lt_scalar": lambda x, v: torch.lt(x, whole(x, v)),
+    "le_scalar": lambda x, v: torch.le(x, whole(x, v)),
+    "gt_scalar": lambda x, v: torch.gt(x, whole(x, v)),
+    "ge_scalar": lambda x, v: torch.ge(x, whole(x, v)),
+    "where": lambda c, x, y: torch.where(condition(c), x, y),
+    "masked_fill": lambda x, mask, v: x.masked_fill(condition(mask), whole(x, v)),
+    "add_": lambda x, y: x.add_(y), "sub_": lambda x, y: x.sub_(y), "mul_": lambda x, y: x.mul_(y), "div_": lambda x, y: x.div_(y),
+    "copy_": lambda x, y: x.copy_(y), "fill_": lambda x, v: x.fill_(whole(x, v)),
+    "sum": lambda x, dims, keepdim: torch.sum(x, dims or None, keepdim),
+    "mean": lambda x, dims, keepdim: torch.mean(x, dims or None, keepdim),
+    "prod": prod,
+    "max": lambda x, dims, keepdim: torch.amax(x, dims, keepdim),
+    "min": lambda x, dims, keepdim: torch.amin(x, dims, keepdim),
+    "argmax": arg(torch.argmax), "argmin": arg(torch.argmin),
+    "any": some(torch.any), "all": some(torch.all),
+    "var_of": lambda x, dims, keepdim: torch.var(x, dims or None, correction=1, keepdim=keepdim),
+    "std": lambda x, dims, keepdim: torch.std(x, dims or None, correction=1, keepdim=keepdim),
+    "norm": norm,
+    "logsumexp": lambda x, dims, keepdim: torch.logsumexp(x, every(x, dims) or 0, keepdim),
+    "expand": lambda x, shape: x.expand(shape),
+    "contiguous": lambda x: x.contiguous(),
+    "cast": cast,
+    "to": lambda x, device: x.clone(),
+    "cat": lambda parts, dim: torch.cat(parts, dim),
+    "stack": lambda parts, dim: torch.stack(parts, dim),
+    "split": lambda x, size, dim: repeat(x, lambda: torch.split(x, size, dim)),
+    "chunk": lambda x, chunks, dim: repeat(x, lambda: torch.chunk(x, chunks, dim)),
+    "index_select": lambda x, index, dim: torch.index_select(x, dim, index_of(index)),
+    "index_add": lambda x, index, source, dim: torch.index_add(x, dim, index_of(index), source),
+    "gather": lambda x, index, dim: torch.gather(x, dim, index_of(index)),
+    "scatter_add": lambda x, index, source, dim: torch.scatter_add(x, dim, index_of(index), source),
+    "one_hot": one_hot,
+    "linear_activation": lambda x, w, b, a: (lambda y: y, F.relu, F.gelu)[a](F.linear(x, w, b)),
+    "conv2d": conv2d, "max_pool2d": max_pool2d, "avg_pool2d": avg_pool2d,
+    "adaptive_avg_pool2d": lambda x, h, w: F.adaptive_avg_pool2d(x, (h, w)),
+    "layer_norm": lambda x, w, b, n, eps: F.layer_norm(x, x.shape[x.ndim - n:], w, b, eps),
+    "add_layer_norm": add_layer_norm,
+    "rms_norm": lambda x, w, n, eps: F.rms_norm(x, x.shape[x.ndim - n:], w, eps),
+    "batch_norm": batch_norm,
+    "embedding": lambda w, i, p: F.embedding(index_of(i), w, None if p == -1 else p),
+    "dropout": lambda x, p, training: F.dropout(floating("dropout", lambda t: t)(x), p, training),
+    "attention": attention,
+    "cross_entropy": cross_entropy, "cross_entropy_with": cross_entropy, "linear_cross_entropy": linear_cross_entropy,
+    "nll_loss": nll_loss,
+    "bce_with_logits": lambda x, t: F.binary_cross_entropy_with_logits(x, t),
+    "kl_div": lambda x, t: F.kl_div(x, t, reduction="batchmean"),
+    "smooth_l1_loss": lambda x, t, beta: F.smooth_l1_loss(x, t, beta=beta),
+    "accuracy": accuracy,
+}
+
+# Compared elsewhere: with what they are for.
+ELSEWHERE = {"loss_weight": "losses, after each loss", "loss_set_weight": "losses, after each loss"}
+
+
+def counterpart(name):
+    """PyTorch's function for trek_<name>, or None."""
+    if name in TABLE:
+        return TABLE[name]
+    for place in (torch, F, torch.Tensor):
+        if hasattr(place, name):
+            return getattr(place, name)
+    return None

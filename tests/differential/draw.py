@@ -1,0 +1,643 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draws a call: inputs by what a parameter is called and of which type it is, so that a function that is
+new is drawn as well; functions whose inputs have to fit each other have a drawing of their own (SHAPED).
+
+A case is plain data (lists, numbers, strings), so that it can be printed, made smaller and run again:
+  name      the function without `trek_`
+  tensors   [{dtype, shape, values, layout, own, grad, way} or None]
+  args      by the names of the parameters; a tensor is {"tensor": its place in tensors}
+  plan      how gradients are taken"""
+import math
+
+import numpy
+import torch
+
+from headers import OFF, ZERO_INDEX
+from trek import DTYPES, FLOATS, headers
+
+INTEGERS = ("i64", "i32", "u8")
+LIMITS = {"i64": 2**63 - 1, "i32": 2**31 - 1, "u8": 255, "bool": 1}
+
+
+class Draw:
+    def __init__(self, rng):
+        self.rng = rng
+        self.tensors = []
+        self.pointwise = False
+        self.bad = rng.random() < 0.05  # something about the call may be wrong
+
+    # --- numbers -----------------------------------------------------------------------
+
+    def chance(self, p):
+        return self.rng.random() < p
+
+    def pick(self, *of):
+        return of[int(self.rng.random() * len(of))]
+
+    def size(self, zero=0.05):
+        if self.chance(zero):
+            return 0
+        return self.pick(1, 1, 2, 2, 3, 3, 4, 5, 5, 7, 8) if self.chance(0.95) else self.pick(9, 15, 16, 17, 31, 33, 65)
+
+    def shape(self, low=0, high=5, limit=800):
+        if self.chance(0.02) and low <= 1 <= high:
+            return [self.pick(100, 257, 1000, 1025, 4099)]
+        n = min(max(self.pick(0, 1, 1, 2, 2, 2, 3, 3, 4, 5), low), high)
+        sizes = [self.size() for _ in range(n)]
+        while math.prod(sizes) > limit:
+            sizes[sizes.index(max(sizes))] = self.pick(1, 2, 3)
+        return sizes
+
+    def broadcast(self, shape):
+        """A shape that broadcasts with `shape`, mostly."""
+        if self.chance(0.5):
+            return list(shape)
+        made = [1 if self.chance(0.3) else size for size in shape]
+        made = made[self.rng.randrange(len(made) + 1):] if self.chance(0.5) else made
+        if self.chance(0.2) and len(made) < 5:
+            made = [self.pick(1, 2, 3)] + made
+        if self.bad and made and self.chance(0.5):
+            made[-1] += 1
+        return made
+
+    def expandable(self, shape):
+        """A shape that x may have instead of `shape` when the other one has it: some sizes 1."""
+        return [1 if self.chance(0.15) else size for size in shape] if self.chance(0.4) else list(shape)
+
+    def dim(self, n, more=0):
+        span = max(n + more, 1)
+        if self.bad and self.chance(0.3):
+            return self.pick(span, -span - 1, span + 3)
+        return self.rng.randrange(-span, span)
+
+    def dims(self, n):
+        if n == 0 or self.chance(0.35):
+            return []
+        made = self.rng.sample(range(n), self.rng.randrange(1, n + 1))
+        if self.bad and self.chance(0.3):
+            made[0] = self.pick(n, -n - 1, made[-1])
+        return [d - n if self.chance(0.3) else d for d in made][:8]
+
+    def number(self):
+        return self.pick(0.0, 1.0, -1.0, 2.0, 3.0, 0.5, -0.5, 2.5, -2.0, 0.1, 1e-3, 7.0, 100.0) if self.chance(0.93) else \
+            self.pick(math.inf, -math.inf, math.nan, 1e10, 1e38, -0.0, 2.0**53 + 1, 1e-40)
+
+    def integer(self):
+        return self.rng.randrange(-6, 9)
+
+    # --- tensors -----------------------------------------------------------------------
+
+    def dtype(self, of=None):
+        if of:
+            return self.pick(*of)
+        r = self.rng.random()
+        return "f32" if r < 0.42 else "f64" if r < 0.57 else "bf16" if r < 0.68 else "f16" if r < 0.79 else \
+            "i64" if r < 0.86 else "i32" if r < 0.9 else "u8" if r < 0.95 else "bool"
+
+    def float_dtype(self):
+        return self.pick("f32", "f32", "f32", "f64", "f64", "bf16", "bf16", "f16")
+
+    def companion(self, dtype):
+        """The dtype of an input beside one of `dtype`."""
+        return dtype if self.chance(0.72) else self.dtype()
+
+    def layout(self, n):
+        if n == 0 or self.chance(0.5):
+            return None
+        order = list(range(n))
+        made = {"order": order, "step": [1] * n, "before": [0] * n, "after": [0] * n, "expand": [False] * n, "flip": [False] * n}
+        if self.chance(0.6):
+            self.rng.shuffle(order)
+        for d in range(n):
+            if self.chance(0.25):
+                made["before"][d] = self.pick(0, 1, 2)
+                made["after"][d] = self.pick(0, 1, 3)
+            if self.chance(0.12):
+                made["step"][d] = self.pick(2, 3)
+            if self.chance(0.1):
+                made["expand"][d] = True
+            elif self.chance(0.06):
+                made["flip"][d] = True
+        return made
+
+    def values(self, dtype):
+        seed = self.rng.getrandbits(32)
+        if dtype in FLOATS:
+            r = self.rng.random()
+            kind = "normal" if r < 0.5 else "grid" if r < 0.74 else ("extreme" if self.pointwise else "special") if r < 0.77 else "special" if r < 0.82 else "wide" if r < 0.87 else \
+                "positive" if r < 0.94 else "zeros" if r < 0.96 else "same"
+        else:
+            kind = "small" if self.chance(0.85) else "limits"
+        return {"draw": kind, "seed": seed}
+
+    def tensor(self, dtype, shape, kinds=None, plain=False, grad=None):
+        """Adds a tensor; gives its reference."""
+        made = {"dtype": dtype, "shape": list(shape), "values": self.values(dtype), "layout": None if plain else self.layout(len(shape)),
+                "own": self.chance(0.7), "grad": bool(dtype in FLOATS and self.chance(0.65)) if grad is None else grad, "way": None}
+        if kinds:
+            made["values"]["draw"] = self.pick(*kinds)
+        if made["grad"] and self.chance(0.12):
+            made["way"] = self.pick("scale", "turn")
+        self.tensors.append(made)
+        return {"tensor": len(self.tensors) - 1}
+
+    def indices(self, shape, limit, dtypes=("i64", "i64", "i32", "u8"), floor=0):
+        low, high = (floor, limit) if not self.bad or self.chance(0.5) else (floor - 1, limit + 2)
+        dtype = self.dtype(dtypes)
+        values = [self.rng.randrange(max(low, 0) if dtype == "u8" else low, max(high, 1)) for _ in range(math.prod(shape))]
+        ref = self.tensor(dtype, shape)
+        self.tensors[ref["tensor"]]["values"] = values
+        return ref
+
+    def shape_of(self, ref):
+        return self.tensors[ref["tensor"]]["shape"]
+
+
+def fill(kind, seed, dtype, shape):
+    """The numbers of a draw, as a contiguous torch tensor."""
+    rng, n = numpy.random.Generator(numpy.random.PCG64(seed)), math.prod(shape)
+    if dtype in FLOATS:
+        real = DTYPES[dtype]
+        if kind == "normal":
+            made = rng.standard_normal(n)
+        elif kind == "grid":
+            made = rng.integers(-4, 5, n) / 2
+        elif kind == "wide":
+            made = rng.standard_normal(n) * 10.0 ** rng.integers(-3, 4, n)
+        elif kind == "positive":
+            made = numpy.abs(rng.standard_normal(n)) + 0.1
+        elif kind == "unit":
+            made = rng.random(n)
+        elif kind == "zeros":
+            made = numpy.zeros(n)
+        elif kind == "same":
+            made = numpy.full(n, float(rng.choice([1.0, 2.0, -1.0, 100.1, 0.1])))
+        else:  # special
+            info = torch.finfo(real)
+            few = [0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 0.5, 30.0, -30.0]
+            if kind == "extreme":
+                few += [info.max, -info.max, info.tiny, -info.tiny, info.tiny / 4]
+            usual = rng.standard_normal(n)
+            made = numpy.where(rng.random(n) < 0.35, rng.choice(few, n), usual)
+        return torch.from_numpy(made).to(real).reshape(shape)
+    top = LIMITS[dtype]
+    if dtype == "bool":
+        made = rng.integers(0, 2, n)
+    elif kind == "limits":
+        few = [top, top - 1, 0, 1, 2] + ([-top - 1, -1, 2**53 + 1 if dtype == "i64" else 2**24 + 1] if dtype != "u8" else [128])
+        made = numpy.array([few[k] for k in rng.integers(0, len(few), n)], dtype=numpy.int64)
+    else:
+        made = rng.integers(0 if dtype == "u8" else -4, 5, n)
+    return torch.from_numpy(numpy.ascontiguousarray(made, dtype=numpy.int64)).to(DTYPES[dtype]).reshape(shape)
+
+
+# --- calls ---------------------------------------------------------------------------------------
+
+
+def generic(d, function):
+    """Arguments by the types and names of the parameters."""
+    args, first = {}, None
+    for kind, name in function.params:
+        n = len(first) if first is not None else 0
+        if kind == "trek_var *" and first is None:
+            dtype, first = d.dtype(), d.shape()
+            if name == "condition":
+                args[name] = d.tensor("bool" if d.chance(0.95) else d.dtype(), d.broadcast(first))
+            else:
+                args[name] = d.tensor(dtype, d.expandable(first))
+        elif kind == "trek_var *":
+            if name == "mask":
+                args[name] = d.tensor("bool" if d.chance(0.95) else d.dtype(), d.broadcast(first))
+            elif name in ("target", "branch"):
+                args[name] = d.tensor(d.companion(dtype), d.shape_of(args[function.params[0][1]]) if d.chance(0.9) else d.broadcast(first),
+                                      kinds=("unit", "normal", "grid", "zeros") if d.chance(0.8) else None)
+            elif d.chance(0.05) and "x" in args:
+                args[name] = args["x"]
+            else:
+                args[name] = d.tensor(d.companion(dtype), d.broadcast(first))
+        elif kind == "trek_dims_list":
+            args[name] = d.dims(n)
+        elif kind == "bool":
+            args[name] = d.chance(0.5)
+        elif kind == "double":
+            args[name] = d.number()
+        elif kind == "int":
+            args[name] = d.dim(n, 1 if function.name == "trek_unsqueeze" else 0)
+        elif kind == "int64_t":
+            args[name] = d.integer()
+        elif kind in headers.enums:
+            args[name] = d.pick(*headers.enums[kind].values())
+        else:
+            raise NotImplementedError(kind)
+    return args
+
+
+SHAPED = {}
+
+
+def shaped(*names):
+    def note(function):
+        for name in names:
+            SHAPED[name] = function
+        return function
+    return note
+
+
+@shaped("reshape")
+def draw_reshape(d):
+    shape = d.shape()
+    x = d.tensor(d.dtype(), shape)
+    rest, made = math.prod(shape), []
+    for _ in range(d.rng.randrange(0, 4)):
+        parts = [k for k in (1, 2, 3, 4, 5, 7) if rest and rest % k == 0] or [1, 2]
+        made.append(d.pick(*parts))
+        rest //= made[-1]
+    made.append(rest)
+    if d.chance(0.3):
+        made[d.rng.randrange(len(made))] = -1
+    if d.bad:
+        made = made[:-1]
+    return {"x": x, "shape": made if made != [1] or d.chance(0.5) else []}
+
+
+@shaped("flatten")
+def draw_flatten(d):
+    shape = d.shape()
+    return {"x": d.tensor(d.dtype(), shape), "start_dim": d.dim(len(shape)), "end_dim": d.dim(len(shape))}
+
+
+@shaped("expand")
+def draw_expand(d):
+    shape = d.shape(0, 4, 100)
+    x = d.tensor(d.dtype(), [1 if d.chance(0.4) else size for size in shape])
+    made = [d.pick(1, 2, 3) for _ in range(d.pick(0, 0, 1))] + [-1 if d.chance(0.2) else size for size in shape]
+    return {"x": x, "shape": made}
+
+
+@shaped("permute")
+def draw_permute(d):
+    shape = d.shape()
+    order = list(range(len(shape)))
+    d.rng.shuffle(order)
+    if d.bad and order:
+        order[0] = order[-1]
+    return {"x": d.tensor(d.dtype(), shape), "dims": [k - len(shape) if d.chance(0.2) else k for k in order]}
+
+
+@shaped("narrow")
+def draw_narrow(d):
+    shape = d.shape(0 if d.bad else 1)
+    dim = d.dim(len(shape))
+    size = shape[dim] if -len(shape) <= dim < len(shape) else 3
+    start = d.rng.randrange(0, size + 1)
+    length = d.rng.randrange(0, size - start + 1)
+    if d.bad:
+        start, length = d.pick(start, -1, size + 1, -size), d.pick(length, -1, size + 1)
+    elif d.chance(0.1) and start < size:
+        start -= size
+    return {"x": d.tensor(d.dtype(), shape), "dim": dim, "start": start, "length": length}
+
+
+@shaped("select")
+def draw_select(d):
+    shape = d.shape(0 if d.bad else 1)
+    dim = d.dim(len(shape))
+    size = shape[dim] if -len(shape) <= dim < len(shape) else 3
+    index = d.rng.randrange(-size, max(size, 1)) if not d.bad else d.pick(size, -size - 1)
+    return {"x": d.tensor(d.dtype(), shape), "dim": dim, "index": index}
+
+
+@shaped("to")
+def draw_to(d):
+    return {"x": d.tensor(d.dtype(), d.shape()), "device": [0, d.pick(0, 1, 3)]}
+
+
+@shaped("cat", "stack")
+def draw_list(d):
+    shape, dtype = d.shape(1), d.dtype()
+    dim, parts = d.dim(len(shape)), []
+    for _ in range(d.pick(1, 2, 2, 3, 5)):
+        own = list(shape)
+        if d.name == "cat" and -len(shape) <= dim < len(shape):
+            own[dim] = d.size(0.1)
+        elif d.bad and d.chance(0.5):
+            own[0] += 1
+        parts.append(parts[0] if parts and d.chance(0.05) else d.tensor(d.companion(dtype), own))
+    if d.name == "cat" and d.chance(0.03):
+        parts.append(d.tensor(dtype, [0]))
+    return {"list": parts, "dim": dim}
+
+
+@shaped("split", "chunk")
+def draw_parts(d):
+    shape = d.shape(1)
+    numbers = {"split": "size", "chunk": "chunks"}
+    return {"x": d.tensor(d.dtype(), shape), numbers[d.name]: d.rng.randrange(0 if d.bad else 1, 6), "dim": d.dim(len(shape))}
+
+
+@shaped("index_select")
+def draw_index_select(d):
+    shape = d.shape(1)
+    dim = d.dim(len(shape))
+    size = shape[dim] if -len(shape) <= dim < len(shape) else 3
+    x = d.tensor(d.dtype(), shape)
+    return {"x": x, "index": d.indices([d.size(0.1) if size else 0], size), "dim": dim}
+
+
+@shaped("index_add")
+def draw_index_add(d):
+    shape, dtype = d.shape(1), d.dtype()
+    dim = d.dim(len(shape))
+    at = dim if -len(shape) <= dim < len(shape) else 0
+    count = d.size(0.1) if shape[at] else 0
+    source = list(shape)
+    source[at] = count
+    return {"x": d.tensor(dtype, shape), "index": d.indices([count], shape[at], ("i64", "i64", "i32")),
+            "source": d.tensor(d.companion(dtype) if d.bad else dtype, source), "dim": dim}
+
+
+@shaped("gather", "scatter_add")
+def draw_gather(d):
+    shape, dtype = d.shape(1), d.dtype()
+    dim = d.dim(len(shape))
+    at = dim % len(shape) if -len(shape) <= dim < len(shape) else 0
+    index = [size if d.chance(0.6) else d.rng.randrange(0, size + 1) for size in shape]
+    index[at] = d.size(0.1) if shape[at] else 0
+    x = d.tensor(dtype, shape)
+    ref = d.indices(index, shape[at], ("i64", "i64", "i32"))
+    if d.name == "gather":
+        return {"x": x, "index": ref, "dim": dim}
+    source = [size + (d.pick(0, 0, 1)) for size in index]
+    return {"x": x, "index": ref, "source": d.tensor(d.companion(dtype) if d.bad else dtype, source), "dim": dim}
+
+
+@shaped("one_hot")
+def draw_one_hot(d):
+    classes = d.pick(1, 3, 5)
+    return {"x": d.indices(d.shape(0, 3, 60), classes, ("i64", "i64", "i32", "u8")), "classes": d.pick(-1, classes, classes, classes + 2)}
+
+
+@shaped("matmul")
+def draw_matmul(d):
+    batch, dtype = d.shape(0, 2, 12), d.dtype()
+    m, k, n = d.size(), d.size(), d.size()
+    if d.chance(0.1):
+        m, k, n = d.pick(16, 33, 64), d.pick(7, 64, 65), d.pick(16, 31)
+    x = [k] if d.chance(0.12) else d.expandable(batch) + [m, k]
+    y = [k + (1 if d.bad else 0)] if d.chance(0.12) else (d.broadcast(batch) if d.chance(0.6) else []) + [k, n]
+    return {"x": d.tensor(dtype, x), "y": d.tensor(d.companion(dtype), y)}
+
+
+def draw_products(d):
+    """x, weight and bias of a linear layer."""
+    dtype = d.float_dtype() if d.chance(0.95) else d.dtype()
+    lead = d.shape(0, 3, 40)
+    if d.chance(0.2):
+        lead = d.pick([], [1], [1, 1])
+    into, out = d.size(0.06), d.size(0.04)
+    if d.chance(0.1):
+        lead, into, out = [d.pick(5, 16, 33)], d.pick(16, 31, 64), d.pick(16, 33)
+    other = lambda: dtype if d.chance(0.93) else d.float_dtype()
+    x = d.tensor(dtype, lead + [into])
+    weight = d.tensor(other(), [out, into + (1 if d.bad and d.chance(0.3) else 0)])
+    bias = d.tensor(other(), [out]) if d.chance(0.7) else None
+    return x, weight, bias, lead, out
+
+
+@shaped("linear")
+def draw_linear(d):
+    x, weight, bias, _, _ = draw_products(d)
+    return {"x": x, "weight": weight, "bias": bias}
+
+
+@shaped("linear_activation")
+def draw_linear_activation(d):
+    return {**draw_linear(d), "activation": d.pick(0, 1, 1, 2, 2)}
+
+
+def pair(d, *of):
+    return [d.pick(*of), d.pick(0, 0, *of)]
+
+
+@shaped("conv2d")
+def draw_conv2d(d):
+    dtype = d.float_dtype()
+    groups, n = d.pick(1, 1, 1, 2, 3), d.pick(0, 1, 1, 2, 3)
+    channels, out = groups * d.pick(1, 1, 2, 3, 4), groups * d.pick(1, 1, 2, 3)
+    h, w, kh, kw = d.pick(1, 3, 4, 5, 7), d.pick(1, 2, 4, 5, 8), d.pick(1, 1, 2, 3, 3, 5), d.pick(1, 1, 2, 3, 3)
+    opts = {"stride": pair(d, 1, 1, 2, 3), "padding": pair(d, 0, 0, 1, 2), "dilation": pair(d, 1, 1, 1, 2), "groups": groups} \
+        if groups > 1 or d.chance(0.7) else None
+    other = lambda: dtype if d.chance(0.95) else d.float_dtype()
+    return {"x": d.tensor(dtype, [n, channels, h, w]), "weight": d.tensor(other(), [out, channels // groups, kh, kw]),
+            "bias": d.tensor(other(), [out]) if d.chance(0.6) else None, "opts": opts}
+
+
+@shaped("max_pool2d", "avg_pool2d")
+def draw_pool(d):
+    kernel = [d.pick(1, 2, 3), d.pick(0, 1, 2, 3)]
+    opts = {"kernel": kernel, "stride": d.pick([0, 0], pair(d, 1, 2, 3)), "padding": d.pick([0, 0], [0, 0], pair(d, 0, 1)),
+            "dilation": d.pick([0, 0], [0, 0], pair(d, 1, 2)) if d.name == "max_pool2d" else [0, 0], "ceil_mode": d.chance(0.3),
+            "exclude_padding": d.name == "avg_pool2d" and d.chance(0.4)}
+    return {"x": d.tensor(d.float_dtype(), [d.pick(0, 1, 2), d.pick(1, 2, 3), d.pick(1, 2, 4, 5, 7), d.pick(1, 3, 4, 6, 8)]), "opts": opts}
+
+
+@shaped("adaptive_avg_pool2d")
+def draw_adaptive(d):
+    return {"x": d.tensor(d.float_dtype(), [d.pick(0, 1, 2), d.pick(1, 2, 3), d.pick(1, 2, 5, 7), d.pick(1, 3, 4, 6)]),
+            "height": d.pick(1, 2, 3, 5), "width": d.pick(1, 2, 3, 8)}
+
+
+def draw_norm(d):
+    dtype, shape = d.float_dtype(), d.shape(1, 4, 700)
+    count = d.rng.randrange(1, len(shape) + 1)
+    other = lambda: dtype if d.chance(0.6) else d.pick("f32", "f32", d.float_dtype())
+    return dtype, shape, count, other
+
+
+@shaped("layer_norm")
+def draw_layer_norm(d):
+    dtype, shape, count, other = draw_norm(d)
+    affine = other()
+    return {"x": d.tensor(dtype, shape), "weight": d.tensor(affine, shape[-count:]) if d.chance(0.7) else None,
+            "bias": d.tensor(affine if d.chance(0.9) else other(), shape[-count:]) if d.chance(0.6) else None,
+            "normalized_dims": count, "eps": d.pick(1e-5, 1e-5, 1e-3, 1e-12)}
+
+
+@shaped("add_layer_norm")
+def draw_add_layer_norm(d):
+    args = draw_layer_norm(d)
+    x = d.tensors[args["x"]["tensor"]]
+    branch = d.tensor(x["dtype"] if d.chance(0.9) else d.float_dtype(), x["shape"])
+    return {"x": args.pop("x"), "branch": branch, **args}
+
+
+@shaped("rms_norm")
+def draw_rms_norm(d):
+    dtype, shape, count, other = draw_norm(d)
+    return {"x": d.tensor(dtype, shape), "weight": d.tensor(other(), shape[-count:]) if d.chance(0.7) else None,
+            "normalized_dims": count, "eps": d.pick(1e-5, 1e-5, 1e-3, 1e-12)}
+
+
+@shaped("batch_norm")
+def draw_batch_norm(d):
+    dtype, shape = d.float_dtype(), d.shape(2, 4, 400)
+    other = dtype if d.chance(0.7) else d.pick("f32", d.float_dtype())
+    channel = lambda p, **more: d.tensor(other, [shape[1]], **more) if d.chance(p) else None
+    running, plain = d.chance(0.6), d.chance(0.7)
+    statistics = lambda kinds: d.tensor(other, [shape[1]], kinds=kinds, plain=plain, grad=False) if running else None
+    return {"x": d.tensor(dtype, shape), "weight": channel(0.6), "bias": channel(0.6), "running_mean": statistics(("normal",)),
+            "running_var": statistics(("positive",)), "training": d.chance(0.6) or not running, "momentum": d.pick(0.1, 0.5, 1.0, 0.0),
+            "eps": d.pick(1e-5, 1e-5, 1e-3)}
+
+
+@shaped("embedding")
+def draw_embedding(d):
+    rows = d.pick(1, 2, 5, 9)
+    return {"weight": d.tensor(d.float_dtype(), [rows, d.size()]), "indices": d.indices(d.shape(0, 3, 60), rows),
+            "padding_idx": d.pick(-1, -1, -1, d.rng.randrange(0, rows))}
+
+
+@shaped("dropout")
+def draw_dropout(d):
+    return {"x": d.tensor(d.float_dtype(), d.shape()), "p": d.pick(0.0, 1.0, 0.5, -0.5 if d.bad else 0.0), "training": d.chance(0.7)}
+
+
+@shaped("attention")
+def draw_attention(d):
+    dtype = d.float_dtype()
+    b, groups, repeat, t, s, depth = d.pick(0, 1, 2), d.pick(1, 1, 2), d.pick(1, 1, 2), d.size(0.03), d.size(0.03), d.pick(1, 2, 4, 5, 8, 16)
+    other = lambda: dtype if d.chance(0.97) else d.float_dtype()
+    args = {"q": d.tensor(dtype, [b, groups * repeat, t, depth]), "k": d.tensor(other(), [b, groups, s, depth]),
+            "v": d.tensor(other(), [b, groups, s, depth]), "opts": None}
+    if d.chance(0.7):
+        mask = d.broadcast([b, groups * repeat, t, s])
+        mask = d.tensor(d.pick("bool", "bool", dtype), mask[-4:], kinds=None, grad=False) if d.chance(0.5) else None
+        args["opts"] = {"causal": d.chance(0.5), "scale": d.pick(0.0, 0.0, 0.5), "mask": mask, "dropout": 0.0}
+    return args
+
+
+def labels_for(d, rows, classes, ignore):
+    """Labels of those rows, some ignored."""
+    ref = d.indices(rows, classes, ("i64", "i64", "i64", "i32", "u8"))
+    t = d.tensors[ref["tensor"]]
+    if d.chance(0.35) and (t["dtype"] != "u8" or ignore >= 0):
+        t["values"] = [ignore if d.chance(d.pick(0.2, 1.0)) else v for v in t["values"]]
+    return ref
+
+
+def loss_opts(d, classes, weight):
+    ignore = d.pick(0, 0, 0, 1, ZERO_INDEX)
+    opts = {"weight": weight() if weight and d.chance(0.4) else None, "ignore_index": ignore,
+            "label_smoothing": d.pick(0.0, 0.0, 0.1, 1.0), "reduction": d.pick(0, 0, 1, 2)}
+    return opts, {0: -100, ZERO_INDEX: 0}.get(ignore, ignore)
+
+
+@shaped("cross_entropy", "cross_entropy_with")
+def draw_cross_entropy(d):
+    dtype, shape = d.float_dtype(), d.shape(2, 4, 200)
+    logits = d.tensor(dtype, shape)
+    args = {"logits": logits, "labels": None}
+    ignore = -100
+    if d.name == "cross_entropy_with":
+        args["opts"], ignore = loss_opts(d, shape[1], lambda: d.tensor(dtype, [shape[1]], kinds=("positive",), grad=False))
+    if d.chance(0.25):
+        args["labels"] = d.tensor(d.companion(dtype) if d.chance(0.3) else dtype, shape, kinds=("unit",))
+    else:
+        args["labels"] = labels_for(d, shape[:1] + shape[2:], shape[1], ignore)
+    return args
+
+
+@shaped("linear_cross_entropy")
+def draw_linear_cross_entropy(d):
+    x, weight, bias, lead, out = draw_products(d)
+    opts, ignore = loss_opts(d, out, None) if d.chance(0.6) else (None, -100)
+    return {"x": x, "weight": weight, "bias": bias, "labels": labels_for(d, lead, out, ignore), "opts": opts}
+
+
+@shaped("nll_loss")
+def draw_nll(d):
+    shape = d.shape(2, 4 if d.chance(0.3) else 2, 200)
+    return {"log_probabilities": d.tensor(d.float_dtype(), shape), "labels": labels_for(d, shape[:1] + shape[2:], shape[1], -100)}
+
+
+@shaped("softplus")
+def draw_softplus(d):
+    return {"x": d.tensor(d.dtype(), d.shape()), "beta": d.pick(1.0, 1.0, 2.0, 0.5), "threshold": d.pick(20.0, 20.0, 1.0)}
+
+
+@shaped("elu", "leaky_relu")
+def draw_slope(d):
+    return {"x": d.tensor(d.dtype(), d.shape()), {"elu": "alpha", "leaky_relu": "negative_slope"}[d.name]: d.pick(1.0, 0.5, 0.01, 0.0, 2.0)}
+
+
+@shaped("clamp")
+def draw_clamp(d):
+    return {"x": d.tensor(d.dtype(), d.shape()), "low": d.pick(-1.0, 0.0, -math.inf, -0.5, 1.0), "high": d.pick(1.0, 0.5, 0.0, math.inf, 2.0)}
+
+
+@shaped("norm")
+def draw_p_norm(d):
+    shape = d.shape()
+    return {"x": d.tensor(d.dtype(), shape), "p": d.pick(2.0, 2.0, 1.0, 0.0, 3.0, 0.5, -1.0, 1.5, math.inf, -math.inf), "dims": d.dims(len(shape)),
+            "keepdim": d.chance(0.5)}
+
+
+@shaped("argmax", "argmin")
+def draw_arg(d):
+    shape = d.shape()
+    return {"x": d.tensor(d.dtype(), shape), "dims": d.dims(len(shape))[:1 if not d.bad else 8], "keepdim": d.chance(0.5)}
+
+
+@shaped("smooth_l1_loss")
+def draw_smooth(d):
+    shape, dtype = d.shape(), d.float_dtype()
+    return {"x": d.tensor(dtype, shape), "target": d.tensor(d.companion(dtype), d.broadcast(shape) if d.chance(0.1) else shape),
+            "beta": d.pick(1.0, 0.5, 2.0, 0.0)}
+
+
+@shaped("accuracy")
+def draw_accuracy(d):
+    rows, classes = d.size(), d.pick(1, 3, 5)
+    return {"logits": d.tensor(d.dtype(), [rows, classes]), "labels": d.indices([rows], classes)}
+
+
+@shaped("add_", "sub_", "mul_", "div_", "copy_")
+def draw_in_place(d):
+    """x and y may be views of one memory: `shared` says so; then y's place in it is its offset."""
+    dtype, shape = d.dtype(), d.shape(0, 4, 300)
+    if d.chance(0.25) and shape and shape[0] > 1:
+        base = d.tensor(dtype, [d.rng.randrange(2, 9)], plain=True, grad=False)
+        d.tensors[base["tensor"]]["own"] = True
+        n = d.shape_of(base)[0]
+        length = d.rng.randrange(1, n + 1)
+        d.shared = [[d.rng.randrange(0, n - length + 1), length], [d.rng.randrange(0, n - length + 1), length]]
+        return {"x": base, "y": base}
+    x = d.tensor(dtype, shape, grad=False)
+    y = d.tensor(d.companion(dtype), d.broadcast(shape) if d.chance(0.4) else shape, grad=False)
+    return {"x": x, "y": x if d.chance(0.05) else y}
+
+
+@shaped("fill_")
+def draw_fill(d):
+    return {"x": d.tensor(d.dtype(), d.shape(), grad=False), "value": d.number()}
+
+
+def draw_case(rng, function, pointwise):
+    """A case of the function."""
+    d = Draw(rng)
+    d.name = function.name[5:]
+    d.shared, d.pointwise = None, pointwise
+    args = SHAPED[d.name](d) if d.name in SHAPED else generic(d, function)
+    if d.chance(0.1):  # gradients for everything: the usual way of training
+        for t in d.tensors:
+            t["grad"] = t["dtype"] in FLOATS and not d.name.endswith("_") and t["grad"] is not None and "running" not in str(t.get("role"))
+    create = d.chance(0.45)
+    plan = {"head": d.pick("seed", "seed", "sum", "mean"), "way": d.pick("leaf", "leaf", "grad"), "create": create, "retain": d.chance(0.2),
+            "second": create and d.chance(0.8), "twice": d.chance(0.1), "seed_grad": create and d.chance(0.3), "seed": rng.getrandbits(32),
+            "seed_layout": d.chance(0.3), "write": d.chance(0.7), "shared": d.shared}
+    for ref in ("running_mean", "running_var"):
+        if args.get(ref):
+            d.tensors[args[ref]["tensor"]]["grad"] = False
+    if d.name == "attention" and args["opts"] and args["opts"]["mask"]:
+        d.tensors[args["opts"]["mask"]["tensor"]]["grad"] = d.bad and d.tensors[args["opts"]["mask"]["tensor"]]["dtype"] in FLOATS
+    return {"name": d.name, "tensors": d.tensors, "args": args, "plan": plan}

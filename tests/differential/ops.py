@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of the functions of autograd/ops.h."""
+import math
+import re
+
+import differences
+from case import Input, run_torch, run_trek
+from counterparts import ELSEWHERE, counterpart
+from draw import FLOATS, SHAPED, draw_case, generic
+from headers import root, text_of
+from judge import Judge
+from trek import headers
+
+FUNCTIONS = {f.name[5:]: f for f in headers.functions.values() if f.header == "autograd/ops.h"}
+
+
+def pointwise_names():
+    """Functions of the header's element-wise sections: number k of a result comes from number k of the inputs."""
+    names, inside = set(), False
+    for line in text_of("autograd/ops.h").splitlines():
+        if line.startswith("/* -- "):
+            inside = line.startswith(("/* -- element-wise", "/* -- with a number", "/* -- two inputs", "/* -- in place"))
+        elif inside:
+            names |= set(re.findall(r"\btrek_(\w+)\(", line))
+    return names
+
+
+POINTWISE = pointwise_names()
+
+
+def covered():
+    mine, missing = [], []
+    for name, function in FUNCTIONS.items():
+        if name in ELSEWHERE:
+            continue
+        if counterpart(name) is None:
+            missing.append(f"{name}: PyTorch has no function of that name; counterparts.py says no other")
+            continue
+        if name not in SHAPED:
+            unknown = [kind for kind, _ in function.params if kind not in
+                       ("trek_var *", "trek_dims_list", "bool", "double", "int", "int64_t") and kind not in headers.enums]
+            if unknown:
+                missing.append(f"{name}: nobody knows how to draw {', '.join(unknown)}")
+                continue
+        mine.append(name)
+    missing += [f"row {row}: no public function" for row in rows() if row not in FUNCTIONS and row not in RENAMED]
+    return mine, missing
+
+
+# Rows of ops.def whose public function has another name.
+RENAMED = {"var": "var_of", "unfold": "none: for backward rules", "fold": "none: for backward rules"}
+
+
+def rows():
+    """Rows of the op table that are public and take inputs."""
+    text = (root / "tensor/ops.def").read_text()
+    for name, flags in re.findall(r"^TREK_OP\((\w+), \w+, \w+, \w+, ([^,]+),", text, flags=re.M):
+        if not re.search(r"TREK_OP_(INTERNAL|FILL)\b", flags):
+            yield name
+
+
+def draw(rng, name):
+    return draw_case(rng, FUNCTIONS[name], name in POINTWISE)
+
+
+def how(name):
+    return "drawn by the types and names of its parameters" if name not in SHAPED else "drawn by draw_" + SHAPED[name].__name__[5:]
+
+
+def weight_complaint(case, inputs, ours):
+    """trek_loss_weight against a count of its own."""
+    have, args = ours.extra.get("weight"), case["args"]
+    if have is None or ours.error:
+        return None
+    tensor = lambda name: inputs[args[name]["tensor"]].values if args.get(name) else None
+    opts = args.get("opts") or {"reduction": 0, "ignore_index": 0, "weight": None}
+    if "entropy" in case["name"] or case["name"] == "nll_loss":
+        labels = tensor("labels")
+        if opts["reduction"] != 0:
+            want = math.nan
+        elif labels.is_floating_point():
+            want = float(labels.shape[0] * math.prod(labels.shape[2:])) if labels.shape[1] else 0.0
+        else:
+            ignore = {0: -100, -2**63: 0}.get(opts["ignore_index"], opts["ignore_index"])
+            counted = labels.long()[labels.long() != ignore]
+            weights = inputs[opts["weight"]["tensor"]].values if opts["weight"] else None
+            want = float(counted.numel()) if weights is None else float(weights.double()[counted].sum())
+    elif case["name"] == "kl_div":
+        want = float(tensor("target").shape[0])
+    else:
+        want = float(ours_numel(inputs, args))
+    if math.isnan(want) and math.isnan(have) or abs(have - want) <= 1e-3 * max(abs(want), 1):
+        return None
+    return ("value", f"trek_loss_weight is {have}, should be {want}")
+
+
+def ours_numel(inputs, args):
+    import torch
+    return torch.broadcast_tensors(inputs[args["x"]["tensor"]].values, inputs[args["target"]["tensor"]].values)[0].numel()
+
+
+def run(lib, case):
+    name = case["name"]
+    function = FUNCTIONS[name]
+    case["pointwise"] = name in POINTWISE
+    inputs = [Input(t) for t in case["tensors"]]
+    theirs = run_torch(case, inputs, function)
+    if differences.fault(theirs.error):
+        theirs = widened(case, inputs, function)
+        if theirs is None:
+            return None, True
+    ours = run_trek(lib, case, inputs, function)
+    complaint = Judge(case, inputs, function, theirs).all(ours) or weight_complaint(case, inputs, ours) or guard(inputs)
+    return complaint, bool(ours.error and theirs.error)
+
+
+def widened(case, inputs, function):
+    """PyTorch in f32, rounded: for 16-bit calls that it has no kernel for. None: it refuses that, too."""
+    if not any(t["dtype"] in ("bf16", "f16") for t in case["tensors"]):
+        return None
+    low = next(i.dtype for i, t in zip(inputs, case["tensors"]) if t["dtype"] in ("bf16", "f16"))
+    made = run_torch(case, inputs, function, "f32")
+    if made.error:
+        return None
+    narrow = lambda t: t.to(low) if t is not None and t.is_floating_point() and t.dtype.itemsize == 4 else t
+    made.outs = [narrow(t) for t in made.outs]
+    made.grads = {k: None if g is None else g.to(inputs[k].dtype) for k, g in made.grads.items()}
+    made.second = {k: None if g is None else g.to(inputs[k].dtype if k < 100 else low) for k, g in made.second.items()}
+    made.written = [t.to(i.dtype) for t, i in zip(made.written, inputs)]
+    return made
+
+
+def guard(inputs):
+    for k, source in enumerate(inputs):
+        if source.damage():
+            return ("memory", f"memory around or between the elements of input {k} was written to")
+    return None
+
+
+def describe(case):
+    """One line that a person can read."""
+    def tensor(ref):
+        if ref is None:
+            return "NULL"
+        t = case["tensors"][ref["tensor"]]
+        values = t["values"] if isinstance(t["values"], list) else t["values"]["draw"]
+        text = f"{t['dtype']}{t['shape']}" + ("" if isinstance(values, list) and len(values) > 12 else f" {values}")
+        if t["layout"]:
+            plain = list(range(len(t["shape"])))
+            text += " " + ", ".join(f"{k} {v}" for k, v in t["layout"].items() if any(v) and not (k == "order" and v == plain) and not (k == "step" and set(v) == {1}))
+        return text + (" leaf" if t["grad"] else "") + (f" through {t['way']}" if t["way"] else "")
+
+    def value(v):
+        if isinstance(v, dict) and "tensor" in v:
+            return tensor(v)
+        if isinstance(v, dict):
+            return "{" + ", ".join(f"{k} {value(x)}" for k, x in v.items() if x) + "}"
+        if isinstance(v, list) and v and isinstance(v[0], dict):
+            return "[" + "; ".join(tensor(x) for x in v) + "]"
+        return repr(v)
+
+    plan = case["plan"]
+    words = [plan["way"], plan["head"]] + [k for k in ("create", "second", "twice", "retain", "seed_grad", "seed_layout", "write") if plan[k]]
+    words += [f"x and y are parts {plan['shared']} of it"] if plan["shared"] else []
+    return f"{case['name']}(" + ", ".join(f"{k}={value(v)}" for k, v in case["args"].items()) + ")  gradients: " + " ".join(words)

@@ -198,7 +198,7 @@ def run_torch(case, inputs, function, wide=False, change=None):
     stage = "forward"
     try:
         with torch.no_grad() if case["name"].endswith("_") else contextlib.nullcontext():
-            outs = counterpart(case["name"])(*arguments(case, function, tensor, lambda kind, o: o))
+            outs = counterpart(case["name"], wide is True)(*arguments(case, function, tensor, lambda kind, o: o))
         outs = list(outs) if isinstance(outs, (list, tuple)) else [outs]
         result.outs = [o.detach().clone() for o in outs]
         result.needs = [o.requires_grad for o in outs]

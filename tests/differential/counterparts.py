@@ -234,12 +234,20 @@ TABLE = {
     "accuracy": accuracy,
 }
 
+# The truth in f64, where PyTorch's own formula loses it far out.
+TRUTHS = {
+    "gelu": lambda x: x * 0.5 * torch.erfc(-x * math.sqrt(0.5)),
+    "gelu_tanh": lambda x: x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)),
+}
+
 # Compared elsewhere: with what they are for.
 ELSEWHERE = {"loss_weight": "losses, after each loss", "loss_set_weight": "losses, after each loss"}
 
 
-def counterpart(name):
+def counterpart(name, truth=False):
     """PyTorch's function for trek_<name>, or None."""
+    if truth and name in TRUTHS:
+        return TRUTHS[name]
     if name in TABLE:
         return TABLE[name]
     for place in (torch, F, torch.Tensor):

@@ -197,9 +197,11 @@ static void leave_storage(trek_tensor *t)
 
 void trek_tensor_rebind(trek_tensor *t, trek_tensor *other)
 {
-    trek_ref_take(&other->storage->refs);
-    leave_storage(t);
-    t->storage = other->storage;
+    if (other->storage != t->storage) { /* a header that is part of its storage must not hold it */
+        trek_ref_take(&other->storage->refs);
+        leave_storage(t);
+        t->storage = other->storage;
+    }
     t->data = other->data;
     t->device = other->device;
     t->contiguous = other->contiguous;

@@ -161,7 +161,7 @@ class Parent:
             return got[0] not in ("refusal", "rules") or key_of(name, got)[:60] == same[:60]
 
         if complaint[0] == "crash":
-            return shrink(case, lambda c: fails(c, self.alone), 30)
+            return shrink(case, kinds.candidates, lambda c: fails(c, self.alone), 30)
         # In a process of its own, which shrinks by itself: many runs
         def task(out):
             def run(candidate):
@@ -169,7 +169,7 @@ class Parent:
                     return self.worker.check(candidate)[0]
                 except Exception:
                     return None
-            send(out, {"smaller": shrink(case, lambda c: fails(c, run), 15)})
+            send(out, {"smaller": shrink(case, kinds.candidates, lambda c: fails(c, run), 15)})
         messages, _ = collect(*child(task), 60)
         return messages[0]["smaller"] if messages and "smaller" in messages[0] else case
 

@@ -4,8 +4,10 @@ finds in the headers, and knows how to draw, run and describe its cases."""
 import importlib
 
 import ops
+import optimizers
+import schedules
 
-KINDS = {"op": ops}
+KINDS = {"op": ops, "optimizer": optimizers, "schedule": schedules}
 
 
 def covered(only):
@@ -34,6 +36,11 @@ def run(lib, case):
     if case["kind"] == "load":
         return None, False
     return KINDS[case["kind"]].run(lib, case)
+
+
+def candidates(case):
+    """Simpler forms of a case."""
+    return KINDS[case["kind"]].candidates(case)
 
 
 def describe(case):

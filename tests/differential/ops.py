@@ -9,6 +9,7 @@ from counterparts import ELSEWHERE, counterpart
 from draw import FLOATS, SHAPED, draw_case, generic
 from headers import root, text_of
 from judge import Judge
+from shrink import candidates  # noqa: F401 (of a kind)
 from trek import headers
 
 FUNCTIONS = {f.name[5:]: f for f in headers.functions.values() if f.header == "autograd/ops.h"}

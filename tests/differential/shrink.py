@@ -156,21 +156,19 @@ def without_unused(case):
 
 
 def candidates(case):
-    yield from simpler_plan(case)
-    yield from smaller_shapes(case)
-    yield from simpler_arguments(case)
-    yield from simpler_tensors(case)
+    """Simpler calls of an op."""
+    for kind in (simpler_plan, smaller_shapes, simpler_arguments, simpler_tensors):
+        yield from map(without_unused, kind(case))
 
 
-def shrink(case, fails, seconds=20):
+def shrink(case, simpler, fails, seconds=20):
     """The smallest form found for which `fails` holds."""
     end, progress = time.time() + seconds, True
     while progress and time.time() < end:
         progress = False
-        for candidate in candidates(case):
+        for candidate in simpler(case):
             if time.time() > end:
                 break
-            candidate = without_unused(candidate)
             if fails(candidate):
                 case, progress = candidate, True
                 break

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizers, clipping and loss scaling against torch.optim: parameters of any dtype, groups, frozen and unused ones,
+over several steps. 16-bit parameters are updated in f32 and rounded, as optim/optimizer.h says: PyTorch does so over
+f32 copies."""
+import ctypes
+import math
+
+import torch
+
+from headers import real_zero
+from trek import CPU, DTYPES, headers, shape
+
+OPTIMIZER = {f.name[5:]: f for f in headers.functions.values() if f.header == "optim/optimizer.h"}
+SCALER = {f.name[5:]: f for f in headers.functions.values() if f.header == "optim/scaler.h"}
+KINDS = ("sgd", "adam", "adamw")
+DRIVEN = {"optimizer_new", "optimizer_free", "optimizer_step", "optimizer_zero_grad", "optimizer_set_lr", "optimizer_set_group_lr", "optimizer_lr",
+          "optimizer_group_lr", "optimizer_add_group", "clip_grad_norm", "clip_grad_value", "grad_scaler_new", "grad_scaler_free", "grad_scaler_scale",
+          "grad_scaler_unscale", "grad_scaler_step", "grad_scaler_update", "grad_scaler_get_scale"}
+HELPERS = {"grad_scaler_save": "checkpoints", "grad_scaler_load": "checkpoints"}
+
+
+def covered():
+    known = set(KINDS) | DRIVEN | set(HELPERS)
+    return list(KINDS), [f"{n}: optimizers.py does not call it" for n in {**OPTIMIZER, **SCALER} if n not in known]
+
+
+def options(rng, name):
+    zero = real_zero()
+    if name == "sgd":
+        momentum = rng.choice([0.0, 0.9, 0.5])
+        nesterov = momentum > 0 and rng.random() < 0.3
+        return {"lr": rng.choice([0.1, 0.01]), "momentum": momentum, "dampening": 0.0 if nesterov else rng.choice([0.0, 0.0, 0.3]),
+                "weight_decay": rng.choice([0.0, 0.0, 0.1]), "nesterov": nesterov, "maximize": rng.random() < 0.2}
+    return {"lr": rng.choice([0.1, 0.01]), "beta1": rng.choice([0.0, 0.5, zero]), "beta2": rng.choice([0.0, 0.9, zero]),
+            "eps": rng.choice([0.0, 1e-3]), "weight_decay": rng.choice([0.0, 0.1, zero]), "maximize": rng.random() < 0.2}
+
+
+def draw(rng, name):
+    count = rng.randrange(1, 5)
+    dtypes = rng.choice([["f32"], ["f64"], ["f32", "f64"], ["bf16"], ["f16"], ["f32", "bf16", "f16", "f64"]])
+    return {"name": name, "opts": options(rng, name), "group": options(rng, name) if count > 1 and rng.random() < 0.3 else None,
+            "params": [{"dtype": rng.choice(dtypes), "shape": [rng.choice([1, 2, 3, 7, 17, 65, 0]) for _ in range(rng.randrange(0, 3))],
+                        "frozen": rng.random() < 0.1, "skip": [rng.random() < 0.15 for _ in range(8)]} for _ in range(count)],
+            "steps": rng.randrange(1, 8), "clip": rng.choice([None, None, ["norm", 1.0], ["norm", 0.1], ["value", 0.3]]),
+            "scaler": rng.random() < 0.15, "new_lr": rng.choice([0.0, 0.5]), "seed": rng.getrandbits(31)}
+
+
+def torch_options(name, o):
+    zero = real_zero()
+    real = lambda value, default: 0.0 if value == zero else value if value else default
+    if name == "sgd":
+        return {"lr": o["lr"], "momentum": o["momentum"], "dampening": o["dampening"], "weight_decay": o["weight_decay"], "nesterov": o["nesterov"],
+                "maximize": o["maximize"], "foreach": False}
+    return {"lr": o["lr"], "betas": (real(o["beta1"], 0.9), real(o["beta2"], 0.999)), "eps": real(o["eps"], 1e-8),
+            "weight_decay": real(o["weight_decay"], 0.01 if name == "adamw" else 0.0), "maximize": o["maximize"], "foreach": False}
+
+
+CLASSES = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+
+
+def numbers(case, k, step, shape_, dtype):
+    rng = torch.Generator().manual_seed(case["seed"] + 1009 * k + 7 * step)
+    return torch.randn(shape_, generator=rng, dtype=torch.float64).to(dtype)
+
+
+def run_torch(case, nudge=None):
+    """Parameters after each step, in the dtype that they are updated in, and the norms that clipping gave. nudge: in f64, with numbers
+    that are off by so much of themselves: how far a rounding can go where sums cancel."""
+    wide = lambda name: torch.float64 if nudge is not None else torch.float32 if name in ("bf16", "f16") else DTYPES[name]
+    params = [numbers(case, k, 0, p["shape"], DTYPES[p["dtype"]]).to(wide(p["dtype"])).requires_grad_(not p["frozen"]) for k, p in enumerate(case["params"])]
+    make = CLASSES[case["name"]]
+    if case["group"]:
+        optimizer = make([{"params": params[1:], **torch_options(case["name"], case["opts"])},
+                          {"params": params[:1], **torch_options(case["name"], case["group"])}])
+    else:
+        optimizer = make(params, **torch_options(case["name"], case["opts"]))
+    after, norms = [], []
+    for step in range(1, case["steps"] + 1):
+        for k, (p, spec) in enumerate(zip(params, case["params"])):
+            p.grad = None if spec["frozen"] or spec["skip"][step] else numbers(case, k, step, spec["shape"], p.dtype) * (1 + (nudge or 0))
+        if case["clip"]:
+            norms.append(clip_torch(params, case["clip"]))
+        if case["new_lr"] and step == 2:
+            for group in optimizer.param_groups:
+                group["lr"] = case["new_lr"]
+        optimizer.step()
+        after.append([p.detach().clone() for p in params])
+    return after, norms
+
+
+def clip_torch(params, clip):
+    kind, limit = clip
+    if kind == "value":
+        for p in params:
+            if p.grad is not None:
+                p.grad.clamp_(-limit, limit)
+        return None
+    squares = sum((float((p.grad.double() ** 2).sum()) for p in params if p.grad is not None), 0.0)
+    norm = math.sqrt(squares)
+    for p in params:
+        if p.grad is not None and norm > limit:
+            p.grad.mul_(limit / (norm + 1e-6))
+    return norm
+
+
+def spec_of(lib, name, opts):
+    made = headers.structs["trek_sgd_opts" if name == "sgd" else "trek_adam_opts"]()
+    for field, value in opts.items():
+        setattr(made, field, value)
+    return getattr(lib, name)(made)
+
+
+def list_of(lib, named):
+    params = ctypes.c_void_p(lib.ok(lib.params_new(), "params_new"))
+    for name, var in named:
+        lib.done(lib.params_add(params, name.encode(), var), "params_add")
+    return params
+
+
+class Run:
+    def __init__(self, lib, case):
+        self.lib, self.case = lib, case
+
+    def go(self):
+        lib, case = self.lib, self.case
+        self.vars = []
+        for k, p in enumerate(case["params"]):
+            tensor = lib.tensor(numbers(case, k, 0, p["shape"], DTYPES[p["dtype"]]))
+            self.vars.append(lib.ok(lib.var_new(tensor, not p["frozen"]), "var_new"))
+            lib.tensor_release(tensor)
+        named = [(f"p{k}", v) for k, v in enumerate(self.vars)]
+        params = list_of(lib, named)
+        optimizer = ctypes.c_void_p(lib.ok(lib.optimizer_new(spec_of(lib, case["name"], case["opts"]), params), "optimizer_new"))
+        scaler = ctypes.c_void_p(lib.ok(lib.grad_scaler_new(None), "grad_scaler_new")) if case["scaler"] else None
+        if case["group"]:
+            one = list_of(lib, named[:1])
+            if lib.optimizer_add_group(optimizer, one, spec_of(lib, case["name"], case["group"])) != 1:
+                raise lib.refusal("optimizer_add_group")
+            lib.params_free(ctypes.byref(one))
+        after, norms = [], []
+        try:
+            for step in range(1, case["steps"] + 1):
+                after.append(self.step(step, params, optimizer, scaler, norms))
+        finally:
+            lib.optimizer_free(ctypes.byref(optimizer))
+            lib.params_free(ctypes.byref(params))
+            if scaler is not None:
+                lib.grad_scaler_free(ctypes.byref(scaler))
+            for v in self.vars:
+                lib.var_release(v)
+        return after, norms
+
+    def step(self, step, params, optimizer, scaler, norms):
+        """Gradients come by backward of sum(p * g): as they do in training."""
+        lib, case = self.lib, self.case
+        scope = lib.scope_begin()
+        lib.done(lib.optimizer_zero_grad(optimizer), "zero_grad")
+        loss = None
+        for k, (v, spec) in enumerate(zip(self.vars, case["params"])):
+            if spec["frozen"] or spec["skip"][step]:
+                continue
+            wide = "f32" if spec["dtype"] in ("bf16", "f16") else spec["dtype"]
+            g = numbers(case, k, step, spec["shape"], DTYPES[wide])
+            if spec["dtype"] != wide:
+                lib.done(lib.var_set_grad(v, lib.ok(lib.var_from(lib.tensor(g * (65536.0 if scaler else 1.0))))), "set_grad")
+                continue
+            term = lib.ok(lib.sum(lib.mul(v, lib.var_from(lib.tensor(g))), shape([]), False), "sum")
+            term = lib.cast(term, 1)
+            loss = term if loss is None else lib.ok(lib.add(loss, term), "add")
+        if scaler is not None:
+            one = loss if loss is not None else lib.ok(lib.var_from(lib.tensor(torch.zeros(()))))
+            scaled = lib.ok(lib.grad_scaler_scale(scaler, one), "scale")
+            loss = scaled if loss is not None else None
+        if loss is not None:
+            lib.done(lib.backward(loss), "backward")
+        if scaler is not None and case["clip"]:
+            lib.done(lib.grad_scaler_unscale(scaler, optimizer), "unscale")
+        if case["clip"]:
+            kind, limit = case["clip"]
+            norms.append(lib.clip_grad_norm(params, limit) if kind == "norm" else None)
+            if kind == "value":
+                lib.done(lib.clip_grad_value(params, limit), "clip_grad_value")
+        if case["new_lr"] and step == 2:
+            lib.done(lib.optimizer_set_lr(optimizer, case["new_lr"]), "set_lr")
+        if scaler is not None:
+            lib.done(lib.grad_scaler_step(scaler, optimizer), "scaler_step")
+            lib.done(lib.grad_scaler_update(scaler), "scaler_update")
+        else:
+            lib.done(lib.optimizer_step(optimizer), "optimizer_step")
+        values = [lib.read_var(v) for v in self.vars]
+        lib.scope_end(scope)
+        return values
+
+
+def run(lib, case):
+    from trek import Refused, Wrong
+    lib.error_clear()
+    scope = lib.scope_begin()
+    try:
+        have, norms = Run(lib, case).go()
+    except (Refused, Wrong) as e:
+        return ("refusal", f"trek alone refuses: {e}"), False
+    finally:
+        lib.error_clear()
+        lib.scope_end(scope)
+    want, wanted_norms = run_torch(case)
+    for step, (one, other) in enumerate(zip(norms, wanted_norms)):
+        if one is not None and abs(one - other) > 1e-5 * other + 1e-12:
+            return ("value", f"norm of step {step + 1}: {one}, PyTorch {other}"), False
+    for step, (ours, theirs) in enumerate(zip(have, want)):
+        for k, (o, t) in enumerate(zip(ours, theirs)):
+            t_rounded = t.to(o.dtype).double()
+            eps = torch.finfo(o.dtype).eps
+            allowed = (4 * eps if o.dtype in (torch.bfloat16, torch.float16) else 64 * eps) * (1 + t.double().abs()) * (step + 1)
+            wrong = ~((o.double() - t_rounded).abs() <= allowed)
+            if bool(wrong.any()):
+                coarse = 2.0**-22 if t.dtype == torch.float32 else 2.0**-50
+                wander = (run_torch(case, coarse)[0][step][k] - run_torch(case, 0.0)[0][step][k]).abs()
+                wrong &= ~((o.double() - t_rounded).abs() <= allowed + 8 * wander)
+            if bool(wrong.any()):
+                at = int(torch.nonzero(wrong.reshape(-1))[0])
+                return ("value", f"parameter {k} after step {step + 1}: {o.reshape(-1)[at].item():.9g}, PyTorch {t.reshape(-1)[at].item():.9g}"), False
+    return None, False
+
+
+def how(name):
+    return "optimizers.py"
+
+
+def describe(case):
+    params = ", ".join(f"{p['dtype']}{p['shape']}" + (" frozen" if p["frozen"] else "") for p in case["params"])
+    return f"{case['name']}({case['opts']}) over {params}; {case['steps']} steps, clip {case['clip']}, scaler {case['scaler']}, second group {case['group']}"
+
+
+def candidates(case):
+    """Simpler cases."""
+    import copy
+    for key, value in (("clip", None), ("group", None), ("scaler", False), ("new_lr", 0.0), ("steps", 1), ("steps", case["steps"] - 1)):
+        if case[key] != value and value != 0:
+            new = copy.deepcopy(case)
+            new[key] = value
+            yield new
+    for k in range(len(case["params"])):
+        if len(case["params"]) > 1:
+            new = copy.deepcopy(case)
+            del new["params"][k]
+            yield new
+    for key, value in case["opts"].items():
+        if value and key != "lr":
+            new = copy.deepcopy(case)
+            new["opts"][key] = type(value)()
+            yield new

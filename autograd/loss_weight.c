@@ -55,7 +55,8 @@ trek_var *trek_loss_mean_of_labels(trek_var *loss, trek_var *labels, trek_var *c
 static double count_labels(const trek_loss_count *count)
 {
     trek_var *labels = trek_cast(trek_var_constant(count->labels), TREK_I64);
-    trek_var *counts = trek_ne_scalar(labels, (double)count->ignore);
+    trek_tensor *ignore = trek_tensor_from_data(&count->ignore, trek_dims_none(), TREK_I64, count->labels->device);
+    trek_var *counts = trek_ne(labels, ignore ? trek_var_from(ignore) : NULL); /* a double may not hold it */
     if (count->classes && counts) {
         trek_var *safe = trek_mul(labels, trek_cast(counts, TREK_I64)); /* an ignored label need not be a class */
         trek_var *weights = trek_cast(trek_index_select(trek_var_constant(count->classes), safe, 0), TREK_F64);

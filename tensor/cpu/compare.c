@@ -2,6 +2,7 @@
 /* Element-wise kernels whose result is bool: comparisons, logic, tests. */
 #include "tensor/cpu/elementwise.h"
 #include "tensor/cpu/vector_math.h"
+#include "tensor/integer_range.h"
 
 #define CHEAP TREK_GRAIN_CHEAP
 
@@ -65,11 +66,22 @@ TEST_INTEGERS(logical_not, x == 0)
         rounded.attrs.f[0] = trek_f32_from_##dtype(trek_##dtype##_from_f32((float)call->attrs.f[0]));  \
         return op##_rounded_##dtype(&rounded);                                                         \
     }
+/* i64 has more digits than the number's fraction: a range of integers stands for the comparison. */
+#define SCALAR_I64(op)                                                                                 \
+    static void op##_i64_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)    \
+    {                                                                                                  \
+        uint8_t *result = to;                                                                          \
+        const int64_t *xs = from[0];                                                                   \
+        const trek_integer_range range = trek_integer_range_of(TREK_OP_##op, attrs->f[0]);             \
+        TREK_INDEPENDENT                                                                               \
+        for (int64_t i = 0; i < n; i++)                                                                \
+            result[i] = ((xs[i] >= range.low) & (xs[i] <= range.high)) ^ range.outside;                \
+    }
 #define SCALAR(op, sign)                                                                               \
     TREK_UNARY_ROW(op, f32, boolean, x sign s)                                                            \
     TREK_UNARY_ROW(op##_rounded, f32, boolean, x sign s)                                                  \
     TREK_UNARY_ROW(op, f64, boolean, x sign s)                                                            \
-    TREK_UNARY_ROW(op, i64, boolean, (double)x sign number)                                               \
+    SCALAR_I64(op)                                                                                     \
     TREK_UNARY_ROW(op, i32, boolean, (double)x sign number)                                               \
     TREK_UNARY_ROW(op, u8, boolean, (double)x sign number)                                                \
     TREK_UNARY_KERNEL(op, f32, f32, 1, CHEAP)                                                          \

@@ -2,6 +2,7 @@
 /* Element-wise kernels whose result is bool: comparisons, logic, tests. What is
  * asked for is a set of outcomes, so that one kernel serves all of a kind. */
 #include "tensor/cuda/elementwise.cuh"
+#include "tensor/integer_range.h"
 
 namespace {
 
@@ -23,6 +24,12 @@ template <typename W, typename N> struct compare_number_functor {
     compare_functor<N> compare;
     N number;
     __device__ __forceinline__ bool operator()(W x) const { return compare((N)x, number); }
+};
+
+struct range_functor {
+    static constexpr int weight = TREK_LIGHT;
+    trek_integer_range range;
+    __device__ __forceinline__ bool operator()(int64_t x) const { return (x >= range.low && x <= range.high) != range.outside; }
 };
 
 /* Bits by (y != 0, x != 0): the row of the truth table. */
@@ -78,7 +85,10 @@ template <typename T> trek_status run_compare_number(const trek_op_call *call)
 {
     typedef typename trek_work<T>::type W;
     compare_functor<W> outcome = { wanted_outcomes(call) };
-    if constexpr (std::is_integral<T>::value) {
+    if constexpr (std::is_same<T, int64_t>::value) {
+        range_functor f = { trek_integer_range_of(call->op->id, call->attrs.f[0]) };
+        return trek_map1<uint8_t, T>(call, f);
+    } else if constexpr (std::is_integral<T>::value) {
         compare_number_functor<W, double> f = { { outcome.wanted }, call->attrs.f[0] };
         return trek_map1<uint8_t, T>(call, f);
     } else {

@@ -39,6 +39,14 @@ static inline trek_var *trek_rule_rounded(trek_var *y, const trek_var *like)
     return y && like ? trek_cast(y, trek_var_dtype(like)) : NULL;
 }
 
+/* v in what a formula of several steps is computed in: the gradient's dtype, f32 for the 16-bit ones. Its result is
+ * rounded once, when the engine casts it to the input's dtype. NULL in, NULL out. */
+static inline trek_var *trek_rule_full(const trek_backward_call *b, trek_var *v)
+{
+    trek_dtype dtype = (trek_dtype)b->grad->data->dtype;
+    return v ? trek_cast(v, dtype == TREK_BF16 || dtype == TREK_F16 ? TREK_F32 : dtype) : NULL;
+}
+
 /* Zeros of that shape, in the rule's scope. */
 trek_var *trek_rule_zeros(const trek_backward_call *b, trek_shape shape);
 

@@ -6,6 +6,10 @@
 
 static trek_var *x_of(trek_backward_call *b) { return trek_rule_input(b, 0); }
 static trek_var *y_of(trek_backward_call *b) { return trek_rule_output(b, 0); }
+/* The same, and the gradient, for formulas of several steps. */
+static trek_var *full_x(trek_backward_call *b) { return trek_rule_full(b, trek_rule_input(b, 0)); }
+static trek_var *full_y(trek_backward_call *b) { return trek_rule_full(b, trek_rule_output(b, 0)); }
+static trek_var *full_g(trek_backward_call *b) { return trek_rule_full(b, b->grad); }
 static trek_var *one_minus(trek_var *x) { return trek_add_scalar(trek_neg(x), 1); }
 
 trek_status trek_rule_identity(trek_backward_call *b) { return trek_rule_give(b, b->grad); }
@@ -30,7 +34,7 @@ trek_status trek_rule_sqrt(trek_backward_call *b)
 }
 trek_status trek_rule_rsqrt(trek_backward_call *b) /* -y^3 / 2 */
 {
-    return trek_rule_give(b, trek_mul(b->grad, trek_mul_scalar(trek_pow_scalar(y_of(b), 3), -0.5)));
+    return trek_rule_give(b, trek_mul(b->grad, trek_mul_scalar(trek_pow_scalar(full_y(b), 3), -0.5)));
 }
 trek_status trek_rule_reciprocal(trek_backward_call *b)
 {
@@ -48,11 +52,11 @@ trek_status trek_rule_tan(trek_backward_call *b)
 }
 trek_status trek_rule_asin(trek_backward_call *b)
 {
-    return trek_rule_give(b, trek_mul(b->grad, trek_rsqrt(one_minus(trek_square(x_of(b))))));
+    return trek_rule_give(b, trek_mul(b->grad, trek_rsqrt(one_minus(trek_square(full_x(b))))));
 }
 trek_status trek_rule_acos(trek_backward_call *b)
 {
-    return trek_rule_give(b, trek_neg(trek_mul(b->grad, trek_rsqrt(one_minus(trek_square(x_of(b)))))));
+    return trek_rule_give(b, trek_neg(trek_mul(b->grad, trek_rsqrt(one_minus(trek_square(full_x(b)))))));
 }
 trek_status trek_rule_atan(trek_backward_call *b)
 {
@@ -65,7 +69,7 @@ trek_status trek_rule_tanh(trek_backward_call *b)
 {
     if (!b->create_graph)
         return trek_rule_give(b, trek_apply_tanh_backward(b->grad, y_of(b)));
-    return trek_rule_give(b, trek_mul(b->grad, one_minus(trek_square(y_of(b)))));
+    return trek_rule_give(b, trek_mul(b->grad, one_minus(trek_square(full_y(b)))));
 }
 
 trek_status trek_rule_sigmoid(trek_backward_call *b)
@@ -73,12 +77,13 @@ trek_status trek_rule_sigmoid(trek_backward_call *b)
     trek_var *y = y_of(b);
     if (!b->create_graph)
         return trek_rule_give(b, trek_apply_sigmoid_backward(b->grad, y));
+    y = trek_rule_full(b, y);
     return trek_rule_give(b, trek_mul(b->grad, trek_mul(y, one_minus(y))));
 }
 
 trek_status trek_rule_erf(trek_backward_call *b) /* 2/sqrt(pi) exp(-x^2) */
 {
-    trek_var *bell = trek_exp(trek_neg(trek_square(x_of(b))));
+    trek_var *bell = trek_exp(trek_neg(trek_square(full_x(b))));
     return trek_rule_give(b, trek_mul(b->grad, trek_mul_scalar(bell, 1.128379167095512573896)));
 }
 
@@ -117,7 +122,7 @@ trek_status trek_rule_gelu(trek_backward_call *b)
     trek_var *x = x_of(b);
     if (!b->create_graph)
         return trek_rule_give(b, trek_apply_gelu_backward(b->grad, x, tanh_form));
-    return trek_rule_give(b, trek_mul(b->grad, gelu_slope(x, tanh_form)));
+    return trek_rule_give(b, trek_mul(b->grad, gelu_slope(trek_rule_full(b, x), tanh_form)));
 }
 
 trek_status trek_rule_silu(trek_backward_call *b)
@@ -125,17 +130,19 @@ trek_status trek_rule_silu(trek_backward_call *b)
     trek_var *x = x_of(b);
     if (!b->create_graph)
         return trek_rule_give(b, trek_apply_silu_backward(b->grad, x));
+    x = trek_rule_full(b, x);
     trek_var *s = trek_sigmoid(x); /* s (1 + x (1 - s)) */
     return trek_rule_give(b, trek_mul(b->grad, trek_mul(s, trek_add_scalar(trek_mul(x, one_minus(s)), 1))));
 }
 
+/* The second derivative is 0 from the threshold on, as PyTorch's. */
 trek_status trek_rule_softplus(trek_backward_call *b)
 {
     double beta = b->attrs->f[0], threshold = b->attrs->f[1];
-    trek_var *z = trek_mul_scalar(x_of(b), beta);
-    trek_var *slope = trek_where(trek_gt_scalar(z, threshold), trek_rule_zeros(b, trek_dims_none()), trek_sigmoid(z));
-    trek_var *beyond = trek_cast(trek_gt_scalar(z, threshold), trek_var_dtype(b->grad));
-    return trek_rule_give(b, trek_mul(b->grad, trek_add(slope, beyond)));
+    trek_var *z = trek_mul_scalar(full_x(b), beta), *slope = trek_masked_fill(trek_sigmoid(z), trek_gt_scalar(z, threshold), 1);
+    if (b->create_graph)
+        slope = trek_where(trek_ge_scalar(z, threshold), slope ? trek_var_detach(slope) : NULL, slope);
+    return trek_rule_give(b, trek_mul(full_g(b), slope));
 }
 
 trek_status trek_rule_leaky_relu(trek_backward_call *b)
@@ -144,10 +151,11 @@ trek_status trek_rule_leaky_relu(trek_backward_call *b)
     return trek_rule_give(b, trek_where(positive, b->grad, trek_mul_scalar(b->grad, b->attrs->f[0])));
 }
 
-trek_status trek_rule_elu(trek_backward_call *b)
+trek_status trek_rule_elu(trek_backward_call *b) /* 1 at NaN, too */
 {
-    trek_var *x = x_of(b), *below = trek_mul_scalar(trek_exp(trek_clamp(x, -INFINITY, 0)), b->attrs->f[0]);
-    return trek_rule_give(b, trek_where(trek_gt_scalar(x, 0), b->grad, trek_mul(b->grad, below)));
+    trek_var *x = full_x(b), *below = trek_mul_scalar(trek_exp(trek_clamp(x, -INFINITY, 0)), b->attrs->f[0]);
+    trek_var *slope = trek_masked_fill(below, trek_logical_not(trek_le_scalar(x, 0)), 1);
+    return trek_rule_give(b, trek_mul(full_g(b), slope));
 }
 
 /* --- with numbers ------------------------------------------------------------------- */
@@ -159,13 +167,13 @@ trek_status trek_rule_pow_scalar(trek_backward_call *b)
     double p = b->attrs->f[0];
     if (p == 0)
         return trek_rule_give(b, trek_rule_zeros(b, trek_var_shape(b->grad)));
-    return trek_rule_give(b, trek_mul(b->grad, trek_mul_scalar(trek_pow_scalar(x_of(b), p - 1), p)));
+    return trek_rule_give(b, trek_mul(full_g(b), trek_mul_scalar(trek_pow_scalar(full_x(b), p - 1), p)));
 }
 
 trek_status trek_rule_clamp(trek_backward_call *b)
 {
     trek_var *x = x_of(b);
-    trek_var *inside = trek_logical_and(trek_ge_scalar(x, b->attrs->f[0]), trek_le_scalar(x, b->attrs->f[1]));
+    trek_var *inside = trek_logical_and(trek_gt_scalar(x, b->attrs->f[0]), trek_lt_scalar(x, b->attrs->f[1]));
     return trek_rule_give(b, trek_where(inside, b->grad, trek_rule_zeros(b, trek_dims_none())));
 }
 
@@ -202,42 +210,44 @@ trek_status trek_rule_div(trek_backward_call *b)
     return quotient ? TREK_OK : trek_status_get();
 }
 
+/* What a mask takes out of a derivative must not come back as 0 times infinity in the next one: the
+ * exponent, or the base, is replaced by 1 there before the formula sees it. */
 trek_status trek_rule_pow(trek_backward_call *b)
 {
     trek_status status = TREK_OK;
-    trek_var *x = trek_rule_input(b, 0);
+    trek_var *x = trek_rule_full(b, trek_rule_input(b, 0)), *p = trek_rule_full(b, trek_rule_input(b, 1)), *g = full_g(b);
     if (trek_rule_needs(b, 0)) { /* p x^(p - 1), 0 where p is 0 */
-        trek_var *p = trek_rule_input(b, 1);
-        trek_var *slope = trek_mul(p, trek_pow(x, trek_sub_scalar(p, 1)));
-        slope = trek_where(trek_eq_scalar(p, 0), trek_rule_zeros(b, trek_dims_none()), slope);
-        status = trek_rule_give_to(b, 0, trek_mul(b->grad, slope));
+        trek_var *none = trek_eq_scalar(p, 0), *safe = trek_masked_fill(p, none, 1);
+        trek_var *slope = trek_mul(g, trek_mul(safe, trek_pow(x, trek_sub_scalar(safe, 1))));
+        status = trek_rule_give_to(b, 0, trek_masked_fill(slope, none, 0));
     }
-    if (status == TREK_OK && trek_rule_needs(b, 1)) { /* y log x, 0 where x is 0 */
-        trek_var *slope = trek_mul(trek_rule_output(b, 0), trek_log(x));
-        slope = trek_where(trek_eq_scalar(x, 0), trek_rule_zeros(b, trek_dims_none()), slope);
-        status = trek_rule_give_to(b, 1, trek_mul(b->grad, slope));
+    if (status == TREK_OK && trek_rule_needs(b, 1)) { /* y log x, 0 where x is 0 and p is not below */
+        trek_var *none = trek_logical_and(trek_eq_scalar(x, 0), trek_ge_scalar(p, 0)), *safe = trek_masked_fill(x, none, 1);
+        trek_var *slope = trek_mul(g, trek_mul(full_y(b), trek_log(safe)));
+        status = trek_rule_give_to(b, 1, trek_masked_fill(slope, none, 0));
     }
     return status;
 }
 
-/* maximum and minimum: to the one that was taken, half to each where they are equal */
+/* maximum and minimum: to the one that was taken, half to each where they are equal, to both at NaN */
 trek_status trek_rule_maximum(trek_backward_call *b)
 {
     bool larger = b->op->id == TREK_OP_maximum;
-    trek_var *x = trek_rule_input(b, 0), *y = trek_rule_input(b, 1), *zero = trek_rule_zeros(b, trek_dims_none());
-    trek_var *half = trek_where(trek_eq(x, y), trek_mul_scalar(b->grad, 0.5), zero);
+    trek_var *x = trek_rule_input(b, 0), *y = trek_rule_input(b, 1);
+    trek_var *share = trek_where(trek_eq(x, y), trek_mul_scalar(b->grad, 0.5), b->grad);
     trek_status status = TREK_OK;
     if (trek_rule_needs(b, 0))
-        status = trek_rule_give_to(b, 0, trek_where(larger ? trek_gt(x, y) : trek_lt(x, y), b->grad, half));
+        status = trek_rule_give_to(b, 0, trek_masked_fill(share, larger ? trek_lt(x, y) : trek_gt(x, y), 0));
     if (status == TREK_OK && trek_rule_needs(b, 1))
-        status = trek_rule_give_to(b, 1, trek_where(larger ? trek_lt(x, y) : trek_gt(x, y), b->grad, half));
+        status = trek_rule_give_to(b, 1, trek_masked_fill(share, larger ? trek_gt(x, y) : trek_lt(x, y), 0));
     return status;
 }
 
-trek_status trek_rule_atan2(trek_backward_call *b)
+trek_status trek_rule_atan2(trek_backward_call *b) /* (y, -x) / (x^2 + y^2), 0 at the origin */
 {
-    trek_var *x = trek_rule_input(b, 0), *y = trek_rule_input(b, 1);
-    trek_var *scaled = trek_div(b->grad, trek_add(trek_square(x), trek_square(y)));
+    trek_var *x = trek_rule_full(b, trek_rule_input(b, 0)), *y = trek_rule_full(b, trek_rule_input(b, 1));
+    trek_var *squares = trek_add(trek_square(x), trek_square(y)), *origin = trek_eq_scalar(squares, 0);
+    trek_var *scaled = trek_masked_fill(trek_div(full_g(b), trek_masked_fill(squares, origin, 1)), origin, 0);
     trek_status status = TREK_OK;
     if (trek_rule_needs(b, 0))
         status = trek_rule_give_to(b, 0, trek_mul(scaled, y));
@@ -246,13 +256,24 @@ trek_status trek_rule_atan2(trek_backward_call *b)
     return status;
 }
 
+/* floor(x / y) by way of the remainder, so that a quotient that rounds up to an integer does not count as one. */
+static trek_var *floored_quotient(trek_var *x, trek_var *y)
+{
+    trek_var *rest = trek_remainder(x, y), *whole = trek_round(trek_div(trek_sub(x, rest), y));
+    trek_var *below = x ? trek_neg(trek_cast(trek_ne(rest, x), trek_var_dtype(x))) : NULL; /* y infinite: 0, or -1 of two signs */
+    trek_var *none = trek_where(trek_eq_scalar(y, 0), trek_div(x, y), rest);
+    return trek_where(trek_isnan(rest), none, trek_where(trek_isinf(y), below, whole));
+}
+
 trek_status trek_rule_remainder(trek_backward_call *b)
 {
     b->grads[0] = b->grad;
     if (!trek_rule_needs(b, 1))
         return TREK_OK;
-    trek_var *quotient = trek_floor(trek_div(trek_rule_input(b, 0), trek_rule_input(b, 1)));
-    return trek_rule_give_to(b, 1, trek_neg(trek_mul(b->grad, quotient)));
+    trek_no_grad_begin(); /* constant between its steps */
+    trek_var *quotient = floored_quotient(trek_rule_full(b, trek_rule_input(b, 0)), trek_rule_full(b, trek_rule_input(b, 1)));
+    trek_no_grad_end();
+    return trek_rule_give_to(b, 1, trek_neg(trek_mul(full_g(b), quotient)));
 }
 
 trek_status trek_rule_where(trek_backward_call *b)

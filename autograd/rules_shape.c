@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Derivatives of reductions, views, and ops that move elements. */
+#include <math.h>
+
 #include "autograd/rules_internal.h"
 
 /* A reduction's result (or its gradient) with the reduced dimensions kept as 1. */
@@ -43,39 +45,95 @@ trek_status trek_rule_mean(trek_backward_call *b)
     return trek_rule_give(b, trek_expand(share, trek_rule_shape(b, 0)));
 }
 
-/* The product of the others: y / x; with one zero in the row only the zero's place has one. */
-trek_status trek_rule_prod(trek_backward_call *b)
+/* Along dimension 1: at each place the product of what lies before it, by doubling the reach. */
+static trek_var *products_before(trek_backward_call *b, trek_var *x, int64_t rows, int64_t n)
 {
-    trek_var *x = trek_rule_input(b, 0), *y = kept(b, trek_rule_output(b, 0)), *g = kept(b, b->grad);
-    trek_var *zero = trek_rule_zeros(b, trek_dims_none()), *is_zero = trek_eq_scalar(x, 0);
-    trek_var *zeros = trek_sum(is_zero, same_dims(b), true);
-    trek_var *rest = trek_prod(trek_where(is_zero, trek_add_scalar(zero, 1), x), same_dims(b), true);
-    trek_var *at_zero = trek_where(trek_logical_and(is_zero, trek_eq_scalar(zeros, 1)), rest, zero);
-    trek_var *safe = trek_where(is_zero, trek_add_scalar(zero, 1), x);
-    trek_var *others = trek_where(trek_eq_scalar(zeros, 0), trek_div(b->create_graph ? rest : y, safe), at_zero);
-    return trek_rule_give(b, trek_mul(g, others));
+    trek_var *ones = trek_add_scalar(trek_rule_full(b, trek_rule_zeros(b, trek_dims(rows, n))), 1);
+    trek_var *first[2] = { trek_narrow(ones, 1, 0, 1), trek_narrow(x, 1, 0, n - 1) }, *y = trek_cat(first, 2, 1);
+    for (int64_t reach = 1; y && reach < n; reach *= 2) {
+        trek_var *moved[2] = { trek_narrow(ones, 1, 0, reach), trek_narrow(y, 1, 0, n - reach) };
+        y = trek_mul(y, trek_cat(moved, 2, 1));
+    }
+    return y;
 }
 
-/* max and min: equally to all that equal the result */
+/* At each place the product of the others, made of products alone, so that it can be differentiated at zeros. */
+static trek_var *products_of_others(trek_backward_call *b, trek_var *x)
+{
+    trek_shape shape = trek_rule_shape(b, 0), order = { .ndim = shape.ndim }, moved = order, back = order;
+    int at = 0;
+    for (int part = 0; part < 2; part++) /* the dimensions that stay, then those that go */
+        for (int d = 0; d < shape.ndim; d++)
+            if ((b->attrs->i[0] >> d & 1) == part) {
+                order.sizes[at] = d;
+                moved.sizes[at] = shape.sizes[d];
+                back.sizes[d] = at++;
+            }
+    int64_t n = (int64_t)reduced_count(b), rows = n ? trek_shape_numel(shape) / n : 0;
+    if (n == 0 || rows == 0)
+        return x;
+    trek_var *lines = trek_reshape(trek_permute(x, order), trek_dims(rows, n));
+    trek_var *before = products_before(b, lines, rows, n), *turned = trek_flip(lines, trek_dims(1));
+    trek_var *after = trek_flip(products_before(b, turned, rows, n), trek_dims(1));
+    return trek_permute(trek_reshape(trek_mul(before, after), moved), back);
+}
+
+/* The product of the others: y / x. With a zero in the row: at a single zero the product of the rest, at other
+ * places 0, or NaN where 0 meets what is not finite. */
+static trek_var *quotients_of_product(trek_backward_call *b, trek_var *x, trek_var *y)
+{
+    trek_var *is_zero = trek_eq_scalar(x, 0), *zeros = trek_sum(is_zero, same_dims(b), true);
+    trek_var *safe = trek_masked_fill(x, is_zero, 1), *rest = trek_prod(safe, same_dims(b), true);
+    trek_var *endless = trek_logical_not(trek_isfinite(x)), *zero = trek_rule_full(b, trek_rule_zeros(b, trek_dims_none()));
+    trek_var *at_zero = trek_masked_fill(zero, trek_gt(trek_sum(endless, same_dims(b), true), endless), NAN);
+    at_zero = trek_where(trek_logical_and(is_zero, trek_eq_scalar(zeros, 1)), rest, at_zero);
+    return trek_where(trek_eq_scalar(zeros, 0), trek_div(y, safe), at_zero);
+}
+
+trek_status trek_rule_prod(trek_backward_call *b)
+{
+    trek_var *x = trek_rule_full(b, trek_rule_input(b, 0)), *g = trek_rule_full(b, kept(b, b->grad));
+    if (b->create_graph)
+        return trek_rule_give(b, trek_mul(g, products_of_others(b, x)));
+    return trek_rule_give(b, trek_mul(g, quotients_of_product(b, x, trek_rule_full(b, kept(b, trek_rule_output(b, 0))))));
+}
+
+/* max and min: equally to all that equal the result, or to those that are no numbers */
 trek_status trek_rule_max(trek_backward_call *b)
 {
-    trek_var *hit = trek_cast(trek_eq(trek_rule_input(b, 0), kept(b, trek_rule_output(b, 0))), trek_var_dtype(b->grad));
+    trek_var *x = trek_rule_input(b, 0), *taken = trek_logical_or(trek_eq(x, kept(b, trek_rule_output(b, 0))), trek_isnan(x));
+    trek_var *hit = trek_cast(taken, trek_var_dtype(b->grad));
     trek_var *share = trek_div(kept(b, b->grad), trek_sum(hit, same_dims(b), true));
     return trek_rule_give(b, trek_mul(hit, share));
 }
 
+static trek_var *centred(trek_backward_call *b)
+{
+    trek_var *x = trek_rule_full(b, trek_rule_input(b, 0));
+    return trek_sub(x, trek_mean(x, same_dims(b), true));
+}
+
 trek_status trek_rule_var(trek_backward_call *b) /* 2 (x - mean) / (n - correction) */
 {
-    trek_var *x = trek_rule_input(b, 0);
-    trek_var *centred = trek_sub(x, trek_mean(x, same_dims(b), true));
     double divisor = reduced_count(b) - b->attrs->f[0];
-    return trek_rule_give(b, trek_mul(trek_mul_scalar(kept(b, b->grad), 2 / divisor), centred));
+    return trek_rule_give(b, trek_mul(trek_mul_scalar(trek_rule_full(b, kept(b, b->grad)), 2 / divisor), centred(b)));
+}
+
+/* (x - mean) / y / (n - correction), 0 where nothing varies; y is not squared, which may overflow */
+trek_status trek_rule_std(trek_backward_call *b)
+{
+    trek_var *y = trek_rule_full(b, kept(b, trek_rule_output(b, 0))), *still = trek_eq_scalar(y, 0);
+    double divisor = reduced_count(b) - b->attrs->f[0];
+    trek_var *share = trek_masked_fill(trek_mul_scalar(trek_rule_full(b, kept(b, b->grad)), 1 / divisor), still, 0);
+    return trek_rule_give(b, trek_mul(share, trek_div(centred(b), trek_masked_fill(y, still, 1))));
 }
 
 trek_status trek_rule_logsumexp(trek_backward_call *b)
 {
-    trek_var *share = trek_exp(trek_sub(trek_rule_input(b, 0), kept(b, trek_rule_output(b, 0))));
-    return trek_rule_give(b, trek_mul(kept(b, b->grad), share));
+    trek_var *given = trek_rule_input(b, 0), *x = trek_rule_full(b, given), *y = kept(b, trek_rule_output(b, 0));
+    if (x != given) /* y is rounded to 16 bits, which in an exponent is much */
+        y = trek_logsumexp(x, same_dims(b), true);
+    return trek_rule_give(b, trek_mul(trek_rule_full(b, kept(b, b->grad)), trek_exp(trek_sub(x, y))));
 }
 
 trek_status trek_rule_cumsum(trek_backward_call *b)
@@ -92,8 +150,9 @@ trek_status trek_rule_softmax(trek_backward_call *b) /* y (g - sum g y) */
     trek_var *y = trek_rule_output(b, 0);
     if (!b->create_graph)
         return trek_rule_give(b, trek_apply_softmax_backward(b->grad, y, dim));
-    trek_var *sum = trek_sum(trek_mul(b->grad, y), trek_dims(dim), true);
-    return trek_rule_give(b, trek_mul(y, trek_sub(b->grad, sum)));
+    trek_var *g = trek_rule_full(b, b->grad);
+    y = trek_rule_full(b, y);
+    return trek_rule_give(b, trek_mul(y, trek_sub(g, trek_sum(trek_mul(g, y), trek_dims(dim), true))));
 }
 
 trek_status trek_rule_log_softmax(trek_backward_call *b) /* g - exp(y) sum g */
@@ -102,8 +161,9 @@ trek_status trek_rule_log_softmax(trek_backward_call *b) /* g - exp(y) sum g */
     trek_var *y = trek_rule_output(b, 0);
     if (!b->create_graph)
         return trek_rule_give(b, trek_apply_log_softmax_backward(b->grad, y, dim));
-    trek_var *sum = trek_sum(b->grad, trek_dims(dim), true);
-    return trek_rule_give(b, trek_sub(b->grad, trek_mul(trek_exp(y), sum)));
+    trek_var *g = trek_rule_full(b, b->grad);
+    y = trek_rule_full(b, y);
+    return trek_rule_give(b, trek_sub(g, trek_mul(trek_exp(y), trek_sum(g, trek_dims(dim), true))));
 }
 
 /* --- views ---------------------------------------------------------------------------- */

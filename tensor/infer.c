@@ -163,8 +163,8 @@ trek_status trek_infer_dim_sum(trek_op_call *call)
 
 trek_status trek_infer_flip(trek_op_call *call)
 {
-    if (call->attrs.i[0] == 0)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "no dimensions are listed");
+    if (call->attrs.i[0] == 0) /* none listed: none */
+        return same_shape(call, dtype_of(call, 0));
     return reduced_dims(call) ? same_shape(call, dtype_of(call, 0)) : trek_status_get();
 }
 

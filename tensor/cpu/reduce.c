@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reductions by arithmetic: sum, mean, prod, max, min, any, all, var, logsumexp.
+/* Reductions by arithmetic: sum, mean, prod, max, min, any, all, var, std, logsumexp.
  * Floating ones gather in f64, so that sums of f32 are exact to a rounding or
  * two whatever their length; integers gather in i64. */
 #include <math.h>
@@ -170,6 +170,10 @@ static trek_partial variance_of(trek_partial p, double parameter, int64_t count,
     double divisor = (double)count - attrs->f[0];
     return (trek_partial){ .f = p.f / (divisor > 0 ? divisor : 0) };
 }
+static trek_partial deviation_of(trek_partial p, double parameter, int64_t count, const trek_attrs *attrs)
+{
+    return (trek_partial){ .f = sqrt(variance_of(p, parameter, count, attrs).f) };
+}
 /* -infinity is not subtracted: no element is above it, and the sum will be 0. */
 static double maximum_parameter(trek_partial p, int64_t count)
 {
@@ -212,6 +216,8 @@ PLAN(all, f32, &fold_all_f32, NULL, NULL, NULL, false, TREK_GRAIN_CHEAP)
 PLAN(all, f64, &fold_all_f64, NULL, NULL, NULL, false, TREK_GRAIN_CHEAP)
 PLAN(var, f32, &fold_sum_f32, &fold_squares_f32, mean_parameter, variance_of, true, TREK_GRAIN_CHEAP)
 PLAN(var, f64, &fold_sum_f64, &fold_squares_f64, mean_parameter, variance_of, true, TREK_GRAIN_CHEAP)
+PLAN(std, f32, &fold_sum_f32, &fold_squares_f32, mean_parameter, deviation_of, true, TREK_GRAIN_CHEAP)
+PLAN(std, f64, &fold_sum_f64, &fold_squares_f64, mean_parameter, deviation_of, true, TREK_GRAIN_CHEAP)
 PLAN(logsumexp, f32, &fold_max_f32, &fold_exponentials_f32, maximum_parameter, logsumexp_of, true, TREK_GRAIN_FUNCTION)
 PLAN(logsumexp, f64, &fold_max_f64, &fold_exponentials_f64, maximum_parameter, logsumexp_of, true, TREK_GRAIN_FUNCTION)
 
@@ -227,7 +233,7 @@ void TREK_ISA_NAME(trek_cpu_register_reduce)(trek_backend *b)
     b->kernels[TREK_OP_##op][TREK_I32] = op##_i32;                                                     \
     b->kernels[TREK_OP_##op][TREK_U8] = b->kernels[TREK_OP_##op][TREK_BOOL] = op##_u8;
     ALL(sum) ALL(prod) ALL(max) ALL(min) ALL(any) ALL(all)
-    FLOATS(mean) FLOATS(var) FLOATS(logsumexp)
+    FLOATS(mean) FLOATS(var) FLOATS(std) FLOATS(logsumexp)
 #undef FLOATS
 #undef ALL
 }

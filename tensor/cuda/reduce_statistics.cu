@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Variance, and the logarithm of sums of exponentials: one pass over the elements. */
+/* Variance and its root, and the logarithm of sums of exponentials: one pass over the elements. */
 #include "tensor/cuda/reduce.cuh"
 
 template <typename T> struct variance_op : trek_reduce_input<T> {
     typedef trek_moments partial;
     T *out;
     double divisor; /* 0 with too few elements: 0/0 or x/0 */
+    bool root;
     __device__ __forceinline__ partial start(int64_t, bool) const { return trek_moments{ 0, 0, 0, 0 }; }
     __device__ __forceinline__ void step(partial &a, T x, int64_t) const { a.add((double)trek_get(x)); }
     __device__ __forceinline__ void join(partial &a, const partial &b) const { a.join(b); }
     __device__ __forceinline__ void store(int64_t at, partial a) const
     {
         a.centre();
-        out[at] = trek_store<T>::of((a.squares < 0 ? 0 : a.squares) / divisor);
+        double variance = (a.squares < 0 ? 0 : a.squares) / divisor;
+        out[at] = trek_store<T>::of(root ? sqrt(variance) : variance);
     }
 };
 
@@ -52,7 +54,7 @@ template <typename T> struct logsumexp_op : trek_reduce_input<T> {
     __device__ __forceinline__ void store(int64_t at, partial a) const { out[at] = trek_store<T>::of(trek_log(a.sum) + a.top); }
 };
 
-template <typename T> static trek_status run_var(const trek_op_call *call)
+template <typename T, bool root> static trek_status run_var(const trek_op_call *call)
 {
     variance_op<T> op;
     int64_t outputs = call->outputs[0]->numel;
@@ -60,6 +62,7 @@ template <typename T> static trek_status run_var(const trek_op_call *call)
     op.x = (const T *)(const void *)call->inputs[0]->data;
     op.out = (T *)(void *)call->outputs[0]->data;
     op.divisor = divisor > 0 ? divisor : 0;
+    op.root = root;
     return trek_reduce_call(call, op, false);
 }
 template <typename T> static trek_status run_logsumexp(const trek_op_call *call)
@@ -72,7 +75,8 @@ template <typename T> static trek_status run_logsumexp(const trek_op_call *call)
 
 template <typename T> static void enter(trek_backend *b, trek_dtype dtype)
 {
-    b->kernels[TREK_OP_var][dtype] = run_var<T>;
+    b->kernels[TREK_OP_var][dtype] = run_var<T, false>;
+    b->kernels[TREK_OP_std][dtype] = run_var<T, true>;
     b->kernels[TREK_OP_logsumexp][dtype] = run_logsumexp<T>;
 }
 

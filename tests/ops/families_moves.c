@@ -145,6 +145,7 @@ FAMILY(flip)
     emit(row, sink, arg, trek_dims(3, 4), listed(trek_dims(-1)), TREK_OK);
     emit(row, sink, arg, trek_dims(2, 3, 4), listed(trek_dims(0, 2)), TREK_OK);
     emit(row, sink, arg, trek_dims(0, 3), listed(trek_dims(1)), TREK_OK);
+    emit(row, sink, arg, trek_dims(3, 4), listed(trek_dims_none()), TREK_OK);
     emit(row, sink, arg, trek_dims(3, 4), listed(trek_dims(2)), TREK_ERR_ARGUMENT);
     emit(row, sink, arg, trek_dims(3, 4), listed(trek_dims(1, 1)), TREK_ERR_ARGUMENT);
 }

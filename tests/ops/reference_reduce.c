@@ -235,6 +235,14 @@ REFERENCE(var)
     return 1;
 }
 
+REFERENCE(std)
+{
+    reference_var(in, n, a, out);
+    for (int64_t i = 0; i < out[0].numel; i++)
+        out[0].scale[i] = out[0].v[i] = sqrt(out[0].v[i]);
+    return 1;
+}
+
 REFERENCE(logsumexp)
 {
     (void)n;

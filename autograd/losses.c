@@ -6,36 +6,39 @@
 #include "autograd/tape_internal.h"
 #include "tensor/option_internal.h"
 
-/* Losses are computed in f32 under autocast, from their first step on. */
-static void widen(trek_var **x, trek_var **y)
+/* Both inputs of a loss in what it is computed in: their common dtype, f32 for the 16-bit ones, so that its steps do
+ * not round; false and an error. Gives what the result is rounded to: the common dtype, but f32 under autocast. */
+static bool widen(const char *name, trek_var **x, trek_var **y, trek_dtype *result)
 {
-    *x = trek_autocast_full(*x);
-    *y = trek_autocast_full(*y);
+    if (!*x || !*y)
+        return trek_fail_missing(name, "an input"), false;
+    trek_dtype common = trek_dtype_promote(trek_var_dtype(*x), trek_var_dtype(*y));
+    bool narrow = common == TREK_BF16 || common == TREK_F16;
+    *result = narrow && trek_grad_mode_here.autocast != TREK_F32 ? TREK_F32 : common;
+    if (trek_dtype_is_float(common)) {
+        *x = trek_cast(*x, narrow ? TREK_F32 : common);
+        *y = trek_cast(*y, narrow ? TREK_F32 : common);
+    }
+    return *x && *y;
 }
 
-/* Mean over all elements; of none: 0, still tied to x. */
-static trek_var *mean_all(trek_var *x)
+static trek_var *rounded(trek_var *loss, trek_dtype dtype)
+{
+    return loss && trek_dtype_is_float(dtype) ? trek_cast(loss, dtype) : loss;
+}
+
+/* Mean over all elements, rounded to dtype; of none: 0, still tied to x. */
+static trek_var *mean_all(trek_var *x, trek_dtype dtype)
 {
     bool none = x && trek_var_numel(x) == 0;
     trek_var *mean = none ? trek_sum(x, trek_dims_none(), false) : trek_mean(x, trek_dims_none(), false);
-    return trek_loss_mean_of(mean, x ? (double)trek_var_numel(x) : 0);
+    return trek_loss_mean_of(rounded(mean, dtype), x ? (double)trek_var_numel(x) : 0);
 }
 
 /* total / rows; of no rows: the total, which is 0. */
-static trek_var *mean_rows(trek_var *total, double rows)
+static trek_var *mean_rows(trek_var *total, double rows, trek_dtype dtype)
 {
-    return trek_loss_mean_of(rows > 0 ? trek_mul_scalar(total, 1 / rows) : total, rows);
-}
-
-static bool same_shapes(const char *name, trek_var *x, trek_var *y)
-{
-    if (!x || !y)
-        return trek_fail_missing(name, "an input"), false;
-    if (trek_same_sizes(x->data, y->data))
-        return true;
-    char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
-    trek_fail(TREK_ERR_SHAPE, "%s: shapes differ: %s and %s", name, trek_tensor_shape_text(x->data, a), trek_tensor_shape_text(y->data, b));
-    return false;
+    return trek_loss_mean_of(rounded(rows > 0 ? trek_mul_scalar(total, 1 / rows) : total, dtype), rows);
 }
 
 /* --- cross entropy ---------------------------------------------------------------------- */
@@ -53,13 +56,23 @@ static trek_var *class_rows(trek_var *x)
     return trek_reshape(trek_permute(x, order), trek_dims(classes ? trek_var_numel(x) / classes : 0, classes));
 }
 
+static trek_var *fail_float_labels(const trek_var *logits, const trek_var *labels)
+{
+    char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
+    bool classes = labels->data->ndim + 1 == logits->data->ndim;
+    return trek_fail_null(classes ? TREK_ERR_DTYPE : TREK_ERR_SHAPE,
+                          "cross_entropy: labels are of an integer dtype, got %s %s; or they are probabilities of the logits' shape, %s",
+                          trek_dtype_name((trek_dtype)labels->data->dtype), trek_tensor_shape_text(labels->data, a),
+                          trek_tensor_shape_text(logits->data, b));
+}
+
 /* Labels that are probabilities: -sum_c w[c] q[c] log p[c], mean over rows. */
 static trek_var *soft_cross_entropy(trek_var *logits, trek_var *target, const trek_cross_entropy_opts *opts)
 {
-    if (!same_shapes("cross_entropy", logits, target))
-        return NULL;
-    widen(&logits, &target);
-    if (!logits || !target)
+    trek_dtype dtype;
+    if (!trek_same_sizes(logits->data, target->data))
+        return fail_float_labels(logits, target);
+    if (!widen("cross_entropy", &logits, &target, &dtype))
         return NULL;
     double smoothing = opts->label_smoothing;
     int64_t classes = trek_var_size(logits, 1), rows = classes ? trek_var_numel(logits) / classes : 0;
@@ -73,9 +86,9 @@ static trek_var *soft_cross_entropy(trek_var *logits, trek_var *target, const tr
         terms = trek_mul(terms, trek_reshape(opts->weight, channels));
     }
     if (opts->reduction == TREK_REDUCTION_NONE)
-        return trek_sum(terms, trek_dims(1), false);
+        return rounded(trek_sum(terms, trek_dims(1), false), dtype);
     trek_var *total = trek_sum(terms, trek_dims_none(), false);
-    return opts->reduction == TREK_REDUCTION_SUM ? total : mean_rows(total, (double)rows);
+    return opts->reduction == TREK_REDUCTION_SUM ? rounded(total, dtype) : mean_rows(total, (double)rows, dtype);
 }
 
 trek_var *trek_cross_entropy(trek_var *logits, trek_var *labels) { return trek_cross_entropy_with(logits, labels, NULL); }
@@ -109,17 +122,29 @@ trek_var *trek_cross_entropy_with(trek_var *logits, trek_var *labels, const trek
     return !rows && opts.reduction == TREK_REDUCTION_NONE ? trek_reshape(loss, shape) : loss;
 }
 
+/* labels fit [N, C, ...] if they are [N, ...]. */
+static bool labels_fit(const char *name, const trek_var *of_classes, const trek_var *labels)
+{
+    const trek_tensor *x = of_classes->data, *y = labels->data;
+    bool fits = x->ndim >= 2 && y->ndim == x->ndim - 1;
+    for (int d = 0; fits && d < y->ndim; d++)
+        fits = y->sizes[d] == x->sizes[d > 0 ? d + 1 : 0];
+    char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
+    if (!fits)
+        trek_fail(TREK_ERR_SHAPE, "%s: labels %s do not fit %s, which is [N, C, ...]", name, trek_tensor_shape_text(y, b),
+                  trek_tensor_shape_text(x, a));
+    return fits;
+}
+
 /* Over log probabilities: the same rows without the softmax. */
 trek_var *trek_nll_loss(trek_var *log_probabilities, trek_var *labels)
 {
     if (!log_probabilities || !labels)
         return trek_fail_missing("nll_loss", "an input"), NULL;
-    if (trek_var_ndim(log_probabilities) != 2 || trek_var_ndim(labels) != 1 ||
-        trek_var_size(labels, 0) != trek_var_size(log_probabilities, 0)) {
-        char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
-        return trek_fail_null(TREK_ERR_SHAPE, "nll_loss: labels %s do not fit log probabilities %s",
-                              trek_tensor_shape_text(labels->data, b), trek_tensor_shape_text(log_probabilities->data, a));
-    }
+    if (!labels_fit("nll_loss", log_probabilities, labels))
+        return NULL;
+    if (trek_dtype_is_float(trek_var_dtype(labels)) || trek_var_dtype(labels) == TREK_BOOL)
+        return trek_fail_null(TREK_ERR_DTYPE, "nll_loss: labels are of an integer dtype, got %s", trek_dtype_name(trek_var_dtype(labels)));
     log_probabilities = trek_autocast_full(log_probabilities);
     trek_var *index = trek_cast(labels, TREK_I64);
     trek_var *counts = trek_ne_scalar(index, -100);
@@ -127,58 +152,60 @@ trek_var *trek_nll_loss(trek_var *log_probabilities, trek_var *labels)
     trek_var *picked = trek_squeeze(trek_gather(log_probabilities, trek_unsqueeze(safe, 1), 1), 1);
     trek_var *total = trek_neg(trek_sum(trek_masked_fill(picked, trek_logical_not(counts), 0), trek_dims_none(), false));
     trek_var *n = trek_sum(counts, trek_dims_none(), false);
-    return n ? mean_rows(total, trek_var_item(n)) : NULL;
+    return n && total ? mean_rows(total, trek_var_item(n), trek_var_dtype(total)) : NULL;
 }
 
-/* --- the others ---------------------------------------------------------------------------- */
+/* --- the others; shapes broadcast -------------------------------------------------------------- */
 
 trek_var *trek_mse_loss(trek_var *x, trek_var *target)
 {
-    widen(&x, &target);
-    return same_shapes("mse_loss", x, target) ? mean_all(trek_square(trek_sub(x, target))) : NULL;
+    trek_dtype dtype;
+    return widen("mse_loss", &x, &target, &dtype) ? mean_all(trek_square(trek_sub(x, target)), dtype) : NULL;
 }
 
 trek_var *trek_l1_loss(trek_var *x, trek_var *target)
 {
-    widen(&x, &target);
-    return same_shapes("l1_loss", x, target) ? mean_all(trek_abs(trek_sub(x, target))) : NULL;
+    trek_dtype dtype;
+    return widen("l1_loss", &x, &target, &dtype) ? mean_all(trek_abs(trek_sub(x, target)), dtype) : NULL;
 }
 
+/* The square is of the difference itself, so that it bends at 0, too; far away it is not looked at. */
 trek_var *trek_smooth_l1_loss(trek_var *x, trek_var *target, double beta)
 {
-    if (!(beta > 0))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "smooth_l1_loss: beta is %g; it must be positive", beta);
-    widen(&x, &target);
-    if (!same_shapes("smooth_l1_loss", x, target))
+    trek_dtype dtype;
+    if (!(beta >= 0))
+        return trek_fail_null(TREK_ERR_ARGUMENT, "smooth_l1_loss: beta is %g; it must not be negative", beta);
+    if (beta == 0)
+        return trek_l1_loss(x, target);
+    if (!widen("smooth_l1_loss", &x, &target, &dtype))
         return NULL;
-    trek_var *d = trek_abs(trek_sub(x, target));
-    trek_var *near = trek_mul_scalar(trek_square(d), 0.5 / beta), *far = trek_sub_scalar(d, 0.5 * beta);
-    return mean_all(trek_where(trek_lt_scalar(d, beta), near, far));
+    trek_var *difference = trek_sub(x, target), *distance = trek_abs(difference);
+    trek_var *is_far = trek_ge_scalar(distance, beta);
+    trek_var *near = trek_mul_scalar(trek_square(trek_masked_fill(difference, is_far, 0)), 0.5 / beta);
+    return mean_all(trek_where(is_far, trek_sub_scalar(distance, 0.5 * beta), near), dtype);
 }
 
-/* max(x, 0) - x t + log(1 + exp(-|x|)): no overflow on either side */
+/* x ([x > 0] - t) + log(1 + exp(-|x|)): nothing overflows or cancels. -|x| is x times a constant, which has the
+ * derivatives at 0 that the sum needs. */
 trek_var *trek_bce_with_logits(trek_var *x, trek_var *target)
 {
-    widen(&x, &target);
-    if (!same_shapes("bce_with_logits", x, target))
+    trek_dtype dtype;
+    if (!widen("bce_with_logits", &x, &target, &dtype))
         return NULL;
-    trek_var *tail = trek_log1p(trek_exp(trek_neg(trek_abs(x))));
-    /* max(x, 0) = (x + |x|) / 2 has the right slope at 0, where |x| alone has not */
-    trek_var *positive = trek_mul_scalar(trek_add(x, trek_abs(x)), 0.5);
-    return mean_all(trek_add(trek_sub(positive, trek_mul(x, target)), tail));
+    trek_var *positive = trek_cast(trek_gt_scalar(x, 0), trek_var_dtype(x));
+    trek_var *below = trek_mul(x, trek_add_scalar(trek_mul_scalar(positive, -2), 1));
+    return mean_all(trek_add(trek_mul(x, trek_sub(positive, target)), trek_softplus(below, 1, 1)), dtype);
 }
 
 trek_var *trek_kl_div(trek_var *log_probabilities, trek_var *target)
 {
-    widen(&log_probabilities, &target);
-    if (!same_shapes("kl_div", log_probabilities, target))
+    trek_dtype dtype;
+    if (!widen("kl_div", &log_probabilities, &target, &dtype))
         return NULL;
-    if (trek_var_ndim(target) == 0)
-        return trek_fail_null(TREK_ERR_SHAPE, "kl_div: a batch is needed, not a scalar");
-    trek_var *positive = trek_gt_scalar(target, 0); /* 0 log 0 = 0 */
-    trek_var *entropy = trek_mul(target, trek_log(trek_masked_fill(target, trek_logical_not(positive), 1)));
+    trek_var *zero = trek_eq_scalar(target, 0); /* 0 log 0 = 0 */
+    trek_var *entropy = trek_mul(target, trek_log(trek_masked_fill(target, zero, 1)));
     trek_var *total = trek_sum(trek_sub(entropy, trek_mul(target, log_probabilities)), trek_dims_none(), false);
-    return mean_rows(total, (double)trek_var_size(target, 0));
+    return mean_rows(total, trek_var_ndim(log_probabilities) > 0 ? (double)trek_var_size(log_probabilities, 0) : 1, dtype);
 }
 
 trek_var *trek_accuracy(trek_var *logits, trek_var *labels)

@@ -296,6 +296,119 @@ static void no_memory(void **state)
     test_memory.fail_count = 0;
 }
 
+/* --- shapes and dtypes ------------------------------------------------------------------------ */
+
+/* Shapes broadcast: value, weight and gradient are those of the expanded ones. */
+static void shapes_broadcast(void **state)
+{
+    (void)state;
+    trek_var *(*const losses[])(trek_var *, trek_var *) = { trek_mse_loss, trek_l1_loss, smooth, trek_bce_with_logits, trek_kl_div };
+    const trek_shape shapes[] = { trek_dims(4, 3), trek_dims(3), trek_dims(4, 1), trek_dims(1, 3) };
+    for (int l = 0; l < 5; l++)
+        for (int a = 0; a < 4; a++)
+            for (int b = 0; b < 4; b++) {
+                trek_var *x = trek_clone(numbers(1, shapes[a])), *y = trek_softmax(numbers(2, shapes[b]), -1), *grads[2], *wide[2];
+                trek_var_set_requires_grad(x, true);
+                trek_shape both = trek_var_shape(trek_add(x, y));
+                trek_var *loss = losses[l](x, y), *right = losses[l](trek_expand(x, both), trek_expand(y, both));
+                assert_non_null(loss);
+                double scale = l == 4 ? (double)both.sizes[0] / (double)trek_var_size(x, 0) : 1; /* kl_div: rows of its first input */
+                assert_true(fabs(trek_var_item(loss) - scale * trek_var_item(right)) < 1e-12);
+                assert_true(trek_loss_weight(loss) == trek_loss_weight(right) / scale);
+                assert_int_equal(trek_grad(&loss, 1, &x, 1, NULL, NULL, grads), TREK_OK);
+                assert_int_equal(trek_grad(&right, 1, &x, 1, NULL, NULL, wide), TREK_OK);
+                trek_var *difference = trek_sub(grads[0], trek_mul_scalar(wide[0], scale));
+                assert_true(trek_var_item(trek_norm(difference, INFINITY, trek_dims_none(), false)) < 1e-12);
+            }
+    assert_null(trek_mse_loss(numbers(1, trek_dims(4)), numbers(2, trek_dims(3))));
+    assert_int_equal(trek_status_get(), TREK_ERR_SHAPE);
+    trek_error_clear();
+}
+
+static void nll_of_many_dimensions(void **state)
+{
+    (void)state;
+    trek_var *logits = numbers(5, trek_dims(2, CLASSES, 3, 2));
+    trek_var_set_requires_grad(logits, true);
+    trek_var *labels = trek_reshape(some_ignored(12), trek_dims(2, 3, 2)), *a, *b;
+    trek_var *loss = trek_nll_loss(trek_log_softmax(logits, 1), labels), *right = trek_cross_entropy(logits, labels);
+    assert_non_null(loss);
+    assert_true(fabs(trek_var_item(loss) - trek_var_item(right)) < 1e-12);
+    assert_true(trek_loss_weight(loss) == trek_loss_weight(right));
+    assert_int_equal(trek_grad(&loss, 1, &logits, 1, NULL, NULL, &a), TREK_OK);
+    assert_int_equal(trek_grad(&right, 1, &logits, 1, NULL, NULL, &b), TREK_OK);
+    assert_true(trek_var_item(trek_norm(trek_sub(a, b), INFINITY, trek_dims_none(), false)) < 1e-12);
+    assert_null(trek_nll_loss(logits, trek_reshape(labels, trek_dims(2, 2, 3))));
+    assert_int_equal(trek_status_get(), TREK_ERR_SHAPE);
+    trek_error_clear();
+    assert_null(trek_nll_loss(logits, trek_cast(labels, TREK_F32)));
+    assert_int_equal(trek_status_get(), TREK_ERR_DTYPE);
+    trek_error_clear();
+}
+
+static void smooth_l1_without_a_bend(void **state)
+{
+    (void)state;
+    trek_var *x = numbers(1, trek_dims(7)), *y = numbers(2, trek_dims(7));
+    assert_true(trek_var_item(trek_smooth_l1_loss(x, y, 0)) == trek_var_item(trek_l1_loss(x, y)));
+    assert_null(trek_smooth_l1_loss(x, y, -1));
+    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+    assert_null(trek_smooth_l1_loss(x, y, NAN));
+    trek_error_clear();
+}
+
+/* In the wider dtype, rounded at the end; 16-bit ones as their f32 values give. */
+static void mixed_dtypes(void **state)
+{
+    (void)state;
+    trek_var *(*const losses[])(trek_var *, trek_var *) = { trek_mse_loss, trek_l1_loss, smooth, trek_bce_with_logits, trek_kl_div };
+    const trek_dtype dtypes[] = { TREK_F64, TREK_F32, TREK_BF16, TREK_F16 };
+    const double step[TREK_DTYPE_COUNT] = { [TREK_F64] = 0x1p-50, [TREK_F32] = 0x1p-20, [TREK_BF16] = 0x1p-8, [TREK_F16] = 0x1p-11 };
+    for (int l = 0; l < 5; l++)
+        for (int a = 0; a < 4; a++)
+            for (int b = 0; b < 4; b++) {
+                trek_var *x = trek_clone(trek_cast(trek_mul_scalar(numbers(1, trek_dims(6, 5)), 5), dtypes[a])), *slope, *right;
+                trek_var *y = trek_clone(trek_cast(trek_softmax(numbers(2, trek_dims(6, 5)), 1), dtypes[b]));
+                trek_var *exact_x = trek_clone(trek_cast(x, TREK_F64)), *exact_y = trek_clone(trek_cast(y, TREK_F64));
+                trek_var_set_requires_grad(x, true);
+                trek_var_set_requires_grad(exact_x, true);
+                trek_var *loss = losses[l](x, y), *exact = losses[l](exact_x, exact_y);
+                trek_dtype common = trek_dtype_promote(dtypes[a], dtypes[b]);
+                assert_int_equal(trek_var_dtype(loss), common);
+                assert_true(fabs(trek_var_item(loss) - trek_var_item(exact)) <= step[common] * fabs(trek_var_item(exact)));
+                assert_int_equal(trek_grad(&loss, 1, &x, 1, NULL, NULL, &slope), TREK_OK);
+                assert_int_equal(trek_grad(&exact, 1, &exact_x, 1, NULL, NULL, &right), TREK_OK);
+                double error = trek_var_item(trek_norm(trek_sub(trek_cast(slope, TREK_F64), right), INFINITY, trek_dims_none(), false));
+                assert_true(error <= step[dtypes[a]] * trek_var_item(trek_norm(right, INFINITY, trek_dims_none(), false)) + step[common] / 30);
+            }
+}
+
+static void labels_that_are_no_classes(void **state)
+{
+    (void)state;
+    trek_var *logits = numbers(1, trek_dims(4, CLASSES));
+    assert_null(trek_cross_entropy(logits, trek_cast(plain_labels(4), TREK_F32)));
+    assert_int_equal(trek_status_get(), TREK_ERR_DTYPE);
+    assert_non_null(strstr(trek_error(), "labels are of an integer dtype, got f32 [4]"));
+    trek_error_clear();
+    assert_null(trek_cross_entropy(logits, numbers(1, trek_dims(3, CLASSES))));
+    assert_int_equal(trek_status_get(), TREK_ERR_SHAPE);
+    trek_error_clear();
+}
+
+/* The number of labels that count, where a double does not hold what is ignored. */
+static void ignoring_large_numbers(void **state)
+{
+    (void)state;
+    const int64_t values_[3] = { INT64_MAX, 2, INT64_MAX };
+    trek_var *labels = trek_var_from(trek_tensor_from_data(values_, trek_dims(3), TREK_I64, test_device()));
+    trek_var *loss = trek_cross_entropy_with(numbers(1, trek_dims(3, CLASSES)), labels,
+                                             &(trek_cross_entropy_opts){ .ignore_index = INT64_MAX });
+    assert_non_null(loss);
+    assert_true(trek_loss_weight(loss) == 1);
+}
+
 int main(void)
 {
     setenv("TREK_CACHE", "off", 1); /* so that each allocation can fail */
@@ -309,6 +422,12 @@ int main(void)
         cmocka_unit_test_setup_teardown(stated, open_scope, close_scope),
         cmocka_unit_test_setup_teardown(labels_that_change, open_scope, close_scope),
         cmocka_unit_test_setup_teardown(no_memory, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(shapes_broadcast, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(nll_of_many_dimensions, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(smooth_l1_without_a_bend, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(mixed_dtypes, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(labels_that_are_no_classes, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(ignoring_large_numbers, open_scope, close_scope),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

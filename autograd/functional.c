@@ -36,7 +36,7 @@ trek_var *trek_clamp(trek_var *x, double low, double high) { return trek_apply_c
 trek_var *trek_sub_scalar(trek_var *x, double value) { return trek_apply_add_scalar(x, -value); }
 trek_var *trek_where(trek_var *condition, trek_var *x, trek_var *y) { return trek_apply_where(condition, x, y); }
 trek_var *trek_var_of(trek_var *x, trek_dims_list dims, bool keepdim) { return trek_apply_var(x, dims, keepdim, 1); }
-trek_var *trek_std(trek_var *x, trek_dims_list dims, bool keepdim) { return trek_apply_sqrt(trek_apply_var(x, dims, keepdim, 1)); }
+trek_var *trek_std(trek_var *x, trek_dims_list dims, bool keepdim) { return trek_apply_std(x, dims, keepdim, 1); }
 trek_var *trek_reshape(trek_var *x, trek_shape shape) { return trek_apply_reshape(x, shape); }
 trek_var *trek_expand(trek_var *x, trek_shape shape) { return trek_apply_expand(x, shape); }
 trek_var *trek_permute(trek_var *x, trek_shape dims) { return trek_apply_permute(x, dims); }
@@ -95,28 +95,58 @@ trek_var *trek_masked_fill(trek_var *x, trek_var *mask, double value)
     return trek_apply_where(mask, fill ? trek_var_from(fill) : NULL, x);
 }
 
-/* Where the norm is 0 its gradient is taken as 0: the inner value is replaced by 1 and the result by 0. */
-static trek_var *safe_root(trek_var *sum, double p)
+/* The root of a sum of powers. Where that is 0 the gradient is taken as 0: the inner value is replaced by 1 and the
+ * result by 0; of negative powers it is 0 where all elements are infinite, as is the norm. */
+static trek_var *root_of(trek_var *sum, double p)
 {
+    if (p < 0)
+        return trek_apply_pow_scalar(sum, 1 / p);
     trek_var *zero = trek_apply_eq_scalar(sum, 0), *safe = trek_masked_fill(sum, zero, 1);
     trek_var *root = p == 2 ? trek_apply_sqrt(safe) : trek_apply_pow_scalar(safe, 1 / p);
     return trek_masked_fill(root, zero, 0);
 }
 
-trek_var *trek_norm(trek_var *x, double p, trek_dims_list dims, bool keepdim)
+/* |x|^p; below p = 1 its slope at 0 has no end, and is taken as 0. */
+static trek_var *powers_of(trek_var *x, double p)
+{
+    if (p == 2)
+        return trek_apply_square(x);
+    trek_var *size = trek_apply_abs(x);
+    if (p > 1)
+        return trek_apply_pow_scalar(size, p);
+    trek_var *zero = trek_apply_eq_scalar(size, 0);
+    return trek_masked_fill(trek_apply_pow_scalar(trek_masked_fill(size, zero, 1), p), zero, p < 0 ? INFINITY : 0);
+}
+
+/* How many are not 0; the gradient is 0. */
+static trek_var *nonzeros(trek_var *x)
+{
+    return trek_masked_fill(trek_apply_abs(trek_apply_sign(x)), trek_apply_isnan(x), 1);
+}
+
+static trek_var *norm_of(trek_var *x, double p, trek_dims_list dims, bool keepdim)
 {
     if (p == INFINITY)
         return trek_apply_max(trek_apply_abs(x), dims, keepdim);
     if (p == -INFINITY)
         return trek_apply_min(trek_apply_abs(x), dims, keepdim);
-    if (p == 0) {
-        trek_var *nonzero = trek_apply_ne_scalar(x, 0);
-        return trek_apply_sum(nonzero ? trek_apply_convert(nonzero, trek_var_dtype(x)) : NULL, dims, keepdim);
-    }
+    if (p == 0)
+        return trek_apply_sum(nonzeros(x), dims, keepdim);
     if (p == 1)
         return trek_apply_sum(trek_apply_abs(x), dims, keepdim);
-    trek_var *powers = p == 2 ? trek_apply_square(x) : trek_apply_pow_scalar(trek_apply_abs(x), p);
-    return safe_root(trek_apply_sum(powers, dims, keepdim), p);
+    trek_var *sum = trek_apply_sum(powers_of(x, p), dims, keepdim);
+    if (p < 0 && sum && trek_var_numel(x) == 0 && trek_var_numel(sum) > 0)
+        return trek_fail_null(TREK_ERR_SHAPE, "norm: no value over no elements with p = %g", p);
+    return root_of(sum, p);
+}
+
+trek_var *trek_norm(trek_var *x, double p, trek_dims_list dims, bool keepdim)
+{
+    trek_dtype dtype = x ? trek_var_dtype(x) : TREK_F32;
+    if (dtype != TREK_BF16 && dtype != TREK_F16)
+        return norm_of(x, p, dims, keepdim);
+    trek_var *norm = norm_of(trek_apply_convert(x, TREK_F32), p, dims, keepdim); /* squares have twice the exponent */
+    return norm && trek_grad_mode_here.autocast == TREK_F32 ? trek_apply_convert(norm, dtype) : norm;
 }
 
 trek_var *trek_flatten(trek_var *x, int start_dim, int end_dim)
@@ -222,37 +252,51 @@ static trek_var *cat_list(trek_var *const *list, int count, int dim, bool stacke
 trek_var *trek_cat(trek_var *const *list, int count, int dim) { return cat_list(list, count, dim, false); }
 trek_var *trek_stack(trek_var *const *list, int count, int dim) { return cat_list(list, count, dim, true); }
 
-int trek_split(trek_var *x, int64_t size, int dim, trek_var **parts, int capacity)
+/* n parts of `size` along dimension `at`, the last ones shorter; n, or -1. */
+static int cut(trek_var *x, int at, int64_t length, int64_t size, int n, trek_var **parts)
 {
-    if (!x)
-        return trek_fail_missing("split", "the variable"), -1;
-    int at = trek_normalize_dim(dim, trek_var_ndim(x), "split");
-    if (at < 0)
-        return -1;
-    if (size < 1 || trek_var_ndim(x) == 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "split: parts of size %lld", (long long)size), -1;
-    int64_t length = trek_var_size(x, at), n = length ? (length + size - 1) / size : 1;
-    if (n > capacity)
-        return trek_fail(TREK_ERR_ARGUMENT, "split: %lld parts, but room for %d", (long long)n, capacity), -1;
     for (int64_t k = 0; k < n; k++) {
         int64_t rest = length - k * size;
         if (!(parts[k] = trek_apply_narrow(x, at, k * size, rest < size ? rest : size)))
             return -1;
     }
-    return (int)n;
+    return n;
+}
+
+int trek_split(trek_var *x, int64_t size, int dim, trek_var **parts, int capacity)
+{
+    if (!x || !parts)
+        return trek_fail_missing("split", x ? "the place for the parts" : "the variable"), -1;
+    int at = trek_normalize_dim(dim, trek_var_ndim(x), "split");
+    if (at < 0)
+        return -1;
+    if (trek_var_ndim(x) == 0)
+        return trek_fail(TREK_ERR_SHAPE, "split: a scalar has no dimension to split"), -1;
+    int64_t length = trek_var_size(x, at);
+    if (size < 0 || (size == 0 && length > 0))
+        return trek_fail(TREK_ERR_ARGUMENT, "split: parts of size %lld", (long long)size), -1;
+    int64_t n = length ? (length - 1) / size + 1 : 1; /* of nothing: one empty part */
+    if (n > capacity)
+        return trek_fail(TREK_ERR_ARGUMENT, "split: %lld parts, but room for %d", (long long)n, capacity), -1;
+    return cut(x, at, length, size, (int)n, parts);
 }
 
 int trek_chunk(trek_var *x, int chunks, int dim, trek_var **parts, int capacity)
 {
-    if (!x)
-        return trek_fail_missing("chunk", "the variable"), -1;
+    if (!x || !parts)
+        return trek_fail_missing("chunk", x ? "the place for the parts" : "the variable"), -1;
     int at = trek_normalize_dim(dim, trek_var_ndim(x), "chunk");
     if (at < 0)
         return -1;
-    if (chunks < 1 || trek_var_ndim(x) == 0)
+    if (trek_var_ndim(x) == 0)
+        return trek_fail(TREK_ERR_SHAPE, "chunk: a scalar has no dimension to split"), -1;
+    if (chunks < 1)
         return trek_fail(TREK_ERR_ARGUMENT, "chunk: into %d parts", chunks), -1;
-    int64_t length = trek_var_size(x, at), size = (length + chunks - 1) / chunks;
-    return trek_split(x, size > 0 ? size : 1, at, parts, capacity);
+    int64_t length = trek_var_size(x, at), size = length ? (length - 1) / chunks + 1 : 0;
+    int64_t n = length ? (length - 1) / size + 1 : chunks; /* of nothing: as many empty parts */
+    if (n > capacity)
+        return trek_fail(TREK_ERR_ARGUMENT, "chunk: %lld parts, but room for %d", (long long)n, capacity), -1;
+    return cut(x, at, length, size, (int)n, parts);
 }
 
 /* As torch.matmul: a vector on the left is a row, on the right a column, and its dimension goes again. */
@@ -286,17 +330,51 @@ trek_var *trek_dropout(trek_var *x, double p, bool training)
 
 /* --- in place -------------------------------------------------------------------------------- */
 
-static trek_var *in_place(const char *name, int op, trek_var *x, trek_var *y)
+static bool writable(const char *name, const trek_var *x, const trek_var *y)
 {
     if (!x || !y)
-        return trek_fail_missing(name, "an input"), NULL;
+        return trek_fail_missing(name, "an input"), false;
     if (trek_recording())
-        return trek_fail_null(TREK_ERR_STATE, "%s: writing in place is for use under no_grad", name);
-    trek_tensor *other = trek_tensor_cast(y->data, trek_var_dtype(x));
-    trek_tensor *in[2] = { x->data, other };
+        return trek_fail(TREK_ERR_STATE, "%s: writing in place is for use under no_grad", name), false;
+    return trek_check_overwrite(name, x->data, y->data) == TREK_OK;
+}
+
+/* Whether a result of that dtype may be rounded into x: nothing floating into integers, nothing but bool into bool. */
+static bool fits_dtype(const char *name, const trek_tensor *result, const trek_tensor *x)
+{
+    trek_dtype from = (trek_dtype)result->dtype, to = (trek_dtype)x->dtype;
+    if (trek_dtype_is_float(to) || (to != TREK_BOOL && !trek_dtype_is_float(from)) || from == to)
+        return true;
+    trek_fail(TREK_ERR_DTYPE, "%s: the result, %s, does not fit into %s", name, trek_dtype_name(from), trek_dtype_name(to));
+    return false;
+}
+
+/* By way of a result of the wider dtype that x and y come to, rounded once. */
+static trek_status write_promoted(const char *name, trek_op_call *call, trek_tensor *x)
+{
+    call->n_outputs = 0;
+    call->outputs[0] = NULL;
+    trek_tensor *wide = trek_op_run_first(call);
+    trek_status status = trek_status_get();
+    char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
+    if (wide && !trek_same_sizes(wide, x))
+        status = trek_fail(TREK_ERR_SHAPE, "%s: the result, %s, does not fit into %s", name, trek_tensor_shape_text(wide, a),
+                           trek_tensor_shape_text(x, b));
+    else if (wide)
+        status = fits_dtype(name, wide, x) ? trek_tensor_copy_from(x, wide) : trek_status_get();
+    trek_tensor_release(wide);
+    return status;
+}
+
+static trek_var *in_place(const char *name, int op, trek_var *x, trek_var *y)
+{
+    if (!writable(name, x, y))
+        return NULL;
+    trek_dtype dtype = trek_var_dtype(x);
+    trek_tensor *in[2] = { x->data, y->data };
     trek_op_call call = { .op = &trek_ops[op], .n_inputs = 2, .inputs = in, .n_outputs = 1, .outputs = { x->data } };
-    trek_status status = other ? trek_op_run(&call) : trek_status_get();
-    trek_tensor_release(other);
+    bool promoted = trek_dtype_promote(dtype, trek_var_dtype(y)) != dtype;
+    trek_status status = promoted ? write_promoted(name, &call, x->data) : trek_op_run(&call);
     if (status != TREK_OK)
         return NULL;
     trek_tensor_bump(x->data);
@@ -324,10 +402,8 @@ trek_var *trek_fill_(trek_var *x, double value)
 
 trek_var *trek_copy_(trek_var *x, trek_var *y)
 {
-    if (!x || !y)
-        return trek_fail_missing("copy_", "an input"), NULL;
-    if (trek_recording())
-        return trek_fail_null(TREK_ERR_STATE, "copy_: writing in place is for use under no_grad");
+    if (!writable("copy_", x, y))
+        return NULL;
     trek_tensor *wide = trek_tensor_expand(y->data, trek_var_shape(x));
     trek_status status = wide ? trek_tensor_copy_from(x->data, wide) : trek_status_get();
     trek_tensor_release(wide);

@@ -7,7 +7,10 @@
  * of them is, else on the first input's, and a leaf's gradient where the leaf is. Other devices do not mix (DEVICE).
  *
  * Dimensions may be negative (from the end). Lists of dimensions: trek_dims(0, -1);
- * trek_dims_none() means all of them. */
+ * trek_dims_none() means all of them in reductions, none in trek_flip.
+ * Inputs of several dtypes are computed in the one they promote to, and gradients are rounded to
+ * an input's own dtype at the end. Gradients of 16-bit dtypes are computed in f32 where a formula
+ * has several steps. */
 #ifndef TREK_AUTOGRAD_OPS_H
 #define TREK_AUTOGRAD_OPS_H
 
@@ -42,12 +45,12 @@ TREK_API trek_var *trek_tanh(trek_var *x);
 TREK_API trek_var *trek_sigmoid(trek_var *x);
 TREK_API trek_var *trek_erf(trek_var *x);
 TREK_API trek_var *trek_relu(trek_var *x);        /* passes NaN on; derivative 0 at 0 */
-TREK_API trek_var *trek_gelu(trek_var *x);        /* x Phi(x), exact (erf) */
+TREK_API trek_var *trek_gelu(trek_var *x);        /* x Phi(x), exact (erf); at the infinities its limits, where PyTorch gives NaN */
 TREK_API trek_var *trek_gelu_tanh(trek_var *x);   /* its tanh approximation */
 TREK_API trek_var *trek_silu(trek_var *x);
-TREK_API trek_var *trek_softplus(trek_var *x, double beta, double threshold); /* log(1 + exp(beta x)) / beta; x itself where beta x > threshold */
+TREK_API trek_var *trek_softplus(trek_var *x, double beta, double threshold); /* log(1 + exp(beta x)) / beta; x itself where beta x > threshold; second derivative 0 from there on */
 TREK_API trek_var *trek_leaky_relu(trek_var *x, double negative_slope);
-TREK_API trek_var *trek_elu(trek_var *x, double alpha);
+TREK_API trek_var *trek_elu(trek_var *x, double alpha); /* derivative 1 at NaN (PyTorch's depends on the element's place), second one 0 at 0 */
 TREK_API trek_var *trek_floor(trek_var *x);
 TREK_API trek_var *trek_ceil(trek_var *x);
 TREK_API trek_var *trek_round(trek_var *x);       /* halves to even */
@@ -56,9 +59,9 @@ TREK_API trek_var *trek_isnan(trek_var *x);       /* bool, as the next ones */
 TREK_API trek_var *trek_isinf(trek_var *x);
 TREK_API trek_var *trek_isfinite(trek_var *x);
 TREK_API trek_var *trek_logical_not(trek_var *x);
-TREK_API trek_var *trek_clamp(trek_var *x, double low, double high); /* passes NaN on; infinities leave a side open */
+TREK_API trek_var *trek_clamp(trek_var *x, double low, double high); /* passes NaN on; infinities leave a side open; derivative 0 at the bounds */
 
-/* -- with a number; a fractional number makes an integer input f32 -- */
+/* -- with a number; a fractional number makes an integer input f32; comparisons of integers are exact -- */
 TREK_API trek_var *trek_add_scalar(trek_var *x, double value);
 TREK_API trek_var *trek_sub_scalar(trek_var *x, double value);
 TREK_API trek_var *trek_mul_scalar(trek_var *x, double value);
@@ -76,10 +79,10 @@ TREK_API trek_var *trek_add(trek_var *x, trek_var *y);
 TREK_API trek_var *trek_sub(trek_var *x, trek_var *y);
 TREK_API trek_var *trek_mul(trek_var *x, trek_var *y);
 TREK_API trek_var *trek_div(trek_var *x, trek_var *y);     /* integers give f32 */
-TREK_API trek_var *trek_pow(trek_var *x, trek_var *y);
-TREK_API trek_var *trek_maximum(trek_var *x, trek_var *y); /* NaN wins; equal: half the gradient each */
+TREK_API trek_var *trek_pow(trek_var *x, trek_var *y);     /* derivatives by x 0 where y is 0, by y 0 where x is 0 and y >= 0 */
+TREK_API trek_var *trek_maximum(trek_var *x, trek_var *y); /* NaN wins; equal: half the gradient each; NaN: all of it to both */
 TREK_API trek_var *trek_minimum(trek_var *x, trek_var *y);
-TREK_API trek_var *trek_atan2(trek_var *x, trek_var *y);   /* atan(x / y) in the right quadrant */
+TREK_API trek_var *trek_atan2(trek_var *x, trek_var *y);   /* atan(x / y) in the right quadrant; derivatives 0 at (0, 0) */
 TREK_API trek_var *trek_remainder(trek_var *x, trek_var *y); /* sign of y; by zero: NaN, or ARGUMENT for integers */
 TREK_API trek_var *trek_eq(trek_var *x, trek_var *y);      /* bool, as the next ones */
 TREK_API trek_var *trek_ne(trek_var *x, trek_var *y);
@@ -93,27 +96,29 @@ TREK_API trek_var *trek_logical_xor(trek_var *x, trek_var *y);
 TREK_API trek_var *trek_where(trek_var *condition, trek_var *x, trek_var *y); /* condition: bool */
 TREK_API trek_var *trek_masked_fill(trek_var *x, trek_var *mask, double value);
 
-/* -- in place, under no_grad only (STATE); x keeps shape and dtype; return x -- */
+/* -- in place, under no_grad only (STATE); x keeps shape and dtype; return x. Computed in the dtype that both promote to,
+ * then rounded into x: DTYPE where that is floating and x integer, or not bool and x bool. ARGUMENT where several elements
+ * of x lie in one place (an expanded view), or where x and y share places without being the same view. -- */
 TREK_API trek_var *trek_add_(trek_var *x, trek_var *y);
 TREK_API trek_var *trek_sub_(trek_var *x, trek_var *y);
 TREK_API trek_var *trek_mul_(trek_var *x, trek_var *y);
 TREK_API trek_var *trek_div_(trek_var *x, trek_var *y);
-TREK_API trek_var *trek_fill_(trek_var *x, double value);
-TREK_API trek_var *trek_copy_(trek_var *x, trek_var *y);
+TREK_API trek_var *trek_fill_(trek_var *x, double value);  /* x of any strides, converted */
+TREK_API trek_var *trek_copy_(trek_var *x, trek_var *y);   /* y expanded to x's shape, converted to x's dtype, whichever */
 
 /* -- reductions -- */
 TREK_API trek_var *trek_sum(trek_var *x, trek_dims_list dims, bool keepdim);  /* integers and bool give i64 */
 TREK_API trek_var *trek_mean(trek_var *x, trek_dims_list dims, bool keepdim); /* floating dtypes */
-TREK_API trek_var *trek_prod(trek_var *x, trek_dims_list dims, bool keepdim);
-TREK_API trek_var *trek_max(trek_var *x, trek_dims_list dims, bool keepdim);  /* values; equal ones share the gradient */
+TREK_API trek_var *trek_prod(trek_var *x, trek_dims_list dims, bool keepdim); /* integers and bool give i64 */
+TREK_API trek_var *trek_max(trek_var *x, trek_dims_list dims, bool keepdim);  /* values; equal ones share the gradient, or the NaNs do, as in torch.max(x) (amax gives NaN to all) */
 TREK_API trek_var *trek_min(trek_var *x, trek_dims_list dims, bool keepdim);
 TREK_API trek_var *trek_argmax(trek_var *x, trek_dims_list dims, bool keepdim); /* i64; one dim or all; first of equals */
 TREK_API trek_var *trek_argmin(trek_var *x, trek_dims_list dims, bool keepdim);
-TREK_API trek_var *trek_any(trek_var *x, trek_dims_list dims, bool keepdim);
+TREK_API trek_var *trek_any(trek_var *x, trek_dims_list dims, bool keepdim); /* bool, of u8 too: PyTorch's u8 there is from before it had bool */
 TREK_API trek_var *trek_all(trek_var *x, trek_dims_list dims, bool keepdim);
 TREK_API trek_var *trek_var_of(trek_var *x, trek_dims_list dims, bool keepdim); /* variance, Bessel-corrected */
-TREK_API trek_var *trek_std(trek_var *x, trek_dims_list dims, bool keepdim);
-TREK_API trek_var *trek_norm(trek_var *x, double p, trek_dims_list dims, bool keepdim); /* p-norm; p may be INFINITY; subgradient 0 at 0 */
+TREK_API trek_var *trek_std(trek_var *x, trek_dims_list dims, bool keepdim);  /* its root, also where the variance overflows; derivative 0 where nothing varies */
+TREK_API trek_var *trek_norm(trek_var *x, double p, trek_dims_list dims, bool keepdim); /* p-norm, any p; subgradient 0 where the norm is 0, and below p = 1 at elements that are 0; SHAPE for p < 0 over nothing */
 TREK_API trek_var *trek_logsumexp(trek_var *x, trek_dims_list dims, bool keepdim);
 TREK_API trek_var *trek_cumsum(trek_var *x, int dim);
 TREK_API trek_var *trek_softmax(trek_var *x, int dim);
@@ -133,14 +138,15 @@ TREK_API trek_var *trek_contiguous(trek_var *x);
 TREK_API trek_var *trek_clone(trek_var *x);
 TREK_API trek_var *trek_cast(trek_var *x, trek_dtype dtype);
 TREK_API trek_var *trek_to(trek_var *x, trek_device device);
-TREK_API trek_var *trek_flip(trek_var *x, trek_dims_list dims);
+TREK_API trek_var *trek_flip(trek_var *x, trek_dims_list dims); /* trek_dims_none(): a copy, as PyTorch's */
 TREK_API trek_var *trek_tril(trek_var *x, int64_t diagonal);
 TREK_API trek_var *trek_triu(trek_var *x, int64_t diagonal);
 TREK_API trek_var *trek_cat(trek_var *const *list, int count, int dim);
 TREK_API trek_var *trek_stack(trek_var *const *list, int count, int dim);
-/* Parts of `size` along dim (the last may be shorter), written to parts (room for `capacity`); returns their number, -1 on failure. */
+/* Parts of `size` along dim (the last may be shorter), written to parts (room for `capacity`; ARGUMENT if that is too little);
+ * returns their number, -1 on failure. Of an empty dimension: one empty part, for which size may be 0. */
 TREK_API int trek_split(trek_var *x, int64_t size, int dim, trek_var **parts, int capacity);
-/* At most `chunks` parts of equal size (the last may be shorter). */
+/* At most `chunks` parts of equal size (the last may be shorter); of an empty dimension `chunks` empty ones. */
 TREK_API int trek_chunk(trek_var *x, int chunks, int dim, trek_var **parts, int capacity);
 TREK_API trek_var *trek_index_select(trek_var *x, trek_var *index, int dim);           /* index: 1-D, any integer dtype */
 TREK_API trek_var *trek_index_add(trek_var *x, trek_var *index, trek_var *source, int dim);
@@ -215,12 +221,17 @@ TREK_API trek_var *trek_cross_entropy_with(trek_var *logits, trek_var *labels, c
  * labels [...] of any integer dtype; the loss of 16-bit x is f32. UNSUPPORTED: class weights. opts may be NULL. */
 TREK_API trek_var *trek_linear_cross_entropy(trek_var *x, trek_var *weight, trek_var *bias, trek_var *labels,
                                              const trek_cross_entropy_opts *opts);
+/* log_probabilities [N, C, ...], labels [N, ...] of any integer dtype; -100 is ignored. */
 TREK_API trek_var *trek_nll_loss(trek_var *log_probabilities, trek_var *labels);
+/* The next ones: the shapes of both inputs broadcast, and the mean is over the elements that come out. The result's dtype is
+ * what both promote to (PyTorch's bce: the target's). Steps are computed in it, or in f32 for 16-bit ones. */
 TREK_API trek_var *trek_mse_loss(trek_var *x, trek_var *target);
 TREK_API trek_var *trek_l1_loss(trek_var *x, trek_var *target);
-TREK_API trek_var *trek_smooth_l1_loss(trek_var *x, trek_var *target, double beta);
+TREK_API trek_var *trek_smooth_l1_loss(trek_var *x, trek_var *target, double beta); /* beta >= 0 (ARGUMENT); 0: l1_loss */
 TREK_API trek_var *trek_bce_with_logits(trek_var *x, trek_var *target);
-TREK_API trek_var *trek_kl_div(trek_var *log_probabilities, trek_var *target); /* batchmean */
+/* batchmean: divided by the size of log_probabilities' dimension 0. At a target of 0 the slope of t log t is taken as 0
+ * (PyTorch: NaN). */
+TREK_API trek_var *trek_kl_div(trek_var *log_probabilities, trek_var *target);
 /* What a mean loss was divided by, so that the mean over several batches is the sum of weight x loss over the sum of the
  * weights: of cross_entropy (nll_loss, linear_cross_entropy) the labels not ignored, or the weights of their classes
  * together; rows where labels are probabilities, and of kl_div; of the other losses elements. 0: of nothing. NaN: not

@@ -315,6 +315,8 @@ trek_status trek_tensor_copy_from(trek_tensor *tensor, const trek_tensor *source
         return trek_fail(TREK_ERR_SHAPE, "tensor_copy_from: %s cannot be copied into %s", trek_tensor_shape_text(source, a),
                          trek_tensor_shape_text(tensor, b));
     }
+    if (trek_check_overwrite("tensor_copy_from", tensor, source) != TREK_OK)
+        return trek_status_get();
     bool within = tensor->device.type == source->device.type &&
                   (tensor->device.type == TREK_CPU || tensor->device.index == source->device.index);
     trek_status status = within ? copy_within(tensor, source) : copy_across(tensor, (trek_tensor *)source);

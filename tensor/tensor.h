@@ -56,7 +56,8 @@ TREK_API void *trek_tensor_data(const trek_tensor *tensor);
 TREK_API double trek_tensor_item(const trek_tensor *tensor);
 /* Writes all elements, row-major, as `dtype` to host memory of `bytes` bytes (ARGUMENT if it is not exactly enough). */
 TREK_API trek_status trek_tensor_to_host(const trek_tensor *tensor, trek_dtype dtype, void *data, size_t bytes);
-/* Overwrites tensor with source: same shape, dtypes converted, any devices. */
+/* Overwrites tensor with source: same shape, dtypes converted, any devices. ARGUMENT if several elements of tensor
+ * lie in one place, or some in a place of source's that is another element's. */
 TREK_API trek_status trek_tensor_copy_from(trek_tensor *tensor, const trek_tensor *source);
 /* A new tensor, or the same with one more reference where nothing changes. */
 TREK_API trek_tensor *trek_tensor_cast(trek_tensor *tensor, trek_dtype dtype);

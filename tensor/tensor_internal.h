@@ -132,6 +132,12 @@ static inline bool trek_same_sizes(const trek_tensor *a, const trek_tensor *b)
     return true;
 }
 
+/* overlap.c: whether two elements of t lie in one place; whether writing `to` changes what is read from `from` elsewhere:
+ * some place in common, unless both are the very same view. In cases too hard to decide (no slicing makes them): yes. */
+bool trek_overlaps_itself(const trek_tensor *t);
+bool trek_overlaps_partly(const trek_tensor *to, const trek_tensor *from);
+/* ARGUMENT, naming `what`, where one of these forbids to write `to` while reading `from` (may be NULL). */
+trek_status trek_check_overwrite(const char *what, const trek_tensor *to, const trek_tensor *from);
 /* Checks what every creation checks: SHAPE, DTYPE, naming `what`. */
 trek_status trek_check_creation(const char *what, trek_shape shape, trek_dtype dtype);
 void trek_release_nothing(void *data, void *arg); /* wrapped memory whose owner wants no call */

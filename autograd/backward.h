@@ -21,7 +21,8 @@ TREK_API trek_status trek_backward_with(trek_var *var, trek_var *seed, const tre
 
 /* Gradients of sum_k <outputs[k], seeds[k]> with respect to inputs, written to
  * grads (owned by the present scope; NULL where an input is not reached) without
- * touching any leaf's gradient. seeds may be NULL, or hold NULLs, for scalars. */
+ * touching any leaf's gradient. seeds may be NULL, or hold NULLs, for scalars. ARGUMENT
+ * where another list is NULL or a number negative; else as trek_backward. */
 TREK_API trek_status trek_grad(trek_var *const *outputs, int n_outputs, trek_var *const *inputs, int n_inputs,
                                trek_var *const *seeds, const trek_backward_opts *opts, trek_var **grads);
 

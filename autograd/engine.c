@@ -605,6 +605,10 @@ trek_status trek_backward_watched(trek_var *const *roots, trek_var *const *seeds
 static trek_status captured_grads(trek_var *const *outputs, int n_outputs, trek_var *const *inputs, int n_inputs,
                                   trek_var *const *seeds, const trek_backward_opts *opts, bool lends, trek_var **grads)
 {
+    if (n_inputs < 0 || n_outputs < 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "grad: %d outputs and %d inputs", n_outputs, n_inputs);
+    if ((n_outputs > 0 && !outputs) || (n_inputs > 0 && (!inputs || !grads)))
+        return trek_fail_missing("grad", !grads ? "the place for the gradients" : !inputs ? "the list of inputs" : "the list of outputs");
     for (int k = 0; k < n_inputs; k++) {
         if (!inputs[k])
             return trek_fail_missing("grad", "an input");

@@ -6,14 +6,25 @@
 
 enum { MAX_SAVED = 16, MAX_OUTPUTS = 64 };
 
-void *trek_function_data(trek_function_context *context) { return context->data; }
-bool trek_needs_grad(trek_function_context *context, int k) { return context->needs >> (k < 31 ? k : 31) & 1; }
+void *trek_function_data(trek_function_context *context)
+{
+    return context ? context->data : (trek_fail_missing("function_data", "the context"), NULL);
+}
+
+bool trek_needs_grad(trek_function_context *context, int k)
+{
+    if (!context)
+        return trek_fail_missing("needs_grad", "the context"), false;
+    return k >= 0 && (context->needs >> (k < 31 ? k : 31) & 1);
+}
 
 trek_status trek_save_for_backward(trek_function_context *context, trek_var *const *vars, int n)
 {
+    if (!context || (!vars && n > 0))
+        return trek_fail_missing("save_for_backward", context ? "the list of variables" : "the context");
     if (!context->inputs)
         return trek_fail(TREK_ERR_STATE, "save_for_backward: %s: for use in forward", context->function->name);
-    if (n < 0 || context->n_saved + n > MAX_SAVED)
+    if (n < 0 || n > MAX_SAVED - context->n_saved)
         return trek_fail(TREK_ERR_ARGUMENT, "save_for_backward: %s: more than %d variables", context->function->name, MAX_SAVED);
     for (int k = 0; k < n; k++) {
         if (!vars[k])
@@ -32,6 +43,8 @@ trek_status trek_save_for_backward(trek_function_context *context, trek_var *con
 
 trek_var *trek_saved(trek_function_context *context, int k)
 {
+    if (!context)
+        return trek_fail_missing("saved", "the context"), NULL;
     if (k < 0 || k >= context->n_saved)
         return trek_fail_null(TREK_ERR_ARGUMENT, "saved: %s: number %d of %d", context->function->name, k, context->n_saved);
     trek_tensor *tensor = context->saved[k].tensor;
@@ -59,6 +72,8 @@ trek_status trek_function_backward(trek_node *node, bool create_graph, uint32_t 
 {
     trek_function_context *context = node->context;
     trek_var *out_grads[MAX_OUTPUTS];
+    if (!context->function->backward)
+        return trek_fail(TREK_ERR_UNSUPPORTED, "%s: it has no backward", context->function->name);
     out_grads[0] = node->grad;
     for (int k = 1; k < node->n_outputs; k++)
         out_grads[k] = node->more_grads ? node->more_grads[k] : NULL;
@@ -157,6 +172,11 @@ static trek_status leave_scope(trek_scope scope, trek_status status, trek_var **
 trek_status trek_function_apply(const trek_function *function, void *data, trek_var *const *inputs, int n_inputs, trek_var **outputs,
                                 int n_outputs)
 {
+    if (!function || !function->forward) {
+        if (function && function->free && data)
+            function->free(data);
+        return trek_fail_missing("function_apply", function ? "forward" : "the function");
+    }
     trek_function_context *context = trek_calloc(1, sizeof *context);
     if (!context) {
         if (function->free && data)
@@ -166,6 +186,9 @@ trek_status trek_function_apply(const trek_function *function, void *data, trek_
     context->function = function;
     context->data = data;
     trek_status status = trek_status_get();
+    if (status == TREK_OK && (n_inputs < 0 || (n_inputs > 0 && !inputs) || !outputs))
+        status = n_inputs < 0 ? trek_fail(TREK_ERR_ARGUMENT, "%s: %d inputs", function->name, n_inputs)
+                              : trek_fail_missing(function->name, outputs ? "the list of inputs" : "the place for the outputs");
     for (int k = 0; status == TREK_OK && k < n_inputs; k++)
         status = inputs[k] ? TREK_OK : trek_fail_missing(function->name, "an input");
     if (status == TREK_OK && (n_outputs < 1 || n_outputs > MAX_OUTPUTS))

@@ -22,7 +22,8 @@ typedef struct trek_function {
 
 /* Runs the op: outputs (n_outputs of them) belong to the present scope. `function`
  * must live as long as the tape; `data` is passed on through the context (and
- * freed by function->free also when this fails). */
+ * freed by function->free also when this fails). A function without backward gives an error there (UNSUPPORTED).
+ * Errors: ARGUMENT (something is NULL, or a number is out of range), SCOPE, MEMORY, and what forward reports. */
 TREK_API trek_status trek_function_apply(const trek_function *function, void *data, trek_var *const *inputs, int n_inputs,
                                          trek_var **outputs, int n_outputs);
 /* For the usual case of one output. */

@@ -32,7 +32,7 @@ trek_scope trek_scope_begin(void)
 static bool is_open(trek_scope scope)
 {
     const trek_scope_stack *s = &trek_scopes;
-    return scope.depth >= 1 && (int)scope.depth <= s->depth && s->marks[scope.depth - 1].serial == scope.serial;
+    return scope.depth >= 1 && scope.depth <= (uint32_t)s->depth && s->marks[scope.depth - 1].serial == scope.serial;
 }
 
 /* Releasing a value may run code that ends up here again (a user's free

@@ -132,8 +132,8 @@ bool trek_tf32_allowed(void) { return atomic_load_explicit(&tf32_allowed, memory
 
 trek_shape trek_shape_make(int ndim, const int64_t *sizes)
 {
-    trek_shape shape = { .ndim = ndim };
-    for (int d = 0; d < ndim && d < TREK_MAX_DIMS; d++)
+    trek_shape shape = { .ndim = ndim > 0 && !sizes ? TREK_MAX_DIMS + 1 : ndim }; /* which every function refuses */
+    for (int d = 0; sizes && d < ndim && d < TREK_MAX_DIMS; d++)
         shape.sizes[d] = sizes[d];
     return shape;
 }

@@ -243,6 +243,24 @@ static void a_childs_calls_are_refused(void **state)
     trek_scope_end(scope);
 }
 
+/* Handles that nobody was given, those with a depth beyond an int's, too. */
+static void handles_that_are_none(void **state)
+{
+    (void)state;
+    trek_error_clear();
+    trek_scope scope = trek_scope_begin();
+    const uint32_t depths[] = { 2, 100, 0x7fffffffu, 0x80000000u, 0x80000001u, 0xffffffffu };
+    for (size_t k = 0; k < sizeof depths / sizeof depths[0]; k++)
+        for (uint32_t serial = 0; serial < 3; serial++) {
+            assert_int_equal(trek_scope_end((trek_scope){ depths[k], scope.serial + serial }), TREK_ERR_SCOPE);
+            trek_error_clear();
+            assert_null(trek_scope_end_keep((trek_scope){ depths[k], scope.serial + serial }, NULL));
+            assert_int_equal(trek_status_get(), TREK_ERR_SCOPE);
+            trek_error_clear();
+        }
+    assert_int_equal(trek_scope_end(scope), TREK_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -251,6 +269,7 @@ int main(void)
         cmocka_unit_test(a_second_error_is_logged_once),
         cmocka_unit_test(results_end_with_their_scope), cmocka_unit_test(an_op_needs_a_scope), cmocka_unit_test(ending_twice_is_an_error),
         cmocka_unit_test(a_result_can_be_kept), cmocka_unit_test(deep_scopes), cmocka_unit_test(a_childs_calls_are_refused),
+        cmocka_unit_test(handles_that_are_none),
     };
     return cmocka_run_group_tests_name("status and scope", tests, NULL, NULL);
 }

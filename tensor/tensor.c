@@ -277,9 +277,9 @@ trek_tensor *trek_tensor_to(trek_tensor *tensor, trek_device device)
 
 /* Same device type: the convert kernel writes any strides. The source is seen from the other's device (cpu:k share
  * memory) without a view being made: loading relies on it that copying on CPUs cannot fail for want of memory. */
-static trek_status copy_within(trek_tensor *to, const trek_tensor *from)
+static trek_status copy_within(trek_tensor *to, trek_tensor *from)
 {
-    trek_tensor there = *from, *seen = &there;
+    trek_tensor there = *from, *seen = trek_device_equal(from->device, to->device) ? from : &there;
     there.device = to->device;
     trek_op_call call = { .op = &trek_ops[TREK_OP_convert], .n_inputs = 1, .inputs = &seen, .n_outputs = 1, .outputs = { to } };
     call.attrs.i[0] = to->dtype;
@@ -319,7 +319,7 @@ trek_status trek_tensor_copy_from(trek_tensor *tensor, const trek_tensor *source
         return trek_status_get();
     bool within = tensor->device.type == source->device.type &&
                   (tensor->device.type == TREK_CPU || tensor->device.index == source->device.index);
-    trek_status status = within ? copy_within(tensor, source) : copy_across(tensor, (trek_tensor *)source);
+    trek_status status = within ? copy_within(tensor, (trek_tensor *)source) : copy_across(tensor, (trek_tensor *)source);
     if (status == TREK_OK)
         trek_tensor_bump(tensor);
     return status;

@@ -147,7 +147,7 @@ static trek_status fail_scope(const trek_op *op)
 }
 
 /* TREK_DEBUG=1: neither the variables nor their tensors were freed. */
-static trek_status check_inputs_live(const trek_op *op, trek_var *const *inputs, int n)
+TREK_SELDOM static trek_status check_inputs_live(const trek_op *op, trek_var *const *inputs, int n)
 {
     for (int k = 0; k < n; k++) {
         if (!inputs[k])
@@ -188,7 +188,7 @@ static inline trek_status run_lean(trek_op_call *call)
     const trek_op *op = call->op;
     const trek_tensor *x = call->inputs[0], *y = call->inputs[call->n_inputs - 1];
     if ((op->infer != trek_infer_broadcast && op->infer != trek_infer_same) || !(op->dtypes & TREK_FLOATS & 1u << x->dtype) ||
-        !x->contiguous || trek_forked || trek_place_watched())
+        !x->contiguous || trek_place_watched())
         return trek_op_run(call);
     if (x != y && (y->dtype != x->dtype || !y->contiguous || y->device.type != x->device.type ||
                    y->device.index != x->device.index || !trek_same_sizes(x, y)))
@@ -253,7 +253,7 @@ static inline trek_var *apply_lean(const trek_op *op, trek_var *const *inputs, i
 trek_var *trek_apply(const trek_op *op, trek_var *const *inputs, int n, const trek_attrs *attrs)
 {
     if (trek_scopes.depth > 0 && (n == 1 || (n == 2 && inputs[1])) && inputs[0] && !(op->flags & TREK_OP_MANY) &&
-        trek_grad_mode_here.autocast == TREK_F32 && !trek_debug)
+        trek_grad_mode_here.autocast == TREK_F32 && !trek_not_lean)
         return apply_lean(op, inputs, n, attrs);
     trek_var *out;
     return trek_apply_many(op, inputs, n, attrs, &out, 1) == TREK_OK ? out : NULL;

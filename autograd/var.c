@@ -13,20 +13,21 @@ atomic_int trek_hooks_alive;
 
 static inline bool gone(const trek_var *var, const char *function) { return trek_gone(var, function, "the variable"); }
 
-static void release_for_scope(struct trek_var *var)
+/* TREK_DEBUG=1 */
+TREK_SELDOM static void release_seen(struct trek_var *var)
 {
-    if (trek_debug) {
-        if (trek_gone(var, "scope_end", "a variable"))
-            return;
-        trek_debug_scope_ends(var);
-    }
+    if (trek_gone(var, "scope_end", "a variable"))
+        return;
+    trek_debug_scope_ends(var);
     trek_var_drop(var);
 }
+
+static void release_for_scope(struct trek_var *var) { trek_var_drop(var); }
 static void retain_for_scope(struct trek_var *var) { trek_var_retain(var); }
 
 __attribute__((constructor)) static void tell_scopes(void)
 {
-    trek_scope_release = release_for_scope;
+    trek_scope_release = trek_debug ? release_seen : release_for_scope;
     trek_scope_retain = retain_for_scope;
 }
 
@@ -52,7 +53,7 @@ static void make_shell(void *block)
     var->leaf = NULL;
 }
 
-static void bury(trek_var *var)
+TREK_SELDOM static void bury(trek_var *var)
 {
     trek_debug_ended(var, "variable", NULL);
     trek_block_bury(var, var, make_shell);

@@ -19,12 +19,15 @@ bool trek_debug;
 static unsigned char poison = 0xff; /* floats: NaN */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-__attribute__((constructor)) static void read_environment(void)
+/* Before other constructors, which ask. */
+__attribute__((constructor(101))) static void read_environment(void)
 {
     trek_debug = trek_environment_number("TREK_DEBUG", 0, 1, 0) != 0;
     poison = (unsigned char)trek_environment_number("TREK_DEBUG_POISON", 0, 255, 0xff);
-    if (trek_debug)
+    if (trek_debug) {
         trek_small_limit = 0;
+        trek_not_lean = true;
+    }
 }
 
 /* --- records: open addressing by address, in plain memory ---------------------- */

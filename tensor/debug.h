@@ -17,6 +17,13 @@
 
 struct trek_tensor;
 
+/* Kept out of the way of what runs without the mode. */
+#ifdef __GNUC__
+#define TREK_SELDOM __attribute__((cold, noinline))
+#else
+#define TREK_SELDOM
+#endif
+
 /* Read once, when the library is loaded. */
 extern bool trek_debug;
 
@@ -31,7 +38,7 @@ void trek_debug_scope_ends(const void *object);
 void trek_debug_ended(const void *object, const char *kind, const char *by);
 bool trek_debug_is_gone(const void *object);
 /* STATE: "add: input 1 was freed: result of mul in scope 17, which has ended"; `what` may be NULL ("the module"). */
-trek_status trek_debug_refuse(const void *object, const char *function, const char *what, int number);
+TREK_SELDOM trek_status trek_debug_refuse(const void *object, const char *function, const char *what, int number);
 
 /* An object that has one owner gets it; STATE if it has one. */
 trek_status trek_debug_give(const void *object, const char *function, const char *what);

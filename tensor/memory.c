@@ -225,12 +225,39 @@ static void release_slabs(cache *c)
     c->cut = c->cut_end = NULL;
 }
 
+/* What other threads freed comes home. */
+static void drain_remote(cache *c)
+{
+    block *b = atomic_exchange_explicit(&c->remote, NULL, memory_order_acquire);
+    while (b) {
+        block *next = b->next;
+        b->next = c->fast.free[b->size_class];
+        c->fast.free[b->size_class] = b;
+        b = next;
+    }
+}
+
+/* Gives back the blocks that have an allocation of their own. */
+static void release_unused(cache *c)
+{
+    drain_remote(c);
+    for (int k = 0; k < CLASSES; k++) {
+        if (c->fast.free[k] && c->fast.free[k]->size <= SMALL)
+            continue; /* cut from slabs */
+        while (c->fast.free[k]) {
+            block *b = c->fast.free[k];
+            c->fast.free[k] = b->next;
+            host_release(b, b->size + ALIGNMENT);
+        }
+    }
+}
+
 /* The thread ends: what it does not use goes back to the system, and the rest to the next thread. */
 static void orphan_cache(void)
 {
     cache *c = mine();
     bool unused = in_use(c) == 0;
-    trek_memory_release_cached(trek_cpu(0));
+    release_unused(c);
     if (unused)
         release_slabs(c);
     pthread_mutex_lock(&caches_lock);
@@ -281,18 +308,6 @@ static inline int class_of(size_t bytes, size_t *size)
     size_t part = (bytes - 1 - ((size_t)1 << doubling)) / step;
     *size = ((size_t)1 << doubling) + (part + 1) * step;
     return 16 + (doubling - 10) * 8 + (int)part;
-}
-
-/* What other threads freed comes home. */
-static void drain_remote(cache *c)
-{
-    block *b = atomic_exchange_explicit(&c->remote, NULL, memory_order_acquire);
-    while (b) {
-        block *next = b->next;
-        b->next = c->fast.free[b->size_class];
-        c->fast.free[b->size_class] = b;
-        b = next;
-    }
 }
 
 static block *cut_small(cache *c, size_t size)
@@ -438,20 +453,10 @@ void trek_memory_release_cached(trek_device device)
             backend->release_cached(device);
         return;
     }
-    cache *c = mine();
-    trek_debug_flush();
-    if (!c)
-        return;
-    drain_remote(c);
-    for (int k = 0; k < CLASSES; k++) {
-        if (c->fast.free[k] && c->fast.free[k]->size <= SMALL)
-            continue; /* cut from slabs */
-        while (c->fast.free[k]) {
-            block *b = c->fast.free[k];
-            c->fast.free[k] = b->next;
-            host_release(b, b->size + ALIGNMENT);
-        }
-    }
+    if (trek_debug)
+        trek_debug_flush();
+    if (mine())
+        release_unused(mine());
 }
 
 trek_status trek_allocator_set(const trek_allocator *allocator)

@@ -277,7 +277,7 @@ static void drop_outputs(trek_op_call *call, trek_tensor *const *given)
 }
 
 /* TREK_DEBUG=1: no tensor of the call was freed. */
-static trek_status check_live(const trek_op_call *call)
+TREK_SELDOM static trek_status check_live(const trek_op_call *call)
 {
     trek_status status = TREK_OK;
     for (int k = 0; k < call->n_inputs && status == TREK_OK; k++)

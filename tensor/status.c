@@ -169,9 +169,9 @@ void trek_error_take(trek_status *status, char *message)
     trek_error_clear();
 }
 
-bool trek_forked;
+bool trek_forked, trek_not_lean;
 
-static void mark_forked(void) { trek_forked = true; }
+static void mark_forked(void) { trek_forked = trek_not_lean = true; }
 
 __attribute__((constructor)) static void watch_fork(void) { pthread_atfork(NULL, NULL, mark_forked); }
 

@@ -30,6 +30,8 @@ void trek_error_take(trek_status *status, char *message);
 
 /* TREK_ERR_STATE in the child of a fork, where the threads are gone; else TREK_OK. */
 extern bool trek_forked;
+/* The same or TREK_DEBUG=1: every op is to be looked at. */
+extern bool trek_not_lean;
 trek_status trek_fail_forked(void);
 
 #endif

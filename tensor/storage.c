@@ -226,7 +226,7 @@ void trek_tensor_set_contiguous(trek_tensor *t)
 }
 
 /* The header of a tensor that nobody holds any more; where it lies in a storage that others look at, it becomes a shell now. */
-static void bury_header(trek_tensor *t, bool embedded)
+TREK_SELDOM static void bury_header(trek_tensor *t, bool embedded)
 {
     trek_debug_ended(t, "tensor", NULL);
     if (embedded)

@@ -32,6 +32,11 @@ class Judge:
     def __init__(self, case, inputs, function, theirs):
         self.case, self.inputs, self.function, self.theirs = case, inputs, function, theirs
         self._truth, self._moved = None, None
+        floats = [i.values for i in inputs if i.dtype.is_floating_point]
+        self.unbounded = any(bool(v.isinf().any()) for v in floats)
+        broadcasts = len({tuple(t["shape"]) for t in case["tensors"]}) > 1
+        self.apart = {"value": case.get("pointwise", False)}  # number k from numbers k: judged one by one
+        self.apart["gradient"] = self.apart["second"] = self.apart["value"] and not broadcasts
 
     def run(self, change=None):
         floats = any(t["dtype"] in FLOATS for t in self.case["tensors"])
@@ -56,6 +61,8 @@ class Judge:
         """A complaint, or None. get: the same part of another result."""
         if (value is None) != (want is None):
             one = value if want is None else want
+            if what == "second" and bool(one.isnan().all()):
+                return None
             if not bool((one != 0).any()):
                 return None if what != "gradient" else f"{'a gradient of zeros' if want is None else 'no gradient'}, PyTorch {'none' if want is None else 'zeros'}"
             return f"{'no' if value is None else 'a'} {what}, PyTorch has {'none' if want is None else 'one'}: {brief(one)}"
@@ -75,6 +82,11 @@ class Judge:
         dtype, v, t = value.dtype, value.double(), want.double()
         few = ULPS[dtype] * slack
         fine = close(v, t, ulp(t, dtype) * few)
+        if what != "value":  # f64 has no better truth beside it: rounding of what was saved
+            fine |= ~v.isfinite() & ~t.isfinite()
+            fine |= (v - t).abs() <= few * torch.finfo(torch.float64).eps
+        if self.unbounded and not self.apart["value"]:
+            fine |= t.isnan() | (~v.isfinite() & ~t.isfinite())
         if bool(fine.all()):
             return None
         truth = get(self.truth()) if self.truth().error is None else None
@@ -92,8 +104,8 @@ class Judge:
             by_ulps = ulp(r, dtype) * float(torch.clamp(relative, max=1e6).median()) * TIMES * slack
             widest = float(r[usable].abs().max())
             fine |= close(v, rounded, by_ulps)
-            if not self.pointwise():
-                widest = max(widest, 1.0) if what != "value" else widest
+            if not self.apart[what]:
+                widest = max(widest, 1.0) * self.strain() if what != "value" else widest
                 fine |= close(v, rounded, torch.full_like(r, TIMES * slack * float(own[usable].max()) + few * float(torch.finfo(dtype).eps) * widest * 0.25))
         if bool(fine.all()):
             return None
@@ -107,8 +119,9 @@ class Judge:
         fine |= close(v, rounded, torch.minimum(wander, cap) * TIMES * slack)
         return None if bool(fine.all()) else self.complain(value, want, truth, ~fine)
 
-    def pointwise(self):
-        return self.case.get("pointwise", False)
+    def strain(self):
+        """By how much a norm of nearly equal numbers magnifies roundings, which tiny rows leave to chance."""
+        return 100.0 if "norm" in self.case["name"] or self.case["name"] in ("std", "var_of") else 1.0
 
     def complain(self, value, want, truth, wrong):
         at = int(torch.nonzero(wrong.reshape(-1))[0])

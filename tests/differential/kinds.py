@@ -3,11 +3,12 @@
 finds in the headers, and knows how to draw, run and describe its cases."""
 import importlib
 
+import layers
 import ops
 import optimizers
 import schedules
 
-KINDS = {"op": ops, "optimizer": optimizers, "schedule": schedules}
+KINDS = {"op": ops, "layer": layers, "optimizer": optimizers, "schedule": schedules}
 
 
 def covered(only):

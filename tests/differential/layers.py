@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers of nn/layers.h against torch.nn's: results, gradients of input and parameters, buffers, in training and not,
+over two batches. Parameters are copied by name, which is to be PyTorch's."""
+import ctypes
+import math
+
+import torch
+from torch import nn
+
+from case import Input
+from draw import Draw
+from headers import OFF, ZERO_INDEX, real_zero
+from trek import CPU, DTYPE_NUMBER, DTYPES, Refused, Wrong, headers, shape, vector
+
+FUNCTIONS = {f.name[5:]: f for f in headers.functions.values() if f.header == "nn/layers.h"}
+HELPERS = {"nn_sequential_add": "called for the last layer of a sequential"}
+INT_MIN = -2**31
+
+
+def real(value, default):
+    return 0.0 if value == real_zero() else value if value else default
+
+
+def pair(values, default):
+    h = values[0] or default
+    w = values[1] or h
+    return (0 if h == OFF else h, 0 if w == OFF else w)
+
+
+class Layer:
+    """A layer's drawing: the options of the long form, what the short form sets, its input and PyTorch's module."""
+
+    def __init__(self, draw, torch_module, short=None, dtypes=True, inputs=None):
+        self.draw, self.torch, self.short, self.dtypes, self.inputs = draw, torch_module, short, dtypes, inputs
+
+
+def image(r, channels):
+    return [r.choice([1, 2, 3]), channels, r.choice([3, 4, 6]), r.choice([3, 5, 7])]
+
+
+def any_shape(r, last=None):
+    lead = [r.choice([1, 2, 3, 5]) for _ in range(r.randrange(0, 3))]
+    return lead + [last if last else r.choice([1, 2, 4, 7])]
+
+
+def norm_options(r):
+    return {"features": r.choice([1, 2, 5]), "eps": r.choice([0.0, 1e-3]), "momentum": r.choice([0.0, 0.5, float(OFF)]),
+            "no_affine": r.random() < 0.3, "no_running_stats": r.random() < 0.3}
+
+
+def torch_norm(make):
+    return lambda o: make(o["features"], real(o["eps"], 1e-5), None if o["momentum"] == OFF else real(o["momentum"], 0.1), not o["no_affine"],
+                          not o["no_running_stats"])
+
+
+def batch_shape(ndims):
+    def draw(r, o):
+        n = r.choice(ndims)
+        return [r.choice([2, 3, 5]), o["features"]] + [r.choice([1, 2, 4]) for _ in range(n - 2)]
+    return draw
+
+
+def dims_of(shape_):
+    return list(shape_)
+
+
+def norm_shape(r):
+    return [r.choice([2, 3, 5]) for _ in range(r.choice([1, 1, 2]))]
+
+
+def pool_options(r, maximum):
+    return {"kernel": [r.choice([1, 2, 3]), r.choice([0, 2])], "stride": r.choice([[0, 0], [1, 0], [2, 1]]), "padding": [0, 0],
+            "dilation": r.choice([[0, 0], [1, 0]]) if maximum else [0, 0], "ceil_mode": r.random() < 0.3,
+            "exclude_padding": not maximum and r.random() < 0.3}
+
+
+def max_pool(o):
+    k = pair(o["kernel"], 1)
+    return nn.MaxPool2d(k, pair(o["stride"], 1) if o["stride"][0] else k, pair(o["padding"], 0), pair(o["dilation"], 1), ceil_mode=o["ceil_mode"])
+
+
+def avg_pool(o):
+    k = pair(o["kernel"], 1)
+    return nn.AvgPool2d(k, pair(o["stride"], 1) if o["stride"][0] else k, pair(o["padding"], 0), o["ceil_mode"], not o["exclude_padding"])
+
+
+class Attention(nn.Module):
+    """torch.nn.MultiheadAttention of a sequence with itself, batch first."""
+
+    def __init__(self, o):
+        super().__init__()
+        self.inner = nn.MultiheadAttention(o["embed_dim"], o["heads"], bias=not o["no_bias"], batch_first=True)
+        self.causal = o["causal"]
+
+    def forward(self, x):
+        hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1) if self.causal else None
+        return self.inner(x, x, x, attn_mask=hidden, need_weights=False)[0]
+
+
+def rms_eps(o):
+    """None is PyTorch's default, the dtype's epsilon; of 16-bit dtypes trek takes f32's."""
+    return real(o["eps"], torch.finfo(torch.float64 if o.get("dtype") == "f64" else torch.float32).eps) if o["eps"] != real_zero() else 0.0
+
+
+def padding(o):
+    p = o["padding_idx"]
+    return None if p in (0, OFF) else 0 if p == ZERO_INDEX else p
+
+
+def classes(r):
+    return {"num": r.choice([1, 4, 9]), "dim": r.choice([1, 3, 8]), "padding_idx": r.choice([0, OFF, ZERO_INDEX])}
+
+
+flat_dim = lambda d, default: default if d == 0 else 0 if d == INT_MIN else d
+no_options = lambda r: {}
+TABLE = {
+    "nn_linear": Layer(lambda r: {"in": r.choice([1, 2, 5, 17]), "out": r.choice([1, 3, 8]), "no_bias": r.random() < 0.3},
+                       lambda o: nn.Linear(o["in"], o["out"], not o["no_bias"]), ["in", "out"], inputs=lambda r, o: any_shape(r, o["in"])),
+    "nn_conv2d": Layer(lambda r: {"in": r.choice([2, 4]), "out": r.choice([2, 4]), "kernel": [r.choice([1, 2, 3]), r.choice([0, 1])],
+                                  "stride": r.choice([[0, 0], [2, 1]]), "padding": r.choice([[0, 0], [1, 0], [1, OFF]]), "dilation": [0, 0],
+                                  "groups": r.choice([0, 1, 2]), "no_bias": r.random() < 0.3},
+                       lambda o: nn.Conv2d(o["in"], o["out"], pair(o["kernel"], 1), pair(o["stride"], 1), pair(o["padding"], 0),
+                                           pair(o["dilation"], 1), o["groups"] or 1, not o["no_bias"]), ["in", "out", "kernel"],
+                       inputs=lambda r, o: image(r, o["in"])),
+    "nn_batch_norm1d": Layer(norm_options, torch_norm(nn.BatchNorm1d), ["features"], inputs=batch_shape([2, 3])),
+    "nn_batch_norm2d": Layer(norm_options, torch_norm(nn.BatchNorm2d), ["features"], inputs=batch_shape([4])),
+    "nn_sync_batch_norm": Layer(norm_options, torch_norm(nn.BatchNorm2d), ["features"], inputs=batch_shape([4])),
+    "nn_layer_norm": Layer(lambda r: {"shape": norm_shape(r), "eps": r.choice([0.0, 1e-3]), "no_affine": r.random() < 0.3, "no_bias": r.random() < 0.3},
+                           lambda o: nn.LayerNorm(o["shape"], real(o["eps"], 1e-5), not o["no_affine"], not o["no_bias"]), ["shape"],
+                           inputs=lambda r, o: any_shape(r)[:-1] + o["shape"]),
+    "nn_rms_norm": Layer(lambda r: {"shape": norm_shape(r), "eps": r.choice([0.0, 1e-3]), "no_affine": r.random() < 0.3},
+                         lambda o: nn.RMSNorm(o["shape"], rms_eps(o), not o["no_affine"]), ["shape"], inputs=lambda r, o: any_shape(r)[:-1] + o["shape"]),
+    "nn_multihead_attention": Layer(lambda r: {"embed_dim": 4, "heads": r.choice([1, 2, 4]), "no_bias": r.random() < 0.3, "causal": r.random() < 0.4,
+                                               "dropout": 0.0}, Attention, ["embed_dim", "heads"], inputs=lambda r, o: [r.choice([1, 2]), r.choice([1, 3, 6]), 4]),
+    "nn_embedding": Layer(classes, lambda o: nn.Embedding(o["num"], o["dim"], padding(o)), ["num", "dim"], inputs=lambda r, o: any_shape(r)),
+    "nn_dropout": Layer(lambda r: {"p": r.choice([real_zero(), 1.0])}, lambda o: nn.Dropout(real(o["p"], 0.5)), ["p"], False, lambda r, o: any_shape(r)),
+    "nn_relu": Layer(no_options, lambda o: nn.ReLU(), [], False, lambda r, o: any_shape(r)),
+    "nn_gelu": Layer(lambda r: {"tanh": r.random() < 0.5}, lambda o: nn.GELU("tanh" if o["tanh"] else "none"), [], False, lambda r, o: any_shape(r)),
+    "nn_silu": Layer(no_options, lambda o: nn.SiLU(), [], False, lambda r, o: any_shape(r)),
+    "nn_tanh": Layer(no_options, lambda o: nn.Tanh(), [], False, lambda r, o: any_shape(r)),
+    "nn_sigmoid": Layer(no_options, lambda o: nn.Sigmoid(), [], False, lambda r, o: any_shape(r)),
+    "nn_identity": Layer(no_options, lambda o: nn.Identity(), [], False, lambda r, o: any_shape(r)),
+    "nn_leaky_relu": Layer(lambda r: {"negative_slope": r.choice([0.2, real_zero()])}, lambda o: nn.LeakyReLU(real(o["negative_slope"], 0.01)),
+                           ["negative_slope"], False, lambda r, o: any_shape(r)),
+    "nn_softmax": Layer(lambda r: {"dim": r.choice([0, -1, INT_MIN])}, lambda o: nn.Softmax(flat_dim(o["dim"], -1)), [], False, lambda r, o: any_shape(r)),
+    "nn_log_softmax": Layer(lambda r: {"dim": r.choice([0, -1, INT_MIN])}, lambda o: nn.LogSoftmax(flat_dim(o["dim"], -1)), [], False,
+                            lambda r, o: any_shape(r)),
+    "nn_max_pool2d": Layer(lambda r: pool_options(r, True), max_pool, ["kernel"], False, lambda r, o: image(r, 2)),
+    "nn_avg_pool2d": Layer(lambda r: pool_options(r, False), avg_pool, ["kernel"], False, lambda r, o: image(r, 2)),
+    "nn_adaptive_avg_pool2d": Layer(lambda r: {"height": r.choice([1, 2, 3]), "width": r.choice([1, 2, 4])},
+                                    lambda o: nn.AdaptiveAvgPool2d((o["height"], o["width"])), ["height", "width"], False, lambda r, o: image(r, 2)),
+    "nn_flatten": Layer(lambda r: {"start_dim": r.choice([0, 1, INT_MIN]), "end_dim": r.choice([0, -1])},
+                        lambda o: nn.Flatten(flat_dim(o["start_dim"], 1), flat_dim(o["end_dim"], -1)), [], False, lambda r, o: image(r, 2)),
+    "nn_sequential": Layer(lambda r: {"features": 3, "activation": r.randrange(3)},
+                           lambda o: nn.Sequential(nn.Linear(3, 5), (nn.ReLU, nn.GELU, nn.Tanh)[o["activation"]](), nn.Linear(5, 2)), None, False,
+                           lambda r, o: any_shape(r, 3)),
+}
+
+
+def covered():
+    plain = {n: n[:-5] if n.endswith("_with") else n for n in FUNCTIONS}
+    return [n for n, base in plain.items() if base in TABLE], \
+        [f"{n}: layers.py has no counterpart" for n, base in plain.items() if base not in TABLE and n not in HELPERS]
+
+
+def draw(rng, name):
+    base = name[:-5] if name.endswith("_with") else name
+    layer, d = TABLE[base], Draw(rng)
+    d.bad = False
+    opts = layer.draw(rng)
+    if not name.endswith("_with") and base != "nn_sequential":
+        opts = short_options(base, opts)
+    dtype = rng.choice(["f32", "f32", "f64", "bf16", "f16"])
+    if layer.dtypes and name.endswith("_with"):
+        opts["dtype"] = dtype
+    elif layer.dtypes or base == "nn_sequential":
+        dtype = "f32"
+    sizes = layer.inputs(rng, opts)
+    if base == "nn_embedding":
+        x = d.indices(sizes, opts["num"])
+    else:
+        x = d.tensor(dtype, sizes, kinds=("normal", "normal", "grid"))
+    return {"name": name, "opts": opts, "tensors": d.tensors, "train": rng.random() < 0.6, "frozen": rng.random() < 0.15,
+            "batches": rng.choice([1, 2]), "seed": rng.getrandbits(31)}
+
+
+def short_options(base, drawn):
+    """What the short form does not say has its default."""
+    kept = {k: v for k, v in drawn.items() if k in (TABLE[base].short or [])}
+    made = {k: type(v)() if not isinstance(v, list) else [0] * len(v) for k, v in drawn.items()}
+    made.update(kept)
+    if "kernel" in kept:
+        made["kernel"] = [kept["kernel"][0], 0]
+    if "shape" in kept:
+        made["shape"] = kept["shape"][:1]
+    if base in ("nn_softmax", "nn_log_softmax"):
+        made["dim"] = drawn["dim"] if drawn["dim"] != INT_MIN else 0
+    return made
+
+
+def how(name):
+    return "layers.py"
+
+
+def describe(case):
+    x = case["tensors"][0]
+    return f"{case['name']}({case['opts']}) of {x['dtype']}{x['shape']}{' strided' if x['layout'] else ''}, " + \
+        ", ".join(k for k in ("train", "frozen") if case[k]) + f" {case['batches']} batches"
+
+
+# --- running ---------------------------------------------------------------------------------------------------
+
+
+def torch_run(case, x, state, wide=False):
+    base = case["name"][:-5] if case["name"].endswith("_with") else case["name"]
+    module = TABLE[base].torch(case["opts"])
+    inner = module.inner if isinstance(module, Attention) else module
+    if state is None:
+        rng = torch.Generator().manual_seed(case["seed"])
+        state = {k: torch.rand(v.shape, generator=rng) + 0.25 if v.is_floating_point() else v for k, v in inner.state_dict().items()}
+    inner.load_state_dict(state)
+    dtype = torch.float64 if wide else DTYPES[case["opts"].get("dtype", "f32")]
+    module = module.to(dtype).train(case["train"])
+    for p in module.parameters():
+        p.requires_grad_(not case["frozen"])
+    first = {k: v.detach().clone() for k, v in inner.state_dict().items()}
+    x = (x.double() if wide and x.is_floating_point() else x).detach()
+    index = x.long() if not x.is_floating_point() else x.requires_grad_(case["tensors"][0]["grad"])
+    for batch in range(case["batches"]):
+        out = module(index)
+        if out.requires_grad:
+            seed = torch.randint(-6, 7, out.shape, generator=torch.Generator().manual_seed(case["seed"] + batch)).to(out.dtype) / 4
+            out.backward(seed)
+    result = {"result": out.detach(), "gradient of the input": index.grad}
+    for k, p in inner.named_parameters():
+        result[f"gradient of {k}"] = p.grad
+    for k, b in inner.named_buffers():
+        result[f"buffer {k}"] = b.detach()
+    return result, state, first
+
+
+def make(lib, case):
+    name, o = case["name"], case["opts"]
+    if name == "nn_sequential":
+        middle = (lib.nn_relu, lib.nn_gelu, lib.nn_tanh)[o["activation"]]()
+        module = lib.ok(lib.nn_sequential(2, vector([lib.nn_linear(3, 5, CPU), middle])), name)
+        lib.done(lib.nn_sequential_add(module, lib.nn_linear(5, 2, CPU)), "sequential_add")
+        return module
+    if name.endswith("_with"):
+        opts = headers.structs[FUNCTIONS[name].params[0][0].split()[1]]()
+        for k, v in o.items():
+            if k == "dtype":
+                opts.dtype = DTYPE_NUMBER[v]
+            elif k == "shape":
+                opts.shape = shape(v)
+            elif isinstance(v, list):
+                for j, item in enumerate(v):
+                    getattr(opts, k)[j] = item
+            else:
+                setattr(opts, k, v)
+        return lib.ok(getattr(lib, name)(ctypes.byref(opts)), name)
+    given = []
+    for kind, parameter in FUNCTIONS[name].params:
+        if kind == "trek_device":
+            given.append(CPU)
+        else:
+            value = o.get(parameter, o["shape"][0] if "shape" in o else None)
+            value = value[0] if isinstance(value, list) else value
+            given.append((0 if value == real_zero() else value) if kind == "double" else value if value or parameter != "dim" else -1)
+    return lib.ok(getattr(lib, name)(*given), name)
+
+
+def copy_state(lib, module, first):
+    for k, value in first.items():
+        var = lib.module_find(module, k.encode())
+        if not var:
+            raise Wrong(f"no parameter or buffer is called {k}")
+        tensor = lib.tensor(value.contiguous())
+        lib.done(lib.tensor_copy_from(lib.var_data(var), tensor), "tensor_copy_from")
+        lib.tensor_release(tensor)
+
+
+def trek_run(lib, case, source, first, names):
+    scope, result, x = lib.scope_begin(), {}, None
+    module = ctypes.c_void_p(None)
+    try:
+        module = ctypes.c_void_p(make(lib, case))
+        copy_state(lib, module, first)
+        lib.done(lib.module_train(module, case["train"]), "module_train")
+        lib.done(lib.module_freeze(module, case["frozen"]), "module_freeze")
+        tensor = source.trek(lib)
+        x = lib.ok(lib.var_new(tensor, case["tensors"][0]["grad"]), "var_new")
+        lib.tensor_release(tensor)
+        for batch in range(case["batches"]):
+            out = lib.ok(lib.forward(module, x), "forward")
+            result["result"] = lib.read_var(out)
+            if lib.var_requires_grad(out):
+                value = result["result"]
+                seed = torch.randint(-6, 7, value.shape, generator=torch.Generator().manual_seed(case["seed"] + batch)).to(value.dtype) / 4
+                lib.done(lib.backward_with(out, lib.ok(lib.var_from(lib.tensor(seed))), None), "backward")
+        grad = lib.var_grad(x)
+        result["gradient of the input"] = lib.read_var(grad) if grad else None
+        for k in names:
+            kind, _, parameter = k.partition(" of ") if k.startswith("gradient of ") else k.partition(" ")
+            if parameter == "the input" or k == "result":
+                continue
+            var = lib.module_find(module, parameter.encode())
+            var = lib.var_grad(var) if kind == "gradient" else var
+            result[k] = lib.read_var(var) if var else None
+        lib.clean(case["name"])
+        return result
+    finally:
+        lib.error_clear()
+        if x:
+            lib.var_release(x)
+        lib.module_free(ctypes.byref(module))
+        lib.scope_end(scope)
+
+
+def differs(name, have, want, truth):
+    if (have is None) != (want is None):
+        one = want if have is None else have
+        return f"{name}: {'none' if have is None else 'one'}, PyTorch {'none' if want is None else 'has one'}" if bool((one != 0).any()) else None
+    if have is None:
+        return None
+    if have.shape != want.shape or have.dtype != want.dtype:
+        return f"{name}: {have.dtype}{list(have.shape)}, PyTorch {want.dtype}{list(want.shape)}"
+    if not have.is_floating_point():
+        return None if torch.equal(have, want) else f"{name}: {have.tolist()}, PyTorch {want.tolist()}"
+    if have.numel() == 0:
+        return None
+    h, w, t = have.double(), want.double(), truth.double()
+    widest = float(torch.nan_to_num(t, 0, 0, 0).abs().max())
+    allowed = 4 * (w - t).abs().nan_to_num(0, 0, 0).max() + (8 if have.dtype.itemsize == 2 else 200) * torch.finfo(have.dtype).eps * max(widest, 1)
+    wrong = ~(((h - t).abs() <= allowed) | (h == w) | (h.isnan() & w.isnan()))
+    if not bool(wrong.any()):
+        return None
+    at = int(torch.nonzero(wrong.reshape(-1))[0])
+    return f"{name}: number {at} is {h.reshape(-1)[at].item():.9g}, PyTorch {w.reshape(-1)[at].item():.9g}, in f64 {t.reshape(-1)[at].item():.9g}"
+
+
+def run(lib, case):
+    lib.error_clear()
+    lib.keep.clear()
+    source = Input(case["tensors"][0])
+    refused = theirs = None
+    try:
+        theirs, state, first = torch_run(case, source.torch()[1], None)
+    except (RuntimeError, ValueError, IndexError, TypeError) as e:
+        refused = str(e).splitlines()[0]
+        first = {}
+    try:
+        ours = trek_run(lib, case, source, first, theirs or {})
+    except (Refused, Wrong) as e:
+        return (None, True) if refused and isinstance(e, Refused) else (("refusal", f"trek alone refuses: {e}"), False)
+    if refused:
+        return ("refusal", f"PyTorch alone refuses: {refused}"), False
+    truth, _, _ = torch_run(case, source.torch()[1], state, True)
+    for name in theirs:
+        complaint = differs(name, ours.get(name), theirs[name], truth[name])
+        if complaint:
+            return ("value", complaint), False
+    return (("memory", "memory around the input was written to"), False) if source.damage() else (None, False)
+
+
+def candidates(case):
+    """Simpler cases."""
+    import copy
+    for key, value in (("batches", 1), ("frozen", False)):
+        if case[key] != value:
+            yield {**copy.deepcopy(case), key: value}
+    for key, value in (("layout", None), ("own", True), ("grad", False)):
+        if case["tensors"][0][key] != value:
+            new = copy.deepcopy(case)
+            new["tensors"][0][key] = value
+            yield new
+    for d, size in enumerate(case["tensors"][0]["shape"]):
+        if size > 1 and isinstance(case["tensors"][0]["values"], dict):
+            new = copy.deepcopy(case)
+            new["tensors"][0]["shape"][d], new["tensors"][0]["layout"] = 1, None
+            yield new

@@ -12,7 +12,7 @@ from trek import CPU, DTYPES, FLOATS, Device, Refused, Wrong, headers, shape, ve
 
 GUARD = 64  # bytes before and after memory that is lent to trek
 PATTERN = 0x5A
-ROOM = 128  # for parts
+ROOM = 8192  # for parts
 Opts = headers.structs["trek_backward_opts"]
 
 

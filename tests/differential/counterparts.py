@@ -108,7 +108,8 @@ def attention(q, k, v, opts):
     if o["causal"]:
         seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril()
         mask = seen if mask is None else mask & seen if mask.dtype == torch.bool else mask.masked_fill(~seen, -math.inf)
-    return F.scaled_dot_product_attention(q, k, v, mask, 0.0, False, scale=o["scale"] or None)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):  # the others have no second derivative
+        return F.scaled_dot_product_attention(q, k, v, mask, 0.0, False, scale=o["scale"] or None)
 
 
 REDUCTIONS = ("mean", "sum", "none")

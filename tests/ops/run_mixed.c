@@ -74,7 +74,7 @@ static void compare(mixture *m, int k, const trek_var *want, const trek_var *got
         size = fabs(w.v[i]) > size ? fabs(w.v[i]) : size;
     for (int64_t i = 0; i < w.numel && !report_bad(m->report); i++) {
         m->report->checks++;
-        if (!(fabs(w.v[i] - g.v[i]) <= 8 * unit * size) && !(isnan(w.v[i]) && isnan(g.v[i])))
+        if (!(fabs(w.v[i] - g.v[i]) <= 64 * unit * size) && /* a row of one number cancels */ !(isnan(w.v[i]) && isnan(g.v[i])))
             report_fail(m->report, "gradient of input %d, element %lld: %.8g, in f64 %.8g", k, (long long)i, g.v[i], w.v[i]);
     }
     array_free(&w);

@@ -6,7 +6,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from headers import OFF, ZERO_INDEX
+from headers import ZERO
 from trek import DTYPE_OF, DTYPES
 
 
@@ -37,7 +37,7 @@ def two(given, default):
     """[h, w] of an option."""
     h = given[0] if given[0] else default
     w = given[1] if given[1] else h
-    return (0 if h == OFF else h, 0 if w == OFF else w)
+    return (0 if h == ZERO else h, 0 if w == ZERO else w)
 
 
 def prod(x, dims, keepdim):
@@ -118,7 +118,7 @@ REDUCTIONS = ("mean", "sum", "none")
 def cross_entropy(logits, labels, opts=None):
     o = opts or {"weight": None, "ignore_index": 0, "label_smoothing": 0.0, "reduction": 0}
     need(logits.ndim >= 2, "logits [N, C, ...]")
-    ignore = {0: -100, ZERO_INDEX: 0}.get(o["ignore_index"], o["ignore_index"])
+    ignore = {0: -100, ZERO: 0}.get(o["ignore_index"], o["ignore_index"])
     if not labels.is_floating_point():
         need(labels.dtype != torch.bool, "labels of an integer dtype")
         labels = labels.long()

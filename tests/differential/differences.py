@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Callable
 
-from headers import text_of
+from headers import ZERO, text_of
 
 
 @dataclass
@@ -27,16 +27,41 @@ def nothing(case):
     from case import Input
     labels = inputs(case, "labels")
     opts = case["args"].get("opts") or {"ignore_index": 0}
-    ignore = {0: -100, -2**63: 0}.get(opts["ignore_index"], opts["ignore_index"])
+    ignore = {0: -100, ZERO: 0}.get(opts["ignore_index"], opts["ignore_index"])
     if labels and labels[0]["dtype"][0] in "iu" and bool((Input(labels[0]).values.long() == ignore).all()):
         return True
     return any(0 in t["shape"] for t in case["tensors"])
+
+
+def has_nan(case):
+    from case import Input
+    return any(bool(Input(t).values.isnan().any()) for t in case["tensors"] if t["dtype"][0] in "fb" and t["dtype"] != "bool")
 
 
 TABLE = [
     Difference("nll_loss|cross_entropy.*|linear_cross_entropy|mse_loss|l1_loss|smooth_l1_loss|bce_with_logits|kl_div", "value|gradient|second", "nan",
                "autograd/ops.h", "0 with gradients of 0 over nothing", nothing),
     Difference("attention", "value|gradient|second", "nan", "autograd/ops.h", "A query that sees no key gives 0"),
+    Difference("any|all", "value", "dtype bool, PyTorch uint8", "autograd/ops.h", "bool, of u8 too: PyTorch's u8 there is from before it had bool"),
+    Difference("max|min", "gradient|second", "nan", "autograd/ops.h", "or the NaNs do, as in torch.max(x) (amax gives NaN to all)"),
+    Difference("kl_div", "gradient|second", "PyTorch nan|nan, PyTorch|inf", "autograd/ops.h", "At a target of 0 the slope of t log t is taken as 0"),
+    Difference("elu", "gradient", "", "autograd/ops.h", "derivative 1 at NaN (PyTorch's depends on the element's place)", has_nan),
+    Difference("elu", "second", "", "autograd/ops.h", "second one 0 at 0"),
+    Difference("gelu.*|linear_activation", "value|gradient|second", "nan", "autograd/ops.h", "at the infinities its limits, where PyTorch gives NaN"),
+    Difference("..?_scalar", "value", "1, PyTorch 0|0, PyTorch 1", "autograd/ops.h", "comparisons of integers are exact"),
+    Difference("bce_with_logits", "value", "dtype", "autograd/ops.h", "what both promote to (PyTorch's bce: the target's)"),
+    Difference("matmul|linear.*|conv2d|attention", "refusal", "trek alone refuses.*of different dtypes", "autograd/ops.h", "products: their inputs are of one dtype"),
+    Difference("rms_norm|(add_)?layer_norm", "refusal", "trek alone refuses, in forward: TREK_ERR_DTYPE|expected scalar type|mixed dtype", "autograd/ops.h",
+               "weight and bias are of x's dtype, or of f32 where x has 16 bits, both of one: DTYPE otherwise"),
+    Difference("mse_loss|l1_loss|smooth_l1_loss|bce_with_logits|kl_div", "refusal", "PyTorch alone refuses.*(Target size|can't be cast)", "autograd/ops.h",
+               "the shapes of both inputs broadcast, and the mean is over the elements that come out"),
+    Difference("pow|pow_scalar", "gradient|second", "nan|inf", "autograd/ops.h", "derivatives by x 0 where y is 0, by y 0 where x is 0 and y >= 0"),
+    Difference("atan2", "gradient|second", "PyTorch nan", "autograd/ops.h", "derivatives 0 at (0, 0)"),
+    Difference("norm", "gradient|second", "nan|zeros, PyTorch none", "autograd/ops.h", "subgradient 0 where the norm is 0"),
+    Difference("maximum|minimum", "gradient|second", "", "autograd/ops.h", "NaN: all of it to both", has_nan),
+    Difference("std", "second", "PyTorch nan", "autograd/ops.h", "derivative 0 where nothing varies"),
+    Difference("batch_norm", "refusal", "PyTorch alone refuses", "autograd/ops.h", "of any floating dtypes (torch wants x's, or f32 for 16 bits)"),
+    Difference("norm", "refusal", "PyTorch alone refuses.*vector_norm", "autograd/ops.h", "integer inputs of the float functions give f32"),
     Difference("mean|var_of|std", "refusal", "PyTorch alone refuses.*(Long|Int|Byte|Bool)", "autograd/ops.h", "integer inputs of the float functions give f32"),
 ]
 
@@ -49,7 +74,7 @@ ADAPTED = [
     ("autograd/ops.h", "labels [...] of any integer dtype"),
     ("autograd/ops.h", "convolution and pooling; x [N, C, H, W]"),
     ("autograd/ops.h", "logits [N, C, ...]"),
-    ("autograd/ops.h", "x + branch (both of one shape)"),
+    ("autograd/ops.h", "x + branch (both of one shape, promoted as trek_add does)"),
     ("autograd/ops.h", "the loss of 16-bit x is f32"),
     ("autograd/ops.h", "UNSUPPORTED: a mask that requires a gradient"),
     ("autograd/ops.h", "i64; one dim or all; first of equals"),
@@ -62,6 +87,7 @@ FAULTS = [
     "Expected a proper Tensor but got None",          # double backward of native_layer_norm with an undefined input
     "INTERNAL ASSERT FAILED",
     "cannot reshape tensor of 0 elements",            # second derivatives of embedding over nothing
+    "grad_input must be contiguous",                  # nll_loss of some layouts
     "returned an invalid gradient",                   # scatter_add whose source is larger than the index
     "not implemented for '(Half|BFloat16|Bool|Byte)'",  # a kernel that the CPU lacks
     "derivative for aten::.* is not implemented",

@@ -12,7 +12,7 @@ import math
 import numpy
 import torch
 
-from headers import OFF, ZERO_INDEX
+from headers import ZERO
 from trek import DTYPES, FLOATS, headers
 
 INTEGERS = ("i64", "i32", "u8")
@@ -526,10 +526,10 @@ def labels_for(d, rows, classes, ignore):
 
 
 def loss_opts(d, classes, weight):
-    ignore = d.pick(0, 0, 0, 1, ZERO_INDEX)
+    ignore = d.pick(0, 0, 0, 1, ZERO)
     opts = {"weight": weight() if weight and d.chance(0.4) else None, "ignore_index": ignore,
             "label_smoothing": d.pick(0.0, 0.0, 0.1, 1.0), "reduction": d.pick(0, 0, 1, 2)}
-    return opts, {0: -100, ZERO_INDEX: 0}.get(ignore, ignore)
+    return opts, {0: -100, ZERO: 0}.get(ignore, ignore)
 
 
 @shaped("cross_entropy", "cross_entropy_with")

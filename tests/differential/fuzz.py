@@ -68,8 +68,8 @@ class Worker:
         seen = {}
         number = first
         while number < limit and time.time() < end:
-            case = self.drawn(self.args.seed, number)
             board[:BOARD.size] = BOARD.pack(number, done, refused, known)
+            case = self.drawn(self.args.seed, number)
             complaint, both = self.check(case)
             done, refused = done + 1, refused + both
             if not both and not complaint:
@@ -188,7 +188,10 @@ class Parent:
     def handle(self, message, board):
         if "broken" in message:
             self.failed += 1
-            print(f"BROKEN at case {self.args.seed}:{BOARD.unpack(board[:BOARD.size])[0]}: {message['broken']}", flush=True)
+            key = "broken: " + message["broken"].splitlines()[-1][:100]
+            self.found[key] = self.found.get(key, 0) + 1
+            if self.found[key] == 1:
+                print(f"BROKEN at case {self.args.seed}:{BOARD.unpack(board[:BOARD.size])[0]}: {message['broken']}", flush=True)
         elif "seen" in message:
             for name, n in message["seen"].items():
                 self.seen[name] = self.seen.get(name, 0) + n

@@ -10,7 +10,7 @@ SCALARS = {
     "void": None, "bool": ctypes.c_bool, "int": ctypes.c_int, "int64_t": ctypes.c_int64, "uint64_t": ctypes.c_uint64,
     "uint32_t": ctypes.c_uint32, "double": ctypes.c_double, "float": ctypes.c_float, "size_t": ctypes.c_size_t,
 }
-OFF, ZERO_INDEX = -1, -2**63  # TREK_OFF, TREK_ZERO_INDEX
+OFF = -1  # TREK_OFF
 
 
 class Unknown(Exception):
@@ -114,5 +114,8 @@ class Headers:
 
 def real_zero():
     """TREK_ZERO: a real zero where 0 means a default."""
-    value = re.search(r"#define TREK_ZERO \((-?0x[0-9a-fp.-]+)\)", text_of("tensor/common.h"))
-    return float.fromhex(value.group(1))
+    high, low = re.search(r"#define TREK_ZERO \((-\d+) - (\d+)\)", text_of("tensor/common.h")).groups()
+    return int(high) - int(low)
+
+
+ZERO = real_zero()

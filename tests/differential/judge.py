@@ -60,7 +60,7 @@ class Judge:
             coarse = max([float(torch.finfo(i.dtype).eps) for i in self.inputs if i.dtype.is_floating_point] or [2.0**-24])
             for n in range(4):
                 rng = torch.Generator().manual_seed(n)
-                self._moved.append(self.run(lambda x: x * (1 + (torch.rand(x.shape, generator=rng, dtype=torch.float64) - 0.5) * coarse)))
+                self._moved.append(self.run(lambda x: x * (1 + (torch.rand(x.shape, generator=rng, dtype=torch.float64) - 0.5) * max(coarse, 2.0**-49))))
         return self._moved
 
     def compare(self, what, value, want, get):
@@ -87,6 +87,8 @@ class Judge:
     def compare_floats(self, what, value, want, get, slack):
         dtype, v, t = value.dtype, value.double(), want.double()
         few = ULPS[dtype] * slack
+        if dtype == torch.float64 and not self.apart[what]:  # PyTorch's own sums round as well
+            few *= max(1.0, math.sqrt(max(i.values.numel() for i in self.inputs)) / 4)
         fine = close(v, t, ulp(t, dtype) * few)
         if what != "value":  # f64 has no better truth beside it: rounding of what was saved
             fine |= ~v.isfinite() & ~t.isfinite()
@@ -123,11 +125,11 @@ class Judge:
             o = self.part(get, other)
             if o is not None and o.shape == r.shape:
                 wander = torch.maximum(wander, torch.nan_to_num((o.double() - r).abs(), 0, 0, 0))
-        largest = max([float(torch.nan_to_num(i.values.double(), 0, 0, 0).abs().max()) for i in self.inputs if i.dtype.is_floating_point and i.values.numel()] + [0.0])
-        if bool(usable.any()) and not (self.apart["value"] and largest > 1e6):
-            largest = max(float(r[usable].abs().max()), 0.0 if self.apart[what] else min(largest, 1e6))
-        else:
-            largest = 0.0
+        largest = self.largest()
+        if what != "value" and not self.apart[what]:  # what cancels to nothing, as a softmax of one
+            fine |= close(v, rounded, torch.full_like(r, few * float(torch.finfo(dtype).eps) * min(largest, 1e6)))
+        widest = float(r[usable].abs().max()) if bool(usable.any()) else 0.0
+        largest = widest if self.apart[what] else max(widest, largest)
         cap = 64 * coarse * torch.clamp(r.abs(), min=largest)
         fine |= close(v, rounded, torch.minimum(wander, cap) * TIMES * slack)
         return None if bool(fine.all()) else self.complain(value, want, truth, ~fine)
@@ -138,6 +140,14 @@ class Judge:
             return get(result)
         except IndexError:
             return None  # refused before it came to this
+
+    def largest(self):
+        """Of the terms that may be summed, which are products: that of each input."""
+        made = 1.0
+        for i in self.inputs:
+            if i.dtype.is_floating_point and i.values.numel():
+                made *= max(1.0, min(float(torch.nan_to_num(i.values.double(), 0, 0, 0).abs().max()), 1e6))
+        return made
 
     def strain(self):
         """By how much a norm of nearly equal numbers magnifies roundings, which tiny rows leave to chance."""

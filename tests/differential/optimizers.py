@@ -7,7 +7,7 @@ import math
 
 import torch
 
-from headers import real_zero
+from headers import ZERO
 from trek import CPU, DTYPES, headers, shape
 
 OPTIMIZER = {f.name[5:]: f for f in headers.functions.values() if f.header == "optim/optimizer.h"}
@@ -25,7 +25,7 @@ def covered():
 
 
 def options(rng, name):
-    zero = real_zero()
+    zero = ZERO
     if name == "sgd":
         momentum = rng.choice([0.0, 0.9, 0.5])
         nesterov = momentum > 0 and rng.random() < 0.3
@@ -46,7 +46,7 @@ def draw(rng, name):
 
 
 def torch_options(name, o):
-    zero = real_zero()
+    zero = ZERO
     real = lambda value, default: 0.0 if value == zero else value if value else default
     if name == "sgd":
         return {"lr": o["lr"], "momentum": o["momentum"], "dampening": o["dampening"], "weight_decay": o["weight_decay"], "nesterov": o["nesterov"],

@@ -6,7 +6,7 @@ import math
 import torch
 from torch.optim import lr_scheduler as ls
 
-from headers import real_zero
+from headers import ZERO
 from trek import headers
 
 FUNCTIONS = {f.name[5:]: f for f in headers.functions.values() if f.header == "optim/schedule.h"}
@@ -64,8 +64,8 @@ def torch_plateau(a):
     o = a["opts"]
     lr = o["lr"] or 1e-3
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=lr)
-    schedule = ls.ReduceLROnPlateau(optimizer, "max" if o["maximize"] else "min", o["factor"] or 0.1, {0: 10, -1: 0}.get(o["patience"], o["patience"]),
-                                    {0.0: 1e-4}.get(o["threshold"], max(o["threshold"], 0.0)), "abs" if o["absolute"] else "rel", o["cooldown"], o["min_lr"])
+    schedule = ls.ReduceLROnPlateau(optimizer, "max" if o["maximize"] else "min", o["factor"] or 0.1, {0: 10, ZERO: 0}.get(o["patience"], o["patience"]),
+                                    {0.0: 1e-4, ZERO: 0.0}.get(o["threshold"], o["threshold"]), "abs" if o["absolute"] else "rel", o["cooldown"], o["min_lr"])
     rates = []
     for metric in a["metrics"]:
         schedule.step(metric)
@@ -92,8 +92,8 @@ DRAWN = {
                              "mode": r.randrange(3), "gamma": r.choice([0.0, 0.9])}}, torch_cyclic),
     "warmup_lr": (lambda r: {"steps": r.randrange(0, 9), "lr": rate(r), "gamma": 0.9},
                   lambda a: [a["lr"] * (t + 1) / a["steps"] if t < a["steps"] else a["lr"] * 0.9 ** (t - a["steps"]) for t in range(STEPS)]),
-    "plateau_lr": (lambda r: {"opts": {"lr": r.choice([0.0, 0.1]), "factor": r.choice([0.0, 0.5]), "patience": r.choice([0, -1, 1, 3]),
-                              "threshold": r.choice([0.0, real_zero(), 0.1]), "absolute": r.random() < 0.4, "maximize": r.random() < 0.4,
+    "plateau_lr": (lambda r: {"opts": {"lr": r.choice([0.0, 0.1]), "factor": r.choice([0.0, 0.5]), "patience": r.choice([0, ZERO, 1, 3]),
+                              "threshold": r.choice([0.0, ZERO, 0.1]), "absolute": r.random() < 0.4, "maximize": r.random() < 0.4,
                               "cooldown": r.choice([0, 0, 2]), "min_lr": r.choice([0.0, 1e-3])},
                               "metrics": [r.choice([1.0, 0.9, 0.95, 0.5, 1.2, math.nan if r.random() < 0.1 else 1.0]) for _ in range(STEPS)]}, torch_plateau),
 }

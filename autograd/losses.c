@@ -6,19 +6,33 @@
 #include "autograd/tape_internal.h"
 #include "tensor/option_internal.h"
 
+/* Which dtypes a loss takes beside floating ones: for one of its inputs any, or integers; or none. */
+typedef enum taken { ANY_BESIDE, INTEGERS_BESIDE, FLOATS_ONLY } taken;
+
+static bool takes(const char *name, trek_dtype x, trek_dtype y, taken what)
+{
+    static const char *const words[] = { "one is of a floating dtype", "one is of a floating dtype, the other not bool",
+                                         "both are of floating dtypes" };
+    int floats = trek_dtype_is_float(x) + trek_dtype_is_float(y);
+    if (floats == 2 || (floats == 1 && (what == ANY_BESIDE || (what == INTEGERS_BESIDE && x != TREK_BOOL && y != TREK_BOOL))))
+        return true;
+    trek_fail(TREK_ERR_DTYPE, "%s: inputs of %s and %s; %s", name, trek_dtype_name(x), trek_dtype_name(y), words[what]);
+    return false;
+}
+
 /* Both inputs of a loss in what it is computed in: their common dtype, f32 for the 16-bit ones, so that its steps do
  * not round; false and an error. Gives what the result is rounded to: the common dtype, but f32 under autocast. */
-static bool widen(const char *name, trek_var **x, trek_var **y, trek_dtype *result)
+static bool widen(const char *name, trek_var **x, trek_var **y, taken what, trek_dtype *result)
 {
     if (!*x || !*y)
         return trek_fail_missing(name, "an input"), false;
+    if (!takes(name, trek_var_dtype(*x), trek_var_dtype(*y), what))
+        return false;
     trek_dtype common = trek_dtype_promote(trek_var_dtype(*x), trek_var_dtype(*y));
     bool narrow = common == TREK_BF16 || common == TREK_F16;
     *result = narrow && trek_grad_mode_here.autocast != TREK_F32 ? TREK_F32 : common;
-    if (trek_dtype_is_float(common)) {
-        *x = trek_cast(*x, narrow ? TREK_F32 : common);
-        *y = trek_cast(*y, narrow ? TREK_F32 : common);
-    }
+    *x = trek_cast(*x, narrow ? TREK_F32 : common);
+    *y = trek_cast(*y, narrow ? TREK_F32 : common);
     return *x && *y;
 }
 
@@ -72,7 +86,10 @@ static trek_var *soft_cross_entropy(trek_var *logits, trek_var *target, const tr
     trek_dtype dtype;
     if (!trek_same_sizes(logits->data, target->data))
         return fail_float_labels(logits, target);
-    if (!widen("cross_entropy", &logits, &target, &dtype))
+    int64_t ignore = trek_option_integer(opts->ignore_index, -100);
+    if (ignore >= 0)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "cross_entropy: class %lld is ignored, but labels are probabilities", (long long)ignore);
+    if (!widen("cross_entropy", &logits, &target, ANY_BESIDE, &dtype))
         return NULL;
     double smoothing = opts->label_smoothing;
     int64_t classes = trek_var_size(logits, 1), rows = classes ? trek_var_numel(logits) / classes : 0;
@@ -89,6 +106,25 @@ static trek_var *soft_cross_entropy(trek_var *logits, trek_var *target, const tr
         return rounded(trek_sum(terms, trek_dims(1), false), dtype);
     trek_var *total = trek_sum(terms, trek_dims_none(), false);
     return opts->reduction == TREK_REDUCTION_SUM ? rounded(total, dtype) : mean_rows(total, (double)rows, dtype);
+}
+
+/* Logits without classes: labels that are ignored have a loss of 0, others none. */
+static trek_var *loss_without_classes(trek_var *logits, trek_var *labels, const trek_cross_entropy_opts *opts)
+{
+    int64_t ignore = trek_option_integer(opts->ignore_index, -100);
+    if (!trek_dtype_is_float(trek_var_dtype(logits)) || trek_var_dtype(labels) == TREK_BOOL)
+        return trek_fail_null(TREK_ERR_DTYPE, "cross_entropy: logits of a floating dtype and labels of an integer one are needed, not %s and %s",
+                              trek_dtype_name(trek_var_dtype(logits)), trek_dtype_name(trek_var_dtype(labels)));
+    trek_tensor *ignored = trek_tensor_from_data(&ignore, trek_dims_none(), TREK_I64, trek_var_device(labels));
+    trek_var *others = trek_sum(trek_ne(labels, ignored ? trek_var_from(ignored) : NULL), trek_dims_none(), false);
+    if (!others)
+        return NULL;
+    if (trek_var_item(others) != 0)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "cross_entropy: a label that is not ignored, but logits have no classes");
+    if (opts->reduction == TREK_REDUCTION_NONE)
+        return trek_sum(logits, trek_dims(1), false);
+    trek_var *total = trek_sum(logits, trek_dims_none(), false);
+    return opts->reduction == TREK_REDUCTION_SUM ? total : trek_loss_mean_of(total, 0);
 }
 
 trek_var *trek_cross_entropy(trek_var *logits, trek_var *labels) { return trek_cross_entropy_with(logits, labels, NULL); }
@@ -112,6 +148,11 @@ trek_var *trek_cross_entropy_with(trek_var *logits, trek_var *labels, const trek
     if (!trek_shape_equal(expected, shape))
         return trek_fail_null(TREK_ERR_SHAPE, "cross_entropy: labels %s do not fit logits %s", trek_tensor_shape_text(labels->data, b),
                               trek_tensor_shape_text(logits->data, a));
+    if (opts.weight && opts.weight->requires_grad && trek_recording())
+        return trek_fail_null(TREK_ERR_UNSUPPORTED, "cross_entropy: class weights that require a gradient; detach them");
+    bool known = opts.reduction <= TREK_REDUCTION_NONE && (!opts.weight || trek_var_numel(opts.weight) == 0);
+    if (trek_var_size(logits, 1) == 0 && known) /* what is not known the op refuses */
+        return loss_without_classes(logits, labels, &opts);
     int64_t ignore = trek_option_integer(opts.ignore_index, -100);
     bool rows = trek_var_ndim(logits) == 2;
     trek_var *flat = rows ? labels : trek_reshape(labels, trek_dims(trek_var_numel(labels)));
@@ -146,6 +187,8 @@ trek_var *trek_nll_loss(trek_var *log_probabilities, trek_var *labels)
     if (trek_dtype_is_float(trek_var_dtype(labels)) || trek_var_dtype(labels) == TREK_BOOL)
         return trek_fail_null(TREK_ERR_DTYPE, "nll_loss: labels are of an integer dtype, got %s", trek_dtype_name(trek_var_dtype(labels)));
     log_probabilities = trek_autocast_full(log_probabilities);
+    if (trek_var_size(log_probabilities, 1) == 0)
+        return trek_cross_entropy(log_probabilities, labels);
     trek_var *index = trek_cast(labels, TREK_I64);
     trek_var *counts = trek_ne_scalar(index, -100);
     trek_var *safe = trek_mul(index, trek_cast(counts, TREK_I64));
@@ -160,13 +203,13 @@ trek_var *trek_nll_loss(trek_var *log_probabilities, trek_var *labels)
 trek_var *trek_mse_loss(trek_var *x, trek_var *target)
 {
     trek_dtype dtype;
-    return widen("mse_loss", &x, &target, &dtype) ? mean_all(trek_square(trek_sub(x, target)), dtype) : NULL;
+    return widen("mse_loss", &x, &target, ANY_BESIDE, &dtype) ? mean_all(trek_square(trek_sub(x, target)), dtype) : NULL;
 }
 
 trek_var *trek_l1_loss(trek_var *x, trek_var *target)
 {
     trek_dtype dtype;
-    return widen("l1_loss", &x, &target, &dtype) ? mean_all(trek_abs(trek_sub(x, target)), dtype) : NULL;
+    return widen("l1_loss", &x, &target, INTEGERS_BESIDE, &dtype) ? mean_all(trek_abs(trek_sub(x, target)), dtype) : NULL;
 }
 
 /* The square is of the difference itself, so that it bends at 0, too; far away it is not looked at. */
@@ -177,7 +220,7 @@ trek_var *trek_smooth_l1_loss(trek_var *x, trek_var *target, double beta)
         return trek_fail_null(TREK_ERR_ARGUMENT, "smooth_l1_loss: beta is %g; it must not be negative", beta);
     if (beta == 0)
         return trek_l1_loss(x, target);
-    if (!widen("smooth_l1_loss", &x, &target, &dtype))
+    if (!widen("smooth_l1_loss", &x, &target, ANY_BESIDE, &dtype))
         return NULL;
     trek_var *difference = trek_sub(x, target), *distance = trek_abs(difference);
     trek_var *is_far = trek_ge_scalar(distance, beta);
@@ -190,7 +233,7 @@ trek_var *trek_smooth_l1_loss(trek_var *x, trek_var *target, double beta)
 trek_var *trek_bce_with_logits(trek_var *x, trek_var *target)
 {
     trek_dtype dtype;
-    if (!widen("bce_with_logits", &x, &target, &dtype))
+    if (!widen("bce_with_logits", &x, &target, FLOATS_ONLY, &dtype))
         return NULL;
     trek_var *positive = trek_cast(trek_gt_scalar(x, 0), trek_var_dtype(x));
     trek_var *below = trek_mul(x, trek_add_scalar(trek_mul_scalar(positive, -2), 1));
@@ -200,7 +243,7 @@ trek_var *trek_bce_with_logits(trek_var *x, trek_var *target)
 trek_var *trek_kl_div(trek_var *log_probabilities, trek_var *target)
 {
     trek_dtype dtype;
-    if (!widen("kl_div", &log_probabilities, &target, &dtype))
+    if (!widen("kl_div", &log_probabilities, &target, FLOATS_ONLY, &dtype))
         return NULL;
     trek_var *zero = trek_eq_scalar(target, 0); /* 0 log 0 = 0 */
     trek_var *entropy = trek_mul(target, trek_log(trek_masked_fill(target, zero, 1)));

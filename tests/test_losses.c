@@ -409,6 +409,86 @@ static void ignoring_large_numbers(void **state)
     assert_true(trek_loss_weight(loss) == 1);
 }
 
+/* Dtypes that PyTorch takes are taken, the others refused by name. */
+static void dtypes_of_losses(void **state)
+{
+    (void)state;
+    trek_var *(*const losses[])(trek_var *, trek_var *) = { trek_mse_loss, trek_l1_loss, smooth, trek_bce_with_logits, trek_kl_div };
+    const char *const names[] = { "mse_loss: ", "l1_loss: ", "smooth_l1_loss: ", "bce_with_logits: ", "kl_div: " };
+    const trek_dtype dtypes[] = { TREK_F32, TREK_F16, TREK_BOOL, TREK_U8, TREK_I32, TREK_I64 };
+    for (int l = 0; l < 5; l++)
+        for (int a = 0; a < 6; a++)
+            for (int b = 0; b < 6; b++) {
+                trek_var *x = trek_cast(plain_labels(4), dtypes[a]), *y = trek_cast(plain_labels(4), dtypes[b]);
+                bool both = a < 2 && b < 2, one = a < 2 || b < 2, with_bool = dtypes[a] == TREK_BOOL || dtypes[b] == TREK_BOOL;
+                bool taken = both || (l < 3 && one && !(l == 1 && with_bool));
+                trek_var *loss = losses[l](x, y);
+                assert_true((loss != NULL) == taken);
+                assert_int_equal(trek_status_get(), taken ? TREK_OK : TREK_ERR_DTYPE);
+                assert_true(taken || strncmp(trek_error(), names[l], strlen(names[l])) == 0);
+                trek_error_clear();
+            }
+}
+
+static void options_that_exclude_each_other(void **state)
+{
+    (void)state;
+    trek_var *logits = numbers(1, trek_dims(4, CLASSES)), *labels = plain_labels(4), *share = trek_softmax(numbers(2, trek_dims(4, CLASSES)), 1);
+    trek_var *weight = leaf(trek_softmax(numbers(3, trek_dims(CLASSES)), 0), 0, CLASSES);
+    assert_null(trek_cross_entropy_with(logits, share, &(trek_cross_entropy_opts){ .ignore_index = 1 }));
+    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+    assert_null(trek_cross_entropy_with(logits, share, &(trek_cross_entropy_opts){ .ignore_index = TREK_ZERO }));
+    trek_error_clear();
+    assert_non_null(trek_cross_entropy_with(logits, share, &(trek_cross_entropy_opts){ .ignore_index = -1 }));
+    assert_null(trek_cross_entropy_with(logits, labels, &(trek_cross_entropy_opts){ .weight = weight }));
+    assert_int_equal(trek_status_get(), TREK_ERR_UNSUPPORTED);
+    assert_non_null(strstr(trek_error(), "detach"));
+    trek_error_clear();
+    assert_non_null(trek_cross_entropy_with(logits, labels, &(trek_cross_entropy_opts){ .weight = trek_var_detach(weight) }));
+    assert_non_null(trek_cross_entropy_with(logits, share, &(trek_cross_entropy_opts){ .weight = weight }));
+    trek_no_grad_begin();
+    assert_non_null(trek_cross_entropy_with(logits, labels, &(trek_cross_entropy_opts){ .weight = weight }));
+    trek_no_grad_end();
+}
+
+static trek_var *loss_of(int kind, trek_var *logits, trek_var *labels, const trek_cross_entropy_opts *opts)
+{
+    if (kind == 0)
+        return trek_cross_entropy_with(logits, labels, opts);
+    if (kind == 1)
+        return trek_nll_loss(logits, labels);
+    trek_var *x = numbers(4, trek_dims(2, 3)), *weight = numbers(5, trek_dims(0, 3));
+    return trek_linear_cross_entropy(x, weight, NULL, trek_reshape(labels, trek_dims(2)), opts);
+}
+
+/* All labels ignored: 0, with a gradient; a label that counts: refused. */
+static void without_classes(void **state)
+{
+    (void)state;
+    const trek_shape shapes[] = { trek_dims(2, 0), trek_dims(1, 0, 2, 1) }, of_labels[] = { trek_dims(2), trek_dims(1, 2, 1) };
+    for (int kind = 0; kind < 3; kind++)
+        for (int s = 0; s < 2; s++)
+            for (int reduction = 0; reduction < 3; reduction++) {
+                trek_var *logits = numbers(1, shapes[s]), *labels = trek_var_from(trek_tensor_zeros(of_labels[s], TREK_I64, test_device()));
+                trek_cross_entropy_opts opts = { .reduction = (trek_reduction)reduction }, zero = opts;
+                zero.ignore_index = kind == 1 ? 0 : TREK_ZERO;
+                trek_var_set_requires_grad(logits, true);
+                assert_null(loss_of(kind, logits, labels, &opts));
+                assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+                trek_error_clear();
+                trek_var *ignored = kind == 1 ? trek_add_scalar(labels, -100) : labels;
+                trek_var *loss = loss_of(kind, logits, ignored, &zero), *total = trek_sum(loss, trek_dims_none(), false), *slope;
+                assert_non_null(loss);
+                assert_true(trek_var_item(total) == 0);
+                bool mean = reduction == 0 || kind == 1;
+                assert_true(mean ? trek_loss_weight(loss) == 0 : isnan(trek_loss_weight(loss)));
+                assert_int_equal(trek_var_numel(loss), !mean && reduction == 2 ? 2 : 1);
+                if (kind < 2)
+                    assert_int_equal(trek_grad(&total, 1, &logits, 1, NULL, NULL, &slope), TREK_OK);
+            }
+}
+
 int main(void)
 {
     setenv("TREK_CACHE", "off", 1); /* so that each allocation can fail */
@@ -428,6 +508,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(mixed_dtypes, open_scope, close_scope),
         cmocka_unit_test_setup_teardown(labels_that_are_no_classes, open_scope, close_scope),
         cmocka_unit_test_setup_teardown(ignoring_large_numbers, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(dtypes_of_losses, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(options_that_exclude_each_other, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(without_classes, open_scope, close_scope),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

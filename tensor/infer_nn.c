@@ -251,12 +251,11 @@ static int64_t pool_places(int64_t size, const int64_t *a, int d)
     if (kernel > INT32_MAX)
         return 0;
     int64_t room = size + 2 * padding - dilation * (kernel - 1) - 1;
-    if (room < 0)
-        return 0;
-    int64_t places = room / stride + 1;
-    if (a[8] && room % stride && places * stride < size + padding)
-        places++;
-    return places;
+    if (!a[8])
+        return room < 0 ? 0 : room / stride + 1;
+    room += stride - 1; /* the last window, rounded up, may be the only one */
+    int64_t places = room < 0 ? 0 : room / stride + 1;
+    return places > 0 && (places - 1) * stride >= size + padding ? places - 1 : places;
 }
 
 static trek_status pool_sizes(const trek_op_call *call, const int64_t *x, int64_t *y)

@@ -254,6 +254,8 @@ static const struct pool_shape {
     { { .i = { 3, 3, 2, 2, 0, 0, 1, 1, 1, 0 } }, 1, 1, 6, 5, 3, 2, false, false },
     { { .i = { 2, 2, 3, 3, 1, 1, 1, 1, 1, 1 } }, 1, 1, 5, 5, 2, 2, false, false },
     { { .i = { 2, 2, 1, 1, 0, 0, 2, 2, 0, 1 } }, 1, 2, 5, 5, 3, 3, true, false },
+    { { .i = { 3, 3, 3, 3, 0, 0, 1, 1, 1, 1 } }, 2, 2, 1, 2, 1, 1, false, false }, /* the only window is larger than x */
+    { { .i = { 4, 4, 2, 2, 1, 1, 1, 1, 1, 1 } }, 1, 2, 1, 3, 1, 2, false, false },
     { { .i = { 3, 3, 1, 1, 0, 0, 1, 1, 0, 1 } }, 0, 2, 5, 5, 3, 3, false, false },
     { { .i = { 2, 2, 2, 2, 0, 0, 1, 1, 0, 1 } }, 8, 16, 24, 24, 12, 12, false, true },
     { { .i = { 3, 3, 2, 2, 1, 1, 1, 1, 0, 1 } }, 4, 20, 29, 31, 15, 16, false, true },
@@ -277,6 +279,8 @@ static void pool_cases(const op_row *row, op_sink sink, void *arg, bool is_max)
     case_input(&c, row, trek_dims(1, 1, 2, 2));
     c.attrs = NUMBERS(3, 3, 1, 1, 0, 0, 1, 1, 0, 1);
     c.expect = TREK_ERR_SHAPE;
+    sink(row, &c, arg);
+    c.attrs.i[8] = 1;
     sink(row, &c, arg);
     c.in[0].shape = trek_dims(2, 5);
     sink(row, &c, arg);

@@ -4,6 +4,7 @@
 
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
+#include "tensor/number_internal.h"
 #include "tensor/random_internal.h"
 
 #define UNARY(name) \
@@ -17,13 +18,13 @@
 #define DIM(name) \
     trek_var *trek_##name(trek_var *x, int dim) { return trek_apply_##name(x, dim); }
 
-UNARY(neg) UNARY(abs) UNARY(sign) UNARY(exp) UNARY(expm1) UNARY(log) UNARY(log1p) UNARY(log2) UNARY(log10)
-UNARY(sqrt) UNARY(rsqrt) UNARY(reciprocal) UNARY(square) UNARY(sin) UNARY(cos) UNARY(tan) UNARY(asin) UNARY(acos)
+UNARY(neg) UNARY(abs) UNARY(exp) UNARY(expm1) UNARY(log) UNARY(log1p) UNARY(log2) UNARY(log10)
+UNARY(sqrt) UNARY(rsqrt) UNARY(reciprocal) UNARY(sin) UNARY(cos) UNARY(tan) UNARY(asin) UNARY(acos)
 UNARY(atan) UNARY(sinh) UNARY(cosh) UNARY(tanh) UNARY(sigmoid) UNARY(erf) UNARY(relu) UNARY(silu)
 UNARY(floor) UNARY(ceil) UNARY(round) UNARY(trunc) UNARY(isnan) UNARY(isinf) UNARY(isfinite) UNARY(logical_not)
-SCALAR(leaky_relu) SCALAR(elu) SCALAR(add_scalar) SCALAR(mul_scalar) SCALAR(pow_scalar)
+SCALAR(leaky_relu) SCALAR(elu) SCALAR(add_scalar) SCALAR(mul_scalar)
 SCALAR(eq_scalar) SCALAR(ne_scalar) SCALAR(lt_scalar) SCALAR(le_scalar) SCALAR(gt_scalar) SCALAR(ge_scalar)
-BINARY(add) BINARY(sub) BINARY(mul) BINARY(div) BINARY(pow) BINARY(maximum) BINARY(minimum) BINARY(atan2) BINARY(remainder)
+BINARY(add) BINARY(mul) BINARY(div) BINARY(pow) BINARY(maximum) BINARY(minimum) BINARY(atan2) BINARY(remainder)
 BINARY(eq) BINARY(ne) BINARY(lt) BINARY(le) BINARY(gt) BINARY(ge) BINARY(logical_and) BINARY(logical_or) BINARY(logical_xor)
 REDUCE(sum) REDUCE(mean) REDUCE(prod) REDUCE(max) REDUCE(min) REDUCE(argmax) REDUCE(argmin) REDUCE(any) REDUCE(all)
 REDUCE(logsumexp)
@@ -32,8 +33,6 @@ DIM(cumsum) DIM(softmax) DIM(log_softmax) DIM(squeeze) DIM(unsqueeze)
 trek_var *trek_gelu(trek_var *x) { return trek_apply_gelu(x, false); }
 trek_var *trek_gelu_tanh(trek_var *x) { return trek_apply_gelu(x, true); }
 trek_var *trek_softplus(trek_var *x, double beta, double threshold) { return trek_apply_softplus(x, beta, threshold); }
-trek_var *trek_clamp(trek_var *x, double low, double high) { return trek_apply_clamp(x, low, high); }
-trek_var *trek_sub_scalar(trek_var *x, double value) { return trek_apply_add_scalar(x, -value); }
 trek_var *trek_where(trek_var *condition, trek_var *x, trek_var *y) { return trek_apply_where(condition, x, y); }
 trek_var *trek_var_of(trek_var *x, trek_dims_list dims, bool keepdim) { return trek_apply_var(x, dims, keepdim, 1); }
 trek_var *trek_std(trek_var *x, trek_dims_list dims, bool keepdim) { return trek_apply_std(x, dims, keepdim, 1); }
@@ -77,6 +76,48 @@ trek_var *trek_embedding(trek_var *weight, trek_var *indices, int64_t padding_id
     return trek_apply_embedding(weight, indices, padding_idx);
 }
 
+/* --- with what PyTorch refuses, or takes beside ---------------------------------------------- */
+
+static bool is_bool(const trek_var *x) { return x && trek_var_dtype(x) == TREK_BOOL; }
+
+static trek_var *fail_bool(const char *name)
+{
+    return trek_fail_null(TREK_ERR_DTYPE, "%s: bools have no difference; use trek_logical_xor, trek_logical_not, or cast", name);
+}
+
+/* Whether a number goes into x; false and an error. */
+static bool held(const char *name, const trek_var *x, double value)
+{
+    if (!x || trek_dtype_holds(trek_var_dtype(x), value))
+        return true;
+    return trek_fail(TREK_ERR_ARGUMENT, "%s: %s does not hold %g", name, trek_dtype_name(trek_var_dtype(x)), value), false;
+}
+
+/* Where the number takes part in integers, the op itself knows what goes. */
+static bool float_held(const char *name, const trek_var *x, double value)
+{
+    return !x || !trek_dtype_is_float(trek_var_dtype(x)) || held(name, x, value);
+}
+
+trek_var *trek_sign(trek_var *x) { return is_bool(x) ? trek_apply_copy(x) : trek_apply_sign(x); }
+trek_var *trek_square(trek_var *x) { return trek_apply_square(is_bool(x) ? trek_apply_convert(x, TREK_I64) : x); }
+trek_var *trek_sub(trek_var *x, trek_var *y) { return is_bool(x) || is_bool(y) ? fail_bool("sub") : trek_apply_sub(x, y); }
+
+trek_var *trek_sub_scalar(trek_var *x, double value)
+{
+    return is_bool(x) ? fail_bool("sub_scalar") : trek_apply_add_scalar(x, -value);
+}
+
+trek_var *trek_pow_scalar(trek_var *x, double value)
+{
+    return float_held("pow_scalar", x, value) ? trek_apply_pow_scalar(x, value) : NULL;
+}
+
+trek_var *trek_clamp(trek_var *x, double low, double high)
+{
+    return float_held("clamp", x, low) && float_held("clamp", x, high) ? trek_apply_clamp(x, low, high) : NULL;
+}
+
 trek_var *trek_div_scalar(trek_var *x, double value)
 {
     if (x && !trek_dtype_is_float(trek_var_dtype(x)))
@@ -91,6 +132,8 @@ trek_var *trek_masked_fill(trek_var *x, trek_var *mask, double value)
 {
     if (!x || !mask)
         return trek_apply_where(mask, x, x);
+    if (!held("masked_fill", x, value))
+        return NULL;
     trek_tensor *fill = trek_tensor_full(value, trek_dims_none(), trek_var_dtype(x), trek_var_device(x));
     return trek_apply_where(mask, fill ? trek_var_from(fill) : NULL, x);
 }
@@ -143,6 +186,8 @@ static trek_var *norm_of(trek_var *x, double p, trek_dims_list dims, bool keepdi
 trek_var *trek_norm(trek_var *x, double p, trek_dims_list dims, bool keepdim)
 {
     trek_dtype dtype = x ? trek_var_dtype(x) : TREK_F32;
+    if (!trek_dtype_is_float(dtype))
+        return norm_of(trek_apply_convert(x, TREK_F32), p, dims, keepdim);
     if (dtype != TREK_BF16 && dtype != TREK_F16)
         return norm_of(x, p, dims, keepdim);
     trek_var *norm = norm_of(trek_apply_convert(x, TREK_F32), p, dims, keepdim); /* squares have twice the exponent */
@@ -382,7 +427,10 @@ static trek_var *in_place(const char *name, int op, trek_var *x, trek_var *y)
 }
 
 trek_var *trek_add_(trek_var *x, trek_var *y) { return in_place("add_", TREK_OP_add, x, y); }
-trek_var *trek_sub_(trek_var *x, trek_var *y) { return in_place("sub_", TREK_OP_sub, x, y); }
+trek_var *trek_sub_(trek_var *x, trek_var *y)
+{
+    return is_bool(x) || is_bool(y) ? fail_bool("sub_") : in_place("sub_", TREK_OP_sub, x, y);
+}
 trek_var *trek_mul_(trek_var *x, trek_var *y) { return in_place("mul_", TREK_OP_mul, x, y); }
 trek_var *trek_div_(trek_var *x, trek_var *y) { return in_place("div_", TREK_OP_div, x, y); }
 
@@ -392,6 +440,8 @@ trek_var *trek_fill_(trek_var *x, double value)
         return trek_fail_missing("fill_", "the variable"), NULL;
     if (trek_recording())
         return trek_fail_null(TREK_ERR_STATE, "fill_: writing in place is for use under no_grad");
+    if (!held("fill_", x, value))
+        return NULL;
     trek_tensor *filled = trek_tensor_fill(x->data, value);
     trek_tensor_release(filled);
     if (!filled)
@@ -402,6 +452,8 @@ trek_var *trek_fill_(trek_var *x, double value)
 
 trek_var *trek_copy_(trek_var *x, trek_var *y)
 {
+    if (x && x == y && !trek_recording()) /* as PyTorch's: also of an expanded view */
+        return x;
     if (!writable("copy_", x, y))
         return NULL;
     trek_tensor *wide = trek_tensor_expand(y->data, trek_var_shape(x));

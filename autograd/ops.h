@@ -22,7 +22,7 @@ TREK_BEGIN
 /* -- element-wise, any shape; integer inputs of the float functions give f32 -- */
 TREK_API trek_var *trek_neg(trek_var *x);
 TREK_API trek_var *trek_abs(trek_var *x);         /* derivative 0 at 0 */
-TREK_API trek_var *trek_sign(trek_var *x);
+TREK_API trek_var *trek_sign(trek_var *x);        /* of bool: a copy */
 TREK_API trek_var *trek_exp(trek_var *x);
 TREK_API trek_var *trek_expm1(trek_var *x);
 TREK_API trek_var *trek_log(trek_var *x);
@@ -32,7 +32,7 @@ TREK_API trek_var *trek_log10(trek_var *x);
 TREK_API trek_var *trek_sqrt(trek_var *x);
 TREK_API trek_var *trek_rsqrt(trek_var *x);
 TREK_API trek_var *trek_reciprocal(trek_var *x);
-TREK_API trek_var *trek_square(trek_var *x);
+TREK_API trek_var *trek_square(trek_var *x);      /* of bool: i64 */
 TREK_API trek_var *trek_sin(trek_var *x);
 TREK_API trek_var *trek_cos(trek_var *x);
 TREK_API trek_var *trek_tan(trek_var *x);
@@ -59,14 +59,15 @@ TREK_API trek_var *trek_isnan(trek_var *x);       /* bool, as the next ones */
 TREK_API trek_var *trek_isinf(trek_var *x);
 TREK_API trek_var *trek_isfinite(trek_var *x);
 TREK_API trek_var *trek_logical_not(trek_var *x);
-TREK_API trek_var *trek_clamp(trek_var *x, double low, double high); /* passes NaN on; infinities leave a side open; derivative 0 at the bounds */
+TREK_API trek_var *trek_clamp(trek_var *x, double low, double high); /* passes NaN on; infinities leave a side open; a bound that is no whole number, infinity too, makes integers f32; derivative 0 at the bounds */
 
-/* -- with a number; a fractional number makes an integer input f32; comparisons of integers are exact -- */
+/* -- with a number; a fractional number makes an integer input f32; comparisons of integers are exact. ARGUMENT: whole
+ * numbers beyond i64 beside integers; an exponent or a bound that x's dtype does not hold (1e38 in f16). -- */
 TREK_API trek_var *trek_add_scalar(trek_var *x, double value);
-TREK_API trek_var *trek_sub_scalar(trek_var *x, double value);
+TREK_API trek_var *trek_sub_scalar(trek_var *x, double value); /* DTYPE: bool, as in all differences */
 TREK_API trek_var *trek_mul_scalar(trek_var *x, double value);
 TREK_API trek_var *trek_div_scalar(trek_var *x, double value);
-TREK_API trek_var *trek_pow_scalar(trek_var *x, double value);
+TREK_API trek_var *trek_pow_scalar(trek_var *x, double value); /* ARGUMENT: an integer to a negative whole power */
 TREK_API trek_var *trek_eq_scalar(trek_var *x, double value); /* bool, as the next ones */
 TREK_API trek_var *trek_ne_scalar(trek_var *x, double value);
 TREK_API trek_var *trek_lt_scalar(trek_var *x, double value);
@@ -76,7 +77,7 @@ TREK_API trek_var *trek_ge_scalar(trek_var *x, double value);
 
 /* -- two inputs, broadcast, promoted by PyTorch's table -- */
 TREK_API trek_var *trek_add(trek_var *x, trek_var *y);
-TREK_API trek_var *trek_sub(trek_var *x, trek_var *y);
+TREK_API trek_var *trek_sub(trek_var *x, trek_var *y);     /* DTYPE: bool */
 TREK_API trek_var *trek_mul(trek_var *x, trek_var *y);
 TREK_API trek_var *trek_div(trek_var *x, trek_var *y);     /* integers give f32 */
 TREK_API trek_var *trek_pow(trek_var *x, trek_var *y);     /* derivatives by x 0 where y is 0, by y 0 where x is 0 and y >= 0 */
@@ -94,7 +95,7 @@ TREK_API trek_var *trek_logical_and(trek_var *x, trek_var *y);
 TREK_API trek_var *trek_logical_or(trek_var *x, trek_var *y);
 TREK_API trek_var *trek_logical_xor(trek_var *x, trek_var *y);
 TREK_API trek_var *trek_where(trek_var *condition, trek_var *x, trek_var *y); /* condition: bool */
-TREK_API trek_var *trek_masked_fill(trek_var *x, trek_var *mask, double value);
+TREK_API trek_var *trek_masked_fill(trek_var *x, trek_var *mask, double value); /* value as trek_fill_'s */
 
 /* -- in place, under no_grad only (STATE); x keeps shape and dtype; return x. Computed in the dtype that both promote to,
  * then rounded into x: DTYPE where that is floating and x integer, or not bool and x bool. ARGUMENT where several elements
@@ -103,16 +104,16 @@ TREK_API trek_var *trek_add_(trek_var *x, trek_var *y);
 TREK_API trek_var *trek_sub_(trek_var *x, trek_var *y);
 TREK_API trek_var *trek_mul_(trek_var *x, trek_var *y);
 TREK_API trek_var *trek_div_(trek_var *x, trek_var *y);
-TREK_API trek_var *trek_fill_(trek_var *x, double value);  /* x of any strides, converted */
-TREK_API trek_var *trek_copy_(trek_var *x, trek_var *y);   /* y expanded to x's shape, converted to x's dtype, whichever */
+TREK_API trek_var *trek_fill_(trek_var *x, double value);  /* x of any strides, converted; ARGUMENT: a number that x's dtype does not hold (a negative one in u8, where torch wraps whole ones) */
+TREK_API trek_var *trek_copy_(trek_var *x, trek_var *y);   /* y expanded to x's shape, converted to x's dtype, whichever; x itself: nothing happens */
 
 /* -- reductions -- */
 TREK_API trek_var *trek_sum(trek_var *x, trek_dims_list dims, bool keepdim);  /* integers and bool give i64 */
 TREK_API trek_var *trek_mean(trek_var *x, trek_dims_list dims, bool keepdim); /* floating dtypes */
 TREK_API trek_var *trek_prod(trek_var *x, trek_dims_list dims, bool keepdim); /* integers and bool give i64 */
-TREK_API trek_var *trek_max(trek_var *x, trek_dims_list dims, bool keepdim);  /* values; equal ones share the gradient, or the NaNs do, as in torch.max(x) (amax gives NaN to all) */
+TREK_API trek_var *trek_max(trek_var *x, trek_dims_list dims, bool keepdim);  /* values; SHAPE over no elements; equal ones share the gradient, or the NaNs do, as in torch.max(x) (amax gives NaN to all) */
 TREK_API trek_var *trek_min(trek_var *x, trek_dims_list dims, bool keepdim);
-TREK_API trek_var *trek_argmax(trek_var *x, trek_dims_list dims, bool keepdim); /* i64; one dim or all; first of equals */
+TREK_API trek_var *trek_argmax(trek_var *x, trek_dims_list dims, bool keepdim); /* i64; one dim or all; first of equals; SHAPE over no elements */
 TREK_API trek_var *trek_argmin(trek_var *x, trek_dims_list dims, bool keepdim);
 TREK_API trek_var *trek_any(trek_var *x, trek_dims_list dims, bool keepdim); /* bool, of u8 too: PyTorch's u8 there is from before it had bool */
 TREK_API trek_var *trek_all(trek_var *x, trek_dims_list dims, bool keepdim);
@@ -121,7 +122,7 @@ TREK_API trek_var *trek_std(trek_var *x, trek_dims_list dims, bool keepdim);  /*
 TREK_API trek_var *trek_norm(trek_var *x, double p, trek_dims_list dims, bool keepdim); /* p-norm, any p; subgradient 0 where the norm is 0, and below p = 1 at elements that are 0; SHAPE for p < 0 over nothing */
 TREK_API trek_var *trek_logsumexp(trek_var *x, trek_dims_list dims, bool keepdim);
 TREK_API trek_var *trek_cumsum(trek_var *x, int dim);
-TREK_API trek_var *trek_softmax(trek_var *x, int dim);
+TREK_API trek_var *trek_softmax(trek_var *x, int dim); /* floating dtypes, also of no elements (where torch takes others) */
 TREK_API trek_var *trek_log_softmax(trek_var *x, int dim);
 
 /* -- shapes; views where strides allow -- */
@@ -141,7 +142,7 @@ TREK_API trek_var *trek_to(trek_var *x, trek_device device);
 TREK_API trek_var *trek_flip(trek_var *x, trek_dims_list dims); /* trek_dims_none(): a copy, as PyTorch's */
 TREK_API trek_var *trek_tril(trek_var *x, int64_t diagonal);
 TREK_API trek_var *trek_triu(trek_var *x, int64_t diagonal);
-TREK_API trek_var *trek_cat(trek_var *const *list, int count, int dim);
+TREK_API trek_var *trek_cat(trek_var *const *list, int count, int dim); /* all of as many dimensions (torch passes over [0]) */
 TREK_API trek_var *trek_stack(trek_var *const *list, int count, int dim);
 /* Parts of `size` along dim (the last may be shorter), written to parts (room for `capacity`; ARGUMENT if that is too little);
  * returns their number, -1 on failure. Of an empty dimension: one empty part, for which size may be 0. */
@@ -155,9 +156,10 @@ TREK_API trek_var *trek_scatter_add(trek_var *x, trek_var *index, trek_var *sour
 TREK_API trek_var *trek_one_hot(trek_var *x, int64_t classes);                         /* i64; classes -1: largest + 1 */
 
 /* -- products: their inputs are of one dtype (DTYPE otherwise: cast one; autocast does so by itself) -- */
-/* As torch.matmul: [..., m, k] x [..., k, n], batch dimensions broadcast; 1-D operands are vectors. */
+/* As torch.matmul: [..., m, k] x [..., k, n], batch dimensions broadcast; 1-D operands are vectors. Any dtype but bool
+ * (torch takes it of no elements). */
 TREK_API trek_var *trek_matmul(trek_var *x, trek_var *y);
-/* x [..., in], weight [out, in], bias [out] or NULL -> [..., out]. */
+/* x [..., in], weight [out, in], bias [out] or NULL -> [..., out]. Floating dtypes (torch multiplies integers, too). */
 TREK_API trek_var *trek_linear(trek_var *x, trek_var *weight, trek_var *bias);
 /* The same with the activation fused in. */
 TREK_API trek_var *trek_linear_activation(trek_var *x, trek_var *weight, trek_var *bias, trek_activation activation);
@@ -213,7 +215,8 @@ typedef struct trek_cross_entropy_opts {
 } trek_cross_entropy_opts;
 #define TREK_ZERO_INDEX TREK_ZERO
 
-/* logits [N, C, ...]; labels [N, ...] of any integer dtype, or probabilities of logits' shape. Mean. */
+/* logits [N, C, ...]; labels [N, ...] of any integer dtype, or probabilities of logits' shape. Mean. ARGUMENT: a class to
+ * ignore beside probabilities. UNSUPPORTED: class weights that require a gradient, beside labels that are classes. */
 TREK_API trek_var *trek_cross_entropy(trek_var *logits, trek_var *labels);
 TREK_API trek_var *trek_cross_entropy_with(trek_var *logits, trek_var *labels, const trek_cross_entropy_opts *opts);
 /* trek_cross_entropy_with(trek_linear(x, weight, bias), labels, opts) for many classes: the logits are made for a part of the
@@ -224,7 +227,9 @@ TREK_API trek_var *trek_linear_cross_entropy(trek_var *x, trek_var *weight, trek
 /* log_probabilities [N, C, ...], labels [N, ...] of any integer dtype; -100 is ignored. */
 TREK_API trek_var *trek_nll_loss(trek_var *log_probabilities, trek_var *labels);
 /* The next ones: the shapes of both inputs broadcast, and the mean is over the elements that come out. The result's dtype is
- * what both promote to (PyTorch's bce: the target's). Steps are computed in it, or in f32 for 16-bit ones. */
+ * what both promote to (PyTorch's bce: the target's). Steps are computed in it, or in f32 for 16-bit ones. PyTorch's bce
+ * wants one shape. DTYPE: one input at least is of a floating dtype; of l1_loss the other is not bool; of bce and kl_div
+ * both are. */
 TREK_API trek_var *trek_mse_loss(trek_var *x, trek_var *target);
 TREK_API trek_var *trek_l1_loss(trek_var *x, trek_var *target);
 TREK_API trek_var *trek_smooth_l1_loss(trek_var *x, trek_var *target, double beta); /* beta >= 0 (ARGUMENT); 0: l1_loss */

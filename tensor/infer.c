@@ -2,6 +2,7 @@
 /* Shape rules of element-wise ops, reductions, and ops that move elements. */
 #include <string.h>
 
+#include "tensor/number_internal.h"
 #include "tensor/op.h"
 
 static trek_status fail_two(trek_op_call *call, trek_status status, const char *what, const trek_tensor *a, const trek_tensor *b)
@@ -119,13 +120,17 @@ static trek_dtype sum_dtype(const trek_op_call *call)
 
 trek_status trek_infer_reduce_sum(trek_op_call *call) { return reduce_to(call, sum_dtype(call)); }
 
-/* Reducing nothing to something has no value. */
+/* An element of nothing has no value, even where none is asked for. */
 static trek_status refuse_empty(trek_op_call *call)
 {
-    if (call->inputs[0]->numel > 0 || call->outputs[0]->numel == 0)
+    const trek_tensor *x = call->inputs[0];
+    bool empty = false;
+    for (int d = 0; x->numel == 0 && d < x->ndim; d++)
+        empty |= x->sizes[d] == 0 && (call->attrs.i[0] >> d & 1);
+    if (!empty)
         return TREK_OK;
     char text[TREK_SHAPE_TEXT];
-    return trek_op_fail(call, TREK_ERR_SHAPE, "no value over no elements: %s", trek_tensor_shape_text(call->inputs[0], text));
+    return trek_op_fail(call, TREK_ERR_SHAPE, "no value over no elements: %s", trek_tensor_shape_text(x, text));
 }
 
 trek_status trek_infer_reduce_nonempty(trek_op_call *call)
@@ -293,5 +298,11 @@ trek_status trek_infer_one_hot(trek_op_call *call)
 
 trek_status trek_infer_fill(trek_op_call *call)
 {
-    return call->outputs[0] ? TREK_OK : trek_op_fail(call, TREK_ERR_ARGUMENT, "nothing to fill");
+    const trek_tensor *out = call->outputs[0];
+    if (!out)
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "nothing to fill");
+    trek_dtype dtype = (trek_dtype)out->dtype;
+    if (call->op->id == TREK_OP_fill && !trek_dtype_is_float(dtype) && !trek_dtype_holds(dtype, call->attrs.f[0]))
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "%s does not hold %g", trek_dtype_name(dtype), call->attrs.f[0]);
+    return TREK_OK;
 }

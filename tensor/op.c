@@ -9,6 +9,7 @@
 
 #include "tensor/backend.h"
 #include "tensor/debug.h"
+#include "tensor/number_internal.h"
 #include "tensor/place.h"
 
 #define TREK_OP(name, signature, infer, ...) trek_status trek_infer_##infer(trek_op_call *call);
@@ -56,6 +57,8 @@ trek_status trek_op_output(trek_op_call *call, int k, int ndim, const int64_t *s
 
 /* --- promotion ------------------------------------------------------------------ */
 
+static int scalars_of(const trek_op *op) { return op->id == TREK_OP_clamp ? 2 : 1; }
+
 /* The dtype that the promoting inputs, and the number, come to. */
 static trek_dtype common_dtype(const trek_op_call *call)
 {
@@ -85,9 +88,9 @@ static trek_dtype common_dtype(const trek_op_call *call)
     if ((op->flags & TREK_OP_INT_TO_FLOAT) && !trek_dtype_is_float(common))
         return TREK_F32;
     if ((op->flags & TREK_OP_SCALAR) && !trek_dtype_is_float(common)) {
-        double value = call->attrs.f[0];
-        if (value != rint(value) || !isfinite(value))
-            return TREK_F32;
+        for (int k = 0; k < scalars_of(op); k++)
+            if (call->attrs.f[k] != rint(call->attrs.f[k]) || !isfinite(call->attrs.f[k]))
+                return TREK_F32;
         return common == TREK_BOOL ? TREK_I64 : common;
     }
     return common;
@@ -243,12 +246,27 @@ static trek_status dispatch_home(trek_op_call *call, bool promote)
     return status;
 }
 
+/* Whole numbers beside integers: no larger than the largest integers; an exponent is one of its base's dtype, not negative. */
+static trek_status check_scalars(const trek_op_call *call, trek_dtype common)
+{
+    if (!(call->op->flags & TREK_OP_SCALAR) || trek_dtype_is_float(common))
+        return TREK_OK;
+    bool power = call->op->id == TREK_OP_pow_scalar;
+    for (int k = 0; k < scalars_of(call->op); k++)
+        if (!trek_dtype_holds(power && call->attrs.f[k] > 0 ? common : TREK_I64, call->attrs.f[k]))
+            return trek_op_fail(call, TREK_ERR_ARGUMENT, "%g with %s, which does not hold it", call->attrs.f[k], trek_dtype_name(common));
+    if (power && call->attrs.f[0] < 0)
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "%s to the power of %g is no integer; cast it to a floating dtype",
+                            trek_dtype_name(common), call->attrs.f[0]);
+    return TREK_OK;
+}
+
 /* dispatch, with the promoting inputs cast for its duration. */
 static trek_status dispatch_promoted(trek_op_call *call)
 {
     trek_dtype common = common_dtype(call);
     trek_tensor **given = call->inputs, *cast[TREK_MAX_FIXED_INPUTS] = { NULL };
-    trek_status status = TREK_OK;
+    trek_status status = check_scalars(call, common);
     for (int k = 0; k < call->n_inputs && status == TREK_OK; k++) {
         if ((call->op->promote >> k & 1) && given[k])
             cast[k] = trek_tensor_cast(given[k], common);

@@ -41,7 +41,7 @@ enum {
     TREK_OP_INT_TO_FLOAT = 2,  /* integer and bool inputs are cast to f32 first */
     TREK_OP_HAND = 4,          /* the public trek_x is written by hand; the row makes none */
     TREK_OP_INTERNAL = 8,      /* no public trek_x at all: backward kernels */
-    TREK_OP_SCALAR = 16,       /* attrs.f[0] takes part in promotion: bool -> i64, integer -> f32 if it is no integer */
+    TREK_OP_SCALAR = 16,       /* attrs.f[0], clamp's f[1] too, take part in promotion: bool -> i64, integer -> f32 if one is no integer */
     TREK_OP_RANDOM = 32,
     TREK_OP_MANY = 128,        /* more than one output */
     TREK_OP_PAIR = 2048,       /* outputs 0 and 1 both have gradients */

@@ -473,6 +473,7 @@ static void overlapping_memory_is_refused(void **state)
 
     assert_non_null(trek_add_(m, m)); /* the same view */
     assert_non_null(trek_copy_(b, b));
+    assert_ptr_equal(trek_copy_(wide, wide), wide); /* nothing is written */
     assert_true(at(m, 5) == 10);
     assert_non_null(trek_add_(trek_narrow(b, 0, 0, 3), trek_narrow(b, 0, 3, 3)));
     assert_non_null(trek_add_(trek_narrow(m, 1, 0, 1), trek_narrow(m, 1, 2, 1))); /* columns beside each other */
@@ -634,6 +635,122 @@ static void missing_lists(void **state)
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, open_scope, close_scope)
+/* --- numbers that a dtype does not hold, and dtypes that an op does not take: as PyTorch ------------- */
+
+static trek_var *some(trek_dtype dtype) { return trek_var_from(test_values((double[]){ 1, 0, 1 }, trek_dims(3), dtype)); }
+
+static void refused_dtype(trek_var *result, const char *prefix)
+{
+    assert_null(result);
+    expect(TREK_ERR_DTYPE, prefix);
+}
+
+static void refused_number(trek_var *result, const char *prefix)
+{
+    assert_null(result);
+    expect(TREK_ERR_ARGUMENT, prefix);
+}
+
+static void numbers_that_do_not_fit(void **state)
+{
+    (void)state;
+    const struct number {
+        trek_dtype dtype;
+        double fits, not;
+    } numbers[] = {
+        { TREK_U8, 255, 256 },         { TREK_U8, 0.5, -0.5 },        { TREK_U8, 0, -1 },
+        { TREK_I32, -0x1p31, 0x1p31 }, { TREK_I64, -0x1p63, 0x1p63 }, { TREK_I64, 1.5, INFINITY },
+        { TREK_I32, 0, NAN },          { TREK_F16, 65504, 1e38 },     { TREK_BF16, 1e38, 3.4e38 },
+        { TREK_F16, INFINITY, -7e4 },  { TREK_F32, NAN, 1e39 },
+    };
+    trek_var *mask = some(TREK_BOOL);
+    trek_no_grad_begin();
+    for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++) {
+        trek_var *x = some(numbers[k].dtype);
+        assert_non_null(trek_masked_fill(x, mask, numbers[k].fits));
+        refused_number(trek_masked_fill(x, mask, numbers[k].not), "masked_fill: ");
+        refused_number(trek_fill_(x, numbers[k].not), "fill_: ");
+        assert_true(at(x, 0) == 1);
+        assert_non_null(trek_fill_(x, numbers[k].fits));
+    }
+    trek_no_grad_end();
+    assert_null(trek_tensor_full(-1, trek_dims(2), TREK_U8, test_device()));
+    expect(TREK_ERR_ARGUMENT, "fill: ");
+    const trek_dtype whole[] = { TREK_BOOL, TREK_U8, TREK_I32, TREK_I64 };
+    for (int k = 0; k < 4; k++) {
+        refused_number(trek_pow_scalar(some(whole[k]), -2), "pow_scalar: ");
+        refused_number(trek_add_scalar(some(whole[k]), 1e38), "add_scalar: ");
+        refused_number(trek_mul_scalar(some(whole[k]), -1e38), "mul_scalar: ");
+        refused_number(trek_clamp(some(whole[k]), 0, 1e38), "clamp: ");
+        assert_int_equal(trek_var_dtype(trek_pow_scalar(some(whole[k]), -0.5)), TREK_F32);
+    }
+    refused_number(trek_pow_scalar(some(TREK_U8), 256), "pow_scalar: ");
+    refused_number(trek_pow_scalar(some(TREK_F16), 1e38), "pow_scalar: ");
+    refused_number(trek_clamp(some(TREK_F16), 0, 1e38), "clamp: ");
+    assert_true(at(trek_div_scalar(some(TREK_F16), 1e38), 0) == 0);
+}
+
+static void dtypes_as_pytorch(void **state)
+{
+    (void)state;
+    trek_var *b = some(TREK_BOOL), *x = some(TREK_F32), *i = some(TREK_I64);
+    refused_dtype(trek_sub(b, b), "sub: ");
+    refused_dtype(trek_sub(x, b), "sub: ");
+    refused_dtype(trek_sub(b, i), "sub: ");
+    refused_dtype(trek_sub_scalar(b, 1), "sub_scalar: ");
+    trek_no_grad_begin();
+    refused_dtype(trek_sub_(x, b), "sub_: ");
+    trek_no_grad_end();
+    assert_int_equal(trek_var_dtype(trek_sign(b)), TREK_BOOL);
+    assert_int_equal(trek_var_dtype(trek_square(b)), TREK_I64);
+    assert_true(at(trek_sign(b), 0) == 1 && at(trek_square(b), 1) == 0);
+    const struct bounds {
+        double low, high;
+        trek_dtype of_bool, of_i64;
+    } bounds[] = { { 0, 1, TREK_I64, TREK_I64 }, { 0.5, 2, TREK_F32, TREK_F32 }, { 0, 0.5, TREK_F32, TREK_F32 },
+                   { 0, INFINITY, TREK_F32, TREK_F32 }, { -INFINITY, 0, TREK_F32, TREK_F32 } };
+    for (int k = 0; k < 5; k++) {
+        assert_int_equal(trek_var_dtype(trek_clamp(b, bounds[k].low, bounds[k].high)), bounds[k].of_bool);
+        assert_int_equal(trek_var_dtype(trek_clamp(i, bounds[k].low, bounds[k].high)), bounds[k].of_i64);
+    }
+    assert_true(at(trek_clamp(i, 0.5, 2), 1) == 0.5);
+    assert_int_equal(trek_var_dtype(trek_norm(i, 1, trek_dims_none(), false)), TREK_F32);
+    assert_true(at(trek_norm(trek_add_scalar(i, 1), -1, trek_dims_none(), false), 0) == 0.5);
+}
+
+/* Also where the result has no elements. */
+static void nothing_has_no_largest(void **state)
+{
+    (void)state;
+    trek_var *(*const ops[])(trek_var *, trek_dims_list, bool) = { trek_max, trek_min, trek_argmax, trek_argmin };
+    trek_var *x = numbers(1, trek_dims(0, 0), false), *y = numbers(1, trek_dims(0, 3), false);
+    for (int k = 0; k < 4; k++) {
+        assert_null(ops[k](x, trek_dims(0), false));
+        assert_int_equal(trek_status_get(), TREK_ERR_SHAPE);
+        trek_error_clear();
+        assert_null(ops[k](x, trek_dims(-1), true));
+        trek_error_clear();
+        assert_true(trek_var_numel(ops[k](y, trek_dims(1), false)) == 0);
+    }
+}
+
+/* As PyTorch's: with ceil_mode the only window may reach beyond the input, but begins in it. */
+static void windows_larger_than_the_input(void **state)
+{
+    (void)state;
+    trek_var *x = constant_of(6, 4, TREK_F32);
+    for (int size = 1; size <= 2; size++) {
+        trek_var *image = trek_expand(trek_reshape(trek_narrow(x, 0, 0, 1), trek_dims(1, 1, 1, 1)), trek_dims(1, 1, size, size));
+        const trek_pool_opts fits = { .kernel = { 3 }, .ceil_mode = true }, not = { .kernel = { 4 }, .stride = { 2 }, .ceil_mode = true };
+        same(trek_max_pool2d(image, &fits), trek_reshape(constant_of(6, 1, TREK_F32), trek_dims(1, 1, 1, 1)));
+        same(trek_avg_pool2d(image, &fits), trek_reshape(constant_of(6, 1, TREK_F32), trek_dims(1, 1, 1, 1)));
+        assert_null(trek_max_pool2d(image, &not));
+        expect(TREK_ERR_SHAPE, "max_pool2d: ");
+        assert_null(trek_avg_pool2d(image, &not));
+        expect(TREK_ERR_SHAPE, "avg_pool2d: ");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = { TEST(slopes), TEST(parts), TEST(identities), TEST(accuracy), TEST(bad_public_calls),
@@ -641,6 +758,8 @@ int main(void)
                                         TEST(gradients_where_functions_bend), TEST(nothing_overflows_on_the_way),
                                         TEST(steep_formulas_in_16_bits), TEST(mixed_dtypes_round_last),
                                         TEST(overlapping_memory_is_refused), TEST(overlaps_are_found),
-                                        TEST(large_integers_compare_exactly), TEST(empty_dimensions_in_parts), TEST(missing_lists) };
+                                        TEST(large_integers_compare_exactly), TEST(empty_dimensions_in_parts), TEST(missing_lists),
+                                        TEST(numbers_that_do_not_fit), TEST(dtypes_as_pytorch), TEST(nothing_has_no_largest),
+                                        TEST(windows_larger_than_the_input) };
     return cmocka_run_group_tests_name("functional", tests, NULL, NULL);
 }

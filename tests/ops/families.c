@@ -75,6 +75,16 @@ static void bool_with_value(const op_row *row, op_sink sink, void *arg, double v
     sink(row, &c, arg);
 }
 
+/* Whole numbers that i64 does not hold, or a power that is none. */
+static void number_too_large(const op_row *row, op_sink sink, void *arg, double value)
+{
+    op_case c = case_begin(row, "no such integer");
+    case_typed(&c, D_ANY, TREK_I64, trek_dims(5), 0);
+    c.attrs.f[0] = value;
+    c.expect = TREK_ERR_ARGUMENT;
+    sink(row, &c, arg);
+}
+
 FAMILY(scalar)
 {
     if (row->id == TREK_OP_leaky_relu || row->id == TREK_OP_elu) {
@@ -82,6 +92,7 @@ FAMILY(scalar)
         with_value(row, sink, arg, 1.3, false);
         return;
     }
+    number_too_large(row, sink, arg, 1e38);
     with_value(row, sink, arg, 3, true);
     with_value(row, sink, arg, 2, false);
     with_value(row, sink, arg, row->id == TREK_OP_pow_scalar ? 0.5 : -1.25, true);
@@ -90,6 +101,7 @@ FAMILY(scalar)
         bool_with_value(row, sink, arg, 0.5);
         return;
     }
+    number_too_large(row, sink, arg, -2);
     with_value(row, sink, arg, 0, false);
     with_value(row, sink, arg, 1, false);
     op_case c = case_begin(row, "negative exponent");
@@ -116,6 +128,9 @@ FAMILY(scalar2)
     one_input_attrs(row, sink, arg, (trek_attrs){ .f = { -1, 1 } }, true);
     one_input_attrs(row, sink, arg, (trek_attrs){ .f = { 0, INFINITY } }, false);
     one_input_attrs(row, sink, arg, (trek_attrs){ .f = { -INFINITY, 0.75 } }, false);
+    bool_with_value(row, sink, arg, 0);
+    bool_with_value(row, sink, arg, -0.5);
+    number_too_large(row, sink, arg, 0x1p63);
 }
 
 static void pair_case(const op_row *row, op_sink sink, void *arg, const char *label, trek_shape a, trek_shape b, trek_status expect)
@@ -320,6 +335,7 @@ FAMILY(reduce_nonempty)
     reduce_many(row, sink, arg);
     reduce_one(row, sink, arg, trek_dims(3, 0), trek_dims(1), TREK_ERR_SHAPE);
     reduce_one(row, sink, arg, trek_dims(0), trek_dims_none(), TREK_ERR_SHAPE);
+    reduce_one(row, sink, arg, trek_dims(0, 0), trek_dims(1), TREK_ERR_SHAPE);
     reduce_special(row, sink, arg);
     reduce_large(row, sink, arg, 8);
 }
@@ -329,6 +345,7 @@ FAMILY(arg)
     reduce_one(row, sink, arg, SCALAR_SHAPE, trek_dims_none(), TREK_OK);
     reduce_common(row, sink, arg);
     reduce_one(row, sink, arg, trek_dims(0), trek_dims_none(), TREK_ERR_SHAPE);
+    reduce_one(row, sink, arg, trek_dims(0, 0), trek_dims(1), TREK_ERR_SHAPE);
     reduce_one(row, sink, arg, trek_dims(2, 3), trek_dims(0, 1), TREK_ERR_ARGUMENT);
     reduce_special(row, sink, arg);
     reduce_large(row, sink, arg, 1);

@@ -113,7 +113,7 @@ static trek_dtype scalar_dtype(trek_dtype dtype, double value)
 {
     if (dtype_floats(dtype))
         return dtype;
-    return value != floor(value) ? TREK_F32 : dtype == TREK_BOOL ? TREK_I64 : dtype;
+    return value != floor(value) || !isfinite(value) ? TREK_F32 : dtype == TREK_BOOL ? TREK_I64 : dtype;
 }
 
 #define SCALAR(name, dtype, expression)                                        \
@@ -132,7 +132,7 @@ static trek_dtype scalar_dtype(trek_dtype dtype, double value)
 SCALAR(add_scalar, PROMOTED, x + first)
 SCALAR(mul_scalar, PROMOTED, x * first)
 SCALAR(pow_scalar, PROMOTED, pow(x, first))
-SCALAR(clamp, in[0]->dtype, x < first ? first : x > second ? second : x)
+SCALAR(clamp, scalar_dtype(PROMOTED, a->f[1]), x < first ? first : x > second ? second : x)
 SCALAR(leaky_relu, in[0]->dtype, x < 0 ? first * x : x)
 SCALAR(elu, in[0]->dtype, x < 0 ? first * expm1(x) : x)
 SCALAR(softplus, in[0]->dtype, first * x > second ? x : log1p(exp(first * x)) / first)

@@ -63,6 +63,16 @@ TABLE = [
     Difference("batch_norm", "refusal", "PyTorch alone refuses", "autograd/ops.h", "of any floating dtypes (torch wants x's, or f32 for 16 bits)"),
     Difference("norm", "refusal", "PyTorch alone refuses.*vector_norm", "autograd/ops.h", "integer inputs of the float functions give f32"),
     Difference("mean|var_of|std", "refusal", "PyTorch alone refuses.*(Long|Int|Byte|Bool)", "autograd/ops.h", "integer inputs of the float functions give f32"),
+    Difference("fill_|masked_fill", "refusal", "trek alone refuses.*u8 does not hold", "autograd/ops.h", "a negative one in u8, where torch wraps whole ones"),
+    Difference("(log_)?softmax", "refusal", "trek alone refuses.*dtype .* is not supported", "autograd/ops.h",
+               "floating dtypes, also of no elements (where torch takes others)"),
+    Difference("linear|linear_activation", "refusal", "trek alone refuses.*dtype .* is not supported", "autograd/ops.h",
+               "Floating dtypes (torch multiplies integers, too)"),
+    Difference("matmul", "refusal", "trek alone refuses.*dtype bool is not supported", "autograd/ops.h", "Any dtype but bool (torch takes it of no elements)"),
+    Difference("cat", "refusal", "trek alone refuses.*shapes differ", "autograd/ops.h", "all of as many dimensions (torch passes over [0])"),
+    Difference("bce_with_logits", "refusal", "PyTorch alone refuses.*Target size", "autograd/ops.h", "PyTorch's bce wants one shape"),
+    Difference("atan2|pow|smooth_l1_loss", "refusal", "PyTorch alone refuses, in (backward|second).*a bool tensor is not supported", "autograd/ops.h",
+               "Inputs of several dtypes are computed in the one they promote to, and gradients are rounded to an input's own dtype at the end"),
 ]
 
 # What counterparts.py lets trek take and PyTorch does not, or the other way round.
@@ -91,6 +101,8 @@ FAULTS = [
     "returned an invalid gradient",                   # scatter_add whose source is larger than the index
     "not implemented for '(Half|BFloat16|Bool|Byte)'",  # a kernel that the CPU lacks
     "derivative for aten::.* is not implemented",
+    r"size mismatch \(got input: \[\d+, 0, 0, 0\]",  # cross_entropy of [N, 0, d]: a view that it makes itself
+    "int too big to convert",                         # a Python integer beyond i64, which here is a double
 ]
 
 

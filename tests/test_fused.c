@@ -315,6 +315,23 @@ static void loss_equals_linear_and_cross_entropy(void **state)
     }
 }
 
+/* log(1 + e^-29.6875 + e^-30) of a row whose label stands out: to the precision of 1, not of 30. */
+static void small_losses(void **state)
+{
+    (void)state;
+    trek_var *logits = trek_var_from(test_values((double[]){ 30, 0.3125, 0 }, trek_dims(1, 3), TREK_F64));
+    trek_var *labels = trek_var_from(test_values((double[]){ 0 }, trek_dims(1), TREK_I64));
+    trek_var *x = trek_var_from(test_values((double[]){ 1 }, trek_dims(1, 1), TREK_F64));
+    trek_var *losses[2] = { trek_cross_entropy(logits, labels),
+                            trek_linear_cross_entropy(x, trek_reshape(logits, trek_dims(3, 1)), NULL, labels, NULL) };
+    for (int k = 0; k < 2; k++) {
+        double loss = -1;
+        assert_non_null(losses[k]);
+        assert_int_equal(trek_tensor_to_host(trek_var_data(losses[k]), TREK_F64, &loss, sizeof loss), TREK_OK);
+        assert_true(fabs(loss - (exp(-30) + exp(-29.6875))) < 2.3e-16);
+    }
+}
+
 static void loss_refuses(void **state)
 {
     (void)state;
@@ -522,7 +539,7 @@ int main(void)
         TEST(gradients_flow_through_both), TEST(second_gradients_of_a_pair), TEST(hooks_know_the_output),
             TEST(packed_heads_are_views),
         TEST(queries_that_see_nothing), TEST(attention_refuses), TEST(attention_dropout_does_not_know_the_split),
-        TEST(attention_makes_no_scores), TEST(loss_equals_linear_and_cross_entropy), TEST(loss_refuses),
+        TEST(attention_makes_no_scores), TEST(loss_equals_linear_and_cross_entropy), TEST(small_losses), TEST(loss_refuses),
         TEST(loss_takes_a_tenth_of_the_memory), TEST(multihead_attention_layer), TEST(multihead_attention_drops_in_training),
         TEST(rms_norm_layer), TEST(norms_of_16_bits_with_f32_parameters), TEST(norms_refuse_other_mixtures),
         TEST(rows_of_one_number), TEST(a_residual_without_gradient),

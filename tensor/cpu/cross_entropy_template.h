@@ -67,12 +67,12 @@ static void TREK_R(loss_rows)(void *arg, int64_t begin, int64_t end)
         int64_t label = trek_cpu_integer(job->labels, job->first_row + row);
         T top = TREK_R(row_max)(x, n);
         T shift = top - top == 0 ? top : 0; /* rows of -infinity, or with +infinity or NaN, give NaN below */
-        double lse = (double)shift + log(TREK_R(row_exp_sum)(x, n, shift));
+        double rest = log(TREK_R(row_exp_sum)(x, n, shift)), lse = (double)shift + rest;
         ((T *)job->lse)[row] = (T)lse;
         job->losses[row] = 0;
         if (label == job->ignore)
             continue;
-        double own = weight ? weight[label] : 1, loss = own * (lse - (double)x[label]);
+        double own = weight ? weight[label] : 1, loss = own * ((double)shift - (double)x[label] + rest); /* a small `rest` is not lost in lse */
         if (job->smoothing > 0) {
             double all = 0;
             for (int64_t j = 0; j < n; j++)

@@ -103,12 +103,12 @@ static __global__ void __launch_bounds__(THREADS) loss_kernel(loss_call<T> a, tr
     trek_block_reduce(s, layout, shared, row_join<W>());
     if (r != 0 || !inside)
         return;
-    double logsumexp = (double)s.top + log((double)s.sum), loss = 0, own = 0;
+    double rest = log((double)s.sum), logsumexp = (double)s.top + rest, loss = 0, own = 0;
     int64_t label = label_of(a, row, true);
     lse[row] = (W)logsumexp;
     if (label >= 0) {
         own = a.weight.x ? a.weight.get(label) : 1;
-        loss = own * (logsumexp - (double)trek_get(a.logits[row * a.n + label]));
+        loss = own * ((double)s.top - (double)trek_get(a.logits[row * a.n + label]) + rest);
         if (smooth)
             loss = (1 - a.smoothing) * loss + a.smoothing / (double)a.n * (logsumexp * s.weights - s.weighted);
     }

@@ -90,10 +90,10 @@ static __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x != 0)
         return;
     s = states[0];
-    double logsumexp = (double)(s.top > -(W)INFINITY ? s.top : (W)0) + log(s.sum), loss = 0;
+    double top = (double)(s.top > -(W)INFINITY ? s.top : (W)0), rest = log(s.sum), logsumexp = top + rest, loss = 0;
     int64_t label = label_of(job, job.first + row);
     if (label >= 0) {
-        loss = logsumexp - (double)logit_of(job, row, label);
+        loss = top - (double)logit_of(job, row, label) + rest;
         if (job.smoothing > 0)
             loss = (1 - job.smoothing) * loss + job.smoothing / (double)job.classes * ((double)job.classes * logsumexp - s.plain);
     }

@@ -42,7 +42,7 @@ trek_status trek_rule_reciprocal(trek_backward_call *b)
 }
 trek_status trek_rule_square(trek_backward_call *b)
 {
-    return trek_rule_give(b, trek_mul(b->grad, trek_mul_scalar(x_of(b), 2)));
+    return trek_rule_give(b, trek_mul_scalar(trek_mul(b->grad, x_of(b)), 2)); /* 2 x may overflow where the gradient is 0 */
 }
 trek_status trek_rule_sin(trek_backward_call *b) { return trek_rule_give(b, trek_mul(b->grad, trek_cos(x_of(b)))); }
 trek_status trek_rule_cos(trek_backward_call *b) { return trek_rule_give(b, trek_neg(trek_mul(b->grad, trek_sin(x_of(b))))); }

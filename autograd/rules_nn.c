@@ -127,12 +127,17 @@ trek_status trek_rule_fold(trek_backward_call *b)
 trek_status trek_rule_max_pool2d(trek_backward_call *b)
 {
     trek_shape shape = trek_rule_shape(b, 0);
-    trek_var *index = trek_rule_output(b, 1);
+    trek_var *index = trek_rule_output(b, 1), *grad = b->grad;
     if (!b->create_graph)
-        return trek_rule_give(b, trek_apply_max_pool2d_backward(b->grad, index, shape));
+        return trek_rule_give(b, trek_apply_max_pool2d_backward(grad, index, shape));
+    if (b->attrs->i[6] > 1 || b->attrs->i[7] > 1) { /* windows wholly in the padding chose nothing */
+        trek_var *none = trek_lt_scalar(index, 0);
+        grad = trek_masked_fill(grad, none, 0);
+        index = trek_masked_fill(index, none, 0);
+    }
     int64_t n = shape.sizes[0], c = shape.sizes[1], pixels = shape.sizes[2] * shape.sizes[3];
     trek_var *zeros = trek_rule_zeros(b, trek_dims(n, c, pixels));
-    trek_var *spread = trek_scatter_add(zeros, trek_flatten(index, 2, 3), trek_flatten(b->grad, 2, 3), 2);
+    trek_var *spread = trek_scatter_add(zeros, trek_flatten(index, 2, 3), trek_flatten(grad, 2, 3), 2);
     return trek_rule_give(b, trek_reshape(spread, shape));
 }
 

@@ -41,7 +41,8 @@ trek_status trek_rule_sum(trek_backward_call *b) { return trek_rule_give(b, trek
 
 trek_status trek_rule_mean(trek_backward_call *b)
 {
-    trek_var *share = trek_mul_scalar(kept(b, b->grad), 1 / reduced_count(b));
+    double count = reduced_count(b);
+    trek_var *share = trek_mul_scalar(kept(b, b->grad), count > 0 ? 1 / count : 0);
     return trek_rule_give(b, trek_expand(share, trek_rule_shape(b, 0)));
 }
 

@@ -336,6 +336,7 @@ static void gradients_where_functions_bend(void **state)
         { "smooth_l1 at 0", of_smooth_l1, 1, { 0 }, { 0 }, { 2 } },
         { "smooth_l1 at NaN", of_smooth_l1, 1, { nan }, { nan }, { END } },
         { "smooth_l1 at infinity", of_smooth_l1, 1, { -INFINITY }, { -1 }, { END } },
+        { "atan far away", trek_atan, 2, { -1.7e308, 1e200 }, { 0, 0 }, { 0, 0 } },
         { "bce at 0", of_bce, 1, { 0 }, { 0.25 }, { 0.25 } },
     };
     for (size_t k = 0; k < sizeof bends / sizeof bends[0]; k++) {
@@ -357,6 +358,35 @@ static void gradients_where_functions_bend(void **state)
             }
         }
     }
+}
+
+/* A window whose elements all lie in the padding gives -infinity, which no element made. */
+static void windows_in_the_padding(void **state)
+{
+    (void)state;
+    trek_pool_opts opts = { .kernel = { 2 }, .stride = { 3 }, .padding = { 1 }, .dilation = { 1, 2 }, .ceil_mode = true };
+    for (int create_graph = 0; create_graph < 2; create_graph++) {
+        trek_var *x = leaf_of((double[]){ 1, 2, 5, 3, 4 }, 5, TREK_F32), *slope;
+        trek_var *pooled = trek_max_pool2d(trek_reshape(x, trek_dims(1, 1, 5, 1)), &opts), *y = trek_sum(pooled, trek_dims_none(), false);
+        assert_true(at(pooled, 0) == -INFINITY && at(pooled, 1) == -INFINITY);
+        assert_int_equal(trek_grad(&y, 1, &x, 1, NULL, &(trek_backward_opts){ .create_graph = create_graph }, &slope), TREK_OK);
+        for (int i = 0; i < 5; i++)
+            assert_true(at(slope, i) == 0);
+    }
+    trek_var *whole = trek_var_from(test_values((double[]){ 1, 2, 3 }, trek_dims(1, 1, 3, 1), TREK_I64));
+    assert_true(at(trek_max_pool2d(whole, &opts), 0) == -0x1p63);
+}
+
+/* By the cotangent of a mean over nothing: a sum of no terms. */
+static void mean_of_nothing_again(void **state)
+{
+    (void)state;
+    trek_var *x = leaf_of((double[]){ 0 }, 0, TREK_F32), *seed = leaf_of((double[]){ 2 }, 1, TREK_F32), *slope, *again;
+    trek_var *y = trek_mean(x, trek_dims_none(), true), *scalar = trek_reshape(seed, trek_dims(1));
+    assert_int_equal(trek_grad(&y, 1, &x, 1, &scalar, &(trek_backward_opts){ .create_graph = true }, &slope), TREK_OK);
+    trek_var *sum = trek_sum(slope, trek_dims_none(), false);
+    assert_int_equal(trek_grad(&sum, 1, &seed, 1, NULL, NULL, &again), TREK_OK);
+    assert_true(at(again, 0) == 0);
 }
 
 /* --- large numbers, narrow dtypes ------------------------------------------------------------ */
@@ -758,6 +788,7 @@ int main(void)
                                         TEST(gradients_where_functions_bend), TEST(nothing_overflows_on_the_way),
                                         TEST(steep_formulas_in_16_bits), TEST(mixed_dtypes_round_last),
                                         TEST(overlapping_memory_is_refused), TEST(overlaps_are_found),
+                                        TEST(windows_in_the_padding), TEST(mean_of_nothing_again),
                                         TEST(large_integers_compare_exactly), TEST(empty_dimensions_in_parts), TEST(missing_lists),
                                         TEST(numbers_that_do_not_fit), TEST(dtypes_as_pytorch), TEST(nothing_has_no_largest),
                                         TEST(windows_larger_than_the_input) };

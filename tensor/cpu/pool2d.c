@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Max and average pooling, also to a given size, and their gradients. Planes
  * (images times channels) are independent of one another. */
+#include <math.h>
+
 #include "tensor/cpu/dense.h"
 #include "tensor/cpu/kernels.h"
 
@@ -53,12 +55,15 @@ static int64_t span(const pool_job *job, bool horizontal, int64_t place, int64_t
 #include "tensor/cpu/pool2d_template.h"
 #define TREK_TYPE i64
 #define TREK_TYPE_C int64_t
+#define TREK_LOWEST INT64_MIN
 #include "tensor/cpu/pool2d_template.h"
 #define TREK_TYPE i32
 #define TREK_TYPE_C int32_t
+#define TREK_LOWEST INT32_MIN
 #include "tensor/cpu/pool2d_template.h"
 #define TREK_TYPE u8
 #define TREK_TYPE_C uint8_t
+#define TREK_LOWEST 0
 #include "tensor/cpu/pool2d_template.h"
 
 /* x and y: the larger and the smaller side, whichever is the input of the call. */
@@ -100,7 +105,7 @@ static trek_status max_pool2d_backward_dense(const trek_op_call *call)
     job.given_index = (const int64_t *)(const void *)index->data;
     uint64_t outside = 0;
     for (int64_t i = 0; i < index->numel; i++)
-        outside |= (uint64_t)job.given_index[i] >= (uint64_t)(job.height * job.width);
+        outside |= (uint64_t)job.given_index[i] + 1 > (uint64_t)(job.height * job.width); /* -1: no place */
     if (outside)
         return trek_op_fail(call, TREK_ERR_ARGUMENT, "an index lies outside the plane of %lld x %lld", (long long)job.height,
                             (long long)job.width);

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pooling of planes for one type: TREK_TYPE names it, TREK_TYPE_C is C's name for
- * it, TREK_AVERAGE is defined for the floating ones. Included by pool2d.c. */
+ * it, TREK_AVERAGE is defined for the floating ones, TREK_LOWEST for the others:
+ * their lowest number. Included by pool2d.c. */
 #define E TREK_TYPE_C
 #define TREK_P_JOIN_(name, type) name##_##type
 #define TREK_P_JOIN(name, type) TREK_P_JOIN_(name, type)
 #define TREK_P(name) TREK_P_JOIN(name, TREK_TYPE)
 #ifdef TREK_AVERAGE
 #define BEATS(value, best) ((value) > (best) || (value) != (value)) /* NaN wins */
+#define TREK_LOWEST (-(E)INFINITY)
 #else
 #define BEATS(value, best) ((value) > (best))
 #endif
@@ -44,8 +46,9 @@ static void TREK_P(max_plane)(const pool_job *job, const E *x, E *y, int64_t *in
                 top += job->dilation_h;
             while (left < 0)
                 left += job->dilation_w;
-            int64_t at = low(top, job->height - 1) * job->width + low(left, job->width - 1);
-            E best = x[at];
+            bool any = top < bottom && left < right; /* else the window lies in the padding: the place is -1 */
+            int64_t at = any ? top * job->width + left : -1;
+            E best = any ? x[at] : TREK_LOWEST;
             for (int64_t v = top; v < bottom; v += job->dilation_h)
                 for (int64_t u = left; u < right; u += job->dilation_w) {
                     E value = x[v * job->width + u];
@@ -82,7 +85,8 @@ static void TREK_P(max_grad_planes)(void *arg, int64_t begin, int64_t end)
         E *dx = (E *)job->to + plane * size;
         memset(dx, 0, (size_t)size * sizeof(E));
         for (int64_t i = 0; i < out; i++)
-            dx[index[i]] = (E)(dx[index[i]] + dy[i]);
+            if (index[i] >= 0)
+                dx[index[i]] = (E)(dx[index[i]] + dy[i]);
     }
 }
 
@@ -148,3 +152,4 @@ static void TREK_P(average_grad_planes)(void *arg, int64_t begin, int64_t end)
 #undef TREK_TYPE
 #undef TREK_TYPE_C
 #undef TREK_AVERAGE
+#undef TREK_LOWEST

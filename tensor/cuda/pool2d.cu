@@ -61,6 +61,12 @@ __device__ __forceinline__ int64_t larger(int64_t a, int64_t b) { return a > b ?
 
 template <typename T> __device__ __forceinline__ bool beats(T value, T best) { return value > best || value != value; }
 
+template <typename T> __device__ __forceinline__ T lowest(T) { return (T)-INFINITY; }
+template <> __device__ __forceinline__ int64_t lowest(int64_t) { return INT64_MIN; }
+template <> __device__ __forceinline__ int32_t lowest(int32_t) { return INT32_MIN; }
+template <> __device__ __forceinline__ uint8_t lowest(uint8_t) { return 0; }
+
+/* A window that lies wholly in the padding gives the lowest number, and -1 as its place. */
 template <typename T> static __global__ void max_kernel(pool p, const T *x, T *y, int64_t *index, int64_t n)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
@@ -71,8 +77,11 @@ template <typename T> static __global__ void max_kernel(pool p, const T *x, T *y
         top = top < 0 ? top + (-top + p.dilation_h - 1) / p.dilation_h * p.dilation_h : top;
         left = left < 0 ? left + (-left + p.dilation_w - 1) / p.dilation_w * p.dilation_w : left;
         const T *plane = x + e.image * p.x[0] + e.channel * p.x[1];
-        int64_t row = smaller(top, p.height - 1), column = smaller(left, p.width - 1);
-        typename trek_wide<T>::type best = trek_get(plane[row * p.x[2] + column * p.x[3]]);
+        const bool any = top < bottom && left < right;
+        int64_t row = top, column = left;
+        typename trek_wide<T>::type best = lowest(typename trek_wide<T>::type());
+        if (any)
+            best = trek_get(plane[row * p.x[2] + column * p.x[3]]);
         for (int64_t v = top; v < bottom; v += p.dilation_h)
             for (int64_t u = left; u < right; u += p.dilation_w) {
                 typename trek_wide<T>::type value = trek_get(plane[v * p.x[2] + u * p.x[3]]);
@@ -82,8 +91,8 @@ template <typename T> static __global__ void max_kernel(pool p, const T *x, T *y
                     column = u;
                 }
             }
-        y[e.offset(p.y)] = plane[row * p.x[2] + column * p.x[3]];
-        index[e.offset(p.index)] = row * p.width + column;
+        y[e.offset(p.y)] = any ? plane[row * p.x[2] + column * p.x[3]] : trek_store<T>::of(best);
+        index[e.offset(p.index)] = any ? row * p.width + column : -1;
     }
 }
 
@@ -120,7 +129,7 @@ static __global__ void max_grad_kernel(pool p, const T *dy, const int64_t *index
             if (i < places) {
                 int64_t row = i / p.out_w, column = i % p.out_w;
                 at = index[image * p.index[0] + channel * p.index[1] + row * p.index[2] + column * p.index[3]];
-                if ((uint64_t)at >= (uint64_t)size) {
+                if ((uint64_t)at + 1 > (uint64_t)size) { /* -1: no place */
                     trek_note_fault(faults, op, TREK_CUDA_FAULT_PLANE, at, plane * places + i, size);
                     at = -1;
                 }

@@ -245,7 +245,7 @@ FAMILY(fold)
 static const struct pool_shape {
     trek_attrs attrs;
     int64_t n, channels, height, width, rows, columns;
-    bool max_only, large;
+    bool max_only, large; /* large: no finite differences, of -infinity either */
 } pool_shapes[] = {
     { { .i = { 2, 2, 2, 2, 0, 0, 1, 1, 0, 1 } }, 2, 2, 4, 6, 2, 3, false, false },
     { { .i = { 3, 2, 2, 1, 1, 1, 1, 1, 0, 1 } }, 1, 2, 5, 4, 3, 5, false, false },
@@ -259,6 +259,8 @@ static const struct pool_shape {
     { { .i = { 3, 3, 1, 1, 0, 0, 1, 1, 0, 1 } }, 0, 2, 5, 5, 3, 3, false, false },
     { { .i = { 2, 2, 2, 2, 0, 0, 1, 1, 0, 1 } }, 8, 16, 24, 24, 12, 12, false, true },
     { { .i = { 3, 3, 2, 2, 1, 1, 1, 1, 0, 1 } }, 4, 20, 29, 31, 15, 16, false, true },
+    { { .i = { 2, 2, 3, 3, 1, 1, 1, 2, 1, 1 } }, 2, 3, 5, 1, 2, 1, true, true }, /* windows wholly in the padding */
+    { { .i = { 3, 2, 1, 1, 1, 1, 3, 2, 0, 1 } }, 2, 3, 6, 3, 2, 3, true, false },
 };
 enum { POOL_SHAPES = sizeof pool_shapes / sizeof pool_shapes[0] };
 

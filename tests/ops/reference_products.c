@@ -238,6 +238,16 @@ static int64_t pool_size(int64_t size, const trek_attrs *a, int side)
     return count;
 }
 
+static double lowest_of(trek_dtype dtype)
+{
+    switch (dtype) {
+    case TREK_I64: return (double)INT64_MIN;
+    case TREK_I32: return (double)INT32_MIN;
+    case TREK_U8: return 0;
+    default: return -INFINITY;
+    }
+}
+
 REFERENCE(max_pool2d)
 {
     (void)n;
@@ -259,6 +269,10 @@ REFERENCE(max_pool2d)
                 found = true;
             }
         }
+        if (!found) { /* a window wholly in the padding */
+            out[0].v[at] = lowest_of((trek_dtype)x->dtype);
+            out[1].v[at] = -1;
+        }
     }
     return 2;
 }
@@ -271,7 +285,8 @@ REFERENCE(max_pool2d_backward)
     array_scaled(&out[0]);
     int64_t plane = out[0].sizes[2] * out[0].sizes[3], from = g->sizes[2] * g->sizes[3];
     for (int64_t i = 0; i < g->numel; i++)
-        add_term(&out[0], i / from * plane + (int64_t)places->v[i], g->v[i]);
+        if (places->v[i] >= 0)
+            add_term(&out[0], i / from * plane + (int64_t)places->v[i], g->v[i]);
     for (int64_t i = 0; i < out[0].numel; i++)
         array_set(&out[0], i, out[0].v[i]);
     return 1;

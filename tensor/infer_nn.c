@@ -269,6 +269,8 @@ static trek_status pool_sizes(const trek_op_call *call, const int64_t *x, int64_
                             (long long)a[4], (long long)a[5], (long long)a[0], (long long)a[1]);
     if (call->op->id != TREK_OP_max_pool2d && (a[6] != 1 || a[7] != 1))
         return trek_op_fail(call, TREK_ERR_ARGUMENT, "dilation is for max pooling only");
+    if (x[2] < 1 || x[3] < 1)
+        return trek_op_fail(call, TREK_ERR_SHAPE, "an input of %lld x %lld has no pixels", (long long)x[2], (long long)x[3]);
     y[0] = x[0];
     y[1] = x[1];
     y[2] = pool_places(x[2], a, 0);

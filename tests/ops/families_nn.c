@@ -284,6 +284,10 @@ static void pool_cases(const op_row *row, op_sink sink, void *arg, bool is_max)
     sink(row, &c, arg);
     c.attrs.i[8] = 1;
     sink(row, &c, arg);
+    c.in[0].shape = trek_dims(1, 1, 0, 5);
+    c.attrs = NUMBERS(2, 2, 1, 1, 1, 1, 1, 1, 0, 1);
+    sink(row, &c, arg);
+    c.attrs = NUMBERS(3, 3, 1, 1, 0, 0, 1, 1, 0, 1);
     c.in[0].shape = trek_dims(2, 5);
     sink(row, &c, arg);
     c.in[0].shape = trek_dims(1, 1, 5, 5);

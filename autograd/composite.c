@@ -97,7 +97,9 @@ COMPOSITE(cross_entropy)
     int64_t classes = trek_var_size(logits, 1);
     labels = trek_cast(labels, TREK_I64);
     trek_tensor *ignore = trek_tensor_from_data(&attrs->i[0], trek_dims_none(), TREK_I64, logits->data->device);
-    trek_var *counts = trek_cast(trek_ne(labels, ignore ? trek_var_from(ignore) : NULL), trek_var_dtype(logits));
+    trek_var *ignored = trek_eq(labels, ignore ? trek_var_from(ignore) : NULL);
+    trek_var *counts = trek_cast(trek_logical_not(ignored), trek_var_dtype(logits));
+    logits = trek_masked_fill(logits, trek_unsqueeze(ignored, 1), 0); /* 0 times what is not finite is not 0 */
     trek_var *safe = trek_mul(labels, trek_cast(counts, TREK_I64));
     trek_var *loss = trek_neg(trek_log_softmax(logits, 1));
     trek_var *of_label = weight ? trek_mul(counts, trek_index_select(weight, safe, 0)) : counts;

@@ -83,8 +83,8 @@ TREK_API trek_var *trek_div(trek_var *x, trek_var *y);     /* integers give f32 
 TREK_API trek_var *trek_pow(trek_var *x, trek_var *y);     /* derivatives by x 0 where y is 0, by y 0 where x is 0 and y >= 0 */
 TREK_API trek_var *trek_maximum(trek_var *x, trek_var *y); /* NaN wins; equal: half the gradient each; NaN: all of it to both */
 TREK_API trek_var *trek_minimum(trek_var *x, trek_var *y);
-TREK_API trek_var *trek_atan2(trek_var *x, trek_var *y);   /* atan(x / y) in the right quadrant; derivatives 0 at (0, 0) */
-TREK_API trek_var *trek_remainder(trek_var *x, trek_var *y); /* sign of y; by zero: NaN, or ARGUMENT for integers */
+TREK_API trek_var *trek_atan2(trek_var *x, trek_var *y);   /* atan(x / y) in the right quadrant; derivatives 0 at (0, 0), of integers as numbers (PyTorch's -x and squares of them wrap) */
+TREK_API trek_var *trek_remainder(trek_var *x, trek_var *y); /* sign of y; by zero: NaN, or ARGUMENT for integers; exact, also where x / y overflows (PyTorch: NaN) */
 TREK_API trek_var *trek_eq(trek_var *x, trek_var *y);      /* bool, as the next ones */
 TREK_API trek_var *trek_ne(trek_var *x, trek_var *y);
 TREK_API trek_var *trek_lt(trek_var *x, trek_var *y);
@@ -110,6 +110,8 @@ TREK_API trek_var *trek_copy_(trek_var *x, trek_var *y);   /* y expanded to x's 
 /* -- reductions -- */
 TREK_API trek_var *trek_sum(trek_var *x, trek_dims_list dims, bool keepdim);  /* integers and bool give i64 */
 TREK_API trek_var *trek_mean(trek_var *x, trek_dims_list dims, bool keepdim); /* floating dtypes */
+/* With create_graph prod's derivative is the product of the others, as it is: a number where x is the one NaN or infinity
+ * (PyTorch, and without create_graph: NaN), NaN where two zeros meet one (PyTorch: 0). */
 TREK_API trek_var *trek_prod(trek_var *x, trek_dims_list dims, bool keepdim); /* integers and bool give i64 */
 TREK_API trek_var *trek_max(trek_var *x, trek_dims_list dims, bool keepdim);  /* values; SHAPE over no elements; equal ones share the gradient, or the NaNs do, as in torch.max(x) (amax gives NaN to all) */
 TREK_API trek_var *trek_min(trek_var *x, trek_dims_list dims, bool keepdim);
@@ -184,7 +186,7 @@ TREK_API trek_var *trek_add_layer_norm(trek_var *x, trek_var *branch, trek_var *
 TREK_API trek_var *trek_rms_norm(trek_var *x, trek_var *weight, int normalized_dims, double eps);
 /* x [N, C, ...]; weight, bias, running_mean, running_var [C] or NULL, of any floating dtypes (torch wants x's, or f32 for
  * 16 bits): the result has x's, each gradient its input's. In training the batch's statistics are used and the running
- * ones updated: (1 - momentum) old + momentum new. */
+ * ones updated: (1 - momentum) old + momentum new. A bias without a weight has second derivatives (PyTorch's drop it). */
 TREK_API trek_var *trek_batch_norm(trek_var *x, trek_var *weight, trek_var *bias, trek_var *running_mean, trek_var *running_var,
                                    bool training, double momentum, double eps);
 /* weight [n, d], indices of any integer dtype and shape [...] -> [..., d]; out of range: ARGUMENT. padding_idx -1: none. */
@@ -216,7 +218,8 @@ typedef struct trek_cross_entropy_opts {
 #define TREK_ZERO_INDEX TREK_ZERO
 
 /* logits [N, C, ...]; labels [N, ...] of any integer dtype, or probabilities of logits' shape. Mean. ARGUMENT: a class to
- * ignore beside probabilities. UNSUPPORTED: class weights that require a gradient, beside labels that are classes. */
+ * ignore beside probabilities. UNSUPPORTED: class weights that require a gradient, beside labels that are classes.
+ * An ignored row gives gradients of 0, whatever its logits are (PyTorch: NaN where they are infinite). */
 TREK_API trek_var *trek_cross_entropy(trek_var *logits, trek_var *labels);
 TREK_API trek_var *trek_cross_entropy_with(trek_var *logits, trek_var *labels, const trek_cross_entropy_opts *opts);
 /* trek_cross_entropy_with(trek_linear(x, weight, bias), labels, opts) for many classes: the logits are made for a part of the
@@ -232,7 +235,7 @@ TREK_API trek_var *trek_nll_loss(trek_var *log_probabilities, trek_var *labels);
  * both are. */
 TREK_API trek_var *trek_mse_loss(trek_var *x, trek_var *target);
 TREK_API trek_var *trek_l1_loss(trek_var *x, trek_var *target);
-TREK_API trek_var *trek_smooth_l1_loss(trek_var *x, trek_var *target, double beta); /* beta >= 0 (ARGUMENT); 0: l1_loss */
+TREK_API trek_var *trek_smooth_l1_loss(trek_var *x, trek_var *target, double beta); /* beta >= 0 (ARGUMENT); 0: l1_loss; second derivative 1 / beta at NaN (PyTorch: 0) */
 TREK_API trek_var *trek_bce_with_logits(trek_var *x, trek_var *target);
 /* batchmean: divided by the size of log_probabilities' dimension 0. At a target of 0 the slope of t log t is taken as 0
  * (PyTorch: NaN). */

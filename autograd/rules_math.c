@@ -201,13 +201,15 @@ trek_status trek_rule_mul(trek_backward_call *b)
     return status;
 }
 
-trek_status trek_rule_div(trek_backward_call *b)
+trek_status trek_rule_div(trek_backward_call *b) /* 1 / y and -(x / y) / y: g / y may overflow where x / y is 0 */
 {
-    trek_var *quotient = trek_div(b->grad, trek_rule_input(b, 1));
-    b->grads[0] = quotient;
-    if (quotient && trek_rule_needs(b, 1))
-        return trek_rule_give_to(b, 1, trek_neg(trek_mul(quotient, trek_rule_output(b, 0))));
-    return quotient ? TREK_OK : trek_status_get();
+    trek_var *y = trek_rule_input(b, 1);
+    trek_status status = TREK_OK;
+    if (trek_rule_needs(b, 0))
+        status = trek_rule_give_to(b, 0, trek_div(b->grad, y));
+    if (status == TREK_OK && trek_rule_needs(b, 1))
+        status = trek_rule_give_to(b, 1, trek_neg(trek_mul(b->grad, trek_div(trek_rule_output(b, 0), y))));
+    return status;
 }
 
 /* What a mask takes out of a derivative must not come back as 0 times infinity in the next one: the

@@ -24,7 +24,8 @@ typedef struct trek_pool_opts {
     int64_t kernel[2];       /* required */
     int64_t stride[2];       /* default: kernel */
     int64_t padding[2];      /* default 0; at most half the kernel; a width left 0 is the height's: TREK_ZERO for 0 */
-    int64_t dilation[2];     /* default 1; max pooling only */
+    int64_t dilation[2];     /* default 1; max pooling only: a window wholly in the padding gives the lowest number, its
+                                gradient goes nowhere (PyTorch writes it elsewhere, out of bounds, too) */
     bool ceil_mode;          /* default false */
     bool exclude_padding;    /* average pooling: divide by the elements inside the input; default false */
 } trek_pool_opts;

@@ -300,6 +300,7 @@ static trek_var *of_divisor(trek_var *y)
 {
     return trek_remainder(trek_var_from(test_values((double[]){ 0x1.3333333333333p-2, 1, 7 }, trek_dims(3), TREK_F64)), y);
 }
+static trek_var *of_small_divisor(trek_var *y) { return trek_div(constant_of(0, 1, TREK_F64), y); }
 static trek_var *of_smooth_l1(trek_var *x) { return trek_smooth_l1_loss(x, constant_of(0, 1, TREK_F64), 0.5); }
 static trek_var *of_bce(trek_var *x) { return trek_bce_with_logits(x, constant_of(0.25, 1, TREK_F64)); }
 
@@ -337,6 +338,7 @@ static void gradients_where_functions_bend(void **state)
         { "smooth_l1 at NaN", of_smooth_l1, 1, { nan }, { nan }, { END } },
         { "smooth_l1 at infinity", of_smooth_l1, 1, { -INFINITY }, { -1 }, { END } },
         { "atan far away", trek_atan, 2, { -1.7e308, 1e200 }, { 0, 0 }, { 0, 0 } },
+        { "a small divisor of 0", of_small_divisor, 1, { 1e-310 }, { 0 }, { END } },
         { "bce at 0", of_bce, 1, { 0 }, { 0.25 }, { 0.25 } },
     };
     for (size_t k = 0; k < sizeof bends / sizeof bends[0]; k++) {

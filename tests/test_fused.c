@@ -332,6 +332,24 @@ static void small_losses(void **state)
     }
 }
 
+/* By the cotangent of each row's loss: an ignored row has no part in it. */
+static void ignored_rows_are_not_seen(void **state)
+{
+    (void)state;
+    trek_var *logits = trek_var_from(test_values((double[]){ INFINITY, 0, 1, 2 }, trek_dims(2, 2), TREK_F64)), *slope, *again;
+    trek_var *labels = trek_var_from(test_values((double[]){ -100, 1 }, trek_dims(2), TREK_I64)), *seed = numbers(1, trek_dims(2), true);
+    assert_int_equal(trek_var_set_requires_grad(logits, true), TREK_OK);
+    trek_var *loss = trek_cross_entropy_with(logits, labels, &(trek_cross_entropy_opts){ .reduction = TREK_REDUCTION_NONE });
+    assert_int_equal(trek_grad(&loss, 1, &logits, 1, &seed, &(trek_backward_opts){ .create_graph = true }, &slope), TREK_OK);
+    trek_var *sum = trek_sum(trek_square(slope), trek_dims_none(), false);
+    assert_int_equal(trek_grad(&sum, 1, &seed, 1, NULL, NULL, &again), TREK_OK);
+    double first[4], second[2];
+    assert_int_equal(trek_tensor_to_host(trek_var_data(slope), TREK_F64, first, sizeof first), TREK_OK);
+    assert_int_equal(trek_tensor_to_host(trek_var_data(again), TREK_F64, second, sizeof second), TREK_OK);
+    assert_true(first[0] == 0 && first[1] == 0 && first[2] > -1 && first[2] != 0);
+    assert_true(second[0] == 0 && isfinite(second[1]) && second[1] != 0);
+}
+
 static void loss_refuses(void **state)
 {
     (void)state;
@@ -539,7 +557,8 @@ int main(void)
         TEST(gradients_flow_through_both), TEST(second_gradients_of_a_pair), TEST(hooks_know_the_output),
             TEST(packed_heads_are_views),
         TEST(queries_that_see_nothing), TEST(attention_refuses), TEST(attention_dropout_does_not_know_the_split),
-        TEST(attention_makes_no_scores), TEST(loss_equals_linear_and_cross_entropy), TEST(small_losses), TEST(loss_refuses),
+        TEST(attention_makes_no_scores), TEST(loss_equals_linear_and_cross_entropy), TEST(small_losses), TEST(ignored_rows_are_not_seen),
+        TEST(loss_refuses),
         TEST(loss_takes_a_tenth_of_the_memory), TEST(multihead_attention_layer), TEST(multihead_attention_drops_in_training),
         TEST(rms_norm_layer), TEST(norms_of_16_bits_with_f32_parameters), TEST(norms_refuse_other_mixtures),
         TEST(rows_of_one_number), TEST(a_residual_without_gradient),

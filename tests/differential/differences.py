@@ -22,6 +22,26 @@ def inputs(case, *names):
     return [case["tensors"][case["args"][n]["tensor"]] for n in names if isinstance(case["args"].get(n), dict) and "tensor" in case["args"][n]]
 
 
+def has_nan(case):
+    from case import Input
+    return any(bool(Input(t).values.isnan().any()) for t in case["tensors"] if t["dtype"][0] in "fb" and t["dtype"] != "bool")
+
+
+def windows_in_padding(case):
+    """A side as long as what lies between the two elements of a window: both are in the padding."""
+    opts = case["args"]["opts"]
+    side = lambda name, k: opts[name][k] or opts[name][0]
+    return any(side("kernel", k) == 2 and side("padding", k) == 1 and inputs(case, "x")[0]["shape"][2 + k] < side("dilation", k) for k in (0, 1))
+
+
+def nothing_varies(case):
+    """Equal numbers, of which rounding makes PyTorch's deviation something."""
+    from case import Input
+    values, dims = Input(inputs(case, "x")[0]).values.double(), case["args"]["dims"]
+    dims = [d % values.dim() for d in dims] if dims and values.dim() else list(range(values.dim()))
+    return values.numel() > 0 and bool((values.amax(dims) == values.amin(dims)).any())
+
+
 def nothing(case):
     """A loss over no elements, or over labels that are all ignored."""
     from case import Input
@@ -73,6 +93,18 @@ TABLE = [
     Difference("bce_with_logits", "refusal", "PyTorch alone refuses.*Target size", "autograd/ops.h", "PyTorch's bce wants one shape"),
     Difference("atan2|pow|smooth_l1_loss", "refusal", "PyTorch alone refuses, in (backward|second).*a bool tensor is not supported", "autograd/ops.h",
                "Inputs of several dtypes are computed in the one they promote to, and gradients are rounded to an input's own dtype at the end"),
+    Difference("atan2", "gradient|second", "", "autograd/ops.h", "integers as numbers (PyTorch's -x and squares of them wrap)",
+               lambda case: any(t["dtype"] in ("u8", "i32", "i64") for t in inputs(case, "x", "y"))),
+    Difference("cross_entropy.*|linear_cross_entropy", "gradient|second", "PyTorch nan", "autograd/ops.h", "An ignored row gives gradients of 0, whatever its logits are"),
+    Difference("std", "gradient|second", "", "autograd/ops.h", "derivative 0 where nothing varies", nothing_varies),
+    Difference("remainder", "value|gradient", "PyTorch nan", "autograd/ops.h", "exact, also where x / y overflows (PyTorch: NaN)"),
+    Difference("prod", "gradient|second", "nan", "autograd/ops.h", "the product of the others, as it is",
+               lambda case: case["plan"]["create"]),
+    Difference("smooth_l1_loss", "second", "PyTorch -?0", "autograd/ops.h", "second derivative 1 / beta at NaN (PyTorch: 0)", has_nan),
+    Difference("batch_norm", "second", "a second, PyTorch has none", "autograd/ops.h", "A bias without a weight has second derivatives",
+               lambda case: case["args"]["weight"] is None),
+    Difference("max_pool2d", "gradient|second", "", "tensor/op_opts.h", "a window wholly in the padding gives the lowest number",
+               windows_in_padding),
 ]
 
 # What counterparts.py lets trek take and PyTorch does not, or the other way round.

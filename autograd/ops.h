@@ -110,8 +110,8 @@ TREK_API trek_var *trek_copy_(trek_var *x, trek_var *y);   /* y expanded to x's 
 /* -- reductions -- */
 TREK_API trek_var *trek_sum(trek_var *x, trek_dims_list dims, bool keepdim);  /* integers and bool give i64 */
 TREK_API trek_var *trek_mean(trek_var *x, trek_dims_list dims, bool keepdim); /* floating dtypes */
-/* With create_graph prod's derivative is the product of the others, as it is: a number where x is the one NaN or infinity
- * (PyTorch, and without create_graph: NaN), NaN where two zeros meet one (PyTorch: 0). */
+/* Prod's derivative is the product of the others, as it is: NaN where two zeros meet an infinity (PyTorch: 0), and with
+ * create_graph a number where x is the one NaN or infinity (else, and in PyTorch: NaN). */
 TREK_API trek_var *trek_prod(trek_var *x, trek_dims_list dims, bool keepdim); /* integers and bool give i64 */
 TREK_API trek_var *trek_max(trek_var *x, trek_dims_list dims, bool keepdim);  /* values; SHAPE over no elements; equal ones share the gradient, or the NaNs do, as in torch.max(x) (amax gives NaN to all) */
 TREK_API trek_var *trek_min(trek_var *x, trek_dims_list dims, bool keepdim);
@@ -237,7 +237,8 @@ TREK_API trek_var *trek_mse_loss(trek_var *x, trek_var *target);
 TREK_API trek_var *trek_l1_loss(trek_var *x, trek_var *target);
 TREK_API trek_var *trek_smooth_l1_loss(trek_var *x, trek_var *target, double beta); /* beta >= 0 (ARGUMENT); 0: l1_loss; second derivative 1 / beta at NaN (PyTorch: 0) */
 TREK_API trek_var *trek_bce_with_logits(trek_var *x, trek_var *target);
-/* batchmean: divided by the size of log_probabilities' dimension 0. At a target of 0 the slope of t log t is taken as 0
+/* batchmean: divided by the size of log_probabilities' dimension 0. A target without dimensions has a dtype as any other
+ * (PyTorch: as a number). At a target of 0 the slope of t log t is taken as 0
  * (PyTorch: NaN). */
 TREK_API trek_var *trek_kl_div(trek_var *log_probabilities, trek_var *target);
 /* What a mean loss was divided by, so that the mean over several batches is the sum of weight x loss over the sum of the

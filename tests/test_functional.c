@@ -379,6 +379,21 @@ static void windows_in_the_padding(void **state)
     assert_true(at(trek_max_pool2d(whole, &opts), 0) == -0x1p63);
 }
 
+/* dx = dy weight rstd, whatever x is. */
+static void norm_in_evaluation_is_linear(void **state)
+{
+    (void)state;
+    for (int wide = 1; wide <= 3; wide += 2)
+        for (int create_graph = 0; create_graph < 2; create_graph++) {
+            trek_var *x = leaf_of((double[]){ INFINITY, 1, NAN }, 3, TREK_F64), *mean = constant_of(2, 3 / wide, TREK_F64), *slope;
+            trek_var *variance = constant_of(4, 3 / wide, TREK_F64), *in = trek_reshape(x, trek_dims(1, 3 / wide, wide));
+            trek_var *y = trek_sum(trek_batch_norm(in, NULL, NULL, mean, variance, false, 0, 0), trek_dims_none(), false);
+            assert_int_equal(trek_grad(&y, 1, &x, 1, NULL, &(trek_backward_opts){ .create_graph = create_graph }, &slope), TREK_OK);
+            for (int i = 0; i < 3; i++)
+                assert_true(at(slope, i) == 0.5);
+        }
+}
+
 /* By the cotangent of a mean over nothing: a sum of no terms. */
 static void mean_of_nothing_again(void **state)
 {
@@ -791,6 +806,7 @@ int main(void)
                                         TEST(steep_formulas_in_16_bits), TEST(mixed_dtypes_round_last),
                                         TEST(overlapping_memory_is_refused), TEST(overlaps_are_found),
                                         TEST(windows_in_the_padding), TEST(mean_of_nothing_again),
+                                        TEST(norm_in_evaluation_is_linear),
                                         TEST(large_integers_compare_exactly), TEST(empty_dimensions_in_parts), TEST(missing_lists),
                                         TEST(numbers_that_do_not_fit), TEST(dtypes_as_pytorch), TEST(nothing_has_no_largest),
                                         TEST(windows_larger_than_the_input) };

@@ -103,6 +103,15 @@ static trek_status forward_dense(const trek_op_call *call)
     return TREK_OK;
 }
 
+/* In evaluation dx = dy scale, whatever x is: a norm of dy. */
+static void scale_grad(norm_job *job, bool wide)
+{
+    job->x = job->dy;
+    for (int64_t c = 0; c < job->channels; c++)
+        job->mean[c] = job->shift[c] = 0;
+    trek_parallel(job->images, image_grain(job), wide ? normalize_images_f64 : normalize_images_f32, job);
+}
+
 static trek_status backward_dense(const trek_op_call *call)
 {
     const trek_tensor *x = call->inputs[1];
@@ -120,14 +129,17 @@ static trek_status backward_dense(const trek_op_call *call)
         trek_cpu_read_vector(input(call, 4), job.scale);
     for (int64_t c = 0; c < job.channels; c++) {
         job.scale[c] *= rstd[c];
-        job.shift[c] = training && count > 0 ? job.scale[c] * job.sum[c] / count : 0;
-        job.slope[c] = training && count > 0 ? job.scale[c] * rstd[c] * rstd[c] * job.product[c] / count : 0;
+        job.shift[c] = count > 0 ? job.scale[c] * job.sum[c] / count : 0;
+        job.slope[c] = count > 0 ? job.scale[c] * rstd[c] * rstd[c] * job.product[c] / count : 0;
         job.product[c] *= rstd[c];
     }
     if (call->outputs[1])
         trek_cpu_write_vector(call->outputs[1], job.product);
     trek_cpu_write_vector(call->outputs[2], job.sum);
-    trek_parallel(job.images, image_grain(&job), wide ? grad_images_f64 : grad_images_f32, &job);
+    if (training)
+        trek_parallel(job.images, image_grain(&job), wide ? grad_images_f64 : grad_images_f32, &job);
+    else
+        scale_grad(&job, wide);
     trek_block_free(job.mean);
     return TREK_OK;
 }

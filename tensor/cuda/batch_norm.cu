@@ -133,7 +133,7 @@ static __global__ void prepare_backward(channel_numbers<W> *to, const batch_sums
     if (c >= channels)
         return;
     const double deviation = rstd.get(c), scale = deviation * (weight.x ? weight.get(c) : 1);
-    const double part = training && count > 0 ? 1 / count : 0;
+    const bool through = training && count > 0; /* the statistics */
     if (dweight.x)
         dweight.put(c, sums[c].product * deviation);
     if (dbias.x)
@@ -141,8 +141,8 @@ static __global__ void prepare_backward(channel_numbers<W> *to, const batch_sums
     channel_numbers<W> n;
     n.mean = (W)mean.get(c);
     n.scale = (W)scale;
-    n.shift = (W)(scale * sums[c].sum * part);
-    n.slope = (W)(scale * deviation * deviation * sums[c].product * part);
+    n.shift = through ? (W)(scale * sums[c].sum / count) : (W)0;
+    n.slope = through ? (W)(scale * deviation * deviation * sums[c].product / count) : (W)0;
     to[c] = n;
 }
 
@@ -169,7 +169,8 @@ static __global__ void apply_kernel(T *to, const T *x, const T *dy, const channe
 #pragma unroll
         for (int k = 0; k < V; k++) {
             W d = trek_get(a.x[k]) - n.mean;
-            W y = dy ? trek_get(b.x[k]) * n.scale - n.shift - d * n.slope : d * n.scale + n.shift;
+            W by_x = n.slope == 0 ? (W)0 : d * n.slope; /* in evaluation x may be infinite */
+            W y = dy ? trek_get(b.x[k]) * n.scale - n.shift - by_x : d * n.scale + n.shift;
             result.x[k] = trek_store<T>::of(y);
         }
         reinterpret_cast<piece *>(to)[i] = result;

@@ -186,12 +186,14 @@ TREK_API trek_var *trek_add_layer_norm(trek_var *x, trek_var *branch, trek_var *
 TREK_API trek_var *trek_rms_norm(trek_var *x, trek_var *weight, int normalized_dims, double eps);
 /* x [N, C, ...]; weight, bias, running_mean, running_var [C] or NULL, of any floating dtypes (torch wants x's, or f32 for
  * 16 bits): the result has x's, each gradient its input's. In training the batch's statistics are used and the running
- * ones updated: (1 - momentum) old + momentum new. A bias without a weight has second derivatives (PyTorch's drop it). */
+ * ones updated: (1 - momentum) old + momentum new. A bias without a weight has second derivatives
+ * (PyTorch's drop it). Where inputs are not finite, gradients are NaN or infinite as the order of the formula has it. */
 TREK_API trek_var *trek_batch_norm(trek_var *x, trek_var *weight, trek_var *bias, trek_var *running_mean, trek_var *running_var,
                                    bool training, double momentum, double eps);
 /* weight [n, d], indices of any integer dtype and shape [...] -> [..., d]; out of range: ARGUMENT. padding_idx -1: none. */
 TREK_API trek_var *trek_embedding(trek_var *weight, trek_var *indices, int64_t padding_idx);
-/* In training zeroes with probability p and divides the rest by 1 - p; else x itself. */
+/* In training zeroes with probability p and divides the rest by 1 - p; else x itself; what is zeroed is 0 whatever it was
+ * (PyTorch: NaN where it was NaN or infinite). */
 TREK_API trek_var *trek_dropout(trek_var *x, double p, bool training);
 
 typedef struct trek_attention_opts {

@@ -27,11 +27,9 @@ def has_nan(case):
     return any(bool(Input(t).values.isnan().any()) for t in case["tensors"] if t["dtype"][0] in "fb" and t["dtype"] != "bool")
 
 
-def windows_in_padding(case):
-    """A side as long as what lies between the two elements of a window: both are in the padding."""
-    opts = case["args"]["opts"]
-    side = lambda name, k: opts[name][k] or opts[name][0]
-    return any(side("kernel", k) == 2 and side("padding", k) == 1 and inputs(case, "x")[0]["shape"][2 + k] < side("dilation", k) for k in (0, 1))
+def has_nan_or_infinity(case):
+    from case import Input
+    return any(not bool(Input(t).values.isfinite().all()) for t in case["tensors"] if t["dtype"][0] in "fb" and t["dtype"] != "bool")
 
 
 def nothing_varies(case):
@@ -103,12 +101,13 @@ TABLE = [
     Difference("smooth_l1_loss", "second", "PyTorch -?0", "autograd/ops.h", "second derivative 1 / beta at NaN (PyTorch: 0)", has_nan),
     Difference("batch_norm", "second", "a second, PyTorch has none", "autograd/ops.h", "A bias without a weight has second derivatives",
                lambda case: case["args"]["weight"] is None),
-    Difference("max_pool2d", "gradient|second", "", "tensor/op_opts.h", "a window wholly in the padding gives the lowest number",
-               windows_in_padding),
+    Difference("batch_norm", "gradient|second", "nan|inf", "autograd/ops.h", "Where inputs are not finite, gradients are NaN or infinite", has_nan_or_infinity),
+    Difference("dropout", "value|gradient|second", "nan", "autograd/ops.h", "what is zeroed is 0 whatever it was", has_nan_or_infinity),
 ]
 
 # What counterparts.py lets trek take and PyTorch does not, or the other way round.
 ADAPTED = [
+    ("tensor/op_opts.h", "a window wholly in the padding gives the lowest number"),
     ("autograd/ops.h", "index: 1-D, any integer dtype"),
     ("autograd/ops.h", "index: x's ndim, i64 or i32"),
     ("autograd/ops.h", "indices of any integer dtype and shape"),

@@ -432,13 +432,26 @@ def draw_conv2d(d):
             "bias": d.tensor(other(), [out]) if d.chance(0.6) else None, "opts": opts}
 
 
+def only_padding(x, opts):
+    """Whether a dilated window can lie wholly in the padding: there PyTorch's gradient goes elsewhere, out of bounds, too."""
+    for size, k in zip(x["shape"][2:], (0, 1)):
+        kernel, padding, dilation = (opts[name][k] or opts[name][0] for name in ("kernel", "padding", "dilation"))
+        dilation = dilation or 1
+        if any(all(not 0 <= start + j * dilation < size for j in range(kernel)) for start in range(-padding, size)):
+            return True
+    return False
+
+
 @shaped("max_pool2d", "avg_pool2d")
 def draw_pool(d):
     kernel = [d.pick(1, 2, 3), d.pick(0, 1, 2, 3)]
     opts = {"kernel": kernel, "stride": d.pick([0, 0], pair(d, 1, 2, 3)), "padding": d.pick([0, 0], [0, 0], pair(d, 0, 1)),
             "dilation": d.pick([0, 0], [0, 0], pair(d, 1, 2)) if d.name == "max_pool2d" else [0, 0], "ceil_mode": d.chance(0.3),
             "exclude_padding": d.name == "avg_pool2d" and d.chance(0.4)}
-    return {"x": d.tensor(d.float_dtype(), [d.pick(0, 1, 2), d.pick(1, 2, 3), d.pick(1, 2, 4, 5, 7), d.pick(1, 3, 4, 6, 8)]), "opts": opts}
+    x = d.tensor(d.float_dtype(), [d.pick(0, 1, 2), d.pick(1, 2, 3), d.pick(1, 2, 4, 5, 7), d.pick(1, 3, 4, 6, 8)])
+    if only_padding(d.tensors[x["tensor"]], opts):
+        opts["dilation"] = [0, 0]
+    return {"x": x, "opts": opts}
 
 
 @shaped("adaptive_avg_pool2d")

@@ -245,16 +245,17 @@ trek_status trek_rule_maximum(trek_backward_call *b)
     return status;
 }
 
-trek_status trek_rule_atan2(trek_backward_call *b) /* (y, -x) / (x^2 + y^2), 0 at the origin */
+/* (y, -x) / (x^2 + y^2), 0 at the origin; the gradient comes last, so that its own slopes do not overflow on the way. */
+trek_status trek_rule_atan2(trek_backward_call *b)
 {
-    trek_var *x = trek_rule_full(b, trek_rule_input(b, 0)), *y = trek_rule_full(b, trek_rule_input(b, 1));
+    trek_var *x = trek_rule_full(b, trek_rule_input(b, 0)), *y = trek_rule_full(b, trek_rule_input(b, 1)), *g = full_g(b);
     trek_var *squares = trek_add(trek_square(x), trek_square(y)), *origin = trek_eq_scalar(squares, 0);
-    trek_var *scaled = trek_masked_fill(trek_div(full_g(b), trek_masked_fill(squares, origin, 1)), origin, 0);
+    trek_var *safe = trek_masked_fill(squares, origin, 1);
     trek_status status = TREK_OK;
     if (trek_rule_needs(b, 0))
-        status = trek_rule_give_to(b, 0, trek_mul(scaled, y));
+        status = trek_rule_give_to(b, 0, trek_mul(g, trek_masked_fill(trek_div(y, safe), origin, 0)));
     if (status == TREK_OK && trek_rule_needs(b, 1))
-        status = trek_rule_give_to(b, 1, trek_neg(trek_mul(scaled, x)));
+        status = trek_rule_give_to(b, 1, trek_neg(trek_mul(g, trek_masked_fill(trek_div(x, safe), origin, 0))));
     return status;
 }
 

@@ -284,6 +284,7 @@ static trek_var *of_norm_half(trek_var *x) { return trek_norm(x, 0.5, trek_dims_
 static trek_var *of_norm_minus_one(trek_var *x) { return trek_norm(x, -1, trek_dims_none(), false); }
 static trek_var *of_norm_zero(trek_var *x) { return trek_norm(x, 0, trek_dims_none(), false); }
 static trek_var *of_atan2(trek_var *x) { return trek_atan2(trek_narrow(x, 0, 0, 1), trek_narrow(x, 0, 1, 1)); }
+static trek_var *of_atan2_far(trek_var *x) { return trek_atan2(trek_mul_scalar(x, 2), constant_of(1.7e308, 1, TREK_F64)); }
 static trek_var *of_elu(trek_var *x) { return trek_elu(x, 1); }
 static trek_var *of_clamp(trek_var *x) { return trek_clamp(x, -1, 1); }
 static trek_var *of_softplus(trek_var *x) { return trek_softplus(x, 1, 1); }
@@ -325,6 +326,7 @@ static void gradients_where_functions_bend(void **state)
         { "norm -1 at 0", of_norm_minus_one, 2, { 0, 1 }, { 0, 0 }, { 0, 0 } },
         { "norm 0", of_norm_zero, 3, { 0, 1, nan }, { 0, 0, 0 }, { END } },
         { "atan2 at the origin", of_atan2, 2, { 0, 0 }, { 0, 0 }, { 0, 0 } },
+        { "atan2 far away", of_atan2_far, 1, { 0 }, { 0 }, { 0 } },
         { "max at NaN", of_max, 3, { nan, 1, nan }, { 0.5, 0, 0.5 }, { END } },
         { "min at NaN", of_min, 3, { 2, 1, nan }, { 0, 0, 1 }, { END } },
         { "maximum at NaN", of_maximum, 3, { nan, 1, 2 }, { 1, 0.5, 1 }, { END } },

@@ -279,8 +279,14 @@ trek_tensor *trek_tensor_to(trek_tensor *tensor, trek_device device)
  * memory) without a view being made: loading relies on it that copying on CPUs cannot fail for want of memory. */
 static trek_status copy_within(trek_tensor *to, trek_tensor *from)
 {
-    trek_tensor there = *from, *seen = trek_device_equal(from->device, to->device) ? from : &there;
-    there.device = to->device;
+    trek_tensor there, *seen = from;
+    if (!trek_device_equal(from->device, to->device)) {
+        const size_t refs = offsetof(trek_tensor, dtype); /* other threads count references meanwhile: that is not read */
+        atomic_init(&there.refs, 1);
+        memcpy((char *)&there + refs, (const char *)from + refs, sizeof there - refs);
+        there.device = to->device;
+        seen = &there;
+    }
     trek_op_call call = { .op = &trek_ops[TREK_OP_convert], .n_inputs = 1, .inputs = &seen, .n_outputs = 1, .outputs = { to } };
     call.attrs.i[0] = to->dtype;
     return trek_op_run(&call);

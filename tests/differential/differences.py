@@ -27,6 +27,11 @@ def has_nan(case):
     return any(bool(Input(t).values.isnan().any()) for t in case["tensors"] if t["dtype"][0] in "fb" and t["dtype"] != "bool")
 
 
+def has_zero(case):
+    from case import Input
+    return any(bool((Input(t).values == 0).any()) for t in case["tensors"])
+
+
 def has_nan_or_infinity(case):
     from case import Input
     return any(not bool(Input(t).values.isfinite().all()) for t in case["tensors"] if t["dtype"][0] in "fb" and t["dtype"] != "bool")
@@ -64,7 +69,7 @@ TABLE = [
     Difference("max|min", "gradient|second", "nan", "autograd/ops.h", "or the NaNs do, as in torch.max(x) (amax gives NaN to all)"),
     Difference("kl_div", "gradient|second", "PyTorch nan|nan, PyTorch|inf", "autograd/ops.h", "At a target of 0 the slope of t log t is taken as 0"),
     Difference("elu", "gradient", "", "autograd/ops.h", "derivative 1 at NaN (PyTorch's depends on the element's place)", has_nan),
-    Difference("elu", "second", "", "autograd/ops.h", "second one 0 at 0"),
+    Difference("elu", "second", "", "autograd/ops.h", "second one 0 at 0", has_zero),
     Difference("gelu.*|linear_activation", "value|gradient|second", "nan", "autograd/ops.h", "at the infinities its limits, where PyTorch gives NaN"),
     Difference("..?_scalar", "value", "1, PyTorch 0|0, PyTorch 1", "autograd/ops.h", "comparisons of integers are exact"),
     Difference("bce_with_logits", "value", "dtype", "autograd/ops.h", "what both promote to (PyTorch's bce: the target's)"),

@@ -118,12 +118,13 @@ trek_var *trek_clamp(trek_var *x, double low, double high)
     return float_held("clamp", x, low) && float_held("clamp", x, high) ? trek_apply_clamp(x, low, high) : NULL;
 }
 
+/* 16 bits do not hold most divisors: they are divided in f32. */
 trek_var *trek_div_scalar(trek_var *x, double value)
 {
-    if (x && !trek_dtype_is_float(trek_var_dtype(x)))
-        x = trek_apply_convert(x, TREK_F32);
-    trek_tensor *divisor = x ? trek_tensor_full(value, trek_dims_none(), trek_var_dtype(x), trek_var_device(x)) : NULL;
-    return trek_apply_div(x, divisor ? trek_var_from(divisor) : NULL);
+    trek_dtype dtype = x ? trek_var_dtype(x) : TREK_F32, work = dtype == TREK_F64 ? TREK_F64 : TREK_F32;
+    trek_tensor *divisor = x ? trek_tensor_full(value, trek_dims_none(), work, trek_var_device(x)) : NULL;
+    trek_var *y = trek_apply_div(dtype == work ? x : trek_apply_convert(x, work), divisor ? trek_var_from(divisor) : NULL);
+    return dtype == work || !trek_dtype_is_float(dtype) ? y : trek_apply_convert(y, dtype);
 }
 
 /* --- made of several ----------------------------------------------------------------------- */

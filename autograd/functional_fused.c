@@ -68,7 +68,10 @@ trek_var *trek_linear_cross_entropy(trek_var *x, trek_var *weight, trek_var *bia
         labels = trek_reshape(labels, trek_dims(trek_shape_numel(rows)));
     }
     if (weight && trek_var_ndim(weight) == 2 && trek_var_size(weight, 0) == 0) { /* a loss without classes has its own way */
-        trek_var *loss = trek_cross_entropy_with(trek_autocast_full(trek_linear(x, weight, bias)), labels, &opts);
+        trek_var *logits = trek_autocast_full(trek_linear(x, weight, bias));
+        if (logits && trek_var_dtype(logits) != TREK_F64)
+            logits = trek_cast(logits, TREK_F32); /* as the loss of 16-bit x is */
+        trek_var *loss = trek_cross_entropy_with(logits, labels, &opts);
         return opts.reduction == TREK_REDUCTION_NONE && rows.ndim != 1 ? trek_reshape(loss, rows) : loss;
     }
     trek_var *loss = trek_apply_linear_cross_entropy(x, weight, bias, labels, ignore, (int)opts.reduction, opts.label_smoothing);

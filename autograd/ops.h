@@ -8,8 +8,8 @@
  *
  * Dimensions may be negative (from the end). Lists of dimensions: trek_dims(0, -1);
  * trek_dims_none() means all of them in reductions, none in trek_flip.
- * Inputs of several dtypes are computed in the one they promote to, and gradients are rounded to
- * an input's own dtype at the end. Gradients of 16-bit dtypes are computed in f32 where a formula
+ * Inputs of several dtypes are computed in the one they promote to (an integer beyond f16 is infinite there, a scalar too), and
+ * gradients are rounded to an input's own dtype at the end. Gradients of 16-bit dtypes are computed in f32 where a formula
  * has several steps. */
 #ifndef TREK_AUTOGRAD_OPS_H
 #define TREK_AUTOGRAD_OPS_H
@@ -43,7 +43,7 @@ TREK_API trek_var *trek_sinh(trek_var *x);
 TREK_API trek_var *trek_cosh(trek_var *x);
 TREK_API trek_var *trek_tanh(trek_var *x);
 TREK_API trek_var *trek_sigmoid(trek_var *x);
-TREK_API trek_var *trek_erf(trek_var *x);
+TREK_API trek_var *trek_erf(trek_var *x);         /* second derivative 0 where x^2 overflows (PyTorch: NaN) */
 TREK_API trek_var *trek_relu(trek_var *x);        /* passes NaN on; derivative 0 at 0 */
 TREK_API trek_var *trek_gelu(trek_var *x);        /* x Phi(x), exact (erf); at the infinities its limits, where PyTorch gives NaN */
 TREK_API trek_var *trek_gelu_tanh(trek_var *x);   /* its tanh approximation */
@@ -67,7 +67,7 @@ TREK_API trek_var *trek_add_scalar(trek_var *x, double value);
 TREK_API trek_var *trek_sub_scalar(trek_var *x, double value); /* DTYPE: bool, as in all differences */
 TREK_API trek_var *trek_mul_scalar(trek_var *x, double value);
 TREK_API trek_var *trek_div_scalar(trek_var *x, double value);
-TREK_API trek_var *trek_pow_scalar(trek_var *x, double value); /* ARGUMENT: an integer to a negative whole power */
+TREK_API trek_var *trek_pow_scalar(trek_var *x, double value); /* ARGUMENT: an integer to a negative whole power; exponents as in trek_pow */
 TREK_API trek_var *trek_eq_scalar(trek_var *x, double value); /* bool, as the next ones */
 TREK_API trek_var *trek_ne_scalar(trek_var *x, double value);
 TREK_API trek_var *trek_lt_scalar(trek_var *x, double value);
@@ -80,7 +80,7 @@ TREK_API trek_var *trek_add(trek_var *x, trek_var *y);
 TREK_API trek_var *trek_sub(trek_var *x, trek_var *y);     /* DTYPE: bool */
 TREK_API trek_var *trek_mul(trek_var *x, trek_var *y);
 TREK_API trek_var *trek_div(trek_var *x, trek_var *y);     /* integers give f32 */
-TREK_API trek_var *trek_pow(trek_var *x, trek_var *y);     /* derivatives by x 0 where y is 0, by y 0 where x is 0 and y >= 0 */
+TREK_API trek_var *trek_pow(trek_var *x, trek_var *y);     /* derivatives by x 0 where y is 0, by y 0 where x is 0 and y >= 0; beyond 2^24 f32 has even exponents only, so derivatives of negative x may have the other sign */
 TREK_API trek_var *trek_maximum(trek_var *x, trek_var *y); /* NaN wins; equal: half the gradient each; NaN: all of it to both */
 TREK_API trek_var *trek_minimum(trek_var *x, trek_var *y);
 TREK_API trek_var *trek_atan2(trek_var *x, trek_var *y);   /* atan(x / y) in the right quadrant; derivatives 0 at (0, 0), of integers as numbers (PyTorch's -x and squares of them wrap) */
@@ -104,7 +104,7 @@ TREK_API trek_var *trek_add_(trek_var *x, trek_var *y);
 TREK_API trek_var *trek_sub_(trek_var *x, trek_var *y);
 TREK_API trek_var *trek_mul_(trek_var *x, trek_var *y);
 TREK_API trek_var *trek_div_(trek_var *x, trek_var *y);
-TREK_API trek_var *trek_fill_(trek_var *x, double value);  /* x of any strides, converted; ARGUMENT: a number that x's dtype does not hold (a negative one in u8, where torch wraps whole ones) */
+TREK_API trek_var *trek_fill_(trek_var *x, double value);  /* x of any strides, converted; ARGUMENT: a number that x's dtype does not hold (a negative one in u8, where torch wraps whole ones; 1e38 in f16, where torch does so of some shapes) */
 TREK_API trek_var *trek_copy_(trek_var *x, trek_var *y);   /* y expanded to x's shape, converted to x's dtype, whichever; x itself: nothing happens */
 
 /* -- reductions -- */
@@ -152,7 +152,7 @@ TREK_API int trek_split(trek_var *x, int64_t size, int dim, trek_var **parts, in
 /* At most `chunks` parts of equal size (the last may be shorter); of an empty dimension `chunks` empty ones. */
 TREK_API int trek_chunk(trek_var *x, int chunks, int dim, trek_var **parts, int capacity);
 TREK_API trek_var *trek_index_select(trek_var *x, trek_var *index, int dim);           /* index: 1-D, any integer dtype */
-TREK_API trek_var *trek_index_add(trek_var *x, trek_var *index, trek_var *source, int dim);
+TREK_API trek_var *trek_index_add(trek_var *x, trek_var *index, trek_var *source, int dim); /* indices are checked, also where nothing is added (torch does so of some shapes) */
 TREK_API trek_var *trek_gather(trek_var *x, trek_var *index, int dim);                 /* index: x's ndim, i64 or i32 */
 TREK_API trek_var *trek_scatter_add(trek_var *x, trek_var *index, trek_var *source, int dim);
 TREK_API trek_var *trek_one_hot(trek_var *x, int64_t classes);                         /* i64; classes -1: largest + 1 */
@@ -167,14 +167,15 @@ TREK_API trek_var *trek_linear(trek_var *x, trek_var *weight, trek_var *bias);
 TREK_API trek_var *trek_linear_activation(trek_var *x, trek_var *weight, trek_var *bias, trek_activation activation);
 
 /* -- convolution and pooling; x [N, C, H, W]; weight and bias of x's dtype (else DTYPE) -- */
-TREK_API trek_var *trek_conv2d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *opts); /* weight [O, C/groups, kh, kw]; bias and opts may be NULL */
+TREK_API trek_var *trek_conv2d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *opts); /* weight [O, C/groups, kh, kw]; bias and opts may be NULL; weights that are not finite may make gradients NaN anywhere, and results over padding or not */
 TREK_API trek_var *trek_max_pool2d(trek_var *x, const trek_pool_opts *opts);
 TREK_API trek_var *trek_avg_pool2d(trek_var *x, const trek_pool_opts *opts);
 TREK_API trek_var *trek_adaptive_avg_pool2d(trek_var *x, int64_t height, int64_t width);
 
 /* -- normalisation, embedding, dropout -- */
 /* Over the last `normalized_dims` dimensions; weight and bias (that shape) may be NULL. The result has x's dtype; of the
- * three norms of rows, weight and bias are of x's dtype, or of f32 where x has 16 bits, both of one: DTYPE otherwise. */
+ * three norms of rows, weight and bias are of x's dtype, or of f32 where x has 16 bits, both of one: DTYPE otherwise.
+ * A bias without a weight has second derivatives. */
 TREK_API trek_var *trek_layer_norm(trek_var *x, trek_var *weight, trek_var *bias, int normalized_dims, double eps);
 /* The residual stream of a transformer, x + branch (both of one shape, promoted as trek_add does), and its layer norm, in
  * one pass each way: gives the norm, and the sum through *residual (may be NULL; NULL on failure). Gradients flow back
@@ -207,7 +208,9 @@ typedef struct trek_attention_opts {
  * memory grows with T, not with T S. q [B, H, T, D], k and v [B, G, S, D] of any strides (of a packed [B, T, 3, H, D]
  * select and permute do, no copies), H a multiple of G: head h reads head h / (H / G) of k and v. Result [B, H, T, D],
  * which lies in memory as [B, T, H, D]: permute and reshape to [B, T, H D] are views. A query that sees no key gives 0.
- * UNSUPPORTED: a mask that requires a gradient. opts may be NULL. */
+ * UNSUPPORTED: a mask that requires a gradient. A mask fits as it does where there are elements (torch passes over it where
+ * there are none). Gradients are relative to a log-sum-exp of the scores in f32 (f64 for f64), as in FlashAttention: of scores
+ * near 1000 they have four digits. opts may be NULL. */
 TREK_API trek_var *trek_attention(trek_var *q, trek_var *k, trek_var *v, const trek_attention_opts *opts);
 
 /* -- losses: means over all elements or rows, 0 with gradients of 0 over nothing; data parallelism reads how many -- */

@@ -100,9 +100,10 @@ trek_status trek_rule_relu_backward(trek_backward_call *b)
     return status;
 }
 
-/* d/dx [x Phi(x)] = Phi(x) + x phi(x), and the same for the tanh form */
+/* d/dx [x Phi(x)] = Phi(x) + x phi(x), and the same for the tanh form; in f64: the sums cancel where x is far below 0 */
 static trek_var *gelu_slope(trek_var *x, bool tanh_form)
 {
+    x = trek_cast(x, TREK_F64);
     if (!tanh_form) {
         trek_var *phi = trek_mul_scalar(trek_exp(trek_mul_scalar(trek_square(x), -0.5)), 0.398942280401432677940);
         trek_var *cumulative = trek_mul_scalar(trek_add_scalar(trek_erf(trek_mul_scalar(x, 0.707106781186547524401)), 1), 0.5);
@@ -122,7 +123,7 @@ trek_status trek_rule_gelu(trek_backward_call *b)
     trek_var *x = x_of(b);
     if (!b->create_graph)
         return trek_rule_give(b, trek_apply_gelu_backward(b->grad, x, tanh_form));
-    return trek_rule_give(b, trek_mul(b->grad, gelu_slope(trek_rule_full(b, x), tanh_form)));
+    return trek_rule_give(b, trek_mul(b->grad, gelu_slope(x, tanh_form)));
 }
 
 trek_status trek_rule_silu(trek_backward_call *b)

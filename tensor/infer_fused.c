@@ -219,7 +219,7 @@ trek_status trek_infer_linear_cross_entropy(trek_op_call *call)
     trek_dtype dtype = (trek_dtype)x->dtype;
     TRY(check_linear_cross_entropy(call, x, call->inputs[1], call->inputs[2], call->inputs[3]));
     TRY(trek_op_output(call, 0, call->attrs.i[1] == TREK_REDUCTION_NONE ? 1 : 0, x->sizes, statistics_dtype(dtype)));
-    TRY(trek_op_output(call, 1, 1, x->sizes, statistics_dtype(dtype)));
+    TRY(trek_op_output(call, 1, 1, x->sizes, TREK_F64));
     return trek_op_output(call, 2, 0, NULL, statistics_dtype(dtype));
 }
 
@@ -232,7 +232,7 @@ trek_status trek_infer_linear_cross_entropy_backward(trek_op_call *call)
     TRY(need_sizes(call, "gradient", grad, call->attrs.i[1] == TREK_REDUCTION_NONE ? 1 : 0, x->sizes));
     TRY(need_float(call, "gradient", grad));
     TRY(need_vector(call, "logsumexp", call->inputs[5], x->sizes[0]));
-    TRY(need_dtype(call, "logsumexp", call->inputs[5], statistics_dtype(dtype)));
+    TRY(need_dtype(call, "logsumexp", call->inputs[5], TREK_F64));
     TRY(need_ndim(call, "total weight", call->inputs[6], 0));
     TRY(need_dtype(call, "total weight", call->inputs[6], statistics_dtype(dtype)));
     TRY(trek_op_output(call, 0, 2, x->sizes, dtype));

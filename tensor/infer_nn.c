@@ -520,7 +520,7 @@ trek_status trek_infer_cross_entropy(trek_op_call *call)
     TRY(check_cross_entropy(call, logits, call->inputs[1], input(call, 2)));
     trek_dtype dtype = (trek_dtype)logits->dtype;
     TRY(trek_op_output(call, 0, call->attrs.i[1] == TREK_REDUCTION_NONE ? 1 : 0, logits->sizes, dtype));
-    TRY(trek_op_output(call, 1, 1, logits->sizes, statistics_dtype(dtype)));
+    TRY(trek_op_output(call, 1, 1, logits->sizes, TREK_F64)); /* its last digits are in the probabilities */
     return trek_op_output(call, 2, 0, NULL, statistics_dtype(dtype));
 }
 
@@ -533,7 +533,7 @@ trek_status trek_infer_cross_entropy_backward(trek_op_call *call)
     TRY(need_sizes(call, "gradient", grad, call->attrs.i[1] == TREK_REDUCTION_NONE ? 1 : 0, logits->sizes));
     TRY(need_float(call, "gradient", grad));
     TRY(need_vector(call, "logsumexp", call->inputs[4], logits->sizes[0]));
-    TRY(need_dtype(call, "logsumexp", call->inputs[4], statistics_dtype(dtype)));
+    TRY(need_dtype(call, "logsumexp", call->inputs[4], TREK_F64));
     TRY(need_ndim(call, "total weight", call->inputs[5], 0));
     TRY(need_dtype(call, "total weight", call->inputs[5], statistics_dtype(dtype)));
     return trek_op_output(call, 0, 2, logits->sizes, dtype);

@@ -800,6 +800,42 @@ static void windows_larger_than_the_input(void **state)
     }
 }
 
+static void divisors_that_16_bits_do_not_hold(void **state)
+{
+    (void)state;
+    const double eleven = 11;
+    trek_var *zero = constant_of(0, 1, TREK_F16), *x = trek_var_from(test_values(&eleven, trek_dims(1), TREK_BF16));
+    assert_true(at(trek_div_scalar(zero, 1e-40), 0) == 0);
+    assert_true(at(trek_div_scalar(x, 0.3007), 0) == 36.5); /* 36.58; by bf16's 0.30078 36.57, by 0.3 36.67 */
+    assert_true(at(trek_div_scalar(x, 0.3), 0) == 36.75);   /* 36.67 */
+    assert_int_equal(trek_var_dtype(trek_div_scalar(x, 0.3)), TREK_BF16);
+    assert_int_equal(trek_var_set_requires_grad(x, true), TREK_OK);
+    assert_int_equal(trek_backward_with(trek_div_scalar(x, 0.3), NULL, NULL), TREK_OK);
+    assert_true(at(trek_var_grad(x), 0) == 3.328125);
+}
+
+/* With create_graph as without: Phi(x) + x phi(x) cancels in f32. */
+static void slope_of_gelu_far_out(void **state)
+{
+    (void)state;
+    const double values[] = { -5.5, -4.5, -3, 0, 2 };
+    for (int form = 0; form < 2; form++) {
+        trek_var *x = trek_var_from(test_values(values, trek_dims(5), TREK_F32)), *slopes[2], *wide[1];
+        trek_var *x64 = trek_cast(x, TREK_F64);
+        assert_int_equal(trek_var_set_requires_grad(x, true), TREK_OK);
+        assert_int_equal(trek_var_set_requires_grad(x64, true), TREK_OK);
+        for (int create = 0; create < 2; create++) {
+            trek_var *y = trek_sum(form ? trek_gelu_tanh(x) : trek_gelu(x), trek_dims_none(), false);
+            assert_int_equal(trek_grad(&y, 1, &x, 1, NULL, &(trek_backward_opts){ .create_graph = create }, &slopes[create]), TREK_OK);
+        }
+        trek_var *y = trek_sum(form ? trek_gelu_tanh(x64) : trek_gelu(x64), trek_dims_none(), false);
+        assert_int_equal(trek_grad(&y, 1, &x64, 1, NULL, NULL, wide), TREK_OK);
+        for (int k = 0; k < 5; k++)
+            assert_true(fabs(at(slopes[1], k) - at(wide[0], k)) <= 1e-6 * fabs(at(wide[0], k)));
+        assert_int_equal(trek_var_dtype(slopes[1]), TREK_F32);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = { TEST(slopes), TEST(parts), TEST(identities), TEST(accuracy), TEST(bad_public_calls),
@@ -811,6 +847,7 @@ int main(void)
                                         TEST(norm_in_evaluation_is_linear),
                                         TEST(large_integers_compare_exactly), TEST(empty_dimensions_in_parts), TEST(missing_lists),
                                         TEST(numbers_that_do_not_fit), TEST(dtypes_as_pytorch), TEST(nothing_has_no_largest),
-                                        TEST(windows_larger_than_the_input) };
+                                        TEST(windows_larger_than_the_input),
+                                        TEST(divisors_that_16_bits_do_not_hold), TEST(slope_of_gelu_far_out) };
     return cmocka_run_group_tests_name("functional", tests, NULL, NULL);
 }

@@ -489,6 +489,46 @@ static void without_classes(void **state)
             }
 }
 
+/* Logits in the ten thousands: as those that are smaller by one number. */
+static void large_logits(void **state)
+{
+    (void)state;
+    enum { ROWS = 3, WIDTH = 4 };
+    const double shift = 58000, differences[ROWS * WIDTH] = { 0, 0.5, 1.25, -2, 3, 2.75, 0, 0.25, 1, 1, 1.5, -6 };
+    double far[ROWS * WIDTH], eye[WIDTH * WIDTH] = { 0 };
+    for (int k = 0; k < ROWS * WIDTH; k++)
+        far[k] = differences[k] + shift;
+    for (int k = 0; k < WIDTH; k++)
+        eye[k * WIDTH + k] = 1;
+    trek_var *labels = labels_of(ROWS, 0), *near_by = trek_var_from(test_values(differences, trek_dims(ROWS, WIDTH), TREK_F64));
+    labels = trek_clamp(labels, 0, WIDTH - 1);
+    assert_int_equal(trek_var_set_requires_grad(near_by, true), TREK_OK);
+    assert_int_equal(trek_backward(trek_cross_entropy(near_by, labels)), TREK_OK);
+    for (int fused = 0; fused < 2; fused++) {
+        trek_var *x = trek_var_from(test_values(far, trek_dims(ROWS, WIDTH), TREK_F32));
+        trek_var *weight = trek_var_from(test_values(eye, trek_dims(WIDTH, WIDTH), TREK_F32));
+        assert_int_equal(trek_var_set_requires_grad(x, true), TREK_OK);
+        assert_int_equal(trek_backward(fused ? trek_linear_cross_entropy(x, weight, NULL, labels, NULL) : trek_cross_entropy(x, labels)), TREK_OK);
+        double got[ROWS * WIDTH], want[ROWS * WIDTH];
+        assert_int_equal(trek_tensor_to_host(trek_var_data(trek_var_grad(x)), TREK_F64, got, sizeof got), TREK_OK);
+        assert_int_equal(trek_tensor_to_host(trek_var_data(trek_var_grad(near_by)), TREK_F64, want, sizeof want), TREK_OK);
+        for (int k = 0; k < ROWS * WIDTH; k++)
+            if (!(fabs(got[k] - want[k]) <= 1e-6))
+                fail_msg("%s, element %d: %g, should be %g", fused ? "linear_cross_entropy" : "cross_entropy", k, got[k], want[k]);
+    }
+}
+
+static void no_classes_in_16_bits(void **state)
+{
+    (void)state;
+    trek_var *x = trek_var_from(trek_tensor_zeros(trek_dims(0, 3), TREK_BF16, test_device()));
+    trek_var *weight = trek_var_from(trek_tensor_zeros(trek_dims(0, 3), TREK_BF16, test_device()));
+    trek_var *labels = trek_var_from(trek_tensor_zeros(trek_dims(0), TREK_I64, test_device()));
+    trek_var *loss = trek_linear_cross_entropy(x, weight, NULL, labels, NULL);
+    assert_non_null(loss);
+    assert_int_equal(trek_var_dtype(loss), TREK_F32);
+}
+
 int main(void)
 {
     setenv("TREK_CACHE", "off", 1); /* so that each allocation can fail */
@@ -511,6 +551,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(dtypes_of_losses, open_scope, close_scope),
         cmocka_unit_test_setup_teardown(options_that_exclude_each_other, open_scope, close_scope),
         cmocka_unit_test_setup_teardown(without_classes, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(large_logits, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(no_classes_in_16_bits, open_scope, close_scope),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,7 +37,7 @@ static trek_status forward_dense(const trek_op_call *call)
     double *numbers = trek_block_alloc((size_t)(rows + logits->sizes[1] + 1) * sizeof *numbers);
     if (!numbers)
         return TREK_ERR_MEMORY;
-    loss_job job = { .lse = call->outputs[1]->data, .losses = numbers };
+    loss_job job = { .lse = (double *)(void *)call->outputs[1]->data, .losses = numbers };
     job_init(&job, call, logits, labels, call->n_inputs > 2 ? call->inputs[2] : NULL, numbers + rows);
     trek_parallel(rows, row_grain(&job), logits->dtype == TREK_F64 ? loss_rows_f64 : loss_rows_f32, &job);
     double total = 0, loss = 0;
@@ -68,7 +68,7 @@ static trek_status backward_dense(const trek_op_call *call)
     double *numbers = trek_block_alloc((size_t)(rows + logits->sizes[1] + 1) * sizeof *numbers);
     if (!numbers)
         return TREK_ERR_MEMORY;
-    loss_job job = { .lse = call->inputs[4]->data, .grad_logits = call->outputs[0]->data };
+    loss_job job = { .lse = (double *)(void *)call->inputs[4]->data, .grad_logits = call->outputs[0]->data };
     job_init(&job, call, logits, labels, call->inputs[3], numbers + rows);
     if (call->attrs.i[1] == TREK_REDUCTION_NONE) {
         trek_cpu_read_vector(grad, numbers);

@@ -14,12 +14,15 @@ typedef struct loss_job {
     double weight_sum;
     int64_t classes, ignore;
     double smoothing;
-    void *lse;
+    double *lse;                 /* in f64: probabilities of logits in the ten thousands need its digits */
     double *losses;              /* of the rows */
     void *grad_logits;
     const double *grads;         /* of the rows; NULL: `grad` for all */
     double grad;
 } loss_job;
+
+/* of `whole` in `rounded` */
+static inline double what_lacks(double whole, double rounded) { return isfinite(rounded) ? whole - rounded : 0; }
 
 #define TREK_REAL f32
 #include "tensor/cpu/vector.h"

@@ -68,7 +68,7 @@ static void TREK_R(loss_rows)(void *arg, int64_t begin, int64_t end)
         T top = TREK_R(row_max)(x, n);
         T shift = top - top == 0 ? top : 0; /* rows of -infinity, or with +infinity or NaN, give NaN below */
         double rest = log(TREK_R(row_exp_sum)(x, n, shift)), lse = (double)shift + rest;
-        ((T *)job->lse)[row] = (T)lse;
+        job->lse[row] = lse;
         job->losses[row] = 0;
         if (label == job->ignore)
             continue;
@@ -98,11 +98,11 @@ static void TREK_R(grad_rows)(void *arg, int64_t begin, int64_t end)
         }
         double grad = job->grads ? job->grads[row] : job->grad, own = job->weight ? job->weight[label] : 1;
         double each = job->smoothing / (double)n;
-        T slope = (T)(grad * ((1 - job->smoothing) * own + each * job->weight_sum)), lse = ((const T *)job->lse)[row];
-        const V factor = TREK_R(spread)(slope), shift = TREK_R(spread)(lse);
+        T slope = (T)(grad * ((1 - job->smoothing) * own + each * job->weight_sum)), high = (T)job->lse[row], low = (T)what_lacks(job->lse[row], (double)high);
+        const V factor = TREK_R(spread)(slope), most = TREK_R(spread)(high), rest = TREK_R(spread)(low);
         for (int64_t j = 0; j < n; j += W) {
             trek_lanes lanes = TREK_R(lanes)(n - j < W ? (int)(n - j) : W);
-            TREK_R(store_part)(dx + j, lanes, factor * TREK_R(exponential)(TREK_R(load_part)(x + j, lanes) - shift));
+            TREK_R(store_part)(dx + j, lanes, factor * TREK_R(exponential)(TREK_R(load_part)(x + j, lanes) - most - rest));
         }
         dx[label] -= (T)(grad * (1 - job->smoothing) * own);
         if (job->smoothing > 0 && job->weight)

@@ -73,7 +73,7 @@ static int64_t row_grain(const pieces *p) { return 8192 / (p->classes + 1) + 1; 
 
 /* --- forward -------------------------------------------------------------------------- */
 
-static trek_status row_losses(const pieces *p, const trek_tensor *labels, char *lse, double *losses)
+static trek_status row_losses(const pieces *p, const trek_tensor *labels, double *lse, double *losses)
 {
     loss_job job = { 0 };
     trek_status status = TREK_OK;
@@ -83,7 +83,7 @@ static trek_status row_losses(const pieces *p, const trek_tensor *labels, char *
         status = make_logits(p, first, n);
         job.first_row = first;
         job.losses = losses + first;
-        job.lse = lse + first * (p->wide ? 8 : 4);
+        job.lse = lse + first;
         if (status == TREK_OK)
             trek_parallel(n, row_grain(p), p->wide ? loss_rows_f64 : loss_rows_f32, &job);
     }
@@ -115,7 +115,7 @@ static trek_status forward_dense(const trek_op_call *call)
         return TREK_ERR_MEMORY;
     status = pieces_begin(&p, call, call->inputs[0], call->inputs[1], call->inputs[2]);
     if (status == TREK_OK)
-        status = row_losses(&p, labels, call->outputs[1]->data, losses);
+        status = row_losses(&p, labels, (double *)(void *)call->outputs[1]->data, losses);
     if (status == TREK_OK)
         write_losses(call, labels, losses);
     trek_block_free(p.logits);
@@ -199,7 +199,7 @@ static trek_status all_gradients(const pieces *p, const trek_op_call *call, doub
         status = make_logits(p, first, n);
         job.first_row = first;
         job.grads = call->attrs.i[1] == TREK_REDUCTION_NONE ? grads + first : NULL;
-        job.lse = call->inputs[5]->data + first * (p->wide ? 8 : 4);
+        job.lse = (double *)(void *)call->inputs[5]->data + first;
         if (status != TREK_OK)
             return status;
         trek_parallel(n, row_grain(p), p->wide ? grad_rows_f64 : grad_rows_f32, &job);

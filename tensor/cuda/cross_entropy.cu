@@ -78,7 +78,7 @@ static __device__ __forceinline__ void take_vector(row_sums<typename trek_wide<T
 /* losses[row] = the weighted loss, counted[row] = the row's weight (both may be NULL). */
 template <typename T, int V>
 static __global__ void __launch_bounds__(THREADS) loss_kernel(loss_call<T> a, trek_block_layout layout,
-                                                              typename trek_wide<T>::type *lse,
+                                                              double *lse,
                                                               double *losses, double *counted)
 {
     typedef typename trek_wide<T>::type W;
@@ -105,7 +105,7 @@ static __global__ void __launch_bounds__(THREADS) loss_kernel(loss_call<T> a, tr
         return;
     double rest = log((double)s.sum), logsumexp = (double)s.top + rest, loss = 0, own = 0;
     int64_t label = label_of(a, row, true);
-    lse[row] = (W)logsumexp;
+    lse[row] = logsumexp;
     if (label >= 0) {
         own = a.weight.x ? a.weight.get(label) : 1;
         loss = own * ((double)s.top - (double)trek_get(a.logits[row * a.n + label]) + rest);
@@ -231,7 +231,7 @@ template <typename T> static trek_status forward(const trek_op_call *call)
         bool vector = trek_is_aligned(in.data, 16) && a.n % V == 0;
         trek_block_layout layout = lay_rows(vector ? a.n / V : a.n, 4);
         trek_grid grid = trek_blocks(dim3((unsigned)((rows - 1) / ((int64_t)1 << layout.log_c) + 1)), dim3(THREADS));
-        TRY(trek_launch(call, queue, grid, vector ? loss_kernel<T, V> : loss_kernel<T, 1>, a, layout, lse.as<W>(), each,
+        TRY(trek_launch(call, queue, grid, vector ? loss_kernel<T, V> : loss_kernel<T, 1>, a, layout, lse.as<double>(), each,
                         each + rows));
     }
     TRY(add_up(call, queue, each, each + rows, rows));
@@ -263,12 +263,14 @@ static __global__ void __launch_bounds__(THREADS) loss_grad_kernel(loss_call<T> 
     }
     const double own = label >= 0 && a.weight.x ? a.weight.get(label) : 1;
     const W slope = (W)(g * ((1 - a.smoothing) * own + each * (weights ? *weights : (double)a.n)));
-    const W at_label = (W)(g * (1 - a.smoothing) * own), at_all = (W)(g * each), shift = label < 0 ? 0 : (W)lse.get(row);
+    const W at_label = (W)(g * (1 - a.smoothing) * own), at_all = (W)(g * each);
+    const double logsumexp = label < 0 ? 0 : lse.get(row);
+    const W shift = (W)logsumexp, rest = shift - shift == 0 ? (W)(logsumexp - (double)shift) : (W)0; /* what shift lacks */
     for (int64_t j = trek_block_r(layout); j < n; j += step) {
         piece v = x[j], result;
 #pragma unroll
         for (int k = 0; k < V; k++) {
-            W d = slope * trek_exp(trek_get(v.x[k]) - shift);
+            W d = slope * trek_exp(trek_get(v.x[k]) - shift - rest);
             if (j * V + k == label)
                 d -= at_label;
             if (weights)

@@ -65,7 +65,7 @@ template <typename W> static __device__ __forceinline__ void join(row_state<W> *
 /* A block for each row: its log-sum-exp, its loss, and whether it counts. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-    loss_rows_kernel(rows_job<T> job, typename trek_wide<T>::type *lse, double *losses, double *counted)
+    loss_rows_kernel(rows_job<T> job, double *lse, double *losses, double *counted)
 {
     typedef typename trek_wide<T>::type W;
     TREK_SHARED(row_state<W>, states, THREADS);
@@ -97,7 +97,7 @@ static __global__ void __launch_bounds__(THREADS)
         if (job.smoothing > 0)
             loss = (1 - job.smoothing) * loss + job.smoothing / (double)job.classes * ((double)job.classes * logsumexp - s.plain);
     }
-    lse[job.first + row] = (W)logsumexp;
+    lse[job.first + row] = logsumexp;
     losses[job.first + row] = loss;
     counted[job.first + row] = label >= 0;
 }
@@ -145,10 +145,12 @@ static __global__ void __launch_bounds__(THREADS)
         g = denominator != 0 ? g / denominator : 0;
     }
     double each = job.smoothing / (double)job.classes;
-    W slope = (W)g, shift = label < 0 ? (W)0 : (W)lse.get(job.first + row), own = (W)(g * (1 - job.smoothing)),
+    double logsumexp = label < 0 ? 0 : lse.get(job.first + row);
+    W shift = (W)logsumexp, low = shift - shift == 0 ? (W)(logsumexp - (double)shift) : (W)0; /* what shift lacks */
+    W slope = (W)g, own = (W)(g * (1 - job.smoothing)),
       rest = (W)(g * each);
     for (int64_t c = threadIdx.x; c < job.classes; c += THREADS) {
-        W d = label < 0 ? (W)0 : slope * e_to(logit_of(job, row, c) - shift) - rest;
+        W d = label < 0 ? (W)0 : slope * e_to(logit_of(job, row, c) - shift - low) - rest;
         grads[row * job.classes + c] = trek_store<O>::of(c == label ? d - own : d);
     }
 }
@@ -259,7 +261,7 @@ template <trek_dtype D> static trek_status forward(const trek_op_call *call)
         int64_t n = l.rows - first < piece ? l.rows - first : piece;
         TRY(l.make_logits(first, n, logits.as<W>()));
         TRY(trek_launch(call, queue, trek_blocks(dim3((unsigned)n), dim3(THREADS)), loss_rows_kernel<T>,
-                        l.job(first, logits.as<W>()), lse.as<W>(), each, each + l.rows));
+                        l.job(first, logits.as<W>()), lse.as<double>(), each, each + l.rows));
     }
     TRY(trek_launch(call, queue, trek_blocks(dim3(1), dim3(THREADS)), totals_kernel, (const double *)each,
                     (const double *)(each + l.rows), l.rows, (int)call->attrs.i[1], trek_numbers_of(call->outputs[0]),

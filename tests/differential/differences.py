@@ -33,8 +33,7 @@ def has_zero(case):
 
 
 def has_nan_or_infinity(case):
-    from case import Input
-    return any(not bool(Input(t).values.isfinite().all()) for t in case["tensors"] if t["dtype"][0] in "fb" and t["dtype"] != "bool")
+    return any(not_finite(t) for t in case["tensors"])
 
 
 def nothing_varies(case):
@@ -56,9 +55,21 @@ def nothing(case):
     return any(0 in t["shape"] for t in case["tensors"])
 
 
-def has_nan(case):
+def not_finite(tensor):
     from case import Input
-    return any(bool(Input(t).values.isnan().any()) for t in case["tensors"] if t["dtype"][0] in "fb" and t["dtype"] != "bool")
+    return not bool(Input(tensor).values.isfinite().all())
+
+
+def large_exponent(case):
+    from case import Input
+    return any(bool((Input(t).values.double().abs() > 2.0**24).any()) for t in inputs(case, "y")) or abs(case["args"].get("value", 0)) > 2.0**24
+
+
+def scalar_beyond_f16(case):
+    """A 0-d integer, which PyTorch takes in f32, beside f16."""
+    from case import Input
+    scalars = [t for t in case["tensors"] if not t["shape"] and t["dtype"][0] in "iu"]
+    return any(t["dtype"] == "f16" for t in case["tensors"]) and any(abs(int(Input(t).values)) > 65504 for t in scalars)
 
 
 TABLE = [
@@ -86,16 +97,16 @@ TABLE = [
     Difference("batch_norm", "refusal", "PyTorch alone refuses", "autograd/ops.h", "of any floating dtypes (torch wants x's, or f32 for 16 bits)"),
     Difference("norm", "refusal", "PyTorch alone refuses.*vector_norm", "autograd/ops.h", "integer inputs of the float functions give f32"),
     Difference("mean|var_of|std", "refusal", "PyTorch alone refuses.*(Long|Int|Byte|Bool)", "autograd/ops.h", "integer inputs of the float functions give f32"),
-    Difference("fill_|masked_fill", "refusal", "trek alone refuses.*u8 does not hold", "autograd/ops.h", "a negative one in u8, where torch wraps whole ones"),
+    Difference("fill_|masked_fill", "refusal", "trek alone refuses.*(u8|f16) does not hold", "autograd/ops.h", "a negative one in u8, where torch wraps whole ones; 1e38 in f16"),
     Difference("(log_)?softmax", "refusal", "trek alone refuses.*dtype .* is not supported", "autograd/ops.h",
                "floating dtypes, also of no elements (where torch takes others)"),
     Difference("linear|linear_activation", "refusal", "trek alone refuses.*dtype .* is not supported", "autograd/ops.h",
                "Floating dtypes (torch multiplies integers, too)"),
     Difference("matmul", "refusal", "trek alone refuses.*dtype bool is not supported", "autograd/ops.h", "Any dtype but bool (torch takes it of no elements)"),
-    Difference("cat", "refusal", "trek alone refuses.*shapes differ", "autograd/ops.h", "all of as many dimensions (torch passes over [0])"),
+    Difference("cat", "refusal", "trek alone refuses.*(shapes differ|of a tensor with 1)", "autograd/ops.h", "all of as many dimensions (torch passes over [0])"),
     Difference("bce_with_logits", "refusal", "PyTorch alone refuses.*Target size", "autograd/ops.h", "PyTorch's bce wants one shape"),
     Difference("atan2|pow|smooth_l1_loss", "refusal", "PyTorch alone refuses, in (backward|second).*a bool tensor is not supported", "autograd/ops.h",
-               "Inputs of several dtypes are computed in the one they promote to, and gradients are rounded to an input's own dtype at the end"),
+               "and gradients are rounded to an input's own dtype at the end"),
     Difference("atan2", "gradient|second", "", "autograd/ops.h", "integers as numbers (PyTorch's -x and squares of them wrap)",
                lambda case: any(t["dtype"] in ("u8", "i32", "i64") for t in inputs(case, "x", "y"))),
     Difference("cross_entropy.*|linear_cross_entropy", "gradient|second", "PyTorch nan", "autograd/ops.h", "An ignored row gives gradients of 0, whatever its logits are"),
@@ -107,6 +118,17 @@ TABLE = [
     Difference("batch_norm", "second", "a second, PyTorch has none", "autograd/ops.h", "A bias without a weight has second derivatives",
                lambda case: case["args"]["weight"] is None),
     Difference("batch_norm", "gradient|second", "nan|inf", "autograd/ops.h", "Where inputs are not finite, gradients are NaN or infinite", has_nan_or_infinity),
+    Difference("pow|pow_scalar", "gradient|second", "", "autograd/ops.h", "beyond 2^24 f32 has even exponents only", large_exponent),
+    Difference("conv2d", "value|gradient|second", "nan", "autograd/ops.h", "weights that are not finite may make gradients NaN anywhere",
+               lambda case: not_finite(inputs(case, "weight")[0])),
+    Difference("erf", "second", "PyTorch nan", "autograd/ops.h", "second derivative 0 where x^2 overflows (PyTorch: NaN)"),
+    Difference("attention", "refusal", r"trek alone refuses.*mask .* does not broadcast to \[", "autograd/ops.h", "torch passes over it where there are none",
+               lambda case: any(0 in t["shape"] for t in case["tensors"])),
+    Difference("index_add|index_copy|scatter_add", "refusal", r"trek alone refuses.*is not in 0\.\.", "autograd/ops.h", "indices are checked, also where nothing is added (torch does so of some shapes)",
+               lambda case: any(0 in t["shape"] for t in case["tensors"])),
+    Difference("add|sub|mul|div|maximum|minimum", "value|gradient|second", "", "autograd/ops.h", "an integer beyond f16 is infinite there, a scalar too", scalar_beyond_f16),
+    Difference("(add_)?layer_norm", "second", "a second, PyTorch has none", "autograd/ops.h", "A bias without a weight has second derivatives",
+               lambda case: case["args"]["weight"] is None),
     Difference("dropout", "value|gradient|second", "nan", "autograd/ops.h", "what is zeroed is 0 whatever it was", has_nan_or_infinity),
 ]
 

@@ -40,6 +40,7 @@ class Judge:
         self._truth, self._moved = None, None
         floats = [i.values for i in inputs if i.dtype.is_floating_point]
         self.unbounded = any(bool(v.isinf().any()) for v in floats)
+        self.extreme = any(isinstance(t["values"], dict) and t["values"]["draw"] == "extreme" for t in case["tensors"])
         broadcasts = len({tuple(t["shape"]) for t in case["tensors"]}) > 1
         self.apart = {"value": case.get("pointwise", False)}  # number k from numbers k: judged one by one
         self.apart["gradient"] = self.apart["second"] = self.apart["value"] and not broadcasts
@@ -90,6 +91,8 @@ class Judge:
         if dtype == torch.float64 and not self.apart[what]:  # PyTorch's own sums round as well
             few *= max(1.0, math.sqrt(max(i.values.numel() for i in self.inputs)) / 4)
         fine = close(v, t, ulp(t, dtype) * few)
+        if dtype in (torch.float32, torch.float64):  # PyTorch's vectors flush what is below the normal numbers
+            fine |= (v - t).abs() <= torch.finfo(dtype).tiny
         if what != "value":  # f64 has no better truth beside it: rounding of what was saved
             fine |= ~v.isfinite() & ~t.isfinite()
             fine |= (v - t).abs() <= few * torch.finfo(torch.float64).eps
@@ -115,7 +118,7 @@ class Judge:
             widest = float(r[usable].abs().max())
             fine |= close(v, rounded, by_ulps)
             if not self.apart[what]:
-                widest = max(widest, 1.0) * self.strain() if what != "value" else widest
+                widest = max(widest, 1.0) * self.strain() ** (2 if what == "second" else 1) if what != "value" else widest
                 fine |= close(v, rounded, torch.full_like(r, TIMES * slack * float(own[usable].max()) + few * float(torch.finfo(dtype).eps) * widest * 0.25))
         if bool(fine.all()):
             return None
@@ -126,11 +129,17 @@ class Judge:
             if o is not None and o.shape == r.shape:
                 wander = torch.maximum(wander, torch.nan_to_num((o.double() - r).abs(), 0, 0, 0))
         largest = self.largest()
+        if what == "gradient" and self.case["plan"]["head"] == "mean" and coarse > torch.finfo(dtype).eps:  # 1 / n is rounded, and then added up n times
+            fine |= close(v, rounded, r.abs() * coarse)
         if what != "value" and not self.apart[what]:  # what cancels to nothing, as a softmax of one
             fine |= close(v, rounded, torch.full_like(r, few * float(torch.finfo(dtype).eps) * min(largest, 1e6)))
         widest = float(r[usable].abs().max()) if bool(usable.any()) else 0.0
         largest = widest if self.apart[what] else max(widest, largest)
+        if what != "value" and self.case["name"] == "attention":  # of the saved log-sum-exp
+            fine |= close(v, rounded, torch.full_like(r, 2.0**-23 * largest * max(widest, 1.0)))
         cap = 64 * coarse * torch.clamp(r.abs(), min=largest)
+        if self.extreme and not self.apart[what]:  # terms beside which the sum is nothing
+            cap = torch.full_like(r, math.inf)
         fine |= close(v, rounded, torch.minimum(wander, cap) * TIMES * slack)
         return None if bool(fine.all()) else self.complain(value, want, truth, ~fine)
 

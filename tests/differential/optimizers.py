@@ -63,9 +63,17 @@ def numbers(case, k, step, shape_, dtype):
     return torch.randn(shape_, generator=rng, dtype=torch.float64).to(dtype)
 
 
+def moved(g, nudge, k):
+    """Each element off by its own part of nudge[0] of itself (clipping would undo one that all share)."""
+    if not nudge or not nudge[0]:
+        return g
+    rng = torch.Generator().manual_seed(31 * nudge[1] + k)
+    return g * (1 + nudge[0] * (2 * torch.rand(g.shape, generator=rng, dtype=torch.float64) - 1))
+
+
 def run_torch(case, nudge=None):
-    """Parameters after each step, in the dtype that they are updated in, and the norms that clipping gave. nudge: in f64, with numbers
-    that are off by so much of themselves: how far a rounding can go where sums cancel."""
+    """Parameters after each step, in the dtype that they are updated in, and the norms that clipping gave. nudge: in f64, with
+    gradients that are off by so much of themselves (size, seed): how far a rounding can go where sums cancel."""
     wide = lambda name: torch.float64 if nudge is not None else torch.float32 if name in ("bf16", "f16") else DTYPES[name]
     params = [numbers(case, k, 0, p["shape"], DTYPES[p["dtype"]]).to(wide(p["dtype"])).requires_grad_(not p["frozen"]) for k, p in enumerate(case["params"])]
     make = CLASSES[case["name"]]
@@ -77,7 +85,7 @@ def run_torch(case, nudge=None):
     after, norms = [], []
     for step in range(1, case["steps"] + 1):
         for k, (p, spec) in enumerate(zip(params, case["params"])):
-            p.grad = None if spec["frozen"] or spec["skip"][step] else numbers(case, k, step, spec["shape"], p.dtype) * (1 + (nudge or 0))
+            p.grad = None if spec["frozen"] or spec["skip"][step] else moved(numbers(case, k, step, spec["shape"], p.dtype), nudge, k)
         if case["clip"]:
             norms.append(clip_torch(params, case["clip"]))
         if case["new_lr"] and step == 2:
@@ -212,10 +220,11 @@ def run(lib, case):
             t_rounded = t.to(o.dtype).double()
             eps = torch.finfo(o.dtype).eps
             allowed = (4 * eps if o.dtype in (torch.bfloat16, torch.float16) else 64 * eps) * (1 + t.double().abs()) * (step + 1)
-            wrong = ~((o.double() - t_rounded).abs() <= allowed)
+            wrong = ~((o.double() == t_rounded) | ((o.double() - t_rounded).abs() <= allowed))
             if bool(wrong.any()):
                 coarse = 2.0**-22 if t.dtype == torch.float32 else 2.0**-50
-                wander = (run_torch(case, coarse)[0][step][k] - run_torch(case, 0.0)[0][step][k]).abs()
+                still = run_torch(case, (0.0, 0))[0][step][k]
+                wander = torch.stack([(run_torch(case, (coarse, n))[0][step][k] - still).abs() for n in range(4)]).amax(0)
                 wrong &= ~((o.double() - t_rounded).abs() <= allowed + 8 * wander)
             if bool(wrong.any()):
                 at = int(torch.nonzero(wrong.reshape(-1))[0])

@@ -261,7 +261,7 @@ FAMILY(linear_cross_entropy_backward)
             op_case c = case_begin(row, "classes");
             case_typed(&c, D_UNIT, DTYPE_STATISTICS, l->reduction == TREK_REDUCTION_NONE ? trek_dims(rows) : trek_dims_none(), 0);
             loss_inputs(&c, row, l, rows, large ? 5 : 3, large ? 63 : 4);
-            case_typed(&c, D_POSITIVE, DTYPE_STATISTICS, trek_dims(rows), 0);
+            case_typed(&c, D_POSITIVE, TREK_F64, trek_dims(rows), 0);
             case_typed(&c, D_POSITIVE, DTYPE_STATISTICS, trek_dims_none(), 0);
             c.large = large;
             sink(row, &c, arg);

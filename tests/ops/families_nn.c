@@ -599,7 +599,7 @@ FAMILY(cross_entropy_backward)
                 case_typed(&c, D_RSTD, -1, trek_dims(classes), 0);
             else
                 case_absent(&c);
-            case_typed(&c, D_POSITIVE, DTYPE_STATISTICS, trek_dims(rows), 0);
+            case_typed(&c, D_POSITIVE, TREK_F64, trek_dims(rows), 0);
             case_typed(&c, D_POSITIVE, DTYPE_STATISTICS, trek_dims_none(), 0);
             entropy_attrs(&c, e);
             c.large = large;

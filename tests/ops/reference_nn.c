@@ -206,9 +206,9 @@ REFERENCE(cross_entropy)
 {
     const op_array *x = in[0], *w = n > 2 ? in[2] : NULL;
     int64_t rows = x->sizes[0], classes = x->sizes[1];
-    double smoothing = a->f[0];
+    double smoothing = a->f[0], coarser = x->dtype == TREK_F64 ? 1 : 0x1p29; /* out[1] is f64, of sums in f32 */
     array_make(&out[0], x->dtype, a->i[1] == TREK_REDUCTION_NONE ? 1 : 0, &rows);
-    array_make(&out[1], statistics_dtype(x->dtype), 1, &rows);
+    array_make(&out[1], TREK_F64, 1, &rows);
     array_make(&out[2], statistics_dtype(x->dtype), 0, NULL);
     for (int k = 0; k < 3; k++)
         array_scaled(&out[k]);
@@ -221,7 +221,7 @@ REFERENCE(cross_entropy)
             sum += exp(z[c] - largest);
         double lse = largest + log(sum);
         out[1].v[r] = lse;
-        out[1].scale[r] = 1 + fabs(largest);
+        out[1].scale[r] = (1 + fabs(largest)) * coarser;
         row_terms t = row_of(in[1], w, a, r);
         int64_t at = a->i[1] == TREK_REDUCTION_NONE ? r : 0;
         if (!t.counted)

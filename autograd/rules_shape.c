@@ -79,16 +79,16 @@ static trek_var *products_of_others(trek_backward_call *b, trek_var *x)
     return trek_permute(trek_reshape(trek_mul(before, after), moved), back);
 }
 
-/* The product of the others: y / x. With a zero in the row: at a single zero the product of the rest, at other
+/* The product of the others: that of all / x, in f32 for 16 bits, which may not hold it. With a zero in the row: at a single zero the product of the rest, at other
  * places 0, or NaN where 0 meets what is not finite. */
-static trek_var *quotients_of_product(trek_backward_call *b, trek_var *x, trek_var *y)
+static trek_var *quotients_of_product(trek_backward_call *b, trek_var *x)
 {
     trek_var *is_zero = trek_eq_scalar(x, 0), *zeros = trek_sum(is_zero, same_dims(b), true);
     trek_var *safe = trek_masked_fill(x, is_zero, 1), *rest = trek_prod(safe, same_dims(b), true);
     trek_var *endless = trek_logical_not(trek_isfinite(x)), *zero = trek_rule_full(b, trek_rule_zeros(b, trek_dims_none()));
     trek_var *at_zero = trek_masked_fill(zero, trek_gt(trek_sum(endless, same_dims(b), true), endless), NAN);
     at_zero = trek_where(trek_logical_and(is_zero, trek_eq_scalar(zeros, 1)), rest, at_zero);
-    return trek_where(trek_eq_scalar(zeros, 0), trek_div(y, safe), at_zero);
+    return trek_where(trek_eq_scalar(zeros, 0), trek_div(rest, safe), at_zero);
 }
 
 trek_status trek_rule_prod(trek_backward_call *b)
@@ -96,7 +96,7 @@ trek_status trek_rule_prod(trek_backward_call *b)
     trek_var *x = trek_rule_full(b, trek_rule_input(b, 0)), *g = trek_rule_full(b, kept(b, b->grad));
     if (b->create_graph)
         return trek_rule_give(b, trek_mul(g, products_of_others(b, x)));
-    return trek_rule_give(b, trek_mul(g, quotients_of_product(b, x, trek_rule_full(b, kept(b, trek_rule_output(b, 0))))));
+    return trek_rule_give(b, trek_mul(g, quotients_of_product(b, x)));
 }
 
 /* max and min: equally to all that equal the result, or to those that are no numbers */

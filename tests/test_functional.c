@@ -836,6 +836,17 @@ static void slope_of_gelu_far_out(void **state)
     }
 }
 
+/* 30 x 30 x 100 is infinite in f16, the products of two are not. */
+static void product_beyond_its_dtype(void **state)
+{
+    (void)state;
+    const double values[] = { 30, 30, 100 };
+    trek_var *x = trek_var_from(test_values(values, trek_dims(3), TREK_F16));
+    assert_int_equal(trek_var_set_requires_grad(x, true), TREK_OK);
+    assert_int_equal(trek_backward(trek_prod(x, trek_dims_none(), false)), TREK_OK);
+    assert_true(at(trek_var_grad(x), 0) == 3000 && at(trek_var_grad(x), 1) == 3000 && at(trek_var_grad(x), 2) == 900);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = { TEST(slopes), TEST(parts), TEST(identities), TEST(accuracy), TEST(bad_public_calls),
@@ -848,6 +859,7 @@ int main(void)
                                         TEST(large_integers_compare_exactly), TEST(empty_dimensions_in_parts), TEST(missing_lists),
                                         TEST(numbers_that_do_not_fit), TEST(dtypes_as_pytorch), TEST(nothing_has_no_largest),
                                         TEST(windows_larger_than_the_input),
-                                        TEST(divisors_that_16_bits_do_not_hold), TEST(slope_of_gelu_far_out) };
+                                        TEST(divisors_that_16_bits_do_not_hold), TEST(slope_of_gelu_far_out),
+                                        TEST(product_beyond_its_dtype) };
     return cmocka_run_group_tests_name("functional", tests, NULL, NULL);
 }

@@ -5,6 +5,8 @@ import re
 from dataclasses import dataclass
 from typing import Callable
 
+import torch
+
 from headers import ZERO, text_of
 
 
@@ -58,6 +60,17 @@ def nothing(case):
 def not_finite(tensor):
     from case import Input
     return not bool(Input(tensor).values.isfinite().all())
+
+
+def near_a_bend(case):
+    """A ReLU of a number that rounding may take to either side of 0."""
+    from case import Input
+    x, w = (Input(inputs(case, n)[0]).values.double() for n in ("x", "weight"))
+    b = [Input(t).values.double() for t in inputs(case, "bias")]
+    if case["args"]["activation"] != 1 or not x.numel() or not w.numel():
+        return False
+    y, size = torch.nn.functional.linear(x, w, *b), torch.nn.functional.linear(x.abs(), w.abs(), *[t.abs() for t in b])
+    return bool((y.abs() <= size * 2 * max(torch.finfo(Input(t).values.dtype).eps for t in case["tensors"])).any())
 
 
 def large_exponent(case):
@@ -121,6 +134,7 @@ TABLE = [
     Difference("pow|pow_scalar", "gradient|second", "", "autograd/ops.h", "beyond 2^24 f32 has even exponents only", large_exponent),
     Difference("conv2d", "value|gradient|second", "nan", "autograd/ops.h", "weights that are not finite may make gradients NaN anywhere",
                lambda case: not_finite(inputs(case, "weight")[0])),
+    Difference("linear_activation", "gradient|second", "", "autograd/ops.h", "derivative 0 at 0", near_a_bend),
     Difference("erf", "second", "PyTorch nan", "autograd/ops.h", "second derivative 0 where x^2 overflows (PyTorch: NaN)"),
     Difference("attention", "refusal", r"trek alone refuses.*mask .* does not broadcast to \[", "autograd/ops.h", "torch passes over it where there are none",
                lambda case: any(0 in t["shape"] for t in case["tensors"])),

@@ -68,7 +68,7 @@ def moved(g, nudge, k):
     if not nudge or not nudge[0]:
         return g
     rng = torch.Generator().manual_seed(31 * nudge[1] + k)
-    return g * (1 + nudge[0] * (2 * torch.rand(g.shape, generator=rng, dtype=torch.float64) - 1))
+    return g * (1 + 0.5 * nudge[0] * (2 * torch.rand(g.shape, generator=rng, dtype=torch.float64) - 1))
 
 
 def run_torch(case, nudge=None):
@@ -91,6 +91,12 @@ def run_torch(case, nudge=None):
         if case["new_lr"] and step == 2:
             for group in optimizer.param_groups:
                 group["lr"] = case["new_lr"]
+        if nudge and nudge[0]:  # gradients that clipping made equal, and the rounding of parameters
+            with torch.no_grad():
+                for k, p in enumerate(params):
+                    p.copy_(moved(p, nudge, 100 * step + k))
+                    if p.grad is not None:
+                        p.grad = moved(p.grad, nudge, 10000 * step + k)
         optimizer.step()
         after.append([p.detach().clone() for p in params])
     return after, norms

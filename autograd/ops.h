@@ -242,7 +242,7 @@ TREK_API trek_var *trek_mse_loss(trek_var *x, trek_var *target);
 TREK_API trek_var *trek_l1_loss(trek_var *x, trek_var *target);
 TREK_API trek_var *trek_smooth_l1_loss(trek_var *x, trek_var *target, double beta); /* beta >= 0 (ARGUMENT); 0: l1_loss; second derivative 1 / beta at NaN (PyTorch: 0) */
 TREK_API trek_var *trek_bce_with_logits(trek_var *x, trek_var *target);
-/* batchmean: divided by the size of log_probabilities' dimension 0. A target without dimensions has a dtype as any other
+/* batchmean: divided by the size of log_probabilities' dimension 0. An input without dimensions has a dtype as any other
  * (PyTorch: as a number). At a target of 0 the slope of t log t is taken as 0
  * (PyTorch: NaN). */
 TREK_API trek_var *trek_kl_div(trek_var *log_probabilities, trek_var *target);

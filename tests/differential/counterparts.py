@@ -237,6 +237,10 @@ TABLE = {
 
 
 
+def softplus(x):
+    return torch.logaddexp(x, torch.zeros_like(x))
+
+
 def linear_activation_truth(x, weight, bias, activation):
     y = TABLE["linear_activation"](x, weight, bias, 0)
     return TRUTHS["gelu"](y) if activation == 2 else TABLE["linear_activation"](x, weight, bias, activation)
@@ -244,6 +248,7 @@ def linear_activation_truth(x, weight, bias, activation):
 
 # The truth in f64, where PyTorch's own formula loses it far out.
 TRUTHS = {
+    "bce_with_logits": lambda x, t: ((1 - t) * softplus(x) + t * softplus(-x)).mean(),
     "linear_activation": linear_activation_truth,
     "gelu": lambda x: x * 0.5 * torch.erfc(-x * math.sqrt(0.5)),
     "gelu_tanh": lambda x: x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)),

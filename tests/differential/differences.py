@@ -126,7 +126,7 @@ TABLE = [
     Difference("std", "gradient|second", "", "autograd/ops.h", "derivative 0 where nothing varies", nothing_varies),
     Difference("remainder", "value|gradient", "PyTorch nan", "autograd/ops.h", "exact, also where x / y overflows (PyTorch: NaN)"),
     Difference("prod", "gradient|second", "nan", "autograd/ops.h", "product of the others, as it is"),
-    Difference("kl_div", "value", "dtype", "autograd/ops.h", "A target without dimensions has a dtype as any other", lambda case: not inputs(case, "target")[0]["shape"]),
+    Difference("kl_div", "value", "dtype", "autograd/ops.h", "An input without dimensions has a dtype as any other", lambda case: any(not t["shape"] for t in case["tensors"])),
     Difference("smooth_l1_loss", "second", "PyTorch -?0", "autograd/ops.h", "second derivative 1 / beta at NaN (PyTorch: 0)", has_nan),
     Difference("batch_norm", "second", "a second, PyTorch has none", "autograd/ops.h", "A bias without a weight has second derivatives",
                lambda case: case["args"]["weight"] is None),

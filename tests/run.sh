@@ -21,7 +21,7 @@ export TREK_TEST_ROOT=$root
 jobs=$(nproc)
 passed=0 failed=0 skipped=0
 niceness=0 rebuild=(--no-rebuild)
-mkdir -p "$work" || exit 1
+mkdir -p "$work" && rm -f "$work"/aside.* || exit 1
 
 # --- what is counted ----------------------------------------------------------------------------
 
@@ -61,6 +61,7 @@ aside() {
 }
 join() {
     wait "$(cat "$work/aside.$1.pid")"
+    rm "$work/aside.$1.pid"
     sed '$d' "$work/aside.$1.log"
     count "$(tail -1 "$work/aside.$1.log")" || fail "$1 has not ended as it should"
 }
@@ -93,7 +94,8 @@ install_all() {
     command -v clang >/dev/null && install_packages "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
 }
 
-# build NAME [ninja targets --] [meson options]: configures and compiles $work/NAME
+# build NAME [ninja targets --] [meson options]: configures and compiles $work/NAME, but for the target $without
+without=
 build() {
     local name=$1 dir=$work/$1 targets=()
     shift
@@ -106,6 +108,7 @@ build() {
     fi
     rm -rf "$dir"
     if meson setup "$dir" "$root" "$@" "${options[@]}" >"$work/$name.setup.log" 2>&1 &&
+        { [ -z "$without" ] || mapfile -t targets < <(ninja -C "$dir" -t query all | sed -n 's/^    //p' | grep -vxF "$without"); } &&
         nice -n "$niceness" ninja -C "$dir" -j "$jobs" "${targets[@]}" >"$work/$name.build.log" 2>&1; then
         if grep -q 'warning:' "$work/$name.build.log"; then
             fail "$name: warnings"
@@ -174,9 +177,27 @@ for line in open(sys.argv[1]):
 
 # --- the parts of "all" -------------------------------------------------------------------------
 
-# The plug-in for GPUs where there is a CUDA compiler: for one architecture and PTX, which is what takes the time
+cuda_plugin=tensor/cuda/libtrek-cuda.so
+has_cuda() { grep -qF "$cuda_plugin" "$work/plain/build.ninja"; }
+compile_plugin() {
+    if nice -n 19 ninja -C "$work/plain" -j "$jobs" "$cuda_plugin" >"$work/plugin.build.log" 2>&1; then
+        pass
+    else
+        fail "the CUDA plug-in does not build"
+        grep -E 'error|warning' "$work/plugin.build.log" | head -10
+    fi
+}
+
+# The plug-in for GPUs, where there is a CUDA compiler, takes as long as all the rest: it is compiled beside the tests,
+# for one architecture and PTX.
 stage_plain() {
-    build plain -Dgpu_archs="${TREK_TEST_GPU_ARCHS:-90}" || return
+    local built
+    without=$cuda_plugin
+    build plain -Dgpu_archs="${TREK_TEST_GPU_ARCHS:-90}"
+    built=$?
+    without=
+    [ $built = 0 ] || return
+    has_cuda && aside compile_plugin compile_plugin
     tests plain suites "${not_waiting[@]}"
 }
 
@@ -205,10 +226,12 @@ stage_isas() {
 stage_plugin() {
     local part
     built plain "the CUDA plug-in" || return
-    if [ ! -e "$work/plain/tensor/cuda/libtrek-cuda.so" ]; then
+    if ! has_cuda; then
         skip "the CUDA plug-in and the GPU script: no CUDA compiler"
         return
     fi
+    [ -e "$work/aside.compile_plugin.pid" ] && join compile_plugin
+    tests plain loading check_load # with it
     check "the CUDA plug-in without a driver" bash tests/check_plugin.sh "$work/plain"
     if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
         skip "the GPU script without a GPU: there is one, run tests/gpu.sh all"
@@ -373,5 +396,6 @@ stage)
     ;;
 esac
 
+[ -e "$work/aside.compile_plugin.pid" ] && join compile_plugin
 printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
 [ "$failed" = 0 ]

@@ -213,7 +213,6 @@ static loss_call<T> call_of(const trek_op_call *call, trek_cuda_queue *queue, co
 
 template <typename T> static trek_status forward(const trek_op_call *call)
 {
-    typedef typename trek_wide<T>::type W;
     const int V = 16 / (int)sizeof(T);
     const trek_tensor *logits = call->inputs[0];
     const int64_t rows = logits->sizes[0];

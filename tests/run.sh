@@ -108,7 +108,7 @@ build() {
     fi
     rm -rf "$dir"
     if meson setup "$dir" "$root" "$@" "${options[@]}" >"$work/$name.setup.log" 2>&1 &&
-        { [ -z "$without" ] || mapfile -t targets < <(ninja -C "$dir" -t query all | sed -n 's/^    //p' | grep -vxF "$without"); } &&
+        { [ -z "$without" ] || mapfile -t targets < <(ninja -C "$dir" -t query all | sed -n 's/^    //p' | grep -vxF "$without" | grep -v '^meson-'); } &&
         nice -n "$niceness" ninja -C "$dir" -j "$jobs" "${targets[@]}" >"$work/$name.build.log" 2>&1; then
         if grep -q 'warning:' "$work/$name.build.log"; then
             fail "$name: warnings"

@@ -189,11 +189,11 @@ compile_plugin() {
 }
 
 # The plug-in for GPUs, where there is a CUDA compiler, takes as long as all the rest: it is compiled beside the tests,
-# for one architecture and PTX.
+# to PTX.
 stage_plain() {
     local built
     without=$cuda_plugin
-    build plain -Dgpu_archs="${TREK_TEST_GPU_ARCHS:-90}"
+    build plain -Dgpu_archs="${TREK_TEST_GPU_ARCHS:-ptx}"
     built=$?
     without=
     [ $built = 0 ] || return
@@ -257,7 +257,7 @@ stage_clang() {
         skip "clang is not installed"
         return
     fi
-    CC=clang CXX=clang++ build clang -Dwerror=true -Dcuda=disabled -Donednn=disabled -Dcmocka=disabled -Disas="$best_isa" || return
+    CC=clang CXX=clang++ build clang -Dwerror=true -Doptimization=1 -Dcuda=disabled -Donednn=disabled -Dcmocka=disabled -Disas="$best_isa" || return
     tests clang suites ops_forward ops_gradient ops_second autograd tensor nn optim state plan vectors training_vectors fuzz_safetensors fuzz_control
 }
 

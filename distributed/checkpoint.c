@@ -8,10 +8,10 @@
 #include <string.h>
 
 #include "data/loader_internal.h"
-#include "distributed/pace.h"
-#include "distributed/plan.h"
-#include "distributed/rounds.h"
-#include "distributed/stepper_ranks.h"
+#include "distributed/balance/workload.h"
+#include "distributed/balance/plan.h"
+#include "distributed/step/job_sync.h"
+#include "distributed/step/stepper_ranks.h"
 #include "graph/feed_internal.h"
 #include "graph/graph_internal.h"
 #include "nn/state_internal.h"

@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "distributed/apportion.h"
-#include "distributed/comm_nccl.h"
+#include "distributed/balance/apportion.h"
+#include "distributed/comm/nccl.h"
 #include "autograd/ops.h"
 
 /* --- calls that reach all replicas ------------------------------------------------ */

@@ -38,8 +38,8 @@
 #ifndef TREK_DISTRIBUTED_DDP_H
 #define TREK_DISTRIBUTED_DDP_H
 
-#include "distributed/comm.h"
-#include "distributed/group.h"
+#include "distributed/comm/comm.h"
+#include "distributed/ranks.h"
 #include "nn/module.h"
 
 TREK_BEGIN

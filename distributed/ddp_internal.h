@@ -4,9 +4,9 @@
 #define TREK_DISTRIBUTED_DDP_INTERNAL_H
 
 #include "autograd/var_internal.h"
-#include "distributed/buffers.h"
+#include "distributed/replica/buffers.h"
 #include "distributed/ddp.h"
-#include "distributed/group_internal.h"
+#include "distributed/ranks_internal.h"
 #include "tensor/backend.h"
 #include "tensor/memory_internal.h"
 #include "tensor/tensor_internal.h"

@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
-#include "distributed/rounds.h"
-#include "distributed/stepper_ranks.h"
+#include "distributed/step/job_sync.h"
+#include "distributed/step/stepper_ranks.h"
 #include "graph/feed_internal.h"
 #include "graph/graph_internal.h"
 #include "nn/text.h"

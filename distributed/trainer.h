@@ -3,9 +3,9 @@
 #ifndef TREK_DISTRIBUTED_TRAINER_H
 #define TREK_DISTRIBUTED_TRAINER_H
 
-#include "distributed/comm.h"
-#include "distributed/plan.h"
-#include "distributed/slowdown.h"
+#include "distributed/comm/comm.h"
+#include "distributed/balance/plan.h"
+#include "distributed/balance/slowdown.h"
 #include "graph/feed.h"
 #include "graph/graph.h"
 #include "graph/timeline.h"

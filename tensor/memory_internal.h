@@ -85,7 +85,7 @@ void trek_block_bury(void *block, const void *object, void (*shell)(void *block)
 size_t trek_block_size(const void *block);                 /* usable bytes */
 
 /* Called with memory that goes back to the system, before it does; NULL: nobody cares. For who has put other pages in
- * its place (distributed/comm_shared_pages.c), which only the default allocator bears. */
+ * its place (distributed/comm/shared/pages.c), which only the default allocator bears. */
 extern _Atomic(void (*)(void *memory, size_t bytes)) trek_memory_leaving;
 bool trek_allocator_is_default(void);
 

@@ -15,7 +15,7 @@
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
-#include "distributed/stepper_ranks.h"
+#include "distributed/step/stepper_ranks.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
 #include "nn/layers.h"

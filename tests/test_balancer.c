@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "distributed/apportion.h"
-#include "distributed/balancer.h"
+#include "distributed/balance/apportion.h"
+#include "distributed/balance/balancer.h"
 #include "tests/support/support.h"
 
 enum { MOST = 64, BATCH = 1000 };

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "distributed/elche.h"
+#include "distributed/balance/elche.h"
 #include "tests/support/support.h"
 
 enum { MOST = 64 };

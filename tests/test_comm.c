@@ -14,7 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "distributed/comm.h"
+#include "distributed/comm/comm.h"
 #include "tensor/memory.h"
 
 enum { MAX_WORLD = 5 };

@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "distributed/control.h"
+#include "distributed/control/control.h"
 #include "support/processes.h"
 
 static void pause_ms(int ms)

@@ -15,7 +15,7 @@
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
-#include "distributed/stepper_ranks.h"
+#include "distributed/step/stepper_ranks.h"
 #include "graph/constants.h"
 #include "nn/layers.h"
 #include "tests/support/support.h"

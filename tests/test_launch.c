@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "distributed/launch.h"
+#include "distributed/control/launch.h"
 #include "distributed/stop_internal.h"
 #include "tensor/place.h"
 

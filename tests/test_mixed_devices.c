@@ -16,7 +16,7 @@
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "distributed/ddp.h"
-#include "distributed/stepper_ranks.h"
+#include "distributed/step/stepper_ranks.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
 #include "nn/layers.h"

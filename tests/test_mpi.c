@@ -19,8 +19,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "distributed/comm_mpi.h"
-#include "distributed/control.h"
+#include "distributed/comm/mpi/mpi.h"
+#include "distributed/control/control.h"
 #include "tensor/memory.h"
 #include "tensor/plugin.h"
 

@@ -16,10 +16,10 @@
 #include <cmocka.h>
 
 #include "autograd/ops.h"
-#include "distributed/comm_internal.h"
-#include "distributed/comm_nccl.h"
-#include "distributed/comm_tcp.h"
-#include "distributed/group.h"
+#include "distributed/comm/comm_internal.h"
+#include "distributed/comm/nccl.h"
+#include "distributed/comm/tcp.h"
+#include "distributed/ranks.h"
 #include "distributed/trainer.h"
 #include "graph/capture.h"
 #include "graph/flow.h"

@@ -16,8 +16,8 @@
 
 #include <cmocka.h>
 
-#include "distributed/plan.h"
-#include "distributed/slowdown.h"
+#include "distributed/balance/plan.h"
+#include "distributed/balance/slowdown.h"
 #include "tests/support/support.h"
 
 static char folder[] = "/tmp/trek-plan-XXXXXX";

@@ -15,8 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "distributed/comm_internal.h"
-#include "distributed/control.h"
+#include "distributed/comm/comm_internal.h"
+#include "distributed/control/control.h"
 #include "support/processes.h"
 #include "support/support.h"
 #include "tensor/tensor_internal.h"

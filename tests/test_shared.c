@@ -26,7 +26,7 @@
 
 #include <pthread.h>
 
-#include "distributed/comm_shared.h"
+#include "distributed/comm/shared/shared.h"
 #include "tensor/tensor_internal.h"
 
 enum { MAX_WORLD = 5, CHUNK = 256 << 10 };

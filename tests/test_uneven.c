@@ -22,7 +22,7 @@
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
-#include "distributed/apportion.h"
+#include "distributed/balance/apportion.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
 #include "nn/layers.h"

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "distributed/comm_mpi.h"
+#include "distributed/comm/mpi/mpi.h"
 
 static int rank, world;
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "distributed/comm_shared.h"
+#include "distributed/comm/shared/shared.h"
 #include "tensor/tensor_internal.h"
 #include "tensor/trace.h"
 

@@ -5,7 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "distributed/control_internal.h"
+#include "distributed/control/control_internal.h"
 #include "tensor/trace.h"
 #include "tests/fuzz/fuzz.h"
 

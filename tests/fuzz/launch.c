@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "distributed/launch.h"
+#include "distributed/control/launch.h"
 #include "tests/fuzz/fuzz.h"
 
 static const char *const names[] = {

@@ -2,7 +2,7 @@
 /* Plans: what is read is written again to a text that reads the same. */
 #include <string.h>
 
-#include "distributed/plan_internal.h"
+#include "distributed/balance/plan_internal.h"
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

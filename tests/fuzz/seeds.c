@@ -6,7 +6,7 @@
 #include "autograd/ops.h"
 #include "data/loader.h"
 #include "distributed/checkpoint.h"
-#include "distributed/plan.h"
+#include "distributed/balance/plan.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
 #include "nn/state.h"

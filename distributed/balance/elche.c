@@ -1,0 +1,418 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* El Che's arithmetic: estimates, anchor, counts. What a call reports is checked
+ * before anything is changed. */
+#include "distributed/balance/elche.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "distributed/balance/makespan_internal.h"
+#include "tensor/memory_internal.h"
+#include "tensor/status_internal.h"
+
+#define MOST_RATIO 1e6                              /* of speeds, so that counts stay far from overflow */
+static const int64_t most_anchor = 1000000;
+static const double least_factor = 0.1, most_factor = 0.8; /* of smoothing */
+static const double dead_zone = 0.1;                /* relative changes up to this are jitter */
+static const double worth = 1.02;                   /* a gain above this is worth new counts, if it lasts */
+static const int lasting = 3;                       /* reports in a row */
+static const double least_ms = 1e-9, most_ms = 1e15;
+
+struct trek_elche {
+    int ranks, slow_rank;
+    double ratio;                                   /* the hint's; 0: none */
+    int64_t anchor, start, max_anchor, max_batch_diff, global_batches;
+    double target;
+    bool calibrated, changed;
+    bool shifted;                                   /* the last report showed a change of pace */
+    int promising;                                  /* reports in a row that promised a gain */
+    double achieved;                                /* batches per millisecond in the last window */
+    int64_t *counts, *goals;
+    double *ms, *pace;                              /* estimates, 0: none; what a split goes by */
+    double *error;                                  /* the last relative error of prediction, signed */
+    trek_makespan_heap heap;
+};
+
+/* --- counts ---------------------------------------------------------------------------- */
+
+static double slowest_ms(const trek_elche *e)
+{
+    double slowest = 0;
+    for (int r = 0; r < e->ranks; r++)
+        slowest = fmax(slowest, e->ms[r]);
+    return slowest;
+}
+
+static double fastest_ms(const trek_elche *e)
+{
+    double fastest = INFINITY;
+    for (int r = 0; r < e->ranks; r++)
+        fastest = e->ms[r] > 0 ? fmin(fastest, e->ms[r]) : fastest;
+    return fastest;
+}
+
+/* Before the first measurement the hint stands in for it: the slow rank's pace is its ratio. A rank that was never
+ * measured counts as the slowest; where there are fewer batches than ranks as twice the fastest, or it would never be tried. */
+static void set_pace(trek_elche *e)
+{
+    double unknown = 1, slowest = slowest_ms(e);
+    if (e->calibrated)
+        unknown = e->global_batches > 0 && e->global_batches < e->ranks ? fastest_ms(e) / 2 : slowest;
+    for (int r = 0; r < e->ranks; r++)
+        e->pace[r] = fmax(e->ms[r] > 0 ? e->ms[r] : unknown, slowest / MOST_RATIO);
+    if (!e->calibrated && e->ratio > 0)
+        e->pace[e->slow_rank] = e->ratio;
+}
+
+static void set_goals(trek_elche *e)
+{
+    set_pace(e);
+    if (e->global_batches > 0) {
+        trek_makespan_split(&e->heap, e->global_batches, e->pace, e->ranks, e->goals);
+        return;
+    }
+    double slowest = 0;
+    for (int r = 0; r < e->ranks; r++)
+        slowest = fmax(slowest, e->pace[r]);
+    for (int r = 0; r < e->ranks; r++)
+        e->goals[r] = (int64_t)round((double)e->anchor * (slowest / e->pace[r]));
+}
+
+/* Batches per millisecond of a window with these counts. */
+static double rate(const trek_elche *e, const int64_t *counts)
+{
+    double sum = 0, longest = 0;
+    for (int r = 0; r < e->ranks; r++) {
+        sum += (double)counts[r];
+        longest = fmax(longest, (double)counts[r] * e->pace[r]);
+    }
+    return sum / longest;
+}
+
+/* Whether to go to the goals: one count is far off, or a smaller correction promises a gain after a change of pace, or
+ * keeps promising it. Where the sum stays, counts are small and one batch is far: there it takes a gain, too. */
+static bool goals_worth(trek_elche *e)
+{
+    bool far = false, gain = rate(e, e->goals) > worth * rate(e, e->counts);
+    for (int r = 0; r < e->ranks && !far; r++)
+        far = fabs((double)(e->goals[r] - e->counts[r])) > dead_zone * (double)e->counts[r];
+    e->promising = gain ? e->promising + 1 : 0;
+    return (far && (gain || e->global_batches == 0)) || (gain && e->shifted) || e->promising >= lasting;
+}
+
+/* No count moves by more than max_batch_diff. Where the sum is to stay, all go the same part of their way. */
+static void bound_goals(trek_elche *e)
+{
+    int64_t most = 0, bound = e->max_batch_diff, given = 0;
+    for (int r = 0; r < e->ranks; r++) {
+        int64_t move = e->goals[r] - e->counts[r];
+        most = most < llabs(move) ? llabs(move) : most;
+    }
+    if (bound == 0 || most <= bound)
+        return;
+    for (int r = 0; r < e->ranks; r++) {
+        int64_t move = e->goals[r] - e->counts[r];
+        if (e->global_batches == 0)
+            e->goals[r] = e->counts[r] + (move > bound ? bound : move < -bound ? -bound : move);
+        else
+            e->goals[r] = e->counts[r] + (int64_t)floor((double)move * (double)bound / (double)most);
+        given += e->goals[r];
+    }
+    /* floor leaves less than one batch a rank over, all of it with ranks whose floor was not exact: there is room up to their bound */
+    for (int r = 0; r < e->ranks && given < e->global_batches; r++)
+        if (e->goals[r] < e->counts[r] + bound) {
+            e->goals[r]++;
+            given++;
+        }
+}
+
+static void take_goals(trek_elche *e)
+{
+    e->changed = e->changed || memcmp(e->counts, e->goals, (size_t)e->ranks * sizeof *e->counts) != 0;
+    memcpy(e->counts, e->goals, (size_t)e->ranks * sizeof *e->counts);
+    e->promising = 0;
+}
+
+/* With constant sums the anchor is no lever but a reading. */
+static void read_anchor(trek_elche *e)
+{
+    int slowest = 0;
+    if (e->global_batches == 0)
+        return;
+    for (int r = 1; r < e->ranks; r++)
+        slowest = e->pace[r] > e->pace[slowest] ? r : slowest;
+    e->anchor = e->counts[slowest];
+}
+
+/* --- reports --------------------------------------------------------------------------- */
+
+static void measure(trek_elche *e, int r, double ms)
+{
+    if (!(e->ms[r] > 0)) {
+        e->ms[r] = ms;
+        e->error[r] = 0;
+        return;
+    }
+    double error = (ms - e->ms[r]) / e->ms[r];
+    double factor = fmin(fmax(fabs(error), least_factor), most_factor);
+    if (fabs(error) > dead_zone && fabs(e->error[r]) > dead_zone && (error > 0) == (e->error[r] > 0)) {
+        factor = most_factor;
+        e->shifted = true;
+    }
+    e->ms[r] = factor * ms + (1 - factor) * e->ms[r];
+    e->error[r] = error;
+}
+
+static void tune_anchor(trek_elche *e, double slowest, double communication_ms)
+{
+    if (e->global_batches > 0 || !(communication_ms > 0))
+        return;
+    int64_t before = e->anchor;
+    double overhead = communication_ms / ((double)e->anchor * slowest);
+    /* what the quotient owes to rounding must not cost a batch */
+    double wanted = ceil((double)e->anchor * (overhead / e->target) * (1 - 1e-12));
+    if (overhead > e->target && wanted > (double)e->anchor)
+        e->anchor = wanted < (double)e->max_anchor ? (int64_t)wanted : e->max_anchor;
+    else if (overhead < e->target / 2 && e->anchor > e->start)
+        e->anchor--;
+    e->changed = e->changed || e->anchor != before;
+}
+
+static trek_status check_report(const trek_elche *e, const double *compute_ms, const int64_t *batches, double communication_ms)
+{
+    if (!e)
+        return trek_fail_missing("elche_report", "elche");
+    if (!compute_ms || !batches)
+        return trek_fail_missing("elche_report", compute_ms ? "batches" : "compute_ms");
+    for (int r = 0; r < e->ranks; r++)
+        if (!(compute_ms[r] >= 0 && compute_ms[r] <= most_ms) || batches[r] < 0)
+            return trek_fail(TREK_ERR_ARGUMENT, "elche_report: rank %d took %g ms for %lld batches", r, compute_ms[r], (long long)batches[r]);
+    if (!(communication_ms >= 0 && communication_ms <= most_ms))
+        return trek_fail(TREK_ERR_ARGUMENT, "elche_report: communication took %g ms", communication_ms);
+    return TREK_OK;
+}
+
+trek_status trek_elche_report(trek_elche *e, const double *compute_ms, const int64_t *batches, double communication_ms)
+{
+    trek_status status = check_report(e, compute_ms, batches, communication_ms);
+    if (status != TREK_OK)
+        return status;
+    bool first = !e->calibrated;
+    double longest = 0, ran = 0;
+    e->changed = e->shifted = false;
+    for (int r = 0; r < e->ranks; r++) {
+        double ms = batches[r] > 0 ? compute_ms[r] / (double)batches[r] : 0;
+        if (!(ms >= least_ms)) /* nothing ran, or too short for the clock */
+            continue;
+        measure(e, r, ms);
+        e->calibrated = true;
+        longest = fmax(longest, compute_ms[r]);
+        ran += (double)batches[r];
+    }
+    if (!(ran > 0))
+        return TREK_OK;
+    e->achieved = ran / (longest + communication_ms);
+    tune_anchor(e, slowest_ms(e), communication_ms);
+    set_goals(e);
+    if (first || goals_worth(e)) {
+        if (!first)
+            bound_goals(e);
+        take_goals(e);
+    }
+    read_anchor(e);
+    return TREK_OK;
+}
+
+trek_status trek_elche_nudge_down(trek_elche *e, double factor)
+{
+    if (!e)
+        return trek_fail_missing("elche_nudge_down", "elche");
+    if (!(factor > 0))
+        return trek_fail(TREK_ERR_ARGUMENT, "elche_nudge_down: factor %g is not above 0", factor);
+    double wanted = ceil((double)e->anchor * fmin(fmax(factor, 0.1), 1) * (1 - 1e-12));
+    if (e->global_batches > 0 || wanted >= (double)e->anchor)
+        return TREK_OK;
+    if (e->calibrated) {
+        e->anchor = (int64_t)wanted;
+        set_goals(e);
+    } else { /* a hint's counts, or those of an earlier run */
+        for (int r = 0; r < e->ranks; r++)
+            e->goals[r] = (int64_t)fmax(1, round((double)e->counts[r] * (wanted / (double)e->anchor)));
+        e->anchor = (int64_t)wanted;
+    }
+    take_goals(e);
+    return TREK_OK;
+}
+
+trek_status trek_elche_resume(trek_elche *e, const int64_t *counts, int64_t anchor)
+{
+    if (!e || !counts)
+        return trek_fail_missing("elche_resume", e ? "counts" : "elche");
+    int64_t sum = 0;
+    for (int r = 0; r < e->ranks; r++) {
+        if (counts[r] < 0 || counts[r] > most_anchor * (int64_t)MOST_RATIO)
+            return trek_fail(TREK_ERR_ARGUMENT, "elche_resume: rank %d with %lld batches", r, (long long)counts[r]);
+        sum += counts[r];
+    }
+    if (sum == 0 || (e->global_batches > 0 && sum != e->global_batches))
+        return trek_fail(TREK_ERR_ARGUMENT, "elche_resume: counts that sum to %lld, of %lld", (long long)sum, (long long)e->global_batches);
+    if (e->global_batches == 0 && (anchor < 1 || anchor > e->max_anchor))
+        return trek_fail(TREK_ERR_ARGUMENT, "elche_resume: anchor %lld, of 1 to %lld", (long long)anchor, (long long)e->max_anchor);
+    memcpy(e->counts, counts, (size_t)e->ranks * sizeof *counts);
+    memset(e->ms, 0, (size_t)e->ranks * sizeof *e->ms);
+    e->anchor = anchor;
+    e->calibrated = e->changed = false;
+    e->promising = 0;
+    e->achieved = 0;
+    return TREK_OK;
+}
+
+/* --- readings -------------------------------------------------------------------------- */
+
+trek_status trek_elche_counts(const trek_elche *e, int64_t *counts)
+{
+    if (!e || !counts)
+        return trek_fail_missing("elche_counts", e ? "counts" : "elche");
+    memcpy(counts, e->counts, (size_t)e->ranks * sizeof *counts);
+    return TREK_OK;
+}
+
+trek_status trek_elche_clamp_total(trek_elche *e, int64_t max, int64_t *counts)
+{
+    trek_status status = trek_elche_counts(e, counts);
+    if (status != TREK_OK)
+        return status;
+    if (max < 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "elche_clamp_total: at most %lld batches", (long long)max);
+    if (trek_elche_total(e) <= max)
+        return TREK_OK;
+    for (int r = 0; r < e->ranks; r++)
+        e->pace[r] = e->counts[r] > 0 ? 1 / (double)e->counts[r] : INFINITY;
+    trek_makespan_split(&e->heap, max, e->pace, e->ranks, counts);
+    return TREK_OK;
+}
+
+bool trek_elche_changed(const trek_elche *e) { return e && e->changed; }
+
+int64_t trek_elche_total(const trek_elche *e)
+{
+    int64_t total = 0;
+    if (!e) {
+        trek_fail_missing("elche_total", "elche");
+        return -1;
+    }
+    for (int r = 0; r < e->ranks; r++)
+        total += e->counts[r];
+    return total;
+}
+
+int64_t trek_elche_anchor(const trek_elche *e)
+{
+    if (e)
+        return e->anchor;
+    trek_fail_missing("elche_anchor", "elche");
+    return -1;
+}
+
+bool trek_elche_calibrated(const trek_elche *e) { return e && e->calibrated; }
+
+double trek_elche_ms_per_batch(const trek_elche *e, int rank)
+{
+    if (!e) {
+        trek_fail_missing("elche_ms_per_batch", "elche");
+        return 0;
+    }
+    if (rank < 0 || rank >= e->ranks) {
+        trek_fail(TREK_ERR_ARGUMENT, "elche_ms_per_batch: rank %d of %d", rank, e->ranks);
+        return 0;
+    }
+    return e->ms[rank];
+}
+
+double trek_elche_predicted_speedup(const trek_elche *e)
+{
+    double sum = 0, fastest = e && e->calibrated ? fastest_ms(e) : 0;
+    for (int r = 0; fastest > 0 && r < e->ranks; r++)
+        sum += e->ms[r] > 0 ? fastest / e->ms[r] : 0;
+    return sum;
+}
+
+double trek_elche_achieved_speedup(const trek_elche *e) { return e && e->calibrated ? e->achieved * fastest_ms(e) : 0; }
+
+/* --- life ------------------------------------------------------------------------------ */
+
+static trek_status check_opts(int ranks, const trek_elche_opts *o)
+{
+    if (ranks < 2)
+        return trek_fail(TREK_ERR_ARGUMENT, "elche_new: %d ranks, of at least 2", ranks);
+    if (o->anchor < 0 || o->anchor > most_anchor || o->max_anchor < 0 || o->max_anchor > most_anchor)
+        return trek_fail(TREK_ERR_ARGUMENT, "elche_new: anchor %lld up to %lld, of 1 to %lld", (long long)o->anchor, (long long)o->max_anchor,
+                         (long long)most_anchor);
+    if (o->overhead_target != 0 && !(o->overhead_target >= 0.01 && o->overhead_target <= 0.50))
+        return trek_fail(TREK_ERR_ARGUMENT, "elche_new: overhead_target %g, of 0.01 to 0.50", o->overhead_target);
+    if (o->max_batch_diff < 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "elche_new: max_batch_diff %lld", (long long)o->max_batch_diff);
+    if (o->speed_ratio != 0 && !(o->speed_ratio >= 1 && o->speed_ratio <= MOST_RATIO))
+        return trek_fail(TREK_ERR_ARGUMENT, "elche_new: speed_ratio %g, of 1 to %g", o->speed_ratio, MOST_RATIO);
+    if (o->speed_ratio != 0 && (o->slow_rank < 0 || o->slow_rank >= ranks))
+        return trek_fail(TREK_ERR_ARGUMENT, "elche_new: slow_rank %d of %d ranks", o->slow_rank, ranks);
+    if (o->global_batches < 0 || o->global_batches > INT64_C(1) << 40)
+        return trek_fail(TREK_ERR_ARGUMENT, "elche_new: global_batches %lld, of 1 to 2^40", (long long)o->global_batches);
+    return TREK_OK;
+}
+
+static bool allocate(trek_elche *e)
+{
+    size_t n = (size_t)e->ranks;
+    e->counts = trek_calloc(n, sizeof *e->counts);
+    e->goals = e->counts ? trek_calloc(n, sizeof *e->goals) : NULL;
+    e->ms = e->goals ? trek_calloc(n, sizeof *e->ms) : NULL;
+    e->pace = e->ms ? trek_calloc(n, sizeof *e->pace) : NULL;
+    e->error = e->pace ? trek_calloc(n, sizeof *e->error) : NULL;
+    return e->error && trek_makespan_heap_new(&e->heap, e->ranks) == TREK_OK;
+}
+
+trek_elche *trek_elche_new(int ranks, const trek_elche_opts *opts)
+{
+    trek_elche_opts o = opts ? *opts : (trek_elche_opts){ 0 };
+    if (check_opts(ranks, &o) != TREK_OK)
+        return NULL;
+    trek_elche *e = trek_calloc(1, sizeof *e);
+    if (!e)
+        return NULL;
+    e->ranks = ranks;
+    if (!allocate(e)) {
+        trek_elche_free(&e);
+        return NULL;
+    }
+    e->slow_rank = o.slow_rank;
+    e->ratio = o.speed_ratio;
+    e->anchor = o.anchor > 0 ? o.anchor : 10;
+    e->max_anchor = o.max_anchor > 0 ? o.max_anchor : e->anchor > 200 ? e->anchor : 200;
+    e->anchor = e->anchor < e->max_anchor ? e->anchor : e->max_anchor;
+    e->start = e->anchor;
+    e->max_batch_diff = o.max_batch_diff;
+    e->global_batches = o.global_batches;
+    e->target = o.overhead_target != 0 ? o.overhead_target : 0.10;
+    set_goals(e);
+    take_goals(e);
+    read_anchor(e);
+    e->changed = false;
+    return e;
+}
+
+void trek_elche_free(trek_elche **elche)
+{
+    trek_elche *e = elche ? *elche : NULL;
+    if (!e)
+        return;
+    trek_makespan_heap_clear(&e->heap);
+    trek_free(e->error);
+    trek_free(e->pace);
+    trek_free(e->ms);
+    trek_free(e->goals);
+    trek_free(e->counts);
+    trek_free(e);
+    *elche = NULL;
+}

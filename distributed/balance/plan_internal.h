@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TREK_DISTRIBUTED_BALANCE_PLAN_INTERNAL_H
+#define TREK_DISTRIBUTED_BALANCE_PLAN_INTERNAL_H
+
+#include "distributed/balance/plan.h"
+
+enum { TREK_PLAN_MOST_RANKS = 1 << 20 };
+
+/* What is wrong with the values of a decision, or NULL. */
+const char *trek_plan_shares_fault(const double *shares, int ranks);
+const char *trek_plan_counts_fault(const int64_t *counts, int ranks, int64_t anchor);
+
+/* trek_plan_parse of `length` bytes; errors name `name` and the line. */
+trek_plan *trek_plan_parse_named(const char *text, size_t length, const char *name);
+
+#endif

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Time that passes on the calling thread, by the monotonic clock. */
+#include "distributed/balance/slowdown.h"
+
+#include <errno.h>
+#include <math.h>
+#include <time.h>
+
+double trek_slowdown_factor(const trek_slowdown *slowdown, int64_t batch)
+{
+    if (!slowdown)
+        return 1;
+    double factor = slowdown->factor;
+    for (int k = 0; slowdown->schedule && k < slowdown->points && slowdown->schedule[k].from_batch <= batch; k++)
+        factor = slowdown->schedule[k].factor;
+    return factor > 1 && !isinf(factor) ? factor : 1;
+}
+
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+void trek_slowdown_apply(const trek_slowdown *slowdown, int64_t batch, int64_t compute_ns)
+{
+    static const double hour_ns = 3600e9;
+    int64_t start = now_ns();
+    double extra = compute_ns > 0 ? (trek_slowdown_factor(slowdown, batch) - 1) * (double)compute_ns : 0;
+    if (!(extra > 0))
+        return;
+    int64_t until = start + (int64_t)fmin(extra, hour_ns);
+    struct timespec at = { .tv_sec = (time_t)(until / 1000000000), .tv_nsec = (long)(until % 1000000000) };
+    if (slowdown->sleep)
+        while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == EINTR)
+            ;
+    else
+        while (now_ns() < until)
+            ;
+}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The time of ranks, by clock or by device events. */
+#include "distributed/balance/stopwatch.h"
+
+#include <string.h>
+
+#include "tensor/memory_internal.h"
+#include "tensor/place.h"
+#include "tensor/status_internal.h"
+#include "tensor/trace.h"
+
+static const trek_backend *backend_of(const trek_stopwatch *watch) { return trek_backends[watch->device.type]; }
+
+static trek_status mark(trek_stopwatch *watch, trek_event **event)
+{
+    const trek_backend *backend = backend_of(watch);
+    trek_status status = *event ? TREK_OK : backend->event_new(watch->device, event);
+    return status == TREK_OK ? backend->event_record(*event, NULL) : status;
+}
+
+trek_status trek_stopwatch_start(trek_stopwatch *watch, trek_device device)
+{
+    watch->device = device;
+    watch->waited_ns = trek_place_here.waited_ns;
+    watch->start_ns = trek_clock_ns();
+    if (device.type == TREK_CPU)
+        return TREK_OK;
+    trek_stopwatch_set *set = &watch->sets[watch->present];
+    if (set->n == TREK_STOPWATCH_SPANS)
+        return TREK_OK;
+    return mark(watch, &set->start[set->n]);
+}
+
+trek_status trek_stopwatch_stop(trek_stopwatch *watch, int64_t units)
+{
+    if (watch->device.type == TREK_CPU) {
+        watch->ns += trek_clock_ns() - watch->start_ns - (trek_place_here.waited_ns - watch->waited_ns);
+        watch->units += units;
+        return TREK_OK;
+    }
+    trek_stopwatch_set *set = &watch->sets[watch->present];
+    int last = set->n == TREK_STOPWATCH_SPANS ? set->n - 1 : set->n;
+    trek_status status = mark(watch, &set->stop[last]);
+    if (status == TREK_OK) {
+        set->n = last + 1;
+        set->units += units;
+    }
+    return status;
+}
+
+static trek_status read_set(trek_stopwatch *watch, trek_stopwatch_set *set, double *ms, int64_t *units)
+{
+    const trek_backend *backend = backend_of(watch);
+    trek_status status = TREK_OK;
+    for (int k = 0; k < set->n && status == TREK_OK; k++) {
+        double span = 0;
+        status = backend->event_sync(set->stop[k]);
+        if (status == TREK_OK)
+            status = backend->event_elapsed_ms(set->start[k], set->stop[k], &span);
+        *ms += span;
+    }
+    *units = set->units;
+    set->n = 0;
+    set->units = 0;
+    return status;
+}
+
+trek_status trek_stopwatch_read(trek_stopwatch *watch, double *ms, int64_t *units)
+{
+    *ms = 0;
+    *units = 0;
+    if (watch->device.type != TREK_CPU) {
+        watch->present ^= 1;
+        return read_set(watch, &watch->sets[watch->present], ms, units);
+    }
+    *ms = (double)watch->ns * 1e-6;
+    *units = watch->units;
+    watch->ns = watch->units = 0;
+    return TREK_OK;
+}
+
+void trek_stopwatch_clear(trek_stopwatch *watch)
+{
+    for (int s = 0; s < 2; s++)
+        for (int k = 0; k < TREK_STOPWATCH_SPANS; k++) {
+            if (watch->sets[s].start[k])
+                backend_of(watch)->event_free(watch->sets[s].start[k]);
+            if (watch->sets[s].stop[k])
+                backend_of(watch)->event_free(watch->sets[s].stop[k]);
+        }
+    memset(watch, 0, sizeof *watch);
+}
+
+trek_stopwatches *trek_stopwatches_new(int n)
+{
+    trek_stopwatches *watches = trek_calloc(1, sizeof *watches + (size_t)n * sizeof watches->of[0]);
+    if (!watches)
+        return NULL;
+    atomic_init(&watches->refs, 1);
+    watches->n = n;
+    return watches;
+}
+
+trek_stopwatches *trek_stopwatches_retain(trek_stopwatches *watches)
+{
+    atomic_fetch_add(&watches->refs, 1);
+    return watches;
+}
+
+void trek_stopwatches_release(trek_stopwatches *watches)
+{
+    if (!watches || atomic_fetch_sub(&watches->refs, 1) != 1)
+        return;
+    for (int k = 0; k < watches->n; k++)
+        trek_stopwatch_clear(&watches->of[k]);
+    trek_free(watches);
+}

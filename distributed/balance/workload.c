@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which of balancer, El Che and recorded plan has the say, and what follows. */
+#include "distributed/balance/workload.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "tensor/memory_internal.h"
+#include "tensor/status_internal.h"
+
+/* Of ranks on equal devices new shares must promise this much to be spoken of. */
+#define GAIN_OF_EQUALS 0.25
+/* Steps in which windows were possible and none came. */
+#define STEPS_WITHOUT_WINDOWS 3
+
+struct trek_pace {
+    int ranks;
+    trek_balancer *balancer;  /* NULL: shares are equal, or the plan's */
+    trek_elche *elche;        /* NULL: no windows */
+    trek_plan *plan;          /* what was decided */
+    trek_plan *replay;        /* what is followed instead of measuring; NULL */
+    double *shares;
+    int64_t *counts;          /* of the windows that come */
+    int64_t step;             /* the next one */
+    int without;              /* steps in a row that were no windows although they are on */
+    bool windows, windows_seen;
+    bool advises;             /* the balancer only says what it would do: shares of equal devices stay, and with them the bits */
+    int costly;
+};
+
+static uint64_t mix(uint64_t a, uint64_t b)
+{
+    a ^= b + 0x9e3779b97f4a7c15u + (a << 6) + (a >> 2);
+    return a * 0xff51afd7ed558ccdu;
+}
+
+/* --- making ------------------------------------------------------------------------ */
+
+static trek_status make_parts(trek_pace *p, const trek_pace_opts *o)
+{
+    if (p->ranks > 1 && o->balance != TREK_OFF) {
+        trek_balancer_opts opts = o->balancer;
+        p->advises = o->balance == 0 && !o->unequal;
+        if (p->advises)
+            opts = (trek_balancer_opts){ .min_gain = GAIN_OF_EQUALS };
+        if (!(p->balancer = trek_balancer_new(p->ranks, &opts)))
+            return trek_status_get();
+        trek_balancer_shares(p->balancer, p->shares);
+    }
+    if (p->ranks > 1 && o->windows && !(p->elche = trek_elche_new(p->ranks, &o->elche)))
+        return trek_status_get();
+    p->windows = p->elche != NULL;
+    return p->elche ? trek_elche_counts(p->elche, p->counts) : TREK_OK;
+}
+
+/* What holds from a step on goes into the plan. */
+static trek_status record(trek_pace *p, bool counts)
+{
+    if (!counts)
+        return trek_plan_add_shares(p->plan, p->step, p->shares);
+    return trek_plan_add_counts(p->plan, p->step, p->counts, trek_elche_anchor(p->elche));
+}
+
+trek_pace *trek_pace_new(int ranks, const trek_pace_opts *opts)
+{
+    trek_pace *p = trek_calloc(1, sizeof *p);
+    if (!p)
+        return NULL;
+    p->ranks = ranks;
+    p->costly = -1;
+    p->shares = trek_calloc((size_t)ranks, sizeof *p->shares);
+    p->counts = trek_calloc((size_t)ranks, sizeof *p->counts);
+    p->plan = trek_plan_new(ranks);
+    trek_status status = p->shares && p->counts && p->plan ? TREK_OK : trek_status_get();
+    for (int r = 0; r < ranks && status == TREK_OK; r++)
+        p->shares[r] = 1.0 / ranks;
+    if (status == TREK_OK)
+        status = make_parts(p, opts);
+    if (status == TREK_OK)
+        status = record(p, p->windows);
+    if (status == TREK_OK && opts->replay)
+        status = trek_pace_take_plan(p, opts->replay, true, 0);
+    if (status != TREK_OK)
+        trek_pace_free(&p);
+    return p;
+}
+
+void trek_pace_free(trek_pace **pace)
+{
+    trek_pace *p = *pace;
+    *pace = NULL;
+    if (!p)
+        return;
+    trek_balancer_free(&p->balancer);
+    trek_elche_free(&p->elche);
+    trek_plan_free(&p->plan);
+    trek_plan_free(&p->replay);
+    trek_free(p->shares);
+    trek_free(p->counts);
+    trek_free(p);
+}
+
+/* --- plans ------------------------------------------------------------------------- */
+
+/* A decision becomes the present state. */
+static trek_status follow(trek_pace *p, const trek_decision *d)
+{
+    if (d->kind == TREK_PLAN_SHARES) {
+        memcpy(p->shares, d->shares, (size_t)p->ranks * sizeof *p->shares);
+        p->windows = false;
+        return TREK_OK;
+    }
+    trek_elche_opts opts = { .anchor = 1, .max_anchor = 1000000 };
+    if (!p->elche && !(p->elche = trek_elche_new(p->ranks, &opts)))
+        return trek_status_get();
+    trek_status status = trek_elche_resume(p->elche, d->counts, d->anchor);
+    if (status == TREK_OK)
+        memcpy(p->counts, d->counts, (size_t)p->ranks * sizeof *p->counts);
+    p->windows = status == TREK_OK;
+    return status;
+}
+
+/* In a replay: the decision of the next step. */
+static trek_status follow_plan(trek_pace *p, bool *changed)
+{
+    trek_decision d;
+    *changed = false;
+    if (!trek_plan_at(p->replay, p->step, &d))
+        return TREK_OK;
+    *changed = d.from == p->step;
+    return follow(p, &d);
+}
+
+static trek_plan *copy_plan(const trek_plan *plan)
+{
+    char *text = trek_plan_text(plan);
+    trek_plan *copy = text ? trek_plan_parse(text) : NULL;
+    trek_plan_text_free(&text);
+    return copy;
+}
+
+trek_status trek_pace_take_plan(trek_pace *p, const trek_plan *plan, bool replay, int64_t step)
+{
+    if (trek_plan_ranks(plan) != p->ranks)
+        return trek_fail(TREK_ERR_ARGUMENT, "plan: it is for %d ranks, there are %d", trek_plan_ranks(plan), p->ranks);
+    trek_plan *copy = copy_plan(plan);
+    if (!copy)
+        return trek_status_get();
+    bool changed;
+    trek_decision d;
+    p->step = step;
+    if (replay) {
+        trek_plan_free(&p->replay);
+        p->replay = copy;
+        if (p->elche) { /* its limits may not be the plan's */
+            trek_elche_free(&p->elche);
+            p->windows = false;
+        }
+        return follow_plan(p, &changed);
+    }
+    trek_plan_free(&p->plan);
+    p->plan = copy;
+    trek_status status = trek_plan_cut(p->plan, step + 1);
+    if (status != TREK_OK || !trek_plan_at(p->plan, step, &d))
+        return status;
+    if (d.kind == TREK_PLAN_COUNTS && p->elche) {
+        status = trek_elche_resume(p->elche, d.counts, d.anchor);
+        return status == TREK_OK ? trek_elche_counts(p->elche, p->counts) : status;
+    }
+    if (d.kind == TREK_PLAN_SHARES && p->balancer) {
+        status = trek_balancer_resume(p->balancer, d.shares);
+        return status == TREK_OK ? trek_balancer_shares(p->balancer, p->shares) : status;
+    }
+    return TREK_OK;
+}
+
+bool trek_pace_replays(const trek_pace *p) { return p->replay != NULL; }
+
+const trek_plan *trek_pace_plan(const trek_pace *p) { return p->replay ? p->replay : p->plan; }
+
+/* --- asking ------------------------------------------------------------------------ */
+
+const double *trek_pace_shares(const trek_pace *p) { return p->shares; }
+
+int64_t trek_pace_window(trek_pace *p)
+{
+    int64_t total = 0;
+    for (int r = 0; p->windows && r < p->ranks; r++)
+        total += p->counts[r];
+    return total;
+}
+
+trek_status trek_pace_counts(trek_pace *p, int64_t batches, int64_t *counts)
+{
+    if (!p->elche)
+        return trek_fail(TREK_ERR_STATE, "windows are off");
+    return trek_elche_clamp_total(p->elche, batches, counts);
+}
+
+uint64_t trek_pace_digest(const trek_pace *p)
+{
+    uint64_t digest = mix((uint64_t)p->step, p->windows);
+    for (int r = 0; r < p->ranks; r++) {
+        uint64_t bits;
+        memcpy(&bits, &p->shares[r], sizeof bits);
+        digest = mix(mix(digest, bits), (uint64_t)p->counts[r]);
+    }
+    return digest;
+}
+
+void trek_pace_describe(const trek_pace *p, trek_pace_state *state)
+{
+    *state = (trek_pace_state){ .windows = p->windows, .costly = p->costly };
+    if (p->windows) {
+        state->anchor = trek_elche_anchor(p->elche);
+        state->predicted = trek_elche_predicted_speedup(p->elche);
+        state->achieved = trek_elche_achieved_speedup(p->elche);
+    } else if (p->balancer) {
+        state->predicted = trek_balancer_predicted_speedup(p->balancer);
+        state->achieved = trek_balancer_achieved_speedup(p->balancer);
+    }
+}
+
+/* --- measuring --------------------------------------------------------------------- */
+
+static trek_status report_window(trek_pace *p, const double *ms, const int64_t *units, double communication_ms, bool *changed)
+{
+    trek_status status = trek_elche_report(p->elche, ms, units, communication_ms);
+    if (status != TREK_OK || !trek_elche_changed(p->elche))
+        return status;
+    *changed = true;
+    status = trek_elche_counts(p->elche, p->counts);
+    return status == TREK_OK ? record(p, true) : status;
+}
+
+static trek_status report_batch(trek_pace *p, const double *ms, const int64_t *units, double communication_ms, bool *changed)
+{
+    if (!p->balancer)
+        return TREK_OK;
+    trek_status status = trek_balancer_report(p->balancer, ms, units, communication_ms);
+    int costly = trek_balancer_costly(p->balancer);
+    if (costly >= 0 && costly != p->costly && !p->advises)
+        trek_log_message(TREK_LOG_WARNING, "rank %d costs more time than it brings: without it a step would be shorter", costly);
+    p->costly = costly;
+    if (status != TREK_OK || !trek_balancer_changed(p->balancer))
+        return status;
+    if (p->advises) {
+        trek_log_message(TREK_LOG_INFO, "the ranks' speeds differ although their devices do not: .balance = 1 or .max_anchor of "
+                                        "trek_trainer_opts would keep all of them busy");
+        trek_balancer_free(&p->balancer);
+        return TREK_OK;
+    }
+    *changed = true;
+    status = trek_balancer_shares(p->balancer, p->shares);
+    return status == TREK_OK ? record(p, false) : status;
+}
+
+/* A loop without registered loss and loader of the graph can have no windows. */
+static trek_status without_window(trek_pace *p)
+{
+    if (p->windows_seen || ++p->without < STEPS_WITHOUT_WINDOWS)
+        return TREK_OK;
+    trek_log_message(TREK_LOG_WARNING, "windows need trek_graph_set_loader and trek_graph_set_loss: shares of each batch are balanced instead");
+    p->windows = false;
+    return record(p, false);
+}
+
+trek_status trek_pace_report(trek_pace *p, int64_t step, bool window, const double *ms, const int64_t *units, double communication_ms,
+                             bool *changed)
+{
+    *changed = false;
+    p->step = step + 1;
+    if (p->replay)
+        return follow_plan(p, changed);
+    p->windows_seen |= window;
+    if (p->windows && !window) {
+        trek_status status = without_window(p);
+        if (status != TREK_OK)
+            return status;
+    }
+    return window ? report_window(p, ms, units, communication_ms, changed) : report_batch(p, ms, units, communication_ms, changed);
+}

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The public face of communicators: checks arguments, then asks the engine. */
+#include "distributed/comm/comm.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "distributed/comm/comm_internal.h"
+#include "distributed/comm/nccl.h"
+#include "distributed/control/control.h"
+#include "tensor/tensor_internal.h"
+
+static const char *const kind_names[] = { "a call with wrong arguments", "all_reduce", "broadcast", "all_gather", "reduce_scatter",
+                                          "barrier" };
+static const char *const op_names[] = { "sum", "mean", "max", "min", "prod" };
+
+char *trek_comm_call_text(const trek_comm_call *call, char *text, size_t size)
+{
+    const char *kind = kind_names[call->kind], *dtype = trek_dtype_name(call->dtype);
+    const char *where = call->on_device ? ", on the device" : "";
+    long long count = (long long)call->count;
+    switch (call->kind) {
+    case TREK_COMM_ALL_REDUCE:
+    case TREK_COMM_REDUCE_SCATTER:
+        snprintf(text, size, "%s(%s, %s, %lld elements%s)", kind, op_names[call->op], dtype, count, where);
+        break;
+    case TREK_COMM_BROADCAST:
+        snprintf(text, size, "%s(from rank %d, %s, %lld elements%s)", kind, call->root, dtype, count, where);
+        break;
+    case TREK_COMM_ALL_GATHER:
+        snprintf(text, size, "%s(%s, %lld elements%s)", kind, dtype, count, where);
+        break;
+    default:
+        snprintf(text, size, "%s", kind);
+    }
+    return text;
+}
+
+/* Whether there are data on a device. */
+static bool is_on_device(const trek_comm_call *call)
+{
+    return call->on_device && call->kind != TREK_COMM_BARRIER && call->kind != TREK_COMM_INVALID;
+}
+
+static trek_status run_numbered(trek_comm *comm, const trek_comm_call *call)
+{
+    if (is_on_device(call))
+        return trek_comm_nccl_takes(comm, call) ? trek_comm_nccl_run(comm, call, NULL) : trek_comm_staged_run(comm, call);
+    return comm->engine->run(comm, call);
+}
+
+trek_status trek_comm_run(trek_comm *comm, trek_comm_call call)
+{
+    call.number = ++comm->calls;
+    if (comm->control)
+        trek_control_call(comm->control, &call);
+    trek_status status = run_numbered(comm, &call);
+    if (comm->control && status == TREK_OK)
+        trek_control_called(comm->control);
+    else if (comm->control && comm->engine->ended(comm)) /* before this process leaves: the others shall know the reason */
+        trek_control_end(comm->control, status, trek_error());
+    return status;
+}
+
+bool trek_comm_overlaps(const trek_comm *comm) { return comm->engine->start != NULL; }
+
+trek_status trek_comm_start(trek_comm *comm, trek_comm_call call)
+{
+    bool on_device = is_on_device(&call), by_library = on_device && trek_comm_nccl_takes(comm, &call);
+    if (on_device ? !by_library : !comm->engine->start)
+        return trek_comm_run(comm, call);
+    call.number = ++comm->calls;
+    if (comm->control)
+        trek_control_call(comm->control, &call);
+    return by_library ? trek_comm_nccl_start(comm, &call) : comm->engine->start(comm, &call);
+}
+
+trek_status trek_comm_finish(trek_comm *comm)
+{
+    trek_status status = comm->engine->finish ? comm->engine->finish(comm) : TREK_OK;
+    if (comm->nccl && status == TREK_OK)
+        status = trek_comm_nccl_wait(comm);
+    if (comm->control && status == TREK_OK)
+        trek_control_called(comm->control);
+    return status;
+}
+
+/* The rank's own mistake: `status` is set already. It still meets the others, who learn of it at once. */
+static trek_status run_invalid(trek_comm *comm, trek_status status)
+{
+    trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_INVALID });
+    return status;
+}
+
+static trek_status check_tensor(const trek_comm *comm, trek_comm_kind kind, const trek_tensor *tensor)
+{
+    if (!tensor)
+        return trek_fail_missing(kind_names[kind], "tensor");
+    char text[TREK_SHAPE_TEXT];
+    char own[16];
+    if (tensor->device.type != TREK_CPU && !trek_device_equal(tensor->device, comm->device))
+        return trek_fail(TREK_ERR_DEVICE, "%s: rank %d's tensor is on %s, neither in host memory nor on %s", kind_names[kind], comm->rank,
+                         trek_device_name(tensor->device, text), trek_device_name(comm->device, own));
+    if (!tensor->contiguous)
+        return trek_fail(TREK_ERR_SHAPE, "%s: rank %d's tensor %s is not contiguous", kind_names[kind], comm->rank,
+                         trek_tensor_shape_text(tensor, text));
+    return TREK_OK;
+}
+
+static trek_status check_op(const trek_comm *comm, trek_comm_kind kind, const trek_tensor *tensor, trek_reduce_op op)
+{
+    if ((int)op < 0 || op > TREK_PROD)
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: rank %d gave operation %d", kind_names[kind], comm->rank, (int)op);
+    bool fits = tensor->dtype == TREK_BOOL ? op == TREK_MAX || op == TREK_MIN : op != TREK_MEAN || trek_dtype_is_float(tensor->dtype);
+    return fits ? TREK_OK
+                : trek_fail(TREK_ERR_DTYPE, "%s: rank %d asked for the %s of %s", kind_names[kind], comm->rank, op_names[op],
+                            trek_dtype_name(tensor->dtype));
+}
+
+void *trek_comm_block(const trek_tensor *tensor)
+{
+    const trek_storage *storage = tensor->storage;
+    while (storage->parent)
+        storage = storage->parent;
+    return storage->device.type == TREK_CPU && !storage->release && !storage->plain ? storage->data : NULL;
+}
+
+trek_status trek_comm_all_reduce(trek_comm *comm, trek_tensor *tensor, trek_reduce_op op)
+{
+    if (!comm)
+        return trek_fail_missing("all_reduce", "communicator");
+    trek_status status = check_tensor(comm, TREK_COMM_ALL_REDUCE, tensor);
+    if (status == TREK_OK)
+        status = check_op(comm, TREK_COMM_ALL_REDUCE, tensor, op);
+    if (status != TREK_OK)
+        return run_invalid(comm, status);
+    status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = op, .dtype = tensor->dtype,
+                                                   .count = tensor->numel, .in = tensor->data, .out = tensor->data,
+                                                   .on_device = tensor->device.type != TREK_CPU,
+                                                   .block = trek_comm_block(tensor) });
+    if (status == TREK_OK)
+        trek_tensor_bump(tensor);
+    return status;
+}
+
+trek_status trek_comm_broadcast(trek_comm *comm, trek_tensor *tensor, int root)
+{
+    if (!comm)
+        return trek_fail_missing("broadcast", "communicator");
+    trek_status status = check_tensor(comm, TREK_COMM_BROADCAST, tensor);
+    if (status == TREK_OK && (root < 0 || root >= comm->world))
+        status = trek_fail(TREK_ERR_ARGUMENT, "broadcast: from rank %d of %d", root, comm->world);
+    if (status != TREK_OK)
+        return run_invalid(comm, status);
+    status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_BROADCAST, .root = root, .dtype = tensor->dtype,
+                                                   .count = tensor->numel, .in = tensor->data, .out = tensor->data,
+                                                   .on_device = tensor->device.type != TREK_CPU });
+    if (status == TREK_OK && root != comm->rank)
+        trek_tensor_bump(tensor);
+    return status;
+}
+
+/* What all_gather and reduce_scatter share: a part per rank of something whole. */
+static trek_status check_parts(const trek_comm *comm, trek_comm_kind kind, const trek_tensor *part, const trek_tensor *all)
+{
+    trek_status status = check_tensor(comm, kind, part);
+    if (status == TREK_OK)
+        status = check_tensor(comm, kind, all);
+    if (status != TREK_OK)
+        return status;
+    if (part->device.type != all->device.type)
+        return trek_fail(TREK_ERR_DEVICE, "%s: rank %d's part and whole are on different devices", kind_names[kind], comm->rank);
+    if (part->dtype != all->dtype)
+        return trek_fail(TREK_ERR_DTYPE, "%s: rank %d's part is %s, the whole %s", kind_names[kind], comm->rank,
+                         trek_dtype_name(part->dtype), trek_dtype_name(all->dtype));
+    if (all->numel != part->numel * comm->world)
+        return trek_fail(TREK_ERR_SHAPE, "%s: rank %d's whole has %lld elements, not %d parts of %lld", kind_names[kind], comm->rank,
+                         (long long)all->numel, comm->world, (long long)part->numel);
+    return TREK_OK;
+}
+
+trek_status trek_comm_all_gather(trek_comm *comm, const trek_tensor *part, trek_tensor *all)
+{
+    if (!comm)
+        return trek_fail_missing("all_gather", "communicator");
+    trek_status status = check_parts(comm, TREK_COMM_ALL_GATHER, part, all);
+    if (status != TREK_OK)
+        return run_invalid(comm, status);
+    status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_GATHER, .dtype = part->dtype, .count = part->numel,
+                                                   .in = part->data, .out = all->data,
+                                                   .on_device = part->device.type != TREK_CPU });
+    if (status == TREK_OK)
+        trek_tensor_bump(all);
+    return status;
+}
+
+trek_status trek_comm_reduce_scatter(trek_comm *comm, const trek_tensor *all, trek_tensor *part, trek_reduce_op op)
+{
+    if (!comm)
+        return trek_fail_missing("reduce_scatter", "communicator");
+    trek_status status = check_parts(comm, TREK_COMM_REDUCE_SCATTER, part, all);
+    if (status == TREK_OK)
+        status = check_op(comm, TREK_COMM_REDUCE_SCATTER, part, op);
+    if (status != TREK_OK)
+        return run_invalid(comm, status);
+    status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_REDUCE_SCATTER, .op = op, .dtype = part->dtype,
+                                                   .count = part->numel, .in = all->data, .out = part->data,
+                                                   .on_device = part->device.type != TREK_CPU });
+    if (status == TREK_OK)
+        trek_tensor_bump(part);
+    return status;
+}
+
+trek_status trek_comm_barrier(trek_comm *comm)
+{
+    if (!comm)
+        return trek_fail_missing("barrier", "communicator");
+    return trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_BARRIER });
+}
+
+trek_status trek_comm_all_reduce_scalar(trek_comm *comm, double *value, trek_reduce_op op)
+{
+    if (!comm)
+        return trek_fail_missing("all_reduce_scalar", "communicator");
+    if (!value || (int)op < 0 || op > TREK_PROD)
+        return run_invalid(comm, value ? trek_fail(TREK_ERR_ARGUMENT, "all_reduce_scalar: rank %d gave operation %d", comm->rank, (int)op)
+                                       : trek_fail_missing("all_reduce_scalar", "value"));
+    double number = *value;
+    trek_status status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = op, .dtype = TREK_F64, .count = 1,
+                                                               .in = &number, .out = &number });
+    if (status == TREK_OK)
+        *value = number;
+    return status;
+}
+
+trek_status trek_comm_samples(const trek_comm *comm, int64_t total, int64_t *first, int64_t *count)
+{
+    if (!first || !count)
+        return trek_fail_missing("comm_samples", first ? "place for the count" : "place for the first");
+    if (total < 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_samples: %lld samples", (long long)total);
+    int64_t rank = trek_comm_rank(comm), world = trek_comm_world_size(comm), each = total / world, more = total % world;
+    *first = rank * each + (rank < more ? rank : more);
+    *count = each + (rank < more);
+    return TREK_OK;
+}
+
+void trek_comm_abort(trek_comm *comm, const char *reason)
+{
+    if (comm)
+        comm->engine->abort(comm, reason);
+}
+
+bool trek_comm_ended(const trek_comm *comm) { return comm->engine->ended(comm); }
+
+void trek_comm_free(trek_comm **comm)
+{
+    if (!comm || !*comm)
+        return;
+    (*comm)->engine->free(*comm);
+    *comm = NULL;
+}
+
+int trek_comm_rank(const trek_comm *comm) { return comm ? comm->rank : 0; }
+int trek_comm_world_size(const trek_comm *comm) { return comm ? comm->world : 1; }
+
+trek_status trek_comm_set_deadline(trek_comm *comm, double seconds)
+{
+    if (!comm)
+        return trek_fail_missing("comm_set_deadline", "communicator");
+    if (seconds == TREK_OFF) {
+        comm->deadline_ns = 0;
+        return TREK_OK;
+    }
+    if (seconds == 0)
+        seconds = 600;
+    if (!(seconds > 0) || seconds > 1e9)
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_set_deadline: %g seconds", seconds);
+    comm->deadline_ns = (int64_t)ceil(seconds * 1e9);
+    return TREK_OK;
+}

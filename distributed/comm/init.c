@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The communicator among the processes of the job: one for the process, given out as often as it is asked for. */
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "distributed/comm/mpi/mpi.h"
+#include "distributed/comm/shared/shared.h"
+#include "distributed/comm/tcp.h"
+#include "distributed/control/launch.h"
+#include "tensor/memory_internal.h"
+
+typedef struct engine_choice {
+    const char *name;
+    trek_status (*make)(trek_control *control, trek_comm **comm);
+} engine_choice;
+
+static const engine_choice engines[] = { { "shared", trek_comm_shared_new },
+                                         { "mpi", trek_comm_mpi_new },
+                                         { "tcp", trek_comm_tcp_new } };
+enum { SHARED, MPI, TCP, ENGINES };
+
+/* How long the processes may take to settle on an engine, each time they meet. */
+#define SETTLING_NS 300000000000
+
+/* The process's group. */
+static struct {
+    pthread_mutex_t lock;
+    int handles;                    /* 0: no group */
+    trek_comm *comm;
+    trek_control *control;          /* NULL: a world of one */
+    const trek_comm_engine *inner;  /* comm's own; it shows `engine`, which counts the handles */
+    trek_comm_engine engine;
+    trek_launch launch;
+    char wanted[16];
+} job = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* The last handle leaves. */
+static void free_handle(trek_comm *comm)
+{
+    if (trek_forked)
+        return;
+    pthread_mutex_lock(&job.lock);
+    if (--job.handles == 0) {
+        comm->engine = job.inner;
+        job.inner->free(comm);
+        trek_control_free(&job.control);
+        job.comm = NULL;
+    }
+    pthread_mutex_unlock(&job.lock);
+}
+
+/* --- which engine ------------------------------------------------------------------------------------------------- */
+
+/* What each process tells the others before they choose. */
+typedef struct process_card {
+    char wanted[16];
+    char machine[128];
+    int32_t mpi;
+} process_card;
+
+static trek_status check_opts(const trek_comm_opts *opts)
+{
+    const char *wanted = opts ? opts->engine : NULL;
+    double deadline = opts ? opts->deadline_s : 0;
+    if (deadline != TREK_OFF && (!(deadline >= 0) || deadline > 1e9))
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_init: a deadline of %g seconds", deadline);
+    if (!wanted)
+        return TREK_OK;
+    for (int e = 0; e < ENGINES; e++)
+        if (strcmp(wanted, engines[e].name) == 0)
+            return TREK_OK;
+    return trek_fail(TREK_ERR_ARGUMENT, "there is no engine \"%s\" between processes: \"shared\", \"mpi\", \"tcp\" or NULL",
+                     wanted);
+}
+
+/* The processes' cards; to be freed. */
+static process_card *exchange_cards(trek_control *control, const char *wanted)
+{
+    int n = trek_control_processes(control);
+    char why[256];
+    process_card own = { .mpi = trek_comm_mpi_launched(why, sizeof why) };
+    snprintf(own.wanted, sizeof own.wanted, "%s", wanted ? wanted : "");
+    snprintf(own.machine, sizeof own.machine, "%s", trek_control_machine(control));
+    process_card *cards = trek_calloc((size_t)n, sizeof *cards);
+    if (!cards) {
+        trek_control_end(control, TREK_ERR_MEMORY, "a process has no memory to join the group");
+        return NULL;
+    }
+    if (trek_control_gather(control, &own, sizeof own, cards, SETTLING_NS) != TREK_OK) {
+        trek_free(cards);
+        return NULL;
+    }
+    for (int p = 1; p < n; p++) {
+        if (strcmp(cards[p].wanted, cards[0].wanted) == 0)
+            continue;
+        trek_fail(TREK_ERR_ARGUMENT, "the processes want different engines: process 0 \"%s\", process %d \"%s\"", cards[0].wanted,
+                  p, cards[p].wanted);
+        trek_free(cards);
+        return NULL;
+    }
+    return cards;
+}
+
+/* In order of preference, the same on all processes. Returns how many. */
+static int rank_engines(const trek_control *control, const process_card *cards, int *order)
+{
+    int n = trek_control_processes(control), count = 0;
+    bool mpi = true;
+    for (int p = 0; p < n; p++)
+        mpi = mpi && cards[p].mpi;
+    for (int e = 0; e < ENGINES && cards[0].wanted[0]; e++)
+        if (strcmp(cards[0].wanted, engines[e].name) == 0)
+            order[count++] = e;
+    if (count)
+        return count;
+    if (trek_control_same_machine(control))
+        order[count++] = SHARED;
+    if (mpi)
+        order[count++] = MPI;
+    order[count++] = TCP;
+    return count;
+}
+
+/* The engine is there if it is on all processes. UNSUPPORTED: another one may be. */
+static trek_status make_engine(trek_control *control, int e, trek_comm **comm)
+{
+    int n = trek_control_processes(control);
+    int32_t all[TREK_MAX_RANKS];
+    char message[TREK_ERROR_SIZE] = "";
+    trek_status own = trek_forked ? TREK_ERR_STATE : engines[e].make(control, comm), status = own;
+    if (own != TREK_OK)
+        trek_error_take(&status, message);
+    int32_t mine = (int32_t)own;
+    if (trek_control_gather(control, &mine, sizeof mine, all, SETTLING_NS) != TREK_OK) {
+        trek_comm_free(comm);
+        if (own != TREK_OK && own != TREK_ERR_PEER) {
+            trek_error_clear();
+            trek_fail(own, "%s", message);
+        }
+        return trek_status_get();
+    }
+    status = TREK_OK;
+    for (int p = 0; p < n; p++)
+        if (all[p] != TREK_OK && (status == TREK_OK || status == TREK_ERR_UNSUPPORTED))
+            status = (trek_status)all[p];
+    if (status == TREK_OK)
+        return TREK_OK;
+    trek_comm_free(comm);
+    for (int p = 0; p < n; p++)
+        if ((trek_status)all[p] == status)
+            return own != TREK_OK ? trek_fail(own, "%s", message)
+                                  : trek_fail(status, "engine \"%s\" does not work in process %d: %s", engines[e].name, p,
+                                              trek_status_text(status));
+    return status;
+}
+
+/* --- joining ------------------------------------------------------------------------------------------------------ */
+
+static void report(const trek_control *control, const process_card *cards, const char *engine, bool chosen)
+{
+    int n = trek_control_processes(control), machines = 0, local = 0, locals = 0, self = trek_control_process(control);
+    for (int p = 0; p < n; p++) {
+        bool seen = false;
+        for (int before = 0; before < p && !seen; before++)
+            seen = strcmp(cards[p].machine, cards[before].machine) == 0;
+        machines += !seen;
+        if (strcmp(cards[p].machine, cards[self].machine) == 0) {
+            local += p < self;
+            locals++;
+        }
+    }
+    job.launch.local = local;
+    job.launch.locals = locals;
+    trek_log_message(
+        TREK_LOG_INFO, "process %d of %d (by %s), %d of %d on this machine, %d machine%s, engine %s, process 0 at %s:%d", self, n,
+        job.launch.source, local, locals, machines, machines > 1 ? "s" : "", engine, job.launch.address, job.launch.port);
+    if (self == 0 && !chosen && strcmp(engine, "tcp") == 0)
+        trek_log_message(TREK_LOG_WARNING,
+                         "%d processes on %d machines exchange gradients over TCP through process 0, which is slow: no MPI "
+                         "launcher and plug-in were found",
+                         n, machines);
+}
+
+static trek_comm *pick_engine(trek_control *control, const char *wanted)
+{
+    process_card *cards = exchange_cards(control, wanted);
+    int order[ENGINES], count = cards ? rank_engines(control, cards, order) : 0;
+    trek_comm *comm = NULL;
+    for (int i = 0; i < count && !comm; i++) {
+        trek_status status = make_engine(control, order[i], &comm);
+        if (status == TREK_OK)
+            report(control, cards, engines[order[i]].name, wanted != NULL);
+        else if (status == TREK_ERR_UNSUPPORTED && i + 1 < count)
+            trek_error_clear();
+        else
+            break;
+    }
+    trek_free(cards);
+    return comm;
+}
+
+static trek_comm *join(const trek_comm_opts *opts)
+{
+    const trek_launch *launch = &job.launch;
+    trek_comm *comm = NULL;
+    if (launch->processes == 1) {
+        trek_comm_local(NULL, 1, &comm);
+        return comm;
+    }
+    trek_control_opts control_opts = { .process = launch->process, .processes = launch->processes, .address = launch->address,
+                                       .port = launch->port, .token = launch->token };
+    if (opts && opts->deadline_s > 0)
+        control_opts.join_s = opts->deadline_s < 5 ? 5 : opts->deadline_s;
+    job.control = trek_control_join(&control_opts);
+    if (!job.control)
+        return NULL;
+    comm = pick_engine(job.control, opts ? opts->engine : NULL);
+    if (!comm)
+        trek_control_free(&job.control);
+    return comm;
+}
+
+static trek_comm *begin(const trek_comm_opts *opts, const trek_launch *launch)
+{
+    job.launch = *launch;
+    snprintf(job.wanted, sizeof job.wanted, "%s", opts && opts->engine ? opts->engine : "");
+    trek_comm *comm = join(opts);
+    if (!comm)
+        return NULL;
+    comm->control = job.control;
+    job.comm = comm;
+    job.handles = 1;
+    job.inner = comm->engine;
+    job.engine = *comm->engine;
+    job.engine.free = free_handle;
+    comm->engine = &job.engine;
+    if (opts && opts->deadline_s != 0)
+        trek_comm_set_deadline(comm, opts->deadline_s);
+    return comm;
+}
+
+static trek_comm *again(const trek_comm_opts *opts, const trek_launch *launch)
+{
+    if (launch->processes != job.launch.processes || launch->process != job.launch.process)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "comm_init: this process is process %d of %d already, not %d of %d",
+                              job.launch.process, job.launch.processes, launch->process, launch->processes);
+    if (opts && opts->engine && strcmp(opts->engine, job.engine.name) != 0)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "comm_init: the processes are joined by engine \"%s\" already, not \"%s\"",
+                              job.engine.name, opts->engine);
+    job.handles++;
+    return job.comm;
+}
+
+trek_comm *trek_comm_init(const trek_comm_opts *opts)
+{
+    trek_launch launch;
+    if (trek_forked) {
+        trek_fail_forked();
+        return NULL;
+    }
+    if (check_opts(opts) != TREK_OK || trek_launch_find(opts, &launch) != TREK_OK)
+        return NULL;
+    pthread_mutex_lock(&job.lock);
+    trek_comm *comm = job.handles ? again(opts, &launch) : begin(opts, &launch);
+    pthread_mutex_unlock(&job.lock);
+    return comm;
+}
+
+int trek_comm_world_described(const trek_comm_opts *opts)
+{
+    trek_launch launch;
+    return trek_launch_find(opts, &launch) == TREK_OK ? launch.processes : -1;
+}
+
+void trek_comm_say(trek_comm *comm, const char *phase)
+{
+    if (!comm || !comm->control)
+        return;
+    if (phase)
+        trek_control_say_long(comm->control, phase);
+    else
+        trek_control_say(comm->control, NULL, NULL);
+}

@@ -1,0 +1,454 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A call as it is carried out by the communication thread, or by a caller that waits: the ranks meet and compare what
+ * they are about to do; then small data are there already, and large ones move in
+ * pieces through the engine's memory. Nothing here waits. */
+#include <stdio.h>
+#include <string.h>
+
+#include "distributed/comm/mpi/mpi_internal.h"
+#include "tensor/cpu/kernels.h"
+#include "tensor/memory_internal.h"
+#include "tensor/trace.h"
+
+/* Whose message is the thread's own error. */
+static void end_by_error(trek_mpi_comm *comm, trek_status status)
+{
+    char message[TREK_ERROR_SIZE];
+    snprintf(message, sizeof message, "%s", trek_error());
+    trek_error_clear();
+    trek_mpi_comm_end(comm, status, message);
+}
+
+static void progressed(trek_mpi_comm *comm, bool *moved)
+{
+    *moved = true;
+    atomic_store_explicit(&comm->progress_ns, trek_clock_ns(), memory_order_relaxed);
+}
+
+static void begin_moving(trek_mpi_comm *comm);
+static bool load_next(trek_mpi_comm *comm);
+
+static void complete(trek_mpi_comm *comm)
+{
+    comm->state = TREK_MPI_IDLE;
+    atomic_fetch_add(&comm->completed, 1);
+    atomic_fetch_add(&comm->done.word, 1);
+    trek_gate_wake(&comm->done);
+}
+
+/* --- meeting ------------------------------------------------------------------------------ */
+
+/* Whether the call's data travel with the notes: the same on all ranks whose calls agree. */
+static size_t small_bytes(const trek_mpi_comm *comm, const trek_comm_call *call)
+{
+    size_t bytes = (size_t)call->count * trek_dtype_size(call->dtype);
+    bool small = comm->direct && !call->on_device && bytes <= TREK_MPI_SMALL &&
+                 (call->kind == TREK_COMM_ALL_REDUCE || call->kind == TREK_COMM_BROADCAST || call->kind == TREK_COMM_ALL_GATHER);
+    return small ? bytes : 0;
+}
+
+/* Whether the call has data that do not. */
+static bool is_large(const trek_mpi_comm *comm, const trek_comm_call *call)
+{
+    return call->kind != TREK_COMM_INVALID && call->kind != TREK_COMM_BARRIER && !call->on_device && call->count > 0 &&
+           !small_bytes(comm, call);
+}
+
+/* Copies from the caller's memory. False if the group has ended: then it is not touched. */
+static bool copy_in(trek_mpi_comm *comm, void *to, const void *from, size_t bytes)
+{
+    pthread_mutex_lock(&comm->lock);
+    bool good = !comm->ended;
+    if (good)
+        memcpy(to, from, bytes);
+    pthread_mutex_unlock(&comm->lock);
+    return good;
+}
+
+static trek_mpi_note *note_of(const trek_mpi_comm *comm, int rank)
+{
+    return (trek_mpi_note *)(void *)(comm->notes + (size_t)rank * comm->stride);
+}
+
+static uint64_t hash_of(const trek_mpi_note *note)
+{
+    uint64_t words[sizeof *note / sizeof(uint64_t)], hash = 0x9e3779b97f4a7c15u;
+    memcpy(words, note, sizeof words);
+    for (size_t k = 0; k < sizeof words / sizeof *words; k++) {
+        hash = (hash ^ words[k]) * 0xff51afd7ed558ccdu;
+        hash ^= hash >> 32;
+    }
+    return hash;
+}
+
+static trek_status send_notes(trek_mpi_comm *comm, size_t bytes)
+{
+    const trek_mpi_table *mpi = comm->table;
+    int world = comm->base.world, rank = comm->base.rank;
+    memset(comm->requests, 0, 2 * (size_t)world * sizeof *comm->requests);
+    trek_status status = TREK_OK;
+    for (int r = 0; r < world && status == TREK_OK; r++)
+        if (r != rank)
+            status = mpi->receive(comm->group, r, comm->notes + (size_t)r * comm->stride, comm->stride, &comm->requests[r]);
+    for (int k = 1; k < world && status == TREK_OK; k++) /* not all to the same rank first */
+        status = mpi->send(comm->group, (rank + k) % world, comm->mine, bytes, &comm->requests[world + (rank + k) % world]);
+    memcpy(comm->notes + (size_t)rank * comm->stride, comm->mine, bytes);
+    return status;
+}
+
+static bool begin_meeting(trek_mpi_comm *comm)
+{
+    const trek_comm_call *call = &comm->call;
+    trek_mpi_note note = { .number = call->number, .count = call->count, .kind = (int32_t)call->kind, .op = (int32_t)call->op,
+                           .dtype = (int32_t)call->dtype, .root = call->root, .on_device = call->on_device };
+    memcpy(comm->mine, &note, sizeof note);
+    size_t small = small_bytes(comm, call);
+    if (call->kind == TREK_COMM_BROADCAST && call->root != comm->base.rank)
+        small = 0;
+    if (small && !copy_in(comm, comm->mine + sizeof note, call->in, small))
+        return false;
+    for (int r = 0; r < comm->base.world; r++)
+        atomic_store_explicit(&comm->come[r], r == comm->base.rank, memory_order_relaxed);
+    atomic_store(&comm->met, false);
+    comm->state = TREK_MPI_MEETING;
+    if (is_large(comm, call))
+        begin_moving(comm);
+    if (comm->direct) {
+        trek_status status = send_notes(comm, sizeof note + small);
+        if (status != TREK_OK)
+            end_by_error(comm, status);
+        return status == TREK_OK;
+    }
+    comm->hash[0] = (int64_t)hash_of(&note);
+    comm->hash[1] = ~comm->hash[0];
+    trek_status status = comm->table->all_reduce(comm->group, comm->hash, 2, TREK_I64, TREK_MAX, &comm->requests[0]);
+    if (status != TREK_OK)
+        end_by_error(comm, status);
+    return status == TREK_OK;
+}
+
+static trek_comm_call call_of(const trek_mpi_note *note)
+{
+    trek_comm_call call = { .number = note->number, .kind = (trek_comm_kind)note->kind, .op = (trek_reduce_op)note->op,
+                            .dtype = (trek_dtype)note->dtype, .root = note->root, .count = note->count,
+                            .on_device = note->on_device != 0 };
+    return call;
+}
+
+/* Every rank finds the same difference. */
+static bool notes_agree(trek_mpi_comm *comm)
+{
+    const trek_mpi_note *first = note_of(comm, 0);
+    trek_comm_call mine = call_of(first);
+    for (int r = 0; r < comm->base.world; r++) {
+        const trek_mpi_note *note = note_of(comm, r);
+        if (note->kind != TREK_COMM_INVALID && memcmp(first, note, sizeof *note) == 0)
+            continue;
+        trek_comm_call other = call_of(note);
+        char a[128], b[128], message[TREK_ERROR_SIZE];
+        if (r == 0)
+            snprintf(message, sizeof message, "call %llu: rank 0 came with wrong arguments", (unsigned long long)first->number);
+        else
+            snprintf(message, sizeof message, "the ranks' calls differ: rank 0's call %llu is %s, rank %d's call %llu is %s",
+                     (unsigned long long)first->number, trek_comm_call_text(&mine, a, sizeof a), r, (unsigned long long)note->number,
+                     trek_comm_call_text(&other, b, sizeof b));
+        trek_mpi_comm_end(comm, TREK_ERR_COMM, message);
+        return false;
+    }
+    return true;
+}
+
+/* Small data: all ranks' are here. */
+static bool finish_small(trek_mpi_comm *comm, size_t bytes)
+{
+    const trek_comm_call *call = &comm->call;
+    for (int r = 0; r < comm->base.world; r++)
+        comm->ins[r] = comm->notes + (size_t)r * comm->stride + sizeof(trek_mpi_note);
+    pthread_mutex_lock(&comm->lock);
+    bool good = !comm->ended;
+    if (good && call->kind == TREK_COMM_ALL_REDUCE)
+        trek_comm_combine(call->dtype, call->op, comm->ins, comm->base.world, (void *const *)&call->out, 1, 0, call->count);
+    else if (good && call->kind == TREK_COMM_BROADCAST)
+        memcpy(call->out, comm->ins[call->root], bytes);
+    else
+        for (int r = 0; good && r < comm->base.world; r++)
+            memcpy((char *)call->out + (size_t)r * bytes, comm->ins[r], bytes);
+    pthread_mutex_unlock(&comm->lock);
+    return good;
+}
+
+static trek_status test_direct(trek_mpi_comm *comm, bool *done, bool *moved)
+{
+    int world = comm->base.world;
+    *done = true;
+    for (int r = 0; r < world; r++) {
+        bool here = atomic_load_explicit(&comm->come[r], memory_order_relaxed);
+        if (here)
+            continue;
+        trek_status status = comm->table->test(1, &comm->requests[r], &here);
+        if (status != TREK_OK)
+            return status;
+        if (here) {
+            atomic_store_explicit(&comm->come[r], 1, memory_order_relaxed);
+            progressed(comm, moved);
+        }
+        *done = *done && here;
+    }
+    if (!*done)
+        return TREK_OK;
+    for (int r = 0; r < world && *done; r++) {
+        if (r == comm->base.rank)
+            continue;
+        trek_status status = comm->table->test(1, &comm->requests[world + r], done);
+        if (status != TREK_OK)
+            return status;
+    }
+    return TREK_OK;
+}
+
+/* --- moving ------------------------------------------------------------------------------------ */
+
+static bool is_16_bit(trek_dtype dtype) { return dtype == TREK_BF16 || dtype == TREK_F16; }
+static bool reduces(const trek_comm_call *call) { return call->kind == TREK_COMM_ALL_REDUCE || call->kind == TREK_COMM_REDUCE_SCATTER; }
+
+/* Reductions of 16-bit floats travel as f32; what is only moved, as bytes of its own size. */
+static void begin_moving(trek_mpi_comm *comm)
+{
+    const trek_comm_call *call = &comm->call;
+    comm->wire = !reduces(call) ? call->dtype : is_16_bit(call->dtype) ? TREK_F32 : call->dtype;
+    size_t item = trek_dtype_size(comm->wire);
+    if (call->kind == TREK_COMM_ALL_GATHER || call->kind == TREK_COMM_REDUCE_SCATTER)
+        item *= (size_t)comm->base.world;
+    comm->piece_count = (int64_t)(comm->piece / item);
+    comm->loaded = comm->finished = 0;
+    comm->oldest = comm->under_way = comm->ready = 0;
+}
+
+/* n elements of the caller's into the engine's, widened where they are combined in f32. */
+static void load(const trek_mpi_comm *comm, char *to, int64_t first, int64_t n)
+{
+    const trek_comm_call *call = &comm->call;
+    const char *from = (const char *)call->in + (size_t)first * trek_dtype_size(call->dtype);
+    if (comm->wire == call->dtype)
+        memcpy(to, from, (size_t)n * trek_dtype_size(call->dtype));
+    else if (call->dtype == TREK_BF16)
+        trek_f32_from_bf16_row((float *)(void *)to, (const uint16_t *)(const void *)from, n);
+    else
+        trek_f32_from_f16_row((float *)(void *)to, (const uint16_t *)(const void *)from, n);
+}
+
+/* The way back; a mean is divided here. */
+static void store(const trek_mpi_comm *comm, char *from, int64_t first, int64_t n)
+{
+    const trek_comm_call *call = &comm->call;
+    char *to = (char *)call->out + (size_t)first * trek_dtype_size(call->dtype);
+    if (reduces(call) && call->op == TREK_MEAN && comm->wire == TREK_F64)
+        for (int64_t i = 0; i < n; i++)
+            ((double *)(void *)from)[i] /= comm->base.world;
+    else if (reduces(call) && call->op == TREK_MEAN)
+        for (int64_t i = 0; i < n; i++)
+            ((float *)(void *)from)[i] /= (float)comm->base.world;
+    if (comm->wire == call->dtype)
+        memcpy(to, from, (size_t)n * trek_dtype_size(call->dtype));
+    else if (call->dtype == TREK_BF16)
+        trek_bf16_from_f32_row((uint16_t *)(void *)to, (const float *)(const void *)from, n);
+    else
+        trek_f16_from_f32_row((uint16_t *)(void *)to, (const float *)(const void *)from, n);
+}
+
+static bool load_piece(trek_mpi_comm *comm, trek_mpi_slot *slot)
+{
+    const trek_comm_call *call = &comm->call;
+    pthread_mutex_lock(&comm->lock);
+    bool good = !comm->ended;
+    if (good && call->kind == TREK_COMM_REDUCE_SCATTER)
+        for (int r = 0; r < comm->base.world; r++)
+            load(comm, slot->in + (size_t)r * (size_t)slot->count * trek_dtype_size(comm->wire), r * call->count + slot->first, slot->count);
+    else if (good && (call->kind != TREK_COMM_BROADCAST || call->root == comm->base.rank))
+        load(comm, slot->in, slot->first, slot->count);
+    pthread_mutex_unlock(&comm->lock);
+    return good;
+}
+
+static bool store_piece(trek_mpi_comm *comm, const trek_mpi_slot *slot)
+{
+    const trek_comm_call *call = &comm->call;
+    pthread_mutex_lock(&comm->lock);
+    bool good = !comm->ended;
+    if (good && call->kind == TREK_COMM_ALL_GATHER)
+        for (int r = 0; r < comm->base.world; r++)
+            store(comm, slot->out + (size_t)r * (size_t)slot->count * trek_dtype_size(comm->wire), r * call->count + slot->first, slot->count);
+    else if (good && call->kind == TREK_COMM_REDUCE_SCATTER)
+        store(comm, slot->out, slot->first, slot->count);
+    else if (good && (call->kind != TREK_COMM_BROADCAST || call->root != comm->base.rank))
+        store(comm, slot->in, slot->first, slot->count);
+    pthread_mutex_unlock(&comm->lock);
+    return good;
+}
+
+static trek_status start_piece(trek_mpi_comm *comm, trek_mpi_slot *slot)
+{
+    const trek_comm_call *call = &comm->call;
+    const trek_mpi_table *mpi = comm->table;
+    trek_reduce_op op = call->op == TREK_MEAN ? TREK_SUM : call->op;
+    int64_t bytes = slot->count * (int64_t)trek_dtype_size(comm->wire);
+    switch (call->kind) {
+    case TREK_COMM_ALL_REDUCE:
+        return mpi->all_reduce(comm->group, slot->in, slot->count, comm->wire, op, &slot->request);
+    case TREK_COMM_BROADCAST:
+        return mpi->broadcast(comm->group, slot->in, bytes, call->root, &slot->request);
+    case TREK_COMM_ALL_GATHER:
+        return mpi->all_gather(comm->group, slot->in, bytes, slot->out, &slot->request);
+    default:
+        return mpi->reduce_scatter(comm->group, slot->in, slot->out, slot->count, comm->wire, op, &slot->request);
+    }
+}
+
+/* Loads the next piece, if there is one and a free slot. False if the group has ended. */
+static bool load_next(trek_mpi_comm *comm)
+{
+    int used = comm->under_way + comm->ready;
+    int64_t left = comm->call.count - comm->loaded;
+    if (used == TREK_MPI_SLOTS || left == 0)
+        return true;
+    trek_mpi_slot *slot = &comm->slots[(comm->oldest + used) % TREK_MPI_SLOTS];
+    slot->first = comm->loaded;
+    slot->count = left < comm->piece_count ? left : comm->piece_count;
+    if (!load_piece(comm, slot))
+        return false;
+    comm->loaded += slot->count;
+    comm->ready++;
+    return true;
+}
+
+/* All ranks start the same pieces in the same order. */
+static bool start_pieces(trek_mpi_comm *comm, bool *moved)
+{
+    for (;;) {
+        if (!comm->ready && !load_next(comm))
+            return false;
+        if (!comm->ready)
+            return true;
+        trek_status status = start_piece(comm, &comm->slots[(comm->oldest + comm->under_way) % TREK_MPI_SLOTS]);
+        if (status != TREK_OK) {
+            end_by_error(comm, status);
+            return false;
+        }
+        comm->ready--;
+        comm->under_way++;
+        *moved = true;
+    }
+}
+
+static void move(trek_mpi_comm *comm, bool *moved)
+{
+    if (!start_pieces(comm, moved))
+        return;
+    trek_mpi_slot *slot = &comm->slots[comm->oldest];
+    bool done = true;
+    trek_status status = comm->table->test(1, &slot->request, &done);
+    if (status != TREK_OK) {
+        end_by_error(comm, status);
+        return;
+    }
+    if (!done)
+        return;
+    progressed(comm, moved);
+    if (!store_piece(comm, slot))
+        return;
+    comm->finished += slot->count;
+    comm->oldest = (comm->oldest + 1) % TREK_MPI_SLOTS;
+    comm->under_way--;
+    if (comm->finished == comm->call.count)
+        complete(comm);
+}
+
+/* --- the states ----------------------------------------------------------------------------------- */
+
+static void join(trek_mpi_comm *comm, bool *moved)
+{
+    bool done = false;
+    trek_status status = comm->group ? comm->table->test(1, &comm->requests[0], &done)
+                                     : comm->table->group_new(&comm->group, &comm->requests[0]);
+    if (status == TREK_OK && done)
+        status = comm->table->group_ready(comm->group);
+    if (status != TREK_OK) {
+        end_by_error(comm, status);
+    } else if (done) {
+        progressed(comm, moved);
+        comm->state = TREK_MPI_IDLE;
+        atomic_store(&comm->joined, true);
+        atomic_fetch_add(&comm->done.word, 1);
+        trek_gate_wake(&comm->done);
+    }
+}
+
+/* All ranks have come, and (but for hashes that differ) this rank has their notes. */
+static void compare(trek_mpi_comm *comm)
+{
+    const trek_comm_call *call = &comm->call;
+    if (!comm->direct && comm->state == TREK_MPI_MEETING && comm->hash[0] != ~comm->hash[1]) {
+        comm->state = TREK_MPI_NAMING;
+        trek_status status = comm->table->all_gather(comm->group, comm->mine, sizeof(trek_mpi_note), comm->notes, &comm->requests[0]);
+        if (status != TREK_OK)
+            end_by_error(comm, status);
+        return;
+    }
+    if (!comm->direct && comm->state == TREK_MPI_MEETING && call->kind == TREK_COMM_INVALID) {
+        trek_mpi_comm_end(comm, TREK_ERR_COMM, "all ranks came with wrong arguments");
+        return;
+    }
+    if ((comm->direct || comm->state == TREK_MPI_NAMING) && !notes_agree(comm))
+        return;
+    atomic_store(&comm->met, true);
+    size_t small = small_bytes(comm, call);
+    if (small) {
+        if (finish_small(comm, small))
+            complete(comm);
+    } else if (is_large(comm, call)) {
+        comm->state = TREK_MPI_MOVING;
+    } else {
+        complete(comm);
+    }
+}
+
+static void meet(trek_mpi_comm *comm, bool *moved)
+{
+    bool done = false;
+    trek_status status = comm->direct ? test_direct(comm, &done, moved) : comm->table->test(1, &comm->requests[0], &done);
+    if (status != TREK_OK) {
+        end_by_error(comm, status);
+    } else if (done) {
+        progressed(comm, moved);
+        compare(comm);
+    } else if (is_large(comm, &comm->call)) {
+        load_next(comm); /* meanwhile */
+    }
+}
+
+bool trek_mpi_comm_advance(trek_mpi_comm *comm, bool *moved)
+{
+    if (atomic_load(&comm->over))
+        return false; /* MPI is not asked any more: what was under way stays so */
+    switch (comm->state) {
+    case TREK_MPI_JOINING:
+        join(comm, moved);
+        return true;
+    case TREK_MPI_IDLE: {
+        uint64_t next = atomic_load(&comm->completed);
+        if (next == atomic_load(&comm->submitted))
+            return false;
+        comm->call = comm->queue[next % TREK_MPI_QUEUE];
+        *moved = true;
+        begin_meeting(comm);
+        return true;
+    }
+    case TREK_MPI_MEETING:
+    case TREK_MPI_NAMING:
+        meet(comm, moved);
+        return true;
+    default:
+        move(comm, moved);
+        return true;
+    }
+}

@@ -1,0 +1,478 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "distributed/comm/nccl.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "distributed/control/control.h"
+#include "tensor/device_comm.h"
+#include "tensor/environment.h"
+#include "tensor/memory_internal.h"
+
+/* The ranks of this process: they are made and freed together. */
+typedef struct nccl_group {
+    pthread_mutex_t lock;  /* of attached, for aborts from other threads */
+    int attached, n;
+    trek_device_rank **ranks;
+} nccl_group;
+
+typedef struct buffer {
+    void *data, *handle;
+} buffer;
+
+struct trek_comm_nccl {
+    nccl_group *group;
+    const trek_backend *backend;
+    const trek_device_comm *library;
+    trek_device_rank *rank;
+    struct trek_control *control; /* between processes: its end is the library's */
+    trek_stream *stream;        /* communication */
+    trek_event *ready, *done;   /* of the thread's queue before a call; of the communication stream after one */
+    int n_buffers, cap_buffers;
+    buffer *buffers;
+};
+
+/* --- attaching ---------------------------------------------------------------------- */
+
+/* The library of a kind of devices for a group of n ranks, or NULL. */
+static const trek_device_comm *library_for(trek_device_type type, int n)
+{
+    long wish = trek_environment_number("TREK_NCCL", 0, 1, -1);
+    if (type == TREK_CPU || wish == 0 || (n < 2 && wish != 1))
+        return NULL;
+    const trek_backend *backend = trek_backends[type];
+    const trek_device_comm *library = backend ? backend->comm : NULL;
+    char why[400];
+    if (!library || library->available(why, sizeof why))
+        return library;
+    trek_log_message(TREK_LOG_INFO, "%d ranks exchange gradients through host memory: %s", n, why);
+    return NULL;
+}
+
+/* The library that serves these devices, or NULL. */
+static const trek_device_comm *library_of(const trek_device *devices, int n)
+{
+    if (!devices)
+        return NULL;
+    for (int r = 0; r < n; r++) {
+        if (devices[r].type == TREK_CPU || devices[r].type != devices[0].type)
+            return NULL;
+        for (int k = 0; k < r; k++)
+            if (devices[k].index == devices[r].index)
+                return NULL; /* NCCL refuses the same device twice */
+    }
+    return library_for(devices[0].type, n);
+}
+
+static void free_group(nccl_group *group, const trek_device_comm *library)
+{
+    library->free(group->ranks, group->n);
+    pthread_mutex_destroy(&group->lock);
+    trek_free(group->ranks);
+    trek_free(group);
+}
+
+static nccl_group *new_empty_group(int n)
+{
+    nccl_group *group = trek_calloc(1, sizeof *group);
+    if (!group)
+        return NULL;
+    group->ranks = trek_calloc((size_t)n, sizeof *group->ranks);
+    if (!group->ranks) {
+        trek_free(group);
+        return NULL;
+    }
+    pthread_mutex_init(&group->lock, NULL);
+    return group;
+}
+
+static nccl_group *new_group(const trek_device_comm *library, const trek_device *devices, int n)
+{
+    nccl_group *group = new_empty_group(n);
+    if (!group)
+        return NULL;
+    group->n = n;
+    if (library->init_all(devices, n, 600000000000, group->ranks) == TREK_OK)
+        return group;
+    free_group(group, library);
+    return NULL;
+}
+
+static void free_part(struct trek_comm_nccl *part)
+{
+    for (int k = 0; k < part->n_buffers; k++)
+        part->library->deregister_buffer(part->rank, part->buffers[k].handle);
+    trek_free(part->buffers);
+    part->backend->stream_free(part->stream);
+    part->backend->event_free(part->ready);
+    part->backend->event_free(part->done);
+    trek_free(part);
+}
+
+/* What one rank has of its own: all that can fail for lack of memory. */
+static struct trek_comm_nccl *new_part(const trek_backend *backend, trek_device device)
+{
+    struct trek_comm_nccl *part = trek_calloc(1, sizeof *part);
+    if (!part)
+        return NULL;
+    part->backend = backend;
+    part->library = backend->comm;
+    if (backend->stream_new(device, &part->stream) == TREK_OK && backend->event_new(device, &part->ready) == TREK_OK &&
+        backend->event_new(device, &part->done) == TREK_OK)
+        return part;
+    free_part(part);
+    return NULL;
+}
+
+static trek_status attach_all(trek_comm **comms, const trek_device *devices, int n, const trek_device_comm *library)
+{
+    const trek_backend *backend = trek_backends[devices[0].type];
+    int made = 0;
+    while (made < n && (comms[made]->nccl = new_part(backend, devices[made])))
+        made++;
+    nccl_group *group = made == n ? new_group(library, devices, n) : NULL;
+    for (int r = 0; r < made; r++) {
+        if (group) {
+            comms[r]->nccl->group = group;
+            comms[r]->nccl->rank = group->ranks[r];
+        } else {
+            free_part(comms[r]->nccl);
+            comms[r]->nccl = NULL;
+        }
+    }
+    if (!group)
+        return trek_status_get();
+    group->attached = n;
+    return TREK_OK;
+}
+
+trek_status trek_comm_nccl_attach(trek_comm **comms, const trek_device *devices, int n)
+{
+    const trek_device_comm *library = library_of(devices, n);
+    if (!library)
+        return TREK_OK;
+    trek_status status = attach_all(comms, devices, n, library);
+    if (status != TREK_ERR_COMM && status != TREK_ERR_TIMEOUT)
+        return status;
+    char message[TREK_ERROR_SIZE];
+    trek_error_take(&status, message);
+    trek_log_message(TREK_LOG_WARNING, "%d ranks exchange gradients through host memory: %s", n, message);
+    return TREK_OK;
+}
+
+void trek_comm_nccl_detach(trek_comm *comm)
+{
+    struct trek_comm_nccl *part = comm->nccl;
+    if (!part)
+        return;
+    nccl_group *group = part->group;
+    const trek_device_comm *library = part->library;
+    if (part->control)
+        trek_control_forget(part->control, part);
+    comm->nccl = NULL;
+    free_part(part);
+    pthread_mutex_lock(&group->lock);
+    bool last = --group->attached == 0;
+    pthread_mutex_unlock(&group->lock);
+    if (last)
+        free_group(group, library);
+}
+
+/* --- between processes ------------------------------------------------------------------- */
+
+static void abort_group(nccl_group *group, const trek_device_comm *library);
+
+/* What a process tells the others before they make a communicator. */
+typedef struct process_card {
+    unsigned char uuid[16];
+    int32_t ready, type;
+    trek_device_comm_id id; /* process 0's */
+} process_card;
+
+/* Whether this process could: library, device and memory are there. */
+static bool make_card(const trek_comm *comm, trek_device device, process_card *card)
+{
+    memset(card, 0, sizeof *card);
+    card->type = (int32_t)device.type;
+    const trek_device_comm *library = library_for(device.type, comm->world);
+    trek_device_info info;
+    memset(&info, 0, sizeof info);
+    if (!library || trek_backends[device.type]->info(device.index, &info) != TREK_OK)
+        return false;
+    memcpy(card->uuid, info.uuid, sizeof card->uuid);
+    if (comm->rank == 0 && library->make_id(&card->id) != TREK_OK)
+        return false;
+    card->ready = 1;
+    return true;
+}
+
+static void log_error(const char *what)
+{
+    trek_status status;
+    char message[TREK_ERROR_SIZE];
+    trek_error_take(&status, message);
+    if (message[0])
+        trek_log_message(TREK_LOG_WARNING, "%s: %s", what, message);
+}
+
+/* All processes find the same. */
+static bool cards_fit(const process_card *cards, int n)
+{
+    static const unsigned char none[16];
+    for (int r = 0; r < n; r++) {
+        if (!cards[r].ready || cards[r].type != cards[0].type)
+            return false;
+        for (int k = 0; k < r && memcmp(cards[r].uuid, none, sizeof none) != 0; k++) {
+            if (memcmp(cards[r].uuid, cards[k].uuid, sizeof none) != 0)
+                continue;
+            trek_log_message(TREK_LOG_WARNING, "processes %d and %d use the same GPU: tensors of all go through host memory", k, r);
+            return false;
+        }
+    }
+    return true;
+}
+
+static trek_status gather_bytes(trek_comm *comm, const void *mine, size_t bytes, void *all)
+{
+    return trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_GATHER, .dtype = TREK_U8, .count = (int64_t)bytes, .in = mine,
+                                                 .out = all });
+}
+
+static bool has_ended(void *comm) { return trek_comm_ended(comm); }
+
+/* What one process makes of its own, all of them at once. */
+static trek_status make_part(trek_comm *comm, trek_device device, const trek_device_comm_id *id, struct trek_comm_nccl **result)
+{
+    struct trek_comm_nccl *part = new_part(trek_backends[device.type], device);
+    nccl_group *group = part ? new_empty_group(1) : NULL;
+    trek_status status = group ? part->library->init_one(device, id, comm->rank, comm->world,
+                                                         comm->deadline_ns ? comm->deadline_ns : 600000000000, has_ended, comm, group->ranks)
+                               : trek_status_get();
+    if (status == TREK_OK) {
+        group->n = group->attached = 1;
+        part->group = group;
+        part->rank = group->ranks[0];
+        *result = part;
+        return TREK_OK;
+    }
+    if (group)
+        free_group(group, part->library);
+    if (part)
+        free_part(part);
+    return status;
+}
+
+/* On the control thread. */
+static void group_ended(void *arg)
+{
+    struct trek_comm_nccl *part = arg;
+    abort_group(part->group, part->library);
+}
+
+static void drop_part(struct trek_comm_nccl *part)
+{
+    nccl_group *group = part->group;
+    const trek_device_comm *library = part->library;
+    abort_group(group, library); /* the others' may never have been made */
+    free_part(part);
+    free_group(group, library);
+}
+
+/* Attached where all processes have made theirs. */
+static trek_status join_made(trek_comm *comm, trek_device device, const process_card *cards, int32_t *made)
+{
+    struct trek_comm_nccl *part = NULL;
+    int32_t own = make_part(comm, device, &cards[0].id, &part) == TREK_OK;
+    if (!own)
+        log_error("tensors on GPUs go through host memory");
+    trek_status status = gather_bytes(comm, &own, sizeof own, made);
+    for (int r = 0; r < comm->world; r++)
+        own = own && status == TREK_OK && made[r];
+    if (own && comm->control)
+        status = trek_control_on_end(comm->control, group_ended, part);
+    if (own && status == TREK_OK) {
+        part->control = comm->control;
+        comm->nccl = part;
+    } else if (part) {
+        drop_part(part);
+    }
+    return status;
+}
+
+trek_status trek_comm_nccl_join(trek_comm *comm, trek_device device)
+{
+    const trek_backend *backend = trek_backend_get(device.type);
+    char why[256];
+    if (!backend)
+        return trek_status_get();
+    if (!backend->usable(device.index, why, sizeof why))
+        return trek_fail(TREK_ERR_DEVICE, "%s", why);
+    if (comm->nccl)
+        return TREK_OK;
+    comm->device = device;
+    process_card own, *cards = trek_calloc((size_t)comm->world, sizeof *cards);
+    int32_t *made = trek_calloc((size_t)comm->world, sizeof *made);
+    if (!cards || !made) {
+        trek_free(cards);
+        trek_free(made);
+        comm->engine->run(comm, &(trek_comm_call){ .number = ++comm->calls, .kind = TREK_COMM_INVALID }); /* the others learn of it */
+        return trek_status_get();
+    }
+    if (!make_card(comm, device, &own))
+        log_error("tensors on GPUs go through host memory");
+    trek_status status = gather_bytes(comm, &own, sizeof own, cards);
+    if (status == TREK_OK && cards_fit(cards, comm->world))
+        status = join_made(comm, device, cards, made);
+    trek_free(cards);
+    trek_free(made);
+    return status;
+}
+
+/* --- calls ------------------------------------------------------------------------------ */
+
+static bool reduction_of(trek_reduce_op op, trek_device_reduce *reduction)
+{
+    switch (op) {
+    case TREK_SUM:
+        *reduction = TREK_DEVICE_SUM;
+        return true;
+    case TREK_MAX:
+        *reduction = TREK_DEVICE_MAX;
+        return true;
+    case TREK_MIN:
+        *reduction = TREK_DEVICE_MIN;
+        return true;
+    case TREK_PROD:
+        *reduction = TREK_DEVICE_PROD;
+        return true;
+    case TREK_MEAN:
+        break; /* an average of the library's would be slow, and is needed nowhere that counts */
+    }
+    return false;
+}
+
+bool trek_comm_nccl_takes(const trek_comm *comm, const trek_comm_call *call)
+{
+    trek_device_reduce reduction;
+    if (!comm->nccl || !call->on_device)
+        return false;
+    if (call->kind == TREK_COMM_BROADCAST || call->kind == TREK_COMM_ALL_GATHER)
+        return true;
+    return (call->kind == TREK_COMM_ALL_REDUCE || call->kind == TREK_COMM_REDUCE_SCATTER) && reduction_of(call->op, &reduction) &&
+           comm->nccl->library->combines(call->dtype, reduction);
+}
+
+static trek_status begin(const struct trek_comm_nccl *part, const trek_comm_call *call, trek_stream *stream)
+{
+    const trek_device_comm *library = part->library;
+    trek_device_reduce reduction = TREK_DEVICE_SUM;
+    reduction_of(call->op, &reduction);
+    switch (call->kind) {
+    case TREK_COMM_ALL_REDUCE:
+        return library->all_reduce(part->rank, call->in, call->out, call->count, call->dtype, reduction, stream);
+    case TREK_COMM_BROADCAST:
+        return library->broadcast(part->rank, call->in, call->out, call->count, call->dtype, call->root, stream);
+    case TREK_COMM_ALL_GATHER:
+        return library->all_gather(part->rank, call->in, call->out, call->count, call->dtype, stream);
+    default:
+        return library->reduce_scatter(part->rank, call->in, call->out, call->count, call->dtype, reduction, stream);
+    }
+}
+
+/* The others' devices would wait for this rank's in vain. */
+static trek_status end_group(trek_comm *comm, trek_status status)
+{
+    char reason[256];
+    snprintf(reason, sizeof reason, "%s", trek_error());
+    comm->engine->abort(comm, reason);
+    return status;
+}
+
+static trek_status met(trek_comm *comm, const trek_comm_call *call)
+{
+    return comm->engine->run(comm, call); /* on_device: they meet, and compare their calls */
+}
+
+trek_status trek_comm_nccl_give(trek_comm *comm, const trek_comm_call *call)
+{
+    const struct trek_comm_nccl *part = comm->nccl;
+    trek_status status = part->library->async_error(part->rank);
+    if (status == TREK_OK)
+        status = part->backend->event_record(part->ready, NULL);
+    if (status == TREK_OK)
+        status = part->backend->stream_wait(part->stream, part->ready);
+    return status == TREK_OK ? begin(part, call, part->stream) : status;
+}
+
+trek_status trek_comm_nccl_start(trek_comm *comm, const trek_comm_call *call)
+{
+    trek_status status = met(comm, call);
+    if (status != TREK_OK)
+        return status;
+    status = trek_comm_nccl_give(comm, call);
+    return status == TREK_OK ? status : end_group(comm, status);
+}
+
+trek_status trek_comm_nccl_wait(trek_comm *comm)
+{
+    const struct trek_comm_nccl *part = comm->nccl;
+    trek_status status = part->backend->event_record(part->done, part->stream);
+    return status == TREK_OK ? part->backend->stream_wait(NULL, part->done) : status;
+}
+
+trek_status trek_comm_nccl_run(trek_comm *comm, const trek_comm_call *call, trek_stream *stream)
+{
+    trek_status status;
+    if (!stream) {
+        status = trek_comm_nccl_start(comm, call);
+        return status == TREK_OK ? trek_comm_nccl_wait(comm) : status;
+    }
+    status = met(comm, call);
+    if (status != TREK_OK)
+        return status;
+    status = begin(comm->nccl, call, stream);
+    return status == TREK_OK ? status : end_group(comm, status);
+}
+
+/* --- buffers, aborts ----------------------------------------------------------------------- */
+
+trek_status trek_comm_nccl_register(trek_comm *comm, void *data, size_t bytes)
+{
+    struct trek_comm_nccl *part = comm->nccl;
+    if (!part || !bytes)
+        return TREK_OK;
+    trek_status status = trek_array_grow(&part->buffers, &part->cap_buffers, part->n_buffers + 1, sizeof *part->buffers);
+    void *handle = NULL;
+    if (status == TREK_OK)
+        status = part->library->register_buffer(part->rank, data, bytes, &handle);
+    if (status == TREK_OK && handle)
+        part->buffers[part->n_buffers++] = (buffer){ data, handle };
+    return status;
+}
+
+void trek_comm_nccl_forget(trek_comm *comm, void *data)
+{
+    struct trek_comm_nccl *part = comm->nccl;
+    for (int k = 0; part && k < part->n_buffers; k++) {
+        if (part->buffers[k].data != data)
+            continue;
+        part->library->deregister_buffer(part->rank, part->buffers[k].handle);
+        part->buffers[k--] = part->buffers[--part->n_buffers];
+    }
+}
+
+static void abort_group(nccl_group *group, const trek_device_comm *library)
+{
+    pthread_mutex_lock(&group->lock);
+    for (int r = 0; r < group->n; r++)
+        library->abort(group->ranks[r]);
+    pthread_mutex_unlock(&group->lock);
+}
+
+void trek_comm_nccl_abort(trek_comm *comm)
+{
+    if (comm->nccl)
+        abort_group(comm->nccl->group, comm->nccl->library);
+}

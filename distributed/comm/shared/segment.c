@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How processes come to share memory. Process 0 makes the segment, each makes its
+ * window: files in memory without a name, so that nothing is left behind whoever dies
+ * when. The others open them as /proc/PID/fd/N, which the channel tells them, and look
+ * whether the random words in them are those that they were told. Whether all could is
+ * agreed on; else there is no such communicator on any. */
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "distributed/comm/shared/shared_internal.h"
+#include "tensor/memory_internal.h"
+
+enum { CORES = 1024 };
+
+/* What the processes tell each other. */
+typedef struct ticket {
+    uint64_t layout;          /* bytes of the segment: differs between versions */
+    int32_t pid, segment_fd, window_fd;
+    uint64_t window_bytes;
+    uint64_t segment_nonce[2], window_nonce[2];
+    unsigned char cores[CORES / 8]; /* that it may run on */
+} ticket;
+
+trek_shared_slot *trek_shared_slot_of(const trek_comm_shared *self, int rank)
+{
+    return (trek_shared_slot *)(void *)((char *)self->segment + self->layout.slots) + rank;
+}
+
+char *trek_shared_edge(const trek_comm_shared *self, int turn, int rank)
+{
+    return (char *)self->segment + self->layout.edges + (size_t)(2 * rank + turn) * 2 * self->layout.page;
+}
+
+char *trek_shared_part(const trek_comm_shared *self, int turn, int rank)
+{
+    return (char *)self->segment + self->layout.parts + (size_t)(2 * rank + turn) * self->layout.chunk;
+}
+
+char *trek_shared_result(const trek_comm_shared *self, int turn)
+{
+    return (char *)self->segment + self->layout.results + (size_t)turn * self->layout.chunk;
+}
+
+static size_t in_pages(size_t bytes, size_t page) { return (bytes + page - 1) / page * page; }
+
+/* Pages that nobody touches take no memory: a group that reduces in place has no use for parts. */
+static trek_shared_layout lay_out(int world)
+{
+    trek_shared_layout l = { .page = (size_t)sysconf(_SC_PAGESIZE), .chunk = world <= 128 ? 256 << 10 : 1 << 20 };
+    size_t n = (size_t)world;
+    l.slots = in_pages(sizeof(trek_shared_segment), l.page);
+    l.edges = l.slots + in_pages(n * sizeof(trek_shared_slot), l.page);
+    l.parts = l.edges + 4 * n * l.page;
+    l.results = l.parts + 2 * n * l.chunk;
+    l.bytes = l.results + 2 * l.chunk;
+    return l;
+}
+
+/* At the beginning of a huge page, so that what lies there can be one. */
+static void *map_aligned(int fd, uint64_t bytes)
+{
+    char *space = mmap(NULL, bytes + TREK_SHARED_HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (space == MAP_FAILED)
+        return MAP_FAILED;
+    size_t before = -(uintptr_t)space & (TREK_SHARED_HUGE - 1);
+    void *memory = mmap(space + before, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0);
+    if (memory == MAP_FAILED) {
+        munmap(space, bytes + TREK_SHARED_HUGE);
+        return MAP_FAILED;
+    }
+    if (before > 0)
+        munmap(space, before);
+    munmap(space + before + bytes, TREK_SHARED_HUGE - before);
+    return memory;
+}
+
+/* Maps process pid's file: NULL where it cannot be reached or is another one. */
+static void *map_file(int pid, int fd, uint64_t bytes, const uint64_t nonce[2])
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
+    int own = open(path, O_RDWR | O_CLOEXEC);
+    if (own < 0)
+        return NULL;
+    struct stat about;
+    void *memory = MAP_FAILED;
+    if (fstat(own, &about) == 0 && S_ISREG(about.st_mode) && (uint64_t)about.st_size == bytes)
+        memory = map_aligned(own, bytes);
+    close(own);
+    if (memory == MAP_FAILED)
+        return NULL;
+    madvise(memory, bytes, MADV_DONTDUMP);
+    if (memcmp(memory, nonce, 2 * sizeof *nonce) == 0)
+        return memory;
+    munmap(memory, bytes);
+    return NULL;
+}
+
+/* Process 0's; the others' ticket has none. */
+static int make_segment(const trek_comm_shared *self, ticket *mine)
+{
+    int fd = trek_shared_file_new("trek-comm", self->layout.bytes);
+    if (fd < 0)
+        return -1;
+    trek_shared_segment *segment = mmap(NULL, self->layout.slots, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    ssize_t size = sizeof mine->segment_nonce;
+    if (segment == MAP_FAILED || getrandom(mine->segment_nonce, (size_t)size, 0) != size) {
+        if (segment != MAP_FAILED)
+            munmap(segment, self->layout.slots);
+        close(fd);
+        return -1;
+    }
+    segment->gate.shared = true;
+    memcpy(segment->nonce, mine->segment_nonce, sizeof segment->nonce);
+    munmap(segment, self->layout.slots);
+    return fd;
+}
+
+static void note_cores(ticket *mine)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof set, &set) != 0)
+        return;
+    for (int k = 0; k < CORES && k < CPU_SETSIZE; k++)
+        if (CPU_ISSET(k, &set))
+            mine->cores[k / 8] |= (unsigned char)(1 << k % 8);
+}
+
+/* Those that any process may run on, be they the same for all or divided among them. */
+static int cores_of_all(const ticket *all, int world)
+{
+    int count = 0;
+    for (int k = 0; k < CORES; k++) {
+        bool any = false;
+        for (int r = 0; r < world; r++)
+            any |= (all[r].cores[k / 8] >> k % 8) & 1;
+        count += any;
+    }
+    return count;
+}
+
+/* What this process can map: 0 no segment, 1 no windows, 2 all. */
+static char map_all(trek_comm_shared *self, const ticket *all)
+{
+    int world = self->base.world;
+    for (int r = 0; r < world; r++)
+        if (all[r].layout != self->layout.bytes)
+            return 0;
+    if (all[0].segment_fd < 0 ||
+        !(self->segment = map_file(all[0].pid, all[0].segment_fd, self->layout.bytes, all[0].segment_nonce)))
+        return 0;
+    for (int r = 0; r < world; r++) {
+        if (r == self->base.rank)
+            continue;
+        if (all[r].window_fd < 0 ||
+            !(self->window[r] = map_file(all[r].pid, all[r].window_fd, all[r].window_bytes, all[r].window_nonce)))
+            return 1;
+        self->window_bytes[r] = all[r].window_bytes;
+    }
+    return 2;
+}
+
+static trek_status agree(trek_comm_shared *self, char mine, char *all)
+{
+    trek_status status = trek_control_gather(self->base.control, &mine, 1, all, self->base.deadline_ns);
+    self->windows = true;
+    for (int r = 0; r < self->base.world && status == TREK_OK; r++) {
+        if (all[r] == 0)
+            status = trek_fail(TREK_ERR_UNSUPPORTED, "comm_shared: process %d cannot map the memory of process 0", r);
+        self->windows &= all[r] == 2;
+    }
+    return status;
+}
+
+trek_status trek_shared_segment_join(trek_comm_shared *self)
+{
+    int world = self->base.world;
+    self->layout = lay_out(world);
+    if (!trek_control_same_machine(self->base.control))
+        return trek_fail(TREK_ERR_UNSUPPORTED, "comm_shared: the processes are on several machines");
+    trek_shared_window window = trek_shared_window_open();
+    ticket mine = { .layout = self->layout.bytes, .pid = (int32_t)getpid(), .segment_fd = -1, .window_fd = window.fd,
+                    .window_bytes = window.bytes };
+    memcpy(mine.window_nonce, window.nonce, sizeof mine.window_nonce);
+    note_cores(&mine);
+    ticket *all = trek_calloc((size_t)world, sizeof *all + 1);
+    if (self->base.rank == 0 && all)
+        mine.segment_fd = make_segment(self, &mine);
+    /* Who has no memory for the answers ends the meeting: the channel tells the others. */
+    trek_status status = trek_status_get();
+    if (all)
+        status = trek_control_gather(self->base.control, &mine, sizeof mine, all, self->base.deadline_ns);
+    if (status == TREK_OK) {
+        self->spin = cores_of_all(all, world) >= world;
+        status = agree(self, map_all(self, all), (char *)(all + world));
+    } else if (!all) {
+        trek_control_end(self->base.control, TREK_ERR_MEMORY, trek_error());
+    }
+    if (mine.segment_fd >= 0)
+        close(mine.segment_fd);
+    trek_free(all);
+    return status;
+}
+
+void trek_shared_segment_leave(trek_comm_shared *self)
+{
+    for (int r = 0; r < self->base.world; r++)
+        if (self->window && self->window[r])
+            munmap(self->window[r], self->window_bytes[r]);
+    if (self->segment)
+        munmap(self->segment, self->layout.bytes);
+    self->segment = NULL;
+}

@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The control channel: joining and leaving. */
+#include "distributed/control/control.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "distributed/control/control_internal.h"
+#include "tensor/memory_internal.h"
+#include "tensor/trace.h"
+
+/* Where the machine ends: one kernel, one view of its processes, one /dev/shm. */
+static void name_machine(char *text, size_t size)
+{
+    char boot[64] = "", space[64] = "";
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (file) {
+        if (fgets(boot, sizeof boot, file))
+            boot[strcspn(boot, "\n")] = '\0';
+        fclose(file);
+    }
+    ssize_t length = readlink("/proc/self/ns/pid", space, sizeof space - 1);
+    space[length > 0 ? length : 0] = '\0';
+    struct stat shared = { 0 };
+    if (stat("/dev/shm", &shared) != 0)
+        memset(&shared, 0, sizeof shared);
+    if (boot[0] == '\0')
+        gethostname(boot, sizeof boot - 1);
+    snprintf(text, size, "%s %s %llu", boot, space, (unsigned long long)shared.st_dev);
+}
+
+/* --- those who exit without leaving ------------------------------------------------------------------------------- */
+
+#define ALIVE 32
+static pthread_mutex_t alive_lock = PTHREAD_MUTEX_INITIALIZER;
+static trek_control *alive[ALIVE];
+
+/* How long a process stays after the death of another one. */
+#define BEHIND_NS 200000000
+/* How long process 0 waits for those who have not come yet, when another one has died. */
+#define LATE_NS 2000000000
+
+/* The process that ended the group by its death shall be the first to end: launchers give its status as the job's. */
+static void stay_behind(const trek_control *control)
+{
+    if (!atomic_load(&control->ended) || !control->started || control->status != TREK_ERR_PEER)
+        return;
+    for (int64_t left; (left = control->ended_ns + BEHIND_NS - trek_clock_ns()) > 0;)
+        nanosleep(&(struct timespec){ .tv_nsec = (long)left }, NULL);
+}
+
+/* A process that ends by exit() says so: its peers can tell that from a crash. */
+static void say_exit(void)
+{
+    struct timespec until;
+    if (trek_forked || pthread_mutex_trylock(&alive_lock) != 0)
+        return;
+    for (int i = 0; i < ALIVE; i++) {
+        trek_control *control = alive[i];
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec++;
+        if (control)
+            stay_behind(control);
+        if (!control || atomic_load(&control->ended) || pthread_mutex_timedlock(&control->lock, &until) != 0)
+            continue;
+        if (control->started && !atomic_load(&control->stopping))
+            trek_control_say_goodbye(control, true);
+        atomic_store(&control->stopping, true);
+        pthread_mutex_unlock(&control->lock);
+    }
+    pthread_mutex_unlock(&alive_lock);
+}
+
+static void watch_exit(void) { atexit(say_exit); }
+
+static void remember(trek_control *control)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_exit);
+    pthread_mutex_lock(&alive_lock);
+    for (int i = 0; i < ALIVE; i++) {
+        if (alive[i])
+            continue;
+        alive[i] = control;
+        break;
+    }
+    pthread_mutex_unlock(&alive_lock);
+}
+
+static void forget(const trek_control *control)
+{
+    pthread_mutex_lock(&alive_lock);
+    for (int i = 0; i < ALIVE; i++)
+        if (alive[i] == control)
+            alive[i] = NULL;
+    pthread_mutex_unlock(&alive_lock);
+}
+
+/* --- making and freeing ------------------------------------------------------------------------------------------- */
+
+void trek_control_destroy(trek_control *control)
+{
+    for (int i = 0; control->links && i < control->links_count; i++)
+        trek_control_link_close(&control->links[i]);
+    for (int i = 0; i < TREK_CONTROL_NEWCOMERS; i++)
+        trek_control_link_close(&control->newcomers[i]);
+    trek_socket_close(control->listen_fd);
+    if (control->wake_fd >= 0)
+        close(control->wake_fd);
+    if (control->has_condition && !trek_forked)
+        pthread_cond_destroy(&control->changed);
+    if (control->has_lock && !trek_forked)
+        pthread_mutex_destroy(&control->lock);
+    for (int s = 0; s < 2; s++) {
+        trek_free(control->slots[s].has);
+        trek_free(control->slots[s].data);
+    }
+    trek_free(control->polled);
+    trek_free(control->links);
+    trek_free(control->peers);
+    trek_free(control);
+}
+
+static bool make_locks(trek_control *control)
+{
+    pthread_condattr_t monotonic;
+    control->has_lock = pthread_mutex_init(&control->lock, NULL) == 0;
+    if (pthread_condattr_init(&monotonic) != 0)
+        return false;
+    control->has_condition = pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC) == 0 &&
+                             pthread_cond_init(&control->changed, &monotonic) == 0;
+    pthread_condattr_destroy(&monotonic);
+    control->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return control->has_lock && control->has_condition && control->wake_fd >= 0;
+}
+
+static void fill_in(trek_control *control, const trek_control_opts *opts)
+{
+    control->process = opts->process;
+    control->processes = opts->processes;
+    control->port = opts->port;
+    control->join_s = opts->join_s > 0 ? opts->join_s : 300;
+    snprintf(control->address, sizeof control->address, "%s", opts->address ? opts->address : "127.0.0.1");
+    snprintf(control->token, sizeof control->token, "%s", opts->token ? opts->token : "");
+    trek_socket_where(control->address, control->port, control->where, sizeof control->where);
+    name_machine(control->machine, sizeof control->machine);
+    control->wake_fd = control->listen_fd = -1;
+    control->same_machine = true;
+    control->links_count = control->process == 0 ? control->processes : 1;
+    for (int i = 0; i < TREK_CONTROL_NEWCOMERS; i++)
+        control->newcomers[i] = (trek_control_link){ .fd = -1, .process = -1 };
+    int64_t now = trek_clock_ns();
+    control->join_until_ns = now + (int64_t)(control->join_s * 1e9);
+    control->phase = "starting";
+}
+
+trek_control *trek_control_make(const trek_control_opts *opts)
+{
+    trek_control *control = trek_calloc(1, sizeof *control);
+    if (!control)
+        return NULL;
+    fill_in(control, opts);
+    size_t n = (size_t)opts->processes, links = (size_t)control->links_count;
+    control->peers = trek_calloc(n, sizeof *control->peers);
+    control->links = trek_calloc(links, sizeof *control->links);
+    control->polled = trek_calloc(2 + links + TREK_CONTROL_NEWCOMERS, sizeof *control->polled);
+    control->slots[0].has = trek_calloc(n, sizeof(bool));
+    control->slots[1].has = trek_calloc(n, sizeof(bool));
+    bool good = control->peers && control->links && control->polled && control->slots[0].has && control->slots[1].has;
+    for (size_t i = 0; control->links && i < links; i++)
+        control->links[i] = (trek_control_link){ .fd = -1, .process = (int)i };
+    if (!good || !make_locks(control)) {
+        trek_fail(TREK_ERR_MEMORY, "no memory for the control channel of %d processes", opts->processes);
+        trek_control_destroy(control);
+        return NULL;
+    }
+    trek_control_peer_state *own = &control->peers[control->process];
+    own->joined = true;
+    own->pid = getpid();
+    gethostname(own->host, sizeof own->host - 1);
+    snprintf(own->report.phase, sizeof own->report.phase, "%s", control->phase);
+    own->report.phase_ns = own->report.call_ns = trek_clock_ns();
+    return control;
+}
+
+/* --- joining ------------------------------------------------------------------------------------------------------ */
+
+static trek_status check_opts(const trek_control_opts *opts)
+{
+    if (!opts)
+        return trek_fail_missing("control_join", "options");
+    if (opts->processes < 2 || opts->processes > TREK_MAX_RANKS)
+        return trek_fail(TREK_ERR_ARGUMENT, "a job of %d processes; 2 to %d can be joined", opts->processes, TREK_MAX_RANKS);
+    if (opts->process < 0 || opts->process >= opts->processes)
+        return trek_fail(TREK_ERR_ARGUMENT, "there is no process %d in a job of %d", opts->process, opts->processes);
+    if (opts->port < 1 || opts->port > 65535)
+        return trek_fail(TREK_ERR_ARGUMENT, "port %d of process 0", opts->port);
+    if (opts->token && strlen(opts->token) >= TREK_CONTROL_TOKEN)
+        return trek_fail(TREK_ERR_ARGUMENT, "a token of %zu bytes; it may have %d", strlen(opts->token), TREK_CONTROL_TOKEN - 1);
+    if (opts->address && strlen(opts->address) >= 256)
+        return trek_fail(TREK_ERR_ARGUMENT, "an address of %zu bytes", strlen(opts->address));
+    return TREK_OK;
+}
+
+/* Connects to process 0 and says who this is; the thread takes the answer. */
+static trek_status greet(trek_control *control)
+{
+    char why[256];
+    int fd = trek_socket_connect(control->address, control->port, control->join_until_ns, NULL, NULL, why, sizeof why);
+    if (fd < 0)
+        return trek_fail(TREK_ERR_TIMEOUT, "process %d did not reach process 0 at %s within %g s: %s", control->process,
+                         control->where, control->join_s, why);
+    trek_control_hello hello = { .version = 1, .processes = control->processes, .process = control->process, .pid = getpid() };
+    memcpy(hello.token, control->token, sizeof hello.token);
+    memcpy(hello.machine, control->machine, sizeof hello.machine);
+    memcpy(hello.host, control->peers[control->process].host, sizeof hello.host);
+    control->links[0] = (trek_control_link){ .fd = fd, .process = 0 };
+    control->peers[0].joined = true;
+    control->peers[0].report.heard_ns = control->peers[0].report.phase_ns = control->peers[0].report.call_ns = trek_clock_ns();
+    trek_control_send(control, &control->links[0], TREK_CONTROL_HELLO, 0, &hello, sizeof hello);
+    return TREK_OK;
+}
+
+/* Process 0's thread watches the time; the others allow a little more, so that it can tell them who is missing. */
+static bool wait_for_start(trek_control *control)
+{
+    int64_t until = control->join_until_ns + (control->process == 0 ? 0 : 2 * (int64_t)TREK_CONTROL_BEAT_NS);
+    struct timespec at = { .tv_sec = (time_t)(until / 1000000000), .tv_nsec = (long)(until % 1000000000) };
+    char message[TREK_WHERE + 128];
+    pthread_mutex_lock(&control->lock);
+    while (!control->started && !atomic_load(&control->ended)) {
+        if (control->process == 0) {
+            pthread_cond_wait(&control->changed, &control->lock);
+        } else if (pthread_cond_timedwait(&control->changed, &control->lock, &at) != 0 && trek_clock_ns() >= until) {
+            snprintf(message, sizeof message, "process %d waited %g s at %s for the others", control->process, control->join_s,
+                     control->where);
+            trek_control_end_locked(control, TREK_ERR_TIMEOUT, message);
+        }
+    }
+    bool started = control->started; /* it may have ended again: the first call tells */
+    pthread_mutex_unlock(&control->lock);
+    return started;
+}
+
+/* One has died while all were joining: process 0 tells those who are about to come, and would look for it in vain. */
+static void tell_late_comers(trek_control *control)
+{
+    int64_t until = control->ended_ns + LATE_NS;
+    struct timespec at = { .tv_sec = (time_t)(until / 1000000000), .tv_nsec = (long)(until % 1000000000) };
+    pthread_mutex_lock(&control->lock);
+    for (int p = 1; p < control->processes && control->process == 0 && control->status == TREK_ERR_PEER; p++)
+        while (!control->peers[p].joined && trek_clock_ns() < until)
+            pthread_cond_timedwait(&control->changed, &control->lock, &at);
+    pthread_mutex_unlock(&control->lock);
+}
+
+trek_control *trek_control_join(const trek_control_opts *opts)
+{
+    if (trek_forked) {
+        trek_fail_forked();
+        return NULL;
+    }
+    trek_control *control = check_opts(opts) == TREK_OK ? trek_control_make(opts) : NULL;
+    if (!control)
+        return NULL;
+    trek_status status = control->process == 0
+                             ? trek_socket_listen(control->address, control->port, &control->listen_fd, &control->port)
+                             : greet(control);
+    if (status == TREK_OK && pthread_create(&control->thread, NULL, trek_control_serve, control) != 0)
+        status = trek_fail(TREK_ERR_STATE, "the thread of the control channel cannot start");
+    if (status != TREK_OK) {
+        trek_control_destroy(control);
+        return NULL;
+    }
+    control->has_thread = true;
+    remember(control);
+    if (wait_for_start(control))
+        return control;
+    tell_late_comers(control);
+    trek_control_fail(control);
+    trek_control_free(&control);
+    return NULL;
+}
+
+void trek_control_free(trek_control **place)
+{
+    trek_control *control = place ? *place : NULL;
+    if (!control)
+        return;
+    *place = NULL;
+    if (!trek_forked) {
+        stay_behind(control);
+        forget(control);
+        pthread_mutex_lock(&control->lock);
+        if (!atomic_load(&control->stopping))
+            trek_control_say_goodbye(control, false);
+        atomic_store(&control->stopping, true);
+        pthread_mutex_unlock(&control->lock);
+        trek_control_wake(control);
+        if (control->has_thread)
+            pthread_join(control->thread, NULL);
+    }
+    trek_control_destroy(control);
+}
+
+int trek_control_process(const trek_control *control) { return control->process; }
+int trek_control_processes(const trek_control *control) { return control->processes; }
+bool trek_control_same_machine(const trek_control *control) { return control->same_machine; }
+const char *trek_control_machine(const trek_control *control) { return control->machine; }
+
+bool trek_control_own_address(const trek_control *control, char *text, size_t size)
+{
+    if (control->process == 0) {
+        snprintf(text, size, "%s", control->address);
+        return true;
+    }
+    return trek_socket_own_address(control->links[0].fd, text, size);
+}

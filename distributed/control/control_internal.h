@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The control channel from inside. Everything below is guarded by the control's lock unless it is said otherwise. */
+#ifndef TREK_DISTRIBUTED_CONTROL_CONTROL_INTERNAL_H
+#define TREK_DISTRIBUTED_CONTROL_CONTROL_INTERNAL_H
+
+#include <pthread.h>
+
+#include "distributed/control/control.h"
+#include "distributed/control/socket.h"
+
+#define TREK_CONTROL_BEAT_NS 1000000000
+#define TREK_CONTROL_SILENCE_NS 5000000000
+#define TREK_CONTROL_TOKEN 256
+#define TREK_CONTROL_NEWCOMERS 64
+#define TREK_CONTROL_HOOKS 8
+#define TREK_CONTROL_PAYLOAD (64u << 20)
+
+/* What goes over the wire: a head, then `bytes` bytes. All machines of a job are of one byte order: the magic tells. */
+typedef enum trek_control_type {
+    TREK_CONTROL_HELLO = 1, /* trek_control_hello */
+    TREK_CONTROL_WELCOME,
+    TREK_CONTROL_REFUSED,   /* text */
+    TREK_CONTROL_START,     /* all are here; byte: on one machine */
+    TREK_CONTROL_BEAT,      /* trek_control_report[] */
+    TREK_CONTROL_GATHER,    /* a part of gather `number` */
+    TREK_CONTROL_GATHERED,  /* all parts */
+    TREK_CONTROL_LATE,      /* int64: the deadline of gather `number` has passed there */
+    TREK_CONTROL_EXTEND,    /* who is missing is alive: wait on */
+    TREK_CONTROL_END,       /* int32 status, text */
+    TREK_CONTROL_LEFT,      /* trek_control_report of a process that has left; number: gathers it came to */
+} trek_control_type;
+
+typedef struct trek_control_head {
+    uint64_t magic, number;
+    uint32_t type, bytes;
+} trek_control_head;
+
+#define TREK_CONTROL_MAGIC 0x31306c746b657274u /* "trektl01": protocol and byte order */
+
+typedef struct trek_control_hello {
+    int32_t version, processes, process, pid;
+    char token[TREK_CONTROL_TOKEN];
+    char machine[128], host[64];
+} trek_control_hello;
+
+/* What a process does. Times are ages when it is sent, and moments of trek_clock_ns() where it is kept. */
+typedef struct trek_control_report {
+    int32_t process;
+    int32_t is_long, in_call, exited;
+    char phase[32];
+    int64_t phase_ns, call_ns, heard_ns;
+    uint64_t number, done;  /* of the calls: the last one begun, and ended */
+    int32_t kind, op, dtype, root;
+    int64_t count;
+} trek_control_report;
+
+typedef struct trek_control_peer_state {
+    trek_control_report report;
+    bool joined, left;
+    uint64_t gathers;       /* that it has come to */
+    char host[64];
+    int pid;
+} trek_control_peer_state;
+
+/* A connection. fd -1: none, or no longer. */
+typedef struct trek_control_link {
+    int fd, process;        /* process -1: has not said who it is */
+    int error;              /* errno of what ended it; 0: the other side did */
+    int64_t since_ns;
+    bool closing;           /* what is still to be sent goes out, then it is closed */
+    char *in, *out;
+    size_t in_used, in_size, out_begin, out_used, out_size;
+} trek_control_link;
+
+/* One gather; two of them, used in turn. */
+typedef struct trek_control_slot {
+    uint64_t number;
+    size_t bytes, size;     /* of a part; of data's memory */
+    int came;
+    bool done;
+    bool *has;              /* [processes]; on process 0 */
+    char *data;
+} trek_control_slot;
+
+struct trek_control {
+    int process, processes, port;
+    char address[256], where[TREK_WHERE], token[TREK_CONTROL_TOKEN], machine[128];
+    double join_s;
+    atomic_bool ended, stopping;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_t thread;
+    bool has_lock, has_condition, has_thread;
+    int wake_fd, listen_fd;
+    bool started, same_machine, welcome;
+    trek_status status;     /* why it has ended */
+    char message[TREK_ERROR_SIZE];
+    int64_t ended_ns, join_until_ns, beat_ns, loop_ns;
+    bool table_logged, zero_logs, beat_now;
+    int links_count;        /* process 0: one for each process (its own stays unused); others: one */
+    trek_control_link *links, newcomers[TREK_CONTROL_NEWCOMERS];
+    trek_control_peer_state *peers;
+    struct pollfd *polled;
+    const char *phase;      /* this process's, a literal */
+    trek_control_slot slots[2];
+    uint64_t gathers;
+    bool gathering;
+    int relay_from;         /* whose states the next beat begins with */
+    struct {
+        trek_control_ended_fn fn;
+        void *arg;
+        bool called, calling;
+    } hooks[TREK_CONTROL_HOOKS];
+};
+
+/* control.c */
+/* What there is without any connection, and its end. Options are taken as they are. NULL and MEMORY. */
+trek_control *trek_control_make(const trek_control_opts *opts);
+void trek_control_destroy(trek_control *control);
+
+/* control_wire.c */
+/* Queues a message and sends what can be sent; a connection that is broken shows when it is read. */
+void trek_control_send(trek_control *control, trek_control_link *link, trek_control_type type, uint64_t number, const void *data,
+                       size_t bytes);
+void trek_control_flush(trek_control_link *link);
+/* Reads what is there. false: the connection has ended. */
+bool trek_control_receive(trek_control *control, trek_control_link *link);
+/* The first whole message in the buffer: its head and payload; false: none. bad: not one of ours. */
+bool trek_control_message(trek_control_link *link, trek_control_head *head, const char **data, bool *bad);
+void trek_control_consume(trek_control_link *link, const trek_control_head *head);
+void trek_control_link_close(trek_control_link *link);
+void trek_control_wake(trek_control *control);
+
+/* control_serve.c */
+void *trek_control_serve(void *control);
+/* Reads what has come on a connection and acts on each message: one of a process of the job, and one of a stranger. */
+void trek_control_serve_link(trek_control *control, trek_control_link *link);
+void trek_control_serve_newcomer(trek_control *control, trek_control_link *newcomer);
+
+/* control_end.c */
+void trek_control_end_locked(trek_control *control, trek_status status, const char *message);
+void trek_control_lost(trek_control *control, int process, const char *how);
+void trek_control_take_left(trek_control *control, int process, const trek_control_report *report, uint64_t gathers);
+void trek_control_say_goodbye(trek_control *control, bool exited);
+void trek_control_check_left(trek_control *control);
+
+/* control_state.c */
+void trek_control_own_report(trek_control *control, trek_control_report *report);
+void trek_control_take_report(trek_control *control, const trek_control_report *report);
+void trek_control_send_beats(trek_control *control);
+/* "in phase \"save\" for 2.1 s, in call 7, barrier, for 1 s": as last heard. */
+char *trek_control_doing(trek_control *control, int process, char *text, size_t size);
+void trek_control_log_table(trek_control *control);
+bool trek_control_excused_locked(trek_control *control, int process, int64_t deadline_ns);
+
+/* gather.c */
+void trek_control_contribute(trek_control *control, int process, uint64_t number, const void *data, size_t bytes);
+void trek_control_gathered(trek_control *control, uint64_t number, const void *data, size_t bytes);
+void trek_control_late(trek_control *control, uint64_t number, int64_t deadline_ns);
+void trek_control_extend(trek_control *control, uint64_t number);
+void trek_control_gather_left(trek_control *control);
+
+#endif

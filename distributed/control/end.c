@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The end of the group: of its own, by a process that died, or because one has left whom another still needs. */
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "distributed/control/control_internal.h"
+#include "tensor/trace.h"
+
+typedef struct end_message {
+    int32_t status;
+    char text[TREK_ERROR_SIZE];
+} end_message;
+
+/* The first reason counts. Process 0 tells all the others, these tell process 0. */
+void trek_control_end_locked(trek_control *control, trek_status status, const char *message)
+{
+    if (atomic_load(&control->ended))
+        return;
+    control->status = status;
+    snprintf(control->message, sizeof control->message, "%s", message);
+    control->ended_ns = trek_clock_ns();
+    control->zero_logs = control->process != 0 && control->links[0].fd >= 0 && !control->peers[0].left;
+    atomic_store(&control->ended, true);
+    end_message end = { .status = (int32_t)status };
+    memcpy(end.text, control->message, sizeof end.text);
+    size_t bytes = offsetof(end_message, text) + strlen(end.text);
+    for (int i = 0; i < control->links_count; i++)
+        trek_control_send(control, &control->links[i], TREK_CONTROL_END, 0, &end, bytes);
+    pthread_cond_broadcast(&control->changed);
+    trek_control_wake(control);
+}
+
+void trek_control_end(trek_control *control, trek_status status, const char *message)
+{
+    if (trek_forked)
+        return;
+    pthread_mutex_lock(&control->lock);
+    trek_control_end_locked(control, status, message);
+    pthread_mutex_unlock(&control->lock);
+}
+
+bool trek_control_ended(const trek_control *control) { return atomic_load(&control->ended); }
+
+trek_status trek_control_fail(trek_control *control)
+{
+    if (trek_forked)
+        return trek_fail_forked();
+    char message[TREK_ERROR_SIZE];
+    pthread_mutex_lock(&control->lock);
+    trek_status status = control->status;
+    memcpy(message, control->message, sizeof message);
+    pthread_mutex_unlock(&control->lock);
+    return status == TREK_OK ? trek_fail(TREK_ERR_STATE, "the group of processes has not ended")
+                             : trek_fail(status, "%s", message);
+}
+
+/* A process is gone that has not said goodbye. how: "its connection was closed". */
+void trek_control_lost(trek_control *control, int process, const char *how)
+{
+    char doing[256], message[TREK_ERROR_SIZE];
+    if (control->started)
+        snprintf(message, sizeof message, "process %d %s; it was %s", process, how,
+                 trek_control_doing(control, process, doing, sizeof doing));
+    else
+        snprintf(message, sizeof message, "process %d %s while the processes were joining", process, how);
+    trek_control_end_locked(control, TREK_ERR_PEER, message);
+}
+
+static void end_by_leaving(trek_control *control, int process)
+{
+    const trek_control_report *report = &control->peers[process].report;
+    char doing[256], message[TREK_ERROR_SIZE];
+    snprintf(message, sizeof message, "process %d has left: it %s %s", process, report->exited ? "exited" : "left the group",
+             trek_control_doing(control, process, doing, sizeof doing));
+    trek_control_end_locked(control, TREK_ERR_PEER, message);
+}
+
+/* A process that has left ends the group for those who begin a call that it did not end. Those it did end may still
+ * be under way here: nobody waits for it in them. */
+void trek_control_check_left(trek_control *control)
+{
+    const trek_control_report *own = &control->peers[control->process].report;
+    for (int p = 0; p < control->processes && !atomic_load(&control->ended) && own->in_call; p++)
+        if (control->peers[p].left && own->number > control->peers[p].report.done)
+            end_by_leaving(control, p);
+}
+
+/* The same for gathers. */
+void trek_control_gather_left(trek_control *control)
+{
+    if (control->process != 0) {
+        if (control->gathering && !control->slots[control->gathers & 1].done && control->peers[0].left)
+            end_by_leaving(control, 0);
+        return;
+    }
+    for (int s = 0; s < 2 && !atomic_load(&control->ended); s++) {
+        const trek_control_slot *slot = &control->slots[s];
+        for (int p = 1; p < control->processes && !slot->done && slot->came > 0; p++)
+            if (control->peers[p].left && !slot->has[p])
+                end_by_leaving(control, p);
+    }
+}
+
+void trek_control_take_left(trek_control *control, int process, const trek_control_report *report, uint64_t gathers)
+{
+    if (process < 0 || process >= control->processes || process == control->process)
+        return;
+    trek_control_peer_state *peer = &control->peers[process];
+    trek_control_report kept = *report;
+    kept.process = process;
+    kept.heard_ns = 0;
+    trek_control_take_report(control, &kept);
+    peer->left = true;
+    peer->gathers = gathers;
+    if (!control->started) {
+        trek_control_lost(control, process, "left");
+        return;
+    }
+    for (int i = 1; control->process == 0 && i < control->links_count; i++)
+        if (i != process)
+            trek_control_send(control, &control->links[i], TREK_CONTROL_LEFT, gathers, &kept, sizeof kept);
+    trek_control_check_left(control);
+    trek_control_gather_left(control);
+}
+
+/* What a process says that leaves in order, to all whom it knows. */
+void trek_control_say_goodbye(trek_control *control, bool exited)
+{
+    trek_control_report report;
+    trek_control_own_report(control, &report);
+    report.exited = exited;
+    for (int i = 0; i < control->links_count; i++) {
+        trek_control_link *link = &control->links[i];
+        trek_control_send(control, link, TREK_CONTROL_LEFT, control->gathers, &report, sizeof report);
+        link->closing = true;
+        if (link->fd >= 0 && link->out_used == link->out_begin)
+            shutdown(link->fd, SHUT_WR);
+    }
+}
+
+/* --- whom the end wakes ------------------------------------------------------------------------------------------- */
+
+trek_status trek_control_on_end(trek_control *control, trek_control_ended_fn fn, void *arg)
+{
+    if (trek_forked)
+        return trek_fail_forked();
+    pthread_mutex_lock(&control->lock);
+    int h = 0;
+    while (h < TREK_CONTROL_HOOKS && control->hooks[h].fn)
+        h++;
+    if (h < TREK_CONTROL_HOOKS) {
+        control->hooks[h].fn = fn;
+        control->hooks[h].arg = arg;
+        control->hooks[h].called = control->hooks[h].calling = false;
+    }
+    pthread_mutex_unlock(&control->lock);
+    trek_control_wake(control);
+    return h < TREK_CONTROL_HOOKS ? TREK_OK : trek_fail(TREK_ERR_STATE, "more than %d engines hang on one control channel", h);
+}
+
+/* Returns when fn does not run and will not. */
+void trek_control_forget(trek_control *control, void *arg)
+{
+    if (!control || trek_forked)
+        return;
+    pthread_mutex_lock(&control->lock);
+    for (int h = 0; h < TREK_CONTROL_HOOKS; h++) {
+        if (!control->hooks[h].fn || control->hooks[h].arg != arg)
+            continue;
+        while (control->hooks[h].calling && !pthread_equal(pthread_self(), control->thread))
+            pthread_cond_wait(&control->changed, &control->lock);
+        control->hooks[h].fn = NULL;
+    }
+    pthread_mutex_unlock(&control->lock);
+}

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Launchers: what each puts into the environment of the processes it starts. */
+#include "distributed/control/launch.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "distributed/comm/comm_internal.h"
+
+typedef struct launcher {
+    const char *name, *rank, *world, *local, *locals;
+} launcher;
+
+enum { TREK_RUN, TORCHRUN, OPEN_MPI, SLURM, LAUNCHERS };
+
+static const launcher launchers[LAUNCHERS] = {
+    [TREK_RUN] = { "trek-run", "TREK_RANK", "TREK_WORLD_SIZE", "TREK_LOCAL_RANK", "TREK_LOCAL_WORLD_SIZE" },
+    [TORCHRUN] = { "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE" },
+    [OPEN_MPI] = { "Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                   "OMPI_COMM_WORLD_LOCAL_SIZE" },
+    [SLURM] = { "Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL },
+};
+
+/* NULL where it is unset or empty. */
+static const char *variable(const char *name)
+{
+    const char *value = name ? getenv(name) : NULL;
+    return value && *value ? value : NULL;
+}
+
+/* A whole number in [low, high], or `missing` where the variable is unset. */
+static trek_status number(const char *name, int low, int high, int missing, int *value)
+{
+    const char *text = variable(name);
+    char *end;
+    *value = missing;
+    if (!text)
+        return TREK_OK;
+    errno = 0;
+    long read = strtol(text, &end, 10);
+    if (errno || *end || end == text || read < low || read > high)
+        return trek_fail(TREK_ERR_ARGUMENT, "%s=\"%s\" in the environment is not a whole number from %d to %d", name, text, low,
+                         high);
+    *value = (int)read;
+    return TREK_OK;
+}
+
+/* Of a job's allocation every process has SLURM_PROCID and SLURM_NTASKS, also the shell of a batch script; only those
+ * of a step are Slurm's processes. An interactive shell is a step of one. */
+static bool started_by(int which)
+{
+    const launcher *l = &launchers[which];
+    if (which == SLURM)
+        return variable("SLURM_STEP_ID") && variable(l->rank) && variable(l->world);
+    return variable(l->rank) || variable(l->world);
+}
+
+/* What one launcher says. */
+static trek_status ask(int which, trek_launch *launch)
+{
+    const launcher *l = &launchers[which];
+    if (!variable(l->rank) || !variable(l->world))
+        return trek_fail(TREK_ERR_ARGUMENT, "%s is set in the environment, but %s is not (%s sets both)",
+                         variable(l->rank) ? l->rank : l->world, variable(l->rank) ? l->world : l->rank, l->name);
+    trek_status status = number(l->world, 1, TREK_MAX_RANKS, 1, &launch->processes);
+    if (status == TREK_OK)
+        status = number(l->rank, 0, INT_MAX, 0, &launch->process);
+    if (status == TREK_OK)
+        status = number(l->locals, 1, TREK_MAX_RANKS, -1, &launch->locals);
+    if (status == TREK_OK)
+        status = number(l->local, 0, TREK_MAX_RANKS, -1, &launch->local);
+    if (status != TREK_OK)
+        return status;
+    if (launch->process >= launch->processes)
+        return trek_fail(TREK_ERR_ARGUMENT, "%s=%d and %s=%d in the environment: there is no such process", l->rank,
+                         launch->process, l->world, launch->processes);
+    if (launch->locals > launch->processes || (launch->locals > 0 && launch->local >= launch->locals))
+        return trek_fail(TREK_ERR_ARGUMENT, "%s=%d and %s=%d in the environment, of %d processes", l->local, launch->local,
+                         l->locals, launch->locals, launch->processes);
+    snprintf(launch->source, sizeof launch->source, "%s", l->name);
+    return TREK_OK;
+}
+
+/* Slurm may start other launchers, one on each machine: its numbers are theirs only where the worlds are equal, and
+ * they give their own in an order of their own. */
+static bool may_differ(int first, int other, const trek_launch *a, const trek_launch *b)
+{
+    bool numbers_anew = first == OPEN_MPI || (first == TORCHRUN && variable("TORCHELASTIC_RUN_ID"));
+    return other == SLURM && (numbers_anew || a->processes != b->processes);
+}
+
+static trek_status ask_all(trek_launch *launch, int *which)
+{
+    *which = -1;
+    for (int l = 0; l < LAUNCHERS; l++) {
+        trek_launch other = *launch;
+        if (!started_by(l))
+            continue;
+        trek_status status = ask(l, *which < 0 ? launch : &other);
+        if (status != TREK_OK)
+            return status;
+        if (*which < 0) {
+            *which = l;
+        } else if (!may_differ(*which, l, launch, &other) &&
+                   (other.process != launch->process || other.processes != launch->processes)) {
+            const launcher *a = &launchers[*which], *b = &launchers[l];
+            return trek_fail(TREK_ERR_ARGUMENT, "the environment contradicts itself: %s=%d, %s=%d (%s), but %s=%d, %s=%d (%s)",
+                             a->rank, launch->process, a->world, launch->processes, a->name, b->rank, other.process, b->world,
+                             other.processes, b->name);
+        } else if (other.process == launch->process && other.processes == launch->processes) { /* it may know more */
+            launch->local = launch->local < 0 ? other.local : launch->local;
+            launch->locals = launch->locals < 0 ? other.locals : launch->locals;
+        }
+    }
+    return TREK_OK;
+}
+
+/* --- where process 0 is ------------------------------------------------------------------------------------------- */
+
+bool trek_launch_first_host(const char *list, char *host, size_t size)
+{
+    size_t used = 0;
+    for (const char *c = list; *c && *c != ','; c++) {
+        if (*c != '[') {
+            if (used + 1 >= size)
+                return false;
+            host[used++] = *c;
+            continue;
+        }
+        size_t digits = strcspn(c + 1, "-,]");
+        const char *end = strchr(c, ']');
+        if (!end || digits == 0 || used + digits >= size)
+            return false;
+        memcpy(host + used, c + 1, digits);
+        used += digits;
+        c = end;
+    }
+    host[used] = '\0';
+    return used > 0;
+}
+
+/* "988545024.0;tcp://10.0.0.2,172.17.0.1:32953;tcp6://...": the first address of the machine that mpirun runs on. */
+static bool first_uri_host(const char *uri, char *host, size_t size)
+{
+    const char *start = strstr(uri, "://");
+    if (!start)
+        return false;
+    start += 3;
+    start += *start == '[';
+    size_t length = strcspn(start, strncmp(start - 1, "[", 1) == 0 ? "]," : ",:;");
+    if (length == 0 || length >= size)
+        return false;
+    memcpy(host, start, length);
+    host[length] = '\0';
+    return true;
+}
+
+static bool one_machine(int which, const trek_launch *launch)
+{
+    const char *nodes = variable("SLURM_STEP_NUM_NODES");
+    if (launch->locals == launch->processes || which < 0 || which == TREK_RUN)
+        return true;
+    return which == SLURM && nodes && strcmp(nodes, "1") == 0;
+}
+
+static trek_status find_address(const trek_comm_opts *opts, int which, trek_launch *launch)
+{
+    const char *given = opts && opts->address ? opts->address : variable("TREK_ADDRESS");
+    const char *nodes = variable("SLURM_STEP_NODELIST"), *uri = variable("OMPI_MCA_orte_hnp_uri");
+    size_t size = sizeof launch->address;
+    if (!given && which != TREK_RUN)
+        given = variable("MASTER_ADDR");
+    if (given && strlen(given) >= size)
+        return trek_fail(TREK_ERR_ARGUMENT, "the address of process 0 has %zu bytes", strlen(given));
+    if (given)
+        snprintf(launch->address, size, "%s", given);
+    else if (one_machine(which, launch) || launch->processes == 1)
+        snprintf(launch->address, size, "127.0.0.1");
+    else if (which == SLURM && nodes && !trek_launch_first_host(nodes, launch->address, size))
+        return trek_fail(TREK_ERR_ARGUMENT, "SLURM_STEP_NODELIST=\"%s\" in the environment is no list of hosts", nodes);
+    else if (which == OPEN_MPI && uri && !first_uri_host(uri, launch->address, size))
+        return trek_fail(TREK_ERR_ARGUMENT, "OMPI_MCA_orte_hnp_uri=\"%s\" in the environment names no host", uri);
+    if (launch->address[0] == '\0')
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "%s does not say on which machine process 0 runs: name it in MASTER_ADDR or TREK_ADDRESS",
+                         launch->source);
+    return TREK_OK;
+}
+
+/* What names the job where the launcher gives no secret; "" where there is nothing. */
+static void name_job(int which, char *text, size_t size)
+{
+    const char *job = NULL, *step = NULL;
+    if (which == TORCHRUN) {
+        job = variable("TORCHELASTIC_RUN_ID");
+        step = variable("MASTER_PORT");
+    } else if (which == OPEN_MPI) {
+        job = variable("OMPI_MCA_ess_base_jobid");
+        step = job ? NULL : variable("PMIX_NAMESPACE");
+    } else if (which == SLURM) {
+        job = variable("SLURM_JOB_ID");
+        step = variable("SLURM_STEP_ID");
+    }
+    text[0] = '\0';
+    if (job || step)
+        snprintf(text, size, "%s %s.%s", launchers[which].name, job ? job : "", step ? step : "");
+}
+
+/* Below the ports that systems give to callers. */
+static int port_of_job(const char *name)
+{
+    uint32_t hash = 2166136261u; /* FNV-1a */
+    for (const char *c = name; *c; c++)
+        hash = (hash ^ (unsigned char)*c) * 16777619u;
+    return 10000 + (int)(hash % 20000);
+}
+
+static trek_status find_port(const trek_comm_opts *opts, int which, const char *job, trek_launch *launch)
+{
+    trek_status status = number("TREK_PORT", 1, 65535, 0, &launch->port);
+    if (opts && opts->port)
+        launch->port = opts->port;
+    if (status != TREK_OK || launch->port || launch->processes == 1)
+        return status;
+    if (which != TREK_RUN && variable("MASTER_PORT")) {
+        status = number("MASTER_PORT", 1, 65535, 0, &launch->port);
+        const char *agent = variable("TORCHELASTIC_USE_AGENT_STORE");
+        if (status == TREK_OK && which == TORCHRUN && agent && strcmp(agent, "True") == 0)
+            launch->port = launch->port % 65535 + 1; /* torchrun itself listens there */
+        return status;
+    }
+    if (job[0] == '\0')
+        return trek_fail(TREK_ERR_ARGUMENT, "no port of process 0 is given: name one in TREK_PORT%s",
+                         which == TORCHRUN ? " or MASTER_PORT" : "");
+    launch->port = port_of_job(job);
+    return TREK_OK;
+}
+
+static trek_status take_opts(const trek_comm_opts *opts, trek_launch *launch)
+{
+    if (opts->world_size < 0 || opts->world_size > TREK_MAX_RANKS || (opts->world_size == 0 && opts->rank != 0))
+        return trek_fail(TREK_ERR_ARGUMENT, "rank %d in a world of %d processes; 1 to %d are possible", opts->rank,
+                         opts->world_size, TREK_MAX_RANKS);
+    if (opts->world_size > 0 && (opts->rank < 0 || opts->rank >= opts->world_size))
+        return trek_fail(TREK_ERR_ARGUMENT, "there is no rank %d in a world of %d processes", opts->rank, opts->world_size);
+    if (opts->port < 0 || opts->port > 65535)
+        return trek_fail(TREK_ERR_ARGUMENT, "port %d of process 0", opts->port);
+    launch->process = opts->rank;
+    launch->processes = opts->world_size;
+    snprintf(launch->source, sizeof launch->source, "options");
+    return TREK_OK;
+}
+
+trek_status trek_launch_find(const trek_comm_opts *opts, trek_launch *launch)
+{
+    int which = -1;
+    char job[200];
+    *launch = (trek_launch){ .local = -1, .locals = -1 };
+    trek_status status = opts ? take_opts(opts, launch) : TREK_OK;
+    if (status == TREK_OK && launch->processes == 0)
+        status = ask_all(launch, &which);
+    if (status != TREK_OK)
+        return status;
+    if (launch->processes == 0) {
+        launch->processes = 1;
+        snprintf(launch->source, sizeof launch->source, "single process");
+    }
+    name_job(which, job, sizeof job);
+    status = find_address(opts, which, launch);
+    if (status == TREK_OK)
+        status = find_port(opts, which, job, launch);
+    const char *token = opts && opts->token ? opts->token : variable("TREK_TOKEN");
+    if (status == TREK_OK && token && strlen(token) >= sizeof launch->token)
+        return trek_fail(TREK_ERR_ARGUMENT, "the job's token has %zu bytes; %zu are possible", strlen(token),
+                         sizeof launch->token - 1);
+    if (status == TREK_OK)
+        snprintf(launch->token, sizeof launch->token, "%s", token ? token : job);
+    return status;
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which process of which job this is, from options or from the environment of its launcher. Internal. */
+#ifndef TREK_DISTRIBUTED_CONTROL_LAUNCH_H
+#define TREK_DISTRIBUTED_CONTROL_LAUNCH_H
+
+#include "distributed/comm/comm.h"
+
+typedef struct trek_launch {
+    int process, processes;
+    int local, locals;     /* among the processes of this machine; -1: not known */
+    char source[32];       /* "trek-run", "torchrun", "Open MPI", "Slurm", "options", "single process" */
+    char address[256];     /* of process 0 */
+    int port;              /* 0: not known */
+    char token[256];       /* of the job: secret where a launcher gives one, else a name of the job */
+} trek_launch;
+
+/* Options first, then trek-run's variables, torchrun's, Open MPI's, Slurm's (of a step: a shell in an allocation is a
+ * single process). ARGUMENT where one is wrong or incomplete, or two launchers say different things: both are named. */
+trek_status trek_launch_find(const trek_comm_opts *opts, trek_launch *launch);
+/* The first host of a list as Slurm writes it: "gpu[07-12,20]-ib,login" is gpu07-ib. false: it is malformed or too long. */
+bool trek_launch_first_host(const char *list, char *host, size_t size);
+
+#endif

@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The thread of the control channel: lets newcomers in, reads what the others say, sends heartbeats, and notices who
+ * is silent. */
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "distributed/control/control_internal.h"
+#include "tensor/memory_internal.h"
+#include "tensor/trace.h"
+
+/* Among so few, all hear of each other more often than they must. */
+#define FEW 64
+/* How long a stranger may take to say who it is. */
+#define HANDSHAKE_NS 5000000000
+/* The others' last states are waited for before the table is logged. */
+#define TABLE_NS 250000000
+
+/* --- newcomers, on process 0 -------------------------------------------------------------------------------------- */
+
+/* Takes as long for every wrong one. */
+static bool same_secret(const char *a, const char *b, size_t size)
+{
+    unsigned char differ = 0;
+    for (size_t i = 0; i < size; i++)
+        differ |= (unsigned char)(a[i] ^ b[i]);
+    return differ == 0;
+}
+
+static const char *why_refused(const trek_control *control, const trek_control_hello *hello, char *text, size_t size)
+{
+    if (!same_secret(hello->token, control->token, sizeof control->token))
+        snprintf(text, size, "the token is not the one of the job at %s", control->where);
+    else if (hello->version != 1)
+        snprintf(text, size, "it speaks version %d of the control channel, process 0 version 1", hello->version);
+    else if (hello->processes != control->processes)
+        snprintf(text, size, "it believes in a world of %d processes, process 0 in %d", hello->processes, control->processes);
+    else if (hello->process < 1 || hello->process >= control->processes)
+        snprintf(text, size, "there is no process %d to come in a world of %d", hello->process, control->processes);
+    else if (control->peers[hello->process].joined)
+        snprintf(text, size, "there is a process %d already (pid %d on %s)", hello->process, control->peers[hello->process].pid,
+                 control->peers[hello->process].host);
+    else if (atomic_load(&control->ended))
+        snprintf(text, size, "%.500s", control->message);
+    else
+        return NULL;
+    return text;
+}
+
+static void start_group(trek_control *control)
+{
+    char one = control->same_machine;
+    for (int i = 1; i < control->links_count; i++)
+        trek_control_send(control, &control->links[i], TREK_CONTROL_START, 0, &one, 1);
+    control->started = true;
+    control->beat_ns = 0;
+    pthread_cond_broadcast(&control->changed);
+}
+
+static void admit(trek_control *control, trek_control_link *newcomer, const trek_control_hello *hello)
+{
+    trek_control_link *link = &control->links[hello->process];
+    trek_control_peer_state *peer = &control->peers[hello->process];
+    *link = *newcomer;
+    *newcomer = (trek_control_link){ .fd = -1, .process = -1 };
+    link->process = hello->process;
+    peer->joined = true;
+    peer->pid = hello->pid;
+    memcpy(peer->host, hello->host, sizeof peer->host);
+    peer->host[sizeof peer->host - 1] = '\0';
+    peer->report.heard_ns = peer->report.phase_ns = peer->report.call_ns = trek_clock_ns();
+    control->same_machine = control->same_machine && strncmp(hello->machine, control->machine, sizeof control->machine) == 0;
+    trek_control_send(control, link, TREK_CONTROL_WELCOME, 0, NULL, 0);
+    int joined = 0;
+    for (int p = 0; p < control->processes; p++)
+        joined += control->peers[p].joined;
+    if (joined == control->processes)
+        start_group(control);
+}
+
+static void turn_away(trek_control *control, trek_control_link *newcomer, const char *why)
+{
+    trek_log_message(TREK_LOG_INFO, "control: a process was turned away: %s", why);
+    trek_control_send(control, newcomer, TREK_CONTROL_REFUSED, 0, why, strlen(why));
+    if (newcomer->fd >= 0)
+        shutdown(newcomer->fd, SHUT_WR);
+    newcomer->closing = true; /* until it has read that */
+}
+
+void trek_control_serve_newcomer(trek_control *control, trek_control_link *newcomer)
+{
+    trek_control_head head;
+    trek_control_hello hello;
+    const char *data;
+    char why[512];
+    bool bad, open = trek_control_receive(control, newcomer);
+    if (newcomer->closing || !trek_control_message(newcomer, &head, &data, &bad)) {
+        if (newcomer->closing)
+            newcomer->in_used = 0;
+        if (!open || (bad && !newcomer->closing))
+            trek_control_link_close(newcomer);
+        return;
+    }
+    if (head.type != TREK_CONTROL_HELLO || head.bytes != sizeof hello) {
+        trek_control_link_close(newcomer);
+        return;
+    }
+    memcpy(&hello, data, sizeof hello);
+    trek_control_consume(newcomer, &head);
+    if (why_refused(control, &hello, why, sizeof why)) {
+        bool ours = same_secret(hello.token, control->token, sizeof control->token);
+        if (ours && atomic_load(&control->ended) && hello.process > 0 && hello.process < control->processes)
+            control->peers[hello.process].joined = true; /* it has come, and knows */
+        turn_away(control, newcomer, why);
+        pthread_cond_broadcast(&control->changed);
+    } else
+        admit(control, newcomer, &hello);
+}
+
+static void accept_newcomers(trek_control *control)
+{
+    for (int i = 0; i < TREK_CONTROL_NEWCOMERS; i++) {
+        trek_control_link *place = &control->newcomers[i];
+        if (place->fd >= 0)
+            continue;
+        int fd = trek_socket_accept(control->listen_fd);
+        if (fd < 0)
+            return;
+        *place = (trek_control_link){ .fd = fd, .process = -1, .since_ns = trek_clock_ns() };
+    }
+}
+
+/* --- messages ----------------------------------------------------------------------------------------------------- */
+
+static void take_end(trek_control *control, const char *data, size_t bytes)
+{
+    int32_t status;
+    char text[TREK_ERROR_SIZE];
+    if (bytes < sizeof status)
+        return;
+    memcpy(&status, data, sizeof status);
+    size_t length = bytes - sizeof status < sizeof text - 1 ? bytes - sizeof status : sizeof text - 1;
+    memcpy(text, data + sizeof status, length);
+    text[length] = '\0';
+    bool known = status > TREK_OK && strcmp(trek_status_name((trek_status)status), "unknown") != 0;
+    trek_control_end_locked(control, known ? (trek_status)status : TREK_ERR_COMM, text[0] ? text : "another process has ended the group");
+    control->beat_now = true;
+}
+
+static void take_beat(trek_control *control, int process, const char *data, size_t bytes)
+{
+    trek_control_report report;
+    for (; bytes >= sizeof report; data += sizeof report, bytes -= sizeof report) {
+        memcpy(&report, data, sizeof report);
+        if (control->process == 0)
+            report.process = process;
+        if (report.process == process)
+            report.heard_ns = 0;
+        trek_control_take_report(control, &report);
+        if (report.process >= 0 && report.process < control->processes)
+            control->peers[report.process].joined = true;
+        control->beat_now |= control->process == 0 && report.is_long && report.phase_ns < TREK_CONTROL_BEAT_NS; /* pass it on */
+    }
+}
+
+static void take_left(trek_control *control, trek_control_link *link, const trek_control_head *head, const char *data)
+{
+    trek_control_report report;
+    if (head->bytes != sizeof report)
+        return;
+    memcpy(&report, data, sizeof report);
+    int process = control->process == 0 ? link->process : report.process;
+    trek_control_take_left(control, process, &report, head->number);
+    if (process == link->process) {
+        trek_control_flush(link);
+        trek_control_link_close(link);
+    }
+}
+
+static void refuse_by_zero(trek_control *control, const char *data, size_t bytes)
+{
+    char message[TREK_ERROR_SIZE];
+    snprintf(message, sizeof message, "process %d was turned away by process 0 at %s: %.*s", control->process, control->where,
+             (int)(bytes < 512 ? bytes : 512), data);
+    trek_control_end_locked(control, TREK_ERR_COMM, message);
+}
+
+static void take_message(trek_control *control, trek_control_link *link, const trek_control_head *head, const char *data)
+{
+    int64_t deadline = 0;
+    switch ((trek_control_type)head->type) {
+    case TREK_CONTROL_WELCOME:
+        control->welcome = true;
+        break;
+    case TREK_CONTROL_REFUSED:
+        refuse_by_zero(control, data, head->bytes);
+        break;
+    case TREK_CONTROL_START:
+        control->same_machine = head->bytes && data[0];
+        control->started = true;
+        pthread_cond_broadcast(&control->changed);
+        break;
+    case TREK_CONTROL_BEAT:
+        take_beat(control, link->process, data, head->bytes);
+        break;
+    case TREK_CONTROL_GATHER:
+        if (control->process == 0 && !atomic_load(&control->ended))
+            trek_control_contribute(control, link->process, head->number, data, head->bytes);
+        break;
+    case TREK_CONTROL_GATHERED:
+        trek_control_gathered(control, head->number, data, head->bytes);
+        break;
+    case TREK_CONTROL_LATE:
+        if (head->bytes == sizeof deadline && control->process == 0 && !atomic_load(&control->ended)) {
+            memcpy(&deadline, data, sizeof deadline);
+            trek_control_late(control, head->number, deadline);
+        }
+        break;
+    case TREK_CONTROL_EXTEND:
+        trek_control_extend(control, head->number);
+        break;
+    case TREK_CONTROL_END:
+        take_end(control, data, head->bytes);
+        break;
+    case TREK_CONTROL_LEFT:
+        take_left(control, link, head, data);
+        break;
+    default:
+        break;
+    }
+}
+
+static void lose_link(trek_control *control, trek_control_link *link, const char *how)
+{
+    int process = link->process;
+    trek_control_link_close(link);
+    if (atomic_load(&control->stopping) || control->peers[process].left)
+        return;
+    if (control->process != 0 && !control->welcome) {
+        char message[TREK_ERROR_SIZE];
+        snprintf(message, sizeof message, "what listens at %s does not answer as process 0 of this job", control->where);
+        trek_control_end_locked(control, TREK_ERR_COMM, message);
+        return;
+    }
+    trek_control_lost(control, process, how);
+}
+
+/* A process that ends closes its connections, or its system resets them; all else is the network. */
+static void lose_ended_link(trek_control *control, trek_control_link *link)
+{
+    char how[160];
+    if (link->error == 0 || link->error == ECONNRESET || link->error == EPIPE)
+        snprintf(how, sizeof how, "died: its connection was closed without a goodbye");
+    else
+        snprintf(how, sizeof how, "cannot be reached: %s (stopped, or the network to it is cut)", strerror(link->error));
+    lose_link(control, link, how);
+}
+
+void trek_control_serve_link(trek_control *control, trek_control_link *link)
+{
+    trek_control_head head;
+    const char *data;
+    bool bad = false, open = trek_control_receive(control, link);
+    control->peers[link->process].report.heard_ns = trek_clock_ns();
+    while (link->fd >= 0 && trek_control_message(link, &head, &data, &bad)) {
+        take_message(control, link, &head, data);
+        trek_control_consume(link, &head);
+    }
+    if (link->fd >= 0 && bad)
+        lose_link(control, link, "sent what is no message of the control channel");
+    else if (link->fd >= 0 && !open)
+        lose_ended_link(control, link);
+}
+
+/* --- the clock ---------------------------------------------------------------------------------------------------- */
+
+static void notice_silence(trek_control *control, int64_t now)
+{
+    for (int i = 0; i < control->links_count; i++) {
+        trek_control_link *link = &control->links[i];
+        char how[128];
+        if (link->fd < 0 || link->closing)
+            continue;
+        int64_t silent = now - control->peers[link->process].report.heard_ns;
+        if (silent <= TREK_CONTROL_SILENCE_NS)
+            continue;
+        snprintf(how, sizeof how, "has not been heard of for %.1f s (stopped, or the network to it is cut)",
+                 (double)silent * 1e-9);
+        lose_link(control, link, how);
+    }
+    for (int i = 0; i < TREK_CONTROL_NEWCOMERS; i++)
+        if (control->newcomers[i].fd >= 0 && now - control->newcomers[i].since_ns > HANDSHAKE_NS)
+            trek_control_link_close(&control->newcomers[i]);
+}
+
+static void notice_who_does_not_come(trek_control *control, int64_t now)
+{
+    if (control->process != 0 || control->started || now < control->join_until_ns)
+        return;
+    char missing[200] = "", message[TREK_ERROR_SIZE];
+    size_t used = 0;
+    int count = 0;
+    for (int p = 1; p < control->processes; p++) {
+        if (control->peers[p].joined)
+            continue;
+        count++;
+        if (used < sizeof missing - 16)
+            used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used ? ", " : "", p);
+    }
+    snprintf(message, sizeof message, "process%s %s of %d did not come to %s within %g s", count > 1 ? "es" : "", missing,
+             control->processes, control->where, control->join_s);
+    trek_control_end_locked(control, TREK_ERR_TIMEOUT, message);
+}
+
+/* Process 0 logs it, and those who have lost process 0. */
+static bool owes_table(const trek_control *control)
+{
+    return atomic_load(&control->ended) && control->started && !control->zero_logs && !control->table_logged;
+}
+
+/* Whether this process itself stood still (stopped, suspended): then the others' silence says nothing. */
+static void notice_time(trek_control *control)
+{
+    int64_t now = trek_clock_ns();
+    bool slept = now - control->loop_ns > 2 * (int64_t)TREK_CONTROL_BEAT_NS + TREK_CONTROL_BEAT_NS / 2;
+    control->loop_ns = now;
+    if (slept)
+        for (int p = 0; p < control->processes; p++)
+            control->peers[p].report.heard_ns = now;
+    else
+        notice_silence(control, now);
+    if (!atomic_load(&control->ended))
+        notice_who_does_not_come(control, now);
+    if (now >= control->beat_ns || control->beat_now) {
+        trek_control_send_beats(control);
+        control->beat_ns = now + (control->processes <= FEW ? TREK_CONTROL_BEAT_NS / 4 : TREK_CONTROL_BEAT_NS);
+    }
+    if (owes_table(control) && now - control->ended_ns >= TABLE_NS)
+        trek_control_log_table(control);
+}
+
+static void call_hooks(trek_control *control)
+{
+    for (int h = 0; h < TREK_CONTROL_HOOKS && atomic_load(&control->ended); h++) {
+        if (!control->hooks[h].fn || control->hooks[h].called)
+            continue;
+        control->hooks[h].called = control->hooks[h].calling = true;
+        trek_control_ended_fn fn = control->hooks[h].fn;
+        void *arg = control->hooks[h].arg;
+        pthread_mutex_unlock(&control->lock);
+        fn(arg);
+        pthread_mutex_lock(&control->lock);
+        control->hooks[h].calling = false;
+        pthread_cond_broadcast(&control->changed);
+    }
+}
+
+/* --- the loop ----------------------------------------------------------------------------------------------------- */
+
+static int watch(trek_control *control)
+{
+    int n = 0;
+    struct pollfd *polled = control->polled;
+    polled[n++] = (struct pollfd){ .fd = control->wake_fd, .events = POLLIN };
+    polled[n++] = (struct pollfd){ .fd = control->listen_fd, .events = POLLIN };
+    for (int i = 0; i < control->links_count; i++) {
+        const trek_control_link *link = &control->links[i];
+        polled[n++] =
+            (struct pollfd){ .fd = link->fd, .events = (short)(link->out_used > link->out_begin ? POLLIN | POLLOUT : POLLIN) };
+    }
+    for (int i = 0; i < TREK_CONTROL_NEWCOMERS; i++)
+        polled[n++] = (struct pollfd){ .fd = control->newcomers[i].fd, .events = POLLIN };
+    return n;
+}
+
+static int wait_ms(const trek_control *control)
+{
+    int64_t now = trek_clock_ns(), until = control->beat_ns;
+    if (owes_table(control) && control->ended_ns + TABLE_NS < until)
+        until = control->ended_ns + TABLE_NS;
+    if (control->process == 0 && !control->started && !atomic_load(&control->ended) && control->join_until_ns < until)
+        until = control->join_until_ns;
+    return until <= now ? 1 : (int)((until - now) / 1000000) + 1;
+}
+
+static void serve_sockets(trek_control *control)
+{
+    uint64_t count;
+    const struct pollfd *polled = control->polled;
+    if (polled[0].revents && read(control->wake_fd, &count, sizeof count) < 0 && errno != EAGAIN)
+        trek_log_message(TREK_LOG_DEBUG, "control: %s", strerror(errno));
+    for (int i = 0; i < control->links_count; i++) {
+        trek_control_link *link = &control->links[i];
+        if (link->fd < 0 || polled[2 + i].fd != link->fd)
+            continue;
+        trek_control_flush(link);
+        if (link->closing && link->out_used == link->out_begin)
+            shutdown(link->fd, SHUT_WR);
+        if (polled[2 + i].revents & ~POLLOUT)
+            trek_control_serve_link(control, link);
+    }
+    for (int i = 0; i < TREK_CONTROL_NEWCOMERS; i++)
+        if (control->newcomers[i].fd >= 0 && polled[2 + control->links_count + i].fd == control->newcomers[i].fd &&
+            polled[2 + control->links_count + i].revents)
+            trek_control_serve_newcomer(control, &control->newcomers[i]);
+    if (polled[1].revents)
+        accept_newcomers(control);
+}
+
+static bool has_links(const trek_control *control)
+{
+    for (int i = 0; i < control->links_count; i++)
+        if (control->links[i].fd >= 0)
+            return true;
+    return false;
+}
+
+/* Runs until the process leaves, and then until the others have taken note, a second at most. */
+void *trek_control_serve(void *arg)
+{
+    trek_control *control = arg;
+    int64_t leave_until = 0;
+    pthread_mutex_lock(&control->lock);
+    control->loop_ns = trek_clock_ns();
+    for (;;) {
+        if (atomic_load(&control->stopping)) {
+            int64_t now = trek_clock_ns();
+            leave_until = leave_until ? leave_until : now + TREK_CONTROL_BEAT_NS;
+            if (!has_links(control) || now >= leave_until)
+                break;
+        }
+        int n = watch(control), ms = leave_until ? 20 : wait_ms(control);
+        pthread_mutex_unlock(&control->lock);
+        poll(control->polled, (nfds_t)n, ms);
+        pthread_mutex_lock(&control->lock);
+        serve_sockets(control);
+        notice_time(control);
+        call_hooks(control);
+    }
+    if (owes_table(control))
+        trek_control_log_table(control);
+    pthread_mutex_unlock(&control->lock);
+    return NULL;
+}

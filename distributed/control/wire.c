@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Messages of the control channel: written in one piece, read whole. */
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "distributed/control/control_internal.h"
+#include "tensor/memory_internal.h"
+
+void trek_control_wake(trek_control *control)
+{
+    uint64_t one = 1;
+    if (control->wake_fd >= 0 && write(control->wake_fd, &one, sizeof one) < 0 && errno != EAGAIN)
+        trek_log_message(TREK_LOG_DEBUG, "control: wake: %s", strerror(errno));
+}
+
+void trek_control_link_close(trek_control_link *link)
+{
+    trek_socket_close(link->fd);
+    trek_free(link->in);
+    trek_free(link->out);
+    *link = (trek_control_link){ .fd = -1, .process = link->process };
+}
+
+static bool has_room(char **buffer, size_t *size, size_t need)
+{
+    if (need <= *size)
+        return true;
+    size_t wanted = *size ? *size : 4096;
+    while (wanted < need)
+        wanted *= 2;
+    char *grown = trek_realloc(*buffer, wanted);
+    if (!grown)
+        return false;
+    *buffer = grown;
+    *size = wanted;
+    return true;
+}
+
+void trek_control_flush(trek_control_link *link)
+{
+    if (link->fd < 0 || link->out_used == link->out_begin)
+        return;
+    struct iovec part = { link->out + link->out_begin, link->out_used - link->out_begin };
+    int64_t sent = trek_socket_send(link->fd, &part, 1);
+    if (sent > 0)
+        link->out_begin += (size_t)sent;
+    if (sent < 0 || link->out_begin == link->out_used)
+        link->out_begin = link->out_used = 0; /* broken: reading will tell */
+}
+
+void trek_control_send(trek_control *control, trek_control_link *link, trek_control_type type, uint64_t number, const void *data,
+                       size_t bytes)
+{
+    if (link->fd < 0 || link->closing)
+        return;
+    trek_control_head head = { .magic = TREK_CONTROL_MAGIC, .number = number, .type = type, .bytes = (uint32_t)bytes };
+    struct iovec parts[2] = { { &head, sizeof head }, { (void *)(uintptr_t)data, bytes } };
+    int64_t sent = link->out_used == link->out_begin ? trek_socket_send(link->fd, parts, 2) : 0;
+    size_t left = parts[0].iov_len + parts[1].iov_len;
+    if (sent < 0 || left == 0)
+        return;
+    if (!has_room(&link->out, &link->out_size, link->out_used + left)) {
+        trek_error_clear();
+        trek_control_end_locked(control, TREK_ERR_MEMORY, "the control channel has no memory for a message");
+        return;
+    }
+    for (int i = 0; i < 2; i++) {
+        if (parts[i].iov_len)
+            memcpy(link->out + link->out_used, parts[i].iov_base, parts[i].iov_len);
+        link->out_used += parts[i].iov_len;
+    }
+    trek_control_wake(control);
+}
+
+bool trek_control_receive(trek_control *control, trek_control_link *link)
+{
+    for (;;) {
+        if (!has_room(&link->in, &link->in_size, link->in_used + 4096)) {
+            trek_error_clear();
+            trek_control_end_locked(control, TREK_ERR_MEMORY, "the control channel has no memory for a message");
+            return true;
+        }
+        size_t room = link->in_size - link->in_used;
+        ssize_t got = recv(link->fd, link->in + link->in_used, room, MSG_DONTWAIT);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            return true;
+        if (got <= 0) {
+            link->error = got < 0 ? errno : 0;
+            return false;
+        }
+        link->in_used += (size_t)got;
+        if ((size_t)got < room || link->process < 0) /* of strangers no more than a handshake at a time */
+            return true;
+    }
+}
+
+bool trek_control_message(trek_control_link *link, trek_control_head *head, const char **data, bool *bad)
+{
+    uint64_t magic = TREK_CONTROL_MAGIC;
+    size_t known = link->in_used < sizeof magic ? link->in_used : sizeof magic;
+    *bad = known && memcmp(link->in, &magic, known) != 0;
+    if (*bad || link->in_used < sizeof *head)
+        return false;
+    memcpy(head, link->in, sizeof *head);
+    *bad = head->bytes > (link->process < 0 ? sizeof(trek_control_hello) : TREK_CONTROL_PAYLOAD);
+    if (*bad || link->in_used < sizeof *head + head->bytes)
+        return false;
+    *data = link->in + sizeof *head;
+    return true;
+}
+
+void trek_control_consume(trek_control_link *link, const trek_control_head *head)
+{
+    size_t length = sizeof *head + head->bytes;
+    if (link->in_used < length) /* it was closed meanwhile */
+        return;
+    memmove(link->in, link->in + length, link->in_used - length);
+    link->in_used -= length;
+}

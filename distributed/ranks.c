@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rank threads: start, run side by side, move errors to the caller, end. */
+#include "distributed/ranks.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "distributed/ranks_internal.h"
+#include "distributed/step/handover.h"
+#include "distributed/step/rank_sums.h"
+#include "distributed/control/wait.h"
+#include "tensor/memory_internal.h"
+#include "tensor/place.h"
+#include "tensor/pool.h"
+#include "tensor/scope_internal.h"
+
+typedef struct rank_slot {
+    _Alignas(64) trek_ranks *ranks;
+    int rank;
+    bool started;
+    pthread_t thread;
+    trek_device device;
+    trek_pool *pool;
+    trek_comm *comm;
+    trek_event *done;              /* of a GPU rank: its work of the last run */
+    trek_status status;            /* of the last run */
+    char message[TREK_ERROR_SIZE];
+} rank_slot;
+
+struct trek_ranks {
+    trek_gate job;                 /* counts runs */
+    trek_gate done;                /* counts runs that all threads have ended */
+    _Alignas(64) atomic_int pending;
+    atomic_bool running;
+    atomic_int refs;
+    int world, threads_each;
+    bool spin;
+    trek_rank_fn fn;               /* NULL: the threads end */
+    void *arg;
+    rank_slot *slots;
+    trek_handover handover;        /* of the caller's work to the ranks */
+    trek_comm **comms;
+    trek_rank_sums *sums;
+    trek_ranks *next;              /* of the groups alive */
+};
+
+static pthread_mutex_t groups_lock = PTHREAD_MUTEX_INITIALIZER;
+static trek_ranks *groups;
+
+static _Thread_local const rank_slot *slot_here; /* whose run the thread is in */
+
+int trek_ranks_rank_here(const trek_ranks *ranks) { return slot_here && slot_here->ranks == ranks ? slot_here->rank : -1; }
+
+/* Calls fn where the thread's error is clear, and moves its error into the slot. Work on
+ * GPUs goes on where the caller's ends; what it comes to after fn is marked. */
+static void run_one(rank_slot *slot, trek_rank_fn fn, void *arg)
+{
+    trek_status sticky, status = slot->rank > 0 ? trek_handover_take(&slot->ranks->handover, slot->device) : TREK_OK;
+    const rank_slot *outer = slot_here;
+    slot_here = slot;
+    if (status == TREK_OK)
+        status = fn(slot->rank, arg);
+    slot_here = outer;
+    if (status != TREK_OK)
+        trek_rank_sums_leave(slot->ranks->sums, slot->rank, status); /* it may have failed before it came to enter */
+    if (slot->rank > 0 && slot->done)
+        trek_handover_mark(slot->done, slot->device);
+    trek_error_take(&sticky, slot->message);
+    slot->status = status != TREK_OK ? status : sticky;
+    if (sticky == TREK_OK && status != TREK_OK)
+        snprintf(slot->message, sizeof slot->message, "%s", trek_status_text(status));
+}
+
+static void *rank_main(void *arg)
+{
+    rank_slot *slot = arg;
+    trek_ranks *ranks = slot->ranks;
+    trek_place_here = (trek_place){ .rank = slot->rank, .world = ranks->world, .device = slot->device, .rows = -1, .global_rows = -1 };
+    for (unsigned seen = 0;; seen++) {
+        trek_gate_wait(&ranks->job, seen, ranks->spin, 0);
+        trek_rank_fn fn = ranks->fn;
+        if (!fn)
+            break;
+        run_one(slot, fn, ranks->arg);
+        if (atomic_fetch_sub(&ranks->pending, 1) == 1) {
+            atomic_fetch_add(&ranks->done.word, 1);
+            trek_gate_wake(&ranks->done);
+        }
+    }
+    trek_pool_free(&slot->pool);
+    trek_scope_thread_end();
+    return NULL;
+}
+
+/* Rank 0 is the caller: it stands in the group's place only while it runs. */
+static void run_first(trek_ranks *ranks, trek_rank_fn fn, void *arg)
+{
+    trek_place before = trek_place_here;
+    trek_place_here.rank = 0;
+    trek_place_here.world = ranks->world;
+    trek_place_here.device = ranks->slots[0].device;
+    trek_place_here.pool = ranks->slots[0].pool ? ranks->slots[0].pool : before.pool;
+    run_one(&ranks->slots[0], fn, arg);
+    before.rng_step = trek_place_here.rng_step;
+    before.rng_draw = trek_place_here.rng_draw;
+    before.waited_ns = trek_place_here.waited_ns;
+    trek_place_here = before;
+}
+
+/* The first rank that failed of itself; else the first that failed; else NULL. */
+static rank_slot *find_failure(trek_ranks *ranks)
+{
+    rank_slot *echo = NULL;
+    for (int r = 0; r < ranks->world; r++) {
+        rank_slot *slot = &ranks->slots[r];
+        if (slot->status != TREK_OK && slot->status != TREK_ERR_PEER)
+            return slot;
+        if (slot->status != TREK_OK && !echo)
+            echo = slot;
+    }
+    return echo;
+}
+
+static void run_all(trek_ranks *ranks, trek_rank_fn fn, void *arg)
+{
+    unsigned done = atomic_load(&ranks->done.word);
+    trek_handover_give(&ranks->handover);
+    if (ranks->world > 1) {
+        ranks->fn = fn;
+        ranks->arg = arg;
+        atomic_store(&ranks->pending, ranks->world - 1);
+        atomic_fetch_add(&ranks->job.word, 1);
+        trek_gate_wake(&ranks->job);
+    }
+    run_first(ranks, fn, arg);
+    if (ranks->world > 1)
+        trek_gate_wait(&ranks->done, done, ranks->spin, 0);
+    for (int r = 1; r < ranks->world; r++)
+        if (ranks->slots[r].done)
+            trek_handover_join(&ranks->handover, ranks->slots[r].done, ranks->slots[r].device);
+}
+
+trek_status trek_ranks_run(trek_ranks *ranks, trek_rank_fn fn, void *arg)
+{
+    if (!ranks || !fn)
+        return trek_fail_missing("ranks_run", ranks ? "function" : "group");
+    if (trek_forked)
+        return trek_fail_forked();
+    if (atomic_exchange(&ranks->running, true))
+        return trek_fail(TREK_ERR_STATE, "ranks_run: the group's ranks are running already");
+    /* What was wrong before stays the caller's first error. */
+    char earlier[TREK_ERROR_SIZE];
+    trek_status before;
+    trek_error_take(&before, earlier);
+    run_all(ranks, fn, arg);
+    if (before != TREK_OK)
+        trek_fail(before, "%s", earlier);
+    rank_slot *failed = find_failure(ranks);
+    trek_status status = failed ? failed->status : TREK_OK;
+    if (failed)
+        trek_fail(status, "rank %d: %s", failed->rank, failed->message);
+    atomic_store(&ranks->running, false);
+    return status;
+}
+
+/* First thing on every rank: its memory and threads are made where they are used. */
+static trek_status start_rank(int rank, void *arg)
+{
+    trek_ranks *ranks = arg;
+    rank_slot *slot = &ranks->slots[rank];
+    slot->pool = trek_pool_new(ranks->threads_each);
+    if (!slot->pool)
+        return trek_status_get();
+    trek_place_here.pool = slot->pool;
+    if (slot->device.type == TREK_CPU)
+        return TREK_OK;
+    return trek_backends[slot->device.type]->event_new(slot->device, &slot->done);
+}
+
+static trek_status start_threads(trek_ranks *ranks)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the program's business, on its own threads */
+    trek_status status = TREK_OK;
+    for (int r = 1; r < ranks->world && status == TREK_OK; r++) {
+        rank_slot *slot = &ranks->slots[r];
+        int code = pthread_create(&slot->thread, NULL, rank_main, slot);
+        if (code != 0) {
+            status = trek_fail(TREK_ERR_STATE, "ranks_new: the thread of rank %d cannot start: %s", r, strerror(code));
+            break;
+        }
+        slot->started = true;
+        char name[32];
+        snprintf(name, sizeof name, "trek-rank-%d", r); /* at most 1023: 15 characters do */
+        pthread_setname_np(slot->thread, name);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return status;
+}
+
+static void destroy(trek_ranks *ranks)
+{
+    if (!trek_forked) {
+        ranks->fn = NULL;
+        atomic_fetch_add(&ranks->job.word, 1);
+        trek_gate_wake(&ranks->job);
+        for (int r = 1; r < ranks->world; r++)
+            if (ranks->slots[r].started)
+                pthread_join(ranks->slots[r].thread, NULL);
+    }
+    for (int r = 0; r < ranks->world; r++)
+        trek_comm_free(&ranks->comms[r]);
+    for (int r = 0; r < ranks->world; r++)
+        if (ranks->slots[r].done)
+            trek_backends[ranks->slots[r].device.type]->event_free(ranks->slots[r].done);
+    trek_handover_end(&ranks->handover);
+    trek_pool_free(&ranks->slots[0].pool);
+    trek_rank_sums_free(&ranks->sums);
+    trek_free(ranks->comms);
+    trek_block_free(ranks->slots);
+    trek_block_free(ranks);
+}
+
+static trek_ranks *ranks_make(const trek_device *devices, int n)
+{
+    trek_ranks *ranks = trek_block_alloc(sizeof *ranks);
+    if (!ranks)
+        return NULL;
+    memset(ranks, 0, sizeof *ranks);
+    ranks->world = n;
+    ranks->threads_each = trek_threads_wanted() / n > 1 ? trek_threads_wanted() / n : 1;
+    ranks->spin = n <= trek_cores() && n <= trek_threads_wanted();
+    atomic_init(&ranks->refs, 1);
+    ranks->slots = trek_block_alloc((size_t)n * sizeof *ranks->slots);
+    ranks->comms = trek_calloc((size_t)n, sizeof *ranks->comms);
+    if (!ranks->slots || !ranks->comms || trek_comm_local(devices, n, ranks->comms) != TREK_OK) {
+        trek_block_free(ranks->slots);
+        trek_free(ranks->comms);
+        trek_block_free(ranks);
+        return NULL;
+    }
+    memset(ranks->slots, 0, (size_t)n * sizeof *ranks->slots);
+    for (int r = 0; r < n; r++) {
+        ranks->slots[r].ranks = ranks;
+        ranks->slots[r].rank = r;
+        ranks->slots[r].device = devices ? devices[r] : trek_cpu(r);
+        ranks->slots[r].comm = ranks->comms[r];
+    }
+    ranks->sums = trek_rank_sums_new(n, ranks->spin);
+    if (!ranks->sums || trek_handover_start(&ranks->handover, devices, n) != TREK_OK) {
+        destroy(ranks);
+        return NULL;
+    }
+    return ranks;
+}
+
+static bool same_devices(const trek_ranks *ranks, const trek_device *devices, int n)
+{
+    if (ranks->world != n || trek_comm_ended(ranks->comms[0]))
+        return false;
+    for (int r = 0; r < n; r++)
+        if (!trek_device_equal(ranks->slots[r].device, devices ? devices[r] : trek_cpu(r)))
+            return false;
+    return true;
+}
+
+/* The groups' lock is held. */
+static trek_ranks *ranks_start(const trek_device *devices, int n)
+{
+    int on_cpu = 0;
+    for (int r = 0; r < n; r++)
+        on_cpu += !devices || devices[r].type == TREK_CPU;
+    if (on_cpu > trek_cores())
+        trek_log_message(TREK_LOG_WARNING, "%d CPU ranks share %d cores: they take turns, and a step takes longer than on fewer ranks",
+                         on_cpu, trek_cores());
+    trek_ranks *ranks = ranks_make(devices, n);
+    if (!ranks)
+        return NULL;
+    trek_pool_set_busy(n * ranks->threads_each);
+    if (start_threads(ranks) != TREK_OK || trek_ranks_run(ranks, start_rank, ranks) != TREK_OK) {
+        destroy(ranks);
+        return NULL;
+    }
+    ranks->next = groups;
+    groups = ranks;
+    return ranks;
+}
+
+trek_ranks *trek_ranks_new(const trek_device *devices, int n)
+{
+    if (n < 1 || n > TREK_MAX_RANKS)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "ranks_new: %d ranks; it takes 1 to %d", n, TREK_MAX_RANKS);
+    if (trek_forked)
+        return trek_fail_forked(), NULL;
+    pthread_mutex_lock(&groups_lock);
+    trek_ranks *found = groups;
+    while (found && !same_devices(found, devices, n))
+        found = found->next;
+    if (found)
+        atomic_fetch_add(&found->refs, 1);
+    else
+        found = ranks_start(devices, n);
+    pthread_mutex_unlock(&groups_lock);
+    return found;
+}
+
+trek_ranks *trek_ranks_retain(trek_ranks *ranks)
+{
+    atomic_fetch_add(&ranks->refs, 1);
+    return ranks;
+}
+
+void trek_ranks_free(trek_ranks **address)
+{
+    if (!address || !*address)
+        return;
+    trek_ranks *ranks = *address;
+    *address = NULL;
+    pthread_mutex_lock(&groups_lock);
+    bool last = atomic_fetch_sub(&ranks->refs, 1) == 1;
+    if (last) {
+        trek_ranks **link = &groups;
+        while (*link && *link != ranks)
+            link = &(*link)->next;
+        if (*link)
+            *link = ranks->next;
+        trek_pool_set_busy(groups ? groups->world * groups->threads_each : trek_cores());
+    }
+    pthread_mutex_unlock(&groups_lock);
+    if (last)
+        destroy(ranks);
+}
+
+trek_device trek_ranks_device(const trek_ranks *ranks, int rank) { return ranks->slots[rank].device; }
+
+int trek_ranks_world_size(const trek_ranks *ranks) { return ranks ? ranks->world : 1; }
+
+trek_comm *trek_ranks_comm(trek_ranks *ranks, int rank)
+{
+    if (!ranks)
+        return trek_fail_missing("ranks_comm", "group"), NULL;
+    if (rank < 0 || rank >= ranks->world)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "ranks_comm: rank %d of %d", rank, ranks->world);
+    return ranks->comms[rank];
+}
+
+struct trek_rank_sums *trek_ranks_sums(trek_ranks *ranks) { return ranks->sums; }

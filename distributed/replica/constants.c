@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Constants and teachers of a graph on all its ranks: built and placed on each rank's
+ * thread, compared between processes, whose first one's values all take. */
+#include <pthread.h>
+
+#include "distributed/step/job_sync.h"
+#include "distributed/step/stepper_ranks.h"
+#include "graph/constants_internal.h"
+
+typedef struct follow_call {
+    ranks_stepper *s;
+    pthread_mutex_t building;
+    trek_constants *made;    /* [world] */
+} follow_call;
+
+/* What a replica has already is kept. */
+static trek_status make_rank(int rank, void *arg)
+{
+    follow_call *c = arg;
+    const trek_constants *first = &c->s->base.graph->constants;
+    if (rank == 0)
+        return TREK_OK;
+    const trek_constants *present = &c->s->replicas[rank].graph->constants;
+    trek_constants *made = &c->made[rank];
+    if (!trek_constants_begin(made, first->n))
+        return trek_status_get();
+    made->n = 0;
+    for (int k = 0; k < first->n; k++) {
+        trek_constant *own = trek_constants_find(present, first->list[k]->name);
+        if (!own || own->serial != first->list[k]->serial) {
+            pthread_mutex_lock(&c->building);
+            trek_scope scope = trek_scope_begin();
+            own = trek_constant_copy(first->list[k], trek_ranks_device(c->s->ranks, rank));
+            trek_scope_end(scope);
+            pthread_mutex_unlock(&c->building);
+        }
+        if (!own)
+            return trek_status_get();
+        own->lists++;
+        made->list[made->n++] = own;
+    }
+    return TREK_OK;
+}
+
+/* The new list in the old one's place; what goes, goes on the rank's thread. */
+static trek_status take_rank(int rank, void *arg)
+{
+    follow_call *c = arg;
+    if (rank == 0)
+        return TREK_OK;
+    trek_constants old = c->s->replicas[rank].graph->constants;
+    c->s->replicas[rank].graph->constants = c->made[rank];
+    trek_constants_end(&old);
+    return TREK_OK;
+}
+
+static trek_status drop_rank(int rank, void *arg)
+{
+    trek_constants_end(&((follow_call *)arg)->made[rank]);
+    return TREK_OK;
+}
+
+static trek_status copy_one(trek_tensor *tensor, void *arg) { return trek_rounds_copy_tensor(arg, tensor); }
+
+static trek_status join_processes(ranks_stepper *s)
+{
+    trek_text text = { 0 };
+    trek_status status = trek_constants_describe(&s->base.graph->constants, &text);
+    if (status != TREK_OK)
+        trek_rounds_failed(s, status);
+    else
+        status = trek_rounds_compare(s, text.data, text.length, "constants and teachers are");
+    trek_text_clear(&text);
+    return status == TREK_OK ? trek_constants_each(&s->base.graph->constants, copy_one, s) : status;
+}
+
+trek_status trek_ranks_constants(trek_stepper *stepper)
+{
+    ranks_stepper *s = (ranks_stepper *)stepper;
+    follow_call c = { .s = s, .made = trek_calloc((size_t)s->world, sizeof *c.made) };
+    if (!c.made)
+        return trek_status_get();
+    trek_status status = s->comm ? join_processes(s) : TREK_OK;
+    pthread_mutex_init(&c.building, NULL);
+    if (status == TREK_OK)
+        status = trek_ranks_run(s->ranks, make_rank, &c);
+    trek_ranks_run(s->ranks, status == TREK_OK ? take_rank : drop_rank, &c);
+    pthread_mutex_destroy(&c.building);
+    trek_free(c.made);
+    return status;
+}
+
+trek_status trek_ranks_follow_teachers(const ranks_stepper *s, int rank)
+{
+    const trek_constants *first = &s->base.graph->constants, *own = &s->replicas[rank].graph->constants;
+    trek_status status = TREK_OK;
+    for (int k = 0; rank > 0 && k < first->n && status == TREK_OK; k++)
+        status = trek_constant_follow(own->list[k], first->list[k]);
+    return status;
+}

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a process contributes to a pass by trek_graph_forward and trek_graph_backward:
+ * its weight, the seed of its loss, and, where it has a single rank, the forward
+ * itself, on the caller's own tape. */
+#include <math.h>
+
+#include "autograd/ops.h"
+#include "autograd/var_internal.h"
+#include "distributed/step/overlap.h"
+#include "distributed/step/rank_sums.h"
+#include "distributed/step/job_sync.h"
+#include "distributed/step/stepper_ranks.h"
+#include "graph/graph_internal.h"
+#include "tensor/place.h"
+#include "tensor/trace.h"
+
+/* As the loader knows it; else somewhere where no other process's samples are. */
+void trek_ranks_place_of(const ranks_stepper *s, int64_t rows, int64_t *first, int64_t *global)
+{
+    bool is_batch = trek_place_here.batch_rows == rows;
+    *first = is_batch ? trek_place_here.batch_first : (int64_t)s->process << 40;
+    *global = is_batch ? trek_place_here.batch_global : rows;
+}
+
+/* --- a single rank -------------------------------------------------------------------- */
+
+/* Layers may make sums with the other processes while fn runs. */
+typedef trek_status (*alone_fn)(ranks_stepper *s, void *arg);
+static trek_status run_alone(ranks_stepper *s, int64_t units, alone_fn fn, void *arg)
+{
+    trek_rank_sums *sums = trek_ranks_sums(s->ranks);
+    trek_stopwatch *watch = &s->watches->of[0];
+    trek_rank_sums_set_deadline(sums, trek_ranks_comm(s->ranks, 0)->deadline_ns);
+    if (s->comm)
+        trek_rank_sums_set_comm(sums, s->comm);
+    trek_rank_sums_begin(sums, NULL, s->comm != NULL);
+    trek_rank_sums_enter(sums, 0);
+    trek_status status = trek_stopwatch_start(watch, trek_ranks_device(s->ranks, 0));
+    if (status == TREK_OK)
+        status = fn(s, arg);
+    if (status == TREK_OK)
+        status = trek_stopwatch_stop(watch, units);
+    trek_rank_sums_leave(sums, 0, status);
+    return status;
+}
+
+typedef struct route_call {
+    trek_var *const *inputs;
+    int n;
+    trek_var *y;
+} route_call;
+
+static trek_status run_route(ranks_stepper *s, void *arg)
+{
+    route_call *c = arg;
+    c->y = trek_graph_run_route(s->base.graph, c->inputs, c->n);
+    return c->y ? TREK_OK : trek_status_get();
+}
+
+trek_var *trek_ranks_forward_alone(ranks_stepper *s, trek_var *const *inputs, int n)
+{
+    route_call c = { inputs, n, NULL };
+    int64_t start = trek_trace_enter("forward"), rows = trek_graph_input_rows(s->base.graph, inputs, n);
+    trek_place before = trek_place_here;
+    trek_ranks_note_flags(s);
+    trek_ranks_place_of(s, rows, &trek_place_here.first_sample, &trek_place_here.global_rows);
+    trek_place_here.rows = rows;
+    trek_status status = run_alone(s, s->training[0] ? rows : 0, run_route, &c);
+    trek_place_here.first_sample = before.first_sample;
+    trek_place_here.rows = before.rows;
+    trek_place_here.global_rows = before.global_rows;
+    s->base.graph->accumulation.rows = rows;
+    if (status == TREK_OK && s->training[0])
+        s->replicas[0].samples += rows;
+    trek_trace_end("forward", start, rows);
+    return status == TREK_OK ? c.y : NULL;
+}
+
+/* --- backward --------------------------------------------------------------------------- */
+
+static trek_status run_backward(ranks_stepper *s, void *arg)
+{
+    trek_var **pair = arg; /* loss and seed */
+    trek_backward_watch watch = { .leaves = s->replicas[0].params, .n_leaves = s->replicas[0].n_params, .only_these = true };
+    if (s->sending) {
+        watch.complete = trek_overlap_complete;
+        watch.arg = s;
+    }
+    return trek_backward_watched(&pair[0], &pair[1], 1, NULL, &watch);
+}
+
+static trek_status backward_with_seed(ranks_stepper *s, trek_var *loss, double factor)
+{
+    trek_var *seed;
+    trek_status status = trek_graph_seed(s->base.graph->scaler, factor, &loss, &seed);
+    if (status != TREK_OK)
+        return status;
+    trek_var *pair[2] = { loss, seed };
+    return s->world == 1 ? run_alone(s, 0, run_backward, pair) : run_backward(s, pair);
+}
+
+/* The factor of a process's gradient in a pass whose weights sum to `total`. Where nothing counts anywhere: zeros, as on one
+ * device, from losses that are 0. */
+static double factor_of_pass(ranks_stepper *s, double own, double total, bool stated)
+{
+    trek_accumulation *a = &s->base.graph->accumulation;
+    if (trek_accumulation_weighs(a))
+        return total > 0 ? own / trek_accumulation_denominator(a, total) : 0;
+    return total > 0 ? own / total : stated ? 0 : 1;
+}
+
+/* The caller's tape first; where it meets a split forward, the ranks go on. The process is one
+ * contributor: alone, its pass is its gradient, whatever its weight, unless that is 0, or passes are weighed. */
+trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double weight)
+{
+    ranks_stepper *s = (ranks_stepper *)stepper;
+    trek_status status = trek_status_get();
+    trek_rounds_say(s, "backward", true);
+    if (status == TREK_OK && trek_var_numel(loss) != 1) {
+        char text[TREK_SHAPE_TEXT];
+        status = trek_fail(TREK_ERR_SHAPE, "trek_graph_backward: the loss must be a scalar, not %s",
+                           trek_shape_text(trek_var_shape(loss), text));
+    }
+    bool weighs = trek_accumulation_weighs(&stepper->graph->accumulation);
+    double own = status == TREK_OK && (s->comm || weighs || weight == 0) ? trek_graph_loss_weight(stepper->graph, loss, weight) : 1, total = own;
+    if (isnan(own))
+        status = trek_status_get();
+    if (status == TREK_OK)
+        status = trek_overlap_keep(s);
+    if (status == TREK_OK)
+        status = trek_ranks_settle(s);
+    if (status != TREK_OK) {
+        trek_rounds_failed(s, status);
+        return status;
+    }
+    bool overlap = false;
+    status = trek_rounds_pass(s, own, &total, &overlap);
+    if (status != TREK_OK)
+        return status;
+    bool skips = own == 0 && (total > 0 || weight == 0 || weighs) && !(s->comm && trek_ranks_sync(s));
+    trek_overlap_begin(s, overlap);
+    if (!skips)
+        status = backward_with_seed(s, loss, factor_of_pass(s, own, total, weight == 0));
+    s->passes += !skips;
+    trek_status sent = trek_overlap_end(s);
+    return status == TREK_OK ? sent : status;
+}

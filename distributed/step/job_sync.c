@@ -1,0 +1,592 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rounds between processes, and what they reduce together. */
+#include "distributed/step/job_sync.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "autograd/var_internal.h"
+#include "distributed/balance/apportion.h"
+#include "distributed/step/buckets.h"
+#include "distributed/replica/buffers.h"
+#include "distributed/comm/nccl.h"
+#include "distributed/control/control.h"
+#include "distributed/step/rank_sums.h"
+#include "distributed/stop_internal.h"
+#include "graph/graph_internal.h"
+#include "tensor/place.h"
+#include "tensor/trace.h"
+
+/* Contiguous host memory of the tensor's dtype into it. */
+static trek_status from_host(trek_tensor *x, const void *host)
+{
+    trek_tensor *copy = trek_tensor_from_data(host, trek_tensor_shape(x), (trek_dtype)x->dtype, x->device);
+    trek_status status = copy ? trek_tensor_copy_from(x, copy) : trek_status_get();
+    trek_tensor_release(copy);
+    return status;
+}
+
+typedef enum word_kind { WORD_BEGIN, WORD_PASS, WORD_STEP, WORD_REDUCE, WORD_FAILED } word_kind;
+
+/* Followed by `ranks_most` pairs (milliseconds, units). */
+typedef struct word {
+    int32_t kind, status;
+    int32_t stop, ranks;
+    int32_t sends, unsent;   /* of a pass: its gradients may be sent; of a step: some were not */
+    double weight, communication_ms;
+    int64_t step, samples;
+    uint64_t digest;         /* of the pace's decisions */
+    uint64_t rng_draw;       /* after the pass: a process without samples drew nothing */
+    char message[160];       /* of FAILED */
+} word;
+
+typedef struct pace_pair {
+    double ms;
+    int64_t units;
+} pace_pair;
+
+static size_t word_bytes(const ranks_stepper *s) { return sizeof(word) + (size_t)s->ranks_most * sizeof(pace_pair); }
+static word *word_at(const ranks_stepper *s, int process) { return (word *)(s->words + (size_t)process * word_bytes(s)); }
+static pace_pair *pairs_of(word *w) { return (pace_pair *)(w + 1); }
+
+static trek_status gather(ranks_stepper *s, const void *mine, size_t bytes, void *all)
+{
+    return trek_comm_run(s->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_GATHER, .dtype = TREK_U8, .count = (int64_t)bytes, .in = mine,
+                                                    .out = all });
+}
+
+void trek_rounds_say(const ranks_stepper *s, const char *phase, bool training)
+{
+    if (!s->comm || !s->comm->control)
+        return;
+    if (training)
+        trek_control_say(s->comm->control, phase, NULL);
+    trek_control_note(s->comm->control, phase);
+}
+
+/* --- words ------------------------------------------------------------------------ */
+
+static trek_status fail_of_word(const ranks_stepper *s, int process, const word *w)
+{
+    (void)s;
+    return trek_fail(TREK_ERR_PEER, "process %d failed: %.*s", process, (int)sizeof w->message - 1, w->message);
+}
+
+/* One round with this word; fails if any process says that it has failed. */
+static trek_status exchange(ranks_stepper *s, word *own)
+{
+    own->step = s->base.graph->settings.steps;
+    own->digest = trek_pace_digest(s->pace);
+    own->ranks = s->world;
+    own->stop = trek_stop_wanted();
+    trek_status status = gather(s, own, word_bytes(s), s->words);
+    for (int p = 0; p < s->processes && status == TREK_OK; p++) {
+        word *w = word_at(s, p);
+        if (w->kind == WORD_FAILED && p != s->process)
+            status = fail_of_word(s, p, w);
+        else if (w->digest != own->digest && w->step == own->step)
+            status = trek_fail(TREK_ERR_COMM, "process %d has decided on other shares than process %d", p, s->process);
+    }
+    return status;
+}
+
+/* Room for this process's word; zeroed. */
+static word *new_word(ranks_stepper *s, word_kind kind)
+{
+    word *own = (word *)s->own_word;
+    memset(own, 0, word_bytes(s));
+    own->kind = kind;
+    return own;
+}
+
+static bool all_say(const ranks_stepper *s, word_kind kind)
+{
+    for (int p = 0; p < s->processes; p++)
+        if (word_at(s, p)->kind != (int32_t)kind)
+            return false;
+    return true;
+}
+
+/* A round of this kind; processes that are in their step already take no part in the pass. */
+static trek_status exchange_pass(ranks_stepper *s, word *own, bool *sends)
+{
+    /* A pass per rank that is not the first has a factor of its own (per_rank_step.c); layers that meet take the engine's time. */
+    const trek_accumulation *a = &s->base.graph->accumulation;
+    bool weighs = trek_accumulation_weighs(a), last = s->passes + 1 == (weighs ? a->passes : 1);
+    bool whole = last && (own->kind == WORD_PASS || weighs || s->passes == 0);
+    own->sends = s->overlap && whole && !s->sent && !trek_ranks_sync(s);
+    trek_status status = exchange(s, own);
+    bool all = status == TREK_OK && all_say(s, (word_kind)own->kind);
+    for (int p = 0; p < s->processes && status == TREK_OK; p++) {
+        const word *w = word_at(s, p);
+        all &= w->sends != 0;
+        if (w->kind != own->kind && (w->kind == WORD_BEGIN || w->kind == WORD_PASS))
+            status = trek_fail(TREK_ERR_COMM, "process %d calls trek_graph_%s, process %d trek_graph_%s", s->process,
+                               own->kind == WORD_BEGIN ? "forward_batch" : "backward", p, w->kind == WORD_BEGIN ? "forward_batch" : "backward");
+    }
+    if (sends)
+        *sends = all;
+    return status;
+}
+
+trek_status trek_rounds_begin_pass(ranks_stepper *s, bool *sends)
+{
+    *sends = false;
+    return s->overlap ? exchange_pass(s, new_word(s, WORD_BEGIN), sends) : TREK_OK;
+}
+
+/* What the pass of a round comes to, which all processes know, those that have none, too. */
+static double weigh_pass(ranks_stepper *s)
+{
+    double sum = 0;
+    for (int p = 0; p < s->processes; p++)
+        if (word_at(s, p)->kind == WORD_PASS)
+            sum += word_at(s, p)->weight;
+    s->base.graph->accumulation.weight += sum;
+    return sum;
+}
+
+trek_status trek_rounds_pass(ranks_stepper *s, double weight, double *total, bool *sends)
+{
+    *total = weight;
+    if (!s->comm) {
+        s->base.graph->accumulation.weight += weight;
+        return TREK_OK;
+    }
+    word *own = new_word(s, WORD_PASS);
+    own->weight = weight;
+    own->rng_draw = trek_place_here.rng_draw;
+    trek_status status = exchange_pass(s, own, sends);
+    if (status == TREK_OK)
+        *total = weigh_pass(s);
+    for (int p = 0; p < s->processes && status == TREK_OK; p++) {
+        const word *w = word_at(s, p);
+        if (w->kind == WORD_PASS && w->rng_draw > trek_place_here.rng_draw)
+            trek_place_here.rng_draw = w->rng_draw;
+    }
+    return status;
+}
+
+void trek_rounds_failed(ranks_stepper *s, trek_status status)
+{
+    if (!s->comm || trek_comm_ended(s->comm))
+        return;
+    char message[TREK_ERROR_SIZE];
+    trek_status set;
+    trek_error_take(&set, message);
+    word *own = new_word(s, WORD_FAILED);
+    own->status = (int32_t)status;
+    snprintf(own->message, sizeof own->message, "%.159s", set != TREK_OK ? message : trek_status_text(status));
+    exchange(s, own);
+    trek_error_clear();
+    trek_fail(status, "%s", set != TREK_OK ? message : trek_status_text(status));
+}
+
+/* What the words of a step tell of all ranks. */
+static void read_words(ranks_stepper *s)
+{
+    bool stop = false;
+    int at = 0;
+    for (int p = 0; p < s->processes; p++) {
+        word *w = word_at(s, p);
+        stop |= w->stop != 0;
+        s->process_samples[p] = (double)w->samples;
+        for (int r = 0; r < s->process_ranks[p]; r++, at++) {
+            s->ms[at] = pairs_of(w)[r].ms;
+            s->units[at] = pairs_of(w)[r].units;
+        }
+    }
+    s->communication_ms = word_at(s, 0)->communication_ms;
+    if (stop)
+        trek_stop_agree();
+}
+
+static trek_status read_watches(ranks_stepper *s, double *ms, int64_t *units)
+{
+    trek_status status = TREK_OK;
+    for (int r = 0; r < s->world && status == TREK_OK; r++)
+        status = trek_stopwatch_read(&s->watches->of[r], &ms[r], &units[r]);
+    return status;
+}
+
+trek_status trek_rounds_step(ranks_stepper *s, trek_status own, bool update)
+{
+    if (own != TREK_OK) {
+        trek_rounds_failed(s, own);
+        return own;
+    }
+    if (update)
+        own = read_watches(s, s->ms + s->first_rank, s->units + s->first_rank);
+    if (!s->comm) {
+        if (update && trek_stop_wanted())
+            trek_stop_agree();
+        return own;
+    }
+    word *mine = new_word(s, update ? WORD_STEP : WORD_REDUCE);
+    mine->communication_ms = s->own_communication_ms;
+    mine->unsent = s->passes > s->passes_sent;
+    for (int r = 0; r < s->world; r++) {
+        pairs_of(mine)[r] = (pace_pair){ s->ms[s->first_rank + r], s->units[s->first_rank + r] };
+        mine->samples += s->replicas[r].samples;
+    }
+    for (;;) { /* passes of others count for nothing here but their weight */
+        trek_status status = exchange(s, mine);
+        if (status != TREK_OK)
+            return status;
+        weigh_pass(s);
+        if (all_say(s, (word_kind)mine->kind))
+            break;
+        for (int p = 0; p < s->processes; p++)
+            if (word_at(s, p)->kind > WORD_PASS && word_at(s, p)->kind != mine->kind)
+                return trek_fail(TREK_ERR_COMM, "process %d is in trek_graph_%s, process %d in trek_graph_%s", s->process,
+                                 update ? "step" : "reduce", p, update ? "reduce" : "step");
+    }
+    s->pending = false;
+    for (int p = 0; p < s->processes; p++)
+        s->pending |= word_at(s, p)->unsent != 0;
+    if (update)
+        read_words(s);
+    return TREK_OK;
+}
+
+/* --- reducing ------------------------------------------------------------------------ */
+
+trek_status trek_rounds_flags(ranks_stepper *s)
+{
+    trek_arena *first = s->replicas[0].arena;
+    if (!s->comm)
+        return TREK_OK;
+    size_t n = (size_t)first->n_segments;
+    for (size_t k = 0; k < n; k++)
+        s->flag_bytes[k] = (unsigned char)((s->any[k] ? 1 : 0) | (first->segments[k].param->requires_grad ? 2 : 0));
+    trek_status status = gather(s, s->flag_bytes, n, s->flag_bytes + n);
+    for (size_t k = 0; k < n && status == TREK_OK; k++) {
+        bool any = false, trains = s->flag_bytes[n + k] & 2; /* process 0's */
+        for (int p = 0; p < s->processes; p++)
+            any |= s->flag_bytes[n * (size_t)(p + 1) + k] & 1;
+        s->any[k] = any;
+        for (int r = 0; r < s->world; r++)
+            s->replicas[r].arena->segments[k].used = any && trains;
+    }
+    return status;
+}
+
+static trek_status start_bucket(const trek_bucket *bucket, void *arg)
+{
+    const ranks_stepper *s = arg;
+    return trek_comm_start(s->comm, trek_bucket_call(s->replicas[0].arena, bucket));
+}
+
+trek_status trek_rounds_reduce(ranks_stepper *s)
+{
+    if (!s->comm)
+        return TREK_OK;
+    int64_t start = trek_trace_enter("reduce processes");
+    trek_status started = s->sent ? TREK_OK : trek_buckets_each(s->replicas[0].arena, s->bucket_bytes, start_bucket, s, NULL);
+    s->sent = false;
+    trek_status ended = trek_comm_finish(s->comm);
+    trek_trace_end("reduce processes", start, s->base.graph->settings.steps);
+    return started != TREK_OK ? started : ended;
+}
+
+/* --- buffers between processes --------------------------------------------------------- */
+
+static size_t buffer_bytes(const trek_tensor *x) { return (size_t)x->numel * trek_dtype_size((trek_dtype)x->dtype); }
+
+static size_t all_buffer_bytes(const trek_replica *first)
+{
+    size_t bytes = 0;
+    for (int k = 0; k < first->n_buffers; k++)
+        bytes += (buffer_bytes(first->buffers[k]->data) + 7) & ~(size_t)7;
+    return bytes;
+}
+
+static trek_status pack(const trek_replica *first, char *block, bool back)
+{
+    trek_status status = TREK_OK;
+    for (int k = 0; k < first->n_buffers && status == TREK_OK; k++) {
+        trek_tensor *x = first->buffers[k]->data;
+        size_t bytes = buffer_bytes(x);
+        status = back ? from_host(x, block) : trek_tensor_to_host(x, (trek_dtype)x->dtype, block, bytes);
+        block += (bytes + 7) & ~(size_t)7;
+    }
+    return status;
+}
+
+static void merge_integers(ranks_stepper *s, const trek_tensor *x, char *const *copies)
+{
+    const void *ins[TREK_MAX_RANKS];
+    void *outs[TREK_MAX_RANKS];
+    for (int p = 0; p < s->processes; p++) {
+        ins[p] = copies[p];
+        outs[p] = copies[p];
+    }
+    trek_comm_combine((trek_dtype)x->dtype, TREK_MAX, ins, s->processes, outs, s->processes, 0, x->numel);
+}
+
+static void merge_all(ranks_stepper *s, char *all, size_t bytes, double total)
+{
+    const trek_replica *first = &s->replicas[0];
+    size_t at = 0;
+    for (int k = 0; k < first->n_buffers; k++) {
+        s->buffer_offsets[k] = at;
+        at += (buffer_bytes(first->buffers[k]->data) + 7) & ~(size_t)7;
+    }
+    char *values[TREK_MAX_RANKS], *partners[TREK_MAX_RANKS];
+    for (int k = 0; k < first->n_buffers; k++) {
+        const trek_buffer_plan *plan = &s->buffer_plans[k];
+        const trek_tensor *x = first->buffers[k]->data;
+        for (int p = 0; p < s->processes; p++) {
+            values[p] = all + (size_t)p * bytes + s->buffer_offsets[k];
+            partners[p] = plan->merge == TREK_BUFFER_MEAN ? all + (size_t)p * bytes + s->buffer_offsets[plan->partner] : NULL;
+        }
+        if (plan->merge == TREK_BUFFER_MAXIMUM)
+            merge_integers(s, x, values);
+        else if (plan->merge != TREK_BUFFER_PARTNER)
+            trek_buffers_merge(&(trek_buffer_copies){ .dtype = (trek_dtype)x->dtype, .count = x->numel, .world = s->processes,
+                                                      .counts = s->process_samples, .total = total, .values = values,
+                                                      .partners = plan->merge == TREK_BUFFER_MEAN ? partners : NULL });
+    }
+}
+
+trek_status trek_rounds_merge_buffers(ranks_stepper *s)
+{
+    const trek_replica *first = &s->replicas[0];
+    double total = 0;
+    for (int p = 0; p < s->processes; p++)
+        total += s->process_samples[p];
+    size_t bytes = all_buffer_bytes(first);
+    if (bytes == 0 || total == 0)
+        return TREK_OK;
+    char *own = trek_calloc((size_t)s->processes + 1, bytes), *all = own ? own + bytes : NULL;
+    if (!own)
+        return trek_status_get();
+    trek_status status = pack(first, own, false);
+    if (status == TREK_OK)
+        status = gather(s, own, bytes, all);
+    if (status == TREK_OK) {
+        merge_all(s, all, bytes, total);
+        status = pack(first, all + (size_t)s->process * bytes, true);
+    }
+    trek_free(own);
+    return status;
+}
+
+/* --- beginning ---------------------------------------------------------------------------- */
+
+typedef struct greeting {
+    int32_t ranks, params, buffers, device; /* a trek_device_type: rank 0's */
+    uint32_t kinds;          /* of the devices of all ranks */
+    char hash[TREK_GRAPH_HASH_TEXT + 7];
+} greeting;
+
+/* What process 0 has in one tensor, everywhere. */
+trek_status trek_rounds_copy_tensor(ranks_stepper *s, trek_tensor *x)
+{
+    trek_comm_call call = { .kind = TREK_COMM_BROADCAST, .dtype = (trek_dtype)x->dtype, .count = x->numel };
+    if (x->numel == 0)
+        return TREK_OK;
+    if (x->device.type == TREK_CPU && x->contiguous) {
+        call.in = call.out = x->data;
+        trek_status status = trek_comm_run(s->comm, call);
+        trek_tensor_bump(x);
+        return status;
+    }
+    char *host = trek_alloc(buffer_bytes(x));
+    if (!host)
+        return trek_status_get();
+    trek_status status = trek_tensor_to_host(x, (trek_dtype)x->dtype, host, buffer_bytes(x));
+    call.in = call.out = host;
+    if (status == TREK_OK)
+        status = trek_comm_run(s->comm, call);
+    if (status == TREK_OK && s->process > 0)
+        status = from_host(x, host);
+    trek_free(host);
+    return status;
+}
+
+trek_status trek_rounds_copy_first(ranks_stepper *s)
+{
+    const trek_replica *first = &s->replicas[0];
+    trek_status status = TREK_OK;
+    for (int k = 0; s->comm && k < first->n_params && status == TREK_OK; k++)
+        status = trek_rounds_copy_tensor(s, first->params[k]->data);
+    for (int k = 0; s->comm && k < first->n_buffers && status == TREK_OK; k++)
+        status = trek_rounds_copy_tensor(s, first->buffers[k]->data);
+    return status;
+}
+
+trek_status trek_rounds_compare(ranks_stepper *s, const char *text, size_t length, const char *what)
+{
+    unsigned char own[32], *all = trek_alloc((size_t)s->processes * sizeof own);
+    if (!all)
+        return trek_status_get();
+    trek_sha256(text, length, own);
+    trek_status status = gather(s, own, sizeof own, all);
+    for (int p = 1; p < s->processes && status == TREK_OK; p++)
+        if (memcmp(all, all + (size_t)p * sizeof own, sizeof own) != 0)
+            status = trek_fail(TREK_ERR_ARGUMENT, "process %d's %s not that of process 0", p, what);
+    trek_free(all);
+    return status;
+}
+
+trek_status trek_rounds_copy_optimizer(ranks_stepper *s, const trek_optimizer_snapshot *snapshot)
+{
+    trek_text text = { 0 };
+    if (snapshot)
+        trek_optimizer_snapshot_describe(snapshot, &text);
+    trek_status status = text.failed ? trek_status_get()
+                                     : trek_rounds_compare(s, text.data, text.length, "optimizer, or what it has been through, is");
+    trek_text_clear(&text);
+    trek_tensor *x;
+    for (int k = 0; snapshot && status == TREK_OK && (x = trek_optimizer_snapshot_tensor(snapshot, k)); k++)
+        status = trek_rounds_copy_tensor(s, x);
+    return status;
+}
+
+static trek_status compare(ranks_stepper *s, const greeting *all)
+{
+    s->total = 0;
+    s->ranks_most = 0;
+    for (int p = 0; p < s->processes; p++) {
+        if (strcmp(all[p].hash, all[0].hash) != 0)
+            return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: process %d's graph is not that of process 0: it has %d parameters and %d "
+                             "buffers instead of %d and %d, or other names, shapes, dtypes or edges", p, all[p].params, all[p].buffers,
+                             all[0].params, all[0].buffers);
+        if (p == s->process)
+            s->first_rank = s->total;
+        s->process_ranks[p] = all[p].ranks;
+        s->total += all[p].ranks;
+        s->ranks_most = all[p].ranks > s->ranks_most ? all[p].ranks : s->ranks_most;
+        s->mixed |= all[p].kinds != all[0].kinds;
+    }
+    if (s->total > TREK_MAX_RANKS)
+        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: %d ranks in all processes; at most %d", s->total, TREK_MAX_RANKS);
+    return TREK_OK;
+}
+
+static trek_status make_rooms(ranks_stepper *s)
+{
+    size_t segments = (size_t)s->replicas[0].arena->n_segments, processes = (size_t)s->processes;
+    s->own_word = trek_calloc(1, word_bytes(s));
+    s->words = trek_calloc(processes, word_bytes(s));
+    s->flag_bytes = trek_calloc(processes + 1, segments);
+    s->buffer_offsets = trek_calloc((size_t)s->replicas[0].n_buffers, sizeof *s->buffer_offsets);
+    s->process_samples = trek_calloc(processes, sizeof *s->process_samples);
+    return s->own_word && s->words && s->flag_bytes && s->buffer_offsets && s->process_samples ? TREK_OK : trek_status_get();
+}
+
+trek_status trek_rounds_begin(ranks_stepper *s, trek_comm *comm)
+{
+    s->comm = comm;
+    s->process = trek_comm_rank(comm);
+    s->processes = trek_comm_world_size(comm);
+    s->process_ranks = trek_calloc((size_t)s->processes, sizeof *s->process_ranks);
+    greeting own = { .ranks = s->world, .params = s->replicas[0].n_params, .buffers = s->replicas[0].n_buffers,
+                     .device = (int32_t)s->replicas[0].arena->device.type, .kinds = s->kinds };
+    greeting *all = trek_calloc((size_t)s->processes, sizeof *all);
+    trek_status status = s->process_ranks && all && trek_graph_hash(s->base.graph, own.hash) ? TREK_OK : trek_status_get();
+    if (status == TREK_OK)
+        status = gather(s, &own, sizeof own, all);
+    if (status == TREK_OK)
+        status = compare(s, all);
+    bool gpus = false;
+    for (int p = 0; status == TREK_OK && p < s->processes; p++)
+        gpus |= all[p].device == TREK_CUDA;
+    if (status == TREK_OK && gpus)
+        status = trek_comm_nccl_join(s->comm, s->replicas[0].arena->device);
+    trek_free(all);
+    return status == TREK_OK ? make_rooms(s) : status;
+}
+
+/* --- how processes divide a batch: what loaders ask ----------------------------------------- */
+
+static pthread_mutex_t division_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+    ranks_stepper *steppers; /* of graphs that train over processes, the one set up last in front: its shares count */
+    int processes, process;
+    double shares[TREK_MAX_RANKS];
+} division;
+
+static void cut(int64_t total, int64_t *first, int64_t *rows)
+{
+    int64_t counts[TREK_MAX_RANKS];
+    pthread_mutex_lock(&division_lock);
+    trek_apportion(total, division.shares, division.processes, counts);
+    *first = 0;
+    for (int p = 0; p < division.process; p++)
+        *first += counts[p];
+    *rows = counts[division.process];
+    pthread_mutex_unlock(&division_lock);
+}
+
+/* The lock is held. */
+static void take_shares(const ranks_stepper *s)
+{
+    const double *shares = trek_pace_shares(s->pace);
+    division.processes = s->processes;
+    division.process = s->process;
+    for (int p = 0, at = 0; p < s->processes; p++) {
+        division.shares[p] = 0;
+        for (int r = 0; r < s->process_ranks[p]; r++)
+            division.shares[p] += shares[at++];
+    }
+    trek_job_here.process = s->process;
+    trek_job_here.processes = s->processes;
+    atomic_store(&trek_job_here.cut, cut);
+}
+
+void trek_rounds_publish(ranks_stepper *s)
+{
+    if (!s->comm)
+        return;
+    pthread_mutex_lock(&division_lock);
+    if (!s->divides) {
+        s->divides = true;
+        s->next_divider = division.steppers;
+        division.steppers = s;
+    }
+    if (division.steppers == s)
+        take_shares(s);
+    pthread_mutex_unlock(&division_lock);
+    trek_job_here.version++;
+}
+
+/* Loaders follow another graph's shares, or batches are whole again. */
+static void withdraw(ranks_stepper *s)
+{
+    if (!s->divides)
+        return;
+    pthread_mutex_lock(&division_lock);
+    ranks_stepper **link = &division.steppers;
+    while (*link != s)
+        link = &(*link)->next_divider;
+    *link = s->next_divider;
+    if (division.steppers) {
+        take_shares(division.steppers);
+    } else {
+        trek_job_here.process = 0;
+        trek_job_here.processes = 1;
+        atomic_store(&trek_job_here.cut, NULL);
+    }
+    pthread_mutex_unlock(&division_lock);
+    trek_job_here.version++;
+}
+
+void trek_rounds_end(ranks_stepper *s)
+{
+    if (s->comm)
+        trek_rank_sums_set_comm(trek_ranks_sums(s->ranks), NULL);
+    withdraw(s);
+    trek_free(s->process_ranks);
+    trek_free(s->own_word);
+    trek_free(s->words);
+    trek_free(s->flag_bytes);
+    trek_free(s->buffer_offsets);
+    trek_free(s->process_samples);
+    if (s->owns_comm)
+        trek_comm_free(&s->comm);
+}

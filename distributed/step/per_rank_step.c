@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The per-rank way: a pass in which every rank computes the loss of its own samples
+ * and goes backward at once. Of a batch each rank has its share; of a window it
+ * reads whole batches itself, as many as the pace gives it. Ranks do not wait for
+ * each other before all are done.
+ *
+ * Seeds are weight / D, where D is the number of samples that the pass was planned
+ * with. Where losses are means of something else (labels that count, tokens), the
+ * sum of weights is known when all ranks are done, and `factor`, D over that sum,
+ * is what gradients are multiplied by in the reduction. Where the passes of a step are
+ * weighed (graph/accumulate.h), D is the step's, and so is the factor. */
+#include <math.h>
+#include <string.h>
+
+#include "autograd/ops.h"
+#include "autograd/var_internal.h"
+#include "distributed/balance/apportion.h"
+#include "distributed/step/overlap.h"
+#include "distributed/balance/workload.h"
+#include "distributed/step/rank_sums.h"
+#include "distributed/step/job_sync.h"
+#include "distributed/step/stepper_ranks.h"
+#include "graph/feed_internal.h"
+#include "optim/scaler_internal.h"
+#include "tensor/place.h"
+#include "tensor/trace.h"
+
+typedef struct pass_rank {
+    int64_t first, rows;     /* of the batch; of a window: batches [first, first + rows) of the epoch */
+    uint64_t rng_draw;       /* after it */
+    int64_t end_ns;
+} pass_rank;
+
+typedef struct pass_call {
+    ranks_stepper *s;
+    const trek_feed *feed;
+    const trek_batch *batch;
+    bool backward, reset;
+    bool weighs;             /* its gradients are of the step's sum as they are */
+    int no_grad_depth;
+    double denominator;
+    uint64_t rng_step, rng_draw;
+    int64_t batch_size;
+    pass_rank *of;           /* [world] */
+    trek_pass_sum *sums;     /* [world] */
+} pass_call;
+
+/* --- gradients of earlier passes -------------------------------------------------- */
+
+/* grads *= factor, on the rank's device. */
+static trek_status scale_grads(trek_arena *arena, double factor)
+{
+    trek_status status = TREK_OK;
+    for (int p = 0; p < arena->n_parts && status == TREK_OK; p++) {
+        trek_var *grads = trek_var_from(trek_tensor_retain(arena->parts[p].grads));
+        trek_var *scaled = grads ? trek_mul_scalar(grads, factor) : NULL;
+        status = scaled ? trek_tensor_copy_from(arena->parts[p].grads, scaled->data) : trek_status_get();
+    }
+    return status;
+}
+
+static trek_status in_scope(trek_status (*fn)(ranks_stepper *s, int rank), ranks_stepper *s, int rank)
+{
+    trek_scope scope = trek_scope_begin();
+    trek_no_grad_begin();
+    trek_status status = scope.depth ? fn(s, rank) : trek_status_get();
+    trek_no_grad_end();
+    trek_scope_end(scope);
+    return status;
+}
+
+static trek_status settle(ranks_stepper *s, int rank) { return scale_grads(s->replicas[rank].arena, s->factor); }
+trek_status trek_ranks_settle_here(int rank, void *stepper) { return in_scope(settle, stepper, rank); }
+
+trek_status trek_ranks_settle(ranks_stepper *s)
+{
+    if (s->factor == 1)
+        return TREK_OK;
+    trek_status status = trek_ranks_run(s->ranks, trek_ranks_settle_here, s);
+    if (status == TREK_OK)
+        s->factor = 1;
+    return status;
+}
+
+/* What earlier passes of the step added up is put aside: this pass will have a factor of its own. */
+static trek_status put_aside(ranks_stepper *s, int rank)
+{
+    trek_replica *own = &s->replicas[rank];
+    trek_arena *arena = own->arena;
+    if (!own->aside && !(own->aside = trek_calloc((size_t)arena->n_parts, sizeof *own->aside)))
+        return trek_status_get();
+    if (!own->had && !(own->had = trek_calloc((size_t)arena->n_segments, sizeof *own->had)))
+        return trek_status_get();
+    trek_status status = TREK_OK;
+    for (int p = 0; p < arena->n_parts && status == TREK_OK; p++) {
+        trek_tensor *grads = arena->parts[p].grads;
+        if (!own->aside[p])
+            own->aside[p] = trek_tensor_make(grads->ndim, grads->sizes, (trek_dtype)grads->dtype, grads->device);
+        status = own->aside[p] ? trek_tensor_copy_from(own->aside[p], grads) : trek_status_get();
+    }
+    for (int k = 0; k < arena->n_segments; k++)
+        own->had[k] = arena->segments[k].param->leaf->has_grad;
+    if (status == TREK_OK)
+        trek_arena_zero_grads(arena);
+    return status;
+}
+
+/* grads = aside + factor * grads. */
+static trek_status put_back(ranks_stepper *s, int rank)
+{
+    trek_replica *own = &s->replicas[rank];
+    trek_status status = TREK_OK;
+    for (int p = 0; p < own->arena->n_parts && status == TREK_OK; p++) {
+        trek_tensor *grads = own->arena->parts[p].grads;
+        trek_var *now = trek_var_from(trek_tensor_retain(grads)), *before = trek_var_from(trek_tensor_retain(own->aside[p]));
+        trek_var *sum = now && before ? trek_add(before, s->factor == 1 ? now : trek_mul_scalar(now, s->factor)) : NULL;
+        status = sum ? trek_tensor_copy_from(grads, sum->data) : trek_status_get();
+    }
+    for (int k = 0; k < own->arena->n_segments; k++)
+        own->arena->segments[k].param->leaf->has_grad |= own->had[k];
+    return status;
+}
+
+static trek_status put_aside_rank(int rank, void *arg) { return in_scope(put_aside, arg, rank); }
+static trek_status put_back_rank(int rank, void *arg) { return in_scope(put_back, arg, rank); }
+
+void trek_ranks_forget_aside(trek_replica *replica)
+{
+    for (int p = 0; replica->aside && p < replica->arena->n_parts; p++)
+        trek_tensor_release(replica->aside[p]);
+    trek_free(replica->aside);
+    trek_free(replica->had);
+    replica->aside = NULL;
+    replica->had = NULL;
+}
+
+/* --- a rank's part -------------------------------------------------------------------- */
+
+static trek_status run_batch(const pass_call *c, int rank, const trek_batch *batch, bool last)
+{
+    ranks_stepper *s = c->s;
+    trek_replica *own = &s->replicas[rank];
+    trek_batch_run run = { .feed = c->feed, .scaler = trek_ranks_scaler(s, rank), .leaves = own->params, .n_leaves = own->n_params,
+                           .denominator = c->denominator, .backward = c->backward,
+                           .always = !c->batch->window && trek_ranks_sync(s) };
+    if (s->sending && last) {
+        run.complete = trek_overlap_complete;
+        run.arg = s;
+    }
+    trek_place_here.first_sample = batch->first;
+    trek_place_here.rows = batch->n;
+    trek_place_here.global_rows = batch->global;
+    trek_place_here.rng_draw = c->rng_draw;
+    trek_stopwatch *watch = &s->watches->of[rank];
+    trek_status status = trek_stopwatch_start(watch, trek_ranks_device(s->ranks, rank));
+    if (status == TREK_OK)
+        status = trek_graph_run_batch(own->graph, batch, &run, &c->sums[rank]);
+    if (status == TREK_OK)
+        status = trek_slowed(s, rank, watch);
+    if (status == TREK_OK)
+        status = trek_stopwatch_stop(watch, c->batch->window ? 1 : batch->n);
+    if (trek_place_here.rng_draw > c->of[rank].rng_draw)
+        c->of[rank].rng_draw = trek_place_here.rng_draw;
+    trek_place_here.rows = trek_place_here.global_rows = -1;
+    trek_place_here.first_sample = 0;
+    return status;
+}
+
+static trek_status run_share(const pass_call *c, int rank)
+{
+    trek_var *vars[64];
+    trek_batch part;
+    trek_status status = trek_batch_part(c->batch, c->of[rank].first, c->of[rank].rows, trek_ranks_device(c->s->ranks, rank), vars, &part);
+    if (status != TREK_OK)
+        return status;
+    status = run_batch(c, rank, &part, true);
+    trek_batch_part_release(&part);
+    return status;
+}
+
+static const char *phase_of(const pass_call *c) { return c->backward ? "forward and backward" : "forward"; }
+
+static trek_status run_window(const pass_call *c, int rank)
+{
+    trek_replica *own = &c->s->replicas[rank];
+    const pass_rank *of = &c->of[rank];
+    if (of->rows == 0)
+        return TREK_OK;
+    if (!own->reader && !(own->reader = trek_reader_new(c->feed->loader, trek_ranks_device(c->s->ranks, rank))))
+        return trek_status_get();
+    trek_status status = trek_reader_begin(own->reader, c->batch->epoch, of->first, of->first + of->rows);
+    for (int64_t k = 0; k < of->rows && status == TREK_OK; k++) {
+        trek_batch *batch = trek_reader_next(own->reader);
+        if (!batch)
+            return trek_status_get();
+        batch->first = (of->first + k - c->batch->first_batch) * c->batch_size;
+        batch->global = c->batch->global;
+        status = run_batch(c, rank, batch, k + 1 == of->rows);
+        trek_rounds_say(c->s, phase_of(c), false);
+    }
+    /* the next window is likely to be like this one */
+    int64_t next = of->first + c->batch->batches, end = next + of->rows;
+    int64_t last = trek_loader_batches(c->feed->loader);
+    trek_reader_rest(own->reader, next < last ? next : last, end < last ? end : last);
+    return status;
+}
+
+/* A rank without rows has nothing to do, but the first one of a process that has none at all goes
+ * through its layers where those of other processes wait for them. */
+static bool skips(const pass_call *c, int rank)
+{
+    bool lends = rank == 0 && c->batch->n == 0 && !c->batch->window && c->s->comm && trek_ranks_sync(c->s);
+    return c->of[rank].rows == 0 && !lends;
+}
+
+static trek_status pass_rank_run(int rank, void *arg)
+{
+    const pass_call *c = arg;
+    trek_ranks_follow_flags(c->s, rank);
+    if (c->reset && rank > 0)
+        trek_graph_reset_state(c->s->replicas[rank].graph);
+    if (skips(c, rank))
+        return TREK_OK;
+    int depth = trek_grad_mode_here.no_grad_depth;
+    trek_grad_mode_here.no_grad_depth = c->no_grad_depth;
+    trek_place_here.rng_step = c->rng_step;
+    c->of[rank].rng_draw = c->rng_draw;
+    trek_scope scope = trek_scope_begin();
+    if (!c->batch->window) /* there ranks do not wait for each other */
+        trek_rank_sums_enter(trek_ranks_sums(c->s->ranks), rank);
+    trek_status status = !scope.depth ? trek_status_get() : c->batch->window ? run_window(c, rank) : run_share(c, rank);
+    trek_rank_sums_leave(trek_ranks_sums(c->s->ranks), rank, status);
+    trek_scope_end(scope);
+    trek_grad_mode_here.no_grad_depth = depth;
+    c->of[rank].end_ns = trek_clock_ns();
+    return status;
+}
+
+/* --- the caller's side ------------------------------------------------------------------- */
+
+/* Rows of the batch, or batches of the window, for each rank of this process. */
+static trek_status plan_parts(pass_call *c)
+{
+    ranks_stepper *s = c->s;
+    int64_t counts[TREK_MAX_RANKS], at = 0;
+    trek_status status;
+    if (c->batch->window) {
+        status = trek_pace_counts(s->pace, c->batch->batches, counts);
+        for (int r = 0; r < s->first_rank; r++)
+            at += counts[r];
+        at += c->batch->first_batch;
+    } else {
+        status = trek_ranks_split(s, c->batch->n, counts + s->first_rank);
+    }
+    for (int r = 0; r < s->world && status == TREK_OK; r++) {
+        c->of[r] = (pass_rank){ .first = at, .rows = counts[s->first_rank + r] };
+        at += counts[s->first_rank + r];
+    }
+    return status;
+}
+
+/* How long each rank waited for the last one. */
+static void trace_waits(const pass_call *c)
+{
+    const trek_trace_sink *sink = atomic_load_explicit(&trek_trace, memory_order_acquire);
+    int64_t end = 0;
+    for (int r = 0; r < c->s->world; r++)
+        end = c->of[r].end_ns > end ? c->of[r].end_ns : end; /* 0: it had nothing to do */
+    for (int r = 0; sink && sink->span && r < c->s->world; r++)
+        if (c->of[r].end_ns > 0 && c->of[r].end_ns < end)
+            sink->span("wait for ranks", c->s->first_rank + r, c->of[r].end_ns, end, 0, sink->arg);
+}
+
+/* After all ranks: weights, samples, the factor of this pass. */
+static trek_status conclude(pass_call *c)
+{
+    ranks_stepper *s = c->s;
+    double weight = 0;
+    for (int r = 0; r < s->world; r++) {
+        weight += c->sums[r].weight;
+        if (s->training[0])
+            s->replicas[r].samples += c->sums[r].rows;
+        if (c->of[r].rng_draw > trek_place_here.rng_draw)
+            trek_place_here.rng_draw = c->of[r].rng_draw;
+    }
+    if (!c->backward)
+        return TREK_OK;
+    trek_status status = trek_rounds_pass(s, weight, &weight, NULL);
+    s->factor = c->weighs || weight == 0 ? 1 : c->denominator / weight;
+    if (status == TREK_OK && weight == 0 && trek_ranks_sync(s)) /* nobody's pass counts, though layers have run */
+        status = trek_ranks_zero(s);
+    return status;
+}
+
+/* Ranks that have something to do can make sums with one another. */
+static trek_status run_ranks(pass_call *c)
+{
+    ranks_stepper *s = c->s;
+    bool runs[TREK_MAX_RANKS];
+    for (int r = 0; r < s->world; r++)
+        runs[r] = !skips(c, r);
+    if (s->comm)
+        trek_rank_sums_set_comm(trek_ranks_sums(s->ranks), s->comm);
+    trek_rank_sums_set_deadline(trek_ranks_sums(s->ranks), trek_ranks_comm(s->ranks, 0)->deadline_ns);
+    trek_rank_sums_begin(trek_ranks_sums(s->ranks), runs, s->comm != NULL && !c->batch->window);
+    return trek_ranks_run(s->ranks, pass_rank_run, c);
+}
+
+static trek_status run_pass(pass_call *c)
+{
+    ranks_stepper *s = c->s;
+    trek_status status = trek_ranks_prepare_scaler(s);
+    bool again = c->backward && s->passes > 0 && (!c->weighs || trek_ranks_sync(s));
+    if (status == TREK_OK && c->backward)
+        status = trek_overlap_keep(s);
+    if (status == TREK_OK && again)
+        status = trek_ranks_settle(s);
+    if (status == TREK_OK && again)
+        status = trek_ranks_run(s->ranks, put_aside_rank, s);
+    trek_ranks_note_flags(s);
+    bool sends = false;
+    if (status == TREK_OK && c->backward)
+        status = trek_rounds_begin_pass(s, &sends);
+    trek_overlap_begin(s, sends);
+    if (status == TREK_OK)
+        status = run_ranks(c);
+    trek_status sent = trek_overlap_end(s);
+    status = status == TREK_OK ? sent : status;
+    trace_waits(c);
+    if (status != TREK_OK) {
+        trek_rounds_failed(s, status);
+        return status;
+    }
+    status = conclude(c);
+    if (status == TREK_OK && again) {
+        status = trek_ranks_run(s->ranks, put_back_rank, s);
+        s->factor = 1;
+    }
+    s->passes += c->backward;
+    s->passes_sent = s->sent ? s->passes : s->passes_sent;
+    s->windowed |= c->backward && c->batch->window;
+    return status;
+}
+
+trek_var *trek_ranks_pass(trek_stepper *stepper, const trek_batch *batch)
+{
+    ranks_stepper *s = (ranks_stepper *)stepper;
+    trek_graph *graph = stepper->graph;
+    if (batch->dataset->n_fields > 64)
+        return trek_fail_null(TREK_ERR_UNSUPPORTED, "trek_graph_forward_batch: a dataset with more than 64 fields");
+    pass_call c = { .s = s, .feed = graph->feed, .batch = batch, .backward = trek_graph_learns(graph),
+                    .reset = trek_graph_states_are_reset(graph), .no_grad_depth = trek_grad_mode_here.no_grad_depth,
+                    .denominator = (double)batch->global, .rng_step = trek_place_here.rng_step, .rng_draw = trek_place_here.rng_draw,
+                    .batch_size = trek_loader_plan(graph->feed->loader)->batch_size };
+    c.weighs = c.backward && trek_accumulation_weighs(&graph->accumulation);
+    if (c.weighs)
+        c.denominator = trek_accumulation_denominator(&graph->accumulation, c.denominator);
+    c.of = trek_calloc((size_t)s->world, sizeof *c.of);
+    c.sums = trek_calloc((size_t)s->world, sizeof *c.sums);
+    trek_rounds_say(s, phase_of(&c), c.backward);
+    trek_status status = c.of && c.sums ? plan_parts(&c) : trek_status_get();
+    if (status == TREK_OK)
+        status = run_pass(&c);
+    trek_var *mean = status == TREK_OK ? trek_pass_mean(c.sums, s->world, trek_ranks_device(s->ranks, 0)) : NULL;
+    for (int r = 0; c.sums && r < s->world; r++)
+        trek_pass_sum_clear(&c.sums[r]);
+    trek_free(c.sums);
+    trek_free(c.of);
+    return mean;
+}
+
+int64_t trek_ranks_window(trek_stepper *stepper) { return trek_pace_window(((ranks_stepper *)stepper)->pace); }

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sums over the ranks of a run. The last rank to come adds up everybody's values
+ * where they lie, while the others wait, and gives each the result. */
+#include "distributed/step/rank_sums.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "distributed/control/wait.h"
+#include "tensor/memory_internal.h"
+#include "tensor/place.h"
+#include "tensor/trace.h"
+
+typedef struct sums_slot {
+    trek_place_collectives place; /* what layers of this rank see */
+    trek_rank_sums *sums;
+    int rank;
+    bool takes_part, left, done; /* done: values hold the sum */
+    double *values;
+    int64_t count;
+    int64_t made;               /* sums in this run */
+} sums_slot;
+
+struct trek_rank_sums {
+    trek_gate gate;             /* its word changes when those who wait may look */
+    pthread_mutex_t lock;       /* of all below, while ranks run */
+    int world, expected, arrived;
+    bool spin;
+    bool busy;                  /* the last rank has come and sums up */
+    bool between;               /* the run's sums are over all processes */
+    int64_t deadline_ns;
+    trek_comm *comm;
+    trek_status status;         /* of the run; the first failure counts */
+    char message[TREK_ERROR_SIZE];
+    sums_slot slots[];
+};
+
+static trek_status sum_values(double *values, int64_t count, void *arg);
+
+trek_rank_sums *trek_rank_sums_new(int world, bool spin)
+{
+    trek_rank_sums *sums = trek_block_alloc(sizeof *sums + (size_t)world * sizeof *sums->slots);
+    if (!sums)
+        return NULL;
+    memset(sums, 0, sizeof *sums + (size_t)world * sizeof *sums->slots);
+    if (pthread_mutex_init(&sums->lock, NULL) != 0) {
+        trek_block_free(sums);
+        return trek_fail_null(TREK_ERR_MEMORY, "no memory for the sums of %d ranks", world);
+    }
+    sums->world = world;
+    sums->spin = spin;
+    sums->deadline_ns = 600000000000;
+    for (int r = 0; r < world; r++) {
+        sums_slot *slot = &sums->slots[r];
+        slot->sums = sums;
+        slot->rank = r;
+        slot->place = (trek_place_collectives){ sum_values, slot };
+    }
+    return sums;
+}
+
+void trek_rank_sums_free(trek_rank_sums **address)
+{
+    if (!address || !*address)
+        return;
+    pthread_mutex_destroy(&(*address)->lock);
+    trek_block_free(*address);
+    *address = NULL;
+}
+
+void trek_rank_sums_set_comm(trek_rank_sums *sums, trek_comm *comm)
+{
+    sums->comm = comm;
+}
+
+void trek_rank_sums_set_deadline(trek_rank_sums *sums, int64_t ns) { sums->deadline_ns = ns; }
+
+/* --- a run ----------------------------------------------------------------------------- */
+
+void trek_rank_sums_begin(trek_rank_sums *sums, const bool *participates, bool between)
+{
+    pthread_mutex_lock(&sums->lock);
+    sums->expected = sums->arrived = 0;
+    sums->busy = false;
+    sums->between = between;
+    sums->status = TREK_OK;
+    for (int r = 0; r < sums->world; r++) {
+        sums_slot *slot = &sums->slots[r];
+        slot->takes_part = !participates || participates[r];
+        slot->left = slot->done = false;
+        slot->made = 0;
+        sums->expected += slot->takes_part;
+    }
+    pthread_mutex_unlock(&sums->lock);
+}
+
+void trek_rank_sums_enter(trek_rank_sums *sums, int rank)
+{
+    sums_slot *slot = &sums->slots[rank];
+    bool alone = sums->expected == 1 && !sums->between;
+    trek_place_here.collectives = slot->takes_part && !alone ? &slot->place : NULL;
+}
+
+/* Locked. A rank that has made more sums than `than`, or waits for one; -1: none. */
+static int rank_ahead(const trek_rank_sums *sums, int64_t than)
+{
+    for (int r = 0; r < sums->world; r++)
+        if (sums->slots[r].takes_part && sums->slots[r].made > than)
+            return r;
+    return -1;
+}
+
+/* Locked. Fails the run for all who wait or are to come. */
+static void fail_run(trek_rank_sums *sums, trek_status status, const char *message)
+{
+    if (sums->status != TREK_OK)
+        return;
+    sums->status = status;
+    snprintf(sums->message, sizeof sums->message, "%s", message);
+    atomic_fetch_add(&sums->gate.word, 1);
+    trek_gate_wake(&sums->gate);
+    if (sums->between && sums->comm && rank_ahead(sums, 0) >= 0)
+        trek_comm_abort(sums->comm, sums->message);
+}
+
+void trek_rank_sums_leave(trek_rank_sums *sums, int rank, trek_status status)
+{
+    sums_slot *slot = &sums->slots[rank];
+    trek_place_here.collectives = NULL;
+    if (!slot->takes_part || slot->left)
+        return;
+    char message[TREK_ERROR_SIZE];
+    pthread_mutex_lock(&sums->lock);
+    slot->left = true;
+    int ahead = rank_ahead(sums, slot->made);
+    if (status != TREK_OK) {
+        char process[32] = "";
+        if (sums->between && sums->comm)
+            snprintf(process, sizeof process, " of process %d", trek_comm_rank(sums->comm));
+        snprintf(message, sizeof message, "rank %d%s failed after %lld sums over the ranks: %.700s", rank, process, (long long)slot->made,
+                 trek_error());
+        fail_run(sums, TREK_ERR_PEER, message);
+    } else if (ahead >= 0) {
+        snprintf(message, sizeof message, "rank %d ended after %lld sums over the ranks, rank %d waits for its %lldth: all ranks must run the same",
+                 rank, (long long)slot->made, ahead, (long long)sums->slots[ahead].made);
+        fail_run(sums, TREK_ERR_COMM, message);
+    }
+    pthread_mutex_unlock(&sums->lock);
+}
+
+/* --- one sum ----------------------------------------------------------------------------- */
+
+/* Locked, before a rank's next sum: a rank that has left will not come. */
+static void check_left(trek_rank_sums *sums, const sums_slot *slot)
+{
+    char message[TREK_ERROR_SIZE];
+    for (int r = 0; r < sums->world; r++)
+        if (sums->slots[r].takes_part && sums->slots[r].left) {
+            snprintf(message, sizeof message, "rank %d ended after %lld sums over the ranks, rank %d comes to its %lldth: all ranks must run the same",
+                     r, (long long)sums->slots[r].made, slot->rank, (long long)slot->made);
+            fail_run(sums, TREK_ERR_COMM, message);
+        }
+}
+
+/* All ranks have come, and wait. NULL: their counts differ, and the run has failed. */
+static sums_slot *first_of(trek_rank_sums *sums)
+{
+    sums_slot *first = NULL;
+    char message[TREK_ERROR_SIZE];
+    for (int r = 0; r < sums->world; r++) {
+        sums_slot *slot = &sums->slots[r];
+        if (!slot->takes_part)
+            continue;
+        if (!first)
+            first = slot;
+        if (slot->count == first->count)
+            continue;
+        snprintf(message, sizeof message, "sum %lld over the ranks: rank %d comes with %lld numbers, rank %d with %lld",
+                 (long long)first->made, first->rank, (long long)first->count, slot->rank, (long long)slot->count);
+        fail_run(sums, TREK_ERR_COMM, message);
+        return NULL;
+    }
+    return first;
+}
+
+/* Adds up into the first rank's values; over the processes, too; then everybody has it. */
+static trek_status add_up(trek_rank_sums *sums, sums_slot *first)
+{
+    for (int r = first->rank + 1; r < sums->world; r++)
+        if (sums->slots[r].takes_part)
+            for (int64_t i = 0; i < first->count; i++)
+                first->values[i] += sums->slots[r].values[i];
+    trek_status status = TREK_OK;
+    if (sums->between && !sums->comm)
+        status = trek_fail(TREK_ERR_STATE, "the graph whose ranks make sums with other processes no longer trains with them");
+    else if (sums->between)
+        status = trek_comm_run(sums->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_F64,
+                                                             .count = first->count, .in = first->values, .out = first->values });
+    for (int r = first->rank + 1; r < sums->world && status == TREK_OK; r++)
+        if (sums->slots[r].takes_part)
+            memcpy(sums->slots[r].values, first->values, (size_t)first->count * sizeof *first->values);
+    return status;
+}
+
+/* Locked; the last rank to come. The others wait, and cannot give up while busy is set. */
+static void finish_sum(trek_rank_sums *sums)
+{
+    sums_slot *first = first_of(sums);
+    if (!first)
+        return;
+    sums->busy = true;
+    pthread_mutex_unlock(&sums->lock);
+    trek_status status = add_up(sums, first);
+    pthread_mutex_lock(&sums->lock);
+    sums->busy = false;
+    sums->arrived = 0;
+    if (status != TREK_OK) {
+        fail_run(sums, status, trek_error());
+        return;
+    }
+    for (int r = 0; r < sums->world; r++)
+        sums->slots[r].done = sums->slots[r].takes_part;
+    atomic_fetch_add(&sums->gate.word, 1);
+    trek_gate_wake(&sums->gate);
+}
+
+static void fail_late(trek_rank_sums *sums, const sums_slot *slot)
+{
+    char message[TREK_ERROR_SIZE], missing[128] = "";
+    size_t used = 0;
+    for (int r = 0; r < sums->world; r++)
+        if (sums->slots[r].takes_part && sums->slots[r].made < slot->made && used < sizeof missing - 16)
+            used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used ? ", " : "", r);
+    snprintf(message, sizeof message, "sum %lld over the ranks: rank %s did not come within %g s, rank %d waits", (long long)slot->made,
+             missing, (double)sums->deadline_ns * 1e-9, slot->rank);
+    fail_run(sums, TREK_ERR_TIMEOUT, message);
+}
+
+/* Locked; until the sum is there, or the run has failed. */
+static void wait_for_sum(trek_rank_sums *sums, const sums_slot *slot)
+{
+    int64_t deadline = sums->deadline_ns ? trek_clock_ns() + sums->deadline_ns : 0;
+    while (!slot->done && sums->status == TREK_OK) {
+        unsigned word = atomic_load(&sums->gate.word);
+        int64_t limit = sums->busy ? 0 : deadline; /* the processes' communicator has a deadline of its own */
+        pthread_mutex_unlock(&sums->lock);
+        bool changed = trek_gate_wait(&sums->gate, word, sums->spin, limit);
+        pthread_mutex_lock(&sums->lock);
+        if (!changed && !sums->busy && !slot->done)
+            fail_late(sums, slot);
+    }
+}
+
+static trek_status sum_values(double *values, int64_t count, void *arg)
+{
+    sums_slot *slot = arg;
+    trek_rank_sums *sums = slot->sums;
+    char message[TREK_ERROR_SIZE];
+    pthread_mutex_lock(&sums->lock);
+    slot->values = values;
+    slot->count = count;
+    slot->done = false;
+    slot->made++;
+    if (sums->status == TREK_OK)
+        check_left(sums, slot);
+    if (sums->status == TREK_OK) {
+        int64_t since = trek_clock_ns();
+        if (++sums->arrived == sums->expected)
+            finish_sum(sums);
+        else
+            wait_for_sum(sums, slot);
+        trek_place_here.waited_ns += trek_clock_ns() - since;
+    }
+    trek_status status = slot->done ? TREK_OK : sums->status;
+    memcpy(message, sums->message, sizeof message);
+    pthread_mutex_unlock(&sums->lock);
+    return status == TREK_OK ? TREK_OK : trek_fail(status, "%s", message);
+}

@@ -1,0 +1,696 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The step over ranks: gradients are summed in rank order, measured, and used.
+ *
+ * Shared parameters: the arena is cut into chunks; each rank takes some, sums all
+ * ranks' gradients of a chunk into rank 0's, zeroes the others', and (after a
+ * meeting, if the norm has to be known first) updates the chunk. Nothing is sent.
+ * Arenas of their own: gradients are all-reduced bucket by bucket, every rank
+ * updates all of its own. Either way rank 0 holds the sum and the others hold zeros
+ * whenever a reduction has ended without a step, so that another one adds up. */
+#include <math.h>
+#include <string.h>
+
+#include "autograd/var_internal.h"
+#include "distributed/balance/apportion.h"
+#include "distributed/step/buckets.h"
+#include "distributed/step/overlap.h"
+#include "distributed/step/job_sync.h"
+#include "distributed/step/stepper_ranks.h"
+#include "graph/graph_internal.h"
+#include "tensor/place.h"
+#include "tensor/pool.h"
+#include "tensor/trace.h"
+
+/* --- planning ------------------------------------------------------------------------ */
+
+static int count_chunks(const trek_arena *arena)
+{
+    int64_t n = 0;
+    for (int p = 0; p < arena->n_parts; p++)
+        n += (arena->parts[p].count + TREK_CHUNK - 1) / TREK_CHUNK;
+    return (int)n;
+}
+
+trek_status trek_ranks_plan_reduce(ranks_stepper *s)
+{
+    const trek_arena *arena = s->replicas[0].arena;
+    size_t segments = (size_t)arena->n_segments, world = (size_t)s->world;
+    s->n_chunks = count_chunks(arena);
+    s->chunks = trek_calloc((size_t)s->n_chunks, sizeof *s->chunks);
+    s->sums = trek_calloc((size_t)s->n_chunks * (s->shared ? 1 : world), sizeof *s->sums);
+    s->has = trek_calloc(segments * world, sizeof *s->has);
+    s->any = trek_calloc(segments, sizeof *s->any);
+    if (!s->chunks || !s->sums || !s->has || !s->any)
+        return trek_status_get();
+    int n = 0, segment = 0;
+    for (int p = 0; p < arena->n_parts; p++)
+        for (int64_t begin = 0; begin < arena->parts[p].count; begin += TREK_CHUNK) {
+            int64_t end = begin + TREK_CHUNK < arena->parts[p].count ? begin + TREK_CHUNK : arena->parts[p].count;
+            while (segment + 1 < arena->n_segments && (arena->segments[segment].part < p || arena->segments[segment + 1].offset <= begin) &&
+                   arena->segments[segment + 1].part <= p)
+                segment++;
+            s->chunks[n++] = (trek_reduce_chunk){ p, segment, begin, end };
+        }
+    return TREK_OK;
+}
+
+/* Which ranks' backward gave which segment a gradient. By the caller, while the ranks are idle. */
+static void note_gradients(ranks_stepper *s)
+{
+    trek_arena *first = s->replicas[0].arena;
+    for (int k = 0; k < first->n_segments; k++) {
+        s->any[k] = false;
+        for (int r = 0; r < s->world; r++) {
+            bool has = s->replicas[r].arena->segments[k].param->leaf->has_grad;
+            s->has[(size_t)k * (size_t)s->world + (size_t)r] = has;
+            s->any[k] |= has;
+        }
+    }
+    for (int r = 0; r < s->world; r++)
+        for (int k = 0; k < first->n_segments; k++)
+            s->replicas[r].arena->segments[k].used = s->any[k] && first->segments[k].param->requires_grad;
+}
+
+/* --- what is done to a chunk --------------------------------------------------------------- */
+
+static char *grads_at(const ranks_stepper *s, int rank, int part, int64_t at)
+{
+    const trek_arena_part *p = &s->replicas[rank].arena->parts[part];
+    return p->grads->data + (size_t)at * trek_dtype_size(p->wide);
+}
+
+/* Sums elements [begin, end), where row tells which ranks have something, into rank 0's; zeroes the others'. */
+static void reduce_piece(ranks_stepper *s, int part, const bool *row, int64_t begin, int64_t end)
+{
+    const trek_arena *arena = s->replicas[0].arena;
+    trek_dtype dtype = arena->parts[part].wide;
+    const void *from[TREK_MAX_RANKS];
+    int n = 0;
+    for (int r = 0; r < s->world; r++)
+        if (row[r])
+            from[n++] = grads_at(s, r, part, begin);
+    char *to = grads_at(s, 0, part, begin);
+    if (n == 0 || (n == 1 && from[0] == to))
+        return;
+    arena->backend->sum_arrays(dtype, to, from, n, end - begin);
+    for (int k = 0; k < n; k++)
+        if (from[k] != to)
+            memset((void *)(uintptr_t)from[k], 0, (size_t)(end - begin) * trek_dtype_size(dtype));
+}
+
+/* Calls fn for the stretches of a chunk in which the same ranks have gradients. */
+static void reduce_chunk(ranks_stepper *s, const trek_reduce_chunk *chunk)
+{
+    const trek_arena *arena = s->replicas[0].arena;
+    size_t world = (size_t)s->world;
+    int k = chunk->first_segment;
+    while (k < arena->n_segments && arena->segments[k].part == chunk->part && arena->segments[k].offset < chunk->end) {
+        const bool *row = s->has + (size_t)k * world;
+        int64_t begin = arena->segments[k].offset, end;
+        do { /* padding between segments is zero on all ranks */
+            end = arena->segments[k].offset + arena->segments[k].count;
+            k++;
+        } while (k < arena->n_segments && arena->segments[k].part == chunk->part && arena->segments[k].offset < chunk->end &&
+                 memcmp(row, s->has + (size_t)k * world, world) == 0);
+        begin = begin > chunk->begin ? begin : chunk->begin;
+        end = end < chunk->end ? end : chunk->end;
+        if (begin < end)
+            reduce_piece(s, chunk->part, row, begin, end);
+    }
+}
+
+/* Rank 0's sum in a chunk by the factor of the passes. */
+static void scale_chunk(ranks_stepper *s, const trek_reduce_chunk *chunk)
+{
+    trek_dtype dtype = s->replicas[0].arena->parts[chunk->part].wide;
+    char *grads = grads_at(s, 0, chunk->part, chunk->begin);
+    int64_t n = chunk->end - chunk->begin;
+    if (dtype == TREK_F64)
+        for (int64_t i = 0; i < n; i++)
+            ((double *)grads)[i] *= s->factor;
+    else
+        for (int64_t i = 0; i < n; i++)
+            ((float *)grads)[i] *= (float)s->factor;
+}
+
+/* Gradients of segments that are not updated (frozen since) go, too. */
+static void zero_leftovers(ranks_stepper *s, int rank, const trek_reduce_chunk *chunk)
+{
+    const trek_arena *arena = s->replicas[rank].arena;
+    for (int k = chunk->first_segment; k < arena->n_segments; k++) {
+        const trek_arena_segment *segment = &arena->segments[k];
+        if (segment->part != chunk->part || segment->offset >= chunk->end)
+            break;
+        int64_t begin = segment->offset > chunk->begin ? segment->offset : chunk->begin;
+        int64_t end = segment->offset + segment->count < chunk->end ? segment->offset + segment->count : chunk->end;
+        if (s->any[k] && !segment->used && begin < end)
+            memset(grads_at(s, rank, chunk->part, begin), 0, (size_t)(end - begin) * trek_dtype_size(arena->parts[chunk->part].wide));
+    }
+}
+
+/* --- runs over chunks on a rank's threads ----------------------------------------------------- */
+
+typedef struct chunk_work {
+    ranks_stepper *s;
+    int rank, first;    /* part 0 of the work is chunk `first` */
+    bool sum, measure;
+    const trek_update_state *update; /* NULL: none yet */
+} chunk_work;
+
+static void work_chunks(void *arg, int64_t begin, int64_t end)
+{
+    const chunk_work *w = arg;
+    ranks_stepper *s = w->s;
+    const trek_replica *replica = &s->replicas[s->shared ? 0 : w->rank];
+    const trek_backend *backend = replica->arena->backend;
+    double *sums = s->sums + (s->shared ? 0 : (size_t)w->rank * (size_t)s->n_chunks);
+    for (int64_t k = w->first + begin; k < w->first + end; k++) {
+        const trek_reduce_chunk *chunk = &s->chunks[k];
+        trek_dtype dtype = replica->arena->parts[chunk->part].wide;
+        char *grads = grads_at(s, s->shared ? 0 : w->rank, chunk->part, chunk->begin);
+        if (w->sum)
+            reduce_chunk(s, chunk);
+        if (w->sum && s->factor != 1)
+            scale_chunk(s, chunk);
+        if (w->measure) {
+            bool finite; /* a square sum that is not finite says it, too */
+            backend->sum_squares(dtype, grads, chunk->end - chunk->begin, &sums[k], &finite);
+            if (!finite)
+                sums[k] = NAN;
+        }
+        if (!w->update)
+            continue;
+        if (w->update->skip) {
+            memset(grads, 0, (size_t)(chunk->end - chunk->begin) * trek_dtype_size(dtype));
+            continue;
+        }
+        if (w->update->value_limit > 0)
+            backend->clamp_abs(dtype, grads, chunk->end - chunk->begin, w->update->value_limit);
+        trek_optimizer_apply_range(replica->optimizer, chunk->part, chunk->begin, chunk->end, w->update->grad_scale, true);
+        zero_leftovers(s, s->shared ? 0 : w->rank, chunk);
+    }
+}
+
+static void work(ranks_stepper *s, int rank, bool sum, bool measure, const trek_update_state *update)
+{
+    int64_t n = s->n_chunks, world = s->world;
+    int first = s->shared ? (int)(n * rank / world) : 0, end = s->shared ? (int)(n * (rank + 1) / world) : (int)n;
+    chunk_work w = { s, rank, first, sum, measure, update };
+    int64_t each = (end - first + 4 * 16 - 1) / (4 * 16);
+    if (end > first)
+        trek_parallel(end - first, each > 1 ? each : 1, work_chunks, &w);
+}
+
+/* What the step comes to: the same on all ranks, from the same sums. */
+static trek_update_state decide(const ranks_stepper *s, int rank, bool measured)
+{
+    const double *sums = s->sums + (s->shared ? 0 : (size_t)rank * (size_t)s->n_chunks);
+    trek_update_state state = s->replicas[0].optimizer->last;
+    trek_update_scaler scaler;
+    state.factor = 1; /* the sum has been multiplied by it */
+    state.max_norm = s->base.graph->settings.max_norm;
+    state.max_value = s->base.graph->settings.max_value;
+    state.sum_squares = 0;
+    for (int k = 0; k < s->n_chunks && measured; k++)
+        state.sum_squares += sums[k];
+    state.finite = isfinite(state.sum_squares);
+    if (s->loss_scale)
+        scaler = *s->loss_scale; /* each rank's own: deciding writes to it */
+    trek_update_decide_state(&state, s->loss_scale ? &scaler : NULL, measured);
+    return state;
+}
+
+
+/* --- one rank's step --------------------------------------------------------------------------- */
+
+typedef struct step_call {
+    ranks_stepper *s;
+    bool update;
+} step_call;
+
+/* Whether all ranks are well: one that is not makes peers of the others. */
+static trek_status agree(ranks_stepper *s, int rank, trek_status own)
+{
+    int32_t failed = own != TREK_OK ? rank + 1 : 0;
+    trek_status status = trek_comm_run(trek_ranks_comm(s->ranks, rank),
+                                       (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_MAX, .dtype = TREK_I32,
+                                                         .count = 1, .in = &failed, .out = &failed });
+    if (own != TREK_OK)
+        return own;
+    if (status == TREK_OK && failed)
+        status = trek_fail(TREK_ERR_PEER, "step: rank %d failed", failed - 1);
+    return status;
+}
+
+static void keep_flags(ranks_stepper *s, int rank)
+{
+    trek_arena *arena = s->replicas[rank].arena;
+    if (rank > 0) {
+        trek_arena_forget_grads(arena);
+        return;
+    }
+    for (int k = 0; k < arena->n_segments; k++)
+        if (s->any[k] && !arena->segments[k].param->leaf->has_grad) {
+            arena->segments[k].param->leaf->has_grad = true;
+            trek_tensor_bump(arena->segments[k].param->leaf->grad->data);
+        }
+}
+
+/* All ranks of the process hold its merged buffers: rank 0 merges them with the other processes', the others copy. */
+static trek_status merge_between(ranks_stepper *s, int rank)
+{
+    trek_status status = trek_comm_barrier(trek_ranks_comm(s->ranks, rank));
+    status = agree(s, rank, status == TREK_OK && rank == 0 ? trek_rounds_merge_buffers(s) : status);
+    trek_replica *own = &s->replicas[rank], *first = &s->replicas[0];
+    for (int k = 0; k < own->n_buffers && status == TREK_OK && !s->on_host; k++)
+        status = trek_comm_broadcast(trek_ranks_comm(s->ranks, rank), own->buffers[k]->data, 0);
+    for (int k = 0; k < own->n_buffers && status == TREK_OK && s->on_host && rank > 0; k++)
+        status = trek_tensor_copy_from(own->buffers[k]->data, first->buffers[k]->data);
+    return status;
+}
+
+static trek_status merge_buffers(ranks_stepper *s, int rank)
+{
+    int64_t start = trek_trace_enter("buffers");
+    trek_status status = trek_ranks_merge_buffers(s, rank);
+    if (status == TREK_OK && s->comm && s->replicas[0].n_buffers > 0)
+        status = merge_between(s, rank);
+    trek_trace_end("buffers", start, 0);
+    return status;
+}
+
+static trek_status broadcast(trek_comm *comm, const trek_tensor *x)
+{
+    return trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_BROADCAST, .dtype = (trek_dtype)x->dtype, .count = x->numel, .in = x->data,
+                                                 .out = x->data, .on_device = x->device.type != TREK_CPU });
+}
+
+static trek_status broadcast_params(trek_comm *comm, const trek_arena *arena)
+{
+    trek_status status = TREK_OK;
+    for (int p = 0; p < arena->n_parts && status == TREK_OK; p++) {
+        status = broadcast(comm, arena->parts[p].master);
+        if (status == TREK_OK && trek_arena_part_is_low(&arena->parts[p]))
+            status = broadcast(comm, arena->parts[p].params);
+    }
+    return status;
+}
+
+/* CPUs and GPUs round differently: rank 0's parameters become everybody's, lest they drift apart. They have been
+ * written in this step, so versions tell it already. */
+static trek_status follow_first(ranks_stepper *s, int rank)
+{
+    const trek_arena *arena = s->replicas[rank].arena;
+    trek_comm *local = trek_ranks_comm(s->ranks, rank);
+    trek_status status = TREK_OK;
+    if (s->comm) {
+        status = trek_comm_barrier(local); /* an arena may be shared */
+        status = agree(s, rank, status == TREK_OK && rank == 0 ? broadcast_params(s->comm, arena) : status);
+    }
+    return status == TREK_OK && !s->shared && s->world > 1 ? broadcast_params(local, arena) : status;
+}
+
+/* Between processes buffers have been merged before the update: where one of them dies until then, parameters stay. */
+static trek_status finish(ranks_stepper *s, int rank, bool skipped)
+{
+    trek_arena_forget_grads(s->replicas[rank].arena);
+    if (s->shared && rank > 0 && !skipped)
+        trek_arena_bump(s->replicas[rank].arena, s->replicas[0].arena);
+    trek_status status = s->mixed ? follow_first(s, rank) : TREK_OK;
+    if (status != TREK_OK)
+        return status;
+    return s->comm ? TREK_OK : merge_buffers(s, rank);
+}
+
+/* The ranks' sum is complete: rank 0 adds what the other processes have, then all measure it. */
+static trek_status reduce_between(ranks_stepper *s, int rank, bool measure)
+{
+    trek_comm *local = trek_ranks_comm(s->ranks, rank);
+    bool sent = s->sent;
+    trek_status status = trek_comm_barrier(local);
+    if (rank == 0)
+        s->between = status == TREK_OK ? trek_rounds_reduce(s) : status;
+    if (status == TREK_OK)
+        status = trek_comm_barrier(local);
+    if (rank == 0 || status != TREK_OK)
+        status = rank == 0 ? s->between : status;
+    else if (s->between != TREK_OK)
+        status = trek_fail(TREK_ERR_PEER, "step: the reduction between processes failed");
+    if (status == TREK_OK && sent && s->factor != 1)
+        status = trek_ranks_settle_here(rank, s);
+    if (status == TREK_OK && measure)
+        work(s, rank, false, true, NULL);
+    return status;
+}
+
+static trek_status step_shared(int rank, void *arg)
+{
+    const step_call *c = arg;
+    ranks_stepper *s = c->s;
+    bool measure = c->update && (s->base.graph->settings.max_norm > 0 || s->loss_scale);
+    trek_update_state state = { .skip = 0 };
+    int64_t start = trek_trace_enter("reduce");
+    bool at_once = c->update && !measure && !start && !s->comm && !s->windowed; /* while the sums are in cache */
+    if (rank == 0)
+        trek_stopwatch_start(&s->reduce_watch, trek_cpu(0));
+    if (c->update && !measure)
+        state = decide(s, rank, false);
+    if (!s->sent) /* else it is on its way: a process that sends has one rank */
+        work(s, rank, true, measure && !s->comm, at_once ? &state : NULL);
+    if (s->comm) {
+        trek_status status = reduce_between(s, rank, measure);
+        if (status != TREK_OK) {
+            keep_flags(s, rank);
+            return status;
+        }
+    }
+    trek_trace_end("reduce", start, s->base.graph->settings.steps);
+    if (rank == 0)
+        trek_stopwatch_stop(&s->reduce_watch, 1);
+    if (measure) {
+        trek_status status = trek_comm_barrier(trek_ranks_comm(s->ranks, rank));
+        if (status != TREK_OK) { /* the same on all ranks: nobody updates */
+            keep_flags(s, rank);
+            return status;
+        }
+        state = decide(s, rank, true);
+    }
+    trek_status merged = c->update && s->comm ? merge_buffers(s, rank) : TREK_OK;
+    if (!c->update || merged != TREK_OK) {
+        keep_flags(s, rank);
+        return merged;
+    }
+    start = trek_trace_enter("optimizer");
+    if (!at_once)
+        work(s, rank, false, false, &state);
+    trek_trace_end("optimizer", start, s->base.graph->settings.steps);
+    if (rank == 0)
+        s->decided = state;
+    return finish(s, rank, state.skip);
+}
+
+typedef struct local_buckets {
+    trek_comm *comm;
+    const trek_arena *arena;
+} local_buckets;
+
+static trek_status reduce_bucket(const trek_bucket *bucket, void *arg)
+{
+    const local_buckets *l = arg;
+    int64_t start = trek_trace_enter("bucket");
+    trek_status status = trek_comm_run(l->comm, trek_bucket_call(l->arena, bucket));
+    trek_trace_end("bucket", start, bucket->count * (int64_t)trek_dtype_size(l->arena->parts[bucket->part].wide));
+    return status;
+}
+
+/* Gradients of all ranks become their sum. */
+static trek_status reduce_buckets(ranks_stepper *s, int rank)
+{
+    local_buckets l = { trek_ranks_comm(s->ranks, rank), s->replicas[rank].arena };
+    return trek_buckets_each(l.arena, s->bucket_bytes, reduce_bucket, &l, NULL);
+}
+
+/* Every rank holds the sum now: each decides and updates in its own device's order, as a single device does. */
+static trek_status update_on_device(ranks_stepper *s, int rank)
+{
+    trek_replica *replica = &s->replicas[rank];
+    for (int k = 0; k < replica->arena->n_segments; k++)
+        if (s->any[k])
+            replica->arena->segments[k].param->leaf->has_grad = true;
+    int64_t start = trek_trace_enter("optimizer");
+    trek_grad_scaler *scaler = rank > 0 ? replica->scaler : s->base.graph->scaler;
+    trek_step_opts opts = { .max_norm = s->base.graph->settings.max_norm, .max_value = s->base.graph->settings.max_value, .scaler = scaler, .adapt = true, .zero_grad = true };
+    trek_status status = trek_optimizer_step_with(replica->optimizer, &opts);
+    trek_trace_end("optimizer", start, s->base.graph->settings.steps);
+    return status == TREK_OK ? finish(s, rank, false) : status;
+}
+
+/* With arenas of their own: rank 0 reduces with the other processes, its result goes to all of this one. */
+static trek_status share_between(ranks_stepper *s, int rank)
+{
+    const trek_arena *arena = s->replicas[rank].arena;
+    trek_comm *local = trek_ranks_comm(s->ranks, rank);
+    bool sent = s->sent;
+    trek_status status = rank == 0 ? trek_rounds_reduce(s) : TREK_OK;
+    status = agree(s, rank, status);
+    if (status == TREK_OK && sent && s->factor != 1)
+        status = trek_ranks_settle_here(rank, s);
+    for (int p = 0; p < arena->n_parts && status == TREK_OK && s->world > 1; p++) {
+        char *data = grads_at(s, rank, p, 0);
+        status = trek_comm_run(local, (trek_comm_call){ .kind = TREK_COMM_BROADCAST, .dtype = arena->parts[p].wide, .count = arena->parts[p].count,
+                                                        .in = data, .out = data, .on_device = arena->device.type != TREK_CPU });
+    }
+    return status;
+}
+
+static trek_status step_separate(int rank, void *arg)
+{
+    const step_call *c = arg;
+    ranks_stepper *s = c->s;
+    trek_replica *replica = &s->replicas[rank];
+    trek_ranks_follow_flags(s, rank);
+    trek_status status = agree(s, rank, c->update ? trek_optimizer_prepare(replica->optimizer) : TREK_OK);
+    if (status != TREK_OK)
+        return status;
+    int64_t start = trek_trace_enter("reduce");
+    if (rank == 0)
+        status = trek_stopwatch_start(&s->reduce_watch, replica->arena->device);
+    if (status == TREK_OK && !s->sent)
+        status = reduce_buckets(s, rank);
+    if (status == TREK_OK && s->comm)
+        status = share_between(s, rank);
+    if (status == TREK_OK && rank == 0)
+        status = trek_stopwatch_stop(&s->reduce_watch, 1);
+    trek_trace_end("reduce", start, s->base.graph->settings.steps);
+    if (status == TREK_OK && s->comm && c->update)
+        status = merge_buffers(s, rank);
+    if (!c->update || status != TREK_OK) {
+        if (rank > 0)
+            trek_arena_zero_grads(replica->arena);
+        else
+            keep_flags(s, rank);
+        return status;
+    }
+    if (!s->on_host)
+        return update_on_device(s, rank);
+    start = trek_trace_enter("optimizer");
+    bool measure = s->base.graph->settings.max_norm > 0 || s->loss_scale;
+    if (measure)
+        work(s, rank, false, true, NULL);
+    trek_update_state state = decide(s, rank, measure);
+    work(s, rank, false, false, &state);
+    if (!state.skip)
+        trek_optimizer_commit(replica->optimizer);
+    trek_trace_end("optimizer", start, s->base.graph->settings.steps);
+    if (rank == 0)
+        s->decided = state;
+    return finish(s, rank, state.skip);
+}
+
+/* --- the caller's side ------------------------------------------------------------------------------ */
+
+trek_status trek_ranks_split(const ranks_stepper *s, int64_t n, int64_t *counts)
+{
+    const double *shares = trek_pace_shares(s->pace) + s->first_rank;
+    double sum = 0;
+    for (int r = 0; r < s->world; r++)
+        sum += shares[r];
+    return trek_apportion(n, sum > 0 ? shares : NULL, s->world, counts);
+}
+
+trek_status trek_slowed(const ranks_stepper *s, int rank, trek_stopwatch *watch)
+{
+    if (s->slowdowns)
+        trek_slowdown_apply(&s->slowdowns[rank], s->slowed_batches[rank]++, trek_clock_ns() - watch->start_ns);
+    return TREK_OK;
+}
+
+/* The passes' weights are known, those of all processes. */
+static trek_status weigh(ranks_stepper *s)
+{
+    trek_accumulation *a = &s->base.graph->accumulation;
+    if (!trek_accumulation_weighs(a))
+        return TREK_OK;
+    s->factor = trek_accumulation_factor(a);
+    if (s->shared || s->sent || s->factor == 1) /* it is the reduction's */
+        return TREK_OK;
+    trek_status status = trek_ranks_settle(s);
+    if (status == TREK_OK)
+        trek_accumulation_settled(a);
+    else if (s->comm)
+        trek_comm_abort(s->comm, "a process cannot weigh its gradients"); /* the others are on their way to the reduction */
+    return status;
+}
+
+/* Before a reduction: every process comes to it, well or not. */
+static trek_status meet(ranks_stepper *s, trek_status own, bool update)
+{
+    if (own == TREK_OK && !s->sent)
+        own = trek_overlap_keep(s);
+    if (own == TREK_OK && !s->shared && !s->sent)
+        own = trek_ranks_settle(s);
+    own = trek_rounds_step(s, own, update);
+    if (own == TREK_OK && s->sent && s->pending)
+        own = trek_overlap_keep(s);
+    if (own == TREK_OK)
+        own = weigh(s);
+    if (own != TREK_OK || !s->comm)
+        return own;
+    own = trek_rounds_flags(s);
+    if (own == TREK_OK && s->shared && update && (own = trek_optimizer_prepare(s->replicas[0].optimizer)) != TREK_OK)
+        trek_comm_abort(s->comm, "a process cannot prepare its optimizer"); /* the others are on their way to the reduction */
+    return own;
+}
+
+trek_status trek_ranks_reduce(trek_stepper *stepper)
+{
+    ranks_stepper *s = (ranks_stepper *)stepper;
+    trek_rounds_say(s, "reduce", true);
+    note_gradients(s);
+    trek_ranks_note_flags(s);
+    trek_status status = meet(s, trek_status_get(), false);
+    if (status == TREK_OK)
+        status = trek_ranks_run(s->ranks, s->shared ? step_shared : step_separate, &(step_call){ s, false });
+    if (status != TREK_OK)
+        return status;
+    s->factor = 1;
+    trek_accumulation_settled(&stepper->graph->accumulation);
+    s->holds_sum = s->comm != NULL;
+    return TREK_OK;
+}
+
+static trek_status detach_rank(int rank, void *arg) { return trek_graph_detach(((ranks_stepper *)arg)->replicas[rank].graph); }
+
+/* On the host all look at the graph's scaler; else each has a copy on its device. */
+trek_grad_scaler *trek_ranks_scaler(const ranks_stepper *s, int rank)
+{
+    trek_grad_scaler *first = s->base.graph->scaler;
+    return first && rank > 0 && s->replicas[rank].scaler ? s->replicas[rank].scaler : first;
+}
+
+trek_status trek_ranks_prepare_scaler(ranks_stepper *s)
+{
+    trek_grad_scaler *scaler = s->base.graph->scaler;
+    s->loss_scale = NULL;
+    if (scaler && s->on_host) {
+        s->loss_scale = trek_scaler_record(scaler, s->replicas[0].arena->device);
+        return s->loss_scale ? TREK_OK : trek_status_get();
+    }
+    trek_status status = TREK_OK;
+    for (int r = 1; r < s->world && status == TREK_OK; r++) {
+        trek_replica *replica = &s->replicas[r];
+        if (!scaler)
+            trek_grad_scaler_free(&replica->scaler);
+        else if (!replica->scaler && !(replica->scaler = trek_grad_scaler_new(NULL)))
+            status = trek_status_get();
+        else
+            status = trek_scaler_follow(replica->scaler, scaler);
+    }
+    return status;
+}
+
+/* Learning rates, plans, detached values: what can fail. */
+static trek_status prepare(ranks_stepper *s)
+{
+    double lr = s->base.graph->settings.schedule.kind != TREK_SCHEDULE_NONE ? trek_schedule_lr(&s->base.graph->settings.schedule, s->base.graph->settings.steps) : 0;
+    if (isnan(lr))
+        return trek_status_get();
+    trek_status status = TREK_OK;
+    for (int r = 0; r < s->world && status == TREK_OK && s->base.graph->settings.schedule.kind != TREK_SCHEDULE_NONE; r++)
+        if (s->replicas[r].optimizer)
+            status = trek_optimizer_schedule_lr(s->replicas[r].optimizer, lr);
+    for (int r = 1; r < s->world && status == TREK_OK; r++)
+        if (s->replicas[r].optimizer)
+            status = trek_optimizer_follow(s->replicas[r].optimizer, s->replicas[0].optimizer);
+    if (status == TREK_OK)
+        status = trek_ranks_run(s->ranks, detach_rank, s);
+    note_gradients(s);
+    trek_ranks_note_flags(s);
+    if (status == TREK_OK)
+        status = trek_ranks_prepare_scaler(s);
+    if (status == TREK_OK && s->shared)
+        status = trek_optimizer_prepare(s->replicas[0].optimizer);
+    return status;
+}
+
+/* What was decided on the host becomes known. */
+static trek_status conclude(ranks_stepper *s)
+{
+    trek_replica *first = &s->replicas[0];
+    if (!s->on_host)
+        return TREK_OK;
+    first->optimizer->last = s->decided;
+    s->grad_norm = s->decided.norm;
+    if (s->shared && !s->decided.skip)
+        trek_optimizer_commit(first->optimizer);
+    if (!s->loss_scale)
+        return TREK_OK;
+    trek_scaler_record(s->base.graph->scaler, first->arena->device)->found_inf |= s->decided.skip;
+    return trek_grad_scaler_update(s->base.graph->scaler);
+}
+
+static void tell_pace(ranks_stepper *s)
+{
+    trek_pace_state state;
+    trek_pace_describe(s->pace, &state);
+    trek_trace_event(state.windows ? "anchor" : "rebalance", state.windows ? (double)state.anchor : state.predicted);
+    if (s->process > 0)
+        return;
+    if (state.windows)
+        trek_log_message(TREK_LOG_INFO, "step %lld: windows of %lld batches from here on, %lld by the slowest rank; predicted speed-up over the "
+                         "fastest rank %.2f, achieved %.2f", (long long)s->base.graph->settings.steps, (long long)trek_pace_window(s->pace), (long long)state.anchor,
+                         state.predicted, state.achieved);
+    else
+        trek_log_message(TREK_LOG_INFO, "step %lld: new shares from here on; predicted speed-up over the fastest rank %.2f, achieved %.2f",
+                         (long long)s->base.graph->settings.steps, state.predicted, state.achieved);
+}
+
+/* Times become shares or counts of the next step. */
+static trek_status keep_pace(ranks_stepper *s)
+{
+    bool changed;
+    int64_t units;
+    trek_status status = trek_stopwatch_read(&s->reduce_watch, &s->own_communication_ms, &units);
+    if (status == TREK_OK)
+        status = trek_pace_report(s->pace, s->base.graph->settings.steps, s->windowed, s->ms, s->units, s->comm ? s->communication_ms : s->own_communication_ms,
+                                  &changed);
+    if (status != TREK_OK || !changed)
+        return status;
+    trek_rounds_publish(s);
+    tell_pace(s);
+    return TREK_OK;
+}
+
+trek_status trek_ranks_step(trek_stepper *stepper)
+{
+    ranks_stepper *s = (ranks_stepper *)stepper;
+    trek_status status = trek_status_get();
+    if (status == TREK_OK && !s->replicas[0].optimizer)
+        status = trek_fail(TREK_ERR_STATE, "trek_graph_step: the graph has no optimizer; call trek_graph_set_optimizer "
+                                           "or give one to trek_trainer_setup");
+    int64_t start = trek_trace_enter("sync");
+    trek_rounds_say(s, "step", true);
+    if (status == TREK_OK)
+        status = prepare(s);
+    status = meet(s, status, true);
+    if (status == TREK_OK)
+        status = trek_ranks_run(s->ranks, s->shared ? step_shared : step_separate, &(step_call){ s, true });
+    trek_trace_end("sync", start, s->base.graph->settings.steps);
+    if (status == TREK_OK)
+        status = conclude(s);
+    if (status == TREK_OK)
+        status = keep_pace(s);
+    if (status != TREK_OK)
+        return status;
+    for (int r = 0; r < s->world; r++)
+        s->replicas[r].samples = 0;
+    s->passes = 0;
+    s->factor = 1;
+    trek_accumulation_clear(&stepper->graph->accumulation);
+    s->holds_sum = s->windowed = s->sent = false;
+    s->passes_sent = 0;
+    s->base.graph->settings.steps++;
+    trek_place_here.rng_step++;
+    trek_place_here.rng_draw = 0;
+    return TREK_OK;
+}

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The stepper over the ranks of one process: what its files share.
+ *
+ * Between two runs of the group the ranks are idle, and the caller may look at
+ * and change what is theirs. */
+#ifndef TREK_DISTRIBUTED_STEP_STEPPER_RANKS_H
+#define TREK_DISTRIBUTED_STEP_STEPPER_RANKS_H
+
+#include "distributed/replica/buffers.h"
+#include "distributed/ranks_internal.h"
+#include "distributed/balance/workload.h"
+#include "distributed/balance/slowdown.h"
+#include "distributed/balance/stopwatch.h"
+#include "graph/graph_internal.h"
+#include "optim/optimizer_internal.h"
+
+/* Gradients are reduced, measured and used in pieces of this many elements: small
+ * enough to stay in cache in between, and to be divided evenly among ranks. */
+#define TREK_CHUNK 4096
+
+typedef struct trek_reduce_chunk {
+    int part, first_segment;
+    int64_t begin, end;
+} trek_reduce_chunk;
+
+/* What belongs to one rank. */
+typedef struct trek_replica {
+    trek_graph *graph;       /* rank 0's is the caller's, not owned */
+    trek_arena *arena;
+    trek_optimizer *optimizer; /* rank 0's; with arenas of their own every rank's */
+    trek_grad_scaler *scaler; /* on GPUs: a further rank's copy of the graph's; NULL until it is needed */
+    trek_module **modules;   /* in order of the walk; borrowed, as the next two */
+    trek_var **params;
+    trek_var **buffers;
+    int n_modules, n_params, n_buffers;
+    trek_tensor **staged;    /* [n_buffers] on GPUs: f64 or i64 copies on the host, made at the first merge */
+    struct trek_reader *reader; /* of windows; NULL: none yet */
+    trek_tensor **aside;     /* [parts] gradients of earlier passes, put aside (per_rank_step.c); NULL: none yet */
+    bool *had;               /* [segments] of which segments */
+    unsigned flags_seen;
+    int64_t samples;         /* rows of training forwards since buffers were merged */
+} trek_replica;
+
+typedef struct trek_overlap trek_overlap;
+
+typedef struct ranks_stepper {
+    trek_stepper base;
+    trek_ranks *ranks;
+    int world;
+    bool shared;             /* one parameter arena and one optimizer */
+    bool on_host;            /* all ranks' memory is the host's; else each decides in its own device's order, from the same sums */
+    bool mixed;              /* the job has ranks on CPUs and on GPUs: rank 0's parameters are everybody's after each step */
+    unsigned kinds;          /* of this process's devices: bits 1 << type */
+    trek_replica *replicas;
+    char **param_names, **buffer_names; /* of rank 0's */
+    trek_buffer_plan *buffer_plans;
+
+    /* train and freeze flags of rank 0's modules as of the last forward */
+    bool *training, *requires_grad;
+    unsigned flags;          /* counts changes */
+
+    int n_inputs, n_outputs, n_tags; /* outputs: the graph's, and tagged values that are not it */
+    int *tag_output;         /* [tags] which output; ~k: input k */
+    int *output_tag;         /* [outputs] a tag that it is; [0] unused */
+    trek_var *anchor;        /* a leaf that makes the tape record a forward whose inputs need no gradient */
+
+    double grad_norm;
+    const trek_update_scaler *loss_scale; /* in a step with on_host: what the loss had been multiplied by; NULL: nothing */
+    trek_update_state decided; /* what rank 0, like all, made of the step */
+
+    trek_reduce_chunk *chunks;
+    int n_chunks;
+    double *sums;            /* [chunks] squares; with arenas of their own [world][chunks] */
+    bool *has;               /* [segments][world] whose backward gave a gradient */
+    bool *any;               /* [segments] */
+    int64_t bucket_bytes;
+
+    trek_stopwatches *watches; /* [world] */
+    trek_pace *pace;         /* shares or counts of all ranks of the job */
+    const trek_slowdown *slowdowns; /* [total] for examples and benchmarks; NULL: none */
+    int64_t *slowed_batches; /* [world] batches that each has run */
+    double *ms;              /* [total] of the present step: compute time of every rank of the job, */
+    int64_t *units;          /* [total] for so many samples, or batches of a window */
+    trek_stopwatch reduce_watch; /* rank 0's, of the reduction */
+    double own_communication_ms, communication_ms; /* of the last reduction; as process 0 saw it the step before */
+    bool windowed;           /* the present step's pass was a window */
+    bool told;               /* that windows need loss and loader */
+    int passes;              /* of the present step, that gave gradients */
+    double factor;           /* what the gradients are to be multiplied by; 1 but for losses that are means of something else, and
+                                in a step whose passes are weighed */
+    struct trek_overlap *overlap; /* NULL: there is none */
+    bool sending, sent;      /* this pass's gradients; the step's, up to pass number passes_sent */
+    bool pending;            /* some process has gradients that were not sent */
+    int passes_sent;
+    bool holds_sum;          /* the arena holds the sum over all processes: it counts once */
+
+    /* job_sync.c: the job's processes; comm NULL: this is the only one */
+    trek_comm *comm;
+    bool owns_comm;
+    int process, processes, first_rank, total, ranks_most;
+    int *process_ranks;      /* [processes] */
+    char *own_word, *words;
+    unsigned char *flag_bytes; /* [1 + processes][segments] */
+    size_t *buffer_offsets;  /* [buffers] */
+    bool divides;            /* its shares may be how loaders divide batches */
+    struct ranks_stepper *next_divider;
+    double *process_samples; /* [processes] since buffers were merged */
+    trek_status between;     /* of rank 0's part in the present step: the reduction between processes */
+} ranks_stepper;
+
+/* backward.c */
+void trek_ranks_place_of(const ranks_stepper *s, int64_t rows, int64_t *first, int64_t *global);
+trek_var *trek_ranks_forward_alone(ranks_stepper *s, trek_var *const *inputs, int n);
+trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double weight);
+
+/* split_forward.c */
+trek_var *trek_ranks_forward(trek_stepper *stepper, trek_var *const *inputs, int n);
+bool trek_graph_states_are_reset(const trek_graph *graph);
+/* Whether its layers wait for other ranks' (synchronised batch norm): then all run them, whatever they weigh. */
+bool trek_ranks_sync(const ranks_stepper *s);
+/* flags.c: the flags of rank 0's modules; what a rank does with them at the start of its run. */
+void trek_ranks_note_flags(ranks_stepper *s);
+void trek_ranks_follow_flags(ranks_stepper *s, int rank);
+
+/* Divides a process's n samples among its ranks, by their shares. */
+trek_status trek_ranks_split(const ranks_stepper *s, int64_t n, int64_t *counts);
+
+/* Keeps the calling rank busy if it is slowed down; its stopwatch runs. */
+trek_status trek_slowed(const ranks_stepper *s, int rank, trek_stopwatch *watch);
+
+/* per_rank_step.c */
+trek_var *trek_ranks_pass(trek_stepper *stepper, const struct trek_batch *batch);
+int64_t trek_ranks_window(trek_stepper *stepper);
+/* Multiplies gradients by `factor`, which becomes 1. */
+trek_status trek_ranks_settle(ranks_stepper *s);
+trek_status trek_ranks_settle_here(int rank, void *stepper); /* on the rank's thread */
+void trek_ranks_forget_aside(trek_replica *replica);
+/* stepper_ranks.c: gradients of all ranks to zero. */
+trek_status trek_ranks_zero(ranks_stepper *s);
+
+/* reduce.c */
+/* The scaler of a rank's losses; prepare: before ranks use them. */
+trek_status trek_ranks_prepare_scaler(ranks_stepper *s);
+trek_grad_scaler *trek_ranks_scaler(const ranks_stepper *s, int rank);
+trek_status trek_ranks_plan_reduce(ranks_stepper *s);
+trek_status trek_ranks_reduce(trek_stepper *stepper);
+trek_status trek_ranks_step(trek_stepper *stepper);
+
+/* constants.c: constants and teachers of rank 0's graph come to all ranks; the values of the teachers. */
+trek_status trek_ranks_constants(trek_stepper *stepper);
+trek_status trek_ranks_follow_teachers(const ranks_stepper *s, int rank);
+
+/* buffers.c */
+void trek_ranks_plan_buffers(ranks_stepper *s);
+/* Each rank merges some of the buffers of all ranks: in place on CPUs, where it cannot fail, else in copies on the host. */
+trek_status trek_ranks_merge_buffers(ranks_stepper *s, int rank);
+
+/* stepper_ranks.c; takes over the group and the replicas' graphs also when it fails. graphs[0] is the caller's. */
+typedef struct trek_ranks_opts {
+    bool shared;
+    int64_t bucket_bytes;
+    trek_comm *comm;              /* among processes; NULL: one process */
+    bool owns_comm;               /* it is taken over */
+    const trek_pace_opts *pace;
+    const trek_slowdown *slowdowns; /* [ranks of this process] copied; NULL */
+} trek_ranks_opts;
+trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, const trek_ranks_opts *opts);
+/* For tests: rank's graph of one that trains on several ranks; NULL otherwise. */
+trek_graph *trek_graph_replica(trek_graph *graph, int rank);
+
+#endif

@@ -12,7 +12,7 @@ exported = {line.split()[-1].split("@")[0] for line in symbols.splitlines()}
 failures = [f"exported: {name}" for name in sorted(exported) if not name.startswith("trek_")]
 
 public = []
-for build in root.glob("*/meson.build"):
+for build in sorted(root.glob("[a-z]*/**/meson.build")):
     if build.parent.name in ("tests", "examples"):
         continue
     for listed in re.findall(r"trek_headers\s*\+=\s*\{([^}]*)\}", build.read_text()):

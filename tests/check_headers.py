@@ -10,7 +10,7 @@ import sys
 
 root = pathlib.Path(sys.argv[1])
 public = [root / "trek.h"]
-for build in root.glob("*/meson.build"):
+for build in sorted(root.glob("[a-z]*/**/meson.build")):
     for listed in re.findall(r"trek_headers\s*\+=\s*\{([^}]*)\}", build.read_text()):
         public += [build.parent / name for name in re.findall(r"'([\w/]+\.h)'", listed)]
 compilers = [("C11", [os.environ.get("CC", "gcc"), "-xc", "-std=c11"])]

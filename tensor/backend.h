@@ -130,7 +130,7 @@ typedef struct trek_backend {
     trek_status (*update_norm)(trek_device device, const trek_update *update, const trek_update_span *spans, int n);
     /* trek_update_decide_state, then trek_update_decide_segment for every segment. measured: update_norm came before. */
     trek_status (*update_decide)(trek_device device, const trek_update *update, bool measured);
-    /* All runs, unless state->skip; the formulas and their order are those of tensor/cpu/arena.c. Gradients of all runs
+    /* All runs, unless state->skip; the formulas and their order are those of tensor/cpu/optim/arena.c. Gradients of all runs
      * become 0 afterwards if zero_grads, also when skipped. */
     trek_status (*update_apply)(trek_device device, const trek_update *update, bool zero_grads);
     /* trek_update_scaler_adapt. */

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A folder includes only from itself and the floors below it, and says so by paths from the root."""
+"""A folder includes only from itself and the floors below it, and says so by paths from the root; what lies in tensor/cpu and
+tensor/cuda is theirs alone. Sources of CUDA count, too."""
 import pathlib
 import re
 import sys
@@ -9,7 +10,9 @@ floors = ["tensor", "autograd", "nn", "data", "optim", "graph", "distributed", "
 root = pathlib.Path(sys.argv[1])
 failures, seen = [], 0
 for floor, folder in enumerate(floors):
-    for source in sorted((root / folder).rglob("*.[ch]")):
+    for source in sorted((root / folder).rglob("*")):
+        if source.suffix not in (".c", ".h", ".cu", ".cuh"):
+            continue
         for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', source.read_text(), flags=re.M):
             seen += 1
             where = f"{source.relative_to(root)} includes {name}"
@@ -19,7 +22,10 @@ for floor, folder in enumerate(floors):
             other = name.split("/")[0]
             if other not in floors:
                 failures.append(f"{where}: outside the library")
-            elif floors.index(other) > floor:
+            for room in ("tensor/cpu/", "tensor/cuda/"):
+                if name.startswith(room) and not str(source.relative_to(root)).startswith(room):
+                    failures.append(f"{where}: reaches into {room[:-1]}")
+            if other in floors and floors.index(other) > floor:
                 failures.append(f"{where}: up the house")
 if seen < 50:
     failures.append(f"only {seen} includes were found: is this check reading the sources?")

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "distributed/comm/comm_internal.h"
-#include "tensor/cpu/kernels.h"
+#include "tensor/half_internal.h"
 
 /* Elements that are combined at once: the block stays in the first-level cache. */
 #define BLOCK 1024

@@ -11,7 +11,7 @@
 #include "autograd/var_internal.h"
 #include "distributed/step/stepper_ranks.h"
 #include "nn/batch_norm_internal.h"
-#include "tensor/cpu/kernels.h"
+#include "tensor/half_internal.h"
 
 #define BLOCK 256
 

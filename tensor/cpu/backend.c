@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CPU's backend: memory, trivial streams, and the kernels of the best
  * instruction set that this machine has. */
-#include "tensor/cpu/update.h"
+#include "tensor/cpu/optim/update.h"
 
 #include <pthread.h>
 #include <stdio.h>

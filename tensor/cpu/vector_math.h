@@ -14,7 +14,7 @@
 #define F float
 #define BITS uint32_t
 #define SIGNED int32_t
-#include "tensor/cpu/function_template.h"
+#include "tensor/function_template.h"
 #undef M
 #undef F
 #undef BITS
@@ -24,7 +24,7 @@
 #define F trek_wide
 #define BITS trek_wide_bits
 #define SIGNED trek_wide_int
-#include "tensor/cpu/function_template.h"
+#include "tensor/function_template.h"
 #undef M
 #undef F
 #undef BITS

@@ -3,7 +3,7 @@
  * vector arithmetic of the language lacks: fma, minimum, choice, scaling by
  * powers of two, parts of vectors. Where the language's own would do the same,
  * it is used. Each has a scalar twin of suffix _f32, for the template of
- * functions (function_template.h). */
+ * functions (tensor/function_template.h). */
 #ifndef TREK_TENSOR_CPU_WIDE_H
 #define TREK_TENSOR_CPU_WIDE_H
 

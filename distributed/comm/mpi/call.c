@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "distributed/comm/mpi/mpi_internal.h"
-#include "tensor/cpu/kernels.h"
+#include "tensor/half_internal.h"
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
 

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The geometry of a convolution, and the ways to compute one. */
+#ifndef TREK_TENSOR_CPU_CONV_CONV_H
+#define TREK_TENSOR_CPU_CONV_CONV_H
+
+#include "tensor/cpu/kernels.h"
+
+/* x [images, channels, height, width], weight [filters, channels / groups, kernel_h, kernel_w],
+ * y [images, filters, out_h, out_w]; all contiguous. */
+typedef struct trek_conv {
+    trek_dtype dtype;               /* F32 or F64 */
+    int64_t images, channels, height, width, filters, kernel_h, kernel_w, out_h, out_w;
+    int64_t stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups;
+    int64_t group_channels, group_filters; /* channels and filters of one group */
+} trek_conv;
+
+/* to = sum of `parts` arrays of `count` elements, in order: partial sums come out the same whatever the threads. */
+static inline void trek_conv_sum_partials(trek_dtype dtype, void *to, const void *partials, int64_t parts, int64_t count)
+{
+    for (int64_t part = 0; part < parts; part++) {
+        if (dtype == TREK_F64)
+            for (int64_t i = 0; i < count; i++)
+                ((double *)to)[i] = (part ? ((double *)to)[i] : 0) + ((const double *)partials)[part * count + i];
+        else
+            for (int64_t i = 0; i < count; i++)
+                ((float *)to)[i] = (part ? ((float *)to)[i] : 0) + ((const float *)partials)[part * count + i];
+    }
+}
+
+/* Pixels are shifted against one another instead of being copied into columns:
+ * stride 1, small images or few channels. */
+bool TREK_ISA_NAME(trek_conv_direct_suits)(const trek_conv *c);
+bool TREK_ISA_NAME(trek_conv_direct_weight_grad_suits)(const trek_conv *c);
+trek_status TREK_ISA_NAME(trek_conv_direct)(const trek_conv *c, const void *x, const void *weight, const void *bias, void *y);
+trek_status TREK_ISA_NAME(trek_conv_direct_weight_grad)(const trek_conv *c, const void *dy, const void *x, void *dweight);
+/* The convolution of dy whose result is dx; false where there is none (padding beyond the kernel). */
+bool TREK_ISA_NAME(trek_conv_transposed)(const trek_conv *c, trek_conv *transposed);
+/* Its weights: channels and filters exchanged, kernels turned by half. */
+void TREK_ISA_NAME(trek_conv_turn_weight)(const trek_conv *c, const void *weight, void *turned);
+
+/* As many images side by side as a vector has lanes: small images, few channels. */
+bool TREK_ISA_NAME(trek_conv_batch_suits)(const trek_conv *c);
+bool TREK_ISA_NAME(trek_conv_batch_weight_grad_suits)(const trek_conv *c);
+trek_status TREK_ISA_NAME(trek_conv_batch)(const trek_conv *c, const void *x, const void *weight, const void *bias, void *y);
+trek_status TREK_ISA_NAME(trek_conv_batch_weight_grad)(const trek_conv *c, const void *dy, const void *x, void *dweight);
+
+/* Columns (im2col) and products of matrices: any convolution. */
+trek_status TREK_ISA_NAME(trek_conv_columns)(const trek_conv *c, const void *x, const void *weight, const void *bias, void *y);
+trek_status TREK_ISA_NAME(trek_conv_columns_input_grad)(const trek_conv *c, const void *dy, const void *weight, void *dx);
+trek_status TREK_ISA_NAME(trek_conv_columns_weight_grad)(const trek_conv *c, const void *dy, const void *x, void *dweight);
+/* One image [channels, height, width] to [channels * kernel_h * kernel_w, out_h * out_w], and its transpose, which adds. */
+void TREK_ISA_NAME(trek_conv_unfold)(const trek_conv *c, int64_t channels, const void *image, void *columns);
+void TREK_ISA_NAME(trek_conv_fold)(const trek_conv *c, int64_t channels, const void *columns, void *image);
+
+#endif

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* conv2d and its gradients: which way is taken. unfold and fold. */
+#include "tensor/cpu/conv/conv.h"
+#include "tensor/cpu/dense.h"
+#include "tensor/cpu/products/onednn.h"
+
+/* From the attributes and the shapes of x, weight and y (as 4 sizes each). */
+static trek_conv geometry(const trek_op_call *call, const int64_t *x, const int64_t *weight, const int64_t *y)
+{
+    const int64_t *a = call->attrs.i;
+    trek_conv c = { .dtype = (trek_dtype)call->inputs[0]->dtype };
+    c.images = x[0], c.channels = x[1], c.height = x[2], c.width = x[3];
+    c.filters = weight[0], c.kernel_h = weight[2], c.kernel_w = weight[3];
+    c.out_h = y[2], c.out_w = y[3];
+    c.stride_h = a[0], c.stride_w = a[1], c.pad_h = a[2], c.pad_w = a[3], c.dilation_h = a[4], c.dilation_w = a[5];
+    c.groups = a[6];
+    c.group_channels = c.channels / c.groups;
+    c.group_filters = c.filters / c.groups;
+    return c;
+}
+
+static trek_status conv2d_dense(const trek_op_call *call)
+{
+    trek_tensor *x = call->inputs[0], *weight = call->inputs[1], *y = call->outputs[0];
+    const void *bias = call->n_inputs > 2 && call->inputs[2] ? call->inputs[2]->data : NULL;
+    if (y->numel == 0)
+        return TREK_OK;
+    trek_conv c = geometry(call, x->sizes, weight->sizes, y->sizes);
+    if (trek_onednn_conv_suits(&c, TREK_ONEDNN_FORWARD)) {
+        trek_status status = trek_onednn_conv(&c, TREK_ONEDNN_FORWARD, x->data, weight->data, bias, y->data);
+        if (status != TREK_ERR_UNSUPPORTED)
+            return status;
+    }
+    if (TREK_ISA_NAME(trek_conv_batch_suits)(&c))
+        return TREK_ISA_NAME(trek_conv_batch)(&c, x->data, weight->data, bias, y->data);
+    if (TREK_ISA_NAME(trek_conv_direct_suits)(&c))
+        return TREK_ISA_NAME(trek_conv_direct)(&c, x->data, weight->data, bias, y->data);
+    return TREK_ISA_NAME(trek_conv_columns)(&c, x->data, weight->data, bias, y->data);
+}
+
+static trek_status conv2d(const trek_op_call *call) { return trek_cpu_dense(call, 7, conv2d_dense); }
+
+static trek_status zeros(trek_tensor *t)
+{
+    memset(t->data, 0, (size_t)t->numel * trek_dtype_size((trek_dtype)t->dtype));
+    return TREK_OK;
+}
+
+static trek_status direct_input_grad(const trek_conv *c, const trek_conv *transposed, const void *dy, const trek_tensor *weight,
+                                     void *dx)
+{
+    void *turned = trek_block_alloc((size_t)weight->numel * trek_dtype_size((trek_dtype)weight->dtype));
+    if (!turned)
+        return TREK_ERR_MEMORY;
+    TREK_ISA_NAME(trek_conv_turn_weight)(c, weight->data, turned);
+    trek_status status;
+    if (TREK_ISA_NAME(trek_conv_batch_suits)(transposed))
+        status = TREK_ISA_NAME(trek_conv_batch)(transposed, dy, turned, NULL, dx);
+    else
+        status = TREK_ISA_NAME(trek_conv_direct)(transposed, dy, turned, NULL, dx);
+    trek_block_free(turned);
+    return status;
+}
+
+static trek_status input_grad_dense(const trek_op_call *call)
+{
+    trek_tensor *dy = call->inputs[0], *weight = call->inputs[1], *dx = call->outputs[0];
+    if (dy->numel == 0 || weight->numel == 0)
+        return zeros(dx);
+    trek_conv c = geometry(call, dx->sizes, weight->sizes, dy->sizes), transposed;
+    if (trek_onednn_conv_suits(&c, TREK_ONEDNN_INPUT_GRAD)) {
+        trek_status status = trek_onednn_conv(&c, TREK_ONEDNN_INPUT_GRAD, dy->data, weight->data, NULL, dx->data);
+        if (status != TREK_ERR_UNSUPPORTED)
+            return status;
+    }
+    if (TREK_ISA_NAME(trek_conv_direct_suits)(&c) && TREK_ISA_NAME(trek_conv_transposed)(&c, &transposed))
+        return direct_input_grad(&c, &transposed, dy->data, weight, dx->data);
+    return TREK_ISA_NAME(trek_conv_columns_input_grad)(&c, dy->data, weight->data, dx->data);
+}
+
+static trek_status conv2d_input_grad(const trek_op_call *call) { return trek_cpu_dense(call, 3, input_grad_dense); }
+
+static trek_status weight_grad_dense(const trek_op_call *call)
+{
+    trek_tensor *dy = call->inputs[0], *x = call->inputs[1], *dweight = call->outputs[0];
+    if (dy->numel == 0 || x->numel == 0)
+        return zeros(dweight);
+    trek_conv c = geometry(call, x->sizes, dweight->sizes, dy->sizes);
+    if (trek_onednn_conv_suits(&c, TREK_ONEDNN_WEIGHT_GRAD)) {
+        trek_status status = trek_onednn_conv(&c, TREK_ONEDNN_WEIGHT_GRAD, dy->data, x->data, NULL, dweight->data);
+        if (status != TREK_ERR_UNSUPPORTED)
+            return status;
+    }
+    if (TREK_ISA_NAME(trek_conv_batch_weight_grad_suits)(&c))
+        return TREK_ISA_NAME(trek_conv_batch_weight_grad)(&c, dy->data, x->data, dweight->data);
+    if (TREK_ISA_NAME(trek_conv_direct_weight_grad_suits)(&c))
+        return TREK_ISA_NAME(trek_conv_direct_weight_grad)(&c, dy->data, x->data, dweight->data);
+    return TREK_ISA_NAME(trek_conv_columns_weight_grad)(&c, dy->data, x->data, dweight->data);
+}
+
+static trek_status conv2d_weight_grad(const trek_op_call *call) { return trek_cpu_dense(call, 3, weight_grad_dense); }
+
+/* -- unfold and fold -- */
+
+static trek_conv window_geometry(const trek_op_call *call, const int64_t *image, trek_dtype dtype)
+{
+    const int64_t *a = call->attrs.i;
+    trek_conv c = { .dtype = dtype, .images = image[0], .channels = image[1], .height = image[2], .width = image[3] };
+    c.groups = 1;
+    c.stride_h = a[0], c.stride_w = a[1], c.pad_h = a[2], c.pad_w = a[3], c.dilation_h = a[4], c.dilation_w = a[5];
+    c.kernel_h = a[7], c.kernel_w = a[8];
+    c.out_h = (c.height + 2 * c.pad_h - c.dilation_h * (c.kernel_h - 1) - 1) / c.stride_h + 1;
+    c.out_w = (c.width + 2 * c.pad_w - c.dilation_w * (c.kernel_w - 1) - 1) / c.stride_w + 1;
+    return c;
+}
+
+typedef struct window_job {
+    trek_conv c;
+    const char *from;
+    char *to;
+    int64_t plane, columns;  /* bytes of one channel's image, and of its columns */
+    bool fold;
+} window_job;
+
+/* Ranges of images times channels. */
+static void window_channels(void *arg, int64_t begin, int64_t end)
+{
+    window_job *job = arg;
+    if (!job->fold) {
+        TREK_ISA_NAME(trek_conv_unfold)(&job->c, end - begin, job->from + begin * job->plane, job->to + begin * job->columns);
+        return;
+    }
+    memset(job->to + begin * job->plane, 0, (size_t)((end - begin) * job->plane));
+    TREK_ISA_NAME(trek_conv_fold)(&job->c, end - begin, job->from + begin * job->columns, job->to + begin * job->plane);
+}
+
+static trek_status window_dense(const trek_op_call *call)
+{
+    bool fold = call->op->id == TREK_OP_fold;
+    trek_tensor *x = call->inputs[0], *y = call->outputs[0];
+    window_job job = { .fold = fold, .from = x->data, .to = y->data };
+    if (y->numel == 0)
+        return TREK_OK;
+    if (x->numel == 0)
+        return zeros(y);
+    job.c = window_geometry(call, fold ? y->sizes : x->sizes, (trek_dtype)x->dtype);
+    int64_t size = (int64_t)trek_dtype_size((trek_dtype)x->dtype);
+    job.plane = job.c.height * job.c.width * size;
+    job.columns = job.c.kernel_h * job.c.kernel_w * job.c.out_h * job.c.out_w * size;
+    trek_parallel(job.c.images * job.c.channels, 65536 / (job.columns + 1) + 1, window_channels, &job);
+    return TREK_OK;
+}
+
+static trek_status window(const trek_op_call *call) { return trek_cpu_dense(call, 1, window_dense); }
+
+void TREK_ISA_NAME(trek_cpu_register_conv2d)(trek_backend *b)
+{
+    for (int dtype = 0; dtype < TREK_DTYPE_COUNT; dtype++)
+        if (TREK_FLOATS >> dtype & 1) {
+            b->kernels[TREK_OP_conv2d][dtype] = conv2d;
+            b->kernels[TREK_OP_conv2d_input_grad][dtype] = conv2d_input_grad;
+            b->kernels[TREK_OP_conv2d_weight_grad][dtype] = conv2d_weight_grad;
+            b->kernels[TREK_OP_unfold][dtype] = window;
+            b->kernels[TREK_OP_fold][dtype] = window;
+        }
+}

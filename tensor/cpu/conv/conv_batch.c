@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Convolution that computes as many images side by side as a vector has lanes:
+ * for small images with few channels, where other ways leave lanes idle. */
+#include <stdatomic.h>
+
+#include "tensor/cpu/conv/conv.h"
+
+/* How the rows of an image are laid out among zeros: element (y, x) of a channel is at first + y * pitch + x. */
+typedef struct batch_frame {
+    int64_t width, height, pitch, gap, first, size; /* gap: from the end of a channel's last row to the next channel's first */
+} batch_frame;
+
+/* One element of a filter: where its input lies from that of the output's place, in vectors, and its weight. */
+typedef struct batch_step {
+    int32_t x, weight;
+} batch_step;
+
+/* The elements that meet the image, and not only the zeros around it. */
+typedef struct batch_list {
+    batch_step *step;
+    int64_t count;
+} batch_list;
+
+typedef struct batch_job {
+    const trek_conv *c;
+    batch_frame frame;
+    int64_t steps, blocks;   /* elements of a filter; blocks of filters of a group */
+    int64_t *shift;          /* of each step, in vectors */
+    const void *x, *weight, *bias, *dy;
+    void *y, *partials;
+    atomic_bool failed;
+    /* forward: rows of the output, and tiles of each row, by the part of the kernel that meets the image there */
+    int64_t tiles, row_classes, tile_classes;
+    int64_t *row_class, *tile_class, *tile_start;
+    batch_list *lists;       /* [row_classes][tile_classes] */
+    void *list_memory;
+} batch_job;
+
+/* The next of the even blocks that `left` is cut into, none above `most`. */
+static int64_t batch_block(int64_t left, int64_t most)
+{
+    int64_t blocks = (left + most - 1) / most;
+    return (left + blocks - 1) / blocks;
+}
+
+/* Where block number `block` of the same blocks begins. */
+static int64_t batch_block_start(int64_t count, int64_t most, int64_t block)
+{
+    int64_t start = 0;
+    for (int64_t b = 0; b < block; b++)
+        start += batch_block(count - start, most);
+    return start;
+}
+
+#define TREK_REAL f32
+#include "tensor/cpu/conv/conv_batch_template.h"
+#undef TREK_REAL
+#define TREK_REAL f64
+#include "tensor/cpu/conv/conv_batch_template.h"
+#undef TREK_REAL
+
+static size_t element_size(const trek_conv *c) { return c->dtype == TREK_F64 ? 8 : 4; }
+
+/* Elements [begin, end) of the kernel, along one dimension, that meet the image at one at least of `places` places. */
+typedef struct batch_reach {
+    int64_t begin, end;
+} batch_reach;
+
+static batch_reach reach_along(int64_t size, int64_t kernel, int64_t stride, int64_t pad, int64_t dilation, int64_t place,
+                               int64_t places)
+{
+    int64_t low = place * stride - pad, high = (place + places - 1) * stride - pad; /* inputs under element 0 */
+    batch_reach r = { high < 0 ? (-high + dilation - 1) / dilation : 0,
+                      low >= size ? 0 : (size - low + dilation - 1) / dilation };
+    r.end = r.end > kernel ? kernel : r.end;
+    r.begin = r.begin > r.end ? r.end : r.begin;
+    return r;
+}
+
+/* The number of the reach among those seen so far; a new one is added. */
+static int64_t reach_class(batch_reach *seen, int64_t *count, batch_reach r)
+{
+    for (int64_t k = *count; k-- > 0;)
+        if (seen[k].begin == r.begin && seen[k].end == r.end)
+            return k;
+    seen[*count] = r;
+    return (*count)++;
+}
+
+static void fill_list(const batch_job *job, batch_reach rows, batch_reach columns, batch_list *list)
+{
+    const trek_conv *c = job->c;
+    batch_step *to = list->step;
+    for (int64_t channel = 0; channel < c->group_channels; channel++)
+        for (int64_t ky = rows.begin; ky < rows.end; ky++)
+            for (int64_t kx = columns.begin; kx < columns.end; kx++) {
+                int64_t s = (channel * c->kernel_h + ky) * c->kernel_w + kx;
+                *to++ = (batch_step){ (int32_t)job->shift[s], (int32_t)s };
+            }
+    list->count = to - list->step;
+}
+
+/* Cuts the output into tiles of at most `most` places and makes the lists of their classes. */
+static trek_status make_lists(batch_job *job, int64_t most)
+{
+    const trek_conv *c = job->c;
+    job->tiles = (c->out_w + most - 1) / most;
+    size_t numbers = (size_t)(c->out_h + 2 * job->tiles + 1) * sizeof(int64_t);
+    size_t reaches = (size_t)(c->out_h + job->tiles) * sizeof(batch_reach);
+    batch_reach *rows = trek_block_alloc(numbers + reaches), *columns = rows + c->out_h;
+    if (!rows)
+        return TREK_ERR_MEMORY;
+    job->list_memory = rows;
+    job->row_class = (int64_t *)(void *)(columns + job->tiles);
+    job->tile_class = job->row_class + c->out_h;
+    job->tile_start = job->tile_class + job->tiles;
+    for (int64_t row = 0; row < c->out_h; row++)
+        job->row_class[row] = reach_class(rows, &job->row_classes, reach_along(c->height, c->kernel_h, c->stride_h, c->pad_h,
+                                                                               c->dilation_h, row, 1));
+    job->tile_start[0] = 0;
+    for (int64_t tile = 0; tile < job->tiles; tile++) {
+        int64_t start = job->tile_start[tile], places = batch_block(c->out_w - start, most);
+        job->tile_start[tile + 1] = start + places;
+        job->tile_class[tile] = reach_class(columns, &job->tile_classes, reach_along(c->width, c->kernel_w, c->stride_w, c->pad_w,
+                                                                                     c->dilation_w, start, places));
+    }
+    int64_t lists = job->row_classes * job->tile_classes;
+    job->lists = trek_block_alloc((size_t)lists * (sizeof(batch_list) + (size_t)job->steps * sizeof(batch_step)));
+    if (!job->lists)
+        return TREK_ERR_MEMORY;
+    batch_step *step = (batch_step *)(void *)(job->lists + lists);
+    for (int64_t k = 0; k < lists; k++, step += job->steps) {
+        job->lists[k].step = step;
+        fill_list(job, rows[k / job->tile_classes], columns[k % job->tile_classes], &job->lists[k]);
+    }
+    return TREK_OK;
+}
+
+static trek_status job_init(batch_job *job, const trek_conv *c, int64_t block)
+{
+    batch_frame *f = &job->frame;
+    job->c = c;
+    job->steps = c->group_channels * c->kernel_h * c->kernel_w;
+    job->blocks = (c->group_filters + block - 1) / block;
+    f->width = c->width, f->height = c->height;
+    f->pitch = c->width + 2 * c->pad_w;
+    f->size = (c->height + 2 * c->pad_h) * f->pitch;
+    f->gap = 2 * c->pad_h * f->pitch;
+    f->first = c->pad_h * f->pitch + c->pad_w;
+    job->shift = trek_block_alloc((size_t)job->steps * sizeof *job->shift);
+    for (int64_t s = 0; job->shift && s < job->steps; s++) {
+        int64_t kx = s % c->kernel_w, ky = s / c->kernel_w % c->kernel_h, channel = s / (c->kernel_w * c->kernel_h);
+        job->shift[s] = channel * f->size + ky * c->dilation_h * f->pitch + kx * c->dilation_w;
+    }
+    return job->shift ? TREK_OK : TREK_ERR_MEMORY;
+}
+
+static int64_t lanes_of(const trek_conv *c) { return TREK_VECTOR_BYTES / (int64_t)element_size(c); }
+static int64_t teams_of(const trek_conv *c) { return (c->images + lanes_of(c) - 1) / lanes_of(c); }
+
+/* Enough images for the lanes, and a group of channels of a team fits into `bytes`. */
+static bool suits(const trek_conv *c, int64_t bytes)
+{
+    int64_t lined_up = c->group_channels * (c->height + 2 * c->pad_h) * (c->width + 2 * c->pad_w) * TREK_VECTOR_BYTES;
+    int64_t lanes = teams_of(c) * lanes_of(c);
+    /* with a stride and a few channels to a group, the other way makes columns for next to nothing */
+    bool thin = c->groups > 1 && c->group_channels < 4 && (c->stride_h > 1 || c->stride_w > 1);
+    return c->group_channels > 0 && (thin ? 4 : 1) * 4 * c->images >= 3 * lanes && lined_up <= bytes;
+}
+
+bool TREK_ISA_NAME(trek_conv_batch_suits)(const trek_conv *c) { return suits(c, 512 * 1024); }
+bool TREK_ISA_NAME(trek_conv_batch_weight_grad_suits)(const trek_conv *c) { return suits(c, 4096 * 1024); }
+
+static trek_status batch_status(const batch_job *job)
+{
+    return job->failed ? trek_fail(TREK_ERR_MEMORY, "conv2d: no memory for a team of images") : TREK_OK;
+}
+
+trek_status TREK_ISA_NAME(trek_conv_batch)(const trek_conv *c, const void *x, const void *weight, const void *bias, void *y)
+{
+    batch_job job = { .x = x, .bias = bias, .y = y };
+    trek_status status = job_init(&job, c, 6);
+    if (status == TREK_OK)
+        status = make_lists(&job, TREK_VECTOR_BYTES == 64 ? 4 : 2);
+    void *arranged = trek_block_alloc((size_t)(c->filters * job.steps) * element_size(c));
+    if (status == TREK_OK && arranged) {
+        job.weight = arranged;
+        if (c->dtype == TREK_F64)
+            arrange_f64(c, job.steps, weight, arranged);
+        else
+            arrange_f32(c, job.steps, weight, arranged);
+        int64_t work = 6 * job.steps * c->out_h * c->out_w * lanes_of(c);
+        trek_parallel(teams_of(c) * c->groups * job.blocks, 100000 / (work + 1) + 1,
+                      c->dtype == TREK_F64 ? forward_tasks_f64 : forward_tasks_f32, &job);
+    }
+    bool fine = status == TREK_OK && arranged;
+    trek_block_free(job.lists);
+    trek_block_free(job.list_memory);
+    trek_block_free(job.shift);
+    trek_block_free(arranged);
+    return fine ? batch_status(&job) : TREK_ERR_MEMORY;
+}
+
+trek_status TREK_ISA_NAME(trek_conv_batch_weight_grad)(const trek_conv *c, const void *dy, const void *x, void *dweight)
+{
+    batch_job job = { .x = x, .dy = dy };
+    trek_status status = job_init(&job, c, TREK_VECTOR_BYTES == 64 ? 5 : 3);
+    int64_t count = c->filters * job.steps, teams = teams_of(c);
+    job.partials = teams == 1 ? dweight : trek_block_alloc((size_t)(teams * count) * element_size(c));
+    bool fine = status == TREK_OK && job.partials;
+    if (fine) {
+        int64_t work = 6 * job.steps * c->out_h * c->out_w * lanes_of(c);
+        trek_parallel(teams * c->groups * job.blocks, 100000 / (work + 1) + 1,
+                      c->dtype == TREK_F64 ? weight_grad_tasks_f64 : weight_grad_tasks_f32, &job);
+    }
+    if (fine && teams > 1)
+        trek_conv_sum_partials(c->dtype, dweight, job.partials, teams, count);
+    if (teams > 1)
+        trek_block_free(job.partials);
+    trek_block_free(job.shift);
+    return fine ? batch_status(&job) : TREK_ERR_MEMORY;
+}

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Element-wise kernels of two or three inputs, and the fused gradients of
+ * activations (gradient, then what was saved). */
+#include "tensor/cpu/elementwise/elementwise.h"
+#include "tensor/cpu/vector_math.h"
+
+#define CHEAP TREK_GRAIN_CHEAP
+#define FUNCTION TREK_GRAIN_FUNCTION
+#define CALL TREK_GRAIN_CALL
+
+TREK_BINARY_FLOATS(add, CHEAP, x + y, x + y)
+TREK_BINARY_FLOATS(sub, CHEAP, x - y, x - y)
+TREK_BINARY_FLOATS(mul, CHEAP, x *y, x *y)
+TREK_BINARY_FLOATS(div, CHEAP, x / y, x / y)
+TREK_BINARY_INTEGERS(add, CHEAP, x + y)
+TREK_BINARY_INTEGERS(sub, CHEAP, x - y)
+TREK_BINARY_INTEGERS(mul, CHEAP, x *y)
+TREK_BINARY_BOOL(add, x | y)
+TREK_BINARY_BOOL(mul, x &y)
+
+/* NaN in either comes out. */
+TREK_BINARY_FLOATS(maximum, CHEAP, x > y || x != x ? x : y, x > y || x != x ? x : y)
+TREK_BINARY_FLOATS(minimum, CHEAP, x < y || x != x ? x : y, x < y || x != x ? x : y)
+TREK_BINARY_INTEGERS(maximum, CHEAP, x > y ? x : y)
+TREK_BINARY_INTEGERS(minimum, CHEAP, x < y ? x : y)
+TREK_BINARY_BOOL(maximum, x | y)
+TREK_BINARY_BOOL(minimum, x &y)
+
+TREK_BINARY_FLOATS(atan2, CALL, atan2f(x, y), atan2(x, y))
+TREK_BINARY_FLOATS(pow, CALL, powf(x, y), pow(x, y))
+TREK_BINARY_INTEGERS(pow, CALL, trek_power_integer(x, y))
+
+/* The remainder has the divisor's sign. */
+static inline float remainder_f32_of(float x, float y)
+{
+    float r = fmodf(x, y);
+    return r != 0 && (r < 0) != (y < 0) ? r + y : r;
+}
+static inline double remainder_f64_of(double x, double y)
+{
+    double r = fmod(x, y);
+    return r != 0 && (r < 0) != (y < 0) ? r + y : r;
+}
+/* y is not 0; -1 is apart because the smallest integer divided by it overflows */
+static inline int64_t remainder_integer(int64_t x, int64_t y)
+{
+    int64_t r = y == -1 ? 0 : x % y;
+    return r != 0 && (r < 0) != (y < 0) ? r + y : r;
+}
+TREK_BINARY_FLOATS(remainder, CALL, remainder_f32_of(x, y), remainder_f64_of(x, y))
+TREK_BINARY_INTEGERS(remainder_nonzero, CALL, remainder_integer(x, y))
+
+/* Whether a tensor of any strides holds a zero: bytes of 0 from elements of `width` bytes. */
+static bool holds_zero(const trek_tensor *t, int width)
+{
+    int64_t at[TREK_MAX_DIMS] = { 0 };
+    int last = t->ndim - 1;
+    int64_t run = t->ndim ? t->sizes[last] : 1, stride = t->ndim ? t->strides[last] * width : width;
+    for (int64_t left = t->numel; left > 0; left -= run) {
+        const char *data = t->data;
+        for (int d = 0; d < last; d++)
+            data += at[d] * t->strides[d] * width;
+        for (int64_t i = 0; i < run; i++, data += stride)
+            if (width == 8 ? *(const int64_t *)data == 0 : width == 4 ? *(const int32_t *)data == 0 : *data == 0)
+                return true;
+        for (int d = last - 1; d >= 0 && ++at[d] == t->sizes[d]; d--)
+            at[d] = 0;
+    }
+    return false;
+}
+
+#define REMAINDER_INTEGER(dtype, width)                                                                \
+    static trek_status remainder_##dtype(const trek_op_call *call)                                     \
+    {                                                                                                  \
+        if (call->outputs[0]->numel > 0 && holds_zero(call->inputs[1], width))                         \
+            return trek_op_fail(call, TREK_ERR_ARGUMENT, "division of integers by zero");              \
+        return remainder_nonzero_##dtype(call);                                                        \
+    }
+REMAINDER_INTEGER(i64, 8)
+REMAINDER_INTEGER(i32, 4)
+REMAINDER_INTEGER(u8, 1)
+
+/* Gradients: x is the gradient, y what was saved. NaN that passed relu lets its gradient pass. */
+TREK_BINARY_FLOATS(relu_backward, CHEAP, y <= 0 ? 0 : x, y <= 0 ? 0 : x)
+TREK_BINARY_INTEGERS(relu_backward, CHEAP, y <= 0 ? 0 : x)
+TREK_BINARY_FLOATS(tanh_backward, CHEAP, x * (1 - y * y), x * (1 - y * y))
+TREK_BINARY_FLOATS(sigmoid_backward, CHEAP, x * (1 - y) * y, x * (1 - y) * y)
+
+static inline double silu_derivative(double x)
+{
+    double e = exp(x > 0 ? -x : x), s = (x >= 0 ? 1.0 : e) / (1.0 + e);
+    return s * (1 + x * (1 - s));
+}
+TREK_BINARY_WIDE_ROW(silu_backward, x *trek_silu_derivative_wide(y))
+TREK_BINARY_ROW(silu_backward, f64, f64, x *silu_derivative(y))
+TREK_BINARY_FLOAT_KERNELS(silu_backward, FUNCTION)
+
+static inline double gelu_derivative(double x, int64_t tanh_form)
+{
+    x = x < -60 ? -60 : x > 60 ? 60 : x;
+    if (!tanh_form)
+        return 0.5 * erfc(-x * 0.70710678118654752440) + x * 0.39894228040143267794 * exp(-0.5 * x * x);
+    double k = 2 * 0.79788456080286535588, inner = k * (x + 0.044715 * x * x * x);
+    double s = 1 / (1 + exp(-inner));
+    return s + x * s * (1 - s) * k * (1 + 3 * 0.044715 * x * x);
+}
+TREK_BINARY_WIDE_ROW(gelu_erf_backward, x *trek_gelu_derivative_wide(y))
+TREK_BINARY_WIDE_ROW(gelu_tanh_backward, x *trek_gelu_tanh_derivative_wide(y))
+static void gelu_backward_f32_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)
+{
+    (attrs->i[0] ? gelu_tanh_backward_f32_row : gelu_erf_backward_f32_row)(to, from, n, attrs);
+}
+TREK_BINARY_ROW(gelu_backward, f64, f64, x *gelu_derivative(y, flag))
+TREK_BINARY_FLOAT_KERNELS(gelu_backward, FUNCTION)
+
+/* where: elements are moved as bits, so that 16-bit floats need no conversion. */
+#define WHERE(width)                                                                                   \
+    static void where_##width##_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs) \
+    {                                                                                                  \
+        uint##width##_t *result = to;                                                                  \
+        const uint8_t *condition = from[0];                                                            \
+        const uint##width##_t *x = from[1], *y = from[2];                                              \
+        (void)attrs;                                                                                   \
+        TREK_INDEPENDENT                                                                               \
+        for (int64_t i = 0; i < n; i++) {                                                              \
+            uint##width##_t a = x[i], b = y[i];                                                        \
+            result[i] = condition[i] ? a : b;                                                          \
+        }                                                                                              \
+    }
+WHERE(8)
+WHERE(16)
+WHERE(32)
+WHERE(64)
+TREK_MAP_KERNEL(where_1, where_8_row, CHEAP, 3, TREK_LANE_1, TREK_LANE_1, TREK_LANE_1, TREK_LANE_1)
+TREK_MAP_KERNEL(where_2, where_16_row, CHEAP, 3, TREK_LANE_2, TREK_LANE_1, TREK_LANE_2, TREK_LANE_2)
+TREK_MAP_KERNEL(where_4, where_32_row, CHEAP, 3, TREK_LANE_4, TREK_LANE_1, TREK_LANE_4, TREK_LANE_4)
+TREK_MAP_KERNEL(where_8, where_64_row, CHEAP, 3, TREK_LANE_8, TREK_LANE_1, TREK_LANE_8, TREK_LANE_8)
+
+static void register_where(trek_backend *b)
+{
+    trek_kernel *where = b->kernels[TREK_OP_where];
+    where[TREK_F32] = where[TREK_I32] = where_4;
+    where[TREK_F64] = where[TREK_I64] = where_8;
+    where[TREK_BF16] = where[TREK_F16] = where_2;
+    where[TREK_U8] = where[TREK_BOOL] = where_1;
+}
+
+void TREK_ISA_NAME(trek_cpu_register_binary)(trek_backend *b)
+{
+#define NUMBERS(op) (TREK_ENTER_FLOATS(b, op), TREK_ENTER_INTEGERS(b, op));
+#define FLOATS(op) TREK_ENTER_FLOATS(b, op);
+#define BOOL(op) TREK_ENTER_BOOL(b, op);
+    NUMBERS(add) NUMBERS(sub) NUMBERS(mul) NUMBERS(maximum) NUMBERS(minimum) NUMBERS(pow) NUMBERS(remainder)
+    NUMBERS(relu_backward)
+    FLOATS(div) FLOATS(atan2) FLOATS(tanh_backward) FLOATS(sigmoid_backward) FLOATS(silu_backward) FLOATS(gelu_backward)
+    BOOL(add) BOOL(mul) BOOL(maximum) BOOL(minimum)
+#undef NUMBERS
+#undef FLOATS
+#undef BOOL
+    register_where(b);
+}

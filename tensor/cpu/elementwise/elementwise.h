@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Templates of element-wise kernels: from an expression to rows, kernels and
+ * entries of the table. In expressions x, y, z are the elements, s and t the
+ * call's first two numbers in the element's type, number the first as it is,
+ * flag its first integer. */
+#ifndef TREK_TENSOR_CPU_ELEMENTWISE_ELEMENTWISE_H
+#define TREK_TENSOR_CPU_ELEMENTWISE_ELEMENTWISE_H
+
+#include "tensor/cpu/elementwise/map.h"
+#include "tensor/cpu/wide.h"
+
+/* To the nearest representable integer towards zero; NaN is 0. */
+static inline int64_t trek_i64_from_f64(double x)
+{
+    int64_t inside = x >= -0x1p63 && x < 0x1p63 ? (int64_t)x : 0;
+    return x >= 0x1p63 ? INT64_MAX : x < -0x1p63 ? INT64_MIN : inside;
+}
+static inline int32_t trek_i32_from_f64(double x)
+{
+    x = x < -2147483648.0 ? -2147483648.0 : x;
+    x = x > 2147483647.0 ? 2147483647.0 : x;
+    return x == x ? (int32_t)x : 0;
+}
+
+/* Wraps around; with a negative exponent what the exact result rounds to towards zero: 1, -1 or 0. */
+static inline int64_t trek_power_integer(int64_t base, int64_t exponent)
+{
+    if (exponent < 0)
+        return base == 1 ? 1 : base == -1 ? (exponent & 1 ? -1 : 1) : 0;
+    uint64_t result = 1, factor = (uint64_t)base;
+    for (; exponent > 0; exponent >>= 1, factor *= factor)
+        if (exponent & 1)
+            result *= factor;
+    return (int64_t)result;
+}
+
+/* Element types by suffix, and a double as one of them. */
+#define TREK_TYPE_f32 float
+#define TREK_TYPE_f64 double
+#define TREK_TYPE_i64 int64_t
+#define TREK_TYPE_i32 int32_t
+#define TREK_TYPE_u8 uint8_t
+#define TREK_TYPE_boolean uint8_t
+/* ... and as what expressions see of them */
+#define TREK_WORK_f32 float
+#define TREK_WORK_f64 double
+#define TREK_WORK_i64 int64_t
+#define TREK_WORK_i32 int32_t
+#define TREK_WORK_u8 int32_t
+#define TREK_WORK_boolean uint8_t
+#define TREK_NUMBER_f32(v) ((float)(v))
+#define TREK_NUMBER_f64(v) (v)
+#define TREK_NUMBER_i64(v) trek_i64_from_f64(v)
+#define TREK_NUMBER_i32(v) ((int32_t)trek_i64_from_f64(v))
+#define TREK_NUMBER_u8(v) ((uint8_t)trek_i64_from_f64(v))
+#define TREK_NUMBER_boolean(v) ((uint8_t)((v) != 0))
+#define TREK_WIDTH_f32 4
+#define TREK_WIDTH_f64 8
+#define TREK_WIDTH_i64 8
+#define TREK_WIDTH_i32 4
+#define TREK_WIDTH_u8 1
+#define TREK_WIDTH_boolean 1
+#define TREK_WIDTH_bf16 BF16
+#define TREK_WIDTH_f16 F16
+
+#define TREK_ROW_NUMBERS(suffix)                                                                       \
+    const TREK_WORK_##suffix s = TREK_NUMBER_##suffix(attrs->f[0]), t = TREK_NUMBER_##suffix(attrs->f[1]); \
+    const int64_t flag = attrs->i[0];                                                                  \
+    const double number = attrs->f[0];                                                                 \
+    (void)s, (void)t, (void)flag, (void)number
+
+/* Row functions: op_suffix_row for elements of one type and results of another. */
+#define TREK_UNARY_ROW(op, suffix, out_suffix, expression)                                             \
+    static void op##_##suffix##_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs) \
+    {                                                                                                  \
+        TREK_TYPE_##out_suffix *result = to;                                                           \
+        const TREK_TYPE_##suffix *xs = from[0];                                                        \
+        TREK_ROW_NUMBERS(suffix);                                                                      \
+        TREK_INDEPENDENT                                                                               \
+        for (int64_t i = 0; i < n; i++) {                                                              \
+            const TREK_WORK_##suffix x = xs[i];                                                        \
+            result[i] = (TREK_TYPE_##out_suffix)(expression);                                          \
+        }                                                                                              \
+    }
+#define TREK_BINARY_ROW(op, suffix, out_suffix, expression)                                            \
+    static void op##_##suffix##_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs) \
+    {                                                                                                  \
+        TREK_TYPE_##out_suffix *result = to;                                                           \
+        const TREK_TYPE_##suffix *xs = from[0], *ys = from[1];                                         \
+        TREK_ROW_NUMBERS(suffix);                                                                      \
+        TREK_INDEPENDENT                                                                               \
+        for (int64_t i = 0; i < n; i++) {                                                              \
+            const TREK_WORK_##suffix x = xs[i], y = ys[i];                                             \
+            result[i] = (TREK_TYPE_##out_suffix)(expression);                                          \
+        }                                                                                              \
+    }
+
+/* Rows of f32 in terms of vectors: x, y, s and t are of type trek_wide. */
+#define TREK_UNARY_WIDE_ROW(op, expression)                                                            \
+    static void op##_f32_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)    \
+    {                                                                                                  \
+        float *result = to;                                                                            \
+        const float *xs = from[0];                                                                     \
+        const trek_wide s = trek_spread_wide((float)attrs->f[0]), t = trek_spread_wide((float)attrs->f[1]); \
+        (void)s, (void)t;                                                                              \
+        int64_t i = 0;                                                                                 \
+        for (; i + TREK_WIDE <= n; i += TREK_WIDE) {                                                   \
+            const trek_wide x = trek_load_wide(xs + i);                                                \
+            trek_store_wide(result + i, expression);                                                   \
+        }                                                                                              \
+        if (i < n) {                                                                                   \
+            const trek_wide x = trek_load_part_wide(xs + i, n - i);                                    \
+            trek_store_part_wide(result + i, expression, n - i);                                       \
+        }                                                                                              \
+    }
+#define TREK_BINARY_WIDE_ROW(op, expression)                                                           \
+    static void op##_f32_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)    \
+    {                                                                                                  \
+        float *result = to;                                                                            \
+        const float *xs = from[0], *ys = from[1];                                                      \
+        (void)attrs;                                                                                   \
+        int64_t i = 0;                                                                                 \
+        for (; i + TREK_WIDE <= n; i += TREK_WIDE) {                                                   \
+            const trek_wide x = trek_load_wide(xs + i), y = trek_load_wide(ys + i);                    \
+            trek_store_wide(result + i, expression);                                                   \
+        }                                                                                              \
+        if (i < n) {                                                                                   \
+            const trek_wide x = trek_load_part_wide(xs + i, n - i), y = trek_load_part_wide(ys + i, n - i); \
+            trek_store_part_wide(result + i, expression, n - i);                                       \
+        }                                                                                              \
+    }
+
+/* The kernel of one dtype, from the row of `suffix` (f32 for the 16-bit ones). */
+#define TREK_UNARY_KERNEL(op, dtype, suffix, out_width, grain)                                         \
+    TREK_MAP_KERNEL(op##_##dtype, op##_##suffix##_row, grain, 1, TREK_LANE(out_width), TREK_LANE(TREK_WIDTH_##dtype))
+#define TREK_BINARY_KERNEL(op, dtype, suffix, out_width, grain)                                        \
+    TREK_MAP_KERNEL(op##_##dtype, op##_##suffix##_row, grain, 2, TREK_LANE(out_width), TREK_LANE(TREK_WIDTH_##dtype), \
+                    TREK_LANE(TREK_WIDTH_##dtype))
+
+/* All four floating dtypes from two expressions; the three integers from one. */
+#define TREK_UNARY_FLOATS(op, grain, f32_expression, f64_expression)                                   \
+    TREK_UNARY_ROW(op, f32, f32, f32_expression)                                                       \
+    TREK_UNARY_ROW(op, f64, f64, f64_expression)                                                       \
+    TREK_UNARY_FLOAT_KERNELS(op, grain)
+#define TREK_UNARY_WIDE_FLOATS(op, grain, wide_expression, f64_expression)                             \
+    TREK_UNARY_WIDE_ROW(op, wide_expression)                                                           \
+    TREK_UNARY_ROW(op, f64, f64, f64_expression)                                                       \
+    TREK_UNARY_FLOAT_KERNELS(op, grain)
+#define TREK_UNARY_FLOAT_KERNELS(op, grain)                                                            \
+    TREK_UNARY_KERNEL(op, f32, f32, 4, grain)                                                          \
+    TREK_UNARY_KERNEL(op, f64, f64, 8, grain)                                                          \
+    TREK_UNARY_KERNEL(op, bf16, f32, BF16, grain)                                                      \
+    TREK_UNARY_KERNEL(op, f16, f32, F16, grain)
+#define TREK_UNARY_INTEGERS(op, expression)                                                            \
+    TREK_UNARY_ROW(op, i64, i64, expression)                                                           \
+    TREK_UNARY_ROW(op, i32, i32, expression)                                                           \
+    TREK_UNARY_ROW(op, u8, u8, expression)                                                             \
+    TREK_UNARY_KERNEL(op, i64, i64, 8, TREK_GRAIN_CHEAP)                                               \
+    TREK_UNARY_KERNEL(op, i32, i32, 4, TREK_GRAIN_CHEAP)                                               \
+    TREK_UNARY_KERNEL(op, u8, u8, 1, TREK_GRAIN_CHEAP)
+#define TREK_BINARY_FLOATS(op, grain, f32_expression, f64_expression)                                  \
+    TREK_BINARY_ROW(op, f32, f32, f32_expression)                                                      \
+    TREK_BINARY_ROW(op, f64, f64, f64_expression)                                                      \
+    TREK_BINARY_FLOAT_KERNELS(op, grain)
+#define TREK_BINARY_FLOAT_KERNELS(op, grain)                                                           \
+    TREK_BINARY_KERNEL(op, f32, f32, 4, grain)                                                         \
+    TREK_BINARY_KERNEL(op, f64, f64, 8, grain)                                                         \
+    TREK_BINARY_KERNEL(op, bf16, f32, BF16, grain)                                                     \
+    TREK_BINARY_KERNEL(op, f16, f32, F16, grain)
+#define TREK_BINARY_INTEGERS(op, grain, expression)                                                    \
+    TREK_BINARY_ROW(op, i64, i64, expression)                                                          \
+    TREK_BINARY_ROW(op, i32, i32, expression)                                                          \
+    TREK_BINARY_ROW(op, u8, u8, expression)                                                            \
+    TREK_BINARY_KERNEL(op, i64, i64, 8, grain)                                                         \
+    TREK_BINARY_KERNEL(op, i32, i32, 4, grain)                                                         \
+    TREK_BINARY_KERNEL(op, u8, u8, 1, grain)
+#define TREK_BINARY_BOOL(op, expression)                                                               \
+    TREK_BINARY_ROW(op, boolean, boolean, expression)                                                        \
+    TREK_BINARY_KERNEL(op, boolean, boolean, 1, TREK_GRAIN_CHEAP)
+
+/* Entries of the table for kernels named op_dtype. */
+#define TREK_ENTER(b, op, DTYPE, dtype) ((b)->kernels[TREK_OP_##op][TREK_##DTYPE] = op##_##dtype)
+#define TREK_ENTER_FLOATS(b, op)                                                                       \
+    (TREK_ENTER(b, op, F32, f32), TREK_ENTER(b, op, F64, f64), TREK_ENTER(b, op, BF16, bf16), TREK_ENTER(b, op, F16, f16))
+#define TREK_ENTER_INTEGERS(b, op) (TREK_ENTER(b, op, I64, i64), TREK_ENTER(b, op, I32, i32), TREK_ENTER(b, op, U8, u8))
+#define TREK_ENTER_BOOL(b, op) TREK_ENTER(b, op, BOOL, boolean)
+
+#endif

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Element-wise kernels over tensors of any strides: map.h. */
+#include "tensor/cpu/elementwise/map.h"
+
+#define OPERANDS (TREK_MAP_INPUTS + 1) /* the output first */
+#define BLOCK 512                      /* elements that pass through a buffer at once */
+#define SHORT_ROW 32                   /* shorter innermost dimensions are gathered into blocks */
+
+/* The common index space, its dimensions merged as far as the strides allow. */
+typedef struct walk {
+    const trek_map *map;
+    const trek_attrs *attrs;
+    int operands, ndim;
+    int64_t sizes[TREK_MAX_DIMS];
+    int64_t strides[OPERANDS][TREK_MAX_DIMS]; /* bytes */
+    char *data[OPERANDS];
+    trek_lane lanes[OPERANDS];
+    bool by_rows;                             /* blocks end with a row */
+    bool direct[OPERANDS];                    /* rows lie in memory as the row function wants them */
+    bool repeats[OPERANDS];                   /* all rows are the same */
+} walk;
+
+#define STRIDED(T)                                                                                     \
+    do {                                                                                               \
+        T *t_ = row;                                                                                   \
+        if (stride == 0) {                                                                             \
+            const T value = *(const T *)from;                                                          \
+            for (int64_t i = 0; i < n; i++)                                                            \
+                t_[i] = value;                                                                         \
+        } else {                                                                                       \
+            for (int64_t i = 0; i < n; i++, from += stride)                                            \
+                t_[i] = *(const T *)from;                                                              \
+        }                                                                                              \
+    } while (0)
+
+void TREK_ISA_NAME(trek_lane_load)(trek_lane lane, void *row, const char *from, int64_t stride, int64_t n)
+{
+    if (stride == (int)lane) {
+        memcpy(row, from, (size_t)(n * stride));
+        return;
+    }
+    float *floats = row;
+    switch (lane) {
+    case TREK_LANE_1: STRIDED(uint8_t); break;
+    case TREK_LANE_2: STRIDED(uint16_t); break;
+    case TREK_LANE_4: STRIDED(uint32_t); break;
+    case TREK_LANE_8: STRIDED(uint64_t); break;
+    case TREK_LANE_BF16:
+        if (stride == 2)
+            trek_f32_from_bf16_row(floats, (const uint16_t *)from, n);
+        else
+            for (int64_t i = 0; i < n; i++, from += stride)
+                floats[i] = trek_f32_from_bf16(*(const uint16_t *)from);
+        break;
+    case TREK_LANE_F16:
+        if (stride == 2)
+            trek_f32_from_f16_row(floats, (const uint16_t *)from, n);
+        else
+            for (int64_t i = 0; i < n; i++, from += stride)
+                floats[i] = trek_f32_from_f16(*(const uint16_t *)from);
+        break;
+    }
+}
+
+#define STRIDED_STORE(T, convert)                                                                      \
+    for (int64_t i = 0; i < n; i++, to += stride)                                                      \
+        *(T *)to = convert
+
+void TREK_ISA_NAME(trek_lane_store)(trek_lane lane, char *to, int64_t stride, const void *row, int64_t n)
+{
+    if (stride == (int)lane) {
+        memcpy(to, row, (size_t)(n * stride));
+        return;
+    }
+    const float *floats = row;
+    switch (lane) {
+    case TREK_LANE_1: STRIDED_STORE(uint8_t, ((const uint8_t *)row)[i]); break;
+    case TREK_LANE_2: STRIDED_STORE(uint16_t, ((const uint16_t *)row)[i]); break;
+    case TREK_LANE_4: STRIDED_STORE(uint32_t, ((const uint32_t *)row)[i]); break;
+    case TREK_LANE_8: STRIDED_STORE(uint64_t, ((const uint64_t *)row)[i]); break;
+    case TREK_LANE_BF16:
+        if (stride == 2)
+            trek_bf16_from_f32_row((uint16_t *)to, floats, n);
+        else
+            STRIDED_STORE(uint16_t, trek_bf16_from_f32(floats[i]));
+        break;
+    case TREK_LANE_F16:
+        if (stride == 2)
+            trek_f16_from_f32_row((uint16_t *)to, floats, n);
+        else
+            STRIDED_STORE(uint16_t, trek_f16_from_f32(floats[i]));
+        break;
+    }
+}
+
+static int64_t magnitude(int64_t x) { return x < 0 ? -x : x; }
+
+static void swap_dims(walk *w, int d, int e)
+{
+    int64_t size = w->sizes[d];
+    w->sizes[d] = w->sizes[e];
+    w->sizes[e] = size;
+    for (int k = 0; k < w->operands; k++) {
+        int64_t stride = w->strides[k][d];
+        w->strides[k][d] = w->strides[k][e];
+        w->strides[k][e] = stride;
+    }
+}
+
+/* Drops sizes of 1, walks memory in the order of the output, merges what lies end to end. */
+static void merge_dims(walk *w, bool sort)
+{
+    for (int d = 1; sort && d < w->ndim; d++)
+        for (int e = d; e > 0 && magnitude(w->strides[0][e]) > magnitude(w->strides[0][e - 1]); e--)
+            swap_dims(w, e, e - 1);
+    int last = -1;
+    for (int d = 0; d < w->ndim; d++) {
+        int64_t size = w->sizes[d];
+        if (size == 1)
+            continue;
+        bool merge = last >= 0;
+        for (int k = 0; merge && k < w->operands; k++)
+            merge = w->strides[k][last] == w->strides[k][d] * size;
+        if (merge)
+            w->sizes[last] *= size;
+        else
+            w->sizes[++last] = size; /* may be dimension d itself */
+        for (int k = 0; k < w->operands; k++)
+            w->strides[k][last] = w->strides[k][d];
+    }
+    if (last < 0) {
+        w->sizes[++last] = 1;
+        for (int k = 0; k < w->operands; k++)
+            w->strides[k][last] = 0;
+    }
+    w->ndim = last + 1;
+}
+
+static void begin_walk(walk *w, const trek_op_call *call, const trek_map *map)
+{
+    const trek_tensor *out = call->outputs[0];
+    w->map = map;
+    w->attrs = &call->attrs;
+    w->operands = map->n_in + 1;
+    w->ndim = out->ndim;
+    for (int d = 0; d < out->ndim; d++)
+        w->sizes[d] = out->sizes[d];
+    for (int k = 0; k < w->operands; k++) {
+        const trek_tensor *t = k == 0 ? out : call->inputs[k - 1];
+        w->lanes[k] = k == 0 ? map->out : map->in[k - 1];
+        w->data[k] = t->data;
+        int bytes = trek_lane_bytes(w->lanes[k]), lead = out->ndim - t->ndim;
+        for (int d = 0; d < out->ndim; d++)
+            w->strides[k][d] = d < lead || t->sizes[d - lead] == 1 ? 0 : t->strides[d - lead] * bytes;
+    }
+    merge_dims(w, !out->contiguous);
+    w->by_rows = w->ndim == 1 || w->sizes[w->ndim - 1] >= SHORT_ROW;
+    for (int k = 0; k < w->operands; k++) {
+        bool flat = true, same = true; /* flat: end to end through all dimensions, not only along a row */
+        for (int d = w->ndim - 2; d >= 0; d--)
+            flat = flat && w->strides[k][d] == w->strides[k][d + 1] * w->sizes[d + 1], same = same && w->strides[k][d] == 0;
+        w->direct[k] = w->strides[k][w->ndim - 1] == (int)w->lanes[k] && (w->by_rows || flat);
+        w->repeats[k] = same && !w->by_rows;
+    }
+}
+
+/* Where an operand's element at these coordinates lies. */
+static char *locate(const walk *w, int operand, const int64_t *at)
+{
+    char *data = w->data[operand];
+    for (int d = 0; d < w->ndim; d++)
+        data += at[d] * w->strides[operand][d];
+    return data;
+}
+
+static void advance(const walk *w, int64_t *at, int64_t n)
+{
+    int d = w->ndim - 1;
+    at[d] += n;
+    while (d > 0 && at[d] >= w->sizes[d]) {
+        at[d - 1] += at[d] / w->sizes[d];
+        at[d] %= w->sizes[d];
+        d--;
+    }
+}
+
+/* Moves n elements from `at` on between memory and the operand's buffer, row by row. */
+static void transfer(const walk *w, int operand, const int64_t *at, char *buffer, int64_t n, bool store)
+{
+    int64_t place[TREK_MAX_DIMS], inner = w->sizes[w->ndim - 1], stride = w->strides[operand][w->ndim - 1];
+    int bytes = trek_lane_row_bytes(w->lanes[operand]);
+    memcpy(place, at, sizeof place);
+    while (n > 0) {
+        int64_t run = inner - place[w->ndim - 1];
+        run = run < n ? run : n;
+        char *data = locate(w, operand, place);
+        if (store)
+            TREK_ISA_NAME(trek_lane_store)(w->lanes[operand], data, stride, buffer, run);
+        else
+            TREK_ISA_NAME(trek_lane_load)(w->lanes[operand], buffer, data, stride, run);
+        buffer += run * bytes;
+        n -= run;
+        advance(w, place, run);
+    }
+}
+
+static void walk_part(void *arg, int64_t begin, int64_t end)
+{
+    const walk *w = arg;
+    _Alignas(64) char buffers[OPERANDS][BLOCK * 8];
+    const char *filled[OPERANDS] = { NULL }; /* the element that a whole buffer repeats */
+    int64_t at[TREK_MAX_DIMS] = { 0 }, inner = w->sizes[w->ndim - 1];
+    int64_t block = w->by_rows ? BLOCK : BLOCK / inner * inner;
+    bool buffered = false;
+    for (int k = 0; k < w->operands; k++)
+        buffered = buffered || !w->direct[k];
+    advance(w, at, begin);
+    for (int64_t n; begin < end; begin += n, advance(w, at, n)) {
+        n = end - begin;
+        if (w->by_rows && n > inner - at[w->ndim - 1])
+            n = inner - at[w->ndim - 1];
+        if (buffered && n > block)
+            n = w->by_rows || at[w->ndim - 1] == 0 ? block : inner - at[w->ndim - 1]; /* short rows: whole ones */
+        const void *in[TREK_MAP_INPUTS];
+        for (int k = 1; k < w->operands; k++) {
+            if (w->direct[k]) {
+                in[k - 1] = locate(w, k, at);
+                continue;
+            }
+            in[k - 1] = buffers[k];
+            if (w->by_rows && w->strides[k][w->ndim - 1] == 0) { /* one value along the row: kept while it lasts */
+                const char *element = locate(w, k, at);
+                if (element != filled[k])
+                    TREK_ISA_NAME(trek_lane_load)(w->lanes[k], buffers[k], element, 0, inner < BLOCK ? inner : BLOCK);
+                filled[k] = element;
+            } else if (w->repeats[k] && at[w->ndim - 1] == 0) {
+                if (!filled[k])
+                    transfer(w, k, at, buffers[k], block, false);
+                filled[k] = buffers[k];
+            } else {
+                filled[k] = NULL;
+                transfer(w, k, at, buffers[k], n, false);
+            }
+        }
+        w->map->row(w->direct[0] ? locate(w, 0, at) : buffers[0], in, n, w->attrs);
+        if (!w->direct[0])
+            transfer(w, 0, at, buffers[0], n, true);
+    }
+}
+
+/* Whether t, contiguous, repeats itself over `out`: its sizes are out's last ones. */
+static bool is_suffix(const trek_tensor *t, const trek_tensor *out)
+{
+    int lead = 0;
+    while (lead < t->ndim && t->sizes[lead] == 1)
+        lead++;
+    for (int d = lead; d < t->ndim; d++)
+        if (t->sizes[d] != out->sizes[out->ndim - t->ndim + d])
+            return false;
+    return t->contiguous;
+}
+
+/* A small contiguous operand and one that repeats (a bias, a number): rows without a walk. */
+static bool map_repeated(const trek_op_call *call, const trek_map *map)
+{
+    const trek_tensor *out = call->outputs[0];
+    if (map->n_in != 2 || !out->contiguous || out->numel > map->grain || map->out >= TREK_LANE_BF16 || map->in[0] >= TREK_LANE_BF16)
+        return false;
+    int whole = call->inputs[0]->contiguous && call->inputs[0]->numel == out->numel ? 0 : 1, other = 1 - whole;
+    const trek_tensor *x = call->inputs[whole], *y = call->inputs[other];
+    if (!x->contiguous || x->numel != out->numel || !is_suffix(y, out))
+        return false;
+    int64_t n = y->numel, x_bytes = map->in[whole], out_bytes = map->out;
+    _Alignas(64) char repeated[BLOCK * 8];
+    const void *in[TREK_MAP_INPUTS];
+    in[other] = y->data;
+    if (n == 1) {
+        n = out->numel < BLOCK ? out->numel : BLOCK;
+        TREK_ISA_NAME(trek_lane_load)(map->in[other], repeated, y->data, 0, n);
+        in[other] = repeated;
+    } else if (n < 4) {
+        return false;
+    }
+    for (int64_t at = 0; at < out->numel; at += n) {
+        in[whole] = x->data + at * x_bytes;
+        map->row(out->data + at * out_bytes, in, out->numel - at < n ? out->numel - at : n, &call->attrs);
+    }
+    return true;
+}
+
+trek_status TREK_ISA_NAME(trek_map_any)(const trek_op_call *call, const trek_map *map)
+{
+    int64_t numel = call->outputs[0]->numel;
+    if (numel == 0 || map_repeated(call, map))
+        return TREK_OK;
+    walk w;
+    begin_walk(&w, call, map);
+    trek_parallel(numel, map->grain, walk_part, &w);
+    return TREK_OK;
+}

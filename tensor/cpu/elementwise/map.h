@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Element-wise kernels. Each gives one function over contiguous rows; this is
+ * the way there from tensors of any strides, broadcast to the output's shape:
+ * what is not contiguous passes through small buffers, and so do 16-bit floats,
+ * which rows see as f32. */
+#ifndef TREK_TENSOR_CPU_ELEMENTWISE_MAP_H
+#define TREK_TENSOR_CPU_ELEMENTWISE_MAP_H
+
+#include "tensor/cpu/kernels.h"
+
+#define TREK_MAP_INPUTS 3
+
+/* n elements; `out` may be one of the inputs. Inputs and output are aligned to their elements. */
+typedef void (*trek_row_fn)(void *out, const void *const *in, int64_t n, const trek_attrs *attrs);
+
+/* How an operand lies in memory: elements of so many bytes, or 16-bit floats
+ * (odd numbers, which are no stride of theirs). */
+typedef enum trek_lane {
+    TREK_LANE_1 = 1,
+    TREK_LANE_2 = 2,
+    TREK_LANE_4 = 4,
+    TREK_LANE_8 = 8,
+    TREK_LANE_BF16 = 17,
+    TREK_LANE_F16 = 19
+} trek_lane;
+
+/* Bytes of an element in memory, and as rows see it. */
+static inline int trek_lane_bytes(trek_lane lane) { return lane >= TREK_LANE_BF16 ? 2 : (int)lane; }
+static inline int trek_lane_row_bytes(trek_lane lane) { return lane >= TREK_LANE_BF16 ? 4 : (int)lane; }
+
+/* Elements below which a thread is not worth its wake-up: for loops bound by
+ * memory, for vectorised functions, for calls into libm. */
+enum { TREK_GRAIN_CHEAP = 32768, TREK_GRAIN_FUNCTION = 8192, TREK_GRAIN_CALL = 2048 };
+
+typedef struct trek_map {
+    trek_row_fn row;
+    int64_t grain;
+    int n_in;
+    trek_lane out, in[TREK_MAP_INPUTS];
+} trek_map;
+
+/* Any strides, any size, on the threads of the pool. */
+trek_status TREK_ISA_NAME(trek_map_any)(const trek_op_call *call, const trek_map *map);
+
+/* Elements between memory and contiguous rows; stride in bytes. */
+void TREK_ISA_NAME(trek_lane_load)(trek_lane lane, void *row, const char *from, int64_t stride, int64_t n);
+void TREK_ISA_NAME(trek_lane_store)(trek_lane lane, char *to, int64_t stride, const void *row, int64_t n);
+
+/* Small contiguous operands of one shape go straight to the row. Contiguous
+ * tensors of as many elements as the output have its shape, but for sizes of 1. */
+static inline __attribute__((always_inline)) trek_status trek_map_run(const trek_op_call *call, const trek_map *map)
+{
+    const trek_tensor *out = call->outputs[0];
+    bool direct = map->out < TREK_LANE_BF16 && out->contiguous && out->numel <= map->grain;
+    const void *in[TREK_MAP_INPUTS];
+    for (int k = 0; k < map->n_in; k++) {
+        const trek_tensor *t = call->inputs[k];
+        in[k] = t->data;
+        direct = direct && map->in[k] < TREK_LANE_BF16 && t->contiguous && t->numel == out->numel;
+    }
+    if (!direct)
+        return TREK_ISA_NAME(trek_map_any)(call, map);
+    map->row(out->data, in, out->numel, &call->attrs);
+    return TREK_OK;
+}
+
+/* A kernel: name(call), for a row function and the lanes of output and inputs. */
+#define TREK_LANE_(width) TREK_LANE_##width
+#define TREK_LANE(width) TREK_LANE_(width)
+#define TREK_MAP_KERNEL(name, row_fn, grain_, n_in_, out_, ...)                                        \
+    static trek_status name(const trek_op_call *call)                                                  \
+    {                                                                                                  \
+        static const trek_map map = { row_fn, grain_, n_in_, out_, { __VA_ARGS__ } };                  \
+        return trek_map_run(call, &map);                                                               \
+    }
+
+#endif

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Kernels that put elements elsewhere without looking at them: flip, cat, tril, triu. */
+#include "tensor/cpu/elementwise/map.h"
+
+/* A header of our own over part of another tensor's memory, for the copy kernel. It owns nothing. */
+static void describe(trek_tensor *view, const trek_tensor *t, char *data)
+{
+    view->dtype = t->dtype;
+    view->ndim = t->ndim;
+    view->contiguous = false;
+    view->device = t->device;
+    view->data = data;
+    view->storage = t->storage;
+    view->numel = t->numel;
+    memcpy(view->sizes, t->sizes, sizeof view->sizes);
+    memcpy(view->strides, t->strides, sizeof view->strides);
+}
+
+static trek_status copy_into(trek_tensor *to, trek_tensor *from)
+{
+    trek_op_call copy = { .op = &trek_ops[TREK_OP_copy], .n_inputs = 1, .n_outputs = 1, .inputs = &from, .outputs = { to } };
+    return trek_cpu_backend()->kernels[TREK_OP_copy][from->dtype](&copy);
+}
+
+/* Reads backwards along the dimensions whose bits are set in i[0]. */
+static trek_status flip(const trek_op_call *call)
+{
+    const trek_tensor *in = call->inputs[0];
+    if (in->numel == 0)
+        return TREK_OK;
+    trek_tensor view = { .ndim = 0 };
+    int64_t bytes = (int64_t)trek_dtype_size((trek_dtype)in->dtype);
+    describe(&view, in, in->data);
+    for (int d = 0; d < in->ndim; d++) {
+        if (!(call->attrs.i[0] >> d & 1))
+            continue;
+        view.data += (in->sizes[d] - 1) * in->strides[d] * bytes;
+        view.strides[d] = -in->strides[d];
+    }
+    return copy_into(call->outputs[0], &view);
+}
+
+/* Each input to its part of the output along dimension i[0]. */
+static trek_status cat(const trek_op_call *call)
+{
+    const trek_tensor *out = call->outputs[0];
+    int dim = (int)call->attrs.i[0];
+    int64_t bytes = (int64_t)trek_dtype_size((trek_dtype)out->dtype), place = 0;
+    for (int k = 0; k < call->n_inputs; k++) {
+        trek_tensor *in = call->inputs[k], part = { .ndim = 0 };
+        if (in->numel == 0)
+            continue;
+        describe(&part, out, out->data + place * out->strides[dim] * bytes);
+        part.sizes[dim] = in->sizes[dim];
+        part.numel = in->numel;
+        part.contiguous = out->contiguous && (dim == 0 || in->sizes[dim] == out->sizes[dim]);
+        trek_status status = copy_into(&part, in);
+        if (status != TREK_OK)
+            return status;
+        place += in->sizes[dim];
+    }
+    return TREK_OK;
+}
+
+/* --- triangles --- */
+
+typedef struct triangle {
+    const trek_tensor *in, *out;
+    int64_t diagonal;
+    bool lower;
+    int width;
+} triangle;
+
+#define TRIANGLE_ROW(T)                                                                                \
+    do {                                                                                               \
+        T *restrict to_ = (T *)to;                                                                     \
+        const T *from_ = (const T *)from;                                                              \
+        for (int64_t c = 0; c < columns; c++)                                                          \
+            to_[c * out_stride] = c >= first && c < last ? from_[c * in_stride] : 0;                   \
+    } while (0)
+
+static void triangle_rows(void *arg, int64_t begin, int64_t end)
+{
+    const triangle *t = arg;
+    int nd = t->in->ndim;
+    int64_t rows = t->in->sizes[nd - 2], columns = t->in->sizes[nd - 1];
+    int64_t in_stride = t->in->strides[nd - 1], out_stride = t->out->strides[nd - 1];
+    for (int64_t row = begin; row < end; row++) {
+        int64_t r = row % rows, index = row, in = 0, out = 0;
+        for (int d = nd - 2; d >= 0; d--) {
+            in += index % t->in->sizes[d] * t->in->strides[d];
+            out += index % t->in->sizes[d] * t->out->strides[d];
+            index /= t->in->sizes[d];
+        }
+        char *to = t->out->data + out * t->width;
+        const char *from = t->in->data + in * t->width;
+        /* kept: column <= r + diagonal below, column >= r + diagonal above */
+        int64_t edge = r + t->diagonal;
+        int64_t first = t->lower ? 0 : edge, last = t->lower ? edge + 1 : columns;
+        switch (t->width) {
+        case 1: TRIANGLE_ROW(uint8_t); break;
+        case 2: TRIANGLE_ROW(uint16_t); break;
+        case 4: TRIANGLE_ROW(uint32_t); break;
+        default: TRIANGLE_ROW(uint64_t); break;
+        }
+    }
+}
+
+static trek_status keep_triangle(const trek_op_call *call, bool lower)
+{
+    const trek_tensor *in = call->inputs[0];
+    if (in->numel == 0)
+        return TREK_OK;
+    int64_t rows = in->sizes[in->ndim - 2], columns = in->sizes[in->ndim - 1], diagonal = call->attrs.i[0];
+    diagonal = diagonal > columns ? columns : diagonal < -rows ? -rows : diagonal; /* further out nothing changes */
+    triangle t = { in, call->outputs[0], diagonal, lower, (int)trek_dtype_size((trek_dtype)in->dtype) };
+    trek_parallel(in->numel / columns, TREK_GRAIN_CHEAP / columns + 1, triangle_rows, &t);
+    return TREK_OK;
+}
+
+static trek_status tril(const trek_op_call *call) { return keep_triangle(call, true); }
+static trek_status triu(const trek_op_call *call) { return keep_triangle(call, false); }
+
+void TREK_ISA_NAME(trek_cpu_register_arrange)(trek_backend *b)
+{
+    for (int d = 0; d < TREK_DTYPE_COUNT; d++) {
+        b->kernels[TREK_OP_flip][d] = flip;
+        b->kernels[TREK_OP_cat][d] = cat;
+        b->kernels[TREK_OP_tril][d] = tril;
+        b->kernels[TREK_OP_triu][d] = triu;
+    }
+}

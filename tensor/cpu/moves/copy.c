@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Copies between strides and between dtypes. */
+#include <math.h>
+
+#include "tensor/cpu/elementwise/elementwise.h"
+
+#define CHEAP TREK_GRAIN_CHEAP
+
+/* --- copies: elements are moved as bits --- */
+
+#define COPY_ROW(width)                                                                                \
+    static void copy_##width##_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs) \
+    {                                                                                                  \
+        (void)attrs;                                                                                   \
+        if (to != from[0])                                                                             \
+            memcpy(to, from[0], (size_t)n * width);                                                    \
+    }                                                                                                  \
+    TREK_MAP_KERNEL(copy_##width##_any, copy_##width##_row, CHEAP, 1, TREK_LANE_##width, TREK_LANE_##width)
+COPY_ROW(1)
+COPY_ROW(2)
+COPY_ROW(4)
+COPY_ROW(8)
+
+#define TILE 32
+
+/* A copy that exchanges two dimensions: `inner` is innermost in the output, `row` in the input. */
+typedef struct transposition {
+    const trek_tensor *out, *in;
+    int row, inner, width;
+    int64_t row_tiles; /* of `row` */
+} transposition;
+
+#define COPY_TILE(T)                                                                                   \
+    for (int64_t i = 0; i < rows; i++) {                                                               \
+        T *restrict target = (T *)to + i * to_row;                                                     \
+        const T *restrict source = (const T *)from + i * from_row;                                     \
+        for (int64_t j = 0; j < columns; j++)                                                          \
+            target[j * to_column] = source[j * from_column];                                           \
+    }
+
+static void copy_tile(const transposition *c, char *to, const char *from, int64_t rows, int64_t columns)
+{
+    int64_t to_row = c->out->strides[c->row], to_column = c->out->strides[c->inner];
+    int64_t from_row = c->in->strides[c->row], from_column = c->in->strides[c->inner];
+    switch (c->width) {
+    case 1: COPY_TILE(uint8_t) break;
+    case 2: COPY_TILE(uint16_t) break;
+    case 4: COPY_TILE(uint32_t) break;
+    default: COPY_TILE(uint64_t) break;
+    }
+}
+
+/* One unit is TILE rows of one plane of the two dimensions. */
+static void transpose_part(void *arg, int64_t begin, int64_t end)
+{
+    const transposition *c = arg;
+    const trek_tensor *in = c->in;
+    for (int64_t unit = begin; unit < end; unit++) {
+        int64_t plane = unit / c->row_tiles, row = unit % c->row_tiles * TILE;
+        char *to = c->out->data;
+        const char *from = in->data;
+        for (int d = in->ndim - 1; d >= 0; d--) {
+            int64_t at = d == c->row ? row : 0;
+            if (d != c->row && d != c->inner) {
+                at = plane % in->sizes[d];
+                plane /= in->sizes[d];
+            }
+            to += at * c->out->strides[d] * c->width;
+            from += at * in->strides[d] * c->width;
+        }
+        int64_t rows = in->sizes[c->row] - row < TILE ? in->sizes[c->row] - row : TILE;
+        for (int64_t column = 0; column < in->sizes[c->inner]; column += TILE) {
+            int64_t columns = in->sizes[c->inner] - column < TILE ? in->sizes[c->inner] - column : TILE;
+            copy_tile(c, to + column * c->out->strides[c->inner] * c->width, from + column * in->strides[c->inner] * c->width,
+                      rows, columns);
+        }
+    }
+}
+
+/* Whether the copy is a transposition that is large enough for tiles; does it. */
+static bool copy_transposed(const trek_op_call *call, int width)
+{
+    const trek_tensor *in = call->inputs[0], *out = call->outputs[0];
+    if (out->numel < 4096 || in->contiguous || !trek_same_sizes(in, out))
+        return false;
+    transposition c = { .out = out, .in = in, .row = -1, .inner = -1, .width = width };
+    for (int d = 0; d < in->ndim; d++) {
+        if (in->strides[d] == 1 && in->sizes[d] >= 8)
+            c.row = d;
+        if (out->strides[d] == 1 && in->sizes[d] >= 8)
+            c.inner = d;
+    }
+    if (c.row < 0 || c.inner < 0 || c.row == c.inner || in->strides[c.inner] == 0)
+        return false;
+    c.row_tiles = (in->sizes[c.row] + TILE - 1) / TILE;
+    int64_t planes = in->numel / (in->sizes[c.row] * in->sizes[c.inner]);
+    int64_t grain = TREK_GRAIN_CHEAP / (TILE * in->sizes[c.inner]);
+    trek_parallel(planes * c.row_tiles, grain < 1 ? 1 : grain, transpose_part, &c);
+    return true;
+}
+
+#define COPY(width)                                                                                    \
+    static trek_status copy_##width(const trek_op_call *call)                                          \
+    {                                                                                                  \
+        return copy_transposed(call, width) ? TREK_OK : copy_##width##_any(call);                      \
+    }
+COPY(1)
+COPY(2)
+COPY(4)
+COPY(8)
+
+/* --- conversions --- */
+
+/* To f32 so that a second rounding, to 16 bits, gives what one would have
+ * given: inexact results get an odd last bit. */
+static inline float f32_odd(double x)
+{
+    float near = (float)x;
+    uint32_t bits = trek_bits_f32(near);
+    bool inexact = (double)near != x && near - near == 0, away = inexact && fabs((double)near) > fabs(x);
+    return trek_f32_bits(inexact && !(bits & 1) ? (away ? bits - 1 : bits + 1) : bits);
+}
+
+#define TO_FLOATS(from)                                                                                \
+    TREK_UNARY_ROW(to_f32, from, f32, (float)x)                                                        \
+    TREK_UNARY_ROW(to_f64, from, f64, (double)x)                                                       \
+    TREK_UNARY_ROW(to_odd, from, f32, f32_odd((double)x))
+#define TO_BOOL(from) TREK_UNARY_ROW(to_boolean, from, boolean, x != 0)
+TO_FLOATS(f32)
+TO_FLOATS(f64)
+TO_FLOATS(i64)
+TO_FLOATS(i32)
+TO_FLOATS(u8)
+TO_BOOL(f32)
+TO_BOOL(f64)
+TO_BOOL(i64)
+TO_BOOL(i32)
+TO_BOOL(u8)
+#define FLOAT_TO_INTEGERS(from)                                                                        \
+    TREK_UNARY_ROW(to_i64, from, i64, trek_i64_from_f64((double)x))                                    \
+    TREK_UNARY_ROW(to_i32, from, i32, trek_i32_from_f64((double)x))                                    \
+    TREK_UNARY_ROW(to_u8, from, u8, trek_i64_from_f64((double)x))
+FLOAT_TO_INTEGERS(f32)
+FLOAT_TO_INTEGERS(f64)
+#define INTEGER_TO_INTEGERS(from)                                                                      \
+    TREK_UNARY_ROW(to_i64, from, i64, x)                                                               \
+    TREK_UNARY_ROW(to_i32, from, i32, x)                                                               \
+    TREK_UNARY_ROW(to_u8, from, u8, x)
+INTEGER_TO_INTEGERS(i64)
+INTEGER_TO_INTEGERS(i32)
+INTEGER_TO_INTEGERS(u8)
+
+/* Row functions by source, then by target: f32, f64, i64, i32, u8, bool, and 16-bit floats last. */
+enum { FORM_F32, FORM_F64, FORM_I64, FORM_I32, FORM_U8, FORM_BOOL, FORM_16, FORMS };
+#define ROWS_FROM(from)                                                                                \
+    { to_f32_##from##_row, to_f64_##from##_row, to_i64_##from##_row, to_i32_##from##_row, to_u8_##from##_row, \
+      to_boolean_##from##_row, to_odd_##from##_row }
+static const trek_row_fn convert_rows[][FORMS] = {
+    [FORM_F32] = ROWS_FROM(f32), [FORM_F64] = ROWS_FROM(f64), [FORM_I64] = ROWS_FROM(i64),
+    [FORM_I32] = ROWS_FROM(i32), [FORM_U8] = ROWS_FROM(u8),   [FORM_BOOL] = ROWS_FROM(u8),
+    [FORM_16] = ROWS_FROM(f32),
+};
+static const uint8_t forms[TREK_DTYPE_COUNT] = {
+    [TREK_F32] = FORM_F32, [TREK_F64] = FORM_F64, [TREK_BF16] = FORM_16, [TREK_F16] = FORM_16,
+    [TREK_I64] = FORM_I64, [TREK_I32] = FORM_I32, [TREK_U8] = FORM_U8,   [TREK_BOOL] = FORM_BOOL,
+};
+static const uint8_t lanes[TREK_DTYPE_COUNT] = {
+    [TREK_F32] = TREK_LANE_4,  [TREK_F64] = TREK_LANE_8, [TREK_BF16] = TREK_LANE_BF16, [TREK_F16] = TREK_LANE_F16,
+    [TREK_I64] = TREK_LANE_8,  [TREK_I32] = TREK_LANE_4, [TREK_U8] = TREK_LANE_1,      [TREK_BOOL] = TREK_LANE_1,
+};
+
+static trek_status convert(const trek_op_call *call)
+{
+    trek_dtype from = (trek_dtype)call->inputs[0]->dtype, to = (trek_dtype)call->outputs[0]->dtype;
+    int width = trek_lane_bytes((trek_lane)lanes[from]);
+    if (from == to) /* no conversion: bits are kept */
+        return width == 1 ? copy_1(call) : width == 2 ? copy_2(call) : width == 4 ? copy_4(call) : copy_8(call);
+    trek_row_fn row = convert_rows[forms[from]][forms[to]];
+    if (forms[to] == FORM_16 && (from == TREK_F32 || forms[from] == FORM_16))
+        row = copy_4_row; /* f32 in, f32 out: the one rounding comes with the store */
+    trek_map map = { row, CHEAP, 1, (trek_lane)lanes[to], { (trek_lane)lanes[from] } };
+    return trek_map_run(call, &map);
+}
+
+void TREK_ISA_NAME(trek_cpu_register_copy)(trek_backend *b)
+{
+    trek_kernel *copy = b->kernels[TREK_OP_copy];
+    copy[TREK_F32] = copy[TREK_I32] = copy_4;
+    copy[TREK_F64] = copy[TREK_I64] = copy_8;
+    copy[TREK_BF16] = copy[TREK_F16] = copy_2;
+    copy[TREK_U8] = copy[TREK_BOOL] = copy_1;
+    for (int d = 0; d < TREK_DTYPE_COUNT; d++)
+        b->kernels[TREK_OP_convert][d] = convert;
+}

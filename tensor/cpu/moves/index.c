@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Kernels that find places by an index tensor: index_select, index_add, gather,
+ * scatter_add, one_hot. Selecting is gathering with an index that is the same
+ * along all other dimensions, so one walk serves both. */
+#include "tensor/cpu/elementwise/elementwise.h"
+
+#define COLUMNS 1024 /* of the last dimension in a unit of work */
+
+/* One index from an integer tensor. */
+static inline int64_t index_at(const char *data, int64_t element, trek_dtype dtype)
+{
+    switch (dtype) {
+    case TREK_I64: return ((const int64_t *)data)[element];
+    case TREK_I32: return ((const int32_t *)data)[element];
+    default: return ((const uint8_t *)data)[element];
+    }
+}
+
+/* The offset of a tensor's element by its row-major place. */
+static int64_t element_offset(const trek_tensor *t, int64_t place)
+{
+    int64_t offset = 0;
+    for (int d = t->ndim - 1; d >= 0; d--) {
+        offset += place % t->sizes[d] * t->strides[d];
+        place /= t->sizes[d];
+    }
+    return offset;
+}
+
+/* ARGUMENT unless all indices lie in [0, bound). */
+static trek_status check_index(const trek_op_call *call, const trek_tensor *index, int64_t bound)
+{
+    for (int64_t place = 0; place < index->numel; place++) {
+        int64_t offset = index->contiguous ? place : element_offset(index, place);
+        int64_t value = index_at(index->data, offset, (trek_dtype)index->dtype);
+        if (value < 0 || value >= bound)
+            return trek_op_fail(call, TREK_ERR_ARGUMENT, "index %lld at place %lld is not in 0..%lld", (long long)value,
+                                (long long)place, (long long)bound - 1);
+    }
+    return TREK_OK;
+}
+
+/* A tensor's strides with the dimension in question and the last one apart. */
+typedef struct operand {
+    char *data;
+    int64_t outer[TREK_MAX_DIMS], dim, last; /* strides in elements */
+} operand;
+
+/* The index's space: places along dim are looked up in `indexed`, `other` has an element for each. */
+typedef struct lookup {
+    operand index, indexed, other;
+    trek_dtype index_dtype;
+    int n_outer;
+    int64_t outer_sizes[TREK_MAX_DIMS];
+    int64_t n, pieces, piece;    /* along dim, in pieces that may run at once */
+    int width;                   /* bytes of an element */
+    int64_t columns, blocks;     /* along the last dimension, if it is another one */
+    void (*line)(const struct lookup *l, char *indexed, char *other, const char *index, int64_t n, int64_t columns);
+} lookup;
+
+static operand split_strides(const trek_tensor *t, int dim, int ndim)
+{
+    operand o = { .data = t->data };
+    int n = 0;
+    for (int d = 0; d < ndim; d++) {
+        if (d == dim)
+            o.dim = t->strides[d];
+        else if (d == ndim - 1)
+            o.last = t->strides[d];
+        else
+            o.outer[n++] = t->strides[d];
+    }
+    return o;
+}
+
+static void lookup_part(void *arg, int64_t begin, int64_t end)
+{
+    const lookup *l = arg;
+    int width = l->width;
+    int64_t pieces = l->pieces;
+    for (int64_t unit = begin; unit < end; unit++) {
+        int64_t piece = unit % pieces, column = unit / pieces % l->blocks * COLUMNS, outer = unit / pieces / l->blocks;
+        int64_t first = piece * l->piece, n = l->n - first < l->piece ? l->n - first : l->piece;
+        int64_t columns = l->columns - column < COLUMNS ? l->columns - column : COLUMNS;
+        int64_t at = first * l->index.dim + column * l->index.last;
+        int64_t in = column * l->indexed.last, other = first * l->other.dim + column * l->other.last;
+        for (int d = l->n_outer - 1; d >= 0; d--) {
+            int64_t coordinate = outer % l->outer_sizes[d];
+            outer /= l->outer_sizes[d];
+            at += coordinate * l->index.outer[d];
+            in += coordinate * l->indexed.outer[d];
+            other += coordinate * l->other.outer[d];
+        }
+        static const int index_bytes[TREK_DTYPE_COUNT] = { [TREK_I64] = 8, [TREK_I32] = 4, [TREK_U8] = 1 };
+        l->line(l, l->indexed.data + in * width, l->other.data + other * width, l->index.data + at * index_bytes[l->index_dtype], n,
+                columns);
+    }
+}
+
+/* body: what happens between the elements `a` (indexed) and `b` (other), pointers to T. */
+#define LINE(name, T, body)                                                                            \
+    static void name(const lookup *l, char *indexed, char *other, const char *index, int64_t n, int64_t columns) \
+    {                                                                                                  \
+        const int64_t a_step = l->indexed.last, b_step = l->other.last;                                \
+        for (int64_t i = 0; i < n; i++) {                                                              \
+            T *b_row = (T *)other + i * l->other.dim;                                                  \
+            if (l->index.last == 0) {                                                                  \
+                T *a_row = (T *)indexed + index_at(index, i * l->index.dim, l->index_dtype) * l->indexed.dim; \
+                if (a_step == 1 && b_step == 1) {                                                      \
+                    TREK_INDEPENDENT                                                                   \
+                    for (int64_t j = 0; j < columns; j++) {                                            \
+                        T *a = a_row + j, *b = b_row + j;                                              \
+                        body;                                                                          \
+                    }                                                                                  \
+                } else {                                                                               \
+                    for (int64_t j = 0; j < columns; j++) {                                            \
+                        T *a = a_row + j * a_step, *b = b_row + j * b_step;                            \
+                        body;                                                                          \
+                    }                                                                                  \
+                }                                                                                      \
+                continue;                                                                              \
+            }                                                                                          \
+            for (int64_t j = 0; j < columns; j++) {                                                    \
+                int64_t place = index_at(index, i * l->index.dim + j * l->index.last, l->index_dtype); \
+                T *a = (T *)indexed + place * l->indexed.dim + j * a_step, *b = b_row + j * b_step;    \
+                body;                                                                                  \
+            }                                                                                          \
+        }                                                                                              \
+    }
+LINE(gather_1, uint8_t, *b = *a)
+LINE(gather_2, uint16_t, *b = *a)
+LINE(gather_4, uint32_t, *b = *a)
+LINE(gather_8, uint64_t, *b = *a)
+LINE(add_f32, float, *a += *b)
+LINE(add_f64, double, *a += *b)
+LINE(add_bf16, uint16_t, *a = trek_bf16_from_f32(trek_f32_from_bf16(*a) + trek_f32_from_bf16(*b)))
+LINE(add_f16, uint16_t, *a = trek_f16_from_f32(trek_f32_from_f16(*a) + trek_f32_from_f16(*b)))
+LINE(add_i64, int64_t, *a += *b)
+LINE(add_i32, int32_t, *a += *b)
+LINE(add_u8, uint8_t, *a = (uint8_t)(*a + *b))
+LINE(add_bool, uint8_t, *a |= *b)
+
+/* sizes: of the space of index and other. split: the pieces along dim may run at once. */
+static void run_lookup(lookup *l, int ndim, const int64_t *sizes, int dim, int width, bool split)
+{
+    l->n = ndim > 0 ? sizes[dim] : 1;
+    l->columns = ndim > 0 && dim != ndim - 1 ? sizes[ndim - 1] : 1;
+    int64_t units = 1;
+    for (int d = 0; d < ndim - 1; d++) {
+        if (d == dim)
+            continue;
+        l->outer_sizes[l->n_outer++] = sizes[d];
+        units *= sizes[d];
+    }
+    if (units == 0 || l->n == 0 || l->columns == 0)
+        return;
+    l->blocks = (l->columns - 1) / COLUMNS + 1;
+    int64_t columns = l->columns < COLUMNS ? l->columns : COLUMNS;
+    l->piece = split ? TREK_GRAIN_FUNCTION / columns + 1 : l->n;
+    l->pieces = (l->n - 1) / l->piece + 1;
+    l->width = width;
+    int64_t unit = columns * (l->n < l->piece ? l->n : l->piece);
+    trek_parallel(units * l->blocks * l->pieces, (TREK_GRAIN_FUNCTION - 1) / unit + 1, lookup_part, l);
+}
+
+/* The 1-D index of select and add, seen along dim of a space of ndim dimensions. */
+static operand broadcast_index(const trek_tensor *index)
+{
+    operand o = { .data = index->data, .dim = index->ndim > 0 ? index->strides[0] : 0 };
+    return o;
+}
+
+static trek_status gather_through(const trek_op_call *call, bool whole_index)
+{
+    const trek_tensor *x = call->inputs[0], *index = call->inputs[1], *out = call->outputs[0];
+    int dim = (int)call->attrs.i[0], ndim = out->ndim;
+    trek_status status = check_index(call, index, ndim > 0 ? x->sizes[dim] : 1);
+    if (status != TREK_OK || out->numel == 0)
+        return status;
+    int width = (int)trek_dtype_size((trek_dtype)x->dtype);
+    lookup l = { .indexed = split_strides(x, dim, ndim), .other = split_strides(out, dim, ndim),
+                 .index = whole_index ? split_strides(index, dim, ndim) : broadcast_index(index),
+                 .index_dtype = (trek_dtype)index->dtype,
+                 .line = width == 1 ? gather_1 : width == 2 ? gather_2 : width == 4 ? gather_4 : gather_8 };
+    run_lookup(&l, ndim, out->sizes, dim, width, true);
+    return TREK_OK;
+}
+
+static trek_status gather(const trek_op_call *call) { return gather_through(call, true); }
+static trek_status index_select(const trek_op_call *call) { return gather_through(call, false); }
+
+/* out = x, then out[index] += source in the order of the index: along dim one thread goes through all. */
+static trek_status add_through(const trek_op_call *call, bool whole_index)
+{
+    trek_tensor *x = call->inputs[0], *index = call->inputs[1], *source = call->inputs[2], *out = call->outputs[0];
+    static void (*const lines[TREK_DTYPE_COUNT])(const lookup *, char *, char *, const char *, int64_t, int64_t) = {
+        [TREK_F32] = add_f32, [TREK_F64] = add_f64, [TREK_BF16] = add_bf16, [TREK_F16] = add_f16,
+        [TREK_I64] = add_i64, [TREK_I32] = add_i32, [TREK_U8] = add_u8,     [TREK_BOOL] = add_bool,
+    };
+    int dim = (int)call->attrs.i[0], ndim = x->ndim;
+    trek_status status = check_index(call, index, ndim > 0 ? x->sizes[dim] : 1);
+    if (status != TREK_OK)
+        return status;
+    if (out->data != x->data || !out->contiguous || !x->contiguous) {
+        trek_op_call copy = { .op = &trek_ops[TREK_OP_copy], .n_inputs = 1, .n_outputs = 1, .inputs = &x, .outputs = { out } };
+        status = trek_cpu_backend()->kernels[TREK_OP_copy][x->dtype](&copy);
+    }
+    if (status != TREK_OK || index->numel == 0 || source->numel == 0)
+        return status;
+    lookup l = { .indexed = split_strides(out, dim, ndim), .other = split_strides(source, dim, ndim),
+                 .index = whole_index ? split_strides(index, dim, ndim) : broadcast_index(index),
+                 .index_dtype = (trek_dtype)index->dtype, .line = lines[x->dtype] };
+    run_lookup(&l, ndim, whole_index ? index->sizes : source->sizes, dim, (int)trek_dtype_size((trek_dtype)x->dtype), false);
+    return TREK_OK;
+}
+
+static trek_status scatter_add(const trek_op_call *call) { return add_through(call, true); }
+static trek_status index_add(const trek_op_call *call) { return add_through(call, false); }
+
+/* i[0] classes; out is i64 [..., classes] */
+static trek_status one_hot(const trek_op_call *call)
+{
+    const trek_tensor *x = call->inputs[0], *out = call->outputs[0];
+    int64_t classes = call->attrs.i[0];
+    trek_status status = check_index(call, x, classes);
+    if (status != TREK_OK)
+        return status;
+    int64_t step = out->strides[out->ndim - 1];
+    for (int64_t place = 0; place < x->numel; place++) {
+        int64_t class = index_at(x->data, element_offset(x, place), (trek_dtype)x->dtype);
+        int64_t *row = (int64_t *)out->data + element_offset(out, place * classes);
+        for (int64_t c = 0; c < classes; c++)
+            row[c * step] = c == class;
+    }
+    return TREK_OK;
+}
+
+void TREK_ISA_NAME(trek_cpu_register_index)(trek_backend *b)
+{
+    for (int d = 0; d < TREK_DTYPE_COUNT; d++) {
+        b->kernels[TREK_OP_index_select][d] = index_select;
+        b->kernels[TREK_OP_index_add][d] = index_add;
+        b->kernels[TREK_OP_gather][d] = gather;
+        b->kernels[TREK_OP_scatter_add][d] = scatter_add;
+    }
+    b->kernels[TREK_OP_one_hot][TREK_I64] = one_hot;
+    b->kernels[TREK_OP_one_hot][TREK_I32] = one_hot;
+    b->kernels[TREK_OP_one_hot][TREK_U8] = one_hot;
+}

@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The product for one real type: TREK_REAL is f32 or f64. Included by gemm.c. */
+#include "tensor/cpu/vector.h"
+
+#include "tensor/cpu/products/gemm_tile_template.h"
+
+#include "tensor/cpu/products/gemv_template.h"
+
+/* Columns and depth of a packed block of B: it stays in the second-level cache,
+ * while the panel of A that runs over it stays in the first. */
+#if TREK_VECTOR_BYTES == 64
+#define BLOCK_DEPTH (TREK_REAL_BYTES == 4 ? 448 : 256)
+#define BLOCK_COLS (TREK_REAL_BYTES == 4 ? 384 : 320)
+#else
+#define BLOCK_DEPTH 256
+#define BLOCK_COLS (TREK_REAL_BYTES == 4 ? 320 : 160)
+#endif
+
+/* How one call is carried out; depends on sizes and strides only. */
+typedef struct TREK_R(gemm_plan) {
+    const trek_gemm *g;
+    bool pack_a, pack_b;
+    int64_t depth;                       /* of a block along k */
+    int64_t cols;                        /* of a block of B */
+    int64_t tile_rows, tile_cols;        /* rows and columns of C that one part computes */
+    int64_t row_parts, col_parts;
+    int64_t a_size, b_size, half_size;   /* elements of a part's workspace */
+    T *workspace;
+} TREK_R(gemm_plan);
+
+static const char *TREK_R(element)(const void *base, trek_dtype dtype, int64_t offset)
+{
+    return (const char *)base + offset * (dtype == TREK_F32 ? 4 : dtype == TREK_F64 ? 8 : 2);
+}
+
+#if TREK_REAL_BYTES == 4
+static void half_row(float *to, const void *from, trek_dtype dtype, int64_t n)
+{
+    if (dtype == TREK_BF16)
+        trek_f32_from_bf16_row(to, from, n);
+    else
+        trek_f32_from_f16_row(to, from, n);
+}
+
+/* TREK_R(pack) of 16-bit numbers; `buffer` holds lanes * k. */
+static void pack_half(float *to, int64_t to_row, int lanes, int fill, const void *from, trek_dtype dtype, int64_t lane,
+                      int64_t step, int64_t k, float *buffer)
+{
+    const uint16_t *source = from;
+    if (lane == 1) {
+        for (int64_t p = 0; p < k; p++) {
+            half_row(to + p * to_row, source + p * step, dtype, lanes);
+            for (int l = lanes; l < fill; l++)
+                to[p * to_row + l] = 0;
+        }
+        return;
+    }
+    for (int l = 0; l < lanes; l++) {
+        if (step == 1)
+            half_row(buffer + l * k, source + l * lane, dtype, k);
+        else
+            for (int64_t p = 0; p < k; p++)
+                half_row(buffer + l * k + p, source + l * lane + p * step, dtype, 1);
+    }
+    pack_f32(to, to_row, lanes, fill, buffer, k, 1, k);
+}
+#endif
+
+static void TREK_R(pack_any)(T *to, int64_t to_row, int lanes, int fill, const void *from, trek_dtype dtype, int64_t lane,
+                             int64_t step, int64_t k, T *buffer)
+{
+#if TREK_REAL_BYTES == 4
+    if (dtype != TREK_F32) {
+        pack_half(to, to_row, lanes, fill, from, dtype, lane, step, k, buffer);
+        return;
+    }
+#endif
+    (void)buffer, (void)dtype;
+    TREK_R(pack)(to, to_row, lanes, fill, from, lane, step, k);
+}
+
+/* Copies between a row-major tile and C of any strides. */
+static void TREK_R(scatter)(T *c, int64_t c_row, int64_t c_col, const T *tile, int rows, int cols)
+{
+    if (c_row == 1)
+        for (; rows > 0; rows -= W, c += W, tile += W * TILE_COLS)
+            TREK_R(pack_transposed)(c, c_col, rows > W ? W : rows, rows > W ? W : rows, tile, TILE_COLS, cols);
+    else
+        for (int i = 0; i < rows; i++)
+            for (int j = 0; j < cols; j++)
+                c[i * c_row + j * c_col] = tile[i * TILE_COLS + j];
+}
+
+static void TREK_R(collect)(T *tile, const T *c, int64_t c_row, int64_t c_col, int rows, int cols)
+{
+    if (c_row == 1) {
+        for (; cols > 0; cols -= W, c += W * c_col, tile += W)
+            TREK_R(pack_transposed)(tile, TILE_COLS, cols > W ? W : cols, cols > W ? W : cols, c, c_col, rows);
+        return;
+    }
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < cols; j++)
+            tile[i * TILE_COLS + j] = c[i * c_row + j * c_col];
+}
+
+/* One tile of C at (row, col): its sum over a block of k, and the epilogue after the last. */
+static void TREK_R(one_tile)(const trek_gemm *g, TREK_R(tile_call) *t, int64_t row, int64_t col, int rows, int cols, bool last)
+{
+    int64_t place = row * g->c_row + col * g->c_col;
+    T *c = (T *)g->c + place, *pre = g->pre ? (T *)g->pre + place : NULL;
+    bool finish = last && (g->bias || g->activation || g->pre);
+    if (g->c_col == 1) {
+        t->c = c;
+        t->c_row = g->c_row;
+        TREK_R(run_tile)(rows, cols, t);
+        if (finish)
+            TREK_R(epilogue)(g, row, col, rows, cols, c, g->c_row, pre);
+        return;
+    }
+    T tile[TILE_ROWS * TILE_COLS], tile_pre[TILE_ROWS * TILE_COLS];
+    if (t->add)
+        TREK_R(collect)(tile, c, g->c_row, g->c_col, rows, cols);
+    t->c = tile;
+    t->c_row = TILE_COLS;
+    TREK_R(run_tile)(rows, cols, t);
+    if (finish)
+        TREK_R(epilogue)(g, row, col, rows, cols, tile, TILE_COLS, pre ? tile_pre : NULL);
+    TREK_R(scatter)(c, g->c_row, g->c_col, tile, rows, cols);
+    if (finish && pre)
+        TREK_R(scatter)(pre, g->c_row, g->c_col, tile_pre, rows, cols);
+}
+
+/* Rows [m0, m1) times one block of B: columns [j0, j1), k in [p0, p0 + depth). */
+static void TREK_R(block)(const TREK_R(gemm_plan) *plan, int64_t m0, int64_t m1, int64_t j0, int64_t j1, int64_t p0,
+                          int64_t depth, const T *packed_b, T *packed_a, bool a_is_packed, T *buffer)
+{
+    const trek_gemm *g = plan->g;
+    int64_t panels = (m1 - m0 + TILE_ROWS - 1) / TILE_ROWS, row = m0;
+    TREK_R(tile_call) t = { .k = depth, .add = g->accumulate || p0 > 0 };
+    for (int64_t panel = 0; panel < panels; panel++) { /* of heights as even as can be */
+        int rows = panels == 1 ? (int)(m1 - m0) : (int)((m1 - row + panels - panel - 1) / (panels - panel));
+        const char *a = TREK_R(element)(g->a, g->a_dtype, row * g->a_row + p0 * g->a_col);
+        t.a = (const T *)(const void *)a;
+        t.a_row = g->a_row;
+        t.a_col = g->a_col;
+        if (plan->pack_a) {
+            T *to = packed_a + (row - m0) * depth;
+            if (!a_is_packed)
+                TREK_R(pack_any)(to, rows, rows, rows, a, g->a_dtype, g->a_row, g->a_col, depth, buffer);
+            t.a = to;
+            t.a_row = 1;
+            t.a_col = rows;
+        }
+        for (int64_t col = j0; col < j1; col += TILE_COLS) {
+            int cols = j1 - col < TILE_COLS ? (int)(j1 - col) : TILE_COLS;
+            if (plan->pack_b) {
+                t.b = packed_b + (col - j0) * depth;
+                t.b_row = TILE_COLS;
+            } else {
+                t.b = (const T *)g->b + p0 * g->b_row + col;
+                t.b_row = g->b_row;
+            }
+            TREK_R(one_tile)(g, &t, row, col, rows, cols, p0 + depth >= g->k);
+        }
+        row += rows;
+    }
+}
+
+/* Rows [m0, m1) and columns [n0, n1) of C. */
+static void TREK_R(part)(const TREK_R(gemm_plan) *plan, int64_t m0, int64_t m1, int64_t n0, int64_t n1, T *workspace)
+{
+    const trek_gemm *g = plan->g;
+    T *packed_a = workspace, *packed_b = packed_a + plan->a_size, *buffer = packed_b + plan->b_size;
+    int64_t p0 = 0;
+    do {
+        int64_t depth = g->k - p0 < plan->depth ? g->k - p0 : plan->depth;
+        for (int64_t j0 = n0; j0 < n1; j0 += plan->cols) {
+            int64_t j1 = n1 - j0 < plan->cols ? n1 : j0 + plan->cols;
+            if (plan->pack_b)
+                for (int64_t col = j0; col < j1; col += TILE_COLS) {
+                    const char *b = TREK_R(element)(g->b, g->b_dtype, p0 * g->b_row + col * g->b_col);
+                    int cols = j1 - col < TILE_COLS ? (int)(j1 - col) : TILE_COLS;
+                    TREK_R(pack_any)(packed_b + (col - j0) * depth, TILE_COLS, cols, TILE_COLS, b, g->b_dtype, g->b_col,
+                                     g->b_row, depth, buffer);
+                }
+            TREK_R(block)(plan, m0, m1, j0, j1, p0, depth, packed_b, packed_a, j0 > n0, buffer);
+        }
+        p0 += depth;
+    } while (p0 < g->k);
+}
+
+static void TREK_R(gemm_parts)(void *arg, int64_t begin, int64_t end)
+{
+    const TREK_R(gemm_plan) *plan = arg;
+    const trek_gemm *g = plan->g;
+    int64_t size = plan->a_size + plan->b_size + plan->half_size;
+    for (int64_t part = begin; part < end; part++) {
+        int64_t m0 = part / plan->col_parts * plan->tile_rows, n0 = part % plan->col_parts * plan->tile_cols;
+        int64_t m1 = g->m - m0 < plan->tile_rows ? g->m : m0 + plan->tile_rows;
+        int64_t n1 = g->n - n0 < plan->tile_cols ? g->n : n0 + plan->tile_cols;
+        if (m0 < m1 && n0 < n1)
+            TREK_R(part)(plan, m0, m1, n0, n1, plan->workspace ? plan->workspace + part * size : NULL);
+    }
+}
+
+/* C^T = B^T A^T */
+static trek_gemm TREK_R(swapped)(const trek_gemm *g)
+{
+    trek_gemm s = *g;
+    s.m = g->n, s.n = g->m;
+    s.a = g->b, s.a_dtype = g->b_dtype, s.a_row = g->b_col, s.a_col = g->b_row;
+    s.b = g->a, s.b_dtype = g->a_dtype, s.b_row = g->a_col, s.b_col = g->a_row;
+    s.c_row = g->c_col, s.c_col = g->c_row;
+    s.bias_row = g->bias_col, s.bias_col = g->bias_row;
+    return s;
+}
+
+/* Rows that lie at multiples of 1 KiB crowd into few sets of the caches. */
+static bool TREK_R(crowded)(int64_t stride)
+{
+    return stride * (int64_t)sizeof(T) % 1024 == 0;
+}
+
+/* Unpacked, B is read in place: fine while few tiles read it again, or while it lies in the first-level cache. */
+static bool TREK_R(packs_b)(const trek_gemm *g, trek_dtype own)
+{
+    bool large = g->n * g->k * (int64_t)sizeof(T) > 96 * 1024;
+    return g->b_dtype != own || g->b_col != 1 || (g->m > 2 * TILE_ROWS && (large || (TREK_R(crowded)(g->b_row) && g->k > 32)));
+}
+
+static bool TREK_R(packs_a)(const trek_gemm *g, trek_dtype own)
+{
+    bool again = g->n > 3 * TILE_COLS && g->k > 16; /* read by enough tiles */
+    return g->a_dtype != own || (g->a_row != 1 && g->a_col != 1) ||
+           (again && (g->n > 8 * TILE_COLS || TREK_R(crowded)(g->a_row == 1 ? g->a_col : g->a_row)));
+}
+
+static int64_t TREK_R(depth_blocks)(const trek_gemm *g) { return g->k > 0 ? (g->k + BLOCK_DEPTH - 1) / BLOCK_DEPTH : 1; }
+
+static void TREK_R(plan_packing)(TREK_R(gemm_plan) *plan, trek_dtype own)
+{
+    const trek_gemm *g = plan->g;
+    int64_t blocks = TREK_R(depth_blocks)(g);
+    plan->depth = blocks == 1 ? g->k : ((g->k + blocks - 1) / blocks + 3) / 4 * 4;
+    plan->cols = BLOCK_COLS;
+    plan->pack_b = TREK_R(packs_b)(g, own);
+    plan->pack_a = TREK_R(packs_a)(g, own);
+}
+
+/* Rough cycles of a product taken as it is: arithmetic on whole vectors, packing, a transposed C. */
+static double TREK_R(gemm_cost)(const trek_gemm *g, trek_dtype own)
+{
+    double m = (double)g->m, n = (double)g->n, k = (double)g->k;
+    double rows = g->m < 4 ? 4 : m, vectors = (double)((g->n + W - 1) / W);
+    double cost = rows * vectors * k * 0.6;
+    if (TREK_R(packs_b)(g, own))
+        cost += n * k * (g->b_col == 1 ? 0.1 : g->b_row == 1 ? 0.45 : 2.0);
+    if (TREK_R(packs_a)(g, own))
+        cost += m * k * (g->a_row == 1 ? 0.2 : g->a_col == 1 ? 0.5 : 2.0);
+    if (g->c_col != 1)
+        cost += m * n * (double)(2 * TREK_R(depth_blocks)(g) - !g->accumulate) * (g->c_row == 1 ? 0.8 : 2.0);
+    return cost;
+}
+
+/* Cuts C into parts, about as many as there are threads, so that little is packed twice. */
+static void TREK_R(plan_parts)(TREK_R(gemm_plan) *plan)
+{
+    const trek_gemm *g = plan->g;
+    int64_t rows = (g->m + TILE_ROWS - 1) / TILE_ROWS, cols = (g->n + TILE_COLS - 1) / TILE_COLS;
+    double work = (double)g->m * (double)g->n * (double)g->k;
+    int64_t threads = work < 4e5 || g->alone ? 1 : trek_pool_threads(trek_pool_here());
+    if ((double)threads > work / 2e5)
+        threads = (int64_t)(work / 2e5);
+    if (threads <= 1) { /* without the divisions below, which cost more than a tiny product */
+        plan->row_parts = plan->col_parts = 1;
+        plan->tile_rows = rows * TILE_ROWS;
+        plan->tile_cols = cols * TILE_COLS;
+        return;
+    }
+    int64_t best_rows = 1, best_cols = 1;
+    double best = 1e300;
+    for (int64_t by_row = 1; by_row <= threads; by_row++) {
+        int64_t by_col = threads / by_row;
+        int64_t tall = (rows + by_row - 1) / by_row, wide = (cols + by_col - 1) / by_col;
+        double cost = (double)(tall * wide) * TILE_ROWS * TILE_COLS * (double)g->k * 0.04 +
+                      (double)g->k * (double)(tall * TILE_ROWS + wide * TILE_COLS) * 0.4;
+        if (cost < best)
+            best = cost, best_rows = by_row, best_cols = by_col;
+    }
+    int64_t tall = (rows + best_rows - 1) / best_rows, wide = (cols + best_cols - 1) / best_cols;
+    plan->row_parts = (rows + tall - 1) / tall;
+    plan->col_parts = (cols + wide - 1) / wide;
+    plan->tile_rows = tall * TILE_ROWS;
+    plan->tile_cols = wide * TILE_COLS;
+}
+
+static trek_status TREK_R(gemm_tiled)(const trek_gemm *g, trek_dtype own)
+{
+    TREK_R(gemm_plan) plan = { .g = g };
+    TREK_R(plan_packing)(&plan, own);
+    TREK_R(plan_parts)(&plan);
+    int64_t rows = plan.tile_rows < g->m ? plan.tile_rows : g->m;
+    int64_t cols = plan.tile_cols < plan.cols ? plan.tile_cols : plan.cols;
+    bool half = g->a_dtype != own || g->b_dtype != own;
+    plan.a_size = plan.pack_a ? (rows * plan.depth + 2 * W) / W * W : 0;
+    plan.b_size = plan.pack_b ? (cols + TILE_COLS - 1) / TILE_COLS * TILE_COLS * plan.depth : 0;
+    plan.half_size = half ? TILE_COLS * plan.depth : 0;
+    int64_t parts = plan.row_parts * plan.col_parts, size = plan.a_size + plan.b_size + plan.half_size;
+    if (size > 0 && !(plan.workspace = trek_block_alloc((size_t)(parts * size) * sizeof(T))))
+        return TREK_ERR_MEMORY;
+    if (parts == 1)
+        TREK_R(gemm_parts)(&plan, 0, 1);
+    else
+        trek_parallel(parts, 1, TREK_R(gemm_parts), &plan);
+    trek_block_free(plan.workspace);
+    return TREK_OK;
+}
+
+static trek_status TREK_R(gemm)(const trek_gemm *g, trek_dtype own)
+{
+    if (g->m == 0 || g->n == 0)
+        return TREK_OK;
+    if (g->m == 1 || g->n == 1) {
+        trek_status status = TREK_R(gemv)(g, own);
+        if (status != TREK_ERR_UNSUPPORTED)
+            return status;
+    }
+    if (g->m * g->n * g->k <= 65536 && g->b_col == 1 && g->c_col == 1 && g->a_dtype == own && g->b_dtype == own) {
+        TREK_R(gemm_plan) plan; /* small and nothing to pack: of the plan only g and the flags are read */
+        plan.g = g;
+        plan.pack_a = plan.pack_b = false;
+        TREK_R(block)(&plan, 0, g->m, 0, g->n, 0, g->k, NULL, NULL, false, NULL);
+        return TREK_OK;
+    }
+    trek_gemm s = TREK_R(swapped)(g);
+    if (TREK_R(few_suits)(g, own) || TREK_R(few_suits)(&s, own))
+        return TREK_R(few)(TREK_R(few_suits)(g, own) ? g : &s);
+    bool swap = TREK_R(gemm_cost)(&s, own) < TREK_R(gemm_cost)(g, own);
+    return TREK_R(gemm_tiled)(swap ? &s : g, own);
+}
+
+#undef BLOCK_DEPTH
+#undef BLOCK_COLS
+#undef TILE_ROWS
+#undef TILE_VECTORS
+#undef TILE_COLS

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* matmul and linear: what they mean in terms of one product, or many. */
+#include <stdatomic.h>
+
+#include "tensor/cpu/dense.h"
+#include "tensor/cpu/products/gemm.h"
+
+static trek_status run_gemm(const trek_gemm *g, trek_dtype dtype)
+{
+    return dtype == TREK_F64 ? TREK_ISA_NAME(trek_gemm_f64)(g) : TREK_ISA_NAME(trek_gemm_f32)(g);
+}
+
+static void *at(const trek_tensor *t, int64_t offset)
+{
+    return t->data + offset * (int64_t)trek_dtype_size((trek_dtype)t->dtype);
+}
+
+/* The leading dimensions [0, count) as one, where their strides allow it: those of an empty tensor mean nothing. */
+static bool one_dimension(const trek_tensor *t, int count, int64_t *size, int64_t *stride)
+{
+    *size = 1;
+    *stride = 0;
+    if (t->numel == 0) {
+        for (int d = 0; d < count; d++)
+            *size *= t->sizes[d];
+        return true;
+    }
+    for (int d = count - 1; d >= 0; d--) {
+        if (t->sizes[d] == 1)
+            continue;
+        if (*size == 1)
+            *stride = t->strides[d];
+        else if (t->strides[d] != *stride * *size)
+            return false;
+        *size *= t->sizes[d];
+    }
+    return true;
+}
+
+/* -- linear -- */
+
+/* y = act(x W^T + b) into dense f32 or f64 outputs; x has rows of one stride. */
+static trek_status linear_rows(const trek_op_call *call, const trek_tensor *x, int64_t rows, int64_t stride,
+                               const trek_tensor *bias)
+{
+    const trek_tensor *weight = call->inputs[1];
+    trek_tensor *y = call->outputs[0];
+    trek_gemm g = { .m = rows, .n = weight->sizes[0], .k = weight->sizes[1] };
+    g.a = x->data;
+    g.a_dtype = (trek_dtype)x->dtype;
+    g.a_row = stride;
+    g.a_col = x->strides[x->ndim - 1];
+    g.b = weight->data;
+    g.b_dtype = (trek_dtype)weight->dtype;
+    g.b_row = weight->strides[1];
+    g.b_col = weight->strides[0];
+    g.c = y->data;
+    g.c_row = g.n;
+    g.c_col = 1;
+    g.bias = bias ? bias->data : NULL;
+    g.bias_col = 1;
+    g.activation = (trek_activation)call->attrs.i[0];
+    g.pre = g.activation == TREK_ACTIVATION_GELU && call->n_outputs > 1 && call->outputs[1] ? call->outputs[1]->data : NULL;
+    return run_gemm(&g, (trek_dtype)y->dtype);
+}
+
+/* Outputs are dense f32 or f64; inputs may be anything. */
+static trek_status linear_dense(const trek_op_call *call)
+{
+    trek_tensor *x = call->inputs[0], *bias = call->n_inputs > 2 ? call->inputs[2] : NULL, *own_bias = NULL, *own_x = NULL;
+    int64_t rows, stride;
+    trek_status status = TREK_OK;
+    if (bias && (trek_cpu_is_half(bias) || !bias->contiguous)) {
+        trek_tensor *cast = trek_tensor_cast(bias, (trek_dtype)call->outputs[0]->dtype);
+        bias = own_bias = cast ? trek_tensor_contiguous(cast) : NULL;
+        trek_tensor_release(cast);
+        if (!bias)
+            return trek_status_get();
+    }
+    if (!one_dimension(x, x->ndim - 1, &rows, &stride)) {
+        x = own_x = trek_tensor_contiguous(x);
+        if (x)
+            one_dimension(x, x->ndim - 1, &rows, &stride);
+        else
+            status = trek_status_get();
+    }
+    if (status == TREK_OK)
+        status = linear_rows(call, x, rows, stride, bias);
+    trek_tensor_release(own_bias);
+    trek_tensor_release(own_x);
+    return status;
+}
+
+static trek_status linear(const trek_op_call *call)
+{
+    return trek_cpu_dense(call, 0, linear_dense);
+}
+
+/* -- matmul -- */
+
+/* A matmul as a batch of products: the leading dimensions of C and each operand's strides over them (0: broadcast). */
+typedef struct matmul_batch {
+    trek_gemm gemm;
+    const trek_tensor *x, *y, *c;
+    trek_dtype dtype;
+    int ndim;
+    int64_t count;
+    int64_t sizes[TREK_MAX_DIMS], x_strides[TREK_MAX_DIMS], y_strides[TREK_MAX_DIMS], c_strides[TREK_MAX_DIMS];
+    atomic_bool failed;
+} matmul_batch;
+
+static void batch_strides(const trek_tensor *t, int own, const matmul_batch *batch, int64_t *strides)
+{
+    for (int d = 0; d < batch->ndim; d++) {
+        int place = d - (batch->ndim - own);
+        strides[d] = place >= 0 && t->sizes[place] > 1 ? t->strides[place] : 0;
+    }
+}
+
+static void matmul_setup(const trek_op_call *call, matmul_batch *batch)
+{
+    const trek_tensor *x = call->inputs[0], *y = call->inputs[1], *c = call->outputs[0];
+    bool x_vector = x->ndim == 1, y_vector = y->ndim == 1;
+    trek_gemm *g = &batch->gemm;
+    batch->x = x, batch->y = y, batch->c = c;
+    batch->dtype = (trek_dtype)c->dtype;
+    batch->ndim = c->ndim - !x_vector - !y_vector;
+    batch->count = 1;
+    for (int d = 0; d < batch->ndim; d++)
+        batch->count *= batch->sizes[d] = c->sizes[d];
+    batch_strides(x, x_vector ? 0 : x->ndim - 2, batch, batch->x_strides);
+    batch_strides(y, y_vector ? 0 : y->ndim - 2, batch, batch->y_strides);
+    batch_strides(c, batch->ndim, batch, batch->c_strides);
+    g->accumulate = call->attrs.i[0];
+    g->k = x->sizes[x->ndim - 1];
+    g->m = x_vector ? 1 : x->sizes[x->ndim - 2];
+    g->n = y_vector ? 1 : y->sizes[y->ndim - 1];
+    g->a_dtype = (trek_dtype)x->dtype;
+    g->b_dtype = (trek_dtype)y->dtype;
+    g->a_col = x->strides[x->ndim - 1];
+    g->a_row = x_vector ? g->k : x->strides[x->ndim - 2];
+    g->b_row = y->strides[y_vector ? 0 : y->ndim - 2];
+    g->b_col = y_vector ? 1 : y->strides[y->ndim - 1];
+    g->c_col = y_vector ? 1 : c->strides[c->ndim - 1];
+    g->c_row = x_vector ? g->n : c->strides[c->ndim - (y_vector ? 1 : 2)];
+}
+
+/* One y for all: the rows of all x are the rows of one matrix, if their strides go on evenly. */
+static void matmul_join_rows(matmul_batch *batch)
+{
+    trek_gemm *g = &batch->gemm;
+    while (batch->ndim > 0 && batch->x->ndim > 1) {
+        int d = batch->ndim - 1;
+        if (g->m == 1 && batch->y_strides[d] == 0)
+            g->a_row = batch->x_strides[d], g->c_row = batch->c_strides[d];
+        if (batch->sizes[d] != 1 && (batch->y_strides[d] != 0 || batch->x_strides[d] != g->a_row * g->m ||
+                                     batch->c_strides[d] != g->c_row * g->m))
+            return;
+        g->m *= batch->sizes[d];
+        batch->count = batch->sizes[d] ? batch->count / batch->sizes[d] : 0;
+        batch->ndim--;
+    }
+}
+
+static void matmul_run(void *arg, int64_t begin, int64_t end)
+{
+    matmul_batch *batch = arg;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t x = 0, y = 0, c = 0, rest = i;
+        for (int d = batch->ndim - 1; d >= 0; d--) {
+            int64_t index = rest % batch->sizes[d];
+            rest /= batch->sizes[d];
+            x += index * batch->x_strides[d];
+            y += index * batch->y_strides[d];
+            c += index * batch->c_strides[d];
+        }
+        trek_gemm g = batch->gemm;
+        g.a = at(batch->x, x);
+        g.b = at(batch->y, y);
+        g.c = at(batch->c, c);
+        if (run_gemm(&g, batch->dtype) != TREK_OK)
+            batch->failed = true;
+    }
+}
+
+/* Output f32 or f64, of any strides. */
+static trek_status matmul_float(const trek_op_call *call)
+{
+    matmul_batch batch; /* large beside a small product: only what has to be is zeroed */
+    batch.gemm = (trek_gemm){ .m = 0 };
+    atomic_init(&batch.failed, false);
+    matmul_setup(call, &batch);
+    matmul_join_rows(&batch);
+    if (batch.count == 0)
+        return TREK_OK;
+    const trek_gemm *g = &batch.gemm;
+    double work = (double)g->m * (double)g->n * (double)(g->k + 1);
+    if (batch.count == 1 || work > 1e6) {
+        matmul_run(&batch, 0, batch.count);
+    } else {
+        int64_t grain = (int64_t)(1e5 / (work + 1)) + 1;
+        trek_parallel(batch.count, grain, matmul_run, &batch);
+    }
+    return batch.failed ? trek_op_fail(call, TREK_ERR_MEMORY, "no memory for packing") : TREK_OK;
+}
+
+static trek_status matmul_half(const trek_op_call *call)
+{
+    trek_tensor *c = call->outputs[0];
+    if (c->dtype == TREK_F32)
+        return matmul_float(call);
+    trek_tensor *wide = call->attrs.i[0] ? trek_tensor_cast(c, TREK_F32)
+                                         : trek_tensor_make(c->ndim, c->sizes, TREK_F32, c->device);
+    if (!wide)
+        return trek_status_get();
+    trek_op_call widened = *call;
+    widened.outputs[0] = wide;
+    trek_status status = matmul_float(&widened);
+    if (status == TREK_OK)
+        status = trek_tensor_copy_from(c, wide);
+    trek_tensor_release(wide);
+    return status;
+}
+
+/* Integers: rows of all products, each sum in the dtype itself (wrapping). */
+#define TREK_MATMUL_INTEGER(NAME, name, type)                                                                       \
+    static void matmul_rows_##name(void *arg, int64_t begin, int64_t end)                                           \
+    {                                                                                                               \
+        const matmul_batch *batch = arg;                                                                            \
+        const trek_gemm *g = &batch->gemm;                                                                          \
+        for (int64_t row = begin; row < end; row++) {                                                               \
+            int64_t i = row % g->m, x = i * g->a_row, y = 0, c = i * g->c_row, rest = row / g->m;                   \
+            for (int d = batch->ndim - 1; d >= 0; d--) {                                                            \
+                int64_t index = rest % batch->sizes[d];                                                             \
+                rest /= batch->sizes[d];                                                                            \
+                x += index * batch->x_strides[d];                                                                   \
+                y += index * batch->y_strides[d];                                                                   \
+                c += index * batch->c_strides[d];                                                                   \
+            }                                                                                                       \
+            const type *a = at(batch->x, x), *b = at(batch->y, y);                                                  \
+            type *to = at(batch->c, c);                                                                             \
+            for (int64_t j = 0; j < g->n && !g->accumulate; j++)                                                    \
+                to[j * g->c_col] = 0;                                                                               \
+            for (int64_t p = 0; p < g->k; p++)                                                                      \
+                for (int64_t j = 0; j < g->n; j++)                                                                  \
+                    to[j * g->c_col] = (type)(to[j * g->c_col] + a[p * g->a_col] * b[p * g->b_row + j * g->b_col]);  \
+        }                                                                                                           \
+    }                                                                                                               \
+    static trek_status matmul_##name(const trek_op_call *call)                                                      \
+    {                                                                                                               \
+        matmul_batch batch = { .failed = false };                                                                   \
+        matmul_setup(call, &batch);                                                                                 \
+        int64_t work = batch.gemm.n * batch.gemm.k;                                                                 \
+        trek_parallel(batch.count * batch.gemm.m, 1 + 65536 / (work + 1), matmul_rows_##name, &batch);              \
+        return TREK_OK;                                                                                             \
+    }
+TREK_MATMUL_INTEGER(I64, i64, int64_t)
+TREK_MATMUL_INTEGER(I32, i32, int32_t)
+TREK_MATMUL_INTEGER(U8, u8, uint8_t)
+
+void TREK_ISA_NAME(trek_cpu_register_matmul)(trek_backend *b)
+{
+    trek_kernel *matmul = b->kernels[TREK_OP_matmul];
+    matmul[TREK_F32] = matmul[TREK_F64] = matmul_float;
+    matmul[TREK_BF16] = matmul[TREK_F16] = matmul_half;
+    matmul[TREK_I64] = matmul_i64;
+    matmul[TREK_I32] = matmul_i32;
+    matmul[TREK_U8] = matmul_u8;
+    for (int dtype = 0; dtype < TREK_DTYPE_COUNT; dtype++)
+        if (TREK_FLOATS >> dtype & 1)
+            b->kernels[TREK_OP_linear][dtype] = linear;
+}

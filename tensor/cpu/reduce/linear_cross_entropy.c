@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The loss of a classifier's last layer, with the logits made for a piece of the
+ * rows at a time: forward keeps the rows' logsumexp, backward makes the logits
+ * again. Pieces depend on sizes only, and are added up in order. */
+#include "tensor/cpu/reduce/cross_entropy_rows.h"
+#include "tensor/cpu/products/gemm.h"
+
+typedef struct pieces {
+    const trek_op_call *call;
+    const trek_tensor *x, *weight, *bias;
+    int64_t rows, columns, classes, piece;  /* piece: rows of one */
+    bool wide;                              /* f64 */
+    char *logits;                           /* [piece, classes] */
+} pieces;
+
+/* An eighth of the rows, so that all logits and their gradient would take 16 times the memory;
+ * small ones at once; at least 64 for the sake of the products, above that at most 16 M numbers. */
+static int64_t piece_of(int64_t rows, int64_t classes)
+{
+    const int64_t most = 1 << 24, small = 1 << 18;
+    if (classes == 0 || rows <= small / classes)
+        return rows;
+    int64_t piece = (rows + 7) / 8;
+    if (piece > most / classes)
+        piece = most / classes;
+    return piece < 64 ? 64 : piece;
+}
+
+static trek_status pieces_begin(pieces *p, const trek_op_call *call, const trek_tensor *x, const trek_tensor *weight,
+                                const trek_tensor *bias)
+{
+    *p = (pieces){ .call = call, .x = x, .weight = weight, .bias = bias, .rows = x->sizes[0], .columns = x->sizes[1],
+                   .classes = weight->sizes[0], .wide = x->dtype == TREK_F64 };
+    p->piece = piece_of(p->rows, p->classes);
+    p->logits = trek_block_alloc((size_t)(p->piece * p->classes + 1) * (p->wide ? 8 : 4));
+    return p->logits ? TREK_OK : TREK_ERR_MEMORY;
+}
+
+static trek_status product(const pieces *p, const trek_gemm *g)
+{
+    trek_status status = p->wide ? TREK_ISA_NAME(trek_gemm_f64)(g) : TREK_ISA_NAME(trek_gemm_f32)(g);
+    return status == TREK_OK ? TREK_OK : trek_op_fail(p->call, TREK_ERR_MEMORY, "no memory for packing");
+}
+
+static const void *rows_from(const trek_tensor *t, int64_t row)
+{
+    return t->data + row * t->strides[0] * trek_item_size[t->dtype];
+}
+
+/* Logits of rows [first, first + n). */
+static trek_status make_logits(const pieces *p, int64_t first, int64_t n)
+{
+    const trek_tensor *x = p->x, *w = p->weight;
+    return product(p, &(trek_gemm){ .m = n, .n = p->classes, .k = p->columns, .a = rows_from(x, first),
+                                    .a_dtype = (trek_dtype)x->dtype,
+                                    .a_row = x->strides[0], .a_col = x->strides[1], .b = w->data, .b_dtype = (trek_dtype)w->dtype,
+                                    .b_row = w->strides[1], .b_col = w->strides[0], .c = p->logits, .c_row = p->classes,
+                                        .c_col = 1,
+                                    .bias = p->bias ? p->bias->data : NULL, .bias_col = 1 });
+}
+
+static void job_init(loss_job *job, const pieces *p, const trek_tensor *labels)
+{
+    job->logits = p->logits;
+    job->labels = labels;
+    job->classes = p->classes;
+    job->ignore = p->call->attrs.i[0];
+    job->smoothing = p->call->attrs.f[0];
+    job->weight_sum = (double)p->classes;
+}
+
+static int64_t row_grain(const pieces *p) { return 8192 / (p->classes + 1) + 1; }
+
+/* --- forward -------------------------------------------------------------------------- */
+
+static trek_status row_losses(const pieces *p, const trek_tensor *labels, double *lse, double *losses)
+{
+    loss_job job = { 0 };
+    trek_status status = TREK_OK;
+    job_init(&job, p, labels);
+    for (int64_t first = 0; status == TREK_OK && first < p->rows; first += p->piece) {
+        int64_t n = p->rows - first < p->piece ? p->rows - first : p->piece;
+        status = make_logits(p, first, n);
+        job.first_row = first;
+        job.losses = losses + first;
+        job.lse = lse + first;
+        if (status == TREK_OK)
+            trek_parallel(n, row_grain(p), p->wide ? loss_rows_f64 : loss_rows_f32, &job);
+    }
+    return status;
+}
+
+static void write_losses(const trek_op_call *call, const trek_tensor *labels, const double *losses)
+{
+    double loss = 0, total = 0;
+    for (int64_t row = 0; row < labels->numel; row++) {
+        total += trek_cpu_integer(labels, row) != call->attrs.i[0];
+        loss += losses[row];
+    }
+    if (call->attrs.i[1] == TREK_REDUCTION_MEAN)
+        loss = total > 0 ? loss / total : 0;
+    trek_cpu_write_vector(call->outputs[0], call->attrs.i[1] == TREK_REDUCTION_NONE ? losses : &loss);
+    trek_cpu_write_vector(call->outputs[2], &total);
+}
+
+static trek_status forward_dense(const trek_op_call *call)
+{
+    const trek_tensor *labels = call->inputs[3];
+    pieces p;
+    trek_status status = check_labels(call, labels, call->inputs[1]->sizes[0]);
+    if (status != TREK_OK)
+        return status;
+    double *losses = trek_block_alloc((size_t)(labels->numel + 1) * sizeof *losses);
+    if (!losses)
+        return TREK_ERR_MEMORY;
+    status = pieces_begin(&p, call, call->inputs[0], call->inputs[1], call->inputs[2]);
+    if (status == TREK_OK)
+        status = row_losses(&p, labels, (double *)(void *)call->outputs[1]->data, losses);
+    if (status == TREK_OK)
+        write_losses(call, labels, losses);
+    trek_block_free(p.logits);
+    trek_block_free(losses);
+    return status;
+}
+
+/* --- backward --------------------------------------------------------------------------- */
+
+/* Adds the columns of a piece's gradients up, row after row. */
+typedef struct column_sums {
+    const char *grads;
+    char *to;
+    int64_t rows, columns;
+} column_sums;
+
+#define COLUMN_SUMS(suffix, T)                                                                         \
+    static void column_sums_##suffix(void *arg, int64_t begin, int64_t end)                            \
+    {                                                                                                  \
+        const column_sums *s = arg;                                                                    \
+        T *to = (T *)(void *)s->to;                                                                    \
+        for (int64_t row = 0; row < s->rows; row++) {                                                  \
+            const T *from = (const T *)(const void *)s->grads + row * s->columns;                      \
+            for (int64_t c = begin; c < end; c++)                                                      \
+                to[c] += from[c];                                                                      \
+        }                                                                                              \
+    }
+COLUMN_SUMS(f32, float)
+COLUMN_SUMS(f64, double)
+
+/* What the gradients of a piece's logits, which stand in p->logits, give to dx, dweight and dbias. */
+static trek_status spread_gradients(const pieces *p, int64_t first, int64_t n)
+{
+    const trek_tensor *x = p->x, *w = p->weight;
+    trek_tensor *const *out = p->call->outputs;
+    trek_dtype own = p->wide ? TREK_F64 : TREK_F32;
+    trek_status status = product(p, &(trek_gemm){ .m = n, .n = p->columns, .k = p->classes, .a = p->logits, .a_dtype = own,
+        .a_row = p->classes, .a_col = 1, .b = w->data, .b_dtype = (trek_dtype)w->dtype, .b_row = w->strides[0],
+            .b_col = w->strides[1],
+        .c = out[0]->data + first * p->columns * (p->wide ? 8 : 4), .c_row = p->columns, .c_col = 1 });
+    if (status != TREK_OK)
+        return status;
+    status = product(p, &(trek_gemm){ .m = p->classes, .n = p->columns, .k = n, .a = p->logits, .a_dtype = own, .a_row = 1,
+        .a_col = p->classes, .b = rows_from(x, first), .b_dtype = (trek_dtype)x->dtype, .b_row = x->strides[0],
+            .b_col = x->strides[1],
+        .c = out[1]->data, .c_row = p->columns, .c_col = 1, .accumulate = first > 0 });
+    if (status != TREK_OK || !p->bias)
+        return status;
+    column_sums sums = { .grads = p->logits, .to = out[2]->data, .rows = n, .columns = p->classes };
+    trek_parallel(p->classes, 16384 / (n + 1) + 16, p->wide ? column_sums_f64 : column_sums_f32, &sums);
+    return TREK_OK;
+}
+
+/* Gradients of the rows in grads[] (reduction none), or one for all of them. */
+static void read_gradient(const trek_op_call *call, loss_job *job, double *grads)
+{
+    double total;
+    if (call->attrs.i[1] == TREK_REDUCTION_NONE) {
+        trek_cpu_read_vector(call->inputs[0], grads);
+        return;
+    }
+    trek_cpu_read_vector(call->inputs[0], &job->grad);
+    trek_cpu_read_vector(call->inputs[6], &total);
+    if (call->attrs.i[1] == TREK_REDUCTION_MEAN)
+        job->grad = total != 0 ? job->grad / total : 0;
+}
+
+static trek_status all_gradients(const pieces *p, const trek_op_call *call, double *grads)
+{
+    loss_job job = { 0 };
+    trek_status status = TREK_OK;
+    job_init(&job, p, call->inputs[4]);
+    read_gradient(call, &job, grads);
+    job.grad_logits = p->logits; /* in place */
+    if (p->bias)
+        memset(call->outputs[2]->data, 0, (size_t)p->classes * (p->wide ? 8 : 4));
+    if (p->rows == 0)
+        memset(call->outputs[1]->data, 0, (size_t)(p->classes * p->columns) * (p->wide ? 8 : 4));
+    for (int64_t first = 0; status == TREK_OK && first < p->rows; first += p->piece) {
+        int64_t n = p->rows - first < p->piece ? p->rows - first : p->piece;
+        status = make_logits(p, first, n);
+        job.first_row = first;
+        job.grads = call->attrs.i[1] == TREK_REDUCTION_NONE ? grads + first : NULL;
+        job.lse = (double *)(void *)call->inputs[5]->data + first;
+        if (status != TREK_OK)
+            return status;
+        trek_parallel(n, row_grain(p), p->wide ? grad_rows_f64 : grad_rows_f32, &job);
+        status = spread_gradients(p, first, n);
+    }
+    return status;
+}
+
+static trek_status backward_dense(const trek_op_call *call)
+{
+    const trek_tensor *labels = call->inputs[4];
+    pieces p;
+    trek_status status = check_labels(call, labels, call->inputs[2]->sizes[0]);
+    if (status != TREK_OK)
+        return status;
+    double *grads = trek_block_alloc((size_t)(labels->numel + 1) * sizeof *grads);
+    if (!grads)
+        return TREK_ERR_MEMORY;
+    status = pieces_begin(&p, call, call->inputs[1], call->inputs[2], call->inputs[3]);
+    if (status == TREK_OK)
+        status = all_gradients(&p, call, grads);
+    trek_block_free(p.logits);
+    trek_block_free(grads);
+    return status;
+}
+
+/* The products take 16-bit x and weight of any strides as they are. */
+static trek_status linear_cross_entropy(const trek_op_call *call) { return trek_cpu_dense(call, 4 | 8, forward_dense); }
+static trek_status linear_cross_entropy_backward(const trek_op_call *call)
+{
+    return trek_cpu_dense(call, 8 | 16 | 32, backward_dense);
+}
+
+void TREK_ISA_NAME(trek_cpu_register_linear_cross_entropy)(trek_backend *b)
+{
+    for (int dtype = 0; dtype < TREK_DTYPE_COUNT; dtype++)
+        if (TREK_FLOATS >> dtype & 1) {
+            b->kernels[TREK_OP_linear_cross_entropy][dtype] = linear_cross_entropy;
+            b->kernels[TREK_OP_linear_cross_entropy_backward][dtype] = linear_cross_entropy_backward;
+        }
+}

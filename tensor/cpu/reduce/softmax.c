@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Softmax, its logarithm, their gradients, and cumulative sums: ops that need
+ * all elements along one dimension and give one for each. */
+#include <math.h>
+#include <stdatomic.h>
+
+#include "tensor/cpu/elementwise/map.h"
+#include "tensor/cpu/row_math.h"
+
+#define COLUMNS 256     /* in a block, where another dimension is the contiguous one */
+#define STACK_BYTES 16384 /* a row up to this size is gathered on the stack */
+
+/* out, a and b (the second input, or NULL) hold n elements; out may be a or b. */
+typedef void (*row_fn)(void *out, const void *a, const void *b, int64_t n);
+/* The same for `columns` neighbouring rows, whose elements are `out_step`, ... elements apart. */
+typedef void (*columns_fn)(void *out, const void *a, const void *b, int64_t n, int64_t out_step, int64_t a_step, int64_t b_step,
+                           int64_t columns);
+
+static inline double exp_negative_f64(double x) { return exp(x); }
+
+static double exponentials_f64(double *to, const double *x, int64_t n, double maximum)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] = exp(x[i] - maximum);
+    return trek_row_sum_f64(to, n);
+}
+static double exponentials_f32(float *to, const float *x, int64_t n, float maximum)
+{
+    return trek_row_exp_sum_f32(to, x, n, maximum);
+}
+/* NaN in x comes out through the exponentials: the maximum may pass it over. */
+static float maximum_f32(const float *x, int64_t n) { return trek_row_max_number_f32(x, n); }
+static double maximum_f64(const double *x, int64_t n) { return trek_row_max_f64(x, n, -HUGE_VAL); }
+
+/* T: element; the sums are in f64. */
+#define SOFTMAX(suffix, T, exponential, row_sum)                                                       \
+    static void softmax_##suffix##_row(void *out, const void *a, const void *b, int64_t n)             \
+    {                                                                                                  \
+        T *to = out;                                                                                   \
+        T maximum = maximum_##suffix(a, n);                                                          \
+        T scale = (T)(1.0 / exponentials_##suffix(to, a, n, maximum));                                 \
+        (void)b;                                                                                       \
+        for (int64_t i = 0; i < n; i++)                                                                \
+            to[i] *= scale;                                                                            \
+    }                                                                                                  \
+    static void log_softmax_##suffix##_row(void *out, const void *a, const void *b, int64_t n)         \
+    {                                                                                                  \
+        T *to = out, piece[512];                                                                       \
+        const T *x = a;                                                                                \
+        T maximum = maximum_##suffix(x, n);                                                          \
+        double sum = 0;                                                                                \
+        (void)b;                                                                                       \
+        for (int64_t i = 0; i < n; i += 512)                                                           \
+            sum += exponentials_##suffix(piece, x + i, n - i < 512 ? n - i : 512, maximum);            \
+        T logarithm = (T)log(sum);                                                                     \
+        TREK_INDEPENDENT                                                                               \
+        for (int64_t i = 0; i < n; i++)                                                                \
+            to[i] = x[i] - maximum - logarithm;                                                        \
+    }                                                                                                  \
+    static void softmax_backward_##suffix##_row(void *out, const void *a, const void *b, int64_t n)    \
+    {                                                                                                  \
+        T *to = out;                                                                                   \
+        const T *grad = a, *y = b;                                                                     \
+        T dot = (T)row_sum##_of_products(grad, y, n);                                                  \
+        TREK_INDEPENDENT                                                                               \
+        for (int64_t i = 0; i < n; i++)                                                                \
+            to[i] = y[i] * (grad[i] - dot);                                                            \
+    }                                                                                                  \
+    static void log_softmax_backward_##suffix##_row(void *out, const void *a, const void *b, int64_t n) \
+    {                                                                                                  \
+        T *to = out;                                                                                   \
+        const T *grad = a, *y = b;                                                                     \
+        T sum = (T)row_sum(grad, n);                                                                   \
+        TREK_INDEPENDENT                                                                               \
+        for (int64_t i = 0; i < n; i++)                                                                \
+            to[i] = grad[i] - exponential(y[i]) * sum;                                                 \
+    }                                                                                                  \
+    static void softmax_##suffix##_columns(void *out, const void *a, const void *b, int64_t n, int64_t out_step, int64_t a_step, \
+                                           int64_t b_step, int64_t columns)                            \
+    {                                                                                                  \
+        T maxima[COLUMNS], scales[COLUMNS];                                                            \
+        double sums[COLUMNS];                                                                          \
+        column_maxima_##suffix(maxima, a, n, a_step, columns);                                         \
+        (void)b, (void)b_step;                                                                         \
+        for (int64_t j = 0; j < columns; j++)                                                          \
+            sums[j] = 0;                                                                               \
+        for (int64_t i = 0; i < n; i++) {                                                              \
+            const T *x = (const T *)a + i * a_step;                                                    \
+            T *to = (T *)out + i * out_step;                                                           \
+            TREK_INDEPENDENT                                                                           \
+            for (int64_t j = 0; j < columns; j++) {                                                    \
+                T e = exponential(x[j] - maxima[j]);                                                   \
+                to[j] = e;                                                                             \
+                sums[j] += (double)e;                                                                  \
+            }                                                                                          \
+        }                                                                                              \
+        for (int64_t j = 0; j < columns; j++)                                                          \
+            scales[j] = (T)(1.0 / sums[j]);                                                            \
+        for (int64_t i = 0; i < n; i++) {                                                              \
+            T *to = (T *)out + i * out_step;                                                           \
+            for (int64_t j = 0; j < columns; j++)                                                      \
+                to[j] *= scales[j];                                                                    \
+        }                                                                                              \
+    }                                                                                                  \
+    static void log_softmax_##suffix##_columns(void *out, const void *a, const void *b, int64_t n, int64_t out_step, \
+                                               int64_t a_step, int64_t b_step, int64_t columns)        \
+    {                                                                                                  \
+        T maxima[COLUMNS], logarithms[COLUMNS];                                                        \
+        double sums[COLUMNS];                                                                          \
+        column_maxima_##suffix(maxima, a, n, a_step, columns);                                         \
+        (void)b, (void)b_step;                                                                         \
+        for (int64_t j = 0; j < columns; j++)                                                          \
+            sums[j] = 0;                                                                               \
+        for (int64_t i = 0; i < n; i++) {                                                              \
+            const T *x = (const T *)a + i * a_step;                                                    \
+            for (int64_t j = 0; j < columns; j++)                                                      \
+                sums[j] += (double)exponential(x[j] - maxima[j]);                                      \
+        }                                                                                              \
+        for (int64_t j = 0; j < columns; j++)                                                          \
+            logarithms[j] = (T)log(sums[j]);                                                           \
+        for (int64_t i = 0; i < n; i++) {                                                              \
+            const T *x = (const T *)a + i * a_step;                                                    \
+            T *to = (T *)out + i * out_step;                                                           \
+            TREK_INDEPENDENT                                                                           \
+            for (int64_t j = 0; j < columns; j++)                                                      \
+                to[j] = x[j] - maxima[j] - logarithms[j];                                              \
+        }                                                                                              \
+    }                                                                                                  \
+    static void softmax_backward_##suffix##_columns(void *out, const void *a, const void *b, int64_t n, int64_t out_step, \
+                                                    int64_t a_step, int64_t b_step, int64_t columns)   \
+    {                                                                                                  \
+        double dots[COLUMNS];                                                                          \
+        for (int64_t j = 0; j < columns; j++)                                                          \
+            dots[j] = 0;                                                                               \
+        for (int64_t i = 0; i < n; i++) {                                                              \
+            const T *grad = (const T *)a + i * a_step, *y = (const T *)b + i * b_step;                 \
+            for (int64_t j = 0; j < columns; j++)                                                      \
+                dots[j] += (double)grad[j] * (double)y[j];                                             \
+        }                                                                                              \
+        for (int64_t i = 0; i < n; i++) {                                                              \
+            const T *grad = (const T *)a + i * a_step, *y = (const T *)b + i * b_step;                 \
+            T *to = (T *)out + i * out_step;                                                           \
+            TREK_INDEPENDENT                                                                           \
+            for (int64_t j = 0; j < columns; j++)                                                      \
+                to[j] = y[j] * (grad[j] - (T)dots[j]);                                                 \
+        }                                                                                              \
+    }                                                                                                  \
+    static void log_softmax_backward_##suffix##_columns(void *out, const void *a, const void *b, int64_t n, int64_t out_step, \
+                                                        int64_t a_step, int64_t b_step, int64_t columns) \
+    {                                                                                                  \
+        double sums[COLUMNS];                                                                          \
+        for (int64_t j = 0; j < columns; j++)                                                          \
+            sums[j] = 0;                                                                               \
+        for (int64_t i = 0; i < n; i++) {                                                              \
+            const T *grad = (const T *)a + i * a_step;                                                 \
+            for (int64_t j = 0; j < columns; j++)                                                      \
+                sums[j] += (double)grad[j];                                                            \
+        }                                                                                              \
+        for (int64_t i = 0; i < n; i++) {                                                              \
+            const T *grad = (const T *)a + i * a_step, *y = (const T *)b + i * b_step;                 \
+            T *to = (T *)out + i * out_step;                                                           \
+            TREK_INDEPENDENT                                                                           \
+            for (int64_t j = 0; j < columns; j++)                                                      \
+                to[j] = grad[j] - exponential(y[j]) * (T)sums[j];                                      \
+        }                                                                                              \
+    }
+
+#define COLUMN_MAXIMA(suffix, T)                                                                       \
+    static void column_maxima_##suffix(T *maxima, const void *a, int64_t n, int64_t step, int64_t columns) \
+    {                                                                                                  \
+        for (int64_t j = 0; j < columns; j++)                                                          \
+            maxima[j] = (T)-HUGE_VAL;                                                                  \
+        for (int64_t i = 0; i < n; i++) {                                                              \
+            const T *x = (const T *)a + i * step;                                                      \
+            for (int64_t j = 0; j < columns; j++)                                                      \
+                maxima[j] = ((x[j] > maxima[j]) | (x[j] != x[j])) ? x[j] : maxima[j];                    \
+        }                                                                                              \
+    }
+COLUMN_MAXIMA(f32, float)
+COLUMN_MAXIMA(f64, double)
+SOFTMAX(f32, float, trek_exp_negative_f32, trek_row_sum_f32)
+SOFTMAX(f64, double, exp_negative_f64, trek_row_sum_f64)
+
+/* Sums gather in f64 or i64. `total` is the element type's sum so far. */
+#define CUMSUM(suffix, T, A, R)                                                                        \
+    static void cumsum_##suffix##_row(void *out, const void *a, const void *b, int64_t n)              \
+    {                                                                                                  \
+        R *to = out;                                                                                   \
+        const T *x = a;                                                                                \
+        A total = 0;                                                                                   \
+        (void)b;                                                                                       \
+        for (int64_t i = 0; i < n; i++) {                                                              \
+            total += (A)x[i];                                                                          \
+            to[i] = (R)total;                                                                          \
+        }                                                                                              \
+    }                                                                                                  \
+    static void cumsum_##suffix##_columns(void *out, const void *a, const void *b, int64_t n, int64_t out_step, int64_t a_step, \
+                                          int64_t b_step, int64_t columns)                             \
+    {                                                                                                  \
+        A totals[COLUMNS];                                                                             \
+        (void)b, (void)b_step;                                                                         \
+        for (int64_t j = 0; j < columns; j++)                                                          \
+            totals[j] = 0;                                                                             \
+        for (int64_t i = 0; i < n; i++) {                                                              \
+            const T *x = (const T *)a + i * a_step;                                                    \
+            R *to = (R *)out + i * out_step;                                                           \
+            TREK_INDEPENDENT                                                                           \
+            for (int64_t j = 0; j < columns; j++) {                                                    \
+                totals[j] += (A)x[j];                                                                  \
+                to[j] = (R)totals[j];                                                                  \
+            }                                                                                          \
+        }                                                                                              \
+    }
+CUMSUM(f32, float, double, float)
+CUMSUM(f64, double, double, double)
+CUMSUM(i64, int64_t, int64_t, int64_t)
+CUMSUM(i32, int32_t, int64_t, int64_t)
+CUMSUM(u8, uint8_t, int64_t, int64_t)
+
+/* --- the way over the other dimensions --- */
+
+typedef struct line_op {
+    row_fn row;
+    columns_fn columns;
+    int n_in;
+    int64_t grain;
+} line_op;
+
+typedef struct lines {
+    const line_op *op;
+    const trek_tensor *tensors[3]; /* out, a, b */
+    trek_lane lanes[3];
+    int dim, inner;                /* inner: walked in blocks of columns; -1: row by row */
+    int64_t n, blocks;             /* blocks of columns */
+    bool direct;                   /* rows are contiguous and need no conversion */
+    bool flat;                     /* and lie end to end */
+    atomic_bool failed;            /* no memory for a row */
+} lines;
+
+/* Bytes to the first element of line `index` in tensor k, where `column` is the place along inner. */
+static int64_t line_offset(const lines *l, int k, int64_t index, int64_t column)
+{
+    const trek_tensor *t = l->tensors[k];
+    int64_t offset = l->inner >= 0 ? column * t->strides[l->inner] : 0;
+    for (int d = t->ndim - 1; d >= 0; d--) {
+        if (d == l->dim || d == l->inner)
+            continue;
+        offset += index % t->sizes[d] * t->strides[d];
+        index /= t->sizes[d];
+    }
+    return offset * trek_lane_bytes(l->lanes[k]);
+}
+
+static void columns_part(void *arg, int64_t begin, int64_t end)
+{
+    const lines *l = arg;
+    int64_t width = l->tensors[0]->sizes[l->inner];
+    for (int64_t unit = begin; unit < end; unit++) {
+        int64_t column = unit % l->blocks * COLUMNS, steps[3] = { 0 };
+        char *at[3] = { NULL };
+        for (int k = 0; k <= l->op->n_in; k++) {
+            at[k] = l->tensors[k]->data + line_offset(l, k, unit / l->blocks, column);
+            steps[k] = l->tensors[k]->strides[l->dim];
+        }
+        l->op->columns(at[0], at[1], at[2], l->n, steps[0], steps[1], steps[2],
+                       width - column < COLUMNS ? width - column : COLUMNS);
+    }
+}
+
+/* Bytes between the elements of a row; a scalar is a row of one. */
+static int64_t row_stride(const lines *l, int k)
+{
+    return l->dim < 0 ? 0 : l->tensors[k]->strides[l->dim] * trek_lane_bytes(l->lanes[k]);
+}
+
+/* Rows that have to be gathered: into `scratch`, which holds one row per operand. */
+static void gathered_row(const lines *l, int64_t index, char *scratch, int64_t row_bytes)
+{
+    char *rows[3] = { scratch, NULL, NULL };
+    for (int k = 1; k <= l->op->n_in; k++) {
+        const trek_tensor *t = l->tensors[k];
+        rows[k] = scratch + k * row_bytes;
+        TREK_ISA_NAME(trek_lane_load)(l->lanes[k], rows[k], t->data + line_offset(l, k, index, 0), row_stride(l, k), l->n);
+    }
+    l->op->row(rows[0], rows[1], rows[2], l->n);
+    const trek_tensor *out = l->tensors[0];
+    TREK_ISA_NAME(trek_lane_store)(l->lanes[0], out->data + line_offset(l, 0, index, 0), row_stride(l, 0), rows[0],
+                                   l->n);
+}
+
+static void rows_part(void *arg, int64_t begin, int64_t end)
+{
+    lines *l = arg;
+    if (l->direct) {
+        for (int64_t row = begin; row < end; row++) {
+            char *at[3] = { NULL };
+            for (int k = 0; k <= l->op->n_in; k++)
+                at[k] = l->tensors[k]->data + (l->flat ? row * l->n * (int)l->lanes[k] : line_offset(l, k, row, 0));
+            l->op->row(at[0], at[1], at[2], l->n);
+        }
+        return;
+    }
+    _Alignas(64) char stack[STACK_BYTES];
+    int64_t row_bytes = (l->n * 8 + 63) / 64 * 64, bytes = row_bytes * (l->op->n_in + 1);
+    char *scratch = bytes <= STACK_BYTES ? stack : trek_block_alloc((size_t)bytes);
+    if (!scratch) {
+        atomic_store(&l->failed, true);
+        return;
+    }
+    for (int64_t row = begin; row < end; row++)
+        gathered_row(l, row, scratch, row_bytes);
+    if (scratch != stack)
+        trek_block_free(scratch);
+}
+
+/* Whether some other dimension is the contiguous one in all operands. */
+static int find_inner(const lines *l)
+{
+    const trek_tensor *out = l->tensors[0];
+    for (int d = out->ndim - 1; d >= 0; d--) {
+        bool inner = d != l->dim && out->sizes[d] >= 8;
+        for (int k = 0; inner && k <= l->op->n_in; k++)
+            inner = l->tensors[k]->strides[d] == 1 && l->lanes[k] < TREK_LANE_BF16;
+        if (inner)
+            return d;
+    }
+    return -1;
+}
+
+static trek_status run_lines(const trek_op_call *call, const line_op *op)
+{
+    static const uint8_t lanes[TREK_DTYPE_COUNT] = {
+        [TREK_F32] = TREK_LANE_4, [TREK_F64] = TREK_LANE_8, [TREK_BF16] = TREK_LANE_BF16, [TREK_F16] = TREK_LANE_F16,
+        [TREK_I64] = TREK_LANE_8, [TREK_I32] = TREK_LANE_4, [TREK_U8] = TREK_LANE_1,      [TREK_BOOL] = TREK_LANE_1,
+    };
+    lines l = { .op = op, .dim = (int)call->attrs.i[0], .inner = -1, .n = 1, .direct = true, .flat = true };
+    const trek_tensor *out = call->outputs[0];
+    if (out->numel == 0)
+        return TREK_OK;
+    bool scalar = out->ndim == 0;
+    for (int k = 0; k <= op->n_in; k++) {
+        const trek_tensor *t = l.tensors[k] = k == 0 ? out : call->inputs[k - 1];
+        l.lanes[k] = (trek_lane)lanes[t->dtype];
+        l.flat = l.flat && t->contiguous && (scalar || l.dim == t->ndim - 1);
+        l.direct = l.direct && l.lanes[k] < TREK_LANE_BF16 && (scalar || t->strides[l.dim] == 1 || t->sizes[l.dim] == 1);
+    }
+    if (scalar) {
+        l.dim = -1;
+        l.direct = l.lanes[0] < TREK_LANE_BF16;
+    }
+    l.n = scalar ? 1 : out->sizes[l.dim];
+    int64_t count = out->numel / l.n;
+    l.inner = l.direct || scalar ? -1 : find_inner(&l);
+    if (l.inner >= 0) {
+        l.blocks = (out->sizes[l.inner] - 1) / COLUMNS + 1;
+        int64_t units = count / out->sizes[l.inner] * l.blocks, width = out->sizes[l.inner] < COLUMNS ? out->sizes[l.inner] : COLUMNS;
+        trek_parallel(units, (op->grain - 1) / (l.n * width) + 1, columns_part, &l);
+    } else {
+        trek_parallel(count, (op->grain - 1) / l.n + 1, rows_part, &l);
+    }
+    if (atomic_load(&l.failed))
+        return trek_op_fail(call, TREK_ERR_MEMORY, "no memory for a row of %lld elements", (long long)l.n);
+    return TREK_OK;
+}
+
+#define LINES(op, suffix, n_in, grain)                                                                 \
+    static trek_status op##_##suffix(const trek_op_call *call)                                         \
+    {                                                                                                  \
+        static const line_op line = { op##_##suffix##_row, op##_##suffix##_columns, n_in, grain };     \
+        return run_lines(call, &line);                                                                 \
+    }
+#define LINES_FLOATS(op, n_in, grain) LINES(op, f32, n_in, grain) LINES(op, f64, n_in, grain)
+LINES_FLOATS(softmax, 1, TREK_GRAIN_FUNCTION)
+LINES_FLOATS(log_softmax, 1, TREK_GRAIN_FUNCTION)
+LINES_FLOATS(softmax_backward, 2, TREK_GRAIN_CHEAP)
+LINES_FLOATS(log_softmax_backward, 2, TREK_GRAIN_FUNCTION)
+LINES_FLOATS(cumsum, 1, TREK_GRAIN_FUNCTION)
+LINES(cumsum, i64, 1, TREK_GRAIN_FUNCTION)
+LINES(cumsum, i32, 1, TREK_GRAIN_FUNCTION)
+LINES(cumsum, u8, 1, TREK_GRAIN_FUNCTION)
+
+void TREK_ISA_NAME(trek_cpu_register_softmax)(trek_backend *b)
+{
+    /* f32 serves the 16-bit floats, whose rows are gathered as f32; u8 serves bool */
+#define FLOATS(op)                                                                                     \
+    b->kernels[TREK_OP_##op][TREK_F32] = b->kernels[TREK_OP_##op][TREK_BF16] = b->kernels[TREK_OP_##op][TREK_F16] = op##_f32; \
+    b->kernels[TREK_OP_##op][TREK_F64] = op##_f64;
+    FLOATS(softmax) FLOATS(log_softmax) FLOATS(softmax_backward) FLOATS(log_softmax_backward) FLOATS(cumsum)
+#undef FLOATS
+    b->kernels[TREK_OP_cumsum][TREK_I64] = cumsum_i64;
+    b->kernels[TREK_OP_cumsum][TREK_I32] = cumsum_i32;
+    b->kernels[TREK_OP_cumsum][TREK_U8] = b->kernels[TREK_OP_cumsum][TREK_BOOL] = cumsum_u8;
+}

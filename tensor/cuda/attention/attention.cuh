@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the kernels of attention share: operands, masks, dropout. */
+#ifndef TREK_TENSOR_CUDA_ATTENTION_ATTENTION_CUH
+#define TREK_TENSOR_CUDA_ATTENTION_ATTENTION_CUH
+
+#include "tensor/cuda/moves/random.cuh"
+
+/* An operand [B, heads, rows, D]; strides in elements. */
+struct attention_operand {
+    void *data;
+    int64_t strides[4];
+};
+
+/* By value to kernels. lse and delta are [B, H, T], contiguous; f32, or f64 for f64. */
+struct attention_job {
+    attention_operand q, k, v, y, dy, dq, dk, dv;
+    void *lse, *delta;
+    const void *mask;            /* NULL: none */
+    int64_t mask_strides[4];     /* 0 where it repeats */
+    int mask_dtype;
+    int64_t batch, heads, kv_heads, group, queries, keys, depth;
+    double scale;
+    bool causal, drops;
+    trek_cuda_draw draw;
+    trek_cuda_dropout dropout;
+};
+
+template <typename T> __device__ __forceinline__ T *attention_rows(const attention_operand &o, int64_t b, int64_t h)
+{
+    return (T *)o.data + b * o.strides[0] + h * o.strides[1];
+}
+
+/* The scaled score of query i and key j with its mask; -infinity where the key is not seen. */
+template <typename W>
+__device__ __forceinline__ W attention_masked(const attention_job &job, int64_t b, int64_t h, int64_t i, int64_t j, W score)
+{
+    if (job.causal && j > i)
+        return -(W)INFINITY;
+    if (!job.mask)
+        return score;
+    int64_t at = b * job.mask_strides[0] + h * job.mask_strides[1] + i * job.mask_strides[2] + j * job.mask_strides[3];
+    switch (job.mask_dtype) {
+    case TREK_BOOL: return ((const bool *)job.mask)[at] ? score : -(W)INFINITY;
+    case TREK_F32: return score + (W)((const float *)job.mask)[at];
+    case TREK_F64: return score + (W)((const double *)job.mask)[at];
+    case TREK_BF16: return score + (W)trek_get(((const trek_bf16 *)job.mask)[at]);
+    default: return score + (W)trek_get(((const trek_f16 *)job.mask)[at]);
+    }
+}
+
+/* What the probability of query i and key j is multiplied by: 1 / (1 - p), or 0 where it is dropped. */
+__device__ __forceinline__ double attention_kept(const attention_job &job, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    int64_t place = job.draw.place + ((b * job.heads + h) * job.queries + i) * job.keys + j;
+    uint32_t words[4];
+    trek_cuda_philox(job.draw.seed, (uint64_t)place / 4, job.draw.number, job.draw.step.now(), words);
+    return (int32_t)(words[place & 3] >> 8) >= job.dropout.limit ? job.dropout.scale : 0;
+}
+
+/* Tensor cores: OK, or UNSUPPORTED (nothing done) where they do not take the call (attention_mma.cu). */
+trek_status trek_cuda_attention_mma(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype);
+trek_status trek_cuda_attention_mma_backward(const trek_op_call *call, trek_cuda_queue *queue, const attention_job &job,
+                                             trek_dtype dtype);
+
+#endif

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Activations and their fused gradients: the gradient, then what was saved. */
+#include "tensor/cuda/elementwise/elementwise.cuh"
+#include "tensor/cuda/elementwise/functions.cuh"
+
+namespace {
+
+/* T: the element type, so that 16-bit ones can do with less; s and t: the call's first two numbers. */
+#define FUNCTOR(op, cost, expression)                                                                  \
+    template <typename T> struct op##_functor {                                                        \
+        typedef typename trek_work<T>::type W;                                                         \
+        static constexpr int weight = cost;                                                            \
+        W s, t;                                                                                        \
+        __device__ __forceinline__ W operator()(W x) const { return expression; }                      \
+    };                                                                                                 \
+    template <typename T> trek_status run_##op(const trek_op_call *call)                        \
+    {                                                                                                  \
+        op##_functor<T> f = { trek_number<T>(call->attrs.f[0]), trek_number<T>(call->attrs.f[1]) };    \
+        return trek_map1<T, T>(call, f);                                                               \
+    }
+#define GRADIENT(op, cost, expression)                                                                 \
+    template <typename T> struct op##_functor {                                                        \
+        typedef typename trek_work<T>::type W;                                                         \
+        static constexpr int weight = cost;                                                            \
+        __device__ __forceinline__ W operator()(W x, W y) const { return expression; }                 \
+    };                                                                                                 \
+    template <typename T> trek_status run_##op(const trek_op_call *call)                        \
+    {                                                                                                  \
+        return trek_map2<T, T>(call, op##_functor<T>());                                               \
+    }
+
+template <typename W> TREK_INLINED W softplus_of(W x, W s, W t)
+{
+    W scaled = x * s;
+    return scaled > t ? x : of_log1p(of_exp(scaled)) / s;
+}
+
+/* d (x sigmoid(x)) / dx */
+template <typename W> TREK_INLINED W silu_slope(W x)
+{
+    W sigmoid = of_sigmoid(x);
+    return sigmoid * (1 + x * (1 - sigmoid));
+}
+
+template <typename W> TREK_INLINED W between(W x, W low, W high) { return x < low ? low : x > high ? high : x; }
+
+/* x times the normal distribution's cumulative function; 0 at -infinity, its limit */
+template <typename T> TREK_INLINED typename trek_work<T>::type gelu_of(typename trek_work<T>::type x)
+{
+    typedef typename trek_work<T>::type W;
+    return (x < (W)-60 ? (W)-60 : x) * of_normal<W, sizeof(T) == 2>(x);
+}
+template <typename T> TREK_INLINED typename trek_work<T>::type gelu_slope(typename trek_work<T>::type x)
+{
+    typedef typename trek_work<T>::type W;
+    W inside = between<W>(x, -60, 60);
+    return of_normal<W, sizeof(T) == 2>(x) + inside * (W)0.39894228040143267794 * of_exp((W)-0.5 * inside * inside);
+}
+
+/* 0.5 x (1 + tanh(k (x + 0.044715 x^3))) = x sigmoid(2 k (...)), k = sqrt(2 / pi) */
+template <typename W> TREK_INLINED W gelu_tanh_of(W x)
+{
+    W inner = x * ((W)(2 * 0.79788456080286535588 * 0.044715) * x * x + (W)(2 * 0.79788456080286535588));
+    return (x < (W)-60 ? (W)-60 : x) * of_sigmoid(inner);
+}
+template <typename W> TREK_INLINED W gelu_tanh_slope(W x)
+{
+    W inside = between<W>(x, -60, 60), square = inside * inside;
+    W s = of_sigmoid(inside * ((W)(2 * 0.79788456080286535588 * 0.044715) * square + (W)(2 * 0.79788456080286535588)));
+    W slope = (W)(2 * 0.79788456080286535588 * 3 * 0.044715) * square + (W)(2 * 0.79788456080286535588);
+    return s + inside * slope * (s * (1 - s));
+}
+
+FUNCTOR(tanh, TREK_LIGHT, of_tanh(x))
+FUNCTOR(sigmoid, TREK_LIGHT, of_sigmoid(x))
+FUNCTOR(silu, TREK_LIGHT, x *of_sigmoid(x))
+FUNCTOR(softplus, TREK_HEAVY, softplus_of(x, s, t))
+FUNCTOR(leaky_relu, TREK_LIGHT, x > 0 ? x : x *s)
+FUNCTOR(elu, TREK_HEAVY, x > 0 ? x : s *of_expm1(x))
+FUNCTOR(gelu_erf, TREK_LIGHT, gelu_of<T>(x))
+FUNCTOR(gelu_tanh, TREK_LIGHT, gelu_tanh_of(x))
+template <typename T> trek_status run_gelu(const trek_op_call *call)
+{
+    return call->attrs.i[0] ? run_gelu_tanh<T>(call) : run_gelu_erf<T>(call);
+}
+
+/* NaN that passed relu lets its gradient pass. */
+GRADIENT(relu_backward, TREK_LIGHT, y <= 0 ? (W)0 : x)
+GRADIENT(tanh_backward, TREK_LIGHT, x *(1 - y * y))
+GRADIENT(sigmoid_backward, TREK_LIGHT, x *(1 - y) * y)
+GRADIENT(silu_backward, TREK_LIGHT, x *silu_slope(y))
+GRADIENT(gelu_erf_backward, TREK_LIGHT, x *gelu_slope<T>(y))
+GRADIENT(gelu_tanh_backward, TREK_LIGHT, x *gelu_tanh_slope(y))
+template <typename T> trek_status run_gelu_backward(const trek_op_call *call)
+{
+    return call->attrs.i[0] ? run_gelu_tanh_backward<T>(call) : run_gelu_erf_backward<T>(call);
+}
+
+} // namespace
+
+extern "C" void trek_cuda_register_activation(trek_backend *b)
+{
+#define FLOATS(op) TREK_ENTER_FLOATS(b, TREK_OP_##op, run_##op)
+    FLOATS(tanh) FLOATS(sigmoid) FLOATS(silu) FLOATS(softplus) FLOATS(leaky_relu) FLOATS(elu) FLOATS(gelu)
+    FLOATS(relu_backward) FLOATS(tanh_backward) FLOATS(sigmoid_backward) FLOATS(silu_backward) FLOATS(gelu_backward)
+    TREK_ENTER_INTEGERS(b, TREK_OP_relu_backward, run_relu_backward)
+#undef FLOATS
+}

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Elementary functions by one name for f32 and f64. The long ones are real calls:
+ * a kernel is bound by memory long before, and code stays small. */
+#ifndef TREK_TENSOR_CUDA_ELEMENTWISE_FUNCTIONS_CUH
+#define TREK_TENSOR_CUDA_ELEMENTWISE_FUNCTIONS_CUH
+
+#include "tensor/cuda/device.cuh"
+
+#define TREK_INLINED __device__ __forceinline__
+#ifdef TREK_CUDA_SHIM
+#define TREK_CALLED inline
+#else
+#define TREK_CALLED inline __device__ __noinline__
+#endif
+
+/* of_x(float) inlined, of_x(double) called */
+#define TREK_FUNCTION(name)                                                                            \
+    TREK_INLINED float of_##name(float x) { return name##f(x); }                                       \
+    TREK_CALLED double of_##name(double x) { return name(x); }
+#define TREK_LONG_FUNCTION(name)                                                                       \
+    TREK_CALLED float of_##name(float x) { return name##f(x); }                                        \
+    TREK_CALLED double of_##name(double x) { return name(x); }
+#define TREK_LONG_FUNCTION2(name)                                                                      \
+    TREK_CALLED float of_##name(float x, float y) { return name##f(x, y); }                            \
+    TREK_CALLED double of_##name(double x, double y) { return name(x, y); }
+TREK_FUNCTION(exp)
+TREK_FUNCTION(expm1)
+TREK_FUNCTION(log)
+TREK_FUNCTION(log1p)
+TREK_FUNCTION(log2)
+TREK_FUNCTION(log10)
+TREK_FUNCTION(tanh)
+TREK_FUNCTION(erf)
+TREK_FUNCTION(normcdf)
+TREK_LONG_FUNCTION(sin)
+TREK_LONG_FUNCTION(cos)
+TREK_LONG_FUNCTION(tan)
+TREK_LONG_FUNCTION(asin)
+TREK_LONG_FUNCTION(acos)
+TREK_LONG_FUNCTION(atan)
+TREK_LONG_FUNCTION(sinh)
+TREK_LONG_FUNCTION(cosh)
+TREK_LONG_FUNCTION2(pow)
+TREK_LONG_FUNCTION2(atan2)
+TREK_LONG_FUNCTION2(fmod)
+
+/* correctly rounded, or exact */
+TREK_INLINED float of_sqrt(float x) { return sqrtf(x); }
+TREK_INLINED double of_sqrt(double x) { return sqrt(x); }
+TREK_INLINED float of_rsqrt(float x) { return rsqrtf(x); }
+TREK_INLINED double of_rsqrt(double x) { return 1 / sqrt(x); }
+TREK_INLINED float of_abs(float x) { return fabsf(x); }
+TREK_INLINED double of_abs(double x) { return fabs(x); }
+TREK_INLINED float of_floor(float x) { return floorf(x); }
+TREK_INLINED double of_floor(double x) { return floor(x); }
+TREK_INLINED float of_ceil(float x) { return ceilf(x); }
+TREK_INLINED double of_ceil(double x) { return ceil(x); }
+TREK_INLINED float of_rint(float x) { return rintf(x); }
+TREK_INLINED double of_rint(double x) { return rint(x); }
+TREK_INLINED float of_trunc(float x) { return truncf(x); }
+TREK_INLINED double of_trunc(double x) { return trunc(x); }
+
+/* x / y within 2 ulp, for 2^-126 <= y <= 2^126 */
+TREK_INLINED float of_quotient(float x, float y) { return __fdividef(x, y); }
+TREK_INLINED double of_quotient(double x, double y) { return x / y; }
+
+/* Never overflows: the exponential of -|x|. */
+template <typename W> TREK_INLINED W of_sigmoid(W x)
+{
+    W e = of_exp(-of_abs(x));
+    return of_quotient(x >= 0 ? (W)1 : x < 0 ? e : x, 1 + e);
+}
+
+/* The normal distribution's cumulative function. brief: with an error of 2^-24 of 1, not of the
+ * value, which is less than 16 bits show wherever the product with x is not tiny itself. */
+template <typename W, bool brief> TREK_INLINED W of_normal(W x)
+{
+    if constexpr (brief)
+        return (W)0.5 + (W)0.5 * of_erf(x * (W)0.70710678118654752440);
+    else
+        return of_normcdf(x);
+}
+
+#endif

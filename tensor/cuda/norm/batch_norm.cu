@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Batch norm (Ioffe and Szegedy 2015), forward and backward. Sums are gathered in
+ * f64 by the reductions of reduce.cuh, in their fixed order; weights and running
+ * statistics may be of any floating dtype. */
+#include "tensor/cuda/dense.cuh"
+#include "tensor/cuda/reduce/reduce.cuh"
+#include "tensor/cuda/storage.h"
+
+#define TRY(call) do { trek_status status_ = (call); if (status_ != TREK_OK) return status_; } while (0)
+
+/* --- what is gathered of a channel ------------------------------------------------------ */
+
+struct batch_statistics {
+    double mean, variance;
+};
+
+template <typename T> struct batch_statistics_op : trek_reduce_input<T> {
+    typedef trek_moments partial;
+    batch_statistics *out;
+    __device__ __forceinline__ partial start(int64_t, bool) const { return trek_moments{ 0, 0, 0, 0 }; }
+    __device__ __forceinline__ void step(partial &a, T x, int64_t) const { a.add((double)trek_get(x)); }
+    __device__ __forceinline__ void join(partial &a, const partial &b) const { a.join(b); }
+    __device__ __forceinline__ void store(int64_t at, partial a) const
+    {
+        a.centre();
+        out[at].mean = a.n > 0 ? a.shift : 0;
+        out[at].variance = a.n > 0 ? (a.squares < 0 ? 0 : a.squares / a.n) : 0;
+    }
+};
+
+/* Sums of dy, and of dy (x - mean). */
+struct batch_sums {
+    double sum, product;
+};
+struct batch_partial {
+    double sum, product, mean;
+};
+
+template <typename T> struct batch_pair {
+    T x, dy;
+};
+
+template <typename T> struct batch_sums_op {
+    typedef batch_pair<T> element;
+    typedef batch_partial partial;
+    const T *x, *dy;
+    const void *mean;
+    int mean_dtype;
+    batch_sums *out;
+    template <int V> __device__ __forceinline__ trek_vector<element, V> load(int64_t offset) const
+    {
+        trek_vector<T, V> a = reinterpret_cast<const trek_vector<T, V> *>(x)[offset];
+        trek_vector<T, V> b = reinterpret_cast<const trek_vector<T, V> *>(dy)[offset];
+        trek_vector<element, V> both;
+#pragma unroll
+        for (int k = 0; k < V; k++) {
+            both.x[k].x = a.x[k];
+            both.x[k].dy = b.x[k];
+        }
+        return both;
+    }
+    bool aligned(int v) const { return ((uintptr_t)x | (uintptr_t)dy) % (sizeof(T) * (size_t)v) == 0; }
+    __device__ __forceinline__ partial start(int64_t channel, bool inside) const
+    {
+        partial a;
+        a.sum = a.product = 0;
+        a.mean = inside ? trek_load_float(mean, mean_dtype, channel) : 0;
+        return a;
+    }
+    __device__ __forceinline__ void step(partial &a, element e, int64_t) const
+    {
+        double g = (double)trek_get(e.dy);
+        a.sum += g;
+        a.product = fma(g, (double)trek_get(e.x) - a.mean, a.product);
+    }
+    __device__ __forceinline__ void join(partial &a, const partial &b) const
+    {
+        a.sum += b.sum;
+        a.product += b.product;
+    }
+    __device__ __forceinline__ void store(int64_t at, partial a) const
+    {
+        out[at].sum = a.sum;
+        out[at].product = a.product;
+    }
+};
+
+/* --- numbers of the channels ----------------------------------------------------------------- */
+
+/* What an element needs of its channel: forward y = (x - mean) scale + shift;
+ * backward dx = dy scale - shift - (x - mean) slope. */
+template <typename W> struct alignas(sizeof(W) * 4) channel_numbers {
+    W mean, scale, shift, slope;
+};
+
+template <typename W>
+static __global__ void prepare_forward(channel_numbers<W> *to, const batch_statistics *now, trek_numbers weight,
+                                       trek_numbers bias,
+                                       trek_numbers running_mean, trek_numbers running_var, trek_numbers mean, trek_numbers rstd,
+                                       int64_t channels, double count, double momentum, double eps)
+{
+    int64_t c = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (c >= channels)
+        return;
+    batch_statistics s;
+    if (now) {
+        s = now[c];
+        if (running_mean.x && count > 0) {
+            running_mean.put(c, (1 - momentum) * running_mean.get(c) + momentum * s.mean);
+            running_var.put(c, (1 - momentum) * running_var.get(c) + momentum * (s.variance * (count / (count - 1))));
+        }
+    } else {
+        s.mean = running_mean.get(c);
+        s.variance = running_var.get(c);
+    }
+    double deviation = 1 / sqrt(s.variance + eps);
+    mean.put(c, s.mean);
+    rstd.put(c, deviation);
+    channel_numbers<W> n;
+    n.mean = (W)s.mean;
+    n.scale = (W)(deviation * (weight.x ? weight.get(c) : 1));
+    n.shift = (W)(bias.x ? bias.get(c) : 0);
+    n.slope = 0;
+    to[c] = n;
+}
+
+template <typename W>
+static __global__ void prepare_backward(channel_numbers<W> *to, const batch_sums *sums, trek_numbers mean, trek_numbers rstd,
+                                        trek_numbers weight, trek_numbers dweight, trek_numbers dbias, int64_t channels,
+                                        double count, bool training)
+{
+    int64_t c = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (c >= channels)
+        return;
+    const double deviation = rstd.get(c), scale = deviation * (weight.x ? weight.get(c) : 1);
+    const bool through = training && count > 0; /* the statistics */
+    if (dweight.x)
+        dweight.put(c, sums[c].product * deviation);
+    if (dbias.x)
+        dbias.put(c, sums[c].sum);
+    channel_numbers<W> n;
+    n.mean = (W)mean.get(c);
+    n.scale = (W)scale;
+    n.shift = through ? (W)(scale * sums[c].sum / count) : (W)0;
+    n.slope = through ? (W)(scale * deviation * deviation * sums[c].product / count) : (W)0;
+    to[c] = n;
+}
+
+/* --- all elements ------------------------------------------------------------------------------ */
+
+/* V neighbours of one channel; dy NULL: forward. */
+template <typename T, int V>
+static __global__ void apply_kernel(T *to, const T *x, const T *dy, const channel_numbers<typename trek_wide<T>::type> *numbers,
+                                    int64_t count, trek_quotient pixels, trek_quotient channels, bool wide)
+{
+    typedef typename trek_wide<T>::type W;
+    typedef trek_vector<T, V> piece;
+    int64_t threads = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += threads) {
+        uint32_t c;
+        if (wide) {
+            c = (uint32_t)(i / pixels.by % channels.by);
+        } else {
+            uint32_t row = pixels((uint32_t)i);
+            c = row - channels(row) * channels.by;
+        }
+        channel_numbers<W> n = numbers[c];
+        piece a = reinterpret_cast<const piece *>(x)[i], b = dy ? reinterpret_cast<const piece *>(dy)[i] : a, result;
+#pragma unroll
+        for (int k = 0; k < V; k++) {
+            W d = trek_get(a.x[k]) - n.mean;
+            W by_x = n.slope == 0 ? (W)0 : d * n.slope; /* in evaluation x may be infinite */
+            W y = dy ? trek_get(b.x[k]) * n.scale - n.shift - by_x : d * n.scale + n.shift;
+            result.x[k] = trek_store<T>::of(y);
+        }
+        reinterpret_cast<piece *>(to)[i] = result;
+    }
+}
+
+struct batch_sizes {
+    int64_t channels, pixels, numel;
+    double count; /* elements of a channel */
+};
+
+static batch_sizes sizes_of(const trek_tensor *x)
+{
+    batch_sizes s = { x->sizes[1], 1, x->numel, (double)x->sizes[0] };
+    for (int d = 2; d < x->ndim; d++) {
+        s.pixels *= x->sizes[d];
+        s.count *= (double)x->sizes[d];
+    }
+    return s;
+}
+
+template <typename T>
+static trek_status apply(const trek_op_call *call, trek_cuda_queue *queue, T *to, const T *x, const T *dy, const void *numbers,
+                         const batch_sizes &s)
+{
+    typedef typename trek_wide<T>::type W;
+    const int V = 16 / (int)sizeof(T);
+    if (s.numel == 0)
+        return TREK_OK;
+    bool vector = s.pixels % V == 0 && ((uintptr_t)to | (uintptr_t)x | (uintptr_t)dy) % 16 == 0;
+    int64_t count = vector ? s.numel / V : s.numel;
+    return trek_launch(call, queue, trek_loop(count, 1 << 22), vector ? apply_kernel<T, V> : apply_kernel<T, 1>, to, x, dy,
+                       (const channel_numbers<W> *)numbers, count, trek_quotient_of(vector ? s.pixels / V : s.pixels),
+                       trek_quotient_of(s.channels), count > 0x7fffffff);
+}
+
+/* Gathers over all dimensions of contiguous x but the channels', into an array of them. */
+template <typename Op>
+static trek_status gather(const trek_op_call *call, trek_cuda_queue *queue, const trek_tensor *x, const Op &op)
+{
+    trek_tensor dense = *x;
+    int64_t out_strides[TREK_MAX_DIMS] = { 0 }, stride = 1;
+    for (int d = x->ndim - 1; d >= 0; stride *= x->sizes[d--])
+        dense.strides[d] = stride;
+    out_strides[1] = 1;
+    trek_reduce_walk w;
+    trek_reduce_dims(&w, &dense, ~(uint64_t)2, out_strides, false);
+    return trek_reduce_run<Op, sizeof(typename Op::element) >= 8 ? 2 : 4>(call, queue, op, &w);
+}
+
+template <typename T> static trek_status forward(const trek_op_call *call)
+{
+    typedef typename trek_wide<T>::type W;
+    const trek_tensor *x = call->inputs[0], *weight = trek_input_of(call, 1), *bias = trek_input_of(call, 2);
+    trek_tensor *running[2] = { (trek_tensor *)trek_input_of(call, 3), (trek_tensor *)trek_input_of(call, 4) };
+    const bool training = call->attrs.i[0] != 0;
+    const batch_sizes s = sizes_of(x);
+    trek_cuda_queue *queue = trek_queue_of(call);
+    if (!queue)
+        return TREK_ERR_DEVICE;
+    if (s.channels == 0)
+        return TREK_OK;
+    trek_dense in, y;
+    trek_held statistics, numbers;
+    TRY(in.read(call, queue, x));
+    TRY(y.write(queue, call->outputs[0]));
+    TRY(statistics.take(queue, (size_t)s.channels * sizeof(batch_statistics)));
+    TRY(numbers.take(queue, (size_t)s.channels * sizeof(channel_numbers<W>)));
+    if (training) {
+        batch_statistics_op<T> op;
+        op.x = in.as<T>();
+        op.out = statistics.as<batch_statistics>();
+        TRY(gather(call, queue, x, op));
+    }
+    TRY(trek_launch(call, queue, trek_loop(s.channels), prepare_forward<W>, numbers.as<channel_numbers<W>>(),
+                    training ? (const batch_statistics *)statistics.as<batch_statistics>() : NULL, trek_numbers_of(weight),
+                    trek_numbers_of(bias), trek_numbers_of(running[0]), trek_numbers_of(running[1]),
+                    trek_numbers_of(call->outputs[1]), trek_numbers_of(call->outputs[2]), s.channels,
+                    s.count, call->attrs.f[0], call->attrs.f[1]));
+    if (training && running[0] && s.numel > 0) {
+        trek_cuda_bump(running[0]);
+        trek_cuda_bump(running[1]);
+    }
+    TRY(apply<T>(call, queue, y.as<T>(), in.as<T>(), NULL, numbers.scratch.data, s));
+    return y.finish(call, call->outputs[0]);
+}
+
+template <typename T> static trek_status backward(const trek_op_call *call)
+{
+    typedef typename trek_wide<T>::type W;
+    const trek_tensor *x = call->inputs[1], *mean = call->inputs[2], *rstd = call->inputs[3], *weight = trek_input_of(call, 4);
+    const batch_sizes s = sizes_of(x);
+    trek_cuda_queue *queue = trek_queue_of(call);
+    if (!queue)
+        return TREK_ERR_DEVICE;
+    if (s.channels == 0)
+        return TREK_OK;
+    trek_dense grad, in, dx, centre;
+    trek_held sums, numbers;
+    TRY(grad.read(call, queue, call->inputs[0]));
+    TRY(in.read(call, queue, x));
+    TRY(centre.read(call, queue, mean));
+    TRY(dx.write(queue, call->outputs[0]));
+    TRY(sums.take(queue, (size_t)s.channels * sizeof(batch_sums)));
+    TRY(numbers.take(queue, (size_t)s.channels * sizeof(channel_numbers<W>)));
+    batch_sums_op<T> op;
+    op.x = in.as<T>();
+    op.dy = grad.as<T>();
+    op.mean = centre.data;
+    op.mean_dtype = mean->dtype;
+    op.out = sums.as<batch_sums>();
+    TRY(gather(call, queue, x, op));
+    TRY(trek_launch(call, queue, trek_loop(s.channels), prepare_backward<W>, numbers.as<channel_numbers<W>>(),
+                    (const batch_sums *)sums.as<batch_sums>(), trek_numbers_of(mean), trek_numbers_of(rstd),
+                    trek_numbers_of(weight), trek_numbers_of(weight ? call->outputs[1] : NULL),
+                    trek_numbers_of(call->outputs[2]), s.channels, s.count,
+                    call->attrs.i[0] != 0));
+    TRY(apply<T>(call, queue, dx.as<T>(), in.as<T>(), grad.as<T>(), numbers.scratch.data, s));
+    return dx.finish(call, call->outputs[0]);
+}
+
+template <typename T> static void enter(trek_backend *b, trek_dtype dtype)
+{
+    b->kernels[TREK_OP_batch_norm][dtype] = forward<T>;
+    b->kernels[TREK_OP_batch_norm_backward][dtype] = backward<T>;
+}
+
+extern "C" void trek_cuda_register_batch_norm(trek_backend *b)
+{
+    enter<float>(b, TREK_F32);
+    enter<double>(b, TREK_F64);
+    enter<trek_bf16>(b, TREK_BF16);
+    enter<trek_f16>(b, TREK_F16);
+}

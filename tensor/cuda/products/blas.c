@@ -1,0 +1,587 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cuBLASLt: opened at run time, with what is needed for a product (descriptors and
+ * algorithm) kept for each shape. A shape's algorithm is chosen once for the process
+ * and device, so that all threads, eager steps and captured ones give the same bits. */
+#include "tensor/cuda/products/blas.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void *trek_cuda_open_library(const char *variable, const char *const *names)
+{
+    const char *given = getenv(variable);
+    if (given && given[0])
+        return dlopen(given, RTLD_NOW | RTLD_LOCAL);
+#ifndef TREK_CUDA_SHIM
+    static const char *const folders[] = { "", "/usr/local/cuda/lib64/", "/usr/local/cuda/targets/x86_64-linux/lib/",
+                                           "/opt/cuda/lib64/", "/usr/lib/x86_64-linux-gnu/" };
+    for (size_t f = 0; f < sizeof folders / sizeof folders[0]; f++)
+        for (int k = 0; names[k]; k++) {
+            char path[256];
+            snprintf(path, sizeof path, "%s%s", folders[f], names[k]);
+            void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+            if (library)
+                return library;
+        }
+#else
+    (void)names;
+#endif
+    return NULL;
+}
+
+#if __has_include(<cublasLt.h>)
+#include <cublasLt.h>
+
+#define WORKSPACE_LIMIT ((size_t)32 << 20)
+#define CANDIDATES 8
+#define TIMED_RUNS 3
+
+/* --- the library -------------------------------------------------------------------------- */
+
+#define BLAS_FUNCTIONS(X)                                                      \
+    X(Create)                                                                  \
+    X(Destroy)                                                                 \
+    X(Matmul)                                                                  \
+    X(MatmulDescCreate)                                                        \
+    X(MatmulDescDestroy)                                                       \
+    X(MatmulDescSetAttribute)                                                  \
+    X(MatrixLayoutCreate)                                                      \
+    X(MatrixLayoutDestroy)                                                     \
+    X(MatrixLayoutSetAttribute)                                                \
+    X(MatmulPreferenceCreate)                                                  \
+    X(MatmulPreferenceDestroy)                                                 \
+    X(MatmulPreferenceSetAttribute)                                            \
+    X(MatmulAlgoGetHeuristic)
+
+typedef struct blas_library {
+    bool there;
+    bool tune; /* TREK_CUDA_TUNE is not 0 */
+#define DECLARE(name) __typeof__(cublasLt##name) *name;
+    BLAS_FUNCTIONS(DECLARE)
+#undef DECLARE
+} blas_library;
+
+static blas_library blas;
+static pthread_once_t blas_once = PTHREAD_ONCE_INIT;
+
+static bool find_function(void *library, const char *name, void *to)
+{
+    void *function = dlsym(library, name);
+    memcpy(to, &function, sizeof function);
+    return function != NULL;
+}
+
+static void open_blas(void)
+{
+    static const char *const names[] = { "libcublasLt.so.13", "libcublasLt.so.12", NULL };
+    const char *tune = getenv("TREK_CUDA_TUNE");
+    blas.tune = !(tune && strcmp(tune, "0") == 0);
+    void *library = trek_cuda_open_library("TREK_CUBLASLT_LIBRARY", names);
+    if (!library)
+        return;
+    blas.there = true;
+#define FIND(name) blas.there = find_function(library, "cublasLt" #name, &blas.name) && blas.there;
+    BLAS_FUNCTIONS(FIND)
+#undef FIND
+    if (!blas.there)
+        trek_log_message(TREK_LOG_WARNING, "cublasLt: the library lacks functions, it is not used");
+}
+
+/* What went wrong on a way that was only tried; an earlier error of the thread stays. */
+static void forget_error(trek_status before)
+{
+    if (before == TREK_OK)
+        trek_error_clear();
+}
+
+/* --- plans ------------------------------------------------------------------------------------ */
+
+/* One operand as cuBLASLt sees it: columns of `rows` elements, ld apart. */
+typedef struct blas_operand {
+    int64_t ld, batch_stride;
+    int32_t turned, alignment; /* alignment: of the address, in bytes, at most 16 */
+} blas_operand;
+
+/* Everything that an algorithm depends on. Zeroed before it is filled: compared by bytes. */
+typedef struct blas_key {
+    int64_t m, n, k, batch; /* D [m, n] in columns */
+    blas_operand a, b, c;
+    int32_t device, dtype, c_dtype, compute, epilogue, accumulate;
+    int32_t bias_alignment, unused; /* in bytes, at most 16 */
+} blas_key;
+
+typedef struct blas_choice {
+    blas_key key;
+    cublasLtMatmulAlgo_t algorithm;
+    size_t workspace;
+    bool refused;
+} blas_choice;
+
+typedef struct blas_plan {
+    blas_choice choice;
+    bool used;
+    cublasLtMatmulDesc_t descriptor;
+    cublasLtMatrixLayout_t a, b, c;
+} blas_plan;
+
+/* A queue's own handle and plans: open addressing, never more than half full. */
+typedef struct blas_queue {
+    cublasLtHandle_t handle;
+    bool broken;
+    blas_plan *plans;
+    size_t capacity, count;
+    blas_plan *last;
+} blas_queue;
+
+/* The choices of the process. */
+static pthread_mutex_t choices_lock = PTHREAD_MUTEX_INITIALIZER;
+static blas_choice *choices;
+static size_t n_choices, cap_choices;
+
+static size_t hash_of(const blas_key *key)
+{
+    const unsigned char *bytes = (const unsigned char *)key;
+    uint64_t hash = 1469598103934665603u; /* FNV-1a by words */
+    for (size_t i = 0; i + 8 <= sizeof *key; i += 8) {
+        uint64_t word;
+        memcpy(&word, bytes + i, 8);
+        hash = (hash ^ word) * 1099511628211u;
+        hash ^= hash >> 29;
+    }
+    return (size_t)hash;
+}
+
+static blas_plan *slot_of(blas_plan *plans, size_t capacity, const blas_key *key)
+{
+    size_t at = hash_of(key) & (capacity - 1);
+    while (plans[at].used && memcmp(&plans[at].choice.key, key, sizeof *key) != 0)
+        at = (at + 1) & (capacity - 1);
+    return &plans[at];
+}
+
+static bool grow_plans(blas_queue *queue)
+{
+    size_t capacity = queue->capacity ? 2 * queue->capacity : 64;
+    blas_plan *plans = trek_calloc(capacity, sizeof *plans);
+    if (!plans)
+        return false;
+    for (size_t i = 0; i < queue->capacity; i++)
+        if (queue->plans[i].used)
+            *slot_of(plans, capacity, &queue->plans[i].choice.key) = queue->plans[i];
+    trek_free(queue->plans);
+    queue->plans = plans;
+    queue->capacity = capacity;
+    queue->last = NULL;
+    return true;
+}
+
+/* --- descriptors --------------------------------------------------------------------------------- */
+
+static cudaDataType_t data_type(int32_t dtype)
+{
+    switch (dtype) {
+    case TREK_F64: return CUDA_R_64F;
+    case TREK_BF16: return CUDA_R_16BF;
+    case TREK_F16: return CUDA_R_16F;
+    default: return CUDA_R_32F;
+    }
+}
+
+static void set_layout(cublasLtMatrixLayout_t *layout, int32_t dtype, int64_t rows, int64_t columns, const blas_operand *operand,
+                       int64_t batch, bool *fine)
+{
+    *fine = *fine && blas.MatrixLayoutCreate(layout, data_type(dtype), (uint64_t)rows, (uint64_t)columns, operand->ld) ==
+                         CUBLAS_STATUS_SUCCESS;
+    if (!*fine || batch == 1)
+        return;
+    int32_t count = (int32_t)batch;
+    *fine = blas.MatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count) ==
+                CUBLAS_STATUS_SUCCESS &&
+            blas.MatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &operand->batch_stride,
+                                          sizeof operand->batch_stride) == CUBLAS_STATUS_SUCCESS;
+}
+
+static bool set_descriptor(blas_plan *plan, cublasLtMatmulDescAttributes_t attribute, int32_t value)
+{
+    return blas.MatmulDescSetAttribute(plan->descriptor, attribute, &value, sizeof value) == CUBLAS_STATUS_SUCCESS;
+}
+
+static void drop_descriptors(blas_plan *plan)
+{
+    if (plan->descriptor)
+        blas.MatmulDescDestroy(plan->descriptor);
+    if (plan->a)
+        blas.MatrixLayoutDestroy(plan->a);
+    if (plan->b)
+        blas.MatrixLayoutDestroy(plan->b);
+    if (plan->c)
+        blas.MatrixLayoutDestroy(plan->c);
+    plan->descriptor = NULL;
+    plan->a = plan->b = plan->c = NULL;
+}
+
+static bool make_descriptors(blas_plan *plan)
+{
+    const blas_key *key = &plan->choice.key;
+    bool wide = key->dtype == TREK_F64;
+    bool fine = blas.MatmulDescCreate(&plan->descriptor, (cublasComputeType_t)key->compute, wide ? CUDA_R_64F : CUDA_R_32F) ==
+                CUBLAS_STATUS_SUCCESS;
+    fine = fine && set_descriptor(plan, CUBLASLT_MATMUL_DESC_TRANSA, key->a.turned ? CUBLAS_OP_T : CUBLAS_OP_N);
+    fine = fine && set_descriptor(plan, CUBLASLT_MATMUL_DESC_TRANSB, key->b.turned ? CUBLAS_OP_T : CUBLAS_OP_N);
+    fine = fine && set_descriptor(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, key->epilogue);
+    set_layout(&plan->a, key->dtype, key->a.turned ? key->k : key->m, key->a.turned ? key->m : key->k, &key->a, key->batch,
+               &fine);
+    set_layout(&plan->b, key->dtype, key->b.turned ? key->n : key->k, key->b.turned ? key->k : key->n, &key->b, key->batch,
+               &fine);
+    set_layout(&plan->c, key->c_dtype, key->m, key->n, &key->c, key->batch, &fine);
+    if (!fine)
+        drop_descriptors(plan);
+    return fine;
+}
+
+/* --- the choice of an algorithm ------------------------------------------------------------------- */
+
+/* One call: what its plan does not know. */
+typedef struct blas_call {
+    trek_cuda_queue *queue;
+    const void *a, *b, *bias;
+    void *c, *d;
+    void *workspace;
+    size_t workspace_bytes;
+} blas_call;
+
+static cublasStatus_t multiply(const blas_queue *own, const blas_plan *plan, const cublasLtMatmulAlgo_t *algorithm,
+                               const blas_call *call)
+{
+    const blas_key *key = &plan->choice.key;
+    const float one = 1, beta = key->accumulate ? 1 : 0;
+    const double one_wide = 1, beta_wide = key->accumulate ? 1 : 0;
+    bool wide = key->dtype == TREK_F64;
+    return blas.Matmul(own->handle, plan->descriptor, wide ? (const void *)&one_wide : &one, call->a, plan->a, call->b, plan->b,
+                       wide ? (const void *)&beta_wide : &beta, call->c, plan->c, call->d, plan->c, algorithm, call->workspace,
+                       call->workspace_bytes, call->queue->stream);
+}
+
+/* Before candidates are asked for, too: without an address the library has none that add a bias, or they run into it. */
+static bool set_bias(const blas_plan *plan, const blas_call *call)
+{
+    return !call->bias || blas.MatmulDescSetAttribute(plan->descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &call->bias,
+                                                      sizeof call->bias) == CUBLAS_STATUS_SUCCESS;
+}
+
+static int ask_candidates(const blas_queue *own, const blas_plan *plan, cublasLtMatmulHeuristicResult_t *results)
+{
+    const blas_key *key = &plan->choice.key;
+    cublasLtMatmulPreference_t preference = NULL;
+    if (blas.MatmulPreferenceCreate(&preference) != CUBLAS_STATUS_SUCCESS)
+        return 0;
+    uint64_t limit = WORKSPACE_LIMIT;
+    int32_t result = key->c.alignment < key->bias_alignment ? key->c.alignment : key->bias_alignment; /* no attribute of its own */
+    const uint32_t alignments[4] = { (uint32_t)key->a.alignment, (uint32_t)key->b.alignment, (uint32_t)key->c.alignment,
+                                     (uint32_t)result };
+    static const cublasLtMatmulPreferenceAttributes_t attributes[4] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+    };
+    int found = 0;
+    bool fine = blas.MatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &limit, sizeof limit) ==
+                CUBLAS_STATUS_SUCCESS;
+    for (int k = 0; k < 4; k++)
+        fine = fine && blas.MatmulPreferenceSetAttribute(preference, attributes[k], &alignments[k], sizeof alignments[k]) ==
+                           CUBLAS_STATUS_SUCCESS;
+    if (!fine || blas.MatmulAlgoGetHeuristic(own->handle, plan->descriptor, plan->a, plan->b, plan->c, plan->c, preference,
+                                             CANDIDATES, results, &found) != CUBLAS_STATUS_SUCCESS)
+        found = 0;
+    blas.MatmulPreferenceDestroy(preference);
+    int usable = 0;
+    for (int k = 0; k < found; k++)
+        if (results[k].state == CUBLAS_STATUS_SUCCESS && results[k].workspaceSize <= WORKSPACE_LIMIT)
+            results[usable++] = results[k];
+    return usable;
+}
+
+/* Milliseconds of TIMED_RUNS runs after one that warms up; negative: it does not run. */
+static float time_candidate(const blas_queue *own, const blas_plan *plan, const cublasLtMatmulAlgo_t *algorithm,
+                            const blas_call *call, const cudaEvent_t events[2])
+{
+    float elapsed = -1;
+    bool fine = multiply(own, plan, algorithm, call) == CUBLAS_STATUS_SUCCESS &&
+                cudaEventRecord(events[0], call->queue->stream) == cudaSuccess;
+    for (int k = 0; fine && k < TIMED_RUNS; k++)
+        fine = multiply(own, plan, algorithm, call) == CUBLAS_STATUS_SUCCESS;
+    if (!fine || cudaEventRecord(events[1], call->queue->stream) != cudaSuccess ||
+        cudaEventSynchronize(events[1]) != cudaSuccess || cudaEventElapsedTime(&elapsed, events[0], events[1]) != cudaSuccess)
+        return -1;
+    return elapsed;
+}
+
+/* The index of the fastest. What it computes goes to D if that is overwritten anyway, else to scratch memory. */
+static int fastest(const blas_queue *own, const blas_plan *plan, const cublasLtMatmulHeuristicResult_t *results, int n,
+                   blas_call call, size_t d_bytes)
+{
+    cudaEvent_t events[2] = { NULL, NULL };
+    trek_cuda_scratch workspace = { 0 }, result = { 0 };
+    int best = 0;
+    float best_time = -1;
+    trek_status before = trek_status_get();
+    bool fine = cudaEventCreateWithFlags(&events[0], cudaEventDefault) == cudaSuccess &&
+                cudaEventCreateWithFlags(&events[1], cudaEventDefault) == cudaSuccess;
+    for (int k = 0; k < n; k++)
+        call.workspace_bytes = results[k].workspaceSize > call.workspace_bytes ? results[k].workspaceSize : call.workspace_bytes;
+    fine = fine && trek_cuda_scratch_take(call.queue, call.workspace_bytes, &workspace) == TREK_OK;
+    call.workspace = workspace.data;
+    if (fine && plan->choice.key.accumulate) {
+        fine = trek_cuda_scratch_take(call.queue, d_bytes, &result) == TREK_OK;
+        call.d = result.data;
+    }
+    for (int k = 0; fine && k < n; k++) {
+        float elapsed = time_candidate(own, plan, &results[k].algo, &call, events);
+        if (elapsed >= 0 && (best_time < 0 || elapsed < best_time)) {
+            best = k;
+            best_time = elapsed;
+        }
+    }
+    trek_cuda_scratch_give(call.queue, &result);
+    trek_cuda_scratch_give(call.queue, &workspace);
+    for (int k = 0; k < 2; k++)
+        if (events[k])
+            cudaEventDestroy(events[k]);
+    if (!fine)
+        forget_error(before); /* no memory for timing: the library's own first choice will do */
+    return best;
+}
+
+static void remember(const blas_choice *choice)
+{
+    if (n_choices == cap_choices) {
+        size_t capacity = cap_choices ? 2 * cap_choices : 64;
+        trek_status before = trek_status_get();
+        blas_choice *larger = trek_calloc(capacity, sizeof *larger);
+        if (!larger) {
+            forget_error(before);
+            return;
+        }
+        if (n_choices)
+            memcpy(larger, choices, n_choices * sizeof *choices);
+        trek_free(choices);
+        choices = larger;
+        cap_choices = capacity;
+    }
+    choices[n_choices++] = *choice;
+}
+
+static bool recall(blas_choice *choice)
+{
+    for (size_t i = 0; i < n_choices; i++)
+        if (memcmp(&choices[i].key, &choice->key, sizeof choice->key) == 0) {
+            *choice = choices[i];
+            return true;
+        }
+    return false;
+}
+
+/* The lock is held while candidates are timed: the timing of two threads would disturb each other. */
+static void choose(const blas_queue *own, blas_plan *plan, const blas_call *call, size_t d_bytes)
+{
+    const blas_key *key = &plan->choice.key;
+    cublasLtMatmulHeuristicResult_t results[CANDIDATES];
+    pthread_mutex_lock(&choices_lock);
+    if (!recall(&plan->choice)) {
+        int n = ask_candidates(own, plan, results), best = 0;
+        double work = (double)key->m * (double)key->n * (double)key->k * (double)key->batch;
+        bool capturing = call->queue->capture != NULL;
+        if (n > 1 && blas.tune && !capturing && work > 1e6)
+            best = fastest(own, plan, results, n, *call, d_bytes);
+        plan->choice.refused = n == 0;
+        if (n > 0) {
+            plan->choice.algorithm = results[best].algo;
+            plan->choice.workspace = results[best].workspaceSize;
+        }
+        remember(&plan->choice);
+    }
+    pthread_mutex_unlock(&choices_lock);
+}
+
+/* --- a product ---------------------------------------------------------------------------------------- */
+
+/* How a matrix of these strides is one of cuBLASLt's: rows side by side (as columns), or turned. */
+static bool orient(int64_t rows, int64_t columns, int64_t row, int64_t column, blas_operand *operand)
+{
+    bool row_major = (column == 1 || columns == 1) && (rows == 1 || row >= columns);
+    bool column_major = (row == 1 || rows == 1) && (columns == 1 || column >= rows);
+    if (!row_major && !column_major)
+        return false;
+    operand->turned = !row_major;
+    operand->ld = row_major ? (rows == 1 ? columns : row) : (columns == 1 ? rows : column);
+    return operand->ld <= INT64_C(0x7fffffff);
+}
+
+static int32_t alignment_of(const void *data)
+{
+    uintptr_t address = (uintptr_t)data | 16;
+    return (int32_t)(address & -address);
+}
+
+static bool takes_dtypes(const trek_cuda_gemm *g)
+{
+    bool half = g->dtype == TREK_BF16 || g->dtype == TREK_F16;
+    return half ? g->c_dtype == g->dtype || g->c_dtype == TREK_F32
+                : (g->dtype == TREK_F32 || g->dtype == TREK_F64) && g->c_dtype == g->dtype;
+}
+
+/* cuBLASLt's matrices have columns side by side: what it is asked for is C^T = B^T A^T. */
+static bool fill_key(const trek_cuda_queue *queue, const trek_cuda_gemm *g, blas_key *key)
+{
+    memset(key, 0, sizeof *key);
+    const int64_t most = 0x7fffffff;
+    bool sizes = g->m > 0 && g->n > 0 && g->k > 0 && g->m <= most && g->n <= most && g->k <= most && g->ndim <= 1;
+    if (!sizes || !takes_dtypes(g) || g->activation == TREK_ACTIVATION_GELU || g->pre ||
+        (g->bias && ((g->bias_col != 1 && g->n > 1) || g->c_dtype != g->dtype)))
+        return false;
+    key->m = g->n;
+    key->n = g->m;
+    key->k = g->k;
+    key->batch = g->ndim ? g->sizes[0] : 1;
+    if (key->batch < 1 || key->batch > 65535 || !orient(g->k, g->n, g->b_row, g->b_col, &key->a) ||
+        !orient(g->m, g->k, g->a_row, g->a_col, &key->b) || !orient(g->m, g->n, g->c_row, g->c_col, &key->c) || key->c.turned)
+        return false;
+    if (g->ndim) {
+        key->a.batch_stride = g->b_batch[0];
+        key->b.batch_stride = g->a_batch[0];
+        key->c.batch_stride = g->c_batch[0];
+        if (key->a.batch_stride < 0 || key->b.batch_stride < 0 || key->c.batch_stride < 0)
+            return false;
+    }
+    key->a.alignment = alignment_of(g->b);
+    key->b.alignment = alignment_of(g->a);
+    key->c.alignment = alignment_of(g->c);
+    key->bias_alignment = alignment_of(g->bias);
+    key->device = queue->device->index;
+    key->dtype = (int32_t)g->dtype;
+    key->c_dtype = (int32_t)g->c_dtype;
+    key->compute = g->dtype == TREK_F64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F;
+    if (g->dtype == TREK_F32 && trek_cuda_host->tf32_allowed())
+        key->compute = CUBLAS_COMPUTE_32F_FAST_TF32;
+    bool relu = g->activation == TREK_ACTIVATION_RELU;
+    key->epilogue = g->bias ? (relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS)
+                            : (relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT);
+    key->accumulate = g->accumulate;
+    return true;
+}
+
+/* C^T: the same product with the parts exchanged, where C has its columns side by side. */
+static trek_cuda_gemm turned(const trek_cuda_gemm *g)
+{
+    trek_cuda_gemm t = *g;
+    t.m = g->n, t.n = g->m;
+    t.a = g->b, t.a_row = g->b_col, t.a_col = g->b_row;
+    t.b = g->a, t.b_row = g->a_col, t.b_col = g->a_row;
+    t.c_row = g->c_col, t.c_col = g->c_row;
+    memcpy(t.a_batch, g->b_batch, sizeof t.a_batch);
+    memcpy(t.b_batch, g->a_batch, sizeof t.b_batch);
+    return t;
+}
+
+static blas_queue *queue_state(trek_cuda_queue *queue)
+{
+    pthread_once(&blas_once, open_blas);
+    if (!blas.there)
+        return NULL;
+    blas_queue *own = queue->blas;
+    if (own)
+        return own->broken ? NULL : own;
+    trek_status before = trek_status_get();
+    own = queue->blas = trek_calloc(1, sizeof *own);
+    if (!own) {
+        forget_error(before);
+        return NULL;
+    }
+    if (blas.Create(&own->handle) != CUBLAS_STATUS_SUCCESS) {
+        own->broken = true;
+        trek_log_message(TREK_LOG_WARNING, "cublasLt: no handle could be made on device %d; products go without it",
+                         queue->device->index);
+        return NULL;
+    }
+    return own;
+}
+
+bool trek_cuda_blas_ready(trek_cuda_queue *queue) { return queue_state(queue) != NULL; }
+
+static blas_plan *plan_of(blas_queue *own, const blas_key *key, const blas_call *call, size_t d_bytes)
+{
+    if (own->last && memcmp(&own->last->choice.key, key, sizeof *key) == 0)
+        return own->last;
+    trek_status before = trek_status_get();
+    if (2 * own->count >= own->capacity && !grow_plans(own)) {
+        forget_error(before);
+        return NULL;
+    }
+    blas_plan *plan = slot_of(own->plans, own->capacity, key);
+    if (!plan->used) {
+        plan->choice.key = *key;
+        if (!make_descriptors(plan) || !set_bias(plan, call))
+            plan->choice.refused = true;
+        else
+            choose(own, plan, call, d_bytes);
+        if (plan->choice.refused)
+            drop_descriptors(plan);
+        plan->used = true;
+        own->count++;
+    }
+    return own->last = plan;
+}
+
+trek_status trek_cuda_blas_run(const trek_op_call *call, trek_cuda_queue *queue, const trek_cuda_gemm *g)
+{
+    blas_queue *own = queue_state(queue);
+    blas_key key;
+    trek_cuda_gemm other;
+    if (!own)
+        return TREK_ERR_UNSUPPORTED;
+    if (!fill_key(queue, g, &key)) {
+        other = turned(g);
+        if (g->bias || !fill_key(queue, &other, &key))
+            return TREK_ERR_UNSUPPORTED;
+        g = &other;
+    }
+    blas_call operands = { .queue = queue, .a = g->b, .b = g->a, .bias = g->bias, .c = g->c, .d = g->c };
+    size_t d_bytes =
+        (size_t)((key.batch - 1) * key.c.batch_stride + (key.n - 1) * key.c.ld + key.m) * trek_item_size[key.c_dtype];
+    blas_plan *plan = plan_of(own, &key, &operands, d_bytes);
+    if (!plan || plan->choice.refused)
+        return TREK_ERR_UNSUPPORTED;
+    if (!set_bias(plan, &operands))
+        return TREK_ERR_UNSUPPORTED;
+    trek_cuda_scratch workspace = { 0 };
+    trek_status status = trek_cuda_scratch_take(queue, plan->choice.workspace, &workspace);
+    if (status != TREK_OK)
+        return status;
+    operands.workspace = workspace.data;
+    operands.workspace_bytes = plan->choice.workspace;
+    cublasStatus_t result = multiply(own, plan, &plan->choice.algorithm, &operands);
+    trek_cuda_scratch_give(queue, &workspace);
+    if (result != CUBLAS_STATUS_SUCCESS)
+        return trek_op_fail(call, TREK_ERR_CUDA, "cublasLtMatmul failed with status %d", (int)result);
+    return trek_cuda_sync_each ? trek_cuda_launched(call, queue, cudaPeekAtLastError()) : TREK_OK;
+}
+
+#else /* built without the toolkit's headers */
+
+bool trek_cuda_blas_ready(trek_cuda_queue *queue)
+{
+    (void)queue;
+    return false;
+}
+
+trek_status trek_cuda_blas_run(const trek_op_call *call, trek_cuda_queue *queue, const trek_cuda_gemm *g)
+{
+    (void)call;
+    (void)queue;
+    (void)g;
+    return TREK_ERR_UNSUPPORTED;
+}
+
+#endif

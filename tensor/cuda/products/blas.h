@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Products of matrices on a GPU: by cuBLASLt where it is there and takes the
+ * shape (blas.c), else by a kernel of our own that takes all (matmul.cu). */
+#ifndef TREK_TENSOR_CUDA_PRODUCTS_BLAS_H
+#define TREK_TENSOR_CUDA_PRODUCTS_BLAS_H
+
+#include "tensor/cuda/cuda.h"
+#include "tensor/op_opts.h"
+
+TREK_BEGIN
+
+#ifdef __cplusplus
+extern const uint8_t trek_item_size[TREK_DTYPE_COUNT]; /* bytes */
+#endif
+
+/* C [m, n] = act(A [m, k] B [k, n] + bias [n]), or C + A B; a batch of such. Strides in
+ * elements, of any kind; those of the batch are 0 where an operand is the same for all. */
+typedef struct trek_cuda_gemm {
+    int64_t m, n, k;
+    const void *a, *b;
+    void *c;
+    int64_t a_row, a_col, b_row, b_col, c_row, c_col;
+    trek_dtype dtype, c_dtype;   /* of A, B and the bias; of C: the same, or F32 for 16-bit ones */
+    bool accumulate;             /* C + A B; without bias and activation */
+    const void *bias;            /* NULL: none */
+    int64_t bias_col;
+    int activation;              /* trek_activation */
+    void *pre;                   /* what the activation was applied to, strides as C's; NULL: not kept */
+    int ndim;                    /* of the batch, 0: one product */
+    int64_t sizes[TREK_MAX_DIMS], a_batch[TREK_MAX_DIMS], b_batch[TREK_MAX_DIMS], c_batch[TREK_MAX_DIMS];
+} trek_cuda_gemm;
+
+/* Runs it by what is best. MEMORY for lack of scratch memory, CUDA. */
+trek_status trek_cuda_gemm_run(const trek_op_call *call, trek_cuda_queue *queue, const trek_cuda_gemm *g);
+
+/* Runs it by cuBLASLt: at most one batch dimension, no GELU. UNSUPPORTED, without a message, where
+ * there is no library or it does not take this product: nothing has been done then. */
+trek_status trek_cuda_blas_run(const trek_op_call *call, trek_cuda_queue *queue, const trek_cuda_gemm *g);
+
+/* Whether trek_cuda_blas_run has a library to use on this queue. */
+bool trek_cuda_blas_ready(trek_cuda_queue *queue);
+
+/* Opens a shared library: the file that the environment variable names, else the names in turn,
+ * each also in the toolkit's usual folders. With the fake runtime of the tests: the first only. */
+void *trek_cuda_open_library(const char *variable, const char *const *names);
+
+TREK_END
+
+#endif

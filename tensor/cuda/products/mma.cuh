@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tensor cores by mma.sync (from sm_80 on) and what feeds them: ldmatrix, cp.async.
+ * Fragments lie in registers as PTX's ISA says. In the tests' shim the same functions
+ * exchange values between the lanes, so that layouts are tested without a GPU. */
+#ifndef TREK_TENSOR_CUDA_PRODUCTS_MMA_CUH
+#define TREK_TENSOR_CUDA_PRODUCTS_MMA_CUH
+
+#include "tensor/cuda/device.cuh"
+
+#if defined(TREK_CUDA_SHIM) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800)
+#define TREK_MMA 1 /* this pass can have them */
+#endif
+
+#ifdef TREK_MMA
+
+template <typename T> __device__ __forceinline__ uint32_t trek_pack2(float low, float high)
+{
+    return (uint32_t)trek_store<T>::of(low).bits | (uint32_t)trek_store<T>::of(high).bits << 16;
+}
+
+#ifndef TREK_CUDA_SHIM
+
+template <> __device__ __forceinline__ uint32_t trek_pack2<trek_bf16>(float low, float high)
+{
+    uint32_t packed;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+}
+template <> __device__ __forceinline__ uint32_t trek_pack2<trek_f16>(float low, float high)
+{
+    uint32_t packed;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+}
+
+/* d [16 x 8] += a [16 x 16] b [16 x 8] */
+template <typename T> __device__ __forceinline__ void trek_mma(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1);
+template <> __device__ __forceinline__ void trek_mma<trek_bf16>(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+template <> __device__ __forceinline__ void trek_mma<trek_f16>(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* Four 8 x 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8. */
+__device__ __forceinline__ void trek_load_matrices(uint32_t r[4], const uint16_t *row)
+{
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+/* The same, each matrix turned. */
+__device__ __forceinline__ void trek_load_turned(uint32_t r[4], const uint16_t *row)
+{
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+/* 16 bytes from global to shared memory, or zeros; there after a commit and a wait. */
+__device__ __forceinline__ void trek_copy_async(void *to, const void *from, bool there)
+{
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
+    int bytes = there ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void trek_copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/* All but the last `pending` commits have arrived (for this thread: a barrier tells the others). */
+template <int pending> __device__ __forceinline__ void trek_copy_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}
+
+__device__ __forceinline__ float trek_exp2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ __forceinline__ float trek_fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+
+#else /* the shim: lanes exchange what the hardware would */
+
+template <typename T> inline float trek_half_of(uint32_t packed, int k) { return trek_get(T{ (uint16_t)(packed >> (16 * k)) }); }
+
+template <typename T> inline void trek_mma(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    TREK_SHARED(uint32_t, lanes, 32 * 32 * 6); /* of every warp of a block */
+    uint32_t *mine = lanes + (int)threadIdx.x / 32 * 32 * 6;
+    int lane = (int)threadIdx.x % 32, group = lane / 4, pair = lane % 4;
+    for (int k = 0; k < 4; k++)
+        mine[lane * 6 + k] = a[k];
+    mine[lane * 6 + 4] = b0;
+    mine[lane * 6 + 5] = b1;
+    __syncwarp();
+    for (int e = 0; e < 4; e++) {
+        int row = group + (e / 2) * 8, column = pair * 2 + e % 2;
+        float sum = d[e];
+        for (int k = 0; k < 16; k++) {
+            uint32_t x = mine[(row % 8 * 4 + k % 8 / 2) * 6 + (row >= 8) + 2 * (k >= 8)];
+            uint32_t y = mine[(column * 4 + k % 8 / 2) * 6 + 4 + (k >= 8)];
+            sum += trek_half_of<T>(x, k % 2) * trek_half_of<T>(y, k % 2);
+        }
+        d[e] = sum;
+    }
+    __syncwarp();
+}
+
+inline void trek_load_matrices(uint32_t r[4], const uint16_t *row)
+{
+    int lane = (int)threadIdx.x % 32;
+    for (int m = 0; m < 4; m++) {
+        unsigned long long at = __shfl_sync(0xffffffffu, (unsigned long long)(uintptr_t)row, m * 8 + lane / 4);
+        const uint16_t *from = (const uint16_t *)(uintptr_t)at + lane % 4 * 2;
+        r[m] = (uint32_t)from[0] | (uint32_t)from[1] << 16;
+    }
+}
+
+inline void trek_load_turned(uint32_t r[4], const uint16_t *row)
+{
+    int lane = (int)threadIdx.x % 32;
+    for (int m = 0; m < 4; m++) {
+        r[m] = 0;
+        for (int k = 0; k < 2; k++) {
+            unsigned long long at = __shfl_sync(0xffffffffu, (unsigned long long)(uintptr_t)row, m * 8 + lane % 4 * 2 + k);
+            r[m] |= (uint32_t)((const uint16_t *)(uintptr_t)at)[lane / 4] << (16 * k);
+        }
+    }
+}
+
+inline void trek_copy_async(void *to, const void *from, bool there)
+{
+    if (there)
+        memcpy(to, from, 16);
+    else
+        memset(to, 0, 16);
+}
+inline void trek_copy_commit() {}
+template <int pending> inline void trek_copy_wait() {}
+inline float trek_exp2(float x) { return exp2f(x); }
+inline float trek_fused(float a, float b, float c) { return a * b + c; }
+
+#endif
+#endif /* TREK_MMA */
+
+#endif

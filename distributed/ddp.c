@@ -38,28 +38,8 @@ trek_status trek_ddp_call(trek_ddp *ddp, trek_ddp_fn fn, void *arg)
 
 void trek_ddp_follow_flags(trek_ddp *ddp)
 {
-    const trek_ddp_replica *first = &ddp->replicas[0];
-    for (int r = 1; r < ddp->n; r++) {
-        trek_ddp_replica *own = &ddp->replicas[r];
-        for (int k = 0; k < own->n_modules; k++)
-            own->modules[k]->training = first->modules[k]->training;
-        for (int k = 0; k < own->n_params; k++)
-            own->params[k].var->requires_grad = first->params[k].var->requires_grad;
-    }
-}
-
-trek_status trek_ddp_agree(trek_ddp_replica *r, trek_status own)
-{
-    if (r->world == 1)
-        return own;
-    int32_t failed = own != TREK_OK ? r->rank + 1 : 0;
-    trek_status status = trek_comm_run(r->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_MAX, .dtype = TREK_I32,
-                                                                  .count = 1, .in = &failed, .out = &failed });
-    if (own != TREK_OK)
-        return own;
-    if (status == TREK_OK && failed)
-        status = trek_fail(TREK_ERR_PEER, "ddp: rank %d failed", failed - 1);
-    return status;
+    for (int r = 1; r < ddp->n; r++)
+        trek_replica_follow_flags(&ddp->replicas[r].model, &ddp->replicas[0].model);
 }
 
 trek_status trek_ddp_count(const double *counts, int replica, double *count)
@@ -104,7 +84,7 @@ static trek_var *module_forward_many(trek_module *self, trek_var *const *inputs,
 {
     trek_ddp *ddp = (trek_ddp *)self;
     int here = ddp->ranks ? trek_ranks_rank_here(ddp->ranks) : 0;
-    return here >= 0 ? trek_forward_many(ddp->replicas[here].model, inputs, n) : forward_divided(ddp, inputs, n);
+    return here >= 0 ? trek_forward_many(ddp->replicas[here].module, inputs, n) : forward_divided(ddp, inputs, n);
 }
 
 static trek_var *module_forward(trek_module *self, trek_var *x) { return module_forward_many(self, &x, 1); }
@@ -126,7 +106,7 @@ static void module_free(trek_module *self)
     for (int r = 0; r < ddp->n; r++) {
         trek_ddp_plan_clear(&ddp->replicas[r]);
         if (r > 0)
-            let_go(ddp->replicas[r].model); /* replica 0's is a child */
+            let_go(ddp->replicas[r].module); /* replica 0's is a child */
     }
     trek_free(ddp->replicas);
     trek_free(ddp->devices);
@@ -183,7 +163,7 @@ static trek_status adopt(trek_ddp *ddp, int r, trek_module *model)
         ddp->base.training = model->training;
     }
     model->owners++;
-    ddp->replicas[r].model = model;
+    ddp->replicas[r].module = model;
     return TREK_OK;
 }
 
@@ -192,7 +172,7 @@ static void drop_models(trek_module *const *models, int n, const trek_ddp *ddp)
 {
     for (int r = 0; r < n; r++) {
         trek_module *model = models[r];
-        bool seen = ddp && r < ddp->n && ddp->replicas[r].model == model;
+        bool seen = ddp && r < ddp->n && ddp->replicas[r].module == model;
         for (int q = 0; q < r && !seen; q++)
             seen = models[q] == model;
         if (model && !seen && model->owners == 0)
@@ -234,8 +214,10 @@ static trek_status join_rank(trek_ddp *ddp, int k, void *arg)
     r->all_on_host = gpus_of(ddp, r->world) == 0;
     if (own == TREK_OK)
         own = trek_ddp_plan(r, ddp->opts.bucket_bytes);
-    trek_status status = trek_ddp_compare(ddp, r, own);
-    return status == TREK_OK ? trek_ddp_broadcast(r, true, true, TREK_OK) : status;
+    char options[128];
+    snprintf(options, sizeof options, "buckets of %lld bytes\noverlap %d\n", (long long)ddp->opts.bucket_bytes, ddp->opts.overlap);
+    trek_status status = trek_replica_compare(&r->model, r->comm, options, "ddp", own);
+    return status == TREK_OK ? trek_ddp_take_first(r, true, true, TREK_OK) : status;
 }
 
 /* Device of the model's first parameter, else buffer, else the CPU. */
@@ -249,9 +231,9 @@ static trek_status see_device(const char *name, trek_var *var, void *arg)
 static trek_status find_device(trek_ddp_replica *r)
 {
     r->device = trek_cpu(0);
-    trek_status status = trek_module_each_param(r->model, see_device, &r->device);
+    trek_status status = trek_module_each_param(r->module, see_device, &r->device);
     if (status == TREK_OK)
-        status = trek_module_each_buffer(r->model, see_device, &r->device);
+        status = trek_module_each_buffer(r->module, see_device, &r->device);
     if (status != TREK_OK && status != TREK_ERR_CANCELLED)
         return status;
     r->backend = trek_backend_get(r->device.type);
@@ -329,7 +311,7 @@ static trek_status gather_devices(trek_ddp *ddp, trek_status own)
 {
     trek_ddp_replica *r = &ddp->replicas[0];
     ddp->devices = trek_calloc((size_t)r->world, sizeof *ddp->devices);
-    trek_status status = trek_ddp_agree(r, own == TREK_OK && !ddp->devices ? trek_status_get() : own);
+    trek_status status = trek_replica_agree(r->comm, own == TREK_OK && !ddp->devices ? trek_status_get() : own, "ddp");
     if (status != TREK_OK)
         return status;
     ddp->devices[r->rank] = r->device;
@@ -352,8 +334,7 @@ static trek_status join_device(const trek_ddp *ddp)
 /* This rank could not even begin; the others learn it where they wait for its place. */
 static trek_ddp *tell_others(trek_comm *comm)
 {
-    trek_ddp_replica nobody = { .comm = comm, .rank = trek_comm_rank(comm), .world = trek_comm_world_size(comm) };
-    trek_ddp_agree(&nobody, trek_status_get());
+    trek_replica_agree(comm, trek_status_get(), "ddp");
     return NULL;
 }
 
@@ -431,7 +412,7 @@ trek_module *trek_ddp_replica_module(trek_ddp *ddp, int r)
         return trek_fail_missing("ddp_replica_module", "wrapper"), NULL;
     if (r < 0 || r >= ddp->n)
         return trek_fail_null(TREK_ERR_ARGUMENT, "ddp_replica_module: replica %d of %d", r, ddp->n);
-    return ddp->replicas[r].model;
+    return ddp->replicas[r].module;
 }
 
 int trek_ddp_world_size(const trek_ddp *ddp) { return ddp ? ddp->replicas[0].world : 1; }

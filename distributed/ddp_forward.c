@@ -108,7 +108,7 @@ static trek_status run_replica(const forward_call *c, int rank)
     for (int k = 0; k < n && status == TREK_OK; k++)
         if (!(list[k] = rank_input(c, rank, k)))
             status = trek_status_get();
-    trek_var *y = status == TREK_OK ? trek_forward_many(c->ddp->replicas[rank].model, list, n) : NULL;
+    trek_var *y = status == TREK_OK ? trek_forward_many(c->ddp->replicas[rank].module, list, n) : NULL;
     trek_free(list);
     if (!y)
         return trek_status_get();
@@ -370,7 +370,7 @@ trek_var *trek_ddp_forward_many(trek_ddp *ddp, trek_var *const *inputs, int n_in
     if (n_inputs < 1)
         return trek_fail_null(TREK_ERR_ARGUMENT, "ddp_forward: %d inputs", n_inputs);
     if (!ddp->ranks)
-        return trek_forward_many(ddp->replicas[0].model, inputs, n_inputs);
+        return trek_forward_many(ddp->replicas[0].module, inputs, n_inputs);
     if (trek_status_get() != TREK_OK)
         return NULL;
     if (trek_ranks_rank_here(ddp->ranks) >= 0)

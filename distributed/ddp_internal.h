@@ -4,9 +4,9 @@
 #define TREK_DISTRIBUTED_DDP_INTERNAL_H
 
 #include "autograd/var_internal.h"
-#include "distributed/replica/buffers.h"
 #include "distributed/ddp.h"
 #include "distributed/ranks_internal.h"
+#include "distributed/replica/replica.h"
 #include "tensor/backend.h"
 #include "tensor/memory_internal.h"
 #include "tensor/tensor_internal.h"
@@ -14,8 +14,8 @@
 /* Parameters stand in the order of an arena (optim/arena.h): dtype by dtype, last registered first, in
  * slots of 256 bytes. So gradients that an optimizer over all of them has moved lie as they are sent. */
 typedef struct trek_ddp_param {
-    trek_var *var;            /* retained */
-    char *name;
+    trek_var *var;            /* borrowed of the list, as the next */
+    const char *name;
     int part;
     int64_t offset, count;    /* elements, in its part */
     trek_var *spare;          /* what becomes its gradient, where it has none of its own; NULL: none */
@@ -40,25 +40,21 @@ typedef struct trek_ddp_word {
 enum { TREK_DDP_HAS = 1, TREK_DDP_TRAINS = 2 };
 
 typedef struct trek_ddp_replica {
-    trek_module *model;       /* owned with others: see module.owners */
+    trek_module *module;      /* owned with others: see module.owners */
+    trek_replica model;       /* its parts; nothing while wrapping or a refresh has failed */
     trek_comm *comm;          /* borrowed; NULL: one rank */
     int rank, world;
     trek_device device;
     bool all_on_host;         /* no rank is on a GPU */
     const trek_backend *backend;
-    int n_params, n_buffers, n_modules, n_parts, n_buckets;
+    int n_params, n_parts, n_buckets;
     trek_ddp_param *params;
     trek_var **leaves;        /* [n_params] params[k].var */
     trek_ddp_part parts[TREK_DTYPE_COUNT];
     trek_ddp_bucket *buckets;
-    trek_module **modules;    /* borrowed */
-    trek_var **buffers;       /* retained */
-    char **buffer_names;
-    trek_buffer_plan *buffer_plans;
     size_t word_bytes;
     char *word, *words;       /* this rank's; all ranks' */
     bool *any;                /* [n_params] some rank that counts has a gradient */
-    void *pack;               /* for broadcasts of small tensors */
 } trek_ddp_replica;
 
 struct trek_ddp {
@@ -77,20 +73,15 @@ typedef trek_status (*trek_ddp_fn)(trek_ddp *ddp, int replica, void *arg);
 trek_status trek_ddp_call(trek_ddp *ddp, trek_ddp_fn fn, void *arg);
 /* Train and freeze flags of replica 0 become all replicas'; outside runs. */
 void trek_ddp_follow_flags(trek_ddp *ddp);
-/* Whether all ranks are well: own where this one is not, PEER where another is not. */
-trek_status trek_ddp_agree(trek_ddp_replica *r, trek_status own);
 /* The rank's number of counts, checked: NULL is 1. */
 trek_status trek_ddp_count(const double *counts, int replica, double *count);
 
 /* ddp_plan.c */
 trek_status trek_ddp_plan(trek_ddp_replica *r, int64_t bucket_bytes);
 void trek_ddp_plan_clear(trek_ddp_replica *r);
-/* Collective: whether all ranks' replicas and options are alike; ARGUMENT naming the first difference. own: this
- * rank's status so far. */
-trek_status trek_ddp_compare(trek_ddp *ddp, trek_ddp_replica *r, trek_status own);
 
-/* ddp_sync.c; collectives */
-trek_status trek_ddp_broadcast(trek_ddp_replica *r, bool params, bool buffers, trek_status own);
+/* ddp_sync.c; a collective */
+trek_status trek_ddp_take_first(trek_ddp_replica *r, bool params, bool buffers, trek_status own);
 
 /* ddp_reduce.c */
 trek_status trek_ddp_reduce_replica(trek_ddp *ddp, trek_ddp_replica *r, double count, trek_status own);

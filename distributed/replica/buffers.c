@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Merging buffers at the end of a step. Running means and variances of batch
+/* Merging the buffers of all ranks. Running means and variances of batch
  * norm are merged as the statistics of the ranks' samples together: means by
  * count, variances with the spread of the means added (Chan, Golub and LeVeque,
  * 1979); other floating buffers are averaged by count, integers take the maximum.
@@ -9,7 +9,8 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
-#include "distributed/step/stepper_ranks.h"
+#include "distributed/comm/comm_internal.h"
+#include "distributed/replica/replica.h"
 #include "nn/batch_norm_internal.h"
 #include "tensor/half_internal.h"
 
@@ -33,20 +34,6 @@ static int find_partner(char *const *names, trek_var *const *buffers, int n, int
     return -1;
 }
 
-void trek_buffers_plan(char *const *names, trek_var *const *buffers, int n, trek_buffer_plan *plans)
-{
-    for (int k = 0; k < n; k++)
-        plans[k] = (trek_buffer_plan){
-            trek_dtype_is_float((trek_dtype)buffers[k]->data->dtype) ? TREK_BUFFER_AVERAGE : TREK_BUFFER_MAXIMUM, -1, -1 };
-    for (int k = 0; k < n; k++) {
-        int partner = plans[k].merge == TREK_BUFFER_AVERAGE && ends_with(names[k], "running_mean") ? find_partner(names, buffers, n, k) : -1;
-        if (partner < 0)
-            continue;
-        plans[k] = (trek_buffer_plan){ TREK_BUFFER_MEAN, partner, -1 };
-        plans[partner] = (trek_buffer_plan){ TREK_BUFFER_PARTNER, k, -1 };
-    }
-}
-
 static int find_buffer(const trek_replica *replica, const trek_var *buffer)
 {
     for (int k = 0; k < replica->n_buffers; k++)
@@ -55,20 +42,35 @@ static int find_buffer(const trek_replica *replica, const trek_var *buffer)
     return -1;
 }
 
-void trek_ranks_plan_buffers(ranks_stepper *s)
+/* Statistics of layers that meet, and their counts of batches. */
+static void plan_tracked(trek_replica *r)
 {
-    const trek_replica *first = &s->replicas[0];
-    trek_buffers_plan(s->buffer_names, first->buffers, first->n_buffers, s->buffer_plans);
-    for (int m = 0; m < first->n_modules; m++) {
-        if (first->modules[m]->klass != &trek_sync_batch_norm_class)
+    for (int m = 0; m < r->n_modules; m++) {
+        if (r->modules[m]->klass != &trek_sync_batch_norm_class)
             continue;
-        const trek_batch_norm_layer *layer = (const trek_batch_norm_layer *)first->modules[m];
-        int mean = find_buffer(first, layer->running_mean), tracked = find_buffer(first, layer->num_batches_tracked);
-        if (mean < 0 || tracked < 0 || s->buffer_plans[mean].merge != TREK_BUFFER_MEAN)
+        const trek_batch_norm_layer *layer = (const trek_batch_norm_layer *)r->modules[m];
+        int mean = find_buffer(r, layer->running_mean), tracked = find_buffer(r, layer->num_batches_tracked);
+        if (mean < 0 || tracked < 0 || r->plans[mean].merge != TREK_BUFFER_MEAN)
             continue;
-        s->buffer_plans[mean].tracked = tracked;
-        s->buffer_plans[tracked].tracked = mean;
+        r->plans[mean].tracked = tracked;
+        r->plans[tracked].tracked = mean;
     }
+}
+
+void trek_buffers_plan(trek_replica *r)
+{
+    for (int k = 0; k < r->n_buffers; k++)
+        r->plans[k] = (trek_buffer_plan){
+            trek_dtype_is_float((trek_dtype)r->buffers[k]->data->dtype) ? TREK_BUFFER_AVERAGE : TREK_BUFFER_MAXIMUM, -1, -1 };
+    for (int k = 0; k < r->n_buffers; k++) {
+        bool is_mean = r->plans[k].merge == TREK_BUFFER_AVERAGE && ends_with(r->buffer_names[k], "running_mean");
+        int partner = is_mean ? find_partner(r->buffer_names, r->buffers, r->n_buffers, k) : -1;
+        if (partner < 0)
+            continue;
+        r->plans[k] = (trek_buffer_plan){ TREK_BUFFER_MEAN, partner, -1 };
+        r->plans[partner] = (trek_buffer_plan){ TREK_BUFFER_PARTNER, k, -1 };
+    }
+    plan_tracked(r);
 }
 
 /* --- elements of any floating dtype as f64 ---------------------------------------- */
@@ -115,14 +117,23 @@ static void store(trek_dtype dtype, char *to, int64_t at, int64_t n, const doubl
 
 /* --- merging ------------------------------------------------------------------------- */
 
-static void store_all(const trek_buffer_copies *c, char *const *copies, int64_t at, int64_t n, const double *values)
+/* The ranks' copies of one floating buffer, and of its partner (NULL: none). */
+typedef struct copies {
+    trek_dtype dtype;
+    int world;
+    double counts[TREK_MAX_RANKS], total;
+    char *values[TREK_MAX_RANKS], *partners[TREK_MAX_RANKS];
+    bool has_partner;
+} copies;
+
+static void store_all(const copies *c, char *const *to, int64_t at, int64_t n, const double *values)
 {
     for (int r = 0; r < c->world; r++)
-        store(c->dtype, copies[r], at, n, values);
+        store(c->dtype, to[r], at, n, values);
 }
 
 /* Elements [at, at + n): the ranks that have samples, weighted by them. */
-static void merge_block(const trek_buffer_copies *c, int64_t at, int64_t n)
+static void merge_block(const copies *c, int64_t at, int64_t n)
 {
     double mean0[BLOCK], mean[BLOCK], value[BLOCK], spread[BLOCK] = { 0 }, var0[BLOCK], var[BLOCK];
     bool first = true;
@@ -136,7 +147,7 @@ static void merge_block(const trek_buffer_copies *c, int64_t at, int64_t n)
             mean[i] = first ? value[i] : mean[i] + weight * (value[i] - mean0[i]);
             spread[i] += weight * (value[i] - mean0[i]) * (value[i] - mean0[i]);
         }
-        if (c->partners) {
+        if (c->has_partner) {
             load(c->dtype, c->partners[r], at, n, value);
             for (int64_t i = 0; i < n; i++) {
                 var0[i] = first ? value[i] : var0[i];
@@ -145,7 +156,7 @@ static void merge_block(const trek_buffer_copies *c, int64_t at, int64_t n)
         }
         first = false;
     }
-    if (c->partners) {
+    if (c->has_partner) {
         for (int64_t i = 0; i < n; i++)
             var[i] += spread[i] - (mean[i] - mean0[i]) * (mean[i] - mean0[i]);
         store_all(c, c->partners, at, n, var);
@@ -153,141 +164,71 @@ static void merge_block(const trek_buffer_copies *c, int64_t at, int64_t n)
     store_all(c, c->values, at, n, mean);
 }
 
-void trek_buffers_merge(const trek_buffer_copies *c)
+static int64_t batches_of(const trek_buffer_room *room, int rank, int tracked)
 {
-    for (int64_t at = 0; at < c->count; at += BLOCK)
-        merge_block(c, at, c->count - at < BLOCK ? c->count - at : BLOCK);
+    return *(const int64_t *)(const void *)room->copy(room, rank, tracked);
 }
-
-/* Buffer k of a rank where the host can read and write it. */
-static trek_tensor *buffer_of(const ranks_stepper *s, int rank, int k)
-{
-    const trek_replica *r = &s->replicas[rank];
-    return r->staged ? r->staged[k] : r->buffers[k]->data;
-}
-
-static char *data_of(const ranks_stepper *s, int rank, int k) { return buffer_of(s, rank, k)->data; }
 
 /* Statistics of a synchronised batch norm are alike on all ranks that took part in every forward since the last
- * merge; those that had no rows in one of them do not count. Returns the total of the counts. */
-static double drop_late_ranks(const ranks_stepper *s, int tracked, double *counts, double total)
+ * merge; those that had no rows in one of them do not count. */
+static void drop_late_ranks(const trek_buffer_room *room, int tracked, copies *c)
 {
     int64_t most = 0;
     double left = 0;
-    for (int r = 0; r < s->world; r++) {
-        int64_t batches = *(const int64_t *)data_of(s, r, tracked);
-        most = counts[r] > 0 && batches > most ? batches : most;
+    for (int r = 0; r < room->world; r++) {
+        int64_t batches = batches_of(room, r, tracked);
+        most = c->counts[r] > 0 && batches > most ? batches : most;
     }
-    for (int r = 0; r < s->world; r++) {
-        if (*(const int64_t *)data_of(s, r, tracked) < most)
-            counts[r] = 0;
-        left += counts[r];
-    }
-    return left > 0 ? left : total;
+    for (int r = 0; r < room->world; r++)
+        left += c->counts[r] > 0 && batches_of(room, r, tracked) == most ? c->counts[r] : 0;
+    for (int r = 0; r < room->world; r++)
+        if (batches_of(room, r, tracked) != most)
+            c->counts[r] = 0;
+    c->total = left;
 }
 
-static void merge_floats(ranks_stepper *s, int k, int partner, double total)
+static void merge_floats(const trek_buffer_room *room, int k, int partner)
 {
-    int tracked = s->windowed ? -1 : s->buffer_plans[k].tracked; /* in windows each rank has batches of its own */
-    char *values[TREK_MAX_RANKS], *partners[TREK_MAX_RANKS];
-    double counts[TREK_MAX_RANKS];
-    for (int r = 0; r < s->world; r++) {
-        values[r] = data_of(s, r, k);
-        partners[r] = partner >= 0 ? data_of(s, r, partner) : NULL;
-        counts[r] = (double)s->replicas[r].samples;
+    const trek_tensor *like = room->replica->buffers[k]->data;
+    int tracked = room->apart ? -1 : room->replica->plans[k].tracked;
+    copies c = { .dtype = (trek_dtype)like->dtype, .world = room->world, .has_partner = partner >= 0 };
+    for (int r = 0; r < room->world; r++) {
+        c.values[r] = room->copy(room, r, k);
+        c.partners[r] = partner >= 0 ? room->copy(room, r, partner) : NULL;
+        c.counts[r] = room->counts[r];
+        c.total += c.counts[r];
     }
     if (tracked >= 0)
-        total = drop_late_ranks(s, tracked, counts, total);
-    trek_buffers_merge(&(trek_buffer_copies){ .dtype = (trek_dtype)buffer_of(s, 0, k)->dtype, .count = buffer_of(s, 0, k)->numel,
-                                              .world = s->world, .counts = counts, .total = total, .values = values,
-                                              .partners = partner >= 0 ? partners : NULL });
+        drop_late_ranks(room, tracked, &c);
+    for (int64_t at = 0; at < like->numel; at += BLOCK)
+        merge_block(&c, at, like->numel - at < BLOCK ? like->numel - at : BLOCK);
 }
 
-static void merge_integers(ranks_stepper *s, int k)
+/* The maximum over the ranks that have samples. */
+static void merge_integers(const trek_buffer_room *room, int k)
 {
-    const trek_tensor *first = buffer_of(s, 0, k);
+    const trek_tensor *like = room->replica->buffers[k]->data;
     const void *ins[TREK_MAX_RANKS];
     void *outs[TREK_MAX_RANKS];
-    for (int r = 0; r < s->world; r++)
-        ins[r] = outs[r] = data_of(s, r, k);
-    trek_comm_combine((trek_dtype)first->dtype, TREK_MAX, ins, s->world, outs, s->world, 0, first->numel);
+    int n = 0;
+    for (int r = 0; r < room->world; r++) {
+        outs[r] = room->copy(room, r, k);
+        if (room->counts[r] > 0)
+            ins[n++] = outs[r];
+    }
+    trek_comm_combine((trek_dtype)like->dtype, TREK_MAX, ins, n, outs, room->world, 0, like->numel);
 }
 
-static void merge_mine(ranks_stepper *s, int rank, int64_t total)
+void trek_buffers_merge(const trek_buffer_room *room, int first, int stride)
 {
-    for (int k = rank; k < s->replicas[0].n_buffers; k += s->world) {
-        const trek_buffer_plan *plan = &s->buffer_plans[k];
+    const trek_buffer_plan *plans = room->replica->plans;
+    for (int k = first; k < room->replica->n_buffers; k += stride) {
+        const trek_buffer_plan *plan = &plans[k];
         if (plan->merge == TREK_BUFFER_MAXIMUM && plan->tracked < 0)
-            merge_integers(s, k);
+            merge_integers(room, k);
         else if (plan->merge == TREK_BUFFER_MEAN || plan->merge == TREK_BUFFER_AVERAGE)
-            merge_floats(s, k, plan->partner, (double)total);
+            merge_floats(room, k, plan->partner);
         if (plan->merge == TREK_BUFFER_MEAN && plan->tracked >= 0)
-            merge_integers(s, plan->tracked); /* after it, which has looked at them */
+            merge_integers(room, plan->tracked); /* after it, which has looked at them */
     }
-}
-
-/* --- buffers on GPUs: each rank fetches its own, and puts them back -------------------------- */
-
-static trek_status make_staged(trek_replica *r)
-{
-    trek_tensor **staged = trek_calloc((size_t)r->n_buffers, sizeof *staged);
-    trek_status status = staged ? TREK_OK : TREK_ERR_MEMORY;
-    for (int k = 0; k < r->n_buffers && status == TREK_OK; k++) {
-        const trek_tensor *b = r->buffers[k]->data;
-        trek_dtype dtype = trek_dtype_is_float((trek_dtype)b->dtype) ? TREK_F64 : TREK_I64;
-        if (!(staged[k] = trek_tensor_empty(trek_tensor_shape(b), dtype, trek_cpu(0))))
-            status = trek_status_get();
-    }
-    if (status == TREK_OK) {
-        r->staged = staged;
-        return status;
-    }
-    for (int k = 0; staged && k < r->n_buffers; k++)
-        trek_tensor_release(staged[k]);
-    trek_free(staged);
-    return status;
-}
-
-static trek_status fetch(trek_replica *r)
-{
-    trek_status status = r->staged ? TREK_OK : make_staged(r);
-    for (int k = 0; k < r->n_buffers && status == TREK_OK; k++)
-        status = trek_tensor_to_host(r->buffers[k]->data, (trek_dtype)r->staged[k]->dtype, r->staged[k]->data,
-                                     (size_t)r->staged[k]->numel * trek_dtype_size((trek_dtype)r->staged[k]->dtype));
-    return status;
-}
-
-static trek_status merge_staged(ranks_stepper *s, int rank, int64_t total)
-{
-    trek_replica *own = &s->replicas[rank];
-    trek_status status = fetch(own);
-    trek_comm *comm = trek_ranks_comm(s->ranks, rank);
-    int32_t failed = status != TREK_OK;
-    trek_status met = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_MAX, .dtype = TREK_I32,
-                                                            .count = 1, .in = &failed, .out = &failed });
-    if (status != TREK_OK || met != TREK_OK)
-        return status != TREK_OK ? status : met;
-    if (failed)
-        return trek_fail(TREK_ERR_PEER, "step: another rank's buffers could not be read");
-    merge_mine(s, rank, total);
-    status = trek_comm_barrier(comm);
-    for (int k = 0; k < own->n_buffers && status == TREK_OK; k++)
-        status = trek_tensor_copy_from(own->buffers[k]->data, own->staged[k]);
-    return status;
-}
-
-trek_status trek_ranks_merge_buffers(ranks_stepper *s, int rank)
-{
-    int64_t total = 0;
-    for (int r = 0; r < s->world; r++)
-        total += s->replicas[r].samples;
-    trek_replica *own = &s->replicas[rank];
-    if (total == 0 || own->n_buffers == 0)
-        return TREK_OK;
-    if (!s->on_host)
-        return merge_staged(s, rank, total);
-    merge_mine(s, rank, total);
-    for (int k = 0; k < own->n_buffers; k++)
-        trek_tensor_bump(own->buffers[k]->data);
-    return TREK_OK;
 }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Merging the buffers of several ranks: what is done to which, and the arithmetic. Internal. */
+/* Merging buffers of the ranks: what is done to which, and the arithmetic. Internal. */
 #ifndef TREK_DISTRIBUTED_REPLICA_BUFFERS_H
 #define TREK_DISTRIBUTED_REPLICA_BUFFERS_H
 
 #include "autograd/var.h"
+
+struct trek_replica;
 
 /* How a buffer is merged over the ranks. */
 typedef enum trek_buffer_merge {
@@ -19,18 +21,19 @@ typedef struct trek_buffer_plan {
     int tracked;              /* of a synchronised batch norm's mean: where its count of batches stands, of that: the mean; else -1 */
 } trek_buffer_plan;
 
-void trek_buffers_plan(char *const *names, trek_var *const *buffers, int n, trek_buffer_plan *plans);
+/* Fills the replica's plans. */
+void trek_buffers_plan(struct trek_replica *replica);
 
-/* The ranks' copies of one floating buffer, and of its partner (NULL: none), count elements each. */
-typedef struct trek_buffer_copies {
-    trek_dtype dtype;
-    int64_t count;
+/* All ranks' copies of a replica's buffers, where the host can read and write them: contiguous, of the buffers' dtypes. */
+typedef struct trek_buffer_room {
+    const struct trek_replica *replica;
     int world;
-    const double *counts;     /* [world] samples of each; 0: only receives */
-    double total;             /* their sum, above 0 */
-    char *const *values, *const *partners;
-} trek_buffer_copies;
-/* All copies become what the samples together would have given. */
-void trek_buffers_merge(const trek_buffer_copies *copies);
+    const double *counts;     /* [world] samples of each, not all 0; 0: only receives */
+    bool apart;               /* layers that meet have not met: each rank had batches of its own */
+    char *(*copy)(const struct trek_buffer_room *room, int rank, int k);
+} trek_buffer_room;
+/* The copies of buffers first, first + stride, ... become what the samples together would have given. Callers that take different
+ * first ones may run side by side. Cannot fail. */
+void trek_buffers_merge(const trek_buffer_room *room, int first, int stride);
 
 #endif

@@ -3,9 +3,9 @@
  * thread, compared between processes, whose first one's values all take. */
 #include <pthread.h>
 
-#include "distributed/step/job_sync.h"
 #include "distributed/step/stepper_ranks.h"
 #include "graph/constants_internal.h"
+#include "nn/text.h"
 
 typedef struct follow_call {
     ranks_stepper *s;
@@ -60,18 +60,16 @@ static trek_status drop_rank(int rank, void *arg)
     return TREK_OK;
 }
 
-static trek_status copy_one(trek_tensor *tensor, void *arg) { return trek_rounds_copy_tensor(arg, tensor); }
+static trek_status copy_one(trek_tensor *tensor, void *arg) { return trek_replica_take_tensor(arg, tensor); }
 
 static trek_status join_processes(ranks_stepper *s)
 {
     trek_text text = { 0 };
     trek_status status = trek_constants_describe(&s->base.graph->constants, &text);
-    if (status != TREK_OK)
-        trek_rounds_failed(s, status);
-    else
-        status = trek_rounds_compare(s, text.data, text.length, "constants and teachers are");
-    trek_text_clear(&text);
-    return status == TREK_OK ? trek_constants_each(&s->base.graph->constants, copy_one, s) : status;
+    char *lines = trek_text_take(&text);
+    status = trek_replica_compare_text(s->comm, lines, "constants and teachers", status == TREK_OK && !lines ? trek_status_get() : status);
+    trek_free(lines);
+    return status == TREK_OK ? trek_constants_each(&s->base.graph->constants, copy_one, s->comm) : status;
 }
 
 trek_status trek_ranks_constants(trek_stepper *stepper)

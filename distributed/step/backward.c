@@ -62,15 +62,15 @@ trek_var *trek_ranks_forward_alone(ranks_stepper *s, trek_var *const *inputs, in
     route_call c = { inputs, n, NULL };
     int64_t start = trek_trace_enter("forward"), rows = trek_graph_input_rows(s->base.graph, inputs, n);
     trek_place before = trek_place_here;
-    trek_ranks_note_flags(s);
+    trek_ranks_follow_flags(s);
     trek_ranks_place_of(s, rows, &trek_place_here.first_sample, &trek_place_here.global_rows);
     trek_place_here.rows = rows;
-    trek_status status = run_alone(s, s->training[0] ? rows : 0, run_route, &c);
+    trek_status status = run_alone(s, trek_ranks_training(s) ? rows : 0, run_route, &c);
     trek_place_here.first_sample = before.first_sample;
     trek_place_here.rows = before.rows;
     trek_place_here.global_rows = before.global_rows;
     s->base.graph->accumulation.rows = rows;
-    if (status == TREK_OK && s->training[0])
+    if (status == TREK_OK && trek_ranks_training(s))
         s->replicas[0].samples += rows;
     trek_trace_end("forward", start, rows);
     return status == TREK_OK ? c.y : NULL;
@@ -81,7 +81,7 @@ trek_var *trek_ranks_forward_alone(ranks_stepper *s, trek_var *const *inputs, in
 static trek_status run_backward(ranks_stepper *s, void *arg)
 {
     trek_var **pair = arg; /* loss and seed */
-    trek_backward_watch watch = { .leaves = s->replicas[0].params, .n_leaves = s->replicas[0].n_params, .only_these = true };
+    trek_backward_watch watch = { .leaves = s->replicas[0].model.params, .n_leaves = s->replicas[0].model.n_params, .only_these = true };
     if (s->sending) {
         watch.complete = trek_overlap_complete;
         watch.arg = s;
@@ -137,7 +137,7 @@ trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double we
     status = trek_rounds_pass(s, own, &total, &overlap);
     if (status != TREK_OK)
         return status;
-    bool skips = own == 0 && (total > 0 || weight == 0 || weighs) && !(s->comm && trek_ranks_sync(s));
+    bool skips = own == 0 && (total > 0 || weight == 0 || weighs) && !(s->comm && trek_ranks_meet(s));
     trek_overlap_begin(s, overlap);
     if (!skips)
         status = backward_with_seed(s, loss, factor_of_pass(s, own, total, weight == 0));

@@ -11,7 +11,6 @@
 #include "autograd/var_internal.h"
 #include "distributed/balance/apportion.h"
 #include "distributed/step/buckets.h"
-#include "distributed/replica/buffers.h"
 #include "distributed/comm/nccl.h"
 #include "distributed/control/control.h"
 #include "distributed/step/rank_sums.h"
@@ -19,15 +18,6 @@
 #include "graph/graph_internal.h"
 #include "tensor/place.h"
 #include "tensor/trace.h"
-
-/* Contiguous host memory of the tensor's dtype into it. */
-static trek_status from_host(trek_tensor *x, const void *host)
-{
-    trek_tensor *copy = trek_tensor_from_data(host, trek_tensor_shape(x), (trek_dtype)x->dtype, x->device);
-    trek_status status = copy ? trek_tensor_copy_from(x, copy) : trek_status_get();
-    trek_tensor_release(copy);
-    return status;
-}
 
 typedef enum word_kind { WORD_BEGIN, WORD_PASS, WORD_STEP, WORD_REDUCE, WORD_FAILED } word_kind;
 
@@ -37,7 +27,7 @@ typedef struct word {
     int32_t stop, ranks;
     int32_t sends, unsent;   /* of a pass: its gradients may be sent; of a step: some were not */
     double weight, communication_ms;
-    int64_t step, samples;
+    int64_t step;
     uint64_t digest;         /* of the pace's decisions */
     uint64_t rng_draw;       /* after the pass: a process without samples drew nothing */
     char message[160];       /* of FAILED */
@@ -117,7 +107,7 @@ static trek_status exchange_pass(ranks_stepper *s, word *own, bool *sends)
     const trek_accumulation *a = &s->base.graph->accumulation;
     bool weighs = trek_accumulation_weighs(a), last = s->passes + 1 == (weighs ? a->passes : 1);
     bool whole = last && (own->kind == WORD_PASS || weighs || s->passes == 0);
-    own->sends = s->overlap && whole && !s->sent && !trek_ranks_sync(s);
+    own->sends = s->overlap && whole && !s->sent && !trek_ranks_meet(s);
     trek_status status = exchange(s, own);
     bool all = status == TREK_OK && all_say(s, (word_kind)own->kind);
     for (int p = 0; p < s->processes && status == TREK_OK; p++) {
@@ -193,7 +183,6 @@ static void read_words(ranks_stepper *s)
     for (int p = 0; p < s->processes; p++) {
         word *w = word_at(s, p);
         stop |= w->stop != 0;
-        s->process_samples[p] = (double)w->samples;
         for (int r = 0; r < s->process_ranks[p]; r++, at++) {
             s->ms[at] = pairs_of(w)[r].ms;
             s->units[at] = pairs_of(w)[r].units;
@@ -228,10 +217,8 @@ trek_status trek_rounds_step(ranks_stepper *s, trek_status own, bool update)
     word *mine = new_word(s, update ? WORD_STEP : WORD_REDUCE);
     mine->communication_ms = s->own_communication_ms;
     mine->unsent = s->passes > s->passes_sent;
-    for (int r = 0; r < s->world; r++) {
+    for (int r = 0; r < s->world; r++)
         pairs_of(mine)[r] = (pace_pair){ s->ms[s->first_rank + r], s->units[s->first_rank + r] };
-        mine->samples += s->replicas[r].samples;
-    }
     for (;;) { /* passes of others count for nothing here but their weight */
         trek_status status = exchange(s, mine);
         if (status != TREK_OK)
@@ -292,170 +279,33 @@ trek_status trek_rounds_reduce(ranks_stepper *s)
     return started != TREK_OK ? started : ended;
 }
 
-/* --- buffers between processes --------------------------------------------------------- */
-
-static size_t buffer_bytes(const trek_tensor *x) { return (size_t)x->numel * trek_dtype_size((trek_dtype)x->dtype); }
-
-static size_t all_buffer_bytes(const trek_replica *first)
-{
-    size_t bytes = 0;
-    for (int k = 0; k < first->n_buffers; k++)
-        bytes += (buffer_bytes(first->buffers[k]->data) + 7) & ~(size_t)7;
-    return bytes;
-}
-
-static trek_status pack(const trek_replica *first, char *block, bool back)
-{
-    trek_status status = TREK_OK;
-    for (int k = 0; k < first->n_buffers && status == TREK_OK; k++) {
-        trek_tensor *x = first->buffers[k]->data;
-        size_t bytes = buffer_bytes(x);
-        status = back ? from_host(x, block) : trek_tensor_to_host(x, (trek_dtype)x->dtype, block, bytes);
-        block += (bytes + 7) & ~(size_t)7;
-    }
-    return status;
-}
-
-static void merge_integers(ranks_stepper *s, const trek_tensor *x, char *const *copies)
-{
-    const void *ins[TREK_MAX_RANKS];
-    void *outs[TREK_MAX_RANKS];
-    for (int p = 0; p < s->processes; p++) {
-        ins[p] = copies[p];
-        outs[p] = copies[p];
-    }
-    trek_comm_combine((trek_dtype)x->dtype, TREK_MAX, ins, s->processes, outs, s->processes, 0, x->numel);
-}
-
-static void merge_all(ranks_stepper *s, char *all, size_t bytes, double total)
-{
-    const trek_replica *first = &s->replicas[0];
-    size_t at = 0;
-    for (int k = 0; k < first->n_buffers; k++) {
-        s->buffer_offsets[k] = at;
-        at += (buffer_bytes(first->buffers[k]->data) + 7) & ~(size_t)7;
-    }
-    char *values[TREK_MAX_RANKS], *partners[TREK_MAX_RANKS];
-    for (int k = 0; k < first->n_buffers; k++) {
-        const trek_buffer_plan *plan = &s->buffer_plans[k];
-        const trek_tensor *x = first->buffers[k]->data;
-        for (int p = 0; p < s->processes; p++) {
-            values[p] = all + (size_t)p * bytes + s->buffer_offsets[k];
-            partners[p] = plan->merge == TREK_BUFFER_MEAN ? all + (size_t)p * bytes + s->buffer_offsets[plan->partner] : NULL;
-        }
-        if (plan->merge == TREK_BUFFER_MAXIMUM)
-            merge_integers(s, x, values);
-        else if (plan->merge != TREK_BUFFER_PARTNER)
-            trek_buffers_merge(&(trek_buffer_copies){ .dtype = (trek_dtype)x->dtype, .count = x->numel, .world = s->processes,
-                                                      .counts = s->process_samples, .total = total, .values = values,
-                                                      .partners = plan->merge == TREK_BUFFER_MEAN ? partners : NULL });
-    }
-}
-
-trek_status trek_rounds_merge_buffers(ranks_stepper *s)
-{
-    const trek_replica *first = &s->replicas[0];
-    double total = 0;
-    for (int p = 0; p < s->processes; p++)
-        total += s->process_samples[p];
-    size_t bytes = all_buffer_bytes(first);
-    if (bytes == 0 || total == 0)
-        return TREK_OK;
-    char *own = trek_calloc((size_t)s->processes + 1, bytes), *all = own ? own + bytes : NULL;
-    if (!own)
-        return trek_status_get();
-    trek_status status = pack(first, own, false);
-    if (status == TREK_OK)
-        status = gather(s, own, bytes, all);
-    if (status == TREK_OK) {
-        merge_all(s, all, bytes, total);
-        status = pack(first, all + (size_t)s->process * bytes, true);
-    }
-    trek_free(own);
-    return status;
-}
-
 /* --- beginning ---------------------------------------------------------------------------- */
 
 typedef struct greeting {
-    int32_t ranks, params, buffers, device; /* a trek_device_type: rank 0's */
+    int32_t ranks, device;   /* a trek_device_type: rank 0's */
     uint32_t kinds;          /* of the devices of all ranks */
-    char hash[TREK_GRAPH_HASH_TEXT + 7];
 } greeting;
-
-/* What process 0 has in one tensor, everywhere. */
-trek_status trek_rounds_copy_tensor(ranks_stepper *s, trek_tensor *x)
-{
-    trek_comm_call call = { .kind = TREK_COMM_BROADCAST, .dtype = (trek_dtype)x->dtype, .count = x->numel };
-    if (x->numel == 0)
-        return TREK_OK;
-    if (x->device.type == TREK_CPU && x->contiguous) {
-        call.in = call.out = x->data;
-        trek_status status = trek_comm_run(s->comm, call);
-        trek_tensor_bump(x);
-        return status;
-    }
-    char *host = trek_alloc(buffer_bytes(x));
-    if (!host)
-        return trek_status_get();
-    trek_status status = trek_tensor_to_host(x, (trek_dtype)x->dtype, host, buffer_bytes(x));
-    call.in = call.out = host;
-    if (status == TREK_OK)
-        status = trek_comm_run(s->comm, call);
-    if (status == TREK_OK && s->process > 0)
-        status = from_host(x, host);
-    trek_free(host);
-    return status;
-}
-
-trek_status trek_rounds_copy_first(ranks_stepper *s)
-{
-    const trek_replica *first = &s->replicas[0];
-    trek_status status = TREK_OK;
-    for (int k = 0; s->comm && k < first->n_params && status == TREK_OK; k++)
-        status = trek_rounds_copy_tensor(s, first->params[k]->data);
-    for (int k = 0; s->comm && k < first->n_buffers && status == TREK_OK; k++)
-        status = trek_rounds_copy_tensor(s, first->buffers[k]->data);
-    return status;
-}
-
-trek_status trek_rounds_compare(ranks_stepper *s, const char *text, size_t length, const char *what)
-{
-    unsigned char own[32], *all = trek_alloc((size_t)s->processes * sizeof own);
-    if (!all)
-        return trek_status_get();
-    trek_sha256(text, length, own);
-    trek_status status = gather(s, own, sizeof own, all);
-    for (int p = 1; p < s->processes && status == TREK_OK; p++)
-        if (memcmp(all, all + (size_t)p * sizeof own, sizeof own) != 0)
-            status = trek_fail(TREK_ERR_ARGUMENT, "process %d's %s not that of process 0", p, what);
-    trek_free(all);
-    return status;
-}
 
 trek_status trek_rounds_copy_optimizer(ranks_stepper *s, const trek_optimizer_snapshot *snapshot)
 {
     trek_text text = { 0 };
     if (snapshot)
         trek_optimizer_snapshot_describe(snapshot, &text);
-    trek_status status = text.failed ? trek_status_get()
-                                     : trek_rounds_compare(s, text.data, text.length, "optimizer, or what it has been through, is");
-    trek_text_clear(&text);
+    char *lines = trek_text_take(&text);
+    trek_status status = trek_replica_compare_text(s->comm, lines, "trainer_setup: the optimizer, or what it has been through",
+                                                   lines ? TREK_OK : trek_status_get());
+    trek_free(lines);
     trek_tensor *x;
     for (int k = 0; snapshot && status == TREK_OK && (x = trek_optimizer_snapshot_tensor(snapshot, k)); k++)
-        status = trek_rounds_copy_tensor(s, x);
+        status = trek_replica_take_tensor(s->comm, x);
     return status;
 }
 
-static trek_status compare(ranks_stepper *s, const greeting *all)
+static trek_status read_greetings(ranks_stepper *s, const greeting *all)
 {
     s->total = 0;
     s->ranks_most = 0;
     for (int p = 0; p < s->processes; p++) {
-        if (strcmp(all[p].hash, all[0].hash) != 0)
-            return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: process %d's graph is not that of process 0: it has %d parameters and %d "
-                             "buffers instead of %d and %d, or other names, shapes, dtypes or edges", p, all[p].params, all[p].buffers,
-                             all[0].params, all[0].buffers);
         if (p == s->process)
             s->first_rank = s->total;
         s->process_ranks[p] = all[p].ranks;
@@ -474,9 +324,7 @@ static trek_status make_rooms(ranks_stepper *s)
     s->own_word = trek_calloc(1, word_bytes(s));
     s->words = trek_calloc(processes, word_bytes(s));
     s->flag_bytes = trek_calloc(processes + 1, segments);
-    s->buffer_offsets = trek_calloc((size_t)s->replicas[0].n_buffers, sizeof *s->buffer_offsets);
-    s->process_samples = trek_calloc(processes, sizeof *s->process_samples);
-    return s->own_word && s->words && s->flag_bytes && s->buffer_offsets && s->process_samples ? TREK_OK : trek_status_get();
+    return s->own_word && s->words && s->flag_bytes ? TREK_OK : trek_status_get();
 }
 
 trek_status trek_rounds_begin(ranks_stepper *s, trek_comm *comm)
@@ -485,14 +333,15 @@ trek_status trek_rounds_begin(ranks_stepper *s, trek_comm *comm)
     s->process = trek_comm_rank(comm);
     s->processes = trek_comm_world_size(comm);
     s->process_ranks = trek_calloc((size_t)s->processes, sizeof *s->process_ranks);
-    greeting own = { .ranks = s->world, .params = s->replicas[0].n_params, .buffers = s->replicas[0].n_buffers,
-                     .device = (int32_t)s->replicas[0].arena->device.type, .kinds = s->kinds };
+    greeting own = { .ranks = s->world, .device = (int32_t)s->replicas[0].arena->device.type, .kinds = s->kinds };
     greeting *all = trek_calloc((size_t)s->processes, sizeof *all);
-    trek_status status = s->process_ranks && all && trek_graph_hash(s->base.graph, own.hash) ? TREK_OK : trek_status_get();
+    char *graph = s->process_ranks && all ? trek_ranks_describe_graph(s->base.graph) : NULL;
+    trek_status status = trek_replica_compare(&s->replicas[0].model, comm, graph, "trainer_setup", graph ? TREK_OK : trek_status_get());
+    trek_free(graph);
     if (status == TREK_OK)
         status = gather(s, &own, sizeof own, all);
     if (status == TREK_OK)
-        status = compare(s, all);
+        status = read_greetings(s, all);
     bool gpus = false;
     for (int p = 0; status == TREK_OK && p < s->processes; p++)
         gpus |= all[p].device == TREK_CUDA;
@@ -585,8 +434,6 @@ void trek_rounds_end(ranks_stepper *s)
     trek_free(s->own_word);
     trek_free(s->words);
     trek_free(s->flag_bytes);
-    trek_free(s->buffer_offsets);
-    trek_free(s->process_samples);
     if (s->owns_comm)
         trek_comm_free(&s->comm);
 }

@@ -30,17 +30,8 @@ trek_status trek_rounds_step(ranks_stepper *s, trek_status own, bool update);
 trek_status trek_rounds_flags(ranks_stepper *s);
 /* By rank 0, in the arena that holds this process's sum: the sum over all processes. */
 trek_status trek_rounds_reduce(ranks_stepper *s);
-/* Buffers of the processes, merged; rank 0's are read and written. */
-trek_status trek_rounds_merge_buffers(ranks_stepper *s);
-/* Process 0's parameters and buffers become those of rank 0 of every process. */
-trek_status trek_rounds_copy_first(ranks_stepper *s);
 /* What the optimizer of process 0 knew becomes that of all; snapshot NULL: this process has none. ARGUMENT where they are not alike. */
 trek_status trek_rounds_copy_optimizer(ranks_stepper *s, const trek_optimizer_snapshot *snapshot);
-
-/* What process 0 has in one tensor, everywhere. */
-trek_status trek_rounds_copy_tensor(ranks_stepper *s, trek_tensor *x);
-/* Whether all processes have the same text; what: "constants are". A collective; ARGUMENT. */
-trek_status trek_rounds_compare(ranks_stepper *s, const char *text, size_t length, const char *what);
 
 /* The present shares become how loaders divide batches among the processes. */
 void trek_rounds_publish(ranks_stepper *s);

@@ -47,7 +47,7 @@ static trek_status note_bucket(const trek_bucket *cut, void *arg)
 
 trek_status trek_overlap_plan(ranks_stepper *s)
 {
-    const trek_replica *first = &s->replicas[0];
+    const rank_replica *first = &s->replicas[0];
     bool on_device = first->arena->device.type != TREK_CPU;
     if (!s->comm || s->ranks_most > 1 || s->mixed || !(on_device ? s->comm->nccl != NULL : trek_comm_overlaps(s->comm)))
         return TREK_OK;
@@ -57,11 +57,11 @@ trek_status trek_overlap_plan(ranks_stepper *s)
     s->overlap = o;
     trek_buckets_each(first->arena, s->bucket_bytes, NULL, NULL, &o->n_buckets);
     o->buckets = trek_calloc((size_t)o->n_buckets, sizeof *o->buckets);
-    o->segment_of = trek_calloc((size_t)first->n_params, sizeof *o->segment_of);
+    o->segment_of = trek_calloc((size_t)first->model.n_params, sizeof *o->segment_of);
     if (!o->buckets || !o->segment_of)
         return trek_status_get();
-    for (int k = 0; k < first->n_params; k++)
-        o->segment_of[k] = trek_arena_find(first->arena, first->params[k]);
+    for (int k = 0; k < first->model.n_params; k++)
+        o->segment_of[k] = trek_arena_find(first->arena, first->model.params[k]);
     return trek_buckets_each(first->arena, s->bucket_bytes, note_bucket, s, NULL);
 }
 

@@ -85,7 +85,7 @@ trek_status trek_ranks_settle(ranks_stepper *s)
 /* What earlier passes of the step added up is put aside: this pass will have a factor of its own. */
 static trek_status put_aside(ranks_stepper *s, int rank)
 {
-    trek_replica *own = &s->replicas[rank];
+    rank_replica *own = &s->replicas[rank];
     trek_arena *arena = own->arena;
     if (!own->aside && !(own->aside = trek_calloc((size_t)arena->n_parts, sizeof *own->aside)))
         return trek_status_get();
@@ -108,7 +108,7 @@ static trek_status put_aside(ranks_stepper *s, int rank)
 /* grads = aside + factor * grads. */
 static trek_status put_back(ranks_stepper *s, int rank)
 {
-    trek_replica *own = &s->replicas[rank];
+    rank_replica *own = &s->replicas[rank];
     trek_status status = TREK_OK;
     for (int p = 0; p < own->arena->n_parts && status == TREK_OK; p++) {
         trek_tensor *grads = own->arena->parts[p].grads;
@@ -124,7 +124,7 @@ static trek_status put_back(ranks_stepper *s, int rank)
 static trek_status put_aside_rank(int rank, void *arg) { return in_scope(put_aside, arg, rank); }
 static trek_status put_back_rank(int rank, void *arg) { return in_scope(put_back, arg, rank); }
 
-void trek_ranks_forget_aside(trek_replica *replica)
+void trek_ranks_forget_aside(rank_replica *replica)
 {
     for (int p = 0; replica->aside && p < replica->arena->n_parts; p++)
         trek_tensor_release(replica->aside[p]);
@@ -139,10 +139,10 @@ void trek_ranks_forget_aside(trek_replica *replica)
 static trek_status run_batch(const pass_call *c, int rank, const trek_batch *batch, bool last)
 {
     ranks_stepper *s = c->s;
-    trek_replica *own = &s->replicas[rank];
-    trek_batch_run run = { .feed = c->feed, .scaler = trek_ranks_scaler(s, rank), .leaves = own->params, .n_leaves = own->n_params,
+    rank_replica *own = &s->replicas[rank];
+    trek_batch_run run = { .feed = c->feed, .scaler = trek_ranks_scaler(s, rank), .leaves = own->model.params, .n_leaves = own->model.n_params,
                            .denominator = c->denominator, .backward = c->backward,
-                           .always = !c->batch->window && trek_ranks_sync(s) };
+                           .always = !c->batch->window && trek_ranks_meet(s) };
     if (s->sending && last) {
         run.complete = trek_overlap_complete;
         run.arg = s;
@@ -182,7 +182,7 @@ static const char *phase_of(const pass_call *c) { return c->backward ? "forward 
 
 static trek_status run_window(const pass_call *c, int rank)
 {
-    trek_replica *own = &c->s->replicas[rank];
+    rank_replica *own = &c->s->replicas[rank];
     const pass_rank *of = &c->of[rank];
     if (of->rows == 0)
         return TREK_OK;
@@ -209,14 +209,13 @@ static trek_status run_window(const pass_call *c, int rank)
  * through its layers where those of other processes wait for them. */
 static bool skips(const pass_call *c, int rank)
 {
-    bool lends = rank == 0 && c->batch->n == 0 && !c->batch->window && c->s->comm && trek_ranks_sync(c->s);
+    bool lends = rank == 0 && c->batch->n == 0 && !c->batch->window && c->s->comm && trek_ranks_meet(c->s);
     return c->of[rank].rows == 0 && !lends;
 }
 
 static trek_status pass_rank_run(int rank, void *arg)
 {
     const pass_call *c = arg;
-    trek_ranks_follow_flags(c->s, rank);
     if (c->reset && rank > 0)
         trek_graph_reset_state(c->s->replicas[rank].graph);
     if (skips(c, rank))
@@ -278,7 +277,7 @@ static trek_status conclude(pass_call *c)
     double weight = 0;
     for (int r = 0; r < s->world; r++) {
         weight += c->sums[r].weight;
-        if (s->training[0])
+        if (trek_ranks_training(s))
             s->replicas[r].samples += c->sums[r].rows;
         if (c->of[r].rng_draw > trek_place_here.rng_draw)
             trek_place_here.rng_draw = c->of[r].rng_draw;
@@ -287,7 +286,7 @@ static trek_status conclude(pass_call *c)
         return TREK_OK;
     trek_status status = trek_rounds_pass(s, weight, &weight, NULL);
     s->factor = c->weighs || weight == 0 ? 1 : c->denominator / weight;
-    if (status == TREK_OK && weight == 0 && trek_ranks_sync(s)) /* nobody's pass counts, though layers have run */
+    if (status == TREK_OK && weight == 0 && trek_ranks_meet(s)) /* nobody's pass counts, though layers have run */
         status = trek_ranks_zero(s);
     return status;
 }
@@ -310,14 +309,14 @@ static trek_status run_pass(pass_call *c)
 {
     ranks_stepper *s = c->s;
     trek_status status = trek_ranks_prepare_scaler(s);
-    bool again = c->backward && s->passes > 0 && (!c->weighs || trek_ranks_sync(s));
+    bool again = c->backward && s->passes > 0 && (!c->weighs || trek_ranks_meet(s));
     if (status == TREK_OK && c->backward)
         status = trek_overlap_keep(s);
     if (status == TREK_OK && again)
         status = trek_ranks_settle(s);
     if (status == TREK_OK && again)
         status = trek_ranks_run(s->ranks, put_aside_rank, s);
-    trek_ranks_note_flags(s);
+    trek_ranks_follow_flags(s);
     bool sends = false;
     if (status == TREK_OK && c->backward)
         status = trek_rounds_begin_pass(s, &sends);

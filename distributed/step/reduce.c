@@ -161,7 +161,7 @@ static void work_chunks(void *arg, int64_t begin, int64_t end)
 {
     const chunk_work *w = arg;
     ranks_stepper *s = w->s;
-    const trek_replica *replica = &s->replicas[s->shared ? 0 : w->rank];
+    const rank_replica *replica = &s->replicas[s->shared ? 0 : w->rank];
     const trek_backend *backend = replica->arena->backend;
     double *sums = s->sums + (s->shared ? 0 : (size_t)w->rank * (size_t)s->n_chunks);
     for (int64_t k = w->first + begin; k < w->first + end; k++) {
@@ -228,20 +228,6 @@ typedef struct step_call {
     bool update;
 } step_call;
 
-/* Whether all ranks are well: one that is not makes peers of the others. */
-static trek_status agree(ranks_stepper *s, int rank, trek_status own)
-{
-    int32_t failed = own != TREK_OK ? rank + 1 : 0;
-    trek_status status = trek_comm_run(trek_ranks_comm(s->ranks, rank),
-                                       (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_MAX, .dtype = TREK_I32,
-                                                         .count = 1, .in = &failed, .out = &failed });
-    if (own != TREK_OK)
-        return own;
-    if (status == TREK_OK && failed)
-        status = trek_fail(TREK_ERR_PEER, "step: rank %d failed", failed - 1);
-    return status;
-}
-
 static void keep_flags(ranks_stepper *s, int rank)
 {
     trek_arena *arena = s->replicas[rank].arena;
@@ -256,24 +242,60 @@ static void keep_flags(ranks_stepper *s, int rank)
         }
 }
 
-/* All ranks of the process hold its merged buffers: rank 0 merges them with the other processes', the others copy. */
+/* Ranks whose memory is the host's merge each other's buffers where they lie, each some of them: that cannot fail. */
+typedef struct local_room {
+    trek_buffer_room base;
+    const ranks_stepper *s;
+} local_room;
+
+static char *local_copy(const trek_buffer_room *room, int rank, int k)
+{
+    return ((const local_room *)room)->s->replicas[rank].model.buffers[k]->data->data;
+}
+
+static void merge_in_place(ranks_stepper *s, int rank)
+{
+    double counts[TREK_MAX_RANKS], total = 0;
+    for (int r = 0; r < s->world; r++)
+        total += counts[r] = (double)s->replicas[r].samples;
+    trek_replica *own = &s->replicas[rank].model;
+    local_room room = { { .replica = own, .world = s->world, .counts = counts, .apart = s->windowed, .copy = local_copy }, s };
+    if (total == 0)
+        return;
+    trek_buffers_merge(&room.base, rank, s->world);
+    for (int k = 0; k < own->n_buffers; k++)
+        trek_tensor_bump(own->buffers[k]->data);
+}
+
+static trek_status merge_local(ranks_stepper *s, int rank)
+{
+    rank_replica *own = &s->replicas[rank];
+    if (!s->on_host)
+        return trek_replica_merge(&own->model, trek_ranks_comm(s->ranks, rank), (double)own->samples, s->windowed, NULL, TREK_OK);
+    merge_in_place(s, rank);
+    return TREK_OK;
+}
+
+/* All ranks of the process hold its merged buffers: rank 0 merges them with the other processes', the others take them. */
 static trek_status merge_between(ranks_stepper *s, int rank)
 {
-    trek_status status = trek_comm_barrier(trek_ranks_comm(s->ranks, rank));
-    status = agree(s, rank, status == TREK_OK && rank == 0 ? trek_rounds_merge_buffers(s) : status);
-    trek_replica *own = &s->replicas[rank], *first = &s->replicas[0];
-    for (int k = 0; k < own->n_buffers && status == TREK_OK && !s->on_host; k++)
-        status = trek_comm_broadcast(trek_ranks_comm(s->ranks, rank), own->buffers[k]->data, 0);
-    for (int k = 0; k < own->n_buffers && status == TREK_OK && s->on_host && rank > 0; k++)
-        status = trek_tensor_copy_from(own->buffers[k]->data, first->buffers[k]->data);
-    return status;
+    trek_comm *local = trek_ranks_comm(s->ranks, rank);
+    trek_status status = trek_comm_barrier(local);
+    double samples = 0;
+    for (int r = 0; r < s->world; r++)
+        samples += (double)s->replicas[r].samples;
+    if (rank == 0 && status == TREK_OK)
+        status = trek_replica_merge(&s->replicas[0].model, s->comm, samples, s->windowed, NULL, TREK_OK);
+    return trek_replica_take_first(&s->replicas[rank].model, local, (trek_replica_values){ .buffers = true, .on_host = s->on_host }, status);
 }
 
 static trek_status merge_buffers(ranks_stepper *s, int rank)
 {
+    if (s->replicas[0].model.n_buffers == 0)
+        return TREK_OK;
     int64_t start = trek_trace_enter("buffers");
-    trek_status status = trek_ranks_merge_buffers(s, rank);
-    if (status == TREK_OK && s->comm && s->replicas[0].n_buffers > 0)
+    trek_status status = merge_local(s, rank);
+    if (status == TREK_OK && s->comm)
         status = merge_between(s, rank);
     trek_trace_end("buffers", start, 0);
     return status;
@@ -305,7 +327,7 @@ static trek_status follow_first(ranks_stepper *s, int rank)
     trek_status status = TREK_OK;
     if (s->comm) {
         status = trek_comm_barrier(local); /* an arena may be shared */
-        status = agree(s, rank, status == TREK_OK && rank == 0 ? broadcast_params(s->comm, arena) : status);
+        status = trek_replica_agree(trek_ranks_comm(s->ranks, rank), status == TREK_OK && rank == 0 ? broadcast_params(s->comm, arena) : status, "step");
     }
     return status == TREK_OK && !s->shared && s->world > 1 ? broadcast_params(local, arena) : status;
 }
@@ -413,7 +435,7 @@ static trek_status reduce_buckets(ranks_stepper *s, int rank)
 /* Every rank holds the sum now: each decides and updates in its own device's order, as a single device does. */
 static trek_status update_on_device(ranks_stepper *s, int rank)
 {
-    trek_replica *replica = &s->replicas[rank];
+    rank_replica *replica = &s->replicas[rank];
     for (int k = 0; k < replica->arena->n_segments; k++)
         if (s->any[k])
             replica->arena->segments[k].param->leaf->has_grad = true;
@@ -432,7 +454,7 @@ static trek_status share_between(ranks_stepper *s, int rank)
     trek_comm *local = trek_ranks_comm(s->ranks, rank);
     bool sent = s->sent;
     trek_status status = rank == 0 ? trek_rounds_reduce(s) : TREK_OK;
-    status = agree(s, rank, status);
+    status = trek_replica_agree(trek_ranks_comm(s->ranks, rank), status, "step");
     if (status == TREK_OK && sent && s->factor != 1)
         status = trek_ranks_settle_here(rank, s);
     for (int p = 0; p < arena->n_parts && status == TREK_OK && s->world > 1; p++) {
@@ -447,9 +469,8 @@ static trek_status step_separate(int rank, void *arg)
 {
     const step_call *c = arg;
     ranks_stepper *s = c->s;
-    trek_replica *replica = &s->replicas[rank];
-    trek_ranks_follow_flags(s, rank);
-    trek_status status = agree(s, rank, c->update ? trek_optimizer_prepare(replica->optimizer) : TREK_OK);
+    rank_replica *replica = &s->replicas[rank];
+    trek_status status = trek_replica_agree(trek_ranks_comm(s->ranks, rank), c->update ? trek_optimizer_prepare(replica->optimizer) : TREK_OK, "step");
     if (status != TREK_OK)
         return status;
     int64_t start = trek_trace_enter("reduce");
@@ -547,7 +568,7 @@ trek_status trek_ranks_reduce(trek_stepper *stepper)
     ranks_stepper *s = (ranks_stepper *)stepper;
     trek_rounds_say(s, "reduce", true);
     note_gradients(s);
-    trek_ranks_note_flags(s);
+    trek_ranks_follow_flags(s);
     trek_status status = meet(s, trek_status_get(), false);
     if (status == TREK_OK)
         status = trek_ranks_run(s->ranks, s->shared ? step_shared : step_separate, &(step_call){ s, false });
@@ -578,7 +599,7 @@ trek_status trek_ranks_prepare_scaler(ranks_stepper *s)
     }
     trek_status status = TREK_OK;
     for (int r = 1; r < s->world && status == TREK_OK; r++) {
-        trek_replica *replica = &s->replicas[r];
+        rank_replica *replica = &s->replicas[r];
         if (!scaler)
             trek_grad_scaler_free(&replica->scaler);
         else if (!replica->scaler && !(replica->scaler = trek_grad_scaler_new(NULL)))
@@ -605,7 +626,7 @@ static trek_status prepare(ranks_stepper *s)
     if (status == TREK_OK)
         status = trek_ranks_run(s->ranks, detach_rank, s);
     note_gradients(s);
-    trek_ranks_note_flags(s);
+    trek_ranks_follow_flags(s);
     if (status == TREK_OK)
         status = trek_ranks_prepare_scaler(s);
     if (status == TREK_OK && s->shared)
@@ -616,7 +637,7 @@ static trek_status prepare(ranks_stepper *s)
 /* What was decided on the host becomes known. */
 static trek_status conclude(ranks_stepper *s)
 {
-    trek_replica *first = &s->replicas[0];
+    rank_replica *first = &s->replicas[0];
     if (!s->on_host)
         return TREK_OK;
     first->optimizer->last = s->decided;

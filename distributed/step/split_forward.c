@@ -66,7 +66,7 @@ static gather_pass *pass_new(ranks_stepper *s)
     gather_pass *pass = carve(&at, 1, sizeof *pass);
     pass->ranks = trek_ranks_retain(s->ranks);
     pass->watches = trek_stopwatches_retain(s->watches);
-    pass->param = s->replicas[0].n_params > 0 ? trek_var_retain(s->replicas[0].params[0]) : NULL;
+    pass->param = s->replicas[0].model.n_params > 0 ? trek_var_retain(s->replicas[0].model.params[0]) : NULL;
     pass->world = s->world;
     pass->between = s->comm != NULL;
     if (s->comm)
@@ -238,7 +238,6 @@ static trek_status forward_rank(int rank, void *arg)
 {
     const forward_call *c = arg;
     gather_rank *of = &c->pass->of[rank];
-    trek_ranks_follow_flags(c->s, rank);
     if (c->reset && rank > 0)
         trek_graph_reset_state(c->s->replicas[rank].graph);
     if (!of->runs)
@@ -617,7 +616,7 @@ bool trek_graph_states_are_reset(const trek_graph *graph)
 
 static void place_of(const ranks_stepper *s, const gather_pass *pass, forward_call *call)
 {
-    call->counts = s->training[0];
+    call->counts = trek_ranks_training(s);
     trek_ranks_place_of(s, pass->total, &call->first, &call->global);
 }
 
@@ -628,7 +627,7 @@ static trek_status run_forward(ranks_stepper *s, gather_pass *pass, trek_var *co
                           .rng_draw = trek_place_here.rng_draw };
     place_of(s, pass, &call);
     s->base.graph->accumulation.rows = pass->total;
-    trek_ranks_note_flags(s);
+    trek_ranks_follow_flags(s);
     trek_status status = run_ranks(pass, forward_rank, &call);
     for (int r = 0; r < s->world && status == TREK_OK; r++)
         if (pass->of[r].runs && pass->of[r].rng_draw > trek_place_here.rng_draw)
@@ -636,7 +635,7 @@ static trek_status run_forward(ranks_stepper *s, gather_pass *pass, trek_var *co
     if (status == TREK_OK)
         status = join(s, pass);
     for (int r = 0; r < s->world && status == TREK_OK; r++)
-        if (s->training[0])
+        if (trek_ranks_training(s))
             s->replicas[r].samples += pass->of[r].rows;
     return status;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The stepper over CPU ranks: its making, its end, and the calls that only have
- * to reach every replica. Train and freeze flags change rank 0's modules; the
- * others follow at the start of the next forward. */
+/* The stepper over the ranks of a process: its making, its end, and the calls that only
+ * have to reach every replica. Train and freeze flags change rank 0's modules; the
+ * others follow before the next forward. */
 #include "distributed/step/stepper_ranks.h"
 
 #include <math.h>
@@ -13,156 +13,37 @@
 #include "distributed/step/overlap.h"
 #include "distributed/step/job_sync.h"
 #include "graph/graph_internal.h"
-
-/* --- listing a replica's parts ----------------------------------------------------- */
-
-typedef struct listing {
-    trek_replica *replica;
-    char **param_names, **buffer_names; /* NULL: not wanted */
-    bool counting;
-} listing;
-
-static trek_status list_module(const char *name, trek_module *module, void *arg)
-{
-    (void)name;
-    listing *l = arg;
-    if (!l->counting)
-        l->replica->modules[l->replica->n_modules] = module;
-    l->replica->n_modules++;
-    return TREK_OK;
-}
-
-static trek_status list_param(const char *name, trek_var *param, void *arg)
-{
-    listing *l = arg;
-    int k = l->replica->n_params++;
-    if (l->counting)
-        return TREK_OK;
-    l->replica->params[k] = param;
-    if (l->param_names && !(l->param_names[k] = trek_strdup(name)))
-        return TREK_ERR_MEMORY;
-    return TREK_OK;
-}
-
-static trek_status list_buffer(const char *name, trek_var *buffer, void *arg)
-{
-    listing *l = arg;
-    int k = l->replica->n_buffers++;
-    if (l->counting)
-        return TREK_OK;
-    l->replica->buffers[k] = buffer;
-    if (l->buffer_names && !(l->buffer_names[k] = trek_strdup(name)))
-        return TREK_ERR_MEMORY;
-    return TREK_OK;
-}
-
-static trek_status walk(listing *l)
-{
-    trek_replica *r = l->replica;
-    trek_module *module = trek_graph_module(r->graph);
-    r->n_modules = r->n_params = r->n_buffers = 0;
-    trek_status status = trek_module_each(module, list_module, l);
-    if (status == TREK_OK)
-        status = trek_module_each_param(module, list_param, l);
-    if (status == TREK_OK)
-        status = trek_module_each_buffer(module, list_buffer, l);
-    return status;
-}
-
-static trek_status list_parts(ranks_stepper *s, int rank)
-{
-    trek_replica *r = &s->replicas[rank];
-    listing l = { .replica = r, .counting = true };
-    trek_status status = walk(&l);
-    if (status != TREK_OK)
-        return status;
-    r->modules = trek_calloc((size_t)r->n_modules, sizeof *r->modules);
-    r->params = trek_calloc((size_t)r->n_params, sizeof *r->params);
-    r->buffers = trek_calloc((size_t)r->n_buffers, sizeof *r->buffers);
-    if (!r->modules || !r->params || !r->buffers)
-        return trek_status_get();
-    if (rank == 0) {
-        s->param_names = trek_calloc((size_t)r->n_params, sizeof *s->param_names);
-        s->buffer_names = trek_calloc((size_t)r->n_buffers, sizeof *s->buffer_names);
-        if (!s->param_names || !s->buffer_names)
-            return trek_status_get();
-    }
-    l = (listing){ .replica = r, .param_names = rank == 0 ? s->param_names : NULL, .buffer_names = rank == 0 ? s->buffer_names : NULL };
-    return walk(&l);
-}
-
-/* --- comparing with rank 0 ------------------------------------------------------------ */
-
-static trek_status compare_one(const char *what, const char *name, const trek_var *first, const char *own_name, const trek_var *own)
-{
-    char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
-    if (strcmp(name, own_name) == 0 && trek_same_sizes(first->data, own->data) && first->data->dtype == own->data->dtype)
-        return TREK_OK;
-    return trek_fail(TREK_ERR_ARGUMENT, "the replica differs from rank 0's graph: %s \"%s\" %s %s instead of \"%s\" %s %s", what,
-                     own_name, trek_tensor_shape_text(own->data, a), trek_dtype_name((trek_dtype)own->data->dtype), name,
-                     trek_tensor_shape_text(first->data, b), trek_dtype_name((trek_dtype)first->data->dtype));
-}
-
-typedef struct comparison {
-    ranks_stepper *s;
-    int param, buffer;
-} comparison;
-
-static trek_status compare_param(const char *name, trek_var *param, void *arg)
-{
-    comparison *c = arg;
-    int k = c->param++;
-    return compare_one("parameter", c->s->param_names[k], c->s->replicas[0].params[k], name, param);
-}
-
-static trek_status compare_buffer(const char *name, trek_var *buffer, void *arg)
-{
-    comparison *c = arg;
-    int k = c->buffer++;
-    return compare_one("buffer", c->s->buffer_names[k], c->s->replicas[0].buffers[k], name, buffer);
-}
-
-static trek_status compare_replica(ranks_stepper *s, int rank)
-{
-    const trek_replica *first = &s->replicas[0], *own = &s->replicas[rank];
-    if (own->n_params != first->n_params || own->n_buffers != first->n_buffers || own->n_modules != first->n_modules)
-        return trek_fail(TREK_ERR_ARGUMENT,
-                         "the replica differs from rank 0's graph: %d modules, %d parameters, %d buffers instead of %d, %d, %d",
-                         own->n_modules, own->n_params, own->n_buffers, first->n_modules, first->n_params, first->n_buffers);
-    comparison c = { .s = s };
-    trek_status status = trek_module_each_param(trek_graph_module(own->graph), compare_param, &c);
-    if (status == TREK_OK)
-        status = trek_module_each_buffer(trek_graph_module(own->graph), compare_buffer, &c);
-    if (status != TREK_OK)
-        return status;
-    char a[TREK_GRAPH_HASH_TEXT], b[TREK_GRAPH_HASH_TEXT];
-    if (!trek_graph_hash(first->graph, a) || !trek_graph_hash(own->graph, b))
-        return trek_status_get();
-    if (strcmp(a, b) != 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "the replica differs from rank 0's graph in its nodes, edges, tags or inputs");
-    return TREK_OK;
-}
+#include "nn/text.h"
 
 /* --- making ------------------------------------------------------------------------------- */
 
-static trek_status check_rank(int rank, void *arg)
+/* What must be alike besides modules, parameters and buffers; NULL on failure. */
+char *trek_ranks_describe_graph(trek_graph *graph)
 {
-    ranks_stepper *s = arg;
-    if (rank == 0)
-        return TREK_OK;
-    trek_status status = list_parts(s, rank);
-    return status == TREK_OK ? compare_replica(s, rank) : status;
+    char hash[TREK_GRAPH_HASH_TEXT];
+    trek_text text = { 0 };
+    if (!trek_graph_hash(graph, hash))
+        return NULL;
+    trek_text_format(&text, "nodes, edges, tags and inputs %s\n", hash);
+    return trek_text_take(&text);
 }
 
-static trek_status copy_from_first(ranks_stepper *s, int rank, bool params)
+static trek_status list_rank(int rank, void *arg)
 {
-    trek_status status = TREK_OK;
-    trek_replica *own = &s->replicas[rank], *first = &s->replicas[0];
-    for (int k = 0; params && k < own->n_params && status == TREK_OK; k++)
-        status = trek_tensor_copy_from(own->params[k]->data, first->params[k]->data);
-    for (int k = 0; k < own->n_buffers && status == TREK_OK; k++)
-        status = trek_tensor_copy_from(own->buffers[k]->data, first->buffers[k]->data);
+    ranks_stepper *s = arg;
+    rank_replica *own = &s->replicas[rank];
+    trek_status status = trek_replica_list(&own->model, trek_graph_module(own->graph));
+    char *graph = status == TREK_OK ? trek_ranks_describe_graph(own->graph) : NULL;
+    status = trek_replica_compare(&own->model, trek_ranks_comm(s->ranks, rank), graph, "the replicas", graph ? TREK_OK : trek_status_get());
+    trek_free(graph);
     return status;
+}
+
+/* Rank 0's values, which shared parameters are already. */
+static trek_status take_first(ranks_stepper *s, int rank, trek_status own)
+{
+    return trek_replica_take_first(&s->replicas[rank].model, trek_ranks_comm(s->ranks, rank),
+                                   (trek_replica_values){ .params = !s->shared, .buffers = true, .on_host = s->on_host }, own);
 }
 
 /* Gradients are what goes through the GPUs' library again and again; without one there is nothing to do. */
@@ -183,19 +64,24 @@ static void forget_grads(ranks_stepper *s, int rank)
         trek_comm_nccl_forget(trek_ranks_comm(s->ranks, rank), arena->parts[p].grads->data);
 }
 
-/* Further ranks' arenas, on their threads; rank 0's is there. Values are rank 0's. */
-static trek_status move_rank(int rank, void *arg)
+static trek_status make_arena(ranks_stepper *s, int rank)
 {
-    ranks_stepper *s = arg;
-    trek_replica *own = &s->replicas[rank];
+    rank_replica *own = &s->replicas[rank];
     if (rank == 0)
-        return register_grads(s, rank);
+        return TREK_OK;
     trek_params *params = trek_module_params(trek_graph_module(own->graph));
     if (!params)
         return trek_status_get();
     own->arena = s->shared ? trek_arena_new_sharing(params, s->replicas[0].arena) : trek_arena_new(params);
     trek_params_free(&params);
-    trek_status status = own->arena ? copy_from_first(s, rank, !s->shared) : trek_status_get();
+    return own->arena ? TREK_OK : trek_status_get();
+}
+
+/* Further ranks' arenas, on their threads; rank 0's is there. Values are rank 0's. */
+static trek_status move_rank(int rank, void *arg)
+{
+    ranks_stepper *s = arg;
+    trek_status status = take_first(s, rank, make_arena(s, rank));
     return status == TREK_OK ? register_grads(s, rank) : status;
 }
 
@@ -242,31 +128,26 @@ static trek_status plan_outputs(ranks_stepper *s)
     return TREK_OK;
 }
 
+void trek_ranks_follow_flags(ranks_stepper *s)
+{
+    for (int r = 1; r < s->world; r++)
+        trek_replica_follow_flags(&s->replicas[r].model, &s->replicas[0].model);
+}
+
 static trek_status make_rest(ranks_stepper *s)
 {
-    const trek_replica *first = &s->replicas[0];
-    s->training = trek_calloc((size_t)first->n_modules, sizeof *s->training);
-    s->requires_grad = trek_calloc((size_t)first->n_params, sizeof *s->requires_grad);
-    s->buffer_plans = trek_calloc((size_t)first->n_buffers, sizeof *s->buffer_plans);
     trek_tensor *zero = trek_tensor_zeros(trek_dims_none(), TREK_F32, trek_ranks_device(s->ranks, 0));
     s->anchor = zero ? trek_var_new(zero, true) : NULL;
     trek_tensor_release(zero);
-    if (!s->training || !s->requires_grad || !s->buffer_plans || !s->anchor)
-        return trek_status_get();
-    trek_ranks_plan_buffers(s);
-    trek_ranks_note_flags(s);
-    s->flags++; /* replicas take them over at the first forward */
-    return trek_ranks_plan_reduce(s);
+    return s->anchor ? trek_ranks_plan_reduce(s) : trek_status_get();
 }
 
 static trek_status copy_rank(int rank, void *arg)
 {
     ranks_stepper *s = arg;
-    if (rank == 0)
-        return TREK_OK;
-    for (int k = 0; s->shared && k < s->replicas[rank].n_params; k++)
-        trek_tensor_bump(s->replicas[rank].params[k]->data); /* the memory is rank 0's */
-    trek_status status = copy_from_first(s, rank, !s->shared);
+    for (int k = 0; rank > 0 && s->shared && k < s->replicas[rank].model.n_params; k++)
+        trek_tensor_bump(s->replicas[rank].model.params[k]->data); /* the memory is rank 0's */
+    trek_status status = take_first(s, rank, TREK_OK);
     return status == TREK_OK ? trek_ranks_follow_teachers(s, rank) : status;
 }
 
@@ -277,7 +158,8 @@ static trek_status join_processes(ranks_stepper *s, const trek_ranks_opts *opts)
         return TREK_OK;
     trek_status status = trek_rounds_begin(s, opts->comm);
     if (status == TREK_OK)
-        status = trek_rounds_copy_first(s);
+        status = trek_replica_take_first(&s->replicas[0].model, s->comm,
+                                         (trek_replica_values){ .params = true, .buffers = true, .on_host = s->on_host && !s->mixed }, TREK_OK);
     if (status == TREK_OK)
         status = trek_overlap_plan(s);
     return status == TREK_OK ? trek_ranks_run(s->ranks, copy_rank, s) : status;
@@ -319,7 +201,7 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
 {
     int world = trek_ranks_world_size(ranks);
     ranks_stepper *s = trek_calloc(1, sizeof *s);
-    trek_replica *replicas = trek_calloc((size_t)world, sizeof *replicas);
+    rank_replica *replicas = trek_calloc((size_t)world, sizeof *replicas);
     if (!s || !replicas) {
         trek_comm *comm = opts->comm;
         if (opts->owns_comm)
@@ -346,9 +228,7 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
     s->total = world;
     for (int r = 0; r < world; r++)
         replicas[r].graph = graphs[r];
-    trek_status status = list_parts(s, 0);
-    if (status == TREK_OK)
-        status = trek_ranks_run(ranks, check_rank, s);
+    trek_status status = trek_ranks_run(ranks, list_rank, s);
     if (status == TREK_OK)
         status = plan_outputs(s);
     if (status == TREK_OK)
@@ -373,21 +253,16 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
 static trek_status free_rank(int rank, void *arg)
 {
     ranks_stepper *s = arg;
-    trek_replica *own = &s->replicas[rank];
+    rank_replica *own = &s->replicas[rank];
     trek_optimizer_free(&own->optimizer);
     trek_reader_free(&own->reader);
     trek_ranks_forget_aside(own);
     trek_grad_scaler_free(&own->scaler);
     forget_grads(s, rank);
     trek_arena_free(&own->arena);
+    trek_replica_clear(&own->model);
     if (rank > 0)
         trek_graph_free(&own->graph);
-    trek_free(own->modules);
-    trek_free(own->params);
-    for (int k = 0; own->staged && k < own->n_buffers; k++)
-        trek_tensor_release(own->staged[k]);
-    trek_free(own->staged);
-    trek_free(own->buffers);
     trek_tape_size(); /* takes back what died on other threads */
     return TREK_OK;
 }
@@ -395,18 +270,8 @@ static trek_status free_rank(int rank, void *arg)
 static void free_ranks(trek_stepper *stepper)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
-    int n_params = s->replicas[0].n_params, n_buffers = s->replicas[0].n_buffers;
-    for (int k = 0; s->param_names && k < n_params; k++)
-        trek_free(s->param_names[k]);
-    for (int k = 0; s->buffer_names && k < n_buffers; k++)
-        trek_free(s->buffer_names[k]);
     if (!trek_forked)
         trek_ranks_run(s->ranks, free_rank, s);
-    trek_free(s->param_names);
-    trek_free(s->buffer_names);
-    trek_free(s->buffer_plans);
-    trek_free(s->training);
-    trek_free(s->requires_grad);
     trek_free(s->tag_output);
     trek_free(s->output_tag);
     trek_var_release(s->anchor);
@@ -492,7 +357,7 @@ static trek_status make_optimizer(int rank, void *arg)
 static trek_status set_optimizer(trek_stepper *stepper, const trek_optimizer_source *source)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
-    if (s->replicas[0].n_params == 0)
+    if (s->replicas[0].model.n_params == 0)
         return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_set_optimizer: the graph has no parameters");
     trek_optimizer **made = trek_calloc((size_t)s->world, sizeof *made);
     if (!made)
@@ -542,7 +407,7 @@ static double lr(const trek_stepper *stepper)
 static double grad_norm(const trek_stepper *stepper)
 {
     const ranks_stepper *s = (const ranks_stepper *)stepper;
-    const trek_replica *first = &s->replicas[0];
+    const rank_replica *first = &s->replicas[0];
     return first->optimizer && !s->on_host ? trek_optimizer_grad_norm(first->optimizer) : s->grad_norm;
 }
 static trek_optimizer *optimizer_of(trek_stepper *stepper) { return ((ranks_stepper *)stepper)->replicas[0].optimizer; }

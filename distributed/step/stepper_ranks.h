@@ -6,7 +6,7 @@
 #ifndef TREK_DISTRIBUTED_STEP_STEPPER_RANKS_H
 #define TREK_DISTRIBUTED_STEP_STEPPER_RANKS_H
 
-#include "distributed/replica/buffers.h"
+#include "distributed/replica/replica.h"
 #include "distributed/ranks_internal.h"
 #include "distributed/balance/workload.h"
 #include "distributed/balance/slowdown.h"
@@ -24,22 +24,17 @@ typedef struct trek_reduce_chunk {
 } trek_reduce_chunk;
 
 /* What belongs to one rank. */
-typedef struct trek_replica {
+typedef struct rank_replica {
     trek_graph *graph;       /* rank 0's is the caller's, not owned */
+    trek_replica model;      /* the graph's parameters, buffers, modules */
     trek_arena *arena;
     trek_optimizer *optimizer; /* rank 0's; with arenas of their own every rank's */
     trek_grad_scaler *scaler; /* on GPUs: a further rank's copy of the graph's; NULL until it is needed */
-    trek_module **modules;   /* in order of the walk; borrowed, as the next two */
-    trek_var **params;
-    trek_var **buffers;
-    int n_modules, n_params, n_buffers;
-    trek_tensor **staged;    /* [n_buffers] on GPUs: f64 or i64 copies on the host, made at the first merge */
     struct trek_reader *reader; /* of windows; NULL: none yet */
     trek_tensor **aside;     /* [parts] gradients of earlier passes, put aside (per_rank_step.c); NULL: none yet */
     bool *had;               /* [segments] of which segments */
-    unsigned flags_seen;
     int64_t samples;         /* rows of training forwards since buffers were merged */
-} trek_replica;
+} rank_replica;
 
 typedef struct trek_overlap trek_overlap;
 
@@ -51,13 +46,7 @@ typedef struct ranks_stepper {
     bool on_host;            /* all ranks' memory is the host's; else each decides in its own device's order, from the same sums */
     bool mixed;              /* the job has ranks on CPUs and on GPUs: rank 0's parameters are everybody's after each step */
     unsigned kinds;          /* of this process's devices: bits 1 << type */
-    trek_replica *replicas;
-    char **param_names, **buffer_names; /* of rank 0's */
-    trek_buffer_plan *buffer_plans;
-
-    /* train and freeze flags of rank 0's modules as of the last forward */
-    bool *training, *requires_grad;
-    unsigned flags;          /* counts changes */
+    rank_replica *replicas;
 
     int n_inputs, n_outputs, n_tags; /* outputs: the graph's, and tagged values that are not it */
     int *tag_output;         /* [tags] which output; ~k: input k */
@@ -101,10 +90,8 @@ typedef struct ranks_stepper {
     int *process_ranks;      /* [processes] */
     char *own_word, *words;
     unsigned char *flag_bytes; /* [1 + processes][segments] */
-    size_t *buffer_offsets;  /* [buffers] */
     bool divides;            /* its shares may be how loaders divide batches */
     struct ranks_stepper *next_divider;
-    double *process_samples; /* [processes] since buffers were merged */
     trek_status between;     /* of rank 0's part in the present step: the reduction between processes */
 } ranks_stepper;
 
@@ -116,11 +103,11 @@ trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double we
 /* split_forward.c */
 trek_var *trek_ranks_forward(trek_stepper *stepper, trek_var *const *inputs, int n);
 bool trek_graph_states_are_reset(const trek_graph *graph);
+/* Train and freeze flags of rank 0's modules become all replicas'. Between runs of the group. */
+void trek_ranks_follow_flags(ranks_stepper *s);
+static inline bool trek_ranks_training(const ranks_stepper *s) { return s->replicas[0].model.modules[0]->training; }
 /* Whether its layers wait for other ranks' (synchronised batch norm): then all run them, whatever they weigh. */
-bool trek_ranks_sync(const ranks_stepper *s);
-/* flags.c: the flags of rank 0's modules; what a rank does with them at the start of its run. */
-void trek_ranks_note_flags(ranks_stepper *s);
-void trek_ranks_follow_flags(ranks_stepper *s, int rank);
+static inline bool trek_ranks_meet(const ranks_stepper *s) { return s->replicas[0].model.meets; }
 
 /* Divides a process's n samples among its ranks, by their shares. */
 trek_status trek_ranks_split(const ranks_stepper *s, int64_t n, int64_t *counts);
@@ -134,8 +121,10 @@ int64_t trek_ranks_window(trek_stepper *stepper);
 /* Multiplies gradients by `factor`, which becomes 1. */
 trek_status trek_ranks_settle(ranks_stepper *s);
 trek_status trek_ranks_settle_here(int rank, void *stepper); /* on the rank's thread */
-void trek_ranks_forget_aside(trek_replica *replica);
-/* stepper_ranks.c: gradients of all ranks to zero. */
+void trek_ranks_forget_aside(rank_replica *replica);
+/* stepper_ranks.c: what a graph has besides parameters and buffers, a line of text to be freed; NULL on failure. */
+char *trek_ranks_describe_graph(trek_graph *graph);
+/* Gradients of all ranks to zero. */
 trek_status trek_ranks_zero(ranks_stepper *s);
 
 /* reduce.c */
@@ -149,11 +138,6 @@ trek_status trek_ranks_step(trek_stepper *stepper);
 /* constants.c: constants and teachers of rank 0's graph come to all ranks; the values of the teachers. */
 trek_status trek_ranks_constants(trek_stepper *stepper);
 trek_status trek_ranks_follow_teachers(const ranks_stepper *s, int rank);
-
-/* buffers.c */
-void trek_ranks_plan_buffers(ranks_stepper *s);
-/* Each rank merges some of the buffers of all ranks: in place on CPUs, where it cannot fail, else in copies on the host. */
-trek_status trek_ranks_merge_buffers(ranks_stepper *s, int rank);
 
 /* stepper_ranks.c; takes over the group and the replicas' graphs also when it fails. graphs[0] is the caller's. */
 typedef struct trek_ranks_opts {

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a replica consists of, and its train and freeze flags. */
+#include "distributed/replica/replica.h"
+
+#include "autograd/var_internal.h"
+#include "nn/layers_internal.h"
+#include "tensor/memory_internal.h"
+
+typedef struct listing {
+    trek_replica *replica;
+    bool counting;
+} listing;
+
+static trek_status list_module(const char *name, trek_module *module, void *arg)
+{
+    (void)name;
+    const listing *l = arg;
+    if (!l->counting)
+        l->replica->modules[l->replica->n_modules] = module;
+    l->replica->n_modules++;
+    l->replica->meets |= module->klass == &trek_sync_batch_norm_class;
+    return TREK_OK;
+}
+
+static trek_status list_var(trek_var **vars, char **names, int k, const char *name, trek_var *var)
+{
+    if (!(names[k] = trek_strdup(name)))
+        return TREK_ERR_MEMORY;
+    vars[k] = trek_var_retain(var);
+    return TREK_OK;
+}
+
+static trek_status list_param(const char *name, trek_var *param, void *arg)
+{
+    const listing *l = arg;
+    trek_replica *r = l->replica;
+    trek_status status = l->counting ? TREK_OK : list_var(r->params, r->param_names, r->n_params, name, param);
+    r->n_params += status == TREK_OK;
+    return status;
+}
+
+static trek_status list_buffer(const char *name, trek_var *buffer, void *arg)
+{
+    const listing *l = arg;
+    trek_replica *r = l->replica;
+    trek_status status = l->counting ? TREK_OK : list_var(r->buffers, r->buffer_names, r->n_buffers, name, buffer);
+    r->n_buffers += status == TREK_OK;
+    return status;
+}
+
+static trek_status walk(trek_replica *r, bool counting)
+{
+    listing l = { r, counting };
+    r->n_modules = r->n_params = r->n_buffers = 0;
+    trek_status status = trek_module_each(r->module, list_module, &l);
+    if (status == TREK_OK)
+        status = trek_module_each_param(r->module, list_param, &l);
+    if (status == TREK_OK)
+        status = trek_module_each_buffer(r->module, list_buffer, &l);
+    return status;
+}
+
+trek_status trek_replica_list(trek_replica *r, trek_module *module)
+{
+    *r = (trek_replica){ .module = module };
+    trek_status status = walk(r, true);
+    size_t modules = (size_t)r->n_modules, params = (size_t)r->n_params, buffers = (size_t)r->n_buffers;
+    r->n_modules = r->n_params = r->n_buffers = 0;
+    if (status != TREK_OK)
+        return status;
+    r->modules = trek_calloc(modules, sizeof *r->modules);
+    r->params = trek_calloc(params, sizeof *r->params);
+    r->buffers = trek_calloc(buffers, sizeof *r->buffers);
+    r->param_names = trek_calloc(params, sizeof *r->param_names);
+    r->buffer_names = trek_calloc(buffers, sizeof *r->buffer_names);
+    r->plans = trek_calloc(buffers, sizeof *r->plans);
+    if (!r->modules || !r->params || !r->buffers || !r->param_names || !r->buffer_names || !r->plans)
+        status = trek_status_get();
+    else
+        status = walk(r, false);
+    if (status == TREK_OK)
+        trek_buffers_plan(r);
+    else
+        trek_replica_clear(r);
+    return status;
+}
+
+void trek_replica_clear(trek_replica *r)
+{
+    for (int k = 0; k < r->n_params; k++) {
+        trek_var_release(r->params[k]);
+        trek_free(r->param_names[k]);
+    }
+    for (int k = 0; k < r->n_buffers; k++) {
+        trek_var_release(r->buffers[k]);
+        trek_free(r->buffer_names[k]);
+    }
+    trek_free(r->modules);
+    trek_free(r->params);
+    trek_free(r->buffers);
+    trek_free(r->param_names);
+    trek_free(r->buffer_names);
+    trek_free(r->plans);
+    trek_free(r->parcel);
+    trek_free(r->room);
+    *r = (trek_replica){ .module = r->module };
+}
+
+/* Written only where they differ: other ranks' memory stays in their caches. */
+void trek_replica_follow_flags(const trek_replica *own, const trek_replica *first)
+{
+    if (own == first)
+        return;
+    for (int k = 0; k < own->n_modules; k++)
+        if (own->modules[k]->training != first->modules[k]->training)
+            own->modules[k]->training = first->modules[k]->training;
+    for (int k = 0; k < own->n_params; k++)
+        if (own->params[k]->requires_grad != first->params[k]->requires_grad)
+            own->params[k]->requires_grad = first->params[k]->requires_grad;
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The replica set: what a model's replica on one rank consists of, and what the ranks
+ * do to their replicas together. Internal.
+ *
+ * A set has no object of its own: every rank has its trek_replica, and the communicator
+ * says who belongs together, be they threads of a process or processes. What takes a
+ * communicator is a collective: all its ranks call, each with its own replica and its
+ * own status so far; where one is not well, it gets its own error back and the others
+ * PEER. A communicator NULL, or of one rank, is a set of one. */
+#ifndef TREK_DISTRIBUTED_REPLICA_REPLICA_H
+#define TREK_DISTRIBUTED_REPLICA_REPLICA_H
+
+#include "distributed/comm/comm_internal.h"
+#include "distributed/replica/buffers.h"
+#include "nn/module.h"
+
+typedef struct trek_replica {
+    trek_module *module;       /* borrowed */
+    int n_modules, n_params, n_buffers;
+    trek_module **modules;     /* in order of the walk; borrowed */
+    trek_var **params, **buffers; /* retained */
+    char **param_names, **buffer_names;
+    trek_buffer_plan *plans;   /* [n_buffers] */
+    bool meets;                /* some layer makes sums with the other ranks' (synchronised batch norm) */
+    void *parcel;              /* for small tensors that are sent together; made at need */
+    char *room;                /* for all ranks' buffers; made at need */
+    int room_for;              /* so many ranks */
+} trek_replica;
+
+/* Lists a module. On failure there is nothing to clear. */
+trek_status trek_replica_list(trek_replica *replica, trek_module *module);
+void trek_replica_clear(trek_replica *replica);
+
+/* Train and freeze flags of the first replica become this one's. While neither runs. */
+void trek_replica_follow_flags(const trek_replica *replica, const trek_replica *first);
+
+/* Whether all ranks are well: own where this one is not, PEER, which names it after `what`, where another is not. */
+trek_status trek_replica_agree(trek_comm *comm, trek_status own, const char *what);
+/* Whether all replicas have the same modules, and parameters and buffers of the same names, shapes and dtypes. ARGUMENT names
+ * the first that differs on the first rank that does, on all of them. more: further lines that must be the same; NULL: none. */
+trek_status trek_replica_compare(const trek_replica *replica, trek_comm *comm, const char *more, const char *what, trek_status own);
+/* The same for any text, line by line; NULL: own is not OK. */
+trek_status trek_replica_compare_text(trek_comm *comm, const char *text, const char *what, trek_status own);
+
+typedef struct trek_replica_values {
+    bool params, buffers;
+    bool on_host;              /* no rank of the set is on a GPU: small tensors go together */
+} trek_replica_values;
+/* Rank 0's values become everybody's. */
+trek_status trek_replica_take_first(trek_replica *replica, trek_comm *comm, trek_replica_values values, trek_status own);
+/* Rank 0's values of one tensor, in memory of the host or of the communicator's device. */
+trek_status trek_replica_take_tensor(trek_comm *comm, trek_tensor *tensor);
+
+/* Every replica's buffers become those of all ranks together, weighted by `count` samples of this one; a rank with 0 only
+ * receives. *total (may be NULL): the sum of the counts; nothing changes where it is 0. apart: since buffers were merged, layers
+ * that meet have not met. */
+trek_status trek_replica_merge(trek_replica *replica, trek_comm *comm, double count, bool apart, double *total, trek_status own);
+
+#endif

@@ -582,6 +582,8 @@ static trek_status backward(walk *w, trek_var *const *roots, trek_var *const *se
     for (int k = 0; status == TREK_OK && !w->lends && k < w->n_inputs; k++)
         status = make_own(&w->captured[k]);
     walking = outer;
+    if (outer && w->watch) /* leaves that both watch carry this walk's number */
+        mark_watched(outer);
     trek_grad_mode_here = mode;
     trek_scope_end(scope);
     return status;

@@ -379,7 +379,7 @@ static trek_status commit_import(int rank, void *arg)
     return status;
 }
 
-static trek_status on_ranks(restoring *r, trek_rank_fn fn) { return r->s ? trek_ranks_run(r->s->ranks, fn, r) : fn(0, r); }
+static trek_status on_ranks(restoring *r, trek_rank_fn fn) { return r->s ? trek_ranks_call(r->s->ranks, fn, r) : fn(0, r); }
 
 /* All that can fail; nothing has changed after it. */
 static trek_status prepare(restoring *r)

@@ -6,9 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "distributed/balance/apportion.h"
 #include "distributed/comm/nccl.h"
-#include "autograd/ops.h"
+#include "distributed/step/rank_sums.h"
 
 /* --- calls that reach all replicas ------------------------------------------------ */
 
@@ -33,13 +32,13 @@ trek_status trek_ddp_call(trek_ddp *ddp, trek_ddp_fn fn, void *arg)
     if (status != TREK_OK)
         return status;
     trek_ddp_follow_flags(ddp);
-    return trek_ranks_run(ddp->ranks, run_rank, &(ddp_run){ ddp, fn, arg });
+    return trek_ranks_call(ddp->ranks, run_rank, &(ddp_run){ ddp, fn, arg });
 }
 
 void trek_ddp_follow_flags(trek_ddp *ddp)
 {
     for (int r = 1; r < ddp->n; r++)
-        trek_replica_follow_flags(&ddp->replicas[r].model, &ddp->replicas[0].model);
+        trek_replica_follow_flags(ddp->replicas[r].model, ddp->replicas[0].model);
 }
 
 trek_status trek_ddp_count(const double *counts, int replica, double *count)
@@ -54,37 +53,11 @@ trek_status trek_ddp_count(const double *counts, int replica, double *count)
 
 /* --- the wrapper as a module --------------------------------------------------------- */
 
-static trek_var *rows_of(trek_var *x, int64_t first, int64_t rows) { return trek_narrow(x, 0, first, rows); }
-
-/* Rows divided evenly; inputs without rows go to every replica. */
-static trek_var *forward_divided(trek_ddp *ddp, trek_var *const *inputs, int n_inputs)
-{
-    int64_t total = 0, at = 0;
-    for (int k = 0; k < n_inputs && total == 0; k++)
-        total = trek_var_ndim(inputs[k]) > 0 ? trek_var_size(inputs[k], 0) : 0;
-    int64_t *counts = trek_calloc((size_t)ddp->n, sizeof *counts);
-    trek_var **parts = trek_calloc((size_t)ddp->n * (size_t)n_inputs, sizeof *parts);
-    trek_status status = counts && parts ? trek_apportion(total, NULL, ddp->n, counts) : trek_status_get();
-    for (int r = 0; r < ddp->n && status == TREK_OK; at += counts[r++])
-        for (int k = 0; k < n_inputs && status == TREK_OK && (counts[r] > 0 || (r == 0 && total == 0)); k++) {
-            bool whole = trek_var_ndim(inputs[k]) == 0;
-            if (!whole && trek_var_size(inputs[k], 0) != total)
-                status = trek_fail(TREK_ERR_SHAPE, "ddp: input %d has %lld rows, another %lld", k,
-                                   (long long)trek_var_size(inputs[k], 0), (long long)total);
-            else if (!(parts[r * n_inputs + k] = whole ? inputs[k] : rows_of(inputs[k], at, counts[r])))
-                status = trek_status_get();
-        }
-    trek_var *y = status == TREK_OK ? trek_ddp_forward_many(ddp, parts, n_inputs) : NULL;
-    trek_free(counts);
-    trek_free(parts);
-    return y;
-}
-
 static trek_var *module_forward_many(trek_module *self, trek_var *const *inputs, int n)
 {
     trek_ddp *ddp = (trek_ddp *)self;
     int here = ddp->ranks ? trek_ranks_rank_here(ddp->ranks) : 0;
-    return here >= 0 ? trek_forward_many(ddp->replicas[here].module, inputs, n) : forward_divided(ddp, inputs, n);
+    return here >= 0 ? trek_forward_many(ddp->replicas[here].module, inputs, n) : trek_ddp_forward_divided(ddp, inputs, n);
 }
 
 static trek_var *module_forward(trek_module *self, trek_var *x) { return module_forward_many(self, &x, 1); }
@@ -206,6 +179,17 @@ static int gpus_of(const trek_ddp *ddp, int world)
     return n;
 }
 
+/* With a wrapper of its own on each rank the program runs the layers, on whatever thread. */
+static trek_status bind_layers(const trek_ddp *ddp, trek_ddp_replica *r)
+{
+    if (ddp->ranks || r->world == 1 || !r->model->meets)
+        return TREK_OK;
+    r->sums = trek_comm_sums_new(r->comm);
+    if (r->sums)
+        trek_replica_bind(r->model, r->sums);
+    return r->sums ? TREK_OK : trek_status_get();
+}
+
 /* One rank: checks with the others, and takes rank 0's values. */
 static trek_status join_rank(trek_ddp *ddp, int k, void *arg)
 {
@@ -214,9 +198,11 @@ static trek_status join_rank(trek_ddp *ddp, int k, void *arg)
     r->all_on_host = gpus_of(ddp, r->world) == 0;
     if (own == TREK_OK)
         own = trek_ddp_plan(r, ddp->opts.bucket_bytes);
+    if (own == TREK_OK)
+        own = bind_layers(ddp, r);
     char options[128];
     snprintf(options, sizeof options, "buckets of %lld bytes\noverlap %d\n", (long long)ddp->opts.bucket_bytes, ddp->opts.overlap);
-    trek_status status = trek_replica_compare(&r->model, r->comm, options, "ddp", own);
+    trek_status status = trek_replica_compare(r->model, r->comm, options, "ddp", own);
     return status == TREK_OK ? trek_ddp_take_first(r, true, true, TREK_OK) : status;
 }
 
@@ -266,7 +252,7 @@ static trek_status join_all(trek_ddp *ddp)
     trek_status none = TREK_OK;
     if (!ddp->ranks)
         return join_rank(ddp, 0, &none);
-    return trek_ranks_run(ddp->ranks, run_rank, &(ddp_run){ ddp, join_rank, &none });
+    return trek_ranks_call(ddp->ranks, run_rank, &(ddp_run){ ddp, join_rank, &none });
 }
 
 static void set_overlap(trek_ddp *ddp)
@@ -274,7 +260,8 @@ static void set_overlap(trek_ddp *ddp)
     const trek_comm *comm = ddp->replicas[0].comm;
     int gpus = comm ? gpus_of(ddp, comm->world) : 0;
     bool mixed = gpus > 0 && gpus < comm->world; /* some could start calls, the others' would wait in theirs */
-    ddp->overlap = comm && comm->world > 1 && !mixed && (ddp->opts.overlap == 1 || (ddp->opts.overlap == 0 && trek_comm_overlaps(comm)));
+    bool meets = ddp->replicas[0].model->meets; /* in backward, too: in one order with the buckets */
+    ddp->overlap = comm && comm->world > 1 && !mixed && !meets && (ddp->opts.overlap == 1 || (ddp->opts.overlap == 0 && trek_comm_overlaps(comm)));
 }
 
 trek_ddp *trek_ddp_wrap(trek_module *const *models, int n, const trek_ddp_opts *opts)
@@ -394,7 +381,7 @@ trek_status trek_ddp_refresh(trek_ddp *ddp)
     trek_status own = trek_status_get();
     if (!ddp->ranks || trek_ranks_rank_here(ddp->ranks) >= 0)
         return trek_ddp_call(ddp, plan_again, &own);
-    return own != TREK_OK ? own : trek_ranks_run(ddp->ranks, run_rank, &(ddp_run){ ddp, plan_again, &own });
+    return own != TREK_OK ? own : trek_ranks_call(ddp->ranks, run_rank, &(ddp_run){ ddp, plan_again, &own });
 }
 
 /* --- what it is ------------------------------------------------------------------------------- */

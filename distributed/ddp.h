@@ -31,6 +31,10 @@
  * other systems have flags for needs none. Where an optimizer's arena holds the gradients
  * they are sent from it, without a copy.
  *
+ * Layers that meet the other ranks (trek_nn_sync_batch_norm) do so in whatever way the replicas run: in trek_ddp_forward
+ * those that have an input; inside trek_ranks_run, and with trek_ddp_wrap_process, all ranks, each of which makes the
+ * same forwards and backwards in training, with an empty batch where it has no rows. They do not go with overlap.
+ *
  * A rank whose thread has an error set still takes part, so that nobody waits for it:
  * it gets its own error back, the others PEER, which names it, and gradients and
  * parameters stay as they were. Where the communicator itself fails in mid-reduction (a
@@ -108,8 +112,8 @@ TREK_API trek_status trek_ddp_reduce_gradients_weighted(trek_ddp *ddp, const dou
  * gradient. The loss is the calling rank's; outside trek_ranks_run, over several replicas, it is one over outputs of
  * trek_ddp_forward. */
 TREK_API trek_status trek_ddp_backward(trek_ddp *ddp, trek_var *loss);
-/* The same, weighted by this rank's count; with 0 there is no pass, and loss may be NULL. Over several replicas: inside
- * trek_ranks_run only (STATE). */
+/* The same, weighted by this rank's count; with 0 there is no pass (but for layers that meet, if there is a loss),
+ * and loss may be NULL. Over several replicas: inside trek_ranks_run only (STATE). */
 TREK_API trek_status trek_ddp_backward_weighted(trek_ddp *ddp, trek_var *loss, double count);
 
 /* inputs[r] through replica r, side by side on the ranks' threads (one for each replica of this process; moved to its

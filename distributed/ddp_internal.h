@@ -41,8 +41,9 @@ enum { TREK_DDP_HAS = 1, TREK_DDP_TRAINS = 2 };
 
 typedef struct trek_ddp_replica {
     trek_module *module;      /* owned with others: see module.owners */
-    trek_replica model;       /* its parts; nothing while wrapping or a refresh has failed */
+    trek_replica *model;      /* its parts; NULL while wrapping or a refresh has failed */
     trek_comm *comm;          /* borrowed; NULL: one rank */
+    const trek_place_collectives *sums; /* that its layers make with the other ranks; NULL: none, or the runs of the ranks have them */
     int rank, world;
     trek_device device;
     bool all_on_host;         /* no rank is on a GPU */
@@ -80,10 +81,12 @@ trek_status trek_ddp_count(const double *counts, int replica, double *count);
 trek_status trek_ddp_plan(trek_ddp_replica *r, int64_t bucket_bytes);
 void trek_ddp_plan_clear(trek_ddp_replica *r);
 
-/* ddp_sync.c; a collective */
-trek_status trek_ddp_take_first(trek_ddp_replica *r, bool params, bool buffers, trek_status own);
+/* ddp_forward.c: the rows of each input divided evenly. */
+trek_var *trek_ddp_forward_divided(trek_ddp *ddp, trek_var *const *inputs, int n_inputs);
 
-/* ddp_reduce.c */
-trek_status trek_ddp_reduce_replica(trek_ddp *ddp, trek_ddp_replica *r, double count, trek_status own);
+/* ddp_sync.c: the thread's error, or STATE where a refresh has failed and left no lists. */
+trek_status trek_ddp_ready(const trek_ddp_replica *r);
+/* A collective. */
+trek_status trek_ddp_take_first(trek_ddp_replica *r, bool params, bool buffers, trek_status own);
 
 #endif

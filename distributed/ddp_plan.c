@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* In which order and buckets a replica's gradients are sent. */
 #include "distributed/ddp_internal.h"
+#include "distributed/step/rank_sums.h"
 
 enum { SLOT_BYTES = 256, FIRST_BUCKET = 1 << 20 };
 
@@ -17,10 +18,10 @@ static trek_status check_entry(const trek_ddp_replica *r, const char *name, cons
 static trek_status check_entries(const trek_ddp_replica *r)
 {
     trek_status status = TREK_OK;
-    for (int k = 0; k < r->model.n_params && status == TREK_OK; k++)
-        status = check_entry(r, r->model.param_names[k], r->model.params[k]);
-    for (int k = 0; k < r->model.n_buffers && status == TREK_OK; k++)
-        status = check_entry(r, r->model.buffer_names[k], r->model.buffers[k]);
+    for (int k = 0; k < r->model->n_params && status == TREK_OK; k++)
+        status = check_entry(r, r->model->param_names[k], r->model->params[k]);
+    for (int k = 0; k < r->model->n_buffers && status == TREK_OK; k++)
+        status = check_entry(r, r->model->buffer_names[k], r->model->buffers[k]);
     return status;
 }
 
@@ -40,15 +41,15 @@ static void lay_out(trek_ddp_replica *r)
 {
     int at = 0;
     for (int k = r->n_params - 1; k >= 0; k--)
-        part_of(r, (trek_dtype)r->model.params[k]->data->dtype);
+        part_of(r, (trek_dtype)r->model->params[k]->data->dtype);
     for (int p = 0; p < r->n_parts; p++) {
         trek_ddp_part *part = &r->parts[p];
         int64_t slot = SLOT_BYTES / (int64_t)trek_dtype_size(part->dtype);
         for (int k = r->n_params - 1; k >= 0; k--) {
-            trek_var *var = r->model.params[k];
+            trek_var *var = r->model->params[k];
             if ((trek_dtype)var->data->dtype != part->dtype)
                 continue;
-            r->params[at] = (trek_ddp_param){ .var = var, .name = r->model.param_names[k], .part = p, .offset = part->count,
+            r->params[at] = (trek_ddp_param){ .var = var, .name = r->model->param_names[k], .part = p, .offset = part->count,
                                               .count = var->data->numel };
             r->leaves[at++] = var;
             part->count += (var->data->numel + slot - 1) / slot * slot;
@@ -75,10 +76,10 @@ static void cut_buckets(trek_ddp_replica *r, int64_t bucket_bytes)
 
 trek_status trek_ddp_plan(trek_ddp_replica *r, int64_t bucket_bytes)
 {
-    trek_status status = trek_replica_list(&r->model, r->module);
-    if (status != TREK_OK)
-        return status;
-    size_t n = (size_t)r->model.n_params;
+    trek_status status = TREK_OK;
+    if (!(r->model = trek_replica_new(r->module)))
+        return trek_status_get();
+    size_t n = (size_t)r->model->n_params;
     r->word_bytes = (sizeof(trek_ddp_word) + n + 15) & ~(size_t)15;
     r->params = trek_calloc(n, sizeof *r->params);
     r->leaves = trek_calloc(n, sizeof *r->leaves);
@@ -94,7 +95,7 @@ trek_status trek_ddp_plan(trek_ddp_replica *r, int64_t bucket_bytes)
         trek_ddp_plan_clear(r);
         return status;
     }
-    r->n_params = r->model.n_params;
+    r->n_params = r->model->n_params;
     lay_out(r);
     cut_buckets(r, bucket_bytes);
     return TREK_OK;
@@ -108,7 +109,10 @@ void trek_ddp_plan_clear(trek_ddp_replica *r)
     }
     for (int p = 0; p < r->n_parts; p++)
         trek_tensor_release(r->parts[p].staging);
-    trek_replica_clear(&r->model);
+    if (r->sums)
+        trek_replica_bind(r->model, NULL);
+    trek_comm_sums_end(r->sums);
+    trek_replica_release(r->model);
     trek_free(r->params);
     trek_free(r->leaves);
     trek_free(r->buckets);

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "autograd/ops.h"
 #include "distributed/ddp_internal.h"
 #include "tensor/trace.h"
 
@@ -335,18 +336,25 @@ static trek_status reduce_alone(double count, trek_status own)
     return own;
 }
 
-trek_status trek_ddp_reduce_replica(trek_ddp *ddp, trek_ddp_replica *r, double count, trek_status own)
+/* A rank's count; seeded: its gradients have their share already, a rank with 0 among them. */
+typedef struct weighing {
+    double count;
+    bool seeded;
+} weighing;
+
+static trek_status reduce_replica(trek_ddp_replica *r, weighing weight, trek_status own)
 {
-    (void)ddp;
     if (r->world == 1)
-        return reduce_alone(count, own);
+        return reduce_alone(weight.count, own);
     if (!r->words)
         return refuse(r);
     if (own == TREK_OK)
         own = prepare(r, false);
     sending s = { .r = r };
     int64_t start = trek_trace_enter("reduce");
-    trek_status status = meet(r, count, own, &s.factor);
+    trek_status status = meet(r, weight.seeded ? 1 : weight.count, own, &s.factor);
+    if (weight.seeded)
+        s.factor = 1;
     for (int b = 0; b < r->n_buckets && status == TREK_OK && s.status == TREK_OK; b++)
         send_bucket(&s, b);
     if (status == TREK_OK)
@@ -364,7 +372,7 @@ static trek_status reduce(trek_ddp *ddp, int k, void *arg)
 {
     double count;
     trek_status own = trek_ddp_count(*(const double *const *)arg, k, &count), before = trek_status_get();
-    return trek_ddp_reduce_replica(ddp, &ddp->replicas[k], count, before != TREK_OK ? before : own);
+    return reduce_replica(&ddp->replicas[k], (weighing){ count, false }, before != TREK_OK ? before : own);
 }
 
 trek_status trek_ddp_reduce_gradients(trek_ddp *ddp)
@@ -398,15 +406,59 @@ static void leaf_complete(int k, void *arg)
     }
 }
 
-/* The pass over this replica's parameters alone. */
-static trek_status run_pass(trek_ddp_replica *r, trek_var *loss, void (*complete)(int k, void *arg), void *arg)
+/* The pass over this replica's parameters alone, of factor * loss. */
+static trek_status run_pass(trek_ddp_replica *r, trek_var *loss, double factor, void (*complete)(int k, void *arg), void *arg)
 {
     if (!loss)
         return trek_fail_missing("ddp_backward", "loss");
     trek_backward_watch watch = {
         .leaves = r->leaves, .n_leaves = r->n_params, .only_these = true, .complete = complete, .arg = arg
     };
-    return trek_backward_watched(&loss, NULL, 1, NULL, &watch);
+    if (factor == 1)
+        return trek_backward_watched(&loss, NULL, 1, NULL, &watch);
+    trek_scope scope = trek_scope_begin();
+    const trek_tensor *y = loss->data;
+    trek_var *seed = scope.depth ? trek_var_from(trek_tensor_full(factor, trek_tensor_shape(y), (trek_dtype)y->dtype, y->device)) : NULL;
+    trek_status status = seed ? trek_backward_watched(&loss, &seed, 1, NULL, &watch) : trek_status_get();
+    trek_scope_end(scope);
+    return status;
+}
+
+/* What earlier passes left, by the factor; with 0: dropped, never multiplied. */
+static trek_status scale_left(trek_ddp_replica *r, double factor)
+{
+    trek_status status = TREK_OK;
+    trek_no_grad_begin();
+    for (int k = 0; k < r->n_params && status == TREK_OK && factor != 1; k++) {
+        const trek_ddp_param *p = &r->params[k];
+        if (!has_grad(p))
+            continue;
+        trek_scope scope = trek_scope_begin();
+        trek_var *scaled = scope.depth && factor > 0 ? trek_mul_scalar(leaf_of(p)->grad, factor) : NULL;
+        if (factor == 0)
+            trek_var_zero_grad(p->var);
+        else
+            status = scaled ? trek_var_set_grad(p->var, scaled) : trek_status_get();
+        trek_scope_end(scope);
+    }
+    trek_no_grad_end();
+    return status;
+}
+
+/* Layers that meet mix the ranks' gradients in their backward: each rank's has its share of the weights from the loss on, and
+ * the others wait for every rank's pass. */
+static trek_status backward_meeting(trek_ddp_replica *r, trek_var *loss, double count, trek_status own)
+{
+    double factor = 0;
+    if (own == TREK_OK && count > 0 && !loss)
+        own = trek_fail_missing("ddp_backward", "loss");
+    trek_status status = meet(r, count, own, &factor);
+    if (status != TREK_OK)
+        return status;
+    own = scale_left(r, factor);
+    if (own == TREK_OK && loss)
+        own = run_pass(r, loss, factor, NULL, NULL);
+    return reduce_replica(r, (weighing){ count, true }, own);
 }
 
 static trek_status backward_overlapped(trek_ddp_replica *r, trek_var *loss, double count, trek_status own)
@@ -423,7 +475,7 @@ static trek_status backward_overlapped(trek_ddp_replica *r, trek_var *loss, doub
         trek_free(s.complete);
         return status;
     }
-    own = count > 0 ? run_pass(r, loss, leaf_complete, &s) : TREK_OK;
+    own = count > 0 ? run_pass(r, loss, 1, leaf_complete, &s) : TREK_OK;
     for (; s.next < r->n_buckets; s.next++) /* of a pass that failed, or did not run */
         send_bucket(&s, s.next);
     note(&s, trek_comm_finish(r->comm));
@@ -458,9 +510,11 @@ static trek_status backward(trek_ddp *ddp, int k, void *arg)
         own = trek_status_get();
     if (ddp->overlap && !c->gathered)
         return backward_overlapped(r, c->loss, count, own);
+    if (r->world > 1 && r->model->meets && !c->gathered)
+        return backward_meeting(r, c->loss, count, own);
     if (own == TREK_OK && count > 0 && !c->gathered)
-        own = run_pass(r, c->loss, NULL, NULL);
-    return trek_ddp_reduce_replica(ddp, r, count, own);
+        own = run_pass(r, c->loss, 1, NULL, NULL);
+    return reduce_replica(r, (weighing){ count, false }, own);
 }
 
 trek_status trek_ddp_backward(trek_ddp *ddp, trek_var *loss)
@@ -471,7 +525,7 @@ trek_status trek_ddp_backward(trek_ddp *ddp, trek_var *loss)
     if (!ddp->ranks || trek_ranks_rank_here(ddp->ranks) >= 0)
         return trek_ddp_call(ddp, backward, &call);
     call.gathered = true;
-    trek_status status = run_pass(&ddp->replicas[0], loss, NULL, NULL);
+    trek_status status = run_pass(&ddp->replicas[0], loss, 1, NULL, NULL);
     return status == TREK_OK ? trek_ddp_call(ddp, backward, &call) : status;
 }
 

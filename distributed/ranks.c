@@ -37,6 +37,7 @@ struct trek_ranks {
     atomic_int refs;
     int world, threads_each;
     bool spin;
+    bool meets;                    /* layers of the present run can make sums over all ranks */
     trek_rank_fn fn;               /* NULL: the threads end */
     void *arg;
     rank_slot *slots;
@@ -60,11 +61,13 @@ static void run_one(rank_slot *slot, trek_rank_fn fn, void *arg)
     trek_status sticky, status = slot->rank > 0 ? trek_handover_take(&slot->ranks->handover, slot->device) : TREK_OK;
     const rank_slot *outer = slot_here;
     slot_here = slot;
+    if (status == TREK_OK && slot->ranks->meets)
+        trek_rank_sums_enter(slot->ranks->sums, slot->rank);
     if (status == TREK_OK)
         status = fn(slot->rank, arg);
     slot_here = outer;
-    if (status != TREK_OK)
-        trek_rank_sums_leave(slot->ranks->sums, slot->rank, status); /* it may have failed before it came to enter */
+    if (status != TREK_OK || slot->ranks->meets)
+        trek_rank_sums_leave(slot->ranks->sums, slot->rank, status != TREK_OK ? status : trek_status_get()); /* it may have failed before it came to enter */
     if (slot->rank > 0 && slot->done)
         trek_handover_mark(slot->done, slot->device);
     trek_error_take(&sticky, slot->message);
@@ -142,7 +145,7 @@ static void run_all(trek_ranks *ranks, trek_rank_fn fn, void *arg)
             trek_handover_join(&ranks->handover, ranks->slots[r].done, ranks->slots[r].device);
 }
 
-trek_status trek_ranks_run(trek_ranks *ranks, trek_rank_fn fn, void *arg)
+static trek_status run(trek_ranks *ranks, trek_rank_fn fn, void *arg, bool meets)
 {
     if (!ranks || !fn)
         return trek_fail_missing("ranks_run", ranks ? "function" : "group");
@@ -154,6 +157,11 @@ trek_status trek_ranks_run(trek_ranks *ranks, trek_rank_fn fn, void *arg)
     char earlier[TREK_ERROR_SIZE];
     trek_status before;
     trek_error_take(&before, earlier);
+    ranks->meets = meets;
+    if (meets) {
+        trek_rank_sums_set_deadline(ranks->sums, ranks->comms[0]->deadline_ns);
+        trek_rank_sums_begin(ranks->sums, NULL, false);
+    }
     run_all(ranks, fn, arg);
     if (before != TREK_OK)
         trek_fail(before, "%s", earlier);
@@ -164,6 +172,9 @@ trek_status trek_ranks_run(trek_ranks *ranks, trek_rank_fn fn, void *arg)
     atomic_store(&ranks->running, false);
     return status;
 }
+
+trek_status trek_ranks_run(trek_ranks *ranks, trek_rank_fn fn, void *arg) { return run(ranks, fn, arg, true); }
+trek_status trek_ranks_call(trek_ranks *ranks, trek_rank_fn fn, void *arg) { return run(ranks, fn, arg, false); }
 
 /* First thing on every rank: its memory and threads are made where they are used. */
 static trek_status start_rank(int rank, void *arg)
@@ -280,7 +291,7 @@ static trek_ranks *ranks_start(const trek_device *devices, int n)
     if (!ranks)
         return NULL;
     trek_pool_set_busy(n * ranks->threads_each);
-    if (start_threads(ranks) != TREK_OK || trek_ranks_run(ranks, start_rank, ranks) != TREK_OK) {
+    if (start_threads(ranks) != TREK_OK || trek_ranks_call(ranks, start_rank, ranks) != TREK_OK) {
         destroy(ranks);
         return NULL;
     }

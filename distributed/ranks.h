@@ -25,7 +25,8 @@ TREK_API int trek_ranks_world_size(const trek_ranks *ranks);
 TREK_API trek_comm *trek_ranks_comm(trek_ranks *ranks, int rank);
 /* Runs fn(rank, arg) on all ranks side by side, rank 0 on the caller, and returns
  * when all are done. If any failed: the first failure that is not the echo of
- * another (PEER), as "rank 2: ...", set on the caller and cleared on the rank.
+ * another (PEER), as "rank 2: ...", set on the caller and cleared on the rank. Layers that meet (trek_nn_sync_batch_norm in
+ * training) meet those of all ranks, which make the same forwards and backwards: COMM where one makes fewer.
  * STATE from inside a run, or while another thread runs. */
 TREK_API trek_status trek_ranks_run(trek_ranks *ranks, trek_rank_fn fn, void *arg);
 

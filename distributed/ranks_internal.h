@@ -5,6 +5,8 @@
 #include "distributed/comm/comm_internal.h"
 #include "distributed/ranks.h"
 
+/* trek_ranks_run without the sums: layers find what fn itself enters, or are alone. */
+trek_status trek_ranks_call(trek_ranks *ranks, trek_rank_fn fn, void *arg);
 trek_ranks *trek_ranks_retain(trek_ranks *ranks);
 trek_device trek_ranks_device(const trek_ranks *ranks, int rank);
 /* The sums that layers of its ranks make (rank_sums.h). */

@@ -13,6 +13,7 @@
 #include "distributed/step/stepper_ranks.h"
 #include "graph/feed_internal.h"
 #include "graph/graph_internal.h"
+#include "nn/layers_internal.h"
 #include "nn/text.h"
 #include "tensor/pool.h"
 
@@ -202,7 +203,7 @@ static trek_status build_replicas(setup *s, trek_ranks *ranks)
 {
     pthread_mutex_init(&s->building, NULL);
     s->graphs[0] = s->graph;
-    trek_status status = trek_ranks_run(ranks, build_rank, s);
+    trek_status status = trek_ranks_call(ranks, build_rank, s);
     for (int r = 0; r < s->world && status == TREK_OK; r++)
         status = trek_comm_set_deadline(trek_ranks_comm(ranks, r), s->opts.deadline_s);
     for (int r = 1; r < s->world && status != TREK_OK; r++)
@@ -260,12 +261,20 @@ static bool devices_differ(const setup *s)
     return differ;
 }
 
+static trek_status note_meeting(const char *name, trek_module *module, void *meets)
+{
+    (void)name;
+    *(bool *)meets |= module->klass == &trek_sync_batch_norm_class;
+    return TREK_OK;
+}
+
 static trek_pace_opts pace_opts(const setup *s)
 {
     const trek_trainer_opts *o = &s->opts;
-    bool unequal = devices_differ(s) || o->speed_hint.ratio > 1;
-    trek_pace_opts pace = { .unequal = unequal, .balance = o->balance, .windows = o->max_anchor > 0 || (o->max_anchor == 0 && (unequal || o->global_batch > 0)),
-                            .replay = o->plan };
+    bool unequal = devices_differ(s) || o->speed_hint.ratio > 1, meets = false;
+    trek_module_each(trek_graph_module(s->graph), note_meeting, &meets);
+    bool by_itself = o->max_anchor == 0 && (o->global_batch > 0 || (unequal && !meets)); /* where layers meet, shares are exact, windows not */
+    trek_pace_opts pace = { .unequal = unequal, .balance = o->balance, .windows = o->max_anchor > 0 || by_itself, .replay = o->plan };
     pace.balancer = (trek_balancer_opts){ .min_share = o->min_share, .allow_idle = o->allow_idle,
                                           .speed_ratio = o->speed_hint.ratio, .slow_rank = o->speed_hint.slow_rank };
     pace.elche = (trek_elche_opts){ .anchor = o->anchor, .max_anchor = o->max_anchor > 0 ? o->max_anchor : 0, .overhead_target = o->overhead_target,
@@ -334,11 +343,17 @@ static trek_status apply_options(setup *s)
 
 /* --- the line in the log ----------------------------------------------------------------------------- */
 
+typedef struct inexact {
+    trek_text text;
+    bool windows;            /* ranks run batches of their own: layers that meet do not */
+} inexact;
+
 static trek_status note_inexact(const char *name, trek_module *module, void *arg)
 {
-    trek_text *text = arg;
-    if (strncmp(trek_module_name(module), "batch_norm", 10) == 0)
-        trek_text_format(text, "%s%s \"%s\"", text->length ? ", " : "", trek_module_name(module), name);
+    inexact *i = arg;
+    const char *kind = trek_module_name(module);
+    if (strncmp(kind, "batch_norm", 10) == 0 || (i->windows && module->klass == &trek_sync_batch_norm_class))
+        trek_text_format(&i->text, "%s%s \"%s\"", i->text.length ? ", " : "", kind, name);
     return TREK_OK;
 }
 
@@ -385,14 +400,17 @@ static void log_setup(const setup *s)
     }
     if (s->comm && trek_comm_rank(s->comm) > 0)
         return;
-    trek_text inexact = { 0 }, kind = { 0 }, job = { 0 };
-    trek_module_each(trek_graph_module(s->graph), note_inexact, &inexact);
+    trek_trainer_pace pace = { 0 };
+    trek_trainer_pace_get(s->graph, &pace);
+    inexact found = { .windows = pace.windows };
+    trek_text kind = { 0 }, job = { 0 };
+    trek_module_each(trek_graph_module(s->graph), note_inexact, &found);
     describe_ranks(s, &kind);
     describe_job(s, &job);
     trek_log_message(TREK_LOG_INFO, "trainer: %s%s; %s%s%s", kind.length ? kind.data : "ranks", job.length ? job.data : "",
-                     inexact.length ? "exact but for the statistics of each rank's own part in " : "exact",
-                     inexact.length ? inexact.data : "", inexact.length ? " (in training)" : "");
-    trek_text_clear(&inexact);
+                     found.text.length ? "exact but for the statistics of each rank's own part in " : "exact",
+                     found.text.length ? found.text.data : "", found.text.length ? " (in training)" : "");
+    trek_text_clear(&found.text);
     trek_text_clear(&kind);
     trek_text_clear(&job);
 }

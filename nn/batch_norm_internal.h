@@ -11,7 +11,11 @@ typedef struct trek_batch_norm_layer {
     int64_t features;
     double eps, momentum;
     bool cumulative;          /* the running statistics are plain averages */
+    const struct trek_place_collectives *ranks; /* of a synchronised one, held: whom it meets where the thread's place tells nobody; NULL */
 } trek_batch_norm_layer;
+
+/* A synchronised batch norm meets these ranks from here on, wherever its thread stands by itself; NULL: none. */
+void trek_sync_batch_norm_bind(trek_module *module, const struct trek_place_collectives *ranks);
 
 trek_module *trek_batch_norm_layer_new(const trek_module_class *klass, const trek_batch_norm_opts *opts);
 /* By the statistics of x, or in evaluation by the running ones. */

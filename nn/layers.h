@@ -73,8 +73,9 @@ TREK_API trek_module *trek_nn_batch_norm2d_with(const trek_batch_norm_opts *opts
  * (Chan, Golub and LeVeque 1979, in f64), so that outputs, gradients and running statistics are those of one device
  * however unequal the parts are; one value for each channel among all ranks is an error (SHAPE). All ranks with rows run
  * it equally often, in one order: a rank that fails, or does not come, fails the others (PEER, COMM). On GPUs each
- * exchange waits for the device, and cannot be captured. Where ranks run batches of their own, at their own pace, and in
- * evaluation, it is plain batch norm. Gradients of gradients only there. */
+ * exchange waits for the device, and cannot be captured. In windows (trainer.h), where ranks run batches of their own at their
+ * own pace, and in evaluation it is plain batch norm; setup's line in the log names it if there are windows. Gradients of
+ * gradients only there. With trek_ddp: see ddp.h; inside trek_ranks_run all ranks of the group meet. */
 TREK_API trek_module *trek_nn_sync_batch_norm(int64_t features, trek_device device);
 TREK_API trek_module *trek_nn_sync_batch_norm_with(const trek_batch_norm_opts *opts);
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Synchronised batch normalisation: batch norm over the rows of all ranks. Each
  * rank computes the statistics of its own rows and the ranks sum them up through
- * trek_place_here.collectives; all numbers of channels are f64 on the host. */
+ * trek_place_here.collectives, else through what the layer is bound to; all numbers
+ * of channels are f64 on the host. */
 #include <math.h>
 
 #include "autograd/backward.h"
@@ -15,6 +16,7 @@
 /* Of one forward; belongs to the tape. */
 typedef struct sync_call {
     trek_batch_norm_layer *layer; /* in forward */
+    const trek_place_collectives *ranks; /* the layer's own, held; NULL: the thread's place tells them */
     int64_t channels;
     double total;             /* values for each channel, of all ranks */
     double *mean, *variance, *rstd; /* [C] of all ranks, after the exchange */
@@ -37,11 +39,21 @@ static sync_call *call_new(trek_batch_norm_layer *layer)
     return call;
 }
 
-static void call_free(void *data) { trek_free(data); }
-
-static trek_status exchange(double *values, int64_t count)
+static void hold(const trek_place_collectives *ranks, int more)
 {
-    const trek_place_collectives *ranks = trek_place_here.collectives;
+    if (ranks && ranks->hold)
+        ranks->hold(ranks, more);
+}
+
+static void call_free(void *data)
+{
+    hold(((sync_call *)data)->ranks, -1);
+    trek_free(data);
+}
+
+static trek_status exchange(const sync_call *call, double *values, int64_t count)
+{
+    const trek_place_collectives *ranks = call->ranks ? call->ranks : trek_place_here.collectives;
     if (!ranks)
         return trek_fail(TREK_ERR_STATE, "sync_batch_norm: the forward was split over ranks, but its backward is not");
     return ranks->sum(values, count, ranks->arg);
@@ -94,7 +106,7 @@ static trek_status merge_statistics(sync_call *call, int64_t count)
     sums[0] = (double)count;
     for (int64_t c = 0; c < n; c++)
         sums[1 + c] = (double)count * call->first[c];
-    trek_status status = exchange(sums, 1 + n);
+    trek_status status = exchange(call, sums, 1 + n);
     if (status != TREK_OK)
         return status;
     call->total = sums[0];
@@ -104,7 +116,7 @@ static trek_status merge_statistics(sync_call *call, int64_t count)
         double shift = call->first[c] - call->mean[c];
         sums[c] = count > 0 ? call->second[c] + (double)count * shift * shift : 0;
     }
-    status = exchange(sums, n);
+    status = exchange(call, sums, n);
     for (int64_t c = 0; c < n && status == TREK_OK; c++) {
         call->variance[c] = call->total > 0 ? sums[c] / call->total : 0;
         call->rstd[c] = 1 / sqrt(call->variance[c] + call->layer->eps);
@@ -167,7 +179,7 @@ static trek_var *through_statistics(sync_call *call, trek_var *x, trek_var *mean
 {
     int64_t n = call->channels;
     double *shift = call->first, *slope = call->second;
-    if (to_host(weight, shift, n) != TREK_OK || exchange(call->sums, 2 * n) != TREK_OK)
+    if (to_host(weight, shift, n) != TREK_OK || exchange(call, call->sums, 2 * n) != TREK_OK)
         return NULL;
     for (int64_t c = 0; c < n; c++) {
         double scale = call->total > 0 ? shift[c] * call->rstd[c] / call->total : 0;
@@ -221,17 +233,31 @@ static trek_var *sync_batch_norm_forward(trek_module *self, trek_var *x)
     if (trek_var_ndim(x) < 2 || trek_var_size(x, 1) != m->features)
         return trek_fail_null(TREK_ERR_SHAPE, "sync_batch_norm: needs [N, %lld, ...], got %s", (long long)m->features,
                               trek_shape_text(trek_var_shape(x), text));
-    if (!m->base.training || !trek_place_here.collectives)
+    const trek_place_collectives *own = trek_place_here.collectives ? NULL : m->ranks;
+    if (!m->base.training || (!own && !trek_place_here.collectives))
         return trek_batch_norm_layer_normalize(m, x);
     sync_call *call = call_new(m);
+    if (call)
+        hold(call->ranks = own, 1);
     trek_var *inputs[3] = { x, m->weight, m->bias };
     return call ? trek_function_apply_one(&sync_function, call, inputs, m->weight ? 3 : 1) : NULL;
 }
+
+void trek_sync_batch_norm_bind(trek_module *module, const trek_place_collectives *ranks)
+{
+    trek_batch_norm_layer *m = (trek_batch_norm_layer *)module;
+    hold(ranks, 1);
+    hold(m->ranks, -1);
+    m->ranks = ranks;
+}
+
+static void sync_batch_norm_free(trek_module *self) { trek_sync_batch_norm_bind(self, NULL); }
 
 const trek_module_class trek_sync_batch_norm_class = {
     .name = "sync_batch_norm",
     .size = sizeof(trek_batch_norm_layer),
     .forward = sync_batch_norm_forward,
+    .free = sync_batch_norm_free,
     .reset = trek_batch_norm_layer_reset,
     .describe = trek_batch_norm_layer_describe,
 };

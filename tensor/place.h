@@ -51,6 +51,8 @@ typedef struct trek_place_collectives {
     /* Sums `count` doubles over the ranks that have rows, in rank order. */
     trek_status (*sum)(double *values, int64_t count, void *arg);
     void *arg;
+    /* Counts one holder more, or less, where a layer or a tape may outlive whoever made them; NULL: they are the thread's place. */
+    void (*hold)(const struct trek_place_collectives *collectives, int more);
 } trek_place_collectives;
 
 #ifndef __cplusplus

@@ -384,6 +384,117 @@ static void outputs_are_joined(void **state)
     assert_int_equal(trek_tape_size(), 0);
 }
 
+/* --- a generator and a discriminator --------------------------------------------- */
+
+enum { GAN_STEPS = 10, GAN_ROWS = 7 };
+
+typedef struct gan_part {
+    int n;
+    trek_module *models[3];
+    trek_optimizer *optimizers[3];
+    trek_ddp *ddp;
+} gan_part;
+
+static void gan_wrap(gan_part *p, int n, bool generator)
+{
+    p->n = n;
+    for (int r = 0; r < n; r++) {
+        trek_linear_opts a = { .in = generator ? IN : OUT, .out = 4, .dtype = TREK_F64, .device = test_device() };
+        trek_linear_opts b = { .in = 4, .out = generator ? OUT : 1, .dtype = TREK_F64, .device = test_device() };
+        trek_seed(generator ? 7 : 8);
+        p->models[r] = trek_nn_sequential(3, (trek_module *[]){ trek_nn_linear_with(&a), trek_nn_tanh(), trek_nn_linear_with(&b) });
+    }
+    p->ddp = trek_ddp_wrap(p->models, n, NULL);
+    assert_non_null(p->ddp);
+    for (int r = 0; r < n; r++) {
+        trek_params *params = trek_module_params(p->models[r]);
+        p->optimizers[r] = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 0.2 }), params);
+        trek_params_free(&params);
+    }
+}
+
+/* Its own gradients only are cleared: the other part has none of this pass. */
+static void gan_step(gan_part *p)
+{
+    for (int r = 0; r < p->n; r++) {
+        assert_int_equal(trek_optimizer_step(p->optimizers[r]), TREK_OK);
+        assert_int_equal(trek_optimizer_zero_grad(p->optimizers[r]), TREK_OK);
+    }
+}
+
+static void gan_free(gan_part *p)
+{
+    for (int r = 0; r < p->n; r++)
+        trek_optimizer_free(&p->optimizers[r]);
+    trek_ddp_free(&p->ddp);
+}
+
+static trek_status expect_none(const char *name, trek_var *param, void *arg)
+{
+    (void)arg;
+    if (trek_var_grad(param))
+        fail_msg("the other part's \"%s\" has got a gradient", name);
+    return TREK_OK;
+}
+
+/* One loss, whose pass is for one part alone. */
+static void gan_pass(gan_part *of, gan_part *other, trek_var *loss, double *to, int *n)
+{
+    assert_int_equal(trek_ddp_backward(of->ddp, loss), TREK_OK);
+    for (int r = 0; r < other->n; r++)
+        trek_module_each_param(other->models[r], expect_none, NULL);
+    gan_step(of);
+    to[(*n)++] = trek_tensor_item(trek_var_data(loss));
+}
+
+static int gan_train(int n, double *to)
+{
+    gan_part g, d;
+    int count = 0;
+    gan_wrap(&g, n, true);
+    gan_wrap(&d, n, false);
+    for (uint32_t step = 0; step < GAN_STEPS; step++) {
+        trek_scope scope = trek_scope_begin();
+        trek_var *real = ddp_rows(3 + step, 0, GAN_ROWS, OUT, TREK_F64), *noise = ddp_rows(50 + step, 0, GAN_ROWS, IN, TREK_F64);
+        trek_var *fake = trek_forward(trek_ddp_module(g.ddp), noise);
+        trek_var *on_real = trek_forward(trek_ddp_module(d.ddp), real), *on_fake = trek_forward(trek_ddp_module(d.ddp), fake);
+        /* through the generator's forward, too, which gets nothing of it */
+        trek_var *gap = trek_sub(trek_mean(trek_square(trek_add_scalar(on_real, -1)), trek_dims_none(), false),
+                                 trek_mul_scalar(trek_mean(trek_square(on_fake), trek_dims_none(), false), -1));
+        gan_pass(&d, &g, gap, to, &count);
+        fake = trek_forward(trek_ddp_module(g.ddp), noise);
+        on_fake = trek_forward(trek_ddp_module(d.ddp), fake);
+        gan_pass(&g, &d, trek_mean(trek_square(trek_add_scalar(on_fake, -1)), trek_dims_none(), false), to, &count);
+        trek_scope_end(scope);
+    }
+    for (int k = 0; k < 2; k++) {
+        trek_state *state = trek_state_of(k ? d.models[n - 1] : g.models[n - 1]);
+        for (int e = 0; e < trek_state_count(state); e++) {
+            const trek_tensor *t = trek_state_tensor(state, e);
+            assert_int_equal(trek_tensor_to_host(t, TREK_F64, to + count, (size_t)trek_tensor_numel(t) * sizeof *to), TREK_OK);
+            count += (int)trek_tensor_numel(t);
+        }
+        trek_state_free(&state);
+    }
+    gan_free(&g);
+    gan_free(&d);
+    return count;
+}
+
+static void a_pass_is_for_one_wrapper(void **state)
+{
+    (void)state;
+    static double one[256], many[256];
+    int n = gan_train(1, one);
+    for (int world = 2; world <= 3; world++) {
+        assert_int_equal(gan_train(world, many), n);
+        for (int k = 0; k < n; k++)
+            if (!(fabs(many[k] - one[k]) < 1e-11))
+                fail_msg("%d ranks: number %d is %.17g instead of %.17g", world, k, many[k], one[k]);
+    }
+    assert_int_equal(trek_tape_size(), 0);
+}
+
 static trek_status forward_inside(int rank, void *arg)
 {
     wrapped *w = arg;
@@ -660,6 +771,7 @@ int main(void)
         cmocka_unit_test(wrapper_is_a_module),
         cmocka_unit_test(models_may_grow),
         cmocka_unit_test(outputs_are_joined),
+        cmocka_unit_test(a_pass_is_for_one_wrapper),
         cmocka_unit_test(forwards_that_are_refused),
         cmocka_unit_test(replicas_that_differ),
         cmocka_unit_test(mistakes_of_one_rank),

@@ -19,6 +19,7 @@
 #include "autograd/backward.h"
 #include "autograd/function.h"
 #include "autograd/ops.h"
+#include "distributed/ddp.h"
 #include "distributed/ranks.h"
 #include "distributed/balance/plan.h"
 #include "distributed/step/rank_sums.h"
@@ -26,7 +27,7 @@
 #include "distributed/trainer.h"
 #include "graph/feed.h"
 #include "graph/flow.h"
-#include "nn/layers.h"
+#include "nn/batch_norm_internal.h"
 #include "tensor/place.h"
 #include "tests/support/support.h"
 
@@ -85,9 +86,8 @@ static trek_module *norm_new(const model_opts *o, trek_device device, bool image
     return o->sync ? trek_nn_sync_batch_norm_with(&opts) : images ? trek_nn_batch_norm2d_with(&opts) : trek_nn_batch_norm1d_with(&opts);
 }
 
-static trek_graph *build(trek_device device, void *arg)
+static trek_module *net_new(const model_opts *o, trek_device device)
 {
-    const model_opts *o = arg;
     trek_seed(5);
     trek_module *m = trek_module_new(&net_class);
     trek_linear_opts first = { .in = WIDTH, .out = CHANNELS, .dtype = o->dtype, .device = device };
@@ -96,8 +96,10 @@ static trek_graph *build(trek_device device, void *arg)
     trek_module_add(m, "norm", offsetof(net, norm), norm_new(o, device, false, true));
     trek_module_add(m, "second", offsetof(net, second), norm_new(o, device, true, false));
     trek_module_add(m, "last", offsetof(net, last), trek_nn_linear_with(&last));
-    return trek_flow_build(trek_flow_from(trek_module_check(m)));
+    return trek_module_check(m);
 }
+
+static trek_graph *build(trek_device device, void *arg) { return trek_flow_build(trek_flow_from(net_new(arg, device))); }
 
 static trek_graph *set_up(model_opts *o, int world, trek_optimizer_spec optimizer, bool separate)
 {
@@ -731,15 +733,212 @@ static void shares_of_nothing(void **state)
     }
 }
 
-/* In windows ranks do not meet: it is plain batch norm there. */
+static char setup_line[512];
+
+static void keep_setup_line(trek_log_level level, const char *message, void *arg)
+{
+    (void)level, (void)arg;
+    if (strncmp(message, "trainer:", 8) == 0)
+        snprintf(setup_line, sizeof setup_line, "%s", message);
+}
+
+/* In windows ranks do not meet: it is plain batch norm there, and setup says so. */
 static void windows(void **state)
 {
     (void)state;
+    trek_log_set(TREK_LOG_INFO, keep_setup_line, NULL);
+    train_fed(&(fed_run){ .world = 2, .batch = 4, .sync = true }, &fed_many);
+    assert_non_null(strstr(setup_line, "; exact"));
+    assert_null(strstr(setup_line, "exact but"));
+    train_fed(&(fed_run){ .world = 2, .batch = 4, .windows = true, .sync = true }, &fed_many);
+    assert_non_null(strstr(setup_line, "exact but for the statistics of each rank's own part in sync_batch_norm \"0.norm\", sync_batch_norm \"0.second\""));
+    trek_log_set(TREK_LOG_ERROR, NULL, NULL);
     train_fed(&(fed_run){ .world = 2, .batch = 4, .windows = true }, &fed_one);
     train_fed(&(fed_run){ .world = 2, .batch = 4, .windows = true, .sync = true }, &fed_many);
     assert_true(fed_many.n > 0 && fed_one.n > 0); /* how many steps there are follows the clock */
     for (int k = 0; k < fed_many.n; k++)
         assert_true(isfinite(fed_many.values[k]));
+}
+
+/* --- loops of one's own: trek_ddp ------------------------------------------------------------------------ */
+
+/* Rows of each rank; all together ROWS. */
+enum { ROWS = 10 };
+static const int64_t rows_of_rank[4][3] = { { 0 }, { ROWS }, { 7, 3 }, { 5, 1, 4 } };
+
+typedef enum manner { JOINED, DIVIDED, IN_RUNS, EACH_ITS_OWN, MANNERS } manner;
+
+static struct {
+    int world, step;
+    manner manner;
+    trek_module *models[3];
+    trek_optimizer *optimizers[3];
+    trek_ddp *ddp[3];        /* one of all ranks, or one of each */
+    trek_comm *comms[3];
+    trek_status status[3];
+    char message[3][256];
+} hand;
+
+static trek_ddp *ddp_of(int rank) { return hand.ddp[hand.manner == EACH_ITS_OWN ? rank : 0]; }
+
+/* Rows [first, first + n) of the step's batch, and their labels; n may be 0. */
+static trek_var *rows_between(int64_t first, int64_t n)
+{
+    trek_var *x = trek_add_scalar(typed(60 + (uint32_t)hand.step, trek_dims(ROWS, WIDTH), TREK_F64), 3);
+    return trek_narrow(x, 0, first, n);
+}
+
+static trek_var *mean_loss(trek_var *y, int64_t first, int64_t n)
+{
+    return trek_cross_entropy(y, trek_narrow(labels_of(ROWS, hand.step), 0, first, n));
+}
+
+static void take_step(int rank)
+{
+    trek_optimizer_step(hand.optimizers[rank]);
+    trek_optimizer_zero_grad(hand.optimizers[rank]);
+}
+
+static trek_status hand_rank(int rank)
+{
+    trek_scope scope = trek_scope_begin();
+    int64_t first = 0, n = rows_of_rank[hand.world][rank];
+    for (int r = 0; r < rank; r++)
+        first += rows_of_rank[hand.world][r];
+    trek_var *y = trek_forward(hand.models[rank], rows_between(first, n));
+    trek_ddp_backward_weighted(ddp_of(rank), mean_loss(y, first, n), (double)n);
+    take_step(rank);
+    trek_scope_end(scope);
+    return trek_status_get();
+}
+
+static trek_status hand_in_run(int rank, void *arg) { return (void)arg, hand_rank(rank); }
+
+static void *hand_thread(void *arg)
+{
+    int rank = *(int *)arg;
+    if (hand.step == 0)
+        hand.ddp[rank] = trek_ddp_wrap_process(hand.models[rank], hand.comms[rank], NULL);
+    trek_params *params = hand.step == 0 && hand.ddp[rank] ? trek_module_params(hand.models[rank]) : NULL;
+    if (params)
+        hand.optimizers[rank] = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 }), params);
+    trek_params_free(&params);
+    hand.status[rank] = hand_rank(rank);
+    snprintf(hand.message[rank], sizeof hand.message[rank], "%.255s", trek_status_get() ? trek_error() : "");
+    trek_error_clear();
+    return NULL;
+}
+
+static void hand_threads(void)
+{
+    pthread_t threads[3];
+    int ranks[3];
+    for (int r = 0; r < hand.world; r++) {
+        ranks[r] = r;
+        assert_int_equal(pthread_create(&threads[r], NULL, hand_thread, &ranks[r]), 0);
+    }
+    for (int r = 0; r < hand.world; r++)
+        pthread_join(threads[r], NULL);
+    for (int r = 0; r < hand.world; r++)
+        if (hand.status[r] != TREK_OK)
+            fail_msg("rank %d: %s", r, hand.message[r]);
+}
+
+static void hand_joined(void)
+{
+    trek_scope scope = trek_scope_begin();
+    trek_var *parts[3] = { NULL };
+    int64_t first = 0;
+    for (int r = 0; r < hand.world; first += rows_of_rank[hand.world][r++])
+        parts[r] = rows_between(first, rows_of_rank[hand.world][r]);
+    trek_var *y = hand.manner == JOINED ? trek_ddp_forward(hand.ddp[0], parts) : trek_forward(trek_ddp_module(hand.ddp[0]), rows_between(0, ROWS));
+    assert_int_equal(trek_ddp_backward(hand.ddp[0], mean_loss(y, 0, ROWS)), TREK_OK);
+    for (int r = 0; r < hand.world; r++)
+        take_step(r);
+    trek_scope_end(scope);
+}
+
+static void train_by_hand(int world, manner manner, bool sync, record *to)
+{
+    model_opts o = { .sync = sync, .dtype = TREK_F64 };
+    memset(&hand, 0, sizeof hand);
+    hand.world = world, hand.manner = manner;
+    trek_device devices[3];
+    for (int r = 0; r < world; r++) {
+        devices[r] = test_device_of_rank(r);
+        hand.models[r] = net_new(&o, devices[r]);
+    }
+    if (manner == EACH_ITS_OWN)
+        assert_int_equal(trek_comm_local(devices, world, hand.comms), TREK_OK);
+    else
+        assert_non_null(hand.ddp[0] = trek_ddp_wrap(hand.models, world, NULL));
+    for (int r = 0; r < world && manner != EACH_ITS_OWN; r++) {
+        trek_params *params = trek_module_params(hand.models[r]);
+        hand.optimizers[r] = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 }), params);
+        trek_params_free(&params);
+    }
+    to->n = 0;
+    for (hand.step = 0; hand.step < STEPS; hand.step++) {
+        if (manner == EACH_ITS_OWN)
+            hand_threads();
+        else if (manner == IN_RUNS && world > 1)
+            assert_int_equal(trek_ranks_run(trek_ddp_ranks(hand.ddp[0]), hand_in_run, NULL), TREK_OK);
+        else
+            hand_joined();
+        for (int r = 0; r < world; r++) { /* all ranks have the same, buffers by themselves */
+            assert_int_equal(trek_module_each_param(hand.models[r], note_param, to), TREK_OK);
+            assert_int_equal(trek_module_each_buffer(hand.models[r], note_buffer, to), TREK_OK);
+        }
+    }
+    for (int r = 0; r < world; r++)
+        trek_optimizer_free(&hand.optimizers[r]);
+    for (int r = 0; r < world; r++)
+        trek_ddp_free(&hand.ddp[r]);
+    for (int r = 0; r < world; r++)
+        trek_comm_free(&hand.comms[r]);
+}
+
+static void by_hand(void **state)
+{
+    (void)state;
+    static record one, many, each;
+    train_by_hand(1, JOINED, false, &one);
+    for (int manner = 0; manner < MANNERS; manner++)
+        for (int world = 2; world <= 3; world++) {
+            char what[64];
+            train_by_hand(world, (enum manner)manner, true, &many);
+            int n = one.n / STEPS;
+            assert_int_equal(many.n, world * one.n);
+            for (int r = 0; r < world; r++) {
+                each.n = 0;
+                for (int step = 0; step < STEPS; step++, each.n += n)
+                    memcpy(each.values + each.n, many.values + (step * world + r) * n, (size_t)n * sizeof(double));
+                snprintf(what, sizeof what, "manner %d, rank %d of %d", manner, r, world);
+                expect_close(&each, &one, 1e-11, what);
+            }
+        }
+}
+
+/* A replica whose wrapper has gone is a model as any other; what was recorded before says what has become of it. */
+static void after_the_wrapper(void **state)
+{
+    (void)state;
+    model_opts o = { .sync = true, .dtype = TREK_F64 };
+    trek_comm *comms[2];
+    assert_int_equal(trek_comm_local(NULL, 2, comms), TREK_OK);
+    const trek_place_collectives *sums = trek_comm_sums_new(comms[0]);
+    trek_module *layer = norm_new(&o, trek_cpu(0), false, true);
+    trek_scope scope = trek_scope_begin();
+    trek_sync_batch_norm_bind(layer, sums);
+    trek_comm_sums_end(sums);
+    assert_null(trek_forward(layer, typed(3, trek_dims(4, CHANNELS), TREK_F64)));
+    expect(TREK_ERR_STATE, "has ended");
+    trek_sync_batch_norm_bind(layer, NULL);
+    assert_non_null(trek_forward(layer, typed(3, trek_dims(4, CHANNELS), TREK_F64)));
+    trek_scope_end(scope);
+    trek_module_free(&layer);
+    for (int r = 0; r < 2; r++)
+        trek_comm_free(&comms[r]);
 }
 
 /* --- processes, started by trek-run -------------------------------------------------------------------- */
@@ -837,6 +1036,8 @@ int main(int count, char **words)
         cmocka_unit_test_setup(losses_of_their_own, begin_test),
         cmocka_unit_test_setup(shares_of_nothing, begin_test),
         cmocka_unit_test_setup(windows, begin_test),
+        cmocka_unit_test_setup(by_hand, begin_test),
+        cmocka_unit_test_setup(after_the_wrapper, begin_test),
         cmocka_unit_test_setup(on_processes, begin_test),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -81,8 +81,8 @@ trek_status trek_ranks_constants(trek_stepper *stepper)
     trek_status status = s->comm ? join_processes(s) : TREK_OK;
     pthread_mutex_init(&c.building, NULL);
     if (status == TREK_OK)
-        status = trek_ranks_run(s->ranks, make_rank, &c);
-    trek_ranks_run(s->ranks, status == TREK_OK ? take_rank : drop_rank, &c);
+        status = trek_ranks_call(s->ranks, make_rank, &c);
+    trek_ranks_call(s->ranks, status == TREK_OK ? take_rank : drop_rank, &c);
     pthread_mutex_destroy(&c.building);
     trek_free(c.made);
     return status;

@@ -3,7 +3,7 @@
 #include "distributed/replica/replica.h"
 
 #include "autograd/var_internal.h"
-#include "nn/layers_internal.h"
+#include "nn/batch_norm_internal.h"
 #include "tensor/memory_internal.h"
 
 typedef struct listing {
@@ -60,9 +60,8 @@ static trek_status walk(trek_replica *r, bool counting)
     return status;
 }
 
-trek_status trek_replica_list(trek_replica *r, trek_module *module)
+static trek_status list(trek_replica *r)
 {
-    *r = (trek_replica){ .module = module };
     trek_status status = walk(r, true);
     size_t modules = (size_t)r->n_modules, params = (size_t)r->n_params, buffers = (size_t)r->n_buffers;
     r->n_modules = r->n_params = r->n_buffers = 0;
@@ -75,18 +74,35 @@ trek_status trek_replica_list(trek_replica *r, trek_module *module)
     r->buffer_names = trek_calloc(buffers, sizeof *r->buffer_names);
     r->plans = trek_calloc(buffers, sizeof *r->plans);
     if (!r->modules || !r->params || !r->buffers || !r->param_names || !r->buffer_names || !r->plans)
-        status = trek_status_get();
-    else
-        status = walk(r, false);
-    if (status == TREK_OK)
-        trek_buffers_plan(r);
-    else
-        trek_replica_clear(r);
-    return status;
+        return trek_status_get();
+    return walk(r, false);
 }
 
-void trek_replica_clear(trek_replica *r)
+trek_replica *trek_replica_new(trek_module *module)
 {
+    trek_replica *r = trek_calloc(1, sizeof *r);
+    if (!r)
+        return NULL;
+    atomic_init(&r->refs, 1);
+    r->module = module;
+    if (list(r) == TREK_OK) {
+        trek_buffers_plan(r);
+        return r;
+    }
+    trek_replica_release(r);
+    return NULL;
+}
+
+trek_replica *trek_replica_retain(trek_replica *r)
+{
+    atomic_fetch_add_explicit(&r->refs, 1, memory_order_relaxed);
+    return r;
+}
+
+void trek_replica_release(trek_replica *r)
+{
+    if (!r || atomic_fetch_sub_explicit(&r->refs, 1, memory_order_acq_rel) > 1)
+        return;
     for (int k = 0; k < r->n_params; k++) {
         trek_var_release(r->params[k]);
         trek_free(r->param_names[k]);
@@ -103,13 +119,13 @@ void trek_replica_clear(trek_replica *r)
     trek_free(r->plans);
     trek_free(r->parcel);
     trek_free(r->room);
-    *r = (trek_replica){ .module = r->module };
+    trek_free(r);
 }
 
 /* Written only where they differ: other ranks' memory stays in their caches. */
 void trek_replica_follow_flags(const trek_replica *own, const trek_replica *first)
 {
-    if (own == first)
+    if (own == first || !own || !first)
         return;
     for (int k = 0; k < own->n_modules; k++)
         if (own->modules[k]->training != first->modules[k]->training)
@@ -117,4 +133,11 @@ void trek_replica_follow_flags(const trek_replica *own, const trek_replica *firs
     for (int k = 0; k < own->n_params; k++)
         if (own->params[k]->requires_grad != first->params[k]->requires_grad)
             own->params[k]->requires_grad = first->params[k]->requires_grad;
+}
+
+void trek_replica_bind(const trek_replica *r, const trek_place_collectives *ranks)
+{
+    for (int k = 0; k < r->n_modules; k++)
+        if (r->modules[k]->klass == &trek_sync_batch_norm_class)
+            trek_sync_batch_norm_bind(r->modules[k], ranks);
 }

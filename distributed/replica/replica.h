@@ -6,15 +6,20 @@
  * says who belongs together, be they threads of a process or processes. What takes a
  * communicator is a collective: all its ranks call, each with its own replica and its
  * own status so far; where one is not well, it gets its own error back and the others
- * PEER. A communicator NULL, or of one rank, is a set of one. */
+ * PEER. A communicator NULL, or of one rank, is a set of one. A rank that is not well may
+ * have no replica (NULL). */
 #ifndef TREK_DISTRIBUTED_REPLICA_REPLICA_H
 #define TREK_DISTRIBUTED_REPLICA_REPLICA_H
+
+#include <stdatomic.h>
 
 #include "distributed/comm/comm_internal.h"
 #include "distributed/replica/buffers.h"
 #include "nn/module.h"
+#include "tensor/place.h"
 
 typedef struct trek_replica {
+    atomic_int refs;           /* a tape may outlive whoever listed it */
     trek_module *module;       /* borrowed */
     int n_modules, n_params, n_buffers;
     trek_module **modules;     /* in order of the walk; borrowed */
@@ -27,12 +32,16 @@ typedef struct trek_replica {
     int room_for;              /* so many ranks */
 } trek_replica;
 
-/* Lists a module. On failure there is nothing to clear. */
-trek_status trek_replica_list(trek_replica *replica, trek_module *module);
-void trek_replica_clear(trek_replica *replica);
+/* Lists a module; a reference. NULL on failure. */
+trek_replica *trek_replica_new(trek_module *module);
+trek_replica *trek_replica_retain(trek_replica *replica);
+void trek_replica_release(trek_replica *replica); /* NULL: nothing */
 
 /* Train and freeze flags of the first replica become this one's. While neither runs. */
 void trek_replica_follow_flags(const trek_replica *replica, const trek_replica *first);
+
+/* Layers that meet other ranks find them here wherever the thread's place names none; NULL: no more. */
+void trek_replica_bind(const trek_replica *replica, const trek_place_collectives *ranks);
 
 /* Whether all ranks are well: own where this one is not, PEER, which names it after `what`, where another is not. */
 trek_status trek_replica_agree(trek_comm *comm, trek_status own, const char *what);

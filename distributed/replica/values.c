@@ -104,6 +104,8 @@ trek_status trek_replica_take_first(trek_replica *r, trek_comm *comm, trek_repli
     if (own == TREK_OK && values.on_host && !r->parcel && !(r->parcel = trek_alloc(PARCEL_BYTES)))
         own = trek_status_get();
     trek_status status = trek_replica_agree(comm, own, "values of rank 0");
+    if (status != TREK_OK)
+        return status;
     parcel p = { .r = r, .comm = comm, .packs = values.on_host };
     for (int k = 0; k < r->n_params && values.params && status == TREK_OK; k++)
         status = add(&p, r->params[k]->data);
@@ -182,13 +184,13 @@ static void merge_all(const trek_replica *r, int world, size_t bytes, size_t *pl
 
 trek_status trek_replica_merge(trek_replica *r, trek_comm *comm, double count, bool apart, double *total, trek_status own)
 {
-    size_t bytes = part_bytes(r);
+    size_t bytes = r ? part_bytes(r) : 0;
     int world = trek_comm_world_size(comm);
     if (total)
         *total = count;
     if (world == 1)
         return own;
-    size_t *places = trek_calloc((size_t)r->n_buffers, sizeof *places);
+    size_t *places = trek_calloc(r ? (size_t)r->n_buffers : 0, sizeof *places);
     double *counts = trek_calloc((size_t)world, sizeof *counts);
     if (own == TREK_OK)
         own = places && counts ? make_room(r, world, bytes) : trek_status_get();

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a process contributes to a pass by trek_graph_forward and trek_graph_backward:
- * its weight, the seed of its loss, and, where it has a single rank, the forward
- * itself, on the caller's own tape. */
+ * its weight and the seed of its loss. */
 #include <math.h>
 
 #include "autograd/ops.h"
@@ -14,19 +13,9 @@
 #include "tensor/place.h"
 #include "tensor/trace.h"
 
-/* As the loader knows it; else somewhere where no other process's samples are. */
-void trek_ranks_place_of(const ranks_stepper *s, int64_t rows, int64_t *first, int64_t *global)
-{
-    bool is_batch = trek_place_here.batch_rows == rows;
-    *first = is_batch ? trek_place_here.batch_first : (int64_t)s->process << 40;
-    *global = is_batch ? trek_place_here.batch_global : rows;
-}
-
 /* --- a single rank -------------------------------------------------------------------- */
 
-/* Layers may make sums with the other processes while fn runs. */
-typedef trek_status (*alone_fn)(ranks_stepper *s, void *arg);
-static trek_status run_alone(ranks_stepper *s, int64_t units, alone_fn fn, void *arg)
+trek_status trek_ranks_alone(ranks_stepper *s, int64_t units, trek_alone_fn fn, void *arg)
 {
     trek_rank_sums *sums = trek_ranks_sums(s->ranks);
     trek_stopwatch *watch = &s->watches->of[0];
@@ -44,44 +33,12 @@ static trek_status run_alone(ranks_stepper *s, int64_t units, alone_fn fn, void 
     return status;
 }
 
-typedef struct route_call {
-    trek_var *const *inputs;
-    int n;
-    trek_var *y;
-} route_call;
-
-static trek_status run_route(ranks_stepper *s, void *arg)
-{
-    route_call *c = arg;
-    c->y = trek_graph_run_route(s->base.graph, c->inputs, c->n);
-    return c->y ? TREK_OK : trek_status_get();
-}
-
-trek_var *trek_ranks_forward_alone(ranks_stepper *s, trek_var *const *inputs, int n)
-{
-    route_call c = { inputs, n, NULL };
-    int64_t start = trek_trace_enter("forward"), rows = trek_graph_input_rows(s->base.graph, inputs, n);
-    trek_place before = trek_place_here;
-    trek_ranks_follow_flags(s);
-    trek_ranks_place_of(s, rows, &trek_place_here.first_sample, &trek_place_here.global_rows);
-    trek_place_here.rows = rows;
-    trek_status status = run_alone(s, trek_ranks_training(s) ? rows : 0, run_route, &c);
-    trek_place_here.first_sample = before.first_sample;
-    trek_place_here.rows = before.rows;
-    trek_place_here.global_rows = before.global_rows;
-    s->base.graph->accumulation.rows = rows;
-    if (status == TREK_OK && trek_ranks_training(s))
-        s->replicas[0].samples += rows;
-    trek_trace_end("forward", start, rows);
-    return status == TREK_OK ? c.y : NULL;
-}
-
 /* --- backward --------------------------------------------------------------------------- */
 
 static trek_status run_backward(ranks_stepper *s, void *arg)
 {
     trek_var **pair = arg; /* loss and seed */
-    trek_backward_watch watch = { .leaves = s->replicas[0].model.params, .n_leaves = s->replicas[0].model.n_params, .only_these = true };
+    trek_backward_watch watch = { .leaves = s->replicas[0].model->params, .n_leaves = s->replicas[0].model->n_params, .only_these = true };
     if (s->sending) {
         watch.complete = trek_overlap_complete;
         watch.arg = s;
@@ -96,7 +53,7 @@ static trek_status backward_with_seed(ranks_stepper *s, trek_var *loss, double f
     if (status != TREK_OK)
         return status;
     trek_var *pair[2] = { loss, seed };
-    return s->world == 1 ? run_alone(s, 0, run_backward, pair) : run_backward(s, pair);
+    return s->world == 1 ? trek_ranks_alone(s, 0, run_backward, pair) : run_backward(s, pair);
 }
 
 /* The factor of a process's gradient in a pass whose weights sum to `total`. Where nothing counts anywhere: zeros, as on one

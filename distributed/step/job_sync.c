@@ -336,7 +336,7 @@ trek_status trek_rounds_begin(ranks_stepper *s, trek_comm *comm)
     greeting own = { .ranks = s->world, .device = (int32_t)s->replicas[0].arena->device.type, .kinds = s->kinds };
     greeting *all = trek_calloc((size_t)s->processes, sizeof *all);
     char *graph = s->process_ranks && all ? trek_ranks_describe_graph(s->base.graph) : NULL;
-    trek_status status = trek_replica_compare(&s->replicas[0].model, comm, graph, "trainer_setup", graph ? TREK_OK : trek_status_get());
+    trek_status status = trek_replica_compare(s->replicas[0].model, comm, graph, "trainer_setup", graph ? TREK_OK : trek_status_get());
     trek_free(graph);
     if (status == TREK_OK)
         status = gather(s, &own, sizeof own, all);

@@ -57,11 +57,11 @@ trek_status trek_overlap_plan(ranks_stepper *s)
     s->overlap = o;
     trek_buckets_each(first->arena, s->bucket_bytes, NULL, NULL, &o->n_buckets);
     o->buckets = trek_calloc((size_t)o->n_buckets, sizeof *o->buckets);
-    o->segment_of = trek_calloc((size_t)first->model.n_params, sizeof *o->segment_of);
+    o->segment_of = trek_calloc((size_t)first->model->n_params, sizeof *o->segment_of);
     if (!o->buckets || !o->segment_of)
         return trek_status_get();
-    for (int k = 0; k < first->model.n_params; k++)
-        o->segment_of[k] = trek_arena_find(first->arena, first->model.params[k]);
+    for (int k = 0; k < first->model->n_params; k++)
+        o->segment_of[k] = trek_arena_find(first->arena, first->model->params[k]);
     return trek_buckets_each(first->arena, s->bucket_bytes, note_bucket, s, NULL);
 }
 
@@ -146,5 +146,5 @@ trek_status trek_overlap_keep(ranks_stepper *s)
     if (status != TREK_OK || !s->holds_sum)
         return status;
     s->holds_sum = false;
-    return s->process > 0 ? trek_ranks_run(s->ranks, zero_first, s) : TREK_OK;
+    return s->process > 0 ? trek_ranks_call(s->ranks, zero_first, s) : TREK_OK;
 }

@@ -76,7 +76,7 @@ trek_status trek_ranks_settle(ranks_stepper *s)
 {
     if (s->factor == 1)
         return TREK_OK;
-    trek_status status = trek_ranks_run(s->ranks, trek_ranks_settle_here, s);
+    trek_status status = trek_ranks_call(s->ranks, trek_ranks_settle_here, s);
     if (status == TREK_OK)
         s->factor = 1;
     return status;
@@ -140,7 +140,7 @@ static trek_status run_batch(const pass_call *c, int rank, const trek_batch *bat
 {
     ranks_stepper *s = c->s;
     rank_replica *own = &s->replicas[rank];
-    trek_batch_run run = { .feed = c->feed, .scaler = trek_ranks_scaler(s, rank), .leaves = own->model.params, .n_leaves = own->model.n_params,
+    trek_batch_run run = { .feed = c->feed, .scaler = trek_ranks_scaler(s, rank), .leaves = own->model->params, .n_leaves = own->model->n_params,
                            .denominator = c->denominator, .backward = c->backward,
                            .always = !c->batch->window && trek_ranks_meet(s) };
     if (s->sending && last) {
@@ -302,7 +302,7 @@ static trek_status run_ranks(pass_call *c)
         trek_rank_sums_set_comm(trek_ranks_sums(s->ranks), s->comm);
     trek_rank_sums_set_deadline(trek_ranks_sums(s->ranks), trek_ranks_comm(s->ranks, 0)->deadline_ns);
     trek_rank_sums_begin(trek_ranks_sums(s->ranks), runs, s->comm != NULL && !c->batch->window);
-    return trek_ranks_run(s->ranks, pass_rank_run, c);
+    return trek_ranks_call(s->ranks, pass_rank_run, c);
 }
 
 static trek_status run_pass(pass_call *c)
@@ -315,7 +315,7 @@ static trek_status run_pass(pass_call *c)
     if (status == TREK_OK && again)
         status = trek_ranks_settle(s);
     if (status == TREK_OK && again)
-        status = trek_ranks_run(s->ranks, put_aside_rank, s);
+        status = trek_ranks_call(s->ranks, put_aside_rank, s);
     trek_ranks_follow_flags(s);
     bool sends = false;
     if (status == TREK_OK && c->backward)
@@ -332,7 +332,7 @@ static trek_status run_pass(pass_call *c)
     }
     status = conclude(c);
     if (status == TREK_OK && again) {
-        status = trek_ranks_run(s->ranks, put_back_rank, s);
+        status = trek_ranks_call(s->ranks, put_back_rank, s);
         s->factor = 1;
     }
     s->passes += c->backward;

@@ -55,7 +55,7 @@ trek_rank_sums *trek_rank_sums_new(int world, bool spin)
         sums_slot *slot = &sums->slots[r];
         slot->sums = sums;
         slot->rank = r;
-        slot->place = (trek_place_collectives){ sum_values, slot };
+        slot->place = (trek_place_collectives){ .sum = sum_values, .arg = slot };
     }
     return sums;
 }
@@ -276,4 +276,47 @@ static trek_status sum_values(double *values, int64_t count, void *arg)
     memcpy(message, sums->message, sizeof message);
     pthread_mutex_unlock(&sums->lock);
     return status == TREK_OK ? TREK_OK : trek_fail(status, "%s", message);
+}
+
+/* --- of a communicator ------------------------------------------------------------------ */
+
+typedef struct comm_sums {
+    trek_place_collectives base;
+    atomic_int holders;
+    trek_comm *comm;            /* NULL: it has ended */
+} comm_sums;
+
+static trek_status sum_over_comm(double *values, int64_t count, void *arg)
+{
+    const comm_sums *sums = arg;
+    if (!sums->comm)
+        return trek_fail(TREK_ERR_STATE, "the wrapper with whose ranks a layer makes sums has ended");
+    return trek_comm_run(sums->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_F64, .count = count,
+                                                       .in = values, .out = values });
+}
+
+static void hold_comm(const trek_place_collectives *collectives, int more)
+{
+    comm_sums *sums = collectives->arg;
+    if (atomic_fetch_add(&sums->holders, more) + more == 0)
+        trek_free(sums);
+}
+
+const trek_place_collectives *trek_comm_sums_new(trek_comm *comm)
+{
+    comm_sums *sums = trek_calloc(1, sizeof *sums);
+    if (!sums)
+        return NULL;
+    sums->base = (trek_place_collectives){ sum_over_comm, sums, hold_comm };
+    atomic_init(&sums->holders, 1);
+    sums->comm = comm;
+    return &sums->base;
+}
+
+void trek_comm_sums_end(const trek_place_collectives *collectives)
+{
+    if (!collectives)
+        return;
+    ((comm_sums *)collectives->arg)->comm = NULL;
+    hold_comm(collectives, -1);
 }

@@ -250,7 +250,7 @@ typedef struct local_room {
 
 static char *local_copy(const trek_buffer_room *room, int rank, int k)
 {
-    return ((const local_room *)room)->s->replicas[rank].model.buffers[k]->data->data;
+    return ((const local_room *)room)->s->replicas[rank].model->buffers[k]->data->data;
 }
 
 static void merge_in_place(ranks_stepper *s, int rank)
@@ -258,7 +258,7 @@ static void merge_in_place(ranks_stepper *s, int rank)
     double counts[TREK_MAX_RANKS], total = 0;
     for (int r = 0; r < s->world; r++)
         total += counts[r] = (double)s->replicas[r].samples;
-    trek_replica *own = &s->replicas[rank].model;
+    trek_replica *own = s->replicas[rank].model;
     local_room room = { { .replica = own, .world = s->world, .counts = counts, .apart = s->windowed, .copy = local_copy }, s };
     if (total == 0)
         return;
@@ -271,7 +271,7 @@ static trek_status merge_local(ranks_stepper *s, int rank)
 {
     rank_replica *own = &s->replicas[rank];
     if (!s->on_host)
-        return trek_replica_merge(&own->model, trek_ranks_comm(s->ranks, rank), (double)own->samples, s->windowed, NULL, TREK_OK);
+        return trek_replica_merge(own->model, trek_ranks_comm(s->ranks, rank), (double)own->samples, s->windowed, NULL, TREK_OK);
     merge_in_place(s, rank);
     return TREK_OK;
 }
@@ -285,13 +285,13 @@ static trek_status merge_between(ranks_stepper *s, int rank)
     for (int r = 0; r < s->world; r++)
         samples += (double)s->replicas[r].samples;
     if (rank == 0 && status == TREK_OK)
-        status = trek_replica_merge(&s->replicas[0].model, s->comm, samples, s->windowed, NULL, TREK_OK);
-    return trek_replica_take_first(&s->replicas[rank].model, local, (trek_replica_values){ .buffers = true, .on_host = s->on_host }, status);
+        status = trek_replica_merge(s->replicas[0].model, s->comm, samples, s->windowed, NULL, TREK_OK);
+    return trek_replica_take_first(s->replicas[rank].model, local, (trek_replica_values){ .buffers = true, .on_host = s->on_host }, status);
 }
 
 static trek_status merge_buffers(ranks_stepper *s, int rank)
 {
-    if (s->replicas[0].model.n_buffers == 0)
+    if (s->replicas[0].model->n_buffers == 0)
         return TREK_OK;
     int64_t start = trek_trace_enter("buffers");
     trek_status status = merge_local(s, rank);
@@ -571,7 +571,7 @@ trek_status trek_ranks_reduce(trek_stepper *stepper)
     trek_ranks_follow_flags(s);
     trek_status status = meet(s, trek_status_get(), false);
     if (status == TREK_OK)
-        status = trek_ranks_run(s->ranks, s->shared ? step_shared : step_separate, &(step_call){ s, false });
+        status = trek_ranks_call(s->ranks, s->shared ? step_shared : step_separate, &(step_call){ s, false });
     if (status != TREK_OK)
         return status;
     s->factor = 1;
@@ -624,7 +624,7 @@ static trek_status prepare(ranks_stepper *s)
         if (s->replicas[r].optimizer)
             status = trek_optimizer_follow(s->replicas[r].optimizer, s->replicas[0].optimizer);
     if (status == TREK_OK)
-        status = trek_ranks_run(s->ranks, detach_rank, s);
+        status = trek_ranks_call(s->ranks, detach_rank, s);
     note_gradients(s);
     trek_ranks_follow_flags(s);
     if (status == TREK_OK)
@@ -695,7 +695,7 @@ trek_status trek_ranks_step(trek_stepper *stepper)
         status = prepare(s);
     status = meet(s, status, true);
     if (status == TREK_OK)
-        status = trek_ranks_run(s->ranks, s->shared ? step_shared : step_separate, &(step_call){ s, true });
+        status = trek_ranks_call(s->ranks, s->shared ? step_shared : step_separate, &(step_call){ s, true });
     trek_trace_end("sync", start, s->base.graph->settings.steps);
     if (status == TREK_OK)
         status = conclude(s);

@@ -32,9 +32,9 @@ static trek_status list_rank(int rank, void *arg)
 {
     ranks_stepper *s = arg;
     rank_replica *own = &s->replicas[rank];
-    trek_status status = trek_replica_list(&own->model, trek_graph_module(own->graph));
-    char *graph = status == TREK_OK ? trek_ranks_describe_graph(own->graph) : NULL;
-    status = trek_replica_compare(&own->model, trek_ranks_comm(s->ranks, rank), graph, "the replicas", graph ? TREK_OK : trek_status_get());
+    own->model = trek_replica_new(trek_graph_module(own->graph));
+    char *graph = own->model ? trek_ranks_describe_graph(own->graph) : NULL;
+    trek_status status = trek_replica_compare(own->model, trek_ranks_comm(s->ranks, rank), graph, "the replicas", graph ? TREK_OK : trek_status_get());
     trek_free(graph);
     return status;
 }
@@ -42,7 +42,7 @@ static trek_status list_rank(int rank, void *arg)
 /* Rank 0's values, which shared parameters are already. */
 static trek_status take_first(ranks_stepper *s, int rank, trek_status own)
 {
-    return trek_replica_take_first(&s->replicas[rank].model, trek_ranks_comm(s->ranks, rank),
+    return trek_replica_take_first(s->replicas[rank].model, trek_ranks_comm(s->ranks, rank),
                                    (trek_replica_values){ .params = !s->shared, .buffers = true, .on_host = s->on_host }, own);
 }
 
@@ -92,7 +92,7 @@ static trek_status move_params(ranks_stepper *s)
         return trek_status_get();
     s->replicas[0].arena = trek_arena_new(params);
     trek_params_free(&params);
-    return s->replicas[0].arena ? trek_ranks_run(s->ranks, move_rank, s) : trek_status_get();
+    return s->replicas[0].arena ? trek_ranks_call(s->ranks, move_rank, s) : trek_status_get();
 }
 
 /* Outputs that forward joins: the graph's, and what is tagged besides it. */
@@ -131,7 +131,7 @@ static trek_status plan_outputs(ranks_stepper *s)
 void trek_ranks_follow_flags(ranks_stepper *s)
 {
     for (int r = 1; r < s->world; r++)
-        trek_replica_follow_flags(&s->replicas[r].model, &s->replicas[0].model);
+        trek_replica_follow_flags(s->replicas[r].model, s->replicas[0].model);
 }
 
 static trek_status make_rest(ranks_stepper *s)
@@ -145,8 +145,8 @@ static trek_status make_rest(ranks_stepper *s)
 static trek_status copy_rank(int rank, void *arg)
 {
     ranks_stepper *s = arg;
-    for (int k = 0; rank > 0 && s->shared && k < s->replicas[rank].model.n_params; k++)
-        trek_tensor_bump(s->replicas[rank].model.params[k]->data); /* the memory is rank 0's */
+    for (int k = 0; rank > 0 && s->shared && k < s->replicas[rank].model->n_params; k++)
+        trek_tensor_bump(s->replicas[rank].model->params[k]->data); /* the memory is rank 0's */
     trek_status status = take_first(s, rank, TREK_OK);
     return status == TREK_OK ? trek_ranks_follow_teachers(s, rank) : status;
 }
@@ -158,11 +158,11 @@ static trek_status join_processes(ranks_stepper *s, const trek_ranks_opts *opts)
         return TREK_OK;
     trek_status status = trek_rounds_begin(s, opts->comm);
     if (status == TREK_OK)
-        status = trek_replica_take_first(&s->replicas[0].model, s->comm,
+        status = trek_replica_take_first(s->replicas[0].model, s->comm,
                                          (trek_replica_values){ .params = true, .buffers = true, .on_host = s->on_host && !s->mixed }, TREK_OK);
     if (status == TREK_OK)
         status = trek_overlap_plan(s);
-    return status == TREK_OK ? trek_ranks_run(s->ranks, copy_rank, s) : status;
+    return status == TREK_OK ? trek_ranks_call(s->ranks, copy_rank, s) : status;
 }
 
 static trek_status make_pace(ranks_stepper *s, const trek_ranks_opts *opts)
@@ -228,7 +228,7 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
     s->total = world;
     for (int r = 0; r < world; r++)
         replicas[r].graph = graphs[r];
-    trek_status status = trek_ranks_run(ranks, list_rank, s);
+    trek_status status = trek_ranks_call(ranks, list_rank, s);
     if (status == TREK_OK)
         status = plan_outputs(s);
     if (status == TREK_OK)
@@ -260,7 +260,7 @@ static trek_status free_rank(int rank, void *arg)
     trek_grad_scaler_free(&own->scaler);
     forget_grads(s, rank);
     trek_arena_free(&own->arena);
-    trek_replica_clear(&own->model);
+    trek_replica_release(own->model);
     if (rank > 0)
         trek_graph_free(&own->graph);
     trek_tape_size(); /* takes back what died on other threads */
@@ -271,7 +271,7 @@ static void free_ranks(trek_stepper *stepper)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
     if (!trek_forked)
-        trek_ranks_run(s->ranks, free_rank, s);
+        trek_ranks_call(s->ranks, free_rank, s);
     trek_free(s->tag_output);
     trek_free(s->output_tag);
     trek_var_release(s->anchor);
@@ -301,7 +301,7 @@ static trek_status zero_rank(int rank, void *arg)
     return TREK_OK;
 }
 
-trek_status trek_ranks_zero(ranks_stepper *s) { return trek_ranks_run(s->ranks, zero_rank, s); }
+trek_status trek_ranks_zero(ranks_stepper *s) { return trek_ranks_call(s->ranks, zero_rank, s); }
 
 static trek_status zero_grad(trek_stepper *stepper)
 {
@@ -335,7 +335,7 @@ static trek_status parameters_changed(trek_stepper *stepper)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
     trek_status status = trek_constants_move(stepper->graph);
-    return status == TREK_OK ? trek_ranks_run(s->ranks, copy_rank, s) : status;
+    return status == TREK_OK ? trek_ranks_call(s->ranks, copy_rank, s) : status;
 }
 
 typedef struct optimizer_call {
@@ -357,12 +357,12 @@ static trek_status make_optimizer(int rank, void *arg)
 static trek_status set_optimizer(trek_stepper *stepper, const trek_optimizer_source *source)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
-    if (s->replicas[0].model.n_params == 0)
+    if (s->replicas[0].model->n_params == 0)
         return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_set_optimizer: the graph has no parameters");
     trek_optimizer **made = trek_calloc((size_t)s->world, sizeof *made);
     if (!made)
         return trek_status_get();
-    trek_status status = trek_ranks_run(s->ranks, make_optimizer, &(optimizer_call){ s, source, made });
+    trek_status status = trek_ranks_call(s->ranks, make_optimizer, &(optimizer_call){ s, source, made });
     for (int r = 0; r < s->world; r++) {
         trek_optimizer *old = s->replicas[r].optimizer;
         if (status == TREK_OK)

@@ -26,7 +26,7 @@ typedef struct trek_reduce_chunk {
 /* What belongs to one rank. */
 typedef struct rank_replica {
     trek_graph *graph;       /* rank 0's is the caller's, not owned */
-    trek_replica model;      /* the graph's parameters, buffers, modules */
+    trek_replica *model;     /* the graph's parameters, buffers, modules */
     trek_arena *arena;
     trek_optimizer *optimizer; /* rank 0's; with arenas of their own every rank's */
     trek_grad_scaler *scaler; /* on GPUs: a further rank's copy of the graph's; NULL until it is needed */
@@ -96,18 +96,19 @@ typedef struct ranks_stepper {
 } ranks_stepper;
 
 /* backward.c */
-void trek_ranks_place_of(const ranks_stepper *s, int64_t rows, int64_t *first, int64_t *global);
-trek_var *trek_ranks_forward_alone(ranks_stepper *s, trek_var *const *inputs, int n);
 trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double weight);
+/* fn on the one rank of the process; its layers may make sums with the other processes'. units: of work, for its stopwatch. */
+typedef trek_status (*trek_alone_fn)(ranks_stepper *s, void *arg);
+trek_status trek_ranks_alone(ranks_stepper *s, int64_t units, trek_alone_fn fn, void *arg);
 
-/* split_forward.c */
+/* forward.c */
 trek_var *trek_ranks_forward(trek_stepper *stepper, trek_var *const *inputs, int n);
 bool trek_graph_states_are_reset(const trek_graph *graph);
 /* Train and freeze flags of rank 0's modules become all replicas'. Between runs of the group. */
 void trek_ranks_follow_flags(ranks_stepper *s);
-static inline bool trek_ranks_training(const ranks_stepper *s) { return s->replicas[0].model.modules[0]->training; }
+static inline bool trek_ranks_training(const ranks_stepper *s) { return s->replicas[0].model->modules[0]->training; }
 /* Whether its layers wait for other ranks' (synchronised batch norm): then all run them, whatever they weigh. */
-static inline bool trek_ranks_meet(const ranks_stepper *s) { return s->replicas[0].model.meets; }
+static inline bool trek_ranks_meet(const ranks_stepper *s) { return s->replicas[0].model->meets; }
 
 /* Divides a process's n samples among its ranks, by their shares. */
 trek_status trek_ranks_split(const ranks_stepper *s, int64_t n, int64_t *counts);

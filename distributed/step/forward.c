@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* trek_graph_forward over ranks: the batch is divided by their shares and run by the
+ * split forward; the one rank of a process runs it on the caller's own tape. */
+#include <stdio.h>
+
+#include "autograd/var_internal.h"
+#include "distributed/step/job_sync.h"
+#include "distributed/step/split_forward.h"
+#include "distributed/step/stepper_ranks.h"
+#include "graph/graph_internal.h"
+#include "tensor/place.h"
+#include "tensor/trace.h"
+
+/* As the loader knows it; else somewhere where no other process's samples are. */
+static void place_of(const ranks_stepper *s, int64_t rows, int64_t *first, int64_t *global)
+{
+    bool is_batch = trek_place_here.batch_rows == rows;
+    *first = is_batch ? trek_place_here.batch_first : (int64_t)s->process << 40;
+    *global = is_batch ? trek_place_here.batch_global : rows;
+}
+
+bool trek_graph_states_are_reset(const trek_graph *graph)
+{
+    for (int k = 0; k < graph->layout.n_states; k++)
+        if (graph->route.states[k])
+            return false;
+    return graph->layout.n_states > 0;
+}
+
+/* --- a single rank -------------------------------------------------------------------- */
+
+typedef struct route_call {
+    trek_var *const *inputs;
+    int n;
+    trek_var *y;
+} route_call;
+
+static trek_status run_route(ranks_stepper *s, void *arg)
+{
+    route_call *c = arg;
+    c->y = trek_graph_run_route(s->base.graph, c->inputs, c->n);
+    return c->y ? TREK_OK : trek_status_get();
+}
+
+static trek_var *forward_alone(ranks_stepper *s, trek_var *const *inputs, int n)
+{
+    route_call c = { inputs, n, NULL };
+    int64_t start = trek_trace_enter("forward"), rows = trek_graph_input_rows(s->base.graph, inputs, n);
+    trek_place before = trek_place_here;
+    place_of(s, rows, &trek_place_here.first_sample, &trek_place_here.global_rows);
+    trek_place_here.rows = rows;
+    trek_status status = trek_ranks_alone(s, trek_ranks_training(s) ? rows : 0, run_route, &c);
+    trek_place_here.first_sample = before.first_sample;
+    trek_place_here.rows = before.rows;
+    trek_place_here.global_rows = before.global_rows;
+    s->base.graph->accumulation.rows = rows;
+    if (status == TREK_OK && trek_ranks_training(s))
+        s->replicas[0].samples += rows;
+    trek_trace_end("forward", start, rows);
+    return status == TREK_OK ? c.y : NULL;
+}
+
+/* --- several ranks ---------------------------------------------------------------------- */
+
+typedef struct graph_call {
+    ranks_stepper *s;
+    bool reset;               /* rank 0's states were reset */
+} graph_call;
+
+static trek_replica *replica_of(int rank, void *arg) { return ((graph_call *)arg)->s->replicas[rank].model; }
+
+static void begin_rank(int rank, void *arg)
+{
+    const graph_call *c = arg;
+    if (c->reset && rank > 0)
+        trek_graph_reset_state(c->s->replicas[rank].graph);
+}
+
+static trek_status run_graph(int rank, trek_var *const *inputs, trek_var **outputs, void *arg)
+{
+    const graph_call *c = arg;
+    trek_graph *graph = c->s->replicas[rank].graph;
+    if (!(outputs[0] = trek_graph_run_route(graph, inputs, c->s->n_inputs)))
+        return trek_status_get();
+    for (int k = 1; k < c->s->n_outputs; k++)
+        outputs[k] = trek_graph_tag_value(graph, c->s->output_tag[k]);
+    return TREK_OK;
+}
+
+static void describe_output(int k, char *text, size_t size, void *arg)
+{
+    const ranks_stepper *s = ((graph_call *)arg)->s;
+    if (k == 0)
+        snprintf(text, size, "graph: the output");
+    else
+        snprintf(text, size, "graph: tag \"%s\"", trek_graph_tag_name(s->base.graph, s->output_tag[k]));
+}
+
+/* Which inputs are divided, and how many rows they have. */
+static trek_status find_rows(const ranks_stepper *s, trek_var *const *inputs, bool *split, int64_t *rows)
+{
+    int first = -1;
+    for (int k = 0; k < s->n_inputs; k++) {
+        const trek_tensor *x = inputs[k]->data;
+        split[k] = x->ndim > 0 && !trek_graph_input_is_whole(s->base.graph, k);
+        if (!split[k])
+            continue;
+        if (first < 0) {
+            first = k;
+            *rows = x->sizes[0];
+        } else if (x->sizes[0] != *rows) {
+            char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
+            return trek_fail(TREK_ERR_SHAPE,
+                             "graph: inputs \"%s\" %s and \"%s\" %s have different numbers of rows and cannot be split over %d ranks; "
+                             "trek_graph_replicate_input gives an input whole to every rank",
+                             trek_graph_input_name(s->base.graph, first), trek_tensor_shape_text(inputs[first]->data, a),
+                             trek_graph_input_name(s->base.graph, k), trek_tensor_shape_text(x, b), s->world);
+        }
+    }
+    return TREK_OK;
+}
+
+static trek_status run_split(ranks_stepper *s, trek_var *const *inputs, const bool *split, int64_t rows, trek_var **outputs)
+{
+    graph_call c = { s, trek_graph_states_are_reset(s->base.graph) };
+    int64_t counts[TREK_MAX_RANKS];
+    trek_split_part parts[TREK_MAX_RANKS];
+    trek_status status = trek_ranks_split(s, rows, counts);
+    if (status != TREK_OK)
+        return status;
+    for (int r = 0; r < s->world; r++)
+        parts[r] = (trek_split_part){ .runs = counts[r] > 0 || (r == 0 && rows == 0), .rows = counts[r] };
+    trek_split_call call = { .ranks = s->ranks, .replica = replica_of, .run = run_graph, .begin = begin_rank, .describe = describe_output, .arg = &c,
+                             .n_inputs = s->n_inputs, .n_outputs = s->n_outputs, .inputs = inputs, .split = split, .parts = parts,
+                             .keeps_rows = true, .scale = 1, .anchor = s->anchor, .comm = s->comm, .watches = s->watches,
+                             .counts = trek_ranks_training(s) };
+    place_of(s, rows, &call.first, &call.global);
+    s->base.graph->accumulation.rows = rows;
+    status = trek_split_forward(&call, outputs);
+    for (int r = 0; r < s->world && status == TREK_OK; r++)
+        s->replicas[r].samples += call.counts ? counts[r] : 0;
+    return status;
+}
+
+/* Puts the joined values where rank 0 has its own part of tagged ones. */
+static void put_tags(ranks_stepper *s, trek_var *const *inputs, trek_var *const *outputs)
+{
+    for (int k = 0; k < s->n_tags; k++)
+        trek_graph_put_tag(s->base.graph, k, s->tag_output[k] >= 0 ? outputs[s->tag_output[k]] : inputs[~s->tag_output[k]]);
+}
+
+static trek_var *forward_split(ranks_stepper *s, trek_var *const *inputs)
+{
+    trek_var *outputs[64] = { NULL };
+    bool few[64] = { false }, *split = s->n_inputs <= 64 ? few : trek_calloc((size_t)s->n_inputs, sizeof *split);
+    int64_t rows = 0;
+    trek_status status = split ? find_rows(s, inputs, split, &rows) : trek_status_get();
+    if (status == TREK_OK)
+        status = run_split(s, inputs, split, rows, outputs);
+    if (split != few)
+        trek_free(split);
+    if (status != TREK_OK)
+        return NULL;
+    put_tags(s, inputs, outputs);
+    return outputs[0];
+}
+
+/* --- the call ------------------------------------------------------------------------------- */
+
+static bool nothing_to_split(const ranks_stepper *s, trek_var *const *inputs)
+{
+    for (int k = 0; k < s->n_inputs; k++)
+        if (inputs[k]->data->ndim > 0 && !trek_graph_input_is_whole(s->base.graph, k))
+            return false;
+    return true;
+}
+
+trek_var *trek_ranks_forward(trek_stepper *stepper, trek_var *const *inputs, int n)
+{
+    ranks_stepper *s = (ranks_stepper *)stepper;
+    if (n != s->n_inputs)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "graph: takes %d input%s, got %d", s->n_inputs, s->n_inputs == 1 ? "" : "s", n);
+    for (int k = 0; k < n; k++)
+        if (!inputs[k])
+            return trek_fail_missing("trek_graph_forward", trek_graph_input_name(stepper->graph, k)), NULL;
+    if (trek_scopes.depth == 0)
+        return trek_fail_null(TREK_ERR_SCOPE, "trek_graph_forward: no scope is open; begin one with trek_scope_begin, or use a loader's loop");
+    /* Inside a rank's run, as in the function of trek_graph_set_loss, it is that rank's own forward. */
+    if (nothing_to_split(s, inputs) || trek_ranks_rank_here(s->ranks) >= 0)
+        return trek_graph_run_route(stepper->graph, inputs, n);
+    trek_rounds_say(s, "forward", false);
+    trek_ranks_follow_flags(s);
+    return s->world == 1 ? forward_alone(s, inputs, n) : forward_split(s, inputs);
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A forward whose rows are on the ranks of this process: each runs its replica on its
+ * part, side by side, and their outputs are joined. On the caller's tape that is one
+ * node, whose backward runs the ranks' own segments side by side. Internal. */
+#ifndef TREK_DISTRIBUTED_STEP_SPLIT_FORWARD_H
+#define TREK_DISTRIBUTED_STEP_SPLIT_FORWARD_H
+
+#include "distributed/balance/stopwatch.h"
+#include "distributed/ranks_internal.h"
+#include "distributed/replica/replica.h"
+
+/* A rank's part. Ranks that do not run have none; rows counts for the mean of scalars. */
+typedef struct trek_split_part {
+    bool runs;
+    int64_t rows;
+} trek_split_part;
+
+/* What is run. All is borrowed for the length of the call. */
+typedef struct trek_split_call {
+    trek_ranks *ranks;
+    trek_replica *(*replica)(int rank, void *arg);
+    /* On the rank's thread, in a scope of its own: outputs (n_outputs, owned by the scope) from its inputs. */
+    trek_status (*run)(int rank, trek_var *const *inputs, trek_var **outputs, void *arg);
+    /* On every rank, first, also where nothing runs; NULL. */
+    void (*begin)(int rank, void *arg);
+    /* What output k is called in messages ("the output", "tag \"x\""); writes at most size bytes. */
+    void (*describe)(int k, char *text, size_t size, void *arg);
+    void *arg;
+    int n_inputs, n_outputs;  /* of a replica; at most 64 outputs */
+    trek_var *const *inputs;  /* [n_inputs]: of all rows, or whole; where each rank has its own: [ranks][n_inputs] */
+    bool own_inputs;
+    const bool *split;        /* [n_inputs] divided along dimension 0, by the parts; not with own_inputs */
+    const trek_split_part *parts; /* [ranks] */
+    bool keeps_rows;          /* each row of input gives as many rows of output: else an error; not: outputs have what rows they have */
+    double scale;             /* backward gives each replica so many times its share */
+    trek_var *anchor;         /* a leaf of no replica: makes the tape record a forward whose inputs need no gradient */
+    trek_comm *comm;          /* other processes whose layers take part in sums; NULL */
+    trek_stopwatches *watches;/* NULL: nobody measures */
+    bool counts;              /* its samples count as the ranks' work */
+    int64_t first, global;    /* place of the process's rows in the batch of all processes, and that batch's rows */
+} trek_split_call;
+
+/* outputs: [n_outputs], owned by the present scope. Inside a run of the ranks: STATE. */
+trek_status trek_split_forward(const trek_split_call *call, trek_var **outputs);
+
+#endif

@@ -261,7 +261,8 @@ static void set_overlap(trek_ddp *ddp)
     int gpus = comm ? gpus_of(ddp, comm->world) : 0;
     bool mixed = gpus > 0 && gpus < comm->world; /* some could start calls, the others' would wait in theirs */
     bool meets = ddp->replicas[0].model->meets; /* in backward, too: in one order with the buckets */
-    ddp->overlap = comm && comm->world > 1 && !mixed && !meets && (ddp->opts.overlap == 1 || (ddp->opts.overlap == 0 && trek_comm_overlaps(comm)));
+    bool by_itself = comm && (gpus > 0 ? comm->nccl != NULL : trek_comm_overlaps(comm));
+    ddp->overlap = comm && comm->world > 1 && !mixed && !meets && (ddp->opts.overlap == 1 || (ddp->opts.overlap == 0 && by_itself));
 }
 
 trek_ddp *trek_ddp_wrap(trek_module *const *models, int n, const trek_ddp_opts *opts)

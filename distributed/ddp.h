@@ -54,7 +54,7 @@ typedef struct trek_ddp trek_ddp;
 typedef struct trek_ddp_opts {
     int64_t bucket_bytes; /* of gradients that are sent at once; default 25 MiB, the first bucket at most 1 MiB */
     int overlap;          /* trek_ddp_backward sends buckets while backward goes on. Default: where the communicator
-                             progresses by itself (MPI); TREK_OFF: never; 1: always */
+                             progresses by itself (MPI, NCCL); TREK_OFF: never; 1: always */
 } trek_ddp_opts;
 
 /* n replicas (1 to 1024) in this process, replica r on the device of its parameters (CPUs, too; the same device

@@ -7,6 +7,7 @@
 #include "distributed/ddp.h"
 #include "distributed/ranks_internal.h"
 #include "distributed/replica/replica.h"
+#include "distributed/step/buckets.h"
 #include "tensor/backend.h"
 #include "tensor/memory_internal.h"
 #include "tensor/tensor_internal.h"
@@ -28,10 +29,6 @@ typedef struct trek_ddp_part {
     trek_tensor *staging;     /* for gradients that lie elsewhere; NULL: none needed so far */
 } trek_ddp_part;
 
-typedef struct trek_ddp_bucket {
-    int first, end;           /* parameters */
-} trek_ddp_bucket;
-
 /* What a rank tells the others before a reduction; flags of all parameters follow. */
 typedef struct trek_ddp_word {
     double weight;
@@ -48,11 +45,11 @@ typedef struct trek_ddp_replica {
     trek_device device;
     bool all_on_host;         /* no rank is on a GPU */
     const trek_backend *backend;
-    int n_params, n_parts, n_buckets;
+    int n_params, n_parts;
     trek_ddp_param *params;
     trek_var **leaves;        /* [n_params] params[k].var */
     trek_ddp_part parts[TREK_DTYPE_COUNT];
-    trek_ddp_bucket *buckets;
+    trek_buckets buckets;     /* an item for each of params */
     size_t word_bytes;
     char *word, *words;       /* this rank's; all ranks' */
     bool *any;                /* [n_params] some rank that counts has a gradient */

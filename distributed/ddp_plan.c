@@ -3,7 +3,7 @@
 #include "distributed/ddp_internal.h"
 #include "distributed/step/rank_sums.h"
 
-enum { SLOT_BYTES = 256, FIRST_BUCKET = 1 << 20 };
+enum { SLOT_BYTES = 256 };
 
 static trek_status check_entry(const trek_ddp_replica *r, const char *name, const trek_var *var)
 {
@@ -57,21 +57,16 @@ static void lay_out(trek_ddp_replica *r)
     }
 }
 
-/* A bucket is full when the next parameter would not fit; a larger one has its own. */
-static void cut_buckets(trek_ddp_replica *r, int64_t bucket_bytes)
+static trek_status cut_buckets(trek_ddp_replica *r, int64_t bytes)
 {
-    int64_t room = 0;
-    for (int k = 0; k < r->n_params; k++) {
-        const trek_ddp_param *p = &r->params[k];
-        int64_t bytes = p->count * (int64_t)trek_dtype_size(r->parts[p->part].wide);
-        bool other = k == 0 || r->params[k - 1].part != p->part;
-        if (other || bytes > room) {
-            room = r->n_buckets == 0 && bucket_bytes > FIRST_BUCKET ? FIRST_BUCKET : bucket_bytes;
-            r->buckets[r->n_buckets++].first = k;
-        }
-        room -= bytes;
-        r->buckets[r->n_buckets - 1].end = k + 1;
-    }
+    trek_bucket_item *items = trek_calloc((size_t)r->n_params, sizeof *items);
+    if (!items)
+        return trek_status_get();
+    for (int k = 0; k < r->n_params; k++)
+        items[k] = (trek_bucket_item){ r->params[k].part, r->parts[r->params[k].part].wide, r->params[k].offset, r->params[k].count };
+    trek_status status = trek_buckets_cut(&r->buckets, items, r->n_params, bytes);
+    trek_free(items);
+    return status;
 }
 
 trek_status trek_ddp_plan(trek_ddp_replica *r, int64_t bucket_bytes)
@@ -83,22 +78,21 @@ trek_status trek_ddp_plan(trek_ddp_replica *r, int64_t bucket_bytes)
     r->word_bytes = (sizeof(trek_ddp_word) + n + 15) & ~(size_t)15;
     r->params = trek_calloc(n, sizeof *r->params);
     r->leaves = trek_calloc(n, sizeof *r->leaves);
-    r->buckets = trek_calloc(n, sizeof *r->buckets);
     r->any = trek_calloc(n, sizeof *r->any);
     r->word = trek_calloc(1, r->word_bytes);
     r->words = trek_calloc((size_t)r->world, r->word_bytes);
-    if (!r->params || !r->leaves || !r->buckets || !r->any || !r->word || !r->words)
+    if (!r->params || !r->leaves || !r->any || !r->word || !r->words)
         status = trek_status_get();
     if (status == TREK_OK)
         status = check_entries(r);
-    if (status != TREK_OK) {
-        trek_ddp_plan_clear(r);
-        return status;
+    if (status == TREK_OK) {
+        r->n_params = r->model->n_params;
+        lay_out(r);
+        status = cut_buckets(r, bucket_bytes);
     }
-    r->n_params = r->model->n_params;
-    lay_out(r);
-    cut_buckets(r, bucket_bytes);
-    return TREK_OK;
+    if (status != TREK_OK)
+        trek_ddp_plan_clear(r);
+    return status;
 }
 
 void trek_ddp_plan_clear(trek_ddp_replica *r)
@@ -115,7 +109,7 @@ void trek_ddp_plan_clear(trek_ddp_replica *r)
     trek_replica_release(r->model);
     trek_free(r->params);
     trek_free(r->leaves);
-    trek_free(r->buckets);
+    trek_buckets_clear(&r->buckets);
     trek_free(r->any);
     trek_free(r->word);
     trek_free(r->words);

@@ -125,9 +125,9 @@ static trek_status prepare(trek_ddp_replica *r, bool ahead)
     for (int k = 0; k < r->n_params && status == TREK_OK; k++)
         if (trains(&r->params[k]))
             status = ahead ? trek_var_leaf(r->params[k].var) ? TREK_OK : trek_status_get() : ensure_spare(&r->params[k]);
-    for (int b = 0; b < r->n_buckets && status == TREK_OK; b++)
-        if (!lies_in_place(r, r->buckets[b].first, r->buckets[b].end, ahead))
-            needed[r->params[r->buckets[b].first].part] = true;
+    for (int b = 0; b < r->buckets.n && status == TREK_OK; b++)
+        if (!lies_in_place(r, r->buckets.list[b].first, r->buckets.list[b].end, ahead))
+            needed[r->buckets.list[b].part] = true;
     for (int p = 0; p < r->n_parts && status == TREK_OK; p++) {
         if (needed[p] && (status = make_staging(r, p)) != TREK_OK)
             drop_staging(r, p);
@@ -194,8 +194,6 @@ typedef struct sending {
     double factor;
     bool ahead;             /* during backward: */
     bool starts;            /* calls are started, not waited for */
-    int next;               /* the bucket that goes next */
-    bool *complete;         /* [n_params] */
     trek_status status;     /* the first failure; sending goes on, so that nobody waits */
 } sending;
 
@@ -219,54 +217,69 @@ static void scale(const trek_ddp_replica *r, trek_dtype dtype, void *data, int64
         r->backend->scale(dtype, data, count, factor);
 }
 
-/* Parameters [first, end), side by side: this rank's share of their gradients comes to where it is sent from. */
-static void *contribute(sending *s, int first, int end, int64_t count)
+/* Parameters side by side, or a piece of one. */
+typedef struct stretch {
+    int first, end;
+    int64_t begin, count;   /* elements */
+} stretch;
+
+/* This rank's share of the gradients comes to where it is sent from; of one in pieces, with the first of them. */
+static void *contribute(sending *s, const stretch *x)
 {
     trek_ddp_replica *r = s->r;
-    bool in_place = lies_in_place(r, first, end, s->ahead);
-    trek_dtype wide = r->parts[r->params[first].part].wide;
-    for (int k = first; k < end; k++) {
-        trek_ddp_param *p = &r->params[k];
+    bool in_place = lies_in_place(r, x->first, x->end, s->ahead);
+    const trek_ddp_param *start = &r->params[x->first];
+    trek_dtype wide = r->parts[start->part].wide;
+    for (int k = x->first; k < x->end && x->begin == start->offset; k++) {
+        const trek_ddp_param *p = &r->params[k];
         trek_tensor *to = in_place ? target_of(p)->data : p->slot;
         if (!has_grad(p) || s->factor == 0)
             zero(r, to);
         else if (to != leaf_of(p)->grad->data)
             note(s, trek_tensor_copy_from(to, leaf_of(p)->grad->data));
     }
-    char *data = in_place ? target_of(&r->params[first])->data->data : r->params[first].slot->data;
+    char *data = (in_place ? target_of(start)->data : start->slot)->data + (x->begin - start->offset) * (int64_t)trek_dtype_size(wide);
     if (s->factor > 0)
-        scale(r, wide, data, count, s->factor);
+        scale(r, wide, data, x->count, s->factor);
     return data;
 }
 
-static void send_run(sending *s, int first, int end)
+static void send_stretch(sending *s, const stretch *x)
 {
     trek_ddp_replica *r = s->r;
-    const trek_ddp_param *last = &r->params[end - 1];
-    int64_t count = last->offset + last->count - r->params[first].offset;
-    trek_dtype wide = r->parts[last->part].wide;
+    trek_dtype wide = r->parts[r->params[x->first].part].wide;
+    if (x->count == 0)
+        return;
     int64_t start = trek_trace_enter("bucket");
-    void *data = contribute(s, first, end, count);
-    bool on_device = r->device.type != TREK_CPU;
-    trek_comm_call call = { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = wide, .count = count, .in = data, .out = data,
-                            .on_device = on_device };
-    note(s, s->starts && !on_device ? trek_comm_start(r->comm, call) : trek_comm_run(r->comm, call));
-    trek_trace_end("bucket", start, count * (int64_t)trek_dtype_size(wide));
+    void *data = contribute(s, x);
+    trek_comm_call call = { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = wide, .count = x->count, .in = data, .out = data,
+                            .on_device = r->device.type != TREK_CPU };
+    note(s, s->starts ? trek_comm_start(r->comm, call) : trek_comm_run(r->comm, call));
+    trek_trace_end("bucket", start, x->count * (int64_t)trek_dtype_size(wide));
 }
 
 static bool is_sent(const sending *s, int k) { return s->ahead ? trains(&s->r->params[k]) : s->r->any[k]; }
 
-/* The stretches of a bucket that are sent. */
-static void send_bucket(sending *s, int b)
+/* The stretch of a bucket that begins with parameter k: as far as parameters are sent, or not sent, alike. */
+static stretch stretch_at(const sending *s, const trek_bucket *bucket, int k)
 {
-    const trek_ddp_bucket *bucket = &s->r->buckets[b];
-    for (int k = bucket->first, end; k < bucket->end; k = end) {
-        end = k + 1;
-        if (!is_sent(s, k))
-            continue;
-        while (end < bucket->end && is_sent(s, end))
-            end++;
-        send_run(s, k, end);
+    const trek_ddp_param *params = s->r->params;
+    int end = k + 1;
+    while (end < bucket->end && is_sent(s, k) && is_sent(s, end))
+        end++;
+    if (bucket->count < params[bucket->first].count) /* a piece */
+        return (stretch){ k, end, bucket->begin, bucket->count };
+    return (stretch){ k, end, params[k].offset, params[end - 1].offset + params[end - 1].count - params[k].offset };
+}
+
+static void send_bucket(const trek_bucket *bucket, void *arg)
+{
+    sending *s = arg;
+    for (int k = bucket->first; k < bucket->end;) {
+        stretch x = stretch_at(s, bucket, k);
+        if (is_sent(s, k))
+            send_stretch(s, &x);
+        k = x.end;
     }
 }
 
@@ -305,16 +318,17 @@ static trek_status settle(const sending *s)
 {
     trek_ddp_replica *r = s->r;
     trek_status status = TREK_OK;
-    for (int b = 0; b < r->n_buckets; b++)
-        for (int k = r->buckets[b].first, end; k < r->buckets[b].end; k = end) {
-            end = k + 1;
-            while (is_sent(s, k) && end < r->buckets[b].end && is_sent(s, end))
-                end++;
-            if (!is_sent(s, k) && (!trains(&r->params[k]) || !has_grad(&r->params[k])))
-                continue;
-            trek_status done = settle_run(s, k, end);
+    for (int b = 0; b < r->buckets.n; b++) {
+        const trek_bucket *bucket = &r->buckets.list[b];
+        for (int k = bucket->first; k < bucket->end;) {
+            stretch x = stretch_at(s, bucket, k);
+            bool concerned = is_sent(s, k) || (trains(&r->params[k]) && has_grad(&r->params[k]));
+            bool last = x.begin + x.count == r->params[x.end - 1].offset + r->params[x.end - 1].count; /* of its pieces */
+            trek_status done = concerned && last ? settle_run(s, k, x.end) : TREK_OK;
             status = status != TREK_OK ? status : done;
+            k = x.end;
         }
+    }
     return status;
 }
 
@@ -355,8 +369,9 @@ static trek_status reduce_replica(trek_ddp_replica *r, weighing weight, trek_sta
     trek_status status = meet(r, weight.seeded ? 1 : weight.count, own, &s.factor);
     if (weight.seeded)
         s.factor = 1;
-    for (int b = 0; b < r->n_buckets && status == TREK_OK && s.status == TREK_OK; b++)
-        send_bucket(&s, b);
+    trek_buckets_begin(&r->buckets);
+    if (status == TREK_OK)
+        trek_buckets_rest(&r->buckets, send_bucket, &s);
     if (status == TREK_OK)
         status = s.status;
     if (status == TREK_OK)
@@ -396,14 +411,7 @@ trek_status trek_ddp_reduce_gradients_weighted(trek_ddp *ddp, const double *coun
 static void leaf_complete(int k, void *arg)
 {
     sending *s = arg;
-    const trek_ddp_replica *r = s->r;
-    s->complete[k] = true;
-    for (; s->next < r->n_buckets; s->next++) {
-        for (int j = r->buckets[s->next].first; j < r->buckets[s->next].end; j++)
-            if (!s->complete[j])
-                return;
-        send_bucket(s, s->next);
-    }
+    trek_buckets_complete(&s->r->buckets, k, send_bucket, s);
 }
 
 /* The pass over this replica's parameters alone, of factor * loss. */
@@ -468,18 +476,13 @@ static trek_status backward_overlapped(trek_ddp_replica *r, trek_var *loss, doub
     if (own == TREK_OK)
         own = prepare(r, true);
     sending s = { .r = r, .ahead = true, .starts = true };
-    if (own == TREK_OK && !(s.complete = trek_calloc((size_t)r->n_params, sizeof *s.complete)))
-        own = trek_status_get();
     trek_status status = meet(r, count, own, &s.factor);
-    if (status != TREK_OK) {
-        trek_free(s.complete);
+    if (status != TREK_OK)
         return status;
-    }
+    trek_buckets_begin(&r->buckets);
     own = count > 0 ? run_pass(r, loss, 1, leaf_complete, &s) : TREK_OK;
-    for (; s.next < r->n_buckets; s.next++) /* of a pass that failed, or did not run */
-        send_bucket(&s, s.next);
+    trek_buckets_rest(&r->buckets, send_bucket, &s); /* of a pass that failed, or did not run */
     note(&s, trek_comm_finish(r->comm));
-    trek_free(s.complete);
     for (int k = 0; k < r->n_params && own == TREK_OK; k++)
         if (trains(&r->params[k]))
             own = ensure_spare(&r->params[k]);

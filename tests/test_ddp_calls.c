@@ -148,6 +148,67 @@ static void gradients_that_share_memory(void **state)
     }
 }
 
+/* --- parameters larger than a bucket --------------------------------------------- */
+
+enum { WIDE = 64 };
+
+static struct {
+    trek_module *models[3];
+    trek_ddp *ddp;
+    bool backward;
+} wide;
+
+static trek_status wide_pass(int rank, void *arg)
+{
+    (void)arg;
+    trek_scope scope = trek_scope_begin();
+    trek_var *loss = ddp_loss_of(wide.models[rank], 2, 3 * rank, 3, TREK_F64);
+    if (wide.backward)
+        trek_ddp_backward_weighted(wide.ddp, loss, rank + 1);
+    else
+        trek_backward(loss);
+    trek_scope_end(scope);
+    return trek_status_get();
+}
+
+/* Pieces of one parameter, whether it lies in an optimizer's arena or by itself, sent during backward or after. */
+static void large_parameters_go_in_pieces(void **state)
+{
+    (void)state;
+    double *expected = NULL;
+    for (int way = 0; way < 8; way++) {
+        trek_optimizer *optimizers[3] = { NULL };
+        for (int r = 0; r < 3; r++)
+            wide.models[r] = ddp_net_new_with(TREK_F64, 0, WIDE);
+        wide.ddp = trek_ddp_wrap(wide.models, 3, &(trek_ddp_opts){ .bucket_bytes = way & 4 ? 0 : 1024, .overlap = way & 1 ? 1 : TREK_OFF });
+        assert_non_null(wide.ddp);
+        for (int r = 0; r < 3 && way & 2; r++) {
+            if (r == 1 && !(way & 4))
+                continue; /* not all ranks need one */
+            trek_params *params = trek_module_params(wide.models[r]);
+            optimizers[r] = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 1 }), params);
+            trek_params_free(&params);
+        }
+        wide.backward = way & 1;
+        assert_int_equal(trek_ranks_run(trek_ddp_ranks(wide.ddp), wide_pass, NULL), TREK_OK);
+        if (!wide.backward)
+            assert_int_equal(trek_ddp_reduce_gradients_weighted(wide.ddp, (double[]){ 1, 2, 3 }), TREK_OK);
+        for (int r = 0; r < 3; r++) {
+            double *got = test_read(trek_var_data(trek_var_grad(((ddp_net *)wide.models[r])->w1)));
+            for (int i = 0; expected && i < WIDE * IN; i++)
+                if (!(fabs(got[i] - expected[i]) < 1e-14))
+                    fail_msg("way %d, rank %d, element %d: %g instead of %g", way, r, i, got[i], expected[i]);
+            if (expected)
+                free(got);
+            else
+                expected = got;
+            trek_optimizer_free(&optimizers[r]);
+        }
+        trek_ddp_free(&wide.ddp);
+    }
+    free(expected);
+}
+
 /* --- 16-bit parameters --------------------------------------------- */
 
 static void low_precision_is_summed_wide(void **state)
@@ -765,6 +826,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(used_by_some_counts_as_zero_elsewhere),
         cmocka_unit_test(gradients_that_share_memory),
+        cmocka_unit_test(large_parameters_go_in_pieces),
         cmocka_unit_test(low_precision_is_summed_wide),
         cmocka_unit_test(parameters_follow_rank_0),
         cmocka_unit_test(buffers_merge_by_count),

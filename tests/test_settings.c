@@ -335,11 +335,33 @@ static void failed_setup(void **state)
     }
 }
 
-/* What is done to the optimizer that trek_graph_optimizer gives reaches all ranks. */
+static void set_all_rates(trek_graph *graph)
+{
+    set_state(graph);
+    assert_int_equal(trek_optimizer_set_lr(trek_graph_optimizer(graph), 0.11), TREK_OK);
+}
+
+/* What is done to the optimizer that trek_graph_optimizer gives reaches all ranks, each of which keeps the same parameters. */
 static void optimizer_of_ranks(void **state)
 {
     (void)state;
     static outcome one, many;
+    with_table = false;
+    for (int share = TREK_OFF; share <= 0; share++) {
+        trek_seed(5);
+        trek_graph *graph = build(test_device(), NULL);
+        set_up(graph, 3, share == TREK_OFF);
+        set_all_rates(graph);
+        make_steps(graph, 4, STEPS);
+        one = (outcome){ .n = 0 };
+        trek_module_each_param(trek_graph_module(graph), note, &one);
+        for (int r = 1; r < 3; r++) {
+            many = (outcome){ .n = 0 };
+            trek_module_each_param(trek_graph_module(trek_graph_replica(graph, r)), note, &many);
+            assert_true(difference(&many, &one) == 0);
+        }
+        trek_graph_free(&graph);
+    }
     for (int k = 0; k < 2; k++) {
         setting row = { "groups", set_state, false };
         run(&row, k ? &(course){ 3, 0, true } : NULL, false, k ? &many : &one);

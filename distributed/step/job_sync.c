@@ -10,7 +10,6 @@
 
 #include "autograd/var_internal.h"
 #include "distributed/balance/apportion.h"
-#include "distributed/step/buckets.h"
 #include "distributed/comm/nccl.h"
 #include "distributed/control/control.h"
 #include "distributed/step/rank_sums.h"
@@ -261,18 +260,12 @@ trek_status trek_rounds_flags(ranks_stepper *s)
     return status;
 }
 
-static trek_status start_bucket(const trek_bucket *bucket, void *arg)
-{
-    const ranks_stepper *s = arg;
-    return trek_comm_start(s->comm, trek_bucket_call(s->replicas[0].arena, bucket));
-}
-
 trek_status trek_rounds_reduce(ranks_stepper *s)
 {
     if (!s->comm)
         return TREK_OK;
     int64_t start = trek_trace_enter("reduce processes");
-    trek_status started = s->sent ? TREK_OK : trek_buckets_each(s->replicas[0].arena, s->bucket_bytes, start_bucket, s, NULL);
+    trek_status started = s->sent ? TREK_OK : trek_buckets_reduce(&s->buckets, s->replicas[0].arena, s->comm, true);
     s->sent = false;
     trek_status ended = trek_comm_finish(s->comm);
     trek_trace_end("reduce processes", start, s->base.graph->settings.steps);

@@ -6,44 +6,14 @@
  * what was reduced stays with process 0 and the rest is reduced in step(). */
 #include "distributed/step/overlap.h"
 
-#include <string.h>
-
 #include "autograd/var_internal.h"
-#include "distributed/step/buckets.h"
 #include "distributed/step/job_sync.h"
 #include "tensor/trace.h"
 
-typedef struct bucket {
-    trek_bucket cut;
-    int first, last;         /* segments that reach into it */
-    int segments, waiting;   /* of those: all; without a complete gradient in this pass */
-} bucket;
-
 struct trek_overlap {
-    bucket *buckets;
-    int n_buckets, next;     /* the next one to be started */
     int *segment_of;         /* [params] */
     trek_status status;      /* of what was started in this pass */
 };
-
-/* --- planning ------------------------------------------------------------------------- */
-
-static trek_status note_bucket(const trek_bucket *cut, void *arg)
-{
-    const ranks_stepper *s = arg;
-    const trek_arena *arena = s->replicas[0].arena;
-    bucket *b = &s->overlap->buckets[cut->number];
-    *b = (bucket){ .cut = *cut, .first = -1 };
-    for (int j = 0; j < arena->n_segments; j++) {
-        const trek_arena_segment *segment = &arena->segments[j];
-        if (segment->part != cut->part || segment->offset >= cut->begin + cut->count || segment->offset + segment->count <= cut->begin)
-            continue;
-        b->first = b->first < 0 ? j : b->first;
-        b->last = j;
-        b->segments++;
-    }
-    return TREK_OK;
-}
 
 trek_status trek_overlap_plan(ranks_stepper *s)
 {
@@ -55,21 +25,18 @@ trek_status trek_overlap_plan(ranks_stepper *s)
     if (!o)
         return trek_status_get();
     s->overlap = o;
-    trek_buckets_each(first->arena, s->bucket_bytes, NULL, NULL, &o->n_buckets);
-    o->buckets = trek_calloc((size_t)o->n_buckets, sizeof *o->buckets);
     o->segment_of = trek_calloc((size_t)first->model->n_params, sizeof *o->segment_of);
-    if (!o->buckets || !o->segment_of)
+    if (!o->segment_of)
         return trek_status_get();
     for (int k = 0; k < first->model->n_params; k++)
         o->segment_of[k] = trek_arena_find(first->arena, first->model->params[k]);
-    return trek_buckets_each(first->arena, s->bucket_bytes, note_bucket, s, NULL);
+    return TREK_OK;
 }
 
 void trek_overlap_free(ranks_stepper *s)
 {
     if (!s->overlap)
         return;
-    trek_free(s->overlap->buckets);
     trek_free(s->overlap->segment_of);
     trek_free(s->overlap);
     s->overlap = NULL;
@@ -77,48 +44,39 @@ void trek_overlap_free(ranks_stepper *s)
 
 /* --- a pass ------------------------------------------------------------------------------ */
 
-static void start(ranks_stepper *s, const bucket *b)
+static void start(const trek_bucket *bucket, void *arg)
 {
-    trek_status status = trek_comm_start(s->comm, trek_bucket_call(s->replicas[0].arena, &b->cut));
+    ranks_stepper *s = arg;
+    trek_status status = bucket->count > 0 ? trek_comm_start(s->comm, trek_bucket_call(s->replicas[0].arena, bucket)) : TREK_OK;
     if (s->overlap->status == TREK_OK)
         s->overlap->status = status;
 }
 
 void trek_overlap_begin(ranks_stepper *s, bool sends)
 {
-    trek_overlap *o = s->overlap;
-    s->sending = o && sends;
+    s->sending = s->overlap && sends;
     if (!s->sending)
         return;
-    o->next = 0;
-    o->status = TREK_OK;
-    for (int k = 0; k < o->n_buckets; k++)
-        o->buckets[k].waiting = o->buckets[k].segments;
+    s->overlap->status = TREK_OK;
+    trek_buckets_begin(&s->buckets);
 }
 
 void trek_overlap_complete(int k, void *arg)
 {
     ranks_stepper *s = arg;
-    trek_overlap *o = s->overlap;
-    int segment = o->segment_of[k];
-    for (int j = o->next; segment >= 0 && j < o->n_buckets; j++)
-        if (o->buckets[j].segments > 0 && segment >= o->buckets[j].first && segment <= o->buckets[j].last)
-            o->buckets[j].waiting--;
-    while (o->next < o->n_buckets && o->buckets[o->next].waiting <= 0)
-        start(s, &o->buckets[o->next++]);
+    if (s->overlap->segment_of[k] >= 0)
+        trek_buckets_complete(&s->buckets, s->overlap->segment_of[k], start, s);
 }
 
 trek_status trek_overlap_end(ranks_stepper *s)
 {
     if (!s->sending)
         return TREK_OK;
-    trek_overlap *o = s->overlap;
-    while (o->next < o->n_buckets)
-        start(s, &o->buckets[o->next++]);
+    trek_buckets_rest(&s->buckets, start, s);
     s->sending = false;
     s->sent = true;
     s->passes_sent = s->passes;
-    return o->status;
+    return s->overlap->status;
 }
 
 /* --- where what was sent is not the whole ---------------------------------------------------- */

@@ -35,6 +35,9 @@ trek_status trek_ranks_plan_reduce(ranks_stepper *s)
 {
     const trek_arena *arena = s->replicas[0].arena;
     size_t segments = (size_t)arena->n_segments, world = (size_t)s->world;
+    trek_status status = trek_buckets_cut_arena(&s->buckets, arena, s->bucket_bytes);
+    if (status != TREK_OK)
+        return status;
     s->n_chunks = count_chunks(arena);
     s->chunks = trek_calloc((size_t)s->n_chunks, sizeof *s->chunks);
     s->sums = trek_calloc((size_t)s->n_chunks * (s->shared ? 1 : world), sizeof *s->sums);
@@ -411,27 +414,6 @@ static trek_status step_shared(int rank, void *arg)
     return finish(s, rank, state.skip);
 }
 
-typedef struct local_buckets {
-    trek_comm *comm;
-    const trek_arena *arena;
-} local_buckets;
-
-static trek_status reduce_bucket(const trek_bucket *bucket, void *arg)
-{
-    const local_buckets *l = arg;
-    int64_t start = trek_trace_enter("bucket");
-    trek_status status = trek_comm_run(l->comm, trek_bucket_call(l->arena, bucket));
-    trek_trace_end("bucket", start, bucket->count * (int64_t)trek_dtype_size(l->arena->parts[bucket->part].wide));
-    return status;
-}
-
-/* Gradients of all ranks become their sum. */
-static trek_status reduce_buckets(ranks_stepper *s, int rank)
-{
-    local_buckets l = { trek_ranks_comm(s->ranks, rank), s->replicas[rank].arena };
-    return trek_buckets_each(l.arena, s->bucket_bytes, reduce_bucket, &l, NULL);
-}
-
 /* Every rank holds the sum now: each decides and updates in its own device's order, as a single device does. */
 static trek_status update_on_device(ranks_stepper *s, int rank)
 {
@@ -477,7 +459,7 @@ static trek_status step_separate(int rank, void *arg)
     if (rank == 0)
         status = trek_stopwatch_start(&s->reduce_watch, replica->arena->device);
     if (status == TREK_OK && !s->sent)
-        status = reduce_buckets(s, rank);
+        status = trek_buckets_reduce(&s->buckets, replica->arena, trek_ranks_comm(s->ranks, rank), false);
     if (status == TREK_OK && s->comm)
         status = share_between(s, rank);
     if (status == TREK_OK && rank == 0)

@@ -288,6 +288,7 @@ static void free_ranks(trek_stepper *stepper)
     trek_free((void *)(uintptr_t)s->slowdowns);
     trek_free(s->slowed_batches);
     trek_overlap_free(s);
+    trek_buckets_clear(&s->buckets);
     trek_rounds_end(s);
     trek_ranks_free(&s->ranks);
     trek_free(s);

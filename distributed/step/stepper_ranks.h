@@ -7,6 +7,7 @@
 #define TREK_DISTRIBUTED_STEP_STEPPER_RANKS_H
 
 #include "distributed/replica/replica.h"
+#include "distributed/step/buckets.h"
 #include "distributed/ranks_internal.h"
 #include "distributed/balance/workload.h"
 #include "distributed/balance/slowdown.h"
@@ -63,6 +64,7 @@ typedef struct ranks_stepper {
     bool *has;               /* [segments][world] whose backward gave a gradient */
     bool *any;               /* [segments] */
     int64_t bucket_bytes;
+    trek_buckets buckets;    /* of every rank's arena alike */
 
     trek_stopwatches *watches; /* [world] */
     trek_pace *pace;         /* shares or counts of all ranks of the job */

@@ -87,6 +87,8 @@ typedef struct trek_trainer_opts {
  * Exact: gradients are those of one device, to rounding, for layers that treat
  * samples independently. Plain batch norm uses each rank's own statistics in
  * training; its running ones are merged by count at each step.
+ * A step that fails in one process fails in all (PEER, naming it), and changes nothing. Once every process has cleared
+ * its error (and dropped the step's gradients by trek_graph_zero_grad), the loop goes on.
  * Where some ranks of the job are on CPUs and others on GPUs, which round differently,
  * rank 0's parameters are sent to all others after each update. */
 TREK_API trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts);

@@ -15,6 +15,7 @@
 /* The calling thread's error. Its text is plain memory, made for the first one and kept: without any, the status says
  * what it can. */
 static _Thread_local trek_status sticky;
+static _Thread_local uint64_t errors;
 static _Thread_local struct text {
     bool further;                /* a second error came and was logged */
     size_t placed;               /* characters in front of the message that say where */
@@ -107,6 +108,7 @@ trek_status trek_fail(trek_status status, const char *format, ...)
     } else {
         struct text *text = text_get();
         sticky = status;
+        errors++;
         if (text) {
             text->further = false;
             text->placed = 0;
@@ -130,6 +132,8 @@ trek_status trek_fail_after(trek_status status, const char *format, ...)
     va_end(arguments);
     return trek_fail(status, "%s", message);
 }
+
+uint64_t trek_error_number(void) { return errors; }
 
 const void *trek_error_where(void) { return sticky && sticky_text ? sticky_text->where : NULL; }
 

@@ -28,6 +28,9 @@ void trek_log_message(trek_log_level level, const char *format, ...) TREK_PRINTF
 #define TREK_ERROR_SIZE 1024
 void trek_error_take(trek_status *status, char *message);
 
+/* Tells the thread's errors apart: how many it has had, the present one included. */
+uint64_t trek_error_number(void);
+
 /* TREK_ERR_STATE in the child of a fork, where the threads are gone; else TREK_OK. */
 extern bool trek_forked;
 /* The same or TREK_DEBUG=1: every op is to be looked at. */

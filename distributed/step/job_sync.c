@@ -58,10 +58,32 @@ void trek_rounds_say(const ranks_stepper *s, const char *phase, bool training)
 
 /* --- words ------------------------------------------------------------------------ */
 
-static trek_status fail_of_word(const ranks_stepper *s, int process, const word *w)
+/* A step's failure is told in one round, in which all processes are: until its error is cleared there is nothing more to
+ * tell, and once it is, all go on with the same round. */
+static trek_status all_know(ranks_stepper *s, trek_status status)
 {
-    (void)s;
-    return trek_fail(TREK_ERR_PEER, "process %d failed: %.*s", process, (int)sizeof w->message - 1, w->message);
+    s->failure = trek_error_number();
+    return status;
+}
+
+static bool is_known(const ranks_stepper *s) { return trek_status_get() != TREK_OK && s->failure == trek_error_number(); }
+
+/* The first process that has failed by itself; -1: none. Those that have failed because of another say so by PEER. */
+static int failed_process(const ranks_stepper *s)
+{
+    int found = -1;
+    for (int p = 0; p < s->processes; p++) {
+        const word *w = word_at(s, p);
+        if (w->kind == WORD_FAILED && (found < 0 || (word_at(s, found)->status == TREK_ERR_PEER && w->status != TREK_ERR_PEER)))
+            found = p;
+    }
+    return found;
+}
+
+static trek_status fail_of_word(ranks_stepper *s, int process)
+{
+    const word *w = word_at(s, process);
+    return all_know(s, trek_fail(TREK_ERR_PEER, "process %d failed: %.*s", process, (int)sizeof w->message - 1, w->message));
 }
 
 /* One round with this word; fails if any process says that it has failed. */
@@ -72,11 +94,12 @@ static trek_status exchange(ranks_stepper *s, word *own)
     own->ranks = s->world;
     own->stop = trek_stop_wanted();
     trek_status status = gather(s, own, word_bytes(s), s->words);
-    for (int p = 0; p < s->processes && status == TREK_OK; p++) {
+    int failed = status == TREK_OK ? failed_process(s) : -1;
+    if (failed >= 0 && own->kind != WORD_FAILED)
+        return fail_of_word(s, failed);
+    for (int p = 0; p < s->processes && status == TREK_OK && failed < 0; p++) {
         word *w = word_at(s, p);
-        if (w->kind == WORD_FAILED && p != s->process)
-            status = fail_of_word(s, p, w);
-        else if (w->digest != own->digest && w->step == own->step)
+        if (w->digest != own->digest && w->step == own->step)
             status = trek_fail(TREK_ERR_COMM, "process %d has decided on other shares than process %d", p, s->process);
     }
     return status;
@@ -161,7 +184,7 @@ trek_status trek_rounds_pass(ranks_stepper *s, double weight, double *total, boo
 
 void trek_rounds_failed(ranks_stepper *s, trek_status status)
 {
-    if (!s->comm || trek_comm_ended(s->comm))
+    if (!s->comm || trek_comm_ended(s->comm) || is_known(s))
         return;
     char message[TREK_ERROR_SIZE];
     trek_status set;
@@ -171,7 +194,7 @@ void trek_rounds_failed(ranks_stepper *s, trek_status status)
     snprintf(own->message, sizeof own->message, "%.159s", set != TREK_OK ? message : trek_status_text(status));
     exchange(s, own);
     trek_error_clear();
-    trek_fail(status, "%s", set != TREK_OK ? message : trek_status_text(status));
+    all_know(s, trek_fail(status, "%s", set != TREK_OK ? message : trek_status_text(status)));
 }
 
 /* What the words of a step tell of all ranks. */

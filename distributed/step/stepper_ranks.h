@@ -94,6 +94,7 @@ typedef struct ranks_stepper {
     unsigned char *flag_bytes; /* [1 + processes][segments] */
     bool divides;            /* its shares may be how loaders divide batches */
     struct ranks_stepper *next_divider;
+    uint64_t failure;        /* the error of the caller's thread that all processes know of (trek_error_number); 0: none yet */
     trek_status between;     /* of rank 0's part in the present step: the reduction between processes */
 } ranks_stepper;
 

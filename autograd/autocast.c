@@ -92,7 +92,7 @@ static trek_var *cast_parameter(trek_var *var, trek_dtype dtype)
 
 /* --- one op ------------------------------------------------------------------------ */
 
-static inline bool is_low(const trek_var *var) { return var->data->dtype == TREK_BF16 || var->data->dtype == TREK_F16; }
+static inline bool is_low(const trek_var *var) { return trek_dtype_is_16bit((trek_dtype)var->data->dtype); }
 
 /* What floating inputs other than f64 are to become. */
 static trek_dtype wanted(const trek_op *op, trek_var *const *inputs, int n)
@@ -174,7 +174,7 @@ void trek_autocast_begin(trek_dtype dtype)
     if (state->depth < DEEPEST)
         state->before[state->depth] = trek_grad_mode_here.autocast;
     state->depth++;
-    if (dtype != TREK_BF16 && dtype != TREK_F16 && dtype != TREK_F32)
+    if (!trek_dtype_is_16bit(dtype) && dtype != TREK_F32)
         trek_fail(TREK_ERR_ARGUMENT, "autocast_begin: %s is not bf16, f16 or (off) f32", trek_dtype_name(dtype));
     else if (state->depth > DEEPEST)
         trek_fail(TREK_ERR_STATE, "autocast_begin: more than %d within each other", DEEPEST);

@@ -189,7 +189,7 @@ trek_var *trek_norm(trek_var *x, double p, trek_dims_list dims, bool keepdim)
     trek_dtype dtype = x ? trek_var_dtype(x) : TREK_F32;
     if (!trek_dtype_is_float(dtype))
         return norm_of(trek_apply_convert(x, TREK_F32), p, dims, keepdim);
-    if (dtype != TREK_BF16 && dtype != TREK_F16)
+    if (!trek_dtype_is_16bit(dtype))
         return norm_of(x, p, dims, keepdim);
     trek_var *norm = norm_of(trek_apply_convert(x, TREK_F32), p, dims, keepdim); /* squares have twice the exponent */
     return norm && trek_grad_mode_here.autocast == TREK_F32 ? trek_apply_convert(norm, dtype) : norm;

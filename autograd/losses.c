@@ -29,7 +29,7 @@ static bool widen(const char *name, trek_var **x, trek_var **y, taken what, trek
     if (!takes(name, trek_var_dtype(*x), trek_var_dtype(*y), what))
         return false;
     trek_dtype common = trek_dtype_promote(trek_var_dtype(*x), trek_var_dtype(*y));
-    bool narrow = common == TREK_BF16 || common == TREK_F16;
+    bool narrow = trek_dtype_is_16bit(common);
     *result = narrow && trek_grad_mode_here.autocast != TREK_F32 ? TREK_F32 : common;
     *x = trek_cast(*x, narrow ? TREK_F32 : common);
     *y = trek_cast(*y, narrow ? TREK_F32 : common);

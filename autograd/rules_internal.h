@@ -30,7 +30,7 @@ static inline trek_status trek_rule_give_to(trek_backward_call *b, int k, trek_v
 /* 16-bit x as f32: a composite computes in f32 what its fused op does, and rounds its result. */
 static inline trek_var *trek_rule_wide(trek_var *x)
 {
-    return x && (trek_var_dtype(x) == TREK_BF16 || trek_var_dtype(x) == TREK_F16) ? trek_cast(x, TREK_F32) : x;
+    return x && trek_dtype_is_16bit(trek_var_dtype(x)) ? trek_cast(x, TREK_F32) : x;
 }
 
 /* The result in the dtype of `like`. */
@@ -44,7 +44,7 @@ static inline trek_var *trek_rule_rounded(trek_var *y, const trek_var *like)
 static inline trek_var *trek_rule_full(const trek_backward_call *b, trek_var *v)
 {
     trek_dtype dtype = (trek_dtype)b->grad->data->dtype;
-    return v ? trek_cast(v, dtype == TREK_BF16 || dtype == TREK_F16 ? TREK_F32 : dtype) : NULL;
+    return v ? trek_cast(v, trek_dtype_is_16bit(dtype) ? TREK_F32 : dtype) : NULL;
 }
 
 /* Zeros of that shape, in the rule's scope. */

@@ -52,7 +52,7 @@ trek_status trek_graph_seed(trek_grad_scaler *scaler, double factor, trek_var **
     *seed = NULL;
     if (!scaler && factor == 1)
         return TREK_OK;
-    if (trek_var_dtype(*loss) == TREK_BF16 || trek_var_dtype(*loss) == TREK_F16)
+    if (trek_dtype_is_16bit(trek_var_dtype(*loss)))
         *loss = trek_cast(*loss, TREK_F32); /* the scale is beyond the range of f16 */
     if (!*loss)
         return trek_status_get();

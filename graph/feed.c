@@ -106,7 +106,7 @@ static trek_var *forward(trek_graph *graph, const trek_batch *batch, const trek_
     trek_trace_end("forward", start, batch->n);
     if (list != inputs)
         trek_free(list);
-    bool low = y && graph->autocast != TREK_F32 && (trek_var_dtype(y) == TREK_BF16 || trek_var_dtype(y) == TREK_F16);
+    bool low = y && graph->autocast != TREK_F32 && trek_dtype_is_16bit(trek_var_dtype(y));
     return low ? trek_cast(y, TREK_F32) : y;
 }
 

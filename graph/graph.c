@@ -280,7 +280,7 @@ static trek_var *forward_cast(trek_graph *graph, trek_var *const *inputs, int n)
     trek_autocast_begin(graph->autocast);
     trek_var *y = graph->stepper->klass->forward(graph->stepper, inputs, n);
     trek_autocast_end();
-    bool low = y && (trek_var_dtype(y) == TREK_BF16 || trek_var_dtype(y) == TREK_F16);
+    bool low = y && trek_dtype_is_16bit(trek_var_dtype(y));
     return low ? trek_cast(y, TREK_F32) : y;
 }
 

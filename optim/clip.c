@@ -69,8 +69,6 @@ static void walk_strided(const trek_tensor *grad, int dim, char *data, clip_span
         walk_strided(grad, dim + 1, data + i * step, span, fn, arg);
 }
 
-static bool is_low(const trek_tensor *grad) { return grad->dtype == TREK_BF16 || grad->dtype == TREK_F16; }
-
 /* A 16-bit gradient (of a parameter without an optimizer): by way of an f32 copy. */
 static trek_status walk_low(trek_tensor *grad, span_fn fn, void *arg, bool writes)
 {
@@ -93,7 +91,7 @@ static trek_status walk(const trek_params *params, span_fn fn, void *arg, bool w
         trek_tensor *grad = grad_of(params, k);
         if (!grad || grad->numel == 0)
             continue;
-        if (is_low(grad)) {
+        if (trek_dtype_is_16bit((trek_dtype)grad->dtype)) {
             status = walk_low(grad, fn, arg, writes);
             continue;
         }

@@ -15,15 +15,10 @@ static inline bool is_integer(const trek_tensor *t)
     return t->dtype == TREK_I64 || t->dtype == TREK_I32 || t->dtype == TREK_U8;
 }
 
-static inline bool is_half(trek_dtype dtype)
-{
-    return dtype == TREK_BF16 || dtype == TREK_F16;
-}
-
 /* Statistics are kept in f32 for 16-bit inputs. */
 static inline trek_dtype statistics_dtype(trek_dtype dtype)
 {
-    return is_half(dtype) ? TREK_F32 : dtype;
+    return trek_dtype_is_16bit(dtype) ? TREK_F32 : dtype;
 }
 
 static inline trek_status need_ndim(const trek_op_call *call, const char *name, const trek_tensor *t, int ndim)
@@ -74,10 +69,10 @@ static inline trek_status need_float(const trek_op_call *call, const char *name,
 /* A parameter of a norm: of the input's dtype, or f32 where that is of 16 bits. */
 static inline trek_status need_norm_dtype(const trek_op_call *call, const char *name, const trek_tensor *t, trek_dtype dtype)
 {
-    if (!t || t->dtype == dtype || (is_half(dtype) && t->dtype == TREK_F32))
+    if (!t || t->dtype == dtype || (trek_dtype_is_16bit(dtype) && t->dtype == TREK_F32))
         return TREK_OK;
     return trek_op_fail(call, TREK_ERR_DTYPE, "%s of %s for an input of %s; it must be of the same dtype%s", name,
-                        trek_dtype_name((trek_dtype)t->dtype), trek_dtype_name(dtype), is_half(dtype) ? ", or f32" : "");
+                        trek_dtype_name((trek_dtype)t->dtype), trek_dtype_name(dtype), trek_dtype_is_16bit(dtype) ? ", or f32" : "");
 }
 
 /* Weight and bias (either may be NULL) of a norm over inputs of `dtype`. */

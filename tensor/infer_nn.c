@@ -9,7 +9,7 @@
 static trek_dtype product_dtype(const trek_op_call *call, trek_dtype dtype)
 {
     const trek_tensor *given = call->outputs[0];
-    return given && given->dtype == TREK_F32 && is_half(dtype) ? TREK_F32 : dtype;
+    return given && given->dtype == TREK_F32 && trek_dtype_is_16bit(dtype) ? TREK_F32 : dtype;
 }
 
 static trek_status matmul_mismatch(const trek_op_call *call, const char *what, const trek_tensor *x, const trek_tensor *y)

@@ -28,6 +28,7 @@ typedef enum trek_dtype {
 TREK_API size_t trek_dtype_size(trek_dtype dtype);       /* bytes; 0 for a value that is no dtype */
 TREK_API const char *trek_dtype_name(trek_dtype dtype);  /* "f32", ...; "invalid" */
 TREK_API bool trek_dtype_is_float(trek_dtype dtype);
+static inline bool trek_dtype_is_16bit(trek_dtype dtype) { return dtype == TREK_BF16 || dtype == TREK_F16; } /* floats */
 TREK_API trek_dtype trek_dtype_promote(trek_dtype a, trek_dtype b); /* PyTorch's table for two tensors */
 
 typedef enum trek_device_type { TREK_CPU, TREK_CUDA, TREK_DEVICE_TYPE_COUNT } trek_device_type;

@@ -58,11 +58,9 @@ static void widen(trek_dtype dtype, float *to, const void *from, int64_t n)
         trek_f32_from_f16_row(to, from, n);
 }
 
-static bool is_16_bit(trek_dtype dtype) { return dtype == TREK_BF16 || dtype == TREK_F16; }
-
 static void first(trek_dtype dtype, block *acc, const char *in, int64_t n)
 {
-    if (is_16_bit(dtype))
+    if (trek_dtype_is_16bit(dtype))
         widen(dtype, acc->f32, in, n);
     else
         memcpy(acc, in, (size_t)n * trek_dtype_size(dtype));

@@ -8,7 +8,7 @@
 
 static inline bool trek_cpu_is_half(const trek_tensor *t)
 {
-    return t->dtype == TREK_BF16 || t->dtype == TREK_F16;
+    return trek_dtype_is_16bit((trek_dtype)t->dtype);
 }
 
 /* Runs the kernel on copies of the inputs named by the bits of `inputs`, and on

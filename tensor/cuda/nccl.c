@@ -331,7 +331,7 @@ static ncclRedOp_t reduction(trek_device_reduce op)
 /* NCCL rounds 16-bit sums at every rank, and its MAX and MIN lose NaN. */
 static bool combines(trek_dtype dtype, trek_device_reduce op)
 {
-    if (dtype == TREK_BF16 || dtype == TREK_F16)
+    if (trek_dtype_is_16bit(dtype))
         return false;
     return (dtype != TREK_F32 && dtype != TREK_F64) || op == TREK_DEVICE_SUM || op == TREK_DEVICE_PROD;
 }

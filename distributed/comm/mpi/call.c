@@ -208,14 +208,13 @@ static trek_status test_direct(trek_mpi_comm *comm, bool *done, bool *moved)
 
 /* --- moving ------------------------------------------------------------------------------------ */
 
-static bool is_16_bit(trek_dtype dtype) { return dtype == TREK_BF16 || dtype == TREK_F16; }
 static bool reduces(const trek_comm_call *call) { return call->kind == TREK_COMM_ALL_REDUCE || call->kind == TREK_COMM_REDUCE_SCATTER; }
 
 /* Reductions of 16-bit floats travel as f32; what is only moved, as bytes of its own size. */
 static void begin_moving(trek_mpi_comm *comm)
 {
     const trek_comm_call *call = &comm->call;
-    comm->wire = !reduces(call) ? call->dtype : is_16_bit(call->dtype) ? TREK_F32 : call->dtype;
+    comm->wire = !reduces(call) ? call->dtype : trek_dtype_is_16bit(call->dtype) ? TREK_F32 : call->dtype;
     size_t item = trek_dtype_size(comm->wire);
     if (call->kind == TREK_COMM_ALL_GATHER || call->kind == TREK_COMM_REDUCE_SCATTER)
         item *= (size_t)comm->base.world;

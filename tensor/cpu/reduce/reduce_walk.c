@@ -341,7 +341,7 @@ static bool reduce_rows(const trek_op_call *call, const trek_reduce_plan *plan)
 {
     const trek_tensor *in = call->inputs[0], *out = call->outputs[0];
     uint64_t mask = (uint64_t)call->attrs.i[0], all = ((uint64_t)1 << in->ndim) - 1, kept = all & ~mask;
-    if (!in->contiguous || !out->contiguous || in->dtype == TREK_BF16 || in->dtype == TREK_F16 || (kept & (kept + 1)) != 0)
+    if (!in->contiguous || !out->contiguous || trek_dtype_is_16bit((trek_dtype)in->dtype) || (kept & (kept + 1)) != 0)
         return false;
     rows w = { plan, call, in->numel / out->numel };
     if (w.n > CHUNK || (w.n < 8 && out->numel > 1))

@@ -477,7 +477,7 @@ static bool in_pieces(const attention_operand &o)
 
 static bool suits(const trek_cuda_queue *queue, const attention_job &job, trek_dtype dtype)
 {
-    return (dtype == TREK_BF16 || dtype == TREK_F16) && queue->device->info.major >= 8 && job.depth > 0 && job.depth % 8 == 0 &&
+    return trek_dtype_is_16bit(dtype) && queue->device->info.major >= 8 && job.depth > 0 && job.depth % 8 == 0 &&
            job.depth <= 128 && job.scale > 0 && job.queries < 0x7fff0000 && job.keys < 0x7fff0000 && in_pieces(job.q) &&
            in_pieces(job.k) && in_pieces(job.v);
 }

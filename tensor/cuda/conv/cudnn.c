@@ -134,7 +134,7 @@ static cudnnDataType_t data_type(int32_t dtype)
 
 static cudnnMathType_t math_of(const dnn_key *key)
 {
-    if (key->dtype == TREK_BF16 || key->dtype == TREK_F16)
+    if (trek_dtype_is_16bit((trek_dtype)key->dtype))
         return CUDNN_TENSOR_OP_MATH;
     return key->dtype == TREK_F32 && !key->tf32 ? CUDNN_FMA_MATH : CUDNN_DEFAULT_MATH;
 }

@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(256) convert_kernel(char *to, int to_dtype, co
 trek_status convert_strided(const trek_op_call *call, trek_cuda_queue *queue)
 {
     const trek_tensor *out = call->outputs[0], *in = call->inputs[0];
-    bool real = in->dtype == TREK_F32 || in->dtype == TREK_F64 || in->dtype == TREK_BF16 || in->dtype == TREK_F16;
+    bool real = in->dtype == TREK_F32 || in->dtype == TREK_F64 || trek_dtype_is_16bit((trek_dtype)in->dtype);
     return trek_plan_run(trek_plan_of_call(call, 1), [&](const trek_plan &p) {
         int64_t n = trek_plan_numel(&p);
         return trek_launch(call, queue, trek_strided_grid(n), convert_kernel, out->data + p.base[0] * trek_item_size[out->dtype],

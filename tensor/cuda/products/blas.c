@@ -427,7 +427,7 @@ static int32_t alignment_of(const void *data)
 
 static bool takes_dtypes(const trek_cuda_gemm *g)
 {
-    bool half = g->dtype == TREK_BF16 || g->dtype == TREK_F16;
+    bool half = trek_dtype_is_16bit((trek_dtype)g->dtype);
     return half ? g->c_dtype == g->dtype || g->c_dtype == TREK_F32
                 : (g->dtype == TREK_F32 || g->dtype == TREK_F64) && g->c_dtype == g->dtype;
 }

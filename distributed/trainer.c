@@ -13,7 +13,6 @@
 #include "distributed/step/stepper_ranks.h"
 #include "graph/feed_internal.h"
 #include "graph/graph_internal.h"
-#include "nn/layers_internal.h"
 #include "nn/text.h"
 #include "tensor/pool.h"
 
@@ -264,7 +263,7 @@ static bool devices_differ(const setup *s)
 static trek_status note_meeting(const char *name, trek_module *module, void *meets)
 {
     (void)name;
-    *(bool *)meets |= module->klass == &trek_sync_batch_norm_class;
+    *(bool *)meets |= module->klass->meets_ranks;
     return TREK_OK;
 }
 
@@ -351,9 +350,8 @@ typedef struct inexact {
 static trek_status note_inexact(const char *name, trek_module *module, void *arg)
 {
     inexact *i = arg;
-    const char *kind = trek_module_name(module);
-    if (strncmp(kind, "batch_norm", 10) == 0 || (i->windows && module->klass == &trek_sync_batch_norm_class))
-        trek_text_format(&i->text, "%s%s \"%s\"", i->text.length ? ", " : "", kind, name);
+    if (module->klass->couples_samples || (i->windows && module->klass->meets_ranks))
+        trek_text_format(&i->text, "%s%s \"%s\"", i->text.length ? ", " : "", trek_module_name(module), name);
     return TREK_OK;
 }
 

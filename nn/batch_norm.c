@@ -102,6 +102,7 @@ const trek_module_class trek_batch_norm1d_class = {
     .forward = batch_norm1d_forward,
     .reset = trek_batch_norm_layer_reset,
     .describe = trek_batch_norm_layer_describe,
+    .couples_samples = true,
 };
 
 const trek_module_class trek_batch_norm2d_class = {
@@ -110,6 +111,7 @@ const trek_module_class trek_batch_norm2d_class = {
     .forward = batch_norm2d_forward,
     .reset = trek_batch_norm_layer_reset,
     .describe = trek_batch_norm_layer_describe,
+    .couples_samples = true,
 };
 
 trek_module *trek_batch_norm_layer_new(const trek_module_class *klass, const trek_batch_norm_opts *opts)

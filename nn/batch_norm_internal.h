@@ -14,8 +14,6 @@ typedef struct trek_batch_norm_layer {
     const struct trek_place_collectives *ranks; /* of a synchronised one, held: whom it meets where the thread's place tells nobody; NULL */
 } trek_batch_norm_layer;
 
-/* A synchronised batch norm meets these ranks from here on, wherever its thread stands by itself; NULL: none. */
-void trek_sync_batch_norm_bind(trek_module *module, const struct trek_place_collectives *ranks);
 
 trek_module *trek_batch_norm_layer_new(const trek_module_class *klass, const trek_batch_norm_opts *opts);
 /* By the statistics of x, or in evaluation by the running ones. */

@@ -14,6 +14,7 @@ TREK_BEGIN
 
 typedef struct trek_module trek_module;
 
+struct trek_place_collectives;
 typedef struct trek_module_class {
     const char *name;       /* "linear" */
     size_t size;            /* of the whole struct */
@@ -26,6 +27,14 @@ typedef struct trek_module_class {
     void (*describe)(const trek_module *self, char *text, size_t size); /* "784, 256"; may be NULL */
     /* graph wiring: names of the inputs that forward_many takes after the first, ended by NULL; may be NULL */
     const char *const *input_names;
+    /* What data parallelism has to know. In training, what the layer makes of one sample depends on the other samples of its
+     * batch, so that ranks, which have a part of it each, do not give a single device's numbers (batch norm): setup says so. */
+    bool couples_samples;
+    /* Its forward waits for the other ranks' in training (trek_nn_sync_batch_norm): every rank then runs it for every batch, those
+     * without samples too, and nothing is sent while a rank may still wait. */
+    bool meets_ranks;
+    /* Of such a layer of the library's own: whom it meets from here on where the thread's place tells nobody; NULL: nobody. */
+    void (*meet)(trek_module *self, const struct trek_place_collectives *ranks);
 } trek_module_class;
 
 /* A parameter's place in the tree. `var` is a leaf; its object stays the same for life. */

@@ -243,7 +243,7 @@ static trek_var *sync_batch_norm_forward(trek_module *self, trek_var *x)
     return call ? trek_function_apply_one(&sync_function, call, inputs, m->weight ? 3 : 1) : NULL;
 }
 
-void trek_sync_batch_norm_bind(trek_module *module, const trek_place_collectives *ranks)
+static void meet(trek_module *module, const trek_place_collectives *ranks)
 {
     trek_batch_norm_layer *m = (trek_batch_norm_layer *)module;
     hold(ranks, 1);
@@ -251,7 +251,7 @@ void trek_sync_batch_norm_bind(trek_module *module, const trek_place_collectives
     m->ranks = ranks;
 }
 
-static void sync_batch_norm_free(trek_module *self) { trek_sync_batch_norm_bind(self, NULL); }
+static void sync_batch_norm_free(trek_module *self) { meet(self, NULL); }
 
 const trek_module_class trek_sync_batch_norm_class = {
     .name = "sync_batch_norm",
@@ -260,6 +260,8 @@ const trek_module_class trek_sync_batch_norm_class = {
     .free = sync_batch_norm_free,
     .reset = trek_batch_norm_layer_reset,
     .describe = trek_batch_norm_layer_describe,
+    .meets_ranks = true,
+    .meet = meet,
 };
 
 trek_module *trek_nn_sync_batch_norm_with(const trek_batch_norm_opts *opts)

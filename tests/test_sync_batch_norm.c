@@ -28,6 +28,7 @@
 #include "graph/feed.h"
 #include "graph/flow.h"
 #include "nn/batch_norm_internal.h"
+#include "nn/layers.h"
 #include "tensor/place.h"
 #include "tests/support/support.h"
 
@@ -75,14 +76,25 @@ static trek_var *net_forward(trek_module *self, trek_var *x)
 static const trek_module_class net_class = { .name = "net", .size = sizeof(net), .forward = net_forward };
 
 typedef struct model_opts {
-    bool sync, cumulative;
+    bool sync, cumulative, own; /* own: by a class that is not the library's */
     trek_dtype dtype;
 } model_opts;
+
+/* What a program would write: a layer that meets the other ranks says so in its class. */
+static const trek_module_class *own_class(void)
+{
+    static trek_module_class own;
+    own = trek_sync_batch_norm_class;
+    own.name = "own_norm";
+    return &own;
+}
 
 static trek_module *norm_new(const model_opts *o, trek_device device, bool images, bool affine)
 {
     trek_batch_norm_opts opts = { .features = CHANNELS, .dtype = o->dtype, .device = device, .no_affine = !affine,
                                   .momentum = o->cumulative ? TREK_OFF : 0 };
+    if (o->own)
+        return trek_batch_norm_layer_new(own_class(), &opts);
     return o->sync ? trek_nn_sync_batch_norm_with(&opts) : images ? trek_nn_batch_norm2d_with(&opts) : trek_nn_batch_norm1d_with(&opts);
 }
 
@@ -201,14 +213,14 @@ static void expect_close(const record *got, const record *expected, double toler
             fail_msg("%s: number %d of %d is %.17g instead of %.17g", what, k, got->n, got->values[k], expected->values[k]);
 }
 
-static void against_one_device(trek_dtype dtype, bool separate, bool cumulative)
+static void against_one_device(trek_dtype dtype, bool separate, bool cumulative, bool own)
 {
     static const int worlds[] = { 1, 2, 3, 5 };
     static const int64_t sizes[] = { 11, 10, 3, 2 }; /* fewer rows than ranks, too */
     static record one, many;
     trek_optimizer_spec sgd = trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 });
     for (int s = 0; s < 4; s++) {
-        model_opts plain = { .dtype = dtype, .cumulative = cumulative }, sync = { .sync = true, .dtype = dtype, .cumulative = cumulative };
+        model_opts plain = { .dtype = dtype, .cumulative = cumulative }, sync = { .sync = true, .own = own, .dtype = dtype, .cumulative = cumulative };
         trek_graph *graph = set_up(&plain, 1, sgd, false);
         train(graph, &plain, sizes[s], &one);
         trek_graph_free(&graph);
@@ -223,9 +235,59 @@ static void against_one_device(trek_dtype dtype, bool separate, bool cumulative)
     }
 }
 
-static void f64_is_exact(void **state) { (void)state, against_one_device(TREK_F64, false, false); }
-static void f32_too(void **state) { (void)state, against_one_device(TREK_F32, false, false); }
-static void with_parameters_of_their_own(void **state) { (void)state, against_one_device(TREK_F64, true, true); }
+static void f64_is_exact(void **state) { (void)state, against_one_device(TREK_F64, false, false, false); }
+static void f32_too(void **state) { (void)state, against_one_device(TREK_F32, false, false, false); }
+static void with_parameters_of_their_own(void **state) { (void)state, against_one_device(TREK_F64, true, true, false); }
+
+/* That layers meet is read off the class, not known of one. */
+static void a_class_of_ones_own_meets(void **state) { (void)state, against_one_device(TREK_F64, true, false, true); }
+
+/* And so is what ranks do not have as a single device has it: the line in the log names the layers. */
+static void keep_line(trek_log_level level, const char *message, void *arg)
+{
+    (void)level;
+    char *line = arg;
+    if (strstr(message, "exact"))
+        snprintf(line, 512, "%s", message);
+}
+
+typedef struct centre {
+    trek_module base;
+} centre;
+
+static trek_var *centre_forward(trek_module *self, trek_var *x)
+{
+    return self->training ? trek_sub(x, trek_mean(x, trek_dims(0), true)) : trek_mul_scalar(x, 1);
+}
+
+static trek_graph *build_centred(trek_device device, void *arg)
+{
+    (void)device;
+    static trek_module_class klass = { .name = "centre", .size = sizeof(centre), .forward = centre_forward };
+    klass.couples_samples = *(const bool *)arg;
+    trek_linear_opts linear = { .in = WIDTH, .out = CLASSES, .device = device };
+    trek_module *modules[2] = { trek_nn_linear_with(&linear), trek_module_new(&klass) };
+    return trek_flow_build(trek_flow_from(trek_nn_sequential(2, modules)));
+}
+
+static void setup_names_layers_that_couple_samples(void **state)
+{
+    (void)state;
+    for (int couples = 0; couples < 2; couples++) {
+        bool arg = couples;
+        char line[512] = "";
+        trek_device devices[2] = { test_device_of_rank(0), test_device_of_rank(1) };
+        trek_graph *graph = build_centred(devices[0], &arg);
+        trek_log_set(TREK_LOG_INFO, keep_line, line);
+        trek_status status = trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build_centred, .arg = &arg, .devices = devices,
+            .ranks = 2, .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }) });
+        trek_log_set(TREK_LOG_WARNING, NULL, NULL);
+        assert_int_equal(status, TREK_OK);
+        if ((strstr(line, "centre") != NULL) != couples)
+            fail_msg("couples_samples %d: \"%s\"", couples, line);
+        trek_graph_free(&graph);
+    }
+}
 
 /* Several passes before a step: ranks that had no rows in one of them know less of the running statistics. */
 static void train_passes(trek_graph *graph, record *to)
@@ -929,11 +991,11 @@ static void after_the_wrapper(void **state)
     const trek_place_collectives *sums = trek_comm_sums_new(comms[0]);
     trek_module *layer = norm_new(&o, trek_cpu(0), false, true);
     trek_scope scope = trek_scope_begin();
-    trek_sync_batch_norm_bind(layer, sums);
+    layer->klass->meet(layer, sums);
     trek_comm_sums_end(sums);
     assert_null(trek_forward(layer, typed(3, trek_dims(4, CHANNELS), TREK_F64)));
     expect(TREK_ERR_STATE, "has ended");
-    trek_sync_batch_norm_bind(layer, NULL);
+    layer->klass->meet(layer, NULL);
     assert_non_null(trek_forward(layer, typed(3, trek_dims(4, CHANNELS), TREK_F64)));
     trek_scope_end(scope);
     trek_module_free(&layer);
@@ -1028,6 +1090,8 @@ int main(int count, char **words)
         cmocka_unit_test_setup(f64_is_exact, begin_test),
         cmocka_unit_test_setup(f32_too, begin_test),
         cmocka_unit_test_setup(with_parameters_of_their_own, begin_test),
+        cmocka_unit_test_setup(a_class_of_ones_own_meets, begin_test),
+        cmocka_unit_test_setup(setup_names_layers_that_couple_samples, begin_test),
         cmocka_unit_test_setup(several_passes, begin_test),
         cmocka_unit_test_setup(slopes, begin_test),
         cmocka_unit_test_setup(one_value_is_an_error, begin_test),

@@ -11,7 +11,6 @@
 #include "autograd/var_internal.h"
 #include "distributed/comm/comm_internal.h"
 #include "distributed/replica/replica.h"
-#include "nn/batch_norm_internal.h"
 #include "tensor/half_internal.h"
 
 #define BLOCK 256
@@ -34,11 +33,12 @@ static int find_partner(char *const *names, trek_var *const *buffers, int n, int
     return -1;
 }
 
-static int find_buffer(const trek_replica *replica, const trek_var *buffer)
+static int find_buffer(const trek_replica *replica, const trek_module *module, const char *name)
 {
-    for (int k = 0; k < replica->n_buffers; k++)
-        if (replica->buffers[k] == buffer)
-            return k;
+    for (int own = 0; own < module->n_buffers; own++)
+        for (int k = 0; k < replica->n_buffers; k++)
+            if (replica->buffers[k] == module->buffers[own].var && strcmp(module->buffers[own].name, name) == 0)
+                return k;
     return -1;
 }
 
@@ -46,10 +46,9 @@ static int find_buffer(const trek_replica *replica, const trek_var *buffer)
 static void plan_tracked(trek_replica *r)
 {
     for (int m = 0; m < r->n_modules; m++) {
-        if (r->modules[m]->klass != &trek_sync_batch_norm_class)
+        if (!r->modules[m]->klass->meets_ranks)
             continue;
-        const trek_batch_norm_layer *layer = (const trek_batch_norm_layer *)r->modules[m];
-        int mean = find_buffer(r, layer->running_mean), tracked = find_buffer(r, layer->num_batches_tracked);
+        int mean = find_buffer(r, r->modules[m], "running_mean"), tracked = find_buffer(r, r->modules[m], "num_batches_tracked");
         if (mean < 0 || tracked < 0 || r->plans[mean].merge != TREK_BUFFER_MEAN)
             continue;
         r->plans[mean].tracked = tracked;

@@ -3,7 +3,6 @@
 #include "distributed/replica/replica.h"
 
 #include "autograd/var_internal.h"
-#include "nn/batch_norm_internal.h"
 #include "tensor/memory_internal.h"
 
 typedef struct listing {
@@ -18,7 +17,7 @@ static trek_status list_module(const char *name, trek_module *module, void *arg)
     if (!l->counting)
         l->replica->modules[l->replica->n_modules] = module;
     l->replica->n_modules++;
-    l->replica->meets |= module->klass == &trek_sync_batch_norm_class;
+    l->replica->meets |= module->klass->meets_ranks;
     return TREK_OK;
 }
 
@@ -138,6 +137,6 @@ void trek_replica_follow_flags(const trek_replica *own, const trek_replica *firs
 void trek_replica_bind(const trek_replica *r, const trek_place_collectives *ranks)
 {
     for (int k = 0; k < r->n_modules; k++)
-        if (r->modules[k]->klass == &trek_sync_batch_norm_class)
-            trek_sync_batch_norm_bind(r->modules[k], ranks);
+        if (r->modules[k]->klass->meet)
+            r->modules[k]->klass->meet(r->modules[k], ranks);
 }

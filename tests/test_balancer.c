@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The balancer: its numbers by hand, its promises on random speeds, ranks with a
- * fixed cost a step, ranks that cost more than they bring; the division of
- * samples. Times are simulated; the code is the real one. */
+ * fixed cost a step, ranks that cost more than they bring. Times are simulated; the
+ * code is the real one. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -53,25 +53,6 @@ static void run_steps(trek_balancer *b, int n, const double *pace, int steps)
 {
     for (int k = 0; k < steps; k++)
         run_step(b, n, BATCH, pace, NULL, 0, 0, NULL);
-}
-
-/* --- dividing samples ------------------------------------------------------------------ */
-
-static void samples_are_divided(void **state)
-{
-    (void)state;
-    static const struct { int64_t total; int n; double weights[3]; int64_t counts[3]; } cases[] = {
-        { 10, 2, { .5, .5 }, { 5, 5 } }, { 11, 2, { .5, .5 }, { 6, 5 } }, { 3, 2, { .5, .5 }, { 2, 1 } },
-        { 10, 2, { .7, .3 }, { 7, 3 } }, { 100, 2, { .7, .3 }, { 70, 30 } }, { 10, 3, { .5, .3, .2 }, { 5, 3, 2 } },
-        { 1, 3, { .4, .3, .3 }, { 1, 0, 0 } }, { 0, 2, { .5, .5 }, { 0, 0 } }, { 7, 3, { .5, 0, .5 }, { 4, 0, 3 } },
-    };
-    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
-        int64_t counts[3];
-        assert_int_equal(trek_apportion(cases[k].total, cases[k].weights, cases[k].n, counts), TREK_OK);
-        for (int r = 0; r < cases[k].n; r++)
-            if (counts[r] != cases[k].counts[r])
-                fail_msg("case %d: rank %d has %lld, not %lld", (int)k, r, (long long)counts[r], (long long)cases[k].counts[r]);
-    }
 }
 
 /* --- by hand --------------------------------------------------------------------------- */
@@ -435,7 +416,6 @@ static void memory_may_run_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(samples_are_divided),
         cmocka_unit_test(follows_throughput),
         cmocka_unit_test(nobody_falls_below_the_least),
         cmocka_unit_test(decides_after_ten_then_every_fifty),

@@ -16,7 +16,6 @@
 #include "autograd/backward.h"
 #include "autograd/function.h"
 #include "autograd/ops.h"
-#include "distributed/balance/apportion.h"
 #include "distributed/step/stepper_ranks.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
@@ -231,29 +230,6 @@ static void test_group(void **state)
     trek_ranks_free(&ranks);
     assert_null(trek_ranks_new(NULL, 0));
     expect_error(TREK_ERR_ARGUMENT, "0 ranks");
-}
-
-static void test_apportion(void **state)
-{
-    (void)state;
-    int64_t counts[4];
-    assert_int_equal(trek_apportion(7, NULL, 3, counts), TREK_OK);
-    assert_true(counts[0] == 3 && counts[1] == 2 && counts[2] == 2);
-    assert_int_equal(trek_apportion(10, (double[]){ 1, 2, 0, 4 }, 4, counts), TREK_OK); /* quotas 1.43 2.86 0 5.71 */
-    assert_true(counts[0] == 1 && counts[1] == 3 && counts[2] == 0 && counts[3] == 6);
-    for (int64_t total = 0; total < 200; total++) {
-        double weights[4] = { 0.1, 0.2, 0.3, 0.4 };
-        assert_int_equal(trek_apportion(total, weights, 4, counts), TREK_OK);
-        assert_true(counts[0] + counts[1] + counts[2] + counts[3] == total);
-        for (int k = 0; k < 4; k++)
-            assert_true(fabs((double)counts[k] - (double)total * weights[k]) < 1);
-    }
-    assert_int_equal(trek_apportion(1, (double[]){ 0, 0 }, 2, counts), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "sum to 0");
-    assert_int_equal(trek_apportion(1, (double[]){ 1, NAN }, 2, counts), TREK_ERR_ARGUMENT);
-    expect_error(TREK_ERR_ARGUMENT, "weight 1");
-    assert_int_equal(trek_apportion(-1, NULL, 2, counts), TREK_ERR_ARGUMENT);
-    trek_error_clear();
 }
 
 /* --- setting up ------------------------------------------------------------------------------------ */
@@ -742,7 +718,6 @@ int main(void)
     trek_log_set(TREK_LOG_ERROR, NULL, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_group, set_up),
-        cmocka_unit_test_setup(test_apportion, set_up),
         cmocka_unit_test_setup(test_set_up_mistakes, set_up),
         cmocka_unit_test_setup(test_devices_from_the_environment, set_up),
         cmocka_unit_test_setup(test_calls_reach_replicas, set_up),

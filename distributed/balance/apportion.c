@@ -7,11 +7,13 @@
 
 #include "tensor/status_internal.h"
 
+#define MOST_ITEMS (INT64_C(1) << 53) /* beyond, a quota is no f64 */
+
 static trek_status check(int64_t total, const double *weights, int n, const int64_t *counts, double *sum)
 {
     if (!counts)
         return trek_fail_missing("apportion", "counts");
-    if (total < 0 || n < 1)
+    if (total < 0 || total > MOST_ITEMS || n < 1)
         return trek_fail(TREK_ERR_ARGUMENT, "apportion: %lld items among %d", (long long)total, n);
     *sum = 0;
     for (int k = 0; k < n; k++) {

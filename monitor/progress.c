@@ -65,6 +65,12 @@ trek_progress *trek_progress_new(int64_t epochs, int64_t batches)
     return trek_progress_new_with(&(trek_progress_opts){ .epochs = epochs, .batches = batches });
 }
 
+/* JSON has no word for what is not finite; people have. */
+static const char *figure(double value, char *buffer)
+{
+    return isnan(value) ? "nan" : isinf(value) ? (value > 0 ? "inf" : "-inf") : trek_number_text(value, 5, buffer);
+}
+
 static void add_epoch(trek_text *line, const trek_progress *p, int64_t epoch)
 {
     trek_text_format(line, "epoch %lld/%lld", (long long)(epoch + 1), (long long)p->epochs);
@@ -122,7 +128,7 @@ void trek_progress_update(trek_progress *p, int64_t epoch, int64_t batch, double
     if (p->batches)
         trek_text_format(&line, "/%lld", (long long)p->batches);
     if (!isnan(loss))
-        trek_text_format(&line, "  loss %s", trek_number_text(loss, 5, number));
+        trek_text_format(&line, "  loss %s", figure(loss, number));
     if (p->batches)
         add_remaining(&line, p, ((double)epoch + (double)batch / (double)p->batches) / (double)p->epochs, now);
     show(p, &line, false);
@@ -138,9 +144,9 @@ void trek_progress_epoch(trek_progress *p, int64_t epoch, const char *name, doub
     trek_text line = { 0 };
     add_epoch(&line, p, epoch);
     if (p->losses)
-        trek_text_format(&line, "  loss %s", trek_number_text(p->loss_sum / (double)p->losses, 5, number));
+        trek_text_format(&line, "  loss %s", figure(p->loss_sum / (double)p->losses, number));
     if (name)
-        trek_text_format(&line, "  %s %s", name, trek_number_text(metric, 5, number));
+        trek_text_format(&line, "  %s %s", name, figure(metric, number));
     trek_text_format(&line, "  %s", trek_duration_text((double)(now - p->epoch_start_ns) * 1e-9, duration));
     add_remaining(&line, p, (double)(epoch + 1) / (double)p->epochs, now);
     show(p, &line, true);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* graph/timeline and monitor/progress: bounded memory, the trace sink, threads,
- * the Chrome trace as JSON, and what the progress line prints. */
+/* graph/timeline: bounded memory, the trace sink, threads, and the Chrome trace as JSON. */
 #include <ctype.h>
 #include <locale.h>
 #include <math.h>
@@ -16,7 +15,6 @@
 
 #include "graph/graph_internal.h"
 #include "graph/timeline.h"
-#include "monitor/progress.h"
 #include "tensor/backend.h"
 #include "tensor/place.h"
 #include "tensor/trace.h"
@@ -393,88 +391,12 @@ static void numbers(void **state)
     }
 }
 
-/* --- progress ------------------------------------------------------------------------ */
-
-static char *printed(FILE *stream)
-{
-    static char text[4096];
-    fflush(stream);
-    rewind(stream);
-    size_t size = fread(text, 1, sizeof text - 1, stream);
-    text[size] = 0;
-    return text;
-}
-
-static void durations(void **state)
-{
-    (void)state;
-    static const struct {
-        double seconds;
-        const char *text;
-    } cases[] = { { 0.42, "420ms" }, { 1.24, "1.2s" },     { 59.97, "1m 0s" },  { 272, "4m 32s" },
-                  { 11520, "3h 12m" }, { 0, "0ms" },       { 0.9999, "1.0s" },  { 3599.8, "1h 0m" },
-                  { -1, "?" },         { (double)NAN, "?" }, { 1e300, "?" } };
-    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
-        char text[32];
-        assert_string_equal(trek_duration_text(cases[k].seconds, text), cases[k].text);
-    }
-}
-
-static void progress_to_file(void **state)
-{
-    (void)state;
-    FILE *stream = tmpfile();
-    trek_progress *p = trek_progress_new_with(&(trek_progress_opts){ .epochs = 2, .batches = 4, .stream = stream });
-    assert_non_null(p);
-    for (int epoch = 0; epoch < 2; epoch++) {
-        for (int k = 0; k < 4; k++)
-            trek_progress_update(p, epoch, k + 1, k + epoch);
-        trek_progress_epoch(p, epoch, epoch ? "accuracy" : NULL, 0.75);
-    }
-    trek_progress_free(&p);
-    char *text = printed(stream);
-    assert_int_equal(count_of(text, "\n"), 2); /* one line an epoch */
-    assert_int_equal(count_of(text, "\r"), 0);
-    assert_non_null(strstr(text, "epoch 1/2  loss 1.5  "));
-    assert_non_null(strstr(text, "  ETA "));
-    assert_non_null(strstr(text, "epoch 2/2  loss 2.5  accuracy 0.75  "));
-    assert_null(strstr(strstr(text, "epoch 2/2"), "ETA")); /* nothing is left */
-    fclose(stream);
-    assert_null(trek_progress_new(0, 5));
-    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
-    trek_error_clear();
-    trek_progress_update(NULL, 0, 0, 0);
-    trek_progress_epoch(NULL, 0, NULL, 0);
-    trek_progress_free(&p);
-}
-
-static void progress_on_terminal(void **state)
-{
-    (void)state;
-    FILE *stream = tmpfile();
-    trek_progress *p =
-        trek_progress_new_with(&(trek_progress_opts){ .epochs = 1, .batches = 100000, .stream = stream, .terminal = 1 });
-    int64_t start = trek_clock_ns(), batches = 0;
-    while (trek_clock_ns() - start < 250000000)
-        trek_progress_update(p, 0, batches++ % 100000, 0.5);
-    int64_t tenths = (trek_clock_ns() - start) / 100000000;
-    int lines = count_of(printed(stream), "\r");
-    assert_in_range(lines, 1, tenths + 1); /* at most 10 a second, however often it is called */
-    assert_non_null(strstr(printed(stream), "epoch 1/1  batch 0/100000  loss 0.5"));
-    assert_int_equal(count_of(printed(stream), "\n"), 0);
-    fseek(stream, 0, SEEK_END);
-    trek_progress_free(&p);
-    assert_int_equal(count_of(printed(stream), "\n"), 1); /* the line is ended */
-    fclose(stream);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(spans_and_events), cmocka_unit_test(bounded), cmocka_unit_test(names),
         cmocka_unit_test(sink), cmocka_unit_test(nvtx_ranges), cmocka_unit_test(threads), cmocka_unit_test(chrome_trace),
-        cmocka_unit_test(numbers), cmocka_unit_test(durations), cmocka_unit_test(progress_to_file),
-        cmocka_unit_test(progress_on_terminal),
+        cmocka_unit_test(numbers),
     };
     return cmocka_run_group_tests_name("timeline", tests, make_folder, remove_folder);
 }

@@ -155,6 +155,23 @@ static trek_status check_global_batch(const setup *s)
     return TREK_OK;
 }
 
+/* Of unequal ranks: what is wrong however many there are, and whether it comes to be used or not. */
+static trek_status check_unequal(const trek_trainer_opts *o)
+{
+    const trek_speed_hint *hint = &o->speed_hint;
+    if (o->max_anchor < TREK_OFF || o->anchor < 0 || o->global_batch < 0 || o->max_batch_diff < 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .max_anchor, .anchor, .max_batch_diff or .global_batch is negative");
+    if (o->balance != 0 && o->balance != 1 && o->balance != TREK_OFF)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .balance is %d; it is 0, 1 or TREK_OFF", o->balance);
+    if (o->min_share != TREK_ZERO && !(o->min_share >= 0 && o->min_share <= 1))
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .min_share is %g, of 0 to 1 / ranks", o->min_share);
+    if (o->overhead_target != 0 && !(o->overhead_target >= 0.01 && o->overhead_target <= 0.5))
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .overhead_target is %g, of 0.01 to 0.50", o->overhead_target);
+    if (hint->ratio != 0 && !(hint->ratio >= 1 && hint->ratio <= 1e6 && hint->slow_rank >= 0))
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .speed_hint is rank %d by %g; the ratio is 1 to 1000000", hint->slow_rank, hint->ratio);
+    return TREK_OK;
+}
+
 static trek_status check_options(const trek_trainer_opts *o)
 {
     if (o->accumulate < 0)
@@ -165,13 +182,10 @@ static trek_status check_options(const trek_trainer_opts *o)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .bucket_bytes is %lld", (long long)o->bucket_bytes);
     if (o->share != 0 && o->share != TREK_OFF)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .share is %d; it is 0 or TREK_OFF", o->share);
-    if (o->max_anchor < TREK_OFF || o->anchor < 0 || o->global_batch < 0 || o->max_batch_diff < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .max_anchor, .anchor, .max_batch_diff or .global_batch is negative");
-    if (o->balance != 0 && o->balance != 1 && o->balance != TREK_OFF)
-        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .balance is %d; it is 0, 1 or TREK_OFF", o->balance);
     if (o->deadline_s != TREK_OFF && !(o->deadline_s >= 0 && o->deadline_s <= 1e9))
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .deadline_s is %g", o->deadline_s);
-    return o->optimizer.kind != TREK_OPTIMIZER_NONE ? trek_optimizer_spec_check(&o->optimizer) : TREK_OK;
+    trek_status status = check_unequal(o);
+    return status == TREK_OK && o->optimizer.kind != TREK_OPTIMIZER_NONE ? trek_optimizer_spec_check(&o->optimizer) : status;
 }
 
 /* --- replicas --------------------------------------------------------------------------------- */

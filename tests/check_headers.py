@@ -8,17 +8,16 @@ import shutil
 import subprocess
 import sys
 
+import public
+
 root = pathlib.Path(sys.argv[1])
-public = [root / "trek.h"]
-for build in sorted(root.glob("[a-z]*/**/meson.build")):
-    for listed in re.findall(r"trek_headers\s*\+=\s*\{([^}]*)\}", build.read_text()):
-        public += [build.parent / name for name in re.findall(r"'([\w/]+\.h)'", listed)]
+installed = [root / "trek.h", *public.headers(root)]
 compilers = [("C11", [os.environ.get("CC", "gcc"), "-xc", "-std=c11"])]
 cxx = shutil.which("g++") or shutil.which("c++")
 if cxx:
     compilers.append(("C++11", [cxx, "-xc++", "-std=c++11"]))
 failures = []
-for header in public:
+for header in installed:
     for language, command in compilers:
         source = f'#include "{header.relative_to(root)}"\n#include "{header.relative_to(root)}"\nint trek_test_of_headers;\n'
         done = subprocess.run(command + ["-Wall", "-Wextra", "-Wpedantic", "-Werror", f"-I{root}", "-fsyntax-only", "-"],
@@ -27,9 +26,9 @@ for header in public:
             failures.append(f"{header.relative_to(root)} as {language}:\n{done.stderr}")
     text = header.read_text()
     for name in re.findall(r'#include "([^"]+)"', text):
-        if (root / name) not in public:
+        if (root / name) not in installed:
             failures.append(f"{header.relative_to(root)} includes {name}, which is not installed")
-print("\n".join(failures) or f"{len(public)} headers, {len(compilers)} languages")
+print("\n".join(failures) or f"{len(installed)} headers, {len(compilers)} languages")
 if not cxx:
     print("no C++ compiler: C only")
 sys.exit(bool(failures))

@@ -104,6 +104,24 @@ static void values_of_several_cpus(void **state)
         assert_true(grads[0][k] == grads[1][k] && grads[0][k] != 0);
 }
 
+/* What no op made: new variables, also those that need no gradient, and what is cut off the tape. */
+static void leaves(void **state)
+{
+    (void)state;
+    trek_var *x = full(3, trek_dims(2), TREK_F32, true), *constant = full(1, trek_dims(2), TREK_F32, false), *y = trek_mul(x, x);
+    assert_true(trek_var_is_leaf(x) && trek_var_is_leaf(constant));
+    assert_false(trek_var_is_leaf(y) || trek_var_is_leaf(trek_narrow(x, 0, 0, 1)));
+    assert_true(trek_var_is_leaf(trek_mul(constant, constant))); /* nothing was recorded */
+    assert_true(trek_var_is_leaf(trek_var_detach(y)));
+    trek_no_grad_begin();
+    assert_true(trek_var_is_leaf(trek_mul(x, x)));
+    trek_no_grad_end();
+    assert_int_equal(trek_backward(total(y)), TREK_OK);
+    assert_true(trek_var_is_leaf(trek_var_grad(x)));
+    assert_false(trek_var_is_leaf(NULL));
+    assert_int_equal(trek_status_get(), TREK_OK);
+}
+
 static void gradients_accumulate(void **state)
 {
     (void)state;
@@ -500,7 +518,7 @@ static void products_refuse_mixed_dtypes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(values_of_several_cpus), TEST(gradients_accumulate), TEST(one_value_used_often), TEST(gradients_have_their_inputs_shape_and_dtype),
+        TEST(values_of_several_cpus), TEST(leaves), TEST(gradients_accumulate), TEST(one_value_used_often), TEST(gradients_have_their_inputs_shape_and_dtype),
         TEST(scalars_do_not_widen), TEST(a_second_pass_needs_retain), TEST(bad_roots), TEST(no_grad_records_nothing),
         TEST(in_place_only_without_grad), TEST(overwriting_what_was_saved), TEST(hooks), TEST(grad_leaves_leaves_alone),
         TEST(grad_of_something_in_between), TEST(own_functions), TEST(failing_functions), TEST(a_long_tape), TEST(nothing_is_left),

@@ -445,6 +445,75 @@ static void outputs_are_joined(void **state)
     assert_int_equal(trek_tape_size(), 0);
 }
 
+/* Two inputs: (x w^T) z */
+typedef struct gate {
+    trek_module base;
+    trek_var *w;
+} gate;
+
+static trek_var *gate_forward(trek_module *self, trek_var *const *inputs, int n)
+{
+    (void)n;
+    return trek_mul(trek_linear(inputs[0], ((gate *)self)->w, NULL), inputs[1]);
+}
+
+static const char *const gate_inputs[] = { "x", "z", NULL };
+static const trek_module_class gate_class = { .name = "gate", .size = sizeof(gate), .forward_many = gate_forward, .input_names = gate_inputs };
+
+static trek_module *gate_new(void)
+{
+    trek_module *m = trek_module_new(&gate_class);
+    trek_tensor *w = trek_tensor_cast(test_tensor(7, trek_dims(OUT, IN), 1), TREK_F64);
+    trek_module_param(m, "w", offsetof(gate, w), w);
+    return trek_module_check(m);
+}
+
+/* inputs[2 r + k] is input k of replica r; the joined output and the gradients are those of all rows through one. */
+static void several_inputs(void **state)
+{
+    (void)state;
+    static const int64_t counts[][3] = { { 2, 3, 4 }, { 1, 0, 5 }, { 0, 0, 3 } };
+    for (int c = 0; c < 3; c++) {
+        trek_module *models[3] = { gate_new(), gate_new(), gate_new() }, *one = gate_new();
+        trek_ddp *ddp = trek_ddp_wrap(models, 3, NULL);
+        assert_non_null(ddp);
+        trek_scope scope = trek_scope_begin();
+        trek_var *inputs[6] = { NULL };
+        int64_t total = 0;
+        for (int r = 0; r < 3; total += counts[c][r++])
+            if (counts[c][r]) {
+                inputs[2 * r] = ddp_rows(1, total, counts[c][r], IN, TREK_F64);
+                inputs[2 * r + 1] = ddp_rows(2, total, counts[c][r], OUT, TREK_F64);
+            }
+        trek_var *all[] = { ddp_rows(1, 0, total, IN, TREK_F64), ddp_rows(2, 0, total, OUT, TREK_F64) }, *target = ddp_rows(5, 0, total, OUT, TREK_F64);
+        trek_var *y = trek_ddp_forward_many(ddp, inputs, 2), *expected = trek_forward_many(one, all, 2);
+        if (!y)
+            fail_msg("%s", trek_error());
+        expect_close(y, expected);
+        assert_int_equal(trek_backward(trek_mse_loss(expected, target)), TREK_OK);
+        assert_int_equal(trek_ddp_backward(ddp, trek_mse_loss(y, target)), TREK_OK);
+        for (int r = 0; r < 3; r++)
+            expect_close(trek_var_grad(((gate *)models[r])->w), trek_var_grad(((gate *)one)->w));
+        assert_null(trek_ddp_forward_many(ddp, inputs, 0));
+        assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+        trek_error_clear();
+        assert_null(trek_ddp_forward_many(ddp, NULL, 2));
+        assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+        trek_error_clear();
+        assert_null(trek_ddp_forward_many(NULL, inputs, 2));
+        assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+        trek_error_clear();
+        inputs[5] = NULL; /* the first is there, the second is not */
+        assert_null(trek_ddp_forward_many(ddp, inputs, 2));
+        assert_int_not_equal(trek_status_get(), TREK_OK);
+        trek_error_clear();
+        trek_scope_end(scope);
+        trek_ddp_free(&ddp);
+        trek_module_free(&one);
+    }
+    assert_int_equal(trek_tape_size(), 0);
+}
+
 /* --- a generator and a discriminator --------------------------------------------- */
 
 enum { GAN_STEPS = 10, GAN_ROWS = 7 };
@@ -833,6 +902,7 @@ int main(void)
         cmocka_unit_test(wrapper_is_a_module),
         cmocka_unit_test(models_may_grow),
         cmocka_unit_test(outputs_are_joined),
+        cmocka_unit_test(several_inputs),
         cmocka_unit_test(a_pass_is_for_one_wrapper),
         cmocka_unit_test(forwards_that_are_refused),
         cmocka_unit_test(replicas_that_differ),

@@ -217,6 +217,14 @@ static void forks(void **state)
     trek_graph *graph = built(trek_flow_through(flow, scale(1)));
     assert_null(trek_graph_tagged(graph, "five"));
     assert_int_equal(trek_status_get(), TREK_OK);
+    static const char *const tags[] = { "five", "nine", "stream" }; /* in order of tagging */
+    assert_int_equal(trek_graph_tag_count(graph), 3);
+    for (int k = 0; k < 3; k++)
+        assert_string_equal(trek_graph_tag_name(graph, k), tags[k]);
+    assert_null(trek_graph_tag_name(graph, 3));
+    assert_null(trek_graph_tag_name(graph, -1));
+    assert_null(trek_graph_tag_name(NULL, 0));
+    assert_int_equal(trek_graph_tag_count(NULL), 0);
     assert_forward(graph, 1, 2);
     assert_all(trek_graph_tagged(graph, "five"), 10);
     assert_all(trek_graph_tagged(graph, "nine"), 18);
@@ -944,6 +952,7 @@ static void trends(void **state)
     trek_graph *graph = built(trek_flow_from(scale(1)));
     assert_int_equal(trek_trend_count(NULL), 0);
     assert_float_equal(trek_trend_slope(NULL, 0), 0, 0);
+    assert_true(isnan(trek_trend_latest(NULL)));
     static const double points[] = { 10, 8, 6, 4, 2, 2, 2 };
     const trek_trend *trend = NULL;
     for (int k = 0; k < 7; k++) {
@@ -951,6 +960,7 @@ static void trends(void **state)
         assert_int_equal(trek_graph_record(graph, "loss", points[k] + 1), TREK_OK);
         assert_int_equal(trek_graph_flush(graph), TREK_OK);
         trend = trek_graph_trend(graph, "loss");
+        assert_float_equal(trek_trend_latest(trend), points[k], 1e-12);
         if (k == 0) {
             assert_float_equal(trek_trend_slope(trend, 0), 0, 0);
             assert_false(trek_trend_stalled(trend, 3, 1e-3));

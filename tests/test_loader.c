@@ -184,6 +184,59 @@ static void sampler_refusals(void **state)
     trek_sampler_free(&s);
 }
 
+static void sampler_lengths(void **state)
+{
+    (void)state;
+    static const int64_t sizes[] = { 0, 1, 7, INT64_C(1) << 40 };
+    for (int k = 0; k < 4; k++) {
+        trek_sampler *s = trek_sampler_sequential(sizes[k]), *r = trek_sampler_random(sizes[k], 3);
+        assert_true(trek_sampler_length(s) == sizes[k] && trek_sampler_length(r) == sizes[k]);
+        trek_sampler_free(&s);
+        trek_sampler_free(&r);
+    }
+    assert_int_equal(trek_sampler_length(NULL), -1);
+    assert_error(TREK_ERR_ARGUMENT, "a sampler");
+}
+
+/* -- datasets of one's own ---------------------------------------------------------- */
+
+/* Fields of an object instead of its class: copied, checked as a whole before they take the place of others. */
+static void fields_of_an_object(void **state)
+{
+    (void)state;
+    trek_dataset *set = &counting_new(5)->base;
+    char first[] = "number", second[] = "twice";
+    const char *const names[] = { first, second };
+    assert_string_equal(trek_dataset_field_name(set, 0), "value");
+    assert_int_equal(trek_dataset_set_fields(set, names, 2), TREK_OK);
+    first[0] = second[0] = 'x';
+    assert_int_equal(trek_dataset_field_count(set), 2);
+    assert_string_equal(trek_dataset_field_name(set, 0), "number");
+    assert_int_equal(trek_dataset_field(set, "twice"), 1);
+    assert_int_equal(trek_dataset_set_fields(set, NULL, 1), TREK_ERR_ARGUMENT);
+    assert_error(TREK_ERR_ARGUMENT, "at least one field");
+    assert_int_equal(trek_dataset_set_fields(set, names, 0), TREK_ERR_ARGUMENT);
+    assert_error(TREK_ERR_ARGUMENT, "at least one field");
+    assert_int_equal(trek_dataset_set_fields(set, (const char *[]){ "a", "" }, 2), TREK_ERR_ARGUMENT);
+    assert_error(TREK_ERR_ARGUMENT, "field 1 has no name");
+    assert_int_equal(trek_dataset_set_fields(set, (const char *[]){ NULL }, 1), TREK_ERR_ARGUMENT);
+    assert_error(TREK_ERR_ARGUMENT, "field 0 has no name");
+    assert_int_equal(trek_dataset_set_fields(set, (const char *[]){ "a", "b", "a" }, 3), TREK_ERR_ARGUMENT);
+    assert_error(TREK_ERR_ARGUMENT, "two fields are called \"a\"");
+    assert_int_equal(trek_dataset_set_fields(NULL, names, 2), TREK_ERR_ARGUMENT);
+    assert_error(TREK_ERR_ARGUMENT, "a dataset");
+    assert_string_equal(trek_dataset_field_name(set, 1), "twice"); /* as they were */
+    assert_int_equal(trek_dataset_set_fields(set, (const char *[]){ "index" }, 1), TREK_OK);
+    assert_int_equal(trek_dataset_field_count(set), 1);
+    trek_loader *loader = trek_loader_new(set, &(trek_loader_opts){ .batch_size = 5 });
+    assert_int_equal(trek_loader_start(loader, 0), TREK_OK);
+    trek_batch *batch = trek_loader_next(loader);
+    assert_non_null(trek_batch_get(batch, "index"));
+    assert_null(trek_batch_get(batch, "value"));
+    assert_error(TREK_ERR_ARGUMENT, "index");
+    trek_loader_free(&loader);
+}
+
 /* -- the loader ------------------------------------------------------------------- */
 
 static void loader_gives_every_sample(void **state)
@@ -587,6 +640,8 @@ int main(void)
         cmocka_unit_test_setup(every_sample_exactly_once, clear_error),
         cmocka_unit_test_setup(the_shuffle_is_even, clear_error),
         cmocka_unit_test_setup(sampler_refusals, clear_error),
+        cmocka_unit_test_setup(sampler_lengths, clear_error),
+        cmocka_unit_test_setup(fields_of_an_object, clear_error),
         cmocka_unit_test_setup(loader_gives_every_sample, clear_error),
         cmocka_unit_test_setup(loader_drop_last, clear_error),
         cmocka_unit_test_setup(loader_refusals, clear_error),

@@ -581,6 +581,65 @@ static void test_conv_and_pool(void **state)
     expect_error(TREK_ERR_ARGUMENT, "max_pool2d: kernel must be at least 1");
 }
 
+/* Averages of windows, by hand: the short form's stride is its kernel. */
+static void test_avg_pool(void **state)
+{
+    (void)state;
+    trek_module *plain = trek_nn_avg_pool2d(2), *full = trek_nn_avg_pool2d_with(&(trek_pool_opts){ .kernel = { 2, 3 }, .stride = { 1, 2 }, .padding = { 1 } });
+    trek_module *inside = trek_nn_avg_pool2d_with(&(trek_pool_opts){ .kernel = { 2, 3 }, .stride = { 1, 2 }, .padding = { 1 }, .exclude_padding = true });
+    trek_scope scope = trek_scope_begin();
+    trek_var *x = numbers((double[]){ 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 }, trek_dims(1, 1, 3, 4));
+    trek_var *y = trek_forward(plain, x);
+    assert_true(trek_shape_equal(trek_var_shape(y), trek_dims(1, 1, 1, 2)));
+    expect_near(at(y, 0), (1 + 2 + 5 + 6) / 4., 1e-6);
+    expect_near(at(y, 1), (3 + 4 + 7 + 8) / 4., 1e-6);
+    y = trek_forward(full, x);
+    assert_true(trek_shape_equal(trek_var_shape(y), trek_dims(1, 1, 4, 2)));
+    expect_near(at(y, 0), (1 + 2) / 6., 1e-6);
+    expect_near(at(y, 3), (2 + 3 + 4 + 6 + 7 + 8) / 6., 1e-6);
+    y = trek_forward(inside, x);
+    expect_near(at(y, 0), (1 + 2) / 2., 1e-6);
+    expect_near(at(y, 3), (2 + 3 + 4 + 6 + 7 + 8) / 6., 1e-6);
+    trek_scope_end(scope);
+    char *summary = trek_module_summary(full);
+    assert_non_null(strstr(summary, "kernel 2x3, stride 1x2"));
+    trek_string_free(summary);
+    trek_module_free(&plain);
+    trek_module_free(&full);
+    trek_module_free(&inside);
+    assert_null(trek_nn_avg_pool2d(0));
+    expect_error(TREK_ERR_ARGUMENT, "avg_pool2d: kernel must be at least 1");
+    assert_null(trek_nn_avg_pool2d_with(NULL));
+    expect_error(TREK_ERR_ARGUMENT, "avg_pool2d: needs options");
+    assert_null(trek_nn_avg_pool2d_with(&(trek_pool_opts){ .kernel = { 2 }, .stride = { -1 } }));
+    expect_error(TREK_ERR_ARGUMENT, "avg_pool2d: kernel, stride");
+}
+
+/* The dimension: the last by default, TREK_ZERO for the first. */
+static void test_softmax_options(void **state)
+{
+    (void)state;
+    const trek_softmax_opts *opts[] = { NULL, &(trek_softmax_opts){ 0 }, &(trek_softmax_opts){ .dim = -2 }, &(trek_softmax_opts){ .dim = TREK_ZERO },
+                                        &(trek_softmax_opts){ .dim = 1 } };
+    static const int dims[] = { 1, 1, 0, 0, 1 };
+    static const double values[2][3] = { { 1, -2, 0.5 }, { 3, 0, -1 } };
+    for (int k = 0; k < 5; k++) {
+        trek_module *logs = trek_nn_log_softmax_with(opts[k]), *shares = trek_nn_softmax_with(opts[k]);
+        trek_scope scope = trek_scope_begin();
+        trek_var *x = numbers(&values[0][0], trek_dims(2, 3)), *log_y = trek_forward(logs, x), *y = trek_forward(shares, x);
+        for (int i = 0; i < 6; i++) {
+            double sum = 0;
+            for (int j = 0; j < (dims[k] ? 3 : 2); j++)
+                sum += exp(dims[k] ? values[i / 3][j] : values[j][i % 3]);
+            expect_near(at(log_y, i), values[i / 3][i % 3] - log(sum), 1e-5);
+            expect_near(at(y, i), exp(values[i / 3][i % 3]) / sum, 1e-6);
+        }
+        trek_scope_end(scope);
+        trek_module_free(&logs);
+        trek_module_free(&shares);
+    }
+}
+
 static void test_activations(void **state)
 {
     (void)state;
@@ -742,7 +801,9 @@ int main(void)
         cmocka_unit_test_teardown(test_batch_norm, teardown),
         cmocka_unit_test_teardown(test_norm_embedding_dropout, teardown),
         cmocka_unit_test_teardown(test_conv_and_pool, teardown),
+        cmocka_unit_test_teardown(test_avg_pool, teardown),
         cmocka_unit_test_teardown(test_activations, teardown),
+        cmocka_unit_test_teardown(test_softmax_options, teardown),
         cmocka_unit_test_teardown(test_init, teardown),
         cmocka_unit_test_teardown(test_init_details, teardown),
         cmocka_unit_test_teardown(test_no_memory, teardown),

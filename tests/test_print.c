@@ -9,9 +9,11 @@
 #include <string.h>
 #include <math.h>
 #include <locale.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
+#include "autograd/var.h"
 #include "tensor/tensor.h"
 
 static FILE *expected;
@@ -99,8 +101,61 @@ static void without_locale(void **state)
         setlocale(LC_NUMERIC, "C");
 }
 
+static void expect_printed(FILE *stream, const trek_tensor *t)
+{
+    char printed[256] = "", *wanted = trek_tensor_text(t);
+    rewind(stream);
+    size_t size = fread(printed, 1, sizeof printed - 1, stream);
+    printed[size] = '\0';
+    assert_true(size == strlen(wanted) + 1 && strncmp(printed, wanted, size - 1) == 0 && printed[size - 1] == '\n');
+    trek_string_free(wanted);
+}
+
+/* The same text and the end of a line, to a stream or to stdout; of variables as of tensors. */
+static void to_streams(void **state)
+{
+    (void)state;
+    trek_scope scope = trek_scope_begin();
+    trek_tensor *t = trek_tensor_from_data((double[]){ 1, -2.5, 1e-9, NAN }, trek_dims(2, 2), TREK_F64, trek_cpu(0));
+    trek_var *v = trek_var_new(t, false);
+    for (int k = 0; k < 4; k++) {
+        FILE *stream = tmpfile();
+        int out = dup(STDOUT_FILENO);
+        fflush(stdout);
+        if (k >= 2)
+            dup2(fileno(stream), STDOUT_FILENO);
+        trek_status status = k % 2 ? trek_var_print(v, k < 2 ? stream : NULL) : trek_tensor_print(t, k < 2 ? stream : NULL);
+        fflush(stdout);
+        dup2(out, STDOUT_FILENO);
+        close(out);
+        assert_int_equal(status, TREK_OK);
+        expect_printed(stream, t);
+        fclose(stream);
+    }
+    trek_var_release(v);
+    trek_tensor_release(t);
+    assert_int_equal(trek_scope_end(scope), TREK_OK);
+}
+
+static void to_nowhere(void **state)
+{
+    (void)state;
+    FILE *closed = fopen("/dev/null", "r"); /* cannot be written to */
+    assert_non_null(closed);
+    setvbuf(closed, NULL, _IONBF, 0);
+    trek_tensor *t = trek_tensor_ones(trek_dims(3), TREK_F32, trek_cpu(0));
+    assert_int_equal(trek_tensor_print(t, closed), TREK_ERR_IO);
+    trek_error_clear();
+    fclose(closed);
+    assert_int_equal(trek_tensor_print(NULL, NULL), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+    assert_int_equal(trek_var_print(NULL, NULL), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+    trek_tensor_release(t);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(as_numpy), cmocka_unit_test(without_locale) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(as_numpy), cmocka_unit_test(without_locale), cmocka_unit_test(to_streams), cmocka_unit_test(to_nowhere) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -312,6 +312,41 @@ static void test_mismatch(void **state)
     trek_module_free(&wide);
 }
 
+/* The same of a state in memory, with its options and its report. */
+static void test_apply_with(void **state)
+{
+    (void)state;
+    trek_module *layer = trek_nn_linear(2, 2, trek_cpu(0));
+    float *weight = trek_tensor_data(trek_var_data(trek_module_find(layer, "weight"))), *bias = trek_tensor_data(trek_var_data(trek_module_find(layer, "bias")));
+    float before = bias[0];
+    trek_state *s = trek_state_new();
+    trek_tensor *wide = trek_tensor_full(0.5, trek_dims(2, 2), TREK_F64, trek_cpu(0));
+    trek_state_add(s, "weight", wide);
+    trek_state_add(s, "extra", wide);
+    trek_state_load_opts opts = { .allow_missing = true, .allow_unexpected = true };
+    trek_state_report report;
+    assert_int_equal(trek_state_apply_with(s, layer, NULL, &report), TREK_ERR_ARGUMENT);
+    expect_error(TREK_ERR_ARGUMENT, "1 missing: bias");
+    assert_true(report.missing == 1 && report.unexpected == 1 && report.differing == 1);
+    assert_int_equal(trek_state_apply_with(s, layer, &opts, &report), TREK_ERR_ARGUMENT);
+    expect_error(TREK_ERR_ARGUMENT, "weight (f64 [2, 2] in the state, f32 [2, 2] in the module)");
+    assert_true(weight[3] != 0.5f); /* nothing has changed */
+    opts.cast = true;
+    assert_int_equal(trek_state_apply_with(s, layer, &opts, &report), TREK_OK);
+    assert_true(report.loaded == 1 && report.missing == 1 && report.unexpected == 1 && report.differing == 0);
+    assert_true(weight[0] == 0.5f && weight[3] == 0.5f && bias[0] == before);
+    opts.allow_unexpected = false;
+    assert_int_equal(trek_state_apply_with(s, layer, &opts, NULL), TREK_ERR_ARGUMENT);
+    expect_error(TREK_ERR_ARGUMENT, "1 unexpected: extra");
+    assert_int_equal(trek_state_apply_with(NULL, layer, &opts, NULL), TREK_ERR_ARGUMENT);
+    expect_error(TREK_ERR_ARGUMENT, "");
+    assert_int_equal(trek_state_apply_with(s, NULL, &opts, NULL), TREK_ERR_ARGUMENT);
+    expect_error(TREK_ERR_ARGUMENT, "");
+    trek_tensor_release(wide);
+    trek_state_free(&s);
+    trek_module_free(&layer);
+}
+
 /* --- files that are not well-formed ----------------------------------------------------- */
 
 static void write_safetensors(const char *header, size_t data_bytes)
@@ -543,7 +578,7 @@ int main(void)
         cmocka_unit_test(test_checksum), cmocka_unit_test_teardown(test_flipped_bits, teardown),
         cmocka_unit_test_teardown(test_layout, teardown),     cmocka_unit_test_teardown(test_dtypes, teardown),
         cmocka_unit_test_teardown(test_module, teardown),     cmocka_unit_test_teardown(test_tied, teardown),
-        cmocka_unit_test_teardown(test_mismatch, teardown),   cmocka_unit_test_teardown(test_bad_files, teardown),
+        cmocka_unit_test_teardown(test_mismatch, teardown),   cmocka_unit_test_teardown(test_apply_with, teardown), cmocka_unit_test_teardown(test_bad_files, teardown),
         cmocka_unit_test_teardown(test_damaged_files, teardown), cmocka_unit_test_teardown(test_failed_write, teardown),
         cmocka_unit_test_teardown(test_arguments, teardown),
     };

@@ -198,6 +198,46 @@ static void views_of_strided(void **state)
     trek_tensor_release(t);
 }
 
+static void expect_strides(const trek_tensor *t, trek_shape strides)
+{
+    trek_shape found = trek_tensor_strides(t);
+    assert_int_equal(found.ndim, strides.ndim);
+    for (int d = 0; d < strides.ndim; d++)
+        assert_int_equal(found.sizes[d], strides.sizes[d]);
+}
+
+/* In elements, whatever their size. */
+static void strides(void **state)
+{
+    (void)state;
+    static const trek_dtype dtypes_[] = { TREK_F64, TREK_F16, TREK_BOOL };
+    for (int d = 0; d < 3; d++) {
+        trek_tensor *t = trek_tensor_zeros(trek_dims(2, 3, 4), dtypes_[d], test_device()), *scalar = trek_tensor_zeros(trek_dims_none(), dtypes_[d], test_device());
+        expect_strides(t, trek_dims(12, 4, 1));
+        expect_strides(scalar, trek_dims_none());
+        int64_t sizes[] = { 4, 2, 5 }, steps[] = { 1, 12, 0 };
+        trek_tensor *turned = trek_tensor_make_view(t, t->data, 3, sizes, steps), *row = trek_tensor_view(t, trek_dims(24)), *packed = trek_tensor_contiguous(turned);
+        expect_strides(turned, trek_dims(1, 12, 0));
+        expect_strides(row, trek_dims(1));
+        expect_strides(packed, trek_dims(10, 5, 1));
+        trek_tensor *all[] = { t, scalar, turned, row, packed };
+        for (int k = 0; k < 5; k++)
+            trek_tensor_release(all[k]);
+    }
+    assert_int_equal(trek_tensor_strides(NULL).ndim, 0);
+}
+
+/* A setting of the process; on CPUs it changes nothing. */
+static void tf32(void **state)
+{
+    (void)state;
+    assert_false(trek_tf32_allowed());
+    trek_allow_tf32(true);
+    assert_true(trek_tf32_allowed());
+    trek_allow_tf32(false);
+    assert_false(trek_tf32_allowed());
+}
+
 static void text(void **state)
 {
     (void)state;
@@ -258,6 +298,37 @@ static void dlpack(void **state)
     trek_error_clear();
 }
 
+/* In [0, 1), evenly, in each floating dtype: also where rounding would reach 1. */
+static void uniform_tensors(void **state)
+{
+    (void)state;
+    enum { N = 40000, BINS = 16 };
+    static const trek_dtype floating[] = { TREK_F64, TREK_F32, TREK_F16, TREK_BF16 };
+    for (int d = 0; d < 4; d++) {
+        trek_seed(9);
+        trek_tensor *a = trek_tensor_rand(trek_dims(N), floating[d], test_device()), *b = trek_tensor_rand(trek_dims(N), floating[d], test_device());
+        trek_seed(9);
+        trek_tensor *c = trek_tensor_rand(trek_dims(N), floating[d], test_device());
+        assert_true(test_same_bits(a, c) && !test_same_bits(a, b));
+        double *values = test_read(a), chi = 0;
+        int bins[BINS] = { 0 };
+        for (int k = 0; k < N; k++) {
+            if (!(values[k] >= 0 && values[k] < 1))
+                fail_msg("%s: element %d is %.17g", trek_dtype_name(floating[d]), k, values[k]);
+            bins[(int)(values[k] * BINS)]++;
+        }
+        for (int k = 0; k < BINS; k++)
+            chi += pow(bins[k] - N / BINS, 2) / (N / BINS);
+        assert_true(chi < 50); /* 15 degrees of freedom; beyond 50 once in 80,000 */
+        free(values);
+        trek_tensor *all[] = { a, b, c };
+        for (int k = 0; k < 3; k++)
+            trek_tensor_release(all[k]);
+    }
+    assert_null(trek_tensor_rand(trek_dims(3), TREK_I32, test_device()));
+    expect(TREK_ERR_DTYPE);
+}
+
 static void random_tensors(void **state)
 {
     (void)state;
@@ -303,8 +374,9 @@ int main(void)
     setlocale(LC_ALL, "de_DE.UTF-8"); /* numbers must not care, where it is there */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dtypes), cmocka_unit_test(devices), cmocka_unit_test(making), cmocka_unit_test(bad_making),
-        cmocka_unit_test(wrapping), cmocka_unit_test(copies), cmocka_unit_test(views_of_strided), cmocka_unit_test(text),
-        cmocka_unit_test(dlpack), cmocka_unit_test(random_tensors),
+        cmocka_unit_test(wrapping), cmocka_unit_test(copies), cmocka_unit_test(views_of_strided), cmocka_unit_test(strides), cmocka_unit_test(text),
+        cmocka_unit_test(tf32),
+        cmocka_unit_test(dlpack), cmocka_unit_test(uniform_tensors), cmocka_unit_test(random_tensors),
     };
     return cmocka_run_group_tests_name("tensor", tests, NULL, NULL);
 }

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is public: the headers that are listed to be installed, and what they declare. For the checks beside it."""
+import re
+
+
+def headers(root):
+    """Paths of the headers that are installed, trek.h aside."""
+    found = []
+    for build in sorted(root.glob("[a-z]*/**/meson.build")):
+        for listed in re.findall(r"trek_headers\s*\+=\s*\{([^}]*)\}", build.read_text()):
+            found += [build.parent / name for name in re.findall(r"'([\w/]+\.h)'", listed)]
+    return found
+
+
+def declared(root):
+    """Each function and variable: the header that declares it."""
+    found = {}
+    for header in headers(root):
+        text = re.sub(r"/\*.*?\*/", "", header.read_text(), flags=re.S)
+        for declaration in re.findall(r"TREK_API\b([^;{]*);", text):
+            match = re.search(r"\b(trek_\w+)\s*\(", declaration) or re.search(r"\b(trek_\w+)\s*(?:\[[^]]*\])?\s*$", declaration)
+            if match:
+                found[match.group(1)] = header.relative_to(root)
+    return found

@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""quickstart and mnist at a small size, on drawn digits: they end well, the loss falls, what mnist saves can be read by others.
+
+Usage: check_trained.py <folder of the programs> quickstart|mnist <number of CPU ranks>
+"""
+import json
+import os
+import pathlib
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+
+folder, name, ranks = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2], int(sys.argv[3])
+LENET = {"0.weight": [6, 1, 5, 5], "0.bias": [6], "3.weight": [16, 6, 5, 5], "3.bias": [16], "7.weight": [120, 256], "7.bias": [120],
+         "9.weight": [84, 120], "9.bias": [84], "11.weight": [10, 84], "11.bias": [10]}
+
+
+def run(*arguments, devices=None):
+    environment = {**os.environ, "TREK_DEVICES": devices} if devices else os.environ
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=240, env=environment)
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, arguments))} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.stdout, done.stderr
+
+
+def losses(text, epochs):
+    found = [float(loss) for loss in re.findall(r"^epoch \d+\S*  loss ([\d.e-]+)", text, re.M)]
+    if len(found) != epochs or not found[-1] < 0.7 * found[0]:
+        sys.exit(f"{epochs} epochs with losses that fall were expected:\n{text}")
+    return found
+
+
+def check_file(path):
+    data = path.read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    header.pop("__metadata__", None)
+    shapes = {key: entry["shape"] for key, entry in header.items()}
+    if shapes != LENET or max(entry["data_offsets"][1] for entry in header.values()) != len(data) - 8 - size:
+        sys.exit(f"{path.name} holds {shapes}")
+
+
+def quickstart(work):
+    out, err = run(folder / "quickstart", work / "nothing", devices=",".join(f"cpu:{r}" for r in range(ranks)))
+    if "Training on drawn digits instead." not in err:
+        sys.exit(f"it does not say that digits are drawn:\n{err}")
+    return losses(out, 5)
+
+
+def mnist(work):
+    saved = work / "mnist.safetensors"
+    out, err = run(folder / "mnist", "--epochs", "2", "--ranks", str(ranks), "--save", saved)  # which loads it again, too
+    found = losses(err, 2)
+    accuracy = float(re.search(r"^test accuracy ([\d.]+)$", out, re.M).group(1))
+    if accuracy < 0.7 or "the first test image, a " not in out:
+        sys.exit(f"an accuracy of {accuracy}:\n{out}{err}")
+    check_file(saved)
+    if [path.name for path in work.iterdir()] != [saved.name]:
+        sys.exit(f"other files are left: {sorted(path.name for path in work.iterdir())}")
+    return found
+
+
+with tempfile.TemporaryDirectory() as work:
+    print(f"{name} on {ranks} ranks: losses {globals()[name](pathlib.Path(work))}")

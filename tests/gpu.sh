@@ -162,11 +162,12 @@ part_test() {
     on_device op_second_gradients 180 test_ops_second
     on_device rows_against_the_cpu 120 test_cuda_rows
     on_device allocator_stress 120 test_cuda_device
-    for name in tensor autograd functional vectors training_vectors nn optim fused; do
+    for name in tensor autograd functional public_ops vectors training_vectors nn optim fused; do
         on_device "$name" 120 test_$name
     done
     on_device exact_2_and_3_ranks 240 test_exact
     on_device ranks 120 test_ranks
+    on_device trainer 120 test_trainer
     on_device mixed_precision 120 test_mixed
     on_device autocast 120 test_autocast
     on_device graph_capture 120 test_capture

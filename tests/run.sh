@@ -269,7 +269,7 @@ stage_address() {
     export TREK_TEST_SHORT=1 ASAN_OPTIONS=detect_leaks=1:abort_on_error=0:allocator_may_return_null=1
     export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
     tests address suites --timeout-multiplier 4 --no-suite checks --no-suite mutation --no-suite cuda_long --no-suite processes
-    tests address processes --timeout-multiplier 4 job shared --num-processes $((2 * jobs))
+    tests address processes --timeout-multiplier 4 control job shared --num-processes $((2 * jobs))
     unset TREK_TEST_SHORT ASAN_OPTIONS UBSAN_OPTIONS
 }
 

@@ -42,5 +42,6 @@
 #include "tensor/status.h"
 #include "tensor/tensor.h"
 #include "tensor/types.h"
+#include "tensor/version.h"
 
 #endif

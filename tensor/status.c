@@ -11,6 +11,7 @@
 
 #include "tensor/environment.h"
 #include "tensor/thread_end.h"
+#include "tensor/version.h"
 
 /* The calling thread's error. Its text is plain memory, made for the first one and kept: without any, the status says
  * what it can. */
@@ -72,7 +73,9 @@ const char *trek_status_name(trek_status status)
     return (unsigned)status < STATUS_COUNT ? statuses[status].name : "unknown";
 }
 
-const char *trek_version(void) { return TREK_VERSION; }
+#define TEXT_OF(number) #number
+#define VERSION_TEXT(major, minor, patch) TEXT_OF(major) "." TEXT_OF(minor) "." TEXT_OF(patch)
+const char *trek_version(void) { return VERSION_TEXT(TREK_VERSION_MAJOR, TREK_VERSION_MINOR, TREK_VERSION_PATCH); }
 
 /* The debugging aid that the design promises: stop where the error arises. */
 static void stop_if_asked(void)

@@ -57,9 +57,6 @@ TREK_API const char *trek_status_text(trek_status status);
 /* The code's name, such as "TREK_ERR_MEMORY". Never NULL. */
 TREK_API const char *trek_status_name(trek_status status);
 
-/* The library's version, "major.minor.patch". */
-TREK_API const char *trek_version(void);
-
 typedef enum trek_log_level { TREK_LOG_ERROR, TREK_LOG_WARNING, TREK_LOG_INFO, TREK_LOG_DEBUG } trek_log_level;
 
 typedef void (*trek_log_fn)(trek_log_level level, const char *message, void *arg);

@@ -35,7 +35,8 @@ cc=${CC:-gcc}
 flags="-std=c11 -Wall -Wextra -Wpedantic -Werror"
 # shellcheck disable=SC2046,SC2086
 $cc $flags "$place/program.c" -o "$place/shared" $(pkg-config --cflags --libs trek)
-LD_LIBRARY_PATH=$library "$place/shared"
+LD_LIBRARY_PATH=$library "$place/shared" | tee "$place/said"
+grep -q "^trek $(pkg-config --modversion trek):" "$place/said" || { echo "pkg-config says version $(pkg-config --modversion trek)"; exit 1; }
 # shellcheck disable=SC2046,SC2086
 $cc $flags "$place/program.c" -o "$place/static" $(pkg-config --cflags trek) "$library/libtrek.a" \
     $(pkg-config --libs --static trek | sed 's/-ltrek//')

@@ -15,6 +15,7 @@
 #include "autograd/ops.h"
 #include "tensor/memory.h"
 #include "tensor/status_internal.h"
+#include "tensor/version.h"
 
 static void first_error_sticks(void **state)
 {
@@ -53,7 +54,14 @@ static void every_status_has_name_and_text(void **state)
 #undef CHECK
     assert_non_null(trek_status_text((trek_status)12345));
     assert_non_null(trek_status_name((trek_status)12345));
-    assert_non_null(trek_version());
+}
+
+static void the_version_is_that_of_the_headers(void **state)
+{
+    (void)state;
+    char text[64];
+    snprintf(text, sizeof text, "%d.%d.%d", TREK_VERSION_MAJOR, TREK_VERSION_MINOR, TREK_VERSION_PATCH);
+    assert_string_equal(trek_version(), text);
 }
 
 static void *other_thread(void *arg)
@@ -265,6 +273,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(first_error_sticks), cmocka_unit_test(long_messages_are_cut), cmocka_unit_test(every_status_has_name_and_text),
+        cmocka_unit_test(the_version_is_that_of_the_headers),
         cmocka_unit_test(errors_belong_to_threads), cmocka_unit_test(errors_can_be_taken), cmocka_unit_test(logging_has_levels),
         cmocka_unit_test(a_second_error_is_logged_once),
         cmocka_unit_test(results_end_with_their_scope), cmocka_unit_test(an_op_needs_a_scope), cmocka_unit_test(ending_twice_is_an_error),

@@ -56,7 +56,7 @@ typedef enum trek_route_kind { TREK_ROUTE_ONE, TREK_ROUTE_MANY, TREK_ROUTE_LINEA
 typedef struct trek_route_step {
     uint8_t kind;             /* trek_route_kind */
     uint8_t activation;       /* of LINEAR: trek_activation */
-    int n_inputs, first_input;/* in route.places */
+    int n_inputs, first_input; /* in route.places */
     int n_drops, first_drop;  /* slots whose last use this step is */
     int output;               /* slot */
     int node;                 /* in the layout */
@@ -107,7 +107,7 @@ struct trek_graph {
     trek_grad_scaler *scaler; /* NULL: the loss is not scaled */
     struct trek_captures *captures; /* capture.c; NULL: none yet */
     int n_below, cap_below;
-    struct trek_graph **below;/* graphs inside this one, at any depth, each once; borrowed */
+    struct trek_graph **below; /* graphs inside this one, at any depth, each once; borrowed */
     int n_observations, cap_observations;
     trek_observation *observations;
 };

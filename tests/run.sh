@@ -86,7 +86,7 @@ install_packages() {
         printf 'some packages could not be installed:\n%s\n' "$(tail -3 "$work/apt.log")"
 }
 base_packages=(meson ninja-build gcc g++ pkg-config zlib1g-dev libcmocka-dev libdnnl-dev python3 libopenmpi-dev openmpi-bin)
-all_packages=(python3-venv clang gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)
+all_packages=(python3-venv clang clang-format clang-tidy gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)
 
 # with clang's runtime for sanitizers and libFuzzer, of the version that `clang` is
 install_all() {
@@ -354,7 +354,18 @@ stage_files() {
     fi
 }
 
-stages=(plain processes isas plugin install files clang aarch64 differential address thread fuzz)
+# What clang-format and clang-tidy say of the sources
+stage_style() {
+    check "sources do not keep to .clang-format" python3 tests/check_format.py "$root"
+    command -v clang-format >/dev/null || skip "clang-format is not installed: the width of lines was checked, spaces were not"
+    if ! command -v clang-tidy >/dev/null; then
+        skip "clang-tidy is not installed"
+    elif built plain clang-tidy; then
+        check "clang-tidy has found something" python3 tests/check_tidy.py "$root" "$work/plain"
+    fi
+}
+
+stages=(plain processes isas plugin install files style clang aarch64 differential address thread fuzz)
 # Two things go on beside others: the programs that wait, while what is compiled gives way to them, and the differential
 # fuzzer, three minutes of one thread.
 everything() {
@@ -365,7 +376,7 @@ everything() {
     run_stage clang
     niceness=0
     join processes
-    for stage in isas plugin install files; do run_stage "$stage"; done
+    for stage in isas plugin install files style; do run_stage "$stage"; done
     aside differential run_stage differential
     run_stage aarch64
     join differential

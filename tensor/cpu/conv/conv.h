@@ -9,6 +9,7 @@
  * y [images, filters, out_h, out_w]; all contiguous. */
 typedef struct trek_conv {
     trek_dtype dtype;               /* F32 or F64 */
+    int unused;                     /* 0: no byte is left to chance, they are compared (onednn.c) */
     int64_t images, channels, height, width, filters, kernel_h, kernel_w, out_h, out_w;
     int64_t stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups;
     int64_t group_channels, group_filters; /* channels and filters of one group */

@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Sources keep to .clang-format: no line is wider than it says, and clang-format agrees about the spaces between tokens and
+about the indentation of statements. Where a line is broken, and what stands in columns, is the writer's.
+
+Usage: check_format.py <source root> [--fix]    --fix breaks lines that are too wide, as clang-format does
+"""
+import concurrent.futures
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as xml
+
+root = pathlib.Path(sys.argv[1]).resolve()
+style = (root / ".clang-format").read_text()
+width = int(re.search(r"^ColumnLimit: (\d+)", style, flags=re.M).group(1))
+newline = b"\n"
+tool = shutil.which("clang-format")
+
+
+def sources():
+    for place in sorted(root.rglob("*")):
+        parts = place.relative_to(root).parts
+        if place.suffix in (".c", ".h", ".cc", ".cu", ".cuh") and not any(p.startswith(("build", ".")) for p in parts[:-1]):
+            yield place
+
+
+def too_wide(text):
+    return [number for number, line in enumerate(text.split("\n"), 1) if len(line) > width]
+
+
+def fix(place):
+    """Broken once more where a comment or a text did not fit after the first time."""
+    for _ in range(3):
+        lines = too_wide(place.read_text())
+        if not lines:
+            return
+        subprocess.run([tool, "-i", "--style=file", *(f"--lines={k}:{k}" for k in lines), str(place)], check=True)
+
+
+# What clang-format takes for something else: bodies of macros, rows of tables, names of ours that C++ has as operators.
+foreign = re.compile(r"\\\s*$|TREK_R\(|__VA_ARGS__|^\s*#|^\s*[A-Z0-9_]+\(|\bnot\b|sizeof \(|\)~|\)\(\)|^(?!.*/\*).*\*/")
+
+
+def is_ours(old, new, before, after, line):
+    """Whether a replacement is one that this check asks for."""
+    if foreign.search(line):
+        return False
+    if old in ("", " ") and new in ("", " "):
+        pointer_or_product = re.search(r"[\w)\]]$", before) and re.match(r"[*&]", after) or before.endswith("*")
+        return not (pointer_or_product or after.startswith(")") and before.endswith(";"))
+    return old.startswith("\n") and not (old + new).strip() and old.count("\n") == new.count("\n") and before.endswith(";")
+
+
+def differences(place, plain):
+    said = subprocess.run([tool, f"--style=file:{plain}", "--output-replacements-xml", str(place)], capture_output=True)
+    source, found = place.read_bytes(), []
+    if b"std::" in source or b"constexpr" in source: # C++ has other habits
+        return []
+    for one in xml.fromstring(said.stdout).findall("replacement"):
+        at, length = int(one.get("offset")), int(one.get("length"))
+        old, new = source[at:at + length].decode(), one.text or ""
+        end = at + length
+        first = source.rfind(b"\n", 0, end) + 1
+        last = source.find(b"\n", end)
+        line = source[first:last if last >= 0 else len(source)].decode()
+        before, after = source[max(0, at - 100):at].decode(errors="replace"), source[end:end + 20].decode(errors="replace")
+        if is_ours(old, new, before, after, line):
+            found.append(f"{place.relative_to(root)}:{source.count(newline, 0, end) + 1}: spaces: {line.strip()[:100]}")
+    return found
+
+
+def main():
+    if "--fix" in sys.argv:
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(fix, sources()))
+    failures, files = [], list(sources())
+    for place in files:
+        failures += [f"{place.relative_to(root)}:{k}: wider than {width} columns" for k in too_wide(place.read_text())]
+    if tool:
+        with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            plain = pathlib.Path(folder) / "style"
+            plain.write_text(style.replace(f"ColumnLimit: {width}", "ColumnLimit: 0").replace("SortIncludes: true", "SortIncludes: Never"))
+            for found in pool.map(lambda place: differences(place, plain), [f for f in files if f.suffix in (".c", ".h")]):
+                failures += found
+    if len(files) < 200:
+        failures.append(f"only {len(files)} sources were found: is this check reading the tree?")
+    print("\n".join(failures) or f"{len(files)} sources" + ("" if tool else "; without clang-format: their width alone"))
+    if failures:
+        print(f"{len(failures)} in all; tests/check_format.py . --fix breaks what is too wide")
+    return bool(failures)
+
+
+sys.exit(main())

@@ -1,0 +1,40 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""clang-tidy, with the checks of .clang-tidy, over the C sources of the library, the tools and the examples.
+
+Usage: check_tidy.py <source root> <build folder>
+"""
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+folders = ("tensor", "autograd", "nn", "data", "optim", "graph", "distributed", "monitor", "tools", "examples")
+root, build = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
+
+
+def listed():
+    """Each once, though kernels are compiled for several instruction sets."""
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        place = pathlib.Path(os.path.normpath(pathlib.Path(entry["directory"]) / entry["file"]))
+        if place.suffix == ".c" and root in place.parents and place.relative_to(root).parts[0] in folders:
+            yield place
+
+
+def look_at(place):
+    done = subprocess.run(["clang-tidy", "-p", str(build), "--quiet", str(place)], capture_output=True, text=True, cwd=root)
+    said = [line for line in done.stdout.split("\n") if re.search(r": (warning|error): ", line)]
+    return said or ([f"{place}: clang-tidy ended with {done.returncode}: {done.stderr[-300:]}"] if done.returncode else [])
+
+
+sources, failures = sorted(set(listed())), set()
+with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    for said in pool.map(look_at, sources):
+        failures.update(line.replace(f"{root}/", "") for line in said)
+if len(sources) < 150:
+    failures.add(f"only {len(sources)} sources were found: is this the build of the library?")
+print("\n".join(sorted(failures)) or f"{len(sources)} sources")
+sys.exit(bool(failures))

@@ -4,8 +4,8 @@
 #
 #   examples/run.sh [options of the program]
 #
-# Data: the folder mnist/ below TREK_DATA (default ../shared/data, where that
-# exists), else digits that the library draws itself.
+# Data: the folder mnist/ below TREK_DATA (default: ../shared/data where that exists, else data). Where it holds no MNIST, the
+# files are fetched into it, if the network lets them (fetch_mnist.sh); else the program trains on digits that the library draws.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -27,10 +27,13 @@ build=build-examples
 [ -f $build/build.ninja ] || meson setup $build -Dtests=false -Dcuda=disabled -Dmpi=disabled
 ninja -C $build
 
-data="${TREK_DATA:-../shared/data}/mnist"
-if [ -d "$data" ]; then
+default=data
+[ ! -d ../shared/data ] || default=../shared/data
+data=${TREK_DATA:-$default}/mnist
+has_mnist() { ls "$data"/train-images-idx3-ubyte* >/dev/null 2>&1 || ls "$data"/t10k-images-idx3-ubyte* >/dev/null 2>&1; }
+if has_mnist || why=$(examples/fetch_mnist.sh "$data"); then
     set -- --data "$data" "$@"
 else
-    echo "No MNIST files in $data: training on drawn digits."
+    echo "No MNIST in $data, and it cannot be fetched: $why. Training on drawn digits."
 fi
 exec ./$build/examples/mnist --ranks 2 --save $build/mnist.safetensors "$@"

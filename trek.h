@@ -34,14 +34,17 @@
 #include "nn/module.h"
 #include "nn/state.h"
 #include "optim/optimizer.h"
+#include "optim/optimizer_class.h"
 #include "optim/scaler.h"
 #include "optim/schedule.h"
+#include "optim/update_element.h"
 #include "tensor/common.h"
 #include "tensor/memory.h"
 #include "tensor/scope.h"
 #include "tensor/status.h"
 #include "tensor/tensor.h"
 #include "tensor/types.h"
+#include "tensor/update_slice.h"
 #include "tensor/version.h"
 
 #endif

@@ -185,7 +185,7 @@ static trek_status check_options(const trek_trainer_opts *o)
     if (o->deadline_s != TREK_OFF && !(o->deadline_s >= 0 && o->deadline_s <= 1e9))
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .deadline_s is %g", o->deadline_s);
     trek_status status = check_unequal(o);
-    return status == TREK_OK && o->optimizer.kind != TREK_OPTIMIZER_NONE ? trek_optimizer_spec_check(&o->optimizer) : status;
+    return status == TREK_OK && o->optimizer.klass ? trek_optimizer_spec_check(&o->optimizer) : status;
 }
 
 /* --- replicas --------------------------------------------------------------------------------- */
@@ -328,7 +328,7 @@ static trek_status make_ranks(setup *s)
     s->owns_comm = false;
     trek_stepper *stepper = trek_stepper_ranks_new(ranks, s->graphs, &opts);
     status = stepper ? trek_graph_set_stepper(s->graph, stepper) : trek_status_get();
-    if (status == TREK_OK && s->comm && s->opts.optimizer.kind == TREK_OPTIMIZER_NONE)
+    if (status == TREK_OK && s->comm && !s->opts.optimizer.klass)
         status = trek_rounds_copy_optimizer((ranks_stepper *)stepper, s->optimizer);
     return status;
 }
@@ -340,7 +340,7 @@ static trek_status apply_options(setup *s)
 {
     const trek_trainer_opts *o = &s->opts;
     const trek_graph_settings *has = &s->graph->settings;
-    trek_status status = o->optimizer.kind != TREK_OPTIMIZER_NONE ? trek_graph_set_optimizer(s->graph, o->optimizer) : take_optimizer(s);
+    trek_status status = o->optimizer.klass ? trek_graph_set_optimizer(s->graph, o->optimizer) : take_optimizer(s);
     if (status == TREK_OK && o->schedule.kind != TREK_SCHEDULE_NONE)
         status = trek_graph_set_schedule(s->graph, &o->schedule);
     if (status == TREK_OK)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* SGD, Adam and AdamW over a flat arena. Which stretches of the arena one kernel
+/* Optimizers of any class over a flat arena. Which stretches of the arena one kernel
  * call can update is planned once and again only when what is used, frozen or
  * grouped changes; a step is then a walk over a handful of runs. */
 #include "optim/optimizer_internal.h"
@@ -9,131 +9,23 @@
 
 #include "autograd/var_internal.h"
 #include "tensor/debug.h"
-#include "tensor/option_internal.h"
 
-/* --- options ----------------------------------------------------------------- */
+static double *lr_of(trek_optimizer_spec *spec) { return &spec->options[0]; }
 
-trek_optimizer_spec trek_sgd(trek_sgd_opts opts)
+static trek_optimizer_group group_of(const trek_optimizer_spec *spec)
 {
-    return (trek_optimizer_spec){ .kind = TREK_OPTIMIZER_SGD, .opts.sgd = opts };
-}
-
-trek_optimizer_spec trek_adam(trek_adam_opts opts)
-{
-    return (trek_optimizer_spec){ .kind = TREK_OPTIMIZER_ADAM, .opts.adam = opts };
-}
-
-trek_optimizer_spec trek_adamw(trek_adam_opts opts)
-{
-    return (trek_optimizer_spec){ .kind = TREK_OPTIMIZER_ADAMW, .opts.adam = opts };
-}
-
-static const char *kind_name(trek_optimizer_kind kind)
-{
-    switch (kind) {
-    case TREK_OPTIMIZER_SGD:
-        return "sgd";
-    case TREK_OPTIMIZER_ADAM:
-        return "adam";
-    case TREK_OPTIMIZER_ADAMW:
-        return "adamw";
-    case TREK_OPTIMIZER_NONE:
-        break;
-    }
-    return "none";
-}
-
-static trek_status check_from_zero(trek_optimizer_kind kind, const char *option, double value)
-{
-    if (isfinite(value) && value >= 0.0)
-        return TREK_OK;
-    return trek_fail(TREK_ERR_ARGUMENT, "%s: %s must be finite and at least 0, not %g", kind_name(kind), option, value);
-}
-
-static trek_status check_beta(trek_optimizer_kind kind, const char *option, double value)
-{
-    if (value >= 0.0 && value < 1.0)
-        return TREK_OK;
-    return trek_fail(TREK_ERR_ARGUMENT, "%s: %s must be in [0, 1), not %g", kind_name(kind), option, value);
-}
-
-static trek_status resolve_sgd(trek_sgd_opts *o)
-{
-    const trek_optimizer_kind kind = TREK_OPTIMIZER_SGD;
-    o->lr = trek_option(o->lr, 1e-3);
-    o->momentum = trek_option(o->momentum, 0.0);
-    o->dampening = trek_option(o->dampening, 0.0);
-    o->weight_decay = trek_option(o->weight_decay, 0.0);
-    if (check_from_zero(kind, "lr", o->lr) != TREK_OK || check_from_zero(kind, "momentum", o->momentum) != TREK_OK ||
-        check_from_zero(kind, "weight_decay", o->weight_decay) != TREK_OK)
-        return TREK_ERR_ARGUMENT;
-    if (!isfinite(o->dampening))
-        return trek_fail(TREK_ERR_ARGUMENT, "sgd: dampening must be finite, not %g", o->dampening);
-    if (o->nesterov && (o->momentum == 0.0 || o->dampening != 0.0))
-        return trek_fail(TREK_ERR_ARGUMENT, "sgd: nesterov needs momentum above 0 and dampening 0, not %g and %g", o->momentum,
-                         o->dampening);
-    return TREK_OK;
-}
-
-static trek_status resolve_adam(trek_optimizer_kind kind, trek_adam_opts *o)
-{
-    o->lr = trek_option(o->lr, 1e-3);
-    o->beta1 = trek_option(o->beta1, 0.9);
-    o->beta2 = trek_option(o->beta2, 0.999);
-    o->eps = trek_option(o->eps, 1e-8);
-    o->weight_decay = trek_option(o->weight_decay, kind == TREK_OPTIMIZER_ADAMW ? 0.01 : 0.0);
-    if (check_from_zero(kind, "lr", o->lr) != TREK_OK || check_beta(kind, "beta1", o->beta1) != TREK_OK ||
-        check_beta(kind, "beta2", o->beta2) != TREK_OK || check_from_zero(kind, "eps", o->eps) != TREK_OK ||
-        check_from_zero(kind, "weight_decay", o->weight_decay) != TREK_OK)
-        return TREK_ERR_ARGUMENT;
-    return TREK_OK;
-}
-
-/* Fills the defaults in and checks the ranges. */
-static trek_status resolve(trek_optimizer_spec *spec)
-{
-    switch (spec->kind) {
-    case TREK_OPTIMIZER_SGD:
-        return resolve_sgd(&spec->opts.sgd);
-    case TREK_OPTIMIZER_ADAM:
-    case TREK_OPTIMIZER_ADAMW:
-        return resolve_adam(spec->kind, &spec->opts.adam);
-    case TREK_OPTIMIZER_NONE:
-        break;
-    }
-    return trek_fail(TREK_ERR_ARGUMENT, "optimizer: no kind is given; make the spec with trek_sgd, trek_adam or trek_adamw");
-}
-
-trek_status trek_optimizer_spec_check(const trek_optimizer_spec *spec)
-{
-    if (!spec)
-        return trek_fail_missing("trek_optimizer_spec_check", "spec");
-    trek_optimizer_spec copy = *spec;
-    return resolve(&copy);
-}
-
-static double *lr_of(trek_optimizer_spec *spec)
-{
-    return spec->kind == TREK_OPTIMIZER_SGD ? &spec->opts.sgd.lr : &spec->opts.adam.lr;
-}
-
-/* Flat state buffers that updates with this spec need. */
-static int state_count(const trek_optimizer_spec *spec)
-{
-    if (spec->kind == TREK_OPTIMIZER_SGD)
-        return spec->opts.sgd.momentum > 0.0 ? 1 : 0;
-    return 2;
+    return (trek_optimizer_group){ .spec = *spec, .initial_lr = spec->options[0], .kept = trek_optimizer_kept(spec) };
 }
 
 /* --- made and freed ------------------------------------------------------------ */
 
-static trek_status ensure_state(trek_optimizer *optimizer, int count)
+static trek_status ensure_state(trek_optimizer *optimizer, uint32_t kept)
 {
     const trek_arena *arena = optimizer->arena;
-    for (int s = 0; s < count; s++)
+    for (int s = 0; s < TREK_UPDATE_STATES; s++)
         for (int p = 0; p < arena->n_parts; p++) {
             const trek_arena_part *part = &arena->parts[p];
-            if (optimizer->state[s][p])
+            if (!(kept >> s & 1) || optimizer->state[s][p])
                 continue;
             optimizer->state[s][p] = trek_tensor_zeros(trek_shape_make(1, &part->count), part->wide, arena->device);
             if (!optimizer->state[s][p])
@@ -148,21 +40,24 @@ trek_optimizer *trek_optimizer_new_over(trek_optimizer_spec spec, trek_arena *ar
         trek_fail_missing("trek_optimizer_new_over", "arena");
         return NULL;
     }
-    if (resolve(&spec) != TREK_OK)
+    trek_update_kernel kernel;
+    if (trek_optimizer_resolve(&spec) != TREK_OK || trek_optimizer_find_kernel(spec.klass, arena, &kernel) != TREK_OK)
         return NULL;
     trek_optimizer *optimizer = trek_calloc(1, sizeof *optimizer);
     if (!optimizer)
         return NULL;
     size_t n = (size_t)arena->n_segments;
-    optimizer->kind = spec.kind;
+    optimizer->klass = spec.klass;
+    optimizer->kernel = kernel;
     optimizer->arena = arena;
+    trek_optimizer_corrected(spec.klass, optimizer->corrected);
     optimizer->stale = true;
     optimizer->runs = trek_calloc(n, sizeof *optimizer->runs);
     optimizer->active = trek_calloc(n, sizeof *optimizer->active);
-    optimizer->has_momentum = trek_calloc(n, sizeof *optimizer->has_momentum);
-    if (!optimizer->runs || !optimizer->active || !optimizer->has_momentum ||
+    optimizer->written = trek_calloc(n, sizeof *optimizer->written);
+    if (!optimizer->runs || !optimizer->active || !optimizer->written ||
         trek_array_grow(&optimizer->groups, &optimizer->cap_groups, 1, sizeof *optimizer->groups) != TREK_OK ||
-        ensure_state(optimizer, state_count(&spec)) != TREK_OK) {
+        ensure_state(optimizer, trek_optimizer_kept(&spec)) != TREK_OK) {
         trek_optimizer_free(&optimizer);
         return NULL;
     }
@@ -170,7 +65,7 @@ trek_optimizer *trek_optimizer_new_over(trek_optimizer_spec spec, trek_arena *ar
         arena->segments[k].group = 0;
         arena->segments[k].steps = 0;
     }
-    optimizer->groups[0] = (trek_optimizer_group){ .spec = spec, .initial_lr = *lr_of(&spec) };
+    optimizer->groups[0] = group_of(&spec);
     optimizer->n_groups = 1;
     optimizer->last = (trek_update_state){ .norm = NAN };
     if (!arena->backend->host_accessible && trek_optimizer_use_records(optimizer) != TREK_OK)
@@ -187,7 +82,7 @@ trek_optimizer *trek_optimizer_new(trek_optimizer_spec spec, const trek_params *
     if (trek_optimizer_spec_check(&spec) != TREK_OK)
         return NULL;
     if (trek_params_count(params) == 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: the list of parameters is empty", kind_name(spec.kind));
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: the list of parameters is empty", spec.klass->name);
     trek_arena *arena = trek_arena_new(params);
     if (!arena)
         return NULL;
@@ -205,7 +100,7 @@ void trek_optimizer_free(trek_optimizer **address)
         return;
     trek_optimizer *optimizer = *address;
     *address = NULL;
-    for (int s = 0; s < 2; s++)
+    for (int s = 0; s < TREK_UPDATE_STATES; s++)
         for (int p = 0; p < TREK_DTYPE_COUNT; p++)
             trek_tensor_release(optimizer->state[s][p]);
     trek_records_free(optimizer);
@@ -214,7 +109,7 @@ void trek_optimizer_free(trek_optimizer **address)
     trek_free(optimizer->groups);
     trek_free(optimizer->runs);
     trek_free(optimizer->active);
-    trek_free(optimizer->has_momentum);
+    trek_free(optimizer->written);
     if (trek_debug)
         trek_debug_ended(optimizer, "optimizer", NULL);
     trek_free(optimizer);
@@ -230,11 +125,10 @@ int trek_optimizer_add_group(trek_optimizer *optimizer, const trek_params *param
         trek_fail_missing("trek_optimizer_add_group", optimizer ? "params" : "optimizer");
         return -1;
     }
-    if (resolve(&spec) != TREK_OK)
+    if (trek_optimizer_resolve(&spec) != TREK_OK)
         return -1;
-    if (spec.kind != optimizer->kind) {
-        trek_fail(TREK_ERR_ARGUMENT, "optimizer_add_group: the optimizer is %s, the group %s", kind_name(optimizer->kind),
-                  kind_name(spec.kind));
+    if (spec.klass != optimizer->klass) {
+        trek_fail(TREK_ERR_ARGUMENT, "optimizer_add_group: the optimizer is %s, the group %s", optimizer->klass->name, spec.klass->name);
         return -1;
     }
     int n = trek_params_count(params), group = optimizer->n_groups;
@@ -245,9 +139,9 @@ int trek_optimizer_add_group(trek_optimizer *optimizer, const trek_params *param
             return -1;
         }
     if (trek_array_grow(&optimizer->groups, &optimizer->cap_groups, group + 1, sizeof *optimizer->groups) != TREK_OK ||
-        ensure_state(optimizer, state_count(&spec)) != TREK_OK)
+        ensure_state(optimizer, trek_optimizer_kept(&spec)) != TREK_OK)
         return -1;
-    optimizer->groups[group] = (trek_optimizer_group){ .spec = spec, .initial_lr = *lr_of(&spec) };
+    optimizer->groups[group] = group_of(&spec);
     optimizer->n_groups++;
     for (int k = 0; k < n; k++)
         optimizer->arena->segments[trek_arena_find(optimizer->arena, trek_params_var(params, k))].group = group;
@@ -263,7 +157,7 @@ trek_status trek_optimizer_follow(trek_optimizer *optimizer, const trek_optimize
     if (trek_array_grow(&optimizer->groups, &optimizer->cap_groups, first->n_groups, sizeof *optimizer->groups) != TREK_OK)
         return TREK_ERR_MEMORY;
     for (int g = 0; g < first->n_groups; g++)
-        if (ensure_state(optimizer, state_count(&first->groups[g].spec)) != TREK_OK)
+        if (ensure_state(optimizer, first->groups[g].kept) != TREK_OK)
             return TREK_ERR_MEMORY;
     memcpy(optimizer->groups, first->groups, (size_t)first->n_groups * sizeof *first->groups);
     optimizer->n_groups = first->n_groups;
@@ -282,7 +176,7 @@ static trek_status check_lr(const trek_optimizer *optimizer, const char *functio
         return TREK_ERR_STATE;
     if (*lr == TREK_ZERO)
         *lr = 0.0;
-    return check_from_zero(optimizer->kind, "lr", *lr);
+    return trek_optimizer_check_option(optimizer->klass, 0, *lr);
 }
 
 trek_status trek_optimizer_set_lr(trek_optimizer *optimizer, double lr)
@@ -360,15 +254,15 @@ static trek_status check_homes(const trek_optimizer *optimizer)
 }
 
 /* Whether segment can lengthen the run. Padding between them would be updated too: zeros
- * stay zeros, unless 0 / sqrt(0) is what the formula makes of them. */
+ * must stay zeros. */
 static bool joins(const trek_optimizer *optimizer, const trek_optimizer_run *run, const trek_arena_segment *segment,
                   const trek_optimizer_run *candidate)
 {
-    if (run->part != segment->part || run->group != segment->group || run->first != candidate->first ||
+    if (run->part != segment->part || run->group != segment->group || run->fresh != candidate->fresh ||
         run->steps != candidate->steps)
         return false;
-    bool padding_keeps = optimizer->kind == TREK_OPTIMIZER_SGD || optimizer->groups[run->group].spec.opts.adam.eps > 0.0;
-    return padding_keeps || run->end == segment->offset;
+    bool (*keeps_zeros)(const double *options) = optimizer->klass->keeps_zeros;
+    return run->end == segment->offset || (keeps_zeros && keeps_zeros(optimizer->groups[run->group].spec.options));
 }
 
 static void plan_runs(trek_optimizer *optimizer)
@@ -382,11 +276,9 @@ static void plan_runs(trek_optimizer *optimizer)
             adjacent = false;
             continue;
         }
-        const trek_optimizer_spec *spec = &optimizer->groups[segment->group].spec;
-        bool sgd = optimizer->kind == TREK_OPTIMIZER_SGD;
         trek_optimizer_run run = { .part = segment->part, .group = segment->group, .begin = segment->offset,
-                                   .end = segment->offset + segment->count, .steps = sgd ? 0 : segment->steps,
-                                   .first = sgd && spec->opts.sgd.momentum > 0.0 && !optimizer->has_momentum[k] };
+                                   .end = segment->offset + segment->count, .steps = optimizer->klass->by_step ? segment->steps : 0,
+                                   .fresh = optimizer->groups[segment->group].kept & ~optimizer->written[k] };
         trek_optimizer_run *last = optimizer->n_runs > 0 ? &optimizer->runs[optimizer->n_runs - 1] : NULL;
         if (adjacent && joins(optimizer, last, segment, &run))
             last->end = run.end;
@@ -419,72 +311,50 @@ trek_status trek_optimizer_prepare(trek_optimizer *optimizer)
     }
     if (optimizer->stale)
         plan_runs(optimizer);
-    if (optimizer->kind == TREK_OPTIMIZER_SGD)
-        return TREK_OK;
     for (int r = 0; r < optimizer->n_runs; r++) {
         trek_optimizer_run *run = &optimizer->runs[r];
-        const trek_adam_opts *o = &optimizer->groups[run->group].spec.opts.adam;
-        run->bias1 = 1.0 - pow(o->beta1, (double)(run->steps + 1));
-        run->bias2 = 1.0 - pow(o->beta2, (double)(run->steps + 1));
+        const double *options = optimizer->groups[run->group].spec.options;
+        for (int c = 0; c < TREK_UPDATE_CORRECTIONS && optimizer->corrected[c]; c++)
+            run->correction[c] = trek_update_correction(options[optimizer->corrected[c]], run->steps + 1);
     }
     return TREK_OK;
 }
 
 /* --- updating ------------------------------------------------------------------- */
 
-typedef struct slice_place {
-    char *param, *grad, *state[2];
-    char *low;          /* NULL: param is no master copy */
-    int64_t count;
-    trek_dtype dtype, low_dtype;
-    double grad_scale;
-    bool zero_grad;
-} slice_place;
-
-static void apply_sgd(const trek_backend *backend, const trek_optimizer_run *run, const trek_sgd_opts *o, const slice_place *at)
+/* What of the slice is the same for all slices of the run. */
+static trek_update_slice slice_of(const trek_optimizer *optimizer, const trek_optimizer_run *run, double grad_scale, bool zero_grad)
 {
-    trek_sgd_slice slice = { .param = at->param, .grad = at->grad, .momentum_buffer = o->momentum > 0.0 ? at->state[0] : NULL,
-                             .count = at->count, .lr = o->lr, .momentum = o->momentum, .dampening = o->dampening,
-                             .weight_decay = o->weight_decay, .nesterov = o->nesterov, .first = run->first,
-                             .maximize = o->maximize, .grad_scale = at->grad_scale, .zero_grad = at->zero_grad,
-                             .low = at->low, .low_dtype = at->low_dtype };
-    backend->sgd(at->dtype, &slice);
-}
-
-static void apply_adam(const trek_backend *backend, const trek_optimizer_run *run, const trek_adam_opts *o, bool decoupled,
-                       const slice_place *at)
-{
-    trek_adam_slice slice = { .param = at->param, .grad = at->grad, .m = at->state[0], .v = at->state[1], .count = at->count,
-                              .lr = o->lr, .beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps,
-                              .weight_decay = o->weight_decay, .bias1 = run->bias1, .bias2 = run->bias2,
-                              .decoupled = decoupled, .maximize = o->maximize, .grad_scale = at->grad_scale,
-                              .zero_grad = at->zero_grad, .low = at->low, .low_dtype = at->low_dtype };
-    backend->adam(at->dtype, &slice);
+    const trek_optimizer_group *group = &optimizer->groups[run->group];
+    const trek_optimizer_class *klass = optimizer->klass;
+    trek_update_slice s = { .step = klass->by_step ? run->steps + 1 : 0, .kept = group->kept, .fresh = run->fresh, .zero_grad = zero_grad };
+    s.grad_scale = klass->maximize && group->spec.options[klass->maximize] != 0 ? -grad_scale : grad_scale;
+    memcpy(s.options, group->spec.options, sizeof s.options);
+    memcpy(s.correction, run->correction, sizeof s.correction);
+    return s;
 }
 
 void trek_optimizer_apply_range_from(trek_optimizer *optimizer, int part, int64_t begin, int64_t end, void *grads,
                                      double grad_scale, bool zero_grad)
 {
-    const trek_arena *arena = optimizer->arena;
-    const trek_arena_part *whole = &arena->parts[part];
+    const trek_arena_part *whole = &optimizer->arena->parts[part];
     int64_t size = trek_item_size[whole->wide];
     for (int r = 0; r < optimizer->n_runs; r++) {
         const trek_optimizer_run *run = &optimizer->runs[r];
         int64_t from = run->begin > begin ? run->begin : begin, to = run->end < end ? run->end : end;
         if (run->part != part || from >= to)
             continue;
-        slice_place at = { .param = whole->master->data + from * size, .grad = (char *)grads + from * size, .count = to - from,
-                           .dtype = whole->wide, .grad_scale = grad_scale, .zero_grad = zero_grad,
-                           .low = trek_arena_part_is_low(whole) ? whole->params->data + from * trek_item_size[whole->dtype] : NULL,
-                           .low_dtype = whole->dtype };
-        for (int s = 0; s < 2; s++)
-            if (optimizer->state[s][part])
-                at.state[s] = optimizer->state[s][part]->data + from * size;
-        const trek_optimizer_spec *spec = &optimizer->groups[run->group].spec;
-        if (optimizer->kind == TREK_OPTIMIZER_SGD)
-            apply_sgd(arena->backend, run, &spec->opts.sgd, &at);
-        else
-            apply_adam(arena->backend, run, &spec->opts.adam, optimizer->kind == TREK_OPTIMIZER_ADAMW, &at);
+        trek_update_slice slice = slice_of(optimizer, run, grad_scale, zero_grad);
+        slice.param = whole->master->data + from * size;
+        slice.grad = (char *)grads + from * size;
+        slice.count = to - from;
+        for (int s = 0; s < TREK_UPDATE_STATES; s++)
+            if (slice.kept >> s & 1)
+                slice.state[s] = optimizer->state[s][part]->data + from * size;
+        if (trek_arena_part_is_low(whole))
+            slice.low = whole->params->data + from * trek_item_size[whole->dtype];
+        slice.low_dtype = whole->dtype;
+        optimizer->arena->backend->update_slice(&optimizer->kernel, whole->wide, &slice);
     }
 }
 
@@ -497,20 +367,18 @@ void trek_optimizer_apply_range(trek_optimizer *optimizer, int part, int64_t beg
 void trek_optimizer_commit(trek_optimizer *optimizer)
 {
     trek_arena *arena = optimizer->arena;
-    bool sgd = optimizer->kind == TREK_OPTIMIZER_SGD;
     for (int k = 0; k < arena->n_segments; k++) {
         if (!optimizer->active[k])
             continue;
         trek_arena_segment *segment = &arena->segments[k];
+        uint32_t kept = optimizer->groups[segment->group].kept;
         segment->steps++;
         trek_tensor_bump(segment->param->data);
         segment->version = segment->param->data->storage->version;
-        if (sgd && !optimizer->has_momentum[k] && optimizer->groups[segment->group].spec.opts.sgd.momentum > 0.0) {
-            optimizer->has_momentum[k] = true;
-            optimizer->stale = true;
-        }
+        optimizer->stale |= (kept & ~optimizer->written[k]) != 0; /* they are no longer fresh */
+        optimizer->written[k] |= kept;
     }
-    if (!sgd)
+    if (optimizer->klass->by_step)
         for (int r = 0; r < optimizer->n_runs; r++)
             optimizer->runs[r].steps++;
 }

@@ -8,6 +8,7 @@
 #define TREK_OPTIM_OPTIMIZER_H
 
 #include "nn/module.h"
+#include "tensor/update_slice.h"
 
 TREK_BEGIN
 
@@ -28,15 +29,14 @@ typedef struct trek_adam_opts {
     bool maximize;
 } trek_adam_opts;
 
-typedef enum trek_optimizer_kind { TREK_OPTIMIZER_NONE, TREK_OPTIMIZER_SGD, TREK_OPTIMIZER_ADAM, TREK_OPTIMIZER_ADAMW } trek_optimizer_kind;
+/* What an optimizer is: optim/optimizer_class.h, which also says how to write one. */
+typedef struct trek_optimizer_class trek_optimizer_class;
 
-/* A value that says which optimizer with which options; each rank makes its own from it. */
+/* A value that says which optimizer with which options; each rank makes its own from it. Options are in the order of the class,
+ * the learning rate first; 0 stands for the default, TREK_ZERO for 0. */
 typedef struct trek_optimizer_spec {
-    trek_optimizer_kind kind;
-    union {
-        trek_sgd_opts sgd;
-        trek_adam_opts adam;
-    } opts;
+    const trek_optimizer_class *klass; /* NULL: none */
+    double options[TREK_UPDATE_OPTIONS];
 } trek_optimizer_spec;
 
 TREK_API trek_optimizer_spec trek_sgd(trek_sgd_opts opts);
@@ -45,7 +45,8 @@ TREK_API trek_optimizer_spec trek_adamw(trek_adam_opts opts);
 
 typedef struct trek_optimizer trek_optimizer;
 
-/* Over the listed parameters (moved into a flat arena), which make group 0. Errors: ARGUMENT for options out of range. */
+/* Over the listed parameters (moved into a flat arena), which make group 0. Errors: ARGUMENT for options out of range;
+ * UNSUPPORTED for parameters on a GPU and a class that has no kernel there. */
 TREK_API trek_optimizer *trek_optimizer_new(trek_optimizer_spec spec, const trek_params *params);
 TREK_API void trek_optimizer_free(trek_optimizer **optimizer);
 /* One update of every parameter that has a gradient; frozen and unused ones are
@@ -56,7 +57,7 @@ TREK_API trek_status trek_optimizer_set_lr(trek_optimizer *optimizer, double lr)
 TREK_API trek_status trek_optimizer_set_group_lr(trek_optimizer *optimizer, int group, double lr);
 TREK_API double trek_optimizer_lr(const trek_optimizer *optimizer);                           /* group 0 */
 TREK_API double trek_optimizer_group_lr(const trek_optimizer *optimizer, int group);
-/* Moves parameters of the optimizer (those listed) into a new group with options of its own, of the same kind. Returns its index, -1 on failure. */
+/* Moves parameters of the optimizer (those listed) into a new group with options of its own, of the same class. Returns its index, -1 on failure. */
 TREK_API int trek_optimizer_add_group(trek_optimizer *optimizer, const trek_params *params, trek_optimizer_spec spec);
 
 /* Scales all gradients so that their joint 2-norm is at most max_norm; returns the

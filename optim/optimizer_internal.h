@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "optim/arena.h"
-#include "optim/optimizer.h"
+#include "optim/optimizer_class.h"
 #include "optim/scaler_internal.h"
 
 /* A contiguous stretch of the arena that one kernel call updates: segments of
@@ -19,14 +19,15 @@
 typedef struct trek_optimizer_run {
     int part, group;
     int64_t begin, end;  /* elements of the part */
-    int64_t steps;       /* updates so far, this one not counted */
-    double bias1, bias2; /* Adam: 1 - beta^(steps + 1) */
-    bool first;          /* SGD: the momentum buffer holds nothing yet */
+    int64_t steps;       /* updates so far, this one not counted; 0 unless the class goes by steps */
+    uint32_t fresh;      /* states that hold nothing yet */
+    double correction[TREK_UPDATE_CORRECTIONS];
 } trek_optimizer_run;
 
 typedef struct trek_optimizer_group {
     trek_optimizer_spec spec; /* defaults filled in, lr as it is now */
     double initial_lr;
+    uint32_t kept;            /* states that these options need */
 } trek_optimizer_group;
 
 typedef struct trek_optimizer_records trek_optimizer_records;
@@ -45,7 +46,9 @@ static inline uint64_t trek_mix_double(uint64_t key, double value)
 }
 
 struct trek_optimizer {
-    trek_optimizer_kind kind;
+    const trek_optimizer_class *klass;
+    trek_update_kernel kernel;
+    int32_t corrected[TREK_UPDATE_CORRECTIONS]; /* options of the class; 0: none */
     trek_arena *arena;
     bool owns_arena;
     uint64_t plans;                    /* how often runs were planned */
@@ -54,9 +57,8 @@ struct trek_optimizer {
     trek_optimizer_group *groups;
     trek_optimizer_run *runs;          /* [n_segments] at most */
     bool *active;                      /* [n_segments] what runs were made for */
-    bool *has_momentum;                /* [n_segments] SGD: the buffer has been written */
-    /* Flat state in the arena's layout: exp_avg and exp_avg_sq, or the momentum buffer; NULL: not needed. */
-    trek_tensor *state[2][TREK_DTYPE_COUNT];
+    uint32_t *written;                 /* [n_segments] bit s: state s has been written */
+    trek_tensor *state[TREK_UPDATE_STATES][TREK_DTYPE_COUNT]; /* flat, in the arena's layout; NULL: not needed */
     trek_optimizer_records *records;   /* steps are decided in the device's memory; NULL: by the host */
     trek_update_state last;            /* by the host: its last step */
     bool unscaled;                     /* trek_grad_scaler_unscale has been at the gradients since the last step, */
@@ -67,6 +69,17 @@ struct trek_optimizer {
 
 /* OK, or ARGUMENT naming the option: so that a trainer can refuse early. */
 trek_status trek_optimizer_spec_check(const trek_optimizer_spec *spec);
+/* optim/optimizer_class.c. Fills the defaults in and checks class and ranges: ARGUMENT. */
+trek_status trek_optimizer_resolve(trek_optimizer_spec *spec);
+trek_status trek_optimizer_check_option(const trek_optimizer_class *klass, int option, double value);
+/* Resolved options as one asks for them: what is 0 there is so on purpose. */
+trek_optimizer_spec trek_optimizer_spec_again(const trek_optimizer_spec *resolved);
+/* The states that resolved options need, as bits. */
+uint32_t trek_optimizer_kept(const trek_optimizer_spec *spec);
+/* The options that are corrected, in order; 0: no more. */
+void trek_optimizer_corrected(const trek_optimizer_class *klass, int32_t *corrected);
+/* UNSUPPORTED where the arena's device has none. */
+trek_status trek_optimizer_find_kernel(const trek_optimizer_class *klass, const trek_arena *arena, trek_update_kernel *kernel);
 
 /* An optimizer over an arena that the caller keeps and that outlives it. */
 trek_optimizer *trek_optimizer_new_over(trek_optimizer_spec spec, trek_arena *arena);
@@ -138,7 +151,7 @@ trek_status trek_grads_scale(const trek_params *params, double factor);
  * max_norm / (norm + 1e-6), at most 1; 1 for a norm that is not finite. */
 double trek_clip_factor(double norm, double max_norm);
 
-/* State by name, for checkpoints: "<parameter>.exp_avg", ".exp_avg_sq" or ".momentum_buffer" in the
+/* State by name, for checkpoints: "<parameter>.<state>", the class's names ("exp_avg"), in the
  * parameter's shape and dtype (16-bit ones': f32), "<parameter>.step" (i64 scalar), and "<parameter>.master", the f32
  * copy of a 16-bit parameter. Parameters that were never updated are left out, as
  * in PyTorch. Tensors are views of the live state: save them before the next step. */

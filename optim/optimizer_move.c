@@ -72,24 +72,15 @@ void trek_optimizer_snapshot_free(trek_optimizer_snapshot **address)
 static uint64_t options_key(const trek_optimizer_group *group)
 {
     uint64_t key = trek_mix_double(1, group->initial_lr);
-    if (group->spec.kind == TREK_OPTIMIZER_SGD) {
-        const trek_sgd_opts *o = &group->spec.opts.sgd;
-        const double numbers[] = { o->lr, o->momentum, o->dampening, o->weight_decay, o->nesterov, o->maximize };
-        for (int k = 0; k < 6; k++)
-            key = trek_mix_double(key, numbers[k]);
-        return key;
-    }
-    const trek_adam_opts *o = &group->spec.opts.adam;
-    const double numbers[] = { o->lr, o->beta1, o->beta2, o->eps, o->weight_decay, o->maximize };
-    for (int k = 0; k < 6; k++)
-        key = trek_mix_double(key, numbers[k]);
+    for (int k = 0; k < TREK_UPDATE_OPTIONS; k++)
+        key = trek_mix_double(key, group->spec.options[k]);
     return key;
 }
 
 void trek_optimizer_snapshot_describe(const trek_optimizer_snapshot *s, trek_text *text)
 {
     for (int g = 0; g < s->n_groups; g++)
-        trek_text_format(text, "group %d %llx\n", (int)s->groups[g].spec.kind, (unsigned long long)options_key(&s->groups[g]));
+        trek_text_format(text, "group %s %llx\n", s->groups[g].spec.klass->name, (unsigned long long)options_key(&s->groups[g]));
     for (int k = 0; k < s->n_members; k++)
         trek_text_format(text, "%s %d\n", s->members[k].name, s->members[k].group);
     for (int k = 0; k < s->n_entries; k++) {
@@ -109,22 +100,6 @@ trek_tensor *trek_optimizer_snapshot_tensor(const trek_optimizer_snapshot *s, in
 
 /* --- making ------------------------------------------------------------------------- */
 
-/* Options as one asks for them: what is 0 there is so on purpose. */
-static trek_optimizer_spec spec_of(const trek_optimizer_group *group)
-{
-    trek_optimizer_spec spec = group->spec;
-    if (spec.kind == TREK_OPTIMIZER_SGD) {
-        if (spec.opts.sgd.lr == 0)
-            spec.opts.sgd.lr = TREK_ZERO;
-        return spec;
-    }
-    double *fields[] = { &spec.opts.adam.lr, &spec.opts.adam.beta1, &spec.opts.adam.beta2, &spec.opts.adam.eps, &spec.opts.adam.weight_decay };
-    for (int k = 0; k < 5; k++)
-        if (*fields[k] == 0)
-            *fields[k] = TREK_ZERO;
-    return spec;
-}
-
 static trek_status add_group(trek_optimizer *optimizer, const trek_optimizer_snapshot *s, int group)
 {
     trek_params *params = trek_params_new();
@@ -139,7 +114,7 @@ static trek_status add_group(trek_optimizer *optimizer, const trek_optimizer_sna
         status = at < arena->n_segments ? trek_params_add(params, s->members[k].name, arena->segments[at].param)
                                         : trek_fail(TREK_ERR_ARGUMENT, "optimizer: there is no parameter '%s' any more", s->members[k].name);
     }
-    if (status == TREK_OK && trek_optimizer_add_group(optimizer, params, spec_of(&s->groups[group])) < 0)
+    if (status == TREK_OK && trek_optimizer_add_group(optimizer, params, trek_optimizer_spec_again(&s->groups[group].spec)) < 0)
         status = trek_status_get();
     trek_params_free(&params);
     return status;
@@ -150,7 +125,7 @@ trek_optimizer *trek_optimizer_make(const trek_optimizer_source *source, trek_ar
     const trek_optimizer_snapshot *s = source->snapshot;
     if (source->spec)
         return trek_optimizer_new_over(*source->spec, arena);
-    trek_optimizer *optimizer = trek_optimizer_new_over(spec_of(&s->groups[0]), arena);
+    trek_optimizer *optimizer = trek_optimizer_new_over(trek_optimizer_spec_again(&s->groups[0].spec), arena);
     trek_status status = optimizer ? TREK_OK : trek_status_get();
     for (int g = 1; g < s->n_groups && status == TREK_OK; g++)
         status = add_group(optimizer, s, g);

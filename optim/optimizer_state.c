@@ -5,12 +5,8 @@
 #include "autograd/var_internal.h"
 #include "optim/optimizer_internal.h"
 
-static const char *state_name(const trek_optimizer *optimizer, int s)
-{
-    if (optimizer->kind == TREK_OPTIMIZER_SGD)
-        return "momentum_buffer";
-    return s == 0 ? "exp_avg" : "exp_avg_sq";
-}
+/* What an entry can be: one of the class's states, and: */
+enum { STATE_STEP = TREK_UPDATE_STATES, STATE_MASTER, STATE_KINDS };
 
 /* The part of a state buffer that belongs to a segment, in the parameter's shape; NULL and MEMORY. */
 static trek_tensor *state_view(const trek_optimizer *optimizer, int s, const trek_arena_segment *segment)
@@ -31,9 +27,7 @@ static trek_tensor *master_view(const trek_arena *arena, const trek_arena_segmen
 static bool has_state(const trek_optimizer *optimizer, int s, int k)
 {
     const trek_arena_segment *segment = &optimizer->arena->segments[k];
-    if (!optimizer->state[s][segment->part] || segment->steps == 0)
-        return false;
-    return optimizer->kind != TREK_OPTIMIZER_SGD || optimizer->has_momentum[k];
+    return optimizer->state[s][segment->part] && segment->steps > 0 && optimizer->written[k] >> s & 1;
 }
 
 /* Takes the tensor over, also on failure. */
@@ -63,7 +57,7 @@ trek_status trek_optimizer_export(trek_optimizer *optimizer, trek_optimizer_entr
         status = trek_arena_refresh_masters(optimizer->arena);
     if (status != TREK_OK)
         return status;
-    trek_optimizer_entry *list = trek_calloc((size_t)arena->n_segments * 4, sizeof *list);
+    trek_optimizer_entry *list = trek_calloc((size_t)arena->n_segments * STATE_KINDS, sizeof *list);
     status = list ? TREK_OK : TREK_ERR_MEMORY;
     for (int index = 0; status == TREK_OK && index < arena->n_segments; index++) {
         int k = 0; /* in the order of the list of parameters, whatever the arena's */
@@ -72,9 +66,9 @@ trek_status trek_optimizer_export(trek_optimizer *optimizer, trek_optimizer_entr
         const trek_arena_segment *segment = &arena->segments[k];
         if (segment->steps == 0)
             continue;
-        for (int s = 0; status == TREK_OK && s < 2; s++)
+        for (int s = 0; status == TREK_OK && s < TREK_UPDATE_STATES; s++)
             if (has_state(optimizer, s, k))
-                status = add_entry(list, &count, segment->name, state_name(optimizer, s), state_view(optimizer, s, segment));
+                status = add_entry(list, &count, segment->name, optimizer->klass->states[s].name, state_view(optimizer, s, segment));
         if (status == TREK_OK && trek_arena_part_is_low(&arena->parts[segment->part]))
             status = add_entry(list, &count, segment->name, "master", master_view(arena, segment));
         if (status == TREK_OK)
@@ -101,8 +95,6 @@ void trek_optimizer_export_free(trek_optimizer_entry *entries, int n)
 
 /* --- import ----------------------------------------------------------------------- */
 
-enum { STATE_STEP = 2, STATE_MASTER = 3 };
-
 /* Where an entry belongs: segment and which state (STATE_STEP for the step count, STATE_MASTER for the f32 copy). */
 static bool locate(const trek_optimizer *optimizer, const char *name, int *segment, int *state)
 {
@@ -110,8 +102,8 @@ static bool locate(const trek_optimizer *optimizer, const char *name, int *segme
     if (!dot)
         return false;
     *state = -1;
-    for (int s = 0; s < (optimizer->kind == TREK_OPTIMIZER_SGD ? 1 : 2); s++)
-        if (strcmp(dot + 1, state_name(optimizer, s)) == 0 && optimizer->state[s][0])
+    for (int s = 0; s < TREK_UPDATE_STATES; s++)
+        if (optimizer->state[s][0] && strcmp(dot + 1, optimizer->klass->states[s].name) == 0)
             *state = s;
     if (strcmp(dot + 1, "step") == 0)
         *state = STATE_STEP;
@@ -128,9 +120,9 @@ static bool locate(const trek_optimizer *optimizer, const char *name, int *segme
 }
 
 typedef struct trek_optimizer_import_plan {
-    bool has[4];       /* states, step, master */
+    bool has[STATE_KINDS];
     int64_t steps;
-    trek_tensor *source[4]; /* retained, dtype and device of the arena; of the step none */
+    trek_tensor *source[STATE_KINDS]; /* retained, dtype and device of the arena; of the step none */
 } import_plan; /* of one segment */
 
 static trek_status read_steps(const trek_optimizer_entry *entry, import_plan *plan)
@@ -172,14 +164,18 @@ static trek_status plan_entry(trek_optimizer *optimizer, const trek_optimizer_en
     return plan->source[state] ? TREK_OK : trek_status_get();
 }
 
-/* A parameter that was updated has all of its state. */
+/* A parameter that was updated has all of its state; what options add begins anew where it is missing. */
 static trek_status check_whole(const trek_optimizer *optimizer, const import_plan *plans)
 {
     for (int k = 0; k < optimizer->arena->n_segments; k++) {
         const import_plan *plan = &plans[k];
-        bool any = plan->has[0] || plan->has[1];
-        bool adam = optimizer->kind != TREK_OPTIMIZER_SGD;
-        if ((any && !plan->has[STATE_STEP]) || (adam && plan->has[STATE_STEP] && !(plan->has[0] && plan->has[1])))
+        bool any = false, all = true;
+        for (int s = 0; s < TREK_UPDATE_STATES; s++) {
+            const trek_optimizer_state *state = &optimizer->klass->states[s];
+            any |= plan->has[s];
+            all &= plan->has[s] || !state->name || state->kept_with;
+        }
+        if (plan->has[STATE_STEP] ? !all : any)
             return trek_fail(TREK_ERR_FORMAT, "optimizer state: parameter '%s' has only a part of its state",
                              optimizer->arena->segments[k].name);
     }
@@ -199,7 +195,7 @@ static void zero_whole(const trek_arena *arena, trek_tensor *whole)
 static void take_over(trek_optimizer *optimizer, const import_plan *plans)
 {
     const trek_arena *arena = optimizer->arena;
-    for (int s = 0; s < 2; s++)
+    for (int s = 0; s < TREK_UPDATE_STATES; s++)
         for (int p = 0; p < arena->n_parts; p++)
             if (optimizer->state[s][p])
                 zero_whole(arena, optimizer->state[s][p]);
@@ -207,16 +203,18 @@ static void take_over(trek_optimizer *optimizer, const import_plan *plans)
         trek_arena_segment *segment = &arena->segments[k];
         const trek_arena_part *part = &arena->parts[segment->part];
         size_t size = trek_dtype_size(part->wide);
-        for (int s = 0; s < 4; s++) {
-            trek_tensor *whole = s == STATE_MASTER ? part->master : s < 2 ? optimizer->state[s][segment->part] : NULL;
+        optimizer->written[k] = 0;
+        for (int s = 0; s < STATE_KINDS; s++) {
+            trek_tensor *whole = s == STATE_MASTER ? part->master : s < TREK_UPDATE_STATES ? optimizer->state[s][segment->part] : NULL;
             trek_tensor *source = plans[k].source[s];
+            if (s < TREK_UPDATE_STATES && source)
+                optimizer->written[k] |= 1u << s;
             if (whole && source)
                 arena->backend->copy_bytes(whole->data + (size_t)segment->offset * size, arena->device, source->data,
                                            arena->device, (size_t)segment->count * size, NULL);
         }
         segment->version = segment->param->data->storage->version - 1; /* whether the master fits is seen at the next step */
         segment->steps = plans[k].steps;
-        optimizer->has_momentum[k] = optimizer->kind == TREK_OPTIMIZER_SGD && plans[k].has[0];
     }
     optimizer->stale = true;
     trek_records_forget(optimizer);
@@ -247,7 +245,7 @@ void trek_optimizer_import_end(trek_optimizer *optimizer, trek_optimizer_import_
     if (plans && commit)
         take_over(optimizer, plans);
     for (int k = 0; plans && k < optimizer->arena->n_segments; k++)
-        for (int s = 0; s < 4; s++)
+        for (int s = 0; s < STATE_KINDS; s++)
             trek_tensor_release(plans[k].source[s]);
     trek_free(plans);
 }

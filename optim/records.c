@@ -50,7 +50,8 @@ static trek_status make_memory(trek_optimizer *optimizer, trek_optimizer_records
     char *base = r->memory->data;
     r->at = (trek_update){ .state = (void *)(base + state), .lr = (void *)(base + lr), .groups = (void *)(base + group),
                            .segments = (void *)(base + segments), .segment_group = (void *)(base + of),
-                           .runs = (void *)(base + runs), .tile_run = (void *)(base + tiles), .n_segments = arena->n_segments };
+                           .runs = (void *)(base + runs), .tile_run = (void *)(base + tiles), .n_segments = arena->n_segments,
+                           .kernel = optimizer->kernel };
     return TREK_OK;
 }
 
@@ -106,17 +107,14 @@ static trek_status from_device(const trek_optimizer *optimizer, void *to, const 
 
 /* --- tables ------------------------------------------------------------------- */
 
-static trek_update_group group_entry(const trek_optimizer_spec *spec)
+static trek_update_group group_entry(const trek_optimizer *optimizer, const trek_optimizer_group *group)
 {
-    if (spec->kind == TREK_OPTIMIZER_SGD) {
-        const trek_sgd_opts *o = &spec->opts.sgd;
-        return (trek_update_group){ .kind = TREK_UPDATE_SGD, .maximize = o->maximize, .nesterov = o->nesterov,
-                                    .weight_decay = o->weight_decay, .momentum = o->momentum, .dampening = o->dampening };
-    }
-    const trek_adam_opts *o = &spec->opts.adam;
-    return (trek_update_group){ .kind = spec->kind == TREK_OPTIMIZER_ADAMW ? TREK_UPDATE_ADAMW : TREK_UPDATE_ADAM,
-                                .maximize = o->maximize, .beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps,
-                                .weight_decay = o->weight_decay };
+    const trek_optimizer_class *klass = optimizer->klass;
+    trek_update_group entry = { .kept = group->kept, .by_step = klass->by_step,
+                                .maximize = klass->maximize && group->spec.options[klass->maximize] != 0 };
+    memcpy(entry.options, group->spec.options, sizeof entry.options);
+    memcpy(entry.corrected, optimizer->corrected, sizeof entry.corrected);
+    return entry;
 }
 
 static trek_update_run run_entry(const trek_optimizer *optimizer, int k, int64_t first_tile)
@@ -127,7 +125,7 @@ static trek_update_run run_entry(const trek_optimizer *optimizer, int k, int64_t
     trek_update_run run = { .param = part->master->data + at, .grad = part->grads->data + at, .count = segment->count,
                             .dtype = part->wide, .low_dtype = part->dtype, .segment = k, .group = segment->group,
                             .first_tile = first_tile };
-    for (int s = 0; s < 2; s++)
+    for (int s = 0; s < TREK_UPDATE_STATES; s++)
         if (optimizer->state[s][segment->part])
             run.state[s] = optimizer->state[s][segment->part]->data + at;
     if (trek_arena_part_is_low(part))
@@ -160,7 +158,7 @@ static trek_status write_plan(trek_optimizer *optimizer, trek_optimizer_records 
     trek_status status = runs && tiles && groups && table ? TREK_OK : trek_status_get();
     if (status == TREK_OK) {
         for (int g = 0; g < optimizer->n_groups; g++)
-            table[g] = group_entry(&optimizer->groups[g].spec);
+            table[g] = group_entry(optimizer, &optimizer->groups[g]);
         at.n_groups = optimizer->n_groups;
         fill_tables(optimizer, runs, tiles, groups, &at);
         status = to_device(optimizer, at.groups, table, (size_t)at.n_groups * sizeof *table);
@@ -190,7 +188,7 @@ static trek_status write_counts(const trek_optimizer *optimizer, trek_optimizer_
     if (!segments)
         return trek_status_get();
     for (size_t k = 0; k < n; k++)
-        segments[k] = (trek_update_segment){ .steps = optimizer->arena->segments[k].steps, .has_momentum = optimizer->has_momentum[k] };
+        segments[k] = (trek_update_segment){ .steps = optimizer->arena->segments[k].steps, .written = optimizer->written[k] };
     trek_status status = to_device(optimizer, r->at.segments, segments, n * sizeof *segments);
     r->written = status == TREK_OK;
     trek_free(segments);
@@ -207,7 +205,7 @@ trek_status trek_records_read(trek_optimizer *optimizer)
     trek_status status = segments ? from_device(optimizer, segments, r->at.segments, n * sizeof *segments) : trek_status_get();
     for (size_t k = 0; k < n && status == TREK_OK; k++) {
         optimizer->arena->segments[k].steps = segments[k].steps;
-        optimizer->has_momentum[k] = segments[k].has_momentum;
+        optimizer->written[k] = segments[k].written;
     }
     trek_free(segments);
     return status;

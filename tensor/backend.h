@@ -13,7 +13,7 @@
 TREK_BEGIN
 
 /* Of the table below: its version and its size, which the number of ops is part of. */
-#define TREK_BACKEND_ABI (4 * 10000000 + (int)(sizeof(trek_backend) / sizeof(void *)))
+#define TREK_BACKEND_ABI (5 * 10000000 + (int)(sizeof(trek_backend) / sizeof(void *)))
 
 /* Work done in order. Every thread has a compute stream of its own on each device
  * that it uses: NULL stands for it wherever a stream is asked for. */
@@ -30,32 +30,6 @@ typedef struct trek_device_info {
     int64_t memory, memory_free; /* bytes */
     unsigned char uuid[16];    /* the same device has the same one in all processes; zeros: it has none */
 } trek_device_info;
-
-/* One slice of a flat arena for the fused optimizer kernels. All pointers are
- * to `count` elements of the same segment; f32 or f64. */
-typedef struct trek_adam_slice {
-    void *param, *grad, *m, *v;
-    int64_t count;
-    double lr, beta1, beta2, eps, weight_decay;
-    double bias1, bias2;       /* 1 - beta^t */
-    bool decoupled;            /* AdamW */
-    bool maximize;
-    double grad_scale;         /* grad is multiplied by it first (clip factor, 1/loss scale) */
-    bool zero_grad;            /* grad is set to 0 after use */
-    void *low;                 /* param is a master copy: this BF16 or F16 one is rewritten from it; NULL: none */
-    trek_dtype low_dtype;
-} trek_adam_slice;
-
-typedef struct trek_sgd_slice {
-    void *param, *grad, *momentum_buffer; /* buffer NULL without momentum */
-    int64_t count;
-    double lr, momentum, dampening, weight_decay;
-    bool nesterov, first, maximize; /* first: the buffer takes the gradient as it is */
-    double grad_scale;
-    bool zero_grad;
-    void *low;                 /* as in Adam's */
-    trek_dtype low_dtype;
-} trek_sgd_slice;
 
 typedef struct trek_backend {
     int abi;
@@ -78,6 +52,7 @@ typedef struct trek_backend {
     trek_status (*pinned_allocate)(size_t bytes, void **data);
     void (*pinned_release)(void *data);
     bool host_accessible;      /* the CPU may read and write data */
+    int isa;                   /* the CPU's: 0 baseline, 1 avx2, 2 avx512 */
     trek_memory_stats_t (*stats)(trek_device device);
 
     /* contiguous bytes; either side may be host memory. In the order of the stream; from a device to
@@ -112,8 +87,12 @@ typedef struct trek_backend {
     trek_kernel kernels[TREK_OP_COUNT][TREK_DTYPE_COUNT];
 
     /* flat arenas; dtype F32 or F64 */
-    void (*adam)(trek_dtype dtype, const trek_adam_slice *slice);
-    void (*sgd)(trek_dtype dtype, const trek_sgd_slice *slice);
+    /* An optimizer's update of a slice, and the rewriting of its 16-bit parameters. */
+    void (*update_slice)(const trek_update_kernel *kernel, trek_dtype dtype, const trek_update_slice *slice);
+    /* The number of the kernel of that name; -1: there is none. NULL: classes bring a function. */
+    int (*update_kernel)(const char *name);
+    /* The 16-bit elements [begin, begin + n) of low from the n of master. The CPU's only. */
+    void (*write_low)(void *low, trek_dtype dtype, const float *master, int64_t begin, int64_t n);
     /* sum of squares in f64, in fixed blocks combined in order; *finite false if any element is inf or NaN */
     void (*sum_squares)(trek_dtype dtype, const void *data, int64_t count, double *sum, bool *finite);
     /* to[i] = sum over k of from[k][i], in order of k; to may be one of from */
@@ -130,7 +109,7 @@ typedef struct trek_backend {
     trek_status (*update_norm)(trek_device device, const trek_update *update, const trek_update_span *spans, int n);
     /* trek_update_decide_state, then trek_update_decide_segment for every segment. measured: update_norm came before. */
     trek_status (*update_decide)(trek_device device, const trek_update *update, bool measured);
-    /* All runs, unless state->skip; the formulas and their order are those of tensor/cpu/optim/arena.c. Gradients of all runs
+    /* All runs, unless state->skip. Gradients of all runs
      * become 0 afterwards if zero_grads, also when skipped. */
     trek_status (*update_apply)(trek_device device, const trek_update *update, bool zero_grads);
     /* trek_update_scaler_adapt. */

@@ -11,7 +11,7 @@
 #include <math.h>
 #include <stdint.h>
 
-#include "tensor/types.h"
+#include "tensor/update_slice.h"
 
 #ifdef __CUDACC__
 #define TREK_ON_BOTH __host__ __device__ static inline
@@ -55,30 +55,33 @@ typedef struct trek_update_state {
     uint64_t rng_step;
 } trek_update_state;
 
-enum { TREK_UPDATE_SGD, TREK_UPDATE_ADAM, TREK_UPDATE_ADAMW };
-
-/* Hyperparameters of a group of the optimizer. In backend memory, written when they change (the learning rate has its own array). */
+/* Options of a group of the optimizer. In backend memory, written when they change (the learning rate has its own array). */
 typedef struct trek_update_group {
-    int32_t kind;            /* TREK_UPDATE_... */
-    int32_t maximize, nesterov;
-    double beta1, beta2, eps;
-    double weight_decay;     /* ADAMW: decoupled */
-    double momentum, dampening;
+    double options[TREK_UPDATE_OPTIONS];
+    uint32_t kept;                              /* states, as in a slice */
+    int32_t by_step, maximize;
+    int32_t corrected[TREK_UPDATE_CORRECTIONS]; /* options; 0: none */
 } trek_update_group;
 
 /* One parameter: what its updates have come to. In backend memory, written by update_decide alone once training goes on. */
 typedef struct trek_update_segment {
     int64_t steps;           /* updates it has had; skipped ones do not count */
-    int32_t has_momentum;    /* SGD: the buffer has been written */
-    int32_t first;           /* by update_decide; SGD: the buffer takes the gradient as it is */
-    double bias1, bias2;     /* by update_decide; Adam: 1 - beta^steps, this update counted */
+    uint32_t written;        /* bit k: state k has been written */
+    uint32_t fresh;          /* by update_decide; as in a slice */
+    double correction[TREK_UPDATE_CORRECTIONS]; /* by update_decide */
 } trek_update_segment;
+
+/* How a backend updates elements: the class's function, or a number of the device's own (update_kernel). */
+typedef struct trek_update_kernel {
+    trek_update_fn host;
+    int device;
+} trek_update_kernel;
 
 /* A stretch of memory that is updated: one parameter. In backend memory. */
 typedef struct trek_update_run {
     void *param;             /* f32 or f64; of a 16-bit parameter the f32 master copy */
     void *grad;              /* of param's dtype */
-    void *state[2];          /* exp_avg and exp_avg_sq, or the momentum buffer and NULL; NULL: none */
+    void *state[TREK_UPDATE_STATES]; /* NULL: none */
     void *low;               /* the 16-bit parameter, rewritten from param; NULL: none */
     int64_t count;
     int32_t dtype, low_dtype;
@@ -98,6 +101,7 @@ typedef struct trek_update {
     const int32_t *tile_run;         /* [n_tiles] the run that a tile belongs to */
     int32_t n_groups, n_segments, n_runs;
     int64_t n_tiles;
+    trek_update_kernel kernel;
 } trek_update;
 
 /* Gradients to be measured. */
@@ -117,6 +121,9 @@ TREK_ON_BOTH double trek_update_clip(double norm, double max_norm)
     double factor = max_norm / (norm + 1e-6);
     return factor < 1.0 ? factor : 1.0;
 }
+
+/* 1 - value^steps: what a moving average from 0 lacks after so many steps. */
+TREK_ON_BOTH double trek_update_correction(double value, int64_t steps) { return 1.0 - pow(value, (double)steps); }
 
 /* What update_decide does to the state, by one thread. measured: update_norm came before. */
 TREK_ON_BOTH void trek_update_decide_state(trek_update_state *s, trek_update_scaler *scaler, bool measured)
@@ -142,13 +149,35 @@ TREK_ON_BOTH void trek_update_decide_segment(const trek_update *update, int32_t 
     trek_update_segment *segment = &update->segments[k];
     const trek_update_group *group = &update->groups[update->segment_group[k]];
     segment->steps++;
-    if (group->kind == TREK_UPDATE_SGD) {
-        segment->first = group->momentum > 0 && !segment->has_momentum;
-        segment->has_momentum |= group->momentum > 0;
-        return;
-    }
-    segment->bias1 = 1.0 - pow(group->beta1, (double)segment->steps);
-    segment->bias2 = 1.0 - pow(group->beta2, (double)segment->steps);
+    segment->fresh = group->kept & ~segment->written;
+    segment->written |= group->kept;
+    for (int c = 0; c < TREK_UPDATE_CORRECTIONS; c++)
+        if (group->corrected[c])
+            segment->correction[c] = trek_update_correction(group->options[group->corrected[c]], segment->steps);
+}
+
+/* The slice of a whole run, after update_decide. */
+TREK_ON_BOTH void trek_update_slice_of(const trek_update *update, const trek_update_run *run, bool zero_grads, trek_update_slice *s)
+{
+    const trek_update_group *group = &update->groups[run->group];
+    const trek_update_segment *segment = &update->segments[run->segment];
+    s->param = run->param;
+    s->grad = run->grad;
+    s->count = run->count;
+    s->kept = group->kept;
+    s->fresh = segment->fresh;
+    for (int k = 0; k < TREK_UPDATE_STATES; k++)
+        s->state[k] = group->kept >> k & 1 ? run->state[k] : 0;
+    s->options[0] = update->lr[run->group];
+    for (int k = 1; k < TREK_UPDATE_OPTIONS; k++)
+        s->options[k] = group->options[k];
+    for (int k = 0; k < TREK_UPDATE_CORRECTIONS; k++)
+        s->correction[k] = segment->correction[k];
+    s->step = group->by_step ? segment->steps : 0;
+    s->grad_scale = group->maximize ? -update->state->grad_scale : update->state->grad_scale;
+    s->zero_grad = zero_grads;
+    s->low = run->low;
+    s->low_dtype = (trek_dtype)run->low_dtype;
 }
 
 /* What update_scaler does (torch.amp.GradScaler.update): less after an overflow, more after enough good steps. */

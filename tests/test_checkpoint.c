@@ -29,6 +29,7 @@
 #include "nn/layers.h"
 #include "nn/state.h"
 #include "tests/support/support.h"
+#include "tests/support/tamed.h"
 
 enum { IN = 5, HIDDEN = 8, CLASSES = 3, SAMPLES = 23, BATCH = 6, BATCHES = 4, STEPS = 20, MOST = 2048 };
 
@@ -49,7 +50,8 @@ static const char *path_of(const char *name)
 typedef struct run_opts {
     trek_dtype dtype;
     int ranks;
-    bool separate, sgd, scaled, norm;
+    bool separate, scaled, norm;
+    enum { ADAMW, SGD, TAMED } optimizer;
     const trek_plan *plan;
 } run_opts;
 
@@ -64,6 +66,13 @@ static trek_graph *build(trek_device device, void *arg)
     return trek_flow_build(trek_flow_from(trek_nn_sequential(5, modules)));
 }
 
+static trek_optimizer_spec optimizer_of(const run_opts *o)
+{
+    return o->optimizer == SGD     ? trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 })
+           : o->optimizer == TAMED ? tamed(0.02, 0.9)
+                                   : trek_adamw((trek_adam_opts){ .lr = 0.02 });
+}
+
 /* A program that begins: everything but the state. */
 static trek_graph *begin(const run_opts *o)
 {
@@ -75,7 +84,7 @@ static trek_graph *begin(const run_opts *o)
     assert_non_null(graph);
     trek_status status = trek_trainer_setup(graph, &(trek_trainer_opts){
         .build_replica = build, .arg = &copy, .devices = devices, .ranks = o->ranks, .max_grad_norm = 0.7, .share = o->separate ? TREK_OFF : 0,
-        .optimizer = o->sgd ? trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }) : trek_adamw((trek_adam_opts){ .lr = 0.02 }),
+        .optimizer = optimizer_of(o),
         .plan = o->plan, .schedule = trek_cosine_lr(0.02, STEPS, 0.001), .amp = { .scaling = o->scaled, .scaler = { .growth_interval = 3 } } });
     if (status != TREK_OK)
         fail_msg("%s", trek_error());
@@ -215,10 +224,13 @@ static void same_bits_after_each_step(void **state)
     static const run_opts runs[] = {
         { .dtype = TREK_F32, .ranks = 1 },
         { .dtype = TREK_F32, .ranks = 2 },
-        { .dtype = TREK_F32, .ranks = 2, .separate = true, .sgd = true, .norm = true },
+        { .dtype = TREK_F32, .ranks = 2, .separate = true, .optimizer = SGD, .norm = true },
         { .dtype = TREK_F32, .ranks = 2, .scaled = true },
+        { .dtype = TREK_F32, .ranks = 2, .optimizer = TAMED },
     };
     for (size_t k = 0; k < sizeof runs / sizeof *runs; k++) {
+        if (runs[k].optimizer == TAMED && !test_on_cpu())
+            continue;
         whole_run(&runs[k], &expected);
         for (int64_t step = 1; step <= STEPS; step += getenv("TREK_TEST_SHORT") ? 6 : 1)
             resume(&runs[k], step, &expected, 0);
@@ -320,7 +332,7 @@ static void refused(void **state)
 {
     (void)state;
     for (int ranks = 1; ranks <= 2; ranks++) {
-        run_opts o = { .dtype = TREK_F32, .ranks = ranks }, sgd = { .dtype = TREK_F32, .ranks = ranks, .sgd = true };
+        run_opts o = { .dtype = TREK_F32, .ranks = ranks }, sgd = { .dtype = TREK_F32, .ranks = ranks, .optimizer = SGD };
         run_opts wide = { .dtype = TREK_F64, .ranks = ranks }, norm = { .dtype = TREK_F32, .ranks = ranks, .norm = true };
         trek_graph *graph = begin(&o);
         trek_loader *loader = loader_new(3);

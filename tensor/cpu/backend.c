@@ -135,6 +135,7 @@ static trek_status cpu_nothing_pending(trek_device device)
 
 typedef struct instruction_set {
     const char *name;
+    int isa; /* as in the table */
     void (*fill)(trek_backend *b);
     bool supported;
 } instruction_set;
@@ -152,7 +153,7 @@ static bool has_f16c(void)
 static int instruction_sets(instruction_set sets[3])
 {
     int n = 0;
-    sets[n++] = (instruction_set){ "baseline", trek_cpu_kernels_baseline, true };
+    sets[n++] = (instruction_set){ "baseline", 0, trek_cpu_kernels_baseline, true };
 #if defined(__x86_64__)
     __builtin_cpu_init();
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c() &&
@@ -160,10 +161,10 @@ static int instruction_sets(instruction_set sets[3])
     bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 #if defined(TREK_WITH_AVX2)
-    sets[n++] = (instruction_set){ "avx2", trek_cpu_kernels_avx2, avx2 };
+    sets[n++] = (instruction_set){ "avx2", 1, trek_cpu_kernels_avx2, avx2 };
 #endif
 #if defined(TREK_WITH_AVX512)
-    sets[n++] = (instruction_set){ "avx512", trek_cpu_kernels_avx512, avx512 };
+    sets[n++] = (instruction_set){ "avx512", 2, trek_cpu_kernels_avx512, avx512 };
 #endif
     (void)avx512, (void)avx2;
 #endif
@@ -219,7 +220,9 @@ static void fill_backend(void)
 {
     instruction_set sets[3];
     int n = instruction_sets(sets);
-    choose(sets, n)->fill(&cpu_backend);
+    const instruction_set *chosen = choose(sets, n);
+    chosen->fill(&cpu_backend);
+    cpu_backend.isa = chosen->isa;
     trek_cpu_update_functions(&cpu_backend);
 }
 

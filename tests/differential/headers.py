@@ -91,7 +91,7 @@ class Headers:
                     continue
                 made = ctypes.c_void_p if stars else self.type(kind)
                 if count:
-                    made = made * (int(count) if count.isdigit() else {"TREK_MAX_DIMS": 8, "TREK_SCHEDULE_MILESTONES": 16}[count])
+                    made = made * (int(count) if count.isdigit() else {"TREK_MAX_DIMS": 8, "TREK_SCHEDULE_MILESTONES": 16, "TREK_UPDATE_OPTIONS": 16}[count])
                 fields.append((field, made))
         return type(name, (ctypes.Structure,), {"_fields_": fields})
 

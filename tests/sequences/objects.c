@@ -396,7 +396,7 @@ static trek_optimizer_spec make_spec(pool *p)
                           .nesterov = pool_chance(p, 20) };
     int kind = pool_below(p, 25);
     if (kind == 0)
-        return (trek_optimizer_spec){ .kind = TREK_OPTIMIZER_NONE };
+        return (trek_optimizer_spec){ .klass = NULL };
     return kind < 9 ? trek_adam(adam) : kind < 17 ? trek_adamw(adam) : trek_sgd(sgd);
 }
 

@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fused loops over flat arenas: optimizer updates, norms, sums of gradients.
- * The formulas and their order are PyTorch's. Nothing here allocates or fails. */
-#include <float.h>
-#include <math.h>
-
+/* Loops over flat arenas: norms, sums of gradients, scaling, 16-bit copies. Nothing
+ * here allocates or fails. */
 #include "tensor/cpu/row_math.h"
 
 #define GRAIN 16384
 #define SUM_BLOCK 4096 /* elements that are summed in lanes */
 #define SUM_PARTS 256  /* at most so many parts, a function of the count alone */
-
-#define LOW_BLOCK 2048 /* elements that are in cache when their 16-bit copies are written */
 
 /* The 16-bit parameters of master copies that were updated. */
 static void write_low(void *low, trek_dtype dtype, const float *master, int64_t begin, int64_t n)
@@ -19,122 +14,6 @@ static void write_low(void *low, trek_dtype dtype, const float *master, int64_t 
         trek_bf16_from_f32_row((uint16_t *)low + begin, master, n);
     else
         trek_f16_from_f32_row((uint16_t *)low + begin, master, n);
-}
-
-/* --- Adam (Kingma and Ba, 2015), AdamW (Loshchilov and Hutter, 2019) --- */
-
-/* Moments of what gets no gradient any more (a dead unit's weights) decay until
- * they are denormal, and would stay so for ever, at some hundred cycles each step.
- * They become 0: beside eps they change no update.
- * The flags are constants where the loop is inlined: the compiler vectorises it only then. */
-#define ADAM(T, suffix, root, absolute, smallest)                                                      \
-    static inline __attribute__((always_inline)) void adam_loop_##suffix(const trek_adam_slice *s, int64_t begin, int64_t end, \
-                                                                         bool from_end, bool zero)     \
-    {                                                                                                  \
-        T *restrict p = (T *)s->param + begin, *restrict g = (T *)s->grad + begin;                     \
-        T *restrict m = (T *)s->m + begin, *restrict v = (T *)s->v + begin;                            \
-        const T scale = (T)(s->maximize ? -s->grad_scale : s->grad_scale);                             \
-        const T coupled = (T)(s->decoupled ? 0 : s->weight_decay);                                     \
-        const T keep = (T)(s->decoupled ? 1 - s->lr * s->weight_decay : 1);                            \
-        const T weight = (T)(1 - s->beta1), beta2 = (T)s->beta2, rest2 = (T)(1 - s->beta2);            \
-        const T step = (T)(-(s->lr / s->bias1)), correction = (T)(1 / sqrt(s->bias2)), eps = (T)s->eps; \
-        const T other = (T)s->beta1, tiny = eps > 0 ? (T)smallest : 0;                                 \
-        const bool add_decay = coupled != 0;                                                           \
-        for (int64_t i = 0; i < end - begin; i++) {                                                    \
-            T x = p[i], d = g[i] * scale;                                                              \
-            d = add_decay ? d + coupled * x : d;                                                       \
-            x = x * keep;                                                                              \
-            T mean = from_end ? d - (d - m[i]) * other : m[i] + weight * (d - m[i]);                   \
-            T square = v[i] * beta2 + rest2 * d * d;                                                   \
-            mean *= (T)(absolute(mean) >= tiny); /* NaN stays NaN */                                   \
-            square *= (T)(square >= tiny);                                                             \
-            p[i] = x + step * mean / (root(square) * correction + eps);                                \
-            m[i] = mean;                                                                               \
-            v[i] = square;                                                                             \
-            g[i] = zero ? 0 : g[i];                                                                    \
-        }                                                                                              \
-    }                                                                                                  \
-    static void adam_part_##suffix(void *arg, int64_t begin, int64_t end)                              \
-    {                                                                                                  \
-        const trek_adam_slice *s = arg;                                                                \
-        if (s->beta1 <= 0.5) /* as lerp does, which keeps it exact at both ends */                     \
-            adam_loop_##suffix(s, begin, end, true, s->zero_grad);                                     \
-        else if (s->zero_grad)                                                                         \
-            adam_loop_##suffix(s, begin, end, false, true);                                            \
-        else                                                                                           \
-            adam_loop_##suffix(s, begin, end, false, false);                                           \
-    }
-ADAM(float, f32, sqrtf, fabsf, FLT_MIN)
-ADAM(double, f64, sqrt, fabs, DBL_MIN)
-
-static void adam_part_low(void *arg, int64_t begin, int64_t end)
-{
-    const trek_adam_slice *s = arg;
-    for (int64_t at = begin, next; at < end; at = next) {
-        next = at + LOW_BLOCK < end ? at + LOW_BLOCK : end;
-        adam_part_f32(arg, at, next);
-        write_low(s->low, s->low_dtype, (const float *)s->param + at, at, next - at);
-    }
-}
-
-static void adam(trek_dtype dtype, const trek_adam_slice *slice)
-{
-    if (slice->low)
-        trek_parallel(slice->count, GRAIN, adam_part_low, (void *)slice);
-    else
-        trek_parallel(slice->count, GRAIN, dtype == TREK_F64 ? adam_part_f64 : adam_part_f32, (void *)slice);
-}
-
-/* --- stochastic gradient descent --- */
-
-#define SGD(T, suffix, absolute, tiny)                                                                 \
-    static void sgd_part_##suffix(void *arg, int64_t begin, int64_t end)                               \
-    {                                                                                                  \
-        const trek_sgd_slice *s = arg;                                                                 \
-        T *restrict p = (T *)s->param + begin, *restrict g = (T *)s->grad + begin;                     \
-        const T scale = (T)(s->maximize ? -s->grad_scale : s->grad_scale), decay = (T)s->weight_decay; \
-        const T momentum = (T)s->momentum, rest = (T)(1 - s->dampening), step = (T)-s->lr;             \
-        const bool zero = s->zero_grad, first = s->first, nesterov = s->nesterov;                      \
-        if (!s->momentum_buffer) {                                                                     \
-            for (int64_t i = 0; i < end - begin; i++) {                                                \
-                T x = p[i], d = g[i] * scale;                                                          \
-                d = decay != 0 ? d + decay * x : d;                                                    \
-                p[i] = x + step * d;                                                                   \
-                g[i] = zero ? 0 : g[i];                                                                \
-            }                                                                                          \
-            return;                                                                                    \
-        }                                                                                              \
-        T *restrict buffer = (T *)s->momentum_buffer + begin;                                          \
-        for (int64_t i = 0; i < end - begin; i++) {                                                    \
-            T x = p[i], d = g[i] * scale, before = buffer[i];                                          \
-            d = decay != 0 ? d + decay * x : d;                                                        \
-            T moving = first ? d : before * momentum + rest * d;                                       \
-            moving *= (T)(absolute(moving) >= tiny); /* as in Adam */                                  \
-            d = nesterov ? d + momentum * moving : moving;                                             \
-            buffer[i] = moving;                                                                        \
-            p[i] = x + step * d;                                                                       \
-            g[i] = zero ? 0 : g[i];                                                                    \
-        }                                                                                              \
-    }
-SGD(float, f32, fabsf, FLT_MIN)
-SGD(double, f64, fabs, DBL_MIN)
-
-static void sgd_part_low(void *arg, int64_t begin, int64_t end)
-{
-    const trek_sgd_slice *s = arg;
-    for (int64_t at = begin, next; at < end; at = next) {
-        next = at + LOW_BLOCK < end ? at + LOW_BLOCK : end;
-        sgd_part_f32(arg, at, next);
-        write_low(s->low, s->low_dtype, (const float *)s->param + at, at, next - at);
-    }
-}
-
-static void sgd(trek_dtype dtype, const trek_sgd_slice *slice)
-{
-    if (slice->low)
-        trek_parallel(slice->count, GRAIN, sgd_part_low, (void *)slice);
-    else
-        trek_parallel(slice->count, GRAIN, dtype == TREK_F64 ? sgd_part_f64 : sgd_part_f32, (void *)slice);
 }
 
 /* --- norms --- */
@@ -266,8 +145,7 @@ static void clamp_abs(trek_dtype dtype, void *data, int64_t count, double limit)
 
 void TREK_ISA_NAME(trek_cpu_register_arena)(trek_backend *b)
 {
-    b->adam = adam;
-    b->sgd = sgd;
+    b->write_low = write_low;
     b->sum_squares = sum_squares;
     b->sum_arrays = sum_arrays;
     b->scale = scale;

@@ -1,9 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An optimizer step from records (tensor/update.h), on the CPU: the reference for
- * the devices' kernels. Works through the table's functions over slices. */
+ * the devices' kernels. And slices: a class's function over the threads of the pool. */
 #include "tensor/cpu/optim/update.h"
 
 #include <string.h>
+
+#include "tensor/pool.h"
+
+enum {
+    GRAIN = 16384,   /* elements */
+    LOW_BLOCK = 2048 /* elements that are in cache when their 16-bit copies are written */
+};
 
 static trek_status update_numbers(trek_device device, const trek_update *update, const trek_update_numbers *numbers)
 {
@@ -41,27 +48,33 @@ static trek_status update_decide(trek_device device, const trek_update *update, 
     return TREK_OK;
 }
 
-static void apply_sgd(const trek_update *u, const trek_update_run *run, const trek_update_group *group, bool zero_grads)
+typedef struct slice_job {
+    trek_update_fn update;
+    trek_dtype dtype;
+    const trek_update_slice *slice;
+} slice_job;
+
+static void update_part(void *arg, int64_t begin, int64_t end)
 {
-    trek_sgd_slice slice = { .param = run->param, .grad = run->grad, .momentum_buffer = group->momentum > 0 ? run->state[0] : NULL,
-                             .count = run->count, .lr = u->lr[run->group], .momentum = group->momentum,
-                             .dampening = group->dampening, .weight_decay = group->weight_decay, .nesterov = group->nesterov,
-                             .first = u->segments[run->segment].first, .maximize = group->maximize,
-                             .grad_scale = u->state->grad_scale, .zero_grad = zero_grads, .low = run->low,
-                             .low_dtype = (trek_dtype)run->low_dtype };
-    trek_cpu_backend()->sgd((trek_dtype)run->dtype, &slice);
+    const slice_job *job = arg;
+    job->update(job->dtype, job->slice, begin, end);
 }
 
-static void apply_adam(const trek_update *u, const trek_update_run *run, const trek_update_group *group, bool zero_grads)
+static void update_part_low(void *arg, int64_t begin, int64_t end)
 {
-    const trek_update_segment *segment = &u->segments[run->segment];
-    trek_adam_slice slice = { .param = run->param, .grad = run->grad, .m = run->state[0], .v = run->state[1], .count = run->count,
-                              .lr = u->lr[run->group], .beta1 = group->beta1, .beta2 = group->beta2, .eps = group->eps,
-                              .weight_decay = group->weight_decay, .bias1 = segment->bias1, .bias2 = segment->bias2,
-                              .decoupled = group->kind == TREK_UPDATE_ADAMW, .maximize = group->maximize,
-                              .grad_scale = u->state->grad_scale, .zero_grad = zero_grads, .low = run->low,
-                              .low_dtype = (trek_dtype)run->low_dtype };
-    trek_cpu_backend()->adam((trek_dtype)run->dtype, &slice);
+    const slice_job *job = arg;
+    const trek_update_slice *s = job->slice;
+    for (int64_t at = begin, next; at < end; at = next) {
+        next = at + LOW_BLOCK < end ? at + LOW_BLOCK : end;
+        job->update(job->dtype, s, at, next);
+        trek_cpu_backend()->write_low(s->low, s->low_dtype, (const float *)s->param + at, at, next - at);
+    }
+}
+
+static void update_slice(const trek_update_kernel *kernel, trek_dtype dtype, const trek_update_slice *slice)
+{
+    slice_job job = { kernel->host, dtype, slice };
+    trek_parallel(slice->count, GRAIN, slice->low ? update_part_low : update_part, &job);
 }
 
 static trek_status update_apply(trek_device device, const trek_update *update, bool zero_grads)
@@ -69,7 +82,6 @@ static trek_status update_apply(trek_device device, const trek_update *update, b
     (void)device;
     for (int k = 0; k < update->n_runs; k++) {
         const trek_update_run *run = &update->runs[k];
-        const trek_update_group *group = &update->groups[run->group];
         if (update->state->skip) {
             if (zero_grads)
                 memset(run->grad, 0, (size_t)run->count * trek_dtype_size((trek_dtype)run->dtype));
@@ -77,10 +89,9 @@ static trek_status update_apply(trek_device device, const trek_update *update, b
         }
         if (update->state->value_limit > 0)
             trek_cpu_backend()->clamp_abs((trek_dtype)run->dtype, run->grad, run->count, update->state->value_limit);
-        if (group->kind == TREK_UPDATE_SGD)
-            apply_sgd(update, run, group, zero_grads);
-        else
-            apply_adam(update, run, group, zero_grads);
+        trek_update_slice slice;
+        trek_update_slice_of(update, run, zero_grads, &slice);
+        update_slice(&update->kernel, (trek_dtype)run->dtype, &slice);
     }
     return TREK_OK;
 }
@@ -99,4 +110,5 @@ void trek_cpu_update_functions(trek_backend *b)
     b->update_decide = update_decide;
     b->update_apply = update_apply;
     b->update_scaler = update_scaler;
+    b->update_slice = update_slice;
 }

@@ -1,31 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Optimizer steps on a GPU: from records in device memory (tensor/update.h), and
- * over single slices. The formulas and their order are those of tensor/cpu/optim/arena.c. */
-#include <float.h>
-
+ * over single slices. What is done to an element the classes say (optim/): their files are compiled with update_apply.cuh. */
 #include "tensor/cuda/products/blas.h"
-#include "tensor/cuda/device.cuh"
+#include "tensor/cuda/optim/update_apply.cuh"
 
-#define THREADS 256
+#define THREADS TREK_UPDATE_THREADS
 #define NORM_BLOCKS 1024     /* partial sums at most */
 #define NORM_CHUNK 16384     /* elements of a block at least */
 #define SOURCES 128          /* arrays that one launch adds up */
 
-static trek_op_call call_of(const trek_op *op)
-{
-    trek_op_call call = {};
-    call.op = op;
-    return call;
-}
-
-/* Launches that no op stands behind: the name is for errors. */
 template <typename... P, typename... A>
 static trek_status launch(const char *name, trek_cuda_queue *queue, trek_grid grid, void (*kernel)(P...), A... arguments)
 {
-    trek_op op = {};
-    op.name = name;
-    trek_op_call call = call_of(&op);
-    return trek_launch(&call, queue, grid, kernel, arguments...);
+    return trek_launch_plain(name, queue, grid, kernel, arguments...);
 }
 
 /* --- numbers --------------------------------------------------------------------------------- */
@@ -207,270 +194,25 @@ static trek_status update_scaler(trek_device device, trek_update_scaler *scaler)
     return launch("update_scaler", queue, one, scaler_kernel, scaler);
 }
 
-/* --- the arithmetic of a step --------------------------------------------------------------------------- */
+/* --- updates, by the kernels of the classes (update_apply.cuh) ------------------------------------------- */
 
-template <typename T> struct least_normal;
-template <> struct least_normal<float> { static __device__ __forceinline__ float value() { return FLT_MIN; } };
-template <> struct least_normal<double> { static __device__ __forceinline__ double value() { return DBL_MIN; } };
+trek_cuda_update *trek_cuda_updates;
 
-__device__ __forceinline__ float root(float x) { return sqrtf(x); }
-__device__ __forceinline__ double root(double x) { return sqrt(x); }
-__device__ __forceinline__ float magnitude(float x) { return fabsf(x); }
-__device__ __forceinline__ double magnitude(double x) { return fabs(x); }
-
-/* What is the same for all elements of a parameter. */
-template <typename T> struct step_numbers {
-    T scale, limit; /* of the gradient; limit <= 0: none */
-    T decay, keep;  /* coupled decay; what the parameter is multiplied by */
-    T weight, other, beta2, rest2, step, correction, eps, tiny; /* Adam */
-    T momentum, rest;                                           /* SGD */
-    bool adam, from_end, has_buffer, first, nesterov, zero, skip;
-};
-
-template <typename T>
-__device__ __forceinline__ void adam_numbers(step_numbers<T> *s, double lr, double beta1, double beta2, double eps, double decay,
-                                             double bias1, double bias2, bool decoupled)
+static const trek_cuda_update *update_at(int number)
 {
-    s->adam = true;
-    s->decay = (T)(decoupled ? 0 : decay);
-    s->keep = (T)(decoupled ? 1 - lr * decay : 1);
-    s->weight = (T)(1 - beta1);
-    s->other = (T)beta1;
-    s->beta2 = (T)beta2;
-    s->rest2 = (T)(1 - beta2);
-    s->step = (T)(-(lr / bias1));
-    s->correction = (T)(1 / sqrt(bias2));
-    s->eps = (T)eps;
-    s->tiny = s->eps > 0 ? least_normal<T>::value() : (T)0;
-    s->from_end = beta1 <= 0.5; /* as lerp does, which keeps it exact at both ends */
+    const trek_cuda_update *update = trek_cuda_updates;
+    for (; update && number > 0; number--)
+        update = update->next;
+    return update;
 }
 
-template <typename T>
-__device__ __forceinline__ void sgd_numbers(step_numbers<T> *s, double lr, double momentum, double dampening, double decay,
-                                            bool nesterov, bool first)
+static int update_kernel(const char *name)
 {
-    s->adam = false;
-    s->decay = (T)decay;
-    s->momentum = (T)momentum;
-    s->rest = (T)(1 - dampening);
-    s->step = (T)-lr;
-    s->tiny = least_normal<T>::value();
-    s->nesterov = nesterov;
-    s->first = first;
-}
-
-template <typename T> __device__ __forceinline__ T limited(const step_numbers<T> &s, T g)
-{
-    if (!(s.limit > 0))
-        return g;
-    T low = g < -s.limit ? -s.limit : g;
-    return low > s.limit ? s.limit : low; /* NaN passes */
-}
-
-/* One element: p and the states m, v (Adam), m (SGD's buffer) are replaced. */
-template <typename T> __device__ __forceinline__ void step_element(const step_numbers<T> &s, T *p, T g, T *m, T *v)
-{
-    T x = *p, d = limited(s, g) * s.scale;
-    d = s.decay != 0 ? d + s.decay * x : d;
-    if (s.adam) {
-        x = x * s.keep;
-        T mean = s.from_end ? d - (d - *m) * s.other : *m + s.weight * (d - *m);
-        T square = *v * s.beta2 + s.rest2 * d * d;
-        mean *= (T)(magnitude(mean) >= s.tiny); /* NaN stays NaN */
-        square *= (T)(square >= s.tiny);
-        *p = x + s.step * mean / (root(square) * s.correction + s.eps);
-        *m = mean;
-        *v = square;
-        return;
-    }
-    if (s.has_buffer) {
-        T moving = s.first ? d : *m * s.momentum + s.rest * d;
-        moving *= (T)(magnitude(moving) >= s.tiny);
-        d = s.nesterov ? d + s.momentum * moving : moving;
-        *m = moving;
-    }
-    *p = x + s.step * d;
-}
-
-/* Elements of one parameter. */
-template <typename T> struct step_arrays {
-    T *param, *grad, *state[2];
-    uint16_t *low;
-    int low_dtype;
-};
-
-template <int width> __device__ __forceinline__ void store_low(uint16_t *to, int dtype, const float *x)
-{
-    trek_vector<uint16_t, width> v;
-#pragma unroll
-    for (int k = 0; k < width; k++)
-        v.x[k] = dtype == TREK_BF16 ? trek_to_bf16(x[k]).bits : trek_to_f16(x[k]).bits;
-    *(trek_vector<uint16_t, width> *)to = v;
-}
-template <int width> __device__ __forceinline__ void store_low(uint16_t *, int, const double *) {}
-
-/* The `width` elements from `begin`, at once, or singly where `end` comes first. */
-template <typename T, int width>
-__device__ __forceinline__ void step_range(const step_numbers<T> &s, const step_arrays<T> &a, int64_t begin, int64_t end)
-{
-    typedef trek_vector<T, width> vector;
-    bool buffer = s.adam || s.has_buffer;
-    int64_t i = begin;
-    if constexpr (width > 1)
-        if (i + width > end) {
-            for (; i < end; i++)
-                step_range<T, 1>(s, a, i, i + 1);
-            return;
-        }
-    vector g = *(const vector *)(a.grad + i), p = *(const vector *)(a.param + i), m = {}, v = {};
-    if (buffer)
-        m = *(const vector *)(a.state[0] + i);
-    if (s.adam)
-        v = *(const vector *)(a.state[1] + i);
-#pragma unroll
-    for (int k = 0; k < width; k++)
-        step_element(s, &p.x[k], g.x[k], &m.x[k], &v.x[k]);
-    *(vector *)(a.param + i) = p;
-    if (buffer)
-        *(vector *)(a.state[0] + i) = m;
-    if (s.adam)
-        *(vector *)(a.state[1] + i) = v;
-    if (a.low)
-        store_low<width>(a.low + i, a.low_dtype, p.x);
-    if (s.zero)
-        *(vector *)(a.grad + i) = vector{};
-}
-
-template <typename T> __device__ __forceinline__ void zero_range(T *grad, int64_t begin, int64_t end)
-{
-    for (int64_t i = begin + threadIdx.x; i < end; i += THREADS)
-        grad[i] = 0;
-}
-
-/* --- a whole step, in one launch: a block for each tile ---------------------------------------------------- */
-
-template <typename T>
-__device__ __forceinline__ void fill_numbers(const trek_update &u, const trek_update_run &run, bool zero, step_numbers<T> *s)
-{
-    const trek_update_state *state = u.state;
-    const trek_update_group *group = &u.groups[run.group];
-    const trek_update_segment *segment = &u.segments[run.segment];
-    s->skip = state->skip != 0;
-    s->zero = zero;
-    s->scale = (T)(group->maximize ? -state->grad_scale : state->grad_scale);
-    s->limit = (T)state->value_limit;
-    s->has_buffer = false;
-    if (group->kind == TREK_UPDATE_SGD) {
-        sgd_numbers(s, u.lr[run.group], group->momentum, group->dampening, group->weight_decay, group->nesterov != 0,
-                    segment->first != 0);
-        s->has_buffer = group->momentum > 0;
-    } else {
-        adam_numbers(s, u.lr[run.group], group->beta1, group->beta2, group->eps, group->weight_decay, segment->bias1,
-                     segment->bias2, group->kind == TREK_UPDATE_ADAMW);
-    }
-}
-
-template <typename T>
-__device__ __forceinline__ void apply_tile(const trek_update_run &run, int64_t tile, const step_numbers<T> &s)
-{
-    const int width = 16 / (int)sizeof(T);
-    step_arrays<T> a = {
-        (T *)run.param, (T *)run.grad, { (T *)run.state[0], (T *)run.state[1] }, (uint16_t *)run.low, run.low_dtype
-    };
-    int64_t begin = (tile - run.first_tile) * TREK_UPDATE_TILE,
-            end = begin + TREK_UPDATE_TILE < run.count ? begin + TREK_UPDATE_TILE : run.count;
-    if (s.skip) {
-        if (s.zero)
-            zero_range(a.grad, begin, end);
-        return;
-    }
-    uintptr_t addresses = (uintptr_t)run.param | (uintptr_t)run.grad | (uintptr_t)run.state[0] | (uintptr_t)run.state[1];
-    bool aligned = (addresses & 15) == 0 && ((uintptr_t)run.low & 7) == 0;
-    int64_t step = THREADS * width;
-    if (aligned)
-        for (int64_t i = begin + (int64_t)threadIdx.x * width; i < end; i += step)
-            step_range<T, width>(s, a, i, i + width < end ? i + width : end);
-    else
-        for (int64_t i = begin + threadIdx.x; i < end; i += THREADS)
-            step_range<T, 1>(s, a, i, i + 1);
-}
-
-/* Whole tiles of aligned f32, which nearly all are: everything is asked for before the numbers of the step are known. */
-struct loaded_tile {
-    static const int vectors = TREK_UPDATE_TILE / (4 * THREADS);
-    trek_vector<float, 4> p[vectors], g[vectors], m[vectors], v[vectors];
-};
-
-__device__ __forceinline__ bool loads_early(const trek_update_run &run, int64_t begin)
-{
-    uintptr_t addresses = (uintptr_t)run.param | (uintptr_t)run.grad | (uintptr_t)run.state[0] | (uintptr_t)run.state[1];
-    return run.dtype == TREK_F32 && (addresses & 15) == 0 && ((uintptr_t)run.low & 7) == 0 &&
-           begin + TREK_UPDATE_TILE <= run.count;
-}
-
-__device__ __forceinline__ void load_tile(const trek_update_run &run, int64_t begin, loaded_tile *t)
-{
-#pragma unroll
-    for (int k = 0; k < loaded_tile::vectors; k++) {
-        int64_t i = begin + ((int64_t)k * THREADS + threadIdx.x) * 4;
-        t->g[k] = *(const trek_vector<float, 4> *)((const float *)run.grad + i);
-        t->p[k] = *(const trek_vector<float, 4> *)((const float *)run.param + i);
-        t->m[k] = t->v[k] = trek_vector<float, 4>{};
-        if (run.state[0])
-            t->m[k] = *(const trek_vector<float, 4> *)((const float *)run.state[0] + i);
-        if (run.state[1])
-            t->v[k] = *(const trek_vector<float, 4> *)((const float *)run.state[1] + i);
-    }
-}
-
-__device__ __forceinline__ void step_tile(const trek_update_run &run, int64_t begin, const step_numbers<float> &s, loaded_tile *t)
-{
-#pragma unroll
-    for (int k = 0; k < loaded_tile::vectors; k++) {
-        int64_t i = begin + ((int64_t)k * THREADS + threadIdx.x) * 4;
-        if (s.zero)
-            *(trek_vector<float, 4> *)((float *)run.grad + i) = trek_vector<float, 4>{};
-        if (s.skip)
-            continue;
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-            step_element(s, &t->p[k].x[e], t->g[k].x[e], &t->m[k].x[e], &t->v[k].x[e]);
-        *(trek_vector<float, 4> *)((float *)run.param + i) = t->p[k];
-        if (s.adam || s.has_buffer)
-            *(trek_vector<float, 4> *)((float *)run.state[0] + i) = t->m[k];
-        if (s.adam)
-            *(trek_vector<float, 4> *)((float *)run.state[1] + i) = t->v[k];
-        if (run.low)
-            store_low<4>((uint16_t *)run.low + i, run.low_dtype, t->p[k].x);
-    }
-}
-
-static __global__ void __launch_bounds__(THREADS, 2) apply_kernel(trek_update u, bool zero_grads)
-{
-    TREK_SHARED(step_numbers<float>, narrow, 1);
-    TREK_SHARED(step_numbers<double>, wide, 1);
-    for (int64_t tile = blockIdx.x; tile < u.n_tiles; tile += gridDim.x) {
-        const trek_update_run &run = u.runs[u.tile_run[tile]];
-        int64_t begin = (tile - run.first_tile) * TREK_UPDATE_TILE;
-        bool early = loads_early(run, begin);
-        loaded_tile t;
-        if (early)
-            load_tile(run, begin, &t);
-        if (threadIdx.x == 0) {
-            if (run.dtype == TREK_F64)
-                fill_numbers(u, run, zero_grads, &wide[0]);
-            else
-                fill_numbers(u, run, zero_grads, &narrow[0]);
-        }
-        __syncthreads();
-        if (early)
-            step_tile(run, begin, narrow[0], &t);
-        else if (run.dtype == TREK_F64)
-            apply_tile<double>(run, tile, wide[0]);
-        else
-            apply_tile<float>(run, tile, narrow[0]);
-        __syncthreads();
-    }
+    int number = 0;
+    for (const trek_cuda_update *update = trek_cuda_updates; update; update = update->next, number++)
+        if (strcmp(update->name, name) == 0)
+            return number;
+    return -1;
 }
 
 static trek_status update_apply(trek_device device, const trek_update *update, bool zero_grads)
@@ -480,8 +222,7 @@ static trek_status update_apply(trek_device device, const trek_update *update, b
         return trek_status_get();
     if (update->n_tiles == 0)
         return TREK_OK;
-    int64_t blocks = update->n_tiles < 0x7fffffff ? update->n_tiles : 0x7fffffff;
-    return launch("update_apply", queue, trek_blocks(dim3((unsigned)blocks), dim3(THREADS)), apply_kernel, *update, zero_grads);
+    return update_at(update->kernel.device)->apply(queue, update, zero_grads);
 }
 
 /* --- slices: on the device where the calling thread is at home -------------------------------------------------- */
@@ -492,45 +233,11 @@ static trek_cuda_queue *queue_of_place(void)
     return trek_cuda_queue_here(here.type == TREK_CUDA ? here.index : 0);
 }
 
-template <typename T> static __global__ void adam_kernel(trek_adam_slice slice)
-{
-    step_numbers<T> s = {};
-    adam_numbers(&s, slice.lr, slice.beta1, slice.beta2, slice.eps, slice.weight_decay, slice.bias1, slice.bias2,
-                 slice.decoupled);
-    s.scale = (T)(slice.maximize ? -slice.grad_scale : slice.grad_scale);
-    s.zero = slice.zero_grad;
-    step_arrays<T> a = {
-        (T *)slice.param, (T *)slice.grad, { (T *)slice.m, (T *)slice.v }, (uint16_t *)slice.low, (int)slice.low_dtype
-    };
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < slice.count; i += (int64_t)gridDim.x * blockDim.x)
-        step_range<T, 1>(s, a, i, i + 1);
-}
-
-template <typename T> static __global__ void sgd_kernel(trek_sgd_slice slice)
-{
-    step_numbers<T> s = {};
-    sgd_numbers(&s, slice.lr, slice.momentum, slice.dampening, slice.weight_decay, slice.nesterov, slice.first);
-    s.has_buffer = slice.momentum_buffer != nullptr;
-    s.scale = (T)(slice.maximize ? -slice.grad_scale : slice.grad_scale);
-    s.zero = slice.zero_grad;
-    step_arrays<T> a = { (T *)slice.param, (T *)slice.grad, { (T *)slice.momentum_buffer, nullptr }, (uint16_t *)slice.low,
-                         (int)slice.low_dtype };
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < slice.count; i += (int64_t)gridDim.x * blockDim.x)
-        step_range<T, 1>(s, a, i, i + 1);
-}
-
-static void adam(trek_dtype dtype, const trek_adam_slice *slice)
+static void update_slice(const trek_update_kernel *kernel, trek_dtype dtype, const trek_update_slice *slice)
 {
     trek_cuda_queue *queue = slice->count ? queue_of_place() : nullptr;
     if (queue)
-        launch("adam", queue, trek_loop(slice->count), dtype == TREK_F64 ? adam_kernel<double> : adam_kernel<float>, *slice);
-}
-
-static void sgd(trek_dtype dtype, const trek_sgd_slice *slice)
-{
-    trek_cuda_queue *queue = slice->count ? queue_of_place() : nullptr;
-    if (queue)
-        launch("sgd", queue, trek_loop(slice->count), dtype == TREK_F64 ? sgd_kernel<double> : sgd_kernel<float>, *slice);
+        update_at(kernel->device)->slice(queue, dtype, slice);
 }
 
 /* Waits for the result. On an error, which is the calling thread's, the sum is NaN and not finite. */
@@ -639,8 +346,8 @@ extern "C" void trek_cuda_register_update(trek_backend *backend)
     backend->update_decide = update_decide;
     backend->update_apply = update_apply;
     backend->update_scaler = update_scaler;
-    backend->adam = adam;
-    backend->sgd = sgd;
+    backend->update_kernel = update_kernel;
+    backend->update_slice = update_slice;
     backend->sum_squares = sum_squares;
     backend->sum_arrays = sum_arrays;
     backend->scale = scale;

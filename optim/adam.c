@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Adam (Kingma and Ba, 2015) and AdamW (Loshchilov and Hutter, 2019). Formulas and their order are PyTorch's. */
+#include "optim/class_internal.h"
+
+enum { LR, BETA1, BETA2, EPS, WEIGHT_DECAY, MAXIMIZE, DECOUPLED };
+enum { N_DECAY, N_KEEP, N_WEIGHT, N_OTHER, N_BETA2, N_REST2, N_STEP, N_CORRECTION, N_EPS };
+
+TREK_UPDATE_NUMBERS(adam)
+{
+    const double *o = s->options;
+    bool decoupled = o[DECOUPLED] != 0;
+    n[N_DECAY] = decoupled ? 0 : o[WEIGHT_DECAY];
+    n[N_KEEP] = decoupled ? 1 - o[LR] * o[WEIGHT_DECAY] : 1;
+    n[N_WEIGHT] = 1 - o[BETA1];
+    n[N_OTHER] = o[BETA1];
+    n[N_BETA2] = o[BETA2];
+    n[N_REST2] = 1 - o[BETA2];
+    n[N_STEP] = -(o[LR] / s->correction[0]);
+    n[N_CORRECTION] = 1 / sqrt(s->correction[1]);
+    n[N_EPS] = o[EPS];
+    return o[BETA1] <= 0.5; /* from the other end, as lerp does, which keeps it exact at both */
+}
+
+/* Moments of what gets no gradient any more (a dead unit's weights) decay until
+ * they are denormal, and would stay so for ever, at some hundred cycles each step.
+ * They become 0: beside eps they change no update. */
+TREK_UPDATE_ELEMENT(adam, 2, 3, 2, {
+    const T tiny = n[N_EPS] > 0 ? TREK_LEAST : 0;
+    d = n[N_DECAY] != 0 ? d + n[N_DECAY] * *x : d;
+    T mean = variant ? d - (d - s[0]) * n[N_OTHER] : s[0] + n[N_WEIGHT] * (d - s[0]);
+    T square = s[1] * n[N_BETA2] + n[N_REST2] * d * d;
+    mean *= (T)(trek_magnitude(mean) >= tiny); /* NaN stays NaN */
+    square *= (T)(square >= tiny);
+    *x = *x * n[N_KEEP] + n[N_STEP] * mean / (trek_root(square) * n[N_CORRECTION] + n[N_EPS]);
+    s[0] = mean;
+    s[1] = square;
+})
+
+#ifdef TREK_OPTIMIZER_HOME
+static bool keeps_zeros(const double *options) { return options[EPS] > 0; /* else they become 0 / 0 */ }
+
+#define ADAM_CLASS(text, decay, is_decoupled)                                                                     \
+    {                                                                                                             \
+        .name = text,                                                                                             \
+        .options = { [LR] = { "lr", .otherwise = 1e-3 },                                                          \
+                     [BETA1] = { "beta1", 0.9, TREK_RANGE_FRACTION, .corrected = true },                          \
+                     [BETA2] = { "beta2", 0.999, TREK_RANGE_FRACTION, .corrected = true },                        \
+                     [EPS] = { "eps", .otherwise = 1e-8 }, [WEIGHT_DECAY] = { "weight_decay", .otherwise = decay }, \
+                     [MAXIMIZE] = { "maximize" }, [DECOUPLED] = { "decoupled", .otherwise = is_decoupled } },     \
+        .states = { { "exp_avg" }, { "exp_avg_sq" } }, .maximize = MAXIMIZE, .by_step = true,                     \
+        .keeps_zeros = keeps_zeros, .update = adam_update, .gpu = "adam",                                         \
+    }
+static const trek_optimizer_class adam_class = ADAM_CLASS("adam", 0, 0), adamw_class = ADAM_CLASS("adamw", 0.01, 1);
+
+static trek_optimizer_spec spec_of(const trek_optimizer_class *klass, trek_adam_opts o)
+{
+    return (trek_optimizer_spec){ klass, { [LR] = o.lr, [BETA1] = o.beta1, [BETA2] = o.beta2, [EPS] = o.eps,
+                                           [WEIGHT_DECAY] = o.weight_decay, [MAXIMIZE] = o.maximize } };
+}
+
+trek_optimizer_spec trek_adam(trek_adam_opts opts) { return spec_of(&adam_class, opts); }
+
+trek_optimizer_spec trek_adamw(trek_adam_opts opts) { return spec_of(&adamw_class, opts); }
+#endif

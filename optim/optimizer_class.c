@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a class of optimizers says of itself: whether it keeps the rules, its options
+ * with defaults and ranges, which states they need, which kernel a device has for it. */
+#include "optim/optimizer_class.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "optim/optimizer_internal.h"
+#include "tensor/option_internal.h"
+
+/* --- the class ------------------------------------------------------------------ */
+
+static bool is_option(const trek_optimizer_class *klass, int k)
+{
+    return k >= 0 && k < TREK_UPDATE_OPTIONS && klass->options[k].name;
+}
+
+static trek_status check_states(const trek_optimizer_class *klass)
+{
+    for (int s = 0; s < TREK_UPDATE_STATES; s++) {
+        const trek_optimizer_state *state = &klass->states[s];
+        if (!state->name)
+            continue;
+        if (strchr(state->name, '.') || strcmp(state->name, "step") == 0 || strcmp(state->name, "master") == 0)
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: a state must not be called \"%s\"", klass->name, state->name);
+        for (int other = 0; other < s; other++)
+            if (klass->states[other].name && strcmp(klass->states[other].name, state->name) == 0)
+                return trek_fail(TREK_ERR_ARGUMENT, "%s: two states are called \"%s\"", klass->name, state->name);
+        if (!is_option(klass, state->kept_with))
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: state \"%s\" is kept with option %d, which is none", klass->name, state->name,
+                             state->kept_with);
+    }
+    return TREK_OK;
+}
+
+static trek_status check_class(const trek_optimizer_class *klass)
+{
+    if (!klass)
+        return trek_fail(TREK_ERR_ARGUMENT, "optimizer: none is given; make the spec with trek_sgd, trek_adam or another of optim/optimizer.h");
+    if (!klass->name || !klass->update)
+        return trek_fail(TREK_ERR_ARGUMENT, "optimizer: its class has no %s", klass->name ? "update" : "name");
+    if (!is_option(klass, 0) || strcmp(klass->options[0].name, "lr") != 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: the first option of a class must be lr", klass->name);
+    if (!is_option(klass, klass->maximize))
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: maximize is option %d, which is none", klass->name, klass->maximize);
+    int corrected = 0;
+    for (int k = 0; k < TREK_UPDATE_OPTIONS; k++)
+        corrected += klass->options[k].corrected;
+    if (corrected > TREK_UPDATE_CORRECTIONS || klass->options[0].corrected || (corrected && !klass->by_step))
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: %d options are corrected: at most %d may be, not lr, and only of a class by_step",
+                         klass->name, corrected, TREK_UPDATE_CORRECTIONS);
+    return check_states(klass);
+}
+
+void trek_optimizer_corrected(const trek_optimizer_class *klass, int32_t *corrected)
+{
+    int n = 0;
+    memset(corrected, 0, TREK_UPDATE_CORRECTIONS * sizeof *corrected);
+    for (int k = 0; k < TREK_UPDATE_OPTIONS; k++)
+        if (klass->options[k].corrected)
+            corrected[n++] = k;
+}
+
+trek_status trek_optimizer_find_kernel(const trek_optimizer_class *klass, const trek_arena *arena, trek_update_kernel *kernel)
+{
+    const trek_backend *backend = arena->backend;
+    *kernel = (trek_update_kernel){ klass->update, backend->update_kernel && klass->gpu ? backend->update_kernel(klass->gpu) : -1 };
+    if (!backend->update_kernel || kernel->device >= 0)
+        return TREK_OK;
+    char text[16];
+    return trek_fail(TREK_ERR_UNSUPPORTED, "%s: this optimizer has no kernel for %s; its parameters must be on CPUs", klass->name,
+                     trek_device_name(arena->device, text));
+}
+
+/* --- options -------------------------------------------------------------------- */
+
+trek_status trek_optimizer_check_option(const trek_optimizer_class *klass, int k, double value)
+{
+    const trek_optimizer_option *option = &klass->options[k];
+    switch (option->range) {
+    case TREK_RANGE_FROM_ZERO:
+        if (isfinite(value) && value >= 0.0)
+            return TREK_OK;
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: %s must be finite and at least 0, not %g", klass->name, option->name, value);
+    case TREK_RANGE_FRACTION:
+        if (value >= 0.0 && value < 1.0)
+            return TREK_OK;
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: %s must be in [0, 1), not %g", klass->name, option->name, value);
+    case TREK_RANGE_FINITE:
+        break;
+    }
+    return isfinite(value) ? TREK_OK : trek_fail(TREK_ERR_ARGUMENT, "%s: %s must be finite, not %g", klass->name, option->name, value);
+}
+
+trek_status trek_optimizer_resolve(trek_optimizer_spec *spec)
+{
+    const trek_optimizer_class *klass = spec->klass;
+    trek_status status = check_class(klass);
+    for (int k = 0; k < TREK_UPDATE_OPTIONS && status == TREK_OK; k++) {
+        if (is_option(klass, k)) {
+            spec->options[k] = trek_option(spec->options[k], klass->options[k].otherwise);
+            status = trek_optimizer_check_option(klass, k, spec->options[k]);
+        } else if (spec->options[k] != 0) {
+            status = trek_fail(TREK_ERR_ARGUMENT, "%s: there is no option %d", klass->name, k);
+        }
+    }
+    return status == TREK_OK && klass->check ? klass->check(spec->options) : status;
+}
+
+trek_status trek_optimizer_spec_check(const trek_optimizer_spec *spec)
+{
+    if (!spec)
+        return trek_fail_missing("trek_optimizer_spec_check", "spec");
+    trek_optimizer_spec copy = *spec;
+    return trek_optimizer_resolve(&copy);
+}
+
+trek_optimizer_spec trek_optimizer_spec_again(const trek_optimizer_spec *resolved)
+{
+    trek_optimizer_spec spec = *resolved;
+    for (int k = 0; k < TREK_UPDATE_OPTIONS; k++)
+        if (is_option(spec.klass, k) && spec.options[k] == 0)
+            spec.options[k] = TREK_ZERO;
+    return spec;
+}
+
+uint32_t trek_optimizer_kept(const trek_optimizer_spec *spec)
+{
+    uint32_t kept = 0;
+    for (int s = 0; s < TREK_UPDATE_STATES; s++) {
+        const trek_optimizer_state *state = &spec->klass->states[s];
+        if (state->name && (state->kept_with == 0 || spec->options[state->kept_with] > 0))
+            kept |= 1u << s;
+    }
+    return kept;
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Classes of optimizers: what sgd or adam is, in one constant struct, and how to write another. A class says which options it
+ * has, what it keeps of each element, and how an element is updated; groups, learning rates, clipping, loss scaling, 16-bit
+ * parameters, arenas, ranks, captured steps and checkpoints follow from that. For one of your own:
+ *
+ *     enum { LR, MOMENTUM, DECAY };      // options
+ *     enum { STEP, KEEP, BETA, REST };   // numbers that are the same for all elements
+ *     TREK_UPDATE_NUMBERS(lion)
+ *     {
+ *         n[STEP] = -s->options[LR], n[KEEP] = 1 - s->options[LR] * s->options[DECAY];
+ *         n[BETA] = s->options[MOMENTUM], n[REST] = 1 - s->options[MOMENTUM];
+ *         return 0;
+ *     }
+ *     TREK_UPDATE_ELEMENT(lion, 1, 1, 1, {
+ *         T moving = n[BETA] * s[0] + n[REST] * d;
+ *         *x = *x * n[KEEP] + n[STEP] * (T)((moving > 0) - (moving < 0));
+ *         s[0] = moving;
+ *     })
+ *     static const trek_optimizer_class lion_class = {
+ *         .name = "lion",
+ *         .options = { { "lr", 1e-4 }, { "momentum", 0.9, TREK_RANGE_FRACTION }, { "weight_decay" } },
+ *         .states = { { "exp_avg" } },
+ *         .update = lion_update,
+ *     };
+ *     ... .optimizer = (trek_optimizer_spec){ &lion_class, { 3e-4 } } */
+#ifndef TREK_OPTIM_OPTIMIZER_CLASS_H
+#define TREK_OPTIM_OPTIMIZER_CLASS_H
+
+#include "optim/optimizer.h"
+#include "optim/update_element.h"
+
+TREK_BEGIN
+
+typedef enum trek_option_range {
+    TREK_RANGE_FROM_ZERO, /* finite and at least 0 */
+    TREK_RANGE_FRACTION,  /* at least 0, below 1 */
+    TREK_RANGE_FINITE,
+} trek_option_range;
+
+typedef struct trek_optimizer_option {
+    const char *name;        /* "momentum" */
+    double otherwise;        /* what 0 in a spec stands for */
+    trek_option_range range; /* others: ARGUMENT, by name */
+    bool corrected;          /* kernels get 1 - value^step, too: the first such option in correction[0], and so on */
+} trek_optimizer_option;
+
+/* One number for each element, 0 at first, of the dtype in which parameters are updated. */
+typedef struct trek_optimizer_state {
+    const char *name; /* "exp_avg": checkpoints have "<parameter>.exp_avg". No dots, not "step" or "master" */
+    int kept_with;    /* the option above 0 with which it is kept; 0: always */
+} trek_optimizer_state;
+
+/* Constant, and there as long as optimizers of it are. A class that breaks these rules is refused with ARGUMENT when an
+ * optimizer is made. */
+struct trek_optimizer_class {
+    const char *name; /* "sgd", for messages; processes of one job compare it */
+    trek_optimizer_option options[TREK_UPDATE_OPTIONS]; /* the first is "lr"; those without a name are none */
+    trek_optimizer_state states[TREK_UPDATE_STATES];
+    int maximize;     /* the option with which gradients change their sign before all else; 0: none */
+    /* Updates depend on how many a parameter has had: kernels get `step` and corrections, and parameters with different counts
+     * in separate calls. */
+    bool by_step;
+    /* What options must be to each other, after the defaults; TREK_OK, or trek_fail. NULL: anything goes. */
+    trek_status (*check)(const double *options);
+    /* Whether an element that is 0, with gradient and states of 0, stays so. NULL: not known, and each parameter is
+     * updated by a call of its own: those between which only padding lies could else be updated together. */
+    bool (*keeps_zeros)(const double *options);
+    /* On the CPU, from TREK_UPDATE_ELEMENT or written out. */
+    trek_update_fn update;
+    /* On GPUs: the name of a kernel of libtrek-cuda, which is built from the same text where the file is listed in
+     * optim/meson.build. NULL: optimizers over parameters on a GPU are refused (UNSUPPORTED). */
+    const char *gpu;
+};
+
+TREK_END
+
+#endif

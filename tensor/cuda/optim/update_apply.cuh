@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An optimizer's update on a GPU, made of what its class says of one element (optim/update_element.h): a whole step from
+ * records in device memory (tensor/update.h), and single slices. The file of a class is compiled after this one, by
+ * optimizer.cu.in, and enters its kernels into a list as the plug-in is loaded. */
+#ifndef TREK_TENSOR_CUDA_OPTIM_UPDATE_APPLY_CUH
+#define TREK_TENSOR_CUDA_OPTIM_UPDATE_APPLY_CUH
+
+#include <float.h>
+
+#include "tensor/cuda/device.cuh"
+
+#define TREK_UPDATE_THREADS 256
+
+/* Launches that no op stands behind: the name is for errors. */
+template <typename... P, typename... A>
+inline trek_status trek_launch_plain(const char *name, trek_cuda_queue *queue, trek_grid grid, void (*kernel)(P...), A... arguments)
+{
+    trek_op op = {};
+    op.name = name;
+    trek_op_call call = {};
+    call.op = &op;
+    return trek_launch(&call, queue, grid, kernel, arguments...);
+}
+
+/* One class's kernels. */
+struct trek_cuda_update {
+    const char *name;
+    trek_status (*apply)(trek_cuda_queue *queue, const trek_update *update, bool zero_grads);
+    void (*slice)(trek_cuda_queue *queue, trek_dtype dtype, const trek_update_slice *slice);
+    trek_cuda_update *next;
+};
+extern trek_cuda_update *trek_cuda_updates; /* update.cu */
+
+struct trek_cuda_update_entry {
+    trek_cuda_update update;
+    trek_cuda_update_entry(const char *name, trek_status (*apply)(trek_cuda_queue *, const trek_update *, bool),
+                           void (*slice)(trek_cuda_queue *, trek_dtype, const trek_update_slice *))
+        : update{ name, apply, slice, trek_cuda_updates }
+    {
+        trek_cuda_updates = &update;
+    }
+};
+
+/* --- for the texts of elements ---------------------------------------------------------------------------- */
+
+__device__ __forceinline__ float trek_root(float x) { return sqrtf(x); }
+__device__ __forceinline__ double trek_root(double x) { return sqrt(x); }
+__device__ __forceinline__ float trek_magnitude(float x) { return fabsf(x); }
+__device__ __forceinline__ double trek_magnitude(double x) { return fabs(x); }
+
+#define TREK_GPU_NUMBERS(name) __device__ static inline int name##_numbers(const trek_update_slice *s, double *n)
+#define TREK_GPU_ELEMENT(name, count, always, ...)                                                                \
+    struct name##_rule {                                                                                          \
+        static const int states = count;                                                                          \
+        static const uint32_t always_kept = always;                                                               \
+        static __device__ __forceinline__ int numbers(const trek_update_slice *s, double *n) { return name##_numbers(s, n); } \
+        template <typename T>                                                                                     \
+        static __device__ __forceinline__ void element(T *x, T d, T *s, const T *n, uint32_t kept, int variant)   \
+        {                                                                                                         \
+            (void)s, (void)kept, (void)variant;                                                                   \
+            __VA_ARGS__                                                                                           \
+        }                                                                                                         \
+    };                                                                                                            \
+    static trek_cuda_update_entry name##_entry(#name, trek_update_apply_by<name##_rule>, trek_update_slice_by<name##_rule>);
+
+/* --- the arithmetic of a step --------------------------------------------------------------------------- */
+
+/* What is the same for all elements of a parameter. */
+template <typename T> struct trek_step_numbers {
+    T scale, limit; /* of the gradient; limit <= 0: none */
+    T n[TREK_UPDATE_NUMBERS_MOST];
+    uint32_t kept;
+    int variant;
+    bool zero, skip;
+};
+
+template <typename R, typename T>
+__device__ __forceinline__ void trek_fill_step(const trek_update_slice &slice, double limit, bool skip, trek_step_numbers<T> *s)
+{
+    double wide[TREK_UPDATE_NUMBERS_MOST] = {};
+    s->variant = R::numbers(&slice, wide);
+#pragma unroll
+    for (int k = 0; k < TREK_UPDATE_NUMBERS_MOST; k++)
+        s->n[k] = (T)wide[k];
+    s->scale = (T)slice.grad_scale;
+    s->limit = (T)limit;
+    s->kept = slice.kept | R::always_kept;
+    s->zero = slice.zero_grad;
+    s->skip = skip;
+}
+
+template <typename T> __device__ __forceinline__ T trek_limited(const trek_step_numbers<T> &s, T g)
+{
+    if (!(s.limit > 0))
+        return g;
+    T low = g < -s.limit ? -s.limit : g;
+    return low > s.limit ? s.limit : low; /* NaN passes */
+}
+
+/* One element: p and its states are replaced. */
+template <typename R, typename T>
+__device__ __forceinline__ void trek_step_element(const trek_step_numbers<T> &s, T *p, T g, T *states)
+{
+    R::element(p, trek_limited(s, g) * s.scale, states, s.n, s.kept, s.variant);
+}
+
+/* Elements of one parameter. */
+template <typename T> struct trek_step_arrays {
+    T *param, *grad, *state[TREK_UPDATE_STATES];
+    uint16_t *low;
+    int low_dtype;
+};
+
+template <typename T> __device__ __forceinline__ trek_step_arrays<T> trek_arrays_of(const trek_update_slice &s)
+{
+    return { (T *)s.param, (T *)s.grad, { (T *)s.state[0], (T *)s.state[1], (T *)s.state[2] }, (uint16_t *)s.low, (int)s.low_dtype };
+}
+
+template <int width> __device__ __forceinline__ void trek_store_low(uint16_t *to, int dtype, const float *x)
+{
+    trek_vector<uint16_t, width> v;
+#pragma unroll
+    for (int k = 0; k < width; k++)
+        v.x[k] = dtype == TREK_BF16 ? trek_to_bf16(x[k]).bits : trek_to_f16(x[k]).bits;
+    *(trek_vector<uint16_t, width> *)to = v;
+}
+template <int width> __device__ __forceinline__ void trek_store_low(uint16_t *, int, const double *) {}
+
+/* The `width` elements of vectors, and what becomes of them. */
+template <typename R, typename T, int width> struct trek_step_piece {
+    typedef trek_vector<T, width> vector;
+    vector p, g, states[R::states > 0 ? R::states : 1];
+
+    __device__ __forceinline__ void step(const trek_step_numbers<T> &s)
+    {
+#pragma unroll
+        for (int e = 0; e < width; e++) {
+            T own[TREK_UPDATE_STATES] = {};
+#pragma unroll
+            for (int k = 0; k < R::states; k++)
+                own[k] = states[k].x[e];
+            trek_step_element<R>(s, &p.x[e], g.x[e], own);
+#pragma unroll
+            for (int k = 0; k < R::states; k++)
+                states[k].x[e] = own[k];
+        }
+    }
+
+    __device__ __forceinline__ void store(const trek_step_numbers<T> &s, const trek_step_arrays<T> &a, int64_t i) const
+    {
+        *(vector *)(a.param + i) = p;
+#pragma unroll
+        for (int k = 0; k < R::states; k++)
+            if (s.kept >> k & 1)
+                *(vector *)(a.state[k] + i) = states[k];
+        if (a.low)
+            trek_store_low<width>(a.low + i, a.low_dtype, p.x);
+    }
+};
+
+/* The `width` elements from `begin`, at once, or singly where `end` comes first. */
+template <typename R, typename T, int width>
+__device__ __forceinline__ void trek_step_range(const trek_step_numbers<T> &s, const trek_step_arrays<T> &a, int64_t begin, int64_t end)
+{
+    typedef trek_vector<T, width> vector;
+    int64_t i = begin;
+    if constexpr (width > 1)
+        if (i + width > end) {
+            for (; i < end; i++)
+                trek_step_range<R, T, 1>(s, a, i, i + 1);
+            return;
+        }
+    trek_step_piece<R, T, width> piece = {};
+    piece.g = *(const vector *)(a.grad + i);
+    piece.p = *(const vector *)(a.param + i);
+#pragma unroll
+    for (int k = 0; k < R::states; k++)
+        if (s.kept >> k & 1)
+            piece.states[k] = *(const vector *)(a.state[k] + i);
+    piece.step(s);
+    piece.store(s, a, i);
+    if (s.zero)
+        *(vector *)(a.grad + i) = vector{};
+}
+
+template <typename T> __device__ __forceinline__ void trek_zero_range(T *grad, int64_t begin, int64_t end)
+{
+    for (int64_t i = begin + threadIdx.x; i < end; i += TREK_UPDATE_THREADS)
+        grad[i] = 0;
+}
+
+/* --- a whole step, in one launch: a block for each tile ---------------------------------------------------- */
+
+template <typename R, typename T>
+__device__ __forceinline__ void trek_fill_tile(const trek_update &u, const trek_update_run &run, bool zero, trek_step_numbers<T> *s)
+{
+    trek_update_slice slice;
+    trek_update_slice_of(&u, &run, zero, &slice);
+    trek_fill_step<R>(slice, u.state->value_limit, u.state->skip != 0, s);
+}
+
+__device__ __forceinline__ bool trek_run_is_aligned(const trek_update_run &run)
+{
+    uintptr_t addresses = (uintptr_t)run.param | (uintptr_t)run.grad;
+#pragma unroll
+    for (int k = 0; k < TREK_UPDATE_STATES; k++)
+        addresses |= (uintptr_t)run.state[k];
+    return (addresses & 15) == 0 && ((uintptr_t)run.low & 7) == 0;
+}
+
+template <typename T> __device__ __forceinline__ trek_step_arrays<T> trek_arrays_of(const trek_update_run &run)
+{
+    return { (T *)run.param, (T *)run.grad, { (T *)run.state[0], (T *)run.state[1], (T *)run.state[2] }, (uint16_t *)run.low,
+             run.low_dtype };
+}
+
+template <typename R, typename T>
+__device__ __forceinline__ void trek_apply_tile(const trek_update_run &run, int64_t begin, const trek_step_numbers<T> &s)
+{
+    const int width = 16 / (int)sizeof(T);
+    trek_step_arrays<T> a = trek_arrays_of<T>(run);
+    int64_t end = begin + TREK_UPDATE_TILE < run.count ? begin + TREK_UPDATE_TILE : run.count;
+    if (s.skip) {
+        if (s.zero)
+            trek_zero_range(a.grad, begin, end);
+        return;
+    }
+    int64_t step = TREK_UPDATE_THREADS * width;
+    if (trek_run_is_aligned(run))
+        for (int64_t i = begin + (int64_t)threadIdx.x * width; i < end; i += step)
+            trek_step_range<R, T, width>(s, a, i, i + width < end ? i + width : end);
+    else
+        for (int64_t i = begin + threadIdx.x; i < end; i += TREK_UPDATE_THREADS)
+            trek_step_range<R, T, 1>(s, a, i, i + 1);
+}
+
+/* Whole tiles of aligned f32, which nearly all are: everything is asked for before the numbers of the step are known. */
+template <typename R> struct trek_loaded_tile {
+    typedef trek_vector<float, 4> vector;
+    static const int vectors = TREK_UPDATE_TILE / (4 * TREK_UPDATE_THREADS);
+    trek_step_piece<R, float, 4> pieces[vectors];
+
+    __device__ __forceinline__ static int64_t place(int64_t begin, int k)
+    {
+        return begin + ((int64_t)k * TREK_UPDATE_THREADS + threadIdx.x) * 4;
+    }
+
+    __device__ __forceinline__ void load(const trek_update_run &run, int64_t begin)
+    {
+#pragma unroll
+        for (int k = 0; k < vectors; k++) {
+            int64_t i = place(begin, k);
+            pieces[k].g = *(const vector *)((const float *)run.grad + i);
+            pieces[k].p = *(const vector *)((const float *)run.param + i);
+#pragma unroll
+            for (int state = 0; state < R::states; state++) {
+                pieces[k].states[state] = vector{};
+                if (run.state[state])
+                    pieces[k].states[state] = *(const vector *)((const float *)run.state[state] + i);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void step(const trek_update_run &run, int64_t begin, const trek_step_numbers<float> &s)
+    {
+        trek_step_arrays<float> a = trek_arrays_of<float>(run);
+#pragma unroll
+        for (int k = 0; k < vectors; k++) {
+            int64_t i = place(begin, k);
+            if (s.zero)
+                *(vector *)(a.grad + i) = vector{};
+            if (s.skip)
+                continue;
+            pieces[k].step(s);
+            pieces[k].store(s, a, i);
+        }
+    }
+};
+
+template <typename R> static __global__ void __launch_bounds__(TREK_UPDATE_THREADS, 2) trek_apply_kernel(trek_update u, bool zero_grads)
+{
+    TREK_SHARED(trek_step_numbers<float>, narrow, 1);
+    TREK_SHARED(trek_step_numbers<double>, wide, 1);
+    for (int64_t tile = blockIdx.x; tile < u.n_tiles; tile += gridDim.x) {
+        const trek_update_run &run = u.runs[u.tile_run[tile]];
+        int64_t begin = (tile - run.first_tile) * TREK_UPDATE_TILE;
+        bool early = run.dtype == TREK_F32 && begin + TREK_UPDATE_TILE <= run.count && trek_run_is_aligned(run);
+        trek_loaded_tile<R> loaded;
+        if (early)
+            loaded.load(run, begin);
+        if (threadIdx.x == 0) {
+            if (run.dtype == TREK_F64)
+                trek_fill_tile<R>(u, run, zero_grads, &wide[0]);
+            else
+                trek_fill_tile<R>(u, run, zero_grads, &narrow[0]);
+        }
+        __syncthreads();
+        if (early)
+            loaded.step(run, begin, narrow[0]);
+        else if (run.dtype == TREK_F64)
+            trek_apply_tile<R, double>(run, begin, wide[0]);
+        else
+            trek_apply_tile<R, float>(run, begin, narrow[0]);
+        __syncthreads();
+    }
+}
+
+template <typename R> static trek_status trek_update_apply_by(trek_cuda_queue *queue, const trek_update *update, bool zero_grads)
+{
+    int64_t blocks = update->n_tiles < 0x7fffffff ? update->n_tiles : 0x7fffffff;
+    return trek_launch_plain("update_apply", queue, trek_blocks(dim3((unsigned)blocks), dim3(TREK_UPDATE_THREADS)),
+                             trek_apply_kernel<R>, *update, zero_grads);
+}
+
+/* --- slices ----------------------------------------------------------------------------------------------- */
+
+template <typename R, typename T> static __global__ void trek_slice_kernel(trek_update_slice slice)
+{
+    trek_step_numbers<T> s = {};
+    trek_fill_step<R>(slice, 0, false, &s);
+    trek_step_arrays<T> a = trek_arrays_of<T>(slice);
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < slice.count; i += (int64_t)gridDim.x * blockDim.x)
+        trek_step_range<R, T, 1>(s, a, i, i + 1);
+}
+
+template <typename R> static void trek_update_slice_by(trek_cuda_queue *queue, trek_dtype dtype, const trek_update_slice *slice)
+{
+    trek_launch_plain("update_slice", queue, trek_loop(slice->count),
+                      dtype == TREK_F64 ? trek_slice_kernel<R, double> : trek_slice_kernel<R, float>, *slice);
+}
+
+#endif

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Classes of optimizers: one that the library does not have trains a graph on ranks as on one device, and what breaks the
+ * rules of a class is refused by name. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "optim/optimizer_internal.h"
+#include "tests/support/support.h"
+#include "tests/support/tamed.h"
+#include "tests/support/training.h"
+
+static void expect_error(trek_status status, const char *part)
+{
+    assert_int_equal(trek_status_get(), status);
+    if (!strstr(trek_error(), part))
+        fail_msg("\"%s\" does not say \"%s\"", trek_error(), part);
+    trek_error_clear();
+}
+
+/* --- on ranks --------------------------------------------------------------------------------- */
+
+static const trek_optimizer_spec *spec_at(int k)
+{
+    static trek_optimizer_spec specs[2];
+    specs[0] = tamed(0.02, 0);
+    specs[1] = tamed(0.01, 0.9);
+    return k < 2 ? &specs[k] : NULL;
+}
+
+static void compare(run *c)
+{
+    static result many, one;
+    training_run(c, &many);
+    training_on_one(c, &many, &one);
+    training_compare(c, &many, &one);
+    trek_plan_free(&many.made);
+}
+
+/* Shared arenas and those of each rank, passes, windows, clipping, a scaled loss. */
+static void ranks_equal_one_device(void **state)
+{
+    (void)state;
+    if (!test_on_cpu())
+        skip();
+    const trek_optimizer_spec *spec;
+    for (int k = 0; (spec = spec_at(k)); k++)
+        for (int world = 1; world <= 3; world++)
+            for (int c = 0; c < 8; c++) {
+                bool windows = c == 5 && world > 1;
+                run r = { .world = world, .passes = 1 + (c == 4 || c == 6), .batch = windows ? 2 : 7, .separate = c & 1, .clip = c & 2, .scaled = c == 3 || c == 6,
+                          .windows = windows, .optimizer = *spec };
+                compare(&r);
+            }
+}
+
+/* Each parameter has what its own group keeps. */
+static void state_has_the_names_of_the_class(void **state)
+{
+    (void)state;
+    if (!test_on_cpu())
+        skip();
+    trek_var *vars[2];
+    trek_params *params = trek_params_new(), *second = trek_params_new();
+    for (int k = 0; k < 2; k++) {
+        trek_tensor *value = trek_tensor_full(1, trek_dims(3), TREK_F32, trek_cpu(0)), *ones = trek_tensor_full(0.5, trek_dims(3), TREK_F32, trek_cpu(0));
+        vars[k] = trek_var_new(value, true);
+        trek_var *grad = trek_var_new(ones, false);
+        assert_int_equal(trek_var_set_grad(vars[k], grad), TREK_OK);
+        trek_params_add(params, k ? "b" : "a", vars[k]);
+        trek_var_release(grad);
+        trek_tensor_release(value);
+        trek_tensor_release(ones);
+    }
+    trek_params_add(second, "b", vars[1]);
+    trek_optimizer *optimizer = trek_optimizer_new(tamed(0.1, 0), params);
+    assert_int_equal(trek_optimizer_add_group(optimizer, second, tamed(0.1, 0.5)), 1);
+    assert_int_equal(trek_optimizer_add_group(optimizer, second, trek_adam((trek_adam_opts){ .lr = 1 })), -1);
+    expect_error(TREK_ERR_ARGUMENT, "tamed");
+    assert_int_equal(trek_optimizer_step(optimizer), TREK_OK);
+    static const char *const names[] = { "a.average", "a.step", "b.average", "b.trail", "b.step" };
+    trek_optimizer_entry *entries;
+    int n;
+    assert_int_equal(trek_optimizer_export(optimizer, &entries, &n), TREK_OK);
+    assert_int_equal(n, 5);
+    for (int k = 0; k < n; k++)
+        assert_string_equal(entries[k].name, names[k]);
+    assert_int_equal(trek_optimizer_import(optimizer, entries + 1, 1), TREK_ERR_FORMAT); /* steps without the average */
+    expect_error(TREK_ERR_FORMAT, "part of its state");
+    entries[3] = entries[4]; /* the trail begins anew where it is missing */
+    assert_int_equal(trek_optimizer_import(optimizer, entries, 4), TREK_OK);
+    trek_optimizer_entry *after;
+    int n_after;
+    assert_int_equal(trek_optimizer_export(optimizer, &after, &n_after), TREK_OK);
+    assert_int_equal(n_after, 4);
+    trek_optimizer_export_free(after, n_after);
+    trek_optimizer_free(&optimizer);
+    trek_params_free(&params);
+    trek_params_free(&second);
+    for (int k = 0; k < 2; k++)
+        trek_var_release(vars[k]);
+    trek_free(entries[0].name), trek_free(entries[1].name), trek_free(entries[2].name), trek_free(entries[4].name);
+    for (int k = 0; k < 5; k++)
+        if (k != 3)
+            trek_tensor_release(entries[k].tensor);
+    trek_free(entries);
+}
+
+/* --- rules ------------------------------------------------------------------------------------------ */
+
+static trek_status refused(trek_optimizer_class klass) { return trek_optimizer_spec_check(&(trek_optimizer_spec){ .klass = &klass }); }
+
+static void classes_that_break_the_rules_are_refused(void **state)
+{
+    (void)state;
+    trek_optimizer_class c = tamed_class;
+    assert_int_equal(refused(c), TREK_OK);
+    c.update = NULL;
+    assert_int_equal(refused(c), TREK_ERR_ARGUMENT);
+    expect_error(TREK_ERR_ARGUMENT, "update");
+    c = tamed_class, c.name = NULL;
+    assert_int_equal(refused(c), TREK_ERR_ARGUMENT);
+    expect_error(TREK_ERR_ARGUMENT, "name");
+    c = tamed_class, c.options[0].name = "rate";
+    assert_int_equal(refused(c), TREK_ERR_ARGUMENT);
+    expect_error(TREK_ERR_ARGUMENT, "tamed: the first option of a class must be lr");
+    c = tamed_class, c.by_step = false;
+    assert_int_equal(refused(c), TREK_ERR_ARGUMENT);
+    expect_error(TREK_ERR_ARGUMENT, "by_step");
+    c = tamed_class, c.maximize = TREK_UPDATE_OPTIONS;
+    assert_int_equal(refused(c), TREK_ERR_ARGUMENT);
+    expect_error(TREK_ERR_ARGUMENT, "maximize");
+    static const char *const names[] = { "step", "master", "a.b", "average" };
+    for (int k = 0; k < 4; k++) {
+        c = tamed_class, c.states[1].name = names[k];
+        assert_int_equal(refused(c), TREK_ERR_ARGUMENT);
+        expect_error(TREK_ERR_ARGUMENT, names[k]);
+    }
+    c = tamed_class, c.states[1].kept_with = 9;
+    assert_int_equal(refused(c), TREK_ERR_ARGUMENT);
+    expect_error(TREK_ERR_ARGUMENT, "trail");
+}
+
+static void options_are_checked_by_name(void **state)
+{
+    (void)state;
+    trek_optimizer_spec spec = tamed(-1, 0);
+    assert_int_equal(trek_optimizer_spec_check(&spec), TREK_ERR_ARGUMENT);
+    expect_error(TREK_ERR_ARGUMENT, "tamed: lr");
+    spec = test_with_option(tamed(1, 0), "beta", 1);
+    assert_int_equal(trek_optimizer_spec_check(&spec), TREK_ERR_ARGUMENT);
+    expect_error(TREK_ERR_ARGUMENT, "tamed: beta must be in [0, 1)");
+    spec = tamed(1, 0);
+    spec.options[TREK_UPDATE_OPTIONS - 1] = 1;
+    assert_int_equal(trek_optimizer_spec_check(&spec), TREK_ERR_ARGUMENT);
+    expect_error(TREK_ERR_ARGUMENT, "no option");
+    spec = tamed(0, 0);
+    assert_int_equal(trek_optimizer_resolve(&spec), TREK_OK);
+    assert_true(spec.options[TAMED_LR] == 1e-2 && spec.options[TAMED_BETA] == 0.8);
+    trek_optimizer_spec again = trek_optimizer_spec_again(&spec);
+    assert_int_equal(trek_optimizer_resolve(&again), TREK_OK);
+    assert_memory_equal(&again, &spec, sizeof spec);
+}
+
+/* What no kernel is there for is refused before anything has moved. */
+static void devices_without_its_kernel_refuse_it(void **state)
+{
+    (void)state;
+    if (test_on_cpu())
+        skip();
+    trek_tensor *value = trek_tensor_full(1, trek_dims(3), TREK_F32, test_device());
+    trek_var *var = trek_var_new(value, true);
+    trek_params *params = trek_params_new();
+    trek_params_add(params, "p", var);
+    assert_null(trek_optimizer_new(tamed(0.1, 0), params));
+    expect_error(TREK_ERR_UNSUPPORTED, "tamed");
+    trek_optimizer *optimizer = trek_optimizer_new(trek_adam((trek_adam_opts){ .lr = 0.1 }), params);
+    assert_non_null(optimizer);
+    trek_optimizer_free(&optimizer);
+    trek_params_free(&params);
+    trek_var_release(var);
+    trek_tensor_release(value);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_equal_one_device),
+        cmocka_unit_test(state_has_the_names_of_the_class),
+        cmocka_unit_test(classes_that_break_the_rules_are_refused),
+        cmocka_unit_test(options_are_checked_by_name),
+        cmocka_unit_test(devices_without_its_kernel_refuse_it),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

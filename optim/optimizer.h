@@ -29,6 +29,16 @@ typedef struct trek_adam_opts {
     bool maximize;
 } trek_adam_opts;
 
+typedef struct trek_rmsprop_opts {
+    double lr;             /* default 0.01; TREK_ZERO for 0 */
+    double alpha;          /* default 0.99, of the average of squares; TREK_ZERO for 0 */
+    double eps;            /* default 1e-8; TREK_ZERO for 0 */
+    double weight_decay;   /* default 0 (L2) */
+    double momentum;       /* default 0 */
+    bool centered;         /* gradients are divided by the root of their variance instead */
+    bool maximize;
+} trek_rmsprop_opts;
+
 /* What an optimizer is: optim/optimizer_class.h, which also says how to write one. */
 typedef struct trek_optimizer_class trek_optimizer_class;
 
@@ -42,6 +52,7 @@ typedef struct trek_optimizer_spec {
 TREK_API trek_optimizer_spec trek_sgd(trek_sgd_opts opts);
 TREK_API trek_optimizer_spec trek_adam(trek_adam_opts opts);
 TREK_API trek_optimizer_spec trek_adamw(trek_adam_opts opts);
+TREK_API trek_optimizer_spec trek_rmsprop(trek_rmsprop_opts opts);
 
 typedef struct trek_optimizer trek_optimizer;
 

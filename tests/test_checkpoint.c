@@ -51,7 +51,7 @@ typedef struct run_opts {
     trek_dtype dtype;
     int ranks;
     bool separate, scaled, norm;
-    enum { ADAMW, SGD, TAMED } optimizer;
+    enum { ADAMW, SGD, RMSPROP, TAMED } optimizer;
     const trek_plan *plan;
 } run_opts;
 
@@ -70,6 +70,8 @@ static trek_optimizer_spec optimizer_of(const run_opts *o)
 {
     return o->optimizer == SGD     ? trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 })
            : o->optimizer == TAMED ? tamed(0.02, 0.9)
+           : o->optimizer == RMSPROP
+               ? trek_rmsprop((trek_rmsprop_opts){ .lr = 0.005, .momentum = 0.9, .centered = true })
                                    : trek_adamw((trek_adam_opts){ .lr = 0.02 });
 }
 
@@ -226,6 +228,7 @@ static void same_bits_after_each_step(void **state)
         { .dtype = TREK_F32, .ranks = 2 },
         { .dtype = TREK_F32, .ranks = 2, .separate = true, .optimizer = SGD, .norm = true },
         { .dtype = TREK_F32, .ranks = 2, .scaled = true },
+        { .dtype = TREK_F32, .ranks = 2, .separate = true, .optimizer = RMSPROP, .scaled = true },
         { .dtype = TREK_F32, .ranks = 2, .optimizer = TAMED },
     };
     for (size_t k = 0; k < sizeof runs / sizeof *runs; k++) {

@@ -27,7 +27,7 @@ static const char *const names[PARAMS] = { "a", "b", "c", "d", "e" };
 typedef struct bag {
     trek_params *params;
     trek_var *vars[PARAMS];
-    double values[PARAMS][MOST], m[PARAMS][MOST], v[PARAMS][MOST]; /* f64 */
+    double values[PARAMS][MOST], m[PARAMS][MOST], v[PARAMS][MOST], w[PARAMS][MOST]; /* f64 */
     int steps[PARAMS];
 } bag;
 
@@ -97,6 +97,10 @@ static void plain_step(bag *b, int step, const trek_optimizer_spec *spec)
                 *p -= test_option(spec, "lr") * *m;
                 continue;
             }
+            if (test_is_class(spec, "rmsprop")) {
+                test_plain_rmsprop(spec, g, p, m, v, &b->w[k][i]);
+                continue;
+            }
             if (test_is_class(spec, "tamed")) {
                 tamed_plain(spec, t, g, p, m, v);
                 continue;
@@ -114,7 +118,7 @@ static void plain_step(bag *b, int step, const trek_optimizer_spec *spec)
 }
 
 /* The last is no class of the library's, and not for GPUs. */
-enum { TAMED = 3, ALL_SPECS };
+enum { RMSPROP = 3, CENTRED, TAMED, ALL_SPECS };
 #define N_SPECS (test_on_cpu() ? ALL_SPECS : TAMED)
 
 static trek_optimizer_spec spec_of(int kind)
@@ -124,6 +128,8 @@ static trek_optimizer_spec spec_of(int kind)
         assert_int_equal(trek_optimizer_resolve(&spec), TREK_OK); /* for plain_step */
         return spec;
     }
+    if (kind == RMSPROP || kind == CENTRED)
+        return trek_rmsprop((trek_rmsprop_opts){ .lr = 0.01, .alpha = 0.9, .eps = 1e-3, .momentum = kind == CENTRED ? 0.9 : 0, .centered = kind == CENTRED });
     trek_adam_opts adam = { .lr = 0.01, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.1 };
     return kind == 0   ? trek_sgd((trek_sgd_opts){ .lr = 0.01, .momentum = 0.9 })
            : kind == 1 ? trek_adam(adam)

@@ -48,7 +48,7 @@ static const char *const names[MODEL] = { "a.weight", "a.bias", "b.weight", "b.b
 typedef struct model {
     trek_params *params;
     trek_var *vars[MODEL];
-    double values[MODEL][BIG], m[MODEL][BIG], v[MODEL][BIG]; /* what they should be */
+    double values[MODEL][BIG], m[MODEL][BIG], v[MODEL][BIG], w[MODEL][BIG]; /* what they should be */
     int steps[MODEL];
 } model;
 
@@ -156,6 +156,9 @@ static void plain_step(model *m, int k, const double *grad, const trek_optimizer
 {
     if (test_is_class(spec, "sgd"))
         plain_sgd(m, k, grad, test_sgd_opts(spec));
+    else if (test_is_class(spec, "rmsprop"))
+        for (int64_t i = 0; i < counts[k]; i++)
+            test_plain_rmsprop(spec, grad[i], &m->values[k][i], &m->m[k][i], &m->v[k][i], &m->w[k][i]);
     else
         plain_adam(m, k, grad, test_adam_opts(spec), test_is_class(spec, "adamw"));
 }
@@ -182,6 +185,11 @@ static trek_optimizer_spec some_adamw(void)
 static trek_optimizer_spec some_sgd(void)
 {
     return trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9, .dampening = 0.25, .weight_decay = 0.1 });
+}
+
+static trek_optimizer_spec some_rmsprop(bool centered, double momentum)
+{
+    return trek_rmsprop((trek_rmsprop_opts){ .lr = 0.02, .alpha = 0.9, .eps = 1e-3, .weight_decay = 0.1, .momentum = momentum, .centered = centered });
 }
 
 /* --- arenas --------------------------------------------------------------------- */
@@ -309,6 +317,13 @@ static void updates_equal_pytorch(void **state)
         { trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9, .nesterov = true, .weight_decay = 0.1 }),
           { 0.87721114600000005, -2.0666472920000003 } },
         { trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9, .maximize = true }), { 1.0830000000000002, -1.8785000000000001 } },
+        { trek_rmsprop((trek_rmsprop_opts){ .lr = 0.1 }), { 0.42572661607132584, -1.9514738796461983 } },
+        { trek_rmsprop((trek_rmsprop_opts){ .lr = 0.1, .alpha = 0.5, .eps = 1e-4, .weight_decay = 0.1 }),
+          { 0.9014773363418537, -1.9793416535579207 } },
+        { trek_rmsprop((trek_rmsprop_opts){ .lr = 0.1, .centered = true }), { 0.4168450436831231, -1.9474244457538787 } },
+        { trek_rmsprop((trek_rmsprop_opts){ .lr = 0.1, .alpha = 0.25, .centered = true, .momentum = 0.9, .weight_decay = 0.1 }),
+          { 0.09914410286167903, -1.6552091844305747 } },
+        { trek_rmsprop((trek_rmsprop_opts){ .lr = 0.05, .momentum = 0.5, .maximize = true }), { 1.7743899105697993, -2.1754322921790217 } },
     };
     static const double grads[3][2] = { { 0.5, -1.0 }, { 0.25, 2.0 }, { -1.0, 0.125 } };
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
@@ -372,6 +387,31 @@ static void updates_equal_the_formulas(void **state)
     run_steps(plain, TREK_F32, 2e-6);
     plain = test_with_option(test_with_option(plain, "momentum", 0.5), "nesterov", 1);
     run_steps(plain, TREK_F64, 1e-13);
+    for (int k = 0; k < 4; k++) {
+        run_steps(some_rmsprop(k & 1, k & 2 ? 0.9 : 0), TREK_F32, 4e-6);
+        run_steps(some_rmsprop(k & 1, k & 2 ? 0.9 : 0), TREK_F64, 1e-12);
+    }
+}
+
+/* The variance of what never changes is 0 but for rounding, whose root must not be NaN. */
+static void centred_rmsprop_of_constant_gradients_is_finite(void **state)
+{
+    (void)state;
+    model m;
+    model_begin(&m, TREK_F32);
+    trek_optimizer *optimizer = trek_optimizer_new(trek_rmsprop((trek_rmsprop_opts){ .lr = 1e-6, .alpha = 0.5, .centered = true }), m.params);
+    double same[BIG], have[BIG];
+    for (int i = 0; i < BIG; i++)
+        same[i] = number() * (i % 3 ? 1 : 1e-21);
+    for (int step = 0; step < 100; step++) {
+        set_grad(m.vars[3], same);
+        assert_int_equal(trek_optimizer_step(optimizer), TREK_OK);
+    }
+    read_tensor(trek_var_data(m.vars[3]), have);
+    for (int i = 0; i < BIG; i++)
+        assert_true(isfinite(have[i]));
+    trek_optimizer_free(&optimizer);
+    model_end(&m);
 }
 
 static void frozen_ones_wait_and_thaw(void **state)
@@ -533,8 +573,10 @@ static void state_goes_out_and_in(trek_optimizer_spec spec)
         trek_optimizer_step_scaled(first, 1.0, true);
     }
     assert_int_equal(trek_optimizer_export(first, &entries, &n), TREK_OK);
-    assert_int_equal(n, test_is_class(&spec, "sgd") ? 10 : 15);
-    assert_string_equal(entries[0].name, test_is_class(&spec, "sgd") ? "a.weight.momentum_buffer" : "a.weight.exp_avg");
+    assert_int_equal(n, test_is_class(&spec, "sgd") ? 10 : test_is_class(&spec, "rmsprop") ? 20 : 15);
+    assert_string_equal(entries[0].name, test_is_class(&spec, "sgd")       ? "a.weight.momentum_buffer"
+                                         : test_is_class(&spec, "rmsprop") ? "a.weight.square_avg"
+                                                                           : "a.weight.exp_avg");
     assert_true(trek_shape_equal(trek_tensor_shape(entries[0].tensor), trek_dims(3)));
     for (int k = 0; k < MODEL; k++)
         trek_tensor_copy_from(trek_var_data(copy.vars[k]), trek_var_data(m.vars[k]));
@@ -572,6 +614,7 @@ static void state_of_every_kind(void **state)
     (void)state;
     state_goes_out_and_in(some_adamw());
     state_goes_out_and_in(some_sgd());
+    state_goes_out_and_in(some_rmsprop(true, 0.9));
 }
 
 /* --- clipping ------------------------------------------------------------------------ */
@@ -643,6 +686,8 @@ static void bad_options_are_named(void **state)
         { trek_adamw((trek_adam_opts){ .beta2 = -0.1 }), "beta2" },
         { trek_adamw((trek_adam_opts){ .eps = -1e-8 }), "eps" },
         { trek_adamw((trek_adam_opts){ .weight_decay = -0.01 }), "weight_decay" },
+        { trek_rmsprop((trek_rmsprop_opts){ .alpha = -0.1 }), "rmsprop: alpha" },
+        { trek_rmsprop((trek_rmsprop_opts){ .momentum = NAN }), "rmsprop: momentum" },
     };
     model m;
     model_begin(&m, TREK_F32);
@@ -791,6 +836,7 @@ int main(void)
         cmocka_unit_test(arena_refuses_what_does_not_fit),
         cmocka_unit_test(updates_equal_pytorch),
         cmocka_unit_test(updates_equal_the_formulas),
+        cmocka_unit_test(centred_rmsprop_of_constant_gradients_is_finite),
         cmocka_unit_test(frozen_ones_wait_and_thaw),
         cmocka_unit_test(padding_stays_zero),
         cmocka_unit_test(groups_have_options_of_their_own),

@@ -26,10 +26,12 @@ static void expect_error(trek_status status, const char *part)
 
 static const trek_optimizer_spec *spec_at(int k)
 {
-    static trek_optimizer_spec specs[2];
+    static trek_optimizer_spec specs[4];
     specs[0] = tamed(0.02, 0);
     specs[1] = tamed(0.01, 0.9);
-    return k < 2 ? &specs[k] : NULL;
+    specs[2] = trek_rmsprop((trek_rmsprop_opts){ .lr = 1e-3, .alpha = 0.9, .eps = 1e-2 });
+    specs[3] = trek_rmsprop((trek_rmsprop_opts){ .lr = 1e-3, .alpha = 0.9, .eps = 1e-2, .momentum = 0.9, .centered = true });
+    return k < 4 ? &specs[k] : NULL;
 }
 
 static void compare(run *c)

@@ -12,7 +12,7 @@ from trek import CPU, DTYPES, headers, shape
 
 OPTIMIZER = {f.name[5:]: f for f in headers.functions.values() if f.header == "optim/optimizer.h"}
 SCALER = {f.name[5:]: f for f in headers.functions.values() if f.header == "optim/scaler.h"}
-KINDS = ("sgd", "adam", "adamw")
+KINDS = ("sgd", "adam", "adamw", "rmsprop")
 DRIVEN = {"optimizer_new", "optimizer_free", "optimizer_step", "optimizer_zero_grad", "optimizer_set_lr", "optimizer_set_group_lr", "optimizer_lr",
           "optimizer_group_lr", "optimizer_add_group", "clip_grad_norm", "clip_grad_value", "grad_scaler_new", "grad_scaler_free", "grad_scaler_scale",
           "grad_scaler_unscale", "grad_scaler_step", "grad_scaler_update", "grad_scaler_get_scale"}
@@ -31,6 +31,10 @@ def options(rng, name):
         nesterov = momentum > 0 and rng.random() < 0.3
         return {"lr": rng.choice([0.1, 0.01]), "momentum": momentum, "dampening": 0.0 if nesterov else rng.choice([0.0, 0.0, 0.3]),
                 "weight_decay": rng.choice([0.0, 0.0, 0.1]), "nesterov": nesterov, "maximize": rng.random() < 0.2}
+    if name == "rmsprop":
+        return {"lr": rng.choice([0.1, 0.01, 0.0]), "alpha": rng.choice([0.0, 0.9, 0.25]), "eps": rng.choice([0.0, 1e-3]),
+                "weight_decay": rng.choice([0.0, 0.0, 0.1]), "momentum": rng.choice([0.0, 0.9]), "centered": rng.random() < 0.4,
+                "maximize": rng.random() < 0.2}
     return {"lr": rng.choice([0.1, 0.01]), "beta1": rng.choice([0.0, 0.5, zero]), "beta2": rng.choice([0.0, 0.9, zero]),
             "eps": rng.choice([0.0, 1e-3]), "weight_decay": rng.choice([0.0, 0.1, zero]), "maximize": rng.random() < 0.2}
 
@@ -51,11 +55,14 @@ def torch_options(name, o):
     if name == "sgd":
         return {"lr": o["lr"], "momentum": o["momentum"], "dampening": o["dampening"], "weight_decay": o["weight_decay"], "nesterov": o["nesterov"],
                 "maximize": o["maximize"], "foreach": False}
+    if name == "rmsprop":
+        return {"lr": real(o["lr"], 0.01), "alpha": real(o["alpha"], 0.99), "eps": real(o["eps"], 1e-8), "weight_decay": o["weight_decay"],
+                "momentum": o["momentum"], "centered": o["centered"], "maximize": o["maximize"], "foreach": False}
     return {"lr": o["lr"], "betas": (real(o["beta1"], 0.9), real(o["beta2"], 0.999)), "eps": real(o["eps"], 1e-8),
             "weight_decay": real(o["weight_decay"], 0.01 if name == "adamw" else 0.0), "maximize": o["maximize"], "foreach": False}
 
 
-CLASSES = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+CLASSES = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "rmsprop": torch.optim.RMSprop}
 
 
 def numbers(case, k, step, shape_, dtype):
@@ -118,7 +125,7 @@ def clip_torch(params, clip):
 
 
 def spec_of(lib, name, opts):
-    made = headers.structs["trek_sgd_opts" if name == "sgd" else "trek_adam_opts"]()
+    made = headers.structs["trek_adam_opts" if name == "adamw" else f"trek_{name}_opts"]()
     for field, value in opts.items():
         setattr(made, field, value)
     return getattr(lib, name)(made)

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "graph/graph_internal.h"
+#include "nn/replace_file.h"
 #include "tensor/place.h"
 #include "tensor/ranges.h"
 #include "tensor/trace.h"
@@ -290,39 +291,35 @@ static trek_status write_trace(FILE *file, const trek_timeline_entry *entries, i
     return status;
 }
 
-static trek_status save_entries(const char *path, const char *temporary, const trek_timeline_entry *entries, int64_t count,
-                                int64_t dropped)
+static trek_status write_entries(int descriptor, const char *path, const trek_timeline_entry *entries, int64_t count, int64_t dropped)
 {
-    FILE *file = fopen(temporary, "we");
-    if (!file)
-        return trek_fail(TREK_ERR_IO, "trek_timeline_save: cannot open %s: %s", temporary, strerror(errno));
+    int copy = dup(descriptor); /* which fclose closes */
+    FILE *file = copy >= 0 ? fdopen(copy, "w") : NULL;
+    if (!file) {
+        trek_status status = trek_fail(TREK_ERR_IO, "trek_timeline_save: cannot write %s: %s", path, strerror(errno));
+        if (copy >= 0)
+            close(copy);
+        return status;
+    }
     trek_status status = write_trace(file, entries, count, dropped);
-    if (status == TREK_OK && (fflush(file) != 0 || fsync(fileno(file)) != 0))
-        status = TREK_ERR_IO;
     int error = errno;
     if (fclose(file) != 0 && status == TREK_OK) {
         status = TREK_ERR_IO;
         error = errno;
     }
-    if (status == TREK_OK && rename(temporary, path) != 0) {
-        status = TREK_ERR_IO;
-        error = errno;
-    }
-    if (status == TREK_OK)
-        return TREK_OK;
-    unlink(temporary);
     return status == TREK_ERR_IO ? trek_fail(status, "trek_timeline_save: cannot write %s: %s", path, strerror(error)) : status;
 }
 
 trek_status trek_timeline_save(trek_timeline *timeline, const char *path)
 {
+    trek_file_replacement replacement;
     if (!timeline || !path)
         return trek_fail_missing("trek_timeline_save", timeline ? "path" : "timeline");
     int64_t count, dropped;
     trek_timeline_entry *entries = snapshot(timeline, &count, &dropped);
-    char *temporary = trek_format("%s.%ld.tmp", path, (long)getpid());
-    trek_status status = entries && temporary ? save_entries(path, temporary, entries, count, dropped) : TREK_ERR_MEMORY;
+    trek_status status = entries ? trek_replace_begin(&replacement, path) : TREK_ERR_MEMORY;
+    if (status == TREK_OK)
+        status = trek_replace_end(&replacement, write_entries(replacement.file, path, entries, count, dropped));
     trek_free(entries);
-    trek_free(temporary);
     return status;
 }

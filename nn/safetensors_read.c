@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "nn/checksum.h"
+#include "nn/replace_file.h"
 #include "nn/safetensors.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
@@ -175,6 +176,7 @@ trek_state *trek_state_read(const char *path)
     trek_state *state = trek_state_new();
     if (!state)
         return NULL;
+    trek_replace_tidy(path);
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* not to hang on a pipe */
     trek_status status = file < 0 ? fail_system(path, "open") : read_file(file, path, state);
     if (file >= 0)

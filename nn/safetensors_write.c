@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing a safetensors file: beside its place, synced, then renamed. */
+/* Writing a safetensors file. */
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "nn/checksum.h"
+#include "nn/replace_file.h"
 #include "nn/safetensors.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
@@ -216,48 +215,11 @@ static trek_status write_content(int file, const trek_state *state, const char *
     return status;
 }
 
-/* The rename is safe on disk when the directory is. Some file systems cannot sync one: then there is nothing to be done.
- * `name` is of a file in it, and is cut: nothing may fail for want of memory once the file is in its place. */
-static trek_status sync_directory(char *name, const char *path)
-{
-    char *slash = strrchr(name, '/');
-    if (slash)
-        slash[slash == name] = 0;
-    int file = open(slash ? name : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    trek_status status = TREK_OK;
-    if (file < 0 || (fsync(file) != 0 && errno != EINVAL && errno != ENOTSUP))
-        status = fail_system(path, "sync of its directory");
-    if (file >= 0)
-        close(file);
-    return status;
-}
-
-static trek_status write_and_rename(int file, const trek_state *state, char *temporary, const char *path)
-{
-    trek_status status = write_content(file, state, path);
-    if (status == TREK_OK && fsync(file) != 0)
-        status = fail_system(path, "sync");
-    if (close(file) != 0 && status == TREK_OK)
-        status = fail_system(path, "close");
-    if (status == TREK_OK && rename(temporary, path) != 0)
-        status = fail_system(path, "rename");
-    if (status != TREK_OK) {
-        unlink(temporary);
-        return status;
-    }
-    return sync_directory(temporary, path);
-}
-
 trek_status trek_state_write(const trek_state *state, const char *path)
 {
-    static atomic_uint counter; /* several threads may write to one directory */
+    trek_file_replacement replacement;
     if (!state || !path)
         return trek_fail_missing("state_write", state ? "path" : "state");
-    char *temporary = trek_format("%s.tmp-%ld-%u", path, (long)getpid(), atomic_fetch_add(&counter, 1));
-    if (!temporary)
-        return TREK_ERR_MEMORY;
-    int file = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    trek_status status = file < 0 ? fail_system(path, "open") : write_and_rename(file, state, temporary, path);
-    trek_free(temporary);
-    return status;
+    trek_status status = trek_replace_begin(&replacement, path);
+    return status == TREK_OK ? trek_replace_end(&replacement, write_content(replacement.file, state, path)) : status;
 }

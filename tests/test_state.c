@@ -11,6 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -568,8 +571,91 @@ static void test_arguments(void **state)
     assert_int_equal(trek_state_count(NULL), 0);
 }
 
-int main(void)
+/* --- saves that are killed -------------------------------------------------------------------------- */
+
+static int count_left_by(const char *writer)
 {
+    int n = 0;
+    DIR *list = opendir(folder);
+    for (struct dirent *entry; (entry = readdir(list));)
+        n += strstr(entry->d_name, ".tmp-") && strstr(entry->d_name, writer);
+    closedir(list);
+    return n;
+}
+
+static int count_left(void) { return count_left_by(""); }
+
+/* A process that saves and saves, caught while its file is there. */
+static pid_t catch_in_save(int signal)
+{
+    char writer[32];
+    pid_t pid = fork();
+    if (pid == 0) {
+        execl("/proc/self/exe", "test_state", "save", path, (char *)NULL);
+        _exit(1);
+    }
+    snprintf(writer, sizeof writer, "-%d-", (int)pid);
+    for (;;) { /* until it is stopped within a save */
+        while (count_left_by(writer) == 0)
+            usleep(200);
+        kill(pid, SIGSTOP);
+        waitpid(pid, NULL, WUNTRACED);
+        if (count_left_by(writer) > 0)
+            break;
+        kill(pid, SIGCONT);
+    }
+    if (signal == SIGKILL) {
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+    }
+    return pid;
+}
+
+static int save_for_ever(const char *to)
+{
+    alarm(60);
+    trek_tensor *tensor = trek_tensor_zeros(trek_dims(1 << 20), TREK_F32, trek_cpu(0));
+    trek_state *s = trek_state_new();
+    trek_state_add(s, "x", tensor);
+    while (trek_state_write(s, to) == TREK_OK)
+        ;
+    return 1;
+}
+
+static void test_killed_save(void **state)
+{
+    (void)state;
+    alarm(60);
+    for (int k = 0; k < 3; k++) {
+        catch_in_save(SIGKILL);
+        assert_int_equal(count_left(), 1); /* the one before is gone */
+    }
+    pid_t stopped = catch_in_save(SIGSTOP);
+    assert_int_equal(count_left(), 1);
+    trek_state *s = trek_state_new();
+    assert_int_equal(trek_state_write(s, path), TREK_OK);
+    assert_int_equal(count_left(), 1); /* its writer lives */
+    kill(stopped, SIGKILL);
+    waitpid(stopped, NULL, 0);
+    char other[400], old[400];
+    snprintf(other, sizeof other, "%s.tmp-01234567-1-0", path); /* of another machine: only time tells */
+    snprintf(old, sizeof old, "%s.tmp-89abcdef-1-0", path);
+    close(open(other, O_WRONLY | O_CREAT, 0666));
+    close(open(old, O_WRONLY | O_CREAT, 0666));
+    struct timespec ago[2] = { { .tv_sec = time(NULL) - 3 * 86400 }, { .tv_sec = time(NULL) - 3 * 86400 } };
+    utimensat(AT_FDCWD, old, ago, 0);
+    trek_state_free(&s);
+    s = trek_state_read(path);
+    assert_non_null(s);
+    trek_state_free(&s);
+    assert_int_equal(count_left(), 1);
+    assert_int_equal(unlink(other), 0);
+}
+
+int main(int count, char **words)
+{
+    if (count == 3 && strcmp(words[1], "save") == 0)
+        return save_for_ever(words[2]);
     strcpy(folder, "/tmp/trek-state-XXXXXX");
     if (!mkdtemp(folder))
         return 1;
@@ -580,7 +666,7 @@ int main(void)
         cmocka_unit_test_teardown(test_module, teardown),     cmocka_unit_test_teardown(test_tied, teardown),
         cmocka_unit_test_teardown(test_mismatch, teardown),   cmocka_unit_test_teardown(test_apply_with, teardown), cmocka_unit_test_teardown(test_bad_files, teardown),
         cmocka_unit_test_teardown(test_damaged_files, teardown), cmocka_unit_test_teardown(test_failed_write, teardown),
-        cmocka_unit_test_teardown(test_arguments, teardown),
+        cmocka_unit_test_teardown(test_arguments, teardown),     cmocka_unit_test_teardown(test_killed_save, teardown),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     rmdir(folder);

@@ -5,13 +5,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "distributed/balance/plan_internal.h"
 #include "nn/checksum.h"
+#include "nn/replace_file.h"
 #include "nn/text.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
@@ -281,50 +281,18 @@ static trek_status write_all(int file, const char *from, size_t bytes, const cha
         from += put;
         bytes -= (size_t)put;
     }
-    return fsync(file) == 0 || errno == EINVAL ? TREK_OK : fail_system(path, "sync");
-}
-
-/* The rename is safe on disk when the directory is; some file systems cannot sync one. `path` is cut for it. */
-static trek_status sync_directory(char *path)
-{
-    char *slash = strrchr(path, '/');
-    if (slash)
-        slash[slash == path] = 0;
-    int file = open(slash ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    trek_status status = TREK_OK;
-    if (file < 0 || (fsync(file) != 0 && errno != EINVAL && errno != ENOTSUP))
-        status = fail_system(path, "sync of the directory");
-    if (file >= 0)
-        close(file);
-    return status;
-}
-
-static trek_status write_file(const char *text, char *temporary, const char *path)
-{
-    int file = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (file < 0)
-        return fail_system(path, "open");
-    trek_status status = write_all(file, text, strlen(text), path);
-    if (close(file) != 0 && status == TREK_OK)
-        status = fail_system(path, "close");
-    if (status == TREK_OK && rename(temporary, path) != 0)
-        status = fail_system(path, "rename");
-    if (status != TREK_OK) {
-        unlink(temporary);
-        return status;
-    }
-    return sync_directory(temporary);
+    return TREK_OK;
 }
 
 trek_status trek_plan_save(const trek_plan *plan, const char *path)
 {
-    static atomic_uint counter; /* several threads may write to one directory */
+    trek_file_replacement replacement;
     if (!plan || !path)
         return trek_fail_missing("plan_save", plan ? "path" : "plan");
     char *text = trek_plan_text(plan);
-    char *temporary = text ? trek_format("%s.tmp-%ld-%u", path, (long)getpid(), atomic_fetch_add(&counter, 1)) : NULL;
-    trek_status status = temporary ? write_file(text, temporary, path) : TREK_ERR_MEMORY;
-    trek_free(temporary);
+    trek_status status = text ? trek_replace_begin(&replacement, path) : TREK_ERR_MEMORY;
+    if (status == TREK_OK)
+        status = trek_replace_end(&replacement, write_all(replacement.file, text, strlen(text), path));
     trek_free(text);
     return status;
 }

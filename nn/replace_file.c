@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A writer holds a lock on its file as long as it lives, whatever ends it. A file whose lock is free has no writer; as
+ * other machines may not see the lock, one of theirs has to be old as well. */
+#include "nn/replace_file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tensor/memory_internal.h"
+#include "tensor/status_internal.h"
+
+#define OLD_S (24 * 3600)
+#define MARK ".tmp-"
+
+static trek_status fail_system(const char *path, const char *what)
+{
+    char text[128];
+    return trek_fail(TREK_ERR_IO, "%s: %s: %s", path, what, strerror_r(errno, text, sizeof text));
+}
+
+/* A short name for the machine. */
+static unsigned host(void)
+{
+    char name[256] = "";
+    uint32_t hash = 2166136261u; /* FNV-1a */
+    gethostname(name, sizeof name - 1);
+    for (const char *c = name; *c; c++)
+        hash = (hash ^ (unsigned char)*c) * 16777619u;
+    return hash;
+}
+
+/* --- what was left behind ---------------------------------------------------------------------------------------- */
+
+/* "HOST-PID-N", and "PID-N" of earlier versions. */
+static bool is_temporary(const char *rest, bool *here)
+{
+    unsigned from, pid, number;
+    int used = 0;
+    *here = false;
+    if (sscanf(rest, "%8x-%u-%u%n", &from, &pid, &number, &used) == 3 && rest[used] == '\0') {
+        *here = from == host();
+        return true;
+    }
+    return sscanf(rest, "%u-%u%n", &pid, &number, &used) == 2 && rest[used] == '\0';
+}
+
+/* Whoever has just made the file and waits for its lock finds it gone, and makes another one. */
+static void remove_abandoned(int folder, const char *name, bool here)
+{
+    struct stat is;
+    int file = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (file < 0)
+        return;
+    bool old = fstat(file, &is) == 0 && S_ISREG(is.st_mode) && (here || time(NULL) - is.st_mtime > OLD_S);
+    if (old && flock(file, LOCK_EX | LOCK_NB) == 0 && unlinkat(folder, name, 0) == 0)
+        trek_log_message(TREK_LOG_INFO, "removed %s, which a save that was interrupted has left", name);
+    close(file);
+}
+
+void trek_replace_tidy(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    char *folder = slash ? trek_format("%.*s", slash == path ? 1 : (int)(slash - path), path) : trek_format(".");
+    DIR *list = folder ? opendir(folder) : NULL;
+    size_t length = strlen(name), mark = strlen(MARK);
+    bool here;
+    for (struct dirent *entry; list && (entry = readdir(list));)
+        if (strncmp(entry->d_name, name, length) == 0 && strncmp(entry->d_name + length, MARK, mark) == 0 &&
+            is_temporary(entry->d_name + length + mark, &here))
+            remove_abandoned(dirfd(list), entry->d_name, here);
+    if (list)
+        closedir(list);
+    trek_free(folder);
+}
+
+/* --- replacing ------------------------------------------------------------------------------------------------------ */
+
+/* Where the system has no locks there, nobody takes the file for abandoned either. false: it is gone already. */
+static bool hold(int file)
+{
+    struct stat is;
+    while (flock(file, LOCK_EX) != 0 && errno == EINTR)
+        ;
+    return fstat(file, &is) == 0 && is.st_nlink > 0;
+}
+
+trek_status trek_replace_begin(trek_file_replacement *r, const char *path)
+{
+    static atomic_uint counter; /* several threads may write to one directory */
+    trek_replace_tidy(path);
+    *r = (trek_file_replacement){ .file = -1, .path = path };
+    while (r->file < 0) {
+        r->temporary = trek_format("%s" MARK "%08x-%ld-%u", path, host(), (long)getpid(), atomic_fetch_add(&counter, 1));
+        if (!r->temporary)
+            return TREK_ERR_MEMORY;
+        r->file = open(r->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (r->file >= 0 && hold(r->file))
+            return TREK_OK;
+        int error = errno;
+        bool gone = r->file >= 0;
+        if (gone)
+            close(r->file);
+        r->file = -1;
+        trek_free(r->temporary);
+        r->temporary = NULL;
+        errno = error;
+        if (!gone && error != EEXIST) /* of a process with this number, before */
+            return fail_system(path, "open");
+    }
+    return TREK_OK;
+}
+
+/* The rename is safe on disk when the directory is. Some file systems cannot sync one: then there is nothing to be done.
+ * `name` is of a file in it, and is cut: nothing may fail for want of memory once the file is in its place. */
+static trek_status sync_directory(char *name, const char *path)
+{
+    char *slash = strrchr(name, '/');
+    if (slash)
+        slash[slash == name] = 0;
+    int file = open(slash ? name : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    trek_status status = TREK_OK;
+    if (file < 0 || (fsync(file) != 0 && errno != EINVAL && errno != ENOTSUP))
+        status = fail_system(path, "sync of its directory");
+    if (file >= 0)
+        close(file);
+    return status;
+}
+
+trek_status trek_replace_end(trek_file_replacement *r, trek_status status)
+{
+    if (status == TREK_OK && fsync(r->file) != 0 && errno != EINVAL)
+        status = fail_system(r->path, "sync");
+    if (status == TREK_OK && rename(r->temporary, r->path) != 0) /* before the lock goes */
+        status = fail_system(r->path, "rename");
+    if (status != TREK_OK)
+        unlink(r->temporary);
+    if (close(r->file) != 0 && status == TREK_OK)
+        status = fail_system(r->path, "close");
+    if (status == TREK_OK)
+        status = sync_directory(r->temporary, r->path);
+    trek_free(r->temporary);
+    *r = (trek_file_replacement){ .file = -1 };
+    return status;
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writing a file whole or not at all: beside its place, synced, then renamed. What writers that were killed have left
+ * behind is removed by the next one of the same file, and by those who open it. Internal. */
+#ifndef TREK_NN_REPLACE_FILE_H
+#define TREK_NN_REPLACE_FILE_H
+
+#include "tensor/status.h"
+
+typedef struct trek_file_replacement {
+    int file;                 /* to be written to; -1: none */
+    char *temporary;
+    const char *path;
+} trek_file_replacement;
+
+/* A new empty file beside path, which is borrowed until the end. IO, MEMORY; then there is no end. */
+trek_status trek_replace_begin(trek_file_replacement *replacement, const char *path);
+/* Puts the file in its place if status is OK, and returns when it is safe there; else removes it and returns status. */
+trek_status trek_replace_end(trek_file_replacement *replacement, trek_status status);
+
+/* Removes what dead writers of path have left; failures do not matter. */
+void trek_replace_tidy(const char *path);
+
+#endif

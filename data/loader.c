@@ -26,6 +26,7 @@ struct trek_loader {
     bool begun;           /* some epoch was begun */
     bool active;          /* the present one goes on */
     int64_t epoch, position;
+    uint64_t digest;      /* see trek_loader_digest; 0: not asked for yet, or nothing to compare */
     uint64_t job_version; /* of how the processes divide batches, when the present ones were fetched */
     int64_t *window;      /* indices of the present window; NULL: none yet */
     int64_t window_room;
@@ -129,8 +130,11 @@ static void end_batch(trek_loader *l)
         trek_var_release(l->batch.vars[k]);
         l->batch.vars[k] = NULL;
     }
-    if (l->batch.given)
+    if (l->batch.given) {
         trek_place_here.batch_rows = -1;
+        trek_place_here.batch_loader = NULL;
+        trek_place_here.batch_digest = 0;
+    }
     l->batch.n = 0;
     l->batch.given = false;
     if (l->fetched)
@@ -173,6 +177,8 @@ trek_status trek_loader_start(trek_loader *loader, int64_t epoch) { return trek_
 
 static void start_fetching(trek_loader *l, int64_t epoch, int64_t batch)
 {
+    if (trek_job_here.processes > 1 && l->digest == 0)
+        l->digest = trek_loader_digest(l);
     l->job_version = trek_job_here.version;
     if (l->prefetch)
         trek_prefetch_start(l->prefetch, epoch, batch, l->plan.batches);
@@ -245,6 +251,8 @@ static void give(trek_loader *l, int64_t n, int64_t first, int64_t global, const
     trek_place_here.batch_rows = n;
     trek_place_here.batch_first = first;
     trek_place_here.batch_global = global;
+    trek_place_here.batch_loader = l;
+    trek_place_here.batch_digest = l->digest;
 }
 
 static trek_status make_vars(trek_loader *l)

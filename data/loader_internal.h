@@ -5,6 +5,7 @@
 
 #include "data/loader.h"
 #include "data/prefetch_internal.h"
+#include "nn/text.h"
 
 struct trek_batch {
     const trek_dataset *dataset;
@@ -21,6 +22,11 @@ struct trek_batch {
  * the batch size; *n is their number. ARGUMENT beyond the last batch; what the sampler reports. */
 trek_status trek_loader_indices(const trek_loader *loader, int64_t epoch, int64_t batch, int64_t *indices, int64_t *n);
 
+
+/* What the processes of a job have to have alike in a loader that they divide: lines of "name<TAB>value". */
+trek_status trek_loader_describe(const trek_loader *loader, trek_text *text);
+/* A number that stands for them; 0: nothing is to be compared, or an error. */
+uint64_t trek_loader_digest(const trek_loader *loader);
 
 /* What makes the loader's epochs; borrowed. */
 const trek_batch_plan *trek_loader_plan(const trek_loader *loader);

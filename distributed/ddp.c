@@ -201,8 +201,8 @@ static trek_status join_rank(trek_ddp *ddp, int k, void *arg)
     if (own == TREK_OK)
         own = bind_layers(ddp, r);
     char options[128];
-    snprintf(options, sizeof options, "buckets of %lld bytes\noverlap %d\n", (long long)ddp->opts.bucket_bytes, ddp->opts.overlap);
-    trek_status status = trek_replica_compare(r->model, r->comm, options, "ddp", own);
+    snprintf(options, sizeof options, "the size of buckets\t%lld bytes\noverlap\t%d\n", (long long)ddp->opts.bucket_bytes, ddp->opts.overlap);
+    trek_status status = trek_replica_compare(r->model, r->comm, options, "ddp: the replicas differ", own);
     return status == TREK_OK ? trek_ddp_take_first(r, true, true, TREK_OK) : status;
 }
 

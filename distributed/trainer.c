@@ -9,7 +9,9 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
+#include "distributed/replica/agreement.h"
 #include "distributed/step/job_sync.h"
+#include "distributed/step/settings.h"
 #include "distributed/step/stepper_ranks.h"
 #include "graph/feed_internal.h"
 #include "graph/graph_internal.h"
@@ -354,6 +356,18 @@ static trek_status apply_options(setup *s)
     return status;
 }
 
+/* The processes of the job are told the same; one that has failed on the way says so to the others. */
+static trek_status agree_on_options(setup *s, trek_status own)
+{
+    trek_text text = { 0 };
+    ranks_stepper *stepper = (ranks_stepper *)trek_graph_stepper(s->graph);
+    if (own == TREK_OK)
+        trek_settings_describe_setup(stepper, &s->opts, &text);
+    own = trek_agree(stepper->comm, own, "trainer_setup: not all processes are told the same", &text);
+    trek_text_clear(&text);
+    return own;
+}
+
 /* --- the line in the log ----------------------------------------------------------------------------- */
 
 typedef struct inexact {
@@ -454,8 +468,11 @@ trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts)
         status = make_ranks(s);
     else if (status == TREK_OK && trek_graph_world_size(graph) > 1)
         status = make_plain(s);
+    bool joined = status == TREK_OK && s->comm;
     if (status == TREK_OK)
         status = apply_options(s);
+    if (joined)
+        status = agree_on_options(s, status);
     if (status == TREK_OK)
         log_setup(s);
     else if (s->moved)

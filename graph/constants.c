@@ -57,14 +57,14 @@ static trek_status rest(trek_module *teacher)
 static trek_status describe_entry(const char *name, trek_var *var, bool is_buffer, void *arg)
 {
     char shape[TREK_SHAPE_TEXT];
-    trek_text_format(arg, "%s %s %s %s\n", is_buffer ? "buffer" : "parameter", name, trek_dtype_name(trek_var_dtype(var)),
+    trek_text_format(arg, "%s %s\t%s %s\n", is_buffer ? "buffer" : "parameter", name, trek_dtype_name(trek_var_dtype(var)),
                      trek_shape_text(trek_var_shape(var), shape));
     return TREK_OK;
 }
 
 static trek_status describe(const trek_constant *c, trek_text *text)
 {
-    trek_text_format(text, "%s %s\n", c->teacher ? "teacher" : "constant", c->name);
+    trek_text_format(text, "%s\t%s\n", c->teacher ? "teacher" : "constant", c->name);
     trek_status status = c->teacher ? trek_walk_entries(c->teacher, TREK_WALK_PARAMS | TREK_WALK_BUFFERS, describe_entry, text)
                                     : describe_entry("", c->value, true, text);
     return text->failed ? TREK_ERR_MEMORY : status;

@@ -4,6 +4,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tensor/memory_internal.h"
@@ -73,4 +74,24 @@ void trek_text_clear(trek_text *text)
 {
     trek_free(text->data);
     *text = (trek_text){ 0 };
+}
+
+char *trek_text_number(double value, char *buffer)
+{
+    char raw[64];
+    if (value != value || value - value != 0)
+        return strcpy(buffer, value != value ? "nan" : value > 0 ? "inf" : "-inf");
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(raw, sizeof raw, "%.*g", digits, value);
+        if (strtod(raw, NULL) == value)
+            break;
+    }
+    char *to = buffer;
+    for (const char *c = raw; *c; c++)
+        if (strchr("0123456789+-e", *c))
+            *to++ = *c;
+        else if (to == buffer || to[-1] != '.')
+            *to++ = '.'; /* the locale's decimal point, which may have several bytes */
+    *to = 0;
+    return buffer;
 }

@@ -69,24 +69,40 @@ void trek_optimizer_snapshot_free(trek_optimizer_snapshot **address)
     trek_free(s);
 }
 
-static uint64_t options_key(const trek_optimizer_group *group)
+void trek_optimizer_group_options(const trek_optimizer_group *group, trek_option_fn fn, void *arg)
 {
-    uint64_t key = trek_mix_double(1, group->initial_lr);
-    for (int k = 0; k < TREK_UPDATE_OPTIONS; k++)
-        key = trek_mix_double(key, group->spec.options[k]);
-    return key;
+    const trek_optimizer_option *options = group->spec.klass->options;
+    fn("first lr", group->initial_lr, arg);
+    for (int k = 0; k < TREK_UPDATE_OPTIONS && options[k].name; k++)
+        fn(options[k].name, group->spec.options[k], arg);
+}
+
+typedef struct option_lines {
+    trek_text *text;
+    int group;
+} option_lines;
+
+static void describe_option(const char *name, double value, void *arg)
+{
+    const option_lines *lines = arg;
+    char number[40];
+    trek_text_format(lines->text, "%s of group %d\t%s\n", name, lines->group, trek_text_number(value, number));
 }
 
 void trek_optimizer_snapshot_describe(const trek_optimizer_snapshot *s, trek_text *text)
 {
-    for (int g = 0; g < s->n_groups; g++)
-        trek_text_format(text, "group %s %llx\n", s->groups[g].spec.klass->name, (unsigned long long)options_key(&s->groups[g]));
+    for (int g = 0; g < s->n_groups; g++) {
+        trek_text_format(text, "kind of group %d\t%s\n", g, s->groups[g].spec.klass->name);
+        trek_optimizer_group_options(&s->groups[g], describe_option, &(option_lines){ text, g });
+    }
     for (int k = 0; k < s->n_members; k++)
-        trek_text_format(text, "%s %d\n", s->members[k].name, s->members[k].group);
+        trek_text_format(text, "group of \"%s\"\t%d\n", s->members[k].name, s->members[k].group);
     for (int k = 0; k < s->n_entries; k++) {
         const trek_tensor *x = s->entries[k].tensor;
-        bool is_count = x->dtype == TREK_I64; /* of steps */
-        trek_text_format(text, "%s %lld\n", s->entries[k].name, is_count ? (long long)trek_tensor_item(x) : (long long)x->numel);
+        if (x->dtype == TREK_I64) /* a count of steps */
+            trek_text_format(text, "\"%s\"\t%lld\n", s->entries[k].name, (long long)trek_tensor_item(x));
+        else
+            trek_text_format(text, "size of \"%s\"\t%lld\n", s->entries[k].name, (long long)x->numel);
     }
 }
 

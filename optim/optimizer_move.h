@@ -18,6 +18,11 @@ void trek_optimizer_snapshot_describe(const trek_optimizer_snapshot *snapshot, t
 /* Tensor k of moments and master copies; NULL: there are no more. Borrowed; to be written to at need. */
 trek_tensor *trek_optimizer_snapshot_tensor(const trek_optimizer_snapshot *snapshot, int k);
 
+/* Every number among a group's options, by its name ("lr", as it is now, "momentum", ...): what describes and compares them. */
+struct trek_optimizer_group;
+typedef void (*trek_option_fn)(const char *name, double value, void *arg);
+void trek_optimizer_group_options(const struct trek_optimizer_group *group, trek_option_fn fn, void *arg);
+
 /* What an optimizer is made from: options, or one that there was. */
 typedef struct trek_optimizer_source {
     const trek_optimizer_spec *spec;         /* NULL: */

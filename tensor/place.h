@@ -31,6 +31,8 @@ typedef struct trek_place {
     int64_t batch_rows;        /* of the loader's present batch in this process; -1: none */
     int64_t batch_first;       /* its first sample's place in the global batch */
     int64_t batch_global;      /* samples of the global batch */
+    const void *batch_loader;  /* the trek_loader that gave it; NULL: none */
+    uint64_t batch_digest;     /* in a job of several processes: what its loader gives; 0: not to be compared */
     int64_t waited_ns;         /* that this thread has waited for other ranks inside a layer, since ever */
 } trek_place;
 

@@ -153,8 +153,196 @@ static void test_recovery(void **state)
     }
 }
 
+/* --- a process that is told something else ----------------------------------------------------------------------------- */
+
+static trek_loader *make_loader(const part *me)
+{
+    float values[64];
+    int64_t n = has(me, "length") ? 15 : 16;
+    for (int i = 0; i < 64; i++)
+        values[i] = (float)test_number(has(me, "first-sample") ? 8 : 7, (uint32_t)i);
+    trek_tensor *x = trek_tensor_from_data(values, trek_dims(n, has(me, "field") ? 2 : IN), TREK_F32, trek_cpu(0));
+    trek_dataset *data = trek_dataset_tensors((const char *[]){ "x" }, &x, 1);
+    trek_tensor_release(x);
+    return trek_loader_new(data, &(trek_loader_opts){ .batch_size = has(me, "batch-size") ? 6 : 4, .shuffle = true,
+                                                      .seed = has(me, "order") ? 2 : 1, .whole = has(me, "whole") });
+}
+
+static void change_later(const part *me, trek_graph *graph)
+{
+    if (has(me, "set-lr"))
+        trek_graph_set_lr(graph, 0.5);
+    if (has(me, "set-clip"))
+        trek_graph_set_clip(graph, 1, 0);
+    if (has(me, "set-schedule"))
+        trek_graph_set_schedule(graph, &(trek_schedule[]){ trek_step_lr(0.05, 3, 0.5) }[0]);
+    if (has(me, "freeze"))
+        trek_module_freeze(trek_graph_at(graph, "0"), true);
+    if (has(me, "set-optimizer"))
+        trek_graph_set_optimizer(graph, trek_adam((trek_adam_opts){ .lr = 0.05 }));
+    if (has(me, "set-seed"))
+        trek_seed(77);
+    if (has(me, "add-group")) {
+        trek_params *params = trek_params_new();
+        trek_params_add(params, "w", trek_module_find(trek_graph_module(graph), "0.weight"));
+        trek_optimizer_add_group(trek_graph_optimizer(graph), params, trek_sgd((trek_sgd_opts){ .lr = 0.05 }));
+        trek_params_free(&params);
+    }
+}
+
+static trek_status step_over(const part *me, trek_graph *graph, trek_loader *loader, int step)
+{
+    trek_scope scope = trek_scope_begin();
+    trek_var *loss;
+    if (loader) {
+        const trek_batch *batch = trek_loader_next(loader);
+        loss = trek_mean(trek_square(trek_graph_forward(graph, trek_batch_get(batch, "x"))), trek_dims_none(), false);
+    } else {
+        loss = loss_of(me, graph, step, false, false);
+    }
+    trek_graph_backward(graph, loss);
+    trek_status status = trek_graph_step(graph);
+    trek_scope_end(scope);
+    return status;
+}
+
+static trek_trainer_opts options_of(const part *me, trek_comm *comm)
+{
+    trek_trainer_opts o = { .optimizer = trek_sgd((trek_sgd_opts){ .lr = has(me, "opt-lr") ? 0.1 : 0.05, .momentum = has(me, "opt-momentum") ? 0.5 : 0 }), .comm = comm };
+    if (has(me, "opt-kind"))
+        o.optimizer = trek_adam((trek_adam_opts){ .lr = 0.05 });
+    if (has(me, "opt-schedule"))
+        o.schedule = trek_cosine_lr(0.05, 10, 0);
+    o.max_grad_norm = has(me, "opt-clip") ? 1 : 0;
+    o.accumulate = has(me, "opt-accumulate") ? 2 : 0;
+    o.balance = has(me, "opt-balance") ? TREK_OFF : 0;
+    o.bucket_bytes = has(me, "opt-bucket") ? 1 << 10 : 0;
+    o.amp.dtype = has(me, "opt-amp") ? TREK_BF16 : TREK_F32;
+    return o;
+}
+
+static int play_differ(const part *me)
+{
+    trek_comm *comm = join(me);
+    if (has(me, "opt-seed"))
+        trek_seed(99);
+    trek_graph *graph = build(me);
+    if (has(me, "opt-frozen"))
+        trek_module_freeze(trek_graph_at(graph, "0"), true);
+    trek_trainer_opts opts = options_of(me, comm);
+    trek_loader *loader = strstr(me->detail, "data") ? make_loader(me) : NULL;
+    int code = 0;
+    if (!comm || trek_trainer_setup(graph, &opts) != TREK_OK)
+        code = fail_part("setup");
+    if (!code && loader)
+        trek_loader_start(loader, 0);
+    for (int step = 0; step < 3 && !code; step++) {
+        if (step == 1)
+            change_later(me, graph);
+        if (step_over(me, graph, loader, step) != TREK_OK)
+            code = fail_part("step");
+    }
+    if (!code)
+        print_params(graph, 3);
+    trek_loader_free(&loader);
+    trek_graph_free(&graph);
+    trek_comm_free(&comm);
+    return code;
+}
+
+typedef struct difference {
+    const char *all, *odd, *message; /* details of most processes and of the odd one; what is said in all */
+} difference;
+
+static void check_differences(const difference *list, size_t n, int processes, int odd)
+{
+    static world w;
+    for (size_t k = 0; k < n; k++) {
+        processes_start_all(&w, processes, "differ", list[k].all, odd, list[k].odd);
+        processes_finish(&w, 30, -1);
+        for (int p = 0; p < processes; p++)
+            WANT(&w, w.code[p] == 1 && strstr(w.text[p], list[k].message) && w.seconds[p] < 15);
+    }
+}
+
+static void test_options(void **state)
+{
+    (void)state;
+    static const difference list[] = {
+        { "", "opt-lr", "lr of the optimizer is 0.1 in process 2, 0.05 in all others" },
+        { "", "opt-kind", "the optimizer is adam in process 2, sgd in all others" },
+        { "", "opt-momentum", "momentum of the optimizer is 0.5 in process 2, 0 in all others" },
+        { "", "opt-schedule", "the schedule is cosine in process 2, none in all others" },
+        { "", "opt-clip", "max_grad_norm is 1 in process 2, 0 in all others" },
+        { "", "opt-accumulate", "accumulate is 2 in process 2, 1 in all others" },
+        { "", "opt-balance", ".balance is -1 in process 2, 0 in all others" },
+        { "", "opt-bucket", ".bucket_bytes is 1024 in process 2, 0 in all others" },
+        { "", "opt-amp", "autocast is bf16 in process 2, f32 in all others" },
+        { "", "opt-seed", "the seed is 99 in process 2, " },
+        { "", "opt-frozen", "parameter \"0.weight\" is frozen in process 2, trained in all others" },
+    };
+    check_differences(list, sizeof list / sizeof *list, 3, 2);
+    check_differences(&(difference){ "", "opt-lr", "lr of the optimizer is 0.1 in process 0, 0.05 in all others" }, 1, 3, 0);
+    check_differences(&(difference){ "", "opt-lr", "lr of the optimizer is 0.1 in process 1, 0.05 in process 0" }, 1, 2, 1);
+}
+
+static void test_setters(void **state)
+{
+    (void)state;
+    static const difference list[] = {
+        { "", "set-lr", "step: not all processes are set alike: lr of the optimizer is 0.5 in process 1, 0.05 in all others" },
+        { "", "set-clip", "max_grad_norm is 1 in process 1, 0 in all others" },
+        { "", "set-schedule", "the schedule is step in process 1, none in all others" },
+        { "", "set-optimizer", "the optimizer is adam in process 1, sgd in all others" },
+        { "", "set-seed", "the seed is 77 in process 1" },
+        { "", "freeze", "parameter \"0." },
+        { "", "add-group", "the number of the optimizer's groups is 2 in process 1, 1 in all others" },
+    };
+    check_differences(list, sizeof list / sizeof *list, 3, 1);
+}
+
+static void test_data(void **state)
+{
+    (void)state;
+    static const difference list[] = {
+        { "data", "data,length", "the length of the data (tensors) is 15 in process 2, 16 in all others" },
+        { "data", "data,batch-size", "the loader's batch_size is 6 in process 2, 4 in all others" },
+        { "data", "data,first-sample", "the first sample's \"x\" is hash " },
+        { "data", "data,order", "the loader's order (sampler or seed) is hash " },
+    };
+    check_differences(list, sizeof list / sizeof *list, 3, 2);
+}
+
+static void test_models(void **state)
+{
+    (void)state;
+    static const difference list[] = {
+        { "", "wide", "trainer_setup: the processes' graphs differ: parameter 0 is \"0.weight\" [6, 4] f32 in process 2, \"0.weight\" [5, 4] f32 in all others" },
+        { "", "longer", "the processes' graphs differ: parameter 4 \"3.weight\" [1, 1] f32 in process 2, node 0 linear in all others" },
+        { "", "other-edges", "node 1 is gelu in process 2, relu in all others" },
+    };
+    check_differences(list, sizeof list / sizeof *list, 3, 2);
+}
+
+/* What all processes set, and data of which each has its own by intent. */
+static void test_alike(void **state)
+{
+    (void)state;
+    static world w;
+    static const char *const details[] = { "opt-lr,opt-momentum,opt-schedule,opt-clip,opt-seed", "set-lr,set-clip,set-schedule,set-optimizer,freeze,set-seed",
+                                           "add-group", "data,length,order" };
+    for (size_t k = 0; k < 5; k++) {
+        processes_start_all(&w, 3, "differ", k < 4 ? details[k] : "data,whole,order", k < 4 ? -1 : 1, "data,whole");
+        processes_finish(&w, 30, -1);
+        for (int p = 0; p < 3; p++)
+            WANT(&w, w.code[p] == 0 && strcmp(w.text[p], w.text[0]) == 0);
+    }
+}
+
 static int play(const part *me)
 {
+    if (strcmp(me->role, "differ") == 0)
+        return play_differ(me);
     if (strcmp(me->role, "recover") == 0)
         return play_recover(me);
     return 9;
@@ -167,7 +355,8 @@ int main(void)
         return play(&me);
     alarm(280);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_recovery),
+        cmocka_unit_test(test_recovery), cmocka_unit_test(test_models), cmocka_unit_test(test_options), cmocka_unit_test(test_setters),
+        cmocka_unit_test(test_data),     cmocka_unit_test(test_alike),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -717,12 +717,12 @@ static void replicas_that_differ(void **state)
     for (int r = 0; r < 3; r++) {
         assert_int_equal(j.status[r], TREK_ERR_ARGUMENT);
         assert_non_null(strstr(
-            j.message[r], "rank 1 differs from rank 0: parameter \"w1\" f32 [10, 6] instead of parameter \"w1\" f32 [9, 6]"));
+            j.message[r], "parameter 0 is \"w1\" [10, 6] f32 in rank 1, \"w1\" [9, 6] f32 in"));
     }
     j = (attempt){ .world = 2, .models = { ddp_net_new(TREK_F32, 0), ddp_net_new(TREK_F64, 0) } };
     wrap_on_threads(&j);
     for (int r = 0; r < 2; r++)
-        assert_non_null(strstr(j.message[r], "parameter \"w1\" f64 [9, 6] instead of parameter \"w1\" f32 [9, 6]"));
+        assert_non_null(strstr(j.message[r], "parameter 0 is \"w1\" [9, 6] f64 in rank 1, \"w1\" [9, 6] f32 in"));
     j = (attempt){ .world = 2, .models = { ddp_net_new(TREK_F32, 0), NULL } }; /* one cannot even begin */
     wrap_on_threads(&j);
     assert_int_equal(j.status[0], TREK_ERR_PEER);

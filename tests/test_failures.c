@@ -276,8 +276,7 @@ static trek_status set_up(trek_graph *graph, int ranks, trek_comm *among, double
                                      .ranks = ranks,
                                      .optimizer = trek_adam((trek_adam_opts){ .lr = 0.02 }),
                                      .max_grad_norm = 1,
-                                     .bucket_bytes = (my.mode == LARGE ? 65536 : 4096) /
-                                                     (my.place == FIRST && my.act == COUNT && rank == my.victim ? 2 : 1),
+                                     .bucket_bytes = my.mode == LARGE ? 65536 : 4096,
                                      .comm = among,
                                      .deadline_s = deadline,
                                      .max_anchor = my.mode == WINDOWS && among ? 2 : TREK_OFF,
@@ -390,7 +389,7 @@ static trek_status train(trek_graph *graph, trek_loader *loader, const char *fol
             status = make_pass(graph, batch);
             delay(4);
             if (status == TREK_OK && own->steps == 0)
-                status = my.act == COUNT && my.place == FIRST ? TREK_OK : act_at(FIRST);
+                status = act_at(FIRST);
             if (status == TREK_OK)
                 status = trek_graph_step(graph);
             else if (my.mode == GATHERED && my.act == ERROR)
@@ -483,8 +482,6 @@ static int child(const char *text, const char *folder)
     own = &job->of[rank];
     own->pid = getpid();
     atexit(at_exit_note);
-    if (my.act == COUNT && my.place == FIRST && rank == my.victim)
-        job->acted_at = now();
     if (my.act == TERM || my.act == TERM_ONE)
         signal(SIGTERM, on_term);
     if (my.delays & 2)

@@ -66,9 +66,8 @@ static trek_status join_processes(ranks_stepper *s)
 {
     trek_text text = { 0 };
     trek_status status = trek_constants_describe(&s->base.graph->constants, &text);
-    char *lines = trek_text_take(&text);
-    status = trek_replica_compare_text(s->comm, lines, "constants and teachers", status == TREK_OK && !lines ? trek_status_get() : status);
-    trek_free(lines);
+    status = trek_agree(s->comm, status, "the processes' constants and teachers differ", &text);
+    trek_text_clear(&text);
     return status == TREK_OK ? trek_constants_each(&s->base.graph->constants, copy_one, s->comm) : status;
 }
 

@@ -45,11 +45,9 @@ void trek_replica_bind(const trek_replica *replica, const trek_place_collectives
 
 /* Whether all ranks are well: own where this one is not, PEER, which names it after `what`, where another is not. */
 trek_status trek_replica_agree(trek_comm *comm, trek_status own, const char *what);
-/* Whether all replicas have the same modules, and parameters and buffers of the same names, shapes and dtypes. ARGUMENT names
- * the first that differs on the first rank that does, on all of them. more: further lines that must be the same; NULL: none. */
-trek_status trek_replica_compare(const trek_replica *replica, trek_comm *comm, const char *more, const char *what, trek_status own);
-/* The same for any text, line by line; NULL: own is not OK. */
-trek_status trek_replica_compare_text(trek_comm *comm, const char *text, const char *what, trek_status own);
+/* Whether all replicas have the same modules, and parameters and buffers of the same names, shapes and dtypes: trek_agree over
+ * them. more: further lines "name<TAB>value"; NULL: none. */
+trek_status trek_replica_compare(const trek_replica *replica, trek_comm *comm, const char *more, const char *subject, trek_status own);
 
 typedef struct trek_replica_values {
     bool params, buffers;

@@ -9,10 +9,13 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
+#include "data/loader_internal.h"
 #include "distributed/balance/apportion.h"
 #include "distributed/comm/nccl.h"
 #include "distributed/control/control.h"
+#include "distributed/replica/agreement.h"
 #include "distributed/step/rank_sums.h"
+#include "distributed/step/settings.h"
 #include "distributed/stop_internal.h"
 #include "graph/graph_internal.h"
 #include "tensor/place.h"
@@ -28,6 +31,7 @@ typedef struct word {
     double weight, communication_ms;
     int64_t step;
     uint64_t digest;         /* of the pace's decisions */
+    uint64_t settings, data; /* digests of what is set, and of the loader whose batch a pass is of (0: none) */
     uint64_t rng_draw;       /* after the pass: a process without samples drew nothing */
     char message[160];       /* of FAILED */
 } word;
@@ -86,6 +90,41 @@ static trek_status fail_of_word(ranks_stepper *s, int process)
     return all_know(s, trek_fail(TREK_ERR_PEER, "process %d failed: %.*s", process, (int)sizeof w->message - 1, w->message));
 }
 
+/* What the loaders of a pass give; all processes have the same words. */
+static trek_status compare_data(ranks_stepper *s)
+{
+    uint64_t first = 0;
+    bool differ = false;
+    for (int p = 0; p < s->processes; p++) {
+        uint64_t data = word_at(s, p)->data;
+        differ |= first && data && data != first;
+        first = first ? first : data;
+    }
+    if (!differ)
+        return TREK_OK;
+    trek_text text = { 0 };
+    bool has = word_at(s, s->process)->data != 0;
+    trek_status own = has ? trek_loader_describe(trek_place_here.batch_loader, &text) : TREK_OK;
+    trek_status status = trek_agree(s->comm, own, "the processes' data differ", has ? &text : NULL);
+    trek_text_clear(&text);
+    return all_know(s, status != TREK_OK ? status : trek_fail(TREK_ERR_ARGUMENT, "the processes' loaders give different data"));
+}
+
+/* What is set when all have come to a step. */
+static trek_status compare_settings(ranks_stepper *s)
+{
+    bool differ = false;
+    for (int p = 1; p < s->processes; p++)
+        differ |= word_at(s, p)->settings != word_at(s, 0)->settings;
+    if (!differ)
+        return TREK_OK;
+    trek_text text = { 0 };
+    trek_settings_describe(s, &text);
+    trek_status status = trek_agree(s->comm, TREK_OK, "trek_graph_step: not all processes are set alike", &text);
+    trek_text_clear(&text);
+    return all_know(s, status != TREK_OK ? status : trek_fail(TREK_ERR_ARGUMENT, "trek_graph_step: not all processes are set alike"));
+}
+
 /* One round with this word; fails if any process says that it has failed. */
 static trek_status exchange(ranks_stepper *s, word *own)
 {
@@ -102,6 +141,8 @@ static trek_status exchange(ranks_stepper *s, word *own)
         if (w->digest != own->digest && w->step == own->step)
             status = trek_fail(TREK_ERR_COMM, "process %d has decided on other shares than process %d", p, s->process);
     }
+    if (status == TREK_OK && failed < 0)
+        status = compare_data(s);
     return status;
 }
 
@@ -170,6 +211,7 @@ trek_status trek_rounds_pass(ranks_stepper *s, double weight, double *total, boo
     }
     word *own = new_word(s, WORD_PASS);
     own->weight = weight;
+    own->data = trek_place_here.batch_digest;
     own->rng_draw = trek_place_here.rng_draw;
     trek_status status = exchange_pass(s, own, sends);
     if (status == TREK_OK)
@@ -239,6 +281,7 @@ trek_status trek_rounds_step(ranks_stepper *s, trek_status own, bool update)
     word *mine = new_word(s, update ? WORD_STEP : WORD_REDUCE);
     mine->communication_ms = s->own_communication_ms;
     mine->unsent = s->passes > s->passes_sent;
+    mine->settings = trek_settings_digest(s);
     for (int r = 0; r < s->world; r++)
         pairs_of(mine)[r] = (pace_pair){ s->ms[s->first_rank + r], s->units[s->first_rank + r] };
     for (;;) { /* passes of others count for nothing here but their weight */
@@ -246,6 +289,10 @@ trek_status trek_rounds_step(ranks_stepper *s, trek_status own, bool update)
         if (status != TREK_OK)
             return status;
         weigh_pass(s);
+        if (all_say(s, (word_kind)mine->kind))
+            status = compare_settings(s);
+        if (status != TREK_OK)
+            return status;
         if (all_say(s, (word_kind)mine->kind))
             break;
         for (int p = 0; p < s->processes; p++)
@@ -263,6 +310,24 @@ trek_status trek_rounds_step(ranks_stepper *s, trek_status own, bool update)
 
 /* --- reducing ------------------------------------------------------------------------ */
 
+/* Every process sees the flags of all. */
+static trek_status compare_frozen(ranks_stepper *s, size_t n)
+{
+    const unsigned char *all = s->flag_bytes + n;
+    bool differ = false;
+    for (int p = 1; p < s->processes && !differ; p++)
+        for (size_t k = 0; k < n; k++)
+            differ |= ((all[k] ^ all[n * (size_t)p + k]) & 2) != 0;
+    if (!differ)
+        return TREK_OK;
+    trek_text text = { 0 };
+    for (size_t k = 0; k < n; k++)
+        trek_text_format(&text, "parameter \"%s\"\t%s\n", s->replicas[0].arena->segments[k].name, s->flag_bytes[k] & 2 ? "trained" : "frozen");
+    trek_status status = trek_agree(s->comm, TREK_OK, "trek_graph_step: not all processes have frozen the same", &text);
+    trek_text_clear(&text);
+    return all_know(s, status != TREK_OK ? status : trek_fail(TREK_ERR_ARGUMENT, "trek_graph_step: not all processes have frozen the same"));
+}
+
 trek_status trek_rounds_flags(ranks_stepper *s)
 {
     trek_arena *first = s->replicas[0].arena;
@@ -272,8 +337,10 @@ trek_status trek_rounds_flags(ranks_stepper *s)
     for (size_t k = 0; k < n; k++)
         s->flag_bytes[k] = (unsigned char)((s->any[k] ? 1 : 0) | (first->segments[k].param->requires_grad ? 2 : 0));
     trek_status status = gather(s, s->flag_bytes, n, s->flag_bytes + n);
+    if (status == TREK_OK)
+        status = compare_frozen(s, n);
     for (size_t k = 0; k < n && status == TREK_OK; k++) {
-        bool any = false, trains = s->flag_bytes[n + k] & 2; /* process 0's */
+        bool any = false, trains = s->flag_bytes[n + k] & 2;
         for (int p = 0; p < s->processes; p++)
             any |= s->flag_bytes[n * (size_t)(p + 1) + k] & 1;
         s->any[k] = any;
@@ -307,10 +374,9 @@ trek_status trek_rounds_copy_optimizer(ranks_stepper *s, const trek_optimizer_sn
     trek_text text = { 0 };
     if (snapshot)
         trek_optimizer_snapshot_describe(snapshot, &text);
-    char *lines = trek_text_take(&text);
-    trek_status status = trek_replica_compare_text(s->comm, lines, "trainer_setup: the optimizer, or what it has been through",
-                                                   lines ? TREK_OK : trek_status_get());
-    trek_free(lines);
+    trek_status status = trek_agree(s->comm, text.failed ? trek_status_get() : TREK_OK,
+                                    "trainer_setup: the optimizers, or what they have been through, differ", &text);
+    trek_text_clear(&text);
     trek_tensor *x;
     for (int k = 0; snapshot && status == TREK_OK && (x = trek_optimizer_snapshot_tensor(snapshot, k)); k++)
         status = trek_replica_take_tensor(s->comm, x);
@@ -319,6 +385,7 @@ trek_status trek_rounds_copy_optimizer(ranks_stepper *s, const trek_optimizer_sn
 
 static trek_status read_greetings(ranks_stepper *s, const greeting *all)
 {
+    trek_status status = TREK_OK;
     s->total = 0;
     s->ranks_most = 0;
     for (int p = 0; p < s->processes; p++) {
@@ -331,7 +398,7 @@ static trek_status read_greetings(ranks_stepper *s, const greeting *all)
     }
     if (s->total > TREK_MAX_RANKS)
         return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: %d ranks in all processes; at most %d", s->total, TREK_MAX_RANKS);
-    return TREK_OK;
+    return status;
 }
 
 static trek_status make_rooms(ranks_stepper *s)
@@ -352,7 +419,7 @@ trek_status trek_rounds_begin(ranks_stepper *s, trek_comm *comm)
     greeting own = { .ranks = s->world, .device = (int32_t)s->replicas[0].arena->device.type, .kinds = s->kinds };
     greeting *all = trek_calloc((size_t)s->processes, sizeof *all);
     char *graph = s->process_ranks && all ? trek_ranks_describe_graph(s->base.graph) : NULL;
-    trek_status status = trek_replica_compare(s->replicas[0].model, comm, graph, "trainer_setup", graph ? TREK_OK : trek_status_get());
+    trek_status status = trek_replica_compare(s->replicas[0].model, comm, graph, "trainer_setup: the processes' graphs differ", graph ? TREK_OK : trek_status_get());
     trek_free(graph);
     if (status == TREK_OK)
         status = gather(s, &own, sizeof own, all);

@@ -20,11 +20,19 @@
 /* What must be alike besides modules, parameters and buffers; NULL on failure. */
 char *trek_ranks_describe_graph(trek_graph *graph)
 {
+    const trek_graph_layout *l = &graph->layout;
     char hash[TREK_GRAPH_HASH_TEXT];
     trek_text text = { 0 };
     if (!trek_graph_hash(graph, hash))
         return NULL;
-    trek_text_format(&text, "nodes, edges, tags and inputs %s\n", hash);
+    for (int k = 0; k < l->n_nodes; k++)
+        trek_text_format(&text, "node %d\t%s\n", k, l->nodes[k].module ? l->nodes[k].module->klass->name : "merge");
+    for (int k = 0; k < l->n_tags; k++)
+        trek_text_format(&text, "tag %d\t\"%s\" of value %d\n", k, l->tags[k].name, l->tags[k].value);
+    for (int k = 0; k < l->n_inputs; k++)
+        trek_text_format(&text, "input %d\t\"%s\"\n", k, l->inputs[k].name);
+    trek_text_format(&text, "the graph\t%d nodes, %d values, %d states\nthe graph's edges\thash %s\n", l->n_nodes, l->n_values,
+                     l->n_states, hash);
     return trek_text_take(&text);
 }
 
@@ -34,7 +42,7 @@ static trek_status list_rank(int rank, void *arg)
     rank_replica *own = &s->replicas[rank];
     own->model = trek_replica_new(trek_graph_module(own->graph));
     char *graph = own->model ? trek_ranks_describe_graph(own->graph) : NULL;
-    trek_status status = trek_replica_compare(own->model, trek_ranks_comm(s->ranks, rank), graph, "the replicas", graph ? TREK_OK : trek_status_get());
+    trek_status status = trek_replica_compare(own->model, trek_ranks_comm(s->ranks, rank), graph, "trainer_setup: the ranks' replicas differ", graph ? TREK_OK : trek_status_get());
     trek_free(graph);
     return status;
 }

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a loader gives, in a few lines and a number: processes that divide batches among them have to give the same. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "data/loader_internal.h"
+#include "tensor/tensor_internal.h"
+
+enum { ORDER = 64 };
+
+/* FNV-1a. */
+static uint64_t hash(uint64_t from, const void *data, size_t bytes)
+{
+    const unsigned char *at = data;
+    for (size_t k = 0; k < bytes; k++)
+        from = (from ^ at[k]) * 1099511628211u;
+    return from;
+}
+#define HASH_BEGIN 14695981039346656037u
+
+static uint64_t hash_tensor(const trek_tensor *x)
+{
+    return hash(HASH_BEGIN, x->data, (size_t)x->numel * trek_dtype_size((trek_dtype)x->dtype));
+}
+
+static void describe_field(trek_text *text, const char *name, const trek_tensor *once, const trek_tensor *twice)
+{
+    char shape[TREK_SHAPE_TEXT];
+    trek_text_format(text, "the data's field \"%s\"\t%s %s\n", name, trek_tensor_shape_text(once, shape), trek_dtype_name((trek_dtype)once->dtype));
+    bool comparable = once->contiguous && twice->contiguous && hash_tensor(once) == hash_tensor(twice); /* else drawn anew at each time */
+    trek_text_format(text, "the first sample's \"%s\"\t%s %016" PRIx64 "\n", name, comparable ? "hash" : "drawn anew", comparable ? hash_tensor(once) : 0);
+}
+
+static trek_status describe_sample(trek_dataset *dataset, trek_text *text)
+{
+    int n = dataset->n_fields;
+    int64_t first = 0;
+    trek_tensor **out = trek_calloc(2 * (size_t)n, sizeof *out);
+    trek_status status = out ? trek_dataset_get(dataset, &first, 1, out) : trek_status_get();
+    if (status == TREK_OK)
+        status = trek_dataset_get(dataset, &first, 1, out + n);
+    for (int k = 0; k < n && status == TREK_OK; k++)
+        describe_field(text, dataset->fields[k], out[k], out[n + k]);
+    for (int k = 0; out && k < 2 * n; k++)
+        trek_tensor_release(out[k]);
+    trek_free(out);
+    return status;
+}
+
+/* Another seed is another order. */
+static trek_status describe_order(const trek_batch_plan *plan, trek_text *text)
+{
+    int64_t indices[ORDER], length = trek_sampler_length(plan->sampler), n = length < ORDER ? length : ORDER;
+    uint64_t of_all = HASH_BEGIN;
+    trek_status status = TREK_OK;
+    for (int64_t epoch = 0; epoch < 2 && status == TREK_OK; epoch++) {
+        status = trek_sampler_at(plan->sampler, epoch, 0, n, indices);
+        of_all = status == TREK_OK ? hash(of_all, indices, (size_t)n * sizeof *indices) : of_all;
+    }
+    trek_text_format(text, "the loader's sampler\t%s\n", plan->sampler->klass->name);
+    trek_text_format(text, "the loader's order (sampler or seed)\thash %016" PRIx64 "\n", of_all);
+    return status;
+}
+
+trek_status trek_loader_describe(const trek_loader *loader, trek_text *text)
+{
+    const trek_batch_plan *plan = trek_loader_plan(loader);
+    if (plan->whole) { /* each process reads for itself */
+        trek_text_add(text, "the loader\tgives whole batches\n");
+        return TREK_OK;
+    }
+    trek_text_format(text, "the length of the data (%s)\t%" PRId64 "\n", plan->dataset->klass->name, trek_dataset_length(plan->dataset));
+    trek_text_format(text, "the loader's batch_size\t%" PRId64 "\n", plan->batch_size);
+    trek_text_format(text, "the loader's samples of an epoch\t%" PRId64 "\n", plan->samples);
+    trek_status status = describe_sample(plan->dataset, text);
+    if (status == TREK_OK)
+        status = describe_order(plan, text);
+    return text->failed ? TREK_ERR_MEMORY : status;
+}
+
+uint64_t trek_loader_digest(const trek_loader *loader)
+{
+    trek_text text = { 0 };
+    uint64_t digest = 0;
+    if (!trek_loader_plan(loader)->whole && trek_loader_describe(loader, &text) == TREK_OK)
+        digest = hash(HASH_BEGIN, text.data, text.length) | 1;
+    trek_text_clear(&text);
+    return digest;
+}

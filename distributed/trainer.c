@@ -79,7 +79,7 @@ static trek_status find_processes(setup *s)
         return trek_status_get();
     if (described == 1)
         return TREK_OK;
-    s->comm = s->opts.comm ? s->opts.comm : trek_comm_init(NULL);
+    s->comm = s->opts.comm ? s->opts.comm : trek_comm_init(&(trek_comm_opts){ .deadline_s = s->opts.deadline_s });
     s->owns_comm = s->comm && !s->opts.comm;
     if (!s->comm)
         return trek_status_get();

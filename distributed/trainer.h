@@ -69,7 +69,8 @@ typedef struct trek_trainer_opts {
     const trek_slowdown *slowdowns;  /* one for each rank of this process: made slower, for examples and benchmarks. Copied */
     trek_comm *comm;                 /* among the processes of the job, borrowed; default: trek_comm_init(NULL) where the environment
                                         describes more than one */
-    double deadline_s;               /* how long a rank waits for another in a collective; default 600, TREK_OFF: for ever */
+    double deadline_s;               /* how long a rank waits for another in a collective, and, at least 5 s, for all processes to
+                                        join; default 600 and 300, TREK_OFF: for ever */
     trek_timeline *timeline;         /* attached; stays the caller's */
 } trek_trainer_opts;
 

@@ -7,8 +7,10 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "autograd/ops.h"
@@ -339,8 +341,108 @@ static void test_alike(void **state)
     }
 }
 
+/* --- processes that do not come ------------------------------------------------------------------------------------- */
+
+/* By the environment of a launcher, as programs do: setup itself joins. */
+static int play_come(const part *me)
+{
+    char number[16];
+    int values[] = { me->process, me->processes, me->port };
+    static const char *const names[] = { "TREK_RANK", "TREK_WORLD_SIZE", "TREK_PORT" };
+    for (int k = 0; k < 3 && me->port; k++) {
+        snprintf(number, sizeof number, "%d", values[k]);
+        setenv(names[k], number, 1);
+    }
+    trek_graph *graph = build(me);
+    double begin = processes_now();
+    trek_trainer_setup(graph, &(trek_trainer_opts){ .deadline_s = has(me, "long") ? 40 : 5, .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }) });
+    printf("came %s after %s: %s\n", trek_status_name(trek_status_get()), processes_now() - begin < 8 ? "a while" : "too long", trek_error());
+    int code = trek_status_get() == TREK_OK ? 0 : 1;
+    trek_graph_free(&graph);
+    return code;
+}
+
+static void test_join_deadline(void **state)
+{
+    (void)state;
+    static world two, none;
+    processes_init(&two, 3);
+    processes_start(&two, 0, "come", "");
+    processes_start(&two, 2, "come", "");
+    processes_init(&none, 2);
+    processes_start(&none, 1, "come", "");
+    processes_finish(&two, 20, -1);
+    processes_finish(&none, 20, -1);
+    for (int p = 0; p < 3; p += 2)
+        WANT(&two, two.code[p] == 1 && strstr(two.text[p], "came TREK_ERR_TIMEOUT after a while: process 1 of 3 did not come to ") &&
+                       strstr(two.text[p], " within 5 s; 0, 2 did"));
+    WANT(&none, none.code[1] == 1 && strstr(none.text[1], "came TREK_ERR_TIMEOUT after a while: process 1 did not reach process 0 at "));
+}
+
+/* Under trek-run, which knows who has died: nobody waits for the deadline. */
+static int play_under_launcher(const char *act)
+{
+    int rank = atoi(getenv("TREK_RANK")), victim = act[0] - '0';
+    if (rank == victim && strstr(act, "kill"))
+        raise(SIGKILL);
+    if (rank == victim && strstr(act, "exit"))
+        return 0;
+    return play_come(&(part){ .detail = "long", .process = rank });
+}
+
+static const char *self_path;
+
+static double launch(const char *act, char *text, size_t size, int *code)
+{
+    int out[2];
+    double begin = processes_now();
+    char program[4096];
+    const char *root = getenv("TREK_TEST_BUILD");
+    snprintf(program, sizeof program, "%s/tools/trek-run", root ? root : ".");
+    if (pipe(out) != 0)
+        return -1;
+    pid_t pid = fork();
+    if (pid == 0) {
+        dup2(out[1], 1);
+        dup2(out[1], 2);
+        setenv("TREK_TEST_UNDER", act, 1);
+        execl(program, program, "-n", "3", "-g", "20", self_path, (char *)NULL);
+        _exit(98);
+    }
+    close(out[1]);
+    size_t used = 0;
+    for (ssize_t got; used < size - 1 && (got = read(out[0], text + used, size - 1 - used)) > 0;)
+        used += (size_t)got;
+    text[used] = '\0';
+    close(out[0]);
+    int status = 0;
+    waitpid(pid, &status, 0);
+    *code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+    return processes_now() - begin;
+}
+
+static void test_death_before_join(void **state)
+{
+    (void)state;
+    static char text[16384];
+    static const struct {
+        const char *act, *said;
+        int code;
+    } deaths[] = { { "1 kill", "process 1 was ended by signal 9 (Killed) before all had joined", 137 },
+                   { "0 kill", "process 0 was ended by signal 9 (Killed) before all had joined", 137 },
+                   { "2 exit", "process 2 ended with status 0 before all had joined", 1 } };
+    for (size_t k = 0; k < sizeof deaths / sizeof *deaths; k++) {
+        int code;
+        double seconds = launch(deaths[k].act, text, sizeof text, &code);
+        if (seconds > 10 || code != deaths[k].code || count(text, "came TREK_ERR_PEER after a while: ") != 2 || count(text, deaths[k].said) != 2)
+            fail_msg("%s: status %d after %.1f s; it wrote:\n%s", deaths[k].act, code, seconds, text);
+    }
+}
+
 static int play(const part *me)
 {
+    if (strcmp(me->role, "come") == 0)
+        return play_come(me);
     if (strcmp(me->role, "differ") == 0)
         return play_differ(me);
     if (strcmp(me->role, "recover") == 0)
@@ -353,10 +455,16 @@ int main(void)
     part me;
     if (processes_part(&me))
         return play(&me);
+    if (getenv("TREK_TEST_UNDER"))
+        return play_under_launcher(getenv("TREK_TEST_UNDER"));
+    static char path[4096];
+    if (readlink("/proc/self/exe", path, sizeof path - 1) > 0)
+        self_path = path;
     alarm(280);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_recovery), cmocka_unit_test(test_models), cmocka_unit_test(test_options), cmocka_unit_test(test_setters),
+        cmocka_unit_test(test_join_deadline), cmocka_unit_test(test_recovery), cmocka_unit_test(test_models), cmocka_unit_test(test_options), cmocka_unit_test(test_setters),
         cmocka_unit_test(test_data),     cmocka_unit_test(test_alike),
+        cmocka_unit_test(test_death_before_join),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -321,6 +321,33 @@ static void test_strangers(void **state)
     WANT(&w, elsewhere < 0);    /* process 0 listens at its address alone */
 }
 
+/* More connections that say nothing than there are places for newcomers: those who speak come in at once. */
+static void test_crowd(void **state)
+{
+    (void)state;
+    static world w;
+    enum { CROWD = 600 };
+    static int silent[CROWD];
+    int connected = 0;
+    processes_init(&w, 3);
+    processes_start(&w, 0, "join", "");
+    silent[0] = connect_to("127.0.0.1", w.port);
+    for (int k = 1; k < CROWD; k++)
+        silent[k] = connect_to("127.0.0.1", w.port);
+    for (int k = 0; k < CROWD; k++)
+        connected += silent[k] >= 0;
+    double begin = processes_now();
+    processes_start(&w, 1, "join", "");
+    processes_start(&w, 2, "join", "");
+    processes_finish(&w, 20, -1);
+    double seconds = processes_now() - begin;
+    for (int k = 0; k < CROWD; k++)
+        close(silent[k]);
+    for (int p = 0; p < 3; p++)
+        WANT(&w, w.code[p] == 0 && strstr(w.text[p], "joined TREK_OK"));
+    WANT(&w, connected == CROWD && seconds < 4);
+}
+
 static int listen_at(int port)
 {
     struct sockaddr_in own = { .sin_family = AF_INET,
@@ -371,7 +398,8 @@ static void test_missing(void **state)
     processes_finish(&no_zero, 10, -1);
     for (int p = 0; p < 4; p += 2) {
         WANT(&some,
-             some.code[p] == 1 && strstr(some.text[p], "TREK_ERR_TIMEOUT: processes 1, 3 of 4 did not come to 127.0.0.1:"));
+             some.code[p] == 1 && strstr(some.text[p], "TREK_ERR_TIMEOUT: processes 1, 3 of 4 did not come to 127.0.0.1:") &&
+                 strstr(some.text[p], " within 1.5 s; 0, 2 did"));
         WANT(&some, some.seconds[p] < 5);
     }
     WANT(&no_zero, no_zero.code[1] == 1 &&
@@ -485,7 +513,7 @@ int main(void)
         return play(&me);
     alarm(120);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gathers),       cmocka_unit_test(test_strangers),           cmocka_unit_test(test_port_in_use),
+        cmocka_unit_test(test_gathers),       cmocka_unit_test(test_strangers),           cmocka_unit_test(test_crowd), cmocka_unit_test(test_port_in_use),
         cmocka_unit_test(test_missing),       cmocka_unit_test(test_death_while_joining), cmocka_unit_test(test_late_starters),
         cmocka_unit_test(test_different_gathers), cmocka_unit_test(test_deadlines),       cmocka_unit_test(test_end),
         cmocka_unit_test(test_fork),          cmocka_unit_test(test_leaving),

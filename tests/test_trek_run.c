@@ -298,6 +298,20 @@ static void test_signals(void **state)
     }
 }
 
+/* It says whom it ends, and why. */
+static void test_words(void **state)
+{
+    (void)state;
+    run r;
+    RUN(&r, NULL, "-n", "3", "-g", "0.3", "sh", "-c", "if [ $TREK_RANK = 1 ]; then exit 3; fi; exec sleep 30");
+    check_exit(&r, 3);
+    assert_int_equal(count_of(r.text, "trek-run: rank 1 ended with status 3; the others have 0.3 s to end\n"), 1);
+    assert_int_equal(count_of(r.text, "trek-run: ranks 0, 2 have not ended 0.3 s after rank 1: SIGTERM\n"), 1);
+    RUN(&r, NULL, "-n", "2", "-g", "0.2", "sh", "-c", "if [ $TREK_RANK = 1 ]; then exit 3; fi; trap '' TERM; while :; do sleep 0.1; done");
+    check_exit(&r, 3);
+    assert_int_equal(count_of(r.text, "trek-run: rank 0 has not ended 5 s after SIGTERM: SIGKILL\n"), 1);
+}
+
 /* A launcher that is killed leaves no process behind. */
 static void test_killed_launcher(void **state)
 {
@@ -321,7 +335,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_calls),       cmocka_unit_test(test_environment),      cmocka_unit_test(test_input_and_output),
         cmocka_unit_test(test_exit_status), cmocka_unit_test(test_failure_ends_all), cmocka_unit_test(test_orphans),
-        cmocka_unit_test(test_signals),     cmocka_unit_test(test_killed_launcher),
+        cmocka_unit_test(test_signals),     cmocka_unit_test(test_killed_launcher),  cmocka_unit_test(test_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/signalfd.h>
@@ -38,8 +39,8 @@ static const char help[] =
     "                           failed, before SIGTERM and later SIGKILL; 10 unless given\n"
     "  -h, --help\n"
     "\n"
-    "Each process finds TREK_RANK, TREK_WORLD_SIZE, TREK_LOCAL_RANK, TREK_ADDRESS, TREK_PORT and\n"
-    "TREK_TOKEN in its environment. Rank 0 reads standard input, the others read nothing. SIGINT,\n"
+    "Each process finds TREK_RANK, TREK_WORLD_SIZE, TREK_LOCAL_RANK, TREK_ADDRESS, TREK_PORT, TREK_TOKEN\n"
+    "and TREK_LAUNCHER_FD (a file that tells which processes have ended) in its environment. Rank 0 reads standard input, the others read nothing. SIGINT,\n"
     "SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on to all. Exit status: 0 if all ended with 0,\n"
     "else that of the first that failed; 128 + signal if a signal ended it; 2 for a wrong call, 126\n"
     "or 127 if the program cannot be run.\n";
@@ -68,6 +69,8 @@ static process processes[MOST];
 static int running, first_failure; /* status of the latter; 0: none */
 static int ends = -1;          /* tells of ranks that have ended, in the order in which they did; -1: unknown */
 static char port_text[16], token[65];
+static int first_failed = -1;  /* the rank */
+static int deaths = -1;        /* a file in memory, a line for each process that has ended: those that wait for it read it; -1: none */
 
 static double now(void)
 {
@@ -201,6 +204,8 @@ static void describe_job(const options *o, int rank)
     setenv("TREK_ADDRESS", "127.0.0.1", 1);
     setenv("TREK_PORT", port_text, 1);
     setenv("TREK_TOKEN", token, 1);
+    if (deaths >= 0 && fcntl(deaths, F_SETFD, 0) == 0)
+        set_number("TREK_LAUNCHER_FD", deaths);
     int cores = o->cores ? o->cores : count_cores() / o->processes;
     if (!getenv("TREK_THREADS"))
         set_number("TREK_THREADS", cores > 1 ? cores : 1);
@@ -382,16 +387,22 @@ static void send_orphans(int signal)
 
 static void note_end(const options *o, int rank, int status)
 {
+    char end[160];
+    static off_t noted;
     processes[rank].pid = 0;
     running--;
     int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    if (WIFSIGNALED(status))
+        snprintf(end, sizeof end, "%d was ended by signal %d (%s)\n", rank, WTERMSIG(status), strsignal(WTERMSIG(status)));
+    else
+        snprintf(end, sizeof end, "%d ended with status %d\n", rank, code);
+    ssize_t written = deaths >= 0 ? pwrite(deaths, end, strlen(end), noted) : 0;
+    noted += written > 0 ? written : 0;
     if (code == 0 || first_failure != 0)
         return;
     first_failure = code;
-    if (WIFSIGNALED(status))
-        fprintf(stderr, "trek-run: rank %d was ended by signal %d (%s)", rank, WTERMSIG(status), strsignal(WTERMSIG(status)));
-    else
-        fprintf(stderr, "trek-run: rank %d ended with status %d", rank, code);
+    first_failed = rank;
+    fprintf(stderr, "trek-run: rank %.*s", (int)strcspn(end, "\n"), end);
     if (running > 0)
         fprintf(stderr, "; the others have %g s to end", o->grace);
     fprintf(stderr, "\n");
@@ -462,6 +473,31 @@ static void wait_for_news(const options *o, int signals, double until)
     read_streams(o);
 }
 
+/* "ranks 0, 2 have" */
+static void print_running(const options *o)
+{
+    int listed = 0;
+    fprintf(stderr, "trek-run: rank%s ", running > 1 ? "s" : "");
+    for (int r = 0; r < o->processes && listed < 16; r++)
+        if (processes[r].pid > 0)
+            fprintf(stderr, "%s%d", listed++ ? ", " : "", r);
+    if (running > listed)
+        fprintf(stderr, " and %d more", running - listed);
+    fprintf(stderr, running > 1 ? " have" : " has");
+}
+
+/* Before they are ended. */
+static void say_overdue(const options *o, bool terminated)
+{
+    if (running == 0)
+        return;
+    print_running(o);
+    if (terminated)
+        fprintf(stderr, " not ended 5 s after SIGTERM: SIGKILL\n");
+    else
+        fprintf(stderr, " not ended %g s after rank %d: SIGTERM\n", o->grace, first_failed);
+}
+
 /* Until nothing is left: the ranks, then whatever they have left behind. */
 static void watch(const options *o, int signals)
 {
@@ -475,6 +511,8 @@ static void watch(const options *o, int signals)
         if (state != WORKING && running == 0 && state < TERMINATED)
             until = now(); /* only orphans are left */
         if (state != WORKING && until > 0 && now() >= until) {
+            if (state != KILLED)
+                say_overdue(o, state == TERMINATED);
             send_all(o, state == FAILED ? SIGTERM : SIGKILL);
             send_all(o, SIGCONT); /* those that were stopped would not notice */
             if (running == 0 || state >= TERMINATED)
@@ -514,6 +552,7 @@ int main(int argc, char **argv)
     int signals = signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     ends = epoll_create1(EPOLL_CLOEXEC);
+    deaths = memfd_create("trek-run", MFD_CLOEXEC);
     for (int r = 0; r < o.processes && signals >= 0; r++) {
         int why = start(&o, r, &before);
         if (why == 0)

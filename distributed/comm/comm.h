@@ -45,7 +45,8 @@ typedef struct trek_comm_opts {
     const char *address;    /* of process 0; NULL: from the environment, else 127.0.0.1 */
     int port;               /* 0: from the environment */
     const char *token;      /* secret of the job; NULL: from the environment (TREK_TOKEN), else made of what the launcher gives */
-    double deadline_s;      /* how long a call waits for the other processes without progress; 0: 600; TREK_OFF: forever */
+    double deadline_s;      /* how long a call waits for the other processes without progress; 0: 600; TREK_OFF: forever. The
+                               first call also waits so long for all to join, at least 5 s; 0: 300 */
 } trek_comm_opts;
 
 /* The communicator among the processes of the job, one rank for each process. The job is described by opts, or else by

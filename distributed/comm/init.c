@@ -20,8 +20,10 @@ static const engine_choice engines[] = { { "shared", trek_comm_shared_new },
                                          { "tcp", trek_comm_tcp_new } };
 enum { SHARED, MPI, TCP, ENGINES };
 
-/* How long the processes may take to settle on an engine, each time they meet. */
-#define SETTLING_NS 300000000000
+/* How long all may take to come, and to settle on an engine each time they meet, where no deadline is given. Processes do
+ * not start at one moment: a shorter deadline than the least does not hold here. */
+#define JOIN_S 300
+#define LEAST_JOIN_S 5
 
 /* The process's group. */
 static struct {
@@ -33,6 +35,7 @@ static struct {
     trek_comm_engine engine;
     trek_launch launch;
     char wanted[16];
+    int64_t settling_ns;            /* 0: for ever */
 } job = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 /* The last handle leaves. */
@@ -87,7 +90,7 @@ static process_card *exchange_cards(trek_control *control, const char *wanted)
         trek_control_end(control, TREK_ERR_MEMORY, "a process has no memory to join the group");
         return NULL;
     }
-    if (trek_control_gather(control, &own, sizeof own, cards, SETTLING_NS) != TREK_OK) {
+    if (trek_control_gather(control, &own, sizeof own, cards, job.settling_ns) != TREK_OK) {
         trek_free(cards);
         return NULL;
     }
@@ -132,7 +135,7 @@ static trek_status make_engine(trek_control *control, int e, trek_comm **comm)
     if (own != TREK_OK)
         trek_error_take(&status, message);
     int32_t mine = (int32_t)own;
-    if (trek_control_gather(control, &mine, sizeof mine, all, SETTLING_NS) != TREK_OK) {
+    if (trek_control_gather(control, &mine, sizeof mine, all, job.settling_ns) != TREK_OK) {
         trek_comm_free(comm);
         if (own != TREK_OK && own != TREK_ERR_PEER) {
             trek_error_clear();
@@ -200,6 +203,14 @@ static trek_comm *pick_engine(trek_control *control, const char *wanted)
     return comm;
 }
 
+static double join_seconds(const trek_comm_opts *opts)
+{
+    double deadline = opts ? opts->deadline_s : 0;
+    if (deadline == 0 || deadline == TREK_OFF)
+        return deadline == 0 ? JOIN_S : TREK_OFF;
+    return deadline < LEAST_JOIN_S ? LEAST_JOIN_S : deadline;
+}
+
 static trek_comm *join(const trek_comm_opts *opts)
 {
     const trek_launch *launch = &job.launch;
@@ -210,8 +221,9 @@ static trek_comm *join(const trek_comm_opts *opts)
     }
     trek_control_opts control_opts = { .process = launch->process, .processes = launch->processes, .address = launch->address,
                                        .port = launch->port, .token = launch->token };
-    if (opts && opts->deadline_s > 0)
-        control_opts.join_s = opts->deadline_s < 5 ? 5 : opts->deadline_s;
+    control_opts.join_s = join_seconds(opts);
+    control_opts.deaths = launch->deaths + 1;
+    job.settling_ns = control_opts.join_s > 0 ? (int64_t)(control_opts.join_s * 1e9) : 0;
     job.control = trek_control_join(&control_opts);
     if (!job.control)
         return NULL;

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "distributed/control/control_internal.h"
+#include "distributed/control/launch.h"
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
 
@@ -43,6 +44,9 @@ static trek_control *alive[ALIVE];
 
 /* How long a process stays after the death of another one. */
 #define BEHIND_NS 200000000
+/* How long a process that has ended is waited for, and how often is looked whether one has. */
+#define DEATH_NS 1000000000
+#define LOOK_NS 100000000
 /* How long process 0 waits for those who have not come yet, when another one has died. */
 #define LATE_NS 2000000000
 
@@ -145,7 +149,8 @@ static void fill_in(trek_control *control, const trek_control_opts *opts)
     control->process = opts->process;
     control->processes = opts->processes;
     control->port = opts->port;
-    control->join_s = opts->join_s > 0 ? opts->join_s : 300;
+    control->join_s = opts->join_s > 0 ? opts->join_s : opts->join_s == TREK_OFF ? 1e9 : 300;
+    control->deaths = opts->deaths - 1;
     snprintf(control->address, sizeof control->address, "%s", opts->address ? opts->address : "127.0.0.1");
     snprintf(control->token, sizeof control->token, "%s", opts->token ? opts->token : "");
     trek_socket_where(control->address, control->port, control->where, sizeof control->where);
@@ -208,11 +213,31 @@ static trek_status check_opts(const trek_control_opts *opts)
     return TREK_OK;
 }
 
+/* A process that has ended will not come. What it had sent before is waited for: it may have joined. */
+static bool somebody_died(void *arg)
+{
+    trek_control *control = arg;
+    char text[200];
+    if (control->death_ns == 0 && trek_launch_death(control->deaths, text, sizeof text))
+        control->death_ns = trek_clock_ns();
+    return control->death_ns && trek_clock_ns() - control->death_ns > DEATH_NS;
+}
+
+static char *say_death(const trek_control *control, char *text, size_t size)
+{
+    char death[200] = "a process ended";
+    trek_launch_death(control->deaths, death, sizeof death);
+    snprintf(text, size, "%s before all had joined", death);
+    return text;
+}
+
 /* Connects to process 0 and says who this is; the thread takes the answer. */
 static trek_status greet(trek_control *control)
 {
     char why[256];
-    int fd = trek_socket_connect(control->address, control->port, control->join_until_ns, NULL, NULL, why, sizeof why);
+    int fd = trek_socket_connect(control->address, control->port, control->join_until_ns, somebody_died, control, why, sizeof why);
+    if (fd < 0 && somebody_died(control))
+        return trek_fail(TREK_ERR_PEER, "%s", say_death(control, why, sizeof why));
     if (fd < 0)
         return trek_fail(TREK_ERR_TIMEOUT, "process %d did not reach process 0 at %s within %g s: %s", control->process,
                          control->where, control->join_s, why);
@@ -231,13 +256,17 @@ static trek_status greet(trek_control *control)
 static bool wait_for_start(trek_control *control)
 {
     int64_t until = control->join_until_ns + (control->process == 0 ? 0 : 2 * (int64_t)TREK_CONTROL_BEAT_NS);
-    struct timespec at = { .tv_sec = (time_t)(until / 1000000000), .tv_nsec = (long)(until % 1000000000) };
-    char message[TREK_WHERE + 128];
+    char message[TREK_WHERE + 256];
     pthread_mutex_lock(&control->lock);
     while (!control->started && !atomic_load(&control->ended)) {
-        if (control->process == 0) {
-            pthread_cond_wait(&control->changed, &control->lock);
-        } else if (pthread_cond_timedwait(&control->changed, &control->lock, &at) != 0 && trek_clock_ns() >= until) {
+        int64_t now = trek_clock_ns(), next = now + LOOK_NS < until || control->process == 0 ? now + LOOK_NS : until;
+        struct timespec at = { .tv_sec = (time_t)(next / 1000000000), .tv_nsec = (long)(next % 1000000000) };
+        pthread_cond_timedwait(&control->changed, &control->lock, &at);
+        if (control->started || atomic_load(&control->ended))
+            break;
+        if (somebody_died(control)) {
+            trek_control_end_locked(control, TREK_ERR_PEER, say_death(control, message, sizeof message));
+        } else if (control->process != 0 && trek_clock_ns() >= until) {
             snprintf(message, sizeof message, "process %d waited %g s at %s for the others", control->process, control->join_s,
                      control->where);
             trek_control_end_locked(control, TREK_ERR_TIMEOUT, message);

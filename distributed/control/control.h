@@ -21,7 +21,8 @@ typedef struct trek_control_opts {
     const char *address;      /* of process 0: name or number; process 0 binds to it */
     int port;
     const char *token;        /* shared secret of the job: who does not know it is turned away */
-    double join_s;            /* how long all may take to come; 0: 300 */
+    double join_s;            /* how long all may take to come; 0: 300; TREK_OFF: for ever */
+    int deaths;               /* plus 1: of trek_launch; 0: none */
 } trek_control_opts;
 
 /* Joins; returns when all processes have. NULL and COMM, TIMEOUT, ARGUMENT, MEMORY. */

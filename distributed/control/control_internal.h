@@ -11,7 +11,7 @@
 #define TREK_CONTROL_BEAT_NS 1000000000
 #define TREK_CONTROL_SILENCE_NS 5000000000
 #define TREK_CONTROL_TOKEN 256
-#define TREK_CONTROL_NEWCOMERS 64
+#define TREK_CONTROL_NEWCOMERS 256
 #define TREK_CONTROL_HOOKS 8
 #define TREK_CONTROL_PAYLOAD (64u << 20)
 
@@ -86,6 +86,8 @@ struct trek_control {
     int process, processes, port;
     char address[256], where[TREK_WHERE], token[TREK_CONTROL_TOKEN], machine[128];
     double join_s;
+    int deaths;             /* of trek_launch; -1: none */
+    int64_t death_ns;       /* when it was seen that a process has ended while the others wait for it; 0: none has */
     atomic_bool ended, stopping;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -96,6 +98,7 @@ struct trek_control {
     trek_status status;     /* why it has ended */
     char message[TREK_ERROR_SIZE];
     int64_t ended_ns, join_until_ns, beat_ns, loop_ns;
+    int64_t crowded_ns;     /* since when newcomers wait for a place among those who have said nothing; 0: they do not */
     bool table_logged, zero_logs, beat_now;
     int links_count;        /* process 0: one for each process (its own stays unused); others: one */
     trek_control_link *links, newcomers[TREK_CONTROL_NEWCOMERS];

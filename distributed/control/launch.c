@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "distributed/comm/comm_internal.h"
 
@@ -239,6 +240,32 @@ static trek_status find_port(const trek_comm_opts *opts, int which, const char *
     return TREK_OK;
 }
 
+/* --- who has ended ------------------------------------------------------------------------------------------------- */
+
+/* The descriptor may have been closed since, and its number be another file's: the name tells. */
+static int find_deaths(int which)
+{
+    char path[64], target[64];
+    int fd;
+    if (which != TREK_RUN || number("TREK_LAUNCHER_FD", 0, INT_MAX, -1, &fd) != TREK_OK || fd < 0)
+        return -1;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(path, target, sizeof target - 1);
+    target[length > 0 ? length : 0] = '\0';
+    return strncmp(target, "/memfd:trek-run", 15) == 0 ? fd : -1;
+}
+
+bool trek_launch_death(int deaths, char *text, size_t size)
+{
+    char line[192];
+    ssize_t got = deaths >= 0 ? pread(deaths, line, sizeof line - 1, 0) : 0;
+    if (got <= 0)
+        return false;
+    line[got] = '\0';
+    snprintf(text, size, "process %.*s", (int)strcspn(line, "\n"), line);
+    return true;
+}
+
 static trek_status take_opts(const trek_comm_opts *opts, trek_launch *launch)
 {
     if (opts->world_size < 0 || opts->world_size > TREK_MAX_RANKS || (opts->world_size == 0 && opts->rank != 0))
@@ -258,7 +285,7 @@ trek_status trek_launch_find(const trek_comm_opts *opts, trek_launch *launch)
 {
     int which = -1;
     char job[200];
-    *launch = (trek_launch){ .local = -1, .locals = -1 };
+    *launch = (trek_launch){ .local = -1, .locals = -1, .deaths = -1 };
     trek_status status = opts ? take_opts(opts, launch) : TREK_OK;
     if (status == TREK_OK && launch->processes == 0)
         status = ask_all(launch, &which);
@@ -268,6 +295,9 @@ trek_status trek_launch_find(const trek_comm_opts *opts, trek_launch *launch)
         launch->processes = 1;
         snprintf(launch->source, sizeof launch->source, "single process");
     }
+    launch->deaths = find_deaths(which);
+    if (trek_status_get() != TREK_OK)
+        return trek_status_get();
     name_job(which, job, sizeof job);
     status = find_address(opts, which, launch);
     if (status == TREK_OK)

@@ -11,12 +11,15 @@ typedef struct trek_launch {
     char source[32];       /* "trek-run", "torchrun", "Open MPI", "Slurm", "options", "single process" */
     char address[256];     /* of process 0 */
     int port;              /* 0: not known */
+    int deaths;            /* the file in which trek-run notes which processes have ended; -1: there is none */
     char token[256];       /* of the job: secret where a launcher gives one, else a name of the job */
 } trek_launch;
 
 /* Options first, then trek-run's variables, torchrun's, Open MPI's, Slurm's (of a step: a shell in an allocation is a
  * single process). ARGUMENT where one is wrong or incomplete, or two launchers say different things: both are named. */
 trek_status trek_launch_find(const trek_comm_opts *opts, trek_launch *launch);
+/* "process 1 was ended by signal 9 (Killed)": the first that the launcher has noted. false: nobody has ended yet. */
+bool trek_launch_death(int deaths, char *text, size_t size);
 /* The first host of a list as Slurm writes it: "gpu[07-12,20]-ib,login" is gpu07-ib. false: it is malformed or too long. */
 bool trek_launch_first_host(const char *list, char *host, size_t size);
 

@@ -14,8 +14,9 @@
 
 /* Among so few, all hear of each other more often than they must. */
 #define FEW 64
-/* How long a stranger may take to say who it is. */
+/* How long a stranger may take to say who it is, and how long where others wait for its place. */
 #define HANDSHAKE_NS 5000000000
+#define HURRIED_NS 250000000
 /* The others' last states are waited for before the table is logged. */
 #define TABLE_NS 250000000
 
@@ -120,17 +121,35 @@ void trek_control_serve_newcomer(trek_control *control, trek_control_link *newco
         admit(control, newcomer, &hello);
 }
 
-static void accept_newcomers(trek_control *control)
+/* Who is silent makes room for others; whoever belongs to the job speaks as soon as it has connected. NULL: there is no room yet. */
+static trek_control_link *place_of_newcomer(trek_control *control, int64_t now)
 {
+    trek_control_link *oldest = &control->newcomers[0];
     for (int i = 0; i < TREK_CONTROL_NEWCOMERS; i++) {
         trek_control_link *place = &control->newcomers[i];
-        if (place->fd >= 0)
-            continue;
+        if (place->fd < 0)
+            return place;
+        if (place->since_ns < oldest->since_ns)
+            oldest = place;
+    }
+    if (now - oldest->since_ns < HURRIED_NS)
+        return NULL;
+    trek_control_link_close(oldest);
+    return oldest;
+}
+
+static void accept_newcomers(trek_control *control)
+{
+    trek_control_link *place;
+    control->crowded_ns = 0;
+    while ((place = place_of_newcomer(control, trek_clock_ns()))) {
         int fd = trek_socket_accept(control->listen_fd);
         if (fd < 0)
             return;
         *place = (trek_control_link){ .fd = fd, .process = -1, .since_ns = trek_clock_ns() };
+        trek_control_serve_newcomer(control, place); /* what it has said already */
     }
+    control->crowded_ns = trek_clock_ns();
 }
 
 /* --- messages ----------------------------------------------------------------------------------------------------- */
@@ -296,22 +315,35 @@ static void notice_silence(trek_control *control, int64_t now)
             trek_control_link_close(&control->newcomers[i]);
 }
 
+/* "0, 2, 5 and 9 more": those that have joined, or have not. Returns how many. */
+static int list_processes(const trek_control *control, bool joined, char *text, size_t size)
+{
+    size_t used = 0;
+    int count = 0, listed = 0;
+    text[0] = '\0';
+    for (int p = 0; p < control->processes; p++) {
+        if (control->peers[p].joined != joined)
+            continue;
+        count++;
+        if (used + 40 > size)
+            continue;
+        used += (size_t)snprintf(text + used, size - used, "%s%d", used ? ", " : "", p);
+        listed++;
+    }
+    if (count > listed)
+        snprintf(text + used, size - used, " and %d more", count - listed);
+    return count;
+}
+
 static void notice_who_does_not_come(trek_control *control, int64_t now)
 {
     if (control->process != 0 || control->started || now < control->join_until_ns)
         return;
-    char missing[200] = "", message[TREK_ERROR_SIZE];
-    size_t used = 0;
-    int count = 0;
-    for (int p = 1; p < control->processes; p++) {
-        if (control->peers[p].joined)
-            continue;
-        count++;
-        if (used < sizeof missing - 16)
-            used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used ? ", " : "", p);
-    }
-    snprintf(message, sizeof message, "process%s %s of %d did not come to %s within %g s", count > 1 ? "es" : "", missing,
-             control->processes, control->where, control->join_s);
+    char missing[200], came[200], message[TREK_ERROR_SIZE];
+    int count = list_processes(control, false, missing, sizeof missing);
+    list_processes(control, true, came, sizeof came);
+    snprintf(message, sizeof message, "process%s %s of %d did not come to %s within %g s; %s did", count > 1 ? "es" : "", missing,
+             control->processes, control->where, control->join_s, came);
     trek_control_end_locked(control, TREK_ERR_TIMEOUT, message);
 }
 
@@ -365,7 +397,7 @@ static int watch(trek_control *control)
     int n = 0;
     struct pollfd *polled = control->polled;
     polled[n++] = (struct pollfd){ .fd = control->wake_fd, .events = POLLIN };
-    polled[n++] = (struct pollfd){ .fd = control->listen_fd, .events = POLLIN };
+    polled[n++] = (struct pollfd){ .fd = control->crowded_ns ? -1 : control->listen_fd, .events = POLLIN }; /* no room: in a while */
     for (int i = 0; i < control->links_count; i++) {
         const trek_control_link *link = &control->links[i];
         polled[n++] =
@@ -383,6 +415,8 @@ static int wait_ms(const trek_control *control)
         until = control->ended_ns + TABLE_NS;
     if (control->process == 0 && !control->started && !atomic_load(&control->ended) && control->join_until_ns < until)
         until = control->join_until_ns;
+    if (control->crowded_ns && control->crowded_ns + HURRIED_NS < until)
+        until = control->crowded_ns + HURRIED_NS;
     return until <= now ? 1 : (int)((until - now) / 1000000) + 1;
 }
 
@@ -406,7 +440,7 @@ static void serve_sockets(trek_control *control)
         if (control->newcomers[i].fd >= 0 && polled[2 + control->links_count + i].fd == control->newcomers[i].fd &&
             polled[2 + control->links_count + i].revents)
             trek_control_serve_newcomer(control, &control->newcomers[i]);
-    if (polled[1].revents)
+    if (polled[1].revents || (control->crowded_ns && trek_clock_ns() - control->crowded_ns >= HURRIED_NS))
         accept_newcomers(control);
 }
 

@@ -65,7 +65,8 @@ typedef struct trek_trainer_opts {
     int64_t max_batch_diff;          /* by how much a count moves at once; default 0: no bound */
     int64_t global_batch;            /* samples of a step's window, rounded to whole batches of the loader: constant, only their split follows the
                                         speeds. Default 0: windows grow with the anchor. Needs the loader to be set before */
-    const trek_plan *plan;           /* decisions of an earlier run, followed instead of measuring. Copied. Default: none */
+    const trek_plan *plan;           /* decisions of an earlier run, followed instead of measuring. Copied. Counts need windows: a pass of
+                                        another loop is then an ARGUMENT error. Default: none */
     const trek_slowdown *slowdowns;  /* one for each rank of this process: made slower, for examples and benchmarks. Copied */
     trek_comm *comm;                 /* among the processes of the job, borrowed; default: trek_comm_init(NULL) where the environment
                                         describes more than one */

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Settings from the environment, read strictly: what is not understood is said in the log, and the default holds. Internal. */
+/* Settings from the environment, read strictly: what is not understood is an error when the library is first used (for
+ * tensors' memory), and where it is read the default holds. Internal. */
 #ifndef TREK_TENSOR_ENVIRONMENT_H
 #define TREK_TENSOR_ENVIRONMENT_H
 
-#include "tensor/common.h"
+#include "tensor/status.h"
+
+/* All variables that the library knows, each against what it takes. ARGUMENT, naming variable, value and what it takes. */
+trek_status trek_environment_check(void);
 
 /* A whole number from low to high, decimal or 0x..; `unset` where the variable is not set, empty or no such number. */
 long trek_environment_number(const char *name, long low, long high, long unset);

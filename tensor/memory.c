@@ -270,6 +270,7 @@ static void orphan_cache(void)
 static void set_up_caches(void)
 {
     static const char *const modes[] = { "off", "on" };
+    trek_environment_check(); /* the error is the calling thread's; there is memory all the same */
     caching = trek_environment_choice("TREK_CACHE", modes, 2, 1) == 1 && !trek_debug;
 }
 

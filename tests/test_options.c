@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -158,6 +159,41 @@ static void the_environment(void **state)
     trek_log_set(TREK_LOG_WARNING, NULL, NULL);
 }
 
+/* Each in a process of its own, as it is read once. */
+static int use_library(void)
+{
+    trek_log_set(TREK_LOG_ERROR, NULL, NULL);
+    trek_tensor_release(trek_tensor_zeros(trek_dims(3), TREK_F32, trek_cpu(0)));
+    printf("%s %s\n", trek_status_name(trek_status_get()), trek_error());
+    return trek_status_get() != TREK_OK;
+}
+
+static void variables(void **state)
+{
+    (void)state;
+    static const char *const list[][3] = {
+        { "TREK_LOG", "loud", "TREK_LOG=loud in the environment: it takes error, warning, info or debug" },
+        { "TREK_CACHE", "of", "TREK_CACHE=of in the environment: it takes off or on" },
+        { "TREK_SHARED_PAGES", "yes", "TREK_SHARED_PAGES=yes in the environment: it takes a whole number from 0 to 1" },
+        { "TREK_CUDA_SYNC", "true", "TREK_CUDA_SYNC=true in the environment: it takes a whole number from 0 to 1" },
+        { "TREK_CUDA_TUNE", "2", "TREK_CUDA_TUNE=2 in the environment: it takes" },
+        { "TREK_THREADS", "many", "TREK_THREADS=many in the environment: it takes a whole number from 1 to 1024" },
+        { "TREK_NVTX", "on", "TREK_NVTX=on in the environment: it takes" },
+        { "TREK_CACHE", "off", "TREK_OK \n" }, { "TREK_SHARED_PAGES", "0", "TREK_OK \n" }, { "TREK_LOG", "", "TREK_OK \n" },
+    };
+    for (size_t k = 0; k < sizeof list / sizeof *list; k++) {
+        char command[256], text[512] = "";
+        snprintf(command, sizeof command, "%s='%s' TREK_TEST_USE=1 /proc/%d/exe 2>&1", list[k][0], list[k][1], (int)getpid());
+        FILE *output = popen(command, "r");
+        assert_non_null(output);
+        size_t got = fread(text, 1, sizeof text - 1, output);
+        text[got] = '\0';
+        pclose(output);
+        if (!strstr(text, list[k][2]))
+            fail_msg("%s: %s", command, text);
+    }
+}
+
 static trek_scope scope;
 
 static int begin(void **state)
@@ -177,7 +213,9 @@ static int end(void **state)
 
 int main(void)
 {
+    if (getenv("TREK_TEST_USE"))
+        return use_library();
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
-    const struct CMUnitTest tests[] = { TEST(learning_rates), TEST(layers), TEST(windows), TEST(functions), TEST(loaders), TEST(the_environment) };
+    const struct CMUnitTest tests[] = { TEST(learning_rates), TEST(layers), TEST(windows), TEST(functions), TEST(loaders), TEST(the_environment), TEST(variables) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

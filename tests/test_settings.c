@@ -369,10 +369,33 @@ static void optimizer_of_ranks(void **state)
     assert_true(difference(&many, &one) < 1e-10);
 }
 
+/* Counts of whole batches are nothing that a loop of its own batches could follow. */
+static void plan_of_counts(void **state)
+{
+    (void)state;
+    trek_plan *plan = trek_plan_new(2);
+    assert_int_equal(trek_plan_add_shares(plan, 0, (double[]){ 0.25, 0.75 }), TREK_OK);
+    assert_int_equal(trek_plan_add_counts(plan, 2, (int64_t[]){ 3, 1 }, 1), TREK_OK);
+    trek_graph *graph = build(test_device(), NULL);
+    assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .devices = test_devices(), .ranks = 2, .plan = plan,
+                                                                     .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }) }), TREK_OK);
+    make_steps(graph, 0, 2);
+    trek_scope scope = trek_scope_begin();
+    assert_int_equal(trek_graph_backward(graph, loss_of(graph, 2)), TREK_ERR_ARGUMENT);
+    assert_non_null(strstr(trek_error(), "plan holds counts of whole batches for step 2"));
+    assert_int_not_equal(trek_graph_step(graph), TREK_OK);
+    trek_error_clear();
+    trek_scope_end(scope);
+    assert_int_equal(trek_graph_steps(graph), 2);
+    trek_graph_free(&graph);
+    trek_plan_free(&plan);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_setting_holds), cmocka_unit_test(options_go_first), cmocka_unit_test(failed_setup), cmocka_unit_test(optimizer_of_ranks),
+        cmocka_unit_test(plan_of_counts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

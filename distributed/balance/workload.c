@@ -190,6 +190,14 @@ int64_t trek_pace_window(trek_pace *p)
     return total;
 }
 
+trek_status trek_pace_check_batch(trek_pace *p)
+{
+    if (!trek_pace_replays(p) || trek_pace_window(p) == 0)
+        return TREK_OK;
+    return trek_fail(TREK_ERR_ARGUMENT, "trek_trainer_opts.plan holds counts of whole batches for step %lld, which this loop cannot follow: "
+                     "windows need trek_graph_set_loader, trek_graph_set_loss, trek_graph_next and trek_graph_forward_batch", (long long)p->step);
+}
+
 trek_status trek_pace_counts(trek_pace *p, int64_t batches, int64_t *counts)
 {
     if (!p->elche)

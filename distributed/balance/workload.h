@@ -35,6 +35,8 @@ trek_status trek_pace_report(trek_pace *pace, int64_t step, bool window, const d
 /* What was decided so far, for checkpoints; borrowed. */
 const trek_plan *trek_pace_plan(const trek_pace *pace);
 /* Whether it follows a recorded plan instead of measuring. */
+/* Before a pass over one batch: ARGUMENT where the plan that is followed holds counts of whole batches, which only windows obey. */
+trek_status trek_pace_check_batch(trek_pace *pace);
 bool trek_pace_replays(const trek_pace *pace);
 /* Goes on with what an earlier run's plan ends with; replaying if replay. */
 trek_status trek_pace_take_plan(trek_pace *pace, const trek_plan *plan, bool replay, int64_t step);

@@ -83,6 +83,8 @@ trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double we
     if (isnan(own))
         status = trek_status_get();
     if (status == TREK_OK)
+        status = trek_pace_check_batch(s->pace);
+    if (status == TREK_OK)
         status = trek_overlap_keep(s);
     if (status == TREK_OK)
         status = trek_ranks_settle(s);

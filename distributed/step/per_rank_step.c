@@ -358,6 +358,8 @@ trek_var *trek_ranks_pass(trek_stepper *stepper, const trek_batch *batch)
     c.sums = trek_calloc((size_t)s->world, sizeof *c.sums);
     trek_rounds_say(s, phase_of(&c), c.backward);
     trek_status status = c.of && c.sums ? plan_parts(&c) : trek_status_get();
+    if (status == TREK_OK && c.backward && !batch->window && (status = trek_pace_check_batch(s->pace)) != TREK_OK)
+        trek_rounds_failed(s, status);
     if (status == TREK_OK)
         status = run_pass(&c);
     trek_var *mean = status == TREK_OK ? trek_pass_mean(c.sums, s->world, trek_ranks_device(s->ranks, 0)) : NULL;

@@ -65,6 +65,18 @@ int trek_environment_choice(const char *name, const char *const *choices, int n,
     return unset;
 }
 
+int trek_environment_local_rank(void)
+{
+    static const char *const names[] = { TREK_LOCAL_RANK_VARIABLES };
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+        const char *text = setting(names[k]);
+        long rank;
+        if (text)
+            return read_number(text, 0, 1 << 20, &rank) ? (int)rank : 0;
+    }
+    return 0;
+}
+
 /* --- all at once -------------------------------------------------------------------------------------------------- */
 
 typedef struct rule {

@@ -9,6 +9,11 @@
 /* All variables that the library knows, each against what it takes. ARGUMENT, naming variable, value and what it takes. */
 trek_status trek_environment_check(void);
 
+/* In what launchers tell a process its number among those of its machine: trek-run, torchrun, Open MPI, Slurm. */
+#define TREK_LOCAL_RANK_VARIABLES "TREK_LOCAL_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"
+/* That number as the first of them has it; 0 where none has, or is no such number (joining the job tells). */
+int trek_environment_local_rank(void);
+
 /* A whole number from low to high, decimal or 0x..; `unset` where the variable is not set, empty or no such number. */
 long trek_environment_number(const char *name, long low, long high, long unset);
 

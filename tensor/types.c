@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "tensor/backend.h"
+#include "tensor/environment.h"
 #include "tensor/pool.h"
 
 static const struct {
@@ -97,7 +98,8 @@ trek_device trek_device_default(void)
     if (listed && *listed)
         trek_log_message(TREK_LOG_WARNING, "TREK_DEVICES=%.80s does not begin with a device such as cpu:0 or cuda:1: it is ignored here",
                          listed);
-    return trek_device_count(TREK_CUDA) > 0 ? trek_cuda(0) : trek_cpu(0);
+    int gpus = trek_device_count(TREK_CUDA);
+    return gpus > 0 ? trek_cuda(trek_environment_local_rank() % gpus) : trek_cpu(0);
 }
 
 int trek_device_count(trek_device_type type)

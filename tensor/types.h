@@ -42,7 +42,8 @@ typedef struct trek_device {
 
 TREK_API trek_device trek_cpu(int index);
 TREK_API trek_device trek_cuda(int index);
-/* The first of TREK_DEVICES, else the first usable GPU, else cpu:0. */
+/* The first of TREK_DEVICES; else a usable GPU: that of the process's number among those which its launcher (trek-run,
+ * torchrun, Open MPI, Slurm) has started on the machine, in turn where they are more than GPUs; else cpu:0. */
 TREK_API trek_device trek_device_default(void);
 /* "cpu", "cpu:1", "cuda:0". Error ARGUMENT: *device is left alone. */
 TREK_API trek_status trek_device_parse(const char *text, trek_device *device);

@@ -99,6 +99,28 @@ static void test_between_devices(void **state)
     trek_tensor_release(t);
 }
 
+/* Each process of a machine has a GPU of its own by default. */
+static void test_default_device(void **state)
+{
+    (void)state;
+    static const char *const names[] = { "TREK_LOCAL_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID" };
+    int count = trek_device_count(TREK_CUDA);
+    char rank[16];
+    assert_true(trek_device_equal(trek_device_default(), trek_cuda(0)));
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++)
+        for (int local = 0; local < count + 2; local++) {
+            snprintf(rank, sizeof rank, "%d", local);
+            setenv(names[k], rank, 1);
+            assert_true(trek_device_equal(trek_device_default(), trek_cuda(local % count)));
+            unsetenv(names[k]);
+        }
+    setenv("TREK_DEVICES", "cpu:1", 1);
+    setenv("LOCAL_RANK", "1", 1);
+    assert_true(trek_device_equal(trek_device_default(), trek_cpu(1)));
+    unsetenv("LOCAL_RANK");
+    unsetenv("TREK_DEVICES");
+}
+
 /* --- the allocator ------------------------------------------------------------------------ */
 
 /* Blocks of random sizes come and go; each keeps its own number until it is freed. */
@@ -378,7 +400,7 @@ int main(void)
         return 77;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_copies),          cmocka_unit_test(test_host_is_kept_out), cmocka_unit_test(test_between_devices),
+        cmocka_unit_test(test_copies),          cmocka_unit_test(test_host_is_kept_out), cmocka_unit_test(test_between_devices), cmocka_unit_test(test_default_device),
         cmocka_unit_test(test_blocks_are_apart), cmocka_unit_test(test_memory_is_cached), cmocka_unit_test(test_neighbours_are_joined),
         cmocka_unit_test(test_out_of_memory),   cmocka_unit_test(test_blocks_of_other_threads), cmocka_unit_test(test_many_threads),
         cmocka_unit_test(test_faults),          cmocka_unit_test(test_events),           cmocka_unit_test(test_capture),

@@ -10,20 +10,22 @@
 #include <unistd.h>
 
 #include "distributed/comm/comm_internal.h"
+#include "tensor/environment.h"
 
 typedef struct launcher {
-    const char *name, *rank, *world, *local, *locals;
+    const char *name, *rank, *world, *locals;
 } launcher;
 
 enum { TREK_RUN, TORCHRUN, OPEN_MPI, SLURM, LAUNCHERS };
 
 static const launcher launchers[LAUNCHERS] = {
-    [TREK_RUN] = { "trek-run", "TREK_RANK", "TREK_WORLD_SIZE", "TREK_LOCAL_RANK", "TREK_LOCAL_WORLD_SIZE" },
-    [TORCHRUN] = { "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE" },
-    [OPEN_MPI] = { "Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-                   "OMPI_COMM_WORLD_LOCAL_SIZE" },
-    [SLURM] = { "Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL },
+    [TREK_RUN] = { "trek-run", "TREK_RANK", "TREK_WORLD_SIZE", "TREK_LOCAL_WORLD_SIZE" },
+    [TORCHRUN] = { "torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE" },
+    [OPEN_MPI] = { "Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE" },
+    [SLURM] = { "Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", NULL },
 };
+
+static const char *const local_ranks[LAUNCHERS] = { TREK_LOCAL_RANK_VARIABLES };
 
 /* NULL where it is unset or empty. */
 static const char *variable(const char *name)
@@ -72,14 +74,14 @@ static trek_status ask(int which, trek_launch *launch)
     if (status == TREK_OK)
         status = number(l->locals, 1, TREK_MAX_RANKS, -1, &launch->locals);
     if (status == TREK_OK)
-        status = number(l->local, 0, TREK_MAX_RANKS, -1, &launch->local);
+        status = number(local_ranks[which], 0, TREK_MAX_RANKS, -1, &launch->local);
     if (status != TREK_OK)
         return status;
     if (launch->process >= launch->processes)
         return trek_fail(TREK_ERR_ARGUMENT, "%s=%d and %s=%d in the environment: there is no such process", l->rank,
                          launch->process, l->world, launch->processes);
     if (launch->locals > launch->processes || (launch->locals > 0 && launch->local >= launch->locals))
-        return trek_fail(TREK_ERR_ARGUMENT, "%s=%d and %s=%d in the environment, of %d processes", l->local, launch->local,
+        return trek_fail(TREK_ERR_ARGUMENT, "%s=%d and %s=%d in the environment, of %d processes", local_ranks[which], launch->local,
                          l->locals, launch->locals, launch->processes);
     snprintf(launch->source, sizeof launch->source, "%s", l->name);
     return TREK_OK;

@@ -170,7 +170,8 @@ static trek_status check_unequal(const trek_trainer_opts *o)
     if (o->overhead_target != 0 && !(o->overhead_target >= 0.01 && o->overhead_target <= 0.5))
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .overhead_target is %g, of 0.01 to 0.50", o->overhead_target);
     if (hint->ratio != 0 && !(hint->ratio >= 1 && hint->ratio <= 1e6 && hint->slow_rank >= 0))
-        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .speed_hint is rank %d by %g; the ratio is 1 to 1000000", hint->slow_rank, hint->ratio);
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .speed_hint is rank %d by %g; the ratio is 1 to 1000000",
+                         hint->slow_rank, hint->ratio);
     return TREK_OK;
 }
 

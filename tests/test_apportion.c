@@ -64,16 +64,16 @@ static void check_hamilton(int64_t total, const int64_t *weights, int n, const i
         rest[k] = total * weights[k] % sum;
         given += counts[k];
         if (counts[k] != whole && !(rest[k] > 0 && counts[k] == whole + 1))
-            fail_msg("party %d of %d has %lld, its quota is %lld and %lld / %lld", k, n, (long long)counts[k], (long long)whole, (long long)rest[k],
-                     (long long)sum);
+            fail_msg("party %d of %d has %lld, its quota is %lld and %lld / %lld", k, n, (long long)counts[k], (long long)whole,
+                     (long long)rest[k], (long long)sum);
         rest[k] = counts[k] == whole ? rest[k] : -rest[k]; /* negative: rounded up */
     }
     assert_true(given == total);
     for (int up = 0; up < n; up++)
         for (int down = 0; down < n && rest[up] < 0; down++)
             if (rest[down] > -rest[up])
-                fail_msg("of %lld items party %d got one more with a remainder of %lld, party %d none with %lld", (long long)total, up,
-                         (long long)-rest[up], down, (long long)rest[down]);
+                fail_msg("of %lld items party %d got one more with a remainder of %lld, party %d none with %lld",
+                         (long long)total, up, (long long)-rest[up], down, (long long)rest[down]);
 }
 
 static void largest_remainders(void **state)
@@ -117,7 +117,8 @@ static void rounding_loses_nothing(void **state)
                 given += counts[k];
                 double quota = (double)totals[t] * (weights[k] / sum);
                 if (counts[k] < 0 || !(fabs((double)counts[k] - quota) < 2 + 1e-14 * quota))
-                    fail_msg("%lld among %d: party %d has %lld of a quota of %.17g", (long long)totals[t], n, k, (long long)counts[k], quota);
+                    fail_msg("%lld among %d: party %d has %lld of a quota of %.17g", (long long)totals[t], n, k,
+                             (long long)counts[k], quota);
             }
             assert_true(given == totals[t]);
         }

@@ -518,11 +518,27 @@ static void products_refuse_mixed_dtypes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(values_of_several_cpus), TEST(leaves), TEST(gradients_accumulate), TEST(one_value_used_often), TEST(gradients_have_their_inputs_shape_and_dtype),
-        TEST(scalars_do_not_widen), TEST(a_second_pass_needs_retain), TEST(bad_roots), TEST(no_grad_records_nothing),
-        TEST(in_place_only_without_grad), TEST(overwriting_what_was_saved), TEST(hooks), TEST(grad_leaves_leaves_alone),
-        TEST(grad_of_something_in_between), TEST(own_functions), TEST(failing_functions), TEST(a_long_tape), TEST(nothing_is_left),
-        TEST(gradients_share_no_memory), TEST(own_gradients_are_recorded), TEST(a_seed_of_another_dtype),
+        TEST(values_of_several_cpus),
+        TEST(leaves),
+        TEST(gradients_accumulate),
+        TEST(one_value_used_often),
+        TEST(gradients_have_their_inputs_shape_and_dtype),
+        TEST(scalars_do_not_widen),
+        TEST(a_second_pass_needs_retain),
+        TEST(bad_roots),
+        TEST(no_grad_records_nothing),
+        TEST(in_place_only_without_grad),
+        TEST(overwriting_what_was_saved),
+        TEST(hooks),
+        TEST(grad_leaves_leaves_alone),
+        TEST(grad_of_something_in_between),
+        TEST(own_functions),
+        TEST(failing_functions),
+        TEST(a_long_tape),
+        TEST(nothing_is_left),
+        TEST(gradients_share_no_memory),
+        TEST(own_gradients_are_recorded),
+        TEST(a_seed_of_another_dtype),
         TEST(products_refuse_mixed_dtypes),
     };
     return cmocka_run_group_tests_name("autograd", tests, NULL, NULL);

@@ -458,7 +458,9 @@ static trek_var *gate_forward(trek_module *self, trek_var *const *inputs, int n)
 }
 
 static const char *const gate_inputs[] = { "x", "z", NULL };
-static const trek_module_class gate_class = { .name = "gate", .size = sizeof(gate), .forward_many = gate_forward, .input_names = gate_inputs };
+static const trek_module_class gate_class = {
+    .name = "gate", .size = sizeof(gate), .forward_many = gate_forward, .input_names = gate_inputs
+};
 
 static trek_module *gate_new(void)
 {
@@ -485,7 +487,8 @@ static void several_inputs(void **state)
                 inputs[2 * r] = ddp_rows(1, total, counts[c][r], IN, TREK_F64);
                 inputs[2 * r + 1] = ddp_rows(2, total, counts[c][r], OUT, TREK_F64);
             }
-        trek_var *all[] = { ddp_rows(1, 0, total, IN, TREK_F64), ddp_rows(2, 0, total, OUT, TREK_F64) }, *target = ddp_rows(5, 0, total, OUT, TREK_F64);
+        trek_var *all[] = { ddp_rows(1, 0, total, IN, TREK_F64), ddp_rows(2, 0, total, OUT, TREK_F64) },
+                 *target = ddp_rows(5, 0, total, OUT, TREK_F64);
         trek_var *y = trek_ddp_forward_many(ddp, inputs, 2), *expected = trek_forward_many(one, all, 2);
         if (!y)
             fail_msg("%s", trek_error());

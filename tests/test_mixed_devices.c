@@ -131,7 +131,8 @@ static void train(const run *c, values *start, values *to)
 }
 
 /* Training changes each tensor alike: the difference is small beside the change, and what the dtype rounds. */
-static void compare_changes(const values *start, const values *mixed, const values *alike, double tolerance, double rounding, int k)
+static void compare_changes(const values *start, const values *mixed, const values *alike, double tolerance, double rounding,
+                            int k)
 {
     assert_int_equal(mixed->n, alike->n);
     for (int t = 0, i = 0; t < alike->tensors; t++) {

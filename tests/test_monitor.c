@@ -332,9 +332,18 @@ static void no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(durations), TEST(one_line_an_epoch), TEST(losses_that_are_no_numbers), TEST(epochs_left_and_empty), TEST(a_line_is_rewritten),
-        TEST(epochs_on_a_terminal), TEST(time_that_is_left), TEST(unknown_batches), TEST(the_stream_is_asked), TEST(stderr_is_the_default),
-        TEST(bad_calls), TEST(no_memory),
+        TEST(durations),
+        TEST(one_line_an_epoch),
+        TEST(losses_that_are_no_numbers),
+        TEST(epochs_left_and_empty),
+        TEST(a_line_is_rewritten),
+        TEST(epochs_on_a_terminal),
+        TEST(time_that_is_left),
+        TEST(unknown_batches),
+        TEST(the_stream_is_asked),
+        TEST(stderr_is_the_default),
+        TEST(bad_calls),
+        TEST(no_memory),
     };
     return cmocka_run_group_tests_name("monitor", tests, NULL, NULL);
 }

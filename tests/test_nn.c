@@ -585,8 +585,10 @@ static void test_conv_and_pool(void **state)
 static void test_avg_pool(void **state)
 {
     (void)state;
-    trek_module *plain = trek_nn_avg_pool2d(2), *full = trek_nn_avg_pool2d_with(&(trek_pool_opts){ .kernel = { 2, 3 }, .stride = { 1, 2 }, .padding = { 1 } });
-    trek_module *inside = trek_nn_avg_pool2d_with(&(trek_pool_opts){ .kernel = { 2, 3 }, .stride = { 1, 2 }, .padding = { 1 }, .exclude_padding = true });
+    trek_module *plain = trek_nn_avg_pool2d(2),
+                *full = trek_nn_avg_pool2d_with(&(trek_pool_opts){ .kernel = { 2, 3 }, .stride = { 1, 2 }, .padding = { 1 } });
+    trek_module *inside = trek_nn_avg_pool2d_with(
+        &(trek_pool_opts){ .kernel = { 2, 3 }, .stride = { 1, 2 }, .padding = { 1 }, .exclude_padding = true });
     trek_scope scope = trek_scope_begin();
     trek_var *x = numbers((double[]){ 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 }, trek_dims(1, 1, 3, 4));
     trek_var *y = trek_forward(plain, x);
@@ -619,8 +621,8 @@ static void test_avg_pool(void **state)
 static void test_softmax_options(void **state)
 {
     (void)state;
-    const trek_softmax_opts *opts[] = { NULL, &(trek_softmax_opts){ 0 }, &(trek_softmax_opts){ .dim = -2 }, &(trek_softmax_opts){ .dim = TREK_ZERO },
-                                        &(trek_softmax_opts){ .dim = 1 } };
+    const trek_softmax_opts *opts[] = { NULL, &(trek_softmax_opts){ 0 }, &(trek_softmax_opts){ .dim = -2 },
+                                        &(trek_softmax_opts){ .dim = TREK_ZERO }, &(trek_softmax_opts){ .dim = 1 } };
     static const int dims[] = { 1, 1, 0, 0, 1 };
     static const double values[2][3] = { { 1, -2, 0.5 }, { 3, 0, -1 } };
     for (int k = 0; k < 5; k++) {

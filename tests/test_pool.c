@@ -417,9 +417,10 @@ static void threads_of_the_environment(void **state)
     int cores = trek_cores();
     assert_true(cores >= 1);
     assert_int_equal(cores, trek_cores());
-    struct { const char *text; int threads, warnings; } cases[] = {
-        { "1", 1, 0 }, { "7", 7, 0 }, { "1024", 1024, 0 }, { "", cores, 0 }, { "0", cores, 1 }, { "-2", cores, 1 }, { "1025", cores, 1 },
-        { "2x", cores, 1 }, { "many", cores, 1 }, { "99999999999999999999", cores, 1 },
+    struct { const char *text; int threads, warnings;
+    } cases[] = {
+        { "1", 1, 0 },      { "7", 7, 0 },        { "1024", 1024, 0 }, { "", cores, 0 },     { "0", cores, 1 },
+        { "-2", cores, 1 }, { "1025", cores, 1 }, { "2x", cores, 1 },  { "many", cores, 1 }, { "99999999999999999999", cores, 1 },
     };
     trek_log_set(TREK_LOG_WARNING, count_warnings, NULL);
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
@@ -439,10 +440,19 @@ int main(void)
 {
     setenv("TREK_THREADS", "3", 1); /* of the default pool */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_memory), cmocka_unit_test(parts_cover_the_range), cmocka_unit_test(nothing_to_do), cmocka_unit_test(the_caller_alone),
-        cmocka_unit_test(parts_run_at_a_time), cmocka_unit_test(nested_calls_stay_on_their_thread), cmocka_unit_test(many_ranks),
-        cmocka_unit_test(callers_meet_in_the_default_pool), cmocka_unit_test(sleeping_workers_wake), cmocka_unit_test(pools_come_and_go),
-        cmocka_unit_test(forked_processes_compute_alone), cmocka_unit_test(wrong_numbers), cmocka_unit_test(threads_of_the_environment),
+        cmocka_unit_test(no_memory),
+        cmocka_unit_test(parts_cover_the_range),
+        cmocka_unit_test(nothing_to_do),
+        cmocka_unit_test(the_caller_alone),
+        cmocka_unit_test(parts_run_at_a_time),
+        cmocka_unit_test(nested_calls_stay_on_their_thread),
+        cmocka_unit_test(many_ranks),
+        cmocka_unit_test(callers_meet_in_the_default_pool),
+        cmocka_unit_test(sleeping_workers_wake),
+        cmocka_unit_test(pools_come_and_go),
+        cmocka_unit_test(forked_processes_compute_alone),
+        cmocka_unit_test(wrong_numbers),
+        cmocka_unit_test(threads_of_the_environment),
     };
     return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
 }

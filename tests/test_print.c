@@ -156,6 +156,7 @@ static void to_nowhere(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(as_numpy), cmocka_unit_test(without_locale), cmocka_unit_test(to_streams), cmocka_unit_test(to_nowhere) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(as_numpy), cmocka_unit_test(without_locale),
+                                        cmocka_unit_test(to_streams), cmocka_unit_test(to_nowhere) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -227,7 +227,10 @@ static void read_all(const trek_var *v, double *to)
     assert_int_equal(trek_tensor_to_host(trek_var_data(v), TREK_F64, to, sizeof(double) * (size_t)trek_var_numel(v)), TREK_OK);
 }
 
-static bool is_floating(trek_dtype dtype) { return dtype == TREK_F64 || dtype == TREK_F32 || dtype == TREK_F16 || dtype == TREK_BF16; }
+static bool is_floating(trek_dtype dtype)
+{
+    return dtype == TREK_F64 || dtype == TREK_F32 || dtype == TREK_F16 || dtype == TREK_BF16;
+}
 
 /* In [low, high]; whole for integers, halves for truths, so that there are equal ones. */
 static double draw(const function *f, int k, trek_dtype dtype, uint32_t stream, uint32_t at)
@@ -280,7 +283,8 @@ static trek_dtype dtype_of_result(const function *f, trek_dtype promoted)
 /* Whether the function is one of inputs of that dtype. */
 static bool takes(const function *f, trek_dtype promoted)
 {
-    bool bool_too = f->kind == TRUTH || f->two == trek_add || f->two == trek_mul || f->two == trek_maximum || f->two == trek_minimum;
+    bool bool_too =
+        f->kind == TRUTH || f->two == trek_add || f->two == trek_mul || f->two == trek_maximum || f->two == trek_minimum;
     if (promoted == TREK_BOOL)
         return bool_too;
     return is_floating(promoted) || f->kind != FLOATING;
@@ -308,19 +312,22 @@ static void check_gradient(const function *f, const input *in, trek_var *y, cons
         read_all(grad, got);
         for (int64_t i = 0; i < trek_var_numel(grad); i++)
             if (!close_to(got[i], expected[i], 10 * tolerance(trek_var_dtype(in[k].leaf))))
-                fail_msg("%s, %s: gradient %d of input %d is %.17g instead of %.17g", f->name, what, (int)i, k, got[i], expected[i]);
+                fail_msg("%s, %s: gradient %d of input %d is %.17g instead of %.17g", f->name, what, (int)i, k, got[i],
+                         expected[i]);
     }
 }
 
 /* Values, dtype and gradient of a call. from: for each element of the result the inputs' elements. */
-static void check_call(const function *f, const input *in, trek_shape shape, trek_dtype promoted, const int64_t (*from)[MOST], const char *what)
+static void check_call(const function *f, const input *in, trek_shape shape, trek_dtype promoted, const int64_t (*from)[MOST],
+                       const char *what)
 {
     trek_var *y = call(f, (trek_var *[]){ in[0].x, f->two ? in[1].x : NULL });
     if (!y)
         fail_msg("%s, %s: %s", f->name, what, trek_error());
     trek_dtype dtype = dtype_of_result(f, promoted);
     if (trek_var_dtype(y) != dtype || !trek_shape_equal(trek_var_shape(y), shape))
-        fail_msg("%s, %s: a result of %s instead of %s, or another shape", f->name, what, trek_dtype_name(trek_var_dtype(y)), trek_dtype_name(dtype));
+        fail_msg("%s, %s: a result of %s instead of %s, or another shape", f->name, what, trek_dtype_name(trek_var_dtype(y)),
+                 trek_dtype_name(dtype));
     double got[MOST];
     read_all(y, got);
     for (int64_t i = 0; i < trek_var_numel(y); i++) {
@@ -328,7 +335,8 @@ static void check_call(const function *f, const input *in, trek_shape shape, tre
         if (dtype == TREK_BOOL)
             expected = expected != 0;
         if (!close_to(got[i], expected, tolerance(dtype)))
-            fail_msg("%s, %s: element %d of (%.17g, %.17g) is %.17g instead of %.17g", f->name, what, (int)i, a, b, got[i], expected);
+            fail_msg("%s, %s: element %d of (%.17g, %.17g) is %.17g instead of %.17g", f->name, what, (int)i, a, b, got[i],
+                     expected);
     }
     bool slopes = f->kind != TRUTH && (trek_var_requires_grad(in[0].leaf) && (!f->two || trek_var_requires_grad(in[1].leaf)));
     if (f->kind == TRUTH)
@@ -367,13 +375,15 @@ static void dtypes_and_views(void **state)
 static void broadcasting(void **state)
 {
     (void)state;
-    static const int64_t shapes[][2][2] = { { { 1, 4 }, { 3, 4 } }, { { 3, 4 }, { 1, 4 } }, { { 3, 1 }, { 1, 4 } }, { { 1, 1 }, { 3, 4 } },
-                                            { { 3, 4 }, { 3, 1 } }, { { 1, 1 }, { 1, 1 } }, { { 1, 4 }, { 5, 1 } } };
+    static const int64_t shapes[][2][2] = { { { 1, 4 }, { 3, 4 } }, { { 3, 4 }, { 1, 4 } }, { { 3, 1 }, { 1, 4 } },
+                                            { { 1, 1 }, { 3, 4 } }, { { 3, 4 }, { 3, 1 } }, { { 1, 1 }, { 1, 1 } },
+                                            { { 1, 4 }, { 5, 1 } } };
     for (int k = 0; k < FUNCTIONS; k++)
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes && functions[k].two; s++) {
             trek_scope inner = trek_scope_begin();
             const int64_t(*at)[2] = shapes[s];
-            int64_t rows = at[0][0] > at[1][0] ? at[0][0] : at[1][0], columns = at[0][1] > at[1][1] ? at[0][1] : at[1][1], from[2][MOST];
+            int64_t rows = at[0][0] > at[1][0] ? at[0][0] : at[1][0], columns = at[0][1] > at[1][1] ? at[0][1] : at[1][1],
+                    from[2][MOST];
             input in[2];
             for (int p = 0; p < 2; p++) {
                 in[p] = input_of(&functions[k], p, TREK_F64, s % 2 ? TRANSPOSED : WHOLE, at[p][0], at[p][1], 21 + (uint32_t)p);
@@ -393,8 +403,9 @@ static void broadcasting(void **state)
 static void promotion(void **state)
 {
     (void)state;
-    static const trek_dtype pairs[][3] = { { TREK_F32, TREK_F64, TREK_F64 }, { TREK_I32, TREK_F32, TREK_F32 }, { TREK_U8, TREK_I32, TREK_I32 },
-                                           { TREK_F16, TREK_I64, TREK_F16 }, { TREK_BF16, TREK_F16, TREK_F32 }, { TREK_F32, TREK_BF16, TREK_F32 },
+    static const trek_dtype pairs[][3] = { { TREK_F32, TREK_F64, TREK_F64 },  { TREK_I32, TREK_F32, TREK_F32 },
+                                           { TREK_U8, TREK_I32, TREK_I32 },   { TREK_F16, TREK_I64, TREK_F16 },
+                                           { TREK_BF16, TREK_F16, TREK_F32 }, { TREK_F32, TREK_BF16, TREK_F32 },
                                            { TREK_BOOL, TREK_I64, TREK_I64 }, { TREK_F64, TREK_BOOL, TREK_F64 } };
     int64_t from[2][MOST];
     for (int i = 0; i < MOST; i++)
@@ -406,7 +417,8 @@ static void promotion(void **state)
             if ((pairs[p][1] == TREK_BOOL && divides) || ((pairs[p][0] == TREK_BOOL || pairs[p][1] == TREK_BOOL) && subtracts))
                 continue;
             trek_scope inner = trek_scope_begin();
-            input in[2] = { input_of(&functions[k], 0, pairs[p][0], WHOLE, 4, 6, 31), input_of(&functions[k], 1, pairs[p][1], TRANSPOSED, 4, 6, 32) };
+            input in[2] = { input_of(&functions[k], 0, pairs[p][0], WHOLE, 4, 6, 31),
+                            input_of(&functions[k], 1, pairs[p][1], TRANSPOSED, 4, 6, 32) };
             char what[64];
             snprintf(what, sizeof what, "%s and %s", trek_dtype_name(pairs[p][0]), trek_dtype_name(pairs[p][1]));
             check_call(&functions[k], in, trek_dims(4, 6), pairs[p][2], (const int64_t(*)[MOST])from, what);
@@ -430,7 +442,8 @@ static void numbers_that_are_none(void **state)
             const function *f = &functions[k];
             trek_scope inner = trek_scope_begin();
             trek_dtype dtype = d ? TREK_F32 : TREK_F64;
-            trek_var *in[2] = { trek_var_from(test_values(all[0], trek_dims(N * N), dtype)), trek_var_from(test_values(all[1], trek_dims(N * N), dtype)) };
+            trek_var *in[2] = { trek_var_from(test_values(all[0], trek_dims(N * N), dtype)),
+                                trek_var_from(test_values(all[1], trek_dims(N * N), dtype)) };
             trek_var *y = trek_cast(call(f, in), TREK_F64);
             assert_int_equal(trek_tensor_to_host(trek_var_data(y), TREK_F64, got, sizeof got), TREK_OK);
             for (int i = 0; i < N * N; i++) {
@@ -439,8 +452,10 @@ static void numbers_that_are_none(void **state)
                     expected = expected != 0;
                 if (d && fabs(expected) > 3.5e38)
                     expected = copysign(INFINITY, expected);
-                if (!close_to(got[i], expected, tolerance(dtype)) || (expected == 0 && f->one && !signbit(got[i]) != !signbit(expected)))
-                    fail_msg("%s of %s (%g, %g) is %.17g instead of %.17g", f->name, trek_dtype_name(dtype), all[0][i], all[1][i], got[i], expected);
+                if (!close_to(got[i], expected, tolerance(dtype)) ||
+                    (expected == 0 && f->one && !signbit(got[i]) != !signbit(expected)))
+                    fail_msg("%s of %s (%g, %g) is %.17g instead of %.17g", f->name, trek_dtype_name(dtype), all[0][i], all[1][i],
+                             got[i], expected);
             }
             trek_scope_end(inner);
         }
@@ -451,7 +466,8 @@ static void null_and_empty(void **state)
 {
     (void)state;
     for (int k = 0; k < FUNCTIONS; k++) {
-        trek_var *x = trek_var_from(test_values(NULL, trek_dims(0, 3), TREK_F32)), *y = call(&functions[k], (trek_var *[]){ x, x });
+        trek_var *x = trek_var_from(test_values(NULL, trek_dims(0, 3), TREK_F32)),
+                 *y = call(&functions[k], (trek_var *[]){ x, x });
         assert_non_null(y);
         assert_true(trek_shape_equal(trek_var_shape(y), trek_dims(0, 3)));
         trek_fail(TREK_ERR_FORMAT, "an earlier one");

@@ -320,7 +320,8 @@ static void test_apply_with(void **state)
 {
     (void)state;
     trek_module *layer = trek_nn_linear(2, 2, trek_cpu(0));
-    float *weight = trek_tensor_data(trek_var_data(trek_module_find(layer, "weight"))), *bias = trek_tensor_data(trek_var_data(trek_module_find(layer, "bias")));
+    float *weight = trek_tensor_data(trek_var_data(trek_module_find(layer, "weight"))),
+          *bias = trek_tensor_data(trek_var_data(trek_module_find(layer, "bias")));
     float before = bias[0];
     trek_state *s = trek_state_new();
     trek_tensor *wide = trek_tensor_full(0.5, trek_dims(2, 2), TREK_F64, trek_cpu(0));
@@ -661,12 +662,19 @@ int main(int count, char **words)
         return 1;
     snprintf(path, sizeof path, "%s/model.safetensors", folder);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_checksum), cmocka_unit_test_teardown(test_flipped_bits, teardown),
-        cmocka_unit_test_teardown(test_layout, teardown),     cmocka_unit_test_teardown(test_dtypes, teardown),
-        cmocka_unit_test_teardown(test_module, teardown),     cmocka_unit_test_teardown(test_tied, teardown),
-        cmocka_unit_test_teardown(test_mismatch, teardown),   cmocka_unit_test_teardown(test_apply_with, teardown), cmocka_unit_test_teardown(test_bad_files, teardown),
-        cmocka_unit_test_teardown(test_damaged_files, teardown), cmocka_unit_test_teardown(test_failed_write, teardown),
-        cmocka_unit_test_teardown(test_arguments, teardown),     cmocka_unit_test_teardown(test_killed_save, teardown),
+        cmocka_unit_test(test_checksum),
+        cmocka_unit_test_teardown(test_flipped_bits, teardown),
+        cmocka_unit_test_teardown(test_layout, teardown),
+        cmocka_unit_test_teardown(test_dtypes, teardown),
+        cmocka_unit_test_teardown(test_module, teardown),
+        cmocka_unit_test_teardown(test_tied, teardown),
+        cmocka_unit_test_teardown(test_mismatch, teardown),
+        cmocka_unit_test_teardown(test_apply_with, teardown),
+        cmocka_unit_test_teardown(test_bad_files, teardown),
+        cmocka_unit_test_teardown(test_damaged_files, teardown),
+        cmocka_unit_test_teardown(test_failed_write, teardown),
+        cmocka_unit_test_teardown(test_arguments, teardown),
+        cmocka_unit_test_teardown(test_killed_save, teardown),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     rmdir(folder);

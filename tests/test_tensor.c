@@ -212,11 +212,13 @@ static void strides(void **state)
     (void)state;
     static const trek_dtype dtypes_[] = { TREK_F64, TREK_F16, TREK_BOOL };
     for (int d = 0; d < 3; d++) {
-        trek_tensor *t = trek_tensor_zeros(trek_dims(2, 3, 4), dtypes_[d], test_device()), *scalar = trek_tensor_zeros(trek_dims_none(), dtypes_[d], test_device());
+        trek_tensor *t = trek_tensor_zeros(trek_dims(2, 3, 4), dtypes_[d], test_device()),
+                    *scalar = trek_tensor_zeros(trek_dims_none(), dtypes_[d], test_device());
         expect_strides(t, trek_dims(12, 4, 1));
         expect_strides(scalar, trek_dims_none());
         int64_t sizes[] = { 4, 2, 5 }, steps[] = { 1, 12, 0 };
-        trek_tensor *turned = trek_tensor_make_view(t, t->data, 3, sizes, steps), *row = trek_tensor_view(t, trek_dims(24)), *packed = trek_tensor_contiguous(turned);
+        trek_tensor *turned = trek_tensor_make_view(t, t->data, 3, sizes, steps), *row = trek_tensor_view(t, trek_dims(24)),
+                    *packed = trek_tensor_contiguous(turned);
         expect_strides(turned, trek_dims(1, 12, 0));
         expect_strides(row, trek_dims(1));
         expect_strides(packed, trek_dims(10, 5, 1));
@@ -306,7 +308,8 @@ static void uniform_tensors(void **state)
     static const trek_dtype floating[] = { TREK_F64, TREK_F32, TREK_F16, TREK_BF16 };
     for (int d = 0; d < 4; d++) {
         trek_seed(9);
-        trek_tensor *a = trek_tensor_rand(trek_dims(N), floating[d], test_device()), *b = trek_tensor_rand(trek_dims(N), floating[d], test_device());
+        trek_tensor *a = trek_tensor_rand(trek_dims(N), floating[d], test_device()),
+                    *b = trek_tensor_rand(trek_dims(N), floating[d], test_device());
         trek_seed(9);
         trek_tensor *c = trek_tensor_rand(trek_dims(N), floating[d], test_device());
         assert_true(test_same_bits(a, c) && !test_same_bits(a, b));
@@ -373,10 +376,19 @@ int main(void)
 {
     setlocale(LC_ALL, "de_DE.UTF-8"); /* numbers must not care, where it is there */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(dtypes), cmocka_unit_test(devices), cmocka_unit_test(making), cmocka_unit_test(bad_making),
-        cmocka_unit_test(wrapping), cmocka_unit_test(copies), cmocka_unit_test(views_of_strided), cmocka_unit_test(strides), cmocka_unit_test(text),
+        cmocka_unit_test(dtypes),
+        cmocka_unit_test(devices),
+        cmocka_unit_test(making),
+        cmocka_unit_test(bad_making),
+        cmocka_unit_test(wrapping),
+        cmocka_unit_test(copies),
+        cmocka_unit_test(views_of_strided),
+        cmocka_unit_test(strides),
+        cmocka_unit_test(text),
         cmocka_unit_test(tf32),
-        cmocka_unit_test(dlpack), cmocka_unit_test(uniform_tensors), cmocka_unit_test(random_tensors),
+        cmocka_unit_test(dlpack),
+        cmocka_unit_test(uniform_tensors),
+        cmocka_unit_test(random_tensors),
     };
     return cmocka_run_group_tests_name("tensor", tests, NULL, NULL);
 }

@@ -62,7 +62,8 @@ static trek_var *numbers(uint32_t stream, int64_t rows, int64_t columns)
 /* One pass over `rows` of the step's rows. */
 static void pass(trek_graph *graph, int step, int64_t first, int64_t rows)
 {
-    trek_var *x = trek_narrow(numbers(2 * (uint32_t)step, ROWS, IN), 0, first, rows), *y = trek_narrow(numbers(2 * (uint32_t)step + 1, ROWS, OUT), 0, first, rows);
+    trek_var *x = trek_narrow(numbers(2 * (uint32_t)step, ROWS, IN), 0, first, rows),
+             *y = trek_narrow(numbers(2 * (uint32_t)step + 1, ROWS, OUT), 0, first, rows);
     if (trek_graph_backward(graph, trek_mse_loss(trek_graph_forward(graph, x), y)) != TREK_OK)
         fail_msg("pass of step %d: %s", step, trek_error());
 }
@@ -140,7 +141,10 @@ typedef struct course {
 } course;
 
 static void same_nothing(trek_graph *graph) { (void)graph; }
-static void same_sgd(trek_graph *graph) { trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.5 })); }
+static void same_sgd(trek_graph *graph)
+{
+    trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.5 }));
+}
 static void same_norm(trek_graph *graph) { trek_graph_set_clip(graph, 0.05, 0); }
 static void same_value(trek_graph *graph) { trek_graph_set_clip(graph, 0, 0.01); }
 
@@ -301,7 +305,8 @@ static void replicas_are_made_once(void **state)
             assert_memory_equal(other.of, first.of, (size_t)first.n * sizeof(double)); /* rank 0's values */
             trek_var *its = trek_module_find(trek_graph_module(replica), "0.weight");
             if (test_on_cpu())
-                assert_int_equal(trek_tensor_data(trek_var_data(its)) == trek_tensor_data(trek_var_data(mine)), r == 0 || !separate);
+                assert_int_equal(trek_tensor_data(trek_var_data(its)) == trek_tensor_data(trek_var_data(mine)),
+                                 r == 0 || !separate);
         }
         make_step(graph, 0, 1);
         trek_graph_free(&graph);
@@ -552,7 +557,8 @@ static void a_global_batch(void **state)
         trek_graph *graph = built();
         trek_loader *loader = trek_loader_new(trek_dataset_digits(120, 1), &(trek_loader_opts){ .batch_size = 4 });
         assert_int_equal(trek_graph_set_loader(graph, loader, "image"), TREK_OK);
-        set_up(graph, &(trek_trainer_opts){ .build_replica = build, .devices = test_devices(), .ranks = WORLD, .global_batch = cases[k].samples });
+        set_up(graph, &(trek_trainer_opts){
+                          .build_replica = build, .devices = test_devices(), .ranks = WORLD, .global_batch = cases[k].samples });
         trek_trainer_pace pace;
         assert_int_equal(trek_trainer_pace_get(graph, &pace), TREK_OK);
         assert_true(pace.windows);
@@ -580,7 +586,8 @@ static trek_graph *with_batch_norm(trek_device device, void *arg)
 {
     (void)arg;
     trek_flow *flow = trek_flow_from(layer(IN, 5, device));
-    trek_flow_through(flow, trek_nn_batch_norm1d_with(&(trek_batch_norm_opts){ .features = 5, .device = device, .dtype = TREK_F64 }));
+    trek_flow_through(flow,
+                      trek_nn_batch_norm1d_with(&(trek_batch_norm_opts){ .features = 5, .device = device, .dtype = TREK_F64 }));
     return trek_flow_build(flow);
 }
 
@@ -589,11 +596,18 @@ static void the_line_in_the_log(void **state)
     (void)state;
     if (!test_on_cpu())
         skip();
-    const struct { int world; trek_build_fn build; trek_trainer_opts opts; const char *says[3]; } cases[] = {
+    const struct { int world; trek_build_fn build; trek_trainer_opts opts; const char *says[3];
+    } cases[] = {
         { 1, build, { 0 }, { "trainer: one rank on cpu:0" } },
         { 2, build, { .max_anchor = TREK_OFF }, { "trainer: 2 CPU ranks with ", "one copy of the parameters", "; exact" } },
-        { 3, build, { .share = TREK_OFF, .max_anchor = 8, .anchor = 4 }, { "3 CPU ranks", "parameters of their own", "windows of 12 batches at first" } },
-        { 2, with_batch_norm, { .max_anchor = TREK_OFF }, { "exact but for the statistics", "batch_norm1d \"1\"", "(in training)" } },
+        { 3,
+          build,
+          { .share = TREK_OFF, .max_anchor = 8, .anchor = 4 },
+          { "3 CPU ranks", "parameters of their own", "windows of 12 batches at first" } },
+        { 2,
+          with_batch_norm,
+          { .max_anchor = TREK_OFF },
+          { "exact but for the statistics", "batch_norm1d \"1\"", "(in training)" } },
     };
     trek_log_set(TREK_LOG_INFO, keep_line, NULL);
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
@@ -621,9 +635,16 @@ static void the_line_in_the_log(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(options_are_the_calls), cmocka_unit_test(what_the_graph_then_says), cmocka_unit_test(clipping_is_left_or_ended),
-        cmocka_unit_test(replicas_are_made_once), cmocka_unit_test(one_rank_makes_none), cmocka_unit_test(wrong_options),
-        cmocka_unit_test(wrong_calls), cmocka_unit_test(shares_at_first), cmocka_unit_test(windows_at_first), cmocka_unit_test(a_global_batch),
+        cmocka_unit_test(options_are_the_calls),
+        cmocka_unit_test(what_the_graph_then_says),
+        cmocka_unit_test(clipping_is_left_or_ended),
+        cmocka_unit_test(replicas_are_made_once),
+        cmocka_unit_test(one_rank_makes_none),
+        cmocka_unit_test(wrong_options),
+        cmocka_unit_test(wrong_calls),
+        cmocka_unit_test(shares_at_first),
+        cmocka_unit_test(windows_at_first),
+        cmocka_unit_test(a_global_batch),
         cmocka_unit_test(the_line_in_the_log),
     };
     return cmocka_run_group_tests_name("trainer", tests, NULL, NULL);

@@ -167,7 +167,7 @@ static void a_line_is_rewritten(void **state)
         trek_progress_update(p, 0, batches++ % 100000, 0.5);
     int64_t tenths = (trek_clock_ns() - start) / 100000000;
     int lines = count_of(printed(), "\r");
-    assert_in_range(lines, 2, tenths + 1);
+    assert_in_range(lines, 1, tenths + 1);
     assert_int_equal(count_of(printed(), "\x1b[K"), lines); /* what a longer one left is erased */
     expect("\repoch 1/1  batch 0/100000  loss 0.5\x1b[K");
     expect_none("\n");
@@ -180,14 +180,17 @@ static void epochs_on_a_terminal(void **state)
 {
     (void)state;
     trek_progress *p = progress(2, 4, 1);
+    int64_t start = trek_clock_ns();
     trek_progress_update(p, 0, 1, 2);
     trek_progress_update(p, 0, 2, 4); /* too soon to be shown, but counted */
+    bool soon = trek_clock_ns() - start < 90000000;
     trek_progress_epoch(p, 0, "accuracy", 1);
     trek_progress_update(p, 1, 1, 7);
     trek_progress_epoch(p, 1, "accuracy", 1);
     trek_progress_free(&p);
     expect("\repoch 1/2  batch 1/4  loss 2");
-    expect_none("batch 2/4");
+    if (soon)
+        expect_none("batch 2/4");
     expect("\repoch 1/2  loss 3  accuracy 1  ");
     expect("\repoch 2/2  batch 1/4  loss 7");
     expect("\repoch 2/2  loss 7  accuracy 1  ");

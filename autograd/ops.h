@@ -22,7 +22,7 @@ TREK_BEGIN
 /* -- element-wise, any shape; integer inputs of the float functions give f32 -- */
 TREK_API trek_var *trek_neg(trek_var *x);
 TREK_API trek_var *trek_abs(trek_var *x);         /* derivative 0 at 0 */
-TREK_API trek_var *trek_sign(trek_var *x);        /* of bool: a copy */
+TREK_API trek_var *trek_sign(trek_var *x);        /* of NaN 0, of bool a copy */
 TREK_API trek_var *trek_exp(trek_var *x);
 TREK_API trek_var *trek_expm1(trek_var *x);
 TREK_API trek_var *trek_log(trek_var *x);

@@ -3,7 +3,7 @@
 """Sources keep to .clang-format: no line is wider than it says, and clang-format agrees about the spaces between tokens and
 about the indentation of statements. Where a line is broken, and what stands in columns, is the writer's.
 
-Usage: check_format.py <source root> [--fix]    --fix breaks lines that are too wide, as clang-format does
+Usage: check_format.py <source root> [--fix]    --fix breaks lines that are too wide
 """
 import concurrent.futures
 import os
@@ -33,13 +33,63 @@ def too_wide(text):
     return [number for number, line in enumerate(text.split("\n"), 1) if len(line) > width]
 
 
-def fix(place):
-    """Broken once more where a comment or a text did not fit after the first time."""
-    for _ in range(3):
-        lines = too_wide(place.read_text())
-        if not lines:
+def places_to_break(line):
+    """(depth of brackets, end of the first part, column under which the second belongs or None), outside of texts and comments."""
+    stack, k = [], 0
+    while k < min(len(line), width + 1):
+        c = line[k]
+        if c in "\"'":
+            k += 1
+            while k < len(line) and line[k] != c:
+                k += 2 if line[k] == "\\" else 1
+        elif line.startswith(("/*", "//"), k):
             return
-        subprocess.run([tool, "-i", "--style=file", *(f"--lines={k}:{k}" for k in lines), str(place)], check=True)
+        elif c in "([{":
+            stack.append(k + 2 if line.startswith("{ ", k) else k + 1)
+        elif c in ")]}":
+            stack = stack[:-1]
+        column = stack[-1] if stack else None
+        if line.startswith((", ", "; "), k) and k < width:
+            yield len(stack), k + 1, column
+        elif line.startswith((" && ", " || "), k) and k + 3 <= width:
+            yield len(stack), k + 3, column
+        elif line.startswith(" : ", k) and "?" in line[:k]:
+            yield len(stack) + 0.5, k, column # rather between arguments
+        k += 1
+
+
+def break_line(line, before):
+    """As the sources are written: after a comma or an operator, the rest under the open bracket. None: not by these rules."""
+    body = re.match(r"(\w.*\)) \{ (.*) \}$", line)
+    if body:
+        return [body[1], "{", "    " + body[2], "}"]
+    if line.endswith("\\") or before.endswith("\\") or re.match(r"\s*(#|/?\*|case )", line):
+        return None
+    indent = len(line) - len(line.lstrip())
+    found = [(depth, -end, column) for depth, end, column in places_to_break(line) if end > indent + (width - indent) // 3]
+    if not found:
+        return None
+    _, end, column = min(found, key=lambda f: f[:2])
+    if column is None:
+        column = indent + 4 if before.rstrip().endswith((";", "{", "}", ":", "*/", ")")) or not before.strip() else indent
+    rest = " " * column + line[-end:].lstrip()
+    return [line[:-end], rest] if len(rest) < len(line) else None
+
+
+def fix(place):
+    """What the rules above do not break, comments and texts, clang-format does."""
+    lines = place.read_text().split("\n")
+    k = 0
+    while k < len(lines):
+        parts = break_line(lines[k], lines[k - 1] if k else "") if len(lines[k]) > width else None
+        lines[k:k + 1] = parts or [lines[k]]
+        k += 0 if parts else 1
+    if "\n".join(lines) != place.read_text():
+        place.write_text("\n".join(lines))
+    for _ in range(3): # a comment or a text may not fit after the first time
+        left = too_wide(place.read_text())
+        if left and tool:
+            subprocess.run([tool, "-i", "--style=file", *(f"--lines={k}:{k}" for k in left), str(place)], check=True)
 
 
 # What clang-format takes for something else: bodies of macros, rows of tables, names of ours that C++ has as operators.
@@ -53,6 +103,8 @@ def is_ours(old, new, before, after, line):
     if old in ("", " ") and new in ("", " "):
         pointer_or_product = re.search(r"[\w)\]]$", before) and re.match(r"[*&]", after) or before.endswith("*")
         return not (pointer_or_product or after.startswith(")") and before.endswith(";"))
+    if after.startswith("/*"): # comments stand where their writer put them
+        return False
     return old.startswith("\n") and not (old + new).strip() and old.count("\n") == new.count("\n") and before.endswith(";")
 
 
@@ -69,7 +121,8 @@ def differences(place, plain):
         last = source.find(b"\n", end)
         line = source[first:last if last >= 0 else len(source)].decode()
         before, after = source[max(0, at - 100):at].decode(errors="replace"), source[end:end + 20].decode(errors="replace")
-        if is_ours(old, new, before, after, line):
+        in_comment = source.count(b"/*", 0, end) > source.count(b"*/", 0, end)
+        if not in_comment and is_ours(old, new, before, after, line):
             found.append(f"{place.relative_to(root)}:{source.count(newline, 0, end) + 1}: spaces: {line.strip()[:100]}")
     return found
 

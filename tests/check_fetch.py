@@ -70,7 +70,7 @@ def check(fetcher, address):
         tools.mkdir()
         path = tools_with(tools, fetcher)
         for kind, before, said in (("right", True, ""), ("wrong", True, "labels.gz is another file"), ("cut", False, "labels.gz"),
-                                   ("absent", False, "images.gz does not come from"), ("slow", True, "labels.gz does not come")):
+                                   ("absent", False, "images.gz does not come from"), ("slow", True, "does not come")):
             done, left = fetch(place, path, address, kind, before)
             wanted = FILES if kind == "right" else {"images.gz": b"older"} if before else None
             if left != wanted or bool(done.returncode) != (kind != "right") or said not in done.stdout or done.stdout.count("\n") > 1:

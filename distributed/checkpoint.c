@@ -406,11 +406,8 @@ static void take_counts(const restoring *r)
 {
     r->graph->settings.steps = r->run[RUN_STEPS];
     if (r->s) {
-        r->s->passes = 0;
-        r->s->factor = 1;
-        r->s->holds_sum = r->s->windowed = false;
-        for (int rank = 0; rank < r->s->world; rank++)
-            r->s->replicas[rank].samples = 0;
+        trek_ranks_reset(r->s);
+        trek_ranks_merged(r->s);
     }
     trek_seed((uint64_t)r->run[RUN_SEED]);
     trek_place_here.rng_step = (uint64_t)r->run[RUN_RNG_STEP];

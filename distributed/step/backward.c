@@ -39,7 +39,7 @@ static trek_status run_backward(ranks_stepper *s, void *arg)
 {
     trek_var **pair = arg; /* loss and seed */
     trek_backward_watch watch = { .leaves = s->replicas[0].model->params, .n_leaves = s->replicas[0].model->n_params, .only_these = true };
-    if (s->sending) {
+    if (s->step.phase == TREK_STEP_SENDING) {
         watch.complete = trek_overlap_complete;
         watch.arg = s;
     }
@@ -100,7 +100,7 @@ trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double we
     trek_overlap_begin(s, overlap);
     if (!skips)
         status = backward_with_seed(s, loss, factor_of_pass(s, own, total, weight == 0));
-    s->passes += !skips;
     trek_status sent = trek_overlap_end(s);
+    trek_step_passed(&s->step, !skips);
     return status == TREK_OK ? sent : status;
 }

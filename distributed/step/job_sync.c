@@ -168,9 +168,9 @@ static trek_status exchange_pass(ranks_stepper *s, word *own, bool *sends)
 {
     /* A pass per rank that is not the first has a factor of its own (per_rank_step.c); layers that meet take the engine's time. */
     const trek_accumulation *a = &s->base.graph->accumulation;
-    bool weighs = trek_accumulation_weighs(a), last = s->passes + 1 == (weighs ? a->passes : 1);
-    bool whole = last && (own->kind == WORD_PASS || weighs || s->passes == 0);
-    own->sends = s->overlap && whole && !s->sent && !trek_ranks_meet(s);
+    bool weighs = trek_accumulation_weighs(a), last = s->step.passes + 1 == (weighs ? a->passes : 1);
+    bool whole = last && (own->kind == WORD_PASS || weighs || s->step.passes == 0);
+    own->sends = s->overlap && whole && s->step.phase != TREK_STEP_SENT && !trek_ranks_meet(s);
     trek_status status = exchange(s, own);
     bool all = status == TREK_OK && all_say(s, (word_kind)own->kind);
     for (int p = 0; p < s->processes && status == TREK_OK; p++) {
@@ -265,8 +265,9 @@ static trek_status read_watches(ranks_stepper *s, double *ms, int64_t *units)
     return status;
 }
 
-trek_status trek_rounds_step(ranks_stepper *s, trek_status own, bool update)
+trek_status trek_rounds_step(ranks_stepper *s, trek_status own, bool update, bool *pending)
 {
+    *pending = false;
     if (own != TREK_OK) {
         trek_rounds_failed(s, own);
         return own;
@@ -280,7 +281,7 @@ trek_status trek_rounds_step(ranks_stepper *s, trek_status own, bool update)
     }
     word *mine = new_word(s, update ? WORD_STEP : WORD_REDUCE);
     mine->communication_ms = s->own_communication_ms;
-    mine->unsent = s->passes > s->passes_sent;
+    mine->unsent = s->step.phase == TREK_STEP_ACCUMULATING;
     mine->settings = trek_settings_digest(s);
     for (int r = 0; r < s->world; r++)
         pairs_of(mine)[r] = (pace_pair){ s->ms[s->first_rank + r], s->units[s->first_rank + r] };
@@ -300,9 +301,8 @@ trek_status trek_rounds_step(ranks_stepper *s, trek_status own, bool update)
                 return trek_fail(TREK_ERR_COMM, "process %d is in trek_graph_%s, process %d in trek_graph_%s", s->process,
                                  update ? "step" : "reduce", p, update ? "reduce" : "step");
     }
-    s->pending = false;
     for (int p = 0; p < s->processes; p++)
-        s->pending |= word_at(s, p)->unsent != 0;
+        *pending |= word_at(s, p)->unsent != 0;
     if (update)
         read_words(s);
     return TREK_OK;
@@ -355,10 +355,13 @@ trek_status trek_rounds_reduce(ranks_stepper *s)
     if (!s->comm)
         return TREK_OK;
     int64_t start = trek_trace_enter("reduce processes");
-    trek_status started = s->sent ? TREK_OK : trek_buckets_reduce(&s->buckets, s->replicas[0].arena, s->comm, true);
-    s->sent = false;
+    trek_status started = s->step.phase == TREK_STEP_SENT ? TREK_OK : trek_buckets_reduce(&s->buckets, s->replicas[0].arena, s->comm, true);
     trek_status ended = trek_comm_finish(s->comm);
     trek_trace_end("reduce processes", start, s->base.graph->settings.steps);
+    if (started != TREK_OK || ended != TREK_OK)
+        trek_step_accumulates(&s->step);
+    else
+        trek_step_folded(&s->step);
     return started != TREK_OK ? started : ended;
 }
 

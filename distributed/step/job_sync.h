@@ -24,8 +24,9 @@ trek_status trek_rounds_begin_pass(ranks_stepper *s, bool *sends);
 /* This process has failed before it came to a pass or step: the next round of the others learns it. */
 void trek_rounds_failed(ranks_stepper *s, trek_status status);
 /* This process has come to its step (or reduce), well or not: returns when all have, with every rank's time and
- * units of work in s->ms and s->units, and a request to stop agreed on. */
-trek_status trek_rounds_step(ranks_stepper *s, trek_status own, bool update);
+ * units of work in s->ms and s->units, and a request to stop agreed on. *pending: some process has gradients that it has not
+ * sent. */
+trek_status trek_rounds_step(ranks_stepper *s, trek_status own, bool update, bool *pending);
 /* Which segments have a gradient in any process (into s->any), and which are frozen in process 0. */
 trek_status trek_rounds_flags(ranks_stepper *s);
 /* By rank 0, in the arena that holds this process's sum: the sum over all processes. */

@@ -54,9 +54,9 @@ static void start(const trek_bucket *bucket, void *arg)
 
 void trek_overlap_begin(ranks_stepper *s, bool sends)
 {
-    s->sending = s->overlap && sends;
-    if (!s->sending)
+    if (!s->overlap || !sends)
         return;
+    trek_step_sends(&s->step);
     s->overlap->status = TREK_OK;
     trek_buckets_begin(&s->buckets);
 }
@@ -70,12 +70,10 @@ void trek_overlap_complete(int k, void *arg)
 
 trek_status trek_overlap_end(ranks_stepper *s)
 {
-    if (!s->sending)
+    if (s->step.phase != TREK_STEP_SENDING)
         return TREK_OK;
     trek_buckets_rest(&s->buckets, start, s);
-    s->sending = false;
-    s->sent = true;
-    s->passes_sent = s->passes;
+    trek_step_sent(&s->step);
     return s->overlap->status;
 }
 
@@ -94,15 +92,14 @@ static trek_status zero_first(int rank, void *arg)
 trek_status trek_overlap_keep(ranks_stepper *s)
 {
     trek_status status = TREK_OK;
-    if (s->sent) {
-        s->sent = false;
-        s->holds_sum = true;
+    if (s->step.phase == TREK_STEP_SENT) {
+        trek_step_folded(&s->step);
         status = trek_comm_finish(s->comm);
         if (status == TREK_OK)
             status = trek_ranks_settle(s);
     }
-    if (status != TREK_OK || !s->holds_sum)
+    if (status != TREK_OK || s->step.phase != TREK_STEP_FOLDED)
         return status;
-    s->holds_sum = false;
+    trek_step_accumulates(&s->step);
     return s->process > 0 ? trek_ranks_call(s->ranks, zero_first, s) : TREK_OK;
 }

@@ -69,16 +69,16 @@ static trek_status in_scope(trek_status (*fn)(ranks_stepper *s, int rank), ranks
     return status;
 }
 
-static trek_status settle(ranks_stepper *s, int rank) { return scale_grads(s->replicas[rank].arena, s->factor); }
+static trek_status settle(ranks_stepper *s, int rank) { return scale_grads(s->replicas[rank].arena, s->step.factor); }
 trek_status trek_ranks_settle_here(int rank, void *stepper) { return in_scope(settle, stepper, rank); }
 
 trek_status trek_ranks_settle(ranks_stepper *s)
 {
-    if (s->factor == 1)
+    if (s->step.factor == 1)
         return TREK_OK;
     trek_status status = trek_ranks_call(s->ranks, trek_ranks_settle_here, s);
     if (status == TREK_OK)
-        s->factor = 1;
+        s->step.factor = 1;
     return status;
 }
 
@@ -113,7 +113,7 @@ static trek_status put_back(ranks_stepper *s, int rank)
     for (int p = 0; p < own->arena->n_parts && status == TREK_OK; p++) {
         trek_tensor *grads = own->arena->parts[p].grads;
         trek_var *now = trek_var_from(trek_tensor_retain(grads)), *before = trek_var_from(trek_tensor_retain(own->aside[p]));
-        trek_var *sum = now && before ? trek_add(before, s->factor == 1 ? now : trek_mul_scalar(now, s->factor)) : NULL;
+        trek_var *sum = now && before ? trek_add(before, s->step.factor == 1 ? now : trek_mul_scalar(now, s->step.factor)) : NULL;
         status = sum ? trek_tensor_copy_from(grads, sum->data) : trek_status_get();
     }
     for (int k = 0; k < own->arena->n_segments; k++)
@@ -143,7 +143,7 @@ static trek_status run_batch(const pass_call *c, int rank, const trek_batch *bat
     trek_batch_run run = { .feed = c->feed, .scaler = trek_ranks_scaler(s, rank), .leaves = own->model->params, .n_leaves = own->model->n_params,
                            .denominator = c->denominator, .backward = c->backward,
                            .always = !c->batch->window && trek_ranks_meet(s) };
-    if (s->sending && last) {
+    if (s->step.phase == TREK_STEP_SENDING && last) {
         run.complete = trek_overlap_complete;
         run.arg = s;
     }
@@ -285,7 +285,7 @@ static trek_status conclude(pass_call *c)
     if (!c->backward)
         return TREK_OK;
     trek_status status = trek_rounds_pass(s, weight, &weight, NULL);
-    s->factor = c->weighs || weight == 0 ? 1 : c->denominator / weight;
+    s->step.factor = c->weighs || weight == 0 ? 1 : c->denominator / weight;
     if (status == TREK_OK && weight == 0 && trek_ranks_meet(s)) /* nobody's pass counts, though layers have run */
         status = trek_ranks_zero(s);
     return status;
@@ -309,7 +309,7 @@ static trek_status run_pass(pass_call *c)
 {
     ranks_stepper *s = c->s;
     trek_status status = trek_ranks_prepare_scaler(s);
-    bool again = c->backward && s->passes > 0 && (!c->weighs || trek_ranks_meet(s));
+    bool again = c->backward && s->step.passes > 0 && (!c->weighs || trek_ranks_meet(s));
     if (status == TREK_OK && c->backward)
         status = trek_overlap_keep(s);
     if (status == TREK_OK && again)
@@ -333,10 +333,9 @@ static trek_status run_pass(pass_call *c)
     status = conclude(c);
     if (status == TREK_OK && again) {
         status = trek_ranks_call(s->ranks, put_back_rank, s);
-        s->factor = 1;
+        s->step.factor = 1;
     }
-    s->passes += c->backward;
-    s->passes_sent = s->sent ? s->passes : s->passes_sent;
+    trek_step_passed(&s->step, c->backward);
     s->windowed |= c->backward && c->batch->window;
     return status;
 }

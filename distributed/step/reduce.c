@@ -21,6 +21,15 @@
 #include "tensor/pool.h"
 #include "tensor/trace.h"
 
+typedef struct step_call {
+    ranks_stepper *s;
+    const struct arena_kind *kind;
+    bool update;
+    bool sent;               /* the gradients are on their way already */
+    trek_status between;     /* of rank 0's part: the reduction between processes */
+    trek_update_state decided; /* what rank 0, like all, made of the step */
+} step_call;
+
 /* --- planning ------------------------------------------------------------------------ */
 
 static int count_chunks(const trek_arena *arena)
@@ -130,10 +139,10 @@ static void scale_chunk(ranks_stepper *s, const trek_reduce_chunk *chunk)
     int64_t n = chunk->end - chunk->begin;
     if (dtype == TREK_F64)
         for (int64_t i = 0; i < n; i++)
-            ((double *)grads)[i] *= s->factor;
+            ((double *)grads)[i] *= s->step.factor;
     else
         for (int64_t i = 0; i < n; i++)
-            ((float *)grads)[i] *= (float)s->factor;
+            ((float *)grads)[i] *= (float)s->step.factor;
 }
 
 /* Gradients of segments that are not updated (frozen since) go, too. */
@@ -173,7 +182,7 @@ static void work_chunks(void *arg, int64_t begin, int64_t end)
         char *grads = grads_at(s, s->shared ? 0 : w->rank, chunk->part, chunk->begin);
         if (w->sum)
             reduce_chunk(s, chunk);
-        if (w->sum && s->factor != 1)
+        if (w->sum && s->step.factor != 1)
             scale_chunk(s, chunk);
         if (w->measure) {
             bool finite; /* a square sum that is not finite says it, too */
@@ -224,12 +233,7 @@ static trek_update_state decide(const ranks_stepper *s, int rank, bool measured)
 }
 
 
-/* --- one rank's step --------------------------------------------------------------------------- */
-
-typedef struct step_call {
-    ranks_stepper *s;
-    bool update;
-} step_call;
+/* --- what all kinds of arenas share ---------------------------------------------------------------- */
 
 static void keep_flags(ranks_stepper *s, int rank)
 {
@@ -347,147 +351,191 @@ static trek_status finish(ranks_stepper *s, int rank, bool skipped)
     return s->comm ? TREK_OK : merge_buffers(s, rank);
 }
 
-/* The ranks' sum is complete: rank 0 adds what the other processes have, then all measure it. */
-static trek_status reduce_between(ranks_stepper *s, int rank, bool measure)
-{
-    trek_comm *local = trek_ranks_comm(s->ranks, rank);
-    bool sent = s->sent;
-    trek_status status = trek_comm_barrier(local);
-    if (rank == 0)
-        s->between = status == TREK_OK ? trek_rounds_reduce(s) : status;
-    if (status == TREK_OK)
-        status = trek_comm_barrier(local);
-    if (rank == 0 || status != TREK_OK)
-        status = rank == 0 ? s->between : status;
-    else if (s->between != TREK_OK)
-        status = trek_fail(TREK_ERR_PEER, "step: the reduction between processes failed");
-    if (status == TREK_OK && sent && s->factor != 1)
-        status = trek_ranks_settle_here(rank, s);
-    if (status == TREK_OK && measure)
-        work(s, rank, false, true, NULL);
-    return status;
-}
+/* --- one rank's step ------------------------------------------------------------------------------ */
 
-static trek_status step_shared(int rank, void *arg)
+typedef struct rank_step {
+    step_call *call;
+    ranks_stepper *s;
+    int rank;
+    rank_replica *replica;
+    trek_comm *local;        /* of the ranks of this process */
+    bool measure;            /* the norm, or whether all are finite, is wanted before the update */
+    bool at_once;            /* sums are used while they are in cache */
+    trek_update_state state;
+} rank_step;
+
+/* What differs by where gradients lie. Each in order; the first failure, the same on all ranks, ends the step. */
+typedef struct arena_kind {
+    trek_status (*begin)(rank_step *x);
+    trek_status (*sum)(rank_step *x);     /* of the ranks of this process */
+    trek_status (*between)(rank_step *x); /* and, where there are some, of the other processes */
+    trek_status (*decide)(rank_step *x);  /* what the update will be: x->state */
+    trek_status (*update)(rank_step *x);
+    void (*keep)(rank_step *x);           /* there is no update: rank 0 holds the sum, the others zeros */
+} arena_kind;
+
+static trek_status step_rank(int rank, void *arg)
 {
-    const step_call *c = arg;
+    step_call *c = arg;
     ranks_stepper *s = c->s;
-    bool measure = c->update && (s->base.graph->settings.max_norm > 0 || s->loss_scale);
-    trek_update_state state = { .skip = 0 };
-    int64_t start = trek_trace_enter("reduce");
-    bool at_once = c->update && !measure && !start && !s->comm && !s->windowed; /* while the sums are in cache */
-    if (rank == 0)
-        trek_stopwatch_start(&s->reduce_watch, trek_cpu(0));
-    if (c->update && !measure)
-        state = decide(s, rank, false);
-    if (!s->sent) /* else it is on its way: a process that sends has one rank */
-        work(s, rank, true, measure && !s->comm, at_once ? &state : NULL);
-    if (s->comm) {
-        trek_status status = reduce_between(s, rank, measure);
-        if (status != TREK_OK) {
-            keep_flags(s, rank);
-            return status;
-        }
-    }
-    trek_trace_end("reduce", start, s->base.graph->settings.steps);
-    if (rank == 0)
-        trek_stopwatch_stop(&s->reduce_watch, 1);
-    if (measure) {
-        trek_status status = trek_comm_barrier(trek_ranks_comm(s->ranks, rank));
-        if (status != TREK_OK) { /* the same on all ranks: nobody updates */
-            keep_flags(s, rank);
-            return status;
-        }
-        state = decide(s, rank, true);
-    }
-    trek_status merged = c->update && s->comm ? merge_buffers(s, rank) : TREK_OK;
-    if (!c->update || merged != TREK_OK) {
-        keep_flags(s, rank);
-        return merged;
-    }
-    start = trek_trace_enter("optimizer");
-    if (!at_once)
-        work(s, rank, false, false, &state);
-    trek_trace_end("optimizer", start, s->base.graph->settings.steps);
-    if (rank == 0)
-        s->decided = state;
-    return finish(s, rank, state.skip);
-}
-
-/* Every rank holds the sum now: each decides and updates in its own device's order, as a single device does. */
-static trek_status update_on_device(ranks_stepper *s, int rank)
-{
-    rank_replica *replica = &s->replicas[rank];
-    for (int k = 0; k < replica->arena->n_segments; k++)
-        if (s->any[k])
-            replica->arena->segments[k].param->leaf->has_grad = true;
-    int64_t start = trek_trace_enter("optimizer");
-    trek_grad_scaler *scaler = rank > 0 ? replica->scaler : s->base.graph->scaler;
-    trek_step_opts opts = { .max_norm = s->base.graph->settings.max_norm, .max_value = s->base.graph->settings.max_value, .scaler = scaler, .adapt = true, .zero_grad = true };
-    trek_status status = trek_optimizer_step_with(replica->optimizer, &opts);
-    trek_trace_end("optimizer", start, s->base.graph->settings.steps);
-    return status == TREK_OK ? finish(s, rank, false) : status;
-}
-
-/* With arenas of their own: rank 0 reduces with the other processes, its result goes to all of this one. */
-static trek_status share_between(ranks_stepper *s, int rank)
-{
-    const trek_arena *arena = s->replicas[rank].arena;
-    trek_comm *local = trek_ranks_comm(s->ranks, rank);
-    bool sent = s->sent;
-    trek_status status = rank == 0 ? trek_rounds_reduce(s) : TREK_OK;
-    status = trek_replica_agree(trek_ranks_comm(s->ranks, rank), status, "step");
-    if (status == TREK_OK && sent && s->factor != 1)
-        status = trek_ranks_settle_here(rank, s);
-    for (int p = 0; p < arena->n_parts && status == TREK_OK && s->world > 1; p++) {
-        char *data = grads_at(s, rank, p, 0);
-        status = trek_comm_run(local, (trek_comm_call){ .kind = TREK_COMM_BROADCAST, .dtype = arena->parts[p].wide, .count = arena->parts[p].count,
-                                                        .in = data, .out = data, .on_device = arena->device.type != TREK_CPU });
-    }
-    return status;
-}
-
-static trek_status step_separate(int rank, void *arg)
-{
-    const step_call *c = arg;
-    ranks_stepper *s = c->s;
-    rank_replica *replica = &s->replicas[rank];
-    trek_status status = trek_replica_agree(trek_ranks_comm(s->ranks, rank), c->update ? trek_optimizer_prepare(replica->optimizer) : TREK_OK, "step");
+    const arena_kind *kind = c->kind;
+    rank_step x = { .call = c, .s = s, .rank = rank, .replica = &s->replicas[rank], .local = trek_ranks_comm(s->ranks, rank),
+                    .measure = c->update && (s->base.graph->settings.max_norm > 0 || s->loss_scale) };
+    trek_status status = kind->begin ? kind->begin(&x) : TREK_OK;
     if (status != TREK_OK)
         return status;
     int64_t start = trek_trace_enter("reduce");
+    x.at_once = c->update && !x.measure && !start && !s->comm && !s->windowed;
     if (rank == 0)
-        status = trek_stopwatch_start(&s->reduce_watch, replica->arena->device);
-    if (status == TREK_OK && !s->sent)
-        status = trek_buckets_reduce(&s->buckets, replica->arena, trek_ranks_comm(s->ranks, rank), false);
+        status = trek_stopwatch_start(&s->reduce_watch, x.replica->arena->device);
+    if (status == TREK_OK && !c->sent) /* else it is on its way: a process that sends has one rank */
+        status = kind->sum(&x);
     if (status == TREK_OK && s->comm)
-        status = share_between(s, rank);
+        status = kind->between(&x);
+    trek_trace_end("reduce", start, s->base.graph->settings.steps);
     if (status == TREK_OK && rank == 0)
         status = trek_stopwatch_stop(&s->reduce_watch, 1);
-    trek_trace_end("reduce", start, s->base.graph->settings.steps);
-    if (status == TREK_OK && s->comm && c->update)
+    if (status == TREK_OK && c->update)
+        status = kind->decide(&x);
+    if (status == TREK_OK && c->update && s->comm)
         status = merge_buffers(s, rank);
-    if (!c->update || status != TREK_OK) {
-        if (rank > 0)
-            trek_arena_zero_grads(replica->arena);
-        else
-            keep_flags(s, rank);
+    if (status != TREK_OK || !c->update) {
+        kind->keep(&x);
         return status;
     }
-    if (!s->on_host)
-        return update_on_device(s, rank);
     start = trek_trace_enter("optimizer");
-    bool measure = s->base.graph->settings.max_norm > 0 || s->loss_scale;
-    if (measure)
-        work(s, rank, false, true, NULL);
-    trek_update_state state = decide(s, rank, measure);
-    work(s, rank, false, false, &state);
-    if (!state.skip)
-        trek_optimizer_commit(replica->optimizer);
+    status = kind->update(&x);
     trek_trace_end("optimizer", start, s->base.graph->settings.steps);
     if (rank == 0)
-        s->decided = state;
-    return finish(s, rank, state.skip);
+        c->decided = x.state;
+    return status == TREK_OK ? finish(s, rank, x.state.skip) : status;
+}
+
+/* --- one arena of parameters for all ranks, on the host ------------------------------------------------ */
+
+static trek_status sum_shared(rank_step *x)
+{
+    if (x->at_once)
+        x->state = decide(x->s, x->rank, false);
+    work(x->s, x->rank, true, x->measure && !x->s->comm, x->at_once ? &x->state : NULL);
+    return TREK_OK;
+}
+
+/* The ranks' sum is complete: rank 0 adds what the other processes have, then all measure it. */
+static trek_status between_shared(rank_step *x)
+{
+    step_call *c = x->call;
+    trek_status status = trek_comm_barrier(x->local);
+    if (x->rank == 0)
+        c->between = status == TREK_OK ? trek_rounds_reduce(x->s) : status;
+    if (status == TREK_OK)
+        status = trek_comm_barrier(x->local);
+    if (x->rank == 0 || status != TREK_OK)
+        status = x->rank == 0 ? c->between : status;
+    else if (c->between != TREK_OK)
+        status = trek_fail(TREK_ERR_PEER, "step: the reduction between processes failed");
+    if (status == TREK_OK && c->sent && x->s->step.factor != 1)
+        status = trek_ranks_settle_here(x->rank, x->s);
+    if (status == TREK_OK && x->measure)
+        work(x->s, x->rank, false, true, NULL);
+    return status;
+}
+
+static trek_status decide_shared(rank_step *x)
+{
+    trek_status status = x->measure ? trek_comm_barrier(x->local) : TREK_OK;
+    if (status == TREK_OK)
+        x->state = decide(x->s, x->rank, x->measure);
+    return status;
+}
+
+static trek_status update_shared(rank_step *x)
+{
+    if (!x->at_once)
+        work(x->s, x->rank, false, false, &x->state);
+    return TREK_OK;
+}
+
+static void keep_sum(rank_step *x) { keep_flags(x->s, x->rank); }
+
+static const arena_kind shared_arena = { NULL, sum_shared, between_shared, decide_shared, update_shared, keep_sum };
+
+/* --- arenas of their own ----------------------------------------------------------------------------------- */
+
+static trek_status begin_separate(rank_step *x)
+{
+    return trek_replica_agree(x->local, x->call->update ? trek_optimizer_prepare(x->replica->optimizer) : TREK_OK, "step");
+}
+
+/* Gradients of all ranks become their sum. */
+static trek_status sum_separate(rank_step *x) { return trek_buckets_reduce(&x->s->buckets, x->replica->arena, x->local, false); }
+
+/* Rank 0 reduces with the other processes, its result goes to all of this one. */
+static trek_status between_separate(rank_step *x)
+{
+    const trek_arena *arena = x->replica->arena;
+    trek_status status = trek_replica_agree(x->local, x->rank == 0 ? trek_rounds_reduce(x->s) : TREK_OK, "step");
+    if (status == TREK_OK && x->call->sent && x->s->step.factor != 1)
+        status = trek_ranks_settle_here(x->rank, x->s);
+    for (int p = 0; p < arena->n_parts && status == TREK_OK && x->s->world > 1; p++)
+        status = broadcast(x->local, arena->parts[p].grads);
+    return status;
+}
+
+static trek_status decide_separate(rank_step *x)
+{
+    if (x->measure)
+        work(x->s, x->rank, false, true, NULL);
+    x->state = decide(x->s, x->rank, x->measure);
+    return TREK_OK;
+}
+
+static trek_status update_separate(rank_step *x)
+{
+    work(x->s, x->rank, false, false, &x->state);
+    if (!x->state.skip)
+        trek_optimizer_commit(x->replica->optimizer);
+    return TREK_OK;
+}
+
+static void keep_first(rank_step *x)
+{
+    if (x->rank > 0)
+        trek_arena_zero_grads(x->replica->arena);
+    else
+        keep_flags(x->s, x->rank);
+}
+
+static const arena_kind separate_arenas = { begin_separate, sum_separate, between_separate, decide_separate, update_separate, keep_first };
+
+/* --- the same where not all are on the host --------------------------------------------------------------- */
+
+static trek_status decide_on_device(rank_step *x)
+{
+    (void)x; /* with the update */
+    return TREK_OK;
+}
+
+/* Every rank holds the sum now: each decides and updates in its own device's order, as a single device does. */
+static trek_status update_on_device(rank_step *x)
+{
+    const trek_graph_settings *settings = &x->s->base.graph->settings;
+    trek_arena *arena = x->replica->arena;
+    for (int k = 0; k < arena->n_segments; k++)
+        if (x->s->any[k])
+            arena->segments[k].param->leaf->has_grad = true;
+    trek_step_opts opts = { .max_norm = settings->max_norm, .max_value = settings->max_value, .adapt = true, .zero_grad = true,
+                            .scaler = x->rank > 0 ? x->replica->scaler : x->s->base.graph->scaler };
+    return trek_optimizer_step_with(x->replica->optimizer, &opts);
+}
+
+static const arena_kind device_arenas = { begin_separate, sum_separate, between_separate, decide_on_device, update_on_device, keep_first };
+
+static trek_status run_step(step_call *c)
+{
+    c->sent = c->s->step.phase == TREK_STEP_SENT;
+    c->kind = c->s->shared ? &shared_arena : c->s->on_host ? &separate_arenas : &device_arenas;
+    return trek_ranks_call(c->s->ranks, step_rank, c);
 }
 
 /* --- the caller's side ------------------------------------------------------------------------------ */
@@ -514,8 +562,8 @@ static trek_status weigh(ranks_stepper *s)
     trek_accumulation *a = &s->base.graph->accumulation;
     if (!trek_accumulation_weighs(a))
         return TREK_OK;
-    s->factor = trek_accumulation_factor(a);
-    if (s->shared || s->sent || s->factor == 1) /* it is the reduction's */
+    s->step.factor = trek_accumulation_factor(a);
+    if (s->shared || s->step.phase == TREK_STEP_SENT || s->step.factor == 1) /* it is the reduction's */
         return TREK_OK;
     trek_status status = trek_ranks_settle(s);
     if (status == TREK_OK)
@@ -528,12 +576,13 @@ static trek_status weigh(ranks_stepper *s)
 /* Before a reduction: every process comes to it, well or not. */
 static trek_status meet(ranks_stepper *s, trek_status own, bool update)
 {
-    if (own == TREK_OK && !s->sent)
+    bool sent = s->step.phase == TREK_STEP_SENT, pending;
+    if (own == TREK_OK && !sent)
         own = trek_overlap_keep(s);
-    if (own == TREK_OK && !s->shared && !s->sent)
+    if (own == TREK_OK && !s->shared && !sent)
         own = trek_ranks_settle(s);
-    own = trek_rounds_step(s, own, update);
-    if (own == TREK_OK && s->sent && s->pending)
+    own = trek_rounds_step(s, own, update, &pending);
+    if (own == TREK_OK && sent && pending)
         own = trek_overlap_keep(s);
     if (own == TREK_OK)
         own = weigh(s);
@@ -553,12 +602,12 @@ trek_status trek_ranks_reduce(trek_stepper *stepper)
     trek_ranks_follow_flags(s);
     trek_status status = meet(s, trek_status_get(), false);
     if (status == TREK_OK)
-        status = trek_ranks_call(s->ranks, s->shared ? step_shared : step_separate, &(step_call){ s, false });
+        status = run_step(&(step_call){ .s = s });
     if (status != TREK_OK)
         return status;
-    s->factor = 1;
+    s->step.factor = 1;
     trek_accumulation_settled(&stepper->graph->accumulation);
-    s->holds_sum = s->comm != NULL;
+    trek_step_folded(&s->step);
     return TREK_OK;
 }
 
@@ -617,18 +666,18 @@ static trek_status prepare(ranks_stepper *s)
 }
 
 /* What was decided on the host becomes known. */
-static trek_status conclude(ranks_stepper *s)
+static trek_status conclude(ranks_stepper *s, const trek_update_state *decided)
 {
     rank_replica *first = &s->replicas[0];
     if (!s->on_host)
         return TREK_OK;
-    first->optimizer->last = s->decided;
-    s->grad_norm = s->decided.norm;
-    if (s->shared && !s->decided.skip)
+    first->optimizer->last = *decided;
+    s->grad_norm = decided->norm;
+    if (s->shared && !decided->skip)
         trek_optimizer_commit(first->optimizer);
     if (!s->loss_scale)
         return TREK_OK;
-    trek_scaler_record(s->base.graph->scaler, first->arena->device)->found_inf |= s->decided.skip;
+    trek_scaler_record(s->base.graph->scaler, first->arena->device)->found_inf |= decided->skip;
     return trek_grad_scaler_update(s->base.graph->scaler);
 }
 
@@ -671,27 +720,23 @@ trek_status trek_ranks_step(trek_stepper *stepper)
     if (status == TREK_OK && !s->replicas[0].optimizer)
         status = trek_fail(TREK_ERR_STATE, "trek_graph_step: the graph has no optimizer; call trek_graph_set_optimizer "
                                            "or give one to trek_trainer_setup");
+    step_call call = { .s = s, .update = true };
     int64_t start = trek_trace_enter("sync");
     trek_rounds_say(s, "step", true);
     if (status == TREK_OK)
         status = prepare(s);
     status = meet(s, status, true);
     if (status == TREK_OK)
-        status = trek_ranks_call(s->ranks, s->shared ? step_shared : step_separate, &(step_call){ s, true });
+        status = run_step(&call);
     trek_trace_end("sync", start, s->base.graph->settings.steps);
     if (status == TREK_OK)
-        status = conclude(s);
+        status = conclude(s, &call.decided);
     if (status == TREK_OK)
         status = keep_pace(s);
     if (status != TREK_OK)
         return status;
-    for (int r = 0; r < s->world; r++)
-        s->replicas[r].samples = 0;
-    s->passes = 0;
-    s->factor = 1;
-    trek_accumulation_clear(&stepper->graph->accumulation);
-    s->holds_sum = s->windowed = s->sent = false;
-    s->passes_sent = 0;
+    trek_ranks_merged(s);
+    trek_ranks_reset(s);
     s->base.graph->settings.steps++;
     trek_place_here.rng_step++;
     trek_place_here.rng_draw = 0;

@@ -231,7 +231,7 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
     s->grad_norm = NAN;
     s->comm = opts->comm;
     s->owns_comm = opts->owns_comm;
-    s->factor = 1;
+    trek_step_reset(&s->step);
     s->processes = 1;
     s->total = world;
     for (int r = 0; r < world; r++)
@@ -312,20 +312,30 @@ static trek_status zero_rank(int rank, void *arg)
 
 trek_status trek_ranks_zero(ranks_stepper *s) { return trek_ranks_call(s->ranks, zero_rank, s); }
 
+void trek_ranks_reset(ranks_stepper *s)
+{
+    trek_step_reset(&s->step);
+    trek_accumulation_clear(&s->base.graph->accumulation);
+}
+
+void trek_ranks_merged(ranks_stepper *s)
+{
+    for (int r = 0; r < s->world; r++)
+        s->replicas[r].samples = 0;
+    s->windowed = false;
+}
+
 static trek_status zero_grad(trek_stepper *stepper)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
     trek_status status = trek_status_get();
-    if (status == TREK_OK && s->sent) /* the engine still reads and writes them */
+    if (status == TREK_OK && s->step.phase == TREK_STEP_SENT) /* the engine still reads and writes them */
         status = trek_comm_finish(s->comm);
     if (status == TREK_OK)
         status = trek_ranks_zero(s);
     if (status != TREK_OK)
         return status;
-    s->sent = s->holds_sum = false;
-    s->passes = s->passes_sent = 0;
-    s->factor = 1;
-    trek_accumulation_clear(&stepper->graph->accumulation);
+    trek_ranks_reset(s);
     return TREK_OK;
 }
 

@@ -8,6 +8,7 @@
 
 #include "distributed/replica/replica.h"
 #include "distributed/step/buckets.h"
+#include "distributed/step/step_state.h"
 #include "distributed/ranks_internal.h"
 #include "distributed/balance/workload.h"
 #include "distributed/balance/slowdown.h"
@@ -56,7 +57,6 @@ typedef struct ranks_stepper {
 
     double grad_norm;
     const trek_update_scaler *loss_scale; /* in a step with on_host: what the loss had been multiplied by; NULL: nothing */
-    trek_update_state decided; /* what rank 0, like all, made of the step */
 
     trek_reduce_chunk *chunks;
     int n_chunks;
@@ -74,16 +74,9 @@ typedef struct ranks_stepper {
     int64_t *units;          /* [total] for so many samples, or batches of a window */
     trek_stopwatch reduce_watch; /* rank 0's, of the reduction */
     double own_communication_ms, communication_ms; /* of the last reduction; as process 0 saw it the step before */
-    bool windowed;           /* the present step's pass was a window */
-    bool told;               /* that windows need loss and loader */
-    int passes;              /* of the present step, that gave gradients */
-    double factor;           /* what the gradients are to be multiplied by; 1 but for losses that are means of something else, and
-                                in a step whose passes are weighed */
+    bool windowed;           /* some pass since buffers were merged was a window */
+    trek_step_state step;
     struct trek_overlap *overlap; /* NULL: there is none */
-    bool sending, sent;      /* this pass's gradients; the step's, up to pass number passes_sent */
-    bool pending;            /* some process has gradients that were not sent */
-    int passes_sent;
-    bool holds_sum;          /* the arena holds the sum over all processes: it counts once */
 
     /* job_sync.c: the job's processes; comm NULL: this is the only one */
     trek_comm *comm;
@@ -95,7 +88,6 @@ typedef struct ranks_stepper {
     bool divides;            /* its shares may be how loaders divide batches */
     struct ranks_stepper *next_divider;
     uint64_t failure;        /* the error of the caller's thread that all processes know of (trek_error_number); 0: none yet */
-    trek_status between;     /* of rank 0's part in the present step: the reduction between processes */
 } ranks_stepper;
 
 /* backward.c */
@@ -126,7 +118,11 @@ int64_t trek_ranks_window(trek_stepper *stepper);
 trek_status trek_ranks_settle(ranks_stepper *s);
 trek_status trek_ranks_settle_here(int rank, void *stepper); /* on the rank's thread */
 void trek_ranks_forget_aside(rank_replica *replica);
-/* stepper_ranks.c: what a graph has besides parameters and buffers, a line of text to be freed; NULL on failure. */
+/* stepper_ranks.c: no gradients, nothing sent: the end of a step, or of what it had so far. */
+void trek_ranks_reset(ranks_stepper *s);
+/* Buffers are everybody's: what forwards have counted begins anew. */
+void trek_ranks_merged(ranks_stepper *s);
+/* What a graph has besides parameters and buffers, a line of text to be freed; NULL on failure. */
 char *trek_ranks_describe_graph(trek_graph *graph);
 /* Gradients of all ranks to zero. */
 trek_status trek_ranks_zero(ranks_stepper *s);

@@ -100,7 +100,8 @@ TREK_API trek_status trek_ddp_sync_params(trek_ddp *ddp);
 TREK_API trek_status trek_ddp_sync_buffers(trek_ddp *ddp, const double *counts);
 
 /* Every replica's gradients become their mean over all ranks: what one device would have, where each rank's loss is a
- * mean over an equal part of the batch. ARGUMENT also: a parameter that is frozen on some ranks only. */
+ * mean over an equal part of the batch (where it is a sum: what one device would have, divided by the number of ranks). Hooks on
+ * a rank's parameters have seen its own gradient. ARGUMENT also: a parameter that is frozen on some ranks only. */
 TREK_API trek_status trek_ddp_reduce_gradients(trek_ddp *ddp);
 /* Sum over ranks of (count / all counts) x gradient: what one device would have, where each rank's loss is a mean over
  * `count` samples (steps, tokens). counts as for trek_ddp_sync_buffers. Gradients of a rank with 0 are skipped, never

@@ -22,7 +22,8 @@
 
 TREK_BEGIN
 
-/* The loss of one batch, a scalar (a mean, if ranks or batches are unequal), in the present scope. graph: the rank's own
+/* The loss of one batch, a scalar and a mean (of several ranks' sums the step takes the mean, weighted as losses are), in the
+ * present scope. graph: the rank's own
  * replica, whose tagged values are those of this batch, and which has the constants and teachers of trek_graph_set_constant
  * and _teacher on its device; output: what it gave. What the loss is the mean of is
  * trek_loss_weight(loss): labels that count, elements, or what trek_loss_set_weight states; else the batch's samples.

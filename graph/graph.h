@@ -38,7 +38,9 @@ TREK_API int trek_graph_input_count(const trek_graph *graph);
 TREK_API const char *trek_graph_input_name(const trek_graph *graph, int k); /* borrowed; NULL out of range */
 /* Adds d loss / d parameter to the gradients of this graph's parameters, no
  * others. The tape is freed. Passes add up until step, or are one large batch (trek_trainer_opts.accumulate).
- * loss: a scalar. */
+ * loss: a scalar. Over several processes: the mean of something, since each process's is weighted by what it is the mean of; a sum
+ * there gives the weighted mean of the processes' sums. Hooks on parameters (trek_var_on_grad) see rank 0's part of a gradient that
+ * ranks have parts of, before the reduction; after trek_graph_reduce the gradient itself is whole. */
 TREK_API trek_status trek_graph_backward(trek_graph *graph, trek_var *loss);
 /* The same for a loss that is the mean over `weight` rows (>= 0): what its
  * gradient counts for beside the other ranks' in this pass, and beside other passes with .accumulate. 0: it is skipped. */

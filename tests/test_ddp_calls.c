@@ -209,6 +209,49 @@ static void large_parameters_go_in_pieces(void **state)
     free(expected);
 }
 
+static void expect_close(const trek_var *a, const trek_var *b)
+{
+    double *x = test_read(trek_var_data(a)), *y = test_read(trek_var_data(b));
+    assert_int_equal(trek_var_numel(a), trek_var_numel(b));
+    for (int64_t i = 0; i < trek_var_numel(a); i++)
+        assert_true(fabs(x[i] - y[i]) <= 1e-12 * (1 + fabs(y[i])));
+    free(x);
+    free(y);
+}
+
+/* --- losses that are sums --------------------------------------------- */
+
+static trek_status sum_pass(int rank, void *arg)
+{
+    trek_scope scope = trek_scope_begin();
+    trek_var *y = trek_forward(((trek_module **)arg)[rank], ddp_rows(1, 2 * rank, 2, IN, TREK_F64));
+    trek_backward(trek_sum(y, trek_dims_none(), false));
+    trek_scope_end(scope);
+    return trek_status_get();
+}
+
+/* What ddp.h says: the mean of the ranks' sums; of the joined outputs, the sum itself. */
+static void sums_over_ranks(void **state)
+{
+    (void)state;
+    trek_module *one = ddp_net_new(TREK_F64, 0);
+    trek_scope scope = trek_scope_begin();
+    trek_backward(trek_sum(trek_forward(one, ddp_rows(1, 0, 4, IN, TREK_F64)), trek_dims_none(), false));
+    for (int joined = 0; joined < 2; joined++) {
+        wrapped w;
+        wrap(&w, 2, TREK_F64, NULL);
+        if (joined)
+            trek_ddp_backward(w.ddp, trek_sum(trek_forward(trek_ddp_module(w.ddp), ddp_rows(1, 0, 4, IN, TREK_F64)), trek_dims_none(), false));
+        else if (trek_ranks_run(trek_ddp_ranks(w.ddp), sum_pass, w.models) == TREK_OK)
+            trek_ddp_reduce_gradients(w.ddp);
+        assert_int_equal(trek_status_get(), TREK_OK);
+        expect_close(trek_mul_scalar(trek_var_grad(((ddp_net *)w.models[1])->w2), joined ? 1 : 2), trek_var_grad(((ddp_net *)one)->w2));
+        trek_ddp_free(&w.ddp);
+    }
+    trek_scope_end(scope);
+    trek_module_free(&one);
+}
+
 /* --- 16-bit parameters --------------------------------------------- */
 
 static void low_precision_is_summed_wide(void **state)
@@ -384,16 +427,6 @@ static void models_may_grow(void **state)
 }
 
 /* --- inputs of each replica, outputs joined --------------------------------------------- */
-
-static void expect_close(const trek_var *a, const trek_var *b)
-{
-    double *x = test_read(trek_var_data(a)), *y = test_read(trek_var_data(b));
-    assert_int_equal(trek_var_numel(a), trek_var_numel(b));
-    for (int64_t i = 0; i < trek_var_numel(a); i++)
-        assert_true(fabs(x[i] - y[i]) <= 1e-12 * (1 + fabs(y[i])));
-    free(x);
-    free(y);
-}
 
 static void outputs_are_joined(void **state)
 {
@@ -899,6 +932,7 @@ int main(void)
         cmocka_unit_test(used_by_some_counts_as_zero_elsewhere),
         cmocka_unit_test(gradients_that_share_memory),
         cmocka_unit_test(large_parameters_go_in_pieces),
+        cmocka_unit_test(sums_over_ranks),
         cmocka_unit_test(low_precision_is_summed_wide),
         cmocka_unit_test(parameters_follow_rank_0),
         cmocka_unit_test(buffers_merge_by_count),

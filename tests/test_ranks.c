@@ -509,6 +509,33 @@ static void test_several_forwards_and_backwards(void **state)
         }
 }
 
+static trek_var *note_sum(trek_var *var, trek_var *grad, void *arg)
+{
+    (void)var;
+    *(double *)arg = trek_tensor_item(trek_var_data(trek_sum(grad, trek_dims_none(), false)));
+    return NULL;
+}
+
+/* What graph.h says: a hook sees rank 0's part; the gradient is whole after the reduction. */
+static void test_hooks_see_a_part(void **state)
+{
+    (void)state;
+    double part[3] = { 0 }, whole[3] = { 0 };
+    for (int world = 1; world <= 2; world++) {
+        trek_graph *graph = trained(world, 0);
+        assert_true(trek_var_on_grad(probe_of(graph)->bias, note_sum, &part[world]) > 0);
+        trek_scope scope = trek_scope_begin();
+        trek_graph_backward(graph, trek_sum(trek_graph_forward(graph, batch(1, 5)), trek_dims_none(), false)); /* 5 rows: 3 and 2 */
+        assert_int_equal(trek_graph_reduce(graph), TREK_OK);
+        whole[world] = trek_tensor_item(trek_var_data(trek_sum(trek_var_grad(probe_of(graph)->bias), trek_dims_none(), false)));
+        trek_scope_end(scope);
+        expect_clear();
+        trek_graph_free(&graph);
+    }
+    assert_true(fabs(part[1] - whole[1]) < 1e-6 && fabs(whole[2] - whole[1]) < 1e-6);
+    assert_true(fabs(part[2] - 3.0 / 5 * whole[1]) < 1e-6);
+}
+
 /* What feeds a graph is trained, too: its gradient comes back through the split. */
 static void test_gradient_of_the_input(void **state)
 {
@@ -725,6 +752,7 @@ int main(void)
         cmocka_unit_test_setup(test_evaluation_is_exact, set_up),
         cmocka_unit_test_setup(test_forward_without_backward, set_up),
         cmocka_unit_test_setup(test_several_forwards_and_backwards, set_up),
+        cmocka_unit_test_setup(test_hooks_see_a_part, set_up),
         cmocka_unit_test_setup(test_gradient_of_the_input, set_up),
         cmocka_unit_test_setup(test_what_cannot_be_split, set_up),
         cmocka_unit_test_setup(test_scalars_tags_and_whole_inputs, set_up),

@@ -85,7 +85,7 @@ install_packages() {
     as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "${missing[@]}" >"$work/apt.log" 2>&1 ||
         printf 'some packages could not be installed:\n%s\n' "$(tail -3 "$work/apt.log")"
 }
-base_packages=(meson ninja-build gcc g++ pkg-config zlib1g-dev libcmocka-dev libdnnl-dev python3 libopenmpi-dev openmpi-bin)
+base_packages=(meson ninja-build gcc g++ pkg-config zlib1g-dev libcmocka-dev libdnnl-dev python3 libopenmpi-dev openmpi-bin libgloo-dev)
 all_packages=(python3-venv clang clang-format clang-tidy gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)
 
 # with clang's runtime for sanitizers and libFuzzer, of the version that `clang` is
@@ -264,7 +264,7 @@ stage_clang() {
 # gcc 12 takes the address of a thread-local variable for a null pointer; real ones crash anyway.
 # Large cases, mutants and the other programs that kill and wait for processes add nothing here.
 stage_address() {
-    build address -Dbuildtype=debugoptimized -Dcuda=disabled -Dmpi=disabled -Disas="$best_isa" -Db_sanitize=address,undefined \
+    build address -Dbuildtype=debugoptimized -Dcuda=disabled -Dmpi=disabled -Dgloo=disabled -Disas="$best_isa" -Db_sanitize=address,undefined \
         -Db_lundef=false -Dc_args=-fno-sanitize=null -Dexamples=false || return
     export TREK_TEST_SHORT=1 ASAN_OPTIONS=detect_leaks=1:abort_on_error=0:allocator_may_return_null=1
     export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
@@ -322,7 +322,7 @@ stage_fuzz() {
         skip "fuzzing: no clang with libFuzzer"
         return
     fi
-    CC=clang CXX=clang++ build fuzz fuzzers -- -Dfuzz=true -Dbuildtype=debugoptimized -Doptimization=1 -Dcuda=disabled -Dmpi=disabled \
+    CC=clang CXX=clang++ build fuzz fuzzers -- -Dfuzz=true -Dbuildtype=debugoptimized -Doptimization=1 -Dcuda=disabled -Dmpi=disabled -Dgloo=disabled \
         -Donednn=disabled -Disas= -Dexamples=false -Dfake_cuda=false -Db_sanitize=address,undefined -Db_lundef=false || return
     for k in tests/fuzz/corpus/*/; do names+=("$(basename "$k")"); done
     aside fuzz_even fuzz_some $(for ((k = 0; k < ${#names[@]}; k += 2)); do echo "${names[k]}"; done)

@@ -27,6 +27,7 @@
 #include "autograd/function.h"
 #include "autograd/ops.h"
 #include "distributed/checkpoint.h"
+#include "distributed/comm/gloo/gloo.h"
 #include "distributed/stop.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
@@ -69,7 +70,7 @@ static const char *const mode_names[] = { "per rank", "gathered", "windows", "sy
 
 /* What the processes of a job are told. delays: 1: pauses at random; 2: signals that interrupt what waits. */
 typedef struct scenario {
-    int tcp, processes, ranks, victim, act, place, mode, delays;
+    int gloo, processes, ranks, victim, act, place, mode, delays;
     uint32_t seed;
 } scenario;
 
@@ -447,7 +448,7 @@ static int take_part(const char *folder)
     double deadline = my.act == BUSY || my.act == SILENT ? 1.2 : my.place == JOIN || my.place == EARLY ? 5 : 20;
     begin_thread(EARLY);
     act_at(JOIN);
-    comm = trek_comm_init(&(trek_comm_opts){ .engine = my.tcp ? "tcp" : "shared", .deadline_s = deadline });
+    comm = trek_comm_init(&(trek_comm_opts){ .engine = my.gloo ? "gloo" : "shared", .deadline_s = deadline });
     if (!comm)
         return fail_here(NULL);
     trek_seed(7);
@@ -475,7 +476,7 @@ static int child(const char *text, const char *folder)
 {
     alarm(45);
     rank = atoi(getenv("TREK_RANK"));
-    if (sscanf(text, "%d,%d,%d,%d,%d,%d,%d,%d,%u", &my.tcp, &my.processes, &my.ranks, &my.victim, &my.act, &my.place, &my.mode,
+    if (sscanf(text, "%d,%d,%d,%d,%d,%d,%d,%d,%u", &my.gloo, &my.processes, &my.ranks, &my.victim, &my.act, &my.place, &my.mode,
                &my.delays, &my.seed) != 9 ||
         !(job = map_job(folder, false)))
         return 2;
@@ -503,8 +504,9 @@ typedef struct running {
 
 static const char *self, *launcher;
 static char word[64];                                           /* in every process's command line */
-static uint64_t references[PROCESSES + 1][3][MODES][STEPS + 1]; /* [processes][ranks][mode] */
-static uint64_t long_reference[PROCESSES + 1][LONGEST + 1];
+/* Gloo adds in an order of its own. */
+static uint64_t references[2][PROCESSES + 1][3][MODES][STEPS + 1]; /* [engine][processes][ranks][mode] */
+static uint64_t long_reference[2][PROCESSES + 1][LONGEST + 1];
 
 /* For sanitizers. */
 static void add_option(const char *name, const char *option)
@@ -524,7 +526,7 @@ static void start(running *r, const scenario *s)
     assert_non_null(mkdtemp(r->folder));
     r->job = map_job(r->folder, true);
     assert_non_null(r->job);
-    snprintf(text, sizeof text, "%d,%d,%d,%d,%d,%d,%d,%d,%u", s->tcp, s->processes, s->ranks, s->victim, s->act, s->place,
+    snprintf(text, sizeof text, "%d,%d,%d,%d,%d,%d,%d,%d,%u", s->gloo, s->processes, s->ranks, s->victim, s->act, s->place,
              s->mode, s->delays, s->seed);
     snprintf(processes, sizeof processes, "%d", s->processes);
     snprintf(path, sizeof path, "%s/output", r->folder);
@@ -622,7 +624,7 @@ static int run_all(const scenario *list, int n, int at_once, bool (*look)(runnin
                 wrong++;
                 print_error("%s in %s: %s, %d processes of %d ranks, %s, victim %d, delays %d, seed %u; status %d after %.1f s; "
                             "it wrote:\n%s\n",
-                            act_names[s->act], place_names[s->place], s->tcp ? "tcp" : "shared", s->processes, s->ranks,
+                            act_names[s->act], place_names[s->place], s->gloo ? "gloo" : "shared", s->processes, s->ranks,
                             mode_names[s->mode], s->victim, s->delays, s->seed, r->code, now() - r->start, r->text);
             }
             clean(r);
@@ -647,7 +649,7 @@ static uint64_t *reference_of(const running *r)
     const scenario *s = r->of;
     if (s->mode == WINDOWS)
         return r->job->of[s->victim == 0].hashes;
-    return s->act == TERM || s->act == TERM_ONE ? long_reference[s->processes] : references[s->processes][s->ranks][s->mode];
+    return s->act == TERM || s->act == TERM_ONE ? long_reference[s->gloo][s->processes] : references[s->gloo][s->processes][s->ranks][s->mode];
 }
 
 /* All went well: the same parameters in all processes after every step. */
@@ -820,7 +822,11 @@ static void run_expecting(const scenario *list, int n, bool (*look)(running *r))
 /* Engines, processes, ranks and victims in turn. */
 static scenario nth(int k, act what, place where)
 {
-    scenario s = { .tcp = k & 1,
+    static char why[256];
+    static int with_gloo = -1;
+    if (with_gloo < 0 && !(with_gloo = trek_comm_gloo_there(why, sizeof why)))
+        print_message("shared memory only: %s\n", why);
+    scenario s = { .gloo = with_gloo & k & 1,
                    .processes = 2 + (k >> 1 & 1),
                    .ranks = 1 + (k % 7 >= 5),
                    .mode = k % MODES,
@@ -833,13 +839,18 @@ static scenario nth(int k, act what, place where)
 
 static void test_undisturbed(void **state)
 {
-    scenario list[2 * 2 * MODES];
+    scenario list[2 * 2 * 2 * MODES];
     int n = 0;
     (void)state;
     for (int processes = 2; processes <= 3; processes++)
         for (int ranks = 1; ranks <= 2; ranks++)
             for (int how = 0; how < MODES; how++)
                 list[n++] = (scenario){ .processes = processes, .ranks = ranks, .mode = how, .victim = -1 };
+    for (int k = 0, shared_ones = n; k < shared_ones; k++) {
+        list[n] = list[k];
+        list[n].gloo = nth(1, NOTHING, NOWHERE).gloo;
+        n += list[n].gloo;
+    }
     run_expecting(list, n, look_well);
 }
 

@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "distributed/comm/gloo/gloo.h"
 #include "tests/support/support.h"
 #include "tests/support/training.h"
 
@@ -30,7 +31,7 @@ typedef struct job {
     int processes, world, passes, batch, loss, separate, windows, gathered, clip, adam, uneven, engine, accumulate, mixed, pair;
 } job;
 
-enum { SHARED, TCP, MPI }; /* engines */
+enum { SHARED, GLOO, MPI }; /* engines */
 
 static run run_of(const job *j)
 {
@@ -57,7 +58,7 @@ static int child(const char *text, const char *path)
                &j.gathered, &j.clip, &j.adam, &j.uneven, &j.engine, &j.accumulate, &j.mixed, &j.pair) != 15)
         return 2;
     alarm(60);
-    const char *names[] = { "shared", "tcp", "mpi" };
+    const char *names[] = { "shared", "gloo", "mpi" };
     trek_comm *comm = trek_comm_init(&(trek_comm_opts){ .engine = names[j.engine] });
     if (!comm || trek_comm_world_size(comm) != j.processes) {
         fprintf(stderr, "%s\n", trek_error());
@@ -188,10 +189,22 @@ static void test_two_graphs(void **state)
     compare(&(job){ .processes = 2, .world = 2, .passes = 1, .batch = 7, .pair = 1, .uneven = 1 });
 }
 
-static void test_tcp(void **state)
+static void test_gloo(void **state)
 {
     (void)state;
-    compare(&(job){ .processes = 3, .world = 2, .passes = 2, .batch = 7, .loss = BY_STATED, .engine = TCP, .clip = 1 });
+    char why[256];
+    if (!trek_comm_gloo_there(why, sizeof why)) {
+        print_message("skipped: %s\n", why);
+        skip();
+    }
+    for (int gathered = 0; gathered < 2; gathered++)
+        for (int processes = 2; processes <= 4; processes++)
+            compare(&(job){ .processes = processes, .world = 1 + gathered, .passes = 2, .batch = 7, .loss = BY_STATED, .engine = GLOO, .clip = 1,
+                            .gathered = gathered, .accumulate = 1 + gathered, .adam = gathered });
+    compare(&(job){ .processes = 3, .world = 2, .passes = 2, .batch = 7, .loss = BY_STATED, .engine = GLOO, .clip = 1 });
+    compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 2, .loss = BY_LABELS, .engine = GLOO, .windows = 1, .adam = 1 });
+    compare(&(job){ .processes = 2, .world = 2, .passes = 1, .batch = 7, .loss = BY_LABELS, .engine = GLOO, .uneven = 1 });
+    compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 7, .pair = 1, .engine = GLOO });
 }
 
 /* A process on CPUs among those on GPUs. */
@@ -239,7 +252,7 @@ int main(int count, char **words)
         return cmocka_run_group_tests(with_mpi, NULL, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_per_rank), cmocka_unit_test(test_gathered), cmocka_unit_test(test_windows), cmocka_unit_test(test_accumulate), cmocka_unit_test(test_teacher), cmocka_unit_test(test_without_samples),
-        cmocka_unit_test(test_two_graphs), cmocka_unit_test(test_tcp), cmocka_unit_test(test_mixed_devices),
+        cmocka_unit_test(test_two_graphs), cmocka_unit_test(test_gloo), cmocka_unit_test(test_mixed_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,7 +18,7 @@
 #include "autograd/ops.h"
 #include "distributed/comm/comm_internal.h"
 #include "distributed/comm/nccl.h"
-#include "distributed/comm/tcp.h"
+#include "distributed/comm/shared/shared.h"
 #include "distributed/ranks.h"
 #include "distributed/trainer.h"
 #include "graph/capture.h"
@@ -535,7 +535,7 @@ static void *process_main(void *arg)
     process *p = arg;
     trek_control_opts opts = { .process = p->rank, .processes = p->world, .address = "127.0.0.1", .port = p->port, .token = "nccl", .join_s = 30 };
     p->control = trek_control_join(&opts);
-    p->status = p->control ? trek_comm_tcp_new(p->control, &p->comm) : trek_status_get();
+    p->status = p->control ? trek_comm_shared_new(p->control, &p->comm) : trek_status_get();
     if (p->status == TREK_OK)
         p->status = trek_comm_nccl_join(p->comm, p->device);
     if (p->status == TREK_OK)

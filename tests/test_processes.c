@@ -7,25 +7,28 @@
 
 #include <cmocka.h>
 #include <fcntl.h>
+#include <math.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "distributed/comm/comm_internal.h"
+#include "distributed/comm/gloo/gloo.h"
 #include "distributed/control/control.h"
 #include "support/processes.h"
 #include "support/support.h"
 #include "tensor/tensor_internal.h"
 
-/* The engine under test: TREK_TEST_ENGINE in the environment of the whole program, by default tcp. */
+/* The engine under test: TREK_TEST_ENGINE in the environment of the whole program, by default shared memory. */
 static const char *engine_name(void)
 {
     const char *name = getenv("TREK_TEST_ENGINE");
-    return name && *name ? name : "tcp";
+    return name && *name ? name : "shared";
 }
 
 /* --- parts -------------------------------------------------------------------------------------------------------- */
@@ -132,20 +135,31 @@ static bool check_moves(trek_comm *comm, int64_t count)
     return good && trek_comm_barrier(comm) == TREK_OK;
 }
 
-/* f32 sums are those of the rank order, to the bit. */
-static bool check_order(trek_comm *comm)
+/* The same bits on all ranks. */
+static bool same_everywhere(trek_comm *comm, trek_tensor *tensor)
 {
-    enum { COUNT = 3000 };
+    trek_tensor *first = trek_tensor_clone(tensor);
+    bool good = trek_comm_broadcast(comm, first, 0) == TREK_OK && test_same_bits(first, tensor);
+    trek_tensor_release(first);
+    return good;
+}
+
+/* f32 sums are those of the rank order, to the bit; over Gloo this holds for small ones, and large ones are the same
+ * everywhere, within roundings of it. */
+static bool check_order(trek_comm *comm, uint32_t count)
+{
     int world = trek_comm_world_size(comm);
-    trek_tensor *tensor = test_tensor((uint32_t)trek_comm_rank(comm) + 1, trek_dims(COUNT), 1);
+    bool ordered = strcmp(engine_name(), "gloo") != 0 || count <= 1024;
+    trek_tensor *tensor = test_tensor((uint32_t)trek_comm_rank(comm) + 1, trek_dims(count), 1);
     bool good = trek_comm_all_reduce(comm, tensor, TREK_SUM) == TREK_OK;
     double *values = test_read(tensor);
-    for (uint32_t i = 0; good && i < COUNT; i++) {
+    for (uint32_t i = 0; good && i < count; i++) {
         float sum = test_number(1, i);
         for (int r = 1; r < world; r++)
             sum += test_number((uint32_t)r + 1, i);
-        good = (float)values[i] == sum;
+        good = ordered ? (float)values[i] == sum : fabs(values[i] - (double)sum) <= 1e-6 * world;
     }
+    good = good && same_everywhere(comm, tensor);
     free(values);
     trek_tensor_release(tensor);
     return good;
@@ -154,11 +168,11 @@ static bool check_order(trek_comm *comm)
 static int play_results(const part *me)
 {
     trek_comm *comm = join(me, 0), *again = comm ? join(me, 0) : NULL;
-    static const int64_t counts[] = { 1, 7, 1000, 70001, 300000 };
+    static const int64_t counts[] = { 0, 1, 7, 1000, 1025, 4099, 70001, 300000 };
     bool good = comm && again == comm && trek_comm_rank(comm) == me->process && trek_comm_world_size(comm) == me->processes;
     for (size_t k = 0; good && k < sizeof counts / sizeof *counts; k++)
         good = check_reductions(comm, counts[k]) && check_moves(comm, counts[k]);
-    good = good && check_order(comm);
+    good = good && check_order(comm, 1000) && check_order(comm, 3000) && check_order(comm, 700001);
     uint32_t state = (uint32_t)me->process + 17;
     for (int i = 0; good && i < 60; i++) { /* now one is late, now another */
         state = state * 1664525u + 1013904223u;
@@ -240,7 +254,7 @@ static int play_until_failure(const part *me)
 /* A reduction of 64 MiB in which one process dies, or its link. */
 static int play_large(const part *me)
 {
-    trek_comm *comm = join_by(me, strcmp(me->detail, "machines") == 0 ? "tcp" : engine_name(), 30);
+    trek_comm *comm = join_by(me, engine_name(), 30);
     trek_tensor *tensor = trek_tensor_zeros(trek_dims(16 << 20), TREK_F32, trek_cpu(0));
     trek_status status = comm && tensor ? TREK_OK : trek_status_get();
     for (int i = 0; status == TREK_OK && i < 1000; i++) {
@@ -257,6 +271,79 @@ static int play_large(const part *me)
     trek_tensor_release(tensor);
     trek_comm_free(&comm);
     return status == TREK_OK ? 0 : 1;
+}
+
+/* 16 MiB with a deadline of 4 s, and small calls. */
+static int play_slow(const part *me)
+{
+    trek_comm *comm = join(me, 10);
+    bool good = comm && trek_comm_set_deadline(comm, 4) == TREK_OK;
+    good = good && check_order(comm, 4 << 20) && check_reductions(comm, 100);
+    trek_comm_free(&comm);
+    printf("%s %s\n", good ? "good" : "bad", trek_error());
+    return good ? 0 : 1;
+}
+
+/* Several calls under way at once, of which the caller takes none to an end. */
+static bool check_started(trek_comm *comm)
+{
+    enum { CALLS = 12, COUNT = 5000 };
+    int world = trek_comm_world_size(comm);
+    trek_tensor *tensors[CALLS];
+    bool good = true;
+    for (int k = 0; k < CALLS; k++)
+        tensors[k] = numbers(trek_comm_rank(comm), COUNT - k * 400, TREK_F32);
+    for (int k = 0; good && k < CALLS; k++) {
+        void *data = trek_tensor_data(tensors[k]);
+        good = trek_comm_start(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .dtype = TREK_F32, .count = COUNT - k * 400,
+                                                       .in = data, .out = data }) == TREK_OK;
+    }
+    good = good && trek_comm_finish(comm) == TREK_OK;
+    for (int k = 0; k < CALLS; k++) {
+        good = good && same(tensors[k], 0, COUNT - k * 400, world, TREK_SUM, "started");
+        trek_tensor_release(tensors[k]);
+    }
+    return good;
+}
+
+/* Gloo in pieces of a few elements, and as in a large world, in which ranks meet by a reduction; the last call differs. */
+static int play_sizes(const part *me)
+{
+    static const int64_t counts[] = { 0, 1, 65, 260 };
+    trek_comm_gloo_set_sizes(512, atoi(me->detail));
+    trek_comm *comm = join(me, 10);
+    bool good = comm != NULL;
+    for (size_t k = 0; good && k < sizeof counts / sizeof *counts; k++)
+        good = check_reductions(comm, counts[k]) && check_moves(comm, counts[k]);
+    trek_comm_gloo_set_sizes(0, 0);
+    good = good && check_started(comm);
+    printf("%s %s\n", good ? "good" : "bad", trek_error());
+    trek_tensor *tensor = numbers(me->process, 2000 + (me->process == 1), TREK_F32);
+    if (good) {
+        trek_status status = trek_comm_all_reduce(comm, tensor, TREK_SUM);
+        printf("%s: %s\n", trek_status_name(status), trek_error());
+    }
+    trek_tensor_release(tensor);
+    trek_comm_free(&comm);
+    return good ? 0 : 1;
+}
+
+/* Processes that do not see each other's shared memory count as on machines of their own. "apart": which there is Gloo for;
+ * "without": for which there is nothing. 9: this is not allowed here. */
+static int play_apart(const part *me)
+{
+    if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+        mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=1m") != 0)
+        return 9;
+    if (strcmp(me->detail, "without") == 0)
+        setenv("TREK_PLUGIN_PATH", "/nonexistent", 1);
+    else if (strcmp(me->detail, "apart") != 0)
+        setenv("TREK_GLOO_INTERFACE", me->detail, 1);
+    trek_comm *comm = join_by(me, NULL, 10);
+    bool good = comm && trek_comm_barrier(comm) == TREK_OK;
+    printf("%s\n", comm ? comm->engine->name : "none");
+    trek_comm_free(&comm);
+    return good ? 0 : 1;
 }
 
 /* What the processes settle on: "any" stands for no wish. */
@@ -299,6 +386,12 @@ static int play(const part *me)
         return play_choice(me);
     if (strcmp(me->role, "results") == 0)
         return play_results(me);
+    if (strcmp(me->role, "sizes") == 0)
+        return play_sizes(me);
+    if (strcmp(me->role, "apart") == 0)
+        return play_apart(me);
+    if (strcmp(me->role, "slow") == 0)
+        return play_slow(me);
     if (strcmp(me->role, "fail") == 0)
         return play_until_failure(me);
     return strcmp(me->role, "large") == 0 ? play_large(me) : 99;
@@ -451,13 +544,56 @@ static void test_choice(void **state)
     (void)state;
     static world any, differ;
     processes_start_all(&any, 3, "choice", "any", -1, NULL);
-    processes_start_all(&differ, 3, "choice", "tcp", 2, "shared");
+    processes_start_all(&differ, 3, "choice", "gloo", 2, "shared");
     processes_finish(&any, 10, -1);
     processes_finish(&differ, 10, -1);
     for (int p = 0; p < 3; p++) {
         WANT(&any, any.code[p] == 0 && strncmp(any.text[p], "shared ", 7) == 0 && !strstr(any.text[p], "warning"));
         WANT(&differ, differ.code[p] == 1 && strstr(differ.text[p], "TREK_ERR_ARGUMENT the processes want different engines") &&
-                          strstr(differ.text[p], "process 0 \"tcp\", process 2 \"shared\""));
+                          strstr(differ.text[p], "process 0 \"gloo\", process 2 \"shared\""));
+    }
+}
+
+static void test_sizes(void **state)
+{
+    (void)state;
+    if (strcmp(engine_name(), "gloo") != 0)
+        skip();
+    static world w;
+    for (int n = 2; n <= 5; n += 1 + (n == 3))
+        for (int direct = 1; direct <= (n == 3 ? 32 : 1); direct += 31) {
+            processes_start_all(&w, n, "sizes", direct == 1 ? "1" : "32", -1, NULL);
+            processes_finish(&w, 30, -1);
+            for (int p = 0; p < n; p++)
+                WANT(&w, w.code[p] == 0 && strstr(w.text[p], "good") &&
+                             strstr(w.text[p], "TREK_ERR_COMM: the ranks' calls differ: rank 0's call") &&
+                             strstr(w.text[p], "rank 1's call") && strstr(w.text[p], "all_reduce(sum, f32, 2001 elements)"));
+        }
+}
+
+/* Without a word: shared memory on one machine, else Gloo, else an error that says what to install. */
+static void test_apart(void **state)
+{
+    (void)state;
+    if (strcmp(engine_name(), "gloo") != 0)
+        skip();
+    static world w[4];
+    static const char *const details[] = { "apart", "without", "lo", "nosuch0" };
+    for (int k = 0; k < 4; k++)
+        processes_start_all(&w[k], 3, "apart", details[k], -1, NULL);
+    for (int k = 0; k < 4; k++)
+        processes_finish(&w[k], 20, -1);
+    if (w[0].code[0] == 9) {
+        fprintf(stderr, "skipped: this system does not let the test make mount name spaces\n");
+        skip();
+    }
+    for (int p = 0; p < 3; p++) {
+        WANT(&w[0], w[0].code[p] == 0 && strstr(w[0].text[p], "gloo"));
+        WANT(&w[1], w[1].code[p] == 1 && strstr(w[1].text[p], "TREK_ERR_UNSUPPORTED: 3 processes on 3 machines") &&
+                        strstr(w[1].text[p], "libgloo-dev") && strstr(w[1].text[p], "libopenmpi-dev"));
+        WANT(&w[2], w[2].code[p] == 0 && strstr(w[2].text[p], "gloo"));
+        WANT(&w[3], w[3].code[p] == 1 &&
+                        strstr(w[3].text[p], "TREK_ERR_ARGUMENT: TREK_GLOO_INTERFACE=nosuch0: this machine has no such network interface"));
     }
 }
 
@@ -540,46 +676,72 @@ static bool join_networks(const pid_t *holders)
     return good;
 }
 
-/* Two machines: process 0 on one, 1 and 2 on the other; the link between them is cut in the midst of a reduction. */
+/* Two machines with a network of their own each, which a link joins. */
+typedef struct machines {
+    pid_t holders[2];
+    int files[2];
+} machines;
+
+static void release_machines(machines *m)
+{
+    for (int k = 0; k < 2; k++) {
+        if (m->files[k] >= 0)
+            close(m->files[k]);
+        if (m->holders[k]) {
+            kill(m->holders[k], SIGKILL);
+            waitpid(m->holders[k], NULL, 0);
+        }
+    }
+}
+
+/* False, and why is printed, where the engine or the system does not allow it. */
+static bool make_machines(machines *m)
+{
+    *m = (machines){ .files = { -1, -1 } };
+    if (strcmp(engine_name(), "shared") == 0) {
+        fprintf(stderr, "skipped: shared memory does not join machines\n");
+        return false;
+    }
+    for (int k = 0; k < 2; k++)
+        m->holders[k] = hold_network(&m->files[k]);
+    if (m->holders[0] && m->holders[1] && join_networks(m->holders))
+        return true;
+    release_machines(m);
+    fprintf(stderr, "skipped: this system does not let the test make network name spaces\n");
+    return false;
+}
+
+/* Process 0 on one machine, the others on the other. */
+static void start_on(const machines *m, world *w, int n, const char *role, const char *detail)
+{
+    processes_init(w, n);
+    w->address = "10.91.7.1";
+    for (int p = 0; p < n; p++) {
+        w->net[p] = m->files[p > 0];
+        processes_start(w, p, role, detail);
+    }
+}
+
+/* The link between them is cut in the midst of a reduction. */
 static void test_cut_link(void **state)
 {
     (void)state;
-    pid_t holders[2] = { 0, 0 };
-    int files[2] = { -1, -1 };
-    for (int k = 0; k < 2; k++)
-        holders[k] = hold_network(&files[k]);
-    bool there = holders[0] && holders[1] && join_networks(holders);
+    machines m;
+    if (!make_machines(&m))
+        skip();
     static world w;
     bool begun = false;
-    if (there) {
-        processes_init(&w, 3);
-        w.address = "10.91.7.1";
-        for (int p = 0; p < 3; p++) {
-            w.net[p] = files[p > 0];
-            processes_start(&w, p, "large", "machines");
-        }
-        for (int i = 0; i < 300 && !begun; i++) {
-            char line[64] = "";
-            pause_ms(20);
-            begun = pread(fileno(w.file[2]), line, sizeof line - 1, 0) > 0 && strstr(line, "begun");
-        }
-        pause_ms(30);
-        ip(holders[1], "link set trek1 down");
-        w.start = processes_now();
-        processes_finish(&w, 15, -1);
+    start_on(&m, &w, 3, "large", "machines");
+    for (int i = 0; i < 300 && !begun; i++) {
+        char line[64] = "";
+        pause_ms(20);
+        begun = pread(fileno(w.file[2]), line, sizeof line - 1, 0) > 0 && strstr(line, "begun");
     }
-    for (int k = 0; k < 2; k++) {
-        if (files[k] >= 0)
-            close(files[k]);
-        if (holders[k]) {
-            kill(holders[k], SIGKILL);
-            waitpid(holders[k], NULL, 0);
-        }
-    }
-    if (!there) {
-        fprintf(stderr, "skipped: this system does not let the test make network name spaces\n");
-        skip();
-    }
+    pause_ms(30);
+    ip(m.holders[1], "link set trek1 down");
+    w.start = processes_now();
+    processes_finish(&w, 15, -1);
+    release_machines(&m);
     WANT(&w, begun);
     for (int p = 0; p < 3; p++) {
         WANT(&w, w.code[p] == 1 && w.seconds[p] < 10 && strstr(w.text[p], "TREK_ERR_PEER: process"));
@@ -589,17 +751,51 @@ static void test_cut_link(void **state)
     }
 }
 
+/* 30 Mbit/s: a reduction takes several times the deadline, but its pieces do not. */
+static void test_slow_link(void **state)
+{
+    (void)state;
+    machines m;
+    if (!make_machines(&m))
+        skip();
+    char command[200];
+    bool slow = true;
+    for (int k = 0; k < 2; k++) {
+        snprintf(command, sizeof command, "nsenter -t %d -n tc qdisc add dev trek%d root tbf rate 30mbit burst 32kbit latency 400ms 2>/dev/null",
+                 (int)m.holders[k], k);
+        slow = slow && system(command) == 0;
+    }
+    static world w;
+    if (slow) {
+        start_on(&m, &w, 3, "slow", "");
+        processes_finish(&w, 60, -1);
+    }
+    release_machines(&m);
+    if (!slow) {
+        fprintf(stderr, "skipped: this system does not let the test slow a link down (tc)\n");
+        skip();
+    }
+    for (int p = 0; p < 3; p++)
+        WANT(&w, w.code[p] == 0 && strstr(w.text[p], "good") && w.seconds[p] > 5);
+}
+
 int main(void)
 {
     part me;
     if (processes_part(&me))
         return play(&me);
-    alarm(120);
+    char why[256];
+    if (strcmp(engine_name(), "gloo") == 0 && !trek_comm_gloo_there(why, sizeof why)) {
+        printf("skipped: %s\n", why);
+        return 77;
+    }
+    alarm(200);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_results),    cmocka_unit_test(test_kill),               cmocka_unit_test(test_stop),
         cmocka_unit_test(test_exit),       cmocka_unit_test(test_mismatch),           cmocka_unit_test(test_deadline_and_abort),
         cmocka_unit_test(test_long_phase), cmocka_unit_test(test_death_in_a_call),    cmocka_unit_test(test_cut_link),
-        cmocka_unit_test(test_choice),         cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_slow_link),  cmocka_unit_test(test_sizes),              cmocka_unit_test(test_apart),
+        cmocka_unit_test(test_choice),             cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

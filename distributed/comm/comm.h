@@ -40,7 +40,7 @@ TREK_API trek_status trek_comm_local(const trek_device *devices, int n, trek_com
 TREK_API void trek_comm_free(trek_comm **comm);
 
 typedef struct trek_comm_opts {
-    const char *engine;     /* default NULL: what fits: shared memory on one machine, MPI, else TCP. "shared", "mpi", "tcp": that one */
+    const char *engine;     /* default NULL: what fits: shared memory on one machine, MPI, else Gloo. "shared", "mpi", "gloo": that one */
     int rank, world_size;   /* of processes; world_size 0: both from the environment */
     const char *address;    /* of process 0; NULL: from the environment, else 127.0.0.1 */
     int port;               /* 0: from the environment */
@@ -52,7 +52,8 @@ typedef struct trek_comm_opts {
 /* The communicator among the processes of the job, one rank for each process. The job is described by opts, or else by
  * the environment of trek-run, torchrun, Slurm or Open MPI; without any, a world of one. Joins the others the first
  * time; later calls of the process give one more handle to the same group (opts must agree). Logs the world it found.
- * NULL and ARGUMENT (a contradictory environment, named), COMM, TIMEOUT, UNSUPPORTED, MEMORY. opts may be NULL. */
+ * NULL and ARGUMENT (a contradictory environment, named), COMM, TIMEOUT, UNSUPPORTED (nothing here joins these machines: the
+ * message says what to install), MEMORY. opts may be NULL. */
 TREK_API trek_comm *trek_comm_init(const trek_comm_opts *opts);
 /* How many processes opts and environment describe, without joining anyone; -1 and ARGUMENT if they contradict themselves. */
 TREK_API int trek_comm_world_described(const trek_comm_opts *opts);

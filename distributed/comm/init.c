@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "distributed/comm/gloo/gloo.h"
 #include "distributed/comm/mpi/mpi.h"
 #include "distributed/comm/shared/shared.h"
-#include "distributed/comm/tcp.h"
 #include "distributed/control/launch.h"
 #include "tensor/memory_internal.h"
 
@@ -17,8 +17,8 @@ typedef struct engine_choice {
 
 static const engine_choice engines[] = { { "shared", trek_comm_shared_new },
                                          { "mpi", trek_comm_mpi_new },
-                                         { "tcp", trek_comm_tcp_new } };
-enum { SHARED, MPI, TCP, ENGINES };
+                                         { "gloo", trek_comm_gloo_new } };
+enum { SHARED, MPI, GLOO, ENGINES };
 
 /* How long all may take to come, and to settle on an engine each time they meet, where no deadline is given. Processes do
  * not start at one moment: a shorter deadline than the least does not hold here. */
@@ -59,7 +59,8 @@ static void free_handle(trek_comm *comm)
 typedef struct process_card {
     char wanted[16];
     char machine[128];
-    int32_t mpi;
+    int32_t mpi, gloo;
+    char no_gloo[256];  /* why not */
 } process_card;
 
 static trek_status check_opts(const trek_comm_opts *opts)
@@ -73,7 +74,7 @@ static trek_status check_opts(const trek_comm_opts *opts)
     for (int e = 0; e < ENGINES; e++)
         if (strcmp(wanted, engines[e].name) == 0)
             return TREK_OK;
-    return trek_fail(TREK_ERR_ARGUMENT, "there is no engine \"%s\" between processes: \"shared\", \"mpi\", \"tcp\" or NULL",
+    return trek_fail(TREK_ERR_ARGUMENT, "there is no engine \"%s\" between processes: \"shared\", \"mpi\", \"gloo\" or NULL",
                      wanted);
 }
 
@@ -83,6 +84,7 @@ static process_card *exchange_cards(trek_control *control, const char *wanted)
     int n = trek_control_processes(control);
     char why[256];
     process_card own = { .mpi = trek_comm_mpi_launched(why, sizeof why) };
+    own.gloo = trek_comm_gloo_there(own.no_gloo, sizeof own.no_gloo);
     snprintf(own.wanted, sizeof own.wanted, "%s", wanted ? wanted : "");
     snprintf(own.machine, sizeof own.machine, "%s", trek_control_machine(control));
     process_card *cards = trek_calloc((size_t)n, sizeof *cards);
@@ -109,9 +111,11 @@ static process_card *exchange_cards(trek_control *control, const char *wanted)
 static int rank_engines(const trek_control *control, const process_card *cards, int *order)
 {
     int n = trek_control_processes(control), count = 0;
-    bool mpi = true;
-    for (int p = 0; p < n; p++)
+    bool mpi = true, gloo = true;
+    for (int p = 0; p < n; p++) {
         mpi = mpi && cards[p].mpi;
+        gloo = gloo && cards[p].gloo;
+    }
     for (int e = 0; e < ENGINES && cards[0].wanted[0]; e++)
         if (strcmp(cards[0].wanted, engines[e].name) == 0)
             order[count++] = e;
@@ -121,7 +125,8 @@ static int rank_engines(const trek_control *control, const process_card *cards, 
         order[count++] = SHARED;
     if (mpi)
         order[count++] = MPI;
-    order[count++] = TCP;
+    if (gloo)
+        order[count++] = GLOO;
     return count;
 }
 
@@ -160,14 +165,39 @@ static trek_status make_engine(trek_control *control, int e, trek_comm **comm)
 
 /* --- joining ------------------------------------------------------------------------------------------------------ */
 
-static void report(const trek_control *control, const process_card *cards, const char *engine, bool chosen)
+static int count_machines(const process_card *cards, int n)
 {
-    int n = trek_control_processes(control), machines = 0, local = 0, locals = 0, self = trek_control_process(control);
+    int machines = 0;
     for (int p = 0; p < n; p++) {
         bool seen = false;
         for (int before = 0; before < p && !seen; before++)
             seen = strcmp(cards[p].machine, cards[before].machine) == 0;
         machines += !seen;
+    }
+    return machines;
+}
+
+/* Shared memory, if it was an engine, has said why it does not work. */
+static void fail_without_engine(const process_card *cards, int n)
+{
+    char before[TREK_ERROR_SIZE] = "";
+    trek_status status = trek_status_get();
+    if (status != TREK_OK)
+        trek_error_take(&status, before);
+    int without = 0, machines = count_machines(cards, n);
+    while (without < n - 1 && cards[without].gloo)
+        without++;
+    trek_fail(TREK_ERR_UNSUPPORTED,
+              "%d processes on %d machine%s have nothing to exchange data by: install Gloo on all (Debian: libgloo-dev g++) and build trek "
+              "again, or MPI (libopenmpi-dev openmpi-bin) and start them by mpirun or srun. Process %d: %s%s%.300s",
+              n, machines, machines > 1 ? "s" : "", without, cards[without].no_gloo, before[0] ? "; shared memory: " : "", before);
+}
+
+static void report(const trek_control *control, const process_card *cards, const char *engine)
+{
+    int n = trek_control_processes(control), machines = count_machines(cards, n), local = 0, locals = 0;
+    int self = trek_control_process(control);
+    for (int p = 0; p < n; p++) {
         if (strcmp(cards[p].machine, cards[self].machine) == 0) {
             local += p < self;
             locals++;
@@ -178,11 +208,6 @@ static void report(const trek_control *control, const process_card *cards, const
     trek_log_message(
         TREK_LOG_INFO, "process %d of %d (by %s), %d of %d on this machine, %d machine%s, engine %s, process 0 at %s:%d", self, n,
         job.launch.source, local, locals, machines, machines > 1 ? "s" : "", engine, job.launch.address, job.launch.port);
-    if (self == 0 && !chosen && strcmp(engine, "tcp") == 0)
-        trek_log_message(TREK_LOG_WARNING,
-                         "%d processes on %d machines exchange gradients over TCP through process 0, which is slow: no MPI "
-                         "launcher and plug-in were found",
-                         n, machines);
 }
 
 static trek_comm *pick_engine(trek_control *control, const char *wanted)
@@ -190,15 +215,15 @@ static trek_comm *pick_engine(trek_control *control, const char *wanted)
     process_card *cards = exchange_cards(control, wanted);
     int order[ENGINES], count = cards ? rank_engines(control, cards, order) : 0;
     trek_comm *comm = NULL;
-    for (int i = 0; i < count && !comm; i++) {
-        trek_status status = make_engine(control, order[i], &comm);
+    trek_status status = cards ? TREK_ERR_UNSUPPORTED : trek_status_get();
+    for (int i = 0; i < count && status == TREK_ERR_UNSUPPORTED; i++) {
+        trek_error_clear();
+        status = make_engine(control, order[i], &comm);
         if (status == TREK_OK)
-            report(control, cards, engines[order[i]].name, wanted != NULL);
-        else if (status == TREK_ERR_UNSUPPORTED && i + 1 < count)
-            trek_error_clear();
-        else
-            break;
+            report(control, cards, engines[order[i]].name);
     }
+    if (status == TREK_ERR_UNSUPPORTED && !wanted)
+        fail_without_engine(cards, trek_control_processes(control));
     trek_free(cards);
     return comm;
 }

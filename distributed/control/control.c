@@ -343,11 +343,12 @@ int trek_control_processes(const trek_control *control) { return control->proces
 bool trek_control_same_machine(const trek_control *control) { return control->same_machine; }
 const char *trek_control_machine(const trek_control *control) { return control->machine; }
 
-bool trek_control_own_address(const trek_control *control, char *text, size_t size)
+bool trek_control_own_address(trek_control *control, char *text, size_t size)
 {
-    if (control->process == 0) {
-        snprintf(text, size, "%s", control->address);
-        return true;
-    }
-    return trek_socket_own_address(control->links[0].fd, text, size);
+    bool found = false;
+    pthread_mutex_lock(&control->lock);
+    for (int i = control->links_count - 1; i >= 0 && !found; i--) /* the last process is the likeliest to be on another machine */
+        found = control->links[i].fd >= 0 && trek_socket_own_address(control->links[i].fd, text, size);
+    pthread_mutex_unlock(&control->lock);
+    return found;
 }

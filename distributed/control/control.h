@@ -67,8 +67,8 @@ void trek_control_called(trek_control *control);
 bool trek_control_excused(trek_control *control, int process, int64_t deadline_ns);
 /* Number of the last call that a process is known to have begun. */
 uint64_t trek_control_peer_call(trek_control *control, int process);
-/* The address by which this process is reached on the route that the channel takes. */
-bool trek_control_own_address(const trek_control *control, char *text, size_t size);
+/* The numeric address by which this process is reached on the route that the channel takes; false: no connection is left. */
+bool trek_control_own_address(trek_control *control, char *text, size_t size);
 /* A name for the machine, its processes and its shared memory, the same for all who can share memory with this one. */
 const char *trek_control_machine(const trek_control *control);
 /* Appends a line for each process: phase, last operation, since when, heartbeat. Returns text. */

@@ -2,21 +2,13 @@
 /* The MPI engine: processes that an MPI launcher has started, host memory, by way
  * of the plug-in libtrek-mpi.
  *
- * One thread of the process initialises MPI and carries out started calls, on a
- * communicator of trek's own; a caller that waits carries its call out itself
- * where MPI lets it (one thread at a time: MPI_THREAD_SERIALIZED is enough), else
- * the thread does that, too. The thread initialises MPI where the program has not, and then finalises it
- * when the program ends in order (all handles freed, no group ended by an error);
- * what the program initialised is left to the program, which must have asked for
- * MPI_THREAD_SERIALIZED (it then makes no MPI call of its own while a call of
- * trek's is under way) or MPI_THREAD_MULTIPLE.
- *
- * Ranks meet before each call: they send each other what they are about to do,
- * and small calls' data with it. What is larger goes through memory of the
- * engine's own in pieces, two or more under way at a time, so that MPI never
- * holds an address of the caller's: after an error, which MPI's collectives
- * cannot be cancelled by, nothing writes to the caller's memory any more. A call
- * that fails after the ranks have met may have written a part of its result.
+ * The communication thread (async/) initialises MPI where the program has not, and then
+ * finalises it when the program ends in order (all handles freed, no group ended by an
+ * error); what the program initialised is left to the program, which must have asked for
+ * MPI_THREAD_SERIALIZED (it then makes no MPI call of its own while a call of trek's is
+ * under way) or MPI_THREAD_MULTIPLE. Callers carry their calls out themselves: one thread
+ * at a time, MPI_THREAD_SERIALIZED is enough. MPI's collectives cannot be cancelled: after
+ * an error, MPI keeps the engine's memory.
  *
  * Small calls combine in rank order; others as MPI_Iallreduce does for their
  * size: the same bits on all ranks; the same from run to run as far as the MPI

@@ -3,24 +3,24 @@
  * back as statuses; nothing here ends the program, waits for another process (but
  * for MPI_Init_thread and MPI_Finalize) or touches what belongs to the program's
  * own use of MPI. */
-#include "distributed/comm/mpi/mpi_table.h"
+#include "distributed/comm/async/async_table.h"
 
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-_Static_assert(sizeof(MPI_Request) <= sizeof(trek_mpi_request), "a request must fit");
+_Static_assert(sizeof(MPI_Request) <= sizeof(trek_async_request), "a request must fit");
 
 /* Of one kind of message only: those by which ranks meet. */
 enum { MEETING_TAG = 1 };
 
-struct trek_mpi_group {
+struct trek_async_group {
     MPI_Comm comm;
 };
 
-static const trek_mpi_host *host;
-static trek_mpi_table *shown;     /* the core's table */
+static const trek_async_host *host;
+static trek_async_table *shown;     /* the core's table */
 static bool ours;                 /* MPI was initialised here */
 static bool ending;               /* and is being finalised here */
 static int leave_key = MPI_KEYVAL_INVALID;
@@ -39,11 +39,11 @@ static trek_status fail_call(const char *call, int code)
     return host->fail(TREK_ERR_COMM, message);
 }
 
-static trek_status started(const char *call, int code, MPI_Request request, trek_mpi_request *result)
+static trek_status started(const char *call, int code, MPI_Request request, trek_async_request *result)
 {
     if (code != MPI_SUCCESS)
         request = MPI_REQUEST_NULL;
-    memcpy(result->bytes, &request, sizeof request);
+    memcpy(&result->word, &request, sizeof request);
     return code == MPI_SUCCESS ? TREK_OK : fail_call(call, code);
 }
 
@@ -91,7 +91,7 @@ static int on_leaving(MPI_Comm comm, int key, void *value, void *extra)
 {
     (void)comm, (void)key, (void)value, (void)extra;
     if (!ending)
-        host->leaving();
+        host->leaving(host);
     return MPI_SUCCESS;
 }
 
@@ -182,9 +182,9 @@ static void end(void)
 
 /* --- groups ------------------------------------------------------------------------------ */
 
-static trek_status group_new(trek_mpi_group **result, trek_mpi_request *request)
+static trek_status group_new(trek_async_group **result, trek_async_request *request)
 {
-    trek_mpi_group *group = host->alloc(sizeof *group);
+    trek_async_group *group = host->alloc(sizeof *group);
     if (!group)
         return TREK_ERR_MEMORY;
     MPI_Request under_way = MPI_REQUEST_NULL;
@@ -200,76 +200,84 @@ static trek_status group_new(trek_mpi_group **result, trek_mpi_request *request)
 }
 
 /* The program's error handler for MPI_COMM_WORLD came along. */
-static trek_status group_ready(trek_mpi_group *group)
+static trek_status group_ready(trek_async_group *group)
 {
     int code = MPI_Comm_set_errhandler(group->comm, MPI_ERRORS_RETURN);
     return code == MPI_SUCCESS ? TREK_OK : fail_call("MPI_Comm_set_errhandler", code);
 }
 
-static void group_free(trek_mpi_group *group, bool done)
+static bool group_free(trek_async_group *group, bool done)
 {
     if (!done)
-        return; /* MPI may still write to it */
+        return false; /* MPI may still write to it */
     MPI_Comm_free(&group->comm);
     host->free(group);
+    return true;
 }
 
 /* --- calls ---------------------------------------------------------------------------------- */
 
-static trek_status send(trek_mpi_group *group, int to, const void *data, size_t bytes, trek_mpi_request *request)
+static trek_status exchange(trek_async_group *group, const void *mine, size_t bytes, void *notes, size_t stride,
+                            trek_async_request *requests)
 {
-    MPI_Request own = MPI_REQUEST_NULL;
-    int code = MPI_Isend(data, (int)bytes, MPI_BYTE, to, MEETING_TAG, group->comm, &own);
-    return started("MPI_Isend", code, own, request);
+    int rank = shown->rank, world = shown->world;
+    trek_status status = TREK_OK;
+    for (int r = 0; r < world && status == TREK_OK; r++) {
+        MPI_Request own = MPI_REQUEST_NULL;
+        if (r == rank)
+            continue;
+        int code = MPI_Irecv((char *)notes + (size_t)r * stride, (int)stride, MPI_BYTE, r, MEETING_TAG, group->comm, &own);
+        status = started("MPI_Irecv", code, own, &requests[r]);
+    }
+    for (int k = 1; k < world && status == TREK_OK; k++) { /* not all to the same rank first */
+        MPI_Request own = MPI_REQUEST_NULL;
+        int to = (rank + k) % world, code = MPI_Isend(mine, (int)bytes, MPI_BYTE, to, MEETING_TAG, group->comm, &own);
+        status = started("MPI_Isend", code, own, &requests[world + to]);
+    }
+    return status;
 }
 
-static trek_status receive(trek_mpi_group *group, int from, void *data, size_t bytes, trek_mpi_request *request)
-{
-    MPI_Request own = MPI_REQUEST_NULL;
-    int code = MPI_Irecv(data, (int)bytes, MPI_BYTE, from, MEETING_TAG, group->comm, &own);
-    return started("MPI_Irecv", code, own, request);
-}
-
-static trek_status all_reduce(trek_mpi_group *group, void *data, int64_t count, trek_dtype dtype, trek_reduce_op op,
-                              trek_mpi_request *request)
+static trek_status all_reduce(trek_async_group *group, void *data, int64_t count, trek_dtype dtype, trek_reduce_op op,
+                              trek_async_request *request)
 {
     MPI_Request own = MPI_REQUEST_NULL;
     int code = MPI_Iallreduce(MPI_IN_PLACE, data, (int)count, type_of(dtype), op_of(dtype, op), group->comm, &own);
     return started("MPI_Iallreduce", code, own, request);
 }
 
-static trek_status broadcast(trek_mpi_group *group, void *data, int64_t bytes, int root, trek_mpi_request *request)
+static trek_status broadcast(trek_async_group *group, void *data, int64_t bytes, int root, trek_async_request *request)
 {
     MPI_Request own = MPI_REQUEST_NULL;
     int code = MPI_Ibcast(data, (int)bytes, MPI_BYTE, root, group->comm, &own);
     return started("MPI_Ibcast", code, own, request);
 }
 
-static trek_status all_gather(trek_mpi_group *group, const void *part, int64_t bytes, void *all, trek_mpi_request *request)
+static trek_status all_gather(trek_async_group *group, const void *part, int64_t bytes, void *all, trek_async_request *request)
 {
     MPI_Request own = MPI_REQUEST_NULL;
     int code = MPI_Iallgather(part, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, group->comm, &own);
     return started("MPI_Iallgather", code, own, request);
 }
 
-static trek_status reduce_scatter(trek_mpi_group *group, const void *all, void *part, int64_t count, trek_dtype dtype,
-                                  trek_reduce_op op, trek_mpi_request *request)
+static trek_status reduce_scatter(trek_async_group *group, void *all, void *part, int64_t count, trek_dtype dtype,
+                                  trek_reduce_op op, trek_async_request *request)
 {
     MPI_Request own = MPI_REQUEST_NULL;
     int code = MPI_Ireduce_scatter_block(all, part, (int)count, type_of(dtype), op_of(dtype, op), group->comm, &own);
     return started("MPI_Ireduce_scatter_block", code, own, request);
 }
 
-static trek_status test(int n, trek_mpi_request *requests, bool *done)
+static trek_status test(trek_async_group *group, int n, trek_async_request *requests, bool *done)
 {
+    (void)group;
     *done = true;
     for (int k = 0; k < n; k++) {
         MPI_Request own;
-        memcpy(&own, requests[k].bytes, sizeof own);
+        memcpy(&own, &requests[k].word, sizeof own);
         if (own == MPI_REQUEST_NULL)
             continue;
         int flag = 0, code = MPI_Test(&own, &flag, MPI_STATUS_IGNORE);
-        memcpy(requests[k].bytes, &own, sizeof own);
+        memcpy(&requests[k].word, &own, sizeof own);
         if (code != MPI_SUCCESS)
             return fail_call("MPI_Test", code);
         *done = *done && flag;
@@ -277,20 +285,20 @@ static trek_status test(int n, trek_mpi_request *requests, bool *done)
     return TREK_OK;
 }
 
-__attribute__((visibility("default"))) trek_status trek_mpi_open(int abi, const trek_mpi_host *given, trek_mpi_table *table, char *why,
+__attribute__((visibility("default"))) trek_status trek_mpi_open(int abi, const trek_async_host *given, trek_async_table *table, char *why,
                                                                  size_t size);
 
-trek_status trek_mpi_open(int abi, const trek_mpi_host *given, trek_mpi_table *table, char *why, size_t size)
+trek_status trek_mpi_open(int abi, const trek_async_host *given, trek_async_table *table, char *why, size_t size)
 {
-    if (abi != TREK_MPI_ABI || given->abi != TREK_MPI_ABI) {
-        snprintf(why, size, "libtrek-mpi was built for another version of trek (%d, not %d)", TREK_MPI_ABI, abi);
+    if (abi != TREK_ASYNC_ABI || given->abi != TREK_ASYNC_ABI) {
+        snprintf(why, size, "libtrek-mpi was built for another version of trek (%d, not %d)", TREK_ASYNC_ABI, abi);
         return TREK_ERR_UNSUPPORTED;
     }
     host = given;
     shown = table;
-    *table = (trek_mpi_table){
-        .abi = TREK_MPI_ABI, .begin = begin, .end = end, .group_new = group_new,
-        .group_ready = group_ready, .group_free = group_free, .send = send, .receive = receive,
+    *table = (trek_async_table){
+        .abi = TREK_ASYNC_ABI, .begin = begin, .end = end, .group_new = group_new,
+        .group_ready = group_ready, .group_free = group_free, .exchange = exchange,
         .all_reduce = all_reduce, .broadcast = broadcast, .all_gather = all_gather,
         .reduce_scatter = reduce_scatter, .test = test,
     };

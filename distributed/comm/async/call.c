@@ -5,57 +5,70 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "distributed/comm/mpi/mpi_internal.h"
+#include "distributed/comm/async/async_internal.h"
 #include "tensor/half_internal.h"
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
 
-/* Whose message is the thread's own error. */
-static void end_by_error(trek_mpi_comm *comm, trek_status status)
+/* How long the control channel may take to say why the library has failed. */
+#define REASON_NS 10000000000
+
+/* Whose message is the thread's own error. A library's failure is mostly another process's end, of which the control
+ * channel knows more, or will soon: the group then ends by that. */
+static void end_by_error(trek_async_comm *comm, trek_status status)
 {
-    char message[TREK_ERROR_SIZE];
-    snprintf(message, sizeof message, "%s", trek_error());
+    comm->failure = status;
+    comm->failure_ns = trek_clock_ns();
+    snprintf(comm->failure_text, sizeof comm->failure_text, "%s", trek_error());
     trek_error_clear();
-    trek_mpi_comm_end(comm, status, message);
+    if (!comm->base.control || status != TREK_ERR_PEER)
+        trek_async_comm_end(comm, status, comm->failure_text);
 }
 
-static void progressed(trek_mpi_comm *comm, bool *moved)
+/* Whether the library is not to be asked any more. */
+static bool has_failed(trek_async_comm *comm)
+{
+    if (comm->failure != TREK_OK && trek_clock_ns() - comm->failure_ns > REASON_NS)
+        trek_async_comm_end(comm, comm->failure, comm->failure_text);
+    return comm->failure != TREK_OK;
+}
+
+static void progressed(trek_async_comm *comm, bool *moved)
 {
     *moved = true;
     atomic_store_explicit(&comm->progress_ns, trek_clock_ns(), memory_order_relaxed);
 }
 
-static void begin_moving(trek_mpi_comm *comm);
-static bool load_next(trek_mpi_comm *comm);
+static void begin_moving(trek_async_comm *comm);
+static bool load_next(trek_async_comm *comm);
 
-static void complete(trek_mpi_comm *comm)
+static void complete(trek_async_comm *comm)
 {
-    comm->state = TREK_MPI_IDLE;
+    comm->state = TREK_ASYNC_IDLE;
     atomic_fetch_add(&comm->completed, 1);
-    atomic_fetch_add(&comm->done.word, 1);
-    trek_gate_wake(&comm->done);
+    trek_async_comm_wake(comm);
 }
 
 /* --- meeting ------------------------------------------------------------------------------ */
 
 /* Whether the call's data travel with the notes: the same on all ranks whose calls agree. */
-static size_t small_bytes(const trek_mpi_comm *comm, const trek_comm_call *call)
+static size_t small_bytes(const trek_async_comm *comm, const trek_comm_call *call)
 {
     size_t bytes = (size_t)call->count * trek_dtype_size(call->dtype);
-    bool small = comm->direct && !call->on_device && bytes <= TREK_MPI_SMALL &&
+    bool small = comm->direct && !call->on_device && bytes <= TREK_ASYNC_SMALL &&
                  (call->kind == TREK_COMM_ALL_REDUCE || call->kind == TREK_COMM_BROADCAST || call->kind == TREK_COMM_ALL_GATHER);
     return small ? bytes : 0;
 }
 
 /* Whether the call has data that do not. */
-static bool is_large(const trek_mpi_comm *comm, const trek_comm_call *call)
+static bool is_large(const trek_async_comm *comm, const trek_comm_call *call)
 {
     return call->kind != TREK_COMM_INVALID && call->kind != TREK_COMM_BARRIER && !call->on_device && call->count > 0 &&
            !small_bytes(comm, call);
 }
 
 /* Copies from the caller's memory. False if the group has ended: then it is not touched. */
-static bool copy_in(trek_mpi_comm *comm, void *to, const void *from, size_t bytes)
+static bool copy_in(trek_async_comm *comm, void *to, const void *from, size_t bytes)
 {
     pthread_mutex_lock(&comm->lock);
     bool good = !comm->ended;
@@ -65,12 +78,12 @@ static bool copy_in(trek_mpi_comm *comm, void *to, const void *from, size_t byte
     return good;
 }
 
-static trek_mpi_note *note_of(const trek_mpi_comm *comm, int rank)
+static trek_async_note *note_of(const trek_async_comm *comm, int rank)
 {
-    return (trek_mpi_note *)(void *)(comm->notes + (size_t)rank * comm->stride);
+    return (trek_async_note *)(void *)(comm->notes + (size_t)rank * comm->stride);
 }
 
-static uint64_t hash_of(const trek_mpi_note *note)
+static uint64_t hash_of(const trek_async_note *note)
 {
     uint64_t words[sizeof *note / sizeof(uint64_t)], hash = 0x9e3779b97f4a7c15u;
     memcpy(words, note, sizeof words);
@@ -81,25 +94,17 @@ static uint64_t hash_of(const trek_mpi_note *note)
     return hash;
 }
 
-static trek_status send_notes(trek_mpi_comm *comm, size_t bytes)
+static trek_status send_notes(trek_async_comm *comm, size_t bytes)
 {
-    const trek_mpi_table *mpi = comm->table;
-    int world = comm->base.world, rank = comm->base.rank;
-    memset(comm->requests, 0, 2 * (size_t)world * sizeof *comm->requests);
-    trek_status status = TREK_OK;
-    for (int r = 0; r < world && status == TREK_OK; r++)
-        if (r != rank)
-            status = mpi->receive(comm->group, r, comm->notes + (size_t)r * comm->stride, comm->stride, &comm->requests[r]);
-    for (int k = 1; k < world && status == TREK_OK; k++) /* not all to the same rank first */
-        status = mpi->send(comm->group, (rank + k) % world, comm->mine, bytes, &comm->requests[world + (rank + k) % world]);
-    memcpy(comm->notes + (size_t)rank * comm->stride, comm->mine, bytes);
-    return status;
+    memset(comm->requests, 0, 2 * (size_t)comm->base.world * sizeof *comm->requests);
+    memcpy(comm->notes + (size_t)comm->base.rank * comm->stride, comm->mine, bytes);
+    return comm->table->exchange(comm->group, comm->mine, bytes, comm->notes, comm->stride, comm->requests);
 }
 
-static bool begin_meeting(trek_mpi_comm *comm)
+static bool begin_meeting(trek_async_comm *comm)
 {
     const trek_comm_call *call = &comm->call;
-    trek_mpi_note note = { .number = call->number, .count = call->count, .kind = (int32_t)call->kind, .op = (int32_t)call->op,
+    trek_async_note note = { .number = call->number, .count = call->count, .kind = (int32_t)call->kind, .op = (int32_t)call->op,
                            .dtype = (int32_t)call->dtype, .root = call->root, .on_device = call->on_device };
     memcpy(comm->mine, &note, sizeof note);
     size_t small = small_bytes(comm, call);
@@ -110,7 +115,7 @@ static bool begin_meeting(trek_mpi_comm *comm)
     for (int r = 0; r < comm->base.world; r++)
         atomic_store_explicit(&comm->come[r], r == comm->base.rank, memory_order_relaxed);
     atomic_store(&comm->met, false);
-    comm->state = TREK_MPI_MEETING;
+    comm->state = TREK_ASYNC_MEETING;
     if (is_large(comm, call))
         begin_moving(comm);
     if (comm->direct) {
@@ -127,7 +132,7 @@ static bool begin_meeting(trek_mpi_comm *comm)
     return status == TREK_OK;
 }
 
-static trek_comm_call call_of(const trek_mpi_note *note)
+static trek_comm_call call_of(const trek_async_note *note)
 {
     trek_comm_call call = { .number = note->number, .kind = (trek_comm_kind)note->kind, .op = (trek_reduce_op)note->op,
                             .dtype = (trek_dtype)note->dtype, .root = note->root, .count = note->count,
@@ -136,12 +141,12 @@ static trek_comm_call call_of(const trek_mpi_note *note)
 }
 
 /* Every rank finds the same difference. */
-static bool notes_agree(trek_mpi_comm *comm)
+static bool notes_agree(trek_async_comm *comm)
 {
-    const trek_mpi_note *first = note_of(comm, 0);
+    const trek_async_note *first = note_of(comm, 0);
     trek_comm_call mine = call_of(first);
     for (int r = 0; r < comm->base.world; r++) {
-        const trek_mpi_note *note = note_of(comm, r);
+        const trek_async_note *note = note_of(comm, r);
         if (note->kind != TREK_COMM_INVALID && memcmp(first, note, sizeof *note) == 0)
             continue;
         trek_comm_call other = call_of(note);
@@ -152,18 +157,18 @@ static bool notes_agree(trek_mpi_comm *comm)
             snprintf(message, sizeof message, "the ranks' calls differ: rank 0's call %llu is %s, rank %d's call %llu is %s",
                      (unsigned long long)first->number, trek_comm_call_text(&mine, a, sizeof a), r, (unsigned long long)note->number,
                      trek_comm_call_text(&other, b, sizeof b));
-        trek_mpi_comm_end(comm, TREK_ERR_COMM, message);
+        trek_async_comm_end(comm, TREK_ERR_COMM, message);
         return false;
     }
     return true;
 }
 
 /* Small data: all ranks' are here. */
-static bool finish_small(trek_mpi_comm *comm, size_t bytes)
+static bool finish_small(trek_async_comm *comm, size_t bytes)
 {
     const trek_comm_call *call = &comm->call;
     for (int r = 0; r < comm->base.world; r++)
-        comm->ins[r] = comm->notes + (size_t)r * comm->stride + sizeof(trek_mpi_note);
+        comm->ins[r] = comm->notes + (size_t)r * comm->stride + sizeof(trek_async_note);
     pthread_mutex_lock(&comm->lock);
     bool good = !comm->ended;
     if (good && call->kind == TREK_COMM_ALL_REDUCE)
@@ -177,7 +182,7 @@ static bool finish_small(trek_mpi_comm *comm, size_t bytes)
     return good;
 }
 
-static trek_status test_direct(trek_mpi_comm *comm, bool *done, bool *moved)
+static trek_status test_direct(trek_async_comm *comm, bool *done, bool *moved)
 {
     int world = comm->base.world;
     *done = true;
@@ -185,7 +190,7 @@ static trek_status test_direct(trek_mpi_comm *comm, bool *done, bool *moved)
         bool here = atomic_load_explicit(&comm->come[r], memory_order_relaxed);
         if (here)
             continue;
-        trek_status status = comm->table->test(1, &comm->requests[r], &here);
+        trek_status status = comm->table->test(comm->group, 1, &comm->requests[r], &here);
         if (status != TREK_OK)
             return status;
         if (here) {
@@ -199,7 +204,7 @@ static trek_status test_direct(trek_mpi_comm *comm, bool *done, bool *moved)
     for (int r = 0; r < world && *done; r++) {
         if (r == comm->base.rank)
             continue;
-        trek_status status = comm->table->test(1, &comm->requests[world + r], done);
+        trek_status status = comm->table->test(comm->group, 1, &comm->requests[world + r], done);
         if (status != TREK_OK)
             return status;
     }
@@ -211,7 +216,7 @@ static trek_status test_direct(trek_mpi_comm *comm, bool *done, bool *moved)
 static bool reduces(const trek_comm_call *call) { return call->kind == TREK_COMM_ALL_REDUCE || call->kind == TREK_COMM_REDUCE_SCATTER; }
 
 /* Reductions of 16-bit floats travel as f32; what is only moved, as bytes of its own size. */
-static void begin_moving(trek_mpi_comm *comm)
+static void begin_moving(trek_async_comm *comm)
 {
     const trek_comm_call *call = &comm->call;
     comm->wire = !reduces(call) ? call->dtype : trek_dtype_is_16bit(call->dtype) ? TREK_F32 : call->dtype;
@@ -224,7 +229,7 @@ static void begin_moving(trek_mpi_comm *comm)
 }
 
 /* n elements of the caller's into the engine's, widened where they are combined in f32. */
-static void load(const trek_mpi_comm *comm, char *to, int64_t first, int64_t n)
+static void load(const trek_async_comm *comm, char *to, int64_t first, int64_t n)
 {
     const trek_comm_call *call = &comm->call;
     const char *from = (const char *)call->in + (size_t)first * trek_dtype_size(call->dtype);
@@ -237,7 +242,7 @@ static void load(const trek_mpi_comm *comm, char *to, int64_t first, int64_t n)
 }
 
 /* The way back; a mean is divided here. */
-static void store(const trek_mpi_comm *comm, char *from, int64_t first, int64_t n)
+static void store(const trek_async_comm *comm, char *from, int64_t first, int64_t n)
 {
     const trek_comm_call *call = &comm->call;
     char *to = (char *)call->out + (size_t)first * trek_dtype_size(call->dtype);
@@ -255,7 +260,7 @@ static void store(const trek_mpi_comm *comm, char *from, int64_t first, int64_t 
         trek_f16_from_f32_row((uint16_t *)(void *)to, (const float *)(const void *)from, n);
 }
 
-static bool load_piece(trek_mpi_comm *comm, trek_mpi_slot *slot)
+static bool load_piece(trek_async_comm *comm, trek_async_slot *slot)
 {
     const trek_comm_call *call = &comm->call;
     pthread_mutex_lock(&comm->lock);
@@ -269,7 +274,7 @@ static bool load_piece(trek_mpi_comm *comm, trek_mpi_slot *slot)
     return good;
 }
 
-static bool store_piece(trek_mpi_comm *comm, const trek_mpi_slot *slot)
+static bool store_piece(trek_async_comm *comm, const trek_async_slot *slot)
 {
     const trek_comm_call *call = &comm->call;
     pthread_mutex_lock(&comm->lock);
@@ -285,32 +290,32 @@ static bool store_piece(trek_mpi_comm *comm, const trek_mpi_slot *slot)
     return good;
 }
 
-static trek_status start_piece(trek_mpi_comm *comm, trek_mpi_slot *slot)
+static trek_status start_piece(trek_async_comm *comm, trek_async_slot *slot)
 {
     const trek_comm_call *call = &comm->call;
-    const trek_mpi_table *mpi = comm->table;
+    const trek_async_table *table = comm->table;
     trek_reduce_op op = call->op == TREK_MEAN ? TREK_SUM : call->op;
     int64_t bytes = slot->count * (int64_t)trek_dtype_size(comm->wire);
     switch (call->kind) {
     case TREK_COMM_ALL_REDUCE:
-        return mpi->all_reduce(comm->group, slot->in, slot->count, comm->wire, op, &slot->request);
+        return table->all_reduce(comm->group, slot->in, slot->count, comm->wire, op, &slot->request);
     case TREK_COMM_BROADCAST:
-        return mpi->broadcast(comm->group, slot->in, bytes, call->root, &slot->request);
+        return table->broadcast(comm->group, slot->in, bytes, call->root, &slot->request);
     case TREK_COMM_ALL_GATHER:
-        return mpi->all_gather(comm->group, slot->in, bytes, slot->out, &slot->request);
+        return table->all_gather(comm->group, slot->in, bytes, slot->out, &slot->request);
     default:
-        return mpi->reduce_scatter(comm->group, slot->in, slot->out, slot->count, comm->wire, op, &slot->request);
+        return table->reduce_scatter(comm->group, slot->in, slot->out, slot->count, comm->wire, op, &slot->request);
     }
 }
 
 /* Loads the next piece, if there is one and a free slot. False if the group has ended. */
-static bool load_next(trek_mpi_comm *comm)
+static bool load_next(trek_async_comm *comm)
 {
     int used = comm->under_way + comm->ready;
     int64_t left = comm->call.count - comm->loaded;
-    if (used == TREK_MPI_SLOTS || left == 0)
+    if (used == TREK_ASYNC_SLOTS || left == 0)
         return true;
-    trek_mpi_slot *slot = &comm->slots[(comm->oldest + used) % TREK_MPI_SLOTS];
+    trek_async_slot *slot = &comm->slots[(comm->oldest + used) % TREK_ASYNC_SLOTS];
     slot->first = comm->loaded;
     slot->count = left < comm->piece_count ? left : comm->piece_count;
     if (!load_piece(comm, slot))
@@ -321,14 +326,14 @@ static bool load_next(trek_mpi_comm *comm)
 }
 
 /* All ranks start the same pieces in the same order. */
-static bool start_pieces(trek_mpi_comm *comm, bool *moved)
+static bool start_pieces(trek_async_comm *comm, bool *moved)
 {
     for (;;) {
         if (!comm->ready && !load_next(comm))
             return false;
         if (!comm->ready)
             return true;
-        trek_status status = start_piece(comm, &comm->slots[(comm->oldest + comm->under_way) % TREK_MPI_SLOTS]);
+        trek_status status = start_piece(comm, &comm->slots[(comm->oldest + comm->under_way) % TREK_ASYNC_SLOTS]);
         if (status != TREK_OK) {
             end_by_error(comm, status);
             return false;
@@ -339,13 +344,13 @@ static bool start_pieces(trek_mpi_comm *comm, bool *moved)
     }
 }
 
-static void move(trek_mpi_comm *comm, bool *moved)
+static void move(trek_async_comm *comm, bool *moved)
 {
     if (!start_pieces(comm, moved))
         return;
-    trek_mpi_slot *slot = &comm->slots[comm->oldest];
+    trek_async_slot *slot = &comm->slots[comm->oldest];
     bool done = true;
-    trek_status status = comm->table->test(1, &slot->request, &done);
+    trek_status status = comm->table->test(comm->group, 1, &slot->request, &done);
     if (status != TREK_OK) {
         end_by_error(comm, status);
         return;
@@ -356,7 +361,7 @@ static void move(trek_mpi_comm *comm, bool *moved)
     if (!store_piece(comm, slot))
         return;
     comm->finished += slot->count;
-    comm->oldest = (comm->oldest + 1) % TREK_MPI_SLOTS;
+    comm->oldest = (comm->oldest + 1) % TREK_ASYNC_SLOTS;
     comm->under_way--;
     if (comm->finished == comm->call.count)
         complete(comm);
@@ -364,40 +369,39 @@ static void move(trek_mpi_comm *comm, bool *moved)
 
 /* --- the states ----------------------------------------------------------------------------------- */
 
-static void join(trek_mpi_comm *comm, bool *moved)
+static void join(trek_async_comm *comm, bool *moved)
 {
     bool done = false;
-    trek_status status = comm->group ? comm->table->test(1, &comm->requests[0], &done)
+    trek_status status = comm->group ? comm->table->test(comm->group, 1, &comm->requests[0], &done)
                                      : comm->table->group_new(&comm->group, &comm->requests[0]);
-    if (status == TREK_OK && done)
+    if (status == TREK_OK && done && comm->table->group_ready)
         status = comm->table->group_ready(comm->group);
     if (status != TREK_OK) {
         end_by_error(comm, status);
     } else if (done) {
         progressed(comm, moved);
-        comm->state = TREK_MPI_IDLE;
+        comm->state = TREK_ASYNC_IDLE;
         atomic_store(&comm->joined, true);
-        atomic_fetch_add(&comm->done.word, 1);
-        trek_gate_wake(&comm->done);
+        trek_async_comm_wake(comm);
     }
 }
 
 /* All ranks have come, and (but for hashes that differ) this rank has their notes. */
-static void compare(trek_mpi_comm *comm)
+static void compare(trek_async_comm *comm)
 {
     const trek_comm_call *call = &comm->call;
-    if (!comm->direct && comm->state == TREK_MPI_MEETING && comm->hash[0] != ~comm->hash[1]) {
-        comm->state = TREK_MPI_NAMING;
-        trek_status status = comm->table->all_gather(comm->group, comm->mine, sizeof(trek_mpi_note), comm->notes, &comm->requests[0]);
+    if (!comm->direct && comm->state == TREK_ASYNC_MEETING && comm->hash[0] != ~comm->hash[1]) {
+        comm->state = TREK_ASYNC_NAMING;
+        trek_status status = comm->table->all_gather(comm->group, comm->mine, sizeof(trek_async_note), comm->notes, &comm->requests[0]);
         if (status != TREK_OK)
             end_by_error(comm, status);
         return;
     }
-    if (!comm->direct && comm->state == TREK_MPI_MEETING && call->kind == TREK_COMM_INVALID) {
-        trek_mpi_comm_end(comm, TREK_ERR_COMM, "all ranks came with wrong arguments");
+    if (!comm->direct && comm->state == TREK_ASYNC_MEETING && call->kind == TREK_COMM_INVALID) {
+        trek_async_comm_end(comm, TREK_ERR_COMM, "all ranks came with wrong arguments");
         return;
     }
-    if ((comm->direct || comm->state == TREK_MPI_NAMING) && !notes_agree(comm))
+    if ((comm->direct || comm->state == TREK_ASYNC_NAMING) && !notes_agree(comm))
         return;
     atomic_store(&comm->met, true);
     size_t small = small_bytes(comm, call);
@@ -405,16 +409,16 @@ static void compare(trek_mpi_comm *comm)
         if (finish_small(comm, small))
             complete(comm);
     } else if (is_large(comm, call)) {
-        comm->state = TREK_MPI_MOVING;
+        comm->state = TREK_ASYNC_MOVING;
     } else {
         complete(comm);
     }
 }
 
-static void meet(trek_mpi_comm *comm, bool *moved)
+static void meet(trek_async_comm *comm, bool *moved)
 {
     bool done = false;
-    trek_status status = comm->direct ? test_direct(comm, &done, moved) : comm->table->test(1, &comm->requests[0], &done);
+    trek_status status = comm->direct ? test_direct(comm, &done, moved) : comm->table->test(comm->group, 1, &comm->requests[0], &done);
     if (status != TREK_OK) {
         end_by_error(comm, status);
     } else if (done) {
@@ -425,25 +429,27 @@ static void meet(trek_mpi_comm *comm, bool *moved)
     }
 }
 
-bool trek_mpi_comm_advance(trek_mpi_comm *comm, bool *moved)
+bool trek_async_comm_advance(trek_async_comm *comm, bool *moved)
 {
     if (atomic_load(&comm->over))
-        return false; /* MPI is not asked any more: what was under way stays so */
+        return false; /* the library is not asked any more: what was under way stays so */
+    if (has_failed(comm))
+        return true;
     switch (comm->state) {
-    case TREK_MPI_JOINING:
+    case TREK_ASYNC_JOINING:
         join(comm, moved);
         return true;
-    case TREK_MPI_IDLE: {
+    case TREK_ASYNC_IDLE: {
         uint64_t next = atomic_load(&comm->completed);
         if (next == atomic_load(&comm->submitted))
             return false;
-        comm->call = comm->queue[next % TREK_MPI_QUEUE];
+        comm->call = comm->queue[next % TREK_ASYNC_QUEUE];
         *moved = true;
         begin_meeting(comm);
         return true;
     }
-    case TREK_MPI_MEETING:
-    case TREK_MPI_NAMING:
+    case TREK_ASYNC_MEETING:
+    case TREK_ASYNC_NAMING:
         meet(comm, moved);
         return true;
     default:

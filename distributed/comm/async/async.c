@@ -1,0 +1,398 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Handles: what the caller's thread does. It queues calls, waits for them, and ends the group when nothing has moved
+ * for a deadline. */
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "distributed/comm/async/async_internal.h"
+#include "distributed/comm/nccl.h"
+#include "tensor/memory_internal.h"
+#include "tensor/pool.h"
+#include "tensor/trace.h"
+
+enum { LARGEST_PIECE = 256 << 20, DIRECT_WORLD = 32 };
+#define CLOSE_NS 5000000000
+/* A library that tells is asked nevertheless this often. */
+#define RECHECK_NS 100000000
+
+static trek_async_comm *of(trek_comm *comm) { return (trek_async_comm *)(void *)comm; }
+
+/* --- the end of a group ----------------------------------------------------------------- */
+
+void trek_async_comm_wake(trek_async_comm *comm)
+{
+    atomic_fetch_add(&comm->done.word, 1);
+    trek_gate_wake(&comm->done);
+}
+
+void trek_async_comm_end(trek_async_comm *comm, trek_status status, const char *message)
+{
+    pthread_mutex_lock(&comm->lock);
+    bool first = !comm->ended;
+    if (first) {
+        comm->ended = true;
+        comm->status = status;
+        snprintf(comm->message, sizeof comm->message, "%s", message);
+    }
+    struct trek_control *control = comm->base.control;
+    pthread_mutex_unlock(&comm->lock);
+    if (!first)
+        return;
+    atomic_store(&comm->over, true);
+    trek_async_comm_wake(comm);
+    trek_async_thread_ring(comm->service);
+    trek_async_thread_count(comm->service, 0, true);
+    if (control)
+        trek_control_end(control, status, message);
+}
+
+static trek_status fail_ended(trek_async_comm *comm)
+{
+    pthread_mutex_lock(&comm->lock);
+    trek_status status = comm->status;
+    char message[TREK_ERROR_SIZE];
+    memcpy(message, comm->message, sizeof message);
+    pthread_mutex_unlock(&comm->lock);
+    return trek_fail(status, "%s", message);
+}
+
+/* On the control thread. */
+static void control_ended(void *arg)
+{
+    trek_async_comm *comm = arg;
+    trek_status status = trek_control_fail(comm->base.control);
+    char message[TREK_ERROR_SIZE];
+    trek_error_take(&status, message);
+    trek_async_comm_end(comm, status, message);
+}
+
+/* --- waiting -------------------------------------------------------------------------------- */
+
+/* Whether a rank has come to the present call: its message is here, or it has said so on the control channel (Gloo is
+ * asked for messages in rank order: what is behind a missing one is not seen). */
+static bool has_come(const trek_async_comm *comm, int r)
+{
+    return atomic_load(&comm->come[r]) ||
+           (comm->base.control && trek_control_peer_call(comm->base.control, r) > atomic_load(&comm->completed));
+}
+
+/* Whether it is right to wait on for those who are missing: what they do outside of calls may take its time. */
+static bool late_ones_excused(trek_async_comm *comm)
+{
+    if (!comm->base.control || atomic_load(&comm->met))
+        return false;
+    bool any = false;
+    for (int r = 0; r < comm->base.world; r++) {
+        if (has_come(comm, r))
+            continue;
+        if (!trek_control_excused(comm->base.control, r, comm->base.deadline_ns)) {
+            if (comm->direct)
+                return false;
+        } else {
+            any = true;
+        }
+    }
+    return any;
+}
+
+/* "ranks 1, 3": who has not come, or of whom nothing has been heard; empty if that is not known. */
+static int name_missing(trek_async_comm *comm, char *text, size_t size)
+{
+    int count = 0;
+    size_t used = 0;
+    text[0] = 0;
+    for (int r = 0; r < comm->base.world && used + 16 < size; r++) {
+        bool missing = comm->direct && !has_come(comm, r);
+        if ((atomic_load(&comm->met) || !comm->direct) && comm->base.control && r != comm->base.rank) {
+            char phase[64];
+            int64_t silent = 0, in_phase = 0;
+            trek_control_peer(comm->base.control, r, phase, sizeof phase, &silent, &in_phase);
+            missing = silent > 3000000000 || trek_control_peer_call(comm->base.control, r) < atomic_load(&comm->completed) + 1;
+        }
+        if (missing && ++count)
+            used += (size_t)snprintf(text + used, size - used, "%s%d", used ? ", " : "", r);
+    }
+    return count;
+}
+
+static void end_by_timeout(trek_async_comm *comm)
+{
+    char text[128], missing[256], message[TREK_ERROR_SIZE];
+    double seconds = (double)comm->base.deadline_ns * 1e-9;
+    uint64_t number = atomic_load(&comm->completed) + 1;
+    trek_comm_call_text(&comm->queue[(number - 1) % TREK_ASYNC_QUEUE], text, sizeof text);
+    bool met = atomic_load(&comm->met);
+    int count = name_missing(comm, missing, sizeof missing);
+    if (count == 0)
+        snprintf(missing, sizeof missing, "%s", met ? "no rank in particular" : "another rank");
+    if (met)
+        snprintf(message, sizeof message, "%s, call %llu of rank %d: all ranks had come, but nothing has moved for %g s; silent: %s", text,
+                 (unsigned long long)number, comm->base.rank, seconds, missing);
+    else
+        snprintf(message, sizeof message, "%s, call %llu of rank %d: %s%s did not come within %g s", text, (unsigned long long)number,
+                 comm->base.rank, count > 1 ? "ranks " : count == 1 ? "rank " : "", missing, seconds);
+    trek_async_comm_end(comm, TREK_ERR_TIMEOUT, message);
+}
+
+/* Nothing has moved for the deadline. Returns from when it counts next; the group may have ended instead. */
+static int64_t look_at_late_ones(trek_async_comm *comm)
+{
+    int64_t limit = comm->base.deadline_ns;
+    if (late_ones_excused(comm))
+        return trek_clock_ns() - limit + (limit < 1000000000 ? limit : 1000000000); /* and looked at again soon */
+    end_by_timeout(comm);
+    return 0;
+}
+
+/* One look at the call by a caller that does the thread's work. Returns whether it could. *moved: something happened. */
+static bool drive_once(trek_async_comm *comm, int64_t *quiet_since, bool *moved)
+{
+    if (!trek_async_thread_drive(comm, moved))
+        return false;
+    if (*moved)
+        *quiet_since = trek_clock_ns();
+    else if (!comm->table->tells)
+        trek_async_rest(*quiet_since);
+    return true;
+}
+
+/* Sleeps until something changes, 0.1 s at most if the library is to be asked again. Returns whether nothing has moved
+ * since moved_ns although the deadline has passed. */
+static bool sleep_until(trek_async_comm *comm, unsigned word, int64_t until, int64_t moved_ns)
+{
+    int64_t look = trek_clock_ns() + RECHECK_NS;
+    trek_gate_wait(&comm->done, word, comm->spin, until && until < look ? until : look);
+    return until && trek_clock_ns() > until && atomic_load(&comm->progress_ns) == moved_ns;
+}
+
+/* Until so many calls are done, or the group has ended. drive: by doing the thread's work. */
+static trek_status wait_for(trek_async_comm *comm, uint64_t number, bool drive)
+{
+    int64_t from = trek_clock_ns(), quiet_since = from;
+    atomic_store(&comm->driven, drive);
+    for (;;) {
+        unsigned word = atomic_load(&comm->done.word);
+        if (atomic_load(&comm->over))
+            return fail_ended(comm);
+        if (atomic_load(&comm->completed) >= number)
+            return TREK_OK;
+        int64_t moved_ns = atomic_load(&comm->progress_ns), limit = comm->base.deadline_ns;
+        int64_t until = limit ? (moved_ns > from ? moved_ns : from) + limit : 0;
+        bool moved = false, late = false;
+        if (drive && !drive_once(comm, &quiet_since, &moved)) { /* the thread is at work: it takes this on, too */
+            drive = false;
+            atomic_store(&comm->driven, false);
+            trek_async_thread_ring(comm->service);
+        }
+        if (!drive || (comm->table->tells && !moved))
+            late = sleep_until(comm, word, until, moved_ns);
+        else if (!moved)
+            late = until && trek_clock_ns() > until;
+        if (late)
+            from = look_at_late_ones(comm);
+    }
+}
+
+/* --- the engine --------------------------------------------------------------------------------- */
+
+static trek_status submit(trek_async_comm *comm, const trek_comm_call *call)
+{
+    uint64_t queued = atomic_load(&comm->submitted);
+    if (atomic_load(&comm->over))
+        return fail_ended(comm);
+    if (queued >= TREK_ASYNC_QUEUE) {
+        trek_status status = wait_for(comm, queued - TREK_ASYNC_QUEUE + 1, false);
+        if (status != TREK_OK)
+            return status;
+    }
+    comm->queue[queued % TREK_ASYNC_QUEUE] = *call;
+    atomic_store(&comm->submitted, queued + 1);
+    return TREK_OK;
+}
+
+static trek_status async_start(trek_comm *base, const trek_comm_call *call)
+{
+    trek_status status = submit(of(base), call);
+    if (status == TREK_OK)
+        trek_async_thread_ring(of(base)->service);
+    return status;
+}
+
+static trek_status async_finish(trek_comm *base)
+{
+    trek_async_comm *comm = of(base);
+    return wait_for(comm, atomic_load(&comm->submitted), false);
+}
+
+/* Behind started calls, the thread is at work anyway. */
+static trek_status async_run(trek_comm *base, const trek_comm_call *call)
+{
+    trek_async_comm *comm = of(base);
+    bool drive = comm->table->any_thread && atomic_load(&comm->completed) == atomic_load(&comm->submitted);
+    trek_status status = submit(comm, call);
+    if (status != TREK_OK)
+        return status;
+    if (!drive)
+        trek_async_thread_ring(comm->service);
+    status = wait_for(comm, atomic_load(&comm->submitted), drive);
+    atomic_store(&comm->driven, false);
+    return status;
+}
+
+static void async_abort(trek_comm *base, const char *reason)
+{
+    char message[TREK_ERROR_SIZE];
+    snprintf(message, sizeof message, "the group was aborted through rank %d%s%s", base->rank, reason && *reason ? ": " : "",
+             reason ? reason : "");
+    trek_async_comm_end(of(base), TREK_ERR_CANCELLED, message);
+    trek_comm_nccl_abort(base);
+}
+
+static bool async_ended(const trek_comm *base) { return atomic_load(&((const trek_async_comm *)(const void *)base)->over); }
+
+/* The last reference. Memory that the library may still write to is kept for good. */
+void trek_async_comm_release(trek_async_comm *comm)
+{
+    if (atomic_fetch_sub(&comm->references, 1) != 1 || comm->group)
+        return;
+    pthread_mutex_destroy(&comm->lock);
+    trek_block_free(comm->memory);
+    trek_free(comm->mine);
+    trek_free(comm->notes);
+    trek_free(comm->requests);
+    trek_free(comm->ins);
+    trek_free(comm->come);
+    trek_block_free(comm);
+}
+
+/* The thread gives the group back, and closes the handle. */
+static void wait_until_closed(trek_async_comm *comm)
+{
+    int64_t until = trek_clock_ns() + CLOSE_NS; /* the program may finalise MPI next */
+    while (!atomic_load(&comm->closed)) {
+        unsigned word = atomic_load(&comm->done.word);
+        if (!atomic_load(&comm->closed) && !trek_gate_wait(&comm->done, word, false, until))
+            return;
+    }
+    while (atomic_load(&comm->references) > 1) /* the thread's next step; then nothing of the handle is left behind */
+        sched_yield();
+}
+
+/* Started calls that nobody has waited for would write to memory that the caller may free from here on. */
+static void async_free(trek_comm *base)
+{
+    trek_async_comm *comm = of(base);
+    if (!atomic_load(&comm->over) && atomic_load(&comm->completed) != atomic_load(&comm->submitted))
+        trek_async_comm_end(comm, TREK_ERR_PEER, "the handle was given back while calls were under way");
+    if (base->control)
+        trek_control_forget(base->control, comm);
+    pthread_mutex_lock(&comm->lock);
+    base->control = NULL;
+    pthread_mutex_unlock(&comm->lock);
+    trek_comm_nccl_detach(base);
+    bool known = atomic_load(&comm->references) > 1;
+    atomic_store(&comm->closing, true);
+    trek_async_thread_ring(comm->service);
+    if (known)
+        wait_until_closed(comm);
+    else if (comm->group && comm->table->group_free(comm->group, false))
+        comm->group = NULL;
+    trek_async_thread_count(comm->service, -1, false);
+    trek_async_comm_release(comm);
+}
+
+void trek_async_comm_free(trek_async_comm *comm) { async_free(&comm->base); }
+
+/* --- making one ------------------------------------------------------------------------------------ */
+
+static size_t piece_size(size_t piece, int world)
+{
+    if (piece > LARGEST_PIECE)
+        piece = LARGEST_PIECE;
+    size_t least = (size_t)world * 16; /* an element of each rank */
+    return (piece < least ? least : piece) / 64 * 64 + 64;
+}
+
+static bool allocate_parts(trek_async_comm *comm)
+{
+    size_t world = (size_t)comm->base.world;
+    comm->stride = sizeof(trek_async_note) + (comm->direct ? TREK_ASYNC_SMALL : 0);
+    comm->mine = trek_calloc(1, comm->stride);
+    comm->notes = trek_calloc(world, comm->stride);
+    comm->requests = trek_calloc(2 * world, sizeof *comm->requests);
+    comm->ins = trek_calloc(world, sizeof *comm->ins);
+    comm->come = trek_calloc(world, sizeof *comm->come);
+    comm->memory = trek_block_alloc(2 * TREK_ASYNC_SLOTS * comm->piece);
+    if (!comm->mine || !comm->notes || !comm->requests || !comm->ins || !comm->come || !comm->memory)
+        return false;
+    for (int k = 0; k < TREK_ASYNC_SLOTS; k++) {
+        comm->slots[k].in = comm->memory + (size_t)(2 * k) * comm->piece;
+        comm->slots[k].out = comm->slots[k].in + comm->piece;
+    }
+    return true;
+}
+
+static trek_comm_engine engine_of(const trek_async_service *service)
+{
+    return (trek_comm_engine){ service->engine_name, async_run, async_abort, async_ended, async_free, async_start, async_finish };
+}
+
+trek_async_comm *trek_async_comm_new(trek_async_service *service, const trek_async_opts *opts)
+{
+    trek_async_comm *comm = trek_block_alloc(sizeof *comm);
+    if (!comm)
+        return NULL;
+    memset(comm, 0, sizeof *comm);
+    comm->engine = engine_of(service);
+    comm->base = (trek_comm){ .engine = &comm->engine, .rank = opts->rank, .world = opts->world, .device = trek_cpu(0),
+                              .deadline_ns = 600000000000 };
+    comm->service = service;
+    comm->table = &service->table;
+    comm->piece = piece_size(opts->piece, opts->world);
+    comm->direct = opts->world <= (opts->direct ? opts->direct : DIRECT_WORLD);
+    comm->spin = 2 * opts->local_world <= trek_cores();
+    atomic_init(&comm->references, 1);
+    pthread_mutex_init(&comm->lock, NULL);
+    trek_async_thread_count(service, 1, false);
+    if (allocate_parts(comm) && (!opts->control || trek_control_on_end(opts->control, control_ended, comm) == TREK_OK)) {
+        comm->base.control = opts->control;
+        return comm;
+    }
+    trek_async_thread_count(service, -1, false);
+    trek_async_comm_release(comm);
+    return NULL;
+}
+
+trek_status trek_async_comm_join(trek_async_comm *comm)
+{
+    atomic_fetch_add(&comm->references, 1);
+    trek_async_thread_add(comm);
+    int64_t until = trek_clock_ns() + TREK_ASYNC_JOIN_NS;
+    for (;;) {
+        unsigned word = atomic_load(&comm->done.word);
+        if (atomic_load(&comm->over))
+            return fail_ended(comm);
+        if (atomic_load(&comm->joined))
+            return TREK_OK;
+        if (!trek_gate_wait(&comm->done, word, false, until)) {
+            char message[96];
+            snprintf(message, sizeof message, "%s: not all processes have joined within 300 s", comm->service->name);
+            trek_async_comm_end(comm, TREK_ERR_TIMEOUT, message);
+        }
+    }
+}
+
+trek_status trek_async_agree(trek_control *control, trek_status status, const char *what)
+{
+    int processes = trek_control_processes(control);
+    int32_t own = (int32_t)status, all[TREK_MAX_RANKS];
+    trek_status met = processes <= TREK_MAX_RANKS ? trek_control_gather(control, &own, sizeof own, all, TREK_ASYNC_JOIN_NS)
+                                                  : TREK_ERR_UNSUPPORTED;
+    if (status != TREK_OK || met != TREK_OK)
+        return status != TREK_OK ? status : met;
+    for (int r = 0; r < processes; r++)
+        if (all[r] != TREK_OK)
+            return trek_fail((trek_status)all[r], "process %d %s: %s", r, what, trek_status_text((trek_status)all[r]));
+    return TREK_OK;
+}

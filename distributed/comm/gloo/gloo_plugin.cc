@@ -1,0 +1,519 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The plug-in libtrek-gloo: trek's calls in terms of the installed Gloo. Gloo's collectives
+ * wait for the other processes, so each group has a thread that carries out what was
+ * started, in order. Gloo says by exceptions what goes wrong: none leaves this file. */
+#include <signal.h>
+#include <sys/socket.h>
+#include <netinet/in.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gloo/allgather.h>
+#include <gloo/allreduce.h>
+#include <gloo/broadcast.h>
+#include <gloo/common/error.h>
+#include <gloo/context.h>
+#include <gloo/transport/context.h>
+#include <gloo/transport/tcp/address.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
+#include <gloo/types.h>
+
+#include "distributed/comm/async/async_table.h"
+
+namespace {
+
+using gloo::transport::UnboundBuffer;
+
+const trek_async_host *host;
+
+/* Deadlines are the core's, which ends the group; Gloo itself waits for as long as any program runs. */
+constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
+/* How long the thread may take to leave its call after the connections were closed under it. */
+constexpr std::chrono::milliseconds kLeave(2000);
+/* What is no larger goes by halving and doubling, whose steps are fewer, where the ranks are a power of two. */
+constexpr int64_t kFewSteps = 128 << 10;
+/* A prefix of slots that Gloo's collectives do not have. */
+constexpr uint8_t kNotes = 0x70, kSpread = 0x71;
+
+/* Writing to a connection that its other side has closed must not end the program: Gloo's threads are started, and
+ * what they do not do is done, with all signals blocked. */
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
+/* Gloo's own makes connections by a store; here they are made already. */
+class Context : public gloo::Context {
+ public:
+  Context(int rank, int world, std::shared_ptr<gloo::transport::Device> device, std::shared_ptr<gloo::transport::Context> transport)
+      : gloo::Context(rank, world) {
+    device_ = std::move(device);
+    transportContext_ = std::move(transport);
+    setTimeout(kForever);
+  }
+};
+
+struct Task {
+  enum Kind { CONNECT, EXCHANGE, ALL_REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER } kind;
+  const void *in;
+  void *out;
+  int64_t count; /* elements; else bytes */
+  size_t stride;
+  trek_dtype dtype;
+  trek_reduce_op op;
+  int root;
+};
+
+size_t size_of(trek_dtype dtype) {
+  switch (dtype) {
+  case TREK_F64:
+  case TREK_I64:
+    return 8;
+  case TREK_F32:
+  case TREK_I32:
+    return 4;
+  default:
+    return 1;
+  }
+}
+
+bool is_power_of_two(int n) { return (n & (n - 1)) == 0; }
+
+} // namespace
+
+struct trek_async_group {
+  void *owner;
+  int rank, world;
+  std::shared_ptr<gloo::transport::Device> device;
+  std::shared_ptr<gloo::transport::Context> transport;
+  std::shared_ptr<Context> context;
+  std::vector<std::vector<char>> peers;   /* addresses */
+
+  std::thread thread;
+  std::mutex lock;                        /* of tasks, leaving, left, message */
+  std::condition_variable changed;
+  std::deque<Task> tasks;
+  bool leaving = false, left = false;
+  std::string message;
+  uint32_t given = 0;                     /* tasks; the driver's own */
+  std::atomic<uint32_t> finished{0}, exchange{0};
+  std::atomic<bool> failed{false};
+  std::unique_ptr<std::atomic<uint32_t>[]> heard; /* [world]: the last exchange in which a rank's note has come */
+
+  uint32_t tag = 0;                       /* the thread's own */
+  const void *outbox_memory = nullptr;
+  std::unique_ptr<UnboundBuffer> outbox;
+  const void *inbox_memory = nullptr;
+  std::vector<std::unique_ptr<UnboundBuffer>> inbox;
+
+  void run();
+  void perform(const Task &task);
+  void connect();
+  void exchange_notes(const Task &task);
+  void all_reduce(void *data, int64_t count, trek_dtype dtype, trek_reduce_op op);
+  void spread(void *data, int64_t count, trek_dtype dtype, trek_reduce_op op);
+};
+
+/* --- the group's thread ---------------------------------------------------------------------------- */
+
+void trek_async_group::connect() {
+  for (int r = 0; r < world; r++)
+    if (r != rank)
+      transport->getPair(r)->connect(peers[r]);
+  context = std::make_shared<Context>(rank, world, device, transport);
+}
+
+/* Everybody's notes are asked for and sent at once; then they are waited for in rank order. */
+void trek_async_group::exchange_notes(const Task &task) {
+  const uint64_t slot = gloo::Slot::build(kNotes, 0);
+  char *notes = static_cast<char *>(task.out);
+  if (inbox_memory != task.out) {
+    inbox.clear();
+    inbox.resize(world);
+    for (int r = 0; r < world; r++)
+      inbox[r] = context->createUnboundBuffer(notes + r * task.stride, task.stride);
+    inbox_memory = task.out;
+  }
+  if (outbox_memory != task.in) {
+    outbox = context->createUnboundBuffer(const_cast<void *>(task.in), task.stride);
+    outbox_memory = task.in;
+  }
+  uint32_t number = finished + 1;
+  for (int k = 1; k < world; k++)
+    inbox[(rank + world - k) % world]->recv((rank + world - k) % world, slot);
+  for (int k = 1; k < world; k++) /* not all to the same rank first */
+    outbox->send((rank + k) % world, slot, 0, static_cast<size_t>(task.count));
+  for (int r = 0; r < world; r++) {
+    if (r == rank)
+      continue;
+    inbox[r]->waitRecv(kForever);
+    heard[r].store(number, std::memory_order_release);
+  }
+  for (int k = 1; k < world; k++)
+    outbox->waitSend(kForever);
+}
+
+/* Maxima and minima, which may count a rank twice: after each step a rank knows those of twice as many. */
+void trek_async_group::spread(void *data, int64_t count, trek_dtype dtype, trek_reduce_op op) {
+  const size_t bytes = static_cast<size_t>(count) * size_of(dtype);
+  const uint64_t slot = gloo::Slot::build(kSpread, tag++);
+  std::vector<char> theirs(bytes);
+  auto out = context->createUnboundBuffer(data, bytes), in = context->createUnboundBuffer(theirs.data(), bytes);
+  for (int step = 1; step < world; step *= 2) {
+    in->recv((rank + world - step) % world, slot);
+    out->send((rank + step) % world, slot);
+    out->waitSend(kForever);
+    in->waitRecv(kForever);
+    host->fold(dtype, op, theirs.data(), data, count);
+  }
+}
+
+void trek_async_group::all_reduce(void *data, int64_t count, trek_dtype dtype, trek_reduce_op op) {
+  const size_t item = size_of(dtype);
+  const int64_t bytes = count * static_cast<int64_t>(item);
+  if ((op == TREK_MAX || op == TREK_MIN) && bytes <= 4096) {
+    spread(data, count, dtype, op);
+    return;
+  }
+  gloo::AllreduceOptions options(context);
+  switch (item) {
+  case 8:
+    options.setOutput(static_cast<uint64_t *>(data), static_cast<size_t>(count));
+    break;
+  case 4:
+    options.setOutput(static_cast<uint32_t *>(data), static_cast<size_t>(count));
+    break;
+  default:
+    options.setOutput(static_cast<uint8_t *>(data), static_cast<size_t>(count));
+  }
+  options.setReduceFunction([this, dtype, op, item](void *to, const void *a, const void *b, size_t n) {
+    host->progressed(owner);
+    if (to == b) { /* sums, products, extrema: the order of two does not matter */
+      host->fold(dtype, op, a, to, static_cast<int64_t>(n));
+      return;
+    }
+    if (to != a)
+      memcpy(to, a, n * item);
+    host->fold(dtype, op, b, to, static_cast<int64_t>(n));
+  });
+  bool few = bytes <= kFewSteps && is_power_of_two(world) && count >= 4 * world;
+  options.setAlgorithm(few ? gloo::AllreduceOptions::Algorithm::BCUBE : gloo::AllreduceOptions::Algorithm::RING);
+  options.setTag(tag++);
+  options.setTimeout(kForever);
+  gloo::allreduce(options);
+}
+
+void trek_async_group::perform(const Task &task) {
+  const size_t count = static_cast<size_t>(task.count);
+  switch (task.kind) {
+  case Task::CONNECT:
+    connect();
+    break;
+  case Task::EXCHANGE:
+    exchange_notes(task);
+    break;
+  case Task::ALL_REDUCE:
+    all_reduce(task.out, task.count, task.dtype, task.op);
+    break;
+  case Task::BROADCAST: {
+    gloo::BroadcastOptions options(context);
+    options.setOutput(static_cast<uint8_t *>(task.out), count);
+    options.setRoot(task.root);
+    options.setTag(tag++);
+    options.setTimeout(kForever);
+    gloo::broadcast(options);
+    break;
+  }
+  case Task::ALL_GATHER: {
+    gloo::AllgatherOptions options(context);
+    options.setInput(static_cast<uint8_t *>(const_cast<void *>(task.in)), count);
+    options.setOutput(static_cast<uint8_t *>(task.out), count * static_cast<size_t>(world));
+    options.setTag(tag++);
+    options.setTimeout(kForever);
+    gloo::allgather(options);
+    break;
+  }
+  case Task::REDUCE_SCATTER: { /* Gloo has none that serves all worlds and dtypes */
+    void *all = const_cast<void *>(task.in);
+    all_reduce(all, task.count * world, task.dtype, task.op);
+    const size_t bytes = count * size_of(task.dtype);
+    memcpy(task.out, static_cast<const char *>(all) + static_cast<size_t>(rank) * bytes, bytes);
+    break;
+  }
+  }
+}
+
+void trek_async_group::run() {
+  std::unique_lock<std::mutex> held(lock);
+  for (;;) {
+    changed.wait(held, [this] { return leaving || !tasks.empty(); });
+    if (leaving)
+      break;
+    const Task task = tasks.front();
+    tasks.pop_front();
+    held.unlock();
+    std::string why;
+    try {
+      perform(task);
+    } catch (const std::exception &error) {
+      why = error.what();
+    } catch (...) {
+      why = "an exception of an unknown kind";
+    }
+    held.lock();
+    if (!why.empty()) {
+      message = why;
+      failed = true;
+    } else {
+      finished++;
+    }
+    held.unlock();
+    host->moved(owner);
+    held.lock();
+    if (failed)
+      break;
+  }
+  left = true;
+  changed.notify_all();
+}
+
+/* --- the table ------------------------------------------------------------------------------------------ */
+
+namespace {
+
+/* Calls fn; an exception becomes the thread's error. */
+template <typename Fn>
+trek_status guarded(trek_status status, const char *what, Fn fn) {
+  std::string message(what);
+  try {
+    fn();
+    return TREK_OK;
+  } catch (const std::bad_alloc &) {
+    return host->fail(TREK_ERR_MEMORY, "Gloo has no memory");
+  } catch (const std::exception &error) {
+    message += std::string(": ") + error.what();
+  } catch (...) {
+    message += ": an exception of an unknown kind";
+  }
+  return host->fail(status, message.c_str());
+}
+
+trek_status begin(bool *ours) {
+  *ours = true;
+  return TREK_OK;
+}
+
+void end(void) {}
+
+/* Of a numeric address. */
+int family_of(const char *address) { return strchr(address, ':') ? AF_INET6 : strchr(address, '.') ? AF_INET : AF_UNSPEC; }
+
+uint16_t port_of(const sockaddr_storage &address) {
+  return address.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6 &>(address).sin6_port
+                                       : reinterpret_cast<const sockaddr_in &>(address).sin_port;
+}
+
+void listen_on(trek_async_group *group, const char *address, const char *interface, trek_async_card *card) {
+  gloo::transport::tcp::attr attr(address);
+  if (interface) {
+    attr.iface = interface;
+    attr.ai_family = family_of(address);
+  }
+  group->device = gloo::transport::tcp::CreateDevice(attr);
+  group->transport = group->device->createContext(group->rank, group->world);
+  group->transport->setTimeout(kForever);
+  auto *ports = reinterpret_cast<uint16_t *>(card + 1);
+  for (int r = 0; r < group->world; r++) {
+    if (r == group->rank)
+      continue;
+    auto &pair = group->transport->createPair(r);
+    sockaddr_storage own = gloo::transport::tcp::Address(pair->address().bytes()).getSockaddr();
+    ports[r] = port_of(own);
+    reinterpret_cast<sockaddr_in &>(own).sin_port = 0; /* at the same place in both families */
+    static_assert(sizeof own == sizeof card->address, "an address must fit");
+    memcpy(card->address, &own, sizeof own);
+  }
+}
+
+/* Closes what is open. A wait that fails closes all connections of its group: those who wait in other calls leave them. */
+void break_off(trek_async_group *group) {
+  try {
+    char byte = 0;
+    if (group->transport)
+      group->transport->createUnboundBuffer(&byte, 1)->waitRecv(std::chrono::milliseconds(0));
+  } catch (...) {
+  }
+}
+
+bool group_free(trek_async_group *group, bool done) {
+  SignalsBlocked blocked;
+  bool out = true;
+  if (group->thread.joinable()) {
+    {
+      std::lock_guard<std::mutex> held(group->lock);
+      group->leaving = true;
+      group->changed.notify_all();
+    }
+    if (!done)
+      break_off(group);
+    std::unique_lock<std::mutex> held(group->lock);
+    out = group->changed.wait_for(held, kLeave, [group] { return group->left; });
+  }
+  if (!out) {
+    group->thread.detach(); /* it keeps the group */
+    return false;
+  }
+  if (group->thread.joinable())
+    group->thread.join();
+  try {
+    delete group;
+  } catch (...) {
+  }
+  return true;
+}
+
+trek_status group_listen(void *owner, int rank, int world, const char *address, const char *interface, trek_async_group **result,
+                         trek_async_card *card) {
+  SignalsBlocked blocked;
+  trek_async_group *group = nullptr;
+  trek_status status = guarded(TREK_ERR_UNSUPPORTED, "Gloo cannot listen", [&] {
+    group = new trek_async_group{};
+    group->owner = owner;
+    group->rank = rank;
+    group->world = world;
+    group->heard.reset(new std::atomic<uint32_t>[world]());
+    listen_on(group, address, interface, card);
+    group->thread = std::thread([group] { group->run(); });
+  });
+  if (status == TREK_OK)
+    *result = group;
+  else if (group)
+    group_free(group, false);
+  return status;
+}
+
+trek_status give(trek_async_group *group, const Task &task, trek_async_request *request) {
+  return guarded(TREK_ERR_COMM, "Gloo", [&] {
+    std::lock_guard<std::mutex> held(group->lock);
+    group->tasks.push_back(task);
+    group->given++;
+    request->word = group->given;
+    group->changed.notify_all();
+  });
+}
+
+trek_status group_connect(trek_async_group *group, const void *cards, size_t stride, trek_async_request *request) {
+  trek_status status = guarded(TREK_ERR_COMM, "Gloo", [&] {
+    for (int r = 0; r < group->world; r++) {
+      auto *card = reinterpret_cast<const trek_async_card *>(static_cast<const char *>(cards) + static_cast<size_t>(r) * stride);
+      sockaddr_storage address;
+      memcpy(&address, card->address, sizeof address);
+      reinterpret_cast<sockaddr_in &>(address).sin_port = reinterpret_cast<const uint16_t *>(card + 1)[group->rank];
+      group->peers.push_back(r == group->rank ? std::vector<char>() : gloo::transport::tcp::Address(address).bytes());
+    }
+  });
+  return status == TREK_OK ? give(group, Task{ Task::CONNECT, nullptr, nullptr, 0, 0, TREK_U8, TREK_SUM, 0 }, request) : status;
+}
+
+/* A request: the number of its task, and above that rank + 1 of whom a note is to come. */
+trek_status exchange(trek_async_group *group, const void *mine, size_t bytes, void *notes, size_t stride, trek_async_request *requests) {
+  trek_async_request whole;
+  Task task{ Task::EXCHANGE, mine, notes, static_cast<int64_t>(bytes), stride, TREK_U8, TREK_SUM, 0 };
+  trek_status status = give(group, task, &whole);
+  for (int r = 0; r < group->world && status == TREK_OK; r++) {
+    if (r == group->rank)
+      continue;
+    requests[r].word = whole.word | static_cast<uint64_t>(r + 1) << 32;
+    requests[group->world + r] = whole;
+  }
+  return status;
+}
+
+trek_status all_reduce(trek_async_group *group, void *data, int64_t count, trek_dtype dtype, trek_reduce_op op,
+                       trek_async_request *request) {
+  return give(group, Task{ Task::ALL_REDUCE, nullptr, data, count, 0, dtype, op, 0 }, request);
+}
+
+trek_status broadcast(trek_async_group *group, void *data, int64_t bytes, int root, trek_async_request *request) {
+  return give(group, Task{ Task::BROADCAST, nullptr, data, bytes, 0, TREK_U8, TREK_SUM, root }, request);
+}
+
+trek_status all_gather(trek_async_group *group, const void *part, int64_t bytes, void *all, trek_async_request *request) {
+  return give(group, Task{ Task::ALL_GATHER, part, all, bytes, 0, TREK_U8, TREK_SUM, 0 }, request);
+}
+
+trek_status reduce_scatter(trek_async_group *group, void *all, void *part, int64_t count, trek_dtype dtype, trek_reduce_op op,
+                           trek_async_request *request) {
+  return give(group, Task{ Task::REDUCE_SCATTER, all, part, count, 0, dtype, op, 0 }, request);
+}
+
+bool is_done(trek_async_group *group, uint64_t word) {
+  const uint32_t number = static_cast<uint32_t>(word), rank = static_cast<uint32_t>(word >> 32);
+  if (static_cast<int32_t>(group->finished.load(std::memory_order_acquire) - number) >= 0)
+    return true;
+  return rank && group->heard[rank - 1].load(std::memory_order_acquire) == number;
+}
+
+trek_status test(trek_async_group *group, int n, trek_async_request *requests, bool *done) {
+  *done = true;
+  for (int k = 0; k < n; k++) {
+    if (requests[k].word && !is_done(group, requests[k].word))
+      *done = false;
+    else
+      requests[k].word = 0;
+  }
+  if (*done || !group->failed)
+    return TREK_OK;
+  char message[512];
+  {
+    std::lock_guard<std::mutex> held(group->lock);
+    snprintf(message, sizeof message, "Gloo: %.480s", group->message.c_str());
+  }
+  return host->fail(TREK_ERR_PEER, message);
+}
+
+} // namespace
+
+extern "C" __attribute__((visibility("default"))) trek_status trek_gloo_open(int abi, const trek_async_host *given, trek_async_table *table,
+                                                                             char *why, size_t size) {
+  if (abi != TREK_ASYNC_ABI || given->abi != TREK_ASYNC_ABI) {
+    snprintf(why, size, "libtrek-gloo was built for another version of trek (%d, not %d)", TREK_ASYNC_ABI, abi);
+    return TREK_ERR_UNSUPPORTED;
+  }
+  host = given;
+  table->abi = TREK_ASYNC_ABI;
+  snprintf(table->library, sizeof table->library, "Gloo");
+  table->begin = begin;
+  table->end = end;
+  table->any_thread = true;
+  table->tells = true;
+  table->group_listen = group_listen;
+  table->group_connect = group_connect;
+  table->group_free = group_free;
+  table->exchange = exchange;
+  table->all_reduce = all_reduce;
+  table->broadcast = broadcast;
+  table->all_gather = all_gather;
+  table->reduce_scatter = reduce_scatter;
+  table->test = test;
+  return TREK_OK;
+}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* All-reduce and barrier between the processes of a job over an engine, call by call.
- *   trek-run -n 4 trek-bench-engines gloo [most MiB]      prints one line per size, on rank 0; "mpi" under mpirun */
+ *   trek-run -n 4 trek-bench-engines gloo [most MiB [deadline]]    prints one line per size, on rank 0; "mpi" under mpirun */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,7 +53,7 @@ int main(int argc, char **argv)
 {
     static const int64_t sizes[] = { 0, 4 << 10, 16 << 10, 64 << 10, 1 << 20, 25 << 20, 100 << 20 };
     int64_t most = (argc > 2 ? atoll(argv[2]) : 100) << 20;
-    trek_comm *comm = trek_comm_init(&(trek_comm_opts){ .engine = argc > 1 ? argv[1] : NULL });
+    trek_comm *comm = trek_comm_init(&(trek_comm_opts){ .engine = argc > 1 ? argv[1] : NULL, .deadline_s = argc > 3 ? atof(argv[3]) : 0 });
     for (size_t k = 0; comm && k < sizeof sizes / sizeof *sizes && sizes[k] <= most; k++)
         measure(comm, sizes[k]);
     trek_comm_free(&comm);

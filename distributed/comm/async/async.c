@@ -69,12 +69,19 @@ static void control_ended(void *arg)
 
 /* --- waiting -------------------------------------------------------------------------------- */
 
+/* Number of the present call among all of the rank's, those on devices, too: what the control channel counts. On the
+ * caller's thread. */
+static uint64_t present_number(const trek_async_comm *comm)
+{
+    return comm->queue[atomic_load(&comm->completed) % TREK_ASYNC_QUEUE].number;
+}
+
 /* Whether a rank has come to the present call: its message is here, or it has said so on the control channel (Gloo is
  * asked for messages in rank order: what is behind a missing one is not seen). */
 static bool has_come(const trek_async_comm *comm, int r)
 {
     return atomic_load(&comm->come[r]) ||
-           (comm->base.control && trek_control_peer_call(comm->base.control, r) > atomic_load(&comm->completed));
+           (comm->base.control && trek_control_peer_call(comm->base.control, r) >= present_number(comm));
 }
 
 /* Whether it is right to wait on for those who are missing: what they do outside of calls may take its time. */
@@ -108,7 +115,7 @@ static int name_missing(trek_async_comm *comm, char *text, size_t size)
             char phase[64];
             int64_t silent = 0, in_phase = 0;
             trek_control_peer(comm->base.control, r, phase, sizeof phase, &silent, &in_phase);
-            missing = silent > 3000000000 || trek_control_peer_call(comm->base.control, r) < atomic_load(&comm->completed) + 1;
+            missing = silent > 3000000000 || trek_control_peer_call(comm->base.control, r) < present_number(comm);
         }
         if (missing && ++count)
             used += (size_t)snprintf(text + used, size - used, "%s%d", used ? ", " : "", r);

@@ -332,12 +332,13 @@ static int play_sizes(const part *me)
  * "without": for which there is nothing. 9: this is not allowed here. */
 static int play_apart(const part *me)
 {
+    const char *path = getenv("TREK_PLUGIN_PATH");
     if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
         mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=1m") != 0)
         return 9;
-    if (strcmp(me->detail, "without") == 0)
-        setenv("TREK_PLUGIN_PATH", "/nonexistent", 1);
-    else if (strcmp(me->detail, "apart") != 0)
+    if (strcmp(me->detail, "without") == 0 && (!path || mount("tmpfs", path, "tmpfs", 0, "size=1m") != 0)) /* over the plug-in */
+        return 9;
+    if (strcmp(me->detail, "lo") == 0 || strcmp(me->detail, "nosuch0") == 0)
         setenv("TREK_GLOO_INTERFACE", me->detail, 1);
     trek_comm *comm = join_by(me, NULL, 10);
     bool good = comm && trek_comm_barrier(comm) == TREK_OK;

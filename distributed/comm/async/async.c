@@ -362,10 +362,9 @@ trek_async_comm *trek_async_comm_new(trek_async_service *service, const trek_asy
     atomic_init(&comm->references, 1);
     pthread_mutex_init(&comm->lock, NULL);
     trek_async_thread_count(service, 1, false);
-    if (allocate_parts(comm) && (!opts->control || trek_control_on_end(opts->control, control_ended, comm) == TREK_OK)) {
-        comm->base.control = opts->control;
+    comm->base.control = opts->control; /* the hook may be called at once */
+    if (allocate_parts(comm) && (!opts->control || trek_control_on_end(opts->control, control_ended, comm) == TREK_OK))
         return comm;
-    }
     trek_async_thread_count(service, -1, false);
     trek_async_comm_release(comm);
     return NULL;

@@ -460,7 +460,7 @@ static trek_status visit(walk *w, trek_node *node, trek_status status)
 
 static trek_status run_walk(walk *w)
 {
-    trek_status status = w->watch || atomic_load_explicit(&trek_hooks_alive, memory_order_relaxed) > 0 ? count_uses(w) : TREK_OK;
+    trek_status status = (w->watch && w->watch->complete) || atomic_load_explicit(&trek_hooks_alive, memory_order_relaxed) > 0 ? count_uses(w) : TREK_OK;
     trek_node *node = w->newest;
     bool held = false; /* node has a reference of ours */
     while (node && w->live > 0) {

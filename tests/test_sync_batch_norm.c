@@ -989,7 +989,7 @@ static void after_the_wrapper(void **state)
     trek_comm *comms[2];
     assert_int_equal(trek_comm_local(NULL, 2, comms), TREK_OK);
     const trek_place_collectives *sums = trek_comm_sums_new(comms[0]);
-    trek_module *layer = norm_new(&o, trek_cpu(0), false, true);
+    trek_module *layer = norm_new(&o, test_device(), false, true);
     trek_scope scope = trek_scope_begin();
     layer->klass->meet(layer, sums);
     trek_comm_sums_end(sums);

@@ -271,7 +271,7 @@ static void test_set_up_mistakes(void **state)
     expect_error(TREK_ERR_CALLBACK, "build_replica returned NULL");
     kind = 4;
     trek_trainer_setup(graph, &(trek_trainer_opts){ .ranks = 2, .build_replica = build_other, .arg = &kind });
-    expect_error(TREK_ERR_ARGUMENT, "weight\" f32 [4, 3] instead of");
+    expect_error(TREK_ERR_ARGUMENT, "weight\" [4, 3] f32 in rank 1");
     trek_trainer_setup(graph, &(trek_trainer_opts){ .ranks = 2, .build_replica = build_same, .arg = graph });
     expect_error(TREK_ERR_ARGUMENT, "another rank has already");
     trek_trainer_setup(graph, &(trek_trainer_opts){ .ranks = 2, .build_replica = build, .devices = (trek_device[]){ trek_cpu(1), trek_cpu(0) } });

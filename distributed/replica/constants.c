@@ -3,6 +3,7 @@
  * thread, compared between processes, whose first one's values all take. */
 #include <pthread.h>
 
+#include "distributed/replica/agreement.h"
 #include "distributed/step/stepper_ranks.h"
 #include "graph/constants_internal.h"
 #include "nn/text.h"

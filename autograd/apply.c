@@ -161,7 +161,8 @@ TREK_SELDOM static trek_status check_inputs_live(const trek_op *op, trek_var *co
     return TREK_OK;
 }
 
-trek_status trek_apply_many(const trek_op *op, trek_var *const *inputs, int n, const trek_attrs *attrs, trek_var **outs, int n_outs)
+trek_status trek_apply_many(const trek_op *op, trek_var *const *inputs, int n, const trek_attrs *attrs, trek_var **outs,
+                            int n_outs)
 {
     trek_tensor *few[FEW];
     bool needs_grad;

@@ -117,7 +117,8 @@ static trek_var *cast_input(const trek_op *op, trek_var *var, trek_dtype dtype)
     return trek_apply_convert(var, dtype);
 }
 
-trek_status trek_autocast_apply(const trek_op *op, trek_var *const *inputs, int n, const trek_attrs *attrs, trek_var **outs, int n_outs)
+trek_status trek_autocast_apply(const trek_op *op, trek_var *const *inputs, int n, const trek_attrs *attrs, trek_var **outs,
+                                int n_outs)
 {
     trek_var *few[FEW], **cast = few;
     if (n > FEW && !(cast = trek_block_alloc((size_t)n * sizeof *cast)))

@@ -355,7 +355,8 @@ trek_status trek_rule_composite(trek_backward_call *b)
     trek_var *y = trek_composite_rules[node->op->id](node->op, node->attrs, inputs, node->n_inputs);
     if (!y)
         return trek_fail_missing(node->op->name, "an input of its composite");
-    trek_status status = captured_grads(&y, 1, wanted, n_wanted, &b->grad, &(trek_backward_opts){ .create_graph = true }, true, grads);
+    trek_status status = captured_grads(&y, 1, wanted, n_wanted, &b->grad, &(trek_backward_opts){ .create_graph = true }, true,
+                                        grads);
     for (int k = 0; status == TREK_OK && k < n_wanted; k++)
         b->grads[places[k]] = grads[k];
     return status;
@@ -460,7 +461,8 @@ static trek_status visit(walk *w, trek_node *node, trek_status status)
 
 static trek_status run_walk(walk *w)
 {
-    trek_status status = (w->watch && w->watch->complete) || atomic_load_explicit(&trek_hooks_alive, memory_order_relaxed) > 0 ? count_uses(w) : TREK_OK;
+    trek_status status = (w->watch && w->watch->complete) ||
+        atomic_load_explicit(&trek_hooks_alive, memory_order_relaxed) > 0 ? count_uses(w) : TREK_OK;
     trek_node *node = w->newest;
     bool held = false; /* node has a reference of ours */
     while (node && w->live > 0) {
@@ -495,7 +497,8 @@ static trek_status check_root(trek_var *root, trek_var *seed)
         return trek_fail(TREK_ERR_STATE, "backward: the variable depends on nothing that needs a gradient");
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
     if (!seed && root->data->numel != 1)
-        return trek_fail(TREK_ERR_SHAPE, "backward: %s is no scalar; give a seed of its shape", trek_tensor_shape_text(root->data, a));
+        return trek_fail(TREK_ERR_SHAPE, "backward: %s is no scalar; give a seed of its shape",
+                         trek_tensor_shape_text(root->data, a));
     if (seed && !trek_same_sizes(root->data, seed->data))
         return trek_fail(TREK_ERR_SHAPE, "backward: a seed of %s for a variable of %s", trek_tensor_shape_text(seed->data, b),
                          trek_tensor_shape_text(root->data, a));
@@ -610,7 +613,8 @@ static trek_status captured_grads(trek_var *const *outputs, int n_outputs, trek_
     if (n_inputs < 0 || n_outputs < 0)
         return trek_fail(TREK_ERR_ARGUMENT, "grad: %d outputs and %d inputs", n_outputs, n_inputs);
     if ((n_outputs > 0 && !outputs) || (n_inputs > 0 && (!inputs || !grads)))
-        return trek_fail_missing("grad", !grads ? "the place for the gradients" : !inputs ? "the list of inputs" : "the list of outputs");
+        return trek_fail_missing("grad", !grads ? "the place for the gradients" : !inputs ? "the list of inputs"
+                                 : "the list of outputs");
     for (int k = 0; k < n_inputs; k++) {
         if (!inputs[k])
             return trek_fail_missing("grad", "an input");
@@ -658,7 +662,8 @@ static trek_var *saved_var(trek_backward_call *b, const trek_saved_tensor *s)
     if (b->create_graph && !s->is_output && node->edges[s->index].leaf)
         return node->edges[s->index].leaf;
     trek_var *var = trek_var_constant(s->tensor);
-    trek_node *from = !b->create_graph ? NULL : !s->is_output ? node->edges[s->index].node : s->index < node->n_outputs ? node : NULL;
+    trek_node *from = !b->create_graph ? NULL : !s->is_output ? node->edges[s->index].node : s->index < node->n_outputs ? node
+        : NULL;
     if (!var || !from)
         return var;
     trek_ref_take(&from->refs);
@@ -701,7 +706,8 @@ trek_tensor *trek_rule_sink(trek_backward_call *b, int k, bool *overwrite)
         trek_tensor_release(made);
         leaf->has_grad = false;
     }
-    if (!leaf->grad || !leaf->grad->data->contiguous || leaf->grad->data->dtype != b->grad->data->dtype || (!leaf->grad_in_arena && leaf->has_grad && !is_alone(leaf->grad)))
+    if (!leaf->grad || !leaf->grad->data->contiguous || leaf->grad->data->dtype != b->grad->data->dtype ||
+        (!leaf->grad_in_arena && leaf->has_grad && !is_alone(leaf->grad)))
         return NULL;
     *overwrite = !leaf->has_grad;
     return leaf->grad->data;

@@ -136,7 +136,8 @@ static bool any_needs_grad(trek_var *const *inputs, int n)
     return false;
 }
 
-static trek_status run_forward(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs, int n_outputs)
+static trek_status run_forward(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs,
+                               int n_outputs)
 {
     context->inputs = inputs;
     context->n_inputs = n_inputs;
@@ -169,7 +170,8 @@ static trek_status leave_scope(trek_scope scope, trek_status status, trek_var **
     return status;
 }
 
-trek_status trek_function_apply(const trek_function *function, void *data, trek_var *const *inputs, int n_inputs, trek_var **outputs,
+trek_status trek_function_apply(const trek_function *function, void *data, trek_var *const *inputs, int n_inputs,
+                                trek_var **outputs,
                                 int n_outputs)
 {
     if (!function || !function->forward) {

@@ -15,8 +15,10 @@ typedef struct trek_function_context trek_function_context;
  * with the call; results are kept. Both may report through trek_fail. */
 typedef struct trek_function {
     const char *name;
-    trek_status (*forward)(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs, int n_outputs);
-    trek_status (*backward)(trek_function_context *context, trek_var *const *grads, int n_grads, trek_var **input_grads, int n_inputs);
+    trek_status (*forward)(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs,
+                           int n_outputs);
+    trek_status (*backward)(trek_function_context *context, trek_var *const *grads, int n_grads, trek_var **input_grads,
+                            int n_inputs);
     void (*free)(void *data); /* frees trek_function_data when the tape lets go; may be NULL */
 } trek_function;
 

@@ -46,18 +46,30 @@ trek_var *trek_flip(trek_var *x, trek_dims_list dims) { return trek_apply_flip(x
 trek_var *trek_tril(trek_var *x, int64_t diagonal) { return trek_apply_tril(x, diagonal); }
 trek_var *trek_triu(trek_var *x, int64_t diagonal) { return trek_apply_triu(x, diagonal); }
 trek_var *trek_index_select(trek_var *x, trek_var *index, int dim) { return trek_apply_index_select(x, index, dim); }
-trek_var *trek_index_add(trek_var *x, trek_var *index, trek_var *source, int dim) { return trek_apply_index_add(x, index, source, dim); }
+trek_var *trek_index_add(trek_var *x, trek_var *index, trek_var *source, int dim)
+{
+    return trek_apply_index_add(x, index, source, dim);
+}
 trek_var *trek_gather(trek_var *x, trek_var *index, int dim) { return trek_apply_gather(x, index, dim); }
-trek_var *trek_scatter_add(trek_var *x, trek_var *index, trek_var *source, int dim) { return trek_apply_scatter_add(x, index, source, dim); }
+trek_var *trek_scatter_add(trek_var *x, trek_var *index, trek_var *source, int dim)
+{
+    return trek_apply_scatter_add(x, index, source, dim);
+}
 trek_var *trek_one_hot(trek_var *x, int64_t classes) { return trek_apply_one_hot(x, classes); }
-trek_var *trek_linear(trek_var *x, trek_var *weight, trek_var *bias) { return trek_apply_linear(x, weight, bias, TREK_ACTIVATION_NONE); }
+trek_var *trek_linear(trek_var *x, trek_var *weight, trek_var *bias)
+{
+    return trek_apply_linear(x, weight, bias, TREK_ACTIVATION_NONE);
+}
 trek_var *trek_linear_activation(trek_var *x, trek_var *weight, trek_var *bias, trek_activation activation)
 {
     return trek_apply_linear(x, weight, bias, (int)activation);
 }
 trek_var *trek_max_pool2d(trek_var *x, const trek_pool_opts *opts) { return trek_apply_max_pool2d(x, opts); }
 trek_var *trek_avg_pool2d(trek_var *x, const trek_pool_opts *opts) { return trek_apply_avg_pool2d(x, opts); }
-trek_var *trek_adaptive_avg_pool2d(trek_var *x, int64_t height, int64_t width) { return trek_apply_adaptive_avg_pool2d(x, height, width); }
+trek_var *trek_adaptive_avg_pool2d(trek_var *x, int64_t height, int64_t width)
+{
+    return trek_apply_adaptive_avg_pool2d(x, height, width);
+}
 trek_var *trek_conv2d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *opts)
 {
     return trek_apply_conv2d(x, weight, bias, opts);
@@ -232,7 +244,8 @@ static trek_status to_forward(trek_function_context *context, trek_var *const *i
     return trek_status_get();
 }
 
-static trek_status to_backward(trek_function_context *context, trek_var *const *grads, int n, trek_var **input_grads, int n_inputs)
+static trek_status to_backward(trek_function_context *context, trek_var *const *grads, int n, trek_var **input_grads,
+                               int n_inputs)
 {
     (void)n, (void)n_inputs;
     trek_device *devices = trek_function_data(context);

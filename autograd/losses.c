@@ -74,10 +74,11 @@ static trek_var *fail_float_labels(const trek_var *logits, const trek_var *label
 {
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
     bool classes = labels->data->ndim + 1 == logits->data->ndim;
-    return trek_fail_null(classes ? TREK_ERR_DTYPE : TREK_ERR_SHAPE,
-                          "cross_entropy: labels are of an integer dtype, got %s %s; or they are probabilities of the logits' shape, %s",
-                          trek_dtype_name((trek_dtype)labels->data->dtype), trek_tensor_shape_text(labels->data, a),
-                          trek_tensor_shape_text(logits->data, b));
+    return trek_fail_null(
+        classes ? TREK_ERR_DTYPE : TREK_ERR_SHAPE,
+        "cross_entropy: labels are of an integer dtype, got %s %s; or they are probabilities of the logits' shape, %s",
+        trek_dtype_name((trek_dtype)labels->data->dtype), trek_tensor_shape_text(labels->data, a),
+        trek_tensor_shape_text(logits->data, b));
 }
 
 /* Labels that are probabilities: -sum_c w[c] q[c] log p[c], mean over rows. */
@@ -88,7 +89,8 @@ static trek_var *soft_cross_entropy(trek_var *logits, trek_var *target, const tr
         return fail_float_labels(logits, target);
     int64_t ignore = trek_option_integer(opts->ignore_index, -100);
     if (ignore >= 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "cross_entropy: class %lld is ignored, but labels are probabilities", (long long)ignore);
+        return trek_fail_null(TREK_ERR_ARGUMENT, "cross_entropy: class %lld is ignored, but labels are probabilities",
+                              (long long)ignore);
     if (!widen("cross_entropy", &logits, &target, ANY_BESIDE, &dtype))
         return NULL;
     double smoothing = opts->label_smoothing;
@@ -113,7 +115,8 @@ static trek_var *loss_without_classes(trek_var *logits, trek_var *labels, const 
 {
     int64_t ignore = trek_option_integer(opts->ignore_index, -100);
     if (!trek_dtype_is_float(trek_var_dtype(logits)) || trek_var_dtype(labels) == TREK_BOOL)
-        return trek_fail_null(TREK_ERR_DTYPE, "cross_entropy: logits of a floating dtype and labels of an integer one are needed, not %s and %s",
+        return trek_fail_null(TREK_ERR_DTYPE,
+                              "cross_entropy: logits of a floating dtype and labels of an integer one are needed, not %s and %s",
                               trek_dtype_name(trek_var_dtype(logits)), trek_dtype_name(trek_var_dtype(labels)));
     trek_tensor *ignored = trek_tensor_from_data(&ignore, trek_dims_none(), TREK_I64, trek_var_device(labels));
     trek_var *others = trek_sum(trek_ne(labels, ignored ? trek_var_from(ignored) : NULL), trek_dims_none(), false);
@@ -138,7 +141,8 @@ trek_var *trek_cross_entropy_with(trek_var *logits, trek_var *labels, const trek
     if (!(opts.label_smoothing >= 0 && opts.label_smoothing <= 1))
         return trek_fail_null(TREK_ERR_ARGUMENT, "cross_entropy: a label smoothing of %g", opts.label_smoothing);
     if (trek_var_ndim(logits) < 2)
-        return trek_fail_null(TREK_ERR_SHAPE, "cross_entropy: logits [N, C, ...] are needed, not %s", trek_tensor_shape_text(logits->data, a));
+        return trek_fail_null(TREK_ERR_SHAPE, "cross_entropy: logits [N, C, ...] are needed, not %s",
+                              trek_tensor_shape_text(logits->data, a));
     if (trek_dtype_is_float(trek_var_dtype(labels)))
         return soft_cross_entropy(logits, labels, &opts);
     trek_shape expected = trek_var_shape(logits), shape = trek_var_shape(labels);
@@ -146,7 +150,8 @@ trek_var *trek_cross_entropy_with(trek_var *logits, trek_var *labels, const trek
         expected.sizes[d] = expected.sizes[d + 1];
     expected.ndim--;
     if (!trek_shape_equal(expected, shape))
-        return trek_fail_null(TREK_ERR_SHAPE, "cross_entropy: labels %s do not fit logits %s", trek_tensor_shape_text(labels->data, b),
+        return trek_fail_null(TREK_ERR_SHAPE, "cross_entropy: labels %s do not fit logits %s",
+                              trek_tensor_shape_text(labels->data, b),
                               trek_tensor_shape_text(logits->data, a));
     if (opts.weight && opts.weight->requires_grad && trek_recording())
         return trek_fail_null(TREK_ERR_UNSUPPORTED, "cross_entropy: class weights that require a gradient; detach them");
@@ -185,7 +190,8 @@ trek_var *trek_nll_loss(trek_var *log_probabilities, trek_var *labels)
     if (!labels_fit("nll_loss", log_probabilities, labels))
         return NULL;
     if (trek_dtype_is_float(trek_var_dtype(labels)) || trek_var_dtype(labels) == TREK_BOOL)
-        return trek_fail_null(TREK_ERR_DTYPE, "nll_loss: labels are of an integer dtype, got %s", trek_dtype_name(trek_var_dtype(labels)));
+        return trek_fail_null(TREK_ERR_DTYPE, "nll_loss: labels are of an integer dtype, got %s",
+                              trek_dtype_name(trek_var_dtype(labels)));
     log_probabilities = trek_autocast_full(log_probabilities);
     if (trek_var_size(log_probabilities, 1) == 0)
         return trek_cross_entropy(log_probabilities, labels);

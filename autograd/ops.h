@@ -45,12 +45,14 @@ TREK_API trek_var *trek_tanh(trek_var *x);
 TREK_API trek_var *trek_sigmoid(trek_var *x);
 TREK_API trek_var *trek_erf(trek_var *x);         /* second derivative 0 where x^2 overflows (PyTorch: NaN) */
 TREK_API trek_var *trek_relu(trek_var *x);        /* passes NaN on; derivative 0 at 0 */
-TREK_API trek_var *trek_gelu(trek_var *x);        /* x Phi(x), exact (erf); at the infinities its limits, where PyTorch gives NaN */
+TREK_API trek_var *trek_gelu(trek_var *x); /* x Phi(x), exact (erf); at the infinities its limits, where PyTorch gives NaN */
 TREK_API trek_var *trek_gelu_tanh(trek_var *x);   /* its tanh approximation */
 TREK_API trek_var *trek_silu(trek_var *x);
-TREK_API trek_var *trek_softplus(trek_var *x, double beta, double threshold); /* log(1 + exp(beta x)) / beta; x itself where beta x > threshold; second derivative 0 from there on */
+TREK_API trek_var *trek_softplus(trek_var *x, double beta, double threshold);
+    /* log(1 + exp(beta x)) / beta; x itself where beta x > threshold; second derivative 0 from there on */
 TREK_API trek_var *trek_leaky_relu(trek_var *x, double negative_slope);
-TREK_API trek_var *trek_elu(trek_var *x, double alpha); /* derivative 1 at NaN (PyTorch's depends on the element's place), second one 0 at 0 */
+TREK_API trek_var *trek_elu(trek_var *x, double alpha);
+    /* derivative 1 at NaN (PyTorch's depends on the element's place), second one 0 at 0 */
 TREK_API trek_var *trek_floor(trek_var *x);
 TREK_API trek_var *trek_ceil(trek_var *x);
 TREK_API trek_var *trek_round(trek_var *x);       /* halves to even */
@@ -59,7 +61,9 @@ TREK_API trek_var *trek_isnan(trek_var *x);       /* bool, as the next ones */
 TREK_API trek_var *trek_isinf(trek_var *x);
 TREK_API trek_var *trek_isfinite(trek_var *x);
 TREK_API trek_var *trek_logical_not(trek_var *x);
-TREK_API trek_var *trek_clamp(trek_var *x, double low, double high); /* passes NaN on; infinities leave a side open; a bound that is no whole number, infinity too, makes integers f32; derivative 0 at the bounds */
+TREK_API trek_var *trek_clamp(trek_var *x, double low, double high);
+/* passes NaN on; infinities leave a side open; a bound that is no whole number, infinity too, makes integers f32; derivative 0 at
+ * the bounds */
 
 /* -- with a number; a fractional number makes an integer input f32; comparisons of integers are exact. ARGUMENT: whole
  * numbers beyond i64 beside integers; an exponent or a bound that x's dtype does not hold (1e38 in f16). -- */
@@ -67,7 +71,8 @@ TREK_API trek_var *trek_add_scalar(trek_var *x, double value);
 TREK_API trek_var *trek_sub_scalar(trek_var *x, double value); /* DTYPE: bool, as in all differences */
 TREK_API trek_var *trek_mul_scalar(trek_var *x, double value);
 TREK_API trek_var *trek_div_scalar(trek_var *x, double value);
-TREK_API trek_var *trek_pow_scalar(trek_var *x, double value); /* ARGUMENT: an integer to a negative whole power; exponents as in trek_pow */
+TREK_API trek_var *trek_pow_scalar(trek_var *x, double value);
+    /* ARGUMENT: an integer to a negative whole power; exponents as in trek_pow */
 TREK_API trek_var *trek_eq_scalar(trek_var *x, double value); /* bool, as the next ones */
 TREK_API trek_var *trek_ne_scalar(trek_var *x, double value);
 TREK_API trek_var *trek_lt_scalar(trek_var *x, double value);
@@ -80,11 +85,15 @@ TREK_API trek_var *trek_add(trek_var *x, trek_var *y);
 TREK_API trek_var *trek_sub(trek_var *x, trek_var *y);     /* DTYPE: bool */
 TREK_API trek_var *trek_mul(trek_var *x, trek_var *y);
 TREK_API trek_var *trek_div(trek_var *x, trek_var *y);     /* integers give f32 */
-TREK_API trek_var *trek_pow(trek_var *x, trek_var *y);     /* derivatives by x 0 where y is 0, by y 0 where x is 0 and y >= 0; beyond 2^24 f32 has even exponents only, so derivatives of negative x may have the other sign */
+TREK_API trek_var *trek_pow(trek_var *x, trek_var *y);
+/* derivatives by x 0 where y is 0, by y 0 where x is 0 and y >= 0; beyond 2^24 f32 has even exponents only, so derivatives of
+ * negative x may have the other sign */
 TREK_API trek_var *trek_maximum(trek_var *x, trek_var *y); /* NaN wins; equal: half the gradient each; NaN: all of it to both */
 TREK_API trek_var *trek_minimum(trek_var *x, trek_var *y);
-TREK_API trek_var *trek_atan2(trek_var *x, trek_var *y);   /* atan(x / y) in the right quadrant; derivatives 0 at (0, 0), of integers as numbers (PyTorch's -x and squares of them wrap) */
-TREK_API trek_var *trek_remainder(trek_var *x, trek_var *y); /* sign of y; by zero: NaN, or ARGUMENT for integers; exact, also where x / y overflows (PyTorch: NaN) */
+TREK_API trek_var *trek_atan2(trek_var *x, trek_var *y);
+/* atan(x / y) in the right quadrant; derivatives 0 at (0, 0), of integers as numbers (PyTorch's -x and squares of them wrap) */
+TREK_API trek_var *trek_remainder(trek_var *x, trek_var *y);
+    /* sign of y; by zero: NaN, or ARGUMENT for integers; exact, also where x / y overflows (PyTorch: NaN) */
 TREK_API trek_var *trek_eq(trek_var *x, trek_var *y);      /* bool, as the next ones */
 TREK_API trek_var *trek_ne(trek_var *x, trek_var *y);
 TREK_API trek_var *trek_lt(trek_var *x, trek_var *y);
@@ -104,8 +113,11 @@ TREK_API trek_var *trek_add_(trek_var *x, trek_var *y);
 TREK_API trek_var *trek_sub_(trek_var *x, trek_var *y);
 TREK_API trek_var *trek_mul_(trek_var *x, trek_var *y);
 TREK_API trek_var *trek_div_(trek_var *x, trek_var *y);
-TREK_API trek_var *trek_fill_(trek_var *x, double value);  /* x of any strides, converted; ARGUMENT: a number that x's dtype does not hold (a negative one in u8, where torch wraps whole ones; 1e38 in f16, where torch does so of some shapes) */
-TREK_API trek_var *trek_copy_(trek_var *x, trek_var *y);   /* y expanded to x's shape, converted to x's dtype, whichever; x itself: nothing happens */
+TREK_API trek_var *trek_fill_(trek_var *x, double value);
+/* x of any strides, converted; ARGUMENT: a number that x's dtype does not hold (a negative one in u8, where torch wraps whole
+ * ones; 1e38 in f16, where torch does so of some shapes) */
+TREK_API trek_var *trek_copy_(trek_var *x, trek_var *y);
+    /* y expanded to x's shape, converted to x's dtype, whichever; x itself: nothing happens */
 
 /* -- reductions -- */
 TREK_API trek_var *trek_sum(trek_var *x, trek_dims_list dims, bool keepdim);  /* integers and bool give i64 */
@@ -113,15 +125,20 @@ TREK_API trek_var *trek_mean(trek_var *x, trek_dims_list dims, bool keepdim); /*
 /* Prod's derivative is the product of the others, as it is: NaN where two zeros meet an infinity (PyTorch: 0), and with
  * create_graph a number where x is the one NaN or infinity (else, and in PyTorch: NaN). */
 TREK_API trek_var *trek_prod(trek_var *x, trek_dims_list dims, bool keepdim); /* integers and bool give i64 */
-TREK_API trek_var *trek_max(trek_var *x, trek_dims_list dims, bool keepdim);  /* values; SHAPE over no elements; equal ones share the gradient, or the NaNs do, as in torch.max(x) (amax gives NaN to all) */
+TREK_API trek_var *trek_max(trek_var *x, trek_dims_list dims, bool keepdim);
+/* values; SHAPE over no elements; equal ones share the gradient, or the NaNs do, as in torch.max(x) (amax gives NaN to all) */
 TREK_API trek_var *trek_min(trek_var *x, trek_dims_list dims, bool keepdim);
-TREK_API trek_var *trek_argmax(trek_var *x, trek_dims_list dims, bool keepdim); /* i64; one dim or all; first of equals; SHAPE over no elements */
+TREK_API trek_var *trek_argmax(trek_var *x, trek_dims_list dims, bool keepdim);
+    /* i64; one dim or all; first of equals; SHAPE over no elements */
 TREK_API trek_var *trek_argmin(trek_var *x, trek_dims_list dims, bool keepdim);
-TREK_API trek_var *trek_any(trek_var *x, trek_dims_list dims, bool keepdim); /* bool, of u8 too: PyTorch's u8 there is from before it had bool */
+TREK_API trek_var *trek_any(trek_var *x, trek_dims_list dims, bool keepdim);
+    /* bool, of u8 too: PyTorch's u8 there is from before it had bool */
 TREK_API trek_var *trek_all(trek_var *x, trek_dims_list dims, bool keepdim);
 TREK_API trek_var *trek_var_of(trek_var *x, trek_dims_list dims, bool keepdim); /* variance, Bessel-corrected */
-TREK_API trek_var *trek_std(trek_var *x, trek_dims_list dims, bool keepdim);  /* its root, also where the variance overflows; derivative 0 where nothing varies */
-TREK_API trek_var *trek_norm(trek_var *x, double p, trek_dims_list dims, bool keepdim); /* p-norm, any p; subgradient 0 where the norm is 0, and below p = 1 at elements that are 0; SHAPE for p < 0 over nothing */
+TREK_API trek_var *trek_std(trek_var *x, trek_dims_list dims, bool keepdim);
+    /* its root, also where the variance overflows; derivative 0 where nothing varies */
+TREK_API trek_var *trek_norm(trek_var *x, double p, trek_dims_list dims, bool keepdim);
+    /* p-norm, any p; subgradient 0 where the norm is 0, and below p = 1 at elements that are 0; SHAPE for p < 0 over nothing */
 TREK_API trek_var *trek_logsumexp(trek_var *x, trek_dims_list dims, bool keepdim);
 TREK_API trek_var *trek_cumsum(trek_var *x, int dim);
 TREK_API trek_var *trek_softmax(trek_var *x, int dim); /* floating dtypes, also of no elements (where torch takes others) */
@@ -152,7 +169,8 @@ TREK_API int trek_split(trek_var *x, int64_t size, int dim, trek_var **parts, in
 /* At most `chunks` parts of equal size (the last may be shorter); of an empty dimension `chunks` empty ones. */
 TREK_API int trek_chunk(trek_var *x, int chunks, int dim, trek_var **parts, int capacity);
 TREK_API trek_var *trek_index_select(trek_var *x, trek_var *index, int dim);           /* index: 1-D, any integer dtype */
-TREK_API trek_var *trek_index_add(trek_var *x, trek_var *index, trek_var *source, int dim); /* indices are checked, also where nothing is added (torch does so of some shapes) */
+TREK_API trek_var *trek_index_add(trek_var *x, trek_var *index, trek_var *source, int dim);
+    /* indices are checked, also where nothing is added (torch does so of some shapes) */
 TREK_API trek_var *trek_gather(trek_var *x, trek_var *index, int dim);                 /* index: x's ndim, i64 or i32 */
 TREK_API trek_var *trek_scatter_add(trek_var *x, trek_var *index, trek_var *source, int dim);
 TREK_API trek_var *trek_one_hot(trek_var *x, int64_t classes);                         /* i64; classes -1: largest + 1 */
@@ -167,7 +185,9 @@ TREK_API trek_var *trek_linear(trek_var *x, trek_var *weight, trek_var *bias);
 TREK_API trek_var *trek_linear_activation(trek_var *x, trek_var *weight, trek_var *bias, trek_activation activation);
 
 /* -- convolution and pooling; x [N, C, H, W]; weight and bias of x's dtype (else DTYPE) -- */
-TREK_API trek_var *trek_conv2d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *opts); /* weight [O, C/groups, kh, kw]; bias and opts may be NULL; weights that are not finite may make gradients NaN anywhere, and results over padding or not */
+TREK_API trek_var *trek_conv2d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *opts);
+/* weight [O, C/groups, kh, kw]; bias and opts may be NULL; weights that are not finite may make gradients NaN anywhere, and
+ * results over padding or not */
 TREK_API trek_var *trek_max_pool2d(trek_var *x, const trek_pool_opts *opts);
 TREK_API trek_var *trek_avg_pool2d(trek_var *x, const trek_pool_opts *opts);
 TREK_API trek_var *trek_adaptive_avg_pool2d(trek_var *x, int64_t height, int64_t width);
@@ -181,7 +201,8 @@ TREK_API trek_var *trek_layer_norm(trek_var *x, trek_var *weight, trek_var *bias
  * one pass each way: gives the norm, and the sum through *residual (may be NULL; NULL on failure). Gradients flow back
  * through both (the sum of two constants is one, whatever the parameters need); a hook on the
  * sum, or its gradient from trek_grad, sees what its own uses give, without the way through the norm. */
-TREK_API trek_var *trek_add_layer_norm(trek_var *x, trek_var *branch, trek_var *weight, trek_var *bias, int normalized_dims, double eps,
+TREK_API trek_var *trek_add_layer_norm(trek_var *x, trek_var *branch, trek_var *weight, trek_var *bias, int normalized_dims,
+                                       double eps,
                                        trek_var **residual);
 /* x / sqrt(mean(x^2) + eps) weight, the mean over the last `normalized_dims` dimensions; weight (that shape) may be NULL. */
 TREK_API trek_var *trek_rms_norm(trek_var *x, trek_var *weight, int normalized_dims, double eps);
@@ -200,7 +221,7 @@ TREK_API trek_var *trek_dropout(trek_var *x, double p, bool training);
 typedef struct trek_attention_opts {
     bool causal;              /* query i sees keys 0..i */
     double scale;             /* of the scores; default 1 / sqrt(D), TREK_ZERO for 0 */
-    trek_var *mask;           /* broadcastable to [B, H, T, S]: bool (true: may be seen), or floating (added to the scores); default none */
+    trek_var *mask; /* broadcastable to [B, H, T, S]: bool (true: may be seen), or floating (added to the scores); default none */
     double dropout;           /* probability with which a weight is dropped, whenever given; default 0 */
 } trek_attention_opts;
 
@@ -240,7 +261,8 @@ TREK_API trek_var *trek_nll_loss(trek_var *log_probabilities, trek_var *labels);
  * both are. */
 TREK_API trek_var *trek_mse_loss(trek_var *x, trek_var *target);
 TREK_API trek_var *trek_l1_loss(trek_var *x, trek_var *target);
-TREK_API trek_var *trek_smooth_l1_loss(trek_var *x, trek_var *target, double beta); /* beta >= 0 (ARGUMENT); 0: l1_loss; second derivative 1 / beta at NaN (PyTorch: 0) */
+TREK_API trek_var *trek_smooth_l1_loss(trek_var *x, trek_var *target, double beta);
+    /* beta >= 0 (ARGUMENT); 0: l1_loss; second derivative 1 / beta at NaN (PyTorch: 0) */
 TREK_API trek_var *trek_bce_with_logits(trek_var *x, trek_var *target);
 /* batchmean: divided by the size of log_probabilities' dimension 0. An input without dimensions has a dtype as any other
  * (PyTorch: as a number). At a target of 0 the slope of t log t is taken as 0

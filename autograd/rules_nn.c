@@ -105,9 +105,11 @@ trek_status trek_rule_conv2d(trek_backward_call *b)
         return trek_rule_composite(b);
     trek_status status = TREK_OK;
     if (trek_rule_needs(b, 0))
-        status = trek_rule_give_to(b, 0, trek_apply_conv2d_input_grad(b->grad, trek_rule_input(b, 1), b->attrs, trek_rule_shape(b, 0)));
+        status = trek_rule_give_to(b, 0, trek_apply_conv2d_input_grad(b->grad, trek_rule_input(b, 1), b->attrs,
+                                                                      trek_rule_shape(b, 0)));
     if (status == TREK_OK && trek_rule_needs(b, 1))
-        status = trek_rule_give_to(b, 1, trek_apply_conv2d_weight_grad(b->grad, trek_rule_input(b, 0), b->attrs, trek_rule_shape(b, 1)));
+        status = trek_rule_give_to(b, 1, trek_apply_conv2d_weight_grad(b->grad, trek_rule_input(b, 0), b->attrs,
+                                                                       trek_rule_shape(b, 1)));
     if (status == TREK_OK && trek_rule_needs(b, 2))
         status = trek_rule_give_to(b, 2, trek_sum(b->grad, trek_dims(0, 2, 3), false));
     return status;
@@ -234,7 +236,8 @@ trek_status trek_rule_embedding_backward(trek_backward_call *b)
 {
     trek_var *index = trek_rule_input(b, 1), *g = trek_embedding(b->grad, index, -1);
     if (b->attrs->i[0] >= 0)
-        g = trek_where(trek_unsqueeze(trek_eq_scalar(index, (double)b->attrs->i[0]), -1), trek_rule_zeros(b, trek_dims_none()), g);
+        g = trek_where(trek_unsqueeze(trek_eq_scalar(index, (double)b->attrs->i[0]), -1), trek_rule_zeros(b, trek_dims_none()),
+                       g);
     return trek_rule_give(b, g);
 }
 

@@ -37,7 +37,10 @@ static trek_dims_list dims_of_mask(int64_t mask)
 /* An op over the same dims with keepdim; over all of them for a scalar input. */
 static trek_dims_list same_dims(const trek_backward_call *b) { return dims_of_mask(b->attrs->i[0]); }
 
-trek_status trek_rule_sum(trek_backward_call *b) { return trek_rule_give(b, trek_expand(kept(b, b->grad), trek_rule_shape(b, 0))); }
+trek_status trek_rule_sum(trek_backward_call *b)
+{
+    return trek_rule_give(b, trek_expand(kept(b, b->grad), trek_rule_shape(b, 0)));
+}
 
 trek_status trek_rule_mean(trek_backward_call *b)
 {
@@ -79,8 +82,8 @@ static trek_var *products_of_others(trek_backward_call *b, trek_var *x)
     return trek_permute(trek_reshape(trek_mul(before, after), moved), back);
 }
 
-/* The product of the others: that of all / x, in f32 for 16 bits, which may not hold it. With a zero in the row: at a single zero the product of the rest, at other
- * places 0, or NaN where 0 meets what is not finite. */
+/* The product of the others: that of all / x, in f32 for 16 bits, which may not hold it. With a zero in the row: at a single zero
+ * the product of the rest, at other places 0, or NaN where 0 meets what is not finite. */
 static trek_var *quotients_of_product(trek_backward_call *b, trek_var *x)
 {
     trek_var *is_zero = trek_eq_scalar(x, 0), *zeros = trek_sum(is_zero, same_dims(b), true);

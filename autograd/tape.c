@@ -71,7 +71,8 @@ static void fill_edge(trek_edge *edge, trek_var *input)
 
 static void drop_strays(trek_tape *tape);
 
-trek_node *trek_node_new(const trek_op *op, trek_var *const *inputs, int n_inputs, int n_outputs, const trek_attrs *attrs, int n_saved)
+trek_node *trek_node_new(const trek_op *op, trek_var *const *inputs, int n_inputs, int n_outputs, const trek_attrs *attrs,
+                         int n_saved)
 {
     trek_tape *tape = trek_tape_here ? trek_tape_here : trek_tape_get();
     if (!tape)

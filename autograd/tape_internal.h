@@ -58,7 +58,8 @@ trek_tape *trek_tape_get(void);   /* the calling thread's, made at need; NULL an
 
 /* A node at the end of the thread's tape, one reference for the caller. Edges
  * are filled from the inputs. */
-trek_node *trek_node_new(const trek_op *op, trek_var *const *inputs, int n_inputs, int n_outputs, const trek_attrs *attrs, int n_saved);
+trek_node *trek_node_new(const trek_op *op, trek_var *const *inputs, int n_inputs, int n_outputs, const trek_attrs *attrs,
+                         int n_saved);
 void trek_node_release(trek_node *node);
 /* Lets go of saved tensors and edges. */
 void trek_node_free_saved(trek_node *node);

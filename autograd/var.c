@@ -212,7 +212,8 @@ trek_status trek_var_set_grad(trek_var *var, trek_var *grad)
     }
     if (!trek_same_sizes(var->data, grad->data)) {
         char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
-        return trek_fail(TREK_ERR_SHAPE, "var_set_grad: a gradient of %s for a variable of %s", trek_tensor_shape_text(grad->data, a),
+        return trek_fail(TREK_ERR_SHAPE, "var_set_grad: a gradient of %s for a variable of %s",
+                         trek_tensor_shape_text(grad->data, a),
                          trek_tensor_shape_text(var->data, b));
     }
     bool wide = var->leaf && var->leaf->grad_in_arena && grad->data->dtype == var->leaf->grad->data->dtype;

@@ -64,7 +64,8 @@ typedef struct trek_edge {
     trek_node *node;          /* owned reference; NULL: leaf, or no gradient */
     trek_var *leaf;           /* owned reference; NULL */
     uint8_t output;
-    uint8_t dtype, ndim;      /* of the input as the caller gave it: its gradient is reduced and cast to this; TREK_DTYPE_COUNT: absent */
+    uint8_t dtype,
+        ndim; /* of the input as the caller gave it: its gradient is reduced and cast to this; TREK_DTYPE_COUNT: absent */
     int64_t sizes[TREK_MAX_DIMS];
 } trek_edge;
 
@@ -123,7 +124,8 @@ void trek_rule_sunk(trek_backward_call *b, int k);
 /* Runs op on variables, records it if need be; result (output 0) belongs to the present scope. */
 trek_var *trek_apply(const trek_op *op, trek_var *const *inputs, int n_inputs, const trek_attrs *attrs);
 /* The same, giving the tensors of outputs 1.. as constants in the scope, too (outs[0..n-1], n <= TREK_MAX_OUTPUTS). */
-trek_status trek_apply_many(const trek_op *op, trek_var *const *inputs, int n_inputs, const trek_attrs *attrs, trek_var **outs, int n);
+trek_status trek_apply_many(const trek_op *op, trek_var *const *inputs, int n_inputs, const trek_attrs *attrs, trek_var **outs,
+                            int n);
 
 /* trek_apply_x: every row on variables, internal ones too; the public trek_x are these. */
 #define TREK_OP(name, signature, ...) trek_var *trek_apply_##name(TREK_PARAMS_##signature(trek_var));
@@ -175,7 +177,8 @@ typedef struct trek_grad_mode {
 extern _Thread_local trek_grad_mode trek_grad_mode_here;
 
 /* autocast.c: trek_apply_many with the inputs cast as the op's class asks; a loss's input in f32. */
-trek_status trek_autocast_apply(const trek_op *op, trek_var *const *inputs, int n_inputs, const trek_attrs *attrs, trek_var **outs, int n);
+trek_status trek_autocast_apply(const trek_op *op, trek_var *const *inputs, int n_inputs, const trek_attrs *attrs,
+                                trek_var **outs, int n);
 trek_var *trek_autocast_full(trek_var *var);
 
 #endif

@@ -20,7 +20,8 @@ trek_dataset *trek_dataset_new(const trek_dataset_class *klass)
 {
     if (!klass || !klass->name || !klass->length || !klass->get || klass->size < sizeof(trek_dataset) ||
         (klass->n_fields > 0 && !klass->fields))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "dataset_new: a class needs a name, a size, length, get, and names for its fields");
+        return trek_fail_null(TREK_ERR_ARGUMENT,
+                              "dataset_new: a class needs a name, a size, length, get, and names for its fields");
     trek_dataset *dataset = trek_calloc(1, klass->size);
     if (!dataset)
         return NULL;
@@ -101,8 +102,10 @@ trek_status trek_dataset_hold(trek_dataset *dataset, const char *function)
     if (atomic_fetch_add(&dataset->hidden->held, 1) < atomic_load(&dataset->hidden->refs))
         return TREK_OK;
     atomic_fetch_sub(&dataset->hidden->held, 1);
-    return trek_fail(TREK_ERR_STATE, "%s: the dataset %s belongs to a loader or a subset already; trek_dataset_retain it for each "
-                     "further one", function, dataset->klass->name);
+    return trek_fail(TREK_ERR_STATE,
+                     "%s: the dataset %s belongs to a loader or a subset already; trek_dataset_retain it for each "
+                     "further one",
+                     function, dataset->klass->name);
 }
 
 void trek_dataset_let_go(trek_dataset **dataset)
@@ -193,7 +196,8 @@ static trek_status batch_check(const trek_dataset *dataset, int64_t n, trek_tens
         trek_shape shape = trek_tensor_shape(out[k]);
         char text[TREK_SHAPE_TEXT];
         if (shape.ndim < 1 || shape.sizes[0] != n)
-            return trek_fail(TREK_ERR_SHAPE, "dataset %s: get made \"%s\" of shape %s for %" PRId64 " samples", dataset->klass->name,
+            return trek_fail(TREK_ERR_SHAPE, "dataset %s: get made \"%s\" of shape %s for %" PRId64 " samples",
+                             dataset->klass->name,
                              field, trek_shape_text(shape, text), n);
     }
     return TREK_OK;
@@ -214,7 +218,8 @@ trek_status trek_dataset_get(trek_dataset *dataset, const int64_t *indices, int6
     int64_t length = dataset->klass->length(dataset);
     for (int64_t i = 0; i < n; i++)
         if (indices[i] < 0 || indices[i] >= length)
-            return trek_fail(TREK_ERR_ARGUMENT, "dataset %s: sample %" PRId64 " of %" PRId64 " does not exist", dataset->klass->name,
+            return trek_fail(TREK_ERR_ARGUMENT, "dataset %s: sample %" PRId64 " of %" PRId64 " does not exist",
+                             dataset->klass->name,
                              indices[i], length);
     trek_scope scope = trek_scope_begin();
     if (scope.depth == 0)

@@ -26,9 +26,12 @@ static uint64_t hash_tensor(const trek_tensor *x)
 static void describe_field(trek_text *text, const char *name, const trek_tensor *once, const trek_tensor *twice)
 {
     char shape[TREK_SHAPE_TEXT];
-    trek_text_format(text, "the data's field \"%s\"\t%s %s\n", name, trek_tensor_shape_text(once, shape), trek_dtype_name((trek_dtype)once->dtype));
-    bool comparable = once->contiguous && twice->contiguous && hash_tensor(once) == hash_tensor(twice); /* else drawn anew at each time */
-    trek_text_format(text, "the first sample's \"%s\"\t%s %016" PRIx64 "\n", name, comparable ? "hash" : "drawn anew", comparable ? hash_tensor(once) : 0);
+    trek_text_format(text, "the data's field \"%s\"\t%s %s\n", name, trek_tensor_shape_text(once, shape),
+                     trek_dtype_name((trek_dtype)once->dtype));
+    bool comparable = once->contiguous && twice->contiguous && hash_tensor(once) == hash_tensor(twice);
+        /* else drawn anew at each time */
+    trek_text_format(text, "the first sample's \"%s\"\t%s %016" PRIx64 "\n", name, comparable ? "hash" : "drawn anew",
+                     comparable ? hash_tensor(once) : 0);
 }
 
 static trek_status describe_sample(trek_dataset *dataset, trek_text *text)
@@ -69,7 +72,8 @@ trek_status trek_loader_describe(const trek_loader *loader, trek_text *text)
         trek_text_add(text, "the loader\tgives whole batches\n");
         return TREK_OK;
     }
-    trek_text_format(text, "the length of the data (%s)\t%" PRId64 "\n", plan->dataset->klass->name, trek_dataset_length(plan->dataset));
+    trek_text_format(text, "the length of the data (%s)\t%" PRId64 "\n", plan->dataset->klass->name,
+                     trek_dataset_length(plan->dataset));
     trek_text_format(text, "the loader's batch_size\t%" PRId64 "\n", plan->batch_size);
     trek_text_format(text, "the loader's samples of an epoch\t%" PRId64 "\n", plan->samples);
     trek_status status = describe_sample(plan->dataset, text);

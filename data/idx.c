@@ -70,7 +70,8 @@ static trek_status read_header(trek_unpack *r, trek_idx *idx)
         return trek_fail(TREK_ERR_FORMAT, "%s: the file ends after %zu bytes, inside its header", r->path, got);
     idx->element = element_size(head[2]);
     if (head[0] != 0 || head[1] != 0 || idx->element == 0)
-        return trek_fail(TREK_ERR_FORMAT, "%s: no IDX file: it begins with %02x %02x %02x %02x", r->path, head[0], head[1], head[2],
+        return trek_fail(TREK_ERR_FORMAT, "%s: no IDX file: it begins with %02x %02x %02x %02x", r->path, head[0], head[1],
+                         head[2],
                          head[3]);
     if (head[3] > TREK_MAX_DIMS)
         return trek_fail(TREK_ERR_FORMAT, "%s: %d dimensions, more than %d", r->path, head[3], TREK_MAX_DIMS);
@@ -109,7 +110,8 @@ static trek_status promised_bytes(trek_unpack *r, const trek_idx *idx, size_t *p
     bool packed = trek_unpack_is_packed(r);
     bool known = stat(r->path, &info) == 0 && S_ISREG(info.st_mode);
     if (overflow || (known && bytes / (packed ? 1032 : 1) > (size_t)info.st_size + 1024))
-        return trek_fail(TREK_ERR_FORMAT, "%s: its header promises %s elements of %zu bytes, more than the file can hold", r->path,
+        return trek_fail(TREK_ERR_FORMAT, "%s: its header promises %s elements of %zu bytes, more than the file can hold",
+                         r->path,
                          trek_shape_text(idx->shape, text), idx->element);
     *promised = bytes;
     return TREK_OK;

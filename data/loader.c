@@ -54,7 +54,8 @@ static bool scope_is_open(trek_scope scope)
 static trek_status opts_check(const trek_dataset *dataset, const trek_loader_opts *opts)
 {
     if (!opts || opts->batch_size < 1)
-        return trek_fail(TREK_ERR_ARGUMENT, "loader: batch_size is %" PRId64 ", it must be at least 1", opts ? opts->batch_size : 0);
+        return trek_fail(TREK_ERR_ARGUMENT, "loader: batch_size is %" PRId64 ", it must be at least 1",
+                         opts ? opts->batch_size : 0);
     if ((opts->prefetch < TREK_OFF && opts->prefetch != TREK_ZERO) || opts->prefetch > 4096)
         return trek_fail(TREK_ERR_ARGUMENT, "loader: prefetch is %d, neither TREK_OFF nor 0 .. 4096", opts->prefetch);
     if (opts->sampler && opts->shuffle)
@@ -76,7 +77,8 @@ static trek_status fill(trek_loader *l, trek_sampler **sampler, const trek_loade
     l->id = atomic_fetch_add(&ids, 1) + 1;
     trek_batch_plan *plan = &l->plan;
     int64_t length = trek_dataset_length(plan->dataset);
-    plan->sampler = *sampler ? *sampler : opts->shuffle ? trek_sampler_random(length, opts->seed) : trek_sampler_sequential(length);
+    plan->sampler = *sampler ? *sampler : opts->shuffle ? trek_sampler_random(length, opts->seed)
+        : trek_sampler_sequential(length);
     *sampler = NULL;
     if (!plan->sampler)
         return trek_status_or(TREK_ERR_MEMORY);

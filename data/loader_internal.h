@@ -47,7 +47,8 @@ trek_batch *trek_reader_next(trek_reader *reader);
 void trek_reader_rest(trek_reader *reader, int64_t first, int64_t end);
 
 /* A part of a batch on a device: vars has room for the fields, which are the caller's to release. CPU: views. */
-trek_status trek_batch_part(const trek_batch *whole, int64_t first, int64_t rows, trek_device device, trek_var **vars, trek_batch *part);
+trek_status trek_batch_part(const trek_batch *whole, int64_t first, int64_t rows, trek_device device, trek_var **vars,
+                            trek_batch *part);
 void trek_batch_part_release(trek_batch *part);
 
 #endif

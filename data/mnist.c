@@ -64,8 +64,9 @@ static trek_status idx_fill(idx_dataset *set, const char *images, const char *la
         return trek_status_or(TREK_ERR_IO);
     const trek_shape *shape = &set->images.shape;
     if (set->images.type != 0x08 || shape->ndim < 3 || shape->ndim > 4)
-        return trek_fail(TREK_ERR_FORMAT, "%s: no images: elements of type 0x%02x and shape %s, not unsigned bytes (0x08) [n, h, w]",
-                         images, set->images.type, trek_shape_text(*shape, text));
+        return trek_fail(TREK_ERR_FORMAT,
+                         "%s: no images: elements of type 0x%02x and shape %s, not unsigned bytes (0x08) [n, h, w]", images,
+                         set->images.type, trek_shape_text(*shape, text));
     if (set->labels.type != 0x08 || set->labels.shape.ndim != 1)
         return trek_fail(TREK_ERR_FORMAT, "%s: no labels: elements of type 0x%02x and shape %s, not unsigned bytes (0x08) [n]",
                          labels, set->labels.type, trek_shape_text(set->labels.shape, text));

@@ -20,7 +20,8 @@ static trek_tensor *rows_on(trek_tensor *x, int64_t first, int64_t rows, trek_de
     return there;
 }
 
-trek_status trek_batch_part(const trek_batch *whole, int64_t first, int64_t rows, trek_device device, trek_var **vars, trek_batch *part)
+trek_status trek_batch_part(const trek_batch *whole, int64_t first, int64_t rows, trek_device device, trek_var **vars,
+                            trek_batch *part)
 {
     *part = *whole;
     part->vars = vars;

@@ -157,12 +157,14 @@ static trek_status shards_fill(token_shards *set, const char *const *paths, int 
     for (int k = 0; k < n; k++)
         set->shards[k].file = -1;
     for (int k = 0; k < n; k++) {
-        trek_status status = paths[k] ? shard_open(set, &set->shards[k], paths[k]) : trek_fail_missing("dataset_token_shards", "a path");
+        trek_status status = paths[k] ? shard_open(set, &set->shards[k], paths[k])
+            : trek_fail_missing("dataset_token_shards", "a path");
         if (status != TREK_OK)
             return status;
     }
     if (set->windows == 0)
-        return trek_fail(TREK_ERR_FORMAT, "%s%s: no window of %" PRId64 " tokens and its target", paths[0], n > 1 ? " and others" : "",
+        return trek_fail(TREK_ERR_FORMAT, "%s%s: no window of %" PRId64 " tokens and its target", paths[0],
+                         n > 1 ? " and others" : "",
                          set->window);
     return TREK_OK;
 }

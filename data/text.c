@@ -65,8 +65,9 @@ trek_dataset *trek_dataset_text_windows(const char *path, int64_t window, const 
     }
     int64_t stride = opts && opts->stride ? opts->stride : window;
     if (window < 1 || stride < 1)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "dataset_text_windows: window %" PRId64 " and stride %" PRId64 " must be at least 1",
-                              window, stride);
+        return trek_fail_null(TREK_ERR_ARGUMENT,
+                              "dataset_text_windows: window %" PRId64 " and stride %" PRId64 " must be at least 1", window,
+                              stride);
     text_windows *set = (text_windows *)trek_dataset_new(&text_class);
     trek_dataset *base = (trek_dataset *)set;
     if (!set)

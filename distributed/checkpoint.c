@@ -52,7 +52,8 @@ static trek_status meet(trek_comm *comm, trek_status own, const char *what)
     if (!comm)
         return own;
     int32_t worst = own != TREK_OK ? trek_comm_rank(comm) + 1 : 0;
-    trek_status met = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_MAX, .dtype = TREK_I32, .count = 1,
+    trek_status met = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_MAX, .dtype = TREK_I32,
+                                                            .count = 1,
                                                             .in = &worst, .out = &worst });
     if (own != TREK_OK || met != TREK_OK)
         return own != TREK_OK ? own : met;
@@ -210,7 +211,8 @@ static trek_status read_numbers(const restoring *r, const char *name, trek_dtype
     if (!tensor)
         return TREK_OK;
     if (trek_tensor_dtype(tensor) != dtype || trek_tensor_shape(tensor).ndim != 1 || trek_tensor_numel(tensor) != n)
-        return trek_fail(TREK_ERR_FORMAT, "%s: \"%s\" is not %" PRId64 " numbers of %s", r->path, name, n, trek_dtype_name(dtype));
+        return trek_fail(TREK_ERR_FORMAT, "%s: \"%s\" is not %" PRId64 " numbers of %s", r->path, name, n,
+                         trek_dtype_name(dtype));
     return trek_tensor_to_host(tensor, dtype, values, (size_t)n * trek_dtype_size(dtype));
 }
 
@@ -257,12 +259,14 @@ static trek_status check_version(const restoring *r)
         return fail_format(r, "it is no checkpoint of trek's (trek_state_load reads other files)");
     if (strcmp(version, VERSION_UNCHECKED) == 0) {
         if (!r->file->checked)
-            trek_log_message(TREK_LOG_WARNING, "%s: a checkpoint of version 1, which has no checksum: damage to it would not be noticed", r->path);
+            trek_log_message(TREK_LOG_WARNING,
+                             "%s: a checkpoint of version 1, which has no checksum: damage to it would not be noticed", r->path);
         return TREK_OK;
     }
     if (strcmp(version, VERSION) != 0)
         return trek_fail(TREK_ERR_FORMAT, "%s: version %s of checkpoints is not known, %s is", r->path, version, VERSION);
-    return r->file->checked ? TREK_OK : fail_format(r, "its checksum is missing: the file is damaged, or another program has written it");
+    return r->file->checked ? TREK_OK
+                            : fail_format(r, "its checksum is missing: the file is damaged, or another program has written it");
 }
 
 static trek_status read_header(restoring *r)
@@ -324,9 +328,10 @@ static trek_status check_loader(const restoring *r)
         return trek_fail(TREK_ERR_ARGUMENT, "%s was saved without a loader: its place in the data is not known", r->path);
     const trek_batch_plan *plan = trek_loader_plan(r->loader);
     if (r->place[LOADER_SAMPLES] != plan->samples || r->place[LOADER_BATCH_SIZE] != plan->batch_size)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: its loader gave %" PRId64 " samples in batches of %" PRId64 ", this one gives %" PRId64
-                         " in batches of %" PRId64, r->path, r->place[LOADER_SAMPLES], r->place[LOADER_BATCH_SIZE], plan->samples,
-                         plan->batch_size);
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "%s: its loader gave %" PRId64 " samples in batches of %" PRId64 ", this one gives %" PRId64
+                         " in batches of %" PRId64,
+                         r->path, r->place[LOADER_SAMPLES], r->place[LOADER_BATCH_SIZE], plan->samples, plan->batch_size);
     if (r->place[LOADER_EPOCH] < 0 || r->place[LOADER_BATCH] < 0 || r->place[LOADER_BATCH] > plan->batches)
         return fail_format(r, "the loader's place is outside its epochs");
     return TREK_OK;
@@ -342,7 +347,8 @@ static trek_status check_optimizer(const restoring *r)
     if (!r->has_optimizer)
         return trek_fail(TREK_ERR_ARGUMENT, "%s was saved without an optimizer, and the graph has one", r->path);
     if (r->n_rates != optimizer->n_groups)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: its optimizer has %d groups, the graph's %d", r->path, r->n_rates, optimizer->n_groups);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: its optimizer has %d groups, the graph's %d", r->path, r->n_rates,
+                         optimizer->n_groups);
     return TREK_OK;
 }
 

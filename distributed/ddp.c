@@ -201,7 +201,8 @@ static trek_status join_rank(trek_ddp *ddp, int k, void *arg)
     if (own == TREK_OK)
         own = bind_layers(ddp, r);
     char options[128];
-    snprintf(options, sizeof options, "the size of buckets\t%lld bytes\noverlap\t%d\n", (long long)ddp->opts.bucket_bytes, ddp->opts.overlap);
+    snprintf(options, sizeof options, "the size of buckets\t%lld bytes\noverlap\t%d\n", (long long)ddp->opts.bucket_bytes,
+             ddp->opts.overlap);
     trek_status status = trek_replica_compare(r->model, r->comm, options, "ddp: the replicas differ", own);
     return status == TREK_OK ? trek_ddp_take_first(r, true, true, TREK_OK) : status;
 }
@@ -262,7 +263,8 @@ static void set_overlap(trek_ddp *ddp)
     bool mixed = gpus > 0 && gpus < comm->world; /* some could start calls, the others' would wait in theirs */
     bool meets = ddp->replicas[0].model->meets; /* in backward, too: in one order with the buckets */
     bool by_itself = comm && (gpus > 0 ? comm->nccl != NULL : trek_comm_overlaps(comm));
-    ddp->overlap = comm && comm->world > 1 && !mixed && !meets && (ddp->opts.overlap == 1 || (ddp->opts.overlap == 0 && by_itself));
+    ddp->overlap = comm && comm->world > 1 && !mixed && !meets &&
+        (ddp->opts.overlap == 1 || (ddp->opts.overlap == 0 && by_itself));
 }
 
 trek_ddp *trek_ddp_wrap(trek_module *const *models, int n, const trek_ddp_opts *opts)

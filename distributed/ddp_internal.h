@@ -40,7 +40,8 @@ typedef struct trek_ddp_replica {
     trek_module *module;      /* owned with others: see module.owners */
     trek_replica *model;      /* its parts; NULL while wrapping or a refresh has failed */
     trek_comm *comm;          /* borrowed; NULL: one rank */
-    const trek_place_collectives *sums; /* that its layers make with the other ranks; NULL: none, or the runs of the ranks have them */
+    const trek_place_collectives
+        *sums; /* that its layers make with the other ranks; NULL: none, or the runs of the ranks have them */
     int rank, world;
     trek_device device;
     bool all_on_host;         /* no rank is on a GPU */

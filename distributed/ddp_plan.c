@@ -63,7 +63,8 @@ static trek_status cut_buckets(trek_ddp_replica *r, int64_t bytes)
     if (!items)
         return trek_status_get();
     for (int k = 0; k < r->n_params; k++)
-        items[k] = (trek_bucket_item){ r->params[k].part, r->parts[r->params[k].part].wide, r->params[k].offset, r->params[k].count };
+        items[k] = (trek_bucket_item){ r->params[k].part, r->parts[r->params[k].part].wide, r->params[k].offset,
+                                       r->params[k].count };
     trek_status status = trek_buckets_cut(&r->buckets, items, r->n_params, bytes);
     trek_free(items);
     return status;

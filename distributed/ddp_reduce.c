@@ -238,7 +238,8 @@ static void *contribute(sending *s, const stretch *x)
         else if (to != leaf_of(p)->grad->data)
             note(s, trek_tensor_copy_from(to, leaf_of(p)->grad->data));
     }
-    char *data = (in_place ? target_of(start)->data : start->slot)->data + (x->begin - start->offset) * (int64_t)trek_dtype_size(wide);
+    char *data = (in_place ? target_of(start)->data
+                  : start->slot)->data + (x->begin - start->offset) * (int64_t)trek_dtype_size(wide);
     if (s->factor > 0)
         scale(r, wide, data, x->count, s->factor);
     return data;
@@ -252,7 +253,8 @@ static void send_stretch(sending *s, const stretch *x)
         return;
     int64_t start = trek_trace_enter("bucket");
     void *data = contribute(s, x);
-    trek_comm_call call = { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = wide, .count = x->count, .in = data, .out = data,
+    trek_comm_call call = { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = wide, .count = x->count, .in = data,
+                            .out = data,
                             .on_device = r->device.type != TREK_CPU };
     note(s, s->starts ? trek_comm_start(r->comm, call) : trek_comm_run(r->comm, call));
     trek_trace_end("bucket", start, x->count * (int64_t)trek_dtype_size(wide));
@@ -426,7 +428,8 @@ static trek_status run_pass(trek_ddp_replica *r, trek_var *loss, double factor, 
         return trek_backward_watched(&loss, NULL, 1, NULL, &watch);
     trek_scope scope = trek_scope_begin();
     const trek_tensor *y = loss->data;
-    trek_var *seed = scope.depth ? trek_var_from(trek_tensor_full(factor, trek_tensor_shape(y), (trek_dtype)y->dtype, y->device)) : NULL;
+    trek_var *seed = scope.depth ? trek_var_from(trek_tensor_full(factor, trek_tensor_shape(y), (trek_dtype)y->dtype, y->device))
+        : NULL;
     trek_status status = seed ? trek_backward_watched(&loss, &seed, 1, NULL, &watch) : trek_status_get();
     trek_scope_end(scope);
     return status;

@@ -67,7 +67,8 @@ static void run_one(rank_slot *slot, trek_rank_fn fn, void *arg)
         status = fn(slot->rank, arg);
     slot_here = outer;
     if (status != TREK_OK || slot->ranks->meets)
-        trek_rank_sums_leave(slot->ranks->sums, slot->rank, status != TREK_OK ? status : trek_status_get()); /* it may have failed before it came to enter */
+        trek_rank_sums_leave(slot->ranks->sums, slot->rank, status != TREK_OK ? status : trek_status_get());
+            /* it may have failed before it came to enter */
     if (slot->rank > 0 && slot->done)
         trek_handover_mark(slot->done, slot->device);
     trek_error_take(&sticky, slot->message);
@@ -80,7 +81,8 @@ static void *rank_main(void *arg)
 {
     rank_slot *slot = arg;
     trek_ranks *ranks = slot->ranks;
-    trek_place_here = (trek_place){ .rank = slot->rank, .world = ranks->world, .device = slot->device, .rows = -1, .global_rows = -1 };
+    trek_place_here = (trek_place){ .rank = slot->rank, .world = ranks->world, .device = slot->device, .rows = -1,
+                                    .global_rows = -1 };
     for (unsigned seen = 0;; seen++) {
         trek_gate_wait(&ranks->job, seen, ranks->spin, 0);
         trek_rank_fn fn = ranks->fn;
@@ -285,8 +287,9 @@ static trek_ranks *ranks_start(const trek_device *devices, int n)
     for (int r = 0; r < n; r++)
         on_cpu += !devices || devices[r].type == TREK_CPU;
     if (on_cpu > trek_cores())
-        trek_log_message(TREK_LOG_WARNING, "%d CPU ranks share %d cores: they take turns, and a step takes longer than on fewer ranks",
-                         on_cpu, trek_cores());
+        trek_log_message(TREK_LOG_WARNING,
+                         "%d CPU ranks share %d cores: they take turns, and a step takes longer than on fewer ranks", on_cpu,
+                         trek_cores());
     trek_ranks *ranks = ranks_make(devices, n);
     if (!ranks)
         return NULL;

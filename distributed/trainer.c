@@ -111,7 +111,8 @@ static trek_status find_devices(setup *s)
     trek_device own = graph_device(s->graph, o->devices && o->ranks > 0 ? o->devices[0] : trek_device_default());
     const char *listed = getenv("TREK_DEVICES");
     if (o->ranks < 0 || o->ranks > TREK_MAX_RANKS)
-        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: %d ranks; it takes 1 to %d (0: not stated)", o->ranks, TREK_MAX_RANKS);
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: %d ranks; it takes 1 to %d (0: not stated)", o->ranks,
+                         TREK_MAX_RANKS);
     if (o->devices && o->ranks == 0)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .devices is given, but .ranks does not say how many");
     s->world = o->ranks > 0 ? o->ranks : 1;
@@ -134,7 +135,8 @@ static trek_status check_devices(setup *s)
     char a[16], b[16];
     trek_device own = graph_device(s->graph, s->devices[0]);
     if (!trek_device_equal(own, s->devices[0]))
-        return trek_fail(TREK_ERR_DEVICE, "trainer_setup: the graph is on %s, but rank 0's device is %s", trek_device_name(own, a),
+        return trek_fail(TREK_ERR_DEVICE, "trainer_setup: the graph is on %s, but rank 0's device is %s",
+                         trek_device_name(own, a),
                          trek_device_name(s->devices[0], b));
     for (int r = 0; r < s->world && s->world > 1; r++)
         if (s->devices[r].index < 0)
@@ -153,7 +155,8 @@ static int count_cpus(const setup *s)
 static trek_status check_global_batch(const setup *s)
 {
     if (s->opts.global_batch > 0 && !(s->graph->feed && s->graph->feed->loader))
-        return trek_fail(TREK_ERR_STATE, "trainer_setup: .global_batch counts batches of the graph's loader: trek_graph_set_loader comes first");
+        return trek_fail(TREK_ERR_STATE,
+                         "trainer_setup: .global_batch counts batches of the graph's loader: trek_graph_set_loader comes first");
     return TREK_OK;
 }
 
@@ -271,7 +274,8 @@ static bool devices_differ(const setup *s)
         if (s->devices[0].type == TREK_CPU)
             continue;
         const trek_backend *backend = trek_backends[s->devices[0].type];
-        differ |= backend->info(s->devices[0].index, &first) == TREK_OK && backend->info(s->devices[r].index, &other) == TREK_OK &&
+        differ |= backend->info(s->devices[0].index, &first) == TREK_OK &&
+            backend->info(s->devices[r].index, &other) == TREK_OK &&
                   strcmp(first.name, other.name) != 0;
     }
     return differ;
@@ -289,11 +293,14 @@ static trek_pace_opts pace_opts(const setup *s)
     const trek_trainer_opts *o = &s->opts;
     bool unequal = devices_differ(s) || o->speed_hint.ratio > 1, meets = false;
     trek_module_each(trek_graph_module(s->graph), note_meeting, &meets);
-    bool by_itself = o->max_anchor == 0 && (o->global_batch > 0 || (unequal && !meets)); /* where layers meet, shares are exact, windows not */
-    trek_pace_opts pace = { .unequal = unequal, .balance = o->balance, .windows = o->max_anchor > 0 || by_itself, .replay = o->plan };
+    bool by_itself = o->max_anchor == 0 && (o->global_batch > 0 || (unequal && !meets));
+        /* where layers meet, shares are exact, windows not */
+    trek_pace_opts pace = { .unequal = unequal, .balance = o->balance, .windows = o->max_anchor > 0 || by_itself,
+                            .replay = o->plan };
     pace.balancer = (trek_balancer_opts){ .min_share = o->min_share, .allow_idle = o->allow_idle,
                                           .speed_ratio = o->speed_hint.ratio, .slow_rank = o->speed_hint.slow_rank };
-    pace.elche = (trek_elche_opts){ .anchor = o->anchor, .max_anchor = o->max_anchor > 0 ? o->max_anchor : 0, .overhead_target = o->overhead_target,
+    pace.elche = (trek_elche_opts){ .anchor = o->anchor, .max_anchor = o->max_anchor > 0 ? o->max_anchor : 0,
+                                    .overhead_target = o->overhead_target,
                                     .max_batch_diff = o->max_batch_diff, .speed_ratio = o->speed_hint.ratio,
                                     .slow_rank = o->speed_hint.slow_rank };
     const trek_feed *feed = s->graph->feed;
@@ -307,8 +314,8 @@ static trek_pace_opts pace_opts(const setup *s)
 static trek_status make_ranks(setup *s)
 {
     if (!s->opts.build_replica && s->world > 1)
-        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: %d ranks need .build_replica, which makes the graph on another device",
-                         s->world);
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "trainer_setup: %d ranks need .build_replica, which makes the graph on another device", s->world);
     trek_ranks *ranks = trek_ranks_new(s->devices, s->world);
     if (!ranks)
         return trek_status_get();
@@ -422,7 +429,8 @@ static void log_setup(const setup *s)
 {
     char device[16];
     if (s->world == 1 && !s->comm) {
-        trek_log_message(TREK_LOG_INFO, "trainer: one rank on %s", trek_device_name(graph_device(s->graph, s->devices[0]), device));
+        trek_log_message(TREK_LOG_INFO, "trainer: one rank on %s",
+                         trek_device_name(graph_device(s->graph, s->devices[0]), device));
         return;
     }
     if (s->comm && trek_comm_rank(s->comm) > 0)
@@ -501,8 +509,14 @@ trek_status trek_trainer_pace_get(trek_graph *graph, trek_trainer_pace *pace)
         return trek_status_get();
     trek_pace_state state;
     trek_pace_describe(s->pace, &state);
-    *pace = (trek_trainer_pace){ .ranks = s->total, .rank = s->first_rank, .local_ranks = s->world, .windows = state.windows, .anchor = state.anchor,
-                                 .window = trek_pace_window(s->pace), .predicted = state.predicted, .achieved = state.achieved,
+    *pace = (trek_trainer_pace){ .ranks = s->total,
+                                 .rank = s->first_rank,
+                                 .local_ranks = s->world,
+                                 .windows = state.windows,
+                                 .anchor = state.anchor,
+                                 .window = trek_pace_window(s->pace),
+                                 .predicted = state.predicted,
+                                 .achieved = state.achieved,
                                  .costly = state.costly };
     return trek_status_get();
 }

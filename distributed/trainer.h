@@ -36,15 +36,16 @@ typedef struct trek_trainer_opts {
     int ranks;                       /* 1 to 1024 */
     trek_optimizer_spec optimizer;   /* default: the one that the graph has, if any */
     trek_schedule schedule;          /* default: the one that the graph has */
-    int accumulate;                  /* k: the passes (backward or forward_batch) of a step are one large batch, and its gradient the one
-                                        of the joined batch: the mean of the passes', weighted by what each loss is the mean of
-                                        (trek_loss_weight; else what trek_graph_backward_weighted states, or the rows of the
-                                        forward), on one rank as on many. All passes since the last step count, be they k or
-                                        not; k tells which is the last, whose gradients are sent while backward goes on. Before
-                                        the step, gradients are means but for a factor, which trek_graph_reduce makes 1. Goes
-                                        with clipping, loss scaling, balancing and windows (each is a pass); captured steps are done
-                                        call by call. On a GPU the host waits for the labels to be counted.
-                                        Default, and 1: passes add up, as PyTorch's */
+    int accumulate; /* k: the passes (backward or forward_batch) of a step are one large batch, and its gradient the one
+                       of the joined batch: the mean of the passes', weighted by what each loss is the mean of
+                       (trek_loss_weight; else what trek_graph_backward_weighted states, or the rows of the
+                       forward), on one rank as on many. All passes since the last step count, be they k or
+                       not; k tells which is the last, whose gradients are sent while backward goes on. Before
+                       the step, gradients are means but for a factor, which trek_graph_reduce makes 1. Goes
+                       with clipping, loss scaling, balancing and windows (each is a pass);
+                       captured steps are done
+                       call by call. On a GPU the host waits for the labels to be counted.
+                       Default, and 1: passes add up, as PyTorch's */
     double max_grad_norm;            /* default 0: what the graph has; TREK_OFF: no clipping */
     double max_grad_value;           /* the same */
     trek_amp_opts amp;               /* mixed precision, see trek_graph_set_amp; default: what the graph has */
@@ -54,22 +55,22 @@ typedef struct trek_trainer_opts {
     /* Unequal ranks. Balancing changes each rank's share of a batch; windows (El Che) let each run whole batches at its own
      * pace between two steps. Windows need trek_graph_set_loader and trek_graph_set_loss. */
     trek_speed_hint speed_hint;      /* default: none */
-    int balance;                     /* default 0: where devices differ or a hint says so (else shares stay equal, and a run's bits with
-                                        them; a line in the log says where that costs much); 1: in any case; TREK_OFF: never */
+    int balance; /* default 0: where devices differ or a hint says so (else shares stay equal, and a run's bits with
+                    them; a line in the log says where that costs much); 1: in any case; TREK_OFF: never */
     double min_share;                /* default min(0.05, 0.5 / ranks); TREK_ZERO: no bound */
     bool allow_idle;                 /* a rank that costs more than it brings gets nothing */
-    int64_t max_anchor;              /* windows: default 0: 200 and only where devices differ or a hint says so; > 0: windows in any case, and
-                                        the most batches that the slowest rank runs between two steps; TREK_OFF: no windows */
+    int64_t max_anchor; /* windows: default 0: 200 and only where devices differ or a hint says so; > 0: windows in any case, and
+                           the most batches that the slowest rank runs between two steps; TREK_OFF: no windows */
     int64_t anchor;                  /* batches of the slowest rank at first; default 10 */
     double overhead_target;          /* default 0.10, 0.01 to 0.50: reduction over compute above which the anchor grows */
     int64_t max_batch_diff;          /* by how much a count moves at once; default 0: no bound */
-    int64_t global_batch;            /* samples of a step's window, rounded to whole batches of the loader: constant, only their split follows the
-                                        speeds. Default 0: windows grow with the anchor. Needs the loader to be set before */
-    const trek_plan *plan;           /* decisions of an earlier run, followed instead of measuring. Copied. Counts need windows: a pass of
-                                        another loop is then an ARGUMENT error. Default: none */
+    int64_t global_batch;  /* samples of a step's window, rounded to whole batches of the loader: constant, only their split
+                              follows the  speeds. Default 0: windows grow with the anchor. Needs the loader to be set before */
+    const trek_plan *plan; /* decisions of an earlier run, followed instead of measuring. Copied. Counts need windows: a pass of
+                              another loop is then an ARGUMENT error. Default: none */
     const trek_slowdown *slowdowns;  /* one for each rank of this process: made slower, for examples and benchmarks. Copied */
-    trek_comm *comm;                 /* among the processes of the job, borrowed; default: trek_comm_init(NULL) where the environment
-                                        describes more than one */
+    trek_comm *comm; /* among the processes of the job, borrowed; default: trek_comm_init(NULL) where the environment
+                        describes more than one */
     double deadline_s;               /* how long a rank waits for another in a collective, and, at least 5 s, for all processes to
                                         join; default 600 and 300, TREK_OFF: for ever */
     trek_timeline *timeline;         /* attached; stays the caller's */
@@ -107,7 +108,8 @@ typedef struct trek_trainer_pace {
 TREK_API trek_status trek_trainer_pace_get(trek_graph *graph, trek_trainer_pace *pace);
 /* Each rank's batches of the next window; at most `capacity` are written. Returns the number of ranks; 0: no windows. */
 TREK_API int trek_trainer_counts(trek_graph *graph, int64_t *counts, int capacity);
-/* What was decided so far, to be saved and followed (.plan): a copy for the caller to free. NULL without an error for one rank. */
+/* What was decided so far, to be saved and followed (.plan): a copy for the caller to free. NULL without an error for one rank.
+ */
 TREK_API trek_plan *trek_trainer_plan(trek_graph *graph);
 
 TREK_END

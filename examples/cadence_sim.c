@@ -92,7 +92,8 @@ static double network_ms(const options *o, int ranks)
     if (strcmp(o->network, "tree") == 0) /* in pieces, up and down at once */
         return 2 * ceil(log2(ranks)) * latency + 2 * bytes / per_ms;
     int inside = ranks < (int)o->machine ? ranks : (int)o->machine, machines = (ranks + inside - 1) / inside;
-    double local = 2 * (inside - 1) * o->local_latency_us * 1e-3 + 2.0 * (inside - 1) / inside * bytes / (o->local_bandwidth_gb * 1e6);
+    double local =
+        2 * (inside - 1) * o->local_latency_us * 1e-3 + 2.0 * (inside - 1) / inside * bytes / (o->local_bandwidth_gb * 1e6);
     return local + 2 * (machines - 1) * latency + 2.0 * (machines - 1) / machines * bytes / per_ms;
 }
 
@@ -177,7 +178,8 @@ static score run_windows(simulation *s, const char *speeds, bool constant)
 {
     score score = { .back = -1 };
     int windows = (int)s->o->windows;
-    trek_elche *elche = trek_elche_new(s->ranks, &(trek_elche_opts){ .anchor = (int64_t)s->o->anchor, .overhead_target = s->o->overhead,
+    trek_elche *elche = trek_elche_new(s->ranks,
+                                       &(trek_elche_opts){ .anchor = (int64_t)s->o->anchor, .overhead_target = s->o->overhead,
         .global_batches = constant ? (int64_t)(s->o->global * s->ranks) : 0 });
     set_speeds(s, speeds);
     for (int window = 0; window < windows && trek_status_get() == TREK_OK; window++) {
@@ -205,7 +207,8 @@ static void print_head(const options *o, const char *speeds)
     printf("\nspeeds: %s; network: %s, %g MiB; jitter %g", speeds, o->network, o->gradient_mib, o->jitter);
     if (o->slow_factor != 1)
         printf("; in mid-run %g of the ranks become %g times as slow", o->slow_ranks, o->slow_factor);
-    printf("\n%6s %8s %12s |%27s  samples/s and %% of ideal%26s| %6s %10s", "ranks", "reduce", "ideal", "", "", "anchor", "samples");
+    printf("\n%6s %8s %12s |%27s  samples/s and %% of ideal%26s| %6s %10s", "ranks", "reduce", "ideal", "", "", "anchor",
+           "samples");
     if (o->slow_factor != 1)
         printf(" | %s", "back at 0.9 of before after");
     printf("\n%6s %8s %12s |", "", "ms", "samples/s");
@@ -271,7 +274,8 @@ static bool simulation_make(simulation *s, const options *o, int ranks)
 {
     size_t n = (size_t)ranks;
     *s = (simulation){ .o = o, .ranks = ranks, .communication_ms = network_ms(o, ranks), .pace = malloc(n * sizeof *s->pace),
-                       .ms = malloc(n * sizeof *s->ms), .counts = malloc(n * sizeof *s->counts), .shares = malloc(n * sizeof *s->shares) };
+                       .ms = malloc(n * sizeof *s->ms), .counts = malloc(n * sizeof *s->counts),
+                       .shares = malloc(n * sizeof *s->shares) };
     if (!s->pace || !s->ms || !s->counts || !s->shares)
         trek_fail(TREK_ERR_MEMORY, "%d ranks do not fit", ranks);
     return trek_status_get() == TREK_OK;
@@ -415,9 +419,12 @@ static int parse(int argc, char **argv, options *o)
 int main(int argc, char **argv)
 {
     static const char *const all[] = { "equal", "two", "lognormal", "uniform" };
-    options o = { .from = 2, .to = 4096, .speeds = "two", .network = "hierarchical", .ratio = 3, .slow_share = 0.5, .sigma = 0.4, .jitter = 0.05,
-                  .slow_ranks = 0.1, .slow_factor = 1, .batch = 64, .batch_ms = 50, .fixed_ms = 0.5, .gradient_mib = 100, .latency_us = 10,
-                  .bandwidth_gb = 12.5, .machine = 8, .local_latency_us = 3, .local_bandwidth_gb = 100, .windows = 60, .anchor = 10,
+    options o = { .from = 2, .to = 4096, .speeds = "two", .network = "hierarchical", .ratio = 3, .slow_share = 0.5, .sigma = 0.4,
+                  .jitter = 0.05,
+                  .slow_ranks = 0.1, .slow_factor = 1, .batch = 64, .batch_ms = 50, .fixed_ms = 0.5, .gradient_mib = 100,
+                  .latency_us = 10,
+                  .bandwidth_gb = 12.5, .machine = 8, .local_latency_us = 3, .local_bandwidth_gb = 100, .windows = 60,
+                  .anchor = 10,
                   .overhead = 0.1, .global = 10, .seed = 1 };
     int stop = parse(argc, argv, &o);
     if (stop)

@@ -145,7 +145,8 @@ static void run(const options *o)
     trek_comm *job = trek_comm_init(NULL); /* the processes, where there are several; else a world of one */
     bool first = trek_comm_rank(job) == 0;
     sets data = open_data(o);
-    trek_loader *train = trek_loader_new(data.train, &(trek_loader_opts){ .batch_size = o->batch_size, .shuffle = true, .seed = o->seed });
+    trek_loader *train = trek_loader_new(data.train,
+                                         &(trek_loader_opts){ .batch_size = o->batch_size, .shuffle = true, .seed = o->seed });
     trek_loader *test = trek_loader_new(data.test, &(trek_loader_opts){ .batch_size = 500 });
     trek_graph *model = build_model(trek_device_default(), NULL);
     trek_timeline *timeline = o->trace ? trek_timeline_new(NULL) : NULL;

@@ -9,7 +9,8 @@ trek_status trek_graph_set_amp(trek_graph *graph, const trek_amp_opts *opts)
         return trek_fail_missing("trek_graph_set_amp", "graph");
     trek_amp_opts o = opts ? *opts : (trek_amp_opts){ .scaling = TREK_OFF };
     if (o.dtype != TREK_F32 && !trek_dtype_is_16bit(o.dtype))
-        return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_set_amp: .dtype is %s, not bf16, f16 or (none) f32", trek_dtype_name(o.dtype));
+        return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_set_amp: .dtype is %s, not bf16, f16 or (none) f32",
+                         trek_dtype_name(o.dtype));
     if (o.scaling != 0 && o.scaling != 1 && o.scaling != TREK_OFF)
         return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_set_amp: .scaling is %d; it is 0, 1 or TREK_OFF", o.scaling);
     trek_grad_scaler *scaler = NULL;

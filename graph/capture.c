@@ -351,7 +351,8 @@ static host_side note_host_side(trek_graph *graph, struct trek_captures *c)
         const trek_leaf *leaf = trek_params_var(c->params, k)->leaf;
         c->had_grad[k] = leaf && leaf->has_grad;
     }
-    return (host_side){ .steps = trek_graph_steps(graph), .rng_step = trek_place_here.rng_step, .rng_draw = trek_place_here.rng_draw,
+    return (host_side){ .steps = trek_graph_steps(graph), .rng_step = trek_place_here.rng_step,
+                        .rng_draw = trek_place_here.rng_draw,
                         .captured_steps = trek_records_captured };
 }
 
@@ -536,7 +537,8 @@ trek_status trek_graph_capture(trek_graph *graph, trek_step_fn step, void *arg)
 static trek_status check_number(const char *function, int k)
 {
     return k >= 0 && k < MAX_VALUES ? TREK_OK
-                                    : trek_fail(TREK_ERR_ARGUMENT, "%s: value %d is none of 0 to %d", function, k, MAX_VALUES - 1);
+                                    : trek_fail(TREK_ERR_ARGUMENT, "%s: value %d is none of 0 to %d", function, k,
+                                                MAX_VALUES - 1);
 }
 
 trek_status trek_graph_capture_input(trek_graph *graph, int k, trek_var *value)

@@ -77,7 +77,8 @@ static trek_status compare(const trek_constant *own, const trek_constant *first)
     if (status == TREK_OK)
         status = describe(first, &b);
     if (status == TREK_OK && (a.length != b.length || memcmp(a.data, b.data, a.length) != 0))
-        status = trek_fail(TREK_ERR_ARGUMENT, "teacher \"%s\": what was built differs from rank 0's in its parameters or buffers", first->name);
+        status = trek_fail(TREK_ERR_ARGUMENT, "teacher \"%s\": what was built differs from rank 0's in its parameters or buffers",
+                           first->name);
     trek_text_clear(&a);
     trek_text_clear(&b);
     return status;
@@ -89,7 +90,8 @@ trek_constant *trek_constant_copy(const trek_constant *first, trek_device device
     if (first->teacher && !first->build)
         return trek_fail_null(TREK_ERR_ARGUMENT, "teacher \"%s\": several ranks need a function that builds it", first->name);
     if (first->teacher && !teacher)
-        return trek_status_get() != TREK_OK ? NULL : trek_fail_null(TREK_ERR_CALLBACK, "teacher \"%s\": the function that builds it returned NULL",
+        return trek_status_get() != TREK_OK ? NULL
+            : trek_fail_null(TREK_ERR_CALLBACK, "teacher \"%s\": the function that builds it returned NULL",
                                                                     first->name);
     if (teacher && teacher->owners > 0)
         return trek_fail_null(TREK_ERR_ARGUMENT, "teacher \"%s\": what was built belongs to somebody", first->name);
@@ -132,7 +134,8 @@ static trek_status list_entry(const char *name, trek_var *var, bool is_buffer, v
 
 static trek_status list_tensors(const trek_constant *c, tensors *to)
 {
-    return c->teacher ? trek_walk_entries(c->teacher, TREK_WALK_PARAMS | TREK_WALK_BUFFERS, list_entry, to) : list_entry("", c->value, true, to);
+    return c->teacher ? trek_walk_entries(c->teacher, TREK_WALK_PARAMS | TREK_WALK_BUFFERS, list_entry, to)
+        : list_entry("", c->value, true, to);
 }
 
 /* CPUs share the memory: there is one teacher's worth of it. */
@@ -304,7 +307,8 @@ trek_status trek_graph_set_constant(trek_graph *graph, const char *name, trek_va
     return trek_status_get();
 }
 
-trek_status trek_graph_set_teacher(trek_graph *graph, const char *name, trek_module *module, trek_build_module_fn build, void *arg)
+trek_status trek_graph_set_teacher(trek_graph *graph, const char *name, trek_module *module, trek_build_module_fn build,
+                                   void *arg)
 {
     trek_status status = check(graph, "trek_graph_set_teacher", name);
     if (status == TREK_OK && module == &graph->base)

@@ -33,14 +33,16 @@ TREK_API trek_status trek_graph_set_constant(trek_graph *graph, const char *name
  * to be written to. NULL and ARGUMENT: there is none of that name. */
 TREK_API trek_var *trek_graph_constant(trek_graph *graph, const char *name);
 
-/* Makes the same module on another device: called on the thread of the rank that gets it, never twice at a time. NULL on failure. */
+/* Makes the same module on another device: called on the thread of the rank that gets it, never twice at a time. NULL on failure.
+ */
 typedef trek_module *(*trek_build_module_fn)(trek_device device, void *arg);
 /* The module becomes the teacher of that name: it is frozen, put into evaluation mode, moved to the graph's device, and belongs
  * to the graph, also on failure, unless it has other owners, too. Further ranks build theirs with `build` (NULL: there is
  * one rank) and get the module's parameters and buffers: on CPUs they share its memory. When these were changed from outside,
- * trek_graph_parameters_changed brings them to all ranks of the process. module NULL: there is no such teacher any more. On failure
- * the old one stays. ARGUMENT (no build function, a copy that differs), DEVICE, MEMORY, and what build reports. */
-TREK_API trek_status trek_graph_set_teacher(trek_graph *graph, const char *name, trek_module *module, trek_build_module_fn build, void *arg);
+ * trek_graph_parameters_changed brings them to all ranks of the process. module NULL: there is no such teacher any more. On
+ * failure the old one stays. ARGUMENT (no build function, a copy that differs), DEVICE, MEMORY, and what build reports. */
+TREK_API trek_status trek_graph_set_teacher(trek_graph *graph, const char *name, trek_module *module, trek_build_module_fn build,
+                                            void *arg);
 /* That of the graph, which may be a rank's replica. Borrowed. NULL and ARGUMENT: there is none of that name. */
 TREK_API trek_module *trek_graph_teacher(trek_graph *graph, const char *name);
 

@@ -136,7 +136,8 @@ static trek_status add_up(trek_pass_sum *sum, trek_var *loss, double weight)
         return TREK_OK;
     }
     trek_no_grad_begin();
-    trek_var *part = trek_mul_scalar(loss, weight), *old = sum->on_device ? trek_var_from(trek_tensor_retain(sum->on_device)) : NULL;
+    trek_var *part = trek_mul_scalar(loss, weight),
+        *old = sum->on_device ? trek_var_from(trek_tensor_retain(sum->on_device)) : NULL;
     trek_var *total = old ? trek_add(old, part) : part;
     trek_no_grad_end();
     if (!total)

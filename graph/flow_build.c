@@ -157,7 +157,8 @@ static void finish_layout(trek_flow *flow)
     l->output = flow->streams[0];
     for (int k = 0; k < l->n_inputs && !flow->n_mistakes && !flow->failed; k++)
         if (!is_read(l, l->inputs[k].value))
-            trek_flow_mistake(flow, "build: nobody reads the input \"%s\"; hand it to a module by using, or leave it out", l->inputs[k].name);
+            trek_flow_mistake(flow, "build: nobody reads the input \"%s\"; hand it to a module by using, or leave it out",
+                              l->inputs[k].name);
 }
 
 /* The graph's children: each module under its first node's label or number. */

@@ -38,14 +38,15 @@ TREK_API int trek_graph_input_count(const trek_graph *graph);
 TREK_API const char *trek_graph_input_name(const trek_graph *graph, int k); /* borrowed; NULL out of range */
 /* Adds d loss / d parameter to the gradients of this graph's parameters, no
  * others. The tape is freed. Passes add up until step, or are one large batch (trek_trainer_opts.accumulate).
- * loss: a scalar. Over several processes: the mean of something, since each process's is weighted by what it is the mean of; a sum
- * there gives the weighted mean of the processes' sums. Hooks on parameters (trek_var_on_grad) see rank 0's part of a gradient that
- * ranks have parts of, before the reduction; after trek_graph_reduce the gradient itself is whole. */
+ * loss: a scalar. Over several processes: the mean of something, since each process's is weighted by what it is the mean of; a
+ * sum there gives the weighted mean of the processes' sums. Hooks on parameters (trek_var_on_grad) see rank 0's part of a
+ * gradient that ranks have parts of, before the reduction; after trek_graph_reduce the gradient itself is whole. */
 TREK_API trek_status trek_graph_backward(trek_graph *graph, trek_var *loss);
 /* The same for a loss that is the mean over `weight` rows (>= 0): what its
  * gradient counts for beside the other ranks' in this pass, and beside other passes with .accumulate. 0: it is skipped. */
 TREK_API trek_status trek_graph_backward_weighted(trek_graph *graph, trek_var *loss, double weight);
-/* Makes the gradients readable before the step: reduced over all ranks, and the mean of the passes where they are weighed. A collective. */
+/* Makes the gradients readable before the step: reduced over all ranks, and the mean of the passes where they are weighed. A
+ * collective. */
 TREK_API trek_status trek_graph_reduce(trek_graph *graph);
 /* Learning rate from the schedule, clipping, update, gradients to zero. While the
  * thread has an error it changes nothing and returns that error. STATE without an optimizer. */

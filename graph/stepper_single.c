@@ -74,8 +74,10 @@ static trek_var *pass(trek_stepper *stepper, const struct trek_batch *batch)
     trek_pass_sum sum = { 0 };
     trek_accumulation *passes = &stepper->graph->accumulation;
     bool learns = trek_graph_learns(stepper->graph), weighs = learns && trek_accumulation_weighs(passes);
-    trek_batch_run run = { .feed = stepper->graph->feed, .scaler = stepper->graph->scaler, .leaves = s->leaves, .n_leaves = s->n_leaves,
-                           .denominator = weighs ? trek_accumulation_denominator(passes, (double)batch->n) : 0, .backward = learns };
+    trek_batch_run run = { .feed = stepper->graph->feed, .scaler = stepper->graph->scaler, .leaves = s->leaves,
+                           .n_leaves = s->n_leaves,
+                           .denominator = weighs ? trek_accumulation_denominator(passes, (double)batch->n) : 0,
+                           .backward = learns };
     trek_status status = trek_graph_run_batch(stepper->graph, batch, &run, &sum);
     if (weighs && status == TREK_OK)
         passes->weight += sum.weight;
@@ -234,7 +236,8 @@ static uint64_t signature(const trek_stepper *stepper)
     for (int k = 0; k < s->n_leaves; k++) {
         const trek_var *var = s->leaves[k];
         const trek_leaf *leaf = var->leaf;
-        key = trek_mix(key, (uint64_t)(uintptr_t)var->data->data ^ (var->requires_grad ? 1 : 0) ^ (leaf && leaf->has_grad ? 2 : 0));
+        key = trek_mix(key, (uint64_t)(uintptr_t)var->data->data ^ (var->requires_grad ? 1 : 0) ^ (leaf &&
+                                                                                                   leaf->has_grad ? 2 : 0));
         key = trek_mix(key, leaf && leaf->grad ? (uint64_t)(uintptr_t)leaf->grad->data->data : 0);
     }
     for (int k = 0; k < stepper->graph->constants.n; k++)

@@ -291,7 +291,8 @@ static trek_status write_trace(FILE *file, const trek_timeline_entry *entries, i
     return status;
 }
 
-static trek_status write_entries(int descriptor, const char *path, const trek_timeline_entry *entries, int64_t count, int64_t dropped)
+static trek_status write_entries(int descriptor, const char *path, const trek_timeline_entry *entries, int64_t count,
+                                 int64_t dropped)
 {
     int copy = dup(descriptor); /* which fclose closes */
     FILE *file = copy >= 0 ? fdopen(copy, "w") : NULL;

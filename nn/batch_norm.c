@@ -41,7 +41,8 @@ trek_var *trek_batch_norm_layer_normalize(trek_batch_norm_layer *m, trek_var *x)
     bool tracks = m->running_mean != NULL, training = m->base.training || !tracks;
     char text[TREK_SHAPE_TEXT];
     if (training && trek_var_size(x, 0) != 0 && trek_var_numel(x) == trek_var_size(x, 1))
-        return trek_fail_null(TREK_ERR_SHAPE, "%s: needs more than 1 value for each channel in training, got %s", m->base.klass->name,
+        return trek_fail_null(TREK_ERR_SHAPE, "%s: needs more than 1 value for each channel in training, got %s",
+                              m->base.klass->name,
                               trek_shape_text(trek_var_shape(x), text));
     double momentum;
     if (trek_batch_norm_layer_count(m, &momentum) != TREK_OK)
@@ -63,7 +64,8 @@ static trek_var *batch_norm2d_forward(trek_module *self, trek_var *x)
 {
     char text[TREK_SHAPE_TEXT];
     if (trek_var_ndim(x) != 4)
-        return trek_fail_null(TREK_ERR_SHAPE, "batch_norm2d: needs [N, C, H, W], got %s", trek_shape_text(trek_var_shape(x), text));
+        return trek_fail_null(TREK_ERR_SHAPE, "batch_norm2d: needs [N, C, H, W], got %s",
+                              trek_shape_text(trek_var_shape(x), text));
     return trek_batch_norm_layer_normalize((trek_batch_norm_layer *)self, x);
 }
 
@@ -134,8 +136,10 @@ trek_module *trek_batch_norm_layer_new(const trek_module_class *klass, const tre
     m->cumulative = cumulative;
     trek_shape shape = trek_dims(opts->features);
     if (!opts->no_affine) {
-        trek_module_param(base, "weight", offsetof(trek_batch_norm_layer, weight), trek_tensor_empty(shape, opts->dtype, opts->device));
-        trek_module_param(base, "bias", offsetof(trek_batch_norm_layer, bias), trek_tensor_empty(shape, opts->dtype, opts->device));
+        trek_module_param(base, "weight", offsetof(trek_batch_norm_layer, weight),
+                          trek_tensor_empty(shape, opts->dtype, opts->device));
+        trek_module_param(base, "bias", offsetof(trek_batch_norm_layer, bias),
+                          trek_tensor_empty(shape, opts->dtype, opts->device));
     }
     if (!opts->no_running_stats) {
         trek_module_buffer(base, "running_mean", offsetof(trek_batch_norm_layer, running_mean),
@@ -148,9 +152,15 @@ trek_module *trek_batch_norm_layer_new(const trek_module_class *klass, const tre
     return trek_layer_finish(base);
 }
 
-trek_module *trek_nn_batch_norm1d_with(const trek_batch_norm_opts *opts) { return trek_batch_norm_layer_new(&trek_batch_norm1d_class, opts); }
+trek_module *trek_nn_batch_norm1d_with(const trek_batch_norm_opts *opts)
+{
+    return trek_batch_norm_layer_new(&trek_batch_norm1d_class, opts);
+}
 
-trek_module *trek_nn_batch_norm2d_with(const trek_batch_norm_opts *opts) { return trek_batch_norm_layer_new(&trek_batch_norm2d_class, opts); }
+trek_module *trek_nn_batch_norm2d_with(const trek_batch_norm_opts *opts)
+{
+    return trek_batch_norm_layer_new(&trek_batch_norm2d_class, opts);
+}
 
 trek_module *trek_nn_batch_norm1d(int64_t features, trek_device device)
 {

@@ -33,10 +33,11 @@ static void conv2d_describe(const trek_module *self, char *text, size_t size)
     const conv2d_layer *m = (const conv2d_layer *)self;
     const trek_conv_opts *o = &m->opts;
     snprintf(text, size,
-             "%" PRId64 ", %" PRId64 ", kernel %" PRId64 "x%" PRId64 ", stride %" PRId64 "x%" PRId64 ", padding %" PRId64 "x%" PRId64
-             "%s%s",
+             "%" PRId64 ", %" PRId64 ", kernel %" PRId64 "x%" PRId64 ", stride %" PRId64 "x%" PRId64 ", padding %" PRId64
+             "x%" PRId64 "%s%s",
              m->in, m->out, m->kernel[0], m->kernel[1], o->stride[0], o->stride[1], o->padding[0],
-             o->padding[1] == TREK_OFF || o->padding[1] == TREK_ZERO ? 0 : o->padding[1], o->groups > 1 ? ", grouped" : "", m->bias ? "" : ", no bias");
+             o->padding[1] == TREK_OFF || o->padding[1] == TREK_ZERO ? 0 : o->padding[1], o->groups > 1 ? ", grouped" : "",
+             m->bias ? "" : ", no bias");
 }
 
 static const trek_module_class conv2d_class = {
@@ -64,8 +65,9 @@ static trek_status check_options(const trek_conv2d_opts *opts, int64_t groups, c
     if (status == TREK_OK)
         status = trek_layer_positive("conv2d", "groups", groups);
     if (status == TREK_OK && (opts->in % groups != 0 || opts->out % groups != 0))
-        status = trek_fail(TREK_ERR_ARGUMENT, "conv2d: %" PRId64 " groups do not divide %" PRId64 " channels in and %" PRId64 " out",
-                           groups, opts->in, opts->out);
+        status =
+            trek_fail(TREK_ERR_ARGUMENT, "conv2d: %" PRId64 " groups do not divide %" PRId64 " channels in and %" PRId64 " out",
+                      groups, opts->in, opts->out);
     return status;
 }
 
@@ -90,7 +92,8 @@ trek_module *trek_nn_conv2d_with(const trek_conv2d_opts *opts)
     fill_pair(m->opts.padding, opts->padding, 0);
     m->opts.groups = groups;
     trek_module_param(base, "weight", offsetof(conv2d_layer, weight),
-                      trek_tensor_empty(trek_dims(opts->out, opts->in / groups, kernel[0], kernel[1]), opts->dtype, opts->device));
+                      trek_tensor_empty(trek_dims(opts->out, opts->in / groups, kernel[0], kernel[1]), opts->dtype,
+                                        opts->device));
     if (!opts->no_bias)
         trek_module_param(base, "bias", offsetof(conv2d_layer, bias),
                           trek_tensor_empty(trek_dims(opts->out), opts->dtype, opts->device));

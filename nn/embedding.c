@@ -67,7 +67,8 @@ trek_module *trek_nn_embedding_with(const trek_embedding_opts *opts)
     if (!opts)
         return trek_fail_null(TREK_ERR_ARGUMENT, "embedding: needs options");
     int64_t row;
-    if (trek_layer_positive("embedding", "num", opts->num) != TREK_OK || trek_layer_positive("embedding", "dim", opts->dim) != TREK_OK ||
+    if (trek_layer_positive("embedding", "num", opts->num) != TREK_OK ||
+        trek_layer_positive("embedding", "dim", opts->dim) != TREK_OK ||
         padding_row(opts, &row) != TREK_OK)
         return NULL;
     trek_module *base = trek_module_new(&embedding_class);

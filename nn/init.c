@@ -113,7 +113,8 @@ trek_status trek_init_trunc_normal(trek_var *param, double mean, double deviatio
     if (status != TREK_OK)
         return status;
     if (!isfinite(mean) || !isfinite(deviation) || deviation <= 0 || !(low < high))
-        return trek_fail(TREK_ERR_ARGUMENT, "init_trunc_normal: needs a positive deviation and a lower bound below the upper one");
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "init_trunc_normal: needs a positive deviation and a lower bound below the upper one");
     trek_tensor *values = trek_tensor_rand(trek_var_shape(param), TREK_F64, trek_cpu(0));
     if (!values)
         return trek_status_get();
@@ -201,7 +202,8 @@ trek_status trek_init_xavier_normal(trek_var *param, double gain)
 }
 
 /* The standard deviation that He's rule asks for. */
-static trek_status kaiming_deviation(const trek_var *param, const trek_kaiming_opts *opts, const char *function, double *deviation)
+static trek_status kaiming_deviation(const trek_var *param, const trek_kaiming_opts *opts, const char *function,
+                                     double *deviation)
 {
     static const trek_kaiming_opts defaults = { 0 };
     double fan_in, fan_out;

@@ -45,7 +45,8 @@ TREK_API trek_status trek_init_xavier_normal(trek_var *param, double gain);
 /* He et al. 2015: U(-b, b), b = gain sqrt(3 / fan); N(0, gain^2 / fan). opts may be NULL. */
 TREK_API trek_status trek_init_kaiming_uniform(trek_var *param, const trek_kaiming_opts *opts);
 TREK_API trek_status trek_init_kaiming_normal(trek_var *param, const trek_kaiming_opts *opts);
-/* Saxe et al. 2013: rows (or columns, if there are fewer of them) are orthonormal, times gain; further dimensions are flattened. */
+/* Saxe et al. 2013: rows (or columns, if there are fewer of them) are orthonormal, times gain; further dimensions are flattened.
+ */
 TREK_API trek_status trek_init_orthogonal(trek_var *param, double gain);
 
 TREK_END

@@ -12,7 +12,8 @@
 trek_module *trek_module_new(const trek_module_class *klass)
 {
     if (!klass || !klass->name || klass->size < sizeof(trek_module))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "module_new: a class needs a name and the size of a struct that begins with trek_module");
+        return trek_fail_null(TREK_ERR_ARGUMENT,
+                              "module_new: a class needs a name and the size of a struct that begins with trek_module");
     trek_module *module = trek_calloc(1, klass->size);
     if (!module)
         return NULL;
@@ -103,7 +104,8 @@ trek_module *trek_module_add(trek_module *parent, const char *name, size_t offse
         if (status != TREK_OK) {
             parent->failed = true;
             if (status == TREK_ERR_ARGUMENT)
-                trek_fail(status, "%s: adding \"%s\" would make the module its own descendant", parent->klass->name, name ? name : "");
+                trek_fail(status, "%s: adding \"%s\" would make the module its own descendant", parent->klass->name,
+                          name ? name : "");
             return NULL;
         }
     }
@@ -235,4 +237,7 @@ void trek_module_free(trek_module **module)
     }
 }
 
-const char *trek_module_name(const trek_module *module) { return module && !trek_gone(module, "module_name", "the module") ? module->klass->name : "(none)"; }
+const char *trek_module_name(const trek_module *module)
+{
+    return module && !trek_gone(module, "module_name", "the module") ? module->klass->name : "(none)";
+}

@@ -30,8 +30,8 @@ typedef struct trek_module_class {
     /* What data parallelism has to know. In training, what the layer makes of one sample depends on the other samples of its
      * batch, so that ranks, which have a part of it each, do not give a single device's numbers (batch norm): setup says so. */
     bool couples_samples;
-    /* Its forward waits for the other ranks' in training (trek_nn_sync_batch_norm): every rank then runs it for every batch, those
-     * without samples too, and nothing is sent while a rank may still wait. */
+    /* Its forward waits for the other ranks' in training (trek_nn_sync_batch_norm): every rank then runs it for every batch,
+     * those without samples too, and nothing is sent while a rank may still wait. */
     bool meets_ranks;
     /* Of such a layer of the library's own: whom it meets from here on where the thread's place tells nobody; NULL: nobody. */
     void (*meet)(trek_module *self, const struct trek_place_collectives *ranks);

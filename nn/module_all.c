@@ -118,7 +118,8 @@ static trek_status move_tensor(move *m, const char *name, trek_tensor *tensor)
     if (trek_device_equal(tensor->device, m->device))
         return TREK_OK;
     if (tensor->storage->parent)
-        return trek_fail(TREK_ERR_STATE, "module_to: %s lives in an optimizer's arena; move the module before that is made", name);
+        return trek_fail(TREK_ERR_STATE, "module_to: %s lives in an optimizer's arena; move the module before that is made",
+                         name);
     trek_status status = trek_array_grow(&m->tensors, &m->capacity, m->count + 1, sizeof *m->tensors);
     if (status != TREK_OK)
         return status;

@@ -211,7 +211,8 @@ static trek_status check_items(trek_safetensors_header *header, uint64_t data_by
         at = item->end;
     }
     if (at != data_bytes)
-        return trek_fail(TREK_ERR_FORMAT, "%s: %llu bytes at the end belong to no tensor", path, (unsigned long long)(data_bytes - at));
+        return trek_fail(TREK_ERR_FORMAT, "%s: %llu bytes at the end belong to no tensor", path,
+                         (unsigned long long)(data_bytes - at));
     return TREK_OK;
 }
 

@@ -38,7 +38,8 @@ static trek_status read_bytes(int file, void *data, uint64_t bytes, uint64_t off
 }
 
 /* The same, in parts that are still near when they are summed up. */
-static trek_status read_and_sum(int file, unsigned char *data, uint64_t bytes, uint64_t offset, const char *path, uint64_t *checksum)
+static trek_status read_and_sum(int file, unsigned char *data, uint64_t bytes, uint64_t offset, const char *path,
+                                uint64_t *checksum)
 {
     trek_checksum sum;
     trek_status status = TREK_OK;
@@ -54,7 +55,8 @@ static trek_status read_and_sum(int file, unsigned char *data, uint64_t bytes, u
 }
 
 /* digits: of its checksum; NULL: the file has none. */
-static trek_status read_data(int file, const trek_safetensors_item *item, unsigned char *data, uint64_t data_start, const char *digits,
+static trek_status read_data(int file, const trek_safetensors_item *item, unsigned char *data, uint64_t data_start,
+                             const char *digits,
                              const char *path)
 {
     uint64_t bytes = item->end - item->begin, found, noted;
@@ -65,10 +67,12 @@ static trek_status read_data(int file, const trek_safetensors_item *item, unsign
         return status;
     return trek_checksum_read(digits, &noted) && trek_checksum_holds(found, noted)
                ? TREK_OK
-               : trek_fail(TREK_ERR_FORMAT, "%s: its checksum does not match: the file is damaged (the data of %s)", path, item->name);
+               : trek_fail(TREK_ERR_FORMAT, "%s: its checksum does not match: the file is damaged (the data of %s)", path,
+                           item->name);
 }
 
-static trek_status read_tensor(int file, const trek_safetensors_item *item, uint64_t data_start, const char *digits, const char *path,
+static trek_status read_tensor(int file, const trek_safetensors_item *item, uint64_t data_start, const char *digits,
+                               const char *path,
                                trek_state *state)
 {
     if (trek_state_lookup(state, item->name) >= 0)
@@ -117,20 +121,24 @@ static trek_status check_header(char *text, size_t length, const char *path, cha
         return TREK_OK;
     bool read = trek_checksum_read(*seal, &noted);
     if (!read || !trek_checksum_holds(trek_safetensors_header_checksum(text, length, *seal), noted))
-        return trek_fail(TREK_ERR_FORMAT, "%s: its checksum does not match: the file is damaged (its header), or another program has "
-                         "changed it and kept the text " TREK_SAFETENSORS_CHECKSUM, path);
+        return trek_fail(TREK_ERR_FORMAT,
+                         "%s: its checksum does not match: the file is damaged (its header), or another program has "
+                         "changed it and kept the text " TREK_SAFETENSORS_CHECKSUM,
+                         path);
     return TREK_OK;
 }
 
 /* One checksum for each tensor: 17 bytes each, between the header's and the end of the text. */
-static trek_status check_digits(const trek_safetensors_header *header, const char *text, size_t length, const char *seal, const char *path,
+static trek_status check_digits(const trek_safetensors_header *header, const char *text, size_t length, const char *seal,
+                                const char *path,
                                 trek_state *state)
 {
     bool noted = trek_state_text(state, TREK_SAFETENSORS_CHECKSUM) != NULL;
     size_t need = TREK_CHECKSUM_DIGITS + (size_t)header->n_items * (1 + TREK_CHECKSUM_DIGITS);
     bool good = seal && (size_t)(text + length - seal) > need && seal[need] == '"';
     if (noted != (seal != NULL) || (seal && !good))
-        return trek_fail(TREK_ERR_FORMAT, "%s: the text " TREK_SAFETENSORS_CHECKSUM " is damaged, or another program has written it", path);
+        return trek_fail(TREK_ERR_FORMAT,
+                         "%s: the text " TREK_SAFETENSORS_CHECKSUM " is damaged, or another program has written it", path);
     state->checked = seal != NULL;
     trek_safetensors_drop_text(state, TREK_SAFETENSORS_CHECKSUM);
     return TREK_OK;

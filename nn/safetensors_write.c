@@ -67,7 +67,8 @@ static void write_seal(trek_text *out, int tensors)
 
 static bool is_own(const char *key)
 {
-    return strcmp(key, "format") == 0 || strcmp(key, TREK_SAFETENSORS_ALIASES) == 0 || strcmp(key, TREK_SAFETENSORS_CHECKSUM) == 0;
+    return strcmp(key, "format") == 0 || strcmp(key, TREK_SAFETENSORS_ALIASES) == 0 ||
+        strcmp(key, TREK_SAFETENSORS_CHECKSUM) == 0;
 }
 
 /* "format": "pt" is what others look for to take names and layouts for PyTorch's, which they are. */
@@ -152,7 +153,8 @@ static trek_status write_bytes(int file, const void *data, uint64_t bytes, uint6
 }
 
 /* The data is read once: what was just summed up is still near when it is written. */
-static trek_status sum_and_write(int file, const unsigned char *data, uint64_t bytes, uint64_t offset, const char *path, char *digits)
+static trek_status sum_and_write(int file, const unsigned char *data, uint64_t bytes, uint64_t offset, const char *path,
+                                 char *digits)
 {
     trek_checksum sum;
     trek_status status = TREK_OK;
@@ -168,9 +170,11 @@ static trek_status sum_and_write(int file, const unsigned char *data, uint64_t b
 
 static trek_status write_tensor(int file, trek_tensor *tensor, uint64_t offset, const char *path, char *digits)
 {
-    trek_tensor *host = trek_tensor_to(tensor, trek_tensor_device(tensor).type == TREK_CPU ? trek_tensor_device(tensor) : trek_cpu(0));
+    trek_tensor *host = trek_tensor_to(tensor, trek_tensor_device(tensor).type == TREK_CPU ? trek_tensor_device(tensor)
+                                       : trek_cpu(0));
     trek_tensor *flat = host ? trek_tensor_contiguous(host) : NULL;
-    trek_status status = flat ? sum_and_write(file, trek_tensor_data(flat), tensor_bytes(flat), offset, path, digits) : trek_status_get();
+    trek_status status = flat ? sum_and_write(file, trek_tensor_data(flat), tensor_bytes(flat), offset, path, digits)
+        : trek_status_get();
     trek_tensor_release(flat);
     trek_tensor_release(host);
     return status;

@@ -114,7 +114,8 @@ trek_status trek_state_add_alias(trek_state *s, const char *alias, const char *n
         return trek_fail_missing("state_add_alias", s ? "name" : "state");
     int entry = trek_state_lookup(s, name);
     if (entry < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "state: \"%s\" cannot be a name of \"%s\", which is not there", alias ? alias : "", name);
+        return trek_fail(TREK_ERR_ARGUMENT, "state: \"%s\" cannot be a name of \"%s\", which is not there", alias ? alias : "",
+                         name);
     trek_status status = check_name(s, alias);
     if (status == TREK_OK)
         status = reserve_slot(s);

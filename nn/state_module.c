@@ -129,7 +129,8 @@ static bool fits(const matching *m, const target *t)
 {
     const trek_tensor *tensor = m->state->entries[t->entry].tensor;
     trek_dtype have = trek_tensor_dtype(tensor), want = trek_var_dtype(t->var);
-    bool castable = m->opts.cast && have != TREK_BOOL && want != TREK_BOOL && trek_dtype_is_float(have) == trek_dtype_is_float(want);
+    bool castable = m->opts.cast && have != TREK_BOOL && want != TREK_BOOL &&
+        trek_dtype_is_float(have) == trek_dtype_is_float(want);
     return trek_shape_equal(trek_tensor_shape(tensor), trek_var_shape(t->var)) && (have == want || castable);
 }
 
@@ -162,7 +163,8 @@ static void list_difference(name_list *list, const matching *m, const target *t)
 static void close_list(trek_text *text, name_list *list, const char *what)
 {
     if (list->count > 0)
-        trek_text_format(text, "%s%d %s: %s", text->length ? "; " : "", list->count, what, list->names.data ? list->names.data : "");
+        trek_text_format(text, "%s%d %s: %s", text->length ? "; " : "", list->count, what,
+                         list->names.data ? list->names.data : "");
     if (list->count > 8)
         trek_text_format(text, " and %d more", list->count - 8);
     trek_text_clear(&list->names);
@@ -294,7 +296,8 @@ trek_status trek_state_apply(const trek_state *state, trek_module *module)
     return trek_state_apply_with(state, module, NULL, NULL);
 }
 
-trek_status trek_state_load_with(trek_module *module, const char *path, const trek_state_load_opts *opts, trek_state_report *report)
+trek_status trek_state_load_with(trek_module *module, const char *path, const trek_state_load_opts *opts,
+                                 trek_state_report *report)
 {
     if (report)
         *report = (trek_state_report){ 0 };

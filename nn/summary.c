@@ -87,7 +87,8 @@ char *trek_module_summary(trek_module *module)
         trek_text_format(&s.text, "%-*s  %-*s  %12s\n", s.name_width, "module", s.type_width, "type", "parameters");
         status = trek_walk_modules(module, 0, add_module, &s);
         trek_pointer_map_clear(&s.seen);
-        trek_text_format(&s.text, "%" PRId64 " parameters, %" PRId64 " of them trained, %" PRId64 " bytes with buffers\n", s.total,
+        trek_text_format(&s.text, "%" PRId64 " parameters, %" PRId64 " of them trained, %" PRId64 " bytes with buffers\n",
+                         s.total,
                          s.trainable, s.bytes);
     }
     if (status != TREK_OK) {

@@ -149,7 +149,8 @@ static trek_status update_running(sync_call *call)
 }
 
 /* inputs: x, then weight and bias if there are; output: y. */
-static trek_status sync_forward(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs, int n_outputs)
+static trek_status sync_forward(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs,
+                                int n_outputs)
 {
     (void)n_outputs;
     sync_call *call = trek_function_data(context);
@@ -161,7 +162,8 @@ static trek_status sync_forward(trek_function_context *context, trek_var *const 
     if (status != TREK_OK)
         return status;
     if (call->total == 1)
-        return trek_fail(TREK_ERR_SHAPE, "sync_batch_norm: needs more than 1 value for each channel in training, and all ranks together have 1");
+        return trek_fail(TREK_ERR_SHAPE,
+                         "sync_batch_norm: needs more than 1 value for each channel in training, and all ranks together have 1");
     trek_var *mean = channels_of(call, call->mean, x), *variance = channels_of(call, call->variance, x);
     outputs[0] = trek_batch_norm(x, weight, bias, mean, variance, false, 0, call->layer->eps);
     trek_dtype dtype = trek_var_dtype(x) == TREK_F64 ? TREK_F64 : TREK_F32; /* what the kernel of backward wants */
@@ -192,15 +194,18 @@ static trek_var *through_statistics(sync_call *call, trek_var *x, trek_var *mean
 
 /* dx = w rstd (dy - sum(dy) / N - (x - mean) rstd sum(dy xhat) / N), the sums over all ranks; those of this
  * rank are what its bias and weight get. */
-static trek_status sync_backward(trek_function_context *context, trek_var *const *grads, int n_grads, trek_var **input_grads, int n_inputs)
+static trek_status sync_backward(trek_function_context *context, trek_var *const *grads, int n_grads, trek_var **input_grads,
+                                 int n_inputs)
 {
     (void)n_grads;
     sync_call *call = trek_function_data(context);
     int64_t n = call->channels;
     if (trek_grad_enabled())
-        return trek_fail(TREK_ERR_UNSUPPORTED, "create_graph through a synchronised batch norm over several ranks is not supported");
+        return trek_fail(TREK_ERR_UNSUPPORTED,
+                         "create_graph through a synchronised batch norm over several ranks is not supported");
     trek_var *x = trek_saved(context, 0), *mean = trek_saved(context, 1), *rstd = trek_saved(context, 2);
-    trek_var *weight = n_inputs > 1 ? trek_saved(context, 3) : NULL, *wide = weight ? trek_cast(weight, TREK_F64) : filled(call, 1, x);
+    trek_var *weight = n_inputs > 1 ? trek_saved(context, 3) : NULL,
+        *wide = weight ? trek_cast(weight, TREK_F64) : filled(call, 1, x);
     if (!x || !mean || !rstd || !wide || !grads[0])
         return trek_status_get();
     trek_var *in[5] = { grads[0], x, mean, rstd, wide }, *outs[3] = { NULL }; /* outs: w rstd dy, sum(dy xhat), sum(dy) */

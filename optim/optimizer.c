@@ -128,7 +128,8 @@ int trek_optimizer_add_group(trek_optimizer *optimizer, const trek_params *param
     if (trek_optimizer_resolve(&spec) != TREK_OK)
         return -1;
     if (spec.klass != optimizer->klass) {
-        trek_fail(TREK_ERR_ARGUMENT, "optimizer_add_group: the optimizer is %s, the group %s", optimizer->klass->name, spec.klass->name);
+        trek_fail(TREK_ERR_ARGUMENT, "optimizer_add_group: the optimizer is %s, the group %s", optimizer->klass->name,
+                  spec.klass->name);
         return -1;
     }
     int n = trek_params_count(params), group = optimizer->n_groups;
@@ -277,7 +278,8 @@ static void plan_runs(trek_optimizer *optimizer)
             continue;
         }
         trek_optimizer_run run = { .part = segment->part, .group = segment->group, .begin = segment->offset,
-                                   .end = segment->offset + segment->count, .steps = optimizer->klass->by_step ? segment->steps : 0,
+                                   .end = segment->offset + segment->count,
+                                   .steps = optimizer->klass->by_step ? segment->steps : 0,
                                    .fresh = optimizer->groups[segment->group].kept & ~optimizer->written[k] };
         trek_optimizer_run *last = optimizer->n_runs > 0 ? &optimizer->runs[optimizer->n_runs - 1] : NULL;
         if (adjacent && joins(optimizer, last, segment, &run))
@@ -323,11 +325,13 @@ trek_status trek_optimizer_prepare(trek_optimizer *optimizer)
 /* --- updating ------------------------------------------------------------------- */
 
 /* What of the slice is the same for all slices of the run. */
-static trek_update_slice slice_of(const trek_optimizer *optimizer, const trek_optimizer_run *run, double grad_scale, bool zero_grad)
+static trek_update_slice slice_of(const trek_optimizer *optimizer, const trek_optimizer_run *run, double grad_scale,
+                                  bool zero_grad)
 {
     const trek_optimizer_group *group = &optimizer->groups[run->group];
     const trek_optimizer_class *klass = optimizer->klass;
-    trek_update_slice s = { .step = klass->by_step ? run->steps + 1 : 0, .kept = group->kept, .fresh = run->fresh, .zero_grad = zero_grad };
+    trek_update_slice s = { .step = klass->by_step ? run->steps + 1 : 0, .kept = group->kept, .fresh = run->fresh,
+                            .zero_grad = zero_grad };
     s.grad_scale = klass->maximize && group->spec.options[klass->maximize] != 0 ? -grad_scale : grad_scale;
     memcpy(s.options, group->spec.options, sizeof s.options);
     memcpy(s.correction, run->correction, sizeof s.correction);
@@ -358,7 +362,8 @@ void trek_optimizer_apply_range_from(trek_optimizer *optimizer, int part, int64_
     }
 }
 
-void trek_optimizer_apply_range(trek_optimizer *optimizer, int part, int64_t begin, int64_t end, double grad_scale, bool zero_grad)
+void trek_optimizer_apply_range(trek_optimizer *optimizer, int part, int64_t begin, int64_t end, double grad_scale,
+                                bool zero_grad)
 {
     trek_optimizer_apply_range_from(optimizer, part, begin, end, optimizer->arena->parts[part].grads->data, grad_scale,
                                     zero_grad);

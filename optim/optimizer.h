@@ -68,7 +68,8 @@ TREK_API trek_status trek_optimizer_set_lr(trek_optimizer *optimizer, double lr)
 TREK_API trek_status trek_optimizer_set_group_lr(trek_optimizer *optimizer, int group, double lr);
 TREK_API double trek_optimizer_lr(const trek_optimizer *optimizer);                           /* group 0 */
 TREK_API double trek_optimizer_group_lr(const trek_optimizer *optimizer, int group);
-/* Moves parameters of the optimizer (those listed) into a new group with options of its own, of the same class. Returns its index, -1 on failure. */
+/* Moves parameters of the optimizer (those listed) into a new group with options of its own, of the same class. Returns its
+ * index, -1 on failure. */
 TREK_API int trek_optimizer_add_group(trek_optimizer *optimizer, const trek_params *params, trek_optimizer_spec spec);
 
 /* Scales all gradients so that their joint 2-norm is at most max_norm; returns the

@@ -28,7 +28,8 @@ static trek_status check_states(const trek_optimizer_class *klass)
             if (klass->states[other].name && strcmp(klass->states[other].name, state->name) == 0)
                 return trek_fail(TREK_ERR_ARGUMENT, "%s: two states are called \"%s\"", klass->name, state->name);
         if (!is_option(klass, state->kept_with))
-            return trek_fail(TREK_ERR_ARGUMENT, "%s: state \"%s\" is kept with option %d, which is none", klass->name, state->name,
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: state \"%s\" is kept with option %d, which is none", klass->name,
+                             state->name,
                              state->kept_with);
     }
     return TREK_OK;
@@ -37,7 +38,8 @@ static trek_status check_states(const trek_optimizer_class *klass)
 static trek_status check_class(const trek_optimizer_class *klass)
 {
     if (!klass)
-        return trek_fail(TREK_ERR_ARGUMENT, "optimizer: none is given; make the spec with trek_sgd, trek_adam or another of optim/optimizer.h");
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "optimizer: none is given; make the spec with trek_sgd, trek_adam or another of optim/optimizer.h");
     if (!klass->name || !klass->update)
         return trek_fail(TREK_ERR_ARGUMENT, "optimizer: its class has no %s", klass->name ? "update" : "name");
     if (!is_option(klass, 0) || strcmp(klass->options[0].name, "lr") != 0)
@@ -48,8 +50,9 @@ static trek_status check_class(const trek_optimizer_class *klass)
     for (int k = 0; k < TREK_UPDATE_OPTIONS; k++)
         corrected += klass->options[k].corrected;
     if (corrected > TREK_UPDATE_CORRECTIONS || klass->options[0].corrected || (corrected && !klass->by_step))
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: %d options are corrected: at most %d may be, not lr, and only of a class by_step",
-                         klass->name, corrected, TREK_UPDATE_CORRECTIONS);
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "%s: %d options are corrected: at most %d may be, not lr, and only of a class by_step", klass->name,
+                         corrected, TREK_UPDATE_CORRECTIONS);
     return check_states(klass);
 }
 
@@ -65,7 +68,8 @@ void trek_optimizer_corrected(const trek_optimizer_class *klass, int32_t *correc
 trek_status trek_optimizer_find_kernel(const trek_optimizer_class *klass, const trek_arena *arena, trek_update_kernel *kernel)
 {
     const trek_backend *backend = arena->backend;
-    *kernel = (trek_update_kernel){ klass->update, backend->update_kernel && klass->gpu ? backend->update_kernel(klass->gpu) : -1 };
+    *kernel =
+        (trek_update_kernel){ klass->update, backend->update_kernel && klass->gpu ? backend->update_kernel(klass->gpu) : -1 };
     if (!backend->update_kernel || kernel->device >= 0)
         return TREK_OK;
     char text[16];
@@ -90,7 +94,8 @@ trek_status trek_optimizer_check_option(const trek_optimizer_class *klass, int k
     case TREK_RANGE_FINITE:
         break;
     }
-    return isfinite(value) ? TREK_OK : trek_fail(TREK_ERR_ARGUMENT, "%s: %s must be finite, not %g", klass->name, option->name, value);
+    return isfinite(value) ? TREK_OK : trek_fail(TREK_ERR_ARGUMENT, "%s: %s must be finite, not %g", klass->name, option->name,
+                                                 value);
 }
 
 trek_status trek_optimizer_resolve(trek_optimizer_spec *spec)

@@ -94,7 +94,8 @@ trek_status trek_optimizer_prepare(trek_optimizer *optimizer);
  * multiplied by grad_scale first and set to 0 afterwards if zero_grad. Threads may
  * call it at the same time for ranges that do not overlap; for the same bits whatever
  * the slicing there is nothing to heed: the update is element-wise. */
-void trek_optimizer_apply_range(trek_optimizer *optimizer, int part, int64_t begin, int64_t end, double grad_scale, bool zero_grad);
+void trek_optimizer_apply_range(trek_optimizer *optimizer, int part, int64_t begin, int64_t end, double grad_scale,
+                                bool zero_grad);
 /* The same with gradients from `grads`, the address of element 0 of a buffer in the part's layout
  * (which is what zero_grad then zeroes). */
 void trek_optimizer_apply_range_from(trek_optimizer *optimizer, int part, int64_t begin, int64_t end, void *grads,

@@ -68,7 +68,8 @@ trek_status trek_optimizer_export(trek_optimizer *optimizer, trek_optimizer_entr
             continue;
         for (int s = 0; status == TREK_OK && s < TREK_UPDATE_STATES; s++)
             if (has_state(optimizer, s, k))
-                status = add_entry(list, &count, segment->name, optimizer->klass->states[s].name, state_view(optimizer, s, segment));
+                status = add_entry(list, &count, segment->name, optimizer->klass->states[s].name,
+                                   state_view(optimizer, s, segment));
         if (status == TREK_OK && trek_arena_part_is_low(&arena->parts[segment->part]))
             status = add_entry(list, &count, segment->name, "master", master_view(arena, segment));
         if (status == TREK_OK)
@@ -205,7 +206,8 @@ static void take_over(trek_optimizer *optimizer, const import_plan *plans)
         size_t size = trek_dtype_size(part->wide);
         optimizer->written[k] = 0;
         for (int s = 0; s < STATE_KINDS; s++) {
-            trek_tensor *whole = s == STATE_MASTER ? part->master : s < TREK_UPDATE_STATES ? optimizer->state[s][segment->part] : NULL;
+            trek_tensor *whole = s == STATE_MASTER ? part->master : s < TREK_UPDATE_STATES ? optimizer->state[s][segment->part]
+                : NULL;
             trek_tensor *source = plans[k].source[s];
             if (s < TREK_UPDATE_STATES && source)
                 optimizer->written[k] |= 1u << s;

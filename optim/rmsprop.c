@@ -49,7 +49,8 @@ static bool keeps_zeros(const double *options) { return options[EPS] > 0; /* els
 
 static const trek_optimizer_class rmsprop_class = {
     .name = "rmsprop",
-    .options = { [LR] = { "lr", .otherwise = 0.01 }, [ALPHA] = { "alpha", .otherwise = 0.99 }, [EPS] = { "eps", .otherwise = 1e-8 },
+    .options = { [LR] = { "lr", .otherwise = 0.01 }, [ALPHA] = { "alpha", .otherwise = 0.99 },
+                 [EPS] = { "eps", .otherwise = 1e-8 },
                  [WEIGHT_DECAY] = { "weight_decay" }, [MOMENTUM] = { "momentum" }, [CENTERED] = { "centered" },
                  [MAXIMIZE] = { "maximize" } },
     .states = { [SQUARE] = { "square_avg" }, [BUFFER] = { "momentum_buffer", .kept_with = MOMENTUM },
@@ -62,7 +63,8 @@ static const trek_optimizer_class rmsprop_class = {
 
 trek_optimizer_spec trek_rmsprop(trek_rmsprop_opts o)
 {
-    return (trek_optimizer_spec){ &rmsprop_class, { [LR] = o.lr, [ALPHA] = o.alpha, [EPS] = o.eps, [WEIGHT_DECAY] = o.weight_decay,
+    return (trek_optimizer_spec){ &rmsprop_class,
+                                  { [LR] = o.lr, [ALPHA] = o.alpha, [EPS] = o.eps, [WEIGHT_DECAY] = o.weight_decay,
                                                     [MOMENTUM] = o.momentum, [CENTERED] = o.centered, [MAXIMIZE] = o.maximize } };
 }
 #endif

@@ -23,7 +23,8 @@ static trek_status check(const trek_update_scaler *s)
     if (!(s->backoff_factor > 0 && s->backoff_factor < 1))
         return trek_fail(TREK_ERR_ARGUMENT, "grad_scaler: backoff_factor must be in (0, 1), not %g", s->backoff_factor);
     if (s->growth_interval < 1 || s->growth_tracker < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "grad_scaler: growth_interval %lld, growth_tracker %lld", (long long)s->growth_interval,
+        return trek_fail(TREK_ERR_ARGUMENT, "grad_scaler: growth_interval %lld, growth_tracker %lld",
+                         (long long)s->growth_interval,
                          (long long)s->growth_tracker);
     return TREK_OK;
 }
@@ -154,7 +155,8 @@ trek_status trek_grad_scaler_unscale(trek_grad_scaler *scaler, trek_optimizer *o
     bool finite;
     trek_arena_sum_squares(arena, &sum, &finite);
     for (int p = 0; p < arena->n_parts; p++)
-        arena->backend->scale(arena->parts[p].wide, arena->parts[p].grads->data, arena->parts[p].count, 1.0 / scaler->values.scale);
+        arena->backend->scale(arena->parts[p].wide, arena->parts[p].grads->data, arena->parts[p].count,
+                              1.0 / scaler->values.scale);
     for (int k = 0; k < arena->n_segments; k++)
         if (arena->segments[k].param->leaf->has_grad)
             trek_tensor_bump(arena->segments[k].param->leaf->grad->data);

@@ -55,7 +55,8 @@ trek_schedule trek_step_lr(double lr, int64_t step_size, double gamma)
 {
     const char *function = "trek_step_lr";
     trek_schedule s = { .kind = TREK_SCHEDULE_NONE };
-    if (check_lr(function, "lr", lr) && check_length(function, "step_size", step_size) && check_positive(function, "gamma", gamma))
+    if (check_lr(function, "lr", lr) && check_length(function, "step_size", step_size) &&
+        check_positive(function, "gamma", gamma))
         s = (trek_schedule){ .kind = TREK_SCHEDULE_STEP, .lr = lr, .steps = { step_size }, .numbers = { gamma } };
     return s;
 }

@@ -30,7 +30,8 @@ TREK_UPDATE_ELEMENT(sgd, 1, 0, 2, {
 static trek_status check(const double *options)
 {
     if (options[NESTEROV] != 0 && (options[MOMENTUM] == 0 || options[DAMPENING] != 0))
-        return trek_fail(TREK_ERR_ARGUMENT, "sgd: nesterov needs momentum above 0 and dampening 0, not %g and %g", options[MOMENTUM],
+        return trek_fail(TREK_ERR_ARGUMENT, "sgd: nesterov needs momentum above 0 and dampening 0, not %g and %g",
+                         options[MOMENTUM],
                          options[DAMPENING]);
     return TREK_OK;
 }
@@ -43,7 +44,8 @@ static bool keeps_zeros(const double *options)
 
 static const trek_optimizer_class sgd_class = {
     .name = "sgd",
-    .options = { [LR] = { "lr", .otherwise = 1e-3 }, [MOMENTUM] = { "momentum" }, [DAMPENING] = { "dampening", .range = TREK_RANGE_FINITE },
+    .options = { [LR] = { "lr", .otherwise = 1e-3 }, [MOMENTUM] = { "momentum" },
+                 [DAMPENING] = { "dampening", .range = TREK_RANGE_FINITE },
                  [WEIGHT_DECAY] = { "weight_decay" }, [NESTEROV] = { "nesterov" }, [MAXIMIZE] = { "maximize" } },
     .states = { { "momentum_buffer", .kept_with = MOMENTUM } },
     .maximize = MAXIMIZE,
@@ -56,6 +58,7 @@ static const trek_optimizer_class sgd_class = {
 trek_optimizer_spec trek_sgd(trek_sgd_opts o)
 {
     return (trek_optimizer_spec){ &sgd_class, { [LR] = o.lr, [MOMENTUM] = o.momentum, [DAMPENING] = o.dampening,
-                                                [WEIGHT_DECAY] = o.weight_decay, [NESTEROV] = o.nesterov, [MAXIMIZE] = o.maximize } };
+                                                [WEIGHT_DECAY] = o.weight_decay, [NESTEROV] = o.nesterov,
+                                                [MAXIMIZE] = o.maximize } };
 }
 #endif

@@ -61,7 +61,8 @@ int trek_environment_choice(const char *name, const char *const *choices, int n,
     int found = text ? find_choice(text, choices, n) : unset;
     if (!text || found >= 0)
         return found;
-    trek_log_message(TREK_LOG_WARNING, "%s=%.80s is ignored: it takes %s", name, text, list_choices(choices, n, known, sizeof known));
+    trek_log_message(TREK_LOG_WARNING, "%s=%.80s is ignored: it takes %s", name, text,
+                     list_choices(choices, n, known, sizeof known));
     return unset;
 }
 
@@ -110,8 +111,10 @@ static trek_status check(const rule *r)
     if (!text || (n ? find_choice(text, r->words, n) >= 0 : read_number(text, r->low, r->high, &value)))
         return TREK_OK;
     if (n)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s=%.80s in the environment: it takes %s", r->name, text, list_choices(r->words, n, known, sizeof known));
-    return trek_fail(TREK_ERR_ARGUMENT, "%s=%.80s in the environment: it takes a whole number from %ld to %ld", r->name, text, r->low, r->high);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s=%.80s in the environment: it takes %s", r->name, text,
+                         list_choices(r->words, n, known, sizeof known));
+    return trek_fail(TREK_ERR_ARGUMENT, "%s=%.80s in the environment: it takes a whole number from %ld to %ld", r->name, text,
+                     r->low, r->high);
 }
 
 trek_status trek_environment_check(void)

@@ -231,7 +231,8 @@ static bool same_dtypes(trek_op_call *call, int a, int b)
 {
     if (dtype_of(call, a) == dtype_of(call, b))
         return true;
-    trek_op_fail(call, TREK_ERR_DTYPE, "dtypes differ: %s and %s", trek_dtype_name(dtype_of(call, a)), trek_dtype_name(dtype_of(call, b)));
+    trek_op_fail(call, TREK_ERR_DTYPE, "dtypes differ: %s and %s", trek_dtype_name(dtype_of(call, a)),
+                 trek_dtype_name(dtype_of(call, b)));
     return false;
 }
 

@@ -6,7 +6,8 @@
 
 /* -- norms -- */
 
-/* Checks the dtypes and the number of normalised (last) dimensions, which weight and bias must have; *rows is the product of the others. */
+/* Checks the dtypes and the number of normalised (last) dimensions, which weight and bias must have; *rows is the product of the
+ * others. */
 static trek_status norm_sizes(const trek_op_call *call, const trek_tensor *x, const trek_tensor *weight, const trek_tensor *bias,
                               int64_t *rows)
 {

@@ -40,7 +40,8 @@ static inline trek_status need_vector(const trek_op_call *call, const char *name
                         trek_tensor_shape_text(t, text));
 }
 
-static inline trek_status need_sizes(const trek_op_call *call, const char *name, const trek_tensor *t, int ndim, const int64_t *sizes)
+static inline trek_status need_sizes(const trek_op_call *call, const char *name, const trek_tensor *t, int ndim,
+                                     const int64_t *sizes)
 {
     char text[TREK_SHAPE_TEXT], expected[TREK_SHAPE_TEXT];
     bool same = t->ndim == ndim;
@@ -72,11 +73,13 @@ static inline trek_status need_norm_dtype(const trek_op_call *call, const char *
     if (!t || t->dtype == dtype || (trek_dtype_is_16bit(dtype) && t->dtype == TREK_F32))
         return TREK_OK;
     return trek_op_fail(call, TREK_ERR_DTYPE, "%s of %s for an input of %s; it must be of the same dtype%s", name,
-                        trek_dtype_name((trek_dtype)t->dtype), trek_dtype_name(dtype), trek_dtype_is_16bit(dtype) ? ", or f32" : "");
+                        trek_dtype_name((trek_dtype)t->dtype), trek_dtype_name(dtype),
+                        trek_dtype_is_16bit(dtype) ? ", or f32" : "");
 }
 
 /* Weight and bias (either may be NULL) of a norm over inputs of `dtype`. */
-static inline trek_status need_norm_dtypes(const trek_op_call *call, trek_dtype dtype, const trek_tensor *weight, const trek_tensor *bias)
+static inline trek_status need_norm_dtypes(const trek_op_call *call, trek_dtype dtype, const trek_tensor *weight,
+                                           const trek_tensor *bias)
 {
     trek_status status = need_norm_dtype(call, "weight", weight, dtype);
     if (status == TREK_OK)

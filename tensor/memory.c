@@ -438,7 +438,8 @@ void trek_block_free(void *memory)
         b->next = atomic_load_explicit(&c->remote, memory_order_relaxed);
         while (!atomic_compare_exchange_weak_explicit(&c->remote, &b->next, b, memory_order_release, memory_order_relaxed))
             ;
-        atomic_fetch_add_explicit(&c->remote_bytes, bytes, memory_order_release); /* last: who sees nothing in use has all blocks */
+        atomic_fetch_add_explicit(&c->remote_bytes, bytes, memory_order_release);
+            /* last: who sees nothing in use has all blocks */
     }
 }
 

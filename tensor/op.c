@@ -18,8 +18,15 @@
 
 const trek_op trek_ops[TREK_OP_COUNT] = {
 #define TREK_OP(name_, signature, infer_, dtypes_, flags_, promote_, key_, needed_, backward, saves_, composite)                 \
-    [TREK_OP_##name_] = { .name = #name_, .id = TREK_OP_##name_, .infer = trek_infer_##infer_, .dtypes = dtypes_, .flags = flags_, \
-                          .promote = promote_, .key = key_, .needed = needed_, .saves = saves_ },
+    [TREK_OP_##name_] = { .name = #name_,                                                                                        \
+                          .id = TREK_OP_##name_,                                                                                 \
+                          .infer = trek_infer_##infer_,                                                                          \
+                          .dtypes = dtypes_,                                                                                     \
+                          .flags = flags_,                                                                                       \
+                          .promote = promote_,                                                                                   \
+                          .key = key_,                                                                                           \
+                          .needed = needed_,                                                                                     \
+                          .saves = saves_ },
 #include "tensor/ops.def"
 #undef TREK_OP
 };
@@ -50,7 +57,8 @@ trek_status trek_op_output(trek_op_call *call, int k, int ndim, const int64_t *s
     if (fits)
         return TREK_OK;
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
-    return trek_op_fail(call, given->dtype == dtype ? TREK_ERR_SHAPE : TREK_ERR_DTYPE, "the result, %s %s, does not fit into %s %s",
+    return trek_op_fail(call, given->dtype == dtype ? TREK_ERR_SHAPE : TREK_ERR_DTYPE,
+                        "the result, %s %s, does not fit into %s %s",
                         trek_dtype_name(dtype), trek_shape_text(trek_shape_make(ndim, sizes), a),
                         trek_dtype_name((trek_dtype)given->dtype), trek_tensor_shape_text(given, b));
 }
@@ -254,7 +262,8 @@ static trek_status check_scalars(const trek_op_call *call, trek_dtype common)
     bool power = call->op->id == TREK_OP_pow_scalar;
     for (int k = 0; k < scalars_of(call->op); k++)
         if (!trek_dtype_holds(power && call->attrs.f[k] > 0 ? common : TREK_I64, call->attrs.f[k]))
-            return trek_op_fail(call, TREK_ERR_ARGUMENT, "%g with %s, which does not hold it", call->attrs.f[k], trek_dtype_name(common));
+            return trek_op_fail(call, TREK_ERR_ARGUMENT, "%g with %s, which does not hold it", call->attrs.f[k],
+                                trek_dtype_name(common));
     if (power && call->attrs.f[0] < 0)
         return trek_op_fail(call, TREK_ERR_ARGUMENT, "%s to the power of %g is no integer; cast it to a floating dtype",
                             trek_dtype_name(common), call->attrs.f[0]);

@@ -37,20 +37,21 @@ typedef trek_status (*trek_infer_fn)(trek_op_call *call);
 typedef trek_status (*trek_kernel)(const trek_op_call *call);
 
 enum {
-    TREK_OP_VIEW = 1,          /* output 0 shares input 0's storage; no kernel */
-    TREK_OP_INT_TO_FLOAT = 2,  /* integer and bool inputs are cast to f32 first */
-    TREK_OP_HAND = 4,          /* the public trek_x is written by hand; the row makes none */
-    TREK_OP_INTERNAL = 8,      /* no public trek_x at all: backward kernels */
-    TREK_OP_SCALAR = 16,       /* attrs.f[0], clamp's f[1] too, take part in promotion: bool -> i64, integer -> f32 if one is no integer */
+    TREK_OP_VIEW = 1,         /* output 0 shares input 0's storage; no kernel */
+    TREK_OP_INT_TO_FLOAT = 2, /* integer and bool inputs are cast to f32 first */
+    TREK_OP_HAND = 4,         /* the public trek_x is written by hand; the row makes none */
+    TREK_OP_INTERNAL = 8,     /* no public trek_x at all: backward kernels */
+    TREK_OP_SCALAR =
+        16, /* attrs.f[0], clamp's f[1] too, take part in promotion: bool -> i64, integer -> f32 if one is no integer */
     TREK_OP_RANDOM = 32,
-    TREK_OP_MANY = 128,        /* more than one output */
-    TREK_OP_PAIR = 2048,       /* outputs 0 and 1 both have gradients */
-    TREK_OP_FILL = 64,         /* no inputs: writes its given output */
-    TREK_OP_CAST_LOW = 256,    /* under autocast: computed in its 16-bit dtype, */
-    TREK_OP_CAST_FULL = 512,   /* in f32, */
+    TREK_OP_MANY = 128,         /* more than one output */
+    TREK_OP_PAIR = 2048,        /* outputs 0 and 1 both have gradients */
+    TREK_OP_FILL = 64,          /* no inputs: writes its given output */
+    TREK_OP_CAST_LOW = 256,     /* under autocast: computed in its 16-bit dtype, */
+    TREK_OP_CAST_FULL = 512,    /* in f32, */
     TREK_OP_CAST_WIDEST = 1024, /* in the widest of its inputs (rows that promote do so by themselves) */
     TREK_OP_CASTS = 256 | 512 | 1024,
-    TREK_OP_ALIKE = 4096,      /* inputs that promote must be of one dtype: DTYPE where they are not */
+    TREK_OP_ALIKE = 4096, /* inputs that promote must be of one dtype: DTYPE where they are not */
 };
 
 /* Dtypes of the key input, as bits. */

@@ -186,7 +186,8 @@
 
 /* batch_norm: x [N, C, ...], weight, bias [C] or NULL, running mean, running var [C] or NULL (updated in training).
  * i[0] = training, f[0] = momentum, f[1] = eps. outputs: y, mean [C], rstd [C] */
-#define TREK_PARAMS_BATCH_NORM(T) T *x, T *weight, T *bias, T *running_mean, T *running_var, bool training, double momentum, double eps
+#define TREK_PARAMS_BATCH_NORM(T)                                                                                                \
+    T *x, T *weight, T *bias, T *running_mean, T *running_var, bool training, double momentum, double eps
 #define TREK_INPUTS_BATCH_NORM(T) TREK_IN(T, x, weight, bias, running_mean, running_var)
 #define TREK_ATTRS_BATCH_NORM (a->i[0] = training, a->f[0] = momentum, a->f[1] = eps)
 #define TREK_PARAMS_BATCH_NORM_GRAD(T) T *grad, T *x, T *mean, T *rstd, T *weight, bool training
@@ -228,10 +229,12 @@
 /* linear_cross_entropy: cross entropy of logits x weight^T + bias that are never all there.
  * x [R, D], weight [C, D], bias [C] or NULL, labels [R] (any integer dtype); numbers as cross_entropy's.
  * outputs: loss (scalar, or [R]), logsumexp [R], total weight (scalar): the number of rows that count; all f32 for 16-bit x */
-#define TREK_PARAMS_LINEAR_CROSS_ENTROPY(T) T *x, T *weight, T *bias, T *labels, int64_t ignore_index, int reduction, double smoothing
+#define TREK_PARAMS_LINEAR_CROSS_ENTROPY(T)                                                                                      \
+    T *x, T *weight, T *bias, T *labels, int64_t ignore_index, int reduction, double smoothing
 #define TREK_INPUTS_LINEAR_CROSS_ENTROPY(T) TREK_IN(T, x, weight, bias, labels)
 #define TREK_ATTRS_LINEAR_CROSS_ENTROPY (a->i[0] = ignore_index, a->i[1] = reduction, a->f[0] = smoothing)
-/* its backward: grad (scalar or [R]), x, weight, bias or NULL, labels, logsumexp, total weight -> dx, dweight, dbias (with a bias only) */
+/* its backward: grad (scalar or [R]), x, weight, bias or NULL, labels, logsumexp, total weight -> dx, dweight, dbias (with a bias
+ * only) */
 #define TREK_PARAMS_LINEAR_CROSS_ENTROPY_GRAD(T) \
     T *grad, T *x, T *weight, T *bias, T *labels, T *lse, T *total, const trek_attrs *forward
 #define TREK_INPUTS_LINEAR_CROSS_ENTROPY_GRAD(T) TREK_IN(T, grad, x, weight, bias, labels, lse, total)

@@ -53,7 +53,8 @@ typedef struct trek_place_collectives {
     /* Sums `count` doubles over the ranks that have rows, in rank order. */
     trek_status (*sum)(double *values, int64_t count, void *arg);
     void *arg;
-    /* Counts one holder more, or less, where a layer or a tape may outlive whoever made them; NULL: they are the thread's place. */
+    /* Counts one holder more, or less, where a layer or a tape may outlive whoever made them; NULL: they are the thread's place.
+     */
     void (*hold)(const struct trek_place_collectives *collectives, int more);
 } trek_place_collectives;
 
@@ -63,7 +64,10 @@ extern trek_place_job trek_job_here;
 
 /* Never NULL. Without memory for it: error MEMORY, and a place that such threads share. */
 trek_place *trek_place_make(void);
-static inline trek_place *trek_place_get(void) { return __builtin_expect(!trek_place_mine, 0) ? trek_place_make() : trek_place_mine; }
+static inline trek_place *trek_place_get(void)
+{
+    return __builtin_expect(!trek_place_mine, 0) ? trek_place_make() : trek_place_mine;
+}
 #define trek_place_here (*trek_place_get()) /* to be read and written */
 /* trek_place_here.watch, for the way of every op. */
 static inline const trek_place_watch *trek_place_watched(void) { return trek_place_mine ? trek_place_mine->watch : NULL; }

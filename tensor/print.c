@@ -106,7 +106,10 @@ static void format_at(const printer *p, int64_t at, char *text)
         format_float(p, p->values[at], text);
 }
 
-static bool is_shown(const printer *p, int64_t index, int64_t size) { return !p->shortened || index < EDGE || index >= size - EDGE; }
+static bool is_shown(const printer *p, int64_t index, int64_t size)
+{
+    return !p->shortened || index < EDGE || index >= size - EDGE;
+}
 
 /* Calls fn for every element that will be shown. */
 static void each_shown(printer *p, int dim, int64_t at, void (*fn)(printer *, int64_t))

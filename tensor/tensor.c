@@ -176,7 +176,10 @@ trek_tensor *trek_tensor_from_data(const void *data, trek_shape shape, trek_dtyp
 
 /* --- looking ------------------------------------------------------------------ */
 
-char *trek_tensor_shape_text(const trek_tensor *t, char *text) { return trek_shape_text(trek_shape_make(t->ndim, t->sizes), text); }
+char *trek_tensor_shape_text(const trek_tensor *t, char *text)
+{
+    return trek_shape_text(trek_shape_make(t->ndim, t->sizes), text);
+}
 
 trek_shape trek_tensor_shape(const trek_tensor *t)
 {
@@ -229,7 +232,8 @@ double trek_tensor_item(const trek_tensor *tensor)
         return value;
     if (tensor->numel != 1) {
         char text[TREK_SHAPE_TEXT];
-        return trek_fail(TREK_ERR_SHAPE, "tensor_item: one element is needed, not %s", trek_tensor_shape_text(tensor, text)), value;
+        return trek_fail(TREK_ERR_SHAPE, "tensor_item: one element is needed, not %s", trek_tensor_shape_text(tensor, text)),
+            value;
     }
     if (tensor->device.type == TREK_CPU && tensor->dtype == TREK_F32)
         return *(const float *)(const void *)tensor->data;

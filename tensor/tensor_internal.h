@@ -43,7 +43,7 @@ extern const uint8_t trek_item_size[TREK_DTYPE_COUNT]; /* bytes */
 struct trek_storage {
     trek_refs refs;
     uint32_t version;            /* counts writes; what the tape saved remembers it */
-    uint32_t run;                /* of whoever watched the thread when it was made (trek_place.watch); on the CPU it means nothing */
+    uint32_t run; /* of whoever watched the thread when it was made (trek_place.watch); on the CPU it means nothing */
     char *data;
     size_t bytes;
     trek_device device;
@@ -69,7 +69,8 @@ static inline void trek_copy_dims(int64_t to[TREK_MAX_DIMS], const int64_t from[
 /* New contiguous tensor, uninitialised. `sizes` has ndim entries, already
  * checked to be >= 0. Checks overflow; DTYPE, DEVICE, MEMORY. */
 trek_tensor *trek_tensor_make(int ndim, const int64_t *sizes, trek_dtype dtype, trek_device device);
-/* trek_tensor_make with the sizes and strides of a contiguous tensor, for small results on the CPU; else through trek_tensor_make. */
+/* trek_tensor_make with the sizes and strides of a contiguous tensor, for small results on the CPU; else through
+ * trek_tensor_make. */
 static inline trek_tensor *trek_tensor_make_like(const trek_tensor *x)
 {
     size_t bytes = (size_t)x->numel * trek_item_size[x->dtype];

@@ -96,8 +96,8 @@ trek_device trek_device_default(void)
     if (listed && parse_device(listed, strcspn(listed, ","), &device))
         return device;
     if (listed && *listed)
-        trek_log_message(TREK_LOG_WARNING, "TREK_DEVICES=%.80s does not begin with a device such as cpu:0 or cuda:1: it is ignored here",
-                         listed);
+        trek_log_message(TREK_LOG_WARNING,
+                         "TREK_DEVICES=%.80s does not begin with a device such as cpu:0 or cuda:1: it is ignored here", listed);
     int gpus = trek_device_count(TREK_CUDA);
     return gpus > 0 ? trek_cuda(trek_environment_local_rank() % gpus) : trek_cpu(0);
 }

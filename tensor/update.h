@@ -47,7 +47,7 @@ typedef struct trek_update_state {
     double sum_squares;      /* by update_norm: of the gradients as they are */
     int32_t finite;          /* by update_norm */
     int32_t skip;            /* by update_decide: nothing is updated, only gradients are zeroed */
-    double norm;             /* by update_decide: of the gradients by the factor and without the loss's scale; NaN: not measured */
+    double norm; /* by update_decide: of the gradients by the factor and without the loss's scale; NaN: not measured */
     double grad_scale;       /* by update_decide: gradients are multiplied by it (factor, clip factor / loss scale) */
     double value_limit;      /* by update_decide: scaled gradients are first brought into [-limit, limit]; <= 0: not */
     int64_t taken, skipped;  /* updates so far */
@@ -157,7 +157,8 @@ TREK_ON_BOTH void trek_update_decide_segment(const trek_update *update, int32_t 
 }
 
 /* The slice of a whole run, after update_decide. */
-TREK_ON_BOTH void trek_update_slice_of(const trek_update *update, const trek_update_run *run, bool zero_grads, trek_update_slice *s)
+TREK_ON_BOTH void trek_update_slice_of(const trek_update *update, const trek_update_run *run, bool zero_grads,
+                                       trek_update_slice *s)
 {
     const trek_update_group *group = &update->groups[run->group];
     const trek_update_segment *segment = &update->segments[run->segment];

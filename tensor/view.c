@@ -117,7 +117,8 @@ trek_tensor *trek_tensor_view(trek_tensor *tensor, trek_shape shape)
     if (trek_resolve_shape(&shape, tensor->numel, "tensor_view") != TREK_OK)
         return NULL;
     if (!trek_view_strides(tensor, shape.ndim, shape.sizes, strides))
-        return trek_fail_null(TREK_ERR_SHAPE, "tensor_view: the strides do not allow this view; copy it with trek_tensor_contiguous");
+        return trek_fail_null(TREK_ERR_SHAPE,
+                              "tensor_view: the strides do not allow this view; copy it with trek_tensor_contiguous");
     return trek_tensor_make_view(tensor, tensor->data, shape.ndim, shape.sizes, strides);
 }
 
@@ -138,7 +139,8 @@ trek_status trek_infer_expand(trek_op_call *call)
     if (fits)
         return give_view(call, 0, shape.ndim, shape.sizes, strides);
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
-    return trek_op_fail(call, TREK_ERR_SHAPE, "%s cannot be expanded to %s", trek_tensor_shape_text(x, a), trek_shape_text(shape, b));
+    return trek_op_fail(call, TREK_ERR_SHAPE, "%s cannot be expanded to %s", trek_tensor_shape_text(x, a),
+                        trek_shape_text(shape, b));
 }
 
 trek_status trek_infer_permute(trek_op_call *call)
@@ -147,7 +149,8 @@ trek_status trek_infer_permute(trek_op_call *call)
     int64_t sizes[TREK_MAX_DIMS], strides[TREK_MAX_DIMS];
     unsigned seen = 0;
     if (call->attrs.i[0] != x->ndim)
-        return trek_op_fail(call, TREK_ERR_ARGUMENT, "%lld dimensions are listed for a tensor with %d", (long long)call->attrs.i[0], x->ndim);
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "%lld dimensions are listed for a tensor with %d",
+                            (long long)call->attrs.i[0], x->ndim);
     for (int d = 0; d < x->ndim; d++) {
         int from = trek_normalize_dim(call->attrs.i[1 + d], x->ndim, "permute");
         if (from < 0)
@@ -165,7 +168,8 @@ trek_status trek_infer_permute(trek_op_call *call)
 trek_status trek_infer_transpose(trek_op_call *call)
 {
     trek_tensor *x = call->inputs[0];
-    int a = trek_normalize_dim(call->attrs.i[0], x->ndim, "transpose"), b = trek_normalize_dim(call->attrs.i[1], x->ndim, "transpose");
+    int a = trek_normalize_dim(call->attrs.i[0], x->ndim, "transpose"),
+        b = trek_normalize_dim(call->attrs.i[1], x->ndim, "transpose");
     if (a < 0 || b < 0)
         return trek_status_get();
     int64_t sizes[TREK_MAX_DIMS], strides[TREK_MAX_DIMS];

@@ -139,7 +139,8 @@ static void test_recovery(void **state)
 {
     (void)state;
     static world w;
-    static const char *const ways[] = { "forward", "backward", "between", "before", "before,twice", "backward,twice", "backward,skip" };
+    static const char *const ways[] = { "forward", "backward", "between", "before", "before,twice", "backward,twice",
+                                        "backward,skip" };
     for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
         bool twice = strstr(ways[k], "twice") != NULL;
         processes_start_all(&w, 3, "recover", ways[k], -1, NULL);
@@ -210,7 +211,9 @@ static trek_status step_over(const part *me, trek_graph *graph, trek_loader *loa
 
 static trek_trainer_opts options_of(const part *me, trek_comm *comm)
 {
-    trek_trainer_opts o = { .optimizer = trek_sgd((trek_sgd_opts){ .lr = has(me, "opt-lr") ? 0.1 : 0.05, .momentum = has(me, "opt-momentum") ? 0.5 : 0 }), .comm = comm };
+    trek_trainer_opts o = { .optimizer = trek_sgd((trek_sgd_opts){ .lr = has(me, "opt-lr") ? 0.1 : 0.05,
+                                                                   .momentum = has(me, "opt-momentum") ? 0.5 : 0 }),
+                                                                   .comm = comm };
     if (has(me, "opt-kind"))
         o.optimizer = trek_adam((trek_adam_opts){ .lr = 0.05 });
     if (has(me, "opt-schedule"))
@@ -319,8 +322,11 @@ static void test_models(void **state)
 {
     (void)state;
     static const difference list[] = {
-        { "", "wide", "trainer_setup: the processes' graphs differ: parameter 0 is \"0.weight\" [6, 4] f32 in process 2, \"0.weight\" [5, 4] f32 in all others" },
-        { "", "longer", "the processes' graphs differ: parameter 4 \"3.weight\" [1, 1] f32 in process 2, node 0 linear in all others" },
+        { "", "wide",
+          "trainer_setup: the processes' graphs differ: parameter 0 is \"0.weight\" [6, 4] f32 in process 2, \"0.weight\" [5, 4] "
+          "f32 in all others" },
+        { "", "longer",
+          "the processes' graphs differ: parameter 4 \"3.weight\" [1, 1] f32 in process 2, node 0 linear in all others" },
         { "", "other-edges", "node 1 is gelu in process 2, relu in all others" },
     };
     check_differences(list, sizeof list / sizeof *list, 3, 2);
@@ -331,7 +337,8 @@ static void test_alike(void **state)
 {
     (void)state;
     static world w;
-    static const char *const details[] = { "opt-lr,opt-momentum,opt-schedule,opt-clip,opt-seed", "set-lr,set-clip,set-schedule,set-optimizer,freeze,set-seed",
+    static const char *const details[] = { "opt-lr,opt-momentum,opt-schedule,opt-clip,opt-seed",
+                                           "set-lr,set-clip,set-schedule,set-optimizer,freeze,set-seed",
                                            "add-group", "data,length,order" };
     for (size_t k = 0; k < 5; k++) {
         processes_start_all(&w, 3, "differ", k < 4 ? details[k] : "data,whole,order", k < 4 ? -1 : 1, "data,whole");
@@ -355,8 +362,10 @@ static int play_come(const part *me)
     }
     trek_graph *graph = build(me);
     double begin = processes_now();
-    trek_trainer_setup(graph, &(trek_trainer_opts){ .deadline_s = has(me, "long") ? 40 : 5, .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }) });
-    printf("came %s after %s: %s\n", trek_status_name(trek_status_get()), processes_now() - begin < 8 ? "a while" : "too long", trek_error());
+    trek_trainer_setup(graph, &(trek_trainer_opts){ .deadline_s = has(me, "long") ? 40 : 5,
+                                                    .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }) });
+    printf("came %s after %s: %s\n", trek_status_name(trek_status_get()), processes_now() - begin < 8 ? "a while" : "too long",
+           trek_error());
     int code = trek_status_get() == TREK_OK ? 0 : 1;
     trek_graph_free(&graph);
     return code;
@@ -374,9 +383,11 @@ static void test_join_deadline(void **state)
     processes_finish(&two, 20, -1);
     processes_finish(&none, 20, -1);
     for (int p = 0; p < 3; p += 2)
-        WANT(&two, two.code[p] == 1 && strstr(two.text[p], "came TREK_ERR_TIMEOUT after a while: process 1 of 3 did not come to ") &&
+        WANT(&two, two.code[p] == 1 && strstr(two.text[p],
+                                              "came TREK_ERR_TIMEOUT after a while: process 1 of 3 did not come to ") &&
                        strstr(two.text[p], " within 5 s; 0, 2 did"));
-    WANT(&none, none.code[1] == 1 && strstr(none.text[1], "came TREK_ERR_TIMEOUT after a while: process 1 did not reach process 0 at "));
+    WANT(&none, none.code[1] == 1 && strstr(none.text[1],
+                                            "came TREK_ERR_TIMEOUT after a while: process 1 did not reach process 0 at "));
 }
 
 /* Under trek-run, which knows who has died: nobody waits for the deadline. */
@@ -434,7 +445,8 @@ static void test_death_before_join(void **state)
     for (size_t k = 0; k < sizeof deaths / sizeof *deaths; k++) {
         int code;
         double seconds = launch(deaths[k].act, text, sizeof text, &code);
-        if (seconds > 10 || code != deaths[k].code || count(text, "came TREK_ERR_PEER after a while: ") != 2 || count(text, deaths[k].said) != 2)
+        if (seconds > 10 || code != deaths[k].code || count(text, "came TREK_ERR_PEER after a while: ") != 2 ||
+            count(text, deaths[k].said) != 2)
             fail_msg("%s: status %d after %.1f s; it wrote:\n%s", deaths[k].act, code, seconds, text);
     }
 }
@@ -462,7 +474,8 @@ int main(void)
         self_path = path;
     alarm(280);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_join_deadline), cmocka_unit_test(test_recovery), cmocka_unit_test(test_models), cmocka_unit_test(test_options), cmocka_unit_test(test_setters),
+        cmocka_unit_test(test_join_deadline), cmocka_unit_test(test_recovery), cmocka_unit_test(test_models),
+            cmocka_unit_test(test_options), cmocka_unit_test(test_setters),
         cmocka_unit_test(test_data),     cmocka_unit_test(test_alike),
         cmocka_unit_test(test_death_before_join),
     };

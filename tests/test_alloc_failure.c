@@ -30,7 +30,8 @@ typedef struct trained {
 
 static trek_module *make_mlp(void)
 {
-    trek_module *layers[] = { trek_nn_linear(6, 8, trek_cpu(0)), trek_nn_layer_norm(8, trek_cpu(0)), trek_nn_gelu(), trek_nn_dropout(0.2),
+    trek_module *layers[] = { trek_nn_linear(6, 8, trek_cpu(0)), trek_nn_layer_norm(8, trek_cpu(0)), trek_nn_gelu(),
+                              trek_nn_dropout(0.2),
                               trek_nn_linear(8, 4, trek_cpu(0)) };
     return trek_nn_sequential(5, layers);
 }
@@ -52,7 +53,8 @@ static trek_var *fused_forward(trek_module *self, trek_var *x)
 {
     fused_layer *m = (fused_layer *)self;
     x = trek_reshape(x, trek_dims(2, 4, 6));
-    trek_var *residual, *y = trek_add_layer_norm(x, trek_forward(m->attention, trek_forward(m->norm, x)), NULL, NULL, 1, 1e-5, &residual);
+    trek_var *residual, *y = trek_add_layer_norm(x, trek_forward(m->attention, trek_forward(m->norm, x)), NULL, NULL, 1, 1e-5,
+                                                 &residual);
     trek_var *rows = trek_reshape(trek_add(y, residual), trek_dims(8, 6));
     trek_var *labels = trek_var_from(trek_tensor_zeros(trek_dims(8), TREK_I64, trek_cpu(0)));
     trek_var *loss = trek_linear_cross_entropy(rows, trek_module_find(m->head, "weight"), NULL, labels, NULL);
@@ -66,7 +68,8 @@ static trek_module *make_fused(void)
     trek_module *m = trek_module_new(&fused_class);
     trek_module_add(m, "norm", offsetof(fused_layer, norm), trek_nn_rms_norm(6, trek_cpu(0)));
     trek_module_add(m, "attention", offsetof(fused_layer, attention),
-                    trek_nn_multihead_attention_with(&(trek_multihead_attention_opts){ .embed_dim = 6, .heads = 2, .dropout = 0.1 }));
+                    trek_nn_multihead_attention_with(&(trek_multihead_attention_opts){ .embed_dim = 6, .heads = 2,
+                                                                                       .dropout = 0.1 }));
     trek_module_add(m, "head", offsetof(fused_layer, head), trek_nn_linear(6, 4, trek_cpu(0)));
     return trek_module_check(m);
 }
@@ -125,7 +128,8 @@ static trek_status step(trained *t)
 static void after_failure(trained *t, int64_t k, int64_t steady)
 {
     if (trek_status_get() != TREK_ERR_MEMORY)
-        fail_msg("allocation %lld: %s, should be TREK_ERR_MEMORY (%s)", (long long)k, trek_status_name(trek_status_get()), trek_error());
+        fail_msg("allocation %lld: %s, should be TREK_ERR_MEMORY (%s)", (long long)k, trek_status_name(trek_status_get()),
+                 trek_error());
     snapshot(t, &t->now);
     if (memcmp(t->before, t->now, sizeof *t->now * (size_t)t->count) != 0)
         fail_msg("allocation %lld: the step failed and changed parameters", (long long)k);
@@ -138,7 +142,8 @@ static void after_failure(trained *t, int64_t k, int64_t steady)
     if (memcmp(t->before, t->now, sizeof *t->now * (size_t)t->count) == 0)
         fail_msg("allocation %lld: the step after it does nothing", (long long)k);
     if (test_memory.blocks > steady)
-        fail_msg("allocation %lld: %lld blocks are alive, %lld before", (long long)k, (long long)test_memory.blocks, (long long)steady);
+        fail_msg("allocation %lld: %lld blocks are alive, %lld before", (long long)k, (long long)test_memory.blocks,
+                 (long long)steady);
 }
 
 static void fail_every_allocation(trek_module *(*make)(void), trek_shape input, int64_t in_a_row)
@@ -256,7 +261,8 @@ int main(void)
         return 99;
     }
     const struct CMUnitTest tests[] = { cmocka_unit_test(mlp_step), cmocka_unit_test(mlp_step_all_after),
-                                        cmocka_unit_test(mlp_step_two_in_a_row), cmocka_unit_test(convolution_step), cmocka_unit_test(fused_step),
+                                        cmocka_unit_test(mlp_step_two_in_a_row), cmocka_unit_test(convolution_step),
+                                        cmocka_unit_test(fused_step),
                                         cmocka_unit_test(making_a_model), cmocka_unit_test(a_large_tensor) };
     return cmocka_run_group_tests_name("allocation failure", tests, NULL, NULL);
 }

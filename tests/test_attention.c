@@ -123,7 +123,8 @@ static int attend(const attention_case *c, trek_dtype rounded, trek_dtype dtype,
     }
     trek_place_here.rng_step = 5;
     trek_place_here.rng_draw = 0;
-    out[0] = trek_attention(q, k, v, &(trek_attention_opts){ .causal = c->causal, .mask = mask, .dropout = c->p, .scale = c->scale });
+    out[0] = trek_attention(q, k, v, &(trek_attention_opts){ .causal = c->causal, .mask = mask, .dropout = c->p,
+                                                             .scale = c->scale });
     if (!out[0])
         fail_msg("%s", trek_error());
     trek_var *with = numbers(9, trek_dims(c->batch, c->heads, c->queries, c->depth), rounded, dtype);
@@ -159,7 +160,8 @@ static void near(const trek_var *got, const trek_var *want, double unit, const c
     free(x);
     free(y);
     if (worst >= 0 || wide)
-        fail_msg("%s: element %lld is %g, should be %g; off by %g of %g in the mean", what, (long long)worst, at[0], at[1], sqrt(off),
+        fail_msg("%s: element %lld is %g, should be %g; off by %g of %g in the mean", what, (long long)worst, at[0], at[1],
+                 sqrt(off),
                  sqrt(whole));
 }
 
@@ -193,7 +195,8 @@ static void f16_is_f64_rounded(void **state)
     against_f64(TREK_F16, 0x1p-11);
 }
 
-/* A row whose keys are all at -1e20 or -1e30 (beside which scores are nothing) has the mean of the values, not NaN; gradients stay finite. */
+/* A row whose keys are all at -1e20 or -1e30 (beside which scores are nothing) has the mean of the values, not NaN; gradients
+ * stay finite. */
 static void large_masks_of_whole_rows(void **state)
 {
     (void)state;

@@ -51,10 +51,12 @@ static void ops_choose_their_dtype(void **state)
     const trek_dtype low[] = { TREK_BF16, TREK_F16 };
     for (int c = 0; c < 2; c++) {
         trek_dtype d = low[c];
-        trek_var *w = leaf(1, trek_dims(4, 6), TREK_F32), *bias = leaf(2, trek_dims(4), TREK_F32), *wide = leaf(3, trek_dims(5, 6), TREK_F64);
+        trek_var *w = leaf(1, trek_dims(4, 6), TREK_F32), *bias = leaf(2, trek_dims(4), TREK_F32),
+            *wide = leaf(3, trek_dims(5, 6), TREK_F64);
         trek_var *kernel = leaf(4, trek_dims(2, 3, 3, 3), TREK_F32);
         trek_scope scope = trek_scope_begin();
-        trek_var *x = trek_var_from(test_tensor(5, trek_dims(5, 6), 1)), *image = trek_var_from(test_tensor(6, trek_dims(1, 3, 8, 8), 1));
+        trek_var *x = trek_var_from(test_tensor(5, trek_dims(5, 6), 1)),
+            *image = trek_var_from(test_tensor(6, trek_dims(1, 3, 8, 8), 1));
         assert_int_equal(trek_var_dtype(trek_linear(x, w, bias)), TREK_F32);
         trek_autocast_begin(d);
         assert_int_equal(trek_autocast_dtype(), d);
@@ -194,10 +196,13 @@ typedef struct model_case {
 static trek_graph *build(trek_device device, void *arg)
 {
     const model_case *c = arg;
-    trek_module *layers[] = { trek_nn_linear_with(&(trek_linear_opts){ .in = IN, .out = HIDDEN, .dtype = c->dtype, .device = device }),
+    trek_module *layers[] = { trek_nn_linear_with(&(trek_linear_opts){ .in = IN, .out = HIDDEN, .dtype = c->dtype,
+                                                                       .device = device }),
                               trek_nn_gelu(),
-                              trek_nn_layer_norm_with(&(trek_layer_norm_opts){ .shape = trek_dims(HIDDEN), .dtype = c->dtype, .device = device }),
-                              trek_nn_linear_with(&(trek_linear_opts){ .in = HIDDEN, .out = CLASSES, .dtype = c->dtype, .device = device }) };
+                              trek_nn_layer_norm_with(&(trek_layer_norm_opts){ .shape = trek_dims(HIDDEN), .dtype = c->dtype,
+                                                                               .device = device }),
+                              trek_nn_linear_with(&(trek_linear_opts){ .in = HIDDEN, .out = CLASSES, .dtype = c->dtype,
+                                                                       .device = device }) };
     trek_flow *flow = trek_flow_from(layers[0]);
     for (int k = 1; k < 4; k++)
         trek_flow_through(flow, layers[k]);
@@ -237,7 +242,8 @@ static trek_graph *set_up(model_case *c)
         devices[r] = test_device_of_rank(r);
     trek_graph *graph = build(devices[0], c);
     assert_non_null(graph);
-    assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .arg = c, .ranks = c->world, .devices = devices,
+    assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .arg = c, .ranks = c->world,
+                                                                     .devices = devices,
                                                                      .optimizer = trek_adamw((trek_adam_opts){ .lr = 0.01 }),
                                                                      .max_grad_norm = c->max_norm, .amp = c->amp,
                                                                      .share = c->separate ? TREK_OFF : 0, .bucket_bytes = 1024 }),
@@ -284,7 +290,8 @@ static void ranks_agree_under_autocast(void **state)
     for (int d = 0; d < 2; d++)
         for (int world = 0; world < 4; world++)
             for (int separate = 0; separate < 2; separate++) {
-                model_case c = { .amp = { .dtype = low[d], .scaler = { .init_scale = 1024 } }, .world = world ? world : 1, .separate = separate };
+                model_case c = { .amp = { .dtype = low[d], .scaler = { .init_scale = 1024 } }, .world = world ? world : 1,
+                                 .separate = separate };
                 bool plain = world == 0;
                 if (plain)
                     c.amp.dtype = TREK_F32;
@@ -306,7 +313,8 @@ static void ranks_agree_under_autocast(void **state)
                     double tolerance = low[d] == TREK_BF16 ? 4e-3 : 5e-4;
                     if (!plain && step == 0) { /* from the same parameters */
                         assert_true(difference(got, expected[0]) <= (world == 1 ? 0 : tolerance));
-                        assert_true(difference(got, reference[0]) <= 4 * tolerance && difference(got, reference[0]) > tolerance / 100);
+                        assert_true(difference(got, reference[0]) <= 4 * tolerance &&
+                                    difference(got, reference[0]) > tolerance / 100);
                         assert_true(difference(got, zero) == INFINITY);
                     }
                     assert_int_equal(trek_graph_step(graph), TREK_OK);
@@ -406,7 +414,8 @@ static void unbalanced_and_wrong_calls_are_refused(void **state)
     expect_error(TREK_ERR_ARGUMENT, "i64");
     assert_int_equal(trek_graph_set_amp(graph, &(trek_amp_opts){ .dtype = TREK_F16, .scaling = 2 }), TREK_ERR_ARGUMENT);
     expect_error(TREK_ERR_ARGUMENT, "scaling");
-    assert_int_equal(trek_graph_set_amp(graph, &(trek_amp_opts){ .dtype = TREK_F16, .scaler = { .growth_factor = 0.5 } }), TREK_ERR_ARGUMENT);
+    assert_int_equal(trek_graph_set_amp(graph, &(trek_amp_opts){ .dtype = TREK_F16, .scaler = { .growth_factor = 0.5 } }),
+                     TREK_ERR_ARGUMENT);
     expect_error(TREK_ERR_ARGUMENT, "growth_factor");
     assert_null(trek_graph_scaler(graph));
     assert_int_equal(trek_graph_set_amp(graph, &(trek_amp_opts){ .dtype = TREK_BF16, .scaling = 1 }), TREK_OK);

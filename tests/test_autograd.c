@@ -49,7 +49,8 @@ static double element(const trek_var *v, int64_t k)
     double values[64];
     assert_non_null(v);
     assert_true(trek_var_numel(v) <= 64);
-    assert_int_equal(trek_tensor_to_host(trek_var_data(v), TREK_F64, values, sizeof(double) * (size_t)trek_var_numel(v)), TREK_OK);
+    assert_int_equal(trek_tensor_to_host(trek_var_data(v), TREK_F64, values, sizeof(double) * (size_t)trek_var_numel(v)),
+                     TREK_OK);
     return values[k];
 }
 
@@ -84,7 +85,8 @@ static void values_of_several_cpus(void **state)
         for (int pass = 0; pass < 2; pass++) { /* the second adds up */
             trek_var *y = trek_linear(x, w, b);
             trek_var *parts[] = { y, trek_mul(b, trek_cast(classes, TREK_F32)), trek_sum(x, trek_dims(0), false) };
-            trek_var *loss = trek_add(trek_cross_entropy_with(y, labels, &(trek_cross_entropy_opts){ .weight = classes }), total(trek_mul(parts[1], parts[1])));
+            trek_var *loss = trek_add(trek_cross_entropy_with(y, labels, &(trek_cross_entropy_opts){ .weight = classes }),
+                                      total(trek_mul(parts[1], parts[1])));
             if (trek_backward(trek_add(loss, total(parts[2]))) != TREK_OK)
                 fail_msg("%s", trek_error());
         }
@@ -167,7 +169,8 @@ static void scalars_do_not_widen(void **state)
     trek_var *x = full(2, trek_dims(2), TREK_F32, false), *s = full(3, trek_dims_none(), TREK_F64, false);
     assert_int_equal(trek_var_dtype(trek_mul(x, s)), TREK_F32);
     assert_int_equal(trek_var_dtype(trek_mul(full(1, trek_dims(2), TREK_I32, false), s)), TREK_F64);
-    assert_int_equal(trek_var_dtype(trek_add(full(1, trek_dims(2), TREK_U8, false), full(1, trek_dims_none(), TREK_I64, false))), TREK_U8);
+    assert_int_equal(trek_var_dtype(trek_add(full(1, trek_dims(2), TREK_U8, false), full(1, trek_dims_none(), TREK_I64, false))),
+                     TREK_U8);
 }
 
 static void a_second_pass_needs_retain(void **state)
@@ -292,7 +295,8 @@ static void grad_leaves_leaves_alone(void **state)
     (void)state;
     trek_var *x = full(3, trek_dims(2), TREK_F64, true), *unused = full(1, trek_dims(2), TREK_F64, true), *grads[2];
     trek_var *y = total(trek_mul(x, trek_mul(x, x)));
-    assert_int_equal(trek_grad(&y, 1, (trek_var *[]){ x, unused }, 2, NULL, &(trek_backward_opts){ .create_graph = true }, grads), TREK_OK);
+    assert_int_equal(trek_grad(&y, 1, (trek_var *[]){ x, unused }, 2, NULL, &(trek_backward_opts){ .create_graph = true }, grads),
+                     TREK_OK);
     assert_true(element(grads[0], 0) == 27);
     assert_null(grads[1]);
     assert_null(trek_var_grad(x));
@@ -314,14 +318,16 @@ static void grad_of_something_in_between(void **state)
 
 /* --- functions of one's own ------------------------------------------------------------------ */
 
-static trek_status cube_forward(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs, int n_outputs)
+static trek_status cube_forward(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs,
+                                int n_outputs)
 {
     (void)n_inputs, (void)n_outputs;
     outputs[0] = trek_mul(inputs[0], trek_mul(inputs[0], inputs[0]));
     return trek_save_for_backward(context, inputs, 1);
 }
 
-static trek_status cube_backward(trek_function_context *context, trek_var *const *grads, int n_grads, trek_var **input_grads, int n_inputs)
+static trek_status cube_backward(trek_function_context *context, trek_var *const *grads, int n_grads, trek_var **input_grads,
+                                 int n_inputs)
 {
     (void)n_grads, (void)n_inputs;
     trek_var *x = trek_saved(context, 0);
@@ -354,7 +360,8 @@ static void own_functions(void **state)
     scope = trek_scope_begin();
 }
 
-static trek_status failing_forward(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs, int n_outputs)
+static trek_status failing_forward(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs,
+                                   int n_outputs)
 {
     (void)context, (void)inputs, (void)n_inputs, (void)outputs, (void)n_outputs;
     return trek_fail(TREK_ERR_CALLBACK, "refused");
@@ -435,7 +442,8 @@ static void gradients_share_no_memory(void **state)
         assert_int_equal(trek_backward_with(trek_add(total(c), trek_mean(d, trek_dims_none(), false)), NULL, &opts), TREK_OK);
         expect_own(trek_var_grad(d), trek_var_grad(c), NULL, 1);
 
-        trek_var *e = full(1, shape, TREK_F32, true), *f = full(1, shape, TREK_F32, true), *seed = full(3, shape, TREK_F32, false);
+        trek_var *e = full(1, shape, TREK_F32, true), *f = full(1, shape, TREK_F32, true),
+            *seed = full(3, shape, TREK_F32, false);
         assert_int_equal(trek_backward_with(trek_add(e, trek_reshape(f, shape)), seed, &opts), TREK_OK);
         expect_own(trek_var_grad(e), trek_var_grad(f), seed, 3);
 
@@ -453,7 +461,8 @@ static void gradients_share_no_memory(void **state)
 static void own_gradients_are_recorded(void **state)
 {
     (void)state;
-    trek_var *x = full(3, trek_dims(2), TREK_F32, true), *y = full(2, trek_dims(2), TREK_F32, true), *inputs[2] = { x, y }, *grads[2];
+    trek_var *x = full(3, trek_dims(2), TREK_F32, true), *y = full(2, trek_dims(2), TREK_F32, true), *inputs[2] = { x, y },
+        *grads[2];
     trek_var *out = total(trek_square(trek_add(x, y))); /* one gradient for both: 2 (x + y) */
     assert_int_equal(trek_grad(&out, 1, inputs, 2, NULL, &(trek_backward_opts){ .create_graph = true }, grads), TREK_OK);
     trek_var *penalty = total(trek_mul(grads[0], grads[1])), *second[2];
@@ -494,7 +503,8 @@ static void products_refuse_mixed_dtypes(void **state)
     (void)state;
     trek_var *x = full(1, trek_dims(3, 4), TREK_F64, false), *w = full(1, trek_dims(2, 4), TREK_F32, true);
     expect_mixed(trek_linear(x, w, NULL), "linear: inputs of different dtypes: f64 and f32; cast one of them");
-    expect_mixed(trek_linear(trek_cast(x, TREK_I64), w, NULL), "linear: inputs of different dtypes: i64 and f32; cast one of them");
+    expect_mixed(trek_linear(trek_cast(x, TREK_I64), w, NULL),
+                 "linear: inputs of different dtypes: i64 and f32; cast one of them");
     expect_mixed(trek_linear_activation(trek_cast(x, TREK_F32), w, full(1, trek_dims(2), TREK_BF16, false), TREK_ACTIVATION_RELU),
                  "linear: inputs of different dtypes: f32 and bf16; cast one of them");
     expect_mixed(trek_matmul(x, trek_transpose(w, 0, 1)), "matmul: inputs of different dtypes: f64 and f32; cast one of them");

@@ -33,7 +33,8 @@ static void check_shares(const trek_balancer *b, int n, const double *expected)
     check_shares(b, (int)(sizeof((const double[]){ __VA_ARGS__ }) / sizeof(double)), (const double[]){ __VA_ARGS__ })
 
 /* How ranks of so many ms a sample, and so many a step, would do a batch by the present shares. Returns the longest. */
-static double run_step(trek_balancer *b, int n, int64_t batch, const double *pace, const double *fixed, double communication, double jitter,
+static double run_step(trek_balancer *b, int n, int64_t batch, const double *pace, const double *fixed, double communication,
+                       double jitter,
                        uint32_t *draw)
 {
     double shares[MOST], ms[MOST], longest = 0;
@@ -352,8 +353,10 @@ static void bad_options_are_refused(void **state)
 {
     (void)state;
     static const trek_balancer_opts bad[] = {
-        { .first = -1 }, { .every = -1 }, { .smoothing = -0.1 }, { .smoothing = 1.1 }, { .smoothing = NAN }, { .smoothing = TREK_ZERO },
-        { .min_share = 0.6 }, { .min_share = -0.1 }, { .min_gain = -1 }, { .min_gain = INFINITY }, { .probe_every = -1 }, { .speed_ratio = 0.9 },
+        { .first = -1 }, { .every = -1 }, { .smoothing = -0.1 }, { .smoothing = 1.1 }, { .smoothing = NAN },
+            { .smoothing = TREK_ZERO },
+        { .min_share = 0.6 }, { .min_share = -0.1 }, { .min_gain = -1 }, { .min_gain = INFINITY }, { .probe_every = -1 },
+        { .speed_ratio = 0.9 },
         { .speed_ratio = 2, .slow_rank = 2 },
     };
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
@@ -372,12 +375,14 @@ static void bad_reports_change_nothing(void **state)
 {
     (void)state;
     static const struct { double ms0, ms1, communication; int64_t n0, n1; } bad[] = {
-        { -1, 1, 0, 1, 1 }, { 1, NAN, 0, 1, 1 }, { INFINITY, 1, 0, 1, 1 }, { 1, 1, -1, 1, 1 }, { 1, 1, NAN, 1, 1 }, { 1, 1, 0, 1, -1 },
+        { -1, 1, 0, 1, 1 }, { 1, NAN, 0, 1, 1 }, { INFINITY, 1, 0, 1, 1 }, { 1, 1, -1, 1, 1 }, { 1, 1, NAN, 1, 1 },
+            { 1, 1, 0, 1, -1 },
     };
     trek_balancer *b = trek_balancer_new(2, &(trek_balancer_opts){ .first = 2 });
     assert_int_equal(trek_balancer_report(b, (const double[]){ 1, 3 }, (const int64_t[]){ 6, 6 }, 0), TREK_OK);
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
-        assert_int_equal(trek_balancer_report(b, (const double[]){ bad[k].ms0, bad[k].ms1 }, (const int64_t[]){ bad[k].n0, bad[k].n1 },
+        assert_int_equal(trek_balancer_report(b, (const double[]){ bad[k].ms0, bad[k].ms1 },
+                                              (const int64_t[]){ bad[k].n0, bad[k].n1 },
                                               bad[k].communication), TREK_ERR_ARGUMENT);
         trek_error_clear();
         SHARES(b, 0.5, 0.5); /* not even the step is counted */

@@ -273,7 +273,8 @@ static void hints_seed_the_counts(void **state)
         { 3, 1, 2.0, { 20, 10, 20 } }, { 3, 9, 0, { 10, 10, 10 } },
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
-        trek_elche *e = trek_elche_new(cases[k].ranks, &(trek_elche_opts){ .slow_rank = cases[k].slow, .speed_ratio = cases[k].ratio });
+        trek_elche *e = trek_elche_new(cases[k].ranks,
+                                       &(trek_elche_opts){ .slow_rank = cases[k].slow, .speed_ratio = cases[k].ratio });
         assert_non_null(e);
         check_counts(e, cases[k].ranks, cases[k].counts);
         assert_false(trek_elche_calibrated(e));
@@ -509,7 +510,8 @@ static void splits_are_optimal(void **state)
             pace[r] = 1 + 20 * uniform(5, 3 * (uint32_t)k + r);
         trek_elche *e = trek_elche_new(3, &(trek_elche_opts){ .global_batches = total });
         trek_elche_counts(e, counts);
-        report(e, (const double[]){ (double)counts[0] * pace[0], (double)counts[1] * pace[1], (double)counts[2] * pace[2] }, counts, 0);
+        report(e, (const double[]){ (double)counts[0] * pace[0], (double)counts[1] * pace[1], (double)counts[2] * pace[2] },
+               counts, 0);
         trek_elche_counts(e, counts);
         for (int r = 0; r < 3; r++)
             longest = fmax(longest, (double)counts[r] * pace[r]);
@@ -548,7 +550,8 @@ static void bad_options_are_refused(void **state)
     (void)state;
     static const trek_elche_opts bad[] = {
         { .anchor = -1 }, { .anchor = 2000000 }, { .max_anchor = -1 }, { .overhead_target = 0.005 }, { .overhead_target = 0.6 },
-        { .overhead_target = NAN }, { .max_batch_diff = -1 }, { .speed_ratio = 0.5 }, { .speed_ratio = NAN }, { .speed_ratio = 2, .slow_rank = 2 },
+        { .overhead_target = NAN }, { .max_batch_diff = -1 }, { .speed_ratio = 0.5 }, { .speed_ratio = NAN },
+        { .speed_ratio = 2, .slow_rank = 2 },
         { .speed_ratio = 2, .slow_rank = -1 }, { .global_batches = -1 }, { .global_batches = INT64_MAX },
     };
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
@@ -567,12 +570,14 @@ static void bad_reports_change_nothing(void **state)
 {
     (void)state;
     static const struct { double ms0, ms1, communication; int64_t n0, n1; } bad[] = {
-        { -1, 1, 0, 1, 1 }, { 1, NAN, 0, 1, 1 }, { INFINITY, 1, 0, 1, 1 }, { 1, 1, -1, 1, 1 }, { 1, 1, NAN, 1, 1 }, { 1, 1, 0, 1, -1 },
+        { -1, 1, 0, 1, 1 }, { 1, NAN, 0, 1, 1 }, { INFINITY, 1, 0, 1, 1 }, { 1, 1, -1, 1, 1 }, { 1, 1, NAN, 1, 1 },
+            { 1, 1, 0, 1, -1 },
     };
     trek_elche *e = trek_elche_new(2, NULL);
     report2(e, 500, 1000, 10, 10, 0);
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
-        assert_int_equal(trek_elche_report(e, (const double[]){ bad[k].ms0, bad[k].ms1 }, (const int64_t[]){ bad[k].n0, bad[k].n1 },
+        assert_int_equal(trek_elche_report(e, (const double[]){ bad[k].ms0, bad[k].ms1 },
+                                           (const int64_t[]){ bad[k].n0, bad[k].n1 },
                                            bad[k].communication), TREK_ERR_ARGUMENT);
         trek_error_clear();
         COUNTS(e, 20, 10);

@@ -66,7 +66,8 @@ static void *allocate(size_t bytes, size_t alignment, void *arg)
 {
     (void)arg;
     void *memory = NULL;
-    if (bytes > (size_t)256 << 20 || posix_memalign(&memory, alignment < sizeof(void *) ? sizeof(void *) : alignment, bytes ? bytes : 1) != 0)
+    if (bytes > (size_t)256 << 20 || posix_memalign(&memory, alignment < sizeof(void *) ? sizeof(void *) : alignment,
+                                                    bytes ? bytes : 1) != 0)
         return NULL;
     __atomic_add_fetch(&blocks_alive, 1, __ATOMIC_RELAXED);
     return memset(memory, poison, bytes);
@@ -381,7 +382,8 @@ static bool map_board(void)
 
 int main(int argc, char **argv)
 {
-    const char *seed = argc > 1 ? argv[1] : getenv("TREK_SEQUENCE_SEED"), *calls = argc > 2 ? argv[2] : getenv("TREK_SEQUENCE_CALLS");
+    const char *seed = argc > 1 ? argv[1] : getenv("TREK_SEQUENCE_SEED"),
+        *calls = argc > 2 ? argv[2] : getenv("TREK_SEQUENCE_CALLS");
     const char *given = getenv("TREK_SEQUENCE_BOARD");
     if (given) {
         board_file = atoi(given);

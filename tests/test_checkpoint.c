@@ -61,7 +61,8 @@ static trek_graph *build(trek_device device, void *arg)
     trek_linear_opts up = { .in = IN, .out = HIDDEN, .dtype = o->dtype, .device = device };
     trek_linear_opts down = { .in = HIDDEN, .out = CLASSES, .dtype = o->dtype, .device = device };
     trek_batch_norm_opts norm = { .features = HIDDEN, .dtype = o->dtype, .device = device };
-    trek_module *modules[5] = { trek_nn_linear_with(&up), o->norm ? trek_nn_sync_batch_norm_with(&norm) : trek_nn_identity(), trek_nn_gelu(),
+    trek_module *modules[5] = { trek_nn_linear_with(&up), o->norm ? trek_nn_sync_batch_norm_with(&norm) : trek_nn_identity(),
+                                trek_nn_gelu(),
                                 trek_nn_dropout(0.3), trek_nn_linear_with(&down) };
     return trek_flow_build(trek_flow_from(trek_nn_sequential(5, modules)));
 }
@@ -85,9 +86,11 @@ static trek_graph *begin(const run_opts *o)
     trek_graph *graph = build(devices[0], &copy);
     assert_non_null(graph);
     trek_status status = trek_trainer_setup(graph, &(trek_trainer_opts){
-        .build_replica = build, .arg = &copy, .devices = devices, .ranks = o->ranks, .max_grad_norm = 0.7, .share = o->separate ? TREK_OFF : 0,
+        .build_replica = build, .arg = &copy, .devices = devices, .ranks = o->ranks, .max_grad_norm = 0.7,
+            .share = o->separate ? TREK_OFF : 0,
         .optimizer = optimizer_of(o),
-        .plan = o->plan, .schedule = trek_cosine_lr(0.02, STEPS, 0.001), .amp = { .scaling = o->scaled, .scaler = { .growth_interval = 3 } } });
+        .plan = o->plan, .schedule = trek_cosine_lr(0.02, STEPS, 0.001),
+        .amp = { .scaling = o->scaled, .scaler = { .growth_interval = 3 } } });
     if (status != TREK_OK)
         fail_msg("%s", trek_error());
     return graph;
@@ -105,7 +108,8 @@ static trek_loader *loader_new(uint64_t seed)
                                 trek_tensor_from_data(labels, trek_dims(SAMPLES), TREK_I64, trek_cpu(0)) };
     const char *names[2] = { "x", "label" };
     trek_loader *loader = trek_loader_new(trek_dataset_tensors(names, tensors, 2),
-                                          &(trek_loader_opts){ .batch_size = BATCH, .shuffle = true, .seed = seed, .device = test_device(), .prefetch = prefetch });
+                                          &(trek_loader_opts){ .batch_size = BATCH, .shuffle = true, .seed = seed,
+                                                               .device = test_device(), .prefetch = prefetch });
     trek_tensor_release(tensors[0]);
     trek_tensor_release(tensors[1]);
     assert_non_null(loader);
@@ -115,7 +119,8 @@ static trek_loader *loader_new(uint64_t seed)
 static void train_batch(trek_graph *graph, const run_opts *o, trek_batch *batch)
 {
     trek_var *y = trek_graph_forward(graph, trek_cast(trek_batch_get(batch, "x"), o->dtype));
-    if (trek_graph_backward(graph, trek_cross_entropy(y, trek_batch_get(batch, "label"))) != TREK_OK || trek_graph_step(graph) != TREK_OK)
+    if (trek_graph_backward(graph, trek_cross_entropy(y, trek_batch_get(batch, "label"))) != TREK_OK ||
+        trek_graph_step(graph) != TREK_OK)
         fail_msg("%s", trek_error());
 }
 
@@ -150,7 +155,8 @@ static trek_status note(const char *name, trek_var *var, void *arg)
     record *to = arg;
     int64_t count = trek_var_numel(var);
     assert_true(to->n + count <= MOST);
-    assert_int_equal(trek_tensor_to_host(trek_var_data(var), TREK_F64, to->values + to->n, (size_t)count * sizeof(double)), TREK_OK);
+    assert_int_equal(trek_tensor_to_host(trek_var_data(var), TREK_F64, to->values + to->n, (size_t)count * sizeof(double)),
+                     TREK_OK);
     to->n += (int)count;
     return TREK_OK;
 }
@@ -289,7 +295,8 @@ static void readable_as_a_state(void **state)
     look(graph, NULL, &expected);
     trek_graph *other = build(test_device(), &o);
     trek_state_report report;
-    assert_int_equal(trek_state_load_with(trek_graph_module(other), path_of("step-3"), &(trek_state_load_opts){ .allow_unexpected = true },
+    assert_int_equal(trek_state_load_with(trek_graph_module(other), path_of("step-3"),
+                                          &(trek_state_load_opts){ .allow_unexpected = true },
                                           &report), TREK_OK);
     assert_int_equal(report.missing, 0);
     look(other, NULL, &got);
@@ -361,8 +368,10 @@ static void refused(void **state)
         trek_graph *bare = build(test_device(), &o);
         expect_refusal(bare, NULL, path_of("step-6"), TREK_ERR_STATE, "no optimizer");
         trek_graph_free(&bare);
-        trek_loader *short_one = trek_loader_new(trek_dataset_retain(trek_loader_dataset(loader)), &(trek_loader_opts){ .batch_size = 5 });
-        expect_refusal(graph, short_one, path_of("step-6"), TREK_ERR_ARGUMENT, "23 samples in batches of 6, this one gives 23 in batches of 5");
+        trek_loader *short_one = trek_loader_new(trek_dataset_retain(trek_loader_dataset(loader)),
+                                                 &(trek_loader_opts){ .batch_size = 5 });
+        expect_refusal(graph, short_one, path_of("step-6"), TREK_ERR_ARGUMENT,
+                       "23 samples in batches of 6, this one gives 23 in batches of 5");
         trek_loader_free(&short_one);
         assert_int_equal(trek_checkpoint_load(NULL, loader, path_of("step-6")), TREK_ERR_ARGUMENT);
         trek_error_clear();
@@ -405,7 +414,8 @@ static void wrong_numbers(void **state)
         trek_tensor_release(tensor);
         assert_int_equal(trek_state_set_text(bad, "trek.checkpoint", "2"), TREK_OK);
         assert_int_equal(trek_state_write(bad, path_of("wrong")), TREK_OK);
-        trek_status expected = strcmp(wrong[k].name, "trek:scaler") == 0 && wrong[k].values[0] < 0 ? TREK_ERR_ARGUMENT : TREK_ERR_FORMAT;
+        trek_status expected = strcmp(wrong[k].name, "trek:scaler") == 0 &&
+            wrong[k].values[0] < 0 ? TREK_ERR_ARGUMENT : TREK_ERR_FORMAT;
         expect_refusal(graph, loader, path_of("wrong"), expected, NULL);
         assert_int_equal(trek_state_set_text(bad, "trek.checkpoint", "3"), TREK_OK);
         assert_int_equal(trek_state_write(bad, path_of("wrong")), TREK_OK);
@@ -443,7 +453,8 @@ static void damage_is_noticed(void **state)
             size_t bit = (size_t)(((double)test_number(ranks == 1 ? 51 : 52, k) + 1) / 2 * 8 * (double)size);
             data[bit / 8] ^= (char)(1u << bit % 8);
             write_file(path_of("flipped"), data, size);
-            expect_refusal(graph, loader, path_of("flipped"), TREK_ERR_FORMAT, bit / 8 >= header ? "its checksum does not match" : "flipped");
+            expect_refusal(graph, loader, path_of("flipped"), TREK_ERR_FORMAT,
+                           bit / 8 >= header ? "its checksum does not match" : "flipped");
             named += bit / 8 >= header;
             data[bit / 8] ^= (char)(1u << bit % 8);
         }

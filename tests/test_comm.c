@@ -98,7 +98,11 @@ static trek_tensor *make_values(trek_dtype dtype, int rank, int64_t count)
     return own;
 }
 
-#define FOLD(a, b, op) ((op) == TREK_PROD ? (a) * (b) : (op) == TREK_MAX ? ((b) > (a) ? (b) : (a)) : (op) == TREK_MIN ? ((b) < (a) ? (b) : (a)) : (a) + (b))
+#define FOLD(a, b, op)                                                                                                           \
+    ((op) == TREK_PROD  ? (a) * (b)                                                                                              \
+     : (op) == TREK_MAX ? ((b) > (a) ? (b) : (a))                                                                                \
+     : (op) == TREK_MIN ? ((b) < (a) ? (b) : (a))                                                                                \
+                        : (a) + (b))
 
 /* The reference, in the arithmetic that the dtype asks for: element i of `inputs` combined in rank order. */
 static double reference(trek_dtype dtype, trek_reduce_op op, const double *inputs, int world)
@@ -118,7 +122,8 @@ static double reference(trek_dtype dtype, trek_reduce_op op, const double *input
     int64_t acc = (int64_t)inputs[0];
     for (int r = 1; r < world; r++)
         acc = (int64_t)(op == TREK_SUM || op == TREK_PROD
-                            ? (op == TREK_SUM ? (uint64_t)acc + (uint64_t)(int64_t)inputs[r] : (uint64_t)acc * (uint64_t)(int64_t)inputs[r])
+                            ? (op == TREK_SUM ? (uint64_t)acc + (uint64_t)(int64_t)inputs[r]
+                               : (uint64_t)acc * (uint64_t)(int64_t)inputs[r])
                             : (uint64_t)FOLD(acc, (int64_t)inputs[r], op));
     return dtype == TREK_I32 ? (double)(int32_t)(uint32_t)acc : dtype == TREK_U8 ? (double)(uint8_t)acc : (double)acc;
 }
@@ -226,7 +231,8 @@ static void broadcast_and_gather_rank(rank_job *job)
         trek_tensor *tensor = make_values(c->dtype, job->rank, c->count), *expected = make_values(c->dtype, root, c->count);
         job->status = trek_comm_broadcast(job->comm, tensor, root);
         job->good &= job->status == TREK_OK &&
-                     memcmp(trek_tensor_data(tensor), trek_tensor_data(expected), (size_t)c->count * trek_dtype_size(c->dtype)) == 0;
+                     memcmp(trek_tensor_data(tensor), trek_tensor_data(expected),
+                            (size_t)c->count * trek_dtype_size(c->dtype)) == 0;
         trek_tensor_release(tensor);
         trek_tensor_release(expected);
     }

@@ -513,7 +513,8 @@ int main(void)
         return play(&me);
     alarm(120);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gathers),       cmocka_unit_test(test_strangers),           cmocka_unit_test(test_crowd), cmocka_unit_test(test_port_in_use),
+        cmocka_unit_test(test_gathers),       cmocka_unit_test(test_strangers),           cmocka_unit_test(test_crowd),
+            cmocka_unit_test(test_port_in_use),
         cmocka_unit_test(test_missing),       cmocka_unit_test(test_death_while_joining), cmocka_unit_test(test_late_starters),
         cmocka_unit_test(test_different_gathers), cmocka_unit_test(test_deadlines),       cmocka_unit_test(test_end),
         cmocka_unit_test(test_fork),          cmocka_unit_test(test_leaving),

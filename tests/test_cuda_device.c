@@ -400,9 +400,12 @@ int main(void)
         return 77;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_copies),          cmocka_unit_test(test_host_is_kept_out), cmocka_unit_test(test_between_devices), cmocka_unit_test(test_default_device),
-        cmocka_unit_test(test_blocks_are_apart), cmocka_unit_test(test_memory_is_cached), cmocka_unit_test(test_neighbours_are_joined),
-        cmocka_unit_test(test_out_of_memory),   cmocka_unit_test(test_blocks_of_other_threads), cmocka_unit_test(test_many_threads),
+        cmocka_unit_test(test_copies),          cmocka_unit_test(test_host_is_kept_out), cmocka_unit_test(test_between_devices),
+            cmocka_unit_test(test_default_device),
+        cmocka_unit_test(test_blocks_are_apart), cmocka_unit_test(test_memory_is_cached),
+        cmocka_unit_test(test_neighbours_are_joined),
+        cmocka_unit_test(test_out_of_memory),   cmocka_unit_test(test_blocks_of_other_threads),
+        cmocka_unit_test(test_many_threads),
         cmocka_unit_test(test_faults),          cmocka_unit_test(test_events),           cmocka_unit_test(test_capture),
         cmocka_unit_test(test_capture_dropped),
     };

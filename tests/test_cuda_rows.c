@@ -236,7 +236,8 @@ static void norms(int64_t rows, int64_t n, trek_dtype dtype, trek_dtype weight_d
 #define RSTD numbers(6, trek_dims(rows), wide, 0.1, 0.9)
     compare(label, TREK_OP_layer_norm, a, 3, (trek_tensor *[]){ X, WEIGHT(weight_dtype), BIAS }, moved);
     compare(label, TREK_OP_rms_norm, a, 2, (trek_tensor *[]){ X, WEIGHT(weight_dtype) }, moved);
-    compare(label, TREK_OP_add_layer_norm, a, 4, (trek_tensor *[]){ X, Y, dtype == weight_dtype ? NULL : WEIGHT(weight_dtype), NULL }, moved);
+    compare(label, TREK_OP_add_layer_norm, a, 4,
+            (trek_tensor *[]){ X, Y, dtype == weight_dtype ? NULL : WEIGHT(weight_dtype), NULL }, moved);
     compare(label, TREK_OP_layer_norm_backward, a, 5, (trek_tensor *[]){ Y, X, MEAN, RSTD, WEIGHT(weight_dtype) }, moved);
     compare(label, TREK_OP_rms_norm_backward, a, 4, (trek_tensor *[]){ Y, X, RSTD, WEIGHT(weight_dtype) }, moved);
     compare(label, TREK_OP_add_layer_norm_backward, a, 6, (trek_tensor *[]){ Y, numbers(7, shape, dtype, 1, 0), X, MEAN, RSTD,

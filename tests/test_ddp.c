@@ -412,7 +412,8 @@ static void processes_of_mpirun(void **state)
     static const char *const details[] = { "mpi,1,1,0,0", "mpi,0,1,1,0", "mpi,1,1,2,0" };
     for (int k = 0; k < 3; k++) {
         snprintf(command, sizeof command,
-                 "TREK_TEST_ROLE=mpi TREK_TEST_PART='0 0 %d 127.0.0.1 %s' TREK_PLUGIN_PATH='%s' timeout -k 5 60 mpirun --oversubscribe "
+                 "TREK_TEST_ROLE=mpi TREK_TEST_PART='0 0 %d 127.0.0.1 %s' TREK_PLUGIN_PATH='%s' timeout -k 5 60 mpirun "
+                 "--oversubscribe "
                  "--allow-run-as-root -n 2 '%s' 2>&1",
                  processes_free_port(), details[k], plugin, self);
         FILE *output = popen(command, "r");

@@ -180,7 +180,8 @@ static void large_parameters_go_in_pieces(void **state)
         trek_optimizer *optimizers[3] = { NULL };
         for (int r = 0; r < 3; r++)
             wide.models[r] = ddp_net_new_with(TREK_F64, 0, WIDE);
-        wide.ddp = trek_ddp_wrap(wide.models, 3, &(trek_ddp_opts){ .bucket_bytes = way & 4 ? 0 : 1024, .overlap = way & 1 ? 1 : TREK_OFF });
+        wide.ddp = trek_ddp_wrap(wide.models, 3, &(trek_ddp_opts){ .bucket_bytes = way & 4 ? 0 : 1024,
+                                                                   .overlap = way & 1 ? 1 : TREK_OFF });
         assert_non_null(wide.ddp);
         for (int r = 0; r < 3 && way & 2; r++) {
             if (r == 1 && !(way & 4))
@@ -241,11 +242,13 @@ static void sums_over_ranks(void **state)
         wrapped w;
         wrap(&w, 2, TREK_F64, NULL);
         if (joined)
-            trek_ddp_backward(w.ddp, trek_sum(trek_forward(trek_ddp_module(w.ddp), ddp_rows(1, 0, 4, IN, TREK_F64)), trek_dims_none(), false));
+            trek_ddp_backward(w.ddp, trek_sum(trek_forward(trek_ddp_module(w.ddp), ddp_rows(1, 0, 4, IN, TREK_F64)),
+                                              trek_dims_none(), false));
         else if (trek_ranks_run(trek_ddp_ranks(w.ddp), sum_pass, w.models) == TREK_OK)
             trek_ddp_reduce_gradients(w.ddp);
         assert_int_equal(trek_status_get(), TREK_OK);
-        expect_close(trek_mul_scalar(trek_var_grad(((ddp_net *)w.models[1])->w2), joined ? 1 : 2), trek_var_grad(((ddp_net *)one)->w2));
+        expect_close(trek_mul_scalar(trek_var_grad(((ddp_net *)w.models[1])->w2), joined ? 1 : 2),
+                     trek_var_grad(((ddp_net *)one)->w2));
         trek_ddp_free(&w.ddp);
     }
     trek_scope_end(scope);
@@ -313,7 +316,8 @@ static void parameters_follow_rank_0(void **state)
 
 static trek_module *normed(void)
 {
-    return trek_nn_sequential(2, (trek_module *[]){ trek_nn_linear(IN, 4, test_device()), trek_nn_batch_norm1d(4, test_device()) });
+    return trek_nn_sequential(2, (trek_module *[]){ trek_nn_linear(IN, 4, test_device()),
+                                                    trek_nn_batch_norm1d(4, test_device()) });
 }
 
 static void set(trek_module *m, const char *name, double a, double b, double c, double d)
@@ -336,7 +340,8 @@ static void buffers_merge_by_count(void **state)
         set(models[r], "1.running_mean", means[r][0], means[r][1], means[r][2], means[r][3]);
         set(models[r], "1.running_var", vars[r][0], vars[r][1], vars[r][2], vars[r][3]);
         trek_tensor *seen = trek_tensor_full(r == 2 ? 99 : 5 + r, trek_dims_none(), TREK_I64, test_device());
-        assert_int_equal(trek_tensor_copy_from(trek_var_data(trek_module_find(models[r], "1.num_batches_tracked")), seen), TREK_OK);
+        assert_int_equal(trek_tensor_copy_from(trek_var_data(trek_module_find(models[r], "1.num_batches_tracked")), seen),
+                         TREK_OK);
         trek_tensor_release(seen);
     }
     assert_int_equal(trek_ddp_sync_buffers(ddp, counts), TREK_OK);
@@ -568,7 +573,8 @@ static void gan_wrap(gan_part *p, int n, bool generator)
         trek_linear_opts a = { .in = generator ? IN : OUT, .out = 4, .dtype = TREK_F64, .device = test_device() };
         trek_linear_opts b = { .in = 4, .out = generator ? OUT : 1, .dtype = TREK_F64, .device = test_device() };
         trek_seed(generator ? 7 : 8);
-        p->models[r] = trek_nn_sequential(3, (trek_module *[]){ trek_nn_linear_with(&a), trek_nn_tanh(), trek_nn_linear_with(&b) });
+        p->models[r] = trek_nn_sequential(3, (trek_module *[]){ trek_nn_linear_with(&a), trek_nn_tanh(),
+                                                                trek_nn_linear_with(&b) });
     }
     p->ddp = trek_ddp_wrap(p->models, n, NULL);
     assert_non_null(p->ddp);

@@ -46,10 +46,12 @@ static void a_variable_after_its_scope(void **state)
     snprintf(wanted, sizeof wanted, "add: input 1 was freed: result of mul in scope %u, which has ended", (unsigned)scope.serial);
     expect(wanted);
     assert_null(trek_where(trek_gt(ones(), ones()), ones(), old));
-    snprintf(wanted, sizeof wanted, "where: input 2 was freed: result of mul in scope %u, which has ended", (unsigned)scope.serial);
+    snprintf(wanted, sizeof wanted, "where: input 2 was freed: result of mul in scope %u, which has ended",
+             (unsigned)scope.serial);
     expect(wanted);
     assert_null(trek_var_data(old));
-    snprintf(wanted, sizeof wanted, "var_data: the variable was freed: result of mul in scope %u, which has ended", (unsigned)scope.serial);
+    snprintf(wanted, sizeof wanted, "var_data: the variable was freed: result of mul in scope %u, which has ended",
+             (unsigned)scope.serial);
     expect(wanted);
     assert_null(trek_cross_entropy(old, old)); /* looks at its arguments before an op sees them */
     assert_non_null(strstr(trek_error(), "was freed: result of mul"));
@@ -103,7 +105,8 @@ static void releasing_what_the_scope_owns(void **state)
     trek_var *mine = trek_mul(ones(), ones());
     trek_var_release(mine); /* never retained */
     assert_null(trek_neg(mine));
-    snprintf(wanted, sizeof wanted, "neg: input 0 was freed: result of mul in scope %u, released once too often", (unsigned)scope.serial);
+    snprintf(wanted, sizeof wanted, "neg: input 0 was freed: result of mul in scope %u, released once too often",
+             (unsigned)scope.serial);
     expect(wanted);
     trek_scope_end(scope);
     snprintf(wanted, sizeof wanted, "scope_end: a variable was freed: result of mul in scope %u, released once too often",
@@ -322,7 +325,8 @@ int main(int count, char **arguments)
     trek_log_set(TREK_LOG_ERROR, NULL, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(a_variable_after_its_scope, clear),    cmocka_unit_test_setup(a_variable_that_was_kept, clear),
-        cmocka_unit_test_setup(releasing_twice, clear),               cmocka_unit_test_setup(releasing_what_the_scope_owns, clear),
+        cmocka_unit_test_setup(releasing_twice, clear),
+        cmocka_unit_test_setup(releasing_what_the_scope_owns, clear),
         cmocka_unit_test_setup(a_tensor_that_a_variable_holds, clear), cmocka_unit_test_setup(tape_keeps_what_it_needs, clear),
         cmocka_unit_test_setup(fresh_and_freed_memory_is_filled, clear), cmocka_unit_test_setup(kept_memory_is_bounded, clear),
         cmocka_unit_test_setup(threads_at_once, clear),               cmocka_unit_test_setup(one_dataset_for_two_loaders, clear),

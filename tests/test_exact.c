@@ -203,7 +203,8 @@ static trek_graph *set_up(run_case *c)
     assert_non_null(graph);
     trek_status status = trek_trainer_setup(graph, &(trek_trainer_opts){
         .build_replica = build, .arg = &c->dtype, .devices = devices, .ranks = c->world, .optimizer = c->optimizer,
-        .max_grad_norm = c->max_norm, .max_grad_value = c->max_value, .share = c->separate ? TREK_OFF : 0, .bucket_bytes = 2048 });
+        .max_grad_norm = c->max_norm, .max_grad_value = c->max_value, .share = c->separate ? TREK_OFF : 0,
+        .bucket_bytes = 2048 });
     if (status != TREK_OK)
         print_error("%s\n", trek_error());
     assert_int_equal(status, TREK_OK);
@@ -265,7 +266,8 @@ static void expect_close(const record *shape, const run_case *c, int step, const
     for (int k = 0; k < shape->n_params; k++) {
         double error = difference(shape, k, got, expected);
         if (!(error <= tolerance))
-            print_error("%s of %s, step %d: relative difference %g; %s, %d ranks, batch %d, %d passes%s\n", what, shape->names[k], step,
+            print_error("%s of %s, step %d: relative difference %g; %s, %d ranks, batch %d, %d passes%s\n", what, shape->names[k],
+                        step,
                         error, trek_dtype_name(c->dtype), c->world, c->batch, c->passes, c->separate ? ", own arenas" : "");
         assert_true(error <= tolerance);
     }
@@ -326,7 +328,8 @@ static void compare_worlds(trek_dtype dtype, int batch, int passes, bool separat
             trek_graph_free(&graph);
             for (int step = 0; step < STEPS; step++) {
                 expect_close(&one, &c, step, "gradient", many.grads[step], one.grads[step], dtype == TREK_F64 ? 1e-12 : 1e-5);
-                assert_true(fabs(many.losses[step] - one.losses[step]) <= (dtype == TREK_F64 ? 1e-12 : 1e-5) * fabs(one.losses[step]));
+                assert_true(fabs(many.losses[step] - one.losses[step]) <= (dtype == TREK_F64 ? 1e-12
+                                                                           : 1e-5) * fabs(one.losses[step]));
                 assert_true(c.max_norm == 0 || fabs(many.norms[step] / one.norms[step] - 1) < 1e-5);
             }
             if (dtype != TREK_F64)
@@ -417,7 +420,8 @@ int main(void)
     trek_log_set(TREK_LOG_ERROR, NULL, NULL); /* more ranks than cores is what this is about */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_f64_one_pass),  cmocka_unit_test(test_f64_more_passes),      cmocka_unit_test(test_f32),
-        cmocka_unit_test(test_own_arenas),    cmocka_unit_test(test_bits_from_run_to_run), cmocka_unit_test(test_bits_among_ranks),
+        cmocka_unit_test(test_own_arenas),    cmocka_unit_test(test_bits_from_run_to_run),
+        cmocka_unit_test(test_bits_among_ranks),
     };
     return cmocka_run_group_tests_name("exact", tests, NULL, NULL);
 }

@@ -649,7 +649,8 @@ static uint64_t *reference_of(const running *r)
     const scenario *s = r->of;
     if (s->mode == WINDOWS)
         return r->job->of[s->victim == 0].hashes;
-    return s->act == TERM || s->act == TERM_ONE ? long_reference[s->gloo][s->processes] : references[s->gloo][s->processes][s->ranks][s->mode];
+    return s->act == TERM || s->act == TERM_ONE ? long_reference[s->gloo][s->processes]
+        : references[s->gloo][s->processes][s->ranks][s->mode];
 }
 
 /* All went well: the same parameters in all processes after every step. */

@@ -61,7 +61,8 @@ static void test_small_batches(void **state)
 {
     (void)state;
     for (int w = 1; w < 4; w++) /* ranks without samples; a last batch of one */
-        compare(&(run){ .world = worlds[w], .passes = 1, .batch = w == 1 ? 3 : 4, .loss = BY_STATED, .optimizer = training_momentum() });
+        compare(&(run){ .world = worlds[w], .passes = 1, .batch = w == 1 ? 3 : 4, .loss = BY_STATED,
+                        .optimizer = training_momentum() });
 }
 
 static void test_windows(void **state)
@@ -71,7 +72,8 @@ static void test_windows(void **state)
         for (int loss = 0; loss < N_LOSSES; loss++)
             for (int passes = 1; passes <= 2; passes++)
                 compare(&(run){ .world = worlds[w], .passes = passes, .batch = w == 3 ? 1 : 2, .loss = loss, .windows = true,
-                                .separate = loss == 1, .clip = loss == 2, .optimizer = loss == 0 ? training_adam() : training_momentum() });
+                                .separate = loss == 1, .clip = loss == 2,
+                                .optimizer = loss == 0 ? training_adam() : training_momentum() });
 }
 
 /* The passes of a step are one large batch, on every number of ranks: fewer and more of them, too, than were announced. */
@@ -81,8 +83,10 @@ static void test_accumulate(void **state)
     for (int w = 0; w < 4; w += 1 + 2 * brief())
         for (int loss = 0; loss < N_LOSSES; loss++)
             for (int way = 0; way < 3; way++) {
-                run c = { .world = worlds[w], .passes = 2 + (loss + way) % 3, .accumulate = 3, .batch = way == 1 ? 2 : 5, .loss = loss,
-                          .gathered = way == 0, .windows = way == 1, .epochs = way == 1 ? 6 : 2, .clip = loss == 2, .scaled = loss == 1,
+                run c = { .world = worlds[w], .passes = 2 + (loss + way) % 3, .accumulate = 3, .batch = way == 1 ? 2 : 5,
+                          .loss = loss,
+                          .gathered = way == 0, .windows = way == 1, .epochs = way == 1 ? 6 : 2, .clip = loss == 2,
+                          .scaled = loss == 1,
                           .optimizer = loss == 0 ? training_adam() : training_momentum() };
                 if (way == 1 && w == 0)
                     continue;
@@ -92,7 +96,8 @@ static void test_accumulate(void **state)
                     compare(&c);
             }
     trek_slowdown slow[3] = { { .factor = 1 }, { .factor = 30, .sleep = true }, { .factor = 3, .sleep = true } };
-    compare(&(run){ .world = 3, .passes = 2, .accumulate = 2, .batch = 5, .loss = BY_LABELS, .optimizer = training_momentum(), .slowdowns = slow, .balance = 1 });
+    compare(&(run){ .world = 3, .passes = 2, .accumulate = 2, .batch = 5, .loss = BY_LABELS, .optimizer = training_momentum(),
+                    .slowdowns = slow, .balance = 1 });
 }
 
 /* Weights of classes and a teacher, which every rank has on its device. */
@@ -101,7 +106,8 @@ static void test_teacher(void **state)
     (void)state;
     for (int w = 0; w < 4; w += 1 + 2 * brief())
         for (int way = 0; way < 6; way++) {
-            run c = { .world = worlds[w], .passes = 1 + way % 2, .accumulate = way, .batch = way == 1 ? 2 : 7, .loss = BY_TEACHER, .late = way % 2, .gathered = way == 0,
+            run c = { .world = worlds[w], .passes = 1 + way % 2, .accumulate = way, .batch = way == 1 ? 2 : 7, .loss = BY_TEACHER,
+                      .late = way % 2, .gathered = way == 0,
                       .windows = way == 1, .epochs = way == 1 ? 6 : 2, .separate = way > 2, .optimizer = training_momentum() };
             if (way != 1 || w > 0)
                 compare(&c);
@@ -158,7 +164,8 @@ static void test_constants(void **state)
     trek_module *before = trek_graph_teacher(graph, "teacher");
     for (int r = 0; r < 3; r++) {
         trek_graph *replica = trek_graph_replica(graph, r);
-        trek_var *weights = trek_graph_constant(replica, "weights"), *weight = trek_module_find(trek_graph_teacher(replica, "teacher"), "weight");
+        trek_var *weights = trek_graph_constant(replica, "weights"),
+            *weight = trek_module_find(trek_graph_teacher(replica, "teacher"), "weight");
         assert_true(trek_device_equal(trek_var_device(weights), test_device_of_rank(r)));
         assert_true(trek_device_equal(trek_var_device(weight), test_device_of_rank(r)));
         assert_false(trek_var_requires_grad(weight));
@@ -167,7 +174,8 @@ static void test_constants(void **state)
     /* mistakes: the old ones stay */
     static const trek_status expected[] = { TREK_ERR_CALLBACK, TREK_ERR_ARGUMENT, TREK_ERR_ARGUMENT };
     for (int way = 0; way < 3; way++) {
-        assert_int_equal(trek_graph_set_teacher(graph, "teacher", training_teacher(trek_cpu(0), NULL), way < 2 ? wrong_teacher : NULL, &way), expected[way]);
+        assert_int_equal(trek_graph_set_teacher(graph, "teacher", training_teacher(trek_cpu(0), NULL),
+                                                way < 2 ? wrong_teacher : NULL, &way), expected[way]);
         assert_non_null(strstr(trek_error(), "teacher \"teacher\""));
         trek_error_clear();
         assert_ptr_equal(trek_graph_teacher(graph, "teacher"), before);
@@ -210,7 +218,8 @@ static void test_uneven_shares(void **state)
 {
     (void)state;
     trek_slowdown slow[3] = { { .factor = 1 }, { .factor = 30, .sleep = true }, { .factor = 3, .sleep = true } };
-    run c = { .world = 3, .passes = 1, .batch = 5, .loss = BY_LABELS, .optimizer = training_momentum(), .slowdowns = slow, .balance = 1 };
+    run c = { .world = 3, .passes = 1, .batch = 5, .loss = BY_LABELS, .optimizer = training_momentum(), .slowdowns = slow,
+              .balance = 1 };
     compare(&c);
 }
 
@@ -219,7 +228,8 @@ static void test_replay(void **state)
     (void)state;
     for (int windows = brief(); windows < 2; windows++) {
         trek_slowdown slow[3] = { { .factor = 1 }, { .factor = 40, .sleep = true }, { .factor = 3, .sleep = true } };
-        run c = { .world = 3, .passes = 1, .batch = 2, .loss = BY_LABELS, .windows = windows, .optimizer = training_adam(), .slowdowns = slow,
+        run c = { .world = 3, .passes = 1, .batch = 2, .loss = BY_LABELS, .windows = windows, .optimizer = training_adam(),
+                  .slowdowns = slow,
                   .balance = 1 };
         training_run(&c, &many);
         trek_plan *plan = many.made;
@@ -278,8 +288,10 @@ static void test_scaled_losses(void **state)
 {
     (void)state;
     for (int w = 0; w < 3; w++) {
-        compare(&(run){ .world = worlds[w], .passes = 1 + w % 2, .batch = 8, .loss = BY_LABELS, .scaled = true, .separate = w == 2, .optimizer = training_momentum() });
-        compare(&(run){ .world = worlds[w], .passes = 1, .batch = 2, .loss = BY_ROWS, .scaled = true, .windows = w > 0, .optimizer = training_momentum() });
+        compare(&(run){ .world = worlds[w], .passes = 1 + w % 2, .batch = 8, .loss = BY_LABELS, .scaled = true,
+                        .separate = w == 2, .optimizer = training_momentum() });
+        compare(&(run){ .world = worlds[w], .passes = 1, .batch = 2, .loss = BY_ROWS, .scaled = true, .windows = w > 0,
+                        .optimizer = training_momentum() });
     }
 }
 
@@ -301,7 +313,8 @@ static void test_timeline(void **state)
     static const char *const names[] = { "forward", "backward", "wait for ranks", "sync", "reduce", "optimizer", "anchor" };
     char path[] = "/tmp/trek-test-feed-XXXXXX", *text = calloc(1, 1 << 20);
     trek_slowdown slow[2] = { { .factor = 1 }, { .factor = 20, .sleep = true } };
-    run c = { .world = 2, .passes = 1, .batch = 2, .loss = BY_ROWS, .windows = true, .optimizer = training_momentum(), .slowdowns = slow };
+    run c = { .world = 2, .passes = 1, .batch = 2, .loss = BY_ROWS, .windows = true, .optimizer = training_momentum(),
+              .slowdowns = slow };
     trek_timeline *timeline = trek_timeline_new(NULL);
     assert_int_equal(trek_timeline_attach(timeline), TREK_OK);
     training_run(&c, &many);
@@ -313,7 +326,8 @@ static void test_timeline(void **state)
     assert_true(fread(text, 1, (1 << 20) - 1, read_back) > 0);
     fclose(read_back);
     unlink(path);
-    size_t count = sizeof names / sizeof *names - !test_on_cpu(); /* a device's time is not that of the sleeping host: no decision need come */
+    size_t count = sizeof names / sizeof *names - !test_on_cpu();
+        /* a device's time is not that of the sleeping host: no decision need come */
     for (size_t k = 0; k < count; k++) {
         char quoted[40];
         snprintf(quoted, sizeof quoted, "\"%s\"", names[k]);
@@ -438,7 +452,8 @@ static void test_mixed_devices(void **state)
             for (int loss = 0; loss <= BY_TEACHER; loss++) {
                 if (loss == N_LOSSES)
                     continue;
-                run c = { .world = k ? 3 : 2, .devices = k ? three : pair, .passes = 1 + (loss == k), .accumulate = loss == 1 ? 2 : 0,
+                run c = { .world = k ? 3 : 2, .devices = k ? three : pair, .passes = 1 + (loss == k),
+                          .accumulate = loss == 1 ? 2 : 0,
                           .batch = windows ? 2 : 7, .loss = loss, .late = windows,
                           .windows = windows, .clip = loss == 2, .optimizer = loss == 0 ? training_adam() : training_momentum() };
                 compare(&c);
@@ -451,10 +466,12 @@ static void test_mixed_devices(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_batches), cmocka_unit_test(test_small_batches), cmocka_unit_test(test_windows), cmocka_unit_test(test_accumulate), cmocka_unit_test(test_teacher),
+        cmocka_unit_test(test_batches), cmocka_unit_test(test_small_batches), cmocka_unit_test(test_windows),
+            cmocka_unit_test(test_accumulate), cmocka_unit_test(test_teacher),
         cmocka_unit_test(test_foreign_values), cmocka_unit_test(test_constants),
         cmocka_unit_test(test_uneven_shares), cmocka_unit_test(test_replay), cmocka_unit_test(test_without_training),
-        cmocka_unit_test(test_scaled_losses), cmocka_unit_test(test_two_graphs), cmocka_unit_test(test_timeline), cmocka_unit_test(test_forward_only), cmocka_unit_test(test_forward_in_the_loss), cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_scaled_losses), cmocka_unit_test(test_two_graphs), cmocka_unit_test(test_timeline),
+        cmocka_unit_test(test_forward_only), cmocka_unit_test(test_forward_in_the_loss), cmocka_unit_test(test_mistakes),
         cmocka_unit_test(test_mixed_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

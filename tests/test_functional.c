@@ -52,7 +52,8 @@ static double at(const trek_var *v, int64_t k)
     static double values[4096];
     assert_non_null(v);
     assert_true(trek_var_numel(v) <= 4096);
-    assert_int_equal(trek_tensor_to_host(trek_var_data(v), TREK_F64, values, sizeof(double) * (size_t)trek_var_numel(v)), TREK_OK);
+    assert_int_equal(trek_tensor_to_host(trek_var_data(v), TREK_F64, values, sizeof(double) * (size_t)trek_var_numel(v)),
+                     TREK_OK);
     return values[k];
 }
 
@@ -371,7 +372,8 @@ static void windows_in_the_padding(void **state)
     trek_pool_opts opts = { .kernel = { 2 }, .stride = { 3 }, .padding = { 1 }, .dilation = { 1, 2 }, .ceil_mode = true };
     for (int create_graph = 0; create_graph < 2; create_graph++) {
         trek_var *x = leaf_of((double[]){ 1, 2, 5, 3, 4 }, 5, TREK_F32), *slope;
-        trek_var *pooled = trek_max_pool2d(trek_reshape(x, trek_dims(1, 1, 5, 1)), &opts), *y = trek_sum(pooled, trek_dims_none(), false);
+        trek_var *pooled = trek_max_pool2d(trek_reshape(x, trek_dims(1, 1, 5, 1)), &opts),
+            *y = trek_sum(pooled, trek_dims_none(), false);
         assert_true(at(pooled, 0) == -INFINITY && at(pooled, 1) == -INFINITY);
         assert_int_equal(trek_grad(&y, 1, &x, 1, NULL, &(trek_backward_opts){ .create_graph = create_graph }, &slope), TREK_OK);
         for (int i = 0; i < 5; i++)
@@ -387,10 +389,12 @@ static void norm_in_evaluation_is_linear(void **state)
     (void)state;
     for (int wide = 1; wide <= 3; wide += 2)
         for (int create_graph = 0; create_graph < 2; create_graph++) {
-            trek_var *x = leaf_of((double[]){ INFINITY, 1, NAN }, 3, TREK_F64), *mean = constant_of(2, 3 / wide, TREK_F64), *slope;
+            trek_var *x = leaf_of((double[]){ INFINITY, 1, NAN }, 3, TREK_F64), *mean = constant_of(2, 3 / wide, TREK_F64),
+                *slope;
             trek_var *variance = constant_of(4, 3 / wide, TREK_F64), *in = trek_reshape(x, trek_dims(1, 3 / wide, wide));
             trek_var *y = trek_sum(trek_batch_norm(in, NULL, NULL, mean, variance, false, 0, 0), trek_dims_none(), false);
-            assert_int_equal(trek_grad(&y, 1, &x, 1, NULL, &(trek_backward_opts){ .create_graph = create_graph }, &slope), TREK_OK);
+            assert_int_equal(trek_grad(&y, 1, &x, 1, NULL, &(trek_backward_opts){ .create_graph = create_graph }, &slope),
+                             TREK_OK);
             for (int i = 0; i < 3; i++)
                 assert_true(at(slope, i) == 0.5);
         }
@@ -440,8 +444,10 @@ static void steep_formulas_in_16_bits(void **state)
         trek_var *(*f)(trek_var *x);
         double x[4];
     } cases[] = {
-        { softplus_beta, { -47, -20.3, -3.3, 11 } }, { trek_erf, { -3.3, 2.7, 1.7, 0.3 } }, { trek_asin, { 0.99, -0.97, 0.3, 0.9 } },
-        { trek_gelu, { -3, -2.3, 0.7, 3 } },         { trek_gelu_tanh, { -3, -2.3, 0.7, 3 } }, { trek_silu, { -9, -3.3, 1.7, 5 } },
+        { softplus_beta, { -47, -20.3, -3.3, 11 } }, { trek_erf, { -3.3, 2.7, 1.7, 0.3 } },
+            { trek_asin, { 0.99, -0.97, 0.3, 0.9 } },
+        { trek_gelu, { -3, -2.3, 0.7, 3 } },         { trek_gelu_tanh, { -3, -2.3, 0.7, 3 } },
+        { trek_silu, { -9, -3.3, 1.7, 5 } },
         { logsumexp_of, { 90.5, 91, 89.3, 88 } },
     };
     for (size_t k = 0; k < 2 * sizeof cases / sizeof cases[0]; k++) {
@@ -465,7 +471,8 @@ static void mixed_dtypes_round_last(void **state)
     const double base[3] = { 0.3, 1.7, 60 }, exponent[3] = { 1.3, 2.7, 0.1 };
     trek_var *x = leaf_of(base, 3, TREK_F16), *p = leaf_of(exponent, 3, TREK_F32), *slopes[2];
     trek_var *y = trek_sum(trek_pow(x, p), trek_dims_none(), false);
-    trek_var *wide[2] = { trek_clone(trek_cast(trek_var_detach(x), TREK_F64)), trek_clone(trek_cast(trek_var_detach(p), TREK_F64)) };
+    trek_var *wide[2] = { trek_clone(trek_cast(trek_var_detach(x), TREK_F64)),
+                          trek_clone(trek_cast(trek_var_detach(p), TREK_F64)) };
     trek_var *right[2], *narrow[2] = { x, p };
     trek_var_set_requires_grad(wide[0], true);
     trek_var_set_requires_grad(wide[1], true);
@@ -595,7 +602,8 @@ static void overlaps_are_found(void **state)
 static void large_integers_compare_exactly(void **state)
 {
     (void)state;
-    const int64_t values[6] = { INT64_MIN, -((int64_t)1 << 53) - 1, ((int64_t)1 << 53), ((int64_t)1 << 53) + 1, INT64_MAX - 1, INT64_MAX };
+    const int64_t values[6] = { INT64_MIN, -((int64_t)1 << 53) - 1, ((int64_t)1 << 53), ((int64_t)1 << 53) + 1, INT64_MAX - 1,
+                                INT64_MAX };
     const double numbers_[] = { -INFINITY, -0x1p64, -0x1p63, -0x1p53, -0.5, 0, 0.5, 0x1p53, 0x1p63, 0x1p64, INFINITY, NAN };
     trek_var *x = trek_var_from(trek_tensor_from_data(values, trek_dims(6), TREK_I64, test_device()));
     for (size_t k = 0; k < sizeof numbers_ / sizeof numbers_[0]; k++) {
@@ -638,7 +646,8 @@ static void empty_dimensions_in_parts(void **state)
     assert_int_equal(trek_var_dtype(flags), TREK_BOOL);
 }
 
-static trek_status twice_forward(trek_function_context *context, trek_var *const *inputs, int n, trek_var **outputs, int n_outputs)
+static trek_status twice_forward(trek_function_context *context, trek_var *const *inputs, int n, trek_var **outputs,
+                                 int n_outputs)
 {
     (void)context, (void)n, (void)n_outputs;
     outputs[0] = trek_add(inputs[0], inputs[0]);
@@ -790,7 +799,8 @@ static void windows_larger_than_the_input(void **state)
     trek_var *x = constant_of(6, 4, TREK_F32);
     for (int size = 1; size <= 2; size++) {
         trek_var *image = trek_expand(trek_reshape(trek_narrow(x, 0, 0, 1), trek_dims(1, 1, 1, 1)), trek_dims(1, 1, size, size));
-        const trek_pool_opts fits = { .kernel = { 3 }, .ceil_mode = true }, not = { .kernel = { 4 }, .stride = { 2 }, .ceil_mode = true };
+        const trek_pool_opts fits = { .kernel = { 3 }, .ceil_mode = true },
+            not = { .kernel = { 4 }, .stride = { 2 }, .ceil_mode = true };
         same(trek_max_pool2d(image, &fits), trek_reshape(constant_of(6, 1, TREK_F32), trek_dims(1, 1, 1, 1)));
         same(trek_avg_pool2d(image, &fits), trek_reshape(constant_of(6, 1, TREK_F32), trek_dims(1, 1, 1, 1)));
         assert_null(trek_max_pool2d(image, &not));
@@ -826,7 +836,8 @@ static void slope_of_gelu_far_out(void **state)
         assert_int_equal(trek_var_set_requires_grad(x64, true), TREK_OK);
         for (int create = 0; create < 2; create++) {
             trek_var *y = trek_sum(form ? trek_gelu_tanh(x) : trek_gelu(x), trek_dims_none(), false);
-            assert_int_equal(trek_grad(&y, 1, &x, 1, NULL, &(trek_backward_opts){ .create_graph = create }, &slopes[create]), TREK_OK);
+            assert_int_equal(trek_grad(&y, 1, &x, 1, NULL, &(trek_backward_opts){ .create_graph = create }, &slopes[create]),
+                             TREK_OK);
         }
         trek_var *y = trek_sum(form ? trek_gelu_tanh(x64) : trek_gelu(x64), trek_dims_none(), false);
         assert_int_equal(trek_grad(&y, 1, &x64, 1, NULL, NULL, wide), TREK_OK);
@@ -856,7 +867,8 @@ int main(void)
                                         TEST(overlapping_memory_is_refused), TEST(overlaps_are_found),
                                         TEST(windows_in_the_padding), TEST(mean_of_nothing_again),
                                         TEST(norm_in_evaluation_is_linear),
-                                        TEST(large_integers_compare_exactly), TEST(empty_dimensions_in_parts), TEST(missing_lists),
+                                        TEST(large_integers_compare_exactly), TEST(empty_dimensions_in_parts),
+                                        TEST(missing_lists),
                                         TEST(numbers_that_do_not_fit), TEST(dtypes_as_pytorch), TEST(nothing_has_no_largest),
                                         TEST(windows_larger_than_the_input),
                                         TEST(divisors_that_16_bits_do_not_hold), TEST(slope_of_gelu_far_out),

@@ -337,7 +337,8 @@ static void ignored_rows_are_not_seen(void **state)
 {
     (void)state;
     trek_var *logits = trek_var_from(test_values((double[]){ INFINITY, 0, 1, 2 }, trek_dims(2, 2), TREK_F64)), *slope, *again;
-    trek_var *labels = trek_var_from(test_values((double[]){ -100, 1 }, trek_dims(2), TREK_I64)), *seed = numbers(1, trek_dims(2), true);
+    trek_var *labels = trek_var_from(test_values((double[]){ -100, 1 }, trek_dims(2), TREK_I64)),
+        *seed = numbers(1, trek_dims(2), true);
     assert_int_equal(trek_var_set_requires_grad(logits, true), TREK_OK);
     trek_var *loss = trek_cross_entropy_with(logits, labels, &(trek_cross_entropy_opts){ .reduction = TREK_REDUCTION_NONE });
     assert_int_equal(trek_grad(&loss, 1, &logits, 1, &seed, &(trek_backward_opts){ .create_graph = true }, &slope), TREK_OK);
@@ -480,7 +481,8 @@ static void norms_of_16_bits_with_f32_parameters(void **state)
                       : which == 2 ? trek_batch_norm(x, w, b, NULL, NULL, true, 0.1, 1e-5)
                                    : trek_add_layer_norm(x, x, w, b, 1, 1e-5, NULL);
         assert_int_equal(trek_var_dtype(y), low);
-        assert_int_equal(trek_backward(trek_sum(trek_mul(y, trek_cast(numbers(4, trek_dims(4, 6), false), low)), trek_dims_none(), false)), TREK_OK);
+        assert_int_equal(trek_backward(trek_sum(trek_mul(y, trek_cast(numbers(4, trek_dims(4, 6), false), low)), trek_dims_none(),
+                                                false)), TREK_OK);
         assert_int_equal(trek_var_dtype(trek_var_grad(x)), low);
         assert_int_equal(trek_var_dtype(trek_var_grad(w)), TREK_F32);
     }
@@ -519,15 +521,18 @@ static void rows_of_one_number(void **state)
         for (int64_t j = 0; j < 3 * columns[k / 4]; j++)
             assert_true(y[j] == 0);
         free(y);
-        trek_var *grad, *out = trek_layer_norm(x, NULL, NULL, 1, 1e-5), *seed = trek_cast(numbers(9, trek_var_shape(x), false), TREK_F32);
+        trek_var *grad, *out = trek_layer_norm(x, NULL, NULL, 1, 1e-5),
+            *seed = trek_cast(numbers(9, trek_var_shape(x), false), TREK_F32);
         for (int create = 0; create < 2; create++) { /* the composite, too */
-            assert_int_equal(trek_grad(&out, 1, &x, 1, &seed, &(trek_backward_opts){ .create_graph = create, .retain_graph = true }, &grad), TREK_OK);
+            assert_int_equal(trek_grad(&out, 1, &x, 1, &seed,
+                                       &(trek_backward_opts){ .create_graph = create, .retain_graph = true }, &grad), TREK_OK);
             double *g = test_read(trek_var_data(grad)), *s = test_read(trek_var_data(seed)), mean = 0;
             for (int64_t j = 0; j < columns[k / 4]; j++)
                 mean += s[j] / (double)columns[k / 4];
             for (int64_t j = 0; j < columns[k / 4]; j++)
                 if (!(fabs(g[j] - (s[j] - mean) / sqrt(1e-5)) < 0.01))
-                    fail_msg("%g, %d columns, create_graph %d: %g, should be %g", values[k % 4], (int)columns[k / 4], create, g[j],
+                    fail_msg("%g, %d columns, create_graph %d: %g, should be %g", values[k % 4], (int)columns[k / 4], create,
+                             g[j],
                              (s[j] - mean) / sqrt(1e-5));
             free(g);
             free(s);
@@ -557,7 +562,8 @@ int main(void)
         TEST(gradients_flow_through_both), TEST(second_gradients_of_a_pair), TEST(hooks_know_the_output),
             TEST(packed_heads_are_views),
         TEST(queries_that_see_nothing), TEST(attention_refuses), TEST(attention_dropout_does_not_know_the_split),
-        TEST(attention_makes_no_scores), TEST(loss_equals_linear_and_cross_entropy), TEST(small_losses), TEST(ignored_rows_are_not_seen),
+        TEST(attention_makes_no_scores), TEST(loss_equals_linear_and_cross_entropy), TEST(small_losses),
+        TEST(ignored_rows_are_not_seen),
         TEST(loss_refuses),
         TEST(loss_takes_a_tenth_of_the_memory), TEST(multihead_attention_layer), TEST(multihead_attention_drops_in_training),
         TEST(rms_norm_layer), TEST(norms_of_16_bits_with_f32_parameters), TEST(norms_refuse_other_mixtures),

@@ -242,7 +242,8 @@ static void forks(void **state)
 static void splits(void **state)
 {
     (void)state;
-    trek_graph *graph = built(trek_flow_merge(trek_flow_split(trek_flow_new(), (trek_module *[]){ scale(1), scale(2), scale(6) }, 3),
+    trek_graph *graph = built(trek_flow_merge(trek_flow_split(trek_flow_new(), (trek_module *[]){ scale(1), scale(2), scale(6) },
+                                                              3),
                                               TREK_MERGE_ADD));
     assert_forward(graph, 2, 18);
     assert_int_equal(trek_graph_backward(graph, total(trek_graph_forward(graph, filled(2)))), TREK_OK);
@@ -443,7 +444,8 @@ static void mistakes(void **state)
     assert_mistake(trek_flow_tag(trek_flow_from(scale(1)), "input"), "the name \"input\" is taken");
     assert_mistake(trek_flow_tag(trek_flow_from(scale(1)), ""), "tag: the name is empty");
     assert_mistake(trek_flow_using(trek_flow_from(scale(1)), "input"), "module scale takes one input only");
-    assert_mistake(trek_flow_using(trek_flow_from(trek_module_new(&sum_class)), "never"), "\"never\" (sum): nothing was tagged so");
+    assert_mistake(trek_flow_using(trek_flow_from(trek_module_new(&sum_class)), "never"),
+                   "\"never\" (sum): nothing was tagged so");
     assert_mistake(trek_flow_using(trek_flow_new(), "input"), "no module was added just before");
     assert_mistake(trek_flow_tag_group(trek_flow_from(scale(1)), "g"), "at least 2 open streams");
     trek_flow *flow = trek_flow_tag_group(trek_flow_split(trek_flow_new(), PAIR, 2), "g");
@@ -451,13 +453,15 @@ static void mistakes(void **state)
     assert_mistake(trek_flow_tag(trek_flow_split(trek_flow_new(), PAIR, 2), "t"), "use tag_group");
     assert_mistake(trek_flow_label(trek_flow_from(scale(1)), "a.b"), "has a dot");
     assert_mistake(trek_flow_label(trek_flow_from(scale(1)), "12"), "is a number");
-    assert_mistake(trek_flow_label(trek_flow_through(trek_flow_label(trek_flow_from(scale(1)), "l"), scale(1)), "l"), "\"l\": is taken");
+    assert_mistake(trek_flow_label(trek_flow_through(trek_flow_label(trek_flow_from(scale(1)), "l"), scale(1)), "l"),
+                   "\"l\": is taken");
     assert_mistake(trek_flow_label(trek_flow_new(), "l"), "no single module");
     assert_mistake(trek_flow_from(trek_module_new(&mute_class)), "module mute has no forward");
     flow = trek_flow_using(trek_flow_from(trek_module_new(&ports_class)), "plus");
     assert_mistake(trek_flow_input(flow, "plus"), "input \"minus\" of ports is left out");
     flow = trek_flow_from(trek_module_new(&ports_class));
-    trek_flow *nested = trek_flow_input(trek_flow_input(trek_flow_using(trek_flow_using(flow, "plus"), "minus"), "plus"), "minus");
+    trek_flow *nested = trek_flow_input(trek_flow_input(trek_flow_using(trek_flow_using(flow, "plus"), "minus"), "plus"),
+                                        "minus");
     assert_mistake(trek_flow_from(trek_graph_module(built(nested))), "has 3 inputs, got 1");
     assert_mistake(trek_flow_input(trek_flow_from(scale(1)), "second"), "nobody reads the input \"second\"");
     assert_mistake(trek_flow_merge(trek_flow_split(trek_flow_new(), PAIR, 2), (trek_merge)9), "9 is no way to merge");
@@ -467,7 +471,8 @@ static void mistakes(void **state)
 static trek_module *blocks(void)
 {
     trek_device cpu = trek_cpu(0);
-    trek_module *inner = trek_nn_sequential(3, (trek_module *[]){ trek_nn_linear(4, 5, cpu), trek_nn_relu(), trek_nn_linear(6, 2, cpu) });
+    trek_module *inner = trek_nn_sequential(3, (trek_module *[]){ trek_nn_linear(4, 5, cpu), trek_nn_relu(),
+                                                                  trek_nn_linear(6, 2, cpu) });
     return trek_nn_sequential(2, (trek_module *[]){ trek_nn_identity(), inner });
 }
 
@@ -500,7 +505,9 @@ static void errors_name_where(void **state)
     trek_scope_end(scope);
     trek_module_free(&alone);
     trek_graph_free(&outer);
-    trek_flow *split = trek_flow_split(trek_flow_new(), (trek_module *[]){ trek_nn_linear(3, 2, trek_cpu(0)), trek_nn_linear(3, 5, trek_cpu(0)) }, 2);
+    trek_flow *split = trek_flow_split(trek_flow_new(),
+                                       (trek_module *[]){ trek_nn_linear(3, 2, trek_cpu(0)), trek_nn_linear(3, 5, trek_cpu(0)) },
+                                       2);
     graph = built(trek_flow_tag(trek_flow_merge(split, TREK_MERGE_ADD), "joined"));
     scope = trek_scope_begin();
     assert_null(trek_graph_forward(graph, trek_var_from(trek_tensor_ones(trek_dims(2, 3), TREK_F32, trek_cpu(0)))));
@@ -643,10 +650,13 @@ static void steps(void **state)
     assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 0.25 })), TREK_OK);
     assert_float_equal(trek_graph_lr(graph), 0.25, 0);
     uint64_t rng = trek_place_here.rng_step;
-    assert_int_equal(trek_graph_backward(graph, trek_mean(trek_graph_forward(graph, filled(3)), trek_dims_none(), false)), TREK_OK);
+    assert_int_equal(trek_graph_backward(graph, trek_mean(trek_graph_forward(graph, filled(3)), trek_dims_none(), false)),
+                     TREK_OK);
     /* Passes add up. */
-    assert_int_equal(trek_graph_backward(graph, trek_mean(trek_graph_forward(graph, filled(1)), trek_dims_none(), false)), TREK_OK);
-    assert_int_equal(trek_graph_backward_weighted(graph, trek_mean(trek_graph_forward(graph, filled(9)), trek_dims_none(), false), 0),
+    assert_int_equal(trek_graph_backward(graph, trek_mean(trek_graph_forward(graph, filled(1)), trek_dims_none(), false)),
+                     TREK_OK);
+    assert_int_equal(trek_graph_backward_weighted(graph, trek_mean(trek_graph_forward(graph, filled(9)), trek_dims_none(), false),
+                                                  0),
                      TREK_OK);
     assert_int_equal(trek_graph_reduce(graph), TREK_OK);
     assert_float_equal(grad_of(graph, "0.factor"), 4, 1e-6);
@@ -703,7 +713,8 @@ static void other_graphs_parameters(void **state)
 
 static void one_pass(trek_graph *graph, double x)
 {
-    assert_int_equal(trek_graph_backward(graph, trek_mean(trek_graph_forward(graph, filled(x)), trek_dims_none(), false)), TREK_OK);
+    assert_int_equal(trek_graph_backward(graph, trek_mean(trek_graph_forward(graph, filled(x)), trek_dims_none(), false)),
+                     TREK_OK);
     assert_int_equal(trek_graph_step(graph), TREK_OK);
 }
 
@@ -738,7 +749,8 @@ static void clipping(void **state)
     trek_flow_merge(flow, TREK_MERGE_ADD);
     trek_graph *graph = built(flow);
     assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 1 })), TREK_OK);
-    trek_var *a = trek_module_find(trek_graph_module(graph), "0.factor"), *b = trek_module_find(trek_graph_module(graph), "1.factor");
+    trek_var *a = trek_module_find(trek_graph_module(graph), "0.factor"),
+        *b = trek_module_find(trek_graph_module(graph), "1.factor");
     static const double limits[][4] = { /* max_norm, max_value, update of a, of b */
         { 1, 0, 0.6, 0.8 }, { 0, 3.5, 3, 3.5 }, { 2.5, 1.75, 1.5, 1.75 }, { 50, 0, 3, 4 }, { 0, 0, 3, 4 } };
     double value_a = 0, value_b = 0;
@@ -767,14 +779,16 @@ static void passes_of_a_step(void **state)
     for (int way = 0; way < 3; way++) { /* as the loss knows; stated; added up */
         trek_graph *graph = built(trek_flow_from(scale(1)));
         trek_optimizer_spec sgd = trek_sgd((trek_sgd_opts){ .lr = 1 });
-        assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .optimizer = sgd, .accumulate = way < 2 ? 2 : 0 }), TREK_OK);
+        assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .optimizer = sgd, .accumulate = way < 2 ? 2 : 0 }),
+                         TREK_OK);
         trek_var *a = trek_module_find(trek_graph_module(graph), "0.factor");
         static const double xs[] = { 1, 0 }, rows[] = { 1, 3 };
         for (int pass = 0; pass < 2; pass++) {
             trek_var *loss = trek_mean(trek_graph_forward(graph, filled(xs[pass])), trek_dims_none(), false);
             if (way == 0)
                 assert_int_equal(trek_loss_set_weight(loss, rows[pass]), TREK_OK);
-            assert_int_equal(way == 0 ? trek_graph_backward(graph, loss) : trek_graph_backward_weighted(graph, loss, rows[pass]), TREK_OK);
+            assert_int_equal(way == 0 ? trek_graph_backward(graph, loss) : trek_graph_backward_weighted(graph, loss, rows[pass]),
+                             TREK_OK);
         }
         double before = trek_var_item(a);
         assert_int_equal(trek_graph_reduce(graph), TREK_OK);
@@ -990,10 +1004,13 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
     const struct CMUnitTest tests[] = {
-        TEST(no_memory), TEST(chains), TEST(residuals), TEST(forks), TEST(splits), TEST(shared_modules), TEST(backward_references),
+        TEST(no_memory), TEST(chains), TEST(residuals), TEST(forks), TEST(splits), TEST(shared_modules),
+            TEST(backward_references),
         TEST(several_inputs), TEST(forward_references), TEST(state_gradients), TEST(nested_graphs), TEST(train_mode),
-        TEST(mistakes), TEST(all_mistakes_at_once), TEST(errors_name_where), TEST(earlier_failures), TEST(failing_modules), TEST(steps),
-        TEST(other_graphs_parameters), TEST(schedules), TEST(clipping), TEST(passes_of_a_step), TEST(fused_steps), TEST(values_are_dropped),
+        TEST(mistakes), TEST(all_mistakes_at_once), TEST(errors_name_where), TEST(earlier_failures), TEST(failing_modules),
+        TEST(steps),
+        TEST(other_graphs_parameters), TEST(schedules), TEST(clipping), TEST(passes_of_a_step), TEST(fused_steps),
+        TEST(values_are_dropped),
         TEST(sha256), TEST(hashes), TEST(dot), TEST(observation), TEST(trends),
     };
 #undef TEST

@@ -35,8 +35,10 @@ enum { SHARED, GLOO, MPI }; /* engines */
 
 static run run_of(const job *j)
 {
-    return (run){ .world = j->world, .passes = j->passes, .batch = j->batch, .loss = (loss_kind)j->loss, .separate = j->separate, .windows = j->windows,
-                  .gathered = j->gathered, .late = j->world > 1, .clip = j->clip, .accumulate = j->accumulate, .optimizer = j->adam ? training_adam() : training_momentum() };
+    return (run){ .world = j->world, .passes = j->passes, .batch = j->batch, .loss = (loss_kind)j->loss, .separate = j->separate,
+                  .windows = j->windows,
+                  .gathered = j->gathered, .late = j->world > 1, .clip = j->clip, .accumulate = j->accumulate,
+                  .optimizer = j->adam ? training_adam() : training_momentum() };
 }
 
 /* Where a process has its ranks; NULL: where the tests are. With TREK_TEST_EACH_GPU each has a GPU of its own. */
@@ -114,7 +116,8 @@ static void compare(const job *j)
     close(file);
     unlink(path);
     if (code != 0 || got != (ssize_t)sizeof many)
-        fail_msg("processes %d, ranks %d, loss %d, passes %d, windows %d, gathered %d, separate %d: status %d", j->processes, j->world, j->loss,
+        fail_msg("processes %d, ranks %d, loss %d, passes %d, windows %d, gathered %d, separate %d: status %d", j->processes,
+                 j->world, j->loss,
                  j->passes, j->windows, j->gathered, j->separate, code);
     run c = run_of(j);
     if (j->windows) {
@@ -134,7 +137,8 @@ static void test_per_rank(void **state)
     (void)state;
     for (int loss = 0; loss < N_LOSSES; loss++)
         for (int passes = 1; passes <= 2; passes++)
-            compare(&(job){ .processes = 2 + (loss == 1), .world = 1 + (passes == 2), .passes = passes, .batch = 7, .loss = loss, .adam = loss == 0,
+            compare(&(job){ .processes = 2 + (loss == 1), .world = 1 + (passes == 2), .passes = passes, .batch = 7, .loss = loss,
+                            .adam = loss == 0,
                             .clip = loss == 2, .separate = loss == 1, .uneven = loss == 2 });
 }
 
@@ -143,7 +147,8 @@ static void test_gathered(void **state)
     (void)state;
     for (int loss = 0; loss < N_LOSSES; loss++)
         for (int passes = 1; passes <= 2; passes++)
-            compare(&(job){ .processes = 2 + (loss == 0), .world = passes, .passes = passes, .batch = 7, .loss = loss, .gathered = 1, .adam = loss == 0,
+            compare(&(job){ .processes = 2 + (loss == 0), .world = passes, .passes = passes, .batch = 7, .loss = loss,
+                            .gathered = 1, .adam = loss == 0,
                             .clip = loss == 2, .separate = loss == 1, .uneven = loss == 2 });
 }
 
@@ -151,7 +156,8 @@ static void test_windows(void **state)
 {
     (void)state;
     for (int loss = 0; loss < N_LOSSES; loss++)
-        compare(&(job){ .processes = 2, .world = 1 + (loss == 1), .passes = 1 + (loss == 2), .batch = 2, .loss = loss, .windows = 1, .adam = loss == 0,
+        compare(&(job){ .processes = 2, .world = 1 + (loss == 1), .passes = 1 + (loss == 2), .batch = 2, .loss = loss,
+                        .windows = 1, .adam = loss == 0,
                         .clip = loss == 0 });
 }
 
@@ -161,9 +167,12 @@ static void test_accumulate(void **state)
     (void)state;
     for (int loss = 0; loss < N_LOSSES; loss++)
         for (int gathered = 0; gathered < 2; gathered++)
-            compare(&(job){ .processes = 2 + (loss == 0), .world = 1 + (loss == 1), .passes = 3 - gathered, .accumulate = 3, .batch = 4 + 3 * gathered,
-                            .loss = loss, .gathered = gathered, .adam = loss == 0, .clip = loss == 2, .separate = loss == 1, .uneven = loss == 2 });
-    compare(&(job){ .processes = 2, .world = 1, .passes = 2, .accumulate = 2, .batch = 2, .loss = BY_LABELS, .windows = 1, .adam = 1 });
+            compare(&(job){ .processes = 2 + (loss == 0), .world = 1 + (loss == 1), .passes = 3 - gathered, .accumulate = 3,
+                            .batch = 4 + 3 * gathered,
+                            .loss = loss, .gathered = gathered, .adam = loss == 0, .clip = loss == 2, .separate = loss == 1,
+                            .uneven = loss == 2 });
+    compare(&(job){ .processes = 2, .world = 1, .passes = 2, .accumulate = 2, .batch = 2, .loss = BY_LABELS, .windows = 1,
+                    .adam = 1 });
 }
 
 /* A teacher and weights of classes: set before setup where there is one rank a process, else after it. */
@@ -171,7 +180,8 @@ static void test_teacher(void **state)
 {
     (void)state;
     for (int gathered = 0; gathered < 2; gathered++)
-        compare(&(job){ .processes = 2 + gathered, .world = 2 - gathered, .passes = 1, .batch = 7, .loss = BY_TEACHER, .gathered = gathered, .separate = gathered });
+        compare(&(job){ .processes = 2 + gathered, .world = 2 - gathered, .passes = 1, .batch = 7, .loss = BY_TEACHER,
+                        .gathered = gathered, .separate = gathered });
 }
 
 /* Batches of 2 among 3 processes: one of them has nothing. */
@@ -179,7 +189,8 @@ static void test_without_samples(void **state)
 {
     (void)state;
     for (int gathered = 0; gathered < 2; gathered++)
-        compare(&(job){ .processes = 3, .world = 1, .passes = 1, .batch = 2, .loss = BY_LABELS, .gathered = gathered, .adam = 1 });
+        compare(&(job){ .processes = 3, .world = 1, .passes = 1, .batch = 2, .loss = BY_LABELS, .gathered = gathered,
+                        .adam = 1 });
 }
 
 static void test_two_graphs(void **state)
@@ -199,10 +210,12 @@ static void test_gloo(void **state)
     }
     for (int gathered = 0; gathered < 2; gathered++)
         for (int processes = 2; processes <= 4; processes++)
-            compare(&(job){ .processes = processes, .world = 1 + gathered, .passes = 2, .batch = 7, .loss = BY_STATED, .engine = GLOO, .clip = 1,
+            compare(&(job){ .processes = processes, .world = 1 + gathered, .passes = 2, .batch = 7, .loss = BY_STATED,
+                            .engine = GLOO, .clip = 1,
                             .gathered = gathered, .accumulate = 1 + gathered, .adam = gathered });
     compare(&(job){ .processes = 3, .world = 2, .passes = 2, .batch = 7, .loss = BY_STATED, .engine = GLOO, .clip = 1 });
-    compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 2, .loss = BY_LABELS, .engine = GLOO, .windows = 1, .adam = 1 });
+    compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 2, .loss = BY_LABELS, .engine = GLOO, .windows = 1,
+                    .adam = 1 });
     compare(&(job){ .processes = 2, .world = 2, .passes = 1, .batch = 7, .loss = BY_LABELS, .engine = GLOO, .uneven = 1 });
     compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 7, .pair = 1, .engine = GLOO });
 }
@@ -214,9 +227,11 @@ static void test_mixed_devices(void **state)
     if (test_on_cpu())
         skip();
     for (int loss = 0; loss < N_LOSSES; loss++)
-        compare(&(job){ .processes = 2 + (loss == 1), .world = 1 + (loss == 2), .passes = 1 + (loss == 1), .batch = 7, .loss = loss, .adam = loss == 0,
+        compare(&(job){ .processes = 2 + (loss == 1), .world = 1 + (loss == 2), .passes = 1 + (loss == 1), .batch = 7,
+                        .loss = loss, .adam = loss == 0,
                         .clip = loss == 2, .gathered = loss == 1, .mixed = 1 });
-    compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 2, .loss = BY_LABELS, .windows = 1, .adam = 1, .mixed = 1 });
+    compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 2, .loss = BY_LABELS, .windows = 1, .adam = 1,
+                    .mixed = 1 });
 }
 
 /* Buckets are on their way while backward goes on; the second time one pass more follows than was announced. */
@@ -226,9 +241,11 @@ static void test_mpi(void **state)
     for (int gathered = 0; gathered < 2; gathered++)
         for (int passes = 1; passes <= 2; passes++)
             for (int accumulate = 1; accumulate <= passes; accumulate++)
-                compare(&(job){ .processes = 2 + gathered, .world = 1, .passes = passes, .batch = 7, .loss = BY_STATED, .engine = MPI, .clip = 1,
+                compare(&(job){ .processes = 2 + gathered, .world = 1, .passes = passes, .batch = 7, .loss = BY_STATED,
+                                .engine = MPI, .clip = 1,
                                 .gathered = gathered, .accumulate = accumulate, .adam = gathered });
-    compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 2, .loss = BY_LABELS, .engine = MPI, .windows = 1, .adam = 1 });
+    compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 2, .loss = BY_LABELS, .engine = MPI, .windows = 1,
+                    .adam = 1 });
     compare(&(job){ .processes = 2, .world = 2, .passes = 1, .batch = 7, .loss = BY_LABELS, .engine = MPI });
     compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 7, .pair = 1, .engine = MPI });
 }
@@ -251,7 +268,8 @@ int main(int count, char **words)
     if (getenv("TREK_TEST_MPI"))
         return cmocka_run_group_tests(with_mpi, NULL, NULL);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_per_rank), cmocka_unit_test(test_gathered), cmocka_unit_test(test_windows), cmocka_unit_test(test_accumulate), cmocka_unit_test(test_teacher), cmocka_unit_test(test_without_samples),
+        cmocka_unit_test(test_per_rank), cmocka_unit_test(test_gathered), cmocka_unit_test(test_windows),
+            cmocka_unit_test(test_accumulate), cmocka_unit_test(test_teacher), cmocka_unit_test(test_without_samples),
         cmocka_unit_test(test_two_graphs), cmocka_unit_test(test_gloo), cmocka_unit_test(test_mixed_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -178,7 +178,8 @@ static void over_nothing(void **state)
     for (int c = 0; c < CASES; c++) {
         trek_var *x = leaf(numbers(3, trek_dims(2, CLASSES)), 0, 0), *loss = cases[c].loss(x, cases[c].target(0));
         if (!loss || trek_var_item(loss) != 0 || trek_loss_weight(loss) != 0)
-            fail_msg("%s of no rows: %g, weight %g (%s)", cases[c].name, trek_var_item(loss), trek_loss_weight(loss), trek_error());
+            fail_msg("%s of no rows: %g, weight %g (%s)", cases[c].name, trek_var_item(loss), trek_loss_weight(loss),
+                     trek_error());
         assert_int_equal(trek_backward(loss), TREK_OK);
     }
 }
@@ -192,7 +193,8 @@ static trek_var *all_smooth(trek_var *x, trek_var *labels)
 static void all_ignored(void **state)
 {
     (void)state;
-    trek_var *(*const losses[])(trek_var *, trek_var *) = { trek_cross_entropy, with_classes, with_places, through_linear, nll, all_smooth };
+    trek_var *(*const losses[])(trek_var *, trek_var *) = { trek_cross_entropy, with_classes, with_places, through_linear, nll,
+                                                            all_smooth };
     for (size_t c = 0; c < sizeof losses / sizeof *losses; c++) {
         trek_var *labels = trek_var_from(test_values((double[]){ -100, -100, -100 }, trek_dims(3), TREK_I64));
         trek_var *x = leaf(numbers(3, trek_dims(3, CLASSES)), 0, 3), *loss = losses[c](x, labels);
@@ -215,7 +217,8 @@ static void not_known(void **state)
     assert_true(isnan(trek_loss_weight(trek_cross_entropy_with(x, labels, &sum))));
     assert_true(isnan(trek_loss_weight(trek_cross_entropy_with(x, labels, &none))));
     assert_true(isnan(trek_loss_weight(trek_cross_entropy_with(x, probabilities(4), &sum))));
-    assert_true(isnan(trek_loss_weight(trek_linear_cross_entropy(x, numbers(12, trek_dims(CLASSES, CLASSES)), NULL, labels, &sum))));
+    assert_true(isnan(trek_loss_weight(trek_linear_cross_entropy(x, numbers(12, trek_dims(CLASSES, CLASSES)), NULL, labels,
+                                                                 &sum))));
     trek_var *loss = trek_cross_entropy(x, labels);
     assert_true(trek_loss_weight(loss) == 4);
     assert_true(isnan(trek_loss_weight(trek_mul_scalar(loss, 2))));
@@ -302,17 +305,20 @@ static void no_memory(void **state)
 static void shapes_broadcast(void **state)
 {
     (void)state;
-    trek_var *(*const losses[])(trek_var *, trek_var *) = { trek_mse_loss, trek_l1_loss, smooth, trek_bce_with_logits, trek_kl_div };
+    trek_var *(*const losses[])(trek_var *, trek_var *) = { trek_mse_loss, trek_l1_loss, smooth, trek_bce_with_logits,
+                                                            trek_kl_div };
     const trek_shape shapes[] = { trek_dims(4, 3), trek_dims(3), trek_dims(4, 1), trek_dims(1, 3) };
     for (int l = 0; l < 5; l++)
         for (int a = 0; a < 4; a++)
             for (int b = 0; b < 4; b++) {
-                trek_var *x = trek_clone(numbers(1, shapes[a])), *y = trek_softmax(numbers(2, shapes[b]), -1), *grads[2], *wide[2];
+                trek_var *x = trek_clone(numbers(1, shapes[a])), *y = trek_softmax(numbers(2, shapes[b]), -1), *grads[2],
+                    *wide[2];
                 trek_var_set_requires_grad(x, true);
                 trek_shape both = trek_var_shape(trek_add(x, y));
                 trek_var *loss = losses[l](x, y), *right = losses[l](trek_expand(x, both), trek_expand(y, both));
                 assert_non_null(loss);
-                double scale = l == 4 ? (double)both.sizes[0] / (double)trek_var_size(x, 0) : 1; /* kl_div: rows of its first input */
+                double scale = l == 4 ? (double)both.sizes[0] / (double)trek_var_size(x, 0) : 1;
+                    /* kl_div: rows of its first input */
                 assert_true(fabs(trek_var_item(loss) - scale * trek_var_item(right)) < 1e-12);
                 assert_true(trek_loss_weight(loss) == trek_loss_weight(right) / scale);
                 assert_int_equal(trek_grad(&loss, 1, &x, 1, NULL, NULL, grads), TREK_OK);
@@ -362,9 +368,11 @@ static void smooth_l1_without_a_bend(void **state)
 static void mixed_dtypes(void **state)
 {
     (void)state;
-    trek_var *(*const losses[])(trek_var *, trek_var *) = { trek_mse_loss, trek_l1_loss, smooth, trek_bce_with_logits, trek_kl_div };
+    trek_var *(*const losses[])(trek_var *, trek_var *) = { trek_mse_loss, trek_l1_loss, smooth, trek_bce_with_logits,
+                                                            trek_kl_div };
     const trek_dtype dtypes[] = { TREK_F64, TREK_F32, TREK_BF16, TREK_F16 };
-    const double step[TREK_DTYPE_COUNT] = { [TREK_F64] = 0x1p-50, [TREK_F32] = 0x1p-20, [TREK_BF16] = 0x1p-8, [TREK_F16] = 0x1p-11 };
+    const double step[TREK_DTYPE_COUNT] = { [TREK_F64] = 0x1p-50, [TREK_F32] = 0x1p-20, [TREK_BF16] = 0x1p-8,
+                                            [TREK_F16] = 0x1p-11 };
     for (int l = 0; l < 5; l++)
         for (int a = 0; a < 4; a++)
             for (int b = 0; b < 4; b++) {
@@ -379,8 +387,10 @@ static void mixed_dtypes(void **state)
                 assert_true(fabs(trek_var_item(loss) - trek_var_item(exact)) <= step[common] * fabs(trek_var_item(exact)));
                 assert_int_equal(trek_grad(&loss, 1, &x, 1, NULL, NULL, &slope), TREK_OK);
                 assert_int_equal(trek_grad(&exact, 1, &exact_x, 1, NULL, NULL, &right), TREK_OK);
-                double error = trek_var_item(trek_norm(trek_sub(trek_cast(slope, TREK_F64), right), INFINITY, trek_dims_none(), false));
-                assert_true(error <= step[dtypes[a]] * trek_var_item(trek_norm(right, INFINITY, trek_dims_none(), false)) + step[common] / 30);
+                double error = trek_var_item(trek_norm(trek_sub(trek_cast(slope, TREK_F64), right), INFINITY, trek_dims_none(),
+                                                       false));
+                assert_true(error <= step[dtypes[a]] * trek_var_item(trek_norm(right, INFINITY, trek_dims_none(),
+                                                                               false)) + step[common] / 30);
             }
 }
 
@@ -413,7 +423,8 @@ static void ignoring_large_numbers(void **state)
 static void dtypes_of_losses(void **state)
 {
     (void)state;
-    trek_var *(*const losses[])(trek_var *, trek_var *) = { trek_mse_loss, trek_l1_loss, smooth, trek_bce_with_logits, trek_kl_div };
+    trek_var *(*const losses[])(trek_var *, trek_var *) = { trek_mse_loss, trek_l1_loss, smooth, trek_bce_with_logits,
+                                                            trek_kl_div };
     const char *const names[] = { "mse_loss: ", "l1_loss: ", "smooth_l1_loss: ", "bce_with_logits: ", "kl_div: " };
     const trek_dtype dtypes[] = { TREK_F32, TREK_F16, TREK_BOOL, TREK_U8, TREK_I32, TREK_I64 };
     for (int l = 0; l < 5; l++)
@@ -433,7 +444,8 @@ static void dtypes_of_losses(void **state)
 static void options_that_exclude_each_other(void **state)
 {
     (void)state;
-    trek_var *logits = numbers(1, trek_dims(4, CLASSES)), *labels = plain_labels(4), *share = trek_softmax(numbers(2, trek_dims(4, CLASSES)), 1);
+    trek_var *logits = numbers(1, trek_dims(4, CLASSES)), *labels = plain_labels(4),
+        *share = trek_softmax(numbers(2, trek_dims(4, CLASSES)), 1);
     trek_var *weight = leaf(trek_softmax(numbers(3, trek_dims(CLASSES)), 0), 0, CLASSES);
     assert_null(trek_cross_entropy_with(logits, share, &(trek_cross_entropy_opts){ .ignore_index = 1 }));
     assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
@@ -470,7 +482,8 @@ static void without_classes(void **state)
     for (int kind = 0; kind < 3; kind++)
         for (int s = 0; s < 2; s++)
             for (int reduction = 0; reduction < 3; reduction++) {
-                trek_var *logits = numbers(1, shapes[s]), *labels = trek_var_from(trek_tensor_zeros(of_labels[s], TREK_I64, test_device()));
+                trek_var *logits = numbers(1, shapes[s]),
+                    *labels = trek_var_from(trek_tensor_zeros(of_labels[s], TREK_I64, test_device()));
                 trek_cross_entropy_opts opts = { .reduction = (trek_reduction)reduction }, zero = opts;
                 zero.ignore_index = kind == 1 ? 0 : TREK_ZERO;
                 trek_var_set_requires_grad(logits, true);
@@ -508,13 +521,15 @@ static void large_logits(void **state)
         trek_var *x = trek_var_from(test_values(far, trek_dims(ROWS, WIDTH), TREK_F32));
         trek_var *weight = trek_var_from(test_values(eye, trek_dims(WIDTH, WIDTH), TREK_F32));
         assert_int_equal(trek_var_set_requires_grad(x, true), TREK_OK);
-        assert_int_equal(trek_backward(fused ? trek_linear_cross_entropy(x, weight, NULL, labels, NULL) : trek_cross_entropy(x, labels)), TREK_OK);
+        assert_int_equal(trek_backward(fused ? trek_linear_cross_entropy(x, weight, NULL, labels, NULL)
+                                       : trek_cross_entropy(x, labels)), TREK_OK);
         double got[ROWS * WIDTH], want[ROWS * WIDTH];
         assert_int_equal(trek_tensor_to_host(trek_var_data(trek_var_grad(x)), TREK_F64, got, sizeof got), TREK_OK);
         assert_int_equal(trek_tensor_to_host(trek_var_data(trek_var_grad(near_by)), TREK_F64, want, sizeof want), TREK_OK);
         for (int k = 0; k < ROWS * WIDTH; k++)
             if (!(fabs(got[k] - want[k]) <= 1e-6))
-                fail_msg("%s, element %d: %g, should be %g", fused ? "linear_cross_entropy" : "cross_entropy", k, got[k], want[k]);
+                fail_msg("%s, element %d: %g, should be %g", fused ? "linear_cross_entropy" : "cross_entropy", k, got[k],
+                         want[k]);
     }
 }
 

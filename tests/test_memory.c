@@ -217,8 +217,10 @@ int main(void)
     if (test_allocator_use() != TREK_OK)
         return 99;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(allocations_are_aligned), cmocka_unit_test(growing_keeps_what_is_there), cmocka_unit_test(blocks_are_reused),
-        cmocka_unit_test(blocks_cross_threads), cmocka_unit_test(threads_at_once), cmocka_unit_test(threads_take_nothing_with_them),
+        cmocka_unit_test(allocations_are_aligned), cmocka_unit_test(growing_keeps_what_is_there),
+            cmocka_unit_test(blocks_are_reused),
+        cmocka_unit_test(blocks_cross_threads), cmocka_unit_test(threads_at_once),
+        cmocka_unit_test(threads_take_nothing_with_them),
         cmocka_unit_test(the_allocator_sees_everything),
         cmocka_unit_test(failures_are_reported),
     };

@@ -129,7 +129,8 @@ static trek_optimizer_spec spec_of(int kind)
         return spec;
     }
     if (kind == RMSPROP || kind == CENTRED)
-        return trek_rmsprop((trek_rmsprop_opts){ .lr = 0.01, .alpha = 0.9, .eps = 1e-3, .momentum = kind == CENTRED ? 0.9 : 0, .centered = kind == CENTRED });
+        return trek_rmsprop((trek_rmsprop_opts){ .lr = 0.01, .alpha = 0.9, .eps = 1e-3, .momentum = kind == CENTRED ? 0.9 : 0,
+                                                 .centered = kind == CENTRED });
     trek_adam_opts adam = { .lr = 0.01, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.1 };
     return kind == 0   ? trek_sgd((trek_sgd_opts){ .lr = 0.01, .momentum = 0.9 })
            : kind == 1 ? trek_adam(adam)
@@ -146,7 +147,8 @@ static void expect_error(trek_status status, const char *part)
 
 static double round_to(double value, trek_dtype dtype)
 {
-    trek_tensor *wide = trek_tensor_from_data(&value, trek_dims_none(), TREK_F64, trek_cpu(0)), *cast = trek_tensor_cast(wide, dtype);
+    trek_tensor *wide = trek_tensor_from_data(&value, trek_dims_none(), TREK_F64, trek_cpu(0)),
+        *cast = trek_tensor_cast(wide, dtype);
     double rounded = trek_tensor_item(cast);
     trek_tensor_release(wide);
     trek_tensor_release(cast);
@@ -202,7 +204,8 @@ static void masters_follow_f64_and_parameters_are_rounded_masters(void **state)
 static void many_tiny_steps_make_progress(void **state)
 {
     (void)state;
-    trek_tensor *one = test_values((double[]){ 1, -1 }, trek_dims(2), TREK_BF16), *ones = test_values((double[]){ 1, 1 }, trek_dims(2), TREK_F32);
+    trek_tensor *one = test_values((double[]){ 1, -1 }, trek_dims(2), TREK_BF16),
+        *ones = test_values((double[]){ 1, 1 }, trek_dims(2), TREK_F32);
     trek_var *param = trek_var_new(one, true), *grad = trek_var_new(ones, false);
     trek_params *params = trek_params_new();
     trek_params_add(params, "p", param);
@@ -398,7 +401,8 @@ static void records_do_what_the_host_does(void **state)
             for (int w = 0; w < 2; w++) {
                 feed(bags[w], step, step == 3 ? 9 : 31, scaled ? 1024 : 1, poison);
                 trek_var_set_requires_grad(bags[w]->vars[2], step != 7);
-                trek_step_opts opts = { .max_norm = clipped ? 3 : 0, .max_value = clamped ? 0.2 : 0, .scaler = scaled ? scalers[w] : NULL,
+                trek_step_opts opts = { .max_norm = clipped ? 3 : 0, .max_value = clamped ? 0.2 : 0,
+                                        .scaler = scaled ? scalers[w] : NULL,
                                         .factor = step % 2 ? 0.375 : 0, .adapt = true, .zero_grad = true };
                 assert_int_equal(trek_optimizer_step_with(*made[w], &opts), TREK_OK);
                 assert_null(trek_var_grad(bags[w]->vars[0]));
@@ -481,7 +485,8 @@ static void steps_survive_failing_allocations(void **state)
             for (int step = 0; step < 3; step++) {
                 feed(&a, step, 31, 1, false);
                 feed(&b, step, 31, 1, false);
-                assert_int_equal(trek_optimizer_step_with(expected, &(trek_step_opts){ .scaler = scalers[0], .adapt = true }), TREK_OK);
+                assert_int_equal(trek_optimizer_step_with(expected, &(trek_step_opts){ .scaler = scalers[0], .adapt = true }),
+                                 TREK_OK);
                 test_allocator_restart(fail);
                 if (records && trek_optimizer_use_records(optimizer) != TREK_OK) {
                     test_allocator_restart(0);
@@ -616,7 +621,8 @@ static void scaled_training_equals_plain_training(void **state)
 static void bad_options_are_refused(void **state)
 {
     (void)state;
-    const trek_grad_scaler_opts bad[] = { { .init_scale = -1 },     { .init_scale = NAN },    { .growth_factor = 1 }, { .growth_factor = INFINITY },
+    const trek_grad_scaler_opts bad[] = { { .init_scale = -1 },     { .init_scale = NAN },    { .growth_factor = 1 },
+                                          { .growth_factor = INFINITY },
                                           { .backoff_factor = 1.5 }, { .growth_interval = -1 } };
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
         assert_null(trek_grad_scaler_new(&bad[k]));

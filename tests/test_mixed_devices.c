@@ -30,8 +30,10 @@ static trek_graph *build(trek_device device, void *arg)
     trek_dtype dtype = *(const trek_dtype *)arg;
     trek_seed(5);
     trek_flow *flow = trek_flow_from(trek_nn_linear_with(
-        &(trek_linear_opts){ .in = IN, .out = HIDDEN, .no_bias = true, .device = device, .dtype = dtype })); /* its gradient would be noise */
-    trek_flow_through(flow, trek_nn_batch_norm1d_with(&(trek_batch_norm_opts){ .features = HIDDEN, .device = device, .dtype = dtype }));
+        &(trek_linear_opts){ .in = IN, .out = HIDDEN, .no_bias = true, .device = device, .dtype = dtype }));
+        /* its gradient would be noise */
+    trek_flow_through(flow, trek_nn_batch_norm1d_with(&(trek_batch_norm_opts){ .features = HIDDEN, .device = device,
+                                                                               .dtype = dtype }));
     trek_flow_through(flow, trek_nn_linear_with(&(trek_linear_opts){ .in = HIDDEN, .out = 2, .device = device, .dtype = dtype }));
     return trek_flow_build(flow);
 }
@@ -77,11 +79,14 @@ static trek_graph *set_up(const run *c)
     trek_dtype dtype = c->dtype;
     trek_graph *graph = build(c->devices[0], &dtype);
     assert_non_null(graph);
-    trek_trainer_opts opts = { .build_replica = build, .arg = &dtype, .devices = c->devices, .ranks = c->world, .share = TREK_OFF, .balance = TREK_OFF,
+    trek_trainer_opts opts = { .build_replica = build, .arg = &dtype, .devices = c->devices, .ranks = c->world, .share = TREK_OFF,
+                               .balance = TREK_OFF,
                                .max_anchor = TREK_OFF, .max_grad_norm = 0.5,
-                               .optimizer = c->adam ? trek_adam((trek_adam_opts){ .lr = 0.01 }) : trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }) };
+                               .optimizer = c->adam ? trek_adam((trek_adam_opts){ .lr = 0.01 })
+                               : trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }) };
     if (c->scaled) /* the first step overflows */
-        opts.amp = (trek_amp_opts){ .scaling = 1, .scaler = { .init_scale = 0x1p127, .backoff_factor = 0x1p-110, .growth_interval = 2 } };
+        opts.amp = (trek_amp_opts){ .scaling = 1,
+                                    .scaler = { .init_scale = 0x1p127, .backoff_factor = 0x1p-110, .growth_interval = 2 } };
     if (trek_trainer_setup(graph, &opts) != TREK_OK)
         fail_msg("%s", trek_error());
     return graph;
@@ -256,6 +261,7 @@ static void wrapped(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(cpu_first), cmocka_unit_test(gpu_first), cmocka_unit_test(found_and_named), cmocka_unit_test(wrapped) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(cpu_first), cmocka_unit_test(gpu_first),
+                                        cmocka_unit_test(found_and_named), cmocka_unit_test(wrapped) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

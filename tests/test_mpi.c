@@ -88,7 +88,10 @@ static trek_tensor *make_values(trek_dtype dtype, int rank, int64_t first, int64
     return own;
 }
 
-static size_t bytes_of(const trek_tensor *tensor) { return (size_t)trek_tensor_numel(tensor) * trek_dtype_size(trek_tensor_dtype(tensor)); }
+static size_t bytes_of(const trek_tensor *tensor)
+{
+    return (size_t)trek_tensor_numel(tensor) * trek_dtype_size(trek_tensor_dtype(tensor));
+}
 
 /* All ranks' values combined in rank order by the arithmetic of the local engine. */
 static trek_tensor *expected_of(trek_dtype dtype, trek_reduce_op op, int64_t first, int64_t count)
@@ -174,7 +177,8 @@ static void check_moves(trek_comm *comm, trek_dtype dtype, int64_t count)
     CHECK(trek_comm_all_gather(comm, part, all) == TREK_OK);
     for (int r = 0; r < my_world; r++) {
         trek_tensor *expected = make_values(dtype, r, 0, count);
-        CHECK(memcmp((char *)trek_tensor_data(all) + (size_t)r * bytes_of(part), trek_tensor_data(expected), bytes_of(part)) == 0);
+        CHECK(memcmp((char *)trek_tensor_data(all) + (size_t)r * bytes_of(part), trek_tensor_data(expected),
+                     bytes_of(part)) == 0);
         trek_tensor_release(expected);
     }
     trek_tensor_release(part);
@@ -250,10 +254,14 @@ typedef struct difference {
 
 static const difference differences[] = {
     { "all_reduce(sum, f32, 1000 elements)", { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_F32, .count = 1000 } },
-    { "all_reduce(sum, f32, 200000 elements)", { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_F32, .count = 200000 } },
-    { "all_reduce(sum, i32, 100000 elements)", { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_I32, .count = 100000 } },
-    { "all_reduce(max, f32, 100000 elements)", { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_MAX, .dtype = TREK_F32, .count = 100000 } },
-    { "broadcast(from rank 1, f32, 100000 elements)", { .kind = TREK_COMM_BROADCAST, .root = 1, .dtype = TREK_F32, .count = 100000 } },
+    { "all_reduce(sum, f32, 200000 elements)", { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_F32,
+                                                 .count = 200000 } },
+    { "all_reduce(sum, i32, 100000 elements)", { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_I32,
+                                                 .count = 100000 } },
+    { "all_reduce(max, f32, 100000 elements)", { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_MAX, .dtype = TREK_F32,
+                                                 .count = 100000 } },
+    { "broadcast(from rank 1, f32, 100000 elements)",
+      { .kind = TREK_COMM_BROADCAST, .root = 1, .dtype = TREK_F32, .count = 100000 } },
     { "barrier", { .kind = TREK_COMM_BARRIER } },
     { "a call with wrong arguments", { .kind = TREK_COMM_INVALID } },
     { "all_reduce(sum, f32, 100000 elements, on the device)",
@@ -276,7 +284,8 @@ static void check_difference(const difference *d, int odd_rank, float *data)
     char other[96];
     snprintf(other, sizeof other, "rank %d's call 2 is ", odd_rank);
     CHECK(strstr(trek_error(), d->text) || d->odd.kind == TREK_COMM_INVALID);
-    CHECK(strstr(trek_error(), odd_rank ? other : d->odd.kind == TREK_COMM_INVALID ? "rank 0 came with wrong" : "rank 0's call 2 is "));
+    CHECK(strstr(trek_error(), odd_rank ? other : d->odd.kind == TREK_COMM_INVALID ? "rank 0 came with wrong"
+                 : "rank 0's call 2 is "));
     trek_error_clear();
     bool untouched = true;
     for (int i = 0; i < 200000; i++)
@@ -419,7 +428,8 @@ static void run_abort(void)
 static trek_control *join_control(int shift)
 {
     trek_control_opts opts = { .process = atoi(getenv("OMPI_COMM_WORLD_RANK")), .processes = atoi(getenv("OMPI_COMM_WORLD_SIZE")),
-                               .address = "127.0.0.1", .port = atoi(getenv("TREK_TEST_PORT")) + shift, .token = "of the test", .join_s = 30 };
+                               .address = "127.0.0.1", .port = atoi(getenv("TREK_TEST_PORT")) + shift, .token = "of the test",
+                               .join_s = 30 };
     trek_control *control = trek_control_join(&opts);
     if (!CHECK(control))
         _exit(1);
@@ -557,7 +567,8 @@ static void run_beside(void)
             MPI_Allreduce(mine, sum, 64, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
             CHECK(sum[3] == my_world * (my_world - 1) / 2 + 3 * my_world);
             int token = my_rank;
-            MPI_Sendrecv_replace(&token, 1, MPI_INT, (my_rank + 1) % my_world, 1, (my_rank + my_world - 1) % my_world, 1, MPI_COMM_WORLD,
+            MPI_Sendrecv_replace(&token, 1, MPI_INT, (my_rank + 1) % my_world, 1, (my_rank + my_world - 1) % my_world, 1,
+                                 MPI_COMM_WORLD,
                                  MPI_STATUS_IGNORE);
             CHECK(token == (my_rank + my_world - 1) % my_world);
         }
@@ -587,7 +598,8 @@ static void run_order(void)
             int32_t *own = data[g] + (size_t)k * COUNT;
             for (int i = 0; i < COUNT; i++)
                 own[i] = my_rank + i + k + g;
-            trek_comm_call call = { .kind = k % 3 == 2 ? TREK_COMM_BROADCAST : TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_I32,
+            trek_comm_call call = { .kind = k % 3 == 2 ? TREK_COMM_BROADCAST : TREK_COMM_ALL_REDUCE, .op = TREK_SUM,
+                                    .dtype = TREK_I32,
                                     .count = k % 2 ? COUNT : 5, .root = k % 3 == 2 ? k % my_world : 0, .in = own, .out = own };
             CHECK(trek_comm_start(comms[g], call) == TREK_OK);
             if (my_rank == k % my_world && k % 97 == 0)

@@ -66,7 +66,8 @@ typedef struct rank_job {
 static void *thread_main(void *arg)
 {
     rank_job *job = arg;
-    trek_place_here = (trek_place){ .rank = job->rank, .world = job->world, .device = trek_cuda(job->rank), .rows = -1, .global_rows = -1 };
+    trek_place_here = (trek_place){ .rank = job->rank, .world = job->world, .device = trek_cuda(job->rank), .rows = -1,
+                                    .global_rows = -1 };
     job->fn(job);
     if (trek_status_get() != TREK_OK)
         strncpy(job->message, trek_error(), sizeof job->message - 1);
@@ -123,7 +124,8 @@ static trek_tensor *filled(const rank_job *job, int rank, int count)
     double *values = malloc((size_t)count * sizeof *values);
     for (int i = 0; values && i < count; i++)
         values[i] = element(job, rank, i);
-    trek_tensor *wide = trek_tensor_from_data(values, trek_dims(count), TREK_F64, trek_cpu(0)), *cast = trek_tensor_cast(wide, job->dtype);
+    trek_tensor *wide = trek_tensor_from_data(values, trek_dims(count), TREK_F64, trek_cpu(0)),
+        *cast = trek_tensor_cast(wide, job->dtype);
     trek_tensor *there = trek_tensor_to(cast, trek_cuda(job->rank));
     trek_tensor_release(wide);
     trek_tensor_release(cast);
@@ -188,7 +190,8 @@ static void check_call(trek_comm **comms, int world, rank_job proto, bool attach
     run_ranks(world, comms, proto, jobs);
     for (int r = 0; r < world; r++) {
         if (jobs[r].status != TREK_OK || !jobs[r].good)
-            fail_msg("rank %d of %d, kind %d, op %d, %s: %s", r, world, (int)proto.kind, (int)proto.op, trek_dtype_name(proto.dtype),
+            fail_msg("rank %d of %d, kind %d, op %d, %s: %s", r, world, (int)proto.kind, (int)proto.op,
+                     trek_dtype_name(proto.dtype),
                      jobs[r].status == TREK_OK ? "wrong values" : jobs[r].message);
         assert_int_equal(jobs[r].native, attached && native(proto.kind, proto.dtype, proto.op));
     }
@@ -369,7 +372,8 @@ static void stuck_device(rank_job *job)
         return;
     }
     trek_tensor *x = filled(job, 0, COUNT);
-    trek_comm_call call = { .number = 1, .kind = TREK_COMM_ALL_REDUCE, .dtype = TREK_F32, .count = COUNT, .in = x->data, .out = x->data,
+    trek_comm_call call = { .number = 1, .kind = TREK_COMM_ALL_REDUCE, .dtype = TREK_F32, .count = COUNT, .in = x->data,
+                            .out = x->data,
                             .on_device = true };
     job->status = trek_comm_nccl_give(job->comm, &call);
     trek_device_sync(trek_cuda(0)); /* returns because of the abort */
@@ -533,7 +537,8 @@ typedef struct process {
 static void *process_main(void *arg)
 {
     process *p = arg;
-    trek_control_opts opts = { .process = p->rank, .processes = p->world, .address = "127.0.0.1", .port = p->port, .token = "nccl", .join_s = 30 };
+    trek_control_opts opts = { .process = p->rank, .processes = p->world, .address = "127.0.0.1", .port = p->port,
+                               .token = "nccl", .join_s = 30 };
     p->control = trek_control_join(&opts);
     p->status = p->control ? trek_comm_shared_new(p->control, &p->comm) : trek_status_get();
     if (p->status == TREK_OK)
@@ -612,7 +617,8 @@ static void started_calls(rank_job *job)
     trek_tensor *x[5];
     for (int k = 0; k < 5; k++) {
         x[k] = filled(job, job->rank, COUNT);
-        trek_comm_call call = { .kind = TREK_COMM_ALL_REDUCE, .op = k == 3 ? TREK_MEAN : TREK_SUM, .dtype = TREK_F32, .count = COUNT,
+        trek_comm_call call = { .kind = TREK_COMM_ALL_REDUCE, .op = k == 3 ? TREK_MEAN : TREK_SUM, .dtype = TREK_F32,
+                                .count = COUNT,
                                 .in = x[k]->data, .out = x[k]->data, .on_device = true };
         if (job->status == TREK_OK)
             job->status = trek_comm_start(job->comm, call);

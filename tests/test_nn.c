@@ -116,7 +116,8 @@ static void block_free(trek_module *self)
     freed++;
 }
 
-static const trek_module_class block_class = { .name = "block", .size = sizeof(block), .forward = block_forward, .free = block_free };
+static const trek_module_class block_class = { .name = "block", .size = sizeof(block), .forward = block_forward,
+                                               .free = block_free };
 
 static trek_module *block_new(int64_t dim)
 {
@@ -232,7 +233,8 @@ static void test_add_errors(void **state)
 static void test_sharing(void **state)
 {
     (void)state;
-    trek_module *shared = trek_nn_linear(2, 2, test_device()), *a = trek_module_new(&bare_class), *b = trek_module_new(&bare_class);
+    trek_module *shared = trek_nn_linear(2, 2, test_device()), *a = trek_module_new(&bare_class),
+        *b = trek_module_new(&bare_class);
     trek_module *root = trek_module_new(&bare_class);
     trek_module_add(a, "layer", TREK_NO_FIELD, shared);
     trek_module_add(b, "layer", TREK_NO_FIELD, shared);
@@ -338,7 +340,8 @@ static void test_modes_and_moving(void **state)
     assert_false(trek_var_requires_grad(trek_module_find(m, "up.weight")));
     assert_true(trek_var_requires_grad(trek_module_find(m, "down.weight")));
     trek_scope scope = trek_scope_begin();
-    assert_int_equal(trek_backward(trek_sum(trek_forward(m, numbers((double[]){ 1, 2 }, trek_dims(1, 2))), trek_dims_none(), false)),
+    assert_int_equal(trek_backward(trek_sum(trek_forward(m, numbers((double[]){ 1, 2 }, trek_dims(1, 2))), trek_dims_none(),
+                                            false)),
                      TREK_OK);
     trek_scope_end(scope);
     trek_var *weight = trek_module_find(m, "down.weight");
@@ -471,7 +474,8 @@ static void test_batch_norm(void **state)
     trek_module *average = trek_nn_batch_norm1d_with(&averaging), *own = trek_nn_batch_norm1d_with(&bare);
     trek_module *flat = trek_nn_batch_norm2d(2, test_device());
     trek_scope scope = trek_scope_begin();
-    trek_var *x = numbers((double[]){ 1, 10, 3, 30, 5, 20 }, trek_dims(3, 2)); /* means 3, 20; variances 8/3, 200/3; unbiased 4, 100 */
+    trek_var *x = numbers((double[]){ 1, 10, 3, 30, 5, 20 }, trek_dims(3, 2));
+        /* means 3, 20; variances 8/3, 200/3; unbiased 4, 100 */
     trek_var *z = numbers((double[]){ 5, 0, 5, 0, 8, 0 }, trek_dims(3, 2));    /* mean 6 */
     trek_var *y = trek_forward(m, x);
     expect_near(at(y, 0), -2 / sqrt(8.0 / 3 + 1e-5), 1e-5);
@@ -497,7 +501,8 @@ static void test_batch_norm(void **state)
     assert_int_equal((int)trek_var_item(trek_module_find(m, "num_batches_tracked")), 1);
     assert_null(trek_forward(flat, x));
     expect_error(TREK_ERR_SHAPE, "batch_norm2d: needs [N, C, H, W], got [3, 2]");
-    assert_non_null(trek_forward(flat, trek_reshape(numbers((double[]){ 1, 2, 3, 4, 5, 6, 7, 8 }, trek_dims(8)), trek_dims(1, 2, 2, 2))));
+    assert_non_null(trek_forward(flat, trek_reshape(numbers((double[]){ 1, 2, 3, 4, 5, 6, 7, 8 }, trek_dims(8)),
+                                                    trek_dims(1, 2, 2, 2))));
     assert_null(trek_forward(m, numbers((double[]){ 1, 2, 3, 4, 5, 6 }, trek_dims(2, 3))));
     trek_error_clear();
     trek_scope_end(scope);
@@ -645,11 +650,14 @@ static void test_softmax_options(void **state)
 static void test_activations(void **state)
 {
     (void)state;
-    trek_module *layers[] = { trek_nn_relu(),       trek_nn_tanh(), trek_nn_sigmoid(), trek_nn_softmax(-1), trek_nn_log_softmax(0),
-                              trek_nn_leaky_relu(0.1), trek_nn_gelu(), trek_nn_gelu_with(&(trek_gelu_opts){ .tanh = true }), trek_nn_silu() };
+    trek_module *layers[] = { trek_nn_relu(),       trek_nn_tanh(), trek_nn_sigmoid(), trek_nn_softmax(-1),
+                              trek_nn_log_softmax(0),
+                              trek_nn_leaky_relu(0.1), trek_nn_gelu(), trek_nn_gelu_with(&(trek_gelu_opts){ .tanh = true }),
+                              trek_nn_silu() };
     double e = exp(1), s = exp(-2) + e;
     double inner = tanh(sqrt(2 / M_PI) * (-2 - 0.044715 * 8));
-    double wanted[] = { 0, tanh(-2), 1 / (1 + exp(2)), exp(-2) / s, -2 - log(s), -0.2, -erfc(M_SQRT2), -(1 + inner), -2 / (1 + exp(2)) };
+    double wanted[] = { 0, tanh(-2), 1 / (1 + exp(2)), exp(-2) / s, -2 - log(s), -0.2, -erfc(M_SQRT2), -(1 + inner),
+                        -2 / (1 + exp(2)) };
     trek_scope scope = trek_scope_begin();
     trek_var *x = numbers((double[]){ -2, 1 }, trek_dims(2));
     for (int k = 0; k < 9; k++) {
@@ -715,7 +723,8 @@ static void test_init(void **state)
 static void test_init_details(void **state)
 {
     (void)state;
-    trek_tensor *tensor = trek_tensor_zeros(trek_dims(3, 5), TREK_F64, test_device()), *line = trek_tensor_zeros(trek_dims(3), TREK_F32, test_device());
+    trek_tensor *tensor = trek_tensor_zeros(trek_dims(3, 5), TREK_F64, test_device()),
+        *line = trek_tensor_zeros(trek_dims(3), TREK_F32, test_device());
     trek_var *p = trek_var_new(tensor, true), *flat = trek_var_new(line, true);
     trek_tensor_release(tensor);
     trek_tensor_release(line);
@@ -752,7 +761,8 @@ static void test_init_details(void **state)
 
 static trek_module *build(void)
 {
-    trek_module *m = trek_nn_sequential(3, (trek_module *[]){ trek_nn_linear(40, 30, test_device()), trek_nn_relu(), trek_nn_batch_norm1d(30, test_device()) });
+    trek_module *m = trek_nn_sequential(3, (trek_module *[]){ trek_nn_linear(40, 30, test_device()), trek_nn_relu(),
+                                                              trek_nn_batch_norm1d(30, test_device()) });
     trek_nn_sequential_add(m, block_new(30));
     return trek_module_check(m);
 }

@@ -189,7 +189,8 @@ static trek_optimizer_spec some_sgd(void)
 
 static trek_optimizer_spec some_rmsprop(bool centered, double momentum)
 {
-    return trek_rmsprop((trek_rmsprop_opts){ .lr = 0.02, .alpha = 0.9, .eps = 1e-3, .weight_decay = 0.1, .momentum = momentum, .centered = centered });
+    return trek_rmsprop((trek_rmsprop_opts){ .lr = 0.02, .alpha = 0.9, .eps = 1e-3, .weight_decay = 0.1, .momentum = momentum,
+                                             .centered = centered });
 }
 
 /* --- arenas --------------------------------------------------------------------- */
@@ -306,7 +307,8 @@ static void updates_equal_pytorch(void **state)
         double values[2];
     } cases[] = {
         { trek_adam((trek_adam_opts){ .lr = 0.1 }), { 0.82741774288541148, -1.9684337378859402 } },
-        { trek_adam((trek_adam_opts){ .lr = 0.1, .weight_decay = 0.1, .beta1 = 0.8, .beta2 = 0.99, .eps = 1e-4, .maximize = true }),
+        { trek_adam((trek_adam_opts){ .lr = 0.1, .weight_decay = 0.1, .beta1 = 0.8, .beta2 = 0.99, .eps = 1e-4,
+                                      .maximize = true }),
           { 1.1410297817134285, -2.0001608128191299 } },
         { trek_adamw((trek_adam_opts){ .lr = 0.1 }), { 0.82471385984293599, -1.962603025531469 } },
         { trek_adamw((trek_adam_opts){ .lr = 0.1, .weight_decay = 0.2, .beta1 = TREK_ZERO, .beta2 = 0.9 }),
@@ -316,14 +318,16 @@ static void updates_equal_pytorch(void **state)
           { 0.85037599999999991, -1.8438769999999998 } },
         { trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9, .nesterov = true, .weight_decay = 0.1 }),
           { 0.87721114600000005, -2.0666472920000003 } },
-        { trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9, .maximize = true }), { 1.0830000000000002, -1.8785000000000001 } },
+        { trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9, .maximize = true }),
+          { 1.0830000000000002, -1.8785000000000001 } },
         { trek_rmsprop((trek_rmsprop_opts){ .lr = 0.1 }), { 0.42572661607132584, -1.9514738796461983 } },
         { trek_rmsprop((trek_rmsprop_opts){ .lr = 0.1, .alpha = 0.5, .eps = 1e-4, .weight_decay = 0.1 }),
           { 0.9014773363418537, -1.9793416535579207 } },
         { trek_rmsprop((trek_rmsprop_opts){ .lr = 0.1, .centered = true }), { 0.4168450436831231, -1.9474244457538787 } },
         { trek_rmsprop((trek_rmsprop_opts){ .lr = 0.1, .alpha = 0.25, .centered = true, .momentum = 0.9, .weight_decay = 0.1 }),
           { 0.09914410286167903, -1.6552091844305747 } },
-        { trek_rmsprop((trek_rmsprop_opts){ .lr = 0.05, .momentum = 0.5, .maximize = true }), { 1.7743899105697993, -2.1754322921790217 } },
+        { trek_rmsprop((trek_rmsprop_opts){ .lr = 0.05, .momentum = 0.5, .maximize = true }),
+          { 1.7743899105697993, -2.1754322921790217 } },
     };
     static const double grads[3][2] = { { 0.5, -1.0 }, { 0.25, 2.0 }, { -1.0, 0.125 } };
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
@@ -399,7 +403,8 @@ static void centred_rmsprop_of_constant_gradients_is_finite(void **state)
     (void)state;
     model m;
     model_begin(&m, TREK_F32);
-    trek_optimizer *optimizer = trek_optimizer_new(trek_rmsprop((trek_rmsprop_opts){ .lr = 1e-6, .alpha = 0.5, .centered = true }), m.params);
+    trek_optimizer *optimizer = trek_optimizer_new(trek_rmsprop((trek_rmsprop_opts){ .lr = 1e-6, .alpha = 0.5,
+                                                                                     .centered = true }), m.params);
     double same[BIG], have[BIG];
     for (int i = 0; i < BIG; i++)
         same[i] = number() * (i % 3 ? 1 : 1e-21);

@@ -54,7 +54,8 @@ static void ranks_equal_one_device(void **state)
         for (int world = 1; world <= 3; world++)
             for (int c = 0; c < 8; c++) {
                 bool windows = c == 5 && world > 1;
-                run r = { .world = world, .passes = 1 + (c == 4 || c == 6), .batch = windows ? 2 : 7, .separate = c & 1, .clip = c & 2, .scaled = c == 3 || c == 6,
+                run r = { .world = world, .passes = 1 + (c == 4 || c == 6), .batch = windows ? 2 : 7, .separate = c & 1,
+                          .clip = c & 2, .scaled = c == 3 || c == 6,
                           .windows = windows, .optimizer = *spec };
                 compare(&r);
             }
@@ -69,7 +70,8 @@ static void state_has_the_names_of_the_class(void **state)
     trek_var *vars[2];
     trek_params *params = trek_params_new(), *second = trek_params_new();
     for (int k = 0; k < 2; k++) {
-        trek_tensor *value = trek_tensor_full(1, trek_dims(3), TREK_F32, trek_cpu(0)), *ones = trek_tensor_full(0.5, trek_dims(3), TREK_F32, trek_cpu(0));
+        trek_tensor *value = trek_tensor_full(1, trek_dims(3), TREK_F32, trek_cpu(0)),
+            *ones = trek_tensor_full(0.5, trek_dims(3), TREK_F32, trek_cpu(0));
         vars[k] = trek_var_new(value, true);
         trek_var *grad = trek_var_new(ones, false);
         assert_int_equal(trek_var_set_grad(vars[k], grad), TREK_OK);
@@ -114,7 +116,10 @@ static void state_has_the_names_of_the_class(void **state)
 
 /* --- rules ------------------------------------------------------------------------------------------ */
 
-static trek_status refused(trek_optimizer_class klass) { return trek_optimizer_spec_check(&(trek_optimizer_spec){ .klass = &klass }); }
+static trek_status refused(trek_optimizer_class klass)
+{
+    return trek_optimizer_spec_check(&(trek_optimizer_spec){ .klass = &klass });
+}
 
 static void classes_that_break_the_rules_are_refused(void **state)
 {

@@ -33,7 +33,8 @@ static double at(trek_var *var, int64_t k)
 static void learning_rates(void **state)
 {
     (void)state;
-    const trek_optimizer_spec specs[] = { trek_sgd((trek_sgd_opts){ .lr = TREK_ZERO }), trek_adam((trek_adam_opts){ .lr = TREK_ZERO }),
+    const trek_optimizer_spec specs[] = { trek_sgd((trek_sgd_opts){ .lr = TREK_ZERO }),
+                                          trek_adam((trek_adam_opts){ .lr = TREK_ZERO }),
                                           trek_adamw((trek_adam_opts){ .lr = TREK_ZERO, .beta1 = TREK_ZERO, .beta2 = TREK_ZERO,
                                                                        .eps = TREK_ZERO, .weight_decay = TREK_ZERO }) };
     for (int k = 0; k < 3; k++) {
@@ -79,8 +80,10 @@ static void layers(void **state)
 static void windows(void **state)
 {
     (void)state;
-    trek_module *conv = trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = 1, .out = 1, .kernel = { 3 }, .padding = { 1, TREK_ZERO } });
-    trek_module *pool = trek_nn_max_pool2d_with(&(trek_pool_opts){ .kernel = { 3 }, .stride = { 1 }, .padding = { 1, TREK_ZERO } });
+    trek_module *conv = trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = 1, .out = 1, .kernel = { 3 },
+                                                                 .padding = { 1, TREK_ZERO } });
+    trek_module *pool = trek_nn_max_pool2d_with(&(trek_pool_opts){ .kernel = { 3 }, .stride = { 1 },
+                                                                   .padding = { 1, TREK_ZERO } });
     trek_var *x = trek_var_from(trek_tensor_ones(trek_dims(1, 1, 5, 5), TREK_F32, trek_cpu(0)));
     trek_var *y = trek_forward(conv, x), *z = trek_forward(pool, x);
     assert_true(trek_var_size(y, 2) == 5 && trek_var_size(y, 3) == 3);
@@ -95,7 +98,8 @@ static void functions(void **state)
     const float logits[] = { 1, 2, 3, 1 };
     const int64_t labels[] = { 0, 1 };
     trek_var *l = trek_var_from(trek_tensor_from_data(labels, trek_dims(2), TREK_I64, trek_cpu(0)));
-    trek_var *loss = trek_cross_entropy_with(given(logits, trek_dims(2, 2)), l, &(trek_cross_entropy_opts){ .ignore_index = TREK_ZERO });
+    trek_var *loss = trek_cross_entropy_with(given(logits, trek_dims(2, 2)), l,
+                                             &(trek_cross_entropy_opts){ .ignore_index = TREK_ZERO });
     assert_float_equal(trek_var_item(loss), log1p(exp(2)), 1e-6);
     const float q[] = { 1, 5, -7, 2 }, v[] = { 1, 3, 5, 9 };
     trek_var *query = given(q, trek_dims(1, 1, 2, 2)), *value = given(v, trek_dims(1, 1, 2, 2));
@@ -108,7 +112,8 @@ static void functions(void **state)
 static void loaders(void **state)
 {
     (void)state;
-    trek_loader *loader = trek_loader_new(trek_dataset_digits(8, 1), &(trek_loader_opts){ .batch_size = 4, .prefetch = TREK_ZERO });
+    trek_loader *loader = trek_loader_new(trek_dataset_digits(8, 1),
+                                          &(trek_loader_opts){ .batch_size = 4, .prefetch = TREK_ZERO });
     assert_non_null(loader);
     assert_int_equal(trek_loader_start(loader, 0), TREK_OK);
     assert_non_null(trek_loader_next(loader));
@@ -216,6 +221,7 @@ int main(void)
     if (getenv("TREK_TEST_USE"))
         return use_library();
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
-    const struct CMUnitTest tests[] = { TEST(learning_rates), TEST(layers), TEST(windows), TEST(functions), TEST(loaders), TEST(the_environment), TEST(variables) };
+    const struct CMUnitTest tests[] = { TEST(learning_rates), TEST(layers), TEST(windows), TEST(functions), TEST(loaders),
+                                        TEST(the_environment), TEST(variables) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -121,11 +121,12 @@ static void text_comes_back(void **state)
     trek_plan *plan = example();
     char *text = trek_plan_text(plan), *again;
     assert_non_null(text);
-    assert_string_equal(text, "trek-plan 2\nranks 3\n"
-                              "0 shares 0x1.5555555555555p-2 0x1.5555555555555p-2 0x1.5555555555555p-2\n"
-                              "10 shares 0x1.6666666666666p-1 0x1.3333333333333p-2 0\n"
-                              "60 counts 10 23 10 1\n"
-                              "9223372036854775807 counts 9223372036854775807 0 9223372036854775807 1\nend 4 xxh64 9fa207917eaf1e5d\n");
+    assert_string_equal(text,
+                        "trek-plan 2\nranks 3\n"
+                        "0 shares 0x1.5555555555555p-2 0x1.5555555555555p-2 0x1.5555555555555p-2\n"
+                        "10 shares 0x1.6666666666666p-1 0x1.3333333333333p-2 0\n"
+                        "60 counts 10 23 10 1\n"
+                        "9223372036854775807 counts 9223372036854775807 0 9223372036854775807 1\nend 4 xxh64 9fa207917eaf1e5d\n");
     trek_plan *back = trek_plan_parse(text);
     assert_non_null(back);
     expect_same(plan, back);
@@ -220,18 +221,22 @@ static void bad_texts_are_refused(void **state)
     (void)state;
 #define HEAD "trek-plan 1\nranks 2\n"
     static const struct { const char *text, *names; } bad[] = {
-        { "", "line 1" }, { "{}", "line 1" }, { "trek-plan 3\nranks 2\nend 0\n", "version" }, { "trek-plan 1\nend 0\n", "line 2" },
+        { "", "line 1" }, { "{}", "line 1" }, { "trek-plan 3\nranks 2\nend 0\n", "version" },
+            { "trek-plan 1\nend 0\n", "line 2" },
         { "trek-plan 1\nranks 0\nend 0\n", "ranks" }, { "trek-plan 1\nranks 99999999999\nend 0\n", "ranks" },
         { "trek-plan 1\nranks -1\nend 0\n", "line 2" }, { "trek-plan 1\nranks 2", "line 2" },
         { HEAD, "line 3" }, { HEAD "end 1\n", "missing" }, { HEAD "end 0\nmore", "after the end" }, { HEAD "end 0", "line 3" },
         { HEAD "0 shares 0x1.0000000000000p-1\nend 1\n", "a value is missing" }, { HEAD "0 shares 0 0\nend 1\n", "sum to 1" },
         { HEAD "0 shares 0x1.0000000000000p-1 0x1.0000000000000p-1 0\nend 1\n", "end here" },
         { HEAD "0 shares 0.5 0.5\nend 1\n", "line 3" }, { HEAD "0 shares 0x1.0p-1 0x1.0p-1\nend 1\n", "13" },
-        { HEAD "0 shares 0x1.0000000000000p1 0\nend 1\n", "out of range" }, { HEAD "0 shares 0x1.0000000000000p-1023 0\nend 1\n", "out of range" },
+        { HEAD "0 shares 0x1.0000000000000p1 0\nend 1\n", "out of range" },
+        { HEAD "0 shares 0x1.0000000000000p-1023 0\nend 1\n", "out of range" },
         { HEAD "0 shares 0x1.0000000000000q0 0\nend 1\n", "exponent" }, { HEAD "0 shares nan 0\nend 1\n", "line 3" },
-        { HEAD "0 counts 0 1 1\nend 1\n", "anchor" }, { HEAD "0 counts 1 0 0\nend 1\n", "no rank" }, { HEAD "0 counts 1 -1 3\nend 1\n", "line 3" },
+        { HEAD "0 counts 0 1 1\nend 1\n", "anchor" }, { HEAD "0 counts 1 0 0\nend 1\n", "no rank" },
+        { HEAD "0 counts 1 -1 3\nend 1\n", "line 3" },
         { HEAD "0 counts 1 1 9223372036854775808\nend 1\n", "too large" }, { HEAD "0 parts 1 1\nend 1\n", "expected" },
-        { HEAD "5 counts 1 1 1\n5 counts 1 1 1\nend 2\n", "line 4" }, { HEAD "5 counts 1 1 1\n4 counts 1 1 1\nend 2\n", "ascend" },
+        { HEAD "5 counts 1 1 1\n5 counts 1 1 1\nend 2\n", "line 4" },
+        { HEAD "5 counts 1 1 1\n4 counts 1 1 1\nend 2\n", "ascend" },
     };
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
         assert_null(trek_plan_parse(bad[k].text));
@@ -375,7 +380,8 @@ static void factors_follow_the_schedule(void **state)
     (void)state;
     const trek_slowdown_point points[] = { { 10, 3 }, { 20, 0.5 }, { 30, 5 } };
     trek_slowdown s = { .factor = 2, .schedule = points, .points = 3 };
-    static const struct { int64_t batch; double factor; } cases[] = { { 0, 2 }, { 9, 2 }, { 10, 3 }, { 19, 3 }, { 20, 1 }, { 29, 1 }, { 1000, 5 } };
+    static const struct { int64_t batch; double factor; } cases[] = { { 0, 2 }, { 9, 2 }, { 10, 3 }, { 19, 3 }, { 20, 1 },
+                                                                      { 29, 1 }, { 1000, 5 } };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
         assert_true(trek_slowdown_factor(&s, cases[k].batch) == cases[k].factor);
     assert_true(trek_slowdown_factor(NULL, 3) == 1);

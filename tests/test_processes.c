@@ -594,7 +594,8 @@ static void test_apart(void **state)
                         strstr(w[1].text[p], "libgloo-dev") && strstr(w[1].text[p], "libopenmpi-dev"));
         WANT(&w[2], w[2].code[p] == 0 && strstr(w[2].text[p], "gloo"));
         WANT(&w[3], w[3].code[p] == 1 &&
-                        strstr(w[3].text[p], "TREK_ERR_ARGUMENT: TREK_GLOO_INTERFACE=nosuch0: this machine has no such network interface"));
+                        strstr(w[3].text[p],
+                               "TREK_ERR_ARGUMENT: TREK_GLOO_INTERFACE=nosuch0: this machine has no such network interface"));
     }
 }
 
@@ -762,7 +763,8 @@ static void test_slow_link(void **state)
     char command[200];
     bool slow = true;
     for (int k = 0; k < 2; k++) {
-        snprintf(command, sizeof command, "nsenter -t %d -n tc qdisc add dev trek%d root tbf rate 30mbit burst 32kbit latency 400ms 2>/dev/null",
+        snprintf(command, sizeof command,
+                 "nsenter -t %d -n tc qdisc add dev trek%d root tbf rate 30mbit burst 32kbit latency 400ms 2>/dev/null",
                  (int)m.holders[k], k);
         slow = slow && system(command) == 0;
     }

@@ -61,14 +61,16 @@ typedef struct probe {
     trek_var *weight, *bias, *running_mean, *running_var, *count, *trace;
 } probe;
 
-static trek_status break_forward(trek_function_context *context, trek_var *const *inputs, int n, trek_var **outputs, int n_outputs)
+static trek_status break_forward(trek_function_context *context, trek_var *const *inputs, int n, trek_var **outputs,
+                                 int n_outputs)
 {
     (void)context, (void)n, (void)n_outputs;
     outputs[0] = inputs[0];
     return TREK_OK;
 }
 
-static trek_status break_backward(trek_function_context *context, trek_var *const *grads, int n, trek_var **input_grads, int n_inputs)
+static trek_status break_backward(trek_function_context *context, trek_var *const *grads, int n, trek_var **input_grads,
+                                  int n_inputs)
 {
     (void)context, (void)n, (void)n_inputs;
     if (trek_place_here.rank == atomic_load(&seen.fail_backward))
@@ -122,7 +124,8 @@ static trek_module *probe_new(int64_t out, trek_device device)
     trek_module *m = trek_module_new(&probe_class);
     trek_module_param(m, "weight", offsetof(probe, weight), values(1, trek_dims(out, FEATURES), device));
     trek_module_param(m, "bias", offsetof(probe, bias), values(2, trek_dims(out), device));
-    trek_module_buffer(m, "running_mean", offsetof(probe, running_mean), trek_tensor_zeros(trek_dims(FEATURES), TREK_F32, device));
+    trek_module_buffer(m, "running_mean", offsetof(probe, running_mean),
+                       trek_tensor_zeros(trek_dims(FEATURES), TREK_F32, device));
     trek_module_buffer(m, "running_var", offsetof(probe, running_var), trek_tensor_ones(trek_dims(FEATURES), TREK_F32, device));
     trek_module_buffer(m, "count", offsetof(probe, count), trek_tensor_zeros(trek_dims_none(), TREK_I64, device));
     trek_module_buffer(m, "trace", offsetof(probe, trace), trek_tensor_zeros(trek_dims_none(), TREK_F32, device));
@@ -259,7 +262,8 @@ static void test_set_up_mistakes(void **state)
     int kind = 0;
     static const int wrong_ranks[] = { -1, 1025 };
     for (int k = 0; k < 2; k++) {
-        assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .ranks = wrong_ranks[k] }), TREK_ERR_ARGUMENT);
+        assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .ranks = wrong_ranks[k] }),
+                         TREK_ERR_ARGUMENT);
         expect_error(TREK_ERR_ARGUMENT, "ranks");
     }
     trek_trainer_setup(graph, &(trek_trainer_opts){ .ranks = 2 });
@@ -274,11 +278,14 @@ static void test_set_up_mistakes(void **state)
     expect_error(TREK_ERR_ARGUMENT, "weight\" [4, 3] f32 in rank 1");
     trek_trainer_setup(graph, &(trek_trainer_opts){ .ranks = 2, .build_replica = build_same, .arg = graph });
     expect_error(TREK_ERR_ARGUMENT, "another rank has already");
-    trek_trainer_setup(graph, &(trek_trainer_opts){ .ranks = 2, .build_replica = build, .devices = (trek_device[]){ trek_cpu(1), trek_cpu(0) } });
+    trek_trainer_setup(graph, &(trek_trainer_opts){ .ranks = 2, .build_replica = build,
+                                                    .devices = (trek_device[]){ trek_cpu(1), trek_cpu(0) } });
     expect_error(TREK_ERR_DEVICE, "rank 0's device is cpu:1");
-    trek_trainer_setup(graph, &(trek_trainer_opts){ .ranks = 2, .build_replica = build, .devices = (trek_device[]){ trek_cpu(0), trek_cuda(77) } });
+    trek_trainer_setup(graph, &(trek_trainer_opts){ .ranks = 2, .build_replica = build,
+                                                    .devices = (trek_device[]){ trek_cpu(0), trek_cuda(77) } });
     expect_error(TREK_ERR_DEVICE, "");
-    trek_trainer_setup(graph, &(trek_trainer_opts){ .ranks = 2, .build_replica = build, .optimizer = trek_sgd((trek_sgd_opts){ .lr = -1 }) });
+    trek_trainer_setup(graph, &(trek_trainer_opts){ .ranks = 2, .build_replica = build,
+                                                    .optimizer = trek_sgd((trek_sgd_opts){ .lr = -1 }) });
     expect_error(TREK_ERR_ARGUMENT, "lr");
     static const char *const wrong_lists[] = { "cpu:0,", ",cpu:0", "cpu:0;cpu:1", "cpu:0,gpu", "cpu:0,cpu:x", "cpu:0, cpu:1" };
     for (int k = 0; k < 6; k++) {
@@ -317,7 +324,10 @@ static void test_devices_from_the_environment(void **state)
 
 /* --- calls that reach the replicas --------------------------------------------------------------------- */
 
-static trek_var *batch(uint32_t stream, int64_t rows) { return trek_var_from(values(stream, trek_dims(rows, FEATURES), trek_cpu(0))); }
+static trek_var *batch(uint32_t stream, int64_t rows)
+{
+    return trek_var_from(values(stream, trek_dims(rows, FEATURES), trek_cpu(0)));
+}
 
 static void train_once(trek_graph *graph, int64_t rows, uint32_t stream)
 {
@@ -495,7 +505,8 @@ static void test_several_forwards_and_backwards(void **state)
                 trek_var *b = trek_graph_forward(graph, batch(2, 5));
                 trek_graph_backward(graph, trek_mean(trek_mul(a, trek_tanh(b)), trek_dims_none(), false));
             } else {
-                trek_backward_with(trek_mean(trek_square(a), trek_dims_none(), false), NULL, &(trek_backward_opts){ .retain_graph = true });
+                trek_backward_with(trek_mean(trek_square(a), trek_dims_none(), false), NULL,
+                                   &(trek_backward_opts){ .retain_graph = true });
                 trek_graph_backward(graph, trek_sum(trek_tanh(a), trek_dims_none(), false));
             }
             expect_clear();
@@ -525,7 +536,8 @@ static void test_hooks_see_a_part(void **state)
         trek_graph *graph = trained(world, 0);
         assert_true(trek_var_on_grad(probe_of(graph)->bias, note_sum, &part[world]) > 0);
         trek_scope scope = trek_scope_begin();
-        trek_graph_backward(graph, trek_sum(trek_graph_forward(graph, batch(1, 5)), trek_dims_none(), false)); /* 5 rows: 3 and 2 */
+        trek_graph_backward(graph, trek_sum(trek_graph_forward(graph, batch(1, 5)), trek_dims_none(), false));
+            /* 5 rows: 3 and 2 */
         assert_int_equal(trek_graph_reduce(graph), TREK_OK);
         whole[world] = trek_tensor_item(trek_var_data(trek_sum(trek_var_grad(probe_of(graph)->bias), trek_dims_none(), false)));
         trek_scope_end(scope);
@@ -602,10 +614,12 @@ static trek_var *pair_forward(trek_module *self, trek_var *const *inputs, int n)
 {
     (void)n;
     trek_var *row = trek_narrow(inputs[1], 0, 0, 1);
-    return trek_mean(trek_sum(trek_mul(trek_mul(inputs[0], ((pair_module *)self)->weight), row), trek_dims(1), false), trek_dims_none(), false);
+    return trek_mean(trek_sum(trek_mul(trek_mul(inputs[0], ((pair_module *)self)->weight), row), trek_dims(1), false),
+                     trek_dims_none(), false);
 }
 
-static const trek_module_class pair_class = { .name = "pair", .size = sizeof(pair_module), .forward_many = pair_forward, .input_names = pair_inputs };
+static const trek_module_class pair_class = { .name = "pair", .size = sizeof(pair_module), .forward_many = pair_forward,
+                                              .input_names = pair_inputs };
 
 static trek_graph *build_pair(trek_device device, void *arg)
 {
@@ -631,7 +645,8 @@ static void test_scalars_tags_and_whole_inputs(void **state)
         assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build_pair, .ranks = w ? 3 : 1,
             .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }) }), TREK_OK);
         trek_scope scope = trek_scope_begin();
-        trek_tensor *x_data = values(1, trek_dims(5, FEATURES), trek_cpu(0)), *table_data = values(2, trek_dims(2, FEATURES), trek_cpu(0));
+        trek_tensor *x_data = values(1, trek_dims(5, FEATURES), trek_cpu(0)),
+            *table_data = values(2, trek_dims(2, FEATURES), trek_cpu(0));
         trek_var *x = trek_var_new(x_data, true), *table = trek_var_new(table_data, true);
         trek_tensor_release(x_data);
         trek_tensor_release(table_data);

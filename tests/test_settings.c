@@ -39,7 +39,8 @@ static trek_var *net_forward(trek_module *self, trek_var *const *inputs, int n)
 }
 
 static const char *const names[] = { "table", NULL };
-static const trek_module_class net_class = { .name = "net", .size = sizeof(net), .forward_many = net_forward, .input_names = names };
+static const trek_module_class net_class = { .name = "net", .size = sizeof(net), .forward_many = net_forward,
+                                             .input_names = names };
 
 static trek_tensor *numbers(uint32_t stream, trek_shape shape, trek_device device)
 {
@@ -94,7 +95,8 @@ static void set_nothing(trek_graph *graph) { (void)graph; }
 
 static void set_adam(trek_graph *graph)
 {
-    assert_int_equal(trek_graph_set_optimizer(graph, trek_adamw((trek_adam_opts){ .lr = 0.05, .weight_decay = TREK_ZERO })), TREK_OK);
+    assert_int_equal(trek_graph_set_optimizer(graph, trek_adamw((trek_adam_opts){ .lr = 0.05, .weight_decay = TREK_ZERO })),
+                     TREK_OK);
 }
 
 /* Moments, step counts and a group of its own options. */
@@ -127,7 +129,10 @@ static void set_lr(trek_graph *graph) { assert_int_equal(trek_graph_set_lr(graph
 static void set_norm(trek_graph *graph) { assert_int_equal(trek_graph_set_clip(graph, 0.05, 0), TREK_OK); }
 static void set_value(trek_graph *graph) { assert_int_equal(trek_graph_set_clip(graph, 0, 0.01), TREK_OK); }
 static void set_mode(trek_graph *graph) { assert_int_equal(trek_graph_train(graph, false), TREK_OK); }
-static void set_child_mode(trek_graph *graph) { assert_int_equal(trek_module_train(((net *)trek_graph_at(graph, "0"))->drop, false), TREK_OK); }
+static void set_child_mode(trek_graph *graph)
+{
+    assert_int_equal(trek_module_train(((net *)trek_graph_at(graph, "0"))->drop, false), TREK_OK);
+}
 
 static void set_frozen(trek_graph *graph)
 {
@@ -146,7 +151,9 @@ static void set_thawed(trek_graph *graph)
 
 static void set_scaling(trek_graph *graph)
 {
-    assert_int_equal(trek_graph_set_amp(graph, &(trek_amp_opts){ .scaling = 1, .scaler = { .init_scale = 64, .growth_interval = 2 } }), TREK_OK);
+    assert_int_equal(trek_graph_set_amp(graph, &(trek_amp_opts){ .scaling = 1,
+                                                                 .scaler = { .init_scale = 64, .growth_interval = 2 } }),
+                                                                 TREK_OK);
 }
 
 static void set_autocast(trek_graph *graph)
@@ -195,7 +202,8 @@ typedef struct course {
     bool separate;
 } course;
 
-static const course courses[] = { { 1, 0, false }, { 2, 0, false }, { 3, 0, true }, { 2, 3, false }, { 2, 2, true }, { 3, 1, false }, { 1, 2, false } };
+static const course courses[] = { { 1, 0, false }, { 2, 0, false }, { 3, 0, true }, { 2, 3, false }, { 2, 2, true },
+                                  { 3, 1, false }, { 1, 2, false } };
 
 typedef struct outcome {
     double values[MOST], lr, norm, scale; /* of the loss; 0: none */
@@ -217,7 +225,8 @@ static trek_status note(const char *name, trek_var *param, void *arg)
 
 static void set_up(trek_graph *graph, int world, bool separate)
 {
-    if (world > 0 && trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .devices = test_devices(), .ranks = world,
+    if (world > 0 && trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .devices = test_devices(),
+                                                                     .ranks = world,
                                                                      .share = separate ? TREK_OFF : 0, .max_anchor = TREK_OFF,
                                                                      .balance = TREK_OFF }) != TREK_OK)
         fail_msg("setup: %s", trek_error());
@@ -240,7 +249,10 @@ static void run(const setting *row, const course *c, bool before, outcome *to)
     if (c && c->second)
         set_up(graph, c->second, c->separate);
     make_steps(graph, 4, STEPS);
-    *to = (outcome){ .lr = trek_graph_lr(graph), .norm = trek_graph_grad_norm(graph), .steps = trek_graph_steps(graph), .skipped = trek_graph_skipped(graph) };
+    *to = (outcome){ .lr = trek_graph_lr(graph),
+                     .norm = trek_graph_grad_norm(graph),
+                     .steps = trek_graph_steps(graph),
+                     .skipped = trek_graph_skipped(graph) };
     to->scale = trek_graph_scaler(graph) ? trek_grad_scaler_get_scale(trek_graph_scaler(graph)) : 0;
     to->autocast = graph->autocast;
     assert_int_equal(trek_module_each_param(trek_graph_module(graph), note, to), TREK_OK);
@@ -265,19 +277,23 @@ static void every_setting_holds(void **state)
         setting none = { "nothing", set_nothing, row->table };
         run(&none, NULL, true, &plain);
         run(row, NULL, true, &expected);
-        bool matters = difference(&plain, &expected) > 1e-6 || expected.scale != plain.scale || expected.autocast != plain.autocast;
+        bool matters = difference(&plain, &expected) > 1e-6 || expected.scale != plain.scale ||
+            expected.autocast != plain.autocast;
         if (k > 0 && !row->table && !matters)
             fail_msg("%s changes nothing", row->name);
         for (size_t c = 0; c < sizeof courses / sizeof courses[0]; c++)
             for (int before = 0; before < 2; before++) {
                 run(row, &courses[c], before, &got);
                 double far = difference(&got, &expected);
-                bool counts = got.steps == expected.steps && got.skipped == expected.skipped && got.lr == expected.lr && got.scale == expected.scale &&
+                bool counts = got.steps == expected.steps && got.skipped == expected.skipped && got.lr == expected.lr &&
+                    got.scale == expected.scale &&
                               got.autocast == expected.autocast;
                 if (!(far <= 1e-10) || !counts || isnan(got.norm) != isnan(expected.norm))
-                    fail_msg("%s, set %s setup on %d then %d ranks%s: off by %g; %lld steps, lr %g, norm %g instead of %lld, %g, %g", row->name,
-                             before ? "before" : "after", courses[c].first, courses[c].second, courses[c].separate ? " with arenas of their own" : "", far,
-                             (long long)got.steps, got.lr, got.norm, (long long)expected.steps, expected.lr, expected.norm);
+                    fail_msg(
+                        "%s, set %s setup on %d then %d ranks%s: off by %g; %lld steps, lr %g, norm %g instead of %lld, %g, %g",
+                        row->name, before ? "before" : "after", courses[c].first, courses[c].second,
+                        courses[c].separate ? " with arenas of their own" : "", far, (long long)got.steps, got.lr, got.norm,
+                        (long long)expected.steps, expected.lr, expected.norm);
             }
     }
 }
@@ -292,8 +308,11 @@ static void options_go_first(void **state)
         set_adam(graph);
         set_norm(graph);
         trek_schedule schedule = trek_constant_lr(0.25);
-        assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .devices = test_devices(), .ranks = world,
-                                                                         .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.5 }), .schedule = schedule,
+        assert_int_equal(trek_trainer_setup(graph,
+                                            &(trek_trainer_opts){ .build_replica = build, .devices = test_devices(),
+                                                                  .ranks = world,
+                                                                         .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.5 }),
+                                                                         .schedule = schedule,
                                                                          .max_grad_norm = TREK_OFF }), TREK_OK);
         assert_float_equal(trek_graph_lr(graph), 0.5, 0);
         make_steps(graph, 0, 1);
@@ -321,7 +340,9 @@ static void failed_setup(void **state)
         set_up(graph, world, false);
         set_state(graph);
         int other = 1;
-        assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build_other, .arg = &other, .devices = test_devices(), .ranks = 3 }),
+        assert_int_equal(trek_trainer_setup(graph,
+                                            &(trek_trainer_opts){ .build_replica = build_other, .arg = &other,
+                                                                  .devices = test_devices(), .ranks = 3 }),
                          TREK_ERR_ARGUMENT);
         assert_non_null(strstr(trek_error(), "differ"));
         trek_error_clear();
@@ -377,8 +398,10 @@ static void plan_of_counts(void **state)
     assert_int_equal(trek_plan_add_shares(plan, 0, (double[]){ 0.25, 0.75 }), TREK_OK);
     assert_int_equal(trek_plan_add_counts(plan, 2, (int64_t[]){ 3, 1 }, 1), TREK_OK);
     trek_graph *graph = build(test_device(), NULL);
-    assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .devices = test_devices(), .ranks = 2, .plan = plan,
-                                                                     .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }) }), TREK_OK);
+    assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .devices = test_devices(),
+                                                                     .ranks = 2, .plan = plan,
+                                                                     .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }) }),
+                                                                     TREK_OK);
     make_steps(graph, 0, 2);
     trek_scope scope = trek_scope_begin();
     assert_int_equal(trek_graph_backward(graph, loss_of(graph, 2)), TREK_ERR_ARGUMENT);
@@ -394,7 +417,8 @@ static void plan_of_counts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_setting_holds), cmocka_unit_test(options_go_first), cmocka_unit_test(failed_setup), cmocka_unit_test(optimizer_of_ranks),
+        cmocka_unit_test(every_setting_holds), cmocka_unit_test(options_go_first), cmocka_unit_test(failed_setup),
+            cmocka_unit_test(optimizer_of_ranks),
         cmocka_unit_test(plan_of_counts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

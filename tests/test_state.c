@@ -104,7 +104,8 @@ static void test_checksum(void **state)
 {
     (void)state;
     static const struct { size_t bytes; uint64_t sum; } known[] = {
-        { 0, UINT64_C(0xef46db3751d8e999) }, { 1, UINT64_C(0x8a4127811b21e730) }, { 31, UINT64_C(0x6ab1c40e29f50073) }, { 32, UINT64_C(0x5a0756fbe9ecd3d1) },
+        { 0, UINT64_C(0xef46db3751d8e999) }, { 1, UINT64_C(0x8a4127811b21e730) }, { 31, UINT64_C(0x6ab1c40e29f50073) },
+            { 32, UINT64_C(0x5a0756fbe9ecd3d1) },
         { 63, UINT64_C(0x10dd94885c71894a) }, { 300, UINT64_C(0xe99d1b8a38d407dd) },
     };
     unsigned char bytes[300];
@@ -159,9 +160,10 @@ static void test_layout(void **state)
     assert_true(noted[0] == trek_checksum_of(bytes, 8 + header));
     memset(digits + 17, '0', 16);
     memset(digits + 34, '0', 16);
-    const char *wanted = METADATA "trek-xxh64 0000000000000000 0000000000000000 0000000000000000\",\"step\":\"12\",\"trek.aliases\":\"{\\\"m\\\":\\\"n\\\"}\"},"
-                         "\"n\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]},"
-                         "\"fl\\\"ag\\u000a\":{\"dtype\":\"BOOL\",\"shape\":[3],\"data_offsets\":[8,11]}}";
+    const char *wanted = METADATA "trek-xxh64 0000000000000000 0000000000000000 "
+                                  "0000000000000000\",\"step\":\"12\",\"trek.aliases\":\"{\\\"m\\\":\\\"n\\\"}\"},"
+                                  "\"n\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]},"
+                                  "\"fl\\\"ag\\u000a\":{\"dtype\":\"BOOL\",\"shape\":[3],\"data_offsets\":[8,11]}}";
     assert_memory_equal(bytes + 8, wanted, strlen(wanted));
     assert_memory_equal(bytes + 8 + header, "\xfe\xff\xff\xff\xff\xff\xff\xff\1\0\1", 11);
     s = trek_state_read(path);
@@ -261,10 +263,13 @@ static void test_tied(void **state)
     trek_module_add(plain, "a", TREK_NO_FIELD, trek_nn_linear(2, 2, trek_cpu(0)));
     trek_module_add(plain, "b", TREK_NO_FIELD, trek_nn_linear(2, 2, trek_cpu(0)));
     assert_int_equal(trek_state_load(plain, path, NULL), TREK_OK);
-    double a = trek_var_numel(trek_module_find(plain, "a.bias")) ? ((float *)trek_tensor_data(trek_var_data(trek_module_find(plain, "a.bias"))))[1] : 0;
+    double a = trek_var_numel(trek_module_find(plain, "a.bias"))
+                   ? ((float *)trek_tensor_data(trek_var_data(trek_module_find(plain, "a.bias"))))[1]
+                   : 0;
     assert_true(a == ((float *)trek_tensor_data(trek_var_data(trek_module_find(plain, "b.bias"))))[1]);
     s = trek_state_new();
-    trek_tensor *weight = trek_tensor_full(7, trek_dims(2, 2), TREK_F32, trek_cpu(0)), *bias = trek_tensor_zeros(trek_dims(2), TREK_F32, trek_cpu(0));
+    trek_tensor *weight = trek_tensor_full(7, trek_dims(2, 2), TREK_F32, trek_cpu(0)),
+        *bias = trek_tensor_zeros(trek_dims(2), TREK_F32, trek_cpu(0));
     trek_state_add(s, "b.weight", weight);
     trek_state_add(s, "a.bias", bias);
     assert_int_equal(trek_state_apply(s, m), TREK_OK);
@@ -279,8 +284,10 @@ static void test_tied(void **state)
 static void test_mismatch(void **state)
 {
     (void)state;
-    trek_module *a = model(), *b = trek_nn_sequential(3, (trek_module *[]){ trek_nn_linear(3, 4, trek_cpu(0)), trek_nn_relu(),
-                                                                            trek_nn_linear_with(&(trek_linear_opts){ .in = 5, .out = 2, .dtype = TREK_F64 }) });
+    trek_module *a = model(),
+                *b = trek_nn_sequential(
+                    3, (trek_module *[]){ trek_nn_linear(3, 4, trek_cpu(0)), trek_nn_relu(),
+                                          trek_nn_linear_with(&(trek_linear_opts){ .in = 5, .out = 2, .dtype = TREK_F64 }) });
     trek_state_report report;
     double before = fingerprint(b);
     trek_state_save(a, path);
@@ -294,7 +301,8 @@ static void test_mismatch(void **state)
     assert_true(fingerprint(b) == before);
 
     /* Casting must be asked for. */
-    trek_module *wide = trek_nn_sequential(1, (trek_module *[]){ trek_nn_linear_with(&(trek_linear_opts){ .in = 3, .out = 5, .dtype = TREK_F64 }) });
+    trek_module *wide = trek_nn_sequential(1, (trek_module *[]){ trek_nn_linear_with(&(trek_linear_opts){ .in = 3, .out = 5,
+                                                                                                          .dtype = TREK_F64 }) });
     trek_module_add(wide, "more", TREK_NO_FIELD, trek_nn_linear(1, 1, trek_cpu(0)));
     trek_state_load_opts opts = { .allow_unexpected = true, .allow_missing = true };
     before = fingerprint(wide);
@@ -376,7 +384,9 @@ static const bad_file bad_files[] = {
     { "{", 0, "'\"' expected" },
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}", 4, "'}' expected" },
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},}", 4, "'\"' expected" },
-    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, "stands there twice" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":["
+      "4,8]}}",
+      8, "stands there twice" },
     { "{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "stands there twice" },
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, "needs dtype, shape and data_offsets" },
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"x\":1}}", 4, "unknown field" },
@@ -385,7 +395,9 @@ static const bad_file bad_files[] = {
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 4, "beyond the end" },
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, "leaves a gap" },
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 5, "1 bytes at the end" },
-    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}", 12, "overlaps" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":["
+      "4,12]}}",
+      12, "overlaps" },
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}", 4, "not negative" },
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1.0],\"data_offsets\":[0,4]}}", 4, "plain integer" },
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1e0],\"data_offsets\":[0,4]}}", 4, "plain integer" },
@@ -445,7 +457,8 @@ static void test_bad_files(void **state)
     trek_state *s = trek_state_read(path);
     assert_int_equal(trek_state_count(s), 0);
     trek_state_free(&s);
-    write_safetensors("{ \"\\u00e9\\ud83d\\ude00\" : { \"shape\" : [ ] , \"data_offsets\" : [ 0 , 1 ] , \"dtype\" : \"U8\" } }", 1);
+    write_safetensors("{ \"\\u00e9\\ud83d\\ude00\" : { \"shape\" : [ ] , \"data_offsets\" : [ 0 , 1 ] , \"dtype\" : \"U8\" } }",
+                      1);
     s = trek_state_read(path);
     assert_string_equal(trek_state_name(s, 0), "\xc3\xa9\xf0\x9f\x98\x80");
     trek_state_free(&s);

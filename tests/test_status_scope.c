@@ -272,11 +272,13 @@ static void handles_that_are_none(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(first_error_sticks), cmocka_unit_test(long_messages_are_cut), cmocka_unit_test(every_status_has_name_and_text),
+        cmocka_unit_test(first_error_sticks), cmocka_unit_test(long_messages_are_cut),
+            cmocka_unit_test(every_status_has_name_and_text),
         cmocka_unit_test(the_version_is_that_of_the_headers),
         cmocka_unit_test(errors_belong_to_threads), cmocka_unit_test(errors_can_be_taken), cmocka_unit_test(logging_has_levels),
         cmocka_unit_test(a_second_error_is_logged_once),
-        cmocka_unit_test(results_end_with_their_scope), cmocka_unit_test(an_op_needs_a_scope), cmocka_unit_test(ending_twice_is_an_error),
+        cmocka_unit_test(results_end_with_their_scope), cmocka_unit_test(an_op_needs_a_scope),
+        cmocka_unit_test(ending_twice_is_an_error),
         cmocka_unit_test(a_result_can_be_kept), cmocka_unit_test(deep_scopes), cmocka_unit_test(a_childs_calls_are_refused),
         cmocka_unit_test(handles_that_are_none),
     };

@@ -45,14 +45,16 @@ typedef struct net {
 } net;
 
 /* x itself, but its backward fails. */
-static trek_status stumble_forward(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs, int n_outputs)
+static trek_status stumble_forward(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs,
+                                   int n_outputs)
 {
     (void)context, (void)n_inputs, (void)n_outputs;
     outputs[0] = inputs[0];
     return TREK_OK;
 }
 
-static trek_status stumble_backward(trek_function_context *context, trek_var *const *grads, int n, trek_var **input_grads, int n_inputs)
+static trek_status stumble_backward(trek_function_context *context, trek_var *const *grads, int n, trek_var **input_grads,
+                                    int n_inputs)
 {
     (void)context, (void)grads, (void)n, (void)input_grads, (void)n_inputs;
     return trek_fail(TREK_ERR_STATE, "the module was told to fail");
@@ -95,7 +97,8 @@ static trek_module *norm_new(const model_opts *o, trek_device device, bool image
                                   .momentum = o->cumulative ? TREK_OFF : 0 };
     if (o->own)
         return trek_batch_norm_layer_new(own_class(), &opts);
-    return o->sync ? trek_nn_sync_batch_norm_with(&opts) : images ? trek_nn_batch_norm2d_with(&opts) : trek_nn_batch_norm1d_with(&opts);
+    return o->sync ? trek_nn_sync_batch_norm_with(&opts) : images ? trek_nn_batch_norm2d_with(&opts)
+        : trek_nn_batch_norm1d_with(&opts);
 }
 
 static trek_module *net_new(const model_opts *o, trek_device device)
@@ -120,7 +123,9 @@ static trek_graph *set_up(model_opts *o, int world, trek_optimizer_spec optimize
         devices[r] = test_device_of_rank(r);
     trek_graph *graph = build(devices[0], o);
     assert_non_null(graph);
-    trek_status status = trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .arg = o, .devices = devices, .ranks = world,
+    trek_status status = trek_trainer_setup(graph,
+                                            &(trek_trainer_opts){ .build_replica = build, .arg = o, .devices = devices,
+                                                                  .ranks = world,
         .optimizer = optimizer, .deadline_s = 20, .share = separate ? TREK_OFF : 0 });
     if (status != TREK_OK)
         fail_msg("%s", trek_error());
@@ -220,7 +225,8 @@ static void against_one_device(trek_dtype dtype, bool separate, bool cumulative,
     static record one, many;
     trek_optimizer_spec sgd = trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 });
     for (int s = 0; s < 4; s++) {
-        model_opts plain = { .dtype = dtype, .cumulative = cumulative }, sync = { .sync = true, .own = own, .dtype = dtype, .cumulative = cumulative };
+        model_opts plain = { .dtype = dtype, .cumulative = cumulative },
+            sync = { .sync = true, .own = own, .dtype = dtype, .cumulative = cumulative };
         trek_graph *graph = set_up(&plain, 1, sgd, false);
         train(graph, &plain, sizes[s], &one);
         trek_graph_free(&graph);
@@ -279,7 +285,9 @@ static void setup_names_layers_that_couple_samples(void **state)
         trek_device devices[2] = { test_device_of_rank(0), test_device_of_rank(1) };
         trek_graph *graph = build_centred(devices[0], &arg);
         trek_log_set(TREK_LOG_INFO, keep_line, line);
-        trek_status status = trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build_centred, .arg = &arg, .devices = devices,
+        trek_status status = trek_trainer_setup(graph,
+                                                &(trek_trainer_opts){ .build_replica = build_centred, .arg = &arg,
+                                                                      .devices = devices,
             .ranks = 2, .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }) });
         trek_log_set(TREK_LOG_WARNING, NULL, NULL);
         assert_int_equal(status, TREK_OK);
@@ -298,7 +306,8 @@ static void train_passes(trek_graph *graph, record *to)
         for (int k = 0; k < 3; k++) {
             trek_scope scope = trek_scope_begin();
             trek_var *x = typed(50 + 3 * (uint32_t)step + (uint32_t)k, trek_dims(rows[step][k], WIDTH), TREK_F64);
-            if (trek_graph_backward(graph, trek_cross_entropy(trek_graph_forward(graph, x), labels_of(rows[step][k], k))) != TREK_OK)
+            if (trek_graph_backward(graph, trek_cross_entropy(trek_graph_forward(graph, x),
+                                                              labels_of(rows[step][k], k))) != TREK_OK)
                 fail_msg("%s", trek_error());
             trek_scope_end(scope);
         }
@@ -309,7 +318,8 @@ static void train_passes(trek_graph *graph, record *to)
             static record own, other;
             own.n = other.n = 0;
             assert_int_equal(trek_module_each_buffer(trek_graph_module(graph), note_buffer, &own), TREK_OK);
-            assert_int_equal(trek_module_each_buffer(trek_graph_module(trek_graph_replica(graph, r)), note_buffer, &other), TREK_OK);
+            assert_int_equal(trek_module_each_buffer(trek_graph_module(trek_graph_replica(graph, r)), note_buffer, &other),
+                             TREK_OK);
             expect_close(&other, &own, 0, "a replica");
         }
     }
@@ -344,7 +354,8 @@ static double loss_of(trek_graph *graph, const double *values, int64_t rows, dou
     double value = trek_var_item(loss);
     if (gradient) {
         assert_int_equal(trek_backward(loss), TREK_OK);
-        assert_int_equal(trek_tensor_to_host(trek_var_data(trek_var_grad(x)), TREK_F64, gradient, (size_t)(rows * WIDTH) * sizeof *gradient), TREK_OK);
+        assert_int_equal(trek_tensor_to_host(trek_var_data(trek_var_grad(x)), TREK_F64, gradient,
+                                             (size_t)(rows * WIDTH) * sizeof *gradient), TREK_OK);
     }
     trek_scope_end(scope);
     return value;
@@ -727,7 +738,8 @@ static trek_status pass(trek_graph *graph, trek_batch *batch, bool gathered)
 {
     if (!gathered)
         return trek_graph_forward_batch(graph, batch) ? TREK_OK : trek_status_get();
-    return trek_graph_backward(graph, trek_cross_entropy(trek_graph_forward(graph, trek_batch_get(batch, "x")), trek_batch_get(batch, "label")));
+    return trek_graph_backward(graph, trek_cross_entropy(trek_graph_forward(graph, trek_batch_get(batch, "x")),
+                                                         trek_batch_get(batch, "label")));
 }
 
 /* One epoch; parameters and buffers after each step. */
@@ -742,7 +754,9 @@ static void train_fed(const fed_run *c, record *to)
     assert_non_null(graph);
     assert_int_equal(trek_graph_set_loader(graph, loader, "x"), TREK_OK);
     assert_int_equal(trek_graph_set_loss(graph, c->gathered ? NULL : label_loss, NULL), TREK_OK);
-    trek_status status = trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .arg = &o, .devices = devices, .ranks = c->world,
+    trek_status status = trek_trainer_setup(graph,
+                                            &(trek_trainer_opts){ .build_replica = build, .arg = &o, .devices = devices,
+                                                                  .ranks = c->world,
         .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 }), .deadline_s = 20,
         .max_anchor = c->windows ? 2 : TREK_OFF, .anchor = 1, .plan = c->plan });
     if (status != TREK_OK)
@@ -783,7 +797,8 @@ static void losses_of_their_own(void **state)
 static void shares_of_nothing(void **state)
 {
     (void)state;
-    static const double shares[][3] = { { 0.05, 0.05, 0.9 }, { 0.9, 0.05, 0.05 }, { 0.05, 0.9, 0.05 }, { 0, 0.5, 0.5 }, { 0.5, 0, 0.5 } };
+    static const double shares[][3] = { { 0.05, 0.05, 0.9 }, { 0.9, 0.05, 0.05 }, { 0.05, 0.9, 0.05 }, { 0, 0.5, 0.5 },
+                                        { 0.5, 0, 0.5 } };
     for (int k = 0; k < 10; k++) {
         trek_plan *plan = trek_plan_new(3);
         bool gathered = k % 2;
@@ -813,7 +828,9 @@ static void windows(void **state)
     assert_non_null(strstr(setup_line, "; exact"));
     assert_null(strstr(setup_line, "exact but"));
     train_fed(&(fed_run){ .world = 2, .batch = 4, .windows = true, .sync = true }, &fed_many);
-    assert_non_null(strstr(setup_line, "exact but for the statistics of each rank's own part in sync_batch_norm \"0.norm\", sync_batch_norm \"0.second\""));
+    assert_non_null(strstr(
+        setup_line,
+        "exact but for the statistics of each rank's own part in sync_batch_norm \"0.norm\", sync_batch_norm \"0.second\""));
     trek_log_set(TREK_LOG_ERROR, NULL, NULL);
     train_fed(&(fed_run){ .world = 2, .batch = 4, .windows = true }, &fed_one);
     train_fed(&(fed_run){ .world = 2, .batch = 4, .windows = true, .sync = true }, &fed_many);
@@ -913,7 +930,8 @@ static void hand_joined(void)
     int64_t first = 0;
     for (int r = 0; r < hand.world; first += rows_of_rank[hand.world][r++])
         parts[r] = rows_between(first, rows_of_rank[hand.world][r]);
-    trek_var *y = hand.manner == JOINED ? trek_ddp_forward(hand.ddp[0], parts) : trek_forward(trek_ddp_module(hand.ddp[0]), rows_between(0, ROWS));
+    trek_var *y = hand.manner == JOINED ? trek_ddp_forward(hand.ddp[0], parts)
+        : trek_forward(trek_ddp_module(hand.ddp[0]), rows_between(0, ROWS));
     assert_int_equal(trek_ddp_backward(hand.ddp[0], mean_loss(y, 0, ROWS)), TREK_OK);
     for (int r = 0; r < hand.world; r++)
         take_step(r);
@@ -1051,7 +1069,8 @@ static void on_processes(void **state)
         char path[] = "/tmp/trek-test-sync-XXXXXX", what[64];
         int file = mkstemp(path);
         bool gathered = k % 2;
-        snprintf(what, sizeof what, "%d processes of %d ranks, batches of %d%s", jobs[k / 2].processes, jobs[k / 2].world, jobs[k / 2].batch,
+        snprintf(what, sizeof what, "%d processes of %d ranks, batches of %d%s", jobs[k / 2].processes, jobs[k / 2].world,
+                 jobs[k / 2].batch,
                  gathered ? ", gathered" : "");
         int code = launch(jobs[k / 2].processes, jobs[k / 2].world, jobs[k / 2].batch, gathered, path);
         ssize_t got = pread(file, &fed_many, sizeof fed_many, 0);

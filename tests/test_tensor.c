@@ -336,7 +336,8 @@ static void random_tensors(void **state)
 {
     (void)state;
     trek_seed(5);
-    trek_tensor *a = trek_tensor_randn(trek_dims(1000), TREK_F32, test_device()), *b = trek_tensor_randn(trek_dims(1000), TREK_F32, test_device());
+    trek_tensor *a = trek_tensor_randn(trek_dims(1000), TREK_F32, test_device()),
+        *b = trek_tensor_randn(trek_dims(1000), TREK_F32, test_device());
     assert_false(test_same_bits(a, b));
     trek_seed(5);
     trek_tensor *c = trek_tensor_randn(trek_dims(1000), TREK_F32, test_device());

@@ -96,10 +96,13 @@ static void lenet(void **state)
     (void)state;
     trek_device device = test_device();
     trek_conv2d_opts first = { .in = 1, .out = 6, .kernel = { 5 }, .padding = { 2 }, .device = device };
-    trek_module *layers[] = { trek_nn_conv2d_with(&first), trek_nn_relu(), trek_nn_max_pool2d(2), trek_nn_conv2d(6, 16, 5, device),
-                              trek_nn_relu(), trek_nn_max_pool2d(2), trek_nn_flatten(), trek_nn_linear(400, 120, device), trek_nn_relu(),
+    trek_module *layers[] = { trek_nn_conv2d_with(&first), trek_nn_relu(), trek_nn_max_pool2d(2),
+                              trek_nn_conv2d(6, 16, 5, device),
+                              trek_nn_relu(), trek_nn_max_pool2d(2), trek_nn_flatten(), trek_nn_linear(400, 120, device),
+                              trek_nn_relu(),
                               trek_nn_linear(120, 84, device), trek_nn_relu(), trek_nn_linear(84, 10, device) };
-    train("lenet_sgd", trek_nn_sequential(12, layers), trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }), trek_dims(16, 1, 28, 28));
+    train("lenet_sgd", trek_nn_sequential(12, layers), trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }),
+          trek_dims(16, 1, 28, 28));
 }
 
 static void mlp_adam(void **state)
@@ -113,7 +116,8 @@ static void mlp_adamw(void **state)
 {
     (void)state;
     trek_module *layers[] = { trek_nn_linear(784, 256, test_device()), trek_nn_gelu(), trek_nn_linear(256, 10, test_device()) };
-    train("mlp_adamw", trek_nn_sequential(3, layers), trek_adamw((trek_adam_opts){ .lr = 2e-3, .weight_decay = 0.05 }), trek_dims(16, 784));
+    train("mlp_adamw", trek_nn_sequential(3, layers), trek_adamw((trek_adam_opts){ .lr = 2e-3, .weight_decay = 0.05 }),
+          trek_dims(16, 784));
 }
 
 int main(void)

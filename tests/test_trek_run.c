@@ -307,7 +307,8 @@ static void test_words(void **state)
     check_exit(&r, 3);
     assert_int_equal(count_of(r.text, "trek-run: rank 1 ended with status 3; the others have 0.3 s to end\n"), 1);
     assert_int_equal(count_of(r.text, "trek-run: ranks 0, 2 have not ended 0.3 s after rank 1: SIGTERM\n"), 1);
-    RUN(&r, NULL, "-n", "2", "-g", "0.2", "sh", "-c", "if [ $TREK_RANK = 1 ]; then exit 3; fi; trap '' TERM; while :; do sleep 0.1; done");
+    RUN(&r, NULL, "-n", "2", "-g", "0.2", "sh", "-c",
+        "if [ $TREK_RANK = 1 ]; then exit 3; fi; trap '' TERM; while :; do sleep 0.1; done");
     check_exit(&r, 3);
     assert_int_equal(count_of(r.text, "trek-run: rank 0 has not ended 5 s after SIGTERM: SIGKILL\n"), 1);
 }

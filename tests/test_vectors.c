@@ -167,22 +167,30 @@ CASE(matmul, trek_matmul(x[0], x[1]))
 CASE(linear, trek_linear(x[0], x[1], x[2]))
 CASE(linear_gelu, trek_linear_activation(x[0], x[1], x[2], TREK_ACTIVATION_GELU))
 CASE(conv2d, trek_conv2d(x[0], x[1], x[2], &(trek_conv_opts){ .padding = { 1 } }))
-CASE(conv2d_strided, trek_conv2d(x[0], x[1], x[2], &(trek_conv_opts){ .stride = { 2, 1 }, .padding = { 1, 2 }, .dilation = { 2, 1 } }))
+CASE(conv2d_strided, trek_conv2d(x[0], x[1], x[2],
+                                 &(trek_conv_opts){ .stride = { 2, 1 }, .padding = { 1, 2 }, .dilation = { 2, 1 } }))
 CASE(conv2d_groups, trek_conv2d(x[0], x[1], NULL, &(trek_conv_opts){ .groups = 2 }))
 CASE(max_pool2d, trek_max_pool2d(x[0], &(trek_pool_opts){ .kernel = { 2 } }))
-CASE(max_pool2d_ceil, trek_max_pool2d(x[0], &(trek_pool_opts){ .kernel = { 3 }, .stride = { 2 }, .padding = { 1 }, .ceil_mode = true }))
+CASE(max_pool2d_ceil, trek_max_pool2d(x[0], &(trek_pool_opts){ .kernel = { 3 }, .stride = { 2 }, .padding = { 1 },
+                                                               .ceil_mode = true }))
 CASE(max_pool2d_dilated, trek_max_pool2d(x[0], &(trek_pool_opts){ .kernel = { 2 }, .stride = { 1 }, .dilation = { 2 } }))
 CASE(avg_pool2d, trek_avg_pool2d(x[0], &(trek_pool_opts){ .kernel = { 3 }, .stride = { 2 }, .padding = { 1 } }))
-CASE(avg_pool2d_exclude, trek_avg_pool2d(x[0], &(trek_pool_opts){ .kernel = { 3 }, .stride = { 2 }, .padding = { 1 }, .ceil_mode = true, .exclude_padding = true }))
-CASE(avg_pool2d_ceil, trek_avg_pool2d(x[0], &(trek_pool_opts){ .kernel = { 3 }, .stride = { 2 }, .padding = { 1 }, .ceil_mode = true }))
+CASE(avg_pool2d_exclude, trek_avg_pool2d(x[0],
+                                         &(trek_pool_opts){ .kernel = { 3 }, .stride = { 2 }, .padding = { 1 }, .ceil_mode = true,
+                                                            .exclude_padding = true }))
+CASE(avg_pool2d_ceil, trek_avg_pool2d(x[0], &(trek_pool_opts){ .kernel = { 3 }, .stride = { 2 }, .padding = { 1 },
+                                                               .ceil_mode = true }))
 CASE(adaptive_avg_pool2d, trek_adaptive_avg_pool2d(x[0], 3, 2))
 CASE(layer_norm, trek_layer_norm(x[0], x[1], x[2], 1, 1e-5))
 CASE(layer_norm_2d, trek_layer_norm(x[0], x[1], x[2], 2, 1e-3))
 CASE(embedding, trek_embedding(x[0], classes(trek_dims(2, 4), 5, TREK_I64), -1))
 CASE(embedding_padding, trek_embedding(x[0], classes(trek_dims(2, 4), 5, TREK_I32), 1))
 CASE(cross_entropy, trek_cross_entropy(x[0], classes(trek_dims(6), 5, TREK_I64)))
-CASE(cross_entropy_sum, trek_cross_entropy_with(x[0], classes(trek_dims(6), 5, TREK_U8), &(trek_cross_entropy_opts){ .reduction = TREK_REDUCTION_SUM, .label_smoothing = 0.2 }))
-CASE(cross_entropy_none, trek_cross_entropy_with(x[0], classes(trek_dims(6), 5, TREK_I32), &(trek_cross_entropy_opts){ .reduction = TREK_REDUCTION_NONE }))
+CASE(cross_entropy_sum, trek_cross_entropy_with(x[0], classes(trek_dims(6), 5, TREK_U8),
+                                                &(trek_cross_entropy_opts){ .reduction = TREK_REDUCTION_SUM,
+                                                                            .label_smoothing = 0.2 }))
+CASE(cross_entropy_none, trek_cross_entropy_with(x[0], classes(trek_dims(6), 5, TREK_I32),
+                                                 &(trek_cross_entropy_opts){ .reduction = TREK_REDUCTION_NONE }))
 CASE(cross_entropy_images, trek_cross_entropy(x[0], classes(trek_dims(2, 3), 4, TREK_I64)))
 CASE(cross_entropy_probabilities, trek_cross_entropy(x[0], trek_softmax(trek_var_detach(x[1]), 1)))
 CASE(nll_loss, trek_nll_loss(trek_log_softmax(x[0], 1), classes(trek_dims(6), 5, TREK_I64)))
@@ -200,13 +208,15 @@ CASE(masked_fill, trek_masked_fill(x[0], trek_eq_scalar(classes(trek_dims(7), 3,
 static trek_var *case_batch_norm_train(trek_var **x)
 {
     trek_dtype dtype = trek_var_dtype(x[0]);
-    return trek_batch_norm(x[0], x[1], x[2], constant((double[]){ 0, 0 }, 2, dtype), constant((double[]){ 1, 1 }, 2, dtype), true, 0.1, 1e-5);
+    return trek_batch_norm(x[0], x[1], x[2], constant((double[]){ 0, 0 }, 2, dtype), constant((double[]){ 1, 1 }, 2, dtype), true,
+                           0.1, 1e-5);
 }
 
 static trek_var *case_batch_norm_eval(trek_var **x)
 {
     trek_dtype dtype = trek_var_dtype(x[0]);
-    return trek_batch_norm(x[0], x[1], x[2], constant((double[]){ 0.25, 0.25 }, 2, dtype), constant((double[]){ 1.5, 1.5 }, 2, dtype),
+    return trek_batch_norm(x[0], x[1], x[2], constant((double[]){ 0.25, 0.25 }, 2, dtype),
+                           constant((double[]){ 1.5, 1.5 }, 2, dtype),
                            false, 0.1, 1e-5);
 }
 
@@ -225,17 +235,20 @@ typedef struct vector_case {
 
 #define ENTRY(name, scale) { #name, case_##name, scale }
 static const vector_case cases[] = {
-    ENTRY(gelu, 2), ENTRY(gelu_tanh, 2), ENTRY(silu, 2), ENTRY(softplus, 2), ENTRY(elu, 2), ENTRY(leaky_relu, 2), ENTRY(sigmoid, 2),
+    ENTRY(gelu, 2), ENTRY(gelu_tanh, 2), ENTRY(silu, 2), ENTRY(softplus, 2), ENTRY(elu, 2), ENTRY(leaky_relu, 2),
+        ENTRY(sigmoid, 2),
     ENTRY(tanh, 2), ENTRY(erf, 2), ENTRY(expm1, 2), ENTRY(clamp, 2), ENTRY(remainder, 2), ENTRY(atan2, 2), ENTRY(div, 2),
     ENTRY(maximum, 2), ENTRY(std, 2), ENTRY(var, 2), ENTRY(norm2, 2), ENTRY(norm3, 2), ENTRY(norm_inf, 2), ENTRY(logsumexp, 2),
     ENTRY(cumsum, 2), ENTRY(prod, 2), ENTRY(softmax, 2), ENTRY(log_softmax, 2), ENTRY(matmul, 1), ENTRY(linear, 1),
     ENTRY(linear_gelu, 1), ENTRY(conv2d, 1), ENTRY(conv2d_strided, 1), ENTRY(conv2d_groups, 1), ENTRY(max_pool2d, 2),
     ENTRY(max_pool2d_ceil, 2), ENTRY(max_pool2d_dilated, 2), ENTRY(avg_pool2d, 2), ENTRY(avg_pool2d_exclude, 2),
     ENTRY(avg_pool2d_ceil, 2), ENTRY(adaptive_avg_pool2d, 2), ENTRY(layer_norm, 2), ENTRY(layer_norm_2d, 2),
-    ENTRY(batch_norm_train, 2), ENTRY(batch_norm_eval, 2), ENTRY(embedding, 1), ENTRY(embedding_padding, 1), ENTRY(cross_entropy, 2),
+    ENTRY(batch_norm_train, 2), ENTRY(batch_norm_eval, 2), ENTRY(embedding, 1), ENTRY(embedding_padding, 1),
+    ENTRY(cross_entropy, 2),
     ENTRY(cross_entropy_options, 2), ENTRY(cross_entropy_sum, 2), ENTRY(cross_entropy_none, 2), ENTRY(cross_entropy_images, 2),
     ENTRY(cross_entropy_probabilities, 2), ENTRY(nll_loss, 2), ENTRY(mse_loss, 2), ENTRY(l1_loss, 2), ENTRY(smooth_l1_loss, 2),
-    ENTRY(bce_with_logits, 2), ENTRY(kl_div, 2), ENTRY(gather, 2), ENTRY(index_select, 2), ENTRY(scatter_add, 2), ENTRY(index_add, 2),
+    ENTRY(bce_with_logits, 2), ENTRY(kl_div, 2), ENTRY(gather, 2), ENTRY(index_select, 2), ENTRY(scatter_add, 2),
+    ENTRY(index_add, 2),
     ENTRY(masked_fill, 2),
 };
 enum { CASES = sizeof cases / sizeof cases[0] };

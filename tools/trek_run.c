@@ -26,24 +26,24 @@
 
 enum { MOST = 1024, LINE = 16384, USAGE = 2, NOT_RUN = 126, NOT_FOUND = 127 };
 
-static const char help[] =
-    "usage: trek-run -n PROCESSES [options] [--] program [arguments]\n"
-    "\n"
-    "Starts PROCESSES copies of the program on this machine as the ranks of one job.\n"
-    "\n"
-    "  -n, --processes N        how many\n"
-    "  -c, --cores-per-process N  pins each process to N cores of its own; otherwise they share\n"
-    "                           all cores, each with its part of the threads (TREK_THREADS)\n"
-    "  -p, --prefix             puts the rank in front of each line of output\n"
-    "  -g, --grace SECONDS      how long the others may take to end by themselves once one has\n"
-    "                           failed, before SIGTERM and later SIGKILL; 10 unless given\n"
-    "  -h, --help\n"
-    "\n"
-    "Each process finds TREK_RANK, TREK_WORLD_SIZE, TREK_LOCAL_RANK, TREK_ADDRESS, TREK_PORT, TREK_TOKEN\n"
-    "and TREK_LAUNCHER_FD (a file that tells which processes have ended) in its environment. Rank 0 reads standard input, the others read nothing. SIGINT,\n"
-    "SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on to all. Exit status: 0 if all ended with 0,\n"
-    "else that of the first that failed; 128 + signal if a signal ended it; 2 for a wrong call, 126\n"
-    "or 127 if the program cannot be run.\n";
+static const char help[] = "usage: trek-run -n PROCESSES [options] [--] program [arguments]\n"
+                           "\n"
+                           "Starts PROCESSES copies of the program on this machine as the ranks of one job.\n"
+                           "\n"
+                           "  -n, --processes N        how many\n"
+                           "  -c, --cores-per-process N  pins each process to N cores of its own; otherwise they share\n"
+                           "                           all cores, each with its part of the threads (TREK_THREADS)\n"
+                           "  -p, --prefix             puts the rank in front of each line of output\n"
+                           "  -g, --grace SECONDS      how long the others may take to end by themselves once one has\n"
+                           "                           failed, before SIGTERM and later SIGKILL; 10 unless given\n"
+                           "  -h, --help\n"
+                           "\n"
+                           "Each process finds TREK_RANK, TREK_WORLD_SIZE, TREK_LOCAL_RANK, TREK_ADDRESS, TREK_PORT, TREK_TOKEN\n"
+                           "and TREK_LAUNCHER_FD (a file that tells which processes have ended) in its environment. Rank 0 reads "
+                           "standard input, the others read nothing. SIGINT,\n"
+                           "SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on to all. Exit status: 0 if all ended with 0,\n"
+                           "else that of the first that failed; 128 + signal if a signal ended it; 2 for a wrong call, 126\n"
+                           "or 127 if the program cannot be run.\n";
 
 typedef struct options {
     int processes, cores;  /* cores 0: not pinned */
@@ -70,7 +70,7 @@ static int running, first_failure; /* status of the latter; 0: none */
 static int ends = -1;          /* tells of ranks that have ended, in the order in which they did; -1: unknown */
 static char port_text[16], token[65];
 static int first_failed = -1;  /* the rank */
-static int deaths = -1;        /* a file in memory, a line for each process that has ended: those that wait for it read it; -1: none */
+static int deaths = -1; /* a file in memory, a line for each process that has ended: those that wait for it read it; -1: none */
 
 static double now(void)
 {

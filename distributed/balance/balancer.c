@@ -208,7 +208,8 @@ static trek_status check_report(const trek_balancer *b, const double *compute_ms
         return trek_fail_missing("balancer_report", compute_ms ? "samples" : "compute_ms");
     for (int r = 0; r < b->ranks; r++)
         if (!(compute_ms[r] >= 0 && compute_ms[r] <= most_ms) || samples[r] < 0)
-            return trek_fail(TREK_ERR_ARGUMENT, "balancer_report: rank %d took %g ms for %lld samples", r, compute_ms[r], (long long)samples[r]);
+            return trek_fail(TREK_ERR_ARGUMENT, "balancer_report: rank %d took %g ms for %lld samples", r, compute_ms[r],
+                             (long long)samples[r]);
     if (!(communication_ms >= 0 && communication_ms <= most_ms))
         return trek_fail(TREK_ERR_ARGUMENT, "balancer_report: communication took %g ms", communication_ms);
     return TREK_OK;
@@ -285,7 +286,10 @@ double trek_balancer_predicted_speedup(const trek_balancer *b)
     return b->samples / fastest(b) / (b->samples * longest(b, b->shares) + b->communication_ms);
 }
 
-double trek_balancer_achieved_speedup(const trek_balancer *b) { return b && b->reported ? 1 / (fastest(b) * b->ms_per_sample) : 0; }
+double trek_balancer_achieved_speedup(const trek_balancer *b)
+{
+    return b && b->reported ? 1 / (fastest(b) * b->ms_per_sample) : 0;
+}
 
 trek_status trek_balancer_resume(trek_balancer *b, const double *shares)
 {
@@ -319,7 +323,8 @@ static trek_status check_opts(int ranks, const trek_balancer_opts *o)
     if (ranks < 2)
         return trek_fail(TREK_ERR_ARGUMENT, "balancer_new: %d ranks, of at least 2", ranks);
     if (o->first < 0 || o->every < 0 || o->probe_every < 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "balancer_new: first %lld, every %lld, probe_every %lld", (long long)o->first, (long long)o->every,
+        return trek_fail(TREK_ERR_ARGUMENT, "balancer_new: first %lld, every %lld, probe_every %lld", (long long)o->first,
+                         (long long)o->every,
                          (long long)o->probe_every);
     if (!(o->smoothing >= 0 && o->smoothing <= 1))
         return trek_fail(TREK_ERR_ARGUMENT, "balancer_new: smoothing %g, above 0 and at most 1", o->smoothing);

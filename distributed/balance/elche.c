@@ -119,7 +119,8 @@ static void bound_goals(trek_elche *e)
             e->goals[r] = e->counts[r] + (int64_t)floor((double)move * (double)bound / (double)most);
         given += e->goals[r];
     }
-    /* floor leaves less than one batch a rank over, all of it with ranks whose floor was not exact: there is room up to their bound */
+    /* floor leaves less than one batch a rank over, all of it with ranks whose floor was not exact: there is room up to their
+     * bound */
     for (int r = 0; r < e->ranks && given < e->global_batches; r++)
         if (e->goals[r] < e->counts[r] + bound) {
             e->goals[r]++;
@@ -187,7 +188,8 @@ static trek_status check_report(const trek_elche *e, const double *compute_ms, c
         return trek_fail_missing("elche_report", compute_ms ? "batches" : "compute_ms");
     for (int r = 0; r < e->ranks; r++)
         if (!(compute_ms[r] >= 0 && compute_ms[r] <= most_ms) || batches[r] < 0)
-            return trek_fail(TREK_ERR_ARGUMENT, "elche_report: rank %d took %g ms for %lld batches", r, compute_ms[r], (long long)batches[r]);
+            return trek_fail(TREK_ERR_ARGUMENT, "elche_report: rank %d took %g ms for %lld batches", r, compute_ms[r],
+                             (long long)batches[r]);
     if (!(communication_ms >= 0 && communication_ms <= most_ms))
         return trek_fail(TREK_ERR_ARGUMENT, "elche_report: communication took %g ms", communication_ms);
     return TREK_OK;
@@ -256,9 +258,11 @@ trek_status trek_elche_resume(trek_elche *e, const int64_t *counts, int64_t anch
         sum += counts[r];
     }
     if (sum == 0 || (e->global_batches > 0 && sum != e->global_batches))
-        return trek_fail(TREK_ERR_ARGUMENT, "elche_resume: counts that sum to %lld, of %lld", (long long)sum, (long long)e->global_batches);
+        return trek_fail(TREK_ERR_ARGUMENT, "elche_resume: counts that sum to %lld, of %lld", (long long)sum,
+                         (long long)e->global_batches);
     if (e->global_batches == 0 && (anchor < 1 || anchor > e->max_anchor))
-        return trek_fail(TREK_ERR_ARGUMENT, "elche_resume: anchor %lld, of 1 to %lld", (long long)anchor, (long long)e->max_anchor);
+        return trek_fail(TREK_ERR_ARGUMENT, "elche_resume: anchor %lld, of 1 to %lld", (long long)anchor,
+                         (long long)e->max_anchor);
     memcpy(e->counts, counts, (size_t)e->ranks * sizeof *counts);
     memset(e->ms, 0, (size_t)e->ranks * sizeof *e->ms);
     e->anchor = anchor;
@@ -347,7 +351,8 @@ static trek_status check_opts(int ranks, const trek_elche_opts *o)
     if (ranks < 2)
         return trek_fail(TREK_ERR_ARGUMENT, "elche_new: %d ranks, of at least 2", ranks);
     if (o->anchor < 0 || o->anchor > most_anchor || o->max_anchor < 0 || o->max_anchor > most_anchor)
-        return trek_fail(TREK_ERR_ARGUMENT, "elche_new: anchor %lld up to %lld, of 1 to %lld", (long long)o->anchor, (long long)o->max_anchor,
+        return trek_fail(TREK_ERR_ARGUMENT, "elche_new: anchor %lld up to %lld, of 1 to %lld", (long long)o->anchor,
+                         (long long)o->max_anchor,
                          (long long)most_anchor);
     if (o->overhead_target != 0 && !(o->overhead_target >= 0.01 && o->overhead_target <= 0.50))
         return trek_fail(TREK_ERR_ARGUMENT, "elche_new: overhead_target %g, of 0.01 to 0.50", o->overhead_target);

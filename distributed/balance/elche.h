@@ -14,7 +14,7 @@ TREK_BEGIN
 typedef struct trek_elche trek_elche;
 
 typedef struct trek_elche_opts {
-    int64_t anchor;           /* batches of the slowest rank at first; default 10, 1 to 1000000. Above max_anchor: lowered to it */
+    int64_t anchor; /* batches of the slowest rank at first; default 10, 1 to 1000000. Above max_anchor: lowered to it */
     double overhead_target;   /* communication over compute above which the anchor grows; default 0.10, 0.01 to 0.50 */
     int64_t max_anchor;       /* default 200, or anchor if that is more; 1 to 1000000 */
     int64_t max_batch_diff;   /* by how much a rank's count moves at one report, the first one excepted; default 0: no bound */
@@ -46,7 +46,8 @@ TREK_API trek_elche *trek_elche_new(int ranks, const trek_elche_opts *opts);
  * Costs O(ranks log ranks).
  *
  * Errors: ARGUMENT (a time that is negative, not finite or above 1e15 ms, negative batches), and then nothing changes. */
-TREK_API trek_status trek_elche_report(trek_elche *elche, const double *compute_ms, const int64_t *batches, double communication_ms);
+TREK_API trek_status trek_elche_report(trek_elche *elche, const double *compute_ms, const int64_t *batches,
+                                       double communication_ms);
 
 /* Writes each rank's batches in the next window. At least 1 each, unless global_batches < ranks. */
 TREK_API trek_status trek_elche_counts(const trek_elche *elche, int64_t *counts);

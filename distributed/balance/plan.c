@@ -85,10 +85,12 @@ static trek_status add(trek_plan *plan, const char *function, entry added, const
 {
     const entry *last = plan->size > 0 ? &plan->entries[plan->size - 1] : NULL;
     if (added.from < 0 || (last && added.from < last->from))
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: step %lld after step %lld", function, (long long)added.from, last ? (long long)last->from : 0);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: step %lld after step %lld", function, (long long)added.from,
+                         last ? (long long)last->from : 0);
     size_t bytes = (size_t)plan->ranks * 8;
     bool replace = last && last->from == added.from;
-    trek_status status = replace ? TREK_OK : trek_array_grow(&plan->entries, &plan->capacity, plan->size + 1, sizeof *plan->entries);
+    trek_status status = replace ? TREK_OK : trek_array_grow(&plan->entries, &plan->capacity, plan->size + 1,
+                                                             sizeof *plan->entries);
     added.values = status == TREK_OK ? trek_alloc(bytes) : NULL;
     if (!added.values)
         return TREK_ERR_MEMORY;

@@ -176,7 +176,8 @@ static bool read_decision(reader *in, trek_plan *plan, void *values)
         fault = "steps should ascend";
     if (fault)
         return bad(in, fault);
-    trek_status status = kind_shares ? trek_plan_add_shares(plan, from, shares) : trek_plan_add_counts(plan, from, counts, anchor);
+    trek_status status = kind_shares ? trek_plan_add_shares(plan, from, shares)
+        : trek_plan_add_counts(plan, from, counts, anchor);
     return status == TREK_OK && line_ends(in);
 }
 

@@ -19,7 +19,7 @@ typedef struct trek_slowdown {
     double factor;                       /* a batch takes this many times as long; up to 1 (also 0): no slow-down */
     const trek_slowdown_point *schedule; /* from its first point's batch on instead of `factor`; from_batch ascends. NULL: none */
     int points;                          /* in schedule */
-    bool sleep;                          /* give the core away meanwhile, as a rank does that waits for a device; else keep it busy */
+    bool sleep; /* give the core away meanwhile, as a rank does that waits for a device; else keep it busy */
 } trek_slowdown;
 
 /* The factor at a batch, at least 1; 1 for NULL, and for a factor that is not finite. */

@@ -194,8 +194,10 @@ trek_status trek_pace_check_batch(trek_pace *p)
 {
     if (!trek_pace_replays(p) || trek_pace_window(p) == 0)
         return TREK_OK;
-    return trek_fail(TREK_ERR_ARGUMENT, "trek_trainer_opts.plan holds counts of whole batches for step %lld, which this loop cannot follow: "
-                     "windows need trek_graph_set_loader, trek_graph_set_loss, trek_graph_next and trek_graph_forward_batch", (long long)p->step);
+    return trek_fail(TREK_ERR_ARGUMENT,
+                     "trek_trainer_opts.plan holds counts of whole batches for step %lld, which this loop cannot follow: "
+                     "windows need trek_graph_set_loader, trek_graph_set_loss, trek_graph_next and trek_graph_forward_batch",
+                     (long long)p->step);
 }
 
 trek_status trek_pace_counts(trek_pace *p, int64_t batches, int64_t *counts)
@@ -268,12 +270,14 @@ static trek_status without_window(trek_pace *p)
 {
     if (p->windows_seen || ++p->without < STEPS_WITHOUT_WINDOWS)
         return TREK_OK;
-    trek_log_message(TREK_LOG_WARNING, "windows need trek_graph_set_loader and trek_graph_set_loss: shares of each batch are balanced instead");
+    trek_log_message(TREK_LOG_WARNING,
+                     "windows need trek_graph_set_loader and trek_graph_set_loss: shares of each batch are balanced instead");
     p->windows = false;
     return record(p, false);
 }
 
-trek_status trek_pace_report(trek_pace *p, int64_t step, bool window, const double *ms, const int64_t *units, double communication_ms,
+trek_status trek_pace_report(trek_pace *p, int64_t step, bool window, const double *ms, const int64_t *units,
+                             double communication_ms,
                              bool *changed)
 {
     *changed = false;
@@ -286,5 +290,6 @@ trek_status trek_pace_report(trek_pace *p, int64_t step, bool window, const doub
         if (status != TREK_OK)
             return status;
     }
-    return window ? report_window(p, ms, units, communication_ms, changed) : report_batch(p, ms, units, communication_ms, changed);
+    return window ? report_window(p, ms, units, communication_ms, changed)
+        : report_batch(p, ms, units, communication_ms, changed);
 }

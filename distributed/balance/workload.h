@@ -30,12 +30,14 @@ int64_t trek_pace_window(trek_pace *pace);
 trek_status trek_pace_counts(trek_pace *pace, int64_t batches, int64_t *counts);
 /* After step number `step` (from 0): milliseconds of compute and units (samples, or batches of a window) of each rank.
  * *changed: shares or counts hold from the next step on that did not before. */
-trek_status trek_pace_report(trek_pace *pace, int64_t step, bool window, const double *ms, const int64_t *units, double communication_ms,
+trek_status trek_pace_report(trek_pace *pace, int64_t step, bool window, const double *ms, const int64_t *units,
+                             double communication_ms,
                              bool *changed);
 /* What was decided so far, for checkpoints; borrowed. */
 const trek_plan *trek_pace_plan(const trek_pace *pace);
 /* Whether it follows a recorded plan instead of measuring. */
-/* Before a pass over one batch: ARGUMENT where the plan that is followed holds counts of whole batches, which only windows obey. */
+/* Before a pass over one batch: ARGUMENT where the plan that is followed holds counts of whole batches, which only windows obey.
+ */
 trek_status trek_pace_check_batch(trek_pace *pace);
 bool trek_pace_replays(const trek_pace *pace);
 /* Goes on with what an earlier run's plan ends with; replaying if replay. */

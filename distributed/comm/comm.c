@@ -10,7 +10,8 @@
 #include "distributed/control/control.h"
 #include "tensor/tensor_internal.h"
 
-static const char *const kind_names[] = { "a call with wrong arguments", "all_reduce", "broadcast", "all_gather", "reduce_scatter",
+static const char *const kind_names[] = { "a call with wrong arguments", "all_reduce", "broadcast", "all_gather",
+                                          "reduce_scatter",
                                           "barrier" };
 static const char *const op_names[] = { "sum", "mean", "max", "min", "prod" };
 
@@ -99,7 +100,8 @@ static trek_status check_tensor(const trek_comm *comm, trek_comm_kind kind, cons
     char text[TREK_SHAPE_TEXT];
     char own[16];
     if (tensor->device.type != TREK_CPU && !trek_device_equal(tensor->device, comm->device))
-        return trek_fail(TREK_ERR_DEVICE, "%s: rank %d's tensor is on %s, neither in host memory nor on %s", kind_names[kind], comm->rank,
+        return trek_fail(TREK_ERR_DEVICE, "%s: rank %d's tensor is on %s, neither in host memory nor on %s", kind_names[kind],
+                         comm->rank,
                          trek_device_name(tensor->device, text), trek_device_name(comm->device, own));
     if (!tensor->contiguous)
         return trek_fail(TREK_ERR_SHAPE, "%s: rank %d's tensor %s is not contiguous", kind_names[kind], comm->rank,
@@ -111,7 +113,8 @@ static trek_status check_op(const trek_comm *comm, trek_comm_kind kind, const tr
 {
     if ((int)op < 0 || op > TREK_PROD)
         return trek_fail(TREK_ERR_ARGUMENT, "%s: rank %d gave operation %d", kind_names[kind], comm->rank, (int)op);
-    bool fits = tensor->dtype == TREK_BOOL ? op == TREK_MAX || op == TREK_MIN : op != TREK_MEAN || trek_dtype_is_float(tensor->dtype);
+    bool fits = tensor->dtype == TREK_BOOL ? op == TREK_MAX || op == TREK_MIN : op != TREK_MEAN ||
+        trek_dtype_is_float(tensor->dtype);
     return fits ? TREK_OK
                 : trek_fail(TREK_ERR_DTYPE, "%s: rank %d asked for the %s of %s", kind_names[kind], comm->rank, op_names[op],
                             trek_dtype_name(tensor->dtype));
@@ -174,7 +177,8 @@ static trek_status check_parts(const trek_comm *comm, trek_comm_kind kind, const
         return trek_fail(TREK_ERR_DTYPE, "%s: rank %d's part is %s, the whole %s", kind_names[kind], comm->rank,
                          trek_dtype_name(part->dtype), trek_dtype_name(all->dtype));
     if (all->numel != part->numel * comm->world)
-        return trek_fail(TREK_ERR_SHAPE, "%s: rank %d's whole has %lld elements, not %d parts of %lld", kind_names[kind], comm->rank,
+        return trek_fail(TREK_ERR_SHAPE, "%s: rank %d's whole has %lld elements, not %d parts of %lld", kind_names[kind],
+                         comm->rank,
                          (long long)all->numel, comm->world, (long long)part->numel);
     return TREK_OK;
 }
@@ -223,10 +227,12 @@ trek_status trek_comm_all_reduce_scalar(trek_comm *comm, double *value, trek_red
     if (!comm)
         return trek_fail_missing("all_reduce_scalar", "communicator");
     if (!value || (int)op < 0 || op > TREK_PROD)
-        return run_invalid(comm, value ? trek_fail(TREK_ERR_ARGUMENT, "all_reduce_scalar: rank %d gave operation %d", comm->rank, (int)op)
+        return run_invalid(comm, value ? trek_fail(TREK_ERR_ARGUMENT, "all_reduce_scalar: rank %d gave operation %d", comm->rank,
+                                                   (int)op)
                                        : trek_fail_missing("all_reduce_scalar", "value"));
     double number = *value;
-    trek_status status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = op, .dtype = TREK_F64, .count = 1,
+    trek_status status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = op, .dtype = TREK_F64,
+                                                               .count = 1,
                                                                .in = &number, .out = &number });
     if (status == TREK_OK)
         *value = number;

@@ -40,7 +40,8 @@ TREK_API trek_status trek_comm_local(const trek_device *devices, int n, trek_com
 TREK_API void trek_comm_free(trek_comm **comm);
 
 typedef struct trek_comm_opts {
-    const char *engine;     /* default NULL: what fits: shared memory on one machine, MPI, else Gloo. "shared", "mpi", "gloo": that one */
+    const char
+        *engine; /* default NULL: what fits: shared memory on one machine, MPI, else Gloo. "shared", "mpi", "gloo": that one */
     int rank, world_size;   /* of processes; world_size 0: both from the environment */
     const char *address;    /* of process 0; NULL: from the environment, else 127.0.0.1 */
     int port;               /* 0: from the environment */

@@ -188,9 +188,11 @@ static void fail_without_engine(const process_card *cards, int n)
     while (without < n - 1 && cards[without].gloo)
         without++;
     trek_fail(TREK_ERR_UNSUPPORTED,
-              "%d processes on %d machine%s have nothing to exchange data by: install Gloo on all (Debian: libgloo-dev g++) and build trek "
+              "%d processes on %d machine%s have nothing to exchange data by: install Gloo on all (Debian: libgloo-dev g++) and "
+              "build trek "
               "again, or MPI (libopenmpi-dev openmpi-bin) and start them by mpirun or srun. Process %d: %s%s%.300s",
-              n, machines, machines > 1 ? "s" : "", without, cards[without].no_gloo, before[0] ? "; shared memory: " : "", before);
+              n, machines, machines > 1 ? "s" : "", without, cards[without].no_gloo, before[0] ? "; shared memory: " : "",
+              before);
 }
 
 static void report(const trek_control *control, const process_card *cards, const char *engine)

@@ -285,7 +285,8 @@ static void local_free(trek_comm *comm)
     trek_free(comm);
 }
 
-static const trek_comm_engine local_engine = { .name = "local", .run = local_run, .abort = local_abort, .ended = local_ended, .free = local_free };
+static const trek_comm_engine local_engine = { .name = "local", .run = local_run, .abort = local_abort, .ended = local_ended,
+                                               .free = local_free };
 
 void trek_comm_local_set_spin(trek_comm *comm, bool spin)
 {

@@ -227,7 +227,8 @@ static bool cards_fit(const process_card *cards, int n)
         for (int k = 0; k < r && memcmp(cards[r].uuid, none, sizeof none) != 0; k++) {
             if (memcmp(cards[r].uuid, cards[k].uuid, sizeof none) != 0)
                 continue;
-            trek_log_message(TREK_LOG_WARNING, "processes %d and %d use the same GPU: tensors of all go through host memory", k, r);
+            trek_log_message(TREK_LOG_WARNING, "processes %d and %d use the same GPU: tensors of all go through host memory", k,
+                             r);
             return false;
         }
     }
@@ -236,7 +237,8 @@ static bool cards_fit(const process_card *cards, int n)
 
 static trek_status gather_bytes(trek_comm *comm, const void *mine, size_t bytes, void *all)
 {
-    return trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_GATHER, .dtype = TREK_U8, .count = (int64_t)bytes, .in = mine,
+    return trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_GATHER, .dtype = TREK_U8, .count = (int64_t)bytes,
+                                                 .in = mine,
                                                  .out = all });
 }
 
@@ -248,7 +250,8 @@ static trek_status make_part(trek_comm *comm, trek_device device, const trek_dev
     struct trek_comm_nccl *part = new_part(trek_backends[device.type], device);
     nccl_group *group = part ? new_empty_group(1) : NULL;
     trek_status status = group ? part->library->init_one(device, id, comm->rank, comm->world,
-                                                         comm->deadline_ns ? comm->deadline_ns : 600000000000, has_ended, comm, group->ranks)
+                                                         comm->deadline_ns ? comm->deadline_ns : 600000000000, has_ended, comm,
+                                                         group->ranks)
                                : trek_status_get();
     if (status == TREK_OK) {
         group->n = group->attached = 1;
@@ -317,7 +320,8 @@ trek_status trek_comm_nccl_join(trek_comm *comm, trek_device device)
     if (!cards || !made) {
         trek_free(cards);
         trek_free(made);
-        comm->engine->run(comm, &(trek_comm_call){ .number = ++comm->calls, .kind = TREK_COMM_INVALID }); /* the others learn of it */
+        comm->engine->run(comm, &(trek_comm_call){ .number = ++comm->calls, .kind = TREK_COMM_INVALID });
+            /* the others learn of it */
         return trek_status_get();
     }
     if (!make_card(comm, device, &own))

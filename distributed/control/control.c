@@ -235,7 +235,8 @@ static char *say_death(const trek_control *control, char *text, size_t size)
 static trek_status greet(trek_control *control)
 {
     char why[256];
-    int fd = trek_socket_connect(control->address, control->port, control->join_until_ns, somebody_died, control, why, sizeof why);
+    int fd = trek_socket_connect(control->address, control->port, control->join_until_ns, somebody_died, control, why,
+                                 sizeof why);
     if (fd < 0 && somebody_died(control))
         return trek_fail(TREK_ERR_PEER, "%s", say_death(control, why, sizeof why));
     if (fd < 0)

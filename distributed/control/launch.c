@@ -81,7 +81,8 @@ static trek_status ask(int which, trek_launch *launch)
         return trek_fail(TREK_ERR_ARGUMENT, "%s=%d and %s=%d in the environment: there is no such process", l->rank,
                          launch->process, l->world, launch->processes);
     if (launch->locals > launch->processes || (launch->locals > 0 && launch->local >= launch->locals))
-        return trek_fail(TREK_ERR_ARGUMENT, "%s=%d and %s=%d in the environment, of %d processes", local_ranks[which], launch->local,
+        return trek_fail(TREK_ERR_ARGUMENT, "%s=%d and %s=%d in the environment, of %d processes", local_ranks[which],
+                         launch->local,
                          l->locals, launch->locals, launch->processes);
     snprintf(launch->source, sizeof launch->source, "%s", l->name);
     return TREK_OK;

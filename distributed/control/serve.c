@@ -121,7 +121,8 @@ void trek_control_serve_newcomer(trek_control *control, trek_control_link *newco
         admit(control, newcomer, &hello);
 }
 
-/* Who is silent makes room for others; whoever belongs to the job speaks as soon as it has connected. NULL: there is no room yet. */
+/* Who is silent makes room for others; whoever belongs to the job speaks as soon as it has connected. NULL: there is no room yet.
+ */
 static trek_control_link *place_of_newcomer(trek_control *control, int64_t now)
 {
     trek_control_link *oldest = &control->newcomers[0];
@@ -165,7 +166,8 @@ static void take_end(trek_control *control, const char *data, size_t bytes)
     memcpy(text, data + sizeof status, length);
     text[length] = '\0';
     bool known = status > TREK_OK && strcmp(trek_status_name((trek_status)status), "unknown") != 0;
-    trek_control_end_locked(control, known ? (trek_status)status : TREK_ERR_COMM, text[0] ? text : "another process has ended the group");
+    trek_control_end_locked(control, known ? (trek_status)status : TREK_ERR_COMM,
+                            text[0] ? text : "another process has ended the group");
     control->beat_now = true;
 }
 
@@ -397,7 +399,8 @@ static int watch(trek_control *control)
     int n = 0;
     struct pollfd *polled = control->polled;
     polled[n++] = (struct pollfd){ .fd = control->wake_fd, .events = POLLIN };
-    polled[n++] = (struct pollfd){ .fd = control->crowded_ns ? -1 : control->listen_fd, .events = POLLIN }; /* no room: in a while */
+    polled[n++] = (struct pollfd){ .fd = control->crowded_ns ? -1 : control->listen_fd, .events = POLLIN };
+        /* no room: in a while */
     for (int i = 0; i < control->links_count; i++) {
         const trek_control_link *link = &control->links[i];
         polled[n++] =

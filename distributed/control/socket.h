@@ -21,7 +21,8 @@ trek_status trek_socket_listen(const char *address, int port, int *fd, int *boun
 int trek_socket_accept(int listening);
 /* Tries until it is connected or the time of trek_clock_ns() is until_ns: the socket, else -1 and why in words. stop
  * (may be NULL) is asked now and then. */
-int trek_socket_connect(const char *address, int port, int64_t until_ns, bool (*stop)(void *arg), void *arg, char *why, size_t size);
+int trek_socket_connect(const char *address, int port, int64_t until_ns, bool (*stop)(void *arg), void *arg, char *why,
+                        size_t size);
 /* -1 is fine. */
 void trek_socket_close(int fd);
 /* What can be sent at once of these parts: bytes, or -1 with errno. Moves past what was sent. */

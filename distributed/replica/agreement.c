@@ -147,7 +147,8 @@ static void say_class(const agreement *a, trek_text *out, int class, bool named,
     if (*text == '\0')
         trek_text_add(out, "nothing");
     else
-        trek_text_format(out, "%.*s%s%s", named ? (int)name_length(text) : 0, text, named && *value ? " " : "", *value ? value + 1 : "");
+        trek_text_format(out, "%.*s%s%s", named ? (int)name_length(text) : 0, text, named && *value ? " " : "",
+                         *value ? value + 1 : "");
     if (others && n > 1) {
         trek_text_add(out, " in all others");
         return;
@@ -170,7 +171,8 @@ static trek_status fail_of_lines(agreement *a, const char *subject)
     for (int p = 0; p < a->processes; p++) {
         const char *text = a->lines[p].text;
         classes += a->class[p] == p;
-        named |= a->class[p] >= 0 && (name_length(text) != name_length(reference) || strncmp(text, reference, name_length(reference)) != 0);
+        named |= a->class[p] >= 0 && (name_length(text) != name_length(reference) ||
+                                      strncmp(text, reference, name_length(reference)) != 0);
     }
     if (!named)
         trek_text_format(&out, "%.*s is ", (int)name_length(reference), reference);
@@ -203,7 +205,8 @@ static void fill_in(card *own, trek_status status, const trek_text *text)
     own->silent = !text;
     own->lines = count_lines(text);
     if (status != TREK_OK)
-        snprintf(own->message, sizeof own->message, "%.159s", trek_status_get() != TREK_OK ? trek_error() : trek_status_text(status));
+        snprintf(own->message, sizeof own->message, "%.159s",
+                 trek_status_get() != TREK_OK ? trek_error() : trek_status_text(status));
     if (text)
         trek_sha256(text->data ? text->data : "", text->length, own->hash);
 }

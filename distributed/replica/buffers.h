@@ -18,7 +18,7 @@ typedef enum trek_buffer_merge {
 typedef struct trek_buffer_plan {
     trek_buffer_merge merge;
     int partner;
-    int tracked;              /* of a synchronised batch norm's mean: where its count of batches stands, of that: the mean; else -1 */
+    int tracked; /* of a synchronised batch norm's mean: where its count of batches stands, of that: the mean; else -1 */
 } trek_buffer_plan;
 
 /* Fills the replica's plans. */

@@ -47,7 +47,8 @@ void trek_replica_bind(const trek_replica *replica, const trek_place_collectives
 trek_status trek_replica_agree(trek_comm *comm, trek_status own, const char *what);
 /* Whether all replicas have the same modules, and parameters and buffers of the same names, shapes and dtypes: trek_agree over
  * them. more: further lines "name<TAB>value"; NULL: none. */
-trek_status trek_replica_compare(const trek_replica *replica, trek_comm *comm, const char *more, const char *subject, trek_status own);
+trek_status trek_replica_compare(const trek_replica *replica, trek_comm *comm, const char *more, const char *subject,
+                                 trek_status own);
 
 typedef struct trek_replica_values {
     bool params, buffers;

@@ -38,7 +38,8 @@ trek_status trek_ranks_alone(ranks_stepper *s, int64_t units, trek_alone_fn fn, 
 static trek_status run_backward(ranks_stepper *s, void *arg)
 {
     trek_var **pair = arg; /* loss and seed */
-    trek_backward_watch watch = { .leaves = s->replicas[0].model->params, .n_leaves = s->replicas[0].model->n_params, .only_these = true };
+    trek_backward_watch watch = { .leaves = s->replicas[0].model->params, .n_leaves = s->replicas[0].model->n_params,
+                                  .only_these = true };
     if (s->step.phase == TREK_STEP_SENDING) {
         watch.complete = trek_overlap_complete;
         watch.arg = s;
@@ -79,7 +80,8 @@ trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double we
                            trek_shape_text(trek_var_shape(loss), text));
     }
     bool weighs = trek_accumulation_weighs(&stepper->graph->accumulation);
-    double own = status == TREK_OK && (s->comm || weighs || weight == 0) ? trek_graph_loss_weight(stepper->graph, loss, weight) : 1, total = own;
+    double own = status == TREK_OK && (s->comm || weighs || weight == 0) ? trek_graph_loss_weight(stepper->graph, loss, weight)
+        : 1, total = own;
     if (isnan(own))
         status = trek_status_get();
     if (status == TREK_OK)

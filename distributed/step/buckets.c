@@ -49,7 +49,8 @@ static void cut(const cutting *c)
             cut_pieces(c, k);
             continue;
         }
-        for (; end < c->to->n_items && c->items[end].part == c->items[k].part && bytes + item_bytes(&c->items[end]) <= room; end++) {
+        for (; end < c->to->n_items && c->items[end].part == c->items[k].part && bytes + item_bytes(&c->items[end]) <= room;
+             end++) {
             bytes += item_bytes(&c->items[end]);
             if (c->to->first_of)
                 c->to->first_of[end] = c->to->n;
@@ -125,7 +126,8 @@ trek_comm_call trek_bucket_call(const trek_arena *arena, const trek_bucket *buck
 {
     const trek_arena_part *part = &arena->parts[bucket->part];
     char *data = part->grads->data + bucket->begin * (int64_t)trek_dtype_size(part->wide);
-    return (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = part->wide, .count = bucket->count, .in = data, .out = data,
+    return (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = part->wide, .count = bucket->count,
+                             .in = data, .out = data,
                              .on_device = arena->device.type != TREK_CPU, .block = trek_comm_block(part->grads) };
 }
 

@@ -110,11 +110,12 @@ static trek_status find_rows(const ranks_stepper *s, trek_var *const *inputs, bo
             *rows = x->sizes[0];
         } else if (x->sizes[0] != *rows) {
             char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
-            return trek_fail(TREK_ERR_SHAPE,
-                             "graph: inputs \"%s\" %s and \"%s\" %s have different numbers of rows and cannot be split over %d ranks; "
-                             "trek_graph_replicate_input gives an input whole to every rank",
-                             trek_graph_input_name(s->base.graph, first), trek_tensor_shape_text(inputs[first]->data, a),
-                             trek_graph_input_name(s->base.graph, k), trek_tensor_shape_text(x, b), s->world);
+            return trek_fail(
+                TREK_ERR_SHAPE,
+                "graph: inputs \"%s\" %s and \"%s\" %s have different numbers of rows and cannot be split over %d ranks; "
+                "trek_graph_replicate_input gives an input whole to every rank",
+                trek_graph_input_name(s->base.graph, first), trek_tensor_shape_text(inputs[first]->data, a),
+                trek_graph_input_name(s->base.graph, k), trek_tensor_shape_text(x, b), s->world);
         }
     }
     return TREK_OK;
@@ -130,7 +131,8 @@ static trek_status run_split(ranks_stepper *s, trek_var *const *inputs, const bo
         return status;
     for (int r = 0; r < s->world; r++)
         parts[r] = (trek_split_part){ .runs = counts[r] > 0 || (r == 0 && rows == 0), .rows = counts[r] };
-    trek_split_call call = { .ranks = s->ranks, .replica = replica_of, .run = run_graph, .begin = begin_rank, .describe = describe_output, .arg = &c,
+    trek_split_call call = { .ranks = s->ranks, .replica = replica_of, .run = run_graph, .begin = begin_rank,
+                             .describe = describe_output, .arg = &c,
                              .n_inputs = s->n_inputs, .n_outputs = s->n_outputs, .inputs = inputs, .split = split, .parts = parts,
                              .keeps_rows = true, .scale = 1, .anchor = s->anchor, .comm = s->comm, .watches = s->watches,
                              .counts = trek_ranks_training(s) };
@@ -184,7 +186,8 @@ trek_var *trek_ranks_forward(trek_stepper *stepper, trek_var *const *inputs, int
         if (!inputs[k])
             return trek_fail_missing("trek_graph_forward", trek_graph_input_name(stepper->graph, k)), NULL;
     if (trek_scopes.depth == 0)
-        return trek_fail_null(TREK_ERR_SCOPE, "trek_graph_forward: no scope is open; begin one with trek_scope_begin, or use a loader's loop");
+        return trek_fail_null(TREK_ERR_SCOPE,
+                              "trek_graph_forward: no scope is open; begin one with trek_scope_begin, or use a loader's loop");
     /* Inside a rank's run, as in the function of trek_graph_set_loss, it is that rank's own forward. */
     if (nothing_to_split(s, inputs) || trek_ranks_rank_here(s->ranks) >= 0)
         return trek_graph_run_route(stepper->graph, inputs, n);

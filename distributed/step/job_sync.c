@@ -47,7 +47,8 @@ static pace_pair *pairs_of(word *w) { return (pace_pair *)(w + 1); }
 
 static trek_status gather(ranks_stepper *s, const void *mine, size_t bytes, void *all)
 {
-    return trek_comm_run(s->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_GATHER, .dtype = TREK_U8, .count = (int64_t)bytes, .in = mine,
+    return trek_comm_run(s->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_GATHER, .dtype = TREK_U8, .count = (int64_t)bytes,
+                                                    .in = mine,
                                                     .out = all });
 }
 
@@ -122,7 +123,8 @@ static trek_status compare_settings(ranks_stepper *s)
     trek_settings_describe(s, &text);
     trek_status status = trek_agree(s->comm, TREK_OK, "trek_graph_step: not all processes are set alike", &text);
     trek_text_clear(&text);
-    return all_know(s, status != TREK_OK ? status : trek_fail(TREK_ERR_ARGUMENT, "trek_graph_step: not all processes are set alike"));
+    return all_know(s, status != TREK_OK ? status
+                    : trek_fail(TREK_ERR_ARGUMENT, "trek_graph_step: not all processes are set alike"));
 }
 
 /* One round with this word; fails if any process says that it has failed. */
@@ -166,7 +168,8 @@ static bool all_say(const ranks_stepper *s, word_kind kind)
 /* A round of this kind; processes that are in their step already take no part in the pass. */
 static trek_status exchange_pass(ranks_stepper *s, word *own, bool *sends)
 {
-    /* A pass per rank that is not the first has a factor of its own (per_rank_step.c); layers that meet take the engine's time. */
+    /* A pass per rank that is not the first has a factor of its own (per_rank_step.c); layers that meet take the engine's time.
+     */
     const trek_accumulation *a = &s->base.graph->accumulation;
     bool weighs = trek_accumulation_weighs(a), last = s->step.passes + 1 == (weighs ? a->passes : 1);
     bool whole = last && (own->kind == WORD_PASS || weighs || s->step.passes == 0);
@@ -178,7 +181,8 @@ static trek_status exchange_pass(ranks_stepper *s, word *own, bool *sends)
         all &= w->sends != 0;
         if (w->kind != own->kind && (w->kind == WORD_BEGIN || w->kind == WORD_PASS))
             status = trek_fail(TREK_ERR_COMM, "process %d calls trek_graph_%s, process %d trek_graph_%s", s->process,
-                               own->kind == WORD_BEGIN ? "forward_batch" : "backward", p, w->kind == WORD_BEGIN ? "forward_batch" : "backward");
+                               own->kind == WORD_BEGIN ? "forward_batch" : "backward", p,
+                               w->kind == WORD_BEGIN ? "forward_batch" : "backward");
     }
     if (sends)
         *sends = all;
@@ -322,10 +326,12 @@ static trek_status compare_frozen(ranks_stepper *s, size_t n)
         return TREK_OK;
     trek_text text = { 0 };
     for (size_t k = 0; k < n; k++)
-        trek_text_format(&text, "parameter \"%s\"\t%s\n", s->replicas[0].arena->segments[k].name, s->flag_bytes[k] & 2 ? "trained" : "frozen");
+        trek_text_format(&text, "parameter \"%s\"\t%s\n", s->replicas[0].arena->segments[k].name,
+                         s->flag_bytes[k] & 2 ? "trained" : "frozen");
     trek_status status = trek_agree(s->comm, TREK_OK, "trek_graph_step: not all processes have frozen the same", &text);
     trek_text_clear(&text);
-    return all_know(s, status != TREK_OK ? status : trek_fail(TREK_ERR_ARGUMENT, "trek_graph_step: not all processes have frozen the same"));
+    return all_know(s, status != TREK_OK ? status
+                    : trek_fail(TREK_ERR_ARGUMENT, "trek_graph_step: not all processes have frozen the same"));
 }
 
 trek_status trek_rounds_flags(ranks_stepper *s)
@@ -355,7 +361,8 @@ trek_status trek_rounds_reduce(ranks_stepper *s)
     if (!s->comm)
         return TREK_OK;
     int64_t start = trek_trace_enter("reduce processes");
-    trek_status started = s->step.phase == TREK_STEP_SENT ? TREK_OK : trek_buckets_reduce(&s->buckets, s->replicas[0].arena, s->comm, true);
+    trek_status started = s->step.phase == TREK_STEP_SENT ? TREK_OK
+        : trek_buckets_reduce(&s->buckets, s->replicas[0].arena, s->comm, true);
     trek_status ended = trek_comm_finish(s->comm);
     trek_trace_end("reduce processes", start, s->base.graph->settings.steps);
     if (started != TREK_OK || ended != TREK_OK)
@@ -422,7 +429,8 @@ trek_status trek_rounds_begin(ranks_stepper *s, trek_comm *comm)
     greeting own = { .ranks = s->world, .device = (int32_t)s->replicas[0].arena->device.type, .kinds = s->kinds };
     greeting *all = trek_calloc((size_t)s->processes, sizeof *all);
     char *graph = s->process_ranks && all ? trek_ranks_describe_graph(s->base.graph) : NULL;
-    trek_status status = trek_replica_compare(s->replicas[0].model, comm, graph, "trainer_setup: the processes' graphs differ", graph ? TREK_OK : trek_status_get());
+    trek_status status = trek_replica_compare(s->replicas[0].model, comm, graph, "trainer_setup: the processes' graphs differ",
+                                              graph ? TREK_OK : trek_status_get());
     trek_free(graph);
     if (status == TREK_OK)
         status = gather(s, &own, sizeof own, all);

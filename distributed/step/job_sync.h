@@ -31,7 +31,8 @@ trek_status trek_rounds_step(ranks_stepper *s, trek_status own, bool update, boo
 trek_status trek_rounds_flags(ranks_stepper *s);
 /* By rank 0, in the arena that holds this process's sum: the sum over all processes. */
 trek_status trek_rounds_reduce(ranks_stepper *s);
-/* What the optimizer of process 0 knew becomes that of all; snapshot NULL: this process has none. ARGUMENT where they are not alike. */
+/* What the optimizer of process 0 knew becomes that of all; snapshot NULL: this process has none. ARGUMENT where they are not
+ * alike. */
 trek_status trek_rounds_copy_optimizer(ranks_stepper *s, const trek_optimizer_snapshot *snapshot);
 
 /* The present shares become how loaders divide batches among the processes. */

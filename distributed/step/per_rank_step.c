@@ -140,7 +140,8 @@ static trek_status run_batch(const pass_call *c, int rank, const trek_batch *bat
 {
     ranks_stepper *s = c->s;
     rank_replica *own = &s->replicas[rank];
-    trek_batch_run run = { .feed = c->feed, .scaler = trek_ranks_scaler(s, rank), .leaves = own->model->params, .n_leaves = own->model->n_params,
+    trek_batch_run run = { .feed = c->feed, .scaler = trek_ranks_scaler(s, rank), .leaves = own->model->params,
+                           .n_leaves = own->model->n_params,
                            .denominator = c->denominator, .backward = c->backward,
                            .always = !c->batch->window && trek_ranks_meet(s) };
     if (s->step.phase == TREK_STEP_SENDING && last) {
@@ -170,7 +171,8 @@ static trek_status run_share(const pass_call *c, int rank)
 {
     trek_var *vars[64];
     trek_batch part;
-    trek_status status = trek_batch_part(c->batch, c->of[rank].first, c->of[rank].rows, trek_ranks_device(c->s->ranks, rank), vars, &part);
+    trek_status status = trek_batch_part(c->batch, c->of[rank].first, c->of[rank].rows, trek_ranks_device(c->s->ranks, rank),
+                                         vars, &part);
     if (status != TREK_OK)
         return status;
     status = run_batch(c, rank, &part, true);
@@ -348,7 +350,8 @@ trek_var *trek_ranks_pass(trek_stepper *stepper, const trek_batch *batch)
         return trek_fail_null(TREK_ERR_UNSUPPORTED, "trek_graph_forward_batch: a dataset with more than 64 fields");
     pass_call c = { .s = s, .feed = graph->feed, .batch = batch, .backward = trek_graph_learns(graph),
                     .reset = trek_graph_states_are_reset(graph), .no_grad_depth = trek_grad_mode_here.no_grad_depth,
-                    .denominator = (double)batch->global, .rng_step = trek_place_here.rng_step, .rng_draw = trek_place_here.rng_draw,
+                    .denominator = (double)batch->global, .rng_step = trek_place_here.rng_step,
+                    .rng_draw = trek_place_here.rng_draw,
                     .batch_size = trek_loader_plan(graph->feed->loader)->batch_size };
     c.weighs = c.backward && trek_accumulation_weighs(&graph->accumulation);
     if (c.weighs)

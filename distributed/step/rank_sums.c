@@ -138,12 +138,14 @@ void trek_rank_sums_leave(trek_rank_sums *sums, int rank, trek_status status)
         char process[32] = "";
         if (sums->between && sums->comm)
             snprintf(process, sizeof process, " of process %d", trek_comm_rank(sums->comm));
-        snprintf(message, sizeof message, "rank %d%s failed after %lld sums over the ranks: %.700s", rank, process, (long long)slot->made,
+        snprintf(message, sizeof message, "rank %d%s failed after %lld sums over the ranks: %.700s", rank, process,
+                 (long long)slot->made,
                  trek_error());
         fail_run(sums, TREK_ERR_PEER, message);
     } else if (ahead >= 0) {
-        snprintf(message, sizeof message, "rank %d ended after %lld sums over the ranks, rank %d waits for its %lldth: all ranks must run the same",
-                 rank, (long long)slot->made, ahead, (long long)sums->slots[ahead].made);
+        snprintf(message, sizeof message,
+                 "rank %d ended after %lld sums over the ranks, rank %d waits for its %lldth: all ranks must run the same", rank,
+                 (long long)slot->made, ahead, (long long)sums->slots[ahead].made);
         fail_run(sums, TREK_ERR_COMM, message);
     }
     pthread_mutex_unlock(&sums->lock);
@@ -157,8 +159,9 @@ static void check_left(trek_rank_sums *sums, const sums_slot *slot)
     char message[TREK_ERROR_SIZE];
     for (int r = 0; r < sums->world; r++)
         if (sums->slots[r].takes_part && sums->slots[r].left) {
-            snprintf(message, sizeof message, "rank %d ended after %lld sums over the ranks, rank %d comes to its %lldth: all ranks must run the same",
-                     r, (long long)sums->slots[r].made, slot->rank, (long long)slot->made);
+            snprintf(message, sizeof message,
+                     "rank %d ended after %lld sums over the ranks, rank %d comes to its %lldth: all ranks must run the same", r,
+                     (long long)sums->slots[r].made, slot->rank, (long long)slot->made);
             fail_run(sums, TREK_ERR_COMM, message);
         }
 }
@@ -232,7 +235,8 @@ static void fail_late(trek_rank_sums *sums, const sums_slot *slot)
     for (int r = 0; r < sums->world; r++)
         if (sums->slots[r].takes_part && sums->slots[r].made < slot->made && used < sizeof missing - 16)
             used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used ? ", " : "", r);
-    snprintf(message, sizeof message, "sum %lld over the ranks: rank %s did not come within %g s, rank %d waits", (long long)slot->made,
+    snprintf(message, sizeof message, "sum %lld over the ranks: rank %s did not come within %g s, rank %d waits",
+             (long long)slot->made,
              missing, (double)sums->deadline_ns * 1e-9, slot->rank);
     fail_run(sums, TREK_ERR_TIMEOUT, message);
 }
@@ -291,7 +295,8 @@ static trek_status sum_over_comm(double *values, int64_t count, void *arg)
     const comm_sums *sums = arg;
     if (!sums->comm)
         return trek_fail(TREK_ERR_STATE, "the wrapper with whose ranks a layer makes sums has ended");
-    return trek_comm_run(sums->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_F64, .count = count,
+    return trek_comm_run(sums->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_F64,
+                                                       .count = count,
                                                        .in = values, .out = values });
 }
 

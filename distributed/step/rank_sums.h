@@ -40,8 +40,8 @@ void trek_rank_sums_begin(trek_rank_sums *sums, const bool *participates, bool b
 void trek_rank_sums_enter(trek_rank_sums *sums, int rank);
 void trek_rank_sums_leave(trek_rank_sums *sums, int rank, trek_status status);
 
-/* Sums over the ranks of a communicator, borrowed, for layers whose program makes the runs itself: each is a collective. Held once;
- * NULL and MEMORY. */
+/* Sums over the ranks of a communicator, borrowed, for layers whose program makes the runs itself: each is a collective. Held
+ * once; NULL and MEMORY. */
 const trek_place_collectives *trek_comm_sums_new(trek_comm *comm);
 /* Gives it back; whoever still holds it can make no more sums (STATE). NULL: nothing. */
 void trek_comm_sums_end(const trek_place_collectives *sums);

@@ -58,7 +58,8 @@ trek_status trek_ranks_plan_reduce(ranks_stepper *s)
     for (int p = 0; p < arena->n_parts; p++)
         for (int64_t begin = 0; begin < arena->parts[p].count; begin += TREK_CHUNK) {
             int64_t end = begin + TREK_CHUNK < arena->parts[p].count ? begin + TREK_CHUNK : arena->parts[p].count;
-            while (segment + 1 < arena->n_segments && (arena->segments[segment].part < p || arena->segments[segment + 1].offset <= begin) &&
+            while (segment + 1 < arena->n_segments &&
+                   (arena->segments[segment].part < p || arena->segments[segment + 1].offset <= begin) &&
                    arena->segments[segment + 1].part <= p)
                 segment++;
             s->chunks[n++] = (trek_reduce_chunk){ p, segment, begin, end };
@@ -156,7 +157,8 @@ static void zero_leftovers(ranks_stepper *s, int rank, const trek_reduce_chunk *
         int64_t begin = segment->offset > chunk->begin ? segment->offset : chunk->begin;
         int64_t end = segment->offset + segment->count < chunk->end ? segment->offset + segment->count : chunk->end;
         if (s->any[k] && !segment->used && begin < end)
-            memset(grads_at(s, rank, chunk->part, begin), 0, (size_t)(end - begin) * trek_dtype_size(arena->parts[chunk->part].wide));
+            memset(grads_at(s, rank, chunk->part, begin), 0,
+                   (size_t)(end - begin) * trek_dtype_size(arena->parts[chunk->part].wide));
     }
 }
 
@@ -293,7 +295,8 @@ static trek_status merge_between(ranks_stepper *s, int rank)
         samples += (double)s->replicas[r].samples;
     if (rank == 0 && status == TREK_OK)
         status = trek_replica_merge(s->replicas[0].model, s->comm, samples, s->windowed, NULL, TREK_OK);
-    return trek_replica_take_first(s->replicas[rank].model, local, (trek_replica_values){ .buffers = true, .on_host = s->on_host }, status);
+    return trek_replica_take_first(s->replicas[rank].model, local,
+                                   (trek_replica_values){ .buffers = true, .on_host = s->on_host }, status);
 }
 
 static trek_status merge_buffers(ranks_stepper *s, int rank)
@@ -310,7 +313,8 @@ static trek_status merge_buffers(ranks_stepper *s, int rank)
 
 static trek_status broadcast(trek_comm *comm, const trek_tensor *x)
 {
-    return trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_BROADCAST, .dtype = (trek_dtype)x->dtype, .count = x->numel, .in = x->data,
+    return trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_BROADCAST, .dtype = (trek_dtype)x->dtype, .count = x->numel,
+                                                 .in = x->data,
                                                  .out = x->data, .on_device = x->device.type != TREK_CPU });
 }
 
@@ -334,7 +338,8 @@ static trek_status follow_first(ranks_stepper *s, int rank)
     trek_status status = TREK_OK;
     if (s->comm) {
         status = trek_comm_barrier(local); /* an arena may be shared */
-        status = trek_replica_agree(trek_ranks_comm(s->ranks, rank), status == TREK_OK && rank == 0 ? broadcast_params(s->comm, arena) : status, "step");
+        status = trek_replica_agree(trek_ranks_comm(s->ranks, rank), status == TREK_OK &&
+                                    rank == 0 ? broadcast_params(s->comm, arena) : status, "step");
     }
     return status == TREK_OK && !s->shared && s->world > 1 ? broadcast_params(local, arena) : status;
 }
@@ -506,7 +511,8 @@ static void keep_first(rank_step *x)
         keep_flags(x->s, x->rank);
 }
 
-static const arena_kind separate_arenas = { begin_separate, sum_separate, between_separate, decide_separate, update_separate, keep_first };
+static const arena_kind separate_arenas = { begin_separate, sum_separate, between_separate, decide_separate, update_separate,
+                                            keep_first };
 
 /* --- the same where not all are on the host --------------------------------------------------------------- */
 
@@ -529,7 +535,8 @@ static trek_status update_on_device(rank_step *x)
     return trek_optimizer_step_with(x->replica->optimizer, &opts);
 }
 
-static const arena_kind device_arenas = { begin_separate, sum_separate, between_separate, decide_on_device, update_on_device, keep_first };
+static const arena_kind device_arenas = { begin_separate, sum_separate, between_separate, decide_on_device, update_on_device,
+                                          keep_first };
 
 static trek_status run_step(step_call *c)
 {
@@ -644,7 +651,8 @@ trek_status trek_ranks_prepare_scaler(ranks_stepper *s)
 /* Learning rates, plans, detached values: what can fail. */
 static trek_status prepare(ranks_stepper *s)
 {
-    double lr = s->base.graph->settings.schedule.kind != TREK_SCHEDULE_NONE ? trek_schedule_lr(&s->base.graph->settings.schedule, s->base.graph->settings.steps) : 0;
+    double lr = s->base.graph->settings.schedule.kind != TREK_SCHEDULE_NONE ? trek_schedule_lr(&s->base.graph->settings.schedule,
+                                                                                               s->base.graph->settings.steps) : 0;
     if (isnan(lr))
         return trek_status_get();
     trek_status status = TREK_OK;
@@ -689,11 +697,14 @@ static void tell_pace(ranks_stepper *s)
     if (s->process > 0)
         return;
     if (state.windows)
-        trek_log_message(TREK_LOG_INFO, "step %lld: windows of %lld batches from here on, %lld by the slowest rank; predicted speed-up over the "
-                         "fastest rank %.2f, achieved %.2f", (long long)s->base.graph->settings.steps, (long long)trek_pace_window(s->pace), (long long)state.anchor,
+        trek_log_message(TREK_LOG_INFO,
+                         "step %lld: windows of %lld batches from here on, %lld by the slowest rank; predicted speed-up over the "
+                         "fastest rank %.2f, achieved %.2f",
+                         (long long)s->base.graph->settings.steps, (long long)trek_pace_window(s->pace), (long long)state.anchor,
                          state.predicted, state.achieved);
     else
-        trek_log_message(TREK_LOG_INFO, "step %lld: new shares from here on; predicted speed-up over the fastest rank %.2f, achieved %.2f",
+        trek_log_message(TREK_LOG_INFO,
+                         "step %lld: new shares from here on; predicted speed-up over the fastest rank %.2f, achieved %.2f",
                          (long long)s->base.graph->settings.steps, state.predicted, state.achieved);
 }
 
@@ -704,7 +715,8 @@ static trek_status keep_pace(ranks_stepper *s)
     int64_t units;
     trek_status status = trek_stopwatch_read(&s->reduce_watch, &s->own_communication_ms, &units);
     if (status == TREK_OK)
-        status = trek_pace_report(s->pace, s->base.graph->settings.steps, s->windowed, s->ms, s->units, s->comm ? s->communication_ms : s->own_communication_ms,
+        status = trek_pace_report(s->pace, s->base.graph->settings.steps, s->windowed, s->ms, s->units,
+                                  s->comm ? s->communication_ms : s->own_communication_ms,
                                   &changed);
     if (status != TREK_OK || !changed)
         return status;

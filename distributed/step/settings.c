@@ -82,7 +82,8 @@ static void optimizer(walk *w, const trek_optimizer *o)
 
 /* --- what the graph is told ---------------------------------------------------------------------------------------- */
 
-static const char *const schedules[] = { "none", "constant", "step", "multistep", "cosine", "exponential", "onecycle", "cyclic", "polynomial",
+static const char *const schedules[] = { "none", "constant", "step", "multistep", "cosine", "exponential", "onecycle", "cyclic",
+                                         "polynomial",
                                          "inverse_sqrt" };
 
 static void schedule(walk *w, const trek_schedule *s)
@@ -127,7 +128,8 @@ static void settings(walk *w, const ranks_stepper *s)
     count(w, "accumulate", graph->accumulation.passes > 1 ? (uint64_t)graph->accumulation.passes : 1);
     precision(w, graph);
     for (int k = 0; k < graph->layout.n_inputs && graph->settings.replicated; k++)
-        word(w, graph->layout.inputs[k].name, trek_graph_input_is_whole(graph, k), trek_graph_input_is_whole(graph, k) ? "replicated" : "split");
+        word(w, graph->layout.inputs[k].name, trek_graph_input_is_whole(graph, k),
+             trek_graph_input_is_whole(graph, k) ? "replicated" : "split");
     count(w, "the seed", trek_rng_seed());
 }
 
@@ -179,7 +181,8 @@ void trek_settings_describe_setup(const ranks_stepper *s, const trek_trainer_opt
     plan_decisions(opts->plan, text);
     count(&w, "the number of steps done (trek_graph_steps)", (uint64_t)graph->settings.steps);
     for (int k = 0; k < s->replicas[0].model->n_params; k++)
-        trek_text_format(text, "parameter \"%s\"\t%s\n", s->replicas[0].model->param_names[k], s->replicas[0].model->params[k]->requires_grad ? "trained" : "frozen");
+        trek_text_format(text, "parameter \"%s\"\t%s\n", s->replicas[0].model->param_names[k],
+                         s->replicas[0].model->params[k]->requires_grad ? "trained" : "frozen");
     bool loads = graph->feed && graph->feed->loader;
     word(&w, "trek_graph_set_loader", loads, loads ? "called" : "not called");
     if (loads)

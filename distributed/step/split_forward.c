@@ -267,7 +267,8 @@ static trek_status fail_join(const trek_split_call *call, const pass *p, int k, 
     char text[TREK_SHAPE_TEXT], name[256];
     const trek_tensor *y = p->of[rank].outputs[k]->data;
     call->describe(k, name, sizeof name, call->arg);
-    return trek_fail(TREK_ERR_SHAPE, "%s %s %s of rank %d (%lld rows) cannot be joined: %s", name, trek_dtype_name((trek_dtype)y->dtype),
+    return trek_fail(TREK_ERR_SHAPE, "%s %s %s of rank %d (%lld rows) cannot be joined: %s", name,
+                     trek_dtype_name((trek_dtype)y->dtype),
                      trek_tensor_shape_text(y, text), rank, (long long)p->of[rank].rows, why);
 }
 
@@ -356,7 +357,8 @@ static trek_status make_joined(const trek_split_call *call, pass *p, int k)
 static trek_status put_rows(trek_tensor *whole, int64_t first, trek_tensor *part)
 {
     size_t size = trek_dtype_size((trek_dtype)part->dtype);
-    if (part->contiguous && whole->contiguous && part->dtype == whole->dtype && trek_tensor_data(part) && trek_tensor_data(whole)) {
+    if (part->contiguous && whole->contiguous && part->dtype == whole->dtype && trek_tensor_data(part) &&
+        trek_tensor_data(whole)) {
         memcpy(whole->data + first * whole->strides[0] * (int64_t)size, part->data, (size_t)part->numel * size);
         return TREK_OK;
     }
@@ -409,7 +411,8 @@ static trek_var *rank_seed(const pass *p, int rank, int k, trek_var *grad)
     const side *of = &p->of[rank];
     trek_device device = trek_ranks_device(p->ranks, rank);
     double scale = p->scale * (p->out_total[k] < 0 ? share_of(p, rank) : 1);
-    trek_tensor *rows = p->out_total[k] < 0 ? trek_tensor_to(grad->data, device) : rows_of(grad->data, of->out_first[k], of->out_rows[k], device);
+    trek_tensor *rows = p->out_total[k] < 0 ? trek_tensor_to(grad->data, device)
+        : rows_of(grad->data, of->out_first[k], of->out_rows[k], device);
     trek_var *seed = rows ? trek_var_from(rows) : NULL;
     return seed && scale != 1 ? trek_mul_scalar(seed, scale) : seed;
 }
@@ -643,7 +646,8 @@ trek_status trek_split_forward(const trek_split_call *call, trek_var **outputs)
         return trek_status_get();
     if (call->comm)
         trek_rank_sums_set_comm(trek_ranks_sums(call->ranks), call->comm);
-    forward_call c = { .call = call, .pass = p, .no_grad_depth = trek_grad_mode_here.no_grad_depth, .autocast = trek_autocast_dtype(),
+    forward_call c = { .call = call, .pass = p, .no_grad_depth = trek_grad_mode_here.no_grad_depth,
+                       .autocast = trek_autocast_dtype(),
                        .rng_step = trek_place_here.rng_step, .rng_draw = trek_place_here.rng_draw };
     trek_status status = run_ranks(p, forward_rank, &c);
     for (int r = 0; r < p->world && status == TREK_OK; r++)

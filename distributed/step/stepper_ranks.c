@@ -42,7 +42,8 @@ static trek_status list_rank(int rank, void *arg)
     rank_replica *own = &s->replicas[rank];
     own->model = trek_replica_new(trek_graph_module(own->graph));
     char *graph = own->model ? trek_ranks_describe_graph(own->graph) : NULL;
-    trek_status status = trek_replica_compare(own->model, trek_ranks_comm(s->ranks, rank), graph, "trainer_setup: the ranks' replicas differ", graph ? TREK_OK : trek_status_get());
+    trek_status status = trek_replica_compare(own->model, trek_ranks_comm(s->ranks, rank), graph,
+                                              "trainer_setup: the ranks' replicas differ", graph ? TREK_OK : trek_status_get());
     trek_free(graph);
     return status;
 }
@@ -167,7 +168,8 @@ static trek_status join_processes(ranks_stepper *s, const trek_ranks_opts *opts)
     trek_status status = trek_rounds_begin(s, opts->comm);
     if (status == TREK_OK)
         status = trek_replica_take_first(s->replicas[0].model, s->comm,
-                                         (trek_replica_values){ .params = true, .buffers = true, .on_host = s->on_host && !s->mixed }, TREK_OK);
+                                         (trek_replica_values){ .params = true, .buffers = true, .on_host = s->on_host &&
+                                                                !s->mixed }, TREK_OK);
     if (status == TREK_OK)
         status = trek_overlap_plan(s);
     return status == TREK_OK ? trek_ranks_call(s->ranks, copy_rank, s) : status;

@@ -45,7 +45,7 @@ typedef struct ranks_stepper {
     trek_ranks *ranks;
     int world;
     bool shared;             /* one parameter arena and one optimizer */
-    bool on_host;            /* all ranks' memory is the host's; else each decides in its own device's order, from the same sums */
+    bool on_host; /* all ranks' memory is the host's; else each decides in its own device's order, from the same sums */
     bool mixed;              /* the job has ranks on CPUs and on GPUs: rank 0's parameters are everybody's after each step */
     unsigned kinds;          /* of this process's devices: bits 1 << type */
     rank_replica *replicas;

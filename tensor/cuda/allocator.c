@@ -471,10 +471,11 @@ static trek_status fail_memory(trek_cuda_device *device, size_t bytes)
     cudaMemGetInfo(&unused, &total);
     write_ledger(device, holders, sizeof holders);
     trek_memory_stats_t stats = trek_cuda_stats((trek_device){ TREK_CUDA, device->index });
-    return trek_fail(TREK_ERR_MEMORY,
-                     "out of memory on cuda:%d: %.1f MiB were asked for; in use %.1f MiB, cached %.1f MiB, free %.1f of %.1f MiB. Held by: %s",
-                     device->index, (double)bytes / 1048576, (double)stats.allocated / 1048576,
-                     (double)(stats.reserved - stats.allocated) / 1048576, (double)unused / 1048576, (double)total / 1048576, holders);
+    return trek_fail(
+        TREK_ERR_MEMORY,
+        "out of memory on cuda:%d: %.1f MiB were asked for; in use %.1f MiB, cached %.1f MiB, free %.1f of %.1f MiB. Held by: %s",
+        device->index, (double)bytes / 1048576, (double)stats.allocated / 1048576,
+        (double)(stats.reserved - stats.allocated) / 1048576, (double)unused / 1048576, (double)total / 1048576, holders);
 }
 
 /* --- allocate and release ----------------------------------------------------------------------------- */

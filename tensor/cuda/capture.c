@@ -77,7 +77,8 @@ trek_status trek_cuda_capture_begin(trek_device device)
         return trek_status_get();
     /* relaxed: the allocator may ask the driver for memory meanwhile */
     __atomic_add_fetch(&under_way[device.index], 1, __ATOMIC_ACQ_REL);
-    trek_status status = trek_cuda_check(cudaStreamBeginCapture(queue->stream, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
+    trek_status status = trek_cuda_check(cudaStreamBeginCapture(queue->stream, cudaStreamCaptureModeRelaxed),
+                                         "cudaStreamBeginCapture");
     if (status != TREK_OK) {
         __atomic_sub_fetch(&under_way[device.index], 1, __ATOMIC_RELEASE);
         trek_cuda_capture_free(capture);

@@ -125,7 +125,8 @@ static trek_status stage(void *to, const void *from, size_t bytes, trek_cuda_que
     if (!p)
         return trek_status_get();
     memcpy((char *)p + HEAD, from, bytes);
-    trek_status status = trek_cuda_check(cudaMemcpyAsync(to, (char *)p + HEAD, bytes, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
+    trek_status status = trek_cuda_check(cudaMemcpyAsync(to, (char *)p + HEAD, bytes, cudaMemcpyHostToDevice, stream),
+                                         "cudaMemcpyAsync");
     if (status == TREK_OK)
         status = mark_staged(p, queue->device->index, stream);
     if (status != TREK_OK) {
@@ -143,8 +144,9 @@ static trek_status stage(void *to, const void *from, size_t bytes, trek_cuda_que
 static trek_status to_gpu(void *to, const void *from, size_t bytes, trek_cuda_queue *queue, cudaStream_t stream)
 {
     if (queue->capture)
-        return trek_fail(TREK_ERR_STATE, "host memory cannot be copied to a device while its work is being captured: a replay would "
-                                         "copy the same values; copy into a tensor made before");
+        return trek_fail(TREK_ERR_STATE,
+                         "host memory cannot be copied to a device while its work is being captured: a replay would "
+                         "copy the same values; copy into a tensor made before");
     if (bytes <= STAGE_MAX)
         return stage(to, from, bytes, queue, stream);
     trek_status status = trek_cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
@@ -179,7 +181,8 @@ static trek_status between(void *to, int to_index, const void *from, int from_in
     if (status == TREK_OK)
         status = trek_cuda_check(cudaStreamWaitEvent(on, written, 0), "cudaStreamWaitEvent");
     if (status == TREK_OK)
-        status = trek_cuda_check(cudaMemcpyPeerAsync(to, target->device->ordinal, from, source->device->ordinal, bytes, on), "cudaMemcpyPeerAsync");
+        status = trek_cuda_check(cudaMemcpyPeerAsync(to, target->device->ordinal, from, source->device->ordinal, bytes, on),
+                                 "cudaMemcpyPeerAsync");
     if (status == TREK_OK)
         status = trek_cuda_check(cudaEventCreateWithFlags(&read, cudaEventDisableTiming), "cudaEventCreateWithFlags");
     if (status == TREK_OK)

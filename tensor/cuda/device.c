@@ -45,7 +45,8 @@ static bool note_problem(trek_cuda_device *d, cudaError_t error, const char *wha
         return false;
     cudaGetLastError();
     if (error == cudaErrorNoKernelImageForDevice)
-        snprintf(d->why, sizeof d->why, "compute capability %d.%d, and this library has code for %s", d->info.major, d->info.minor,
+        snprintf(d->why, sizeof d->why, "compute capability %d.%d, and this library has code for %s", d->info.major,
+                 d->info.minor,
                  trek_cuda_architectures());
     else
         snprintf(d->why, sizeof d->why, "%s: %s", what, cudaGetErrorString(error));
@@ -177,7 +178,8 @@ trek_status trek_cuda_take_fault(trek_cuda_device *d)
     else if (r->fault == TREK_CUDA_FAULT_PLANE)
         trek_fail(status, "%s: an index lies outside the plane: %lld of %lld", op, r->value, r->limit);
     else
-        trek_fail(status, "%s: %s %lld at %s %lld is outside [0, %lld)", op, r->fault == TREK_CUDA_FAULT_LABEL ? "label" : "index",
+        trek_fail(status, "%s: %s %lld at %s %lld is outside [0, %lld)", op,
+                  r->fault == TREK_CUDA_FAULT_LABEL ? "label" : "index",
                   r->value, r->fault == TREK_CUDA_FAULT_LABEL ? "row" : "place", r->place, r->limit);
     __atomic_store_n(&r->written, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&r->taken, 0, __ATOMIC_RELEASE);

@@ -57,7 +57,8 @@ template <typename... P, typename... A>
 inline cudaError_t trek_cuda_enqueue(const char *, trek_grid g, cudaStream_t stream, void (*kernel)(P...), A... arguments)
 {
     if (g.shared > 8 * 1024) { /* without, 48 KiB are for this and the kernel's static arrays (below 40 KiB) together */
-        cudaError_t error = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)g.shared);
+        cudaError_t error = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                 (int)g.shared);
         if (error != cudaSuccess)
             return error;
     }
@@ -68,7 +69,8 @@ inline cudaError_t trek_cuda_enqueue(const char *, trek_grid g, cudaStream_t str
 
 /* Gives a kernel of an op to the queue: the error, if any, names the op. */
 template <typename... P, typename... A>
-inline trek_status trek_launch(const trek_op_call *call, trek_cuda_queue *queue, trek_grid g, void (*kernel)(P...), A... arguments)
+inline trek_status trek_launch(const trek_op_call *call, trek_cuda_queue *queue, trek_grid g, void (*kernel)(P...),
+                               A... arguments)
 {
     cudaError_t error = trek_cuda_enqueue(call->op->name, g, queue->stream, kernel, arguments...);
     if (error == cudaSuccess && !trek_cuda_sync_each)

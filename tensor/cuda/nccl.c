@@ -78,7 +78,8 @@ static void open_library(void)
     if (fill_table() && nccl.GetVersion(&nccl.version) == ncclSuccess && nccl.version >= 21400)
         return;
     if (!nccl.why[0])
-        snprintf(nccl.why, sizeof nccl.why, "NCCL is of version %d; 2.14 is the first whose communicators need not block", nccl.version);
+        snprintf(nccl.why, sizeof nccl.why, "NCCL is of version %d; 2.14 is the first whose communicators need not block",
+                 nccl.version);
     dlclose(nccl.handle);
     nccl.handle = NULL;
 }
@@ -118,7 +119,10 @@ static int64_t now_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-static trek_status fail_aborted(const char *what) { return trek_fail(TREK_ERR_CANCELLED, "%s: the communicator was aborted", what); }
+static trek_status fail_aborted(const char *what)
+{
+    return trek_fail(TREK_ERR_CANCELLED, "%s: the communicator was aborted", what);
+}
 
 /* Under the lock, if there is a communicator. */
 static trek_status fail_nccl(const trek_device_rank *rank, const char *what, ncclResult_t result)
@@ -295,7 +299,8 @@ static trek_status init_one(trek_device device, const trek_device_comm_id *id, i
     ncclUniqueId own;
     trek_status status = need_library();
     memcpy(&own, id, sizeof own);
-    return status == TREK_OK ? init_group(&own, rank, world, &device, 1, (patience){ timeout_ns, cancelled, arg }, result) : status;
+    return status == TREK_OK ? init_group(&own, rank, world, &device, 1, (patience){ timeout_ns, cancelled, arg }, result)
+        : status;
 }
 
 /* --- collectives -------------------------------------------------------------------------- */
@@ -315,8 +320,10 @@ typedef struct collective {
 
 static ncclDataType_t type_of(trek_dtype dtype)
 {
-    static const ncclDataType_t types[TREK_DTYPE_COUNT] = { [TREK_F32] = ncclFloat32,  [TREK_F64] = ncclFloat64, [TREK_BF16] = ncclBfloat16,
-                                                            [TREK_F16] = ncclFloat16,  [TREK_I64] = ncclInt64,   [TREK_I32] = ncclInt32,
+    static const ncclDataType_t types[TREK_DTYPE_COUNT] = { [TREK_F32] = ncclFloat32,  [TREK_F64] = ncclFloat64,
+                                                            [TREK_BF16] = ncclBfloat16,
+                                                            [TREK_F16] = ncclFloat16,  [TREK_I64] = ncclInt64,
+                                                            [TREK_I32] = ncclInt32,
                                                             [TREK_U8] = ncclUint8,     [TREK_BOOL] = ncclUint8 };
     return types[dtype];
 }
@@ -382,7 +389,8 @@ static trek_status broadcast(trek_device_rank *rank, const void *in, void *out, 
     return run(rank, &(collective){ BROADCAST, "ncclBroadcast", in, out, count, dtype, TREK_DEVICE_SUM, root }, stream);
 }
 
-static trek_status all_gather(trek_device_rank *rank, const void *in, void *out, int64_t count, trek_dtype dtype, trek_stream *stream)
+static trek_status all_gather(trek_device_rank *rank, const void *in, void *out, int64_t count, trek_dtype dtype,
+                              trek_stream *stream)
 {
     return run(rank, &(collective){ ALL_GATHER, "ncclAllGather", in, out, count, dtype, TREK_DEVICE_SUM, 0 }, stream);
 }
@@ -436,7 +444,8 @@ static trek_status async_error(trek_device_rank *rank)
 const trek_device_comm *trek_cuda_nccl(void)
 {
     static const trek_device_comm table = {
-        .name = "nccl", .available = available, .init_all = init_all, .make_id = make_id, .init_one = init_one, .combines = combines,
+        .name = "nccl", .available = available, .init_all = init_all, .make_id = make_id, .init_one = init_one,
+            .combines = combines,
         .all_reduce = all_reduce, .broadcast = broadcast, .all_gather = all_gather, .reduce_scatter = reduce_scatter,
         .register_buffer = register_buffer, .deregister_buffer = deregister_buffer, .async_error = async_error,
         .abort = abort_rank, .free = free_ranks,

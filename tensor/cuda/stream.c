@@ -68,7 +68,8 @@ static trek_cuda_queue *new_queue(trek_cuda_device *device)
     if (!queue)
         return NULL;
     queue->device = device;
-    if (trek_cuda_check(cudaStreamCreateWithFlags(&queue->stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags") == TREK_OK &&
+    if (trek_cuda_check(cudaStreamCreateWithFlags(&queue->stream, cudaStreamNonBlocking),
+                        "cudaStreamCreateWithFlags") == TREK_OK &&
         (queue->own_pool = trek_cuda_pool_new(device, queue->stream, false))) {
         queue->pool = queue->own_pool;
         return queue;
@@ -232,7 +233,8 @@ trek_status trek_cuda_sync(trek_device device)
     if (!queue)
         return trek_status_get();
     if (queue->capture)
-        return trek_fail(TREK_ERR_STATE, "the device cannot be waited for (a value read, or a sync) while its work is being captured");
+        return trek_fail(TREK_ERR_STATE,
+                         "the device cannot be waited for (a value read, or a sync) while its work is being captured");
     trek_status status = trek_cuda_check(trek_cuda_wait_for(queue), "cudaDeviceSynchronize");
     trek_status fault = trek_cuda_take_fault(queue->device);
     return status != TREK_OK ? status : fault;

@@ -53,7 +53,8 @@ int main(int argc, char **argv)
 {
     static const int64_t sizes[] = { 0, 4 << 10, 16 << 10, 64 << 10, 1 << 20, 25 << 20, 100 << 20 };
     int64_t most = (argc > 2 ? atoll(argv[2]) : 100) << 20;
-    trek_comm *comm = trek_comm_init(&(trek_comm_opts){ .engine = argc > 1 ? argv[1] : NULL, .deadline_s = argc > 3 ? atof(argv[3]) : 0 });
+    trek_comm *comm = trek_comm_init(&(trek_comm_opts){ .engine = argc > 1 ? argv[1] : NULL,
+                                                        .deadline_s = argc > 3 ? atof(argv[3]) : 0 });
     for (size_t k = 0; comm && k < sizeof sizes / sizeof *sizes && sizes[k] <= most; k++)
         measure(comm, sizes[k]);
     trek_comm_free(&comm);

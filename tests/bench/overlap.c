@@ -34,7 +34,8 @@ typedef struct work {
 
 static void set_up(const work *w, int accumulate)
 {
-    trek_trainer_opts opts = { .build_replica = build, .devices = &w->device, .ranks = 1, .comm = w->comm, .accumulate = accumulate,
+    trek_trainer_opts opts = { .build_replica = build, .devices = &w->device, .ranks = 1, .comm = w->comm,
+                               .accumulate = accumulate,
                                .optimizer = trek_sgd((trek_sgd_opts){ .lr = 1e-6 }) };
     trek_trainer_setup(w->graph, &opts);
 }
@@ -131,7 +132,8 @@ static int measure(trek_comm *comm)
     if (rank == 0 && trek_status_get() == TREK_OK)
         printf("{\"name\": \"overlap\", \"processes\": %d, \"gradient_MiB\": %.1f, \"compute_ms\": %.3f, \"reduction_ms\": %.3f, "
                "\"one_after_the_other_ms\": %.3f, \"step_ms\": %.3f, \"step_over_longer\": %.3f, \"goal\": 1.1}\n",
-               trek_comm_world_size(comm), (double)layers * width * (width + 1.0) * 4 / 0x1p20, ms[COMPUTE], ms[REDUCTION], ms[SERIAL], ms[HIDDEN],
+               trek_comm_world_size(comm), (double)layers * width * (width + 1.0) * 4 / 0x1p20, ms[COMPUTE], ms[REDUCTION],
+               ms[SERIAL], ms[HIDDEN],
                ms[HIDDEN] / longer);
     trek_graph_free(&w.graph);
     trek_scope_end(scope);
@@ -141,7 +143,8 @@ static int measure(trek_comm *comm)
 int main(int count, char **words)
 {
     if (!take_options(count, words)) {
-        fprintf(stderr, "usage: trek-run -n 2 trek-bench-overlap [--device cuda|cpu] [--width N] [--layers N] [--rows N] [--rounds N]\n");
+        fprintf(stderr,
+                "usage: trek-run -n 2 trek-bench-overlap [--device cuda|cpu] [--width N] [--layers N] [--rows N] [--rounds N]\n");
         return 2;
     }
     if (!on_cpu && trek_device_count(TREK_CUDA) < 2) {

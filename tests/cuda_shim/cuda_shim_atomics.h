@@ -19,21 +19,24 @@ template <typename Bits, typename T, typename F> static inline T trek_shim_atomi
     return old;
 }
 
-#define TREK_SHIM_ATOMIC(name, type, bits, expression)                                                                             \
-    static inline type name(type *p, type v)                                                                                       \
-    {                                                                                                                              \
-        return trek_shim_atomic<bits>(p, [v](type old) -> type { (void)old; return expression; });                                 \
+#define TREK_SHIM_ATOMIC(name, type, bits, expression)                                                                           \
+    static inline type name(type *p, type v)                                                                                     \
+    {                                                                                                                            \
+        return trek_shim_atomic<bits>(p, [v](type old) -> type {                                                                 \
+            (void)old;                                                                                                           \
+            return expression;                                                                                                   \
+        });                                                                                                                      \
     }
-#define TREK_SHIM_ATOMIC_SCOPES(name, type, bits, expression)                                                                      \
-    TREK_SHIM_ATOMIC(name, type, bits, expression)                                                                                 \
-    TREK_SHIM_ATOMIC(name##_block, type, bits, expression)                                                                         \
+#define TREK_SHIM_ATOMIC_SCOPES(name, type, bits, expression)                                                                    \
+    TREK_SHIM_ATOMIC(name, type, bits, expression)                                                                               \
+    TREK_SHIM_ATOMIC(name##_block, type, bits, expression)                                                                       \
     TREK_SHIM_ATOMIC(name##_system, type, bits, expression)
 
-#define TREK_SHIM_ATOMIC_INTEGERS(type, bits)                                                                                      \
-    TREK_SHIM_ATOMIC_SCOPES(atomicMax, type, bits, old > v ? old : v)                                                              \
-    TREK_SHIM_ATOMIC_SCOPES(atomicMin, type, bits, old < v ? old : v)                                                              \
-    TREK_SHIM_ATOMIC_SCOPES(atomicAnd, type, bits, old & v)                                                                        \
-    TREK_SHIM_ATOMIC_SCOPES(atomicOr, type, bits, old | v)                                                                         \
+#define TREK_SHIM_ATOMIC_INTEGERS(type, bits)                                                                                    \
+    TREK_SHIM_ATOMIC_SCOPES(atomicMax, type, bits, old > v ? old : v)                                                            \
+    TREK_SHIM_ATOMIC_SCOPES(atomicMin, type, bits, old < v ? old : v)                                                            \
+    TREK_SHIM_ATOMIC_SCOPES(atomicAnd, type, bits, old &v)                                                                       \
+    TREK_SHIM_ATOMIC_SCOPES(atomicOr, type, bits, old | v)                                                                       \
     TREK_SHIM_ATOMIC_SCOPES(atomicXor, type, bits, old ^ v)
 
 TREK_SHIM_ATOMIC_SCOPES(atomicAdd, int, unsigned, (int)((unsigned)old + (unsigned)v))
@@ -57,16 +60,16 @@ TREK_SHIM_ATOMIC_SCOPES(atomicMin, long long, unsigned long long, old < v ? old 
 #undef TREK_SHIM_ATOMIC_SCOPES
 #undef TREK_SHIM_ATOMIC_INTEGERS
 
-#define TREK_SHIM_CAS(name, type)                                                                                                  \
-    static inline type name(type *p, type compare, type value)                                                                     \
-    {                                                                                                                              \
-        __atomic_compare_exchange_n(p, &compare, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                                \
-        return compare;                                                                                                            \
+#define TREK_SHIM_CAS(name, type)                                                                                                \
+    static inline type name(type *p, type compare, type value)                                                                   \
+    {                                                                                                                            \
+        __atomic_compare_exchange_n(p, &compare, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                              \
+        return compare;                                                                                                          \
     }
-#define TREK_SHIM_CAS_TYPES(name)                                                                                                  \
-    TREK_SHIM_CAS(name, int)                                                                                                       \
-    TREK_SHIM_CAS(name, unsigned)                                                                                                  \
-    TREK_SHIM_CAS(name, unsigned long long)                                                                                        \
+#define TREK_SHIM_CAS_TYPES(name)                                                                                                \
+    TREK_SHIM_CAS(name, int)                                                                                                     \
+    TREK_SHIM_CAS(name, unsigned)                                                                                                \
+    TREK_SHIM_CAS(name, unsigned long long)                                                                                      \
     TREK_SHIM_CAS(name, unsigned short)
 TREK_SHIM_CAS_TYPES(atomicCAS)
 TREK_SHIM_CAS_TYPES(atomicCAS_block)

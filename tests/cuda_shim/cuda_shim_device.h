@@ -53,9 +53,9 @@ void *trek_shim_static_shared(const void *tag, size_t bytes, size_t alignment);
 
 /* Static shared memory in a kernel: a reference to an array, one per block. */
 #ifndef TREK_SHARED
-#define TREK_SHARED(type, name, ...)                                                                                              \
-    static char name##_tag;                                                                                                        \
-    type(&name)[__VA_ARGS__] =                                                                                                     \
+#define TREK_SHARED(type, name, ...)                                                                                             \
+    static char name##_tag;                                                                                                      \
+    type(&name)[__VA_ARGS__] =                                                                                                   \
         *reinterpret_cast<type(*)[__VA_ARGS__]>(trek_shim_static_shared(&name##_tag, sizeof(type[__VA_ARGS__]), alignof(type)))
 #endif
 
@@ -133,10 +133,10 @@ template <typename T> static inline unsigned __match_any_sync(unsigned mask, T v
     return (unsigned)trek_shim_warp_exchange(mask, TREK_SHIM_MATCH_ANY, bits, 0);
 }
 
-#define TREK_SHIM_REDUCE(name, type, kind)                                                                                         \
-    static inline type name(unsigned mask, type value)                                                                             \
-    {                                                                                                                              \
-        return (type)trek_shim_warp_exchange(mask, kind, (unsigned long long)(long long)value, 0);                                 \
+#define TREK_SHIM_REDUCE(name, type, kind)                                                                                       \
+    static inline type name(unsigned mask, type value)                                                                           \
+    {                                                                                                                            \
+        return (type)trek_shim_warp_exchange(mask, kind, (unsigned long long)(long long)value, 0);                               \
     }
 TREK_SHIM_REDUCE(__reduce_add_sync, int, TREK_SHIM_ADD_S)
 TREK_SHIM_REDUCE(__reduce_min_sync, int, TREK_SHIM_MIN_S)
@@ -169,7 +169,8 @@ static inline long long clock64(void) { return trek_shim_clock(); }
 #include "cuda_shim_math.h"
 
 /* The C++ forms of calls that take a kernel. */
-template <typename... Args> static inline cudaError_t cudaFuncSetAttribute(void (*function)(Args...), cudaFuncAttribute attribute, int value)
+template <typename... Args> static inline cudaError_t cudaFuncSetAttribute(void (*function)(Args...), cudaFuncAttribute attribute,
+                                                                           int value)
 {
     return cudaFuncSetAttribute(reinterpret_cast<const void *>(function), attribute, value);
 }
@@ -177,7 +178,8 @@ template <typename... Args>
 static inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void (*function)(Args...), int block_size,
                                                                        size_t shared_bytes)
 {
-    return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, reinterpret_cast<const void *>(function), block_size, shared_bytes);
+    return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, reinterpret_cast<const void *>(function), block_size,
+                                                         shared_bytes);
 }
 template <typename T> static inline cudaError_t cudaMalloc(T **pointer, size_t bytes)
 {

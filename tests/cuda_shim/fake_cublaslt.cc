@@ -44,7 +44,8 @@ struct Algorithm {
     uint32_t alignment[4];
 };
 static_assert(sizeof(Layout) <= sizeof(cublasLtMatrixLayoutOpaque_t) && sizeof(Desc) <= sizeof(cublasLtMatmulDescOpaque_t) &&
-                  sizeof(Preference) <= sizeof(cublasLtMatmulPreferenceOpaque_t) && sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t),
+                  sizeof(Preference) <= sizeof(cublasLtMatmulPreferenceOpaque_t) &&
+                  sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t),
               "the fakes lie in the opaque memory of the real ones");
 
 template <typename T, typename O> static T &in(O *opaque) { return *reinterpret_cast<T *>(opaque->data); }
@@ -54,7 +55,8 @@ static bool refused_now(const char *function, cublasStatus_t *status)
     cudaError_t error;
     if (!fails_now(function, &error))
         return false;
-    *status = error == cudaErrorUnknown || error == cudaErrorMemoryAllocation ? CUBLAS_STATUS_INTERNAL_ERROR : (cublasStatus_t)error;
+    *status =
+        error == cudaErrorUnknown || error == cudaErrorMemoryAllocation ? CUBLAS_STATUS_INTERNAL_ERROR : (cublasStatus_t)error;
     return true;
 }
 
@@ -84,7 +86,10 @@ static void store(void *base, int64_t i, int type, double v)
 
 /* -- what is taken -- */
 
-static int64_t at(const Layout &l, int64_t row, int64_t col) { return l.order == CUBLASLT_ORDER_ROW ? row * l.ld + col : row + col * l.ld; }
+static int64_t at(const Layout &l, int64_t row, int64_t col)
+{
+    return l.order == CUBLASLT_ORDER_ROW ? row * l.ld + col : row + col * l.ld;
+}
 
 /* elements from the first to behind the last, of all batches */
 static int64_t extent(const Layout &l)
@@ -398,7 +403,8 @@ const char *cublasLtGetStatusString(cublasStatus_t status) { return cublasLtGetS
 
 /* -- descriptors -- */
 
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type, uint64_t rows, uint64_t cols, int64_t ld)
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type, uint64_t rows, uint64_t cols,
+                                          int64_t ld)
 {
     cublasStatus_t status;
     if (refused_now(__func__, &status))
@@ -457,7 +463,8 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute, const void *value,
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute,
+                                              const void *value,
                                               size_t size)
 {
     Desc &d = in<Desc>(desc);
@@ -499,7 +506,8 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t prefer
 }
 
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
-                                                    cublasLtMatmulPreferenceAttributes_t attribute, const void *value, size_t size)
+                                                    cublasLtMatmulPreferenceAttributes_t attribute, const void *value,
+                                                    size_t size)
 {
     Preference &p = in<Preference>(preference);
     uint32_t ignored;
@@ -578,7 +586,22 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     if (refused_now(__func__, &status))
         return status;
     auto p = std::make_shared<Product>();
-    *p = {in<Desc>(desc), in<Layout>(a), in<Layout>(b), in<Layout>(c), in<Layout>(d), {}, A, B, C, nullptr, nullptr, D, workspace, 0, 0, 0};
+    *p = { in<Desc>(desc),
+           in<Layout>(a),
+           in<Layout>(b),
+           in<Layout>(c),
+           in<Layout>(d),
+           {},
+           A,
+           B,
+           C,
+           nullptr,
+           nullptr,
+           D,
+           workspace,
+           0,
+           0,
+           0 };
     status = check(p->desc, p->a, p->b, p->c, p->d, &p->sizes);
     if (status != CUBLAS_STATUS_SUCCESS)
         return status;

@@ -86,7 +86,8 @@ static cudaError_t likely_error(const std::string &function)
 {
     if (function == "kernel")
         return cudaErrorIllegalAddress;
-    if (function.find("Alloc") != std::string::npos || function.find("cudaMalloc") == 0 || function.find("Create") != std::string::npos)
+    if (function.find("Alloc") != std::string::npos || function.find("cudaMalloc") == 0 ||
+        function.find("Create") != std::string::npos)
         return cudaErrorMemoryAllocation;
     if (function == "cudaLaunchKernel")
         return cudaErrorLaunchOutOfResources;

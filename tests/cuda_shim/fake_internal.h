@@ -32,7 +32,8 @@
 namespace fake {
 
 enum { MAX_DEVICES = 16, POISON = 0xff };
-enum { MAGIC_STREAM = 0x57524541, MAGIC_EVENT = 0x45564e54, MAGIC_GRAPH = 0x47524146, MAGIC_EXEC = 0x45584543, MAGIC_DEAD = 0xdead };
+enum { MAGIC_STREAM = 0x57524541, MAGIC_EVENT = 0x45564e54, MAGIC_GRAPH = 0x47524146, MAGIC_EXEC = 0x45584543,
+       MAGIC_DEAD = 0xdead };
 
 struct Device {
     size_t limit = 0;

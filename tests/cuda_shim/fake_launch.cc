@@ -20,7 +20,8 @@ static void on_fault(int number, siginfo_t *info, void *)
     int n;
     const char *kernel = running_kernel();
     if (kernel)
-        n = snprintf(text, sizeof text, "fake cuda: fault at %p in kernel %s, block (%u,%u,%u) thread (%u,%u,%u)\n", info->si_addr,
+        n = snprintf(text, sizeof text, "fake cuda: fault at %p in kernel %s, block (%u,%u,%u) thread (%u,%u,%u)\n",
+                     info->si_addr,
                      kernel, blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z);
     else
         n = snprintf(text, sizeof text, "fake cuda: fault at %p outside kernels%s\n", info->si_addr,

@@ -99,7 +99,8 @@ static void unmap_block(const Block &block)
 {
     ASAN_UNPOISON_MEMORY_REGION(block.mapped, block.mapped_bytes);
     /* the addresses stay taken, and fault */
-    if (mmap(block.mapped, block.mapped_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+    if (mmap(block.mapped, block.mapped_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+             0) == MAP_FAILED)
         munmap(block.mapped, block.mapped_bytes);
 }
 

@@ -51,8 +51,9 @@ static bool refused_now(const char *function, ncclResult_t *result)
     cudaError_t error;
     if (!fails_now(function, &error))
         return false;
-    *result = error < cudaErrorStartupFailure && (int)error < ncclNumResults && error != cudaErrorMemoryAllocation ? (ncclResult_t)error
-                                                                                                                   : ncclSystemError;
+    *result = error < cudaErrorStartupFailure && (int)error < ncclNumResults && error != cudaErrorMemoryAllocation
+                  ? (ncclResult_t)error
+                  : ncclSystemError;
     return true;
 }
 
@@ -528,7 +529,8 @@ ncclResult_t ncclReduce(const void *in, void *out, size_t count, ncclDataType_t 
     return submit_call(__func__, comm, {What::reduce, in, out, count, type, op, root}, stream);
 }
 
-ncclResult_t ncclBroadcast(const void *in, void *out, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream)
+ncclResult_t ncclBroadcast(const void *in, void *out, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                           cudaStream_t stream)
 {
     return submit_call(__func__, comm, {What::broadcast, in, out, count, type, ncclSum, root}, stream);
 }

@@ -62,7 +62,8 @@ template <typename T> static void fold_plain(void *into, const void *from, size_
         a[i] = combine<T>(a[i], b[i], op);
 }
 
-template <float (*Get)(uint16_t), uint16_t (*Put)(float)> static void fold_half(void *into, const void *from, size_t n, ncclRedOp_t op)
+template <float (*Get)(uint16_t), uint16_t (*Put)(float)> static void fold_half(void *into, const void *from, size_t n,
+                                                                                ncclRedOp_t op)
 {
     uint16_t *a = static_cast<uint16_t *>(into);
     const uint16_t *b = static_cast<const uint16_t *>(from);
@@ -140,7 +141,8 @@ static void do_meeting(const Meeting &m)
     case What::reduce: all = reduced(m, c.count); break;
     case What::reduce_scatter: all = reduced(m, c.count * ranks); break;
     case What::broadcast:
-        all.assign(static_cast<const char *>(m.calls[(size_t)c.root].in), static_cast<const char *>(m.calls[(size_t)c.root].in) + part);
+        all.assign(static_cast<const char *>(m.calls[(size_t)c.root].in),
+                   static_cast<const char *>(m.calls[(size_t)c.root].in) + part);
         break;
     default:
         for (const Call &own : m.calls)

@@ -306,8 +306,9 @@ void Runner::stuck()
             shown = i;
     set_thread(shown);
     char why[160];
-    snprintf(why, sizeof why, "waits forever: %u of %u threads that still run are at __syncthreads, the rest in a warp's exchange",
-             at_barrier, live);
+    snprintf(why, sizeof why,
+             "waits forever: %u of %u threads that still run are at __syncthreads, the rest in a warp's exchange", at_barrier,
+             live);
     fail(why);
 }
 

@@ -104,8 +104,9 @@ static int candidates(Gemm &g, cublasLtMatmulHeuristicResult_t *results, uint64_
     LT(cublasLtMatmulPreferenceCreate(&wish));
     LT(cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace));
     for (int i = 0; i < 4; i++)
-        LT(cublasLtMatmulPreferenceSetAttribute(wish, (cublasLtMatmulPreferenceAttributes_t)(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES + i),
-                                                &alignment, sizeof alignment));
+        LT(cublasLtMatmulPreferenceSetAttribute(
+            wish, (cublasLtMatmulPreferenceAttributes_t)(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES + i), &alignment,
+            sizeof alignment));
     cublasLtMatmulAlgoGetHeuristic(g.handle, g.desc, g.a, g.b, g.d, g.d, wish, 8, results, &n);
     LT(cublasLtMatmulPreferenceDestroy(wish));
     return n;
@@ -113,7 +114,8 @@ static int candidates(Gemm &g, cublasLtMatmulHeuristicResult_t *results, uint64_
 
 static cublasStatus_t multiply(Gemm &g, float alpha, float beta, const cublasLtMatmulAlgo_t *algorithm, size_t workspace)
 {
-    return cublasLtMatmul(g.handle, g.desc, &alpha, g.A, g.a, g.B, g.b, &beta, g.D, g.d, g.D, g.d, algorithm, g.workspace, workspace,
+    return cublasLtMatmul(g.handle, g.desc, &alpha, g.A, g.a, g.B, g.b, &beta, g.D, g.d, g.D, g.d, algorithm, g.workspace,
+                          workspace,
                           nullptr);
 }
 
@@ -249,7 +251,8 @@ static void test_types()
     for (cublasLtMatrixLayout_t l : {a, d}) {
         LT(cublasLtMatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_ORDER, &order, sizeof order));
         LT(cublasLtMatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batches, sizeof batches));
-        LT(cublasLtMatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, l == a ? &stride : &small, sizeof stride));
+        LT(cublasLtMatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, l == a ? &stride : &small,
+                                            sizeof stride));
     }
     LT(cublasLtMatmul(handle, desc, &one, X, a, X, a, &zero, nullptr, d, Y, d, nullptr, nullptr, 0, nullptr));
     std::vector<uint16_t> y = download(Y, 8);
@@ -291,7 +294,8 @@ static void one_rank(int rank, ncclUniqueId id, bool blocking)
         x[i] = (float)((int)i + 100 * rank);
     float *X = upload(x), *Y;
     OK(cudaMalloc(&Y, 3 * COUNT * sizeof(float)));
-    auto go = [&](ncclResult_t r) { CHECK(r == ncclSuccess || (r == ncclInProgress && !blocking && through(comm) == ncclSuccess)); };
+    auto go = [&](ncclResult_t r) { CHECK(r == ncclSuccess || (r == ncclInProgress && !blocking && through(comm) == ncclSuccess));
+                                    };
     for (int round = 0; round < 3; round++) {
         go(ncclAllReduce(X, Y, COUNT, ncclFloat32, round ? ncclSum : ncclMax, comm, stream));
         go(ncclReduceScatter(X, Y + COUNT, COUNT, ncclFloat32, ncclAvg, comm, stream));
@@ -366,8 +370,10 @@ static void test_abort()
 void test_libraries(void)
 {
     for (int e : {CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_RELU, CUBLASLT_EPILOGUE_RELU_AUX, CUBLASLT_EPILOGUE_BIAS,
-                  CUBLASLT_EPILOGUE_RELU_BIAS, CUBLASLT_EPILOGUE_RELU_AUX_BIAS, CUBLASLT_EPILOGUE_DRELU, CUBLASLT_EPILOGUE_DRELU_BGRAD,
-                  CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_BIAS, CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+                  CUBLASLT_EPILOGUE_RELU_BIAS, CUBLASLT_EPILOGUE_RELU_AUX_BIAS, CUBLASLT_EPILOGUE_DRELU,
+                  CUBLASLT_EPILOGUE_DRELU_BGRAD,
+                  CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_BIAS,
+                  CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
                   CUBLASLT_EPILOGUE_DGELU, CUBLASLT_EPILOGUE_DGELU_BGRAD, CUBLASLT_EPILOGUE_BGRADA, CUBLASLT_EPILOGUE_BGRADB}) {
         test_epilogue(e, 0);
         test_epilogue(e, 0.25f);

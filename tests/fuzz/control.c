@@ -108,7 +108,10 @@ static void take_record(peer *p, uint8_t kind, const uint8_t *data, size_t bytes
     switch (kind & 15) {
     case KIND_RAW: send_bytes(p, data, bytes); break;
     case KIND_HELLO: send_hello(p, kind >> 4); break;
-    case KIND_REPORT: send_message(p, kind & 64 ? TREK_CONTROL_LEFT : TREK_CONTROL_BEAT, kind >> 4 & 3, reports, (kind & 128 ? 2 : 1) * sizeof *reports); break;
+    case KIND_REPORT:
+        send_message(p, kind & 64 ? TREK_CONTROL_LEFT : TREK_CONTROL_BEAT, kind >> 4 & 3, reports,
+                     (kind & 128 ? 2 : 1) * sizeof *reports);
+        break;
     case KIND_LOCAL: act_here(p->control, kind >> 4, data, bytes); break;
     default: send_message(p, kind & 15, kind >> 4, data, bytes); break;
     }

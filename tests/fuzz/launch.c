@@ -46,7 +46,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         fuzz_expect(launch.processes >= 1 && launch.process >= 0 && launch.process < launch.processes, "a process of a world");
         fuzz_expect(launch.port >= 0 && launch.port <= 65535 && (launch.processes == 1 || launch.port > 0), "a port");
         fuzz_expect(launch.address[0] && memchr(launch.address, 0, sizeof launch.address), "an address");
-        fuzz_expect(memchr(launch.token, 0, sizeof launch.token) && memchr(launch.source, 0, sizeof launch.source), "texts that end");
+        fuzz_expect(memchr(launch.token, 0, sizeof launch.token) && memchr(launch.source, 0, sizeof launch.source),
+                    "texts that end");
         fuzz_expect(launch.locals < 0 || launch.local < launch.locals, "a local process of its machine");
     }
     return 0;

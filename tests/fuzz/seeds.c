@@ -21,7 +21,8 @@ static const char *in(const char *folder, const char *name)
 
 static trek_status write_states(const char *folder)
 {
-    trek_module *layers[3] = { trek_nn_linear(2, 2, trek_cpu(0)), trek_nn_batch_norm1d(2, trek_cpu(0)), trek_nn_linear(2, 1, trek_cpu(0)) };
+    trek_module *layers[3] = { trek_nn_linear(2, 2, trek_cpu(0)), trek_nn_batch_norm1d(2, trek_cpu(0)),
+                               trek_nn_linear(2, 1, trek_cpu(0)) };
     trek_module *model = trek_nn_sequential(3, layers);
     trek_state_save(model, in(folder, "safetensors-model"));
     trek_module_free(&model);

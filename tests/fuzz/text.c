@@ -7,7 +7,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size < 2)
         return 0;
-    trek_dataset *set = trek_dataset_text_windows(fuzz_file(data + 2, size - 2), data[0], &(trek_text_windows_opts){ .stride = data[1] });
+    trek_dataset *set = trek_dataset_text_windows(fuzz_file(data + 2, size - 2), data[0],
+                                                  &(trek_text_windows_opts){ .stride = data[1] });
     fuzz_settle(set != NULL);
     int64_t n = set ? trek_dataset_length(set) : 0, indices[3] = { 0, n / 2, n - 1 };
     fuzz_expect(!set || n > 0, "a set has windows");

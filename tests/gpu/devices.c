@@ -32,7 +32,8 @@ int main(void)
         trek_device_info info = { .name = "?" };
         if (cuda->info && cuda->info(k, &info) != TREK_OK)
             printf("cuda:%d: no information: %s\n", k, trek_error());
-        printf("cuda:%d: %s, compute capability %d.%d, %d multiprocessors, %.1f GiB (%.1f free)\n", k, info.name, info.major, info.minor,
+        printf("cuda:%d: %s, compute capability %d.%d, %d multiprocessors, %.1f GiB (%.1f free)\n", k, info.name, info.major,
+               info.minor,
                info.multiprocessors, (double)info.memory / 0x1p30, (double)info.memory_free / 0x1p30);
         if (!works(trek_cuda(k))) {
             printf("cuda:%d does not work: %s\n", k, trek_error());

@@ -170,7 +170,14 @@ static void element_put(char *at, trek_dtype dtype, double value)
     switch (dtype) {
     case TREK_F32: { float y = (float)x; memcpy(at, &y, 4); break; }
     case TREK_F64: memcpy(at, &x, 8); break;
-    case TREK_BF16: { float y = (float)x; uint32_t w; memcpy(&w, &y, 4); uint16_t h = (uint16_t)(w >> 16); memcpy(at, &h, 2); break; }
+    case TREK_BF16: {
+        float y = (float)x;
+        uint32_t w;
+        memcpy(&w, &y, 4);
+        uint16_t h = (uint16_t)(w >> 16);
+        memcpy(at, &h, 2);
+        break;
+    }
     case TREK_F16: { uint16_t h = half_from_double(x); memcpy(at, &h, 2); break; }
     case TREK_I64: { int64_t y = (int64_t)x; memcpy(at, &y, 8); break; }
     case TREK_I32: { int32_t y = (int32_t)x; memcpy(at, &y, 4); break; }
@@ -373,7 +380,8 @@ trek_tensor *suite_tensor(const op_input *in, trek_dtype dtype, op_layout layout
     }
     array_write(&values, base);
     array_free(&values);
-    trek_tensor *t = trek_tensor_make_view(base, base->data + offset * dtype_bytes[own], in->shape.ndim, in->shape.sizes, strides);
+    trek_tensor *t = trek_tensor_make_view(base, base->data + offset * dtype_bytes[own], in->shape.ndim, in->shape.sizes,
+                                           strides);
     trek_tensor_release(base);
     return t;
 }
@@ -411,7 +419,8 @@ void array_compare(op_report *r, const char *what, const op_array *want, const t
 {
     char have[TREK_SHAPE_TEXT], ask[TREK_SHAPE_TEXT];
     r->checks++;
-    if (got->dtype != want->dtype || got->ndim != want->ndim || memcmp(got->sizes, want->sizes, sizeof(int64_t) * (size_t)want->ndim)) {
+    if (got->dtype != want->dtype || got->ndim != want->ndim ||
+        memcmp(got->sizes, want->sizes, sizeof(int64_t) * (size_t)want->ndim)) {
         report_fail(r, "%s is %s %s, should be %s %s", what, trek_dtype_name((trek_dtype)got->dtype),
                     trek_tensor_shape_text(got, have), trek_dtype_name(want->dtype),
                     trek_shape_text(trek_shape_make(want->ndim, want->sizes), ask));

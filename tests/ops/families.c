@@ -133,7 +133,8 @@ FAMILY(scalar2)
     number_too_large(row, sink, arg, 0x1p63);
 }
 
-static void pair_case(const op_row *row, op_sink sink, void *arg, const char *label, trek_shape a, trek_shape b, trek_status expect)
+static void pair_case(const op_row *row, op_sink sink, void *arg, const char *label, trek_shape a, trek_shape b,
+                      trek_status expect)
 {
     op_case c = case_begin(row, label);
     case_input(&c, row, a);
@@ -211,7 +212,8 @@ FAMILY(binary)
     sink(row, &c, arg);
 }
 
-static void where_case(const op_row *row, op_sink sink, void *arg, trek_shape condition, trek_shape x, trek_shape y, trek_status expect)
+static void where_case(const op_row *row, op_sink sink, void *arg, trek_shape condition, trek_shape x, trek_shape y,
+                       trek_status expect)
 {
     op_case c = case_begin(row, "shapes");
     case_typed(&c, D_BINARY, TREK_BOOL, condition, 0);
@@ -363,7 +365,8 @@ FAMILY(var)
 
 /* --- along a dimension ------------------------------------------------------------- */
 
-static void dim_case(const op_row *row, op_sink sink, void *arg, int inputs, trek_shape shape, int dim, trek_status expect, bool large)
+static void dim_case(const op_row *row, op_sink sink, void *arg, int inputs, trek_shape shape, int dim, trek_status expect,
+                     bool large)
 {
     op_case c = case_begin(row, "shapes");
     for (int k = 0; k < inputs; k++)

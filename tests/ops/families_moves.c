@@ -150,7 +150,8 @@ FAMILY(flip)
     emit(row, sink, arg, trek_dims(3, 4), listed(trek_dims(1, 1)), TREK_ERR_ARGUMENT);
 }
 
-static void cat_case(const op_row *row, op_sink sink, void *arg, trek_shape a, trek_shape b, trek_shape third, int dim, trek_status expect)
+static void cat_case(const op_row *row, op_sink sink, void *arg, trek_shape a, trek_shape b, trek_shape third, int dim,
+                     trek_status expect)
 {
     op_case c = case_begin(row, "three parts");
     case_input(&c, row, a);

@@ -52,7 +52,8 @@ FAMILY(matmul)
     large_product(row, sink, arg, trek_dims(64, 300), trek_dims(300));
 }
 
-static void linear_case(const op_row *row, op_sink sink, void *arg, trek_shape x, int64_t out, bool bias, int activation, bool large)
+static void linear_case(const op_row *row, op_sink sink, void *arg, trek_shape x, int64_t out, bool bias, int activation,
+                        bool large)
 {
     op_case c = pair_begin(row, "linear", x, trek_dims(out, x.sizes[x.ndim - 1]));
     if (bias)
@@ -380,7 +381,8 @@ FAMILY(adaptive_backward)
 /* Of `given`: parameters in f32 where the input has 16 bits. */
 enum { WIDE = 16 };
 
-static void layer_case(const op_row *row, op_sink sink, void *arg, trek_shape x, int dims, int given, trek_status expect, bool large)
+static void layer_case(const op_row *row, op_sink sink, void *arg, trek_shape x, int dims, int given, trek_status expect,
+                       bool large)
 {
     op_case c = case_begin(row, "layer");
     trek_shape tail = trek_shape_make(dims < x.ndim ? dims : x.ndim, x.sizes + (dims < x.ndim ? x.ndim - dims : 0));
@@ -457,7 +459,8 @@ FAMILY(layer_norm_backward)
     }
 }
 
-static void batch_case(const op_row *row, op_sink sink, void *arg, trek_shape x, int given, bool training, trek_status expect, bool large)
+static void batch_case(const op_row *row, op_sink sink, void *arg, trek_shape x, int given, bool training, trek_status expect,
+                       bool large)
 {
     op_case c = case_begin(row, "batch");
     trek_shape channels = trek_dims(x.ndim > 1 ? x.sizes[1] : 1);

@@ -148,7 +148,8 @@ REFERENCE(linear_cross_entropy)
     double size = largest_scale(&z);
     for (int k = 0; k < 2; k++)
         for (int64_t i = 0; i < out[k].numel; i++)
-            out[k].scale[i] += size * (k == 1 && z.dtype != TREK_F64 ? 0x1p29 : k == 0 && a->i[1] == TREK_REDUCTION_SUM ? (double)z.sizes[0] : 1);
+            out[k].scale[i] += size * (k == 1 && z.dtype != TREK_F64 ? 0x1p29 : k == 0 &&
+                                       a->i[1] == TREK_REDUCTION_SUM ? (double)z.sizes[0] : 1);
     array_free(&z);
     return outputs;
 }

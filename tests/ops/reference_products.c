@@ -154,7 +154,8 @@ REFERENCE(conv2d)
 {
     (void)n;
     const op_array *x = in[0], *w = in[1], *b = in[2];
-    int64_t sizes[4] = { x->sizes[0], w->sizes[0], conv_size(x->sizes[2], w->sizes[2], a, 0), conv_size(x->sizes[3], w->sizes[3], a, 1) };
+    int64_t sizes[4] = { x->sizes[0], w->sizes[0], conv_size(x->sizes[2], w->sizes[2], a, 0),
+                         conv_size(x->sizes[3], w->sizes[3], a, 1) };
     array_make(&out[0], x->dtype, 4, sizes);
     array_scaled(&out[0]);
     conv_walk(x->sizes, w->sizes, sizes, a, conv_forward_term, &(conv_arrays){ x, w, NULL, &out[0] });
@@ -301,7 +302,8 @@ static void avg_walk(const int64_t *xs, const int64_t *ys, const trek_attrs *a, 
         int64_t h0 = i[2] * a->i[2] - a->i[4], w0 = i[3] * a->i[3] - a->i[5];
         int64_t h1 = h0 + a->i[0], w1 = w0 + a->i[1];
         /* the padded window, cut at the padded input's end, or its part inside */
-        int64_t padded = ((h1 < xs[2] + a->i[4] ? h1 : xs[2] + a->i[4]) - h0) * ((w1 < xs[3] + a->i[5] ? w1 : xs[3] + a->i[5]) - w0);
+        int64_t padded = ((h1 < xs[2] + a->i[4] ? h1 : xs[2] + a->i[4]) - h0) * ((w1 < xs[3] + a->i[5] ? w1
+                                                                                  : xs[3] + a->i[5]) - w0);
         h0 = h0 < 0 ? 0 : h0, w0 = w0 < 0 ? 0 : w0;
         h1 = h1 > xs[2] ? xs[2] : h1, w1 = w1 > xs[3] ? xs[3] : w1;
         double divisor = (double)(a->i[9] ? padded : (h1 - h0) * (w1 - w0));

@@ -222,14 +222,16 @@ static bool second_of(scene *s, call_of *call, unsigned set, trek_var **found)
 {
     trek_var *penalty = NULL, *wanted[SUITE_INPUTS + 1], *got[SUITE_INPUTS + 1] = { NULL };
     int n = 0;
-    if (trek_var_set_requires_grad(call->seeds[0], true) != TREK_OK || !run_grad(s, call, &(trek_backward_opts){ .create_graph = true }))
+    if (trek_var_set_requires_grad(call->seeds[0], true) != TREK_OK ||
+        !run_grad(s, call, &(trek_backward_opts){ .create_graph = true }))
         return false;
     for (int k = 0; k < s->c->n; k++) {
         if (call->set >> k & 1)
             wanted[n++] = call->vars[k];
         if (!(set >> k & 1) || !call->grads[k] || !trek_var_requires_grad(call->grads[k]))
             continue;
-        trek_var *part = trek_sum(trek_mul(call->grads[k], suite_var(&s->weights[k], LAYOUT_PLAIN, false)), trek_dims_none(), false);
+        trek_var *part = trek_sum(trek_mul(call->grads[k], suite_var(&s->weights[k], LAYOUT_PLAIN, false)), trek_dims_none(),
+                                  false);
         penalty = penalty ? trek_add(penalty, part) : part;
     }
     wanted[n++] = call->seeds[0];
@@ -347,7 +349,8 @@ static void leaves_case(const op_row *row, const op_case *c, void *arg)
         char before[800], shape[TREK_SHAPE_TEXT];
         snprintf(before, sizeof before, "%.790s", r->text);
         r->text[0] = 0;
-        report_fail(r, "%.60s %.60s (i0 %lld, f0 %g): %s", c->label, trek_shape_text(c->in[0].shape, shape), (long long)c->attrs.i[0],
+        report_fail(r, "%.60s %.60s (i0 %lld, f0 %g): %s", c->label, trek_shape_text(c->in[0].shape, shape),
+                    (long long)c->attrs.i[0],
                     c->attrs.f[0], before);
     }
     scene_free(&s);

@@ -24,7 +24,8 @@ static bool floats(const op_case *c, int k)
     return !in->absent && (in->dtype == DTYPE_ROW || in->dtype == DTYPE_STATISTICS) && in->domain != D_INDEX;
 }
 
-/* Gradients of <op(x), cotangent>, x (vars) in the mixture's dtypes or in f64; grads[k] may be NULL. OK, or the forward's status. */
+/* Gradients of <op(x), cotangent>, x (vars) in the mixture's dtypes or in f64; grads[k] may be NULL. OK, or the forward's status.
+ */
 static trek_status differentiate(mixture *m, bool wide, trek_var **vars, trek_var **grads, trek_dtype *result)
 {
     trek_var *out, *seed;
@@ -152,13 +153,15 @@ static void run_mixture(const op_row *row, const op_case *c, trek_dtype a, trek_
     char before[800], shape[TREK_SHAPE_TEXT];
     snprintf(before, sizeof before, "%.790s", r->text);
     r->text[0] = 0;
-    report_fail(r, "%.60s %.60s (%s, inputs %#x %s%s): %s", c->label, trek_shape_text(c->in[0].shape, shape), trek_dtype_name(a), set,
+    report_fail(r, "%.60s %.60s (%s, inputs %#x %s%s): %s", c->label, trek_shape_text(c->in[0].shape, shape), trek_dtype_name(a),
+                set,
                 trek_dtype_name(b), create ? ", create_graph" : "", before);
 }
 
 static void mixed_case(const op_row *row, const op_case *c, void *arg)
 {
-    static const trek_dtype pairs[][2] = { { TREK_F32, TREK_F64 }, { TREK_F64, TREK_F32 }, { TREK_BF16, TREK_F32 }, { TREK_F32, TREK_BF16 },
+    static const trek_dtype pairs[][2] = { { TREK_F32, TREK_F64 }, { TREK_F64, TREK_F32 }, { TREK_BF16, TREK_F32 },
+                                           { TREK_F32, TREK_BF16 },
                                            { TREK_F16, TREK_F32 }, { TREK_BF16, TREK_F16 }, { TREK_F64, TREK_BF16 } };
     op_report *r = arg;
     unsigned typed = 0;
@@ -170,7 +173,8 @@ static void mixed_case(const op_row *row, const op_case *c, void *arg)
         if (!case_runs(row, c, pairs[p][0]) || !case_runs(row, c, pairs[p][1]))
             continue;
         for (unsigned set = (typed - 1) & typed;; set = (set - 1) & typed) { /* proper subsets, the empty one last */
-            for (int create = 0; create < (test_on_cpu() ? 2 : 1) && !report_bad(r); create++) /* the tape is the same everywhere */
+            for (int create = 0; create < (test_on_cpu() ? 2 : 1) && !report_bad(r);
+                 create++) /* the tape is the same everywhere */
                 run_mixture(row, c, pairs[p][0], pairs[p][1], set, create, r);
             if (set == 0 || report_bad(r))
                 break;

@@ -11,7 +11,8 @@
 #include "tests/support/support.h"
 
 /* Runs the row on `count` elements; those of dropout are ones. */
-static trek_tensor *draw(const op_row *row, trek_dtype dtype, int64_t count, const trek_attrs *attrs, trek_device device, op_report *r)
+static trek_tensor *draw(const op_row *row, trek_dtype dtype, int64_t count, const trek_attrs *attrs, trek_device device,
+                         op_report *r)
 {
     trek_tensor *made = trek_tensor_ones(trek_dims(count), dtype, device);
     trek_op_call call = { .op = &trek_ops[row->id], .attrs = *attrs };
@@ -96,7 +97,8 @@ static bool same_numbers(const op_array *a, int64_t from, const op_array *b)
     return memcmp(a->v + from, b->v, sizeof *b->v * (size_t)b->numel) == 0;
 }
 
-static void read_draw_on(const op_row *row, trek_dtype dtype, int64_t count, const trek_attrs *attrs, trek_device device, op_array *a,
+static void read_draw_on(const op_row *row, trek_dtype dtype, int64_t count, const trek_attrs *attrs, trek_device device,
+                         op_array *a,
                          op_report *r)
 {
     trek_tensor *t = draw(row, dtype, count, attrs, device, r);

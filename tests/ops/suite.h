@@ -200,7 +200,8 @@ FAMILY(cross_entropy_backward);
 
 /* --- running ------------------------------------------------------------------ */
 
-typedef enum op_layout { LAYOUT_PLAIN, LAYOUT_TRANSPOSED, LAYOUT_STEPPED, LAYOUT_NEGATIVE, LAYOUT_EXPANDED, LAYOUT_COUNT } op_layout;
+typedef enum op_layout { LAYOUT_PLAIN, LAYOUT_TRANSPOSED, LAYOUT_STEPPED, LAYOUT_NEGATIVE, LAYOUT_EXPANDED,
+                         LAYOUT_COUNT } op_layout;
 
 /* What went wrong, first of all; empty: nothing. */
 typedef struct op_report {

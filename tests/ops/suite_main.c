@@ -45,7 +45,8 @@ int suite_main(const char *group, void (*check)(const op_row *row, op_report *r)
     for (int id = 0; id < TREK_OP_COUNT; id++) {
         if (!in_shard(id) || (applies && !applies(&op_rows[id])))
             continue;
-        tests[n++] = (struct CMUnitTest){ .name = trek_ops[id].name, .test_func = run_row, .initial_state = (void *)&op_rows[id] };
+        tests[n++] = (struct CMUnitTest){ .name = trek_ops[id].name, .test_func = run_row,
+                                          .initial_state = (void *)&op_rows[id] };
     }
     return _cmocka_run_group_tests(group, tests, n, NULL, NULL);
 }

@@ -217,7 +217,8 @@ static outcome hook(pool *p)
 
 /* --- a function of one's own ------------------------------------------------------------------- */
 
-static trek_status twice_forward(trek_function_context *context, trek_var *const *inputs, int n, trek_var **outputs, int n_outputs)
+static trek_status twice_forward(trek_function_context *context, trek_var *const *inputs, int n, trek_var **outputs,
+                                 int n_outputs)
 {
     const int *kind = trek_function_data(context);
     if (*kind == 1)
@@ -227,7 +228,8 @@ static trek_status twice_forward(trek_function_context *context, trek_var *const
     return n > 0 ? trek_save_for_backward(context, inputs, n) : TREK_OK;
 }
 
-static trek_status twice_backward(trek_function_context *context, trek_var *const *grads, int n, trek_var **input_grads, int n_inputs)
+static trek_status twice_backward(trek_function_context *context, trek_var *const *grads, int n, trek_var **input_grads,
+                                  int n_inputs)
 {
     const int *kind = trek_function_data(context);
     for (int k = 0; k < n_inputs; k++)
@@ -292,7 +294,8 @@ static outcome scope_bad(pool *p)
             return OUTCOME_EITHER;
     if (bad.depth == 0)
         return OUTCOME_EITHER;
-    return pool_chance(p, 50) ? sequence_status(trek_scope_end(bad)) : trek_scope_end_keep(bad, NULL) ? OUTCOME_MADE : OUTCOME_FAILED;
+    return pool_chance(p, 50) ? sequence_status(trek_scope_end(bad)) : trek_scope_end_keep(bad, NULL) ? OUTCOME_MADE
+        : OUTCOME_FAILED;
 }
 
 /* --- modules ------------------------------------------------------------------------------------------ */
@@ -391,7 +394,8 @@ static outcome state_file(pool *p)
 
 static trek_optimizer_spec make_spec(pool *p)
 {
-    trek_adam_opts adam = { .lr = pool_chance(p, 80) ? 1e-2 : pool_number(p), .weight_decay = pool_chance(p, 80) ? 0 : pool_number(p) };
+    trek_adam_opts adam = { .lr = pool_chance(p, 80) ? 1e-2 : pool_number(p),
+                            .weight_decay = pool_chance(p, 80) ? 0 : pool_number(p) };
     trek_sgd_opts sgd = { .lr = pool_chance(p, 80) ? 1e-2 : pool_number(p), .momentum = pool_chance(p, 50) ? 0 : pool_number(p),
                           .nesterov = pool_chance(p, 20) };
     int kind = pool_below(p, 25);
@@ -437,7 +441,8 @@ static outcome optimizer_free(pool *p)
 
 static outcome scaler(pool *p)
 {
-    trek_grad_scaler_opts opts = { .init_scale = pool_chance(p, 80) ? 8 : pool_number(p), .growth_factor = pool_chance(p, 80) ? 2 : pool_number(p) };
+    trek_grad_scaler_opts opts = { .init_scale = pool_chance(p, 80) ? 8 : pool_number(p),
+                                   .growth_factor = pool_chance(p, 80) ? 2 : pool_number(p) };
     if (!p->scaler) {
         p->scaler = trek_grad_scaler_new(&opts);
         return p->scaler ? OUTCOME_MADE : OUTCOME_FAILED;
@@ -476,12 +481,18 @@ static outcome schedule(pool *p)
 
 #define NAMED(name) { #name, name }
 const sequence_call sequence_objects[] = {
-    NAMED(new_leaf), NAMED(new_leaf), NAMED(new_leaf), NAMED(new_leaf), NAMED(drop), NAMED(detach), NAMED(set_requires_grad), NAMED(set_grad),
-    NAMED(grad_of), NAMED(zero_grad), NAMED(item), NAMED(size), NAMED(to_host), NAMED(copy_from), NAMED(tensor_view), NAMED(arange),
-    NAMED(linspace), NAMED(eye), NAMED(randperm), NAMED(dlpack), NAMED(text_of), NAMED(backward), NAMED(backward), NAMED(backward_with),
-    NAMED(backward_with), NAMED(grad), NAMED(grad), NAMED(no_grad), NAMED(autocast), NAMED(hook), NAMED(function), NAMED(scope_begin),
-    NAMED(scope_end), NAMED(scope_end_keep), NAMED(scope_bad), NAMED(module_new), NAMED(module_forward), NAMED(module_forward), NAMED(module_set),
-    NAMED(state_round), NAMED(state_file), NAMED(optimizer_new), NAMED(optimizer_step), NAMED(optimizer_step), NAMED(optimizer_free),
+    NAMED(new_leaf), NAMED(new_leaf), NAMED(new_leaf), NAMED(new_leaf), NAMED(drop), NAMED(detach), NAMED(set_requires_grad),
+        NAMED(set_grad),
+    NAMED(grad_of), NAMED(zero_grad), NAMED(item), NAMED(size), NAMED(to_host), NAMED(copy_from), NAMED(tensor_view),
+    NAMED(arange),
+    NAMED(linspace), NAMED(eye), NAMED(randperm), NAMED(dlpack), NAMED(text_of), NAMED(backward), NAMED(backward),
+    NAMED(backward_with),
+    NAMED(backward_with), NAMED(grad), NAMED(grad), NAMED(no_grad), NAMED(autocast), NAMED(hook), NAMED(function),
+    NAMED(scope_begin),
+    NAMED(scope_end), NAMED(scope_end_keep), NAMED(scope_bad), NAMED(module_new), NAMED(module_forward), NAMED(module_forward),
+    NAMED(module_set),
+    NAMED(state_round), NAMED(state_file), NAMED(optimizer_new), NAMED(optimizer_step), NAMED(optimizer_step),
+    NAMED(optimizer_free),
     NAMED(scaler), NAMED(schedule),
 };
 const int sequence_n_objects = (int)(sizeof sequence_objects / sizeof sequence_objects[0]);

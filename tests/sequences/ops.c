@@ -37,10 +37,12 @@
 #define TAKES_LAYER_NORM x, pool_row(p, x), pool_row(p, x), pool_normalized(p), pool_eps(p)
 #define TAKES_ADD_LAYER_NORM x, pool_like(p, x), pool_row(p, x), pool_row(p, x), pool_normalized(p), pool_eps(p)
 #define TAKES_RMS_NORM x, pool_row(p, x), pool_normalized(p), pool_eps(p)
-#define TAKES_BATCH_NORM \
-    x, pool_channels(p, x), pool_channels(p, x), pool_channels(p, x), pool_channels(p, x), pool_chance(p, 50), pool_number(p), pool_eps(p)
+#define TAKES_BATCH_NORM                                                                                                         \
+    x, pool_channels(p, x), pool_channels(p, x), pool_channels(p, x), pool_channels(p, x), pool_chance(p, 50), pool_number(p),   \
+        pool_eps(p)
 #define TAKES_CROSS_ENTROPY x, pool_index(p), pool_row(p, x), pool_integer(p), pool_below(p, 3), pool_number(p)
-#define TAKES_LINEAR_CROSS_ENTROPY x, pool_matrix(p, x), pool_row(p, x), pool_index(p), pool_integer(p), pool_below(p, 3), pool_number(p)
+#define TAKES_LINEAR_CROSS_ENTROPY                                                                                               \
+    x, pool_matrix(p, x), pool_row(p, x), pool_index(p), pool_integer(p), pool_below(p, 3), pool_number(p)
 /* Of rows that are internal, or whose public function is called below: not taken. */
 static const trek_attrs no_numbers;
 #define TAKES_CONV_GRAD NULL, NULL, &no_numbers, trek_dims_none()

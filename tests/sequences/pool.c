@@ -42,7 +42,10 @@ static trek_var *fitting(pool *p, const void *with, bool (*fits)(const trek_var 
     return any(p);
 }
 
-static bool same_shape(const trek_var *var, const void *with) { return trek_shape_equal(trek_var_shape(var), trek_var_shape(with)); }
+static bool same_shape(const trek_var *var, const void *with)
+{
+    return trek_shape_equal(trek_var_shape(var), trek_var_shape(with));
+}
 static bool is_index(const trek_var *var, const void *with)
 {
     (void)with;
@@ -62,7 +65,8 @@ trek_var *const *pool_list(pool *p)
 
 double pool_number(pool *p)
 {
-    static const double few[] = { 0, 1, -1, 2, 0.5, -0.5, 3, 0.1, 1e-3, 100, -2, 1e-5, 1e10, 1e300, INFINITY, -INFINITY, NAN, -0.0 };
+    static const double few[] = { 0, 1, -1, 2, 0.5, -0.5, 3, 0.1, 1e-3, 100, -2, 1e-5, 1e10, 1e300, INFINITY, -INFINITY, NAN,
+                                  -0.0 };
     return few[pool_below(p, pool_chance(p, 80) ? 12 : 18)];
 }
 
@@ -133,7 +137,8 @@ trek_shape pool_dims(pool *p)
 
 trek_dtype pool_dtype(pool *p)
 {
-    return pool_chance(p, 1) ? (trek_dtype)pool_below(p, 100) : pool_chance(p, 50) ? TREK_F32 : (trek_dtype)pool_below(p, TREK_DTYPE_COUNT);
+    return pool_chance(p, 1) ? (trek_dtype)pool_below(p, 100) : pool_chance(p, 50) ? TREK_F32
+        : (trek_dtype)pool_below(p, TREK_DTYPE_COUNT);
 }
 
 trek_device pool_device(pool *p)
@@ -173,7 +178,8 @@ const trek_pool_opts *pool_pooling(pool *p)
 const trek_attention_opts *pool_attention(pool *p)
 {
     p->attention = (trek_attention_opts){ .causal = pool_chance(p, 50), .scale = pool_chance(p, 80) ? 0 : pool_number(p),
-                                          .mask = pool_chance(p, 60) ? NULL : pool_var(p), .dropout = pool_chance(p, 80) ? 0 : pool_number(p) };
+                                          .mask = pool_chance(p, 60) ? NULL : pool_var(p),
+                                          .dropout = pool_chance(p, 80) ? 0 : pool_number(p) };
     return pool_chance(p, 30) ? NULL : &p->attention;
 }
 
@@ -198,7 +204,8 @@ static trek_tensor *numbers(pool *p, trek_shape shape, trek_dtype dtype, trek_de
     case 2:
         return trek_tensor_randint(0, 1 + pool_below(p, 6), shape, dtype, device);
     default:
-        return trek_dtype_is_float(dtype) ? trek_tensor_randn(shape, dtype, device) : trek_tensor_randint(-3, 4, shape, dtype, device);
+        return trek_dtype_is_float(dtype) ? trek_tensor_randn(shape, dtype, device)
+            : trek_tensor_randint(-3, 4, shape, dtype, device);
     }
 }
 
@@ -233,7 +240,10 @@ static int64_t size_at(trek_var *x, int dim)
 trek_var *pool_mask(pool *p, trek_var *x) { return fit(p, TREK_BOOL, x ? trek_var_shape(x) : trek_dims_none()); }
 trek_var *pool_matrix(pool *p, trek_var *x) { return fit(p, beside(p, x), trek_dims(p->out, size_at(x, -1))); }
 trek_var *pool_row(pool *p, trek_var *x) { return pool_chance(p, 35) ? NULL : fit(p, beside(p, x), trek_dims(size_at(x, -1))); }
-trek_var *pool_channels(pool *p, trek_var *x) { return pool_chance(p, 35) ? NULL : fit(p, beside(p, x), trek_dims(size_at(x, 1))); }
+trek_var *pool_channels(pool *p, trek_var *x)
+{
+    return pool_chance(p, 35) ? NULL : fit(p, beside(p, x), trek_dims(size_at(x, 1)));
+}
 trek_var *pool_bias(pool *p) { return pool_chance(p, 35) ? NULL : fit(p, TREK_F32, trek_dims(p->out)); }
 trek_var *pool_image(pool *p) { return fit(p, TREK_F32, trek_dims(2, p->out, 5, 4)); }
 trek_var *pool_filter(pool *p) { return fit(p, TREK_F32, trek_dims(3, p->out, 2, 2)); }

@@ -8,7 +8,10 @@
 
 #include "optim/optimizer_class.h"
 
-static inline bool test_is_class(const trek_optimizer_spec *spec, const char *name) { return strcmp(spec->klass->name, name) == 0; }
+static inline bool test_is_class(const trek_optimizer_spec *spec, const char *name)
+{
+    return strcmp(spec->klass->name, name) == 0;
+}
 
 /* NULL: the class has no such option. */
 static inline double *test_option_at(trek_optimizer_spec *spec, const char *name)
@@ -42,20 +45,23 @@ static inline trek_sgd_opts test_sgd_opts(const trek_optimizer_spec *spec)
 
 static inline trek_adam_opts test_adam_opts(const trek_optimizer_spec *spec)
 {
-    return (trek_adam_opts){ .lr = test_option(spec, "lr"), .beta1 = test_option(spec, "beta1"), .beta2 = test_option(spec, "beta2"),
+    return (trek_adam_opts){ .lr = test_option(spec, "lr"), .beta1 = test_option(spec, "beta1"),
+                             .beta2 = test_option(spec, "beta2"),
                              .eps = test_option(spec, "eps"), .weight_decay = test_option(spec, "weight_decay"),
                              .maximize = test_option(spec, "maximize") != 0 };
 }
 
 static inline trek_rmsprop_opts test_rmsprop_opts(const trek_optimizer_spec *spec)
 {
-    return (trek_rmsprop_opts){ .lr = test_option(spec, "lr"), .alpha = test_option(spec, "alpha"), .eps = test_option(spec, "eps"),
+    return (trek_rmsprop_opts){ .lr = test_option(spec, "lr"), .alpha = test_option(spec, "alpha"),
+                                .eps = test_option(spec, "eps"),
                                 .weight_decay = test_option(spec, "weight_decay"), .momentum = test_option(spec, "momentum"),
                                 .centered = test_option(spec, "centered") != 0, .maximize = test_option(spec, "maximize") != 0 };
 }
 
 /* One element in f64. */
-static inline void test_plain_rmsprop(const trek_optimizer_spec *spec, double g, double *p, double *square, double *buffer, double *mean)
+static inline void test_plain_rmsprop(const trek_optimizer_spec *spec, double g, double *p, double *square, double *buffer,
+                                      double *mean)
 {
     const trek_rmsprop_opts o = test_rmsprop_opts(spec);
     g = (o.maximize ? -g : g) + o.weight_decay * *p;

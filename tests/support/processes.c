@@ -29,7 +29,11 @@ bool processes_part(part *out)
         return false;
     static char words[5][256];
     sscanf(getenv("TREK_TEST_PART"), "%255s %255s %255s %255s %255s", words[0], words[1], words[2], words[3], words[4]);
-    *out = (part){ .role = role, .process = atoi(words[0]), .processes = atoi(words[1]), .port = atoi(words[2]), .address = words[3],
+    *out = (part){ .role = role,
+                   .process = atoi(words[0]),
+                   .processes = atoi(words[1]),
+                   .port = atoi(words[2]),
+                   .address = words[3],
                    .detail = strcmp(words[4], "-") == 0 ? "" : words[4] };
     setvbuf(stdout, NULL, _IOLBF, 0);
     alarm(60);

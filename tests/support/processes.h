@@ -36,7 +36,8 @@ void processes_init(world *w, int n);
 void processes_start(world *w, int p, const char *role, const char *detail);
 /* Starts all; detail for all, except that `victim` gets its own. */
 void processes_start_all(world *w, int n, const char *role, const char *detail, int victim, const char *victim_detail);
-/* Waits for those that run, so many seconds at most (then they are killed), and reads what they wrote. Not for `but` (-1: all). */
+/* Waits for those that run, so many seconds at most (then they are killed), and reads what they wrote. Not for `but` (-1: all).
+ */
 void processes_finish(world *w, double limit, int but);
 /* Kills and reaps process p. */
 void processes_kill(world *w, int p);

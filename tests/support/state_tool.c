@@ -24,7 +24,8 @@ static int each_param(trek_module *model, bool check)
         trek_var *p = trek_params_var(params, k);
         trek_tensor *want = test_tensor((uint32_t)(100 + k), trek_var_shape(p), 1);
         if (check)
-            wrong += memcmp(trek_tensor_data(want), trek_tensor_data(trek_var_data(p)), sizeof(float) * (size_t)trek_var_numel(p)) != 0;
+            wrong += memcmp(trek_tensor_data(want), trek_tensor_data(trek_var_data(p)),
+                            sizeof(float) * (size_t)trek_var_numel(p)) != 0;
         else
             wrong += trek_tensor_copy_from(trek_var_data(p), want) != TREK_OK;
         trek_tensor_release(want);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A class of optimizers that the library does not have, as a program writes one: steps along a moving average whose elements
- * are brought below 1. With a correction by steps, a state that only some groups keep, and one that starts with what it is given. */
+ * are brought below 1. With a correction by steps, a state that only some groups keep, and one that starts with what it is given.
+ */
 #ifndef TREK_TESTS_TAMED_H
 #define TREK_TESTS_TAMED_H
 

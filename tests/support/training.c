@@ -28,7 +28,8 @@ trek_dataset *training_dataset(void)
     for (int i = 0; i < SAMPLES * IN; i++)
         x[i] = test_number(1, (uint32_t)i);
     for (int i = 0; i < SAMPLES; i++) {
-        x[i * IN] = i % 12 == 2 && i % 7 != 0 ? 2 : x[i * IN]; /* none of them weighs nothing: a rank is skipped that has only such ones */
+        x[i * IN] = i % 12 == 2 && i % 7 != 0 ? 2 : x[i * IN];
+            /* none of them weighs nothing: a rank is skipped that has only such ones */
         target[i] = test_number(2, (uint32_t)i);
         label[i] = i % 3 == 1 || i % 7 == 0 ? -100 : i % CLASSES;
     }
@@ -169,7 +170,8 @@ static trek_var *teacher_loss(trek_var *output, trek_var *x, trek_var *labels, t
 {
     trek_var *loss = trek_cross_entropy_with(output, labels, &(trek_cross_entropy_opts){ .weight = weights });
     trek_var *counts = trek_ne_scalar(labels, -100);
-    trek_var *each = trek_mul(trek_index_select(weights, trek_mul(labels, trek_cast(counts, TREK_I64)), 0), trek_cast(counts, TREK_F64));
+    trek_var *each = trek_mul(trek_index_select(weights, trek_mul(labels, trek_cast(counts, TREK_I64)), 0),
+                              trek_cast(counts, TREK_F64));
     trek_var *distance = trek_sum(trek_square(trek_sub(output, trek_forward(module, x))), trek_dims(1), false);
     trek_var *sum = trek_sum(each, trek_dims_none(), false);
     double weight = sum ? trek_var_item(sum) : 0;
@@ -186,9 +188,11 @@ trek_var *training_loss(trek_graph *graph, trek_var *output, const trek_batch *b
     case BY_LABELS:
         return trek_cross_entropy(output, trek_batch_get(batch, "label"));
     case BY_ROWS: /* computed by hand: nobody reports what it is the mean of */
-        return trek_mean(trek_square(trek_sub(trek_narrow(output, 1, 0, 1), trek_batch_get(batch, "target"))), trek_dims_none(), false);
+        return trek_mean(trek_square(trek_sub(trek_narrow(output, 1, 0, 1), trek_batch_get(batch, "target"))), trek_dims_none(),
+                         false);
     case BY_TEACHER:
-        return teacher_loss(output, trek_batch_get(batch, "x"), trek_batch_get(batch, "label"), trek_graph_constant(graph, "weights"),
+        return teacher_loss(output, trek_batch_get(batch, "x"), trek_batch_get(batch, "label"),
+                            trek_graph_constant(graph, "weights"),
                             trek_graph_teacher(graph, "teacher"));
     default:
         return stated_loss(output, batch);
@@ -375,7 +379,8 @@ static trek_var *loss_on_one(const run *c, trek_dataset *dataset, trek_var *outp
         sum += (double)(indices[k] % 4);
     for (int64_t k = 0; k < n; k++)
         weights[k] = (double)(indices[k] % 4) / (sum > 0 ? sum : 1);
-    return trek_sum(trek_mul(squares, trek_var_from(trek_tensor_from_data(weights, trek_dims(n, 1), TREK_F64, test_device()))), trek_dims_none(), false);
+    return trek_sum(trek_mul(squares, trek_var_from(trek_tensor_from_data(weights, trek_dims(n, 1), TREK_F64, test_device()))),
+                    trek_dims_none(), false);
 }
 
 /* The samples of the pass, or of all passes of its step together. */

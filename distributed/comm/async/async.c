@@ -134,10 +134,12 @@ static void end_by_timeout(trek_async_comm *comm)
     if (count == 0)
         snprintf(missing, sizeof missing, "%s", met ? "no rank in particular" : "another rank");
     if (met)
-        snprintf(message, sizeof message, "%s, call %llu of rank %d: all ranks had come, but nothing has moved for %g s; silent: %s", text,
+        snprintf(message, sizeof message,
+                 "%s, call %llu of rank %d: all ranks had come, but nothing has moved for %g s; silent: %s", text,
                  (unsigned long long)number, comm->base.rank, seconds, missing);
     else
-        snprintf(message, sizeof message, "%s, call %llu of rank %d: %s%s did not come within %g s", text, (unsigned long long)number,
+        snprintf(message, sizeof message, "%s, call %llu of rank %d: %s%s did not come within %g s", text,
+                 (unsigned long long)number,
                  comm->base.rank, count > 1 ? "ranks " : count == 1 ? "rank " : "", missing, seconds);
     trek_async_comm_end(comm, TREK_ERR_TIMEOUT, message);
 }

@@ -38,7 +38,8 @@ typedef struct trek_async_slot {
     int64_t first, count; /* elements of the call's count */
 } trek_async_slot;
 
-typedef enum trek_async_state { TREK_ASYNC_JOINING, TREK_ASYNC_IDLE, TREK_ASYNC_MEETING, TREK_ASYNC_NAMING, TREK_ASYNC_MOVING } trek_async_state;
+typedef enum trek_async_state { TREK_ASYNC_JOINING, TREK_ASYNC_IDLE, TREK_ASYNC_MEETING, TREK_ASYNC_NAMING,
+                                TREK_ASYNC_MOVING } trek_async_state;
 
 typedef struct trek_async_service trek_async_service;
 
@@ -138,7 +139,7 @@ void trek_async_thread_count(trek_async_service *service, int handles, bool by_e
 typedef struct trek_async_opts {
     int rank, world, local_world;
     size_t piece;               /* bytes of a piece */
-    int direct;                 /* the largest world in which ranks meet by messages to each other instead of a reduction; 0: 32 */
+    int direct; /* the largest world in which ranks meet by messages to each other instead of a reduction; 0: 32 */
     trek_control *control;      /* NULL: none */
 } trek_async_opts;
 

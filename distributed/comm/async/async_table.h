@@ -56,8 +56,10 @@ typedef struct trek_async_table {
      * the request is done. All processes ask for it in the same order. NULL: the other way. */
     trek_status (*group_new)(trek_async_group **group, trek_async_request *request);
     /* Or by processes that tell each other their addresses: listen fills the card, connect takes those of all processes,
-     * stride bytes apart, which it copies. interface (NULL: none): whose address is taken instead of `address`, in the same family. */
-    trek_status (*group_listen)(void *owner, int rank, int world, const char *address, const char *interface, trek_async_group **group,
+     * stride bytes apart, which it copies. interface (NULL: none): whose address is taken instead of `address`, in the same
+     * family. */
+    trek_status (*group_listen)(void *owner, int rank, int world, const char *address, const char *interface,
+                                trek_async_group **group,
                                 trek_async_card *card);
     trek_status (*group_connect)(trek_async_group *group, const void *cards, size_t stride, trek_async_request *request);
     /* Once that is done, before anything else. NULL: nothing to be done. */
@@ -66,7 +68,8 @@ typedef struct trek_async_table {
      * lent; else it may write to it for good. */
     bool (*group_free)(trek_async_group *group, bool done);
 
-    /* Everything below starts, and is done when test says so. counts of elements, at most 2^30. Memory stays as it is until then. */
+    /* Everything below starts, and is done when test says so. counts of elements, at most 2^30. Memory stays as it is until then.
+     */
     /* `mine` goes to all others, theirs (at most stride bytes, rank r's) come to notes + r x stride. requests[r]: that has come;
      * requests[world + r]: mine has gone. Those of the own rank are not touched. */
     trek_status (*exchange)(trek_async_group *group, const void *mine, size_t bytes, void *notes, size_t stride,
@@ -77,7 +80,8 @@ typedef struct trek_async_table {
     trek_status (*broadcast)(trek_async_group *group, void *data, int64_t bytes, int root, trek_async_request *request);
     trek_status (*all_gather)(trek_async_group *group, const void *part, int64_t bytes, void *all, trek_async_request *request);
     /* `all` is left undefined. */
-    trek_status (*reduce_scatter)(trek_async_group *group, void *all, void *part, int64_t count, trek_dtype dtype, trek_reduce_op op,
+    trek_status (*reduce_scatter)(trek_async_group *group, void *all, void *part, int64_t count, trek_dtype dtype,
+                                  trek_reduce_op op,
                                   trek_async_request *request);
     /* Lets the library work a little. *done: all n requests are (they may be again: what is done stays done). */
     trek_status (*test)(trek_async_group *group, int n, trek_async_request *requests, bool *done);

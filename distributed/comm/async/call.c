@@ -155,7 +155,8 @@ static bool notes_agree(trek_async_comm *comm)
             snprintf(message, sizeof message, "call %llu: rank 0 came with wrong arguments", (unsigned long long)first->number);
         else
             snprintf(message, sizeof message, "the ranks' calls differ: rank 0's call %llu is %s, rank %d's call %llu is %s",
-                     (unsigned long long)first->number, trek_comm_call_text(&mine, a, sizeof a), r, (unsigned long long)note->number,
+                     (unsigned long long)first->number, trek_comm_call_text(&mine, a, sizeof a), r,
+                     (unsigned long long)note->number,
                      trek_comm_call_text(&other, b, sizeof b));
         trek_async_comm_end(comm, TREK_ERR_COMM, message);
         return false;
@@ -213,7 +214,10 @@ static trek_status test_direct(trek_async_comm *comm, bool *done, bool *moved)
 
 /* --- moving ------------------------------------------------------------------------------------ */
 
-static bool reduces(const trek_comm_call *call) { return call->kind == TREK_COMM_ALL_REDUCE || call->kind == TREK_COMM_REDUCE_SCATTER; }
+static bool reduces(const trek_comm_call *call)
+{
+    return call->kind == TREK_COMM_ALL_REDUCE || call->kind == TREK_COMM_REDUCE_SCATTER;
+}
 
 /* Reductions of 16-bit floats travel as f32; what is only moved, as bytes of its own size. */
 static void begin_moving(trek_async_comm *comm)
@@ -267,7 +271,8 @@ static bool load_piece(trek_async_comm *comm, trek_async_slot *slot)
     bool good = !comm->ended;
     if (good && call->kind == TREK_COMM_REDUCE_SCATTER)
         for (int r = 0; r < comm->base.world; r++)
-            load(comm, slot->in + (size_t)r * (size_t)slot->count * trek_dtype_size(comm->wire), r * call->count + slot->first, slot->count);
+            load(comm, slot->in + (size_t)r * (size_t)slot->count * trek_dtype_size(comm->wire), r * call->count + slot->first,
+                 slot->count);
     else if (good && (call->kind != TREK_COMM_BROADCAST || call->root == comm->base.rank))
         load(comm, slot->in, slot->first, slot->count);
     pthread_mutex_unlock(&comm->lock);
@@ -281,7 +286,8 @@ static bool store_piece(trek_async_comm *comm, const trek_async_slot *slot)
     bool good = !comm->ended;
     if (good && call->kind == TREK_COMM_ALL_GATHER)
         for (int r = 0; r < comm->base.world; r++)
-            store(comm, slot->out + (size_t)r * (size_t)slot->count * trek_dtype_size(comm->wire), r * call->count + slot->first, slot->count);
+            store(comm, slot->out + (size_t)r * (size_t)slot->count * trek_dtype_size(comm->wire), r * call->count + slot->first,
+                  slot->count);
     else if (good && call->kind == TREK_COMM_REDUCE_SCATTER)
         store(comm, slot->out, slot->first, slot->count);
     else if (good && (call->kind != TREK_COMM_BROADCAST || call->root != comm->base.rank))
@@ -392,7 +398,8 @@ static void compare(trek_async_comm *comm)
     const trek_comm_call *call = &comm->call;
     if (!comm->direct && comm->state == TREK_ASYNC_MEETING && comm->hash[0] != ~comm->hash[1]) {
         comm->state = TREK_ASYNC_NAMING;
-        trek_status status = comm->table->all_gather(comm->group, comm->mine, sizeof(trek_async_note), comm->notes, &comm->requests[0]);
+        trek_status status = comm->table->all_gather(comm->group, comm->mine, sizeof(trek_async_note), comm->notes,
+                                                     &comm->requests[0]);
         if (status != TREK_OK)
             end_by_error(comm, status);
         return;
@@ -418,7 +425,8 @@ static void compare(trek_async_comm *comm)
 static void meet(trek_async_comm *comm, bool *moved)
 {
     bool done = false;
-    trek_status status = comm->direct ? test_direct(comm, &done, moved) : comm->table->test(comm->group, 1, &comm->requests[0], &done);
+    trek_status status = comm->direct ? test_direct(comm, &done, moved)
+        : comm->table->test(comm->group, 1, &comm->requests[0], &done);
     if (status != TREK_OK) {
         end_by_error(comm, status);
     } else if (done) {

@@ -208,7 +208,8 @@ static void *thread_main(void *arg)
 static void end_service(trek_async_service *service)
 {
     pthread_mutex_lock(&service->lock);
-    bool clean = service->begun == TREK_ASYNC_READY && service->ours && atomic_load(&service->handles) == 0 && !atomic_load(&service->failed);
+    bool clean = service->begun == TREK_ASYNC_READY && service->ours && atomic_load(&service->handles) == 0 &&
+        !atomic_load(&service->failed);
     pthread_mutex_unlock(&service->lock);
     if (!clean)
         return;
@@ -248,12 +249,15 @@ static trek_status open_plugin(trek_async_service *service)
     char why[400] = "";
     void *library = trek_plugin_open(service->plugin, why, sizeof why);
     if (!library)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "no %s: %s (it is built where there is %s; Debian: %s)", service->name, why, service->name,
+        return trek_fail(TREK_ERR_UNSUPPORTED, "no %s: %s (it is built where there is %s; Debian: %s)", service->name, why,
+                         service->name,
                          service->packages);
     trek_async_open_fn open_it;
     *(void **)&open_it = dlsym(library, service->open_name);
-    service->host = (trek_async_host){ .abi = TREK_ASYNC_ABI, .service = service, .fail = host_fail, .alloc = trek_alloc, .free = trek_free,
-                                       .fold = host_fold, .leaving = host_leaving, .moved = host_moved, .progressed = host_progressed };
+    service->host = (trek_async_host){ .abi = TREK_ASYNC_ABI, .service = service, .fail = host_fail, .alloc = trek_alloc,
+                                       .free = trek_free,
+                                       .fold = host_fold, .leaving = host_leaving, .moved = host_moved,
+                                       .progressed = host_progressed };
     if (!open_it || open_it(TREK_ASYNC_ABI, &service->host, &service->table, why, sizeof why) != TREK_OK)
         return trek_fail(TREK_ERR_UNSUPPORTED, "no %s: %s%s", service->name, open_it ? why : service->plugin,
                          open_it ? "" : " is not trek's plug-in");

@@ -36,8 +36,10 @@ static trek_async_comm *new_comm(trek_control *control)
     if (!piece)
         piece = (size_t)trek_environment_number("TREK_GLOO_PIECE", 1, LONG_MAX, DEFAULT_PIECE);
     int world = trek_control_processes(control);
-    return trek_async_comm_new(&service, &(trek_async_opts){ .rank = trek_control_process(control), .world = world, .local_world = world,
-                                                             .piece = piece, .direct = atomic_load(&wanted_direct), .control = control });
+    return trek_async_comm_new(&service, &(trek_async_opts){ .rank = trek_control_process(control), .world = world,
+                                                             .local_world = world,
+                                                             .piece = piece, .direct = atomic_load(&wanted_direct),
+                                                             .control = control });
 }
 
 /* --- addresses -------------------------------------------------------------------------------------- */
@@ -58,9 +60,11 @@ static trek_status listen_on(trek_async_comm *comm, trek_async_card *card)
     if (interface && if_nametoindex(interface) == 0)
         return trek_fail(TREK_ERR_ARGUMENT, "TREK_GLOO_INTERFACE=%s: this machine has no such network interface", interface);
     if (!trek_control_own_address(comm->base.control, address, sizeof address))
-        return trek_fail(TREK_ERR_COMM, "the address of process %d is not known: its control connection is lost", comm->base.rank);
+        return trek_fail(TREK_ERR_COMM, "the address of process %d is not known: its control connection is lost",
+                         comm->base.rank);
     pthread_mutex_lock(&service.calling);
-    trek_status status = comm->table->group_listen(comm, comm->base.rank, comm->base.world, address, interface, &comm->group, card);
+    trek_status status = comm->table->group_listen(comm, comm->base.rank, comm->base.world, address, interface, &comm->group,
+                                                   card);
     pthread_mutex_unlock(&service.calling);
     return status;
 }
@@ -80,7 +84,8 @@ static int count_local(const char *cards, int world, int rank)
 {
     int local = 0;
     for (int r = 0; r < world; r++)
-        local += memcmp(card_of(cards, world, r)->address, card_of(cards, world, rank)->address, sizeof(trek_async_card){ 0 }.address) == 0;
+        local += memcmp(card_of(cards, world, r)->address, card_of(cards, world, rank)->address,
+                        sizeof(trek_async_card){ 0 }.address) == 0;
     return local;
 }
 

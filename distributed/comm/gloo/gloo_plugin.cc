@@ -64,7 +64,8 @@ class SignalsBlocked {
 /* Gloo's own makes connections by a store; here they are made already. */
 class Context : public gloo::Context {
  public:
-  Context(int rank, int world, std::shared_ptr<gloo::transport::Device> device, std::shared_ptr<gloo::transport::Context> transport)
+  Context(int rank, int world, std::shared_ptr<gloo::transport::Device> device,
+          std::shared_ptr<gloo::transport::Context> transport)
       : gloo::Context(rank, world) {
     device_ = std::move(device);
     transportContext_ = std::move(transport);
@@ -435,7 +436,8 @@ trek_status group_connect(trek_async_group *group, const void *cards, size_t str
 }
 
 /* A request: the number of its task, and above that rank + 1 of whom a note is to come. */
-trek_status exchange(trek_async_group *group, const void *mine, size_t bytes, void *notes, size_t stride, trek_async_request *requests) {
+trek_status exchange(trek_async_group *group, const void *mine, size_t bytes, void *notes, size_t stride,
+                     trek_async_request *requests) {
   trek_async_request whole;
   Task task{ Task::EXCHANGE, mine, notes, static_cast<int64_t>(bytes), stride, TREK_U8, TREK_SUM, 0 };
   trek_status status = give(group, task, &whole);
@@ -493,7 +495,8 @@ trek_status test(trek_async_group *group, int n, trek_async_request *requests, b
 
 } // namespace
 
-extern "C" __attribute__((visibility("default"))) trek_status trek_gloo_open(int abi, const trek_async_host *given, trek_async_table *table,
+extern "C" __attribute__((visibility("default"))) trek_status trek_gloo_open(int abi, const trek_async_host *given,
+                                                                             trek_async_table *table,
                                                                              char *why, size_t size) {
   if (abi != TREK_ASYNC_ABI || given->abi != TREK_ASYNC_ABI) {
     snprintf(why, size, "libtrek-gloo was built for another version of trek (%d, not %d)", TREK_ASYNC_ABI, abi);

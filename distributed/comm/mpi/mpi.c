@@ -42,7 +42,8 @@ static trek_status check_world(const trek_async_table *table, trek_control *cont
     int rank = trek_control_process(control), world = trek_control_processes(control);
     if (rank == table->rank && world == table->world)
         return TREK_OK;
-    return trek_fail(TREK_ERR_COMM, "this is process %d of %d of the job, but rank %d of %d to MPI (%s)%s", rank, world, table->rank,
+    return trek_fail(TREK_ERR_COMM, "this is process %d of %d of the job, but rank %d of %d to MPI (%s)%s", rank, world,
+                     table->rank,
                      table->world, table->library, table->world == 1 ? ": was it started by mpirun or srun?" : "");
 }
 
@@ -52,8 +53,10 @@ static trek_async_comm *new_comm(trek_control *control)
     size_t piece = atomic_load(&wanted_piece);
     if (!piece)
         piece = (size_t)trek_environment_number("TREK_MPI_PIECE", 1, LONG_MAX, DEFAULT_PIECE);
-    return trek_async_comm_new(&service, &(trek_async_opts){ .rank = table->rank, .world = table->world, .local_world = table->local_world,
-                                                             .piece = piece, .direct = atomic_load(&wanted_direct), .control = control });
+    return trek_async_comm_new(&service, &(trek_async_opts){ .rank = table->rank, .world = table->world,
+                                                             .local_world = table->local_world,
+                                                             .piece = piece, .direct = atomic_load(&wanted_direct),
+                                                             .control = control });
 }
 
 trek_status trek_comm_mpi_new(trek_control *control, trek_comm **result)

@@ -129,7 +129,8 @@ static trek_status initialise(void)
 
 static trek_status make_own(void)
 {
-    MPI_User_function *const folds[] = { [TREK_SUM] = fold_sum, [TREK_MEAN] = fold_sum, [TREK_MAX] = fold_max, [TREK_MIN] = fold_min,
+    MPI_User_function *const folds[] = { [TREK_SUM] = fold_sum, [TREK_MEAN] = fold_sum, [TREK_MAX] = fold_max,
+                                         [TREK_MIN] = fold_min,
                                          [TREK_PROD] = fold_prod };
     int code = MPI_SUCCESS;
     for (int op = 0; op <= TREK_PROD && code == MPI_SUCCESS && !own_ops_made; op++)
@@ -285,7 +286,8 @@ static trek_status test(trek_async_group *group, int n, trek_async_request *requ
     return TREK_OK;
 }
 
-__attribute__((visibility("default"))) trek_status trek_mpi_open(int abi, const trek_async_host *given, trek_async_table *table, char *why,
+__attribute__((visibility("default"))) trek_status trek_mpi_open(int abi, const trek_async_host *given, trek_async_table *table,
+                                                                 char *why,
                                                                  size_t size);
 
 trek_status trek_mpi_open(int abi, const trek_async_host *given, trek_async_table *table, char *why, size_t size)

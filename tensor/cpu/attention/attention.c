@@ -167,7 +167,8 @@ static trek_status backward_dense(const trek_op_call *call)
     if (!job.delta)
         return TREK_ERR_MEMORY;
     trek_parallel(rows, 16384 / (job.depth + 1) + 1, wide ? delta_rows_f64 : delta_rows_f32, &job);
-    double per_block = (double)job.queries * (double)(job.keys < KEYS ? job.keys : KEYS) * (double)(job.group * (5 * job.depth + 8));
+    double per_block = (double)job.queries * (double)(job.keys < KEYS ? job.keys
+                                                      : KEYS) * (double)(job.group * (5 * job.depth + 8));
     if (pairs >= 2 * trek_pool_threads(trek_pool_here()) || job.key_blocks * job.query_blocks <= 1) {
         trek_parallel(pairs, unit_grain(per_block * (double)job.key_blocks), wide ? backward_pairs_f64 : backward_pairs_f32,
                       &job);

@@ -264,7 +264,8 @@ static bool is_suffix(const trek_tensor *t, const trek_tensor *out)
 static bool map_repeated(const trek_op_call *call, const trek_map *map)
 {
     const trek_tensor *out = call->outputs[0];
-    if (map->n_in != 2 || !out->contiguous || out->numel > map->grain || map->out >= TREK_LANE_BF16 || map->in[0] >= TREK_LANE_BF16)
+    if (map->n_in != 2 || !out->contiguous || out->numel > map->grain || map->out >= TREK_LANE_BF16 ||
+        map->in[0] >= TREK_LANE_BF16)
         return false;
     int whole = call->inputs[0]->contiguous && call->inputs[0]->numel == out->numel ? 0 : 1, other = 1 - whole;
     const trek_tensor *x = call->inputs[whole], *y = call->inputs[other];

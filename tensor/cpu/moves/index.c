@@ -92,7 +92,8 @@ static void lookup_part(void *arg, int64_t begin, int64_t end)
             other += coordinate * l->other.outer[d];
         }
         static const int index_bytes[TREK_DTYPE_COUNT] = { [TREK_I64] = 8, [TREK_I32] = 4, [TREK_U8] = 1 };
-        l->line(l, l->indexed.data + in * width, l->other.data + other * width, l->index.data + at * index_bytes[l->index_dtype], n,
+        l->line(l, l->indexed.data + in * width, l->other.data + other * width, l->index.data + at * index_bytes[l->index_dtype],
+                n,
                 columns);
     }
 }

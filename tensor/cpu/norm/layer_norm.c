@@ -57,7 +57,8 @@ static trek_status run_backward(norm_job *job, bool wide)
     job->partials = trek_block_alloc((size_t)(job->blocks * 2 * job->columns + 1) * (wide ? 8 : 4));
     if (!job->partials)
         return TREK_ERR_MEMORY;
-    trek_parallel(job->blocks, 8192 / (job->block * (job->columns + 1)) + 1, wide ? backward_blocks_f64 : backward_blocks_f32, job);
+    trek_parallel(job->blocks, 8192 / (job->block * (job->columns + 1)) + 1, wide ? backward_blocks_f64 : backward_blocks_f32,
+                  job);
     trek_parallel(job->columns, 16384 / (job->blocks + 1) + 1, wide ? combine_f64 : combine_f32, job);
     trek_block_free(job->partials);
     return TREK_OK;
@@ -97,12 +98,16 @@ static trek_status add_forward_dense(const trek_op_call *call)
     return TREK_OK;
 }
 
-/* The residual is what its 16 bits hold, and that is what is normalised: a row of one number gives 0, not what was rounded away. */
+/* The residual is what its 16 bits hold, and that is what is normalised: a row of one number gives 0, not what was rounded away.
+ */
 static trek_status add_layer_norm_half(const trek_op_call *call)
 {
-    trek_tensor *normed[3] = { call->outputs[1], call->n_inputs > 2 ? call->inputs[2] : NULL, call->n_inputs > 3 ? call->inputs[3] : NULL };
-    trek_op_call sum = { .op = &trek_ops[TREK_OP_add], .n_inputs = 2, .inputs = call->inputs, .n_outputs = 1, .outputs = { call->outputs[1] } };
-    trek_op_call norm = { .op = &trek_ops[TREK_OP_layer_norm], .n_inputs = 3, .inputs = normed, .n_outputs = 3, .attrs = call->attrs,
+    trek_tensor *normed[3] = { call->outputs[1], call->n_inputs > 2 ? call->inputs[2] : NULL,
+                               call->n_inputs > 3 ? call->inputs[3] : NULL };
+    trek_op_call sum = { .op = &trek_ops[TREK_OP_add], .n_inputs = 2, .inputs = call->inputs, .n_outputs = 1,
+                         .outputs = { call->outputs[1] } };
+    trek_op_call norm = { .op = &trek_ops[TREK_OP_layer_norm], .n_inputs = 3, .inputs = normed, .n_outputs = 3,
+                          .attrs = call->attrs,
                           .outputs = { call->outputs[0], call->outputs[2], call->outputs[3] } };
     trek_status status = trek_op_run(&sum);
     return status == TREK_OK ? trek_cpu_dense(&norm, 7, forward_dense) : status;

@@ -72,7 +72,8 @@ static void TREK_R(loss_rows)(void *arg, int64_t begin, int64_t end)
         job->losses[row] = 0;
         if (label == job->ignore)
             continue;
-        double own = weight ? weight[label] : 1, loss = own * ((double)shift - (double)x[label] + rest); /* a small `rest` is not lost in lse */
+        double own = weight ? weight[label] : 1, loss = own * ((double)shift - (double)x[label] + rest);
+            /* a small `rest` is not lost in lse */
         if (job->smoothing > 0) {
             double all = 0;
             for (int64_t j = 0; j < n; j++)
@@ -98,7 +99,8 @@ static void TREK_R(grad_rows)(void *arg, int64_t begin, int64_t end)
         }
         double grad = job->grads ? job->grads[row] : job->grad, own = job->weight ? job->weight[label] : 1;
         double each = job->smoothing / (double)n;
-        T slope = (T)(grad * ((1 - job->smoothing) * own + each * job->weight_sum)), high = (T)job->lse[row], low = (T)what_lacks(job->lse[row], (double)high);
+        T slope = (T)(grad * ((1 - job->smoothing) * own + each * job->weight_sum)), high = (T)job->lse[row],
+            low = (T)what_lacks(job->lse[row], (double)high);
         const V factor = TREK_R(spread)(slope), most = TREK_R(spread)(high), rest = TREK_R(spread)(low);
         for (int64_t j = 0; j < n; j += W) {
             trek_lanes lanes = TREK_R(lanes)(n - j < W ? (int)(n - j) : W);

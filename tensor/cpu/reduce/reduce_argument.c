@@ -276,11 +276,12 @@ SEARCH(u8)
 
 void TREK_ISA_NAME(trek_cpu_register_reduce_argument)(trek_backend *b)
 {
-#define ENTER(op)                                                                                      \
-    b->kernels[TREK_OP_##op][TREK_F32] = b->kernels[TREK_OP_##op][TREK_BF16] = b->kernels[TREK_OP_##op][TREK_F16] = run_##op##_f32; \
-    b->kernels[TREK_OP_##op][TREK_F64] = run_##op##_f64;                                               \
-    b->kernels[TREK_OP_##op][TREK_I64] = run_##op##_i64;                                               \
-    b->kernels[TREK_OP_##op][TREK_I32] = run_##op##_i32;                                               \
+#define ENTER(op)                                                                                                                \
+    b->kernels[TREK_OP_##op][TREK_F32] = b->kernels[TREK_OP_##op][TREK_BF16] = b->kernels[TREK_OP_##op][TREK_F16] =              \
+        run_##op##_f32;                                                                                                          \
+    b->kernels[TREK_OP_##op][TREK_F64] = run_##op##_f64;                                                                         \
+    b->kernels[TREK_OP_##op][TREK_I64] = run_##op##_i64;                                                                         \
+    b->kernels[TREK_OP_##op][TREK_I32] = run_##op##_i32;                                                                         \
     b->kernels[TREK_OP_##op][TREK_U8] = run_##op##_u8;
     ENTER(argmax)
     ENTER(argmin)

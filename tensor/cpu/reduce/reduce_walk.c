@@ -319,7 +319,8 @@ static void whole_rows(void *arg, int64_t begin, int64_t end)
     const rows *w = arg;
     const trek_reduce_plan *r = w->plan;
     const trek_tensor *in = w->call->inputs[0], *out = w->call->outputs[0];
-    int64_t in_bytes = (int64_t)trek_dtype_size((trek_dtype)in->dtype), out_bytes = (int64_t)trek_dtype_size((trek_dtype)out->dtype);
+    int64_t in_bytes = (int64_t)trek_dtype_size((trek_dtype)in->dtype),
+        out_bytes = (int64_t)trek_dtype_size((trek_dtype)out->dtype);
     for (int64_t k = begin; k < end; k++) {
         const char *row = in->data + k * w->n * in_bytes;
         trek_partial partial = r->first->start;

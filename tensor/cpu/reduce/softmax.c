@@ -353,7 +353,8 @@ static trek_status run_lines(const trek_op_call *call, const line_op *op)
     l.inner = l.direct || scalar ? -1 : find_inner(&l);
     if (l.inner >= 0) {
         l.blocks = (out->sizes[l.inner] - 1) / COLUMNS + 1;
-        int64_t units = count / out->sizes[l.inner] * l.blocks, width = out->sizes[l.inner] < COLUMNS ? out->sizes[l.inner] : COLUMNS;
+        int64_t units = count / out->sizes[l.inner] * l.blocks,
+            width = out->sizes[l.inner] < COLUMNS ? out->sizes[l.inner] : COLUMNS;
         trek_parallel(units, (op->grain - 1) / (l.n * width) + 1, columns_part, &l);
     } else {
         trek_parallel(count, (op->grain - 1) / l.n + 1, rows_part, &l);

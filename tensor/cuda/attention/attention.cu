@@ -97,7 +97,8 @@ __device__ __forceinline__ int64_t lesser(int64_t a, int64_t b) { return a < b ?
 
 /* --- forward ------------------------------------------------------------------------------- */
 
-template <typename T, int OWN> static __global__ void __launch_bounds__(THREADS) attention_kernel(attention_job job, int64_t blocks)
+template <typename T, int OWN> static __global__ void __launch_bounds__(THREADS) attention_kernel(attention_job job,
+                                                                                                  int64_t blocks)
 {
     typedef typename trek_wide<T>::type W;
     TREK_SHARED(W, x_tile, OWN * (CHUNK + 1));

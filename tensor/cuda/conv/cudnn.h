@@ -7,7 +7,8 @@
 
 TREK_BEGIN
 
-typedef enum trek_cuda_conv_kind { TREK_CUDA_CONV_FORWARD, TREK_CUDA_CONV_INPUT_GRAD, TREK_CUDA_CONV_WEIGHT_GRAD } trek_cuda_conv_kind;
+typedef enum trek_cuda_conv_kind { TREK_CUDA_CONV_FORWARD, TREK_CUDA_CONV_INPUT_GRAD,
+                                   TREK_CUDA_CONV_WEIGHT_GRAD } trek_cuda_conv_kind;
 
 /* x, weight and y (or their gradients), of one dtype, any strides. Deterministic algorithms only; no bias.
  * UNSUPPORTED, without a message and with nothing done, where cuDNN is not there or does not take it. */

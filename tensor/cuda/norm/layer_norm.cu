@@ -78,7 +78,8 @@ static trek_status backward(const trek_op_call *call, const grad_places &at)
     for (int k = 0; k < 3; k++)
         if (out[k])
             TRY(to[k].write(queue, out[k]));
-    trek_norm_grad grad = { dy.data, in.data, mean.data, deviation.data, weight.same.data, weight.wide.data, stream.data, to[0].data,
+    trek_norm_grad grad = { dy.data, in.data, mean.data, deviation.data, weight.same.data, weight.wide.data, stream.data,
+                            to[0].data,
                             to[1].data, to[2].data, w ? (int)w->dtype : (int)wide, rstd->numel,
                             trek_last_dims(x, call->attrs.i[0]) };
     TRY(trek_norm_backward(call, queue, dtype, &grad));

@@ -164,7 +164,8 @@ template <typename T> static trek_status forward(const trek_op_call *call, trek_
 {
     typedef typename trek_wide<T>::type W;
     norm_rows<T> a = { (const T *)norm->x, (const T *)norm->residual, (const T *)norm->weight, (const T *)norm->bias,
-                       (const W *)norm->wide_weight, (const W *)norm->wide_bias, (T *)norm->y, (T *)norm->sum, (W *)norm->mean, (W *)norm->rstd, norm->rows, norm->n, (W)norm->eps };
+                       (const W *)norm->wide_weight, (const W *)norm->wide_bias, (T *)norm->y, (T *)norm->sum, (W *)norm->mean,
+                       (W *)norm->rstd, norm->rows, norm->n, (W)norm->eps };
     uintptr_t places = (uintptr_t)a.x | (uintptr_t)a.residual | (uintptr_t)a.weight | (uintptr_t)a.bias |
                        (uintptr_t)a.y | (uintptr_t)a.sum;
     trek_row_plan p = trek_plan_rows(a.rows, a.n, sizeof(T), trek_row_sizes<T>::values, THREADS, places % 16 == 0);

@@ -13,7 +13,8 @@
 
 /* Launches that no op stands behind: the name is for errors. */
 template <typename... P, typename... A>
-inline trek_status trek_launch_plain(const char *name, trek_cuda_queue *queue, trek_grid grid, void (*kernel)(P...), A... arguments)
+inline trek_status trek_launch_plain(const char *name, trek_cuda_queue *queue, trek_grid grid, void (*kernel)(P...),
+                                     A... arguments)
 {
     trek_op op = {};
     op.name = name;
@@ -113,7 +114,8 @@ template <typename T> struct trek_step_arrays {
 
 template <typename T> __device__ __forceinline__ trek_step_arrays<T> trek_arrays_of(const trek_update_slice &s)
 {
-    return { (T *)s.param, (T *)s.grad, { (T *)s.state[0], (T *)s.state[1], (T *)s.state[2] }, (uint16_t *)s.low, (int)s.low_dtype };
+    return { (T *)s.param, (T *)s.grad, { (T *)s.state[0], (T *)s.state[1], (T *)s.state[2] }, (uint16_t *)s.low,
+             (int)s.low_dtype };
 }
 
 template <int width> __device__ __forceinline__ void trek_store_low(uint16_t *to, int dtype, const float *x)
@@ -160,7 +162,8 @@ template <typename R, typename T, int width> struct trek_step_piece {
 
 /* The `width` elements from `begin`, at once, or singly where `end` comes first. */
 template <typename R, typename T, int width>
-__device__ __forceinline__ void trek_step_range(const trek_step_numbers<T> &s, const trek_step_arrays<T> &a, int64_t begin, int64_t end)
+__device__ __forceinline__ void trek_step_range(const trek_step_numbers<T> &s, const trek_step_arrays<T> &a, int64_t begin,
+                                                int64_t end)
 {
     typedef trek_vector<T, width> vector;
     int64_t i = begin;
@@ -192,7 +195,8 @@ template <typename T> __device__ __forceinline__ void trek_zero_range(T *grad, i
 /* --- a whole step, in one launch: a block for each tile ---------------------------------------------------- */
 
 template <typename R, typename T>
-__device__ __forceinline__ void trek_fill_tile(const trek_update &u, const trek_update_run &run, bool zero, trek_step_numbers<T> *s)
+__device__ __forceinline__ void trek_fill_tile(const trek_update &u, const trek_update_run &run, bool zero,
+                                               trek_step_numbers<T> *s)
 {
     trek_update_slice slice;
     trek_update_slice_of(&u, &run, zero, &slice);
@@ -277,7 +281,8 @@ template <typename R> struct trek_loaded_tile {
     }
 };
 
-template <typename R> static __global__ void __launch_bounds__(TREK_UPDATE_THREADS, 2) trek_apply_kernel(trek_update u, bool zero_grads)
+template <typename R> static __global__ void __launch_bounds__(TREK_UPDATE_THREADS, 2) trek_apply_kernel(trek_update u,
+                                                                                                         bool zero_grads)
 {
     TREK_SHARED(trek_step_numbers<float>, narrow, 1);
     TREK_SHARED(trek_step_numbers<double>, wide, 1);

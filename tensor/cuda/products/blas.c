@@ -279,7 +279,8 @@ static int ask_candidates(const blas_queue *own, const blas_plan *plan, cublasLt
     if (blas.MatmulPreferenceCreate(&preference) != CUBLAS_STATUS_SUCCESS)
         return 0;
     uint64_t limit = WORKSPACE_LIMIT;
-    int32_t result = key->c.alignment < key->bias_alignment ? key->c.alignment : key->bias_alignment; /* no attribute of its own */
+    int32_t result = key->c.alignment < key->bias_alignment ? key->c.alignment : key->bias_alignment;
+        /* no attribute of its own */
     const uint32_t alignments[4] = { (uint32_t)key->a.alignment, (uint32_t)key->b.alignment, (uint32_t)key->c.alignment,
                                      (uint32_t)result };
     static const cublasLtMatmulPreferenceAttributes_t attributes[4] = {

@@ -109,7 +109,8 @@ extern "C" trek_status trek_cuda_gelu(const trek_op_call *call, trek_cuda_queue 
 /* --- bias and ReLU in a pass of their own ------------------------------------------------------ */
 
 template <typename T>
-static __global__ void add_bias_kernel(T *c, int64_t n, int64_t c_row, int64_t c_col, const T *bias, int64_t bias_step, int activation,
+static __global__ void add_bias_kernel(T *c, int64_t n, int64_t c_row, int64_t c_col, const T *bias, int64_t bias_step,
+                                       int activation,
                                 int64_t count)
 {
     typedef typename trek_wide<T>::type W;
@@ -131,7 +132,8 @@ static trek_status add_bias(const trek_op_call *call, trek_cuda_queue *queue, vo
 }
 
 extern "C" trek_status trek_cuda_add_bias(const trek_op_call *call, trek_cuda_queue *queue, trek_dtype dtype, void *c, int64_t m,
-                                          int64_t n, int64_t c_row, int64_t c_col, const void *bias, int64_t bias_step, int activation)
+                                          int64_t n, int64_t c_row, int64_t c_col, const void *bias, int64_t bias_step,
+                                          int activation)
 {
     switch (dtype) {
     case TREK_F64: return add_bias<double>(call, queue, c, m, n, c_row, c_col, bias, bias_step, activation);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GPT-2 as trek runs it best: each sum of the residual stream in one pass with the norm
- * that follows, attention from the packed product without copies. Blocks normalised before each branch, learned positions, the table of
- * tokens shared with the head. Without dropout, as it is benchmarked everywhere. */
+ * that follows, attention from the packed product without copies. Blocks normalised before each branch, learned positions, the
+ * table of tokens shared with the head. Without dropout, as it is benchmarked everywhere. */
 #include "bench.h"
 
 #include <stdio.h>
@@ -19,7 +19,8 @@ static trek_var *own(trek_module *m, const char *name) { return trek_module_find
 static trek_var *block_attention(block_module *m, trek_var *x)
 {
     int64_t batch = trek_var_size(x, 0), length = trek_var_size(x, 1), width = trek_var_size(x, 2);
-    trek_var *packed = trek_reshape(trek_forward(m->packed, x), trek_dims(batch, length, 3, m->heads, width / m->heads)), *part[3];
+    trek_var *packed = trek_reshape(trek_forward(m->packed, x), trek_dims(batch, length, 3, m->heads, width / m->heads)),
+        *part[3];
     for (int k = 0; k < 3; k++)
         part[k] = trek_permute(trek_select(packed, 2, k), trek_dims(0, 2, 1, 3));
     trek_var *y = trek_attention(part[0], part[1], part[2], &(trek_attention_opts){ .causal = true });
@@ -112,5 +113,6 @@ trek_var *gpu_gpt2_loss(trek_graph *graph, trek_var *tokens, trek_var *targets, 
     gpt2_module *m = (gpt2_module *)trek_graph_module(graph)->children[0].module;
     trek_var *flat = trek_reshape(h, trek_dims(-1, trek_var_size(h, 2))), *table = own(m->tokens, "weight");
     targets = trek_reshape(targets, trek_dims(-1));
-    return kept ? trek_cross_entropy(trek_linear(flat, table, NULL), targets) : trek_linear_cross_entropy(flat, table, NULL, targets, NULL);
+    return kept ? trek_cross_entropy(trek_linear(flat, table, NULL), targets)
+        : trek_linear_cross_entropy(flat, table, NULL, targets, NULL);
 }

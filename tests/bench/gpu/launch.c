@@ -10,8 +10,9 @@
 
 enum { LAUNCHES = 100, NODES = 20, NON_BLOCKING = 1 };
 
-static const char empty_kernel[] = ".version 6.3\n.target sm_75\n.address_size 64\n"
-                                   ".visible .entry nothing(.param .u64 a, .param .u64 b, .param .u64 c, .param .u64 n)\n{\n    ret;\n}\n";
+static const char empty_kernel[] =
+    ".version 6.3\n.target sm_75\n.address_size 64\n"
+    ".visible .entry nothing(.param .u64 a, .param .u64 b, .param .u64 c, .param .u64 n)\n{\n    ret;\n}\n";
 
 /* CUDA_KERNEL_NODE_PARAMS of the driver's first graph interface. */
 typedef struct node_params {
@@ -36,10 +37,14 @@ static bool find(void *function, const char *name)
 {
     void *symbol = driver.library ? dlsym(driver.library, name) : NULL;
     memcpy(function, &symbol, sizeof symbol); /* ISO C has no cast from object to function pointers */
-    return symbol || trek_fail(TREK_ERR_UNSUPPORTED, driver.library ? "the driver has no %s" : "no CUDA driver (%s)", name) == TREK_OK;
+    return symbol || trek_fail(TREK_ERR_UNSUPPORTED, driver.library ? "the driver has no %s" : "no CUDA driver (%s)",
+                               name) == TREK_OK;
 }
 
-static bool fine(int code, const char *what) { return !code || trek_fail(TREK_ERR_CUDA, "%s: driver error %d", what, code) == TREK_OK; }
+static bool fine(int code, const char *what)
+{
+    return !code || trek_fail(TREK_ERR_CUDA, "%s: driver error %d", what, code) == TREK_OK;
+}
 
 /* The device's primary context (trek's own), the kernel, and a stream beside trek's. */
 static bool open_driver(void)
@@ -49,7 +54,8 @@ static bool open_driver(void)
     driver.library = dlopen("libcuda.so.1", RTLD_NOW);
     return find(&init, "cuInit") && find(&device_get, "cuDeviceGet") && find(&retain, "cuDevicePrimaryCtxRetain") &&
            find(&set, "cuCtxSetCurrent") && find(&load, "cuModuleLoadData") && find(&function, "cuModuleGetFunction") &&
-           find(&stream, "cuStreamCreate") && find(&driver.launch, "cuLaunchKernel") && find(&driver.graph_launch, "cuGraphLaunch") &&
+           find(&stream, "cuStreamCreate") && find(&driver.launch, "cuLaunchKernel") &&
+           find(&driver.graph_launch, "cuGraphLaunch") &&
            find(&driver.synchronize, "cuStreamSynchronize") && find(&driver.destroy_stream, "cuStreamDestroy_v2") &&
            fine(init(0), "cuInit") && fine(device_get(&device, gpu_device.index), "cuDeviceGet") &&
            fine(retain(&driver.context, device), "cuDevicePrimaryCtxRetain") && fine(set(driver.context), "cuCtxSetCurrent") &&
@@ -65,7 +71,8 @@ static bool build_graph(void)
     int (*instantiate)(void **, void *, unsigned long long);
     node_params params = { .function = driver.kernel, .grid = { 1, 1, 1 }, .block = { 64, 1, 1 }, .arguments = arguments };
     void *last = NULL;
-    bool done = find(&create, "cuGraphCreate") && find(&add, "cuGraphAddKernelNode") && find(&instantiate, "cuGraphInstantiateWithFlags") &&
+    bool done = find(&create, "cuGraphCreate") && find(&add, "cuGraphAddKernelNode") &&
+        find(&instantiate, "cuGraphInstantiateWithFlags") &&
                 fine(create(&driver.graph, 0), "cuGraphCreate");
     for (int k = 0; done && k < NODES; k++) {
         void *node = NULL;

@@ -5,7 +5,8 @@
 
 #include <string.h>
 
-#define LAYERS(...) trek_nn_sequential((int)(sizeof((trek_module *[]){ __VA_ARGS__ }) / sizeof(trek_module *)), (trek_module *[]){ __VA_ARGS__ })
+#define LAYERS(...)                                                                                                              \
+    trek_nn_sequential((int)(sizeof((trek_module *[]){ __VA_ARGS__ }) / sizeof(trek_module *)), (trek_module *[]){ __VA_ARGS__ })
 
 static trek_module *linear(int64_t in, int64_t out) { return trek_nn_linear(gpu_size(in, 8), gpu_size(out, 8), gpu_device); }
 static trek_module *norm(int64_t size) { return trek_nn_layer_norm(gpu_size(size, 8), gpu_device); }
@@ -27,7 +28,8 @@ static trek_var *residual_forward(trek_module *self, trek_var *x)
     return x;
 }
 
-static const trek_module_class residual_class = { .name = "residual", .size = sizeof(residual_module), .forward = residual_forward };
+static const trek_module_class residual_class = { .name = "residual", .size = sizeof(residual_module),
+                                                  .forward = residual_forward };
 
 static trek_module *residual(trek_module *main, int times)
 {
@@ -98,7 +100,8 @@ static trek_module *encoder(int64_t width)
     trek_module_add(m, "out", offsetof(encoder_module, out), linear(width, width));
     trek_module_add(m, "first", offsetof(encoder_module, first), norm(width));
     trek_module_add(m, "second", offsetof(encoder_module, second), norm(width));
-    trek_module_add(m, "feed", offsetof(encoder_module, feed), LAYERS(linear(width, 4 * width), trek_nn_relu(), linear(4 * width, width)));
+    trek_module_add(m, "feed", offsetof(encoder_module, feed),
+                    LAYERS(linear(width, 4 * width), trek_nn_relu(), linear(4 * width, width)));
     return trek_module_check(m);
 }
 
@@ -109,7 +112,8 @@ typedef struct position_module {
 } position_module;
 
 static trek_var *position_forward(trek_module *self, trek_var *x) { return trek_add(x, ((position_module *)self)->table); }
-static const trek_module_class position_class = { .name = "position", .size = sizeof(position_module), .forward = position_forward };
+static const trek_module_class position_class = { .name = "position", .size = sizeof(position_module),
+                                                  .forward = position_forward };
 
 static trek_module *position(int64_t length, int64_t width)
 {
@@ -138,7 +142,8 @@ static trek_module *convnet(void)
     static const int64_t channels[] = { 3, 64, 128, 256, 512, 512 };
     trek_module *m = LAYERS(trek_nn_identity());
     for (int k = 0; k < 5; k++) {
-        trek_conv2d_opts conv = { .in = channels[k], .out = channels[k + 1], .kernel = { 3 }, .padding = { 1 }, .device = gpu_device };
+        trek_conv2d_opts conv = { .in = channels[k], .out = channels[k + 1], .kernel = { 3 }, .padding = { 1 },
+                                  .device = gpu_device };
         trek_nn_sequential_add(m, trek_nn_conv2d_with(&conv));
         trek_nn_sequential_add(m, trek_nn_batch_norm2d(channels[k + 1], gpu_device));
         trek_nn_sequential_add(m, trek_nn_relu());

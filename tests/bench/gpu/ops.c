@@ -113,7 +113,10 @@ static void matmul(void)
 }
 
 static trek_var *op_linear(op_state *s) { return trek_linear(s->in[0], s->in[1], s->in[2]); }
-static trek_var *op_linear_gelu(op_state *s) { return trek_linear_activation(s->in[0], s->in[1], s->in[2], TREK_ACTIVATION_GELU); }
+static trek_var *op_linear_gelu(op_state *s)
+{
+    return trek_linear_activation(s->in[0], s->in[1], s->in[2], TREK_ACTIVATION_GELU);
+}
 
 static void gpt2_products(void)
 {
@@ -240,7 +243,8 @@ static void head(void)
 {
     int64_t rows = gpu_size(65536, 64), width = gpu_size(768, 64), classes = gpu_size(50304, 128);
     double flop = 6.0 * (double)rows * (double)width * (double)classes;
-    head_state s = { gpu_randn(trek_dims(rows, width), TREK_BF16, 1, true), gpu_randn(trek_dims(classes, width), TREK_BF16, 0.02, true),
+    head_state s = { gpu_randn(trek_dims(rows, width), TREK_BF16, 1, true),
+                     gpu_randn(trek_dims(classes, width), TREK_BF16, 0.02, true),
                      gpu_randint(trek_dims(rows), classes), false };
     gpu_report("forward+backward pieces", gpu_time(head_step, &s), 1, 0, flop);
     trek_memory_release_cached(gpu_device);

@@ -22,7 +22,8 @@ static trek_var *loss_of(train_state *s, trek_var *x, trek_var *y)
     trek_var *out = trek_graph_forward(s->graph, x);
     if (!s->classes)
         return trek_mse_loss(out, y);
-    return out ? trek_cross_entropy(trek_reshape(out, trek_dims(-1, trek_var_size(out, -1))), trek_reshape(y, trek_dims(-1))) : NULL;
+    return out ? trek_cross_entropy(trek_reshape(out, trek_dims(-1, trek_var_size(out, -1))), trek_reshape(y, trek_dims(-1)))
+        : NULL;
 }
 
 static void eager_step(void *state)
@@ -117,9 +118,11 @@ static trek_graph *graph_of(trek_module *model, trek_optimizer_spec optimizer)
 
 static void replay(void)
 {
-    trek_module *layers[] = { trek_nn_linear(64, 64, gpu_device), trek_nn_relu(), trek_nn_linear(64, 64, gpu_device), trek_nn_relu(),
+    trek_module *layers[] = { trek_nn_linear(64, 64, gpu_device), trek_nn_relu(), trek_nn_linear(64, 64, gpu_device),
+                              trek_nn_relu(),
                               trek_nn_linear(64, 10, gpu_device) };
-    train_state s = { .graph = graph_of(trek_nn_sequential(5, layers), trek_adamw((trek_adam_opts){ .lr = 1e-3 })), .classes = true };
+    train_state s = { .graph = graph_of(trek_nn_sequential(5, layers), trek_adamw((trek_adam_opts){ .lr = 1e-3 })),
+                      .classes = true };
     s.x = gpu_randn(trek_dims(32, 64), TREK_F32, 1, false);
     s.y = gpu_randint(trek_dims(32), 10);
     if (trek_status_get() == TREK_OK) {
@@ -172,7 +175,8 @@ static void update_alone(const char *name, trek_dtype dtype, double bytes)
     char text[64];
     trek_module *model = weights_new(dtype);
     trek_params *params = model ? trek_module_params(model) : NULL;
-    trek_optimizer *optimizer = params ? trek_optimizer_new(trek_adamw((trek_adam_opts){ .lr = 1e-4, .weight_decay = 0.1 }), params) : NULL;
+    trek_optimizer *optimizer = params ? trek_optimizer_new(trek_adamw((trek_adam_opts){ .lr = 1e-4, .weight_decay = 0.1 }),
+                                                            params) : NULL;
     for (int k = 0; optimizer && k < 2; k++) {
         trek_var *var = trek_params_var(params, k), *grad = gpu_randn(trek_var_shape(var), dtype, 1e-3, false);
         trek_var_set_grad(var, grad);
@@ -223,7 +227,8 @@ static void update_clipped(const char *name, trek_dtype dtype, double bytes)
     if (with.us <= 0 && trek_status_get() == TREK_OK)
         trek_fail(TREK_ERR_STATE, "lost in the noise");
     gpu_report(text, with, 1, (bytes + 4) * (double)weights_count(), 0);
-    snprintf(text, sizeof text, "%s gradients + clip + update, host", name); /* far below the line before: the host waits for nothing */
+    snprintf(text, sizeof text, "%s gradients + clip + update, host", name);
+        /* far below the line before: the host waits for nothing */
     gpu_report(text, host, 1, 0, 0);
     close_state(&s);
 }
@@ -253,7 +258,8 @@ static void model(void)
         in = out = trek_dims(many, small);
     else if (!strcmp(name, "feedback_fixed"))
         in = out = trek_dims(few, small);
-    train_state s = { .graph = graph_of(gpu_model_new(name), trek_adam((trek_adam_opts){ .lr = tokens ? 1e-4 : 1e-3 })), .read = true };
+    train_state s = { .graph = graph_of(gpu_model_new(name), trek_adam((trek_adam_opts){ .lr = tokens ? 1e-4 : 1e-3 })),
+                      .read = true };
     s.classes = tokens;
     s.x = tokens ? gpu_randint(in, gpu_size(8192, 64)) : gpu_randn(in, TREK_F32, 1, false);
     s.y = tokens ? gpu_randint(out, gpu_size(8192, 64)) : gpu_randn(out, TREK_F32, 1, false);

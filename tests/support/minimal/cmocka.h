@@ -110,7 +110,8 @@ MINIMAL_UNUSED static void minimal_memory(const void *a, const void *b, size_t s
 }
 
 /* NaN is equal to nothing. */
-MINIMAL_UNUSED static void minimal_floats(double a, double b, double tolerance, double epsilon, int equal, const char *file, int line)
+MINIMAL_UNUSED static void minimal_floats(double a, double b, double tolerance, double epsilon, int equal, const char *file,
+                                          int line)
 {
     double size = fmax(fabs(a), fabs(b)), apart = fabs(a - b);
     int same = apart <= tolerance || apart <= size * epsilon || (isinf(a) && a == b);
@@ -137,8 +138,10 @@ MINIMAL_UNUSED static void minimal_range(uintmax_t value, uintmax_t low, uintmax
 #define assert_string_not_equal(a, b) minimal_strings(a, b, 0, MINIMAL_HERE)
 #define assert_memory_equal(a, b, size) minimal_memory(a, b, size, 1, MINIMAL_HERE)
 #define assert_memory_not_equal(a, b, size) minimal_memory(a, b, size, 0, MINIMAL_HERE)
-#define assert_float_equal(a, b, tolerance) minimal_floats((float)(a), (float)(b), (float)(tolerance), FLT_EPSILON, 1, MINIMAL_HERE)
-#define assert_float_not_equal(a, b, tolerance) minimal_floats((float)(a), (float)(b), (float)(tolerance), FLT_EPSILON, 0, MINIMAL_HERE)
+#define assert_float_equal(a, b, tolerance)                                                                                      \
+    minimal_floats((float)(a), (float)(b), (float)(tolerance), FLT_EPSILON, 1, MINIMAL_HERE)
+#define assert_float_not_equal(a, b, tolerance)                                                                                  \
+    minimal_floats((float)(a), (float)(b), (float)(tolerance), FLT_EPSILON, 0, MINIMAL_HERE)
 #define assert_double_equal(a, b, tolerance) minimal_floats(a, b, tolerance, DBL_EPSILON, 1, MINIMAL_HERE)
 #define assert_in_range(x, low, high) minimal_range((uintmax_t)(x), (uintmax_t)(low), (uintmax_t)(high), 1, MINIMAL_HERE)
 #define assert_not_in_range(x, low, high) minimal_range((uintmax_t)(x), (uintmax_t)(low), (uintmax_t)(high), 0, MINIMAL_HERE)
@@ -189,7 +192,8 @@ static void minimal_list(const char *word, const struct CMUnitTest *tests, size_
 }
 
 /* The number of tests that failed, at most 100; -1 if the group could not be set up. */
-MINIMAL_UNUSED static int _cmocka_run_group_tests(const char *group, const struct CMUnitTest *tests, size_t n, CMFixtureFunction setup,
+MINIMAL_UNUSED static int _cmocka_run_group_tests(const char *group, const struct CMUnitTest *tests, size_t n,
+                                                  CMFixtureFunction setup,
                                                   CMFixtureFunction teardown)
 {
     enum { MOST = 4096 };

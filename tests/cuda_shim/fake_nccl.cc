@@ -10,8 +10,8 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-
-#include "fake_internal.h"
+#include <sys/socket.h>
+#include <unistd.h>
 
 struct ncclComm {
     unsigned magic;
@@ -117,7 +117,7 @@ static void all_joined(World &w)
     w.changed.notify_all();
 }
 
-static ncclResult_t join(const std::shared_ptr<World> &world, int size, int index, int device, bool blocking, ncclComm **comm)
+std::shared_ptr<Rank> new_rank(const std::shared_ptr<World> &world, int index, int device, bool blocking)
 {
     auto rank = std::make_shared<Rank>();
     rank->world = world;
@@ -125,11 +125,21 @@ static ncclResult_t join(const std::shared_ptr<World> &world, int size, int inde
     rank->device = device;
     rank->blocking = blocking;
     rank->polls = blocking ? 0 : POLLS;
+    return rank;
+}
+
+/* nullptr: no such place in it. */
+std::shared_ptr<Rank> join_world(const ncclUniqueId &id, int size, int index, int device, bool blocking, ncclResult_t *result)
+{
+    std::shared_ptr<World> world = world_of(id, size);
+    std::shared_ptr<Rank> rank = new_rank(world, index, device, blocking);
     bool complete;
     {
         std::lock_guard<std::mutex> lock(world->mutex);
-        if (world->size != size || world->here[(size_t)index])
-            return ncclInvalidArgument;
+        if (world->size != size || world->here[(size_t)index]) {
+            *result = ncclInvalidArgument;
+            return nullptr;
+        }
         world->ranks[(size_t)index] = rank;
         world->here[(size_t)index] = true;
         complete = ++world->joined == world->size;
@@ -138,8 +148,7 @@ static ncclResult_t join(const std::shared_ptr<World> &world, int size, int inde
     }
     if (complete)
         forget_world(world.get());
-    *comm = new ncclComm{MAGIC_COMM, rank};
-    return ncclSuccess;
+    return rank;
 }
 
 static ncclResult_t wait_joined(Rank &rank)
@@ -243,6 +252,8 @@ static ncclResult_t submit_call(const char *function, ncclComm_t comm, const Cal
     result = check_call(*comm->rank, call, stream);
     if (result != ncclSuccess)
         return result;
+    if (comm->rank->world->link >= 0 && (call.what == What::send || call.what == What::receive))
+        return wrong(*comm->rank, ncclInvalidUsage, "the fake sends nothing from rank to rank between processes");
     if (call.count == 0)
         return ncclSuccess;
     if (group_depth > 0) {
@@ -311,8 +322,10 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
     ncclResult_t result;
     if (refused_now(__func__, &result))
         return result;
+    if (!listen_for_ranks())
+        return ncclSystemError;
     memset(id, 0, sizeof *id);
-    snprintf(id->internal, sizeof id->internal, "fake nccl %lu", ++worlds().made);
+    snprintf(id->internal, sizeof id->internal, "fake nccl %d %lu", (int)getpid(), ++worlds().made);
     return ncclSuccess;
 }
 
@@ -348,11 +361,11 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id
     if (cudaGetDevice(&device) != cudaSuccess)
         return ncclUnhandledCudaError;
     bool blocking = !config || config->blocking == NCCL_CONFIG_UNDEF_INT || config->blocking != 0;
-    ncclComm *made = nullptr;
-    result = join(world_of(id, ranks), ranks, rank, device, blocking, &made);
-    if (result != ncclSuccess)
+    auto join = is_elsewhere(id) ? join_elsewhere : join_world;
+    std::shared_ptr<Rank> made = join(id, ranks, rank, device, blocking, &result);
+    if (!made)
         return result;
-    joining.push_back({comm, made});
+    joining.push_back({comm, new ncclComm{MAGIC_COMM, made}});
     return group_depth > 0 ? ncclSuccess : finish_joining();
 }
 
@@ -424,6 +437,8 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
         std::lock_guard<std::mutex> lock(w.mutex);
         comm->rank->aborted = true;
         comm->rank->pending.clear();
+        if (w.link >= 0)
+            shutdown(w.link, SHUT_RDWR);
         incomplete = w.joined < w.size;
         w.changed.notify_all();
     }

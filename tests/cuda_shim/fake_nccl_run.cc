@@ -5,9 +5,7 @@
 #include "fake_nccl.h"
 
 #include <algorithm>
-#include <chrono>
 
-#include "fake_internal.h"
 #include "fake_number.h"
 
 namespace fake {
@@ -166,23 +164,15 @@ static bool same(const Meeting &m)
     });
 }
 
-/* Waits for `over`, the rank's abort or the end of the process. */
-template <typename Over> static bool wait_for(std::unique_lock<std::mutex> &lock, World &w, const Rank &rank, Over over)
-{
-    while (!over() && !rank.aborted && !state().quitting.load(std::memory_order_relaxed))
-        w.changed.wait_until(lock, std::chrono::system_clock::now() + std::chrono::milliseconds(20));
-    return over();
-}
-
 /* An error that a test asked for: the rank says so, and its stream hangs as the real one's. */
-static bool breaks(std::unique_lock<std::mutex> &lock, World &w, Rank &rank)
+static bool breaks(std::unique_lock<std::mutex> &lock, Rank &rank)
 {
     cudaError_t error;
-    if (!fails_now("ncclAsync", &error))
+    if (rank.peer >= 0 || !fails_now("ncclAsync", &error))
         return false;
     rank.error = error == cudaErrorUnknown ? ncclSystemError : (ncclResult_t)error;
     rank.last_error = "a failure that was asked for";
-    wait_for(lock, w, rank, [] { return false; });
+    wait_for(lock, rank, [] { return false; });
     return true;
 }
 
@@ -190,8 +180,13 @@ void run_collective(const std::shared_ptr<Rank> &rank, const Call &call)
 {
     World &w = *rank->world;
     std::unique_lock<std::mutex> lock(w.mutex);
-    if (rank->aborted || breaks(lock, w, *rank))
+    if (rank->aborted || breaks(lock, *rank))
         return;
+    if (w.link >= 0) {
+        lock.unlock();
+        run_elsewhere(rank, call);
+        return;
+    }
     unsigned long number = rank->next++;
     std::shared_ptr<Meeting> &slot = w.meetings[number];
     if (!slot) {
@@ -216,7 +211,7 @@ void run_collective(const std::shared_ptr<Rank> &rank, const Call &call)
         w.changed.notify_all();
         return;
     }
-    wait_for(lock, w, *rank, [&m] { return m->done; });
+    wait_for(lock, *rank, [&m] { return m->done; });
 }
 
 /* -- sends and receives -- */
@@ -225,7 +220,7 @@ static bool receive(std::unique_lock<std::mutex> &lock, Rank &rank, const Call &
 {
     World &w = *rank.world;
     auto &box = w.letters[{call.root, rank.rank}];
-    if (!wait_for(lock, w, rank, [&box] { return !box.empty(); }))
+    if (!wait_for(lock, rank, [&box] { return !box.empty(); }))
         return false;
     std::shared_ptr<Letter> letter = box.front();
     box.pop_front();
@@ -245,7 +240,7 @@ void run_letters(const std::shared_ptr<Rank> &rank, const std::vector<Call> &cal
 {
     World &w = *rank->world;
     std::unique_lock<std::mutex> lock(w.mutex);
-    if (rank->aborted || breaks(lock, w, *rank))
+    if (rank->aborted || breaks(lock, *rank))
         return;
     std::vector<std::shared_ptr<Letter>> sent;
     for (const Call &call : calls)
@@ -259,7 +254,7 @@ void run_letters(const std::shared_ptr<Rank> &rank, const std::vector<Call> &cal
         if (call.what == What::receive && !receive(lock, *rank, call))
             return;
     for (const auto &letter : sent)
-        if (!wait_for(lock, w, *rank, [&letter] { return letter->taken; }))
+        if (!wait_for(lock, *rank, [&letter] { return letter->taken; }))
             return;
 }
 

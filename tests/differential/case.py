@@ -186,7 +186,7 @@ def run_torch(case, inputs, function, wide=False, change=None):
         used = leaf
         if spec["grad"] and spec["way"] == "scale":
             used = leaf * 1.0
-        elif spec["grad"] and spec["way"] == "turn" and leaf.ndim >= 2:
+        elif spec["grad"] and spec["way"] == "turn" and leaf.ndim >= 2 and not wide:
             used = leaf.transpose(0, -1).contiguous().transpose(0, -1)
         tensors.append(used)
         leaves.append(leaf)

@@ -236,7 +236,6 @@ TABLE = {
 }
 
 
-
 def softplus(x):
     return torch.logaddexp(x, torch.zeros_like(x))
 

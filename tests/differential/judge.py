@@ -95,7 +95,7 @@ class Judge:
         if dtype in (torch.float32, torch.float64):  # PyTorch's vectors flush what is below the normal numbers
             fine |= (v - t).abs() <= 1024 * torch.finfo(dtype).tiny  # x times such a one, too
         if dtype == torch.float64 and what == "value" and not self.apart[what]:  # differences of larger numbers, as a loss near 0
-            fine |= (v - t).abs() <= 4 * torch.finfo(dtype).eps * self.largest()
+            fine |= (v - t).abs() <= 4 * torch.finfo(dtype).eps * max(self.largest(), self.strain(1))
         if what != "value":  # f64 has no better truth beside it: rounding of what was saved
             fine |= ~v.isfinite() & ~t.isfinite()
             fine |= (v - t).abs() <= few * torch.finfo(torch.float64).eps
@@ -165,10 +165,27 @@ class Judge:
 
     def strain(self, times):
         """By how much a norm of nearly equal numbers magnifies roundings, which tiny rows leave to chance: by 1 / deviation each time."""
-        if "norm" in self.case["name"]:
-            size = max([1.0] + [float(torch.nan_to_num(i.values.double(), 0, 0, 0).abs().max()) for i in self.inputs if i.values.numel()])
-            return min(size, 1e3) / math.sqrt(max(self.case["args"].get("eps", 1e-5), 1e-6)) ** times
-        return 100.0 ** (times - 1) if self.case["name"] in ("std", "var_of") else 1.0
+        name = self.case["name"]
+        if name in ("std", "var_of"):
+            return 100.0
+        if "norm" not in name:
+            return 1.0
+        size, deviation = self.least_deviation()
+        return 1 / math.sqrt(1e-5) if size is None else max(size, 1.0) / min(deviation, 1.0) ** times
+
+    def least_deviation(self):
+        """The largest number of what is normalized, and the least deviation of a row; None where nothing is."""
+        args = self.case["args"]
+        rows = [self.inputs[args[n]["tensor"]].values.double() for n in ("x", "branch") if isinstance(args.get(n), dict)]
+        if not rows or "eps" not in args or not rows[0].numel():
+            return None, None
+        x = torch.nan_to_num(sum(rows), 0, 0, 0)
+        count = args.get("normalized_dims")
+        dims = tuple(range(x.ndim - count, x.ndim)) if count else (0, *range(2, x.ndim))
+        spread = (x * x).mean(dims) if self.case["name"] == "rms_norm" else x.var(dims, unbiased=False)
+        if args.get("training") is False and isinstance(args.get("running_var"), dict):
+            spread = torch.nan_to_num(self.inputs[args["running_var"]["tensor"]].values.double(), 0, 0, 0).clamp(min=0)
+        return float(x.abs().max()), math.sqrt(max(float(spread.min()) + args["eps"], 1e-12))
 
     def complain(self, value, want, truth, wrong):
         at = int(torch.nonzero(wrong.reshape(-1))[0])

@@ -75,7 +75,7 @@ def moved(g, nudge, k):
     if not nudge or not nudge[0]:
         return g
     rng = torch.Generator().manual_seed(31 * nudge[1] + k)
-    return g * (1 + 0.5 * nudge[0] * (2 * torch.rand(g.shape, generator=rng, dtype=torch.float64) - 1))
+    return g * (1 + nudge[0] * (torch.rand(g.shape, generator=rng, dtype=torch.float64) - 0.5))
 
 
 def run_torch(case, nudge=None):

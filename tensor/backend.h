@@ -13,7 +13,7 @@
 TREK_BEGIN
 
 /* Of the table below: its version and its size, which the number of ops is part of. */
-#define TREK_BACKEND_ABI (5 * 10000000 + (int)(sizeof(trek_backend) / sizeof(void *)))
+#define TREK_BACKEND_ABI (6 * 10000000 + (int)(sizeof(trek_backend) / sizeof(void *)))
 
 /* Work done in order. Every thread has a compute stream of its own on each device
  * that it uses: NULL stands for it wherever a stream is asked for. */
@@ -69,6 +69,8 @@ typedef struct trek_backend {
     trek_status (*stream_wait)(trek_stream *stream, trek_event *event);
     trek_status (*event_elapsed_ms)(trek_event *start, trek_event *end, double *ms);
     trek_status (*event_sync)(trek_event *event);
+    /* waits for the calling thread's own streams but for those on the n devices of `but`; NULL: there are none */
+    void (*finish_streams)(const trek_device *but, int n);
     trek_status (*sync)(trek_device device);  /* waits; returns and clears the deferred error */
     trek_status (*deferred_error)(trek_device device); /* without waiting */
     void (*range_begin)(const char *name); /* named stretches for profilers (NVTX); may be NULL */

@@ -259,9 +259,41 @@ static void wrapped(void **state)
     trek_ddp_free(&ddp);
 }
 
+static trek_status take_to_cpu(int rank, void *arg)
+{
+    trek_tensor *there = arg, *here = trek_tensor_to(there, trek_cpu(rank));
+    double sum = 0;
+    for (int64_t k = 0; here && k < trek_tensor_numel(here); k++)
+        sum += ((const float *)trek_tensor_data(here))[k];
+    bool right = here && sum == 3.0 * (double)trek_tensor_numel(here);
+    trek_tensor_release(here);
+    return right ? TREK_OK : trek_status_get() != TREK_OK ? trek_status_get() : TREK_ERR_STATE;
+}
+
+/* Ranks on CPUs read what the caller computes on another device. */
+static void on_another_device(void **state)
+{
+    (void)state;
+    const trek_device devices[] = { trek_cpu(0), trek_cpu(1), trek_cpu(2) };
+    trek_ranks *ranks = trek_ranks_new(devices, 3);
+    assert_non_null(ranks);
+    for (int round = 0; round < 20; round++) {
+        trek_scope scope = trek_scope_begin();
+        trek_var *one = trek_var_new(trek_tensor_full(1.0, trek_dims(50000), TREK_F32, test_device()), false);
+        trek_var *three = trek_add(trek_add(one, one), one);
+        for (int k = 0; k < 50; k++) /* so that the device is late */
+            three = trek_mul(three, one);
+        if (trek_ranks_run(ranks, take_to_cpu, trek_var_data(three)) != TREK_OK)
+            fail_msg("round %d: %s", round, trek_error());
+        trek_scope_end(scope);
+    }
+    trek_ranks_free(&ranks);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(cpu_first), cmocka_unit_test(gpu_first),
-                                        cmocka_unit_test(found_and_named), cmocka_unit_test(wrapped) };
+                                        cmocka_unit_test(found_and_named), cmocka_unit_test(wrapped),
+                                        cmocka_unit_test(on_another_device) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,6 +47,9 @@ void trek_handover_end(trek_handover *handover)
 
 void trek_handover_give(trek_handover *handover)
 {
+    for (int type = 0; type < TREK_DEVICE_TYPE_COUNT; type++)
+        if (trek_backends[type] && trek_backends[type]->finish_streams) /* on GPUs that no rank is on */
+            trek_backends[type]->finish_streams(handover->devices, handover->n);
     for (int k = 0; k < handover->n; k++)
         trek_backends[handover->devices[k].type]->event_record(handover->given[k], NULL);
 }

@@ -16,7 +16,8 @@ typedef struct trek_handover {
 
 trek_status trek_handover_start(trek_handover *handover, const trek_device *devices, int n);
 void trek_handover_end(trek_handover *handover);
-/* On the caller, before a run: marks what it has given to the GPUs. Sets an error if a device fails. */
+/* On the caller, before a run: marks what it has given to the GPUs, and waits for GPUs that are not the group's, where a
+ * loader may have put a batch. Sets an error if a device fails. */
 void trek_handover_give(trek_handover *handover);
 /* On a rank, first thing: its stream goes on behind the caller's. */
 trek_status trek_handover_take(const trek_handover *handover, trek_device device);

@@ -103,6 +103,7 @@ trek_status trek_cuda_event_record(trek_event *event, trek_stream *stream);
 trek_status trek_cuda_stream_wait(trek_stream *stream, trek_event *event);
 trek_status trek_cuda_event_elapsed_ms(trek_event *start, trek_event *end, double *ms);
 trek_status trek_cuda_event_sync(trek_event *event);
+void trek_cuda_finish_streams(const trek_device *but, int n);
 trek_status trek_cuda_sync(trek_device device);
 trek_status trek_cuda_deferred_error(trek_device device);
 

@@ -32,6 +32,7 @@ static void fill_functions(trek_backend *b)
     b->stream_wait = trek_cuda_stream_wait;
     b->event_elapsed_ms = trek_cuda_event_elapsed_ms;
     b->event_sync = trek_cuda_event_sync;
+    b->finish_streams = trek_cuda_finish_streams;
     b->sync = trek_cuda_sync;
     b->deferred_error = trek_cuda_deferred_error;
     b->capture_begin = trek_cuda_capture_begin;

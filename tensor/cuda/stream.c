@@ -225,6 +225,23 @@ trek_status trek_cuda_event_sync(trek_event *event)
     return event->recorded ? trek_cuda_check(cudaEventSynchronize(event->event), "cudaEventSynchronize") : TREK_OK;
 }
 
+static bool is_listed(const trek_device *devices, int n, int index)
+{
+    for (int k = 0; k < n; k++)
+        if (devices[k].type == TREK_CUDA && devices[k].index == index)
+            return true;
+    return false;
+}
+
+void trek_cuda_finish_streams(const trek_device *but, int n)
+{
+    for (int d = 0; mine && d < TREK_CUDA_MAX_DEVICES; d++) {
+        trek_cuda_queue *queue = mine->of[d];
+        if (queue && !queue->capture && !is_listed(but, n, d))
+            trek_cuda_check(cudaStreamSynchronize(queue->stream), "cudaStreamSynchronize");
+    }
+}
+
 /* --- waiting for the device ----------------------------------------------------------------- */
 
 trek_status trek_cuda_sync(trek_device device)

@@ -151,7 +151,7 @@ static void one_call(rank_job *job)
 {
     trek_tensor *part = filled(job, job->rank, COUNT), *all = NULL;
     trek_comm_call call = { .kind = job->kind, .op = job->op, .dtype = job->dtype, .count = COUNT, .on_device = true };
-    job->native = trek_comm_nccl_takes(job->comm, &call);
+    job->native = job->comm->devices && job->comm->devices->takes(job->comm, &call);
     switch (job->kind) {
     case TREK_COMM_ALL_REDUCE:
         job->status = trek_comm_all_reduce(job->comm, part, job->op);

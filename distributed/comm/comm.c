@@ -5,37 +5,8 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "distributed/comm/comm_internal.h"
-#include "distributed/comm/nccl.h"
-#include "distributed/control/control.h"
+#include "distributed/comm/meeting.h"
 #include "tensor/tensor_internal.h"
-
-static const char *const kind_names[] = { "a call with wrong arguments", "all_reduce", "broadcast", "all_gather",
-                                          "reduce_scatter",
-                                          "barrier" };
-static const char *const op_names[] = { "sum", "mean", "max", "min", "prod" };
-
-char *trek_comm_call_text(const trek_comm_call *call, char *text, size_t size)
-{
-    const char *kind = kind_names[call->kind], *dtype = trek_dtype_name(call->dtype);
-    const char *where = call->on_device ? ", on the device" : "";
-    long long count = (long long)call->count;
-    switch (call->kind) {
-    case TREK_COMM_ALL_REDUCE:
-    case TREK_COMM_REDUCE_SCATTER:
-        snprintf(text, size, "%s(%s, %s, %lld elements%s)", kind, op_names[call->op], dtype, count, where);
-        break;
-    case TREK_COMM_BROADCAST:
-        snprintf(text, size, "%s(from rank %d, %s, %lld elements%s)", kind, call->root, dtype, count, where);
-        break;
-    case TREK_COMM_ALL_GATHER:
-        snprintf(text, size, "%s(%s, %lld elements%s)", kind, dtype, count, where);
-        break;
-    default:
-        snprintf(text, size, "%s", kind);
-    }
-    return text;
-}
 
 /* Whether there are data on a device. */
 static bool is_on_device(const trek_comm_call *call)
@@ -43,18 +14,31 @@ static bool is_on_device(const trek_comm_call *call)
     return call->on_device && call->kind != TREK_COMM_BARRIER && call->kind != TREK_COMM_INVALID;
 }
 
+/* Whether its devices carry it out themselves. */
+static bool takes(const trek_comm *comm, const trek_comm_call *call) { return comm->devices && comm->devices->takes(comm, call); }
+
+/* The call gets its number, and the control channel is told. */
+static void begin(trek_comm *comm, trek_comm_call *call)
+{
+    call->number = ++comm->calls;
+    trek_call_note note = trek_comm_note(call);
+    if (comm->control)
+        trek_control_call(comm->control, &note);
+}
+
 static trek_status run_numbered(trek_comm *comm, const trek_comm_call *call)
 {
-    if (is_on_device(call))
-        return trek_comm_nccl_takes(comm, call) ? trek_comm_nccl_run(comm, call, NULL) : trek_comm_staged_run(comm, call);
-    return comm->engine->run(comm, call);
+    if (!is_on_device(call))
+        return comm->engine->run(comm, call);
+    if (!takes(comm, call))
+        return trek_comm_staged_run(comm, call);
+    trek_status status = comm->devices->start(comm, call);
+    return status == TREK_OK ? comm->devices->wait(comm) : status;
 }
 
 trek_status trek_comm_run(trek_comm *comm, trek_comm_call call)
 {
-    call.number = ++comm->calls;
-    if (comm->control)
-        trek_control_call(comm->control, &call);
+    begin(comm, &call);
     trek_status status = run_numbered(comm, &call);
     if (comm->control && status == TREK_OK)
         trek_control_called(comm->control);
@@ -67,20 +51,18 @@ bool trek_comm_overlaps(const trek_comm *comm) { return comm->engine->start != N
 
 trek_status trek_comm_start(trek_comm *comm, trek_comm_call call)
 {
-    bool on_device = is_on_device(&call), by_library = on_device && trek_comm_nccl_takes(comm, &call);
+    bool on_device = is_on_device(&call), by_library = on_device && takes(comm, &call);
     if (on_device ? !by_library : !comm->engine->start)
         return trek_comm_run(comm, call);
-    call.number = ++comm->calls;
-    if (comm->control)
-        trek_control_call(comm->control, &call);
-    return by_library ? trek_comm_nccl_start(comm, &call) : comm->engine->start(comm, &call);
+    begin(comm, &call);
+    return by_library ? comm->devices->start(comm, &call) : comm->engine->start(comm, &call);
 }
 
 trek_status trek_comm_finish(trek_comm *comm)
 {
     trek_status status = comm->engine->finish ? comm->engine->finish(comm) : TREK_OK;
-    if (comm->nccl && status == TREK_OK)
-        status = trek_comm_nccl_wait(comm);
+    if (comm->devices && status == TREK_OK)
+        status = comm->devices->wait(comm);
     if (comm->control && status == TREK_OK)
         trek_control_called(comm->control);
     return status;
@@ -96,15 +78,15 @@ static trek_status run_invalid(trek_comm *comm, trek_status status)
 static trek_status check_tensor(const trek_comm *comm, trek_comm_kind kind, const trek_tensor *tensor)
 {
     if (!tensor)
-        return trek_fail_missing(kind_names[kind], "tensor");
+        return trek_fail_missing(trek_call_kind_name(kind), "tensor");
     char text[TREK_SHAPE_TEXT];
     char own[16];
     if (tensor->device.type != TREK_CPU && !trek_device_equal(tensor->device, comm->device))
-        return trek_fail(TREK_ERR_DEVICE, "%s: rank %d's tensor is on %s, neither in host memory nor on %s", kind_names[kind],
+        return trek_fail(TREK_ERR_DEVICE, "%s: rank %d's tensor is on %s, neither in host memory nor on %s", trek_call_kind_name(kind),
                          comm->rank,
                          trek_device_name(tensor->device, text), trek_device_name(comm->device, own));
     if (!tensor->contiguous)
-        return trek_fail(TREK_ERR_SHAPE, "%s: rank %d's tensor %s is not contiguous", kind_names[kind], comm->rank,
+        return trek_fail(TREK_ERR_SHAPE, "%s: rank %d's tensor %s is not contiguous", trek_call_kind_name(kind), comm->rank,
                          trek_tensor_shape_text(tensor, text));
     return TREK_OK;
 }
@@ -112,11 +94,11 @@ static trek_status check_tensor(const trek_comm *comm, trek_comm_kind kind, cons
 static trek_status check_op(const trek_comm *comm, trek_comm_kind kind, const trek_tensor *tensor, trek_reduce_op op)
 {
     if ((int)op < 0 || op > TREK_PROD)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: rank %d gave operation %d", kind_names[kind], comm->rank, (int)op);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: rank %d gave operation %d", trek_call_kind_name(kind), comm->rank, (int)op);
     bool fits = tensor->dtype == TREK_BOOL ? op == TREK_MAX || op == TREK_MIN : op != TREK_MEAN ||
         trek_dtype_is_float(tensor->dtype);
     return fits ? TREK_OK
-                : trek_fail(TREK_ERR_DTYPE, "%s: rank %d asked for the %s of %s", kind_names[kind], comm->rank, op_names[op],
+                : trek_fail(TREK_ERR_DTYPE, "%s: rank %d asked for the %s of %s", trek_call_kind_name(kind), comm->rank, trek_call_op_name(op),
                             trek_dtype_name(tensor->dtype));
 }
 
@@ -172,12 +154,12 @@ static trek_status check_parts(const trek_comm *comm, trek_comm_kind kind, const
     if (status != TREK_OK)
         return status;
     if (part->device.type != all->device.type)
-        return trek_fail(TREK_ERR_DEVICE, "%s: rank %d's part and whole are on different devices", kind_names[kind], comm->rank);
+        return trek_fail(TREK_ERR_DEVICE, "%s: rank %d's part and whole are on different devices", trek_call_kind_name(kind), comm->rank);
     if (part->dtype != all->dtype)
-        return trek_fail(TREK_ERR_DTYPE, "%s: rank %d's part is %s, the whole %s", kind_names[kind], comm->rank,
+        return trek_fail(TREK_ERR_DTYPE, "%s: rank %d's part is %s, the whole %s", trek_call_kind_name(kind), comm->rank,
                          trek_dtype_name(part->dtype), trek_dtype_name(all->dtype));
     if (all->numel != part->numel * comm->world)
-        return trek_fail(TREK_ERR_SHAPE, "%s: rank %d's whole has %lld elements, not %d parts of %lld", kind_names[kind],
+        return trek_fail(TREK_ERR_SHAPE, "%s: rank %d's whole has %lld elements, not %d parts of %lld", trek_call_kind_name(kind),
                          comm->rank,
                          (long long)all->numel, comm->world, (long long)part->numel);
     return TREK_OK;
@@ -253,18 +235,44 @@ trek_status trek_comm_samples(const trek_comm *comm, int64_t total, int64_t *fir
 
 void trek_comm_abort(trek_comm *comm, const char *reason)
 {
-    if (comm)
-        comm->engine->abort(comm, reason);
+    if (!comm)
+        return;
+    char message[TREK_ERROR_SIZE];
+    snprintf(message, sizeof message, "the group was aborted through rank %d%s%s", comm->rank, reason && *reason ? ": " : "",
+             reason ? reason : "");
+    comm->engine->end(comm, TREK_ERR_CANCELLED, message);
+    if (comm->devices)
+        comm->devices->abort(comm);
 }
 
 bool trek_comm_ended(const trek_comm *comm) { return comm->engine->ended(comm); }
 
-void trek_comm_free(trek_comm **comm)
+/* --- handles ---------------------------------------------------------------------------------- */
+
+bool trek_comm_retain(trek_comm *comm)
 {
-    if (!comm || !*comm)
+    int more = atomic_load(&comm->more);
+    while (more >= 0 && !atomic_compare_exchange_weak(&comm->more, &more, more + 1))
+        ;
+    return more >= 0;
+}
+
+void trek_comm_destroy(trek_comm *comm)
+{
+    comm->engine->leave(comm);
+    if (comm->devices)
+        comm->devices->detach(comm);
+    comm->engine->free(comm);
+}
+
+void trek_comm_free(trek_comm **address)
+{
+    trek_comm *comm = address ? *address : NULL;
+    if (!comm)
         return;
-    (*comm)->engine->free(*comm);
-    *comm = NULL;
+    *address = NULL;
+    if (atomic_fetch_sub(&comm->more, 1) == 0)
+        (comm->freed ? comm->freed : trek_comm_destroy)(comm);
 }
 
 int trek_comm_rank(const trek_comm *comm) { return comm ? comm->rank : 0; }

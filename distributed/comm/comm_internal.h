@@ -3,19 +3,11 @@
 #ifndef TREK_DISTRIBUTED_COMM_COMM_INTERNAL_H
 #define TREK_DISTRIBUTED_COMM_COMM_INTERNAL_H
 
+#include <stdatomic.h>
+
 #include "distributed/comm/comm.h"
+#include "distributed/control/call.h"
 #include "tensor/status_internal.h"
-
-#define TREK_MAX_RANKS 1024
-
-typedef enum trek_comm_kind {
-    TREK_COMM_INVALID, /* a rank whose own arguments were wrong comes with this, so that the others need not wait */
-    TREK_COMM_ALL_REDUCE,
-    TREK_COMM_BROADCAST,
-    TREK_COMM_ALL_GATHER,
-    TREK_COMM_REDUCE_SCATTER,
-    TREK_COMM_BARRIER,
-} trek_comm_kind;
 
 /* One rank's call. count: elements of the tensor; of a part for all_gather and reduce_scatter. */
 typedef struct trek_comm_call {
@@ -34,14 +26,29 @@ typedef struct trek_comm_call {
 typedef struct trek_comm_engine {
     const char *name;
     trek_status (*run)(trek_comm *comm, const trek_comm_call *call);
-    void (*abort)(trek_comm *comm, const char *reason);
+    /* Ends the group for all ranks; from any thread. The first reason counts. */
+    void (*end)(trek_comm *comm, trek_status status, const char *message);
     bool (*ended)(const trek_comm *comm);
-    void (*free)(trek_comm *comm); /* the handle, too */
+    /* The two halves of freeing a handle: no calls come from here on; and the memory. */
+    void (*leave)(trek_comm *comm);
+    void (*free)(trek_comm *comm);
     /* Engines that progress by themselves (MPI, NCCL); NULL: start runs the call. A started call's memory is left
      * alone until finish, which waits for all started calls and returns the first failure. */
     trek_status (*start)(trek_comm *comm, const trek_comm_call *call);
     trek_status (*finish)(trek_comm *comm);
 } trek_comm_engine;
+
+/* What carries calls on memory of the ranks' devices, beside the engine: nccl.c. */
+typedef struct trek_comm_device_engine {
+    /* Whether the call is one for it: all ranks find the same. Else it is staged through the host. */
+    bool (*takes)(const trek_comm *comm, const trek_comm_call *call);
+    /* start puts the work behind what the thread's queue holds, wait makes the queue go on behind all that was started. */
+    trek_status (*start)(trek_comm *comm, const trek_comm_call *call);
+    trek_status (*wait)(trek_comm *comm);
+    /* Ends the waiting of all ranks' devices; from any thread. */
+    void (*abort)(trek_comm *comm);
+    void (*detach)(trek_comm *comm);
+} trek_comm_device_engine;
 
 struct trek_comm_nccl;
 
@@ -50,16 +57,25 @@ struct trek_comm {
     const trek_comm_engine *engine;
     int rank, world;
     trek_device device;
+    atomic_int more;     /* handles besides the first: it goes when this falls below 0 */
+    void (*freed)(trek_comm *comm); /* called instead of trek_comm_destroy when the last handle has gone; NULL: that */
     int64_t deadline_ns; /* 0: none */
     uint64_t calls;
     struct trek_control *control; /* between processes: the control channel, borrowed; NULL: threads of one process */
-    struct trek_comm_nccl *nccl; /* comm_nccl.c: for memory of distinct GPUs; NULL: it is staged through the host */
+    const trek_comm_device_engine *devices; /* for memory of distinct devices; NULL: it is staged through the host */
+    struct trek_comm_nccl *nccl; /* that engine's own */
 };
+
+/* One more handle to the same: whoever keeps a communicator that was lent takes one, and trek_comm_free gives it back.
+ * false: the last one has gone, and it is being freed. */
+bool trek_comm_retain(trek_comm *comm);
+/* What the last trek_comm_free does. */
+void trek_comm_destroy(trek_comm *comm);
 
 /* The block of host memory from trek_block_alloc that a tensor lies in; NULL: it is the user's own, or on a device. */
 void *trek_comm_block(const trek_tensor *tensor);
 
-/* comm_staged.c: a call on device memory through host memory: any mixture of ranks, the same GPU twice too. */
+/* staged.c: a call on device memory through host memory: any mixture of ranks, the same GPU twice too. */
 trek_status trek_comm_staged_run(trek_comm *comm, const trek_comm_call *call);
 
 /* The collectives over plain memory; what trek_comm_x above are made of. */
@@ -71,8 +87,6 @@ trek_status trek_comm_finish(trek_comm *comm);
 bool trek_comm_overlaps(const trek_comm *comm);
 /* Whether the group has ended by an error: every call would fail. */
 bool trek_comm_ended(const trek_comm *comm);
-/* "all_reduce(sum, f32, 1024 elements)": writes at most size bytes; returns text. */
-char *trek_comm_call_text(const trek_comm_call *call, char *text, size_t size);
 /* Ranks that share cores with too many others must not spin. All handles of the group follow. */
 void trek_comm_local_set_spin(trek_comm *comm, bool spin);
 

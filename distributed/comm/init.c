@@ -28,28 +28,23 @@ enum { SHARED, MPI, GLOO, ENGINES };
 /* The process's group. */
 static struct {
     pthread_mutex_t lock;
-    int handles;                    /* 0: no group */
-    trek_comm *comm;
+    pthread_cond_t gone;            /* the group has been freed */
+    trek_comm *comm;                /* NULL: no group */
     trek_control *control;          /* NULL: a world of one */
-    const trek_comm_engine *inner;  /* comm's own; it shows `engine`, which counts the handles */
-    trek_comm_engine engine;
     trek_launch launch;
-    char wanted[16];
     int64_t settling_ns;            /* 0: for ever */
-} job = { .lock = PTHREAD_MUTEX_INITIALIZER };
+} job = { .lock = PTHREAD_MUTEX_INITIALIZER, .gone = PTHREAD_COND_INITIALIZER };
 
-/* The last handle leaves. */
-static void free_handle(trek_comm *comm)
+/* The last handle has gone. */
+static void free_job(trek_comm *comm)
 {
     if (trek_forked)
         return;
     pthread_mutex_lock(&job.lock);
-    if (--job.handles == 0) {
-        comm->engine = job.inner;
-        job.inner->free(comm);
-        trek_control_free(&job.control);
-        job.comm = NULL;
-    }
+    trek_comm_destroy(comm);
+    trek_control_free(&job.control);
+    job.comm = NULL;
+    pthread_cond_broadcast(&job.gone);
     pthread_mutex_unlock(&job.lock);
 }
 
@@ -263,32 +258,27 @@ static trek_comm *join(const trek_comm_opts *opts)
 static trek_comm *begin(const trek_comm_opts *opts, const trek_launch *launch)
 {
     job.launch = *launch;
-    snprintf(job.wanted, sizeof job.wanted, "%s", opts && opts->engine ? opts->engine : "");
     trek_comm *comm = join(opts);
     if (!comm)
         return NULL;
     comm->control = job.control;
+    comm->freed = free_job;
     job.comm = comm;
-    job.handles = 1;
-    job.inner = comm->engine;
-    job.engine = *comm->engine;
-    job.engine.free = free_handle;
-    comm->engine = &job.engine;
     if (opts && opts->deadline_s != 0)
         trek_comm_set_deadline(comm, opts->deadline_s);
     return comm;
 }
 
-static trek_comm *again(const trek_comm_opts *opts, const trek_launch *launch)
+/* Whether it is the process's group that is asked for. */
+static trek_status check_again(const trek_comm_opts *opts, const trek_launch *launch)
 {
     if (launch->processes != job.launch.processes || launch->process != job.launch.process)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "comm_init: this process is process %d of %d already, not %d of %d",
-                              job.launch.process, job.launch.processes, launch->process, launch->processes);
-    if (opts && opts->engine && strcmp(opts->engine, job.engine.name) != 0)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "comm_init: the processes are joined by engine \"%s\" already, not \"%s\"",
-                              job.engine.name, opts->engine);
-    job.handles++;
-    return job.comm;
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_init: this process is process %d of %d already, not %d of %d",
+                         job.launch.process, job.launch.processes, launch->process, launch->processes);
+    if (opts && opts->engine && strcmp(opts->engine, job.comm->engine->name) != 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "comm_init: the processes are joined by engine \"%s\" already, not \"%s\"",
+                         job.comm->engine->name, opts->engine);
+    return TREK_OK;
 }
 
 trek_comm *trek_comm_init(const trek_comm_opts *opts)
@@ -301,8 +291,15 @@ trek_comm *trek_comm_init(const trek_comm_opts *opts)
     if (check_opts(opts) != TREK_OK || trek_launch_find(opts, &launch) != TREK_OK)
         return NULL;
     pthread_mutex_lock(&job.lock);
-    trek_comm *comm = job.handles ? again(opts, &launch) : begin(opts, &launch);
+    while (job.comm && !trek_comm_retain(job.comm)) /* another thread gives the last handle back */
+        pthread_cond_wait(&job.gone, &job.lock);
+    trek_comm *comm = job.comm;
+    trek_status status = comm ? check_again(opts, &launch) : TREK_OK;
+    if (!comm)
+        comm = begin(opts, &launch);
     pthread_mutex_unlock(&job.lock);
+    if (status != TREK_OK)
+        trek_comm_free(&comm);
     return comm;
 }
 

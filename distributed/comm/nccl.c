@@ -126,12 +126,20 @@ static struct trek_comm_nccl *new_part(const trek_backend *backend, trek_device 
     return NULL;
 }
 
+static const trek_comm_device_engine nccl_engine;
+
+static void use(trek_comm *comm, struct trek_comm_nccl *part)
+{
+    comm->nccl = part;
+    comm->devices = part ? &nccl_engine : NULL;
+}
+
 static trek_status attach_all(trek_comm **comms, const trek_device *devices, int n, const trek_device_comm *library)
 {
     const trek_backend *backend = trek_backends[devices[0].type];
     int made = 0;
-    while (made < n && (comms[made]->nccl = new_part(backend, devices[made])))
-        made++;
+    for (struct trek_comm_nccl *part; made < n && (part = new_part(backend, devices[made])); made++)
+        use(comms[made], part);
     nccl_group *group = made == n ? new_group(library, devices, n) : NULL;
     for (int r = 0; r < made; r++) {
         if (group) {
@@ -139,7 +147,7 @@ static trek_status attach_all(trek_comm **comms, const trek_device *devices, int
             comms[r]->nccl->rank = group->ranks[r];
         } else {
             free_part(comms[r]->nccl);
-            comms[r]->nccl = NULL;
+            use(comms[r], NULL);
         }
     }
     if (!group)
@@ -162,16 +170,15 @@ trek_status trek_comm_nccl_attach(trek_comm **comms, const trek_device *devices,
     return TREK_OK;
 }
 
-void trek_comm_nccl_detach(trek_comm *comm)
+/* The last one frees the communicators of all. */
+static void detach(trek_comm *comm)
 {
     struct trek_comm_nccl *part = comm->nccl;
-    if (!part)
-        return;
     nccl_group *group = part->group;
     const trek_device_comm *library = part->library;
     if (part->control)
         trek_control_forget(part->control, part);
-    comm->nccl = NULL;
+    use(comm, NULL);
     free_part(part);
     pthread_mutex_lock(&group->lock);
     bool last = --group->attached == 0;
@@ -297,7 +304,7 @@ static trek_status join_made(trek_comm *comm, trek_device device, const process_
         status = trek_control_on_end(comm->control, group_ended, part);
     if (own && status == TREK_OK) {
         part->control = comm->control;
-        comm->nccl = part;
+        use(comm, part);
     } else if (part) {
         drop_part(part);
     }
@@ -357,10 +364,10 @@ static bool reduction_of(trek_reduce_op op, trek_device_reduce *reduction)
     return false;
 }
 
-bool trek_comm_nccl_takes(const trek_comm *comm, const trek_comm_call *call)
+static bool takes(const trek_comm *comm, const trek_comm_call *call)
 {
     trek_device_reduce reduction;
-    if (!comm->nccl || !call->on_device)
+    if (!call->on_device)
         return false;
     if (call->kind == TREK_COMM_BROADCAST || call->kind == TREK_COMM_ALL_GATHER)
         return true;
@@ -385,20 +392,6 @@ static trek_status begin(const struct trek_comm_nccl *part, const trek_comm_call
     }
 }
 
-/* The others' devices would wait for this rank's in vain. */
-static trek_status end_group(trek_comm *comm, trek_status status)
-{
-    char reason[256];
-    snprintf(reason, sizeof reason, "%s", trek_error());
-    comm->engine->abort(comm, reason);
-    return status;
-}
-
-static trek_status met(trek_comm *comm, const trek_comm_call *call)
-{
-    return comm->engine->run(comm, call); /* on_device: they meet, and compare their calls */
-}
-
 trek_status trek_comm_nccl_give(trek_comm *comm, const trek_comm_call *call)
 {
     const struct trek_comm_nccl *part = comm->nccl;
@@ -410,34 +403,25 @@ trek_status trek_comm_nccl_give(trek_comm *comm, const trek_comm_call *call)
     return status == TREK_OK ? begin(part, call, part->stream) : status;
 }
 
-trek_status trek_comm_nccl_start(trek_comm *comm, const trek_comm_call *call)
+static trek_status start(trek_comm *comm, const trek_comm_call *call)
 {
-    trek_status status = met(comm, call);
+    trek_status status = comm->engine->run(comm, call); /* on_device: they meet, and compare their calls */
     if (status != TREK_OK)
         return status;
     status = trek_comm_nccl_give(comm, call);
-    return status == TREK_OK ? status : end_group(comm, status);
+    if (status == TREK_OK)
+        return TREK_OK;
+    char reason[256]; /* the others' devices would wait for this rank's in vain */
+    snprintf(reason, sizeof reason, "%s", trek_error());
+    trek_comm_abort(comm, reason);
+    return status;
 }
 
-trek_status trek_comm_nccl_wait(trek_comm *comm)
+static trek_status wait_started(trek_comm *comm)
 {
     const struct trek_comm_nccl *part = comm->nccl;
     trek_status status = part->backend->event_record(part->done, part->stream);
     return status == TREK_OK ? part->backend->stream_wait(NULL, part->done) : status;
-}
-
-trek_status trek_comm_nccl_run(trek_comm *comm, const trek_comm_call *call, trek_stream *stream)
-{
-    trek_status status;
-    if (!stream) {
-        status = trek_comm_nccl_start(comm, call);
-        return status == TREK_OK ? trek_comm_nccl_wait(comm) : status;
-    }
-    status = met(comm, call);
-    if (status != TREK_OK)
-        return status;
-    status = begin(comm->nccl, call, stream);
-    return status == TREK_OK ? status : end_group(comm, status);
 }
 
 /* --- buffers, aborts ----------------------------------------------------------------------- */
@@ -475,8 +459,7 @@ static void abort_group(nccl_group *group, const trek_device_comm *library)
     pthread_mutex_unlock(&group->lock);
 }
 
-void trek_comm_nccl_abort(trek_comm *comm)
-{
-    if (comm->nccl)
-        abort_group(comm->nccl->group, comm->nccl->library);
-}
+static void abort_all(trek_comm *comm) { abort_group(comm->nccl->group, comm->nccl->library); }
+
+static const trek_comm_device_engine nccl_engine = { .takes = takes, .start = start, .wait = wait_started, .abort = abort_all,
+                                                     .detach = detach };

@@ -18,24 +18,11 @@ trek_status trek_comm_nccl_attach(trek_comm **comms, const trek_device *devices,
  * library, or the same device as another (found by the devices' ids and named); calls are then staged through the host.
  * The end of the group ends the waiting. Errors: those of a collective; DEVICE. */
 trek_status trek_comm_nccl_join(trek_comm *comm, trek_device device);
-/* Whether the call goes to the library: all ranks find the same. Else it is staged. */
-bool trek_comm_nccl_takes(const trek_comm *comm, const trek_comm_call *call);
-/* A call that the library takes. stream NULL: on the rank's communication stream, behind what the thread has given to its
- * queue, and what it gives there next comes behind it; otherwise in the order of that stream alone. Does not wait for the
- * device. A rank that fails after the ranks have met ends the group. */
-trek_status trek_comm_nccl_run(trek_comm *comm, const trek_comm_call *call, trek_stream *stream);
-/* The same in two halves, so that computing goes on meanwhile: start puts the work on the communication stream, behind what the
- * thread's queue holds by then; wait makes the queue go on behind all that was started. */
-trek_status trek_comm_nccl_start(trek_comm *comm, const trek_comm_call *call);
-trek_status trek_comm_nccl_wait(trek_comm *comm);
-/* start without the meeting: for ranks that have met for this call already. */
+/* A call that the library takes, for ranks that have met for it already: puts the work on the communication stream,
+ * behind what the thread's queue holds by then. */
 trek_status trek_comm_nccl_give(trek_comm *comm, const trek_comm_call *call);
 /* Memory that many calls will use: faster where the library has a use for it. A buffer is given up before it is freed. */
 trek_status trek_comm_nccl_register(trek_comm *comm, void *data, size_t bytes);
 void trek_comm_nccl_forget(trek_comm *comm, void *data);
-/* Ends the waiting of all ranks' devices; from any thread. */
-void trek_comm_nccl_abort(trek_comm *comm);
-/* Part of freeing a handle. The last one frees the communicators of all. */
-void trek_comm_nccl_detach(trek_comm *comm);
 
 #endif

@@ -12,7 +12,8 @@
 
 #include <stdatomic.h>
 
-#include "distributed/comm/comm_internal.h"
+#include "distributed/control/call.h"
+#include "tensor/status_internal.h"
 
 typedef struct trek_control trek_control;
 
@@ -52,7 +53,7 @@ void trek_control_forget(trek_control *control, void *arg);
 
 /* What this process does from here on, for the peers' tables; phase is a literal ("forward", "step", "save"). Cheap:
  * two stores. call may be NULL. A long phase that is not a collective counts as progress, see deadlines in comm.h. */
-void trek_control_say(trek_control *control, const char *phase, const trek_comm_call *call);
+void trek_control_say(trek_control *control, const char *phase, const trek_call_note *call);
 /* The same for a phase that may take long and makes no calls ("save"): peers wait for it as long as it is alive. */
 void trek_control_say_long(trek_control *control, const char *phase);
 /* What the library begins on the program's behalf ("forward"): progress, also if it is the same again; a long phase that the
@@ -60,7 +61,7 @@ void trek_control_say_long(trek_control *control, const char *phase);
 void trek_control_note(trek_control *control, const char *phase);
 /* A call begins; all that were begun have ended (trek_comm_run does both). A call that a process which has left will
  * never come to ends the group. */
-void trek_control_call(trek_control *control, const trek_comm_call *call);
+void trek_control_call(trek_control *control, const trek_call_note *call);
 void trek_control_called(trek_control *control);
 /* Whether a process that is late by deadline_ns is waited for on: it said a long phase, or began something else more
  * recently than that, and it is alive. What engines ask of all who are missing before they call it a time-out. */

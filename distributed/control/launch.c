@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "distributed/comm/comm_internal.h"
+#include "distributed/control/call.h"
 #include "tensor/environment.h"
 
 typedef struct launcher {

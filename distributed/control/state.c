@@ -14,7 +14,7 @@
 
 static trek_control_report *own_state(trek_control *control) { return &control->peers[control->process].report; }
 
-static void say(trek_control *control, const char *phase, const trek_comm_call *call, bool is_long)
+static void say(trek_control *control, const char *phase, const trek_call_note *call, bool is_long)
 {
     trek_control_report *own = own_state(control);
     int64_t now = trek_clock_ns();
@@ -27,9 +27,9 @@ static void say(trek_control *control, const char *phase, const trek_comm_call *
     }
     if (call) {
         own->number = call->number;
-        own->kind = (int32_t)call->kind;
-        own->op = (int32_t)call->op;
-        own->dtype = (int32_t)call->dtype;
+        own->kind = call->kind;
+        own->op = call->op;
+        own->dtype = call->dtype;
         own->root = call->root;
         own->count = call->count;
         own->call_ns = now;
@@ -49,7 +49,7 @@ static void say_and_wake(trek_control *control, const char *phase, bool is_long)
         trek_control_wake(control);
 }
 
-void trek_control_say(trek_control *control, const char *phase, const trek_comm_call *call)
+void trek_control_say(trek_control *control, const char *phase, const trek_call_note *call)
 {
     say_and_wake(control, phase ? phase : "training", false);
     if (call)
@@ -71,7 +71,7 @@ void trek_control_note(trek_control *control, const char *phase)
     pthread_mutex_unlock(&control->lock);
 }
 
-void trek_control_call(trek_control *control, const trek_comm_call *call)
+void trek_control_call(trek_control *control, const trek_call_note *call)
 {
     if (!control || trek_forked)
         return;
@@ -204,22 +204,17 @@ char *trek_control_doing(trek_control *control, int process, char *text, size_t 
             (size_t)snprintf(text, size, "in phase \"%s\" for %.1f s, ", report->phase, (double)(now - report->phase_ns) * 1e-9);
     if (used >= size)
         return text;
-    trek_comm_call call = { .kind = (trek_comm_kind)report->kind,
-                            .op = (trek_reduce_op)report->op,
-                            .dtype = (trek_dtype)report->dtype,
-                            .root = report->root,
+    trek_call_note call = { .kind = report->kind, .op = report->op, .dtype = report->dtype, .root = report->root,
                             .count = report->count };
-    char words[128] = "";
-    bool known = report->kind >= 0 && report->kind <= TREK_COMM_BARRIER && report->op >= 0 && report->op <= TREK_PROD &&
-                 report->dtype >= 0 && report->dtype <= TREK_BOOL;
+    char words[128];
     if (report->number == 0)
         snprintf(text + used, size - used, "before its first call");
     else if (report->in_call)
         snprintf(text + used, size - used, "in call %llu, %s, for %.1f s", (unsigned long long)report->number,
-                 known ? trek_comm_call_text(&call, words, sizeof words) : "?", (double)(now - report->call_ns) * 1e-9);
+                 trek_call_text(&call, words, sizeof words), (double)(now - report->call_ns) * 1e-9);
     else
         snprintf(text + used, size - used, "after call %llu, %s", (unsigned long long)report->number,
-                 known ? trek_comm_call_text(&call, words, sizeof words) : "?");
+                 trek_call_text(&call, words, sizeof words));
     return text;
 }
 

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "distributed/comm/async/async_internal.h"
-#include "distributed/comm/nccl.h"
 #include "tensor/memory_internal.h"
 #include "tensor/pool.h"
 #include "tensor/trace.h"
@@ -29,17 +28,11 @@ void trek_async_comm_wake(trek_async_comm *comm)
 void trek_async_comm_end(trek_async_comm *comm, trek_status status, const char *message)
 {
     pthread_mutex_lock(&comm->lock);
-    bool first = !comm->ended;
-    if (first) {
-        comm->ended = true;
-        comm->status = status;
-        snprintf(comm->message, sizeof comm->message, "%s", message);
-    }
+    bool first = trek_comm_end_by(&comm->end, status, message);
     struct trek_control *control = comm->base.control;
     pthread_mutex_unlock(&comm->lock);
     if (!first)
         return;
-    atomic_store(&comm->over, true);
     trek_async_comm_wake(comm);
     trek_async_thread_ring(comm->service);
     trek_async_thread_count(comm->service, 0, true);
@@ -47,15 +40,7 @@ void trek_async_comm_end(trek_async_comm *comm, trek_status status, const char *
         trek_control_end(control, status, message);
 }
 
-static trek_status fail_ended(trek_async_comm *comm)
-{
-    pthread_mutex_lock(&comm->lock);
-    trek_status status = comm->status;
-    char message[TREK_ERROR_SIZE];
-    memcpy(message, comm->message, sizeof message);
-    pthread_mutex_unlock(&comm->lock);
-    return trek_fail(status, "%s", message);
-}
+static trek_status fail_ended(trek_async_comm *comm) { return trek_comm_end_fail(&comm->end, NULL, ""); }
 
 /* On the control thread. */
 static void control_ended(void *arg)
@@ -103,13 +88,11 @@ static bool late_ones_excused(trek_async_comm *comm)
     return any;
 }
 
-/* "ranks 1, 3": who has not come, or of whom nothing has been heard; empty if that is not known. */
-static int name_missing(trek_async_comm *comm, char *text, size_t size)
+/* Who has not come, or of whom nothing has been heard; none if that is not known. */
+static trek_comm_late find_late(trek_async_comm *comm)
 {
-    int count = 0;
-    size_t used = 0;
-    text[0] = 0;
-    for (int r = 0; r < comm->base.world && used + 16 < size; r++) {
+    trek_comm_late late = { 0 };
+    for (int r = 0; r < comm->base.world; r++) {
         bool missing = comm->direct && !has_come(comm, r);
         if ((atomic_load(&comm->met) || !comm->direct) && comm->base.control && r != comm->base.rank) {
             char phase[64];
@@ -117,30 +100,24 @@ static int name_missing(trek_async_comm *comm, char *text, size_t size)
             trek_control_peer(comm->base.control, r, phase, sizeof phase, &silent, &in_phase);
             missing = silent > 3000000000 || trek_control_peer_call(comm->base.control, r) < present_number(comm);
         }
-        if (missing && ++count)
-            used += (size_t)snprintf(text + used, size - used, "%s%d", used ? ", " : "", r);
+        if (missing)
+            trek_comm_late_add(&late, r);
     }
-    return count;
+    return late;
 }
 
 static void end_by_timeout(trek_async_comm *comm)
 {
-    char text[128], missing[256], message[TREK_ERROR_SIZE];
-    double seconds = (double)comm->base.deadline_ns * 1e-9;
-    uint64_t number = atomic_load(&comm->completed) + 1;
-    trek_comm_call_text(&comm->queue[(number - 1) % TREK_ASYNC_QUEUE], text, sizeof text);
-    bool met = atomic_load(&comm->met);
-    int count = name_missing(comm, missing, sizeof missing);
-    if (count == 0)
-        snprintf(missing, sizeof missing, "%s", met ? "no rank in particular" : "another rank");
-    if (met)
+    char text[128], message[TREK_ERROR_SIZE];
+    trek_call_note call = trek_comm_note(&comm->queue[atomic_load(&comm->completed) % TREK_ASYNC_QUEUE]);
+    trek_comm_late late = find_late(comm);
+    if (atomic_load(&comm->met))
         snprintf(message, sizeof message,
-                 "%s, call %llu of rank %d: all ranks had come, but nothing has moved for %g s; silent: %s", text,
-                 (unsigned long long)number, comm->base.rank, seconds, missing);
+                 "%s, call %llu of rank %d: all ranks had come, but nothing has moved for %g s; silent: %s",
+                 trek_call_text(&call, text, sizeof text), (unsigned long long)call.number, comm->base.rank,
+                 (double)comm->base.deadline_ns * 1e-9, late.count ? late.ranks : "no rank in particular");
     else
-        snprintf(message, sizeof message, "%s, call %llu of rank %d: %s%s did not come within %g s", text,
-                 (unsigned long long)number,
-                 comm->base.rank, count > 1 ? "ranks " : count == 1 ? "rank " : "", missing, seconds);
+        trek_comm_late_text(&late, &comm->base, &call, "come", message);
     trek_async_comm_end(comm, TREK_ERR_TIMEOUT, message);
 }
 
@@ -182,7 +159,7 @@ static trek_status wait_for(trek_async_comm *comm, uint64_t number, bool drive)
     atomic_store(&comm->driven, drive);
     for (;;) {
         unsigned word = atomic_load(&comm->done.word);
-        if (atomic_load(&comm->over))
+        if (trek_async_comm_ended(comm))
             return fail_ended(comm);
         if (atomic_load(&comm->completed) >= number)
             return TREK_OK;
@@ -208,7 +185,7 @@ static trek_status wait_for(trek_async_comm *comm, uint64_t number, bool drive)
 static trek_status submit(trek_async_comm *comm, const trek_comm_call *call)
 {
     uint64_t queued = atomic_load(&comm->submitted);
-    if (atomic_load(&comm->over))
+    if (trek_async_comm_ended(comm))
         return fail_ended(comm);
     if (queued >= TREK_ASYNC_QUEUE) {
         trek_status status = wait_for(comm, queued - TREK_ASYNC_QUEUE + 1, false);
@@ -249,16 +226,12 @@ static trek_status async_run(trek_comm *base, const trek_comm_call *call)
     return status;
 }
 
-static void async_abort(trek_comm *base, const char *reason)
+static void async_end(trek_comm *base, trek_status status, const char *message)
 {
-    char message[TREK_ERROR_SIZE];
-    snprintf(message, sizeof message, "the group was aborted through rank %d%s%s", base->rank, reason && *reason ? ": " : "",
-             reason ? reason : "");
-    trek_async_comm_end(of(base), TREK_ERR_CANCELLED, message);
-    trek_comm_nccl_abort(base);
+    trek_async_comm_end(of(base), status, message);
 }
 
-static bool async_ended(const trek_comm *base) { return atomic_load(&((const trek_async_comm *)(const void *)base)->over); }
+static bool async_ended(const trek_comm *base) { return trek_async_comm_ended((const trek_async_comm *)(const void *)base); }
 
 /* The last reference. Memory that the library may still write to is kept for good. */
 void trek_async_comm_release(trek_async_comm *comm)
@@ -289,17 +262,21 @@ static void wait_until_closed(trek_async_comm *comm)
 }
 
 /* Started calls that nobody has waited for would write to memory that the caller may free from here on. */
-static void async_free(trek_comm *base)
+static void async_leave(trek_comm *base)
 {
     trek_async_comm *comm = of(base);
-    if (!atomic_load(&comm->over) && atomic_load(&comm->completed) != atomic_load(&comm->submitted))
+    if (!trek_async_comm_ended(comm) && atomic_load(&comm->completed) != atomic_load(&comm->submitted))
         trek_async_comm_end(comm, TREK_ERR_PEER, "the handle was given back while calls were under way");
     if (base->control)
         trek_control_forget(base->control, comm);
     pthread_mutex_lock(&comm->lock);
     base->control = NULL;
     pthread_mutex_unlock(&comm->lock);
-    trek_comm_nccl_detach(base);
+}
+
+static void async_free(trek_comm *base)
+{
+    trek_async_comm *comm = of(base);
     bool known = atomic_load(&comm->references) > 1;
     atomic_store(&comm->closing, true);
     trek_async_thread_ring(comm->service);
@@ -311,7 +288,7 @@ static void async_free(trek_comm *base)
     trek_async_comm_release(comm);
 }
 
-void trek_async_comm_free(trek_async_comm *comm) { async_free(&comm->base); }
+void trek_async_comm_free(trek_async_comm *comm) { trek_comm_destroy(&comm->base); }
 
 /* --- making one ------------------------------------------------------------------------------------ */
 
@@ -326,7 +303,7 @@ static size_t piece_size(size_t piece, int world)
 static bool allocate_parts(trek_async_comm *comm)
 {
     size_t world = (size_t)comm->base.world;
-    comm->stride = sizeof(trek_async_note) + (comm->direct ? TREK_ASYNC_SMALL : 0);
+    comm->stride = sizeof(trek_call_note) + (comm->direct ? TREK_ASYNC_SMALL : 0);
     comm->mine = trek_calloc(1, comm->stride);
     comm->notes = trek_calloc(world, comm->stride);
     comm->requests = trek_calloc(2 * world, sizeof *comm->requests);
@@ -344,7 +321,8 @@ static bool allocate_parts(trek_async_comm *comm)
 
 static trek_comm_engine engine_of(const trek_async_service *service)
 {
-    return (trek_comm_engine){ service->engine_name, async_run, async_abort, async_ended, async_free, async_start, async_finish };
+    return (trek_comm_engine){ .name = service->engine_name, .run = async_run, .end = async_end, .ended = async_ended,
+                               .leave = async_leave, .free = async_free, .start = async_start, .finish = async_finish };
 }
 
 trek_async_comm *trek_async_comm_new(trek_async_service *service, const trek_async_opts *opts)
@@ -379,7 +357,7 @@ trek_status trek_async_comm_join(trek_async_comm *comm)
     int64_t until = trek_clock_ns() + TREK_ASYNC_JOIN_NS;
     for (;;) {
         unsigned word = atomic_load(&comm->done.word);
-        if (atomic_load(&comm->over))
+        if (trek_async_comm_ended(comm))
             return fail_ended(comm);
         if (atomic_load(&comm->joined))
             return TREK_OK;

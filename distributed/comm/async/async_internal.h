@@ -18,18 +18,9 @@
 #include <stdatomic.h>
 
 #include "distributed/comm/async/async_table.h"
-#include "distributed/comm/comm_internal.h"
-#include "distributed/control/control.h"
-#include "distributed/control/wait.h"
+#include "distributed/comm/meeting.h"
 
 enum { TREK_ASYNC_QUEUE = 256, TREK_ASYNC_SLOTS = 4, TREK_ASYNC_SMALL = 4096 };
-
-/* What a rank tells the others before a call; small calls' data follow it. */
-typedef struct trek_async_note {
-    uint64_t number;
-    int64_t count;
-    int32_t kind, op, dtype, root, on_device, unused;
-} trek_async_note;
 
 /* A piece under way. */
 typedef struct trek_async_slot {
@@ -50,12 +41,9 @@ typedef struct trek_async_comm {
     const trek_async_table *table;
     atomic_int references;        /* the caller's, the thread's */
 
-    /* of ended, status, message, and of the caller's memory: held while it is read or written on the caller's behalf */
+    /* of the end, and of the caller's memory: held while it is read or written on the caller's behalf */
     pthread_mutex_t lock;
-    bool ended;
-    trek_status status;
-    char message[TREK_ERROR_SIZE];
-    atomic_bool over;             /* ended, to be looked at without the lock */
+    trek_comm_end end;
 
     /* between caller and thread */
     trek_gate done;               /* changes when a call is done, the group has ended, or has been given back */
@@ -77,7 +65,7 @@ typedef struct trek_async_comm {
     trek_comm_call call;
     bool direct, spin;
     size_t stride;                /* of notes */
-    char *mine, *notes;           /* this rank's note; all ranks' */
+    char *mine, *notes;           /* this rank's trek_call_note, and small calls' data behind it; all ranks' */
     trek_async_request *requests;   /* [2 x world] receiving and sending notes */
     int64_t hash[2];
     const void **ins;             /* [world] */
@@ -153,6 +141,7 @@ trek_status trek_async_agree(trek_control *control, trek_status status, const ch
 void trek_async_comm_free(trek_async_comm *comm);
 /* Ends the group here: the first reason counts. */
 void trek_async_comm_end(trek_async_comm *comm, trek_status status, const char *message);
+static inline bool trek_async_comm_ended(const trek_async_comm *comm) { return trek_comm_end_is_known(&comm->end); }
 void trek_async_comm_release(trek_async_comm *comm);
 /* Something on the handle has changed: who waits for that looks again. */
 void trek_async_comm_wake(trek_async_comm *comm);

@@ -71,19 +71,14 @@ static bool is_large(const trek_async_comm *comm, const trek_comm_call *call)
 static bool copy_in(trek_async_comm *comm, void *to, const void *from, size_t bytes)
 {
     pthread_mutex_lock(&comm->lock);
-    bool good = !comm->ended;
+    bool good = !trek_async_comm_ended(comm);
     if (good)
         memcpy(to, from, bytes);
     pthread_mutex_unlock(&comm->lock);
     return good;
 }
 
-static trek_async_note *note_of(const trek_async_comm *comm, int rank)
-{
-    return (trek_async_note *)(void *)(comm->notes + (size_t)rank * comm->stride);
-}
-
-static uint64_t hash_of(const trek_async_note *note)
+static uint64_t hash_of(const trek_call_note *note)
 {
     uint64_t words[sizeof *note / sizeof(uint64_t)], hash = 0x9e3779b97f4a7c15u;
     memcpy(words, note, sizeof words);
@@ -104,8 +99,7 @@ static trek_status send_notes(trek_async_comm *comm, size_t bytes)
 static bool begin_meeting(trek_async_comm *comm)
 {
     const trek_comm_call *call = &comm->call;
-    trek_async_note note = { .number = call->number, .count = call->count, .kind = (int32_t)call->kind, .op = (int32_t)call->op,
-                           .dtype = (int32_t)call->dtype, .root = call->root, .on_device = call->on_device };
+    trek_call_note note = trek_comm_note(call);
     memcpy(comm->mine, &note, sizeof note);
     size_t small = small_bytes(comm, call);
     if (call->kind == TREK_COMM_BROADCAST && call->root != comm->base.rank)
@@ -132,53 +126,24 @@ static bool begin_meeting(trek_async_comm *comm)
     return status == TREK_OK;
 }
 
-static trek_comm_call call_of(const trek_async_note *note)
-{
-    trek_comm_call call = { .number = note->number, .kind = (trek_comm_kind)note->kind, .op = (trek_reduce_op)note->op,
-                            .dtype = (trek_dtype)note->dtype, .root = note->root, .count = note->count,
-                            .on_device = note->on_device != 0 };
-    return call;
-}
-
-/* Every rank finds the same difference. */
 static bool notes_agree(trek_async_comm *comm)
 {
-    const trek_async_note *first = note_of(comm, 0);
-    trek_comm_call mine = call_of(first);
-    for (int r = 0; r < comm->base.world; r++) {
-        const trek_async_note *note = note_of(comm, r);
-        if (note->kind != TREK_COMM_INVALID && memcmp(first, note, sizeof *note) == 0)
-            continue;
-        trek_comm_call other = call_of(note);
-        char a[128], b[128], message[TREK_ERROR_SIZE];
-        if (r == 0)
-            snprintf(message, sizeof message, "call %llu: rank 0 came with wrong arguments", (unsigned long long)first->number);
-        else
-            snprintf(message, sizeof message, "the ranks' calls differ: rank 0's call %llu is %s, rank %d's call %llu is %s",
-                     (unsigned long long)first->number, trek_comm_call_text(&mine, a, sizeof a), r,
-                     (unsigned long long)note->number,
-                     trek_comm_call_text(&other, b, sizeof b));
+    char message[TREK_ERROR_SIZE];
+    bool good = trek_comm_notes_agree(comm->notes, comm->stride, comm->base.world, message);
+    if (!good)
         trek_async_comm_end(comm, TREK_ERR_COMM, message);
-        return false;
-    }
-    return true;
+    return good;
 }
 
 /* Small data: all ranks' are here. */
-static bool finish_small(trek_async_comm *comm, size_t bytes)
+static bool finish_small(trek_async_comm *comm)
 {
-    const trek_comm_call *call = &comm->call;
     for (int r = 0; r < comm->base.world; r++)
-        comm->ins[r] = comm->notes + (size_t)r * comm->stride + sizeof(trek_async_note);
+        comm->ins[r] = comm->notes + (size_t)r * comm->stride + sizeof(trek_call_note);
     pthread_mutex_lock(&comm->lock);
-    bool good = !comm->ended;
-    if (good && call->kind == TREK_COMM_ALL_REDUCE)
-        trek_comm_combine(call->dtype, call->op, comm->ins, comm->base.world, (void *const *)&call->out, 1, 0, call->count);
-    else if (good && call->kind == TREK_COMM_BROADCAST)
-        memcpy(call->out, comm->ins[call->root], bytes);
-    else
-        for (int r = 0; good && r < comm->base.world; r++)
-            memcpy((char *)call->out + (size_t)r * bytes, comm->ins[r], bytes);
+    bool good = !trek_async_comm_ended(comm);
+    if (good)
+        trek_comm_finish_small(&comm->call, comm->ins, comm->base.world);
     pthread_mutex_unlock(&comm->lock);
     return good;
 }
@@ -268,7 +233,7 @@ static bool load_piece(trek_async_comm *comm, trek_async_slot *slot)
 {
     const trek_comm_call *call = &comm->call;
     pthread_mutex_lock(&comm->lock);
-    bool good = !comm->ended;
+    bool good = !trek_async_comm_ended(comm);
     if (good && call->kind == TREK_COMM_REDUCE_SCATTER)
         for (int r = 0; r < comm->base.world; r++)
             load(comm, slot->in + (size_t)r * (size_t)slot->count * trek_dtype_size(comm->wire), r * call->count + slot->first,
@@ -283,7 +248,7 @@ static bool store_piece(trek_async_comm *comm, const trek_async_slot *slot)
 {
     const trek_comm_call *call = &comm->call;
     pthread_mutex_lock(&comm->lock);
-    bool good = !comm->ended;
+    bool good = !trek_async_comm_ended(comm);
     if (good && call->kind == TREK_COMM_ALL_GATHER)
         for (int r = 0; r < comm->base.world; r++)
             store(comm, slot->out + (size_t)r * (size_t)slot->count * trek_dtype_size(comm->wire), r * call->count + slot->first,
@@ -398,7 +363,7 @@ static void compare(trek_async_comm *comm)
     const trek_comm_call *call = &comm->call;
     if (!comm->direct && comm->state == TREK_ASYNC_MEETING && comm->hash[0] != ~comm->hash[1]) {
         comm->state = TREK_ASYNC_NAMING;
-        trek_status status = comm->table->all_gather(comm->group, comm->mine, sizeof(trek_async_note), comm->notes,
+        trek_status status = comm->table->all_gather(comm->group, comm->mine, sizeof(trek_call_note), comm->notes,
                                                      &comm->requests[0]);
         if (status != TREK_OK)
             end_by_error(comm, status);
@@ -411,9 +376,8 @@ static void compare(trek_async_comm *comm)
     if ((comm->direct || comm->state == TREK_ASYNC_NAMING) && !notes_agree(comm))
         return;
     atomic_store(&comm->met, true);
-    size_t small = small_bytes(comm, call);
-    if (small) {
-        if (finish_small(comm, small))
+    if (small_bytes(comm, call)) {
+        if (finish_small(comm))
             complete(comm);
     } else if (is_large(comm, call)) {
         comm->state = TREK_ASYNC_MOVING;
@@ -439,7 +403,7 @@ static void meet(trek_async_comm *comm, bool *moved)
 
 bool trek_async_comm_advance(trek_async_comm *comm, bool *moved)
 {
-    if (atomic_load(&comm->over))
+    if (trek_async_comm_ended(comm))
         return false; /* the library is not asked any more: what was under way stays so */
     if (has_failed(comm))
         return true;

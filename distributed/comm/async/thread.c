@@ -114,7 +114,7 @@ static void accept_incoming(trek_async_service *service)
 /* A handle that is being freed: the library gets its group back. */
 static void close_comm(trek_async_comm *comm)
 {
-    bool clean = !atomic_load(&comm->over) && comm->state != TREK_ASYNC_JOINING;
+    bool clean = !trek_async_comm_ended(comm) && comm->state != TREK_ASYNC_JOINING;
     if (comm->group && comm->table->group_free(comm->group, clean))
         comm->group = NULL;
     atomic_store(&comm->closed, true);
@@ -134,7 +134,7 @@ static bool serve_all(trek_async_service *service, bool *moved)
             end_left(service, comm);
         else if (trek_async_comm_advance(comm, moved))
             busy = true;
-        if (atomic_load(&comm->closing) && (atomic_load(&comm->over) || comm->state == TREK_ASYNC_IDLE)) {
+        if (atomic_load(&comm->closing) && (trek_async_comm_ended(comm) || comm->state == TREK_ASYNC_IDLE)) {
             *at = comm->next;
             close_comm(comm);
         } else {

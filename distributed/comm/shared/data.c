@@ -16,14 +16,6 @@
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* This rank's part of `count` elements, in whole cache lines. */
-static int64_t slice_start(int64_t count, int rank, int world)
-{
-    int64_t lines = (count + 63) / 64;
-    int64_t start = lines / world * rank + smaller(lines % world, rank);
-    return smaller(start * 64, count);
-}
-
 /* --- direct --------------------------------------------------------------------------------- */
 
 typedef struct direct_work {
@@ -35,8 +27,8 @@ typedef struct direct_work {
 static void combine_part(void *arg, int64_t begin, int64_t end)
 {
     const direct_work *w = arg;
-    int world = w->self->base.world;
-    trek_comm_combine(w->call->dtype, w->call->op, w->self->ins, world, w->self->outs, world, w->begin + begin, w->begin + end);
+    int world = w->self->met.base.world;
+    trek_comm_combine(w->call->dtype, w->call->op, w->self->met.ins, world, w->self->met.outs, world, w->begin + begin, w->begin + end);
 }
 
 /* What lies before and behind the pages that all share, by every rank for itself. */
@@ -44,22 +36,22 @@ static void combine_edges(trek_comm_shared *self, const trek_comm_call *call, in
 {
     int64_t size = (int64_t)trek_dtype_size(call->dtype), page = (int64_t)self->layout.page, bytes = call->count * size;
     void *out = call->out;
-    for (int r = 0; r < self->base.world; r++)
-        self->ins[r] = trek_shared_edge(self, turn, r);
-    trek_comm_combine(call->dtype, call->op, self->ins, self->base.world, &out, 1, 0, low / size);
+    for (int r = 0; r < self->met.base.world; r++)
+        self->met.ins[r] = trek_shared_edge(self, turn, r);
+    trek_comm_combine(call->dtype, call->op, self->met.ins, self->met.base.world, &out, 1, 0, low / size);
     out = (char *)call->out + high;
-    for (int r = 0; r < self->base.world; r++)
-        self->ins[r] = trek_shared_edge(self, turn, r) + page + (high - (bytes - page));
-    trek_comm_combine(call->dtype, call->op, self->ins, self->base.world, &out, 1, 0, (bytes - high) / size);
+    for (int r = 0; r < self->met.base.world; r++)
+        self->met.ins[r] = trek_shared_edge(self, turn, r) + page + (high - (bytes - page));
+    trek_comm_combine(call->dtype, call->op, self->met.ins, self->met.base.world, &out, 1, 0, (bytes - high) / size);
 }
 
 /* false: not all ranks share their arrays; *ended: the group has. */
 static bool run_direct(trek_comm_shared *self, const trek_comm_call *call, int turn, bool *ended)
 {
-    int world = self->base.world;
+    int world = self->met.base.world;
     int64_t size = (int64_t)trek_dtype_size(call->dtype), low = 0, high = call->count * size;
     for (int r = 0; r < world; r++) {
-        const trek_shared_span *span = &trek_shared_slot_of(self, r)->span[turn];
+        const trek_shared_span *span = trek_shared_span_of(self, turn, r);
         if (span->tail == 0)
             return false;
         low = span->head > low ? span->head : low;
@@ -67,17 +59,17 @@ static bool run_direct(trek_comm_shared *self, const trek_comm_call *call, int t
     }
     combine_edges(self, call, turn, low, high);
     for (int r = 0; r < world; r++) {
-        int64_t offset = trek_shared_slot_of(self, r)->span[turn].offset;
+        int64_t offset = trek_shared_span_of(self, turn, r)->offset;
         /* As a number: a window's first byte may lie behind where the array would begin. */
-        uintptr_t base = r == self->base.rank ? (uintptr_t)call->out : (uintptr_t)self->window[r] + (uintptr_t)offset;
-        self->ins[r] = self->outs[r] = (void *)base;
+        uintptr_t base = r == self->met.base.rank ? (uintptr_t)call->out : (uintptr_t)self->window[r] + (uintptr_t)offset;
+        self->met.ins[r] = self->met.outs[r] = (void *)base;
     }
     int64_t first = low / size, count = (high - low) / size;
-    int64_t begin = slice_start(count, self->base.rank, world), end = slice_start(count, self->base.rank + 1, world);
+    int64_t begin = trek_meeting_slice(count, self->met.base.rank, world), end = trek_meeting_slice(count, self->met.base.rank + 1, world);
     direct_work work = { self, call, first + begin };
     trek_parallel(end - begin, 1 << 15, combine_part, &work);
     self->direct++;
-    *ended = !trek_shared_meet(self, call);
+    *ended = !trek_meeting_come(&self->met, call->number);
     if (*ended) /* somebody may write to the array for a while yet, now or when he is woken tomorrow */
         trek_shared_pages_leave(call->block, call->out, (size_t)(call->count * size));
     return true;
@@ -100,20 +92,20 @@ static void copy_elements(char *to, const char *from, int64_t begin, int64_t end
 /* All but this rank's slice. */
 static void copy_others(const trek_comm_shared *self, char *to, const char *from, int64_t n, size_t size)
 {
-    copy_elements(to, from, 0, slice_start(n, self->base.rank, self->base.world), size);
-    copy_elements(to, from, slice_start(n, self->base.rank + 1, self->base.world), n, size);
+    copy_elements(to, from, 0, trek_meeting_slice(n, self->met.base.rank, self->met.base.world), size);
+    copy_elements(to, from, trek_meeting_slice(n, self->met.base.rank + 1, self->met.base.world), n, size);
 }
 
 static void combine_slice(trek_comm_shared *self, const trek_comm_call *call, int turn, int64_t at, int64_t n)
 {
-    int rank = self->base.rank, world = self->base.world;
+    int rank = self->met.base.rank, world = self->met.base.world;
     size_t size = trek_dtype_size(call->dtype);
     for (int r = 0; r < world; r++)
-        self->ins[r] = r == rank ? (const char *)call->in + (size_t)at * size : trek_shared_part(self, turn, r);
-    self->outs[0] = (char *)call->out + (size_t)at * size;
-    self->outs[1] = trek_shared_result(self, turn);
-    trek_comm_combine(call->dtype, call->op, self->ins, world, self->outs, 2, slice_start(n, rank, world),
-                      slice_start(n, rank + 1, world));
+        self->met.ins[r] = r == rank ? (const char *)call->in + (size_t)at * size : trek_shared_part(self, turn, r);
+    self->met.outs[0] = (char *)call->out + (size_t)at * size;
+    self->met.outs[1] = trek_shared_result(self, turn);
+    trek_comm_combine(call->dtype, call->op, self->met.ins, world, self->met.outs, 2, trek_meeting_slice(n, rank, world),
+                      trek_meeting_slice(n, rank + 1, world));
 }
 
 static bool copied_all_reduce(trek_comm_shared *self, const trek_comm_call *call)
@@ -121,11 +113,11 @@ static bool copied_all_reduce(trek_comm_shared *self, const trek_comm_call *call
     size_t size = trek_dtype_size(call->dtype);
     int64_t chunk = chunk_elements(self, call, 1), chunks = (call->count + chunk - 1) / chunk;
     for (int64_t k = 0; k < chunks + 2; k++) {
-        if (k > 0 && !trek_shared_meet(self, call))
+        if (k > 0 && !trek_meeting_come(&self->met, call->number))
             return false;
         int64_t put = k * chunk, combine = put - chunk, take = put - 2 * chunk;
         if (k < chunks)
-            copy_others(self, trek_shared_part(self, (int)(k & 1), self->base.rank), (const char *)call->in + (size_t)put * size,
+            copy_others(self, trek_shared_part(self, (int)(k & 1), self->met.base.rank), (const char *)call->in + (size_t)put * size,
                         smaller(chunk, call->count - put), size);
         if (k > 0 && k <= chunks)
             combine_slice(self, call, (int)((k - 1) & 1), combine, smaller(chunk, call->count - combine));
@@ -140,9 +132,9 @@ static bool copied_broadcast(trek_comm_shared *self, const trek_comm_call *call)
 {
     size_t size = trek_dtype_size(call->dtype);
     int64_t chunk = chunk_elements(self, call, 1), chunks = (call->count + chunk - 1) / chunk;
-    bool root = call->root == self->base.rank;
+    bool root = call->root == self->met.base.rank;
     for (int64_t k = 0; k < chunks + 1; k++) {
-        if (k > 0 && !trek_shared_meet(self, call))
+        if (k > 0 && !trek_meeting_come(&self->met, call->number))
             return false;
         int64_t put = k * chunk, take = put - chunk;
         if (root && k < chunks)
@@ -162,28 +154,28 @@ static bool copied_all_gather(trek_comm_shared *self, const trek_comm_call *call
     size_t size = trek_dtype_size(call->dtype);
     int64_t chunk = chunk_elements(self, call, 1), chunks = (call->count + chunk - 1) / chunk;
     for (int64_t k = 0; k < chunks + 1; k++) {
-        if (k > 0 && !trek_shared_meet(self, call))
+        if (k > 0 && !trek_meeting_come(&self->met, call->number))
             return false;
         int64_t put = k * chunk, take = put - chunk;
         if (k < chunks)
-            copy_elements(trek_shared_part(self, (int)(k & 1), self->base.rank), (const char *)call->in + (size_t)put * size, 0,
+            copy_elements(trek_shared_part(self, (int)(k & 1), self->met.base.rank), (const char *)call->in + (size_t)put * size, 0,
                           smaller(chunk, call->count - put), size);
-        for (int r = 0; r < self->base.world && k > 0; r++)
-            if (r != self->base.rank)
+        for (int r = 0; r < self->met.base.world && k > 0; r++)
+            if (r != self->met.base.rank)
                 copy_elements((char *)call->out + (size_t)(r * call->count + take) * size,
                               trek_shared_part(self, (int)((k - 1) & 1), r), 0, smaller(chunk, call->count - take), size);
     }
-    copy_elements((char *)call->out + (size_t)(self->base.rank * call->count) * size, call->in, 0, call->count, size);
+    copy_elements((char *)call->out + (size_t)(self->met.base.rank * call->count) * size, call->in, 0, call->count, size);
     return true;
 }
 
 static bool copied_reduce_scatter(trek_comm_shared *self, const trek_comm_call *call)
 {
-    int rank = self->base.rank, world = self->base.world;
+    int rank = self->met.base.rank, world = self->met.base.world;
     size_t size = trek_dtype_size(call->dtype);
     int64_t chunk = chunk_elements(self, call, world), chunks = (call->count + chunk - 1) / chunk;
     for (int64_t k = 0; k < chunks + 1; k++) {
-        if (k > 0 && !trek_shared_meet(self, call))
+        if (k > 0 && !trek_meeting_come(&self->met, call->number))
             return false;
         int64_t put = k * chunk, combine = put - chunk;
         for (int r = 0; r < world && k < chunks; r++)
@@ -193,28 +185,30 @@ static bool copied_reduce_scatter(trek_comm_shared *self, const trek_comm_call *
         if (k == 0)
             continue;
         for (int r = 0; r < world; r++)
-            self->ins[r] = trek_shared_part(self, (int)((k - 1) & 1), r) + (size_t)(rank * chunk) * size;
+            self->met.ins[r] = trek_shared_part(self, (int)((k - 1) & 1), r) + (size_t)(rank * chunk) * size;
         void *out = (char *)call->out + (size_t)combine * size;
-        trek_comm_combine(call->dtype, call->op, self->ins, world, &out, 1, 0, smaller(chunk, call->count - combine));
+        trek_comm_combine(call->dtype, call->op, self->met.ins, world, &out, 1, 0, smaller(chunk, call->count - combine));
     }
     return true;
 }
 
-void trek_shared_show(trek_comm_shared *self, const trek_comm_call *call, int turn)
+void trek_shared_show(trek_meeting_comm *met, const trek_comm_call *call, int turn)
 {
-    trek_shared_span *span = &trek_shared_slot_of(self, self->base.rank)->span[turn];
+    trek_comm_shared *self = (trek_comm_shared *)(void *)met;
+    trek_shared_span *span = trek_shared_span_of(self, turn, self->met.base.rank);
     size_t bytes = (size_t)call->count * trek_dtype_size(call->dtype), page = self->layout.page;
     *span = (trek_shared_span){ 0 };
-    if (!self->windows || !call->block || call->kind != TREK_COMM_ALL_REDUCE || call->in != call->out || self->base.world == 1 ||
+    if (!self->windows || !call->block || call->kind != TREK_COMM_ALL_REDUCE || call->in != call->out || self->met.base.world == 1 ||
         bytes < 4 * page || !trek_shared_pages_find(call->block, call->out, bytes, span))
         return;
-    char *edge = trek_shared_edge(self, turn, self->base.rank);
+    char *edge = trek_shared_edge(self, turn, self->met.base.rank);
     memcpy(edge, call->in, page);
     memcpy(edge + page, (const char *)call->in + bytes - page, page);
 }
 
-bool trek_shared_exchange(trek_comm_shared *self, const trek_comm_call *call, int turn)
+bool trek_shared_exchange(trek_meeting_comm *met, const trek_comm_call *call, int turn)
 {
+    trek_comm_shared *self = (trek_comm_shared *)(void *)met;
     bool ended = false;
     switch (call->kind) {
     case TREK_COMM_ALL_REDUCE:

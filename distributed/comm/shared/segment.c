@@ -27,9 +27,9 @@ typedef struct ticket {
     unsigned char cores[CORES / 8]; /* that it may run on */
 } ticket;
 
-trek_shared_slot *trek_shared_slot_of(const trek_comm_shared *self, int rank)
+trek_shared_span *trek_shared_span_of(const trek_comm_shared *self, int turn, int rank)
 {
-    return (trek_shared_slot *)(void *)((char *)self->segment + self->layout.slots) + rank;
+    return (trek_shared_span *)(void *)((char *)self->segment + self->layout.spans) + 2 * rank + turn;
 }
 
 char *trek_shared_edge(const trek_comm_shared *self, int turn, int rank)
@@ -55,7 +55,8 @@ static trek_shared_layout lay_out(int world)
     trek_shared_layout l = { .page = (size_t)sysconf(_SC_PAGESIZE), .chunk = world <= 128 ? 256 << 10 : 1 << 20 };
     size_t n = (size_t)world;
     l.slots = in_pages(sizeof(trek_shared_segment), l.page);
-    l.edges = l.slots + in_pages(n * sizeof(trek_shared_slot), l.page);
+    l.spans = l.slots + in_pages(n * sizeof(trek_meeting_slot), l.page);
+    l.edges = l.spans + in_pages(2 * n * sizeof(trek_shared_span), l.page);
     l.parts = l.edges + 4 * n * l.page;
     l.results = l.parts + 2 * n * l.chunk;
     l.bytes = l.results + 2 * l.chunk;
@@ -116,7 +117,7 @@ static int make_segment(const trek_comm_shared *self, ticket *mine)
         close(fd);
         return -1;
     }
-    segment->gate.shared = true;
+    segment->meeting.gate.shared = true;
     memcpy(segment->nonce, mine->segment_nonce, sizeof segment->nonce);
     munmap(segment, self->layout.slots);
     return fd;
@@ -149,7 +150,7 @@ static int cores_of_all(const ticket *all, int world)
 /* What this process can map: 0 no segment, 1 no windows, 2 all. */
 static char map_all(trek_comm_shared *self, const ticket *all)
 {
-    int world = self->base.world;
+    int world = self->met.base.world;
     for (int r = 0; r < world; r++)
         if (all[r].layout != self->layout.bytes)
             return 0;
@@ -157,7 +158,7 @@ static char map_all(trek_comm_shared *self, const ticket *all)
         !(self->segment = map_file(all[0].pid, all[0].segment_fd, self->layout.bytes, all[0].segment_nonce)))
         return 0;
     for (int r = 0; r < world; r++) {
-        if (r == self->base.rank)
+        if (r == self->met.base.rank)
             continue;
         if (all[r].window_fd < 0 ||
             !(self->window[r] = map_file(all[r].pid, all[r].window_fd, all[r].window_bytes, all[r].window_nonce)))
@@ -169,9 +170,9 @@ static char map_all(trek_comm_shared *self, const ticket *all)
 
 static trek_status agree(trek_comm_shared *self, char mine, char *all)
 {
-    trek_status status = trek_control_gather(self->base.control, &mine, 1, all, self->base.deadline_ns);
+    trek_status status = trek_control_gather(self->met.base.control, &mine, 1, all, self->met.base.deadline_ns);
     self->windows = true;
-    for (int r = 0; r < self->base.world && status == TREK_OK; r++) {
+    for (int r = 0; r < self->met.base.world && status == TREK_OK; r++) {
         if (all[r] == 0)
             status = trek_fail(TREK_ERR_UNSUPPORTED, "comm_shared: process %d cannot map the memory of process 0", r);
         self->windows &= all[r] == 2;
@@ -181,9 +182,9 @@ static trek_status agree(trek_comm_shared *self, char mine, char *all)
 
 trek_status trek_shared_segment_join(trek_comm_shared *self)
 {
-    int world = self->base.world;
+    int world = self->met.base.world;
     self->layout = lay_out(world);
-    if (!trek_control_same_machine(self->base.control))
+    if (!trek_control_same_machine(self->met.base.control))
         return trek_fail(TREK_ERR_UNSUPPORTED, "comm_shared: the processes are on several machines");
     trek_shared_window window = trek_shared_window_open();
     ticket mine = { .layout = self->layout.bytes, .pid = (int32_t)getpid(), .segment_fd = -1, .window_fd = window.fd,
@@ -191,17 +192,22 @@ trek_status trek_shared_segment_join(trek_comm_shared *self)
     memcpy(mine.window_nonce, window.nonce, sizeof mine.window_nonce);
     note_cores(&mine);
     ticket *all = trek_calloc((size_t)world, sizeof *all + 1);
-    if (self->base.rank == 0 && all)
+    if (self->met.base.rank == 0 && all)
         mine.segment_fd = make_segment(self, &mine);
     /* Who has no memory for the answers ends the meeting: the channel tells the others. */
     trek_status status = trek_status_get();
     if (all)
-        status = trek_control_gather(self->base.control, &mine, sizeof mine, all, self->base.deadline_ns);
+        status = trek_control_gather(self->met.base.control, &mine, sizeof mine, all, self->met.base.deadline_ns);
     if (status == TREK_OK) {
-        self->spin = cores_of_all(all, world) >= world;
-        status = agree(self, map_all(self, all), (char *)(all + world));
+        char can = map_all(self, all);
+        status = agree(self, can, (char *)(all + world));
+    }
+    if (status == TREK_OK) {
+        self->met.meeting = &self->segment->meeting;
+        self->met.slots = (trek_meeting_slot *)(void *)((char *)self->segment + self->layout.slots);
+        atomic_store(&self->met.meeting->spin, cores_of_all(all, world) >= world); /* all find the same */
     } else if (!all) {
-        trek_control_end(self->base.control, TREK_ERR_MEMORY, trek_error());
+        trek_control_end(self->met.base.control, TREK_ERR_MEMORY, trek_error());
     }
     if (mine.segment_fd >= 0)
         close(mine.segment_fd);
@@ -211,7 +217,7 @@ trek_status trek_shared_segment_join(trek_comm_shared *self)
 
 void trek_shared_segment_leave(trek_comm_shared *self)
 {
-    for (int r = 0; r < self->base.world; r++)
+    for (int r = 0; r < self->met.base.world; r++)
         if (self->window && self->window[r])
             munmap(self->window[r], self->window_bytes[r]);
     if (self->segment)

@@ -3,6 +3,7 @@
 #ifndef TREK_DISTRIBUTED_COMM_SHARED_SHARED_H
 #define TREK_DISTRIBUTED_COMM_SHARED_SHARED_H
 
+#include "distributed/comm/comm_internal.h"
 #include "distributed/control/control.h"
 
 /* A communicator among the processes of the channel, which it borrows and which must outlive it. A meeting of all.

@@ -4,15 +4,12 @@
 #ifndef TREK_DISTRIBUTED_COMM_SHARED_SHARED_INTERNAL_H
 #define TREK_DISTRIBUTED_COMM_SHARED_SHARED_INTERNAL_H
 
-#include <stdatomic.h>
-
+#include "distributed/comm/meeting.h"
 #include "distributed/comm/shared/shared.h"
-#include "distributed/control/wait.h"
 
-#define TREK_SHARED_SMALL 64
 #define TREK_SHARED_HUGE ((size_t)2 << 20) /* bytes of a huge page, where pages are of 4 KiB */
 
-/* --- comm_shared_pages.c: this process's window, a file in memory that has no name ---------- */
+/* --- pages.c: this process's window, a file in memory that has no name ---------- */
 
 /* Where the memory of a call lies in its process's window. Only whole pages are shared. */
 typedef struct trek_shared_span {
@@ -37,46 +34,32 @@ bool trek_shared_pages_find(void *block, void *memory, size_t bytes, trek_shared
 /* Gives memory pages of its own for good, which hold zeros: whoever writes to the shared ones late writes to nobody's. */
 void trek_shared_pages_leave(void *block, void *memory, size_t bytes);
 
-/* --- comm_shared_segment.c ------------------------------------------------------------------ */
+/* --- segment.c ------------------------------------------------------------------ */
 
-/* What a process shows the others. Two of each, used in turn: a process that is one
- * call ahead does not overwrite what a slower one still reads. */
-typedef struct trek_shared_slot {
-    _Alignas(64) char small[2][TREK_SHARED_SMALL];
-    trek_comm_call call[2];
-    trek_shared_span span[2];
-    _Alignas(64) _Atomic uint64_t entered; /* calls that it has come to */
-    _Atomic uint64_t meetings;             /* that it has come to */
-} trek_shared_slot;
-
+/* What begins the segment. */
 typedef struct trek_shared_segment {
     uint64_t nonce[2];
-    trek_gate gate;
-    _Alignas(64) atomic_int arrived;
-    _Alignas(64) atomic_int ending;        /* 1: the reason is being written, 2: it stands here */
-    int status;
-    char message[TREK_ERROR_SIZE];
+    trek_meeting meeting;
 } trek_shared_segment;
 
 /* Sizes and places in the segment, the same in all processes. */
 typedef struct trek_shared_layout {
     size_t page, chunk;                    /* bytes: of a page, of what a process puts in at once */
-    size_t slots, edges, parts, results, bytes;
+    size_t slots, spans, edges, parts, results, bytes;
 } trek_shared_layout;
 
 typedef struct trek_comm_shared {
-    trek_comm base;
+    trek_meeting_comm met;
     trek_shared_layout layout;
     trek_shared_segment *segment;
-    bool windows, spin;                    /* whether pages are shared; whether there is a core for each process */
+    bool windows;                          /* whether pages are shared */
     uint64_t direct;
     char **window;                         /* [world] of the others, mapped; NULL: this process's */
     uint64_t *window_bytes;
-    const void **ins;                      /* [world] tables */
-    void **outs;
 } trek_comm_shared;
 
-trek_shared_slot *trek_shared_slot_of(const trek_comm_shared *self, int rank);
+/* Where a rank's memory of a call lies, if it is shared. */
+trek_shared_span *trek_shared_span_of(const trek_comm_shared *self, int turn, int rank);
 /* Two pages for the bytes of a call that lie outside of whole pages. */
 char *trek_shared_edge(const trek_comm_shared *self, int turn, int rank);
 /* layout.chunk bytes: what a rank has put in, and what has come out. */
@@ -87,13 +70,9 @@ char *trek_shared_result(const trek_comm_shared *self, int turn);
 trek_status trek_shared_segment_join(trek_comm_shared *self);
 void trek_shared_segment_leave(trek_comm_shared *self);
 
-/* --- comm_shared_data.c ----------------------------------------------------------------------- */
+/* --- data.c: show and exchange of a trek_meeting_comm ------------------------------------------- */
 
-/* Meets the others within a call (shared.c); false: the group has ended. */
-bool trek_shared_meet(trek_comm_shared *self, const trek_comm_call *call);
-/* Before the meeting at the entrance: shows the call's memory to the others. */
-void trek_shared_show(trek_comm_shared *self, const trek_comm_call *call, int turn);
-/* After it: carries the call out; false: the group has ended in the middle. */
-bool trek_shared_exchange(trek_comm_shared *self, const trek_comm_call *call, int turn);
+void trek_shared_show(trek_meeting_comm *self, const trek_comm_call *call, int turn);
+bool trek_shared_exchange(trek_meeting_comm *self, const trek_comm_call *call, int turn);
 
 #endif

@@ -81,6 +81,8 @@ static void module_free(trek_module *self)
         if (r > 0)
             let_go(ddp->replicas[r].module); /* replica 0's is a child */
     }
+    if (ddp->n > 0 && !ddp->ranks)
+        trek_comm_free(&ddp->replicas[0].comm);
     trek_free(ddp->replicas);
     trek_free(ddp->devices);
     trek_var_release(ddp->anchor);
@@ -339,7 +341,7 @@ trek_ddp *trek_ddp_wrap_process(trek_module *model, trek_comm *comm, const trek_
     if (!ddp)
         return tell_others(comm);
     trek_ddp_replica *r = &ddp->replicas[0];
-    r->comm = comm;
+    r->comm = comm && trek_comm_retain(comm) ? comm : NULL;
     r->rank = trek_comm_rank(comm);
     r->world = trek_comm_world_size(comm);
     trek_status own = find_device(r);

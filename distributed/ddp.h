@@ -63,7 +63,7 @@ typedef struct trek_ddp_opts {
  * The models belong to the wrapper, also on failure, as children belong to a module: a model that has other owners, too
  * (a graph's), stays theirs as well. opts may be NULL. NULL and ARGUMENT, DEVICE, MEMORY, STATE. */
 TREK_API trek_ddp *trek_ddp_wrap(trek_module *const *models, int n, const trek_ddp_opts *opts);
-/* This rank's one replica; all ranks of comm call it. comm is borrowed and must outlive the wrapper; NULL: one rank.
+/* This rank's one replica; all ranks of comm call it. The wrapper takes a handle of its own; NULL: one rank.
  * Else as trek_ddp_wrap; also what the communicator reports, and PEER where another rank failed. */
 TREK_API trek_ddp *trek_ddp_wrap_process(trek_module *model, trek_comm *comm, const trek_ddp_opts *opts);
 /* Frees the wrapper and its models. Not while another module owns it (STATE). */

@@ -39,7 +39,7 @@ enum { TREK_DDP_HAS = 1, TREK_DDP_TRAINS = 2 };
 typedef struct trek_ddp_replica {
     trek_module *module;      /* owned with others: see module.owners */
     trek_replica *model;      /* its parts; NULL while wrapping or a refresh has failed */
-    trek_comm *comm;          /* borrowed; NULL: one rank */
+    trek_comm *comm;          /* a handle of its own, or of ddp.ranks; NULL: one rank */
     const trek_place_collectives
         *sums; /* that its layers make with the other ranks; NULL: none, or the runs of the ranks have them */
     int rank, world;

@@ -25,7 +25,6 @@ typedef struct setup {
     trek_device devices[TREK_MAX_RANKS];
     trek_graph *graphs[TREK_MAX_RANKS];
     trek_comm *comm;         /* among processes; NULL: one process */
-    bool owns_comm;
     trek_optimizer_snapshot *optimizer; /* the one that the graph had; NULL: none, or its stepper stayed */
     bool moved;              /* the graph has another stepper */
     pthread_mutex_t building;
@@ -79,11 +78,13 @@ static trek_status find_processes(setup *s)
         return trek_status_get();
     if (described == 1)
         return TREK_OK;
-    s->comm = s->opts.comm ? s->opts.comm : trek_comm_init(&(trek_comm_opts){ .deadline_s = s->opts.deadline_s });
-    s->owns_comm = s->comm && !s->opts.comm;
+    if (s->opts.comm && trek_comm_retain(s->opts.comm))
+        s->comm = s->opts.comm;
+    else
+        s->comm = trek_comm_init(&(trek_comm_opts){ .deadline_s = s->opts.deadline_s });
     if (!s->comm)
         return trek_status_get();
-    bool own = s->owns_comm || s->opts.deadline_s != 0; /* the program's communicator has one already */
+    bool own = !s->opts.comm || s->opts.deadline_s != 0; /* the program's communicator has one already */
     return own ? trek_comm_set_deadline(s->comm, s->opts.deadline_s) : TREK_OK;
 }
 
@@ -328,14 +329,13 @@ static trek_status make_ranks(setup *s)
     trek_pace_opts pace = pace_opts(s);
     trek_ranks_opts opts = { .shared = s->opts.share != TREK_OFF && count_cpus(s) == s->world,
                              .bucket_bytes = s->opts.bucket_bytes ? s->opts.bucket_bytes : 25 << 20, .pace = &pace,
-                             .slowdowns = s->opts.slowdowns, .comm = s->comm, .owns_comm = s->owns_comm };
+                             .slowdowns = s->opts.slowdowns, .comm = s->comm };
     if (status != TREK_OK) {
         for (int r = 1; r < s->world; r++)
             trek_graph_free(&s->graphs[r]);
         trek_ranks_free(&ranks);
         return status;
     }
-    s->owns_comm = false;
     trek_stepper *stepper = trek_stepper_ranks_new(ranks, s->graphs, &opts);
     status = stepper ? trek_graph_set_stepper(s->graph, stepper) : trek_status_get();
     if (status == TREK_OK && s->comm && !s->opts.optimizer.klass)
@@ -487,8 +487,7 @@ trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts)
     else if (s->moved)
         put_back(s);
     trek_optimizer_snapshot_free(&s->optimizer);
-    if (s->owns_comm)
-        trek_comm_free(&s->comm);
+    trek_comm_free(&s->comm);
     trek_free(s);
     return status;
 }

@@ -69,8 +69,8 @@ typedef struct trek_trainer_opts {
     const trek_plan *plan; /* decisions of an earlier run, followed instead of measuring. Copied. Counts need windows: a pass of
                               another loop is then an ARGUMENT error. Default: none */
     const trek_slowdown *slowdowns;  /* one for each rank of this process: made slower, for examples and benchmarks. Copied */
-    trek_comm *comm; /* among the processes of the job, borrowed; default: trek_comm_init(NULL) where the environment
-                        describes more than one */
+    trek_comm *comm; /* among the processes of the job: setup takes a handle of its own; default: trek_comm_init(NULL)
+                        where the environment describes more than one */
     double deadline_s;               /* how long a rank waits for another in a collective, and, at least 5 s, for all processes to
                                         join; default 600 and 300, TREK_OFF: for ever */
     trek_timeline *timeline;         /* attached; stays the caller's */

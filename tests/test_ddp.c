@@ -42,6 +42,7 @@ typedef struct job {
     trek_module *models[MAX_WORLD];
     trek_ddp *ddp;            /* of all ranks; NULL: each has its own */
     trek_comm *comms[MAX_WORLD];
+    bool gives_back;          /* its handle, as soon as the model is wrapped */
     int n_values[MAX_WORLD];
     double values[MAX_WORLD][MAX_VALUES]; /* parameters in the end */
     trek_status status[MAX_WORLD];
@@ -158,6 +159,8 @@ static trek_status rank_main(int rank, void *arg)
     trek_ddp *own = j->ddp ? NULL : trek_ddp_wrap_process(model, j->comms[rank], &j->opts), *ddp = j->ddp ? j->ddp : own;
     if (ddp && j->when == AFTER)
         optimizer = optimizer_of(j, own ? trek_ddp_module(own) : model);
+    if (j->gives_back)
+        trek_comm_free(&j->comms[rank]);
     for (int s = 0; ddp && s < STEPS; s++) {
         run_step(j, rank, ddp, model, s);
         take_step(model, optimizer);
@@ -335,6 +338,19 @@ static void overlap_changes_nothing(void **state)
             }
 }
 
+/* What was made with a communicator keeps it. */
+static void handles_that_were_given_back(void **state)
+{
+    (void)state;
+    static job j;
+    for (int w = 0; w < 4; w++) {
+        memset(&j, 0, sizeof j);
+        j = (job){ .world = worlds[w], .passes = 1, .how = BACKWARD, .when = AFTER, .gives_back = true, .dtype = TREK_F64,
+                   .spec = trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }) };
+        run_job(&j, THREADS);
+    }
+}
+
 /* --- processes --------------------------------------------- */
 
 /* This process's rank of a job that its detail describes: "engine,weighted,backward,optimizer,overlap". */
@@ -493,6 +509,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_are_those_of_one_device),
         cmocka_unit_test(overlap_changes_nothing),
+        cmocka_unit_test(handles_that_were_given_back),
         cmocka_unit_test(processes_are_ranks),
         cmocka_unit_test(processes_of_mpirun),
         cmocka_unit_test(process_that_dies),

@@ -36,7 +36,8 @@ typedef enum trek_reduce_op { TREK_SUM, TREK_MEAN, TREK_MAX, TREK_MIN, TREK_PROD
  * distinct GPUs go through NCCL where it is there, else through host memory.
  * Errors: ARGUMENT, DEVICE, MEMORY. */
 TREK_API trek_status trek_comm_local(const trek_device *devices, int n, trek_comm **comms);
-/* Gives a handle back. Ranks that call on are told that this one has left (PEER). */
+/* Gives a handle back. Ranks that call on are told that this one has left (PEER), as soon as what was made with it (a
+ * trek_ddp, a trainer's setup) has gone, too. */
 TREK_API void trek_comm_free(trek_comm **comm);
 
 typedef struct trek_comm_opts {

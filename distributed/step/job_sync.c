@@ -528,6 +528,5 @@ void trek_rounds_end(ranks_stepper *s)
     trek_free(s->own_word);
     trek_free(s->words);
     trek_free(s->flag_bytes);
-    if (s->owns_comm)
-        trek_comm_free(&s->comm);
+    trek_comm_free(&s->comm);
 }

@@ -213,9 +213,6 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
     ranks_stepper *s = trek_calloc(1, sizeof *s);
     rank_replica *replicas = trek_calloc((size_t)world, sizeof *replicas);
     if (!s || !replicas) {
-        trek_comm *comm = opts->comm;
-        if (opts->owns_comm)
-            trek_comm_free(&comm);
         trek_free(s);
         trek_free(replicas);
         for (int r = 1; r < world; r++)
@@ -231,8 +228,7 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
     note_kinds(s);
     s->bucket_bytes = opts->bucket_bytes;
     s->grad_norm = NAN;
-    s->comm = opts->comm;
-    s->owns_comm = opts->owns_comm;
+    s->comm = opts->comm && trek_comm_retain(opts->comm) ? opts->comm : NULL;
     trek_step_reset(&s->step);
     s->processes = 1;
     s->total = world;

@@ -80,7 +80,6 @@ typedef struct ranks_stepper {
 
     /* job_sync.c: the job's processes; comm NULL: this is the only one */
     trek_comm *comm;
-    bool owns_comm;
     int process, processes, first_rank, total, ranks_most;
     int *process_ranks;      /* [processes] */
     char *own_word, *words;
@@ -143,8 +142,7 @@ trek_status trek_ranks_follow_teachers(const ranks_stepper *s, int rank);
 typedef struct trek_ranks_opts {
     bool shared;
     int64_t bucket_bytes;
-    trek_comm *comm;              /* among processes; NULL: one process */
-    bool owns_comm;               /* it is taken over */
+    trek_comm *comm;              /* among processes, of which the stepper takes a handle; NULL: one process */
     const trek_pace_opts *pace;
     const trek_slowdown *slowdowns; /* [ranks of this process] copied; NULL */
 } trek_ranks_opts;

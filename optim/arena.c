@@ -203,8 +203,14 @@ static trek_status move_in(trek_arena *arena)
     return status;
 }
 
+static trek_tensor *plain_zeros(void *arg, trek_shape shape, trek_dtype dtype, trek_device device)
+{
+    (void)arg;
+    return trek_tensor_zeros(shape, dtype, device);
+}
+
 /* Buffers of a part; params and master of a replica are there. */
-static trek_status make_buffers(const trek_arena *arena, trek_arena_part *part)
+static trek_status make_buffers(const trek_arena *arena, trek_arena_part *part, trek_arena_zeros_fn zeros, void *arg)
 {
     trek_shape shape = trek_shape_make(1, &part->count);
     if (!part->params)
@@ -212,18 +218,20 @@ static trek_status make_buffers(const trek_arena *arena, trek_arena_part *part)
     if (!part->master)
         part->master = trek_arena_part_is_low(part) ? trek_tensor_zeros(shape, part->wide, arena->device)
                                                     : trek_tensor_retain(part->params);
-    part->grads = trek_tensor_zeros(shape, part->wide, arena->device);
+    part->grads = zeros(arg, shape, part->wide, arena->device);
     return part->params && part->master && part->grads ? TREK_OK : trek_status_get();
 }
 
-trek_arena *trek_arena_new(const trek_params *params)
+trek_arena *trek_arena_new(const trek_params *params) { return trek_arena_new_in(params, plain_zeros, NULL); }
+
+trek_arena *trek_arena_new_in(const trek_params *params, trek_arena_zeros_fn zeros, void *arg)
 {
     trek_arena *arena = arena_begin(params);
     if (!arena)
         return NULL;
     trek_status status = TREK_OK;
     for (int p = 0; p < arena->n_parts && status == TREK_OK; p++)
-        status = make_buffers(arena, &arena->parts[p]);
+        status = make_buffers(arena, &arena->parts[p], zeros, arg);
     if (status == TREK_OK)
         status = move_in(arena);
     if (status != TREK_OK)
@@ -268,7 +276,7 @@ trek_arena *trek_arena_new_sharing(const trek_params *params, trek_arena *owner)
         trek_arena_part *part = &arena->parts[p];
         part->params = trek_tensor_retain(owner->parts[p].params);
         part->master = trek_tensor_retain(owner->parts[p].master);
-        status = make_buffers(arena, part);
+        status = make_buffers(arena, part, plain_zeros, NULL);
     }
     if (status == TREK_OK)
         status = move_in(arena);

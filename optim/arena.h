@@ -52,6 +52,9 @@ typedef struct trek_arena {
 /* Moves params into one arena: values kept, a gradient that is there is kept.
  * A parameter that lives in another arena already: STATE. On failure nothing has moved. */
 trek_arena *trek_arena_new(const trek_params *params);
+/* The same with gradients in memory that `zeros` makes: where they are reduced. */
+typedef trek_tensor *(*trek_arena_zeros_fn)(void *arg, trek_shape shape, trek_dtype dtype, trek_device device);
+trek_arena *trek_arena_new_in(const trek_params *params, trek_arena_zeros_fn zeros, void *arg);
 /* The same layout for a replica's parameters, whose data becomes `owner`'s
  * (shared memory, one copy); gradients are the replica's own. Names, shapes and dtypes must match: ARGUMENT. */
 trek_arena *trek_arena_new_sharing(const trek_params *params, trek_arena *owner);

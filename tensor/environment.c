@@ -94,7 +94,6 @@ static const rule rules[] = {
     { "TREK_DEBUG", 0, 1, { NULL } },
     { "TREK_DEBUG_POISON", 0, 255, { NULL } },
     { "TREK_NVTX", 0, 1, { NULL } },
-    { "TREK_SHARED_PAGES", 0, 1, { NULL } },
     { "TREK_NCCL", 0, 1, { NULL } },
     { "TREK_CUDA_SYNC", 0, 1, { NULL } },
     { "TREK_CUDA_TUNE", 0, 1, { NULL } },

@@ -59,7 +59,6 @@ static void default_release(void *memory, size_t bytes, void *arg)
 }
 
 static trek_allocator host = { default_allocate, default_release, NULL };
-_Atomic(void (*)(void *, size_t)) trek_memory_leaving;
 static atomic_llong live_allocations, reserved, reserved_peak, system_requests, retries;
 
 static pthread_mutex_t caches_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -69,8 +68,6 @@ static bool caching = true;
 static atomic_llong uncached_bytes, uncached_peak, uncached_allocations; /* TREK_CACHE=off */
 
 /* --- the host allocator ----------------------------------------------------- */
-
-bool trek_allocator_is_default(void) { return host.allocate == default_allocate; }
 
 static void *host_allocate(size_t bytes)
 {
@@ -88,9 +85,6 @@ static void *host_allocate(size_t bytes)
 
 static void host_release(void *memory, size_t bytes)
 {
-    void (*leaving)(void *, size_t) = atomic_load_explicit(&trek_memory_leaving, memory_order_acquire);
-    if (leaving)
-        leaving(memory, bytes);
     atomic_fetch_sub_explicit(&live_allocations, 1, memory_order_relaxed);
     atomic_fetch_sub_explicit(&reserved, (long long)bytes, memory_order_relaxed);
     host.release(memory, bytes, host.arg);
@@ -442,8 +436,6 @@ void trek_block_free(void *memory)
             /* last: who sees nothing in use has all blocks */
     }
 }
-
-size_t trek_block_size(const void *memory) { return ((const block *)((const char *)memory - ALIGNMENT))->size; }
 
 /* --- public ------------------------------------------------------------------ */
 

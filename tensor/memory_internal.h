@@ -82,12 +82,6 @@ static inline void trek_block_drop(void *memory)
 /* With TREK_DEBUG=1: trek_block_free that fills the block, lets `shell` make something of it that can be looked at, and
  * keeps it a while, and what is known of `object` in it. */
 void trek_block_bury(void *block, const void *object, void (*shell)(void *block));
-size_t trek_block_size(const void *block);                 /* usable bytes */
-
-/* Called with memory that goes back to the system, before it does; NULL: nobody cares. For who has put other pages in
- * its place (distributed/comm/shared/pages.c), which only the default allocator bears. */
-extern _Atomic(void (*)(void *memory, size_t bytes)) trek_memory_leaving;
-bool trek_allocator_is_default(void);
 
 /* Grows a trek_alloc'ed array so that it holds at least `count` items.
  * array is the address of the pointer, capacity counts items. */

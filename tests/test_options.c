@@ -179,12 +179,11 @@ static void variables(void **state)
     static const char *const list[][3] = {
         { "TREK_LOG", "loud", "TREK_LOG=loud in the environment: it takes error, warning, info or debug" },
         { "TREK_CACHE", "of", "TREK_CACHE=of in the environment: it takes off or on" },
-        { "TREK_SHARED_PAGES", "yes", "TREK_SHARED_PAGES=yes in the environment: it takes a whole number from 0 to 1" },
         { "TREK_CUDA_SYNC", "true", "TREK_CUDA_SYNC=true in the environment: it takes a whole number from 0 to 1" },
         { "TREK_CUDA_TUNE", "2", "TREK_CUDA_TUNE=2 in the environment: it takes" },
         { "TREK_THREADS", "many", "TREK_THREADS=many in the environment: it takes a whole number from 1 to 1024" },
         { "TREK_NVTX", "on", "TREK_NVTX=on in the environment: it takes" },
-        { "TREK_CACHE", "off", "TREK_OK \n" }, { "TREK_SHARED_PAGES", "0", "TREK_OK \n" }, { "TREK_LOG", "", "TREK_OK \n" },
+        { "TREK_CACHE", "off", "TREK_OK \n" }, { "TREK_NVTX", "0", "TREK_OK \n" }, { "TREK_LOG", "", "TREK_OK \n" },
     };
     for (size_t k = 0; k < sizeof list / sizeof *list; k++) {
         char command[256], text[512] = "";

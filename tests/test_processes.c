@@ -255,7 +255,7 @@ static int play_until_failure(const part *me)
 static int play_large(const part *me)
 {
     trek_comm *comm = join_by(me, engine_name(), 30);
-    trek_tensor *tensor = trek_tensor_zeros(trek_dims(16 << 20), TREK_F32, trek_cpu(0));
+    trek_tensor *tensor = trek_comm_zeros(comm, trek_dims(16 << 20), TREK_F32, trek_cpu(0));
     trek_status status = comm && tensor ? TREK_OK : trek_status_get();
     for (int i = 0; status == TREK_OK && i < 1000; i++) {
         if (i == 1 && strcmp(me->detail, "kill") == 0 && fork() == 0) { /* from outside, in mid-call */

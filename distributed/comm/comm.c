@@ -8,6 +8,9 @@
 #include "distributed/comm/meeting.h"
 #include "tensor/tensor_internal.h"
 
+/* Bytes of a tensor for which memory of the engine's own is worth it. */
+#define LEAST_OWN (32 << 10)
+
 /* Whether there are data on a device. */
 static bool is_on_device(const trek_comm_call *call)
 {
@@ -102,12 +105,19 @@ static trek_status check_op(const trek_comm *comm, trek_comm_kind kind, const tr
                             trek_dtype_name(tensor->dtype));
 }
 
-void *trek_comm_block(const trek_tensor *tensor)
+trek_tensor *trek_comm_zeros(trek_comm *comm, trek_shape shape, trek_dtype dtype, trek_device device)
 {
-    const trek_storage *storage = tensor->storage;
-    while (storage->parent)
-        storage = storage->parent;
-    return storage->device.type == TREK_CPU && !storage->release && !storage->plain ? storage->data : NULL;
+    int64_t bytes = (int64_t)trek_dtype_size(dtype);
+    bool fits = comm && comm->engine->alloc && device.type == TREK_CPU;
+    for (int d = 0; d < shape.ndim && fits; d++)
+        fits = !__builtin_mul_overflow(bytes, shape.sizes[d], &bytes);
+    void *memory = fits && bytes >= LEAST_OWN ? comm->engine->alloc(comm, (size_t)bytes) : NULL;
+    if (!memory)
+        return trek_tensor_zeros(shape, dtype, device);
+    trek_tensor *tensor = trek_tensor_wrap(memory, shape, dtype, comm->engine->release, NULL);
+    if (!tensor)
+        comm->engine->release(memory, NULL);
+    return tensor;
 }
 
 trek_status trek_comm_all_reduce(trek_comm *comm, trek_tensor *tensor, trek_reduce_op op)
@@ -121,8 +131,7 @@ trek_status trek_comm_all_reduce(trek_comm *comm, trek_tensor *tensor, trek_redu
         return run_invalid(comm, status);
     status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = op, .dtype = tensor->dtype,
                                                    .count = tensor->numel, .in = tensor->data, .out = tensor->data,
-                                                   .on_device = tensor->device.type != TREK_CPU,
-                                                   .block = trek_comm_block(tensor) });
+                                                   .on_device = tensor->device.type != TREK_CPU });
     if (status == TREK_OK)
         trek_tensor_bump(tensor);
     return status;

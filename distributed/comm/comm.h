@@ -14,9 +14,9 @@
  * order is NCCL's: the same on all ranks. TREK_NCCL=0 in the environment goes without it,
  * TREK_NCCL=1 has it for a single rank, too; TREK_NCCL_LIBRARY names its file.
  *
- * Processes of one machine share a large tensor's pages in place from the second time on
- * that it is all-reduced, unless TREK_SHARED_PAGES=0: a child of fork() sees what is written
- * there later. If a process dies in the middle of a call between processes, the error says so,
+ * Processes of one machine reduce tensors of trek_comm_zeros, and the gradients of a trainer's
+ * setup, where they are: a child of fork() sees what is written there later. Others are copied
+ * through shared memory. If a process dies in the middle of a call between processes, the error says so,
  * and what the call was to compute is undefined. */
 #ifndef TREK_DISTRIBUTED_COMM_COMM_H
 #define TREK_DISTRIBUTED_COMM_COMM_H
@@ -71,6 +71,10 @@ TREK_API trek_status trek_comm_set_deadline(trek_comm *comm, double seconds);
 /* Tensors are contiguous, in host memory or on the rank's device (all ranks' calls alike, except that a
  * group may mix CPU and GPU ranks): SHAPE, DEVICE otherwise. On a device a call is in the order of the
  * calling thread's work there; it need not have happened when it returns. */
+
+/* Zeros, in the memory that all_reduce of this communicator is fastest in, where the device is a CPU and there is such
+ * memory: it outlives the communicator. Not a collective. comm NULL, and any other device: trek_tensor_zeros. */
+TREK_API trek_tensor *trek_comm_zeros(trek_comm *comm, trek_shape shape, trek_dtype dtype, trek_device device);
 
 /* Every rank's tensor becomes the combination of all ranks' tensors. */
 TREK_API trek_status trek_comm_all_reduce(trek_comm *comm, trek_tensor *tensor, trek_reduce_op op);

@@ -20,7 +20,6 @@ typedef struct trek_comm_call {
     const void *in;   /* may be out */
     void *out;
     bool on_device;   /* in and out are memory of the rank's device, in the order of its thread's stream there */
-    void *block;      /* trek's own block that in and out lie in (trek_comm_block), whose pages other processes may share; NULL */
 } trek_comm_call;
 
 typedef struct trek_comm_engine {
@@ -36,6 +35,10 @@ typedef struct trek_comm_engine {
      * alone until finish, which waits for all started calls and returns the first failure. */
     trek_status (*start)(trek_comm *comm, const trek_comm_call *call);
     trek_status (*finish)(trek_comm *comm);
+    /* Zeroed host memory in which the engine reduces without a copy, and its end, as trek_tensor_wrap takes it. NULL without
+     * an error: there is none left. alloc NULL: any memory will do. */
+    void *(*alloc)(trek_comm *comm, size_t bytes);
+    void (*release)(void *memory, void *arg);
 } trek_comm_engine;
 
 /* What carries calls on memory of the ranks' devices, beside the engine: nccl.c. */
@@ -71,9 +74,6 @@ struct trek_comm {
 bool trek_comm_retain(trek_comm *comm);
 /* What the last trek_comm_free does. */
 void trek_comm_destroy(trek_comm *comm);
-
-/* The block of host memory from trek_block_alloc that a tensor lies in; NULL: it is the user's own, or on a device. */
-void *trek_comm_block(const trek_tensor *tensor);
 
 /* staged.c: a call on device memory through host memory: any mixture of ranks, the same GPU twice too. */
 trek_status trek_comm_staged_run(trek_comm *comm, const trek_comm_call *call);

@@ -128,7 +128,7 @@ trek_comm_call trek_bucket_call(const trek_arena *arena, const trek_bucket *buck
     char *data = part->grads->data + bucket->begin * (int64_t)trek_dtype_size(part->wide);
     return (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = part->wide, .count = bucket->count,
                              .in = data, .out = data,
-                             .on_device = arena->device.type != TREK_CPU, .block = trek_comm_block(part->grads) };
+                             .on_device = arena->device.type != TREK_CPU };
 }
 
 trek_status trek_buckets_reduce(const trek_buckets *b, const trek_arena *arena, trek_comm *comm, bool start)

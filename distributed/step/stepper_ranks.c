@@ -94,12 +94,18 @@ static trek_status move_rank(int rank, void *arg)
     return status == TREK_OK ? register_grads(s, rank) : status;
 }
 
+/* Where the gradients of the process are reduced with the others'. */
+static trek_tensor *zeros_of_comm(void *comm, trek_shape shape, trek_dtype dtype, trek_device device)
+{
+    return trek_comm_zeros(comm, shape, dtype, device);
+}
+
 static trek_status move_params(ranks_stepper *s)
 {
     trek_params *params = trek_module_params(trek_graph_module(s->replicas[0].graph));
     if (!params)
         return trek_status_get();
-    s->replicas[0].arena = trek_arena_new(params);
+    s->replicas[0].arena = trek_arena_new_in(params, zeros_of_comm, s->comm);
     trek_params_free(&params);
     return s->replicas[0].arena ? trek_ranks_call(s->ranks, move_rank, s) : trek_status_get();
 }

@@ -76,8 +76,10 @@ int main(int argc, char **argv)
                                                                     .token = getenv("TREK_TOKEN"),
                                                                     .join_s = 30 });
     trek_comm *comm = NULL;
-    trek_tensor *tensor = trek_tensor_zeros(trek_shape_make(1, &count), TREK_F32, trek_cpu(0));
-    int failed = !control || !tensor || trek_comm_shared_new(control, &comm) != TREK_OK || serve(comm, tensor);
+    int failed = !control || trek_comm_shared_new(control, &comm) != TREK_OK;
+    trek_comm *home = argc > 2 ? NULL : comm; /* a second argument: in ordinary memory */
+    trek_tensor *tensor = failed ? NULL : trek_comm_zeros(home, trek_shape_make(1, &count), TREK_F32, trek_cpu(0));
+    failed = !tensor || serve(comm, tensor);
     if (failed)
         fprintf(stderr, "rank %d: %s\n", number("TREK_RANK"), trek_error());
     else if (number("TREK_RANK") == 0 && bytes > 1 << 20)

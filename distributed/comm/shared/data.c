@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How the shared engine moves data. Two ways, which give the same bits:
  *
- * direct: where every process's array is shared in place, each combines its slice of
- * all arrays and writes the result to all, as the threads of one process do. The few
- * bytes outside of whole pages go through the segment. Nothing is copied: the bound is
- * the memory's speed. Others write to this process's array until the meeting at the end.
+ * direct: where every process's array lies in its window, each combines its slice of
+ * all arrays and writes the result to all, as the threads of one process do. Nothing is
+ * copied: the bound is the memory's speed. Others write to this process's array until the meeting at the end.
  *
  * copied: through chunks in the segment that stay in the caches, double-buffered: in
  * step k a process puts in its part of chunk k, combines its slice of chunk k - 1 and
@@ -31,47 +30,23 @@ static void combine_part(void *arg, int64_t begin, int64_t end)
     trek_comm_combine(w->call->dtype, w->call->op, w->self->met.ins, world, w->self->met.outs, world, w->begin + begin, w->begin + end);
 }
 
-/* What lies before and behind the pages that all share, by every rank for itself. */
-static void combine_edges(trek_comm_shared *self, const trek_comm_call *call, int turn, int64_t low, int64_t high)
-{
-    int64_t size = (int64_t)trek_dtype_size(call->dtype), page = (int64_t)self->layout.page, bytes = call->count * size;
-    void *out = call->out;
-    for (int r = 0; r < self->met.base.world; r++)
-        self->met.ins[r] = trek_shared_edge(self, turn, r);
-    trek_comm_combine(call->dtype, call->op, self->met.ins, self->met.base.world, &out, 1, 0, low / size);
-    out = (char *)call->out + high;
-    for (int r = 0; r < self->met.base.world; r++)
-        self->met.ins[r] = trek_shared_edge(self, turn, r) + page + (high - (bytes - page));
-    trek_comm_combine(call->dtype, call->op, self->met.ins, self->met.base.world, &out, 1, 0, (bytes - high) / size);
-}
-
 /* false: not all ranks share their arrays; *ended: the group has. */
 static bool run_direct(trek_comm_shared *self, const trek_comm_call *call, int turn, bool *ended)
 {
-    int world = self->met.base.world;
-    int64_t size = (int64_t)trek_dtype_size(call->dtype), low = 0, high = call->count * size;
+    int rank = self->met.base.rank, world = self->met.base.world;
     for (int r = 0; r < world; r++) {
-        const trek_shared_span *span = trek_shared_span_of(self, turn, r);
-        if (span->tail == 0)
+        uint64_t offset = *trek_shared_offset(self, turn, r);
+        if (offset == 0)
             return false;
-        low = span->head > low ? span->head : low;
-        high = smaller(high, span->tail);
+        self->met.ins[r] = self->met.outs[r] = r == rank ? call->out : self->window[r] + offset;
     }
-    combine_edges(self, call, turn, low, high);
-    for (int r = 0; r < world; r++) {
-        int64_t offset = trek_shared_span_of(self, turn, r)->offset;
-        /* As a number: a window's first byte may lie behind where the array would begin. */
-        uintptr_t base = r == self->met.base.rank ? (uintptr_t)call->out : (uintptr_t)self->window[r] + (uintptr_t)offset;
-        self->met.ins[r] = self->met.outs[r] = (void *)base;
-    }
-    int64_t first = low / size, count = (high - low) / size;
-    int64_t begin = trek_meeting_slice(count, self->met.base.rank, world), end = trek_meeting_slice(count, self->met.base.rank + 1, world);
-    direct_work work = { self, call, first + begin };
+    int64_t begin = trek_meeting_slice(call->count, rank, world), end = trek_meeting_slice(call->count, rank + 1, world);
+    direct_work work = { self, call, begin };
     trek_parallel(end - begin, 1 << 15, combine_part, &work);
     self->direct++;
     *ended = !trek_meeting_come(&self->met, call->number);
     if (*ended) /* somebody may write to the array for a while yet, now or when he is woken tomorrow */
-        trek_shared_pages_leave(call->block, call->out, (size_t)(call->count * size));
+        trek_shared_window_retire(call->out);
     return true;
 }
 
@@ -195,15 +170,8 @@ static bool copied_reduce_scatter(trek_comm_shared *self, const trek_comm_call *
 void trek_shared_show(trek_meeting_comm *met, const trek_comm_call *call, int turn)
 {
     trek_comm_shared *self = (trek_comm_shared *)(void *)met;
-    trek_shared_span *span = trek_shared_span_of(self, turn, self->met.base.rank);
-    size_t bytes = (size_t)call->count * trek_dtype_size(call->dtype), page = self->layout.page;
-    *span = (trek_shared_span){ 0 };
-    if (!self->windows || !call->block || call->kind != TREK_COMM_ALL_REDUCE || call->in != call->out || self->met.base.world == 1 ||
-        bytes < 4 * page || !trek_shared_pages_find(call->block, call->out, bytes, span))
-        return;
-    char *edge = trek_shared_edge(self, turn, self->met.base.rank);
-    memcpy(edge, call->in, page);
-    memcpy(edge + page, (const char *)call->in + bytes - page, page);
+    bool may = self->windows && call->kind == TREK_COMM_ALL_REDUCE && call->in == call->out && self->met.base.world > 1;
+    *trek_shared_offset(self, turn, self->met.base.rank) = may ? trek_shared_window_find(call->out) : 0;
 }
 
 bool trek_shared_exchange(trek_meeting_comm *met, const trek_comm_call *call, int turn)

@@ -27,14 +27,9 @@ typedef struct ticket {
     unsigned char cores[CORES / 8]; /* that it may run on */
 } ticket;
 
-trek_shared_span *trek_shared_span_of(const trek_comm_shared *self, int turn, int rank)
+uint64_t *trek_shared_offset(const trek_comm_shared *self, int turn, int rank)
 {
-    return (trek_shared_span *)(void *)((char *)self->segment + self->layout.spans) + 2 * rank + turn;
-}
-
-char *trek_shared_edge(const trek_comm_shared *self, int turn, int rank)
-{
-    return (char *)self->segment + self->layout.edges + (size_t)(2 * rank + turn) * 2 * self->layout.page;
+    return (uint64_t *)(void *)((char *)self->segment + self->layout.offsets) + 2 * rank + turn;
 }
 
 char *trek_shared_part(const trek_comm_shared *self, int turn, int rank)
@@ -52,33 +47,14 @@ static size_t in_pages(size_t bytes, size_t page) { return (bytes + page - 1) / 
 /* Pages that nobody touches take no memory: a group that reduces in place has no use for parts. */
 static trek_shared_layout lay_out(int world)
 {
-    trek_shared_layout l = { .page = (size_t)sysconf(_SC_PAGESIZE), .chunk = world <= 128 ? 256 << 10 : 1 << 20 };
-    size_t n = (size_t)world;
-    l.slots = in_pages(sizeof(trek_shared_segment), l.page);
-    l.spans = l.slots + in_pages(n * sizeof(trek_meeting_slot), l.page);
-    l.edges = l.spans + in_pages(2 * n * sizeof(trek_shared_span), l.page);
-    l.parts = l.edges + 4 * n * l.page;
+    trek_shared_layout l = { .chunk = world <= 128 ? 256 << 10 : 1 << 20 };
+    size_t n = (size_t)world, page = (size_t)sysconf(_SC_PAGESIZE);
+    l.slots = in_pages(sizeof(trek_shared_segment), page);
+    l.offsets = l.slots + in_pages(n * sizeof(trek_meeting_slot), page);
+    l.parts = l.offsets + in_pages(2 * n * sizeof(uint64_t), page);
     l.results = l.parts + 2 * n * l.chunk;
     l.bytes = l.results + 2 * l.chunk;
     return l;
-}
-
-/* At the beginning of a huge page, so that what lies there can be one. */
-static void *map_aligned(int fd, uint64_t bytes)
-{
-    char *space = mmap(NULL, bytes + TREK_SHARED_HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (space == MAP_FAILED)
-        return MAP_FAILED;
-    size_t before = -(uintptr_t)space & (TREK_SHARED_HUGE - 1);
-    void *memory = mmap(space + before, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0);
-    if (memory == MAP_FAILED) {
-        munmap(space, bytes + TREK_SHARED_HUGE);
-        return MAP_FAILED;
-    }
-    if (before > 0)
-        munmap(space, before);
-    munmap(space + before + bytes, TREK_SHARED_HUGE - before);
-    return memory;
 }
 
 /* Maps process pid's file: NULL where it cannot be reached or is another one. */
@@ -90,11 +66,11 @@ static void *map_file(int pid, int fd, uint64_t bytes, const uint64_t nonce[2])
     if (own < 0)
         return NULL;
     struct stat about;
-    void *memory = MAP_FAILED;
+    void *memory = NULL;
     if (fstat(own, &about) == 0 && S_ISREG(about.st_mode) && (uint64_t)about.st_size == bytes)
-        memory = map_aligned(own, bytes);
+        memory = trek_shared_file_map(own, 0, bytes);
     close(own);
-    if (memory == MAP_FAILED)
+    if (!memory)
         return NULL;
     madvise(memory, bytes, MADV_DONTDUMP);
     if (memcmp(memory, nonce, 2 * sizeof *nonce) == 0)

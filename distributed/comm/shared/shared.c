@@ -30,8 +30,17 @@ static void shared_leave(trek_comm *comm)
 
 static void shared_free(trek_comm *comm) { release(of(comm)); }
 
+static void *shared_alloc(trek_comm *comm, size_t bytes) { return of(comm)->windows ? trek_shared_window_alloc(bytes) : NULL; }
+
+static void shared_release(void *memory, void *arg)
+{
+    (void)arg;
+    trek_shared_window_free(memory);
+}
+
 static const trek_comm_engine shared_engine = { .name = "shared", .run = trek_meeting_run, .end = trek_meeting_end,
-                                                .ended = trek_meeting_ended, .leave = shared_leave, .free = shared_free };
+                                                .ended = trek_meeting_ended, .leave = shared_leave, .free = shared_free,
+                                                .alloc = shared_alloc, .release = shared_release };
 
 uint64_t trek_comm_shared_direct(const trek_comm *comm)
 {

@@ -8,10 +8,10 @@
 
 /* A communicator among the processes of the channel, which it borrows and which must outlive it. A meeting of all.
  * Where the processes cannot share memory (other machines, name spaces, users), all get UNSUPPORTED; COMM, TIMEOUT,
- * PEER, MEMORY. TREK_SHARED_PAGES=0 in the environment of any of them: data is always copied through the segment. */
+ * PEER, MEMORY. */
 trek_status trek_comm_shared_new(trek_control *control, trek_comm **comm);
 
-/* How many large reductions of this handle went straight between the processes' own memory, not through the segment. */
+/* How many reductions of this handle went straight between the processes' own memory, not through the segment. */
 uint64_t trek_comm_shared_direct(const trek_comm *comm);
 
 #endif

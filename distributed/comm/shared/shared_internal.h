@@ -7,16 +7,7 @@
 #include "distributed/comm/meeting.h"
 #include "distributed/comm/shared/shared.h"
 
-#define TREK_SHARED_HUGE ((size_t)2 << 20) /* bytes of a huge page, where pages are of 4 KiB */
-
-/* --- pages.c: this process's window, a file in memory that has no name ---------- */
-
-/* Where the memory of a call lies in its process's window. Only whole pages are shared. */
-typedef struct trek_shared_span {
-    int64_t offset;  /* of the memory's first byte, which may lie in front of what is shared */
-    int64_t head;    /* bytes before the first shared page */
-    int64_t tail;    /* where the shared pages end, in bytes from the memory's beginning; 0: nothing is shared */
-} trek_shared_span;
+/* --- window.c: this process's window, a file in memory that has no name ------------------------ */
 
 typedef struct trek_shared_window {
     int fd;              /* -1: there is none, and there will be none */
@@ -24,15 +15,21 @@ typedef struct trek_shared_window {
     uint64_t nonce[2];   /* stand at its beginning */
 } trek_shared_window;
 
-/* The window of this process, made when it is first asked for. */
-trek_shared_window trek_shared_window_open(void);
 /* A file in memory; -1: the system has none. */
 int trek_shared_file_new(const char *name, uint64_t bytes);
-/* Replaces the pages of memory, which lies in a block and which nobody else may use meanwhile, by pages of the window
- * with the same contents, if memory is large and has been asked for before: whether it is shared now. */
-bool trek_shared_pages_find(void *block, void *memory, size_t bytes, trek_shared_span *span);
-/* Gives memory pages of its own for good, which hold zeros: whoever writes to the shared ones late writes to nobody's. */
-void trek_shared_pages_leave(void *block, void *memory, size_t bytes);
+/* At the beginning of a huge page, so that what lies there can be one. NULL: it cannot be mapped. */
+void *trek_shared_file_map(int fd, uint64_t offset, uint64_t bytes);
+
+/* The window of this process, made when it is first asked for. */
+trek_shared_window trek_shared_window_open(void);
+/* Zeroed memory in it, in pages of its own; NULL without an error: there is none left. */
+void *trek_shared_window_alloc(size_t bytes);
+void trek_shared_window_free(void *memory);
+/* Where memory lies in the window; 0: elsewhere. */
+uint64_t trek_shared_window_find(const void *memory);
+/* Gives all that memory was taken with pages that nobody else has, with the same contents: whoever writes late writes
+ * to nobody's. */
+void trek_shared_window_retire(const void *memory);
 
 /* --- segment.c ------------------------------------------------------------------ */
 
@@ -44,24 +41,22 @@ typedef struct trek_shared_segment {
 
 /* Sizes and places in the segment, the same in all processes. */
 typedef struct trek_shared_layout {
-    size_t page, chunk;                    /* bytes: of a page, of what a process puts in at once */
-    size_t slots, spans, edges, parts, results, bytes;
+    size_t chunk;                          /* bytes that a process puts in at once */
+    size_t slots, offsets, parts, results, bytes;
 } trek_shared_layout;
 
 typedef struct trek_comm_shared {
     trek_meeting_comm met;
     trek_shared_layout layout;
     trek_shared_segment *segment;
-    bool windows;                          /* whether pages are shared */
+    bool windows;                          /* whether all have mapped all windows */
     uint64_t direct;
     char **window;                         /* [world] of the others, mapped; NULL: this process's */
     uint64_t *window_bytes;
 } trek_comm_shared;
 
-/* Where a rank's memory of a call lies, if it is shared. */
-trek_shared_span *trek_shared_span_of(const trek_comm_shared *self, int turn, int rank);
-/* Two pages for the bytes of a call that lie outside of whole pages. */
-char *trek_shared_edge(const trek_comm_shared *self, int turn, int rank);
+/* Where a rank's memory of a call lies in its window; 0: elsewhere. */
+uint64_t *trek_shared_offset(const trek_comm_shared *self, int turn, int rank);
 /* layout.chunk bytes: what a rank has put in, and what has come out. */
 char *trek_shared_part(const trek_comm_shared *self, int turn, int rank);
 char *trek_shared_result(const trek_comm_shared *self, int turn);

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """A folder includes only from itself and the floors below it, and says so by paths from the root; what lies in tensor/cpu and
-tensor/cuda is theirs alone. Sources of CUDA count, too."""
+tensor/cuda is theirs alone. The control channel knows nothing of communicators, which know it alone. Sources of CUDA count, too."""
 import pathlib
 import re
 import sys
 
 floors = ["tensor", "autograd", "nn", "data", "optim", "graph", "distributed", "monitor"]
 root = pathlib.Path(sys.argv[1])
+# rooms of distributed/: which others each may include
+rooms = {"distributed/control/": (), "distributed/comm/": ("distributed/control/",)}
 failures, seen = [], 0
 for floor, folder in enumerate(floors):
     for source in sorted((root / folder).rglob("*")):
@@ -22,6 +24,9 @@ for floor, folder in enumerate(floors):
             other = name.split("/")[0]
             if other not in floors:
                 failures.append(f"{where}: outside the library")
+            own_room = next((room for room in rooms if str(source.relative_to(root)).startswith(room)), None)
+            if own_room and other == "distributed" and not name.startswith((own_room, *rooms[own_room])):
+                failures.append(f"{where}: {own_room[:-1]} stands below it")
             for room in ("tensor/cpu/", "tensor/cuda/"):
                 if name.startswith(room) and not str(source.relative_to(root)).startswith(room):
                     failures.append(f"{where}: reaches into {room[:-1]}")

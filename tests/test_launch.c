@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "distributed/comm/comm.h"
 #include "distributed/control/launch.h"
 #include "distributed/stop_internal.h"
 #include "tensor/place.h"
@@ -204,7 +205,7 @@ static void test_options(void **state)
     (void)state;
     trek_launch launch;
     use_environment(torchrun);
-    trek_comm_opts opts = { .rank = 1, .world_size = 3, .address = "::1", .port = 7000, .token = "t" };
+    trek_launch_opts opts = { .rank = 1, .world_size = 3, .address = "::1", .port = 7000, .token = "t" };
     assert_int_equal(trek_launch_find(&opts, &launch), TREK_OK); /* they have the first word */
     assert_string_equal(launch.source, "options");
     assert_int_equal(launch.process, 1);
@@ -212,11 +213,11 @@ static void test_options(void **state)
     assert_string_equal(launch.address, "::1");
     assert_int_equal(launch.port, 7000);
     assert_string_equal(launch.token, "t");
-    opts = (trek_comm_opts){ .port = 7001 }; /* the world from the environment, the port not */
+    opts = (trek_launch_opts){ .port = 7001 }; /* the world from the environment, the port not */
     assert_int_equal(trek_launch_find(&opts, &launch), TREK_OK);
     assert_int_equal(launch.processes, 4);
     assert_int_equal(launch.port, 7001);
-    static const trek_comm_opts bad[] = { { .rank = 3, .world_size = 3, .port = 1 }, { .rank = -1, .world_size = 3, .port = 1 },
+    static const trek_launch_opts bad[] = { { .rank = 3, .world_size = 3, .port = 1 }, { .rank = -1, .world_size = 3, .port = 1 },
                                           { .rank = 1, .port = 1 }, { .world_size = -2 }, { .world_size = 2, .port = 65536 },
                                           { .world_size = 5000, .port = 1 } };
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {

@@ -158,6 +158,15 @@ static trek_status make_engine(trek_control *control, int e, trek_comm **comm)
     return status;
 }
 
+/* Which process of which job this is. */
+static trek_status find_launch(const trek_comm_opts *opts, trek_launch *launch)
+{
+    trek_launch_opts own = { 0 };
+    if (opts)
+        own = (trek_launch_opts){ opts->rank, opts->world_size, opts->address, opts->port, opts->token };
+    return trek_launch_find(&own, launch);
+}
+
 /* --- joining ------------------------------------------------------------------------------------------------------ */
 
 static int count_machines(const process_card *cards, int n)
@@ -288,7 +297,7 @@ trek_comm *trek_comm_init(const trek_comm_opts *opts)
         trek_fail_forked();
         return NULL;
     }
-    if (check_opts(opts) != TREK_OK || trek_launch_find(opts, &launch) != TREK_OK)
+    if (check_opts(opts) != TREK_OK || find_launch(opts, &launch) != TREK_OK)
         return NULL;
     pthread_mutex_lock(&job.lock);
     while (job.comm && !trek_comm_retain(job.comm)) /* another thread gives the last handle back */
@@ -306,7 +315,7 @@ trek_comm *trek_comm_init(const trek_comm_opts *opts)
 int trek_comm_world_described(const trek_comm_opts *opts)
 {
     trek_launch launch;
-    return trek_launch_find(opts, &launch) == TREK_OK ? launch.processes : -1;
+    return find_launch(opts, &launch) == TREK_OK ? launch.processes : -1;
 }
 
 void trek_comm_say(trek_comm *comm, const char *phase)

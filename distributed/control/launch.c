@@ -170,7 +170,7 @@ static bool one_machine(int which, const trek_launch *launch)
     return which == SLURM && nodes && strcmp(nodes, "1") == 0;
 }
 
-static trek_status find_address(const trek_comm_opts *opts, int which, trek_launch *launch)
+static trek_status find_address(const trek_launch_opts *opts, int which, trek_launch *launch)
 {
     const char *given = opts && opts->address ? opts->address : variable("TREK_ADDRESS");
     const char *nodes = variable("SLURM_STEP_NODELIST"), *uri = variable("OMPI_MCA_orte_hnp_uri");
@@ -222,7 +222,7 @@ static int port_of_job(const char *name)
     return 10000 + (int)(hash % 20000);
 }
 
-static trek_status find_port(const trek_comm_opts *opts, int which, const char *job, trek_launch *launch)
+static trek_status find_port(const trek_launch_opts *opts, int which, const char *job, trek_launch *launch)
 {
     trek_status status = number("TREK_PORT", 1, 65535, 0, &launch->port);
     if (opts && opts->port)
@@ -269,7 +269,7 @@ bool trek_launch_death(int deaths, char *text, size_t size)
     return true;
 }
 
-static trek_status take_opts(const trek_comm_opts *opts, trek_launch *launch)
+static trek_status take_opts(const trek_launch_opts *opts, trek_launch *launch)
 {
     if (opts->world_size < 0 || opts->world_size > TREK_MAX_RANKS || (opts->world_size == 0 && opts->rank != 0))
         return trek_fail(TREK_ERR_ARGUMENT, "rank %d in a world of %d processes; 1 to %d are possible", opts->rank,
@@ -284,7 +284,7 @@ static trek_status take_opts(const trek_comm_opts *opts, trek_launch *launch)
     return TREK_OK;
 }
 
-trek_status trek_launch_find(const trek_comm_opts *opts, trek_launch *launch)
+trek_status trek_launch_find(const trek_launch_opts *opts, trek_launch *launch)
 {
     int which = -1;
     char job[200];

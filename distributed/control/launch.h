@@ -3,7 +3,15 @@
 #ifndef TREK_DISTRIBUTED_CONTROL_LAUNCH_H
 #define TREK_DISTRIBUTED_CONTROL_LAUNCH_H
 
-#include "distributed/comm/comm.h"
+#include "tensor/tensor.h"
+
+/* What the program says itself; of zero or NULL, nothing. */
+typedef struct trek_launch_opts {
+    int rank, world_size;  /* of processes; world_size 0: from the environment */
+    const char *address;   /* of process 0 */
+    int port;
+    const char *token;
+} trek_launch_opts;
 
 typedef struct trek_launch {
     int process, processes;
@@ -16,8 +24,8 @@ typedef struct trek_launch {
 } trek_launch;
 
 /* Options first, then trek-run's variables, torchrun's, Open MPI's, Slurm's (of a step: a shell in an allocation is a
- * single process). ARGUMENT where one is wrong or incomplete, or two launchers say different things: both are named. */
-trek_status trek_launch_find(const trek_comm_opts *opts, trek_launch *launch);
+ * single process). opts may be NULL. ARGUMENT where one is wrong or incomplete, or two launchers say different things: both are named. */
+trek_status trek_launch_find(const trek_launch_opts *opts, trek_launch *launch);
 /* "process 1 was ended by signal 9 (Killed)": the first that the launcher has noted. false: nobody has ended yet. */
 bool trek_launch_death(int deaths, char *text, size_t size);
 /* The first host of a list as Slurm writes it: "gpu[07-12,20]-ib,login" is gpu07-ib. false: it is malformed or too long. */

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "distributed/control/control.h"
+#include "distributed/control/tree.h"
 #include "support/processes.h"
 
 static void pause_ms(int ms)
@@ -46,6 +47,8 @@ static trek_control *join(const part *me, double seconds)
         pause_ms(1500);
     if (strcmp(me->detail, "port") == 0)
         opts.port++;
+    if (strncmp(me->detail, "small-tree", 10) == 0)
+        opts.flat = 2;
     return trek_control_join(&opts);
 }
 
@@ -205,11 +208,85 @@ static int play_leave(const part *me)
     return report(ended ? "ended" : "leave", status);
 }
 
+/* Sums of 40 in the order of the processes, and what the first bytes of a gather depend on; now one is late, now another. */
+static int play_tree(const part *me)
+{
+    enum { NUMBERS = 40 };
+    static double mine[NUMBERS], all[NUMBERS * PROCESSES];
+    trek_control *control = join(me, 30);
+    bool good = control != NULL;
+    uint32_t random = (uint32_t)me->process * 77 + 1;
+    for (int i = 0; good && i < 60; i++) {
+        random = random * 1664525u + 1013904223u;
+        if (random >> 28 == 0)
+            pause_ms((int)(random >> 24 & 7));
+        for (int k = 0; k < NUMBERS; k++)
+            mine[k] = (me->process + 1) * 0.1 + i * 1e-3 * k;
+        good = trek_control_gather(control, mine, sizeof mine, all, i % 2 ? 0 : 20000000000) == TREK_OK;
+        for (int k = 0; good && k < NUMBERS; k++) {
+            double sum = 0, want = 0;
+            for (int p = 0; p < me->processes; p++) {
+                sum += all[p * NUMBERS + k];
+                want += (p + 1) * 0.1 + i * 1e-3 * k;
+            }
+            good = memcmp(&sum, &want, sizeof sum) == 0;
+        }
+    }
+    good = good && trek_control_gather(control, mine, 0, all, 0) == TREK_OK;
+    printf("%s %s\nparent %d\n", good ? "good" : "bad", trek_error(), control ? trek_control_parent(control) : -2);
+    trek_control_free(&control);
+    return good ? 0 : 1;
+}
+
+/* Gathers until something fails; the victim does what it is told to before the fifth. */
+static int play_fall(const part *me)
+{
+    trek_control *control = join(me, 30);
+    int64_t mine = me->process, all[PROCESSES], deadline = 20000000000;
+    trek_status status = control ? TREK_OK : trek_status_get();
+    if (strstr(me->detail, "late"))
+        deadline = 1000000000;
+    double start = processes_now();
+    for (int i = 0; status == TREK_OK && i < 8; i++) {
+        trek_control_say(control, "forward", NULL);
+        if (i == 4)
+            start = processes_now();
+        if (i == 4 && strcmp(me->detail, "kill") == 0)
+            kill(getpid(), SIGKILL);
+        if (i == 4 && strcmp(me->detail, "stop") == 0)
+            kill(getpid(), SIGSTOP);
+        if (i == 4 && strcmp(me->detail, "exit") == 0)
+            exit(0);
+        if (i == 4 && strcmp(me->detail, "end") == 0)
+            trek_control_end(control, TREK_ERR_CANCELLED, "enough of this");
+        if (i == 4 && strcmp(me->detail, "leave") == 0)
+            break;
+        if (i == 4 && strcmp(me->detail, "late-saving") == 0)
+            trek_control_say_long(control, "save");
+        if (i == 4 && strncmp(me->detail, "late-", 5) == 0)
+            pause_ms(2500);
+        if (i == 4 && strcmp(me->detail, "late-saving") == 0)
+            trek_control_say(control, NULL, NULL);
+        if (i == 4 && strcmp(me->detail, "more") == 0)
+            status = trek_control_gather(control, all, sizeof mine + 8, malloc(sizeof all * 2), deadline);
+        else
+            status = trek_control_gather(control, &mine, sizeof mine, all, deadline);
+        for (int p = 0; status == TREK_OK && p < me->processes; p++)
+            status = all[p] == p ? TREK_OK : TREK_ERR_STATE;
+    }
+    double seconds = processes_now() - start;
+    int code = report("gather", status);
+    printf("%s %.2f\n", seconds < 9 ? "soon" : "late", seconds);
+    trek_control_free(&control);
+    return code;
+}
+
 static int play(const part *me)
 {
     static const struct { const char *role; int (*fn)(const part *me); } roles[] = {
         { "gather", play_gather }, { "join", play_join }, { "differ", play_differ }, { "late", play_late }, { "end", play_end },
         { "fork", play_fork }, { "leave", play_leave },
+        { "tree", play_tree }, { "fall", play_fall },
     };
     for (size_t k = 0; k < sizeof roles / sizeof *roles; k++)
         if (strcmp(me->role, roles[k].role) == 0)
@@ -506,18 +583,110 @@ static void test_leaving(void **state)
     WANT(&on, strstr(on.text[1], "TREK_ERR_PEER: process 0 has left"));
 }
 
+/* The rows of a tree are one behind the other, and as even as can be. */
+static void test_shape(void **state)
+{
+    (void)state;
+    static const struct { int processes, flat, fan; } rows[] = {
+        { 2, 16, 0 }, { 16, 16, 0 }, { 17, 16, 5 }, { 40, 16, 7 }, { 256, 16, 16 }, { 257, 16, 7 }, { 1024, 16, 11 },
+        { 1024, 1024, 0 }, { 4096, 16, 16 }, { 3, 2, 2 }, { 5, 2, 3 },
+    };
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        int n = rows[r].processes, fan = trek_tree_fan(n, rows[r].flat), below = 0, deepest = 0;
+        assert_int_equal(fan, rows[r].fan);
+        for (int p = 0; p < n; p++) {
+            trek_tree_node node = trek_tree_place(n, fan, p), up = node;
+            int next = p + 1, size = 0, depth = 0;
+            assert_true(node.process == p && (fan == 0 || node.children <= fan));
+            for (int k = 0; k < node.children; k++, next += size, below++) {
+                assert_int_equal(trek_tree_child(&node, k, &size), next);
+                assert_int_equal(trek_tree_which(&node, next), k);
+                trek_tree_node child = trek_tree_place(n, fan, next);
+                assert_true(child.parent == p && child.size == size && (size == 1 || trek_tree_which(&node, next + 1) < 0));
+            }
+            assert_int_equal(next, p + node.size);
+            for (; up.parent >= 0; depth++)
+                up = trek_tree_place(n, fan, up.parent);
+            deepest = depth > deepest ? depth : deepest;
+        }
+        assert_int_equal(below, n - 1); /* everybody has one parent */
+        assert_true(deepest <= (n <= 256 ? 2 : 3));
+    }
+}
+
+static void test_tree(void **state)
+{
+    (void)state;
+    static const struct { int n; const char *detail; } rows[] = { { 17, "" }, { 26, "" }, { 40, "" }, { 7, "small-tree" } };
+    static world w;
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        processes_start_all(&w, rows[r].n, "tree", rows[r].detail, -1, NULL);
+        processes_finish(&w, 50, -1);
+        for (int p = 0; p < w.n; p++) {
+            char parent[32];
+            snprintf(parent, sizeof parent, "parent %d\n",
+                     trek_tree_place(w.n, trek_tree_fan(w.n, rows[r].n < 16 ? 2 : 16), p).parent);
+            WANT(&w, w.code[p] == 0 && strstr(w.text[p], "good \n") && strstr(w.text[p], parent));
+        }
+    }
+}
+
+/* status NULL: nothing fails. */
+static void check_fall(world *w, int victim, const char *status, const char *format, bool all, bool stopped)
+{
+    char words[80];
+    snprintf(words, sizeof words, format, victim);
+    processes_finish(w, 30, stopped ? victim : -1);
+    processes_kill(w, victim);
+    for (int p = 0; p < w->n; p++) {
+        if (p == victim && status && !all)
+            continue;
+        WANT(w, w->code[p] == (status != NULL) && strstr(w->text[p], "soon"));
+        WANT(w, !status || (strstr(w->text[p], status) && strstr(w->text[p], words)));
+    }
+}
+
+/* What happens to one, in the midst of the tree or at its end, is told by name to all, as soon as without a tree. */
+static void test_fall_in_tree(void **state)
+{
+    (void)state;
+    enum { N = 20, INNER = 4, LEAF = 7 };
+    static const struct { const char *detail, *status, *words, *calm; } rows[] = {
+        { "kill", "TREK_ERR_PEER", "process %d died", "" },
+        { "stop", "TREK_ERR_PEER", "process %d has not been heard of", "" },
+        { "exit", "TREK_ERR_PEER", "process %d has left: it exited", "" },
+        { "leave", "TREK_ERR_PEER", "process %d has left: it left the group", "" },
+        { "end", "TREK_ERR_CANCELLED", "enough of this", "" },
+        { "more", "TREK_ERR_COMM", "the processes' gathers differ", "" },
+        { "late-plainly", "TREK_ERR_TIMEOUT", "gather 5: process %d did not come within 1 s", "late" },
+        { "late-saving", NULL, "", "late" },
+    };
+    enum { ROWS = sizeof rows / sizeof *rows };
+    static world w[ROWS][2];
+    assert_int_equal(trek_tree_place(N, trek_tree_fan(N, 16), INNER).children, 3);
+    assert_int_equal(trek_tree_place(N, trek_tree_fan(N, 16), LEAF).parent, INNER);
+    for (int r = 0; r < ROWS; r += 4) { /* four at a time, which mostly wait */
+        for (int k = 0; k < 8; k++)
+            processes_start_all(&w[r + k / 2][k % 2], N, "fall", rows[r + k / 2].calm, k % 2 ? LEAF : INNER, rows[r + k / 2].detail);
+        for (int k = 0; k < 8; k++)
+            check_fall(&w[r + k / 2][k % 2], k % 2 ? LEAF : INNER, rows[r + k / 2].status, rows[r + k / 2].words,
+                       strcmp(rows[r + k / 2].detail, "late-plainly") == 0, strcmp(rows[r + k / 2].detail, "stop") == 0);
+    }
+}
+
 int main(void)
 {
     part me;
     if (processes_part(&me))
         return play(&me);
-    alarm(120);
+    alarm(200);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gathers),       cmocka_unit_test(test_strangers),           cmocka_unit_test(test_crowd),
             cmocka_unit_test(test_port_in_use),
         cmocka_unit_test(test_missing),       cmocka_unit_test(test_death_while_joining), cmocka_unit_test(test_late_starters),
         cmocka_unit_test(test_different_gathers), cmocka_unit_test(test_deadlines),       cmocka_unit_test(test_end),
         cmocka_unit_test(test_fork),          cmocka_unit_test(test_leaving),
+        cmocka_unit_test(test_shape),         cmocka_unit_test(test_tree),                cmocka_unit_test(test_fall_in_tree),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
 #include "distributed/comm/mpi/mpi.h"
 #include "distributed/comm/shared/shared.h"
 #include "distributed/control/launch.h"
+#include "tensor/environment.h"
 #include "tensor/memory_internal.h"
 
 typedef struct engine_choice {
@@ -254,6 +255,7 @@ static trek_comm *join(const trek_comm_opts *opts)
                                        .port = launch->port, .token = launch->token };
     control_opts.join_s = join_seconds(opts);
     control_opts.deaths = launch->deaths + 1;
+    control_opts.flat = (int)trek_environment_number("TREK_CONTROL_TREE_ABOVE", 1, TREK_MAX_RANKS, 0);
     job.settling_ns = control_opts.join_s > 0 ? (int64_t)(control_opts.join_s * 1e9) : 0;
     job.control = trek_control_join(&control_opts);
     if (!job.control)

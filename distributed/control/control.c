@@ -114,6 +114,9 @@ void trek_control_destroy(trek_control *control)
         trek_control_link_close(&control->links[i]);
     for (int i = 0; i < TREK_CONTROL_NEWCOMERS; i++)
         trek_control_link_close(&control->newcomers[i]);
+    trek_control_link_close(&control->up);
+    for (int k = 0; k < TREK_TREE_FAN; k++)
+        trek_control_link_close(&control->below[k]);
     trek_socket_close(control->listen_fd);
     if (control->wake_fd >= 0)
         close(control->wake_fd);
@@ -151,6 +154,7 @@ static void fill_in(trek_control *control, const trek_control_opts *opts)
     control->port = opts->port;
     control->join_s = opts->join_s > 0 ? opts->join_s : opts->join_s == TREK_OFF ? 1e9 : 300;
     control->deaths = opts->deaths - 1;
+    control->flat = opts->flat > 0 ? opts->flat : TREK_TREE_FAN;
     snprintf(control->address, sizeof control->address, "%s", opts->address ? opts->address : "127.0.0.1");
     snprintf(control->token, sizeof control->token, "%s", opts->token ? opts->token : "");
     trek_socket_where(control->address, control->port, control->where, sizeof control->where);
@@ -160,6 +164,10 @@ static void fill_in(trek_control *control, const trek_control_opts *opts)
     control->links_count = control->process == 0 ? control->processes : 1;
     for (int i = 0; i < TREK_CONTROL_NEWCOMERS; i++)
         control->newcomers[i] = (trek_control_link){ .fd = -1, .process = -1 };
+    control->up = (trek_control_link){ .fd = -1 };
+    for (int k = 0; k < TREK_TREE_FAN; k++)
+        control->below[k] = (trek_control_link){ .fd = -1 };
+    trek_control_take_place(control, 0);
     int64_t now = trek_clock_ns();
     control->join_until_ns = now + (int64_t)(control->join_s * 1e9);
     control->phase = "starting";
@@ -174,7 +182,7 @@ trek_control *trek_control_make(const trek_control_opts *opts)
     size_t n = (size_t)opts->processes, links = (size_t)control->links_count;
     control->peers = trek_calloc(n, sizeof *control->peers);
     control->links = trek_calloc(links, sizeof *control->links);
-    control->polled = trek_calloc(2 + links + TREK_CONTROL_NEWCOMERS, sizeof *control->polled);
+    control->polled = trek_calloc(3 + links + TREK_TREE_FAN + TREK_CONTROL_NEWCOMERS, sizeof *control->polled);
     control->slots[0].has = trek_calloc(n, sizeof(bool));
     control->slots[1].has = trek_calloc(n, sizeof(bool));
     bool good = control->peers && control->links && control->polled && control->slots[0].has && control->slots[1].has;
@@ -231,10 +239,36 @@ static char *say_death(const trek_control *control, char *text, size_t size)
     return text;
 }
 
+void trek_control_say_hello(trek_control *control, trek_control_link *link, const char *address, int port)
+{
+    trek_control_hello hello = { .version = TREK_CONTROL_VERSION, .processes = control->processes, .process = control->process,
+                                 .pid = getpid(), .port = port };
+    memcpy(hello.token, control->token, sizeof hello.token);
+    memcpy(hello.machine, control->machine, sizeof hello.machine);
+    memcpy(hello.host, control->peers[control->process].host, sizeof hello.host);
+    snprintf(hello.address, sizeof hello.address, "%s", address);
+    trek_control_send(control, link, TREK_CONTROL_HELLO, 0, &hello, sizeof hello);
+}
+
+/* A process that may get children listens for them, at the address by which it reaches process 0. Returns the port, or 0: if
+ * it cannot, there will be no tree. */
+static int listen_for_children(trek_control *control, int fd, char *address, size_t size)
+{
+    int fan = trek_tree_fan(control->processes, control->flat), port = 0;
+    if (fan == 0 || trek_tree_place(control->processes, fan, control->process).children == 0 ||
+        !trek_socket_own_address(fd, address, size))
+        return 0;
+    if (trek_socket_listen(address, 0, &control->listen_fd, &port) == TREK_OK)
+        return port;
+    trek_log_message(TREK_LOG_INFO, "control: %s", trek_error());
+    trek_error_clear();
+    return 0;
+}
+
 /* Connects to process 0 and says who this is; the thread takes the answer. */
 static trek_status greet(trek_control *control)
 {
-    char why[256];
+    char why[256], address[64] = "";
     int fd = trek_socket_connect(control->address, control->port, control->join_until_ns, somebody_died, control, why,
                                  sizeof why);
     if (fd < 0 && somebody_died(control))
@@ -242,14 +276,11 @@ static trek_status greet(trek_control *control)
     if (fd < 0)
         return trek_fail(TREK_ERR_TIMEOUT, "process %d did not reach process 0 at %s within %g s: %s", control->process,
                          control->where, control->join_s, why);
-    trek_control_hello hello = { .version = 1, .processes = control->processes, .process = control->process, .pid = getpid() };
-    memcpy(hello.token, control->token, sizeof hello.token);
-    memcpy(hello.machine, control->machine, sizeof hello.machine);
-    memcpy(hello.host, control->peers[control->process].host, sizeof hello.host);
+    int port = listen_for_children(control, fd, address, sizeof address);
     control->links[0] = (trek_control_link){ .fd = fd, .process = 0 };
     control->peers[0].joined = true;
     control->peers[0].report.heard_ns = control->peers[0].report.phase_ns = control->peers[0].report.call_ns = trek_clock_ns();
-    trek_control_send(control, &control->links[0], TREK_CONTROL_HELLO, 0, &hello, sizeof hello);
+    trek_control_say_hello(control, &control->links[0], address, port);
     return TREK_OK;
 }
 
@@ -310,9 +341,11 @@ trek_control *trek_control_join(const trek_control_opts *opts)
     }
     control->has_thread = true;
     remember(control);
-    if (wait_for_start(control))
+    bool started = wait_for_start(control);
+    if (started && trek_control_climb(control) == TREK_OK)
         return control;
-    tell_late_comers(control);
+    if (!started)
+        tell_late_comers(control);
     trek_control_fail(control);
     trek_control_free(&control);
     return NULL;
@@ -339,6 +372,7 @@ void trek_control_free(trek_control **place)
     trek_control_destroy(control);
 }
 
+int trek_control_parent(const trek_control *control) { return control->node.parent; }
 int trek_control_process(const trek_control *control) { return control->process; }
 int trek_control_processes(const trek_control *control) { return control->processes; }
 bool trek_control_same_machine(const trek_control *control) { return control->same_machine; }

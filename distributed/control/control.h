@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The control channel: a small TCP star that joins the processes of a job, with
- * process 0 in its middle. It carries the bootstrap, a few bytes at a time,
+ * process 0 in its middle, and above 16 processes a tree for gathers. It carries the bootstrap, a few bytes at a time,
  * heartbeats, what each process does at present, and the end of the group. A thread
  * of its own serves it, so that a process that computes is known to be alive and
  * learns of the end while it computes. Internal.
@@ -24,6 +24,7 @@ typedef struct trek_control_opts {
     const char *token;        /* shared secret of the job: who does not know it is turned away */
     double join_s;            /* how long all may take to come; 0: 300; TREK_OFF: for ever */
     int deaths;               /* plus 1: of trek_launch; 0: none */
+    int flat;                 /* the largest job whose gathers all go to process 0 directly; 0: 16. Process 0's counts */
 } trek_control_opts;
 
 /* Joins; returns when all processes have. NULL and COMM, TIMEOUT, ARGUMENT, MEMORY. */
@@ -31,6 +32,8 @@ trek_control *trek_control_join(const trek_control_opts *opts);
 /* Leaves in order. Peers that call on are told that this process has left. */
 void trek_control_free(trek_control **control);
 
+/* The process to which this one gives its part of a gather, and those of its children; -1: it is process 0. */
+int trek_control_parent(const trek_control *control);
 int trek_control_process(const trek_control *control);
 int trek_control_processes(const trek_control *control);
 /* Whether the processes run on one machine: boot id, pid namespace. */

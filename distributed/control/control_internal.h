@@ -7,6 +7,7 @@
 
 #include "distributed/control/control.h"
 #include "distributed/control/socket.h"
+#include "distributed/control/tree.h"
 
 #define TREK_CONTROL_BEAT_NS 1000000000
 #define TREK_CONTROL_SILENCE_NS 5000000000
@@ -20,10 +21,10 @@ typedef enum trek_control_type {
     TREK_CONTROL_HELLO = 1, /* trek_control_hello */
     TREK_CONTROL_WELCOME,
     TREK_CONTROL_REFUSED,   /* text */
-    TREK_CONTROL_START,     /* all are here; byte: on one machine */
+    TREK_CONTROL_START,     /* all are here: trek_control_start */
     TREK_CONTROL_BEAT,      /* trek_control_report[] */
-    TREK_CONTROL_GATHER,    /* a part of gather `number` */
-    TREK_CONTROL_GATHERED,  /* all parts */
+    TREK_CONTROL_GATHER,    /* the parts of gather `number` of a process and of those below it */
+    TREK_CONTROL_GATHERED,  /* all parts, from process 0 down */
     TREK_CONTROL_LATE,      /* int64: the deadline of gather `number` has passed there */
     TREK_CONTROL_EXTEND,    /* who is missing is alive: wait on */
     TREK_CONTROL_END,       /* int32 status, text */
@@ -35,13 +36,22 @@ typedef struct trek_control_head {
     uint32_t type, bytes;
 } trek_control_head;
 
+#define TREK_CONTROL_VERSION 2
 #define TREK_CONTROL_MAGIC 0x31306c746b657274u /* "trektl01": protocol and byte order */
 
 typedef struct trek_control_hello {
     int32_t version, processes, process, pid;
     char token[TREK_CONTROL_TOKEN];
     char machine[128], host[64];
+    char address[64];       /* where it listens for its children, should there be a tree; port 0: it does not */
+    int32_t port, unused;
 } trek_control_hello;
+
+/* fan 0: no tree. address, port: of the recipient's parent; port 0: that is process 0. */
+typedef struct trek_control_start {
+    int32_t same_machine, fan, port;
+    char address[64];
+} trek_control_start;
 
 /* What a process does. Times are ages when it is sent, and moments of trek_clock_ns() where it is kept. */
 typedef struct trek_control_report {
@@ -50,6 +60,7 @@ typedef struct trek_control_report {
     char phase[32];
     int64_t phase_ns, call_ns, heard_ns;
     uint64_t number, done;  /* of the calls: the last one begun, and ended */
+    uint64_t gathers;       /* that it has come to */
     int32_t kind, op, dtype, root;
     int64_t count;
 } trek_control_report;
@@ -57,9 +68,9 @@ typedef struct trek_control_report {
 typedef struct trek_control_peer_state {
     trek_control_report report;
     bool joined, left;
-    uint64_t gathers;       /* that it has come to */
-    char host[64];
-    int pid;
+    uint64_t gathers;       /* that it has come to, as far as is known */
+    char host[64], address[64];
+    int pid, port;
 } trek_control_peer_state;
 
 /* A connection. fd -1: none, or no longer. */
@@ -76,17 +87,18 @@ typedef struct trek_control_link {
 typedef struct trek_control_slot {
     uint64_t number;
     size_t bytes, size;     /* of a part; of data's memory */
-    int came;
+    int came;               /* parts of this process and those below it */
     bool done;
-    bool *has;              /* [processes]; on process 0 */
-    char *data;
+    bool extended;          /* process 0 says that it is right to wait on */
+    bool *has;              /* [processes] whose part is here */
+    char *data;             /* parts by number; all of them when it is done */
 } trek_control_slot;
 
 struct trek_control {
     int process, processes, port;
     char address[256], where[TREK_WHERE], token[TREK_CONTROL_TOKEN], machine[128];
     double join_s;
-    int deaths;             /* of trek_launch; -1: none */
+    int deaths, flat;       /* of trek_launch; -1: none. Of the options */
     int64_t death_ns;       /* when it was seen that a process has ended while the others wait for it; 0: none has */
     atomic_bool ended, stopping;
     pthread_mutex_t lock;
@@ -102,12 +114,23 @@ struct trek_control {
     bool table_logged, zero_logs, beat_now;
     int links_count;        /* process 0: one for each process (its own stays unused); others: one */
     trek_control_link *links, newcomers[TREK_CONTROL_NEWCOMERS];
+    int newcomers_polled;
+    trek_tree_node node;    /* this process's place; from the start on */
+    bool has_tree;
+    char up_address[64];    /* of the parent that is not process 0; up_port 0: it is */
+    int up_port;
+    trek_control_link up, below[TREK_TREE_FAN]; /* in the tree, but for those that are in the star */
+    int torn;               /* to whom such a connection has ended, and when; 0: to none */
+    int64_t torn_ns;
+    struct {
+        uint64_t number;
+        int64_t deadline_ns, decide_ns; /* 0: nobody has asked */
+    } late;                 /* process 0, in a tree: what there is to decide, when all have said that they have come */
     trek_control_peer_state *peers;
     struct pollfd *polled;
     const char *phase;      /* this process's, a literal */
     trek_control_slot slots[2];
     uint64_t gathers;
-    bool gathering;
     int relay_from;         /* whose states the next beat begins with */
     struct {
         trek_control_ended_fn fn;
@@ -117,11 +140,13 @@ struct trek_control {
 };
 
 /* control.c */
+/* Who this process is, and where it listens for children. */
+void trek_control_say_hello(trek_control *control, trek_control_link *link, const char *address, int port);
 /* What there is without any connection, and its end. Options are taken as they are. NULL and MEMORY. */
 trek_control *trek_control_make(const trek_control_opts *opts);
 void trek_control_destroy(trek_control *control);
 
-/* control_wire.c */
+/* wire.c */
 /* Queues a message and sends what can be sent; a connection that is broken shows when it is read. */
 void trek_control_send(trek_control *control, trek_control_link *link, trek_control_type type, uint64_t number, const void *data,
                        size_t bytes);
@@ -134,20 +159,33 @@ void trek_control_consume(trek_control_link *link, const trek_control_head *head
 void trek_control_link_close(trek_control_link *link);
 void trek_control_wake(trek_control *control);
 
-/* control_serve.c */
+/* serve.c */
 void *trek_control_serve(void *control);
 /* Reads what has come on a connection and acts on each message: one of a process of the job, and one of a stranger. */
 void trek_control_serve_link(trek_control *control, trek_control_link *link);
 void trek_control_serve_newcomer(trek_control *control, trek_control_link *newcomer);
+/* The same for a connection of the tree. */
+void trek_control_serve_branch(trek_control *control, trek_control_link *link);
 
-/* control_end.c */
+/* branch.c */
+/* Takes the place that process 0 gives: fan 0: there is no tree. */
+void trek_control_take_place(trek_control *control, int fan);
+/* The fan of the tree that this job gets: 0 where some process cannot have children. */
+int trek_control_choose_fan(const trek_control *control);
+/* Connects to the parent, where it is not process 0. Without the lock. */
+trek_status trek_control_climb(trek_control *control);
+trek_control_link *trek_control_up(trek_control *control);
+/* The connection to the k-th child. */
+trek_control_link *trek_control_below(trek_control *control, int k);
+
+/* end.c */
 void trek_control_end_locked(trek_control *control, trek_status status, const char *message);
 void trek_control_lost(trek_control *control, int process, const char *how);
 void trek_control_take_left(trek_control *control, int process, const trek_control_report *report, uint64_t gathers);
 void trek_control_say_goodbye(trek_control *control, bool exited);
 void trek_control_check_left(trek_control *control);
 
-/* control_state.c */
+/* state.c */
 void trek_control_own_report(trek_control *control, trek_control_report *report);
 void trek_control_take_report(trek_control *control, const trek_control_report *report);
 void trek_control_send_beats(trek_control *control);
@@ -160,6 +198,7 @@ bool trek_control_excused_locked(trek_control *control, int process, int64_t dea
 void trek_control_contribute(trek_control *control, int process, uint64_t number, const void *data, size_t bytes);
 void trek_control_gathered(trek_control *control, uint64_t number, const void *data, size_t bytes);
 void trek_control_late(trek_control *control, uint64_t number, int64_t deadline_ns);
+void trek_control_decide_late(trek_control *control);
 void trek_control_extend(trek_control *control, uint64_t number);
 void trek_control_gather_left(trek_control *control);
 

@@ -87,18 +87,13 @@ void trek_control_check_left(trek_control *control)
             end_by_leaving(control, p);
 }
 
-/* The same for gathers. */
+/* The same for gathers that this process or one below it has come to. */
 void trek_control_gather_left(trek_control *control)
 {
-    if (control->process != 0) {
-        if (control->gathering && !control->slots[control->gathers & 1].done && control->peers[0].left)
-            end_by_leaving(control, 0);
-        return;
-    }
-    for (int s = 0; s < 2 && !atomic_load(&control->ended); s++) {
+    for (int s = 0; s < 2; s++) {
         const trek_control_slot *slot = &control->slots[s];
-        for (int p = 1; p < control->processes && !slot->done && slot->came > 0; p++)
-            if (control->peers[p].left && !slot->has[p])
+        for (int p = 0; p < control->processes && !slot->done && slot->came > 0 && !atomic_load(&control->ended); p++)
+            if (p != control->process && control->peers[p].left && control->peers[p].gathers < slot->number)
                 end_by_leaving(control, p);
     }
 }
@@ -125,6 +120,13 @@ void trek_control_take_left(trek_control *control, int process, const trek_contr
     trek_control_gather_left(control);
 }
 
+static void finish_link(trek_control_link *link)
+{
+    link->closing = true;
+    if (link->fd >= 0 && link->out_used == link->out_begin)
+        shutdown(link->fd, SHUT_WR);
+}
+
 /* What a process says that leaves in order, to all whom it knows. */
 void trek_control_say_goodbye(trek_control *control, bool exited)
 {
@@ -134,10 +136,11 @@ void trek_control_say_goodbye(trek_control *control, bool exited)
     for (int i = 0; i < control->links_count; i++) {
         trek_control_link *link = &control->links[i];
         trek_control_send(control, link, TREK_CONTROL_LEFT, control->gathers, &report, sizeof report);
-        link->closing = true;
-        if (link->fd >= 0 && link->out_used == link->out_begin)
-            shutdown(link->fd, SHUT_WR);
+        finish_link(link);
     }
+    finish_link(&control->up);
+    for (int k = 0; k < TREK_TREE_FAN; k++)
+        finish_link(&control->below[k]);
 }
 
 /* --- whom the end wakes ------------------------------------------------------------------------------------------- */

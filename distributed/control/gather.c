@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gathers over the control channel: process 0 collects the parts and sends all of them to all. */
+/* Gathers over the control channel. Each process puts the parts of those below it behind its own, by number, and gives them
+ * to its parent in one piece; process 0 sends all of them down again. Without a tree all are process 0's children. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -7,6 +8,11 @@
 #include "distributed/control/control_internal.h"
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
+
+/* In a tree only what process 0 hears by the star says who has come, where a process below waits for another one: who waits
+ * says so after this time, and process 0 lets this time pass before it decides about those who are late. */
+#define TELL_NS 100000000
+#define DECIDE_NS 300000000
 
 static trek_control_slot *slot_of(trek_control *control, uint64_t number) { return &control->slots[number & 1]; }
 
@@ -25,14 +31,47 @@ static bool slot_room(trek_control *control, trek_control_slot *slot, size_t byt
     return true;
 }
 
-/* On process 0: the first part of a gather makes its slot, the last one sends it. */
+static void send_down(trek_control *control, const trek_control_slot *slot)
+{
+    size_t bytes = slot->bytes * (size_t)control->processes;
+    for (int k = 0; k < control->node.children; k++)
+        trek_control_send(control, trek_control_below(control, k), TREK_CONTROL_GATHERED, slot->number, slot->data, bytes);
+    pthread_cond_broadcast(&control->changed);
+}
+
+/* All parts of this process's tree are here. */
+static void pass_on(trek_control *control, trek_control_slot *slot)
+{
+    if (control->process == 0) {
+        slot->done = true;
+        send_down(control, slot);
+        return;
+    }
+    trek_control_send(control, trek_control_up(control), TREK_CONTROL_GATHER, slot->number,
+                      slot->data + (size_t)control->process * slot->bytes, slot->bytes * (size_t)control->node.size);
+    trek_control_gather_left(control);
+}
+
+/* How many parts that process gives: this one its own, a child all of its tree; 0: it is none of those. */
+static int parts_of(const trek_control *control, int process)
+{
+    int k = trek_tree_which(&control->node, process), size = process == control->process;
+    if (k >= 0)
+        trek_tree_child(&control->node, k, &size);
+    return size;
+}
+
+/* The first part of a gather makes its slot, the last one passes it on. */
 void trek_control_contribute(trek_control *control, int process, uint64_t number, const void *data, size_t bytes)
 {
     trek_control_slot *slot = slot_of(control, number);
-    int n = control->processes;
+    int n = control->processes, parts = parts_of(control, process);
     char message[256];
-    if (bytes > TREK_CONTROL_PAYLOAD / (size_t)n) { /* no trek_control_gather sends so much: not a byte is kept for it */
-        snprintf(message, sizeof message, "process %d gave %zu bytes to a gather, of %u for all together", process, bytes,
+    if (parts == 0)
+        return;
+    size_t part = bytes / (size_t)parts;
+    if (part > TREK_CONTROL_PAYLOAD / (size_t)n) { /* no trek_control_gather sends so much: not a byte is kept for it */
+        snprintf(message, sizeof message, "process %d gave %zu bytes to a gather, of %u for all together", process, part,
                  TREK_CONTROL_PAYLOAD);
         trek_control_end_locked(control, TREK_ERR_COMM, message);
         return;
@@ -40,47 +79,58 @@ void trek_control_contribute(trek_control *control, int process, uint64_t number
     if (slot->number != number) {
         slot->number = number;
         slot->came = 0;
-        slot->done = false;
-        slot->bytes = bytes;
+        slot->done = slot->extended = false;
+        slot->bytes = part;
         memset(slot->has, 0, (size_t)n * sizeof *slot->has);
-        if (!slot_room(control, slot, bytes * (size_t)n))
+        if (!slot_room(control, slot, part * (size_t)n))
             return;
     }
-    if (slot->bytes != bytes || slot->has[process]) {
+    if (slot->bytes * (size_t)parts != bytes || slot->has[process]) {
         snprintf(message, sizeof message, "the processes' gathers differ: in number %llu process %d gave %zu bytes, others %zu",
-                 (unsigned long long)number, process, bytes, slot->bytes);
+                 (unsigned long long)number, process, part, slot->bytes);
         trek_control_end_locked(control, TREK_ERR_COMM, message);
         return;
     }
     if (bytes)
-        memcpy(slot->data + (size_t)process * bytes, data, bytes);
-    slot->has[process] = true;
-    control->peers[process].gathers = number;
-    if (++slot->came < n) {
-        trek_control_gather_left(control);
-        return;
+        memcpy(slot->data + (size_t)process * part, data, bytes);
+    for (int p = process; p < process + parts; p++) {
+        slot->has[p] = true;
+        control->peers[p].gathers = number;
     }
-    slot->done = true;
-    for (int i = 1; i < control->links_count; i++)
-        trek_control_send(control, &control->links[i], TREK_CONTROL_GATHERED, number, slot->data, bytes * (size_t)n);
-    pthread_cond_broadcast(&control->changed);
+    slot->came += parts;
+    if (slot->came == control->node.size)
+        pass_on(control, slot);
+    else
+        trek_control_gather_left(control);
 }
 
 /* On the others: process 0's answer. */
 void trek_control_gathered(trek_control *control, uint64_t number, const void *data, size_t bytes)
 {
     trek_control_slot *slot = slot_of(control, number);
-    if (number != control->gathers || slot->done || !slot_room(control, slot, bytes))
+    if (number != control->gathers || slot->number != number || slot->done)
         return;
+    if (bytes != slot->bytes * (size_t)control->processes) {
+        trek_control_end_locked(control, TREK_ERR_COMM, "what the processes have gathered has another size than what they gave");
+        return;
+    }
     if (bytes)
         memcpy(slot->data, data, bytes);
-    slot->bytes = bytes / (size_t)control->processes;
     slot->done = true;
-    pthread_cond_broadcast(&control->changed);
+    send_down(control, slot);
 }
 
-/* On process 0: somebody's deadline has passed in a gather. Ends the group unless all who miss are excused. */
-void trek_control_late(trek_control *control, uint64_t number, int64_t deadline_ns)
+/* Whether a process is known to have come, on process 0. */
+static bool has_come(trek_control *control, int process, uint64_t number)
+{
+    const trek_control_slot *slot = slot_of(control, number);
+    if (slot->number == number && slot->has[process])
+        return true;
+    return (process == 0 ? control->gathers : control->peers[process].gathers) >= number;
+}
+
+/* Ends the group unless all who miss are excused. */
+static void decide_late(trek_control *control, uint64_t number, int64_t deadline_ns)
 {
     const trek_control_slot *slot = slot_of(control, number);
     char missing[200] = "", doing[256] = "", message[TREK_ERROR_SIZE];
@@ -90,7 +140,7 @@ void trek_control_late(trek_control *control, uint64_t number, int64_t deadline_
     if (slot->done && slot->number == number)
         return;
     for (int p = 0; p < control->processes; p++) {
-        if (slot->number == number && slot->has[p])
+        if (has_come(control, p, number))
             continue;
         excused = excused && trek_control_excused_locked(control, p, deadline_ns);
         if (count++ == 0)
@@ -107,11 +157,30 @@ void trek_control_late(trek_control *control, uint64_t number, int64_t deadline_
     trek_control_end_locked(control, TREK_ERR_TIMEOUT, message);
 }
 
+/* On process 0: somebody's deadline has passed in a gather. */
+void trek_control_late(trek_control *control, uint64_t number, int64_t deadline_ns)
+{
+    if (!control->has_tree) {
+        decide_late(control, number, deadline_ns);
+    } else if (!control->late.decide_ns) {
+        control->late.number = number;
+        control->late.deadline_ns = deadline_ns;
+        control->late.decide_ns = trek_clock_ns() + DECIDE_NS;
+        trek_control_wake(control);
+    }
+}
+
+void trek_control_decide_late(trek_control *control)
+{
+    control->late.decide_ns = 0;
+    decide_late(control, control->late.number, control->late.deadline_ns);
+}
+
 void trek_control_extend(trek_control *control, uint64_t number)
 {
     if (number != control->gathers)
         return;
-    slot_of(control, number)->came = 1; /* seen by the one who waits */
+    slot_of(control, number)->extended = true; /* seen by the one who waits */
     pthread_cond_broadcast(&control->changed);
 }
 
@@ -125,18 +194,39 @@ static bool wait_until(trek_control *control, int64_t until_ns)
 }
 
 /* The deadline has passed here. Process 0 knows who misses, so it decides; it is given a while to answer. */
-static void ask_about_delay(trek_control *control, trek_control_slot *slot, uint64_t number, int64_t deadline_ns)
+static void ask_about_delay(trek_control *control, int64_t deadline_ns)
 {
+    uint64_t number = control->gathers;
+    trek_control_slot *slot = slot_of(control, number);
     if (control->process == 0) {
         trek_control_late(control, number, deadline_ns);
         return;
     }
-    slot->came = 0;
+    slot->extended = false;
     trek_control_send(control, &control->links[0], TREK_CONTROL_LATE, number, &deadline_ns, sizeof deadline_ns);
     int64_t until = trek_clock_ns() + TREK_CONTROL_SILENCE_NS + TREK_CONTROL_BEAT_NS;
-    while (!slot->done && slot->came == 0 && !atomic_load(&control->ended))
+    while (!slot->done && !slot->extended && !atomic_load(&control->ended))
         if (!wait_until(control, until))
             trek_control_end_locked(control, TREK_ERR_TIMEOUT, "process 0 did not say who is missing in a gather");
+}
+
+/* Until the present gather is done, or the group has ended. */
+static void wait_for_all(trek_control *control, const trek_control_slot *slot, int64_t deadline_ns)
+{
+    int64_t now = trek_clock_ns(), until = deadline_ns ? now + deadline_ns : 0;
+    int64_t tell = control->has_tree && control->process != 0 ? now + TELL_NS : 0;
+    while (!slot->done && !atomic_load(&control->ended)) {
+        bool telling = tell && (until == 0 || tell < until);
+        if (wait_until(control, telling ? tell : until))
+            continue;
+        if (telling) {
+            trek_control_send_beats(control);
+            tell = 0;
+        } else {
+            ask_about_delay(control, deadline_ns);
+            until = trek_clock_ns() + deadline_ns;
+        }
+    }
 }
 
 trek_status trek_control_gather(trek_control *control, const void *mine, size_t bytes, void *all, int64_t deadline_ns)
@@ -149,26 +239,12 @@ trek_status trek_control_gather(trek_control *control, const void *mine, size_t 
     pthread_mutex_lock(&control->lock);
     uint64_t number = ++control->gathers;
     trek_control_slot *slot = slot_of(control, number);
-    control->gathering = true;
-    if (control->process != 0) {
-        slot->number = number;
-        slot->done = false;
-        trek_control_gather_left(control);
-        trek_control_send(control, &control->links[0], TREK_CONTROL_GATHER, number, mine, bytes);
-    } else if (!atomic_load(&control->ended)) {
-        trek_control_contribute(control, 0, number, mine, bytes);
-    }
-    int64_t until = deadline_ns ? trek_clock_ns() + deadline_ns : 0;
-    while (!slot->done && !atomic_load(&control->ended)) {
-        if (wait_until(control, until))
-            continue;
-        ask_about_delay(control, slot, number, deadline_ns);
-        until = trek_clock_ns() + deadline_ns;
-    }
+    if (!atomic_load(&control->ended))
+        trek_control_contribute(control, control->process, number, mine, bytes);
+    wait_for_all(control, slot, deadline_ns);
     bool good = slot->done && slot->number == number && slot->bytes == bytes;
     if (good && bytes)
         memcpy(all, slot->data, bytes * (size_t)control->processes);
-    control->gathering = false;
     pthread_mutex_unlock(&control->lock);
     return good ? TREK_OK : trek_control_fail(control);
 }

@@ -17,6 +17,8 @@
 /* How long a stranger may take to say who it is, and how long where others wait for its place. */
 #define HANDSHAKE_NS 5000000000
 #define HURRIED_NS 250000000
+/* How long the star may take to say why a connection of the tree has ended. */
+#define TORN_NS 2000000000
 /* The others' last states are waited for before the table is logged. */
 #define TABLE_NS 250000000
 
@@ -35,10 +37,18 @@ static const char *why_refused(const trek_control *control, const trek_control_h
 {
     if (!same_secret(hello->token, control->token, sizeof control->token))
         snprintf(text, size, "the token is not the one of the job at %s", control->where);
-    else if (hello->version != 1)
-        snprintf(text, size, "it speaks version %d of the control channel, process 0 version 1", hello->version);
+    else if (hello->version != TREK_CONTROL_VERSION)
+        snprintf(text, size, "it speaks version %d of the control channel, process %d version %d", hello->version,
+                 control->process, TREK_CONTROL_VERSION);
     else if (hello->processes != control->processes)
-        snprintf(text, size, "it believes in a world of %d processes, process 0 in %d", hello->processes, control->processes);
+        snprintf(text, size, "it believes in a world of %d processes, process %d in %d", hello->processes, control->process,
+                 control->processes);
+    else if (control->process != 0) {
+        int k = trek_tree_which(&control->node, hello->process);
+        if (k >= 0 && control->below[k].fd < 0 && !control->below[k].closing)
+            return NULL;
+        snprintf(text, size, "process %d does not wait for process %d", control->process, hello->process);
+    }
     else if (hello->process < 1 || hello->process >= control->processes)
         snprintf(text, size, "there is no process %d to come in a world of %d", hello->process, control->processes);
     else if (control->peers[hello->process].joined)
@@ -53,9 +63,14 @@ static const char *why_refused(const trek_control *control, const trek_control_h
 
 static void start_group(trek_control *control)
 {
-    char one = control->same_machine;
-    for (int i = 1; i < control->links_count; i++)
-        trek_control_send(control, &control->links[i], TREK_CONTROL_START, 0, &one, 1);
+    int fan = trek_control_choose_fan(control);
+    trek_control_take_place(control, fan);
+    for (int i = 1; i < control->links_count; i++) {
+        const trek_control_peer_state *parent = &control->peers[trek_tree_place(control->processes, fan, i).parent];
+        trek_control_start start = { .same_machine = control->same_machine, .fan = fan, .port = parent->port };
+        memcpy(start.address, parent->address, sizeof start.address);
+        trek_control_send(control, &control->links[i], TREK_CONTROL_START, 0, &start, sizeof start);
+    }
     control->started = true;
     control->beat_ns = 0;
     pthread_cond_broadcast(&control->changed);
@@ -72,6 +87,8 @@ static void admit(trek_control *control, trek_control_link *newcomer, const trek
     peer->pid = hello->pid;
     memcpy(peer->host, hello->host, sizeof peer->host);
     peer->host[sizeof peer->host - 1] = '\0';
+    memcpy(peer->address, hello->address, sizeof peer->address);
+    peer->port = hello->port;
     peer->report.heard_ns = peer->report.phase_ns = peer->report.call_ns = trek_clock_ns();
     control->same_machine = control->same_machine && strncmp(hello->machine, control->machine, sizeof control->machine) == 0;
     trek_control_send(control, link, TREK_CONTROL_WELCOME, 0, NULL, 0);
@@ -80,6 +97,23 @@ static void admit(trek_control *control, trek_control_link *newcomer, const trek
         joined += control->peers[p].joined;
     if (joined == control->processes)
         start_group(control);
+}
+
+/* A child of this process: it may have come to a gather already. */
+static void admit_child(trek_control *control, trek_control_link *newcomer, int process)
+{
+    trek_control_link *link = &control->below[trek_tree_which(&control->node, process)];
+    bool all = true;
+    *link = *newcomer;
+    *newcomer = (trek_control_link){ .fd = -1, .process = -1 };
+    link->process = process;
+    for (int k = 0; k < control->node.children; k++)
+        all = all && control->below[k].fd >= 0;
+    if (all) {
+        trek_socket_close(control->listen_fd);
+        control->listen_fd = -1;
+    }
+    trek_control_serve_branch(control, link);
 }
 
 static void turn_away(trek_control *control, trek_control_link *newcomer, const char *why)
@@ -117,8 +151,11 @@ void trek_control_serve_newcomer(trek_control *control, trek_control_link *newco
             control->peers[hello.process].joined = true; /* it has come, and knows */
         turn_away(control, newcomer, why);
         pthread_cond_broadcast(&control->changed);
-    } else
+    } else if (control->process == 0) {
         admit(control, newcomer, &hello);
+    } else {
+        admit_child(control, newcomer, hello.process);
+    }
 }
 
 /* Who is silent makes room for others; whoever belongs to the job speaks as soon as it has connected. NULL: there is no room yet.
@@ -209,6 +246,23 @@ static void refuse_by_zero(trek_control *control, const char *data, size_t bytes
     trek_control_end_locked(control, TREK_ERR_COMM, message);
 }
 
+static void take_start(trek_control *control, const char *data, size_t bytes)
+{
+    trek_control_start start;
+    if (bytes != sizeof start || control->started)
+        return;
+    memcpy(&start, data, sizeof start);
+    bool has_tree = start.fan >= 2 && start.fan <= TREK_TREE_FAN;
+    trek_control_take_place(control, has_tree ? start.fan : 0);
+    if (control->node.parent > 0) {
+        snprintf(control->up_address, sizeof control->up_address, "%.*s", (int)sizeof start.address - 1, start.address);
+        control->up_port = start.port;
+    }
+    control->same_machine = start.same_machine != 0;
+    control->started = true;
+    pthread_cond_broadcast(&control->changed);
+}
+
 static void take_message(trek_control *control, trek_control_link *link, const trek_control_head *head, const char *data)
 {
     int64_t deadline = 0;
@@ -220,9 +274,7 @@ static void take_message(trek_control *control, trek_control_link *link, const t
         refuse_by_zero(control, data, head->bytes);
         break;
     case TREK_CONTROL_START:
-        control->same_machine = head->bytes && data[0];
-        control->started = true;
-        pthread_cond_broadcast(&control->changed);
+        take_start(control, data, head->bytes);
         break;
     case TREK_CONTROL_BEAT:
         take_beat(control, link->process, data, head->bytes);
@@ -232,7 +284,8 @@ static void take_message(trek_control *control, trek_control_link *link, const t
             trek_control_contribute(control, link->process, head->number, data, head->bytes);
         break;
     case TREK_CONTROL_GATHERED:
-        trek_control_gathered(control, head->number, data, head->bytes);
+        if (link == trek_control_up(control))
+            trek_control_gathered(control, head->number, data, head->bytes);
         break;
     case TREK_CONTROL_LATE:
         if (head->bytes == sizeof deadline && control->process == 0 && !atomic_load(&control->ended)) {
@@ -317,6 +370,17 @@ static void notice_silence(trek_control *control, int64_t now)
             trek_control_link_close(&control->newcomers[i]);
 }
 
+/* A connection of the tree is gone, and the star has not said why. */
+static void notice_torn_branch(trek_control *control, int64_t now)
+{
+    char message[TREK_ERROR_SIZE];
+    if (!control->torn_ns || now - control->torn_ns < TORN_NS || control->peers[control->torn].left)
+        return;
+    snprintf(message, sizeof message, "the connection of process %d to process %d is lost, by which gathers go", control->process,
+             control->torn);
+    trek_control_end_locked(control, TREK_ERR_PEER, message);
+}
+
 /* "0, 2, 5 and 9 more": those that have joined, or have not. Returns how many. */
 static int list_processes(const trek_control *control, bool joined, char *text, size_t size)
 {
@@ -366,8 +430,12 @@ static void notice_time(trek_control *control)
             control->peers[p].report.heard_ns = now;
     else
         notice_silence(control, now);
-    if (!atomic_load(&control->ended))
+    if (!atomic_load(&control->ended)) {
         notice_who_does_not_come(control, now);
+        notice_torn_branch(control, now);
+    }
+    if (control->late.decide_ns && now >= control->late.decide_ns && !atomic_load(&control->ended))
+        trek_control_decide_late(control);
     if (now >= control->beat_ns || control->beat_now) {
         trek_control_send_beats(control);
         control->beat_ns = now + (control->processes <= FEW ? TREK_CONTROL_BEAT_NS / 4 : TREK_CONTROL_BEAT_NS);
@@ -394,19 +462,28 @@ static void call_hooks(trek_control *control)
 
 /* --- the loop ----------------------------------------------------------------------------------------------------- */
 
+static struct pollfd watched(const trek_control_link *link)
+{
+    return (struct pollfd){ .fd = link->fd, .events = (short)(link->out_used > link->out_begin ? POLLIN | POLLOUT : POLLIN) };
+}
+
 static int watch(trek_control *control)
 {
     int n = 0;
     struct pollfd *polled = control->polled;
     polled[n++] = (struct pollfd){ .fd = control->wake_fd, .events = POLLIN };
-    polled[n++] = (struct pollfd){ .fd = control->crowded_ns ? -1 : control->listen_fd, .events = POLLIN };
-        /* no room: in a while */
-    for (int i = 0; i < control->links_count; i++) {
-        const trek_control_link *link = &control->links[i];
-        polled[n++] =
-            (struct pollfd){ .fd = link->fd, .events = (short)(link->out_used > link->out_begin ? POLLIN | POLLOUT : POLLIN) };
-    }
+    bool listens = !control->crowded_ns && (control->process == 0 || control->started); /* no room: in a while */
+    polled[n++] = (struct pollfd){ .fd = listens ? control->listen_fd : -1, .events = POLLIN };
+    for (int i = 0; i < control->links_count; i++)
+        polled[n++] = watched(&control->links[i]);
+    polled[n++] = watched(&control->up);
+    for (int k = 0; k < TREK_TREE_FAN; k++)
+        polled[n++] = watched(&control->below[k]);
+    control->newcomers_polled = 0;
     for (int i = 0; i < TREK_CONTROL_NEWCOMERS; i++)
+        if (control->newcomers[i].fd >= 0)
+            control->newcomers_polled = i + 1;
+    for (int i = 0; i < control->newcomers_polled; i++)
         polled[n++] = (struct pollfd){ .fd = control->newcomers[i].fd, .events = POLLIN };
     return n;
 }
@@ -420,7 +497,20 @@ static int wait_ms(const trek_control *control)
         until = control->join_until_ns;
     if (control->crowded_ns && control->crowded_ns + HURRIED_NS < until)
         until = control->crowded_ns + HURRIED_NS;
+    if (control->late.decide_ns && control->late.decide_ns < until)
+        until = control->late.decide_ns;
     return until <= now ? 1 : (int)((until - now) / 1000000) + 1;
+}
+
+/* Sends what waits to be sent. Whether there is something to read. */
+static bool may_read(trek_control_link *link, const struct pollfd *polled)
+{
+    if (link->fd < 0 || polled->fd != link->fd)
+        return false;
+    trek_control_flush(link);
+    if (link->closing && link->out_used == link->out_begin)
+        shutdown(link->fd, SHUT_WR);
+    return (polled->revents & ~POLLOUT) != 0;
 }
 
 static void serve_sockets(trek_control *control)
@@ -429,19 +519,17 @@ static void serve_sockets(trek_control *control)
     const struct pollfd *polled = control->polled;
     if (polled[0].revents && read(control->wake_fd, &count, sizeof count) < 0 && errno != EAGAIN)
         trek_log_message(TREK_LOG_DEBUG, "control: %s", strerror(errno));
-    for (int i = 0; i < control->links_count; i++) {
-        trek_control_link *link = &control->links[i];
-        if (link->fd < 0 || polled[2 + i].fd != link->fd)
-            continue;
-        trek_control_flush(link);
-        if (link->closing && link->out_used == link->out_begin)
-            shutdown(link->fd, SHUT_WR);
-        if (polled[2 + i].revents & ~POLLOUT)
-            trek_control_serve_link(control, link);
-    }
-    for (int i = 0; i < TREK_CONTROL_NEWCOMERS; i++)
-        if (control->newcomers[i].fd >= 0 && polled[2 + control->links_count + i].fd == control->newcomers[i].fd &&
-            polled[2 + control->links_count + i].revents)
+    const struct pollfd *at = polled + 2;
+    for (int i = 0; i < control->links_count; i++, at++)
+        if (may_read(&control->links[i], at))
+            trek_control_serve_link(control, &control->links[i]);
+    if (may_read(&control->up, at++))
+        trek_control_serve_branch(control, &control->up);
+    for (int k = 0; k < TREK_TREE_FAN; k++, at++)
+        if (may_read(&control->below[k], at))
+            trek_control_serve_branch(control, &control->below[k]);
+    for (int i = 0; i < control->newcomers_polled; i++, at++)
+        if (control->newcomers[i].fd >= 0 && at->fd == control->newcomers[i].fd && at->revents)
             trek_control_serve_newcomer(control, &control->newcomers[i]);
     if (polled[1].revents || (control->crowded_ns && trek_clock_ns() - control->crowded_ns >= HURRIED_NS))
         accept_newcomers(control);
@@ -452,7 +540,10 @@ static bool has_links(const trek_control *control)
     for (int i = 0; i < control->links_count; i++)
         if (control->links[i].fd >= 0)
             return true;
-    return false;
+    for (int k = 0; k < TREK_TREE_FAN; k++)
+        if (control->below[k].fd >= 0)
+            return true;
+    return control->up.fd >= 0;
 }
 
 /* Runs until the process leaves, and then until the others have taken note, a second at most. */

@@ -108,6 +108,7 @@ void trek_control_own_report(trek_control *control, trek_control_report *report)
     int64_t now = trek_clock_ns();
     *report = aged(own_state(control), now);
     report->process = control->process;
+    report->gathers = control->gathers;
     report->heard_ns = 0;
 }
 
@@ -125,6 +126,8 @@ void trek_control_take_report(trek_control *control, const trek_control_report *
     sent.heard_ns = possible_age(sent.heard_ns, now);
     *kept = aged(&sent, now);
     kept->phase[sizeof kept->phase - 1] = '\0';
+    if (kept->gathers > control->peers[report->process].gathers)
+        control->peers[report->process].gathers = kept->gathers;
 }
 
 /* Process 0 sends its own state and that of others, in turn if they are many; the others theirs. */

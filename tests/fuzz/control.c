@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages of the control channel, as process 0 and as another one takes them. The first byte says which, and of how many;
- * then come records of a kind, a length and that many bytes: messages with a right head, or anything at all. */
+/* Messages of the control channel, as process 0 and as another one takes them. The first byte says which, of how many, and
+ * whether a tree joins them; then come records of a kind, a length and that many bytes: messages with a right head, or anything at all. */
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -25,10 +25,12 @@ static bool connect_anew(peer *p)
     if (p->ours >= 0)
         close(p->ours);
     p->ours = -1;
-    trek_control_link *place = control->process == 0 ? &control->newcomers[0] : &control->links[0];
+    bool from_child = control->process != 0 && control->node.children > 0 && p->connections % 2 == 1;
+    trek_control_link *place = control->process == 0 ? &control->newcomers[0] : from_child ? &control->below[0] : &control->links[0];
+    int size, process = control->process == 0 ? -1 : from_child ? trek_tree_child(&control->node, 0, &size) : 0;
     if (p->connections++ >= 4 || place->fd >= 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
         return false;
-    *place = (trek_control_link){ .fd = ends[0], .process = control->process == 0 ? -1 : 0, .since_ns = trek_clock_ns() };
+    *place = (trek_control_link){ .fd = ends[0], .process = process, .since_ns = trek_clock_ns() };
     p->theirs = ends[0];
     p->ours = ends[1];
     return true;
@@ -47,6 +49,11 @@ static void serve(peer *p)
         if (link->fd >= 0)
             trek_control_serve_link(control, link);
         open = open || link->fd >= 0;
+    }
+    for (int k = 0; k < control->node.children && control->process != 0; k++) {
+        if (control->below[k].fd >= 0)
+            trek_control_serve_branch(control, &control->below[k]);
+        open = open || control->below[k].fd >= 0;
     }
     if (!open)
         connect_anew(p);
@@ -67,7 +74,7 @@ static void send_message(peer *p, uint32_t type, uint64_t number, const void *da
 
 static void send_hello(peer *p, int process)
 {
-    trek_control_hello hello = { .version = 1, .processes = p->control->processes, .process = process, .pid = 1 };
+    trek_control_hello hello = { .version = TREK_CONTROL_VERSION, .processes = p->control->processes, .process = process, .pid = 1 };
     memcpy(hello.token, p->control->token, sizeof hello.token);
     memset(hello.host, 'h', sizeof hello.host);
     send_message(p, TREK_CONTROL_HELLO, 0, &hello, sizeof hello);
@@ -82,8 +89,8 @@ static void act_here(trek_control *control, int which, const uint8_t *data, size
     case 0:
         if (control->process == 0)
             trek_control_contribute(control, 0, ++control->gathers, data, bytes);
-        else
-            control->gathers++;
+        else if (!atomic_load(&control->ended))
+            trek_control_contribute(control, control->process, ++control->gathers, data, bytes);
         break;
     case 1:
         trek_control_send_beats(control);
@@ -126,6 +133,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     peer p = { .control = trek_control_make(&opts), .ours = -1 };
     fuzz_expect(p.control != NULL, "a control channel");
     pthread_mutex_lock(&p.control->lock);
+    if (data[0] & 8)
+        trek_control_take_place(p.control, 2);
     connect_anew(&p);
     for (size_t at = 1; at + 2 <= size;) {
         size_t bytes = data[at + 1] < size - at - 2 ? data[at + 1] : size - at - 2;

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <sys/types.h>
 
-enum { PROCESSES = 5, OUTPUT = 16384 };
+enum { PROCESSES = 40, OUTPUT = 16384 };
 
 typedef struct world {
     int n, port;

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The connections of the tree: made when all have joined, by the children. They carry gathers and nothing else: who is
+ * alive, who has left and why the group has ended goes by the star, so that the death of a process in the midst of the tree
+ * is told as any other. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "distributed/control/control_internal.h"
+#include "tensor/trace.h"
+
+/* How long a parent may take to accept a child: it has joined already. */
+#define CLIMB_NS 10000000000
+
+void trek_control_take_place(trek_control *control, int fan)
+{
+    control->node = trek_tree_place(control->processes, fan, control->process);
+    control->has_tree = fan > 0;
+}
+
+int trek_control_choose_fan(const trek_control *control)
+{
+    int fan = trek_tree_fan(control->processes, control->flat);
+    for (int p = 1; p < control->processes && fan; p++)
+        if (trek_tree_place(control->processes, fan, p).children > 0 && control->peers[p].port == 0) {
+            trek_log_message(TREK_LOG_INFO, "control: process %d does not listen: all gathers go to process 0 directly", p);
+            fan = 0;
+        }
+    return fan;
+}
+
+trek_control_link *trek_control_up(trek_control *control) { return control->node.parent == 0 ? &control->links[0] : &control->up; }
+
+trek_control_link *trek_control_below(trek_control *control, int k)
+{
+    int size;
+    return control->process == 0 ? &control->links[trek_tree_child(&control->node, k, &size)] : &control->below[k];
+}
+
+/* Nobody is to be reached any more. */
+static bool is_vain(void *arg)
+{
+    trek_control *control = arg;
+    pthread_mutex_lock(&control->lock);
+    bool left = control->peers[control->node.parent].left;
+    pthread_mutex_unlock(&control->lock);
+    return left || trek_control_ended(control);
+}
+
+trek_status trek_control_climb(trek_control *control)
+{
+    char why[256], where[TREK_WHERE], message[TREK_ERROR_SIZE];
+    if (control->up_port == 0)
+        return TREK_OK;
+    int fd = trek_socket_connect(control->up_address, control->up_port, trek_clock_ns() + CLIMB_NS, is_vain, control, why,
+                                 sizeof why);
+    pthread_mutex_lock(&control->lock);
+    bool left = control->peers[control->node.parent].left; /* the first gather tells */
+    if (fd < 0 && !left) {
+        snprintf(message, sizeof message,
+                 "process %d does not reach process %d at %s (%s), by which the gathers of %d processes go; "
+                 "TREK_CONTROL_TREE_ABOVE=%d in the environment goes without",
+                 control->process, control->node.parent,
+                 trek_socket_where(control->up_address, control->up_port, where, sizeof where), why, control->processes,
+                 TREK_MAX_RANKS);
+        trek_control_end_locked(control, TREK_ERR_COMM, message);
+    } else if (fd >= 0) {
+        control->up = (trek_control_link){ .fd = fd, .process = control->node.parent };
+        trek_control_say_hello(control, &control->up, "", 0);
+        trek_control_wake(control); /* it is to be watched */
+    }
+    pthread_mutex_unlock(&control->lock);
+    return fd < 0 && !left ? trek_control_fail(control) : TREK_OK;
+}
+
+/* The star tells of the other one's end, soon. If it does not, the network has holes. */
+static void lose_branch(trek_control *control, trek_control_link *link)
+{
+    int process = link->process;
+    trek_control_link_close(link);
+    if (control->torn_ns || control->peers[process].left)
+        return;
+    control->torn = process;
+    control->torn_ns = trek_clock_ns();
+}
+
+void trek_control_serve_branch(trek_control *control, trek_control_link *link)
+{
+    trek_control_head head;
+    const char *data;
+    bool bad = false, open = trek_control_receive(control, link);
+    control->peers[link->process].report.heard_ns = trek_clock_ns();
+    while (link->fd >= 0 && trek_control_message(link, &head, &data, &bad)) {
+        if (head.type == TREK_CONTROL_GATHERED && link == &control->up)
+            trek_control_gathered(control, head.number, data, head.bytes);
+        else if (head.type == TREK_CONTROL_GATHER && link != &control->up && !atomic_load(&control->ended))
+            trek_control_contribute(control, link->process, head.number, data, head.bytes);
+        trek_control_consume(link, &head);
+    }
+    if (link->fd >= 0 && (bad || !open))
+        lose_branch(control, link);
+}

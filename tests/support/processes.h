@@ -27,7 +27,8 @@ typedef struct part {
     int process, processes, port;
 } part;
 
-/* At the start of main: true in a process of a world, which then plays its part and ends. */
+/* At the start of main: true in a process of a world, which then plays its part and ends. One that mpirun has started writes to
+ * out.P in the folder TREK_TEST_OUTPUT. */
 bool processes_part(part *out);
 int processes_free_port(void);
 double processes_now(void);

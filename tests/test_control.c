@@ -492,7 +492,7 @@ static void test_death_while_joining(void **state)
     processes_init(&w, 4);
     for (int p = 0; p < 3; p++)
         processes_start(&w, p, "join", "");
-    pause_ms(500);
+    pause_ms(1500); /* they have come, also where much else runs */
     processes_kill(&w, 1);
     processes_finish(&w, 8, -1);
     for (int p = 0; p < 3; p += 2)

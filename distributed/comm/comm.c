@@ -50,6 +50,12 @@ trek_status trek_comm_run(trek_comm *comm, trek_comm_call call)
     return status;
 }
 
+trek_status trek_comm_gather_bytes(trek_comm *comm, const void *mine, size_t bytes, void *all)
+{
+    return trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_GATHER, .dtype = TREK_U8, .count = (int64_t)bytes,
+                                                 .in = mine, .out = all });
+}
+
 bool trek_comm_overlaps(const trek_comm *comm) { return comm->engine->start != NULL; }
 
 trek_status trek_comm_start(trek_comm *comm, trek_comm_call call)

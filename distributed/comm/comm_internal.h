@@ -80,6 +80,8 @@ trek_status trek_comm_staged_run(trek_comm *comm, const trek_comm_call *call);
 
 /* The collectives over plain memory; what trek_comm_x above are made of. */
 trek_status trek_comm_run(trek_comm *comm, trek_comm_call call);
+/* Bytes of host memory from every rank, side by side in `all`. */
+trek_status trek_comm_gather_bytes(trek_comm *comm, const void *mine, size_t bytes, void *all);
 /* The same without waiting, where the engine can; all ranks start and run calls in one order. */
 trek_status trek_comm_start(trek_comm *comm, trek_comm_call call);
 trek_status trek_comm_finish(trek_comm *comm);

@@ -30,12 +30,6 @@ typedef struct agreement {
     int *class;              /* [processes] the first process that says the same; -1: silent */
 } agreement;
 
-static trek_status gather(const agreement *a, const void *mine, size_t bytes, void *all)
-{
-    return trek_comm_run(a->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_GATHER, .dtype = TREK_U8, .count = (int64_t)bytes,
-                                                    .in = mine, .out = all });
-}
-
 /* --- lines ----------------------------------------------------------------------------------------------------------- */
 
 static int64_t count_lines(const trek_text *text)
@@ -82,7 +76,7 @@ static trek_status find_line(const agreement *a, int64_t *found)
         int64_t middle = low + (high - low) / 2;
         if (a->text)
             trek_sha256(a->text->data ? a->text->data : "", (size_t)(line_at(a->text, middle) - line_at(a->text, 0)), own);
-        status = gather(a, own, sizeof own, all);
+        status = trek_comm_gather_bytes(a->comm, own, sizeof own, all);
         if (status == TREK_OK && same(a, all))
             low = middle;
         else
@@ -99,7 +93,7 @@ static trek_status read_lines(agreement *a, int64_t number)
         const char *at = line_at(a->text, number);
         snprintf(own.text, sizeof own.text, "%.*s", (int)strcspn(at, "\n"), at);
     }
-    trek_status status = gather(a, &own, sizeof own, a->lines);
+    trek_status status = trek_comm_gather_bytes(a->comm, &own, sizeof own, a->lines);
     for (int p = 0; p < a->processes && status == TREK_OK; p++)
         a->lines[p].text[LINE - 1] = '\0';
     return status;
@@ -217,7 +211,7 @@ static trek_status exchange_cards(agreement *a, const card *own)
     char message[TREK_ERROR_SIZE];
     trek_status set, status;
     trek_error_take(&set, message);
-    status = gather(a, own, sizeof *own, a->cards);
+    status = trek_comm_gather_bytes(a->comm, own, sizeof *own, a->cards);
     if (set == TREK_OK)
         return status;
     trek_error_clear();

@@ -199,8 +199,7 @@ trek_status trek_replica_merge(trek_replica *r, trek_comm *comm, double count, b
     trek_status status = trek_replica_agree(comm, own, "merging buffers");
     if (status == TREK_OK) {
         memcpy(r->room, &count, sizeof count);
-        status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_GATHER, .dtype = TREK_U8, .count = (int64_t)bytes,
-                                                       .in = r->room, .out = r->room + bytes });
+        status = trek_comm_gather_bytes(comm, r->room, bytes, r->room + bytes);
     }
     double sum = 0;
     for (int q = 0; q < world && status == TREK_OK; q++) {

@@ -225,8 +225,7 @@ static trek_status find_device(trek_ddp_replica *r)
         status = trek_module_each_buffer(r->module, see_device, &r->device);
     if (status != TREK_OK && status != TREK_ERR_CANCELLED)
         return status;
-    r->backend = trek_backend_get(r->device.type);
-    return r->backend ? TREK_OK : trek_status_get();
+    return trek_backend_get(r->device.type) ? TREK_OK : trek_status_get();
 }
 
 static trek_status finish_local(trek_ddp *ddp)

@@ -40,43 +40,56 @@ static trek_status check_param(const trek_params *params, int k, trek_device dev
     return TREK_OK;
 }
 
-static int part_of(trek_arena *arena, trek_dtype dtype)
+static int part_of(trek_arena_part *parts, int *n_parts, trek_dtype dtype)
 {
-    for (int p = 0; p < arena->n_parts; p++)
-        if (arena->parts[p].dtype == dtype)
+    for (int p = 0; p < *n_parts; p++)
+        if (parts[p].dtype == dtype)
             return p;
-    arena->parts[arena->n_parts].dtype = dtype;
-    arena->parts[arena->n_parts].wide = dtype == TREK_F64 ? TREK_F64 : TREK_F32;
-    return arena->n_parts++;
+    parts[*n_parts].dtype = dtype;
+    parts[*n_parts].wide = dtype == TREK_F64 ? TREK_F64 : TREK_F32;
+    return (*n_parts)++;
+}
+
+int trek_arena_lay_out(const trek_params *params, trek_arena_part *parts, trek_arena_slot *slots)
+{
+    int n = trek_params_count(params), n_parts = 0, at = 0;
+    for (int k = n - 1; k >= 0; k--)
+        part_of(parts, &n_parts, trek_var_dtype(trek_params_var(params, k)));
+    for (int p = 0; p < n_parts; p++) {
+        int64_t slot = SLOT_BYTES / (int64_t)trek_dtype_size(parts[p].dtype);
+        for (int k = n - 1; k >= 0; k--) {
+            const trek_var *var = trek_params_var(params, k);
+            if (trek_var_dtype(var) != parts[p].dtype)
+                continue;
+            slots[at++] = (trek_arena_slot){ k, p, parts[p].count };
+            parts[p].count += (trek_var_numel(var) + slot - 1) / slot * slot;
+        }
+    }
+    return n_parts;
 }
 
 /* Segments by part, in reverse order of registration within one. */
 static trek_status lay_out(trek_arena *arena, const trek_params *params)
 {
     int n = trek_params_count(params);
-    for (int k = n - 1; k >= 0; k--)
-        part_of(arena, trek_var_dtype(trek_params_var(params, k)));
-    for (int p = 0; p < arena->n_parts; p++) {
-        trek_arena_part *part = &arena->parts[p];
-        int64_t slot = SLOT_BYTES / (int64_t)trek_dtype_size(part->dtype);
-        for (int k = n - 1; k >= 0; k--) {
-            trek_var *var = trek_params_var(params, k);
-            if (trek_var_dtype(var) != part->dtype)
-                continue;
-            trek_arena_segment *segment = &arena->segments[arena->n_segments];
-            segment->name = trek_strdup(trek_params_name(params, k));
-            if (!segment->name)
-                return TREK_ERR_MEMORY;
-            segment->param = trek_var_retain(var);
-            segment->offset = part->count;
-            segment->count = trek_var_numel(var);
-            segment->part = p;
-            segment->index = k;
-            arena->n_segments++;
-            part->count += (segment->count + slot - 1) / slot * slot;
-        }
+    trek_arena_slot *slots = trek_calloc((size_t)n, sizeof *slots);
+    if (!slots)
+        return TREK_ERR_MEMORY;
+    arena->n_parts = trek_arena_lay_out(params, arena->parts, slots);
+    for (; arena->n_segments < n; arena->n_segments++) {
+        const trek_arena_slot *slot = &slots[arena->n_segments];
+        trek_arena_segment *segment = &arena->segments[arena->n_segments];
+        segment->name = trek_strdup(trek_params_name(params, slot->index));
+        if (!segment->name)
+            break;
+        segment->param = trek_var_retain(trek_params_var(params, slot->index));
+        segment->offset = slot->offset;
+        segment->count = trek_var_numel(segment->param);
+        segment->part = slot->part;
+        segment->index = slot->index;
     }
-    return TREK_OK;
+    trek_free(slots);
+    return arena->n_segments == n ? TREK_OK : TREK_ERR_MEMORY;
 }
 
 static trek_arena *arena_begin(const trek_params *params)

@@ -40,6 +40,15 @@ typedef struct trek_arena_part {
 /* Whether the part has master copies of its parameters. */
 static inline bool trek_arena_part_is_low(const trek_arena_part *part) { return part->wide != part->dtype; }
 
+/* Where a parameter's slot begins. */
+typedef struct trek_arena_slot {
+    int index, part;         /* its place in the list of parameters; which of the parts */
+    int64_t offset;          /* elements */
+} trek_arena_slot;
+/* The layout that every arena of these parameters has: slots, [parameters] in arena order, and the parts' dtypes and counts;
+ * parts are zeroed, TREK_DTYPE_COUNT of them. Returns how many there are. */
+int trek_arena_lay_out(const trek_params *params, trek_arena_part *parts, trek_arena_slot *slots);
+
 typedef struct trek_arena {
     trek_device device;
     int n_parts, n_segments;

@@ -2,8 +2,8 @@
 /* Cutting gradients into buckets, and sending them in order. */
 #include "distributed/step/buckets.h"
 
+#include "distributed/step/reducer.h"
 #include "tensor/memory_internal.h"
-#include "tensor/trace.h"
 
 #define FIRST_BYTES (1 << 20)
 
@@ -11,26 +11,27 @@
 
 typedef struct cutting {
     trek_buckets *to;        /* list NULL: they are only counted */
-    const trek_bucket_item *items;
+    const trek_reducer *r;
     int64_t bytes;
 } cutting;
 
-static int64_t item_bytes(const trek_bucket_item *item) { return item->count * (int64_t)trek_dtype_size(item->wide); }
+static int64_t element_bytes(const cutting *c, int k) { return (int64_t)trek_dtype_size(c->r->parts[c->r->items[k].part].wide); }
+static int64_t item_bytes(const cutting *c, int k) { return c->r->items[k].count * element_bytes(c, k); }
 static int64_t room_of(const cutting *c) { return c->to->n == 0 && c->bytes > FIRST_BYTES ? FIRST_BYTES : c->bytes; }
 
 static void add(const cutting *c, int first, int end, int64_t begin, int64_t count)
 {
     if (c->to->list)
-        c->to->list[c->to->n] = (trek_bucket){ c->items[first].part, first, end, begin, count };
+        c->to->list[c->to->n] = (trek_bucket){ c->r->items[first].part, first, end, begin, count };
     c->to->n++;
 }
 
 /* One item that fills more than a bucket: in pieces, each from a cache line on. */
 static void cut_pieces(const cutting *c, int k)
 {
-    const trek_bucket_item *item = &c->items[k];
+    const trek_reducer_item *item = &c->r->items[k];
     for (int64_t at = 0, count; at < item->count; at += count) {
-        count = room_of(c) / (int64_t)trek_dtype_size(item->wide) / 64 * 64;
+        count = room_of(c) / element_bytes(c, k) / 64 * 64;
         count = count < 64 ? 64 : count;
         count = count < item->count - at ? count : item->count - at;
         add(c, k, k + 1, item->offset + at, count);
@@ -39,9 +40,10 @@ static void cut_pieces(const cutting *c, int k)
 
 static void cut(const cutting *c)
 {
+    const trek_reducer_item *items = c->r->items;
     c->to->n = 0;
-    for (int k = 0, end; k < c->to->n_items; k = end) {
-        int64_t room = room_of(c), bytes = item_bytes(&c->items[k]);
+    for (int k = 0, end; k < c->r->n; k = end) {
+        int64_t room = room_of(c), bytes = item_bytes(c, k);
         end = k + 1;
         if (c->to->first_of)
             c->to->first_of[k] = c->to->n;
@@ -49,25 +51,23 @@ static void cut(const cutting *c)
             cut_pieces(c, k);
             continue;
         }
-        for (; end < c->to->n_items && c->items[end].part == c->items[k].part && bytes + item_bytes(&c->items[end]) <= room;
-             end++) {
-            bytes += item_bytes(&c->items[end]);
+        for (; end < c->r->n && items[end].part == items[k].part && bytes + item_bytes(c, end) <= room; end++) {
+            bytes += item_bytes(c, end);
             if (c->to->first_of)
                 c->to->first_of[end] = c->to->n;
         }
-        const trek_bucket_item *last = &c->items[end - 1];
-        add(c, k, end, c->items[k].offset, last->offset + last->count - c->items[k].offset);
+        add(c, k, end, items[k].offset, items[end - 1].offset + items[end - 1].count - items[k].offset);
     }
 }
 
-trek_status trek_buckets_cut(trek_buckets *buckets, const trek_bucket_item *items, int n, int64_t bytes)
+trek_status trek_buckets_cut(trek_buckets *buckets, const trek_reducer *reducer, int64_t bytes)
 {
-    *buckets = (trek_buckets){ .n_items = n };
-    cutting c = { buckets, items, bytes };
+    *buckets = (trek_buckets){ 0 };
+    cutting c = { buckets, reducer, bytes };
     cut(&c);
     trek_bucket *list = trek_calloc((size_t)buckets->n, sizeof *list);
     buckets->waiting = trek_calloc((size_t)buckets->n, sizeof *buckets->waiting);
-    buckets->first_of = trek_calloc((size_t)n, sizeof *buckets->first_of);
+    buckets->first_of = trek_calloc((size_t)reducer->n, sizeof *buckets->first_of);
     buckets->list = list;
     if (!list || !buckets->waiting || !buckets->first_of) {
         trek_buckets_clear(buckets);
@@ -75,20 +75,6 @@ trek_status trek_buckets_cut(trek_buckets *buckets, const trek_bucket_item *item
     }
     cut(&c);
     return TREK_OK;
-}
-
-trek_status trek_buckets_cut_arena(trek_buckets *buckets, const trek_arena *arena, int64_t bytes)
-{
-    trek_bucket_item *items = trek_calloc((size_t)arena->n_segments, sizeof *items);
-    if (!items)
-        return trek_status_get();
-    for (int k = 0; k < arena->n_segments; k++) {
-        const trek_arena_segment *segment = &arena->segments[k];
-        items[k] = (trek_bucket_item){ segment->part, arena->parts[segment->part].wide, segment->offset, segment->count };
-    }
-    trek_status status = trek_buckets_cut(buckets, items, arena->n_segments, bytes);
-    trek_free(items);
-    return status;
 }
 
 void trek_buckets_clear(trek_buckets *buckets)
@@ -120,28 +106,4 @@ void trek_buckets_rest(trek_buckets *b, trek_bucket_fn send, void *arg)
 {
     while (b->next < b->n)
         send(&b->list[b->next++], arg);
-}
-
-trek_comm_call trek_bucket_call(const trek_arena *arena, const trek_bucket *bucket)
-{
-    const trek_arena_part *part = &arena->parts[bucket->part];
-    char *data = part->grads->data + bucket->begin * (int64_t)trek_dtype_size(part->wide);
-    return (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = part->wide, .count = bucket->count,
-                             .in = data, .out = data,
-                             .on_device = arena->device.type != TREK_CPU };
-}
-
-trek_status trek_buckets_reduce(const trek_buckets *b, const trek_arena *arena, trek_comm *comm, bool start)
-{
-    trek_status status = TREK_OK;
-    for (int k = 0; k < b->n; k++) {
-        trek_comm_call call = trek_bucket_call(arena, &b->list[k]);
-        if (call.count == 0)
-            continue;
-        int64_t since = trek_trace_enter("bucket");
-        trek_status one = start ? trek_comm_start(comm, call) : trek_comm_run(comm, call);
-        trek_trace_end("bucket", since, call.count * (int64_t)trek_dtype_size(call.dtype));
-        status = status != TREK_OK ? status : one;
-    }
-    return status;
 }

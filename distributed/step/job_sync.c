@@ -45,13 +45,6 @@ static size_t word_bytes(const ranks_stepper *s) { return sizeof(word) + (size_t
 static word *word_at(const ranks_stepper *s, int process) { return (word *)(s->words + (size_t)process * word_bytes(s)); }
 static pace_pair *pairs_of(word *w) { return (pace_pair *)(w + 1); }
 
-static trek_status gather(ranks_stepper *s, const void *mine, size_t bytes, void *all)
-{
-    return trek_comm_run(s->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_GATHER, .dtype = TREK_U8, .count = (int64_t)bytes,
-                                                    .in = mine,
-                                                    .out = all });
-}
-
 void trek_rounds_say(const ranks_stepper *s, const char *phase, bool training)
 {
     if (!s->comm || !s->comm->control)
@@ -134,7 +127,7 @@ static trek_status exchange(ranks_stepper *s, word *own)
     own->digest = trek_pace_digest(s->pace);
     own->ranks = s->world;
     own->stop = trek_stop_wanted();
-    trek_status status = gather(s, own, word_bytes(s), s->words);
+    trek_status status = trek_comm_gather_bytes(s->comm, own, word_bytes(s), s->words);
     int failed = status == TREK_OK ? failed_process(s) : -1;
     if (failed >= 0 && own->kind != WORD_FAILED)
         return fail_of_word(s, failed);
@@ -173,7 +166,7 @@ static trek_status exchange_pass(ranks_stepper *s, word *own, bool *sends)
     const trek_accumulation *a = &s->base.graph->accumulation;
     bool weighs = trek_accumulation_weighs(a), last = s->step.passes + 1 == (weighs ? a->passes : 1);
     bool whole = last && (own->kind == WORD_PASS || weighs || s->step.passes == 0);
-    own->sends = s->overlap && whole && s->step.phase != TREK_STEP_SENT && !trek_ranks_meet(s);
+    own->sends = s->overlaps && whole && s->step.phase != TREK_STEP_SENT && !trek_ranks_meet(s);
     trek_status status = exchange(s, own);
     bool all = status == TREK_OK && all_say(s, (word_kind)own->kind);
     for (int p = 0; p < s->processes && status == TREK_OK; p++) {
@@ -192,7 +185,7 @@ static trek_status exchange_pass(ranks_stepper *s, word *own, bool *sends)
 trek_status trek_rounds_begin_pass(ranks_stepper *s, bool *sends)
 {
     *sends = false;
-    return s->overlap ? exchange_pass(s, new_word(s, WORD_BEGIN), sends) : TREK_OK;
+    return s->overlaps ? exchange_pass(s, new_word(s, WORD_BEGIN), sends) : TREK_OK;
 }
 
 /* What the pass of a round comes to, which all processes know, those that have none, too. */
@@ -314,46 +307,17 @@ trek_status trek_rounds_step(ranks_stepper *s, trek_status own, bool update, boo
 
 /* --- reducing ------------------------------------------------------------------------ */
 
-/* Every process sees the flags of all. */
-static trek_status compare_frozen(ranks_stepper *s, size_t n)
-{
-    const unsigned char *all = s->flag_bytes + n;
-    bool differ = false;
-    for (int p = 1; p < s->processes && !differ; p++)
-        for (size_t k = 0; k < n; k++)
-            differ |= ((all[k] ^ all[n * (size_t)p + k]) & 2) != 0;
-    if (!differ)
-        return TREK_OK;
-    trek_text text = { 0 };
-    for (size_t k = 0; k < n; k++)
-        trek_text_format(&text, "parameter \"%s\"\t%s\n", s->replicas[0].arena->segments[k].name,
-                         s->flag_bytes[k] & 2 ? "trained" : "frozen");
-    trek_status status = trek_agree(s->comm, TREK_OK, "trek_graph_step: not all processes have frozen the same", &text);
-    trek_text_clear(&text);
-    return all_know(s, status != TREK_OK ? status
-                    : trek_fail(TREK_ERR_ARGUMENT, "trek_graph_step: not all processes have frozen the same"));
-}
-
 trek_status trek_rounds_flags(ranks_stepper *s)
 {
-    trek_arena *first = s->replicas[0].arena;
+    trek_reducer *reducer = s->replicas[0].reducer;
+    double factor;
     if (!s->comm)
         return TREK_OK;
-    size_t n = (size_t)first->n_segments;
-    for (size_t k = 0; k < n; k++)
-        s->flag_bytes[k] = (unsigned char)((s->any[k] ? 1 : 0) | (first->segments[k].param->requires_grad ? 2 : 0));
-    trek_status status = gather(s, s->flag_bytes, n, s->flag_bytes + n);
-    if (status == TREK_OK)
-        status = compare_frozen(s, n);
-    for (size_t k = 0; k < n && status == TREK_OK; k++) {
-        bool any = false, trains = s->flag_bytes[n + k] & 2;
-        for (int p = 0; p < s->processes; p++)
-            any |= s->flag_bytes[n * (size_t)(p + 1) + k] & 1;
-        s->any[k] = any;
+    trek_status status = trek_reducer_meet(reducer, s->comm, "trek_graph_step", 1, TREK_OK, &factor);
+    for (int k = 0; k < reducer->n && status == TREK_OK; k++)
         for (int r = 0; r < s->world; r++)
-            s->replicas[r].arena->segments[k].used = any && trains;
-    }
-    return status;
+            s->replicas[r].arena->segments[k].used = s->any[k] && trek_item_trains(&reducer->items[k]);
+    return status == TREK_OK ? TREK_OK : all_know(s, status);
 }
 
 trek_status trek_rounds_reduce(ranks_stepper *s)
@@ -362,7 +326,7 @@ trek_status trek_rounds_reduce(ranks_stepper *s)
         return TREK_OK;
     int64_t start = trek_trace_enter("reduce processes");
     trek_status started = s->step.phase == TREK_STEP_SENT ? TREK_OK
-        : trek_buckets_reduce(&s->buckets, s->replicas[0].arena, s->comm, true);
+        : trek_reducer_run(s->replicas[0].reducer, (trek_sending){ .comm = s->comm, .starts = true });
     trek_status ended = trek_comm_finish(s->comm);
     trek_trace_end("reduce processes", start, s->base.graph->settings.steps);
     if (started != TREK_OK || ended != TREK_OK)
@@ -413,11 +377,9 @@ static trek_status read_greetings(ranks_stepper *s, const greeting *all)
 
 static trek_status make_rooms(ranks_stepper *s)
 {
-    size_t segments = (size_t)s->replicas[0].arena->n_segments, processes = (size_t)s->processes;
     s->own_word = trek_calloc(1, word_bytes(s));
-    s->words = trek_calloc(processes, word_bytes(s));
-    s->flag_bytes = trek_calloc(processes + 1, segments);
-    return s->own_word && s->words && s->flag_bytes ? TREK_OK : trek_status_get();
+    s->words = trek_calloc((size_t)s->processes, word_bytes(s));
+    return s->own_word && s->words ? trek_reducer_make_room(s->replicas[0].reducer, s->processes) : trek_status_get();
 }
 
 trek_status trek_rounds_begin(ranks_stepper *s, trek_comm *comm)
@@ -433,7 +395,7 @@ trek_status trek_rounds_begin(ranks_stepper *s, trek_comm *comm)
                                               graph ? TREK_OK : trek_status_get());
     trek_free(graph);
     if (status == TREK_OK)
-        status = gather(s, &own, sizeof own, all);
+        status = trek_comm_gather_bytes(s->comm, &own, sizeof own, all);
     if (status == TREK_OK)
         status = read_greetings(s, all);
     bool gpus = false;
@@ -527,6 +489,5 @@ void trek_rounds_end(ranks_stepper *s)
     trek_free(s->process_ranks);
     trek_free(s->own_word);
     trek_free(s->words);
-    trek_free(s->flag_bytes);
     trek_comm_free(&s->comm);
 }

@@ -27,7 +27,7 @@ void trek_rounds_failed(ranks_stepper *s, trek_status status);
  * units of work in s->ms and s->units, and a request to stop agreed on. *pending: some process has gradients that it has not
  * sent. */
 trek_status trek_rounds_step(ranks_stepper *s, trek_status own, bool update, bool *pending);
-/* Which segments have a gradient in any process (into s->any), and which are frozen in process 0. */
+/* Which segments have a gradient in any process (into s->any), and so are used; all processes have frozen the same. */
 trek_status trek_rounds_flags(ranks_stepper *s);
 /* By rank 0, in the arena that holds this process's sum: the sum over all processes. */
 trek_status trek_rounds_reduce(ranks_stepper *s);

@@ -5,13 +5,12 @@
 
 #include "distributed/step/stepper_ranks.h"
 
-/* Where the job's engine can do it; else s->overlap stays NULL. */
-trek_status trek_overlap_plan(ranks_stepper *s);
-void trek_overlap_free(ranks_stepper *s);
+/* Whether the job's engine can do it: s->overlaps. */
+void trek_overlap_plan(ranks_stepper *s);
 
-/* Around a backward that all processes make, whose gradients are the step's. */
+/* Around a backward that all processes make, whose gradients are the step's; it watches the reducer's leaves, and tells it of
+ * those that are complete. */
 void trek_overlap_begin(ranks_stepper *s, bool sends);
-void trek_overlap_complete(int k, void *arg); /* trek_backward_watch's; arg: the stepper */
 /* What is left is started, also after a failure: the others wait for it. */
 trek_status trek_overlap_end(ranks_stepper *s);
 /* Before gradients are added to what was reduced already. */

@@ -140,13 +140,13 @@ static trek_status run_batch(const pass_call *c, int rank, const trek_batch *bat
 {
     ranks_stepper *s = c->s;
     rank_replica *own = &s->replicas[rank];
-    trek_batch_run run = { .feed = c->feed, .scaler = trek_ranks_scaler(s, rank), .leaves = own->model->params,
-                           .n_leaves = own->model->n_params,
+    trek_batch_run run = { .feed = c->feed, .scaler = trek_ranks_scaler(s, rank), .leaves = own->reducer->leaves,
+                           .n_leaves = own->reducer->n,
                            .denominator = c->denominator, .backward = c->backward,
                            .always = !c->batch->window && trek_ranks_meet(s) };
     if (s->step.phase == TREK_STEP_SENDING && last) {
-        run.complete = trek_overlap_complete;
-        run.arg = s;
+        run.complete = trek_reducer_complete;
+        run.arg = own->reducer;
     }
     trek_place_here.first_sample = batch->first;
     trek_place_here.rows = batch->n;

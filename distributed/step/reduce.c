@@ -12,7 +12,6 @@
 
 #include "autograd/var_internal.h"
 #include "distributed/balance/apportion.h"
-#include "distributed/step/buckets.h"
 #include "distributed/step/overlap.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/stepper_ranks.h"
@@ -44,15 +43,15 @@ trek_status trek_ranks_plan_reduce(ranks_stepper *s)
 {
     const trek_arena *arena = s->replicas[0].arena;
     size_t segments = (size_t)arena->n_segments, world = (size_t)s->world;
-    trek_status status = trek_buckets_cut_arena(&s->buckets, arena, s->bucket_bytes);
-    if (status != TREK_OK)
-        return status;
+    for (int r = 0; r < s->world; r++)
+        if (!(s->replicas[r].reducer = trek_reducer_of_arena(s->replicas[r].arena, s->bucket_bytes)))
+            return trek_status_get();
+    s->any = s->replicas[0].reducer->any;
     s->n_chunks = count_chunks(arena);
     s->chunks = trek_calloc((size_t)s->n_chunks, sizeof *s->chunks);
     s->sums = trek_calloc((size_t)s->n_chunks * (s->shared ? 1 : world), sizeof *s->sums);
     s->has = trek_calloc(segments * world, sizeof *s->has);
-    s->any = trek_calloc(segments, sizeof *s->any);
-    if (!s->chunks || !s->sums || !s->has || !s->any)
+    if (!s->chunks || !s->sums || !s->has)
         return trek_status_get();
     int n = 0, segment = 0;
     for (int p = 0; p < arena->n_parts; p++)
@@ -311,20 +310,13 @@ static trek_status merge_buffers(ranks_stepper *s, int rank)
     return status;
 }
 
-static trek_status broadcast(trek_comm *comm, const trek_tensor *x)
-{
-    return trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_BROADCAST, .dtype = (trek_dtype)x->dtype, .count = x->numel,
-                                                 .in = x->data,
-                                                 .out = x->data, .on_device = x->device.type != TREK_CPU });
-}
-
 static trek_status broadcast_params(trek_comm *comm, const trek_arena *arena)
 {
     trek_status status = TREK_OK;
     for (int p = 0; p < arena->n_parts && status == TREK_OK; p++) {
-        status = broadcast(comm, arena->parts[p].master);
+        status = trek_replica_take_tensor(comm, arena->parts[p].master);
         if (status == TREK_OK && trek_arena_part_is_low(&arena->parts[p]))
-            status = broadcast(comm, arena->parts[p].params);
+            status = trek_replica_take_tensor(comm, arena->parts[p].params);
     }
     return status;
 }
@@ -473,7 +465,10 @@ static trek_status begin_separate(rank_step *x)
 }
 
 /* Gradients of all ranks become their sum. */
-static trek_status sum_separate(rank_step *x) { return trek_buckets_reduce(&x->s->buckets, x->replica->arena, x->local, false); }
+static trek_status sum_separate(rank_step *x)
+{
+    return trek_reducer_run(x->replica->reducer, (trek_sending){ .comm = x->local });
+}
 
 /* Rank 0 reduces with the other processes, its result goes to all of this one. */
 static trek_status between_separate(rank_step *x)
@@ -483,7 +478,7 @@ static trek_status between_separate(rank_step *x)
     if (status == TREK_OK && x->call->sent && x->s->step.factor != 1)
         status = trek_ranks_settle_here(x->rank, x->s);
     for (int p = 0; p < arena->n_parts && status == TREK_OK && x->s->world > 1; p++)
-        status = broadcast(x->local, arena->parts[p].grads);
+        status = trek_replica_take_tensor(x->local, arena->parts[p].grads);
     return status;
 }
 

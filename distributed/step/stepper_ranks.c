@@ -176,8 +176,7 @@ static trek_status join_processes(ranks_stepper *s, const trek_ranks_opts *opts)
         status = trek_replica_take_first(s->replicas[0].model, s->comm,
                                          (trek_replica_values){ .params = true, .buffers = true, .on_host = s->on_host &&
                                                                 !s->mixed }, TREK_OK);
-    if (status == TREK_OK)
-        status = trek_overlap_plan(s);
+    trek_overlap_plan(s);
     return status == TREK_OK ? trek_ranks_call(s->ranks, copy_rank, s) : status;
 }
 
@@ -270,6 +269,7 @@ static trek_status free_rank(int rank, void *arg)
     trek_reader_free(&own->reader);
     trek_ranks_forget_aside(own);
     trek_grad_scaler_free(&own->scaler);
+    trek_reducer_free(&own->reducer);
     forget_grads(s, rank);
     trek_arena_free(&own->arena);
     trek_replica_release(own->model);
@@ -290,7 +290,6 @@ static void free_ranks(trek_stepper *stepper)
     trek_free(s->chunks);
     trek_free(s->sums);
     trek_free(s->has);
-    trek_free(s->any);
     trek_free(s->replicas);
     trek_stopwatches_release(s->watches);
     trek_stopwatch_clear(&s->reduce_watch);
@@ -299,8 +298,6 @@ static void free_ranks(trek_stepper *stepper)
     trek_free(s->units);
     trek_free((void *)(uintptr_t)s->slowdowns);
     trek_free(s->slowed_batches);
-    trek_overlap_free(s);
-    trek_buckets_clear(&s->buckets);
     trek_rounds_end(s);
     trek_ranks_free(&s->ranks);
     trek_free(s);

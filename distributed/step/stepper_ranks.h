@@ -7,7 +7,7 @@
 #define TREK_DISTRIBUTED_STEP_STEPPER_RANKS_H
 
 #include "distributed/replica/replica.h"
-#include "distributed/step/buckets.h"
+#include "distributed/step/reducer.h"
 #include "distributed/step/step_state.h"
 #include "distributed/ranks_internal.h"
 #include "distributed/balance/workload.h"
@@ -30,6 +30,7 @@ typedef struct rank_replica {
     trek_graph *graph;       /* rank 0's is the caller's, not owned */
     trek_replica *model;     /* the graph's parameters, buffers, modules */
     trek_arena *arena;
+    trek_reducer *reducer;   /* of the arena */
     trek_optimizer *optimizer; /* rank 0's; with arenas of their own every rank's */
     trek_grad_scaler *scaler; /* on GPUs: a further rank's copy of the graph's; NULL until it is needed */
     struct trek_reader *reader; /* of windows; NULL: none yet */
@@ -37,8 +38,6 @@ typedef struct rank_replica {
     bool *had;               /* [segments] of which segments */
     int64_t samples;         /* rows of training forwards since buffers were merged */
 } rank_replica;
-
-typedef struct trek_overlap trek_overlap;
 
 typedef struct ranks_stepper {
     trek_stepper base;
@@ -62,9 +61,8 @@ typedef struct ranks_stepper {
     int n_chunks;
     double *sums;            /* [chunks] squares; with arenas of their own [world][chunks] */
     bool *has;               /* [segments][world] whose backward gave a gradient */
-    bool *any;               /* [segments] */
+    bool *any;               /* [segments] of some rank: those of rank 0's reducer */
     int64_t bucket_bytes;
-    trek_buckets buckets;    /* of every rank's arena alike */
 
     trek_stopwatches *watches; /* [world] */
     trek_pace *pace;         /* shares or counts of all ranks of the job */
@@ -76,14 +74,13 @@ typedef struct ranks_stepper {
     double own_communication_ms, communication_ms; /* of the last reduction; as process 0 saw it the step before */
     bool windowed;           /* some pass since buffers were merged was a window */
     trek_step_state step;
-    struct trek_overlap *overlap; /* NULL: there is none */
+    bool overlaps;           /* reduction between processes under backward, where the step's last pass may send */
 
     /* job_sync.c: the job's processes; comm NULL: this is the only one */
     trek_comm *comm;
     int process, processes, first_rank, total, ranks_most;
     int *process_ranks;      /* [processes] */
     char *own_word, *words;
-    unsigned char *flag_bytes; /* [1 + processes][segments] */
     bool divides;            /* its shares may be how loaders divide batches */
     struct ranks_stepper *next_divider;
     uint64_t failure;        /* the error of the caller's thread that all processes know of (trek_error_number); 0: none yet */

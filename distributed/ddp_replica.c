@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One replica of a wrapper: what it consists of, and its parameters' and buffers' values: rank 0's to all, or all ranks' merged. */
+#include "distributed/ddp_internal.h"
+#include "distributed/step/rank_sums.h"
+
+/* --- listing ---------------------------------------------------------------------------------------- */
+
+static trek_status check_entry(const trek_ddp_replica *r, const char *name, const trek_var *var)
+{
+    if (!trek_device_equal(var->data->device, r->device)) {
+        char a[16], b[16];
+        return trek_fail(TREK_ERR_DEVICE, "ddp: \"%s\" is on %s, the rest of the replica on %s", name,
+                         trek_device_name(var->data->device, a), trek_device_name(r->device, b));
+    }
+    return var->data->contiguous ? TREK_OK : trek_fail(TREK_ERR_ARGUMENT, "ddp: \"%s\" is not contiguous", name);
+}
+
+static trek_status check_entries(const trek_ddp_replica *r)
+{
+    trek_status status = TREK_OK;
+    for (int k = 0; k < r->model->n_params && status == TREK_OK; k++)
+        status = check_entry(r, r->model->param_names[k], r->model->params[k]);
+    for (int k = 0; k < r->model->n_buffers && status == TREK_OK; k++)
+        status = check_entry(r, r->model->buffer_names[k], r->model->buffers[k]);
+    return status;
+}
+
+trek_status trek_ddp_plan(trek_ddp_replica *r, int64_t bucket_bytes)
+{
+    r->model = trek_replica_new(r->module);
+    trek_status status = r->model ? check_entries(r) : trek_status_get();
+    trek_params *params = status == TREK_OK ? trek_module_params(r->module) : NULL;
+    r->reducer = params ? trek_reducer_of_params(params, r->device, bucket_bytes) : NULL;
+    if (r->reducer && trek_reducer_make_room(r->reducer, r->world) == TREK_OK)
+        return TREK_OK;
+    trek_ddp_plan_clear(r);
+    return status != TREK_OK ? status : trek_status_get();
+}
+
+void trek_ddp_plan_clear(trek_ddp_replica *r)
+{
+    trek_reducer_free(&r->reducer);
+    if (r->sums)
+        trek_replica_bind(r->model, NULL);
+    trek_comm_sums_end(r->sums);
+    trek_replica_release(r->model);
+    r->sums = NULL;
+    r->model = NULL;
+}
+
+trek_status trek_ddp_ready(const trek_ddp_replica *r)
+{
+    trek_status status = trek_status_get();
+    if (status == TREK_OK && !r->reducer)
+        status = trek_fail(TREK_ERR_STATE, "ddp: the replicas could not be listed; see trek_ddp_refresh");
+    return status;
+}
+
+/* --- values ---------------------------------------------------------------------------------------- */
+
+trek_status trek_ddp_take_first(trek_ddp_replica *r, bool params, bool buffers, trek_status own)
+{
+    return trek_replica_take_first(r->model, r->comm, (trek_replica_values){ params, buffers, r->all_on_host }, own);
+}
+
+static trek_status sync_params(trek_ddp *ddp, int k, void *arg)
+{
+    (void)arg;
+    return trek_ddp_take_first(&ddp->replicas[k], true, false, trek_ddp_ready(&ddp->replicas[k]));
+}
+
+trek_status trek_ddp_sync_params(trek_ddp *ddp)
+{
+    if (!ddp)
+        return trek_fail_missing("ddp_sync_params", "wrapper");
+    return trek_ddp_call(ddp, sync_params, NULL);
+}
+
+static trek_status sync_buffers(trek_ddp *ddp, int k, void *arg)
+{
+    trek_ddp_replica *r = &ddp->replicas[k];
+    double count = 0, total = 0;
+    trek_status own = trek_ddp_ready(r);
+    if (own == TREK_OK)
+        own = trek_ddp_count(*(const double *const *)arg, k, &count);
+    trek_status status = trek_replica_merge(r->model, r->comm, count, false, &total, own);
+    if (status == TREK_OK && !(total > 0))
+        status = trek_fail(TREK_ERR_ARGUMENT, "ddp_sync_buffers: the ranks' counts sum to 0"); /* on all ranks */
+    return status;
+}
+
+trek_status trek_ddp_sync_buffers(trek_ddp *ddp, const double *counts)
+{
+    if (!ddp)
+        return trek_fail_missing("ddp_sync_buffers", "wrapper");
+    return trek_ddp_call(ddp, sync_buffers, &counts);
+}

@@ -15,37 +15,19 @@ static trek_status refuse(trek_ddp_replica *r)
     return status;
 }
 
-static trek_status meet(trek_ddp_replica *r, double weight, trek_status own, double *factor)
-{
-    trek_reducer_note(r->reducer);
-    return trek_reducer_meet(r->reducer, r->comm, "ddp", weight, own, factor);
-}
-
 /* --- after backward ------------------------------------------------------------------------------------ */
 
-static trek_status reduce_alone(double count, trek_status own)
-{
-    if (own == TREK_OK && count == 0)
-        own = trek_fail(TREK_ERR_ARGUMENT, "ddp: the ranks' counts sum to 0");
-    return own;
-}
-
-/* A rank's count; seeded: its gradients have their share already, a rank with 0 among them. */
-typedef struct weighing {
-    double count;
-    bool seeded;
-} weighing;
-
-static trek_status reduce_replica(trek_ddp_replica *r, weighing weight, trek_status own)
+/* seeded: gradients have their share of the weights already, those of a rank with 0, too. */
+static trek_status reduce_replica(trek_ddp_replica *r, double count, bool seeded, trek_status own)
 {
     if (r->world == 1)
-        return reduce_alone(weight.count, own);
+        return own == TREK_OK && count == 0 ? trek_fail(TREK_ERR_ARGUMENT, "ddp: the ranks' counts sum to 0") : own;
     if (own == TREK_OK)
         own = trek_reducer_prepare(r->reducer, false);
     int64_t start = trek_trace_enter("reduce");
     trek_sending reduction = { .comm = r->comm };
-    trek_status status = meet(r, weight.seeded ? 1 : weight.count, own, &reduction.factor);
-    if (weight.seeded)
+    trek_status status = trek_reducer_meet(r->reducer, r->comm, "ddp", seeded ? 1 : count, own, &reduction.factor);
+    if (seeded)
         reduction.factor = 1;
     if (status == TREK_OK)
         status = trek_reducer_run(r->reducer, reduction);
@@ -63,7 +45,7 @@ static trek_status reduce(trek_ddp *ddp, int k, void *arg)
     trek_ddp_replica *r = &ddp->replicas[k];
     double count;
     trek_status own = trek_ddp_count(*(const double *const *)arg, k, &count), before = trek_status_get();
-    return r->reducer ? reduce_replica(r, (weighing){ count, false }, before != TREK_OK ? before : own) : refuse(r);
+    return r->reducer ? reduce_replica(r, count, false, before != TREK_OK ? before : own) : refuse(r);
 }
 
 trek_status trek_ddp_reduce_gradients(trek_ddp *ddp)
@@ -130,25 +112,21 @@ static trek_status scale_left(const trek_reducer *reducer, double factor)
 static trek_status backward_meeting(trek_ddp_replica *r, trek_var *loss, double count, trek_status own)
 {
     double factor = 0;
-    if (own == TREK_OK && count > 0 && !loss)
-        own = trek_fail_missing("ddp_backward", "loss");
-    trek_status status = meet(r, count, own, &factor);
+    trek_status status = trek_reducer_meet(r->reducer, r->comm, "ddp", count, own, &factor);
     if (status != TREK_OK)
         return status;
     own = scale_left(r->reducer, factor);
     if (own == TREK_OK && loss)
         own = run_pass(r, loss, factor, false);
-    return reduce_replica(r, (weighing){ count, true }, own);
+    return reduce_replica(r, count, true, own);
 }
 
 static trek_status backward_overlapped(trek_ddp_replica *r, trek_var *loss, double count, trek_status own)
 {
     trek_sending reduction = { .comm = r->comm, .ahead = true, .starts = true };
-    if (own == TREK_OK && count > 0 && !loss)
-        own = trek_fail_missing("ddp_backward", "loss");
     if (own == TREK_OK)
         own = trek_reducer_prepare(r->reducer, true);
-    trek_status status = meet(r, count, own, &reduction.factor);
+    trek_status status = trek_reducer_meet(r->reducer, r->comm, "ddp", count, own, &reduction.factor);
     if (status != TREK_OK)
         return status;
     trek_reducer_begin(r->reducer, reduction);
@@ -159,7 +137,7 @@ static trek_status backward_overlapped(trek_ddp_replica *r, trek_var *loss, doub
         own = trek_reducer_make_spares(r->reducer);
     if (own == TREK_OK)
         own = sent != TREK_OK ? sent : ended;
-    status = meet(r, count, own, &reduction.factor);
+    status = trek_reducer_meet(r->reducer, r->comm, "ddp", count, own, &reduction.factor);
     if (status == TREK_OK)
         status = trek_reducer_settle(r->reducer);
     trek_reducer_drop_spares(r->reducer);
@@ -182,13 +160,15 @@ static trek_status backward(trek_ddp *ddp, int k, void *arg)
         return refuse(r);
     if (trek_status_get() != TREK_OK)
         own = trek_status_get();
+    if (own == TREK_OK && count > 0 && !c->loss)
+        own = trek_fail_missing("ddp_backward", "loss");
     if (ddp->overlap && !c->gathered)
         return backward_overlapped(r, c->loss, count, own);
     if (r->world > 1 && r->model->meets && !c->gathered)
         return backward_meeting(r, c->loss, count, own);
     if (own == TREK_OK && count > 0 && !c->gathered)
         own = run_pass(r, c->loss, 1, false);
-    return reduce_replica(r, (weighing){ count, false }, own);
+    return reduce_replica(r, count, false, own);
 }
 
 trek_status trek_ddp_backward(trek_ddp *ddp, trek_var *loss)

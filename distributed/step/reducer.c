@@ -130,8 +130,11 @@ static void write_word(trek_reducer *r, double weight, trek_status own)
     word *w = own_word(r);
     unsigned char *flags = (unsigned char *)(w + 1);
     *w = (word){ .weight = weight, .status = own };
-    for (int k = 0; k < r->n; k++)
-        flags[k] = (unsigned char)((trek_item_trains(&r->items[k]) ? TRAINS : 0) | (r->any[k] ? HAS : 0));
+    for (int k = 0; k < r->n; k++) {
+        const trek_reducer_item *item = &r->items[k];
+        bool trains = trek_item_trains(item), has = r->arena ? r->any[k] : trains && trek_item_has_grad(item);
+        flags[k] = (unsigned char)((trains ? TRAINS : 0) | (has ? HAS : 0));
+    }
 }
 
 /* All ranks see all flags, and so come to compare them or not alike. */

@@ -60,8 +60,8 @@ void trek_reducer_free(trek_reducer **reducer);
 
 /* Room for meetings of so many ranks. MEMORY. */
 trek_status trek_reducer_make_room(trek_reducer *reducer, int world);
-/* All ranks of comm come to it, with what they have (`any`) and how they are (own), and to the same result: `any` is what some
- * rank has whose weight is not 0. *factor: this rank's share of the weights. Errors: own; PEER, naming who has failed; ARGUMENT:
+/* All ranks of comm come to it, with what they have (of an arena: `any`) and how they are (own), and to the same result: `any`
+ * is what some rank has whose weight is not 0. *factor: this rank's share of the weights. Errors: own; PEER, naming who has failed; ARGUMENT:
  * weights that sum to 0, a parameter that is frozen on some ranks only; what the engine reports. `what` begins messages. */
 trek_status trek_reducer_meet(trek_reducer *reducer, trek_comm *comm, const char *what, double weight, trek_status own,
                               double *factor);
@@ -79,8 +79,6 @@ trek_status trek_reducer_run(trek_reducer *reducer, trek_sending reduction);
 
 static inline bool trek_item_trains(const trek_reducer_item *item) { return item->var->requires_grad; }
 bool trek_item_has_grad(const trek_reducer_item *item);
-/* `any` becomes what this rank has. */
-void trek_reducer_note(trek_reducer *reducer);
 /* What can fail: staging, and room for the gradients that this rank has not, where they are not to come from a backward. */
 trek_status trek_reducer_prepare(trek_reducer *reducer, bool ahead);
 /* That room, after the backward. */

@@ -13,12 +13,6 @@ bool trek_item_has_grad(const trek_reducer_item *item)
     return leaf && leaf->grad && leaf->has_grad;
 }
 
-void trek_reducer_note(trek_reducer *r)
-{
-    for (int k = 0; k < r->n; k++)
-        r->any[k] = trek_item_trains(&r->items[k]) && trek_item_has_grad(&r->items[k]);
-}
-
 /* Nobody else looks at its memory: two leaves may have been given one gradient. */
 static bool is_alone(const trek_var *grad)
 {

@@ -33,32 +33,12 @@ enum { SCALER_NUMBERS = 5 };
 
 /* --- the graph and its job ----------------------------------------------------------------- */
 
-/* NULL: the graph trains on one device. */
-static ranks_stepper *ranks_of(trek_graph *graph)
-{
-    return trek_graph_replica(graph, 0) ? (ranks_stepper *)graph->stepper : NULL;
-}
-
 static trek_loader *loader_of(trek_graph *graph, trek_loader *given)
 {
     return given || !graph->feed ? given : graph->feed->loader;
 }
 
 static bool begins(const char *name, const char *prefix) { return strncmp(name, prefix, strlen(prefix)) == 0; }
-
-/* Returns when all processes have come; OK if all are well. */
-static trek_status meet(trek_comm *comm, trek_status own, const char *what)
-{
-    if (!comm)
-        return own;
-    int32_t worst = own != TREK_OK ? trek_comm_rank(comm) + 1 : 0;
-    trek_status met = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_MAX, .dtype = TREK_I32,
-                                                            .count = 1,
-                                                            .in = &worst, .out = &worst });
-    if (own != TREK_OK || met != TREK_OK)
-        return own != TREK_OK ? own : met;
-    return worst ? trek_fail(TREK_ERR_PEER, "%s: process %d failed", what, worst - 1) : TREK_OK;
-}
 
 /* --- saving ---------------------------------------------------------------------------------- */
 
@@ -155,7 +135,7 @@ static trek_status save(trek_graph *graph, trek_loader *loader, const char *path
     if (status == TREK_OK)
         status = add_scaler(state, trek_graph_scaler(graph));
     if (status == TREK_OK)
-        status = add_plan(state, ranks_of(graph));
+        status = add_plan(state, trek_graph_ranks(graph));
     if (status == TREK_OK)
         status = trek_state_write(state, path);
     trek_state_free(&state);
@@ -166,14 +146,14 @@ trek_status trek_checkpoint_save(trek_graph *graph, trek_loader *loader, const c
 {
     if (!graph || !path)
         return trek_fail_missing("checkpoint_save", graph ? "path" : "graph");
-    ranks_stepper *s = ranks_of(graph);
+    ranks_stepper *s = trek_graph_ranks(graph);
     trek_comm *comm = s ? s->comm : NULL;
     trek_status status = trek_status_get();
     if (comm)
         trek_comm_say(comm, "save");
     if (status == TREK_OK && (!comm || s->process == 0))
         status = save(graph, loader_of(graph, loader), path);
-    status = meet(comm, status, "checkpoint_save");
+    status = trek_replica_agree(comm, status, "checkpoint_save");
     if (comm)
         trek_comm_say(comm, NULL);
     return status;
@@ -477,7 +457,7 @@ trek_status trek_checkpoint_load(trek_graph *graph, trek_loader *loader, const c
     trek_status status = trek_status_get();
     if (!trek_graph_stepper(graph))
         return trek_status_get();
-    restoring r = { .graph = graph, .s = ranks_of(graph), .loader = loader_of(graph, loader), .path = path };
+    restoring r = { .graph = graph, .s = trek_graph_ranks(graph), .loader = loader_of(graph, loader), .path = path };
     trek_comm *comm = r.s ? r.s->comm : NULL;
     if (comm)
         trek_comm_say(comm, "load");
@@ -485,7 +465,7 @@ trek_status trek_checkpoint_load(trek_graph *graph, trek_loader *loader, const c
         status = trek_status_get();
     if (status == TREK_OK)
         status = prepare(&r);
-    status = meet(comm, status, "checkpoint_load");
+    status = trek_replica_agree(comm, status, "checkpoint_load");
     if (status == TREK_OK)
         status = commit(&r);
     end(&r);

@@ -85,7 +85,6 @@ static void module_free(trek_module *self)
         trek_comm_free(&ddp->replicas[0].comm);
     trek_free(ddp->replicas);
     trek_free(ddp->devices);
-    trek_var_release(ddp->anchor);
     trek_ranks_free(&ddp->ranks);
 }
 
@@ -209,32 +208,18 @@ static trek_status join_rank(trek_ddp *ddp, int k, void *arg)
     return status == TREK_OK ? trek_ddp_take_first(r, true, true, TREK_OK) : status;
 }
 
-/* Device of the model's first parameter, else buffer, else the CPU. */
-static trek_status see_device(const char *name, trek_var *var, void *arg)
-{
-    (void)name;
-    *(trek_device *)arg = trek_var_device(var);
-    return TREK_ERR_CANCELLED; /* ends the walk */
-}
-
+/* The CPU where there is nothing. */
 static trek_status find_device(trek_ddp_replica *r)
 {
     r->device = trek_cpu(0);
-    trek_status status = trek_module_each_param(r->module, see_device, &r->device);
-    if (status == TREK_OK)
-        status = trek_module_each_buffer(r->module, see_device, &r->device);
-    if (status != TREK_OK && status != TREK_ERR_CANCELLED)
-        return status;
-    return trek_backend_get(r->device.type) ? TREK_OK : trek_status_get();
+    trek_status status = trek_replica_device(r->module, &r->device);
+    return status != TREK_OK || trek_backend_get(r->device.type) ? status : trek_status_get();
 }
 
 static trek_status finish_local(trek_ddp *ddp)
 {
     ddp->devices = trek_calloc((size_t)ddp->n, sizeof *ddp->devices);
-    trek_tensor *zero = trek_tensor_zeros(trek_dims_none(), TREK_F32, ddp->replicas[0].device);
-    ddp->anchor = zero ? trek_var_new(zero, true) : NULL;
-    trek_tensor_release(zero);
-    if (!ddp->devices || !ddp->anchor)
+    if (!ddp->devices)
         return trek_status_get();
     for (int r = 0; r < ddp->n; r++)
         ddp->devices[r] = ddp->replicas[r].device;

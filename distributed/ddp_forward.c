@@ -42,7 +42,6 @@ static trek_var *run(trek_ddp *ddp, trek_split_call *call)
     call->arg = &arg;
     call->n_outputs = 1;
     call->scale = ddp->n;
-    call->anchor = ddp->anchor;
     call->global = total;
     return trek_split_forward(call, &y) == TREK_OK ? y : NULL;
 }

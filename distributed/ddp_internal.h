@@ -31,7 +31,6 @@ struct trek_ddp {
     trek_device *devices;     /* [world] */
     trek_ddp_opts opts;       /* resolved */
     bool overlap;
-    trek_var *anchor;         /* a leaf that makes the tape record a forward whose inputs need no gradient */
 };
 
 /* Calls fn for the calling rank's replica; outside a run of several replicas for all of them, on their ranks. */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
+#include "distributed/balance/plan_internal.h"
 #include "distributed/replica/agreement.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/settings.h"
@@ -32,20 +33,11 @@ typedef struct setup {
 
 /* --- which ranks ------------------------------------------------------------------------ */
 
-static trek_status note_device(const char *name, trek_var *var, void *arg)
-{
-    (void)name;
-    *(trek_device *)arg = trek_var_device(var);
-    return TREK_ERR_STATE; /* the first one is enough */
-}
-
 /* Where the graph's parameters (or buffers) are; `fallback` if it has none. */
 static trek_device graph_device(trek_graph *graph, trek_device fallback)
 {
-    trek_device device = fallback;
-    if (trek_module_each_param(trek_graph_module(graph), note_device, &device) == TREK_OK)
-        trek_module_each_buffer(trek_graph_module(graph), note_device, &device);
-    return device;
+    trek_replica_device(trek_graph_module(graph), &fallback);
+    return fallback;
 }
 
 static trek_status parse_devices(setup *s, const char *list)
@@ -226,8 +218,6 @@ static trek_status build_replicas(setup *s, trek_ranks *ranks)
     trek_status status = trek_ranks_call(ranks, build_rank, s);
     for (int r = 0; r < s->world && status == TREK_OK; r++)
         status = trek_comm_set_deadline(trek_ranks_comm(ranks, r), s->opts.deadline_s);
-    for (int r = 1; r < s->world && status != TREK_OK; r++)
-        trek_graph_free(&s->graphs[r]);
     pthread_mutex_destroy(&s->building);
     return status;
 }
@@ -321,11 +311,8 @@ static trek_status make_ranks(setup *s)
     if (!ranks)
         return trek_status_get();
     trek_status status = build_replicas(s, ranks);
-    if (status != TREK_OK) {
-        trek_ranks_free(&ranks);
-        return status;
-    }
-    status = make_plain(s);
+    if (status == TREK_OK)
+        status = make_plain(s);
     trek_pace_opts pace = pace_opts(s);
     trek_ranks_opts opts = { .shared = s->opts.share != TREK_OFF && count_cpus(s) == s->world,
                              .bucket_bytes = s->opts.bucket_bytes ? s->opts.bucket_bytes : 25 << 20, .pace = &pace,
@@ -492,17 +479,11 @@ trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts)
     return status;
 }
 
-static ranks_stepper *ranks_of(trek_graph *graph)
-{
-    trek_stepper *stepper = graph ? trek_graph_stepper(graph) : NULL;
-    return stepper && stepper->klass->pass == trek_ranks_pass ? (ranks_stepper *)stepper : NULL;
-}
-
 trek_status trek_trainer_pace_get(trek_graph *graph, trek_trainer_pace *pace)
 {
     if (!graph || !pace)
         return trek_fail_missing("trek_trainer_pace_get", graph ? "place for the result" : "graph");
-    const ranks_stepper *s = ranks_of(graph);
+    const ranks_stepper *s = trek_graph_ranks(graph);
     *pace = (trek_trainer_pace){ .ranks = 1, .local_ranks = 1, .costly = -1 };
     if (!s)
         return trek_status_get();
@@ -522,7 +503,7 @@ trek_status trek_trainer_pace_get(trek_graph *graph, trek_trainer_pace *pace)
 
 int trek_trainer_counts(trek_graph *graph, int64_t *counts, int capacity)
 {
-    const ranks_stepper *s = ranks_of(graph);
+    const ranks_stepper *s = trek_graph_ranks(graph);
     int64_t window = s ? trek_pace_window(s->pace) : 0, all[TREK_MAX_RANKS];
     if (window == 0 || trek_pace_counts(s->pace, window, all) != TREK_OK)
         return 0;
@@ -533,9 +514,6 @@ int trek_trainer_counts(trek_graph *graph, int64_t *counts, int capacity)
 
 trek_plan *trek_trainer_plan(trek_graph *graph)
 {
-    const ranks_stepper *s = ranks_of(graph);
-    char *text = s ? trek_plan_text(trek_pace_plan(s->pace)) : NULL;
-    trek_plan *plan = text ? trek_plan_parse(text) : NULL;
-    trek_plan_text_free(&text);
-    return plan;
+    const ranks_stepper *s = trek_graph_ranks(graph);
+    return s ? trek_plan_copy(trek_pace_plan(s->pace)) : NULL;
 }

@@ -121,6 +121,15 @@ trek_status trek_plan_add_counts(trek_plan *plan, int64_t from, const int64_t *c
     return add(plan, "plan_add_counts", (entry){ .from = from, .kind = TREK_PLAN_COUNTS, .anchor = anchor }, counts);
 }
 
+trek_plan *trek_plan_copy(const trek_plan *plan)
+{
+    trek_plan *copy = trek_plan_new(plan->ranks);
+    for (int k = 0; copy && k < plan->size; k++)
+        if (add(copy, "plan_copy", plan->entries[k], plan->entries[k].values) != TREK_OK)
+            trek_plan_free(&copy);
+    return copy;
+}
+
 trek_status trek_plan_cut(trek_plan *plan, int64_t from)
 {
     if (!plan)

@@ -6,6 +6,8 @@
 
 enum { TREK_PLAN_MOST_RANKS = 1 << 20 };
 
+trek_plan *trek_plan_copy(const trek_plan *plan); /* NULL and MEMORY */
+
 /* What is wrong with the values of a decision, or NULL. */
 const char *trek_plan_shares_fault(const double *shares, int ranks);
 const char *trek_plan_counts_fault(const int64_t *counts, int ranks, int64_t anchor);

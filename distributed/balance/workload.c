@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "distributed/balance/plan_internal.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
 
@@ -131,19 +132,11 @@ static trek_status follow_plan(trek_pace *p, bool *changed)
     return follow(p, &d);
 }
 
-static trek_plan *copy_plan(const trek_plan *plan)
-{
-    char *text = trek_plan_text(plan);
-    trek_plan *copy = text ? trek_plan_parse(text) : NULL;
-    trek_plan_text_free(&text);
-    return copy;
-}
-
 trek_status trek_pace_take_plan(trek_pace *p, const trek_plan *plan, bool replay, int64_t step)
 {
     if (trek_plan_ranks(plan) != p->ranks)
         return trek_fail(TREK_ERR_ARGUMENT, "plan: it is for %d ranks, there are %d", trek_plan_ranks(plan), p->ranks);
-    trek_plan *copy = copy_plan(plan);
+    trek_plan *copy = trek_plan_copy(plan);
     if (!copy)
         return trek_status_get();
     bool changed;

@@ -121,6 +121,21 @@ void trek_replica_release(trek_replica *r)
     trek_free(r);
 }
 
+static trek_status see_device(const char *name, trek_var *var, void *device)
+{
+    (void)name;
+    *(trek_device *)device = trek_var_device(var);
+    return TREK_ERR_CANCELLED; /* the first one is enough */
+}
+
+trek_status trek_replica_device(trek_module *module, trek_device *device)
+{
+    trek_status status = trek_module_each_param(module, see_device, device);
+    if (status == TREK_OK)
+        status = trek_module_each_buffer(module, see_device, device);
+    return status == TREK_ERR_CANCELLED ? TREK_OK : status;
+}
+
 /* Written only where they differ: other ranks' memory stays in their caches. */
 void trek_replica_follow_flags(const trek_replica *own, const trek_replica *first)
 {

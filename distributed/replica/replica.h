@@ -37,6 +37,9 @@ trek_replica *trek_replica_new(trek_module *module);
 trek_replica *trek_replica_retain(trek_replica *replica);
 void trek_replica_release(trek_replica *replica); /* NULL: nothing */
 
+/* Where a module's parameters are, or else its buffers; *device stays as it is where there are none. */
+trek_status trek_replica_device(trek_module *module, trek_device *device);
+
 /* Train and freeze flags of the first replica become this one's. While neither runs. */
 void trek_replica_follow_flags(const trek_replica *replica, const trek_replica *first);
 

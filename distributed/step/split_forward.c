@@ -31,7 +31,7 @@ typedef struct side {
 typedef struct pass {
     trek_ranks *ranks;
     trek_stopwatches *watches; /* NULL */
-    trek_var *anchor;       /* retained */
+    trek_var *anchor;       /* a leaf of no replica: makes the tape record a forward whose inputs need no gradient */
     int world, n_inputs, n_outputs, n_sources;
     bool own_inputs, between; /* between: there are other processes */
     int64_t total;          /* rows */
@@ -94,7 +94,6 @@ static pass *pass_new(const trek_split_call *call)
     pass *p = carve(&at, 1, sizeof *p);
     p->ranks = trek_ranks_retain(call->ranks);
     p->watches = call->watches ? trek_stopwatches_retain(call->watches) : NULL;
-    p->anchor = trek_var_retain(call->anchor);
     p->world = (int)world;
     p->n_inputs = call->n_inputs;
     p->n_outputs = call->n_outputs;
@@ -619,7 +618,10 @@ static int give_plain(pass *p, trek_var **outputs)
 static trek_status give_outputs(const trek_split_call *call, pass *p, trek_var **outputs)
 {
     int recorded = give_plain(p, outputs), n = 0, n_outputs = p->n_outputs;
-    trek_var *results[64], **list = recorded > 0 ? trek_calloc((size_t)p->n_sources + 1, sizeof *list) : NULL;
+    trek_tensor *zero = recorded > 0 ? trek_tensor_zeros(trek_dims_none(), TREK_F32, trek_cpu(0)) : NULL;
+    p->anchor = zero ? trek_var_new(zero, true) : NULL;
+    trek_tensor_release(zero);
+    trek_var *results[64], **list = p->anchor ? trek_calloc((size_t)p->n_sources + 1, sizeof *list) : NULL;
     bool is_recorded[64];
     if (!list) {
         pass_free(p);
@@ -628,7 +630,7 @@ static trek_status give_outputs(const trek_split_call *call, pass *p, trek_var *
     for (int k = 0; k < p->n_sources; k++)
         if (!p->own_inputs || p->of[k / p->n_inputs].runs)
             list[n++] = call->inputs[k];
-    list[n++] = call->anchor;
+    list[n++] = p->anchor;
     for (int k = 0; k < n_outputs; k++)
         is_recorded[k] = p->recorded[k];
     trek_status status = trek_function_apply(&split_function, p, list, n, results, recorded);

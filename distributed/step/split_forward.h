@@ -33,7 +33,6 @@ typedef struct trek_split_call {
     const trek_split_part *parts; /* [ranks] */
     bool keeps_rows; /* each row of input gives as many rows of output: else an error; not: outputs have what rows they have */
     double scale;             /* backward gives each replica so many times its share */
-    trek_var *anchor;         /* a leaf of no replica: makes the tape record a forward whose inputs need no gradient */
     trek_comm *comm;          /* other processes whose layers take part in sums; NULL */
     trek_stopwatches *watches;/* NULL: nobody measures */
     bool counts;              /* its samples count as the ranks' work */

@@ -149,14 +149,6 @@ void trek_ranks_follow_flags(ranks_stepper *s)
         trek_replica_follow_flags(s->replicas[r].model, s->replicas[0].model);
 }
 
-static trek_status make_rest(ranks_stepper *s)
-{
-    trek_tensor *zero = trek_tensor_zeros(trek_dims_none(), TREK_F32, trek_ranks_device(s->ranks, 0));
-    s->anchor = zero ? trek_var_new(zero, true) : NULL;
-    trek_tensor_release(zero);
-    return s->anchor ? trek_ranks_plan_reduce(s) : trek_status_get();
-}
-
 static trek_status copy_rank(int rank, void *arg)
 {
     ranks_stepper *s = arg;
@@ -245,7 +237,7 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
     if (status == TREK_OK)
         status = move_params(s);
     if (status == TREK_OK)
-        status = make_rest(s);
+        status = trek_ranks_plan_reduce(s);
     if (status == TREK_OK)
         status = join_processes(s, opts);
     if (status == TREK_OK)
@@ -286,7 +278,6 @@ static void free_ranks(trek_stepper *stepper)
         trek_ranks_call(s->ranks, free_rank, s);
     trek_free(s->tag_output);
     trek_free(s->output_tag);
-    trek_var_release(s->anchor);
     trek_free(s->chunks);
     trek_free(s->sums);
     trek_free(s->has);
@@ -440,10 +431,14 @@ static const trek_stepper_class ranks_class = {
     .constants = trek_ranks_constants, .pass = trek_ranks_pass, .window = trek_ranks_window,
 };
 
+ranks_stepper *trek_graph_ranks(const trek_graph *graph)
+{
+    trek_stepper *stepper = graph ? graph->stepper : NULL;
+    return stepper && stepper->klass == &ranks_class ? (ranks_stepper *)stepper : NULL;
+}
+
 trek_graph *trek_graph_replica(trek_graph *graph, int rank)
 {
-    ranks_stepper *s = graph ? (ranks_stepper *)graph->stepper : NULL;
-    if (!s || s->base.klass != &ranks_class || rank < 0 || rank >= s->world)
-        return NULL;
-    return s->replicas[rank].graph;
+    ranks_stepper *s = trek_graph_ranks(graph);
+    return s && rank >= 0 && rank < s->world ? s->replicas[rank].graph : NULL;
 }

@@ -52,7 +52,6 @@ typedef struct ranks_stepper {
     int n_inputs, n_outputs, n_tags; /* outputs: the graph's, and tagged values that are not it */
     int *tag_output;         /* [tags] which output; ~k: input k */
     int *output_tag;         /* [outputs] a tag that it is; [0] unused */
-    trek_var *anchor;        /* a leaf that makes the tape record a forward whose inputs need no gradient */
 
     double grad_norm;
     const trek_update_scaler *loss_scale; /* in a step with on_host: what the loss had been multiplied by; NULL: nothing */
@@ -144,6 +143,8 @@ typedef struct trek_ranks_opts {
     const trek_slowdown *slowdowns; /* [ranks of this process] copied; NULL */
 } trek_ranks_opts;
 trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, const trek_ranks_opts *opts);
+/* The stepper of a graph that trains on several ranks; NULL otherwise. */
+ranks_stepper *trek_graph_ranks(const trek_graph *graph);
 /* For tests: rank's graph of one that trains on several ranks; NULL otherwise. */
 trek_graph *trek_graph_replica(trek_graph *graph, int rank);
 

@@ -147,7 +147,23 @@ static trek_status add_up(trek_pass_sum *sum, trek_var *loss, double weight)
     return TREK_OK;
 }
 
-static trek_status go_back(trek_var *loss, double weight, const trek_batch_run *run, int64_t rows)
+trek_status trek_graph_batch_loss(trek_graph *graph, const trek_batch *batch, const trek_batch_run *run, trek_pass_sum *sum,
+                                  trek_var **loss, double *weight)
+{
+    if (!run->backward)
+        trek_no_grad_begin();
+    *loss = compute_loss(graph, batch, run->feed);
+    *weight = *loss ? trek_loss_weight(*loss) : 0;
+    if (isnan(*weight))
+        *weight = (double)batch->n;
+    trek_status status = *loss ? add_up(sum, *loss, *weight) : trek_status_or(TREK_ERR_CALLBACK);
+    if (!run->backward)
+        trek_no_grad_end();
+    sum->rows += batch->n;
+    return status;
+}
+
+trek_status trek_graph_batch_backward(trek_var *loss, double weight, int64_t rows, const trek_batch_run *run)
 {
     if ((weight == 0 && !run->always) || !loss->requires_grad)
         return TREK_OK;
@@ -167,20 +183,11 @@ trek_status trek_graph_run_batch(trek_graph *graph, const trek_batch *batch, con
     trek_scope scope = trek_scope_begin();
     if (!scope.depth)
         return trek_status_get();
-    if (!run->backward)
-        trek_no_grad_begin();
-    trek_var *loss = compute_loss(graph, batch, run->feed);
-    double weight = loss ? trek_loss_weight(loss) : 0;
-    if (isnan(weight))
-        weight = (double)batch->n;
-    trek_status status = loss ? TREK_OK : trek_status_or(TREK_ERR_CALLBACK);
-    if (status == TREK_OK)
-        status = add_up(sum, loss, weight);
+    trek_var *loss;
+    double weight;
+    trek_status status = trek_graph_batch_loss(graph, batch, run, sum, &loss, &weight);
     if (status == TREK_OK && run->backward)
-        status = go_back(loss, weight, run, batch->n);
-    if (!run->backward)
-        trek_no_grad_end();
-    sum->rows += batch->n;
+        status = trek_graph_batch_backward(loss, weight, batch->n, run);
     trek_scope_end(scope);
     return status;
 }

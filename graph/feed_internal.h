@@ -34,7 +34,12 @@ typedef struct trek_batch_run {
     void *arg;
 } trek_batch_run;
 
-/* Forward, loss, backward; opens and ends a scope of its own. Adds to *sum. */
+/* Forward and loss, which is of the present scope, and what it is the mean of. Adds to *sum. */
+trek_status trek_graph_batch_loss(trek_graph *graph, const trek_batch *batch, const trek_batch_run *run, trek_pass_sum *sum,
+                                  trek_var **loss, double *weight);
+/* From that loss, in the present scope. */
+trek_status trek_graph_batch_backward(trek_var *loss, double weight, int64_t rows, const trek_batch_run *run);
+/* Both; opens and ends a scope of its own. */
 trek_status trek_graph_run_batch(trek_graph *graph, const trek_batch *batch, const trek_batch_run *run, trek_pass_sum *sum);
 /* The sum as an f32 mean in the present scope, on the graph's device; releases what the sum holds. */
 trek_var *trek_pass_mean(trek_pass_sum *sums, int n, trek_device device);

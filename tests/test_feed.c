@@ -60,9 +60,10 @@ static void test_batches(void **state)
 static void test_small_batches(void **state)
 {
     (void)state;
-    for (int w = 1; w < 4; w++) /* ranks without samples; a last batch of one */
-        compare(&(run){ .world = worlds[w], .passes = 1, .batch = w == 1 ? 3 : 4, .loss = BY_STATED,
-                        .optimizer = training_momentum() });
+    for (int w = 1; w < 4; w++) /* ranks without samples, or without labels that count; a last batch of one */
+        for (int passes = 1; passes <= 2; passes++)
+            compare(&(run){ .world = worlds[w], .passes = passes, .batch = w == 1 ? 3 : 4,
+                            .loss = passes == 2 ? BY_LABELS : BY_STATED, .optimizer = training_momentum() });
 }
 
 static void test_windows(void **state)
@@ -74,6 +75,33 @@ static void test_windows(void **state)
                 compare(&(run){ .world = worlds[w], .passes = passes, .batch = w == 3 ? 1 : 2, .loss = loss, .windows = true,
                                 .separate = loss == 1, .clip = loss == 2,
                                 .optimizer = loss == 0 ? training_adam() : training_momentum() });
+}
+
+/* Several passes in a step: those whose weights are known before their backward are seeded by them, and nothing is put aside;
+ * of a window they are known when it is over. */
+static void gradients_put_aside(void **state)
+{
+    (void)state;
+    for (int windows = 0; windows < 2; windows++)
+        for (int loss = 0; loss < N_LOSSES; loss++) {
+            loss_kind kind = (loss_kind)loss;
+            trek_loader *loader = trek_loader_new(training_dataset(), &(trek_loader_opts){ .batch_size = 4 });
+            run c = { .world = 2, .passes = 2, .windows = windows, .loss = kind, .optimizer = training_momentum() };
+            trek_graph *graph = training_set_up(&c, loader);
+            if (kind == BY_TEACHER)
+                training_set_constants(graph);
+            trek_graph_set_loss(graph, training_loss, &kind);
+            trek_graph_start(graph, 0);
+            for (int k = 0; k < 2; k++)
+                assert_non_null(trek_graph_forward_batch(graph, trek_graph_next(graph)));
+            const ranks_stepper *s = (const ranks_stepper *)graph->stepper;
+            for (int r = 0; r < 2; r++)
+                assert_int_equal(s->replicas[r].stashed != NULL, windows);
+            assert_true(windows || s->step.factor == 1);
+            assert_int_equal(trek_graph_step(graph), TREK_OK);
+            trek_graph_free(&graph);
+            trek_loader_free(&loader);
+        }
 }
 
 /* The passes of a step are one large batch, on every number of ranks: fewer and more of them, too, than were announced. */
@@ -467,7 +495,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_batches), cmocka_unit_test(test_small_batches), cmocka_unit_test(test_windows),
-            cmocka_unit_test(test_accumulate), cmocka_unit_test(test_teacher),
+            cmocka_unit_test(gradients_put_aside), cmocka_unit_test(test_accumulate), cmocka_unit_test(test_teacher),
         cmocka_unit_test(test_foreign_values), cmocka_unit_test(test_constants),
         cmocka_unit_test(test_uneven_shares), cmocka_unit_test(test_replay), cmocka_unit_test(test_without_training),
         cmocka_unit_test(test_scaled_losses), cmocka_unit_test(test_two_graphs), cmocka_unit_test(test_timeline),

@@ -189,8 +189,9 @@ static void test_without_samples(void **state)
 {
     (void)state;
     for (int gathered = 0; gathered < 2; gathered++)
-        compare(&(job){ .processes = 3, .world = 1, .passes = 1, .batch = 2, .loss = BY_LABELS, .gathered = gathered,
-                        .adam = 1 });
+        for (int passes = 1; passes <= 2; passes++)
+            compare(&(job){ .processes = 3, .world = passes, .passes = passes, .batch = 2, .loss = BY_LABELS,
+                            .gathered = gathered, .adam = 1 });
 }
 
 static void test_two_graphs(void **state)

@@ -14,6 +14,7 @@
 #include "distributed/comm/nccl.h"
 #include "distributed/control/control.h"
 #include "distributed/replica/agreement.h"
+#include "distributed/step/overlap.h"
 #include "distributed/step/rank_sums.h"
 #include "distributed/step/settings.h"
 #include "distributed/stop_internal.h"
@@ -161,12 +162,7 @@ static bool all_say(const ranks_stepper *s, word_kind kind)
 /* A round of this kind; processes that are in their step already take no part in the pass. */
 static trek_status exchange_pass(ranks_stepper *s, word *own, bool *sends)
 {
-    /* A pass per rank that is not the first has a factor of its own (per_rank_step.c); layers that meet take the engine's time.
-     */
-    const trek_accumulation *a = &s->base.graph->accumulation;
-    bool weighs = trek_accumulation_weighs(a), last = s->step.passes + 1 == (weighs ? a->passes : 1);
-    bool whole = last && (own->kind == WORD_PASS || weighs || s->step.passes == 0);
-    own->sends = s->overlaps && whole && s->step.phase != TREK_STEP_SENT && !trek_ranks_meet(s);
+    own->sends = trek_overlap_wants(s);
     trek_status status = exchange(s, own);
     bool all = status == TREK_OK && all_say(s, (word_kind)own->kind);
     for (int p = 0; p < s->processes && status == TREK_OK; p++) {

@@ -15,6 +15,13 @@ void trek_overlap_plan(ranks_stepper *s)
         (on_device ? s->comm->nccl != NULL : trek_comm_overlaps(s->comm));
 }
 
+bool trek_overlap_wants(const ranks_stepper *s)
+{
+    const trek_accumulation *a = &s->base.graph->accumulation;
+    int last = trek_accumulation_weighs(a) ? a->passes : 1;
+    return s->overlaps && s->step.passes + 1 == last && s->step.phase != TREK_STEP_SENT && !trek_ranks_meet(s);
+}
+
 /* --- a pass ------------------------------------------------------------------------------ */
 
 void trek_overlap_begin(ranks_stepper *s, bool sends)

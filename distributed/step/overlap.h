@@ -8,6 +8,8 @@
 /* Whether the job's engine can do it: s->overlaps. */
 void trek_overlap_plan(ranks_stepper *s);
 
+/* Whether the next pass is the step's last, and may send; layers that meet take the engine's time. */
+bool trek_overlap_wants(const ranks_stepper *s);
 /* Around a backward that all processes make, whose gradients are the step's; it watches the reducer's leaves, and tells it of
  * those that are complete. */
 void trek_overlap_begin(ranks_stepper *s, bool sends);

@@ -4,11 +4,13 @@
  * reads whole batches itself, as many as the pace gives it. Ranks do not wait for
  * each other before all are done.
  *
- * Seeds are weight / D, where D is the number of samples that the pass was planned
- * with. Where losses are means of something else (labels that count, tokens), the
- * sum of weights is known when all ranks are done, and `factor`, D over that sum,
- * is what gradients are multiplied by in the reduction. Where the passes of a step are
- * weighed (graph/accumulate.h), D is the step's, and so is the factor. */
+ * Backward is seeded by weight / D. Of a batch, D is what the weights of all ranks and
+ * processes sum to, told between forward and backward. Where that would only make ranks
+ * wait (a step's first pass on the CPUs of one process), and in a window, whose weights are
+ * known when it is over, D is the number of samples that was planned: `factor`, D over the
+ * sum of weights, is what gradients are multiplied by in the reduction; those of earlier
+ * passes are put aside meanwhile. Where the passes of a step are weighed
+ * (graph/accumulate.h), D is the step's, and so is the factor. */
 #include <math.h>
 #include <string.h>
 
@@ -29,6 +31,8 @@ typedef struct pass_rank {
     int64_t first, rows;     /* of the batch; of a window: batches [first, first + rows) of the epoch */
     uint64_t rng_draw;       /* after it */
     int64_t end_ns;
+    trek_var *loss;          /* retained from its forward to its backward, where that is a run of its own; NULL */
+    double weight;           /* of that loss */
 } pass_rank;
 
 typedef struct pass_call {
@@ -37,6 +41,8 @@ typedef struct pass_call {
     const trek_batch *batch;
     bool backward, reset;
     bool weighs;             /* its gradients are of the step's sum as they are */
+    bool known;              /* backward begins when the weights of all ranks are known */
+    bool stashes;            /* it has a factor of its own, and is not the step's first */
     int no_grad_depth;
     double denominator;
     uint64_t rng_step, rng_draw;
@@ -83,71 +89,85 @@ trek_status trek_ranks_settle(ranks_stepper *s)
 }
 
 /* What earlier passes of the step added up is put aside: this pass will have a factor of its own. */
-static trek_status put_aside(ranks_stepper *s, int rank)
+static trek_status stash(ranks_stepper *s, int rank)
 {
     rank_replica *own = &s->replicas[rank];
     trek_arena *arena = own->arena;
-    if (!own->aside && !(own->aside = trek_calloc((size_t)arena->n_parts, sizeof *own->aside)))
+    if (!own->stashed && !(own->stashed = trek_calloc((size_t)arena->n_parts, sizeof *own->stashed)))
         return trek_status_get();
-    if (!own->had && !(own->had = trek_calloc((size_t)arena->n_segments, sizeof *own->had)))
+    if (!own->stashed_has && !(own->stashed_has = trek_calloc((size_t)arena->n_segments, sizeof *own->stashed_has)))
         return trek_status_get();
     trek_status status = TREK_OK;
     for (int p = 0; p < arena->n_parts && status == TREK_OK; p++) {
         trek_tensor *grads = arena->parts[p].grads;
-        if (!own->aside[p])
-            own->aside[p] = trek_tensor_make(grads->ndim, grads->sizes, (trek_dtype)grads->dtype, grads->device);
-        status = own->aside[p] ? trek_tensor_copy_from(own->aside[p], grads) : trek_status_get();
+        if (!own->stashed[p])
+            own->stashed[p] = trek_tensor_make(grads->ndim, grads->sizes, (trek_dtype)grads->dtype, grads->device);
+        status = own->stashed[p] ? trek_tensor_copy_from(own->stashed[p], grads) : trek_status_get();
     }
     for (int k = 0; k < arena->n_segments; k++)
-        own->had[k] = arena->segments[k].param->leaf->has_grad;
+        own->stashed_has[k] = arena->segments[k].param->leaf->has_grad;
     if (status == TREK_OK)
         trek_arena_zero_grads(arena);
     return status;
 }
 
 /* grads = aside + factor * grads. */
-static trek_status put_back(ranks_stepper *s, int rank)
+static trek_status unstash(ranks_stepper *s, int rank)
 {
     rank_replica *own = &s->replicas[rank];
     trek_status status = TREK_OK;
     for (int p = 0; p < own->arena->n_parts && status == TREK_OK; p++) {
         trek_tensor *grads = own->arena->parts[p].grads;
-        trek_var *now = trek_var_from(trek_tensor_retain(grads)), *before = trek_var_from(trek_tensor_retain(own->aside[p]));
+        trek_var *now = trek_var_from(trek_tensor_retain(grads)), *before = trek_var_from(trek_tensor_retain(own->stashed[p]));
         trek_var *sum = now && before ? trek_add(before, s->step.factor == 1 ? now : trek_mul_scalar(now, s->step.factor)) : NULL;
         status = sum ? trek_tensor_copy_from(grads, sum->data) : trek_status_get();
     }
     for (int k = 0; k < own->arena->n_segments; k++)
-        own->arena->segments[k].param->leaf->has_grad |= own->had[k];
+        own->arena->segments[k].param->leaf->has_grad |= own->stashed_has[k];
     return status;
 }
 
-static trek_status put_aside_rank(int rank, void *arg) { return in_scope(put_aside, arg, rank); }
-static trek_status put_back_rank(int rank, void *arg) { return in_scope(put_back, arg, rank); }
+static trek_status stash_rank(int rank, void *arg) { return in_scope(stash, arg, rank); }
+static trek_status unstash_rank(int rank, void *arg) { return in_scope(unstash, arg, rank); }
 
-void trek_ranks_forget_aside(rank_replica *replica)
+void trek_ranks_forget_stash(rank_replica *replica)
 {
-    for (int p = 0; replica->aside && p < replica->arena->n_parts; p++)
-        trek_tensor_release(replica->aside[p]);
-    trek_free(replica->aside);
-    trek_free(replica->had);
-    replica->aside = NULL;
-    replica->had = NULL;
+    for (int p = 0; replica->stashed && p < replica->arena->n_parts; p++)
+        trek_tensor_release(replica->stashed[p]);
+    trek_free(replica->stashed);
+    trek_free(replica->stashed_has);
+    replica->stashed = NULL;
+    replica->stashed_has = NULL;
 }
 
 /* --- a rank's part -------------------------------------------------------------------- */
 
+static trek_batch_run run_of(const pass_call *c, int rank, bool last)
+{
+    ranks_stepper *s = c->s;
+    trek_reducer *reducer = s->replicas[rank].reducer;
+    bool sends = s->step.phase == TREK_STEP_SENDING && last;
+    return (trek_batch_run){ .feed = c->feed, .scaler = trek_ranks_scaler(s, rank), .leaves = reducer->leaves,
+                             .n_leaves = reducer->n, .denominator = c->denominator, .backward = c->backward,
+                             .always = !c->batch->window && trek_ranks_meet(s),
+                             .complete = sends ? trek_reducer_complete : NULL, .arg = reducer };
+}
+
+static trek_status keep_loss(const pass_call *c, int rank, const trek_batch *batch, const trek_batch_run *run)
+{
+    pass_rank *of = &c->of[rank];
+    trek_var *loss;
+    trek_status status = trek_graph_batch_loss(c->s->replicas[rank].graph, batch, run, &c->sums[rank], &loss, &of->weight);
+    if (status == TREK_OK)
+        of->loss = trek_var_retain(loss);
+    return status;
+}
+
+/* Without its backward where that waits for the weights. */
 static trek_status run_batch(const pass_call *c, int rank, const trek_batch *batch, bool last)
 {
     ranks_stepper *s = c->s;
-    rank_replica *own = &s->replicas[rank];
-    trek_batch_run run = { .feed = c->feed, .scaler = trek_ranks_scaler(s, rank), .leaves = own->reducer->leaves,
-                           .n_leaves = own->reducer->n,
-                           .denominator = c->denominator, .backward = c->backward,
-                           .always = !c->batch->window && trek_ranks_meet(s) };
-    if (s->step.phase == TREK_STEP_SENDING && last) {
-        run.complete = trek_reducer_complete;
-        run.arg = own->reducer;
-    }
+    trek_batch_run run = run_of(c, rank, last);
     trek_place_here.first_sample = batch->first;
     trek_place_here.rows = batch->n;
     trek_place_here.global_rows = batch->global;
@@ -155,9 +175,10 @@ static trek_status run_batch(const pass_call *c, int rank, const trek_batch *bat
     trek_stopwatch *watch = &s->watches->of[rank];
     trek_status status = trek_stopwatch_start(watch, trek_ranks_device(s->ranks, rank));
     if (status == TREK_OK)
-        status = trek_graph_run_batch(own->graph, batch, &run, &c->sums[rank]);
+        status = c->known ? keep_loss(c, rank, batch, &run)
+            : trek_graph_run_batch(s->replicas[rank].graph, batch, &run, &c->sums[rank]);
     if (status == TREK_OK)
-        status = trek_slowed(s, rank, watch);
+        status = trek_slowed(s, rank, watch, !c->known);
     if (status == TREK_OK)
         status = trek_stopwatch_stop(watch, c->batch->window ? 1 : batch->n);
     if (trek_place_here.rng_draw > c->of[rank].rng_draw)
@@ -215,6 +236,36 @@ static bool skips(const pass_call *c, int rank)
     return c->of[rank].rows == 0 && !lends;
 }
 
+static trek_status run_backward(const pass_call *c, int rank)
+{
+    ranks_stepper *s = c->s;
+    const pass_rank *of = &c->of[rank];
+    trek_batch_run run = run_of(c, rank, true);
+    trek_stopwatch *watch = &s->watches->of[rank];
+    trek_status status = trek_stopwatch_start(watch, trek_ranks_device(s->ranks, rank));
+    if (status == TREK_OK)
+        status = trek_graph_batch_backward(of->loss, of->weight, of->rows, &run);
+    if (status == TREK_OK)
+        status = trek_slowed(s, rank, watch, true);
+    return status == TREK_OK ? trek_stopwatch_stop(watch, 0) : status;
+}
+
+/* fn in a scope of its own, with the caller's modes; its layers may make sums with other ranks'. */
+static trek_status run_part(const pass_call *c, int rank, trek_status (*fn)(const pass_call *c, int rank))
+{
+    int depth = trek_grad_mode_here.no_grad_depth;
+    trek_grad_mode_here.no_grad_depth = c->no_grad_depth;
+    trek_scope scope = trek_scope_begin();
+    if (!c->batch->window) /* there ranks do not wait for each other */
+        trek_rank_sums_enter(trek_ranks_sums(c->s->ranks), rank);
+    trek_status status = scope.depth ? fn(c, rank) : trek_status_get();
+    trek_rank_sums_leave(trek_ranks_sums(c->s->ranks), rank, status);
+    trek_scope_end(scope);
+    trek_grad_mode_here.no_grad_depth = depth;
+    c->of[rank].end_ns = trek_clock_ns();
+    return status;
+}
+
 static trek_status pass_rank_run(int rank, void *arg)
 {
     const pass_call *c = arg;
@@ -222,19 +273,15 @@ static trek_status pass_rank_run(int rank, void *arg)
         trek_graph_reset_state(c->s->replicas[rank].graph);
     if (skips(c, rank))
         return TREK_OK;
-    int depth = trek_grad_mode_here.no_grad_depth;
-    trek_grad_mode_here.no_grad_depth = c->no_grad_depth;
     trek_place_here.rng_step = c->rng_step;
     c->of[rank].rng_draw = c->rng_draw;
-    trek_scope scope = trek_scope_begin();
-    if (!c->batch->window) /* there ranks do not wait for each other */
-        trek_rank_sums_enter(trek_ranks_sums(c->s->ranks), rank);
-    trek_status status = !scope.depth ? trek_status_get() : c->batch->window ? run_window(c, rank) : run_share(c, rank);
-    trek_rank_sums_leave(trek_ranks_sums(c->s->ranks), rank, status);
-    trek_scope_end(scope);
-    trek_grad_mode_here.no_grad_depth = depth;
-    c->of[rank].end_ns = trek_clock_ns();
-    return status;
+    return run_part(c, rank, c->batch->window ? run_window : run_share);
+}
+
+static trek_status backward_rank(int rank, void *arg)
+{
+    const pass_call *c = arg;
+    return c->of[rank].loss ? run_part(c, rank, run_backward) : TREK_OK;
 }
 
 /* --- the caller's side ------------------------------------------------------------------- */
@@ -272,8 +319,8 @@ static void trace_waits(const pass_call *c)
             sink->span("wait for ranks", c->s->first_rank + r, c->of[r].end_ns, end, 0, sink->arg);
 }
 
-/* After all ranks: weights, samples, the factor of this pass. */
-static trek_status conclude(pass_call *c)
+/* After all ranks' forward: samples, draws, and what the weights of all processes sum to. */
+static trek_status weigh(pass_call *c, double *total, bool *sends)
 {
     ranks_stepper *s = c->s;
     double weight = 0;
@@ -284,17 +331,11 @@ static trek_status conclude(pass_call *c)
         if (c->of[r].rng_draw > trek_place_here.rng_draw)
             trek_place_here.rng_draw = c->of[r].rng_draw;
     }
-    if (!c->backward)
-        return TREK_OK;
-    trek_status status = trek_rounds_pass(s, weight, &weight, NULL);
-    s->step.factor = c->weighs || weight == 0 ? 1 : c->denominator / weight;
-    if (status == TREK_OK && weight == 0 && trek_ranks_meet(s)) /* nobody's pass counts, though layers have run */
-        status = trek_ranks_zero(s);
-    return status;
+    return c->backward ? trek_rounds_pass(s, weight, total, sends) : TREK_OK;
 }
 
 /* Ranks that have something to do can make sums with one another. */
-static trek_status run_ranks(pass_call *c)
+static trek_status run_ranks(pass_call *c, trek_rank_fn fn)
 {
     ranks_stepper *s = c->s;
     bool runs[TREK_MAX_RANKS];
@@ -304,42 +345,87 @@ static trek_status run_ranks(pass_call *c)
         trek_rank_sums_set_comm(trek_ranks_sums(s->ranks), s->comm);
     trek_rank_sums_set_deadline(trek_ranks_sums(s->ranks), trek_ranks_comm(s->ranks, 0)->deadline_ns);
     trek_rank_sums_begin(trek_ranks_sums(s->ranks), runs, s->comm != NULL && !c->batch->window);
-    return trek_ranks_call(s->ranks, pass_rank_run, c);
+    trek_status status = trek_ranks_call(s->ranks, fn, c);
+    trace_waits(c);
+    return status;
+}
+
+/* The pass will have a factor of its own, or none: what is there already has been multiplied by its own. */
+static trek_status begin_pass(pass_call *c)
+{
+    ranks_stepper *s = c->s;
+    trek_status status = trek_ranks_prepare_scaler(s);
+    if (status == TREK_OK && c->backward)
+        status = trek_overlap_keep(s);
+    if (status == TREK_OK && c->backward && !c->weighs)
+        status = trek_ranks_settle(s);
+    if (status == TREK_OK && c->stashes)
+        status = trek_ranks_call(s->ranks, stash_rank, s);
+    trek_ranks_follow_flags(s);
+    return status;
+}
+
+/* The forward has given the weights: backward. Where nobody's counts, there is none. */
+static trek_status go_back(pass_call *c)
+{
+    double total = 0;
+    bool sends = false;
+    trek_status status = weigh(c, &total, &sends);
+    if (status != TREK_OK)
+        return status;
+    if (!c->weighs)
+        c->denominator = total;
+    trek_overlap_begin(c->s, sends);
+    return total > 0 ? run_ranks(c, backward_rank) : TREK_OK;
+}
+
+/* Backward has been: its factor. */
+static trek_status find_factor(pass_call *c)
+{
+    ranks_stepper *s = c->s;
+    double total = 0;
+    trek_status status = weigh(c, &total, NULL);
+    if (c->backward)
+        s->step.factor = c->weighs || total == 0 ? 1 : c->denominator / total;
+    if (status == TREK_OK && c->stashes) {
+        status = trek_ranks_call(s->ranks, unstash_rank, s);
+        s->step.factor = 1;
+    }
+    return status;
 }
 
 static trek_status run_pass(pass_call *c)
 {
     ranks_stepper *s = c->s;
-    trek_status status = trek_ranks_prepare_scaler(s);
-    bool again = c->backward && s->step.passes > 0 && (!c->weighs || trek_ranks_meet(s));
-    if (status == TREK_OK && c->backward)
-        status = trek_overlap_keep(s);
-    if (status == TREK_OK && again)
-        status = trek_ranks_settle(s);
-    if (status == TREK_OK && again)
-        status = trek_ranks_call(s->ranks, put_aside_rank, s);
-    trek_ranks_follow_flags(s);
     bool sends = false;
-    if (status == TREK_OK && c->backward)
+    trek_status status = begin_pass(c);
+    if (status == TREK_OK && c->backward && !c->known)
         status = trek_rounds_begin_pass(s, &sends);
     trek_overlap_begin(s, sends);
     if (status == TREK_OK)
-        status = run_ranks(c);
+        status = run_ranks(c, pass_rank_run);
+    if (status == TREK_OK && c->known)
+        status = go_back(c);
     trek_status sent = trek_overlap_end(s);
     status = status == TREK_OK ? sent : status;
-    trace_waits(c);
-    if (status != TREK_OK) {
+    if (status != TREK_OK)
         trek_rounds_failed(s, status);
+    else if (!c->known)
+        status = find_factor(c);
+    if (status != TREK_OK)
         return status;
-    }
-    status = conclude(c);
-    if (status == TREK_OK && again) {
-        status = trek_ranks_call(s->ranks, put_back_rank, s);
-        s->step.factor = 1;
-    }
     trek_step_passed(&s->step, c->backward);
     s->windowed |= c->backward && c->batch->window;
-    return status;
+    return TREK_OK;
+}
+
+/* Weights are told before backward where ranks wait for each other all the same, or would put gradients aside otherwise. */
+static void choose_way(pass_call *c)
+{
+    const ranks_stepper *s = c->s;
+    bool again = c->backward && !c->weighs && s->step.passes > 0;
+    c->known = c->backward && !c->batch->window && (again || s->comm || s->overlaps || trek_ranks_meet(s));
+    c->stashes = again && !c->known;
 }
 
 trek_var *trek_ranks_pass(trek_stepper *stepper, const trek_batch *batch)
@@ -356,6 +442,7 @@ trek_var *trek_ranks_pass(trek_stepper *stepper, const trek_batch *batch)
     c.weighs = c.backward && trek_accumulation_weighs(&graph->accumulation);
     if (c.weighs)
         c.denominator = trek_accumulation_denominator(&graph->accumulation, c.denominator);
+    choose_way(&c);
     c.of = trek_calloc((size_t)s->world, sizeof *c.of);
     c.sums = trek_calloc((size_t)s->world, sizeof *c.sums);
     trek_rounds_say(s, phase_of(&c), c.backward);
@@ -367,6 +454,8 @@ trek_var *trek_ranks_pass(trek_stepper *stepper, const trek_batch *batch)
     trek_var *mean = status == TREK_OK ? trek_pass_mean(c.sums, s->world, trek_ranks_device(s->ranks, 0)) : NULL;
     for (int r = 0; c.sums && r < s->world; r++)
         trek_pass_sum_clear(&c.sums[r]);
+    for (int r = 0; c.of && r < s->world; r++)
+        trek_var_release(c.of[r].loss);
     trek_free(c.sums);
     trek_free(c.of);
     return mean;

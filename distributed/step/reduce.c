@@ -551,10 +551,12 @@ trek_status trek_ranks_split(const ranks_stepper *s, int64_t n, int64_t *counts)
     return trek_apportion(n, sum > 0 ? shares : NULL, s->world, counts);
 }
 
-trek_status trek_slowed(const ranks_stepper *s, int rank, trek_stopwatch *watch)
+trek_status trek_slowed(const ranks_stepper *s, int rank, trek_stopwatch *watch, bool ends)
 {
-    if (s->slowdowns)
-        trek_slowdown_apply(&s->slowdowns[rank], s->slowed_batches[rank]++, trek_clock_ns() - watch->start_ns);
+    if (!s->slowdowns)
+        return TREK_OK;
+    trek_slowdown_apply(&s->slowdowns[rank], s->slowed_batches[rank], trek_clock_ns() - watch->start_ns);
+    s->slowed_batches[rank] += ends;
     return TREK_OK;
 }
 

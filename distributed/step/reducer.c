@@ -230,8 +230,7 @@ static void send_stretch(trek_reducer *r, const stretch *x)
     const trek_arena_part *part = &r->parts[r->items[x->first].part];
     void *data = contribute(r, x);
     trek_comm_call call = { .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = part->wide, .count = x->count, .in = data,
-                            .out = data, .on_device = r->device.type != TREK_CPU,
-                            .block = r->arena ? trek_comm_block(part->grads) : NULL };
+                            .out = data, .on_device = r->device.type != TREK_CPU };
     if (x->count > 0)
         note(r, r->now.starts ? trek_comm_start(r->now.comm, call) : trek_comm_run(r->now.comm, call));
     trek_trace_end("bucket", start, x->count * (int64_t)trek_dtype_size(part->wide));

@@ -259,7 +259,7 @@ static trek_status free_rank(int rank, void *arg)
     rank_replica *own = &s->replicas[rank];
     trek_optimizer_free(&own->optimizer);
     trek_reader_free(&own->reader);
-    trek_ranks_forget_aside(own);
+    trek_ranks_forget_stash(own);
     trek_grad_scaler_free(&own->scaler);
     trek_reducer_free(&own->reducer);
     forget_grads(s, rank);

@@ -34,8 +34,8 @@ typedef struct rank_replica {
     trek_optimizer *optimizer; /* rank 0's; with arenas of their own every rank's */
     trek_grad_scaler *scaler; /* on GPUs: a further rank's copy of the graph's; NULL until it is needed */
     struct trek_reader *reader; /* of windows; NULL: none yet */
-    trek_tensor **aside;     /* [parts] gradients of earlier passes, put aside (per_rank_step.c); NULL: none yet */
-    bool *had;               /* [segments] of which segments */
+    trek_tensor **stashed;   /* [parts] gradients of earlier passes, put aside (per_rank_step.c); NULL: none yet */
+    bool *stashed_has;       /* [segments] of which segments */
     int64_t samples;         /* rows of training forwards since buffers were merged */
 } rank_replica;
 
@@ -103,8 +103,8 @@ static inline bool trek_ranks_meet(const ranks_stepper *s) { return s->replicas[
 /* Divides a process's n samples among its ranks, by their shares. */
 trek_status trek_ranks_split(const ranks_stepper *s, int64_t n, int64_t *counts);
 
-/* Keeps the calling rank busy if it is slowed down; its stopwatch runs. */
-trek_status trek_slowed(const ranks_stepper *s, int rank, trek_stopwatch *watch);
+/* Keeps the calling rank busy if it is slowed down; its stopwatch runs. ends: the batch does. */
+trek_status trek_slowed(const ranks_stepper *s, int rank, trek_stopwatch *watch, bool ends);
 
 /* per_rank_step.c */
 trek_var *trek_ranks_pass(trek_stepper *stepper, const struct trek_batch *batch);
@@ -112,7 +112,7 @@ int64_t trek_ranks_window(trek_stepper *stepper);
 /* Multiplies gradients by `factor`, which becomes 1. */
 trek_status trek_ranks_settle(ranks_stepper *s);
 trek_status trek_ranks_settle_here(int rank, void *stepper); /* on the rank's thread */
-void trek_ranks_forget_aside(rank_replica *replica);
+void trek_ranks_forget_stash(rank_replica *replica);
 /* stepper_ranks.c: no gradients, nothing sent: the end of a step, or of what it had so far. */
 void trek_ranks_reset(ranks_stepper *s);
 /* Buffers are everybody's: what forwards have counted begins anew. */

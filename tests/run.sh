@@ -163,7 +163,7 @@ stage_once() {
 # one NAME [CASE]: that program alone, in the build of "once"
 one() {
     local name=$1 dir=$work/once
-    [ ! -e "tests/test_$name.c" ] && [ -e "tests/fuzz/$name.c" ] && name=fuzz_$name
+    [ -e "tests/fuzz/$name.c" ] && [ -z "$(find tests -name "test_$name.c")" ] && name=fuzz_$name
     [ -e "$dir/build.ninja" ] || meson setup "$dir" "$root" -Dcuda=disabled -Disas="$best_isa" "${options[@]}" >"$work/once.setup.log" 2>&1 ||
         { tail -5 "$work/once.setup.log"; fail "the build cannot be configured"; return; }
     [ -n "${2:-}" ] && export TREK_TEST_CASE=$2
@@ -232,7 +232,7 @@ stage_plugin() {
     fi
     [ -e "$work/aside.compile_plugin.pid" ] && join compile_plugin
     tests plain loading check_load # with it
-    check "the CUDA plug-in without a driver" bash tests/check_plugin.sh "$work/plain"
+    check "the CUDA plug-in without a driver" bash tests/checks/check_plugin.sh "$work/plain"
     if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
         skip "the GPU script without a GPU: there is one, run tests/gpu.sh all"
         return
@@ -248,7 +248,7 @@ stage_plugin() {
 }
 
 stage_install() {
-    built plain install && check "what is installed does not work" bash tests/check_install.sh "$work/plain"
+    built plain install && check "what is installed does not work" bash tests/checks/check_install.sh "$work/plain"
 }
 
 # Another compiler, and what a machine without oneDNN and cmocka has. Examples, benchmarks and the fake device are built.
@@ -285,7 +285,7 @@ stage_aarch64() {
         skip "64-bit ARM: no compiler for it"
         return
     fi
-    if bash tests/check_aarch64.sh "$root" "$work/aarch64" "${options[@]}" >"$work/aarch64.out" 2>&1; then
+    if bash tests/checks/check_aarch64.sh "$root" "$work/aarch64" "${options[@]}" >"$work/aarch64.out" 2>&1; then
         pass
         cat "$work/aarch64.out"
     else
@@ -348,7 +348,7 @@ stage_differential() {
 stage_files() {
     built plain "files that others read" || return
     if python3 -m venv "$work/venv" >/dev/null 2>&1 && "$work/venv/bin/pip" -q install numpy safetensors xxhash >"$work/pip.log" 2>&1; then
-        check "state files and safetensors" "$work/venv/bin/python3" tests/check_safetensors.py "$work/plain/tests/state_tool"
+        check "state files and safetensors" "$work/venv/bin/python3" tests/checks/check_safetensors.py "$work/plain/tests/state_tool"
     else
         skip "safetensors for Python cannot be installed"
     fi
@@ -356,12 +356,12 @@ stage_files() {
 
 # What clang-format and clang-tidy say of the sources
 stage_style() {
-    check "sources do not keep to .clang-format" python3 tests/check_format.py "$root"
+    check "sources do not keep to .clang-format" python3 tests/checks/check_format.py "$root"
     command -v clang-format >/dev/null || skip "clang-format is not installed: the width of lines was checked, spaces were not"
     if ! command -v clang-tidy >/dev/null; then
         skip "clang-tidy is not installed"
     elif built plain clang-tidy; then
-        check "clang-tidy has found something" python3 tests/check_tidy.py "$root" "$work/plain"
+        check "clang-tidy has found something" python3 tests/checks/check_tidy.py "$root" "$work/plain"
     fi
 }
 

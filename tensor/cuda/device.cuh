@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What every file of kernels starts from: launches, shared memory, element
  * types, faults. The same text compiles with nvcc, and as plain C++ through the
- * shim of the tests (TREK_CUDA_SHIM), where a grid is loops and a block fibers. */
+ * shim of the tests (TREK_FAKE_CUDA), where a grid is loops and a block fibers. */
 #ifndef TREK_TENSOR_CUDA_DEVICE_CUH
 #define TREK_TENSOR_CUDA_DEVICE_CUH
 
 #include <cuda_runtime.h>
-#ifndef TREK_CUDA_SHIM
+#ifndef TREK_FAKE_CUDA
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #endif
@@ -36,7 +36,7 @@ inline trek_grid trek_loop(int64_t n, int64_t most = 0x7fffffff)
 /* Blocks whose threads work together. */
 inline trek_grid trek_blocks(dim3 grid, dim3 block, size_t shared = 0) { return { grid, block, shared, true }; }
 
-#ifdef TREK_CUDA_SHIM
+#ifdef TREK_FAKE_CUDA
 /* TREK_SHARED(type, name, count) is the shim's: one array a block, with red zones and a fill that shows */
 inline void *trek_dynamic_shared() { return trek_shim_dynamic_shared(); }
 

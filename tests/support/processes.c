@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Worlds of real processes: fork, exec of this very program, wait with a limit. */
-#include "support/processes.h"
+#include "tests/support/processes.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

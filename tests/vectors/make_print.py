@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes print.txt: how NumPy (2.x) prints the arrays that tests/test_print.c prints.
+"""Writes print.txt: how NumPy (2.x) prints the arrays that tests/tensor/test_print.c prints.
 
 usage: make_print.py > print.txt      Entries end with a line "--"; the same cases in the same order.
 """

@@ -3,7 +3,7 @@
  * what is needed for one kept for each shape; deterministic algorithms only. */
 #include "tensor/cuda/conv/cudnn.h"
 
-#if defined(TREK_HAVE_CUDNN) && !defined(TREK_CUDA_SHIM)
+#if defined(TREK_HAVE_CUDNN) && !defined(TREK_FAKE_CUDA)
 #include <cudnn.h>
 #include <dlfcn.h>
 #include <pthread.h>

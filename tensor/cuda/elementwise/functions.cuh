@@ -7,7 +7,7 @@
 #include "tensor/cuda/device.cuh"
 
 #define TREK_INLINED __device__ __forceinline__
-#ifdef TREK_CUDA_SHIM
+#ifdef TREK_FAKE_CUDA
 #define TREK_CALLED inline
 #else
 #define TREK_CALLED inline __device__ __noinline__

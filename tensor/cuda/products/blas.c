@@ -15,7 +15,7 @@ void *trek_cuda_open_library(const char *variable, const char *const *names)
     const char *given = getenv(variable);
     if (given && given[0])
         return dlopen(given, RTLD_NOW | RTLD_LOCAL);
-#ifndef TREK_CUDA_SHIM
+#ifndef TREK_FAKE_CUDA
     static const char *const folders[] = { "", "/usr/local/cuda/lib64/", "/usr/local/cuda/targets/x86_64-linux/lib/",
                                            "/opt/cuda/lib64/", "/usr/lib/x86_64-linux-gnu/" };
     for (size_t f = 0; f < sizeof folders / sizeof folders[0]; f++)

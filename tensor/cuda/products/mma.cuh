@@ -7,7 +7,7 @@
 
 #include "tensor/cuda/device.cuh"
 
-#if defined(TREK_CUDA_SHIM) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800)
+#if defined(TREK_FAKE_CUDA) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800)
 #define TREK_MMA 1 /* this pass can have them */
 #endif
 
@@ -18,7 +18,7 @@ template <typename T> __device__ __forceinline__ uint32_t trek_pack2(float low, 
     return (uint32_t)trek_store<T>::of(low).bits | (uint32_t)trek_store<T>::of(high).bits << 16;
 }
 
-#ifndef TREK_CUDA_SHIM
+#ifndef TREK_FAKE_CUDA
 
 template <> __device__ __forceinline__ uint32_t trek_pack2<trek_bf16>(float low, float high)
 {

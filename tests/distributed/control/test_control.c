@@ -19,7 +19,7 @@
 
 #include "distributed/control/control.h"
 #include "distributed/control/tree.h"
-#include "support/processes.h"
+#include "tests/support/processes.h"
 
 static void pause_ms(int ms)
 {

@@ -144,7 +144,7 @@ def main():
         failures.append(f"only {len(files)} sources were found: is this check reading the tree?")
     print("\n".join(failures) or f"{len(files)} sources" + ("" if tool else "; without clang-format: their width alone"))
     if failures:
-        print(f"{len(failures)} in all; tests/check_format.py . --fix breaks what is too wide")
+        print(f"{len(failures)} in all; tests/checks/check_format.py . --fix breaks what is too wide")
     return bool(failures)
 
 

@@ -17,7 +17,7 @@ if [ -e "$data/t10k-images-idx3-ubyte.gz" ]; then
     mkdir -p "$TREK_DATA/mnist"
     for name in t10k-images-idx3-ubyte.gz t10k-labels-idx1-ubyte.gz; do gunzip -c "$data/$name" >"$TREK_DATA/mnist/$name"; done
 fi
-meson setup "$build" "$source" --cross-file "$source/tests/aarch64.ini" -Dcuda=disabled -Dmpi=disabled -Donednn=disabled \
+meson setup "$build" "$source" --cross-file "$source/tests/checks/aarch64.ini" -Dcuda=disabled -Dmpi=disabled -Donednn=disabled \
     -Dcmocka=disabled -Dexamples=false -Dfake_cuda=false -Db_lundef=false "$@" >"$build.log/setup.log" 2>&1 ||
     { tail -20 "$build.log/setup.log"; exit 1; }
 programs=() suites=(ops_table ops_forward ops_gradient ops_second ops_bad_calls ops_random_rows tensor autograd functional fused losses nn optim state plan

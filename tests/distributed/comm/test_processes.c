@@ -23,8 +23,8 @@
 #include "distributed/comm/comm_internal.h"
 #include "distributed/comm/gloo/gloo.h"
 #include "distributed/control/control.h"
-#include "support/processes.h"
-#include "support/support.h"
+#include "tests/support/processes.h"
+#include "tests/support/support.h"
 #include "tensor/tensor_internal.h"
 
 /* The engine under test: TREK_TEST_ENGINE in the environment of the whole program, by default shared memory. */

@@ -691,7 +691,7 @@ static void test_end_between_processes(void **state)
 
 int main(void)
 {
-    setenv("TREK_FAKE_GPUS", "3", 0); /* where the GPUs are made up (cuda_shim), there are enough */
+    setenv("TREK_FAKE_GPUS", "3", 0); /* where the GPUs are made up (fake_cuda), there are enough */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_rank),      cmocka_unit_test(test_two_ranks),          cmocka_unit_test(test_three_ranks),
         cmocka_unit_test(test_duplicate_device), cmocka_unit_test(test_switched_off),    cmocka_unit_test(test_order),

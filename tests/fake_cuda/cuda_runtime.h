@@ -9,14 +9,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifndef TREK_CUDA_SHIM
-#define TREK_CUDA_SHIM 1
+#ifndef TREK_FAKE_CUDA
+#define TREK_FAKE_CUDA 1
 #endif
 #define CUDART_VERSION 13000
 #define CUDARTAPI
 #define CUDART_CB
 
-#include "cuda_shim_vectors.h"
+#include "fake_cuda_vectors.h"
 
 #ifdef __cplusplus
 #define TREK_SHIM_DEFAULT(value) = value
@@ -400,7 +400,7 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const voi
 
 #ifdef __cplusplus
 }
-#include "cuda_shim_device.h"
+#include "fake_cuda_device.h"
 #endif
 
 #endif

@@ -4,7 +4,7 @@
 # of CUDA's to be loaded, and a machine without a driver gets a status from it.
 #   usage: check_plugin.sh BUILD_FOLDER
 set -uo pipefail
-cd "$(dirname "$0")/.." || exit 1
+cd "$(dirname "$0")/../.." || exit 1
 build=$1
 plugin=$build/tensor/cuda/libtrek-cuda.so
 failed=0

@@ -165,8 +165,8 @@ static inline void __nanosleep(unsigned) {}
 long long trek_shim_clock(void);
 static inline long long clock64(void) { return trek_shim_clock(); }
 
-#include "cuda_shim_atomics.h"
-#include "cuda_shim_math.h"
+#include "fake_cuda_atomics.h"
+#include "fake_cuda_math.h"
 
 /* The C++ forms of calls that take a kernel. */
 template <typename... Args> static inline cudaError_t cudaFuncSetAttribute(void (*function)(Args...), cudaFuncAttribute attribute,

@@ -19,8 +19,8 @@
 #include "graph/flow.h"
 #include "nn/layers.h"
 #include "optim/optimizer.h"
-#include "support/processes.h"
-#include "support/support.h"
+#include "tests/support/processes.h"
+#include "tests/support/support.h"
 
 enum { ROWS = 6, IN = 4, HIDDEN = 5, STEPS = 6 };
 

@@ -40,7 +40,7 @@ static double phi(double x)
 
 UNARY(neg, KEEP, -x)
 UNARY(abs, KEEP, fabs(x))
-UNARY(sign, KEEP, isnan(x) ? x : (x > 0) - (x < 0))
+UNARY(sign, KEEP, (x > 0) - (x < 0)) /* of NaN 0, as in PyTorch */
 UNARY(exp, FLOAT, exp(x))
 UNARY(expm1, FLOAT, expm1(x))
 UNARY(log, FLOAT, log(x))

@@ -5,15 +5,6 @@
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
 
-void trek_loss_count_free(trek_loss_count *count)
-{
-    if (!count)
-        return;
-    trek_tensor_release(count->labels);
-    trek_tensor_release(count->classes);
-    trek_block_free(count);
-}
-
 /* The loss's record, empty; NULL and MEMORY. */
 static trek_loss_count *record(trek_var *loss)
 {

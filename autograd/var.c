@@ -41,6 +41,15 @@ static void free_hooks(trek_hook *hooks)
     }
 }
 
+void trek_loss_count_free(trek_loss_count *count)
+{
+    if (!count)
+        return;
+    trek_tensor_release(count->labels);
+    trek_tensor_release(count->classes);
+    trek_block_free(count);
+}
+
 /* What a freed variable looks like: a scalar, so that looking at it does no harm. */
 static void make_shell(void *block)
 {

@@ -27,6 +27,8 @@ typedef struct trek_loss_count {
     int64_t ignore;
 } trek_loss_count;
 
+void trek_loss_count_free(trek_loss_count *count); /* may be NULL */
+
 /* What a parameter or a loss has more than another variable. */
 typedef struct trek_leaf {
     trek_var *grad;           /* owned; NULL: none */
@@ -141,7 +143,6 @@ trek_var *trek_var_wrap_scoped(trek_tensor *tensor, const char *op);
 trek_var *trek_loss_mean_of(trek_var *loss, double weight);
 /* loss, the mean over the labels that are not `ignore`, each as heavy as its class (classes NULL: 1). */
 trek_var *trek_loss_mean_of_labels(trek_var *loss, trek_var *labels, trek_var *classes, int64_t ignore);
-void trek_loss_count_free(trek_loss_count *count); /* may be NULL */
 
 /* --- used by graph/ and distributed/ -------------------------------------- */
 

@@ -65,9 +65,8 @@ static trek_status describe_order(const trek_batch_plan *plan, trek_text *text)
     return status;
 }
 
-trek_status trek_loader_describe(const trek_loader *loader, trek_text *text)
+trek_status trek_batch_plan_describe(const trek_batch_plan *plan, trek_text *text)
 {
-    const trek_batch_plan *plan = trek_loader_plan(loader);
     if (plan->whole) { /* each process reads for itself */
         trek_text_add(text, "the loader\tgives whole batches\n");
         return TREK_OK;
@@ -82,11 +81,11 @@ trek_status trek_loader_describe(const trek_loader *loader, trek_text *text)
     return text->failed ? TREK_ERR_MEMORY : status;
 }
 
-uint64_t trek_loader_digest(const trek_loader *loader)
+uint64_t trek_batch_plan_digest(const trek_batch_plan *plan)
 {
     trek_text text = { 0 };
     uint64_t digest = 0;
-    if (!trek_loader_plan(loader)->whole && trek_loader_describe(loader, &text) == TREK_OK)
+    if (!plan->whole && trek_batch_plan_describe(plan, &text) == TREK_OK)
         digest = hash(HASH_BEGIN, text.data, text.length) | 1;
     trek_text_clear(&text);
     return digest;

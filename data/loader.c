@@ -26,7 +26,7 @@ struct trek_loader {
     bool begun;           /* some epoch was begun */
     bool active;          /* the present one goes on */
     int64_t epoch, position;
-    uint64_t digest;      /* see trek_loader_digest; 0: not asked for yet, or nothing to compare */
+    uint64_t digest;      /* see trek_batch_plan_digest; 0: not asked for yet, or nothing to compare */
     uint64_t job_version; /* of how the processes divide batches, when the present ones were fetched */
     int64_t *window;      /* indices of the present window; NULL: none yet */
     int64_t window_room;
@@ -180,7 +180,7 @@ trek_status trek_loader_start(trek_loader *loader, int64_t epoch) { return trek_
 static void start_fetching(trek_loader *l, int64_t epoch, int64_t batch)
 {
     if (trek_job_here.processes > 1 && l->digest == 0)
-        l->digest = trek_loader_digest(l);
+        l->digest = trek_batch_plan_digest(&l->plan);
     l->job_version = trek_job_here.version;
     if (l->prefetch)
         trek_prefetch_start(l->prefetch, epoch, batch, l->plan.batches);
@@ -362,6 +362,7 @@ int64_t trek_loader_samples(const trek_loader *loader)
 }
 
 const trek_batch_plan *trek_loader_plan(const trek_loader *loader) { return &loader->plan; }
+trek_status trek_loader_describe(const trek_loader *loader, trek_text *text) { return trek_batch_plan_describe(&loader->plan, text); }
 int trek_loader_depth(const trek_loader *loader) { return loader->depth; }
 
 trek_dataset *trek_loader_dataset(const trek_loader *loader) 

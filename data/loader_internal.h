@@ -24,9 +24,10 @@ trek_status trek_loader_indices(const trek_loader *loader, int64_t epoch, int64_
 
 
 /* What the processes of a job have to have alike in a loader that they divide: lines of "name<TAB>value". */
+trek_status trek_batch_plan_describe(const trek_batch_plan *plan, trek_text *text);
 trek_status trek_loader_describe(const trek_loader *loader, trek_text *text);
 /* A number that stands for them; 0: nothing is to be compared, or an error. */
-uint64_t trek_loader_digest(const trek_loader *loader);
+uint64_t trek_batch_plan_digest(const trek_batch_plan *plan);
 
 /* What makes the loader's epochs; borrowed. */
 const trek_batch_plan *trek_loader_plan(const trek_loader *loader);

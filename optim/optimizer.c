@@ -10,8 +10,6 @@
 #include "autograd/var_internal.h"
 #include "tensor/debug.h"
 
-static double *lr_of(trek_optimizer_spec *spec) { return &spec->options[0]; }
-
 static trek_optimizer_group group_of(const trek_optimizer_spec *spec)
 {
     return (trek_optimizer_group){ .spec = *spec, .initial_lr = spec->options[0], .kept = trek_optimizer_kept(spec) };
@@ -184,7 +182,7 @@ trek_status trek_optimizer_set_lr(trek_optimizer *optimizer, double lr)
 {
     trek_status status = check_lr(optimizer, "trek_optimizer_set_lr", &lr);
     for (int g = 0; status == TREK_OK && g < optimizer->n_groups; g++)
-        *lr_of(&optimizer->groups[g].spec) = lr;
+        *trek_lr_of(&optimizer->groups[g].spec) = lr;
     if (status == TREK_OK)
         optimizer->edits++;
     return status;
@@ -204,7 +202,7 @@ trek_status trek_optimizer_set_group_lr(trek_optimizer *optimizer, int group, do
         status = check_group(optimizer, "trek_optimizer_set_group_lr", group);
     if (status != TREK_OK)
         return status;
-    *lr_of(&optimizer->groups[group].spec) = lr;
+    *trek_lr_of(&optimizer->groups[group].spec) = lr;
     optimizer->edits++;
     return TREK_OK;
 }
@@ -217,7 +215,7 @@ double trek_optimizer_group_lr(const trek_optimizer *optimizer, int group)
     }
     if (check_group(optimizer, "trek_optimizer_group_lr", group) != TREK_OK)
         return NAN;
-    return *lr_of(&optimizer->groups[group].spec);
+    return *trek_lr_of(&optimizer->groups[group].spec);
 }
 
 double trek_optimizer_lr(const trek_optimizer *optimizer) { return trek_optimizer_group_lr(optimizer, 0); }
@@ -228,7 +226,7 @@ trek_status trek_optimizer_schedule_lr(trek_optimizer *optimizer, double lr)
     for (int g = 0; status == TREK_OK && g < optimizer->n_groups; g++) {
         trek_optimizer_group *group = &optimizer->groups[g];
         double base = optimizer->groups[0].initial_lr;
-        *lr_of(&group->spec) = base > 0.0 && g > 0 ? lr * (group->initial_lr / base) : lr;
+        *trek_lr_of(&group->spec) = base > 0.0 && g > 0 ? lr * (group->initial_lr / base) : lr;
     }
     return status;
 }

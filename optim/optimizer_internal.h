@@ -67,6 +67,9 @@ struct trek_optimizer {
     uint64_t followed;                 /* trek_optimizer_follow: the edits that were taken over */
 };
 
+/* Every class begins with it. */
+static inline double *trek_lr_of(trek_optimizer_spec *spec) { return &spec->options[0]; }
+
 /* OK, or ARGUMENT naming the option: so that a trainer can refuse early. */
 trek_status trek_optimizer_spec_check(const trek_optimizer_spec *spec);
 /* optim/optimizer_class.c. Fills the defaults in and checks class and ranges: ARGUMENT. */

@@ -252,7 +252,7 @@ static uint64_t numbers_key(const trek_optimizer *optimizer, const trek_step_opt
     uint64_t key = trek_mix_double(trek_mix_double(1, opts->max_norm), trek_step_factor(opts));
     key = trek_mix_double(key, opts->max_value);
     for (int g = 0; g < optimizer->n_groups; g++)
-        key = trek_mix_double(key, trek_optimizer_group_lr(optimizer, g));
+        key = trek_mix_double(key, *trek_lr_of(&optimizer->groups[g].spec));
     return key | 1;
 }
 
@@ -266,7 +266,7 @@ trek_status trek_records_numbers(trek_optimizer *optimizer, const trek_step_opts
         int left = optimizer->n_groups - numbers.first_lr;
         numbers.n_lrs = left < TREK_UPDATE_LRS ? left : TREK_UPDATE_LRS;
         for (int k = 0; k < numbers.n_lrs; k++)
-            numbers.lr[k] = trek_optimizer_group_lr(optimizer, numbers.first_lr + k);
+            numbers.lr[k] = *trek_lr_of(&optimizer->groups[numbers.first_lr + k].spec);
         status = optimizer->arena->backend->update_numbers(optimizer->arena->device, &r->at, &numbers);
         numbers.first_lr += numbers.n_lrs;
     } while (status == TREK_OK && numbers.first_lr < optimizer->n_groups);

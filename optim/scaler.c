@@ -10,7 +10,6 @@
 
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
-#include "optim/optimizer_internal.h"
 
 static atomic_uint_fast64_t serials;
 
@@ -60,15 +59,14 @@ void trek_grad_scaler_free(trek_grad_scaler **address)
 
 /* --- the record -------------------------------------------------------------- */
 
-static trek_status write_record(trek_grad_scaler *scaler)
+trek_status trek_scaler_write(trek_grad_scaler *scaler)
 {
     const trek_tensor *record = scaler->record;
     return trek_backends[record->device.type]->copy_bytes(record->data, record->device, &scaler->values, trek_cpu(0),
                                                           sizeof scaler->values, NULL);
 }
 
-/* Brings values up to date. */
-static trek_status read_record(trek_grad_scaler *scaler)
+trek_status trek_scaler_read(trek_grad_scaler *scaler)
 {
     const trek_tensor *record = scaler->record;
     if (!record)
@@ -83,7 +81,7 @@ static trek_status make_record(trek_grad_scaler *scaler, trek_device device)
     scaler->record = trek_tensor_zeros(trek_shape_make(1, &bytes), TREK_U8, device);
     if (scaler->record)
         scaler->scale = trek_tensor_make_part(scaler->record, offsetof(trek_update_scaler, scale), trek_dims_none(), TREK_F32);
-    if (scaler->scale && write_record(scaler) == TREK_OK)
+    if (scaler->scale && trek_scaler_write(scaler) == TREK_OK)
         return TREK_OK;
     trek_tensor_release(scaler->scale);
     trek_tensor_release(scaler->record);
@@ -132,55 +130,6 @@ trek_var *trek_grad_scaler_scale(trek_grad_scaler *scaler, trek_var *loss)
     return scale ? trek_apply_mul(loss, scale) : NULL;
 }
 
-/* --- steps ------------------------------------------------------------------------ */
-
-static trek_status check_call(const trek_grad_scaler *scaler, const trek_optimizer *optimizer, const char *function)
-{
-    if (!scaler || !optimizer)
-        return trek_fail_missing(function, scaler ? "optimizer" : "scaler");
-    return trek_status_get();
-}
-
-trek_status trek_grad_scaler_unscale(trek_grad_scaler *scaler, trek_optimizer *optimizer)
-{
-    trek_status status = check_call(scaler, optimizer, "trek_grad_scaler_unscale");
-    if (status != TREK_OK || scaler->disabled)
-        return status;
-    if (optimizer->unscaled)
-        return trek_fail(TREK_ERR_STATE, "grad_scaler_unscale: the gradients have been unscaled since the last step");
-    trek_arena *arena = optimizer->arena;
-    if (!trek_scaler_record(scaler, arena->device) || read_record(scaler) != TREK_OK)
-        return trek_status_get();
-    double sum;
-    bool finite;
-    trek_arena_sum_squares(arena, &sum, &finite);
-    for (int p = 0; p < arena->n_parts; p++)
-        arena->backend->scale(arena->parts[p].wide, arena->parts[p].grads->data, arena->parts[p].count,
-                              1.0 / scaler->values.scale);
-    for (int k = 0; k < arena->n_segments; k++)
-        if (arena->segments[k].param->leaf->has_grad)
-            trek_tensor_bump(arena->segments[k].param->leaf->grad->data);
-    optimizer->unscaled = true;
-    optimizer->found_inf = !finite;
-    scaler->values.found_inf |= !finite;
-    return finite ? TREK_OK : write_record(scaler);
-}
-
-trek_status trek_grad_scaler_step(trek_grad_scaler *scaler, trek_optimizer *optimizer)
-{
-    trek_status status = check_call(scaler, optimizer, "trek_grad_scaler_step");
-    if (status != TREK_OK)
-        return status;
-    if (scaler->disabled)
-        return trek_optimizer_step(optimizer);
-    if (!optimizer->unscaled)
-        return trek_optimizer_step_with(optimizer, &(trek_step_opts){ .scaler = scaler });
-    status = optimizer->found_inf ? TREK_OK : trek_optimizer_step(optimizer);
-    if (status == TREK_OK)
-        optimizer->unscaled = false;
-    return status;
-}
-
 trek_status trek_grad_scaler_update(trek_grad_scaler *scaler)
 {
     if (!scaler)
@@ -211,7 +160,7 @@ trek_status trek_grad_scaler_save(trek_grad_scaler *scaler, trek_grad_scaler_sta
 {
     if (!scaler || !state)
         return trek_fail_missing("trek_grad_scaler_save", scaler ? "state" : "scaler");
-    trek_status status = read_record(scaler);
+    trek_status status = trek_scaler_read(scaler);
     if (status != TREK_OK)
         return status;
     const trek_update_scaler *v = &scaler->values;
@@ -232,7 +181,7 @@ trek_status trek_grad_scaler_load(trek_grad_scaler *scaler, const trek_grad_scal
         return status;
     scaler->values = values;
     scaler->serial = atomic_fetch_add(&serials, 1) + 1;
-    return scaler->record ? write_record(scaler) : TREK_OK;
+    return scaler->record ? trek_scaler_write(scaler) : TREK_OK;
 }
 
 trek_status trek_scaler_follow(trek_grad_scaler *copy, trek_grad_scaler *original)

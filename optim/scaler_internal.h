@@ -17,6 +17,9 @@ struct trek_grad_scaler {
 
 /* The record on a device, made at need; NULL and MEMORY, or STATE if it lives on another one. */
 trek_update_scaler *trek_scaler_record(trek_grad_scaler *scaler, trek_device device);
+/* The record to and from `values`; without one nothing happens on reading. */
+trek_status trek_scaler_read(trek_grad_scaler *scaler);
+trek_status trek_scaler_write(trek_grad_scaler *scaler);
 /* Brings a rank's own copy of a scaler in line, after it was made or the original was loaded: they stay alike, as all
  * ranks decide the same. Waits where there is something to do. */
 trek_status trek_scaler_follow(trek_grad_scaler *copy, trek_grad_scaler *original);

@@ -24,10 +24,7 @@ __attribute__((constructor(101))) static void read_environment(void)
 {
     trek_debug = trek_environment_number("TREK_DEBUG", 0, 1, 0) != 0;
     poison = (unsigned char)trek_environment_number("TREK_DEBUG_POISON", 0, 255, 0xff);
-    if (trek_debug) {
-        trek_small_limit = 0;
-        trek_not_lean = true;
-    }
+    trek_not_lean |= trek_debug;
 }
 
 /* --- records: open addressing by address, in plain memory ---------------------- */
@@ -284,7 +281,7 @@ static void make_shell(trek_tensor *t)
     t->ndim = 0;
     t->contiguous = true;
     t->embedded = false;
-    t->device = trek_cpu(0);
+    t->device = (trek_device){ TREK_CPU, 0 };
     t->storage = &gone_storage;
     t->data = gone_storage.small;
     t->numel = 1;

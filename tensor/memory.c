@@ -16,10 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tensor/backend.h"
 #include "tensor/debug.h"
 #include "tensor/environment.h"
-#include "tensor/scope_internal.h"
 #include "tensor/status_internal.h"
 #include "tensor/thread_end.h"
 
@@ -103,7 +101,7 @@ void *trek_alloc(size_t bytes)
 {
     char *memory = bytes <= SIZE_MAX - HEAD ? host_allocate(bytes + HEAD) : NULL;
     if (!memory) {
-        trek_memory_release_cached(trek_cpu(0));
+        trek_host_release_cached();
         memory = bytes <= SIZE_MAX - HEAD ? host_allocate(bytes + HEAD) : NULL;
         if (!memory) {
             fail_memory(bytes);
@@ -352,7 +350,7 @@ static void *allocate_slow(size_t bytes, size_t size, int size_class)
             c->fast.free[size_class] = b->next;
     }
     if (!b && !(b = new_block(c, size))) {
-        trek_memory_release_cached(trek_cpu(0));
+        trek_host_release_cached();
         b = new_block(c, size);
         if (!b) {
             fail_memory(bytes);
@@ -437,40 +435,27 @@ void trek_block_free(void *memory)
     }
 }
 
-/* --- public ------------------------------------------------------------------ */
+/* --- for the public doors (device_memory.c) ------------------------------------ */
 
-void trek_memory_release_cached(trek_device device)
+void trek_host_release_cached(void)
 {
-    if (device.type != TREK_CPU) {
-        const trek_backend *backend = trek_backend_find(device.type, NULL, 0);
-        if (backend)
-            backend->release_cached(device);
-        return;
-    }
     if (trek_debug)
         trek_debug_flush();
     if (mine())
         release_unused(mine());
 }
 
-trek_status trek_allocator_set(const trek_allocator *allocator)
+trek_status trek_host_allocator_set(const trek_allocator *allocator)
 {
-    if (allocator && (!allocator->allocate || !allocator->release))
-        return trek_fail(TREK_ERR_ARGUMENT, "allocator_set: allocate and release are both needed");
-    if (trek_scopes.depth == 0)
-        trek_scope_thread_end();
-    trek_memory_release_cached(trek_cpu(0));
+    trek_host_release_cached();
     if (mine() && in_use(mine()) == 0)
         release_slabs(mine());
     pthread_mutex_lock(&caches_lock);
     for (cache *c = orphans; c; c = c->next_orphan) {
         if (in_use(c) != 0)
             continue;
-        cache *own = mine();
-        set_mine(c); /* nobody's: ours while the lock is held */
-        trek_memory_release_cached(trek_cpu(0));
+        release_unused(c); /* nobody's: ours while the lock is held */
         release_slabs(c);
-        set_mine(own);
     }
     pthread_mutex_unlock(&caches_lock);
     long long live = atomic_load(&live_allocations);
@@ -480,7 +465,7 @@ trek_status trek_allocator_set(const trek_allocator *allocator)
     return TREK_OK;
 }
 
-static trek_memory_stats_t host_stats(void)
+trek_memory_stats_t trek_host_memory_stats(void)
 {
     trek_memory_stats_t stats = { .reserved = atomic_load(&reserved),
                                   .reserved_peak = atomic_load(&reserved_peak),
@@ -499,22 +484,8 @@ static trek_memory_stats_t host_stats(void)
     return stats;
 }
 
-trek_memory_stats_t trek_memory_stats(trek_device device)
+void trek_host_reset_peak(void)
 {
-    if (device.type == TREK_CPU)
-        return host_stats();
-    const trek_backend *backend = trek_backend_get(device.type);
-    return backend && backend->stats ? backend->stats(device) : (trek_memory_stats_t){ 0 };
-}
-
-void trek_memory_reset_peak(trek_device device)
-{
-    if (device.type != TREK_CPU) {
-        const trek_backend *backend = trek_backend_find(device.type, NULL, 0);
-        if (backend)
-            backend->reset_peak(device);
-        return;
-    }
     pthread_mutex_lock(&caches_lock);
     for (cache *c = all_caches; c; c = c->next_all)
         atomic_store(&c->fast.peak, in_use(c));

@@ -83,6 +83,12 @@ static inline void trek_block_drop(void *memory)
  * keeps it a while, and what is known of `object` in it. */
 void trek_block_bury(void *block, const void *object, void (*shell)(void *block));
 
+/* What memory.h says of a CPU; the allocator's functions are there, and the caller's scopes hold nothing. */
+void trek_host_release_cached(void);
+trek_memory_stats_t trek_host_memory_stats(void);
+void trek_host_reset_peak(void);
+trek_status trek_host_allocator_set(const trek_allocator *allocator);
+
 /* Grows a trek_alloc'ed array so that it holds at least `count` items.
  * array is the address of the pointer, capacity counts items. */
 trek_status trek_array_grow(void *array, int *capacity, int count, size_t item);

@@ -11,6 +11,13 @@
 
 size_t trek_small_limit = sizeof ((trek_storage *)NULL)->small + 1;
 
+/* With TREK_DEBUG=1 each tensor's memory is its own, to be looked after. After debug.c has read the environment. */
+__attribute__((constructor(102))) static void nothing_is_small(void)
+{
+    if (trek_debug)
+        trek_small_limit = 0;
+}
+
 static void make_storage_shell(void *block)
 {
     trek_storage *s = block;

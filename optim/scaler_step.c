@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a scaler does to an optimizer: divide the scale out of its gradients, step where they are finite. */
+#include "autograd/var_internal.h"
+#include "optim/optimizer_internal.h"
+#include "optim/scaler_internal.h"
+
+static trek_status check_call(const trek_grad_scaler *scaler, const trek_optimizer *optimizer, const char *function)
+{
+    if (!scaler || !optimizer)
+        return trek_fail_missing(function, scaler ? "optimizer" : "scaler");
+    return trek_status_get();
+}
+
+trek_status trek_grad_scaler_unscale(trek_grad_scaler *scaler, trek_optimizer *optimizer)
+{
+    trek_status status = check_call(scaler, optimizer, "trek_grad_scaler_unscale");
+    if (status != TREK_OK || scaler->disabled)
+        return status;
+    if (optimizer->unscaled)
+        return trek_fail(TREK_ERR_STATE, "grad_scaler_unscale: the gradients have been unscaled since the last step");
+    trek_arena *arena = optimizer->arena;
+    if (!trek_scaler_record(scaler, arena->device) || trek_scaler_read(scaler) != TREK_OK)
+        return trek_status_get();
+    double sum;
+    bool finite;
+    trek_arena_sum_squares(arena, &sum, &finite);
+    for (int p = 0; p < arena->n_parts; p++)
+        arena->backend->scale(arena->parts[p].wide, arena->parts[p].grads->data, arena->parts[p].count,
+                              1.0 / scaler->values.scale);
+    for (int k = 0; k < arena->n_segments; k++)
+        if (arena->segments[k].param->leaf->has_grad)
+            trek_tensor_bump(arena->segments[k].param->leaf->grad->data);
+    optimizer->unscaled = true;
+    optimizer->found_inf = !finite;
+    scaler->values.found_inf |= !finite;
+    return finite ? TREK_OK : trek_scaler_write(scaler);
+}
+
+trek_status trek_grad_scaler_step(trek_grad_scaler *scaler, trek_optimizer *optimizer)
+{
+    trek_status status = check_call(scaler, optimizer, "trek_grad_scaler_step");
+    if (status != TREK_OK)
+        return status;
+    if (scaler->disabled)
+        return trek_optimizer_step(optimizer);
+    if (!optimizer->unscaled)
+        return trek_optimizer_step_with(optimizer, &(trek_step_opts){ .scaler = scaler });
+    status = optimizer->found_inf ? TREK_OK : trek_optimizer_step(optimizer);
+    if (status == TREK_OK)
+        optimizer->unscaled = false;
+    return status;
+}

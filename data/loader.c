@@ -362,7 +362,10 @@ int64_t trek_loader_samples(const trek_loader *loader)
 }
 
 const trek_batch_plan *trek_loader_plan(const trek_loader *loader) { return &loader->plan; }
-trek_status trek_loader_describe(const trek_loader *loader, trek_text *text) { return trek_batch_plan_describe(&loader->plan, text); }
+trek_status trek_loader_describe(const trek_loader *loader, trek_text *text)
+{
+    return trek_batch_plan_describe(&loader->plan, text);
+}
 int trek_loader_depth(const trek_loader *loader) { return loader->depth; }
 
 trek_dataset *trek_loader_dataset(const trek_loader *loader) 

@@ -162,7 +162,7 @@ part_test() {
     on_device op_second_gradients 180 test_ops_second
     on_device rows_against_the_cpu 120 test_cuda_rows
     on_device allocator_stress 120 test_cuda_device
-    for name in tensor autograd functional public_ops vectors training_vectors nn optim fused; do
+    for name in tensor autograd functional functional_edges public_ops vectors training_vectors nn layers optim arena fused; do
         on_device "$name" 120 test_$name
     done
     on_device exact_2_and_3_ranks 240 test_exact
@@ -181,7 +181,9 @@ part_test() {
     on_device ddp 120 test_ddp
     on_device ddp_calls 60 test_ddp_calls
     on_device checkpoint 200 test_checkpoint
-    on_device sync_batch_norm 120 test_sync_batch_norm
+    for name in sync_batch_norm sync_batch_norm_ways rank_sums; do
+        on_device "$name" 120 test_$name
+    done
     on_device processes_on_one_gpu 200 test_job
     if [ -z "$why_not" ] && [ "$(gpus)" -lt 2 ]; then
         skip processes_by_nccl "one GPU: each process needs one of its own"

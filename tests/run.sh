@@ -258,7 +258,7 @@ stage_clang() {
         return
     fi
     CC=clang CXX=clang++ build clang -Dwerror=true -Doptimization=1 -Dcuda=disabled -Donednn=disabled -Dcmocka=disabled -Disas="$best_isa" || return
-    tests clang suites ops_forward ops_gradient ops_second autograd tensor nn optim state plan vectors training_vectors fuzz_safetensors fuzz_control
+    tests clang suites ops_forward ops_gradient ops_second autograd tensor nn layers optim arena state plan vectors training_vectors fuzz_safetensors fuzz_control
 }
 
 # gcc 12 takes the address of a thread-local variable for a null pointer; real ones crash anyway.

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* optim/: arenas, optimizers against plain double-precision formulas and against
- * numbers from PyTorch, groups, frozen and unused parameters, slices, state,
- * clipping, and what happens when memory runs out. */
+/* optim/: optimizers against plain double-precision formulas and against numbers from PyTorch, groups, frozen and
+ * unused parameters, state, clipping, and what happens when memory runs out. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,172 +15,11 @@
 #include "autograd/var_internal.h"
 #include "optim/optimizer_internal.h"
 #include "tensor/memory.h"
+#include "tests/optim/model.h"
 #include "tests/support/optimizer_options.h"
 #include "tests/support/support.h"
 
-/* --- an allocator that can be told to fail --------------------------------- */
-
-static long fail_in = -1; /* allocations that still succeed; -1: all do */
-
-static void *test_allocate(size_t bytes, size_t alignment, void *arg)
-{
-    (void)arg;
-    if (fail_in == 0)
-        return NULL;
-    if (fail_in > 0)
-        fail_in--;
-    void *memory = NULL;
-    return posix_memalign(&memory, alignment < sizeof(void *) ? sizeof(void *) : alignment, bytes ? bytes : 1) ? NULL : memory;
-}
-
-static void test_release(void *memory, size_t bytes, void *arg)
-{
-    (void)bytes, (void)arg;
-    free(memory);
-}
-
-/* --- helpers ----------------------------------------------------------------- */
-
-enum { MODEL = 5, BIG = 300 };
-static const int64_t counts[MODEL] = { 3, 64, 1, BIG, 70 };
-static const char *const names[MODEL] = { "a.weight", "a.bias", "b.weight", "b.bias", "c" };
-
-typedef struct model {
-    trek_params *params;
-    trek_var *vars[MODEL];
-    double values[MODEL][BIG], m[MODEL][BIG], v[MODEL][BIG], w[MODEL][BIG]; /* what they should be */
-    int steps[MODEL];
-} model;
-
-static uint64_t random_state = 1;
-
-static double number(void)
-{
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (double)(random_state >> 40) / (1 << 23) - 1.0;
-}
-
-static trek_var *new_var(const double *values, int64_t n, trek_dtype dtype, bool requires_grad)
-{
-    trek_tensor *tensor = test_values(values, trek_dims(n), dtype);
-    trek_var *var = trek_var_new(tensor, requires_grad);
-    trek_tensor_release(tensor);
-    return var;
-}
-
-static void read_tensor(const trek_tensor *tensor, double *values)
-{
-    size_t bytes = (size_t)trek_tensor_numel(tensor) * sizeof(double);
-    assert_int_equal(trek_tensor_to_host(tensor, TREK_F64, values, bytes), TREK_OK);
-}
-
-static void set_grad(trek_var *var, const double *values)
-{
-    trek_var *grad = new_var(values, trek_var_numel(var), trek_var_dtype(var), false);
-    assert_int_equal(trek_var_set_grad(var, grad), TREK_OK);
-    trek_var_release(grad);
-}
-
-static void model_begin(model *m, trek_dtype dtype)
-{
-    memset(m, 0, sizeof *m);
-    m->params = trek_params_new();
-    for (int k = 0; k < MODEL; k++) {
-        for (int64_t i = 0; i < counts[k]; i++)
-            m->values[k][i] = (double)(float)number();
-        m->vars[k] = new_var(m->values[k], counts[k], dtype, true);
-        assert_int_equal(trek_params_add(m->params, names[k], m->vars[k]), TREK_OK);
-    }
-}
-
-static void model_end(model *m)
-{
-    for (int k = 0; k < MODEL; k++)
-        trek_var_release(m->vars[k]);
-    trek_params_free(&m->params);
-    assert_int_equal(trek_status_get(), TREK_OK);
-}
-
-static void check_values(const model *m, double tolerance)
-{
-    double have[BIG];
-    for (int k = 0; k < MODEL; k++) {
-        read_tensor(trek_var_data(m->vars[k]), have);
-        for (int64_t i = 0; i < counts[k]; i++)
-            if (!(fabs(have[i] - m->values[k][i]) <= tolerance))
-                fail_msg("%s[%d] is %.17g, not %.17g", names[k], (int)i, have[i], m->values[k][i]);
-    }
-}
-
-static void expect_error(trek_status status, const char *part)
-{
-    assert_int_equal(trek_status_get(), status);
-    if (!strstr(trek_error(), part))
-        fail_msg("\"%s\" does not say \"%s\"", trek_error(), part);
-    trek_error_clear();
-}
-
-/* --- the formulas, plainly ---------------------------------------------------- */
-
-static void plain_adam(model *m, int k, const double *grad, trek_adam_opts o, bool decoupled)
-{
-    int t = ++m->steps[k];
-    for (int64_t i = 0; i < counts[k]; i++) {
-        double g = o.maximize ? -grad[i] : grad[i], *p = &m->values[k][i], *a = &m->m[k][i], *b = &m->v[k][i];
-        if (decoupled)
-            *p -= o.lr * o.weight_decay * *p;
-        else
-            g += o.weight_decay * *p;
-        *a = o.beta1 * *a + (1 - o.beta1) * g;
-        *b = o.beta2 * *b + (1 - o.beta2) * g * g;
-        double root = sqrt(*b) / sqrt(1 - pow(o.beta2, t));
-        *p -= o.lr / (1 - pow(o.beta1, t)) * *a / (root + o.eps);
-    }
-}
-
-static void plain_sgd(model *m, int k, const double *grad, trek_sgd_opts o)
-{
-    bool first = m->steps[k]++ == 0;
-    for (int64_t i = 0; i < counts[k]; i++) {
-        double g = o.maximize ? -grad[i] : grad[i], *p = &m->values[k][i], *buffer = &m->m[k][i];
-        g += o.weight_decay * *p;
-        if (o.momentum > 0) {
-            *buffer = first ? g : o.momentum * *buffer + (1 - o.dampening) * g;
-            g = o.nesterov ? g + o.momentum * *buffer : *buffer;
-        }
-        *p -= o.lr * g;
-    }
-}
-
-static void plain_step(model *m, int k, const double *grad, const trek_optimizer_spec *spec)
-{
-    if (test_is_class(spec, "sgd"))
-        plain_sgd(m, k, grad, test_sgd_opts(spec));
-    else if (test_is_class(spec, "rmsprop"))
-        for (int64_t i = 0; i < counts[k]; i++)
-            test_plain_rmsprop(spec, grad[i], &m->values[k][i], &m->m[k][i], &m->v[k][i], &m->w[k][i]);
-    else
-        plain_adam(m, k, grad, test_adam_opts(spec), test_is_class(spec, "adamw"));
-}
-
-/* New random gradients for the parameters in `mask`, and the update they should make. */
-static void feed(model *m, unsigned mask, const trek_optimizer_spec *spec)
-{
-    double grad[BIG];
-    for (int k = 0; k < MODEL; k++) {
-        if (!(mask >> k & 1))
-            continue;
-        for (int64_t i = 0; i < counts[k]; i++)
-            grad[i] = (double)(float)number();
-        set_grad(m->vars[k], grad);
-        plain_step(m, k, grad, spec);
-    }
-}
-
-static trek_optimizer_spec some_adamw(void)
-{
-    return trek_adamw((trek_adam_opts){ .lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1 });
-}
+/* --- the formulas, plainly ------------------------------------------------------------------------------- */
 
 static trek_optimizer_spec some_sgd(void)
 {
@@ -193,109 +32,7 @@ static trek_optimizer_spec some_rmsprop(bool centered, double momentum)
                                              .centered = centered });
 }
 
-/* --- arenas --------------------------------------------------------------------- */
-
-static void arena_moves_values_and_gradients(void **state)
-{
-    (void)state;
-    model m;
-    model_begin(&m, TREK_F32);
-    trek_tensor *same = trek_var_data(m.vars[1]);
-    double grad[BIG], have[BIG];
-    for (int i = 0; i < BIG; i++)
-        grad[i] = (double)(float)number();
-    set_grad(m.vars[3], grad);
-    trek_arena *arena = trek_arena_new(m.params);
-    assert_non_null(arena);
-    assert_ptr_equal(trek_var_data(m.vars[1]), same);
-    check_values(&m, 0.0);
-    read_tensor(trek_var_data(trek_var_grad(m.vars[3])), have);
-    assert_memory_equal(have, grad, sizeof(double) * BIG);
-    assert_int_equal(arena->n_parts, 1);
-    assert_int_equal(arena->parts[0].count, 128 + 320 + 64 + 64 + 64);
-    const char *base = arena->parts[0].params->data;
-    for (int k = 0; k < MODEL; k++) {
-        const trek_arena_segment *s = &arena->segments[trek_arena_find(arena, m.vars[k])];
-        assert_int_equal(s->index, k);
-        assert_int_equal(s->offset * sizeof(float) % 256, 0);
-        assert_ptr_equal(trek_var_data(m.vars[k])->data, base + s->offset * (int64_t)sizeof(float));
-    }
-    assert_int_equal(trek_arena_find(arena, m.vars[MODEL - 1]), 0); /* last registered, first in memory */
-    assert_null(trek_arena_new(m.params));
-    expect_error(TREK_ERR_STATE, "a.weight");
-    trek_arena_free(&arena);
-    check_values(&m, 0.0);
-    assert_null(trek_var_grad(m.vars[0]));
-    assert_non_null(trek_var_grad(m.vars[3]));
-    arena = trek_arena_new(m.params); /* and again */
-    assert_non_null(arena);
-    check_values(&m, 0.0);
-    trek_arena_zero_grads(arena);
-    read_tensor(arena->parts[0].grads, (double[640]){ 0 });
-    bool finite;
-    double sum;
-    trek_arena_sum_squares(arena, &sum, &finite);
-    assert_true(sum == 0.0 && finite);
-    trek_arena_free(&arena);
-    model_end(&m);
-}
-
-static void arena_shares_data_not_gradients(void **state)
-{
-    (void)state;
-    model m, replica;
-    model_begin(&m, TREK_F32);
-    model_begin(&replica, TREK_F32);
-    trek_arena *owner = trek_arena_new(m.params);
-    trek_arena *arena = trek_arena_new_sharing(replica.params, owner);
-    assert_non_null(arena);
-    trek_optimizer_spec spec = some_adamw();
-    trek_optimizer *optimizer = trek_optimizer_new_over(spec, owner);
-    feed(&m, 31, &spec);
-    double ones[BIG];
-    for (int i = 0; i < BIG; i++)
-        ones[i] = 1.0;
-    set_grad(replica.vars[0], ones);
-    assert_int_equal(trek_optimizer_step(optimizer), TREK_OK);
-    uint32_t before = trek_var_data(replica.vars[0])->storage->version;
-    trek_arena_bump(arena, owner);
-    assert_true(trek_var_data(replica.vars[0])->storage->version != before);
-    memcpy(replica.values, m.values, sizeof m.values);
-    check_values(&m, 1e-6);
-    check_values(&replica, 1e-6);
-    double sum;
-    bool finite;
-    trek_arena_sum_squares(arena, &sum, &finite);
-    assert_true(sum == (double)counts[0]);
-    trek_optimizer_free(&optimizer);
-    trek_arena_free(&owner);
-    trek_arena_free(&arena);
-    check_values(&replica, 1e-6);
-    model_end(&m);
-    model_end(&replica);
-}
-
-static void arena_refuses_what_does_not_fit(void **state)
-{
-    (void)state;
-    model m, replica;
-    model_begin(&m, TREK_F32);
-    model_begin(&replica, TREK_F64);
-    trek_arena *owner = trek_arena_new(m.params);
-    assert_null(trek_arena_new_sharing(replica.params, owner));
-    expect_error(TREK_ERR_ARGUMENT, "'c'");
-    check_values(&replica, 0.0);
-    trek_var *whole = new_var((double[]){ 1, 2 }, 2, TREK_I64, false);
-    trek_params_add(replica.params, "whole", whole);
-    assert_null(trek_arena_new(replica.params));
-    expect_error(TREK_ERR_DTYPE, "whole");
-    trek_var_release(whole);
-    trek_arena_free(&owner);
-    model_end(&m);
-    model_end(&replica);
-}
-
-/* --- formulas --------------------------------------------------------------------- */
+/* --- formulas -------------------------------------------------------------------------------------------- */
 
 /* p = torch.tensor([1., -2.], dtype=torch.float64); for g in ([.5, -1.], [.25, 2.], [-1., .125]):
  *     p.grad = torch.tensor(g, dtype=torch.float64); optimizer.step() */
@@ -448,31 +185,6 @@ static void frozen_ones_wait_and_thaw(void **state)
     model_end(&m);
 }
 
-static void padding_stays_zero(void **state)
-{
-    (void)state;
-    model m;
-    model_begin(&m, TREK_F32);
-    trek_optimizer_spec spec = trek_adam((trek_adam_opts){ .lr = 0.1, .eps = TREK_ZERO });
-    trek_optimizer *optimizer = trek_optimizer_new(spec, m.params);
-    trek_optimizer_spec plain = trek_adam((trek_adam_opts){ .lr = 0.1, .beta1 = 0.9, .beta2 = 0.999 });
-    feed(&m, 31, &plain);
-    assert_int_equal(trek_optimizer_step(optimizer), TREK_OK);
-    check_values(&m, 1e-6);
-    const trek_arena *arena = trek_optimizer_arena(optimizer);
-    double *values = test_read(arena->parts[0].params);
-    assert_non_null(values);
-    for (int k = 0; k < arena->n_segments; k++) {
-        const trek_arena_segment *s = &arena->segments[k];
-        int64_t end = k + 1 < arena->n_segments ? s[1].offset : arena->parts[0].count;
-        for (int64_t i = s->offset + s->count; i < end; i++)
-            assert_true(values[i] == 0.0);
-    }
-    free(values);
-    trek_optimizer_free(&optimizer);
-    model_end(&m);
-}
-
 static void groups_have_options_of_their_own(void **state)
 {
     (void)state;
@@ -517,49 +229,7 @@ static void groups_have_options_of_their_own(void **state)
     model_end(&m);
 }
 
-static void slices_give_the_same_bits(void **state)
-{
-    (void)state;
-    model whole, sliced;
-    random_state = 7;
-    model_begin(&whole, TREK_F32);
-    random_state = 7;
-    model_begin(&sliced, TREK_F32);
-    trek_optimizer_spec spec = some_adamw();
-    trek_optimizer *a = trek_optimizer_new(spec, whole.params), *b = trek_optimizer_new(spec, sliced.params);
-    trek_arena *arena = trek_optimizer_arena(b);
-    int64_t count = arena->parts[0].count;
-    trek_tensor *other = trek_tensor_clone(arena->parts[0].grads);
-    for (uint64_t step = 0; step < 3; step++) {
-        random_state = 100 + step;
-        feed(&whole, 29, &spec);
-        trek_optimizer_step_scaled(a, 0.5, false);
-        random_state = 100 + step;
-        feed(&sliced, 29, &spec);
-        assert_int_equal(trek_tensor_copy_from(other, arena->parts[0].grads), TREK_OK);
-        trek_arena_mark_used(arena);
-        assert_int_equal(trek_optimizer_prepare(b), TREK_OK);
-        for (int64_t at = 0, next; at < count; at = next) {
-            next = at + 37 < count ? at + 37 : count;
-            if (at % 2)
-                trek_optimizer_apply_range(b, 0, at, next, 0.5, true);
-            else
-                trek_optimizer_apply_range_from(b, 0, at, next, other->data, 0.5, true);
-        }
-        trek_optimizer_commit(b);
-        for (int k = 0; k < MODEL; k++)
-            assert_true(test_same_bits(trek_var_data(whole.vars[k]), trek_var_data(sliced.vars[k])));
-        trek_arena_zero_grads(trek_optimizer_arena(a));
-        trek_arena_zero_grads(arena);
-    }
-    trek_tensor_release(other);
-    trek_optimizer_free(&a);
-    trek_optimizer_free(&b);
-    model_end(&whole);
-    model_end(&sliced);
-}
-
-/* --- state ------------------------------------------------------------------------- */
+/* --- state ----------------------------------------------------------------------------------------------- */
 
 static void state_goes_out_and_in(trek_optimizer_spec spec)
 {
@@ -622,7 +292,7 @@ static void state_of_every_kind(void **state)
     state_goes_out_and_in(some_rmsprop(true, 0.9));
 }
 
-/* --- clipping ------------------------------------------------------------------------ */
+/* --- clipping -------------------------------------------------------------------------------------------- */
 
 static void clip_norm_and_value(void **state)
 {
@@ -671,7 +341,7 @@ static void clip_norm_and_value(void **state)
     }
 }
 
-/* --- mistakes and failures ------------------------------------------------------------- */
+/* --- mistakes and failures ------------------------------------------------------------------------------- */
 
 static void bad_options_are_named(void **state)
 {
@@ -836,22 +506,11 @@ int main(void)
     if (trek_allocator_set(&(trek_allocator){ .allocate = test_allocate, .release = test_release }) != TREK_OK)
         return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(arena_moves_values_and_gradients),
-        cmocka_unit_test(arena_shares_data_not_gradients),
-        cmocka_unit_test(arena_refuses_what_does_not_fit),
-        cmocka_unit_test(updates_equal_pytorch),
-        cmocka_unit_test(updates_equal_the_formulas),
-        cmocka_unit_test(centred_rmsprop_of_constant_gradients_is_finite),
-        cmocka_unit_test(frozen_ones_wait_and_thaw),
-        cmocka_unit_test(padding_stays_zero),
-        cmocka_unit_test(groups_have_options_of_their_own),
-        cmocka_unit_test(slices_give_the_same_bits),
-        cmocka_unit_test(state_of_every_kind),
-        cmocka_unit_test(clip_norm_and_value),
-        cmocka_unit_test(bad_options_are_named),
-        cmocka_unit_test(nothing_moves_while_an_error_is_set),
-        cmocka_unit_test(several_cpus),
-        cmocka_unit_test(memory_runs_out),
+        cmocka_unit_test(updates_equal_pytorch), cmocka_unit_test(updates_equal_the_formulas),
+        cmocka_unit_test(centred_rmsprop_of_constant_gradients_is_finite), cmocka_unit_test(frozen_ones_wait_and_thaw),
+        cmocka_unit_test(groups_have_options_of_their_own), cmocka_unit_test(state_of_every_kind),
+        cmocka_unit_test(clip_norm_and_value), cmocka_unit_test(bad_options_are_named),
+        cmocka_unit_test(nothing_moves_while_an_error_is_set), cmocka_unit_test(several_cpus), cmocka_unit_test(memory_runs_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

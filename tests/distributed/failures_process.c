@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a process of a job does: it trains, and fails as it was told to. */
+#include "tests/distributed/failures.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "autograd/backward.h"
+#include "autograd/function.h"
+#include "autograd/ops.h"
+#include "distributed/checkpoint.h"
+#include "distributed/stop.h"
+#include "graph/flow.h"
+#include "nn/layers.h"
+#include "tensor/status.h"
+#include "tests/support/support.h"
+
+double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void pause_us(double us)
+{
+    double end = now() + us * 1e-6;
+    for (double left; (left = end - now()) > 0;) /* signals may come */
+        nanosleep(&(struct timespec){ .tv_sec = (time_t)left, .tv_nsec = (long)((left - (double)(time_t)left) * 1e9) }, NULL);
+}
+
+uint32_t random_number(uint32_t *state) { return (*state = *state * 1664525u + 1013904223u) >> 8; }
+
+job_file *map_job(const char *folder, bool make)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/job", folder);
+    int file = open(path, make ? O_RDWR | O_CREAT : O_RDWR, 0600);
+    if (file < 0 || (make && ftruncate(file, sizeof(job_file)) != 0))
+        return NULL;
+    job_file *job = mmap(NULL, sizeof *job, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    close(file);
+    return job == MAP_FAILED ? NULL : job;
+}
+
+scenario my;
+static int rank;
+job_file *job;
+static record *own;
+static trek_comm *comm;
+static atomic_int acted;
+static void at_exit_note(void) { own->ended_at = now(); }
+
+/* What the victim does. OK: it goes on. */
+static trek_status act_out(void)
+{
+    if (atomic_exchange(&acted, 1))
+        return TREK_OK;
+    if ((my.act == KILL || my.act == STOP) && my.place != STEP && my.place != IN_SAVE && my.place != JOIN && my.place != EARLY)
+        pause_us(700000); /* so that the others have heard what it does */
+    job->acted_at = now();
+    switch ((act)my.act) {
+    case KILL:
+        kill(getpid(), SIGKILL);
+        break;
+    case STOP:
+        kill(getpid(), SIGSTOP);
+        break;
+    case EXIT:
+        exit(0);
+    case COUNT: {
+        trek_tensor *more = trek_tensor_zeros(trek_dims(7), TREK_F32, trek_cpu(0));
+        trek_status status = trek_comm_all_reduce(comm, more, TREK_SUM);
+        trek_tensor_release(more);
+        return status;
+    }
+    case ERROR:
+        return trek_fail(TREK_ERR_ARGUMENT, "it broke in process %d", rank);
+    case BUSY:
+        trek_comm_say(comm, "preprocess");
+        pause_us(3.5e6);
+        trek_comm_say(comm, NULL);
+        break;
+    case SILENT:
+        pause_us(6e6);
+        break;
+    default:
+        break;
+    }
+    return TREK_OK;
+}
+
+static trek_status act_at(place where) { return (int)where == my.place && rank == my.victim ? act_out() : TREK_OK; }
+
+static void delay(uint32_t more)
+{
+    static _Thread_local uint32_t state;
+    if (!(my.delays & 1))
+        return;
+    state = state ? state : my.seed * 2654435761u + (uint32_t)rank * 97u + more;
+    uint32_t draw = random_number(&state);
+    if (draw % 3 == 0)
+        pause_us(draw % 2000);
+}
+
+/* Identity, whose backward is where a process fails. */
+static trek_status trap_forward(trek_function_context *context, trek_var *const *inputs, int n_inputs, trek_var **outputs,
+                                int n_outputs)
+{
+    (void)context, (void)n_inputs, (void)n_outputs;
+    delay(1);
+    outputs[0] = trek_mul_scalar(inputs[0], 1);
+    return outputs[0] ? TREK_OK : trek_status_get();
+}
+
+static trek_status trap_backward(trek_function_context *context, trek_var *const *grads, int n_grads, trek_var **input_grads,
+                                 int n_inputs)
+{
+    (void)context, (void)n_grads, (void)n_inputs;
+    delay(2);
+    trek_status status = own && own->steps >= 3 ? act_at(BACKWARD) : TREK_OK;
+    input_grads[0] = grads[0];
+    return status;
+}
+
+static const trek_function trap_function = { .name = "trap", .forward = trap_forward, .backward = trap_backward };
+
+static trek_var *module_forward(trek_module *self, trek_var *x)
+{
+    (void)self;
+    return trek_function_apply_one(&trap_function, NULL, &x, 1);
+}
+
+static const trek_module_class trap_class = { .name = "trap", .size = sizeof(trek_module), .forward = module_forward };
+
+trek_graph *build(trek_device device, void *arg)
+{
+    int64_t hidden = (my.mode == LARGE ? WIDE : HIDDEN) + (arg ? *(int *)arg : 0);
+    trek_module *norm = my.mode == SYNC ? trek_nn_sync_batch_norm(hidden, device) : trek_nn_batch_norm1d(hidden, device);
+    trek_module *modules[] = { trek_nn_linear(IN, hidden, device),
+                               norm,
+                               trek_nn_gelu(),
+                               trek_nn_linear(hidden, hidden, device),
+                               trek_module_new(&trap_class),
+                               trek_nn_dropout(0.2),
+                               trek_nn_linear(hidden, CLASSES, device) };
+    return trek_flow_build(trek_flow_from(trek_nn_sequential(7, modules)));
+}
+
+trek_loader *loader_new(void)
+{
+    static float values[SAMPLES * IN];
+    static int64_t labels[SAMPLES];
+    for (int k = 0; k < SAMPLES * IN; k++)
+        values[k] = test_number(9, (uint32_t)k);
+    for (int k = 0; k < SAMPLES; k++)
+        labels[k] = (k * 5 + 1) % CLASSES;
+    const char *names[] = { "x", "label" };
+    trek_tensor *tensors[] = { trek_tensor_from_data(values, trek_dims(SAMPLES, IN), TREK_F32, trek_cpu(0)),
+                               trek_tensor_from_data(labels, trek_dims(SAMPLES), TREK_I64, trek_cpu(0)) };
+    trek_loader *loader = trek_loader_new(trek_dataset_tensors(names, tensors, 2),
+                                          &(trek_loader_opts){ .batch_size = BATCH, .shuffle = true, .seed = 3, .device = test_device() });
+    trek_tensor_release(tensors[0]);
+    trek_tensor_release(tensors[1]);
+    return loader;
+}
+
+static trek_var *loss_of(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
+{
+    (void)graph, (void)arg;
+    delay(3);
+    if (own->steps >= 3 && act_at(LOSS) != TREK_OK)
+        return NULL;
+    return trek_cross_entropy(output, trek_batch_get(batch, "label"));
+}
+
+static trek_status hash_param(const char *name, trek_var *param, void *arg)
+{
+    static float values[(WIDE + 1) * (WIDE + 1)];
+    uint64_t *hash = arg;
+    (void)name;
+    size_t bytes = (size_t)trek_var_numel(param) * sizeof(float);
+    trek_status status = trek_tensor_to_host(trek_var_data(param), TREK_F32, values, bytes);
+    for (size_t k = 0; k < bytes && status == TREK_OK; k++)
+        *hash = (*hash ^ ((unsigned char *)values)[k]) * 1099511628211u;
+    return status;
+}
+
+uint64_t hash_of(trek_graph *graph)
+{
+    uint64_t hash = 14695981039346656037u;
+    return trek_module_each_param(trek_graph_module(graph), hash_param, &hash) == TREK_OK ? hash : 0;
+}
+
+trek_status set_up(trek_graph *graph, int ranks, trek_comm *among, double deadline)
+{
+    trek_device devices[2] = { test_device_of_rank(0), test_device_of_rank(1) };
+    return trek_trainer_setup(
+        graph, &(trek_trainer_opts){ .build_replica = build,
+                                     .devices = devices,
+                                     .ranks = ranks,
+                                     .optimizer = trek_adam((trek_adam_opts){ .lr = 0.02 }),
+                                     .max_grad_norm = 1,
+                                     .bucket_bytes = my.mode == LARGE ? 65536 : 4096,
+                                     .comm = among,
+                                     .deadline_s = deadline,
+                                     .max_anchor = my.mode == WINDOWS && among ? 2 : TREK_OFF,
+                                     .anchor = 1 });
+}
+
+/* Notes the failure: what it leaves, and what comes of going on. */
+static int fail_here(trek_graph *graph)
+{
+    own->status = (int)trek_status_get();
+    snprintf(own->error, sizeof own->error, "%s", trek_error());
+    own->failed = 1;
+    own->again = own->later = -1;
+    if (graph) {
+        own->again = (int)trek_graph_step(graph);
+        trek_error_clear();
+        own->after = hash_of(graph);
+        if (my.act != ERROR && my.place != SETUP) { /* an error that a process told of has not ended the group */
+            own->later = (int)trek_graph_step(graph);
+            trek_error_clear();
+            own->after = own->after == hash_of(graph) ? own->after : 0;
+        }
+    }
+    return FAILED + rank;
+}
+
+static void *act_later(void *arg)
+{
+    uint32_t state = my.seed;
+    int after = (int)(random_number(&state) % (STEPS - 2));
+    while (my.place == STEP && *(volatile int *)&own->steps < after)
+        pause_us(50);
+    pause_us(random_number(&state) % (my.place == EARLY ? 15000 : 1500));
+    act_out();
+    return arg;
+}
+
+static void begin_thread(place where)
+{
+    pthread_t thread;
+    if ((int)where == my.place && rank == my.victim && pthread_create(&thread, NULL, act_later, NULL) == 0)
+        pthread_detach(thread);
+}
+
+static trek_status evaluate(trek_graph *graph, trek_loader *loader)
+{
+    double sum = 0;
+    trek_comm_say(comm, "evaluate");
+    trek_status status = act_at(EVALUATION);
+    if (status == TREK_OK)
+        status = trek_graph_train(graph, false);
+    trek_scope scope = trek_scope_begin();
+    trek_no_grad_begin();
+    trek_tensor *x[2];
+    int64_t indices[BATCH];
+    for (int k = 0; k < BATCH; k++)
+        indices[k] = k * trek_comm_world_size(comm) % SAMPLES;
+    if (status == TREK_OK)
+        status = trek_dataset_get(trek_loader_dataset(loader), indices, BATCH, x);
+    if (status == TREK_OK) {
+        trek_var *input = trek_to(trek_var_from(x[0]), test_device()), *label = trek_to(trek_var_from(x[1]), test_device());
+        trek_var *loss = trek_cross_entropy(trek_graph_forward(graph, input), label);
+        sum = loss ? trek_var_item(loss) : 0;
+        status = trek_status_get();
+    }
+    trek_no_grad_end();
+    trek_scope_end(scope);
+    if (status == TREK_OK)
+        status = trek_comm_all_reduce_scalar(comm, &sum, TREK_SUM);
+    trek_comm_say(comm, NULL);
+    return status == TREK_OK ? trek_graph_train(graph, true) : status;
+}
+
+static trek_status save(trek_graph *graph, trek_loader *loader, const char *folder)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", folder,
+             my.place == SAVE && my.act == ERROR && rank == my.victim && own->steps == 8 ? "none/x" : "checkpoint");
+    if (own->steps == 8) {
+        trek_comm_say(comm, "save");
+        trek_status status = my.act == ERROR ? TREK_OK : act_at(SAVE);
+        if (my.act == ERROR && my.place == SAVE && rank == my.victim)
+            job->acted_at = now();
+        if (status != TREK_OK)
+            return status;
+        begin_thread(IN_SAVE);
+    }
+    return trek_checkpoint_save(graph, loader, path);
+}
+
+static trek_status make_pass(trek_graph *graph, trek_batch *batch)
+{
+    if (my.mode != GATHERED)
+        return trek_graph_forward_batch(graph, batch) ? TREK_OK : trek_status_get();
+    trek_var *y = trek_graph_forward(graph, trek_batch_get(batch, "x"));
+    trek_var *loss = y ? loss_of(graph, y, batch, NULL) : NULL;
+    return loss ? trek_graph_backward(graph, loss) : trek_status_get();
+}
+
+static trek_status train(trek_graph *graph, trek_loader *loader, const char *folder)
+{
+    int steps = my.act == TERM || my.act == TERM_ONE ? LONGEST : STEPS;
+    trek_status status = TREK_OK;
+    own->hashes[0] = hash_of(graph);
+    atomic_fetch_add(&job->training, 1);
+    begin_thread(STEP);
+    for (int64_t epoch = 0; own->steps < steps && !trek_stop_requested(); epoch++) {
+        status = trek_graph_start(graph, epoch);
+        for (trek_batch *batch;
+             status == TREK_OK && own->steps < steps && !trek_stop_requested() && (batch = trek_graph_next(graph));) {
+            status = make_pass(graph, batch);
+            delay(4);
+            if (status == TREK_OK && own->steps == 0)
+                status = act_at(FIRST);
+            if (status == TREK_OK)
+                status = trek_graph_step(graph);
+            else if (my.mode == GATHERED && my.act == ERROR)
+                trek_graph_step(graph); /* goes on as if nothing were */
+            if (status != TREK_OK)
+                return status;
+            own->hashes[own->steps + 1] = hash_of(graph);
+            own->steps++;
+            if (steps == STEPS && own->steps % 4 == 0)
+                status = save(graph, loader, folder);
+            if (status == TREK_OK && own->steps % 10 == 0)
+                status = evaluate(graph, loader);
+        }
+        status = status == TREK_OK ? trek_status_get() : status;
+        if (status != TREK_OK)
+            return status;
+    }
+    return steps == STEPS ? TREK_OK : save(graph, loader, folder);
+}
+
+static void on_term(int signal)
+{
+    (void)signal;
+    trek_request_stop();
+}
+
+static void on_timer(int signal) { (void)signal; }
+
+/* Signals again and again, in any thread, that interrupt what waits. */
+static void begin_signals(void)
+{
+    timer_t timer;
+    struct sigevent event = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR2 };
+    struct itimerspec every = { .it_value.tv_nsec = 300000, .it_interval.tv_nsec = 300000 };
+    sigaction(SIGUSR2, &(struct sigaction){ .sa_handler = on_timer }, NULL);
+    if (timer_create(CLOCK_MONOTONIC, &event, &timer) != 0 || timer_settime(timer, 0, &every, NULL) != 0)
+        _exit(4);
+}
+
+static trek_status begin(trek_graph *graph, trek_loader *loader, double deadline)
+{
+    trek_status status = my.act == COUNT ? TREK_OK : act_at(SETUP);
+    if (my.act == COUNT && my.place == SETUP && rank == my.victim)
+        job->acted_at = now();
+    if (status == TREK_OK)
+        status = trek_graph_set_loader(graph, loader, "x");
+    if (status == TREK_OK && my.mode != GATHERED)
+        status = trek_graph_set_loss(graph, loss_of, NULL);
+    return status == TREK_OK ? set_up(graph, my.ranks, comm, deadline) : status;
+}
+
+static int take_part(const char *folder)
+{
+    int wider = my.place == SETUP && my.act == COUNT && rank == my.victim;
+    double deadline = my.act == BUSY || my.act == SILENT ? 1.2 : my.place == JOIN || my.place == EARLY ? 5 : 20;
+    begin_thread(EARLY);
+    act_at(JOIN);
+    comm = trek_comm_init(&(trek_comm_opts){ .engine = my.gloo ? "gloo" : "shared", .deadline_s = deadline });
+    if (!comm)
+        return fail_here(NULL);
+    trek_seed(7);
+    trek_graph *graph = build(test_device(), &wider);
+    trek_loader *loader = loader_new();
+    trek_status status = begin(graph, loader, deadline);
+    bool begun = status == TREK_OK;
+    if (begun)
+        status = train(graph, loader, folder);
+    if (status == TREK_OK)
+        status = act_at(LEAVING);
+    if (status == TREK_OK && my.act != TERM && my.act != TERM_ONE)
+        status = trek_comm_barrier(comm);
+    int code = status == TREK_OK ? 0 : fail_here(begun ? graph : NULL);
+    if (code == 0)
+        act_at(END);
+    trek_graph_free(&graph);
+    trek_loader_free(&loader);
+    trek_comm_free(&comm);
+    own->ended = 1;
+    return code;
+}
+
+int child(const char *text, const char *folder)
+{
+    alarm(45);
+    rank = atoi(getenv("TREK_RANK"));
+    if (sscanf(text, "%d,%d,%d,%d,%d,%d,%d,%d,%u", &my.gloo, &my.processes, &my.ranks, &my.victim, &my.act, &my.place, &my.mode,
+               &my.delays, &my.seed) != 9 ||
+        !(job = map_job(folder, false)))
+        return 2;
+    own = &job->of[rank];
+    own->pid = getpid();
+    atexit(at_exit_note);
+    if (my.act == TERM || my.act == TERM_ONE)
+        signal(SIGTERM, on_term);
+    if (my.delays & 2)
+        begin_signals();
+    return take_part(folder);
+}

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* optim/: arenas: what moves into them, what is shared, what does not fit; padding, and updates slice by slice. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "autograd/backward.h"
+#include "autograd/ops.h"
+#include "autograd/var_internal.h"
+#include "optim/optimizer_internal.h"
+#include "tensor/memory.h"
+#include "tests/optim/model.h"
+#include "tests/support/support.h"
+
+/* --- arenas ---------------------------------------------------------------------------------------------- */
+
+static void arena_moves_values_and_gradients(void **state)
+{
+    (void)state;
+    model m;
+    model_begin(&m, TREK_F32);
+    trek_tensor *same = trek_var_data(m.vars[1]);
+    double grad[BIG], have[BIG];
+    for (int i = 0; i < BIG; i++)
+        grad[i] = (double)(float)number();
+    set_grad(m.vars[3], grad);
+    trek_arena *arena = trek_arena_new(m.params);
+    assert_non_null(arena);
+    assert_ptr_equal(trek_var_data(m.vars[1]), same);
+    check_values(&m, 0.0);
+    read_tensor(trek_var_data(trek_var_grad(m.vars[3])), have);
+    assert_memory_equal(have, grad, sizeof(double) * BIG);
+    assert_int_equal(arena->n_parts, 1);
+    assert_int_equal(arena->parts[0].count, 128 + 320 + 64 + 64 + 64);
+    const char *base = arena->parts[0].params->data;
+    for (int k = 0; k < MODEL; k++) {
+        const trek_arena_segment *s = &arena->segments[trek_arena_find(arena, m.vars[k])];
+        assert_int_equal(s->index, k);
+        assert_int_equal(s->offset * sizeof(float) % 256, 0);
+        assert_ptr_equal(trek_var_data(m.vars[k])->data, base + s->offset * (int64_t)sizeof(float));
+    }
+    assert_int_equal(trek_arena_find(arena, m.vars[MODEL - 1]), 0); /* last registered, first in memory */
+    assert_null(trek_arena_new(m.params));
+    expect_error(TREK_ERR_STATE, "a.weight");
+    trek_arena_free(&arena);
+    check_values(&m, 0.0);
+    assert_null(trek_var_grad(m.vars[0]));
+    assert_non_null(trek_var_grad(m.vars[3]));
+    arena = trek_arena_new(m.params); /* and again */
+    assert_non_null(arena);
+    check_values(&m, 0.0);
+    trek_arena_zero_grads(arena);
+    read_tensor(arena->parts[0].grads, (double[640]){ 0 });
+    bool finite;
+    double sum;
+    trek_arena_sum_squares(arena, &sum, &finite);
+    assert_true(sum == 0.0 && finite);
+    trek_arena_free(&arena);
+    model_end(&m);
+}
+
+static void arena_shares_data_not_gradients(void **state)
+{
+    (void)state;
+    model m, replica;
+    model_begin(&m, TREK_F32);
+    model_begin(&replica, TREK_F32);
+    trek_arena *owner = trek_arena_new(m.params);
+    trek_arena *arena = trek_arena_new_sharing(replica.params, owner);
+    assert_non_null(arena);
+    trek_optimizer_spec spec = some_adamw();
+    trek_optimizer *optimizer = trek_optimizer_new_over(spec, owner);
+    feed(&m, 31, &spec);
+    double ones[BIG];
+    for (int i = 0; i < BIG; i++)
+        ones[i] = 1.0;
+    set_grad(replica.vars[0], ones);
+    assert_int_equal(trek_optimizer_step(optimizer), TREK_OK);
+    uint32_t before = trek_var_data(replica.vars[0])->storage->version;
+    trek_arena_bump(arena, owner);
+    assert_true(trek_var_data(replica.vars[0])->storage->version != before);
+    memcpy(replica.values, m.values, sizeof m.values);
+    check_values(&m, 1e-6);
+    check_values(&replica, 1e-6);
+    double sum;
+    bool finite;
+    trek_arena_sum_squares(arena, &sum, &finite);
+    assert_true(sum == (double)counts[0]);
+    trek_optimizer_free(&optimizer);
+    trek_arena_free(&owner);
+    trek_arena_free(&arena);
+    check_values(&replica, 1e-6);
+    model_end(&m);
+    model_end(&replica);
+}
+
+static void arena_refuses_what_does_not_fit(void **state)
+{
+    (void)state;
+    model m, replica;
+    model_begin(&m, TREK_F32);
+    model_begin(&replica, TREK_F64);
+    trek_arena *owner = trek_arena_new(m.params);
+    assert_null(trek_arena_new_sharing(replica.params, owner));
+    expect_error(TREK_ERR_ARGUMENT, "'c'");
+    check_values(&replica, 0.0);
+    trek_var *whole = new_var((double[]){ 1, 2 }, 2, TREK_I64, false);
+    trek_params_add(replica.params, "whole", whole);
+    assert_null(trek_arena_new(replica.params));
+    expect_error(TREK_ERR_DTYPE, "whole");
+    trek_var_release(whole);
+    trek_arena_free(&owner);
+    model_end(&m);
+    model_end(&replica);
+}
+
+/* --- formulas -------------------------------------------------------------------------------------------- */
+
+static void padding_stays_zero(void **state)
+{
+    (void)state;
+    model m;
+    model_begin(&m, TREK_F32);
+    trek_optimizer_spec spec = trek_adam((trek_adam_opts){ .lr = 0.1, .eps = TREK_ZERO });
+    trek_optimizer *optimizer = trek_optimizer_new(spec, m.params);
+    trek_optimizer_spec plain = trek_adam((trek_adam_opts){ .lr = 0.1, .beta1 = 0.9, .beta2 = 0.999 });
+    feed(&m, 31, &plain);
+    assert_int_equal(trek_optimizer_step(optimizer), TREK_OK);
+    check_values(&m, 1e-6);
+    const trek_arena *arena = trek_optimizer_arena(optimizer);
+    double *values = test_read(arena->parts[0].params);
+    assert_non_null(values);
+    for (int k = 0; k < arena->n_segments; k++) {
+        const trek_arena_segment *s = &arena->segments[k];
+        int64_t end = k + 1 < arena->n_segments ? s[1].offset : arena->parts[0].count;
+        for (int64_t i = s->offset + s->count; i < end; i++)
+            assert_true(values[i] == 0.0);
+    }
+    free(values);
+    trek_optimizer_free(&optimizer);
+    model_end(&m);
+}
+
+static void slices_give_the_same_bits(void **state)
+{
+    (void)state;
+    model whole, sliced;
+    random_state = 7;
+    model_begin(&whole, TREK_F32);
+    random_state = 7;
+    model_begin(&sliced, TREK_F32);
+    trek_optimizer_spec spec = some_adamw();
+    trek_optimizer *a = trek_optimizer_new(spec, whole.params), *b = trek_optimizer_new(spec, sliced.params);
+    trek_arena *arena = trek_optimizer_arena(b);
+    int64_t count = arena->parts[0].count;
+    trek_tensor *other = trek_tensor_clone(arena->parts[0].grads);
+    for (uint64_t step = 0; step < 3; step++) {
+        random_state = 100 + step;
+        feed(&whole, 29, &spec);
+        trek_optimizer_step_scaled(a, 0.5, false);
+        random_state = 100 + step;
+        feed(&sliced, 29, &spec);
+        assert_int_equal(trek_tensor_copy_from(other, arena->parts[0].grads), TREK_OK);
+        trek_arena_mark_used(arena);
+        assert_int_equal(trek_optimizer_prepare(b), TREK_OK);
+        for (int64_t at = 0, next; at < count; at = next) {
+            next = at + 37 < count ? at + 37 : count;
+            if (at % 2)
+                trek_optimizer_apply_range(b, 0, at, next, 0.5, true);
+            else
+                trek_optimizer_apply_range_from(b, 0, at, next, other->data, 0.5, true);
+        }
+        trek_optimizer_commit(b);
+        for (int k = 0; k < MODEL; k++)
+            assert_true(test_same_bits(trek_var_data(whole.vars[k]), trek_var_data(sliced.vars[k])));
+        trek_arena_zero_grads(trek_optimizer_arena(a));
+        trek_arena_zero_grads(arena);
+    }
+    trek_tensor_release(other);
+    trek_optimizer_free(&a);
+    trek_optimizer_free(&b);
+    model_end(&whole);
+    model_end(&sliced);
+}
+
+int main(void)
+{
+    if (trek_allocator_set(&(trek_allocator){ .allocate = test_allocate, .release = test_release }) != TREK_OK)
+        return 1;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(arena_moves_values_and_gradients), cmocka_unit_test(arena_shares_data_not_gradients),
+        cmocka_unit_test(arena_refuses_what_does_not_fit), cmocka_unit_test(padding_stays_zero),
+        cmocka_unit_test(slices_give_the_same_bits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

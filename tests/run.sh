@@ -82,10 +82,16 @@ install_packages() {
     [ ${#missing[@]} = 0 ] && return 0
     printf '\n== installing %s\n' "${missing[*]}"
     as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq update >/dev/null
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "${missing[@]}" >"$work/apt.log" 2>&1 ||
-        printf 'some packages could not be installed:\n%s\n' "$(tail -3 "$work/apt.log")"
+    apt_install "${missing[@]}" && return 0
+    for package in "${missing[@]}"; do # one that this system does not have keeps the others away
+        apt_install "$package" || printf '%s could not be installed: %s\n' "$package" "$(tail -1 "$work/apt.log")"
+    done
 }
-base_packages=(meson ninja-build gcc g++ pkg-config zlib1g-dev libcmocka-dev libdnnl-dev python3 libopenmpi-dev openmpi-bin libgloo-dev)
+apt_install() {
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$@" >"$work/apt.log" 2>&1
+}
+base_packages=(meson ninja-build gcc g++ pkg-config zlib1g-dev libcmocka-dev libdnnl-dev python3 libopenmpi-dev openmpi-bin
+    libgloo-dev iproute2)
 all_packages=(python3-venv clang clang-format clang-tidy gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)
 
 # with clang's runtime for sanitizers and libFuzzer, of the version that `clang` is

@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What the pages name is there: paths and links, and functions, types and variables that begin with trek_ or TREK_. The changelog may
+name what is gone.
+
+Usage: check_docs.py <source root>
+"""
+import pathlib
+import re
+import sys
+
+root = pathlib.Path(sys.argv[1])
+skipped = re.compile(r"^(build|\.)")
+files = {}
+for place in root.rglob("*"):
+    parts = place.relative_to(root).parts
+    if not any(skipped.match(p) and p not in (".ci", ".clang-format", ".clang-tidy") for p in parts) and "__pycache__" not in parts:
+        files["/" + "/".join(parts)] = place
+sources = [p for p in files.values() if p.suffix in (".c", ".h", ".cc", ".cu", ".cuh", ".def", ".py", ".sh", ".build", ".txt") and p.is_file()]
+words = {w for p in sources for w in re.findall(rb"\b(?:trek|TREK)_\w+", p.read_bytes())}
+words = {w.decode() for w in words}
+
+
+def is_there(path):
+    """A file or folder, by the end of its path; with wildcards, one at least."""
+    pattern = re.escape("/" + re.sub(r"^(\.\./)+", "", path).strip("/")).replace(r"\*", r"[^/]*") + "$"
+    return any(re.search(pattern, name) for name in files)
+
+
+def named(page):
+    """(line, what is wrong) of a page."""
+    in_code = False
+    for number, line in enumerate(page.read_text().split("\n"), 1):
+        in_code ^= line.startswith("```")
+        for link in re.findall(r"\]\(([^)#:]+)\)", line):
+            if not (page.parent / link).exists():
+                yield number, f"the link {link} leads nowhere"
+        for code in [] if in_code else re.findall(r"`([^`]+)`", line):
+            for name in re.findall(r"\b(?:trek|TREK)_\w+", code):
+                if name not in words and not name.endswith("_") and not re.match(r"(?i)trek_x\b|trek_x_", name):
+                    yield number, f"there is no {name}"
+            if re.fullmatch(r"[\w.*-]+(/[\w.*-]+)*/?", code) and ("/" in code or re.search(r"\.(c|h|md|py|sh|def|cu|cuh)$", code)):
+                if not re.search(r"[A-Z]{3}", re.sub(r"\b[A-Z]+\.md", "", code)) and not code.startswith(("logs/", "bench.md")) and not is_there(code):
+                    yield number, f"there is no {code}"
+
+
+pages = sorted(p for p in files.values() if p.suffix == ".md" and p.name != "CHANGELOG.md")
+failures = [f"{page.relative_to(root)}:{number}: {what}" for page in pages for number, what in named(page)]
+if len(pages) < 20:
+    failures.append(f"only {len(pages)} pages were found: is this check reading the tree?")
+print("\n".join(failures) or f"{len(pages)} pages")
+sys.exit(bool(failures))

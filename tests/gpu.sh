@@ -167,6 +167,7 @@ part_test() {
     done
     on_device exact_2_and_3_ranks 240 test_exact
     on_device ranks 120 test_ranks
+    on_device ranks_forward 120 test_ranks_forward
     on_device trainer 120 test_trainer
     on_device mixed_precision 120 test_mixed
     on_device autocast 120 test_autocast
@@ -180,7 +181,9 @@ part_test() {
     on_device heads 60 test_heads
     on_device ddp 120 test_ddp
     on_device ddp_calls 60 test_ddp_calls
+    on_device ddp_wrapper 60 test_ddp_wrapper
     on_device checkpoint 200 test_checkpoint
+    on_device checkpoint_damage 120 test_checkpoint_damage
     for name in sync_batch_norm sync_batch_norm_ways rank_sums; do
         on_device "$name" 120 test_$name
     done

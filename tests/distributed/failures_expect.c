@@ -13,6 +13,7 @@
 
 #include "distributed/checkpoint.h"
 #include "graph/graph.h"
+#include "tests/support/support.h"
 
 /* Parameters after each step. Windows follow measured speeds: there it is what one process of this job had. */
 static uint64_t *reference_of(const running *r)

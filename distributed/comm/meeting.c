@@ -21,6 +21,14 @@ trek_call_note trek_comm_note(const trek_comm_call *call)
                              .dtype = (int32_t)call->dtype, .root = call->root, .on_device = call->on_device };
 }
 
+void trek_comm_notes_differ(int rank, const trek_call_note *note, int other_rank, const trek_call_note *other, char *text, size_t size)
+{
+    char one[128], two[128];
+    snprintf(text, size, "the ranks' calls differ: rank %d's call %llu is %s, rank %d's call %llu is %s", rank,
+             (unsigned long long)note->number, trek_call_text(note, one, sizeof one), other_rank, (unsigned long long)other->number,
+             trek_call_text(other, two, sizeof two));
+}
+
 bool trek_comm_notes_agree(const void *notes, size_t stride, int world, char message[TREK_ERROR_SIZE])
 {
     const trek_call_note *first = notes;
@@ -28,13 +36,10 @@ bool trek_comm_notes_agree(const void *notes, size_t stride, int world, char mes
         const trek_call_note *note = (const void *)((const char *)notes + (size_t)r * stride);
         if (note->kind != TREK_COMM_INVALID && memcmp(first, note, sizeof *note) == 0)
             continue;
-        char mine[128], other[128];
         if (r == 0)
             snprintf(message, TREK_ERROR_SIZE, "call %llu: rank 0 came with wrong arguments", (unsigned long long)first->number);
         else
-            snprintf(message, TREK_ERROR_SIZE, "the ranks' calls differ: rank 0's call %llu is %s, rank %d's call %llu is %s",
-                     (unsigned long long)first->number, trek_call_text(first, mine, sizeof mine), r,
-                     (unsigned long long)note->number, trek_call_text(note, other, sizeof other));
+            trek_comm_notes_differ(0, first, r, note, message, TREK_ERROR_SIZE);
         return false;
     }
     return true;

@@ -42,6 +42,20 @@ bool trek_control_same_machine(const trek_control *control);
 /* all (processes x bytes) becomes the processes' parts, in order. A meeting of all; bytes must agree. */
 trek_status trek_control_gather(trek_control *control, const void *mine, size_t bytes, void *all, int64_t deadline_ns);
 
+/* The same for one who must not wait: begun, then asked for until it is done. The parts then lie `stride` bytes apart. An end of
+ * the group is no answer: the hook of trek_control_on_end tells. */
+void trek_control_gather_begin(trek_control *control, const void *mine, size_t bytes);
+bool trek_control_gather_test(trek_control *control, size_t bytes, void *all, size_t stride);
+/* Who begins gathers. gathered is called when one may be done: it wakes somebody and calls nothing of the channel. differ says
+ * in words what two processes came with whose parts, of `least` bytes or more, differ in size. NULL: nobody. */
+typedef struct trek_control_gatherer {
+    void (*gathered)(void *arg);
+    void (*differ)(int a, const void *part_a, int b, const void *part_b, char *text, size_t size);
+    size_t least;
+    void *arg;
+} trek_control_gatherer;
+void trek_control_set_gatherer(trek_control *control, const trek_control_gatherer *gatherer);
+
 /* Ends the group on all processes with this reason. From any thread. */
 void trek_control_end(trek_control *control, trek_status status, const char *message);
 /* Not 0 once the group has ended: to be looked at in waits. */

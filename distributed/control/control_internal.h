@@ -131,6 +131,7 @@ struct trek_control {
     const char *phase;      /* this process's, a literal */
     trek_control_slot slots[2];
     uint64_t gathers;
+    trek_control_gatherer gatherer;
     int relay_from;         /* whose states the next beat begins with */
     struct {
         trek_control_ended_fn fn;

@@ -37,6 +37,8 @@ static void send_down(trek_control *control, const trek_control_slot *slot)
     for (int k = 0; k < control->node.children; k++)
         trek_control_send(control, trek_control_below(control, k), TREK_CONTROL_GATHERED, slot->number, slot->data, bytes);
     pthread_cond_broadcast(&control->changed);
+    if (control->gatherer.gathered)
+        control->gatherer.gathered(control->gatherer.arg);
 }
 
 /* All parts of this process's tree are here. */
@@ -59,6 +61,22 @@ static int parts_of(const trek_control *control, int process)
     if (k >= 0)
         trek_tree_child(&control->node, k, &size);
     return size;
+}
+
+/* A process's first part against that of another one. */
+static void end_by_difference(trek_control *control, const trek_control_slot *slot, int process, const char *data, size_t part)
+{
+    const trek_control_gatherer *gatherer = &control->gatherer;
+    char message[TREK_ERROR_SIZE];
+    int other = 0;
+    while (other < control->processes - 1 && !slot->has[other])
+        other++;
+    const char *others = slot->data + (size_t)other * slot->bytes;
+    snprintf(message, sizeof message, "the processes' gathers differ: in number %llu process %d gave %zu bytes, others %zu",
+             (unsigned long long)slot->number, process, part, slot->bytes);
+    if (gatherer->differ && slot->has[other] && part >= gatherer->least && slot->bytes >= gatherer->least && part != slot->bytes)
+        gatherer->differ(other, others, process, data, message, sizeof message);
+    trek_control_end_locked(control, TREK_ERR_COMM, message);
 }
 
 /* The first part of a gather makes its slot, the last one passes it on. */
@@ -86,9 +104,7 @@ void trek_control_contribute(trek_control *control, int process, uint64_t number
             return;
     }
     if (slot->bytes * (size_t)parts != bytes || slot->has[process]) {
-        snprintf(message, sizeof message, "the processes' gathers differ: in number %llu process %d gave %zu bytes, others %zu",
-                 (unsigned long long)number, process, part, slot->bytes);
-        trek_control_end_locked(control, TREK_ERR_COMM, message);
+        end_by_difference(control, slot, process, data, part);
         return;
     }
     if (bytes)
@@ -229,6 +245,14 @@ static void wait_for_all(trek_control *control, const trek_control_slot *slot, i
     }
 }
 
+static trek_control_slot *begin(trek_control *control, const void *mine, size_t bytes)
+{
+    uint64_t number = ++control->gathers;
+    if (!atomic_load(&control->ended))
+        trek_control_contribute(control, control->process, number, mine, bytes);
+    return slot_of(control, number);
+}
+
 trek_status trek_control_gather(trek_control *control, const void *mine, size_t bytes, void *all, int64_t deadline_ns)
 {
     if (trek_forked)
@@ -237,14 +261,37 @@ trek_status trek_control_gather(trek_control *control, const void *mine, size_t 
         return trek_fail(TREK_ERR_ARGUMENT, "the control channel carries %u bytes at most, not %zu of each of %d processes",
                          TREK_CONTROL_PAYLOAD, bytes, control->processes);
     pthread_mutex_lock(&control->lock);
-    uint64_t number = ++control->gathers;
-    trek_control_slot *slot = slot_of(control, number);
-    if (!atomic_load(&control->ended))
-        trek_control_contribute(control, control->process, number, mine, bytes);
+    trek_control_slot *slot = begin(control, mine, bytes);
+    uint64_t number = control->gathers;
     wait_for_all(control, slot, deadline_ns);
     bool good = slot->done && slot->number == number && slot->bytes == bytes;
     if (good && bytes)
         memcpy(all, slot->data, bytes * (size_t)control->processes);
     pthread_mutex_unlock(&control->lock);
     return good ? TREK_OK : trek_control_fail(control);
+}
+
+void trek_control_gather_begin(trek_control *control, const void *mine, size_t bytes)
+{
+    pthread_mutex_lock(&control->lock);
+    begin(control, mine, bytes);
+    pthread_mutex_unlock(&control->lock);
+}
+
+bool trek_control_gather_test(trek_control *control, size_t bytes, void *all, size_t stride)
+{
+    pthread_mutex_lock(&control->lock);
+    const trek_control_slot *slot = slot_of(control, control->gathers);
+    bool done = slot->done && slot->number == control->gathers && slot->bytes == bytes;
+    for (int p = 0; done && bytes && p < control->processes; p++)
+        memcpy((char *)all + (size_t)p * stride, slot->data + (size_t)p * bytes, bytes);
+    pthread_mutex_unlock(&control->lock);
+    return done;
+}
+
+void trek_control_set_gatherer(trek_control *control, const trek_control_gatherer *gatherer)
+{
+    pthread_mutex_lock(&control->lock);
+    control->gatherer = gatherer ? *gatherer : (trek_control_gatherer){ .arg = NULL };
+    pthread_mutex_unlock(&control->lock);
 }

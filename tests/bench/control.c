@@ -12,14 +12,15 @@
  * those before it have left. All processes come at once; a gather is over when the last one has all parts. send and the
  * costs of a byte are measured between two sockets of this machine, whose sender also does the network's work for the
  * receiver; take is what process 0 computes for a message of 32 processes beside sending, with all that its thread does
- * around it; wake is what is left of a gather of two processes. */
+ * around it; wake is half of the way to another thread and back, both asleep in poll. */
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <netinet/in.h>
@@ -237,19 +238,55 @@ static void time_messages(size_t bytes, double *send_us, double *take_us)
     free(data);
 }
 
+static bool wait_for(int fd)
+{
+    uint64_t count;
+    struct pollfd polled = { .fd = fd, .events = POLLIN };
+    return poll(&polled, 1, -1) == 1 && read(fd, &count, sizeof count) == sizeof count;
+}
+
+static void *answer(void *arg)
+{
+    const int *fds = arg;
+    uint64_t one = 1;
+    while (wait_for(fds[0]) && write(fds[1], &one, sizeof one) == sizeof one)
+        ;
+    return NULL;
+}
+
+static double time_wake(void)
+{
+    enum { TIMES = 2000 };
+    static double us[TIMES];
+    static int fds[2];
+    uint64_t one = 1;
+    pthread_t thread;
+    fds[0] = eventfd(0, EFD_CLOEXEC);
+    fds[1] = eventfd(0, EFD_CLOEXEC);
+    if (pthread_create(&thread, NULL, answer, fds) != 0)
+        exit(1);
+    for (int k = 0; k < TIMES; k++) {
+        int64_t begin = trek_clock_ns();
+        if (write(fds[0], &one, sizeof one) != sizeof one || !wait_for(fds[1]))
+            exit(1);
+        us[k] = (double)(trek_clock_ns() - begin) * 1e-3 / 2;
+    }
+    pthread_detach(thread);
+    return median(us, TIMES);
+}
+
 static costs measure_costs(size_t bytes)
 {
     enum { LARGE = 32 << 10, SOME = 32 };
     costs c;
-    double send, take, two = run_world("flat", 2, bytes).us;
+    double send, take;
     time_messages(8, &c.send, &c.take);
     time_messages(LARGE, &send, &take);
     c.send_byte = (send - c.send) / LARGE;
     c.take_byte = (take - c.take) / LARGE;
     take = run_world("flat", SOME, bytes).zero_us / (SOME - 1) - c.send;
     c.take = take > c.take ? take : c.take;
-    c.wake = (two - 2 * (c.send + c.take)) / 4; /* threads of the channel on both, and the two that wait: in a row */
-    c.wake = c.wake > 0 ? c.wake : 0;
+    c.wake = time_wake();
     return c;
 }
 

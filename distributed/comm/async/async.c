@@ -269,6 +269,7 @@ static void async_leave(trek_comm *base)
         trek_async_comm_end(comm, TREK_ERR_PEER, "the handle was given back while calls were under way");
     if (base->control)
         trek_control_forget(base->control, comm);
+    trek_async_channel_leave(comm);
     pthread_mutex_lock(&comm->lock);
     base->control = NULL;
     pthread_mutex_unlock(&comm->lock);
@@ -337,14 +338,18 @@ trek_async_comm *trek_async_comm_new(trek_async_service *service, const trek_asy
     comm->service = service;
     comm->table = &service->table;
     comm->piece = piece_size(opts->piece, opts->world);
-    comm->direct = opts->world <= (opts->direct ? opts->direct : DIRECT_WORLD);
+    bool by_channel = opts->control && opts->by_channel && opts->world > TREK_TREE_FAN;
+    comm->direct = by_channel || opts->world <= (opts->direct ? opts->direct : DIRECT_WORLD);
     comm->spin = 2 * opts->local_world <= trek_cores();
     atomic_init(&comm->references, 1);
     pthread_mutex_init(&comm->lock, NULL);
     trek_async_thread_count(service, 1, false);
     comm->base.control = opts->control; /* the hook may be called at once */
+    if (by_channel)
+        trek_async_channel_use(comm, opts->control);
     if (allocate_parts(comm) && (!opts->control || trek_control_on_end(opts->control, control_ended, comm) == TREK_OK))
         return comm;
+    trek_async_channel_leave(comm);
     trek_async_thread_count(service, -1, false);
     trek_async_comm_release(comm);
     return NULL;

@@ -19,6 +19,9 @@
 
 #include "distributed/comm/async/async_table.h"
 #include "distributed/comm/meeting.h"
+#include "distributed/control/control.h"
+#include "distributed/control/tree.h"
+#include "distributed/control/wait.h"
 
 enum { TREK_ASYNC_QUEUE = 256, TREK_ASYNC_SLOTS = 4, TREK_ASYNC_SMALL = 4096 };
 
@@ -64,6 +67,7 @@ typedef struct trek_async_comm {
     int64_t failure_ns;
     trek_comm_call call;
     bool direct, spin;
+    trek_control *channel;        /* over which the ranks meet, and small data go; NULL: by the library */
     size_t stride;                /* of notes */
     char *mine, *notes;           /* this rank's trek_call_note, and small calls' data behind it; all ranks' */
     trek_async_request *requests;   /* [2 x world] receiving and sending notes */
@@ -129,6 +133,7 @@ typedef struct trek_async_opts {
     size_t piece;               /* bytes of a piece */
     int direct; /* the largest world in which ranks meet by messages to each other instead of a reduction; 0: 32 */
     trek_control *control;      /* NULL: none */
+    bool by_channel;            /* in worlds too large for messages to each other, ranks meet over the control channel */
 } trek_async_opts;
 
 /* A handle that the thread does not have yet. NULL and MEMORY. */
@@ -145,6 +150,16 @@ static inline bool trek_async_comm_ended(const trek_async_comm *comm) { return t
 void trek_async_comm_release(trek_async_comm *comm);
 /* Something on the handle has changed: who waits for that looks again. */
 void trek_async_comm_wake(trek_async_comm *comm);
+
+/* --- channel.c: meeting over the control channel, whose tree takes a few messages of each process ------------------------ */
+
+/* From the making of a handle to its end. */
+void trek_async_channel_use(trek_async_comm *comm, trek_control *control);
+void trek_async_channel_leave(trek_async_comm *comm);
+/* comm->mine to all. */
+void trek_async_channel_send(trek_async_comm *comm, size_t bytes);
+/* Whether comm->notes are here. */
+bool trek_async_channel_test(trek_async_comm *comm, size_t bytes);
 
 /* --- call.c --------------------------------------------------------------------------------------------------------- */
 

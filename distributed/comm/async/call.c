@@ -10,6 +10,9 @@
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
 
+/* Over the control channel all data go to all. */
+enum { CHANNEL_SMALL = 256 << 10 };
+
 /* How long the control channel may take to say why the library has failed. */
 #define REASON_NS 10000000000
 
@@ -55,7 +58,8 @@ static void complete(trek_async_comm *comm)
 static size_t small_bytes(const trek_async_comm *comm, const trek_comm_call *call)
 {
     size_t bytes = (size_t)call->count * trek_dtype_size(call->dtype);
-    bool small = comm->direct && !call->on_device && bytes <= TREK_ASYNC_SMALL &&
+    size_t most = comm->channel && call->kind != TREK_COMM_ALL_GATHER ? CHANNEL_SMALL / (size_t)comm->base.world : TREK_ASYNC_SMALL;
+    bool small = comm->direct && !call->on_device && bytes <= TREK_ASYNC_SMALL && bytes <= most &&
                  (call->kind == TREK_COMM_ALL_REDUCE || call->kind == TREK_COMM_BROADCAST || call->kind == TREK_COMM_ALL_GATHER);
     return small ? bytes : 0;
 }
@@ -91,6 +95,10 @@ static uint64_t hash_of(const trek_call_note *note)
 
 static trek_status send_notes(trek_async_comm *comm, size_t bytes)
 {
+    if (comm->channel) { /* parts of one size, whoever is the root */
+        trek_async_channel_send(comm, sizeof(trek_call_note) + small_bytes(comm, &comm->call));
+        return TREK_OK;
+    }
     memset(comm->requests, 0, 2 * (size_t)comm->base.world * sizeof *comm->requests);
     memcpy(comm->notes + (size_t)comm->base.rank * comm->stride, comm->mine, bytes);
     return comm->table->exchange(comm->group, comm->mine, bytes, comm->notes, comm->stride, comm->requests);
@@ -151,7 +159,9 @@ static bool finish_small(trek_async_comm *comm)
 static trek_status test_direct(trek_async_comm *comm, bool *done, bool *moved)
 {
     int world = comm->base.world;
-    *done = true;
+    *done = comm->channel ? trek_async_channel_test(comm, sizeof(trek_call_note) + small_bytes(comm, &comm->call)) : true;
+    if (comm->channel)
+        return TREK_OK;
     for (int r = 0; r < world; r++) {
         bool here = atomic_load_explicit(&comm->come[r], memory_order_relaxed);
         if (here)

@@ -39,7 +39,7 @@ static trek_async_comm *new_comm(trek_control *control)
     return trek_async_comm_new(&service, &(trek_async_opts){ .rank = trek_control_process(control), .world = world,
                                                              .local_world = world,
                                                              .piece = piece, .direct = atomic_load(&wanted_direct),
-                                                             .control = control });
+                                                             .control = control, .by_channel = true });
 }
 
 /* --- addresses -------------------------------------------------------------------------------------- */

@@ -152,7 +152,7 @@ static bool same_everywhere(trek_comm *comm, trek_tensor *tensor)
 static bool check_order(trek_comm *comm, uint32_t count)
 {
     int world = trek_comm_world_size(comm);
-    bool ordered = strcmp(engine_name(), "shared") == 0 || count <= 1024;
+    bool ordered = strcmp(engine_name(), "shared") == 0 || (count <= 1024 && (size_t)world * count <= 65536);
     trek_tensor *tensor = test_tensor((uint32_t)trek_comm_rank(comm) + 1, trek_dims(count), 1);
     bool good = trek_comm_all_reduce(comm, tensor, TREK_SUM) == TREK_OK;
     double *values = test_read(tensor);
@@ -309,6 +309,30 @@ static bool check_started(trek_comm *comm)
     return good;
 }
 
+/* So many that they meet over the control channel; the last call differs in size, or in kind. */
+static int play_many(const part *me)
+{
+    static const int64_t counts[] = { 0, 1, 7, 130 };
+    trek_comm *comm = join(me, 30);
+    bool good = comm != NULL;
+    for (size_t k = 0; good && k < sizeof counts / sizeof *counts; k++)
+        good = check_reductions(comm, counts[k]) && check_moves(comm, counts[k]);
+    for (int i = 0; good && i < 40; i++)
+        good = check_order(comm, (uint32_t)(60 + i));
+    good = good && check_order(comm, 1024) && check_order(comm, 3000) && check_started(comm);
+    printf("%s %s\n", good ? "good" : "bad", trek_error());
+    trek_tensor *tensor = numbers(me->process, 20 + (me->process == 1), TREK_F32);
+    pause_ms(1000); /* the last call has ended on all */
+    if (good) {
+        trek_status status = me->process == 1 && strcmp(me->detail, "kind") == 0 ? trek_comm_barrier(comm)
+                                                                                  : trek_comm_all_reduce(comm, tensor, TREK_SUM);
+        printf("%s: %s\n", trek_status_name(status), trek_error());
+    }
+    trek_tensor_release(tensor);
+    trek_comm_free(&comm);
+    return good ? 0 : 1;
+}
+
 /* Gloo in pieces of a few elements, and as in a large world, in which ranks meet by a reduction; the last call differs. */
 static int play_sizes(const part *me)
 {
@@ -394,6 +418,8 @@ static int play(const part *me)
         return play_sizes(me);
     if (strcmp(me->role, "apart") == 0)
         return play_apart(me);
+    if (strcmp(me->role, "many") == 0)
+        return play_many(me);
     if (strcmp(me->role, "slow") == 0)
         return play_slow(me);
     if (strcmp(me->role, "fail") == 0)
@@ -439,7 +465,7 @@ static void check_failure_of(const failure *f, const world *w, int p)
     const char *error = strstr(w->text[p], "TREK_ERR_");
     snprintf(name, sizeof name, f->named, f->victim);
     WANT(w, w->code[p] == 1);
-    WANT(w, w->seconds[p] < 10);
+    WANT(w, w->seconds[p] < (f->n > 5 ? 30 : 10)); /* many take turns on a few cores */
     WANT(w, error && strncmp(error, f->status, strlen(f->status)) == 0);
     WANT(w, strstr(w->text[p], name) != NULL);
     WANT(w, strstr(w->text[p], "later same") != NULL || strstr(w->text[p], "join TREK_ERR_") != NULL);
@@ -456,7 +482,7 @@ static void check_failures(const failure *failures, int count)
         const failure *f = &failures[k];
         world *w = &worlds[k];
         bool stopped = strcmp(f->detail, "stop") == 0;
-        processes_finish(w, 12, stopped ? f->victim : -1);
+        processes_finish(w, f->n > 5 ? 40 : 12, stopped ? f->victim : -1);
         if (stopped)
             processes_kill(w, f->victim);
     }
@@ -573,6 +599,28 @@ static void test_sizes(void **state)
                              strstr(w.text[p], "TREK_ERR_COMM: the ranks' calls differ: rank 0's call") &&
                              strstr(w.text[p], "rank 1's call") && strstr(w.text[p], "all_reduce(sum, f32, 2001 elements)"));
         }
+}
+
+/* Small sums in the order of the ranks, whatever their number; who dies in the midst of a tree, or comes with another call. */
+static void test_many(void **state)
+{
+    (void)state;
+    if (strcmp(engine_name(), "gloo") != 0)
+        skip();
+    static world w;
+    for (int n = 17; n <= 37; n += 20) {
+        bool kind = n == 37;
+        processes_start_all(&w, n, "many", kind ? "kind" : "", -1, NULL);
+        processes_finish(&w, 50, -1);
+        for (int p = 0; p < n; p++)
+            WANT(&w, w.code[p] == 0 && strstr(w.text[p], "good") && strstr(w.text[p], "TREK_ERR_COMM: the ranks' calls differ: rank") &&
+                         strstr(w.text[p], "rank 1's call") && strstr(w.text[p], kind ? "is barrier" : "is all_reduce(sum, f32, 21 elements)"));
+    }
+    check_failures((failure[]){ { 18, 4, "kill", "", "TREK_ERR_PEER", "process %d died", false },
+                                { 18, 5, "exit", "", "TREK_ERR_PEER", "process %d has left: it exited in phase \"backward\"", false } },
+                   2);
+    check_failures((failure[]){ { 18, 5, "count", "", "TREK_ERR_COMM", "rank %d's call 20 is all_reduce(sum, f32, 999 elements)", true },
+                                { 18, 4, "sleep", "calm", "TREK_ERR_TIMEOUT", "%d did not come within 1 s", true } }, 2);
 }
 
 /* Without a word: shared memory on one machine, else Gloo, else an error that says what to install. */
@@ -933,6 +981,7 @@ int main(void)
         cmocka_unit_test(test_long_phase), cmocka_unit_test(test_death_in_a_call),    cmocka_unit_test(test_cut_link),
         cmocka_unit_test(test_slow_link),  cmocka_unit_test(test_sizes),              cmocka_unit_test(test_apart),
         cmocka_unit_test(test_choice),             cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_many),
     };
     const struct CMUnitTest between_machines[] = { cmocka_unit_test(test_cut_link), cmocka_unit_test(test_slow_link) };
     return by_mpi ? cmocka_run_group_tests(between_machines, NULL, NULL) : cmocka_run_group_tests(tests, NULL, NULL);

@@ -72,7 +72,7 @@ static trek_status run_pass(const trek_ddp_replica *r, trek_var *loss, double fa
     if (!loss)
         return trek_fail_missing("ddp_backward", "loss");
     trek_backward_watch watch = {
-        .leaves = r->reducer->leaves, .n_leaves = r->reducer->n, .only_these = true,
+        .leaves = r->model->params, .n_leaves = r->model->n_params, .only_these = true,
         .complete = sends ? trek_reducer_complete : NULL, .arg = r->reducer,
     };
     if (factor == 1)
@@ -92,7 +92,7 @@ static trek_status scale_left(const trek_reducer *reducer, double factor)
     trek_status status = TREK_OK;
     trek_no_grad_begin();
     for (int k = 0; k < reducer->n && status == TREK_OK && factor != 1; k++) {
-        trek_var *var = reducer->leaves[k];
+        trek_var *var = reducer->items[k].var;
         if (!trek_item_has_grad(&reducer->items[k]))
             continue;
         trek_scope scope = trek_scope_begin();

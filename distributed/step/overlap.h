@@ -10,8 +10,7 @@ void trek_overlap_plan(ranks_stepper *s);
 
 /* Whether the next pass is the step's last, and may send; layers that meet take the engine's time. */
 bool trek_overlap_wants(const ranks_stepper *s);
-/* Around a backward that all processes make, whose gradients are the step's; it watches the reducer's leaves, and tells it of
- * those that are complete. */
+/* Around a backward that all processes make, whose gradients are the step's; it tells the reducer which are complete. */
 void trek_overlap_begin(ranks_stepper *s, bool sends);
 /* What is left is started, also after a failure: the others wait for it. */
 trek_status trek_overlap_end(ranks_stepper *s);

@@ -145,12 +145,12 @@ void trek_ranks_forget_stash(rank_replica *replica)
 static trek_batch_run run_of(const pass_call *c, int rank, bool last)
 {
     ranks_stepper *s = c->s;
-    trek_reducer *reducer = s->replicas[rank].reducer;
+    const rank_replica *own = &s->replicas[rank];
     bool sends = s->step.phase == TREK_STEP_SENDING && last;
-    return (trek_batch_run){ .feed = c->feed, .scaler = trek_ranks_scaler(s, rank), .leaves = reducer->leaves,
-                             .n_leaves = reducer->n, .denominator = c->denominator, .backward = c->backward,
+    return (trek_batch_run){ .feed = c->feed, .scaler = trek_ranks_scaler(s, rank), .leaves = own->model->params,
+                             .n_leaves = own->model->n_params, .denominator = c->denominator, .backward = c->backward,
                              .always = !c->batch->window && trek_ranks_meet(s),
-                             .complete = sends ? trek_reducer_complete : NULL, .arg = reducer };
+                             .complete = sends ? trek_reducer_complete : NULL, .arg = own->reducer };
 }
 
 static trek_status keep_loss(const pass_call *c, int rank, const trek_batch *batch, const trek_batch_run *run)

@@ -23,6 +23,7 @@ static trek_status list_params(trek_reducer *r)
         trek_var *var = trek_params_var(r->params, slot->index);
         r->items[k] = (trek_reducer_item){ .var = var, .name = trek_params_name(r->params, slot->index), .part = slot->part,
                                            .offset = slot->offset, .count = var->data->numel };
+        r->item_of[slot->index] = k;
     }
     trek_free(slots);
     return TREK_OK;
@@ -36,6 +37,7 @@ static void list_segments(trek_reducer *r)
         const trek_arena_segment *segment = &r->arena->segments[k];
         r->items[k] = (trek_reducer_item){ .var = segment->param, .name = segment->name, .part = segment->part,
                                            .offset = segment->offset, .count = segment->count };
+        r->item_of[segment->index] = k;
     }
 }
 
@@ -47,9 +49,9 @@ static trek_status fill_in(trek_reducer *r, trek_params *params, trek_arena *are
     r->device = device;
     r->backend = trek_backend_get(device.type);
     r->items = trek_calloc((size_t)n, sizeof *r->items);
-    r->leaves = trek_calloc((size_t)n, sizeof *r->leaves);
+    r->item_of = trek_calloc((size_t)n, sizeof *r->item_of);
     r->any = trek_calloc((size_t)n, sizeof *r->any);
-    if (!r->backend || !r->items || !r->leaves || !r->any)
+    if (!r->backend || !r->items || !r->item_of || !r->any)
         return trek_status_get();
     r->n = n;
     trek_status status = TREK_OK;
@@ -57,8 +59,6 @@ static trek_status fill_in(trek_reducer *r, trek_params *params, trek_arena *are
         list_segments(r);
     else
         status = list_params(r);
-    for (int k = 0; k < n; k++)
-        r->leaves[k] = r->items[k].var;
     return status == TREK_OK ? trek_buckets_cut(&r->buckets, r, bucket_bytes) : status;
 }
 
@@ -95,7 +95,7 @@ void trek_reducer_free(trek_reducer **address)
         trek_tensor_release(r->parts[p].grads);
     trek_params_free(&r->params);
     trek_free(r->items);
-    trek_free(r->leaves);
+    trek_free(r->item_of);
     trek_free(r->any);
     trek_free(r->words);
     trek_buckets_clear(&r->buckets);
@@ -257,7 +257,8 @@ void trek_reducer_begin(trek_reducer *r, trek_sending reduction)
 void trek_reducer_complete(int k, void *reducer)
 {
     trek_reducer *r = reducer;
-    trek_buckets_complete(&r->buckets, k, send_bucket, r);
+    if (k < r->n)
+        trek_buckets_complete(&r->buckets, r->item_of[k], send_bucket, r);
 }
 
 trek_status trek_reducer_rest(trek_reducer *r)

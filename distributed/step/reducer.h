@@ -42,7 +42,7 @@ typedef struct trek_reducer {
     const trek_backend *backend;
     int n, n_parts;
     trek_reducer_item *items; /* [n] in arena order */
-    trek_var **leaves;        /* [n] the items', for whoever watches a backward */
+    int *item_of;             /* [n] parameters, as they are registered */
     trek_arena_part parts[TREK_DTYPE_COUNT]; /* grads: the arena's; else staging, NULL while none is needed */
     trek_buckets buckets;     /* an item for each of items */
     bool *any;                /* [n] there is a gradient: here; after a meeting, on some rank that counts */
@@ -68,7 +68,8 @@ trek_status trek_reducer_meet(trek_reducer *reducer, trek_comm *comm, const char
 
 /* A reduction begins. */
 void trek_reducer_begin(trek_reducer *reducer, trek_sending reduction);
-/* Item k's gradient is complete: sends the buckets that have become so, and whose turn it is. */
+/* A trek_backward_watch's, whose leaves are the parameters as they are registered (others may follow): the gradient of number
+ * k is complete. Sends the buckets that have become so, and whose turn it is. */
 void trek_reducer_complete(int k, void *reducer);
 /* Sends what is left. The first failure since it began. */
 trek_status trek_reducer_rest(trek_reducer *reducer);

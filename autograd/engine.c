@@ -243,11 +243,9 @@ static trek_status run_hooks(trek_hook *hooks, int output, trek_var *var, trek_v
     return TREK_OK;
 }
 
-static trek_status leaf_complete(walk *w, trek_var *var)
+static trek_status run_leaf_hooks(const walk *w, trek_var *var)
 {
     trek_leaf *leaf = var->leaf;
-    if (w->watch && leaf->watch == w->id && w->watch->complete)
-        w->watch->complete(leaf->watch_index, w->watch->arg);
     if (!leaf->hooks || !leaf->has_grad || w->inputs || !is_watched(w, var))
         return TREK_OK;
     trek_var *grad = trek_var_retain(leaf->grad), *given = grad;
@@ -255,6 +253,15 @@ static trek_status leaf_complete(walk *w, trek_var *var)
     if (status == TREK_OK && grad != given)
         status = trek_var_set_grad(var, grad);
     trek_var_release(grad);
+    return status;
+}
+
+/* What the hooks leave is what whoever watches may send. */
+static trek_status leaf_complete(walk *w, trek_var *var)
+{
+    trek_status status = run_leaf_hooks(w, var);
+    if (status == TREK_OK && w->watch && var->leaf->watch == w->id && w->watch->complete)
+        w->watch->complete(var->leaf->watch_index, w->watch->arg);
     return status;
 }
 
@@ -717,4 +724,8 @@ void trek_rule_sunk(trek_backward_call *b, int k) { b->node->edges[k].leaf->leaf
 
 bool trek_backward_retains(void) { return walking && walking->retain; }
 bool trek_backward_captures(void) { return walking && walking->inputs; }
+bool trek_backward_passes_last(const trek_var *leaf)
+{
+    return walking && walking->counting && leaf->leaf && leaf->leaf->walk == walking->id && leaf->leaf->pending == 1;
+}
 bool trek_backward_reaches(const trek_var *leaf) { return !walking || is_watched(walking, leaf); }

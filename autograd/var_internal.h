@@ -169,6 +169,8 @@ bool trek_backward_retains(void);
 bool trek_backward_captures(void);
 /* Whether the present walk gives this leaf its gradient: false where it is for others only. */
 bool trek_backward_reaches(const trek_var *leaf);
+/* Whether no node after this one uses the leaf; known only where leaves are counted (trek_backward_watch.complete). */
+bool trek_backward_passes_last(const trek_var *leaf);
 
 /* Recording state of the thread, to be handed to the ranks. */
 typedef struct trek_grad_mode {

@@ -38,13 +38,7 @@ trek_status trek_ranks_alone(ranks_stepper *s, int64_t units, trek_alone_fn fn, 
 static trek_status run_backward(ranks_stepper *s, void *arg)
 {
     trek_var **pair = arg; /* loss and seed */
-    trek_backward_watch watch = { .leaves = s->replicas[0].model->params, .n_leaves = s->replicas[0].model->n_params,
-                                  .only_these = true };
-    if (s->step.phase == TREK_STEP_SENDING) {
-        watch.complete = trek_reducer_complete;
-        watch.arg = s->replicas[0].reducer;
-    }
-    return trek_backward_watched(&pair[0], &pair[1], 1, NULL, &watch);
+    return trek_overlap_backward(s, pair[0], pair[1]);
 }
 
 static trek_status backward_with_seed(ranks_stepper *s, trek_var *loss, double factor)

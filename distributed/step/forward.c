@@ -134,7 +134,7 @@ static trek_status run_split(ranks_stepper *s, trek_var *const *inputs, const bo
     trek_split_call call = { .ranks = s->ranks, .replica = replica_of, .run = run_graph, .begin = begin_rank,
                              .describe = describe_output, .arg = &c,
                              .n_inputs = s->n_inputs, .n_outputs = s->n_outputs, .inputs = inputs, .split = split, .parts = parts,
-                             .keeps_rows = true, .scale = 1, .comm = s->comm, .watches = s->watches,
+                             .keeps_rows = true, .scale = 1, .anchor = s->anchor, .comm = s->comm, .watches = s->watches,
                              .counts = trek_ranks_training(s) };
     place_of(s, rows, &call.first, &call.global);
     s->base.graph->accumulation.rows = rows;

@@ -181,7 +181,7 @@ static trek_status exchange_pass(ranks_stepper *s, word *own, bool *sends)
 trek_status trek_rounds_begin_pass(ranks_stepper *s, bool *sends)
 {
     *sends = false;
-    return s->overlaps ? exchange_pass(s, new_word(s, WORD_BEGIN), sends) : TREK_OK;
+    return s->overlaps && s->comm ? exchange_pass(s, new_word(s, WORD_BEGIN), sends) : TREK_OK;
 }
 
 /* What the pass of a round comes to, which all processes know, those that have none, too. */
@@ -200,6 +200,8 @@ trek_status trek_rounds_pass(ranks_stepper *s, double weight, double *total, boo
     *total = weight;
     if (!s->comm) {
         s->base.graph->accumulation.weight += weight;
+        if (sends)
+            *sends = trek_overlap_wants(s);
         return TREK_OK;
     }
     word *own = new_word(s, WORD_PASS);

@@ -1,18 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reduction under backward, between processes of one rank each, by engines that
- * progress by themselves: a bucket of the arena is started as soon as the last
- * of its gradients is complete, in one fixed order on all processes. Only the
- * pass that is the step's last sends; should another follow all the same,
- * what was reduced stays with process 0 and the rest is reduced in step(). */
+/* Reduction under backward, by engines that progress by themselves: between processes
+ * of one rank each, or among the GPUs of one process. A bucket of the arena is started
+ * as soon as the last of its gradients is complete, in one fixed order on all ranks.
+ * Only the pass that is the step's last sends; should another follow all the same, what
+ * was reduced stays with the first rank and the rest is reduced in step(). */
 #include "distributed/step/overlap.h"
 
+#include "autograd/ops.h"
+#include "autograd/var_internal.h"
 #include "distributed/step/job_sync.h"
+#include "distributed/step/split_forward.h"
 
-void trek_overlap_plan(ranks_stepper *s)
+/* With other processes ranks of one process would have to be summed before. */
+static bool can_overlap(const ranks_stepper *s)
 {
-    bool on_device = s->replicas[0].arena->device.type != TREK_CPU;
-    s->overlaps = s->comm && s->ranks_most == 1 && !s->mixed &&
-        (on_device ? s->comm->nccl != NULL : trek_comm_overlaps(s->comm));
+    const trek_comm *comm = s->comm ? s->comm : trek_ranks_comm(s->ranks, 0);
+    if (s->mixed || (s->comm ? s->ranks_most > 1 : s->world == 1))
+        return false;
+    return s->on_host ? trek_comm_overlaps(comm) : comm->nccl != NULL;
+}
+
+trek_status trek_overlap_plan(ranks_stepper *s)
+{
+    s->overlaps = can_overlap(s);
+    if (!s->overlaps || s->world == 1)
+        return TREK_OK;
+    trek_tensor *zero = trek_tensor_zeros(trek_dims_none(), TREK_F32, trek_cpu(0));
+    s->anchor = zero ? trek_var_new(zero, true) : NULL;
+    trek_tensor_release(zero);
+    return s->anchor ? TREK_OK : trek_status_get();
 }
 
 bool trek_overlap_wants(const ranks_stepper *s)
@@ -22,6 +38,21 @@ bool trek_overlap_wants(const ranks_stepper *s)
     return s->overlaps && s->step.passes + 1 == last && s->step.phase != TREK_STEP_SENT && !trek_ranks_meet(s);
 }
 
+/* --- a rank's part ----------------------------------------------------------------------- */
+
+static trek_comm *comm_of(const ranks_stepper *s, int rank) { return s->comm ? s->comm : trek_ranks_comm(s->ranks, rank); }
+
+trek_reducer *trek_overlap_of(const ranks_stepper *s, int rank)
+{
+    return s->step.phase == TREK_STEP_SENDING ? s->replicas[rank].reducer : NULL;
+}
+
+trek_status trek_overlap_rest(int rank, void *stepper)
+{
+    trek_reducer *own = trek_overlap_of(stepper, rank);
+    return own ? trek_reducer_rest(own) : TREK_OK;
+}
+
 /* --- a pass ------------------------------------------------------------------------------ */
 
 void trek_overlap_begin(ranks_stepper *s, bool sends)
@@ -29,41 +60,105 @@ void trek_overlap_begin(ranks_stepper *s, bool sends)
     if (!s->overlaps || !sends)
         return;
     trek_step_sends(&s->step);
-    trek_reducer_begin(s->replicas[0].reducer, (trek_sending){ .comm = s->comm, .starts = true });
+    s->on_tape = 0;
+    for (int r = 0; r < s->world; r++)
+        trek_reducer_begin(s->replicas[r].reducer, (trek_sending){ .comm = comm_of(s, r), .starts = true });
 }
 
 trek_status trek_overlap_end(ranks_stepper *s)
 {
     if (s->step.phase != TREK_STEP_SENDING)
         return TREK_OK;
-    trek_status status = trek_reducer_rest(s->replicas[0].reducer);
+    trek_status status = s->world == 1 ? trek_overlap_rest(0, s) : trek_ranks_call(s->ranks, trek_overlap_rest, s);
     trek_step_sent(&s->step);
+    return status;
+}
+
+static void complete_on_tape(int k, void *arg)
+{
+    (void)k;
+    ((ranks_stepper *)arg)->on_tape++;
+}
+
+/* What uses rank 0's parameters beside the forward would come after the ranks' parts: then all is sent when it is over. */
+static bool sends_in_split(void *arg)
+{
+    const ranks_stepper *s = arg;
+    return s->on_tape == s->replicas[0].model->n_params;
+}
+
+static void *arg_of_rank(int rank, void *arg) { return trek_overlap_of(arg, rank); }
+static void end_rank(int rank, void *arg) { trek_overlap_rest(rank, arg); }
+
+trek_status trek_overlap_backward(ranks_stepper *s, trek_var *loss, trek_var *seed)
+{
+    trek_replica *model = s->replicas[0].model;
+    trek_backward_watch watch = { .leaves = model->params, .n_leaves = model->n_params, .only_these = true };
+    trek_split_watch ranks = { .anchor = s->anchor, .begins = sends_in_split, .arg_of_rank = arg_of_rank,
+                               .complete = trek_reducer_complete, .end = end_rank, .arg = s };
+    bool sends = s->step.phase == TREK_STEP_SENDING;
+    if (sends && s->world == 1) {
+        watch.complete = trek_reducer_complete;
+        watch.arg = trek_overlap_of(s, 0);
+    } else if (sends) {
+        watch.complete = complete_on_tape;
+        watch.arg = s;
+    }
+    const trek_split_watch *outer = trek_split_watch_set(sends && s->world > 1 ? &ranks : NULL);
+    trek_status status = trek_backward_watched(&loss, &seed, 1, NULL, &watch);
+    trek_split_watch_set(outer);
     return status;
 }
 
 /* --- where what was sent is not the whole ---------------------------------------------------- */
 
-/* They count as gradients all the same: it may be this process alone that had them. */
-static trek_status zero_first(int rank, void *arg)
+static trek_status finish_rank(int rank, void *arg) { return trek_comm_finish(comm_of(arg, rank)); }
+
+trek_status trek_overlap_finish(ranks_stepper *s)
+{
+    return s->step.phase == TREK_STEP_SENT ? trek_ranks_call(s->ranks, finish_rank, s) : TREK_OK;
+}
+
+/* Parameters that only other ranks had a gradient of: the next pass adds to it, too. */
+static trek_status claim(const trek_arena *arena)
+{
+    trek_scope scope = trek_scope_begin();
+    trek_status status = scope.depth ? TREK_OK : trek_status_get();
+    for (int k = 0; k < arena->n_segments && status == TREK_OK; k++) {
+        trek_leaf *leaf = arena->segments[k].param->leaf;
+        if (leaf->has_grad || !arena->segments[k].param->requires_grad)
+            continue;
+        trek_var *any = trek_any(trek_ne_scalar(leaf->grad, 0), trek_dims_none(), false);
+        status = any ? TREK_OK : trek_status_get();
+        leaf->has_grad = any && trek_var_item(any) != 0;
+    }
+    trek_scope_end(scope);
+    return status;
+}
+
+/* Others' count as gradients all the same: it may be this rank alone that had them. */
+static trek_status keep_rank(int rank, void *arg)
 {
     ranks_stepper *s = arg;
-    for (int k = 0; rank == 0 && k < s->replicas[0].arena->n_segments; k++)
-        trek_arena_zero_segment(s->replicas[0].arena, k);
+    trek_arena *arena = s->replicas[rank].arena;
+    if (rank == 0 && s->process == 0)
+        return claim(arena);
+    for (int k = 0; k < arena->n_segments; k++)
+        trek_arena_zero_segment(arena, k);
     return TREK_OK;
 }
 
-/* The sum over all processes counts once: it stays with process 0. */
+/* The sum counts once: it stays with the first rank of process 0. */
 trek_status trek_overlap_keep(ranks_stepper *s)
 {
-    trek_status status = TREK_OK;
+    trek_status status = trek_overlap_finish(s);
     if (s->step.phase == TREK_STEP_SENT) {
         trek_step_folded(&s->step);
-        status = trek_comm_finish(s->comm);
         if (status == TREK_OK)
             status = trek_ranks_settle(s);
     }
     if (status != TREK_OK || s->step.phase != TREK_STEP_FOLDED)
         return status;
     trek_step_accumulates(&s->step);
-    return s->process > 0 ? trek_ranks_call(s->ranks, zero_first, s) : TREK_OK;
+    return s->process > 0 || s->overlaps ? trek_ranks_call(s->ranks, keep_rank, s) : TREK_OK;
 }

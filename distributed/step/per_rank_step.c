@@ -146,11 +146,11 @@ static trek_batch_run run_of(const pass_call *c, int rank, bool last)
 {
     ranks_stepper *s = c->s;
     const rank_replica *own = &s->replicas[rank];
-    bool sends = s->step.phase == TREK_STEP_SENDING && last;
+    trek_reducer *sends = last ? trek_overlap_of(s, rank) : NULL;
     return (trek_batch_run){ .feed = c->feed, .scaler = trek_ranks_scaler(s, rank), .leaves = own->model->params,
                              .n_leaves = own->model->n_params, .denominator = c->denominator, .backward = c->backward,
                              .always = !c->batch->window && trek_ranks_meet(s),
-                             .complete = sends ? trek_reducer_complete : NULL, .arg = own->reducer };
+                             .complete = sends ? trek_reducer_complete : NULL, .arg = sends };
 }
 
 static trek_status keep_loss(const pass_call *c, int rank, const trek_batch *batch, const trek_batch_run *run)
@@ -271,17 +271,22 @@ static trek_status pass_rank_run(int rank, void *arg)
     const pass_call *c = arg;
     if (c->reset && rank > 0)
         trek_graph_reset_state(c->s->replicas[rank].graph);
-    if (skips(c, rank))
-        return TREK_OK;
-    trek_place_here.rng_step = c->rng_step;
-    c->of[rank].rng_draw = c->rng_draw;
-    return run_part(c, rank, c->batch->window ? run_window : run_share);
+    trek_status status = TREK_OK;
+    if (!skips(c, rank)) {
+        trek_place_here.rng_step = c->rng_step;
+        c->of[rank].rng_draw = c->rng_draw;
+        status = run_part(c, rank, c->batch->window ? run_window : run_share);
+    }
+    trek_overlap_rest(rank, c->s);
+    return status;
 }
 
 static trek_status backward_rank(int rank, void *arg)
 {
     const pass_call *c = arg;
-    return c->of[rank].loss ? run_part(c, rank, run_backward) : TREK_OK;
+    trek_status status = c->of[rank].loss ? run_part(c, rank, run_backward) : TREK_OK;
+    trek_overlap_rest(rank, c->s);
+    return status;
 }
 
 /* --- the caller's side ------------------------------------------------------------------- */

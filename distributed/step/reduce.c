@@ -385,7 +385,7 @@ static trek_status step_rank(int rank, void *arg)
     x.at_once = c->update && !x.measure && !start && !s->comm && !s->windowed;
     if (rank == 0)
         status = trek_stopwatch_start(&s->reduce_watch, x.replica->arena->device);
-    if (status == TREK_OK && !c->sent) /* else it is on its way: a process that sends has one rank */
+    if (status == TREK_OK && !(c->sent && s->comm)) /* else it is on its way: a process that sends has one rank */
         status = kind->sum(&x);
     if (status == TREK_OK && s->comm)
         status = kind->between(&x);
@@ -464,10 +464,13 @@ static trek_status begin_separate(rank_step *x)
     return trek_replica_agree(x->local, x->call->update ? trek_optimizer_prepare(x->replica->optimizer) : TREK_OK, "step");
 }
 
-/* Gradients of all ranks become their sum. */
+/* Gradients of all ranks become their sum, or are on their way to it. */
 static trek_status sum_separate(rank_step *x)
 {
-    return trek_reducer_run(x->replica->reducer, (trek_sending){ .comm = x->local });
+    if (!x->call->sent)
+        return trek_reducer_run(x->replica->reducer, (trek_sending){ .comm = x->local });
+    trek_status status = trek_comm_finish(x->local);
+    return status == TREK_OK && x->s->step.factor != 1 ? trek_ranks_settle_here(x->rank, x->s) : status;
 }
 
 /* Rank 0 reduces with the other processes, its result goes to all of this one. */

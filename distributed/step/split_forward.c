@@ -402,7 +402,17 @@ typedef struct backward_call {
     trek_var *const *grads; /* of the recorded outputs; NULL where none arrived */
     bool retain;
     bool some_only;         /* the backward is for the leaves that pass.reached tells, and those behind the inputs */
+    const trek_split_watch *watch; /* all parameters are reached; NULL: nobody asks */
 } backward_call;
+
+static _Thread_local const trek_split_watch *watch_here;
+
+const trek_split_watch *trek_split_watch_set(const trek_split_watch *watch)
+{
+    const trek_split_watch *before = watch_here;
+    watch_here = watch;
+    return before;
+}
 
 /* What arrives at the rank's output k. */
 static trek_var *rank_seed(const pass *p, int rank, int k, trek_var *grad)
@@ -449,6 +459,10 @@ static trek_status backward_segment(const backward_call *c, int rank)
     trek_backward_watch watch = { .leaves = of->leaves, .only_these = true };
     if (c->some_only)
         watch.n_leaves = list_leaves(p, of);
+    if (c->watch) {
+        watch.complete = c->watch->complete;
+        watch.arg = c->watch->arg_of_rank(rank, c->watch->arg);
+    }
     return trek_backward_watched(of->roots, of->seeds, n, &opts, c->some_only ? &watch : NULL);
 }
 
@@ -461,11 +475,8 @@ static trek_status backward_timed(const backward_call *c, int rank)
     return status == TREK_OK && watch ? trek_stopwatch_stop(watch, 0) : status;
 }
 
-static trek_status backward_rank(int rank, void *arg)
+static trek_status run_segment(const backward_call *c, int rank)
 {
-    const backward_call *c = arg;
-    if (!c->pass->of[rank].runs)
-        return TREK_OK;
     int64_t start = trek_trace_enter("backward");
     trek_scope scope = trek_scope_begin();
     int depth = trek_grad_mode_here.no_grad_depth;
@@ -476,6 +487,15 @@ static trek_status backward_rank(int rank, void *arg)
     trek_grad_mode_here.no_grad_depth = depth;
     trek_scope_end(scope);
     trek_trace_end("backward", start, c->pass->of[rank].rows);
+    return status;
+}
+
+static trek_status backward_rank(int rank, void *arg)
+{
+    const backward_call *c = arg;
+    trek_status status = c->pass->of[rank].runs ? run_segment(c, rank) : TREK_OK;
+    if (c->watch)
+        c->watch->end(rank, c->watch->arg);
     return status;
 }
 
@@ -557,10 +577,15 @@ static trek_status split_backward(trek_function_context *context, trek_var *cons
         return trek_fail(TREK_ERR_UNSUPPORTED, "%s through a forward that is split over %d ranks is not supported",
                          trek_grad_enabled() ? "create_graph" : "trek_grad", p->world);
     const trek_replica *first = p->of[0].replica;
+    bool all = true;
     for (int k = 0; k < first->n_params; k++)
-        p->reached[k] = trek_backward_reaches(first->params[k]);
+        all &= p->reached[k] = trek_backward_reaches(first->params[k]);
     /* Only a backward that is for certain leaves passes by the anchor. */
-    backward_call call = { p, grads, trek_backward_retains(), !trek_backward_reaches(p->anchor) };
+    backward_call call = { p, grads, trek_backward_retains(), !trek_backward_reaches(p->anchor), NULL };
+    const trek_split_watch *watch = watch_here;
+    if (watch && watch->anchor == p->anchor && all && call.some_only && trek_backward_passes_last(p->anchor) &&
+        watch->begins(watch->arg))
+        call.watch = watch;
     trek_status status = run_ranks(p, backward_rank, &call);
     for (int k = 0, place = 0; k < p->n_sources && status == TREK_OK; k++) {
         if (p->own_inputs && !p->of[k / p->n_inputs].runs)
@@ -618,8 +643,8 @@ static int give_plain(pass *p, trek_var **outputs)
 static trek_status give_outputs(const trek_split_call *call, pass *p, trek_var **outputs)
 {
     int recorded = give_plain(p, outputs), n = 0, n_outputs = p->n_outputs;
-    trek_tensor *zero = recorded > 0 ? trek_tensor_zeros(trek_dims_none(), TREK_F32, trek_cpu(0)) : NULL;
-    p->anchor = zero ? trek_var_new(zero, true) : NULL;
+    trek_tensor *zero = recorded > 0 && !call->anchor ? trek_tensor_zeros(trek_dims_none(), TREK_F32, trek_cpu(0)) : NULL;
+    p->anchor = zero ? trek_var_new(zero, true) : recorded > 0 ? trek_var_retain(call->anchor) : NULL;
     trek_tensor_release(zero);
     trek_var *results[64], **list = p->anchor ? trek_calloc((size_t)p->n_sources + 1, sizeof *list) : NULL;
     bool is_recorded[64];

@@ -33,11 +33,25 @@ typedef struct trek_split_call {
     const trek_split_part *parts; /* [ranks] */
     bool keeps_rows; /* each row of input gives as many rows of output: else an error; not: outputs have what rows they have */
     double scale;             /* backward gives each replica so many times its share */
+    trek_var *anchor;         /* a leaf, by which a trek_split_watch knows its forwards; NULL: nobody watches */
     trek_comm *comm;          /* other processes whose layers take part in sums; NULL */
     trek_stopwatches *watches;/* NULL: nobody measures */
     bool counts;              /* its samples count as the ranks' work */
     int64_t first, global;    /* place of the process's rows in the batch of all processes, and that batch's rows */
 } trek_split_call;
+
+/* Who wants to know when the ranks' parameters are complete: for the backward of one loss, through any number of forwards
+ * with this anchor. */
+typedef struct trek_split_watch {
+    const trek_var *anchor;
+    bool (*begins)(void *arg); /* on the caller's thread, before the last of them goes back: whether it is to be told */
+    void *(*arg_of_rank)(int rank, void *arg);
+    void (*complete)(int k, void *rank_arg); /* on the rank: of its parameters, and of more leaves behind them */
+    void (*end)(int rank, void *arg); /* on every rank, last, whatever became of its part */
+    void *arg;
+} trek_split_watch;
+/* Of the calling thread, NULL: none; returns the one before. */
+const trek_split_watch *trek_split_watch_set(const trek_split_watch *watch);
 
 /* outputs: [n_outputs], owned by the present scope. Inside a run of the ranks: STATE. */
 trek_status trek_split_forward(const trek_split_call *call, trek_var **outputs);

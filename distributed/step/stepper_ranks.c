@@ -168,7 +168,6 @@ static trek_status join_processes(ranks_stepper *s, const trek_ranks_opts *opts)
         status = trek_replica_take_first(s->replicas[0].model, s->comm,
                                          (trek_replica_values){ .params = true, .buffers = true, .on_host = s->on_host &&
                                                                 !s->mixed }, TREK_OK);
-    trek_overlap_plan(s);
     return status == TREK_OK ? trek_ranks_call(s->ranks, copy_rank, s) : status;
 }
 
@@ -241,6 +240,8 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
     if (status == TREK_OK)
         status = join_processes(s, opts);
     if (status == TREK_OK)
+        status = trek_overlap_plan(s);
+    if (status == TREK_OK)
         status = trek_ranks_constants(&s->base);
     if (status == TREK_OK)
         status = make_pace(s, opts);
@@ -274,10 +275,13 @@ static trek_status free_rank(int rank, void *arg)
 static void free_ranks(trek_stepper *stepper)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
-    if (!trek_forked)
+    if (!trek_forked) {
+        trek_overlap_finish(s);
         trek_ranks_call(s->ranks, free_rank, s);
+    }
     trek_free(s->tag_output);
     trek_free(s->output_tag);
+    trek_var_release(s->anchor);
     trek_free(s->chunks);
     trek_free(s->sums);
     trek_free(s->has);
@@ -321,8 +325,8 @@ static trek_status zero_grad(trek_stepper *stepper)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
     trek_status status = trek_status_get();
-    if (status == TREK_OK && s->step.phase == TREK_STEP_SENT) /* the engine still reads and writes them */
-        status = trek_comm_finish(s->comm);
+    if (status == TREK_OK) /* the engine may still read and write them */
+        status = trek_overlap_finish(s);
     if (status == TREK_OK)
         status = trek_ranks_zero(s);
     if (status != TREK_OK)

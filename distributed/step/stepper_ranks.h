@@ -73,7 +73,9 @@ typedef struct ranks_stepper {
     double own_communication_ms, communication_ms; /* of the last reduction; as process 0 saw it the step before */
     bool windowed;           /* some pass since buffers were merged was a window */
     trek_step_state step;
-    bool overlaps;           /* reduction between processes under backward, where the step's last pass may send */
+    bool overlaps;           /* reduction under backward, where the step's last pass may send */
+    trek_var *anchor;        /* all split forwards are of it, where the ranks of one process overlap; else NULL */
+    int on_tape;             /* parameters of rank 0 that no more of the caller's own tape reaches, in a backward that sends */
 
     /* job_sync.c: the job's processes; comm NULL: this is the only one */
     trek_comm *comm;

@@ -215,6 +215,9 @@ static void test_gloo(void **state)
                             .engine = GLOO, .clip = 1,
                             .gathered = gathered, .accumulate = 1 + gathered, .adam = gathered });
     compare(&(job){ .processes = 3, .world = 2, .passes = 2, .batch = 7, .loss = BY_STATED, .engine = GLOO, .clip = 1 });
+    for (int gathered = 0; gathered < 2; gathered++) /* what was sent has a gradient that process 0 had no part of */
+        compare(&(job){ .processes = 3, .world = 1, .passes = 2, .batch = 17, .loss = BY_ROWS, .engine = GLOO,
+                        .gathered = gathered });
     compare(&(job){ .processes = 2, .world = 1, .passes = 1, .batch = 2, .loss = BY_LABELS, .engine = GLOO, .windows = 1,
                     .adam = 1 });
     compare(&(job){ .processes = 2, .world = 2, .passes = 1, .batch = 7, .loss = BY_LABELS, .engine = GLOO, .uneven = 1 });

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One replica of a wrapper: what it consists of, and its parameters' and buffers' values: rank 0's to all, or all ranks' merged. */
+/* One replica of a wrapper: its lists, and the values of parameters and buffers: rank 0's to all, or all ranks' merged. */
 #include "distributed/ddp_internal.h"
 #include "distributed/step/rank_sums.h"
 

@@ -22,7 +22,7 @@ typedef struct trek_buckets {
     int next;                /* the next one to be sent */
 } trek_buckets;
 
-/* The reducer's items in buckets of at most `bytes`, the first one of 1 MiB at most, so that an engine is soon at work. MEMORY. */
+/* The reducer's items in buckets of at most `bytes`; the first one of 1 MiB at most, so that an engine is soon at work. */
 trek_status trek_buckets_cut(trek_buckets *buckets, const struct trek_reducer *reducer, int64_t bytes);
 void trek_buckets_clear(trek_buckets *buckets);
 

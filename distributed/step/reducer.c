@@ -150,7 +150,8 @@ static trek_status check_frozen(const trek_reducer *r, trek_comm *comm, const ch
     char subject[80];
     snprintf(subject, sizeof subject, "%s: not all %s have frozen the same", what, comm->control ? "processes" : "ranks");
     for (int k = r->n - 1; k >= 0; k--) /* by order of registration */
-        trek_text_format(&text, "parameter \"%s\"\t%s\n", r->items[k].name, trek_item_trains(&r->items[k]) ? "trained" : "frozen");
+        trek_text_format(&text, "parameter \"%s\"\t%s\n", r->items[k].name,
+                         trek_item_trains(&r->items[k]) ? "trained" : "frozen");
     trek_status status = trek_agree(comm, TREK_OK, subject, &text);
     trek_text_clear(&text);
     return status != TREK_OK ? status : trek_fail(TREK_ERR_ARGUMENT, "%s", subject);

@@ -89,6 +89,36 @@ static void models_may_grow(void **state)
     trek_ddp_free(&ddp);
 }
 
+typedef struct turned {
+    trek_module base;
+    trek_var *w;
+} turned;
+
+static trek_var *turned_forward(trek_module *self, trek_var *x) { return trek_matmul(x, ((turned *)self)->w); }
+static const trek_module_class turned_class = { .name = "turned", .size = sizeof(turned), .forward = turned_forward };
+
+/* One replica, too, then takes no part in anything: without lists a backward would give nobody a gradient. */
+static void a_refused_model_trains_no_more(void **state)
+{
+    (void)state;
+    trek_module *model = normed(), *odd = trek_module_new(&turned_class);
+    trek_ddp *ddp = trek_ddp_wrap(&model, 1, NULL);
+    trek_scope scope = trek_scope_begin();
+    trek_var *loss = trek_mean(trek_forward(model, ddp_rows(1, 0, 3, IN, TREK_F32)), trek_dims_none(), false);
+    trek_var *w = trek_transpose(ddp_rows(2, 0, 3, 4, TREK_F32), 0, 1);
+    trek_module_param(odd, "w", offsetof(turned, w), trek_tensor_retain(trek_var_data(w)));
+    trek_nn_sequential_add(model, odd);
+    assert_int_equal(trek_ddp_refresh(ddp), TREK_ERR_ARGUMENT);
+    assert_non_null(strstr(trek_error(), "not contiguous"));
+    trek_error_clear();
+    assert_int_equal(trek_ddp_backward(ddp, loss), TREK_ERR_STATE);
+    trek_error_clear();
+    assert_int_equal(trek_ddp_reduce_gradients(ddp), TREK_ERR_STATE);
+    trek_error_clear();
+    trek_scope_end(scope);
+    trek_ddp_free(&ddp);
+}
+
 /* --- inputs of each replica, outputs joined -------------------------------------------------------------- */
 
 static void outputs_are_joined(void **state)
@@ -369,7 +399,8 @@ static void forwards_that_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wrapper_is_a_module), cmocka_unit_test(models_may_grow), cmocka_unit_test(outputs_are_joined),
+        cmocka_unit_test(wrapper_is_a_module), cmocka_unit_test(models_may_grow),
+        cmocka_unit_test(a_refused_model_trains_no_more), cmocka_unit_test(outputs_are_joined),
         cmocka_unit_test(several_inputs), cmocka_unit_test(a_pass_is_for_one_wrapper),
         cmocka_unit_test(forwards_that_are_refused),
     };

@@ -42,7 +42,10 @@ typedef struct trek_cuda_fault_record {
     long long value, place, limit;
 } trek_cuda_fault_record;
 
+enum { TREK_CUDA_LISTED, TREK_CUDA_OPEN, TREK_CUDA_BROKEN };
+
 typedef struct trek_cuda_device {
+    int state;                  /* LISTED until its first use; written once, atomically */
     int index;                  /* trek's number: devices that cannot be used have none */
     int ordinal;                /* CUDA's */
     char why[200];              /* not usable: the reason */
@@ -54,9 +57,13 @@ typedef struct trek_cuda_device {
     trek_cuda_fault_record *faults_device; /* the device's */
 } trek_cuda_device;
 
-int trek_cuda_device_count(void);                 /* usable ones */
-/* NULL and DEVICE unless it is there and usable. */
+int trek_cuda_device_count(void);                 /* those listed: makes no context */
+/* Opens it at first use: its context, its fault record. NULL and DEVICE unless it is there and usable. */
 trek_cuda_device *trek_cuda_device_at(int index);
+/* One that is open already; NULL: none. */
+trek_cuda_device *trek_cuda_device_open(void);
+/* The calling thread's device is not the one that its queues know (stream.c). */
+void trek_cuda_forget_current(void);
 trek_status trek_cuda_open_devices(char *why, size_t size);
 /* The fault of a device as a status of the calling thread, and forgets it. Work must have ended, or nothing is seen yet. */
 trek_status trek_cuda_take_fault(trek_cuda_device *device);

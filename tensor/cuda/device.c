@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Devices: found once, probed with a tiny kernel, those that fail left out. Also
- * CUDA's errors as statuses, and the faults that kernels find in their data. */
+/* Devices: listed once, by their properties alone, those that the library has no code for left
+ * out; opened where they are first used, with a tiny kernel, so that a process has contexts on
+ * no others. Also CUDA's errors as statuses, and the faults that kernels find in their data. */
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,8 +10,9 @@
 #include "tensor/cuda/cuda.h"
 #include "tensor/cuda/small.h"
 
-static trek_cuda_device devices[TREK_CUDA_MAX_DEVICES]; /* those that can be used */
+static trek_cuda_device devices[TREK_CUDA_MAX_DEVICES]; /* all but those left out */
 static int n_devices;
+static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 static char left_out[200]; /* the last one that cannot be, and why */
 bool trek_cuda_sync_each;
 
@@ -70,20 +71,50 @@ static bool read_properties(trek_cuda_device *d)
     return true;
 }
 
+/* Whether there is code for it among "sm_90 compute_90": of a generation for the same and later minor numbers, in the
+ * intermediate language for all that is later. */
+static bool has_code(const trek_device_info *info)
+{
+    int own = info->major * 10 + info->minor, known = 0;
+    for (const char *at = trek_cuda_architectures(); at && *at; at += strcspn(at, " "), at += strspn(at, " ")) {
+        int number;
+        char letter = ' ';
+        if (sscanf(at, "sm_%d%c", &number, &letter) >= 1) {
+            known++;
+            if (letter != ' ' ? number == own : number / 10 == info->major && number <= own)
+                return true;
+        } else if (sscanf(at, "compute_%d", &number) == 1) {
+            known++;
+            if (number <= own)
+                return true;
+        }
+    }
+    return known == 0;
+}
+
+static bool can_list(trek_cuda_device *d)
+{
+    if (!read_properties(d))
+        return false;
+    if (!has_code(&d->info))
+        return !note_problem(d, cudaErrorNoKernelImageForDevice, "a kernel");
+    return true;
+}
+
 /* Writes a number through a kernel into the fault record and looks whether it arrives. */
 static bool probe(trek_cuda_device *d)
 {
     void *host = NULL, *device = NULL;
     if (note_problem(d, cudaSetDevice(d->ordinal), "it cannot be opened") ||
-        note_problem(d, cudaHostAlloc(&host, sizeof *d->faults, cudaHostAllocMapped | cudaHostAllocPortable), "pinned memory") ||
-        note_problem(d, cudaHostGetDevicePointer(&device, host, 0), "mapped memory"))
+        note_problem(d, cudaHostAlloc(&host, sizeof *d->faults, cudaHostAllocMapped | cudaHostAllocPortable), "pinned memory"))
         return false;
     memset(host, 0, sizeof *d->faults);
     d->faults = host;
-    d->faults_device = device;
     cudaStream_t stream = NULL;
-    if (note_problem(d, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream"))
+    if (note_problem(d, cudaHostGetDevicePointer(&device, host, 0), "mapped memory") ||
+        note_problem(d, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream"))
         return false;
+    d->faults_device = device;
     bool failed = note_problem(d, trek_cuda_probe(&d->faults_device->value, 4711, stream), "a kernel") ||
                   note_problem(d, cudaStreamSynchronize(stream), "a kernel");
     cudaStreamDestroy(stream);
@@ -95,6 +126,30 @@ static bool probe(trek_cuda_device *d)
     }
     d->faults->value = 0;
     return true;
+}
+
+/* Its context, at first use. Whoever asks next gets the same answer. The calling thread's device is this one afterwards. */
+static bool opened(trek_cuda_device *d)
+{
+    int state = __atomic_load_n(&d->state, __ATOMIC_ACQUIRE);
+    if (state == TREK_CUDA_LISTED) {
+        pthread_mutex_lock(&opening);
+        if ((state = __atomic_load_n(&d->state, __ATOMIC_ACQUIRE)) == TREK_CUDA_LISTED) {
+            state = probe(d) ? TREK_CUDA_OPEN : TREK_CUDA_BROKEN;
+            __atomic_store_n(&d->state, state, __ATOMIC_RELEASE);
+            trek_cuda_forget_current();
+        }
+        pthread_mutex_unlock(&opening);
+    }
+    return state == TREK_CUDA_OPEN;
+}
+
+trek_cuda_device *trek_cuda_device_open(void)
+{
+    for (int k = 0; k < n_devices; k++)
+        if (__atomic_load_n(&devices[k].state, __ATOMIC_ACQUIRE) == TREK_CUDA_OPEN)
+            return &devices[k];
+    return NULL;
 }
 
 trek_status trek_cuda_open_devices(char *why, size_t size)
@@ -110,19 +165,18 @@ trek_status trek_cuda_open_devices(char *why, size_t size)
         snprintf(why, size, "%s", error == cudaSuccess ? "the driver lists none" : cudaGetErrorString(error));
         return TREK_ERR_DEVICE;
     }
-    int before = 0;
-    cudaGetDevice(&before);
     for (int k = 0; k < count && n_devices < TREK_CUDA_MAX_DEVICES; k++) {
         trek_cuda_device *d = &devices[n_devices];
-        *d = (trek_cuda_device){ .index = n_devices, .ordinal = k };
-        if (read_properties(d) && probe(d)) {
+        memset(d, 0, sizeof *d);
+        d->index = n_devices;
+        d->ordinal = k;
+        if (can_list(d)) {
             n_devices++;
             continue;
         }
         snprintf(left_out, sizeof left_out, "GPU %d (%.40s): %.120s", k, d->info.name[0] ? d->info.name : "?", d->why);
         trek_log_message(TREK_LOG_WARNING, "%s; it is left out", left_out);
     }
-    cudaSetDevice(before);
     if (n_devices > 0)
         return TREK_OK;
     snprintf(why, size, "%s", left_out);
@@ -133,19 +187,22 @@ int trek_cuda_device_count(void) { return n_devices; }
 
 bool trek_cuda_usable(int index, char *why, size_t size)
 {
-    if (index >= 0 && index < n_devices)
+    bool listed = index >= 0 && index < n_devices;
+    if (listed && opened(&devices[index]))
         return true;
-    snprintf(why, size, "cuda:%d is no device: there %s %d%s%s", index, n_devices == 1 ? "is" : "are", n_devices,
-             left_out[0] ? ", and one that was left out: " : "", left_out);
+    if (listed)
+        snprintf(why, size, "cuda:%d (%.40s) cannot be used: %s", index, devices[index].info.name, devices[index].why);
+    else
+        snprintf(why, size, "cuda:%d is no device: there %s %d%s%s", index, n_devices == 1 ? "is" : "are", n_devices,
+                 left_out[0] ? ", and one that was left out: " : "", left_out);
     return false;
 }
 
 trek_cuda_device *trek_cuda_device_at(int index)
 {
-    if (index >= 0 && index < n_devices)
-        return &devices[index];
     char why[320];
-    trek_cuda_usable(index, why, sizeof why);
+    if (trek_cuda_usable(index, why, sizeof why))
+        return &devices[index];
     trek_fail(TREK_ERR_DEVICE, "%s", why);
     return NULL;
 }

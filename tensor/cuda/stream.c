@@ -90,6 +90,12 @@ static trek_cuda_queue *take_queue(trek_cuda_device *device)
     return queue ? queue : new_queue(device);
 }
 
+void trek_cuda_forget_current(void)
+{
+    if (mine)
+        mine->current = -1;
+}
+
 static trek_cuda_queue *first_use(int device)
 {
     trek_cuda_device *d = trek_cuda_device_at(device);

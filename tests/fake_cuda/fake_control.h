@@ -32,6 +32,8 @@ void trek_fake_fail(const char *specification);
 long trek_fake_calls(const char *function);
 /* Kernels that have run on the device. */
 long trek_fake_kernels(int device);
+/* On which devices this process has contexts: a bit for each. */
+unsigned trek_fake_contexts(void);
 /* No stream of the device starts anything more until it is let go. */
 void trek_fake_hold(int device);
 void trek_fake_let_go(int device);

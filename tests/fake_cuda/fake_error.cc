@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <map>
 
+#include <cstring>
+
 #include "fake_internal.h"
 
 namespace fake {
@@ -118,6 +120,20 @@ cudaError_t give(cudaError_t error)
     return error;
 }
 
+/* What only asks makes no context; all else makes one on the thread's device. */
+static void note_context(const char *function)
+{
+    static const char *const queries[] = { "cudaGetDevice", "cudaGetDeviceProperties", "cudaDeviceGetAttribute",
+                                           "cudaDeviceGetPCIBusId", "cudaDeviceCanAccessPeer" };
+    Device &d = state().device[device_now];
+    if (d.context.load(std::memory_order_relaxed))
+        return;
+    for (const char *query : queries)
+        if (!strcmp(function, query))
+            return;
+    d.context = true;
+}
+
 cudaError_t enter(const char *function)
 {
     State &s = state();
@@ -132,6 +148,7 @@ cudaError_t enter(const char *function)
         return give(cudaErrorNoDevice);
     if (host_function)
         return give(cudaErrorNotPermitted);
+    note_context(function);
     if (fails_now(function, &error))
         return give(error);
     int sticky = s.device[device_now].sticky.load(std::memory_order_relaxed);
@@ -232,6 +249,14 @@ void trek_fake_fail(const char *specification)
     f.any = !f.list.empty();
 }
 
+unsigned trek_fake_contexts(void)
+{
+    unsigned set = 0;
+    for (int k = 0; k < state().devices; k++)
+        set |= (unsigned)state().device[k].context.load() << k;
+    return set;
+}
+
 long trek_fake_calls(const char *function)
 {
     Failures &f = failures();
@@ -312,6 +337,7 @@ cudaError_t cudaSetDevice(int device)
     if (device < 0 || device >= state().devices)
         return give(state().devices ? cudaErrorInvalidDevice : cudaErrorNoDevice);
     device_now = device;
+    state().device[device].context = true; /* as since CUDA 12 */
     int sticky = state().device[device].sticky.load(std::memory_order_relaxed);
     return sticky ? give((cudaError_t)sticky) : cudaSuccess;
 }

@@ -41,6 +41,7 @@ struct Device {
     std::atomic<int> sticky{0};   /* cudaError_t */
     std::atomic<unsigned> peers{0};
     std::atomic<bool> held{false};
+    std::atomic<bool> context{false};
     std::atomic<long> kernels{0};
     int key = -1;                 /* protection key */
     std::mutex mutex;             /* of the default stream's making */

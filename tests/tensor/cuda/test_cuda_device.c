@@ -2,6 +2,7 @@
 /* The machinery below the kernels: copies, the caching allocator, streams of
  * threads, faults, capture. On TREK_TEST_DEVICE, which must be a GPU (the fake
  * one of the tests, or a real one); on the CPU it has nothing to do. */
+#include <dlfcn.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -42,6 +43,75 @@ static void assert_failed(trek_status status, const char *part)
     if (!strstr(trek_error(), part))
         fail_msg("\"%s\" is not in \"%s\"", part, trek_error());
     trek_error_clear();
+}
+
+/* --- opening -------------------------------------------------------------------------- */
+
+static void *fake(const char *name)
+{
+    void *runtime = dlopen("libfake_cudart.so", RTLD_LAZY | RTLD_NOLOAD);
+    return runtime ? dlsym(runtime, name) : NULL;
+}
+
+static void *pin_something(void *arg)
+{
+    void *data = NULL;
+    if (backend->pinned_allocate(100, &data) == TREK_OK)
+        backend->pinned_release(data);
+    *(bool *)arg = data != NULL;
+    return NULL;
+}
+
+/* The first thing that this program does: contexts are on the devices that it uses, and on no others. */
+static void test_contexts(void **state)
+{
+    (void)state;
+    unsigned (*contexts)(void);
+    void *address = fake("trek_fake_contexts");
+    int count = trek_device_count(TREK_CUDA);
+    char why[200];
+    bool pinned = false;
+    pthread_t thread;
+    if (!address || count < 2)
+        skip();
+    memcpy(&contexts, &address, sizeof contexts);
+    trek_device_default();
+    assert_false(backend->usable(count, why, sizeof why));
+    assert_int_equal(contexts(), 0);
+    trek_tensor *there = trek_tensor_full(1, trek_dims(3), TREK_F32, trek_cuda(count - 1));
+    assert_non_null(there);
+    unsigned one = contexts();
+    assert_true(one != 0 && (one & (one - 1)) == 0);
+    assert_int_equal(pthread_create(&thread, NULL, pin_something, &pinned), 0);
+    pthread_join(thread, NULL);
+    assert_true(pinned);
+    assert_int_equal(contexts(), one);
+    trek_tensor_release(there);
+    trek_tensor *here = filled(1, 3);
+    assert_non_null(here);
+    assert_true(contexts() != one);
+    trek_tensor_release(here);
+}
+
+/* A device whose kernels do not run says so where it is first used, and to all who ask later. */
+static void test_broken_device(void **state)
+{
+    (void)state;
+    void (*fails)(const char *specification);
+    void *address = fake("trek_fake_fail");
+    int count = trek_device_count(TREK_CUDA);
+    if (!address || count < 3)
+        skip();
+    memcpy(&fails, &address, sizeof fails);
+    fails("cudaLaunchKernel:1");
+    for (int k = 0; k < 2; k++) {
+        assert_null(trek_tensor_full(1, trek_dims(3), TREK_F32, trek_cuda(1)));
+        assert_failed(TREK_ERR_DEVICE, "a kernel");
+        fails(NULL);
+    }
+    trek_tensor *here = filled(1, 3);
+    assert_all(here, 1);
+    trek_tensor_release(here);
 }
 
 /* --- copies ------------------------------------------------------------------------- */
@@ -89,7 +159,7 @@ static void test_between_devices(void **state)
 {
     (void)state;
     int count = trek_device_count(TREK_CUDA);
-    trek_device other = trek_cuda(count > 1 ? (gpu.index + 1) % count : gpu.index);
+    trek_device other = trek_cuda(count - 1);
     trek_tensor *t = filled(3, 5000);
     trek_tensor *there = trek_tensor_to(t, other), *back = there ? trek_tensor_to(there, gpu) : NULL;
     assert_non_null(back);
@@ -399,7 +469,9 @@ int main(void)
         printf("TREK_TEST_DEVICE names no GPU: nothing to test here\n[  SKIPPED ] 1 test(s).\n");
         return 77;
     }
+    setenv("TREK_FAKE_GPUS", "4", 0);
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_contexts), cmocka_unit_test(test_broken_device),
         cmocka_unit_test(test_copies),          cmocka_unit_test(test_host_is_kept_out), cmocka_unit_test(test_between_devices),
             cmocka_unit_test(test_default_device),
         cmocka_unit_test(test_blocks_are_apart), cmocka_unit_test(test_memory_is_cached),

@@ -34,18 +34,10 @@ static int class_of(size_t bytes)
     return k < PINNED_CLASSES ? k : -1;
 }
 
-/* On a thread that has used no device CUDA would open the first one for it. */
-static bool choose_device(void)
-{
-    trek_device here = trek_cuda_host->place()->device;
-    trek_cuda_device *open = trek_cuda_device_open();
-    return trek_cuda_queue_here(here.type == TREK_CUDA ? here.index : open ? open->index : 0) != NULL;
-}
-
 static pinned *new_pinned(size_t bytes, int size_class)
 {
     void *memory = NULL;
-    if (!choose_device())
+    if (!trek_cuda_some_device_here())
         return NULL;
     size_t size = (size_class >= 0 ? (size_t)SMALLEST << size_class : bytes) + HEAD;
     if (trek_cuda_check(cudaHostAlloc(&memory, size, cudaHostAllocPortable), "cudaHostAlloc") != TREK_OK)

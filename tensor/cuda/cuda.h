@@ -98,6 +98,9 @@ typedef struct trek_cuda_queue {
 
 /* Makes the device the calling thread's; NULL and an error. */
 trek_cuda_queue *trek_cuda_queue_here(int device);
+/* Before calls for no device in particular: a thread that has used none gets its place's, or one that is open; CUDA would open
+ * the first one for it. A device that it has stays. */
+bool trek_cuda_some_device_here(void);
 /* Whether a capture is under way on this thread's queue of the device; -1: of any. */
 bool trek_cuda_captures_here(int device);
 /* The CUDA stream that `stream` stands for on the device (NULL: the queue's own). */

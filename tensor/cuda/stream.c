@@ -118,6 +118,15 @@ trek_cuda_queue *trek_cuda_queue_here(int device)
     return first_use(device);
 }
 
+bool trek_cuda_some_device_here(void)
+{
+    if (mine && mine->current >= 0)
+        return true;
+    trek_device here = trek_cuda_host->place()->device;
+    trek_cuda_device *open = trek_cuda_device_open();
+    return trek_cuda_queue_here(here.type == TREK_CUDA ? here.index : open ? open->index : 0) != NULL;
+}
+
 /* Whether a capture is under way on this thread's queue of the device; -1: of any. */
 bool trek_cuda_captures_here(int device)
 {

@@ -17,6 +17,7 @@
 #include "graph/feed_internal.h"
 #include "graph/graph_internal.h"
 #include "nn/text.h"
+#include "tensor/environment.h"
 #include "tensor/pool.h"
 
 typedef struct setup {
@@ -80,6 +81,20 @@ static trek_status find_processes(setup *s)
     return own ? trek_comm_set_deadline(s->comm, s->opts.deadline_s) : TREK_OK;
 }
 
+/* Of several processes with several GPUs each, local process k has those from k * ranks on: its graph is on the first. */
+static trek_status find_gpus_of_process(setup *s, trek_device own, int gpus)
+{
+    int first = trek_environment_local_rank() * s->world;
+    if (own.index % s->world != 0 || own.index + s->world > gpus)
+        return trek_fail(TREK_ERR_DEVICE,
+                         "trainer_setup: with %d ranks in each process the graph of local process %d is built on cuda:%d, not on "
+                         "cuda:%d, of %d usable GPUs; or .devices says which they are",
+                         s->world, first / s->world, first, own.index, gpus);
+    for (int r = 1; r < s->world; r++)
+        s->devices[r] = trek_cuda(own.index + r);
+    return TREK_OK;
+}
+
 /* As many GPUs as ranks were asked for, else all, if replicas can be made; the graph's own first. */
 static trek_status find_gpus(setup *s, trek_device own)
 {
@@ -91,6 +106,8 @@ static trek_status find_gpus(setup *s, trek_device own)
     if (s->world > gpus)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: %d ranks, but %d usable GPU%s; .devices can list the same one twice",
                          s->world, gpus, gpus == 1 ? "" : "s");
+    if (s->comm && s->world > 1)
+        return find_gpus_of_process(s, own, gpus);
     for (int r = 1, next = 0; r < s->world; r++, next++) {
         next += next == own.index;
         s->devices[r] = trek_cuda(next);

@@ -32,6 +32,7 @@ typedef struct job {
 } job;
 
 enum { SHARED, GLOO, MPI }; /* engines */
+enum { ONE_ON_CPUS = 1, GPUS_OF_ITS_OWN }; /* mixed */
 
 static run run_of(const job *j)
 {
@@ -44,11 +45,12 @@ static run run_of(const job *j)
 /* Where a process has its ranks; NULL: where the tests are. With TREK_TEST_EACH_GPU each has a GPU of its own. */
 static const trek_device *devices_of(const job *j, int process, trek_device *devices)
 {
-    bool on_cpu = j->mixed && process == 1, each = getenv("TREK_TEST_EACH_GPU") != NULL;
-    if (!on_cpu && !each)
+    bool on_cpu = j->mixed == ONE_ON_CPUS && process == 1, own = j->mixed == GPUS_OF_ITS_OWN, each = getenv("TREK_TEST_EACH_GPU") != NULL;
+    if (!on_cpu && !each && !own)
         return NULL;
     for (int r = 0; r < 5; r++)
-        devices[r] = on_cpu ? trek_cpu(r) : trek_cuda(process % trek_device_count(TREK_CUDA));
+        devices[r] = on_cpu ? trek_cpu(r) : own ? trek_cuda(process * j->world + r)
+            : trek_cuda(process % trek_device_count(TREK_CUDA));
     return devices;
 }
 
@@ -238,6 +240,17 @@ static void test_mixed_devices(void **state)
                     .mixed = 1 });
 }
 
+/* Several GPUs in each of several processes. */
+static void test_gpus_of_processes(void **state)
+{
+    (void)state;
+    if (test_on_cpu() || trek_device_count(TREK_CUDA) < 4)
+        skip();
+    for (int passes = 1; passes <= 2; passes++)
+        compare(&(job){ .processes = 2, .world = 2, .passes = passes, .batch = 7, .loss = BY_LABELS, .gathered = passes == 1,
+                        .clip = 1, .mixed = GPUS_OF_ITS_OWN });
+}
+
 /* Buckets are on their way while backward goes on; the second time one pass more follows than was announced. */
 static void test_mpi(void **state)
 {
@@ -260,6 +273,7 @@ int main(int count, char **words)
     const char *build = getenv("TREK_TEST_BUILD"), *text = getenv("TREK_TEST_CHILD");
     (void)count;
     self = words[0];
+    setenv("TREK_FAKE_GPUS", "4", 0);
     if (text)
         return child(text, getenv("TREK_TEST_FILE"));
     snprintf(path, sizeof path, "%s/tools/trek-run", build ? build : ".");
@@ -275,6 +289,7 @@ int main(int count, char **words)
         cmocka_unit_test(test_per_rank), cmocka_unit_test(test_gathered), cmocka_unit_test(test_windows),
             cmocka_unit_test(test_accumulate), cmocka_unit_test(test_teacher), cmocka_unit_test(test_without_samples),
         cmocka_unit_test(test_two_graphs), cmocka_unit_test(test_gloo), cmocka_unit_test(test_mixed_devices),
+            cmocka_unit_test(test_gpus_of_processes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

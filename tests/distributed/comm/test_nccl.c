@@ -892,6 +892,28 @@ static void test_processes_on_one_device(void **state)
     free_processes(2, processes);
 }
 
+/* A process with several ranks whose GPUs would be another's, or are not there. */
+static void test_gpus_of_another(void **state)
+{
+    (void)state;
+    if (skipped(3))
+        skip();
+    trek_comm *comms[2];
+    for (int first = 1; first < 3; first++) {
+        assert_int_equal(trek_comm_local(NULL, 2, comms), TREK_OK);
+        setenv("LOCAL_RANK", "1", 1);
+        trek_graph *graph = build(trek_cuda(first), NULL);
+        assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .ranks = 2, .comm = comms[0] }),
+                         TREK_ERR_DEVICE);
+        assert_non_null(strstr(trek_error(), "local process 1 is built on cuda:2"));
+        trek_error_clear();
+        unsetenv("LOCAL_RANK");
+        trek_graph_free(&graph);
+        for (int r = 0; r < 2; r++)
+            trek_comm_free(&comms[r]);
+    }
+}
+
 /* The end of the group, from any process, ends the waiting of a device. */
 static void test_end_between_processes(void **state)
 {
@@ -921,7 +943,7 @@ int main(void)
         cmocka_unit_test(test_group),         cmocka_unit_test(test_training),
         cmocka_unit_test(test_under_backward), cmocka_unit_test(test_exactness), cmocka_unit_test(test_wrapper_under_backward),
         cmocka_unit_test(test_processes),     cmocka_unit_test(test_started_between_processes),
-        cmocka_unit_test(test_processes_on_one_device), cmocka_unit_test(test_end_between_processes),
+        cmocka_unit_test(test_gpus_of_another), cmocka_unit_test(test_processes_on_one_device), cmocka_unit_test(test_end_between_processes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -38,7 +38,7 @@ trek_var *trek_var_of(trek_var *x, trek_dims_list dims, bool keepdim) { return t
 trek_var *trek_std(trek_var *x, trek_dims_list dims, bool keepdim) { return trek_apply_std(x, dims, keepdim, 1); }
 trek_var *trek_reshape(trek_var *x, trek_shape shape) { return trek_apply_reshape(x, shape); }
 trek_var *trek_expand(trek_var *x, trek_shape shape) { return trek_apply_expand(x, shape); }
-trek_var *trek_permute(trek_var *x, trek_shape dims) { return trek_apply_permute(x, dims); }
+trek_var *trek_permute(trek_var *x, trek_dims_list dims) { return trek_apply_permute(x, dims); }
 trek_var *trek_transpose(trek_var *x, int first, int second) { return trek_apply_transpose(x, first, second); }
 trek_var *trek_narrow(trek_var *x, int dim, int64_t start, int64_t length) { return trek_apply_narrow(x, dim, start, length); }
 trek_var *trek_select(trek_var *x, int dim, int64_t index) { return trek_apply_select(x, dim, index); }

@@ -148,7 +148,7 @@ TREK_API trek_var *trek_log_softmax(trek_var *x, int dim);
 TREK_API trek_var *trek_reshape(trek_var *x, trek_shape shape);   /* one size may be -1 */
 TREK_API trek_var *trek_flatten(trek_var *x, int start_dim, int end_dim);
 TREK_API trek_var *trek_expand(trek_var *x, trek_shape shape);    /* -1 keeps a size */
-TREK_API trek_var *trek_permute(trek_var *x, trek_shape dims);
+TREK_API trek_var *trek_permute(trek_var *x, trek_dims_list dims);
 TREK_API trek_var *trek_transpose(trek_var *x, int first, int second);
 TREK_API trek_var *trek_squeeze(trek_var *x, int dim);
 TREK_API trek_var *trek_unsqueeze(trek_var *x, int dim);

@@ -110,7 +110,7 @@ static trek_status add_plan(trek_state *state, const ranks_stepper *s)
         return TREK_OK;
     char *text = trek_plan_text(trek_pace_plan(s->pace));
     trek_status status = text ? trek_state_set_text(state, PLAN_KEY, text) : trek_status_get();
-    trek_plan_text_free(&text);
+    trek_string_free(&text);
     return status;
 }
 

@@ -268,7 +268,13 @@ char *trek_tensor_text(const trek_tensor *tensor)
     return NULL;
 }
 
-void trek_string_free(char *text) { trek_free(text); }
+void trek_string_free(char **text)
+{
+    if (!text)
+        return;
+    trek_free(*text);
+    *text = NULL;
+}
 
 trek_status trek_tensor_print(const trek_tensor *tensor, void *stream)
 {

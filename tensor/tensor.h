@@ -72,7 +72,8 @@ TREK_API trek_tensor *trek_tensor_view(trek_tensor *tensor, trek_shape shape); /
 TREK_API trek_status trek_tensor_print(const trek_tensor *tensor, void *stream);
 /* The same text as a new string, to be freed by trek_string_free. */
 TREK_API char *trek_tensor_text(const trek_tensor *tensor);
-TREK_API void trek_string_free(char *text);
+/* Frees any text that trek has handed out, and sets NULL; NULL, and a NULL text, are nothing to be done. */
+TREK_API void trek_string_free(char **text);
 
 /* DLPack (versioned, 1.x). The exported structure is a DLManagedTensorVersioned *,
  * owned by the caller until its deleter is called. from_dlpack takes it over

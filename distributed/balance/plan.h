@@ -50,9 +50,8 @@ TREK_API bool trek_plan_get(const trek_plan *plan, int64_t k, trek_decision *dec
 /* The plan as text, for a file or a checkpoint's notes: a line "trek-plan 2", "ranks N", then a line
  * for each decision, "STEP shares S0 S1 ..." with shares as hexadecimal floats (all their bits) or "STEP counts ANCHOR
  * C0 C1 ...", and at last "end SIZE xxh64 C", C the XXH64 of the text up to there in 16 hexadecimal digits. No locale plays
- * a part. To be freed by trek_plan_text_free. NULL and MEMORY. */
+ * a part. To be freed by trek_string_free (tensor/tensor.h). NULL and MEMORY. */
 TREK_API char *trek_plan_text(const trek_plan *plan);
-TREK_API void trek_plan_text_free(char **text);                /* sets NULL */
 /* The reverse, bit for bit. A plan that was written by hand, or by an earlier version of trek, begins "trek-plan 1", ends
  * "end SIZE" and has no checksum. NULL and FORMAT, which names the line or says that the checksum does not match,
  * ARGUMENT, MEMORY. */

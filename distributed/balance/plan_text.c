@@ -73,14 +73,6 @@ char *trek_plan_text(const trek_plan *plan)
     return trek_text_take(&out);
 }
 
-void trek_plan_text_free(char **text)
-{
-    if (!text)
-        return;
-    trek_free(*text);
-    *text = NULL;
-}
-
 /* --- reading --------------------------------------------------------------------------- */
 
 typedef struct reader {

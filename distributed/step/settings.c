@@ -169,7 +169,7 @@ static void plan_decisions(const trek_plan *plan, trek_text *text)
         rest += length + (rest[length] == '\n');
     }
     text->failed |= plan && !lines;
-    trek_plan_text_free(&lines);
+    trek_string_free(&lines);
 }
 
 void trek_settings_describe_setup(const ranks_stepper *s, const trek_trainer_opts *opts, trek_text *text)

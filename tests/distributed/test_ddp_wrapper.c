@@ -67,7 +67,7 @@ static void wrapper_is_a_module(void **state)
     trek_error_clear();
     char *summary = trek_module_summary(parent);
     assert_non_null(strstr(summary, "0.1.running_mean"));
-    trek_string_free(summary);
+    trek_string_free(&summary);
     trek_module_free(&parent);
 }
 

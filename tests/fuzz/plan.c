@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "distributed/balance/plan_internal.h"
+#include "tensor/tensor.h"
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -21,8 +22,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         trek_decision d;
         trek_plan_at(plan, 1 << 20, &d);
     }
-    trek_plan_text_free(&text);
-    trek_plan_text_free(&again);
+    trek_string_free(&text);
+    trek_string_free(&again);
     trek_plan_free(&plan);
     trek_plan_free(&file);
     trek_plan_free(&back);

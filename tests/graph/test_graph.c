@@ -328,7 +328,7 @@ static void dot(void **state)
     assert_non_null(strstr(text, "v3 [label=\"+\\n#later\", shape=circle];"));
     assert_non_null(strstr(text, "v3 -> v2 [style=dashed, constraint=false];"));
     assert_non_null(strstr(text, "v3 -> out;"));
-    trek_string_free(text);
+    trek_string_free(&text);
     trek_graph_free(&graph);
 }
 

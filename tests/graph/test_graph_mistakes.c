@@ -223,7 +223,8 @@ static trek_status build_and_train(void)
     }
     char hash[TREK_GRAPH_HASH_TEXT];
     trek_graph_hash(graph, hash);
-    trek_string_free(trek_graph_dot(graph));
+    char *dot = trek_graph_dot(graph);
+    trek_string_free(&dot);
     trek_graph_record(graph, "loss", 1);
     trek_graph_flush(graph);
     trek_graph_free(&graph);

@@ -207,7 +207,7 @@ static void test_avg_pool(void **state)
     trek_scope_end(scope);
     char *summary = trek_module_summary(full);
     assert_non_null(strstr(summary, "kernel 2x3, stride 1x2"));
-    trek_string_free(summary);
+    trek_string_free(&summary);
     trek_module_free(&plain);
     trek_module_free(&full);
     trek_module_free(&inside);

@@ -86,7 +86,7 @@ static void test_tree(void **state)
     char *table = trek_module_summary(m);
     assert_non_null(strstr(table, "linear(3, 6)"));
     assert_non_null(strstr(table, "48 parameters, 48 of them trained, 200 bytes"));
-    trek_string_free(table);
+    trek_string_free(&table);
     freed = 0;
     trek_module_free(&m);
     assert_null(m);
@@ -359,7 +359,7 @@ static void test_no_memory(void **state)
         if (!done && trek_status_get() != TREK_ERR_MEMORY)
             fail_msg("allocation %ld: %s: %s", k, trek_status_name(trek_status_get()), trek_error());
         trek_error_clear();
-        trek_string_free(table);
+        trek_string_free(&table);
         trek_params_free(&params);
         trek_module_free(&m);
         trek_memory_release_cached(trek_cpu(0));

@@ -125,7 +125,7 @@ static outcome text_of(pool *p)
     char *text = trek_tensor_text(x ? trek_var_data(x) : NULL);
     p->number = text ? (double)strlen(text) : 0;
     outcome made = text ? OUTCOME_MADE : OUTCOME_FAILED;
-    trek_string_free(text);
+    trek_string_free(&text);
     return made;
 }
 
@@ -357,8 +357,9 @@ static outcome module_set(pool *p)
     case 2: return sequence_status(trek_module_reset(module));
     case 3: {
         char *text = trek_module_summary(module);
-        trek_string_free(text);
-        return text ? OUTCOME_MADE : OUTCOME_FAILED;
+        outcome made = text ? OUTCOME_MADE : OUTCOME_FAILED;
+        trek_string_free(&text);
+        return made;
     }
     default: return sequence_status(trek_module_train(module, pool_chance(p, 50)));
     }

@@ -42,7 +42,7 @@ static void show(const double *values, trek_shape shape, trek_dtype dtype)
     char *printed = trek_tensor_text(t);
     assert_non_null(printed);
     assert_string_equal(printed, text);
-    trek_string_free(printed);
+    trek_string_free(&printed);
     trek_tensor_release(t);
     trek_tensor_release(wide);
 }
@@ -108,7 +108,7 @@ static void expect_printed(FILE *stream, const trek_tensor *t)
     size_t size = fread(printed, 1, sizeof printed - 1, stream);
     printed[size] = '\0';
     assert_true(size == strlen(wanted) + 1 && strncmp(printed, wanted, size - 1) == 0 && printed[size - 1] == '\n');
-    trek_string_free(wanted);
+    trek_string_free(&wanted);
 }
 
 /* The same text and the end of a line, to a stream or to stdout; of variables as of tensors. */

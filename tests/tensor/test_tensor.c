@@ -249,13 +249,16 @@ static void text(void **state)
     assert_non_null(printed);
     assert_non_null(strstr(printed, "-2"));
     assert_non_null(strstr(printed, "30"));
-    trek_string_free(printed);
+    trek_string_free(&printed);
+    assert_null(printed);
+    trek_string_free(&printed);
+    trek_string_free(NULL);
     trek_tensor_release(t);
     t = trek_tensor_full(0.5, trek_dims(100, 100), TREK_F32, test_device());
     printed = trek_tensor_text(t);
     assert_non_null(strstr(printed, "..."));
     assert_true(strlen(printed) < 2000);
-    trek_string_free(printed);
+    trek_string_free(&printed);
     trek_tensor_release(t);
 }
 

@@ -132,8 +132,8 @@ static void text_comes_back(void **state)
     expect_same(plan, back);
     again = trek_plan_text(back);
     assert_string_equal(text, again);
-    trek_plan_text_free(&text);
-    trek_plan_text_free(&again);
+    trek_string_free(&text);
+    trek_string_free(&again);
     assert_null(text);
     trek_plan_free(&back);
     trek_plan_free(&plan);
@@ -143,7 +143,7 @@ static void text_comes_back(void **state)
     back = trek_plan_parse(text);
     assert_int_equal(trek_plan_ranks(back), 7);
     expect_same(plan, back);
-    trek_plan_text_free(&text);
+    trek_string_free(&text);
     trek_plan_free(&back);
     trek_plan_free(&plan);
 }
@@ -166,7 +166,7 @@ static void every_bit_of_a_share_comes_back(void **state)
         at += strlen("shares ");
         for (int r = 0; r < 3; r++)
             assert_true(strtod(at, &at) == shares[r]);
-        trek_plan_text_free(&text);
+        trek_string_free(&text);
         trek_plan_free(&back);
         trek_plan_free(&plan);
     }
@@ -273,7 +273,7 @@ static void damage_is_noticed(void **state)
     trek_plan *whole = trek_plan_parse(text);
     expect_same(plan, whole);
     trek_plan_free(&whole);
-    trek_plan_text_free(&text);
+    trek_string_free(&text);
     trek_plan_free(&plan);
 }
 
@@ -358,7 +358,7 @@ static void memory_may_run_out(void **state)
         trek_error_clear();
         trek_plan_free(&loaded);
         trek_plan_free(&back);
-        trek_plan_text_free(&text);
+        trek_string_free(&text);
         assert_int_equal(test_memory.blocks, before);
         assert_true(at < 100);
     }

@@ -241,7 +241,6 @@ typedef struct trek_cross_entropy_opts {
     double label_smoothing;   /* default 0; in [0, 1] */
     trek_reduction reduction; /* default mean: divided by the weights of the rows not ignored */
 } trek_cross_entropy_opts;
-#define TREK_ZERO_INDEX TREK_ZERO
 
 /* logits [N, C, ...]; labels [N, ...] of any integer dtype, or probabilities of logits' shape. Mean. ARGUMENT: a class to
  * ignore beside probabilities. UNSUPPORTED: class weights that require a gradient, beside labels that are classes.

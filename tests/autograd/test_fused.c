@@ -291,7 +291,7 @@ static void attention_makes_no_scores(void **state)
 static void loss_equals_linear_and_cross_entropy(void **state)
 {
     (void)state;
-    const trek_cross_entropy_opts options[] = { { 0 }, { .ignore_index = TREK_ZERO_INDEX, .label_smoothing = 0.1 },
+    const trek_cross_entropy_opts options[] = { { 0 }, { .ignore_index = TREK_ZERO, .label_smoothing = 0.1 },
                                                 { .reduction = TREK_REDUCTION_SUM, .ignore_index = 3 },
                                                     { .reduction = TREK_REDUCTION_NONE } };
     for (int k = 0; k < 4; k++) {

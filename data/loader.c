@@ -56,8 +56,8 @@ static trek_status opts_check(const trek_dataset *dataset, const trek_loader_opt
     if (!opts || opts->batch_size < 1)
         return trek_fail(TREK_ERR_ARGUMENT, "loader: batch_size is %" PRId64 ", it must be at least 1",
                          opts ? opts->batch_size : 0);
-    if ((opts->prefetch < TREK_OFF && opts->prefetch != TREK_ZERO) || opts->prefetch > 4096)
-        return trek_fail(TREK_ERR_ARGUMENT, "loader: prefetch is %d, neither TREK_OFF nor 0 .. 4096", opts->prefetch);
+    if ((opts->prefetch < 0 && opts->prefetch != TREK_ZERO) || opts->prefetch > 4096)
+        return trek_fail(TREK_ERR_ARGUMENT, "loader: prefetch is %d, neither TREK_ZERO nor 0 .. 4096", opts->prefetch);
     if (opts->sampler && opts->shuffle)
         return trek_fail(TREK_ERR_ARGUMENT, "loader: shuffle beside a sampler, which gives the order itself");
     if (dataset->n_fields < 1)
@@ -90,7 +90,7 @@ static trek_status fill(trek_loader *l, trek_sampler **sampler, const trek_loade
         plan->batches = plan->samples / plan->batch_size;
         plan->samples = plan->batches * plan->batch_size;
     }
-    int64_t depth = opts->prefetch == TREK_OFF ? 0 : trek_option_integer(opts->prefetch, DEFAULT_PREFETCH);
+    int64_t depth = trek_option_integer(opts->prefetch, DEFAULT_PREFETCH);
     l->depth = (int)(depth < plan->batches ? depth : plan->batches);
     bool unset = opts->device.type == TREK_CPU && opts->device.index == 0;
     l->host = opts->host;

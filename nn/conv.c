@@ -35,9 +35,8 @@ static void conv2d_describe(const trek_module *self, char *text, size_t size)
     snprintf(text, size,
              "%" PRId64 ", %" PRId64 ", kernel %" PRId64 "x%" PRId64 ", stride %" PRId64 "x%" PRId64 ", padding %" PRId64
              "x%" PRId64 "%s%s",
-             m->in, m->out, m->kernel[0], m->kernel[1], o->stride[0], o->stride[1], o->padding[0],
-             o->padding[1] == TREK_OFF || o->padding[1] == TREK_ZERO ? 0 : o->padding[1], o->groups > 1 ? ", grouped" : "",
-             m->bias ? "" : ", no bias");
+             m->in, m->out, m->kernel[0], m->kernel[1], o->stride[0], o->stride[1], trek_option_integer(o->padding[0], 0),
+             trek_option_integer(o->padding[1], 0), o->groups > 1 ? ", grouped" : "", m->bias ? "" : ", no bias");
 }
 
 static const trek_module_class conv2d_class = {
@@ -64,6 +63,9 @@ static trek_status check_options(const trek_conv2d_opts *opts, int64_t groups, c
         status = trek_layer_positive("conv2d", "kernel", kernel[0] < kernel[1] ? kernel[0] : kernel[1]);
     if (status == TREK_OK)
         status = trek_layer_positive("conv2d", "groups", groups);
+    for (int d = 0; d < 2 && status == TREK_OK; d++)
+        if (trek_option_integer(opts->padding[d], 0) < 0)
+            status = trek_fail(TREK_ERR_ARGUMENT, "conv2d: padding must not be negative, not %" PRId64, opts->padding[d]);
     if (status == TREK_OK && (opts->in % groups != 0 || opts->out % groups != 0))
         status =
             trek_fail(TREK_ERR_ARGUMENT, "conv2d: %" PRId64 " groups do not divide %" PRId64 " channels in and %" PRId64 " out",

@@ -48,7 +48,7 @@ static trek_module *pool_new(const trek_module_class *klass, const trek_pool_opt
         return NULL;
     for (int d = 0; d < 2; d++)
         if (opts->kernel[d] < 0 || opts->stride[d] < 0 || opts->dilation[d] < 0 ||
-            (opts->padding[d] < TREK_OFF && opts->padding[d] != TREK_ZERO))
+            trek_option_integer(opts->padding[d], 0) < 0)
             return trek_fail_null(TREK_ERR_ARGUMENT, "%s: kernel, stride, padding and dilation must not be negative",
                                   klass->name);
     trek_module *base = trek_module_new(klass);

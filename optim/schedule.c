@@ -268,7 +268,7 @@ trek_plateau trek_plateau_lr(trek_plateau_opts o)
     trek_plateau p = { .valid = false };
     o.lr = trek_option(o.lr, 1e-3);
     o.factor = trek_option(o.factor, 0.1);
-    o.patience = o.patience == TREK_OFF ? 0 : trek_option_integer(o.patience, 10);
+    o.patience = trek_option_integer(o.patience, 10);
     o.cooldown = trek_option_integer(o.cooldown, 0);
     o.min_lr = trek_option(o.min_lr, 0.0);
     o.threshold = trek_option(o.threshold, 1e-4);

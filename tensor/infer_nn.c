@@ -84,7 +84,7 @@ static void padding_pair(int64_t *to, const int64_t *from)
 {
     pair(to, from, 0);
     for (int d = 0; d < 2; d++)
-        if (to[d] == TREK_OFF || to[d] == TREK_ZERO)
+        if (to[d] == TREK_ZERO)
             to[d] = 0;
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tensor/memory_internal.h"
+#include "tensor/option_internal.h"
 #include "tensor/status_internal.h"
 
 static const double least_ms = 1e-9, most_ms = 1e15, most_ratio = 1e6;
@@ -361,8 +362,6 @@ static void first_shares(trek_balancer *b, const trek_balancer_opts *o)
     b->changed = false;
 }
 
-static double or_default(double value, double otherwise) { return value == TREK_ZERO ? 0 : value != 0 ? value : otherwise; }
-
 trek_balancer *trek_balancer_new(int ranks, const trek_balancer_opts *opts)
 {
     trek_balancer_opts o = opts ? *opts : (trek_balancer_opts){ 0 };
@@ -380,9 +379,9 @@ trek_balancer *trek_balancer_new(int ranks, const trek_balancer_opts *opts)
     b->first = o.first > 0 ? o.first : 10;
     b->every = o.every > 0 ? o.every : 50;
     b->probe_every = o.probe_every > 0 ? o.probe_every : 500;
-    b->smoothing = or_default(o.smoothing, 0.3);
-    b->min_share = or_default(o.min_share, fmin(0.05, 0.5 / ranks));
-    b->min_gain = or_default(o.min_gain, 0.02);
+    b->smoothing = trek_option(o.smoothing, 0.3);
+    b->min_share = trek_option(o.min_share, fmin(0.05, 0.5 / ranks));
+    b->min_gain = trek_option(o.min_gain, 0.02);
     b->allow_idle = o.allow_idle;
     first_shares(b, &o);
     return b;

@@ -242,9 +242,9 @@ static void fields_of_an_object(void **state)
 static void loader_gives_every_sample(void **state)
 {
     (void)state;
-    for (int prefetch = TREK_OFF; prefetch < 5; prefetch++) {
+    for (int prefetch = -1; prefetch < 5; prefetch++) {
         trek_loader *loader = trek_loader_new(&counting_new(103)->base, &(trek_loader_opts){
-            .batch_size = 10, .shuffle = true, .seed = 5, .prefetch = prefetch });
+            .batch_size = 10, .shuffle = true, .seed = 5, .prefetch = prefetch < 0 ? TREK_ZERO : prefetch });
         assert_no_error();
         assert_int_equal(trek_loader_batches(loader), 11);
         float first[103], values[103];
@@ -336,10 +336,12 @@ static void loader_refusals(void **state)
 static void loader_stops_at_errors(void **state)
 {
     (void)state;
-    for (int prefetch = TREK_OFF; prefetch < 4; prefetch++) {
+    for (int prefetch = -1; prefetch < 4; prefetch++) {
         counting *set = counting_new(20);
         set->fail_at = 9;
-        trek_loader *loader = trek_loader_new(&set->base, &(trek_loader_opts){ .batch_size = 4, .prefetch = prefetch });
+        trek_loader *loader = trek_loader_new(&set->base,
+                                              &(trek_loader_opts){ .batch_size = 4,
+                                                                   .prefetch = prefetch < 0 ? TREK_ZERO : prefetch });
         float values[32];
         trek_loader_start(loader, 0);
         assert_int_equal(drain(loader, values, 0), 8);
@@ -359,11 +361,11 @@ static void loader_stops_at_errors(void **state)
 static void loader_cancels_in_the_middle(void **state)
 {
     (void)state;
-    for (int prefetch = TREK_OFF; prefetch < 4; prefetch++) {
+    for (int prefetch = -1; prefetch < 4; prefetch++) {
         counting *set = counting_new(64);
         set->delay_us = 300;
         trek_loader *loader = trek_loader_new(&set->base, &(trek_loader_opts){
-            .batch_size = 4, .shuffle = true, .prefetch = prefetch });
+            .batch_size = 4, .shuffle = true, .prefetch = prefetch < 0 ? TREK_ZERO : prefetch });
         float whole[64], values[64];
         trek_loader_start(loader, 3);
         assert_int_equal(drain(loader, whole, 0), 64);

@@ -189,7 +189,7 @@ static void out_of_memory(void **state)
 {
     (void)state;
     static record before, after, expected;
-    prefetch = TREK_OFF; /* a thread's failure would come to light in the next batch */
+    prefetch = TREK_ZERO; /* a thread's failure would come to light in the next batch */
     for (int ranks = 1; ranks <= 2; ranks++) {
         run_opts o = { .dtype = TREK_F32, .ranks = ranks, .separate = ranks == 2, .scaled = true };
         trek_graph *graph = begin(&o);

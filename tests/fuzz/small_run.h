@@ -17,7 +17,7 @@ static inline trek_loader *small_loader(void)
     trek_tensor *tensors[2] = { trek_tensor_ones(trek_dims(5, 2), TREK_F32, trek_cpu(0)),
                                 trek_tensor_zeros(trek_dims(5), TREK_I64, trek_cpu(0)) };
     trek_loader *loader = trek_loader_new(trek_dataset_tensors(names, tensors, 2),
-                                          &(trek_loader_opts){ .batch_size = 2, .prefetch = TREK_OFF });
+                                          &(trek_loader_opts){ .batch_size = 2, .prefetch = TREK_ZERO });
     trek_tensor_release(tensors[0]);
     trek_tensor_release(tensors[1]);
     return loader;

@@ -136,10 +136,10 @@ static void plateau_equals_pytorch(void **state)
     static const double scores[] = { 1, 1.05, 1.2, 1.3, 1.31 };
     static const double then[] = { .1, .01, .01, .001, .001 };
     p = trek_plateau_lr((trek_plateau_opts){ .lr = 0.1, .maximize = true, .threshold = 0.1, .absolute = true,
-                                             .patience = TREK_OFF });
+                                             .patience = TREK_ZERO });
     for (size_t k = 0; k < sizeof scores / sizeof *scores; k++)
         assert_true(fabs(trek_plateau_observe(&p, scores[k]) - then[k]) < 1e-15);
-    p = trek_plateau_lr((trek_plateau_opts){ .patience = TREK_OFF });
+    p = trek_plateau_lr((trek_plateau_opts){ .patience = TREK_ZERO });
     assert_true(trek_plateau_observe(&p, NAN) == 1e-4);
     p = trek_plateau_lr((trek_plateau_opts){ .factor = 1.5 });
     assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);

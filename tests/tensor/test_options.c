@@ -30,6 +30,13 @@ static double at(trek_var *var, int64_t k)
     return trek_var_item(trek_select(trek_reshape(var, trek_dims(trek_var_numel(var))), 0, k));
 }
 
+static void expect_refused(const char *text)
+{
+    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+    assert_non_null(strstr(trek_error(), text));
+    trek_error_clear();
+}
+
 static void learning_rates(void **state)
 {
     (void)state;
@@ -118,6 +125,26 @@ static void loaders(void **state)
     assert_int_equal(trek_loader_start(loader, 0), TREK_OK);
     assert_non_null(trek_loader_next(loader));
     trek_loader_free(&loader);
+}
+
+/* TREK_OFF turns a feature off; where a number is meant it is a negative number, as any other. */
+static void off_is_no_zero(void **state)
+{
+    (void)state;
+    trek_var *x = trek_var_from(trek_tensor_ones(trek_dims(1, 1, 5, 5), TREK_F32, trek_cpu(0)));
+    trek_var *w = trek_var_from(trek_tensor_ones(trek_dims(1, 1, 3, 3), TREK_F32, trek_cpu(0)));
+    assert_null(trek_conv2d(x, w, NULL, &(trek_conv_opts){ .padding = { 1, TREK_OFF } }));
+    expect_refused("padding");
+    assert_null(trek_max_pool2d(x, &(trek_pool_opts){ .kernel = { 3 }, .padding = { TREK_OFF } }));
+    expect_refused("padding");
+    assert_null(trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = 1, .out = 1, .kernel = { 3 }, .padding = { TREK_OFF } }));
+    expect_refused("padding");
+    assert_null(trek_nn_max_pool2d_with(&(trek_pool_opts){ .kernel = { 3 }, .padding = { 1, TREK_OFF } }));
+    expect_refused("padding");
+    assert_false(trek_plateau_lr((trek_plateau_opts){ .patience = TREK_OFF }).valid);
+    expect_refused("patience");
+    assert_null(trek_loader_new(trek_dataset_digits(8, 1), &(trek_loader_opts){ .batch_size = 4, .prefetch = TREK_OFF }));
+    expect_refused("prefetch is -1, neither TREK_ZERO nor 0 .. 4096");
 }
 
 /* --- the environment ------------------------------------------------------------------ */
@@ -221,6 +248,7 @@ int main(void)
         return use_library();
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
     const struct CMUnitTest tests[] = { TEST(learning_rates), TEST(layers), TEST(windows), TEST(functions), TEST(loaders),
+                                        TEST(off_is_no_zero),
                                         TEST(the_environment), TEST(variables) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

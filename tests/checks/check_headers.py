@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every public header compiles alone, as strict C11 and as C++."""
+"""Every public header compiles alone, as strict C11 and as C++, and trek.h includes all of them."""
 import os
 import pathlib
 import re
@@ -16,7 +16,10 @@ compilers = [("C11", [os.environ.get("CC", "gcc"), "-xc", "-std=c11"])]
 cxx = shutil.which("g++") or shutil.which("c++")
 if cxx:
     compilers.append(("C++11", [cxx, "-xc++", "-std=c++11"]))
-failures = []
+umbrella = re.findall(r'#include "([^"]+)"', (root / "trek.h").read_text())
+failures = [f"trek.h does not include {header.relative_to(root)}" for header in installed[1:] if str(header.relative_to(root)) not in umbrella]
+if umbrella != sorted(umbrella):
+    failures.append("trek.h: the headers are not in order")
 for header in installed:
     for language, command in compilers:
         source = f'#include "{header.relative_to(root)}"\n#include "{header.relative_to(root)}"\nint trek_test_of_headers;\n'

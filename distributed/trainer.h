@@ -36,7 +36,7 @@ typedef struct trek_trainer_opts {
     int ranks;                       /* 1 to 1024 */
     trek_optimizer_spec optimizer;   /* default: the one that the graph has, if any */
     trek_schedule schedule;          /* default: the one that the graph has */
-    int accumulate; /* k: the passes (backward or forward_batch) of a step are one large batch, and its gradient the one
+    int accumulate; /* k: the passes (backward or train_batch) of a step are one large batch, and its gradient the one
                        of the joined batch: the mean of the passes', weighted by what each loss is the mean of
                        (trek_loss_weight; else what trek_graph_backward_weighted states, or the rows of the
                        forward), on one rank as on many. All passes since the last step count, be they k or

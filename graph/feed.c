@@ -223,9 +223,26 @@ trek_var *trek_pass_mean(trek_pass_sum *sums, int n, trek_device device)
 
 /* --- a pass --------------------------------------------------------------------------- */
 
-static trek_var *forward_only(trek_graph *graph, const trek_batch *batch)
+/* The graph's stepper for a batch that its loader has given. */
+static trek_stepper *stepper_for(trek_graph *graph, const trek_batch *batch, const char *function)
+{
+    if (!loader_of(graph, function) || trek_status_get() != TREK_OK)
+        return NULL;
+    if (!batch)
+        return trek_fail_missing(function, "batch"), NULL;
+    if (!batch->given || batch->dataset != trek_loader_dataset(graph->feed->loader))
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: %s", function,
+                              batch->given ? "the batch is another dataset's" : "the batch has ended");
+    return trek_graph_stepper(graph);
+}
+
+trek_var *trek_graph_forward_batch(trek_graph *graph, const trek_batch *batch)
 {
     trek_var *inputs[64];
+    if (!stepper_for(graph, batch, "trek_graph_forward_batch"))
+        return NULL;
+    if (batch->window)
+        return trek_fail_null(TREK_ERR_UNSUPPORTED, "trek_graph_forward_batch: a window has no fields: its ranks read them");
     if (graph->layout.n_inputs > 64)
         return trek_fail_null(TREK_ERR_UNSUPPORTED, "trek_graph_forward_batch: more than 64 inputs");
     for (int k = 0; k < graph->layout.n_inputs; k++)
@@ -233,20 +250,10 @@ static trek_var *forward_only(trek_graph *graph, const trek_batch *batch)
     return trek_graph_forward_many(graph, inputs, graph->layout.n_inputs);
 }
 
-trek_var *trek_graph_forward_batch(trek_graph *graph, trek_batch *batch)
+trek_var *trek_graph_train_batch(trek_graph *graph, trek_batch *batch)
 {
-    if (!loader_of(graph, "trek_graph_forward_batch") || trek_status_get() != TREK_OK)
-        return NULL;
-    if (!batch)
-        return trek_fail_missing("trek_graph_forward_batch", "batch"), NULL;
-    if (!batch->given || batch->dataset != trek_loader_dataset(graph->feed->loader))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "trek_graph_forward_batch: %s", batch->given ? "the batch is another dataset's"
-                                                                                              : "the batch has ended");
-    trek_stepper *s = trek_graph_stepper(graph);
-    if (!s)
-        return NULL;
-    if (graph->feed->loss)
-        return s->klass->pass(s, batch);
-    return batch->window ? trek_fail_null(TREK_ERR_STATE, "trek_graph_forward_batch: the loss was taken away within a window")
-                         : forward_only(graph, batch);
+    trek_stepper *s = stepper_for(graph, batch, "trek_graph_train_batch");
+    if (s && !graph->feed->loss)
+        return trek_fail_null(TREK_ERR_STATE, "trek_graph_train_batch: no loss is registered; trek_graph_set_loss gives one");
+    return s ? s->klass->train_batch(s, batch) : NULL;
 }

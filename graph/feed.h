@@ -8,7 +8,7 @@
  *     for (int64_t epoch = 0; epoch < epochs; epoch++) {
  *         trek_graph_start(graph, epoch);
  *         for (trek_batch *batch; (batch = trek_graph_next(graph)); trek_graph_step(graph))
- *             mean = trek_graph_forward_batch(graph, batch);
+ *             mean = trek_graph_train_batch(graph, batch);
  *     }
  *
  * The same loop runs on any number of ranks. With a loss, ranks do not wait for each
@@ -33,18 +33,21 @@ typedef trek_var *(*trek_loss_fn)(trek_graph *graph, trek_var *output, const tre
 /* Batches of this loader feed the graph: field feeds the first input, every further input takes the field of its own
  * name. The loader stays the caller's and must outlive its use; NULL ends it. ARGUMENT: no such field. */
 TREK_API trek_status trek_graph_set_loader(trek_graph *graph, trek_loader *loader, const char *field);
-/* NULL: no loss is registered; forward_batch then is a forward. */
+/* NULL: no loss is registered. */
 TREK_API trek_status trek_graph_set_loss(trek_graph *graph, trek_loss_fn fn, void *arg);
 /* trek_loader_start and trek_loader_seek of the graph's loader. STATE without one. */
 TREK_API trek_status trek_graph_start(trek_graph *graph, int64_t epoch);
 /* The next step's samples; NULL at the end of the epoch, and on an error. A window's batch gives size and indices (those
  * of all ranks), no fields: its ranks read them themselves. */
 TREK_API trek_batch *trek_graph_next(trek_graph *graph);
-/* Without a loss: trek_graph_forward_many of the batch's fields. With one: a pass over the batch (or window). In
- * training mode, unless recording is off, its gradient is added up as trek_graph_backward does; result: the mean loss over all
+/* A pass over the batch (or window) by the registered loss: forward, loss and, in training mode, unless recording is
+ * off, backward, which adds up the gradient as trek_graph_backward does. Result: the mean loss over all
  * samples of this process, by weight, a scalar that needs no gradient (0 if no sample counted). The tagged values are
- * then rank 0's, of its last batch. */
-TREK_API trek_var *trek_graph_forward_batch(trek_graph *graph, trek_batch *batch);
+ * then rank 0's, of its last batch. STATE where no loss is registered. */
+TREK_API trek_var *trek_graph_train_batch(trek_graph *graph, trek_batch *batch);
+/* trek_graph_forward_many of the batch's fields, whether a loss is registered or not. UNSUPPORTED for a window, which has
+ * no fields. */
+TREK_API trek_var *trek_graph_forward_batch(trek_graph *graph, const trek_batch *batch);
 
 TREK_END
 

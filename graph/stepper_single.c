@@ -68,7 +68,7 @@ static trek_status backward(trek_stepper *stepper, trek_var *loss, double weight
     return status;
 }
 
-static trek_var *pass(trek_stepper *stepper, const struct trek_batch *batch)
+static trek_var *train_batch(trek_stepper *stepper, const struct trek_batch *batch)
 {
     single *s = (single *)stepper;
     trek_pass_sum sum = { 0 };
@@ -274,7 +274,8 @@ static const struct trek_stepper_capture single_capture = {
 static const trek_stepper_class single_class = {
     .name = "single", .free = free_single, .forward = forward, .backward = backward, .reduce = reduce, .step = step,
     .zero_grad = zero_grad, .train = train, .freeze = freeze, .parameters_changed = parameters_changed,
-    .set_optimizer = set_optimizer, .set_lr = set_lr, .world_size = world_size, .shares = shares, .lr = lr, .pass = pass,
+    .set_optimizer = set_optimizer, .set_lr = set_lr, .world_size = world_size, .shares = shares, .lr = lr,
+    .train_batch = train_batch,
     .grad_norm = grad_norm, .optimizer = optimizer_of, .capture = &single_capture,
 };
 

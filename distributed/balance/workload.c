@@ -189,7 +189,7 @@ trek_status trek_pace_check_batch(trek_pace *p)
         return TREK_OK;
     return trek_fail(TREK_ERR_ARGUMENT,
                      "trek_trainer_opts.plan holds counts of whole batches for step %lld, which this loop cannot follow: "
-                     "windows need trek_graph_set_loader, trek_graph_set_loss, trek_graph_next and trek_graph_forward_batch",
+                     "windows need trek_graph_set_loader, trek_graph_set_loss, trek_graph_next and trek_graph_train_batch",
                      (long long)p->step);
 }
 

@@ -170,8 +170,8 @@ static trek_status exchange_pass(ranks_stepper *s, word *own, bool *sends)
         all &= w->sends != 0;
         if (w->kind != own->kind && (w->kind == WORD_BEGIN || w->kind == WORD_PASS))
             status = trek_fail(TREK_ERR_COMM, "process %d calls trek_graph_%s, process %d trek_graph_%s", s->process,
-                               own->kind == WORD_BEGIN ? "forward_batch" : "backward", p,
-                               w->kind == WORD_BEGIN ? "forward_batch" : "backward");
+                               own->kind == WORD_BEGIN ? "train_batch" : "backward", p,
+                               w->kind == WORD_BEGIN ? "train_batch" : "backward");
     }
     if (sends)
         *sends = all;

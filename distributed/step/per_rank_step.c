@@ -433,12 +433,12 @@ static void choose_way(pass_call *c)
     c->stashes = again && !c->known;
 }
 
-trek_var *trek_ranks_pass(trek_stepper *stepper, const trek_batch *batch)
+trek_var *trek_ranks_train_batch(trek_stepper *stepper, const trek_batch *batch)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
     trek_graph *graph = stepper->graph;
     if (batch->dataset->n_fields > 64)
-        return trek_fail_null(TREK_ERR_UNSUPPORTED, "trek_graph_forward_batch: a dataset with more than 64 fields");
+        return trek_fail_null(TREK_ERR_UNSUPPORTED, "trek_graph_train_batch: a dataset with more than 64 fields");
     pass_call c = { .s = s, .feed = graph->feed, .batch = batch, .backward = trek_graph_learns(graph),
                     .reset = trek_graph_states_are_reset(graph), .no_grad_depth = trek_grad_mode_here.no_grad_depth,
                     .denominator = (double)batch->global, .rng_step = trek_place_here.rng_step,

@@ -432,7 +432,7 @@ static const trek_stepper_class ranks_class = {
     .reduce = trek_ranks_reduce, .step = trek_ranks_step, .zero_grad = zero_grad, .train = train, .freeze = freeze,
     .parameters_changed = parameters_changed, .set_optimizer = set_optimizer,
     .set_lr = set_lr, .world_size = world_size, .shares = shares, .lr = lr, .grad_norm = grad_norm, .optimizer = optimizer_of,
-    .constants = trek_ranks_constants, .pass = trek_ranks_pass, .window = trek_ranks_window,
+    .constants = trek_ranks_constants, .train_batch = trek_ranks_train_batch, .window = trek_ranks_window,
 };
 
 ranks_stepper *trek_graph_ranks(const trek_graph *graph)

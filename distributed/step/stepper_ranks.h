@@ -109,7 +109,7 @@ trek_status trek_ranks_split(const ranks_stepper *s, int64_t n, int64_t *counts)
 trek_status trek_slowed(const ranks_stepper *s, int rank, trek_stopwatch *watch, bool ends);
 
 /* per_rank_step.c */
-trek_var *trek_ranks_pass(trek_stepper *stepper, const struct trek_batch *batch);
+trek_var *trek_ranks_train_batch(trek_stepper *stepper, const struct trek_batch *batch);
 int64_t trek_ranks_window(trek_stepper *stepper);
 /* Multiplies gradients by `factor`, which becomes 1. */
 trek_status trek_ranks_settle(ranks_stepper *s);

@@ -280,7 +280,7 @@ static int64_t step(trainer *t)
         trek_var *y = trek_graph_forward(t->graph, trek_batch_get(batch, t->work->field));
         trek_graph_backward(t->graph, y ? loss_of(t->graph, y, batch, NULL) : NULL);
     } else {
-        trek_graph_forward_batch(t->graph, batch);
+        trek_graph_train_batch(t->graph, batch);
     }
     if (trek_graph_step(t->graph) != TREK_OK)
         die("step");

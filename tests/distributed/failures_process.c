@@ -304,7 +304,7 @@ static trek_status save(trek_graph *graph, trek_loader *loader, const char *fold
 static trek_status make_pass(trek_graph *graph, trek_batch *batch)
 {
     if (my.mode != GATHERED)
-        return trek_graph_forward_batch(graph, batch) ? TREK_OK : trek_status_get();
+        return trek_graph_train_batch(graph, batch) ? TREK_OK : trek_status_get();
     trek_var *y = trek_graph_forward(graph, trek_batch_get(batch, "x"));
     trek_var *loss = y ? loss_of(graph, y, batch, NULL) : NULL;
     return loss ? trek_graph_backward(graph, loss) : trek_status_get();

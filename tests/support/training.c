@@ -259,7 +259,7 @@ void training_params(trek_graph *graph, result *to)
 static trek_var *make_pass(const run *c, trek_graph *graph, trek_batch *batch)
 {
     if (!c->gathered)
-        return trek_graph_forward_batch(graph, batch);
+        return trek_graph_train_batch(graph, batch);
     loss_kind kind = c->loss;
     trek_var *loss = training_loss(graph, trek_graph_forward(graph, trek_batch_get(batch, "x")), batch, &kind);
     return loss && trek_graph_backward(graph, loss) == TREK_OK ? loss : NULL;

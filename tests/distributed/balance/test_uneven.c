@@ -247,7 +247,7 @@ static void run_step(const way *w, trek_graph *graph, int64_t *epoch, record *to
     to->samples[to->steps] = malloc((size_t)n * sizeof(int64_t));
     memcpy(to->samples[to->steps], trek_batch_indices(batch), (size_t)n * sizeof(int64_t));
     to->n[to->steps] = n;
-    if (!trek_graph_forward_batch(graph, batch))
+    if (!trek_graph_train_batch(graph, batch))
         fail_msg("step %d: %s", to->steps, trek_error());
     for (int r = 0; r < w->world; r++) {
         to->rows[to->steps][r] = slow_ranks[r].rows - before[r];

@@ -596,7 +596,7 @@ static trek_var *loss_of_batch(trek_graph *graph, trek_var *y, const trek_batch 
 static trek_status pass_under(trek_graph *graph, way how, trek_loader *loader, trek_tensor *x, trek_tensor *y)
 {
     if (how == PER_RANK || how == MORE)
-        return trek_graph_forward_batch(graph, trek_loader_next(loader)) ? TREK_OK : trek_status_get();
+        return trek_graph_train_batch(graph, trek_loader_next(loader)) ? TREK_OK : trek_status_get();
     trek_var *in = trek_var_constant(x), *out = trek_var_constant(y), *penalty = NULL;
     if (how == BESIDE) { /* recorded before the forward: complete after the ranks' parts */
         trek_var *w = trek_module_find(trek_graph_module(graph), "0.4.weight");

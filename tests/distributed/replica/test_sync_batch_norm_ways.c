@@ -64,7 +64,7 @@ typedef struct fed_run {
 static trek_status pass(trek_graph *graph, trek_batch *batch, bool gathered)
 {
     if (!gathered)
-        return trek_graph_forward_batch(graph, batch) ? TREK_OK : trek_status_get();
+        return trek_graph_train_batch(graph, batch) ? TREK_OK : trek_status_get();
     return trek_graph_backward(graph, trek_cross_entropy(trek_graph_forward(graph, trek_batch_get(batch, "x")),
                                                          trek_batch_get(batch, "label")));
 }

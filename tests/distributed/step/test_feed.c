@@ -93,7 +93,7 @@ static void gradients_put_aside(void **state)
             trek_graph_set_loss(graph, training_loss, &kind);
             trek_graph_start(graph, 0);
             for (int k = 0; k < 2; k++)
-                assert_non_null(trek_graph_forward_batch(graph, trek_graph_next(graph)));
+                assert_non_null(trek_graph_train_batch(graph, trek_graph_next(graph)));
             const ranks_stepper *s = (const ranks_stepper *)graph->stepper;
             for (int r = 0; r < 2; r++)
                 assert_int_equal(s->replicas[r].stashed != NULL, windows);
@@ -164,7 +164,7 @@ static void test_foreign_values(void **state)
         trek_graph_set_loss(graph, forgetful_loss, value);
         trek_graph_start(graph, 0);
         for (trek_batch *batch; (batch = trek_graph_next(graph)); trek_graph_step(graph))
-            assert_non_null(trek_graph_forward_batch(graph, batch));
+            assert_non_null(trek_graph_train_batch(graph, batch));
         assert_int_equal(trek_status_get(), TREK_OK);
         training_params(graph, &many);
         for (int i = 0; i < many.n; i++)
@@ -294,14 +294,14 @@ static void test_without_training(void **state)
             int64_t i = trek_batch_indices(batch)[k];
             counted += !(i % 3 == 1 || i % 7 == 0);
         }
-        sum += trek_var_item(trek_graph_forward_batch(graph, batch)) * counted;
+        sum += trek_var_item(trek_graph_train_batch(graph, batch)) * counted;
         weight += counted;
     }
     trek_graph_train(graph, true);
     trek_graph_start(graph, 0);
     trek_batch *batch = trek_graph_next(graph);
     trek_no_grad_begin();
-    assert_non_null(trek_graph_forward_batch(graph, batch));
+    assert_non_null(trek_graph_train_batch(graph, batch));
     trek_no_grad_end();
     assert_int_equal(trek_graph_step(graph), TREK_OK);
     result after = { 0 };
@@ -366,7 +366,15 @@ static void test_timeline(void **state)
     trek_timeline_free(&timeline);
 }
 
-/* Without a loss, forward_batch is a forward, by the names of fields. */
+static void expect(trek_status status, const char *part)
+{
+    assert_int_equal(trek_status_get(), status);
+    if (!strstr(trek_error(), part))
+        fail_msg("\"%s\" lacks \"%s\"", trek_error(), part);
+    trek_error_clear();
+}
+
+/* forward_batch is a forward by the names of fields, with a loss and without; train_batch needs one. */
 static void test_forward_only(void **state)
 {
     (void)state;
@@ -376,9 +384,16 @@ static void test_forward_only(void **state)
     trek_graph_train(graph, false);
     trek_graph_start(graph, 0);
     trek_batch *batch = trek_graph_next(graph);
-    trek_var *y = trek_graph_forward_batch(graph, batch), *same = trek_graph_forward(graph, trek_batch_get(batch, "x"));
-    assert_true(test_same_bits(trek_var_data(y), trek_var_data(same)));
-    assert_int_equal(trek_var_size(y, 0), 10);
+    loss_kind kind = BY_ROWS;
+    for (int k = 0; k < 2; k++) {
+        trek_graph_set_loss(graph, k ? training_loss : NULL, &kind);
+        trek_var *y = trek_graph_forward_batch(graph, batch), *same = trek_graph_forward(graph, trek_batch_get(batch, "x"));
+        assert_true(test_same_bits(trek_var_data(y), trek_var_data(same)));
+        assert_int_equal(trek_var_size(y, 0), 10);
+    }
+    trek_graph_set_loss(graph, NULL, NULL);
+    assert_null(trek_graph_train_batch(graph, batch));
+    expect(TREK_ERR_STATE, "trek_graph_train_batch: no loss is registered");
     trek_graph_free(&graph);
     trek_loader_free(&loader);
 }
@@ -402,7 +417,7 @@ static void test_forward_in_the_loss(void **state)
         trek_graph_set_loss(graph, twofold_loss, &kind);
         trek_graph_start(graph, 0);
         for (trek_batch *batch; (batch = trek_graph_next(graph)); trek_graph_step(graph))
-            if (!trek_graph_forward_batch(graph, batch))
+            if (!trek_graph_train_batch(graph, batch))
                 fail_msg("%s", trek_error());
         training_params(graph, world == 1 ? &one : &many);
         trek_graph_free(&graph);
@@ -427,14 +442,6 @@ static trek_var *vector_loss(trek_graph *graph, trek_var *output, const trek_bat
     return output;
 }
 
-static void expect(trek_status status, const char *part)
-{
-    assert_int_equal(trek_status_get(), status);
-    if (!strstr(trek_error(), part))
-        fail_msg("\"%s\" lacks \"%s\"", trek_error(), part);
-    trek_error_clear();
-}
-
 static void test_mistakes(void **state)
 {
     (void)state;
@@ -449,10 +456,12 @@ static void test_mistakes(void **state)
     assert_null(trek_batch_get(batch, "x"));
     expect(TREK_ERR_UNSUPPORTED, "window");
     assert_null(trek_graph_forward_batch(graph, batch));
+    expect(TREK_ERR_UNSUPPORTED, "trek_graph_forward_batch: a window");
+    assert_null(trek_graph_train_batch(graph, batch));
     assert_int_equal(trek_graph_step(graph), TREK_ERR_CALLBACK);
     expect(TREK_ERR_CALLBACK, "rank 0");
     trek_graph_set_loss(graph, vector_loss, NULL);
-    assert_null(trek_graph_forward_batch(graph, batch));
+    assert_null(trek_graph_train_batch(graph, batch));
     expect(TREK_ERR_SHAPE, "scalar");
     trek_graph *other = training_build(test_device(), NULL);
     assert_null(trek_graph_next(other));
@@ -461,7 +470,7 @@ static void test_mistakes(void **state)
     trek_graph_zero_grad(graph);
     trek_graph_set_loss(graph, training_loss, &kind);
     trek_graph_start(graph, 0);
-    assert_non_null(trek_graph_forward_batch(graph, trek_graph_next(graph)));
+    assert_non_null(trek_graph_train_batch(graph, trek_graph_next(graph)));
     assert_int_equal(trek_graph_step(graph), TREK_OK);
     trek_graph_free(&other);
     trek_graph_free(&graph);

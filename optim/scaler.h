@@ -8,7 +8,7 @@
  *     trek_grad_scaler_step(scaler, optimizer);
  *     trek_grad_scaler_update(scaler);
  *
- * A graph does this by itself: trek_graph_set_scaler. Scale and counts live on the
+ * A graph does this by itself: trek_graph_set_amp. Scale and counts live on the
  * device of the gradients; only the calls that say so wait for it. */
 #ifndef TREK_OPTIM_SCALER_H
 #define TREK_OPTIM_SCALER_H

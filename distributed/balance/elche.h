@@ -57,17 +57,6 @@ TREK_API int64_t trek_elche_anchor(const trek_elche *elche);   /* with global_ba
 TREK_API bool trek_elche_calibrated(const trek_elche *elche);  /* whether anything has been measured */
 TREK_API double trek_elche_ms_per_batch(const trek_elche *elche, int rank); /* the estimate; 0 before the first measurement */
 
-/* The counts of a window with at most `max` batches in all, as at the end of an epoch:
- * the counts themselves if they sum to no more, else `max` batches split in their
- * proportion so that the window ends soonest. They then sum to `max` exactly, and a rank gets 0
- * only where max is less than the ranks that have any. Changes nothing. ARGUMENT: max < 0. */
-TREK_API trek_status trek_elche_clamp_total(trek_elche *elche, int64_t max, int64_t *counts);
-
-/* Lowers the anchor to ceil(anchor x factor), at least 1, also below its start, and the
- * counts with it, at once: for a guard that sees the ranks diverge. factor is clamped to 0.1 .. 1. With
- * global_batches nothing changes. ARGUMENT: a factor not above 0. */
-TREK_API trek_status trek_elche_nudge_down(trek_elche *elche, double factor);
-
 /* Starts from counts and an anchor of an earlier run (see trek_plan), as from a hint: the first report
  * measures anew. With global_batches the counts must sum to it. ARGUMENT: a negative count, a sum of 0, an anchor
  * out of 1 .. max_anchor. */
@@ -80,6 +69,19 @@ TREK_API double trek_elche_predicted_speedup(const trek_elche *elche);
 TREK_API double trek_elche_achieved_speedup(const trek_elche *elche);
 
 TREK_API void trek_elche_free(trek_elche **elche); /* sets NULL */
+
+/* --- for examples, simulations and loops of one's own: a loop of trek_graph_next needs none of these --- */
+
+/* The counts of a window with at most `max` batches in all, as at the end of an epoch:
+ * the counts themselves if they sum to no more, else `max` batches split in their
+ * proportion so that the window ends soonest. They then sum to `max` exactly, and a rank gets 0
+ * only where max is less than the ranks that have any. Changes nothing. ARGUMENT: max < 0. */
+TREK_API trek_status trek_elche_clamp_total(trek_elche *elche, int64_t max, int64_t *counts);
+
+/* Lowers the anchor to ceil(anchor x factor), at least 1, also below its start, and the
+ * counts with it, at once: for a guard that sees the ranks diverge. factor is clamped to 0.1 .. 1. With
+ * global_batches nothing changes. ARGUMENT: a factor not above 0. */
+TREK_API trek_status trek_elche_nudge_down(trek_elche *elche, double factor);
 
 TREK_END
 

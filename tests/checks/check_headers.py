@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every public header compiles alone, as strict C11 and as C++, and trek.h includes all of them."""
+"""Every public header compiles alone, as strict C11 and as C++, and trek.h includes all of them; what their
+comments name is there."""
 import os
 import pathlib
 import re
@@ -20,6 +21,9 @@ umbrella = re.findall(r'#include "([^"]+)"', (root / "trek.h").read_text())
 failures = [f"trek.h does not include {header.relative_to(root)}" for header in installed[1:] if str(header.relative_to(root)) not in umbrella]
 if umbrella != sorted(umbrella):
     failures.append("trek.h: the headers are not in order")
+floors = ["tensor", "autograd", "nn", "data", "optim", "graph", "distributed", "monitor"]
+code = "".join(source.read_text() for floor in floors for source in sorted((root / floor).rglob("*.[ch]")))
+known = set(re.findall(r"\btrek_\w+", re.sub(r"/\*.*?\*/", "", code, flags=re.S)))
 for header in installed:
     for language, command in compilers:
         source = f'#include "{header.relative_to(root)}"\n#include "{header.relative_to(root)}"\nint trek_test_of_headers;\n'
@@ -28,6 +32,9 @@ for header in installed:
         if done.returncode:
             failures.append(f"{header.relative_to(root)} as {language}:\n{done.stderr}")
     text = header.read_text()
+    for comment in re.findall(r"/\*.*?\*/", text, flags=re.S):
+        failures += [f"{header.relative_to(root)} names {name}, which does not exist"
+                     for name in re.findall(r"\btrek_\w*[a-z0-9]\b", comment) if name not in known]
     for name in re.findall(r'#include "([^"]+)"', text):
         if (root / name) not in installed:
             failures.append(f"{header.relative_to(root)} includes {name}, which is not installed")

@@ -8,6 +8,8 @@
 
 #include "distributed/comm/nccl.h"
 #include "distributed/step/rank_sums.h"
+#include "nn/module_internal.h"
+#include "tensor/debug.h"
 
 /* --- calls that reach all replicas ------------------------------------------------ */
 
@@ -69,7 +71,7 @@ static void module_describe(const trek_module *self, char *text, size_t size)
 
 static void let_go(trek_module *model)
 {
-    if (model && --model->owners == 0)
+    if (model && --model->upkeep->owners == 0)
         trek_module_free(&model);
 }
 
@@ -114,11 +116,13 @@ static trek_status check_models(trek_module *const *models, int n)
     for (int r = 0; r < n; r++) {
         if (!models[r])
             return trek_fail_missing("ddp_wrap", "a model");
+        if (trek_gone(models[r], "ddp_wrap", "a model"))
+            return TREK_ERR_STATE;
         for (int q = 0; q < r; q++)
             if (models[q] == models[r])
                 return trek_fail(TREK_ERR_ARGUMENT, "ddp_wrap: ranks %d and %d were given the same model; each needs a replica",
                                  q, r);
-        if (models[r]->failed)
+        if (models[r]->upkeep->failed)
             return trek_fail(TREK_ERR_STATE, "ddp_wrap: something that was added to rank %d's model could not be made", r);
     }
     return TREK_OK;
@@ -128,7 +132,7 @@ static trek_status check_models(trek_module *const *models, int n)
 static trek_status adopt(trek_ddp *ddp, int r, trek_module *model)
 {
     if (r == 0) {
-        trek_status status = trek_array_grow(&ddp->base.children, &ddp->base.cap_children, 1, sizeof *ddp->base.children);
+        trek_status status = trek_array_grow(&ddp->base.children, &ddp->base.upkeep->cap_children, 1, sizeof *ddp->base.children);
         char *name = status == TREK_OK ? trek_strdup("") : NULL;
         if (!name)
             return trek_status_get();
@@ -136,7 +140,7 @@ static trek_status adopt(trek_ddp *ddp, int r, trek_module *model)
         ddp->base.n_children = 1;
         ddp->base.training = model->training;
     }
-    model->owners++;
+    model->upkeep->owners++;
     ddp->replicas[r].module = model;
     return TREK_OK;
 }
@@ -149,7 +153,7 @@ static void drop_models(trek_module *const *models, int n, const trek_ddp *ddp)
         bool seen = ddp && r < ddp->n && ddp->replicas[r].module == model;
         for (int q = 0; q < r && !seen; q++)
             seen = models[q] == model;
-        if (model && !seen && model->owners == 0)
+        if (model && !seen && !trek_gone(model, "ddp_wrap", "a model") && model->upkeep->owners == 0)
             trek_module_free(&model);
     }
 }

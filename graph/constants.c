@@ -10,13 +10,15 @@
 #include "autograd/var_internal.h"
 #include "graph/constants_internal.h"
 #include "graph/graph_internal.h"
+#include "nn/module_internal.h"
 #include "nn/walk.h"
+#include "tensor/debug.h"
 
 /* --- one of them -------------------------------------------------------------------- */
 
 static void release_teacher(trek_module **module)
 {
-    if (*module && --(*module)->owners == 0)
+    if (*module && --(*module)->upkeep->owners == 0)
         trek_module_free(module);
     *module = NULL;
 }
@@ -36,7 +38,7 @@ static trek_constant *constant_new(const char *name, uint64_t serial, trek_modul
 {
     trek_constant *c = trek_calloc(1, sizeof *c);
     if (teacher)
-        teacher->owners++;
+        teacher->upkeep->owners++;
     if (c && (c->name = trek_strdup(name))) {
         c->serial = serial;
         c->teacher = teacher;
@@ -93,7 +95,7 @@ trek_constant *trek_constant_copy(const trek_constant *first, trek_device device
         return trek_status_get() != TREK_OK ? NULL
             : trek_fail_null(TREK_ERR_CALLBACK, "teacher \"%s\": the function that builds it returned NULL",
                                                                     first->name);
-    if (teacher && teacher->owners > 0)
+    if (teacher && teacher->upkeep->owners > 0)
         return trek_fail_null(TREK_ERR_ARGUMENT, "teacher \"%s\": what was built belongs to somebody", first->name);
     trek_constant *own = constant_new(first->name, first->serial, teacher);
     trek_status status = own ? TREK_OK : trek_status_get();
@@ -313,6 +315,8 @@ trek_status trek_graph_set_teacher(trek_graph *graph, const char *name, trek_mod
     trek_status status = check(graph, "trek_graph_set_teacher", name);
     if (status == TREK_OK && module == &graph->base)
         return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_set_teacher: the graph cannot be its own teacher");
+    if (trek_gone(module, "trek_graph_set_teacher", "the module"))
+        return TREK_ERR_STATE;
     if (status == TREK_OK && !module)
         return replace(graph, name, NULL);
     trek_constant *c = module ? constant_new(name ? name : "", next_serial(), module) : NULL;

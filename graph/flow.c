@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The verbs of the flow builder: each draws nodes into the layout. */
 #include "graph/flow_internal.h"
+#include "nn/module_internal.h"
 #include "tensor/debug.h"
 
 #include <stdarg.h>
@@ -30,7 +31,7 @@ static bool usable(const trek_flow *flow, const char *verb) { return flow && !tr
 
 static void free_unowned(trek_module *module)
 {
-    if (module && !trek_gone(module, "flow", "the module") && module->owners == 0)
+    if (module && !trek_gone(module, "flow", "the module") && module->upkeep->owners == 0)
         trek_module_free(&module);
 }
 
@@ -439,7 +440,7 @@ void trek_flow_free(trek_flow **flow)
     *flow = NULL;
     /* A module may have come to belong to another one that was handed in: owners are read before any is freed. */
     for (int k = 0; k < f->n_modules; k++)
-        if (f->modules[k] && f->modules[k]->owners > 0)
+        if (f->modules[k] && f->modules[k]->upkeep->owners > 0)
             f->modules[k] = NULL;
     for (int k = 0; k < f->n_modules; k++)
         free_unowned(f->modules[k]);

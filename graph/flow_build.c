@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "nn/module_internal.h"
 #include "tensor/debug.h"
 
 static int input_names_count(const trek_module_class *klass)
@@ -189,7 +190,7 @@ static trek_graph *make_graph(trek_flow *flow)
     graph->layout = flow->layout;
     memset(&flow->layout, 0, sizeof flow->layout);
     if (add_children(flow, graph) != TREK_OK || trek_graph_find_below(graph) != TREK_OK || trek_route_plan(graph) != TREK_OK)
-        graph->base.failed = true;
+        graph->base.upkeep->failed = true;
     return (trek_graph *)trek_module_check(&graph->base);
 }
 

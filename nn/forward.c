@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Running a module: each forward in a scope of its own. */
+#include "nn/module_internal.h"
 #include "nn/walk.h"
 #include "tensor/debug.h"
 #include "tensor/status_internal.h"
@@ -33,7 +34,7 @@ static trek_var *finish(trek_module *module, trek_scope scope, bool clean, trek_
 static trek_var *refuse(const trek_module *module)
 {
     const char *name = module->klass->name;
-    if (module->failed)
+    if (module->upkeep->failed)
         trek_fail(TREK_ERR_STATE, "%s: something that was added to it could not be made, so it cannot run", name);
     else
         trek_fail(TREK_ERR_UNSUPPORTED, "%s: the class has no forward", name);
@@ -49,7 +50,7 @@ trek_var *trek_forward(trek_module *module, trek_var *x)
     if (trek_gone(module, "forward", "the module"))
         return NULL;
     const trek_module_class *klass = module->klass;
-    if (module->failed || (!klass->forward && !klass->forward_many))
+    if (module->upkeep->failed || (!klass->forward && !klass->forward_many))
         return refuse(module);
     trek_scope scope = trek_scope_begin();
     if (scope.depth == 0)
@@ -77,7 +78,7 @@ trek_var *trek_forward_many(trek_module *module, trek_var *const *inputs, int n)
         return trek_forward(module, inputs[0]);
     if (!klass->forward_many)
         return trek_fail_null(TREK_ERR_UNSUPPORTED, "%s: takes one input, not %d", klass->name, n);
-    if (module->failed)
+    if (module->upkeep->failed)
         return refuse(module);
     trek_scope scope = trek_scope_begin();
     if (scope.depth == 0)

@@ -2,8 +2,10 @@
 /* The tree of modules: making, adding, owning, freeing. */
 #include "nn/module.h"
 
+#include <stddef.h>
 #include <string.h>
 
+#include "nn/module_internal.h"
 #include "nn/walk.h"
 #include "tensor/debug.h"
 #include "tensor/memory_internal.h"
@@ -14,9 +16,11 @@ trek_module *trek_module_new(const trek_module_class *klass)
     if (!klass || !klass->name || klass->size < sizeof(trek_module))
         return trek_fail_null(TREK_ERR_ARGUMENT,
                               "module_new: a class needs a name and the size of a struct that begins with trek_module");
-    trek_module *module = trek_calloc(1, klass->size);
+    size_t size = (klass->size + _Alignof(max_align_t) - 1) / _Alignof(max_align_t) * _Alignof(max_align_t);
+    trek_module *module = trek_calloc(1, size + sizeof *module->upkeep);
     if (!module)
         return NULL;
+    module->upkeep = (struct trek_module_upkeep *)((char *)module + size);
     module->klass = klass;
     module->training = true;
     return module;
@@ -67,14 +71,14 @@ static trek_status is_parent(const char *name, trek_module *module, void *parent
 static trek_status append_child(trek_module *parent, const char *name, trek_module *child)
 {
     trek_status status =
-        trek_array_grow(&parent->children, &parent->cap_children, parent->n_children + 1, sizeof *parent->children);
+        trek_array_grow(&parent->children, &parent->upkeep->cap_children, parent->n_children + 1, sizeof *parent->children);
     if (status != TREK_OK)
         return status;
     char *copy = trek_strdup(name);
     if (!copy)
         return TREK_ERR_MEMORY;
     parent->children[parent->n_children++] = (trek_module_child){ copy, child };
-    child->owners++;
+    child->upkeep->owners++;
     return TREK_OK;
 }
 
@@ -82,8 +86,8 @@ static trek_status append_child(trek_module *parent, const char *name, trek_modu
 static trek_module *drop_child(trek_module *parent, trek_module *child)
 {
     if (parent)
-        parent->failed = true;
-    if (child && child->owners == 0)
+        parent->upkeep->failed = true;
+    if (child && child->upkeep->owners == 0)
         trek_module_free(&child);
     return NULL;
 }
@@ -99,10 +103,10 @@ trek_module *trek_module_add(trek_module *parent, const char *name, size_t offse
     if (trek_gone(child, "module_add", "the child"))
         return drop_child(parent, NULL);
     /* Only a module that somebody holds can be below its own child. */
-    if (child == parent || (parent->owners > 0 && child->n_children > 0)) {
+    if (child == parent || (parent->upkeep->owners > 0 && child->n_children > 0)) {
         trek_status status = trek_walk_modules(child, 0, is_parent, parent);
         if (status != TREK_OK) {
-            parent->failed = true;
+            parent->upkeep->failed = true;
             if (status == TREK_ERR_ARGUMENT)
                 trek_fail(status, "%s: adding \"%s\" would make the module its own descendant", parent->klass->name,
                           name ? name : "");
@@ -111,8 +115,8 @@ trek_module *trek_module_add(trek_module *parent, const char *name, size_t offse
     }
     if (check_place(parent, name, offset) != TREK_OK || append_child(parent, name, child) != TREK_OK)
         return drop_child(parent, child);
-    if (child->failed)
-        parent->failed = true;
+    if (child->upkeep->failed)
+        parent->upkeep->failed = true;
     write_field(parent, offset, child);
     return child;
 }
@@ -121,7 +125,7 @@ static trek_var *append_entry(trek_module *module, const char *name, size_t offs
 {
     trek_module_entry **entries = is_buffer ? &module->buffers : &module->params;
     int *count = is_buffer ? &module->n_buffers : &module->n_params;
-    int *capacity = is_buffer ? &module->cap_buffers : &module->cap_params;
+    int *capacity = is_buffer ? &module->upkeep->cap_buffers : &module->upkeep->cap_params;
     if (trek_array_grow(entries, capacity, *count + 1, sizeof **entries) != TREK_OK)
         return NULL;
     char *copy = trek_strdup(name);
@@ -148,7 +152,7 @@ static trek_var *add_tensor(trek_module *module, const char *name, size_t offset
     }
     trek_tensor_release(tensor);
     if (module && !added)
-        module->failed = true;
+        module->upkeep->failed = true;
     return added;
 }
 
@@ -174,7 +178,7 @@ trek_var *trek_module_share_param(trek_module *module, const char *name, size_t 
     else if (check_place(module, name, offset) == TREK_OK)
         added = append_entry(module, name, offset, param, false);
     if (module && !added)
-        module->failed = true;
+        module->upkeep->failed = true;
     return added;
 }
 
@@ -182,11 +186,11 @@ trek_module *trek_module_check(trek_module *module)
 {
     if (!module || trek_gone(module, "module_check", "the module"))
         return NULL;
-    if (!module->failed)
+    if (!module->upkeep->failed)
         return module;
     if (trek_status_get() == TREK_OK)
         trek_fail(TREK_ERR_STATE, "%s: something that was added to it could not be made", module->klass->name);
-    if (module->owners == 0)
+    if (module->upkeep->owners == 0)
         trek_module_free(&module);
     return NULL;
 }
@@ -202,29 +206,29 @@ static void free_entries(trek_module_entry *entries, int n)
     trek_free(entries);
 }
 
-/* Modules to be freed are linked through `reserved`, which nobody reads any
+/* Modules to be freed are linked through `next`, which nobody reads any
  * more: freeing allocates nothing, and deep trees do not need a deep stack. */
 void trek_module_free(trek_module **module)
 {
     if (!module || !*module || trek_gone(*module, "module_free", "the module"))
         return;
-    if ((*module)->owners > 0) {
+    if ((*module)->upkeep->owners > 0) {
         trek_fail(TREK_ERR_STATE, "module_free: the %s belongs to another module or graph", (*module)->klass->name);
         return;
     }
     trek_module *next = *module;
     *module = NULL;
-    next->reserved = NULL;
+    next->upkeep->next = NULL;
     while (next) {
         trek_module *self = next;
-        next = self->reserved;
+        next = self->upkeep->next;
         if (self->klass->free)
             self->klass->free(self);
         for (int k = 0; k < self->n_children; k++) {
             trek_module *child = self->children[k].module;
             trek_free(self->children[k].name);
-            if (--child->owners == 0) {
-                child->reserved = next;
+            if (--child->upkeep->owners == 0) {
+                child->upkeep->next = next;
                 next = child;
             }
         }

@@ -52,13 +52,10 @@ typedef struct trek_module_child {
 struct trek_module {
     const trek_module_class *klass;
     bool training;            /* true at birth */
-    bool failed;              /* an add failed; trek_module_check reports it */
-    int owners;               /* parents and graphs that hold it */
     int n_children, n_params, n_buffers;
-    int cap_children, cap_params, cap_buffers;
     trek_module_child *children;
     trek_module_entry *params, *buffers;
-    void *reserved;
+    struct trek_module_upkeep *upkeep; /* trek's own */
 };
 
 /* Zeroed and begun; NULL and MEMORY. */

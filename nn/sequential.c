@@ -4,7 +4,9 @@
 
 #include "autograd/ops.h"
 #include "nn/layers_internal.h"
+#include "nn/module_internal.h"
 #include "nn/walk.h"
+#include "tensor/debug.h"
 #include "tensor/status_internal.h"
 
 /* What a linear layer followed by this module can do in the same op. */
@@ -79,6 +81,8 @@ static trek_status append(trek_module *sequential, trek_module *module)
     return trek_module_add(sequential, name, TREK_NO_FIELD, module) ? TREK_OK : trek_status_get();
 }
 
+static bool is_there(const trek_module *module) { return module && !trek_gone(module, "sequential", "a module"); }
+
 /* Every module is held while it is added, so that one that stands there twice is freed once, whatever fails. */
 trek_module *trek_nn_sequential(int n, trek_module *const *modules)
 {
@@ -86,14 +90,14 @@ trek_module *trek_nn_sequential(int n, trek_module *const *modules)
         return trek_fail_null(TREK_ERR_ARGUMENT, "sequential: needs its modules");
     trek_module *sequential = trek_module_new(&trek_sequential_class);
     for (int k = 0; k < n; k++)
-        if (modules[k])
-            modules[k]->owners++;
+        if (is_there(modules[k]))
+            modules[k]->upkeep->owners++;
     for (int k = 0; k < n && sequential; k++)
         append(sequential, modules[k]);
     sequential = trek_module_check(sequential);
     for (int k = 0; k < n; k++) {
         trek_module *module = modules[k];
-        if (module && --module->owners == 0)
+        if (is_there(module) && --module->upkeep->owners == 0)
             trek_module_free(&module);
     }
     return sequential;
@@ -102,7 +106,7 @@ trek_module *trek_nn_sequential(int n, trek_module *const *modules)
 trek_status trek_nn_sequential_add(trek_module *sequential, trek_module *module)
 {
     if (sequential && sequential->klass != &trek_sequential_class) {
-        if (module && module->owners == 0 && module != sequential)
+        if (is_there(module) && module->upkeep->owners == 0 && module != sequential)
             trek_module_free(&module);
         return trek_fail(TREK_ERR_ARGUMENT, "sequential_add: a %s is no sequential", sequential->klass->name);
     }

@@ -13,6 +13,7 @@
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "nn/layers.h"
+#include "nn/module_internal.h"
 #include "tensor/memory.h"
 #include "tests/nn/values.h"
 #include "tests/support/support.h"
@@ -130,7 +131,7 @@ static void test_add_errors(void **state)
     expect_error(TREK_ERR_ARGUMENT, "");
     m = trek_module_new(&bare_class);
     trek_module_add(m, "x", TREK_NO_FIELD, NULL);
-    assert_true(m->failed);
+    assert_true(m->upkeep->failed);
     trek_error_clear();
     assert_null(trek_module_check(m));
     trek_error_clear();
@@ -145,7 +146,7 @@ static void test_sharing(void **state)
     trek_module_add(a, "layer", TREK_NO_FIELD, shared);
     trek_module_add(b, "layer", TREK_NO_FIELD, shared);
     trek_module_share_param(b, "tied", TREK_NO_FIELD, trek_module_find(shared, "weight"));
-    assert_int_equal(shared->owners, 2);
+    assert_int_equal(shared->upkeep->owners, 2);
     trek_module_free(&shared);
     expect_error(TREK_ERR_STATE, "belongs to another");
     assert_non_null(shared);
@@ -321,9 +322,9 @@ static void test_linear_and_sequential(void **state)
             expect_near(at(trek_var_grad(weight), k), plain[k], 1e-4);
         trek_var_zero_grad(weight);
         trek_scope_end(scope);
-        linear->owners++; /* held for the second round */
+        linear->upkeep->owners++; /* held for the second round */
         trek_module_free(&fused);
-        linear->owners--;
+        linear->upkeep->owners--;
     }
     trek_module_free(&linear);
     assert_null(trek_nn_linear(0, 3, test_device()));

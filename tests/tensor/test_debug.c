@@ -16,6 +16,8 @@
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "data/loader.h"
+#include "distributed/ddp.h"
+#include "graph/constants.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
 #include "optim/optimizer.h"
@@ -258,8 +260,16 @@ static void freed_modules(void **state)
     assert_null(trek_nn_sequential(2, (trek_module *[]){ trek_nn_relu(), alias }));
     assert_non_null(strstr(trek_error(), "was freed: module linear"));
     trek_error_clear();
+    trek_module *relu = trek_nn_relu();
+    assert_int_not_equal(trek_nn_sequential_add(relu, alias), TREK_OK);
+    trek_error_clear();
+    trek_module_free(&relu);
+    assert_null(trek_ddp_wrap((trek_module *[]){ alias }, 1, NULL));
+    expect("ddp_wrap: a model was freed: module linear");
     trek_flow *flow = trek_flow_from(trek_nn_relu()), *built = flow;
     trek_graph *graph = trek_flow_build(flow), *freed = graph;
+    assert_int_equal(trek_graph_set_teacher(graph, "teacher", alias, NULL, NULL), TREK_ERR_STATE);
+    expect("trek_graph_set_teacher: the module was freed: module linear");
     assert_null(trek_flow_through(built, trek_nn_relu()));
     expect("trek_flow_through: the flow was freed: flow that was built or freed");
     assert_null(trek_flow_build(built));

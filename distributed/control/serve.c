@@ -131,7 +131,7 @@ void trek_control_serve_newcomer(trek_control *control, trek_control_link *newco
     trek_control_hello hello;
     const char *data;
     char why[512];
-    bool bad, open = trek_control_receive(control, newcomer);
+    bool bad = false, open = trek_control_receive(control, newcomer);
     if (newcomer->closing || !trek_control_message(newcomer, &head, &data, &bad)) {
         if (newcomer->closing)
             newcomer->in_used = 0;

@@ -103,5 +103,6 @@ put("control", "zero-tree", records(0x0E, (0x1D, b""), (0x3D, b""), (0x0F, b"abc
 put("control", "child-of-tree", records(0x0F, (2, b""), (4, start), (0x0C, b"no message, and the end of this connection"), (0x16, b"efgh"), (0x0F, b"abcd"), (0x16, b"efgh"), (0x26, b"efghi")))
 put("control", "bad-start", records(1, (4, struct.pack("<3i64s", 1, 99, -7, b"x" * 64)), (4, start)))
 put("control", "refused", records(1, (3, b"no such token")))
+put("control", "turned-away", records(0, (0x9D, b""), (0x0C, b"and goes on"), (0x1D, b"")))
 put("control", "raw", records(0, (0x0C, b"GET / HTTP/1.1\r\n\r\n")))
 put("control", "status-ok", records(1, (2, b""), (4, start), (0x0A, struct.pack("<i", 0) + b"?")))

@@ -184,6 +184,7 @@ static int play_results(const part *me)
         good = check_reductions(comm, 1 + i * 5);
     }
     trek_comm_free(&again);
+    printf("parent %d\n", good ? trek_control_parent(comm->control) : -2);
     good = good && trek_comm_barrier(comm) == TREK_OK; /* the first handle still serves */
     trek_comm_free(&comm);
     printf("%s %s\n", good ? "good" : "bad", trek_error());
@@ -445,11 +446,15 @@ static void test_results(void **state)
     static const int sizes[] = { 2, 3, 5 };
     for (int k = 0; k < 3; k++) {
         static world w;
+        if (sizes[k] == 5)
+            setenv("TREK_CONTROL_TREE_ABOVE", "2", 1);
         processes_start_all(&w, sizes[k], "results", "", -1, NULL);
         processes_finish(&w, 30, -1);
         for (int p = 0; p < w.n; p++)
             WANT(&w, w.code[p] == 0 && strstr(w.text[p], "good"));
+        WANT(&w, strstr(w.text[w.n - 1], sizes[k] == 5 ? "parent 3\n" : "parent 0\n"));
     }
+    unsetenv("TREK_CONTROL_TREE_ABOVE");
 }
 
 /* Every process but the victim has an error of that status whose text contains `named`. */

@@ -4,7 +4,7 @@
 #include "autograd/tape_internal.h"
 #include "tensor/backend.h"
 #include "tensor/debug.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 
 enum { FEW = 8 };
 
@@ -66,7 +66,7 @@ static inline trek_tensor **unwrap(const trek_op *op, trek_var *const *inputs, i
             needs |= inputs[k]->requires_grad;
         } else {
             tensors[k] = NULL;
-            missing |= k >= FEW || (op->needed >> k & 1) || op->needed == 0 || trek_status_get() != TREK_OK;
+            missing |= k >= FEW || (op->needed >> k & 1) || op->needed == 0 || trek_error_status() != TREK_OK;
         }
     }
     *needs_grad = needs;
@@ -97,13 +97,13 @@ static inline trek_status wrap_outputs(trek_op_call *call, trek_node *node, trek
         bool taped = is_taped(node, k);
         trek_var *var = trek_var_make(call->outputs[k], taped ? node : NULL, k, taped);
         if (!var)
-            return trek_status_get();
+            return trek_error_status();
         call->outputs[k] = NULL;
         if (taped)
             trek_ref_take(&node->refs);
         if (trek_scope_push(var, call->op->name) != TREK_OK) {
             trek_var_release(var);
-            return trek_status_get();
+            return trek_error_status();
         }
         outs[k] = var;
     }
@@ -130,7 +130,7 @@ static inline trek_status run(const trek_op *op, trek_var *const *inputs, trek_t
     trek_node *node = NULL;
     if (needs_grad && trek_recording() && trek_backward_rules[op->id] && (TREK_FLOATS >> call.outputs[0]->dtype & 1) &&
         !(node = record(op, inputs, n, attrs, &call)))
-        status = trek_status_get();
+        status = trek_error_status();
     if (status == TREK_OK)
         status = wrap_outputs(&call, node, outs, n_outs);
     for (int k = 0; k < TREK_MAX_OUTPUTS; k++)
@@ -174,7 +174,7 @@ trek_status trek_apply_many(const trek_op *op, trek_var *const *inputs, int n, c
         return trek_autocast_apply(op, inputs, n, attrs, outs, n_outs);
     trek_tensor **tensors = unwrap(op, inputs, n, few, &needs_grad);
     if (!tensors)
-        return trek_status_get();
+        return trek_error_status();
     trek_status status = run(op, inputs, tensors, n, attrs, needs_grad, outs, n_outs);
     if (tensors != few)
         trek_block_free(tensors);
@@ -189,7 +189,7 @@ static inline trek_status run_lean(trek_op_call *call)
     const trek_op *op = call->op;
     const trek_tensor *x = call->inputs[0], *y = call->inputs[call->n_inputs - 1];
     if ((op->infer != trek_infer_broadcast && op->infer != trek_infer_same) || !(op->dtypes & TREK_FLOATS & 1u << x->dtype) ||
-        !x->contiguous || trek_place_watched())
+        !x->contiguous || trek_rank_watched())
         return trek_op_run(call);
     if (x != y && (y->dtype != x->dtype || !y->contiguous || y->device.type != x->device.type ||
                    y->device.index != x->device.index || !trek_same_sizes(x, y)))
@@ -200,7 +200,7 @@ static inline trek_status run_lean(trek_op_call *call)
     call->n_outputs = 1;
     call->outputs[0] = trek_tensor_make_like(x);
     if (!call->outputs[0])
-        return trek_status_get();
+        return trek_error_status();
     trek_status status = kernel(call);
     if (status != TREK_OK) {
         trek_tensor_drop(call->outputs[0]);

@@ -53,7 +53,7 @@ static trek_status make_room(void)
     int capacity = state->capacity ? 2 * state->capacity : FIRST_CAPACITY;
     kept_cast *kept = trek_calloc((size_t)capacity, sizeof *kept);
     if (!kept)
-        return trek_status_get();
+        return trek_error_status();
     for (int k = 0; k < state->capacity; k++)
         if (state->kept[k].from)
             *find(kept, capacity, state->kept[k].from) = state->kept[k];
@@ -122,13 +122,13 @@ trek_status trek_autocast_apply(const trek_op *op, trek_var *const *inputs, int 
 {
     trek_var *few[FEW], **cast = few;
     if (n > FEW && !(cast = trek_block_alloc((size_t)n * sizeof *cast)))
-        return trek_status_get();
+        return trek_error_status();
     trek_dtype dtype = wanted(op, inputs, n);
     trek_status status = TREK_OK;
     for (int k = 0; k < n && status == TREK_OK; k++) {
         cast[k] = cast_input(op, inputs[k], dtype);
         if (inputs[k] && !cast[k])
-            status = trek_status_get();
+            status = trek_error_status();
     }
     if (status == TREK_OK) {
         uint8_t present = trek_grad_mode_here.autocast;

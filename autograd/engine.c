@@ -60,7 +60,7 @@ static trek_status add_to(trek_var **slot, trek_var *grad, bool create_graph)
         return add_in_place((*slot)->data, grad->data);
     trek_var *sum = trek_apply_add(*slot, grad);
     if (!sum)
-        return trek_status_get();
+        return trek_error_status();
     trek_var_release(*slot);
     *slot = trek_var_retain(sum);
     return TREK_OK;
@@ -70,7 +70,7 @@ static trek_status add_to_leaf(trek_var *var, trek_var *grad, bool create_graph)
 {
     trek_leaf *leaf = trek_var_leaf(var);
     if (!leaf)
-        return trek_status_get();
+        return trek_error_status();
     trek_status status;
     if (leaf->grad_in_arena) {
         trek_tensor *place = leaf->grad->data;
@@ -109,7 +109,7 @@ static trek_status make_own(trek_var **grad)
         return TREK_OK;
     trek_var *copy = trek_apply_copy(*grad);
     if (!copy)
-        return trek_status_get();
+        return trek_error_status();
     trek_var_release(*grad);
     *grad = trek_var_retain(copy);
     return TREK_OK;
@@ -184,7 +184,7 @@ static trek_status give_to_node(walk *w, trek_node *node, int output, trek_var *
     if (!node->more_grads) {
         node->more_grads = trek_calloc((size_t)node->n_outputs, sizeof *node->more_grads);
         if (!node->more_grads)
-            return trek_status_get();
+            return trek_error_status();
         if (first)
             trek_ref_take(&node->refs);
     }
@@ -214,7 +214,7 @@ static trek_status give(walk *w, trek_edge *edge, trek_var *grad)
         return TREK_OK;
     grad = fit(edge, grad);
     if (!grad)
-        return trek_status_get();
+        return trek_error_status();
     if (edge->node)
         return give_to_node(w, edge->node, edge->output, grad);
     if (w->inputs)
@@ -232,8 +232,8 @@ static trek_status run_hooks(trek_hook *hooks, int output, trek_var *var, trek_v
         if (hook->output != output)
             continue;
         trek_var *replacement = hook->fn(var, *grad, hook->arg);
-        if (trek_status_get() != TREK_OK)
-            return trek_status_get();
+        if (trek_error_status() != TREK_OK)
+            return trek_error_status();
         if (replacement && replacement != *grad) {
             trek_var_retain(replacement);
             trek_var_release(*grad);
@@ -293,7 +293,7 @@ static trek_status count_uses(walk *w)
                 continue;
             trek_leaf *leaf = trek_var_leaf(edge->leaf);
             if (!leaf)
-                return trek_status_get();
+                return trek_error_status();
             leaf->pending = leaf->walk == w->id ? leaf->pending + 1 : 1;
             leaf->walk = w->id;
         }
@@ -325,7 +325,7 @@ static trek_var *composite_input(trek_backward_call *b, int k)
     trek_node *node = b->node;
     trek_edge *edge = &node->edges[k];
     trek_var *saved = trek_rule_input(b, k);
-    if (saved || trek_status_get() != TREK_OK)
+    if (saved || trek_error_status() != TREK_OK)
         return saved;
     if (edge->leaf)
         return edge->leaf;
@@ -352,8 +352,8 @@ trek_status trek_rule_composite(trek_backward_call *b)
     int places[FEW_COMPOSITE], n_wanted = 0;
     for (int k = 0; k < node->n_inputs; k++) {
         inputs[k] = composite_input(b, k);
-        if (!inputs[k] && trek_status_get() != TREK_OK)
-            return trek_status_get();
+        if (!inputs[k] && trek_error_status() != TREK_OK)
+            return trek_error_status();
         if (inputs[k] && trek_rule_needs(b, k)) {
             places[n_wanted] = k;
             wanted[n_wanted++] = inputs[k];
@@ -382,7 +382,7 @@ static trek_status run_rule(walk *w, trek_node *node, trek_var **grads, trek_var
     for (int k = 0; status == TREK_OK && k < node->n_inputs; k++) /* what is given on may outlive the frame */
         for (int l = 0; l < b.n_saved; l++)
             if (grads[k] == &saved[l] && !(grads[k] = trek_var_constant(saved[l].data)))
-                status = trek_status_get();
+                status = trek_error_status();
     return status;
 }
 
@@ -407,11 +407,11 @@ static trek_status run_node(walk *w, trek_node *node)
     if (node->freed)
         return trek_fail(TREK_ERR_STATE, "backward: an earlier pass freed this part of the tape; use retain_graph in that pass");
     if (node->n_inputs > 8 && !(grads = trek_block_alloc((size_t)node->n_inputs * sizeof *grads)))
-        return trek_status_get();
+        return trek_error_status();
     for (int k = 0; k < node->n_inputs; k++)
         grads[k] = NULL;
     trek_scope scope = trek_scope_begin();
-    trek_status status = scope.depth ? node_hooks(node) : trek_status_get();
+    trek_status status = scope.depth ? node_hooks(node) : trek_error_status();
     if (status == TREK_OK && w->inputs && node->grad)
         status = capture(w, NULL, node, 0, node->grad);
     for (int k = 1; status == TREK_OK && w->inputs && node->more_grads && k < node->n_outputs; k++)
@@ -528,7 +528,7 @@ static trek_status seed_root(walk *w, trek_var *root, trek_var *seed)
         seed = trek_apply_convert(seed, (trek_dtype)root->data->dtype);
     }
     if (!seed)
-        return trek_status_get();
+        return trek_error_status();
     if (!root->node) {
         if (w->inputs)
             return capture(w, root, NULL, 0, seed);
@@ -560,7 +560,7 @@ static trek_status mark_watched(walk *w)
     for (int k = 0; w->watch && k < w->watch->n_leaves; k++) {
         trek_leaf *leaf = trek_var_leaf(w->watch->leaves[k]);
         if (!leaf)
-            return trek_status_get();
+            return trek_error_status();
         leaf->watch = w->id;
         leaf->watch_index = k;
     }
@@ -569,14 +569,14 @@ static trek_status mark_watched(walk *w)
 
 static trek_status backward(walk *w, trek_var *const *roots, trek_var *const *seeds, int n, const trek_backward_opts *opts)
 {
-    if (trek_status_get() != TREK_OK)
-        return trek_status_get();
+    if (trek_error_status() != TREK_OK)
+        return trek_error_status();
     w->id = ++last_walk ? last_walk : ++last_walk;
     w->create_graph = opts && opts->create_graph;
     w->retain = w->create_graph || (opts && opts->retain_graph);
     trek_scope scope = trek_scope_begin();
     if (!scope.depth)
-        return trek_status_get();
+        return trek_error_status();
     trek_grad_mode mode = trek_grad_mode_here;
     trek_grad_mode_here = (trek_grad_mode){ w->create_graph ? 0 : 1, TREK_F32 };
     walk *outer = walking;
@@ -629,7 +629,7 @@ static trek_status captured_grads(trek_var *const *outputs, int n_outputs, trek_
     }
     trek_var **captured = trek_calloc((size_t)n_inputs + 1, sizeof *captured);
     if (!captured)
-        return trek_status_get();
+        return trek_error_status();
     walk w = { .inputs = inputs, .n_inputs = n_inputs, .captured = captured, .lends = lends };
     trek_status status = backward(&w, outputs, seeds, n_outputs, opts);
     for (int k = 0; k < n_inputs; k++) {

@@ -84,7 +84,7 @@ trek_status trek_function_backward(trek_node *node, bool create_graph, uint32_t 
     context->node = NULL;
     if (status != TREK_OK)
         return trek_fail_after(status, "backward of %s failed", context->function->name);
-    return trek_status_get();
+    return trek_error_status();
 }
 
 /* --- forward ------------------------------------------------------------------------- */
@@ -100,11 +100,11 @@ static trek_status attach(trek_function_context *context, trek_node *node, trek_
         trek_var *var = trek_var_make(trek_tensor_retain(made->data), NULL, k, false);
         if (!var) {
             trek_tensor_release(made->data);
-            return trek_status_get();
+            return trek_error_status();
         }
         if (trek_scope_push(var, context->function->name) != TREK_OK) {
             trek_var_release(var);
-            return trek_status_get();
+            return trek_error_status();
         }
         for (int s = 0; s < context->n_saved; s++)
             if (context->pending[s] == made)
@@ -149,7 +149,7 @@ static trek_status run_forward(trek_function_context *context, trek_var *const *
     context->inputs = NULL;
     if (status != TREK_OK)
         return trek_fail_after(status, "%s: forward failed", context->function->name);
-    return trek_status_get();
+    return trek_error_status();
 }
 
 /* Results move to the caller's scope one by one: keep them past the inner scope's end. */
@@ -161,7 +161,7 @@ static trek_status leave_scope(trek_scope scope, trek_status status, trek_var **
     for (int k = 0; status == TREK_OK && k < n; k++) {
         if (trek_scope_push(outputs[k], "function_apply") == TREK_OK)
             continue;
-        status = trek_status_get();
+        status = trek_error_status();
         for (int rest = k; rest < n; rest++)
             trek_var_release(outputs[rest]);
     }
@@ -183,11 +183,11 @@ trek_status trek_function_apply(const trek_function *function, void *data, trek_
     if (!context) {
         if (function->free && data)
             function->free(data);
-        return trek_status_get();
+        return trek_error_status();
     }
     context->function = function;
     context->data = data;
-    trek_status status = trek_status_get();
+    trek_status status = trek_error_status();
     if (status == TREK_OK && (n_inputs < 0 || (n_inputs > 0 && !inputs) || !outputs))
         status = n_inputs < 0 ? trek_fail(TREK_ERR_ARGUMENT, "%s: %d inputs", function->name, n_inputs)
                               : trek_fail_missing(function->name, outputs ? "the list of inputs" : "the place for the outputs");
@@ -200,13 +200,13 @@ trek_status trek_function_apply(const trek_function *function, void *data, trek_
     trek_scope scope = status == TREK_OK ? trek_scope_begin() : (trek_scope){ 0, 0 };
     if (!scope.depth) {
         free_context(context);
-        return trek_status_get();
+        return trek_error_status();
     }
     status = run_forward(context, inputs, n_inputs, outputs, n_outputs);
     trek_node *node = NULL;
     bool record = status == TREK_OK && trek_recording() && any_needs_grad(inputs, n_inputs);
     if (record && !(node = trek_node_new(NULL, inputs, n_inputs, n_outputs, NULL, 0)))
-        status = trek_status_get();
+        status = trek_error_status();
     if (status == TREK_OK)
         status = attach(context, node, outputs, n_outputs);
     if (node)

@@ -34,7 +34,7 @@ trek_var *trek_gelu(trek_var *x) { return trek_apply_gelu(x, false); }
 trek_var *trek_gelu_tanh(trek_var *x) { return trek_apply_gelu(x, true); }
 trek_var *trek_softplus(trek_var *x, double beta, double threshold) { return trek_apply_softplus(x, beta, threshold); }
 trek_var *trek_where(trek_var *condition, trek_var *x, trek_var *y) { return trek_apply_where(condition, x, y); }
-trek_var *trek_var_of(trek_var *x, trek_dims_list dims, bool keepdim) { return trek_apply_var(x, dims, keepdim, 1); }
+trek_var *trek_variance(trek_var *x, trek_dims_list dims, bool keepdim) { return trek_apply_variance(x, dims, keepdim, 1); }
 trek_var *trek_std(trek_var *x, trek_dims_list dims, bool keepdim) { return trek_apply_std(x, dims, keepdim, 1); }
 trek_var *trek_reshape(trek_var *x, trek_shape shape) { return trek_apply_reshape(x, shape); }
 trek_var *trek_expand(trek_var *x, trek_shape shape) { return trek_apply_expand(x, shape); }
@@ -241,7 +241,7 @@ static trek_status to_forward(trek_function_context *context, trek_var *const *i
     (void)n, (void)n_outputs;
     trek_tensor *moved = trek_tensor_to(inputs[0]->data, *(trek_device *)trek_function_data(context));
     outputs[0] = moved ? trek_var_from(moved) : NULL;
-    return trek_status_get();
+    return trek_error_status();
 }
 
 static trek_status to_backward(trek_function_context *context, trek_var *const *grads, int n, trek_var **input_grads,
@@ -250,7 +250,7 @@ static trek_status to_backward(trek_function_context *context, trek_var *const *
     (void)n, (void)n_inputs;
     trek_device *devices = trek_function_data(context);
     input_grads[0] = grads[0] ? trek_to(grads[0], devices[1]) : NULL;
-    return trek_status_get();
+    return trek_error_status();
 }
 
 static const trek_function move_function = { .name = "to", .forward = to_forward, .backward = to_backward, .free = trek_free };
@@ -414,13 +414,13 @@ static trek_status write_promoted(const char *name, trek_op_call *call, trek_ten
     call->n_outputs = 0;
     call->outputs[0] = NULL;
     trek_tensor *wide = trek_op_run_first(call);
-    trek_status status = trek_status_get();
+    trek_status status = trek_error_status();
     char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
     if (wide && !trek_same_sizes(wide, x))
         status = trek_fail(TREK_ERR_SHAPE, "%s: the result, %s, does not fit into %s", name, trek_tensor_shape_text(wide, a),
                            trek_tensor_shape_text(x, b));
     else if (wide)
-        status = fits_dtype(name, wide, x) ? trek_tensor_copy_from(x, wide) : trek_status_get();
+        status = fits_dtype(name, wide, x) ? trek_tensor_copy_from(x, wide) : trek_error_status();
     trek_tensor_release(wide);
     return status;
 }
@@ -471,7 +471,7 @@ trek_var *trek_copy_(trek_var *x, trek_var *y)
     if (!writable("copy_", x, y))
         return NULL;
     trek_tensor *wide = trek_tensor_expand(y->data, trek_var_shape(x));
-    trek_status status = wide ? trek_tensor_copy_from(x->data, wide) : trek_status_get();
+    trek_status status = wide ? trek_tensor_copy_from(x->data, wide) : trek_error_status();
     trek_tensor_release(wide);
     return status == TREK_OK ? x : NULL;
 }

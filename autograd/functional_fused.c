@@ -27,7 +27,7 @@ static trek_status draw_for_scores(const trek_tensor *q, const trek_tensor *k, t
     int64_t sizes[4] = { q->sizes[0], q->sizes[1], q->sizes[2], k->sizes[2] }, strides[4] = { 0 };
     trek_tensor *scores = trek_tensor_make_view((trek_tensor *)q, q->data, 4, sizes, strides);
     if (!scores)
-        return trek_status_get();
+        return trek_error_status();
     trek_rng_attrs(scores, numbers);
     trek_tensor_release(scores);
     return TREK_OK;

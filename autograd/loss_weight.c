@@ -91,5 +91,5 @@ trek_status trek_loss_set_weight(trek_var *loss, double weight)
         return trek_fail_missing("loss_set_weight", "the loss");
     if (!(weight >= 0 && isfinite(weight)))
         return trek_fail(TREK_ERR_ARGUMENT, "loss_set_weight: a weight of %g; it must be finite and not negative", weight);
-    return trek_loss_mean_of(loss, weight) ? TREK_OK : trek_status_get();
+    return trek_loss_mean_of(loss, weight) ? TREK_OK : trek_error_status();
 }

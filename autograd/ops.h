@@ -134,7 +134,7 @@ TREK_API trek_var *trek_argmin(trek_var *x, trek_dims_list dims, bool keepdim);
 TREK_API trek_var *trek_any(trek_var *x, trek_dims_list dims, bool keepdim);
     /* bool, of u8 too: PyTorch's u8 there is from before it had bool */
 TREK_API trek_var *trek_all(trek_var *x, trek_dims_list dims, bool keepdim);
-TREK_API trek_var *trek_var_of(trek_var *x, trek_dims_list dims, bool keepdim); /* variance, Bessel-corrected */
+TREK_API trek_var *trek_variance(trek_var *x, trek_dims_list dims, bool keepdim); /* variance, Bessel-corrected */
 TREK_API trek_var *trek_std(trek_var *x, trek_dims_list dims, bool keepdim);
     /* its root, also where the variance overflows; derivative 0 where nothing varies */
 TREK_API trek_var *trek_norm(trek_var *x, double p, trek_dims_list dims, bool keepdim);

@@ -31,7 +31,7 @@ static trek_status add_layer_norm_plain(trek_backward_call *b, trek_var *stream)
     d = stream ? trek_add(d, trek_rule_wide(stream)) : d;
     b->grads[0] = trek_rule_needs(b, 0) ? d : NULL;
     b->grads[1] = trek_rule_needs(b, 1) ? d : NULL;
-    return d ? TREK_OK : trek_status_get();
+    return d ? TREK_OK : trek_error_status();
 }
 
 /* A pair: gradients may come to y, to the residual, or to both. */

@@ -17,14 +17,14 @@
 static inline trek_status trek_rule_give(trek_backward_call *b, trek_var *grad)
 {
     b->grads[0] = grad;
-    return grad ? TREK_OK : trek_status_get();
+    return grad ? TREK_OK : trek_error_status();
 }
 
 /* Input k's gradient; NULL is a failure. */
 static inline trek_status trek_rule_give_to(trek_backward_call *b, int k, trek_var *grad)
 {
     b->grads[k] = grad;
-    return grad ? TREK_OK : trek_status_get();
+    return grad ? TREK_OK : trek_error_status();
 }
 
 /* 16-bit x as f32: a composite computes in f32 what its fused op does, and rounds its result. */

@@ -32,7 +32,7 @@ static trek_status weight_grad_into(trek_tensor *place, trek_tensor *grad, trek_
     int64_t sizes[2] = { grad->sizes[1], grad->sizes[0] }, strides[2] = { grad->strides[1], grad->strides[0] };
     trek_tensor *turned = trek_tensor_make_view(grad, grad->data, 2, sizes, strides);
     if (!turned)
-        return trek_status_get();
+        return trek_error_status();
     trek_tensor *in[2] = { turned, x };
     trek_op_call call = { .op = &trek_ops[TREK_OP_matmul], .n_inputs = 2, .inputs = in, .n_outputs = 1, .outputs = { place } };
     call.attrs.i[0] = !overwrite; /* 1: add to what the output holds */
@@ -45,7 +45,7 @@ static trek_status linear_weight(trek_backward_call *b, trek_var *g, trek_var *x
 {
     bool overwrite;
     if (!g || !x)
-        return trek_status_get();
+        return trek_error_status();
     trek_tensor *place = g->data->dtype == x->data->dtype ? trek_rule_sink(b, 1, &overwrite) : NULL;
     if (!place)
         return trek_rule_give_to(b, 1, trek_apply_matmul(trek_transpose(g, 0, 1), x));
@@ -60,7 +60,7 @@ static trek_status linear_bias(trek_backward_call *b, trek_var *g)
 {
     bool overwrite;
     if (!g)
-        return trek_status_get();
+        return trek_error_status();
     if (g->data->sizes[0] == 1) /* of one row, the sum is the row */
         return trek_rule_give_to(b, 2, trek_select(g, 0, 0));
     trek_tensor *place = trek_rule_sink(b, 2, &overwrite);
@@ -83,7 +83,7 @@ trek_status trek_rule_linear(trek_backward_call *b)
         g = trek_apply_relu_backward(g, as_rows(trek_rule_output(b, 0)));
     else if (b->attrs->i[0] == TREK_ACTIVATION_GELU)
         g = trek_apply_gelu_backward(g, as_rows(trek_rule_output(b, 1)), false);
-    trek_status status = g ? TREK_OK : trek_status_get();
+    trek_status status = g ? TREK_OK : trek_error_status();
     if (status == TREK_OK && trek_rule_needs(b, 0)) {
         trek_var *dx = trek_apply_matmul(g, trek_rule_input(b, 1));
         if (dx && b->node && trek_rule_shape(b, 0).ndim != 2)
@@ -201,15 +201,15 @@ static trek_status batch_norm_eval(trek_backward_call *b)
     trek_var *mean = trek_reshape(trek_rule_output(b, 1), channels), *rstd = trek_reshape(trek_rule_output(b, 2), channels);
     trek_var *weight = trek_rule_input(b, 1), *scale = weight ? trek_mul(rstd, trek_reshape(weight, channels)) : rstd;
     trek_var *grad = trek_rule_wide(b->grad);
-    if (!scale || !grad || trek_status_get() != TREK_OK)
-        return trek_status_get();
+    if (!scale || !grad || trek_error_status() != TREK_OK)
+        return trek_error_status();
     if (trek_rule_needs(b, 0))
         b->grads[0] = trek_mul(grad, scale);
     if (trek_rule_needs(b, 1))
         b->grads[1] = trek_sum(trek_mul(grad, trek_mul(trek_sub(trek_rule_input(b, 0), mean), rstd)), others, false);
     if (trek_rule_needs(b, 2))
         b->grads[2] = trek_sum(grad, others, false);
-    return trek_status_get();
+    return trek_error_status();
 }
 
 trek_status trek_rule_batch_norm(trek_backward_call *b)

@@ -117,7 +117,7 @@ static trek_var *centred(trek_backward_call *b)
     return trek_sub(x, trek_mean(x, same_dims(b), true));
 }
 
-trek_status trek_rule_var(trek_backward_call *b) /* 2 (x - mean) / (n - correction) */
+trek_status trek_rule_variance(trek_backward_call *b) /* 2 (x - mean) / (n - correction) */
 {
     double divisor = reduced_count(b) - b->attrs->f[0];
     return trek_rule_give(b, trek_mul(trek_mul_scalar(trek_rule_full(b, kept(b, b->grad)), 2 / divisor), centred(b)));
@@ -202,7 +202,7 @@ static trek_var *padded(trek_backward_call *b, trek_var *g, int dim, int64_t sta
     if (!b->create_graph) { /* one pass over the zeros, one over the part */
         trek_var *whole = trek_rule_zeros(b, shape);
         trek_tensor *place = whole ? trek_tensor_narrow(whole->data, dim, start, part.sizes[dim]) : NULL;
-        trek_status status = place ? trek_tensor_copy_from(place, g->data) : trek_status_get();
+        trek_status status = place ? trek_tensor_copy_from(place, g->data) : trek_error_status();
         trek_tensor_release(place);
         return status == TREK_OK ? whole : NULL;
     }
@@ -219,7 +219,7 @@ trek_status trek_rule_select(trek_backward_call *b)
 {
     int dim = (int)b->attrs->i[0];
     trek_var *g = trek_unsqueeze(b->grad, dim);
-    return g ? trek_rule_give(b, padded(b, g, dim, b->attrs->i[1])) : trek_status_get();
+    return g ? trek_rule_give(b, padded(b, g, dim, b->attrs->i[1])) : trek_error_status();
 }
 
 /* --- moving elements -------------------------------------------------------------------- */

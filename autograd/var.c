@@ -201,7 +201,7 @@ trek_status trek_var_place_grad(trek_var *var, trek_tensor *grad)
     trek_leaf *leaf = trek_var_leaf(var);
     trek_var *placed = leaf ? trek_var_new(grad, false) : NULL;
     if (!placed)
-        return trek_status_get();
+        return trek_error_status();
     trek_var_release(leaf->grad);
     leaf->grad = placed;
     leaf->grad_in_arena = true;
@@ -231,7 +231,7 @@ trek_status trek_var_set_grad(trek_var *var, trek_var *grad)
                          trek_dtype_name((trek_dtype)grad->data->dtype), trek_dtype_name((trek_dtype)var->data->dtype));
     trek_leaf *leaf = trek_var_leaf(var);
     if (!leaf)
-        return trek_status_get();
+        return trek_error_status();
     if (leaf->grad_in_arena) {
         trek_status status = trek_tensor_copy_from(leaf->grad->data, grad->data);
         leaf->has_grad |= status == TREK_OK;

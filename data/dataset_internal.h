@@ -21,7 +21,7 @@ const trek_dataset *trek_dataset_root(const trek_dataset *dataset);
 /* A sticky error's status, for a function that has just failed to make something. */
 static inline trek_status trek_status_or(trek_status status)
 {
-    trek_status now = trek_status_get();
+    trek_status now = trek_error_status();
     return now != TREK_OK ? now : status;
 }
 

@@ -39,7 +39,7 @@ static trek_status describe_sample(trek_dataset *dataset, trek_text *text)
     int n = dataset->n_fields;
     int64_t first = 0;
     trek_tensor **out = trek_calloc(2 * (size_t)n, sizeof *out);
-    trek_status status = out ? trek_dataset_get(dataset, &first, 1, out) : trek_status_get();
+    trek_status status = out ? trek_dataset_get(dataset, &first, 1, out) : trek_error_status();
     if (status == TREK_OK)
         status = trek_dataset_get(dataset, &first, 1, out + n);
     for (int k = 0; k < n && status == TREK_OK; k++)

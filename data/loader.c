@@ -9,7 +9,7 @@
 #include "data/prefetch_internal.h"
 #include "tensor/debug.h"
 #include "tensor/option_internal.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 #include "tensor/scope_internal.h"
 #include "tensor/tensor_internal.h"
 #include "tensor/trace.h"
@@ -133,9 +133,9 @@ static void end_batch(trek_loader *l)
         l->batch.vars[k] = NULL;
     }
     if (l->batch.given) {
-        trek_place_here.batch_rows = -1;
-        trek_place_here.batch_loader = NULL;
-        trek_place_here.batch_digest = 0;
+        trek_rank_here.batch_rows = -1;
+        trek_rank_here.batch_loader = NULL;
+        trek_rank_here.batch_digest = 0;
     }
     l->batch.n = 0;
     l->batch.given = false;
@@ -196,8 +196,8 @@ trek_status trek_loader_seek(trek_loader *loader, int64_t epoch, int64_t batch)
     if (trek_forked)
         return trek_fail_forked();
     end_epoch(l);
-    if (trek_status_get() != TREK_OK)
-        return trek_status_get();
+    if (trek_error_status() != TREK_OK)
+        return trek_error_status();
     if (epoch < 0)
         return trek_fail(TREK_ERR_ARGUMENT, "loader: epoch %" PRId64 " is negative", epoch);
     if (batch < 0 || batch > l->plan.batches)
@@ -250,11 +250,11 @@ static void give(trek_loader *l, int64_t n, int64_t first, int64_t global, const
     l->batch.global = global;
     l->batch.indices = indices;
     l->batch.window = false;
-    trek_place_here.batch_rows = n;
-    trek_place_here.batch_first = first;
-    trek_place_here.batch_global = global;
-    trek_place_here.batch_loader = l;
-    trek_place_here.batch_digest = l->digest;
+    trek_rank_here.batch_rows = n;
+    trek_rank_here.batch_first = first;
+    trek_rank_here.batch_global = global;
+    trek_rank_here.batch_loader = l;
+    trek_rank_here.batch_digest = l->digest;
 }
 
 static trek_status make_vars(trek_loader *l)
@@ -284,9 +284,9 @@ static bool advance(trek_loader *l)
     if (trek_forked)
         return trek_fail_forked(), false;
     end_batch(l);
-    if (!l->begun && trek_status_get() == TREK_OK)
+    if (!l->begun && trek_error_status() == TREK_OK)
         return trek_fail(TREK_ERR_STATE, "loader_next: no epoch was begun: trek_loader_start comes first"), false;
-    if (l->active && trek_status_get() == TREK_OK && l->position < l->plan.batches)
+    if (l->active && trek_error_status() == TREK_OK && l->position < l->plan.batches)
         return true;
     end_epoch(l);
     return false;
@@ -333,7 +333,7 @@ trek_batch *trek_loader_next_window(trek_loader *loader, int64_t count)
         return NULL;
     }
     give(l, n, 0, n, l->window);
-    trek_place_here.batch_rows = -1; /* no forward of the caller's is over it */
+    trek_rank_here.batch_rows = -1; /* no forward of the caller's is over it */
     l->batch.window = true;
     l->batch.epoch = l->epoch;
     l->batch.first_batch = l->position;

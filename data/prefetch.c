@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 #include "tensor/scope_internal.h"
 #include "tensor/tensor_internal.h"
 
@@ -81,7 +81,7 @@ static trek_status fill_part(trek_fetched *fetched, const trek_batch_plan *plan,
     trek_status status = trek_batch_plan_indices(plan, epoch, batch, fetched->indices, &fetched->global);
     fetched->first = 0;
     fetched->n = fetched->global;
-    trek_place_cut cut = atomic_load(&trek_job_here.cut);
+    trek_job_cut cut = atomic_load(&trek_job_here.cut);
     if (status == TREK_OK && cut && !plan->whole)
         cut(fetched->global, &fetched->first, &fetched->n);
     if (status != TREK_OK)

@@ -108,7 +108,7 @@ trek_status trek_text_encode(const trek_dataset *dataset, const char *text, int6
 {
     const text_windows *set = text_of(dataset, "text_encode");
     if (!set)
-        return trek_status_get();
+        return trek_error_status();
     if (!text || !ids)
         return trek_fail_missing("text_encode", text ? "room for the numbers" : "a text");
     for (int64_t i = 0; i < count; i++) {

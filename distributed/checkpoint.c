@@ -8,17 +8,17 @@
 #include <string.h>
 
 #include "data/loader_internal.h"
-#include "distributed/balance/workload.h"
 #include "distributed/balance/plan.h"
+#include "distributed/balance/workload.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/stepper_ranks.h"
-#include "graph/feed_internal.h"
 #include "graph/graph_internal.h"
+#include "graph/graph_loader_internal.h"
 #include "nn/state_internal.h"
 #include "optim/optimizer_internal.h"
 #include "tensor/memory_internal.h"
-#include "tensor/place.h"
 #include "tensor/random_internal.h"
+#include "tensor/rank_context.h"
 
 #define OWN "trek:"
 #define OF_OPTIMIZER "trek:optimizer."
@@ -35,7 +35,7 @@ enum { SCALER_NUMBERS = 5 };
 
 static trek_loader *loader_of(trek_graph *graph, trek_loader *given)
 {
-    return given || !graph->feed ? given : graph->feed->loader;
+    return given || !graph->graph_loader ? given : graph->graph_loader->loader;
 }
 
 static bool begins(const char *name, const char *prefix) { return strncmp(name, prefix, strlen(prefix)) == 0; }
@@ -45,15 +45,15 @@ static bool begins(const char *name, const char *prefix) { return strncmp(name, 
 static trek_status add_numbers(trek_state *state, const char *name, const void *values, int64_t n, trek_dtype dtype)
 {
     trek_tensor *tensor = trek_tensor_from_data(values, trek_dims(n), dtype, trek_cpu(0));
-    trek_status status = tensor ? trek_state_add(state, name, tensor) : trek_status_get();
+    trek_status status = tensor ? trek_state_add(state, name, tensor) : trek_error_status();
     trek_tensor_release(tensor);
     return status;
 }
 
 static trek_status add_run(trek_state *state, trek_graph *graph, const trek_loader *loader)
 {
-    int64_t run[RUN_NUMBERS] = { trek_graph_steps(graph), (int64_t)trek_rng_seed(), (int64_t)trek_place_here.rng_step,
-                                 (int64_t)trek_place_here.rng_draw };
+    int64_t run[RUN_NUMBERS] = { trek_graph_steps(graph), (int64_t)trek_rng_seed(), (int64_t)trek_rank_here.rng_step,
+                                 (int64_t)trek_rank_here.rng_draw };
     trek_status status = add_numbers(state, OWN "run", run, RUN_NUMBERS, TREK_I64);
     if (!loader || status != TREK_OK)
         return status;
@@ -106,10 +106,10 @@ static trek_status add_optimizer(trek_state *state, trek_optimizer *optimizer)
 
 static trek_status add_plan(trek_state *state, const ranks_stepper *s)
 {
-    if (!s || !s->pace)
+    if (!s || !s->workload)
         return TREK_OK;
-    char *text = trek_plan_text(trek_pace_plan(s->pace));
-    trek_status status = text ? trek_state_set_text(state, PLAN_KEY, text) : trek_status_get();
+    char *text = trek_plan_text(trek_workload_plan(s->workload));
+    trek_status status = text ? trek_state_set_text(state, PLAN_KEY, text) : trek_error_status();
     trek_string_free(&text);
     return status;
 }
@@ -125,7 +125,7 @@ static trek_status check_names(const trek_state *state)
 static trek_status save(trek_graph *graph, trek_loader *loader, const char *path)
 {
     trek_state *state = trek_state_borrow(trek_graph_module(graph));
-    trek_status status = state ? check_names(state) : trek_status_get();
+    trek_status status = state ? check_names(state) : trek_error_status();
     if (status == TREK_OK)
         status = trek_state_set_text(state, VERSION_KEY, VERSION);
     if (status == TREK_OK)
@@ -148,7 +148,7 @@ trek_status trek_checkpoint_save(trek_graph *graph, trek_loader *loader, const c
         return trek_fail_missing("checkpoint_save", graph ? "path" : "graph");
     ranks_stepper *s = trek_graph_ranks(graph);
     trek_comm *comm = s ? s->comm : NULL;
-    trek_status status = trek_status_get();
+    trek_status status = trek_error_status();
     if (comm)
         trek_comm_say(comm, "save");
     if (status == TREK_OK && (!comm || s->process == 0))
@@ -227,7 +227,7 @@ static trek_status read_scaler(restoring *r)
             return fail_format(r, "the loss scaler's counts are out of range");
     r->scaler = (trek_grad_scaler_state){ numbers[0], numbers[1], numbers[2], (int64_t)numbers[3], (int64_t)numbers[4] };
     trek_grad_scaler *trial = trek_grad_scaler_new(NULL);
-    status = trial ? trek_grad_scaler_load(trial, &r->scaler) : trek_status_get();
+    status = trial ? trek_grad_scaler_load(trial, &r->scaler) : trek_error_status();
     trek_grad_scaler_free(&trial);
     return status;
 }
@@ -265,8 +265,8 @@ static trek_status read_header(restoring *r)
     if (status == TREK_OK)
         status = read_scaler(r);
     if (status == TREK_OK && plan && !(r->plan = trek_plan_parse(plan)))
-        status = trek_status_get();
-    if (r->plan && (!r->s || !r->s->pace || trek_plan_ranks(r->plan) != r->s->total))
+        status = trek_error_status();
+    if (r->plan && (!r->s || !r->s->workload || trek_plan_ranks(r->plan) != r->s->world_size))
         trek_plan_free(&r->plan);
     return status;
 }
@@ -277,7 +277,7 @@ static trek_status divide(restoring *r)
     static const char *const known[] = { OWN "run", OWN "loader", OWN "lr", OWN "scaler" };
     r->model = trek_state_new();
     r->entries = trek_calloc((size_t)r->file->n_entries + 1, sizeof *r->entries);
-    trek_status status = r->model && r->entries ? TREK_OK : trek_status_get();
+    trek_status status = r->model && r->entries ? TREK_OK : trek_error_status();
     for (int k = 0; k < r->file->n_entries && status == TREK_OK; k++) {
         trek_state_entry *entry = &r->file->entries[k];
         bool is_known = false;
@@ -379,8 +379,8 @@ static trek_status prepare(restoring *r)
     if (status == TREK_OK)
         status = check_optimizer(r);
     if (status == TREK_OK && !(r->loading = trek_state_loading_new(r->model, trek_graph_module(r->graph), NULL, &report)))
-        status = trek_status_get();
-    r->n_imports = r->s ? r->s->world : 1;
+        status = trek_error_status();
+    r->n_imports = r->s ? r->s->local_ranks : 1;
     if (status == TREK_OK && !(r->imports = trek_calloc((size_t)r->n_imports, sizeof *r->imports)))
         status = TREK_ERR_MEMORY;
     return status == TREK_OK ? on_ranks(r, begin_import) : status;
@@ -396,18 +396,18 @@ static void take_counts(const restoring *r)
         trek_ranks_merged(r->s);
     }
     trek_seed((uint64_t)r->run[RUN_SEED]);
-    trek_place_here.rng_step = (uint64_t)r->run[RUN_RNG_STEP];
-    trek_place_here.rng_draw = (uint64_t)r->run[RUN_RNG_DRAW];
+    trek_rank_here.rng_step = (uint64_t)r->run[RUN_RNG_STEP];
+    trek_rank_here.rng_draw = (uint64_t)r->run[RUN_RNG_DRAW];
 }
 
 /* A plan that the program has set goes on being followed; else the run's own goes on. */
 static trek_status take_plan(const restoring *r)
 {
-    bool replays = trek_pace_replays(r->s->pace);
-    const trek_plan *plan = replays ? trek_pace_plan(r->s->pace) : r->plan;
-    trek_status status = plan ? trek_pace_take_plan(r->s->pace, plan, replays, r->run[RUN_STEPS]) : TREK_OK;
+    bool replays = trek_workload_replays(r->s->workload);
+    const trek_plan *plan = replays ? trek_workload_plan(r->s->workload) : r->plan;
+    trek_status status = plan ? trek_workload_take_plan(r->s->workload, plan, replays, r->run[RUN_STEPS]) : TREK_OK;
     if (plan && status == TREK_OK)
-        trek_rounds_publish(r->s);
+        trek_job_sync_publish(r->s);
     return status;
 }
 
@@ -416,7 +416,7 @@ static trek_status commit(restoring *r)
 {
     trek_status status = TREK_OK;
     trek_grad_scaler *scaler = trek_graph_scaler(r->graph);
-    if (r->s && r->s->pace)
+    if (r->s && r->s->workload)
         status = take_plan(r);
     if (status == TREK_OK && r->loader)
         status = trek_loader_seek(r->loader, r->place[LOADER_EPOCH], r->place[LOADER_BATCH]);
@@ -454,15 +454,15 @@ trek_status trek_checkpoint_load(trek_graph *graph, trek_loader *loader, const c
 {
     if (!graph || !path)
         return trek_fail_missing("checkpoint_load", graph ? "path" : "graph");
-    trek_status status = trek_status_get();
+    trek_status status = trek_error_status();
     if (!trek_graph_stepper(graph))
-        return trek_status_get();
+        return trek_error_status();
     restoring r = { .graph = graph, .s = trek_graph_ranks(graph), .loader = loader_of(graph, loader), .path = path };
     trek_comm *comm = r.s ? r.s->comm : NULL;
     if (comm)
         trek_comm_say(comm, "load");
     if (status == TREK_OK && !(r.file = trek_state_read(path)))
-        status = trek_status_get();
+        status = trek_error_status();
     if (status == TREK_OK)
         status = prepare(&r);
     status = trek_replica_agree(comm, status, "checkpoint_load");

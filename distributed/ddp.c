@@ -30,7 +30,7 @@ trek_status trek_ddp_call(trek_ddp *ddp, trek_ddp_fn fn, void *arg)
     int here = ddp->ranks ? trek_ranks_rank_here(ddp->ranks) : 0;
     if (here >= 0)
         return fn(ddp, here, arg);
-    trek_status status = trek_status_get();
+    trek_status status = trek_error_status();
     if (status != TREK_OK)
         return status;
     trek_ddp_follow_flags(ddp);
@@ -135,7 +135,7 @@ static trek_status adopt(trek_ddp *ddp, int r, trek_module *model)
         trek_status status = trek_array_grow(&ddp->base.children, &ddp->base.upkeep->cap_children, 1, sizeof *ddp->base.children);
         char *name = status == TREK_OK ? trek_strdup("") : NULL;
         if (!name)
-            return trek_status_get();
+            return trek_error_status();
         ddp->base.children[0] = (trek_module_child){ name, model };
         ddp->base.n_children = 1;
         ddp->base.training = model->training;
@@ -165,7 +165,7 @@ static trek_ddp *make(trek_module *const *models, int n, const trek_ddp_opts *op
     if (ddp) {
         ddp->replicas = trek_calloc((size_t)n, sizeof *ddp->replicas);
         ddp->n = ddp->replicas ? n : 0;
-        status = ddp->replicas ? resolve(ddp, opts) : trek_status_get();
+        status = ddp->replicas ? resolve(ddp, opts) : trek_error_status();
     }
     for (int r = 0; ddp && r < n && status == TREK_OK; r++)
         status = adopt(ddp, r, models[r]);
@@ -176,10 +176,10 @@ static trek_ddp *make(trek_module *const *models, int n, const trek_ddp_opts *op
     return NULL;
 }
 
-static int gpus_of(const trek_ddp *ddp, int world)
+static int gpus_of(const trek_ddp *ddp, int world_size)
 {
     int n = 0;
-    for (int k = 0; k < world; k++)
+    for (int k = 0; k < world_size; k++)
         n += ddp->devices[k].type != TREK_CPU;
     return n;
 }
@@ -187,12 +187,12 @@ static int gpus_of(const trek_ddp *ddp, int world)
 /* With a wrapper of its own on each rank the program runs the layers, on whatever thread. */
 static trek_status bind_layers(const trek_ddp *ddp, trek_ddp_replica *r)
 {
-    if (ddp->ranks || r->world == 1 || !r->model->meets)
+    if (ddp->ranks || r->world_size == 1 || !r->model->meets)
         return TREK_OK;
     r->sums = trek_comm_sums_new(r->comm);
     if (r->sums)
         trek_replica_bind(r->model, r->sums);
-    return r->sums ? TREK_OK : trek_status_get();
+    return r->sums ? TREK_OK : trek_error_status();
 }
 
 /* One rank: checks with the others, and takes rank 0's values. */
@@ -200,7 +200,7 @@ static trek_status join_rank(trek_ddp *ddp, int k, void *arg)
 {
     trek_status own = *(const trek_status *)arg;
     trek_ddp_replica *r = &ddp->replicas[k];
-    r->all_on_host = gpus_of(ddp, r->world) == 0;
+    r->all_on_host = gpus_of(ddp, r->world_size) == 0;
     if (own == TREK_OK)
         own = trek_ddp_plan(r, ddp->opts.bucket_bytes);
     if (own == TREK_OK)
@@ -217,22 +217,22 @@ static trek_status find_device(trek_ddp_replica *r)
 {
     r->device = trek_cpu(0);
     trek_status status = trek_replica_device(r->module, &r->device);
-    return status != TREK_OK || trek_backend_get(r->device.type) ? status : trek_status_get();
+    return status != TREK_OK || trek_backend_get(r->device.type) ? status : trek_error_status();
 }
 
 static trek_status finish_local(trek_ddp *ddp)
 {
     ddp->devices = trek_calloc((size_t)ddp->n, sizeof *ddp->devices);
     if (!ddp->devices)
-        return trek_status_get();
+        return trek_error_status();
     for (int r = 0; r < ddp->n; r++)
         ddp->devices[r] = ddp->replicas[r].device;
     if (ddp->n > 1 && !(ddp->ranks = trek_ranks_new(ddp->devices, ddp->n)))
-        return trek_status_get();
+        return trek_error_status();
     for (int r = 0; r < ddp->n; r++) {
         ddp->replicas[r].comm = ddp->ranks ? trek_ranks_comm(ddp->ranks, r) : NULL;
         ddp->replicas[r].rank = r;
-        ddp->replicas[r].world = ddp->n;
+        ddp->replicas[r].world_size = ddp->n;
     }
     return TREK_OK;
 }
@@ -263,7 +263,7 @@ trek_ddp *trek_ddp_wrap(trek_module *const *models, int n, const trek_ddp_opts *
         return trek_fail_missing("ddp_wrap", "models"), NULL;
     if (n < 1 || n > TREK_MAX_RANKS)
         return trek_fail_null(TREK_ERR_ARGUMENT, "ddp_wrap: %d models; it takes 1 to %d", n, TREK_MAX_RANKS);
-    trek_status status = trek_status_get();
+    trek_status status = trek_error_status();
     if (status != TREK_OK) {
         drop_models(models, n, NULL);
         return NULL;
@@ -290,12 +290,12 @@ trek_ddp *trek_ddp_wrap(trek_module *const *models, int n, const trek_ddp_opts *
 static trek_status gather_devices(trek_ddp *ddp, trek_status own)
 {
     trek_ddp_replica *r = &ddp->replicas[0];
-    ddp->devices = trek_calloc((size_t)r->world, sizeof *ddp->devices);
-    trek_status status = trek_replica_agree(r->comm, own == TREK_OK && !ddp->devices ? trek_status_get() : own, "ddp");
+    ddp->devices = trek_calloc((size_t)r->world_size, sizeof *ddp->devices);
+    trek_status status = trek_replica_agree(r->comm, own == TREK_OK && !ddp->devices ? trek_error_status() : own, "ddp");
     if (status != TREK_OK)
         return status;
     ddp->devices[r->rank] = r->device;
-    if (r->world == 1)
+    if (r->world_size == 1)
         return TREK_OK;
     return trek_comm_run(r->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_GATHER,
                                                     .dtype = TREK_U8,
@@ -308,19 +308,19 @@ static trek_status gather_devices(trek_ddp *ddp, trek_status own)
 static trek_status join_device(const trek_ddp *ddp)
 {
     const trek_ddp_replica *r = &ddp->replicas[0];
-    return gpus_of(ddp, r->world) > 0 ? trek_comm_nccl_join(r->comm, r->device) : TREK_OK;
+    return gpus_of(ddp, r->world_size) > 0 ? trek_comm_nccl_join(r->comm, r->device) : TREK_OK;
 }
 
 /* This rank could not even begin; the others learn it where they wait for its place. */
 static trek_ddp *tell_others(trek_comm *comm)
 {
-    trek_replica_agree(comm, trek_status_get(), "ddp");
+    trek_replica_agree(comm, trek_error_status(), "ddp");
     return NULL;
 }
 
 trek_ddp *trek_ddp_wrap_process(trek_module *model, trek_comm *comm, const trek_ddp_opts *opts)
 {
-    trek_status before = trek_status_get();
+    trek_status before = trek_error_status();
     trek_ddp *ddp = NULL;
     if (before == TREK_OK)
         ddp = make(&model, 1, opts);
@@ -331,7 +331,7 @@ trek_ddp *trek_ddp_wrap_process(trek_module *model, trek_comm *comm, const trek_
     trek_ddp_replica *r = &ddp->replicas[0];
     r->comm = comm && trek_comm_retain(comm) ? comm : NULL;
     r->rank = trek_comm_rank(comm);
-    r->world = trek_comm_world_size(comm);
+    r->world_size = trek_comm_world_size(comm);
     trek_status own = find_device(r);
     if (own == TREK_OK && comm && !comm->control && r->device.type != TREK_CPU && !trek_device_equal(r->device, comm->device)) {
         char a[16], b[16];
@@ -371,7 +371,7 @@ trek_status trek_ddp_refresh(trek_ddp *ddp)
 {
     if (!ddp)
         return trek_fail_missing("ddp_refresh", "wrapper");
-    trek_status own = trek_status_get();
+    trek_status own = trek_error_status();
     if (!ddp->ranks || trek_ranks_rank_here(ddp->ranks) >= 0)
         return trek_ddp_call(ddp, plan_again, &own);
     return own != TREK_OK ? own : trek_ranks_call(ddp->ranks, run_rank, &(ddp_run){ ddp, plan_again, &own });
@@ -395,7 +395,7 @@ trek_module *trek_ddp_replica_module(trek_ddp *ddp, int r)
     return ddp->replicas[r].module;
 }
 
-int trek_ddp_world_size(const trek_ddp *ddp) { return ddp ? ddp->replicas[0].world : 1; }
+int trek_ddp_world_size(const trek_ddp *ddp) { return ddp ? ddp->replicas[0].world_size : 1; }
 
 int trek_ddp_rank(const trek_ddp *ddp)
 {

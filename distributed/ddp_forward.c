@@ -17,7 +17,7 @@ static trek_status run_model(int rank, trek_var *const *inputs, trek_var **outpu
 {
     const run_arg *c = arg;
     outputs[0] = trek_forward_many(c->ddp->replicas[rank].module, inputs, c->n_inputs);
-    return outputs[0] ? TREK_OK : trek_status_get();
+    return outputs[0] ? TREK_OK : trek_error_status();
 }
 
 static void describe_output(int k, char *text, size_t size, void *arg)
@@ -49,7 +49,7 @@ static trek_var *run(trek_ddp *ddp, trek_split_call *call)
 /* Several replicas, outside their runs, and lists of them. */
 static trek_status check(const trek_ddp *ddp)
 {
-    trek_status status = trek_status_get();
+    trek_status status = trek_error_status();
     if (status == TREK_OK && trek_ranks_rank_here(ddp->ranks) >= 0)
         status = trek_fail(TREK_ERR_STATE, "ddp_forward: a rank inside trek_ranks_run runs its own replica, by trek_forward");
     return status == TREK_OK ? trek_ddp_ready(&ddp->replicas[0]) : status;
@@ -82,7 +82,7 @@ trek_var *trek_ddp_forward_divided(trek_ddp *ddp, trek_var *const *inputs, int n
         return NULL;
     trek_split_part parts[TREK_MAX_RANKS];
     bool *split = trek_calloc((size_t)n_inputs, sizeof *split);
-    trek_status status = split ? divide(ddp, inputs, n_inputs, split, parts) : trek_status_get();
+    trek_status status = split ? divide(ddp, inputs, n_inputs, split, parts) : trek_error_status();
     trek_split_call call = { .n_inputs = n_inputs, .inputs = inputs, .split = split, .parts = parts, .keeps_rows = true };
     trek_var *y = status == TREK_OK ? run(ddp, &call) : NULL;
     trek_free(split);

@@ -16,9 +16,9 @@ typedef struct trek_ddp_replica {
     trek_replica *model;      /* its parts, */
     trek_reducer *reducer;    /* and their gradients; NULL while wrapping or a refresh has failed */
     trek_comm *comm;          /* a handle of its own, or of ddp.ranks; NULL: one rank */
-    const trek_place_collectives
+    const trek_rank_collectives
         *sums; /* that its layers make with the other ranks; NULL: none, or the runs of the ranks have them */
-    int rank, world;
+    int rank, world_size;
     trek_device device;
     bool all_on_host;         /* no rank is on a GPU */
 } trek_ddp_replica;
@@ -28,7 +28,7 @@ struct trek_ddp {
     trek_ranks *ranks;        /* NULL: one replica */
     int n;                    /* replicas here */
     trek_ddp_replica *replicas;
-    trek_device *devices;     /* [world] */
+    trek_device *devices;     /* [world_size] */
     trek_ddp_opts opts;       /* resolved */
     bool overlap;
 };

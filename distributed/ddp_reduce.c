@@ -10,7 +10,7 @@
 static trek_status refuse(trek_ddp_replica *r)
 {
     trek_status status = trek_ddp_ready(r);
-    if (r->world > 1)
+    if (r->world_size > 1)
         trek_comm_run(r->comm, (trek_comm_call){ .kind = TREK_COMM_INVALID });
     return status;
 }
@@ -20,7 +20,7 @@ static trek_status refuse(trek_ddp_replica *r)
 /* seeded: gradients have their share of the weights already, those of a rank with 0, too. */
 static trek_status reduce_replica(trek_ddp_replica *r, double count, bool seeded, trek_status own)
 {
-    if (r->world == 1)
+    if (r->world_size == 1)
         return own == TREK_OK && count == 0 ? trek_fail(TREK_ERR_ARGUMENT, "ddp: the ranks' counts sum to 0") : own;
     if (own == TREK_OK)
         own = trek_reducer_prepare(r->reducer, false);
@@ -44,7 +44,7 @@ static trek_status reduce(trek_ddp *ddp, int k, void *arg)
 {
     trek_ddp_replica *r = &ddp->replicas[k];
     double count;
-    trek_status own = trek_ddp_count(*(const double *const *)arg, k, &count), before = trek_status_get();
+    trek_status own = trek_ddp_count(*(const double *const *)arg, k, &count), before = trek_error_status();
     return r->reducer ? reduce_replica(r, count, false, before != TREK_OK ? before : own) : refuse(r);
 }
 
@@ -59,7 +59,7 @@ trek_status trek_ddp_reduce_gradients_weighted(trek_ddp *ddp, const double *coun
 {
     if (!ddp)
         return trek_fail_missing("ddp_reduce_gradients_weighted", "wrapper");
-    if (!counts && trek_status_get() == TREK_OK)
+    if (!counts && trek_error_status() == TREK_OK)
         trek_fail_missing("ddp_reduce_gradients_weighted", "counts"); /* this rank still takes part */
     return trek_ddp_call(ddp, reduce, &counts);
 }
@@ -81,7 +81,7 @@ static trek_status run_pass(const trek_ddp_replica *r, trek_var *loss, double fa
     const trek_tensor *y = loss->data;
     trek_var *seed = scope.depth ? trek_var_from(trek_tensor_full(factor, trek_tensor_shape(y), (trek_dtype)y->dtype, y->device))
         : NULL;
-    trek_status status = seed ? trek_backward_watched(&loss, &seed, 1, NULL, &watch) : trek_status_get();
+    trek_status status = seed ? trek_backward_watched(&loss, &seed, 1, NULL, &watch) : trek_error_status();
     trek_scope_end(scope);
     return status;
 }
@@ -100,7 +100,7 @@ static trek_status scale_left(const trek_reducer *reducer, double factor)
         if (factor == 0)
             trek_var_zero_grad(var);
         else
-            status = scaled ? trek_var_set_grad(var, scaled) : trek_status_get();
+            status = scaled ? trek_var_set_grad(var, scaled) : trek_error_status();
         trek_scope_end(scope);
     }
     trek_no_grad_end();
@@ -158,13 +158,13 @@ static trek_status backward(trek_ddp *ddp, int k, void *arg)
     trek_status own = trek_ddp_count(&c->count, 0, &count);
     if (!r->reducer)
         return refuse(r);
-    if (trek_status_get() != TREK_OK)
-        own = trek_status_get();
+    if (trek_error_status() != TREK_OK)
+        own = trek_error_status();
     if (own == TREK_OK && count > 0 && !c->loss)
         own = trek_fail_missing("ddp_backward", "loss");
     if (ddp->overlap && !c->gathered)
         return backward_overlapped(r, c->loss, count, own);
-    if (r->world > 1 && r->model->meets && !c->gathered)
+    if (r->world_size > 1 && r->model->meets && !c->gathered)
         return backward_meeting(r, c->loss, count, own);
     if (own == TREK_OK && count > 0 && !c->gathered)
         own = run_pass(r, c->loss, 1, false);

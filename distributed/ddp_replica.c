@@ -28,13 +28,13 @@ static trek_status check_entries(const trek_ddp_replica *r)
 trek_status trek_ddp_plan(trek_ddp_replica *r, int64_t bucket_bytes)
 {
     r->model = trek_replica_new(r->module);
-    trek_status status = r->model ? check_entries(r) : trek_status_get();
+    trek_status status = r->model ? check_entries(r) : trek_error_status();
     trek_params *params = status == TREK_OK ? trek_module_params(r->module) : NULL;
     r->reducer = params ? trek_reducer_of_params(params, r->device, bucket_bytes) : NULL;
-    if (r->reducer && trek_reducer_make_room(r->reducer, r->world) == TREK_OK)
+    if (r->reducer && trek_reducer_make_room(r->reducer, r->world_size) == TREK_OK)
         return TREK_OK;
     trek_ddp_plan_clear(r);
-    return status != TREK_OK ? status : trek_status_get();
+    return status != TREK_OK ? status : trek_error_status();
 }
 
 void trek_ddp_plan_clear(trek_ddp_replica *r)
@@ -50,7 +50,7 @@ void trek_ddp_plan_clear(trek_ddp_replica *r)
 
 trek_status trek_ddp_ready(const trek_ddp_replica *r)
 {
-    trek_status status = trek_status_get();
+    trek_status status = trek_error_status();
     if (status == TREK_OK && !r->reducer)
         status = trek_fail(TREK_ERR_STATE, "ddp: the replicas could not be listed; see trek_ddp_refresh");
     return status;

@@ -7,13 +7,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "distributed/control/wait.h"
 #include "distributed/ranks_internal.h"
 #include "distributed/step/handover.h"
 #include "distributed/step/rank_sums.h"
-#include "distributed/control/wait.h"
 #include "tensor/memory_internal.h"
-#include "tensor/place.h"
 #include "tensor/pool.h"
+#include "tensor/rank_context.h"
 #include "tensor/scope_internal.h"
 
 typedef struct rank_slot {
@@ -67,7 +67,7 @@ static void run_one(rank_slot *slot, trek_rank_fn fn, void *arg)
         status = fn(slot->rank, arg);
     slot_here = outer;
     if (status != TREK_OK || slot->ranks->meets)
-        trek_rank_sums_leave(slot->ranks->sums, slot->rank, status != TREK_OK ? status : trek_status_get());
+        trek_rank_sums_leave(slot->ranks->sums, slot->rank, status != TREK_OK ? status : trek_error_status());
             /* it may have failed before it came to enter */
     if (slot->rank > 0 && slot->done)
         trek_handover_mark(slot->done, slot->device);
@@ -81,8 +81,8 @@ static void *rank_main(void *arg)
 {
     rank_slot *slot = arg;
     trek_ranks *ranks = slot->ranks;
-    trek_place_here = (trek_place){ .rank = slot->rank, .world = ranks->world, .device = slot->device, .rows = -1,
-                                    .global_rows = -1 };
+    trek_rank_here = (trek_rank_context){ .rank = slot->rank, .world = ranks->world, .device = slot->device, .rows = -1,
+                                          .global_rows = -1 };
     for (unsigned seen = 0;; seen++) {
         trek_gate_wait(&ranks->job, seen, ranks->spin, 0);
         trek_rank_fn fn = ranks->fn;
@@ -102,16 +102,16 @@ static void *rank_main(void *arg)
 /* Rank 0 is the caller: it stands in the group's place only while it runs. */
 static void run_first(trek_ranks *ranks, trek_rank_fn fn, void *arg)
 {
-    trek_place before = trek_place_here;
-    trek_place_here.rank = 0;
-    trek_place_here.world = ranks->world;
-    trek_place_here.device = ranks->slots[0].device;
-    trek_place_here.pool = ranks->slots[0].pool ? ranks->slots[0].pool : before.pool;
+    trek_rank_context before = trek_rank_here;
+    trek_rank_here.rank = 0;
+    trek_rank_here.world = ranks->world;
+    trek_rank_here.device = ranks->slots[0].device;
+    trek_rank_here.pool = ranks->slots[0].pool ? ranks->slots[0].pool : before.pool;
     run_one(&ranks->slots[0], fn, arg);
-    before.rng_step = trek_place_here.rng_step;
-    before.rng_draw = trek_place_here.rng_draw;
-    before.waited_ns = trek_place_here.waited_ns;
-    trek_place_here = before;
+    before.rng_step = trek_rank_here.rng_step;
+    before.rng_draw = trek_rank_here.rng_draw;
+    before.waited_ns = trek_rank_here.waited_ns;
+    trek_rank_here = before;
 }
 
 /* The first rank that failed of itself; else the first that failed; else NULL. */
@@ -185,8 +185,8 @@ static trek_status start_rank(int rank, void *arg)
     rank_slot *slot = &ranks->slots[rank];
     slot->pool = trek_pool_new(ranks->threads_each);
     if (!slot->pool)
-        return trek_status_get();
-    trek_place_here.pool = slot->pool;
+        return trek_error_status();
+    trek_rank_here.pool = slot->pool;
     if (slot->device.type == TREK_CPU)
         return TREK_OK;
     return trek_backends[slot->device.type]->event_new(slot->device, &slot->done);

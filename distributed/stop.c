@@ -4,7 +4,7 @@
 
 #include <stdatomic.h>
 
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 
 static atomic_int wanted, agreed; /* lock-free: a signal handler may set them */
 

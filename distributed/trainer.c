@@ -14,8 +14,8 @@
 #include "distributed/step/job_sync.h"
 #include "distributed/step/settings.h"
 #include "distributed/step/stepper_ranks.h"
-#include "graph/feed_internal.h"
 #include "graph/graph_internal.h"
+#include "graph/graph_loader_internal.h"
 #include "nn/text.h"
 #include "tensor/environment.h"
 #include "tensor/pool.h"
@@ -23,7 +23,7 @@
 typedef struct setup {
     trek_graph *graph;
     trek_trainer_opts opts;
-    int world;
+    int local_ranks;
     trek_device devices[TREK_MAX_RANKS];
     trek_graph *graphs[TREK_MAX_RANKS];
     trek_comm *comm;         /* among processes; NULL: one process */
@@ -43,20 +43,20 @@ static trek_device graph_device(trek_graph *graph, trek_device fallback)
 
 static trek_status parse_devices(setup *s, const char *list)
 {
-    s->world = 0;
+    s->local_ranks = 0;
     for (const char *at = list;; at++) {
         size_t size = strcspn(at, ",");
         char text[32];
         if (size == 0 || size >= sizeof text)
-            return trek_fail(TREK_ERR_ARGUMENT, "TREK_DEVICES=%s: entry %d is not a device such as cpu:1", list, s->world);
+            return trek_fail(TREK_ERR_ARGUMENT, "TREK_DEVICES=%s: entry %d is not a device such as cpu:1", list, s->local_ranks);
         memcpy(text, at, size);
         text[size] = 0;
-        if (s->world == TREK_MAX_RANKS)
+        if (s->local_ranks == TREK_MAX_RANKS)
             return trek_fail(TREK_ERR_ARGUMENT, "TREK_DEVICES lists more than %d devices", TREK_MAX_RANKS);
-        trek_status status = trek_device_parse(text, &s->devices[s->world]);
+        trek_status status = trek_device_parse(text, &s->devices[s->local_ranks]);
         if (status != TREK_OK)
             return status;
-        s->world++;
+        s->local_ranks++;
         at += size;
         if (!*at)
             return TREK_OK;
@@ -68,7 +68,7 @@ static trek_status find_processes(setup *s)
 {
     int described = s->opts.comm ? trek_comm_world_size(s->opts.comm) : trek_comm_world_described(NULL);
     if (described < 0)
-        return trek_status_get();
+        return trek_error_status();
     if (described == 1)
         return TREK_OK;
     if (s->opts.comm && trek_comm_retain(s->opts.comm))
@@ -76,7 +76,7 @@ static trek_status find_processes(setup *s)
     else
         s->comm = trek_comm_init(&(trek_comm_opts){ .deadline_s = s->opts.deadline_s });
     if (!s->comm)
-        return trek_status_get();
+        return trek_error_status();
     bool own = !s->opts.comm || s->opts.deadline_s != 0; /* the program's communicator has one already */
     return own ? trek_comm_set_deadline(s->comm, s->opts.deadline_s) : TREK_OK;
 }
@@ -84,13 +84,13 @@ static trek_status find_processes(setup *s)
 /* Of several processes with several GPUs each, local process k has those from k * ranks on: its graph is on the first. */
 static trek_status find_gpus_of_process(setup *s, trek_device own, int gpus)
 {
-    int first = trek_environment_local_rank() * s->world;
-    if (own.index % s->world != 0 || own.index + s->world > gpus)
+    int first = trek_environment_local_rank() * s->local_ranks;
+    if (own.index % s->local_ranks != 0 || own.index + s->local_ranks > gpus)
         return trek_fail(TREK_ERR_DEVICE,
                          "trainer_setup: with %d ranks in each process the graph of local process %d is built on cuda:%d, not on "
                          "cuda:%d, of %d usable GPUs; or .devices says which they are",
-                         s->world, first / s->world, first, own.index, gpus);
-    for (int r = 1; r < s->world; r++)
+                         s->local_ranks, first / s->local_ranks, first, own.index, gpus);
+    for (int r = 1; r < s->local_ranks; r++)
         s->devices[r] = trek_cuda(own.index + r);
     return TREK_OK;
 }
@@ -100,15 +100,15 @@ static trek_status find_gpus(setup *s, trek_device own)
 {
     int gpus = trek_device_count(TREK_CUDA);
     if (s->opts.ranks == 0 && s->comm) /* each process of a machine has a GPU of its own: the graph is on it */
-        s->world = 1;
+        s->local_ranks = 1;
     else if (s->opts.ranks == 0)
-        s->world = s->opts.build_replica && gpus > 1 ? gpus : 1;
-    if (s->world > gpus)
+        s->local_ranks = s->opts.build_replica && gpus > 1 ? gpus : 1;
+    if (s->local_ranks > gpus)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: %d ranks, but %d usable GPU%s; .devices can list the same one twice",
-                         s->world, gpus, gpus == 1 ? "" : "s");
-    if (s->comm && s->world > 1)
+                         s->local_ranks, gpus, gpus == 1 ? "" : "s");
+    if (s->comm && s->local_ranks > 1)
         return find_gpus_of_process(s, own, gpus);
-    for (int r = 1, next = 0; r < s->world; r++, next++) {
+    for (int r = 1, next = 0; r < s->local_ranks; r++, next++) {
         next += next == own.index;
         s->devices[r] = trek_cuda(next);
     }
@@ -125,9 +125,9 @@ static trek_status find_devices(setup *s)
                          TREK_MAX_RANKS);
     if (o->devices && o->ranks == 0)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .devices is given, but .ranks does not say how many");
-    s->world = o->ranks > 0 ? o->ranks : 1;
+    s->local_ranks = o->ranks > 0 ? o->ranks : 1;
     s->devices[0] = own;
-    for (int r = 0; o->devices && r < s->world; r++)
+    for (int r = 0; o->devices && r < s->local_ranks; r++)
         s->devices[r] = o->devices[r];
     if (o->devices)
         return TREK_OK;
@@ -135,7 +135,7 @@ static trek_status find_devices(setup *s)
         return parse_devices(s, listed);
     if (own.type == TREK_CUDA)
         return find_gpus(s, own);
-    for (int r = 1; r < s->world; r++)
+    for (int r = 1; r < s->local_ranks; r++)
         s->devices[r] = trek_cpu(r);
     return TREK_OK;
 }
@@ -148,7 +148,7 @@ static trek_status check_devices(setup *s)
         return trek_fail(TREK_ERR_DEVICE, "trainer_setup: the graph is on %s, but rank 0's device is %s",
                          trek_device_name(own, a),
                          trek_device_name(s->devices[0], b));
-    for (int r = 0; r < s->world && s->world > 1; r++)
+    for (int r = 0; r < s->local_ranks && s->local_ranks > 1; r++)
         if (s->devices[r].index < 0)
             return trek_fail(TREK_ERR_DEVICE, "trainer_setup: rank %d's device has index %d", r, s->devices[r].index);
     return TREK_OK;
@@ -157,14 +157,14 @@ static trek_status check_devices(setup *s)
 static int count_cpus(const setup *s)
 {
     int n = 0;
-    for (int r = 0; r < s->world; r++)
+    for (int r = 0; r < s->local_ranks; r++)
         n += s->devices[r].type == TREK_CPU;
     return n;
 }
 
 static trek_status check_global_batch(const setup *s)
 {
-    if (s->opts.global_batch > 0 && !(s->graph->feed && s->graph->feed->loader))
+    if (s->opts.global_batch > 0 && !(s->graph->graph_loader && s->graph->graph_loader->loader))
         return trek_fail(TREK_ERR_STATE,
                          "trainer_setup: .global_batch counts batches of the graph's loader: trek_graph_set_loader comes first");
     return TREK_OK;
@@ -196,8 +196,8 @@ static trek_status check_options(const trek_trainer_opts *o)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: a clipping limit is NaN");
     if (o->bucket_bytes < 0)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .bucket_bytes is %lld", (long long)o->bucket_bytes);
-    if (o->share != 0 && o->share != TREK_OFF)
-        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .share is %d; it is 0 or TREK_OFF", o->share);
+    if (o->share_params != 0 && o->share_params != TREK_OFF)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .share_params is %d; it is 0 or TREK_OFF", o->share_params);
     if (o->deadline_s != TREK_OFF && !(o->deadline_s >= 0 && o->deadline_s <= 1e9))
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .deadline_s is %g", o->deadline_s);
     trek_status status = check_unequal(o);
@@ -216,7 +216,7 @@ static trek_status build_rank(int rank, void *arg)
     trek_graph *graph = s->opts.build_replica(s->devices[rank], s->opts.arg);
     trek_scope_end(scope);
     bool again = false;
-    for (int r = 0; r < s->world; r++)
+    for (int r = 0; r < s->local_ranks; r++)
         again |= graph && s->graphs[r] == graph;
     if (!again)
         s->graphs[rank] = graph;
@@ -225,7 +225,7 @@ static trek_status build_rank(int rank, void *arg)
         return trek_fail(TREK_ERR_ARGUMENT, "build_replica returned a graph that another rank has already");
     if (graph)
         return TREK_OK;
-    return trek_status_get() != TREK_OK ? trek_status_get() : trek_fail(TREK_ERR_CALLBACK, "build_replica returned NULL");
+    return trek_error_status() != TREK_OK ? trek_error_status() : trek_fail(TREK_ERR_CALLBACK, "build_replica returned NULL");
 }
 
 static trek_status build_replicas(setup *s, trek_ranks *ranks)
@@ -233,7 +233,7 @@ static trek_status build_replicas(setup *s, trek_ranks *ranks)
     pthread_mutex_init(&s->building, NULL);
     s->graphs[0] = s->graph;
     trek_status status = trek_ranks_call(ranks, build_rank, s);
-    for (int r = 0; r < s->world && status == TREK_OK; r++)
+    for (int r = 0; r < s->local_ranks && status == TREK_OK; r++)
         status = trek_comm_set_deadline(trek_ranks_comm(ranks, r), s->opts.deadline_s);
     pthread_mutex_destroy(&s->building);
     return status;
@@ -244,10 +244,10 @@ static trek_status make_plain(setup *s)
 {
     trek_optimizer *optimizer = trek_graph_optimizer(s->graph);
     if (optimizer && !(s->optimizer = trek_optimizer_snapshot_new(optimizer)))
-        return trek_status_get();
+        return trek_error_status();
     trek_stepper *plain = trek_stepper_single_new(s->graph);
     s->moved = plain != NULL;
-    return plain ? trek_graph_set_stepper(s->graph, plain) : trek_status_get();
+    return plain ? trek_graph_set_stepper(s->graph, plain) : trek_error_status();
 }
 
 /* The optimizer that the graph had, where setup gives it no other, or has failed. */
@@ -276,7 +276,7 @@ static bool devices_differ(const setup *s)
 {
     trek_device_info first, other;
     bool differ = false;
-    for (int r = 1; r < s->world; r++) {
+    for (int r = 1; r < s->local_ranks; r++) {
         if (s->devices[r].type != s->devices[0].type)
             return true;
         if (s->devices[0].type == TREK_CPU)
@@ -296,54 +296,54 @@ static trek_status note_meeting(const char *name, trek_module *module, void *mee
     return TREK_OK;
 }
 
-static trek_pace_opts pace_opts(const setup *s)
+static trek_workload_opts workload_opts(const setup *s)
 {
     const trek_trainer_opts *o = &s->opts;
     bool unequal = devices_differ(s) || o->speed_hint.ratio > 1, meets = false;
     trek_module_each(trek_graph_module(s->graph), note_meeting, &meets);
     bool by_itself = o->max_anchor == 0 && (o->global_batch > 0 || (unequal && !meets));
         /* where layers meet, shares are exact, windows not */
-    trek_pace_opts pace = { .unequal = unequal, .balance = o->balance, .windows = o->max_anchor > 0 || by_itself,
-                            .replay = o->plan };
-    pace.balancer = (trek_balancer_opts){ .min_share = o->min_share, .allow_idle = o->allow_idle,
-                                          .speed_ratio = o->speed_hint.ratio, .slow_rank = o->speed_hint.slow_rank };
-    pace.elche = (trek_elche_opts){ .anchor = o->anchor, .max_anchor = o->max_anchor > 0 ? o->max_anchor : 0,
-                                    .overhead_target = o->overhead_target,
-                                    .max_batch_diff = o->max_batch_diff, .speed_ratio = o->speed_hint.ratio,
-                                    .slow_rank = o->speed_hint.slow_rank };
-    const trek_feed *feed = s->graph->feed;
-    if (o->global_batch > 0 && feed && feed->loader) {
-        int64_t batch = trek_loader_plan(feed->loader)->batch_size;
-        pace.elche.global_batches = (o->global_batch + batch / 2) / batch > 0 ? (o->global_batch + batch / 2) / batch : 1;
+    trek_workload_opts workload = { .unequal = unequal, .balance = o->balance, .windows = o->max_anchor > 0 || by_itself,
+                                    .replay = o->plan };
+    workload.balancer = (trek_balancer_opts){ .min_share = o->min_share, .allow_idle = o->allow_idle,
+                                              .speed_ratio = o->speed_hint.ratio, .slow_rank = o->speed_hint.slow_rank };
+    workload.elche = (trek_elche_opts){ .anchor = o->anchor, .max_anchor = o->max_anchor > 0 ? o->max_anchor : 0,
+                                        .overhead_target = o->overhead_target,
+                                        .max_batch_diff = o->max_batch_diff, .speed_ratio = o->speed_hint.ratio,
+                                        .slow_rank = o->speed_hint.slow_rank };
+    const trek_graph_loader *graph_loader = s->graph->graph_loader;
+    if (o->global_batch > 0 && graph_loader && graph_loader->loader) {
+        int64_t batch = trek_loader_plan(graph_loader->loader)->batch_size;
+        workload.elche.global_batches = (o->global_batch + batch / 2) / batch > 0 ? (o->global_batch + batch / 2) / batch : 1;
     }
-    return pace;
+    return workload;
 }
 
 static trek_status make_ranks(setup *s)
 {
-    if (!s->opts.build_replica && s->world > 1)
+    if (!s->opts.build_replica && s->local_ranks > 1)
         return trek_fail(TREK_ERR_ARGUMENT,
-                         "trainer_setup: %d ranks need .build_replica, which makes the graph on another device", s->world);
-    trek_ranks *ranks = trek_ranks_new(s->devices, s->world);
+                         "trainer_setup: %d ranks need .build_replica, which makes the graph on another device", s->local_ranks);
+    trek_ranks *ranks = trek_ranks_new(s->devices, s->local_ranks);
     if (!ranks)
-        return trek_status_get();
+        return trek_error_status();
     trek_status status = build_replicas(s, ranks);
     if (status == TREK_OK)
         status = make_plain(s);
-    trek_pace_opts pace = pace_opts(s);
-    trek_ranks_opts opts = { .shared = s->opts.share != TREK_OFF && count_cpus(s) == s->world,
-                             .bucket_bytes = s->opts.bucket_bytes ? s->opts.bucket_bytes : 25 << 20, .pace = &pace,
+    trek_workload_opts workload = workload_opts(s);
+    trek_ranks_opts opts = { .shared = s->opts.share_params != TREK_OFF && count_cpus(s) == s->local_ranks,
+                             .bucket_bytes = s->opts.bucket_bytes ? s->opts.bucket_bytes : 25 << 20, .workload = &workload,
                              .slowdowns = s->opts.slowdowns, .comm = s->comm };
     if (status != TREK_OK) {
-        for (int r = 1; r < s->world; r++)
+        for (int r = 1; r < s->local_ranks; r++)
             trek_graph_free(&s->graphs[r]);
         trek_ranks_free(&ranks);
         return status;
     }
     trek_stepper *stepper = trek_stepper_ranks_new(ranks, s->graphs, &opts);
-    status = stepper ? trek_graph_set_stepper(s->graph, stepper) : trek_status_get();
+    status = stepper ? trek_graph_set_stepper(s->graph, stepper) : trek_error_status();
     if (status == TREK_OK && s->comm && !s->opts.optimizer.klass)
-        status = trek_rounds_copy_optimizer((ranks_stepper *)stepper, s->optimizer);
+        status = trek_job_sync_copy_optimizer((ranks_stepper *)stepper, s->optimizer);
     return status;
 }
 
@@ -400,17 +400,18 @@ static trek_status note_inexact(const char *name, trek_module *module, void *arg
 static void describe_ranks(const setup *s, trek_text *text)
 {
     char device[16];
-    int on_cpu = count_cpus(s), on_gpu = s->world - on_cpu, seen = 0;
+    int on_cpu = count_cpus(s), on_gpu = s->local_ranks - on_cpu, seen = 0;
     if (on_cpu > 0) {
-        int threads = trek_threads_wanted() / s->world > 1 ? trek_threads_wanted() / s->world : 1;
+        int threads = trek_threads_wanted() / s->local_ranks > 1 ? trek_threads_wanted() / s->local_ranks : 1;
         trek_text_format(text, "%d CPU rank%s with %d thread%s%s", on_cpu, on_cpu > 1 ? "s" : "", threads, threads > 1 ? "s" : "",
                          on_cpu > 1 ? " each" : "");
         if (on_gpu == 0)
-            trek_text_format(text, ", %s", s->opts.share == TREK_OFF ? "parameters of their own" : "one copy of the parameters");
+            trek_text_format(text, ", %s", s->opts.share_params == TREK_OFF ? "parameters of their own"
+                             : "one copy of the parameters");
     }
     if (on_gpu > 0)
         trek_text_format(text, "%s%d GPU rank%s on ", on_cpu > 0 ? " and " : "", on_gpu, on_gpu > 1 ? "s" : "");
-    for (int r = 0; r < s->world; r++)
+    for (int r = 0; r < s->local_ranks; r++)
         if (s->devices[r].type != TREK_CPU)
             trek_text_format(text, "%s%s", seen++ ? ", " : "", trek_device_name(s->devices[r], device));
     if (on_cpu > 0 && on_gpu > 0)
@@ -420,28 +421,28 @@ static void describe_ranks(const setup *s, trek_text *text)
 /* "; 3 ranks in 2 processes", "; windows of 20 batches" */
 static void describe_job(const setup *s, trek_text *text)
 {
-    trek_trainer_pace pace;
-    if (trek_trainer_pace_get(s->graph, &pace) != TREK_OK)
+    trek_trainer_workload workload;
+    if (trek_trainer_describe(s->graph, &workload) != TREK_OK)
         return;
     if (s->comm)
-        trek_text_format(text, "; %d ranks in %d processes", pace.ranks, trek_comm_world_size(s->comm));
-    if (pace.windows)
-        trek_text_format(text, "; windows of %lld batches at first, where the loop allows them", (long long)pace.window);
+        trek_text_format(text, "; %d ranks in %d processes", workload.ranks, trek_comm_world_size(s->comm));
+    if (workload.windows)
+        trek_text_format(text, "; windows of %lld batches at first, where the loop allows them", (long long)workload.window);
 }
 
 static void log_setup(const setup *s)
 {
     char device[16];
-    if (s->world == 1 && !s->comm) {
+    if (s->local_ranks == 1 && !s->comm) {
         trek_log_message(TREK_LOG_INFO, "trainer: one rank on %s",
                          trek_device_name(graph_device(s->graph, s->devices[0]), device));
         return;
     }
     if (s->comm && trek_comm_rank(s->comm) > 0)
         return;
-    trek_trainer_pace pace = { 0 };
-    trek_trainer_pace_get(s->graph, &pace);
-    inexact found = { .windows = pace.windows };
+    trek_trainer_workload workload = { 0 };
+    trek_trainer_describe(s->graph, &workload);
+    inexact found = { .windows = workload.windows };
     trek_text kind = { 0 }, job = { 0 };
     trek_module_each(trek_graph_module(s->graph), note_inexact, &found);
     describe_ranks(s, &kind);
@@ -458,11 +459,11 @@ trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts)
 {
     if (!graph)
         return trek_fail_missing("trek_trainer_setup", "graph");
-    if (trek_status_get() != TREK_OK)
-        return trek_status_get();
+    if (trek_error_status() != TREK_OK)
+        return trek_error_status();
     setup *s = trek_calloc(1, sizeof *s);
     if (!s)
-        return trek_status_get();
+        return trek_error_status();
     s->graph = graph;
     if (opts)
         s->opts = *opts;
@@ -477,7 +478,7 @@ trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts)
         status = check_devices(s);
     if (status == TREK_OK)
         status = trek_constants_move(graph);
-    if (status == TREK_OK && (s->world > 1 || s->comm))
+    if (status == TREK_OK && (s->local_ranks > 1 || s->comm))
         status = make_ranks(s);
     else if (status == TREK_OK && trek_graph_world_size(graph) > 1)
         status = make_plain(s);
@@ -496,41 +497,41 @@ trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts)
     return status;
 }
 
-trek_status trek_trainer_pace_get(trek_graph *graph, trek_trainer_pace *pace)
+trek_status trek_trainer_describe(trek_graph *graph, trek_trainer_workload *workload)
 {
-    if (!graph || !pace)
-        return trek_fail_missing("trek_trainer_pace_get", graph ? "place for the result" : "graph");
+    if (!graph || !workload)
+        return trek_fail_missing("trek_trainer_describe", graph ? "place for the result" : "graph");
     const ranks_stepper *s = trek_graph_ranks(graph);
-    *pace = (trek_trainer_pace){ .ranks = 1, .local_ranks = 1, .costly = -1 };
+    *workload = (trek_trainer_workload){ .ranks = 1, .local_ranks = 1, .costly = -1 };
     if (!s)
-        return trek_status_get();
-    trek_pace_state state;
-    trek_pace_describe(s->pace, &state);
-    *pace = (trek_trainer_pace){ .ranks = s->total,
-                                 .rank = s->first_rank,
-                                 .local_ranks = s->world,
-                                 .windows = state.windows,
-                                 .anchor = state.anchor,
-                                 .window = trek_pace_window(s->pace),
-                                 .predicted = state.predicted,
-                                 .achieved = state.achieved,
-                                 .costly = state.costly };
-    return trek_status_get();
+        return trek_error_status();
+    trek_workload_state state;
+    trek_workload_describe(s->workload, &state);
+    *workload = (trek_trainer_workload){ .ranks = s->world_size,
+                                         .rank = s->first_rank,
+                                         .local_ranks = s->local_ranks,
+                                         .windows = state.windows,
+                                         .anchor = state.anchor,
+                                         .window = trek_workload_window(s->workload),
+                                         .predicted = state.predicted,
+                                         .achieved = state.achieved,
+                                         .costly = state.costly };
+    return trek_error_status();
 }
 
 int trek_trainer_counts(trek_graph *graph, int64_t *counts, int capacity)
 {
     const ranks_stepper *s = trek_graph_ranks(graph);
-    int64_t window = s ? trek_pace_window(s->pace) : 0, all[TREK_MAX_RANKS];
-    if (window == 0 || trek_pace_counts(s->pace, window, all) != TREK_OK)
+    int64_t window = s ? trek_workload_window(s->workload) : 0, all[TREK_MAX_RANKS];
+    if (window == 0 || trek_workload_counts(s->workload, window, all) != TREK_OK)
         return 0;
-    for (int r = 0; r < s->total && r < capacity; r++)
+    for (int r = 0; r < s->world_size && r < capacity; r++)
         counts[r] = all[r];
-    return s->total;
+    return s->world_size;
 }
 
 trek_plan *trek_trainer_plan(trek_graph *graph)
 {
     const ranks_stepper *s = trek_graph_ranks(graph);
-    return s ? trek_plan_copy(trek_pace_plan(s->pace)) : NULL;
+    return s ? trek_plan_copy(trek_workload_plan(s->workload)) : NULL;
 }

@@ -3,11 +3,11 @@
 #ifndef TREK_DISTRIBUTED_TRAINER_H
 #define TREK_DISTRIBUTED_TRAINER_H
 
-#include "distributed/comm/comm.h"
 #include "distributed/balance/plan.h"
 #include "distributed/balance/slowdown.h"
-#include "graph/feed.h"
+#include "distributed/comm/comm.h"
 #include "graph/graph.h"
+#include "graph/graph_loader.h"
 #include "graph/timeline.h"
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
@@ -49,7 +49,7 @@ typedef struct trek_trainer_opts {
     double max_grad_norm;            /* default 0: what the graph has; TREK_OFF: no clipping */
     double max_grad_value;           /* the same */
     trek_amp_opts amp;               /* mixed precision, see trek_graph_set_amp; default: what the graph has */
-    int share;                       /* TREK_OFF: every rank has parameters and optimizer state of its own, and gradients
+    int share_params;                /* TREK_OFF: every rank has parameters and optimizer state of its own, and gradients
                                         are sent in buckets, as GPU ranks always do. Default: CPU ranks share one copy */
     int64_t bucket_bytes;            /* of buckets after the first, which has at most 1 MiB; default 25 MiB */
     /* Unequal ranks. Balancing changes each rank's share of a batch; windows (El Che) let each run whole batches at its own
@@ -97,15 +97,15 @@ typedef struct trek_trainer_opts {
 TREK_API trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts);
 
 /* What the ranks do at present. */
-typedef struct trek_trainer_pace {
+typedef struct trek_trainer_workload {
     int ranks;                       /* of the job */
     int rank, local_ranks;           /* the first one of this process, and how many it has */
     bool windows;                    /* ranks run whole batches at their own pace */
     int64_t anchor, window;          /* of windows: the slowest rank's batches, and those of all ranks */
     double predicted, achieved;      /* speed-up over the fastest rank alone; 0: not known yet */
     int costly;                      /* a rank that costs more time than it brings; -1: none */
-} trek_trainer_pace;
-TREK_API trek_status trek_trainer_pace_get(trek_graph *graph, trek_trainer_pace *pace);
+} trek_trainer_workload;
+TREK_API trek_status trek_trainer_describe(trek_graph *graph, trek_trainer_workload *workload);
 /* Each rank's batches of the next window; at most `capacity` are written. Returns the number of ranks; 0: no windows. */
 TREK_API int trek_trainer_counts(trek_graph *graph, int64_t *counts, int capacity);
 /* What was decided so far, to be saved and followed (.plan): a copy for the caller to free. NULL without an error for one rank.

@@ -155,7 +155,7 @@ static score run_split(simulation *s, const char *speeds, bool balanced)
     trek_balancer *balancer = balanced ? trek_balancer_new(s->ranks, NULL) : NULL;
     set_speeds(s, speeds);
     trek_apportion(batch, NULL, s->ranks, s->counts);
-    for (int step = 0; step < steps && trek_status_get() == TREK_OK; step++) {
+    for (int step = 0; step < steps && trek_error_status() == TREK_OK; step++) {
         double longest = 0;
         if (step == steps / 2)
             slow_down(s);
@@ -182,7 +182,7 @@ static score run_windows(simulation *s, const char *speeds, bool constant)
                                        &(trek_elche_opts){ .anchor = (int64_t)s->o->anchor, .overhead_target = s->o->overhead,
         .global_batches = constant ? (int64_t)(s->o->global * s->ranks) : 0 });
     set_speeds(s, speeds);
-    for (int window = 0; window < windows && trek_status_get() == TREK_OK; window++) {
+    for (int window = 0; window < windows && trek_error_status() == TREK_OK; window++) {
         double longest = 0, batches = 0;
         if (window == windows / 2)
             slow_down(s);
@@ -278,7 +278,7 @@ static bool simulation_make(simulation *s, const options *o, int ranks)
                        .shares = malloc(n * sizeof *s->shares) };
     if (!s->pace || !s->ms || !s->counts || !s->shares)
         trek_fail(TREK_ERR_MEMORY, "%d ranks do not fit", ranks);
-    return trek_status_get() == TREK_OK;
+    return trek_error_status() == TREK_OK;
 }
 
 static void simulation_clear(simulation *s)
@@ -294,18 +294,19 @@ static void run_speeds(const options *o, const char *speeds)
     double fractions[MOST_ROWS][SCHEMES];
     int numbers[MOST_ROWS], rows = 0;
     print_head(o, speeds);
-    for (int ranks = (int)o->from; ranks <= (int)o->to && rows < MOST_ROWS && trek_status_get() == TREK_OK; ranks *= 2, rows++) {
+    for (int ranks = (int)o->from; ranks <= (int)o->to && rows < MOST_ROWS && trek_error_status() == TREK_OK; ranks *= 2,
+         rows++) {
         simulation s;
         if (simulation_make(&s, o, ranks)) {
             score scores[SCHEMES] = { run_split(&s, speeds, false), run_split(&s, speeds, true), run_windows(&s, speeds, false),
                                       run_windows(&s, speeds, true) };
-            if (trek_status_get() == TREK_OK)
+            if (trek_error_status() == TREK_OK)
                 print_row(&s, scores, fractions[rows]);
         }
         numbers[rows] = ranks;
         simulation_clear(&s);
     }
-    if (o->plot && trek_status_get() == TREK_OK)
+    if (o->plot && trek_error_status() == TREK_OK)
         print_plot(rows, numbers, fractions);
 }
 
@@ -432,7 +433,7 @@ int main(int argc, char **argv)
     for (int k = 0; k < 4; k++)
         if (strcmp(o.speeds, all[k]) == 0 || strcmp(o.speeds, "all") == 0)
             run_speeds(&o, all[k]);
-    if (trek_status_get() == TREK_OK)
+    if (trek_error_status() == TREK_OK)
         return 0;
     fprintf(stderr, "%s\n", trek_error());
     return 1;

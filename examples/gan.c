@@ -169,7 +169,7 @@ static trek_status train(job *j, trek_comm *comm)
     int64_t first, count;
     trek_comm_samples(comm, o->batch_size, &first, &count);
     /* An error, this rank's or another's, is there on all ranks after the same step. */
-    for (int step = 0; step < o->steps && trek_status_get() == TREK_OK; step++) {
+    for (int step = 0; step < o->steps && trek_error_status() == TREK_OK; step++) {
         train_step(&generator, &discriminator, (uint32_t)o->seed + 8 * (uint32_t)step, first, count);
         if (trek_comm_rank(comm) == 0 && ((step + 1) % 500 == 0 || step + 1 == o->steps)) {
             double inside;
@@ -179,7 +179,7 @@ static trek_status train(job *j, trek_comm *comm)
     }
     player_free(&generator);
     player_free(&discriminator);
-    return trek_status_get();
+    return trek_error_status();
 }
 
 static trek_status rank_thread(int rank, void *arg)
@@ -219,7 +219,7 @@ int main(int argc, char **argv)
         trek_ranks_run(j.ranks, rank_thread, &j);
         trek_ranks_free(&j.ranks);
     }
-    trek_status status = trek_status_get();
+    trek_status status = trek_error_status();
     if (status != TREK_OK)
         fprintf(stderr, "%s\n", trek_error());
     if (status == TREK_OK && first && j.covered < j.o.expect)

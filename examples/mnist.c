@@ -160,23 +160,23 @@ static void run(const options *o)
 
     trek_progress *progress = !first ? NULL : trek_progress_new(o->epochs, train ? trek_loader_batches(train) : 0);
     double accuracy = 0;
-    for (int epoch = 0; epoch < o->epochs && trek_status_get() == TREK_OK; epoch++) {
+    for (int epoch = 0; epoch < o->epochs && trek_error_status() == TREK_OK; epoch++) {
         train_epoch(model, train, epoch, progress);
         accuracy = evaluate(model, test, job);
         trek_progress_epoch(progress, epoch, "accuracy", accuracy);
     }
     trek_progress_free(&progress);
 
-    if (trek_status_get() == TREK_OK) {
+    if (trek_error_status() == TREK_OK) {
         if (first)
             predict_one(model, trek_loader_dataset(test));
         double again = save_and_reload(model, o->save, test, job);
-        if (trek_status_get() == TREK_OK && again != accuracy)
+        if (trek_error_status() == TREK_OK && again != accuracy)
             trek_fail(TREK_ERR_STATE, "the reloaded model's accuracy is %.4f, not %.4f", again, accuracy);
     }
     if (timeline && first && trek_timeline_save(timeline, o->trace) == TREK_OK)
         printf("trace written to %s\n", o->trace);
-    if (trek_status_get() == TREK_OK && first)
+    if (trek_error_status() == TREK_OK && first)
         printf("test accuracy %.4f\n", accuracy);
     trek_loader_free(&test);
     trek_loader_free(&train);
@@ -208,7 +208,7 @@ int main(int argc, char **argv)
     if (!argument_can_be_written(o.save) || (o.trace && !argument_can_be_written(o.trace)))
         return 1; /* sooner than after an hour of training */
     run(&o);
-    if (trek_status_get() == TREK_OK)
+    if (trek_error_status() == TREK_OK)
         return 0;
     fprintf(stderr, "%s\n", trek_error());
     return 1;

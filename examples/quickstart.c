@@ -56,7 +56,7 @@ int main(int argc, char **argv)
         printf("epoch %d  loss %.4f\n", epoch + 1, loss_of_last);
     }
 
-    trek_status status = trek_status_get();
+    trek_status status = trek_error_status();
     if (status != TREK_OK)
         fprintf(stderr, "%s\n", trek_error());
     trek_loader_free(&train);

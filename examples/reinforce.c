@@ -211,7 +211,7 @@ static trek_status train(job *j, trek_comm *comm)
     trek_optimizer *optimizer = trek_optimizer_new(trek_adam((trek_adam_opts){ .lr = 1e-2 }), params);
     episode *episodes = calloc(MAX_EPISODES, sizeof *episodes);
     double recent = 0, last = 0;
-    for (int k = 0; k < o->updates && episodes && trek_status_get() == TREK_OK; k++) {
+    for (int k = 0; k < o->updates && episodes && trek_error_status() == TREK_OK; k++) {
         recent += update(ddp, optimizer, comm, o, episodes, k);
         if ((k + 1) % 10 != 0)
             continue;
@@ -226,7 +226,7 @@ static trek_status train(job *j, trek_comm *comm)
     trek_optimizer_free(&optimizer);
     trek_params_free(&params);
     trek_ddp_free(&ddp);
-    return trek_status_get();
+    return trek_error_status();
 }
 
 static trek_status rank_thread(int rank, void *arg)
@@ -266,7 +266,7 @@ int main(int argc, char **argv)
         trek_ranks_run(j.ranks, rank_thread, &j);
         trek_ranks_free(&j.ranks);
     }
-    trek_status status = trek_status_get();
+    trek_status status = trek_error_status();
     if (status != TREK_OK)
         fprintf(stderr, "%s\n", trek_error());
     if (status == TREK_OK && first && j.last_return < j.o.expect)

@@ -42,7 +42,7 @@ double trek_graph_loss_weight(const trek_graph *graph, trek_var *loss, double st
     if (stated >= 0)
         return stated;
     double weight = trek_loss_weight(loss);
-    if (!isnan(weight) || trek_status_get() != TREK_OK)
+    if (!isnan(weight) || trek_error_status() != TREK_OK)
         return weight;
     return graph->accumulation.rows >= 0 ? (double)graph->accumulation.rows : 1;
 }
@@ -55,7 +55,7 @@ trek_status trek_graph_seed(trek_grad_scaler *scaler, double factor, trek_var **
     if (trek_dtype_is_16bit(trek_var_dtype(*loss)))
         *loss = trek_cast(*loss, TREK_F32); /* the scale is beyond the range of f16 */
     if (!*loss)
-        return trek_status_get();
+        return trek_error_status();
     trek_no_grad_begin();
     if (scaler)
         *seed = trek_scaler_seed(scaler, *loss);
@@ -64,5 +64,5 @@ trek_status trek_graph_seed(trek_grad_scaler *scaler, double factor, trek_var **
     if (!scaler)
         *seed = trek_var_from(trek_tensor_full(factor, trek_var_shape(*loss), trek_var_dtype(*loss), trek_var_device(*loss)));
     trek_no_grad_end();
-    return *seed ? TREK_OK : trek_status_get();
+    return *seed ? TREK_OK : trek_error_status();
 }

@@ -16,7 +16,7 @@ trek_status trek_graph_set_amp(trek_graph *graph, const trek_amp_opts *opts)
     trek_grad_scaler *scaler = NULL;
     o.scaler.disabled = false;
     if ((o.scaling == 1 || (o.scaling == 0 && o.dtype == TREK_F16)) && !(scaler = trek_grad_scaler_new(&o.scaler)))
-        return trek_status_get();
+        return trek_error_status();
     trek_grad_scaler_free(&graph->scaler);
     graph->scaler = scaler;
     graph->autocast = o.dtype;

@@ -149,12 +149,12 @@ static trek_status plan(trek_graph *graph, struct trek_captures *c)
     trek_params_free(&c->params);
     c->params = trek_module_params(&graph->base);
     if (!c->params || trek_module_each(&graph->base, add_module, c) != TREK_OK)
-        return trek_status_get();
+        return trek_error_status();
     int n = trek_params_count(c->params);
     trek_free(c->had_grad);
     c->had_grad = trek_calloc((size_t)n + 1, sizeof *c->had_grad);
     if (!c->had_grad)
-        return trek_status_get();
+        return trek_error_status();
     c->device = n > 0 ? trek_params_var(c->params, 0)->data->device : trek_cpu(0);
     for (int k = 0; n == 0 && k < MAX_VALUES; k++)
         if (c->values[k]) {
@@ -236,7 +236,7 @@ static trek_status make_inputs(record *r, const struct trek_captures *c)
         r->inputs[k] = own ? trek_var_new(own, false) : NULL;
         trek_tensor_release(own);
         if (!r->inputs[k])
-            return trek_status_get();
+            return trek_error_status();
     }
     return TREK_OK;
 }
@@ -302,11 +302,11 @@ static trek_status call_function(trek_graph *graph, struct trek_captures *c, rec
 {
     trek_scope scope = trek_scope_begin();
     if (scope.depth == 0)
-        return trek_status_get();
+        return trek_error_status();
     c->present = r;
     trek_status status = r->fn(graph, r->arg);
     c->present = NULL;
-    trek_status sticky = trek_status_get();
+    trek_status sticky = trek_error_status();
     if (status != TREK_OK && sticky == TREK_OK)
         trek_fail(status, "trek_graph_capture: the step function returned %s", trek_status_name(status));
     trek_scope_end(scope);
@@ -351,17 +351,17 @@ static host_side note_host_side(trek_graph *graph, struct trek_captures *c)
         const trek_leaf *leaf = trek_params_var(c->params, k)->leaf;
         c->had_grad[k] = leaf && leaf->has_grad;
     }
-    return (host_side){ .steps = trek_graph_steps(graph), .rng_step = trek_place_here.rng_step,
-                        .rng_draw = trek_place_here.rng_draw,
-                        .captured_steps = trek_records_captured };
+    return (host_side){ .steps = trek_graph_steps(graph), .rng_step = trek_rank_here.rng_step,
+                        .rng_draw = trek_rank_here.rng_draw,
+                        .captured_steps = trek_device_update_captured };
 }
 
 /* Gradients that were recorded have not been computed. */
 static void put_host_side_back(trek_graph *graph, const struct trek_captures *c, const host_side *before)
 {
     graph->settings.steps = before->steps;
-    trek_place_here.rng_step = before->rng_step;
-    trek_place_here.rng_draw = before->rng_draw;
+    trek_rank_here.rng_step = before->rng_step;
+    trek_rank_here.rng_draw = before->rng_draw;
     for (int k = 0; k < trek_params_count(c->params); k++) {
         trek_var *param = trek_params_var(c->params, k);
         if (param->leaf && param->leaf->grad_in_arena)
@@ -396,7 +396,7 @@ static const char *mistake(trek_graph *graph, const record *r, const trek_touch_
         return "out of memory";
     if (steps < 0 || steps > 1)
         return "the function steps the graph more than once";
-    if (trek_records_captured - before->captured_steps != (uint64_t)steps)
+    if (trek_device_update_captured - before->captured_steps != (uint64_t)steps)
         return "the function steps another optimizer, too";
     if (!trek_touch_within(&r->touched, earlier))
         return "the function uses a tensor that was not there in the call before; what changes from call to call is given by "
@@ -448,7 +448,7 @@ static trek_status record_step(trek_graph *graph, struct trek_captures *c, recor
     r->signature = signature;
     r->steps = trek_graph_steps(graph) - before.steps;
     r->first_draw = before.rng_draw;
-    r->last_draw = trek_place_here.rng_draw;
+    r->last_draw = trek_rank_here.rng_draw;
     r->thread = pthread_self();
     if (r->steps)
         status = graph->stepper->klass->capture->before_replay(graph->stepper, true);
@@ -464,12 +464,12 @@ static trek_status replay(trek_graph *graph, struct trek_captures *c, record *r)
     const struct trek_stepper_capture *stepper = graph->stepper->klass->capture;
     trek_status status = r->steps ? stepper->before_replay(graph->stepper, false) : TREK_OK;
     if (status == TREK_OK)
-        status = trek_backends[c->device.type]->capture_replay(r->capture, trek_place_here.rng_step);
+        status = trek_backends[c->device.type]->capture_replay(r->capture, trek_rank_here.rng_step);
     if (status != TREK_OK)
         return status;
     if (r->steps)
         stepper->after_replay(graph->stepper);
-    trek_place_here.rng_draw = r->last_draw;
+    trek_rank_here.rng_draw = r->last_draw;
     trek_touch_bump(&r->touched);
     for (int k = 0; k < r->n_tags; k++)
         if (trek_graph_tag_value(r->tags[k].graph, r->tags[k].tag) != r->tags[k].value)
@@ -506,7 +506,7 @@ static trek_status run_record(trek_graph *graph, struct trek_captures *c, record
         r->runs_left = LATER_RUNS; /* what follows from the change is made in a run of its own */
     }
     if (r->capture) /* with other draws before it in this step, its random numbers would be others */
-        return trek_place_here.rng_draw == r->first_draw ? replay(graph, c, r) : run_beside_record(graph, c, r);
+        return trek_rank_here.rng_draw == r->first_draw ? replay(graph, c, r) : run_beside_record(graph, c, r);
     return r->runs_left > 0 ? run_plainly(graph, c, r) : record_step(graph, c, r);
 }
 
@@ -514,20 +514,20 @@ trek_status trek_graph_capture(trek_graph *graph, trek_step_fn step, void *arg)
 {
     struct trek_captures *c = captures_of(graph, "trek_graph_capture");
     if (!c || !step)
-        return c ? trek_fail_missing("trek_graph_capture", "step function") : trek_status_get();
-    trek_status status = trek_status_get();
+        return c ? trek_fail_missing("trek_graph_capture", "step function") : trek_error_status();
+    trek_status status = trek_error_status();
     if (status != TREK_OK)
         return status;
     if (c->present)
         return trek_fail(TREK_ERR_STATE, "trek_graph_capture: called from inside a step function of the same graph");
     if (!trek_graph_stepper(graph) || (!c->planned && plan(graph, c) != TREK_OK))
-        return trek_status_get();
+        return trek_error_status();
     const char *reason = c->problem[0] ? NULL : obstacle(graph, c);
     if (reason)
         give_up(c, reason);
     record *r = find_record(c, step, arg);
     if (!r || bring_inputs(c, r) != TREK_OK)
-        return trek_status_get();
+        return trek_error_status();
     r->used = ++c->calls;
     return run_record(graph, c, r);
 }
@@ -545,7 +545,7 @@ trek_status trek_graph_capture_input(trek_graph *graph, int k, trek_var *value)
 {
     struct trek_captures *c = captures_of(graph, "trek_graph_capture_input");
     if (!c || !value)
-        return c ? trek_fail_missing("trek_graph_capture_input", "value") : trek_status_get();
+        return c ? trek_fail_missing("trek_graph_capture_input", "value") : trek_error_status();
     trek_status status = check_number("trek_graph_capture_input", k);
     if (status != TREK_OK)
         return status;
@@ -574,7 +574,7 @@ trek_status trek_graph_capture_output(trek_graph *graph, int k, trek_var *value)
 {
     struct trek_captures *c = captures_of(graph, "trek_graph_capture_output");
     if (!c || !value)
-        return c ? trek_fail_missing("trek_graph_capture_output", "value") : trek_status_get();
+        return c ? trek_fail_missing("trek_graph_capture_output", "value") : trek_error_status();
     trek_status status = check_number("trek_graph_capture_output", k);
     if (status != TREK_OK)
         return status;
@@ -582,7 +582,7 @@ trek_status trek_graph_capture_output(trek_graph *graph, int k, trek_var *value)
         return trek_fail(TREK_ERR_STATE, "trek_graph_capture_output: it is for step functions, while they run");
     trek_var *detached = trek_var_detach(value);
     if (!detached)
-        return trek_status_get();
+        return trek_error_status();
     trek_var_release(c->present->outputs[k]);
     c->present->outputs[k] = trek_var_retain(detached);
     return TREK_OK;
@@ -612,7 +612,7 @@ trek_status trek_graph_capture_reset(trek_graph *graph)
 {
     struct trek_captures *c = captures_of(graph, "trek_graph_capture_reset");
     if (!c)
-        return trek_status_get();
+        return trek_error_status();
     if (c->present)
         return trek_fail(TREK_ERR_STATE, "trek_graph_capture_reset: called from inside the step function");
     clear(c);

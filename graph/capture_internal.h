@@ -5,7 +5,7 @@
 
 #include "graph/graph_internal.h"
 #include "nn/pointer_map.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 #include "tensor/tensor_internal.h"
 
 /* A tensor that was there before the run, once for each storage. */
@@ -15,7 +15,7 @@ typedef struct trek_touched {
 } trek_touched;
 
 typedef struct trek_touch_list {
-    trek_place_watch watch;
+    trek_rank_watch watch;
     trek_device device;
     int n, capacity;
     trek_touched *entries;

@@ -46,11 +46,11 @@ void trek_touch_begin(trek_touch_list *list, trek_device device)
     do
         run = atomic_fetch_add(&runs, 1) + 1;
     while (run == 0); /* which stands for no run */
-    list->watch = (trek_place_watch){ .run = run, .see = see, .arg = list };
-    trek_place_here.watch = &list->watch;
+    list->watch = (trek_rank_watch){ .run = run, .see = see, .arg = list };
+    trek_rank_here.watch = &list->watch;
 }
 
-void trek_touch_end(void) { trek_place_here.watch = NULL; }
+void trek_touch_end(void) { trek_rank_here.watch = NULL; }
 
 bool trek_touch_within(const trek_touch_list *later, const trek_touch_list *earlier)
 {

@@ -92,13 +92,13 @@ trek_constant *trek_constant_copy(const trek_constant *first, trek_device device
     if (first->teacher && !first->build)
         return trek_fail_null(TREK_ERR_ARGUMENT, "teacher \"%s\": several ranks need a function that builds it", first->name);
     if (first->teacher && !teacher)
-        return trek_status_get() != TREK_OK ? NULL
+        return trek_error_status() != TREK_OK ? NULL
             : trek_fail_null(TREK_ERR_CALLBACK, "teacher \"%s\": the function that builds it returned NULL",
                                                                     first->name);
     if (teacher && teacher->upkeep->owners > 0)
         return trek_fail_null(TREK_ERR_ARGUMENT, "teacher \"%s\": what was built belongs to somebody", first->name);
     trek_constant *own = constant_new(first->name, first->serial, teacher);
-    trek_status status = own ? TREK_OK : trek_status_get();
+    trek_status status = own ? TREK_OK : trek_error_status();
     if (status == TREK_OK && teacher)
         status = rest(teacher);
     if (status == TREK_OK && teacher)
@@ -111,7 +111,7 @@ trek_constant *trek_constant_copy(const trek_constant *first, trek_device device
         trek_tensor *there = trek_tensor_to(first->value->data, device);
         own->value = there ? trek_var_new(there, false) : NULL;
         trek_tensor_release(there);
-        status = own->value ? TREK_OK : trek_status_get();
+        status = own->value ? TREK_OK : trek_error_status();
     }
     if (status == TREK_OK)
         return own;
@@ -151,7 +151,7 @@ static trek_status follow(trek_tensor *own, trek_tensor *first)
     if (same)
         trek_tensor_rebind(own, same);
     trek_tensor_release(same);
-    return same ? TREK_OK : trek_status_get();
+    return same ? TREK_OK : trek_error_status();
 }
 
 trek_status trek_constant_follow(const trek_constant *own, const trek_constant *first)
@@ -229,7 +229,7 @@ static trek_status move_value(trek_constant *c, trek_device device)
         return TREK_OK;
     trek_tensor *there = trek_tensor_to(c->value->data, device);
     if (!there)
-        return trek_status_get();
+        return trek_error_status();
     trek_tensor_release(c->value->data);
     c->value->data = there;
     return TREK_OK;
@@ -260,7 +260,7 @@ static trek_status replace(trek_graph *graph, const char *name, trek_constant *a
         added->lists = 1;
     if (!s || !trek_constants_begin(&next, old.n + 1)) {
         drop(added);
-        return trek_status_get();
+        return trek_error_status();
     }
     next.n = 0;
     for (int k = 0; k < old.n; k++)
@@ -290,7 +290,7 @@ static trek_status check(const trek_graph *graph, const char *function, const ch
 {
     if (!graph || !name)
         return trek_fail_missing(function, graph ? "name" : "graph");
-    return *name ? trek_status_get() : trek_fail(TREK_ERR_ARGUMENT, "%s: the name is empty", function);
+    return *name ? trek_error_status() : trek_fail(TREK_ERR_ARGUMENT, "%s: the name is empty", function);
 }
 
 trek_status trek_graph_set_constant(trek_graph *graph, const char *name, trek_var *value)
@@ -306,7 +306,7 @@ trek_status trek_graph_set_constant(trek_graph *graph, const char *name, trek_va
     if (c && c->value)
         return replace(graph, name, c);
     drop(c);
-    return trek_status_get();
+    return trek_error_status();
 }
 
 trek_status trek_graph_set_teacher(trek_graph *graph, const char *name, trek_module *module, trek_build_module_fn build,
@@ -321,7 +321,7 @@ trek_status trek_graph_set_teacher(trek_graph *graph, const char *name, trek_mod
         return replace(graph, name, NULL);
     trek_constant *c = module ? constant_new(name ? name : "", next_serial(), module) : NULL;
     if (status == TREK_OK && !c)
-        return trek_status_get();
+        return trek_error_status();
     if (status == TREK_OK)
         status = rest(module);
     if (status != TREK_OK) {

@@ -176,7 +176,7 @@ static trek_status add_children(trek_flow *flow, trek_graph *graph)
         char number[16];
         snprintf(number, sizeof number, "%d", node->number);
         if (!trek_module_add(&graph->base, node->label ? node->label : number, TREK_NO_FIELD, node->module))
-            return trek_status_get();
+            return trek_error_status();
     }
     return TREK_OK;
 }

@@ -9,7 +9,7 @@
 #include "autograd/ops.h"
 #include "optim/optimizer_internal.h"
 #include "tensor/debug.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 
 /* --- layout ---------------------------------------------------------------- */
 
@@ -57,7 +57,7 @@ int trek_graph_layout_find(const trek_graph_layout *layout, const char *name)
 static trek_var *forward_many(trek_module *self, trek_var *const *inputs, int n)
 {
     trek_graph *graph = (trek_graph *)self;
-    trek_stepper *s = trek_place_here.world <= 1 ? graph->stepper : NULL;
+    trek_stepper *s = trek_rank_here.world <= 1 ? graph->stepper : NULL;
     return s && s->klass->world_size(s) > 1 ? s->klass->forward(s, inputs, n) : trek_graph_run_route(graph, inputs, n);
 }
 
@@ -72,7 +72,7 @@ static void free_parts(trek_module *self)
     trek_grad_scaler_free(&graph->scaler);
     trek_free(graph->settings.replicated);
     trek_constants_end(&graph->constants);
-    trek_feed_free(graph);
+    trek_graph_loader_free(graph);
     trek_observations_free(graph);
     trek_free(graph->below);
     trek_route_free(graph);
@@ -160,7 +160,7 @@ static trek_status detach_slot(trek_var **slot)
         return TREK_OK;
     trek_scope scope = trek_scope_begin();
     if (scope.depth == 0)
-        return trek_status_get();
+        return trek_error_status();
     trek_var *detached = trek_var_detach(*slot);
     if (detached) {
         trek_var_retain(detached);
@@ -168,7 +168,7 @@ static trek_status detach_slot(trek_var **slot)
         *slot = detached;
     }
     trek_scope_end(scope);
-    return detached ? TREK_OK : trek_status_get();
+    return detached ? TREK_OK : trek_error_status();
 }
 
 static trek_status detach_one(trek_graph *graph, void *arg)
@@ -305,7 +305,7 @@ trek_status trek_graph_backward(trek_graph *graph, trek_var *loss)
 {
     trek_stepper *s = stepper_of(graph, "trek_graph_backward");
     if (!s)
-        return trek_status_get();
+        return trek_error_status();
     return loss ? s->klass->backward(s, loss, -1) : trek_fail_missing("trek_graph_backward", "loss");
 }
 
@@ -313,7 +313,7 @@ trek_status trek_graph_backward_weighted(trek_graph *graph, trek_var *loss, doub
 {
     trek_stepper *s = stepper_of(graph, "trek_graph_backward_weighted");
     if (!s)
-        return trek_status_get();
+        return trek_error_status();
     if (!(weight >= 0) || isinf(weight))
         return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_backward_weighted: the weight must be finite and not negative");
     return loss ? s->klass->backward(s, loss, weight) : trek_fail_missing("trek_graph_backward_weighted", "loss");
@@ -322,25 +322,25 @@ trek_status trek_graph_backward_weighted(trek_graph *graph, trek_var *loss, doub
 trek_status trek_graph_reduce(trek_graph *graph)
 {
     trek_stepper *s = stepper_of(graph, "trek_graph_reduce");
-    return s ? s->klass->reduce(s) : trek_status_get();
+    return s ? s->klass->reduce(s) : trek_error_status();
 }
 
 trek_status trek_graph_step(trek_graph *graph)
 {
     trek_stepper *s = stepper_of(graph, "trek_graph_step");
-    return s ? s->klass->step(s) : trek_status_get();
+    return s ? s->klass->step(s) : trek_error_status();
 }
 
 trek_status trek_graph_zero_grad(trek_graph *graph)
 {
     trek_stepper *s = stepper_of(graph, "trek_graph_zero_grad");
-    return s ? s->klass->zero_grad(s) : trek_status_get();
+    return s ? s->klass->zero_grad(s) : trek_error_status();
 }
 
 trek_status trek_graph_set_optimizer(trek_graph *graph, trek_optimizer_spec spec)
 {
     trek_stepper *s = stepper_of(graph, "trek_graph_set_optimizer");
-    trek_status status = s ? trek_optimizer_spec_check(&spec) : trek_status_get();
+    trek_status status = s ? trek_optimizer_spec_check(&spec) : trek_error_status();
     return status == TREK_OK ? s->klass->set_optimizer(s, &(trek_optimizer_source){ .spec = &spec }) : status;
 }
 
@@ -349,7 +349,7 @@ trek_status trek_graph_set_schedule(trek_graph *graph, const trek_schedule *sche
     if (!graph)
         return trek_fail_missing("trek_graph_set_schedule", "graph");
     if (schedule && isnan(trek_schedule_lr(schedule, 0)))
-        return trek_status_get();
+        return trek_error_status();
     graph->settings.schedule = schedule ? *schedule : (trek_schedule){ .kind = TREK_SCHEDULE_NONE };
     return TREK_OK;
 }
@@ -357,7 +357,7 @@ trek_status trek_graph_set_schedule(trek_graph *graph, const trek_schedule *sche
 trek_status trek_graph_set_lr(trek_graph *graph, double lr)
 {
     trek_stepper *s = stepper_of(graph, "trek_graph_set_lr");
-    trek_status status = s ? s->klass->set_lr(s, lr) : trek_status_get();
+    trek_status status = s ? s->klass->set_lr(s, lr) : trek_error_status();
     if (status == TREK_OK)
         graph->settings.schedule.kind = TREK_SCHEDULE_NONE;
     return status;
@@ -377,25 +377,25 @@ trek_status trek_graph_set_clip(trek_graph *graph, double max_norm, double max_v
 trek_status trek_graph_train(trek_graph *graph, bool training)
 {
     trek_stepper *s = stepper_of(graph, "trek_graph_train");
-    return s ? s->klass->train(s, training) : trek_status_get();
+    return s ? s->klass->train(s, training) : trek_error_status();
 }
 
 trek_status trek_graph_freeze(trek_graph *graph, const char *path)
 {
     trek_stepper *s = stepper_of(graph, "trek_graph_freeze");
-    return s ? s->klass->freeze(s, path, true) : trek_status_get();
+    return s ? s->klass->freeze(s, path, true) : trek_error_status();
 }
 
 trek_status trek_graph_thaw(trek_graph *graph, const char *path)
 {
     trek_stepper *s = stepper_of(graph, "trek_graph_thaw");
-    return s ? s->klass->freeze(s, path, false) : trek_status_get();
+    return s ? s->klass->freeze(s, path, false) : trek_error_status();
 }
 
 trek_status trek_graph_parameters_changed(trek_graph *graph)
 {
     trek_stepper *s = stepper_of(graph, "trek_graph_parameters_changed");
-    return s ? s->klass->parameters_changed(s) : trek_status_get();
+    return s ? s->klass->parameters_changed(s) : trek_error_status();
 }
 
 trek_status trek_graph_replicate_input(trek_graph *graph, const char *input)
@@ -407,7 +407,7 @@ trek_status trek_graph_replicate_input(trek_graph *graph, const char *input)
         return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_replicate_input: the graph has no input \"%s\"", input);
     bool **replicated = &graph->settings.replicated;
     if (!*replicated && !(*replicated = trek_calloc((size_t)graph->layout.n_inputs, sizeof **replicated)))
-        return trek_status_get();
+        return trek_error_status();
     (*replicated)[k] = true;
     return TREK_OK;
 }

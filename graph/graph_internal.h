@@ -102,7 +102,7 @@ struct trek_graph {
     trek_graph_settings settings;
     trek_accumulation accumulation; /* of the present step's passes */
     trek_constants constants; /* and teachers */
-    struct trek_feed *feed;   /* feed.c: loader and loss; NULL: none yet */
+    struct trek_graph_loader *graph_loader; /* graph_loader.c: loader and loss; NULL: none yet */
     trek_dtype autocast;      /* of forward; F32: none */
     trek_grad_scaler *scaler; /* NULL: the loss is not scaled */
     struct trek_captures *captures; /* capture.c; NULL: none yet */
@@ -128,7 +128,7 @@ trek_var *trek_graph_tag_value(struct trek_graph *graph, int k);
 void trek_graph_put_tag(struct trek_graph *graph, int k, trek_var *value);
 
 void trek_observations_free(struct trek_graph *graph);
-void trek_feed_free(struct trek_graph *graph);
+void trek_graph_loader_free(struct trek_graph *graph);
 void trek_captures_free(struct trek_graph *graph); /* before the stepper, whose memory captured steps use */
 
 /* Fills `below`: once, when all children are there. */

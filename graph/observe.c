@@ -75,7 +75,7 @@ trek_status trek_graph_record(trek_graph *graph, const char *name, double value)
 static trek_var *value_to_collect(trek_graph *graph, const char *tag)
 {
     trek_var *value = trek_graph_tagged(graph, tag);
-    if (!value && trek_status_get() == TREK_OK)
+    if (!value && trek_error_status() == TREK_OK)
         trek_fail(TREK_ERR_STATE, "trek_graph_collect: \"%s\" has no value before the first forward", tag);
     return value;
 }
@@ -84,7 +84,7 @@ trek_status trek_graph_collect(trek_graph *graph, const char *tag)
 {
     trek_var *value = value_to_collect(graph, tag);
     if (!value)
-        return trek_status_get();
+        return trek_error_status();
     if (trek_var_numel(value) != 1) {
         char text[TREK_SHAPE_TEXT];
         return trek_fail(TREK_ERR_SHAPE, "trek_graph_collect: \"%s\" is %s, not a scalar; use trek_graph_collect_with", tag,
@@ -110,14 +110,14 @@ trek_status trek_graph_collect_with(trek_graph *graph, const char *tag, trek_col
 {
     trek_var *value = value_to_collect(graph, tag);
     if (!value)
-        return trek_status_get();
+        return trek_error_status();
     trek_scope scope = trek_scope_begin();
     trek_no_grad_begin();
     trek_var *scalar = scope.depth ? reduce(value, how) : NULL;
     double number = scalar ? trek_var_item(scalar) : 0;
     trek_no_grad_end();
     trek_scope_end(scope);
-    return scalar ? trek_graph_record(graph, tag, number) : trek_status_get();
+    return scalar ? trek_graph_record(graph, tag, number) : trek_error_status();
 }
 
 static trek_status flush_one(trek_graph *graph, void *arg)

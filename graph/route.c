@@ -189,7 +189,7 @@ static trek_status run_step(trek_graph *graph, const trek_route_step *step)
     trek_route *r = &graph->route;
     trek_scope scope = trek_scope_begin();
     if (scope.depth == 0)
-        return trek_status_get();
+        return trek_error_status();
     trek_var *y;
     if (step->kind == TREK_ROUTE_ONE)
         y = step->module->klass->forward(step->module, r->slots[r->places[step->first_input]]);
@@ -200,7 +200,7 @@ static trek_status run_step(trek_graph *graph, const trek_route_step *step)
     r->slots[step->output] = y ? trek_var_retain(y) : NULL;
     trek_scope_end(scope);
     if (!y) {
-        trek_status status = trek_status_get();
+        trek_status status = trek_error_status();
         return status != TREK_OK ? status
                                  : trek_fail(TREK_ERR_CALLBACK, "graph: module %s returned NULL", step->module->klass->name);
     }
@@ -300,7 +300,7 @@ trek_var *trek_graph_run_route(trek_graph *graph, trek_var *const *inputs, int n
     if (take_inputs(graph, inputs, n) != TREK_OK)
         return NULL;
     trek_status status = TREK_OK;
-    bool clean = trek_status_get() == TREK_OK;
+    bool clean = trek_error_status() == TREK_OK;
     for (int k = 0; k < r->n_steps && status == TREK_OK; k++) {
         status = run_step(graph, &r->steps[k]);
         if (status != TREK_OK && clean)

@@ -37,7 +37,7 @@ typedef struct trek_stepper_class {
     trek_optimizer *(*optimizer)(trek_stepper *self);
     /* The graph's constants or teachers are others: replicas follow, or keep what they have. NULL: there are none. */
     trek_status (*constants)(trek_stepper *self);
-    /* A pass over a batch by the registered loss (graph/feed.c): the mean loss, in the caller's scope. */
+    /* A pass over a batch by the registered loss (graph/graph_loader.c): the mean loss, in the caller's scope. */
     trek_var *(*train_batch)(trek_stepper *self, const struct trek_batch *batch);
     /* How many batches the next step's window has; 0, or NULL: no window, one batch. */
     int64_t (*window)(trek_stepper *self);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The default stepper: one device, the calling thread, nothing between. */
 #include "autograd/var_internal.h"
-#include "graph/feed_internal.h"
 #include "graph/graph_internal.h"
+#include "graph/graph_loader_internal.h"
 #include "optim/optimizer_internal.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 #include "tensor/trace.h"
 
 #include <math.h>
@@ -51,7 +51,7 @@ static trek_status backward(trek_stepper *stepper, trek_var *loss, double weight
     }
     bool weighs = trek_accumulation_weighs(sum);
     if (weighs && isnan(weight = trek_graph_loss_weight(stepper->graph, loss, weight)))
-        return trek_status_get();
+        return trek_error_status();
     if (weight == 0)
         return TREK_OK;
     int64_t start = trek_trace_enter("backward");
@@ -74,7 +74,7 @@ static trek_var *train_batch(trek_stepper *stepper, const struct trek_batch *bat
     trek_pass_sum sum = { 0 };
     trek_accumulation *passes = &stepper->graph->accumulation;
     bool learns = trek_graph_learns(stepper->graph), weighs = learns && trek_accumulation_weighs(passes);
-    trek_batch_run run = { .feed = stepper->graph->feed, .scaler = stepper->graph->scaler, .leaves = s->leaves,
+    trek_batch_run run = { .graph_loader = stepper->graph->graph_loader, .scaler = stepper->graph->scaler, .leaves = s->leaves,
                            .n_leaves = s->n_leaves,
                            .denominator = weighs ? trek_accumulation_denominator(passes, (double)batch->n) : 0,
                            .backward = learns };
@@ -92,7 +92,7 @@ static trek_status reduce(trek_stepper *stepper)
     single *s = (single *)stepper;
     trek_accumulation *sum = &stepper->graph->accumulation;
     double factor = trek_accumulation_factor(sum);
-    trek_status status = trek_status_get();
+    trek_status status = trek_error_status();
     if (status == TREK_OK && factor != 1)
         status = trek_grads_scale(s->params, factor);
     if (status == TREK_OK)
@@ -114,14 +114,14 @@ static trek_status set_scheduled_lr(single *s)
     if (settings->schedule.kind == TREK_SCHEDULE_NONE)
         return TREK_OK;
     double lr = trek_schedule_lr(&settings->schedule, settings->steps);
-    return isnan(lr) ? trek_status_get() : trek_optimizer_schedule_lr(s->optimizer, lr);
+    return isnan(lr) ? trek_error_status() : trek_optimizer_schedule_lr(s->optimizer, lr);
 }
 
 /* All that can fail comes before the optimizer's pass, which is the commit point. */
 static trek_status update(single *s)
 {
     if (set_scheduled_lr(s) != TREK_OK || trek_graph_detach(s->base.graph) != TREK_OK)
-        return trek_status_get();
+        return trek_error_status();
     trek_step_opts opts = step_opts(s);
     return trek_optimizer_step_with(s->optimizer, &opts);
 }
@@ -129,14 +129,14 @@ static trek_status update(single *s)
 static void count_step(single *s)
 {
     s->base.graph->settings.steps++;
-    trek_place_here.rng_step++;
-    trek_place_here.rng_draw = 0;
+    trek_rank_here.rng_step++;
+    trek_rank_here.rng_draw = 0;
 }
 
 static trek_status step(trek_stepper *stepper)
 {
     single *s = (single *)stepper;
-    trek_status status = trek_status_get();
+    trek_status status = trek_error_status();
     if (status != TREK_OK)
         return status;
     if (!s->optimizer)
@@ -156,7 +156,7 @@ static trek_status step(trek_stepper *stepper)
 static trek_status zero_grad(trek_stepper *stepper)
 {
     single *s = (single *)stepper;
-    trek_status status = s->optimizer ? trek_optimizer_zero_grad(s->optimizer) : trek_status_get();
+    trek_status status = s->optimizer ? trek_optimizer_zero_grad(s->optimizer) : trek_error_status();
     for (int k = 0; !s->optimizer && k < s->n_leaves && status == TREK_OK; k++)
         trek_var_zero_grad(s->leaves[k]);
     if (status == TREK_OK)
@@ -172,7 +172,7 @@ static trek_status train(trek_stepper *stepper, bool training)
 static trek_status freeze(trek_stepper *stepper, const char *path, bool frozen)
 {
     trek_module *module = trek_graph_at(stepper->graph, path);
-    return module ? trek_module_freeze(module, frozen) : trek_status_get();
+    return module ? trek_module_freeze(module, frozen) : trek_error_status();
 }
 
 static trek_status parameters_changed(trek_stepper *stepper)
@@ -187,10 +187,10 @@ static trek_status set_optimizer(trek_stepper *stepper, const trek_optimizer_sou
     if (!s->n_leaves)
         return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_set_optimizer: the graph has no parameters");
     if (!s->arena && !(s->arena = trek_arena_new(s->params)))
-        return trek_status_get();
+        return trek_error_status();
     trek_optimizer *optimizer = trek_optimizer_make(source, s->arena);
     if (!optimizer)
-        return trek_status_get();
+        return trek_error_status();
     trek_optimizer_free(&s->optimizer);
     s->optimizer = optimizer;
     return TREK_OK;
@@ -254,17 +254,17 @@ static trek_status before_replay(trek_stepper *stepper, bool rate_is_set)
 {
     single *s = (single *)stepper;
     if (!rate_is_set && set_scheduled_lr(s) != TREK_OK)
-        return trek_status_get();
+        return trek_error_status();
     trek_status status = trek_arena_refresh_masters(s->arena); /* as prepare would */
     trek_step_opts opts = step_opts(s);
-    return status == TREK_OK ? trek_records_before_replay(s->optimizer, &opts) : status;
+    return status == TREK_OK ? trek_device_update_before_replay(s->optimizer, &opts) : status;
 }
 
 static void after_replay(trek_stepper *stepper)
 {
     single *s = (single *)stepper;
     count_step(s);
-    trek_records_after_replay(s->optimizer);
+    trek_device_update_after_replay(s->optimizer);
 }
 
 static const struct trek_stepper_capture single_capture = {

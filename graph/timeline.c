@@ -11,8 +11,8 @@
 
 #include "graph/graph_internal.h"
 #include "nn/replace_file.h"
-#include "tensor/place.h"
 #include "tensor/ranges.h"
+#include "tensor/rank_context.h"
 #include "tensor/trace.h"
 
 struct trek_timeline {
@@ -151,7 +151,7 @@ trek_timeline_span trek_timeline_begin(trek_timeline *timeline)
 void trek_timeline_end(trek_timeline *timeline, const char *name, trek_timeline_span span)
 {
     if (timeline)
-        add(timeline, name, (trek_timeline_entry){ .is_span = true, .rank = trek_place_here.rank, .start_ns = span.start_ns,
+        add(timeline, name, (trek_timeline_entry){ .is_span = true, .rank = trek_rank_here.rank, .start_ns = span.start_ns,
                                                    .end_ns = trek_clock_ns() });
 }
 
@@ -160,7 +160,7 @@ void trek_timeline_event(trek_timeline *timeline, const char *name, double value
     if (!timeline)
         return;
     int64_t now = trek_clock_ns();
-    add(timeline, name, (trek_timeline_entry){ .rank = trek_place_here.rank, .start_ns = now, .end_ns = now, .value = value });
+    add(timeline, name, (trek_timeline_entry){ .rank = trek_rank_here.rank, .start_ns = now, .end_ns = now, .value = value });
 }
 
 /* --- reading -------------------------------------------------------------------- */

@@ -123,7 +123,7 @@ static trek_status check_options(const trek_multihead_attention_opts *opts)
 {
     if (trek_layer_positive("multihead_attention", "embed_dim", opts->embed_dim) != TREK_OK ||
         trek_layer_positive("multihead_attention", "heads", opts->heads) != TREK_OK)
-        return trek_status_get();
+        return trek_error_status();
     if (opts->embed_dim % opts->heads != 0)
         return trek_fail(TREK_ERR_ARGUMENT, "multihead_attention: embed_dim %" PRId64 " is no multiple of %" PRId64 " heads",
                          opts->embed_dim,

@@ -22,7 +22,7 @@ static trek_status count_batch(trek_batch_norm_layer *m)
     trek_var *one = trek_var_from(trek_tensor_ones(trek_dims_none(), TREK_I64, trek_tensor_device(count)));
     trek_var *sum = trek_add_(m->num_batches_tracked, one);
     trek_no_grad_end();
-    return sum ? TREK_OK : trek_status_get();
+    return sum ? TREK_OK : trek_error_status();
 }
 
 trek_status trek_batch_norm_layer_count(trek_batch_norm_layer *m, double *momentum)
@@ -83,7 +83,7 @@ trek_status trek_batch_norm_layer_reset(trek_module *self)
         status = trek_init_ones(m->running_var);
     if (m->num_batches_tracked && status == TREK_OK) {
         trek_tensor *zero = trek_tensor_zeros(trek_dims_none(), TREK_I64, trek_cpu(0));
-        status = zero ? trek_tensor_copy_from(trek_var_data(m->num_batches_tracked), zero) : trek_status_get();
+        status = zero ? trek_tensor_copy_from(trek_var_data(m->num_batches_tracked), zero) : trek_error_status();
         trek_tensor_release(zero);
     }
     return status;

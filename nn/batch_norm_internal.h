@@ -11,8 +11,8 @@ typedef struct trek_batch_norm_layer {
     int64_t features;
     double eps, momentum;
     bool cumulative;          /* the running statistics are plain averages */
-    const struct trek_place_collectives *ranks;
-        /* of a synchronised one, held: whom it meets where the thread's place tells nobody; NULL */
+    const struct trek_rank_collectives *ranks;
+        /* of a synchronised one, held: whom it meets where the thread's rank context tells nobody; NULL */
 } trek_batch_norm_layer;
 
 

@@ -55,7 +55,7 @@ trek_var *trek_forward(trek_module *module, trek_var *x)
     trek_scope scope = trek_scope_begin();
     if (scope.depth == 0)
         return NULL;
-    bool clean = trek_status_get() == TREK_OK;
+    bool clean = trek_error_status() == TREK_OK;
     return finish(module, scope, clean, klass->forward ? klass->forward(module, x) : klass->forward_many(module, &x, 1));
 }
 
@@ -83,6 +83,6 @@ trek_var *trek_forward_many(trek_module *module, trek_var *const *inputs, int n)
     trek_scope scope = trek_scope_begin();
     if (scope.depth == 0)
         return NULL;
-    bool clean = trek_status_get() == TREK_OK;
+    bool clean = trek_error_status() == TREK_OK;
     return finish(module, scope, clean, klass->forward_many(module, inputs, n));
 }

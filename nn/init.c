@@ -117,7 +117,7 @@ trek_status trek_init_trunc_normal(trek_var *param, double mean, double deviatio
                          "init_trunc_normal: needs a positive deviation and a lower bound below the upper one");
     trek_tensor *values = trek_tensor_rand(trek_var_shape(param), TREK_F64, trek_cpu(0));
     if (!values)
-        return trek_status_get();
+        return trek_error_status();
     double *v = trek_tensor_data(values);
     double z_low = fmax((low - mean) / deviation, -38.0), z_high = fmin((high - mean) / deviation, 38.0);
     /* In the upper tail 1 - p loses its bits: work in the mirror image there. */
@@ -271,7 +271,7 @@ trek_status trek_init_orthogonal(trek_var *param, double gain)
         return status;
     trek_tensor *values = trek_tensor_randn(trek_var_shape(param), TREK_F64, trek_cpu(0));
     if (!values)
-        return trek_status_get();
+        return trek_error_status();
     int64_t count = trek_tensor_numel(values), rows = trek_var_size(param, 0), columns = rows > 0 ? count / rows : 0;
     double *v = trek_tensor_data(values);
     if (rows <= columns)

@@ -188,7 +188,7 @@ trek_module *trek_module_check(trek_module *module)
         return NULL;
     if (!module->upkeep->failed)
         return module;
-    if (trek_status_get() == TREK_OK)
+    if (trek_error_status() == TREK_OK)
         trek_fail(TREK_ERR_STATE, "%s: something that was added to it could not be made", module->klass->name);
     if (module->upkeep->owners == 0)
         trek_module_free(&module);

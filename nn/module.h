@@ -14,7 +14,7 @@ TREK_BEGIN
 
 typedef struct trek_module trek_module;
 
-struct trek_place_collectives;
+struct trek_rank_collectives;
 typedef struct trek_module_class {
     const char *name;       /* "linear" */
     size_t size;            /* of the whole struct */
@@ -33,8 +33,9 @@ typedef struct trek_module_class {
     /* Its forward waits for the other ranks' in training (trek_nn_sync_batch_norm): every rank then runs it for every batch,
      * those without samples too, and nothing is sent while a rank may still wait. */
     bool meets_ranks;
-    /* Of such a layer of the library's own: whom it meets from here on where the thread's place tells nobody; NULL: nobody. */
-    void (*meet)(trek_module *self, const struct trek_place_collectives *ranks);
+    /* Of such a layer of the library's own: whom it meets from here on where the thread's rank context tells nobody; NULL:
+     * nobody. */
+    void (*meet)(trek_module *self, const struct trek_rank_collectives *ranks);
 } trek_module_class;
 
 /* A parameter's place in the tree. `var` is a leaf; its object stays the same for life. */

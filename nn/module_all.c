@@ -125,7 +125,7 @@ static trek_status move_tensor(move *m, const char *name, trek_tensor *tensor)
         return status;
     trek_tensor *to = trek_tensor_to(tensor, m->device);
     if (!to)
-        return trek_status_get();
+        return trek_error_status();
     m->tensors[m->count++] = (moved_tensor){ tensor, to };
     return TREK_OK;
 }

@@ -233,7 +233,7 @@ trek_status trek_safetensors_parse(const char *text, size_t length, uint64_t dat
 {
     trek_json json = { text, text, text + length, path };
     if (!parse_header(&json, header, state))
-        return trek_status_get();
+        return trek_error_status();
     return check_items(header, data_bytes, path);
 }
 
@@ -283,7 +283,7 @@ trek_status trek_safetensors_read_aliases(trek_state *state, const char *path)
     if (ok && (trek_json_peek(&json) != 0 || json.at != json.end))
         ok = trek_json_fail(&json, "text after the list of aliases");
     if (!ok)
-        return trek_status_get();
+        return trek_error_status();
     trek_safetensors_drop_text(state, TREK_SAFETENSORS_ALIASES);
     return TREK_OK;
 }

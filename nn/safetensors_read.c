@@ -79,7 +79,7 @@ static trek_status read_tensor(int file, const trek_safetensors_item *item, uint
         return trek_fail(TREK_ERR_FORMAT, "%s: the name %s stands there twice", path, item->name);
     trek_tensor *tensor = trek_tensor_empty(item->shape, item->dtype, trek_cpu(0));
     if (!tensor)
-        return trek_status_get();
+        return trek_error_status();
     unsigned char *data = trek_tensor_data(tensor);
     trek_status status = read_data(file, item, data, data_start, digits, path);
     for (uint64_t k = 0; status == TREK_OK && item->dtype == TREK_BOOL && k < item->end - item->begin; k++)

@@ -174,7 +174,7 @@ static trek_status write_tensor(int file, trek_tensor *tensor, uint64_t offset, 
                                        : trek_cpu(0));
     trek_tensor *flat = host ? trek_tensor_contiguous(host) : NULL;
     trek_status status = flat ? sum_and_write(file, trek_tensor_data(flat), tensor_bytes(flat), offset, path, digits)
-        : trek_status_get();
+        : trek_error_status();
     trek_tensor_release(flat);
     trek_tensor_release(host);
     return status;

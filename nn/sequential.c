@@ -28,7 +28,7 @@ static trek_var *run_next(const trek_module_child *children, int n, int *k, trek
         return trek_forward(first, x);
     const trek_linear_layer *linear = (const trek_linear_layer *)first;
     ++*k;
-    bool clean = trek_status_get() == TREK_OK;
+    bool clean = trek_error_status() == TREK_OK;
     trek_var *y = trek_linear_activation(x, linear->weight, linear->bias, activation);
     if (!y && clean)
         trek_module_tell_place(first, first);
@@ -78,7 +78,7 @@ static trek_status append(trek_module *sequential, trek_module *module)
 {
     char name[16];
     snprintf(name, sizeof name, "%d", sequential->n_children);
-    return trek_module_add(sequential, name, TREK_NO_FIELD, module) ? TREK_OK : trek_status_get();
+    return trek_module_add(sequential, name, TREK_NO_FIELD, module) ? TREK_OK : trek_error_status();
 }
 
 static bool is_there(const trek_module *module) { return module && !trek_gone(module, "sequential", "a module"); }
@@ -112,7 +112,7 @@ trek_status trek_nn_sequential_add(trek_module *sequential, trek_module *module)
     }
     if (!sequential) {
         trek_module_add(NULL, NULL, TREK_NO_FIELD, module);
-        return trek_status_get();
+        return trek_error_status();
     }
     return append(sequential, module);
 }

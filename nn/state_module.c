@@ -38,7 +38,7 @@ static trek_status gather(const char *name, trek_var *var, bool is_buffer, void 
         return status;
     trek_tensor *tensor = host_tensor(trek_var_data(var), g->copies);
     if (!tensor)
-        return trek_status_get();
+        return trek_error_status();
     status = trek_state_add(g->state, name, tensor);
     trek_tensor_release(tensor);
     return status;
@@ -72,7 +72,7 @@ trek_status trek_state_save(trek_module *module, const char *path)
         return trek_fail_missing("state_save", module ? "path" : "module");
     trek_state *state = gather_module(module, false);
     if (!state)
-        return trek_status_get();
+        return trek_error_status();
     trek_status status = trek_state_write(state, path);
     trek_state_free(&state);
     return status;
@@ -216,7 +216,7 @@ static trek_status stage(matching *m)
         t->staged = cast ? trek_tensor_to(cast, trek_var_device(t->var)) : NULL;
         trek_tensor_release(cast);
         if (!t->staged)
-            return trek_status_get();
+            return trek_error_status();
     }
     return TREK_OK;
 }
@@ -286,7 +286,7 @@ trek_status trek_state_apply_with(const trek_state *state, trek_module *module, 
     if (!state || !module)
         return trek_fail_missing("state_apply", state ? "module" : "state");
     trek_state_loading *loading = trek_state_loading_new(state, module, opts, report);
-    trek_status status = loading ? trek_state_loading_commit(loading) : trek_status_get();
+    trek_status status = loading ? trek_state_loading_commit(loading) : trek_error_status();
     trek_state_loading_free(&loading);
     return status;
 }
@@ -305,7 +305,7 @@ trek_status trek_state_load_with(trek_module *module, const char *path, const tr
         return trek_fail_missing("state_load", module ? "path" : "module");
     trek_state *state = trek_state_read(path);
     if (!state)
-        return trek_status_get();
+        return trek_error_status();
     trek_status status = trek_state_apply_with(state, module, opts, report);
     trek_state_free(&state);
     return status;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Synchronised batch normalisation: batch norm over the rows of all ranks. Each
  * rank computes the statistics of its own rows and the ranks sum them up through
- * trek_place_here.collectives, else through what the layer is bound to; all numbers
+ * trek_rank_here.collectives, else through what the layer is bound to; all numbers
  * of channels are f64 on the host. */
 #include <math.h>
 
@@ -11,12 +11,12 @@
 #include "autograd/var_internal.h"
 #include "nn/batch_norm_internal.h"
 #include "tensor/memory_internal.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 
 /* Of one forward; belongs to the tape. */
 typedef struct sync_call {
     trek_batch_norm_layer *layer; /* in forward */
-    const trek_place_collectives *ranks; /* the layer's own, held; NULL: the thread's place tells them */
+    const trek_rank_collectives *ranks; /* the layer's own, held; NULL: the thread's rank context tells them */
     int64_t channels;
     double total;             /* values for each channel, of all ranks */
     double *mean, *variance, *rstd; /* [C] of all ranks, after the exchange */
@@ -39,7 +39,7 @@ static sync_call *call_new(trek_batch_norm_layer *layer)
     return call;
 }
 
-static void hold(const trek_place_collectives *ranks, int more)
+static void hold(const trek_rank_collectives *ranks, int more)
 {
     if (ranks && ranks->hold)
         ranks->hold(ranks, more);
@@ -53,7 +53,7 @@ static void call_free(void *data)
 
 static trek_status exchange(const sync_call *call, double *values, int64_t count)
 {
-    const trek_place_collectives *ranks = call->ranks ? call->ranks : trek_place_here.collectives;
+    const trek_rank_collectives *ranks = call->ranks ? call->ranks : trek_rank_here.collectives;
     if (!ranks)
         return trek_fail(TREK_ERR_STATE, "sync_batch_norm: the forward was split over ranks, but its backward is not");
     return ranks->sum(values, count, ranks->arg);
@@ -61,7 +61,7 @@ static trek_status exchange(const sync_call *call, double *values, int64_t count
 
 static trek_status to_host(const trek_var *var, double *values, int64_t n)
 {
-    return var ? trek_tensor_to_host(var->data, TREK_F64, values, (size_t)n * sizeof *values) : trek_status_get();
+    return var ? trek_tensor_to_host(var->data, TREK_F64, values, (size_t)n * sizeof *values) : trek_error_status();
 }
 
 /* f64 numbers of the channels on x's device, in the present scope. */
@@ -89,7 +89,7 @@ static trek_status own_statistics(sync_call *call, trek_var *x, int64_t count)
         return to_host(x, call->first, call->channels);
     trek_var *mean = filled(call, 0, x), *variance = filled(call, 0, x);
     if (!mean || !variance || !trek_batch_norm(x, NULL, NULL, mean, variance, true, 1, call->layer->eps))
-        return trek_status_get();
+        return trek_error_status();
     trek_status status = to_host(mean, call->first, call->channels);
     if (status == TREK_OK)
         status = to_host(variance, call->second, call->channels);
@@ -134,7 +134,7 @@ static trek_status follow(sync_call *call, trek_var *running, const double *now,
     for (int64_t c = 0; c < call->channels; c++)
         values[c] = (1 - momentum) * values[c] + momentum * scale * now[c];
     trek_var *next = channels_of(call, values, running);
-    return next ? trek_tensor_copy_from(running->data, next->data) : trek_status_get();
+    return next ? trek_tensor_copy_from(running->data, next->data) : trek_error_status();
 }
 
 static trek_status update_running(sync_call *call)
@@ -169,7 +169,7 @@ static trek_status sync_forward(trek_function_context *context, trek_var *const 
     trek_dtype dtype = trek_var_dtype(x) == TREK_F64 ? TREK_F64 : TREK_F32; /* what the kernel of backward wants */
     trek_var *saved[4] = { x, trek_cast(mean, dtype), trek_cast(channels_of(call, call->rstd, x), dtype), weight };
     if (!outputs[0] || !saved[1] || !saved[2])
-        return trek_status_get();
+        return trek_error_status();
     status = trek_save_for_backward(context, saved, weight ? 4 : 3);
     return status == TREK_OK ? update_running(call) : status;
 }
@@ -207,7 +207,7 @@ static trek_status sync_backward(trek_function_context *context, trek_var *const
     trek_var *weight = n_inputs > 1 ? trek_saved(context, 3) : NULL,
         *wide = weight ? trek_cast(weight, TREK_F64) : filled(call, 1, x);
     if (!x || !mean || !rstd || !wide || !grads[0])
-        return trek_status_get();
+        return trek_error_status();
     trek_var *in[5] = { grads[0], x, mean, rstd, wide }, *outs[3] = { NULL }; /* outs: w rstd dy, sum(dy xhat), sum(dy) */
     trek_attrs numbers = { 0 }; /* not training: without what goes through the statistics */
     trek_status status = trek_apply_many(&trek_ops[TREK_OP_batch_norm_backward], in, 5, &numbers, outs, 3);
@@ -222,9 +222,9 @@ static trek_status sync_backward(trek_function_context *context, trek_var *const
         status = to_host(outs[1], call->sums + n, n);
     trek_var *other = status == TREK_OK ? through_statistics(call, x, mean, wide) : NULL;
     if (!other)
-        return status != TREK_OK ? status : trek_status_get();
+        return status != TREK_OK ? status : trek_error_status();
     input_grads[0] = trek_sub(outs[0], other);
-    return trek_status_get();
+    return trek_error_status();
 }
 
 static const trek_function sync_function = { "sync_batch_norm", sync_forward, sync_backward, call_free };
@@ -238,8 +238,8 @@ static trek_var *sync_batch_norm_forward(trek_module *self, trek_var *x)
     if (trek_var_ndim(x) < 2 || trek_var_size(x, 1) != m->features)
         return trek_fail_null(TREK_ERR_SHAPE, "sync_batch_norm: needs [N, %lld, ...], got %s", (long long)m->features,
                               trek_shape_text(trek_var_shape(x), text));
-    const trek_place_collectives *own = trek_place_here.collectives ? NULL : m->ranks;
-    if (!m->base.training || (!own && !trek_place_here.collectives))
+    const trek_rank_collectives *own = trek_rank_here.collectives ? NULL : m->ranks;
+    if (!m->base.training || (!own && !trek_rank_here.collectives))
         return trek_batch_norm_layer_normalize(m, x);
     sync_call *call = call_new(m);
     if (call)
@@ -248,7 +248,7 @@ static trek_var *sync_batch_norm_forward(trek_module *self, trek_var *x)
     return call ? trek_function_apply_one(&sync_function, call, inputs, m->weight ? 3 : 1) : NULL;
 }
 
-static void meet(trek_module *module, const trek_place_collectives *ranks)
+static void meet(trek_module *module, const trek_rank_collectives *ranks)
 {
     trek_batch_norm_layer *m = (trek_batch_norm_layer *)module;
     hold(ranks, 1);

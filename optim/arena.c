@@ -232,7 +232,7 @@ static trek_status make_buffers(const trek_arena *arena, trek_arena_part *part, 
         part->master = trek_arena_part_is_low(part) ? trek_tensor_zeros(shape, part->wide, arena->device)
                                                     : trek_tensor_retain(part->params);
     part->grads = zeros(arg, shape, part->wide, arena->device);
-    return part->params && part->master && part->grads ? TREK_OK : trek_status_get();
+    return part->params && part->master && part->grads ? TREK_OK : trek_error_status();
 }
 
 trek_arena *trek_arena_new(const trek_params *params) { return trek_arena_new_in(params, plain_zeros, NULL); }
@@ -408,7 +408,7 @@ static trek_status refresh_master(const trek_arena *arena, const trek_arena_segm
     trek_tensor *same = rounded ? trek_tensor_eq(rounded, param) : NULL;
     trek_tensor *wide = same ? trek_tensor_cast(param, part->wide) : NULL;
     trek_tensor *merged = wide ? trek_tensor_where(same, master, wide) : NULL;
-    trek_status status = merged ? trek_tensor_copy_from(master, merged) : trek_status_get();
+    trek_status status = merged ? trek_tensor_copy_from(master, merged) : trek_error_status();
     trek_tensor_release(master);
     trek_tensor_release(rounded);
     trek_tensor_release(same);

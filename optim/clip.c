@@ -74,7 +74,7 @@ static trek_status walk_low(trek_tensor *grad, span_fn fn, void *arg, bool write
 {
     trek_tensor *wide = trek_tensor_cast(grad, TREK_F32);
     if (!wide)
-        return trek_status_get();
+        return trek_error_status();
     clip_span span = { .backend = trek_backends[grad->device.type], .dtype = TREK_F32, .data = wide->data, .count = grad->numel };
     fn(&span, arg);
     trek_status status = writes ? trek_tensor_copy_from(grad, wide) : TREK_OK;
@@ -122,7 +122,7 @@ static trek_status check(const trek_params *params, const char *function, double
 {
     if (!params)
         return trek_fail_missing(function, "params");
-    trek_status status = trek_status_get();
+    trek_status status = trek_error_status();
     if (status != TREK_OK)
         return status;
     if (!(limit >= 0.0))

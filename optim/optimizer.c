@@ -66,7 +66,7 @@ trek_optimizer *trek_optimizer_new_over(trek_optimizer_spec spec, trek_arena *ar
     optimizer->groups[0] = group_of(&spec);
     optimizer->n_groups = 1;
     optimizer->last = (trek_update_state){ .norm = NAN };
-    if (!arena->backend->host_accessible && trek_optimizer_use_records(optimizer) != TREK_OK)
+    if (!arena->backend->host_accessible && trek_optimizer_use_device_update(optimizer) != TREK_OK)
         trek_optimizer_free(&optimizer);
     return optimizer;
 }
@@ -101,7 +101,7 @@ void trek_optimizer_free(trek_optimizer **address)
     for (int s = 0; s < TREK_UPDATE_STATES; s++)
         for (int p = 0; p < TREK_DTYPE_COUNT; p++)
             trek_tensor_release(optimizer->state[s][p]);
-    trek_records_free(optimizer);
+    trek_device_update_free(optimizer);
     if (optimizer->owns_arena)
         trek_arena_free(&optimizer->arena);
     trek_free(optimizer->groups);
@@ -296,7 +296,7 @@ trek_status trek_optimizer_prepare(trek_optimizer *optimizer)
         return trek_fail_missing("trek_optimizer_prepare", "optimizer");
     if (trek_gone(optimizer, "trek_optimizer_prepare", "the optimizer"))
         return TREK_ERR_STATE;
-    trek_status status = trek_status_get();
+    trek_status status = trek_error_status();
     if (status == TREK_OK)
         status = check_homes(optimizer);
     if (status == TREK_OK)
@@ -405,8 +405,8 @@ trek_status trek_optimizer_step_scaled(trek_optimizer *optimizer, double grad_sc
     if (trek_gone(optimizer, "trek_optimizer_step", "the optimizer"))
         return TREK_ERR_STATE;
     trek_arena_mark_used(optimizer->arena);
-    trek_status status = optimizer->records ? trek_records_read(optimizer) : TREK_OK;
-    optimizer->stale |= optimizer->records != NULL; /* of counts that the host did not know */
+    trek_status status = optimizer->device_update ? trek_device_update_read(optimizer) : TREK_OK;
+    optimizer->stale |= optimizer->device_update != NULL; /* of counts that the host did not know */
     if (status == TREK_OK)
         status = trek_optimizer_prepare(optimizer);
     if (status != TREK_OK)
@@ -414,8 +414,8 @@ trek_status trek_optimizer_step_scaled(trek_optimizer *optimizer, double grad_sc
     for (int p = 0; p < optimizer->arena->n_parts; p++)
         trek_optimizer_apply_range(optimizer, p, 0, optimizer->arena->parts[p].count, grad_scale, zero_grad);
     trek_optimizer_commit(optimizer);
-    if (optimizer->records)
-        trek_records_forget(optimizer);
+    if (optimizer->device_update)
+        trek_device_update_forget(optimizer);
     if (zero_grad)
         zero_rest(optimizer);
     return TREK_OK;
@@ -461,15 +461,15 @@ trek_status trek_optimizer_step_with(trek_optimizer *optimizer, const trek_step_
     trek_status status = trek_optimizer_prepare(optimizer);
     if (status != TREK_OK)
         return status;
-    if (optimizer->records) {
-        status = trek_records_step(optimizer, opts);
+    if (optimizer->device_update) {
+        status = trek_device_update_step(optimizer, opts);
         if (status == TREK_OK && opts->zero_grad)
             zero_rest(optimizer);
         return status;
     }
     trek_update_scaler *scaler = NULL;
     if (opts->scaler && !(scaler = trek_scaler_record(opts->scaler, arena->device)))
-        return trek_status_get();
+        return trek_error_status();
     decide(optimizer, opts, scaler);
     if (!optimizer->last.skip)
         apply_all(optimizer, opts);
@@ -497,7 +497,7 @@ trek_status trek_optimizer_zero_grad(trek_optimizer *optimizer)
         return trek_fail_missing("trek_optimizer_zero_grad", "optimizer");
     if (trek_gone(optimizer, "trek_optimizer_zero_grad", "the optimizer"))
         return TREK_ERR_STATE;
-    trek_status status = trek_status_get();
+    trek_status status = trek_error_status();
     if (status == TREK_OK) {
         trek_arena_zero_grads(optimizer->arena);
         optimizer->unscaled = false;

@@ -30,7 +30,7 @@ typedef struct trek_optimizer_group {
     uint32_t kept;            /* states that these options need */
 } trek_optimizer_group;
 
-typedef struct trek_optimizer_records trek_optimizer_records;
+typedef struct trek_device_update trek_device_update;
 
 /* A number that goes on from `key` and tells values apart (multiply and rotate; no cryptography). */
 static inline uint64_t trek_mix(uint64_t key, uint64_t value)
@@ -59,7 +59,7 @@ struct trek_optimizer {
     bool *active;                      /* [n_segments] what runs were made for */
     uint32_t *written;                 /* [n_segments] bit s: state s has been written */
     trek_tensor *state[TREK_UPDATE_STATES][TREK_DTYPE_COUNT]; /* flat, in the arena's layout; NULL: not needed */
-    trek_optimizer_records *records;   /* steps are decided in the device's memory; NULL: by the host */
+    trek_device_update *device_update; /* steps are decided in the device's memory; NULL: by the host */
     trek_update_state last;            /* by the host: its last step */
     bool unscaled;                     /* trek_grad_scaler_unscale has been at the gradients since the last step, */
     bool found_inf;                    /* and found this */
@@ -128,23 +128,23 @@ double trek_optimizer_grad_norm(trek_optimizer *optimizer);
 
 /* Steps are decided in the memory of the arena's device from now on, the CPU's too (where it is for tests): see
  * tensor/update.h. Devices that the host cannot read get it by themselves. */
-trek_status trek_optimizer_use_records(trek_optimizer *optimizer);
-/* optim/records.c, for optimizer.c and optimizer_state.c. */
-trek_status trek_records_step(trek_optimizer *optimizer, const trek_step_opts *opts);
-trek_status trek_records_read(trek_optimizer *optimizer);    /* step counts, to the host's segments. Waits */
-void trek_records_forget(trek_optimizer *optimizer);         /* the host's step counts were changed: they are to be written */
-void trek_records_free(trek_optimizer *optimizer);
+trek_status trek_optimizer_use_device_update(trek_optimizer *optimizer);
+/* optim/device_update.c, for optimizer.c and optimizer_state.c. */
+trek_status trek_device_update_step(trek_optimizer *optimizer, const trek_step_opts *opts);
+trek_status trek_device_update_read(trek_optimizer *optimizer); /* step counts, to the host's segments. Waits */
+void trek_device_update_forget(trek_optimizer *optimizer);   /* the host's step counts were changed: they are to be written */
+void trek_device_update_free(trek_optimizer *optimizer);
 /* The addresses, for whoever captures steps, and a number that changes when a captured step no longer fits. NULL: no records. */
 const trek_update *trek_optimizer_update(const trek_optimizer *optimizer, uint64_t *plan);
 /* Before a replay of a captured step: learning rates, limits, rng step into the device's memory. */
-trek_status trek_records_numbers(trek_optimizer *optimizer, const trek_step_opts *opts);
+trek_status trek_device_update_numbers(trek_optimizer *optimizer, const trek_step_opts *opts);
 
 /* Steps over records that this thread has captured instead of done. */
-extern _Thread_local uint64_t trek_records_captured;
+extern _Thread_local uint64_t trek_device_update_captured;
 /* The same, unless they are there already. Without records: nothing. */
-trek_status trek_records_before_replay(trek_optimizer *optimizer, const trek_step_opts *opts);
+trek_status trek_device_update_before_replay(trek_optimizer *optimizer, const trek_step_opts *opts);
 /* After it: versions of the parameters. */
-void trek_records_after_replay(trek_optimizer *optimizer);
+void trek_device_update_after_replay(trek_optimizer *optimizer);
 
 /* What a schedule sets: group 0 gets lr, the others keep the proportion to it that they were made with. */
 trek_status trek_optimizer_schedule_lr(trek_optimizer *optimizer, double lr);

@@ -119,7 +119,7 @@ trek_tensor *trek_optimizer_snapshot_tensor(const trek_optimizer_snapshot *s, in
 static trek_status add_group(trek_optimizer *optimizer, const trek_optimizer_snapshot *s, int group)
 {
     trek_params *params = trek_params_new();
-    trek_status status = params ? TREK_OK : trek_status_get();
+    trek_status status = params ? TREK_OK : trek_error_status();
     const trek_arena *arena = optimizer->arena;
     for (int k = 0; k < s->n_members && status == TREK_OK; k++) {
         if (s->members[k].group != group)
@@ -132,7 +132,7 @@ static trek_status add_group(trek_optimizer *optimizer, const trek_optimizer_sna
                                                     s->members[k].name);
     }
     if (status == TREK_OK && trek_optimizer_add_group(optimizer, params, trek_optimizer_spec_again(&s->groups[group].spec)) < 0)
-        status = trek_status_get();
+        status = trek_error_status();
     trek_params_free(&params);
     return status;
 }
@@ -143,7 +143,7 @@ trek_optimizer *trek_optimizer_make(const trek_optimizer_source *source, trek_ar
     if (source->spec)
         return trek_optimizer_new_over(*source->spec, arena);
     trek_optimizer *optimizer = trek_optimizer_new_over(trek_optimizer_spec_again(&s->groups[0].spec), arena);
-    trek_status status = optimizer ? TREK_OK : trek_status_get();
+    trek_status status = optimizer ? TREK_OK : trek_error_status();
     for (int g = 1; g < s->n_groups && status == TREK_OK; g++)
         status = add_group(optimizer, s, g);
     if (status == TREK_OK)

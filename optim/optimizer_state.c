@@ -52,7 +52,7 @@ trek_status trek_optimizer_export(trek_optimizer *optimizer, trek_optimizer_entr
     *entries = NULL;
     *n = 0;
     int count = 0;
-    trek_status status = trek_records_read(optimizer);
+    trek_status status = trek_device_update_read(optimizer);
     if (status == TREK_OK)
         status = trek_arena_refresh_masters(optimizer->arena);
     if (status != TREK_OK)
@@ -162,7 +162,7 @@ static trek_status plan_entry(trek_optimizer *optimizer, const trek_optimizer_en
     plan->source[state] = here ? trek_tensor_contiguous(here) : NULL;
     trek_tensor_release(cast);
     trek_tensor_release(here);
-    return plan->source[state] ? TREK_OK : trek_status_get();
+    return plan->source[state] ? TREK_OK : trek_error_status();
 }
 
 /* A parameter that was updated has all of its state; what options add begins anew where it is missing. */
@@ -219,7 +219,7 @@ static void take_over(trek_optimizer *optimizer, const import_plan *plans)
         segment->steps = plans[k].steps;
     }
     optimizer->stale = true;
-    trek_records_forget(optimizer);
+    trek_device_update_forget(optimizer);
 }
 
 trek_status trek_optimizer_import_begin(trek_optimizer *optimizer, const trek_optimizer_entry *entries, int n,

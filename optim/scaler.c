@@ -86,7 +86,7 @@ static trek_status make_record(trek_grad_scaler *scaler, trek_device device)
     trek_tensor_release(scaler->scale);
     trek_tensor_release(scaler->record);
     scaler->scale = scaler->record = NULL;
-    return trek_status_get();
+    return trek_error_status();
 }
 
 trek_update_scaler *trek_scaler_record(trek_grad_scaler *scaler, trek_device device)
@@ -134,7 +134,7 @@ trek_status trek_grad_scaler_update(trek_grad_scaler *scaler)
 {
     if (!scaler)
         return trek_fail_missing("trek_grad_scaler_update", "scaler");
-    trek_status status = trek_status_get();
+    trek_status status = trek_error_status();
     if (status != TREK_OK || scaler->disabled)
         return status;
     if (!scaler->record) {
@@ -148,7 +148,7 @@ trek_status trek_grad_scaler_update(trek_grad_scaler *scaler)
 
 /* --- looking at it, keeping it ---------------------------------------------------------- */
 
-double trek_grad_scaler_get_scale(trek_grad_scaler *scaler)
+double trek_grad_scaler_value(trek_grad_scaler *scaler)
 {
     trek_grad_scaler_state state;
     if (scaler && scaler->disabled)

@@ -41,7 +41,7 @@ TREK_API trek_status trek_grad_scaler_step(trek_grad_scaler *scaler, trek_optimi
 /* Once after the steps of all optimizers: the scale shrinks if one was skipped, grows after growth_interval good ones. */
 TREK_API trek_status trek_grad_scaler_update(trek_grad_scaler *scaler);
 /* The scale; 1 when disabled. Waits. NaN on failure. */
-TREK_API double trek_grad_scaler_get_scale(trek_grad_scaler *scaler);
+TREK_API double trek_grad_scaler_value(trek_grad_scaler *scaler);
 
 /* A value with everything that a scaler is. */
 typedef struct trek_grad_scaler_state {

@@ -8,7 +8,7 @@ static trek_status check_call(const trek_grad_scaler *scaler, const trek_optimiz
 {
     if (!scaler || !optimizer)
         return trek_fail_missing(function, scaler ? "optimizer" : "scaler");
-    return trek_status_get();
+    return trek_error_status();
 }
 
 trek_status trek_grad_scaler_unscale(trek_grad_scaler *scaler, trek_optimizer *optimizer)
@@ -20,7 +20,7 @@ trek_status trek_grad_scaler_unscale(trek_grad_scaler *scaler, trek_optimizer *o
         return trek_fail(TREK_ERR_STATE, "grad_scaler_unscale: the gradients have been unscaled since the last step");
     trek_arena *arena = optimizer->arena;
     if (!trek_scaler_record(scaler, arena->device) || trek_scaler_read(scaler) != TREK_OK)
-        return trek_status_get();
+        return trek_error_status();
     double sum;
     bool finite;
     trek_arena_sum_squares(arena, &sum, &finite);

@@ -53,7 +53,7 @@ typedef struct trek_backend {
     void (*pinned_release)(void *data);
     bool host_accessible;      /* the CPU may read and write data */
     int isa;                   /* the CPU's: 0 baseline, 1 avx2, 2 avx512 */
-    trek_memory_stats_t (*stats)(trek_device device);
+    trek_memory_stats (*stats)(trek_device device);
 
     /* contiguous bytes; either side may be host memory. In the order of the stream; from a device to
      * pageable host memory: done when it returns. From pageable memory: copied away when it returns. */

@@ -23,12 +23,12 @@ trek_status trek_allocator_set(const trek_allocator *allocator)
     return trek_host_allocator_set(allocator);
 }
 
-trek_memory_stats_t trek_memory_stats(trek_device device)
+trek_memory_stats trek_memory_usage(trek_device device)
 {
     if (device.type == TREK_CPU)
         return trek_host_memory_stats();
     const trek_backend *backend = trek_backend_get(device.type);
-    return backend && backend->stats ? backend->stats(device) : (trek_memory_stats_t){ 0 };
+    return backend && backend->stats ? backend->stats(device) : (trek_memory_stats){ 0 };
 }
 
 void trek_memory_reset_peak(trek_device device)

@@ -99,7 +99,7 @@ static trek_status reduce_to(trek_op_call *call, trek_dtype dtype)
 {
     trek_tensor *x = call->inputs[0];
     if (!reduced_dims(call))
-        return trek_status_get();
+        return trek_error_status();
     int64_t sizes[TREK_MAX_DIMS];
     int n = 0;
     for (int d = 0; d < x->ndim; d++) {
@@ -156,12 +156,12 @@ static bool one_dim(trek_op_call *call)
 
 trek_status trek_infer_dim_same(trek_op_call *call)
 {
-    return one_dim(call) ? same_shape(call, dtype_of(call, 0)) : trek_status_get();
+    return one_dim(call) ? same_shape(call, dtype_of(call, 0)) : trek_error_status();
 }
 
 trek_status trek_infer_dim_sum(trek_op_call *call)
 {
-    return one_dim(call) ? same_shape(call, sum_dtype(call)) : trek_status_get();
+    return one_dim(call) ? same_shape(call, sum_dtype(call)) : trek_error_status();
 }
 
 /* --- moving elements -------------------------------------------------------------------- */
@@ -170,7 +170,7 @@ trek_status trek_infer_flip(trek_op_call *call)
 {
     if (call->attrs.i[0] == 0) /* none listed: none */
         return same_shape(call, dtype_of(call, 0));
-    return reduced_dims(call) ? same_shape(call, dtype_of(call, 0)) : trek_status_get();
+    return reduced_dims(call) ? same_shape(call, dtype_of(call, 0)) : trek_error_status();
 }
 
 trek_status trek_infer_cat(trek_op_call *call)
@@ -179,7 +179,7 @@ trek_status trek_infer_cat(trek_op_call *call)
     if (first->ndim == 0)
         return trek_op_fail(call, TREK_ERR_SHAPE, "scalars cannot be concatenated; stack them");
     if (!one_dim(call))
-        return trek_status_get();
+        return trek_error_status();
     int dim = (int)call->attrs.i[0];
     int64_t sizes[TREK_MAX_DIMS];
     memcpy(sizes, first->sizes, sizeof sizes);
@@ -218,7 +218,7 @@ trek_status trek_infer_index_select(trek_op_call *call)
 {
     trek_tensor *x = call->inputs[0], *index = call->inputs[1];
     if (!is_index(call, 1) || !one_dim(call))
-        return trek_status_get();
+        return trek_error_status();
     if (index->ndim > 1 || x->ndim == 0)
         return fail_two(call, TREK_ERR_SHAPE, "a tensor with dimensions and a 1-D index are needed", x, index);
     int64_t sizes[TREK_MAX_DIMS];
@@ -240,7 +240,7 @@ trek_status trek_infer_index_add(trek_op_call *call)
 {
     trek_tensor *x = call->inputs[0], *index = call->inputs[1], *source = call->inputs[2];
     if (!is_index(call, 1) || !one_dim(call) || !same_dtypes(call, 0, 2))
-        return trek_status_get();
+        return trek_error_status();
     int dim = (int)call->attrs.i[0];
     bool fits = x->ndim > 0 && source->ndim == x->ndim && index->ndim <= 1 && source->sizes[dim] == index->numel;
     for (int d = 0; fits && d < x->ndim; d++)
@@ -265,7 +265,7 @@ trek_status trek_infer_gather(trek_op_call *call)
 {
     trek_tensor *x = call->inputs[0], *index = call->inputs[1];
     if (!is_index(call, 1) || !one_dim(call) || !index_within(call, index, x, (int)call->attrs.i[0]))
-        return trek_status_get();
+        return trek_error_status();
     return trek_op_output(call, 0, index->ndim, index->sizes, dtype_of(call, 0));
 }
 
@@ -273,9 +273,9 @@ trek_status trek_infer_scatter_add(trek_op_call *call)
 {
     trek_tensor *x = call->inputs[0], *index = call->inputs[1], *source = call->inputs[2];
     if (!is_index(call, 1) || !one_dim(call) || !same_dtypes(call, 0, 2))
-        return trek_status_get();
+        return trek_error_status();
     if (!index_within(call, index, x, (int)call->attrs.i[0]) || !index_within(call, index, source, -1))
-        return trek_status_get();
+        return trek_error_status();
     return trek_op_output(call, 0, x->ndim, x->sizes, dtype_of(call, 0));
 }
 

@@ -153,13 +153,13 @@ static trek_status attention_output(trek_op_call *call, const trek_tensor *q)
     int64_t sizes[4] = { q->sizes[0], q->sizes[2], q->sizes[1], q->sizes[3] };
     trek_tensor *base = trek_tensor_make(4, sizes, (trek_dtype)q->dtype, q->device);
     if (!base)
-        return trek_status_get();
+        return trek_error_status();
     int64_t strides[4] = { base->strides[0], base->strides[2], base->strides[1], base->strides[3] };
     call->outputs[0] = trek_tensor_make_view(base, base->data, 4, q->sizes, strides);
     trek_tensor_release(base);
     if (call->n_outputs < 1)
         call->n_outputs = 1;
-    return call->outputs[0] ? TREK_OK : trek_status_get();
+    return call->outputs[0] ? TREK_OK : trek_error_status();
 }
 
 trek_status trek_infer_attention(trek_op_call *call);

@@ -465,12 +465,12 @@ trek_status trek_host_allocator_set(const trek_allocator *allocator)
     return TREK_OK;
 }
 
-trek_memory_stats_t trek_host_memory_stats(void)
+trek_memory_stats trek_host_memory_stats(void)
 {
-    trek_memory_stats_t stats = { .reserved = atomic_load(&reserved),
-                                  .reserved_peak = atomic_load(&reserved_peak),
-                                  .system_requests = atomic_load(&system_requests),
-                                  .retries = atomic_load(&retries) };
+    trek_memory_stats stats = { .reserved = atomic_load(&reserved),
+                                .reserved_peak = atomic_load(&reserved_peak),
+                                .system_requests = atomic_load(&system_requests),
+                                .retries = atomic_load(&retries) };
     pthread_mutex_lock(&caches_lock);
     for (cache *c = all_caches; c; c = c->next_all) {
         stats.allocated += in_use(c);

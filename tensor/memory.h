@@ -22,7 +22,7 @@ typedef struct trek_allocator {
 TREK_API trek_status trek_allocator_set(const trek_allocator *allocator);
 
 /* Counters of one device's tensor memory, in bytes unless said otherwise. */
-typedef struct trek_memory_stats_t {
+typedef struct trek_memory_stats {
     int64_t allocated;        /* in use by tensors and objects now */
     int64_t allocated_peak;   /* most since start or the last reset */
     int64_t reserved;         /* held from the system, cached blocks included */
@@ -30,10 +30,10 @@ typedef struct trek_memory_stats_t {
     int64_t allocations;      /* blocks handed out so far (a count) */
     int64_t system_requests;  /* times the system was asked for memory (a count) */
     int64_t retries;          /* requests that succeeded after cached memory was released (a count) */
-} trek_memory_stats_t;
+} trek_memory_stats;
 
 /* As torch.cuda.memory_stats. All CPU devices share one set of counters. */
-TREK_API trek_memory_stats_t trek_memory_stats(trek_device device);
+TREK_API trek_memory_stats trek_memory_usage(trek_device device);
 TREK_API void trek_memory_reset_peak(trek_device device);
 /* Gives the calling thread's cached blocks back to the system. */
 TREK_API void trek_memory_release_cached(trek_device device);

@@ -85,7 +85,7 @@ void trek_block_bury(void *block, const void *object, void (*shell)(void *block)
 
 /* What memory.h says of a CPU; the allocator's functions are there, and the caller's scopes hold nothing. */
 void trek_host_release_cached(void);
-trek_memory_stats_t trek_host_memory_stats(void);
+trek_memory_stats trek_host_memory_stats(void);
 void trek_host_reset_peak(void);
 trek_status trek_host_allocator_set(const trek_allocator *allocator);
 

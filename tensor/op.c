@@ -10,7 +10,7 @@
 #include "tensor/backend.h"
 #include "tensor/debug.h"
 #include "tensor/number_internal.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 
 #define TREK_OP(name, signature, infer, ...) trek_status trek_infer_##infer(trek_op_call *call);
 #include "tensor/ops.def"
@@ -49,7 +49,7 @@ trek_status trek_op_output(trek_op_call *call, int k, int ndim, const int64_t *s
     if (!given) {
         trek_device device = call->n_inputs > 0 ? call->inputs[0]->device : trek_cpu(0);
         call->outputs[k] = trek_tensor_make(ndim, sizes, dtype, device);
-        return call->outputs[k] ? TREK_OK : trek_status_get();
+        return call->outputs[k] ? TREK_OK : trek_error_status();
     }
     bool fits = given->ndim == ndim && given->dtype == dtype;
     for (int d = 0; fits && d < ndim; d++)
@@ -186,7 +186,7 @@ static inline bool infer_alike(trek_op_call *call)
 /* Tells a watcher what the call reads, and which results it was given. */
 static void show(const trek_op_call *call)
 {
-    const trek_place_watch *watch = trek_place_watched();
+    const trek_rank_watch *watch = trek_rank_watched();
     for (int k = 0; k < call->n_inputs; k++)
         if (call->inputs[k])
             watch->see(call->inputs[k], false, watch->arg);
@@ -202,8 +202,8 @@ static inline trek_status dispatch(trek_op_call *call)
     if (!(op->dtypes >> dtype & 1))
         return trek_op_fail(call, TREK_ERR_DTYPE, "dtype %s is not supported", trek_dtype_name(dtype));
     if (call->n_inputs > 0 && call->inputs[0]->device.type != TREK_CPU)
-        trek_place_here.op = op->name;
-    if (trek_place_watched())
+        trek_rank_here.op = op->name;
+    if (trek_rank_watched())
         show(call);
     if (!infer_alike(call)) {
         trek_status status = op->infer(call);
@@ -223,7 +223,7 @@ static trek_device home_of(const trek_op_call *call)
 {
     if (call->outputs[0])
         return call->outputs[0]->device;
-    trek_device own = trek_place_here.device;
+    trek_device own = trek_rank_here.device;
     for (int k = 0; k < call->n_inputs && own.type == TREK_CPU; k++)
         if (call->inputs[k] && call->inputs[k]->device.index == own.index)
             return own;
@@ -242,7 +242,7 @@ static trek_status dispatch_home(trek_op_call *call, bool promote)
     trek_status status = TREK_OK;
     for (int k = 0; k < call->n_inputs && status == TREK_OK; k++)
         if (given[k] && !(here[k] = trek_tensor_to(given[k], home)))
-            status = trek_status_get();
+            status = trek_error_status();
     call->inputs = here;
     if (status == TREK_OK)
         status = promote ? dispatch_promoted(call) : dispatch(call);
@@ -282,7 +282,7 @@ static trek_status dispatch_promoted(trek_op_call *call)
         else
             cast[k] = trek_tensor_retain(given[k]);
         if (given[k] && !cast[k])
-            status = trek_status_get();
+            status = trek_error_status();
     }
     call->inputs = cast;
     if (status == TREK_OK)

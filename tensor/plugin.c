@@ -12,18 +12,18 @@
 
 static trek_status host_fail(trek_status status, const char *message) { return trek_fail(status, "%s", message); }
 static void host_log(trek_log_level level, const char *message) { trek_log_message(level, "%s", message); }
-static trek_place *host_place(void) { return trek_place_get(); }
+static trek_rank_context *host_rank_context(void) { return trek_rank_context_get(); }
 
 const trek_host trek_host_table = {
     .abi = TREK_BACKEND_ABI,
     .ops = trek_ops,
     .fail = host_fail,
-    .status_get = trek_status_get,
+    .status_get = trek_error_status,
     .error_clear = trek_error_clear,
     .log_message = host_log,
     .alloc = trek_alloc,
     .free = trek_free,
-    .place = host_place,
+    .rank_context = host_rank_context,
     .tf32_allowed = trek_tf32_allowed,
 };
 

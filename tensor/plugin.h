@@ -7,7 +7,7 @@
 #define TREK_TENSOR_PLUGIN_H
 
 #include "tensor/backend.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 
 TREK_BEGIN
 
@@ -20,7 +20,7 @@ typedef struct trek_host {
     void (*log_message)(trek_log_level level, const char *message);
     void *(*alloc)(size_t bytes); /* as trek_alloc: sets MEMORY on failure */
     void (*free)(void *memory);
-    trek_place *(*place)(void);   /* of the calling thread */
+    trek_rank_context *(*rank_context)(void); /* of the calling thread */
     bool (*tf32_allowed)(void);   /* trek_tf32_allowed */
 } trek_host;
 

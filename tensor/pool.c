@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "tensor/memory_internal.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 #include "tensor/status_internal.h"
 #include "tensor/trace.h"
 
@@ -298,7 +298,7 @@ int trek_threads_wanted(void)
 /* Where all the threads cannot start, with fewer, at last alone. The thread's error stays as it was. */
 static trek_pool *make_default(void)
 {
-    bool clean = trek_status_get() == TREK_OK;
+    bool clean = trek_error_status() == TREK_OK;
     int wanted = trek_threads_wanted(), threads = wanted;
     trek_pool *pool = NULL;
     while (threads > 1 && !(pool = trek_pool_new(threads)))
@@ -312,8 +312,8 @@ static trek_pool *make_default(void)
 
 trek_pool *trek_pool_here(void)
 {
-    if (trek_place_here.pool)
-        return trek_place_here.pool;
+    if (trek_rank_here.pool)
+        return trek_rank_here.pool;
     trek_pool *pool = atomic_load_explicit(&default_pool, memory_order_acquire);
     if (pool)
         return pool;

@@ -16,7 +16,7 @@ trek_pool *trek_pool_new(int threads);
 void trek_pool_free(trek_pool **pool);
 int trek_pool_threads(const trek_pool *pool);
 
-/* The calling thread's pool (trek_place_here.pool), else the process's default
+/* The calling thread's pool (trek_rank_here.pool), else the process's default
  * one (TREK_THREADS, else the cores it may use), made at first need; where that
  * fails, a pool of one. */
 trek_pool *trek_pool_here(void);

@@ -280,7 +280,7 @@ trek_status trek_tensor_print(const trek_tensor *tensor, void *stream)
 {
     char *text = trek_tensor_text(tensor);
     if (!text)
-        return trek_status_get();
+        return trek_error_status();
     FILE *to = stream ? stream : stdout;
     bool fine = fputs(text, to) >= 0 && fputc('\n', to) != EOF;
     trek_free(text);

@@ -5,15 +5,15 @@
 #include <stdatomic.h>
 
 #include "tensor/op.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 
 static atomic_ullong seed;
 
 void trek_seed(uint64_t value)
 {
     atomic_store(&seed, value);
-    trek_place_here.rng_step = 0;
-    trek_place_here.rng_draw = 0;
+    trek_rank_here.rng_step = 0;
+    trek_rank_here.rng_draw = 0;
 }
 
 uint64_t trek_rng_seed(void) { return atomic_load_explicit(&seed, memory_order_relaxed); }
@@ -23,18 +23,18 @@ uint64_t trek_rng_seed(void) { return atomic_load_explicit(&seed, memory_order_r
  * anything else by rank, 2^40 elements apart. */
 static int64_t first_element(const trek_tensor *like)
 {
-    const trek_place *place = &trek_place_here;
-    if (place->rows < 0)
+    const trek_rank_context *here = &trek_rank_here;
+    if (here->rows < 0)
         return 0;
-    if (like->ndim > 0 && place->rows > 0 && like->sizes[0] % place->rows == 0)
-        return place->first_sample * (like->numel / place->rows);
-    return ((int64_t)trek_job_here.process * 1024 + place->rank) << 40;
+    if (like->ndim > 0 && here->rows > 0 && like->sizes[0] % here->rows == 0)
+        return here->first_sample * (like->numel / here->rows);
+    return ((int64_t)trek_job_here.process * 1024 + here->rank) << 40;
 }
 
 trek_rng_draw trek_rng_next(const trek_tensor *like)
 {
-    trek_place *place = &trek_place_here;
-    return (trek_rng_draw){ .seed = trek_rng_seed(), .step = (uint32_t)place->rng_step, .draw = (uint32_t)place->rng_draw++,
+    trek_rank_context *here = &trek_rank_here;
+    return (trek_rng_draw){ .seed = trek_rng_seed(), .step = (uint32_t)here->rng_step, .draw = (uint32_t)here->rng_draw++,
                             .first_element = first_element(like) };
 }
 

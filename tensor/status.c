@@ -52,7 +52,7 @@ static const struct {
 };
 enum { STATUS_COUNT = sizeof statuses / sizeof statuses[0] };
 
-trek_status trek_status_get(void) { return sticky; }
+trek_status trek_error_status(void) { return sticky; }
 
 const char *trek_error(void)
 {

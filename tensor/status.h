@@ -38,7 +38,7 @@ typedef enum trek_status {
 } trek_status;
 
 /* The calling thread's first error since the last trek_error_clear, or TREK_OK. */
-TREK_API trek_status trek_status_get(void);
+TREK_API trek_status trek_error_status(void);
 
 /* Its message, "" if there is none. Valid until this thread clears the error. */
 TREK_API const char *trek_error(void);

@@ -6,7 +6,7 @@
 
 #include "tensor/backend.h"
 #include "tensor/debug.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 #include "tensor/tensor_internal.h"
 
 size_t trek_small_limit = sizeof ((trek_storage *)NULL)->small + 1;
@@ -50,7 +50,7 @@ static trek_storage *storage_new(trek_device device)
         return NULL;
     atomic_init(&s->refs, 1);
     s->version = 0;
-    s->run = trek_place_watched() ? trek_place_watched()->run : 0;
+    s->run = trek_rank_watched() ? trek_rank_watched()->run : 0;
     s->parent = NULL;
     s->release = NULL;
     s->plain = false;

@@ -213,7 +213,7 @@ trek_status trek_tensor_to_host(const trek_tensor *tensor, trek_dtype dtype, voi
                          (long long)tensor->numel, trek_dtype_name(dtype), bytes);
     trek_tensor *cast = trek_tensor_cast((trek_tensor *)tensor, dtype);
     trek_tensor *flat = cast ? trek_tensor_contiguous(cast) : NULL;
-    trek_status status = trek_status_get();
+    trek_status status = trek_error_status();
     if (flat) {
         const trek_backend *backend = trek_backends[flat->device.type];
         status = bytes ? backend->copy_bytes(data, trek_cpu(0), flat->data, flat->device, bytes, NULL) : TREK_OK;
@@ -301,7 +301,7 @@ static trek_status copy_across(trek_tensor *to, trek_tensor *from)
 {
     trek_tensor *flat = trek_tensor_contiguous(from);
     trek_tensor *landed = flat ? trek_tensor_make(from->ndim, from->sizes, (trek_dtype)from->dtype, to->device) : NULL;
-    trek_status status = landed ? TREK_OK : trek_status_get();
+    trek_status status = landed ? TREK_OK : trek_error_status();
     if (landed) {
         const trek_backend *backend = trek_backends[to->device.type == TREK_CPU ? from->device.type : to->device.type];
         size_t bytes = (size_t)flat->numel * trek_dtype_size((trek_dtype)flat->dtype);
@@ -326,7 +326,7 @@ trek_status trek_tensor_copy_from(trek_tensor *tensor, const trek_tensor *source
                          trek_tensor_shape_text(tensor, b));
     }
     if (trek_check_overwrite("tensor_copy_from", tensor, source) != TREK_OK)
-        return trek_status_get();
+        return trek_error_status();
     bool within = tensor->device.type == source->device.type &&
                   (tensor->device.type == TREK_CPU || tensor->device.index == source->device.index);
     trek_status status = within ? copy_within(tensor, (trek_tensor *)source) : copy_across(tensor, (trek_tensor *)source);

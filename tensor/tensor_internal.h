@@ -43,7 +43,7 @@ extern const uint8_t trek_item_size[TREK_DTYPE_COUNT]; /* bytes */
 struct trek_storage {
     trek_refs refs;
     uint32_t version;            /* counts writes; what the tape saved remembers it */
-    uint32_t run; /* of whoever watched the thread when it was made (trek_place.watch); on the CPU it means nothing */
+    uint32_t run; /* of whoever watched the thread when it was made (trek_rank_context.watch); on the CPU it means nothing */
     char *data;
     size_t bytes;
     trek_device device;

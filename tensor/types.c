@@ -121,7 +121,7 @@ trek_status trek_device_sync(trek_device device)
 {
     const trek_backend *backend = trek_backend_get(device.type);
     if (!backend)
-        return trek_status_get();
+        return trek_error_status();
     return backend->sync ? backend->sync(device) : TREK_OK;
 }
 

@@ -79,7 +79,7 @@ static trek_status give_view(trek_op_call *call, int64_t offset, int ndim, const
     char *data = x->data + offset * (int64_t)trek_dtype_size((trek_dtype)x->dtype);
     call->outputs[0] = trek_tensor_make_view(x, data, ndim, sizes, strides);
     call->n_outputs = 1;
-    return call->outputs[0] ? TREK_OK : trek_status_get();
+    return call->outputs[0] ? TREK_OK : trek_error_status();
 }
 
 static trek_shape shape_of_attrs(const trek_op_call *call)
@@ -94,13 +94,13 @@ trek_status trek_infer_reshape(trek_op_call *call)
     trek_tensor *x = call->inputs[0];
     trek_shape shape = shape_of_attrs(call);
     if (trek_resolve_shape(&shape, x->numel, "reshape") != TREK_OK)
-        return trek_status_get();
+        return trek_error_status();
     int64_t strides[TREK_MAX_DIMS];
     if (trek_view_strides(x, shape.ndim, shape.sizes, strides))
         return give_view(call, 0, shape.ndim, shape.sizes, strides);
     trek_tensor *flat = trek_tensor_copy(x), *given = x;
     if (!flat)
-        return trek_status_get();
+        return trek_error_status();
     trek_view_strides(flat, shape.ndim, shape.sizes, strides);
     call->inputs[0] = flat;
     trek_status status = give_view(call, 0, shape.ndim, shape.sizes, strides);
@@ -154,7 +154,7 @@ trek_status trek_infer_permute(trek_op_call *call)
     for (int d = 0; d < x->ndim; d++) {
         int from = trek_normalize_dim(call->attrs.i[1 + d], x->ndim, "permute");
         if (from < 0)
-            return trek_status_get();
+            return trek_error_status();
         if (seen >> from & 1)
             return trek_op_fail(call, TREK_ERR_ARGUMENT, "dimension %d is listed twice", from);
         seen |= 1u << from;
@@ -171,7 +171,7 @@ trek_status trek_infer_transpose(trek_op_call *call)
     int a = trek_normalize_dim(call->attrs.i[0], x->ndim, "transpose"),
         b = trek_normalize_dim(call->attrs.i[1], x->ndim, "transpose");
     if (a < 0 || b < 0)
-        return trek_status_get();
+        return trek_error_status();
     int64_t sizes[TREK_MAX_DIMS], strides[TREK_MAX_DIMS];
     memcpy(sizes, x->sizes, sizeof sizes);
     memcpy(strides, x->strides, sizeof strides);
@@ -188,7 +188,7 @@ trek_status trek_infer_squeeze(trek_op_call *call)
     trek_tensor *x = call->inputs[0];
     int dim = trek_normalize_dim(call->attrs.i[0], x->ndim, "squeeze"), n = 0;
     if (dim < 0)
-        return trek_status_get();
+        return trek_error_status();
     int64_t sizes[TREK_MAX_DIMS], strides[TREK_MAX_DIMS];
     for (int d = 0; d < x->ndim; d++) {
         if (d == dim && x->sizes[d] == 1)
@@ -204,7 +204,7 @@ trek_status trek_infer_unsqueeze(trek_op_call *call)
     trek_tensor *x = call->inputs[0];
     int dim = trek_normalize_dim(call->attrs.i[0], x->ndim + 1, "unsqueeze");
     if (dim < 0)
-        return trek_status_get();
+        return trek_error_status();
     if (x->ndim == TREK_MAX_DIMS)
         return trek_op_fail(call, TREK_ERR_SHAPE, "more than %d dimensions", TREK_MAX_DIMS);
     int64_t sizes[TREK_MAX_DIMS], strides[TREK_MAX_DIMS];
@@ -232,7 +232,7 @@ trek_status trek_infer_narrow(trek_op_call *call)
     trek_tensor *x = call->inputs[0];
     int dim = slice_dim(call);
     if (dim < 0)
-        return trek_status_get();
+        return trek_error_status();
     int64_t start = call->attrs.i[1], length = call->attrs.i[2];
     if (start < 0 && start >= -x->sizes[dim])
         start += x->sizes[dim];
@@ -253,7 +253,7 @@ trek_status trek_infer_select(trek_op_call *call)
     trek_tensor *x = call->inputs[0];
     int dim = slice_dim(call), n = 0;
     if (dim < 0)
-        return trek_status_get();
+        return trek_error_status();
     int64_t index = call->attrs.i[1] < 0 ? call->attrs.i[1] + x->sizes[dim] : call->attrs.i[1];
     if (index < 0 || index >= x->sizes[dim]) {
         char text[TREK_SHAPE_TEXT];

@@ -176,7 +176,7 @@ part_test() {
     on_device attention 120 test_attention
     TREK_CUDA_SYNC=1 on_device synchronised_after_each_op 120 test_vectors
     on_device convergence 200 test_convergence
-    on_device loader_windows_cpu_beside_gpu 200 test_feed
+    on_device loader_windows_cpu_beside_gpu 200 test_graph_loader
     on_device mixed_devices 60 test_mixed_devices
     on_device heads 60 test_heads
     on_device ddp 120 test_ddp

@@ -227,7 +227,7 @@ trek_plan *trek_plan_parse_named(const char *text, size_t length, const char *na
 {
     reader in = { .start = text, .at = text, .end = text + length, .name = name, .line = 1 };
     int64_t ranks;
-    if (trek_status_get() != TREK_OK)
+    if (trek_error_status() != TREK_OK)
         return NULL;
     if (!read_version(&in))
         return NULL;

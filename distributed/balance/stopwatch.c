@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "tensor/memory_internal.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 #include "tensor/status_internal.h"
 #include "tensor/trace.h"
 
@@ -21,7 +21,7 @@ static trek_status mark(trek_stopwatch *watch, trek_event **event)
 trek_status trek_stopwatch_start(trek_stopwatch *watch, trek_device device)
 {
     watch->device = device;
-    watch->waited_ns = trek_place_here.waited_ns;
+    watch->waited_ns = trek_rank_here.waited_ns;
     watch->start_ns = trek_clock_ns();
     if (device.type == TREK_CPU)
         return TREK_OK;
@@ -34,7 +34,7 @@ trek_status trek_stopwatch_start(trek_stopwatch *watch, trek_device device)
 trek_status trek_stopwatch_stop(trek_stopwatch *watch, int64_t units)
 {
     if (watch->device.type == TREK_CPU) {
-        watch->ns += trek_clock_ns() - watch->start_ns - (trek_place_here.waited_ns - watch->waited_ns);
+        watch->ns += trek_clock_ns() - watch->start_ns - (trek_rank_here.waited_ns - watch->waited_ns);
         watch->units += units;
         return TREK_OK;
     }

@@ -14,7 +14,7 @@
 /* Steps in which windows were possible and none came. */
 #define STEPS_WITHOUT_WINDOWS 3
 
-struct trek_pace {
+struct trek_workload {
     int ranks;
     trek_balancer *balancer;  /* NULL: shares are equal, or the plan's */
     trek_elche *elche;        /* NULL: no windows */
@@ -37,7 +37,7 @@ static uint64_t mix(uint64_t a, uint64_t b)
 
 /* --- making ------------------------------------------------------------------------ */
 
-static trek_status make_parts(trek_pace *p, const trek_pace_opts *o)
+static trek_status make_parts(trek_workload *p, const trek_workload_opts *o)
 {
     if (p->ranks > 1 && o->balance != TREK_OFF) {
         trek_balancer_opts opts = o->balancer;
@@ -45,26 +45,26 @@ static trek_status make_parts(trek_pace *p, const trek_pace_opts *o)
         if (p->advises)
             opts = (trek_balancer_opts){ .min_gain = GAIN_OF_EQUALS };
         if (!(p->balancer = trek_balancer_new(p->ranks, &opts)))
-            return trek_status_get();
+            return trek_error_status();
         trek_balancer_shares(p->balancer, p->shares);
     }
     if (p->ranks > 1 && o->windows && !(p->elche = trek_elche_new(p->ranks, &o->elche)))
-        return trek_status_get();
+        return trek_error_status();
     p->windows = p->elche != NULL;
     return p->elche ? trek_elche_counts(p->elche, p->counts) : TREK_OK;
 }
 
 /* What holds from a step on goes into the plan. */
-static trek_status record(trek_pace *p, bool counts)
+static trek_status record(trek_workload *p, bool counts)
 {
     if (!counts)
         return trek_plan_add_shares(p->plan, p->step, p->shares);
     return trek_plan_add_counts(p->plan, p->step, p->counts, trek_elche_anchor(p->elche));
 }
 
-trek_pace *trek_pace_new(int ranks, const trek_pace_opts *opts)
+trek_workload *trek_workload_new(int ranks, const trek_workload_opts *opts)
 {
-    trek_pace *p = trek_calloc(1, sizeof *p);
+    trek_workload *p = trek_calloc(1, sizeof *p);
     if (!p)
         return NULL;
     p->ranks = ranks;
@@ -72,7 +72,7 @@ trek_pace *trek_pace_new(int ranks, const trek_pace_opts *opts)
     p->shares = trek_calloc((size_t)ranks, sizeof *p->shares);
     p->counts = trek_calloc((size_t)ranks, sizeof *p->counts);
     p->plan = trek_plan_new(ranks);
-    trek_status status = p->shares && p->counts && p->plan ? TREK_OK : trek_status_get();
+    trek_status status = p->shares && p->counts && p->plan ? TREK_OK : trek_error_status();
     for (int r = 0; r < ranks && status == TREK_OK; r++)
         p->shares[r] = 1.0 / ranks;
     if (status == TREK_OK)
@@ -80,16 +80,16 @@ trek_pace *trek_pace_new(int ranks, const trek_pace_opts *opts)
     if (status == TREK_OK)
         status = record(p, p->windows);
     if (status == TREK_OK && opts->replay)
-        status = trek_pace_take_plan(p, opts->replay, true, 0);
+        status = trek_workload_take_plan(p, opts->replay, true, 0);
     if (status != TREK_OK)
-        trek_pace_free(&p);
+        trek_workload_free(&p);
     return p;
 }
 
-void trek_pace_free(trek_pace **pace)
+void trek_workload_free(trek_workload **workload)
 {
-    trek_pace *p = *pace;
-    *pace = NULL;
+    trek_workload *p = *workload;
+    *workload = NULL;
     if (!p)
         return;
     trek_balancer_free(&p->balancer);
@@ -104,7 +104,7 @@ void trek_pace_free(trek_pace **pace)
 /* --- plans ------------------------------------------------------------------------- */
 
 /* A decision becomes the present state. */
-static trek_status follow(trek_pace *p, const trek_decision *d)
+static trek_status follow(trek_workload *p, const trek_decision *d)
 {
     if (d->kind == TREK_PLAN_SHARES) {
         memcpy(p->shares, d->shares, (size_t)p->ranks * sizeof *p->shares);
@@ -113,7 +113,7 @@ static trek_status follow(trek_pace *p, const trek_decision *d)
     }
     trek_elche_opts opts = { .anchor = 1, .max_anchor = 1000000 };
     if (!p->elche && !(p->elche = trek_elche_new(p->ranks, &opts)))
-        return trek_status_get();
+        return trek_error_status();
     trek_status status = trek_elche_resume(p->elche, d->counts, d->anchor);
     if (status == TREK_OK)
         memcpy(p->counts, d->counts, (size_t)p->ranks * sizeof *p->counts);
@@ -122,7 +122,7 @@ static trek_status follow(trek_pace *p, const trek_decision *d)
 }
 
 /* In a replay: the decision of the next step. */
-static trek_status follow_plan(trek_pace *p, bool *changed)
+static trek_status follow_plan(trek_workload *p, bool *changed)
 {
     trek_decision d;
     *changed = false;
@@ -132,13 +132,13 @@ static trek_status follow_plan(trek_pace *p, bool *changed)
     return follow(p, &d);
 }
 
-trek_status trek_pace_take_plan(trek_pace *p, const trek_plan *plan, bool replay, int64_t step)
+trek_status trek_workload_take_plan(trek_workload *p, const trek_plan *plan, bool replay, int64_t step)
 {
     if (trek_plan_ranks(plan) != p->ranks)
         return trek_fail(TREK_ERR_ARGUMENT, "plan: it is for %d ranks, there are %d", trek_plan_ranks(plan), p->ranks);
     trek_plan *copy = trek_plan_copy(plan);
     if (!copy)
-        return trek_status_get();
+        return trek_error_status();
     bool changed;
     trek_decision d;
     p->step = step;
@@ -167,15 +167,15 @@ trek_status trek_pace_take_plan(trek_pace *p, const trek_plan *plan, bool replay
     return TREK_OK;
 }
 
-bool trek_pace_replays(const trek_pace *p) { return p->replay != NULL; }
+bool trek_workload_replays(const trek_workload *p) { return p->replay != NULL; }
 
-const trek_plan *trek_pace_plan(const trek_pace *p) { return p->replay ? p->replay : p->plan; }
+const trek_plan *trek_workload_plan(const trek_workload *p) { return p->replay ? p->replay : p->plan; }
 
 /* --- asking ------------------------------------------------------------------------ */
 
-const double *trek_pace_shares(const trek_pace *p) { return p->shares; }
+const double *trek_workload_shares(const trek_workload *p) { return p->shares; }
 
-int64_t trek_pace_window(trek_pace *p)
+int64_t trek_workload_window(trek_workload *p)
 {
     int64_t total = 0;
     for (int r = 0; p->windows && r < p->ranks; r++)
@@ -183,9 +183,9 @@ int64_t trek_pace_window(trek_pace *p)
     return total;
 }
 
-trek_status trek_pace_check_batch(trek_pace *p)
+trek_status trek_workload_check_batch(trek_workload *p)
 {
-    if (!trek_pace_replays(p) || trek_pace_window(p) == 0)
+    if (!trek_workload_replays(p) || trek_workload_window(p) == 0)
         return TREK_OK;
     return trek_fail(TREK_ERR_ARGUMENT,
                      "trek_trainer_opts.plan holds counts of whole batches for step %lld, which this loop cannot follow: "
@@ -193,14 +193,14 @@ trek_status trek_pace_check_batch(trek_pace *p)
                      (long long)p->step);
 }
 
-trek_status trek_pace_counts(trek_pace *p, int64_t batches, int64_t *counts)
+trek_status trek_workload_counts(trek_workload *p, int64_t batches, int64_t *counts)
 {
     if (!p->elche)
         return trek_fail(TREK_ERR_STATE, "windows are off");
     return trek_elche_clamp_total(p->elche, batches, counts);
 }
 
-uint64_t trek_pace_digest(const trek_pace *p)
+uint64_t trek_workload_digest(const trek_workload *p)
 {
     uint64_t digest = mix((uint64_t)p->step, p->windows);
     for (int r = 0; r < p->ranks; r++) {
@@ -211,9 +211,9 @@ uint64_t trek_pace_digest(const trek_pace *p)
     return digest;
 }
 
-void trek_pace_describe(const trek_pace *p, trek_pace_state *state)
+void trek_workload_describe(const trek_workload *p, trek_workload_state *state)
 {
-    *state = (trek_pace_state){ .windows = p->windows, .costly = p->costly };
+    *state = (trek_workload_state){ .windows = p->windows, .costly = p->costly };
     if (p->windows) {
         state->anchor = trek_elche_anchor(p->elche);
         state->predicted = trek_elche_predicted_speedup(p->elche);
@@ -226,7 +226,7 @@ void trek_pace_describe(const trek_pace *p, trek_pace_state *state)
 
 /* --- measuring --------------------------------------------------------------------- */
 
-static trek_status report_window(trek_pace *p, const double *ms, const int64_t *units, double communication_ms, bool *changed)
+static trek_status report_window(trek_workload *p, const double *ms, const int64_t *units, double communication_ms, bool *changed)
 {
     trek_status status = trek_elche_report(p->elche, ms, units, communication_ms);
     if (status != TREK_OK || !trek_elche_changed(p->elche))
@@ -236,7 +236,7 @@ static trek_status report_window(trek_pace *p, const double *ms, const int64_t *
     return status == TREK_OK ? record(p, true) : status;
 }
 
-static trek_status report_batch(trek_pace *p, const double *ms, const int64_t *units, double communication_ms, bool *changed)
+static trek_status report_batch(trek_workload *p, const double *ms, const int64_t *units, double communication_ms, bool *changed)
 {
     if (!p->balancer)
         return TREK_OK;
@@ -259,7 +259,7 @@ static trek_status report_batch(trek_pace *p, const double *ms, const int64_t *u
 }
 
 /* A loop without registered loss and loader of the graph can have no windows. */
-static trek_status without_window(trek_pace *p)
+static trek_status without_window(trek_workload *p)
 {
     if (p->windows_seen || ++p->without < STEPS_WITHOUT_WINDOWS)
         return TREK_OK;
@@ -269,9 +269,9 @@ static trek_status without_window(trek_pace *p)
     return record(p, false);
 }
 
-trek_status trek_pace_report(trek_pace *p, int64_t step, bool window, const double *ms, const int64_t *units,
-                             double communication_ms,
-                             bool *changed)
+trek_status trek_workload_report(trek_workload *p, int64_t step, bool window, const double *ms, const int64_t *units,
+                                 double communication_ms,
+                                 bool *changed)
 {
     *changed = false;
     p->step = step + 1;

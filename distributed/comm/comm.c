@@ -91,7 +91,8 @@ static trek_status check_tensor(const trek_comm *comm, trek_comm_kind kind, cons
     char text[TREK_SHAPE_TEXT];
     char own[16];
     if (tensor->device.type != TREK_CPU && !trek_device_equal(tensor->device, comm->device))
-        return trek_fail(TREK_ERR_DEVICE, "%s: rank %d's tensor is on %s, neither in host memory nor on %s", trek_call_kind_name(kind),
+        return trek_fail(TREK_ERR_DEVICE, "%s: rank %d's tensor is on %s, neither in host memory nor on %s",
+                         trek_call_kind_name(kind),
                          comm->rank,
                          trek_device_name(tensor->device, text), trek_device_name(comm->device, own));
     if (!tensor->contiguous)
@@ -107,7 +108,8 @@ static trek_status check_op(const trek_comm *comm, trek_comm_kind kind, const tr
     bool fits = tensor->dtype == TREK_BOOL ? op == TREK_MAX || op == TREK_MIN : op != TREK_MEAN ||
         trek_dtype_is_float(tensor->dtype);
     return fits ? TREK_OK
-                : trek_fail(TREK_ERR_DTYPE, "%s: rank %d asked for the %s of %s", trek_call_kind_name(kind), comm->rank, trek_call_op_name(op),
+                : trek_fail(TREK_ERR_DTYPE, "%s: rank %d asked for the %s of %s", trek_call_kind_name(kind), comm->rank,
+                            trek_call_op_name(op),
                             trek_dtype_name(tensor->dtype));
 }
 
@@ -169,7 +171,8 @@ static trek_status check_parts(const trek_comm *comm, trek_comm_kind kind, const
     if (status != TREK_OK)
         return status;
     if (part->device.type != all->device.type)
-        return trek_fail(TREK_ERR_DEVICE, "%s: rank %d's part and whole are on different devices", trek_call_kind_name(kind), comm->rank);
+        return trek_fail(TREK_ERR_DEVICE, "%s: rank %d's part and whole are on different devices", trek_call_kind_name(kind),
+                         comm->rank);
     if (part->dtype != all->dtype)
         return trek_fail(TREK_ERR_DTYPE, "%s: rank %d's part is %s, the whole %s", trek_call_kind_name(kind), comm->rank,
                          trek_dtype_name(part->dtype), trek_dtype_name(all->dtype));

@@ -142,7 +142,7 @@ static trek_status make_engine(trek_control *control, int e, trek_comm **comm)
             trek_error_clear();
             trek_fail(own, "%s", message);
         }
-        return trek_status_get();
+        return trek_error_status();
     }
     status = TREK_OK;
     for (int p = 0; p < n; p++)
@@ -186,7 +186,7 @@ static int count_machines(const process_card *cards, int n)
 static void fail_without_engine(const process_card *cards, int n)
 {
     char before[TREK_ERROR_SIZE] = "";
-    trek_status status = trek_status_get();
+    trek_status status = trek_error_status();
     if (status != TREK_OK)
         trek_error_take(&status, before);
     int without = 0, machines = count_machines(cards, n);
@@ -222,7 +222,7 @@ static trek_comm *pick_engine(trek_control *control, const char *wanted)
     process_card *cards = exchange_cards(control, wanted);
     int order[ENGINES], count = cards ? rank_engines(control, cards, order) : 0;
     trek_comm *comm = NULL;
-    trek_status status = cards ? TREK_ERR_UNSUPPORTED : trek_status_get();
+    trek_status status = cards ? TREK_ERR_UNSUPPORTED : trek_error_status();
     for (int i = 0; i < count && status == TREK_ERR_UNSUPPORTED; i++) {
         trek_error_clear();
         status = make_engine(control, order[i], &comm);

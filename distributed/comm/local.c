@@ -54,7 +54,8 @@ static bool exchange(trek_meeting_comm *self, const trek_comm_call *call, int tu
     }
     switch (call->kind) {
     case TREK_COMM_ALL_REDUCE:
-        trek_comm_combine(call->dtype, call->op, self->ins, world, self->outs, world, trek_meeting_slice(call->count, rank, world),
+        trek_comm_combine(call->dtype, call->op, self->ins, world, self->outs, world,
+                          trek_meeting_slice(call->count, rank, world),
                           trek_meeting_slice(call->count, rank + 1, world));
         break;
     case TREK_COMM_BROADCAST:
@@ -134,7 +135,7 @@ static trek_status check_local(const trek_device *devices, int n, trek_comm **co
         const trek_backend *backend = trek_backend_get(devices[r].type);
         char why[256];
         if (!backend)
-            return trek_status_get();
+            return trek_error_status();
         if (!backend->usable(devices[r].index, why, sizeof why))
             return trek_fail(TREK_ERR_DEVICE, "comm_local: rank %d: %s", r, why);
     }
@@ -175,5 +176,5 @@ trek_status trek_comm_local(const trek_device *devices, int n, trek_comm **comms
         group_free(group);
     while (made > 0)
         trek_comm_free(&comms[--made]);
-    return trek_status_get();
+    return trek_error_status();
 }

@@ -21,11 +21,13 @@ trek_call_note trek_comm_note(const trek_comm_call *call)
                              .dtype = (int32_t)call->dtype, .root = call->root, .on_device = call->on_device };
 }
 
-void trek_comm_notes_differ(int rank, const trek_call_note *note, int other_rank, const trek_call_note *other, char *text, size_t size)
+void trek_comm_notes_differ(int rank, const trek_call_note *note, int other_rank, const trek_call_note *other, char *text,
+                            size_t size)
 {
     char one[128], two[128];
     snprintf(text, size, "the ranks' calls differ: rank %d's call %llu is %s, rank %d's call %llu is %s", rank,
-             (unsigned long long)note->number, trek_call_text(note, one, sizeof one), other_rank, (unsigned long long)other->number,
+             (unsigned long long)note->number, trek_call_text(note, one, sizeof one), other_rank,
+             (unsigned long long)other->number,
              trek_call_text(other, two, sizeof two));
 }
 
@@ -304,7 +306,7 @@ trek_status trek_meeting_tables_new(trek_meeting_comm *self)
 {
     self->ins = trek_calloc((size_t)self->base.world, sizeof *self->ins);
     self->outs = trek_calloc((size_t)self->base.world + 1, sizeof *self->outs);
-    return self->ins && self->outs ? TREK_OK : trek_status_get();
+    return self->ins && self->outs ? TREK_OK : trek_error_status();
 }
 
 void trek_meeting_tables_free(trek_meeting_comm *self)

@@ -22,7 +22,8 @@ trek_call_note trek_comm_note(const trek_comm_call *call);
  * rank the same. */
 bool trek_comm_notes_agree(const void *notes, size_t stride, int world, char message[TREK_ERROR_SIZE]);
 /* The text that says so. */
-void trek_comm_notes_differ(int rank, const trek_call_note *note, int other_rank, const trek_call_note *other, char *text, size_t size);
+void trek_comm_notes_differ(int rank, const trek_call_note *note, int other_rank, const trek_call_note *other, char *text,
+                            size_t size);
 /* The whole result of an all_reduce, broadcast or all_gather, from all ranks' data. */
 void trek_comm_finish_small(const trek_comm_call *call, const void *const *ins, int world);
 

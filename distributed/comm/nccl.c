@@ -151,7 +151,7 @@ static trek_status attach_all(trek_comm **comms, const trek_device *devices, int
         }
     }
     if (!group)
-        return trek_status_get();
+        return trek_error_status();
     group->attached = n;
     return TREK_OK;
 }
@@ -259,7 +259,7 @@ static trek_status make_part(trek_comm *comm, trek_device device, const trek_dev
     trek_status status = group ? part->library->init_one(device, id, comm->rank, comm->world,
                                                          comm->deadline_ns ? comm->deadline_ns : 600000000000, has_ended, comm,
                                                          group->ranks)
-                               : trek_status_get();
+                               : trek_error_status();
     if (status == TREK_OK) {
         group->n = group->attached = 1;
         part->group = group;
@@ -316,7 +316,7 @@ trek_status trek_comm_nccl_join(trek_comm *comm, trek_device device)
     const trek_backend *backend = trek_backend_get(device.type);
     char why[256];
     if (!backend)
-        return trek_status_get();
+        return trek_error_status();
     if (!backend->usable(device.index, why, sizeof why))
         return trek_fail(TREK_ERR_DEVICE, "%s", why);
     if (comm->nccl)
@@ -329,7 +329,7 @@ trek_status trek_comm_nccl_join(trek_comm *comm, trek_device device)
         trek_free(made);
         comm->engine->run(comm, &(trek_comm_call){ .number = ++comm->calls, .kind = TREK_COMM_INVALID });
             /* the others learn of it */
-        return trek_status_get();
+        return trek_error_status();
     }
     if (!make_card(comm, device, &own))
         log_error("tensors on GPUs go through host memory");

@@ -25,7 +25,7 @@ trek_status trek_comm_staged_run(trek_comm *comm, const trek_comm_call *call)
     sizes_of(comm, call, &given, &got);
     size_t item = trek_dtype_size(call->dtype), in_bytes = (size_t)given * item, out_bytes = (size_t)got * item;
     void *in = NULL, *out = NULL;
-    trek_status status = backend ? backend->pinned_allocate(in_bytes, &in) : trek_status_get();
+    trek_status status = backend ? backend->pinned_allocate(in_bytes, &in) : trek_error_status();
     if (status == TREK_OK)
         status = backend->pinned_allocate(out_bytes, &out);
     if (status == TREK_OK)

@@ -29,7 +29,10 @@ int trek_control_choose_fan(const trek_control *control)
     return fan;
 }
 
-trek_control_link *trek_control_up(trek_control *control) { return control->node.parent == 0 ? &control->links[0] : &control->up; }
+trek_control_link *trek_control_up(trek_control *control)
+{
+    return control->node.parent == 0 ? &control->links[0] : &control->up;
+}
 
 trek_control_link *trek_control_below(trek_control *control, int k)
 {

@@ -299,8 +299,8 @@ trek_status trek_launch_find(const trek_launch_opts *opts, trek_launch *launch)
         snprintf(launch->source, sizeof launch->source, "single process");
     }
     launch->deaths = find_deaths(which);
-    if (trek_status_get() != TREK_OK)
-        return trek_status_get();
+    if (trek_error_status() != TREK_OK)
+        return trek_error_status();
     name_job(which, job, sizeof job);
     status = find_address(opts, which, launch);
     if (status == TREK_OK)

@@ -24,7 +24,8 @@ typedef struct trek_launch {
 } trek_launch;
 
 /* Options first, then trek-run's variables, torchrun's, Open MPI's, Slurm's (of a step: a shell in an allocation is a
- * single process). opts may be NULL. ARGUMENT where one is wrong or incomplete, or two launchers say different things: both are named. */
+ * single process). opts may be NULL. ARGUMENT where one is wrong or incomplete, or two launchers say different things: both are
+ * named. */
 trek_status trek_launch_find(const trek_launch_opts *opts, trek_launch *launch);
 /* "process 1 was ended by signal 9 (Killed)": the first that the launcher has noted. false: nobody has ended yet. */
 bool trek_launch_death(int deaths, char *text, size_t size);

@@ -200,7 +200,7 @@ static void fill_in(card *own, trek_status status, const trek_text *text)
     own->lines = count_lines(text);
     if (status != TREK_OK)
         snprintf(own->message, sizeof own->message, "%.159s",
-                 trek_status_get() != TREK_OK ? trek_error() : trek_status_text(status));
+                 trek_error_status() != TREK_OK ? trek_error() : trek_status_text(status));
     if (text)
         trek_sha256(text->data ? text->data : "", text->length, own->hash);
 }
@@ -239,7 +239,7 @@ trek_status trek_agree(trek_comm *comm, trek_status own, const char *subject, co
     if (own == TREK_OK && text && text->failed)
         own = TREK_ERR_MEMORY;
     fill_in(&mine, own, text);
-    trek_status status = room ? exchange_cards(&a, &mine) : trek_status_get();
+    trek_status status = room ? exchange_cards(&a, &mine) : trek_error_status();
     if (!room)
         trek_comm_abort(comm, "a process has no memory to compare what the processes were told");
     status = own != TREK_OK ? own : status;

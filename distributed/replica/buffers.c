@@ -119,7 +119,7 @@ static void store(trek_dtype dtype, char *to, int64_t at, int64_t n, const doubl
 /* The ranks' copies of one floating buffer, and of its partner (NULL: none). */
 typedef struct copies {
     trek_dtype dtype;
-    int world;
+    int n_ranks;
     double counts[TREK_MAX_RANKS], total;
     char *values[TREK_MAX_RANKS], *partners[TREK_MAX_RANKS];
     bool has_partner;
@@ -127,7 +127,7 @@ typedef struct copies {
 
 static void store_all(const copies *c, char *const *to, int64_t at, int64_t n, const double *values)
 {
-    for (int r = 0; r < c->world; r++)
+    for (int r = 0; r < c->n_ranks; r++)
         store(c->dtype, to[r], at, n, values);
 }
 
@@ -136,7 +136,7 @@ static void merge_block(const copies *c, int64_t at, int64_t n)
 {
     double mean0[BLOCK], mean[BLOCK], value[BLOCK], spread[BLOCK] = { 0 }, var0[BLOCK], var[BLOCK];
     bool first = true;
-    for (int r = 0; r < c->world; r++) {
+    for (int r = 0; r < c->n_ranks; r++) {
         if (c->counts[r] == 0)
             continue;
         double weight = c->counts[r] / c->total;
@@ -174,13 +174,13 @@ static void drop_late_ranks(const trek_buffer_room *room, int tracked, copies *c
 {
     int64_t most = 0;
     double left = 0;
-    for (int r = 0; r < room->world; r++) {
+    for (int r = 0; r < room->n_ranks; r++) {
         int64_t batches = batches_of(room, r, tracked);
         most = c->counts[r] > 0 && batches > most ? batches : most;
     }
-    for (int r = 0; r < room->world; r++)
+    for (int r = 0; r < room->n_ranks; r++)
         left += c->counts[r] > 0 && batches_of(room, r, tracked) == most ? c->counts[r] : 0;
-    for (int r = 0; r < room->world; r++)
+    for (int r = 0; r < room->n_ranks; r++)
         if (batches_of(room, r, tracked) != most)
             c->counts[r] = 0;
     c->total = left;
@@ -190,8 +190,8 @@ static void merge_floats(const trek_buffer_room *room, int k, int partner)
 {
     const trek_tensor *like = room->replica->buffers[k]->data;
     int tracked = room->apart ? -1 : room->replica->plans[k].tracked;
-    copies c = { .dtype = (trek_dtype)like->dtype, .world = room->world, .has_partner = partner >= 0 };
-    for (int r = 0; r < room->world; r++) {
+    copies c = { .dtype = (trek_dtype)like->dtype, .n_ranks = room->n_ranks, .has_partner = partner >= 0 };
+    for (int r = 0; r < room->n_ranks; r++) {
         c.values[r] = room->copy(room, r, k);
         c.partners[r] = partner >= 0 ? room->copy(room, r, partner) : NULL;
         c.counts[r] = room->counts[r];
@@ -210,12 +210,12 @@ static void merge_integers(const trek_buffer_room *room, int k)
     const void *ins[TREK_MAX_RANKS];
     void *outs[TREK_MAX_RANKS];
     int n = 0;
-    for (int r = 0; r < room->world; r++) {
+    for (int r = 0; r < room->n_ranks; r++) {
         outs[r] = room->copy(room, r, k);
         if (room->counts[r] > 0)
             ins[n++] = outs[r];
     }
-    trek_comm_combine((trek_dtype)like->dtype, TREK_MAX, ins, n, outs, room->world, 0, like->numel);
+    trek_comm_combine((trek_dtype)like->dtype, TREK_MAX, ins, n, outs, room->n_ranks, 0, like->numel);
 }
 
 void trek_buffers_merge(const trek_buffer_room *room, int first, int stride)

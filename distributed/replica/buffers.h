@@ -27,8 +27,8 @@ void trek_buffers_plan(struct trek_replica *replica);
 /* All ranks' copies of a replica's buffers, where the host can read and write them: contiguous, of the buffers' dtypes. */
 typedef struct trek_buffer_room {
     const struct trek_replica *replica;
-    int world;
-    const double *counts;     /* [world] samples of each, not all 0; 0: only receives */
+    int n_ranks;
+    const double *counts;     /* [n_ranks] samples of each, not all 0; 0: only receives */
     bool apart;               /* layers that meet have not met: each rank had batches of its own */
     char *(*copy)(const struct trek_buffer_room *room, int rank, int k);
 } trek_buffer_room;

@@ -11,7 +11,7 @@
 typedef struct follow_call {
     ranks_stepper *s;
     pthread_mutex_t building;
-    trek_constants *made;    /* [world] */
+    trek_constants *made;    /* [local_ranks] */
 } follow_call;
 
 /* What a replica has already is kept. */
@@ -24,7 +24,7 @@ static trek_status make_rank(int rank, void *arg)
     const trek_constants *present = &c->s->replicas[rank].graph->constants;
     trek_constants *made = &c->made[rank];
     if (!trek_constants_begin(made, first->n))
-        return trek_status_get();
+        return trek_error_status();
     made->n = 0;
     for (int k = 0; k < first->n; k++) {
         trek_constant *own = trek_constants_find(present, first->list[k]->name);
@@ -36,7 +36,7 @@ static trek_status make_rank(int rank, void *arg)
             pthread_mutex_unlock(&c->building);
         }
         if (!own)
-            return trek_status_get();
+            return trek_error_status();
         own->lists++;
         made->list[made->n++] = own;
     }
@@ -75,9 +75,9 @@ static trek_status join_processes(ranks_stepper *s)
 trek_status trek_ranks_constants(trek_stepper *stepper)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
-    follow_call c = { .s = s, .made = trek_calloc((size_t)s->world, sizeof *c.made) };
+    follow_call c = { .s = s, .made = trek_calloc((size_t)s->local_ranks, sizeof *c.made) };
     if (!c.made)
-        return trek_status_get();
+        return trek_error_status();
     trek_status status = s->comm ? join_processes(s) : TREK_OK;
     pthread_mutex_init(&c.building, NULL);
     if (status == TREK_OK)

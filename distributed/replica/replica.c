@@ -73,7 +73,7 @@ static trek_status list(trek_replica *r)
     r->buffer_names = trek_calloc(buffers, sizeof *r->buffer_names);
     r->plans = trek_calloc(buffers, sizeof *r->plans);
     if (!r->modules || !r->params || !r->buffers || !r->param_names || !r->buffer_names || !r->plans)
-        return trek_status_get();
+        return trek_error_status();
     return walk(r, false);
 }
 
@@ -149,7 +149,7 @@ void trek_replica_follow_flags(const trek_replica *own, const trek_replica *firs
             own->params[k]->requires_grad = first->params[k]->requires_grad;
 }
 
-void trek_replica_bind(const trek_replica *r, const trek_place_collectives *ranks)
+void trek_replica_bind(const trek_replica *r, const trek_rank_collectives *ranks)
 {
     for (int k = 0; k < r->n_modules; k++)
         if (r->modules[k]->klass->meet)

@@ -16,7 +16,7 @@
 #include "distributed/comm/comm_internal.h"
 #include "distributed/replica/buffers.h"
 #include "nn/module.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 
 typedef struct trek_replica {
     atomic_int refs;           /* a tape may outlive whoever listed it */
@@ -43,8 +43,8 @@ trek_status trek_replica_device(trek_module *module, trek_device *device);
 /* Train and freeze flags of the first replica become this one's. While neither runs. */
 void trek_replica_follow_flags(const trek_replica *replica, const trek_replica *first);
 
-/* Layers that meet other ranks find them here wherever the thread's place names none; NULL: no more. */
-void trek_replica_bind(const trek_replica *replica, const trek_place_collectives *ranks);
+/* Layers that meet other ranks find them here wherever the thread's rank context names none; NULL: no more. */
+void trek_replica_bind(const trek_replica *replica, const trek_rank_collectives *ranks);
 
 /* Whether all ranks are well: own where this one is not, PEER, which names it after `what`, where another is not. */
 trek_status trek_replica_agree(trek_comm *comm, trek_status own, const char *what);

@@ -15,7 +15,7 @@ static size_t bytes_of(const trek_tensor *t) { return (size_t)t->numel * trek_dt
 /* What a rank without memory does; the others learn of it. */
 static trek_status meet_without(trek_comm *comm)
 {
-    trek_status status = trek_status_get();
+    trek_status status = trek_error_status();
     trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_INVALID });
     return status;
 }
@@ -60,7 +60,7 @@ static trek_status fill(const parcel *p, bool out)
             trek_tensor_bump(t);
         } else {
             trek_tensor *dense = trek_tensor_from_data(at, trek_tensor_shape(t), (trek_dtype)t->dtype, t->device);
-            status = dense ? trek_tensor_copy_from(t, dense) : trek_status_get();
+            status = dense ? trek_tensor_copy_from(t, dense) : trek_error_status();
             trek_tensor_release(dense);
         }
         at += bytes;
@@ -102,7 +102,7 @@ trek_status trek_replica_take_first(trek_replica *r, trek_comm *comm, trek_repli
     if (!comm || comm->world == 1)
         return own;
     if (own == TREK_OK && values.on_host && !r->parcel && !(r->parcel = trek_alloc(PARCEL_BYTES)))
-        own = trek_status_get();
+        own = trek_error_status();
     trek_status status = trek_replica_agree(comm, own, "values of rank 0");
     if (status != TREK_OK)
         return status;
@@ -136,7 +136,7 @@ static trek_status pack(const trek_replica *r, char *part, bool back)
         size_t bytes = bytes_of(x);
         if (back) {
             trek_tensor *merged = trek_tensor_from_data(at, trek_tensor_shape(x), (trek_dtype)x->dtype, x->device);
-            status = merged ? trek_tensor_copy_from(x, merged) : trek_status_get();
+            status = merged ? trek_tensor_copy_from(x, merged) : trek_error_status();
             trek_tensor_release(merged);
         } else {
             status = trek_tensor_to_host(x, (trek_dtype)x->dtype, at, bytes);
@@ -160,19 +160,19 @@ static char *copy_of(const trek_buffer_room *room, int rank, int k)
     return g->all + (size_t)rank * g->bytes + g->places[k];
 }
 
-static trek_status make_room(trek_replica *r, int world, size_t bytes)
+static trek_status make_room(trek_replica *r, int world_size, size_t bytes)
 {
-    if (r->room && r->room_for == world)
+    if (r->room && r->room_for == world_size)
         return TREK_OK;
     trek_free(r->room);
-    r->room_for = world;
-    r->room = trek_calloc((size_t)world + 1, bytes);
-    return r->room ? TREK_OK : trek_status_get();
+    r->room_for = world_size;
+    r->room = trek_calloc((size_t)world_size + 1, bytes);
+    return r->room ? TREK_OK : trek_error_status();
 }
 
-static void merge_all(const trek_replica *r, int world, size_t bytes, size_t *places, double *counts, bool apart)
+static void merge_all(const trek_replica *r, int world_size, size_t bytes, size_t *places, double *counts, bool apart)
 {
-    gathered g = { .base = { .replica = r, .world = world, .counts = counts, .apart = apart, .copy = copy_of },
+    gathered g = { .base = { .replica = r, .n_ranks = world_size, .counts = counts, .apart = apart, .copy = copy_of },
                    .all = r->room + bytes, .bytes = bytes, .places = places };
     size_t at = sizeof(double);
     for (int k = 0; k < r->n_buffers; k++) {
@@ -185,15 +185,15 @@ static void merge_all(const trek_replica *r, int world, size_t bytes, size_t *pl
 trek_status trek_replica_merge(trek_replica *r, trek_comm *comm, double count, bool apart, double *total, trek_status own)
 {
     size_t bytes = r ? part_bytes(r) : 0;
-    int world = trek_comm_world_size(comm);
+    int world_size = trek_comm_world_size(comm);
     if (total)
         *total = count;
-    if (world == 1)
+    if (world_size == 1)
         return own;
     size_t *places = trek_calloc(r ? (size_t)r->n_buffers : 0, sizeof *places);
-    double *counts = trek_calloc((size_t)world, sizeof *counts);
+    double *counts = trek_calloc((size_t)world_size, sizeof *counts);
     if (own == TREK_OK)
-        own = places && counts ? make_room(r, world, bytes) : trek_status_get();
+        own = places && counts ? make_room(r, world_size, bytes) : trek_error_status();
     if (own == TREK_OK)
         own = pack(r, r->room, false);
     trek_status status = trek_replica_agree(comm, own, "merging buffers");
@@ -202,12 +202,12 @@ trek_status trek_replica_merge(trek_replica *r, trek_comm *comm, double count, b
         status = trek_comm_gather_bytes(comm, r->room, bytes, r->room + bytes);
     }
     double sum = 0;
-    for (int q = 0; q < world && status == TREK_OK; q++) {
+    for (int q = 0; q < world_size && status == TREK_OK; q++) {
         memcpy(&counts[q], r->room + (size_t)(q + 1) * bytes, sizeof *counts);
         sum += counts[q];
     }
     if (status == TREK_OK && sum > 0) {
-        merge_all(r, world, bytes, places, counts, apart);
+        merge_all(r, world_size, bytes, places, counts, apart);
         status = pack(r, r->room + bytes, true); /* all parts hold what was merged */
     }
     if (total)

@@ -5,12 +5,12 @@
 
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
+#include "distributed/step/job_sync.h"
 #include "distributed/step/overlap.h"
 #include "distributed/step/rank_sums.h"
-#include "distributed/step/job_sync.h"
 #include "distributed/step/stepper_ranks.h"
 #include "graph/graph_internal.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 #include "tensor/trace.h"
 
 /* --- a single rank -------------------------------------------------------------------- */
@@ -48,7 +48,7 @@ static trek_status backward_with_seed(ranks_stepper *s, trek_var *loss, double f
     if (status != TREK_OK)
         return status;
     trek_var *pair[2] = { loss, seed };
-    return s->world == 1 ? trek_ranks_alone(s, 0, run_backward, pair) : run_backward(s, pair);
+    return s->local_ranks == 1 ? trek_ranks_alone(s, 0, run_backward, pair) : run_backward(s, pair);
 }
 
 /* The factor of a process's gradient in a pass whose weights sum to `total`. Where nothing counts anywhere: zeros, as on one
@@ -66,8 +66,8 @@ static double factor_of_pass(ranks_stepper *s, double own, double total, bool st
 trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double weight)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
-    trek_status status = trek_status_get();
-    trek_rounds_say(s, "backward", true);
+    trek_status status = trek_error_status();
+    trek_job_sync_say(s, "backward", true);
     if (status == TREK_OK && trek_var_numel(loss) != 1) {
         char text[TREK_SHAPE_TEXT];
         status = trek_fail(TREK_ERR_SHAPE, "trek_graph_backward: the loss must be a scalar, not %s",
@@ -77,19 +77,19 @@ trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double we
     double own = status == TREK_OK && (s->comm || weighs || weight == 0) ? trek_graph_loss_weight(stepper->graph, loss, weight)
         : 1, total = own;
     if (isnan(own))
-        status = trek_status_get();
+        status = trek_error_status();
     if (status == TREK_OK)
-        status = trek_pace_check_batch(s->pace);
+        status = trek_workload_check_batch(s->workload);
     if (status == TREK_OK)
         status = trek_overlap_keep(s);
     if (status == TREK_OK)
-        status = trek_ranks_settle(s);
+        status = trek_ranks_apply_grad_factor(s);
     if (status != TREK_OK) {
-        trek_rounds_failed(s, status);
+        trek_job_sync_failed(s, status);
         return status;
     }
     bool overlap = false;
-    status = trek_rounds_pass(s, own, &total, &overlap);
+    status = trek_job_sync_pass(s, own, &total, &overlap);
     if (status != TREK_OK)
         return status;
     bool skips = own == 0 && (total > 0 || weight == 0 || weighs) && !(s->comm && trek_ranks_meet(s));

@@ -71,7 +71,7 @@ trek_status trek_buckets_cut(trek_buckets *buckets, const trek_reducer *reducer,
     buckets->list = list;
     if (!list || !buckets->waiting || !buckets->first_of) {
         trek_buckets_clear(buckets);
-        return trek_status_get();
+        return trek_error_status();
     }
     cut(&c);
     return TREK_OK;

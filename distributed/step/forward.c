@@ -8,15 +8,15 @@
 #include "distributed/step/split_forward.h"
 #include "distributed/step/stepper_ranks.h"
 #include "graph/graph_internal.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 #include "tensor/trace.h"
 
 /* As the loader knows it; else somewhere where no other process's samples are. */
 static void place_of(const ranks_stepper *s, int64_t rows, int64_t *first, int64_t *global)
 {
-    bool is_batch = trek_place_here.batch_rows == rows;
-    *first = is_batch ? trek_place_here.batch_first : (int64_t)s->process << 40;
-    *global = is_batch ? trek_place_here.batch_global : rows;
+    bool is_batch = trek_rank_here.batch_rows == rows;
+    *first = is_batch ? trek_rank_here.batch_first : (int64_t)s->process << 40;
+    *global = is_batch ? trek_rank_here.batch_global : rows;
 }
 
 bool trek_graph_states_are_reset(const trek_graph *graph)
@@ -39,20 +39,20 @@ static trek_status run_route(ranks_stepper *s, void *arg)
 {
     route_call *c = arg;
     c->y = trek_graph_run_route(s->base.graph, c->inputs, c->n);
-    return c->y ? TREK_OK : trek_status_get();
+    return c->y ? TREK_OK : trek_error_status();
 }
 
 static trek_var *forward_alone(ranks_stepper *s, trek_var *const *inputs, int n)
 {
     route_call c = { inputs, n, NULL };
     int64_t start = trek_trace_enter("forward"), rows = trek_graph_input_rows(s->base.graph, inputs, n);
-    trek_place before = trek_place_here;
-    place_of(s, rows, &trek_place_here.first_sample, &trek_place_here.global_rows);
-    trek_place_here.rows = rows;
+    trek_rank_context before = trek_rank_here;
+    place_of(s, rows, &trek_rank_here.first_sample, &trek_rank_here.global_rows);
+    trek_rank_here.rows = rows;
     trek_status status = trek_ranks_alone(s, trek_ranks_training(s) ? rows : 0, run_route, &c);
-    trek_place_here.first_sample = before.first_sample;
-    trek_place_here.rows = before.rows;
-    trek_place_here.global_rows = before.global_rows;
+    trek_rank_here.first_sample = before.first_sample;
+    trek_rank_here.rows = before.rows;
+    trek_rank_here.global_rows = before.global_rows;
     s->base.graph->accumulation.rows = rows;
     if (status == TREK_OK && trek_ranks_training(s))
         s->replicas[0].samples += rows;
@@ -81,7 +81,7 @@ static trek_status run_graph(int rank, trek_var *const *inputs, trek_var **outpu
     const graph_call *c = arg;
     trek_graph *graph = c->s->replicas[rank].graph;
     if (!(outputs[0] = trek_graph_run_route(graph, inputs, c->s->n_inputs)))
-        return trek_status_get();
+        return trek_error_status();
     for (int k = 1; k < c->s->n_outputs; k++)
         outputs[k] = trek_graph_tag_value(graph, c->s->output_tag[k]);
     return TREK_OK;
@@ -115,7 +115,7 @@ static trek_status find_rows(const ranks_stepper *s, trek_var *const *inputs, bo
                 "graph: inputs \"%s\" %s and \"%s\" %s have different numbers of rows and cannot be split over %d ranks; "
                 "trek_graph_replicate_input gives an input whole to every rank",
                 trek_graph_input_name(s->base.graph, first), trek_tensor_shape_text(inputs[first]->data, a),
-                trek_graph_input_name(s->base.graph, k), trek_tensor_shape_text(x, b), s->world);
+                trek_graph_input_name(s->base.graph, k), trek_tensor_shape_text(x, b), s->local_ranks);
         }
     }
     return TREK_OK;
@@ -129,17 +129,17 @@ static trek_status run_split(ranks_stepper *s, trek_var *const *inputs, const bo
     trek_status status = trek_ranks_split(s, rows, counts);
     if (status != TREK_OK)
         return status;
-    for (int r = 0; r < s->world; r++)
+    for (int r = 0; r < s->local_ranks; r++)
         parts[r] = (trek_split_part){ .runs = counts[r] > 0 || (r == 0 && rows == 0), .rows = counts[r] };
     trek_split_call call = { .ranks = s->ranks, .replica = replica_of, .run = run_graph, .begin = begin_rank,
                              .describe = describe_output, .arg = &c,
                              .n_inputs = s->n_inputs, .n_outputs = s->n_outputs, .inputs = inputs, .split = split, .parts = parts,
-                             .keeps_rows = true, .scale = 1, .anchor = s->anchor, .comm = s->comm, .watches = s->watches,
+                             .keeps_rows = true, .scale = 1, .tape_leaf = s->tape_leaf, .comm = s->comm, .watches = s->watches,
                              .counts = trek_ranks_training(s) };
     place_of(s, rows, &call.first, &call.global);
     s->base.graph->accumulation.rows = rows;
     status = trek_split_forward(&call, outputs);
-    for (int r = 0; r < s->world && status == TREK_OK; r++)
+    for (int r = 0; r < s->local_ranks && status == TREK_OK; r++)
         s->replicas[r].samples += call.counts ? counts[r] : 0;
     return status;
 }
@@ -156,7 +156,7 @@ static trek_var *forward_split(ranks_stepper *s, trek_var *const *inputs)
     trek_var *outputs[64] = { NULL };
     bool few[64] = { false }, *split = s->n_inputs <= 64 ? few : trek_calloc((size_t)s->n_inputs, sizeof *split);
     int64_t rows = 0;
-    trek_status status = split ? find_rows(s, inputs, split, &rows) : trek_status_get();
+    trek_status status = split ? find_rows(s, inputs, split, &rows) : trek_error_status();
     if (status == TREK_OK)
         status = run_split(s, inputs, split, rows, outputs);
     if (split != few)
@@ -191,7 +191,7 @@ trek_var *trek_ranks_forward(trek_stepper *stepper, trek_var *const *inputs, int
     /* Inside a rank's run, as in the function of trek_graph_set_loss, it is that rank's own forward. */
     if (nothing_to_split(s, inputs) || trek_ranks_rank_here(s->ranks) >= 0)
         return trek_graph_run_route(stepper->graph, inputs, n);
-    trek_rounds_say(s, "forward", false);
+    trek_job_sync_say(s, "forward", false);
     trek_ranks_follow_flags(s);
-    return s->world == 1 ? forward_alone(s, inputs, n) : forward_split(s, inputs);
+    return s->local_ranks == 1 ? forward_alone(s, inputs, n) : forward_split(s, inputs);
 }

@@ -2,7 +2,7 @@
 #include "distributed/step/handover.h"
 
 #include "tensor/memory_internal.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 
 static bool listed(const trek_handover *handover, trek_device device)
 {
@@ -27,7 +27,7 @@ trek_status trek_handover_start(trek_handover *handover, const trek_device *devi
         if (devices[r].type == TREK_CPU || listed(handover, devices[r]))
             continue;
         const trek_backend *backend = trek_backend_get(devices[r].type);
-        status = backend ? backend->event_new(devices[r], &handover->given[handover->n]) : trek_status_get();
+        status = backend ? backend->event_new(devices[r], &handover->given[handover->n]) : trek_error_status();
         if (status == TREK_OK)
             handover->devices[handover->n++] = devices[r];
     }
@@ -68,10 +68,10 @@ void trek_handover_mark(trek_event *done, trek_device device) { trek_backends[de
 /* The caller's streams on all of the group's GPUs: it may read what the rank wrote from any of them. */
 void trek_handover_join(const trek_handover *handover, trek_event *done, trek_device device)
 {
-    trek_device before = trek_place_here.device;
+    trek_device before = trek_rank_here.device;
     for (int k = 0; k < handover->n; k++) {
-        trek_place_here.device = handover->devices[k]; /* the stream that NULL stands for */
+        trek_rank_here.device = handover->devices[k]; /* the stream that NULL stands for */
         trek_backends[device.type]->stream_wait(NULL, done);
     }
-    trek_place_here.device = before;
+    trek_rank_here.device = before;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rounds between processes, and what they reduce together. */
+/* What the processes of a job tell each other, and what they reduce together. */
 #include "distributed/step/job_sync.h"
 
 #include <math.h>
@@ -19,34 +19,37 @@
 #include "distributed/step/settings.h"
 #include "distributed/stop_internal.h"
 #include "graph/graph_internal.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 #include "tensor/trace.h"
 
-typedef enum word_kind { WORD_BEGIN, WORD_PASS, WORD_STEP, WORD_REDUCE, WORD_FAILED } word_kind;
+typedef enum sync_message_kind { SYNC_BEGIN, SYNC_PASS, SYNC_STEP, SYNC_REDUCE, SYNC_FAILED } sync_message_kind;
 
 /* Followed by `ranks_most` pairs (milliseconds, units). */
-typedef struct word {
+typedef struct sync_message {
     int32_t kind, status;
     int32_t stop, ranks;
     int32_t sends, unsent;   /* of a pass: its gradients may be sent; of a step: some were not */
     double weight, communication_ms;
     int64_t step;
-    uint64_t digest;         /* of the pace's decisions */
+    uint64_t digest;         /* of the workload's decisions */
     uint64_t settings, data; /* digests of what is set, and of the loader whose batch a pass is of (0: none) */
     uint64_t rng_draw;       /* after the pass: a process without samples drew nothing */
     char message[160];       /* of FAILED */
-} word;
+} sync_message;
 
-typedef struct pace_pair {
+typedef struct rank_report {
     double ms;
     int64_t units;
-} pace_pair;
+} rank_report;
 
-static size_t word_bytes(const ranks_stepper *s) { return sizeof(word) + (size_t)s->ranks_most * sizeof(pace_pair); }
-static word *word_at(const ranks_stepper *s, int process) { return (word *)(s->words + (size_t)process * word_bytes(s)); }
-static pace_pair *pairs_of(word *w) { return (pace_pair *)(w + 1); }
+static size_t message_bytes(const ranks_stepper *s) { return sizeof(sync_message) + (size_t)s->ranks_most * sizeof(rank_report); }
+static sync_message *message_at(const ranks_stepper *s, int process)
+{
+    return (sync_message *)(s->messages + (size_t)process * message_bytes(s));
+}
+static rank_report *pairs_of(sync_message *w) { return (rank_report *)(w + 1); }
 
-void trek_rounds_say(const ranks_stepper *s, const char *phase, bool training)
+void trek_job_sync_say(const ranks_stepper *s, const char *phase, bool training)
 {
     if (!s->comm || !s->comm->control)
         return;
@@ -55,7 +58,7 @@ void trek_rounds_say(const ranks_stepper *s, const char *phase, bool training)
     trek_control_note(s->comm->control, phase);
 }
 
-/* --- words ------------------------------------------------------------------------ */
+/* --- messages ------------------------------------------------------------------------ */
 
 /* A step's failure is told in one round, in which all processes are: until its error is cleared there is nothing more to
  * tell, and once it is, all go on with the same round. */
@@ -65,41 +68,42 @@ static trek_status all_know(ranks_stepper *s, trek_status status)
     return status;
 }
 
-static bool is_known(const ranks_stepper *s) { return trek_status_get() != TREK_OK && s->failure == trek_error_number(); }
+static bool is_known(const ranks_stepper *s) { return trek_error_status() != TREK_OK && s->failure == trek_error_number(); }
 
 /* The first process that has failed by itself; -1: none. Those that have failed because of another say so by PEER. */
 static int failed_process(const ranks_stepper *s)
 {
     int found = -1;
     for (int p = 0; p < s->processes; p++) {
-        const word *w = word_at(s, p);
-        if (w->kind == WORD_FAILED && (found < 0 || (word_at(s, found)->status == TREK_ERR_PEER && w->status != TREK_ERR_PEER)))
+        const sync_message *w = message_at(s, p);
+        if (w->kind == SYNC_FAILED && (found < 0 ||
+                                       (message_at(s, found)->status == TREK_ERR_PEER && w->status != TREK_ERR_PEER)))
             found = p;
     }
     return found;
 }
 
-static trek_status fail_of_word(ranks_stepper *s, int process)
+static trek_status fail_of_message(ranks_stepper *s, int process)
 {
-    const word *w = word_at(s, process);
+    const sync_message *w = message_at(s, process);
     return all_know(s, trek_fail(TREK_ERR_PEER, "process %d failed: %.*s", process, (int)sizeof w->message - 1, w->message));
 }
 
-/* What the loaders of a pass give; all processes have the same words. */
+/* What the loaders of a pass give; all processes have the same messages. */
 static trek_status compare_data(ranks_stepper *s)
 {
     uint64_t first = 0;
     bool differ = false;
     for (int p = 0; p < s->processes; p++) {
-        uint64_t data = word_at(s, p)->data;
+        uint64_t data = message_at(s, p)->data;
         differ |= first && data && data != first;
         first = first ? first : data;
     }
     if (!differ)
         return TREK_OK;
     trek_text text = { 0 };
-    bool has = word_at(s, s->process)->data != 0;
-    trek_status own = has ? trek_loader_describe(trek_place_here.batch_loader, &text) : TREK_OK;
+    bool has = message_at(s, s->process)->data != 0;
+    trek_status own = has ? trek_loader_describe(trek_rank_here.batch_loader, &text) : TREK_OK;
     trek_status status = trek_agree(s->comm, own, "the processes' data differ", has ? &text : NULL);
     trek_text_clear(&text);
     return all_know(s, status != TREK_OK ? status : trek_fail(TREK_ERR_ARGUMENT, "the processes' loaders give different data"));
@@ -110,7 +114,7 @@ static trek_status compare_settings(ranks_stepper *s)
 {
     bool differ = false;
     for (int p = 1; p < s->processes; p++)
-        differ |= word_at(s, p)->settings != word_at(s, 0)->settings;
+        differ |= message_at(s, p)->settings != message_at(s, 0)->settings;
     if (!differ)
         return TREK_OK;
     trek_text text = { 0 };
@@ -121,19 +125,19 @@ static trek_status compare_settings(ranks_stepper *s)
                     : trek_fail(TREK_ERR_ARGUMENT, "trek_graph_step: not all processes are set alike"));
 }
 
-/* One round with this word; fails if any process says that it has failed. */
-static trek_status exchange(ranks_stepper *s, word *own)
+/* One round with this message; fails if any process says that it has failed. */
+static trek_status exchange(ranks_stepper *s, sync_message *own)
 {
     own->step = s->base.graph->settings.steps;
-    own->digest = trek_pace_digest(s->pace);
-    own->ranks = s->world;
+    own->digest = trek_workload_digest(s->workload);
+    own->ranks = s->local_ranks;
     own->stop = trek_stop_wanted();
-    trek_status status = trek_comm_gather_bytes(s->comm, own, word_bytes(s), s->words);
+    trek_status status = trek_comm_gather_bytes(s->comm, own, message_bytes(s), s->messages);
     int failed = status == TREK_OK ? failed_process(s) : -1;
-    if (failed >= 0 && own->kind != WORD_FAILED)
-        return fail_of_word(s, failed);
+    if (failed >= 0 && own->kind != SYNC_FAILED)
+        return fail_of_message(s, failed);
     for (int p = 0; p < s->processes && status == TREK_OK && failed < 0; p++) {
-        word *w = word_at(s, p);
+        sync_message *w = message_at(s, p);
         if (w->digest != own->digest && w->step == own->step)
             status = trek_fail(TREK_ERR_COMM, "process %d has decided on other shares than process %d", p, s->process);
     }
@@ -142,46 +146,46 @@ static trek_status exchange(ranks_stepper *s, word *own)
     return status;
 }
 
-/* Room for this process's word; zeroed. */
-static word *new_word(ranks_stepper *s, word_kind kind)
+/* Room for this process's message; zeroed. */
+static sync_message *new_message(ranks_stepper *s, sync_message_kind kind)
 {
-    word *own = (word *)s->own_word;
-    memset(own, 0, word_bytes(s));
+    sync_message *own = (sync_message *)s->own_message;
+    memset(own, 0, message_bytes(s));
     own->kind = kind;
     return own;
 }
 
-static bool all_say(const ranks_stepper *s, word_kind kind)
+static bool all_say(const ranks_stepper *s, sync_message_kind kind)
 {
     for (int p = 0; p < s->processes; p++)
-        if (word_at(s, p)->kind != (int32_t)kind)
+        if (message_at(s, p)->kind != (int32_t)kind)
             return false;
     return true;
 }
 
 /* A round of this kind; processes that are in their step already take no part in the pass. */
-static trek_status exchange_pass(ranks_stepper *s, word *own, bool *sends)
+static trek_status exchange_pass(ranks_stepper *s, sync_message *own, bool *sends)
 {
     own->sends = trek_overlap_wants(s);
     trek_status status = exchange(s, own);
-    bool all = status == TREK_OK && all_say(s, (word_kind)own->kind);
+    bool all = status == TREK_OK && all_say(s, (sync_message_kind)own->kind);
     for (int p = 0; p < s->processes && status == TREK_OK; p++) {
-        const word *w = word_at(s, p);
+        const sync_message *w = message_at(s, p);
         all &= w->sends != 0;
-        if (w->kind != own->kind && (w->kind == WORD_BEGIN || w->kind == WORD_PASS))
+        if (w->kind != own->kind && (w->kind == SYNC_BEGIN || w->kind == SYNC_PASS))
             status = trek_fail(TREK_ERR_COMM, "process %d calls trek_graph_%s, process %d trek_graph_%s", s->process,
-                               own->kind == WORD_BEGIN ? "train_batch" : "backward", p,
-                               w->kind == WORD_BEGIN ? "train_batch" : "backward");
+                               own->kind == SYNC_BEGIN ? "train_batch" : "backward", p,
+                               w->kind == SYNC_BEGIN ? "train_batch" : "backward");
     }
     if (sends)
         *sends = all;
     return status;
 }
 
-trek_status trek_rounds_begin_pass(ranks_stepper *s, bool *sends)
+trek_status trek_job_sync_begin_pass(ranks_stepper *s, bool *sends)
 {
     *sends = false;
-    return s->overlaps && s->comm ? exchange_pass(s, new_word(s, WORD_BEGIN), sends) : TREK_OK;
+    return s->overlaps && s->comm ? exchange_pass(s, new_message(s, SYNC_BEGIN), sends) : TREK_OK;
 }
 
 /* What the pass of a round comes to, which all processes know, those that have none, too. */
@@ -189,13 +193,13 @@ static double weigh_pass(ranks_stepper *s)
 {
     double sum = 0;
     for (int p = 0; p < s->processes; p++)
-        if (word_at(s, p)->kind == WORD_PASS)
-            sum += word_at(s, p)->weight;
+        if (message_at(s, p)->kind == SYNC_PASS)
+            sum += message_at(s, p)->weight;
     s->base.graph->accumulation.weight += sum;
     return sum;
 }
 
-trek_status trek_rounds_pass(ranks_stepper *s, double weight, double *total, bool *sends)
+trek_status trek_job_sync_pass(ranks_stepper *s, double weight, double *total, bool *sends)
 {
     *total = weight;
     if (!s->comm) {
@@ -204,29 +208,29 @@ trek_status trek_rounds_pass(ranks_stepper *s, double weight, double *total, boo
             *sends = trek_overlap_wants(s);
         return TREK_OK;
     }
-    word *own = new_word(s, WORD_PASS);
+    sync_message *own = new_message(s, SYNC_PASS);
     own->weight = weight;
-    own->data = trek_place_here.batch_digest;
-    own->rng_draw = trek_place_here.rng_draw;
+    own->data = trek_rank_here.batch_digest;
+    own->rng_draw = trek_rank_here.rng_draw;
     trek_status status = exchange_pass(s, own, sends);
     if (status == TREK_OK)
         *total = weigh_pass(s);
     for (int p = 0; p < s->processes && status == TREK_OK; p++) {
-        const word *w = word_at(s, p);
-        if (w->kind == WORD_PASS && w->rng_draw > trek_place_here.rng_draw)
-            trek_place_here.rng_draw = w->rng_draw;
+        const sync_message *w = message_at(s, p);
+        if (w->kind == SYNC_PASS && w->rng_draw > trek_rank_here.rng_draw)
+            trek_rank_here.rng_draw = w->rng_draw;
     }
     return status;
 }
 
-void trek_rounds_failed(ranks_stepper *s, trek_status status)
+void trek_job_sync_failed(ranks_stepper *s, trek_status status)
 {
     if (!s->comm || trek_comm_ended(s->comm) || is_known(s))
         return;
     char message[TREK_ERROR_SIZE];
     trek_status set;
     trek_error_take(&set, message);
-    word *own = new_word(s, WORD_FAILED);
+    sync_message *own = new_message(s, SYNC_FAILED);
     own->status = (int32_t)status;
     snprintf(own->message, sizeof own->message, "%.159s", set != TREK_OK ? message : trek_status_text(status));
     exchange(s, own);
@@ -234,20 +238,20 @@ void trek_rounds_failed(ranks_stepper *s, trek_status status)
     all_know(s, trek_fail(status, "%s", set != TREK_OK ? message : trek_status_text(status)));
 }
 
-/* What the words of a step tell of all ranks. */
-static void read_words(ranks_stepper *s)
+/* What the messages of a step tell of all ranks. */
+static void read_messages(ranks_stepper *s)
 {
     bool stop = false;
     int at = 0;
     for (int p = 0; p < s->processes; p++) {
-        word *w = word_at(s, p);
+        sync_message *w = message_at(s, p);
         stop |= w->stop != 0;
         for (int r = 0; r < s->process_ranks[p]; r++, at++) {
             s->ms[at] = pairs_of(w)[r].ms;
             s->units[at] = pairs_of(w)[r].units;
         }
     }
-    s->communication_ms = word_at(s, 0)->communication_ms;
+    s->communication_ms = message_at(s, 0)->communication_ms;
     if (stop)
         trek_stop_agree();
 }
@@ -255,16 +259,16 @@ static void read_words(ranks_stepper *s)
 static trek_status read_watches(ranks_stepper *s, double *ms, int64_t *units)
 {
     trek_status status = TREK_OK;
-    for (int r = 0; r < s->world && status == TREK_OK; r++)
+    for (int r = 0; r < s->local_ranks && status == TREK_OK; r++)
         status = trek_stopwatch_read(&s->watches->of[r], &ms[r], &units[r]);
     return status;
 }
 
-trek_status trek_rounds_step(ranks_stepper *s, trek_status own, bool update, bool *pending)
+trek_status trek_job_sync_step(ranks_stepper *s, trek_status own, bool update, bool *pending)
 {
     *pending = false;
     if (own != TREK_OK) {
-        trek_rounds_failed(s, own);
+        trek_job_sync_failed(s, own);
         return own;
     }
     if (update)
@@ -274,38 +278,38 @@ trek_status trek_rounds_step(ranks_stepper *s, trek_status own, bool update, boo
             trek_stop_agree();
         return own;
     }
-    word *mine = new_word(s, update ? WORD_STEP : WORD_REDUCE);
+    sync_message *mine = new_message(s, update ? SYNC_STEP : SYNC_REDUCE);
     mine->communication_ms = s->own_communication_ms;
     mine->unsent = s->step.phase == TREK_STEP_ACCUMULATING;
     mine->settings = trek_settings_digest(s);
-    for (int r = 0; r < s->world; r++)
-        pairs_of(mine)[r] = (pace_pair){ s->ms[s->first_rank + r], s->units[s->first_rank + r] };
+    for (int r = 0; r < s->local_ranks; r++)
+        pairs_of(mine)[r] = (rank_report){ s->ms[s->first_rank + r], s->units[s->first_rank + r] };
     for (;;) { /* passes of others count for nothing here but their weight */
         trek_status status = exchange(s, mine);
         if (status != TREK_OK)
             return status;
         weigh_pass(s);
-        if (all_say(s, (word_kind)mine->kind))
+        if (all_say(s, (sync_message_kind)mine->kind))
             status = compare_settings(s);
         if (status != TREK_OK)
             return status;
-        if (all_say(s, (word_kind)mine->kind))
+        if (all_say(s, (sync_message_kind)mine->kind))
             break;
         for (int p = 0; p < s->processes; p++)
-            if (word_at(s, p)->kind > WORD_PASS && word_at(s, p)->kind != mine->kind)
+            if (message_at(s, p)->kind > SYNC_PASS && message_at(s, p)->kind != mine->kind)
                 return trek_fail(TREK_ERR_COMM, "process %d is in trek_graph_%s, process %d in trek_graph_%s", s->process,
                                  update ? "step" : "reduce", p, update ? "reduce" : "step");
     }
     for (int p = 0; p < s->processes; p++)
-        *pending |= word_at(s, p)->unsent != 0;
+        *pending |= message_at(s, p)->unsent != 0;
     if (update)
-        read_words(s);
+        read_messages(s);
     return TREK_OK;
 }
 
 /* --- reducing ------------------------------------------------------------------------ */
 
-trek_status trek_rounds_flags(ranks_stepper *s)
+trek_status trek_job_sync_flags(ranks_stepper *s)
 {
     trek_reducer *reducer = s->replicas[0].reducer;
     double factor;
@@ -313,12 +317,12 @@ trek_status trek_rounds_flags(ranks_stepper *s)
         return TREK_OK;
     trek_status status = trek_reducer_meet(reducer, s->comm, "trek_graph_step", 1, TREK_OK, &factor);
     for (int k = 0; k < reducer->n && status == TREK_OK; k++)
-        for (int r = 0; r < s->world; r++)
+        for (int r = 0; r < s->local_ranks; r++)
             s->replicas[r].arena->segments[k].used = s->any[k] && trek_item_trains(&reducer->items[k]);
     return status == TREK_OK ? TREK_OK : all_know(s, status);
 }
 
-trek_status trek_rounds_reduce(ranks_stepper *s)
+trek_status trek_job_sync_reduce(ranks_stepper *s)
 {
     if (!s->comm)
         return TREK_OK;
@@ -341,12 +345,12 @@ typedef struct greeting {
     uint32_t kinds;          /* of the devices of all ranks */
 } greeting;
 
-trek_status trek_rounds_copy_optimizer(ranks_stepper *s, const trek_optimizer_snapshot *snapshot)
+trek_status trek_job_sync_copy_optimizer(ranks_stepper *s, const trek_optimizer_snapshot *snapshot)
 {
     trek_text text = { 0 };
     if (snapshot)
         trek_optimizer_snapshot_describe(snapshot, &text);
-    trek_status status = trek_agree(s->comm, text.failed ? trek_status_get() : TREK_OK,
+    trek_status status = trek_agree(s->comm, text.failed ? trek_error_status() : TREK_OK,
                                     "trainer_setup: the optimizers, or what they have been through, differ", &text);
     trek_text_clear(&text);
     trek_tensor *x;
@@ -358,39 +362,40 @@ trek_status trek_rounds_copy_optimizer(ranks_stepper *s, const trek_optimizer_sn
 static trek_status read_greetings(ranks_stepper *s, const greeting *all)
 {
     trek_status status = TREK_OK;
-    s->total = 0;
+    s->world_size = 0;
     s->ranks_most = 0;
     for (int p = 0; p < s->processes; p++) {
         if (p == s->process)
-            s->first_rank = s->total;
+            s->first_rank = s->world_size;
         s->process_ranks[p] = all[p].ranks;
-        s->total += all[p].ranks;
+        s->world_size += all[p].ranks;
         s->ranks_most = all[p].ranks > s->ranks_most ? all[p].ranks : s->ranks_most;
         s->mixed |= all[p].kinds != all[0].kinds;
     }
-    if (s->total > TREK_MAX_RANKS)
-        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: %d ranks in all processes; at most %d", s->total, TREK_MAX_RANKS);
+    if (s->world_size > TREK_MAX_RANKS)
+        return trek_fail(TREK_ERR_UNSUPPORTED, "trainer_setup: %d ranks in all processes; at most %d", s->world_size,
+                         TREK_MAX_RANKS);
     return status;
 }
 
 static trek_status make_rooms(ranks_stepper *s)
 {
-    s->own_word = trek_calloc(1, word_bytes(s));
-    s->words = trek_calloc((size_t)s->processes, word_bytes(s));
-    return s->own_word && s->words ? trek_reducer_make_room(s->replicas[0].reducer, s->processes) : trek_status_get();
+    s->own_message = trek_calloc(1, message_bytes(s));
+    s->messages = trek_calloc((size_t)s->processes, message_bytes(s));
+    return s->own_message && s->messages ? trek_reducer_make_room(s->replicas[0].reducer, s->processes) : trek_error_status();
 }
 
-trek_status trek_rounds_begin(ranks_stepper *s, trek_comm *comm)
+trek_status trek_job_sync_begin(ranks_stepper *s, trek_comm *comm)
 {
     s->comm = comm;
     s->process = trek_comm_rank(comm);
     s->processes = trek_comm_world_size(comm);
     s->process_ranks = trek_calloc((size_t)s->processes, sizeof *s->process_ranks);
-    greeting own = { .ranks = s->world, .device = (int32_t)s->replicas[0].arena->device.type, .kinds = s->kinds };
+    greeting own = { .ranks = s->local_ranks, .device = (int32_t)s->replicas[0].arena->device.type, .kinds = s->kinds };
     greeting *all = trek_calloc((size_t)s->processes, sizeof *all);
     char *graph = s->process_ranks && all ? trek_ranks_describe_graph(s->base.graph) : NULL;
     trek_status status = trek_replica_compare(s->replicas[0].model, comm, graph, "trainer_setup: the processes' graphs differ",
-                                              graph ? TREK_OK : trek_status_get());
+                                              graph ? TREK_OK : trek_error_status());
     trek_free(graph);
     if (status == TREK_OK)
         status = trek_comm_gather_bytes(s->comm, &own, sizeof own, all);
@@ -429,7 +434,7 @@ static void cut(int64_t total, int64_t *first, int64_t *rows)
 /* The lock is held. */
 static void take_shares(const ranks_stepper *s)
 {
-    const double *shares = trek_pace_shares(s->pace);
+    const double *shares = trek_workload_shares(s->workload);
     division.processes = s->processes;
     division.process = s->process;
     for (int p = 0, at = 0; p < s->processes; p++) {
@@ -442,7 +447,7 @@ static void take_shares(const ranks_stepper *s)
     atomic_store(&trek_job_here.cut, cut);
 }
 
-void trek_rounds_publish(ranks_stepper *s)
+void trek_job_sync_publish(ranks_stepper *s)
 {
     if (!s->comm)
         return;
@@ -479,13 +484,13 @@ static void withdraw(ranks_stepper *s)
     trek_job_here.version++;
 }
 
-void trek_rounds_end(ranks_stepper *s)
+void trek_job_sync_end(ranks_stepper *s)
 {
     if (s->comm)
         trek_rank_sums_set_comm(trek_ranks_sums(s->ranks), NULL);
     withdraw(s);
     trek_free(s->process_ranks);
-    trek_free(s->own_word);
-    trek_free(s->words);
+    trek_free(s->own_message);
+    trek_free(s->messages);
     trek_comm_free(&s->comm);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rounds: what the processes of a job tell each other in each pass and step, so
+/* What the processes of a job tell each other in each pass and step, so
  * that they may make different numbers of passes and still reduce the same
  * gradients. A round is one small gather. A process that comes to its step joins the
  * passes of the others with weight 0 until all have come; a process that fails says so,
@@ -10,32 +10,32 @@
 #include "distributed/step/stepper_ranks.h"
 
 /* Joins the job's processes: who has how many ranks, whether the graphs are the same, process 0's values. */
-trek_status trek_rounds_begin(ranks_stepper *s, trek_comm *comm);
-void trek_rounds_end(ranks_stepper *s);
+trek_status trek_job_sync_begin(ranks_stepper *s, trek_comm *comm);
+void trek_job_sync_end(ranks_stepper *s);
 
 /* What this process begins ("forward"; a literal), for the other processes' tables and deadlines. Training ends a phase
  * that the program has said; a forward does not: it may belong to it. */
-void trek_rounds_say(const ranks_stepper *s, const char *phase, bool training);
+void trek_job_sync_say(const ranks_stepper *s, const char *phase, bool training);
 /* A pass of this process with the sum of its ranks' weights: *total is that of all processes. *sends:
  * all processes make one, and its gradients are the step's (NULL: they are not sent). */
-trek_status trek_rounds_pass(ranks_stepper *s, double weight, double *total, bool *sends);
+trek_status trek_job_sync_pass(ranks_stepper *s, double weight, double *total, bool *sends);
 /* Before a pass whose weight is not known yet: whether all make one whose gradients may be sent under backward. */
-trek_status trek_rounds_begin_pass(ranks_stepper *s, bool *sends);
+trek_status trek_job_sync_begin_pass(ranks_stepper *s, bool *sends);
 /* This process has failed before it came to a pass or step: the next round of the others learns it. */
-void trek_rounds_failed(ranks_stepper *s, trek_status status);
+void trek_job_sync_failed(ranks_stepper *s, trek_status status);
 /* This process has come to its step (or reduce), well or not: returns when all have, with every rank's time and
  * units of work in s->ms and s->units, and a request to stop agreed on. *pending: some process has gradients that it has not
  * sent. */
-trek_status trek_rounds_step(ranks_stepper *s, trek_status own, bool update, bool *pending);
+trek_status trek_job_sync_step(ranks_stepper *s, trek_status own, bool update, bool *pending);
 /* Which segments have a gradient in any process (into s->any), and so are used; all processes have frozen the same. */
-trek_status trek_rounds_flags(ranks_stepper *s);
+trek_status trek_job_sync_flags(ranks_stepper *s);
 /* By rank 0, in the arena that holds this process's sum: the sum over all processes. */
-trek_status trek_rounds_reduce(ranks_stepper *s);
+trek_status trek_job_sync_reduce(ranks_stepper *s);
 /* What the optimizer of process 0 knew becomes that of all; snapshot NULL: this process has none. ARGUMENT where they are not
  * alike. */
-trek_status trek_rounds_copy_optimizer(ranks_stepper *s, const trek_optimizer_snapshot *snapshot);
+trek_status trek_job_sync_copy_optimizer(ranks_stepper *s, const trek_optimizer_snapshot *snapshot);
 
 /* The present shares become how loaders divide batches among the processes. */
-void trek_rounds_publish(ranks_stepper *s);
+void trek_job_sync_publish(ranks_stepper *s);
 
 #endif

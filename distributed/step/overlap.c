@@ -15,7 +15,7 @@
 static bool can_overlap(const ranks_stepper *s)
 {
     const trek_comm *comm = s->comm ? s->comm : trek_ranks_comm(s->ranks, 0);
-    if (s->mixed || (s->comm ? s->ranks_most > 1 : s->world == 1))
+    if (s->mixed || (s->comm ? s->ranks_most > 1 : s->local_ranks == 1))
         return false;
     return s->on_host ? trek_comm_overlaps(comm) : comm->nccl != NULL;
 }
@@ -23,12 +23,12 @@ static bool can_overlap(const ranks_stepper *s)
 trek_status trek_overlap_plan(ranks_stepper *s)
 {
     s->overlaps = can_overlap(s);
-    if (!s->overlaps || s->world == 1)
+    if (!s->overlaps || s->local_ranks == 1)
         return TREK_OK;
     trek_tensor *zero = trek_tensor_zeros(trek_dims_none(), TREK_F32, trek_cpu(0));
-    s->anchor = zero ? trek_var_new(zero, true) : NULL;
+    s->tape_leaf = zero ? trek_var_new(zero, true) : NULL;
     trek_tensor_release(zero);
-    return s->anchor ? TREK_OK : trek_status_get();
+    return s->tape_leaf ? TREK_OK : trek_error_status();
 }
 
 bool trek_overlap_wants(const ranks_stepper *s)
@@ -61,7 +61,7 @@ void trek_overlap_begin(ranks_stepper *s, bool sends)
         return;
     trek_step_sends(&s->step);
     s->on_tape = 0;
-    for (int r = 0; r < s->world; r++)
+    for (int r = 0; r < s->local_ranks; r++)
         trek_reducer_begin(s->replicas[r].reducer, (trek_sending){ .comm = comm_of(s, r), .starts = true });
 }
 
@@ -69,7 +69,7 @@ trek_status trek_overlap_end(ranks_stepper *s)
 {
     if (s->step.phase != TREK_STEP_SENDING)
         return TREK_OK;
-    trek_status status = s->world == 1 ? trek_overlap_rest(0, s) : trek_ranks_call(s->ranks, trek_overlap_rest, s);
+    trek_status status = s->local_ranks == 1 ? trek_overlap_rest(0, s) : trek_ranks_call(s->ranks, trek_overlap_rest, s);
     trek_step_sent(&s->step);
     return status;
 }
@@ -94,17 +94,17 @@ trek_status trek_overlap_backward(ranks_stepper *s, trek_var *loss, trek_var *se
 {
     trek_replica *model = s->replicas[0].model;
     trek_backward_watch watch = { .leaves = model->params, .n_leaves = model->n_params, .only_these = true };
-    trek_split_watch ranks = { .anchor = s->anchor, .begins = sends_in_split, .arg_of_rank = arg_of_rank,
+    trek_split_watch ranks = { .tape_leaf = s->tape_leaf, .begins = sends_in_split, .arg_of_rank = arg_of_rank,
                                .complete = trek_reducer_complete, .end = end_rank, .arg = s };
     bool sends = s->step.phase == TREK_STEP_SENDING;
-    if (sends && s->world == 1) {
+    if (sends && s->local_ranks == 1) {
         watch.complete = trek_reducer_complete;
         watch.arg = trek_overlap_of(s, 0);
     } else if (sends) {
         watch.complete = complete_on_tape;
         watch.arg = s;
     }
-    const trek_split_watch *outer = trek_split_watch_set(sends && s->world > 1 ? &ranks : NULL);
+    const trek_split_watch *outer = trek_split_watch_set(sends && s->local_ranks > 1 ? &ranks : NULL);
     trek_status status = trek_backward_watched(&loss, &seed, 1, NULL, &watch);
     trek_split_watch_set(outer);
     return status;
@@ -123,13 +123,13 @@ trek_status trek_overlap_finish(ranks_stepper *s)
 static trek_status claim(const trek_arena *arena)
 {
     trek_scope scope = trek_scope_begin();
-    trek_status status = scope.depth ? TREK_OK : trek_status_get();
+    trek_status status = scope.depth ? TREK_OK : trek_error_status();
     for (int k = 0; k < arena->n_segments && status == TREK_OK; k++) {
         trek_leaf *leaf = arena->segments[k].param->leaf;
         if (leaf->has_grad || !arena->segments[k].param->requires_grad)
             continue;
         trek_var *any = trek_any(trek_ne_scalar(leaf->grad, 0), trek_dims_none(), false);
-        status = any ? TREK_OK : trek_status_get();
+        status = any ? TREK_OK : trek_error_status();
         leaf->has_grad = any && trek_var_item(any) != 0;
     }
     trek_scope_end(scope);
@@ -155,7 +155,7 @@ trek_status trek_overlap_keep(ranks_stepper *s)
     if (s->step.phase == TREK_STEP_SENT) {
         trek_step_folded(&s->step);
         if (status == TREK_OK)
-            status = trek_ranks_settle(s);
+            status = trek_ranks_apply_grad_factor(s);
     }
     if (status != TREK_OK || s->step.phase != TREK_STEP_FOLDED)
         return status;

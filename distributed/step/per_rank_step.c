@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The per-rank way: a pass in which every rank computes the loss of its own samples
  * and goes backward at once. Of a batch each rank has its share; of a window it
- * reads whole batches itself, as many as the pace gives it. Ranks do not wait for
+ * reads whole batches itself, as many as its workload says. Ranks do not wait for
  * each other before all are done.
  *
  * Backward is seeded by weight / D. Of a batch, D is what the weights of all ranks and
@@ -17,27 +17,27 @@
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "distributed/balance/apportion.h"
-#include "distributed/step/overlap.h"
 #include "distributed/balance/workload.h"
-#include "distributed/step/rank_sums.h"
 #include "distributed/step/job_sync.h"
+#include "distributed/step/overlap.h"
+#include "distributed/step/rank_sums.h"
 #include "distributed/step/stepper_ranks.h"
-#include "graph/feed_internal.h"
+#include "graph/graph_loader_internal.h"
 #include "optim/scaler_internal.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 #include "tensor/trace.h"
 
-typedef struct pass_rank {
+typedef struct rank_part {
     int64_t first, rows;     /* of the batch; of a window: batches [first, first + rows) of the epoch */
     uint64_t rng_draw;       /* after it */
     int64_t end_ns;
     trek_var *loss;          /* retained from its forward to its backward, where that is a run of its own; NULL */
     double weight;           /* of that loss */
-} pass_rank;
+} rank_part;
 
-typedef struct pass_call {
+typedef struct per_rank_call {
     ranks_stepper *s;
-    const trek_feed *feed;
+    const trek_graph_loader *graph_loader;
     const trek_batch *batch;
     bool backward, reset;
     bool weighs;             /* its gradients are of the step's sum as they are */
@@ -47,9 +47,9 @@ typedef struct pass_call {
     double denominator;
     uint64_t rng_step, rng_draw;
     int64_t batch_size;
-    pass_rank *of;           /* [world] */
-    trek_pass_sum *sums;     /* [world] */
-} pass_call;
+    rank_part *of;           /* [local_ranks] */
+    trek_pass_sum *sums;     /* [local_ranks] */
+} per_rank_call;
 
 /* --- gradients of earlier passes -------------------------------------------------- */
 
@@ -60,7 +60,7 @@ static trek_status scale_grads(trek_arena *arena, double factor)
     for (int p = 0; p < arena->n_parts && status == TREK_OK; p++) {
         trek_var *grads = trek_var_from(trek_tensor_retain(arena->parts[p].grads));
         trek_var *scaled = grads ? trek_mul_scalar(grads, factor) : NULL;
-        status = scaled ? trek_tensor_copy_from(arena->parts[p].grads, scaled->data) : trek_status_get();
+        status = scaled ? trek_tensor_copy_from(arena->parts[p].grads, scaled->data) : trek_error_status();
     }
     return status;
 }
@@ -69,20 +69,20 @@ static trek_status in_scope(trek_status (*fn)(ranks_stepper *s, int rank), ranks
 {
     trek_scope scope = trek_scope_begin();
     trek_no_grad_begin();
-    trek_status status = scope.depth ? fn(s, rank) : trek_status_get();
+    trek_status status = scope.depth ? fn(s, rank) : trek_error_status();
     trek_no_grad_end();
     trek_scope_end(scope);
     return status;
 }
 
-static trek_status settle(ranks_stepper *s, int rank) { return scale_grads(s->replicas[rank].arena, s->step.factor); }
-trek_status trek_ranks_settle_here(int rank, void *stepper) { return in_scope(settle, stepper, rank); }
+static trek_status apply_grad_factor(ranks_stepper *s, int rank) { return scale_grads(s->replicas[rank].arena, s->step.factor); }
+trek_status trek_ranks_apply_grad_factor_here(int rank, void *stepper) { return in_scope(apply_grad_factor, stepper, rank); }
 
-trek_status trek_ranks_settle(ranks_stepper *s)
+trek_status trek_ranks_apply_grad_factor(ranks_stepper *s)
 {
     if (s->step.factor == 1)
         return TREK_OK;
-    trek_status status = trek_ranks_call(s->ranks, trek_ranks_settle_here, s);
+    trek_status status = trek_ranks_call(s->ranks, trek_ranks_apply_grad_factor_here, s);
     if (status == TREK_OK)
         s->step.factor = 1;
     return status;
@@ -94,15 +94,15 @@ static trek_status stash(ranks_stepper *s, int rank)
     rank_replica *own = &s->replicas[rank];
     trek_arena *arena = own->arena;
     if (!own->stashed && !(own->stashed = trek_calloc((size_t)arena->n_parts, sizeof *own->stashed)))
-        return trek_status_get();
+        return trek_error_status();
     if (!own->stashed_has && !(own->stashed_has = trek_calloc((size_t)arena->n_segments, sizeof *own->stashed_has)))
-        return trek_status_get();
+        return trek_error_status();
     trek_status status = TREK_OK;
     for (int p = 0; p < arena->n_parts && status == TREK_OK; p++) {
         trek_tensor *grads = arena->parts[p].grads;
         if (!own->stashed[p])
             own->stashed[p] = trek_tensor_make(grads->ndim, grads->sizes, (trek_dtype)grads->dtype, grads->device);
-        status = own->stashed[p] ? trek_tensor_copy_from(own->stashed[p], grads) : trek_status_get();
+        status = own->stashed[p] ? trek_tensor_copy_from(own->stashed[p], grads) : trek_error_status();
     }
     for (int k = 0; k < arena->n_segments; k++)
         own->stashed_has[k] = arena->segments[k].param->leaf->has_grad;
@@ -111,7 +111,7 @@ static trek_status stash(ranks_stepper *s, int rank)
     return status;
 }
 
-/* grads = aside + factor * grads. */
+/* grads = stash + factor * grads. */
 static trek_status unstash(ranks_stepper *s, int rank)
 {
     rank_replica *own = &s->replicas[rank];
@@ -120,7 +120,7 @@ static trek_status unstash(ranks_stepper *s, int rank)
         trek_tensor *grads = own->arena->parts[p].grads;
         trek_var *now = trek_var_from(trek_tensor_retain(grads)), *before = trek_var_from(trek_tensor_retain(own->stashed[p]));
         trek_var *sum = now && before ? trek_add(before, s->step.factor == 1 ? now : trek_mul_scalar(now, s->step.factor)) : NULL;
-        status = sum ? trek_tensor_copy_from(grads, sum->data) : trek_status_get();
+        status = sum ? trek_tensor_copy_from(grads, sum->data) : trek_error_status();
     }
     for (int k = 0; k < own->arena->n_segments; k++)
         own->arena->segments[k].param->leaf->has_grad |= own->stashed_has[k];
@@ -142,20 +142,20 @@ void trek_ranks_forget_stash(rank_replica *replica)
 
 /* --- a rank's part -------------------------------------------------------------------- */
 
-static trek_batch_run run_of(const pass_call *c, int rank, bool last)
+static trek_batch_run run_of(const per_rank_call *c, int rank, bool last)
 {
     ranks_stepper *s = c->s;
     const rank_replica *own = &s->replicas[rank];
     trek_reducer *sends = last ? trek_overlap_of(s, rank) : NULL;
-    return (trek_batch_run){ .feed = c->feed, .scaler = trek_ranks_scaler(s, rank), .leaves = own->model->params,
+    return (trek_batch_run){ .graph_loader = c->graph_loader, .scaler = trek_ranks_scaler(s, rank), .leaves = own->model->params,
                              .n_leaves = own->model->n_params, .denominator = c->denominator, .backward = c->backward,
                              .always = !c->batch->window && trek_ranks_meet(s),
                              .complete = sends ? trek_reducer_complete : NULL, .arg = sends };
 }
 
-static trek_status keep_loss(const pass_call *c, int rank, const trek_batch *batch, const trek_batch_run *run)
+static trek_status keep_loss(const per_rank_call *c, int rank, const trek_batch *batch, const trek_batch_run *run)
 {
-    pass_rank *of = &c->of[rank];
+    rank_part *of = &c->of[rank];
     trek_var *loss;
     trek_status status = trek_graph_batch_loss(c->s->replicas[rank].graph, batch, run, &c->sums[rank], &loss, &of->weight);
     if (status == TREK_OK)
@@ -164,14 +164,14 @@ static trek_status keep_loss(const pass_call *c, int rank, const trek_batch *bat
 }
 
 /* Without its backward where that waits for the weights. */
-static trek_status run_batch(const pass_call *c, int rank, const trek_batch *batch, bool last)
+static trek_status run_batch(const per_rank_call *c, int rank, const trek_batch *batch, bool last)
 {
     ranks_stepper *s = c->s;
     trek_batch_run run = run_of(c, rank, last);
-    trek_place_here.first_sample = batch->first;
-    trek_place_here.rows = batch->n;
-    trek_place_here.global_rows = batch->global;
-    trek_place_here.rng_draw = c->rng_draw;
+    trek_rank_here.first_sample = batch->first;
+    trek_rank_here.rows = batch->n;
+    trek_rank_here.global_rows = batch->global;
+    trek_rank_here.rng_draw = c->rng_draw;
     trek_stopwatch *watch = &s->watches->of[rank];
     trek_status status = trek_stopwatch_start(watch, trek_ranks_device(s->ranks, rank));
     if (status == TREK_OK)
@@ -181,14 +181,14 @@ static trek_status run_batch(const pass_call *c, int rank, const trek_batch *bat
         status = trek_slowed(s, rank, watch, !c->known);
     if (status == TREK_OK)
         status = trek_stopwatch_stop(watch, c->batch->window ? 1 : batch->n);
-    if (trek_place_here.rng_draw > c->of[rank].rng_draw)
-        c->of[rank].rng_draw = trek_place_here.rng_draw;
-    trek_place_here.rows = trek_place_here.global_rows = -1;
-    trek_place_here.first_sample = 0;
+    if (trek_rank_here.rng_draw > c->of[rank].rng_draw)
+        c->of[rank].rng_draw = trek_rank_here.rng_draw;
+    trek_rank_here.rows = trek_rank_here.global_rows = -1;
+    trek_rank_here.first_sample = 0;
     return status;
 }
 
-static trek_status run_share(const pass_call *c, int rank)
+static trek_status run_share(const per_rank_call *c, int rank)
 {
     trek_var *vars[64];
     trek_batch part;
@@ -201,45 +201,45 @@ static trek_status run_share(const pass_call *c, int rank)
     return status;
 }
 
-static const char *phase_of(const pass_call *c) { return c->backward ? "forward and backward" : "forward"; }
+static const char *phase_of(const per_rank_call *c) { return c->backward ? "forward and backward" : "forward"; }
 
-static trek_status run_window(const pass_call *c, int rank)
+static trek_status run_window(const per_rank_call *c, int rank)
 {
     rank_replica *own = &c->s->replicas[rank];
-    const pass_rank *of = &c->of[rank];
+    const rank_part *of = &c->of[rank];
     if (of->rows == 0)
         return TREK_OK;
-    if (!own->reader && !(own->reader = trek_reader_new(c->feed->loader, trek_ranks_device(c->s->ranks, rank))))
-        return trek_status_get();
+    if (!own->reader && !(own->reader = trek_reader_new(c->graph_loader->loader, trek_ranks_device(c->s->ranks, rank))))
+        return trek_error_status();
     trek_status status = trek_reader_begin(own->reader, c->batch->epoch, of->first, of->first + of->rows);
     for (int64_t k = 0; k < of->rows && status == TREK_OK; k++) {
         trek_batch *batch = trek_reader_next(own->reader);
         if (!batch)
-            return trek_status_get();
+            return trek_error_status();
         batch->first = (of->first + k - c->batch->first_batch) * c->batch_size;
         batch->global = c->batch->global;
         status = run_batch(c, rank, batch, k + 1 == of->rows);
-        trek_rounds_say(c->s, phase_of(c), false);
+        trek_job_sync_say(c->s, phase_of(c), false);
     }
     /* the next window is likely to be like this one */
     int64_t next = of->first + c->batch->batches, end = next + of->rows;
-    int64_t last = trek_loader_batches(c->feed->loader);
+    int64_t last = trek_loader_batches(c->graph_loader->loader);
     trek_reader_rest(own->reader, next < last ? next : last, end < last ? end : last);
     return status;
 }
 
 /* A rank without rows has nothing to do, but the first one of a process that has none at all goes
  * through its layers where those of other processes wait for them. */
-static bool skips(const pass_call *c, int rank)
+static bool skips(const per_rank_call *c, int rank)
 {
-    bool lends = rank == 0 && c->batch->n == 0 && !c->batch->window && c->s->comm && trek_ranks_meet(c->s);
-    return c->of[rank].rows == 0 && !lends;
+    bool joins_empty = rank == 0 && c->batch->n == 0 && !c->batch->window && c->s->comm && trek_ranks_meet(c->s);
+    return c->of[rank].rows == 0 && !joins_empty;
 }
 
-static trek_status run_backward(const pass_call *c, int rank)
+static trek_status run_backward(const per_rank_call *c, int rank)
 {
     ranks_stepper *s = c->s;
-    const pass_rank *of = &c->of[rank];
+    const rank_part *of = &c->of[rank];
     trek_batch_run run = run_of(c, rank, true);
     trek_stopwatch *watch = &s->watches->of[rank];
     trek_status status = trek_stopwatch_start(watch, trek_ranks_device(s->ranks, rank));
@@ -251,14 +251,14 @@ static trek_status run_backward(const pass_call *c, int rank)
 }
 
 /* fn in a scope of its own, with the caller's modes; its layers may make sums with other ranks'. */
-static trek_status run_part(const pass_call *c, int rank, trek_status (*fn)(const pass_call *c, int rank))
+static trek_status run_part(const per_rank_call *c, int rank, trek_status (*fn)(const per_rank_call *c, int rank))
 {
     int depth = trek_grad_mode_here.no_grad_depth;
     trek_grad_mode_here.no_grad_depth = c->no_grad_depth;
     trek_scope scope = trek_scope_begin();
     if (!c->batch->window) /* there ranks do not wait for each other */
         trek_rank_sums_enter(trek_ranks_sums(c->s->ranks), rank);
-    trek_status status = scope.depth ? fn(c, rank) : trek_status_get();
+    trek_status status = scope.depth ? fn(c, rank) : trek_error_status();
     trek_rank_sums_leave(trek_ranks_sums(c->s->ranks), rank, status);
     trek_scope_end(scope);
     trek_grad_mode_here.no_grad_depth = depth;
@@ -266,14 +266,14 @@ static trek_status run_part(const pass_call *c, int rank, trek_status (*fn)(cons
     return status;
 }
 
-static trek_status pass_rank_run(int rank, void *arg)
+static trek_status run_rank(int rank, void *arg)
 {
-    const pass_call *c = arg;
+    const per_rank_call *c = arg;
     if (c->reset && rank > 0)
         trek_graph_reset_state(c->s->replicas[rank].graph);
     trek_status status = TREK_OK;
     if (!skips(c, rank)) {
-        trek_place_here.rng_step = c->rng_step;
+        trek_rank_here.rng_step = c->rng_step;
         c->of[rank].rng_draw = c->rng_draw;
         status = run_part(c, rank, c->batch->window ? run_window : run_share);
     }
@@ -283,7 +283,7 @@ static trek_status pass_rank_run(int rank, void *arg)
 
 static trek_status backward_rank(int rank, void *arg)
 {
-    const pass_call *c = arg;
+    const per_rank_call *c = arg;
     trek_status status = c->of[rank].loss ? run_part(c, rank, run_backward) : TREK_OK;
     trek_overlap_rest(rank, c->s);
     return status;
@@ -292,59 +292,59 @@ static trek_status backward_rank(int rank, void *arg)
 /* --- the caller's side ------------------------------------------------------------------- */
 
 /* Rows of the batch, or batches of the window, for each rank of this process. */
-static trek_status plan_parts(pass_call *c)
+static trek_status plan_parts(per_rank_call *c)
 {
     ranks_stepper *s = c->s;
     int64_t counts[TREK_MAX_RANKS], at = 0;
     trek_status status;
     if (c->batch->window) {
-        status = trek_pace_counts(s->pace, c->batch->batches, counts);
+        status = trek_workload_counts(s->workload, c->batch->batches, counts);
         for (int r = 0; r < s->first_rank; r++)
             at += counts[r];
         at += c->batch->first_batch;
     } else {
         status = trek_ranks_split(s, c->batch->n, counts + s->first_rank);
     }
-    for (int r = 0; r < s->world && status == TREK_OK; r++) {
-        c->of[r] = (pass_rank){ .first = at, .rows = counts[s->first_rank + r] };
+    for (int r = 0; r < s->local_ranks && status == TREK_OK; r++) {
+        c->of[r] = (rank_part){ .first = at, .rows = counts[s->first_rank + r] };
         at += counts[s->first_rank + r];
     }
     return status;
 }
 
 /* How long each rank waited for the last one. */
-static void trace_waits(const pass_call *c)
+static void trace_waits(const per_rank_call *c)
 {
     const trek_trace_sink *sink = atomic_load_explicit(&trek_trace, memory_order_acquire);
     int64_t end = 0;
-    for (int r = 0; r < c->s->world; r++)
+    for (int r = 0; r < c->s->local_ranks; r++)
         end = c->of[r].end_ns > end ? c->of[r].end_ns : end; /* 0: it had nothing to do */
-    for (int r = 0; sink && sink->span && r < c->s->world; r++)
+    for (int r = 0; sink && sink->span && r < c->s->local_ranks; r++)
         if (c->of[r].end_ns > 0 && c->of[r].end_ns < end)
             sink->span("wait for ranks", c->s->first_rank + r, c->of[r].end_ns, end, 0, sink->arg);
 }
 
 /* After all ranks' forward: samples, draws, and what the weights of all processes sum to. */
-static trek_status weigh(pass_call *c, double *total, bool *sends)
+static trek_status weigh(per_rank_call *c, double *total, bool *sends)
 {
     ranks_stepper *s = c->s;
     double weight = 0;
-    for (int r = 0; r < s->world; r++) {
+    for (int r = 0; r < s->local_ranks; r++) {
         weight += c->sums[r].weight;
         if (trek_ranks_training(s))
             s->replicas[r].samples += c->sums[r].rows;
-        if (c->of[r].rng_draw > trek_place_here.rng_draw)
-            trek_place_here.rng_draw = c->of[r].rng_draw;
+        if (c->of[r].rng_draw > trek_rank_here.rng_draw)
+            trek_rank_here.rng_draw = c->of[r].rng_draw;
     }
-    return c->backward ? trek_rounds_pass(s, weight, total, sends) : TREK_OK;
+    return c->backward ? trek_job_sync_pass(s, weight, total, sends) : TREK_OK;
 }
 
 /* Ranks that have something to do can make sums with one another. */
-static trek_status run_ranks(pass_call *c, trek_rank_fn fn)
+static trek_status run_ranks(per_rank_call *c, trek_rank_fn fn)
 {
     ranks_stepper *s = c->s;
     bool runs[TREK_MAX_RANKS];
-    for (int r = 0; r < s->world; r++)
+    for (int r = 0; r < s->local_ranks; r++)
         runs[r] = !skips(c, r);
     if (s->comm)
         trek_rank_sums_set_comm(trek_ranks_sums(s->ranks), s->comm);
@@ -356,14 +356,14 @@ static trek_status run_ranks(pass_call *c, trek_rank_fn fn)
 }
 
 /* The pass will have a factor of its own, or none: what is there already has been multiplied by its own. */
-static trek_status begin_pass(pass_call *c)
+static trek_status begin_pass(per_rank_call *c)
 {
     ranks_stepper *s = c->s;
     trek_status status = trek_ranks_prepare_scaler(s);
     if (status == TREK_OK && c->backward)
         status = trek_overlap_keep(s);
     if (status == TREK_OK && c->backward && !c->weighs)
-        status = trek_ranks_settle(s);
+        status = trek_ranks_apply_grad_factor(s);
     if (status == TREK_OK && c->stashes)
         status = trek_ranks_call(s->ranks, stash_rank, s);
     trek_ranks_follow_flags(s);
@@ -371,7 +371,7 @@ static trek_status begin_pass(pass_call *c)
 }
 
 /* The forward has given the weights: backward. Where nobody's counts, there is none. */
-static trek_status go_back(pass_call *c)
+static trek_status go_back(per_rank_call *c)
 {
     double total = 0;
     bool sends = false;
@@ -385,7 +385,7 @@ static trek_status go_back(pass_call *c)
 }
 
 /* Backward has been: its factor. */
-static trek_status find_factor(pass_call *c)
+static trek_status find_factor(per_rank_call *c)
 {
     ranks_stepper *s = c->s;
     double total = 0;
@@ -399,22 +399,22 @@ static trek_status find_factor(pass_call *c)
     return status;
 }
 
-static trek_status run_pass(pass_call *c)
+static trek_status run_per_rank_step(per_rank_call *c)
 {
     ranks_stepper *s = c->s;
     bool sends = false;
     trek_status status = begin_pass(c);
     if (status == TREK_OK && c->backward && !c->known)
-        status = trek_rounds_begin_pass(s, &sends);
+        status = trek_job_sync_begin_pass(s, &sends);
     trek_overlap_begin(s, sends);
     if (status == TREK_OK)
-        status = run_ranks(c, pass_rank_run);
+        status = run_ranks(c, run_rank);
     if (status == TREK_OK && c->known)
         status = go_back(c);
     trek_status sent = trek_overlap_end(s);
     status = status == TREK_OK ? sent : status;
     if (status != TREK_OK)
-        trek_rounds_failed(s, status);
+        trek_job_sync_failed(s, status);
     else if (!c->known)
         status = find_factor(c);
     if (status != TREK_OK)
@@ -425,7 +425,7 @@ static trek_status run_pass(pass_call *c)
 }
 
 /* Weights are told before backward where ranks wait for each other all the same, or would put gradients aside otherwise. */
-static void choose_way(pass_call *c)
+static void choose_way(per_rank_call *c)
 {
     const ranks_stepper *s = c->s;
     bool again = c->backward && !c->weighs && s->step.passes > 0;
@@ -439,31 +439,31 @@ trek_var *trek_ranks_train_batch(trek_stepper *stepper, const trek_batch *batch)
     trek_graph *graph = stepper->graph;
     if (batch->dataset->n_fields > 64)
         return trek_fail_null(TREK_ERR_UNSUPPORTED, "trek_graph_train_batch: a dataset with more than 64 fields");
-    pass_call c = { .s = s, .feed = graph->feed, .batch = batch, .backward = trek_graph_learns(graph),
-                    .reset = trek_graph_states_are_reset(graph), .no_grad_depth = trek_grad_mode_here.no_grad_depth,
-                    .denominator = (double)batch->global, .rng_step = trek_place_here.rng_step,
-                    .rng_draw = trek_place_here.rng_draw,
-                    .batch_size = trek_loader_plan(graph->feed->loader)->batch_size };
+    per_rank_call c = { .s = s, .graph_loader = graph->graph_loader, .batch = batch, .backward = trek_graph_learns(graph),
+                        .reset = trek_graph_states_are_reset(graph), .no_grad_depth = trek_grad_mode_here.no_grad_depth,
+                        .denominator = (double)batch->global, .rng_step = trek_rank_here.rng_step,
+                        .rng_draw = trek_rank_here.rng_draw,
+                        .batch_size = trek_loader_plan(graph->graph_loader->loader)->batch_size };
     c.weighs = c.backward && trek_accumulation_weighs(&graph->accumulation);
     if (c.weighs)
         c.denominator = trek_accumulation_denominator(&graph->accumulation, c.denominator);
     choose_way(&c);
-    c.of = trek_calloc((size_t)s->world, sizeof *c.of);
-    c.sums = trek_calloc((size_t)s->world, sizeof *c.sums);
-    trek_rounds_say(s, phase_of(&c), c.backward);
-    trek_status status = c.of && c.sums ? plan_parts(&c) : trek_status_get();
-    if (status == TREK_OK && c.backward && !batch->window && (status = trek_pace_check_batch(s->pace)) != TREK_OK)
-        trek_rounds_failed(s, status);
+    c.of = trek_calloc((size_t)s->local_ranks, sizeof *c.of);
+    c.sums = trek_calloc((size_t)s->local_ranks, sizeof *c.sums);
+    trek_job_sync_say(s, phase_of(&c), c.backward);
+    trek_status status = c.of && c.sums ? plan_parts(&c) : trek_error_status();
+    if (status == TREK_OK && c.backward && !batch->window && (status = trek_workload_check_batch(s->workload)) != TREK_OK)
+        trek_job_sync_failed(s, status);
     if (status == TREK_OK)
-        status = run_pass(&c);
-    trek_var *mean = status == TREK_OK ? trek_pass_mean(c.sums, s->world, trek_ranks_device(s->ranks, 0)) : NULL;
-    for (int r = 0; c.sums && r < s->world; r++)
+        status = run_per_rank_step(&c);
+    trek_var *mean = status == TREK_OK ? trek_pass_mean(c.sums, s->local_ranks, trek_ranks_device(s->ranks, 0)) : NULL;
+    for (int r = 0; c.sums && r < s->local_ranks; r++)
         trek_pass_sum_clear(&c.sums[r]);
-    for (int r = 0; c.of && r < s->world; r++)
+    for (int r = 0; c.of && r < s->local_ranks; r++)
         trek_var_release(c.of[r].loss);
     trek_free(c.sums);
     trek_free(c.of);
     return mean;
 }
 
-int64_t trek_ranks_window(trek_stepper *stepper) { return trek_pace_window(((ranks_stepper *)stepper)->pace); }
+int64_t trek_ranks_window(trek_stepper *stepper) { return trek_workload_window(((ranks_stepper *)stepper)->workload); }

@@ -9,11 +9,11 @@
 
 #include "distributed/control/wait.h"
 #include "tensor/memory_internal.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 #include "tensor/trace.h"
 
 typedef struct sums_slot {
-    trek_place_collectives place; /* what layers of this rank see */
+    trek_rank_collectives collectives; /* what layers of this rank see */
     trek_rank_sums *sums;
     int rank;
     bool takes_part, left, done; /* done: values hold the sum */
@@ -25,10 +25,10 @@ typedef struct sums_slot {
 struct trek_rank_sums {
     trek_gate gate;             /* its word changes when those who wait may look */
     pthread_mutex_t lock;       /* of all below, while ranks run */
-    int world, expected, arrived;
+    int local_ranks, expected, arrived;
     bool spin;
     bool busy;                  /* the last rank has come and sums up */
-    bool between;               /* the run's sums are over all processes */
+    bool interprocess;          /* the run's sums are over all processes */
     int64_t deadline_ns;
     trek_comm *comm;
     trek_status status;         /* of the run; the first failure counts */
@@ -38,24 +38,24 @@ struct trek_rank_sums {
 
 static trek_status sum_values(double *values, int64_t count, void *arg);
 
-trek_rank_sums *trek_rank_sums_new(int world, bool spin)
+trek_rank_sums *trek_rank_sums_new(int local_ranks, bool spin)
 {
-    trek_rank_sums *sums = trek_block_alloc(sizeof *sums + (size_t)world * sizeof *sums->slots);
+    trek_rank_sums *sums = trek_block_alloc(sizeof *sums + (size_t)local_ranks * sizeof *sums->slots);
     if (!sums)
         return NULL;
-    memset(sums, 0, sizeof *sums + (size_t)world * sizeof *sums->slots);
+    memset(sums, 0, sizeof *sums + (size_t)local_ranks * sizeof *sums->slots);
     if (pthread_mutex_init(&sums->lock, NULL) != 0) {
         trek_block_free(sums);
-        return trek_fail_null(TREK_ERR_MEMORY, "no memory for the sums of %d ranks", world);
+        return trek_fail_null(TREK_ERR_MEMORY, "no memory for the sums of %d ranks", local_ranks);
     }
-    sums->world = world;
+    sums->local_ranks = local_ranks;
     sums->spin = spin;
     sums->deadline_ns = 600000000000;
-    for (int r = 0; r < world; r++) {
+    for (int r = 0; r < local_ranks; r++) {
         sums_slot *slot = &sums->slots[r];
         slot->sums = sums;
         slot->rank = r;
-        slot->place = (trek_place_collectives){ .sum = sum_values, .arg = slot };
+        slot->collectives = (trek_rank_collectives){ .sum = sum_values, .arg = slot };
     }
     return sums;
 }
@@ -78,14 +78,14 @@ void trek_rank_sums_set_deadline(trek_rank_sums *sums, int64_t ns) { sums->deadl
 
 /* --- a run ----------------------------------------------------------------------------- */
 
-void trek_rank_sums_begin(trek_rank_sums *sums, const bool *participates, bool between)
+void trek_rank_sums_begin(trek_rank_sums *sums, const bool *participates, bool interprocess)
 {
     pthread_mutex_lock(&sums->lock);
     sums->expected = sums->arrived = 0;
     sums->busy = false;
-    sums->between = between;
+    sums->interprocess = interprocess;
     sums->status = TREK_OK;
-    for (int r = 0; r < sums->world; r++) {
+    for (int r = 0; r < sums->local_ranks; r++) {
         sums_slot *slot = &sums->slots[r];
         slot->takes_part = !participates || participates[r];
         slot->left = slot->done = false;
@@ -98,14 +98,14 @@ void trek_rank_sums_begin(trek_rank_sums *sums, const bool *participates, bool b
 void trek_rank_sums_enter(trek_rank_sums *sums, int rank)
 {
     sums_slot *slot = &sums->slots[rank];
-    bool alone = sums->expected == 1 && !sums->between;
-    trek_place_here.collectives = slot->takes_part && !alone ? &slot->place : NULL;
+    bool alone = sums->expected == 1 && !sums->interprocess;
+    trek_rank_here.collectives = slot->takes_part && !alone ? &slot->collectives : NULL;
 }
 
 /* Locked. A rank that has made more sums than `than`, or waits for one; -1: none. */
 static int rank_ahead(const trek_rank_sums *sums, int64_t than)
 {
-    for (int r = 0; r < sums->world; r++)
+    for (int r = 0; r < sums->local_ranks; r++)
         if (sums->slots[r].takes_part && sums->slots[r].made > than)
             return r;
     return -1;
@@ -120,14 +120,14 @@ static void fail_run(trek_rank_sums *sums, trek_status status, const char *messa
     snprintf(sums->message, sizeof sums->message, "%s", message);
     atomic_fetch_add(&sums->gate.word, 1);
     trek_gate_wake(&sums->gate);
-    if (sums->between && sums->comm && rank_ahead(sums, 0) >= 0)
+    if (sums->interprocess && sums->comm && rank_ahead(sums, 0) >= 0)
         trek_comm_abort(sums->comm, sums->message);
 }
 
 void trek_rank_sums_leave(trek_rank_sums *sums, int rank, trek_status status)
 {
     sums_slot *slot = &sums->slots[rank];
-    trek_place_here.collectives = NULL;
+    trek_rank_here.collectives = NULL;
     if (!slot->takes_part || slot->left)
         return;
     char message[TREK_ERROR_SIZE];
@@ -136,7 +136,7 @@ void trek_rank_sums_leave(trek_rank_sums *sums, int rank, trek_status status)
     int ahead = rank_ahead(sums, slot->made);
     if (status != TREK_OK) {
         char process[32] = "";
-        if (sums->between && sums->comm)
+        if (sums->interprocess && sums->comm)
             snprintf(process, sizeof process, " of process %d", trek_comm_rank(sums->comm));
         snprintf(message, sizeof message, "rank %d%s failed after %lld sums over the ranks: %.700s", rank, process,
                  (long long)slot->made,
@@ -157,7 +157,7 @@ void trek_rank_sums_leave(trek_rank_sums *sums, int rank, trek_status status)
 static void check_left(trek_rank_sums *sums, const sums_slot *slot)
 {
     char message[TREK_ERROR_SIZE];
-    for (int r = 0; r < sums->world; r++)
+    for (int r = 0; r < sums->local_ranks; r++)
         if (sums->slots[r].takes_part && sums->slots[r].left) {
             snprintf(message, sizeof message,
                      "rank %d ended after %lld sums over the ranks, rank %d comes to its %lldth: all ranks must run the same", r,
@@ -171,7 +171,7 @@ static sums_slot *first_of(trek_rank_sums *sums)
 {
     sums_slot *first = NULL;
     char message[TREK_ERROR_SIZE];
-    for (int r = 0; r < sums->world; r++) {
+    for (int r = 0; r < sums->local_ranks; r++) {
         sums_slot *slot = &sums->slots[r];
         if (!slot->takes_part)
             continue;
@@ -190,17 +190,17 @@ static sums_slot *first_of(trek_rank_sums *sums)
 /* Adds up into the first rank's values; over the processes, too; then everybody has it. */
 static trek_status add_up(trek_rank_sums *sums, sums_slot *first)
 {
-    for (int r = first->rank + 1; r < sums->world; r++)
+    for (int r = first->rank + 1; r < sums->local_ranks; r++)
         if (sums->slots[r].takes_part)
             for (int64_t i = 0; i < first->count; i++)
                 first->values[i] += sums->slots[r].values[i];
     trek_status status = TREK_OK;
-    if (sums->between && !sums->comm)
+    if (sums->interprocess && !sums->comm)
         status = trek_fail(TREK_ERR_STATE, "the graph whose ranks make sums with other processes no longer trains with them");
-    else if (sums->between)
+    else if (sums->interprocess)
         status = trek_comm_run(sums->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_F64,
                                                              .count = first->count, .in = first->values, .out = first->values });
-    for (int r = first->rank + 1; r < sums->world && status == TREK_OK; r++)
+    for (int r = first->rank + 1; r < sums->local_ranks && status == TREK_OK; r++)
         if (sums->slots[r].takes_part)
             memcpy(sums->slots[r].values, first->values, (size_t)first->count * sizeof *first->values);
     return status;
@@ -222,7 +222,7 @@ static void finish_sum(trek_rank_sums *sums)
         fail_run(sums, status, trek_error());
         return;
     }
-    for (int r = 0; r < sums->world; r++)
+    for (int r = 0; r < sums->local_ranks; r++)
         sums->slots[r].done = sums->slots[r].takes_part;
     atomic_fetch_add(&sums->gate.word, 1);
     trek_gate_wake(&sums->gate);
@@ -232,7 +232,7 @@ static void fail_late(trek_rank_sums *sums, const sums_slot *slot)
 {
     char message[TREK_ERROR_SIZE], missing[128] = "";
     size_t used = 0;
-    for (int r = 0; r < sums->world; r++)
+    for (int r = 0; r < sums->local_ranks; r++)
         if (sums->slots[r].takes_part && sums->slots[r].made < slot->made && used < sizeof missing - 16)
             used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used ? ", " : "", r);
     snprintf(message, sizeof message, "sum %lld over the ranks: rank %s did not come within %g s, rank %d waits",
@@ -274,7 +274,7 @@ static trek_status sum_values(double *values, int64_t count, void *arg)
             finish_sum(sums);
         else
             wait_for_sum(sums, slot);
-        trek_place_here.waited_ns += trek_clock_ns() - since;
+        trek_rank_here.waited_ns += trek_clock_ns() - since;
     }
     trek_status status = slot->done ? TREK_OK : sums->status;
     memcpy(message, sums->message, sizeof message);
@@ -285,7 +285,7 @@ static trek_status sum_values(double *values, int64_t count, void *arg)
 /* --- of a communicator ------------------------------------------------------------------ */
 
 typedef struct comm_sums {
-    trek_place_collectives base;
+    trek_rank_collectives base;
     atomic_int holders;
     trek_comm *comm;            /* NULL: it has ended */
 } comm_sums;
@@ -300,25 +300,25 @@ static trek_status sum_over_comm(double *values, int64_t count, void *arg)
                                                        .in = values, .out = values });
 }
 
-static void hold_comm(const trek_place_collectives *collectives, int more)
+static void hold_comm(const trek_rank_collectives *collectives, int more)
 {
     comm_sums *sums = collectives->arg;
     if (atomic_fetch_add(&sums->holders, more) + more == 0)
         trek_free(sums);
 }
 
-const trek_place_collectives *trek_comm_sums_new(trek_comm *comm)
+const trek_rank_collectives *trek_comm_sums_new(trek_comm *comm)
 {
     comm_sums *sums = trek_calloc(1, sizeof *sums);
     if (!sums)
         return NULL;
-    sums->base = (trek_place_collectives){ sum_over_comm, sums, hold_comm };
+    sums->base = (trek_rank_collectives){ sum_over_comm, sums, hold_comm };
     atomic_init(&sums->holders, 1);
     sums->comm = comm;
     return &sums->base;
 }
 
-void trek_comm_sums_end(const trek_place_collectives *collectives)
+void trek_comm_sums_end(const trek_rank_collectives *collectives)
 {
     if (!collectives)
         return;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sums that layers ask for while a forward or backward runs on the ranks of a
- * process (tensor/place.h): the ranks that have rows meet, each sum is made in
+ * process (tensor/rank_context.h): the ranks that have rows meet, each sum is made in
  * rank order, so that all get the same bits. Internal.
  *
  * One run: trek_rank_sums_begin on the thread that starts the ranks; on each rank
@@ -21,12 +21,12 @@
 #define TREK_DISTRIBUTED_STEP_RANK_SUMS_H
 
 #include "distributed/comm/comm_internal.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 
 typedef struct trek_rank_sums trek_rank_sums;
 
 /* For 1 to 1024 ranks; spin: each has a core of its own. NULL and MEMORY. */
-trek_rank_sums *trek_rank_sums_new(int world, bool spin);
+trek_rank_sums *trek_rank_sums_new(int local_ranks, bool spin);
 void trek_rank_sums_free(trek_rank_sums **sums);
 /* Between runs: the processes' communicator, borrowed; NULL: none. */
 void trek_rank_sums_set_comm(trek_rank_sums *sums, trek_comm *comm);
@@ -34,16 +34,16 @@ void trek_rank_sums_set_comm(trek_rank_sums *sums, trek_comm *comm);
 void trek_rank_sums_set_deadline(trek_rank_sums *sums, int64_t ns);
 
 /* Begins a run in which the ranks with participates[rank] take part (NULL: all); the other processes, too, if
- * `between` is set. */
-void trek_rank_sums_begin(trek_rank_sums *sums, const bool *participates, bool between);
-/* On the rank's thread: its layers find the sums (trek_place_here.collectives), unless it is the only one. */
+ * `interprocess` is set. */
+void trek_rank_sums_begin(trek_rank_sums *sums, const bool *participates, bool interprocess);
+/* On the rank's thread: its layers find the sums (trek_rank_here.collectives), unless it is the only one. */
 void trek_rank_sums_enter(trek_rank_sums *sums, int rank);
 void trek_rank_sums_leave(trek_rank_sums *sums, int rank, trek_status status);
 
 /* Sums over the ranks of a communicator, borrowed, for layers whose program makes the runs itself: each is a collective. Held
  * once; NULL and MEMORY. */
-const trek_place_collectives *trek_comm_sums_new(trek_comm *comm);
+const trek_rank_collectives *trek_comm_sums_new(trek_comm *comm);
 /* Gives it back; whoever still holds it can make no more sums (STATE). NULL: nothing. */
-void trek_comm_sums_end(const trek_place_collectives *sums);
+void trek_comm_sums_end(const trek_rank_collectives *sums);
 
 #endif

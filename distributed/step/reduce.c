@@ -12,12 +12,12 @@
 
 #include "autograd/var_internal.h"
 #include "distributed/balance/apportion.h"
-#include "distributed/step/overlap.h"
 #include "distributed/step/job_sync.h"
+#include "distributed/step/overlap.h"
 #include "distributed/step/stepper_ranks.h"
 #include "graph/graph_internal.h"
-#include "tensor/place.h"
 #include "tensor/pool.h"
+#include "tensor/rank_context.h"
 #include "tensor/trace.h"
 
 typedef struct step_call {
@@ -25,7 +25,7 @@ typedef struct step_call {
     const struct arena_kind *kind;
     bool update;
     bool sent;               /* the gradients are on their way already */
-    trek_status between;     /* of rank 0's part: the reduction between processes */
+    trek_status interprocess; /* of rank 0's part: the reduction between processes */
     trek_update_state decided; /* what rank 0, like all, made of the step */
 } step_call;
 
@@ -42,17 +42,17 @@ static int count_chunks(const trek_arena *arena)
 trek_status trek_ranks_plan_reduce(ranks_stepper *s)
 {
     const trek_arena *arena = s->replicas[0].arena;
-    size_t segments = (size_t)arena->n_segments, world = (size_t)s->world;
-    for (int r = 0; r < s->world; r++)
+    size_t segments = (size_t)arena->n_segments, local_ranks = (size_t)s->local_ranks;
+    for (int r = 0; r < s->local_ranks; r++)
         if (!(s->replicas[r].reducer = trek_reducer_of_arena(s->replicas[r].arena, s->bucket_bytes)))
-            return trek_status_get();
+            return trek_error_status();
     s->any = s->replicas[0].reducer->any;
     s->n_chunks = count_chunks(arena);
     s->chunks = trek_calloc((size_t)s->n_chunks, sizeof *s->chunks);
-    s->sums = trek_calloc((size_t)s->n_chunks * (s->shared ? 1 : world), sizeof *s->sums);
-    s->has = trek_calloc(segments * world, sizeof *s->has);
+    s->sums = trek_calloc((size_t)s->n_chunks * (s->shared ? 1 : local_ranks), sizeof *s->sums);
+    s->has = trek_calloc(segments * local_ranks, sizeof *s->has);
     if (!s->chunks || !s->sums || !s->has)
-        return trek_status_get();
+        return trek_error_status();
     int n = 0, segment = 0;
     for (int p = 0; p < arena->n_parts; p++)
         for (int64_t begin = 0; begin < arena->parts[p].count; begin += TREK_CHUNK) {
@@ -72,13 +72,13 @@ static void note_gradients(ranks_stepper *s)
     trek_arena *first = s->replicas[0].arena;
     for (int k = 0; k < first->n_segments; k++) {
         s->any[k] = false;
-        for (int r = 0; r < s->world; r++) {
+        for (int r = 0; r < s->local_ranks; r++) {
             bool has = s->replicas[r].arena->segments[k].param->leaf->has_grad;
-            s->has[(size_t)k * (size_t)s->world + (size_t)r] = has;
+            s->has[(size_t)k * (size_t)s->local_ranks + (size_t)r] = has;
             s->any[k] |= has;
         }
     }
-    for (int r = 0; r < s->world; r++)
+    for (int r = 0; r < s->local_ranks; r++)
         for (int k = 0; k < first->n_segments; k++)
             s->replicas[r].arena->segments[k].used = s->any[k] && first->segments[k].param->requires_grad;
 }
@@ -98,7 +98,7 @@ static void reduce_piece(ranks_stepper *s, int part, const bool *row, int64_t be
     trek_dtype dtype = arena->parts[part].wide;
     const void *from[TREK_MAX_RANKS];
     int n = 0;
-    for (int r = 0; r < s->world; r++)
+    for (int r = 0; r < s->local_ranks; r++)
         if (row[r])
             from[n++] = grads_at(s, r, part, begin);
     char *to = grads_at(s, 0, part, begin);
@@ -114,16 +114,16 @@ static void reduce_piece(ranks_stepper *s, int part, const bool *row, int64_t be
 static void reduce_chunk(ranks_stepper *s, const trek_reduce_chunk *chunk)
 {
     const trek_arena *arena = s->replicas[0].arena;
-    size_t world = (size_t)s->world;
+    size_t local_ranks = (size_t)s->local_ranks;
     int k = chunk->first_segment;
     while (k < arena->n_segments && arena->segments[k].part == chunk->part && arena->segments[k].offset < chunk->end) {
-        const bool *row = s->has + (size_t)k * world;
+        const bool *row = s->has + (size_t)k * local_ranks;
         int64_t begin = arena->segments[k].offset, end;
         do { /* padding between segments is zero on all ranks */
             end = arena->segments[k].offset + arena->segments[k].count;
             k++;
         } while (k < arena->n_segments && arena->segments[k].part == chunk->part && arena->segments[k].offset < chunk->end &&
-                 memcmp(row, s->has + (size_t)k * world, world) == 0);
+                 memcmp(row, s->has + (size_t)k * local_ranks, local_ranks) == 0);
         begin = begin > chunk->begin ? begin : chunk->begin;
         end = end < chunk->end ? end : chunk->end;
         if (begin < end)
@@ -206,8 +206,8 @@ static void work_chunks(void *arg, int64_t begin, int64_t end)
 
 static void work(ranks_stepper *s, int rank, bool sum, bool measure, const trek_update_state *update)
 {
-    int64_t n = s->n_chunks, world = s->world;
-    int first = s->shared ? (int)(n * rank / world) : 0, end = s->shared ? (int)(n * (rank + 1) / world) : (int)n;
+    int64_t n = s->n_chunks, local_ranks = s->local_ranks;
+    int first = s->shared ? (int)(n * rank / local_ranks) : 0, end = s->shared ? (int)(n * (rank + 1) / local_ranks) : (int)n;
     chunk_work w = { s, rank, first, sum, measure, update };
     int64_t each = (end - first + 4 * 16 - 1) / (4 * 16);
     if (end > first)
@@ -264,13 +264,14 @@ static char *local_copy(const trek_buffer_room *room, int rank, int k)
 static void merge_in_place(ranks_stepper *s, int rank)
 {
     double counts[TREK_MAX_RANKS], total = 0;
-    for (int r = 0; r < s->world; r++)
+    for (int r = 0; r < s->local_ranks; r++)
         total += counts[r] = (double)s->replicas[r].samples;
     trek_replica *own = s->replicas[rank].model;
-    local_room room = { { .replica = own, .world = s->world, .counts = counts, .apart = s->windowed, .copy = local_copy }, s };
+    local_room room = { { .replica = own, .n_ranks = s->local_ranks, .counts = counts, .apart = s->windowed, .copy = local_copy },
+                        s };
     if (total == 0)
         return;
-    trek_buffers_merge(&room.base, rank, s->world);
+    trek_buffers_merge(&room.base, rank, s->local_ranks);
     for (int k = 0; k < own->n_buffers; k++)
         trek_tensor_bump(own->buffers[k]->data);
 }
@@ -290,7 +291,7 @@ static trek_status merge_between(ranks_stepper *s, int rank)
     trek_comm *local = trek_ranks_comm(s->ranks, rank);
     trek_status status = trek_comm_barrier(local);
     double samples = 0;
-    for (int r = 0; r < s->world; r++)
+    for (int r = 0; r < s->local_ranks; r++)
         samples += (double)s->replicas[r].samples;
     if (rank == 0 && status == TREK_OK)
         status = trek_replica_merge(s->replicas[0].model, s->comm, samples, s->windowed, NULL, TREK_OK);
@@ -333,7 +334,7 @@ static trek_status follow_first(ranks_stepper *s, int rank)
         status = trek_replica_agree(trek_ranks_comm(s->ranks, rank), status == TREK_OK &&
                                     rank == 0 ? broadcast_params(s->comm, arena) : status, "step");
     }
-    return status == TREK_OK && !s->shared && s->world > 1 ? broadcast_params(local, arena) : status;
+    return status == TREK_OK && !s->shared && s->local_ranks > 1 ? broadcast_params(local, arena) : status;
 }
 
 /* Between processes buffers have been merged before the update: where one of them dies until then, parameters stay. */
@@ -365,7 +366,7 @@ typedef struct rank_step {
 typedef struct arena_kind {
     trek_status (*begin)(rank_step *x);
     trek_status (*sum)(rank_step *x);     /* of the ranks of this process */
-    trek_status (*between)(rank_step *x); /* and, where there are some, of the other processes */
+    trek_status (*interprocess)(rank_step *x); /* and, where there are some, of the other processes */
     trek_status (*decide)(rank_step *x);  /* what the update will be: x->state */
     trek_status (*update)(rank_step *x);
     void (*keep)(rank_step *x);           /* there is no update: rank 0 holds the sum, the others zeros */
@@ -388,7 +389,7 @@ static trek_status step_rank(int rank, void *arg)
     if (status == TREK_OK && !(c->sent && s->comm)) /* else it is on its way: a process that sends has one rank */
         status = kind->sum(&x);
     if (status == TREK_OK && s->comm)
-        status = kind->between(&x);
+        status = kind->interprocess(&x);
     trek_trace_end("reduce", start, s->base.graph->settings.steps);
     if (status == TREK_OK && rank == 0)
         status = trek_stopwatch_stop(&s->reduce_watch, 1);
@@ -424,15 +425,15 @@ static trek_status between_shared(rank_step *x)
     step_call *c = x->call;
     trek_status status = trek_comm_barrier(x->local);
     if (x->rank == 0)
-        c->between = status == TREK_OK ? trek_rounds_reduce(x->s) : status;
+        c->interprocess = status == TREK_OK ? trek_job_sync_reduce(x->s) : status;
     if (status == TREK_OK)
         status = trek_comm_barrier(x->local);
     if (x->rank == 0 || status != TREK_OK)
-        status = x->rank == 0 ? c->between : status;
-    else if (c->between != TREK_OK)
+        status = x->rank == 0 ? c->interprocess : status;
+    else if (c->interprocess != TREK_OK)
         status = trek_fail(TREK_ERR_PEER, "step: the reduction between processes failed");
     if (status == TREK_OK && c->sent && x->s->step.factor != 1)
-        status = trek_ranks_settle_here(x->rank, x->s);
+        status = trek_ranks_apply_grad_factor_here(x->rank, x->s);
     if (status == TREK_OK && x->measure)
         work(x->s, x->rank, false, true, NULL);
     return status;
@@ -470,17 +471,17 @@ static trek_status sum_separate(rank_step *x)
     if (!x->call->sent)
         return trek_reducer_run(x->replica->reducer, (trek_sending){ .comm = x->local });
     trek_status status = trek_comm_finish(x->local);
-    return status == TREK_OK && x->s->step.factor != 1 ? trek_ranks_settle_here(x->rank, x->s) : status;
+    return status == TREK_OK && x->s->step.factor != 1 ? trek_ranks_apply_grad_factor_here(x->rank, x->s) : status;
 }
 
 /* Rank 0 reduces with the other processes, its result goes to all of this one. */
 static trek_status between_separate(rank_step *x)
 {
     const trek_arena *arena = x->replica->arena;
-    trek_status status = trek_replica_agree(x->local, x->rank == 0 ? trek_rounds_reduce(x->s) : TREK_OK, "step");
+    trek_status status = trek_replica_agree(x->local, x->rank == 0 ? trek_job_sync_reduce(x->s) : TREK_OK, "step");
     if (status == TREK_OK && x->call->sent && x->s->step.factor != 1)
-        status = trek_ranks_settle_here(x->rank, x->s);
-    for (int p = 0; p < arena->n_parts && status == TREK_OK && x->s->world > 1; p++)
+        status = trek_ranks_apply_grad_factor_here(x->rank, x->s);
+    for (int p = 0; p < arena->n_parts && status == TREK_OK && x->s->local_ranks > 1; p++)
         status = trek_replica_take_tensor(x->local, arena->parts[p].grads);
     return status;
 }
@@ -547,11 +548,11 @@ static trek_status run_step(step_call *c)
 
 trek_status trek_ranks_split(const ranks_stepper *s, int64_t n, int64_t *counts)
 {
-    const double *shares = trek_pace_shares(s->pace) + s->first_rank;
+    const double *shares = trek_workload_shares(s->workload) + s->first_rank;
     double sum = 0;
-    for (int r = 0; r < s->world; r++)
+    for (int r = 0; r < s->local_ranks; r++)
         sum += shares[r];
-    return trek_apportion(n, sum > 0 ? shares : NULL, s->world, counts);
+    return trek_apportion(n, sum > 0 ? shares : NULL, s->local_ranks, counts);
 }
 
 trek_status trek_slowed(const ranks_stepper *s, int rank, trek_stopwatch *watch, bool ends)
@@ -572,7 +573,7 @@ static trek_status weigh(ranks_stepper *s)
     s->step.factor = trek_accumulation_factor(a);
     if (s->shared || s->step.phase == TREK_STEP_SENT || s->step.factor == 1) /* it is the reduction's */
         return TREK_OK;
-    trek_status status = trek_ranks_settle(s);
+    trek_status status = trek_ranks_apply_grad_factor(s);
     if (status == TREK_OK)
         trek_accumulation_settled(a);
     else if (s->comm)
@@ -587,15 +588,15 @@ static trek_status meet(ranks_stepper *s, trek_status own, bool update)
     if (own == TREK_OK && !sent)
         own = trek_overlap_keep(s);
     if (own == TREK_OK && !s->shared && !sent)
-        own = trek_ranks_settle(s);
-    own = trek_rounds_step(s, own, update, &pending);
+        own = trek_ranks_apply_grad_factor(s);
+    own = trek_job_sync_step(s, own, update, &pending);
     if (own == TREK_OK && sent && pending)
         own = trek_overlap_keep(s);
     if (own == TREK_OK)
         own = weigh(s);
     if (own != TREK_OK || !s->comm)
         return own;
-    own = trek_rounds_flags(s);
+    own = trek_job_sync_flags(s);
     if (own == TREK_OK && s->shared && update && (own = trek_optimizer_prepare(s->replicas[0].optimizer)) != TREK_OK)
         trek_comm_abort(s->comm, "a process cannot prepare its optimizer"); /* the others are on their way to the reduction */
     return own;
@@ -604,10 +605,10 @@ static trek_status meet(ranks_stepper *s, trek_status own, bool update)
 trek_status trek_ranks_reduce(trek_stepper *stepper)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
-    trek_rounds_say(s, "reduce", true);
+    trek_job_sync_say(s, "reduce", true);
     note_gradients(s);
     trek_ranks_follow_flags(s);
-    trek_status status = meet(s, trek_status_get(), false);
+    trek_status status = meet(s, trek_error_status(), false);
     if (status == TREK_OK)
         status = run_step(&(step_call){ .s = s });
     if (status != TREK_OK)
@@ -633,15 +634,15 @@ trek_status trek_ranks_prepare_scaler(ranks_stepper *s)
     s->loss_scale = NULL;
     if (scaler && s->on_host) {
         s->loss_scale = trek_scaler_record(scaler, s->replicas[0].arena->device);
-        return s->loss_scale ? TREK_OK : trek_status_get();
+        return s->loss_scale ? TREK_OK : trek_error_status();
     }
     trek_status status = TREK_OK;
-    for (int r = 1; r < s->world && status == TREK_OK; r++) {
+    for (int r = 1; r < s->local_ranks && status == TREK_OK; r++) {
         rank_replica *replica = &s->replicas[r];
         if (!scaler)
             trek_grad_scaler_free(&replica->scaler);
         else if (!replica->scaler && !(replica->scaler = trek_grad_scaler_new(NULL)))
-            status = trek_status_get();
+            status = trek_error_status();
         else
             status = trek_scaler_follow(replica->scaler, scaler);
     }
@@ -654,12 +655,12 @@ static trek_status prepare(ranks_stepper *s)
     double lr = s->base.graph->settings.schedule.kind != TREK_SCHEDULE_NONE ? trek_schedule_lr(&s->base.graph->settings.schedule,
                                                                                                s->base.graph->settings.steps) : 0;
     if (isnan(lr))
-        return trek_status_get();
+        return trek_error_status();
     trek_status status = TREK_OK;
-    for (int r = 0; r < s->world && status == TREK_OK && s->base.graph->settings.schedule.kind != TREK_SCHEDULE_NONE; r++)
+    for (int r = 0; r < s->local_ranks && status == TREK_OK && s->base.graph->settings.schedule.kind != TREK_SCHEDULE_NONE; r++)
         if (s->replicas[r].optimizer)
             status = trek_optimizer_schedule_lr(s->replicas[r].optimizer, lr);
-    for (int r = 1; r < s->world && status == TREK_OK; r++)
+    for (int r = 1; r < s->local_ranks && status == TREK_OK; r++)
         if (s->replicas[r].optimizer)
             status = trek_optimizer_follow(s->replicas[r].optimizer, s->replicas[0].optimizer);
     if (status == TREK_OK)
@@ -689,10 +690,10 @@ static trek_status conclude(ranks_stepper *s, const trek_update_state *decided)
     return trek_grad_scaler_update(s->base.graph->scaler);
 }
 
-static void tell_pace(ranks_stepper *s)
+static void tell_workload(ranks_stepper *s)
 {
-    trek_pace_state state;
-    trek_pace_describe(s->pace, &state);
+    trek_workload_state state;
+    trek_workload_describe(s->workload, &state);
     trek_trace_event(state.windows ? "anchor" : "rebalance", state.windows ? (double)state.anchor : state.predicted);
     if (s->process > 0)
         return;
@@ -700,7 +701,8 @@ static void tell_pace(ranks_stepper *s)
         trek_log_message(TREK_LOG_INFO,
                          "step %lld: windows of %lld batches from here on, %lld by the slowest rank; predicted speed-up over the "
                          "fastest rank %.2f, achieved %.2f",
-                         (long long)s->base.graph->settings.steps, (long long)trek_pace_window(s->pace), (long long)state.anchor,
+                         (long long)s->base.graph->settings.steps, (long long)trek_workload_window(s->workload),
+                         (long long)state.anchor,
                          state.predicted, state.achieved);
     else
         trek_log_message(TREK_LOG_INFO,
@@ -709,32 +711,32 @@ static void tell_pace(ranks_stepper *s)
 }
 
 /* Times become shares or counts of the next step. */
-static trek_status keep_pace(ranks_stepper *s)
+static trek_status update_workload(ranks_stepper *s)
 {
     bool changed;
     int64_t units;
     trek_status status = trek_stopwatch_read(&s->reduce_watch, &s->own_communication_ms, &units);
     if (status == TREK_OK)
-        status = trek_pace_report(s->pace, s->base.graph->settings.steps, s->windowed, s->ms, s->units,
-                                  s->comm ? s->communication_ms : s->own_communication_ms,
-                                  &changed);
+        status = trek_workload_report(s->workload, s->base.graph->settings.steps, s->windowed, s->ms, s->units,
+                                      s->comm ? s->communication_ms : s->own_communication_ms,
+                                      &changed);
     if (status != TREK_OK || !changed)
         return status;
-    trek_rounds_publish(s);
-    tell_pace(s);
+    trek_job_sync_publish(s);
+    tell_workload(s);
     return TREK_OK;
 }
 
 trek_status trek_ranks_step(trek_stepper *stepper)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
-    trek_status status = trek_status_get();
+    trek_status status = trek_error_status();
     if (status == TREK_OK && !s->replicas[0].optimizer)
         status = trek_fail(TREK_ERR_STATE, "trek_graph_step: the graph has no optimizer; call trek_graph_set_optimizer "
                                            "or give one to trek_trainer_setup");
     step_call call = { .s = s, .update = true };
     int64_t start = trek_trace_enter("sync");
-    trek_rounds_say(s, "step", true);
+    trek_job_sync_say(s, "step", true);
     if (status == TREK_OK)
         status = prepare(s);
     status = meet(s, status, true);
@@ -744,13 +746,13 @@ trek_status trek_ranks_step(trek_stepper *stepper)
     if (status == TREK_OK)
         status = conclude(s, &call.decided);
     if (status == TREK_OK)
-        status = keep_pace(s);
+        status = update_workload(s);
     if (status != TREK_OK)
         return status;
     trek_ranks_merged(s);
     trek_ranks_reset(s);
     s->base.graph->settings.steps++;
-    trek_place_here.rng_step++;
-    trek_place_here.rng_draw = 0;
+    trek_rank_here.rng_step++;
+    trek_rank_here.rng_draw = 0;
     return TREK_OK;
 }

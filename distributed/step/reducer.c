@@ -52,7 +52,7 @@ static trek_status fill_in(trek_reducer *r, trek_params *params, trek_arena *are
     r->item_of = trek_calloc((size_t)n, sizeof *r->item_of);
     r->any = trek_calloc((size_t)n, sizeof *r->any);
     if (!r->backend || !r->items || !r->item_of || !r->any)
-        return trek_status_get();
+        return trek_error_status();
     r->n = n;
     trek_status status = TREK_OK;
     if (arena)
@@ -97,7 +97,7 @@ void trek_reducer_free(trek_reducer **address)
     trek_free(r->items);
     trek_free(r->item_of);
     trek_free(r->any);
-    trek_free(r->words);
+    trek_free(r->messages);
     trek_buckets_clear(&r->buckets);
     trek_free(r);
 }
@@ -105,31 +105,31 @@ void trek_reducer_free(trek_reducer **address)
 /* --- meeting: what the others must know before a reduction ------------------------------------------ */
 
 /* Flags of all items follow. */
-typedef struct word {
+typedef struct reducer_message {
     double weight;
     int32_t status, unused;
-} word;
+} reducer_message;
 enum { HAS = 1, TRAINS = 2 };
 
-trek_status trek_reducer_make_room(trek_reducer *r, int world)
+trek_status trek_reducer_make_room(trek_reducer *r, int world_size)
 {
-    r->word_bytes = (sizeof(word) + (size_t)r->n + 15) & ~(size_t)15;
-    r->words = trek_calloc((size_t)world + 1, r->word_bytes);
-    return r->words ? TREK_OK : TREK_ERR_MEMORY;
+    r->message_bytes = (sizeof(reducer_message) + (size_t)r->n + 15) & ~(size_t)15;
+    r->messages = trek_calloc((size_t)world_size + 1, r->message_bytes);
+    return r->messages ? TREK_OK : TREK_ERR_MEMORY;
 }
 
-static word *own_word(const trek_reducer *r) { return (word *)(void *)r->words; }
-static const word *word_of(const trek_reducer *r, int rank)
+static reducer_message *own_message(const trek_reducer *r) { return (reducer_message *)(void *)r->messages; }
+static const reducer_message *message_of(const trek_reducer *r, int rank)
 {
-    return (const word *)(const void *)(r->words + (size_t)(rank + 1) * r->word_bytes);
+    return (const reducer_message *)(const void *)(r->messages + (size_t)(rank + 1) * r->message_bytes);
 }
-static const unsigned char *flags_of(const word *w) { return (const unsigned char *)(w + 1); }
+static const unsigned char *flags_of(const reducer_message *w) { return (const unsigned char *)(w + 1); }
 
-static void write_word(trek_reducer *r, double weight, trek_status own)
+static void write_message(trek_reducer *r, double weight, trek_status own)
 {
-    word *w = own_word(r);
+    reducer_message *w = own_message(r);
     unsigned char *flags = (unsigned char *)(w + 1);
-    *w = (word){ .weight = weight, .status = own };
+    *w = (reducer_message){ .weight = weight, .status = own };
     for (int k = 0; k < r->n; k++) {
         const trek_reducer_item *item = &r->items[k];
         bool trains = trek_item_trains(item), has = r->arena ? r->any[k] : trains && trek_item_has_grad(item);
@@ -143,7 +143,7 @@ static trek_status check_frozen(const trek_reducer *r, trek_comm *comm, const ch
     bool differ = false;
     for (int q = 1; q < comm->world; q++)
         for (int k = 0; k < r->n; k++)
-            differ |= ((flags_of(word_of(r, 0))[k] ^ flags_of(word_of(r, q))[k]) & TRAINS) != 0;
+            differ |= ((flags_of(message_of(r, 0))[k] ^ flags_of(message_of(r, q))[k]) & TRAINS) != 0;
     if (!differ)
         return TREK_OK;
     trek_text text = { 0 };
@@ -159,23 +159,23 @@ static trek_status check_frozen(const trek_reducer *r, trek_comm *comm, const ch
 
 trek_status trek_reducer_meet(trek_reducer *r, trek_comm *comm, const char *what, double weight, trek_status own, double *factor)
 {
-    write_word(r, weight, own);
-    trek_status status = trek_comm_gather_bytes(comm, r->words, r->word_bytes, r->words + r->word_bytes);
+    write_message(r, weight, own);
+    trek_status status = trek_comm_gather_bytes(comm, r->messages, r->message_bytes, r->messages + r->message_bytes);
     if (own != TREK_OK || status != TREK_OK)
         return own != TREK_OK ? own : status;
     double total = 0;
     for (int q = 0; q < comm->world; q++) {
-        if (word_of(r, q)->status != TREK_OK)
+        if (message_of(r, q)->status != TREK_OK)
             return trek_fail(TREK_ERR_PEER, "%s: rank %d failed", what, q);
-        total += word_of(r, q)->weight;
+        total += message_of(r, q)->weight;
     }
     if (!(total > 0) || !isfinite(total))
         return trek_fail(TREK_ERR_ARGUMENT, "%s: the ranks' counts sum to %s", what, total > 0 ? "infinity" : "0");
     *factor = weight / total;
     memset(r->any, 0, (size_t)r->n * sizeof *r->any);
     for (int q = 0; q < comm->world; q++)
-        for (int k = 0; k < r->n && word_of(r, q)->weight > 0; k++)
-            r->any[k] |= (flags_of(word_of(r, q))[k] & HAS) != 0;
+        for (int k = 0; k < r->n && message_of(r, q)->weight > 0; k++)
+            r->any[k] |= (flags_of(message_of(r, q))[k] & HAS) != 0;
     return check_frozen(r, comm, what);
 }
 

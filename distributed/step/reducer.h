@@ -46,8 +46,8 @@ typedef struct trek_reducer {
     trek_arena_part parts[TREK_DTYPE_COUNT]; /* grads: the arena's; else staging, NULL while none is needed */
     trek_buckets buckets;     /* an item for each of items */
     bool *any;                /* [n] there is a gradient: of an arena, here; after a meeting, on some rank that counts */
-    size_t word_bytes;
-    char *words;              /* of the ranks that meet, after this rank's; NULL: none */
+    size_t message_bytes;
+    char *messages;           /* of the ranks that meet, after this rank's; NULL: none */
     trek_sending now;
     trek_status status;       /* of the present reduction: the first failure; sending goes on, so that nobody waits */
 } trek_reducer;
@@ -59,7 +59,7 @@ trek_reducer *trek_reducer_of_params(trek_params *params, trek_device device, in
 void trek_reducer_free(trek_reducer **reducer);
 
 /* Room for meetings of so many ranks. MEMORY. */
-trek_status trek_reducer_make_room(trek_reducer *reducer, int world);
+trek_status trek_reducer_make_room(trek_reducer *reducer, int world_size);
 /* All ranks of comm come to it, with what they have (of an arena: `any`) and how they are (own), and to the same result: `any`
  * is what some rank has whose weight is not 0. *factor: this rank's share of the weights. Errors: own; PEER, naming who has
  * failed; ARGUMENT: weights that sum to 0, a parameter that is frozen on some ranks only; what the engine reports. `what`

@@ -64,14 +64,14 @@ static bool lie_in_place(const trek_reducer *r, int first, int end, bool ahead)
 static trek_status make_spare(trek_reducer_item *item)
 {
     if (!trek_var_leaf(item->var))
-        return trek_status_get();
+        return trek_error_status();
     if (target_of(item))
         return TREK_OK;
     const trek_tensor *like = item->var->data;
     trek_tensor *made = trek_tensor_make(like->ndim, like->sizes, (trek_dtype)like->dtype, like->device);
     item->spare = made ? trek_var_new(made, false) : NULL;
     trek_tensor_release(made);
-    return item->spare ? TREK_OK : trek_status_get();
+    return item->spare ? TREK_OK : trek_error_status();
 }
 
 trek_status trek_reducer_make_spares(trek_reducer *r)
@@ -108,14 +108,14 @@ static trek_status make_staging(trek_reducer *r, int p)
     if (part->grads)
         return TREK_OK;
     part->grads = trek_tensor_zeros(trek_shape_make(1, &part->count), part->wide, r->device);
-    trek_status status = part->grads ? TREK_OK : trek_status_get();
+    trek_status status = part->grads ? TREK_OK : trek_error_status();
     for (int k = 0; k < r->n && status == TREK_OK; k++) {
         trek_reducer_item *item = &r->items[k];
         if (item->part != p)
             continue;
         item->slot = trek_tensor_make_part(part->grads, (size_t)item->offset * trek_dtype_size(part->wide),
                                            trek_tensor_shape(item->var->data), part->wide);
-        status = item->slot ? TREK_OK : trek_status_get();
+        status = item->slot ? TREK_OK : trek_error_status();
     }
     if (status != TREK_OK)
         drop_staging(r, p);
@@ -125,12 +125,12 @@ static trek_status make_staging(trek_reducer *r, int p)
 trek_status trek_reducer_prepare(trek_reducer *r, bool ahead)
 {
     bool needed[TREK_DTYPE_COUNT] = { false };
-    trek_status status = trek_status_get();
+    trek_status status = trek_error_status();
     if (status == TREK_OK && !ahead)
         status = trek_reducer_make_spares(r);
     for (int k = 0; k < r->n && ahead && status == TREK_OK; k++)
         if (trek_item_trains(&r->items[k]) && !trek_var_leaf(r->items[k].var))
-            status = trek_status_get();
+            status = trek_error_status();
     for (int b = 0; b < r->buckets.n && status == TREK_OK; b++) {
         const trek_bucket *bucket = &r->buckets.list[b];
         needed[bucket->part] |= !lie_in_place(r, bucket->first, bucket->end, ahead);

@@ -9,7 +9,7 @@
 #include "autograd/var_internal.h"
 #include "data/loader_internal.h"
 #include "distributed/trainer.h"
-#include "graph/feed_internal.h"
+#include "graph/graph_loader_internal.h"
 #include "optim/optimizer_move.h"
 #include "tensor/random_internal.h"
 
@@ -183,8 +183,8 @@ void trek_settings_describe_setup(const ranks_stepper *s, const trek_trainer_opt
     for (int k = 0; k < s->replicas[0].model->n_params; k++)
         trek_text_format(text, "parameter \"%s\"\t%s\n", s->replicas[0].model->param_names[k],
                          s->replicas[0].model->params[k]->requires_grad ? "trained" : "frozen");
-    bool loads = graph->feed && graph->feed->loader;
+    bool loads = graph->graph_loader && graph->graph_loader->loader;
     word(&w, "trek_graph_set_loader", loads, loads ? "called" : "not called");
     if (loads)
-        trek_loader_describe(graph->feed->loader, text);
+        trek_loader_describe(graph->graph_loader->loader, text);
 }

@@ -9,7 +9,7 @@
 #include "autograd/var_internal.h"
 #include "distributed/step/rank_sums.h"
 #include "tensor/memory_internal.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 #include "tensor/trace.h"
 
 /* Joined by the caller alone up to here: waking the ranks would take longer. */
@@ -28,12 +28,12 @@ typedef struct side {
 } side;
 
 /* One forward, for as long as its backward may come. */
-typedef struct pass {
+typedef struct split_forward {
     trek_ranks *ranks;
     trek_stopwatches *watches; /* NULL */
-    trek_var *anchor;       /* a leaf of no replica: makes the tape record a forward whose inputs need no gradient */
-    int world, n_inputs, n_outputs, n_sources;
-    bool own_inputs, between; /* between: there are other processes */
+    trek_var *tape_leaf;    /* a leaf of no replica: makes the tape record a forward whose inputs need no gradient */
+    int local_ranks, n_inputs, n_outputs, n_sources;
+    bool own_inputs, interprocess; /* interprocess: there are other processes */
     int64_t total;          /* rows */
     double scale;
     side *of;
@@ -43,7 +43,7 @@ typedef struct pass {
     bool *reached;          /* [params] the present backward gives them gradients */
     int64_t *out_total;     /* [outputs] rows; -1: a scalar */
     trek_tensor **joined;   /* [outputs] until they are variables */
-} pass;
+} split_forward;
 
 /* --- life ----------------------------------------------------------------------- */
 
@@ -66,9 +66,9 @@ static void carve_side(side *of, char **at, const trek_split_call *call, size_t 
     of->out_rows = carve(at, outputs, sizeof(int64_t));
 }
 
-static void take_parts(pass *p, const trek_split_call *call)
+static void take_parts(split_forward *p, const trek_split_call *call)
 {
-    for (int r = 0; r < p->world; r++) {
+    for (int r = 0; r < p->local_ranks; r++) {
         p->of[r].replica = trek_replica_retain(call->replica(r, call->arg));
         p->of[r].runs = call->parts[r].runs;
         p->of[r].rows = call->parts[r].rows;
@@ -81,34 +81,36 @@ static void take_parts(pass *p, const trek_split_call *call)
         p->devices[k] = call->inputs[k] ? call->inputs[k]->data->device : trek_cpu(0);
 }
 
-static pass *pass_new(const trek_split_call *call)
+static split_forward *split_forward_new(const trek_split_call *call)
 {
-    size_t world = (size_t)trek_ranks_world_size(call->ranks), inputs = (size_t)call->n_inputs, outputs = (size_t)call->n_outputs;
-    size_t sources = call->own_inputs ? world * inputs : inputs, params = (size_t)call->replica(0, call->arg)->n_params;
-    size_t bytes = sizeof(pass) + world * sizeof(side) + world * (2 * inputs + params + 3 * outputs) * sizeof(void *) +
-                   2 * world * outputs * sizeof(int64_t) + inputs + outputs + params + sources * sizeof(trek_device) +
-                   2 * outputs * sizeof(void *) + 16 * (9 + 8 * world);
+    size_t local_ranks = (size_t)trek_ranks_world_size(call->ranks), inputs = (size_t)call->n_inputs,
+        outputs = (size_t)call->n_outputs;
+    size_t sources = call->own_inputs ? local_ranks * inputs : inputs, params = (size_t)call->replica(0, call->arg)->n_params;
+    size_t bytes = sizeof(split_forward) + local_ranks * sizeof(side) +
+                   local_ranks * (2 * inputs + params + 3 * outputs) * sizeof(void *) +
+                   2 * local_ranks * outputs * sizeof(int64_t) + inputs + outputs + params + sources * sizeof(trek_device) +
+                   2 * outputs * sizeof(void *) + 16 * (9 + 8 * local_ranks);
     char *at = trek_calloc(1, bytes);
     if (!at)
         return NULL;
-    pass *p = carve(&at, 1, sizeof *p);
+    split_forward *p = carve(&at, 1, sizeof *p);
     p->ranks = trek_ranks_retain(call->ranks);
     p->watches = call->watches ? trek_stopwatches_retain(call->watches) : NULL;
-    p->world = (int)world;
+    p->local_ranks = (int)local_ranks;
     p->n_inputs = call->n_inputs;
     p->n_outputs = call->n_outputs;
     p->n_sources = (int)sources;
     p->own_inputs = call->own_inputs;
-    p->between = call->comm != NULL;
+    p->interprocess = call->comm != NULL;
     p->scale = call->scale;
-    p->of = carve(&at, world, sizeof *p->of);
+    p->of = carve(&at, local_ranks, sizeof *p->of);
     p->split = carve(&at, inputs, sizeof *p->split);
     p->devices = carve(&at, sources, sizeof *p->devices);
     p->recorded = carve(&at, outputs, sizeof *p->recorded);
     p->reached = carve(&at, params, sizeof *p->reached);
     p->out_total = carve(&at, outputs, sizeof *p->out_total);
     p->joined = carve(&at, outputs, sizeof *p->joined);
-    for (size_t r = 0; r < world; r++)
+    for (size_t r = 0; r < local_ranks; r++)
         carve_side(&p->of[r], &at, call, params);
     take_parts(p, call);
     return p;
@@ -117,8 +119,8 @@ static pass *pass_new(const trek_split_call *call)
 /* On the caller's thread; what the ranks recorded goes back to their tapes. */
 static void pass_free(void *data)
 {
-    pass *p = data;
-    for (int r = 0; r < p->world; r++) {
+    split_forward *p = data;
+    for (int r = 0; r < p->local_ranks; r++) {
         for (int k = 0; k < p->n_inputs; k++)
             trek_var_release(p->of[r].inputs[k]);
         for (int k = 0; k < p->n_outputs; k++)
@@ -128,14 +130,14 @@ static void pass_free(void *data)
     for (int k = 0; k < p->n_outputs; k++)
         trek_tensor_release(p->joined[k]);
     trek_stopwatches_release(p->watches);
-    trek_var_release(p->anchor);
+    trek_var_release(p->tape_leaf);
     trek_ranks *ranks = p->ranks;
     trek_free(p);
     trek_ranks_free(&ranks);
 }
 
 /* The place of rank's input k among the caller's. */
-static int source_of(const pass *p, int rank, int k) { return p->own_inputs ? rank * p->n_inputs + k : k; }
+static int source_of(const split_forward *p, int rank, int k) { return p->own_inputs ? rank * p->n_inputs + k : k; }
 
 /* Rows [first, first + rows) of x, where they are; a new reference. */
 static trek_tensor *view_rows(trek_tensor *x, int64_t first, int64_t rows)
@@ -157,15 +159,15 @@ static trek_tensor *rows_of(trek_tensor *x, int64_t first, int64_t rows, trek_de
 }
 
 /* Runs fn on all ranks; those that run can make sums with one another. */
-static trek_status run_ranks(const pass *p, trek_rank_fn fn, void *arg)
+static trek_status run_ranks(const split_forward *p, trek_rank_fn fn, void *arg)
 {
     bool runs[TREK_MAX_RANKS];
-    for (int r = 0; r < p->world; r++)
+    for (int r = 0; r < p->local_ranks; r++)
         runs[r] = p->of[r].runs;
     trek_rank_sums *sums = trek_ranks_sums(p->ranks);
     if (trek_ranks_rank_here(p->ranks) < 0) { /* else they are in use: the run is refused */
         trek_rank_sums_set_deadline(sums, trek_ranks_comm(p->ranks, 0)->deadline_ns);
-        trek_rank_sums_begin(sums, runs, p->between);
+        trek_rank_sums_begin(sums, runs, p->interprocess);
     }
     return trek_ranks_call(p->ranks, fn, arg);
 }
@@ -174,16 +176,16 @@ static trek_status run_ranks(const pass *p, trek_rank_fn fn, void *arg)
 
 typedef struct forward_call {
     const trek_split_call *call;
-    pass *pass;
+    split_forward *forward;
     int no_grad_depth;
     trek_dtype autocast;    /* of the caller */
     uint64_t rng_step, rng_draw;
 } forward_call;
 
-/* The rank's variable over its part of input k, owned by the present scope, or by the pass if it needs a gradient. */
+/* The rank's variable over its part of input k, owned by the present scope, or by the split forward if it needs a gradient. */
 static trek_var *rank_input(const forward_call *c, int rank, int k)
 {
-    const pass *p = c->pass;
+    const split_forward *p = c->forward;
     side *of = &p->of[rank];
     trek_var *x = c->call->inputs[source_of(p, rank, k)];
     trek_device device = trek_ranks_device(p->ranks, rank);
@@ -201,16 +203,16 @@ static trek_var *rank_input(const forward_call *c, int rank, int k)
 
 static trek_status run_replica(const forward_call *c, int rank)
 {
-    side *of = &c->pass->of[rank];
-    int n = c->pass->n_inputs;
+    side *of = &c->forward->of[rank];
+    int n = c->forward->n_inputs;
     trek_var *inputs[64], **list = n <= 64 ? inputs : trek_calloc((size_t)n, sizeof *list);
-    trek_status status = list ? TREK_OK : trek_status_get();
+    trek_status status = list ? TREK_OK : trek_error_status();
     for (int k = 0; k < n && status == TREK_OK; k++)
         if (!(list[k] = rank_input(c, rank, k)))
-            status = trek_status_get();
+            status = trek_error_status();
     if (status == TREK_OK)
         status = c->call->run(rank, list, of->roots, c->call->arg);
-    for (int k = 0; k < c->pass->n_outputs && status == TREK_OK; k++)
+    for (int k = 0; k < c->forward->n_outputs && status == TREK_OK; k++)
         of->outputs[k] = trek_var_retain(of->roots[k]);
     if (list != inputs)
         trek_free(list);
@@ -219,41 +221,41 @@ static trek_status run_replica(const forward_call *c, int rank)
 
 static trek_status run_timed(const forward_call *c, int rank)
 {
-    trek_stopwatch *watch = c->pass->watches ? &c->pass->watches->of[rank] : NULL;
-    trek_status status = watch ? trek_stopwatch_start(watch, trek_ranks_device(c->pass->ranks, rank)) : TREK_OK;
+    trek_stopwatch *watch = c->forward->watches ? &c->forward->watches->of[rank] : NULL;
+    trek_status status = watch ? trek_stopwatch_start(watch, trek_ranks_device(c->forward->ranks, rank)) : TREK_OK;
     if (status == TREK_OK)
         status = run_replica(c, rank);
-    return status == TREK_OK && watch ? trek_stopwatch_stop(watch, c->call->counts ? c->pass->of[rank].rows : 0) : status;
+    return status == TREK_OK && watch ? trek_stopwatch_stop(watch, c->call->counts ? c->forward->of[rank].rows : 0) : status;
 }
 
 static trek_status forward_rank(int rank, void *arg)
 {
     const forward_call *c = arg;
-    side *of = &c->pass->of[rank];
+    side *of = &c->forward->of[rank];
     if (c->call->begin)
         c->call->begin(rank, c->call->arg);
     if (!of->runs)
         return TREK_OK;
     int64_t start = trek_trace_enter("forward");
     int depth = trek_grad_mode_here.no_grad_depth;
-    trek_place before = trek_place_here;
+    trek_rank_context before = trek_rank_here;
     trek_grad_mode_here.no_grad_depth = c->no_grad_depth;
-    trek_place_here.first_sample = c->call->first + of->first;
-    trek_place_here.rows = of->rows;
-    trek_place_here.global_rows = c->call->global;
-    trek_place_here.rng_step = c->rng_step;
-    trek_place_here.rng_draw = c->rng_draw;
+    trek_rank_here.first_sample = c->call->first + of->first;
+    trek_rank_here.rows = of->rows;
+    trek_rank_here.global_rows = c->call->global;
+    trek_rank_here.rng_step = c->rng_step;
+    trek_rank_here.rng_draw = c->rng_draw;
     trek_scope scope = trek_scope_begin();
     trek_autocast_begin(c->autocast);
-    trek_rank_sums_enter(trek_ranks_sums(c->pass->ranks), rank);
-    trek_status status = scope.depth ? run_timed(c, rank) : trek_status_get();
-    trek_rank_sums_leave(trek_ranks_sums(c->pass->ranks), rank, status);
+    trek_rank_sums_enter(trek_ranks_sums(c->forward->ranks), rank);
+    trek_status status = scope.depth ? run_timed(c, rank) : trek_error_status();
+    trek_rank_sums_leave(trek_ranks_sums(c->forward->ranks), rank, status);
     trek_autocast_end();
     trek_scope_end(scope);
-    of->rng_draw = trek_place_here.rng_draw;
-    trek_place_here.rows = before.rows;
-    trek_place_here.global_rows = before.global_rows;
-    trek_place_here.first_sample = before.first_sample;
+    of->rng_draw = trek_rank_here.rng_draw;
+    trek_rank_here.rows = before.rows;
+    trek_rank_here.global_rows = before.global_rows;
+    trek_rank_here.first_sample = before.first_sample;
     trek_grad_mode_here.no_grad_depth = depth;
     trek_trace_end("forward", start, of->rows);
     return status;
@@ -261,7 +263,7 @@ static trek_status forward_rank(int rank, void *arg)
 
 /* --- joining ------------------------------------------------------------------------- */
 
-static trek_status fail_join(const trek_split_call *call, const pass *p, int k, int rank, const char *why)
+static trek_status fail_join(const trek_split_call *call, const split_forward *p, int k, int rank, const char *why)
 {
     char text[TREK_SHAPE_TEXT], name[256];
     const trek_tensor *y = p->of[rank].outputs[k]->data;
@@ -272,7 +274,7 @@ static trek_status fail_join(const trek_split_call *call, const pass *p, int k, 
 }
 
 /* The first rank that has rows: not every share is one of a row. */
-static int first_running(const pass *p)
+static int first_running(const split_forward *p)
 {
     int rank = 0;
     while (!p->of[rank].runs)
@@ -281,7 +283,7 @@ static int first_running(const pass *p)
 }
 
 /* Whether the ranks' outputs k fit together, and where each has its rows. */
-static trek_status place_output(const trek_split_call *call, pass *p, int k)
+static trek_status place_output(const trek_split_call *call, split_forward *p, int k)
 {
     static const char not_rows[] = "its dimension 0 does not hold the rows (time-major data cannot be split)";
     int from = first_running(p);
@@ -292,7 +294,7 @@ static trek_status place_output(const trek_split_call *call, pass *p, int k)
     if (first->ndim > 0 && call->keeps_rows && rows > 0 && (first->sizes[0] % rows != 0 || first->sizes[0] == 0))
         return fail_join(call, p, k, from, not_rows);
     unit = first->ndim > 0 && rows > 0 ? first->sizes[0] / rows : 1;
-    for (int r = from; r < p->world; r++) {
+    for (int r = from; r < p->local_ranks; r++) {
         if (!p->of[r].runs)
             continue;
         const trek_tensor *y = p->of[r].outputs[k]->data;
@@ -311,28 +313,31 @@ static trek_status place_output(const trek_split_call *call, pass *p, int k)
     return TREK_OK;
 }
 
-static int ranks_running(const pass *p)
+static int ranks_running(const split_forward *p)
 {
     int n = 0;
-    for (int r = 0; r < p->world; r++)
+    for (int r = 0; r < p->local_ranks; r++)
         n += p->of[r].runs;
     return n;
 }
 
-static double share_of(const pass *p, int rank) { return p->total > 0 ? (double)p->of[rank].rows / (double)p->total : 1; }
+static double share_of(const split_forward *p, int rank)
+{
+    return p->total > 0 ? (double)p->of[rank].rows / (double)p->total : 1;
+}
 
 /* The mean of the ranks' scalars, weighted by rows, in rank order. */
-static trek_tensor *join_scalars(const pass *p, int k)
+static trek_tensor *join_scalars(const split_forward *p, int k)
 {
     double sum = 0;
-    for (int r = 0; r < p->world; r++)
+    for (int r = 0; r < p->local_ranks; r++)
         if (p->of[r].runs)
             sum += trek_tensor_item(p->of[r].outputs[k]->data) * share_of(p, r);
     const trek_tensor *first = p->of[first_running(p)].outputs[k]->data;
     return trek_tensor_full(sum, trek_dims_none(), (trek_dtype)first->dtype, trek_ranks_device(p->ranks, 0));
 }
 
-static trek_status make_joined(const trek_split_call *call, pass *p, int k)
+static trek_status make_joined(const trek_split_call *call, split_forward *p, int k)
 {
     trek_status status = place_output(call, p, k);
     if (status != TREK_OK)
@@ -349,7 +354,7 @@ static trek_status make_joined(const trek_split_call *call, pass *p, int k)
         sizes[0] = p->out_total[k];
         p->joined[k] = trek_tensor_make(first->ndim, sizes, (trek_dtype)first->dtype, device);
     }
-    return p->joined[k] ? TREK_OK : trek_status_get();
+    return p->joined[k] ? TREK_OK : trek_error_status();
 }
 
 /* Writes `part` to rows [first, ...) of `whole`. */
@@ -362,14 +367,14 @@ static trek_status put_rows(trek_tensor *whole, int64_t first, trek_tensor *part
         return TREK_OK;
     }
     trek_tensor *view = view_rows(whole, first, part->sizes[0]);
-    trek_status status = view ? trek_tensor_copy_from(view, part) : trek_status_get();
+    trek_status status = view ? trek_tensor_copy_from(view, part) : trek_error_status();
     trek_tensor_release(view);
     return status;
 }
 
 static trek_status join_rank(int rank, void *arg)
 {
-    const pass *p = arg;
+    const split_forward *p = arg;
     trek_status status = TREK_OK;
     for (int k = 0; k < p->n_outputs && p->of[rank].runs && status == TREK_OK; k++)
         if (p->out_total[k] >= 0)
@@ -377,7 +382,7 @@ static trek_status join_rank(int rank, void *arg)
     return status;
 }
 
-static trek_status join(const trek_split_call *call, pass *p)
+static trek_status join(const trek_split_call *call, split_forward *p)
 {
     trek_status status = TREK_OK;
     size_t bytes = 0;
@@ -390,7 +395,7 @@ static trek_status join(const trek_split_call *call, pass *p)
         return status;
     if (bytes > JOIN_ALONE_BYTES && p->joined[0]->device.type == TREK_CPU)
         return trek_ranks_call(p->ranks, join_rank, p);
-    for (int r = 0; r < p->world && status == TREK_OK; r++)
+    for (int r = 0; r < p->local_ranks && status == TREK_OK; r++)
         status = join_rank(r, p);
     return status;
 }
@@ -398,10 +403,10 @@ static trek_status join(const trek_split_call *call, pass *p)
 /* --- backward of the joint node -------------------------------------------------------- */
 
 typedef struct backward_call {
-    pass *pass;
+    split_forward *forward;
     trek_var *const *grads; /* of the recorded outputs; NULL where none arrived */
     bool retain;
-    bool some_only;         /* the backward is for the leaves that pass.reached tells, and those behind the inputs */
+    bool some_only;         /* the backward is for the leaves that forward.reached tells, and those behind the inputs */
     const trek_split_watch *watch; /* all parameters are reached; NULL: nobody asks */
 } backward_call;
 
@@ -415,7 +420,7 @@ const trek_split_watch *trek_split_watch_set(const trek_split_watch *watch)
 }
 
 /* What arrives at the rank's output k. */
-static trek_var *rank_seed(const pass *p, int rank, int k, trek_var *grad)
+static trek_var *rank_seed(const split_forward *p, int rank, int k, trek_var *grad)
 {
     const side *of = &p->of[rank];
     trek_device device = trek_ranks_device(p->ranks, rank);
@@ -427,7 +432,7 @@ static trek_var *rank_seed(const pass *p, int rank, int k, trek_var *grad)
 }
 
 /* The leaves of this rank that the caller's backward is for. */
-static int list_leaves(const pass *p, side *of)
+static int list_leaves(const split_forward *p, side *of)
 {
     int n = 0;
     for (int k = 0; k < of->replica->n_params; k++)
@@ -441,7 +446,7 @@ static int list_leaves(const pass *p, side *of)
 
 static trek_status backward_segment(const backward_call *c, int rank)
 {
-    pass *p = c->pass;
+    split_forward *p = c->forward;
     side *of = &p->of[rank];
     int n = 0, place = 0;
     for (int k = 0; k < p->n_outputs; k++) {
@@ -451,7 +456,7 @@ static trek_status backward_segment(const backward_call *c, int rank)
         of->roots[n] = of->outputs[k];
         of->seeds[n] = rank_seed(p, rank, k, grad);
         if (!of->seeds[n++])
-            return trek_status_get();
+            return trek_error_status();
     }
     if (n == 0)
         return TREK_OK;
@@ -468,8 +473,8 @@ static trek_status backward_segment(const backward_call *c, int rank)
 
 static trek_status backward_timed(const backward_call *c, int rank)
 {
-    trek_stopwatch *watch = c->pass->watches ? &c->pass->watches->of[rank] : NULL;
-    trek_status status = watch ? trek_stopwatch_start(watch, trek_ranks_device(c->pass->ranks, rank)) : TREK_OK;
+    trek_stopwatch *watch = c->forward->watches ? &c->forward->watches->of[rank] : NULL;
+    trek_status status = watch ? trek_stopwatch_start(watch, trek_ranks_device(c->forward->ranks, rank)) : TREK_OK;
     if (status == TREK_OK)
         status = backward_segment(c, rank);
     return status == TREK_OK && watch ? trek_stopwatch_stop(watch, 0) : status;
@@ -481,19 +486,19 @@ static trek_status run_segment(const backward_call *c, int rank)
     trek_scope scope = trek_scope_begin();
     int depth = trek_grad_mode_here.no_grad_depth;
     trek_grad_mode_here.no_grad_depth = 1; /* seeds are numbers, not history */
-    trek_rank_sums_enter(trek_ranks_sums(c->pass->ranks), rank);
-    trek_status status = scope.depth ? backward_timed(c, rank) : trek_status_get();
-    trek_rank_sums_leave(trek_ranks_sums(c->pass->ranks), rank, status);
+    trek_rank_sums_enter(trek_ranks_sums(c->forward->ranks), rank);
+    trek_status status = scope.depth ? backward_timed(c, rank) : trek_error_status();
+    trek_rank_sums_leave(trek_ranks_sums(c->forward->ranks), rank, status);
     trek_grad_mode_here.no_grad_depth = depth;
     trek_scope_end(scope);
-    trek_trace_end("backward", start, c->pass->of[rank].rows);
+    trek_trace_end("backward", start, c->forward->of[rank].rows);
     return status;
 }
 
 static trek_status backward_rank(int rank, void *arg)
 {
     const backward_call *c = arg;
-    trek_status status = c->pass->of[rank].runs ? run_segment(c, rank) : TREK_OK;
+    trek_status status = c->forward->of[rank].runs ? run_segment(c, rank) : TREK_OK;
     if (c->watch)
         c->watch->end(rank, c->watch->arg);
     return status;
@@ -502,7 +507,7 @@ static trek_status backward_rank(int rank, void *arg)
 /* --- gradients of the inputs ----------------------------------------------------------- */
 
 /* The rank's leaf over source k of the caller's; NULL: it has none. */
-static trek_var *leaf_of(const pass *p, int rank, int k)
+static trek_var *leaf_of(const split_forward *p, int rank, int k)
 {
     if (!p->own_inputs)
         return p->of[rank].inputs[k];
@@ -510,10 +515,10 @@ static trek_var *leaf_of(const pass *p, int rank, int k)
 }
 
 /* Of an input that was split: the ranks' rows, zeros where none came. */
-static trek_tensor *join_input_rows(const pass *p, int k, const trek_tensor *like)
+static trek_tensor *join_input_rows(const split_forward *p, int k, const trek_tensor *like)
 {
     trek_tensor *whole = trek_tensor_zeros(trek_tensor_shape(like), (trek_dtype)like->dtype, like->device);
-    for (int r = 0; whole && r < p->world; r++) {
+    for (int r = 0; whole && r < p->local_ranks; r++) {
         trek_var *grad = p->of[r].inputs[k] ? trek_var_grad(p->of[r].inputs[k]) : NULL;
         if (grad && put_rows(whole, p->of[r].first, grad->data) != TREK_OK) {
             trek_tensor_release(whole);
@@ -524,10 +529,10 @@ static trek_tensor *join_input_rows(const pass *p, int k, const trek_tensor *lik
 }
 
 /* Of an input that ranks had whole: the sum, in rank order. Owned by the scope; NULL without an error: none came. */
-static trek_var *sum_input(const pass *p, int k)
+static trek_var *sum_input(const split_forward *p, int k)
 {
     trek_var *sum = NULL;
-    for (int r = 0; r < p->world; r++) {
+    for (int r = 0; r < p->local_ranks; r++) {
         trek_var *leaf = leaf_of(p, r, k), *grad = leaf ? trek_var_grad(leaf) : NULL;
         if (!grad)
             continue;
@@ -539,15 +544,15 @@ static trek_var *sum_input(const pass *p, int k)
     return sum;
 }
 
-static const trek_tensor *any_part(const pass *p, int k)
+static const trek_tensor *any_part(const split_forward *p, int k)
 {
-    for (int r = 0; r < p->world; r++)
+    for (int r = 0; r < p->local_ranks; r++)
         if (leaf_of(p, r, k))
             return leaf_of(p, r, k)->data;
     return NULL;
 }
 
-static trek_status input_gradient(const pass *p, int k, trek_var **grad)
+static trek_status input_gradient(const split_forward *p, int k, trek_var **grad)
 {
     const trek_tensor *part = any_part(p, k);
     if (!part)
@@ -563,34 +568,34 @@ static trek_status input_gradient(const pass *p, int k, trek_var **grad)
     }
     if (*grad && p->scale != 1)
         *grad = trek_mul_scalar(*grad, 1 / p->scale);
-    for (int r = 0; r < p->world; r++)
+    for (int r = 0; r < p->local_ranks; r++)
         trek_var_zero_grad(leaf_of(p, r, k)); /* a later pass over the same tape begins anew */
-    return trek_status_get();
+    return trek_error_status();
 }
 
 static trek_status split_backward(trek_function_context *context, trek_var *const *grads, int n_grads, trek_var **input_grads,
                                   int n_inputs)
 {
     (void)n_grads;
-    pass *p = trek_function_data(context);
+    split_forward *p = trek_function_data(context);
     if (trek_grad_enabled() || trek_backward_captures())
         return trek_fail(TREK_ERR_UNSUPPORTED, "%s through a forward that is split over %d ranks is not supported",
-                         trek_grad_enabled() ? "create_graph" : "trek_grad", p->world);
+                         trek_grad_enabled() ? "create_graph" : "trek_grad", p->local_ranks);
     const trek_replica *first = p->of[0].replica;
     bool all = true;
     for (int k = 0; k < first->n_params; k++)
         all &= p->reached[k] = trek_backward_reaches(first->params[k]);
-    /* Only a backward that is for certain leaves passes by the anchor. */
-    backward_call call = { p, grads, trek_backward_retains(), !trek_backward_reaches(p->anchor), NULL };
+    /* Only a backward that is for certain leaves passes by the tape's leaf. */
+    backward_call call = { p, grads, trek_backward_retains(), !trek_backward_reaches(p->tape_leaf), NULL };
     const trek_split_watch *watch = watch_here;
-    if (watch && watch->anchor == p->anchor && all && call.some_only && trek_backward_passes_last(p->anchor) &&
+    if (watch && watch->tape_leaf == p->tape_leaf && all && call.some_only && trek_backward_passes_last(p->tape_leaf) &&
         watch->begins(watch->arg))
         call.watch = watch;
     trek_status status = run_ranks(p, backward_rank, &call);
     for (int k = 0, place = 0; k < p->n_sources && status == TREK_OK; k++) {
         if (p->own_inputs && !p->of[k / p->n_inputs].runs)
             continue;
-        if (place < n_inputs - 1 && trek_needs_grad(context, place)) /* the last one is the anchor */
+        if (place < n_inputs - 1 && trek_needs_grad(context, place)) /* the last one is the tape's leaf */
             status = input_gradient(p, k, &input_grads[place]);
         place++;
     }
@@ -602,7 +607,7 @@ static trek_status split_outputs(trek_function_context *context, trek_var *const
                                  int n_outputs)
 {
     (void)inputs, (void)n_inputs, (void)n_outputs;
-    pass *p = trek_function_data(context);
+    split_forward *p = trek_function_data(context);
     int place = 0;
     for (int k = 0; k < p->n_outputs; k++) {
         if (!p->recorded[k])
@@ -610,7 +615,7 @@ static trek_status split_outputs(trek_function_context *context, trek_var *const
         outputs[place] = trek_var_from(p->joined[k]);
         p->joined[k] = NULL;
         if (!outputs[place++])
-            return trek_status_get();
+            return trek_error_status();
     }
     return TREK_OK;
 }
@@ -620,12 +625,12 @@ static const trek_function split_function = { "split_forward", split_outputs, sp
 /* --- the caller's side --------------------------------------------------------------------- */
 
 /* Outputs that no gradient goes through; how many others there are, or -1. */
-static int give_plain(pass *p, trek_var **outputs)
+static int give_plain(split_forward *p, trek_var **outputs)
 {
     int recorded = 0;
     for (int k = 0; k < p->n_outputs; k++) {
         p->recorded[k] = false;
-        for (int r = 0; r < p->world; r++)
+        for (int r = 0; r < p->local_ranks; r++)
             p->recorded[k] |= p->of[r].runs && p->of[r].outputs[k]->requires_grad;
         recorded += p->recorded[k];
         outputs[k] = NULL;
@@ -639,23 +644,23 @@ static int give_plain(pass *p, trek_var **outputs)
     return recorded;
 }
 
-/* The pass belongs to the tape, or ends here. */
-static trek_status give_outputs(const trek_split_call *call, pass *p, trek_var **outputs)
+/* The split forward belongs to the tape, or ends here. */
+static trek_status give_outputs(const trek_split_call *call, split_forward *p, trek_var **outputs)
 {
     int recorded = give_plain(p, outputs), n = 0, n_outputs = p->n_outputs;
-    trek_tensor *zero = recorded > 0 && !call->anchor ? trek_tensor_zeros(trek_dims_none(), TREK_F32, trek_cpu(0)) : NULL;
-    p->anchor = zero ? trek_var_new(zero, true) : recorded > 0 ? trek_var_retain(call->anchor) : NULL;
+    trek_tensor *zero = recorded > 0 && !call->tape_leaf ? trek_tensor_zeros(trek_dims_none(), TREK_F32, trek_cpu(0)) : NULL;
+    p->tape_leaf = zero ? trek_var_new(zero, true) : recorded > 0 ? trek_var_retain(call->tape_leaf) : NULL;
     trek_tensor_release(zero);
-    trek_var *results[64], **list = p->anchor ? trek_calloc((size_t)p->n_sources + 1, sizeof *list) : NULL;
+    trek_var *results[64], **list = p->tape_leaf ? trek_calloc((size_t)p->n_sources + 1, sizeof *list) : NULL;
     bool is_recorded[64];
     if (!list) {
         pass_free(p);
-        return recorded == 0 ? TREK_OK : trek_status_get();
+        return recorded == 0 ? TREK_OK : trek_error_status();
     }
     for (int k = 0; k < p->n_sources; k++)
         if (!p->own_inputs || p->of[k / p->n_inputs].runs)
             list[n++] = call->inputs[k];
-    list[n++] = p->anchor;
+    list[n++] = p->tape_leaf;
     for (int k = 0; k < n_outputs; k++)
         is_recorded[k] = p->recorded[k];
     trek_status status = trek_function_apply(&split_function, p, list, n, results, recorded);
@@ -668,18 +673,18 @@ static trek_status give_outputs(const trek_split_call *call, pass *p, trek_var *
 
 trek_status trek_split_forward(const trek_split_call *call, trek_var **outputs)
 {
-    pass *p = pass_new(call);
+    split_forward *p = split_forward_new(call);
     if (!p)
-        return trek_status_get();
+        return trek_error_status();
     if (call->comm)
         trek_rank_sums_set_comm(trek_ranks_sums(call->ranks), call->comm);
-    forward_call c = { .call = call, .pass = p, .no_grad_depth = trek_grad_mode_here.no_grad_depth,
+    forward_call c = { .call = call, .forward = p, .no_grad_depth = trek_grad_mode_here.no_grad_depth,
                        .autocast = trek_autocast_dtype(),
-                       .rng_step = trek_place_here.rng_step, .rng_draw = trek_place_here.rng_draw };
+                       .rng_step = trek_rank_here.rng_step, .rng_draw = trek_rank_here.rng_draw };
     trek_status status = run_ranks(p, forward_rank, &c);
-    for (int r = 0; r < p->world && status == TREK_OK; r++)
-        if (p->of[r].runs && p->of[r].rng_draw > trek_place_here.rng_draw)
-            trek_place_here.rng_draw = p->of[r].rng_draw;
+    for (int r = 0; r < p->local_ranks && status == TREK_OK; r++)
+        if (p->of[r].runs && p->of[r].rng_draw > trek_rank_here.rng_draw)
+            trek_rank_here.rng_draw = p->of[r].rng_draw;
     if (status == TREK_OK)
         status = join(call, p);
     if (status == TREK_OK)

@@ -33,7 +33,7 @@ typedef struct trek_split_call {
     const trek_split_part *parts; /* [ranks] */
     bool keeps_rows; /* each row of input gives as many rows of output: else an error; not: outputs have what rows they have */
     double scale;             /* backward gives each replica so many times its share */
-    trek_var *anchor;         /* a leaf, by which a trek_split_watch knows its forwards; NULL: nobody watches */
+    trek_var *tape_leaf;      /* a leaf, by which a trek_split_watch knows its forwards; NULL: nobody watches */
     trek_comm *comm;          /* other processes whose layers take part in sums; NULL */
     trek_stopwatches *watches;/* NULL: nobody measures */
     bool counts;              /* its samples count as the ranks' work */
@@ -41,9 +41,9 @@ typedef struct trek_split_call {
 } trek_split_call;
 
 /* Who wants to know when the ranks' parameters are complete: for the backward of one loss, through any number of forwards
- * with this anchor. */
+ * with this tape leaf. */
 typedef struct trek_split_watch {
-    const trek_var *anchor;
+    const trek_var *tape_leaf;
     bool (*begins)(void *arg); /* on the caller's thread, before the last of them goes back: whether it is to be told */
     void *(*arg_of_rank)(int rank, void *arg);
     void (*complete)(int k, void *rank_arg); /* on the rank: of its parameters, and of more leaves behind them */

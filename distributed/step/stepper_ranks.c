@@ -43,7 +43,7 @@ static trek_status list_rank(int rank, void *arg)
     own->model = trek_replica_new(trek_graph_module(own->graph));
     char *graph = own->model ? trek_ranks_describe_graph(own->graph) : NULL;
     trek_status status = trek_replica_compare(own->model, trek_ranks_comm(s->ranks, rank), graph,
-                                              "trainer_setup: the ranks' replicas differ", graph ? TREK_OK : trek_status_get());
+                                              "trainer_setup: the ranks' replicas differ", graph ? TREK_OK : trek_error_status());
     trek_free(graph);
     return status;
 }
@@ -80,10 +80,10 @@ static trek_status make_arena(ranks_stepper *s, int rank)
         return TREK_OK;
     trek_params *params = trek_module_params(trek_graph_module(own->graph));
     if (!params)
-        return trek_status_get();
+        return trek_error_status();
     own->arena = s->shared ? trek_arena_new_sharing(params, s->replicas[0].arena) : trek_arena_new(params);
     trek_params_free(&params);
-    return own->arena ? TREK_OK : trek_status_get();
+    return own->arena ? TREK_OK : trek_error_status();
 }
 
 /* Further ranks' arenas, on their threads; rank 0's is there. Values are rank 0's. */
@@ -104,10 +104,10 @@ static trek_status move_params(ranks_stepper *s)
 {
     trek_params *params = trek_module_params(trek_graph_module(s->replicas[0].graph));
     if (!params)
-        return trek_status_get();
+        return trek_error_status();
     s->replicas[0].arena = trek_arena_new_in(params, zeros_of_comm, s->comm);
     trek_params_free(&params);
-    return s->replicas[0].arena ? trek_ranks_call(s->ranks, move_rank, s) : trek_status_get();
+    return s->replicas[0].arena ? trek_ranks_call(s->ranks, move_rank, s) : trek_error_status();
 }
 
 /* Outputs that forward joins: the graph's, and what is tagged besides it. */
@@ -120,7 +120,7 @@ static trek_status plan_outputs(ranks_stepper *s)
     s->tag_output = trek_calloc((size_t)s->n_tags, sizeof *s->tag_output);
     s->output_tag = trek_calloc((size_t)s->n_tags + 1, sizeof *s->output_tag);
     if (!s->tag_output || !s->output_tag)
-        return trek_status_get();
+        return trek_error_status();
     for (int k = 0; k < s->n_tags; k++) {
         int value = l->tags[k].value, found = value == l->output ? 0 : -1;
         for (int j = 0; j < k && found < 0; j++)
@@ -145,7 +145,7 @@ static trek_status plan_outputs(ranks_stepper *s)
 
 void trek_ranks_follow_flags(ranks_stepper *s)
 {
-    for (int r = 1; r < s->world; r++)
+    for (int r = 1; r < s->local_ranks; r++)
         trek_replica_follow_flags(s->replicas[r].model, s->replicas[0].model);
 }
 
@@ -163,7 +163,7 @@ static trek_status join_processes(ranks_stepper *s, const trek_ranks_opts *opts)
 {
     if (!opts->comm)
         return TREK_OK;
-    trek_status status = trek_rounds_begin(s, opts->comm);
+    trek_status status = trek_job_sync_begin(s, opts->comm);
     if (status == TREK_OK)
         status = trek_replica_take_first(s->replicas[0].model, s->comm,
                                          (trek_replica_values){ .params = true, .buffers = true, .on_host = s->on_host &&
@@ -171,30 +171,30 @@ static trek_status join_processes(ranks_stepper *s, const trek_ranks_opts *opts)
     return status == TREK_OK ? trek_ranks_call(s->ranks, copy_rank, s) : status;
 }
 
-static trek_status make_pace(ranks_stepper *s, const trek_ranks_opts *opts)
+static trek_status make_workload(ranks_stepper *s, const trek_ranks_opts *opts)
 {
-    s->watches = trek_stopwatches_new(s->world);
-    s->ms = trek_calloc((size_t)s->total, sizeof *s->ms);
-    s->units = trek_calloc((size_t)s->total, sizeof *s->units);
-    s->pace = trek_pace_new(s->total, opts->pace);
+    s->watches = trek_stopwatches_new(s->local_ranks);
+    s->ms = trek_calloc((size_t)s->world_size, sizeof *s->ms);
+    s->units = trek_calloc((size_t)s->world_size, sizeof *s->units);
+    s->workload = trek_workload_new(s->world_size, opts->workload);
     if (opts->slowdowns) {
-        trek_slowdown *slowdowns = trek_calloc((size_t)s->world, sizeof *slowdowns);
-        s->slowed_batches = trek_calloc((size_t)s->world, sizeof *s->slowed_batches);
+        trek_slowdown *slowdowns = trek_calloc((size_t)s->local_ranks, sizeof *slowdowns);
+        s->slowed_batches = trek_calloc((size_t)s->local_ranks, sizeof *s->slowed_batches);
         if (slowdowns)
-            memcpy(slowdowns, opts->slowdowns, (size_t)s->world * sizeof *slowdowns);
+            memcpy(slowdowns, opts->slowdowns, (size_t)s->local_ranks * sizeof *slowdowns);
         s->slowdowns = slowdowns;
         if (!slowdowns || !s->slowed_batches)
-            return trek_status_get();
+            return trek_error_status();
     }
-    if (!s->watches || !s->ms || !s->units || !s->pace)
-        return trek_status_get();
-    trek_rounds_publish(s);
+    if (!s->watches || !s->ms || !s->units || !s->workload)
+        return trek_error_status();
+    trek_job_sync_publish(s);
     return TREK_OK;
 }
 
 static void note_kinds(ranks_stepper *s)
 {
-    for (int r = 0; r < s->world; r++)
+    for (int r = 0; r < s->local_ranks; r++)
         s->kinds |= 1u << trek_ranks_device(s->ranks, r).type;
     s->on_host = s->kinds == 1u << TREK_CPU;
     s->mixed = (s->kinds & (s->kinds - 1)) != 0;
@@ -205,20 +205,20 @@ static const trek_stepper_class ranks_class;
 
 trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, const trek_ranks_opts *opts)
 {
-    int world = trek_ranks_world_size(ranks);
+    int local_ranks = trek_ranks_world_size(ranks);
     ranks_stepper *s = trek_calloc(1, sizeof *s);
-    rank_replica *replicas = trek_calloc((size_t)world, sizeof *replicas);
+    rank_replica *replicas = trek_calloc((size_t)local_ranks, sizeof *replicas);
     if (!s || !replicas) {
         trek_free(s);
         trek_free(replicas);
-        for (int r = 1; r < world; r++)
+        for (int r = 1; r < local_ranks; r++)
             trek_graph_free(&graphs[r]);
         trek_ranks_free(&ranks);
         return NULL;
     }
     s->base = (trek_stepper){ &ranks_class, graphs[0] };
     s->ranks = ranks;
-    s->world = world;
+    s->local_ranks = local_ranks;
     s->replicas = replicas;
     s->shared = opts->shared;
     note_kinds(s);
@@ -227,8 +227,8 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
     s->comm = opts->comm && trek_comm_retain(opts->comm) ? opts->comm : NULL;
     trek_step_reset(&s->step);
     s->processes = 1;
-    s->total = world;
-    for (int r = 0; r < world; r++)
+    s->world_size = local_ranks;
+    for (int r = 0; r < local_ranks; r++)
         replicas[r].graph = graphs[r];
     trek_status status = trek_ranks_call(ranks, list_rank, s);
     if (status == TREK_OK)
@@ -244,7 +244,7 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
     if (status == TREK_OK)
         status = trek_ranks_constants(&s->base);
     if (status == TREK_OK)
-        status = make_pace(s, opts);
+        status = make_workload(s, opts);
     if (status == TREK_OK)
         return &s->base;
     free_ranks(&s->base);
@@ -281,19 +281,19 @@ static void free_ranks(trek_stepper *stepper)
     }
     trek_free(s->tag_output);
     trek_free(s->output_tag);
-    trek_var_release(s->anchor);
+    trek_var_release(s->tape_leaf);
     trek_free(s->chunks);
     trek_free(s->sums);
     trek_free(s->has);
     trek_free(s->replicas);
     trek_stopwatches_release(s->watches);
     trek_stopwatch_clear(&s->reduce_watch);
-    trek_pace_free(&s->pace);
+    trek_workload_free(&s->workload);
     trek_free(s->ms);
     trek_free(s->units);
     trek_free((void *)(uintptr_t)s->slowdowns);
     trek_free(s->slowed_batches);
-    trek_rounds_end(s);
+    trek_job_sync_end(s);
     trek_ranks_free(&s->ranks);
     trek_free(s);
 }
@@ -316,7 +316,7 @@ void trek_ranks_reset(ranks_stepper *s)
 
 void trek_ranks_merged(ranks_stepper *s)
 {
-    for (int r = 0; r < s->world; r++)
+    for (int r = 0; r < s->local_ranks; r++)
         s->replicas[r].samples = 0;
     s->windowed = false;
 }
@@ -324,7 +324,7 @@ void trek_ranks_merged(ranks_stepper *s)
 static trek_status zero_grad(trek_stepper *stepper)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
-    trek_status status = trek_status_get();
+    trek_status status = trek_error_status();
     if (status == TREK_OK) /* the engine may still read and write them */
         status = trek_overlap_finish(s);
     if (status == TREK_OK)
@@ -343,7 +343,7 @@ static trek_status train(trek_stepper *stepper, bool training)
 static trek_status freeze(trek_stepper *stepper, const char *path, bool frozen)
 {
     trek_module *module = trek_graph_at(stepper->graph, path);
-    return module ? trek_module_freeze(module, frozen) : trek_status_get();
+    return module ? trek_module_freeze(module, frozen) : trek_error_status();
 }
 
 static trek_status parameters_changed(trek_stepper *stepper)
@@ -365,7 +365,7 @@ static trek_status make_optimizer(int rank, void *arg)
     if (rank > 0 && c->s->shared)
         return TREK_OK;
     c->made[rank] = trek_optimizer_make(c->source, c->s->replicas[rank].arena);
-    return c->made[rank] ? TREK_OK : trek_status_get();
+    return c->made[rank] ? TREK_OK : trek_error_status();
 }
 
 /* All ranks' or none. */
@@ -374,11 +374,11 @@ static trek_status set_optimizer(trek_stepper *stepper, const trek_optimizer_sou
     ranks_stepper *s = (ranks_stepper *)stepper;
     if (s->replicas[0].model->n_params == 0)
         return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_set_optimizer: the graph has no parameters");
-    trek_optimizer **made = trek_calloc((size_t)s->world, sizeof *made);
+    trek_optimizer **made = trek_calloc((size_t)s->local_ranks, sizeof *made);
     if (!made)
-        return trek_status_get();
+        return trek_error_status();
     trek_status status = trek_ranks_call(s->ranks, make_optimizer, &(optimizer_call){ s, source, made });
-    for (int r = 0; r < s->world; r++) {
+    for (int r = 0; r < s->local_ranks; r++) {
         trek_optimizer *old = s->replicas[r].optimizer;
         if (status == TREK_OK)
             s->replicas[r].optimizer = made[r];
@@ -396,20 +396,20 @@ static trek_status set_lr(trek_stepper *stepper, double lr)
     if (!s->replicas[0].optimizer)
         return trek_fail(TREK_ERR_STATE, "trek_graph_set_lr: the graph has no optimizer");
     trek_status status = TREK_OK; /* the first rank's refusal comes before any change */
-    for (int r = 0; r < s->world && status == TREK_OK; r++)
+    for (int r = 0; r < s->local_ranks && status == TREK_OK; r++)
         if (s->replicas[r].optimizer)
             status = trek_optimizer_set_lr(s->replicas[r].optimizer, lr);
     return status;
 }
 
-static int world_size(const trek_stepper *stepper) { return ((const ranks_stepper *)stepper)->total; }
+static int world_size(const trek_stepper *stepper) { return ((const ranks_stepper *)stepper)->world_size; }
 
 static int shares(const trek_stepper *stepper, double *list, int capacity)
 {
     const ranks_stepper *s = (const ranks_stepper *)stepper;
-    for (int r = 0; r < s->total && r < capacity; r++)
-        list[r] = trek_pace_shares(s->pace)[r];
-    return s->total;
+    for (int r = 0; r < s->world_size && r < capacity; r++)
+        list[r] = trek_workload_shares(s->workload)[r];
+    return s->world_size;
 }
 
 static double lr(const trek_stepper *stepper)
@@ -444,5 +444,5 @@ ranks_stepper *trek_graph_ranks(const trek_graph *graph)
 trek_graph *trek_graph_replica(trek_graph *graph, int rank)
 {
     ranks_stepper *s = trek_graph_ranks(graph);
-    return s && rank >= 0 && rank < s->world ? s->replicas[rank].graph : NULL;
+    return s && rank >= 0 && rank < s->local_ranks ? s->replicas[rank].graph : NULL;
 }

@@ -34,7 +34,7 @@ typedef struct rank_replica {
     trek_optimizer *optimizer; /* rank 0's; with arenas of their own every rank's */
     trek_grad_scaler *scaler; /* on GPUs: a further rank's copy of the graph's; NULL until it is needed */
     struct trek_reader *reader; /* of windows; NULL: none yet */
-    trek_tensor **stashed;   /* [parts] gradients of earlier passes, put aside (per_rank_step.c); NULL: none yet */
+    trek_tensor **stashed;   /* [parts] gradients of earlier passes (per_rank_step.c); NULL: none yet */
     bool *stashed_has;       /* [segments] of which segments */
     int64_t samples;         /* rows of training forwards since buffers were merged */
 } rank_replica;
@@ -42,7 +42,7 @@ typedef struct rank_replica {
 typedef struct ranks_stepper {
     trek_stepper base;
     trek_ranks *ranks;
-    int world;
+    int local_ranks;
     bool shared;             /* one parameter arena and one optimizer */
     bool on_host; /* all ranks' memory is the host's; else each decides in its own device's order, from the same sums */
     bool mixed;              /* the job has ranks on CPUs and on GPUs: rank 0's parameters are everybody's after each step */
@@ -58,30 +58,30 @@ typedef struct ranks_stepper {
 
     trek_reduce_chunk *chunks;
     int n_chunks;
-    double *sums;            /* [chunks] squares; with arenas of their own [world][chunks] */
-    bool *has;               /* [segments][world] whose backward gave a gradient */
+    double *sums;            /* [chunks] squares; with arenas of their own [local_ranks][chunks] */
+    bool *has;               /* [segments][local_ranks] whose backward gave a gradient */
     bool *any;               /* [segments] of some rank: those of rank 0's reducer */
     int64_t bucket_bytes;
 
-    trek_stopwatches *watches; /* [world] */
-    trek_pace *pace;         /* shares or counts of all ranks of the job */
-    const trek_slowdown *slowdowns; /* [total] for examples and benchmarks; NULL: none */
-    int64_t *slowed_batches; /* [world] batches that each has run */
-    double *ms;              /* [total] of the present step: compute time of every rank of the job, */
-    int64_t *units;          /* [total] for so many samples, or batches of a window */
+    trek_stopwatches *watches; /* [local_ranks] */
+    trek_workload *workload; /* shares or counts of all ranks of the job */
+    const trek_slowdown *slowdowns; /* [world_size] for examples and benchmarks; NULL: none */
+    int64_t *slowed_batches; /* [local_ranks] batches that each has run */
+    double *ms;              /* [world_size] of the present step: compute time of every rank of the job, */
+    int64_t *units;          /* [world_size] for so many samples, or batches of a window */
     trek_stopwatch reduce_watch; /* rank 0's, of the reduction */
     double own_communication_ms, communication_ms; /* of the last reduction; as process 0 saw it the step before */
     bool windowed;           /* some pass since buffers were merged was a window */
     trek_step_state step;
     bool overlaps;           /* reduction under backward, where the step's last pass may send */
-    trek_var *anchor;        /* all split forwards are of it, where the ranks of one process overlap; else NULL */
+    trek_var *tape_leaf;     /* all split forwards are of it, where the ranks of one process overlap; else NULL */
     int on_tape;             /* parameters of rank 0 that no more of the caller's own tape reaches, in a backward that sends */
 
     /* job_sync.c: the job's processes; comm NULL: this is the only one */
     trek_comm *comm;
-    int process, processes, first_rank, total, ranks_most;
+    int process, processes, first_rank, world_size, ranks_most;
     int *process_ranks;      /* [processes] */
-    char *own_word, *words;
+    char *own_message, *messages;
     bool divides;            /* its shares may be how loaders divide batches */
     struct ranks_stepper *next_divider;
     uint64_t failure;        /* the error of the caller's thread that all processes know of (trek_error_number); 0: none yet */
@@ -112,8 +112,8 @@ trek_status trek_slowed(const ranks_stepper *s, int rank, trek_stopwatch *watch,
 trek_var *trek_ranks_train_batch(trek_stepper *stepper, const struct trek_batch *batch);
 int64_t trek_ranks_window(trek_stepper *stepper);
 /* Multiplies gradients by `factor`, which becomes 1. */
-trek_status trek_ranks_settle(ranks_stepper *s);
-trek_status trek_ranks_settle_here(int rank, void *stepper); /* on the rank's thread */
+trek_status trek_ranks_apply_grad_factor(ranks_stepper *s);
+trek_status trek_ranks_apply_grad_factor_here(int rank, void *stepper); /* on the rank's thread */
 void trek_ranks_forget_stash(rank_replica *replica);
 /* stepper_ranks.c: no gradients, nothing sent: the end of a step, or of what it had so far. */
 void trek_ranks_reset(ranks_stepper *s);
@@ -141,7 +141,7 @@ typedef struct trek_ranks_opts {
     bool shared;
     int64_t bucket_bytes;
     trek_comm *comm;              /* among processes, of which the stepper takes a handle; NULL: one process */
-    const trek_pace_opts *pace;
+    const trek_workload_opts *workload;
     const trek_slowdown *slowdowns; /* [ranks of this process] copied; NULL */
 } trek_ranks_opts;
 trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, const trek_ranks_opts *opts);

@@ -25,7 +25,7 @@ static trek_status make_dense(const trek_op_call *call, unsigned inputs, trek_op
         trek_tensor *t = call->inputs[k];
         dense->inputs[k] = t && (inputs >> k & 1) ? dense_input(t) : trek_tensor_retain(t);
         if (t && !dense->inputs[k])
-            return trek_status_get();
+            return trek_error_status();
     }
     for (int k = 0; k < call->n_outputs; k++) {
         trek_tensor *t = call->outputs[k];
@@ -34,7 +34,7 @@ static trek_status make_dense(const trek_op_call *call, unsigned inputs, trek_op
         bool fine = t->contiguous && !trek_cpu_is_half(t);
         dense->outputs[k] = fine ? trek_tensor_retain(t) : trek_tensor_make(t->ndim, t->sizes, dense_dtype(t), t->device);
         if (!dense->outputs[k])
-            return trek_status_get();
+            return trek_error_status();
     }
     return TREK_OK;
 }

@@ -76,15 +76,15 @@ static void count(atomic_llong *now, atomic_llong *peak, long long bytes)
         ;
 }
 
-trek_memory_stats_t trek_cuda_stats(trek_device device)
+trek_memory_stats trek_cuda_stats(trek_device device)
 {
     if (device.index < 0 || device.index >= TREK_CUDA_MAX_DEVICES)
-        return (trek_memory_stats_t){ 0 };
+        return (trek_memory_stats){ 0 };
     device_counters *c = &counters[device.index];
-    return (trek_memory_stats_t){ .allocated = atomic_load(&c->allocated), .allocated_peak = atomic_load(&c->allocated_peak),
-                                  .reserved = atomic_load(&c->reserved), .reserved_peak = atomic_load(&c->reserved_peak),
-                                  .allocations = atomic_load(&c->allocations), .system_requests = atomic_load(&c->requests),
-                                  .retries = atomic_load(&c->retries) };
+    return (trek_memory_stats){ .allocated = atomic_load(&c->allocated), .allocated_peak = atomic_load(&c->allocated_peak),
+                                .reserved = atomic_load(&c->reserved), .reserved_peak = atomic_load(&c->reserved_peak),
+                                .allocations = atomic_load(&c->allocations), .system_requests = atomic_load(&c->requests),
+                                .retries = atomic_load(&c->retries) };
 }
 
 void trek_cuda_reset_peak(trek_device device)
@@ -235,7 +235,7 @@ static void split(trek_cuda_pool *pool, block *b, size_t size)
     size_t rest = b->size - size;
     if (rest < (b->small ? GRAIN : SMALL))
         return;
-    trek_status before = trek_status_get();
+    trek_status before = trek_error_status();
     block *r = trek_calloc(1, sizeof *r);
     if (!r) {
         if (before == TREK_OK)
@@ -470,7 +470,7 @@ static trek_status fail_memory(trek_cuda_device *device, size_t bytes)
     size_t unused = 0, total = 0;
     cudaMemGetInfo(&unused, &total);
     write_ledger(device, holders, sizeof holders);
-    trek_memory_stats_t stats = trek_cuda_stats((trek_device){ TREK_CUDA, device->index });
+    trek_memory_stats stats = trek_cuda_stats((trek_device){ TREK_CUDA, device->index });
     return trek_fail(
         TREK_ERR_MEMORY,
         "out of memory on cuda:%d: %.1f MiB were asked for; in use %.1f MiB, cached %.1f MiB, free %.1f of %.1f MiB. Held by: %s",
@@ -525,7 +525,7 @@ static trek_status allocate_on(trek_cuda_queue *queue, size_t bytes, void **data
     if (!b)
         return fail_memory(queue->device, bytes);
     b->requested = bytes;
-    b->op = trek_cuda_host->place()->op;
+    b->op = trek_cuda_host->rank_context()->op;
     device_counters *c = &counters[queue->device->index];
     count(&c->allocated, &c->allocated_peak, (long long)b->size);
     atomic_fetch_add_explicit(&c->allocations, 1, memory_order_relaxed);
@@ -537,7 +537,7 @@ static trek_status allocate_on(trek_cuda_queue *queue, size_t bytes, void **data
 trek_status trek_cuda_allocate(trek_device device, size_t bytes, void **data, void **handle)
 {
     trek_cuda_queue *queue = trek_cuda_queue_here(device.index);
-    return queue ? allocate_on(queue, bytes, data, handle) : trek_status_get();
+    return queue ? allocate_on(queue, bytes, data, handle) : trek_error_status();
 }
 
 static void add_use(block *b, cudaStream_t stream)

@@ -53,7 +53,7 @@ static trek_capture *new_capture(trek_cuda_queue *queue)
     capture->queue = queue;
     void *step = NULL;
     trek_device device = { TREK_CUDA, queue->device->index };
-    uint64_t first = trek_cuda_host->place()->rng_step;
+    uint64_t first = trek_cuda_host->rank_context()->rng_step;
     if ((capture->pool = trek_cuda_pool_new(queue->device, queue->stream, true)) &&
         trek_cuda_allocate(device, sizeof first, &step, &capture->step_handle) == TREK_OK &&
         trek_cuda_copy_bytes(step, device, &first, (trek_device){ TREK_CPU, 0 }, sizeof first, NULL) == TREK_OK) {
@@ -69,12 +69,12 @@ trek_status trek_cuda_capture_begin(trek_device device)
 {
     trek_cuda_queue *queue = trek_cuda_queue_here(device.index);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     if (queue->capture)
         return trek_fail(TREK_ERR_STATE, "a capture is under way on this thread already");
     trek_capture *capture = new_capture(queue);
     if (!capture)
-        return trek_status_get();
+        return trek_error_status();
     /* relaxed: the allocator may ask the driver for memory meanwhile */
     __atomic_add_fetch(&under_way[device.index], 1, __ATOMIC_ACQ_REL);
     trek_status status = trek_cuda_check(cudaStreamBeginCapture(queue->stream, cudaStreamCaptureModeRelaxed),
@@ -99,7 +99,7 @@ trek_status trek_cuda_capture_end(trek_device device, trek_capture **result)
     if (!queue || !queue->capture)
         return trek_fail(TREK_ERR_STATE, "no capture is under way on this thread");
     trek_capture *capture = queue->capture;
-    capture->steps = trek_cuda_host->place()->rng_step - capture->next_step;
+    capture->steps = trek_cuda_host->rank_context()->rng_step - capture->next_step;
     trek_status status = TREK_OK;
     if (result && capture->steps)
         status = trek_cuda_check(trek_cuda_advance(capture->step, capture->steps, queue->stream), "the end of a capture");
@@ -121,7 +121,7 @@ trek_status trek_cuda_capture_replay(trek_capture *capture, uint64_t rng_step)
 {
     trek_cuda_queue *queue = trek_cuda_queue_here(capture->queue->device->index);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     if (queue != capture->queue)
         return trek_fail(TREK_ERR_STATE, "a captured step is replayed by the thread that captured it");
     trek_status status = TREK_OK;
@@ -157,7 +157,7 @@ void trek_cuda_capture_free(trek_capture *capture)
 
 bool trek_cuda_capturing(void)
 {
-    trek_device here = trek_cuda_host->place()->device;
+    trek_device here = trek_cuda_host->rank_context()->device;
     return trek_cuda_captures_here(here.type == TREK_CUDA ? here.index : -1);
 }
 

@@ -94,7 +94,7 @@ trek_status trek_cuda_pinned_allocate(size_t bytes, void **data)
 {
     pinned *p = take_pinned(bytes);
     *data = p ? (char *)p + HEAD : NULL;
-    return p ? TREK_OK : trek_status_get();
+    return p ? TREK_OK : trek_error_status();
 }
 
 void trek_cuda_pinned_release(void *data)
@@ -125,7 +125,7 @@ static trek_status stage(void *to, const void *from, size_t bytes, trek_cuda_que
 {
     pinned *p = take_pinned(bytes);
     if (!p)
-        return trek_status_get();
+        return trek_error_status();
     memcpy((char *)p + HEAD, from, bytes);
     trek_status status = trek_cuda_check(cudaMemcpyAsync(to, (char *)p + HEAD, bytes, cudaMemcpyHostToDevice, stream),
                                          "cudaMemcpyAsync");
@@ -172,14 +172,14 @@ static trek_status between(void *to, int to_index, const void *from, int from_in
 {
     trek_cuda_queue *source = trek_cuda_queue_here(from_index);
     cudaEvent_t written = NULL, read = NULL;
-    trek_status status = source ? TREK_OK : trek_status_get();
+    trek_status status = source ? TREK_OK : trek_error_status();
     if (status == TREK_OK)
         status = trek_cuda_check(cudaEventCreateWithFlags(&written, cudaEventDisableTiming), "cudaEventCreateWithFlags");
     if (status == TREK_OK)
         status = trek_cuda_check(cudaEventRecord(written, source->stream), "cudaEventRecord");
     trek_cuda_queue *target = status == TREK_OK ? trek_cuda_queue_here(to_index) : NULL;
     if (status == TREK_OK && !target)
-        status = trek_status_get();
+        status = trek_error_status();
     if (status == TREK_OK)
         status = trek_cuda_check(cudaStreamWaitEvent(on, written, 0), "cudaStreamWaitEvent");
     if (status == TREK_OK)
@@ -205,7 +205,7 @@ trek_status trek_cuda_copy_bytes(void *to, trek_device to_device, const void *fr
         return TREK_OK;
     trek_cuda_queue *queue = trek_cuda_queue_here(to_device.type == TREK_CUDA ? to_device.index : from_device.index);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     cudaStream_t on = trek_cuda_stream_of(queue, stream);
     if (to_device.type == TREK_CPU)
         return to_host(to, from, bytes, queue, on);

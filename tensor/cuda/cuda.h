@@ -128,7 +128,7 @@ void trek_cuda_release(trek_device device, void *data, void *handle);
 void trek_cuda_record_use(void *handle, trek_stream *stream);
 void trek_cuda_release_cached(trek_device device);
 void trek_cuda_reset_peak(trek_device device);
-trek_memory_stats_t trek_cuda_stats(trek_device device);
+trek_memory_stats trek_cuda_stats(trek_device device);
 trek_status trek_cuda_pinned_allocate(size_t bytes, void **data);
 void trek_cuda_pinned_release(void *data);
 trek_status trek_cuda_copy_bytes(void *to, trek_device to_device, const void *from, trek_device from_device, size_t bytes,

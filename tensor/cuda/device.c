@@ -215,7 +215,7 @@ trek_status trek_cuda_info(int index, trek_device_info *info)
     *info = d->info;
     size_t unused = 0, total = 0;
     if (!trek_cuda_queue_here(index))
-        return trek_status_get();
+        return trek_error_status();
     trek_status status = trek_cuda_check(cudaMemGetInfo(&unused, &total), "cudaMemGetInfo");
     info->memory_free = (int64_t)unused;
     return status;

@@ -39,7 +39,7 @@ void trek_log_message(trek_log_level level, const char *format, ...)
     trek_cuda_host->log_message(level, message);
 }
 
-trek_status trek_status_get(void) { return trek_cuda_host->status_get(); }
+trek_status trek_error_status(void) { return trek_cuda_host->status_get(); }
 void trek_error_clear(void) { trek_cuda_host->error_clear(); }
 void *trek_alloc(size_t bytes) { return trek_cuda_host->alloc(bytes); }
 void trek_free(void *memory) { trek_cuda_host->free(memory); }

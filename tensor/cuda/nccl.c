@@ -192,7 +192,7 @@ static void free_ranks(trek_device_rank **ranks, int n)
     for (int r = 0; r < n; r++)
         if (ranks[r] && !ranks[r]->aborted && trek_cuda_queue_here(ranks[r]->device.index))
             nccl.CommFinalize(ranks[r]->comm);
-    trek_status before = trek_status_get();
+    trek_status before = trek_error_status();
     for (int r = 0; r < n; r++)
         if (ranks[r] && !ranks[r]->aborted && settle(ranks[r], "the end of a group") != TREK_OK)
             abort_rank(ranks[r]);
@@ -236,7 +236,7 @@ static trek_status init_ranks(const ncclUniqueId *id, int first, int world, trek
         return status;
     for (int r = 0; r < n && status == TREK_OK; r++) {
         if (!trek_cuda_queue_here(ranks[r]->device.index))
-            status = trek_status_get();
+            status = trek_error_status();
         else if (!went(result = nccl.CommInitRankConfig(&ranks[r]->comm, world, *id, first + r, &c)))
             status = fail_nccl(NULL, "ncclCommInitRankConfig", result);
     }
@@ -256,7 +256,7 @@ static trek_status init_group(const ncclUniqueId *id, int first, int world, cons
         ranks[r] = NULL;
     for (int r = 0; r < n && status == TREK_OK; r++)
         if (!(ranks[r] = new_rank(devices[r], wait)))
-            status = trek_status_get();
+            status = trek_error_status();
     if (status == TREK_OK)
         status = init_ranks(id, first, world, ranks, n);
     if (status != TREK_OK)
@@ -366,7 +366,7 @@ static trek_status run(trek_device_rank *rank, const collective *c, trek_stream 
         return TREK_OK;
     trek_cuda_queue *queue = trek_cuda_queue_here(rank->device.index);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     pthread_mutex_lock(&rank->lock);
     bool aborted = rank->aborted;
     ncclResult_t result = aborted ? ncclSuccess : begin(rank, c, trek_cuda_stream_of(queue, stream));
@@ -409,7 +409,7 @@ static trek_status register_buffer(trek_device_rank *rank, void *data, size_t by
     if (!nccl.CommRegister || !nccl.CommDeregister || bytes == 0)
         return TREK_OK;
     if (!trek_cuda_queue_here(rank->device.index))
-        return trek_status_get();
+        return trek_error_status();
     pthread_mutex_lock(&rank->lock);
     ncclResult_t result = rank->aborted ? ncclSuccess : nccl.CommRegister(rank->comm, data, bytes, handle);
     trek_status status = went(result) ? TREK_OK : fail_nccl(rank, "ncclCommRegister", result);

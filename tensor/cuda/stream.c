@@ -122,7 +122,7 @@ bool trek_cuda_some_device_here(void)
 {
     if (mine && mine->current >= 0)
         return true;
-    trek_device here = trek_cuda_host->place()->device;
+    trek_device here = trek_cuda_host->rank_context()->device;
     trek_cuda_device *open = trek_cuda_device_open();
     return trek_cuda_queue_here(here.type == TREK_CUDA ? here.index : open ? open->index : 0) != NULL;
 }
@@ -147,7 +147,7 @@ trek_status trek_cuda_stream_new(trek_device device, trek_stream **stream)
 {
     *stream = NULL;
     if (!trek_cuda_queue_here(device.index))
-        return trek_status_get();
+        return trek_error_status();
     trek_stream *s = trek_calloc(1, sizeof *s);
     if (!s)
         return TREK_ERR_MEMORY;
@@ -178,7 +178,7 @@ trek_status trek_cuda_event_new(trek_device device, trek_event **event)
 {
     *event = NULL;
     if (!trek_cuda_queue_here(device.index))
-        return trek_status_get();
+        return trek_error_status();
     trek_event *e = trek_calloc(1, sizeof *e);
     if (!e)
         return TREK_ERR_MEMORY;
@@ -203,7 +203,7 @@ trek_status trek_cuda_event_record(trek_event *event, trek_stream *stream)
 {
     trek_cuda_queue *queue = trek_cuda_queue_here(stream ? stream->device : event->device);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     trek_status status = trek_cuda_check(cudaEventRecord(event->event, trek_cuda_stream_of(queue, stream)), "cudaEventRecord");
     event->recorded |= status == TREK_OK;
     return status;
@@ -215,11 +215,11 @@ trek_status trek_cuda_stream_wait(trek_stream *stream, trek_event *event)
 {
     if (!event->recorded)
         return TREK_OK; /* nothing to wait for */
-    trek_device here = trek_cuda_host->place()->device;
+    trek_device here = trek_cuda_host->rank_context()->device;
     int device = stream ? stream->device : here.type == TREK_CUDA ? here.index : event->device;
     trek_cuda_queue *queue = trek_cuda_queue_here(device);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     return trek_cuda_check(cudaStreamWaitEvent(trek_cuda_stream_of(queue, stream), event->event, 0), "cudaStreamWaitEvent");
 }
 
@@ -263,7 +263,7 @@ trek_status trek_cuda_sync(trek_device device)
 {
     trek_cuda_queue *queue = trek_cuda_queue_here(device.index);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     if (queue->capture)
         return trek_fail(TREK_ERR_STATE,
                          "the device cannot be waited for (a value read, or a sync) while its work is being captured");
@@ -275,5 +275,5 @@ trek_status trek_cuda_sync(trek_device device)
 trek_status trek_cuda_deferred_error(trek_device device)
 {
     trek_cuda_queue *queue = trek_cuda_queue_here(device.index);
-    return queue ? trek_cuda_take_fault(queue->device) : trek_status_get();
+    return queue ? trek_cuda_take_fault(queue->device) : trek_error_status();
 }

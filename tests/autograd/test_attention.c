@@ -16,7 +16,7 @@
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 #include "tests/support/support.h"
 
 typedef struct attention_case {
@@ -121,8 +121,8 @@ static int attend(const attention_case *c, trek_dtype rounded, trek_dtype dtype,
         k = in[1] = wants_gradient(numbers(2, trek_dims(c->batch, c->kv_heads, c->keys, c->depth), rounded, dtype));
         v = in[2] = wants_gradient(numbers(3, trek_dims(c->batch, c->kv_heads, c->keys, c->depth), rounded, dtype));
     }
-    trek_place_here.rng_step = 5;
-    trek_place_here.rng_draw = 0;
+    trek_rank_here.rng_step = 5;
+    trek_rank_here.rng_draw = 0;
     out[0] = trek_attention(q, k, v, &(trek_attention_opts){ .causal = c->causal, .mask = mask, .dropout = c->p,
                                                              .scale = c->scale });
     if (!out[0])
@@ -167,7 +167,7 @@ static void near(const trek_var *got, const trek_var *want, double unit, const c
 
 static void against_f64(trek_dtype dtype, double unit)
 {
-    trek_place kept = trek_place_here;
+    trek_rank_context kept = trek_rank_here;
     trek_seed(21);
     for (int k = 0; k < CASES; k++) {
         trek_var *got[4], *want[4];
@@ -180,7 +180,7 @@ static void against_f64(trek_dtype dtype, double unit)
             near(got[i], want[i], unit, what);
         }
     }
-    trek_place_here = kept;
+    trek_rank_here = kept;
 }
 
 static void bf16_is_f64_rounded(void **state)

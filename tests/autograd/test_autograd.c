@@ -61,8 +61,8 @@ static trek_var *total(trek_var *x)
 
 static void expect(trek_status status)
 {
-    if (trek_status_get() != status)
-        fail_msg("%s, should be %s (%s)", trek_status_name(trek_status_get()), trek_status_name(status), trek_error());
+    if (trek_error_status() != status)
+        fail_msg("%s, should be %s (%s)", trek_status_name(trek_error_status()), trek_status_name(status), trek_error());
     trek_error_clear();
 }
 
@@ -121,7 +121,7 @@ static void leaves(void **state)
     assert_int_equal(trek_backward(total(y)), TREK_OK);
     assert_true(trek_var_is_leaf(trek_var_grad(x)));
     assert_false(trek_var_is_leaf(NULL));
-    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_int_equal(trek_error_status(), TREK_OK);
 }
 
 static void gradients_accumulate(void **state)
@@ -400,7 +400,7 @@ static void nothing_is_left(void **state)
 {
     (void)state;
     trek_scope_end(scope);
-    int64_t before = trek_memory_stats(test_device()).allocated;
+    int64_t before = trek_memory_usage(test_device()).allocated;
     for (int k = 0; k < 3; k++) {
         trek_scope inner = trek_scope_begin();
         trek_var *x = full(1, trek_dims(100), TREK_F32, true);
@@ -408,7 +408,7 @@ static void nothing_is_left(void **state)
         trek_exp(x);
         trek_scope_end(inner);
     }
-    assert_int_equal(trek_memory_stats(test_device()).allocated, before);
+    assert_int_equal(trek_memory_usage(test_device()).allocated, before);
     scope = trek_scope_begin();
 }
 
@@ -493,7 +493,7 @@ static void a_seed_of_another_dtype(void **state)
 static void expect_mixed(const trek_var *result, const char *message)
 {
     assert_null(result);
-    assert_int_equal(trek_status_get(), TREK_ERR_DTYPE);
+    assert_int_equal(trek_error_status(), TREK_ERR_DTYPE);
     assert_string_equal(trek_error(), message);
     trek_error_clear();
 }

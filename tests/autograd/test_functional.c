@@ -13,7 +13,7 @@
 #include "autograd/backward.h"
 #include "autograd/function.h"
 #include "autograd/ops.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 #include "tensor/tensor_internal.h"
 #include "tests/autograd/values.h"
 #include "tests/support/support.h"
@@ -89,7 +89,7 @@ static void parts(void **state)
     check_slope(stacked, trek_dims(3, 2));
     trek_var *x = numbers(1, trek_dims(2, 5), false), *few[2];
     assert_int_equal(trek_split(x, 2, 1, few, 2), -1); /* three do not fit */
-    assert_int_not_equal(trek_status_get(), TREK_OK);
+    assert_int_not_equal(trek_error_status(), TREK_OK);
     trek_error_clear();
     assert_int_equal(trek_split(x, 0, 1, few, 2), -1);
     trek_error_clear();
@@ -103,7 +103,7 @@ static void identities(void **state)
     trek_var *x = numbers(1, trek_dims(3, 4), false), *y = numbers(2, trek_dims(3, 4), false);
     same(trek_sub_scalar(x, 0.5), trek_add_scalar(x, -0.5));
     same(trek_div_scalar(x, 4), trek_mul_scalar(x, 0.25));
-    same(trek_square(trek_std(x, trek_dims(1), false)), trek_var_of(x, trek_dims(1), false));
+    same(trek_square(trek_std(x, trek_dims(1), false)), trek_variance(x, trek_dims(1), false));
     same(trek_norm(x, 2, trek_dims_none(), false), trek_sqrt(trek_sum(trek_square(x), trek_dims_none(), false)));
     same(trek_norm(x, 1, trek_dims(0), false), trek_sum(trek_abs(x), trek_dims(0), false));
     same(trek_linear_activation(x, y, NULL, TREK_ACTIVATION_RELU), trek_relu(trek_linear(x, y, NULL)));
@@ -139,15 +139,15 @@ static void bad_public_calls(void **state)
     assert_non_null(strstr(trek_error(), "[256, 10]"));
     expect(TREK_ERR_SHAPE, "matmul: ");
     assert_null(trek_cross_entropy(x, numbers(1, trek_dims(3), false)));
-    assert_int_not_equal(trek_status_get(), TREK_OK);
+    assert_int_not_equal(trek_error_status(), TREK_OK);
     trek_error_clear();
     assert_null(trek_dropout(x, 1.5, true));
     expect(TREK_ERR_ARGUMENT, "dropout: ");
     assert_null(trek_cat(NULL, 0, 0));
-    assert_int_not_equal(trek_status_get(), TREK_OK);
+    assert_int_not_equal(trek_error_status(), TREK_OK);
     trek_error_clear();
     assert_null(trek_flatten(x, 1, 0));
-    assert_int_not_equal(trek_status_get(), TREK_OK);
+    assert_int_not_equal(trek_error_status(), TREK_OK);
     trek_error_clear();
     /* nested calls: the first message stays */
     assert_null(trek_exp(trek_add(trek_matmul(x, w), x)));
@@ -159,25 +159,25 @@ static void bad_public_calls(void **state)
 static void dropout_masks_do_not_know_the_split(void **state)
 {
     (void)state;
-    trek_place kept = trek_place_here;
+    trek_rank_context kept = trek_rank_here;
     trek_seed(11);
     trek_var *x = trek_add_scalar(numbers(1, trek_dims(12, 5), false), 2);
-    trek_place_here.rng_step = 3;
-    trek_place_here.rng_draw = 0;
+    trek_rank_here.rng_step = 3;
+    trek_rank_here.rng_draw = 0;
     trek_var *whole = trek_dropout(x, 0.4, true);
     static const int64_t cuts[] = { 0, 5, 7, 12 };
     for (int rank = 0; rank < 3; rank++) {
         int64_t first = cuts[rank], rows = cuts[rank + 1] - first;
-        trek_place_here.rank = rank;
-        trek_place_here.world = 3;
-        trek_place_here.first_sample = first;
-        trek_place_here.rows = rows;
-        trek_place_here.global_rows = 12;
-        trek_place_here.rng_step = 3;
-        trek_place_here.rng_draw = 0;
+        trek_rank_here.rank = rank;
+        trek_rank_here.world = 3;
+        trek_rank_here.first_sample = first;
+        trek_rank_here.rows = rows;
+        trek_rank_here.global_rows = 12;
+        trek_rank_here.rng_step = 3;
+        trek_rank_here.rng_draw = 0;
         same(trek_dropout(trek_narrow(x, 0, first, rows), 0.4, true), trek_narrow(whole, 0, first, rows));
     }
-    trek_place_here = kept;
+    trek_rank_here = kept;
     double zeros = 0;
     for (int64_t k = 0; k < 60; k++)
         zeros += at(whole, k) == 0;

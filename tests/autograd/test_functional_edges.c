@@ -14,7 +14,7 @@
 #include "autograd/backward.h"
 #include "autograd/function.h"
 #include "autograd/ops.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 #include "tensor/tensor_internal.h"
 #include "tests/autograd/values.h"
 #include "tests/support/support.h"
@@ -262,7 +262,7 @@ static void mixed_dtypes_round_last(void **state)
 static void refused(trek_var *result)
 {
     assert_null(result);
-    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
     trek_error_clear();
 }
 
@@ -543,7 +543,7 @@ static void nothing_has_no_largest(void **state)
     trek_var *x = numbers(1, trek_dims(0, 0), false), *y = numbers(1, trek_dims(0, 3), false);
     for (int k = 0; k < 4; k++) {
         assert_null(ops[k](x, trek_dims(0), false));
-        assert_int_equal(trek_status_get(), TREK_ERR_SHAPE);
+        assert_int_equal(trek_error_status(), TREK_ERR_SHAPE);
         trek_error_clear();
         assert_null(ops[k](x, trek_dims(-1), true));
         trek_error_clear();

@@ -16,7 +16,7 @@
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "nn/layers.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 #include "tests/support/support.h"
 
 static trek_scope scope;
@@ -74,7 +74,7 @@ static void same(const trek_var *a, const trek_var *b)
 
 static void expect(trek_status status, const char *prefix)
 {
-    assert_int_equal(trek_status_get(), status);
+    assert_int_equal(trek_error_status(), status);
     assert_int_equal(strncmp(trek_error(), prefix, strlen(prefix)), 0);
     trek_error_clear();
 }
@@ -248,27 +248,27 @@ static void attention_refuses(void **state)
 static void attention_dropout_does_not_know_the_split(void **state)
 {
     (void)state;
-    trek_place kept = trek_place_here;
+    trek_rank_context kept = trek_rank_here;
     trek_seed(11);
     trek_var *x = numbers(1, trek_dims(6, 2, 5, 3), false);
     trek_attention_opts opts = { .dropout = 0.4 };
-    trek_place_here.rng_step = 3;
-    trek_place_here.rng_draw = 0;
+    trek_rank_here.rng_step = 3;
+    trek_rank_here.rng_draw = 0;
     trek_var *whole = trek_attention(x, x, x, &opts);
     static const int64_t cuts[] = { 0, 1, 4, 6 };
     for (int rank = 0; rank < 3; rank++) {
         int64_t first = cuts[rank], rows = cuts[rank + 1] - first;
-        trek_place_here.rank = rank;
-        trek_place_here.world = 3;
-        trek_place_here.first_sample = first;
-        trek_place_here.rows = rows;
-        trek_place_here.global_rows = 6;
-        trek_place_here.rng_step = 3;
-        trek_place_here.rng_draw = 0;
+        trek_rank_here.rank = rank;
+        trek_rank_here.world = 3;
+        trek_rank_here.first_sample = first;
+        trek_rank_here.rows = rows;
+        trek_rank_here.global_rows = 6;
+        trek_rank_here.rng_step = 3;
+        trek_rank_here.rng_draw = 0;
         trek_var *part = trek_narrow(x, 0, first, rows);
         same(trek_attention(part, part, part, &opts), trek_narrow(whole, 0, first, rows));
     }
-    trek_place_here = kept;
+    trek_rank_here = kept;
 }
 
 /* Scores of 1 x 4 x 1024 x 1024 would be 16 MiB each time they are made. */
@@ -280,10 +280,10 @@ static void attention_makes_no_scores(void **state)
     assert_int_equal(trek_var_set_requires_grad(x, true), TREK_OK);
     trek_device device = trek_var_device(x);
     trek_memory_reset_peak(device);
-    int64_t before = trek_memory_stats(device).allocated_peak;
+    int64_t before = trek_memory_usage(device).allocated_peak;
     trek_var *y = trek_attention(x, x, x, &(trek_attention_opts){ .causal = true });
     assert_int_equal(trek_backward(trek_sum(y, trek_dims_none(), false)), TREK_OK);
-    assert_true(trek_memory_stats(device).allocated_peak - before < 8 << 20);
+    assert_true(trek_memory_usage(device).allocated_peak - before < 8 << 20);
 }
 
 /* --- the loss of a linear layer --------------------------------------------------------------- */
@@ -379,9 +379,9 @@ static void loss_takes_a_tenth_of_the_memory(void **state)
     assert_int_equal(trek_var_set_requires_grad(w, true), TREK_OK);
     trek_device device = trek_var_device(x);
     trek_memory_reset_peak(device);
-    int64_t before = trek_memory_stats(device).allocated_peak;
+    int64_t before = trek_memory_usage(device).allocated_peak;
     assert_int_equal(trek_backward(trek_linear_cross_entropy(x, w, NULL, labels, NULL)), TREK_OK);
-    assert_true(trek_memory_stats(device).allocated_peak - before < 32 << 20 >> 3);
+    assert_true(trek_memory_usage(device).allocated_peak - before < 32 << 20 >> 3);
 }
 
 /* --- layers ------------------------------------------------------------------------------------- */

@@ -225,9 +225,9 @@ static void not_known(void **state)
     assert_true(isnan(trek_loss_weight(trek_add(loss, loss))));
     assert_true(isnan(trek_loss_weight(trek_var_detach(loss))));
     assert_true(isnan(trek_loss_weight(x)));
-    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_int_equal(trek_error_status(), TREK_OK);
     assert_true(isnan(trek_loss_weight(NULL)));
-    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
 }
 
 static void stated(void **state)
@@ -265,7 +265,7 @@ static void labels_that_change(void **state)
     trek_no_grad_end();
     assert_true(trek_loss_weight(asked) == 4);
     assert_true(isnan(trek_loss_weight(late)));
-    assert_int_equal(trek_status_get(), TREK_ERR_STATE);
+    assert_int_equal(trek_error_status(), TREK_ERR_STATE);
 }
 
 static void no_memory(void **state)
@@ -282,10 +282,10 @@ static void no_memory(void **state)
         test_allocator_restart(fail_at);
         trek_var *loss = trek_cross_entropy(x, labels);
         double weight = loss ? trek_loss_weight(loss) : NAN;
-        bool failed = trek_status_get() != TREK_OK;
+        bool failed = trek_error_status() != TREK_OK;
         bool reached = test_memory.calls >= fail_at;
         test_allocator_restart(0);
-        assert_true(failed ? isnan(weight) && trek_status_get() == TREK_ERR_MEMORY : weight == 4);
+        assert_true(failed ? isnan(weight) && trek_error_status() == TREK_ERR_MEMORY : weight == 4);
         trek_error_clear();
         failures += failed;
         if (loss)
@@ -327,7 +327,7 @@ static void shapes_broadcast(void **state)
                 assert_true(trek_var_item(trek_norm(difference, INFINITY, trek_dims_none(), false)) < 1e-12);
             }
     assert_null(trek_mse_loss(numbers(1, trek_dims(4)), numbers(2, trek_dims(3))));
-    assert_int_equal(trek_status_get(), TREK_ERR_SHAPE);
+    assert_int_equal(trek_error_status(), TREK_ERR_SHAPE);
     trek_error_clear();
 }
 
@@ -345,10 +345,10 @@ static void nll_of_many_dimensions(void **state)
     assert_int_equal(trek_grad(&right, 1, &logits, 1, NULL, NULL, &b), TREK_OK);
     assert_true(trek_var_item(trek_norm(trek_sub(a, b), INFINITY, trek_dims_none(), false)) < 1e-12);
     assert_null(trek_nll_loss(logits, trek_reshape(labels, trek_dims(2, 2, 3))));
-    assert_int_equal(trek_status_get(), TREK_ERR_SHAPE);
+    assert_int_equal(trek_error_status(), TREK_ERR_SHAPE);
     trek_error_clear();
     assert_null(trek_nll_loss(logits, trek_cast(labels, TREK_F32)));
-    assert_int_equal(trek_status_get(), TREK_ERR_DTYPE);
+    assert_int_equal(trek_error_status(), TREK_ERR_DTYPE);
     trek_error_clear();
 }
 
@@ -358,7 +358,7 @@ static void smooth_l1_without_a_bend(void **state)
     trek_var *x = numbers(1, trek_dims(7)), *y = numbers(2, trek_dims(7));
     assert_true(trek_var_item(trek_smooth_l1_loss(x, y, 0)) == trek_var_item(trek_l1_loss(x, y)));
     assert_null(trek_smooth_l1_loss(x, y, -1));
-    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
     trek_error_clear();
     assert_null(trek_smooth_l1_loss(x, y, NAN));
     trek_error_clear();
@@ -399,11 +399,11 @@ static void labels_that_are_no_classes(void **state)
     (void)state;
     trek_var *logits = numbers(1, trek_dims(4, CLASSES));
     assert_null(trek_cross_entropy(logits, trek_cast(plain_labels(4), TREK_F32)));
-    assert_int_equal(trek_status_get(), TREK_ERR_DTYPE);
+    assert_int_equal(trek_error_status(), TREK_ERR_DTYPE);
     assert_non_null(strstr(trek_error(), "labels are of an integer dtype, got f32 [4]"));
     trek_error_clear();
     assert_null(trek_cross_entropy(logits, numbers(1, trek_dims(3, CLASSES))));
-    assert_int_equal(trek_status_get(), TREK_ERR_SHAPE);
+    assert_int_equal(trek_error_status(), TREK_ERR_SHAPE);
     trek_error_clear();
 }
 
@@ -435,7 +435,7 @@ static void dtypes_of_losses(void **state)
                 bool taken = both || (l < 3 && one && !(l == 1 && with_bool));
                 trek_var *loss = losses[l](x, y);
                 assert_true((loss != NULL) == taken);
-                assert_int_equal(trek_status_get(), taken ? TREK_OK : TREK_ERR_DTYPE);
+                assert_int_equal(trek_error_status(), taken ? TREK_OK : TREK_ERR_DTYPE);
                 assert_true(taken || strncmp(trek_error(), names[l], strlen(names[l])) == 0);
                 trek_error_clear();
             }
@@ -448,13 +448,13 @@ static void options_that_exclude_each_other(void **state)
         *share = trek_softmax(numbers(2, trek_dims(4, CLASSES)), 1);
     trek_var *weight = leaf(trek_softmax(numbers(3, trek_dims(CLASSES)), 0), 0, CLASSES);
     assert_null(trek_cross_entropy_with(logits, share, &(trek_cross_entropy_opts){ .ignore_index = 1 }));
-    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
     trek_error_clear();
     assert_null(trek_cross_entropy_with(logits, share, &(trek_cross_entropy_opts){ .ignore_index = TREK_ZERO }));
     trek_error_clear();
     assert_non_null(trek_cross_entropy_with(logits, share, &(trek_cross_entropy_opts){ .ignore_index = -1 }));
     assert_null(trek_cross_entropy_with(logits, labels, &(trek_cross_entropy_opts){ .weight = weight }));
-    assert_int_equal(trek_status_get(), TREK_ERR_UNSUPPORTED);
+    assert_int_equal(trek_error_status(), TREK_ERR_UNSUPPORTED);
     assert_non_null(strstr(trek_error(), "detach"));
     trek_error_clear();
     assert_non_null(trek_cross_entropy_with(logits, labels, &(trek_cross_entropy_opts){ .weight = trek_var_detach(weight) }));
@@ -488,7 +488,7 @@ static void without_classes(void **state)
                 zero.ignore_index = kind == 1 ? 0 : TREK_ZERO;
                 trek_var_set_requires_grad(logits, true);
                 assert_null(loss_of(kind, logits, labels, &opts));
-                assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+                assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
                 trek_error_clear();
                 trek_var *ignored = kind == 1 ? trek_add_scalar(labels, -100) : labels;
                 trek_var *loss = loss_of(kind, logits, ignored, &zero), *total = trek_sum(loss, trek_dims_none(), false), *slope;

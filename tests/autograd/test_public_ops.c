@@ -474,7 +474,7 @@ static void null_and_empty(void **state)
         assert_null(call(&functions[k], (trek_var *[]){ NULL, x }));
         if (functions[k].two)
             assert_null(functions[k].two(x, NULL));
-        assert_int_equal(trek_status_get(), TREK_ERR_FORMAT);
+        assert_int_equal(trek_error_status(), TREK_ERR_FORMAT);
         trek_error_clear();
     }
 }
@@ -487,7 +487,7 @@ static void shapes_that_do_not_broadcast(void **state)
         if (!functions[k].two)
             continue;
         assert_null(functions[k].two(x, y));
-        assert_int_equal(trek_status_get(), TREK_ERR_SHAPE);
+        assert_int_equal(trek_error_status(), TREK_ERR_SHAPE);
         if (!strstr(trek_error(), functions[k].name))
             fail_msg("%s: %s", functions[k].name, trek_error());
         trek_error_clear();
@@ -506,7 +506,7 @@ static trek_var *leaf_of(trek_shape shape)
 static void expect_error(const trek_var *result, trek_status status, const char *prefix)
 {
     assert_null(result);
-    if (trek_status_get() != status || strncmp(trek_error(), prefix, strlen(prefix)) != 0)
+    if (trek_error_status() != status || strncmp(trek_error(), prefix, strlen(prefix)) != 0)
         fail_msg("\"%s\" instead of %s, %s", trek_error(), trek_status_name(status), prefix);
     trek_error_clear();
 }

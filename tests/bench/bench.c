@@ -81,7 +81,7 @@ static int64_t calibrate(const bench_work *work, void *state, double ms)
         int64_t now = bench_now_ns();
         took = now - last;
         last = now;
-        if (trek_status_get() != TREK_OK || (now - begin > 200000000 && took > 1000000))
+        if (trek_error_status() != TREK_OK || (now - begin > 200000000 && took > 1000000))
             break;
         if (took < 10000000)
             times *= 2;
@@ -156,9 +156,9 @@ static void print_measured(const bench_work *work)
 
 static bool failed(const char *name)
 {
-    if (trek_status_get() == TREK_OK)
+    if (trek_error_status() == TREK_OK)
         return false;
-    fprintf(stderr, "%s: %s: %s\n", name, trek_status_name(trek_status_get()), trek_error());
+    fprintf(stderr, "%s: %s: %s\n", name, trek_status_name(trek_error_status()), trek_error());
     return true;
 }
 

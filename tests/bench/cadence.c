@@ -34,7 +34,7 @@ static int64_t now_ns(void)
 
 static void die(const char *what)
 {
-    fprintf(stderr, "%s: %s\n", what, trek_status_get() != TREK_OK ? trek_error() : strerror(errno));
+    fprintf(stderr, "%s: %s\n", what, trek_error_status() != TREK_OK ? trek_error() : strerror(errno));
     exit(1);
 }
 

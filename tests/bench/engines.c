@@ -58,7 +58,7 @@ int main(int argc, char **argv)
     for (size_t k = 0; comm && k < sizeof sizes / sizeof *sizes && sizes[k] <= most; k++)
         measure(comm, sizes[k]);
     trek_comm_free(&comm);
-    if (trek_status_get() != TREK_OK)
+    if (trek_error_status() != TREK_OK)
         fprintf(stderr, "%s\n", trek_error());
-    return trek_status_get() != TREK_OK;
+    return trek_error_status() != TREK_OK;
 }

@@ -129,7 +129,7 @@ static int measure(trek_comm *comm)
         ms[k] = median(&w, (part)k);
     double update = ms[SERIAL] - ms[COMPUTE] - ms[REDUCTION];
     double busy = ms[COMPUTE] + (update > 0 ? update : 0), longer = busy > ms[REDUCTION] ? busy : ms[REDUCTION];
-    if (rank == 0 && trek_status_get() == TREK_OK)
+    if (rank == 0 && trek_error_status() == TREK_OK)
         printf("{\"name\": \"overlap\", \"processes\": %d, \"gradient_MiB\": %.1f, \"compute_ms\": %.3f, \"reduction_ms\": %.3f, "
                "\"one_after_the_other_ms\": %.3f, \"step_ms\": %.3f, \"step_over_longer\": %.3f, \"goal\": 1.1}\n",
                trek_comm_world_size(comm), (double)layers * width * (width + 1.0) * 4 / 0x1p20, ms[COMPUTE], ms[REDUCTION],
@@ -137,7 +137,7 @@ static int measure(trek_comm *comm)
                ms[HIDDEN] / longer);
     trek_graph_free(&w.graph);
     trek_scope_end(scope);
-    return trek_status_get() == TREK_OK ? 0 : 1;
+    return trek_error_status() == TREK_OK ? 0 : 1;
 }
 
 int main(int count, char **words)

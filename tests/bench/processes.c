@@ -61,7 +61,7 @@ static int serve(trek_comm *comm, trek_tensor *tensor)
             printf(" %g\n", wrong);
             fflush(stdout);
         }
-        if (trek_status_get() != TREK_OK)
+        if (trek_error_status() != TREK_OK)
             return 1;
     }
 }

@@ -68,7 +68,7 @@ static void *adam_open(const bench_work *work)
     s->optimizer = trek_optimizer_new(trek_adamw((trek_adam_opts){ .lr = 1e-3 }), params);
     trek_params_free(&params);
     adam_run(s, ADAM_CHECKED);
-    if (trek_status_get() == TREK_OK)
+    if (trek_error_status() == TREK_OK)
         bench_check(digest(trek_var_data(s->param)));
     return s;
 }
@@ -138,7 +138,7 @@ typedef struct reduce_state {
 
 static void reduce_times(reduce_state *s, int rank, int64_t times)
 {
-    for (int64_t t = 0; t < times && trek_status_get() == TREK_OK; t++)
+    for (int64_t t = 0; t < times && trek_error_status() == TREK_OK; t++)
         trek_comm_all_reduce(s->comms[rank], s->tensors[rank], TREK_SUM);
 }
 
@@ -151,7 +151,7 @@ static void *reduce_thread(void *arg)
         if (s->times < 0)
             return NULL;
         reduce_times(s, 1, s->times);
-        s->status = trek_status_get();
+        s->status = trek_error_status();
         sem_post(&s->done);
     }
 }
@@ -195,7 +195,7 @@ static void *reduce_open(const bench_work *work)
     trek_comm_local(NULL, 2, s->comms);
     for (int rank = 0; rank < 2; rank++)
         s->tensors[rank] = trek_tensor_full(rank + 1, trek_dims(count), TREK_F32, trek_cpu(rank));
-    if (trek_status_get() != TREK_OK || pthread_create(&s->thread, NULL, reduce_thread, s) != 0)
+    if (trek_error_status() != TREK_OK || pthread_create(&s->thread, NULL, reduce_thread, s) != 0)
         return NULL;
     s->started = true;
     reduce_run(s, 1);

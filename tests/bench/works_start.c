@@ -42,7 +42,7 @@ int bench_first_step(void)
     trek_graph_backward(model, trek_cross_entropy(trek_graph_forward(model, x), labels));
     trek_graph_step(model);
     trek_scope_end(scope);
-    if (trek_status_get() == TREK_OK) {
+    if (trek_error_status() == TREK_OK) {
         /* weights, gradients and Adam's two moments, in f32 */
         double beside = resident_bytes() - 16.0 * (double)trek_module_param_count(trek_graph_module(model));
         printf("%.0f\n", beside);
@@ -51,7 +51,7 @@ int bench_first_step(void)
         fprintf(stderr, "%s\n", trek_error());
     }
     trek_graph_free(&model);
-    return trek_status_get() != TREK_OK;
+    return trek_error_status() != TREK_OK;
 }
 
 static bool spawn_once(double *beside)

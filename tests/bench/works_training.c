@@ -185,11 +185,11 @@ static void *training_open(const bench_work *work)
     s->regression = c->kind == MLP_NORM;
     set_up(s, c);
     make_samples(s, c);
-    for (int k = 0; k < CHECKED_STEPS && trek_status_get() == TREK_OK; k++)
+    for (int k = 0; k < CHECKED_STEPS && trek_error_status() == TREK_OK; k++)
         bench_check(training_step(s, true));
-    if (trek_status_get() == TREK_OK)
+    if (trek_error_status() == TREK_OK)
         trek_graph_set_lr(s->model, 1e-7);
-    if (trek_status_get() == TREK_OK)
+    if (trek_error_status() == TREK_OK)
         return s;
     training_close(s);
     return NULL;

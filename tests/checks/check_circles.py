@@ -20,7 +20,7 @@ CIRCLES = {
     "data": [],
     "optim": [],
     # a graph owns its parts, which run the graph
-    "graph": ["capture constants feed graph observe stepper_single"],
+    "graph": ["capture constants graph graph_loader observe stepper_single"],
     "monitor": [],
 }
 

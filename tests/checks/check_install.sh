@@ -24,7 +24,7 @@ int main(void)
     trek_status status = trek_backward(trek_sum(trek_mul(x, x), trek_dims_none(), false));
     double slope = status == TREK_OK ? trek_var_item(trek_select(trek_select(trek_var_grad(x), 0, 0), 0, 1)) : 0;
     printf("trek %s: %g\n", trek_version(), slope);
-    if (trek_status_get() != TREK_OK)
+    if (trek_error_status() != TREK_OK)
         fprintf(stderr, "%s\n", trek_error());
     trek_scope_end(scope);
     return !(slope == 6);

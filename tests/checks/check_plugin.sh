@@ -26,7 +26,7 @@ int main(void)
     printf("%d device(s); %s\n", count, trek_error());
     if (count > 0) /* a machine with a GPU: that it can be used is for gpu.sh to see */
         return t ? 0 : 1;
-    return !t && trek_status_get() == TREK_ERR_DEVICE && strstr(trek_error(), "no CUDA device") ? 0 : 1;
+    return !t && trek_error_status() == TREK_ERR_DEVICE && strstr(trek_error(), "no CUDA device") ? 0 : 1;
 }
 C
 for kind in shared static; do

@@ -54,7 +54,7 @@ static size_t read_bytes(const char *path, unsigned char *bytes, size_t capacity
 /* The error is of this kind and its message holds `part`; it is cleared. */
 static void assert_error(trek_status status, const char *part)
 {
-    assert_string_equal(trek_status_name(trek_status_get()), trek_status_name(status));
+    assert_string_equal(trek_status_name(trek_error_status()), trek_status_name(status));
     if (!strstr(trek_error(), part))
         fail_msg("\"%s\" is not in \"%s\"", part, trek_error());
     trek_error_clear();
@@ -62,7 +62,7 @@ static void assert_error(trek_status status, const char *part)
 
 static void assert_no_error(void)
 {
-    if (trek_status_get() != TREK_OK)
+    if (trek_error_status() != TREK_OK)
         fail_msg("error: %s", trek_error());
 }
 

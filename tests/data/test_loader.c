@@ -20,7 +20,7 @@
 /* The error is of this kind and its message holds `part`; it is cleared. */
 static void assert_error(trek_status status, const char *part)
 {
-    assert_string_equal(trek_status_name(trek_status_get()), trek_status_name(status));
+    assert_string_equal(trek_status_name(trek_error_status()), trek_status_name(status));
     if (!strstr(trek_error(), part))
         fail_msg("\"%s\" is not in \"%s\"", part, trek_error());
     trek_error_clear();
@@ -28,7 +28,7 @@ static void assert_error(trek_status status, const char *part)
 
 static void assert_no_error(void)
 {
-    if (trek_status_get() != TREK_OK)
+    if (trek_error_status() != TREK_OK)
         fail_msg("error: %s", trek_error());
 }
 
@@ -57,7 +57,7 @@ static trek_status counting_get(trek_dataset *self, const int64_t *indices, int6
         values[i] = (float)indices[i];
     }
     out[0] = trek_tensor_from_data(values, trek_dims(n, 1), TREK_F32, trek_cpu(0));
-    return out[0] ? TREK_OK : trek_status_get();
+    return out[0] ? TREK_OK : trek_error_status();
 }
 
 static void counting_free(trek_dataset *self)
@@ -614,7 +614,7 @@ static void children_of_a_fork_get_an_error(void **state)
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) {
-        bool refused = !trek_loader_next(loader) && trek_status_get() == TREK_ERR_STATE;
+        bool refused = !trek_loader_next(loader) && trek_error_status() == TREK_ERR_STATE;
         trek_error_clear();
         refused = refused && trek_loader_start(loader, 1) == TREK_ERR_STATE;
         trek_loader_free(&loader); /* returns, although the thread is not here */

@@ -275,7 +275,7 @@ class Run:
             lib.var_zero_grad(leaf)
             lib.var_release(leaf)
         lib.scope_end(scope)
-        if lib.status_get() != 0:
+        if lib.error_status() != 0:
             self.result.notes.append(f"an error was left behind: {lib.error().decode()}")
             lib.error_clear()
         if lib.tape_size() != before:

@@ -200,7 +200,7 @@ TABLE = {
     "min": lambda x, dims, keepdim: torch.amin(x, dims, keepdim),
     "argmax": arg(torch.argmax), "argmin": arg(torch.argmin),
     "any": some(torch.any), "all": some(torch.all),
-    "var_of": lambda x, dims, keepdim: torch.var(x, dims or None, correction=1, keepdim=keepdim),
+    "variance": lambda x, dims, keepdim: torch.var(x, dims or None, correction=1, keepdim=keepdim),
     "std": lambda x, dims, keepdim: torch.std(x, dims or None, correction=1, keepdim=keepdim),
     "norm": norm,
     "logsumexp": lambda x, dims, keepdim: torch.logsumexp(x, every(x, dims) or 0, keepdim),

@@ -109,7 +109,7 @@ TABLE = [
     Difference("std", "second", "PyTorch nan", "autograd/ops.h", "derivative 0 where nothing varies"),
     Difference("batch_norm", "refusal", "PyTorch alone refuses", "autograd/ops.h", "of any floating dtypes (torch wants x's, or f32 for 16 bits)"),
     Difference("norm", "refusal", "PyTorch alone refuses.*vector_norm", "autograd/ops.h", "integer inputs of the float functions give f32"),
-    Difference("mean|var_of|std", "refusal", "PyTorch alone refuses.*(Long|Int|Byte|Bool)", "autograd/ops.h", "integer inputs of the float functions give f32"),
+    Difference("mean|variance|std", "refusal", "PyTorch alone refuses.*(Long|Int|Byte|Bool)", "autograd/ops.h", "integer inputs of the float functions give f32"),
     Difference("fill_|masked_fill", "refusal", "trek alone refuses.*(u8|f16) does not hold", "autograd/ops.h", "a negative one in u8, where torch wraps whole ones; 1e38 in f16"),
     Difference("(log_)?softmax", "refusal", "trek alone refuses.*dtype .* is not supported", "autograd/ops.h",
                "floating dtypes, also of no elements (where torch takes others)"),

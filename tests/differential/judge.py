@@ -166,7 +166,7 @@ class Judge:
     def strain(self, times):
         """By how much a norm of nearly equal numbers magnifies roundings, which tiny rows leave to chance: by 1 / deviation each time."""
         name = self.case["name"]
-        if name in ("std", "var_of"):
+        if name in ("std", "variance"):
             return 100.0
         if "norm" not in name:
             return 1.0

@@ -49,7 +49,7 @@ def covered():
 
 
 # Rows of ops.def whose public function has another name.
-RENAMED = {"var": "var_of", "unfold": "none: for backward rules", "fold": "none: for backward rules"}
+RENAMED = {"unfold": "none: for backward rules", "fold": "none: for backward rules"}
 
 
 def rows():

@@ -15,7 +15,7 @@ SCALER = {f.name[5:]: f for f in headers.functions.values() if f.header == "opti
 KINDS = ("sgd", "adam", "adamw", "rmsprop")
 DRIVEN = {"optimizer_new", "optimizer_free", "optimizer_step", "optimizer_zero_grad", "optimizer_set_lr", "optimizer_set_group_lr", "optimizer_lr",
           "optimizer_group_lr", "optimizer_add_group", "clip_grad_norm", "clip_grad_value", "grad_scaler_new", "grad_scaler_free", "grad_scaler_scale",
-          "grad_scaler_unscale", "grad_scaler_step", "grad_scaler_update", "grad_scaler_get_scale"}
+          "grad_scaler_unscale", "grad_scaler_step", "grad_scaler_update", "grad_scaler_value"}
 HELPERS = {"grad_scaler_save": "checkpoints", "grad_scaler_load": "checkpoints"}
 
 

@@ -151,7 +151,7 @@ def run(lib, case):
     lib.error_clear()
     want = DRAWN[case["name"]][1](case["args"])
     have = rates_of(lib, case)
-    if lib.status_get() != 0:
+    if lib.error_status() != 0:
         return ("refusal", str(lib.refusal())), False
     for step, (h, w) in enumerate(zip(have, want)):
         if not abs(h - w) <= 1e-9 * max(abs(w), 1e-3):

@@ -71,7 +71,7 @@ class Library:
             raise self.refusal(what)
 
     def refusal(self, what=""):
-        status, message = self.status_get(), self.error().decode("utf-8", "replace")
+        status, message = self.error_status(), self.error().decode("utf-8", "replace")
         self.error_clear()
         if status == 0:
             return Wrong(f"{what} failed without an error")
@@ -79,7 +79,7 @@ class Library:
 
     def clean(self, what):
         """Nothing failed: no error may be there."""
-        if self.status_get() != 0:
+        if self.error_status() != 0:
             message = self.error().decode("utf-8", "replace")
             self.error_clear()
             raise Wrong(f"{what} gave a result and the error {message!r}")

@@ -119,7 +119,7 @@ static trek_status trap_forward(trek_function_context *context, trek_var *const 
     (void)context, (void)n_inputs, (void)n_outputs;
     delay(1);
     outputs[0] = trek_mul_scalar(inputs[0], 1);
-    return outputs[0] ? TREK_OK : trek_status_get();
+    return outputs[0] ? TREK_OK : trek_error_status();
 }
 
 static trek_status trap_backward(trek_function_context *context, trek_var *const *grads, int n_grads, trek_var **input_grads,
@@ -168,7 +168,8 @@ trek_loader *loader_new(void)
     trek_tensor *tensors[] = { trek_tensor_from_data(values, trek_dims(SAMPLES, IN), TREK_F32, trek_cpu(0)),
                                trek_tensor_from_data(labels, trek_dims(SAMPLES), TREK_I64, trek_cpu(0)) };
     trek_loader *loader = trek_loader_new(trek_dataset_tensors(names, tensors, 2),
-                                          &(trek_loader_opts){ .batch_size = BATCH, .shuffle = true, .seed = 3, .device = test_device() });
+                                          &(trek_loader_opts){ .batch_size = BATCH, .shuffle = true, .seed = 3,
+                                                               .device = test_device() });
     trek_tensor_release(tensors[0]);
     trek_tensor_release(tensors[1]);
     return loader;
@@ -220,7 +221,7 @@ trek_status set_up(trek_graph *graph, int ranks, trek_comm *among, double deadli
 /* Notes the failure: what it leaves, and what comes of going on. */
 static int fail_here(trek_graph *graph)
 {
-    own->status = (int)trek_status_get();
+    own->status = (int)trek_error_status();
     snprintf(own->error, sizeof own->error, "%s", trek_error());
     own->failed = 1;
     own->again = own->later = -1;
@@ -274,7 +275,7 @@ static trek_status evaluate(trek_graph *graph, trek_loader *loader)
         trek_var *input = trek_to(trek_var_from(x[0]), test_device()), *label = trek_to(trek_var_from(x[1]), test_device());
         trek_var *loss = trek_cross_entropy(trek_graph_forward(graph, input), label);
         sum = loss ? trek_var_item(loss) : 0;
-        status = trek_status_get();
+        status = trek_error_status();
     }
     trek_no_grad_end();
     trek_scope_end(scope);
@@ -304,10 +305,10 @@ static trek_status save(trek_graph *graph, trek_loader *loader, const char *fold
 static trek_status make_pass(trek_graph *graph, trek_batch *batch)
 {
     if (my.mode != GATHERED)
-        return trek_graph_train_batch(graph, batch) ? TREK_OK : trek_status_get();
+        return trek_graph_train_batch(graph, batch) ? TREK_OK : trek_error_status();
     trek_var *y = trek_graph_forward(graph, trek_batch_get(batch, "x"));
     trek_var *loss = y ? loss_of(graph, y, batch, NULL) : NULL;
-    return loss ? trek_graph_backward(graph, loss) : trek_status_get();
+    return loss ? trek_graph_backward(graph, loss) : trek_error_status();
 }
 
 static trek_status train(trek_graph *graph, trek_loader *loader, const char *folder)
@@ -338,7 +339,7 @@ static trek_status train(trek_graph *graph, trek_loader *loader, const char *fol
             if (status == TREK_OK && own->steps % 10 == 0)
                 status = evaluate(graph, loader);
         }
-        status = status == TREK_OK ? trek_status_get() : status;
+        status = status == TREK_OK ? trek_error_status() : status;
         if (status != TREK_OK)
             return status;
     }

@@ -17,7 +17,7 @@
 #include "autograd/ops.h"
 #include "graph/flow.h"
 #include "tensor/memory.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 
 /* --- an allocator that fails on demand ------------------------------------------------------------------- */
 
@@ -59,7 +59,7 @@ static trek_status break_backward(trek_function_context *context, trek_var *cons
                                   int n_inputs)
 {
     (void)context, (void)n, (void)n_inputs;
-    if (trek_place_here.rank == atomic_load(&seen.fail_backward))
+    if (trek_rank_here.rank == atomic_load(&seen.fail_backward))
         return trek_fail(TREK_ERR_CALLBACK, "the probe was told to fail in backward");
     input_grads[0] = grads[0];
     return TREK_OK;
@@ -70,10 +70,10 @@ static const trek_function break_function = { "break", break_forward, break_back
 static trek_var *probe_forward(trek_module *self, trek_var *x)
 {
     probe *m = (probe *)self;
-    int rank = trek_place_here.rank;
+    int rank = trek_rank_here.rank;
     atomic_store(&seen.training[rank], self->training);
     atomic_store(&seen.requires_grad[rank], trek_var_requires_grad(m->weight));
-    atomic_store(&seen.rows[rank], (int)trek_place_here.rows);
+    atomic_store(&seen.rows[rank], (int)trek_rank_here.rows);
     atomic_fetch_add(&seen.runs[rank], 1);
     if (rank == atomic_load(&seen.fail_forward)) {
         trek_fail(TREK_ERR_CALLBACK, "the probe was told to fail");
@@ -130,7 +130,7 @@ trek_graph *trained(int world, int share)
 {
     trek_graph *graph = build(trek_cpu(0), NULL);
     trek_status status = trek_trainer_setup(graph, &(trek_trainer_opts){
-        .build_replica = build, .ranks = world, .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }), .share = share });
+        .build_replica = build, .ranks = world, .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }), .share_params = share });
     if (status != TREK_OK)
         print_error("%s\n", trek_error());
     assert_int_equal(status, TREK_OK);
@@ -153,18 +153,18 @@ int set_up(void **state)
 
 void expect_error(trek_status status, const char *part)
 {
-    if (trek_status_get() != status || !strstr(trek_error(), part))
+    if (trek_error_status() != status || !strstr(trek_error(), part))
         print_error("expected %s with \"%s\", got \"%s\"\n", trek_status_name(status), part, trek_error());
-    assert_int_equal(trek_status_get(), status);
+    assert_int_equal(trek_error_status(), status);
     assert_non_null(strstr(trek_error(), part));
     trek_error_clear();
 }
 
 void expect_clear(void)
 {
-    if (trek_status_get() != TREK_OK)
+    if (trek_error_status() != TREK_OK)
         print_error("%s\n", trek_error());
-    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_int_equal(trek_error_status(), TREK_OK);
 }
 
 /* --- calls that reach the replicas ----------------------------------------------------------------------- */

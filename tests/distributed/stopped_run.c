@@ -71,7 +71,7 @@ trek_graph *begin(const run_opts *o)
     assert_non_null(graph);
     trek_status status = trek_trainer_setup(graph, &(trek_trainer_opts){
         .build_replica = build, .arg = &copy, .devices = devices, .ranks = o->ranks, .max_grad_norm = 0.7,
-            .share = o->separate ? TREK_OFF : 0,
+            .share_params = o->separate ? TREK_OFF : 0,
         .optimizer = optimizer_of(o),
         .plan = o->plan, .schedule = trek_cosine_lr(0.02, STEPS, 0.001),
         .amp = { .scaling = o->scaled, .scaler = { .growth_interval = 3 } } });
@@ -144,7 +144,7 @@ void look(trek_graph *graph, const trek_loader *loader, record *to)
     assert_int_equal(trek_module_each_buffer(trek_graph_module(graph), note, to), TREK_OK);
     to->lr = trek_graph_lr(graph);
     to->steps = trek_graph_steps(graph);
-    to->scale = trek_graph_scaler(graph) ? trek_grad_scaler_get_scale(trek_graph_scaler(graph)) : 0;
+    to->scale = trek_graph_scaler(graph) ? trek_grad_scaler_value(trek_graph_scaler(graph)) : 0;
     if (loader)
         trek_loader_position(loader, &to->epoch, &to->batch);
 }

@@ -146,8 +146,8 @@ static void run_step(const job *j, int rank, trek_ddp *ddp, trek_module *model, 
 
 static void note(job *j, int rank)
 {
-    j->status[rank] = trek_status_get();
-    snprintf(j->message[rank], sizeof j->message[rank], "%.255s", trek_status_get() != TREK_OK ? trek_error() : "");
+    j->status[rank] = trek_error_status();
+    snprintf(j->message[rank], sizeof j->message[rank], "%.255s", trek_error_status() != TREK_OK ? trek_error() : "");
     trek_error_clear();
 }
 
@@ -206,7 +206,7 @@ static void check_against_one_device(const job *j)
 {
     static job one;
     run_one_device(j, &one);
-    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_int_equal(trek_error_status(), TREK_OK);
     for (int r = 0; r < j->world; r++) {
         if (j->status[r] != TREK_OK)
             print_error("rank %d of %d: %s\n", r, j->world, j->message[r]);
@@ -451,7 +451,7 @@ static int play_on_without(const part *p)
     trek_comm *comm = trek_comm_init(&(trek_comm_opts){ .rank = p->process, .world_size = p->processes, .address = p->address,
                                                         .port = p->port, .token = "ddp", .deadline_s = 20 });
     trek_ddp *ddp = comm ? trek_ddp_wrap_process(ddp_net_new(TREK_F64, 0), comm, NULL) : NULL;
-    trek_status status = trek_status_get();
+    trek_status status = trek_error_status();
     double before = 0, after = 1;
     int steps = 0;
     for (; steps < 100 && status == TREK_OK; steps++) {

@@ -145,7 +145,7 @@ static trek_status wide_pass(int rank, void *arg)
     else
         trek_backward(loss);
     trek_scope_end(scope);
-    return trek_status_get();
+    return trek_error_status();
 }
 
 /* Pieces of one parameter, whether it lies in an optimizer's arena or by itself, sent during backward or after. */
@@ -195,7 +195,7 @@ static trek_status sum_pass(int rank, void *arg)
     trek_var *y = trek_forward(((trek_module **)arg)[rank], ddp_rows(1, 2 * rank, 2, IN, TREK_F64));
     trek_backward(trek_sum(y, trek_dims_none(), false));
     trek_scope_end(scope);
-    return trek_status_get();
+    return trek_error_status();
 }
 
 /* What ddp.h says: the mean of the ranks' sums; of the joined outputs, the sum itself. */
@@ -213,7 +213,7 @@ static void sums_over_ranks(void **state)
                                               trek_dims_none(), false));
         else if (trek_ranks_run(trek_ddp_ranks(w.ddp), sum_pass, w.models) == TREK_OK)
             trek_ddp_reduce_gradients(w.ddp);
-        assert_int_equal(trek_status_get(), TREK_OK);
+        assert_int_equal(trek_error_status(), TREK_OK);
         expect_close(trek_mul_scalar(trek_var_grad(((ddp_net *)w.models[1])->w2), joined ? 1 : 2),
                      trek_var_grad(((ddp_net *)one)->w2));
         trek_ddp_free(&w.ddp);
@@ -343,8 +343,8 @@ static void *wrap_only(void *arg)
 {
     thread_arg *a = arg;
     trek_ddp *ddp = trek_ddp_wrap_process(a->j->models[a->rank], a->j->comms[a->rank], NULL);
-    a->j->status[a->rank] = ddp ? TREK_ERR_STATE : trek_status_get();
-    snprintf(a->j->message[a->rank], sizeof a->j->message[a->rank], "%.255s", trek_status_get() != TREK_OK ? trek_error() : "");
+    a->j->status[a->rank] = ddp ? TREK_ERR_STATE : trek_error_status();
+    snprintf(a->j->message[a->rank], sizeof a->j->message[a->rank], "%.255s", trek_error_status() != TREK_OK ? trek_error() : "");
     trek_error_clear();
     trek_ddp_free(&ddp);
     return NULL;
@@ -389,7 +389,7 @@ static void replicas_that_differ(void **state)
 
     trek_module *models[2] = { normed(), ddp_net_new(TREK_F32, 0) };
     assert_null(trek_ddp_wrap(models, 2, NULL)); /* they are gone */
-    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
     trek_error_clear();
     models[0] = models[1] = normed();
     assert_null(trek_ddp_wrap(models, 2, NULL));
@@ -428,7 +428,7 @@ static trek_status trial_rank(int rank, void *arg)
     trial.status[rank] = trial.backward
                              ? trek_ddp_backward_weighted(trial.w.ddp, trial.mistake[rank] == NO_LOSS ? NULL : loss, counts[rank])
                              : trek_ddp_reduce_gradients_weighted(trial.w.ddp, counts);
-    snprintf(trial.message[rank], sizeof trial.message[rank], "%.255s", trek_status_get() ? trek_error() : "");
+    snprintf(trial.message[rank], sizeof trial.message[rank], "%.255s", trek_error_status() ? trek_error() : "");
     trek_error_clear();
     trek_var_set_requires_grad(m->b2, true);
     trek_scope_end(scope);
@@ -524,7 +524,7 @@ static trek_status small_rank(int rank, void *arg)
     if (trek_comm_all_reduce_scalar(comm, &sum, TREK_SUM) != TREK_OK ||
         trek_comm_all_reduce_scalar(comm, &mean, TREK_MEAN) != TREK_OK ||
         trek_comm_all_reduce_scalar(comm, &most, TREK_MAX) != TREK_OK)
-        return trek_status_get();
+        return trek_error_status();
     if (sum != 6 || mean != 1 || most != 0)
         return trek_fail(TREK_ERR_STATE, "%g %g %g", sum, mean, most);
     static const int64_t firsts[] = { 0, 4, 7 }, counts[] = { 4, 3, 3 };

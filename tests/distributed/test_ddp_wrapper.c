@@ -63,7 +63,7 @@ static void wrapper_is_a_module(void **state)
     assert_non_null(trek_module_find(parent, "0.0.weight"));
     trek_ddp *same = ddp;
     trek_ddp_free(&same);
-    assert_int_equal(trek_status_get(), TREK_ERR_STATE); /* the parent owns it */
+    assert_int_equal(trek_error_status(), TREK_ERR_STATE); /* the parent owns it */
     trek_error_clear();
     char *summary = trek_module_summary(parent);
     assert_non_null(strstr(summary, "0.1.running_mean"));
@@ -165,7 +165,7 @@ static void outputs_are_joined(void **state)
             trek_var_release(leaves[r]);
         trek_var_release(x);
         trek_module_free(&one);
-        assert_int_equal(trek_status_get(), TREK_OK);
+        assert_int_equal(trek_error_status(), TREK_OK);
         trek_ddp_free(&w.ddp);
     }
     assert_int_equal(trek_tape_size(), 0);
@@ -225,17 +225,17 @@ static void several_inputs(void **state)
         for (int r = 0; r < 3; r++)
             expect_close(trek_var_grad(((gate *)models[r])->w), trek_var_grad(((gate *)one)->w));
         assert_null(trek_ddp_forward_many(ddp, inputs, 0));
-        assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+        assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
         trek_error_clear();
         assert_null(trek_ddp_forward_many(ddp, NULL, 2));
-        assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+        assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
         trek_error_clear();
         assert_null(trek_ddp_forward_many(NULL, inputs, 2));
-        assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+        assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
         trek_error_clear();
         inputs[5] = NULL; /* the first is there, the second is not */
         assert_null(trek_ddp_forward_many(ddp, inputs, 2));
-        assert_int_not_equal(trek_status_get(), TREK_OK);
+        assert_int_not_equal(trek_error_status(), TREK_OK);
         trek_error_clear();
         trek_scope_end(scope);
         trek_ddp_free(&ddp);
@@ -364,7 +364,7 @@ static trek_status forward_inside(int rank, void *arg)
     trek_var *y = trek_forward(trek_ddp_module(w->ddp), x); /* this rank's replica */
     w->status[rank] = y && trek_var_size(y, 0) == 1 ? TREK_OK : TREK_ERR_SHAPE;
     trek_var *none = trek_ddp_forward(w->ddp, (trek_var *[]){ x, x });
-    if (none || trek_status_get() != TREK_ERR_STATE)
+    if (none || trek_error_status() != TREK_ERR_STATE)
         w->status[rank] = TREK_ERR_STATE;
     trek_error_clear();
     w->counts[rank] = trek_ddp_rank(w->ddp);
@@ -384,7 +384,7 @@ static void forwards_that_are_refused(void **state)
     }
     trek_scope scope = trek_scope_begin();
     assert_null(trek_ddp_forward(w.ddp, (trek_var *[]){ NULL, NULL }));
-    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
     trek_error_clear();
     trek_var *wrong = trek_var_from(test_tensor(1, trek_dims(2, IN + 1), 1));
     assert_null(trek_ddp_forward(w.ddp, (trek_var *[]){ ddp_rows(1, 0, 2, IN, TREK_F64), wrong }));

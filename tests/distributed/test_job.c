@@ -45,7 +45,8 @@ static run run_of(const job *j)
 /* Where a process has its ranks; NULL: where the tests are. With TREK_TEST_EACH_GPU each has a GPU of its own. */
 static const trek_device *devices_of(const job *j, int process, trek_device *devices)
 {
-    bool on_cpu = j->mixed == ONE_ON_CPUS && process == 1, own = j->mixed == GPUS_OF_ITS_OWN, each = getenv("TREK_TEST_EACH_GPU") != NULL;
+    bool on_cpu = j->mixed == ONE_ON_CPUS && process == 1, own = j->mixed == GPUS_OF_ITS_OWN,
+        each = getenv("TREK_TEST_EACH_GPU") != NULL;
     if (!on_cpu && !each && !own)
         return NULL;
     for (int r = 0; r < 5; r++)

@@ -16,7 +16,7 @@
 #include "autograd/ops.h"
 #include "graph/flow.h"
 #include "tensor/memory.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 #include "tests/distributed/probe.h"
 
 /* --- the group ------------------------------------------------------------------------------------------- */
@@ -24,7 +24,7 @@
 static trek_status place_fn(int rank, void *arg)
 {
     atomic_int *good = arg;
-    const trek_place *p = &trek_place_here;
+    const trek_rank_context *p = &trek_rank_here;
     if (p->rank == rank && p->world == 3 && p->device.index == rank && p->pool)
         atomic_fetch_add(good, 1);
     return trek_comm_barrier(trek_ranks_comm(NULL, rank)) == TREK_OK ? TREK_ERR_STATE : (trek_error_clear(), TREK_OK);
@@ -55,7 +55,7 @@ static void test_group(void **state)
     for (int i = 0; i < 50; i++)
         assert_int_equal(trek_ranks_run(ranks, place_fn, &good), TREK_OK);
     assert_int_equal(good, 150);
-    assert_int_equal(trek_place_here.world, 1);
+    assert_int_equal(trek_rank_here.world, 1);
     assert_int_equal(trek_ranks_run(ranks, failing_fn, (int[]){ 2, 0 }), TREK_ERR_IO);
     expect_error(TREK_ERR_IO, "rank 2: no file for 2");
     assert_int_equal(trek_ranks_run(ranks, failing_fn, (int[]){ 0, 3 }), TREK_ERR_IO);
@@ -296,16 +296,16 @@ static void test_no_memory(void **state)
             atomic_store(&fail_at, n);
             trek_graph *graph = build(trek_cpu(0), NULL);
             if (graph)
-                trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .ranks = 2, .share = share,
+                trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .ranks = 2, .share_params = share,
                     .optimizer = trek_adam((trek_adam_opts){ .lr = 0.1 }) });
-            if (graph && trek_status_get() == TREK_OK)
+            if (graph && trek_error_status() == TREK_OK)
                 train_once(graph, 5, 1);
             bool reached = atomic_load(&allocations) >= n;
             atomic_store(&fail_at, 0);
-            failures += trek_status_get() == TREK_ERR_MEMORY;
-            if (trek_status_get() != TREK_OK && trek_status_get() != TREK_ERR_MEMORY)
+            failures += trek_error_status() == TREK_ERR_MEMORY;
+            if (trek_error_status() != TREK_OK && trek_error_status() != TREK_ERR_MEMORY)
                 print_error("request %ld: %s\n", n, trek_error());
-            assert_true(trek_status_get() == TREK_OK || trek_status_get() == TREK_ERR_MEMORY);
+            assert_true(trek_error_status() == TREK_OK || trek_error_status() == TREK_ERR_MEMORY);
             trek_error_clear();
             if (graph && trek_graph_world_size(graph) == 2 && trek_graph_optimizer(graph)) {
                 trek_graph_zero_grad(graph);

@@ -16,7 +16,7 @@
 #include "autograd/ops.h"
 #include "graph/flow.h"
 #include "tensor/memory.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 #include "tests/distributed/probe.h"
 
 /* --- evaluation and forwards of all kinds ---------------------------------------------------------------- */
@@ -72,8 +72,8 @@ static void test_forward_without_backward(void **state)
         for (int r = 0; r < 3; r++)
             assert_int_equal(nodes[r], 0);
         if (i == 5)
-            used = trek_memory_stats(trek_cpu(0)).allocated;
-        assert_true(i < 5 || trek_memory_stats(trek_cpu(0)).allocated <= used + 4096);
+            used = trek_memory_usage(trek_cpu(0)).allocated;
+        assert_true(i < 5 || trek_memory_usage(trek_cpu(0)).allocated <= used + 4096);
     }
     train_once(graph, 9, 5);
     expect_clear();

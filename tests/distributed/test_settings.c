@@ -227,7 +227,8 @@ static void set_up(trek_graph *graph, int world, bool separate)
 {
     if (world > 0 && trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build, .devices = test_devices(),
                                                                      .ranks = world,
-                                                                     .share = separate ? TREK_OFF : 0, .max_anchor = TREK_OFF,
+                                                                     .share_params = separate ? TREK_OFF : 0,
+                                                                     .max_anchor = TREK_OFF,
                                                                      .balance = TREK_OFF }) != TREK_OK)
         fail_msg("setup: %s", trek_error());
 }
@@ -253,11 +254,11 @@ static void run(const setting *row, const course *c, bool before, outcome *to)
                      .norm = trek_graph_grad_norm(graph),
                      .steps = trek_graph_steps(graph),
                      .skipped = trek_graph_skipped(graph) };
-    to->scale = trek_graph_scaler(graph) ? trek_grad_scaler_get_scale(trek_graph_scaler(graph)) : 0;
+    to->scale = trek_graph_scaler(graph) ? trek_grad_scaler_value(trek_graph_scaler(graph)) : 0;
     to->autocast = graph->autocast;
     assert_int_equal(trek_module_each_param(trek_graph_module(graph), note, to), TREK_OK);
     trek_graph_free(&graph);
-    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_int_equal(trek_error_status(), TREK_OK);
 }
 
 static double difference(const outcome *a, const outcome *b)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trek_trainer_setup: what each option does, against the same set by the calls of a graph; which are refused, and that the
  * graph then trains as before; how replicas are made; what it tells. (That settings survive it is in test_settings, that
- * ranks are exact in test_exact and test_feed.) */
+ * ranks are exact in test_exact and test_graph_loader.) */
 #include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -16,13 +16,13 @@
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
-#include "data/loader.h"
 #include "data/dataset.h"
+#include "data/loader.h"
 #include "distributed/step/stepper_ranks.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 #include "tests/support/support.h"
 
 enum { IN = 4, OUT = 2, ROWS = 12, STEPS = 4, MOST = 64, WORLD = 3 };
@@ -126,7 +126,7 @@ static void set_up(trek_graph *graph, const trek_trainer_opts *opts)
 
 static void expect(trek_status status, const char *part)
 {
-    if (trek_status_get() != status || !strstr(trek_error(), part))
+    if (trek_error_status() != status || !strstr(trek_error(), part))
         fail_msg("not %s with \"%s\" but \"%s\"", trek_status_name(status), part, trek_error());
     trek_error_clear();
 }
@@ -195,8 +195,8 @@ static void options_are_the_calls(void **state)
         { "max_grad_value", { .max_grad_value = 0.01 }, same_value, 1 },
         { "amp", { .amp = { .scaling = 1, .scaler = { .init_scale = 8, .growth_interval = 2 } } }, same_scaling, 1 },
         { "accumulate", { .accumulate = 2, .max_grad_norm = 0.05 }, same_norm, 2 },
-        { "share", { .share = TREK_OFF }, same_nothing, 1 },
-        { "bucket_bytes", { .share = TREK_OFF, .bucket_bytes = 1 }, same_nothing, 1 },
+        { "share_params", { .share_params = TREK_OFF }, same_nothing, 1 },
+        { "bucket_bytes", { .share_params = TREK_OFF, .bucket_bytes = 1 }, same_nothing, 1 },
         { "speed_hint", { .speed_hint = { .slow_rank = 0, .ratio = 3 }, .balance = 1 }, same_nothing, 1 },
         { "slowdowns", { .slowdowns = (trek_slowdown[WORLD]){ { .factor = 1 }, { .factor = 2 } } }, same_nothing, 1 },
         { "deadline_s", { .deadline_s = TREK_OFF }, same_nothing, 1 },
@@ -226,7 +226,7 @@ static void what_the_graph_then_says(void **state)
         set_up(graph, &opts);
         assert_int_equal(trek_graph_world_size(graph), world);
         assert_float_equal(trek_graph_lr(graph), 0.02, 0);
-        assert_true(trek_grad_scaler_get_scale(trek_graph_scaler(graph)) == 32);
+        assert_true(trek_grad_scaler_value(trek_graph_scaler(graph)) == 32);
         make_step(graph, 0, 1);
         make_step(graph, 1, 1);
         assert_float_equal(trek_graph_lr(graph), 0.25, 0); /* of the step that was made */
@@ -270,7 +270,7 @@ static trek_graph *watched(trek_device device, void *arg)
     int call = w->calls++;
     w->at_a_time++;
     w->most_at_a_time = w->at_a_time > w->most_at_a_time ? w->at_a_time : w->most_at_a_time;
-    w->wrong_devices += !trek_device_equal(device, test_device_of_rank(trek_place_here.rank));
+    w->wrong_devices += !trek_device_equal(device, test_device_of_rank(trek_rank_here.rank));
     w->threads[call] = pthread_self();
     trek_seed(100 + (uint64_t)call); /* other values than rank 0's */
     pthread_mutex_unlock(&w->lock);
@@ -292,7 +292,7 @@ static void replicas_are_made_once(void **state)
         trek_trainer_opts opts = options(WORLD);
         opts.build_replica = watched;
         opts.arg = &w;
-        opts.share = separate ? TREK_OFF : 0;
+        opts.share_params = separate ? TREK_OFF : 0;
         set_up(graph, &opts);
         assert_int_equal(w.calls, WORLD - 1);
         assert_int_equal(w.most_at_a_time, 1);
@@ -310,7 +310,7 @@ static void replicas_are_made_once(void **state)
         }
         make_step(graph, 0, 1);
         trek_graph_free(&graph);
-        assert_int_equal(trek_status_get(), TREK_OK);
+        assert_int_equal(trek_error_status(), TREK_OK);
     }
 }
 
@@ -323,13 +323,14 @@ static void one_rank_makes_none(void **state)
     set_up(graph, &(trek_trainer_opts){ .build_replica = watched, .arg = &w, .devices = test_devices(), .ranks = 1 });
     set_up(graph, &(trek_trainer_opts){ .devices = test_devices(), .ranks = 1, .optimizer = adam() });
     assert_int_equal(w.calls, 0);
-    trek_trainer_pace pace;
-    assert_int_equal(trek_trainer_pace_get(graph, &pace), TREK_OK);
-    assert_true(pace.ranks == 1 && pace.local_ranks == 1 && pace.rank == 0 && !pace.windows && pace.costly == -1);
+    trek_trainer_workload workload;
+    assert_int_equal(trek_trainer_describe(graph, &workload), TREK_OK);
+    assert_true(workload.ranks == 1 && workload.local_ranks == 1 && workload.rank == 0 && !workload.windows &&
+                workload.costly == -1);
     int64_t counts[1] = { -3 };
     assert_int_equal(trek_trainer_counts(graph, counts, 1), 0);
     assert_null(trek_trainer_plan(graph));
-    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_int_equal(trek_error_status(), TREK_OK);
     make_step(graph, 0, 1);
     trek_graph_free(&graph);
 }
@@ -364,8 +365,8 @@ static void wrong_options(void **state)
         REFUSED("NaN", false, .max_grad_norm = NAN),
         REFUSED("NaN", false, .max_grad_value = NAN),
         REFUSED(".bucket_bytes is -1", false, .bucket_bytes = -1),
-        REFUSED(".share is 1", false, .share = 1),
-        REFUSED(".share is -2", false, .share = -2),
+        REFUSED(".share_params is 1", false, .share_params = 1),
+        REFUSED(".share_params is -2", false, .share_params = -2),
         REFUSED("negative", false, .max_anchor = -2),
         REFUSED("negative", false, .anchor = -1),
         REFUSED("negative", false, .global_batch = -8),
@@ -415,7 +416,8 @@ static void wrong_options(void **state)
             opts.build_replica = build;
             opts.devices = test_devices();
             opts.ranks = world;
-            if (trek_trainer_setup(graph, &opts) != r->status || trek_status_get() != r->status || !strstr(trek_error(), r->says))
+            if (trek_trainer_setup(graph, &opts) != r->status || trek_error_status() != r->status ||
+                !strstr(trek_error(), r->says))
                 fail_msg("%s on %d ranks: \"%s\" instead of \"%s\"", r->name, world, trek_error(), r->says);
             trek_error_clear();
         }
@@ -447,14 +449,14 @@ static void wrong_calls(void **state)
     expect(TREK_ERR_ARGUMENT, ".ranks does not say how many");
     trek_trainer_setup(NULL, &opts);
     expect(TREK_ERR_ARGUMENT, "graph");
-    trek_trainer_pace pace;
-    trek_trainer_pace_get(NULL, &pace);
+    trek_trainer_workload workload;
+    trek_trainer_describe(NULL, &workload);
     expect(TREK_ERR_ARGUMENT, "graph");
-    trek_trainer_pace_get(graph, NULL);
+    trek_trainer_describe(graph, NULL);
     expect(TREK_ERR_ARGUMENT, "result");
     assert_int_equal(trek_trainer_counts(NULL, NULL, 0), 0);
     assert_null(trek_trainer_plan(NULL));
-    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_int_equal(trek_error_status(), TREK_OK);
     trek_graph_free(&graph);
 }
 
@@ -528,18 +530,18 @@ static void windows_at_first(void **state)
         opts.devices = test_devices();
         opts.ranks = WORLD;
         set_up(graph, &opts);
-        trek_trainer_pace pace;
+        trek_trainer_workload workload;
         int64_t counts[WORLD + 1] = { 0, 0, 0, -9 }, sum = 0;
-        assert_int_equal(trek_trainer_pace_get(graph, &pace), TREK_OK);
-        assert_true(pace.ranks == WORLD && pace.local_ranks == WORLD && pace.rank == 0 && pace.windows);
-        assert_int_equal(pace.anchor, cases[k].anchor);
+        assert_int_equal(trek_trainer_describe(graph, &workload), TREK_OK);
+        assert_true(workload.ranks == WORLD && workload.local_ranks == WORLD && workload.rank == 0 && workload.windows);
+        assert_int_equal(workload.anchor, cases[k].anchor);
         assert_int_equal(trek_trainer_counts(graph, counts, WORLD + 1), WORLD);
         for (int r = 0; r < WORLD; r++) {
             sum += counts[r];
             if (counts[r] != cases[k].counts[r])
                 fail_msg("case %d: rank %d has %lld batches", (int)k, r, (long long)counts[r]);
         }
-        assert_true(pace.window == sum && counts[WORLD] == -9);
+        assert_true(workload.window == sum && counts[WORLD] == -9);
         counts[1] = -9;
         assert_int_equal(trek_trainer_counts(graph, counts, 1), WORLD); /* no more than there is room for */
         assert_int_equal(counts[1], -9);
@@ -558,10 +560,10 @@ static void a_global_batch(void **state)
         assert_int_equal(trek_graph_set_loader(graph, loader, "image"), TREK_OK);
         set_up(graph, &(trek_trainer_opts){
                           .build_replica = build, .devices = test_devices(), .ranks = WORLD, .global_batch = cases[k].samples });
-        trek_trainer_pace pace;
-        assert_int_equal(trek_trainer_pace_get(graph, &pace), TREK_OK);
-        assert_true(pace.windows);
-        assert_int_equal(pace.window, cases[k].window);
+        trek_trainer_workload workload;
+        assert_int_equal(trek_trainer_describe(graph, &workload), TREK_OK);
+        assert_true(workload.windows);
+        assert_int_equal(workload.window, cases[k].window);
         trek_graph_free(&graph);
         trek_loader_free(&loader);
     }
@@ -601,7 +603,7 @@ static void the_line_in_the_log(void **state)
         { 2, build, { .max_anchor = TREK_OFF }, { "trainer: 2 CPU ranks with ", "one copy of the parameters", "; exact" } },
         { 3,
           build,
-          { .share = TREK_OFF, .max_anchor = 8, .anchor = 4 },
+          { .share_params = TREK_OFF, .max_anchor = 8, .anchor = 4 },
           { "3 CPU ranks", "parameters of their own", "windows of 12 batches at first" } },
         { 2,
           with_batch_norm,

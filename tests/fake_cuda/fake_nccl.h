@@ -90,7 +90,8 @@ void run_letters(const std::shared_ptr<Rank> &rank, const std::vector<Call> &cal
 bool listen_for_ranks();
 bool is_elsewhere(const ncclUniqueId &id);
 bool is_gone(int fd);
-std::shared_ptr<Rank> join_elsewhere(const ncclUniqueId &id, int size, int index, int device, bool blocking, ncclResult_t *result);
+std::shared_ptr<Rank> join_elsewhere(const ncclUniqueId &id, int size, int index, int device, bool blocking,
+                                     ncclResult_t *result);
 void run_elsewhere(const std::shared_ptr<Rank> &rank, const Call &call);
 
 /* -- ranks come together (fake_nccl.cc) -- */
@@ -102,7 +103,8 @@ template <typename Over> static bool wait_for(std::unique_lock<std::mutex> &lock
 {
     while (!over() && !rank.aborted && !state().quitting.load(std::memory_order_relaxed)) {
         rank.aborted = rank.peer >= 0 && is_gone(rank.peer);
-        rank.world->changed.wait_until(lock, std::chrono::system_clock::now() + std::chrono::milliseconds(rank.world->link >= 0 ? 1 : 20));
+        rank.world->changed.wait_until(lock, std::chrono::system_clock::now() +
+                                                 std::chrono::milliseconds(rank.world->link >= 0 ? 1 : 20));
     }
     return over();
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Messages of the control channel, as process 0 and as another one takes them. The first byte says which, of how many, and
- * whether a tree joins them; then come records of a kind, a length and that many bytes: messages with a right head, or anything at all. */
+ * whether a tree joins them; then come records of a kind, a length and that many bytes: messages with a right head, or anything
+ * at all. */
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -26,7 +27,8 @@ static bool connect_anew(peer *p)
         close(p->ours);
     p->ours = -1;
     bool from_child = control->process != 0 && control->node.children > 0 && p->connections % 2 == 1;
-    trek_control_link *place = control->process == 0 ? &control->newcomers[0] : from_child ? &control->below[0] : &control->links[0];
+    trek_control_link *place = control->process == 0 ? &control->newcomers[0] : from_child ? &control->below[0]
+        : &control->links[0];
     int size, process = control->process == 0 ? -1 : from_child ? trek_tree_child(&control->node, 0, &size) : 0;
     if (p->connections++ >= 4 || place->fd >= 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
         return false;
@@ -74,7 +76,8 @@ static void send_message(peer *p, uint32_t type, uint64_t number, const void *da
 
 static void send_hello(peer *p, int process)
 {
-    trek_control_hello hello = { .version = TREK_CONTROL_VERSION, .processes = p->control->processes, .process = process, .pid = 1 };
+    trek_control_hello hello = { .version = TREK_CONTROL_VERSION, .processes = p->control->processes, .process = process,
+                                 .pid = 1 };
     memcpy(hello.token, p->control->token, sizeof hello.token);
     memset(hello.host, 'h', sizeof hello.host);
     send_message(p, TREK_CONTROL_HELLO, 0, &hello, sizeof hello);

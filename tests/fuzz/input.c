@@ -38,7 +38,7 @@ void fuzz_expect(bool holds, const char *what)
 
 void fuzz_settle(bool made)
 {
-    fuzz_expect(made == (trek_status_get() == TREK_OK), "a result, or an error that says why there is none");
+    fuzz_expect(made == (trek_error_status() == TREK_OK), "a result, or an error that says why there is none");
     fuzz_expect(made || trek_error()[0], "an error has a message");
     trek_error_clear();
 }

@@ -53,7 +53,7 @@ static trek_status write_checkpoints(const char *folder)
     }
     trek_loader_free(&loader);
     trek_graph_free(&graph);
-    return trek_status_get();
+    return trek_error_status();
 }
 
 static trek_status write_plans(const char *folder)
@@ -75,7 +75,7 @@ int main(int argc, char **argv)
     write_states(argv[1]);
     write_checkpoints(argv[1]);
     write_plans(argv[1]);
-    if (trek_status_get() != TREK_OK)
+    if (trek_error_status() != TREK_OK)
         fprintf(stderr, "%s\n", trek_error());
-    return trek_status_get() != TREK_OK;
+    return trek_error_status() != TREK_OK;
 }

@@ -83,11 +83,11 @@ int end(void **state)
     (void)state;
     trek_scope_end(scope);
     int64_t nodes = trek_tape_size();
-    if (trek_status_get() != TREK_OK)
+    if (trek_error_status() != TREK_OK)
         print_error("left: %s\n", trek_error());
     if (alive || nodes)
         print_error("%d modules and %lld tape nodes alive\n", alive, (long long)nodes);
-    return trek_status_get() != TREK_OK || alive != 0 || nodes != 0;
+    return trek_error_status() != TREK_OK || alive != 0 || nodes != 0;
 }
 
 trek_var *filled(double value) { return trek_var_from(trek_tensor_full(value, trek_dims(2, 3), TREK_F32, trek_cpu(0))); }
@@ -118,7 +118,7 @@ void assert_forward(trek_graph *graph, double x, double y) { assert_all(trek_gra
 void assert_mistake(trek_flow *flow, const char *text)
 {
     assert_null(trek_flow_build(flow));
-    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
     if (!strstr(trek_error(), text))
         fail_msg("\"%s\" does not say \"%s\"", trek_error(), text);
     assert_int_equal(alive, 0);

@@ -18,7 +18,7 @@
 #include "graph/capture.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 #include "tests/support/support.h"
 
 enum { BATCH = 24, FEATURES = 12, HIDDEN = 40, CLASSES = 5, STEPS = 20 };
@@ -33,7 +33,7 @@ static int clean(void **state)
 static int no_error(void **state)
 {
     (void)state;
-    if (trek_status_get() == TREK_OK && trek_tape_size() == 0)
+    if (trek_error_status() == TREK_OK && trek_tape_size() == 0)
         return 0;
     print_error("left: %s, %lld nodes\n", trek_error(), (long long)trek_tape_size());
     return 1;
@@ -191,10 +191,10 @@ static void compare(int passes, const int *rows, int64_t replays, int calls)
     job a, b;
     trek_graph *one = new_trained(41);
     train(one, false, passes, rows, &plain, &a);
-    uint64_t rng_step = trek_place_here.rng_step;
+    uint64_t rng_step = trek_rank_here.rng_step;
     trek_graph *other = new_trained(41);
     train(other, true, passes, rows, &captured, &b);
-    assert_int_equal(trek_place_here.rng_step, rng_step);
+    assert_int_equal(trek_rank_here.rng_step, rng_step);
     assert_int_equal(trek_graph_steps(other), STEPS);
     assert_int_equal(trek_graph_steps(one), STEPS);
     assert_same_traces(&plain, &captured);
@@ -203,8 +203,8 @@ static void compare(int passes, const int *rows, int64_t replays, int calls)
     if (!test_on_cpu())
         assert_int_equal(b.calls, calls);
     assert_true(plain.loss[0] != plain.loss[STEPS - 1]);
-    assert_true(trek_grad_scaler_get_scale(trek_graph_scaler(one)) == trek_grad_scaler_get_scale(trek_graph_scaler(other)));
-    assert_true(trek_grad_scaler_get_scale(trek_graph_scaler(one)) != 1024);
+    assert_true(trek_grad_scaler_value(trek_graph_scaler(one)) == trek_grad_scaler_value(trek_graph_scaler(other)));
+    assert_true(trek_grad_scaler_value(trek_graph_scaler(one)) != 1024);
     trek_graph_free(&one);
     trek_graph_free(&other);
 }
@@ -460,7 +460,7 @@ static void test_fails_inside(void **state)
     for (int k = 0; k < 3; k++)
         assert_int_equal(trek_graph_capture(graph, odd_step, &o), TREK_OK);
     assert_int_equal(trek_graph_capture(graph, odd_step, &o), TREK_ERR_CALLBACK);
-    assert_int_equal(trek_status_get(), TREK_ERR_CALLBACK);
+    assert_int_equal(trek_error_status(), TREK_ERR_CALLBACK);
     trek_error_clear();
     assert_int_equal(trek_graph_capture_reset(graph), TREK_OK);
     trek_graph_capture_input(graph, 0, x);
@@ -489,7 +489,7 @@ static void test_mistakes(void **state)
     (void)state;
     trek_graph *graph = new_trained(9);
     assert_null(trek_graph_captured_input(graph, 0));
-    assert_int_equal(trek_status_get(), TREK_ERR_STATE);
+    assert_int_equal(trek_error_status(), TREK_ERR_STATE);
     trek_error_clear();
     assert_int_equal(trek_graph_capture(graph, NULL, NULL), TREK_ERR_ARGUMENT);
     trek_error_clear();

@@ -117,7 +117,7 @@ static void learn(int ranks, uint64_t seed)
         loss = train_epoch(model, train, epoch, 1000);
         accuracy = evaluate(model, test);
     }
-    if (trek_status_get() != TREK_OK)
+    if (trek_error_status() != TREK_OK)
         fail_msg("%d ranks, seed %d: %s", ranks, (int)seed, trek_error());
     printf("%d ranks, seed %d: accuracy %.4f after %d epochs, loss %.4f\n", ranks, (int)seed, accuracy, epoch, loss);
     if (quick ? !(loss < 2.15) : !(accuracy >= 0.97))

@@ -45,7 +45,7 @@ static void forks(void **state)
     trek_flow_tag(flow, "stream");
     trek_graph *graph = built(trek_flow_through(flow, scale(1)));
     assert_null(trek_graph_tagged(graph, "five"));
-    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_int_equal(trek_error_status(), TREK_OK);
     static const char *const tags[] = { "five", "nine", "stream" }; /* in order of tagging */
     assert_int_equal(trek_graph_tag_count(graph), 3);
     for (int k = 0; k < 3; k++)
@@ -147,7 +147,7 @@ static void several_inputs(void **state)
     assert_null(trek_graph_input_name(graph, 3));
     assert_all(trek_graph_forward_many(graph, (trek_var *[]){ filled(1), filled(2), filled(3) }, 3), 1 - 30 + 200);
     assert_null(trek_graph_forward(graph, filled(1)));
-    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
     assert_string_equal(trek_error(), "graph: takes 3 inputs, got 1");
     trek_error_clear();
     assert_null(trek_graph_forward_many(graph, (trek_var *[]){ filled(1), NULL, filled(3) }, 3));
@@ -176,7 +176,7 @@ static void forward_references(void **state)
     /* A pass that fails leaves the state as it was. */
     trek_var *wrong = trek_var_from(trek_tensor_zeros(trek_dims(5, 7), TREK_F32, trek_cpu(0)));
     assert_null(trek_graph_forward(graph, wrong));
-    assert_int_equal(trek_status_get(), TREK_ERR_SHAPE);
+    assert_int_equal(trek_error_status(), TREK_ERR_SHAPE);
     trek_error_clear();
     assert_forward(graph, 3, 6);
     trek_graph_free(&graph);
@@ -235,7 +235,7 @@ static void nested_graphs(void **state)
 
     trek_graph *owned = trek_graph_from_module(trek_graph_at(graph, "encoder"));
     trek_graph_free(&owned);
-    assert_int_equal(trek_status_get(), TREK_ERR_STATE);
+    assert_int_equal(trek_error_status(), TREK_ERR_STATE);
     assert_non_null(owned);
     trek_error_clear();
     trek_graph_free(&graph);

@@ -187,18 +187,18 @@ static void failing_modules(void **state)
     (void)state;
     trek_graph *graph = built(trek_flow_tag(trek_flow_through(trek_flow_from(scale(1)), trek_module_new(&silent_class)), "t"));
     assert_null(trek_graph_forward(graph, filled(1)));
-    assert_int_equal(trek_status_get(), TREK_ERR_CALLBACK);
+    assert_int_equal(trek_error_status(), TREK_ERR_CALLBACK);
     assert_non_null(strstr(trek_error(), "silent"));
     assert_null(trek_graph_tagged(graph, "t"));
     trek_error_clear();
     assert_null(trek_graph_tagged(graph, "u"));
-    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
     trek_error_clear();
     trek_var *x = filled(1);
     trek_var_retain(x);
     trek_scope_end(scope);
     assert_null(trek_graph_forward(graph, x));
-    assert_int_equal(trek_status_get(), TREK_ERR_SCOPE);
+    assert_int_equal(trek_error_status(), TREK_ERR_SCOPE);
     trek_error_clear();
     trek_var_release(x);
     scope = trek_scope_begin();
@@ -229,7 +229,7 @@ static trek_status build_and_train(void)
     trek_graph_flush(graph);
     trek_graph_free(&graph);
     trek_scope_end(inner);
-    return trek_status_get();
+    return trek_error_status();
 }
 
 static void no_memory(void **state)

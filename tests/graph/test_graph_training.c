@@ -15,7 +15,7 @@
 #include "graph/flow.h"
 #include "graph/graph_internal.h"
 #include "graph/observe.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 #include "tests/graph/modules.h"
 
 /* --- training -------------------------------------------------------------------------------------------- */
@@ -30,7 +30,7 @@ static void steps(void **state)
     assert_null(trek_graph_optimizer(graph));
     assert_int_equal(trek_graph_set_optimizer(graph, trek_sgd((trek_sgd_opts){ .lr = 0.25 })), TREK_OK);
     assert_float_equal(trek_graph_lr(graph), 0.25, 0);
-    uint64_t rng = trek_place_here.rng_step;
+    uint64_t rng = trek_rank_here.rng_step;
     assert_int_equal(trek_graph_backward(graph, trek_mean(trek_graph_forward(graph, filled(3)), trek_dims_none(), false)),
                      TREK_OK);
     /* Passes add up. */
@@ -52,8 +52,8 @@ static void steps(void **state)
     assert_float_equal(value_of(graph, "0.factor"), 1, 1e-6);
     assert_false(grad_of(graph, "0.factor") != 0 && !isnan(grad_of(graph, "0.factor")));
     assert_int_equal(trek_graph_steps(graph), 1);
-    assert_int_equal(trek_place_here.rng_step, rng + 1);
-    assert_int_equal(trek_place_here.rng_draw, 0);
+    assert_int_equal(trek_rank_here.rng_step, rng + 1);
+    assert_int_equal(trek_rank_here.rng_draw, 0);
     assert_true(isnan(trek_graph_grad_norm(graph)));
 
     double shares[2] = { 7, 7 };
@@ -217,9 +217,9 @@ static void values_are_dropped(void **state)
     trek_var *x = trek_var_from(trek_tensor_ones(trek_dims(1 << 16), TREK_F32, trek_cpu(0)));
     trek_no_grad_begin();
     trek_memory_reset_peak(trek_cpu(0));
-    int64_t before = trek_memory_stats(trek_cpu(0)).allocated;
+    int64_t before = trek_memory_usage(trek_cpu(0)).allocated;
     assert_non_null(trek_graph_forward(graph, x));
-    int64_t peak = trek_memory_stats(trek_cpu(0)).allocated_peak - before;
+    int64_t peak = trek_memory_usage(trek_cpu(0)).allocated_peak - before;
     trek_no_grad_end();
     assert_true(peak < 4 * (4 << 16));
     trek_graph_free(&graph);
@@ -258,7 +258,7 @@ static void observation(void **state)
     assert_int_equal(trek_graph_flush(graph), TREK_OK);
     assert_float_equal(trek_graph_latest(graph, "out"), 4, 1e-6);
     assert_null(trek_graph_trend(graph, "nothing"));
-    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_int_equal(trek_error_status(), TREK_OK);
     trek_graph_free(&graph);
 }
 

@@ -20,7 +20,7 @@
 #include "distributed/trainer.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 #include "tests/support/support.h"
 
 enum { LEFT = 5, RIGHT = 3, HIDDEN = 8, CLASSES = 4, ROWS = 11, STEPS = 5, MAX_VALUES = 512, MAX_WORLD = 4 };
@@ -39,7 +39,7 @@ static const char *const join_inputs[] = { "right", NULL };
 static trek_var *join_many(trek_module *self, trek_var *const *inputs, int n)
 {
     (void)n;
-    int rank = trek_place_here.rank;
+    int rank = trek_rank_here.rank;
     atomic_fetch_add(&runs[rank], 1);
     atomic_store(&training[rank], self->training);
     return trek_tanh(trek_add(inputs[0], trek_linear(inputs[1], ((join *)self)->weight, NULL)));
@@ -152,12 +152,12 @@ static void run(outcome *o, int world, int share, how how, bool fine_tune)
 {
     memset(o, 0, sizeof *o);
     trek_seed(7);
-    trek_place_here.rng_step = trek_place_here.rng_draw = 0;
+    trek_rank_here.rng_step = trek_rank_here.rng_draw = 0;
     classifier c = { .graph = build(test_device(), NULL), .how = how, .penalty = 0.1 };
     assert_non_null(c.graph);
     assert_int_equal(trek_trainer_setup(c.graph, &(trek_trainer_opts){ .build_replica = build,
                                                                        .devices = test_devices(), .ranks = world,
-                                                                       .share = share,
+                                                                       .share_params = share,
                                                                        .optimizer = trek_adam((trek_adam_opts){ .lr = 0.02 }) }),
                      TREK_OK);
     if (fine_tune)
@@ -188,7 +188,7 @@ static void run(outcome *o, int world, int share, how how, bool fine_tune)
         assert_int_equal(atomic_load(&training[r]), 0); /* eval reached every rank that predicted */
     trek_scope_end(scope);
     trek_module_each_param(trek_graph_module(c.graph), see_value, o);
-    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_int_equal(trek_error_status(), TREK_OK);
     trek_graph_free(&c.graph);
 }
 
@@ -282,7 +282,7 @@ static double regressor_score(trek_graph *graph, int64_t n)
 static double run_regressor(int world)
 {
     trek_seed(7);
-    trek_place_here.rng_step = trek_place_here.rng_draw = 0;
+    trek_rank_here.rng_step = trek_rank_here.rng_draw = 0;
     trek_graph *graph = build_regressor(test_device(), NULL);
     assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .build_replica = build_regressor,
                                                                      .devices = test_devices(), .ranks = world,
@@ -297,7 +297,7 @@ static double run_regressor(int world)
     }
     double score = regressor_score(graph, ROWS);
     trek_scope_end(scope);
-    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_int_equal(trek_error_status(), TREK_OK);
     trek_graph_free(&graph);
     return score;
 }
@@ -328,7 +328,7 @@ static void inputs_that_do_not_fit(void **state)
         trek_error_clear();
         trek_var *x = field(1, 4, LEFT);
         assert_null(how == BY_GRAPH ? trek_graph_forward(c.graph, x) : trek_forward(trek_graph_module(c.graph), x));
-        assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+        assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
         trek_error_clear();
         trek_scope_end(scope);
     }

@@ -16,7 +16,7 @@
 #include "graph/graph_internal.h"
 #include "graph/timeline.h"
 #include "tensor/backend.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 #include "tensor/trace.h"
 
 /* --- a strict reader of JSON: only whether it is --------------------------------- */
@@ -171,14 +171,14 @@ static void spans_and_events(void **state)
     /* Without a timeline nothing happens. */
     trek_timeline_end(NULL, "x", trek_timeline_begin(NULL));
     trek_timeline_event(NULL, "x", 1);
-    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_int_equal(trek_error_status(), TREK_OK);
 }
 
 static void bounded(void **state)
 {
     (void)state;
     assert_null(trek_timeline_new(&(trek_timeline_opts){ .capacity = -5 }));
-    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
     trek_error_clear();
     trek_timeline *t = trek_timeline_new(&(trek_timeline_opts){ .capacity = 10 });
     for (int k = 0; k < 25; k++)
@@ -219,10 +219,10 @@ static void sink(void **state)
     assert_int_equal(trek_timeline_attach(first), TREK_OK);
     int64_t start = trek_trace_enter("forward");
     assert_true(start > 0);
-    trek_place_here.rank = 3;
+    trek_rank_here.rank = 3;
     trek_trace_end("forward", start, 42);
     trek_trace_event("anchor", 12);
-    trek_place_here.rank = 0;
+    trek_rank_here.rank = 0;
     trek_timeline_entry entry;
     assert_true(trek_timeline_get(first, 0, &entry));
     assert_string_equal(entry.name, "forward");
@@ -293,7 +293,7 @@ enum { THREADS = 4, EACH = 2000 };
 
 static void *report(void *arg)
 {
-    trek_place_here.rank = (int)(intptr_t)arg;
+    trek_rank_here.rank = (int)(intptr_t)arg;
     for (int k = 0; k < EACH; k++) {
         int64_t start = trek_trace_enter("work");
         if (start)
@@ -340,9 +340,9 @@ static void chrome_trace(void **state)
     trek_timeline *t = trek_timeline_new(&(trek_timeline_opts){ .capacity = 5 });
     for (int k = 0; k < 4; k++)
         trek_timeline_event(t, "old", 0);
-    trek_place_here.rank = 1;
+    trek_rank_here.rank = 1;
     trek_timeline_end(t, "quote\" back\\slash\nline\x01", (trek_timeline_span){ 1 });
-    trek_place_here.rank = 0;
+    trek_rank_here.rank = 0;
     trek_timeline_event(t, "half", 0.5);
     trek_timeline_event(t, "nan", (double)NAN);
     assert_int_equal(trek_timeline_save(t, path), TREK_OK);

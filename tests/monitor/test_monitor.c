@@ -293,17 +293,17 @@ static void bad_calls(void **state)
     static const struct { int64_t epochs, batches; } wrong[] = { { 0, 5 }, { -1, 5 }, { INT64_MIN, 0 }, { 1, -1 } };
     for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
         assert_null(trek_progress_new(wrong[k].epochs, wrong[k].batches));
-        assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+        assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
         assert_int_equal(strncmp(trek_error(), "progress: ", 10), 0);
         trek_error_clear();
     }
     assert_null(trek_progress_new_with(NULL));
-    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
     trek_error_clear();
     trek_progress_update(NULL, 0, 0, 0);
     trek_progress_epoch(NULL, 0, NULL, 0);
     trek_progress_free(NULL);
-    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_int_equal(trek_error_status(), TREK_OK);
 }
 
 /* Without memory for a line it is left out; without any there is no progress. */
@@ -314,7 +314,7 @@ static void no_memory(void **state)
     test_memory.fail_count = 2; /* it is asked twice */
     test_allocator_restart(1);
     assert_null(trek_progress_new(1, 1));
-    assert_int_equal(trek_status_get(), TREK_ERR_MEMORY);
+    assert_int_equal(trek_error_status(), TREK_ERR_MEMORY);
     trek_error_clear();
     test_allocator_restart(0);
     trek_progress *p = progress(2, 1, TREK_OFF);

@@ -83,7 +83,7 @@ static void test_tree(void **state)
     const char *absent[] = { "", "up", "up.", ".scale", "u.bias", "upp.bias", "up.bias.x", "scale.x", "none.at.all" };
     for (size_t k = 0; k < sizeof absent / sizeof *absent; k++)
         assert_null(trek_module_find(m, absent[k]));
-    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_int_equal(trek_error_status(), TREK_OK);
     char *table = trek_module_summary(m);
     assert_non_null(strstr(table, "linear(3, 6)"));
     assert_non_null(strstr(table, "48 parameters, 48 of them trained, 200 bytes"));
@@ -357,8 +357,8 @@ static void test_no_memory(void **state)
         char *table = params ? trek_module_summary(m) : NULL;
         done = table != NULL;
         fail_in = -1;
-        if (!done && trek_status_get() != TREK_ERR_MEMORY)
-            fail_msg("allocation %ld: %s: %s", k, trek_status_name(trek_status_get()), trek_error());
+        if (!done && trek_error_status() != TREK_ERR_MEMORY)
+            fail_msg("allocation %ld: %s: %s", k, trek_status_name(trek_error_status()), trek_error());
         trek_error_clear();
         trek_string_free(&table);
         trek_params_free(&params);

@@ -27,7 +27,7 @@ static char folder[64], path[96];
 
 static void expect_error(trek_status status, const char *part)
 {
-    assert_int_equal(trek_status_get(), status);
+    assert_int_equal(trek_error_status(), status);
     if (!strstr(trek_error(), part))
         fail_msg("\"%s\" does not contain \"%s\"", trek_error(), part);
     trek_error_clear();
@@ -175,7 +175,7 @@ static void test_layout(void **state)
     assert_ptr_equal(trek_state_find(s, "m"), trek_state_tensor(s, 0));
     assert_int_equal((int)trek_tensor_item(trek_state_find(s, "m")), -2);
     assert_null(trek_state_find(s, "k"));
-    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_int_equal(trek_error_status(), TREK_OK);
     trek_state_free(&s);
 }
 

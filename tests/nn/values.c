@@ -44,7 +44,7 @@ void test_release(void *memory, size_t bytes, void *arg)
 
 void expect_error(trek_status status, const char *part)
 {
-    assert_int_equal(trek_status_get(), status);
+    assert_int_equal(trek_error_status(), status);
     if (!strstr(trek_error(), part))
         fail_msg("\"%s\" does not contain \"%s\"", trek_error(), part);
     trek_error_clear();

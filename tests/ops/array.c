@@ -428,8 +428,8 @@ void array_compare(op_report *r, const char *what, const op_array *want, const t
     }
     op_array a;
     array_read(&a, got);
-    if (trek_status_get() != TREK_OK) /* the device reports it when it is read */
-        report_fail(r, "%s cannot be read: %s: %s", what, trek_status_name(trek_status_get()), trek_error());
+    if (trek_error_status() != TREK_OK) /* the device reports it when it is read */
+        report_fail(r, "%s cannot be read: %s: %s", what, trek_status_name(trek_error_status()), trek_error());
     double relative = tolerance_of(want->dtype, tolerance), absolute = floor_of(want->dtype, tolerance);
     for (int64_t i = 0; i < a.numel && tolerance != T_RANDOM; i++) {
         double w = dtype_round(want->dtype, want->v[i]), g = a.v[i];

@@ -250,7 +250,7 @@ static op_case reduce_case(const op_row *row, const char *label, trek_shape shap
     for (int k = 0; k < dims.ndim; k++)
         c.attrs.i[1 + k] = dims.sizes[k];
     c.attrs.i[9] = keepdim;
-    if (row->id == TREK_OP_var)
+    if (row->id == TREK_OP_variance)
         c.attrs.f[0] = 1;
     return c;
 }
@@ -353,7 +353,7 @@ FAMILY(arg)
     reduce_large(row, sink, arg, 1);
 }
 
-FAMILY(var)
+FAMILY(variance)
 {
     reduce_common(row, sink, arg);
     reduce_many(row, sink, arg);

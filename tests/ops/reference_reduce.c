@@ -213,7 +213,7 @@ REFERENCE(argmin)
     return arg_extreme(in[0], a, out, -1);
 }
 
-REFERENCE(var)
+REFERENCE(variance)
 {
     op_array mean[SUITE_OUTPUTS];
     trek_attrs plain = *a;
@@ -237,7 +237,7 @@ REFERENCE(var)
 
 REFERENCE(std)
 {
-    reference_var(in, n, a, out);
+    reference_variance(in, n, a, out);
     for (int64_t i = 0; i < out[0].numel; i++)
         out[0].scale[i] = out[0].v[i] = sqrt(out[0].v[i]);
     return 1;

@@ -25,7 +25,7 @@ static void expect_error(op_report *r, const char *what, const op_row *row, trek
 {
     char prefix[80];
     int length = snprintf(prefix, sizeof prefix, "%s: ", trek_ops[row->id].name);
-    trek_status got = trek_status_get();
+    trek_status got = trek_error_status();
     r->checks++;
     if (got != want)
         report_fail(r, "%s: status is %s, should be %s (%s)", what, got == TREK_OK ? "TREK_OK" : trek_status_name(got),
@@ -39,7 +39,7 @@ static void expect_error(op_report *r, const char *what, const op_row *row, trek
 static void expect_quiet(op_report *r, const char *what)
 {
     if (trek_device_sync(test_device()) != TREK_OK)
-        report_fail(r, "%s: the next synchronisation reports %s (%s)", what, trek_status_name(trek_status_get()), trek_error());
+        report_fail(r, "%s: the next synchronisation reports %s (%s)", what, trek_status_name(trek_error_status()), trek_error());
     trek_error_clear();
 }
 
@@ -206,7 +206,7 @@ static void scope_and_sticky(const op_row *row, const op_case *good, op_report *
     vars[0] = NULL;
     if ((trek_ops[row->id].needed & 1) && trek_apply(&trek_ops[row->id], vars, good->n, &good->attrs))
         report_fail(r, "a result from NULL");
-    if (trek_status_get() != TREK_ERR_CANCELLED || strcmp(trek_error(), "first") != 0)
+    if (trek_error_status() != TREK_ERR_CANCELLED || strcmp(trek_error(), "first") != 0)
         report_fail(r, "the first error did not stick: %s", trek_error());
     trek_error_clear();
     vars[0] = kept;

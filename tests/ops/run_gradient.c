@@ -206,7 +206,7 @@ static void gradient_in_layout(const op_row *row, const op_case *c, op_layout la
         seed = suite_var(&p.cotangent, layout, false);
     }
     if (!seed || !first_gradient(&p, vars, out, seed, false, grads))
-        report_fail(r, "%s: %s", trek_status_name(trek_status_get()), trek_error());
+        report_fail(r, "%s: %s", trek_status_name(trek_error_status()), trek_error());
     for (int k = 0; k < c->n && !report_bad(r); k++)
         if (differentiable(&p, k))
             compare_gradient(&p, "gradient", k, &p.x[k], grads[k], value_of);
@@ -297,7 +297,7 @@ static void second_case(const op_row *row, const op_case *c, void *arg)
         seed = suite_var(&p.cotangent, LAYOUT_PLAIN, true);
     }
     if (!seed || !second_gradient(&p, vars, out, seed, found))
-        report_fail(r, "%s: %s", trek_status_name(trek_status_get()), trek_error());
+        report_fail(r, "%s: %s", trek_status_name(trek_error_status()), trek_error());
     for (int k = 0; k < c->n && !report_bad(r); k++)
         if (differentiable(&p, k))
             compare_gradient(&p, "second derivative", k, &p.x[k], found[k], gradient_value);

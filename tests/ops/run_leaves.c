@@ -82,7 +82,7 @@ static bool place_grads(const scene *s, call_of *call)
             continue;
         const trek_tensor *x = trek_var_data(call->vars[k]);
         trek_tensor *place = trek_tensor_full(NAN, trek_tensor_shape(x), (trek_dtype)x->dtype, x->device);
-        trek_status status = place ? trek_var_place_grad(call->vars[k], place) : trek_status_get();
+        trek_status status = place ? trek_var_place_grad(call->vars[k], place) : trek_error_status();
         trek_tensor_release(place);
         if (status != TREK_OK)
             return false;
@@ -174,7 +174,7 @@ static void write_to_all(scene *s, call_of *call, double factor)
     }
 }
 
-static void fail_call(scene *s) { report_fail(s->report, "%s: %s", trek_status_name(trek_status_get()), trek_error()); }
+static void fail_call(scene *s) { report_fail(s->report, "%s: %s", trek_status_name(trek_error_status()), trek_error()); }
 
 static void check_way(scene *s, unsigned set, way how, bool create, op_layout layout)
 {
@@ -235,7 +235,7 @@ static bool second_of(scene *s, call_of *call, unsigned set, trek_var **found)
         penalty = penalty ? trek_add(penalty, part) : part;
     }
     wanted[n++] = call->seeds[0];
-    if (trek_status_get() != TREK_OK || (penalty && trek_grad(&penalty, 1, wanted, n, NULL, NULL, got) != TREK_OK))
+    if (trek_error_status() != TREK_OK || (penalty && trek_grad(&penalty, 1, wanted, n, NULL, NULL, got) != TREK_OK))
         return false;
     for (int k = 0, at = 0; k < s->c->n; k++)
         found[k] = call->set >> k & 1 ? got[at++] : NULL;

@@ -39,7 +39,7 @@ static trek_status differentiate(mixture *m, bool wide, trek_var **vars, trek_va
         vars[k] = suite_var(&values, LAYOUT_PLAIN, case_differentiable(m->row, m->c, k));
     }
     if (trek_apply_many(&trek_ops[m->row->id], vars, m->c->n, &m->c->attrs, &out, 1) != TREK_OK)
-        return trek_status_get();
+        return trek_error_status();
     if (!trek_var_requires_grad(out))
         return TREK_OK;
     *result = trek_var_dtype(out);

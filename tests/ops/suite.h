@@ -145,7 +145,7 @@ FAMILY(where);
 FAMILY(reduce);
 FAMILY(reduce_nonempty);
 FAMILY(arg);
-FAMILY(var);
+FAMILY(variance);
 FAMILY(dim);
 FAMILY(dim_pair);
 FAMILY(reshape);

@@ -23,7 +23,7 @@ static void run_row(void **state)
     present_check(*state, &report);
     trek_error_clear();
     if (trek_device_sync(test_device()) != TREK_OK && !report_bad(&report))
-        report_fail(&report, "the device reports what no call did: %s: %s", trek_status_name(trek_status_get()), trek_error());
+        report_fail(&report, "the device reports what no call did: %s: %s", trek_status_name(trek_error_status()), trek_error());
     trek_error_clear();
     if (report_bad(&report))
         fail_msg("%s", report.text);

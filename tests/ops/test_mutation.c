@@ -52,7 +52,7 @@ static trek_status spoiled_view(trek_op_call *call)
         return status;
     trek_tensor *wrong = trek_tensor_clone(call->outputs[0]);
     if (!wrong)
-        return trek_status_get();
+        return trek_error_status();
     spoil(wrong);
     trek_tensor_release(call->outputs[0]);
     call->outputs[0] = wrong;

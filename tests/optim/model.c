@@ -86,7 +86,7 @@ void model_end(model *m)
     for (int k = 0; k < MODEL; k++)
         trek_var_release(m->vars[k]);
     trek_params_free(&m->params);
-    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_int_equal(trek_error_status(), TREK_OK);
 }
 
 void check_values(const model *m, double tolerance)
@@ -102,7 +102,7 @@ void check_values(const model *m, double tolerance)
 
 void expect_error(trek_status status, const char *part)
 {
-    assert_int_equal(trek_status_get(), status);
+    assert_int_equal(trek_error_status(), status);
     if (!strstr(trek_error(), part))
         fail_msg("\"%s\" does not say \"%s\"", trek_error(), part);
     trek_error_clear();

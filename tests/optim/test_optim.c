@@ -275,7 +275,7 @@ static void state_goes_out_and_in(trek_optimizer_spec spec)
     entries[0].name = name;
     assert_int_equal(trek_optimizer_import(second, entries + n - 2, 1), TREK_ERR_FORMAT);
     expect_error(TREK_ERR_FORMAT, "part of its state");
-    assert_int_equal(trek_records_read(second), TREK_OK); /* where a device counts */
+    assert_int_equal(trek_device_update_read(second), TREK_OK); /* where a device counts */
     assert_int_equal(trek_optimizer_arena(second)->segments[0].steps, 5);
     trek_optimizer_export_free(entries, n);
     trek_optimizer_free(&first);
@@ -375,7 +375,7 @@ static void bad_options_are_named(void **state)
     expect_error(TREK_ERR_ARGUMENT, "empty");
     trek_params_free(&none);
     assert_null(trek_optimizer_new(some_sgd(), NULL));
-    assert_int_not_equal(trek_status_get(), TREK_OK);
+    assert_int_not_equal(trek_error_status(), TREK_OK);
     trek_error_clear();
     trek_optimizer *optimizer = trek_optimizer_new(some_sgd(), m.params);
     assert_int_equal(trek_optimizer_set_lr(optimizer, -0.1), TREK_ERR_ARGUMENT);
@@ -435,7 +435,7 @@ static void memory_runs_out(void **state)
         if (optimizer)
             break;
         failures++;
-        assert_int_equal(trek_status_get(), TREK_ERR_MEMORY);
+        assert_int_equal(trek_error_status(), TREK_ERR_MEMORY);
         trek_error_clear();
         check_values(&m, 0.0);
         assert_null(trek_var_grad(m.vars[0]));

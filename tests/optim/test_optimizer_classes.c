@@ -16,7 +16,7 @@
 
 static void expect_error(trek_status status, const char *part)
 {
-    assert_int_equal(trek_status_get(), status);
+    assert_int_equal(trek_error_status(), status);
     if (!strstr(trek_error(), part))
         fail_msg("\"%s\" does not say \"%s\"", trek_error(), part);
     trek_error_clear();

@@ -32,12 +32,12 @@ static void check_points(trek_schedule schedule, const point *points, size_t n)
 static void expect_refusal(trek_schedule schedule, const char *names)
 {
     assert_int_equal(schedule.kind, TREK_SCHEDULE_NONE);
-    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
     if (!strstr(trek_error(), names))
         fail_msg("\"%s\" does not name %s", trek_error(), names);
     trek_error_clear();
     assert_true(isnan(trek_schedule_lr(&schedule, 0)));
-    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
     trek_error_clear();
 }
 
@@ -112,7 +112,7 @@ static void bad_numbers_are_named(void **state)
     expect_refusal(trek_cyclic_lr(0.1, 0.2, &(trek_cyclic_opts){ .step_size_up = -4 }), "step_size_up");
     trek_schedule s = trek_constant_lr(0.1);
     assert_true(isnan(trek_schedule_lr(&s, -1)));
-    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
     trek_error_clear();
     assert_true(isnan(trek_schedule_lr(NULL, 0)));
     trek_error_clear();
@@ -142,10 +142,10 @@ static void plateau_equals_pytorch(void **state)
     p = trek_plateau_lr((trek_plateau_opts){ .patience = TREK_ZERO });
     assert_true(trek_plateau_observe(&p, NAN) == 1e-4);
     p = trek_plateau_lr((trek_plateau_opts){ .factor = 1.5 });
-    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
     trek_error_clear();
     assert_true(isnan(trek_plateau_observe(&p, 1.0)));
-    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
     trek_error_clear();
 }
 

@@ -88,7 +88,7 @@ static void train(const char *name, trek_module *model, trek_optimizer_spec spec
     trek_optimizer_free(&optimizer);
     trek_params_free(&params);
     trek_module_free(&model);
-    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_int_equal(trek_error_status(), TREK_OK);
 }
 
 static void lenet(void **state)

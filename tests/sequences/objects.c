@@ -236,7 +236,7 @@ static trek_status twice_backward(trek_function_context *context, trek_var *cons
         input_grads[k] = trek_needs_grad(context, k) && grads[k % n] ? trek_mul_scalar(grads[k % n], 2) : NULL;
     if (*kind == 3)
         input_grads[0] = trek_sum(trek_saved(context, 0), trek_dims_none(), false);
-    return *kind == 4 ? trek_fail(TREK_ERR_CALLBACK, "a backward that fails") : trek_status_get();
+    return *kind == 4 ? trek_fail(TREK_ERR_CALLBACK, "a backward that fails") : trek_error_status();
 }
 
 static const trek_function twice = { .name = "twice", .forward = twice_forward, .backward = twice_backward, .free = free };

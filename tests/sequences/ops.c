@@ -92,7 +92,7 @@ const int sequence_n_ops = (int)(sizeof sequence_ops / sizeof sequence_ops[0]);
 #define FUNCTIONS(X) \
     X(gelu, x) X(gelu_tanh, x) X(softplus, x, pool_number(p), pool_number(p)) X(clamp, x, pool_number(p), pool_number(p)) \
     X(sub_scalar, x, pool_number(p)) X(div_scalar, x, pool_number(p)) X(masked_fill, x, pool_mask(p, x), pool_number(p)) \
-    X(var_of, x, pool_dims(p), pool_chance(p, 50)) X(std, x, pool_dims(p), pool_chance(p, 50)) \
+    X(variance, x, pool_dims(p), pool_chance(p, 50)) X(std, x, pool_dims(p), pool_chance(p, 50)) \
     X(norm, x, pool_number(p), pool_dims(p), pool_chance(p, 50)) X(flatten, x, pool_dim(p), pool_dim(p)) \
     X(contiguous, x) X(clone, x) X(cast, x, pool_dtype(p)) X(to, x, pool_device(p)) \
     X(add_, x, pool_like(p, x)) X(sub_, x, pool_like(p, x)) X(mul_, x, pool_like(p, x)) X(div_, x, pool_like(p, x)) \

@@ -128,7 +128,7 @@ static bool is_left_out(const char *name)
 
 static void check_errors(const sequence_call *call, outcome made, trek_status before, const char *message)
 {
-    trek_status status = trek_status_get();
+    trek_status status = trek_error_status();
     if ((status == TREK_OK) != (trek_error()[0] == 0))
         complain("%s: status %s with the message \"%s\"", call->name, trek_status_name(status), trek_error());
     if (before != TREK_OK) { /* an error was there: it stays the first */
@@ -140,7 +140,7 @@ static void check_errors(const sequence_call *call, outcome made, trek_status be
         complain("%s: failed without an error", call->name);
     }
     trek_error_clear();
-    if (trek_status_get() != TREK_OK || trek_error()[0])
+    if (trek_error_status() != TREK_OK || trek_error()[0])
         complain("%s: clearing leaves an error", call->name);
 }
 
@@ -210,7 +210,7 @@ static void run_pass(uint64_t seed, int pass, const bool *left_out)
     if (trek_tape_size() != 0)
         complain("%lld nodes are left on the tape", (long long)trek_tape_size());
     static int64_t held; /* after the first pass: what is made once, such as a thread's pool */
-    int64_t now = trek_memory_stats(trek_cpu(0)).allocated;
+    int64_t now = trek_memory_usage(trek_cpu(0)).allocated;
     if (pass > 0 && now > held)
         complain("%lld bytes are held", (long long)(now - held));
     held = now;

@@ -155,11 +155,11 @@ void training_set_constants(trek_graph *graph)
 {
     trek_scope scope = trek_scope_begin();
     trek_device device = trek_var_device(trek_module_find(trek_graph_module(graph), "0.w1"));
-    trek_trainer_pace pace;
-    trek_trainer_pace_get(graph, &pace);
-    uint32_t stream = pace.rank > 0 ? 40 : 30; /* process 0's count */
+    trek_trainer_workload workload;
+    trek_trainer_describe(graph, &workload);
+    uint32_t stream = workload.rank > 0 ? 40 : 30; /* process 0's count */
     trek_var *weights = trek_var_from(class_weights(device));
-    if (trek_graph_set_constant(graph, "weights", pace.rank > 0 ? trek_neg(weights) : weights) != TREK_OK ||
+    if (trek_graph_set_constant(graph, "weights", workload.rank > 0 ? trek_neg(weights) : weights) != TREK_OK ||
         trek_graph_set_teacher(graph, "teacher", training_teacher(trek_cpu(0), &stream), training_teacher, NULL) != TREK_OK)
         fail_msg("constants: %s", trek_error());
     trek_scope_end(scope);
@@ -223,7 +223,8 @@ trek_graph *training_set_up(const run *c, trek_loader *loader)
     if (loader)
         assert_int_equal(trek_graph_set_loader(graph, loader, "x"), TREK_OK);
     trek_trainer_opts opts = { .build_replica = training_build, .devices = devices, .ranks = c->world, .optimizer = c->optimizer,
-                               .share = c->separate ? TREK_OFF : 0, .bucket_bytes = 256, .max_grad_norm = c->clip ? 0.05 : 0,
+                               .share_params = c->separate ? TREK_OFF : 0, .bucket_bytes = 256,
+                               .max_grad_norm = c->clip ? 0.05 : 0,
                                .max_anchor = c->windows ? 3 : TREK_OFF, .anchor = 2, .plan = c->plan, .slowdowns = c->slowdowns,
                                .balance = c->balance, .accumulate = c->accumulate };
     if (c->scaled)
@@ -296,7 +297,7 @@ void training_run(const run *c, result *to)
             }
         }
     }
-    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_int_equal(trek_error_status(), TREK_OK);
     to->made = trek_trainer_plan(graph);
     training_params(graph, to);
     trek_graph_free(&graph);

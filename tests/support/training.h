@@ -8,7 +8,7 @@
 #define TREK_TESTS_TRAINING_H
 
 #include "distributed/trainer.h"
-#include "graph/feed.h"
+#include "graph/graph_loader.h"
 
 enum { IN = 6, HIDDEN = 10, CLASSES = 4, SAMPLES = 61, MOST = 1024, PASSES = 256 };
 

@@ -122,13 +122,13 @@ static trek_status step(trained *t)
     trek_optimizer_step(t->optimizer);
     trek_optimizer_zero_grad(t->optimizer);
     trek_scope_end(scope);
-    return trek_status_get();
+    return trek_error_status();
 }
 
 static void after_failure(trained *t, int64_t k, int64_t steady)
 {
-    if (trek_status_get() != TREK_ERR_MEMORY)
-        fail_msg("allocation %lld: %s, should be TREK_ERR_MEMORY (%s)", (long long)k, trek_status_name(trek_status_get()),
+    if (trek_error_status() != TREK_ERR_MEMORY)
+        fail_msg("allocation %lld: %s, should be TREK_ERR_MEMORY (%s)", (long long)k, trek_status_name(trek_error_status()),
                  trek_error());
     snapshot(t, &t->now);
     if (memcmp(t->before, t->now, sizeof *t->now * (size_t)t->count) != 0)
@@ -226,8 +226,8 @@ static void making_a_model(void **state)
         test_allocator_restart(k);
         test_memory.fail_count = 3;
         bool made = trained_make(&t, make_convolution, trek_dims(4, 1, 6, 6));
-        if (!made && trek_status_get() != TREK_ERR_MEMORY)
-            fail_msg("allocation %lld: %s (%s)", (long long)k, trek_status_name(trek_status_get()), trek_error());
+        if (!made && trek_error_status() != TREK_ERR_MEMORY)
+            fail_msg("allocation %lld: %s (%s)", (long long)k, trek_status_name(trek_error_status()), trek_error());
         test_memory.fail_count = 0;
         trained_free(&t);
         trek_error_clear();
@@ -242,11 +242,11 @@ static void a_large_tensor(void **state)
     test_allocator_restart(0);
     trek_tensor *t = trek_tensor_empty(trek_dims(INT64_MAX / 4, 8), TREK_F64, trek_cpu(0));
     assert_null(t);
-    assert_true(trek_status_get() == TREK_ERR_MEMORY || trek_status_get() == TREK_ERR_SHAPE);
+    assert_true(trek_error_status() == TREK_ERR_MEMORY || trek_error_status() == TREK_ERR_SHAPE);
     trek_error_clear();
     t = trek_tensor_empty(trek_dims((int64_t)1 << 45), TREK_F32, trek_cpu(0));
     assert_null(t);
-    assert_int_equal(trek_status_get(), TREK_ERR_MEMORY);
+    assert_int_equal(trek_error_status(), TREK_ERR_MEMORY);
     trek_error_clear();
     t = trek_tensor_ones(trek_dims(3), TREK_F32, trek_cpu(0));
     assert_non_null(t);

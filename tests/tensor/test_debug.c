@@ -28,7 +28,7 @@
 
 static void expect(const char *message)
 {
-    assert_int_equal(trek_status_get(), TREK_ERR_STATE);
+    assert_int_equal(trek_error_status(), TREK_ERR_STATE);
     assert_string_equal(trek_error(), message);
     trek_error_clear();
 }
@@ -62,7 +62,7 @@ static void a_variable_after_its_scope(void **state)
     assert_non_null(strstr(trek_error(), "backward: the variable was freed: result of mul"));
     trek_error_clear();
     trek_scope_end(outer);
-    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_int_equal(trek_error_status(), TREK_OK);
 }
 
 static void a_variable_that_was_kept(void **state)
@@ -126,7 +126,7 @@ static void a_tensor_that_a_variable_holds(void **state)
     assert_null(trek_neg(x));
     expect("neg: the tensor of input 0 was freed: tensor");
     trek_scope_end(scope);
-    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_int_equal(trek_error_status(), TREK_OK);
 }
 
 static void tape_keeps_what_it_needs(void **state)
@@ -142,7 +142,7 @@ static void tape_keeps_what_it_needs(void **state)
     assert_true(grad[0] == 3 && grad[2] == 3);
     trek_scope_end(scope);
     trek_var_release(x);
-    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_int_equal(trek_error_status(), TREK_OK);
 }
 
 /* --- memory ---------------------------------------------------------------------------------- */
@@ -167,12 +167,12 @@ static void kept_memory_is_bounded(void **state)
     (void)state;
     trek_tensor_release(trek_tensor_ones(trek_dims(1 << 18), TREK_F32, trek_cpu(0))); /* makes the threads */
     trek_memory_release_cached(trek_cpu(0));
-    int64_t before = trek_memory_stats(trek_cpu(0)).reserved;
+    int64_t before = trek_memory_usage(trek_cpu(0)).reserved;
     for (int k = 0; k < 400; k++)
         trek_tensor_release(trek_tensor_ones(trek_dims(1 << 18), TREK_F32, trek_cpu(0)));
-    assert_true(trek_memory_stats(trek_cpu(0)).reserved - before < (70 << 20));
+    assert_true(trek_memory_usage(trek_cpu(0)).reserved - before < (70 << 20));
     trek_memory_release_cached(trek_cpu(0));
-    assert_int_equal(trek_memory_stats(trek_cpu(0)).reserved, before);
+    assert_int_equal(trek_memory_usage(trek_cpu(0)).reserved, before);
 }
 
 static void *use_things(void *arg)
@@ -184,7 +184,7 @@ static void *use_things(void *arg)
         trek_scope_end(scope);
         scope = trek_scope_begin();
         assert_null(trek_neg(x));
-        assert_int_equal(trek_status_get(), TREK_ERR_STATE);
+        assert_int_equal(trek_error_status(), TREK_ERR_STATE);
         trek_error_clear();
         trek_scope_end(scope);
     }
@@ -212,7 +212,7 @@ static void one_dataset_for_two_loaders(void **state)
     trek_loader *first = trek_loader_new(digits, &batches), *second = trek_loader_new(alias, &batches);
     assert_non_null(first);
     assert_null(second);
-    assert_int_equal(trek_status_get(), TREK_ERR_STATE);
+    assert_int_equal(trek_error_status(), TREK_ERR_STATE);
     assert_non_null(strstr(trek_error(), "loader_new: the dataset digits belongs to a loader or a subset already"));
     trek_error_clear();
     trek_dataset_free(&alias);

@@ -47,7 +47,7 @@ static void growing_keeps_what_is_there(void **state)
         assert_int_equal(array[k], k);
     trek_free(array);
     assert_null(trek_calloc(SIZE_MAX / 2, 3));
-    assert_int_equal(trek_status_get(), TREK_ERR_MEMORY);
+    assert_int_equal(trek_error_status(), TREK_ERR_MEMORY);
     trek_error_clear();
     char *text = trek_format("%s %d", "number", 7);
     assert_string_equal(text, "number 7");
@@ -57,13 +57,13 @@ static void growing_keeps_what_is_there(void **state)
 static void blocks_are_reused(void **state)
 {
     (void)state;
-    trek_memory_stats_t before = trek_memory_stats(trek_cpu(0));
+    trek_memory_stats before = trek_memory_usage(trek_cpu(0));
     for (int k = 0; k < 1000; k++) {
         void *block = trek_block_alloc(100000);
         assert_non_null(block);
         trek_block_free(block);
     }
-    trek_memory_stats_t after = trek_memory_stats(trek_cpu(0));
+    trek_memory_stats after = trek_memory_usage(trek_cpu(0));
     assert_int_equal(after.allocated, before.allocated);
     assert_true(after.allocations - before.allocations >= 1000);
     assert_true(after.system_requests - before.system_requests <= 2);
@@ -106,7 +106,7 @@ static void on_threads(void *(*fn)(void *), int shift)
 static void blocks_cross_threads(void **state)
 {
     (void)state;
-    int64_t before = trek_memory_stats(trek_cpu(0)).allocated;
+    int64_t before = trek_memory_usage(trek_cpu(0)).allocated;
     for (int round = 0; round < 5; round++) {
         on_threads(make_blocks, 0);
         for (int t = 0; t < THREADS; t++)
@@ -114,7 +114,7 @@ static void blocks_cross_threads(void **state)
                 assert_non_null(blocks[t][k]);
         on_threads(free_blocks, 1 + round % 2);
     }
-    assert_int_equal(trek_memory_stats(trek_cpu(0)).allocated, before);
+    assert_int_equal(trek_memory_usage(trek_cpu(0)).allocated, before);
 }
 
 static void *make_and_free(void *arg)
@@ -131,7 +131,7 @@ static void threads_at_once(void **state)
 {
     (void)state;
     on_threads(make_and_free, 0);
-    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_int_equal(trek_error_status(), TREK_OK);
 }
 
 /* --- the allocator -------------------------------------------------------------------- */
@@ -152,9 +152,9 @@ static void *leave_things_open(void *arg)
         trek_autocast_begin(TREK_BF16);
     trek_var *y = trek_matmul(x, x);
     trek_backward(trek_sum(trek_dropout(y, 0.5, true), trek_dims_none(), false));
-    if (trek_status_get() != TREK_OK)
+    if (trek_error_status() != TREK_OK)
         printf("%s\n", trek_error());
-    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_int_equal(trek_error_status(), TREK_OK);
     trek_matmul(x, NULL); /* its text is the thread's, too */
     return NULL;
 }
@@ -165,13 +165,13 @@ static void threads_take_nothing_with_them(void **state)
     enum { AT_ONCE = 24, ROUNDS = 8 };
     pthread_t threads[AT_ONCE];
     for (what_to_leave = 0; what_to_leave < 3; what_to_leave++) {
-        trek_memory_stats_t before = trek_memory_stats(trek_cpu(0)), after = before;
+        trek_memory_stats before = trek_memory_usage(trek_cpu(0)), after = before;
         for (int round = 0; round < ROUNDS; round++) {
             for (int k = 0; k < AT_ONCE; k++)
                 assert_int_equal(pthread_create(&threads[k], NULL, leave_things_open, NULL), 0);
             for (int k = 0; k < AT_ONCE; k++)
                 pthread_join(threads[k], NULL);
-            after = trek_memory_stats(trek_cpu(0));
+            after = trek_memory_usage(trek_cpu(0));
         }
         assert_int_equal(after.allocated, before.allocated);
         assert_true(after.reserved <= before.reserved); /* less, where earlier threads had left something */
@@ -202,7 +202,7 @@ static void failures_are_reported(void **state)
     test_allocator_restart(1);
     test_memory.fail_count = INT64_MAX / 2;
     assert_null(trek_tensor_ones(trek_dims(5000000), TREK_F32, trek_cpu(0)));
-    assert_int_equal(trek_status_get(), TREK_ERR_MEMORY);
+    assert_int_equal(trek_error_status(), TREK_ERR_MEMORY);
     test_allocator_restart(0);
     test_memory.fail_count = 0;
     trek_error_clear();

@@ -32,7 +32,7 @@ static double at(trek_var *var, int64_t k)
 
 static void expect_refused(const char *text)
 {
-    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
     assert_non_null(strstr(trek_error(), text));
     trek_error_clear();
 }
@@ -196,8 +196,8 @@ static int use_library(void)
 {
     trek_log_set(TREK_LOG_ERROR, NULL, NULL);
     trek_tensor_release(trek_tensor_zeros(trek_dims(3), TREK_F32, trek_cpu(0)));
-    printf("%s %s\n", trek_status_name(trek_status_get()), trek_error());
-    return trek_status_get() != TREK_OK;
+    printf("%s %s\n", trek_status_name(trek_error_status()), trek_error());
+    return trek_error_status() != TREK_OK;
 }
 
 static void variables(void **state)
@@ -237,9 +237,9 @@ static int begin(void **state)
 static int end(void **state)
 {
     (void)state;
-    if (trek_status_get() != TREK_OK)
+    if (trek_error_status() != TREK_OK)
         printf("%s\n", trek_error());
-    return trek_status_get() != TREK_OK || trek_scope_end(scope) != TREK_OK;
+    return trek_error_status() != TREK_OK || trek_scope_end(scope) != TREK_OK;
 }
 
 int main(void)

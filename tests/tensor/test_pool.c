@@ -15,8 +15,8 @@
 
 #include <cmocka.h>
 
-#include "tensor/place.h"
 #include "tensor/pool.h"
+#include "tensor/rank_context.h"
 #include "tests/support/support.h"
 
 enum { MOST = 4096, PARTS = 64, RANKS = 4 };
@@ -60,7 +60,7 @@ static void start(work *w, bool nested)
     w->nested = nested;
 }
 
-static void use(trek_pool *pool) { trek_place_here.pool = pool; }
+static void use(trek_pool *pool) { trek_rank_here.pool = pool; }
 
 static trek_pool *pool_of(int threads)
 {
@@ -384,7 +384,7 @@ static void wrong_numbers(void **state)
     static const int wrong[] = { 0, -1, INT32_MIN, 1025, INT32_MAX };
     for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
         assert_null(trek_pool_new(wrong[k]));
-        assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+        assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
         assert_int_equal(strncmp(trek_error(), "pool: ", 6), 0);
         trek_error_clear();
     }
@@ -398,7 +398,7 @@ static void no_memory(void **state)
     test_memory.fail_count = 2; /* it is asked twice */
     test_allocator_restart(1);
     assert_null(trek_pool_new(2));
-    assert_int_equal(trek_status_get(), TREK_ERR_MEMORY);
+    assert_int_equal(trek_error_status(), TREK_ERR_MEMORY);
     trek_error_clear();
     test_allocator_restart(0);
     assert_int_equal(trek_allocator_set(NULL), TREK_OK);

@@ -21,14 +21,14 @@ static void first_error_sticks(void **state)
 {
     (void)state;
     trek_error_clear();
-    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_int_equal(trek_error_status(), TREK_OK);
     assert_string_equal(trek_error(), "");
     assert_int_equal(trek_fail(TREK_ERR_SHAPE, "first %d", 1), TREK_ERR_SHAPE);
     assert_int_equal(trek_fail(TREK_ERR_IO, "second"), TREK_ERR_IO);
-    assert_int_equal(trek_status_get(), TREK_ERR_SHAPE);
+    assert_int_equal(trek_error_status(), TREK_ERR_SHAPE);
     assert_string_equal(trek_error(), "first 1");
     trek_error_clear();
-    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_int_equal(trek_error_status(), TREK_OK);
     assert_string_equal(trek_error(), "");
 }
 
@@ -67,9 +67,9 @@ static void the_version_is_that_of_the_headers(void **state)
 static void *other_thread(void *arg)
 {
     bool *fine = arg;
-    *fine = trek_status_get() == TREK_OK;
+    *fine = trek_error_status() == TREK_OK;
     trek_fail(TREK_ERR_IO, "of the other thread");
-    *fine = *fine && trek_status_get() == TREK_ERR_IO;
+    *fine = *fine && trek_error_status() == TREK_ERR_IO;
     return NULL;
 }
 
@@ -95,7 +95,7 @@ static void errors_can_be_taken(void **state)
     trek_error_take(&status, message);
     assert_int_equal(status, TREK_ERR_PEER);
     assert_string_equal(message, "rank 3");
-    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_int_equal(trek_error_status(), TREK_OK);
 }
 
 /* --- logging ------------------------------------------------------------------------ */
@@ -155,13 +155,13 @@ static trek_var *one(void)
 static void results_end_with_their_scope(void **state)
 {
     (void)state;
-    int64_t before = trek_memory_stats(trek_cpu(0)).allocated;
+    int64_t before = trek_memory_usage(trek_cpu(0)).allocated;
     trek_scope outer = trek_scope_begin();
     trek_var *kept = trek_var_retain(trek_add(one(), one()));
     trek_scope inner = trek_scope_begin();
     for (int k = 0; k < 1000; k++)
         assert_non_null(trek_add(one(), one()));
-    assert_true(trek_memory_stats(trek_cpu(0)).allocated > before);
+    assert_true(trek_memory_usage(trek_cpu(0)).allocated > before);
     assert_int_equal(trek_scope_end(inner), TREK_OK);
     assert_int_equal(trek_scope_end(outer), TREK_OK);
     assert_int_equal(trek_var_numel(kept), 2);
@@ -169,7 +169,7 @@ static void results_end_with_their_scope(void **state)
     assert_int_equal(trek_tensor_to_host(trek_var_data(kept), TREK_F32, values, sizeof values), TREK_OK);
     assert_true(values[0] == 2 && values[1] == 2);
     trek_var_release(kept);
-    assert_int_equal(trek_memory_stats(trek_cpu(0)).allocated, before);
+    assert_int_equal(trek_memory_usage(trek_cpu(0)).allocated, before);
 }
 
 static void an_op_needs_a_scope(void **state)
@@ -179,7 +179,7 @@ static void an_op_needs_a_scope(void **state)
     trek_var *x = trek_var_new(t, true);
     trek_tensor_release(t);
     assert_null(trek_exp(x));
-    assert_int_equal(trek_status_get(), TREK_ERR_SCOPE);
+    assert_int_equal(trek_error_status(), TREK_ERR_SCOPE);
     assert_int_equal(strncmp(trek_error(), "exp: ", 5), 0);
     trek_error_clear();
     trek_var_release(x);
@@ -242,7 +242,7 @@ static void a_childs_calls_are_refused(void **state)
         trek_tensor *t = trek_tensor_ones(trek_dims(2), TREK_F32, trek_cpu(0));
         trek_var *x = t ? trek_var_new(t, false) : NULL;
         trek_var *y = x ? trek_exp(x) : NULL;
-        _exit(y || trek_status_get() != TREK_ERR_STATE);
+        _exit(y || trek_error_status() != TREK_ERR_STATE);
     }
     int status = -1;
     assert_int_equal(waitpid(child, &status, 0), child);
@@ -263,7 +263,7 @@ static void handles_that_are_none(void **state)
             assert_int_equal(trek_scope_end((trek_scope){ depths[k], scope.serial + serial }), TREK_ERR_SCOPE);
             trek_error_clear();
             assert_null(trek_scope_end_keep((trek_scope){ depths[k], scope.serial + serial }, NULL));
-            assert_int_equal(trek_status_get(), TREK_ERR_SCOPE);
+            assert_int_equal(trek_error_status(), TREK_ERR_SCOPE);
             trek_error_clear();
         }
     assert_int_equal(trek_scope_end(scope), TREK_OK);

@@ -58,7 +58,8 @@ static void complete(trek_async_comm *comm)
 static size_t small_bytes(const trek_async_comm *comm, const trek_comm_call *call)
 {
     size_t bytes = (size_t)call->count * trek_dtype_size(call->dtype);
-    size_t most = comm->channel && call->kind != TREK_COMM_ALL_GATHER ? CHANNEL_SMALL / (size_t)comm->base.world : TREK_ASYNC_SMALL;
+    size_t most = comm->channel && call->kind != TREK_COMM_ALL_GATHER ? CHANNEL_SMALL / (size_t)comm->base.world
+        : TREK_ASYNC_SMALL;
     bool small = comm->direct && !call->on_device && bytes <= TREK_ASYNC_SMALL && bytes <= most &&
                  (call->kind == TREK_COMM_ALL_REDUCE || call->kind == TREK_COMM_BROADCAST || call->kind == TREK_COMM_ALL_GATHER);
     return small ? bytes : 0;

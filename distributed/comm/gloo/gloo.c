@@ -106,7 +106,7 @@ static trek_status meet(trek_control *control, trek_async_comm *comm, trek_statu
     char *cards = trek_calloc((size_t)world + 1, bytes);
     if (!cards) {
         trek_control_end(control, TREK_ERR_MEMORY, "a process has no memory to join the group");
-        return trek_status_get();
+        return trek_error_status();
     }
     trek_async_card *own = (trek_async_card *)(void *)(cards + (size_t)world * bytes);
     if (status == TREK_OK)
@@ -128,7 +128,7 @@ trek_status trek_comm_gloo_new(trek_control *control, trek_comm **result)
     trek_status status = trek_async_thread_use(&service, TREK_ASYNC_JOIN_NS);
     trek_async_comm *comm = status == TREK_OK ? new_comm(control) : NULL;
     if (status == TREK_OK && !comm)
-        status = trek_status_get();
+        status = trek_error_status();
     status = meet(control, comm, status);
     if (status == TREK_OK)
         status = trek_async_comm_join(comm);

@@ -68,7 +68,7 @@ trek_status trek_comm_mpi_new(trek_control *control, trek_comm **result)
         status = check_world(&service.table, control);
     trek_async_comm *comm = status == TREK_OK ? new_comm(control) : NULL;
     if (status == TREK_OK && !comm)
-        status = trek_status_get();
+        status = trek_error_status();
     if (control)
         status = trek_async_agree(control, status, "cannot use MPI");
     if (status == TREK_OK)

@@ -27,7 +27,8 @@ static void combine_part(void *arg, int64_t begin, int64_t end)
 {
     const direct_work *w = arg;
     int world = w->self->met.base.world;
-    trek_comm_combine(w->call->dtype, w->call->op, w->self->met.ins, world, w->self->met.outs, world, w->begin + begin, w->begin + end);
+    trek_comm_combine(w->call->dtype, w->call->op, w->self->met.ins, world, w->self->met.outs, world, w->begin + begin,
+                      w->begin + end);
 }
 
 /* false: not all ranks share their arrays; *ended: the group has. */
@@ -92,7 +93,8 @@ static bool copied_all_reduce(trek_comm_shared *self, const trek_comm_call *call
             return false;
         int64_t put = k * chunk, combine = put - chunk, take = put - 2 * chunk;
         if (k < chunks)
-            copy_others(self, trek_shared_part(self, (int)(k & 1), self->met.base.rank), (const char *)call->in + (size_t)put * size,
+            copy_others(self, trek_shared_part(self, (int)(k & 1), self->met.base.rank),
+                        (const char *)call->in + (size_t)put * size,
                         smaller(chunk, call->count - put), size);
         if (k > 0 && k <= chunks)
             combine_slice(self, call, (int)((k - 1) & 1), combine, smaller(chunk, call->count - combine));
@@ -133,7 +135,8 @@ static bool copied_all_gather(trek_comm_shared *self, const trek_comm_call *call
             return false;
         int64_t put = k * chunk, take = put - chunk;
         if (k < chunks)
-            copy_elements(trek_shared_part(self, (int)(k & 1), self->met.base.rank), (const char *)call->in + (size_t)put * size, 0,
+            copy_elements(trek_shared_part(self, (int)(k & 1), self->met.base.rank), (const char *)call->in + (size_t)put * size,
+                          0,
                           smaller(chunk, call->count - put), size);
         for (int r = 0; r < self->met.base.world && k > 0; r++)
             if (r != self->met.base.rank)

@@ -171,7 +171,7 @@ trek_status trek_shared_segment_join(trek_comm_shared *self)
     if (self->met.base.rank == 0 && all)
         mine.segment_fd = make_segment(self, &mine);
     /* Who has no memory for the answers ends the meeting: the channel tells the others. */
-    trek_status status = trek_status_get();
+    trek_status status = trek_error_status();
     if (all)
         status = trek_control_gather(self->met.base.control, &mine, sizeof mine, all, self->met.base.deadline_ns);
     if (status == TREK_OK) {

@@ -66,7 +66,7 @@ trek_status trek_comm_shared_new(trek_control *control, trek_comm **comm)
         trek_control_end(control, TREK_ERR_MEMORY, trek_error()); /* the others would wait */
         if (self)
             release(self);
-        return trek_status_get();
+        return trek_error_status();
     }
     trek_status status = trek_shared_segment_join(self);
     if (status == TREK_OK && (status = trek_control_on_end(control, trek_meeting_end_with_channel, self)) != TREK_OK)

@@ -41,7 +41,7 @@ static trek_status embedding_rows(const trek_op_call *call, const trek_tensor *w
         return status;
     trek_tensor *to = y->contiguous ? y : trek_tensor_make(y->ndim, y->sizes, (trek_dtype)y->dtype, y->device);
     if (!to)
-        return trek_status_get();
+        return trek_error_status();
     embedding_job job = { .indices = indices, .from = weight->data, .to = to->data, .columns = weight->sizes[1],
                           .element = trek_dtype_size((trek_dtype)weight->dtype) };
     trek_parallel(indices->numel, 16384 / (job.columns + 1) + 1, copy_rows, &job);
@@ -55,7 +55,7 @@ static trek_status embedding_rows(const trek_op_call *call, const trek_tensor *w
 static trek_status embedding(const trek_op_call *call)
 {
     trek_tensor *weight = trek_tensor_contiguous(call->inputs[0]), *indices = trek_tensor_contiguous(call->inputs[1]);
-    trek_status status = weight && indices ? embedding_rows(call, weight, indices) : trek_status_get();
+    trek_status status = weight && indices ? embedding_rows(call, weight, indices) : trek_error_status();
     trek_tensor_release(weight);
     trek_tensor_release(indices);
     return status;

@@ -75,14 +75,14 @@ static trek_status linear_dense(const trek_op_call *call)
         bias = own_bias = cast ? trek_tensor_contiguous(cast) : NULL;
         trek_tensor_release(cast);
         if (!bias)
-            return trek_status_get();
+            return trek_error_status();
     }
     if (!one_dimension(x, x->ndim - 1, &rows, &stride)) {
         x = own_x = trek_tensor_contiguous(x);
         if (x)
             one_dimension(x, x->ndim - 1, &rows, &stride);
         else
-            status = trek_status_get();
+            status = trek_error_status();
     }
     if (status == TREK_OK)
         status = linear_rows(call, x, rows, stride, bias);
@@ -212,7 +212,7 @@ static trek_status matmul_half(const trek_op_call *call)
     trek_tensor *wide = call->attrs.i[0] ? trek_tensor_cast(c, TREK_F32)
                                          : trek_tensor_make(c->ndim, c->sizes, TREK_F32, c->device);
     if (!wide)
-        return trek_status_get();
+        return trek_error_status();
     trek_op_call widened = *call;
     widened.outputs[0] = wide;
     trek_status status = matmul_float(&widened);

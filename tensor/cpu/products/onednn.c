@@ -362,7 +362,7 @@ trek_status trek_onednn_conv(const trek_conv *c, trek_onednn_pass pass, const vo
     int64_t count = c->filters * c->channels * c->kernel_h * c->kernel_w;
     choose_slices(&job);
     int64_t slices = ((job.by_filters ? c->filters : c->images) + job.slice - 1) / job.slice;
-    bool was_clean = trek_status_get() == TREK_OK;
+    bool was_clean = trek_error_status() == TREK_OK;
     void *weight = NULL;
     bool sum = pass == TREK_ONEDNN_WEIGHT_GRAD && slices > 1 && !job.by_filters;
     bool fine = find_entries(&job) && prepare_weight(&job, &weight);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reductions by arithmetic: sum, mean, prod, max, min, any, all, var, std, logsumexp.
+/* Reductions by arithmetic: sum, mean, prod, max, min, any, all, variance, std, logsumexp.
  * Floating ones gather in f64, so that sums of f32 are exact to a rounding or
  * two whatever their length; integers gather in i64. */
 #include <math.h>
@@ -214,8 +214,8 @@ PLAN(any, f32, &fold_any_f32, NULL, NULL, NULL, false, TREK_GRAIN_CHEAP)
 PLAN(any, f64, &fold_any_f64, NULL, NULL, NULL, false, TREK_GRAIN_CHEAP)
 PLAN(all, f32, &fold_all_f32, NULL, NULL, NULL, false, TREK_GRAIN_CHEAP)
 PLAN(all, f64, &fold_all_f64, NULL, NULL, NULL, false, TREK_GRAIN_CHEAP)
-PLAN(var, f32, &fold_sum_f32, &fold_squares_f32, mean_parameter, variance_of, true, TREK_GRAIN_CHEAP)
-PLAN(var, f64, &fold_sum_f64, &fold_squares_f64, mean_parameter, variance_of, true, TREK_GRAIN_CHEAP)
+PLAN(variance, f32, &fold_sum_f32, &fold_squares_f32, mean_parameter, variance_of, true, TREK_GRAIN_CHEAP)
+PLAN(variance, f64, &fold_sum_f64, &fold_squares_f64, mean_parameter, variance_of, true, TREK_GRAIN_CHEAP)
 PLAN(std, f32, &fold_sum_f32, &fold_squares_f32, mean_parameter, deviation_of, true, TREK_GRAIN_CHEAP)
 PLAN(std, f64, &fold_sum_f64, &fold_squares_f64, mean_parameter, deviation_of, true, TREK_GRAIN_CHEAP)
 PLAN(logsumexp, f32, &fold_max_f32, &fold_exponentials_f32, maximum_parameter, logsumexp_of, true, TREK_GRAIN_FUNCTION)
@@ -233,7 +233,7 @@ void TREK_ISA_NAME(trek_cpu_register_reduce)(trek_backend *b)
     b->kernels[TREK_OP_##op][TREK_I32] = op##_i32;                                                     \
     b->kernels[TREK_OP_##op][TREK_U8] = b->kernels[TREK_OP_##op][TREK_BOOL] = op##_u8;
     ALL(sum) ALL(prod) ALL(max) ALL(min) ALL(any) ALL(all)
-    FLOATS(mean) FLOATS(var) FLOATS(std) FLOATS(logsumexp)
+    FLOATS(mean) FLOATS(variance) FLOATS(std) FLOATS(logsumexp)
 #undef FLOATS
 #undef ALL
 }

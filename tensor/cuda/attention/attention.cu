@@ -347,7 +347,7 @@ template <typename T> static trek_status attention(const trek_op_call *call)
     trek_tensor *y = call->outputs[0], *lse = call->outputs[1];
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     if (y->numel == 0 && lse->numel == 0)
         return TREK_OK;
     attention_job job =
@@ -415,7 +415,7 @@ template <typename T> static trek_status attention_backward(const trek_op_call *
     const trek_tensor *lse = call->inputs[5];
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     attention_job job =
         job_of(call, queue, call->inputs[1], call->inputs[2], call->inputs[3], call->n_inputs > 6 ? call->inputs[6] : nullptr);
     take_operand(&job.dy, call->inputs[0]);

@@ -312,7 +312,7 @@ template <typename T> static trek_status conv2d(const trek_op_call *call)
     const trek_tensor *y = call->outputs[0], *bias = call->n_inputs > 2 ? call->inputs[2] : nullptr;
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     if (y->numel == 0)
         return TREK_OK;
     trek_status status = TREK_ERR_UNSUPPORTED;
@@ -331,7 +331,7 @@ template <typename T> static trek_status conv2d_input_grad(const trek_op_call *c
     const trek_tensor *dx = call->outputs[0];
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     if (dx->numel == 0)
         return TREK_OK;
     trek_status status = TREK_ERR_UNSUPPORTED;
@@ -347,7 +347,7 @@ template <typename T> static trek_status conv2d_weight_grad(const trek_op_call *
     const trek_tensor *dweight = call->outputs[0];
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     if (dweight->numel == 0)
         return TREK_OK;
     trek_status status = TREK_ERR_UNSUPPORTED;
@@ -412,7 +412,7 @@ template <typename T> static trek_status unfold_or_fold(const trek_op_call *call
     const int64_t *a = call->attrs.i;
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     if (y->numel == 0)
         return TREK_OK;
     windows w = {};

@@ -251,7 +251,7 @@ static int fastest(dnn_queue *own, const dnn_plan *plan, const dnn_choice *candi
     cudaEvent_t events[2] = { NULL, NULL };
     int best = 0;
     float best_time = -1;
-    trek_status before = trek_status_get();
+    trek_status before = trek_error_status();
     bool ready = cudaEventCreateWithFlags(&events[0], cudaEventDefault) == cudaSuccess &&
                  cudaEventCreateWithFlags(&events[1], cudaEventDefault) == cudaSuccess;
     for (int k = 0; ready && k < n && k < TIMED; k++) {

@@ -101,7 +101,7 @@ template <typename T> static trek_status max_pool2d(const trek_op_call *call)
     const trek_tensor *x = call->inputs[0], *y = call->outputs[0], *index = call->outputs[1];
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     if (y->numel == 0)
         return TREK_OK;
     pool p = pool_of(call, x, y);
@@ -191,7 +191,7 @@ static trek_status max_pool2d_backward(const trek_op_call *call)
     const trek_tensor *dy = call->inputs[0], *index = call->inputs[1], *dx = call->outputs[0];
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     pool p = pool_of(call, dx, dy);
     for (int d = 0; d < 4; d++)
         p.index[d] = index->strides[d];
@@ -285,7 +285,7 @@ template <typename T> static trek_status average(const trek_op_call *call)
     const trek_tensor *in = call->inputs[0], *out = call->outputs[0];
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     if (out->numel == 0)
         return TREK_OK;
     pool p = pool_of(call, backward ? out : in, backward ? in : out);

@@ -64,7 +64,7 @@ template <typename T> trek_status run_whole_remainder(const trek_op_call *call)
         return TREK_OK;
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     whole_remainder_functor<typename trek_work<T>::type> f = { queue->device->faults_device, call->op->id };
     return trek_map2<T, T>(call, f);
 }
@@ -105,7 +105,7 @@ template <typename T> trek_status run_where(const trek_op_call *call)
         return TREK_OK;
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     if (trek_call_flat(call, 3))
         return trek_map_flat(call, queue, where_functor(), (T *)out->data, (const uint8_t *)in[0]->data, (const T *)in[1]->data,
                              (const T *)in[2]->data);

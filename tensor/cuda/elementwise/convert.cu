@@ -10,7 +10,7 @@ trek_status run_copy(const trek_op_call *call)
     if (call->outputs[0]->numel == 0)
         return TREK_OK;
     trek_cuda_queue *queue = trek_queue_of(call);
-    return queue ? trek_cuda_copy_tensor(call, queue, call->outputs[0], call->inputs[0]) : trek_status_get();
+    return queue ? trek_cuda_copy_tensor(call, queue, call->outputs[0], call->inputs[0]) : trek_error_status();
 }
 
 /* --- conversions ---------------------------------------------------------------------- */
@@ -141,7 +141,7 @@ template <typename From> trek_status run_convert(const trek_op_call *call)
         return TREK_OK;
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     return trek_call_flat(call, 1) ? conversions<From>::to[out->dtype](call, queue) : convert_strided(call, queue);
 }
 
@@ -174,7 +174,7 @@ template <typename T> trek_status run_fill(const trek_op_call *call)
         return TREK_OK;
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     fill_functor<T> f = { (T)filling((trek_dtype)out->dtype, call->attrs.f[0]) };
     if (trek_call_flat(call, 0))
         return trek_map_flat(call, queue, f, (T *)out->data);

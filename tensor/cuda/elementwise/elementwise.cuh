@@ -332,7 +332,7 @@ template <typename O, typename T, typename F> trek_status trek_map1(const trek_o
         return TREK_OK;
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     if (trek_call_flat(call, 1))
         return trek_map_flat(call, queue, f, (O *)out->data, (const T *)in->data);
     return trek_plan_run(trek_plan_of_call(call, 1),
@@ -375,7 +375,7 @@ template <typename O, typename T, typename F> trek_status trek_map2(const trek_o
         return TREK_OK;
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     if (trek_call_flat(call, 2))
         return trek_map_flat(call, queue, f, (O *)out->data, (const T *)call->inputs[0]->data, (const T *)call->inputs[1]->data);
     return trek_plan_run(trek_plan_of_call(call, 2), [&](const trek_plan &p) { return trek_map_part2<O, T>(call, queue, f, p); });

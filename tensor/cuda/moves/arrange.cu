@@ -13,7 +13,7 @@ trek_status run_flip(const trek_op_call *call)
         return TREK_OK;
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     int64_t strides[TREK_MAX_DIMS], first = 0;
     for (int d = 0; d < in->ndim; d++) {
         bool flipped = call->attrs.i[0] >> d & 1;
@@ -34,7 +34,7 @@ trek_status run_cat(const trek_op_call *call)
         return TREK_OK;
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     int dim = (int)call->attrs.i[0];
     int64_t place = 0;
     for (int k = 0; k < call->n_inputs; k++) {
@@ -107,7 +107,7 @@ template <typename T> trek_status keep_triangle(const trek_op_call *call, bool l
         return TREK_OK;
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     int64_t rows = in->sizes[in->ndim - 2], columns = in->sizes[in->ndim - 1], diagonal = call->attrs.i[0];
     diagonal = diagonal > columns ? columns : diagonal < -rows ? -rows : diagonal; /* further out nothing changes */
     int64_t difference[TREK_MAX_DIMS] = { 0 };

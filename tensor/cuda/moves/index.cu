@@ -112,7 +112,7 @@ trek_status gather_through(const trek_op_call *call, bool whole)
         return TREK_OK;
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     if (out->numel == 0)
         return TREK_OK;
     int dim = (int)call->attrs.i[0];
@@ -342,7 +342,7 @@ template <typename T> trek_status add_through(const trek_op_call *call, bool who
         return TREK_OK;
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     trek_status status = trek_cuda_copy_tensor(call, queue, out, call->inputs[0]);
     if (status != TREK_OK || index->numel == 0 || source->numel == 0 || out->numel == 0)
         return status;
@@ -391,7 +391,7 @@ trek_status run_one_hot(const trek_op_call *call)
         return TREK_OK;
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     int64_t strides[TREK_MAX_DIMS] = { 0 }, places[TREK_MAX_DIMS] = { 0 }, classes[TREK_MAX_DIMS] = { 0 };
     memcpy(strides, x->strides, sizeof strides[0] * x->ndim);
     place_strides(x, places);

@@ -200,7 +200,7 @@ template <typename W, typename T, typename D> trek_status fill_randomly(const tr
         return TREK_OK;
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     trek_cuda_draw draw = trek_draw_of(call, queue);
     return trek_launch(call, queue, trek_loop(blocks_of(draw.place, out->numel, D::size)), fill_kernel<W, T, D>, distribution,
                        draw,
@@ -306,7 +306,7 @@ template <typename T> trek_status run_dropout(const trek_op_call *call)
         return TREK_OK;
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     trek_cuda_draw draw = trek_draw_of(call, queue);
     trek_cuda_dropout d = trek_dropout_of(call->attrs.f[0]);
     int64_t blocks = blocks_of(draw.place, out->numel, 4);

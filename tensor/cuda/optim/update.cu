@@ -34,7 +34,7 @@ static trek_status update_numbers(trek_device device, const trek_update *update,
 {
     trek_cuda_queue *queue = trek_cuda_queue_here(device.index);
     return queue ? launch("update_numbers", queue, trek_loop(TREK_UPDATE_LRS), numbers_kernel, *update, *numbers)
-                 : trek_status_get();
+                 : trek_error_status();
 }
 
 /* --- norm: blocks of a fixed size, added up in a fixed order ------------------------------------- */
@@ -161,7 +161,7 @@ static trek_status norm_of(trek_cuda_queue *queue, const trek_update_span *spans
 static trek_status update_norm(trek_device device, const trek_update *update, const trek_update_span *spans, int n)
 {
     trek_cuda_queue *queue = trek_cuda_queue_here(device.index);
-    return queue ? norm_of(queue, spans, n, update->state) : trek_status_get();
+    return queue ? norm_of(queue, spans, n, update->state) : trek_error_status();
 }
 
 /* --- decisions -------------------------------------------------------------------------------------- */
@@ -179,7 +179,7 @@ static trek_status update_decide(trek_device device, const trek_update *update, 
 {
     trek_cuda_queue *queue = trek_cuda_queue_here(device.index);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     return launch("update_decide", queue, trek_blocks(dim3(1), dim3(THREADS)), decide_kernel, *update, measured);
 }
 
@@ -189,7 +189,7 @@ static trek_status update_scaler(trek_device device, trek_update_scaler *scaler)
 {
     trek_cuda_queue *queue = trek_cuda_queue_here(device.index);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     trek_grid one = { dim3(1), dim3(1), 0, false };
     return launch("update_scaler", queue, one, scaler_kernel, scaler);
 }
@@ -219,7 +219,7 @@ static trek_status update_apply(trek_device device, const trek_update *update, b
 {
     trek_cuda_queue *queue = trek_cuda_queue_here(device.index);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     if (update->n_tiles == 0)
         return TREK_OK;
     return update_at(update->kernel.device)->apply(queue, update, zero_grads);
@@ -229,7 +229,7 @@ static trek_status update_apply(trek_device device, const trek_update *update, b
 
 static trek_cuda_queue *queue_of_place(void)
 {
-    trek_device here = trek_cuda_host->place()->device;
+    trek_device here = trek_cuda_host->rank_context()->device;
     return trek_cuda_queue_here(here.type == TREK_CUDA ? here.index : 0);
 }
 

@@ -327,7 +327,7 @@ static int fastest(const blas_queue *own, const blas_plan *plan, const cublasLtM
     trek_cuda_scratch workspace = { 0 }, result = { 0 };
     int best = 0;
     float best_time = -1;
-    trek_status before = trek_status_get();
+    trek_status before = trek_error_status();
     bool fine = cudaEventCreateWithFlags(&events[0], cudaEventDefault) == cudaSuccess &&
                 cudaEventCreateWithFlags(&events[1], cudaEventDefault) == cudaSuccess;
     for (int k = 0; k < n; k++)
@@ -359,7 +359,7 @@ static void remember(const blas_choice *choice)
 {
     if (n_choices == cap_choices) {
         size_t capacity = cap_choices ? 2 * cap_choices : 64;
-        trek_status before = trek_status_get();
+        trek_status before = trek_error_status();
         blas_choice *larger = trek_calloc(capacity, sizeof *larger);
         if (!larger) {
             forget_error(before);
@@ -494,7 +494,7 @@ static blas_queue *queue_state(trek_cuda_queue *queue)
     blas_queue *own = queue->blas;
     if (own)
         return own->broken ? NULL : own;
-    trek_status before = trek_status_get();
+    trek_status before = trek_error_status();
     own = queue->blas = trek_calloc(1, sizeof *own);
     if (!own) {
         forget_error(before);
@@ -515,7 +515,7 @@ static blas_plan *plan_of(blas_queue *own, const blas_key *key, const blas_call 
 {
     if (own->last && memcmp(&own->last->choice.key, key, sizeof *key) == 0)
         return own->last;
-    trek_status before = trek_status_get();
+    trek_status before = trek_error_status();
     if (2 * own->count >= own->capacity && !grow_plans(own)) {
         forget_error(before);
         return NULL;

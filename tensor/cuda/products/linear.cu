@@ -179,7 +179,7 @@ static trek_status linear(const trek_op_call *call)
     trek_tensor *y = call->outputs[0], *pre = nullptr;
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     if (call->attrs.i[0] == TREK_ACTIVATION_GELU && call->n_outputs > 1)
         pre = call->outputs[1];
     bool alike = true;

@@ -241,7 +241,7 @@ static trek_status matmul(const trek_op_call *call)
     bool x_vector = x->ndim == 1, y_vector = y->ndim == 1;
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     trek_cuda_gemm g = {};
     g.a = x->data, g.b = y->data, g.c = c->data;
     g.dtype = (trek_dtype)x->dtype, g.c_dtype = (trek_dtype)c->dtype;

@@ -248,7 +248,7 @@ template <trek_dtype D> static trek_status forward(const trek_op_call *call)
     typedef typename trek_wide<T>::type W;
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     layer<T> l(call, queue, 0, D);
     trek_held logits, losses;
     trek_dense lse;
@@ -320,7 +320,7 @@ template <trek_dtype D> static trek_status backward(const trek_op_call *call)
     const bool half = sizeof(T) == 2;
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
-        return trek_status_get();
+        return trek_error_status();
     layer<T> l(call, queue, 1, D);
     trek_tensor *dweight = call->outputs[1], *dbias = l.bias ? call->outputs[2] : nullptr;
     int64_t piece = l.piece(), buffer = l.buffer(), n_weight = l.classes * l.columns;

@@ -54,7 +54,7 @@ template <typename T> struct logsumexp_op : trek_reduce_input<T> {
     __device__ __forceinline__ void store(int64_t at, partial a) const { out[at] = trek_store<T>::of(trek_log(a.sum) + a.top); }
 };
 
-template <typename T, bool root> static trek_status run_var(const trek_op_call *call)
+template <typename T, bool root> static trek_status run_variance(const trek_op_call *call)
 {
     variance_op<T> op;
     int64_t outputs = call->outputs[0]->numel;
@@ -75,8 +75,8 @@ template <typename T> static trek_status run_logsumexp(const trek_op_call *call)
 
 template <typename T> static void enter(trek_backend *b, trek_dtype dtype)
 {
-    b->kernels[TREK_OP_var][dtype] = run_var<T, false>;
-    b->kernels[TREK_OP_std][dtype] = run_var<T, true>;
+    b->kernels[TREK_OP_variance][dtype] = run_variance<T, false>;
+    b->kernels[TREK_OP_std][dtype] = run_variance<T, true>;
     b->kernels[TREK_OP_logsumexp][dtype] = run_logsumexp<T>;
 }
 

@@ -69,7 +69,7 @@ gpu_result gpu_time(gpu_fn fn, void *state)
         hosts[r] /= calls;
     }
     gpu_result result = { .us = median(whole, n), .host_us = median(hosts, n) };
-    result.peak_mib = (double)trek_memory_stats(gpu_device).allocated_peak / 0x1p20;
+    result.peak_mib = (double)trek_memory_usage(gpu_device).allocated_peak / 0x1p20;
     return result;
 }
 
@@ -109,7 +109,7 @@ static void print_text(const char *text)
 void gpu_report_failure(const char *measure)
 {
     printf("{\"work\": \"%s\", \"measure\": \"%s\", \"error\": \"", present_work, measure);
-    print_text(trek_status_get() != TREK_OK ? trek_error() : "not built");
+    print_text(trek_error_status() != TREK_OK ? trek_error() : "not built");
     printf("\"}\n");
     fflush(stdout);
     trek_error_clear();
@@ -117,7 +117,7 @@ void gpu_report_failure(const char *measure)
 
 void gpu_report(const char *measure, gpu_result result, double per, double bytes, double flop)
 {
-    if (trek_status_get() != TREK_OK) {
+    if (trek_error_status() != TREK_OK) {
         gpu_report_failure(measure);
         return;
     }
@@ -167,7 +167,7 @@ static bool run_named(const char *name, bool list)
             present_work = w->name;
             trek_seed(1);
             w->run();
-            if (trek_status_get() != TREK_OK)
+            if (trek_error_status() != TREK_OK)
                 gpu_report_failure("end");
             trek_memory_release_cached(gpu_device);
         }

@@ -79,7 +79,7 @@ static void captured_as(const char *name, const char *mode, train_state *s, bool
     trek_graph_capture_input(s->graph, 1, s->y);
     snprintf(text, sizeof text, "%s %s", name, mode);
     gpu_result result = gpu_time(epochs ? captured_epoch : captured_step, s);
-    if (trek_status_get() == TREK_OK && trek_graph_replays(s->graph) < 1)
+    if (trek_error_status() == TREK_OK && trek_graph_replays(s->graph) < 1)
         trek_fail(TREK_ERR_STATE, "nothing was replayed: %s", trek_graph_capture_problem(s->graph));
     result.tokens = s->count;
     gpu_report(text, result, per, 0, flop);
@@ -89,7 +89,7 @@ static void captured_as(const char *name, const char *mode, train_state *s, bool
 static void both(const char *name, train_state *s, bool epochs, double per, double flop)
 {
     char text[96];
-    if (trek_status_get() != TREK_OK) {
+    if (trek_error_status() != TREK_OK) {
         gpu_report_failure(name);
         close_state(s);
         return;
@@ -125,12 +125,12 @@ static void replay(void)
                       .classes = true };
     s.x = gpu_randn(trek_dims(32, 64), TREK_F32, 1, false);
     s.y = gpu_randint(trek_dims(32), 10);
-    if (trek_status_get() == TREK_OK) {
+    if (trek_error_status() == TREK_OK) {
         trek_graph_capture_input(s.graph, 0, s.x);
         trek_graph_capture_input(s.graph, 1, s.y);
         gpu_report("small step, host eager", gpu_time_host(eager_step, NULL, &s), 1, 0, 0);
         gpu_result result = gpu_time_host(captured_step, NULL, &s);
-        if (trek_status_get() == TREK_OK && trek_graph_replays(s.graph) < 1)
+        if (trek_error_status() == TREK_OK && trek_graph_replays(s.graph) < 1)
             trek_fail(TREK_ERR_STATE, "nothing was replayed: %s", trek_graph_capture_problem(s.graph));
         gpu_report("small step, host captured", result, 1, 0, 0);
     }
@@ -224,7 +224,7 @@ static void update_clipped(const char *name, trek_dtype dtype, double bytes)
     with.us -= without.us;
     with.host_us -= without.host_us;
     snprintf(text, sizeof text, "%s clip + update", name);
-    if (with.us <= 0 && trek_status_get() == TREK_OK)
+    if (with.us <= 0 && trek_error_status() == TREK_OK)
         trek_fail(TREK_ERR_STATE, "lost in the noise");
     gpu_report(text, with, 1, (bytes + 4) * (double)weights_count(), 0);
     snprintf(text, sizeof text, "%s gradients + clip + update, host", name);

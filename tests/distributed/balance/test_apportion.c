@@ -128,7 +128,7 @@ static void refused(int64_t total, const double *weights, int n, const char *par
 {
     int64_t counts[3] = { -7, -7, -7 };
     assert_int_equal(trek_apportion(total, weights, n, counts), TREK_ERR_ARGUMENT);
-    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
     if (strncmp(trek_error(), "apportion: ", 11) != 0 || !strstr(trek_error(), part))
         fail_msg("\"%s\" does not say \"%s\"", trek_error(), part);
     for (int k = 0; k < 3; k++)

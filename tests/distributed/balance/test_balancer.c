@@ -361,12 +361,12 @@ static void bad_options_are_refused(void **state)
     };
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
         assert_null(trek_balancer_new(2, &bad[k]));
-        assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+        assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
         trek_error_clear();
     }
     for (int ranks = -1; ranks < 2; ranks++) {
         assert_null(trek_balancer_new(ranks, NULL));
-        assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+        assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
         trek_error_clear();
     }
 }
@@ -395,7 +395,7 @@ static void bad_reports_change_nothing(void **state)
     assert_int_equal(trek_balancer_shares(b, NULL), TREK_ERR_ARGUMENT);
     trek_error_clear();
     assert_true(trek_balancer_throughput(b, -1) == 0);
-    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
     trek_error_clear();
     trek_balancer_free(&b);
 }
@@ -410,7 +410,7 @@ static void memory_may_run_out(void **state)
         trek_balancer *b = trek_balancer_new(5, NULL);
         test_allocator_restart(0);
         made = b != NULL;
-        assert_int_equal(trek_status_get(), made ? TREK_OK : TREK_ERR_MEMORY);
+        assert_int_equal(trek_error_status(), made ? TREK_OK : TREK_ERR_MEMORY);
         trek_error_clear();
         trek_balancer_free(&b);
         assert_int_equal(test_memory.blocks, before);

@@ -556,12 +556,12 @@ static void bad_options_are_refused(void **state)
     };
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
         assert_null(trek_elche_new(2, &bad[k]));
-        assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+        assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
         trek_error_clear();
     }
     for (int ranks = -1; ranks < 2; ranks++) {
         assert_null(trek_elche_new(ranks, NULL));
-        assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+        assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
         trek_error_clear();
     }
 }
@@ -590,7 +590,7 @@ static void bad_reports_change_nothing(void **state)
     assert_int_equal(trek_elche_counts(e, NULL), TREK_ERR_ARGUMENT);
     trek_error_clear();
     assert_true(trek_elche_ms_per_batch(e, 2) == 0);
-    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
     trek_error_clear();
     assert_int_equal(trek_elche_total(NULL), -1);
     trek_error_clear();
@@ -607,7 +607,7 @@ static void memory_may_run_out(void **state)
         trek_elche *e = trek_elche_new(5, NULL);
         test_allocator_restart(0);
         made = e != NULL;
-        assert_int_equal(trek_status_get(), made ? TREK_OK : TREK_ERR_MEMORY);
+        assert_int_equal(trek_error_status(), made ? TREK_OK : TREK_ERR_MEMORY);
         trek_error_clear();
         trek_elche_free(&e);
         assert_int_equal(test_memory.blocks, before);

@@ -39,7 +39,7 @@ static void write_text(const char *path, const char *text)
 
 static void expect_error(trek_status status, const char *names)
 {
-    assert_int_equal(trek_status_get(), status);
+    assert_int_equal(trek_error_status(), status);
     if (!strstr(trek_error(), names))
         fail_msg("\"%s\" does not name \"%s\"", trek_error(), names);
     trek_error_clear();
@@ -81,7 +81,7 @@ static void steps_find_their_decision(void **state)
         assert_int_equal(d.from, cases[k].from);
     }
     assert_false(trek_plan_at(plan, -1, &d));
-    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_int_equal(trek_error_status(), TREK_OK);
     assert_true(trek_plan_at(plan, 12, &d) && d.kind == TREK_PLAN_SHARES && !d.counts && d.shares[0] == 0.7 && d.shares[2] == 0);
     assert_true(trek_plan_at(plan, 70, &d) && d.kind == TREK_PLAN_COUNTS && !d.shares && d.counts[0] == 23 && d.anchor == 10);
     trek_plan_free(&plan);
@@ -256,7 +256,7 @@ static void damage_is_noticed(void **state)
     size_t length = strlen(text);
     for (size_t bit = 0; bit < 8 * length; bit++) {
         text[bit / 8] ^= (char)(1u << bit % 8);
-        if (trek_plan_parse(text) || trek_status_get() != TREK_ERR_FORMAT)
+        if (trek_plan_parse(text) || trek_error_status() != TREK_ERR_FORMAT)
             fail_msg("bit %zu: %s", bit, text);
         if (bit / 8 > strlen(HEAD) && bit / 8 < length - 25 && text[bit / 8]) /* a NUL ends it there */
             expect_error(TREK_ERR_FORMAT, "plan: its checksum does not match: the plan is damaged");
@@ -354,7 +354,7 @@ static void memory_may_run_out(void **state)
         }
         test_allocator_restart(0);
         done = loaded && status == TREK_OK;
-        assert_int_equal(trek_status_get(), done ? TREK_OK : TREK_ERR_MEMORY);
+        assert_int_equal(trek_error_status(), done ? TREK_OK : TREK_ERR_MEMORY);
         trek_error_clear();
         trek_plan_free(&loaded);
         trek_plan_free(&back);

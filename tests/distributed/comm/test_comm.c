@@ -45,7 +45,7 @@ static void *thread_main(void *arg)
     double start = now();
     job->fn(job);
     job->seconds = now() - start;
-    if (trek_status_get() != TREK_OK)
+    if (trek_error_status() != TREK_OK)
         strncpy(job->message, trek_error(), sizeof job->message - 1);
     trek_error_clear();
     return NULL;

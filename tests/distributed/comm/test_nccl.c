@@ -25,11 +25,11 @@
 #include "distributed/step/stepper_ranks.h"
 #include "distributed/trainer.h"
 #include "graph/capture.h"
-#include "graph/feed.h"
 #include "graph/flow.h"
+#include "graph/graph_loader.h"
 #include "nn/layers.h"
 #include "tensor/device_comm.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 #include "tests/support/support.h"
 #include "tests/support/training.h"
 
@@ -71,10 +71,10 @@ typedef struct rank_job {
 static void *thread_main(void *arg)
 {
     rank_job *job = arg;
-    trek_place_here = (trek_place){ .rank = job->rank, .world = job->world, .device = trek_cuda(job->rank), .rows = -1,
-                                    .global_rows = -1 };
+    trek_rank_here = (trek_rank_context){ .rank = job->rank, .world = job->world, .device = trek_cuda(job->rank), .rows = -1,
+                                          .global_rows = -1 };
     job->fn(job);
-    if (trek_status_get() != TREK_OK)
+    if (trek_error_status() != TREK_OK)
         strncpy(job->message, trek_error(), sizeof job->message - 1);
     trek_error_clear();
     return NULL;
@@ -233,7 +233,7 @@ static void check_world(int world)
     check_all(comms, world, true);
     for (int r = 0; r < world; r++)
         trek_comm_free(&comms[r]);
-    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_int_equal(trek_error_status(), TREK_OK);
 }
 
 static void test_one_rank(void **state)
@@ -295,7 +295,7 @@ static void many_calls(rank_job *job)
     job->status = trek_comm_nccl_register(job->comm, x->data, COUNT * sizeof(float));
     for (int k = 0; k < 30 && job->status == TREK_OK; k++) {
         trek_tensor *half = trek_tensor_mul_scalar(x, 0.5);
-        job->status = half ? trek_tensor_copy_from(x, half) : trek_status_get();
+        job->status = half ? trek_tensor_copy_from(x, half) : trek_error_status();
         trek_tensor_release(half);
         if (job->status == TREK_OK)
             job->status = trek_comm_all_reduce(job->comm, x, TREK_SUM);
@@ -423,7 +423,7 @@ static trek_status rank_of_group(int rank, void *arg)
 {
     trek_ranks *ranks = arg;
     trek_tensor *x = trek_tensor_full(rank + 1, trek_dims(COUNT), TREK_F32, trek_cuda(rank));
-    trek_status status = x ? trek_comm_all_reduce(trek_ranks_comm(ranks, rank), x, TREK_SUM) : trek_status_get();
+    trek_status status = x ? trek_comm_all_reduce(trek_ranks_comm(ranks, rank), x, TREK_SUM) : trek_error_status();
     double value = 0;
     if (status == TREK_OK) {
         double *values = test_read(x);
@@ -540,14 +540,14 @@ static trek_status same_forward(trek_function_context *context, trek_var *const 
 {
     (void)context, (void)n_inputs, (void)n_outputs;
     outputs[0] = trek_mul_scalar(inputs[0], 1);
-    return trek_status_get();
+    return trek_error_status();
 }
 
 static trek_status noting_backward(trek_function_context *context, trek_var *const *grads, int n_grads, trek_var **input_grads,
                                    int n_inputs)
 {
     (void)context, (void)n_grads, (void)n_inputs;
-    int rank = trek_place_here.rank;
+    int rank = trek_rank_here.rank;
     under.calls[rank] = trek_ranks_comm(under.ranks, rank)->calls;
     input_grads[0] = grads[0];
     return under.failing && rank == 1 ? trek_fail(TREK_ERR_CALLBACK, "rank 1 has had enough") : TREK_OK;
@@ -578,7 +578,8 @@ static trek_graph *build_noting(trek_device device, void *arg)
 
 enum { ROWS = 11, VALUES = 3 };
 typedef enum way { GATHERED, TWICE, BESIDE, PER_RANK, MORE, HOOKED, N_WAYS } way;
-static const char *const way_names[N_WAYS] = { "gathered", "two forwards", "a penalty beside", "per rank", "a pass more", "a hook" };
+static const char *const way_names[N_WAYS] = { "gathered", "two forwards", "a penalty beside", "per rank", "a pass more",
+                                               "a hook" };
 
 static trek_var *twice(trek_var *var, trek_var *grad, void *arg)
 {
@@ -596,7 +597,7 @@ static trek_var *loss_of_batch(trek_graph *graph, trek_var *y, const trek_batch 
 static trek_status pass_under(trek_graph *graph, way how, trek_loader *loader, trek_tensor *x, trek_tensor *y)
 {
     if (how == PER_RANK || how == MORE)
-        return trek_graph_train_batch(graph, trek_loader_next(loader)) ? TREK_OK : trek_status_get();
+        return trek_graph_train_batch(graph, trek_loader_next(loader)) ? TREK_OK : trek_error_status();
     trek_var *in = trek_var_constant(x), *out = trek_var_constant(y), *penalty = NULL;
     if (how == BESIDE) { /* recorded before the forward: complete after the ranks' parts */
         trek_var *w = trek_module_find(trek_graph_module(graph), "0.4.weight");
@@ -762,7 +763,7 @@ static void *process_main(void *arg)
     trek_control_opts opts = { .process = p->rank, .processes = p->world, .address = "127.0.0.1", .port = p->port,
                                .token = "nccl", .join_s = 30 };
     p->control = trek_control_join(&opts);
-    p->status = p->control ? trek_comm_shared_new(p->control, &p->comm) : trek_status_get();
+    p->status = p->control ? trek_comm_shared_new(p->control, &p->comm) : trek_error_status();
     if (p->status == TREK_OK)
         p->status = trek_comm_nccl_join(p->comm, p->device);
     if (p->status == TREK_OK)
@@ -793,9 +794,9 @@ static void make_processes(int world, int n_gpus, process *processes, trek_comm 
 /* Both on cuda:0, where the threads' own place says otherwise. */
 static void on_one_device(rank_job *job)
 {
-    trek_place_here.device = trek_cuda(0);
+    trek_rank_here.device = trek_cuda(0);
     trek_tensor *x = trek_tensor_full(job->rank + 1, trek_dims(COUNT), TREK_F32, trek_cuda(0));
-    job->status = x ? trek_comm_all_reduce(job->comm, x, TREK_SUM) : trek_status_get();
+    job->status = x ? trek_comm_all_reduce(job->comm, x, TREK_SUM) : trek_error_status();
     double *values = job->status == TREK_OK ? test_read(x) : NULL;
     job->good = values && values[0] == 3 && values[COUNT - 1] == 3;
     free(values);
@@ -829,7 +830,7 @@ static void test_processes(void **state)
         assert_true(jobs[r].good);
     }
     free_processes(2, processes);
-    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_int_equal(trek_error_status(), TREK_OK);
 }
 
 /* Started calls: the queue goes on behind them after finish. */
@@ -943,7 +944,8 @@ int main(void)
         cmocka_unit_test(test_group),         cmocka_unit_test(test_training),
         cmocka_unit_test(test_under_backward), cmocka_unit_test(test_exactness), cmocka_unit_test(test_wrapper_under_backward),
         cmocka_unit_test(test_processes),     cmocka_unit_test(test_started_between_processes),
-        cmocka_unit_test(test_gpus_of_another), cmocka_unit_test(test_processes_on_one_device), cmocka_unit_test(test_end_between_processes),
+        cmocka_unit_test(test_gpus_of_another), cmocka_unit_test(test_processes_on_one_device),
+        cmocka_unit_test(test_end_between_processes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

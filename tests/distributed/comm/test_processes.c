@@ -42,7 +42,7 @@ static trek_comm *join_by(const part *me, const char *engine, double deadline)
                                                         .address = me->address, .port = me->port, .token = "of the test",
                                                         .deadline_s = deadline });
     if (!comm)
-        printf("join %s: %s\n", trek_status_name(trek_status_get()), trek_error());
+        printf("join %s: %s\n", trek_status_name(trek_error_status()), trek_error());
     return comm;
 }
 
@@ -229,7 +229,7 @@ static int play_until_failure(const part *me)
     }
     bool slow = strcmp(me->detail, "save") == 0 || strcmp(me->detail, "calm") == 0 || strcmp(me->detail, "sleep") == 0;
     trek_comm *comm = join(me, slow ? 1 : 30);
-    trek_status status = comm ? TREK_OK : trek_status_get();
+    trek_status status = comm ? TREK_OK : trek_error_status();
     bool untouched = true;
     if (comm)
         trek_control_say(comm->control, "backward", NULL);
@@ -260,7 +260,7 @@ static int play_large(const part *me)
 {
     trek_comm *comm = join_by(me, engine_name(), 30);
     trek_tensor *tensor = trek_comm_zeros(comm, trek_dims(16 << 20), TREK_F32, trek_cpu(0));
-    trek_status status = comm && tensor ? TREK_OK : trek_status_get();
+    trek_status status = comm && tensor ? TREK_OK : trek_error_status();
     for (int i = 0; status == TREK_OK && i < 1000; i++) {
         if (i == 1 && strcmp(me->detail, "kill") == 0 && fork() == 0) { /* from outside, in mid-call */
             pause_ms(30);
@@ -380,7 +380,7 @@ static int play_choice(const part *me)
 {
     trek_comm *comm = join_by(me, strcmp(me->detail, "any") == 0 ? NULL : me->detail, 10);
     bool good = comm && trek_comm_barrier(comm) == TREK_OK;
-    printf("%s %s %s\n", comm ? comm->engine->name : "none", trek_status_name(trek_status_get()), trek_error());
+    printf("%s %s %s\n", comm ? comm->engine->name : "none", trek_status_name(trek_error_status()), trek_error());
     trek_comm_free(&comm);
     return good ? 0 : 1;
 }
@@ -399,7 +399,7 @@ static int play_memory(const part *me)
         comm ? trek_comm_run(
                    comm,
                    (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .dtype = TREK_F32, .count = 1000, .in = data, .out = data })
-             : trek_status_get();
+             : trek_error_status();
     printf("%s: %s; %lld calls\n", trek_status_name(status), trek_error(), (long long)test_memory.calls);
     test_allocator_restart(0);
     trek_comm_free(&comm);
@@ -618,13 +618,17 @@ static void test_many(void **state)
         processes_start_all(&w, n, "many", kind ? "kind" : "", -1, NULL);
         processes_finish(&w, 50, -1);
         for (int p = 0; p < n; p++)
-            WANT(&w, w.code[p] == 0 && strstr(w.text[p], "good") && strstr(w.text[p], "TREK_ERR_COMM: the ranks' calls differ: rank") &&
-                         strstr(w.text[p], "rank 1's call") && strstr(w.text[p], kind ? "is barrier" : "is all_reduce(sum, f32, 21 elements)"));
+            WANT(&w, w.code[p] == 0 && strstr(w.text[p], "good") &&
+                 strstr(w.text[p], "TREK_ERR_COMM: the ranks' calls differ: rank") &&
+                         strstr(w.text[p], "rank 1's call") &&
+                         strstr(w.text[p], kind ? "is barrier" : "is all_reduce(sum, f32, 21 elements)"));
     }
     check_failures((failure[]){ { 18, 4, "kill", "", "TREK_ERR_PEER", "process %d died", false },
-                                { 18, 5, "exit", "", "TREK_ERR_PEER", "process %d has left: it exited in phase \"backward\"", false } },
+                                { 18, 5, "exit", "", "TREK_ERR_PEER", "process %d has left: it exited in phase \"backward\"",
+                                  false } },
                    2);
-    check_failures((failure[]){ { 18, 5, "count", "", "TREK_ERR_COMM", "rank %d's call 20 is all_reduce(sum, f32, 999 elements)", true },
+    check_failures((failure[]){ { 18, 5, "count", "", "TREK_ERR_COMM", "rank %d's call 20 is all_reduce(sum, f32, 999 elements)",
+                                  true },
                                 { 18, 4, "sleep", "calm", "TREK_ERR_TIMEOUT", "%d did not come within 1 s", true } }, 2);
 }
 
@@ -751,7 +755,8 @@ static void end_all_on(const machines *m, int k)
     for (struct dirent *entry; folder && fstat(m->files[k], &own) == 0 && (entry = readdir(folder));) {
         pid_t pid = (pid_t)atoi(entry->d_name);
         snprintf(path, sizeof path, "/proc/%s/ns/net", entry->d_name);
-        if (pid > 1 && pid != m->holders[k] && stat(path, &other) == 0 && other.st_ino == own.st_ino && other.st_dev == own.st_dev)
+        if (pid > 1 && pid != m->holders[k] && stat(path, &other) == 0 && other.st_ino == own.st_ino &&
+            other.st_dev == own.st_dev)
             kill(pid, SIGKILL);
     }
     if (folder)

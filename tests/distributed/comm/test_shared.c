@@ -443,7 +443,7 @@ static void case_work(rank_of *r)
     }
     printf("begin\n");
     fflush(stdout);
-    for (int i = 0; trek_status_get() == TREK_OK; i++) {
+    for (int i = 0; trek_error_status() == TREK_OK; i++) {
         if (r->arg && r->rank == 1 && i == r->arg) {
             if (r->arg % 2)
                 exit(0);
@@ -493,7 +493,7 @@ static int rank_main(char **argv)
         for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
             if (strcmp(cases[k].name, argv[2]) == 0)
                 cases[k].fn(&r);
-    printf("%d|%s|%s\n", (int)trek_status_get(), r.wrong, trek_status_get() ? trek_error() : "");
+    printf("%d|%s|%s\n", (int)trek_error_status(), r.wrong, trek_error_status() ? trek_error() : "");
     fflush(stdout);
     trek_comm_free(&r.comm);
     trek_control_free(&r.control);

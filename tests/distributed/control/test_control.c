@@ -84,7 +84,7 @@ static int play_join(const part *me)
     double seconds = strcmp(me->detail, "short") == 0 ? 1.5 : 12;
     trek_control *control = join(me, seconds);
     int mine = me->process, all[PROCESSES];
-    trek_status status = control ? trek_control_gather(control, &mine, sizeof mine, all, 0) : trek_status_get();
+    trek_status status = control ? trek_control_gather(control, &mine, sizeof mine, all, 0) : trek_error_status();
     for (int p = 0; status == TREK_OK && p < me->processes; p++)
         status = all[p] == p ? TREK_OK : TREK_ERR_COMM;
     int code = report("joined", status);
@@ -96,7 +96,7 @@ static int play_differ(const part *me)
 {
     trek_control *control = join(me, 10);
     if (!control)
-        return report("join", trek_status_get());
+        return report("join", trek_error_status());
     char mine[32] = "", all[32 * PROCESSES];
     int code = report("gather", trek_control_gather(control, mine, strcmp(me->detail, "more") == 0 ? 32 : 16, all, 0));
     trek_control_free(&control);
@@ -108,7 +108,7 @@ static int play_late(const part *me)
 {
     trek_control *control = join(me, 10);
     if (!control)
-        return report("join", trek_status_get());
+        return report("join", trek_error_status());
     int mine = 0, all[PROCESSES];
     bool late = strncmp(me->detail, "comes", 5) == 0;
     trek_control_say(control, "forward", NULL);
@@ -140,7 +140,7 @@ static int play_end(const part *me)
     atomic_int before = 0, after = 0, forgotten = 0;
     trek_control *control = join(me, 10);
     if (!control)
-        return report("join", trek_status_get());
+        return report("join", trek_error_status());
     trek_status status = trek_control_on_end(control, count_end, &before);
     if (status == TREK_OK)
         status = trek_control_on_end(control, count_end, &forgotten);
@@ -167,7 +167,7 @@ static int play_fork(const part *me)
 {
     trek_control *control = join(me, 10);
     if (!control)
-        return report("join", trek_status_get());
+        return report("join", trek_error_status());
     int mine = 0, all[PROCESSES];
     trek_control_gather(control, &mine, sizeof mine, all, 0);
     if (me->process == 1) {
@@ -196,7 +196,7 @@ static int play_leave(const part *me)
     int all[PROCESSES], mine = 0;
     trek_control *control = join(me, 10);
     if (!control)
-        return report("join", trek_status_get());
+        return report("join", trek_error_status());
     trek_status status = trek_control_gather(control, &mine, sizeof mine, all, 0);
     pause_ms(me->process * 120);
     bool ended = trek_control_ended(control);
@@ -243,7 +243,7 @@ static int play_fall(const part *me)
 {
     trek_control *control = join(me, 30);
     int64_t mine = me->process, all[PROCESSES], deadline = 20000000000;
-    trek_status status = control ? TREK_OK : trek_status_get();
+    trek_status status = control ? TREK_OK : trek_error_status();
     if (strstr(me->detail, "late"))
         deadline = 1000000000;
     double start = processes_now();
@@ -667,7 +667,8 @@ static void test_fall_in_tree(void **state)
     assert_int_equal(trek_tree_place(N, trek_tree_fan(N, 16), LEAF).parent, INNER);
     for (int r = 0; r < ROWS; r += 4) { /* four at a time, which mostly wait */
         for (int k = 0; k < 8; k++)
-            processes_start_all(&w[r + k / 2][k % 2], N, "fall", rows[r + k / 2].calm, k % 2 ? LEAF : INNER, rows[r + k / 2].detail);
+            processes_start_all(&w[r + k / 2][k % 2], N, "fall", rows[r + k / 2].calm, k % 2 ? LEAF : INNER,
+                                rows[r + k / 2].detail);
         for (int k = 0; k < 8; k++)
             check_fall(&w[r + k / 2][k % 2], k % 2 ? LEAF : INNER, rows[r + k / 2].status, rows[r + k / 2].words,
                        strcmp(rows[r + k / 2].detail, "late-plainly") == 0, strcmp(rows[r + k / 2].detail, "stop") == 0);

@@ -13,7 +13,7 @@
 #include "distributed/comm/comm.h"
 #include "distributed/control/launch.h"
 #include "distributed/stop_internal.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 
 extern char **environ;
 
@@ -225,10 +225,10 @@ static void test_options(void **state)
         trek_error_clear();
     }
     assert_null(trek_comm_init(&(trek_comm_opts){ .world_size = 1, .engine = "carrier pigeon" }));
-    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
     trek_error_clear();
     assert_null(trek_comm_init(&(trek_comm_opts){ .world_size = 1, .deadline_s = -3 }));
-    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
     trek_error_clear();
 }
 
@@ -258,7 +258,7 @@ static void test_world_of_one(void **state)
     assert_ptr_equal(comm, again);
     assert_int_equal(trek_comm_world_size(comm), 1);
     assert_null(trek_comm_init(&(trek_comm_opts){ .world_size = 2, .port = 1 })); /* another world */
-    assert_int_equal(trek_status_get(), TREK_ERR_ARGUMENT);
+    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
     trek_error_clear();
     trek_comm_free(&comm);
     assert_null(comm);

@@ -28,7 +28,7 @@ static bool has(const part *me, const char *word) { return strstr(me->detail, wo
 
 static int fail_part(const char *what)
 {
-    printf("%s %s: %s\n", what, trek_status_name(trek_status_get()), trek_error());
+    printf("%s %s: %s\n", what, trek_status_name(trek_error_status()), trek_error());
     return 1;
 }
 
@@ -103,17 +103,17 @@ static int play_recover(const part *me)
         trek_graph_backward(graph, loss);
         if (fails && has(me, "between"))
             trek_reshape(numbers(me, 1, trek_dims(3)), trek_dims(2));
-        if (!(has(me, "skip") && trek_status_get() != TREK_OK))
+        if (!(has(me, "skip") && trek_error_status() != TREK_OK))
             trek_graph_step(graph);
-        if (trek_status_get() != TREK_OK) {
-            printf("step %d %s: %s\n", step, trek_status_name(trek_status_get()), trek_error());
+        if (trek_error_status() != TREK_OK) {
+            printf("step %d %s: %s\n", step, trek_status_name(trek_error_status()), trek_error());
             trek_error_clear();
             trek_graph_zero_grad(graph);
         }
         trek_scope_end(scope);
     }
     print_params(graph, (int)trek_graph_steps(graph));
-    int code = trek_status_get() == TREK_OK ? 0 : fail_part("end");
+    int code = trek_error_status() == TREK_OK ? 0 : fail_part("end");
     trek_graph_free(&graph);
     trek_comm_free(&comm);
     return code;
@@ -364,9 +364,9 @@ static int play_come(const part *me)
     double begin = processes_now();
     trek_trainer_setup(graph, &(trek_trainer_opts){ .deadline_s = has(me, "long") ? 40 : 5,
                                                     .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.1 }) });
-    printf("came %s after %s: %s\n", trek_status_name(trek_status_get()), processes_now() - begin < 8 ? "a while" : "too long",
+    printf("came %s after %s: %s\n", trek_status_name(trek_error_status()), processes_now() - begin < 8 ? "a while" : "too long",
            trek_error());
-    int code = trek_status_get() == TREK_OK ? 0 : 1;
+    int code = trek_error_status() == TREK_OK ? 0 : 1;
     trek_graph_free(&graph);
     return code;
 }

@@ -14,7 +14,7 @@
 #include "autograd/ops.h"
 #include "distributed/step/stepper_ranks.h"
 #include "graph/flow.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 #include "tests/distributed/replica/sync_net.h"
 #include "tests/support/support.h"
 
@@ -30,7 +30,7 @@ static trek_graph *set_up(model_opts *o, int world, trek_optimizer_spec optimize
     trek_status status = trek_trainer_setup(graph,
                                             &(trek_trainer_opts){ .build_replica = build, .arg = o, .devices = devices,
                                                                   .ranks = world,
-        .optimizer = optimizer, .deadline_s = 20, .share = separate ? TREK_OFF : 0 });
+        .optimizer = optimizer, .deadline_s = 20, .share_params = separate ? TREK_OFF : 0 });
     if (status != TREK_OK)
         fail_msg("%s", trek_error());
     return graph;
@@ -285,7 +285,7 @@ static void a_rank_that_fails(void **state)
             assert_non_null(y);
             assert_int_not_equal(trek_graph_backward(graph, trek_cross_entropy(y, labels_of(8, 0))), TREK_OK);
         }
-        assert_int_equal(trek_status_get(), TREK_ERR_STATE);
+        assert_int_equal(trek_error_status(), TREK_ERR_STATE);
         expect(TREK_ERR_STATE, who);
         trek_scope_end(scope);
         victim->fails = NOWHERE;

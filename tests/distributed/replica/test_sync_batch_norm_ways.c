@@ -19,9 +19,9 @@
 #include "distributed/ddp.h"
 #include "distributed/ranks.h"
 #include "distributed/step/rank_sums.h"
-#include "graph/feed.h"
 #include "graph/flow.h"
-#include "tensor/place.h"
+#include "graph/graph_loader.h"
+#include "tensor/rank_context.h"
 #include "tests/distributed/replica/sync_net.h"
 #include "tests/support/support.h"
 
@@ -64,7 +64,7 @@ typedef struct fed_run {
 static trek_status pass(trek_graph *graph, trek_batch *batch, bool gathered)
 {
     if (!gathered)
-        return trek_graph_train_batch(graph, batch) ? TREK_OK : trek_status_get();
+        return trek_graph_train_batch(graph, batch) ? TREK_OK : trek_error_status();
     return trek_graph_backward(graph, trek_cross_entropy(trek_graph_forward(graph, trek_batch_get(batch, "x")),
                                                          trek_batch_get(batch, "label")));
 }
@@ -96,7 +96,7 @@ static void train_fed(const fed_run *c, record *to)
         assert_int_equal(trek_module_each_param(trek_graph_module(graph), note_param, to), TREK_OK);
         assert_int_equal(trek_module_each_buffer(trek_graph_module(graph), note_buffer, to), TREK_OK);
     }
-    assert_int_equal(trek_status_get(), TREK_OK);
+    assert_int_equal(trek_error_status(), TREK_OK);
     trek_graph_free(&graph);
     trek_loader_free(&loader);
 }
@@ -215,7 +215,7 @@ static trek_status hand_rank(int rank)
     trek_ddp_backward_weighted(ddp_of(rank), mean_loss(y, first, n), (double)n);
     take_step(rank);
     trek_scope_end(scope);
-    return trek_status_get();
+    return trek_error_status();
 }
 
 static trek_status hand_in_run(int rank, void *arg) { return (void)arg, hand_rank(rank); }
@@ -230,7 +230,7 @@ static void *hand_thread(void *arg)
         hand.optimizers[rank] = trek_optimizer_new(trek_sgd((trek_sgd_opts){ .lr = 0.1, .momentum = 0.9 }), params);
     trek_params_free(&params);
     hand.status[rank] = hand_rank(rank);
-    snprintf(hand.message[rank], sizeof hand.message[rank], "%.255s", trek_status_get() ? trek_error() : "");
+    snprintf(hand.message[rank], sizeof hand.message[rank], "%.255s", trek_error_status() ? trek_error() : "");
     trek_error_clear();
     return NULL;
 }
@@ -333,7 +333,7 @@ static void after_the_wrapper(void **state)
     model_opts o = { .sync = true, .dtype = TREK_F64 };
     trek_comm *comms[2];
     assert_int_equal(trek_comm_local(NULL, 2, comms), TREK_OK);
-    const trek_place_collectives *sums = trek_comm_sums_new(comms[0]);
+    const trek_rank_collectives *sums = trek_comm_sums_new(comms[0]);
     trek_module *layer = norm_new(&o, test_device(), false, true);
     trek_scope scope = trek_scope_begin();
     layer->klass->meet(layer, sums);

@@ -203,7 +203,7 @@ static trek_graph *set_up(run_case *c)
     assert_non_null(graph);
     trek_status status = trek_trainer_setup(graph, &(trek_trainer_opts){
         .build_replica = build, .arg = &c->dtype, .devices = devices, .ranks = c->world, .optimizer = c->optimizer,
-        .max_grad_norm = c->max_norm, .max_grad_value = c->max_value, .share = c->separate ? TREK_OFF : 0,
+        .max_grad_norm = c->max_norm, .max_grad_value = c->max_value, .share_params = c->separate ? TREK_OFF : 0,
         .bucket_bytes = 2048 });
     if (status != TREK_OK)
         print_error("%s\n", trek_error());
@@ -232,9 +232,9 @@ static trek_graph *train(run_case *c, record *to, record *from)
             trek_scope scope = trek_scope_begin();
             trek_var *loss = trek_cross_entropy(trek_graph_forward(graph, inputs(c, step, pass)), labels(c, step, pass));
             trek_graph_backward(graph, loss);
-            if (trek_status_get() != TREK_OK)
+            if (trek_error_status() != TREK_OK)
                 print_error("%s\n", trek_error());
-            assert_int_equal(trek_status_get(), TREK_OK);
+            assert_int_equal(trek_error_status(), TREK_OK);
             to->losses[step] += trek_var_item(loss);
             trek_scope_end(scope);
         }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* CPU ranks beside GPU ranks: all have rank 0's parameters to the bit after every step, buffers
  * are merged, a step that overflows is skipped by all, and the result is that of as
- * many CPU ranks. (Every way of a pass is in test_feed, processes are in test_job.) */
+ * many CPU ranks. (Every way of a pass is in test_graph_loader, processes are in test_job.) */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -79,7 +79,8 @@ static trek_graph *set_up(const run *c)
     trek_dtype dtype = c->dtype;
     trek_graph *graph = build(c->devices[0], &dtype);
     assert_non_null(graph);
-    trek_trainer_opts opts = { .build_replica = build, .arg = &dtype, .devices = c->devices, .ranks = c->world, .share = TREK_OFF,
+    trek_trainer_opts opts = { .build_replica = build, .arg = &dtype, .devices = c->devices, .ranks = c->world,
+                               .share_params = TREK_OFF,
                                .balance = TREK_OFF,
                                .max_anchor = TREK_OFF, .max_grad_norm = 0.5,
                                .optimizer = c->adam ? trek_adam((trek_adam_opts){ .lr = 0.01 })
@@ -130,8 +131,8 @@ static void train(const run *c, values *start, values *to)
     }
     read_graph(graph, to);
     to->norm = trek_graph_grad_norm(graph);
-    to->scale = c->scaled ? trek_grad_scaler_get_scale(trek_graph_scaler(graph)) : 0;
-    assert_int_equal(trek_status_get(), TREK_OK);
+    to->scale = c->scaled ? trek_grad_scaler_value(trek_graph_scaler(graph)) : 0;
+    assert_int_equal(trek_error_status(), TREK_OK);
     trek_graph_free(&graph);
 }
 
@@ -210,10 +211,10 @@ static void found_and_named(void **state)
         fail_msg("%s", trek_error());
     assert_non_null(strstr(line, "2 CPU ranks"));
     assert_non_null(strstr(line, "and 1 GPU rank on cuda:0"));
-    trek_trainer_pace pace;
-    assert_int_equal(trek_trainer_pace_get(graph, &pace), TREK_OK);
-    assert_int_equal(pace.ranks, 3);
-    assert_true(pace.windows);
+    trek_trainer_workload workload;
+    assert_int_equal(trek_trainer_describe(graph, &workload), TREK_OK);
+    assert_int_equal(workload.ranks, 3);
+    assert_true(workload.windows);
     trek_graph_free(&graph);
 }
 
@@ -267,7 +268,7 @@ static trek_status take_to_cpu(int rank, void *arg)
         sum += ((const float *)trek_tensor_data(here))[k];
     bool right = here && sum == 3.0 * (double)trek_tensor_numel(here);
     trek_tensor_release(here);
-    return right ? TREK_OK : trek_status_get() != TREK_OK ? trek_status_get() : TREK_ERR_STATE;
+    return right ? TREK_OK : trek_error_status() != TREK_OK ? trek_error_status() : TREK_ERR_STATE;
 }
 
 /* Ranks on CPUs read what the caller computes on another device. */

@@ -13,7 +13,7 @@
 
 #include "distributed/ranks.h"
 #include "distributed/step/rank_sums.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 #include "tests/distributed/replica/sync_net.h"
 #include "tests/support/support.h"
 
@@ -45,7 +45,7 @@ static trek_status make_sums(sums_test *t, int rank)
         for (int k = 0; k < COUNT; k++)
             values[k] = test_number(60 + (uint32_t)rank, (uint32_t)(round * COUNT + k)) * pow(10, k % 7);
         int64_t count = t->counts_differ == rank && rank > 0 && round == 3 ? COUNT - 1 : COUNT;
-        const trek_place_collectives *ranks = trek_place_here.collectives;
+        const trek_rank_collectives *ranks = trek_rank_here.collectives;
         trek_status status = ranks->sum(values, count, ranks->arg);
         if (status != TREK_OK)
             return status;
@@ -59,11 +59,11 @@ static trek_status sums_rank(int rank, void *arg)
     if (!t->takes_part[rank])
         return TREK_OK;
     trek_rank_sums *sums = t->sums[rank / t->per_process];
-    int64_t before = trek_place_here.waited_ns;
+    int64_t before = trek_rank_here.waited_ns;
     trek_rank_sums_enter(sums, rank % t->per_process);
     t->results[rank] = make_sums(t, rank);
     trek_rank_sums_leave(sums, rank % t->per_process, t->results[rank]);
-    t->waited[rank] = trek_place_here.waited_ns - before;
+    t->waited[rank] = trek_rank_here.waited_ns - before;
     return t->results[rank];
 }
 
@@ -128,16 +128,16 @@ static void who_is_alone_makes_none(void **state)
     trek_rank_sums_begin(sums, (bool[]){ false, true, false }, false);
     for (int rank = 0; rank < 3; rank++) {
         trek_rank_sums_enter(sums, rank);
-        assert_null(trek_place_here.collectives);
+        assert_null(trek_rank_here.collectives);
         trek_rank_sums_leave(sums, rank, TREK_OK);
     }
     trek_rank_sums_begin(sums, (bool[]){ true, true, false }, false);
     trek_rank_sums_enter(sums, 2);
-    assert_null(trek_place_here.collectives);
+    assert_null(trek_rank_here.collectives);
     trek_rank_sums_enter(sums, 1);
-    assert_non_null(trek_place_here.collectives);
+    assert_non_null(trek_rank_here.collectives);
     trek_rank_sums_leave(sums, 1, TREK_OK);
-    assert_null(trek_place_here.collectives);
+    assert_null(trek_rank_here.collectives);
     trek_rank_sums_free(&sums);
 }
 

@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include "tensor/backend.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 #include "tests/support/support.h"
 
 static trek_device gpu;
@@ -39,7 +39,7 @@ static void assert_all(trek_tensor *t, float value)
 
 static void assert_failed(trek_status status, const char *part)
 {
-    assert_int_equal(trek_status_get(), status);
+    assert_int_equal(trek_error_status(), status);
     if (!strstr(trek_error(), part))
         fail_msg("\"%s\" is not in \"%s\"", part, trek_error());
     trek_error_clear();
@@ -199,7 +199,7 @@ static void test_blocks_are_apart(void **state)
     (void)state;
     enum { LIVE = 24, ROUNDS = 300 };
     trek_tensor *live[LIVE] = { NULL };
-    int64_t before = trek_memory_stats(gpu).allocated;
+    int64_t before = trek_memory_usage(gpu).allocated;
     for (int round = 0; round < ROUNDS; round++) {
         int k = (int)((test_number(2, (uint32_t)round) + 1) * LIVE / 2);
         if (live[k]) {
@@ -217,21 +217,21 @@ static void test_blocks_are_apart(void **state)
             assert_all(live[k], (float)k);
         trek_tensor_release(live[k]);
     }
-    assert_int_equal(trek_memory_stats(gpu).allocated, before);
+    assert_int_equal(trek_memory_usage(gpu).allocated, before);
 }
 
 static void test_memory_is_cached(void **state)
 {
     (void)state;
     trek_tensor_release(filled(1, 300000));
-    trek_memory_stats_t before = trek_memory_stats(gpu);
+    trek_memory_stats before = trek_memory_usage(gpu);
     for (int k = 0; k < 50; k++)
         trek_tensor_release(filled(1, 300000));
-    trek_memory_stats_t after = trek_memory_stats(gpu);
+    trek_memory_stats after = trek_memory_usage(gpu);
     assert_int_equal(after.system_requests, before.system_requests);
     assert_int_equal(after.allocations, before.allocations + 50);
     trek_memory_release_cached(gpu);
-    assert_true(trek_memory_stats(gpu).reserved < after.reserved);
+    assert_true(trek_memory_usage(gpu).reserved < after.reserved);
 }
 
 static void test_neighbours_are_joined(void **state)
@@ -246,10 +246,10 @@ static void test_neighbours_are_joined(void **state)
         trek_tensor_release(parts[k]);
     for (int k = 1; k < N; k += 2)
         trek_tensor_release(parts[k]);
-    int64_t requests = trek_memory_stats(gpu).system_requests;
+    int64_t requests = trek_memory_usage(gpu).system_requests;
     trek_tensor *whole = filled(9, (9 << 20) / 4);
     assert_non_null(whole);
-    assert_int_equal(trek_memory_stats(gpu).system_requests, requests);
+    assert_int_equal(trek_memory_usage(gpu).system_requests, requests);
     trek_tensor_release(whole);
 }
 
@@ -272,10 +272,10 @@ static void test_out_of_memory(void **state)
     for (int k = 0; k < n; k++)
         trek_tensor_release(held[k]);
     /* What is cached in blocks of one size gives way to another size. */
-    int64_t retries = trek_memory_stats(gpu).retries;
+    int64_t retries = trek_memory_usage(gpu).retries;
     trek_tensor *large = trek_tensor_empty(trek_dims(each * (n - 1)), TREK_F32, gpu);
     assert_non_null(large);
-    assert_true(trek_memory_stats(gpu).retries > retries);
+    assert_true(trek_memory_usage(gpu).retries > retries);
     trek_tensor_release(large);
     trek_memory_release_cached(gpu);
 }
@@ -418,7 +418,7 @@ static void test_capture(void **state)
     trek_tensor_release(twice);
     trek_tensor_release(other); /* replays read it all the same */
     trek_status copied = trek_tensor_copy_from(x, sum);
-    assert_true(isnan(trek_tensor_item(sum)) || trek_status_get() != TREK_OK);
+    assert_true(isnan(trek_tensor_item(sum)) || trek_error_status() != TREK_OK);
     trek_error_clear();
     assert_int_equal(copied, TREK_OK);
     assert_int_equal(backend->capture_end(gpu, &capture), TREK_OK);
@@ -427,7 +427,7 @@ static void test_capture(void **state)
     assert_all(x, 1); /* recorded, not done */
     float expected = 1;
     for (int k = 0; k < 3; k++) {
-        assert_int_equal(backend->capture_replay(capture, trek_place_here.rng_step), TREK_OK);
+        assert_int_equal(backend->capture_replay(capture, trek_rank_here.rng_step), TREK_OK);
         trek_tensor_release(filled(-7, 1000)); /* eager work between replays takes other blocks */
         expected = 2 * expected + 5;
         assert_all(x, expected);

@@ -133,19 +133,19 @@ static void reduce(enum trek_op_id op, trek_shape shape, int64_t mask, trek_dtyp
     for (int d = 0; d < shape.ndim; d++)
         if (mask >> d & 1)
             a.i[1 + a.i[0]++] = d;
-    a.f[0] = op == TREK_OP_var;
+    a.f[0] = op == TREK_OP_variance;
     char label[120];
     snprintf(label, sizeof label, "%s of [%lld, %lld, ...], dims %lld, %s%s", trek_ops[op].name, (long long)shape.sizes[0],
              (long long)(shape.ndim > 1 ? shape.sizes[1] : 1), (long long)mask, trek_dtype_name(dtype),
              moved ? ", transposed" : "");
-    trek_tensor *in[1] = { numbers(3, shape, dtype, 1, op == TREK_OP_var ? 30 : op == TREK_OP_mean ? 1 : 0) };
+    trek_tensor *in[1] = { numbers(3, shape, dtype, 1, op == TREK_OP_variance ? 30 : op == TREK_OP_mean ? 1 : 0) };
     compare(label, op, a, 1, in, moved);
 }
 
 static void test_reductions(void **state)
 {
     (void)state;
-    static const enum trek_op_id ops[] = { TREK_OP_sum, TREK_OP_mean, TREK_OP_max, TREK_OP_min, TREK_OP_argmax, TREK_OP_var,
+    static const enum trek_op_id ops[] = { TREK_OP_sum, TREK_OP_mean, TREK_OP_max, TREK_OP_min, TREK_OP_argmax, TREK_OP_variance,
                                            TREK_OP_logsumexp };
     for (size_t k = 0; k < sizeof ops / sizeof *ops; k++) {
         bool one = ops[k] == TREK_OP_argmax;

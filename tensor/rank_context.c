@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The thread's place among the ranks, and the trace sink. */
-#include "tensor/place.h"
+/* The calling thread's rank context, and the trace sink. */
+#include "tensor/rank_context.h"
 
 #include <stdlib.h>
 #include <time.h>
@@ -9,31 +9,31 @@
 #include "tensor/thread_end.h"
 #include "tensor/trace.h"
 
-_Thread_local trek_place *trek_place_mine;
-trek_place_job trek_job_here = { .processes = 1 };
+_Thread_local trek_rank_context *trek_rank_context_mine;
+trek_job_context trek_job_here = { .processes = 1 };
 
 _Atomic(const trek_trace_sink *) trek_trace;
 
 static void place_end(void)
 {
-    free(trek_place_mine);
-    trek_place_mine = NULL;
+    free(trek_rank_context_mine);
+    trek_rank_context_mine = NULL;
 }
 
 /* Plain memory: a place outlives any allocator, and out of memory is no reason to have none. */
-trek_place *trek_place_make(void)
+trek_rank_context *trek_rank_context_make(void)
 {
-    static const trek_place alone = { .world = 1, .rows = -1, .global_rows = -1, .batch_rows = -1 };
-    static trek_place spare = { .world = 1, .rows = -1, .global_rows = -1, .batch_rows = -1 };
-    trek_place *place = malloc(sizeof *place);
-    if (!place) {
-        trek_fail(TREK_ERR_MEMORY, "out of memory: %zu bytes for the thread's place were asked for", sizeof *place);
+    static const trek_rank_context alone = { .world = 1, .rows = -1, .global_rows = -1, .batch_rows = -1 };
+    static trek_rank_context spare = { .world = 1, .rows = -1, .global_rows = -1, .batch_rows = -1 };
+    trek_rank_context *context = malloc(sizeof *context);
+    if (!context) {
+        trek_fail(TREK_ERR_MEMORY, "out of memory: %zu bytes for the thread's rank context were asked for", sizeof *context);
         return &spare;
     }
-    *place = alone;
-    trek_place_mine = place;
+    *context = alone;
+    trek_rank_context_mine = context;
     trek_thread_at_end(TREK_THREAD_PLACE, place_end);
-    return place;
+    return context;
 }
 
 int64_t trek_clock_ns(void)
@@ -57,12 +57,12 @@ void trek_trace_end(const char *name, int64_t start_ns, int64_t detail)
     if (sink && start_ns && sink->leave)
         sink->leave(name);
     if (sink && start_ns && sink->span)
-        sink->span(name, trek_place_here.rank, start_ns, trek_clock_ns(), detail, sink->arg);
+        sink->span(name, trek_rank_here.rank, start_ns, trek_clock_ns(), detail, sink->arg);
 }
 
 void trek_trace_event(const char *name, double value)
 {
     const trek_trace_sink *sink = atomic_load_explicit(&trek_trace, memory_order_acquire);
     if (sink && sink->event)
-        sink->event(name, trek_place_here.rank, trek_clock_ns(), value, sink->arg);
+        sink->event(name, trek_rank_here.rank, trek_clock_ns(), value, sink->arg);
 }

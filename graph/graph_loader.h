@@ -14,8 +14,8 @@
  * The same loop runs on any number of ranks. With a loss, ranks do not wait for each
  * other before step(), and they can run windows: several whole batches each, in
  * numbers that follow their speeds (trek_trainer_opts). */
-#ifndef TREK_GRAPH_FEED_H
-#define TREK_GRAPH_FEED_H
+#ifndef TREK_GRAPH_GRAPH_LOADER_H
+#define TREK_GRAPH_GRAPH_LOADER_H
 
 #include "data/loader.h"
 #include "graph/graph.h"

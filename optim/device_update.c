@@ -7,9 +7,9 @@
 
 #include "autograd/var_internal.h"
 #include "optim/optimizer_internal.h"
-#include "tensor/place.h"
+#include "tensor/rank_context.h"
 
-struct trek_optimizer_records {
+struct trek_device_update {
     trek_tensor *memory;  /* u8: everything below, one after the other */
     trek_update at;
     int cap_groups;
@@ -20,7 +20,7 @@ struct trek_optimizer_records {
     uint64_t numbers;     /* key of the learning rates and limits that are there; 0: unknown */
 };
 
-_Thread_local uint64_t trek_records_captured;
+_Thread_local uint64_t trek_device_update_captured;
 
 /* --- memory ----------------------------------------------------------------- */
 
@@ -33,7 +33,7 @@ static size_t place(size_t *end, size_t count, size_t size)
 
 static int64_t tiles_of(int64_t count) { return (count + TREK_UPDATE_TILE - 1) / TREK_UPDATE_TILE; }
 
-static trek_status make_memory(trek_optimizer *optimizer, trek_optimizer_records *r)
+static trek_status make_memory(trek_optimizer *optimizer, trek_device_update *r)
 {
     const trek_arena *arena = optimizer->arena;
     size_t n = (size_t)arena->n_segments, groups = (size_t)r->cap_groups, end = 0;
@@ -46,7 +46,7 @@ static trek_status make_memory(trek_optimizer *optimizer, trek_optimizer_records
     int64_t bytes = (int64_t)end;
     r->memory = trek_tensor_zeros(trek_shape_make(1, &bytes), TREK_U8, arena->device);
     if (!r->memory)
-        return trek_status_get();
+        return trek_error_status();
     char *base = r->memory->data;
     r->at = (trek_update){ .state = (void *)(base + state), .lr = (void *)(base + lr), .groups = (void *)(base + group),
                            .segments = (void *)(base + segments), .segment_group = (void *)(base + of),
@@ -55,9 +55,9 @@ static trek_status make_memory(trek_optimizer *optimizer, trek_optimizer_records
     return TREK_OK;
 }
 
-static trek_optimizer_records *records_new(trek_optimizer *optimizer)
+static trek_device_update *device_update_new(trek_optimizer *optimizer)
 {
-    trek_optimizer_records *r = trek_calloc(1, sizeof *r);
+    trek_device_update *r = trek_calloc(1, sizeof *r);
     if (!r)
         return NULL;
     r->cap_groups = optimizer->n_groups + 7;
@@ -67,30 +67,30 @@ static trek_optimizer_records *records_new(trek_optimizer *optimizer)
     return NULL;
 }
 
-static void records_free(trek_optimizer_records *r)
+static void device_update_free(trek_device_update *r)
 {
     if (r)
         trek_tensor_release(r->memory);
     trek_free(r);
 }
 
-trek_status trek_optimizer_use_records(trek_optimizer *optimizer)
+trek_status trek_optimizer_use_device_update(trek_optimizer *optimizer)
 {
-    if (!optimizer->records)
-        optimizer->records = records_new(optimizer);
-    return optimizer->records ? TREK_OK : trek_status_get();
+    if (!optimizer->device_update)
+        optimizer->device_update = device_update_new(optimizer);
+    return optimizer->device_update ? TREK_OK : trek_error_status();
 }
 
-void trek_records_free(trek_optimizer *optimizer)
+void trek_device_update_free(trek_optimizer *optimizer)
 {
-    records_free(optimizer->records);
-    optimizer->records = NULL;
+    device_update_free(optimizer->device_update);
+    optimizer->device_update = NULL;
 }
 
-void trek_records_forget(trek_optimizer *optimizer)
+void trek_device_update_forget(trek_optimizer *optimizer)
 {
-    if (optimizer->records)
-        optimizer->records->written = false;
+    if (optimizer->device_update)
+        optimizer->device_update->written = false;
 }
 
 static trek_status to_device(const trek_optimizer *optimizer, const void *to, const void *from, size_t bytes)
@@ -148,14 +148,14 @@ static void fill_tables(const trek_optimizer *optimizer, trek_update_run *runs, 
     }
 }
 
-static trek_status write_plan(trek_optimizer *optimizer, trek_optimizer_records *r)
+static trek_status write_plan(trek_optimizer *optimizer, trek_device_update *r)
 {
     size_t n = (size_t)optimizer->arena->n_segments;
     trek_update_run *runs = trek_calloc(n, sizeof *runs);
     int32_t *tiles = trek_calloc((size_t)r->cap_tiles, sizeof *tiles), *groups = trek_calloc(n, sizeof *groups);
     trek_update_group *table = trek_calloc((size_t)optimizer->n_groups, sizeof *table);
     trek_update at = r->at;
-    trek_status status = runs && tiles && groups && table ? TREK_OK : trek_status_get();
+    trek_status status = runs && tiles && groups && table ? TREK_OK : trek_error_status();
     if (status == TREK_OK) {
         for (int g = 0; g < optimizer->n_groups; g++)
             table[g] = group_entry(optimizer, &optimizer->groups[g]);
@@ -181,12 +181,12 @@ static trek_status write_plan(trek_optimizer *optimizer, trek_optimizer_records 
     return status;
 }
 
-static trek_status write_counts(const trek_optimizer *optimizer, trek_optimizer_records *r)
+static trek_status write_counts(const trek_optimizer *optimizer, trek_device_update *r)
 {
     size_t n = (size_t)optimizer->arena->n_segments;
     trek_update_segment *segments = trek_calloc(n, sizeof *segments);
     if (!segments)
-        return trek_status_get();
+        return trek_error_status();
     for (size_t k = 0; k < n; k++)
         segments[k] = (trek_update_segment){ .steps = optimizer->arena->segments[k].steps, .written = optimizer->written[k] };
     trek_status status = to_device(optimizer, r->at.segments, segments, n * sizeof *segments);
@@ -195,14 +195,14 @@ static trek_status write_counts(const trek_optimizer *optimizer, trek_optimizer_
     return status;
 }
 
-trek_status trek_records_read(trek_optimizer *optimizer)
+trek_status trek_device_update_read(trek_optimizer *optimizer)
 {
-    trek_optimizer_records *r = optimizer->records;
+    trek_device_update *r = optimizer->device_update;
     if (!r || !r->written)
         return TREK_OK;
     size_t n = (size_t)optimizer->arena->n_segments;
     trek_update_segment *segments = trek_calloc(n, sizeof *segments);
-    trek_status status = segments ? from_device(optimizer, segments, r->at.segments, n * sizeof *segments) : trek_status_get();
+    trek_status status = segments ? from_device(optimizer, segments, r->at.segments, n * sizeof *segments) : trek_error_status();
     for (size_t k = 0; k < n && status == TREK_OK; k++) {
         optimizer->arena->segments[k].steps = segments[k].steps;
         optimizer->written[k] = segments[k].written;
@@ -214,20 +214,20 @@ trek_status trek_records_read(trek_optimizer *optimizer)
 /* More groups than there is room for: another record, which goes on where the old one was. */
 static trek_status grow(trek_optimizer *optimizer)
 {
-    trek_status status = trek_records_read(optimizer);
-    trek_optimizer_records *bigger = status == TREK_OK ? records_new(optimizer) : NULL;
+    trek_status status = trek_device_update_read(optimizer);
+    trek_device_update *bigger = status == TREK_OK ? device_update_new(optimizer) : NULL;
     if (!bigger)
-        return trek_status_get();
+        return trek_error_status();
     trek_update_state state;
-    status = from_device(optimizer, &state, optimizer->records->at.state, sizeof state);
+    status = from_device(optimizer, &state, optimizer->device_update->at.state, sizeof state);
     if (status == TREK_OK)
         status = to_device(optimizer, bigger->at.state, &state, sizeof state);
-    bigger->changes = optimizer->records->changes;
+    bigger->changes = optimizer->device_update->changes;
     if (status == TREK_OK) {
-        records_free(optimizer->records);
-        optimizer->records = bigger;
+        device_update_free(optimizer->device_update);
+        optimizer->device_update = bigger;
     } else {
-        records_free(bigger);
+        device_update_free(bigger);
     }
     return status;
 }
@@ -235,8 +235,8 @@ static trek_status grow(trek_optimizer *optimizer)
 /* After trek_optimizer_prepare: the tables follow the plan. */
 static trek_status prepare(trek_optimizer *optimizer)
 {
-    trek_status status = optimizer->n_groups > optimizer->records->cap_groups ? grow(optimizer) : TREK_OK;
-    trek_optimizer_records *r = optimizer->records;
+    trek_status status = optimizer->n_groups > optimizer->device_update->cap_groups ? grow(optimizer) : TREK_OK;
+    trek_device_update *r = optimizer->device_update;
     if (status == TREK_OK && r->planned != optimizer->plans)
         status = write_plan(optimizer, r);
     if (status == TREK_OK && !r->written)
@@ -256,11 +256,11 @@ static uint64_t numbers_key(const trek_optimizer *optimizer, const trek_step_opt
     return key | 1;
 }
 
-trek_status trek_records_numbers(trek_optimizer *optimizer, const trek_step_opts *opts)
+trek_status trek_device_update_numbers(trek_optimizer *optimizer, const trek_step_opts *opts)
 {
-    trek_optimizer_records *r = optimizer->records;
+    trek_device_update *r = optimizer->device_update;
     trek_update_numbers numbers = { .max_norm = opts->max_norm, .max_value = opts->max_value,
-                                    .factor = trek_step_factor(opts), .rng_step = trek_place_here.rng_step };
+                                    .factor = trek_step_factor(opts), .rng_step = trek_rank_here.rng_step };
     trek_status status = TREK_OK;
     do {
         int left = optimizer->n_groups - numbers.first_lr;
@@ -280,7 +280,7 @@ static trek_status measure(const trek_optimizer *optimizer)
     trek_update_span spans[TREK_UPDATE_SPANS];
     for (int p = 0; p < arena->n_parts; p++)
         spans[p] = (trek_update_span){ arena->parts[p].grads->data, arena->parts[p].count, arena->parts[p].wide };
-    return arena->backend->update_norm(arena->device, &optimizer->records->at, spans, arena->n_parts);
+    return arena->backend->update_norm(arena->device, &optimizer->device_update->at, spans, arena->n_parts);
 }
 
 /* Whether the step will be skipped only the device knows: versions count either way. */
@@ -295,36 +295,36 @@ static void commit(trek_optimizer *optimizer)
     }
 }
 
-trek_status trek_records_before_replay(trek_optimizer *optimizer, const trek_step_opts *opts)
+trek_status trek_device_update_before_replay(trek_optimizer *optimizer, const trek_step_opts *opts)
 {
-    const trek_optimizer_records *r = optimizer->records;
-    return r && r->numbers != numbers_key(optimizer, opts) ? trek_records_numbers(optimizer, opts) : TREK_OK;
+    const trek_device_update *r = optimizer->device_update;
+    return r && r->numbers != numbers_key(optimizer, opts) ? trek_device_update_numbers(optimizer, opts) : TREK_OK;
 }
 
-void trek_records_after_replay(trek_optimizer *optimizer)
+void trek_device_update_after_replay(trek_optimizer *optimizer)
 {
-    if (optimizer->records)
+    if (optimizer->device_update)
         commit(optimizer);
 }
 
-trek_status trek_records_step(trek_optimizer *optimizer, const trek_step_opts *opts)
+trek_status trek_device_update_step(trek_optimizer *optimizer, const trek_step_opts *opts)
 {
     const trek_arena *arena = optimizer->arena;
     trek_update_scaler *scaler = opts->scaler ? trek_scaler_record(opts->scaler, arena->device) : NULL;
     if (opts->scaler && !scaler)
-        return trek_status_get();
+        return trek_error_status();
     trek_status status = prepare(optimizer);
     if (status != TREK_OK)
         return status;
-    trek_optimizer_records *r = optimizer->records;
+    trek_device_update *r = optimizer->device_update;
     bool measured = opts->max_norm > 0 || scaler;
     r->changes += r->at.scaler != scaler;
     r->at.scaler = scaler;
     /* A captured step finds the numbers where its replays do: whoever replays has written them. */
     if (arena->backend->capturing && arena->backend->capturing())
-        trek_records_captured++;
+        trek_device_update_captured++;
     else
-        status = trek_records_numbers(optimizer, opts);
+        status = trek_device_update_numbers(optimizer, opts);
     if (status == TREK_OK && measured)
         status = measure(optimizer);
     if (status == TREK_OK)
@@ -339,17 +339,17 @@ trek_status trek_records_step(trek_optimizer *optimizer, const trek_step_opts *o
 
 trek_status trek_optimizer_last_step(trek_optimizer *optimizer, trek_update_state *state)
 {
-    if (!optimizer->records || !optimizer->records->written) {
+    if (!optimizer->device_update || !optimizer->device_update->written) {
         *state = optimizer->last;
         return TREK_OK;
     }
-    return from_device(optimizer, state, optimizer->records->at.state, sizeof *state);
+    return from_device(optimizer, state, optimizer->device_update->at.state, sizeof *state);
 }
 
 const trek_update *trek_optimizer_update(const trek_optimizer *optimizer, uint64_t *plan)
 {
-    if (!optimizer->records)
+    if (!optimizer->device_update)
         return NULL;
-    *plan = optimizer->records->changes;
-    return &optimizer->records->at;
+    *plan = optimizer->device_update->changes;
+    return &optimizer->device_update->at;
 }

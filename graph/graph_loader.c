@@ -1,31 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Loaders on graphs, registered losses, and one batch of a pass. */
-#include "graph/feed.h"
+#include "graph/graph_loader.h"
 
 #include <math.h>
 
 #include "autograd/autocast.h"
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
-#include "graph/feed_internal.h"
+#include "graph/graph_loader_internal.h"
 #include "tensor/trace.h"
 
 /* --- setting up ------------------------------------------------------------------ */
 
-static trek_feed *feed_of(trek_graph *graph)
+static trek_graph_loader *graph_loader_of(trek_graph *graph)
 {
-    if (!graph->feed)
-        graph->feed = trek_calloc(1, sizeof *graph->feed);
-    return graph->feed;
+    if (!graph->graph_loader)
+        graph->graph_loader = trek_calloc(1, sizeof *graph->graph_loader);
+    return graph->graph_loader;
 }
 
 trek_status trek_graph_set_loader(trek_graph *graph, trek_loader *loader, const char *field)
 {
     if (!graph || (loader && !field))
         return trek_fail_missing("trek_graph_set_loader", graph ? "field" : "graph");
-    trek_feed *feed = feed_of(graph);
+    trek_graph_loader *graph_loader = graph_loader_of(graph);
     int n = trek_graph_input_count(graph);
-    int *fields = feed ? trek_calloc((size_t)n, sizeof *fields) : NULL;
+    int *fields = graph_loader ? trek_calloc((size_t)n, sizeof *fields) : NULL;
     if (!fields)
         return trek_status_or(TREK_ERR_MEMORY);
     trek_dataset *dataset = trek_loader_dataset(loader);
@@ -36,45 +36,45 @@ trek_status trek_graph_set_loader(trek_graph *graph, trek_loader *loader, const 
             return trek_status_or(TREK_ERR_ARGUMENT);
         }
     }
-    trek_free(feed->fields);
-    feed->fields = fields;
-    feed->loader = loader;
-    return trek_status_get();
+    trek_free(graph_loader->fields);
+    graph_loader->fields = fields;
+    graph_loader->loader = loader;
+    return trek_error_status();
 }
 
 trek_status trek_graph_set_loss(trek_graph *graph, trek_loss_fn fn, void *arg)
 {
     if (!graph)
         return trek_fail_missing("trek_graph_set_loss", "graph");
-    trek_feed *feed = feed_of(graph);
-    if (!feed)
+    trek_graph_loader *graph_loader = graph_loader_of(graph);
+    if (!graph_loader)
         return trek_status_or(TREK_ERR_MEMORY);
-    feed->loss = fn;
-    feed->arg = arg;
-    return trek_status_get();
+    graph_loader->loss = fn;
+    graph_loader->arg = arg;
+    return trek_error_status();
 }
 
-void trek_feed_free(trek_graph *graph)
+void trek_graph_loader_free(trek_graph *graph)
 {
-    if (graph->feed)
-        trek_free(graph->feed->fields);
-    trek_free(graph->feed);
-    graph->feed = NULL;
+    if (graph->graph_loader)
+        trek_free(graph->graph_loader->fields);
+    trek_free(graph->graph_loader);
+    graph->graph_loader = NULL;
 }
 
 static trek_loader *loader_of(trek_graph *graph, const char *function)
 {
     if (!graph)
         return trek_fail_missing(function, "graph"), NULL;
-    if (!graph->feed || !graph->feed->loader)
+    if (!graph->graph_loader || !graph->graph_loader->loader)
         return trek_fail_null(TREK_ERR_STATE, "%s: the graph has no loader; trek_graph_set_loader gives it one", function);
-    return graph->feed->loader;
+    return graph->graph_loader->loader;
 }
 
 trek_status trek_graph_start(trek_graph *graph, int64_t epoch)
 {
     trek_loader *loader = loader_of(graph, "trek_graph_start");
-    return loader ? trek_loader_start(loader, epoch) : trek_status_get();
+    return loader ? trek_loader_start(loader, epoch) : trek_error_status();
 }
 
 trek_batch *trek_graph_next(trek_graph *graph)
@@ -83,7 +83,7 @@ trek_batch *trek_graph_next(trek_graph *graph)
     trek_stepper *s = loader ? trek_graph_stepper(graph) : NULL;
     if (!s)
         return NULL;
-    int64_t window = s->klass->window && graph->feed->loss ? s->klass->window(s) : 0;
+    int64_t window = s->klass->window && graph->graph_loader->loss ? s->klass->window(s) : 0;
     return window > 0 ? trek_loader_next_window(loader, window) : trek_loader_next(loader);
 }
 
@@ -91,14 +91,14 @@ trek_batch *trek_graph_next(trek_graph *graph)
 
 bool trek_graph_learns(const trek_graph *graph) { return graph->base.training && trek_grad_enabled(); }
 
-static trek_var *forward(trek_graph *graph, const trek_batch *batch, const trek_feed *feed)
+static trek_var *forward(trek_graph *graph, const trek_batch *batch, const trek_graph_loader *graph_loader)
 {
     trek_var *inputs[64], **list = inputs;
     int n = graph->layout.n_inputs;
     if (n > 64 && !(list = trek_calloc((size_t)n, sizeof *list)))
         return NULL;
     for (int k = 0; k < n; k++)
-        list[k] = batch->vars[feed->fields[k]];
+        list[k] = batch->vars[graph_loader->fields[k]];
     int64_t start = trek_trace_enter("forward");
     trek_autocast_begin(graph->autocast);
     trek_var *y = trek_graph_run_route(graph, list, n);
@@ -110,11 +110,11 @@ static trek_var *forward(trek_graph *graph, const trek_batch *batch, const trek_
     return low ? trek_cast(y, TREK_F32) : y;
 }
 
-static trek_var *compute_loss(trek_graph *graph, const trek_batch *batch, const trek_feed *feed)
+static trek_var *compute_loss(trek_graph *graph, const trek_batch *batch, const trek_graph_loader *graph_loader)
 {
-    trek_var *y = forward(graph, batch, feed);
-    trek_var *loss = y ? feed->loss(graph, y, batch, feed->arg) : NULL;
-    if (!y || (!loss && trek_status_get() != TREK_OK))
+    trek_var *y = forward(graph, batch, graph_loader);
+    trek_var *loss = y ? graph_loader->loss(graph, y, batch, graph_loader->arg) : NULL;
+    if (!y || (!loss && trek_error_status() != TREK_OK))
         return NULL;
     if (!loss)
         return trek_fail_null(TREK_ERR_CALLBACK, "the function of trek_graph_set_loss returned NULL");
@@ -141,7 +141,7 @@ static trek_status add_up(trek_pass_sum *sum, trek_var *loss, double weight)
     trek_var *total = old ? trek_add(old, part) : part;
     trek_no_grad_end();
     if (!total)
-        return trek_status_get();
+        return trek_error_status();
     trek_tensor_release(sum->on_device);
     sum->on_device = trek_tensor_retain(total->data);
     return TREK_OK;
@@ -152,7 +152,7 @@ trek_status trek_graph_batch_loss(trek_graph *graph, const trek_batch *batch, co
 {
     if (!run->backward)
         trek_no_grad_begin();
-    *loss = compute_loss(graph, batch, run->feed);
+    *loss = compute_loss(graph, batch, run->graph_loader);
     *weight = *loss ? trek_loss_weight(*loss) : 0;
     if (isnan(*weight))
         *weight = (double)batch->n;
@@ -182,7 +182,7 @@ trek_status trek_graph_run_batch(trek_graph *graph, const trek_batch *batch, con
 {
     trek_scope scope = trek_scope_begin();
     if (!scope.depth)
-        return trek_status_get();
+        return trek_error_status();
     trek_var *loss;
     double weight;
     trek_status status = trek_graph_batch_loss(graph, batch, run, sum, &loss, &weight);
@@ -226,11 +226,11 @@ trek_var *trek_pass_mean(trek_pass_sum *sums, int n, trek_device device)
 /* The graph's stepper for a batch that its loader has given. */
 static trek_stepper *stepper_for(trek_graph *graph, const trek_batch *batch, const char *function)
 {
-    if (!loader_of(graph, function) || trek_status_get() != TREK_OK)
+    if (!loader_of(graph, function) || trek_error_status() != TREK_OK)
         return NULL;
     if (!batch)
         return trek_fail_missing(function, "batch"), NULL;
-    if (!batch->given || batch->dataset != trek_loader_dataset(graph->feed->loader))
+    if (!batch->given || batch->dataset != trek_loader_dataset(graph->graph_loader->loader))
         return trek_fail_null(TREK_ERR_ARGUMENT, "%s: %s", function,
                               batch->given ? "the batch is another dataset's" : "the batch has ended");
     return trek_graph_stepper(graph);
@@ -246,14 +246,14 @@ trek_var *trek_graph_forward_batch(trek_graph *graph, const trek_batch *batch)
     if (graph->layout.n_inputs > 64)
         return trek_fail_null(TREK_ERR_UNSUPPORTED, "trek_graph_forward_batch: more than 64 inputs");
     for (int k = 0; k < graph->layout.n_inputs; k++)
-        inputs[k] = batch->vars[graph->feed->fields[k]];
+        inputs[k] = batch->vars[graph->graph_loader->fields[k]];
     return trek_graph_forward_many(graph, inputs, graph->layout.n_inputs);
 }
 
 trek_var *trek_graph_train_batch(trek_graph *graph, trek_batch *batch)
 {
     trek_stepper *s = stepper_for(graph, batch, "trek_graph_train_batch");
-    if (s && !graph->feed->loss)
+    if (s && !graph->graph_loader->loss)
         return trek_fail_null(TREK_ERR_STATE, "trek_graph_train_batch: no loss is registered; trek_graph_set_loss gives one");
     return s ? s->klass->train_batch(s, batch) : NULL;
 }

@@ -165,7 +165,7 @@ static void test_foreign_values(void **state)
         trek_graph_start(graph, 0);
         for (trek_batch *batch; (batch = trek_graph_next(graph)); trek_graph_step(graph))
             assert_non_null(trek_graph_train_batch(graph, batch));
-        assert_int_equal(trek_status_get(), TREK_OK);
+        assert_int_equal(trek_error_status(), TREK_OK);
         training_params(graph, &many);
         for (int i = 0; i < many.n; i++)
             sums[k] += many.params[i] * (1 + i % 5);
@@ -368,7 +368,7 @@ static void test_timeline(void **state)
 
 static void expect(trek_status status, const char *part)
 {
-    assert_int_equal(trek_status_get(), status);
+    assert_int_equal(trek_error_status(), status);
     if (!strstr(trek_error(), part))
         fail_msg("\"%s\" lacks \"%s\"", trek_error(), part);
     trek_error_clear();

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One batch through a graph on the calling thread: what steppers make passes of. */
-#ifndef TREK_GRAPH_FEED_INTERNAL_H
-#define TREK_GRAPH_FEED_INTERNAL_H
+#ifndef TREK_GRAPH_GRAPH_LOADER_INTERNAL_H
+#define TREK_GRAPH_GRAPH_LOADER_INTERNAL_H
 
 #include "data/loader_internal.h"
-#include "graph/feed.h"
 #include "graph/graph_internal.h"
+#include "graph/graph_loader.h"
 
-typedef struct trek_feed {
+typedef struct trek_graph_loader {
     trek_loader *loader;     /* NULL: none */
     int *fields;             /* [inputs] of the dataset */
     trek_loss_fn loss;       /* NULL: none */
     void *arg;
-} trek_feed;
+} trek_graph_loader;
 
 /* What a rank's batches of one pass come to. */
 typedef struct trek_pass_sum {
@@ -23,7 +23,7 @@ typedef struct trek_pass_sum {
 } trek_pass_sum;
 
 typedef struct trek_batch_run {
-    const trek_feed *feed;
+    const trek_graph_loader *graph_loader;
     trek_grad_scaler *scaler; /* NULL: none */
     trek_var *const *leaves; /* that get gradients, no others */
     int n_leaves;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where the calling thread stands: what lower floors need to know of the ranks.
+/* The calling thread's rank: what lower floors need to know of the ranks.
  * distributed/ fills it; on a thread it never touched, one rank of one. Internal. */
-#ifndef TREK_TENSOR_PLACE_H
-#define TREK_TENSOR_PLACE_H
+#ifndef TREK_TENSOR_RANK_CONTEXT_H
+#define TREK_TENSOR_RANK_CONTEXT_H
 
 #include "tensor/types.h"
 
@@ -10,13 +10,13 @@ struct trek_pool;
 struct trek_tensor;
 
 /* Who wants to know which tensors the thread's work on devices touches (graph/capture.c). */
-typedef struct trek_place_watch {
+typedef struct trek_rank_watch {
     uint32_t run;              /* storages made meanwhile carry it */
     void (*see)(struct trek_tensor *tensor, bool written, void *arg); /* of an op: an input, or a result it was given */
     void *arg;
-} trek_place_watch;
+} trek_rank_watch;
 
-typedef struct trek_place {
+typedef struct trek_rank_context {
     int rank, world;           /* in the group; 0 of 1 */
     trek_device device;
     int64_t first_sample;      /* of this rank's part of the global batch */
@@ -26,51 +26,55 @@ typedef struct trek_place {
     uint64_t rng_draw;         /* random ops so far in this step */
     const char *op;            /* the op that runs on a device now: whom memory is asked for */
     struct trek_pool *pool;    /* threads of this rank; NULL: the process's default pool */
-    const struct trek_place_collectives *collectives; /* NULL with one rank */
-    const trek_place_watch *watch; /* NULL: nobody */
+    const struct trek_rank_collectives *collectives; /* NULL with one rank */
+    const trek_rank_watch *watch; /* NULL: nobody */
     int64_t batch_rows;        /* of the loader's present batch in this process; -1: none */
     int64_t batch_first;       /* its first sample's place in the global batch */
     int64_t batch_global;      /* samples of the global batch */
     const void *batch_loader;  /* the trek_loader that gave it; NULL: none */
     uint64_t batch_digest;     /* in a job of several processes: what its loader gives; 0: not to be compared */
     int64_t waited_ns;         /* that this thread has waited for other ranks inside a layer, since ever */
-} trek_place;
+} trek_rank_context;
 
 /* This process's part of `total` samples. */
-typedef void (*trek_place_cut)(int64_t total, int64_t *first, int64_t *rows);
+typedef void (*trek_job_cut)(int64_t total, int64_t *first, int64_t *rows);
 
 #ifndef __cplusplus
 /* How the processes of a job divide a global batch; one process's record, changed between steps by distributed/. */
-typedef struct trek_place_job {
+typedef struct trek_job_context {
     int process, processes;
     uint64_t version;            /* another one when cut gives other parts */
-    _Atomic(trek_place_cut) cut; /* NULL: there is one process. Loaders' threads read it at any time */
-} trek_place_job;
+    _Atomic(trek_job_cut) cut;   /* NULL: there is one process. Loaders' threads read it at any time */
+} trek_job_context;
 #endif
 
 /* What a layer may ask of the other ranks while it runs (synchronised batch norm). */
-typedef struct trek_place_collectives {
+typedef struct trek_rank_collectives {
     /* Sums `count` doubles over the ranks that have rows, in rank order. */
     trek_status (*sum)(double *values, int64_t count, void *arg);
     void *arg;
-    /* Counts one holder more, or less, where a layer or a tape may outlive whoever made them; NULL: they are the thread's place.
+    /* Counts one holder more, or less, where a layer or a tape may outlive whoever made them; NULL: they are the thread's rank
+     * context's.
      */
-    void (*hold)(const struct trek_place_collectives *collectives, int more);
-} trek_place_collectives;
+    void (*hold)(const struct trek_rank_collectives *collectives, int more);
+} trek_rank_collectives;
 
 #ifndef __cplusplus
-extern _Thread_local trek_place *trek_place_mine; /* NULL: nobody has asked yet, all is as on a single rank */
-extern trek_place_job trek_job_here;
+extern _Thread_local trek_rank_context *trek_rank_context_mine; /* NULL: nobody has asked yet, all is as on a single rank */
+extern trek_job_context trek_job_here;
 
-/* Never NULL. Without memory for it: error MEMORY, and a place that such threads share. */
-trek_place *trek_place_make(void);
-static inline trek_place *trek_place_get(void)
+/* Never NULL. Without memory for it: error MEMORY, and one that such threads share. */
+trek_rank_context *trek_rank_context_make(void);
+static inline trek_rank_context *trek_rank_context_get(void)
 {
-    return __builtin_expect(!trek_place_mine, 0) ? trek_place_make() : trek_place_mine;
+    return __builtin_expect(!trek_rank_context_mine, 0) ? trek_rank_context_make() : trek_rank_context_mine;
 }
-#define trek_place_here (*trek_place_get()) /* to be read and written */
-/* trek_place_here.watch, for the way of every op. */
-static inline const trek_place_watch *trek_place_watched(void) { return trek_place_mine ? trek_place_mine->watch : NULL; }
+#define trek_rank_here (*trek_rank_context_get()) /* to be read and written */
+/* trek_rank_here.watch, for the way of every op. */
+static inline const trek_rank_watch *trek_rank_watched(void)
+{
+    return trek_rank_context_mine ? trek_rank_context_mine->watch : NULL;
+}
 #endif
 
 #endif

@@ -44,6 +44,7 @@ struct trek_ranks {
     trek_handover handover;        /* of the caller's work to the ranks */
     trek_comm **comms;
     trek_rank_sums *sums;
+    const struct trek_split_watch *watch;
     trek_ranks *next;              /* of the groups alive */
 };
 
@@ -51,6 +52,8 @@ static pthread_mutex_t groups_lock = PTHREAD_MUTEX_INITIALIZER;
 static trek_ranks *groups;
 
 static _Thread_local const rank_slot *slot_here; /* whose run the thread is in */
+
+const struct trek_split_watch **trek_ranks_split_watch(trek_ranks *ranks) { return &ranks->watch; }
 
 int trek_ranks_rank_here(const trek_ranks *ranks) { return slot_here && slot_here->ranks == ranks ? slot_here->rank : -1; }
 

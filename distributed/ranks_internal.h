@@ -11,6 +11,8 @@ trek_ranks *trek_ranks_retain(trek_ranks *ranks);
 trek_device trek_ranks_device(const trek_ranks *ranks, int rank);
 /* The sums that layers of its ranks make (rank_sums.h). */
 struct trek_rank_sums *trek_ranks_sums(trek_ranks *ranks);
+/* Who watches the present backward through split forwards (step/split_forward.h), during it; NULL: nobody. */
+const struct trek_split_watch **trek_ranks_split_watch(trek_ranks *ranks);
 /* The rank of the group that the calling thread runs as, inside trek_ranks_run; -1: none. */
 int trek_ranks_rank_here(const trek_ranks *ranks);
 

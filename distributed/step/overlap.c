@@ -104,9 +104,10 @@ trek_status trek_overlap_backward(ranks_stepper *s, trek_var *loss, trek_var *se
         watch.complete = complete_on_tape;
         watch.arg = s;
     }
-    const trek_split_watch *outer = trek_split_watch_set(sends && s->local_ranks > 1 ? &ranks : NULL);
+    const trek_split_watch **present = trek_ranks_split_watch(s->ranks), *outer = *present;
+    *present = sends && s->local_ranks > 1 ? &ranks : NULL;
     trek_status status = trek_backward_watched(&loss, &seed, 1, NULL, &watch);
-    trek_split_watch_set(outer);
+    *present = outer;
     return status;
 }
 

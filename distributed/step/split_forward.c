@@ -410,15 +410,6 @@ typedef struct backward_call {
     const trek_split_watch *watch; /* all parameters are reached; NULL: nobody asks */
 } backward_call;
 
-static _Thread_local const trek_split_watch *watch_here;
-
-const trek_split_watch *trek_split_watch_set(const trek_split_watch *watch)
-{
-    const trek_split_watch *before = watch_here;
-    watch_here = watch;
-    return before;
-}
-
 /* What arrives at the rank's output k. */
 static trek_var *rank_seed(const split_forward *p, int rank, int k, trek_var *grad)
 {
@@ -587,7 +578,7 @@ static trek_status split_backward(trek_function_context *context, trek_var *cons
         all &= p->reached[k] = trek_backward_reaches(first->params[k]);
     /* Only a backward that is for certain leaves passes by the tape's leaf. */
     backward_call call = { p, grads, trek_backward_retains(), !trek_backward_reaches(p->tape_leaf), NULL };
-    const trek_split_watch *watch = watch_here;
+    const trek_split_watch *watch = *trek_ranks_split_watch(p->ranks);
     if (watch && watch->tape_leaf == p->tape_leaf && all && call.some_only && trek_backward_passes_last(p->tape_leaf) &&
         watch->begins(watch->arg))
         call.watch = watch;

@@ -50,8 +50,6 @@ typedef struct trek_split_watch {
     void (*end)(int rank, void *arg); /* on every rank, last, whatever became of its part */
     void *arg;
 } trek_split_watch;
-/* Of the calling thread, NULL: none; returns the one before. */
-const trek_split_watch *trek_split_watch_set(const trek_split_watch *watch);
 
 /* outputs: [n_outputs], owned by the present scope. Inside a run of the ranks: STATE. */
 trek_status trek_split_forward(const trek_split_call *call, trek_var **outputs);

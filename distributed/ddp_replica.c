@@ -30,7 +30,7 @@ trek_status trek_ddp_plan(trek_ddp_replica *r, int64_t bucket_bytes)
     r->model = trek_replica_new(r->module);
     trek_status status = r->model ? check_entries(r) : trek_error_status();
     trek_params *params = status == TREK_OK ? trek_module_params(r->module) : NULL;
-    r->reducer = params ? trek_reducer_of_params(params, r->device, bucket_bytes) : NULL;
+    r->reducer = params ? trek_reducer_of_params(params, r->device, bucket_bytes, r->comm) : NULL;
     if (r->reducer && trek_reducer_make_room(r->reducer, r->world_size) == TREK_OK)
         return TREK_OK;
     trek_ddp_plan_clear(r);

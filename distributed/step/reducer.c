@@ -77,9 +77,12 @@ trek_reducer *trek_reducer_of_arena(trek_arena *arena, int64_t bucket_bytes)
     return make(NULL, arena, arena->device, bucket_bytes);
 }
 
-trek_reducer *trek_reducer_of_params(trek_params *params, trek_device device, int64_t bucket_bytes)
+trek_reducer *trek_reducer_of_params(trek_params *params, trek_device device, int64_t bucket_bytes, trek_comm *home)
 {
-    return make(params, NULL, device, bucket_bytes);
+    trek_reducer *r = make(params, NULL, device, bucket_bytes);
+    if (r)
+        r->home = home;
+    return r;
 }
 
 void trek_reducer_free(trek_reducer **address)

@@ -39,6 +39,7 @@ typedef struct trek_reducer {
     trek_params *params;      /* owned; NULL: the arena's */
     trek_arena *arena;        /* borrowed; NULL: none */
     trek_device device;
+    trek_comm *home;          /* borrowed, as the arena */
     const trek_backend *backend;
     int n, n_parts;
     trek_reducer_item *items; /* [n] in arena order */
@@ -54,8 +55,9 @@ typedef struct trek_reducer {
 
 /* Of an arena's gradients. NULL and MEMORY. */
 trek_reducer *trek_reducer_of_arena(trek_arena *arena, int64_t bucket_bytes);
-/* Of parameters on a device, a list that is taken over, also on failure. NULL and MEMORY, DEVICE. */
-trek_reducer *trek_reducer_of_params(trek_params *params, trek_device device, int64_t bucket_bytes);
+/* Of parameters on a device, a list that is taken over, also on failure. home: in whose memory staging is made; NULL: the
+ * device's. NULL and MEMORY, DEVICE. */
+trek_reducer *trek_reducer_of_params(trek_params *params, trek_device device, int64_t bucket_bytes, trek_comm *home);
 void trek_reducer_free(trek_reducer **reducer);
 
 /* Room for meetings of so many ranks. MEMORY. */

@@ -184,10 +184,10 @@ static void late_ranks(void **state)
     trek_ranks *ranks = trek_ranks_new(NULL, WORLD);
     trek_rank_sums *sums = trek_rank_sums_new(WORLD, false);
     sums_test t = fresh(sums);
-    t.late = 3, t.sleep_ms = 100;
+    t.late = 3, t.sleep_ms = 500;
     assert_int_equal(run_sums(ranks, &t), TREK_OK);
     expect_sums(&t);
-    assert_true(t.waited[0] > 80000000 && t.waited[1] > 80000000 && t.waited[3] < 80000000); /* those who waited know it */
+    assert_true(t.waited[0] > 250000000 && t.waited[1] > 250000000 && t.waited[3] < 250000000); /* those who waited know it */
     trek_rank_sums_set_deadline(sums, 50000000);
     t.sleep_ms = 300;
     assert_int_equal(run_sums(ranks, &t), TREK_ERR_TIMEOUT);

@@ -2,7 +2,6 @@
 /* trek_ddp: wrapping replicas, the wrapper as a module, its end. */
 #include "distributed/ddp_internal.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -10,48 +9,6 @@
 #include "distributed/step/rank_sums.h"
 #include "nn/module_internal.h"
 #include "tensor/debug.h"
-
-/* --- calls that reach all replicas ------------------------------------------------ */
-
-typedef struct ddp_run {
-    trek_ddp *ddp;
-    trek_ddp_fn fn;
-    void *arg;
-} ddp_run;
-
-static trek_status run_rank(int rank, void *arg)
-{
-    const ddp_run *c = arg;
-    return c->fn(c->ddp, rank, c->arg);
-}
-
-trek_status trek_ddp_call(trek_ddp *ddp, trek_ddp_fn fn, void *arg)
-{
-    int here = ddp->ranks ? trek_ranks_rank_here(ddp->ranks) : 0;
-    if (here >= 0)
-        return fn(ddp, here, arg);
-    trek_status status = trek_error_status();
-    if (status != TREK_OK)
-        return status;
-    trek_ddp_follow_flags(ddp);
-    return trek_ranks_call(ddp->ranks, run_rank, &(ddp_run){ ddp, fn, arg });
-}
-
-void trek_ddp_follow_flags(trek_ddp *ddp)
-{
-    for (int r = 1; r < ddp->n; r++)
-        trek_replica_follow_flags(ddp->replicas[r].model, ddp->replicas[0].model);
-}
-
-trek_status trek_ddp_count(const double *counts, int replica, double *count)
-{
-    *count = counts ? counts[replica] : 1;
-    if (*count >= 0 && isfinite(*count))
-        return TREK_OK;
-    trek_fail(TREK_ERR_ARGUMENT, "ddp: a count must be finite and at least 0, not %g", *count);
-    *count = 0;
-    return TREK_ERR_ARGUMENT;
-}
 
 /* --- the wrapper as a module --------------------------------------------------------- */
 
@@ -243,7 +200,7 @@ static trek_status join_all(trek_ddp *ddp)
     trek_status none = TREK_OK;
     if (!ddp->ranks)
         return join_rank(ddp, 0, &none);
-    return trek_ranks_call(ddp->ranks, run_rank, &(ddp_run){ ddp, join_rank, &none });
+    return trek_ddp_call_all(ddp, join_rank, &none);
 }
 
 static void set_overlap(trek_ddp *ddp)
@@ -374,7 +331,7 @@ trek_status trek_ddp_refresh(trek_ddp *ddp)
     trek_status own = trek_error_status();
     if (!ddp->ranks || trek_ranks_rank_here(ddp->ranks) >= 0)
         return trek_ddp_call(ddp, plan_again, &own);
-    return own != TREK_OK ? own : trek_ranks_call(ddp->ranks, run_rank, &(ddp_run){ ddp, plan_again, &own });
+    return own != TREK_OK ? own : trek_ddp_call_all(ddp, plan_again, &own);
 }
 
 /* --- what it is ------------------------------------------------------------------------------- */

@@ -36,6 +36,8 @@ struct trek_ddp {
 /* Calls fn for the calling rank's replica; outside a run of several replicas for all of them, on their ranks. */
 typedef trek_status (*trek_ddp_fn)(trek_ddp *ddp, int replica, void *arg);
 trek_status trek_ddp_call(trek_ddp *ddp, trek_ddp_fn fn, void *arg);
+/* For all of them, on their ranks, whatever error the caller has. */
+trek_status trek_ddp_call_all(trek_ddp *ddp, trek_ddp_fn fn, void *arg);
 /* Train and freeze flags of replica 0 become all replicas'; outside runs. */
 void trek_ddp_follow_flags(trek_ddp *ddp);
 /* The rank's number of counts, checked: NULL is 1. */

@@ -1,7 +1,58 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One replica of a wrapper: its lists, and the values of parameters and buffers: rank 0's to all, or all ranks' merged. */
+/* The replicas of a wrapper: runs on them, their lists, and the values of parameters and buffers: rank 0's to all, or all
+ * ranks' merged. */
 #include "distributed/ddp_internal.h"
+
+#include <math.h>
+
 #include "distributed/step/rank_sums.h"
+
+/* --- runs ------------------------------------------------------------------------------------------- */
+
+typedef struct ddp_run {
+    trek_ddp *ddp;
+    trek_ddp_fn fn;
+    void *arg;
+} ddp_run;
+
+static trek_status run_rank(int rank, void *arg)
+{
+    const ddp_run *c = arg;
+    return c->fn(c->ddp, rank, c->arg);
+}
+
+trek_status trek_ddp_call_all(trek_ddp *ddp, trek_ddp_fn fn, void *arg)
+{
+    return trek_ranks_call(ddp->ranks, run_rank, &(ddp_run){ ddp, fn, arg });
+}
+
+trek_status trek_ddp_call(trek_ddp *ddp, trek_ddp_fn fn, void *arg)
+{
+    int here = ddp->ranks ? trek_ranks_rank_here(ddp->ranks) : 0;
+    if (here >= 0)
+        return fn(ddp, here, arg);
+    trek_status status = trek_error_status();
+    if (status != TREK_OK)
+        return status;
+    trek_ddp_follow_flags(ddp);
+    return trek_ddp_call_all(ddp, fn, arg);
+}
+
+void trek_ddp_follow_flags(trek_ddp *ddp)
+{
+    for (int r = 1; r < ddp->n; r++)
+        trek_replica_follow_flags(ddp->replicas[r].model, ddp->replicas[0].model);
+}
+
+trek_status trek_ddp_count(const double *counts, int replica, double *count)
+{
+    *count = counts ? counts[replica] : 1;
+    if (*count >= 0 && isfinite(*count))
+        return TREK_OK;
+    trek_fail(TREK_ERR_ARGUMENT, "ddp: a count must be finite and at least 0, not %g", *count);
+    *count = 0;
+    return TREK_ERR_ARGUMENT;
+}
 
 /* --- listing ---------------------------------------------------------------------------------------- */
 

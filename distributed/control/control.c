@@ -239,17 +239,6 @@ static char *say_death(const trek_control *control, char *text, size_t size)
     return text;
 }
 
-void trek_control_say_hello(trek_control *control, trek_control_link *link, const char *address, int port)
-{
-    trek_control_hello hello = { .version = TREK_CONTROL_VERSION, .processes = control->processes, .process = control->process,
-                                 .pid = getpid(), .port = port };
-    memcpy(hello.token, control->token, sizeof hello.token);
-    memcpy(hello.machine, control->machine, sizeof hello.machine);
-    memcpy(hello.host, control->peers[control->process].host, sizeof hello.host);
-    snprintf(hello.address, sizeof hello.address, "%s", address);
-    trek_control_send(control, link, TREK_CONTROL_HELLO, 0, &hello, sizeof hello);
-}
-
 /* A process that may get children listens for them, at the address by which it reaches process 0. Returns the port, or 0: if
  * it cannot, there will be no tree. */
 static int listen_for_children(trek_control *control, int fd, char *address, size_t size)

@@ -141,8 +141,6 @@ struct trek_control {
 };
 
 /* control.c */
-/* Who this process is, and where it listens for children. */
-void trek_control_say_hello(trek_control *control, trek_control_link *link, const char *address, int port);
 /* What there is without any connection, and its end. Options are taken as they are. NULL and MEMORY. */
 trek_control *trek_control_make(const trek_control_opts *opts);
 void trek_control_destroy(trek_control *control);
@@ -169,12 +167,13 @@ void trek_control_serve_newcomer(trek_control *control, trek_control_link *newco
 void trek_control_serve_branch(trek_control *control, trek_control_link *link);
 
 /* branch.c */
+/* Connects to the parent, where it is not process 0. Without the lock. */
+trek_status trek_control_climb(trek_control *control);
+/* place.c */
 /* Takes the place that process 0 gives: fan 0: there is no tree. */
 void trek_control_take_place(trek_control *control, int fan);
 /* The fan of the tree that this job gets: 0 where some process cannot have children. */
 int trek_control_choose_fan(const trek_control *control);
-/* Connects to the parent, where it is not process 0. Without the lock. */
-trek_status trek_control_climb(trek_control *control);
 trek_control_link *trek_control_up(trek_control *control);
 /* The connection to the k-th child. */
 trek_control_link *trek_control_below(trek_control *control, int k);
@@ -187,6 +186,8 @@ void trek_control_say_goodbye(trek_control *control, bool exited);
 void trek_control_check_left(trek_control *control);
 
 /* state.c */
+/* Who this process is, and where it listens for children. */
+void trek_control_say_hello(trek_control *control, trek_control_link *link, const char *address, int port);
 void trek_control_own_report(trek_control *control, trek_control_report *report);
 void trek_control_take_report(trek_control *control, const trek_control_report *report);
 void trek_control_send_beats(trek_control *control);

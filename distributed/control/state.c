@@ -2,6 +2,7 @@
 /* What each process does, as far as it is known: said by itself once a second, passed on by process 0. */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "distributed/control/control_internal.h"
 #include "tensor/memory_internal.h"
@@ -101,6 +102,17 @@ static trek_control_report aged(const trek_control_report *kept, int64_t now)
     report.call_ns = now - kept->call_ns;
     report.heard_ns = now - kept->heard_ns;
     return report;
+}
+
+void trek_control_say_hello(trek_control *control, trek_control_link *link, const char *address, int port)
+{
+    trek_control_hello hello = { .version = TREK_CONTROL_VERSION, .processes = control->processes, .process = control->process,
+                                 .pid = getpid(), .port = port };
+    memcpy(hello.token, control->token, sizeof hello.token);
+    memcpy(hello.machine, control->machine, sizeof hello.machine);
+    memcpy(hello.host, control->peers[control->process].host, sizeof hello.host);
+    snprintf(hello.address, sizeof hello.address, "%s", address);
+    trek_control_send(control, link, TREK_CONTROL_HELLO, 0, &hello, sizeof hello);
 }
 
 void trek_control_own_report(trek_control *control, trek_control_report *report)

@@ -8,7 +8,6 @@
 
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
-#include "distributed/step/job_sync.h"
 #include "distributed/step/split_forward.h"
 
 /* With other processes ranks of one process would have to be summed before. */

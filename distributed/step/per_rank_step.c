@@ -51,95 +51,6 @@ typedef struct per_rank_call {
     trek_pass_sum *sums;     /* [local_ranks] */
 } per_rank_call;
 
-/* --- gradients of earlier passes -------------------------------------------------- */
-
-/* grads *= factor, on the rank's device. */
-static trek_status scale_grads(trek_arena *arena, double factor)
-{
-    trek_status status = TREK_OK;
-    for (int p = 0; p < arena->n_parts && status == TREK_OK; p++) {
-        trek_var *grads = trek_var_from(trek_tensor_retain(arena->parts[p].grads));
-        trek_var *scaled = grads ? trek_mul_scalar(grads, factor) : NULL;
-        status = scaled ? trek_tensor_copy_from(arena->parts[p].grads, scaled->data) : trek_error_status();
-    }
-    return status;
-}
-
-static trek_status in_scope(trek_status (*fn)(ranks_stepper *s, int rank), ranks_stepper *s, int rank)
-{
-    trek_scope scope = trek_scope_begin();
-    trek_no_grad_begin();
-    trek_status status = scope.depth ? fn(s, rank) : trek_error_status();
-    trek_no_grad_end();
-    trek_scope_end(scope);
-    return status;
-}
-
-static trek_status apply_grad_factor(ranks_stepper *s, int rank) { return scale_grads(s->replicas[rank].arena, s->step.factor); }
-trek_status trek_ranks_apply_grad_factor_here(int rank, void *stepper) { return in_scope(apply_grad_factor, stepper, rank); }
-
-trek_status trek_ranks_apply_grad_factor(ranks_stepper *s)
-{
-    if (s->step.factor == 1)
-        return TREK_OK;
-    trek_status status = trek_ranks_call(s->ranks, trek_ranks_apply_grad_factor_here, s);
-    if (status == TREK_OK)
-        s->step.factor = 1;
-    return status;
-}
-
-/* What earlier passes of the step added up is put aside: this pass will have a factor of its own. */
-static trek_status stash(ranks_stepper *s, int rank)
-{
-    rank_replica *own = &s->replicas[rank];
-    trek_arena *arena = own->arena;
-    if (!own->stashed && !(own->stashed = trek_calloc((size_t)arena->n_parts, sizeof *own->stashed)))
-        return trek_error_status();
-    if (!own->stashed_has && !(own->stashed_has = trek_calloc((size_t)arena->n_segments, sizeof *own->stashed_has)))
-        return trek_error_status();
-    trek_status status = TREK_OK;
-    for (int p = 0; p < arena->n_parts && status == TREK_OK; p++) {
-        trek_tensor *grads = arena->parts[p].grads;
-        if (!own->stashed[p])
-            own->stashed[p] = trek_tensor_make(grads->ndim, grads->sizes, (trek_dtype)grads->dtype, grads->device);
-        status = own->stashed[p] ? trek_tensor_copy_from(own->stashed[p], grads) : trek_error_status();
-    }
-    for (int k = 0; k < arena->n_segments; k++)
-        own->stashed_has[k] = arena->segments[k].param->leaf->has_grad;
-    if (status == TREK_OK)
-        trek_arena_zero_grads(arena);
-    return status;
-}
-
-/* grads = stash + factor * grads. */
-static trek_status unstash(ranks_stepper *s, int rank)
-{
-    rank_replica *own = &s->replicas[rank];
-    trek_status status = TREK_OK;
-    for (int p = 0; p < own->arena->n_parts && status == TREK_OK; p++) {
-        trek_tensor *grads = own->arena->parts[p].grads;
-        trek_var *now = trek_var_from(trek_tensor_retain(grads)), *before = trek_var_from(trek_tensor_retain(own->stashed[p]));
-        trek_var *sum = now && before ? trek_add(before, s->step.factor == 1 ? now : trek_mul_scalar(now, s->step.factor)) : NULL;
-        status = sum ? trek_tensor_copy_from(grads, sum->data) : trek_error_status();
-    }
-    for (int k = 0; k < own->arena->n_segments; k++)
-        own->arena->segments[k].param->leaf->has_grad |= own->stashed_has[k];
-    return status;
-}
-
-static trek_status stash_rank(int rank, void *arg) { return in_scope(stash, arg, rank); }
-static trek_status unstash_rank(int rank, void *arg) { return in_scope(unstash, arg, rank); }
-
-void trek_ranks_forget_stash(rank_replica *replica)
-{
-    for (int p = 0; replica->stashed && p < replica->arena->n_parts; p++)
-        trek_tensor_release(replica->stashed[p]);
-    trek_free(replica->stashed);
-    trek_free(replica->stashed_has);
-    replica->stashed = NULL;
-    replica->stashed_has = NULL;
-}
-
 /* --- a rank's part -------------------------------------------------------------------- */
 
 static trek_batch_run run_of(const per_rank_call *c, int rank, bool last)
@@ -365,7 +276,7 @@ static trek_status begin_pass(per_rank_call *c)
     if (status == TREK_OK && c->backward && !c->weighs)
         status = trek_ranks_apply_grad_factor(s);
     if (status == TREK_OK && c->stashes)
-        status = trek_ranks_call(s->ranks, stash_rank, s);
+        status = trek_ranks_stash_grads(s);
     trek_ranks_follow_flags(s);
     return status;
 }
@@ -392,10 +303,8 @@ static trek_status find_factor(per_rank_call *c)
     trek_status status = weigh(c, &total, NULL);
     if (c->backward)
         s->step.factor = c->weighs || total == 0 ? 1 : c->denominator / total;
-    if (status == TREK_OK && c->stashes) {
-        status = trek_ranks_call(s->ranks, unstash_rank, s);
-        s->step.factor = 1;
-    }
+    if (status == TREK_OK && c->stashes)
+        status = trek_ranks_unstash_grads(s);
     return status;
 }
 

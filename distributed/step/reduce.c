@@ -11,23 +11,13 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
-#include "distributed/balance/apportion.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/overlap.h"
-#include "distributed/step/stepper_ranks.h"
+#include "distributed/step/reduce.h"
 #include "graph/graph_internal.h"
 #include "tensor/pool.h"
 #include "tensor/rank_context.h"
 #include "tensor/trace.h"
-
-typedef struct step_call {
-    ranks_stepper *s;
-    const struct arena_kind *kind;
-    bool update;
-    bool sent;               /* the gradients are on their way already */
-    trek_status interprocess; /* of rank 0's part: the reduction between processes */
-    trek_update_state decided; /* what rank 0, like all, made of the step */
-} step_call;
 
 /* --- planning ------------------------------------------------------------------------ */
 
@@ -66,8 +56,7 @@ trek_status trek_ranks_plan_reduce(ranks_stepper *s)
     return TREK_OK;
 }
 
-/* Which ranks' backward gave which segment a gradient. By the caller, while the ranks are idle. */
-static void note_gradients(ranks_stepper *s)
+void trek_ranks_note_gradients(ranks_stepper *s)
 {
     trek_arena *first = s->replicas[0].arena;
     for (int k = 0; k < first->n_segments; k++) {
@@ -352,7 +341,7 @@ static trek_status finish(ranks_stepper *s, int rank, bool skipped)
 /* --- one rank's step ------------------------------------------------------------------------------ */
 
 typedef struct rank_step {
-    step_call *call;
+    trek_step_call *call;
     ranks_stepper *s;
     int rank;
     rank_replica *replica;
@@ -374,7 +363,7 @@ typedef struct arena_kind {
 
 static trek_status step_rank(int rank, void *arg)
 {
-    step_call *c = arg;
+    trek_step_call *c = arg;
     ranks_stepper *s = c->s;
     const arena_kind *kind = c->kind;
     rank_step x = { .call = c, .s = s, .rank = rank, .replica = &s->replicas[rank], .local = trek_ranks_comm(s->ranks, rank),
@@ -422,7 +411,7 @@ static trek_status sum_shared(rank_step *x)
 /* The ranks' sum is complete: rank 0 adds what the other processes have, then all measure it. */
 static trek_status between_shared(rank_step *x)
 {
-    step_call *c = x->call;
+    trek_step_call *c = x->call;
     trek_status status = trek_comm_barrier(x->local);
     if (x->rank == 0)
         c->interprocess = status == TREK_OK ? trek_job_sync_reduce(x->s) : status;
@@ -537,222 +526,9 @@ static trek_status update_on_device(rank_step *x)
 static const arena_kind device_arenas = { begin_separate, sum_separate, between_separate, decide_on_device, update_on_device,
                                           keep_first };
 
-static trek_status run_step(step_call *c)
+trek_status trek_ranks_run_step(trek_step_call *c)
 {
     c->sent = c->s->step.phase == TREK_STEP_SENT;
     c->kind = c->s->shared ? &shared_arena : c->s->on_host ? &separate_arenas : &device_arenas;
     return trek_ranks_call(c->s->ranks, step_rank, c);
-}
-
-/* --- the caller's side ------------------------------------------------------------------------------ */
-
-trek_status trek_ranks_split(const ranks_stepper *s, int64_t n, int64_t *counts)
-{
-    const double *shares = trek_workload_shares(s->workload) + s->first_rank;
-    double sum = 0;
-    for (int r = 0; r < s->local_ranks; r++)
-        sum += shares[r];
-    return trek_apportion(n, sum > 0 ? shares : NULL, s->local_ranks, counts);
-}
-
-trek_status trek_slowed(const ranks_stepper *s, int rank, trek_stopwatch *watch, bool ends)
-{
-    if (!s->slowdowns)
-        return TREK_OK;
-    trek_slowdown_apply(&s->slowdowns[rank], s->slowed_batches[rank], trek_clock_ns() - watch->start_ns);
-    s->slowed_batches[rank] += ends;
-    return TREK_OK;
-}
-
-/* The passes' weights are known, those of all processes. */
-static trek_status weigh(ranks_stepper *s)
-{
-    trek_accumulation *a = &s->base.graph->accumulation;
-    if (!trek_accumulation_weighs(a))
-        return TREK_OK;
-    s->step.factor = trek_accumulation_factor(a);
-    if (s->shared || s->step.phase == TREK_STEP_SENT || s->step.factor == 1) /* it is the reduction's */
-        return TREK_OK;
-    trek_status status = trek_ranks_apply_grad_factor(s);
-    if (status == TREK_OK)
-        trek_accumulation_settled(a);
-    else if (s->comm)
-        trek_comm_abort(s->comm, "a process cannot weigh its gradients"); /* the others are on their way to the reduction */
-    return status;
-}
-
-/* Before a reduction: every process comes to it, well or not. */
-static trek_status meet(ranks_stepper *s, trek_status own, bool update)
-{
-    bool sent = s->step.phase == TREK_STEP_SENT, pending;
-    if (own == TREK_OK && !sent)
-        own = trek_overlap_keep(s);
-    if (own == TREK_OK && !s->shared && !sent)
-        own = trek_ranks_apply_grad_factor(s);
-    own = trek_job_sync_step(s, own, update, &pending);
-    if (own == TREK_OK && sent && pending)
-        own = trek_overlap_keep(s);
-    if (own == TREK_OK)
-        own = weigh(s);
-    if (own != TREK_OK || !s->comm)
-        return own;
-    own = trek_job_sync_flags(s);
-    if (own == TREK_OK && s->shared && update && (own = trek_optimizer_prepare(s->replicas[0].optimizer)) != TREK_OK)
-        trek_comm_abort(s->comm, "a process cannot prepare its optimizer"); /* the others are on their way to the reduction */
-    return own;
-}
-
-trek_status trek_ranks_reduce(trek_stepper *stepper)
-{
-    ranks_stepper *s = (ranks_stepper *)stepper;
-    trek_job_sync_say(s, "reduce", true);
-    note_gradients(s);
-    trek_ranks_follow_flags(s);
-    trek_status status = meet(s, trek_error_status(), false);
-    if (status == TREK_OK)
-        status = run_step(&(step_call){ .s = s });
-    if (status != TREK_OK)
-        return status;
-    s->step.factor = 1;
-    trek_accumulation_settled(&stepper->graph->accumulation);
-    trek_step_folded(&s->step);
-    return TREK_OK;
-}
-
-static trek_status detach_rank(int rank, void *arg) { return trek_graph_detach(((ranks_stepper *)arg)->replicas[rank].graph); }
-
-/* On the host all look at the graph's scaler; else each has a copy on its device. */
-trek_grad_scaler *trek_ranks_scaler(const ranks_stepper *s, int rank)
-{
-    trek_grad_scaler *first = s->base.graph->scaler;
-    return first && rank > 0 && s->replicas[rank].scaler ? s->replicas[rank].scaler : first;
-}
-
-trek_status trek_ranks_prepare_scaler(ranks_stepper *s)
-{
-    trek_grad_scaler *scaler = s->base.graph->scaler;
-    s->loss_scale = NULL;
-    if (scaler && s->on_host) {
-        s->loss_scale = trek_scaler_record(scaler, s->replicas[0].arena->device);
-        return s->loss_scale ? TREK_OK : trek_error_status();
-    }
-    trek_status status = TREK_OK;
-    for (int r = 1; r < s->local_ranks && status == TREK_OK; r++) {
-        rank_replica *replica = &s->replicas[r];
-        if (!scaler)
-            trek_grad_scaler_free(&replica->scaler);
-        else if (!replica->scaler && !(replica->scaler = trek_grad_scaler_new(NULL)))
-            status = trek_error_status();
-        else
-            status = trek_scaler_follow(replica->scaler, scaler);
-    }
-    return status;
-}
-
-/* Learning rates, plans, detached values: what can fail. */
-static trek_status prepare(ranks_stepper *s)
-{
-    double lr = s->base.graph->settings.schedule.kind != TREK_SCHEDULE_NONE ? trek_schedule_lr(&s->base.graph->settings.schedule,
-                                                                                               s->base.graph->settings.steps) : 0;
-    if (isnan(lr))
-        return trek_error_status();
-    trek_status status = TREK_OK;
-    for (int r = 0; r < s->local_ranks && status == TREK_OK && s->base.graph->settings.schedule.kind != TREK_SCHEDULE_NONE; r++)
-        if (s->replicas[r].optimizer)
-            status = trek_optimizer_schedule_lr(s->replicas[r].optimizer, lr);
-    for (int r = 1; r < s->local_ranks && status == TREK_OK; r++)
-        if (s->replicas[r].optimizer)
-            status = trek_optimizer_follow(s->replicas[r].optimizer, s->replicas[0].optimizer);
-    if (status == TREK_OK)
-        status = trek_ranks_call(s->ranks, detach_rank, s);
-    note_gradients(s);
-    trek_ranks_follow_flags(s);
-    if (status == TREK_OK)
-        status = trek_ranks_prepare_scaler(s);
-    if (status == TREK_OK && s->shared)
-        status = trek_optimizer_prepare(s->replicas[0].optimizer);
-    return status;
-}
-
-/* What was decided on the host becomes known. */
-static trek_status conclude(ranks_stepper *s, const trek_update_state *decided)
-{
-    rank_replica *first = &s->replicas[0];
-    if (!s->on_host)
-        return TREK_OK;
-    first->optimizer->last = *decided;
-    s->grad_norm = decided->norm;
-    if (s->shared && !decided->skip)
-        trek_optimizer_commit(first->optimizer);
-    if (!s->loss_scale)
-        return TREK_OK;
-    trek_scaler_record(s->base.graph->scaler, first->arena->device)->found_inf |= decided->skip;
-    return trek_grad_scaler_update(s->base.graph->scaler);
-}
-
-static void tell_workload(ranks_stepper *s)
-{
-    trek_workload_state state;
-    trek_workload_describe(s->workload, &state);
-    trek_trace_event(state.windows ? "anchor" : "rebalance", state.windows ? (double)state.anchor : state.predicted);
-    if (s->process > 0)
-        return;
-    if (state.windows)
-        trek_log_message(TREK_LOG_INFO,
-                         "step %lld: windows of %lld batches from here on, %lld by the slowest rank; predicted speed-up over the "
-                         "fastest rank %.2f, achieved %.2f",
-                         (long long)s->base.graph->settings.steps, (long long)trek_workload_window(s->workload),
-                         (long long)state.anchor,
-                         state.predicted, state.achieved);
-    else
-        trek_log_message(TREK_LOG_INFO,
-                         "step %lld: new shares from here on; predicted speed-up over the fastest rank %.2f, achieved %.2f",
-                         (long long)s->base.graph->settings.steps, state.predicted, state.achieved);
-}
-
-/* Times become shares or counts of the next step. */
-static trek_status update_workload(ranks_stepper *s)
-{
-    bool changed;
-    int64_t units;
-    trek_status status = trek_stopwatch_read(&s->reduce_watch, &s->own_communication_ms, &units);
-    if (status == TREK_OK)
-        status = trek_workload_report(s->workload, s->base.graph->settings.steps, s->windowed, s->ms, s->units,
-                                      s->comm ? s->communication_ms : s->own_communication_ms,
-                                      &changed);
-    if (status != TREK_OK || !changed)
-        return status;
-    trek_job_sync_publish(s);
-    tell_workload(s);
-    return TREK_OK;
-}
-
-trek_status trek_ranks_step(trek_stepper *stepper)
-{
-    ranks_stepper *s = (ranks_stepper *)stepper;
-    trek_status status = trek_error_status();
-    if (status == TREK_OK && !s->replicas[0].optimizer)
-        status = trek_fail(TREK_ERR_STATE, "trek_graph_step: the graph has no optimizer; call trek_graph_set_optimizer "
-                                           "or give one to trek_trainer_setup");
-    step_call call = { .s = s, .update = true };
-    int64_t start = trek_trace_enter("sync");
-    trek_job_sync_say(s, "step", true);
-    if (status == TREK_OK)
-        status = prepare(s);
-    status = meet(s, status, true);
-    if (status == TREK_OK)
-        status = run_step(&call);
-    trek_trace_end("sync", start, s->base.graph->settings.steps);
-    if (status == TREK_OK)
-        status = conclude(s, &call.decided);
-    if (status == TREK_OK)
-        status = update_workload(s);
-    if (status != TREK_OK)
-        return status;
-    trek_ranks_merged(s);
-    trek_ranks_reset(s);
-    s->base.graph->settings.steps++;
-    trek_rank_here.rng_step++;
-    trek_rank_here.rng_draw = 0;
-    return TREK_OK;
 }

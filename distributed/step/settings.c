@@ -13,6 +13,25 @@
 #include "optim/optimizer_move.h"
 #include "tensor/random_internal.h"
 
+/* What must be alike besides modules, parameters and buffers; NULL on failure. */
+char *trek_ranks_describe_graph(trek_graph *graph)
+{
+    const trek_graph_layout *l = &graph->layout;
+    char hash[TREK_GRAPH_HASH_TEXT];
+    trek_text text = { 0 };
+    if (!trek_graph_hash(graph, hash))
+        return NULL;
+    for (int k = 0; k < l->n_nodes; k++)
+        trek_text_format(&text, "node %d\t%s\n", k, l->nodes[k].module ? l->nodes[k].module->klass->name : "merge");
+    for (int k = 0; k < l->n_tags; k++)
+        trek_text_format(&text, "tag %d\t\"%s\" of value %d\n", k, l->tags[k].name, l->tags[k].value);
+    for (int k = 0; k < l->n_inputs; k++)
+        trek_text_format(&text, "input %d\t\"%s\"\n", k, l->inputs[k].name);
+    trek_text_format(&text, "the graph\t%d nodes, %d values, %d states\nthe graph's edges\thash %s\n", l->n_nodes, l->n_values,
+                     l->n_states, hash);
+    return trek_text_take(&text);
+}
+
 /* Where a walk goes: a digest or lines. */
 typedef struct walk {
     trek_text *text;         /* NULL: only the digest */

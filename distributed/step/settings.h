@@ -8,6 +8,8 @@
 
 struct trek_trainer_opts;
 
+/* What a graph has besides modules, parameters and buffers, a line each of text to be freed; NULL on failure. */
+char *trek_ranks_describe_graph(trek_graph *graph);
 /* A number that is another one when an option is: what each step compares. */
 uint64_t trek_settings_digest(const ranks_stepper *s);
 /* The same as lines, for trek_agree. */

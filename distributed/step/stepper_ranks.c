@@ -10,31 +10,13 @@
 #include "autograd/var_internal.h"
 #include "data/loader_internal.h"
 #include "distributed/comm/nccl.h"
-#include "distributed/step/overlap.h"
 #include "distributed/step/job_sync.h"
+#include "distributed/step/overlap.h"
+#include "distributed/step/reduce.h"
+#include "distributed/step/settings.h"
 #include "graph/graph_internal.h"
-#include "nn/text.h"
 
 /* --- making ------------------------------------------------------------------------------- */
-
-/* What must be alike besides modules, parameters and buffers; NULL on failure. */
-char *trek_ranks_describe_graph(trek_graph *graph)
-{
-    const trek_graph_layout *l = &graph->layout;
-    char hash[TREK_GRAPH_HASH_TEXT];
-    trek_text text = { 0 };
-    if (!trek_graph_hash(graph, hash))
-        return NULL;
-    for (int k = 0; k < l->n_nodes; k++)
-        trek_text_format(&text, "node %d\t%s\n", k, l->nodes[k].module ? l->nodes[k].module->klass->name : "merge");
-    for (int k = 0; k < l->n_tags; k++)
-        trek_text_format(&text, "tag %d\t\"%s\" of value %d\n", k, l->tags[k].name, l->tags[k].value);
-    for (int k = 0; k < l->n_inputs; k++)
-        trek_text_format(&text, "input %d\t\"%s\"\n", k, l->inputs[k].name);
-    trek_text_format(&text, "the graph\t%d nodes, %d values, %d states\nthe graph's edges\thash %s\n", l->n_nodes, l->n_values,
-                     l->n_states, hash);
-    return trek_text_take(&text);
-}
 
 static trek_status list_rank(int rank, void *arg)
 {
@@ -141,12 +123,6 @@ static trek_status plan_outputs(ranks_stepper *s)
     if (s->n_outputs > 64)
         return trek_fail(TREK_ERR_UNSUPPORTED, "a graph over several ranks can have at most 63 tagged values besides its output");
     return TREK_OK;
-}
-
-void trek_ranks_follow_flags(ranks_stepper *s)
-{
-    for (int r = 1; r < s->local_ranks; r++)
-        trek_replica_follow_flags(s->replicas[r].model, s->replicas[0].model);
 }
 
 static trek_status copy_rank(int rank, void *arg)
@@ -299,27 +275,6 @@ static void free_ranks(trek_stepper *stepper)
 }
 
 /* --- calls that reach every replica ----------------------------------------------------------- */
-
-static trek_status zero_rank(int rank, void *arg)
-{
-    trek_arena_zero_grads(((ranks_stepper *)arg)->replicas[rank].arena);
-    return TREK_OK;
-}
-
-trek_status trek_ranks_zero(ranks_stepper *s) { return trek_ranks_call(s->ranks, zero_rank, s); }
-
-void trek_ranks_reset(ranks_stepper *s)
-{
-    trek_step_reset(&s->step);
-    trek_accumulation_clear(&s->base.graph->accumulation);
-}
-
-void trek_ranks_merged(ranks_stepper *s)
-{
-    for (int r = 0; r < s->local_ranks; r++)
-        s->replicas[r].samples = 0;
-    s->windowed = false;
-}
 
 static trek_status zero_grad(trek_stepper *stepper)
 {

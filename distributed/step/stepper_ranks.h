@@ -97,38 +97,51 @@ trek_status trek_ranks_alone(ranks_stepper *s, int64_t units, trek_alone_fn fn, 
 trek_var *trek_ranks_forward(trek_stepper *stepper, trek_var *const *inputs, int n);
 bool trek_graph_states_are_reset(const trek_graph *graph);
 /* Train and freeze flags of rank 0's modules become all replicas'. Between runs of the group. */
-void trek_ranks_follow_flags(ranks_stepper *s);
+static inline void trek_ranks_follow_flags(ranks_stepper *s)
+{
+    for (int r = 1; r < s->local_ranks; r++)
+        trek_replica_follow_flags(s->replicas[r].model, s->replicas[0].model);
+}
 static inline bool trek_ranks_training(const ranks_stepper *s) { return s->replicas[0].model->modules[0]->training; }
 /* Whether its layers wait for other ranks' (synchronised batch norm): then all run them, whatever they weigh. */
 static inline bool trek_ranks_meet(const ranks_stepper *s) { return s->replicas[0].model->meets; }
 
+/* shares.c */
 /* Divides a process's n samples among its ranks, by their shares. */
 trek_status trek_ranks_split(const ranks_stepper *s, int64_t n, int64_t *counts);
-
 /* Keeps the calling rank busy if it is slowed down; its stopwatch runs. ends: the batch does. */
 trek_status trek_slowed(const ranks_stepper *s, int rank, trek_stopwatch *watch, bool ends);
+/* Times become shares or counts of the next step. */
+trek_status trek_ranks_update_workload(ranks_stepper *s);
 
 /* per_rank_step.c */
 trek_var *trek_ranks_train_batch(trek_stepper *stepper, const struct trek_batch *batch);
 int64_t trek_ranks_window(trek_stepper *stepper);
+
+/* gradients.c */
 /* Multiplies gradients by `factor`, which becomes 1. */
 trek_status trek_ranks_apply_grad_factor(ranks_stepper *s);
 trek_status trek_ranks_apply_grad_factor_here(int rank, void *stepper); /* on the rank's thread */
+/* Gradients so far are put aside; and come back, those since then multiplied by `factor`, which becomes 1. */
+trek_status trek_ranks_stash_grads(ranks_stepper *s);
+trek_status trek_ranks_unstash_grads(ranks_stepper *s);
 void trek_ranks_forget_stash(rank_replica *replica);
-/* stepper_ranks.c: no gradients, nothing sent: the end of a step, or of what it had so far. */
-void trek_ranks_reset(ranks_stepper *s);
-/* Buffers are everybody's: what forwards have counted begins anew. */
-void trek_ranks_merged(ranks_stepper *s);
-/* What a graph has besides parameters and buffers, a line of text to be freed; NULL on failure. */
-char *trek_ranks_describe_graph(trek_graph *graph);
-/* Gradients of all ranks to zero. */
-trek_status trek_ranks_zero(ranks_stepper *s);
-
-/* reduce.c */
 /* The scaler of a rank's losses; prepare: before ranks use them. */
 trek_status trek_ranks_prepare_scaler(ranks_stepper *s);
 trek_grad_scaler *trek_ranks_scaler(const ranks_stepper *s, int rank);
-trek_status trek_ranks_plan_reduce(ranks_stepper *s);
+/* Gradients of all ranks to zero. */
+trek_status trek_ranks_zero(ranks_stepper *s);
+/* No gradients, nothing sent: the end of a step, or of what it had so far. */
+void trek_ranks_reset(ranks_stepper *s);
+/* Buffers are everybody's: what forwards have counted begins anew. */
+static inline void trek_ranks_merged(ranks_stepper *s)
+{
+    for (int r = 0; r < s->local_ranks; r++)
+        s->replicas[r].samples = 0;
+    s->windowed = false;
+}
+
+/* update.c */
 trek_status trek_ranks_reduce(trek_stepper *stepper);
 trek_status trek_ranks_step(trek_stepper *stepper);
 

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gradients between the passes of a step: the factor that they still lack, what is put aside meanwhile, the scaler of the
+ * losses, and the end of all of it. */
+#include "autograd/ops.h"
+#include "autograd/var_internal.h"
+#include "distributed/step/stepper_ranks.h"
+#include "graph/graph_internal.h"
+#include "optim/scaler_internal.h"
+
+/* --- a factor ------------------------------------------------------------------------------------- */
+
+/* grads *= factor, on the rank's device. */
+static trek_status scale_grads(trek_arena *arena, double factor)
+{
+    trek_status status = TREK_OK;
+    for (int p = 0; p < arena->n_parts && status == TREK_OK; p++) {
+        trek_var *grads = trek_var_from(trek_tensor_retain(arena->parts[p].grads));
+        trek_var *scaled = grads ? trek_mul_scalar(grads, factor) : NULL;
+        status = scaled ? trek_tensor_copy_from(arena->parts[p].grads, scaled->data) : trek_error_status();
+    }
+    return status;
+}
+
+static trek_status in_scope(trek_status (*fn)(ranks_stepper *s, int rank), ranks_stepper *s, int rank)
+{
+    trek_scope scope = trek_scope_begin();
+    trek_no_grad_begin();
+    trek_status status = scope.depth ? fn(s, rank) : trek_error_status();
+    trek_no_grad_end();
+    trek_scope_end(scope);
+    return status;
+}
+
+static trek_status apply_grad_factor(ranks_stepper *s, int rank) { return scale_grads(s->replicas[rank].arena, s->step.factor); }
+trek_status trek_ranks_apply_grad_factor_here(int rank, void *stepper) { return in_scope(apply_grad_factor, stepper, rank); }
+
+trek_status trek_ranks_apply_grad_factor(ranks_stepper *s)
+{
+    if (s->step.factor == 1)
+        return TREK_OK;
+    trek_status status = trek_ranks_call(s->ranks, trek_ranks_apply_grad_factor_here, s);
+    if (status == TREK_OK)
+        s->step.factor = 1;
+    return status;
+}
+
+/* --- putting aside ---------------------------------------------------------------------------------- */
+
+/* What earlier passes of the step added up is put aside: this pass will have a factor of its own. */
+static trek_status stash(ranks_stepper *s, int rank)
+{
+    rank_replica *own = &s->replicas[rank];
+    trek_arena *arena = own->arena;
+    if (!own->stashed && !(own->stashed = trek_calloc((size_t)arena->n_parts, sizeof *own->stashed)))
+        return trek_error_status();
+    if (!own->stashed_has && !(own->stashed_has = trek_calloc((size_t)arena->n_segments, sizeof *own->stashed_has)))
+        return trek_error_status();
+    trek_status status = TREK_OK;
+    for (int p = 0; p < arena->n_parts && status == TREK_OK; p++) {
+        trek_tensor *grads = arena->parts[p].grads;
+        if (!own->stashed[p])
+            own->stashed[p] = trek_tensor_make(grads->ndim, grads->sizes, (trek_dtype)grads->dtype, grads->device);
+        status = own->stashed[p] ? trek_tensor_copy_from(own->stashed[p], grads) : trek_error_status();
+    }
+    for (int k = 0; k < arena->n_segments; k++)
+        own->stashed_has[k] = arena->segments[k].param->leaf->has_grad;
+    if (status == TREK_OK)
+        trek_arena_zero_grads(arena);
+    return status;
+}
+
+/* grads = stash + factor * grads. */
+static trek_status unstash(ranks_stepper *s, int rank)
+{
+    rank_replica *own = &s->replicas[rank];
+    trek_status status = TREK_OK;
+    for (int p = 0; p < own->arena->n_parts && status == TREK_OK; p++) {
+        trek_tensor *grads = own->arena->parts[p].grads;
+        trek_var *now = trek_var_from(trek_tensor_retain(grads)), *before = trek_var_from(trek_tensor_retain(own->stashed[p]));
+        trek_var *sum = now && before ? trek_add(before, s->step.factor == 1 ? now : trek_mul_scalar(now, s->step.factor)) : NULL;
+        status = sum ? trek_tensor_copy_from(grads, sum->data) : trek_error_status();
+    }
+    for (int k = 0; k < own->arena->n_segments; k++)
+        own->arena->segments[k].param->leaf->has_grad |= own->stashed_has[k];
+    return status;
+}
+
+static trek_status stash_rank(int rank, void *arg) { return in_scope(stash, arg, rank); }
+static trek_status unstash_rank(int rank, void *arg) { return in_scope(unstash, arg, rank); }
+
+trek_status trek_ranks_stash_grads(ranks_stepper *s) { return trek_ranks_call(s->ranks, stash_rank, s); }
+
+trek_status trek_ranks_unstash_grads(ranks_stepper *s)
+{
+    trek_status status = trek_ranks_call(s->ranks, unstash_rank, s);
+    s->step.factor = 1;
+    return status;
+}
+
+void trek_ranks_forget_stash(rank_replica *replica)
+{
+    for (int p = 0; replica->stashed && p < replica->arena->n_parts; p++)
+        trek_tensor_release(replica->stashed[p]);
+    trek_free(replica->stashed);
+    trek_free(replica->stashed_has);
+    replica->stashed = NULL;
+    replica->stashed_has = NULL;
+}
+
+/* --- the scaler of losses ------------------------------------------------------------------------------ */
+
+/* On the host all look at the graph's scaler; else each has a copy on its device. */
+trek_grad_scaler *trek_ranks_scaler(const ranks_stepper *s, int rank)
+{
+    trek_grad_scaler *first = s->base.graph->scaler;
+    return first && rank > 0 && s->replicas[rank].scaler ? s->replicas[rank].scaler : first;
+}
+
+trek_status trek_ranks_prepare_scaler(ranks_stepper *s)
+{
+    trek_grad_scaler *scaler = s->base.graph->scaler;
+    s->loss_scale = NULL;
+    if (scaler && s->on_host) {
+        s->loss_scale = trek_scaler_record(scaler, s->replicas[0].arena->device);
+        return s->loss_scale ? TREK_OK : trek_error_status();
+    }
+    trek_status status = TREK_OK;
+    for (int r = 1; r < s->local_ranks && status == TREK_OK; r++) {
+        rank_replica *replica = &s->replicas[r];
+        if (!scaler)
+            trek_grad_scaler_free(&replica->scaler);
+        else if (!replica->scaler && !(replica->scaler = trek_grad_scaler_new(NULL)))
+            status = trek_error_status();
+        else
+            status = trek_scaler_follow(replica->scaler, scaler);
+    }
+    return status;
+}
+
+/* --- the end --------------------------------------------------------------------------------------------- */
+
+static trek_status zero_rank(int rank, void *arg)
+{
+    trek_arena_zero_grads(((ranks_stepper *)arg)->replicas[rank].arena);
+    return TREK_OK;
+}
+
+trek_status trek_ranks_zero(ranks_stepper *s) { return trek_ranks_call(s->ranks, zero_rank, s); }
+
+void trek_ranks_reset(ranks_stepper *s)
+{
+    trek_step_reset(&s->step);
+    trek_accumulation_clear(&s->base.graph->accumulation);
+}

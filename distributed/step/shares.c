@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a process's samples are shared among its ranks, and what a step tells whoever decides that. */
+#include "distributed/balance/apportion.h"
+#include "distributed/step/job_sync.h"
+#include "distributed/step/stepper_ranks.h"
+#include "graph/graph_internal.h"
+#include "tensor/trace.h"
+
+trek_status trek_ranks_split(const ranks_stepper *s, int64_t n, int64_t *counts)
+{
+    const double *shares = trek_workload_shares(s->workload) + s->first_rank;
+    double sum = 0;
+    for (int r = 0; r < s->local_ranks; r++)
+        sum += shares[r];
+    return trek_apportion(n, sum > 0 ? shares : NULL, s->local_ranks, counts);
+}
+
+trek_status trek_slowed(const ranks_stepper *s, int rank, trek_stopwatch *watch, bool ends)
+{
+    if (!s->slowdowns)
+        return TREK_OK;
+    trek_slowdown_apply(&s->slowdowns[rank], s->slowed_batches[rank], trek_clock_ns() - watch->start_ns);
+    s->slowed_batches[rank] += ends;
+    return TREK_OK;
+}
+
+static void tell_workload(ranks_stepper *s)
+{
+    trek_workload_state state;
+    trek_workload_describe(s->workload, &state);
+    trek_trace_event(state.windows ? "anchor" : "rebalance", state.windows ? (double)state.anchor : state.predicted);
+    if (s->process > 0)
+        return;
+    if (state.windows)
+        trek_log_message(TREK_LOG_INFO,
+                         "step %lld: windows of %lld batches from here on, %lld by the slowest rank; predicted speed-up over the "
+                         "fastest rank %.2f, achieved %.2f",
+                         (long long)s->base.graph->settings.steps, (long long)trek_workload_window(s->workload),
+                         (long long)state.anchor,
+                         state.predicted, state.achieved);
+    else
+        trek_log_message(TREK_LOG_INFO,
+                         "step %lld: new shares from here on; predicted speed-up over the fastest rank %.2f, achieved %.2f",
+                         (long long)s->base.graph->settings.steps, state.predicted, state.achieved);
+}
+
+/* Times become shares or counts of the next step. */
+trek_status trek_ranks_update_workload(ranks_stepper *s)
+{
+    bool changed;
+    int64_t units;
+    trek_status status = trek_stopwatch_read(&s->reduce_watch, &s->own_communication_ms, &units);
+    if (status == TREK_OK)
+        status = trek_workload_report(s->workload, s->base.graph->settings.steps, s->windowed, s->ms, s->units,
+                                      s->comm ? s->communication_ms : s->own_communication_ms,
+                                      &changed);
+    if (status != TREK_OK || !changed)
+        return status;
+    trek_job_sync_publish(s);
+    tell_workload(s);
+    return TREK_OK;
+}

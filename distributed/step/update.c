@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The step as its caller sees it: what can fail is prepared, the processes meet, the ranks reduce and update, and what came
+ * of it is known to the graph, the scaler and the balancer. */
+#include <math.h>
+
+#include "autograd/var_internal.h"
+#include "distributed/step/job_sync.h"
+#include "distributed/step/overlap.h"
+#include "distributed/step/reduce.h"
+#include "graph/graph_internal.h"
+#include "optim/scaler_internal.h"
+#include "tensor/rank_context.h"
+#include "tensor/trace.h"
+
+/* The passes' weights are known, those of all processes. */
+static trek_status weigh(ranks_stepper *s)
+{
+    trek_accumulation *a = &s->base.graph->accumulation;
+    if (!trek_accumulation_weighs(a))
+        return TREK_OK;
+    s->step.factor = trek_accumulation_factor(a);
+    if (s->shared || s->step.phase == TREK_STEP_SENT || s->step.factor == 1) /* it is the reduction's */
+        return TREK_OK;
+    trek_status status = trek_ranks_apply_grad_factor(s);
+    if (status == TREK_OK)
+        trek_accumulation_settled(a);
+    else if (s->comm)
+        trek_comm_abort(s->comm, "a process cannot weigh its gradients"); /* the others are on their way to the reduction */
+    return status;
+}
+
+/* Before a reduction: every process comes to it, well or not. */
+static trek_status meet(ranks_stepper *s, trek_status own, bool update)
+{
+    bool sent = s->step.phase == TREK_STEP_SENT, pending;
+    if (own == TREK_OK && !sent)
+        own = trek_overlap_keep(s);
+    if (own == TREK_OK && !s->shared && !sent)
+        own = trek_ranks_apply_grad_factor(s);
+    own = trek_job_sync_step(s, own, update, &pending);
+    if (own == TREK_OK && sent && pending)
+        own = trek_overlap_keep(s);
+    if (own == TREK_OK)
+        own = weigh(s);
+    if (own != TREK_OK || !s->comm)
+        return own;
+    own = trek_job_sync_flags(s);
+    if (own == TREK_OK && s->shared && update && (own = trek_optimizer_prepare(s->replicas[0].optimizer)) != TREK_OK)
+        trek_comm_abort(s->comm, "a process cannot prepare its optimizer"); /* the others are on their way to the reduction */
+    return own;
+}
+
+trek_status trek_ranks_reduce(trek_stepper *stepper)
+{
+    ranks_stepper *s = (ranks_stepper *)stepper;
+    trek_job_sync_say(s, "reduce", true);
+    trek_ranks_note_gradients(s);
+    trek_ranks_follow_flags(s);
+    trek_status status = meet(s, trek_error_status(), false);
+    if (status == TREK_OK)
+        status = trek_ranks_run_step(&(trek_step_call){ .s = s });
+    if (status != TREK_OK)
+        return status;
+    s->step.factor = 1;
+    trek_accumulation_settled(&stepper->graph->accumulation);
+    trek_step_folded(&s->step);
+    return TREK_OK;
+}
+
+static trek_status detach_rank(int rank, void *arg) { return trek_graph_detach(((ranks_stepper *)arg)->replicas[rank].graph); }
+
+/* Learning rates, plans, detached values: what can fail. */
+static trek_status prepare(ranks_stepper *s)
+{
+    double lr = s->base.graph->settings.schedule.kind != TREK_SCHEDULE_NONE ? trek_schedule_lr(&s->base.graph->settings.schedule,
+                                                                                               s->base.graph->settings.steps) : 0;
+    if (isnan(lr))
+        return trek_error_status();
+    trek_status status = TREK_OK;
+    for (int r = 0; r < s->local_ranks && status == TREK_OK && s->base.graph->settings.schedule.kind != TREK_SCHEDULE_NONE; r++)
+        if (s->replicas[r].optimizer)
+            status = trek_optimizer_schedule_lr(s->replicas[r].optimizer, lr);
+    for (int r = 1; r < s->local_ranks && status == TREK_OK; r++)
+        if (s->replicas[r].optimizer)
+            status = trek_optimizer_follow(s->replicas[r].optimizer, s->replicas[0].optimizer);
+    if (status == TREK_OK)
+        status = trek_ranks_call(s->ranks, detach_rank, s);
+    trek_ranks_note_gradients(s);
+    trek_ranks_follow_flags(s);
+    if (status == TREK_OK)
+        status = trek_ranks_prepare_scaler(s);
+    if (status == TREK_OK && s->shared)
+        status = trek_optimizer_prepare(s->replicas[0].optimizer);
+    return status;
+}
+
+/* What was decided on the host becomes known. */
+static trek_status conclude(ranks_stepper *s, const trek_update_state *decided)
+{
+    rank_replica *first = &s->replicas[0];
+    if (!s->on_host)
+        return TREK_OK;
+    first->optimizer->last = *decided;
+    s->grad_norm = decided->norm;
+    if (s->shared && !decided->skip)
+        trek_optimizer_commit(first->optimizer);
+    if (!s->loss_scale)
+        return TREK_OK;
+    trek_scaler_record(s->base.graph->scaler, first->arena->device)->found_inf |= decided->skip;
+    return trek_grad_scaler_update(s->base.graph->scaler);
+}
+
+trek_status trek_ranks_step(trek_stepper *stepper)
+{
+    ranks_stepper *s = (ranks_stepper *)stepper;
+    trek_status status = trek_error_status();
+    if (status == TREK_OK && !s->replicas[0].optimizer)
+        status = trek_fail(TREK_ERR_STATE, "trek_graph_step: the graph has no optimizer; call trek_graph_set_optimizer "
+                                           "or give one to trek_trainer_setup");
+    trek_step_call call = { .s = s, .update = true };
+    int64_t start = trek_trace_enter("sync");
+    trek_job_sync_say(s, "step", true);
+    if (status == TREK_OK)
+        status = prepare(s);
+    status = meet(s, status, true);
+    if (status == TREK_OK)
+        status = trek_ranks_run_step(&call);
+    trek_trace_end("sync", start, s->base.graph->settings.steps);
+    if (status == TREK_OK)
+        status = conclude(s, &call.decided);
+    if (status == TREK_OK)
+        status = trek_ranks_update_workload(s);
+    if (status != TREK_OK)
+        return status;
+    trek_ranks_merged(s);
+    trek_ranks_reset(s);
+    s->base.graph->settings.steps++;
+    trek_rank_here.rng_step++;
+    trek_rank_here.rng_draw = 0;
+    return TREK_OK;
+}

@@ -39,16 +39,18 @@ TREK_UPDATE_ELEMENT(adam, 2, 3, 2, {
 #ifdef TREK_OPTIMIZER_HOME
 static bool keeps_zeros(const double *options) { return options[EPS] > 0; /* else they become 0 / 0 */ }
 
-#define ADAM_CLASS(text, decay, is_decoupled)                                                                     \
-    {                                                                                                             \
-        .name = text,                                                                                             \
-        .options = { [LR] = { "lr", .otherwise = 1e-3 },                                                          \
-                     [BETA1] = { "beta1", 0.9, TREK_RANGE_FRACTION, .corrected = true },                          \
-                     [BETA2] = { "beta2", 0.999, TREK_RANGE_FRACTION, .corrected = true },                        \
-                     [EPS] = { "eps", .otherwise = 1e-8 }, [WEIGHT_DECAY] = { "weight_decay", .otherwise = decay }, \
-                     [MAXIMIZE] = { "maximize" }, [DECOUPLED] = { "decoupled", .otherwise = is_decoupled } },     \
-        .states = { { "exp_avg" }, { "exp_avg_sq" } }, .maximize = MAXIMIZE, .by_step = true,                     \
-        .keeps_zeros = keeps_zeros, .update = adam_update, .gpu = "adam",                                         \
+#define ADAM_CLASS(text, decay, is_decoupled)                                                                                    \
+    {                                                                                                                            \
+        .name = text,                                                                                                            \
+        .options = { [LR] = { "lr", .otherwise = 1e-3 },                                                                         \
+                     [BETA1] = { "beta1", 0.9, TREK_RANGE_FRACTION, .corrected = true },                                         \
+                     [BETA2] = { "beta2", 0.999, TREK_RANGE_FRACTION, .corrected = true },                                       \
+                     [EPS] = { "eps", .otherwise = 1e-8 },                                                                       \
+                     [WEIGHT_DECAY] = { "weight_decay", .otherwise = decay },                                                    \
+                     [MAXIMIZE] = { .name = "maximize" },                                                                        \
+                     [DECOUPLED] = { "decoupled", .otherwise = is_decoupled } },                                                 \
+        .states = { { .name = "exp_avg" }, { .name = "exp_avg_sq" } }, .maximize = MAXIMIZE, .by_step = true,                    \
+        .keeps_zeros = keeps_zeros, .update = adam_update, .gpu = "adam",                                                        \
     }
 static const trek_optimizer_class adam_class = ADAM_CLASS("adam", 0, 0), adamw_class = ADAM_CLASS("adamw", 0.01, 1);
 

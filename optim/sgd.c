@@ -44,9 +44,10 @@ static bool keeps_zeros(const double *options)
 
 static const trek_optimizer_class sgd_class = {
     .name = "sgd",
-    .options = { [LR] = { "lr", .otherwise = 1e-3 }, [MOMENTUM] = { "momentum" },
+    .options = { [LR] = { "lr", .otherwise = 1e-3 }, [MOMENTUM] = { .name = "momentum" },
                  [DAMPENING] = { "dampening", .range = TREK_RANGE_FINITE },
-                 [WEIGHT_DECAY] = { "weight_decay" }, [NESTEROV] = { "nesterov" }, [MAXIMIZE] = { "maximize" } },
+                 [WEIGHT_DECAY] = { .name = "weight_decay" }, [NESTEROV] = { .name = "nesterov" },
+                 [MAXIMIZE] = { .name = "maximize" } },
     .states = { { "momentum_buffer", .kept_with = MOMENTUM } },
     .maximize = MAXIMIZE,
     .check = check,

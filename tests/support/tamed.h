@@ -37,9 +37,10 @@ TREK_UPDATE_ELEMENT(tamed, 2, 1, 1, {
 static const trek_optimizer_class tamed_class = {
     .name = "tamed",
     .options = { [TAMED_LR] = { "lr", .otherwise = 1e-2 }, [TAMED_BETA] = { "beta", 0.8, TREK_RANGE_FRACTION, .corrected = true },
-                 [TAMED_EPS] = { "eps", .otherwise = 0.1 }, [TAMED_DECAY] = { "weight_decay" }, [TAMED_MOMENTUM] = { "momentum" },
-                 [TAMED_MAXIMIZE] = { "maximize" } },
-    .states = { { "average" }, { "trail", .kept_with = TAMED_MOMENTUM } },
+                 [TAMED_EPS] = { "eps", .otherwise = 0.1 }, [TAMED_DECAY] = { .name = "weight_decay" },
+                 [TAMED_MOMENTUM] = { .name = "momentum" },
+                 [TAMED_MAXIMIZE] = { .name = "maximize" } },
+    .states = { { .name = "average" }, { "trail", .kept_with = TAMED_MOMENTUM } },
     .maximize = TAMED_MAXIMIZE,
     .by_step = true,
     .update = tamed_update,

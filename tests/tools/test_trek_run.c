@@ -46,7 +46,8 @@ static void start(run *r, char **argv, const char *input)
     r->pid = fork();
     if (r->pid == 0) {
         alarm(60);
-        signal(SIGINT, SIG_DFL); /* a shell's background job ignores them, and so would the ranks' shells */
+        signal(SIGINT, SIG_DFL); /* a shell's background job and nohup ignore them, and so would the ranks' shells */
+        signal(SIGHUP, SIG_DFL);
         signal(SIGQUIT, SIG_DFL);
         dup2(in[0], 0);
         dup2(out[1], 1);

@@ -117,18 +117,19 @@ static void run_first(trek_ranks *ranks, trek_rank_fn fn, void *arg)
     trek_rank_here = before;
 }
 
+/* How far a failure is another rank's: the end of a group that one of them aborted, and what a rank was told. */
+static int distance_of(trek_status status) { return status == TREK_ERR_PEER ? 2 : status == TREK_ERR_CANCELLED ? 1 : 0; }
+
 /* The first rank that failed of itself; else the first that failed; else NULL. */
 static rank_slot *find_failure(trek_ranks *ranks)
 {
-    rank_slot *echo = NULL;
+    rank_slot *found = NULL;
     for (int r = 0; r < ranks->world; r++) {
         rank_slot *slot = &ranks->slots[r];
-        if (slot->status != TREK_OK && slot->status != TREK_ERR_PEER)
-            return slot;
-        if (slot->status != TREK_OK && !echo)
-            echo = slot;
+        if (slot->status != TREK_OK && (!found || distance_of(slot->status) < distance_of(found->status)))
+            found = slot;
     }
-    return echo;
+    return found;
 }
 
 static void run_all(trek_ranks *ranks, trek_rank_fn fn, void *arg)

@@ -112,7 +112,7 @@ build() {
         done
         shift
     fi
-    rm -rf "$dir"
+    rm -rf "$dir" "$dir.ready"
     if meson setup "$dir" "$root" "$@" "${options[@]}" >"$work/$name.setup.log" 2>&1 &&
         { [ -z "$without" ] || mapfile -t targets < <(ninja -C "$dir" -t query all | sed -n 's/^    //p' | grep -vxF "$without" | grep -v '^meson-'); } &&
         nice -n "$niceness" ninja -C "$dir" -j "$jobs" "${targets[@]}" >"$work/$name.build.log" 2>&1; then
@@ -122,12 +122,25 @@ build() {
         else
             pass
         fi
+        : >"$dir.ready"
         return 0
     fi
     fail "$name does not build"
     tail -5 "$work/$name.setup.log"
     grep -E 'error|warning|undefined' "$work/$name.build.log" 2>/dev/null | head -10
     return 1
+}
+
+# beside NAME: build_NAME beside the stages that follow, giving way to them
+beside() {
+    niceness=19
+    aside "build_$1" "build_$1"
+    niceness=0
+}
+# ready NAME: what build_NAME builds, now or since it was begun
+ready() {
+    if [ -e "$work/aside.build_$1.pid" ]; then join "build_$1"; else "build_$1"; fi
+    [ -e "$work/$1.ready" ]
 }
 
 # tests NAME LABEL [meson test options]: runs tests of $work/NAME and adds up what they report
@@ -270,20 +283,28 @@ stage_clang() {
 
 # gcc 12 takes the address of a thread-local variable for a null pointer; real ones crash anyway.
 # Large cases, mutants and the other programs that kill and wait for processes add nothing here.
-stage_address() {
+build_address() {
     build address -Dbuildtype=debugoptimized -Dcuda=disabled -Dmpi=disabled -Dgloo=disabled -Disas="$best_isa" -Db_sanitize=address,undefined \
-        -Db_lundef=false -Dc_args=-fno-sanitize=null -Dexamples=false || return
+        -Db_lundef=false -Dc_args=-fno-sanitize=null -Dexamples=false
+}
+stage_address() {
+    ready address || return
     export TREK_TEST_SHORT=1 ASAN_OPTIONS=detect_leaks=1:abort_on_error=0:allocator_may_return_null=1
     export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
-    tests address suites --timeout-multiplier 4 --no-suite checks --no-suite mutation --no-suite cuda_long --no-suite processes
+    aside address_ops tests address ops --timeout-multiplier 4 --suite ops --no-suite mutation # one program is minutes, and one thread
+    tests address suites --timeout-multiplier 4 --no-suite ops --no-suite checks --no-suite cuda_long --no-suite processes
+    join address_ops
     tests address processes --timeout-multiplier 4 control job shared --num-processes $((2 * jobs))
     unset TREK_TEST_SHORT ASAN_OPTIONS UBSAN_OPTIONS
 }
 
 # no instruction set beside the baseline: kernels share nothing that it does not
-stage_thread() {
+build_thread() {
     build thread -Dbuildtype=debugoptimized -Dcuda=disabled -Dmpi=disabled -Disas= -Db_sanitize=thread -Db_lundef=false \
-        -Donednn=disabled -Dexamples=false || return
+        -Donednn=disabled -Dexamples=false
+}
+stage_thread() {
+    ready thread || return
     TREK_TEST_SHORT=1 TSAN_OPTIONS=halt_on_error=1 tests thread threads --timeout-multiplier 4 --suite threads --suite cuda_threads
 }
 
@@ -322,15 +343,21 @@ fuzz_some() {
     for name in "$@"; do fuzz "$name" "${TREK_FUZZ_SECONDS:-20}"; done
 }
 
-stage_fuzz() {
-    local names=() k
+has_fuzzer() {
     if ! command -v clang >/dev/null || ! echo 'int LLVMFuzzerTestOneInput(const char *d, unsigned long n) { return d && n == 7 ? 0 : 0; }' |
         clang -x c - -fsanitize=fuzzer,address,undefined -o "$work/fuzzer_probe" >/dev/null 2>&1; then
-        skip "fuzzing: no clang with libFuzzer"
-        return
+        return 1
     fi
+}
+build_fuzz() {
+    has_fuzzer || return
     CC=clang CXX=clang++ build fuzz fuzzers -- -Dfuzz=true -Dbuildtype=debugoptimized -Doptimization=1 -Dcuda=disabled -Dmpi=disabled -Dgloo=disabled \
-        -Donednn=disabled -Disas= -Dexamples=false -Dfake_cuda=false -Db_sanitize=address,undefined -Db_lundef=false || return
+        -Donednn=disabled -Disas= -Dexamples=false -Dfake_cuda=false -Db_sanitize=address,undefined -Db_lundef=false
+}
+stage_fuzz() {
+    local names=() k
+    has_fuzzer || { skip "fuzzing: no clang with libFuzzer"; return; }
+    ready fuzz || return
     for k in tests/fuzz/corpus/*/; do names+=("$(basename "$k")"); done
     aside fuzz_even fuzz_some $(for ((k = 0; k < ${#names[@]}; k += 2)); do echo "${names[k]}"; done)
     fuzz_some $(for ((k = 1; k < ${#names[@]}; k += 2)); do echo "${names[k]}"; done)
@@ -373,8 +400,8 @@ stage_style() {
 }
 
 stages=(plain processes isas plugin install files style clang aarch64 differential address thread fuzz)
-# Two things go on beside others: the programs that wait, while what is compiled gives way to them, and the differential
-# fuzzer, three minutes of one thread.
+# Some things go on beside others: the programs that wait, while what is compiled gives way to them; the differential
+# fuzzer, three minutes of one thread; what the next sanitizer needs, compiled while the tests of the one before it run.
 everything() {
     local stage
     run_stage plain
@@ -385,9 +412,14 @@ everything() {
     join processes
     for stage in isas plugin install files style; do run_stage "$stage"; done
     aside differential run_stage differential
+    beside address
     run_stage aarch64
     join differential
-    for stage in address thread fuzz; do run_stage "$stage"; done
+    beside thread
+    run_stage address
+    beside fuzz
+    run_stage thread
+    run_stage fuzz
 }
 
 # --- which form ---------------------------------------------------------------------------------

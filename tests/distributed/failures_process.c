@@ -242,6 +242,8 @@ static void *act_later(void *arg)
 {
     uint32_t state = my.seed;
     int after = (int)(random_number(&state) % (STEPS - 2));
+    while (my.place != EARLY && atomic_load(&job->training) < my.processes) /* one may still be waiting for the first values */
+        pause_us(50);
     while (my.place == STEP && *(volatile int *)&own->steps < after)
         pause_us(50);
     pause_us(random_number(&state) % (my.place == EARLY ? 15000 : 1500));

@@ -6,6 +6,7 @@
 #include <net/if.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "distributed/comm/async/async_internal.h"
 #include "tensor/environment.h"
@@ -51,6 +52,16 @@ static const trek_async_card *card_of(const char *cards, int world, int r)
     return (const trek_async_card *)(const void *)(cards + (size_t)r * card_bytes(world));
 }
 
+/* Its thread is about to say why. */
+static trek_status connection_lost(const trek_async_comm *comm)
+{
+    for (int k = 0; k < 2000 && !trek_control_ended(comm->base.control); k++)
+        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    if (trek_control_ended(comm->base.control))
+        return trek_control_fail(comm->base.control);
+    return trek_fail(TREK_ERR_COMM, "the address of process %d is not known: its control connection is lost", comm->base.rank);
+}
+
 static trek_status listen_on(trek_async_comm *comm, trek_async_card *card)
 {
     char address[256];
@@ -60,8 +71,7 @@ static trek_status listen_on(trek_async_comm *comm, trek_async_card *card)
     if (interface && if_nametoindex(interface) == 0)
         return trek_fail(TREK_ERR_ARGUMENT, "TREK_GLOO_INTERFACE=%s: this machine has no such network interface", interface);
     if (!trek_control_own_address(comm->base.control, address, sizeof address))
-        return trek_fail(TREK_ERR_COMM, "the address of process %d is not known: its control connection is lost",
-                         comm->base.rank);
+        return connection_lost(comm);
     pthread_mutex_lock(&service.calling);
     trek_status status = comm->table->group_listen(comm, comm->base.rank, comm->base.world, address, interface, &comm->group,
                                                    card);

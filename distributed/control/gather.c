@@ -16,8 +16,10 @@
 
 static trek_control_slot *slot_of(trek_control *control, uint64_t number) { return &control->slots[number & 1]; }
 
+/* Also a gather of nothing has an address. */
 static bool slot_room(trek_control *control, trek_control_slot *slot, size_t bytes)
 {
+    bytes += bytes == 0;
     if (bytes <= slot->size)
         return true;
     char *data = trek_realloc(slot->data, bytes);

@@ -61,6 +61,14 @@ static bool started_by(int which)
     return variable(l->rank) || variable(l->world);
 }
 
+static trek_status check_local(const trek_launch *launch, const char *local, const char *locals)
+{
+    if (launch->locals <= launch->processes && (launch->locals <= 0 || launch->local < launch->locals))
+        return TREK_OK;
+    return trek_fail(TREK_ERR_ARGUMENT, "%s=%d and %s=%d in the environment, of %d processes", local, launch->local, locals,
+                     launch->locals, launch->processes);
+}
+
 /* What one launcher says. */
 static trek_status ask(int which, trek_launch *launch)
 {
@@ -80,12 +88,8 @@ static trek_status ask(int which, trek_launch *launch)
     if (launch->process >= launch->processes)
         return trek_fail(TREK_ERR_ARGUMENT, "%s=%d and %s=%d in the environment: there is no such process", l->rank,
                          launch->process, l->world, launch->processes);
-    if (launch->locals > launch->processes || (launch->locals > 0 && launch->local >= launch->locals))
-        return trek_fail(TREK_ERR_ARGUMENT, "%s=%d and %s=%d in the environment, of %d processes", local_ranks[which],
-                         launch->local,
-                         l->locals, launch->locals, launch->processes);
     snprintf(launch->source, sizeof launch->source, "%s", l->name);
-    return TREK_OK;
+    return check_local(launch, local_ranks[which], l->locals);
 }
 
 /* Slurm may start other launchers, one on each machine: its numbers are theirs only where the worlds are equal, and
@@ -94,6 +98,15 @@ static bool may_differ(int first, int other, const trek_launch *a, const trek_la
 {
     bool numbers_anew = first == OPEN_MPI || (first == TORCHRUN && variable("TORCHELASTIC_RUN_ID"));
     return other == SLURM && (numbers_anew || a->processes != b->processes);
+}
+
+/* `other`, the same process, may know more of its machine. */
+static trek_status merge_local(int first, int second, const trek_launch *other, trek_launch *launch)
+{
+    bool keeps_local = launch->local >= 0, keeps_locals = launch->locals >= 0;
+    launch->local = keeps_local ? launch->local : other->local;
+    launch->locals = keeps_locals ? launch->locals : other->locals;
+    return check_local(launch, local_ranks[keeps_local ? first : second], launchers[keeps_locals ? first : second].locals);
 }
 
 static trek_status ask_all(trek_launch *launch, int *which)
@@ -114,9 +127,10 @@ static trek_status ask_all(trek_launch *launch, int *which)
             return trek_fail(TREK_ERR_ARGUMENT, "the environment contradicts itself: %s=%d, %s=%d (%s), but %s=%d, %s=%d (%s)",
                              a->rank, launch->process, a->world, launch->processes, a->name, b->rank, other.process, b->world,
                              other.processes, b->name);
-        } else if (other.process == launch->process && other.processes == launch->processes) { /* it may know more */
-            launch->local = launch->local < 0 ? other.local : launch->local;
-            launch->locals = launch->locals < 0 ? other.locals : launch->locals;
+        } else if (other.process == launch->process && other.processes == launch->processes) {
+            status = merge_local(*which, l, &other, launch);
+            if (status != TREK_OK)
+                return status;
         }
     }
     return TREK_OK;

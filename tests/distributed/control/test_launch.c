@@ -178,6 +178,8 @@ static void test_contradictions(void **state)
         { trek_run, torchrun, { "contradicts itself: TREK_RANK=2, TREK_WORLD_SIZE=4 (trek-run)", NULL } }, /* changed below */
         { open_mpi, "RANK=0\nWORLD_SIZE=2\nMASTER_PORT=1\n", { "RANK=0, WORLD_SIZE=2 (torchrun)", "OMPI_COMM_WORLD_RANK=1" } },
         { slurm, "RANK=0\nWORLD_SIZE=4\nMASTER_PORT=1\n", { "RANK=0, WORLD_SIZE=4", "SLURM_PROCID=3" } },
+        { trek_run, "TREK_LOCAL_WORLD_SIZE=\nRANK=2\nWORLD_SIZE=4\nLOCAL_WORLD_SIZE=1\n",
+          { "TREK_LOCAL_RANK=2", "LOCAL_WORLD_SIZE=1" } },
         { slurm, "SLURM_STEP_NODELIST=gpu[\n", { "SLURM_STEP_NODELIST=\"gpu[\"", "no list of hosts" } },
         { open_mpi_two, "OMPI_MCA_orte_hnp_uri=\n", { "on which machine", "MASTER_ADDR" } },
     };

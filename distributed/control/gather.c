@@ -96,7 +96,7 @@ void trek_control_contribute(trek_control *control, int process, uint64_t number
         trek_control_end_locked(control, TREK_ERR_COMM, message);
         return;
     }
-    if (slot->number != number) {
+    if (slot->number != number || !slot->data) { /* also number 0, which is nobody's gather */
         slot->number = number;
         slot->came = 0;
         slot->done = slot->extended = false;

@@ -290,7 +290,7 @@ static void take_message(trek_control *control, trek_control_link *link, const t
     case TREK_CONTROL_LATE:
         if (head->bytes == sizeof deadline && control->process == 0 && !atomic_load(&control->ended)) {
             memcpy(&deadline, data, sizeof deadline);
-            trek_control_late(control, head->number, deadline);
+            trek_control_late(control, head->number, deadline > 0 ? deadline : 0);
         }
         break;
     case TREK_CONTROL_EXTEND:

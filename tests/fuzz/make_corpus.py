@@ -102,6 +102,7 @@ put("control", "zero-three", records(2, (0x1D, b""), (0x1D, b""), (0x2D, b""), (
 put("control", "one", records(1, (2, b""), (4, start), (0x0E, report), (0x0F, bytes(8)), (0x17, bytes(16)), (0x0A, struct.pack("<i", 3) + b"why")))
 put("control", "empty-gather", records(1, (2, b""), (4, start), (0x0F, b"")))
 put("control", "gather-zero", records(2, (0x1D, b""), (0x1D, b""), (0x2D, b""), (0x06, b"gather")))
+put("control", "late-for-ever", records(2, (0x1D, b""), (0x1D, b""), (0x2F, b""), (0x1F, b""), (0x18, struct.pack("<q", 0x110038 - 2**63))))
 put("control", "zero-tree", records(0x0E, (0x1D, b""), (0x3D, b""), (0x0F, b"abcd"), (0x16, b"efghijkl"), (0x18, struct.pack("<q", 10**9)), (0x16, b"abcdefgh")))
 put("control", "child-of-tree", records(0x0F, (2, b""), (4, start), (0x0C, b"no message, and the end of this connection"), (0x16, b"efgh"), (0x0F, b"abcd"), (0x16, b"efgh"), (0x26, b"efghi")))
 put("control", "bad-start", records(1, (4, struct.pack("<3i64s", 1, 99, -7, b"x" * 64)), (4, start)))

@@ -7,10 +7,12 @@
 #include <netinet/in.h>
 #include <sched.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -54,15 +56,47 @@ bool processes_part(part *out)
     return true;
 }
 
+/* Whether this program may use the port, as long as it runs: test programs run side by side. The name is free when it ends. */
+static bool reserve(int port)
+{
+    struct sockaddr_un name = { .sun_family = AF_UNIX };
+    int length = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "trek-test-port-%d", port);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && bind(fd, (struct sockaddr *)&name, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length)) == 0) {
+        static int held[64], next; /* the oldest worlds have ended */
+        if (held[next])
+            close(held[next]);
+        held[next] = fd;
+        next = (next + 1) % 64;
+        return true;
+    }
+    if (fd >= 0)
+        close(fd);
+    return false;
+}
+
+static bool is_free(int port)
+{
+    struct sockaddr_in any = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool free = fd >= 0 && bind(fd, (struct sockaddr *)&any, sizeof any) == 0;
+    if (fd >= 0)
+        close(fd);
+    return free;
+}
+
+/* Below those that systems give to callers, which would come in between. */
 int processes_free_port(void)
 {
-    struct sockaddr_in any = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    socklen_t length = sizeof any;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&any, sizeof any) != 0 || getsockname(fd, (struct sockaddr *)&any, &length) != 0)
-        return 0;
-    close(fd);
-    return ntohs(any.sin_port);
+    enum { FIRST = 30000, PORTS = 2700 };
+    static unsigned next;
+    next = next ? next : (unsigned)getpid() * 61;
+    for (int k = 0; k < PORTS; k++) {
+        int port = FIRST + (int)(next++ % PORTS);
+        if (reserve(port) && is_free(port))
+            return port;
+    }
+    return 0;
 }
 
 void processes_init(world *w, int n)

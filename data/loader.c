@@ -367,6 +367,7 @@ trek_status trek_loader_describe(const trek_loader *loader, trek_text *text)
     return trek_batch_plan_describe(&loader->plan, text);
 }
 int trek_loader_depth(const trek_loader *loader) { return loader->depth; }
+uint64_t trek_loader_id(const trek_loader *loader) { return loader->id; }
 
 trek_dataset *trek_loader_dataset(const trek_loader *loader) 
 {

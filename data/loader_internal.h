@@ -32,6 +32,7 @@ uint64_t trek_batch_plan_digest(const trek_batch_plan *plan);
 /* What makes the loader's epochs; borrowed. */
 const trek_batch_plan *trek_loader_plan(const trek_loader *loader);
 int trek_loader_depth(const trek_loader *loader);
+uint64_t trek_loader_id(const trek_loader *loader); /* no two ever have the same */
 /* A step whose `count` next batches the ranks read themselves: its scope is opened, the position moves on by what is
  * left of them at most. indices: room for count batches. NULL as from trek_loader_next. */
 trek_batch *trek_loader_next_window(trek_loader *loader, int64_t count);
@@ -40,6 +41,7 @@ trek_batch *trek_loader_next_window(trek_loader *loader, int64_t count);
 typedef struct trek_reader trek_reader;
 trek_reader *trek_reader_new(const trek_loader *loader, trek_device device);
 void trek_reader_free(trek_reader **reader);
+bool trek_reader_is_of(const trek_reader *reader, const trek_loader *loader);
 /* Batches [first, end) of the epoch come next. What was read ahead is kept if it is that. */
 trek_status trek_reader_begin(trek_reader *reader, int64_t epoch, int64_t first, int64_t end);
 /* The next one, valid until the call after it; NULL and an error. */

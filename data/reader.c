@@ -53,6 +53,7 @@ void trek_batch_part_release(trek_batch *part)
 /* --- readers --------------------------------------------------------------------- */
 
 struct trek_reader {
+    uint64_t loader;         /* its id */
     trek_batch_plan plan;    /* a copy; its parts are the loader's */
     trek_device device;
     trek_prefetch *prefetch; /* NULL: read by the calling thread */
@@ -67,6 +68,7 @@ trek_reader *trek_reader_new(const trek_loader *loader, trek_device device)
     trek_reader *r = trek_calloc(1, sizeof *r);
     if (!r)
         return NULL;
+    r->loader = trek_loader_id(loader);
     r->plan = *trek_loader_plan(loader);
     r->plan.whole = true;
     r->device = device;
@@ -101,6 +103,8 @@ void trek_reader_free(trek_reader **reader)
     trek_free(r->batch.vars);
     trek_free(r);
 }
+
+bool trek_reader_is_of(const trek_reader *r, const trek_loader *loader) { return r->loader == trek_loader_id(loader); }
 
 trek_status trek_reader_begin(trek_reader *r, int64_t epoch, int64_t first, int64_t end)
 {

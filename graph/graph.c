@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A graph as a module and as what a training loop talks to: calls go to its stepper. */
 #include "graph/graph_internal.h"
+#include "graph/graph_loader_internal.h"
+#include "graph/observe_internal.h"
 
 #include <math.h>
 #include <string.h>
@@ -58,7 +60,8 @@ static trek_var *forward_many(trek_module *self, trek_var *const *inputs, int n)
 {
     trek_graph *graph = (trek_graph *)self;
     trek_stepper *s = trek_rank_here.world <= 1 ? graph->stepper : NULL;
-    return s && s->klass->world_size(s) > 1 ? s->klass->forward(s, inputs, n) : trek_graph_run_route(graph, inputs, n);
+    bool splits = s && s->klass->world_size(s) > 1 && !trek_recording_of(graph);
+    return splits ? s->klass->forward(s, inputs, n) : trek_graph_run_route(graph, inputs, n);
 }
 
 static trek_var *forward_one(trek_module *self, trek_var *x) { return forward_many(self, &x, 1); }
@@ -288,6 +291,8 @@ static trek_var *forward_cast(trek_graph *graph, trek_var *const *inputs, int n)
 trek_var *trek_graph_forward(trek_graph *graph, trek_var *x)
 {
     trek_stepper *s = stepper_of(graph, "trek_graph_forward");
+    if (s && trek_recording_of(graph))
+        return trek_graph_forward_here(graph, &x, 1);
     if (s && graph->autocast != TREK_F32)
         return forward_cast(graph, &x, 1);
     return s ? s->klass->forward(s, &x, 1) : NULL;
@@ -296,6 +301,8 @@ trek_var *trek_graph_forward(trek_graph *graph, trek_var *x)
 trek_var *trek_graph_forward_many(trek_graph *graph, trek_var *const *inputs, int n)
 {
     trek_stepper *s = stepper_of(graph, "trek_graph_forward_many");
+    if (s && trek_recording_of(graph))
+        return trek_graph_forward_here(graph, inputs, n);
     if (s && graph->autocast != TREK_F32)
         return forward_cast(graph, inputs, n);
     return s ? s->klass->forward(s, inputs, n) : NULL;

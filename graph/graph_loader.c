@@ -8,6 +8,7 @@
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "graph/graph_loader_internal.h"
+#include "graph/observe_internal.h"
 #include "tensor/trace.h"
 
 /* --- setting up ------------------------------------------------------------------ */
@@ -21,15 +22,15 @@ static trek_graph_loader *graph_loader_of(trek_graph *graph)
 
 trek_status trek_graph_set_loader(trek_graph *graph, trek_loader *loader, const char *field)
 {
-    if (!graph || (loader && !field))
-        return trek_fail_missing("trek_graph_set_loader", graph ? "field" : "graph");
+    if (!graph)
+        return trek_fail_missing("trek_graph_set_loader", "graph");
     trek_graph_loader *graph_loader = graph_loader_of(graph);
     int n = trek_graph_input_count(graph);
     int *fields = graph_loader ? trek_calloc((size_t)n, sizeof *fields) : NULL;
     if (!fields)
         return trek_status_or(TREK_ERR_MEMORY);
     trek_dataset *dataset = trek_loader_dataset(loader);
-    for (int k = 0; k < n && loader; k++) {
+    for (int k = 0; k < n && loader && field; k++) {
         fields[k] = trek_dataset_field(dataset, k == 0 ? field : trek_graph_input_name(graph, k));
         if (fields[k] < 0) {
             trek_free(fields);
@@ -39,6 +40,7 @@ trek_status trek_graph_set_loader(trek_graph *graph, trek_loader *loader, const 
     trek_free(graph_loader->fields);
     graph_loader->fields = fields;
     graph_loader->loader = loader;
+    graph_loader->by_loss = loader && !field;
     return trek_error_status();
 }
 
@@ -91,6 +93,15 @@ trek_batch *trek_graph_next(trek_graph *graph)
 
 bool trek_graph_learns(const trek_graph *graph) { return graph->base.training && trek_grad_enabled(); }
 
+trek_var *trek_graph_forward_here(trek_graph *graph, trek_var *const *inputs, int n)
+{
+    trek_autocast_begin(graph->autocast);
+    trek_var *y = trek_graph_run_route(graph, inputs, n);
+    trek_autocast_end();
+    bool low = y && graph->autocast != TREK_F32 && trek_dtype_is_16bit(trek_var_dtype(y));
+    return low ? trek_cast(y, TREK_F32) : y;
+}
+
 static trek_var *forward(trek_graph *graph, const trek_batch *batch, const trek_graph_loader *graph_loader)
 {
     trek_var *inputs[64], **list = inputs;
@@ -100,24 +111,27 @@ static trek_var *forward(trek_graph *graph, const trek_batch *batch, const trek_
     for (int k = 0; k < n; k++)
         list[k] = batch->vars[graph_loader->fields[k]];
     int64_t start = trek_trace_enter("forward");
-    trek_autocast_begin(graph->autocast);
-    trek_var *y = trek_graph_run_route(graph, list, n);
-    trek_autocast_end();
+    trek_var *y = trek_graph_forward_here(graph, list, n);
     trek_trace_end("forward", start, batch->n);
     if (list != inputs)
         trek_free(list);
-    bool low = y && graph->autocast != TREK_F32 && trek_dtype_is_16bit(trek_var_dtype(y));
-    return low ? trek_cast(y, TREK_F32) : y;
+    return y;
 }
 
 static trek_var *compute_loss(trek_graph *graph, const trek_batch *batch, const trek_graph_loader *graph_loader)
 {
-    trek_var *y = forward(graph, batch, graph_loader);
-    trek_var *loss = y ? graph_loader->loss(graph, y, batch, graph_loader->arg) : NULL;
-    if (!y || (!loss && trek_error_status() != TREK_OK))
+    trek_recording before = trek_recording_begin((trek_recording){ .graph = graph, .rows = (double)batch->n });
+    bool runs = graph_loader->by_loss;
+    trek_var *y = runs ? NULL : forward(graph, batch, graph_loader);
+    runs = runs || y;
+    trek_var *loss = runs ? graph_loader->loss(graph, y, batch, graph_loader->arg) : NULL;
+    trek_recording_begin(before);
+    if (!runs || (!loss && trek_error_status() != TREK_OK))
         return NULL;
     if (!loss)
         return trek_fail_null(TREK_ERR_CALLBACK, "the function of trek_graph_set_loss returned NULL");
+    if (trek_error_status() != TREK_OK)
+        return NULL;
     if (trek_var_numel(loss) == 1)
         return loss;
     char text[TREK_SHAPE_TEXT];
@@ -157,6 +171,8 @@ trek_status trek_graph_batch_loss(trek_graph *graph, const trek_batch *batch, co
     if (isnan(*weight))
         *weight = (double)batch->n;
     trek_status status = *loss ? add_up(sum, *loss, *weight) : trek_status_or(TREK_ERR_CALLBACK);
+    if (status == TREK_OK && run->graph_loader->measures)
+        status = trek_observation_add_scalar(graph, TREK_MEASURED "loss", *loss, *weight);
     if (!run->backward)
         trek_no_grad_end();
     sum->rows += batch->n;
@@ -245,6 +261,8 @@ trek_var *trek_graph_forward_batch(trek_graph *graph, const trek_batch *batch)
         return trek_fail_null(TREK_ERR_UNSUPPORTED, "trek_graph_forward_batch: a window has no fields: its ranks read them");
     if (graph->layout.n_inputs > 64)
         return trek_fail_null(TREK_ERR_UNSUPPORTED, "trek_graph_forward_batch: more than 64 inputs");
+    if (graph->graph_loader->by_loss)
+        return trek_fail_null(TREK_ERR_STATE, "trek_graph_forward_batch: trek_graph_set_loader was given no field for the input");
     for (int k = 0; k < graph->layout.n_inputs; k++)
         inputs[k] = batch->vars[graph->graph_loader->fields[k]];
     return trek_graph_forward_many(graph, inputs, graph->layout.n_inputs);

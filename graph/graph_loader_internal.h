@@ -7,9 +7,13 @@
 #include "graph/graph_internal.h"
 #include "graph/graph_loader.h"
 
+#define TREK_MEASURED "trek:"
+
 typedef struct trek_graph_loader {
     trek_loader *loader;     /* NULL: none */
     int *fields;             /* [inputs] of the dataset */
+    bool by_loss;            /* the loss runs forward itself */
+    bool measures;           /* losses, samples and times are observed, under names that begin TREK_MEASURED */
     trek_loss_fn loss;       /* NULL: none */
     void *arg;
 } trek_graph_loader;
@@ -34,6 +38,8 @@ typedef struct trek_batch_run {
     void *arg;
 } trek_batch_run;
 
+/* The graph on the calling rank, under its autocast; a 16-bit result in f32. */
+trek_var *trek_graph_forward_here(trek_graph *graph, trek_var *const *inputs, int n);
 /* Forward and loss, which is of the present scope, and what it is the mean of. Adds to *sum. */
 trek_status trek_graph_batch_loss(trek_graph *graph, const trek_batch *batch, const trek_batch_run *run, trek_pass_sum *sum,
                                   trek_var **loss, double *weight);

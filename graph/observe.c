@@ -7,24 +7,20 @@
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
+#include "autograd/var_internal.h"
 #include "graph/graph_internal.h"
+#include "graph/observe_internal.h"
 
 struct trek_trend {
     double *points;
     int count, capacity;
 };
 
-struct trek_observation {
-    char *name;
-    double sum;               /* since the last flush */
-    int64_t count;
-    trek_trend *trend;        /* an object of its own: callers hold its address */
-};
-
 void trek_observations_free(trek_graph *graph)
 {
     for (int k = 0; k < graph->n_observations; k++) {
         trek_free(graph->observations[k].name);
+        trek_tensor_release(graph->observations[k].on_device);
         trek_free(graph->observations[k].trend->points);
         trek_free(graph->observations[k].trend);
     }
@@ -33,7 +29,7 @@ void trek_observations_free(trek_graph *graph)
     graph->n_observations = graph->cap_observations = 0;
 }
 
-static trek_observation *find(const trek_graph *graph, const char *name)
+trek_observation *trek_observation_find(const trek_graph *graph, const char *name)
 {
     for (int k = 0; k < graph->n_observations; k++)
         if (strcmp(graph->observations[k].name, name) == 0)
@@ -43,7 +39,7 @@ static trek_observation *find(const trek_graph *graph, const char *name)
 
 static trek_observation *find_or_add(trek_graph *graph, const char *name)
 {
-    trek_observation *found = find(graph, name);
+    trek_observation *found = trek_observation_find(graph, name);
     if (found)
         return found;
     if (trek_array_grow(&graph->observations, &graph->cap_observations, graph->n_observations + 1,
@@ -66,9 +62,54 @@ trek_status trek_graph_record(trek_graph *graph, const char *name, double value)
     trek_observation *observation = find_or_add(graph, name);
     if (!observation)
         return TREK_ERR_MEMORY;
+    if (observation->seen && observation->total)
+        return trek_fail(TREK_ERR_ARGUMENT, "trek_graph_record: \"%s\" is recorded as a sum and as a mean", name);
     observation->sum += value;
-    observation->count++;
+    observation->weight++;
+    observation->recorded &= observation->seen; /* beside what a training function has recorded under that name */
+    observation->total = false;
+    observation->seen = true;
     return TREK_OK;
+}
+
+trek_status trek_observation_add(trek_graph *graph, const char *name, bool total, double sum, double weight)
+{
+    trek_observation *o = find_or_add(graph, name);
+    if (!o)
+        return TREK_ERR_MEMORY;
+    if (o->seen && o->total != total)
+        return trek_fail(TREK_ERR_ARGUMENT, "\"%s\" is recorded as a sum and as a mean", name);
+    o->total = total;
+    o->sum += sum;
+    o->weight += weight;
+    o->seen = o->recorded = true;
+    return TREK_OK;
+}
+
+trek_status trek_observations_read(trek_graph *graph)
+{
+    for (int k = 0; k < graph->n_observations; k++) {
+        trek_observation *o = &graph->observations[k];
+        if (o->on_device)
+            o->sum += trek_tensor_item(o->on_device);
+        trek_tensor_release(o->on_device);
+        o->on_device = NULL;
+    }
+    return trek_error_status();
+}
+
+void trek_observation_forget(trek_observation *o)
+{
+    trek_tensor_release(o->on_device);
+    o->on_device = NULL;
+    o->sum = o->weight = 0;
+    o->seen = false;
+}
+
+void trek_observations_drop(trek_graph *graph)
+{
+    for (int k = 0; k < graph->n_observations; k++)
+        trek_observation_forget(&graph->observations[k]);
 }
 
 /* The tagged value; NULL with an error, also before the first forward. */
@@ -126,20 +167,30 @@ static trek_status flush_one(trek_graph *graph, void *arg)
     for (int k = 0; k < graph->n_observations; k++) {
         trek_observation *o = &graph->observations[k];
         trek_trend *t = o->trend;
-        if (!o->count)
+        if (!o->seen)
             continue;
         if (trek_array_grow(&t->points, &t->capacity, t->count + 1, sizeof *t->points) != TREK_OK)
             return TREK_ERR_MEMORY;
-        t->points[t->count++] = o->sum / (double)o->count;
-        o->sum = 0;
-        o->count = 0;
+        t->points[t->count++] = o->total ? o->sum : o->sum / o->weight;
+        trek_observation_forget(o);
     }
     return TREK_OK;
 }
 
+trek_status trek_graph_gather_observations(trek_graph *graph)
+{
+    trek_stepper *s = graph->stepper;
+    return s && s->klass->gather_observations ? s->klass->gather_observations(s) : trek_observations_read(graph);
+}
+
+trek_status trek_observations_flush(trek_graph *graph) { return trek_graph_each(graph, flush_one, NULL); }
+
 trek_status trek_graph_flush(trek_graph *graph)
 {
-    return graph ? trek_graph_each(graph, flush_one, NULL) : trek_fail_missing("trek_graph_flush", "graph");
+    if (!graph)
+        return trek_fail_missing("trek_graph_flush", "graph");
+    trek_status status = trek_graph_gather_observations(graph);
+    return status == TREK_OK ? trek_observations_flush(graph) : status;
 }
 
 const trek_trend *trek_graph_trend(trek_graph *graph, const char *name)
@@ -148,7 +199,7 @@ const trek_trend *trek_graph_trend(trek_graph *graph, const char *name)
         trek_fail_missing("trek_graph_trend", graph ? "name" : "graph");
         return NULL;
     }
-    const trek_observation *observation = find(graph, name);
+    const trek_observation *observation = trek_observation_find(graph, name);
     return observation ? observation->trend : NULL;
 }
 

@@ -23,8 +23,19 @@ typedef enum trek_collect {
 } trek_collect;
 /* The same for a tagged value of any shape, reduced to a scalar (NORM: the 2-norm). */
 TREK_API trek_status trek_graph_collect_with(trek_graph *graph, const char *tag, trek_collect how);
+/* From the function of trek_graph_set_loss (or of trek_trainer_run), on whatever rank it runs: the point of `name` is
+ * that of all ranks and processes. ARGUMENT: no name; a name that is a sum and a mean at once. STATE on any other thread. */
+
+/* A scalar's mean over the samples of all batches. It stays on its device until the point ends. SHAPE for anything else. */
+TREK_API trek_status trek_record_scalar(const char *name, trek_var *value);
+/* The mean of values by weight (>= 0); 0: not counted. */
+TREK_API trek_status trek_record_mean(const char *name, double value, double weight);
+/* The sum of values. */
+TREK_API trek_status trek_record_sum(const char *name, double value);
+
 /* Ends the point: the mean of what was recorded goes to each name's trend. Names
- * without new values get none. Nested graphs' are flushed, too. */
+ * without new values get none. Nested graphs' are flushed, too. In a job of several processes, where the graph has a
+ * registered loss, a collective. */
 TREK_API trek_status trek_graph_flush(trek_graph *graph);
 /* The last flushed point of a name; NaN if there is none. */
 TREK_API double trek_graph_latest(trek_graph *graph, const char *name);

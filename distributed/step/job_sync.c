@@ -24,10 +24,12 @@
 
 typedef enum sync_message_kind { SYNC_BEGIN, SYNC_PASS, SYNC_STEP, SYNC_REDUCE, SYNC_FAILED } sync_message_kind;
 
+enum { STOP_ALL = 1, STOP_THIS = 2 }; /* the job, or the training of this graph */
+
 /* Followed by `ranks_most` pairs (milliseconds, units). */
 typedef struct sync_message {
     int32_t kind, status;
-    int32_t stop, ranks;
+    int32_t stop, ranks;     /* stop: bits STOP_ALL, STOP_THIS */
     int32_t sends, unsent;   /* of a pass: its gradients may be sent; of a step: some were not */
     double weight, communication_ms;
     int64_t step;
@@ -125,13 +127,18 @@ static trek_status compare_settings(ranks_stepper *s)
                     : trek_fail(TREK_ERR_ARGUMENT, "trek_graph_step: not all processes are set alike"));
 }
 
+static int32_t stop_wanted(const ranks_stepper *s)
+{
+    return (trek_stop_wanted() ? STOP_ALL : 0) | (s->base.graph->settings.stop_wanted ? STOP_THIS : 0);
+}
+
 /* One round with this message; fails if any process says that it has failed. */
 static trek_status exchange(ranks_stepper *s, sync_message *own)
 {
     own->step = s->base.graph->settings.steps;
     own->digest = trek_workload_digest(s->workload);
     own->ranks = s->local_ranks;
-    own->stop = trek_stop_wanted();
+    own->stop = stop_wanted(s);
     trek_status status = trek_comm_gather_bytes(s->comm, own, message_bytes(s), s->messages);
     int failed = status == TREK_OK ? failed_process(s) : -1;
     if (failed >= 0 && own->kind != SYNC_FAILED)
@@ -238,22 +245,29 @@ void trek_job_sync_failed(ranks_stepper *s, trek_status status)
     all_know(s, trek_fail(status, "%s", set != TREK_OK ? message : trek_status_text(status)));
 }
 
+static void agree_to_stop(ranks_stepper *s, int32_t stop)
+{
+    if (stop & STOP_ALL)
+        trek_stop_agree();
+    if (stop & STOP_THIS)
+        s->base.graph->settings.stop_agreed = true;
+}
+
 /* What the messages of a step tell of all ranks. */
 static void read_messages(ranks_stepper *s)
 {
-    bool stop = false;
+    int32_t stop = 0;
     int at = 0;
     for (int p = 0; p < s->processes; p++) {
         sync_message *w = message_at(s, p);
-        stop |= w->stop != 0;
+        stop |= w->stop;
         for (int r = 0; r < s->process_ranks[p]; r++, at++) {
             s->ms[at] = pairs_of(w)[r].ms;
             s->units[at] = pairs_of(w)[r].units;
         }
     }
     s->communication_ms = message_at(s, 0)->communication_ms;
-    if (stop)
-        trek_stop_agree();
+    agree_to_stop(s, stop);
 }
 
 static trek_status read_watches(ranks_stepper *s, double *ms, int64_t *units)
@@ -274,8 +288,8 @@ trek_status trek_job_sync_step(ranks_stepper *s, trek_status own, bool update, b
     if (update)
         own = read_watches(s, s->ms + s->first_rank, s->units + s->first_rank);
     if (!s->comm) {
-        if (update && trek_stop_wanted())
-            trek_stop_agree();
+        if (update)
+            agree_to_stop(s, stop_wanted(s));
         return own;
     }
     sync_message *mine = new_message(s, update ? SYNC_STEP : SYNC_REDUCE);

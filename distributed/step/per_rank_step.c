@@ -84,13 +84,14 @@ static trek_status run_batch(const per_rank_call *c, int rank, const trek_batch 
     trek_rank_here.global_rows = batch->global;
     trek_rank_here.rng_draw = c->rng_draw;
     trek_stopwatch *watch = &s->watches->of[rank];
-    trek_status status = trek_stopwatch_start(watch, trek_ranks_device(s->ranks, rank));
+    /* what an evaluation takes says nothing of the pace of training */
+    trek_status status = c->backward ? trek_stopwatch_start(watch, trek_ranks_device(s->ranks, rank)) : TREK_OK;
     if (status == TREK_OK)
         status = c->known ? keep_loss(c, rank, batch, &run)
             : trek_graph_run_batch(s->replicas[rank].graph, batch, &run, &c->sums[rank]);
-    if (status == TREK_OK)
+    if (status == TREK_OK && c->backward)
         status = trek_slowed(s, rank, watch, !c->known);
-    if (status == TREK_OK)
+    if (status == TREK_OK && c->backward)
         status = trek_stopwatch_stop(watch, c->batch->window ? 1 : batch->n);
     if (trek_rank_here.rng_draw > c->of[rank].rng_draw)
         c->of[rank].rng_draw = trek_rank_here.rng_draw;
@@ -120,6 +121,8 @@ static trek_status run_window(const per_rank_call *c, int rank)
     const rank_part *of = &c->of[rank];
     if (of->rows == 0)
         return TREK_OK;
+    if (own->reader && !trek_reader_is_of(own->reader, c->graph_loader->loader))
+        trek_reader_free(&own->reader);
     if (!own->reader && !(own->reader = trek_reader_new(c->graph_loader->loader, trek_ranks_device(c->s->ranks, rank))))
         return trek_error_status();
     trek_status status = trek_reader_begin(own->reader, c->batch->epoch, of->first, of->first + of->rows);
@@ -244,6 +247,8 @@ static trek_status weigh(per_rank_call *c, double *total, bool *sends)
         weight += c->sums[r].weight;
         if (trek_ranks_training(s))
             s->replicas[r].samples += c->sums[r].rows;
+        if (c->backward)
+            s->replicas[r].measured_rows += c->sums[r].rows;
         if (c->of[r].rng_draw > trek_rank_here.rng_draw)
             trek_rank_here.rng_draw = c->of[r].rng_draw;
     }

@@ -111,6 +111,7 @@ static void schedule(walk *w, const trek_schedule *s)
     if (s->kind == TREK_SCHEDULE_NONE)
         return;
     number(w, "the schedule's lr", s->lr);
+    number(w, "the schedule's scale", s->scale);
     count(w, "the schedule's mode", (uint64_t)s->mode);
     count(w, "the schedule's warm-up", (uint64_t)s->warmup);
     for (int k = 0; k < 2; k++)

@@ -49,6 +49,8 @@ trek_status trek_ranks_update_workload(ranks_stepper *s)
 {
     bool changed;
     int64_t units;
+    for (int r = 0; r < s->local_ranks; r++)
+        s->replicas[r].measured_ms += s->ms[s->first_rank + r];
     trek_status status = trek_stopwatch_read(&s->reduce_watch, &s->own_communication_ms, &units);
     if (status == TREK_OK)
         status = trek_workload_report(s->workload, s->base.graph->settings.steps, s->windowed, s->ms, s->units,

@@ -388,6 +388,7 @@ static const trek_stepper_class ranks_class = {
     .parameters_changed = parameters_changed, .set_optimizer = set_optimizer,
     .set_lr = set_lr, .world_size = world_size, .shares = shares, .lr = lr, .grad_norm = grad_norm, .optimizer = optimizer_of,
     .constants = trek_ranks_constants, .train_batch = trek_ranks_train_batch, .window = trek_ranks_window,
+    .gather_observations = trek_ranks_gather_observations,
 };
 
 ranks_stepper *trek_graph_ranks(const trek_graph *graph)

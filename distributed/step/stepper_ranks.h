@@ -37,6 +37,8 @@ typedef struct rank_replica {
     trek_tensor **stashed;   /* [parts] gradients of earlier passes (per_rank_step.c); NULL: none yet */
     bool *stashed_has;       /* [segments] of which segments */
     int64_t samples;         /* rows of training forwards since buffers were merged */
+    int64_t measured_rows;   /* of training, and compute time for them, since somebody asked (graph_loader's measures) */
+    double measured_ms;
 } rank_replica;
 
 typedef struct ranks_stepper {
@@ -117,6 +119,9 @@ trek_status trek_ranks_update_workload(ranks_stepper *s);
 /* per_rank_step.c */
 trek_var *trek_ranks_train_batch(trek_stepper *stepper, const struct trek_batch *batch);
 int64_t trek_ranks_window(trek_stepper *stepper);
+
+/* observations.c: what training functions have recorded, on all ranks and processes, comes to the caller's graph. */
+trek_status trek_ranks_gather_observations(trek_stepper *stepper);
 
 /* gradients.c */
 /* Multiplies gradients by `factor`, which becomes 1. */

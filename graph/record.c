@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a training function records: on the rank's own graph, with the weight of the batch that runs. */
+#include <math.h>
+#include <string.h>
+
+#include "autograd/ops.h"
+#include "autograd/var_internal.h"
+#include "graph/graph_loader_internal.h"
+#include "graph/observe_internal.h"
+
+static _Thread_local trek_recording here;
+
+trek_recording trek_recording_begin(trek_recording to)
+{
+    trek_recording before = here;
+    here = to;
+    return before;
+}
+
+bool trek_recording_of(const trek_graph *graph) { return here.graph == graph; }
+
+static trek_status check(const char *function, const char *name)
+{
+    if (!name)
+        return trek_fail_missing(function, "name");
+    if (name[0] == '\0' || strpbrk(name, "\t\n\r") || strncmp(name, TREK_MEASURED, sizeof TREK_MEASURED - 1) == 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: \"%s\" is no name: it is empty, has a tab or a line break, or begins \"%s\"", function,
+                         name, TREK_MEASURED);
+    if (!here.graph)
+        return trek_fail(TREK_ERR_STATE,
+                         "%s(\"%s\"): no function of trek_graph_set_loss runs on this thread; trek_graph_record records what a loop "
+                         "measures",
+                         function, name);
+    return trek_error_status();
+}
+
+trek_status trek_record_mean(const char *name, double value, double weight)
+{
+    trek_status status = check("trek_record_mean", name);
+    if (status != TREK_OK)
+        return status;
+    if (!(weight >= 0) || isinf(weight))
+        return trek_fail(TREK_ERR_ARGUMENT, "trek_record_mean(\"%s\"): the weight must be finite and not negative", name);
+    return weight == 0 ? TREK_OK : trek_observation_add(here.graph, name, false, value * weight, weight);
+}
+
+trek_status trek_record_sum(const char *name, double value)
+{
+    trek_status status = check("trek_record_sum", name);
+    return status == TREK_OK ? trek_observation_add(here.graph, name, true, value, 0) : status;
+}
+
+/* Nobody waits for a device: the sum stays there until the point ends. */
+static trek_status add_on_device(trek_observation *o, trek_var *value, double weight)
+{
+    trek_scope scope = trek_scope_begin();
+    if (!scope.depth)
+        return trek_error_status();
+    trek_no_grad_begin();
+    trek_dtype dtype = trek_var_dtype(value) == TREK_F64 ? TREK_F64 : TREK_F32;
+    trek_var *part = trek_mul_scalar(trek_reshape(trek_cast(value, dtype), trek_dims_none()), weight);
+    trek_var *sum = part && o->on_device ? trek_add(part, trek_var_from(trek_tensor_retain(o->on_device))) : part;
+    trek_no_grad_end();
+    if (sum) {
+        trek_tensor_release(o->on_device);
+        o->on_device = trek_tensor_retain(sum->data);
+    }
+    trek_scope_end(scope);
+    return sum ? TREK_OK : trek_error_status();
+}
+
+trek_status trek_observation_add_scalar(trek_graph *graph, const char *name, trek_var *value, double weight)
+{
+    if (weight == 0)
+        return TREK_OK;
+    if (trek_var_device(value).type == TREK_CPU)
+        return trek_observation_add(graph, name, false, trek_tensor_item(value->data) * weight, weight);
+    trek_status status = trek_observation_add(graph, name, false, 0, weight);
+    return status == TREK_OK ? add_on_device(trek_observation_find(graph, name), value, weight) : status;
+}
+
+trek_status trek_record_scalar(const char *name, trek_var *value)
+{
+    trek_status status = check("trek_record_scalar", name);
+    if (status != TREK_OK)
+        return status;
+    if (!value)
+        return trek_fail_missing("trek_record_scalar", "value");
+    if (trek_var_numel(value) != 1) {
+        char text[TREK_SHAPE_TEXT];
+        return trek_fail(TREK_ERR_SHAPE, "trek_record_scalar(\"%s\"): the value is %s, not a scalar", name,
+                         trek_shape_text(trek_var_shape(value), text));
+    }
+    return trek_observation_add_scalar(here.graph, name, value, here.rows);
+}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints: what makes up a run's state, into a file and back. Loading has two
  * halves: what can fail, and what follows once nothing can. */
-#include "distributed/checkpoint.h"
+#include "distributed/checkpoint_internal.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -22,6 +22,7 @@
 
 #define OWN "trek:"
 #define OF_OPTIMIZER "trek:optimizer."
+#define MORE "trek:more"
 #define VERSION_KEY "trek.checkpoint"
 #define VERSION "2"
 #define VERSION_UNCHECKED "1" /* the same without checksums */
@@ -122,7 +123,7 @@ static trek_status check_names(const trek_state *state)
     return TREK_OK;
 }
 
-static trek_status save(trek_graph *graph, trek_loader *loader, const char *path)
+static trek_status save(trek_graph *graph, trek_loader *loader, const char *path, const double *more, int n)
 {
     trek_state *state = trek_state_borrow(trek_graph_module(graph));
     trek_status status = state ? check_names(state) : trek_error_status();
@@ -136,6 +137,8 @@ static trek_status save(trek_graph *graph, trek_loader *loader, const char *path
         status = add_scaler(state, trek_graph_scaler(graph));
     if (status == TREK_OK)
         status = add_plan(state, trek_graph_ranks(graph));
+    if (status == TREK_OK && n > 0)
+        status = add_numbers(state, MORE, more, n, TREK_F64);
     if (status == TREK_OK)
         status = trek_state_write(state, path);
     trek_state_free(&state);
@@ -143,6 +146,11 @@ static trek_status save(trek_graph *graph, trek_loader *loader, const char *path
 }
 
 trek_status trek_checkpoint_save(trek_graph *graph, trek_loader *loader, const char *path)
+{
+    return trek_checkpoint_save_more(graph, loader, path, NULL, 0);
+}
+
+trek_status trek_checkpoint_save_more(trek_graph *graph, trek_loader *loader, const char *path, const double *more, int n)
 {
     if (!graph || !path)
         return trek_fail_missing("checkpoint_save", graph ? "path" : "graph");
@@ -152,7 +160,7 @@ trek_status trek_checkpoint_save(trek_graph *graph, trek_loader *loader, const c
     if (comm)
         trek_comm_say(comm, "save");
     if (status == TREK_OK && (!comm || s->process == 0))
-        status = save(graph, loader_of(graph, loader), path);
+        status = save(graph, loader_of(graph, loader), path, more, n);
     status = trek_replica_agree(comm, status, "checkpoint_save");
     if (comm)
         trek_comm_say(comm, NULL);
@@ -274,7 +282,7 @@ static trek_status read_header(restoring *r)
 /* Parameters and buffers apart from the optimizer's state. */
 static trek_status divide(restoring *r)
 {
-    static const char *const known[] = { OWN "run", OWN "loader", OWN "lr", OWN "scaler" };
+    static const char *const known[] = { OWN "run", OWN "loader", OWN "lr", OWN "scaler", MORE };
     r->model = trek_state_new();
     r->entries = trek_calloc((size_t)r->file->n_entries + 1, sizeof *r->entries);
     trek_status status = r->model && r->entries ? TREK_OK : trek_error_status();
@@ -452,6 +460,13 @@ static void end(restoring *r)
 
 trek_status trek_checkpoint_load(trek_graph *graph, trek_loader *loader, const char *path)
 {
+    bool found;
+    return trek_checkpoint_load_more(graph, loader, path, NULL, 0, &found);
+}
+
+trek_status trek_checkpoint_load_more(trek_graph *graph, trek_loader *loader, const char *path, double *more, int n, bool *found)
+{
+    *found = false;
     if (!graph || !path)
         return trek_fail_missing("checkpoint_load", graph ? "path" : "graph");
     trek_status status = trek_error_status();
@@ -465,6 +480,8 @@ trek_status trek_checkpoint_load(trek_graph *graph, trek_loader *loader, const c
         status = trek_error_status();
     if (status == TREK_OK)
         status = prepare(&r);
+    if (status == TREK_OK && n > 0)
+        status = read_numbers(&r, MORE, TREK_F64, n, more, found);
     status = trek_replica_agree(comm, status, "checkpoint_load");
     if (status == TREK_OK)
         status = commit(&r);

@@ -255,9 +255,22 @@ double trek_schedule_lr(const trek_schedule *schedule, int64_t step)
         trek_fail(TREK_ERR_ARGUMENT, schedule ? "trek_schedule_lr: a step is at least 0" : "trek_schedule_lr: no schedule");
         return NAN;
     }
+    double scale = schedule->scale != 0 ? schedule->scale : 1;
     if (step < schedule->warmup)
-        return value_at(schedule, 0) * ((double)(step + 1) / (double)schedule->warmup);
-    return value_at(schedule, step - schedule->warmup);
+        return scale * (value_at(schedule, 0) * ((double)(step + 1) / (double)schedule->warmup));
+    return scale * value_at(schedule, step - schedule->warmup);
+}
+
+trek_schedule trek_scaled_lr(trek_schedule schedule, double factor)
+{
+    if (schedule.kind == TREK_SCHEDULE_NONE)
+        return schedule;
+    if (!is_finite_from(factor, 0.0) || factor == 0) {
+        bad("trek_scaled_lr", "factor", factor, "finite and above 0");
+        return (trek_schedule){ .kind = TREK_SCHEDULE_NONE };
+    }
+    schedule.scale = (schedule.scale != 0 ? schedule.scale : 1) * factor;
+    return schedule;
 }
 
 /* --- plateau --------------------------------------------------------------- */

@@ -32,6 +32,7 @@ typedef struct trek_schedule {
     int64_t steps[2];
     double lr;
     double numbers[3];
+    double scale;        /* of every rate; 0: 1 */
     int64_t milestones[TREK_SCHEDULE_MILESTONES];
 } trek_schedule;
 
@@ -86,6 +87,9 @@ TREK_API trek_schedule trek_cyclic_lr(double base, double max, const trek_cyclic
 /* then's first lr times (step + 1) / steps for step < steps; afterwards `then` from its own step 0.
  * A `then` that has a warm-up itself: ARGUMENT. steps 0: then as it is. */
 TREK_API trek_schedule trek_warmup_lr(int64_t steps, trek_schedule then);
+
+/* The same with every rate times factor (> 0). */
+TREK_API trek_schedule trek_scaled_lr(trek_schedule schedule, double factor);
 
 /* The learning rate of a step: a pure function. NaN and ARGUMENT for NULL, kind NONE or a negative step. */
 TREK_API double trek_schedule_lr(const trek_schedule *schedule, int64_t step);

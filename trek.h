@@ -20,6 +20,7 @@
 #include "distributed/comm/comm.h"
 #include "distributed/ddp.h"
 #include "distributed/ranks.h"
+#include "distributed/run.h"
 #include "distributed/stop.h"
 #include "distributed/trainer.h"
 #include "graph/capture.h"

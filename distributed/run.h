@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs: the library owns the loop. A program hands over how the model is made, a dataset and a training function; a thread
+ * trains, on all ranks that there are, and the program hears of each epoch.
+ *
+ *     static trek_var *train_step(trek_graph *graph, trek_var *logits, const trek_batch *batch, void *arg)
+ *     {
+ *         trek_record_scalar("accuracy", trek_accuracy(logits, trek_batch_get(batch, "label")));
+ *         return trek_cross_entropy(logits, trek_batch_get(batch, "label"));
+ *     }
+ *
+ *     trek_run *run = trek_trainer_run(&(trek_run_opts){
+ *         .build_model = build_model, .train_step = train_step, .dataset = mnist, .input = "image",
+ *         .optimizer = trek_adam((trek_adam_opts){ .lr = 1e-3 }), .batch_size = 64, .epochs = 5 });
+ *     for (trek_epoch_metrics m; trek_run_next(run, &m); )
+ *         printf("epoch %d  loss %.4f  accuracy %.4f\n", (int)m.epoch, m.loss, trek_metrics_get(&m, "accuracy"));
+ *     trek_state *trained = trek_run_join(run);
+ *
+ * It is trek_trainer_setup with a loader and a registered loss of its own: what a step means, which ranks there are, how
+ * unequal ones are kept busy, and what processes of a job do together, is written there. */
+#ifndef TREK_DISTRIBUTED_RUN_H
+#define TREK_DISTRIBUTED_RUN_H
+
+#include "distributed/trainer.h"
+#include "nn/state.h"
+
+TREK_BEGIN
+
+typedef struct trek_run trek_run;
+
+/* When ranks bring their gradients together. */
+typedef enum trek_policy {
+    TREK_POLICY_SYNC,     /* after every batch, which they divide: exact, the same bits as trek_trainer_setup gives */
+    TREK_POLICY_CADENCE   /* El Che: each runs whole batches at its own pace and all meet after a window; exact for the
+                             window's samples */
+} trek_policy;
+
+/* One scalar of an epoch. */
+typedef struct trek_metric {
+    const char *name;
+    double value;
+} trek_metric;
+
+/* A rank's part of an epoch. */
+typedef struct trek_rank_metrics {
+    double compute_s;                /* it computed so long; GPUs: by their own clocks */
+    double waiting_s;                /* the rest of the epoch's training: waiting for other ranks, reducing, the loader */
+    int64_t samples;
+    double samples_per_s;            /* of compute; 0: it had none */
+    double share;                    /* of the epoch's samples */
+} trek_rank_metrics;
+
+/* An epoch. What it points to is the run's, until trek_run_join. */
+typedef struct trek_epoch_metrics {
+    int64_t epoch;                   /* from 0 */
+    int64_t steps, samples;          /* of all ranks */
+    double loss;                     /* mean over all samples, weighted as the step weighs them; NaN: none counted */
+    double evaluation_loss;          /* likewise, of the evaluation after this epoch; NaN: there was none */
+    double lr;                       /* of group 0 in the last step */
+    double seconds, samples_per_s;   /* of training; evaluation excluded */
+    double evaluation_s;
+    int64_t anchor;                  /* of windows; 0: none */
+    bool best;                       /* .best_metric is the best so far */
+    int ranks;                       /* of the job */
+    const trek_rank_metrics *per_rank;
+    int n_scalars;
+    const trek_metric *scalars;      /* what training recorded, and "evaluation.NAME" of what evaluation did */
+} trek_epoch_metrics;
+/* "loss", "evaluation_loss", or the value of a scalar; NaN: there is none. */
+TREK_API double trek_metrics_get(const trek_epoch_metrics *metrics, const char *name);
+
+/* Callbacks run on the run's thread, in every process. Any status but OK ends the run with it; so does an error that is set. */
+typedef trek_status (*trek_epoch_fn)(trek_graph *graph, int64_t epoch, void *arg);
+typedef trek_status (*trek_metrics_fn)(const trek_epoch_metrics *metrics, void *arg);
+/* path: of the file just written. */
+typedef trek_status (*trek_checkpoint_fn)(trek_graph *graph, int64_t epoch, const char *path, void *arg);
+
+typedef struct trek_run_opts {
+    /* -- what is trained: required, but for build_model with a graph of one's own -- */
+    trek_build_fn build_model;       /* called on each rank's thread, for rank 0 on the run's */
+    trek_loss_fn train_step;         /* the loss of one batch, as for trek_graph_set_loss; may record scalars. With .input it is
+                                        given what the graph made of the batch; without, output is NULL and it runs
+                                        trek_graph_forward on the graph that it is given itself, as often as it likes */
+    trek_dataset *dataset;           /* retained */
+    trek_optimizer_spec optimizer;
+    int64_t batch_size;              /* of all ranks together; with CADENCE, of each rank's batches */
+    int64_t epochs;
+    const char *input;               /* field of the graph's first input; others take the field of their name. Copied */
+    void *arg;                       /* handed to all functions */
+
+    /* -- how -- */
+    uint64_t seed;                   /* of the order of samples and of what is drawn in training */
+    int shuffle;                     /* default: a new order in each epoch; TREK_OFF: in order */
+    bool drop_last;
+    int prefetch;                    /* as a loader's */
+    trek_policy policy;
+    trek_schedule schedule;          /* by steps; default: none */
+    double lr_scale;                 /* the learning rates of all groups, or the schedule's, times 1 + (ranks - 1) * lr_scale. Default
+                                        0: as they are; 1: linear in the ranks */
+    trek_trainer_opts trainer;       /* devices, ranks, clipping, mixed precision, accumulation, El Che's and the balancer's
+                                        numbers, ...: as for trek_trainer_setup. What is an option of the run (build_replica, arg,
+                                        optimizer, schedule) is left out there, .max_anchor belongs to CADENCE. Lists with an
+                                        entry for each rank are copied; plan, comm and timeline stay the caller's, until join */
+
+    /* -- evaluation, over all ranks, exactly; in evaluation mode, without gradients -- */
+    trek_loss_fn evaluate;           /* the mean loss of a batch; may record scalars. NULL: train_step */
+    trek_dataset *evaluation;        /* retained; NULL: none. Its fields are named like the dataset's */
+    int64_t evaluation_batch;        /* default: batch_size */
+    int64_t evaluate_every;          /* epochs; default 1; the last one in any case */
+
+    /* -- keeping and stopping -- */
+    const char *best_metric;         /* which of an epoch's metrics (trek_metrics_get) is to be small. Default: evaluation_loss,
+                                        or loss without an evaluation. Copied */
+    bool best_is_largest;            /* it is to be large */
+    int64_t patience;                /* stop when so many epochs in a row were not the best; default 0: never */
+    double min_delta;                /* by less than this it is not better; >= 0 */
+    const char *checkpoint_folder;   /* made if need be; NULL: no checkpoints. Copied */
+    int64_t checkpoint_every;        /* epochs; default 1; the last one in any case */
+    int keep_last;                   /* how many of them stay; default 1; TREK_OFF: all */
+    bool keep_best;                  /* also the file "best.safetensors" */
+    const char *resume_from;         /* a file, or a folder: its last one; an empty or missing folder: from the beginning. Copied */
+
+    trek_epoch_fn on_epoch;          /* before an epoch; what it sets (trek_graph_set_lr, freezing) holds */
+    trek_metrics_fn on_metrics;      /* after an epoch */
+    trek_checkpoint_fn on_checkpoint; /* on the process that writes, process 0 */
+} trek_run_opts;
+
+/* Checks the options and starts the run; returns at once. NULL and ARGUMENT (which option is missing or contradicts
+ * another), MEMORY, STATE (a thread cannot start). One run at a time trains in a job of several processes. */
+TREK_API trek_run *trek_trainer_run(const trek_run_opts *opts);
+
+/* Waits for the next epoch's metrics. False: there are none any more; trek_run_join tells whether that is well. */
+TREK_API bool trek_run_next(trek_run *run, trek_epoch_metrics *metrics);
+/* The same without waiting: false, too, where the next epoch has not ended. */
+TREK_API bool trek_run_poll(trek_run *run, trek_epoch_metrics *metrics);
+
+/* Where a run is. */
+typedef struct trek_run_progress {
+    bool running;
+    int64_t epoch, epochs;
+    int64_t batch, batches;          /* of the epoch: done, and all */
+    int64_t samples;                 /* trained on since the run began */
+    double samples_per_s;            /* since the epoch began */
+    double loss;                     /* mean of the last step on this process; NaN: none yet, or not at hand (on a GPU) */
+} trek_run_progress;
+TREK_API trek_status trek_run_look(trek_run *run, trek_run_progress *progress);
+
+/* Asks this run to stop after its present step, on all processes; from any thread and process. Its last epoch is then incomplete
+ * and has no metrics. */
+TREK_API void trek_run_stop(trek_run *run);
+/* Waits for the end and frees the run. The final parameters and buffers on the CPU, to be freed by trek_state_free; NULL and
+ * an error, which says which rank failed and why. After trek_run_stop, or trek_request_stop: those of the last step. */
+TREK_API trek_state *trek_run_join(trek_run *run);
+
+TREK_END
+
+#endif

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A run's options: what is missing or contradicts itself, found before anything starts. */
+#include <math.h>
+#include <string.h>
+
+#include "distributed/run/run_internal.h"
+#include "distributed/control/call.h"
+#include "tensor/memory_internal.h"
+
+#define FAIL(...) return trek_fail(TREK_ERR_ARGUMENT, "trek_trainer_run: " __VA_ARGS__)
+
+static trek_status check_required(const trek_run_opts *o)
+{
+    const char *missing = !o->build_model ? "build_model" : !o->train_step ? "train_step" : !o->dataset ? "dataset"
+        : !o->optimizer.klass ? "optimizer" : NULL;
+    if (missing)
+        FAIL(".%s is missing", missing);
+    if (o->batch_size < 1)
+        FAIL(".batch_size is %lld", (long long)o->batch_size);
+    if (o->epochs < 1)
+        FAIL(".epochs is %lld", (long long)o->epochs);
+    return TREK_OK;
+}
+
+static trek_status check_field(const trek_run_opts *o, trek_dataset *dataset)
+{
+    return o->input && trek_dataset_field(dataset, o->input) < 0 ? trek_error_status() : TREK_OK;
+}
+
+static trek_status check_trainer(const trek_run_opts *o)
+{
+    const trek_trainer_opts *t = &o->trainer;
+    if (t->build_replica || t->arg || t->optimizer.klass || t->schedule.kind != TREK_SCHEDULE_NONE)
+        FAIL(".trainer states build_replica, arg, optimizer or schedule, which are options of the run");
+    if (t->ranks < 0 || t->ranks > TREK_MAX_RANKS || (t->ranks == 0 && (t->devices || t->slowdowns)))
+        FAIL(".trainer.ranks is %d%s", t->ranks, t->devices || t->slowdowns ? ", beside a list for each rank" : "");
+    if (o->policy != TREK_POLICY_SYNC && o->policy != TREK_POLICY_CADENCE)
+        FAIL(".policy is %d", (int)o->policy);
+    if (o->policy == TREK_POLICY_SYNC && t->max_anchor > 0)
+        FAIL(".trainer.max_anchor is of TREK_POLICY_CADENCE");
+    if (o->policy == TREK_POLICY_CADENCE && t->max_anchor == TREK_OFF)
+        FAIL("TREK_POLICY_CADENCE without windows: .trainer.max_anchor is TREK_OFF");
+    return TREK_OK;
+}
+
+static trek_status check_evaluation(const trek_run_opts *o)
+{
+    if (!o->evaluation && (o->evaluate || o->evaluation_batch || o->evaluate_every))
+        FAIL(".evaluate, .evaluation_batch or .evaluate_every without .evaluation");
+    if (o->evaluation_batch < 0 || o->evaluate_every < 0)
+        FAIL(".evaluation_batch or .evaluate_every is negative");
+    return o->evaluation ? check_field(o, o->evaluation) : TREK_OK;
+}
+
+static trek_status check_keeping(const trek_run_opts *o)
+{
+    if (o->patience < 0 || !(o->min_delta >= 0) || isinf(o->min_delta))
+        FAIL(".patience or .min_delta is negative, or not finite");
+    if (!o->checkpoint_folder && (o->checkpoint_every || o->keep_last || o->keep_best || o->on_checkpoint))
+        FAIL(".checkpoint_every, .keep_last, .keep_best or .on_checkpoint without .checkpoint_folder");
+    if (o->checkpoint_every < 0 || (o->keep_last < 0 && o->keep_last != TREK_OFF))
+        FAIL(".checkpoint_every or .keep_last is negative");
+    return TREK_OK;
+}
+
+trek_status trek_run_check(const trek_run_opts *o)
+{
+    if (!o)
+        return trek_fail_missing("trek_trainer_run", "options");
+    if (trek_error_status() != TREK_OK) /* a dataset or an optimizer that could not be made */
+        return trek_error_status();
+    trek_status status = check_required(o);
+    if (status == TREK_OK)
+        status = check_field(o, o->dataset);
+    if (status == TREK_OK && !(o->lr_scale >= 0 && !isinf(o->lr_scale)))
+        FAIL(".lr_scale is negative or not finite");
+    if (status == TREK_OK && o->shuffle != 0 && o->shuffle != TREK_OFF)
+        FAIL(".shuffle is %d; it is 0 or TREK_OFF", o->shuffle);
+    if (status == TREK_OK)
+        status = check_trainer(o);
+    if (status == TREK_OK)
+        status = check_evaluation(o);
+    return status == TREK_OK ? check_keeping(o) : status;
+}
+
+/* --- copies -------------------------------------------------------------------------------- */
+
+/* NULL for nothing, and an error without memory. */
+static const void *copy_of(const void *from, size_t bytes)
+{
+    void *to = from ? trek_calloc(1, bytes) : NULL;
+    return to ? memcpy(to, from, bytes) : NULL;
+}
+
+trek_status trek_run_opts_copy(trek_run_opts *to, const trek_run_opts *from)
+{
+    const char **texts[] = { &to->input, &to->best_metric, &to->checkpoint_folder, &to->resume_from };
+    *to = *from;
+    to->dataset = trek_dataset_retain(from->dataset);
+    to->evaluation = trek_dataset_retain(from->evaluation);
+    for (size_t k = 0; k < sizeof texts / sizeof *texts; k++)
+        *texts[k] = copy_of(*texts[k], *texts[k] ? strlen(*texts[k]) + 1 : 0);
+    trek_trainer_opts *t = &to->trainer;
+    t->devices = copy_of(t->devices, (size_t)t->ranks * sizeof *t->devices);
+    t->slowdowns = copy_of(t->slowdowns, (size_t)t->ranks * sizeof *t->slowdowns);
+    return trek_error_status();
+}
+
+void trek_run_opts_clear(trek_run_opts *o)
+{
+    trek_dataset_free(&o->dataset);
+    trek_dataset_free(&o->evaluation);
+    trek_free((void *)o->input);
+    trek_free((void *)o->best_metric);
+    trek_free((void *)o->checkpoint_folder);
+    trek_free((void *)o->resume_from);
+    trek_free((void *)o->trainer.devices);
+    trek_free((void *)o->trainer.slowdowns);
+    *o = (trek_run_opts){ 0 };
+}

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A run as its program sees it: started, asked, joined. */
+#include <math.h>
+#include <string.h>
+
+#include "distributed/run/run_internal.h"
+#include "tensor/memory_internal.h"
+
+static void *run_thread(void *arg)
+{
+    trek_run *run = arg;
+    trek_run_train(run);
+    pthread_mutex_lock(&run->lock);
+    trek_error_take(&run->status, run->message);
+    run->ended = true;
+    run->progress.running = false;
+    pthread_cond_broadcast(&run->changed);
+    pthread_mutex_unlock(&run->lock);
+    trek_error_clear();
+    return NULL;
+}
+
+static void run_free(trek_run *run)
+{
+    for (int k = 0; k < run->n_epochs; k++)
+        trek_run_epoch_free(run->epochs[k]);
+    trek_free(run->epochs);
+    trek_state_free(&run->final);
+    trek_run_opts_clear(&run->opts);
+    pthread_cond_destroy(&run->changed);
+    pthread_mutex_destroy(&run->lock);
+    trek_free(run);
+}
+
+trek_run *trek_trainer_run(const trek_run_opts *opts)
+{
+    if (trek_run_check(opts) != TREK_OK)
+        return NULL;
+    trek_run *run = trek_calloc(1, sizeof *run);
+    if (!run)
+        return NULL;
+    pthread_mutex_init(&run->lock, NULL);
+    pthread_cond_init(&run->changed, NULL);
+    run->best = NAN;
+    run->progress = (trek_run_progress){ .running = true, .epochs = opts->epochs, .loss = NAN };
+    trek_status status = trek_run_opts_copy(&run->opts, opts);
+    if (status == TREK_OK && pthread_create(&run->thread, NULL, run_thread, run) != 0)
+        status = trek_fail(TREK_ERR_STATE, "trek_trainer_run: the run's thread cannot be started");
+    if (status == TREK_OK)
+        return run;
+    run_free(run);
+    return NULL;
+}
+
+trek_status trek_run_publish(trek_run *run, run_epoch *epoch)
+{
+    pthread_mutex_lock(&run->lock);
+    trek_status status = trek_array_grow(&run->epochs, &run->cap_epochs, run->n_epochs + 1, sizeof *run->epochs);
+    if (status == TREK_OK)
+        run->epochs[run->n_epochs++] = epoch;
+    else
+        trek_run_epoch_free(epoch);
+    pthread_cond_broadcast(&run->changed);
+    pthread_mutex_unlock(&run->lock);
+    return status;
+}
+
+static bool take_next(trek_run *run, trek_epoch_metrics *metrics, bool waits, const char *function)
+{
+    if (!run || !metrics) {
+        trek_fail_missing(function, run ? "metrics" : "run");
+        return false;
+    }
+    pthread_mutex_lock(&run->lock);
+    while (waits && run->next == run->n_epochs && !run->ended)
+        pthread_cond_wait(&run->changed, &run->lock);
+    bool there = run->next < run->n_epochs;
+    if (there)
+        *metrics = run->epochs[run->next++]->metrics;
+    pthread_mutex_unlock(&run->lock);
+    return there;
+}
+
+bool trek_run_next(trek_run *run, trek_epoch_metrics *metrics) { return take_next(run, metrics, true, "trek_run_next"); }
+bool trek_run_poll(trek_run *run, trek_epoch_metrics *metrics) { return take_next(run, metrics, false, "trek_run_poll"); }
+
+trek_status trek_run_look(trek_run *run, trek_run_progress *progress)
+{
+    if (!run || !progress)
+        return trek_fail_missing("trek_run_look", run ? "progress" : "run");
+    pthread_mutex_lock(&run->lock);
+    *progress = run->progress;
+    pthread_mutex_unlock(&run->lock);
+    return TREK_OK;
+}
+
+void trek_run_stop(trek_run *run)
+{
+    if (run)
+        atomic_store(&run->stop, true);
+}
+
+trek_state *trek_run_join(trek_run *run)
+{
+    if (!run) {
+        trek_fail_missing("trek_run_join", "run");
+        return NULL;
+    }
+    pthread_join(run->thread, NULL);
+    trek_state *final = run->final;
+    run->final = NULL;
+    if (run->status != TREK_OK) {
+        trek_state_free(&final);
+        trek_fail(run->status, "%s", run->message);
+    }
+    run_free(run);
+    return final;
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A run: what the program and the run's thread share, and what is the thread's alone. Internal. */
+#ifndef TREK_DISTRIBUTED_RUN_RUN_INTERNAL_H
+#define TREK_DISTRIBUTED_RUN_RUN_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "distributed/run.h"
+#include "tensor/status_internal.h"
+
+#define TREK_RUN_EVALUATION "evaluation."
+
+/* An epoch's metrics and what they point to. */
+typedef struct run_epoch {
+    trek_epoch_metrics metrics;
+    trek_rank_metrics *ranks;
+    trek_metric *scalars;    /* names owned */
+} run_epoch;
+
+struct trek_run {
+    trek_run_opts opts;      /* strings and datasets are its own */
+    pthread_t thread;
+
+    /* under the lock */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    run_epoch **epochs;      /* that have ended, in order */
+    int n_epochs, cap_epochs, next;
+    bool ended;
+    trek_run_progress progress;
+    int64_t epoch_start_ns, epoch_samples;
+
+    atomic_bool stop;
+
+    /* the thread's until `ended` */
+    trek_graph *graph;
+    trek_loader *train, *evaluation;
+    int64_t first_epoch;     /* after resuming */
+    bool resumed;            /* in the middle of first_epoch */
+    double best;             /* NaN: none yet */
+    int64_t since_best;      /* epochs */
+    trek_status status;
+    char message[TREK_ERROR_SIZE];
+    trek_state *final;
+};
+
+/* options.c: ARGUMENT and which. copy: *to has its own strings, and holds the datasets; free gives them back. */
+trek_status trek_run_check(const trek_run_opts *opts);
+trek_status trek_run_opts_copy(trek_run_opts *to, const trek_run_opts *from);
+void trek_run_opts_clear(trek_run_opts *opts);
+
+/* train.c: all of it, on the run's thread. */
+trek_status trek_run_train(trek_run *run);
+
+/* run.c: an epoch has ended; the run takes it over, also on failure. */
+trek_status trek_run_publish(trek_run *run, run_epoch *epoch);
+
+/* metrics.c */
+run_epoch *trek_run_epoch_new(int64_t epoch);
+void trek_run_epoch_free(run_epoch *epoch);
+/* What was observed since the last time, of all ranks and processes: a collective. */
+trek_status trek_run_measure_training(trek_run *run, run_epoch *epoch);
+trek_status trek_run_measure_evaluation(trek_run *run, run_epoch *epoch);
+
+/* keep.c: checkpoints. save: of the epoch that has just ended, if it is one's turn. resume: before the first epoch. */
+trek_status trek_run_save(trek_run *run, const trek_epoch_metrics *metrics, bool last);
+trek_status trek_run_resume(trek_run *run);
+
+#endif

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a run's thread does: the model, the ranks, then epoch by epoch. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "distributed/replica/agreement.h"
+#include "distributed/replica/replica.h"
+#include "distributed/run/run_internal.h"
+#include "distributed/step/stepper_ranks.h"
+#include "distributed/stop.h"
+#include "graph/graph_loader_internal.h"
+#include "tensor/trace.h"
+
+enum { DEFAULT_MOST_ANCHOR = 200 };
+
+static trek_comm *comm_of(const trek_run *run)
+{
+    const ranks_stepper *s = trek_graph_ranks(run->graph);
+    return s ? s->comm : NULL;
+}
+
+/* After what may fail in one process alone. */
+static trek_status agree(const trek_run *run, trek_status own) { return trek_replica_agree(comm_of(run), own, "trek_trainer_run"); }
+
+/* --- setting up --------------------------------------------------------------------------------- */
+
+/* Where rank 0's replica is built: trek_trainer_setup puts the other ranks beside it. */
+static trek_status find_device(const trek_trainer_opts *t, trek_device *device)
+{
+    const char *listed = getenv("TREK_DEVICES");
+    char text[32];
+    *device = t->devices ? t->devices[0] : trek_device_default();
+    if (t->ranks > 0 || !listed || !*listed)
+        return TREK_OK;
+    size_t size = strcspn(listed, ",");
+    if (size >= sizeof text)
+        return trek_fail(TREK_ERR_ARGUMENT, "TREK_DEVICES=%s begins with no device such as cpu:1", listed);
+    memcpy(text, listed, size);
+    text[size] = '\0';
+    return trek_device_parse(text, device);
+}
+
+static trek_loader *make_loader(const trek_run_opts *o, trek_dataset *dataset, int64_t batch_size, trek_device device, bool training)
+{
+    return trek_loader_new(trek_dataset_retain(dataset),
+                           &(trek_loader_opts){ .batch_size = batch_size, .shuffle = training && o->shuffle != TREK_OFF,
+                                                .seed = o->seed, .drop_last = training && o->drop_last, .prefetch = o->prefetch,
+                                                .device = device, .host = device.type == TREK_CPU });
+}
+
+static trek_status feed(trek_run *run, trek_loader *loader, trek_loss_fn fn)
+{
+    trek_status status = trek_graph_set_loader(run->graph, loader, run->opts.input);
+    if (status == TREK_OK)
+        status = trek_graph_set_loss(run->graph, fn, run->opts.arg);
+    if (status == TREK_OK)
+        run->graph->graph_loader->measures = true;
+    return status;
+}
+
+static trek_status scale_rates(trek_run *run)
+{
+    const trek_run_opts *o = &run->opts;
+    double factor = 1 + (trek_graph_world_size(run->graph) - 1) * o->lr_scale;
+    if (factor == 1)
+        return TREK_OK;
+    if (o->schedule.kind == TREK_SCHEDULE_NONE)
+        return trek_graph_set_lr(run->graph, trek_graph_lr(run->graph) * factor);
+    trek_schedule scaled = trek_scaled_lr(o->schedule, factor);
+    return trek_graph_set_schedule(run->graph, &scaled);
+}
+
+static void line(trek_text *text, const char *name, double value)
+{
+    char number[40];
+    trek_text_format(text, "%s\t%s\n", name, trek_text_number(value, number));
+}
+
+/* What decides when processes meet, or what they decide, is alike in all. */
+static trek_status compare(const trek_run *run)
+{
+    const trek_run_opts *o = &run->opts;
+    trek_text text = { 0 };
+    if (!comm_of(run))
+        return TREK_OK;
+    line(&text, ".policy", o->policy);
+    line(&text, ".epochs", (double)o->epochs);
+    line(&text, ".lr_scale", o->lr_scale);
+    line(&text, "the evaluation's samples", o->evaluation ? (double)trek_dataset_length(o->evaluation) : -1);
+    line(&text, ".evaluation_batch", (double)o->evaluation_batch);
+    line(&text, ".evaluate_every", (double)o->evaluate_every);
+    line(&text, ".patience", (double)o->patience);
+    line(&text, ".min_delta", o->min_delta);
+    line(&text, ".best_is_largest", o->best_is_largest);
+    trek_text_format(&text, ".best_metric\t%s\n", o->best_metric ? o->best_metric : "");
+    line(&text, ".checkpoint_folder", o->checkpoint_folder != NULL);
+    line(&text, ".checkpoint_every", (double)o->checkpoint_every);
+    line(&text, ".keep_best", o->keep_best);
+    line(&text, ".resume_from", o->resume_from != NULL);
+    trek_status status = trek_agree(comm_of(run), TREK_OK, "trek_trainer_run: not all processes run alike", &text);
+    trek_text_clear(&text);
+    return status;
+}
+
+static trek_status set_up(trek_run *run)
+{
+    const trek_run_opts *o = &run->opts;
+    trek_trainer_opts t = o->trainer;
+    t.build_replica = o->build_model;
+    t.arg = o->arg;
+    t.optimizer = o->optimizer;
+    t.schedule = o->schedule;
+    if (o->policy == TREK_POLICY_SYNC)
+        t.max_anchor = TREK_OFF;
+    else if (t.max_anchor == 0)
+        t.max_anchor = DEFAULT_MOST_ANCHOR;
+    trek_status status = trek_trainer_setup(run->graph, &t);
+    if (status == TREK_OK)
+        status = compare(run);
+    return status == TREK_OK ? scale_rates(run) : status;
+}
+
+static trek_status prepare(trek_run *run)
+{
+    const trek_run_opts *o = &run->opts;
+    trek_device device;
+    trek_status status = find_device(&o->trainer, &device);
+    if (status != TREK_OK)
+        return status;
+    trek_seed(o->seed);
+    run->graph = o->build_model(device, o->arg);
+    if (!run->graph)
+        return trek_fail_after(TREK_ERR_CALLBACK, "trek_trainer_run: build_model returned NULL");
+    run->train = make_loader(o, o->dataset, o->batch_size, device, true);
+    if (o->evaluation)
+        run->evaluation = make_loader(o, o->evaluation, o->evaluation_batch ? o->evaluation_batch : o->batch_size, device, false);
+    status = trek_error_status();
+    if (status == TREK_OK)
+        status = feed(run, run->train, o->train_step);
+    if (status == TREK_OK)
+        status = set_up(run);
+    return status == TREK_OK ? trek_run_resume(run) : status;
+}
+
+/* --- an epoch ------------------------------------------------------------------------------------ */
+
+/* Asked of this run, or of the job: known at the same step to all processes. */
+static bool is_stopped(trek_run *run)
+{
+    bool asked = atomic_load_explicit(&run->stop, memory_order_relaxed);
+    run->graph->settings.stop_wanted = asked;
+    return run->graph->settings.stop_agreed || trek_stop_requested() || (asked && !comm_of(run));
+}
+
+static void show(trek_run *run, int64_t batches, int64_t samples, double loss)
+{
+    pthread_mutex_lock(&run->lock);
+    trek_run_progress *p = &run->progress;
+    double seconds = (double)(trek_clock_ns() - run->epoch_start_ns) * 1e-9;
+    run->epoch_samples += samples;
+    p->batch += batches;
+    p->samples += samples;
+    p->samples_per_s = seconds > 0 ? (double)run->epoch_samples / seconds : 0;
+    p->loss = loss;
+    pthread_mutex_unlock(&run->lock);
+}
+
+static void show_epoch(trek_run *run, int64_t epoch)
+{
+    int64_t batch = 0;
+    if (run->resumed)
+        trek_loader_position(run->train, NULL, &batch);
+    pthread_mutex_lock(&run->lock);
+    run->progress.epoch = epoch;
+    run->progress.batch = batch;
+    run->progress.batches = trek_loader_batches(run->train);
+    run->epoch_start_ns = trek_clock_ns();
+    run->epoch_samples = 0;
+    pthread_mutex_unlock(&run->lock);
+}
+
+/* A pass, and the step where it is the step's last. */
+static trek_status train_batch(trek_run *run, trek_batch *batch, int64_t *passes)
+{
+    int64_t every = run->opts.trainer.accumulate > 1 ? run->opts.trainer.accumulate : 1;
+    int64_t samples = batch->global, batches = batch->window ? batch->batches : 1;
+    trek_var *loss = trek_graph_train_batch(run->graph, batch);
+    if (!loss)
+        return trek_error_status();
+    show(run, batches, samples, trek_var_device(loss).type == TREK_CPU ? trek_var_item(loss) : (double)NAN);
+    return ++*passes % every == 0 ? trek_graph_step(run->graph) : TREK_OK;
+}
+
+/* *stopped: it was asked to, before the epoch's end. */
+static trek_status train(trek_run *run, run_epoch *e, bool *stopped)
+{
+    int64_t passes = 0, steps = trek_graph_steps(run->graph), samples = run->progress.samples;
+    trek_status status = trek_graph_train(run->graph, true);
+    if (status == TREK_OK && !run->resumed)
+        status = trek_graph_start(run->graph, e->metrics.epoch);
+    show_epoch(run, e->metrics.epoch);
+    run->resumed = false;
+    *stopped = status == TREK_OK && is_stopped(run);
+    for (trek_batch *batch; status == TREK_OK && !*stopped && (batch = trek_graph_next(run->graph));) {
+        status = train_batch(run, batch, &passes);
+        *stopped = status == TREK_OK && is_stopped(run);
+    }
+    if (status == TREK_OK)
+        status = trek_error_status();
+    int every = run->opts.trainer.accumulate;
+    if (status == TREK_OK && every > 1 && passes % every != 0) /* the epoch's last step has fewer passes */
+        status = trek_graph_step(run->graph);
+    e->metrics.seconds = (double)(trek_clock_ns() - run->epoch_start_ns) * 1e-9;
+    e->metrics.steps = trek_graph_steps(run->graph) - steps;
+    e->metrics.samples = run->progress.samples - samples;
+    return status;
+}
+
+static trek_status evaluate(trek_run *run, run_epoch *e)
+{
+    const trek_run_opts *o = &run->opts;
+    int64_t every = o->evaluate_every ? o->evaluate_every : 1, from = trek_clock_ns();
+    if (!run->evaluation || (e->metrics.epoch + 1 < o->epochs && (e->metrics.epoch + 1) % every != 0))
+        return TREK_OK;
+    trek_status status = feed(run, run->evaluation, o->evaluate ? o->evaluate : o->train_step);
+    if (status == TREK_OK)
+        status = trek_graph_train(run->graph, false);
+    if (status == TREK_OK)
+        status = trek_graph_start(run->graph, 0);
+    for (trek_batch *batch; status == TREK_OK && (batch = trek_graph_next(run->graph));)
+        status = trek_graph_train_batch(run->graph, batch) ? TREK_OK : trek_error_status();
+    if (status == TREK_OK)
+        status = trek_error_status();
+    status = agree(run, status);
+    if (status == TREK_OK)
+        status = trek_run_measure_evaluation(run, e);
+    if (status == TREK_OK)
+        status = feed(run, run->train, o->train_step);
+    if (status == TREK_OK)
+        status = trek_graph_train(run->graph, true);
+    e->metrics.evaluation_s = (double)(trek_clock_ns() - from) * 1e-9;
+    return status;
+}
+
+/* Whether the epoch is the best so far, by the metric that says so. */
+static void rate(trek_run *run, trek_epoch_metrics *m)
+{
+    const trek_run_opts *o = &run->opts;
+    double value = trek_metrics_get(m, o->best_metric ? o->best_metric : o->evaluation ? "evaluation_loss" : "loss");
+    if (isnan(value))
+        return; /* not measured in this epoch */
+    double gain = o->best_is_largest ? value - run->best : run->best - value;
+    m->best = isnan(run->best) || gain > o->min_delta;
+    run->best = m->best ? value : run->best;
+    run->since_best = m->best ? 0 : run->since_best + 1;
+}
+
+static trek_status before_epoch(trek_run *run, int64_t epoch)
+{
+    const trek_run_opts *o = &run->opts;
+    trek_status status = o->on_epoch ? o->on_epoch(run->graph, epoch, o->arg) : TREK_OK;
+    status = status == TREK_OK ? trek_error_status() : trek_fail_after(status, "trek_trainer_run: on_epoch failed");
+    return agree(run, status);
+}
+
+static trek_status after_epoch(trek_run *run, run_epoch *e, bool *last)
+{
+    const trek_run_opts *o = &run->opts;
+    trek_status status = trek_run_measure_training(run, e);
+    if (status == TREK_OK)
+        status = evaluate(run, e);
+    if (status != TREK_OK)
+        return status;
+    rate(run, &e->metrics);
+    *last = e->metrics.epoch + 1 >= o->epochs || (o->patience > 0 && run->since_best >= o->patience);
+    status = trek_run_save(run, &e->metrics, *last);
+    if (status == TREK_OK && o->on_metrics)
+        status = o->on_metrics(&e->metrics, o->arg);
+    if (status != TREK_OK)
+        trek_fail_after(status, "trek_trainer_run: on_metrics failed");
+    else
+        status = trek_error_status();
+    return agree(run, status);
+}
+
+static trek_status run_epoch_number(trek_run *run, int64_t epoch, bool *last)
+{
+    bool stopped = false;
+    run_epoch *e = trek_run_epoch_new(epoch);
+    trek_status status = e ? before_epoch(run, epoch) : trek_error_status();
+    if (status == TREK_OK)
+        status = train(run, e, &stopped);
+    if (status == TREK_OK && stopped) {
+        *last = true;
+        trek_run_epoch_free(e);
+        return run->opts.checkpoint_folder ? trek_run_save(run, &(trek_epoch_metrics){ .epoch = epoch }, true) : TREK_OK;
+    }
+    if (status == TREK_OK)
+        status = after_epoch(run, e, last);
+    if (status == TREK_OK)
+        return trek_run_publish(run, e);
+    trek_run_epoch_free(e);
+    return status;
+}
+
+static void clean_up(trek_run *run)
+{
+    if (run->graph)
+        trek_graph_set_loader(run->graph, NULL, NULL);
+    trek_loader_free(&run->train);
+    trek_loader_free(&run->evaluation);
+    trek_graph_free(&run->graph);
+}
+
+trek_status trek_run_train(trek_run *run)
+{
+    trek_status status = prepare(run);
+    bool last = run->first_epoch >= run->opts.epochs || (run->opts.patience > 0 && run->since_best >= run->opts.patience);
+    for (int64_t epoch = run->first_epoch; status == TREK_OK && !last; epoch++)
+        status = run_epoch_number(run, epoch, &last);
+    if (status == TREK_OK)
+        run->final = trek_state_of(trek_graph_module(run->graph));
+    trek_status kept;
+    char message[TREK_ERROR_SIZE];
+    trek_error_take(&kept, message); /* what follows is to be done in any case */
+    clean_up(run);
+    trek_error_clear();
+    if (status != TREK_OK || kept != TREK_OK)
+        trek_fail(status != TREK_OK ? status : kept, "%s", kept != TREK_OK ? message : trek_status_text(status));
+    return trek_error_status();
+}

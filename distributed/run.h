@@ -21,6 +21,7 @@
 #define TREK_DISTRIBUTED_RUN_H
 
 #include "distributed/trainer.h"
+#include "graph/observe.h"
 #include "nn/state.h"
 
 TREK_BEGIN

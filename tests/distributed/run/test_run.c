@@ -17,7 +17,7 @@
 #include "distributed/checkpoint.h"
 #include "distributed/run.h"
 #include "distributed/stop.h"
-#include "graph/observe.h"
+
 #include "tests/support/support.h"
 #include "tests/support/training.h"
 
@@ -574,7 +574,7 @@ static void test_stop(void **state)
         trek_run *run = trek_trainer_run(&o);
         trek_run_progress p = { 0 };
         while (how > 0 && p.samples < 200)
-            trek_run_look(run, &p);
+            usleep(1000), trek_run_look(run, &p);
         if (how < 2)
             trek_run_stop(run);
         else

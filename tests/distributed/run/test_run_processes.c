@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs of several real processes: against one process with as many ranks; asked to stop, failing or killed in one of them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "autograd/ops.h"
+#include "distributed/run.h"
+#include "tests/support/processes.h"
+#include "tests/support/support.h"
+#include "tests/support/training.h"
+
+enum { EPOCHS = 3 };
+
+static bool has(const part *me, const char *word) { return strstr(me->detail, word) != NULL; }
+
+/* --- a process -------------------------------------------------------------------------------------- */
+
+static const part *mine;
+
+static trek_var *squares(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
+{
+    (void)graph, (void)arg;
+    for (int64_t k = 0; k < trek_batch_size(batch) && mine; k++)
+        if (trek_batch_indices(batch)[k] == 50 && has(mine, "bad-loss"))
+            return NULL;
+    trek_var *error = trek_sub(trek_narrow(output, 1, 0, 1), trek_batch_get(batch, "target"));
+    trek_var *loss = trek_mean(trek_mul(error, error), trek_dims_none(), false);
+    trek_record_scalar("squares", loss);
+    trek_record_sum("samples", (double)trek_batch_size(batch));
+    return loss;
+}
+
+static trek_status on_epoch(trek_graph *graph, int64_t epoch, void *arg)
+{
+    (void)graph, (void)arg;
+    if (epoch == 1 && has(mine, "kill"))
+        kill(getpid(), SIGKILL);
+    return epoch == 1 && has(mine, "bad-epoch") ? trek_fail(TREK_ERR_IO, "no epoch today") : TREK_OK;
+}
+
+static trek_status on_metrics(const trek_epoch_metrics *metrics, void *arg)
+{
+    (void)arg;
+    return metrics->epoch == 1 && has(mine, "bad-metrics") ? TREK_ERR_CALLBACK : TREK_OK;
+}
+
+static trek_run_opts opts_of(trek_dataset *data, int ranks)
+{
+    return (trek_run_opts){ .build_model = training_build, .train_step = squares, .dataset = data, .evaluation = data, .input = "x",
+                            .optimizer = training_adam(), .batch_size = 8, .epochs = EPOCHS, .seed = 5,
+                            .trainer = { .ranks = ranks } };
+}
+
+/* Metrics of the last epoch, and a number that stands for the parameters. */
+static int print_run(trek_run *run)
+{
+    trek_epoch_metrics m = { .loss = NAN };
+    int epochs = 0;
+    while (run && trek_run_next(run, &m))
+        epochs++;
+    int64_t samples = m.samples, ranks = m.ranks;
+    double loss = m.loss, evaluation = m.evaluation_loss, squares_mean = epochs ? trek_metrics_get(&m, "squares") : NAN,
+           sum = epochs ? trek_metrics_get(&m, "samples") : 0, number = 0;
+    trek_state *final = run ? trek_run_join(run) : NULL;
+    for (int k = 0; k < trek_state_count(final) && final; k++) {
+        double *values = test_read(trek_state_tensor(final, k));
+        for (int64_t i = 0; i < trek_tensor_numel(trek_state_tensor(final, k)); i++)
+            number = number * 1.01 + values[i];
+        free(values);
+    }
+    if (!final) {
+        printf("%s: %s\n", trek_status_name(trek_error_status()), trek_error());
+        return 1;
+    }
+    printf("epochs %d ranks %d samples %d %.0f loss %.17g %.17g %.17g number %.17g\n", epochs, (int)ranks, (int)samples, sum, loss,
+           squares_mean, evaluation, number);
+    trek_state_free(&final);
+    return 0;
+}
+
+static int play(const part *me)
+{
+    mine = me;
+    trek_comm *comm = trek_comm_init(&(trek_comm_opts){ .rank = me->process, .world_size = me->processes, .address = me->address,
+                                                        .port = me->port, .token = "sesame", .deadline_s = 20 });
+    trek_dataset *data = training_dataset();
+    trek_run_opts o = opts_of(data, has(me, "two") ? 2 : 1);
+    o.trainer.comm = comm;
+    o.epochs = has(me, "more") ? EPOCHS + 1 : has(me, "for-ever") ? 1000000 : EPOCHS;
+    o.on_epoch = on_epoch;
+    o.on_metrics = on_metrics;
+    if (has(me, "cadence")) {
+        o.policy = TREK_POLICY_CADENCE;
+        o.trainer.anchor = o.trainer.max_anchor = 2;
+    }
+    trek_run *run = comm ? trek_trainer_run(&o) : NULL;
+    trek_run_progress p = { 0 };
+    while (run && has(me, "stop") && p.samples < 300)
+        usleep(1000), trek_run_look(run, &p);
+    if (run && has(me, "stop"))
+        trek_run_stop(run);
+    int code = print_run(run);
+    trek_dataset_free(&data);
+    trek_comm_free(&comm);
+    return code;
+}
+
+/* --- the tests ---------------------------------------------------------------------------------------- */
+
+typedef struct told {
+    int epochs, ranks, samples;
+    double sum, loss, squares, evaluation, number;
+} told;
+
+static told read_told(const char *text)
+{
+    told t = { 0 };
+    const char *at = strstr(text, "epochs ");
+    if (!at || sscanf(at, "epochs %d ranks %d samples %d %lf loss %lf %lf %lf number %lf", &t.epochs, &t.ranks, &t.samples, &t.sum,
+                      &t.loss, &t.squares, &t.evaluation, &t.number) != 8)
+        t.epochs = -1;
+    return t;
+}
+
+static void close_to(double a, double b)
+{
+    if (!(fabs(a - b) <= 1e-10 * (1 + fabs(b))))
+        fail_msg("%.17g instead of %.17g", a, b);
+}
+
+/* What one process with one rank has. */
+static told alone(void)
+{
+    trek_dataset *data = training_dataset();
+    trek_run_opts o = opts_of(data, 1);
+    told t = { 0 };
+    trek_epoch_metrics m;
+    trek_run *run = trek_trainer_run(&o);
+    while (trek_run_next(run, &m)) {
+        t.loss = m.loss;
+        t.evaluation = m.evaluation_loss;
+    }
+    trek_state *final = trek_run_join(run);
+    assert_non_null(final);
+    for (int k = 0; k < trek_state_count(final); k++) {
+        double *values = test_read(trek_state_tensor(final, k));
+        for (int64_t i = 0; i < trek_tensor_numel(trek_state_tensor(final, k)); i++)
+            t.number = t.number * 1.01 + values[i];
+        free(values);
+    }
+    trek_state_free(&final);
+    trek_dataset_free(&data);
+    return t;
+}
+
+static void run_world(world *w, int n, const char *detail, int victim, const char *of_victim)
+{
+    processes_init(w, n);
+    processes_start_all(w, n, "run", detail, victim, of_victim);
+    processes_finish(w, 60, -1);
+}
+
+static void test_exact(void **state)
+{
+    (void)state;
+    told one = alone();
+    static world w;
+    for (int n = 2; n <= 3; n++)
+        for (int ranks = 1; ranks <= 2; ranks++) {
+            run_world(&w, n, ranks == 2 ? "two" : "one", -1, NULL);
+            for (int p = 0; p < n; p++) {
+                told t = read_told(w.text[p]);
+                if (w.code[p] != 0 || t.epochs != EPOCHS)
+                    processes_print(&w);
+                assert_int_equal(w.code[p], 0);
+                assert_int_equal(t.epochs, EPOCHS);
+                assert_int_equal(t.ranks, n * ranks);
+                assert_int_equal(t.samples, SAMPLES);
+                assert_true(t.sum == SAMPLES);
+                close_to(t.loss, one.loss);
+                close_to(t.squares, one.loss);
+                close_to(t.evaluation, one.evaluation);
+                close_to(t.number, one.number);
+            }
+        }
+}
+
+static void test_windows(void **state)
+{
+    (void)state;
+    static world w;
+    run_world(&w, 2, "cadence,two", -1, NULL);
+    for (int p = 0; p < 2; p++) {
+        told t = read_told(w.text[p]);
+        if (t.epochs != EPOCHS)
+            processes_print(&w);
+        assert_int_equal(t.epochs, EPOCHS);
+        assert_int_equal(t.samples, SAMPLES);
+        assert_true(t.number == read_told(w.text[0]).number);
+    }
+}
+
+/* Asked of one process: all stop, with the same parameters. */
+static void test_stopped(void **state)
+{
+    (void)state;
+    static world w;
+    run_world(&w, 3, "for-ever", 1, "for-ever,stop");
+    for (int p = 0; p < 3; p++) {
+        told t = read_told(w.text[p]);
+        if (t.epochs < 0)
+            processes_print(&w);
+        assert_int_equal(w.code[p], 0);
+        assert_true(t.epochs >= 1 && t.number == read_told(w.text[0]).number);
+    }
+}
+
+/* In one process: the others say which, and why. */
+static void test_failing(void **state)
+{
+    (void)state;
+    static const struct { const char *victim, *own, *others; } rows[] = {
+        { "bad-epoch", "no epoch today", "process 1" },    { "bad-metrics", "on_metrics failed", "process 1" },
+        { "bad-loss", "returned NULL", "process 1" },      { "more", ".epochs is 4 in process 1", ".epochs is 4 in process 1" },
+        { "kill", NULL, "process 1" },
+    };
+    static world w;
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+        run_world(&w, 3, "plain", 1, rows[k].victim);
+        for (int p = 0; p < 3; p++) {
+            const char *expected = p == 1 ? rows[k].own : rows[k].others;
+            bool good = expected ? w.code[p] == 1 && strstr(w.text[p], expected) : w.code[p] == -SIGKILL;
+            if (!good || w.seconds[p] > 15)
+                processes_print(&w);
+            assert_true(good);
+            assert_true(w.seconds[p] <= 15);
+        }
+    }
+}
+
+int main(void)
+{
+    part me;
+    if (processes_part(&me))
+        return play(&me);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_exact), cmocka_unit_test(test_windows), cmocka_unit_test(test_stopped), cmocka_unit_test(test_failing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

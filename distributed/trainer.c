@@ -170,6 +170,17 @@ static trek_status check_global_batch(const setup *s)
     return TREK_OK;
 }
 
+static trek_status check_average(const trek_trainer_opts *o)
+{
+    if (o->average != TREK_AVERAGE_GRADIENTS && o->average != TREK_AVERAGE_PARAMETERS)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .average is %d", (int)o->average);
+    if (o->divergence_threshold != TREK_OFF && !(o->divergence_threshold >= 0))
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .divergence_threshold is %g", o->divergence_threshold);
+    if (o->average == TREK_AVERAGE_PARAMETERS && o->accumulate > 1)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .accumulate is of gradients, and .average of parameters");
+    return TREK_OK;
+}
+
 /* Of unequal ranks: what is wrong however many there are, and whether it comes to be used or not. */
 static trek_status check_unequal(const trek_trainer_opts *o)
 {
@@ -201,6 +212,8 @@ static trek_status check_options(const trek_trainer_opts *o)
     if (o->deadline_s != TREK_OFF && !(o->deadline_s >= 0 && o->deadline_s <= 1e9))
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .deadline_s is %g", o->deadline_s);
     trek_status status = check_unequal(o);
+    if (status == TREK_OK)
+        status = check_average(o);
     return status == TREK_OK && o->optimizer.klass ? trek_optimizer_spec_check(&o->optimizer) : status;
 }
 
@@ -333,7 +346,10 @@ static trek_status make_ranks(setup *s)
     trek_workload_opts workload = workload_opts(s);
     trek_ranks_opts opts = { .shared = s->opts.share_params != TREK_OFF && count_cpus(s) == s->local_ranks,
                              .bucket_bytes = s->opts.bucket_bytes ? s->opts.bucket_bytes : 25 << 20, .workload = &workload,
-                             .slowdowns = s->opts.slowdowns, .comm = s->comm };
+                             .slowdowns = s->opts.slowdowns, .comm = s->comm,
+                             .averages = s->opts.average == TREK_AVERAGE_PARAMETERS,
+                             .divergence_threshold = s->opts.divergence_threshold == 0 ? 0.05
+                                 : s->opts.divergence_threshold };
     if (status != TREK_OK) {
         for (int r = 1; r < s->local_ranks; r++)
             trek_graph_free(&s->graphs[r]);

@@ -24,6 +24,13 @@ typedef struct trek_speed_hint {
     double ratio;                    /* of the others' speed to its own, 1 to 1000000 */
 } trek_speed_hint;
 
+/* What ranks bring together. */
+typedef enum trek_average {
+    TREK_AVERAGE_GRADIENTS,  /* exact: the ranks make one step */
+    TREK_AVERAGE_PARAMETERS  /* each rank makes a step of its own after each of its batches; trek_graph_step makes parameters,
+                                optimizer states and buffers the ranks' mean, weighted by samples (local SGD) */
+} trek_average;
+
 typedef struct trek_trainer_opts {
     trek_build_fn build_replica;     /* needed with more than one rank */
     void *arg;                       /* passed to it */
@@ -66,6 +73,11 @@ typedef struct trek_trainer_opts {
     int64_t max_batch_diff;          /* by how much a count moves at once; default 0: no bound */
     int64_t global_batch;  /* samples of a step's window, rounded to whole batches of the loader: constant, only their split
                               follows the  speeds. Default 0: windows grow with the anchor. Needs the loader to be set before */
+    trek_average average; /* default: gradients. Parameters: passes are trek_graph_train_batch's; trek_graph_steps and the schedule
+                             count batches of all ranks; without accumulate, scaled losses and layers that meet other ranks */
+    double divergence_threshold; /* of averaged parameters: the anchor does not grow while the farthest replica's distance from the
+                                    mean, over the mean's norm, has risen in the last three windows, or is above this; it is
+                                    halved where both are so. Default 0.05; TREK_OFF: no guard */
     const trek_plan *plan; /* decisions of an earlier run, followed instead of measuring. Copied. Counts need windows: a pass of
                               another loop is then an ARGUMENT error. Default: none */
     const trek_slowdown *slowdowns;  /* one for each rank of this process: made slower, for examples and benchmarks. Copied */

@@ -23,6 +23,7 @@ struct trek_elche {
     int ranks, slow_rank;
     double ratio;                                   /* the hint's; 0: none */
     int64_t anchor, start, max_anchor, max_batch_diff, global_batches;
+    int64_t ceiling;                                /* since it was nudged down: the anchor's bound, one more with each report; 0: none */
     double target;
     bool calibrated, changed;
     bool shifted;                                   /* the last report showed a change of pace */
@@ -170,11 +171,14 @@ static void tune_anchor(trek_elche *e, double slowest, double communication_ms)
     if (e->global_batches > 0 || !(communication_ms > 0))
         return;
     int64_t before = e->anchor;
+    if (e->ceiling && ++e->ceiling >= e->max_anchor)
+        e->ceiling = 0;
+    int64_t most = e->ceiling ? e->ceiling : e->max_anchor;
     double overhead = communication_ms / ((double)e->anchor * slowest);
     /* what the quotient owes to rounding must not cost a batch */
     double wanted = ceil((double)e->anchor * (overhead / e->target) * (1 - 1e-12));
     if (overhead > e->target && wanted > (double)e->anchor)
-        e->anchor = wanted < (double)e->max_anchor ? (int64_t)wanted : e->max_anchor;
+        e->anchor = wanted < (double)most ? (int64_t)wanted : most;
     else if (overhead < e->target / 2 && e->anchor > e->start)
         e->anchor--;
     e->changed = e->changed || e->anchor != before;
@@ -235,6 +239,7 @@ trek_status trek_elche_nudge_down(trek_elche *e, double factor)
     double wanted = ceil((double)e->anchor * fmin(fmax(factor, 0.1), 1) * (1 - 1e-12));
     if (e->global_batches > 0 || wanted >= (double)e->anchor)
         return TREK_OK;
+    e->ceiling = (int64_t)wanted;
     if (e->calibrated) {
         e->anchor = (int64_t)wanted;
         set_goals(e);

@@ -79,7 +79,8 @@ TREK_API void trek_elche_free(trek_elche **elche); /* sets NULL */
 TREK_API trek_status trek_elche_clamp_total(trek_elche *elche, int64_t max, int64_t *counts);
 
 /* Lowers the anchor to ceil(anchor x factor), at least 1, also below its start, and the
- * counts with it, at once: for a guard that sees the ranks diverge. factor is clamped to 0.1 .. 1. With
+ * counts with it, at once: for a guard that sees the ranks diverge. From there it grows by one batch a report at most, as long
+ * as it is below max_anchor. factor is clamped to 0.1 .. 1. With
  * global_batches nothing changes. ARGUMENT: a factor not above 0. */
 TREK_API trek_status trek_elche_nudge_down(trek_elche *elche, double factor);
 

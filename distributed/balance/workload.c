@@ -236,6 +236,20 @@ static trek_status report_window(trek_workload *p, const double *ms, const int64
     return status == TREK_OK ? record(p, true) : status;
 }
 
+trek_status trek_workload_shrink(trek_workload *p, double factor, bool *shrunk)
+{
+    *shrunk = false;
+    if (!p->windows || p->replay)
+        return TREK_OK;
+    int64_t before = trek_elche_anchor(p->elche);
+    trek_status status = trek_elche_nudge_down(p->elche, factor);
+    *shrunk = status == TREK_OK && trek_elche_anchor(p->elche) < before;
+    if (!*shrunk)
+        return status;
+    status = trek_elche_counts(p->elche, p->counts);
+    return status == TREK_OK ? record(p, true) : status;
+}
+
 static trek_status report_batch(trek_workload *p, const double *ms, const int64_t *units, double communication_ms, bool *changed)
 {
     if (!p->balancer)

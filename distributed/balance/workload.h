@@ -33,6 +33,8 @@ trek_status trek_workload_counts(trek_workload *workload, int64_t batches, int64
 trek_status trek_workload_report(trek_workload *workload, int64_t step, bool window, const double *ms, const int64_t *units,
                                  double communication_ms,
                                  bool *changed);
+/* Windows whose anchor becomes `factor` of it from the next step on; *shrunk: it did. Not where a plan is followed. */
+trek_status trek_workload_shrink(trek_workload *workload, double factor, bool *shrunk);
 /* What was decided so far, for checkpoints; borrowed. */
 const trek_plan *trek_workload_plan(const trek_workload *workload);
 /* Whether it follows a recorded plan instead of measuring. */

@@ -66,6 +66,8 @@ static double factor_of_pass(ranks_stepper *s, double own, double total, bool st
 trek_status trek_ranks_backward(trek_stepper *stepper, trek_var *loss, double weight)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
+    if (s->averages)
+        return trek_fail(TREK_ERR_STATE, "trek_graph_backward: parameters are averaged, which needs trek_graph_train_batch");
     trek_status status = trek_error_status();
     trek_job_sync_say(s, "backward", true);
     if (status == TREK_OK && trek_var_numel(loss) != 1) {

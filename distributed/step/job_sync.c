@@ -32,6 +32,7 @@ typedef struct sync_message {
     int32_t stop, ranks;     /* stop: bits STOP_ALL, STOP_THIS */
     int32_t sends, unsent;   /* of a pass: its gradients may be sent; of a step: some were not */
     double weight, communication_ms;
+    double rows, drift;      /* of a step where parameters are averaged: samples of it; the drift before the last average */
     int64_t step;
     uint64_t digest;         /* of the workload's decisions */
     uint64_t settings, data; /* digests of what is set, and of the loader whose batch a pass is of (0: none) */
@@ -258,9 +259,12 @@ static void read_messages(ranks_stepper *s)
 {
     int32_t stop = 0;
     int at = 0;
+    s->window_rows = s->drift = 0;
     for (int p = 0; p < s->processes; p++) {
         sync_message *w = message_at(s, p);
         stop |= w->stop;
+        s->window_rows += w->rows;
+        s->drift = w->drift > s->drift || w->drift != w->drift ? w->drift : s->drift;
         for (int r = 0; r < s->process_ranks[p]; r++, at++) {
             s->ms[at] = pairs_of(w)[r].ms;
             s->units[at] = pairs_of(w)[r].units;
@@ -285,6 +289,9 @@ trek_status trek_job_sync_step(ranks_stepper *s, trek_status own, bool update, b
         trek_job_sync_failed(s, own);
         return own;
     }
+    s->window_rows = 0;
+    for (int r = 0; r < s->local_ranks; r++)
+        s->window_rows += (double)s->replicas[r].samples;
     if (update)
         own = read_watches(s, s->ms + s->first_rank, s->units + s->first_rank);
     if (!s->comm) {
@@ -294,6 +301,8 @@ trek_status trek_job_sync_step(ranks_stepper *s, trek_status own, bool update, b
     }
     sync_message *mine = new_message(s, update ? SYNC_STEP : SYNC_REDUCE);
     mine->communication_ms = s->own_communication_ms;
+    mine->rows = s->window_rows;
+    mine->drift = s->own_drift;
     mine->unsent = s->step.phase == TREK_STEP_ACCUMULATING;
     mine->settings = trek_settings_digest(s);
     for (int r = 0; r < s->local_ranks; r++)

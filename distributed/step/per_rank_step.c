@@ -18,6 +18,7 @@
 #include "autograd/var_internal.h"
 #include "distributed/balance/apportion.h"
 #include "distributed/balance/workload.h"
+#include "distributed/step/average.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/overlap.h"
 #include "distributed/step/rank_sums.h"
@@ -59,7 +60,7 @@ static trek_batch_run run_of(const per_rank_call *c, int rank, bool last)
     const rank_replica *own = &s->replicas[rank];
     trek_reducer *sends = last ? trek_overlap_of(s, rank) : NULL;
     return (trek_batch_run){ .graph_loader = c->graph_loader, .scaler = trek_ranks_scaler(s, rank), .leaves = own->model->params,
-                             .n_leaves = own->model->n_params, .denominator = c->denominator, .backward = c->backward,
+                             .n_leaves = own->model->n_params, .denominator = s->averages ? 0 : c->denominator, .backward = c->backward,
                              .always = !c->batch->window && trek_ranks_meet(s),
                              .complete = sends ? trek_reducer_complete : NULL, .arg = sends };
 }
@@ -89,6 +90,8 @@ static trek_status run_batch(const per_rank_call *c, int rank, const trek_batch 
     if (status == TREK_OK)
         status = c->known ? keep_loss(c, rank, batch, &run)
             : trek_graph_run_batch(s->replicas[rank].graph, batch, &run, &c->sums[rank]);
+    if (status == TREK_OK && c->backward && s->averages)
+        status = trek_average_local_step(s, rank);
     if (status == TREK_OK && c->backward)
         status = trek_slowed(s, rank, watch, !c->known);
     if (status == TREK_OK && c->backward)
@@ -277,7 +280,7 @@ static trek_status begin_pass(per_rank_call *c)
     ranks_stepper *s = c->s;
     trek_status status = trek_ranks_prepare_scaler(s);
     if (status == TREK_OK && c->backward)
-        status = trek_overlap_keep(s);
+        status = s->averages ? trek_average_begin_pass(s) : trek_overlap_keep(s);
     if (status == TREK_OK && c->backward && !c->weighs)
         status = trek_ranks_apply_grad_factor(s);
     if (status == TREK_OK && c->stashes)
@@ -306,8 +309,10 @@ static trek_status find_factor(per_rank_call *c)
     ranks_stepper *s = c->s;
     double total = 0;
     trek_status status = weigh(c, &total, NULL);
-    if (c->backward)
+    if (c->backward && !s->averages)
         s->step.factor = c->weighs || total == 0 ? 1 : c->denominator / total;
+    if (c->backward && status == TREK_OK)
+        s->window_batches += c->batch->window ? c->batch->batches : 1;
     if (status == TREK_OK && c->stashes)
         status = trek_ranks_unstash_grads(s);
     return status;
@@ -343,8 +348,8 @@ static void choose_way(per_rank_call *c)
 {
     const ranks_stepper *s = c->s;
     bool again = c->backward && !c->weighs && s->step.passes > 0;
-    c->known = c->backward && !c->batch->window && (again || s->comm || s->overlaps || trek_ranks_meet(s));
-    c->stashes = again && !c->known;
+    c->known = c->backward && !c->batch->window && !s->averages && (again || s->comm || s->overlaps || trek_ranks_meet(s));
+    c->stashes = again && !c->known && !s->averages;
 }
 
 trek_var *trek_ranks_train_batch(trek_stepper *stepper, const trek_batch *batch)

@@ -288,7 +288,7 @@ static trek_status merge_between(ranks_stepper *s, int rank)
                                    (trek_replica_values){ .buffers = true, .on_host = s->on_host }, status);
 }
 
-static trek_status merge_buffers(ranks_stepper *s, int rank)
+trek_status trek_ranks_merge_buffers(ranks_stepper *s, int rank)
 {
     if (s->replicas[0].model->n_buffers == 0)
         return TREK_OK;
@@ -335,7 +335,7 @@ static trek_status finish(ranks_stepper *s, int rank, bool skipped)
     trek_status status = s->mixed ? follow_first(s, rank) : TREK_OK;
     if (status != TREK_OK)
         return status;
-    return s->comm ? TREK_OK : merge_buffers(s, rank);
+    return s->comm ? TREK_OK : trek_ranks_merge_buffers(s, rank);
 }
 
 /* --- one rank's step ------------------------------------------------------------------------------ */
@@ -385,7 +385,7 @@ static trek_status step_rank(int rank, void *arg)
     if (status == TREK_OK && c->update)
         status = kind->decide(&x);
     if (status == TREK_OK && c->update && s->comm)
-        status = merge_buffers(s, rank);
+        status = trek_ranks_merge_buffers(s, rank);
     if (status != TREK_OK || !c->update) {
         kind->keep(&x);
         return status;
@@ -473,6 +473,14 @@ static trek_status between_separate(rank_step *x)
     for (int p = 0; p < arena->n_parts && status == TREK_OK && x->s->local_ranks > 1; p++)
         status = trek_replica_take_tensor(x->local, arena->parts[p].grads);
     return status;
+}
+
+trek_status trek_ranks_sum_gradients(ranks_stepper *s, int rank)
+{
+    trek_step_call call = { .s = s };
+    rank_step x = { .call = &call, .s = s, .rank = rank, .replica = &s->replicas[rank], .local = trek_ranks_comm(s->ranks, rank) };
+    trek_status status = sum_separate(&x);
+    return status == TREK_OK && s->comm ? between_separate(&x) : status;
 }
 
 static trek_status decide_separate(rank_step *x)

@@ -45,18 +45,20 @@ static void tell_workload(ranks_stepper *s)
 }
 
 /* Times become shares or counts of the next step. */
-trek_status trek_ranks_update_workload(ranks_stepper *s)
+trek_status trek_ranks_update_workload(ranks_stepper *s, trek_drift_verdict drift)
 {
-    bool changed;
+    bool changed, shrunk = false;
     int64_t units;
     for (int r = 0; r < s->local_ranks; r++)
         s->replicas[r].measured_ms += s->ms[s->first_rank + r];
     trek_status status = trek_stopwatch_read(&s->reduce_watch, &s->own_communication_ms, &units);
-    if (status == TREK_OK)
+    double communication_ms = s->comm ? s->communication_ms : s->own_communication_ms;
+    if (status == TREK_OK) /* not measured: the anchor does not grow */
         status = trek_workload_report(s->workload, s->base.graph->settings.steps, s->windowed, s->ms, s->units,
-                                      s->comm ? s->communication_ms : s->own_communication_ms,
-                                      &changed);
-    if (status != TREK_OK || !changed)
+                                      drift == TREK_DRIFT_STABLE ? communication_ms : 0, &changed);
+    if (status == TREK_OK && drift == TREK_DRIFT_SHRINKS)
+        status = trek_workload_shrink(s->workload, 0.5, &shrunk);
+    if (status != TREK_OK || !(changed || shrunk))
         return status;
     trek_job_sync_publish(s);
     tell_workload(s);

@@ -10,6 +10,7 @@
 #include "autograd/var_internal.h"
 #include "data/loader_internal.h"
 #include "distributed/comm/nccl.h"
+#include "distributed/step/average.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/overlap.h"
 #include "distributed/step/reduce.h"
@@ -196,7 +197,9 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
     s->ranks = ranks;
     s->local_ranks = local_ranks;
     s->replicas = replicas;
-    s->shared = opts->shared;
+    s->shared = opts->shared && !opts->averages;
+    s->averages = opts->averages;
+    s->divergence_threshold = opts->divergence_threshold;
     note_kinds(s);
     s->bucket_bytes = opts->bucket_bytes;
     s->grad_norm = NAN;
@@ -216,7 +219,7 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
     if (status == TREK_OK)
         status = join_processes(s, opts);
     if (status == TREK_OK)
-        status = trek_overlap_plan(s);
+        status = s->averages ? trek_average_plan(s) : trek_overlap_plan(s);
     if (status == TREK_OK)
         status = trek_ranks_constants(&s->base);
     if (status == TREK_OK)
@@ -237,6 +240,7 @@ static trek_status free_rank(int rank, void *arg)
     trek_optimizer_free(&own->optimizer);
     trek_reader_free(&own->reader);
     trek_ranks_forget_stash(own);
+    trek_free(own->trained);
     trek_grad_scaler_free(&own->scaler);
     trek_reducer_free(&own->reducer);
     forget_grads(s, rank);
@@ -258,6 +262,8 @@ static void free_ranks(trek_stepper *stepper)
     trek_free(s->tag_output);
     trek_free(s->output_tag);
     trek_var_release(s->tape_leaf);
+    trek_free(s->segment_steps);
+    trek_free(s->job_segment_steps);
     trek_free(s->chunks);
     trek_free(s->sums);
     trek_free(s->has);

@@ -25,6 +25,10 @@ typedef struct trek_reduce_chunk {
     int64_t begin, end;
 } trek_reduce_chunk;
 
+/* What the replicas' drift is to do to the anchor of windows. */
+typedef enum trek_drift_verdict { TREK_DRIFT_STABLE, TREK_DRIFT_STAYS, TREK_DRIFT_SHRINKS } trek_drift_verdict;
+enum { TREK_DRIFTS = 3 };
+
 /* What belongs to one rank. */
 typedef struct rank_replica {
     trek_graph *graph;       /* rank 0's is the caller's, not owned */
@@ -37,6 +41,9 @@ typedef struct rank_replica {
     trek_tensor **stashed;   /* [parts] gradients of earlier passes (per_rank_step.c); NULL: none yet */
     bool *stashed_has;       /* [segments] of which segments */
     int64_t samples;         /* rows of training forwards since buffers were merged */
+    int64_t local_steps;     /* where parameters are averaged: of its optimizer, since the last average; */
+    bool *trained;           /* [segments] which those have changed; */
+    double drift;            /* its distance from that average, over the average's norm */
     int64_t measured_rows;   /* of training, and compute time for them, since somebody asked (graph_loader's measures) */
     double measured_ms;
 } rank_replica;
@@ -75,6 +82,12 @@ typedef struct ranks_stepper {
     double own_communication_ms, communication_ms; /* of the last reduction; as process 0 saw it the step before */
     bool windowed;           /* some pass since buffers were merged was a window */
     trek_step_state step;
+    bool averages;           /* parameters instead of gradients (average.c) */
+    double window_rows;      /* of the step that ends: samples of all ranks of the job */
+    int64_t window_batches;  /* since the last average, of all ranks of the job */
+    int64_t *segment_steps, *job_segment_steps; /* [segments], [processes][segments] updates, the most of any rank */
+    double divergence_threshold; /* < 0: no guard */
+    double own_drift, drift, drifts[TREK_DRIFTS]; /* of this process, the job, and the last ones */
     bool overlaps;           /* reduction under backward, where the step's last pass may send */
     trek_var *tape_leaf;     /* all split forwards are of it, where the ranks of one process overlap; else NULL */
     int on_tape;             /* parameters of rank 0 that no more of the caller's own tape reaches, in a backward that sends */
@@ -114,7 +127,7 @@ trek_status trek_ranks_split(const ranks_stepper *s, int64_t n, int64_t *counts)
 /* Keeps the calling rank busy if it is slowed down; its stopwatch runs. ends: the batch does. */
 trek_status trek_slowed(const ranks_stepper *s, int rank, trek_stopwatch *watch, bool ends);
 /* Times become shares or counts of the next step. */
-trek_status trek_ranks_update_workload(ranks_stepper *s);
+trek_status trek_ranks_update_workload(ranks_stepper *s, trek_drift_verdict drift);
 
 /* per_rank_step.c */
 trek_var *trek_ranks_train_batch(trek_stepper *stepper, const struct trek_batch *batch);
@@ -157,6 +170,8 @@ trek_status trek_ranks_follow_teachers(const ranks_stepper *s, int rank);
 /* stepper_ranks.c; takes over the group and the replicas' graphs also when it fails. graphs[0] is the caller's. */
 typedef struct trek_ranks_opts {
     bool shared;
+    bool averages;                /* parameters; not shared then */
+    double divergence_threshold;  /* < 0: no guard */
     int64_t bucket_bytes;
     trek_comm *comm;              /* among processes, of which the stepper takes a handle; NULL: one process */
     const trek_workload_opts *workload;

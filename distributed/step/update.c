@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "autograd/var_internal.h"
+#include "distributed/step/average.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/overlap.h"
 #include "distributed/step/reduce.h"
@@ -53,6 +54,8 @@ static trek_status meet(ranks_stepper *s, trek_status own, bool update)
 trek_status trek_ranks_reduce(trek_stepper *stepper)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
+    if (s->averages)
+        return trek_fail(TREK_ERR_STATE, "trek_graph_reduce: parameters are averaged, gradients are each rank's own");
     trek_job_sync_say(s, "reduce", true);
     trek_ranks_note_gradients(s);
     trek_ranks_follow_flags(s);
@@ -113,6 +116,8 @@ static trek_status conclude(ranks_stepper *s, const trek_update_state *decided)
 trek_status trek_ranks_step(trek_stepper *stepper)
 {
     ranks_stepper *s = (ranks_stepper *)stepper;
+    if (s->averages)
+        return trek_ranks_average(s);
     trek_status status = trek_error_status();
     if (status == TREK_OK && !s->replicas[0].optimizer)
         status = trek_fail(TREK_ERR_STATE, "trek_graph_step: the graph has no optimizer; call trek_graph_set_optimizer "
@@ -129,7 +134,7 @@ trek_status trek_ranks_step(trek_stepper *stepper)
     if (status == TREK_OK)
         status = conclude(s, &call.decided);
     if (status == TREK_OK)
-        status = trek_ranks_update_workload(s);
+        status = trek_ranks_update_workload(s, TREK_DRIFT_STABLE);
     if (status != TREK_OK)
         return status;
     trek_ranks_merged(s);

@@ -102,6 +102,8 @@ static int play(const part *me)
         o.policy = TREK_POLICY_CADENCE;
         o.trainer.anchor = o.trainer.max_anchor = 2;
     }
+    if (has(me, "average"))
+        o.trainer.average = TREK_AVERAGE_PARAMETERS;
     trek_run *run = comm ? trek_trainer_run(&o) : NULL;
     trek_run_progress p = { 0 };
     while (run && has(me, "stop") && p.samples < 300)
@@ -137,11 +139,12 @@ static void close_to(double a, double b)
         fail_msg("%.17g instead of %.17g", a, b);
 }
 
-/* What one process with one rank has. */
-static told alone(void)
+/* What one process has. */
+static told alone(int ranks, trek_average average)
 {
     trek_dataset *data = training_dataset();
-    trek_run_opts o = opts_of(data, 1);
+    trek_run_opts o = opts_of(data, ranks);
+    o.trainer.average = average;
     told t = { 0 };
     trek_epoch_metrics m;
     trek_run *run = trek_trainer_run(&o);
@@ -172,7 +175,7 @@ static void run_world(world *w, int n, const char *detail, int victim, const cha
 static void test_exact(void **state)
 {
     (void)state;
-    told one = alone();
+    told one = alone(1, TREK_AVERAGE_GRADIENTS);
     static world w;
     for (int n = 2; n <= 3; n++)
         for (int ranks = 1; ranks <= 2; ranks++) {
@@ -206,6 +209,32 @@ static void test_windows(void **state)
         assert_int_equal(t.epochs, EPOCHS);
         assert_int_equal(t.samples, SAMPLES);
         assert_true(t.number == read_told(w.text[0]).number);
+    }
+}
+
+/* Parameters instead of gradients: ranks are ranks, in one process or in many. */
+static void test_averages(void **state)
+{
+    (void)state;
+    static world w;
+    told one = alone(2, TREK_AVERAGE_PARAMETERS), four = alone(4, TREK_AVERAGE_PARAMETERS);
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        run_world(&w, 2, ranks == 2 ? "average,two" : "average", -1, NULL);
+        for (int p = 0; p < 2; p++) {
+            told t = read_told(w.text[p]);
+            if (t.epochs != EPOCHS)
+                processes_print(&w);
+            assert_int_equal(t.epochs, EPOCHS);
+            close_to(t.number, ranks == 2 ? four.number : one.number);
+            close_to(t.loss, ranks == 2 ? four.loss : one.loss);
+        }
+    }
+    run_world(&w, 2, "average,two,cadence", -1, NULL);
+    for (int p = 0; p < 2; p++) {
+        told t = read_told(w.text[p]);
+        if (t.epochs != EPOCHS)
+            processes_print(&w);
+        assert_true(t.samples == SAMPLES && t.number == read_told(w.text[0]).number);
     }
 }
 
@@ -253,7 +282,7 @@ int main(void)
     if (processes_part(&me))
         return play(&me);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exact), cmocka_unit_test(test_windows), cmocka_unit_test(test_stopped), cmocka_unit_test(test_failing),
+        cmocka_unit_test(test_exact), cmocka_unit_test(test_windows), cmocka_unit_test(test_averages), cmocka_unit_test(test_stopped), cmocka_unit_test(test_failing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Averaged parameters: every rank makes optimizer steps of its own, one a batch, and trek_graph_step makes all replicas the
+ * mean of the ranks', weighted by the samples that each has trained on (local SGD; Stich, arXiv:1805.09767). Parameters and
+ * the optimizer's states take the way that gradients have otherwise: rank r puts weight_r * value where its gradients lie,
+ * which are zero between steps, and the reducer sums. What no rank has trained keeps its bits. */
+#include <math.h>
+#include <string.h>
+
+#include "autograd/ops.h"
+#include "autograd/var_internal.h"
+#include "distributed/step/average.h"
+#include "distributed/step/job_sync.h"
+#include "distributed/step/reduce.h"
+#include "graph/graph_internal.h"
+#include "tensor/rank_context.h"
+#include "tensor/trace.h"
+
+/* --- steps of a rank's own ----------------------------------------------------------------------- */
+
+trek_status trek_average_plan(ranks_stepper *s)
+{
+    size_t segments = (size_t)s->replicas[0].arena->n_segments + 1;
+    for (int r = 0; r < s->local_ranks; r++)
+        if (!(s->replicas[r].trained = trek_calloc(segments, sizeof *s->replicas[r].trained)))
+            return trek_error_status();
+    s->segment_steps = trek_calloc(segments, sizeof *s->segment_steps);
+    s->job_segment_steps = trek_calloc(segments * (size_t)s->processes, sizeof *s->job_segment_steps);
+    return s->segment_steps && s->job_segment_steps ? TREK_OK : trek_error_status();
+}
+
+trek_status trek_average_begin_pass(ranks_stepper *s)
+{
+    trek_status status = TREK_OK;
+    if (!s->replicas[0].optimizer)
+        return trek_fail(TREK_ERR_STATE, "trek_graph_train_batch: parameters are averaged, and the graph has no optimizer");
+    if (s->base.graph->scaler || trek_ranks_meet(s))
+        return trek_fail(TREK_ERR_UNSUPPORTED, "trek_graph_train_batch: averaged parameters do not go with %s",
+                         s->base.graph->scaler ? "losses that are scaled" : "layers that meet other ranks");
+    for (int r = 1; r < s->local_ranks && status == TREK_OK; r++)
+        status = trek_optimizer_follow(s->replicas[r].optimizer, s->replicas[0].optimizer);
+    return status;
+}
+
+trek_status trek_average_local_step(ranks_stepper *s, int rank)
+{
+    rank_replica *own = &s->replicas[rank];
+    const trek_graph_settings *settings = &s->base.graph->settings;
+    if (settings->schedule.kind != TREK_SCHEDULE_NONE) {
+        double lr = trek_schedule_lr(&settings->schedule, settings->steps + own->local_steps);
+        trek_status status = isnan(lr) ? trek_error_status() : trek_optimizer_schedule_lr(own->optimizer, lr);
+        if (status != TREK_OK)
+            return status;
+    }
+    for (int k = 0; k < own->arena->n_segments; k++) {
+        const trek_var *param = own->arena->segments[k].param;
+        own->trained[k] |= param->leaf->has_grad && param->requires_grad;
+    }
+    own->local_steps++;
+    trek_step_opts opts = { .max_norm = settings->max_norm, .max_value = settings->max_value, .zero_grad = true };
+    return trek_optimizer_step_with(own->optimizer, &opts);
+}
+
+/* --- what is averaged ------------------------------------------------------------------------------ */
+
+/* The flat tensor of a part: masters (state < 0), or a state; NULL: there is none. */
+static trek_tensor *source_of(const rank_replica *own, int part, int state)
+{
+    return state < 0 ? own->arena->parts[part].master : own->optimizer->state[state][part];
+}
+
+/* A stretch of neighbouring segments of one part, all trained by some rank. */
+typedef struct stretch {
+    bool held;               /* of a state: only segments that have it on this rank */
+    int next, part;          /* segments from `next` on were not looked at */
+    int64_t begin, count;
+} stretch;
+
+/* False: there are no more. */
+static bool next_stretch(const ranks_stepper *s, const rank_replica *own, int state, stretch *at)
+{
+    const trek_arena *arena = own->arena;
+    int64_t end = 0;
+    bool open = false;
+    for (; at->next < arena->n_segments; at->next++) {
+        const trek_arena_segment *g = &arena->segments[at->next];
+        bool in = s->any[at->next] && g->param->requires_grad && source_of(own, g->part, state) &&
+            (state < 0 || !at->held || own->optimizer->written[at->next] & 1u << state);
+        if (open && (!in || g->part != at->part))
+            break;
+        if (in && !open) {
+            at->part = g->part;
+            at->begin = g->offset;
+            open = true;
+        }
+        end = in ? g->offset + g->count : end;
+    }
+    at->count = end - at->begin;
+    return open;
+}
+
+static trek_var *view_of(trek_tensor *flat, const stretch *at)
+{
+    trek_var *all = trek_var_from(trek_tensor_retain(flat));
+    return all ? trek_narrow(all, 0, at->begin, at->count) : NULL;
+}
+
+/* Values by this rank's weight, to where its gradients lie. */
+static trek_status put(const ranks_stepper *s, const rank_replica *own, int state, double weight)
+{
+    trek_status status = TREK_OK;
+    for (stretch at = { .held = true }; status == TREK_OK && weight > 0 && next_stretch(s, own, state, &at);) {
+        trek_var *from = view_of(source_of(own, at.part, state), &at), *to = view_of(own->arena->parts[at.part].grads, &at);
+        trek_var *weighed = from && to ? trek_mul_scalar(from, weight) : NULL;
+        status = weighed ? trek_tensor_copy_from(to->data, weighed->data) : trek_error_status();
+    }
+    return status;
+}
+
+/* ||own - mean||^2 and ||mean||^2 of what differs. */
+static trek_status measure(trek_var *own, trek_var *mean, double sums[2])
+{
+    trek_var *difference = trek_sum(trek_square(trek_sub(own, mean)), trek_dims_none(), false);
+    trek_var *size = trek_sum(trek_square(mean), trek_dims_none(), false);
+    if (!difference || !size)
+        return trek_error_status();
+    sums[0] += trek_var_item(difference);
+    sums[1] += trek_var_item(size);
+    return trek_error_status();
+}
+
+/* The means come from there, and the gradients are zero again. */
+static trek_status take(const ranks_stepper *s, rank_replica *own, int state)
+{
+    trek_status status = TREK_OK;
+    double sums[2] = { 0, 0 };
+    for (stretch at = { 0 }; status == TREK_OK && next_stretch(s, own, state, &at);) {
+        const trek_arena_part *part = &own->arena->parts[at.part];
+        trek_var *mean = view_of(part->grads, &at), *to = view_of(source_of(own, at.part, state), &at);
+        status = mean && to ? TREK_OK : trek_error_status();
+        if (status == TREK_OK && state < 0)
+            status = measure(to, mean, sums);
+        if (status == TREK_OK)
+            status = trek_tensor_copy_from(to->data, mean->data);
+        if (status == TREK_OK && state < 0 && trek_arena_part_is_low(part)) {
+            trek_var *low = view_of(part->params, &at), *rounded = trek_cast(mean, part->dtype);
+            status = low && rounded ? trek_tensor_copy_from(low->data, rounded->data) : trek_error_status();
+        }
+    }
+    if (state < 0)
+        own->drift = sums[1] > 0 ? sqrt(sums[0] / sums[1]) : 0;
+    trek_arena_zero_grads(own->arena);
+    return status;
+}
+
+static trek_status average_values(ranks_stepper *s, int rank, int state)
+{
+    rank_replica *own = &s->replicas[rank];
+    trek_comm *local = trek_ranks_comm(s->ranks, rank);
+    double weight = s->window_rows > 0 ? (double)own->samples / s->window_rows : 0;
+    trek_status status = trek_replica_agree(local, put(s, own, state, weight), "average");
+    if (status == TREK_OK)
+        status = trek_ranks_sum_gradients(s, rank);
+    return status == TREK_OK ? take(s, own, state) : status;
+}
+
+/* How often parameters were updated is the most of all ranks', and what any rank has of a state all have. */
+static void take_steps(ranks_stepper *s, int rank)
+{
+    rank_replica *own = &s->replicas[rank];
+    trek_optimizer *optimizer = own->optimizer;
+    for (int k = 0; k < own->arena->n_segments; k++) {
+        trek_arena_segment *g = &own->arena->segments[k];
+        if (!s->any[k] || !g->param->requires_grad)
+            continue;
+        g->steps = s->segment_steps[k];
+        optimizer->written[k] |= g->steps > 0 ? optimizer->groups[g->group].kept : 0;
+        trek_tensor_bump(g->param->data);
+    }
+    trek_arena_note_masters(own->arena);
+    optimizer->stale = true;
+    trek_device_update_forget(optimizer);
+}
+
+/* States that this rank has not yet begin as zeros. */
+static trek_status average_on(ranks_stepper *s, int rank)
+{
+    rank_replica *own = &s->replicas[rank];
+    trek_status status = trek_replica_agree(trek_ranks_comm(s->ranks, rank), trek_arena_refresh_masters(own->arena), "average");
+    if (status == TREK_OK)
+        status = average_values(s, rank, -1);
+    uint32_t kept = 0;
+    for (int g = 0; g < own->optimizer->n_groups; g++)
+        kept |= own->optimizer->groups[g].kept;
+    for (int state = 0; state < TREK_UPDATE_STATES && status == TREK_OK; state++) {
+        if (!(kept & 1u << state))
+            continue;
+        status = average_values(s, rank, state);
+    }
+    if (status == TREK_OK)
+        take_steps(s, rank);
+    return status == TREK_OK ? trek_ranks_merge_buffers(s, rank) : status;
+}
+
+static trek_status average_rank(int rank, void *arg)
+{
+    ranks_stepper *s = arg;
+    trek_scope scope = trek_scope_begin();
+    trek_no_grad_begin();
+    int64_t start = trek_trace_enter("average");
+    trek_status status = rank == 0 ? trek_stopwatch_start(&s->reduce_watch, s->replicas[0].arena->device) : TREK_OK;
+    if (status == TREK_OK)
+        status = scope.depth ? average_on(s, rank) : trek_error_status();
+    if (status == TREK_OK && rank == 0)
+        status = trek_stopwatch_stop(&s->reduce_watch, 1);
+    trek_trace_end("average", start, s->base.graph->settings.steps);
+    trek_no_grad_end();
+    trek_scope_end(scope);
+    return status;
+}
+
+/* --- before: what the job has trained ------------------------------------------------------------------ */
+
+static trek_status read_steps(int rank, void *arg)
+{
+    ranks_stepper *s = arg;
+    trek_status status = trek_graph_detach(s->replicas[rank].graph);
+    return status == TREK_OK ? trek_device_update_read(s->replicas[rank].optimizer) : status;
+}
+
+static trek_status agree_on_segments(ranks_stepper *s)
+{
+    int n = s->replicas[0].arena->n_segments;
+    for (int k = 0; k < n; k++) {
+        s->any[k] = false;
+        s->segment_steps[k] = 0;
+        for (int r = 0; r < s->local_ranks; r++) {
+            int64_t steps = s->replicas[r].arena->segments[k].steps;
+            s->any[k] |= s->replicas[r].trained[k];
+            s->segment_steps[k] = steps > s->segment_steps[k] ? steps : s->segment_steps[k];
+        }
+    }
+    if (!s->comm)
+        return TREK_OK;
+    trek_status status = trek_job_sync_flags(s);
+    if (status == TREK_OK)
+        status = trek_comm_gather_bytes(s->comm, s->segment_steps, (size_t)n * sizeof *s->segment_steps, s->job_segment_steps);
+    for (int p = 0; p < s->processes && status == TREK_OK; p++)
+        for (int k = 0; k < n; k++) {
+            int64_t steps = s->job_segment_steps[(size_t)p * (size_t)n + (size_t)k];
+            s->segment_steps[k] = steps > s->segment_steps[k] ? steps : s->segment_steps[k];
+        }
+    return status;
+}
+
+/* --- drift ---------------------------------------------------------------------------------------------- */
+
+/* How far the replicas were from their mean, the farthest of the job: of the window before, where there are processes. */
+static trek_drift_verdict judge(ranks_stepper *s)
+{
+    double own = 0;
+    for (int r = 0; r < s->local_ranks; r++)
+        own = s->replicas[r].drift > own || isnan(s->replicas[r].drift) ? s->replicas[r].drift : own;
+    s->own_drift = own;
+    if (!s->comm)
+        s->drift = own;
+    memmove(s->drifts, s->drifts + 1, sizeof s->drifts - sizeof *s->drifts);
+    double last = s->drifts[TREK_DRIFTS - 1] = s->drift;
+    bool rising = s->drifts[0] > 0;
+    for (int k = 1; k < TREK_DRIFTS; k++)
+        rising = rising && (s->drifts[k] > s->drifts[k - 1] || isnan(s->drifts[k]));
+    bool far = last > s->divergence_threshold || isnan(last);
+    if (s->divergence_threshold < 0 || !(rising || far))
+        return TREK_DRIFT_STABLE;
+    return rising && far ? TREK_DRIFT_SHRINKS : TREK_DRIFT_STAYS;
+}
+
+/* --- the step --------------------------------------------------------------------------------------------- */
+
+trek_status trek_ranks_average(ranks_stepper *s)
+{
+    bool pending;
+    trek_graph_settings *settings = &s->base.graph->settings;
+    trek_status status = trek_error_status();
+    if (status == TREK_OK)
+        status = trek_average_begin_pass(s);
+    trek_job_sync_say(s, "average", true);
+    trek_ranks_follow_flags(s);
+    if (status == TREK_OK)
+        status = trek_ranks_call(s->ranks, read_steps, s);
+    status = trek_job_sync_step(s, status, true, &pending);
+    if (status == TREK_OK)
+        status = agree_on_segments(s);
+    if (status == TREK_OK && s->window_rows > 0)
+        status = trek_ranks_call(s->ranks, average_rank, s);
+    if (status == TREK_OK)
+        status = trek_ranks_update_workload(s, judge(s));
+    if (status != TREK_OK)
+        return status;
+    settings->steps += s->window_batches;
+    s->window_batches = 0;
+    for (int r = 0; r < s->local_ranks; r++) {
+        s->replicas[r].local_steps = 0;
+        memset(s->replicas[r].trained, 0, (size_t)s->replicas[r].arena->n_segments * sizeof *s->replicas[r].trained);
+    }
+    trek_ranks_merged(s);
+    trek_ranks_reset(s);
+    trek_rank_here.rng_step++;
+    trek_rank_here.rng_draw = 0;
+    return TREK_OK;
+}

@@ -95,8 +95,8 @@ typedef struct trek_run_opts {
     int prefetch;                    /* as a loader's */
     trek_policy policy;
     trek_schedule schedule;          /* by steps; default: none */
-    double lr_scale;                 /* the learning rates of all groups, or the schedule's, times 1 + (ranks - 1) * lr_scale. Default
-                                        0: as they are; 1: linear in the ranks */
+    double lr_scale; /* the learning rates of all groups, or the schedule's, times 1 + (ranks - 1) * lr_scale. Default
+                        0: as they are; 1: linear in the ranks */
     trek_trainer_opts trainer;       /* devices, ranks, clipping, mixed precision, accumulation, El Che's and the balancer's
                                         numbers, ...: as for trek_trainer_setup. What is an option of the run (build_replica, arg,
                                         optimizer, schedule) is left out there, .max_anchor belongs to CADENCE. Lists with an
@@ -118,7 +118,7 @@ typedef struct trek_run_opts {
     int64_t checkpoint_every;        /* epochs; default 1; the last one in any case */
     int keep_last;                   /* how many of them stay; default 1; TREK_OFF: all */
     bool keep_best;                  /* also the file "best.safetensors" */
-    const char *resume_from;         /* a file, or a folder: its last one; an empty or missing folder: from the beginning. Copied */
+    const char *resume_from; /* a file, or a folder: its last one; an empty or missing folder: from the beginning. Copied */
 
     trek_epoch_fn on_epoch;          /* before an epoch; what it sets (trek_graph_set_lr, freezing) holds */
     trek_metrics_fn on_metrics;      /* after an epoch */

@@ -73,10 +73,11 @@ typedef struct trek_trainer_opts {
     int64_t max_batch_diff;          /* by how much a count moves at once; default 0: no bound */
     int64_t global_batch;  /* samples of a step's window, rounded to whole batches of the loader: constant, only their split
                               follows the  speeds. Default 0: windows grow with the anchor. Needs the loader to be set before */
-    trek_average average; /* default: gradients. Parameters: passes are trek_graph_train_batch's; trek_graph_steps and the schedule
-                             count batches of all ranks; without accumulate, scaled losses and layers that meet other ranks */
-    double divergence_threshold; /* of averaged parameters: the anchor does not grow while the farthest replica's distance from the
-                                    mean, over the mean's norm, has risen in the last three windows, or is above this; it is
+    trek_average
+        average; /* default: gradients. Parameters: passes are trek_graph_train_batch's; trek_graph_steps and the schedule
+                    count batches of all ranks; without accumulate, scaled losses and layers that meet other ranks */
+    double divergence_threshold; /* of averaged parameters: the anchor does not grow while the farthest replica's distance from
+                                    the mean, over the mean's norm, has risen in the last three windows, or is above this; it is
                                     halved where both are so. Default 0.05; TREK_OFF: no guard */
     const trek_plan *plan; /* decisions of an earlier run, followed instead of measuring. Copied. Counts need windows: a pass of
                               another loop is then an ARGUMENT error. Default: none */

@@ -92,7 +92,8 @@ typedef struct trek_graph_settings {
     double max_norm, max_value; /* <= 0: off */
     bool *replicated;         /* [inputs] NULL: none is */
     int64_t steps;            /* done */
-    bool stop_wanted, stop_agreed; /* of this graph's training, beside trek_request_stop: agreed at the same step on all processes */
+    bool stop_wanted,
+        stop_agreed; /* of this graph's training, beside trek_request_stop: agreed at the same step on all processes */
 } trek_graph_settings;
 
 struct trek_graph {

@@ -24,9 +24,9 @@ TREK_BEGIN
 
 /* The loss of one batch, a scalar and a mean (of several ranks' sums the step takes the mean, weighted as losses are), in the
  * present scope. graph: the rank's own
- * replica, whose tagged values are those of this batch, which trek_graph_forward runs on this rank alone, and which has the constants and teachers of trek_graph_set_constant
- * and _teacher on its device; output: what it gave. What the loss is the mean of is
- * trek_loss_weight(loss): labels that count, elements, or what trek_loss_set_weight states; else the batch's samples.
+ * replica, whose tagged values are those of this batch, which trek_graph_forward runs on this rank alone, and which has the
+ * constants and teachers of trek_graph_set_constant and _teacher on its device; output: what it gave. What the loss is the mean
+ * of is trek_loss_weight(loss): labels that count, elements, or what trek_loss_set_weight states; else the batch's samples.
  * Weight 0: the batch is skipped. Called on the ranks' threads, several at once. NULL: failure. */
 typedef trek_var *(*trek_loss_fn)(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg);
 

@@ -5,6 +5,7 @@
 
 #include "graph/graph_internal.h"
 #include "graph/observe.h"
+#include "tensor/rank_context.h"
 
 struct trek_observation {
     char *name;
@@ -24,7 +25,10 @@ typedef struct trek_recording {
 } trek_recording;
 trek_recording trek_recording_begin(trek_recording to);
 /* Whether the calling thread runs that graph's training function. */
-bool trek_recording_of(const trek_graph *graph);
+static inline bool trek_recording_of(const trek_graph *graph)
+{
+    return trek_rank_context_mine && trek_rank_context_mine->recording == graph;
+}
 
 trek_observation *trek_observation_find(const trek_graph *graph, const char *name); /* NULL: none */
 /* Adds a sum of values that weigh `weight`, as from a training function. */

@@ -7,30 +7,38 @@
 #include "autograd/var_internal.h"
 #include "graph/graph_loader_internal.h"
 #include "graph/observe_internal.h"
+#include "tensor/rank_context.h"
 
-static _Thread_local trek_recording here;
+static trek_recording here(void)
+{
+    const trek_rank_context *context = trek_rank_context_mine;
+    return context ? (trek_recording){ (trek_graph *)(uintptr_t)context->recording, context->recording_rows }
+        : (trek_recording){ NULL, 0 };
+}
 
 trek_recording trek_recording_begin(trek_recording to)
 {
-    trek_recording before = here;
-    here = to;
+    trek_recording before = here();
+    trek_rank_here.recording = to.graph;
+    trek_rank_here.recording_rows = to.rows;
     return before;
 }
 
-bool trek_recording_of(const trek_graph *graph) { return here.graph == graph; }
 
 static trek_status check(const char *function, const char *name)
 {
     if (!name)
         return trek_fail_missing(function, "name");
     if (name[0] == '\0' || strpbrk(name, "\t\n\r") || strncmp(name, TREK_MEASURED, sizeof TREK_MEASURED - 1) == 0)
-        return trek_fail(TREK_ERR_ARGUMENT, "%s: \"%s\" is no name: it is empty, has a tab or a line break, or begins \"%s\"", function,
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: \"%s\" is no name: it is empty, has a tab or a line break, or begins \"%s\"",
+                         function,
                          name, TREK_MEASURED);
-    if (!here.graph)
-        return trek_fail(TREK_ERR_STATE,
-                         "%s(\"%s\"): no function of trek_graph_set_loss runs on this thread; trek_graph_record records what a loop "
-                         "measures",
-                         function, name);
+    if (!here().graph)
+        return trek_fail(
+            TREK_ERR_STATE,
+            "%s(\"%s\"): no function of trek_graph_set_loss runs on this thread; trek_graph_record records what a loop "
+            "measures",
+            function, name);
     return trek_error_status();
 }
 
@@ -41,13 +49,13 @@ trek_status trek_record_mean(const char *name, double value, double weight)
         return status;
     if (!(weight >= 0) || isinf(weight))
         return trek_fail(TREK_ERR_ARGUMENT, "trek_record_mean(\"%s\"): the weight must be finite and not negative", name);
-    return weight == 0 ? TREK_OK : trek_observation_add(here.graph, name, false, value * weight, weight);
+    return weight == 0 ? TREK_OK : trek_observation_add(here().graph, name, false, value * weight, weight);
 }
 
 trek_status trek_record_sum(const char *name, double value)
 {
     trek_status status = check("trek_record_sum", name);
-    return status == TREK_OK ? trek_observation_add(here.graph, name, true, value, 0) : status;
+    return status == TREK_OK ? trek_observation_add(here().graph, name, true, value, 0) : status;
 }
 
 /* Nobody waits for a device: the sum stays there until the point ends. */
@@ -91,5 +99,5 @@ trek_status trek_record_scalar(const char *name, trek_var *value)
         return trek_fail(TREK_ERR_SHAPE, "trek_record_scalar(\"%s\"): the value is %s, not a scalar", name,
                          trek_shape_text(trek_var_shape(value), text));
     }
-    return trek_observation_add_scalar(here.graph, name, value, here.rows);
+    return trek_observation_add_scalar(here().graph, name, value, here().rows);
 }

@@ -33,6 +33,8 @@ typedef struct trek_rank_context {
     int64_t batch_global;      /* samples of the global batch */
     const void *batch_loader;  /* the trek_loader that gave it; NULL: none */
     uint64_t batch_digest;     /* in a job of several processes: what its loader gives; 0: not to be compared */
+    const void *recording;     /* the trek_graph whose training function runs; NULL: none */
+    double recording_rows;     /* samples of the batch that it runs on */
     int64_t waited_ns;         /* that this thread has waited for other ranks inside a layer, since ever */
 } trek_rank_context;
 

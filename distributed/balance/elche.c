@@ -23,7 +23,7 @@ struct trek_elche {
     int ranks, slow_rank;
     double ratio;                                   /* the hint's; 0: none */
     int64_t anchor, start, max_anchor, max_batch_diff, global_batches;
-    int64_t ceiling;                                /* since it was nudged down: the anchor's bound, one more with each report; 0: none */
+    int64_t ceiling; /* since it was nudged down: the anchor's bound, one more with each report; 0: none */
     double target;
     bool calibrated, changed;
     bool shifted;                                   /* the last report showed a change of pace */

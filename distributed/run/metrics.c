@@ -8,6 +8,7 @@
 #include "distributed/run/run_internal.h"
 #include "graph/graph_loader_internal.h"
 #include "graph/observe_internal.h"
+#include "tensor/memory_internal.h"
 
 run_epoch *trek_run_epoch_new(int64_t epoch)
 {
@@ -26,6 +27,19 @@ void trek_run_epoch_free(run_epoch *e)
     if (e)
         trek_free(e->ranks);
     trek_free(e);
+}
+
+trek_status trek_run_publish(trek_run *run, run_epoch *epoch)
+{
+    pthread_mutex_lock(&run->lock);
+    trek_status status = trek_array_grow(&run->epochs, &run->cap_epochs, run->n_epochs + 1, sizeof *run->epochs);
+    if (status == TREK_OK)
+        run->epochs[run->n_epochs++] = epoch;
+    else
+        trek_run_epoch_free(epoch);
+    pthread_cond_broadcast(&run->changed);
+    pthread_mutex_unlock(&run->lock);
+    return status;
 }
 
 double trek_metrics_get(const trek_epoch_metrics *metrics, const char *name)

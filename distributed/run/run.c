@@ -52,19 +52,6 @@ trek_run *trek_trainer_run(const trek_run_opts *opts)
     return NULL;
 }
 
-trek_status trek_run_publish(trek_run *run, run_epoch *epoch)
-{
-    pthread_mutex_lock(&run->lock);
-    trek_status status = trek_array_grow(&run->epochs, &run->cap_epochs, run->n_epochs + 1, sizeof *run->epochs);
-    if (status == TREK_OK)
-        run->epochs[run->n_epochs++] = epoch;
-    else
-        trek_run_epoch_free(epoch);
-    pthread_cond_broadcast(&run->changed);
-    pthread_mutex_unlock(&run->lock);
-    return status;
-}
-
 static bool take_next(trek_run *run, trek_epoch_metrics *metrics, bool waits, const char *function)
 {
     if (!run || !metrics) {

@@ -53,12 +53,11 @@ void trek_run_opts_clear(trek_run_opts *opts);
 /* train.c: all of it, on the run's thread. */
 trek_status trek_run_train(trek_run *run);
 
-/* run.c: an epoch has ended; the run takes it over, also on failure. */
-trek_status trek_run_publish(trek_run *run, run_epoch *epoch);
-
 /* metrics.c */
 run_epoch *trek_run_epoch_new(int64_t epoch);
 void trek_run_epoch_free(run_epoch *epoch);
+/* The epoch has ended: whoever waits for it gets it. The run takes it over, also on failure. */
+trek_status trek_run_publish(trek_run *run, run_epoch *epoch);
 /* What was observed since the last time, of all ranks and processes: a collective. */
 trek_status trek_run_measure_training(trek_run *run, run_epoch *epoch);
 trek_status trek_run_measure_evaluation(trek_run *run, run_epoch *epoch);

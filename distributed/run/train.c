@@ -21,7 +21,10 @@ static trek_comm *comm_of(const trek_run *run)
 }
 
 /* After what may fail in one process alone. */
-static trek_status agree(const trek_run *run, trek_status own) { return trek_replica_agree(comm_of(run), own, "trek_trainer_run"); }
+static trek_status agree(const trek_run *run, trek_status own)
+{
+    return trek_replica_agree(comm_of(run), own, "trek_trainer_run");
+}
 
 /* --- setting up --------------------------------------------------------------------------------- */
 
@@ -41,7 +44,8 @@ static trek_status find_device(const trek_trainer_opts *t, trek_device *device)
     return trek_device_parse(text, device);
 }
 
-static trek_loader *make_loader(const trek_run_opts *o, trek_dataset *dataset, int64_t batch_size, trek_device device, bool training)
+static trek_loader *make_loader(const trek_run_opts *o, trek_dataset *dataset, int64_t batch_size, trek_device device,
+                                bool training)
 {
     return trek_loader_new(trek_dataset_retain(dataset),
                            &(trek_loader_opts){ .batch_size = batch_size, .shuffle = training && o->shuffle != TREK_OFF,

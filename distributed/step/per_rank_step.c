@@ -60,7 +60,8 @@ static trek_batch_run run_of(const per_rank_call *c, int rank, bool last)
     const rank_replica *own = &s->replicas[rank];
     trek_reducer *sends = last ? trek_overlap_of(s, rank) : NULL;
     return (trek_batch_run){ .graph_loader = c->graph_loader, .scaler = trek_ranks_scaler(s, rank), .leaves = own->model->params,
-                             .n_leaves = own->model->n_params, .denominator = s->averages ? 0 : c->denominator, .backward = c->backward,
+                             .n_leaves = own->model->n_params, .denominator = s->averages ? 0 : c->denominator,
+                             .backward = c->backward,
                              .always = !c->batch->window && trek_ranks_meet(s),
                              .complete = sends ? trek_reducer_complete : NULL, .arg = sends };
 }

@@ -478,7 +478,8 @@ static trek_status between_separate(rank_step *x)
 trek_status trek_ranks_sum_gradients(ranks_stepper *s, int rank)
 {
     trek_step_call call = { .s = s };
-    rank_step x = { .call = &call, .s = s, .rank = rank, .replica = &s->replicas[rank], .local = trek_ranks_comm(s->ranks, rank) };
+    rank_step x = { .call = &call, .s = s, .rank = rank, .replica = &s->replicas[rank],
+                    .local = trek_ranks_comm(s->ranks, rank) };
     trek_status status = sum_separate(&x);
     return status == TREK_OK && s->comm ? between_separate(&x) : status;
 }

@@ -91,6 +91,18 @@ static void warmup_then_the_rest(void **state)
     expect_refusal(trek_warmup_lr(4, (trek_schedule){ .kind = TREK_SCHEDULE_NONE }), "no schedule");
 }
 
+static void scaled_rates(void **state)
+{
+    (void)state;
+    trek_schedule rest = trek_warmup_lr(4, trek_cosine_lr(0.1, 20, 0.01)), scaled = trek_scaled_lr(trek_scaled_lr(rest, 2), 1.5);
+    for (int64_t step = 0; step < 30; step++)
+        assert_true(fabs(trek_schedule_lr(&scaled, step) - 3 * trek_schedule_lr(&rest, step)) < 1e-15);
+    expect_refusal(trek_scaled_lr(rest, 0), "factor");
+    expect_refusal(trek_scaled_lr(rest, -1), "factor");
+    expect_refusal(trek_scaled_lr(rest, INFINITY), "factor");
+    assert_int_equal(trek_scaled_lr((trek_schedule){ .kind = TREK_SCHEDULE_NONE }, 2).kind, TREK_SCHEDULE_NONE);
+}
+
 static void bad_numbers_are_named(void **state)
 {
     (void)state;
@@ -154,6 +166,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_equal_pytorch),
         cmocka_unit_test(warmup_then_the_rest),
+        cmocka_unit_test(scaled_rates),
         cmocka_unit_test(bad_numbers_are_named),
         cmocka_unit_test(plateau_equals_pytorch),
     };

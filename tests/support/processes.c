@@ -62,7 +62,8 @@ static bool reserve(int port)
     struct sockaddr_un name = { .sun_family = AF_UNIX };
     int length = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "trek-test-port-%d", port);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd >= 0 && bind(fd, (struct sockaddr *)&name, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length)) == 0) {
+    if (fd >= 0 && bind(fd, (struct sockaddr *)&name,
+                        (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length)) == 0) {
         static int held[64], next; /* the oldest worlds have ended */
         if (held[next])
             close(held[next]);
@@ -77,7 +78,8 @@ static bool reserve(int port)
 
 static bool is_free(int port)
 {
-    struct sockaddr_in any = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    struct sockaddr_in any = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port),
+                               .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     bool free = fd >= 0 && bind(fd, (struct sockaddr *)&any, sizeof any) == 0;
     if (fd >= 0)

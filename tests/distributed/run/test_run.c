@@ -262,7 +262,9 @@ static void test_recorded_in_setup_mode(void **state)
         trek_graph *graph = training_build(test_device(), NULL);
         trek_graph_set_loader(graph, loader, "x");
         trek_graph_set_loss(graph, squares, NULL);
-        assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .ranks = ranks, .devices = test_devices(), .build_replica = training_build }),
+        assert_int_equal(trek_trainer_setup(graph,
+                                            &(trek_trainer_opts){ .ranks = ranks, .devices = test_devices(),
+                                                                  .build_replica = training_build }),
                          TREK_OK);
         trek_graph_train(graph, false);
         trek_graph_start(graph, 0);

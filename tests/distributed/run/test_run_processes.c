@@ -55,7 +55,8 @@ static trek_status on_metrics(const trek_epoch_metrics *metrics, void *arg)
 
 static trek_run_opts opts_of(trek_dataset *data, int ranks)
 {
-    return (trek_run_opts){ .build_model = training_build, .train_step = squares, .dataset = data, .evaluation = data, .input = "x",
+    return (trek_run_opts){ .build_model = training_build, .train_step = squares, .dataset = data, .evaluation = data,
+                            .input = "x",
                             .optimizer = training_adam(), .batch_size = 8, .epochs = EPOCHS, .seed = 5,
                             .trainer = { .ranks = ranks } };
 }
@@ -81,7 +82,8 @@ static int print_run(trek_run *run)
         printf("%s: %s\n", trek_status_name(trek_error_status()), trek_error());
         return 1;
     }
-    printf("epochs %d ranks %d samples %d %.0f loss %.17g %.17g %.17g number %.17g\n", epochs, (int)ranks, (int)samples, sum, loss,
+    printf("epochs %d ranks %d samples %d %.0f loss %.17g %.17g %.17g number %.17g\n", epochs, (int)ranks, (int)samples, sum,
+           loss,
            squares_mean, evaluation, number);
     trek_state_free(&final);
     return 0;
@@ -127,7 +129,8 @@ static told read_told(const char *text)
 {
     told t = { 0 };
     const char *at = strstr(text, "epochs ");
-    if (!at || sscanf(at, "epochs %d ranks %d samples %d %lf loss %lf %lf %lf number %lf", &t.epochs, &t.ranks, &t.samples, &t.sum,
+    if (!at || sscanf(at, "epochs %d ranks %d samples %d %lf loss %lf %lf %lf number %lf", &t.epochs, &t.ranks, &t.samples,
+                      &t.sum,
                       &t.loss, &t.squares, &t.evaluation, &t.number) != 8)
         t.epochs = -1;
     return t;
@@ -282,7 +285,8 @@ int main(void)
     if (processes_part(&me))
         return play(&me);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exact), cmocka_unit_test(test_windows), cmocka_unit_test(test_averages), cmocka_unit_test(test_stopped), cmocka_unit_test(test_failing),
+        cmocka_unit_test(test_exact), cmocka_unit_test(test_windows), cmocka_unit_test(test_averages),
+            cmocka_unit_test(test_stopped), cmocka_unit_test(test_failing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -165,7 +165,8 @@ static void compare_params(trek_graph *graph, trek_graph *other, const way *w, i
     training_params(other, &b);
     for (int k = 0; k < a.n; k++)
         if (!(fabs(a.params[k] - b.params[k]) <= 1e-11 * (1 + fabs(b.params[k]))))
-            fail_msg("step %d, %d ranks, %s, %s: parameter %d is %.17g instead of %.17g", (int)step, w->ranks, w->windows ? "windows" : "shares",
+            fail_msg("step %d, %d ranks, %s, %s: parameter %d is %.17g instead of %.17g", (int)step, w->ranks,
+                     w->windows ? "windows" : "shares",
                      w->adam ? "Adam" : "SGD", k, a.params[k], b.params[k]);
 }
 
@@ -204,14 +205,16 @@ static void step_by_hand(trek_graph **alone, trek_dataset *data, const way *w, c
 static void run_way(const way *w)
 {
     trek_dataset *data = training_dataset();
-    trek_loader *loader = trek_loader_new(trek_dataset_retain(data), &(trek_loader_opts){ .batch_size = w->batch, .shuffle = true });
+    trek_loader *loader = trek_loader_new(trek_dataset_retain(data),
+                                          &(trek_loader_opts){ .batch_size = w->batch, .shuffle = true });
     trek_graph *graph = build(test_device(), NULL), *alone[MOST_RANKS];
     trek_schedule schedule = trek_exponential_lr(0.02, 0.97);
     trek_graph_set_loader(graph, loader, "x");
     trek_graph_set_loss(graph, loss_fn, NULL);
     trek_trainer_opts opts = { .ranks = w->ranks, .devices = test_devices(), .build_replica = build, .optimizer = spec_of(w),
                                .average = TREK_AVERAGE_PARAMETERS, .anchor = 2, .max_anchor = w->windows ? 2 : TREK_OFF,
-                               .max_grad_norm = w->clip ? 0.3 : 0, .speed_hint = { .slow_rank = 0, .ratio = w->windows ? 2 : 0 } };
+                               .max_grad_norm = w->clip ? 0.3 : 0,
+                               .speed_hint = { .slow_rank = 0, .ratio = w->windows ? 2 : 0 } };
     if (w->schedule)
         opts.schedule = schedule;
     assert_int_equal(trek_trainer_setup(graph, &opts), TREK_OK);
@@ -251,7 +254,8 @@ static void test_against_single_graphs(void **state)
     (void)state;
     for (int ranks = 2; ranks <= MOST_RANKS; ranks++)
         for (int k = 0; k < 8; k++)
-            run_way(&(way){ .ranks = ranks, .batch = k & 1 ? 2 : 8, .windows = k & 1, .adam = k & 2, .clip = k & 4, .schedule = ranks == 3 });
+            run_way(&(way){ .ranks = ranks, .batch = k & 1 ? 2 : 8, .windows = k & 1, .adam = k & 2, .clip = k & 4,
+                            .schedule = ranks == 3 });
 }
 
 /* --- drift ------------------------------------------------------------------------------------------------------ */
@@ -265,7 +269,8 @@ typedef struct spring {
 
 static trek_var *spring_forward(trek_module *self, trek_var *input)
 {
-    return trek_mul(trek_add(trek_mul_scalar(input, 0), trek_var_from(trek_tensor_full(1, trek_dims_none(), TREK_F64, trek_var_device(input)))),
+    return trek_mul(trek_add(trek_mul_scalar(input, 0),
+                             trek_var_from(trek_tensor_full(1, trek_dims_none(), TREK_F64, trek_var_device(input)))),
                     ((spring *)self)->x);
 }
 
@@ -294,7 +299,8 @@ static double drift_away(double threshold, int64_t *anchor)
     trek_graph_set_loader(graph, loader, "x");
     trek_graph_set_loss(graph, spring_loss, NULL);
     trek_trainer_opts opts = { .ranks = 2, .build_replica = build_spring, .optimizer = trek_sgd((trek_sgd_opts){ .lr = 1 }),
-                               .average = TREK_AVERAGE_PARAMETERS, .anchor = 8, .max_anchor = 8, .divergence_threshold = threshold };
+                               .average = TREK_AVERAGE_PARAMETERS, .anchor = 8, .max_anchor = 8,
+                               .divergence_threshold = threshold };
     assert_int_equal(trek_trainer_setup(graph, &opts), TREK_OK);
     int windows = 0;
     for (int64_t epoch = 0; windows < 40; epoch++) {
@@ -344,7 +350,8 @@ static void test_refused(void **state)
     (void)state;
     trek_loader *loader = trek_loader_new(training_dataset(), &(trek_loader_opts){ .batch_size = 4 });
     trek_graph *graph = build(test_device(), NULL);
-    trek_trainer_opts good = { .ranks = 2, .devices = test_devices(), .build_replica = build, .average = TREK_AVERAGE_PARAMETERS };
+    trek_trainer_opts good = { .ranks = 2, .devices = test_devices(), .build_replica = build,
+                               .average = TREK_AVERAGE_PARAMETERS };
     trek_trainer_opts opts = good;
     opts.accumulate = 2;
     expect(trek_trainer_setup(graph, &opts), TREK_ERR_ARGUMENT, ".accumulate");

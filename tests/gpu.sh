@@ -187,6 +187,8 @@ part_test() {
     for name in sync_batch_norm sync_batch_norm_ways rank_sums; do
         on_device "$name" 120 test_$name
     done
+    on_device runs 120 test_run
+    on_device averaged_parameters 120 test_average
     on_device processes_on_one_gpu 200 test_job
     if [ -z "$why_not" ] && [ "$(gpus)" -lt 2 ]; then
         skip processes_by_nccl "one GPU: each process needs one of its own"

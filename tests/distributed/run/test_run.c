@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +34,7 @@ static trek_var *squares(trek_graph *graph, trek_var *output, const trek_batch *
     trek_record_scalar("squares", loss);
     trek_record_sum("samples", (double)trek_batch_size(batch));
     trek_record_mean("size", (double)trek_batch_size(batch), 2);
+    trek_record_mean("by size", (double)trek_batch_size(batch), (double)trek_batch_size(batch));
     return loss;
 }
 
@@ -219,10 +221,14 @@ static void test_metrics(void **state)
             assert_int_equal(m.steps, STEPS);
             assert_int_equal(m.samples, SAMPLES);
             assert_int_equal(m.ranks, ranks);
-            assert_int_equal(m.n_scalars, 3);
+            assert_int_equal(m.n_scalars, 4);
             assert_true(m.seconds > 0 && m.samples_per_s > 0);
             assert_true(fabs(m.loss - trek_metrics_get(&m, "squares")) < 1e-12 * (1 + m.loss));
             assert_true(trek_metrics_get(&m, "samples") == SAMPLES);
+            if (ranks == 1) { /* 7 batches of 8, one of 5 */
+                assert_true(fabs(trek_metrics_get(&m, "size") - 61.0 / 8) < 1e-12);
+                assert_true(fabs(trek_metrics_get(&m, "by size") - (7 * 64 + 25) / 61.0) < 1e-12);
+            }
             assert_true(trek_metrics_get(&m, "loss") == m.loss);
             assert_true(isnan(trek_metrics_get(&m, "evaluation_loss")) && isnan(trek_metrics_get(&m, "none")));
             assert_true(m.best == (epoch == 0 || m.best));
@@ -329,14 +335,83 @@ static void test_evaluation(void **state)
     trek_dataset_free(&test);
 }
 
+/* Windows: each rank has a reader of its own, of the dataset that is evaluated, then of the other again. */
+static void test_evaluation_in_windows(void **state)
+{
+    (void)state;
+    trek_dataset *data = training_dataset(), *whole = training_dataset();
+    double values[2];
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        trek_dataset *few = trek_dataset_subset(trek_dataset_retain(whole), 40, 9);
+        trek_run_opts o = plain_opts(data, ranks);
+        o.batch_size = 2;
+        o.optimizer = trek_sgd((trek_sgd_opts){ .lr = TREK_ZERO });
+        o.evaluation = few;
+        o.evaluate = judge;
+        if (ranks == 2) {
+            o.policy = TREK_POLICY_CADENCE;
+            o.trainer.anchor = o.trainer.max_anchor = 2;
+        }
+        trek_epoch_metrics m;
+        trek_run *run = trek_trainer_run(&o);
+        while (trek_run_next(run, &m)) {
+            assert_int_equal(m.samples, SAMPLES);
+            values[ranks - 1] = m.evaluation_loss;
+        }
+        trek_state *final = trek_run_join(run);
+        assert_non_null(final);
+        trek_state_free(&final);
+        trek_dataset_free(&few);
+    }
+    assert_true(fabs(values[1] - values[0]) < 1e-13);
+    trek_dataset_free(&data);
+    trek_dataset_free(&whole);
+}
+
 /* --- keeping, stopping, resuming ------------------------------------------------------------------ */
 
-static trek_status stop_after_two(trek_graph *graph, int64_t epoch, void *arg)
+/* Asks the run to stop in the midst of its third epoch, from the ranks' threads. */
+static _Atomic(trek_run *) to_stop;
+static atomic_int calls;
+
+static trek_var *squares_and_stop(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)graph;
-    if (epoch == 2 && *(trek_run **)arg)
-        trek_run_stop(*(trek_run **)arg);
-    return TREK_OK;
+    if (atomic_fetch_add(&calls, 1) >= *(int *)arg && atomic_load(&to_stop))
+        trek_run_stop(atomic_load(&to_stop));
+    return squares(graph, output, batch, NULL);
+}
+
+static void resume(trek_dataset *data, int ranks, bool by_stop)
+{
+    const char *path = folder();
+    int most = (2 * STEPS + 3) * ranks;
+    trek_run_opts o = plain_opts(data, ranks);
+    o.epochs = 4;
+    trek_state *whole = run_all(&o);
+    o.checkpoint_folder = path;
+    o.resume_from = path; /* empty: from the beginning */
+    o.epochs = by_stop ? 4 : 2;
+    o.train_step = by_stop ? squares_and_stop : squares;
+    o.arg = &most;
+    atomic_store(&calls, 0);
+    trek_run *run = trek_trainer_run(&o);
+    atomic_store(&to_stop, run);
+    trek_epoch_metrics m;
+    int epochs;
+    trek_state *half = finish(run, &m, &epochs);
+    atomic_store(&to_stop, NULL);
+    assert_non_null(half);
+    assert_int_equal(epochs, 2);
+    trek_state_free(&half);
+    o.epochs = 4;
+    o.train_step = squares;
+    half = finish(trek_trainer_run(&o), &m, &epochs);
+    compare_states(half, whole, 0);
+    assert_int_equal(epochs, 2);
+    assert_int_equal(count_files(path, "^step-"), 1);
+    trek_state_free(&half);
+    trek_state_free(&whole);
+    remove_folder(path);
 }
 
 static void test_resume(void **state)
@@ -344,33 +419,8 @@ static void test_resume(void **state)
     (void)state;
     trek_dataset *data = training_dataset();
     for (int ranks = 1; ranks <= 3; ranks += 2)
-        for (int by_stop = 0; by_stop < 2; by_stop++) {
-            const char *path = folder();
-            trek_run *run = NULL;
-            trek_run_opts o = plain_opts(data, ranks);
-            o.epochs = 4;
-            trek_state *whole = run_all(&o);
-            o.checkpoint_folder = path;
-            o.resume_from = path; /* empty: from the beginning */
-            o.epochs = by_stop ? 4 : 2;
-            o.on_epoch = by_stop ? stop_after_two : NULL;
-            o.arg = by_stop ? &run : NULL;
-            run = trek_trainer_run(&o);
-            trek_epoch_metrics m;
-            int epochs;
-            trek_state *half = finish(run, &m, &epochs);
-            assert_non_null(half);
-            assert_true(epochs == 2 || by_stop); /* the thread may be ahead of `run` */
-            trek_state_free(&half);
-            run = NULL;
-            o.epochs = 4;
-            half = run_all(&o);
-            compare_states(half, whole, 0);
-            assert_int_equal(count_files(path, "^step-"), 1);
-            trek_state_free(&half);
-            trek_state_free(&whole);
-            remove_folder(path);
-        }
+        for (int by_stop = 0; by_stop < 2; by_stop++)
+            resume(data, ranks, by_stop);
     trek_dataset_free(&data);
 }
 
@@ -616,7 +666,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_is_the_loop), cmocka_unit_test(test_cadence),  cmocka_unit_test(test_metrics),
-        cmocka_unit_test(test_evaluation),  cmocka_unit_test(test_resume),   cmocka_unit_test(test_keeping),
+        cmocka_unit_test(test_evaluation), cmocka_unit_test(test_evaluation_in_windows),  cmocka_unit_test(test_resume),   cmocka_unit_test(test_keeping),
         cmocka_unit_test(test_rates),       cmocka_unit_test(test_failures), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_stop),        cmocka_unit_test(test_small),    cmocka_unit_test(test_recorded_in_setup_mode),
     };

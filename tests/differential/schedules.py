@@ -92,6 +92,8 @@ DRAWN = {
                              "mode": r.randrange(3), "gamma": r.choice([0.0, 0.9])}}, torch_cyclic),
     "warmup_lr": (lambda r: {"steps": r.randrange(0, 9), "lr": rate(r), "gamma": 0.9},
                   lambda a: [a["lr"] * (t + 1) / a["steps"] if t < a["steps"] else a["lr"] * 0.9 ** (t - a["steps"]) for t in range(STEPS)]),
+    "scaled_lr": (lambda r: {"lr": rate(r), "gamma": r.choice([0.5, 0.9]), "factor": r.choice([0.25, 1.0, 3.0])},
+                  lambda a: scheduled(a["lr"] * a["factor"], lambda o: ls.ExponentialLR(o, a["gamma"]))),
     "plateau_lr": (lambda r: {"opts": {"lr": r.choice([0.0, 0.1]), "factor": r.choice([0.0, 0.5]), "patience": r.choice([0, ZERO, 1, 3]),
                               "threshold": r.choice([0.0, ZERO, 0.1]), "absolute": r.random() < 0.4, "maximize": r.random() < 0.4,
                               "cooldown": r.choice([0, 0, 2]), "min_lr": r.choice([0.0, 1e-3])},
@@ -138,6 +140,8 @@ def rates_of(lib, case):
         made = lib.multistep_lr(a["lr"], (ctypes.c_int64 * max(len(a["milestones"]), 1))(*a["milestones"]), len(a["milestones"]), a["gamma"])
     elif name == "warmup_lr":
         made = lib.warmup_lr(a["steps"], lib.exponential_lr(a["lr"], a["gamma"]))
+    elif name == "scaled_lr":
+        made = lib.scaled_lr(lib.exponential_lr(a["lr"], a["gamma"]), a["factor"])
     else:
         given = []
         for kind, parameter in FUNCTIONS[name].params:

@@ -666,7 +666,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_is_the_loop), cmocka_unit_test(test_cadence),  cmocka_unit_test(test_metrics),
-        cmocka_unit_test(test_evaluation), cmocka_unit_test(test_evaluation_in_windows),  cmocka_unit_test(test_resume),   cmocka_unit_test(test_keeping),
+        cmocka_unit_test(test_evaluation), cmocka_unit_test(test_evaluation_in_windows),  cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_keeping),
         cmocka_unit_test(test_rates),       cmocka_unit_test(test_failures), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_stop),        cmocka_unit_test(test_small),    cmocka_unit_test(test_recorded_in_setup_mode),
     };

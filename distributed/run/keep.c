@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "distributed/checkpoint_internal.h"
+#include "distributed/replica/agreement.h"
 #include "distributed/run/run_internal.h"
 #include "distributed/step/stepper_ranks.h"
 
@@ -134,6 +135,20 @@ static char *file_to_resume(const char *from)
     return n > 0 ? path_of(from, name) : trek_calloc(1, 1);
 }
 
+/* All processes go on from the same step, though each looks in its own file system. */
+static trek_status agree_on_file(const trek_run *run, const char *path, trek_status own)
+{
+    const ranks_stepper *s = trek_graph_ranks(run->graph);
+    const char *name = path ? strrchr(path, '/') : NULL;
+    trek_text text = { 0 };
+    if (!s || !s->comm)
+        return own;
+    trek_text_format(&text, "the checkpoint to go on from\t%s\n", name ? name + 1 : path && *path ? path : "none");
+    trek_status status = trek_agree(s->comm, own, "trek_trainer_run: .resume_from", &text);
+    trek_text_clear(&text);
+    return status;
+}
+
 trek_status trek_run_resume(trek_run *run)
 {
     double more[MORE_NUMBERS];
@@ -142,7 +157,7 @@ trek_status trek_run_resume(trek_run *run)
     if (!run->opts.resume_from)
         return TREK_OK;
     char *path = file_to_resume(run->opts.resume_from);
-    trek_status status = path ? TREK_OK : trek_error_status();
+    trek_status status = agree_on_file(run, path, path ? TREK_OK : trek_error_status());
     if (status == TREK_OK && *path) {
         status = trek_checkpoint_load_more(run->graph, run->train, path, more, MORE_NUMBERS, &found);
         trek_loader_position(run->train, &run->first_epoch, &batch);

@@ -125,7 +125,7 @@ static trek_status set_up(trek_run *run)
     return status == TREK_OK ? scale_rates(run) : status;
 }
 
-static trek_status prepare(trek_run *run)
+static trek_status make(trek_run *run)
 {
     const trek_run_opts *o = &run->opts;
     trek_device device;
@@ -140,8 +140,12 @@ static trek_status prepare(trek_run *run)
     if (o->evaluation)
         run->evaluation = make_loader(o, o->evaluation, o->evaluation_batch ? o->evaluation_batch : o->batch_size, device, false);
     status = trek_error_status();
-    if (status == TREK_OK)
-        status = feed(run, run->train, o->train_step);
+    return status == TREK_OK ? feed(run, run->train, o->train_step) : status;
+}
+
+static trek_status prepare(trek_run *run)
+{
+    trek_status status = trek_replica_agree(run->opts.trainer.comm, make(run), "trek_trainer_run");
     if (status == TREK_OK)
         status = set_up(run);
     return status == TREK_OK ? trek_run_resume(run) : status;
@@ -184,22 +188,23 @@ static void show_epoch(trek_run *run, int64_t epoch)
     pthread_mutex_unlock(&run->lock);
 }
 
+static int64_t passes_of_step(const trek_run *run) { return run->opts.trainer.accumulate > 1 ? run->opts.trainer.accumulate : 1; }
+
 /* A pass, and the step where it is the step's last. */
-static trek_status train_batch(trek_run *run, trek_batch *batch, int64_t *passes)
+static trek_status train_batch(trek_run *run, trek_batch *batch, bool steps)
 {
-    int64_t every = run->opts.trainer.accumulate > 1 ? run->opts.trainer.accumulate : 1;
     int64_t samples = batch->global, batches = batch->window ? batch->batches : 1;
     trek_var *loss = trek_graph_train_batch(run->graph, batch);
     if (!loss)
         return trek_error_status();
     show(run, batches, samples, trek_var_device(loss).type == TREK_CPU ? trek_var_item(loss) : (double)NAN);
-    return ++*passes % every == 0 ? trek_graph_step(run->graph) : TREK_OK;
+    return steps ? trek_graph_step(run->graph) : TREK_OK;
 }
 
-/* *stopped: it was asked to, before the epoch's end. */
+/* *stopped: it was asked to, before the epoch's end; between steps, so that it goes on with the same ones. */
 static trek_status train(trek_run *run, run_epoch *e, bool *stopped)
 {
-    int64_t passes = 0, steps = trek_graph_steps(run->graph), samples = run->progress.samples;
+    int64_t every = passes_of_step(run), passes = 0, steps = trek_graph_steps(run->graph), samples = run->progress.samples;
     trek_status status = trek_graph_train(run->graph, true);
     if (status == TREK_OK && !run->resumed)
         status = trek_graph_start(run->graph, e->metrics.epoch);
@@ -207,13 +212,12 @@ static trek_status train(trek_run *run, run_epoch *e, bool *stopped)
     run->resumed = false;
     *stopped = status == TREK_OK && is_stopped(run);
     for (trek_batch *batch; status == TREK_OK && !*stopped && (batch = trek_graph_next(run->graph));) {
-        status = train_batch(run, batch, &passes);
-        *stopped = status == TREK_OK && is_stopped(run);
+        status = train_batch(run, batch, ++passes % every == 0);
+        *stopped = status == TREK_OK && passes % every == 0 && is_stopped(run);
     }
     if (status == TREK_OK)
         status = trek_error_status();
-    int every = run->opts.trainer.accumulate;
-    if (status == TREK_OK && every > 1 && passes % every != 0) /* the epoch's last step has fewer passes */
+    if (status == TREK_OK && passes % every != 0) /* the epoch's last step has fewer passes */
         status = trek_graph_step(run->graph);
     e->metrics.seconds = (double)(trek_clock_ns() - run->epoch_start_ns) * 1e-9;
     e->metrics.steps = trek_graph_steps(run->graph) - steps;

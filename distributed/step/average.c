@@ -152,12 +152,13 @@ static trek_status take(const ranks_stepper *s, rank_replica *own, int state)
     return status;
 }
 
-static trek_status average_values(ranks_stepper *s, int rank, int state)
+/* own: how this rank is so far. All come here, and to the same result. */
+static trek_status average_values(ranks_stepper *s, int rank, int state, trek_status own_status)
 {
     rank_replica *own = &s->replicas[rank];
-    trek_comm *local = trek_ranks_comm(s->ranks, rank);
     double weight = s->window_rows > 0 ? (double)own->samples / s->window_rows : 0;
-    trek_status status = trek_replica_agree(local, put(s, own, state, weight), "average");
+    trek_status status = own_status == TREK_OK ? put(s, own, state, weight) : own_status;
+    status = trek_replica_agree(trek_ranks_comm(s->ranks, rank), status, "average");
     if (status == TREK_OK)
         status = trek_ranks_sum_gradients(s, rank);
     return status == TREK_OK ? take(s, own, state) : status;
@@ -185,17 +186,14 @@ static void take_steps(ranks_stepper *s, int rank)
 static trek_status average_on(ranks_stepper *s, int rank)
 {
     rank_replica *own = &s->replicas[rank];
-    trek_status status = trek_replica_agree(trek_ranks_comm(s->ranks, rank), trek_arena_refresh_masters(own->arena), "average");
-    if (status == TREK_OK)
-        status = average_values(s, rank, -1);
     uint32_t kept = 0;
     for (int g = 0; g < own->optimizer->n_groups; g++)
         kept |= own->optimizer->groups[g].kept;
-    for (int state = 0; state < TREK_UPDATE_STATES && status == TREK_OK; state++) {
-        if (!(kept & 1u << state))
-            continue;
-        status = average_values(s, rank, state);
-    }
+    trek_status status = average_values(s, rank, -1, trek_arena_refresh_masters(own->arena));
+    for (int state = 0; state < TREK_UPDATE_STATES; state++)
+        if (kept & 1u << state)
+            status = average_values(s, rank, state, status);
+    status = trek_replica_agree(trek_ranks_comm(s->ranks, rank), status, "average");
     if (status == TREK_OK)
         take_steps(s, rank);
     return status == TREK_OK ? trek_ranks_merge_buffers(s, rank) : status;
@@ -290,8 +288,11 @@ trek_status trek_ranks_average(ranks_stepper *s)
     status = trek_job_sync_step(s, status, true, &pending);
     if (status == TREK_OK)
         status = agree_on_segments(s);
-    if (status == TREK_OK && s->window_rows > 0)
+    bool averages = status == TREK_OK && s->window_rows > 0;
+    if (averages)
         status = trek_ranks_call(s->ranks, average_rank, s);
+    if (status != TREK_OK && s->comm && averages)
+        trek_comm_abort(s->comm, "a process could not average its parameters"); /* the others may be on their way to a sum */
     if (status == TREK_OK)
         status = trek_ranks_update_workload(s, judge(s));
     if (status != TREK_OK)

@@ -12,7 +12,8 @@ trek_status trek_average_begin_pass(ranks_stepper *s);
 /* The calling rank uses the gradients that it has; they are zero afterwards. */
 trek_status trek_average_local_step(ranks_stepper *s, int rank);
 /* trek_graph_step: parameters, optimizer states and buffers of all ranks become their means. The graph's steps grow by the
- * batches of all ranks. After a failure in mid-average the replicas may differ. */
+ * batches of all ranks. A failure in mid-average, after which replicas may differ,
+ * is one of all ranks, and ends the group of processes. */
 trek_status trek_ranks_average(ranks_stepper *s);
 
 #endif

@@ -381,12 +381,13 @@ static trek_var *squares_and_stop(trek_graph *graph, trek_var *output, const tre
     return squares(graph, output, batch, NULL);
 }
 
-static void resume(trek_dataset *data, int ranks, bool by_stop)
+static void resume(trek_dataset *data, int ranks, bool by_stop, int accumulate)
 {
     const char *path = folder();
-    int most = (2 * STEPS + 3) * ranks;
+    int most = (2 * STEPS + 2) * ranks; /* with accumulation: between the two passes of a step */
     trek_run_opts o = plain_opts(data, ranks);
     o.epochs = 4;
+    o.trainer.accumulate = accumulate;
     trek_state *whole = run_all(&o);
     o.checkpoint_folder = path;
     o.resume_from = path; /* empty: from the beginning */
@@ -419,8 +420,8 @@ static void test_resume(void **state)
     (void)state;
     trek_dataset *data = training_dataset();
     for (int ranks = 1; ranks <= 3; ranks += 2)
-        for (int by_stop = 0; by_stop < 2; by_stop++)
-            resume(data, ranks, by_stop);
+        for (int way = 0; way < 4; way++)
+            resume(data, ranks, way & 1, way & 2 ? 2 : 0);
     trek_dataset_free(&data);
 }
 

@@ -53,6 +53,11 @@ static trek_status on_metrics(const trek_epoch_metrics *metrics, void *arg)
     return metrics->epoch == 1 && has(mine, "bad-metrics") ? TREK_ERR_CALLBACK : TREK_OK;
 }
 
+static trek_graph *build(trek_device device, void *arg)
+{
+    return has(mine, "bad-build") ? (trek_fail(TREK_ERR_IO, "no model today"), NULL) : training_build(device, arg);
+}
+
 static trek_run_opts opts_of(trek_dataset *data, int ranks)
 {
     return (trek_run_opts){ .build_model = training_build, .train_step = squares, .dataset = data, .evaluation = data,
@@ -98,8 +103,15 @@ static int play(const part *me)
     trek_run_opts o = opts_of(data, has(me, "two") ? 2 : 1);
     o.trainer.comm = comm;
     o.epochs = has(me, "more") ? EPOCHS + 1 : has(me, "for-ever") ? 1000000 : EPOCHS;
+    o.build_model = build;
     o.on_epoch = on_epoch;
     o.on_metrics = on_metrics;
+    char folder[] = "/tmp/trek-run-XXXXXX", file[64] = "";
+    if (has(me, "other-file") && mkdtemp(folder)) { /* the others begin from the beginning */
+        snprintf(file, sizeof file, "%s/step-7.safetensors", folder);
+        fclose(fopen(file, "w"));
+    }
+    o.resume_from = has(me, "resume") ? folder : NULL;
     if (has(me, "cadence")) {
         o.policy = TREK_POLICY_CADENCE;
         o.trainer.anchor = o.trainer.max_anchor = 2;
@@ -113,6 +125,8 @@ static int play(const part *me)
     if (run && has(me, "stop"))
         trek_run_stop(run);
     int code = print_run(run);
+    remove(file);
+    remove(folder);
     trek_dataset_free(&data);
     trek_comm_free(&comm);
     return code;
@@ -261,13 +275,15 @@ static void test_failing(void **state)
 {
     (void)state;
     static const struct { const char *victim, *own, *others; } rows[] = {
+        { "resume,other-file", "step-000000000007", "step-000000000007" },
         { "bad-epoch", "no epoch today", "process 1" },    { "bad-metrics", "on_metrics failed", "process 1" },
         { "bad-loss", "returned NULL", "process 1" },      { "more", ".epochs is 4 in process 1", ".epochs is 4 in process 1" },
+        { "bad-build", "no model today", "process 1" },
         { "kill", NULL, "process 1" },
     };
     static world w;
     for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
-        run_world(&w, 3, "plain", 1, rows[k].victim);
+        run_world(&w, 3, k == 0 ? "resume" : "plain", 1, rows[k].victim);
         for (int p = 0; p < 3; p++) {
             const char *expected = p == 1 ? rows[k].own : rows[k].others;
             bool good = expected ? w.code[p] == 1 && strstr(w.text[p], expected) : w.code[p] == -SIGKILL;

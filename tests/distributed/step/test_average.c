@@ -19,6 +19,7 @@
 #include "distributed/trainer.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
+#include "tensor/memory.h"
 #include "tests/support/support.h"
 #include "tests/support/training.h"
 
@@ -338,6 +339,50 @@ static void test_guard(void **state)
         fail_msg("%g from its aim, anchor %d", with, (int)anchor);
 }
 
+/* --- without memory --------------------------------------------------------------------------------------------- */
+
+/* False: nothing failed, as the average takes fewer allocations. Whichever rank it happens to, both end with an error. */
+static bool fails_at(int64_t at)
+{
+    trek_loader *loader =
+        trek_loader_new(training_dataset(), &(trek_loader_opts){ .batch_size = 4, .prefetch = TREK_ZERO });
+    trek_graph *graph = build(trek_cpu(0), NULL);
+    trek_graph_set_loader(graph, loader, "x");
+    trek_graph_set_loss(graph, loss_fn, NULL);
+    trek_trainer_opts opts = { .ranks = 2, .build_replica = build, .optimizer = training_adam(),
+                               .average = TREK_AVERAGE_PARAMETERS, .anchor = 2, .max_anchor = 2 };
+    assert_int_equal(trek_trainer_setup(graph, &opts), TREK_OK);
+    assert_int_equal(trek_graph_start(graph, 0), TREK_OK);
+    for (int k = 0; k < 2; k++) { /* the first one finds the states empty */
+        assert_non_null(trek_graph_train_batch(graph, trek_graph_next(graph)));
+        trek_memory_release_cached(trek_cpu(0));
+        test_allocator_restart(k == 0 && at % 2 ? 0 : at / 2 + 1);
+        test_memory.fail_count = 3; /* it is asked for again after caches were emptied */
+        trek_status status = trek_graph_step(graph);
+        bool failed = test_memory.fail_at && test_memory.calls >= test_memory.fail_at;
+        test_allocator_restart(0);
+        assert_int_equal(status, failed ? TREK_ERR_MEMORY : TREK_OK);
+        if (failed || k == 1) {
+            trek_error_clear();
+            trek_graph_free(&graph);
+            trek_loader_free(&loader);
+            return failed;
+        }
+    }
+    return false;
+}
+
+static void test_memory_runs_out(void **state)
+{
+    (void)state;
+    if (!test_on_cpu())
+        skip();
+    int failures = 0;
+    for (int64_t at = 0; at < 30; at++) /* now the second average, now the first */
+        failures += fails_at(at);
+    assert_true(failures >= 4 && failures < 30);
+}
+
 /* --- what it refuses -------------------------------------------------------------------------------------------- */
 
 static void expect(trek_status status, trek_status wanted, const char *text)
@@ -387,7 +432,8 @@ static void test_refused(void **state)
 
 int main(void)
 {
+    assert_int_equal(test_allocator_use(), TREK_OK);
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_against_single_graphs), cmocka_unit_test(test_guard),
-                                          cmocka_unit_test(test_refused) };
+                                          cmocka_unit_test(test_memory_runs_out), cmocka_unit_test(test_refused) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,24 +18,6 @@ COMPOSITE(linear)
     return attrs->i[0] == TREK_ACTIVATION_GELU ? trek_gelu(y) : y;
 }
 
-COMPOSITE(conv2d)
-{
-    (void)op, (void)n_inputs;
-    trek_var *x = inputs[0], *weight = inputs[1];
-    if (!x || !weight)
-        return NULL;
-    const int64_t *i = attrs->i, groups = i[6];
-    trek_shape ws = trek_var_shape(weight), xs = trek_var_shape(x);
-    int64_t n = xs.sizes[0], outs = ws.sizes[0], patch = ws.sizes[1] * ws.sizes[2] * ws.sizes[3];
-    int64_t height = (xs.sizes[2] + 2 * i[2] - i[4] * (ws.sizes[2] - 1) - 1) / i[0] + 1;
-    int64_t width = (xs.sizes[3] + 2 * i[3] - i[5] * (ws.sizes[3] - 1) - 1) / i[1] + 1;
-    trek_var *columns = trek_apply_unfold(x, attrs, ws.sizes[2], ws.sizes[3]); /* [n, C kh kw, L] */
-    columns = trek_reshape(columns, trek_dims(n, groups, patch, height * width));
-    trek_var *y = trek_matmul(trek_reshape(weight, trek_dims(groups, outs / groups, patch)), columns);
-    y = trek_reshape(y, trek_dims(n, outs, height, width));
-    return inputs[2] ? trek_add(y, trek_reshape(inputs[2], trek_dims(1, outs, 1, 1))) : y;
-}
-
 /* (x - mean) / sqrt(var + eps) over dims */
 static trek_var *normalized(trek_var *x, trek_dims_list dims, double eps)
 {

@@ -74,6 +74,36 @@ trek_var *trek_conv2d(trek_var *x, trek_var *weight, trek_var *bias, const trek_
 {
     return trek_apply_conv2d(x, weight, bias, opts);
 }
+
+/* x with `more` zeros at the end of a dimension. */
+static trek_var *lengthened(trek_var *x, int dim, int64_t more)
+{
+    if (!x || more == 0)
+        return x;
+    trek_shape shape = trek_var_shape(x);
+    shape.sizes[dim] = more;
+    trek_tensor *zeros = trek_tensor_zeros(shape, trek_var_dtype(x), trek_var_device(x));
+    return zeros ? trek_cat((trek_var *[]){ x, trek_var_from(zeros) }, 2, dim) : NULL;
+}
+
+/* Where there are places between the kernel's (dilation), the output padding may reach the stride and beyond: that is as if x
+ * had more rows of zeros. */
+trek_var *trek_conv_transpose2d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_transpose_opts *opts)
+{
+    if (!x || !opts || trek_var_ndim(x) != 4 || opts->output_size[0] != 0 || opts->output_size[1] != 0)
+        return trek_apply_conv_transpose2d(x, weight, bias, opts);
+    trek_attrs numbers;
+    trek_attrs_conv_transpose(&numbers, opts);
+    int64_t *stride = numbers.i, *dilation = numbers.i + 4, *more = numbers.i + 7;
+    for (int d = 0; d < 2; d++)
+        if (stride[d] > 0 && more[d] >= stride[d] && more[d] < dilation[d]) {
+            x = lengthened(x, 2 + d, more[d] / stride[d]);
+            more[d] %= stride[d];
+        }
+    trek_var *inputs[3] = { x, weight, bias };
+    return x ? trek_apply(&trek_ops[TREK_OP_conv_transpose2d], inputs, 3, &numbers) : NULL;
+}
+
 trek_var *trek_layer_norm(trek_var *x, trek_var *weight, trek_var *bias, int normalized_dims, double eps)
 {
     return trek_apply_layer_norm(x, weight, bias, normalized_dims, eps);

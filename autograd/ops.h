@@ -188,6 +188,12 @@ TREK_API trek_var *trek_linear_activation(trek_var *x, trek_var *weight, trek_va
 TREK_API trek_var *trek_conv2d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *opts);
 /* weight [O, C/groups, kh, kw]; bias and opts may be NULL; weights that are not finite may make gradients NaN anywhere, and
  * results over padding or not */
+/* Its transpose: what conv2d would make a gradient of x from y by, as torch.nn.functional.conv_transpose2d. weight
+ * [C, O/groups, kh, kw]; bias [O] and opts may be NULL -> [N, O, H', W'], H' = (H - 1) stride - 2 padding + dilation (kh - 1) +
+ * output padding + 1. ARGUMENT: an output padding that is neither below the stride nor below the dilation, an output size that
+ * none gives; SHAPE: a result without pixels (torch gives some); also of an empty batch, of which torch checks less. Of weights
+ * that are not finite as above. */
+TREK_API trek_var *trek_conv_transpose2d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_transpose_opts *opts);
 TREK_API trek_var *trek_max_pool2d(trek_var *x, const trek_pool_opts *opts);
 TREK_API trek_var *trek_avg_pool2d(trek_var *x, const trek_pool_opts *opts);
 TREK_API trek_var *trek_adaptive_avg_pool2d(trek_var *x, int64_t height, int64_t width);

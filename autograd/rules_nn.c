@@ -2,6 +2,8 @@
 /* Derivatives of products, convolution, pooling, normalisation, embedding,
  * dropout and cross entropy: fused kernels to first order, the composite under
  * create_graph. */
+#include <string.h>
+
 #include "autograd/rules_internal.h"
 
 /* --- products --------------------------------------------------------------------- */
@@ -99,10 +101,17 @@ trek_status trek_rule_linear(trek_backward_call *b)
 
 /* --- convolution and pooling ---------------------------------------------------------- */
 
+/* The three are each other's derivatives: what conv2d does to x, its transpose undoes in shape, and the weight's gradient is
+ * bilinear in x and dy. So they are differentiated as often as one likes. */
+static trek_var *convolved(const trek_backward_call *b, trek_var *x, trek_var *weight)
+{
+    trek_attrs numbers = { 0 };
+    memcpy(numbers.i, b->attrs->i, 7 * sizeof numbers.i[0]);
+    return trek_apply(&trek_ops[TREK_OP_conv2d], (trek_var *[]){ x, weight, NULL }, 3, &numbers);
+}
+
 trek_status trek_rule_conv2d(trek_backward_call *b)
 {
-    if (b->create_graph)
-        return trek_rule_composite(b);
     trek_status status = TREK_OK;
     if (trek_rule_needs(b, 0))
         status = trek_rule_give_to(b, 0, trek_apply_conv2d_input_grad(b->grad, trek_rule_input(b, 1), b->attrs,
@@ -112,6 +121,32 @@ trek_status trek_rule_conv2d(trek_backward_call *b)
                                                                        trek_rule_shape(b, 1)));
     if (status == TREK_OK && trek_rule_needs(b, 2))
         status = trek_rule_give_to(b, 2, trek_sum(b->grad, trek_dims(0, 2, 3), false));
+    return status;
+}
+
+/* Of conv2d_input_grad, too, which has no bias. */
+trek_status trek_rule_conv_transpose2d(trek_backward_call *b)
+{
+    trek_status status = TREK_OK;
+    if (trek_rule_needs(b, 0))
+        status = trek_rule_give_to(b, 0, convolved(b, b->grad, trek_rule_input(b, 1)));
+    if (status == TREK_OK && trek_rule_needs(b, 1))
+        status = trek_rule_give_to(b, 1, trek_apply_conv2d_weight_grad(trek_rule_input(b, 0), b->grad, b->attrs,
+                                                                       trek_rule_shape(b, 1)));
+    if (status == TREK_OK && trek_rule_needs(b, 2))
+        status = trek_rule_give_to(b, 2, trek_sum(b->grad, trek_dims(0, 2, 3), false));
+    return status;
+}
+
+/* Inputs dy and x. */
+trek_status trek_rule_conv2d_weight_grad(trek_backward_call *b)
+{
+    trek_status status = TREK_OK;
+    if (trek_rule_needs(b, 0))
+        status = trek_rule_give_to(b, 0, convolved(b, trek_rule_input(b, 1), b->grad));
+    if (status == TREK_OK && trek_rule_needs(b, 1))
+        status = trek_rule_give_to(b, 1, trek_apply_conv2d_input_grad(trek_rule_input(b, 0), b->grad, b->attrs,
+                                                                      trek_rule_shape(b, 1)));
     return status;
 }
 

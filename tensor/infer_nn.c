@@ -99,6 +99,19 @@ void trek_attrs_conv(trek_attrs *a, const trek_conv_opts *opts)
     a->i[6] = opts->groups ? opts->groups : 1;
 }
 
+void trek_attrs_conv_transpose(trek_attrs *a, const trek_conv_transpose_opts *opts)
+{
+    static const trek_conv_transpose_opts defaults;
+    if (!opts)
+        opts = &defaults;
+    pair(a->i, opts->stride, 1);
+    padding_pair(a->i + 2, opts->padding);
+    pair(a->i + 4, opts->dilation, 1);
+    a->i[6] = opts->groups ? opts->groups : 1;
+    padding_pair(a->i + 7, opts->output_padding);
+    pair(a->i + 9, opts->output_size, 0);
+}
+
 void trek_attrs_conv_grad(trek_attrs *a, const trek_attrs *conv, const trek_shape *shape)
 {
     *a = *conv;
@@ -166,6 +179,85 @@ trek_status trek_infer_conv2d(trek_op_call *call)
     TRY(need_ndim(call, "weight", weight, 4));
     TRY(need_vector(call, "bias", input(call, 2), weight->sizes[0]));
     TRY(conv_sizes(call, x->sizes, weight->sizes, sizes));
+    return trek_op_output(call, 0, 4, sizes, (trek_dtype)x->dtype);
+}
+
+/* Rows or columns that a transposed convolution gives without output padding; what no memory holds beyond what can be counted. */
+static int64_t transposed_places(int64_t size, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation)
+{
+    int64_t places, reach;
+    if (kernel > INT32_MAX || __builtin_mul_overflow(size - 1, stride, &places) ||
+        __builtin_mul_overflow(kernel - 1, dilation, &reach) || __builtin_add_overflow(places, reach + 1, &places))
+        return INT64_MAX / 2;
+    return places - 2 * padding;
+}
+
+/* Writes height and width of the result, and the output padding that the asked for ones need. */
+static trek_status transposed_sizes(const trek_op_call *call, const trek_tensor *x, const trek_tensor *weight, int64_t *a,
+                                    int64_t *y)
+{
+    char first[TREK_SHAPE_TEXT], second[TREK_SHAPE_TEXT];
+    for (int d = 0; d < 2; d++) {
+        int64_t least = transposed_places(x->sizes[2 + d], weight->sizes[2 + d], a[d], a[2 + d], a[4 + d]);
+        if (a[9 + d] != 0 && (a[9 + d] < least || a[9 + d] - least >= a[d]))
+            return trek_op_fail(call, TREK_ERR_ARGUMENT,
+                                "an output size of [%lld, %lld] cannot be: %s is from %lld to %lld for input %s and weight %s",
+                                (long long)a[9], (long long)a[10], d ? "its width" : "its height", (long long)least,
+                                (long long)(least + a[d] - 1), trek_tensor_shape_text(x, first),
+                                trek_tensor_shape_text(weight, second));
+        if (a[9 + d] != 0)
+            a[7 + d] = a[9 + d] - least;
+        y[d] = least + a[7 + d];
+    }
+    if (y[0] < 1 || y[1] < 1)
+        return trek_op_fail(call, TREK_ERR_SHAPE, "input %s and weight %s give an output of [%lld, %lld] (padding [%lld, %lld])",
+                            trek_tensor_shape_text(x, first), trek_tensor_shape_text(weight, second), (long long)y[0],
+                            (long long)y[1], (long long)a[2], (long long)a[3]);
+    return TREK_OK;
+}
+
+/* Output padding from the stride on is trek_conv_transpose2d's to undo: conv2d of such a result would be larger than x. */
+static trek_status check_output_padding(const trek_op_call *call, const int64_t *a)
+{
+    for (int d = 0; d < 2; d++)
+        if (a[7 + d] < 0 || a[7 + d] >= a[d])
+            return trek_op_fail(call, TREK_ERR_ARGUMENT,
+                                "output padding [%lld, %lld] must not be negative, and smaller than stride [%lld, %lld] or "
+                                "dilation [%lld, %lld]",
+                                (long long)a[7], (long long)a[8], (long long)a[0], (long long)a[1], (long long)a[4],
+                                (long long)a[5]);
+    return TREK_OK;
+}
+
+trek_status trek_infer_conv_transpose2d(trek_op_call *call);
+trek_status trek_infer_conv_transpose2d(trek_op_call *call)
+{
+    const trek_tensor *x = call->inputs[0], *weight = call->inputs[1];
+    int64_t *a = call->attrs.i, groups = a[6];
+    char first[TREK_SHAPE_TEXT], second[TREK_SHAPE_TEXT];
+    TRY(need_ndim(call, "input", x, 4));
+    TRY(need_ndim(call, "weight", weight, 4));
+    TRY(check_window(call, a, a + 2, a + 4));
+    if (groups < 1)
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "groups must be positive, got %lld", (long long)groups);
+    if (x->sizes[1] != weight->sizes[0])
+        return trek_op_fail(call, TREK_ERR_SHAPE, "channels of input %s and weight %s differ", trek_tensor_shape_text(x, first),
+                            trek_tensor_shape_text(weight, second));
+    if (weight->sizes[0] % groups)
+        return trek_op_fail(call, TREK_ERR_SHAPE, "input channels of weight %s are not a multiple of groups %lld",
+                            trek_tensor_shape_text(weight, second), (long long)groups);
+    if (x->sizes[2] < 1 || x->sizes[3] < 1)
+        return trek_op_fail(call, TREK_ERR_SHAPE, "input %s has no pixels", trek_tensor_shape_text(x, first));
+    if (weight->sizes[2] < 1 || weight->sizes[3] < 1)
+        return trek_op_fail(call, TREK_ERR_SHAPE, "weight %s has an empty kernel", trek_tensor_shape_text(weight, second));
+    int64_t sizes[4] = { x->sizes[0] };
+    if (__builtin_mul_overflow(weight->sizes[1], groups, &sizes[1]))
+        return trek_op_fail(call, TREK_ERR_SHAPE, "weight %s and %lld groups give too many channels",
+                            trek_tensor_shape_text(weight, second), (long long)groups);
+    TRY(need_vector(call, "bias", input(call, 2), sizes[1]));
+    if (a[9] == 0 && a[10] == 0)
+        TRY(check_output_padding(call, a));
+    TRY(transposed_sizes(call, x, weight, a, sizes + 2));
     return trek_op_output(call, 0, 4, sizes, (trek_dtype)x->dtype);
 }
 

@@ -20,6 +20,17 @@ typedef struct trek_conv_opts {
     int64_t groups;       /* default 1; divides the channels in and out */
 } trek_conv_opts;
 
+/* A transposed convolution: conv2d's gradient with respect to its input. */
+typedef struct trek_conv_transpose_opts {
+    int64_t stride[2];         /* default 1 */
+    int64_t padding[2];        /* default 0; taken off the result's edges; a width left 0 is the height's: TREK_ZERO for 0 */
+    int64_t output_padding[2]; /* default 0; rows and columns more at the end, fewer than stride or dilation; a width as above */
+    int64_t dilation[2];       /* default 1 */
+    int64_t groups;            /* default 1; divides the channels in and out */
+    int64_t output_size[2];    /* if given, height and width of the result, from which the output padding follows; the width is
+                                * the height's unless given, and output_padding not looked at */
+} trek_conv_transpose_opts;
+
 typedef struct trek_pool_opts {
     int64_t kernel[2];       /* required */
     int64_t stride[2];       /* default: kernel */

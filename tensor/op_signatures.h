@@ -128,7 +128,12 @@
 #define TREK_PARAMS_CONV(T) T *x, T *weight, T *bias, const trek_conv_opts *opts
 #define TREK_INPUTS_CONV(T) TREK_IN(T, x, weight, bias)
 #define TREK_ATTRS_CONV trek_attrs_conv(a, opts)
-/* its gradients: conv numbers in i[0..6], sizes of the 4-D result in i[7..10] */
+/* conv_transpose2d: x [N, C, H, W], weight [C, O/groups, kh, kw], bias [O] or NULL; conv numbers in i[0..6],
+ * i[7..8] output padding, i[9..10] size of the result, 0: not asked for. infer puts the output padding that gives it there. */
+#define TREK_PARAMS_CONV_TRANSPOSE(T) T *x, T *weight, T *bias, const trek_conv_transpose_opts *opts
+#define TREK_INPUTS_CONV_TRANSPOSE(T) TREK_IN(T, x, weight, bias)
+#define TREK_ATTRS_CONV_TRANSPOSE trek_attrs_conv_transpose(a, opts)
+/* conv2d's gradients: conv numbers in i[0..6], sizes of the 4-D result in i[7..10] */
 #define TREK_PARAMS_CONV_GRAD(T) T *x, T *y, const trek_attrs *conv, trek_shape shape
 #define TREK_INPUTS_CONV_GRAD(T) TREK_IN(T, x, y)
 #define TREK_ATTRS_CONV_GRAD trek_attrs_conv_grad(a, conv, &shape)
@@ -252,6 +257,7 @@ struct trek_attrs;
 void trek_attrs_reduce(struct trek_attrs *a, const trek_dims_list *dims, bool keepdim);
 void trek_attrs_shape(struct trek_attrs *a, const trek_shape *shape);
 void trek_attrs_conv(struct trek_attrs *a, const trek_conv_opts *opts);
+void trek_attrs_conv_transpose(struct trek_attrs *a, const trek_conv_transpose_opts *opts);
 void trek_attrs_conv_grad(struct trek_attrs *a, const struct trek_attrs *conv, const trek_shape *shape);
 void trek_attrs_pool(struct trek_attrs *a, const trek_pool_opts *opts);
 

@@ -64,6 +64,7 @@ static void ops_choose_their_dtype(void **state)
         assert_int_equal(trek_var_dtype(y), d);
         assert_int_equal(trek_var_dtype(trek_matmul(x, trek_transpose(w, 0, 1))), d);
         assert_int_equal(trek_var_dtype(trek_conv2d(image, kernel, NULL, NULL)), d);
+        assert_int_equal(trek_var_dtype(trek_conv_transpose2d(image, trek_transpose(kernel, 0, 1), NULL, NULL)), d);
         assert_int_equal(trek_var_dtype(trek_matmul(wide, trek_transpose(wide, 0, 1))), TREK_F64);
         assert_int_equal(trek_var_dtype(trek_relu(y)), d);
         assert_int_equal(trek_var_dtype(trek_softmax(y, 1)), TREK_F32);

@@ -170,6 +170,17 @@ CASE(conv2d, trek_conv2d(x[0], x[1], x[2], &(trek_conv_opts){ .padding = { 1 } }
 CASE(conv2d_strided, trek_conv2d(x[0], x[1], x[2],
                                  &(trek_conv_opts){ .stride = { 2, 1 }, .padding = { 1, 2 }, .dilation = { 2, 1 } }))
 CASE(conv2d_groups, trek_conv2d(x[0], x[1], NULL, &(trek_conv_opts){ .groups = 2 }))
+CASE(conv_transpose2d, trek_conv_transpose2d(x[0], x[1], x[2],
+                                             &(trek_conv_transpose_opts){ .stride = { 2 }, .padding = { 1 } }))
+CASE(conv_transpose2d_groups,
+     trek_conv_transpose2d(x[0], x[1], x[2],
+                           &(trek_conv_transpose_opts){ .stride = { 3, 2 }, .padding = { 1, TREK_ZERO }, .dilation = { 2, 1 },
+                                                        .output_padding = { 2, 1 }, .groups = 2 }))
+/* output padding beyond the stride */
+CASE(conv_transpose2d_dilated,
+     trek_conv_transpose2d(x[0], x[1], NULL,
+                           &(trek_conv_transpose_opts){ .stride = { 1, 2 }, .padding = { 2, 3 }, .dilation = { 3, 4 },
+                                                        .output_padding = { 2, 3 } }))
 CASE(max_pool2d, trek_max_pool2d(x[0], &(trek_pool_opts){ .kernel = { 2 } }))
 CASE(max_pool2d_ceil, trek_max_pool2d(x[0], &(trek_pool_opts){ .kernel = { 3 }, .stride = { 2 }, .padding = { 1 },
                                                                .ceil_mode = true }))
@@ -240,7 +251,8 @@ static const vector_case cases[] = {
     ENTRY(tanh, 2), ENTRY(erf, 2), ENTRY(expm1, 2), ENTRY(clamp, 2), ENTRY(remainder, 2), ENTRY(atan2, 2), ENTRY(div, 2),
     ENTRY(maximum, 2), ENTRY(std, 2), ENTRY(var, 2), ENTRY(norm2, 2), ENTRY(norm3, 2), ENTRY(norm_inf, 2), ENTRY(logsumexp, 2),
     ENTRY(cumsum, 2), ENTRY(prod, 2), ENTRY(softmax, 2), ENTRY(log_softmax, 2), ENTRY(matmul, 1), ENTRY(linear, 1),
-    ENTRY(linear_gelu, 1), ENTRY(conv2d, 1), ENTRY(conv2d_strided, 1), ENTRY(conv2d_groups, 1), ENTRY(max_pool2d, 2),
+    ENTRY(linear_gelu, 1), ENTRY(conv2d, 1), ENTRY(conv2d_strided, 1), ENTRY(conv2d_groups, 1),
+    ENTRY(conv_transpose2d, 1), ENTRY(conv_transpose2d_groups, 1), ENTRY(conv_transpose2d_dilated, 1), ENTRY(max_pool2d, 2),
     ENTRY(max_pool2d_ceil, 2), ENTRY(max_pool2d_dilated, 2), ENTRY(avg_pool2d, 2), ENTRY(avg_pool2d_exclude, 2),
     ENTRY(avg_pool2d_ceil, 2), ENTRY(adaptive_avg_pool2d, 2), ENTRY(layer_norm, 2), ENTRY(layer_norm_2d, 2),
     ENTRY(batch_norm_train, 2), ENTRY(batch_norm_eval, 2), ENTRY(embedding, 1), ENTRY(embedding_padding, 1),

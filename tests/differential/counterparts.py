@@ -73,6 +73,18 @@ def conv2d(x, weight, bias, opts):
     return F.conv2d(x, weight, bias, two(o["stride"], 1), two(o["padding"], 0), two(o["dilation"], 1), o["groups"] or 1)
 
 
+def conv_transpose2d(x, weight, bias, opts):
+    need(x.ndim == 4, "x [N, C, H, W]")
+    o = opts or {name: [0, 0] for name in ("stride", "padding", "output_padding", "dilation", "output_size")} | {"groups": 1}
+    stride, padding, dilation = two(o["stride"], 1), two(o["padding"], 0), two(o["dilation"], 1)
+    more = two(o["output_padding"], 0)
+    if o["output_size"][0]:
+        least = [(x.shape[2 + d] - 1) * stride[d] - 2 * padding[d] + dilation[d] * (weight.shape[2 + d] - 1) + 1 for d in (0, 1)]
+        more = [size - low for size, low in zip(two(o["output_size"], 0), least)]
+        need(all(0 <= m < s for m, s in zip(more, stride)), "an output size that none gives")
+    return F.conv_transpose2d(x, weight, bias, stride, padding, tuple(more), o["groups"] or 1, dilation)
+
+
 def max_pool2d(x, opts):
     need(x.ndim == 4, "x [N, C, H, W]")
     kernel = two(opts["kernel"], 0)
@@ -218,7 +230,7 @@ TABLE = {
     "scatter_add": lambda x, index, source, dim: torch.scatter_add(x, dim, index_of(index), source),
     "one_hot": one_hot,
     "linear_activation": lambda x, w, b, a: (lambda y: y, F.relu, F.gelu)[a](F.linear(x, w, b)),
-    "conv2d": conv2d, "max_pool2d": max_pool2d, "avg_pool2d": avg_pool2d,
+    "conv2d": conv2d, "conv_transpose2d": conv_transpose2d, "max_pool2d": max_pool2d, "avg_pool2d": avg_pool2d,
     "adaptive_avg_pool2d": lambda x, h, w: F.adaptive_avg_pool2d(x, (h, w)),
     "layer_norm": lambda x, w, b, n, eps: F.layer_norm(x, x.shape[x.ndim - n:], w, b, eps),
     "add_layer_norm": add_layer_norm,

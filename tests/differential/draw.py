@@ -432,6 +432,20 @@ def draw_conv2d(d):
             "bias": d.tensor(other(), [out]) if d.chance(0.6) else None, "opts": opts}
 
 
+@shaped("conv_transpose2d")
+def draw_conv_transpose2d(d):
+    dtype = d.float_dtype()
+    groups, n = d.pick(1, 1, 1, 2, 3), d.pick(0, 1, 1, 2, 3)
+    channels, out = groups * d.pick(1, 1, 2, 3, 4), groups * d.pick(1, 1, 2, 3)
+    h, w, kh, kw = d.pick(1, 2, 3, 4, 5), d.pick(1, 2, 4, 5), d.pick(1, 1, 2, 3, 3, 4), d.pick(1, 1, 2, 3, 4)
+    opts = {"stride": pair(d, 1, 1, 2, 3), "padding": pair(d, 0, 0, 1, 2), "dilation": pair(d, 1, 1, 1, 2, 3), "groups": groups,
+            "output_padding": pair(d, 0, 0, 0, 1, 2), "output_size": d.pick([0, 0], [0, 0], [0, 0], pair(d, 3, 4, 5, 6, 7))} \
+        if groups > 1 or d.chance(0.7) else None
+    other = lambda: dtype if d.chance(0.95) else d.float_dtype()
+    return {"x": d.tensor(dtype, [n, channels, h, w]), "weight": d.tensor(other(), [channels, out // groups, kh, kw]),
+            "bias": d.tensor(other(), [out]) if d.chance(0.6) else None, "opts": opts}
+
+
 def only_padding(x, opts):
     """Whether a dilated window can lie wholly in the padding: there PyTorch's gradient goes elsewhere, out of bounds, too."""
     for size, k in zip(x["shape"][2:], (0, 1)):

@@ -111,6 +111,13 @@ static const conv_shape conv_shapes[] = {
     { 2, 2, 4, 4, 3, 4, 4, { .i = { 1, 1, 0, 0, 1, 1, 1 } }, false },
     { 0, 2, 4, 4, 3, 3, 3, { .i = { 1, 1, 0, 0, 1, 1, 1 } }, false },
     { 2, 1, 6, 6, 2, 2, 2, { .i = { 3, 3, 0, 0, 1, 1, 1 } }, false },
+    { 2, 2, 6, 8, 3, 4, 4, { .i = { 2, 2, 1, 1, 1, 1, 1 } }, false },
+    { 1, 4, 8, 7, 2, 3, 2, { .i = { 3, 2, 1, 0, 2, 3, 2 } }, false },
+    { 1, 0, 4, 4, 3, 3, 3, { .i = { 1, 1, 0, 0, 1, 1, 1 } }, false },
+    { 2, 2, 4, 4, 0, 3, 3, { .i = { 1, 1, 1, 1, 1, 1, 1 } }, false },
+    { 3, 16, 8, 8, 32, 4, 4, { .i = { 2, 2, 1, 1, 1, 1, 1 } }, true },
+    { 2, 3, 16, 16, 20, 4, 4, { .i = { 2, 2, 1, 1, 1, 1, 1 } }, true },
+    { 18, 32, 16, 16, 48, 4, 4, { .i = { 2, 2, 1, 1, 1, 1, 1 } }, true },
     { 4, 3, 17, 19, 20, 3, 3, { .i = { 1, 1, 1, 1, 1, 1, 1 } }, true },
     { 3, 1, 28, 28, 6, 5, 5, { .i = { 1, 1, 2, 2, 1, 1, 1 } }, true },
     { 2, 16, 12, 11, 32, 3, 3, { .i = { 2, 2, 1, 1, 1, 1, 1 } }, true },
@@ -169,6 +176,55 @@ FAMILY(conv)
     c.attrs.i[0] = -1;
     c.expect = TREK_ERR_ARGUMENT;
     sink(row, &c, arg);
+}
+
+/* The input is what a convolution gives of these shapes; the rest of a stride is output padding, or the size is asked for. */
+static void transposed_case(const op_row *row, op_sink sink, void *arg, const conv_shape *s, bool bias, bool by_size)
+{
+    op_case c = pair_begin(row, by_size ? "output size" : "transposed", conv_y(s), conv_w(s));
+    if (bias)
+        case_input(&c, row, trek_dims(s->channels));
+    else
+        case_absent(&c);
+    c.attrs = s->attrs;
+    c.large = s->large;
+    const int64_t sizes[2] = { s->height, s->width }, kernel[2] = { s->kh, s->kw };
+    for (int d = 0; d < 2; d++) {
+        const int64_t *i = s->attrs.i;
+        c.attrs.i[7 + d] = by_size ? 0 : (sizes[d] + 2 * i[2 + d] - i[4 + d] * (kernel[d] - 1) - 1) % i[d];
+        c.attrs.i[9 + d] = by_size ? sizes[d] : 0;
+    }
+    sink(row, &c, arg);
+}
+
+static void transposed_bad(const op_row *row, op_sink sink, void *arg, const char *label, trek_shape x, trek_shape w,
+                           trek_attrs attrs, trek_status expect)
+{
+    op_case c = pair_begin(row, label, x, w);
+    case_absent(&c);
+    c.attrs = attrs;
+    c.expect = expect;
+    sink(row, &c, arg);
+}
+
+FAMILY(conv_transpose)
+{
+    const trek_shape x = trek_dims(2, 4, 3, 3), w = trek_dims(4, 3, 3, 3);
+    for (int k = 0; k < CONV_SHAPES; k++)
+        for (int bias = 0; bias < 2; bias++)
+            transposed_case(row, sink, arg, &conv_shapes[k], bias, k % 2 == bias);
+    transposed_bad(row, sink, arg, "channels differ", trek_dims(2, 3, 3, 3), w, NUMBERS(1, 1, 0, 0, 1, 1, 1), TREK_ERR_SHAPE);
+    transposed_bad(row, sink, arg, "three dimensions", trek_dims(4, 3, 3), w, NUMBERS(1, 1, 0, 0, 1, 1, 1), TREK_ERR_SHAPE);
+    transposed_bad(row, sink, arg, "groups", x, w, NUMBERS(1, 1, 0, 0, 1, 1, 3), TREK_ERR_SHAPE);
+    transposed_bad(row, sink, arg, "no groups", x, w, NUMBERS(1, 1, 0, 0, 1, 1, -1), TREK_ERR_ARGUMENT);
+    transposed_bad(row, sink, arg, "stride", x, w, NUMBERS(1, -1, 0, 0, 1, 1, 1), TREK_ERR_ARGUMENT);
+    transposed_bad(row, sink, arg, "empty kernel", x, trek_dims(4, 3, 0, 3), NUMBERS(1, 1, 0, 0, 1, 1, 1), TREK_ERR_SHAPE);
+    transposed_bad(row, sink, arg, "no pixels", trek_dims(2, 4, 0, 3), w, NUMBERS(1, 1, 0, 0, 1, 1, 1), TREK_ERR_SHAPE);
+    transposed_bad(row, sink, arg, "empty", trek_dims(2, 4, 1, 1), w, NUMBERS(1, 1, 2, 2, 1, 1, 1), TREK_ERR_SHAPE);
+    transposed_bad(row, sink, arg, "output padding", x, w, NUMBERS(2, 2, 0, 0, 1, 1, 1, 0, 2), TREK_ERR_ARGUMENT);
+    transposed_bad(row, sink, arg, "output padding below 0", x, w, NUMBERS(2, 2, 0, 0, 1, 1, 1, -1, 0), TREK_ERR_ARGUMENT);
+    transposed_bad(row, sink, arg, "small output size", x, w, NUMBERS(2, 2, 0, 0, 1, 1, 1, 0, 0, 6, 7), TREK_ERR_ARGUMENT);
+    transposed_bad(row, sink, arg, "large output size", x, w, NUMBERS(2, 2, 0, 0, 1, 1, 1, 0, 0, 7, 9), TREK_ERR_ARGUMENT);
 }
 
 static void conv_gradient_cases(const op_row *row, op_sink sink, void *arg, bool of_input)

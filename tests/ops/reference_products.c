@@ -164,6 +164,24 @@ REFERENCE(conv2d)
     return 1;
 }
 
+/* The sum of conv2d's products with x and y exchanged; output padding in i[7..8], or sizes asked for in i[9..10]. */
+REFERENCE(conv_transpose2d)
+{
+    (void)n;
+    const op_array *x = in[0], *w = in[1], *b = in[2];
+    int64_t sizes[4] = { x->sizes[0], w->sizes[1] * a->i[6] };
+    for (int side = 0; side < 2; side++)
+        sizes[2 + side] = a->i[9 + side] ? a->i[9 + side]
+                                         : (x->sizes[2 + side] - 1) * a->i[side] - 2 * a->i[2 + side] +
+                                               a->i[4 + side] * (w->sizes[2 + side] - 1) + a->i[7 + side] + 1;
+    array_make(&out[0], x->dtype, 4, sizes);
+    array_scaled(&out[0]);
+    conv_walk(sizes, w->sizes, x->sizes, a, conv_input_term, &(conv_arrays){ NULL, w, x, &out[0] });
+    for (int64_t i = 0; b && i < out[0].numel; i++)
+        add_term(&out[0], i, b->v[i / (sizes[2] * sizes[3]) % sizes[1]]);
+    return 1;
+}
+
 REFERENCE(conv2d_input_grad)
 {
     (void)n;

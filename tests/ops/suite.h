@@ -170,6 +170,7 @@ FAMILY(random);
 FAMILY(matmul);
 FAMILY(linear);
 FAMILY(conv);
+FAMILY(conv_transpose);
 FAMILY(conv_input_grad);
 FAMILY(conv_weight_grad);
 FAMILY(unfold);

@@ -33,6 +33,7 @@
 #define TAKES_BINARY_NUMBER2 x, pool_index(p), pool_integer(p), pool_integer(p)
 #define TAKES_LINEAR x, pool_matrix(p, x), pool_bias(p), pool_below(p, 3)
 #define TAKES_CONV pool_image(p), pool_filter(p), pool_filter_bias(p), pool_conv(p)
+#define TAKES_CONV_TRANSPOSE pool_image(p), pool_transposed_filter(p), pool_filter_bias(p), pool_conv_transpose(p)
 #define TAKES_POOL pool_image(p), pool_pooling(p)
 #define TAKES_LAYER_NORM x, pool_row(p, x), pool_row(p, x), pool_normalized(p), pool_eps(p)
 #define TAKES_ADD_LAYER_NORM x, pool_like(p, x), pool_row(p, x), pool_row(p, x), pool_normalized(p), pool_eps(p)

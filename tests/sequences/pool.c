@@ -162,6 +162,20 @@ const trek_conv_opts *pool_conv(pool *p)
     return pool_chance(p, 30) ? NULL : &p->conv;
 }
 
+const trek_conv_transpose_opts *pool_conv_transpose(pool *p)
+{
+    p->transposed = (trek_conv_transpose_opts){ .groups = pool_chance(p, 80) ? 1 : pool_integer(p) };
+    pair(p, p->transposed.stride, 0);
+    pair(p, p->transposed.padding, 0);
+    if (pool_chance(p, 30))
+        pair(p, p->transposed.output_padding, 0);
+    if (pool_chance(p, 20))
+        pair(p, p->transposed.dilation, 0);
+    if (pool_chance(p, 20))
+        pair(p, p->transposed.output_size, 3);
+    return pool_chance(p, 30) ? NULL : &p->transposed;
+}
+
 const trek_pool_opts *pool_pooling(pool *p)
 {
     p->pooling = (trek_pool_opts){ .ceil_mode = pool_chance(p, 30), .exclude_padding = pool_chance(p, 30) };
@@ -247,6 +261,7 @@ trek_var *pool_channels(pool *p, trek_var *x)
 trek_var *pool_bias(pool *p) { return pool_chance(p, 35) ? NULL : fit(p, TREK_F32, trek_dims(p->out)); }
 trek_var *pool_image(pool *p) { return fit(p, TREK_F32, trek_dims(2, p->out, 5, 4)); }
 trek_var *pool_filter(pool *p) { return fit(p, TREK_F32, trek_dims(3, p->out, 2, 2)); }
+trek_var *pool_transposed_filter(pool *p) { return fit(p, TREK_F32, trek_dims(p->out, 3, 2, 2)); }
 trek_var *pool_filter_bias(pool *p) { return pool_chance(p, 35) ? NULL : fit(p, TREK_F32, trek_dims(3)); }
 int pool_normalized(pool *p) { return pool_chance(p, 75) ? 1 : pool_below(p, 4); }
 double pool_eps(pool *p) { return pool_chance(p, 80) ? 1e-5 : pool_number(p); }

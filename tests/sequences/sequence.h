@@ -33,6 +33,7 @@ typedef struct pool {
     trek_grad_scaler *scaler;
     trek_var *list[POOL_LIST], *parts[POOL_LIST]; /* what a call takes and gives besides */
     trek_conv_opts conv;            /* options that the present call points to */
+    trek_conv_transpose_opts transposed;
     trek_pool_opts pooling;
     trek_attention_opts attention;
     trek_cross_entropy_opts entropy;
@@ -60,6 +61,7 @@ trek_var *pool_channels(pool *p, trek_var *x); /* [x's size 1]; or NULL */
 trek_var *pool_bias(pool *p);                /* [out]; or NULL */
 trek_var *pool_image(pool *p);               /* [2, out, 5, 4] */
 trek_var *pool_filter(pool *p);              /* [3, out, 2, 2] */
+trek_var *pool_transposed_filter(pool *p);   /* [out, 3, 2, 2] */
 trek_var *pool_filter_bias(pool *p);         /* [3]; or NULL */
 int pool_normalized(pool *p);                /* how many dimensions a norm is over */
 double pool_eps(pool *p);
@@ -73,6 +75,7 @@ trek_shape pool_dims(pool *p);
 trek_dtype pool_dtype(pool *p);
 trek_device pool_device(pool *p);
 const trek_conv_opts *pool_conv(pool *p);
+const trek_conv_transpose_opts *pool_conv_transpose(pool *p);
 const trek_pool_opts *pool_pooling(pool *p);
 const trek_attention_opts *pool_attention(pool *p);
 const trek_cross_entropy_opts *pool_entropy(pool *p);

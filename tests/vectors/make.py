@@ -82,6 +82,11 @@ case("linear_gelu", [(5, 4), (3, 4), (3,)], 1, lambda x, w, b: F.gelu(F.linear(x
 case("conv2d", [(2, 3, 5, 4), (4, 3, 3, 3), (4,)], 1, lambda x, w, b: F.conv2d(x, w, b, padding=1))
 case("conv2d_strided", [(1, 2, 7, 6), (2, 2, 3, 2), (2,)], 1, lambda x, w, b: F.conv2d(x, w, b, stride=(2, 1), padding=(1, 2), dilation=(2, 1)))
 case("conv2d_groups", [(1, 4, 4, 4), (6, 2, 3, 3)], 1, lambda x, w: F.conv2d(x, w, None, groups=2))
+case("conv_transpose2d", [(2, 3, 3, 4), (3, 2, 4, 4), (2,)], 1, lambda x, w, b: F.conv_transpose2d(x, w, b, stride=2, padding=1))
+case("conv_transpose2d_groups", [(1, 4, 3, 3), (4, 3, 3, 2), (6,)], 1,
+     lambda x, w, b: F.conv_transpose2d(x, w, b, stride=(3, 2), padding=(1, 0), output_padding=(2, 1), groups=2, dilation=(2, 1)))
+case("conv_transpose2d_dilated", [(2, 2, 3, 3), (2, 2, 2, 3)], 1,
+     lambda x, w: F.conv_transpose2d(x, w, None, stride=(1, 2), padding=(2, 3), output_padding=(2, 3), dilation=(3, 4)))
 case("max_pool2d", [(1, 2, 5, 6)], 2, lambda x: F.max_pool2d(x, 2))
 case("max_pool2d_ceil", [(1, 2, 5, 6)], 2, lambda x: F.max_pool2d(x, 3, 2, 1, 1, ceil_mode=True))
 case("max_pool2d_dilated", [(1, 2, 5, 6)], 2, lambda x: F.max_pool2d(x, 2, 1, 0, 2))

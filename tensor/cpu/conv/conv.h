@@ -28,6 +28,17 @@ static inline void trek_conv_sum_partials(trek_dtype dtype, void *to, const void
     }
 }
 
+/* Adds each channel's bias to its plane of `places` elements. */
+static inline void trek_conv_add_bias(trek_dtype dtype, int64_t channels, int64_t places, const void *bias, void *planes)
+{
+    for (int64_t channel = 0; channel < channels; channel++)
+        for (int64_t i = channel * places; i < (channel + 1) * places; i++)
+            if (dtype == TREK_F64)
+                ((double *)planes)[i] += ((const double *)bias)[channel];
+            else
+                ((float *)planes)[i] += ((const float *)bias)[channel];
+}
+
 /* Pixels are shifted against one another instead of being copied into columns:
  * stride 1, small images or few channels. */
 bool TREK_ISA_NAME(trek_conv_direct_suits)(const trek_conv *c);
@@ -47,7 +58,9 @@ trek_status TREK_ISA_NAME(trek_conv_batch_weight_grad)(const trek_conv *c, const
 
 /* Columns (im2col) and products of matrices: any convolution. */
 trek_status TREK_ISA_NAME(trek_conv_columns)(const trek_conv *c, const void *x, const void *weight, const void *bias, void *y);
-trek_status TREK_ISA_NAME(trek_conv_columns_input_grad)(const trek_conv *c, const void *dy, const void *weight, void *dx);
+/* bias [channels], or NULL, is added to dx: a transposed convolution. */
+trek_status TREK_ISA_NAME(trek_conv_columns_input_grad)(const trek_conv *c, const void *dy, const void *weight, const void *bias,
+                                                        void *dx);
 trek_status TREK_ISA_NAME(trek_conv_columns_weight_grad)(const trek_conv *c, const void *dy, const void *x, void *dweight);
 /* One image [channels, height, width] to [channels * kernel_h * kernel_w, out_h * out_w], and its transpose, which adds. */
 void TREK_ISA_NAME(trek_conv_unfold)(const trek_conv *c, int64_t channels, const void *image, void *columns);

@@ -47,7 +47,7 @@ static trek_status zeros(trek_tensor *t)
 }
 
 static trek_status direct_input_grad(const trek_conv *c, const trek_conv *transposed, const void *dy, const trek_tensor *weight,
-                                     void *dx)
+                                     const void *bias, void *dx)
 {
     void *turned = trek_block_alloc((size_t)weight->numel * trek_dtype_size((trek_dtype)weight->dtype));
     if (!turned)
@@ -55,30 +55,63 @@ static trek_status direct_input_grad(const trek_conv *c, const trek_conv *transp
     TREK_ISA_NAME(trek_conv_turn_weight)(c, weight->data, turned);
     trek_status status;
     if (TREK_ISA_NAME(trek_conv_batch_suits)(transposed))
-        status = TREK_ISA_NAME(trek_conv_batch)(transposed, dy, turned, NULL, dx);
+        status = TREK_ISA_NAME(trek_conv_batch)(transposed, dy, turned, bias, dx);
     else
-        status = TREK_ISA_NAME(trek_conv_direct)(transposed, dy, turned, NULL, dx);
+        status = TREK_ISA_NAME(trek_conv_direct)(transposed, dy, turned, bias, dx);
     trek_block_free(turned);
     return status;
 }
 
+typedef struct bias_job {
+    const trek_conv *c;
+    const void *bias;
+    char *images;
+} bias_job;
+
+static void bias_images(void *arg, int64_t begin, int64_t end)
+{
+    const bias_job *job = arg;
+    const trek_conv *c = job->c;
+    int64_t places = c->height * c->width, size = c->channels * places * (int64_t)trek_dtype_size(c->dtype);
+    for (int64_t i = begin; i < end; i++)
+        trek_conv_add_bias(c->dtype, c->channels, places, job->bias, job->images + i * size);
+}
+
+/* To images [N, C, H, W]; bias may be NULL. */
+static trek_status add_bias(const trek_conv *c, const void *bias, void *images)
+{
+    if (bias)
+        trek_parallel(c->images, 65536 / (c->channels * c->height * c->width + 1) + 1, bias_images,
+                      &(bias_job){ c, bias, images });
+    return TREK_OK;
+}
+
+/* dx, or the result of a transposed convolution, whose bias is added. */
 static trek_status input_grad_dense(const trek_op_call *call)
 {
     trek_tensor *dy = call->inputs[0], *weight = call->inputs[1], *dx = call->outputs[0];
-    if (dy->numel == 0 || weight->numel == 0)
-        return zeros(dx);
+    const trek_tensor *bias = call->n_inputs > 2 ? call->inputs[2] : NULL;
+    const void *offset = bias ? bias->data : NULL;
     trek_conv c = geometry(call, dx->sizes, weight->sizes, dy->sizes), transposed;
+    if (dx->numel == 0)
+        return TREK_OK;
+    if (dy->numel == 0 || weight->numel == 0) {
+        zeros(dx);
+        return add_bias(&c, offset, dx->data);
+    }
     if (trek_onednn_conv_suits(&c, TREK_ONEDNN_INPUT_GRAD)) {
         trek_status status = trek_onednn_conv(&c, TREK_ONEDNN_INPUT_GRAD, dy->data, weight->data, NULL, dx->data);
         if (status != TREK_ERR_UNSUPPORTED)
-            return status;
+            return status == TREK_OK ? add_bias(&c, offset, dx->data) : status;
     }
     if (TREK_ISA_NAME(trek_conv_direct_suits)(&c) && TREK_ISA_NAME(trek_conv_transposed)(&c, &transposed))
-        return direct_input_grad(&c, &transposed, dy->data, weight, dx->data);
-    return TREK_ISA_NAME(trek_conv_columns_input_grad)(&c, dy->data, weight->data, dx->data);
+        return direct_input_grad(&c, &transposed, dy->data, weight, offset, dx->data);
+    return TREK_ISA_NAME(trek_conv_columns_input_grad)(&c, dy->data, weight->data, offset, dx->data);
 }
 
 static trek_status conv2d_input_grad(const trek_op_call *call) { return trek_cpu_dense(call, 3, input_grad_dense); }
+
+static trek_status conv_transpose2d(const trek_op_call *call) { return trek_cpu_dense(call, 7, input_grad_dense); }
 
 static trek_status weight_grad_dense(const trek_op_call *call)
 {
@@ -158,6 +191,7 @@ void TREK_ISA_NAME(trek_cpu_register_conv2d)(trek_backend *b)
     for (int dtype = 0; dtype < TREK_DTYPE_COUNT; dtype++)
         if (TREK_FLOATS >> dtype & 1) {
             b->kernels[TREK_OP_conv2d][dtype] = conv2d;
+            b->kernels[TREK_OP_conv_transpose2d][dtype] = conv_transpose2d;
             b->kernels[TREK_OP_conv2d_input_grad][dtype] = conv2d_input_grad;
             b->kernels[TREK_OP_conv2d_weight_grad][dtype] = conv2d_weight_grad;
             b->kernels[TREK_OP_unfold][dtype] = window;

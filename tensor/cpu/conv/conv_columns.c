@@ -99,12 +99,16 @@ static void input_grad_images(void *arg, int64_t begin, int64_t end)
             g.a = job->weight + filter * depth * size, g.a_row = 1, g.a_col = depth;
             g.b = job->dy + (i * c->filters + filter) * places * size, g.b_row = places, g.b_col = 1;
             g.c = job->plain ? image : buffer, g.c_row = places, g.c_col = 1;
+            const char *bias = job->bias ? job->bias + group * c->group_channels * size : NULL;
+            g.bias = job->plain ? bias : NULL, g.bias_row = 1;
             if (!product(c, &g))
                 job->failed = true;
             if (job->plain)
                 continue;
             memset(image, 0, (size_t)(c->group_channels * c->height * c->width * size));
             TREK_ISA_NAME(trek_conv_fold)(c, c->group_channels, buffer, image);
+            if (bias)
+                trek_conv_add_bias(c->dtype, c->group_channels, c->height * c->width, bias, image);
         }
     trek_block_free(buffer);
 }
@@ -164,9 +168,10 @@ trek_status TREK_ISA_NAME(trek_conv_columns)(const trek_conv *c, const void *x, 
     return over_images(&job, forward_images);
 }
 
-trek_status TREK_ISA_NAME(trek_conv_columns_input_grad)(const trek_conv *c, const void *dy, const void *weight, void *dx)
+trek_status TREK_ISA_NAME(trek_conv_columns_input_grad)(const trek_conv *c, const void *dy, const void *weight, const void *bias,
+                                                        void *dx)
 {
-    columns_job job = { .dy = dy, .weight = weight, .dx = dx };
+    columns_job job = { .dy = dy, .weight = weight, .bias = bias, .dx = dx };
     job_init(&job, c);
     return over_images(&job, input_grad_images);
 }

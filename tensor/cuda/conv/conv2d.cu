@@ -204,7 +204,8 @@ static __global__ void __launch_bounds__(TREK_TILE_THREADS)
 }
 
 template <typename T, typename O>
-static __global__ void __launch_bounds__(TREK_TILE_THREADS) input_grad_kernel(conv c, const T *dy, const T *weight, O *dx)
+static __global__ void __launch_bounds__(TREK_TILE_THREADS) input_grad_kernel(conv c, const T *dy, const T *weight, const T *bias,
+                                                                              int64_t bias_step, O *dx)
 {
     typedef typename trek_wide<T>::type W;
     int64_t n = c.images * c.height * c.width, tiles = (n + TREK_TILE - 1) / TREK_TILE;
@@ -213,7 +214,15 @@ static __global__ void __launch_bounds__(TREK_TILE_THREADS) input_grad_kernel(co
         int64_t filter = g * c.group_filters, channel = g * c.group_channels;
         weight_lines<T, W, true> a = { c, weight + filter * c.weight[0] };
         source_lines<T, W> b = { c, dy + filter * c.y[1] };
-        image_store<T, O, W> store = { dx + channel * c.x[1], nullptr, 0, c.height, c.width, c.x[0], c.x[1], c.x[2], c.x[3] };
+        image_store<T, O, W> store = { dx + channel * c.x[1],
+                                       bias ? bias + channel * bias_step : nullptr,
+                                       bias_step,
+                                       c.height,
+                                       c.width,
+                                       c.x[0],
+                                       c.x[1],
+                                       c.x[2],
+                                       c.x[3] };
         trek_tile_product<W>(a, b, store, row0, column0, c.group_channels, n, (int64_t)0,
                              c.group_filters * c.kernel_h * c.kernel_w);
     }
@@ -266,13 +275,14 @@ template <typename T> static trek_status forward(const trek_op_call *call, trek_
                        (const T *)(bias ? bias->data : nullptr), bias ? bias->strides[0] : (int64_t)0, (T *)y->data);
 }
 
-template <typename T, typename O> static trek_status input_grad(const trek_op_call *call, trek_cuda_queue *queue)
+template <typename T, typename O>
+static trek_status input_grad(const trek_op_call *call, trek_cuda_queue *queue, const trek_tensor *bias)
 {
     const trek_tensor *dy = call->inputs[0], *weight = call->inputs[1], *dx = call->outputs[0];
     conv c = geometry(call, dx, weight, dy);
     trek_grid grid = trek_tile_grid(c.group_channels, c.images * c.height * c.width, c.groups);
     return trek_launch(call, queue, grid, input_grad_kernel<T, O>, c, (const T *)dy->data, (const T *)weight->data,
-                       (O *)dx->data);
+                       (const T *)(bias ? bias->data : nullptr), bias ? bias->strides[0] : (int64_t)0, (O *)dx->data);
 }
 
 /* The sum over all places is long and its results few: it is split into parts, which are added up in order. */
@@ -307,6 +317,13 @@ static __global__ void add_bias_kernel(T *y, const T *bias, int64_t bias_step, i
         y[i] = trek_store<T>::of(trek_get(y[i]) + trek_get(bias[i / size % planes * bias_step]));
 }
 
+template <typename T> static trek_status add_bias(const trek_op_call *call, trek_cuda_queue *queue, const trek_tensor *bias)
+{
+    const trek_tensor *y = call->outputs[0];
+    return trek_launch(call, queue, trek_loop(y->numel), add_bias_kernel<T>, (T *)y->data, (const T *)bias->data,
+                       bias->strides[0], y->sizes[1], y->sizes[2] * y->sizes[3], y->numel);
+}
+
 template <typename T> static trek_status conv2d(const trek_op_call *call)
 {
     const trek_tensor *y = call->outputs[0], *bias = call->n_inputs > 2 ? call->inputs[2] : nullptr;
@@ -320,26 +337,26 @@ template <typename T> static trek_status conv2d(const trek_op_call *call)
         status = trek_cuda_cudnn_conv(call, queue, TREK_CUDA_CONV_FORWARD, call->inputs[0], call->inputs[1], y);
     if (status == TREK_ERR_UNSUPPORTED)
         return forward<T>(call, queue, bias);
-    if (status == TREK_OK && bias)
-        status = trek_launch(call, queue, trek_loop(y->numel), add_bias_kernel<T>, (T *)y->data, (const T *)bias->data,
-                             bias->strides[0], y->sizes[1], y->sizes[2] * y->sizes[3], y->numel);
-    return status;
+    return status == TREK_OK && bias ? add_bias<T>(call, queue, bias) : status;
 }
 
+/* The input's gradient, or a transposed convolution, whose bias is added. */
 template <typename T> static trek_status conv2d_input_grad(const trek_op_call *call)
 {
-    const trek_tensor *dx = call->outputs[0];
+    const trek_tensor *dx = call->outputs[0], *bias = call->n_inputs > 2 ? call->inputs[2] : nullptr;
     trek_cuda_queue *queue = trek_queue_of(call);
     if (!queue)
         return trek_error_status();
     if (dx->numel == 0)
         return TREK_OK;
     trek_status status = TREK_ERR_UNSUPPORTED;
-    if (call->inputs[0]->numel && call->inputs[1]->numel)
+    if (call->inputs[0]->numel && call->inputs[1]->numel && (!bias || dx->contiguous))
         status = trek_cuda_cudnn_conv(call, queue, TREK_CUDA_CONV_INPUT_GRAD, dx, call->inputs[1], call->inputs[0]);
+    if (status == TREK_OK && bias)
+        return add_bias<T>(call, queue, bias);
     if (status != TREK_ERR_UNSUPPORTED)
         return status;
-    return dx->dtype == call->inputs[0]->dtype ? input_grad<T, T>(call, queue) : input_grad<T, float>(call, queue);
+    return dx->dtype == call->inputs[0]->dtype ? input_grad<T, T>(call, queue, bias) : input_grad<T, float>(call, queue, bias);
 }
 
 template <typename T> static trek_status conv2d_weight_grad(const trek_op_call *call)
@@ -433,6 +450,7 @@ template <trek_dtype D> static void enter(trek_backend *backend)
 {
     typedef typename trek_element<D>::type T;
     backend->kernels[TREK_OP_conv2d][D] = conv2d<T>;
+    backend->kernels[TREK_OP_conv_transpose2d][D] = conv2d_input_grad<T>;
     backend->kernels[TREK_OP_conv2d_input_grad][D] = conv2d_input_grad<T>;
     backend->kernels[TREK_OP_conv2d_weight_grad][D] = conv2d_weight_grad<T>;
     backend->kernels[TREK_OP_unfold][D] = unfold_or_fold<T>;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two-dimensional convolution. */
+/* Two-dimensional convolution, and its transpose. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,6 +14,16 @@ typedef struct conv2d_layer {
     trek_conv_opts opts;
 } conv2d_layer;
 
+/* Kaiming uniform with a = sqrt(5), as PyTorch's: bounds of 1 / sqrt(fan in), which is the product of the weight's sizes but the
+ * first; of a transposed convolution, too. */
+static trek_status reset_alike(trek_var *weight, trek_var *bias)
+{
+    trek_shape shape = trek_var_shape(weight);
+    double bound = 1 / sqrt((double)shape.sizes[1] * (double)shape.sizes[2] * (double)shape.sizes[3]);
+    trek_status status = trek_init_uniform(weight, -bound, bound);
+    return status == TREK_OK && bias ? trek_init_uniform(bias, -bound, bound) : status;
+}
+
 static trek_var *conv2d_forward(trek_module *self, trek_var *x)
 {
     conv2d_layer *m = (conv2d_layer *)self;
@@ -23,9 +33,7 @@ static trek_var *conv2d_forward(trek_module *self, trek_var *x)
 static trek_status conv2d_reset(trek_module *self)
 {
     conv2d_layer *m = (conv2d_layer *)self;
-    double bound = 1 / sqrt((double)(m->in / m->opts.groups) * (double)m->kernel[0] * (double)m->kernel[1]);
-    trek_status status = trek_init_uniform(m->weight, -bound, bound);
-    return status == TREK_OK && m->bias ? trek_init_uniform(m->bias, -bound, bound) : status;
+    return reset_alike(m->weight, m->bias);
 }
 
 static void conv2d_describe(const trek_module *self, char *text, size_t size)
@@ -54,22 +62,29 @@ static void fill_pair(int64_t to[2], const int64_t from[2], int64_t otherwise)
     to[1] = from[1] ? from[1] : to[0];
 }
 
-static trek_status check_options(const trek_conv2d_opts *opts, int64_t groups, const int64_t kernel[2])
+static trek_status not_negative(const char *layer, const char *what, const int64_t value[2])
 {
-    trek_status status = trek_layer_positive("conv2d", "in", opts->in);
+    for (int d = 0; d < 2; d++)
+        if (trek_option_integer(value[d], 0) < 0)
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: %s must not be negative, not %" PRId64, layer, what, value[d]);
+    return TREK_OK;
+}
+
+static trek_status check_options(const char *layer, int64_t in, int64_t out, int64_t groups, const int64_t kernel[2],
+                                 const int64_t padding[2])
+{
+    trek_status status = trek_layer_positive(layer, "in", in);
     if (status == TREK_OK)
-        status = trek_layer_positive("conv2d", "out", opts->out);
+        status = trek_layer_positive(layer, "out", out);
     if (status == TREK_OK)
-        status = trek_layer_positive("conv2d", "kernel", kernel[0] < kernel[1] ? kernel[0] : kernel[1]);
+        status = trek_layer_positive(layer, "kernel", kernel[0] < kernel[1] ? kernel[0] : kernel[1]);
     if (status == TREK_OK)
-        status = trek_layer_positive("conv2d", "groups", groups);
-    for (int d = 0; d < 2 && status == TREK_OK; d++)
-        if (trek_option_integer(opts->padding[d], 0) < 0)
-            status = trek_fail(TREK_ERR_ARGUMENT, "conv2d: padding must not be negative, not %" PRId64, opts->padding[d]);
-    if (status == TREK_OK && (opts->in % groups != 0 || opts->out % groups != 0))
-        status =
-            trek_fail(TREK_ERR_ARGUMENT, "conv2d: %" PRId64 " groups do not divide %" PRId64 " channels in and %" PRId64 " out",
-                      groups, opts->in, opts->out);
+        status = trek_layer_positive(layer, "groups", groups);
+    if (status == TREK_OK)
+        status = not_negative(layer, "padding", padding);
+    if (status == TREK_OK && (in % groups != 0 || out % groups != 0))
+        status = trek_fail(TREK_ERR_ARGUMENT, "%s: %" PRId64 " groups do not divide %" PRId64 " channels in and %" PRId64 " out",
+                           layer, groups, in, out);
     return status;
 }
 
@@ -79,7 +94,7 @@ trek_module *trek_nn_conv2d_with(const trek_conv2d_opts *opts)
         return trek_fail_null(TREK_ERR_ARGUMENT, "conv2d: needs options");
     int64_t kernel[2], groups = opts->groups ? opts->groups : 1;
     fill_pair(kernel, opts->kernel, 0);
-    if (check_options(opts, groups, kernel) != TREK_OK)
+    if (check_options("conv2d", opts->in, opts->out, groups, kernel, opts->padding) != TREK_OK)
         return NULL;
     trek_module *base = trek_module_new(&conv2d_class);
     if (!base)
@@ -105,4 +120,126 @@ trek_module *trek_nn_conv2d_with(const trek_conv2d_opts *opts)
 trek_module *trek_nn_conv2d(int64_t in, int64_t out, int64_t kernel, trek_device device)
 {
     return trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = in, .out = out, .kernel = { kernel }, .device = device });
+}
+
+/* --- transposed ------------------------------------------------------------------------------ */
+
+typedef struct conv_transpose2d_layer {
+    trek_module base;
+    trek_var *weight, *bias;
+    int64_t in, out, kernel[2];
+    trek_conv_transpose_opts opts;
+} conv_transpose2d_layer;
+
+static trek_var *conv_transpose2d_forward(trek_module *self, trek_var *x)
+{
+    conv_transpose2d_layer *m = (conv_transpose2d_layer *)self;
+    return trek_conv_transpose2d(x, m->weight, m->bias, &m->opts);
+}
+
+/* x, and what the result is to have the height and width of. */
+static trek_var *conv_transpose2d_forward_many(trek_module *self, trek_var *const *inputs, int n)
+{
+    conv_transpose2d_layer *m = (conv_transpose2d_layer *)self;
+    if (n > 2)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "conv_transpose2d: takes x and what its result is to be like, not %d inputs", n);
+    if (n == 1 || !inputs[1])
+        return conv_transpose2d_forward(self, inputs[0]);
+    trek_shape like = trek_var_shape(inputs[1]);
+    char text[TREK_SHAPE_TEXT];
+    if (like.ndim < 2)
+        return trek_fail_null(TREK_ERR_SHAPE, "conv_transpose2d: what the result is to be like has no height and width: %s",
+                              trek_shape_text(like, text));
+    trek_conv_transpose_opts opts = m->opts;
+    opts.output_size[0] = like.sizes[like.ndim - 2];
+    opts.output_size[1] = like.sizes[like.ndim - 1];
+    if (opts.output_size[0] == 0 || opts.output_size[1] == 0) /* 0 would leave it to the layer */
+        return trek_fail_null(TREK_ERR_SHAPE, "conv_transpose2d: the result cannot be like %s, which is empty",
+                              trek_shape_text(like, text));
+    return trek_conv_transpose2d(inputs[0], m->weight, m->bias, &opts);
+}
+
+static trek_status conv_transpose2d_reset(trek_module *self)
+{
+    conv_transpose2d_layer *m = (conv_transpose2d_layer *)self;
+    return reset_alike(m->weight, m->bias);
+}
+
+static void conv_transpose2d_describe(const trek_module *self, char *text, size_t size)
+{
+    const conv_transpose2d_layer *m = (const conv_transpose2d_layer *)self;
+    const trek_conv_transpose_opts *o = &m->opts;
+    char more[64] = "";
+    int64_t rows = trek_option_integer(o->output_padding[0], 0), columns = trek_option_integer(o->output_padding[1], 0);
+    if (rows > 0 || columns > 0)
+        snprintf(more, sizeof more, ", output padding %" PRId64 "x%" PRId64, rows, columns);
+    snprintf(text, size,
+             "%" PRId64 ", %" PRId64 ", kernel %" PRId64 "x%" PRId64 ", stride %" PRId64 "x%" PRId64 ", padding %" PRId64
+             "x%" PRId64 "%s%s%s",
+             m->in, m->out, m->kernel[0], m->kernel[1], o->stride[0], o->stride[1], trek_option_integer(o->padding[0], 0),
+             trek_option_integer(o->padding[1], 0), more, o->groups > 1 ? ", grouped" : "", m->bias ? "" : ", no bias");
+}
+
+static const char *const conv_transpose2d_inputs[] = { "like", NULL };
+
+static const trek_module_class conv_transpose2d_class = {
+    .name = "conv_transpose2d",
+    .size = sizeof(conv_transpose2d_layer),
+    .forward = conv_transpose2d_forward,
+    .forward_many = conv_transpose2d_forward_many,
+    .reset = conv_transpose2d_reset,
+    .describe = conv_transpose2d_describe,
+    .input_names = conv_transpose2d_inputs,
+};
+
+static trek_status check_output_padding(const trek_conv_transpose_opts *o)
+{
+    for (int d = 0; d < 2; d++) {
+        int64_t more = trek_option_integer(o->output_padding[d], 0);
+        if (more >= o->stride[d] && more >= o->dilation[d])
+            return trek_fail(TREK_ERR_ARGUMENT,
+                             "conv_transpose2d: output padding must be smaller than stride (%" PRId64 ") or dilation (%" PRId64
+                             "), not %" PRId64,
+                             o->stride[d], o->dilation[d], more);
+    }
+    return TREK_OK;
+}
+
+trek_module *trek_nn_conv_transpose2d_with(const trek_conv_transpose2d_opts *opts)
+{
+    if (!opts)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "conv_transpose2d: needs options");
+    int64_t kernel[2];
+    trek_conv_transpose_opts numbers = { .groups = opts->groups ? opts->groups : 1 };
+    fill_pair(kernel, opts->kernel, 0);
+    fill_pair(numbers.stride, opts->stride, 1);
+    fill_pair(numbers.dilation, opts->dilation, 1);
+    fill_pair(numbers.padding, opts->padding, 0);
+    fill_pair(numbers.output_padding, opts->output_padding, 0);
+    if (check_options("conv_transpose2d", opts->in, opts->out, numbers.groups, kernel, opts->padding) != TREK_OK ||
+        not_negative("conv_transpose2d", "output padding", opts->output_padding) != TREK_OK ||
+        check_output_padding(&numbers) != TREK_OK)
+        return NULL;
+    trek_module *base = trek_module_new(&conv_transpose2d_class);
+    if (!base)
+        return NULL;
+    conv_transpose2d_layer *m = (conv_transpose2d_layer *)base;
+    m->in = opts->in;
+    m->out = opts->out;
+    m->kernel[0] = kernel[0];
+    m->kernel[1] = kernel[1];
+    m->opts = numbers;
+    trek_module_param(base, "weight", offsetof(conv_transpose2d_layer, weight),
+                      trek_tensor_empty(trek_dims(opts->in, opts->out / numbers.groups, kernel[0], kernel[1]), opts->dtype,
+                                        opts->device));
+    if (!opts->no_bias)
+        trek_module_param(base, "bias", offsetof(conv_transpose2d_layer, bias),
+                          trek_tensor_empty(trek_dims(opts->out), opts->dtype, opts->device));
+    return trek_layer_finish(base);
+}
+
+trek_module *trek_nn_conv_transpose2d(int64_t in, int64_t out, int64_t kernel, trek_device device)
+{
+    return trek_nn_conv_transpose2d_with(
+        &(trek_conv_transpose2d_opts){ .in = in, .out = out, .kernel = { kernel }, .device = device });
 }

@@ -47,6 +47,25 @@ typedef struct trek_conv2d_opts {
 TREK_API trek_module *trek_nn_conv2d(int64_t in, int64_t out, int64_t kernel, trek_device device);
 TREK_API trek_module *trek_nn_conv2d_with(const trek_conv2d_opts *opts);
 
+typedef struct trek_conv_transpose2d_opts {
+    int64_t in, out;           /* channels; required */
+    int64_t kernel[2];         /* required */
+    int64_t stride[2];         /* default 1 */
+    int64_t padding[2];        /* default 0; the width, left 0, is the height's: TREK_ZERO for 0 */
+    int64_t output_padding[2]; /* default 0; below stride or dilation; a width as above */
+    int64_t dilation[2];       /* default 1 */
+    int64_t groups;            /* default 1; divides in and out */
+    bool no_bias;
+    trek_dtype dtype;          /* default f32 */
+    trek_device device;
+} trek_conv_transpose2d_opts;
+
+/* [N, in, H, W] -> [N, out, H', W'], sizes as trek_conv_transpose2d's (ops.h); weight [in, out / groups, kh, kw], bias [out],
+ * both U(-b, b) with b = 1 / sqrt(out / groups kh kw). With a second input (trek_forward_many; "like" in graphs) the result has
+ * its height and width, as with PyTorch's output_size, and output_padding is not looked at. */
+TREK_API trek_module *trek_nn_conv_transpose2d(int64_t in, int64_t out, int64_t kernel, trek_device device);
+TREK_API trek_module *trek_nn_conv_transpose2d_with(const trek_conv_transpose2d_opts *opts);
+
 /* --- normalisation -------------------------------------------------------- */
 
 typedef struct trek_batch_norm_opts {

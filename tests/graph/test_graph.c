@@ -134,6 +134,21 @@ static void backward_references(void **state)
     trek_graph_free(&graph);
 }
 
+/* What was halved comes back in the size it had. */
+static void sizes_from_elsewhere(void **state)
+{
+    (void)state;
+    trek_flow *flow = trek_flow_from(
+        trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = 1, .out = 2, .kernel = { 3 }, .stride = { 2 }, .padding = { 1 } }));
+    trek_flow_through(flow, trek_nn_conv_transpose2d_with(&(trek_conv_transpose2d_opts){
+                                .in = 2, .out = 1, .kernel = { 3 }, .stride = { 2 }, .padding = { 1 } }));
+    trek_graph *graph = built(trek_flow_using(flow, "input"));
+    trek_var *x = trek_var_from(trek_tensor_ones(trek_dims(2, 1, 7, 8), TREK_F32, trek_cpu(0)));
+    trek_var *y = trek_graph_forward(graph, x);
+    assert_true(y && trek_shape_equal(trek_var_shape(y), trek_var_shape(x)));
+    trek_graph_free(&graph);
+}
+
 static void several_inputs(void **state)
 {
     (void)state;
@@ -337,7 +352,8 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
     const struct CMUnitTest tests[] = {
         TEST(chains), TEST(residuals), TEST(forks), TEST(splits), TEST(shared_modules), TEST(backward_references),
-        TEST(several_inputs), TEST(forward_references), TEST(state_gradients), TEST(nested_graphs), TEST(train_mode),
+        TEST(sizes_from_elsewhere), TEST(several_inputs), TEST(forward_references), TEST(state_gradients), TEST(nested_graphs),
+        TEST(train_mode),
         TEST(sha256), TEST(hashes), TEST(dot),
     };
 #undef TEST

@@ -183,6 +183,63 @@ static void test_conv_and_pool(void **state)
     expect_error(TREK_ERR_ARGUMENT, "max_pool2d: kernel must be at least 1");
 }
 
+/* Each pixel of the input puts the kernel, times itself, into the result. */
+static void test_conv_transpose(void **state)
+{
+    (void)state;
+    trek_module *m = trek_nn_conv_transpose2d_with(
+        &(trek_conv_transpose2d_opts){ .in = 1, .out = 2, .kernel = { 2, 3 }, .stride = { 2 }, .device = test_device() });
+    fill(m, "weight", (double[]){ 1, 2, 3, 4, 5, 6, 10, 20, 30, 40, 50, 60 });
+    fill(m, "bias", (double[]){ 0.5, -1 });
+    trek_scope scope = trek_scope_begin();
+    trek_var *x = numbers((double[]){ 1, 2 }, trek_dims(1, 1, 1, 2));
+    trek_var *y = trek_forward(m, x);
+    assert_true(trek_shape_equal(trek_var_shape(y), trek_dims(1, 2, 2, 5)));
+    const double want[] = { 1, 2, 5, 4, 6, 4, 5, 14, 10, 12 };
+    for (int k = 0; k < 10; k++) {
+        expect_near(at(y, k), want[k] + 0.5, 1e-5);
+        expect_near(at(y, 10 + k), 10 * want[k] - 1, 1e-4);
+    }
+    trek_var *like = numbers((double[]){ 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }, trek_dims(3, 6));
+    y = trek_forward_many(m, (trek_var *[]){ x, like }, 2); /* a row and a column more */
+    assert_true(trek_shape_equal(trek_var_shape(y), trek_dims(1, 2, 3, 6)));
+    expect_near(at(y, 4), 6.5, 1e-5);
+    expect_near(at(y, 5), 0.5, 1e-5);
+    expect_near(at(y, 18 + 17), -1, 1e-5);
+    assert_null(trek_forward_many(m, (trek_var *[]){ x, trek_reshape(like, trek_dims(2, 9)) }, 2));
+    expect_error(TREK_ERR_ARGUMENT, "an output size of [2, 9] cannot be: its width is from 5 to 6");
+    assert_null(trek_forward_many(m, (trek_var *[]){ x, trek_narrow(like, 0, 0, 0) }, 2));
+    expect_error(TREK_ERR_SHAPE, "the result cannot be like [0, 6], which is empty");
+    assert_null(trek_forward_many(m, (trek_var *[]){ x, trek_flatten(like, 0, 1) }, 2));
+    expect_error(TREK_ERR_SHAPE, "has no height and width: [18]");
+    assert_null(trek_forward_many(m, (trek_var *[]){ x, like, like }, 3));
+    expect_error(TREK_ERR_ARGUMENT, "not 3 inputs");
+    trek_scope_end(scope);
+    trek_module_free(&m);
+
+    trek_conv_transpose2d_opts opts = { .in = 4, .out = 6, .kernel = { 3, 5 }, .stride = { 2, 1 },
+                                        .output_padding = { 1, TREK_ZERO },
+                                        .groups = 2, .no_bias = true };
+    m = trek_nn_conv_transpose2d_with(&opts);
+    assert_true(trek_shape_equal(trek_var_shape(trek_module_find(m, "weight")), trek_dims(4, 3, 3, 5)));
+    for (int k = 0; k < 180; k++)
+        assert_true(fabs(at(trek_module_find(m, "weight"), k)) <= 1 / sqrt(45.0));
+    char text[200];
+    m->klass->describe(m, text, sizeof text);
+    assert_string_equal(text, "4, 6, kernel 3x5, stride 2x1, padding 0x0, output padding 1x0, grouped, no bias");
+    trek_module_free(&m);
+    opts.output_padding[0] = 2;
+    assert_null(trek_nn_conv_transpose2d_with(&opts));
+    expect_error(TREK_ERR_ARGUMENT, "output padding must be smaller than stride (2) or dilation (1), not 2");
+    opts.output_padding[0] = -1;
+    assert_null(trek_nn_conv_transpose2d_with(&opts));
+    expect_error(TREK_ERR_ARGUMENT, "conv_transpose2d: output padding must not be negative, not -1");
+    assert_null(trek_nn_conv_transpose2d_with(&(trek_conv_transpose2d_opts){ .in = 4, .out = 6, .kernel = { 3 }, .groups = 4 }));
+    expect_error(TREK_ERR_ARGUMENT, "conv_transpose2d: 4 groups do not divide 4 channels in and 6 out");
+    assert_null(trek_nn_conv_transpose2d(4, 6, 0, trek_cpu(0)));
+    expect_error(TREK_ERR_ARGUMENT, "conv_transpose2d: kernel must be at least 1");
+}
+
 /* Averages of windows, by hand: the short form's stride is its kernel. */
 static void test_avg_pool(void **state)
 {
@@ -361,6 +418,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_sequential, teardown), cmocka_unit_test_teardown(test_batch_norm, teardown),
         cmocka_unit_test_teardown(test_norm_embedding_dropout, teardown), cmocka_unit_test_teardown(test_conv_and_pool, teardown),
+        cmocka_unit_test_teardown(test_conv_transpose, teardown),
         cmocka_unit_test_teardown(test_avg_pool, teardown), cmocka_unit_test_teardown(test_activations, teardown),
         cmocka_unit_test_teardown(test_softmax_options, teardown), cmocka_unit_test_teardown(test_init, teardown),
         cmocka_unit_test_teardown(test_init_details, teardown),

@@ -23,7 +23,8 @@ typedef struct walk {
     const trek_backward_watch *watch;
     trek_var *const *inputs;    /* trek_grad: gradients go to captured[], nowhere else */
     trek_var **captured;        /* owned references */
-    bool lends;                 /* captured[] goes to a rule, which hands it on: it need not be memory of its own */
+    const trek_node *of;        /* the walk is that of this node's rule over its composite: it ends at older nodes, whose gradients
+                                 * are the outer walk's; captured[] is handed on and need not be memory of its own */
     int n_inputs;
 } walk;
 
@@ -172,8 +173,22 @@ static bool unseen(walk *w, trek_node *node)
     return true;
 }
 
+static trek_status capture(walk *w, trek_var *leaf, trek_node *node, int output, trek_var *grad)
+{
+    for (int k = 0; k < w->n_inputs; k++) {
+        const trek_var *input = w->inputs[k];
+        bool hit = leaf ? input == leaf : input->node == node && input->output == output;
+        trek_status status = hit ? add_to(&w->captured[k], grad, w->create_graph) : TREK_OK;
+        if (status != TREK_OK)
+            return status;
+    }
+    return TREK_OK;
+}
+
 static trek_status give_to_node(walk *w, trek_node *node, int output, trek_var *grad)
 {
+    if (w->of && node->serial <= w->of->serial)
+        return capture(w, NULL, node, output, grad);
     unseen(w, node);
     bool first = !node->grad && !node->more_grads;
     if (output == 0) {
@@ -194,18 +209,6 @@ static trek_status give_to_node(walk *w, trek_node *node, int output, trek_var *
 static bool is_watched(const walk *w, const trek_var *leaf)
 {
     return !w->watch || !w->watch->only_these || (leaf->leaf && leaf->leaf->watch == w->id);
-}
-
-static trek_status capture(walk *w, trek_var *leaf, trek_node *node, int output, trek_var *grad)
-{
-    for (int k = 0; k < w->n_inputs; k++) {
-        const trek_var *input = w->inputs[k];
-        bool hit = leaf ? input == leaf : input->node == node && input->output == output;
-        trek_status status = hit ? add_to(&w->captured[k], grad, w->create_graph) : TREK_OK;
-        if (status != TREK_OK)
-            return status;
-    }
-    return TREK_OK;
 }
 
 static trek_status give(walk *w, trek_edge *edge, trek_var *grad)
@@ -343,7 +346,7 @@ static trek_var *composite_input(trek_backward_call *b, int k)
 }
 
 static trek_status captured_grads(trek_var *const *outputs, int n_outputs, trek_var *const *inputs, int n_inputs,
-                                  trek_var *const *seeds, const trek_backward_opts *opts, bool lends, trek_var **grads);
+                                  trek_var *const *seeds, const trek_backward_opts *opts, const trek_node *of, trek_var **grads);
 
 trek_status trek_rule_composite(trek_backward_call *b)
 {
@@ -362,7 +365,7 @@ trek_status trek_rule_composite(trek_backward_call *b)
     trek_var *y = trek_composite_rules[node->op->id](node->op, node->attrs, inputs, node->n_inputs);
     if (!y)
         return trek_fail_missing(node->op->name, "an input of its composite");
-    trek_status status = captured_grads(&y, 1, wanted, n_wanted, &b->grad, &(trek_backward_opts){ .create_graph = true }, true,
+    trek_status status = captured_grads(&y, 1, wanted, n_wanted, &b->grad, &(trek_backward_opts){ .create_graph = true }, node,
                                         grads);
     for (int k = 0; status == TREK_OK && k < n_wanted; k++)
         b->grads[places[k]] = grads[k];
@@ -589,7 +592,7 @@ static trek_status backward(walk *w, trek_var *const *roots, trek_var *const *se
     clear_walk(w);
     for (int k = 0; status == TREK_OK && k < n; k++)
         status = settle_leaf(roots[k]);
-    for (int k = 0; status == TREK_OK && !w->lends && k < w->n_inputs; k++)
+    for (int k = 0; status == TREK_OK && !w->of && k < w->n_inputs; k++)
         status = make_own(&w->captured[k]);
     walking = outer;
     if (outer && w->watch) /* leaves that both watch carry this walk's number */
@@ -615,7 +618,7 @@ trek_status trek_backward_watched(trek_var *const *roots, trek_var *const *seeds
 }
 
 static trek_status captured_grads(trek_var *const *outputs, int n_outputs, trek_var *const *inputs, int n_inputs,
-                                  trek_var *const *seeds, const trek_backward_opts *opts, bool lends, trek_var **grads)
+                                  trek_var *const *seeds, const trek_backward_opts *opts, const trek_node *of, trek_var **grads)
 {
     if (n_inputs < 0 || n_outputs < 0)
         return trek_fail(TREK_ERR_ARGUMENT, "grad: %d outputs and %d inputs", n_outputs, n_inputs);
@@ -630,7 +633,7 @@ static trek_status captured_grads(trek_var *const *outputs, int n_outputs, trek_
     trek_var **captured = trek_calloc((size_t)n_inputs + 1, sizeof *captured);
     if (!captured)
         return trek_error_status();
-    walk w = { .inputs = inputs, .n_inputs = n_inputs, .captured = captured, .lends = lends };
+    walk w = { .inputs = inputs, .n_inputs = n_inputs, .captured = captured, .of = of };
     trek_status status = backward(&w, outputs, seeds, n_outputs, opts);
     for (int k = 0; k < n_inputs; k++) {
         if (status == TREK_OK && captured[k] && (status = trek_scope_push(captured[k], "grad")) == TREK_OK)
@@ -645,7 +648,7 @@ static trek_status captured_grads(trek_var *const *outputs, int n_outputs, trek_
 trek_status trek_grad(trek_var *const *outputs, int n_outputs, trek_var *const *inputs, int n_inputs, trek_var *const *seeds,
                       const trek_backward_opts *opts, trek_var **grads)
 {
-    return captured_grads(outputs, n_outputs, inputs, n_inputs, seeds, opts, false, grads);
+    return captured_grads(outputs, n_outputs, inputs, n_inputs, seeds, opts, NULL, grads);
 }
 
 /* --- what rules see -------------------------------------------------------------------------- */

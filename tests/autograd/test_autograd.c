@@ -525,6 +525,29 @@ static void products_refuse_mixed_dtypes(void **state)
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, open_scope, close_scope)
+/* Of a fused op under create_graph, what it reads may have another use, whose gradient waits while the plain ops are
+ * differentiated; and what was made before is nothing to them. */
+static void composite_beside_other_uses(void **state)
+{
+    (void)state;
+    double found[2];
+    for (int create = 0; create < 2; create++) {
+        trek_scope scope = trek_scope_begin();
+        trek_tensor *values = trek_tensor_from_data((const double[]){ 0.3, -1, 2 }, trek_dims(1, 3), TREK_F64, test_device());
+        trek_var *x = trek_var_new(values, true), *grad = NULL;
+        trek_tensor_release(values);
+        trek_var *twice = trek_mul_scalar(x, 2), *deep = trek_exp(twice), *normal = trek_layer_norm(deep, NULL, NULL, 1, 1e-5);
+        trek_var *sum = trek_sum(trek_add(trek_mul(trek_square(normal), normal), trek_mul(deep, twice)), trek_dims_none(), false);
+        assert_int_equal(trek_grad(&sum, 1, &x, 1, NULL, &(trek_backward_opts){ .create_graph = create }, &grad), TREK_OK);
+        double numbers[3];
+        assert_int_equal(trek_tensor_to_host(trek_var_data(grad), TREK_F64, numbers, sizeof numbers), TREK_OK);
+        found[create] = numbers[0] + 10 * numbers[1] + 100 * numbers[2];
+        trek_var_release(x);
+        trek_scope_end(scope);
+    }
+    assert_true(fabs(found[0] - found[1]) <= 1e-9 * fabs(found[0]));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -544,6 +567,7 @@ int main(void)
         TEST(grad_of_something_in_between),
         TEST(own_functions),
         TEST(failing_functions),
+        TEST(composite_beside_other_uses),
         TEST(a_long_tape),
         TEST(nothing_is_left),
         TEST(gradients_share_no_memory),

@@ -78,12 +78,12 @@ static inline trek_tensor **unwrap(const trek_op *op, trek_var *const *inputs, i
     return NULL;
 }
 
-/* Whether output k has a gradient; the second of a pair is the sum of inputs 0 and 1, and knows of no other. */
+/* Whether output k has a gradient; that of add_layer_norm is the sum of inputs 0 and 1, and knows of no other. */
 static inline bool is_taped(const trek_node *node, int k)
 {
     if (!node || k >= node->n_outputs)
         return false;
-    return k == 0 || node->edges[0].node || node->edges[0].leaf || node->edges[1].node || node->edges[1].leaf;
+    return k == 0 || node->op->id != TREK_OP_add_layer_norm || node->edges[0].node || node->edges[0].leaf || node->edges[1].node || node->edges[1].leaf;
 }
 
 /* Variables of the outputs: 0 (and 1 of a pair) with its place on the tape, the others as constants. */

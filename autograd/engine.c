@@ -362,11 +362,23 @@ trek_status trek_rule_composite(trek_backward_call *b)
             wanted[n_wanted++] = inputs[k];
         }
     }
-    trek_var *y = trek_composite_rules[node->op->id](node->op, node->attrs, inputs, node->n_inputs);
-    if (!y)
-        return trek_fail_missing(node->op->name, "an input of its composite");
-    trek_status status = captured_grads(&y, 1, wanted, n_wanted, &b->grad, &(trek_backward_opts){ .create_graph = true }, node,
-                                        grads);
+    trek_var *outputs[2], *seeds[2] = { b->grad, b->more_grads ? b->more_grads[1] : NULL };
+    int n_outputs = 0;
+    for (int k = 0; k < 2; k++) {
+        trek_attrs attrs = { 0 };
+        if (!seeds[k])
+            continue;
+        if (node->attrs)
+            attrs = *node->attrs;
+        if (k > 0)
+            attrs.i[TREK_COMPOSITE_OUTPUT] = k;
+        if (!(outputs[n_outputs] = trek_composite_rules[node->op->id](node->op, &attrs, inputs, node->n_inputs)))
+            return trek_fail_missing(node->op->name, "an input of its composite");
+        if (outputs[n_outputs]->requires_grad) /* else it is a constant, as of no steps */
+            seeds[n_outputs++] = seeds[k];
+    }
+    trek_status status = n_outputs == 0 ? TREK_OK : captured_grads(outputs, n_outputs, wanted, n_wanted, seeds,
+                                                                   &(trek_backward_opts){ .create_graph = true }, node, grads);
     for (int k = 0; status == TREK_OK && k < n_wanted; k++)
         b->grads[places[k]] = grads[k];
     return status;

@@ -240,6 +240,30 @@ typedef struct trek_attention_opts {
  * near 1000 they have four digits. opts may be NULL. */
 TREK_API trek_var *trek_attention(trek_var *q, trek_var *k, trek_var *v, const trek_attention_opts *opts);
 
+/* -- recurrent layers -- */
+typedef struct trek_recurrent_opts {
+    trek_var *h0;             /* [N, H]; default zeros */
+    trek_var *c0;             /* [N, H], of an LSTM; default zeros */
+    trek_var *lengths;        /* [N] of any integer dtype, on any device, in any order: how many of its T steps each row has;
+                               * default T */
+    bool reverse;             /* from each row's last step to its first */
+} trek_recurrent_opts;
+
+/* One layer of an LSTM in one direction, over all steps: x [T, N, in] (of [N, T, in], a transposed view), weight_ih [4 H, in],
+ * weight_hh [4 H, H], biases [4 H] or NULL, all of one floating dtype; gates in PyTorch's order i, f, g, o. Result [T, N, H].
+ * Through *hn and *cn (may be NULL; NULL on failure) the state [N, H] after each row's last step: that of step T - 1, of
+ * step 0 in reverse. With lengths, what lies beyond a row's length is not looked at (its gradient is 0), the result is 0
+ * there, hn and cn are those of the row's own last step (as of torch's packed sequences; here a row may have no step and
+ * keeps h0, c0), and reverse begins at the row's own end. Steps are computed in f32 for 16 bits. ARGUMENT: a length outside
+ * [0, T]. opts may be NULL. create_graph takes the steps one by one. */
+TREK_API trek_var *trek_lstm(trek_var *x, trek_var *weight_ih, trek_var *weight_hh, trek_var *bias_ih, trek_var *bias_hh,
+                             const trek_recurrent_opts *opts, trek_var **hn, trek_var **cn);
+
+/* The same of a GRU: weight_ih [3 H, in], weight_hh [3 H, H], biases [3 H] or NULL; gates in PyTorch's order r, z, n, and the
+ * reset gate after the product, as there: n = tanh(x's part + r (weight_hh h + bias_hh)). ARGUMENT: a c0. */
+TREK_API trek_var *trek_gru(trek_var *x, trek_var *weight_ih, trek_var *weight_hh, trek_var *bias_ih, trek_var *bias_hh,
+                            const trek_recurrent_opts *opts, trek_var **hn);
+
 /* -- losses: means over all elements or rows, 0 with gradients of 0 over nothing; data parallelism reads how many -- */
 typedef struct trek_cross_entropy_opts {
     trek_var *weight;         /* [C]; default none */

@@ -47,6 +47,9 @@ static inline trek_var *trek_rule_full(const trek_backward_call *b, trek_var *v)
     return v ? trek_cast(v, trek_dtype_is_16bit(dtype) ? TREK_F32 : dtype) : NULL;
 }
 
+/* Writes grad^T x [out, in] (of rows [n, out] and [n, in]) into place, or adds it to what place holds. */
+trek_status trek_rule_weight_into(trek_tensor *place, trek_tensor *grad, trek_tensor *x, bool overwrite);
+
 /* Zeros of that shape, in the rule's scope. */
 trek_var *trek_rule_zeros(const trek_backward_call *b, trek_shape shape);
 

@@ -28,8 +28,7 @@ static trek_var *as_rows(trek_var *x)
     return trek_reshape(x, trek_dims(trek_shape_numel(rows), n));
 }
 
-/* Writes grad^T x [out, in] into place, or adds it to what place holds. */
-static trek_status weight_grad_into(trek_tensor *place, trek_tensor *grad, trek_tensor *x, bool overwrite)
+trek_status trek_rule_weight_into(trek_tensor *place, trek_tensor *grad, trek_tensor *x, bool overwrite)
 {
     int64_t sizes[2] = { grad->sizes[1], grad->sizes[0] }, strides[2] = { grad->strides[1], grad->strides[0] };
     trek_tensor *turned = trek_tensor_make_view(grad, grad->data, 2, sizes, strides);
@@ -51,7 +50,7 @@ static trek_status linear_weight(trek_backward_call *b, trek_var *g, trek_var *x
     trek_tensor *place = g->data->dtype == x->data->dtype ? trek_rule_sink(b, 1, &overwrite) : NULL;
     if (!place)
         return trek_rule_give_to(b, 1, trek_apply_matmul(trek_transpose(g, 0, 1), x));
-    trek_status status = weight_grad_into(place, g->data, x->data, overwrite);
+    trek_status status = trek_rule_weight_into(place, g->data, x->data, overwrite);
     if (status == TREK_OK)
         trek_rule_sunk(b, 1);
     return status;

@@ -98,7 +98,8 @@ enum { TREK_SAVED_VARS = 4 };
  * trek_apply_* of internal rows. Gradients may have the broadcast shape and the
  * promoted dtype: the engine reduces and casts them to the input's own. */
 typedef trek_status (*trek_backward_rule)(trek_backward_call *b);
-/* The plain ops that a fused op equals: output 0 from the op's inputs. */
+/* The plain ops that a fused op equals: output 0 from the op's inputs; of a pair, output 1 where that number says so. */
+enum { TREK_COMPOSITE_OUTPUT = 11 }; /* in attrs.i */
 typedef trek_var *(*trek_composite_rule)(const trek_op *op, const trek_attrs *attrs, trek_var *const *inputs, int n_inputs);
 
 /* NULL: no gradient flows. Not const, so that the op suite can put a wrong one in and see its test fail. */

@@ -245,6 +245,33 @@
 #define TREK_INPUTS_LINEAR_CROSS_ENTROPY_GRAD(T) TREK_IN(T, grad, x, weight, bias, labels, lse, total)
 #define TREK_ATTRS_LINEAR_CROSS_ENTROPY_GRAD *a = *forward
 
+/* lstm: gates [T, N, 4 H], the inputs' part of i, f, g and o before their functions (biases with it), weight [4 H, H],
+ * h0, c0 [N, H] or NULL (zeros), lengths [N] (any integer dtype, of 0..T) or NULL.
+ * i[0] = reverse: from each row's last step to its first; i[1] = keep what backward needs.
+ * outputs: y [T, N, H], 0 beyond a row's length; state [2, N, H]: h and c after each row's last step taken;
+ * kept [T, N, 5 H]: i, f, g, o and c of each step (f32 for 16-bit gates; [0, N, 5 H] without i[1]). */
+#define TREK_PARAMS_LSTM(T) T *gates, T *weight, T *h0, T *c0, T *lengths, bool reverse, bool keep
+#define TREK_INPUTS_LSTM(T) TREK_IN(T, gates, weight, h0, c0, lengths)
+#define TREK_ATTRS_LSTM (a->i[0] = reverse, a->i[1] = keep)
+/* its backward: weight, kept, grad of y or NULL, of the state or NULL, c0 or NULL, lengths or NULL
+ * -> d gates, d state [2, N, H]: of h0 and c0 */
+#define TREK_PARAMS_LSTM_GRAD(T) T *weight, T *kept, T *grad, T *grad_state, T *c0, T *lengths, const trek_attrs *forward
+#define TREK_INPUTS_LSTM_GRAD(T) TREK_IN(T, weight, kept, grad, grad_state, c0, lengths)
+#define TREK_ATTRS_LSTM_GRAD *a = *forward
+
+/* gru: gates [T, N, 3 H], the inputs' part of r, z and n, weight [3 H, H] and bias [3 H] or NULL of the product with h,
+ * h0 [N, H] or NULL (zeros), lengths and numbers as lstm's.
+ * outputs: y [T, N, H]; state [N, H]: h after each row's last step taken; kept [T, N, 4 H]: r, z, n and the product's part
+ * of n (f32 for 16-bit gates; [0, N, 4 H] without i[1]). */
+#define TREK_PARAMS_GRU(T) T *gates, T *weight, T *bias, T *h0, T *lengths, bool reverse, bool keep
+#define TREK_INPUTS_GRU(T) TREK_IN(T, gates, weight, bias, h0, lengths)
+#define TREK_ATTRS_GRU (a->i[0] = reverse, a->i[1] = keep)
+/* its backward: weight, kept, y, grad of y or NULL, of the state or NULL, h0 or NULL, lengths or NULL
+ * -> d gates, d product [T, N, 3 H], d h0 */
+#define TREK_PARAMS_GRU_GRAD(T) T *weight, T *kept, T *y, T *grad, T *grad_state, T *h0, T *lengths, const trek_attrs *forward
+#define TREK_INPUTS_GRU_GRAD(T) TREK_IN(T, weight, kept, y, grad, grad_state, h0, lengths)
+#define TREK_ATTRS_GRU_GRAD *a = *forward
+
 /* fills, into a given output: value; or the numbers of a distribution: f[0], f[1], and a draw as for dropout in i[0..3] */
 #define TREK_PARAMS_FILL(T) T *out, double value
 #define TREK_INPUTS_FILL(T) TREK_IN(T, out) /* the output, given: trek_op_run takes it for that */

@@ -43,7 +43,9 @@
     X(batch_norm)                                                              \
     X(embedding)                                                               \
     X(cross_entropy)                                                           \
-    X(linear_cross_entropy)
+    X(linear_cross_entropy)                                                    \
+    X(lstm)                                                                    \
+    X(gru)
 #define TREK_KERNEL_DECLARE(file) void TREK_ISA_NAME(trek_cpu_register_##file)(trek_backend *b);
 TREK_KERNEL_FILES(TREK_KERNEL_DECLARE)
 #undef TREK_KERNEL_DECLARE

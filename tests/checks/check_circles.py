@@ -12,10 +12,10 @@ CIRCLES = {
     # bad values of variables are logged; a variable says what is logged
     "tensor": ["environment status",
                # an op makes tensors, and copying a tensor is an op; backends are its kernels
-               "backend cpu_backend cpu_optim_update device_memory infer infer_fused infer_nn op overlap plugin ranges storage tensor "
+               "backend cpu_backend cpu_optim_update device_memory infer infer_fused infer_nn infer_recurrent op overlap plugin ranges storage tensor "
                "types view"],
     # the derivative of an op is made of ops; a variable holds the node that holds variables
-    "autograd": ["apply autocast composite composite_fused engine functional rules rules_fused rules_math rules_nn rules_shape", "tape var"],
+    "autograd": ["apply autocast composite composite_fused composite_recurrent engine functional rules rules_fused rules_math rules_nn rules_recurrent rules_shape", "tape var"],
     "nn": [],
     "data": [],
     "optim": [],

@@ -198,6 +198,10 @@ FAMILY(embedding_backward);
 FAMILY(dropout);
 FAMILY(cross_entropy);
 FAMILY(cross_entropy_backward);
+FAMILY(lstm);
+FAMILY(lstm_backward);
+FAMILY(gru);
+FAMILY(gru_backward);
 
 /* --- running ------------------------------------------------------------------ */
 

@@ -59,6 +59,10 @@ static const trek_attrs no_numbers;
 #define TAKES_ATTENTION_GRAD NULL, NULL, NULL, NULL, NULL, NULL, NULL, &no_numbers
 #define TAKES_CROSS_ENTROPY_GRAD NULL, NULL, NULL, NULL, NULL, NULL, &no_numbers
 #define TAKES_LINEAR_CROSS_ENTROPY_GRAD NULL, NULL, NULL, NULL, NULL, NULL, NULL, &no_numbers
+#define TAKES_LSTM NULL, NULL, NULL, NULL, NULL, false, false
+#define TAKES_LSTM_GRAD NULL, NULL, NULL, NULL, NULL, NULL, &no_numbers
+#define TAKES_GRU NULL, NULL, NULL, NULL, NULL, false, false
+#define TAKES_GRU_GRAD NULL, NULL, NULL, NULL, NULL, NULL, NULL, &no_numbers
 #define TAKES_FILL NULL, 0
 #define TAKES_RANDOM NULL, 0, 0, &no_numbers
 

@@ -25,3 +25,22 @@ trek_status TREK_ISA_NAME(trek_gemm_f64)(const trek_gemm *g)
 {
     return gemm_f64(g, TREK_F64);
 }
+
+size_t TREK_ISA_NAME(trek_gemm_packed_size)(int64_t n, int64_t k)
+{
+    int64_t f32 = packed_cols_f32(n), f64 = packed_cols_f64(n);
+    return (size_t)((f32 > f64 ? f32 : f64) * k);
+}
+
+void TREK_ISA_NAME(trek_gemm_pack_f32)(const trek_gemm *g, float *packed) { pack_b_f32(g, packed); }
+void TREK_ISA_NAME(trek_gemm_pack_f64)(const trek_gemm *g, double *packed) { pack_b_f64(g, packed); }
+
+void TREK_ISA_NAME(trek_gemm_packed_f32)(const trek_gemm *g, const float *packed, float *workspace)
+{
+    gemm_packed_f32(g, packed, workspace);
+}
+
+void TREK_ISA_NAME(trek_gemm_packed_f64)(const trek_gemm *g, const double *packed, double *workspace)
+{
+    gemm_packed_f64(g, packed, workspace);
+}

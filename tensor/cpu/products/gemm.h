@@ -32,4 +32,14 @@ typedef struct trek_gemm {
 trek_status TREK_ISA_NAME(trek_gemm_f32)(const trek_gemm *g);
 trek_status TREK_ISA_NAME(trek_gemm_f64)(const trek_gemm *g);
 
+/* B packed once for many products with few rows each, as a recurrent layer's are. Of g B, n, k and the dtypes are read; both
+ * operands are of the product's own dtype. */
+size_t TREK_ISA_NAME(trek_gemm_packed_size)(int64_t n, int64_t k); /* elements */
+void TREK_ISA_NAME(trek_gemm_pack_f32)(const trek_gemm *g, float *packed);
+void TREK_ISA_NAME(trek_gemm_pack_f64)(const trek_gemm *g, double *packed);
+/* The product with what was packed, on the calling thread; c_col is 1, no bias, no activation; workspace: m k elements.
+ * An element's bits do not depend on m. */
+void TREK_ISA_NAME(trek_gemm_packed_f32)(const trek_gemm *g, const float *packed, float *workspace);
+void TREK_ISA_NAME(trek_gemm_packed_f64)(const trek_gemm *g, const double *packed, double *workspace);
+
 #endif

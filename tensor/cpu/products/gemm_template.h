@@ -339,6 +339,41 @@ static trek_status TREK_R(gemm)(const trek_gemm *g, trek_dtype own)
     return TREK_R(gemm_tiled)(swap ? &s : g, own);
 }
 
+/* -- B packed once, for many products with few rows each -- */
+
+static int64_t TREK_R(packed_cols)(int64_t n) { return (n + TILE_COLS - 1) / TILE_COLS * TILE_COLS; }
+
+/* Block of depth after block of depth, in each tile after tile. */
+static void TREK_R(pack_b)(const trek_gemm *g, T *to)
+{
+    TREK_R(gemm_plan) plan = { .g = g };
+    TREK_R(plan_packing)(&plan, g->b_dtype);
+    for (int64_t p0 = 0; p0 < g->k; p0 += plan.depth) {
+        int64_t depth = g->k - p0 < plan.depth ? g->k - p0 : plan.depth;
+        for (int64_t col = 0; col < g->n; col += TILE_COLS) {
+            int cols = g->n - col < TILE_COLS ? (int)(g->n - col) : TILE_COLS;
+            TREK_R(pack)(to + p0 * TREK_R(packed_cols)(g->n) + col * depth, TILE_COLS, cols, TILE_COLS,
+                         (const T *)g->b + p0 * g->b_row + col * g->b_col, g->b_col, g->b_row, depth);
+        }
+    }
+}
+
+/* On the calling thread alone; C's columns are contiguous; `workspace` holds m k elements. */
+static void TREK_R(gemm_packed)(const trek_gemm *g, const T *packed, T *workspace)
+{
+    TREK_R(gemm_plan) plan = { .g = g };
+    TREK_R(plan_packing)(&plan, g->b_dtype);
+    plan.pack_a = plan.pack_b = true;
+    for (int64_t p0 = 0; p0 < g->k; p0 += plan.depth) {
+        int64_t depth = g->k - p0 < plan.depth ? g->k - p0 : plan.depth;
+        for (int64_t j0 = 0; j0 < g->n; j0 += plan.cols) {
+            int64_t j1 = g->n - j0 < plan.cols ? g->n : j0 + plan.cols;
+            TREK_R(block)(&plan, 0, g->m, j0, j1, p0, depth, packed + p0 * TREK_R(packed_cols)(g->n) + j0 * depth, workspace,
+                          j0 > 0, NULL);
+        }
+    }
+}
+
 #undef BLOCK_DEPTH
 #undef BLOCK_COLS
 #undef TILE_ROWS

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The public recurrent layers: the product of the inputs of all steps, then the recurrence. */
+#include "autograd/ops.h"
+#include "autograd/tape_internal.h"
+
+/* Zeros instead of the inputs beyond each row's length, which may be anything: 0 times what is not finite is not 0. */
+static trek_var *without_padding(trek_var *x, trek_var *lengths)
+{
+    int64_t steps = trek_var_size(x, 0);
+    trek_tensor *times = trek_tensor_arange(0, (double)steps, 1, TREK_I64, trek_var_device(x));
+    trek_var *time = times ? trek_var_from(times) : NULL;
+    trek_var *beyond = trek_ge(trek_unsqueeze(time, 1), trek_unsqueeze(lengths, 0));
+    return trek_masked_fill(x, trek_unsqueeze(beyond, 2), 0);
+}
+
+/* What both layers check and do first: opts, and the inputs' part of the gates [T, N, gates H]; NULL on failure. */
+static trek_var *input_gates(const char *name, trek_var *x, trek_var *weight, trek_var *bias, trek_recurrent_opts *opts)
+{
+    char text[TREK_SHAPE_TEXT];
+    if (!x || !weight)
+        return trek_fail_missing(name, "an input"), NULL;
+    if (trek_var_ndim(x) != 3)
+        return trek_fail_null(TREK_ERR_SHAPE, "%s: the input must be [T, N, features], got %s", name,
+                              trek_tensor_shape_text(x->data, text));
+    if (opts->lengths) {
+        trek_var *lengths = opts->lengths;
+        trek_dtype dtype = trek_var_dtype(lengths);
+        if (trek_var_ndim(lengths) != 1 || trek_var_size(lengths, 0) != trek_var_size(x, 1))
+            return trek_fail_null(TREK_ERR_SHAPE, "%s: lengths must be [%lld], got %s", name, (long long)trek_var_size(x, 1),
+                                  trek_tensor_shape_text(lengths->data, text));
+        if (dtype != TREK_I64 && dtype != TREK_I32 && dtype != TREK_U8)
+            return trek_fail_null(TREK_ERR_DTYPE, "%s: lengths must be of an integer dtype, got %s", name, trek_dtype_name(dtype));
+        opts->lengths = trek_to(lengths, trek_var_device(x));
+        x = opts->lengths ? without_padding(x, opts->lengths) : NULL;
+    }
+    return x ? trek_linear(x, weight, bias) : NULL;
+}
+
+static bool wants(const trek_var *var) { return var && var->requires_grad; }
+
+trek_var *trek_lstm(trek_var *x, trek_var *weight_ih, trek_var *weight_hh, trek_var *bias_ih, trek_var *bias_hh,
+                    const trek_recurrent_opts *given, trek_var **hn, trek_var **cn)
+{
+    trek_recurrent_opts opts = given ? *given : (trek_recurrent_opts){ 0 };
+    trek_var *outs[2] = { NULL }, *bias = bias_ih && bias_hh ? trek_add(bias_ih, bias_hh) : bias_ih ? bias_ih : bias_hh;
+    if (hn)
+        *hn = NULL;
+    if (cn)
+        *cn = NULL;
+    if (bias_ih && bias_hh && !bias)
+        return NULL;
+    trek_var *in[5] = { input_gates("lstm", x, weight_ih, bias, &opts), weight_hh, opts.h0, opts.c0, opts.lengths };
+    if (!in[0] || !weight_hh)
+        return trek_fail_missing("lstm", "an input"), NULL;
+    bool keep = trek_recording() && (wants(in[0]) || wants(in[1]) || wants(in[2]) || wants(in[3]));
+    trek_attrs numbers = { .i = { opts.reverse, keep } };
+    if (trek_apply_many(&trek_ops[TREK_OP_lstm], in, 5, &numbers, outs, 2) != TREK_OK)
+        return NULL;
+    if (hn && !(*hn = trek_select(outs[1], 0, 0)))
+        return NULL;
+    if (cn && !(*cn = trek_select(outs[1], 0, 1)))
+        return NULL;
+    return outs[0];
+}
+
+trek_var *trek_gru(trek_var *x, trek_var *weight_ih, trek_var *weight_hh, trek_var *bias_ih, trek_var *bias_hh,
+                   const trek_recurrent_opts *given, trek_var **hn)
+{
+    trek_recurrent_opts opts = given ? *given : (trek_recurrent_opts){ 0 };
+    trek_var *outs[2] = { NULL };
+    if (hn)
+        *hn = NULL;
+    if (opts.c0)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "gru: has no c0");
+    trek_var *in[5] = { input_gates("gru", x, weight_ih, bias_ih, &opts), weight_hh, bias_hh, opts.h0, opts.lengths };
+    if (!in[0] || !weight_hh)
+        return trek_fail_missing("gru", "an input"), NULL;
+    bool keep = trek_recording() && (wants(in[0]) || wants(in[1]) || wants(in[2]) || wants(in[3]));
+    trek_attrs numbers = { .i = { opts.reverse, keep } };
+    if (trek_apply_many(&trek_ops[TREK_OP_gru], in, 5, &numbers, outs, 2) != TREK_OK)
+        return NULL;
+    if (hn)
+        *hn = outs[1];
+    return outs[0];
+}

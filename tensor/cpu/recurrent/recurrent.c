@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The steps of recurrent layers: lengths, threads, products. */
+#include "tensor/cpu/recurrent/recurrent.h"
+
+enum { FEW_ROWS = 1, ROW_GRAIN = 4 };
+
+static size_t item(const recurrent *r) { return r->wide ? 8 : 4; }
+
+static trek_status read_lengths(recurrent *r, const trek_tensor *lengths)
+{
+    if (!(r->ends = trek_block_alloc((size_t)(r->rows + 1) * sizeof *r->ends)))
+        return TREK_ERR_MEMORY;
+    for (int64_t row = 0; row < r->rows; row++) {
+        int64_t length = trek_cpu_integer(lengths, row * lengths->strides[0]);
+        if (length < 0 || length > r->steps)
+            return trek_op_fail(r->call, TREK_ERR_ARGUMENT, "length %lld of row %lld is outside [0, %lld]", (long long)length,
+                                (long long)row, (long long)r->steps);
+        r->ends[row] = length;
+    }
+    return TREK_OK;
+}
+
+trek_status TREK_ISA_NAME(trek_recurrent_begin)(recurrent *r, const trek_tensor *lengths, int64_t spare)
+{
+    atomic_init(&r->failed, false);
+    trek_status status = lengths ? read_lengths(r, lengths) : TREK_OK;
+    if (status != TREK_OK)
+        return status;
+    r->zeros = trek_block_alloc((size_t)(4 * r->hidden + 1) * item(r));
+    r->spare = trek_block_alloc((size_t)(spare + 1) * item(r));
+    if (!r->zeros || !r->spare)
+        return TREK_ERR_MEMORY;
+    memset(r->zeros, 0, (size_t)(4 * r->hidden) * item(r));
+    return TREK_OK;
+}
+
+void TREK_ISA_NAME(trek_recurrent_end)(recurrent *r)
+{
+    trek_block_free(r->spare);
+    trek_block_free(r->zeros);
+    trek_block_free(r->workspace);
+    trek_block_free(r->packed);
+    trek_block_free(r->ends);
+}
+
+/* One row is a vector times a matrix, which is read as fast unpacked, by all threads. */
+trek_status TREK_ISA_NAME(trek_recurrent_pack)(recurrent *r, const trek_tensor *weight, int64_t n, int64_t k, int64_t b_row,
+                                               int64_t b_col, bool accumulate)
+{
+    trek_dtype dtype = r->wide ? TREK_F64 : TREK_F32;
+    r->product = (trek_gemm){ .n = n, .k = k, .a_col = 1, .c_col = 1, .a_dtype = dtype, .b_dtype = dtype, .b = weight->data,
+                              .b_row = b_row, .b_col = b_col, .accumulate = accumulate };
+    if (r->rows <= FEW_ROWS || r->steps == 0)
+        return TREK_OK;
+    r->packed = trek_block_alloc((TREK_ISA_NAME(trek_gemm_packed_size)(n, k) + 1) * item(r));
+    r->workspace = trek_block_alloc((size_t)(r->rows * k + 1) * item(r));
+    if (!r->packed || !r->workspace)
+        return TREK_ERR_MEMORY;
+    if (r->wide)
+        TREK_ISA_NAME(trek_gemm_pack_f64)(&r->product, r->packed);
+    else
+        TREK_ISA_NAME(trek_gemm_pack_f32)(&r->product, r->packed);
+    return TREK_OK;
+}
+
+void TREK_ISA_NAME(trek_recurrent_product)(recurrent *r, int64_t begin, int64_t end, const void *a, int64_t a_row, void *c,
+                                           int64_t c_row)
+{
+    trek_gemm g = r->product;
+    g.m = end - begin;
+    g.a = a, g.a_row = a_row;
+    g.c = c, g.c_row = c_row;
+    if (!r->packed) {
+        trek_status status = r->wide ? TREK_ISA_NAME(trek_gemm_f64)(&g) : TREK_ISA_NAME(trek_gemm_f32)(&g);
+        if (status != TREK_OK)
+            atomic_store(&r->failed, true);
+        return;
+    }
+    char *workspace = (char *)r->workspace + (size_t)(begin * g.k) * item(r);
+    if (r->wide)
+        TREK_ISA_NAME(trek_gemm_packed_f64)(&g, r->packed, (double *)(void *)workspace);
+    else
+        TREK_ISA_NAME(trek_gemm_packed_f32)(&g, r->packed, (float *)(void *)workspace);
+}
+
+trek_status TREK_ISA_NAME(trek_recurrent_run)(recurrent *r, void (*fn)(void *arg, int64_t begin, int64_t end))
+{
+    if (r->packed)
+        trek_parallel(r->rows, ROW_GRAIN, fn, r);
+    else if (r->rows > 0)
+        fn(r, 0, r->rows);
+    return atomic_load(&r->failed) ? trek_op_fail(r->call, TREK_ERR_MEMORY, "no memory for packing") : TREK_OK;
+}

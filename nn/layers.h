@@ -142,6 +142,54 @@ typedef struct trek_multihead_attention_opts {
 TREK_API trek_module *trek_nn_multihead_attention(int64_t embed_dim, int64_t heads, trek_device device);
 TREK_API trek_module *trek_nn_multihead_attention_with(const trek_multihead_attention_opts *opts);
 
+/* --- recurrent layers --------------------------------------------------------- */
+
+typedef struct trek_lstm_opts {
+    int64_t in, hidden;       /* features of x, and of the state; required */
+    int64_t layers;           /* one upon the other; default 1 */
+    bool no_bias;
+    bool batch_first;         /* x is [N, T, in], not [T, N, in]; states are [.., N, H] all the same */
+    double dropout;           /* between the layers, in training; default 0 */
+    bool bidirectional;       /* a second set of weights reads from the end; results side by side */
+    trek_dtype dtype;         /* default f32 */
+    trek_device device;
+} trek_lstm_opts;
+typedef trek_lstm_opts trek_gru_opts;
+
+/* x [T, N, in] -> [T, N, D hidden], with D = 2 if bidirectional, else 1; batch first [N, T, ..]; [T, in] is one sequence.
+ * weight_ih_l0 [4 hidden, in] (3 of a GRU), of further layers weight_ih_lk [4 hidden, D hidden], weight_hh_lk [4 hidden,
+ * hidden], bias_ih_lk, bias_hh_lk [4 hidden], and the same with _reverse; all U(-b, b), b = 1 / sqrt(hidden).
+ * trek_forward_many takes x, lengths, h0, c0 (NULL: none): see the next ones. A forward that is split over ranks wants the
+ * batch first, and no state given: its first dimension is not the batch. */
+TREK_API trek_module *trek_nn_lstm(int64_t in, int64_t hidden, trek_device device);
+TREK_API trek_module *trek_nn_lstm_with(const trek_lstm_opts *opts);
+TREK_API trek_module *trek_nn_gru(int64_t in, int64_t hidden, trek_device device);
+TREK_API trek_module *trek_nn_gru_with(const trek_gru_opts *opts);
+
+/* Forward with the state: h0 and c0 [layers D, N, hidden] (without N as x is), NULL: zeros; lengths [N] or NULL as in
+ * trek_recurrent_opts (they need not be sorted). Gives the result, and through *hn and *cn (may be NULL; NULL on failure) the
+ * states at the end: they belong to the caller's scope. ARGUMENT: the module is another layer; lengths of one sequence. */
+TREK_API trek_var *trek_nn_lstm_forward(trek_module *lstm, trek_var *x, trek_var *lengths, trek_var *h0, trek_var *c0,
+                                        trek_var **hn, trek_var **cn);
+TREK_API trek_var *trek_nn_gru_forward(trek_module *gru, trek_var *x, trek_var *lengths, trek_var *h0, trek_var **hn);
+
+typedef struct trek_lstm_cell_opts {
+    int64_t in, hidden;       /* required */
+    bool no_bias;
+    trek_dtype dtype;         /* default f32 */
+    trek_device device;
+} trek_lstm_cell_opts;
+typedef trek_lstm_cell_opts trek_gru_cell_opts;
+
+/* One step: x [N, in] or [in], h and c [N, hidden] or [hidden], NULL: zeros; gives the new h, and c through *cn (may be
+ * NULL). trek_forward_many takes x, h, c. weight_ih, weight_hh, bias_ih, bias_hh as above. */
+TREK_API trek_module *trek_nn_lstm_cell(int64_t in, int64_t hidden, trek_device device);
+TREK_API trek_module *trek_nn_lstm_cell_with(const trek_lstm_cell_opts *opts);
+TREK_API trek_module *trek_nn_gru_cell(int64_t in, int64_t hidden, trek_device device);
+TREK_API trek_module *trek_nn_gru_cell_with(const trek_gru_cell_opts *opts);
+TREK_API trek_var *trek_nn_lstm_cell_forward(trek_module *cell, trek_var *x, trek_var *h, trek_var *c, trek_var **cn);
+TREK_API trek_var *trek_nn_gru_cell_forward(trek_module *cell, trek_var *x, trek_var *h);
+
 /* --- embedding and dropout -------------------------------------------------- */
 
 typedef struct trek_embedding_opts {

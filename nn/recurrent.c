@@ -1,0 +1,392 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* LSTM and GRU: layers and directions of the ops of one, and their cells. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "autograd/ops.h"
+#include "autograd/var_internal.h"
+#include "nn/layers_internal.h"
+#include "tensor/scope_internal.h"
+
+/* Its parameters are the module's own list, in PyTorch's order: weight_ih, weight_hh, bias_ih, bias_hh of each direction of
+ * each layer. */
+typedef struct recurrent_layer {
+    trek_module base;
+    int64_t in, hidden;
+    int layers, directions;
+    bool batch_first, bias, cell;
+    double dropout;
+} recurrent_layer;
+
+static const trek_module_class lstm_class, gru_class, lstm_cell_class, gru_cell_class;
+
+static bool has_c(const recurrent_layer *m) { return m->base.klass == &lstm_class || m->base.klass == &lstm_cell_class; }
+
+/* --- one layer ---------------------------------------------------------------------------- */
+
+/* A whole call: what is given, and, layer after layer, what comes of it. */
+typedef struct recurrent_call {
+    recurrent_layer *m;
+    const char *name;
+    bool single;                     /* x came without the dimension of the batch */
+    int64_t rows;
+    trek_var *x;                     /* [T, N, features]: what the next layer reads */
+    trek_var *lengths, *h0, *c0;     /* NULL: none; states [layers directions, N, H] */
+    trek_var **hn, **cn;             /* [layers directions], each [N, H]; NULL: not asked for */
+} recurrent_call;
+
+/* Place k = layer directions + direction. */
+static trek_var *run_direction(const recurrent_call *c, int k, trek_var *x)
+{
+    const recurrent_layer *m = c->m;
+    int each = m->bias ? 4 : 2;
+    trek_var *p[4] = { NULL };
+    for (int i = 0; i < each; i++)
+        p[i] = m->base.params[k * each + i].var;
+    trek_recurrent_opts opts = { .lengths = c->lengths, .reverse = k % m->directions == 1,
+                                 .h0 = c->h0 ? trek_select(c->h0, 0, k) : NULL, .c0 = c->c0 ? trek_select(c->c0, 0, k) : NULL };
+    if ((c->h0 && !opts.h0) || (c->c0 && !opts.c0))
+        return NULL;
+    trek_var **hn = c->hn ? &c->hn[k] : NULL, **cn = c->cn ? &c->cn[k] : NULL;
+    return has_c(m) ? trek_lstm(x, p[0], p[1], p[2], p[3], &opts, hn, cn) : trek_gru(x, p[0], p[1], p[2], p[3], &opts, hn);
+}
+
+/* The mask is keyed by samples, so the batch has to be where x had it. */
+static trek_var *drop(const recurrent_layer *m, trek_var *x)
+{
+    if (!m->base.training || m->dropout == 0)
+        return x;
+    if (!m->batch_first)
+        return trek_dropout(x, m->dropout, true);
+    return trek_transpose(trek_dropout(trek_transpose(x, 0, 1), m->dropout, true), 0, 1);
+}
+
+static trek_var *run_layers(recurrent_call *c)
+{
+    const recurrent_layer *m = c->m;
+    for (int layer = 0; layer < m->layers && c->x; layer++) {
+        trek_var *y[2] = { NULL }, *x = layer > 0 ? drop(m, c->x) : c->x;
+        for (int d = 0; x && d < m->directions; d++)
+            if (!(y[d] = run_direction(c, layer * m->directions + d, x)))
+                return NULL;
+        c->x = !x ? NULL : m->directions == 1 ? y[0] : trek_cat(y, 2, 2);
+    }
+    return c->x;
+}
+
+/* --- a call --------------------------------------------------------------------------------- */
+
+static bool fits_state(const recurrent_call *c, const char *name, trek_var *state)
+{
+    const recurrent_layer *m = c->m;
+    char got[TREK_SHAPE_TEXT], wanted[TREK_SHAPE_TEXT];
+    trek_shape shape = trek_dims((int64_t)m->layers * m->directions, c->rows, m->hidden);
+    if (m->cell)
+        shape = c->single ? trek_dims(m->hidden) : trek_dims(c->rows, m->hidden);
+    else if (c->single)
+        shape = trek_dims(shape.sizes[0], m->hidden);
+    if (trek_shape_equal(trek_var_shape(state), shape))
+        return true;
+    trek_fail(TREK_ERR_SHAPE, "%s: %s must be %s, got %s", c->name, name, trek_shape_text(shape, wanted),
+              trek_shape_text(trek_var_shape(state), got));
+    return false;
+}
+
+/* As [layers directions, N, H]; NULL in, NULL out. */
+static trek_var *whole_state(const recurrent_call *c, trek_var *state)
+{
+    if (state && c->single)
+        state = trek_unsqueeze(state, -2);
+    return state && c->m->cell ? trek_unsqueeze(state, 0) : state;
+}
+
+/* x of a cell: [N, in]; else [N, T, in], [T, N, in], by the option; without N: [in], [T, in]. */
+static bool begin_call(recurrent_call *c, trek_var *h0, trek_var *c0)
+{
+    const recurrent_layer *m = c->m;
+    char text[TREK_SHAPE_TEXT];
+    const int ndim = trek_var_ndim(c->x), most = m->cell ? 2 : 3, batch = m->cell || m->batch_first ? 0 : 1;
+    c->single = ndim == most - 1;
+    if ((ndim != most && !c->single) || trek_var_size(c->x, ndim - 1) != m->in) {
+        trek_fail(TREK_ERR_SHAPE, "%s: the input must be %s%" PRId64 "], or without N, got %s", c->name,
+                  m->cell ? "[N, " : m->batch_first ? "[N, T, " : "[T, N, ", m->in,
+                  trek_shape_text(trek_var_shape(c->x), text));
+        return false;
+    }
+    if (c->lengths && (c->single || m->cell)) {
+        trek_fail(TREK_ERR_ARGUMENT, "%s: lengths are of the rows of a batch of sequences", c->name);
+        return false;
+    }
+    c->rows = c->single ? 1 : trek_var_size(c->x, batch);
+    if ((h0 && !fits_state(c, "h0", h0)) || (c0 && !fits_state(c, "c0", c0)))
+        return false;
+    c->h0 = whole_state(c, h0);
+    c->c0 = whole_state(c, c0);
+    if (c->single)
+        c->x = trek_unsqueeze(c->x, batch);
+    if (m->cell)
+        c->x = trek_unsqueeze(c->x, 0);
+    else if (m->batch_first)
+        c->x = trek_transpose(c->x, 0, 1);
+    return c->x && (!h0 || c->h0) && (!c0 || c->c0);
+}
+
+/* y as the caller's x lay. */
+static trek_var *shaped_result(const recurrent_call *c, trek_var *y)
+{
+    if (y && !c->m->cell && c->m->batch_first)
+        y = trek_transpose(y, 0, 1);
+    if (y && c->m->cell)
+        y = trek_squeeze(y, 0);
+    return y && c->single ? trek_squeeze(y, c->m->cell || c->m->batch_first ? 0 : 1) : y;
+}
+
+/* The parts, one for each layer and direction, as the caller has states. */
+static trek_var *shaped_state(const recurrent_call *c, trek_var **parts)
+{
+    if (c->m->cell)
+        return c->single ? trek_squeeze(parts[0], 0) : parts[0];
+    trek_var *state = trek_stack(parts, c->m->layers * c->m->directions, 0);
+    return state && c->single ? trek_squeeze(state, 1) : state;
+}
+
+/* A whole forward; *hn and *cn where they are asked for. */
+static trek_var *run(recurrent_call *c, trek_var *h0, trek_var *c0, trek_var **hn, trek_var **cn)
+{
+    int places = c->m->layers * c->m->directions;
+    trek_var *y = NULL, **parts = trek_calloc((size_t)(2 * places), sizeof *parts);
+    if (!parts)
+        return NULL;
+    c->hn = hn ? parts : NULL;
+    c->cn = cn ? parts + places : NULL;
+    if (begin_call(c, h0, c0))
+        y = shaped_result(c, run_layers(c));
+    if (y && hn && !(*hn = shaped_state(c, parts)))
+        y = NULL;
+    if (y && cn && !(*cn = shaped_state(c, parts + places)))
+        y = NULL;
+    trek_free(parts);
+    return y;
+}
+
+static recurrent_call call_of(trek_module *self, trek_var *x)
+{
+    return (recurrent_call){ .m = (recurrent_layer *)self, .name = self->klass->name, .x = x };
+}
+
+static trek_var *recurrent_forward(trek_module *self, trek_var *x)
+{
+    recurrent_call c = call_of(self, x);
+    return run(&c, NULL, NULL, NULL, NULL);
+}
+
+/* x, lengths (of a sequence), h0, c0 (of an LSTM); NULL for those that are not there */
+static trek_var *recurrent_forward_many(trek_module *self, trek_var *const *inputs, int n)
+{
+    recurrent_call c = call_of(self, inputs[0]);
+    int first = c.m->cell ? 1 : 2, most = first + 1 + has_c(c.m);
+    if (n > most)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: takes %d inputs at most, not %d", c.name, most, n);
+    if (!c.m->cell && n > 1)
+        c.lengths = inputs[1];
+    return run(&c, n > first ? inputs[first] : NULL, n > first + 1 ? inputs[first + 1] : NULL, NULL, NULL);
+}
+
+/* In a scope of its own; the results go to the caller's. */
+static trek_var *run_scoped(recurrent_call *c, trek_var *h0, trek_var *c0, trek_var **hn, trek_var **cn)
+{
+    trek_var *states[2] = { NULL }, **to[2] = { hn, cn };
+    trek_scope scope = trek_scope_begin();
+    if (scope.depth == 0)
+        return NULL;
+    trek_var *y = run(c, h0, c0, hn ? &states[0] : NULL, cn ? &states[1] : NULL);
+    for (int k = 0; k < 2; k++)
+        states[k] = y ? trek_var_retain(states[k]) : NULL;
+    y = trek_scope_end_keep(scope, y);
+    for (int k = 0; k < 2; k++) {
+        if (!y || (states[k] && trek_scopes.depth > 0 && trek_scope_push(states[k], c->name) != TREK_OK)) {
+            trek_var_release(states[k]);
+            states[k] = y = NULL;
+        }
+        if (to[k])
+            *to[k] = states[k];
+    }
+    return y;
+}
+
+static bool is_of(const char *name, const trek_module *module, const trek_module_class *klass, const trek_var *x)
+{
+    if (!module || !x) {
+        trek_fail_missing(name, module ? "an input" : "a module");
+        return false;
+    }
+    if (module->klass == klass)
+        return true;
+    trek_fail(TREK_ERR_ARGUMENT, "%s: the module is a %s", name, module->klass->name);
+    return false;
+}
+
+static trek_var *forward_of(const char *name, trek_module *self, const trek_module_class *klass, trek_var *x, trek_var *lengths,
+                            trek_var *h0, trek_var *c0, trek_var **hn, trek_var **cn)
+{
+    if (hn)
+        *hn = NULL;
+    if (cn)
+        *cn = NULL;
+    if (!is_of(name, self, klass, x))
+        return NULL;
+    recurrent_call c = call_of(self, x);
+    c.lengths = lengths;
+    return run_scoped(&c, h0, c0, hn, cn);
+}
+
+trek_var *trek_nn_lstm_forward(trek_module *lstm, trek_var *x, trek_var *lengths, trek_var *h0, trek_var *c0, trek_var **hn,
+                               trek_var **cn)
+{
+    return forward_of("nn_lstm_forward", lstm, &lstm_class, x, lengths, h0, c0, hn, cn);
+}
+
+trek_var *trek_nn_gru_forward(trek_module *gru, trek_var *x, trek_var *lengths, trek_var *h0, trek_var **hn)
+{
+    return forward_of("nn_gru_forward", gru, &gru_class, x, lengths, h0, NULL, hn, NULL);
+}
+
+trek_var *trek_nn_lstm_cell_forward(trek_module *cell, trek_var *x, trek_var *h, trek_var *c, trek_var **cn)
+{
+    return forward_of("nn_lstm_cell_forward", cell, &lstm_cell_class, x, NULL, h, c, NULL, cn);
+}
+
+trek_var *trek_nn_gru_cell_forward(trek_module *cell, trek_var *x, trek_var *h)
+{
+    return forward_of("nn_gru_cell_forward", cell, &gru_cell_class, x, NULL, h, NULL, NULL, NULL);
+}
+
+/* --- classes ----------------------------------------------------------------------------------- */
+
+/* As PyTorch's: all of them U(-b, b), b = 1 / sqrt(hidden). */
+static trek_status recurrent_reset(trek_module *self)
+{
+    double bound = 1 / sqrt((double)((recurrent_layer *)self)->hidden);
+    trek_status status = TREK_OK;
+    for (int k = 0; k < self->n_params && status == TREK_OK; k++)
+        status = trek_init_uniform(self->params[k].var, -bound, bound);
+    return status;
+}
+
+static void recurrent_describe(const trek_module *self, char *text, size_t size)
+{
+    const recurrent_layer *m = (const recurrent_layer *)self;
+    char layers[32] = "", dropout[64] = "", number[32];
+    if (m->layers > 1)
+        snprintf(layers, sizeof layers, ", layers %d", m->layers);
+    if (m->dropout > 0)
+        snprintf(dropout, sizeof dropout, ", dropout %s", trek_layer_number(m->dropout, number));
+    snprintf(text, size, "%" PRId64 ", %" PRId64 "%s%s%s%s%s", m->in, m->hidden, layers, m->bias ? "" : ", no bias",
+             m->batch_first ? ", batch first" : "", dropout, m->directions > 1 ? ", bidirectional" : "");
+}
+
+static const char *const lstm_inputs[] = { "lengths", "h0", "c0", NULL }, *const gru_inputs[] = { "lengths", "h0", NULL };
+static const char *const lstm_cell_inputs[] = { "h", "c", NULL }, *const gru_cell_inputs[] = { "h", NULL };
+
+#define RECURRENT_CLASS(kind)                                                                                       \
+    static const trek_module_class kind##_class = {                                                                 \
+        .name = #kind, .size = sizeof(recurrent_layer), .forward = recurrent_forward,                               \
+        .forward_many = recurrent_forward_many, .reset = recurrent_reset, .describe = recurrent_describe,           \
+        .input_names = kind##_inputs,                                                                               \
+    }
+RECURRENT_CLASS(lstm);
+RECURRENT_CLASS(gru);
+RECURRENT_CLASS(lstm_cell);
+RECURRENT_CLASS(gru_cell);
+
+/* --- constructors -------------------------------------------------------------------------------- */
+
+/* Both have the same options; `cell`: one step, of which in, hidden, no_bias, dtype and device are read. */
+static trek_status check_options(const char *name, const trek_lstm_opts *opts)
+{
+    if (!opts)
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: needs options", name);
+    if (trek_layer_positive(name, "in", opts->in) != TREK_OK || trek_layer_positive(name, "hidden", opts->hidden) != TREK_OK)
+        return trek_error_status();
+    if (opts->layers < 0 || opts->layers > 1 << 16)
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: layers must lie in [1, 65536], not be %" PRId64, name, opts->layers);
+    if (!(opts->dropout >= 0 && opts->dropout <= 1)) {
+        char number[32];
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: dropout must lie in [0, 1], not be %s", name,
+                         trek_layer_number(opts->dropout, number));
+    }
+    return TREK_OK;
+}
+
+/* The parameters of one direction of one layer, which reads `in` features; suffix "_l0_reverse", a cell's "". */
+static void add_params(recurrent_layer *m, const trek_lstm_opts *opts, int64_t in, const char *suffix)
+{
+    static const char *const names[4] = { "weight_ih", "weight_hh", "bias_ih", "bias_hh" };
+    const int64_t gates = (has_c(m) ? 4 : 3) * m->hidden;
+    for (int k = 0; k < (m->bias ? 4 : 2); k++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s%s", names[k], suffix);
+        trek_shape shape = k == 0 ? trek_dims(gates, in) : k == 1 ? trek_dims(gates, m->hidden) : trek_dims(gates);
+        trek_module_param(&m->base, name, TREK_NO_FIELD, trek_tensor_empty(shape, opts->dtype, opts->device));
+    }
+}
+
+static trek_module *make(const trek_module_class *klass, const trek_lstm_opts *opts, bool cell)
+{
+    if (check_options(klass->name, opts) != TREK_OK)
+        return NULL;
+    trek_module *base = trek_module_new(klass);
+    if (!base)
+        return NULL;
+    recurrent_layer *m = (recurrent_layer *)base;
+    m->in = opts->in;
+    m->hidden = opts->hidden;
+    m->layers = opts->layers > 0 ? (int)opts->layers : 1;
+    m->directions = opts->bidirectional ? 2 : 1;
+    m->batch_first = opts->batch_first;
+    m->bias = !opts->no_bias;
+    m->dropout = opts->dropout;
+    m->cell = cell;
+    for (int k = 0; k < m->layers * m->directions; k++) {
+        char suffix[32] = "";
+        if (!cell)
+            snprintf(suffix, sizeof suffix, "_l%d%s", k / m->directions, k % m->directions ? "_reverse" : "");
+        add_params(m, opts, k < m->directions ? m->in : m->directions * m->hidden, suffix);
+    }
+    return trek_layer_finish(base);
+}
+
+trek_module *trek_nn_lstm_with(const trek_lstm_opts *opts) { return make(&lstm_class, opts, false); }
+trek_module *trek_nn_gru_with(const trek_gru_opts *opts) { return make(&gru_class, opts, false); }
+
+trek_module *trek_nn_lstm(int64_t in, int64_t hidden, trek_device device)
+{
+    return trek_nn_lstm_with(&(trek_lstm_opts){ .in = in, .hidden = hidden, .device = device });
+}
+
+trek_module *trek_nn_gru(int64_t in, int64_t hidden, trek_device device)
+{
+    return trek_nn_gru_with(&(trek_gru_opts){ .in = in, .hidden = hidden, .device = device });
+}
+
+static trek_module *make_cell(const trek_module_class *klass, const trek_lstm_cell_opts *opts)
+{
+    if (!opts)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: needs options", klass->name);
+    return make(klass, &(trek_lstm_opts){ .in = opts->in, .hidden = opts->hidden, .no_bias = opts->no_bias, .dtype = opts->dtype,
+                                          .device = opts->device }, true);
+}
+
+trek_module *trek_nn_lstm_cell_with(const trek_lstm_cell_opts *opts) { return make_cell(&lstm_cell_class, opts); }
+trek_module *trek_nn_gru_cell_with(const trek_gru_cell_opts *opts) { return make_cell(&gru_cell_class, opts); }
+
+trek_module *trek_nn_lstm_cell(int64_t in, int64_t hidden, trek_device device)
+{
+    return trek_nn_lstm_cell_with(&(trek_lstm_cell_opts){ .in = in, .hidden = hidden, .device = device });
+}
+
+trek_module *trek_nn_gru_cell(int64_t in, int64_t hidden, trek_device device)
+{
+    return trek_nn_gru_cell_with(&(trek_gru_cell_opts){ .in = in, .hidden = hidden, .device = device });
+}

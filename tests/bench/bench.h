@@ -25,7 +25,8 @@ typedef struct bench_work {
 } bench_work;
 
 /* Lists of works, ended by one without a name. */
-extern const bench_work bench_works_small[], bench_works_training[], bench_works_memory[], bench_works_start[];
+extern const bench_work bench_works_small[], bench_works_training[], bench_works_memory[], bench_works_recurrent[],
+    bench_works_start[];
 
 /* A value to be compared with the peer's; at most 64. */
 void bench_check(double value);

@@ -196,6 +196,36 @@ class Rows:
 DEEP = [1024, 2048, 2048, 2048, 2048, 1024]
 
 # Each takes whether to compile.
+class Recurrent:
+    per = 1
+
+    def __init__(self, kind, rows, steps=128, size=256):
+        self.layer = kind(size, size, batch_first=True)
+        with torch.no_grad():
+            for k, parameter in enumerate(self.layer.parameters()):
+                parameter.copy_(fill(tuple(parameter.shape), k + 1, 0, 0.0625))
+        self.x, self.grad = fill((rows, steps, size), 1000).requires_grad_(), fill((rows, steps, size), 2000)
+        self.checks = self.digests(self.layer, self.x, self.grad)
+        exact, x, grad = copy.deepcopy(self.layer).double(), self.x.detach().double().requires_grad_(), self.grad.double()
+        self.exact = lambda: self.digests(exact, x, grad)
+
+    def digests(self, layer, x, grad):
+        result = self.step(layer, x, grad)
+        return [digest(t) for t in [result, x.grad] + [p.grad for p in layer.parameters()]]
+
+    @staticmethod
+    def step(layer, x, grad):
+        layer.zero_grad(set_to_none=True)
+        x.grad = None
+        result, _ = layer(x)
+        result.backward(grad)
+        return result
+
+    def run(self, times):
+        for _ in range(times):
+            self.step(self.layer, self.x, self.grad)
+
+
 WORKS = {
     "add-1": lambda c: Op(torch.add, 1),
     "add-4": lambda c: Op(torch.add, 4),
@@ -212,6 +242,10 @@ WORKS = {
     "ranks-lenet": lambda c: Training(lenet(6, 16), 256, (1, 28, 28), compiled=c),
     "ranks-mlp": lambda c: Training(mlp([1024, 4096, 4096, 2176, CLASSES]), 256, (1024,), compiled=c),
     "adamw": lambda c: AdamW(),
+    "lstm-64": lambda c: Recurrent(nn.LSTM, 64),
+    "lstm-1": lambda c: Recurrent(nn.LSTM, 1),
+    "gru-64": lambda c: Recurrent(nn.GRU, 64),
+    "gru-1": lambda c: Recurrent(nn.GRU, 1),
     "softmax": lambda c: Rows(1024, 768, False),
     "layer-norm": lambda c: Rows(1024, 768, True),
     "softmax-near": lambda c: Rows(1021, 771, False),

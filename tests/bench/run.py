@@ -40,6 +40,7 @@ WORKS = {
     "adamw": ("ms", {"stream": 0.95, "ratio": 0.5}),
     "softmax": ("us", {"stream": 0.95, "ratio": 0.5}), "softmax-near": ("us", {"stream": 0.73, "ratio": 0.65}),
     "layer-norm": ("us", {"stream": 0.95, "ratio": 0.5}), "layer-norm-near": ("us", {"stream": 0.73, "ratio": 0.65}),
+    "lstm-64": ("ms", {"ratio": 0.5}), "lstm-1": ("ms", {"ratio": 0.5}), "gru-64": ("ms", {"ratio": 0.5}), "gru-1": ("ms", {"ratio": 0.5}),
     "reduce-large": ("ms", {"stream": 0.9}), "reduce-small": ("us", {"ns": 1000}),
     "ranks-lenet": ("us", {"solo": 0.97}), "ranks-mlp": ("ms", {"solo": 0.97}),
     "start": ("ms", {"ns": 20e6, "bytes": 12 * 2**20}),

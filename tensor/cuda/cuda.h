@@ -32,6 +32,7 @@ typedef enum trek_cuda_fault {
     TREK_CUDA_FAULT_LABEL,    /* the same of a class */
     TREK_CUDA_FAULT_DIVISION, /* of integers by zero */
     TREK_CUDA_FAULT_PLANE,    /* a pooling index outside its plane */
+    TREK_CUDA_FAULT_LENGTH,   /* a row's number of steps outside [0, limit] */
 } trek_cuda_fault;
 
 typedef struct trek_cuda_fault_record {
@@ -188,7 +189,9 @@ void trek_cuda_nvtx(trek_backend *backend);          /* enters range_begin and r
     X(pool2d) \
     X(update) \
     X(attention) \
-    X(linear_cross_entropy)
+    X(linear_cross_entropy) \
+    X(lstm) \
+    X(gru)
 #define TREK_CUDA_DECLARE(file) void trek_cuda_register_##file(trek_backend *backend);
 TREK_CUDA_FILES(TREK_CUDA_DECLARE)
 #undef TREK_CUDA_DECLARE

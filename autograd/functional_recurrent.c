@@ -36,18 +36,33 @@ static trek_var *input_gates(const char *name, trek_var *x, trek_var *weight, tr
     return x ? trek_linear(x, weight, bias) : NULL;
 }
 
+/* Biases that go into one sum have to be alike: neither broadcasts, neither is promoted. */
+static trek_var *joined_bias(trek_var *bias_ih, trek_var *bias_hh)
+{
+    char first[TREK_SHAPE_TEXT], second[TREK_SHAPE_TEXT];
+    if (!bias_ih || !bias_hh)
+        return bias_ih ? bias_ih : bias_hh;
+    if (!trek_same_sizes(bias_ih->data, bias_hh->data))
+        return trek_fail_null(TREK_ERR_SHAPE, "lstm: bias_ih and bias_hh differ: %s and %s",
+                              trek_tensor_shape_text(bias_ih->data, first), trek_tensor_shape_text(bias_hh->data, second));
+    if (bias_ih->data->dtype != bias_hh->data->dtype)
+        return trek_fail_null(TREK_ERR_DTYPE, "lstm: bias_ih and bias_hh of different dtypes: %s and %s",
+                              trek_dtype_name(trek_var_dtype(bias_ih)), trek_dtype_name(trek_var_dtype(bias_hh)));
+    return trek_add(bias_ih, bias_hh);
+}
+
 static bool wants(const trek_var *var) { return var && var->requires_grad; }
 
 trek_var *trek_lstm(trek_var *x, trek_var *weight_ih, trek_var *weight_hh, trek_var *bias_ih, trek_var *bias_hh,
                     const trek_recurrent_opts *given, trek_var **hn, trek_var **cn)
 {
     trek_recurrent_opts opts = given ? *given : (trek_recurrent_opts){ 0 };
-    trek_var *outs[2] = { NULL }, *bias = bias_ih && bias_hh ? trek_add(bias_ih, bias_hh) : bias_ih ? bias_ih : bias_hh;
+    trek_var *outs[2] = { NULL }, *bias = joined_bias(bias_ih, bias_hh);
     if (hn)
         *hn = NULL;
     if (cn)
         *cn = NULL;
-    if (bias_ih && bias_hh && !bias)
+    if ((bias_ih || bias_hh) && !bias)
         return NULL;
     trek_var *in[5] = { input_gates("lstm", x, weight_ih, bias, &opts), weight_hh, opts.h0, opts.c0, opts.lengths };
     if (!in[0] || !weight_hh)

@@ -140,6 +140,9 @@ def cotangent(plan, k, dtype, sizes, stage=0):
     return (torch.randint(-6, 7, tuple(sizes), generator=rng).double() / 4).to(dtype)
 
 
+MORE_RESULTS = ("residual", "hn", "cn")  # parameters through which a function gives another one
+
+
 def arguments(case, function, tensor, make_opts):
     """Values for the parameters; `tensor` turns a reference into one of the side's tensors."""
     made = []
@@ -151,7 +154,7 @@ def arguments(case, function, tensor, make_opts):
             made.append([tensor(v) for v in value])
         elif kind.endswith("_opts *"):
             made.append(None if value is None else make_opts(kind.split()[1], {k: tensor(v) if is_ref(v) else v for k, v in value.items()}))
-        elif name in ("count", "capacity", "parts", "residual"):
+        elif name in ("count", "capacity", "parts") + MORE_RESULTS:
             continue
         else:
             made.append(value)
@@ -326,7 +329,7 @@ class Run:
                 given.append(len(case["args"]["list"]))
             elif name == "capacity":
                 given.append(ROOM)
-            elif name in ("parts", "residual"):
+            elif name in ("parts",) + MORE_RESULTS:
                 extra[name] = vector([None] * ROOM)
                 given.append(extra[name])
             else:
@@ -346,7 +349,7 @@ class Run:
             if made < 0:
                 raise lib.refusal(case["name"])
             return [extra["parts"][k] for k in range(made)]
-        return [lib.ok(made, case["name"])] + ([lib.ok(extra["residual"][0], "residual")] if "residual" in extra else [])
+        return [lib.ok(made, case["name"])] + [lib.ok(extra[name][0], name) for name in MORE_RESULTS if name in extra]
 
     def seed(self, k, out):
         """The cotangent of an output; a variable."""

@@ -124,6 +124,44 @@ def attention(q, k, v, opts):
         return F.scaled_dot_product_attention(q, k, v, mask, 0.0, False, scale=o["scale"] or None)
 
 
+def turned(x, lengths):
+    """Each row's first steps in the other order; [T, N, ...]."""
+    if lengths is None:
+        return x.flip(0)
+    t, n = torch.arange(x.shape[0])[:, None], lengths[None, :]
+    index = torch.where(t < n, n - 1 - t, t)
+    return x.gather(0, index[:, :, None].expand(x.shape))
+
+
+def recurrent(kind):
+    """torch's fused layers know no single direction that is the reverse one, and their oneDNN way has no second derivative."""
+    def run(x, weight_ih, weight_hh, bias_ih, bias_hh, opts):
+        o = opts or {"h0": None, "c0": None, "lengths": None, "reverse": False}
+        need(x.ndim == 3 and weight_hh.ndim == 2, "x [T, N, in]")
+        lengths = None if o["lengths"] is None else o["lengths"].long()
+        need(lengths is None or lengths.shape == (x.shape[1],), "a length for each row")
+        zeros = x.new_zeros(x.shape[1], weight_hh.shape[1])
+        weights = [weight_ih, weight_hh]
+        if bias_ih is not None or bias_hh is not None:
+            weights += [x.new_zeros(weight_hh.shape[0]) if b is None else b for b in (bias_ih, bias_hh)]
+        states = [(zeros if s is None else s)[None] for s in ([o["h0"], o["c0"]] if kind == "lstm" else [o["h0"]])]
+        run_whole = torch._VF.lstm if kind == "lstm" else torch._VF.gru
+        given = turned(x, lengths) if o["reverse"] else x
+        with torch.backends.mkldnn.flags(enabled=False):
+            if lengths is None:
+                y, *ends = run_whole(given, states if kind == "lstm" else states[0], weights, len(weights) > 2, 1, 0.0, False, False, False)
+            else:
+                need(bool((lengths <= x.shape[0]).all()), "lengths of at most T")
+                packed = torch.nn.utils.rnn.pack_padded_sequence(given, lengths, enforce_sorted=False)
+                states = [s.index_select(1, packed.sorted_indices) for s in states]
+                y, *ends = run_whole(packed.data, packed.batch_sizes, states if kind == "lstm" else states[0], weights, len(weights) > 2, 1, 0.0,
+                                     False, False)
+                y = torch.nn.utils.rnn.pad_packed_sequence(packed._replace(data=y), total_length=x.shape[0])[0]
+                ends = [e.index_select(1, packed.unsorted_indices) for e in ends]
+        return [turned(y, lengths) if o["reverse"] else y] + [e[0] for e in ends]
+    return run
+
+
 REDUCTIONS = ("mean", "sum", "none")
 
 
@@ -238,7 +276,7 @@ TABLE = {
     "batch_norm": batch_norm,
     "embedding": lambda w, i, p: F.embedding(index_of(i), w, None if p == -1 else p),
     "dropout": lambda x, p, training: F.dropout(floating("dropout", lambda t: t)(x), p, training),
-    "attention": attention,
+    "attention": attention, "lstm": recurrent("lstm"), "gru": recurrent("gru"),
     "cross_entropy": cross_entropy, "cross_entropy_with": cross_entropy, "linear_cross_entropy": linear_cross_entropy,
     "nll_loss": nll_loss,
     "bce_with_logits": lambda x, t: F.binary_cross_entropy_with_logits(x, t),

@@ -543,6 +543,19 @@ def draw_attention(d):
     return args
 
 
+@shaped("lstm", "gru")
+def draw_recurrent(d):
+    dtype, lines = d.float_dtype(), 4 if d.name == "lstm" else 3
+    steps, rows, features, hidden = d.pick(1, 2, 3, 5), d.pick(1, 2, 3, 4), d.pick(1, 2, 4), d.pick(1, 2, 3, 5)
+    tensor = lambda sizes, p=1: d.tensor(dtype if d.chance(0.98) else d.float_dtype(), sizes, kinds=("normal", "grid", "unit")) if d.chance(p) else None
+    args = {"x": tensor([steps, rows, features]), "weight_ih": tensor([lines * hidden, features]),
+            "weight_hh": tensor([lines * hidden, hidden]), "bias_ih": tensor([lines * hidden], 0.7), "bias_hh": tensor([lines * hidden], 0.7), "opts": None}
+    if d.chance(0.7):
+        args["opts"] = {"h0": tensor([rows, hidden], 0.5), "c0": tensor([rows, hidden], 0.5) if lines == 4 else None,
+                        "lengths": d.indices([rows], steps + 1, floor=1) if d.chance(0.5) else None, "reverse": d.chance(0.5)}
+    return args
+
+
 def labels_for(d, rows, classes, ignore):
     """Labels of those rows, some ignored."""
     ref = d.indices(rows, classes, ("i64", "i64", "i64", "i32", "u8"))

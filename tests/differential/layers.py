@@ -13,7 +13,9 @@ from headers import OFF, ZERO
 from trek import CPU, DTYPE_NUMBER, DTYPES, Refused, Wrong, headers, shape, vector
 
 FUNCTIONS = {f.name[5:]: f for f in headers.functions.values() if f.header == "nn/layers.h"}
-HELPERS = {"nn_sequential_add": "called for the last layer of a sequential"}
+HELPERS = {"nn_sequential_add": "called for the last layer of a sequential",
+           **{name: "states and lengths are those of lstm and gru" for name in
+              ("nn_lstm_forward", "nn_gru_forward", "nn_lstm_cell_forward", "nn_gru_cell_forward")}}
 
 
 def real(value, default):
@@ -96,6 +98,31 @@ class Attention(nn.Module):
         return self.inner(x, x, x, attn_mask=hidden, need_weights=False)[0]
 
 
+class First(nn.Module):
+    """The first result of a recurrent layer, in torch's own steps."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        made = self.inner(x)
+        return made[0] if isinstance(made, tuple) else made
+
+
+def recurrent(make):
+    return Layer(lambda r: {"in": r.choice([1, 2, 4]), "hidden": r.choice([1, 3, 5]), "layers": r.choice([0, 1, 2, 3]), "no_bias": r.random() < 0.3,
+                            "batch_first": r.random() < 0.5, "bidirectional": r.random() < 0.5, "dropout": 0.0},
+                 lambda o: First(make(o["in"], o["hidden"], o["layers"] or 1, not o["no_bias"], o["batch_first"], 0.0, o["bidirectional"])),
+                 ["in", "hidden"], inputs=lambda r, o: [r.choice([1, 2, 5]) for _ in range(r.choice([1, 2, 2]))] + [o["in"]])
+
+
+def cell(make):
+    return Layer(lambda r: {"in": r.choice([1, 2, 4]), "hidden": r.choice([1, 3, 5]), "no_bias": r.random() < 0.3},
+                 lambda o: First(make(o["in"], o["hidden"], not o["no_bias"])), ["in", "hidden"],
+                 inputs=lambda r, o: [r.choice([1, 2, 5]) for _ in range(r.choice([0, 1, 1]))] + [o["in"]])
+
+
 def rms_eps(o):
     """None is PyTorch's default, the dtype's epsilon; of 16-bit dtypes trek takes f32's."""
     return real(o["eps"], torch.finfo(torch.float64 if o.get("dtype") == "f64" else torch.float32).eps) if o["eps"] != ZERO else 0.0
@@ -138,6 +165,7 @@ TABLE = {
                          lambda o: nn.RMSNorm(o["shape"], rms_eps(o), not o["no_affine"]), ["shape"], inputs=lambda r, o: any_shape(r)[:-1] + o["shape"]),
     "nn_multihead_attention": Layer(lambda r: {"embed_dim": 4, "heads": r.choice([1, 2, 4]), "no_bias": r.random() < 0.3, "causal": r.random() < 0.4,
                                                "dropout": 0.0}, Attention, ["embed_dim", "heads"], inputs=lambda r, o: [r.choice([1, 2]), r.choice([1, 3, 6]), 4]),
+    "nn_lstm": recurrent(nn.LSTM), "nn_gru": recurrent(nn.GRU), "nn_lstm_cell": cell(nn.LSTMCell), "nn_gru_cell": cell(nn.GRUCell),
     "nn_embedding": Layer(classes, lambda o: nn.Embedding(o["num"], o["dim"], padding(o)), ["num", "dim"], inputs=lambda r, o: any_shape(r)),
     "nn_dropout": Layer(lambda r: {"p": r.choice([ZERO, 1.0])}, lambda o: nn.Dropout(real(o["p"], 0.5)), ["p"], False, lambda r, o: any_shape(r)),
     "nn_relu": Layer(no_options, lambda o: nn.ReLU(), [], False, lambda r, o: any_shape(r)),
@@ -220,7 +248,7 @@ def describe(case):
 def torch_run(case, x, state, wide=False):
     base = case["name"][:-5] if case["name"].endswith("_with") else case["name"]
     module = TABLE[base].torch(case["opts"])
-    inner = module.inner if isinstance(module, Attention) else module
+    inner = getattr(module, "inner", module)
     if state is None:
         rng = torch.Generator().manual_seed(case["seed"])
         state = {k: torch.rand(v.shape, generator=rng) + 0.25 if v.is_floating_point() else v for k, v in inner.state_dict().items()}

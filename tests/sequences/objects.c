@@ -305,7 +305,7 @@ static trek_module *make_module(pool *p)
     trek_device device = pool_device(p);
     int64_t in = (int64_t)pool_dim(p) + 3, out = (int64_t)pool_dim(p) + 3;
     in = in > 64 ? 64 : in, out = out > 64 ? 64 : out;
-    switch (pool_below(p, 17)) {
+    switch (pool_below(p, 19)) {
     case 0: return trek_nn_linear(in, out, device);
     case 1: return trek_nn_conv2d(in, out, 1 + pool_below(p, 3), device);
     case 2: return trek_nn_batch_norm1d(in, device);
@@ -322,6 +322,10 @@ static trek_module *make_module(pool *p)
     case 13: return trek_nn_sync_batch_norm(in, device);
     case 14: return trek_nn_leaky_relu(pool_number(p));
     case 15: return trek_nn_conv_transpose2d(in, out, 1 + pool_below(p, 3), device);
+    case 16: return trek_nn_lstm(in, out, device);
+    case 17:
+        return trek_nn_gru_with(&(trek_gru_opts){ .in = in, .hidden = out, .layers = 2, .bidirectional = true, .batch_first = true,
+                                                  .dropout = 0.5, .device = device });
     default: {
         trek_module *two[2] = { trek_nn_linear(in, out, device), pool_chance(p, 90) ? trek_nn_gelu() : NULL };
         return trek_nn_sequential(2, two);

@@ -126,6 +126,22 @@ static outcome call_add_layer_norm(pool *p)
     return sequence_var(p, made);
 }
 
+/* x and weights that mostly do not fit; layers, whose do, are among the modules. */
+static outcome call_recurrent(pool *p, bool lstm)
+{
+    trek_var *x = pool_var(p), *hn = NULL, *cn = NULL, **h = pool_chance(p, 70) ? &hn : NULL;
+    trek_recurrent_opts opts = { .h0 = pool_chance(p, 20) ? pool_var(p) : NULL, .c0 = pool_chance(p, 20) ? pool_var(p) : NULL,
+                                 .lengths = pool_chance(p, 20) ? pool_index(p) : NULL, .reverse = pool_chance(p, 50) };
+    trek_var *ih = pool_matrix(p, x), *hh = pool_chance(p, 50) ? pool_matrix(p, x) : pool_var(p), *bias = pool_bias(p);
+    trek_var *made = lstm ? trek_lstm(x, ih, hh, bias, NULL, &opts, h, pool_chance(p, 70) ? &cn : NULL)
+                          : trek_gru(x, ih, hh, bias, NULL, pool_chance(p, 90) ? &opts : NULL, h);
+    pool_keep(p, hn);
+    pool_keep(p, cn);
+    return sequence_var(p, made);
+}
+static outcome call_lstm(pool *p) { return call_recurrent(p, true); }
+static outcome call_gru(pool *p) { return call_recurrent(p, false); }
+
 static outcome parts_of(pool *p, int n)
 {
     for (int k = 0; k < n && k < POOL_LIST; k++)
@@ -151,7 +167,8 @@ static outcome call_loss_set_weight(pool *p) { return sequence_status(trek_loss_
 
 #define NAMED(name, ...) { #name, call_##name },
 const sequence_call sequence_functions[] = {
-    FUNCTIONS(NAMED) { "add_layer_norm", call_add_layer_norm }, { "split", call_split }, { "chunk", call_chunk },
+    FUNCTIONS(NAMED) { "add_layer_norm", call_add_layer_norm }, { "lstm", call_lstm }, { "gru", call_gru },
+    { "split", call_split }, { "chunk", call_chunk },
     { "loss_weight", call_loss_weight }, { "loss_set_weight", call_loss_set_weight },
 };
 const int sequence_n_functions = (int)(sizeof sequence_functions / sizeof sequence_functions[0]);

@@ -43,10 +43,10 @@ static trek_module *make_convolution(void)
     return trek_nn_sequential(6, layers);
 }
 
-/* The fused ops of transformers, in a layer that means nothing: [8, 6] -> [8, 4]. */
+/* The fused ops of transformers, and recurrent layers, in a layer that means nothing: [8, 6] -> [8, 4]. */
 typedef struct fused_layer {
     trek_module base;
-    trek_module *norm, *attention, *head;
+    trek_module *norm, *attention, *lstm, *gru, *head;
 } fused_layer;
 
 static trek_var *fused_forward(trek_module *self, trek_var *x)
@@ -55,7 +55,10 @@ static trek_var *fused_forward(trek_module *self, trek_var *x)
     x = trek_reshape(x, trek_dims(2, 4, 6));
     trek_var *residual, *y = trek_add_layer_norm(x, trek_forward(m->attention, trek_forward(m->norm, x)), NULL, NULL, 1, 1e-5,
                                                  &residual);
-    trek_var *rows = trek_reshape(trek_add(y, residual), trek_dims(8, 6));
+    trek_var *lengths = trek_var_from(trek_tensor_full(3, trek_dims(2), TREK_I64, trek_cpu(0))), *hn, *cn;
+    trek_var *h = trek_nn_lstm_forward(m->lstm, trek_add(y, residual), lengths, NULL, NULL, &hn, &cn);
+    h = trek_add(trek_forward(m->gru, h), trek_unsqueeze(trek_select(trek_cat((trek_var *[]){ cn, hn }, 2, 2), 0, 0), 1));
+    trek_var *rows = trek_reshape(h, trek_dims(8, 6));
     trek_var *labels = trek_var_from(trek_tensor_zeros(trek_dims(8), TREK_I64, trek_cpu(0)));
     trek_var *loss = trek_linear_cross_entropy(rows, trek_module_find(m->head, "weight"), NULL, labels, NULL);
     return trek_add(trek_forward(m->head, rows), loss);
@@ -70,6 +73,10 @@ static trek_module *make_fused(void)
     trek_module_add(m, "attention", offsetof(fused_layer, attention),
                     trek_nn_multihead_attention_with(&(trek_multihead_attention_opts){ .embed_dim = 6, .heads = 2,
                                                                                        .dropout = 0.1 }));
+    trek_module_add(m, "lstm", offsetof(fused_layer, lstm),
+                    trek_nn_lstm_with(&(trek_lstm_opts){ .in = 6, .hidden = 3, .bidirectional = true, .batch_first = true }));
+    trek_module_add(m, "gru", offsetof(fused_layer, gru),
+                    trek_nn_gru_with(&(trek_gru_opts){ .in = 6, .hidden = 6, .layers = 2, .dropout = 0.1, .batch_first = true }));
     trek_module_add(m, "head", offsetof(fused_layer, head), trek_nn_linear(6, 4, trek_cpu(0)));
     return trek_module_check(m);
 }

@@ -83,7 +83,8 @@ static inline bool is_taped(const trek_node *node, int k)
 {
     if (!node || k >= node->n_outputs)
         return false;
-    return k == 0 || node->op->id != TREK_OP_add_layer_norm || node->edges[0].node || node->edges[0].leaf || node->edges[1].node || node->edges[1].leaf;
+    return k == 0 || node->op->id != TREK_OP_add_layer_norm || node->edges[0].node || node->edges[0].leaf ||
+        node->edges[1].node || node->edges[1].leaf;
 }
 
 /* Variables of the outputs: 0 (and 1 of a pair) with its place on the tape, the others as constants. */

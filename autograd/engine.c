@@ -23,8 +23,8 @@ typedef struct walk {
     const trek_backward_watch *watch;
     trek_var *const *inputs;    /* trek_grad: gradients go to captured[], nowhere else */
     trek_var **captured;        /* owned references */
-    const trek_node *of;        /* the walk is that of this node's rule over its composite: it ends at older nodes, whose gradients
-                                 * are the outer walk's; captured[] is handed on and need not be memory of its own */
+    const trek_node *of; /* the walk is that of this node's rule over its composite: it ends at older nodes, whose gradients
+                          * are the outer walk's; captured[] is handed on and need not be memory of its own */
     int n_inputs;
 } walk;
 

@@ -29,7 +29,8 @@ static trek_var *input_gates(const char *name, trek_var *x, trek_var *weight, tr
             return trek_fail_null(TREK_ERR_SHAPE, "%s: lengths must be [%lld], got %s", name, (long long)trek_var_size(x, 1),
                                   trek_tensor_shape_text(lengths->data, text));
         if (dtype != TREK_I64 && dtype != TREK_I32 && dtype != TREK_U8)
-            return trek_fail_null(TREK_ERR_DTYPE, "%s: lengths must be of an integer dtype, got %s", name, trek_dtype_name(dtype));
+            return trek_fail_null(TREK_ERR_DTYPE, "%s: lengths must be of an integer dtype, got %s", name,
+                                  trek_dtype_name(dtype));
         opts->lengths = trek_to(lengths, trek_var_device(x));
         x = opts->lengths ? without_padding(x, opts->lengths) : NULL;
     }

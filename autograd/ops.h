@@ -252,10 +252,11 @@ typedef struct trek_recurrent_opts {
 /* One layer of an LSTM in one direction, over all steps: x [T, N, in] (of [N, T, in], a transposed view), weight_ih [4 H, in],
  * weight_hh [4 H, H], biases [4 H] or NULL, all of one floating dtype; gates in PyTorch's order i, f, g, o. Result [T, N, H].
  * Through *hn and *cn (may be NULL; NULL on failure) the state [N, H] after each row's last step: that of step T - 1, of
- * step 0 in reverse; of no steps (torch refuses them) h0 and c0. With lengths, what lies beyond a row's length is not looked at (its gradient is 0), the result is 0
- * there, hn and cn are those of the row's own last step (as of torch's packed sequences; here a row may have no step and
- * keeps h0, c0), and reverse begins at the row's own end. Steps are computed in f32 for 16 bits; a GPU's products read states
- * that are rounded to 16 bits. ARGUMENT: a length outside [0, T]. opts may be NULL. create_graph takes the steps one by one. */
+ * step 0 in reverse; of no steps (torch refuses them) h0 and c0. With lengths, what lies beyond a row's length is not looked at
+ * (its gradient is 0), the result is 0 there, hn and cn are those of the row's own last step (as of torch's packed sequences;
+ * here a row may have no step and keeps h0, c0), and reverse begins at the row's own end. Steps are computed in f32 for 16 bits;
+ * a GPU's products read states that are rounded to 16 bits. ARGUMENT: a length outside [0, T]. opts may be NULL. create_graph
+ * takes the steps one by one. */
 TREK_API trek_var *trek_lstm(trek_var *x, trek_var *weight_ih, trek_var *weight_hh, trek_var *bias_ih, trek_var *bias_hh,
                              const trek_recurrent_opts *opts, trek_var **hn, trek_var **cn);
 

@@ -23,7 +23,8 @@ static trek_var *first_steps(const recurrence *r)
     int64_t steps = trek_var_size(r->d, 0), rows = trek_var_size(r->d, 1), gates = trek_var_size(r->d, 2);
     if (!r->reverse || !r->lengths)
         return trek_select(r->d, 0, r->reverse ? steps - 1 : 0);
-    trek_var *last = trek_clamp(trek_sub_scalar(trek_cast(r->lengths, TREK_I64), 1), 0, (double)steps); /* none: gradients are 0 */
+    /* a row without steps has gradients of 0, at any place */
+    trek_var *last = trek_clamp(trek_sub_scalar(trek_cast(r->lengths, TREK_I64), 1), 0, (double)steps);
     trek_var *index = trek_expand(trek_reshape(last, trek_dims(1, rows, 1)), trek_dims(1, rows, gates));
     return trek_select(trek_gather(r->d, index, 0), 0, 0);
 }

@@ -55,7 +55,8 @@ void bench_leave_out(int64_t ns)
 
 static const bench_work *find_work(const char *name)
 {
-    const bench_work *lists[] = { bench_works_small, bench_works_training, bench_works_memory, bench_works_recurrent, bench_works_start };
+    const bench_work *lists[] = { bench_works_small, bench_works_training, bench_works_memory, bench_works_recurrent,
+                                  bench_works_start };
     for (size_t k = 0; k < sizeof lists / sizeof *lists; k++)
         for (const bench_work *work = lists[k]; work->name; work++)
             if (strcmp(work->name, name) == 0)
@@ -65,7 +66,8 @@ static const bench_work *find_work(const char *name)
 
 static void list_works(void)
 {
-    const bench_work *lists[] = { bench_works_small, bench_works_training, bench_works_memory, bench_works_recurrent, bench_works_start };
+    const bench_work *lists[] = { bench_works_small, bench_works_training, bench_works_memory, bench_works_recurrent,
+                                  bench_works_start };
     for (size_t k = 0; k < sizeof lists / sizeof *lists; k++)
         for (const bench_work *work = lists[k]; work->name; work++)
             printf("%-16s %s\n", work->name, work->what);

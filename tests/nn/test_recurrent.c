@@ -524,6 +524,8 @@ static void test_bad_input(void **state)
     expect_error(TREK_ERR_ARGUMENT, "gru: hidden must be");
     assert_null(trek_nn_lstm_with(NULL));
     expect_error(TREK_ERR_ARGUMENT, "options");
+    assert_null(trek_nn_lstm_cell_with(NULL));
+    expect_error(TREK_ERR_ARGUMENT, "options");
     assert_null(trek_nn_gru_cell_with(NULL));
     expect_error(TREK_ERR_ARGUMENT, "options");
     assert_null(trek_nn_lstm_with(&(trek_lstm_opts){ .in = 2, .hidden = 2, .layers = -1 }));

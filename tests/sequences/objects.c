@@ -324,7 +324,8 @@ static trek_module *make_module(pool *p)
     case 15: return trek_nn_conv_transpose2d(in, out, 1 + pool_below(p, 3), device);
     case 16: return trek_nn_lstm(in, out, device);
     case 17:
-        return trek_nn_gru_with(&(trek_gru_opts){ .in = in, .hidden = out, .layers = 2, .bidirectional = true, .batch_first = true,
+        return trek_nn_gru_with(&(trek_gru_opts){ .in = in, .hidden = out, .layers = 2, .bidirectional = true,
+                                                  .batch_first = true,
                                                   .dropout = 0.5, .device = device });
     default: {
         trek_module *two[2] = { trek_nn_linear(in, out, device), pool_chance(p, 90) ? trek_nn_gelu() : NULL };

@@ -31,9 +31,24 @@ typedef struct trek_run trek_run;
 /* When ranks bring their gradients together. */
 typedef enum trek_policy {
     TREK_POLICY_SYNC,     /* after every batch, which they divide: exact, the same bits as trek_trainer_setup gives */
-    TREK_POLICY_CADENCE   /* El Che: each runs whole batches at its own pace and all meet after a window; exact for the
+    TREK_POLICY_CADENCE,  /* El Che: each runs whole batches at its own pace and all meet after a window; exact for the
                              window's samples */
+    TREK_POLICY_ASYNC     /* each at its own pace, with TREK_TRANSPORT_HOST: averages are taken in as they come */
 } trek_policy;
+
+/* How they do so. */
+typedef enum trek_transport {
+    TREK_TRANSPORT_DEVICE, /* by collectives of the ranks' devices, in which they meet */
+    TREK_TRANSPORT_HOST /* parameters, optimizer states and buffers are averaged, not gradients (as with .trainer.average), by a
+                           thread of the process and in host memory, from snapshots, while the ranks go on: a rank trains its
+                           batches of a round (SYNC: one, else El Che's counts), hands over a snapshot, trains those of the
+                           next round, and takes the average of the first in: it becomes the average and what the rank has
+                           done since. So ranks wait only for one that is a whole round behind. The average is
+                           weighted by samples. A rank whose training fails is left out from there on, with a warning: the
+                           others train its batches. At the end of an epoch all have the same parameters and buffers. Who
+                           takes which batches in which round follows from counts and times that all know, and with SYNC, or
+                           a plan (.trainer.plan), a run repeats its bits. One rank alone trains as ever */
+} trek_transport;
 
 /* One scalar of an epoch. */
 typedef struct trek_metric {
@@ -60,6 +75,11 @@ typedef struct trek_epoch_metrics {
     double seconds, samples_per_s;   /* of training; evaluation excluded */
     double evaluation_s;
     int64_t anchor;                  /* of windows; 0: none */
+    int64_t averages;                /* how often the ranks' gradients or parameters were brought together; 0: one rank */
+    int64_t bytes_sent;              /* by this process to others, for TREK_TRANSPORT_HOST's averages; else 0 */
+    double drift;                    /* of averaged parameters: the farthest replica's distance from the last average, over the
+                                        average's norm; 0: none, or one rank */
+    int lost;                        /* ranks that were left out (TREK_TRANSPORT_HOST), of `ranks` */
     bool best;                       /* .best_metric is the best so far */
     int ranks;                       /* of the job */
     const trek_rank_metrics *per_rank;
@@ -94,6 +114,10 @@ typedef struct trek_run_opts {
     bool drop_last;
     int prefetch;                    /* as a loader's */
     trek_policy policy;
+    trek_transport transport;        /* HOST: without .trainer.accumulate, scaled losses and layers that meet other ranks */
+    int64_t max_lead;                /* HOST: how many batches of a round a rank trains at most before it takes in the average of
+                                        the round before (ASYNC: it takes it in before, if it is there). Default 0: the round's.
+                                        TREK_OFF: none, ranks wait for each average */
     trek_schedule schedule;          /* by steps; default: none */
     double lr_scale; /* the learning rates of all groups, or the schedule's, times 1 + (ranks - 1) * lr_scale. Default
                         0: as they are; 1: linear in the ranks */

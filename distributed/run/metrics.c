@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "distributed/run/run_internal.h"
+#include "distributed/step/stepper_ranks.h"
 #include "graph/graph_loader_internal.h"
 #include "graph/observe_internal.h"
 #include "tensor/memory_internal.h"
@@ -135,6 +136,24 @@ static void derive(run_epoch *e)
     m->samples_per_s = m->seconds > 0 ? (double)m->samples / m->seconds : 0;
 }
 
+static void measure_averages(trek_run *run, trek_epoch_metrics *m)
+{
+    const ranks_stepper *s = trek_graph_ranks(run->graph);
+    if (!s)
+        return;
+    m->averages = run->meetings;
+    m->drift = s->averages ? s->drift : 0;
+    run->meetings = 0;
+    if (!s->background)
+        return;
+    trek_background_stats now = trek_background_look(s->background);
+    m->averages = now.averages - run->averages.averages;
+    m->bytes_sent = now.bytes_sent - run->averages.bytes_sent;
+    m->drift = now.drift;
+    m->lost = now.lost;
+    run->averages = now;
+}
+
 trek_status trek_run_measure_training(trek_run *run, run_epoch *e)
 {
     trek_epoch_metrics *m = &e->metrics;
@@ -144,6 +163,7 @@ trek_status trek_run_measure_training(trek_run *run, run_epoch *e)
     trek_trainer_workload workload = { 0 };
     trek_status status = e->ranks ? trek_trainer_describe(run->graph, &workload) : trek_error_status();
     m->anchor = workload.windows ? workload.anchor : 0;
+    measure_averages(run, m);
     if (status == TREK_OK)
         status = take_observations(run->graph, e, "", &m->loss);
     if (status != TREK_OK)

@@ -34,12 +34,28 @@ static trek_status check_trainer(const trek_run_opts *o)
         FAIL(".trainer states build_replica, arg, optimizer or schedule, which are options of the run");
     if (t->ranks < 0 || t->ranks > TREK_MAX_RANKS || (t->ranks == 0 && (t->devices || t->slowdowns)))
         FAIL(".trainer.ranks is %d%s", t->ranks, t->devices || t->slowdowns ? ", beside a list for each rank" : "");
-    if (o->policy != TREK_POLICY_SYNC && o->policy != TREK_POLICY_CADENCE)
+    if (o->policy < TREK_POLICY_SYNC || o->policy > TREK_POLICY_ASYNC)
         FAIL(".policy is %d", (int)o->policy);
     if (o->policy == TREK_POLICY_SYNC && t->max_anchor > 0)
         FAIL(".trainer.max_anchor is of TREK_POLICY_CADENCE");
-    if (o->policy == TREK_POLICY_CADENCE && t->max_anchor == TREK_OFF)
-        FAIL("TREK_POLICY_CADENCE without windows: .trainer.max_anchor is TREK_OFF");
+    if (o->policy != TREK_POLICY_SYNC && t->max_anchor == TREK_OFF)
+        FAIL("TREK_POLICY_%s without windows: .trainer.max_anchor is TREK_OFF",
+             o->policy == TREK_POLICY_ASYNC ? "ASYNC" : "CADENCE");
+    return TREK_OK;
+}
+
+static trek_status check_transport(const trek_run_opts *o)
+{
+    if (o->transport != TREK_TRANSPORT_DEVICE && o->transport != TREK_TRANSPORT_HOST)
+        FAIL(".transport is %d", (int)o->transport);
+    if (o->transport == TREK_TRANSPORT_DEVICE && o->policy == TREK_POLICY_ASYNC)
+        FAIL("TREK_POLICY_ASYNC needs TREK_TRANSPORT_HOST: in collectives of their devices ranks wait for each other");
+    if (o->transport == TREK_TRANSPORT_DEVICE && o->max_lead != 0)
+        FAIL(".max_lead is of TREK_TRANSPORT_HOST");
+    if (o->max_lead < 0 && o->max_lead != TREK_OFF)
+        FAIL(".max_lead is negative");
+    if (o->transport == TREK_TRANSPORT_HOST && o->trainer.accumulate > 1)
+        FAIL(".trainer.accumulate is of gradients, and TREK_TRANSPORT_HOST averages parameters");
     return TREK_OK;
 }
 
@@ -78,6 +94,8 @@ trek_status trek_run_check(const trek_run_opts *o)
         FAIL(".shuffle is %d; it is 0 or TREK_OFF", o->shuffle);
     if (status == TREK_OK)
         status = check_trainer(o);
+    if (status == TREK_OK)
+        status = check_transport(o);
     if (status == TREK_OK)
         status = check_evaluation(o);
     return status == TREK_OK ? check_keeping(o) : status;

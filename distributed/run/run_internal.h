@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "distributed/background/background.h"
 #include "distributed/run.h"
 #include "tensor/status_internal.h"
 
@@ -40,6 +41,8 @@ struct trek_run {
     bool resumed;            /* in the middle of first_epoch */
     double best;             /* NaN: none yet */
     int64_t since_best;      /* epochs */
+    int64_t meetings;        /* of this epoch: steps that ranks made together */
+    trek_background_stats averages; /* as the last epoch's metrics found them */
     trek_status status;
     char message[TREK_ERROR_SIZE];
     trek_state *final;

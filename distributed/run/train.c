@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "distributed/background/background.h"
 #include "distributed/replica/agreement.h"
 #include "distributed/replica/replica.h"
 #include "distributed/run/run_internal.h"
@@ -13,6 +14,12 @@
 #include "tensor/trace.h"
 
 enum { DEFAULT_MOST_ANCHOR = 200 };
+
+static trek_background *background_of(const trek_run *run)
+{
+    const ranks_stepper *s = trek_graph_ranks(run->graph);
+    return s ? s->background : NULL;
+}
 
 static trek_comm *comm_of(const trek_run *run)
 {
@@ -89,6 +96,8 @@ static trek_status compare(const trek_run *run)
     if (!comm_of(run))
         return TREK_OK;
     line(&text, ".policy", o->policy);
+    line(&text, ".transport", o->transport);
+    line(&text, ".max_lead", (double)o->max_lead);
     line(&text, ".epochs", (double)o->epochs);
     line(&text, ".lr_scale", o->lr_scale);
     line(&text, "the evaluation's samples", o->evaluation ? (double)trek_dataset_length(o->evaluation) : -1);
@@ -107,6 +116,40 @@ static trek_status compare(const trek_run *run)
     return status;
 }
 
+static void show(trek_run *run, int64_t batches, int64_t samples, double loss)
+{
+    pthread_mutex_lock(&run->lock);
+    trek_run_progress *p = &run->progress;
+    double seconds = (double)(trek_clock_ns() - run->epoch_start_ns) * 1e-9;
+    run->epoch_samples += samples;
+    p->batch += batches;
+    p->samples += samples;
+    p->samples_per_s = seconds > 0 ? (double)run->epoch_samples / seconds : 0;
+    p->loss = loss;
+    pthread_mutex_unlock(&run->lock);
+}
+
+/* Somebody asks to end: from the averaging thread. */
+static bool is_stop_wanted(void *arg)
+{
+    return atomic_load_explicit(&((trek_run *)arg)->stop, memory_order_relaxed) || trek_stop_requested();
+}
+
+/* From ranks' threads, of a batch that one has trained. */
+static void show_rank(int64_t samples, void *arg) { show(arg, 1, samples, NAN); }
+
+static trek_status average_in_background(trek_run *run)
+{
+    const trek_run_opts *o = &run->opts;
+    ranks_stepper *s = trek_graph_ranks(run->graph);
+    if (o->transport != TREK_TRANSPORT_HOST || !s)
+        return TREK_OK;
+    return trek_background_new(s, &(trek_background_opts){ .one_batch = o->policy == TREK_POLICY_SYNC,
+                                                           .eager = o->policy == TREK_POLICY_ASYNC,
+                                                           .max_lead = o->max_lead == TREK_OFF ? -1 : o->max_lead,
+                                                           .stopped = is_stop_wanted, .progress = show_rank, .arg = run });
+}
+
 static trek_status set_up(trek_run *run)
 {
     const trek_run_opts *o = &run->opts;
@@ -115,6 +158,8 @@ static trek_status set_up(trek_run *run)
     t.arg = o->arg;
     t.optimizer = o->optimizer;
     t.schedule = o->schedule;
+    if (o->transport == TREK_TRANSPORT_HOST)
+        t.average = TREK_AVERAGE_PARAMETERS;
     if (o->policy == TREK_POLICY_SYNC)
         t.max_anchor = TREK_OFF;
     else if (t.max_anchor == 0)
@@ -122,6 +167,8 @@ static trek_status set_up(trek_run *run)
     trek_status status = trek_trainer_setup(run->graph, &t);
     if (status == TREK_OK)
         status = compare(run);
+    if (status == TREK_OK)
+        status = average_in_background(run);
     return status == TREK_OK ? scale_rates(run) : status;
 }
 
@@ -161,19 +208,6 @@ static bool is_stopped(trek_run *run)
     return run->graph->settings.stop_agreed || trek_stop_requested() || (asked && !comm_of(run));
 }
 
-static void show(trek_run *run, int64_t batches, int64_t samples, double loss)
-{
-    pthread_mutex_lock(&run->lock);
-    trek_run_progress *p = &run->progress;
-    double seconds = (double)(trek_clock_ns() - run->epoch_start_ns) * 1e-9;
-    run->epoch_samples += samples;
-    p->batch += batches;
-    p->samples += samples;
-    p->samples_per_s = seconds > 0 ? (double)run->epoch_samples / seconds : 0;
-    p->loss = loss;
-    pthread_mutex_unlock(&run->lock);
-}
-
 static void show_epoch(trek_run *run, int64_t epoch)
 {
     int64_t batch = 0;
@@ -197,8 +231,19 @@ static trek_status train_batch(trek_run *run, trek_batch *batch, bool steps)
     trek_var *loss = trek_graph_train_batch(run->graph, batch);
     if (!loss)
         return trek_error_status();
-    show(run, batches, samples, trek_var_device(loss).type == TREK_CPU ? trek_var_item(loss) : (double)NAN);
+    if (background_of(run))
+        is_stopped(run); /* the step tells all processes */
+    else
+        show(run, batches, samples, trek_var_device(loss).type == TREK_CPU ? trek_var_item(loss) : (double)NAN);
+    run->meetings += steps;
     return steps ? trek_graph_step(run->graph) : TREK_OK;
+}
+
+/* A pass in the background was given all of the epoch, and was stopped at some batch of it. */
+static trek_status seek_stop(trek_run *run, int64_t epoch)
+{
+    trek_background *background = background_of(run);
+    return background ? trek_loader_seek(run->train, epoch, trek_background_look(background).next) : TREK_OK;
 }
 
 /* *stopped: it was asked to, before the epoch's end; between steps, so that it goes on with the same ones. */
@@ -217,6 +262,8 @@ static trek_status train(trek_run *run, run_epoch *e, bool *stopped)
     }
     if (status == TREK_OK)
         status = trek_error_status();
+    if (status == TREK_OK && *stopped)
+        status = seek_stop(run, e->metrics.epoch);
     if (status == TREK_OK && passes % every != 0) /* the epoch's last step has fewer passes */
         status = trek_graph_step(run->graph);
     e->metrics.seconds = (double)(trek_clock_ns() - run->epoch_start_ns) * 1e-9;

@@ -46,7 +46,7 @@ trek_status trek_average_local_step(ranks_stepper *s, int rank)
     rank_replica *own = &s->replicas[rank];
     const trek_graph_settings *settings = &s->base.graph->settings;
     if (settings->schedule.kind != TREK_SCHEDULE_NONE) {
-        double lr = trek_schedule_lr(&settings->schedule, settings->steps + own->local_steps);
+        double lr = trek_schedule_lr(&settings->schedule, settings->steps + own->steps_ahead + own->local_steps);
         trek_status status = isnan(lr) ? trek_error_status() : trek_optimizer_schedule_lr(own->optimizer, lr);
         if (status != TREK_OK)
             return status;
@@ -62,8 +62,7 @@ trek_status trek_average_local_step(ranks_stepper *s, int rank)
 
 /* --- what is averaged ------------------------------------------------------------------------------ */
 
-/* The flat tensor of a part: masters (state < 0), or a state; NULL: there is none. */
-static trek_tensor *source_of(const rank_replica *own, int part, int state)
+trek_tensor *trek_average_source(const rank_replica *own, int part, int state)
 {
     return state < 0 ? own->arena->parts[part].master : own->optimizer->state[state][part];
 }
@@ -83,7 +82,7 @@ static bool next_stretch(const ranks_stepper *s, const rank_replica *own, int st
     bool open = false;
     for (; at->next < arena->n_segments; at->next++) {
         const trek_arena_segment *g = &arena->segments[at->next];
-        bool in = s->any[at->next] && g->param->requires_grad && source_of(own, g->part, state) &&
+        bool in = s->any[at->next] && g->param->requires_grad && trek_average_source(own, g->part, state) &&
             (state < 0 || !at->held || own->optimizer->written[at->next] & 1u << state);
         if (open && (!in || g->part != at->part))
             break;
@@ -98,10 +97,20 @@ static bool next_stretch(const ranks_stepper *s, const rank_replica *own, int st
     return open;
 }
 
-static trek_var *view_of(trek_tensor *flat, const stretch *at)
+trek_var *trek_average_view(trek_tensor *flat, int64_t begin, int64_t count)
 {
     trek_var *all = trek_var_from(trek_tensor_retain(flat));
-    return all ? trek_narrow(all, 0, at->begin, at->count) : NULL;
+    return all ? trek_narrow(all, 0, begin, count) : NULL;
+}
+
+static trek_var *view_of(trek_tensor *flat, const stretch *at) { return trek_average_view(flat, at->begin, at->count); }
+
+trek_status trek_average_round(const rank_replica *own, int part_number, int64_t begin, int64_t count)
+{
+    const trek_arena_part *part = &own->arena->parts[part_number];
+    trek_var *master = trek_average_view(part->master, begin, count), *low = trek_average_view(part->params, begin, count);
+    trek_var *rounded = master && low ? trek_cast(master, part->dtype) : NULL;
+    return rounded ? trek_tensor_copy_from(low->data, rounded->data) : trek_error_status();
 }
 
 /* Values by this rank's weight, to where its gradients lie. */
@@ -109,7 +118,8 @@ static trek_status put(const ranks_stepper *s, const rank_replica *own, int stat
 {
     trek_status status = TREK_OK;
     for (stretch at = { .held = true }; status == TREK_OK && weight > 0 && next_stretch(s, own, state, &at);) {
-        trek_var *from = view_of(source_of(own, at.part, state), &at), *to = view_of(own->arena->parts[at.part].grads, &at);
+        trek_var *from = view_of(trek_average_source(own, at.part, state), &at),
+            *to = view_of(own->arena->parts[at.part].grads, &at);
         trek_var *weighed = from && to ? trek_mul_scalar(from, weight) : NULL;
         status = weighed ? trek_tensor_copy_from(to->data, weighed->data) : trek_error_status();
     }
@@ -135,16 +145,14 @@ static trek_status take(const ranks_stepper *s, rank_replica *own, int state)
     double sums[2] = { 0, 0 };
     for (stretch at = { 0 }; status == TREK_OK && next_stretch(s, own, state, &at);) {
         const trek_arena_part *part = &own->arena->parts[at.part];
-        trek_var *mean = view_of(part->grads, &at), *to = view_of(source_of(own, at.part, state), &at);
+        trek_var *mean = view_of(part->grads, &at), *to = view_of(trek_average_source(own, at.part, state), &at);
         status = mean && to ? TREK_OK : trek_error_status();
         if (status == TREK_OK && state < 0)
             status = measure(to, mean, sums);
         if (status == TREK_OK)
             status = trek_tensor_copy_from(to->data, mean->data);
-        if (status == TREK_OK && state < 0 && trek_arena_part_is_low(part)) {
-            trek_var *low = view_of(part->params, &at), *rounded = trek_cast(mean, part->dtype);
-            status = low && rounded ? trek_tensor_copy_from(low->data, rounded->data) : trek_error_status();
-        }
+        if (status == TREK_OK && state < 0 && trek_arena_part_is_low(part))
+            status = trek_average_round(own, at.part, at.begin, at.count);
     }
     if (state < 0)
         own->drift = sums[1] > 0 ? sqrt(sums[0] / sums[1]) : 0;
@@ -189,8 +197,8 @@ static trek_status average_on(ranks_stepper *s, int rank)
     uint32_t kept = 0;
     for (int g = 0; g < own->optimizer->n_groups; g++)
         kept |= own->optimizer->groups[g].kept;
-    trek_status status = average_values(s, rank, -1, trek_arena_refresh_masters(own->arena));
-    for (int state = 0; state < TREK_UPDATE_STATES; state++)
+    trek_status status = s->background ? TREK_OK : average_values(s, rank, -1, trek_arena_refresh_masters(own->arena));
+    for (int state = 0; state < TREK_UPDATE_STATES && !s->background; state++)
         if (kept & 1u << state)
             status = average_values(s, rank, state, status);
     status = trek_replica_agree(trek_ranks_comm(s->ranks, rank), status, "average");
@@ -253,7 +261,7 @@ static trek_status agree_on_segments(ranks_stepper *s)
 /* --- drift ---------------------------------------------------------------------------------------------- */
 
 /* How far the replicas were from their mean, the farthest of the job: of the window before, where there are processes. */
-static trek_drift_verdict judge(ranks_stepper *s)
+static void note_drift(ranks_stepper *s)
 {
     double own = 0;
     for (int r = 0; r < s->local_ranks; r++)
@@ -261,6 +269,10 @@ static trek_drift_verdict judge(ranks_stepper *s)
     s->own_drift = own;
     if (!s->comm)
         s->drift = own;
+}
+
+trek_drift_verdict trek_average_judge(ranks_stepper *s)
+{
     memmove(s->drifts, s->drifts + 1, sizeof s->drifts - sizeof *s->drifts);
     double last = s->drifts[TREK_DRIFTS - 1] = s->drift;
     bool rising = s->drifts[0] > 0;
@@ -293,14 +305,16 @@ trek_status trek_ranks_average(ranks_stepper *s)
         status = trek_ranks_call(s->ranks, average_rank, s);
     if (status != TREK_OK && s->comm && averages)
         trek_comm_abort(s->comm, "a process could not average its parameters"); /* the others may be on their way to a sum */
-    if (status == TREK_OK)
-        status = trek_ranks_update_workload(s, judge(s));
+    if (status == TREK_OK && !s->background) { /* which has judged each of its rounds */
+        note_drift(s);
+        status = trek_ranks_update_workload(s, trek_average_judge(s));
+    }
     if (status != TREK_OK)
         return status;
     settings->steps += s->window_batches;
     s->window_batches = 0;
     for (int r = 0; r < s->local_ranks; r++) {
-        s->replicas[r].local_steps = 0;
+        s->replicas[r].local_steps = s->replicas[r].steps_ahead = 0;
         memset(s->replicas[r].trained, 0, (size_t)s->replicas[r].arena->n_segments * sizeof *s->replicas[r].trained);
     }
     trek_ranks_merged(s);

@@ -16,4 +16,14 @@ trek_status trek_average_local_step(ranks_stepper *s, int rank);
  * is one of all ranks, and ends the group of processes. */
 trek_status trek_ranks_average(ranks_stepper *s);
 
+/* How far replicas have come apart lately (s->drift is the last), and what windows are to do about it. */
+trek_drift_verdict trek_average_judge(ranks_stepper *s);
+
+/* The flat tensor of a part: masters (state < 0), or an optimizer's state; NULL: there is none. */
+trek_tensor *trek_average_source(const rank_replica *own, int part, int state);
+/* Some of its elements, in the present scope. */
+trek_var *trek_average_view(trek_tensor *flat, int64_t begin, int64_t count);
+/* 16-bit parameters become what their masters round to. */
+trek_status trek_average_round(const rank_replica *own, int part, int64_t begin, int64_t count);
+
 #endif

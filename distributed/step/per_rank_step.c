@@ -16,6 +16,7 @@
 
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
+#include "distributed/background/background.h"
 #include "distributed/balance/apportion.h"
 #include "distributed/balance/workload.h"
 #include "distributed/step/average.h"
@@ -41,6 +42,7 @@ typedef struct per_rank_call {
     const trek_graph_loader *graph_loader;
     const trek_batch *batch;
     bool backward, reset;
+    bool rounds;             /* parameters are averaged in the background meanwhile */
     bool weighs;             /* its gradients are of the step's sum as they are */
     bool known;              /* backward begins when the weights of all ranks are known */
     bool stashes;            /* it has a factor of its own, and is not the step's first */
@@ -119,30 +121,62 @@ static trek_status run_share(const per_rank_call *c, int rank)
 
 static const char *phase_of(const per_rank_call *c) { return c->backward ? "forward and backward" : "forward"; }
 
-static trek_status run_window(const per_rank_call *c, int rank)
+/* Batches [first, end) of the epoch, read by the rank itself. */
+static trek_status run_batches(const per_rank_call *c, int rank, int64_t first, int64_t end)
 {
     rank_replica *own = &c->s->replicas[rank];
-    const rank_part *of = &c->of[rank];
-    if (of->rows == 0)
-        return TREK_OK;
+    trek_background *background = c->rounds ? c->s->background : NULL;
     if (own->reader && !trek_reader_is_of(own->reader, c->graph_loader->loader))
         trek_reader_free(&own->reader);
     if (!own->reader && !(own->reader = trek_reader_new(c->graph_loader->loader, trek_ranks_device(c->s->ranks, rank))))
         return trek_error_status();
-    trek_status status = trek_reader_begin(own->reader, c->batch->epoch, of->first, of->first + of->rows);
-    for (int64_t k = 0; k < of->rows && status == TREK_OK; k++) {
+    trek_status status = trek_reader_begin(own->reader, c->batch->epoch, first, end);
+    for (int64_t k = first; k < end && status == TREK_OK; k++) {
         trek_batch *batch = trek_reader_next(own->reader);
         if (!batch)
             return trek_error_status();
-        batch->first = (of->first + k - c->batch->first_batch) * c->batch_size;
+        batch->first = (k - c->batch->first_batch) * c->batch_size;
         batch->global = c->batch->global;
-        status = run_batch(c, rank, batch, k + 1 == of->rows);
+        status = background ? trek_background_before(background, rank) : TREK_OK;
+        if (status == TREK_OK)
+            status = run_batch(c, rank, batch, k + 1 == end);
+        if (status == TREK_OK && background)
+            trek_background_ran(background, rank, batch->n);
         trek_job_sync_say(c->s, phase_of(c), false);
     }
+    return status;
+}
+
+static trek_status run_window(const per_rank_call *c, int rank)
+{
+    const rank_part *of = &c->of[rank];
+    trek_reader *reader;
+    if (of->rows == 0)
+        return TREK_OK;
+    trek_status status = run_batches(c, rank, of->first, of->first + of->rows);
+    if (!(reader = c->s->replicas[rank].reader))
+        return status;
     /* the next window is likely to be like this one */
     int64_t next = of->first + c->batch->batches, end = next + of->rows;
     int64_t last = trek_loader_batches(c->graph_loader->loader);
-    trek_reader_rest(own->reader, next < last ? next : last, end < last ? end : last);
+    trek_reader_rest(reader, next < last ? next : last, end < last ? end : last);
+    return status;
+}
+
+/* Averaged in the background: rounds, until the pass is over. */
+static trek_status run_rounds(const per_rank_call *c, int rank)
+{
+    trek_background *background = c->s->background;
+    trek_allotment a;
+    trek_status status;
+    while (trek_background_next(background, rank, &a, &status)) {
+        for (int k = 0; k < a.n && status == TREK_OK; k++)
+            status = run_batches(c, rank, a.of[k].first, a.of[k].end);
+        if ((status = trek_background_done(background, rank, status)) != TREK_OK)
+            break;
+    }
+    if (c->s->replicas[rank].reader)
+        trek_reader_rest(c->s->replicas[rank].reader, 0, 0);
     return status;
 }
 
@@ -193,7 +227,7 @@ static trek_status run_rank(int rank, void *arg)
     if (!skips(c, rank)) {
         trek_rank_here.rng_step = c->rng_step;
         c->of[rank].rng_draw = c->rng_draw;
-        status = run_part(c, rank, c->batch->window ? run_window : run_share);
+        status = run_part(c, rank, c->rounds ? run_rounds : c->batch->window ? run_window : run_share);
     }
     trek_overlap_rest(rank, c->s);
     return status;
@@ -214,8 +248,12 @@ static trek_status plan_parts(per_rank_call *c)
 {
     ranks_stepper *s = c->s;
     int64_t counts[TREK_MAX_RANKS], at = 0;
-    trek_status status;
-    if (c->batch->window) {
+    trek_status status = TREK_OK;
+    for (int r = 0; r < s->world_size && c->rounds; r++)
+        counts[r] = 1; /* all have something to do */
+    if (c->rounds) {
+        at = c->batch->first_batch;
+    } else if (c->batch->window) {
         status = trek_workload_counts(s->workload, c->batch->batches, counts);
         for (int r = 0; r < s->first_rank; r++)
             at += counts[r];
@@ -312,10 +350,22 @@ static trek_status find_factor(per_rank_call *c)
     trek_status status = weigh(c, &total, NULL);
     if (c->backward && !s->averages)
         s->step.factor = c->weighs || total == 0 ? 1 : c->denominator / total;
-    if (c->backward && status == TREK_OK)
+    if (c->backward && status == TREK_OK && !c->rounds)
         s->window_batches += c->batch->window ? c->batch->batches : 1;
     if (status == TREK_OK && c->stashes)
         status = trek_ranks_unstash_grads(s);
+    return status;
+}
+
+static trek_status run_all_rounds(per_rank_call *c)
+{
+    ranks_stepper *s = c->s;
+    int64_t batches = 0, end = c->batch->first_batch + c->batch->batches;
+    trek_status status = trek_background_begin(s->background, c->batch->first_batch, end);
+    if (status == TREK_OK)
+        status = run_ranks(c, run_rank);
+    status = trek_background_end(s->background, status, &batches);
+    s->window_batches += batches;
     return status;
 }
 
@@ -328,14 +378,14 @@ static trek_status run_per_rank_step(per_rank_call *c)
         status = trek_job_sync_begin_pass(s, &sends);
     trek_overlap_begin(s, sends);
     if (status == TREK_OK)
-        status = run_ranks(c, run_rank);
+        status = c->rounds ? run_all_rounds(c) : run_ranks(c, run_rank);
     if (status == TREK_OK && c->known)
         status = go_back(c);
     trek_status sent = trek_overlap_end(s);
     status = status == TREK_OK ? sent : status;
-    if (status != TREK_OK)
+    if (status != TREK_OK && c->backward) /* an evaluation has no round in which others would learn it */
         trek_job_sync_failed(s, status);
-    else if (!c->known)
+    else if (status == TREK_OK && !c->known)
         status = find_factor(c);
     if (status != TREK_OK)
         return status;
@@ -364,6 +414,7 @@ trek_var *trek_ranks_train_batch(trek_stepper *stepper, const trek_batch *batch)
                         .denominator = (double)batch->global, .rng_step = trek_rank_here.rng_step,
                         .rng_draw = trek_rank_here.rng_draw,
                         .batch_size = trek_loader_plan(graph->graph_loader->loader)->batch_size };
+    c.rounds = s->background && c.backward && batch->window;
     c.weighs = c.backward && trek_accumulation_weighs(&graph->accumulation);
     if (c.weighs)
         c.denominator = trek_accumulation_denominator(&graph->accumulation, c.denominator);
@@ -386,4 +437,8 @@ trek_var *trek_ranks_train_batch(trek_stepper *stepper, const trek_batch *batch)
     return mean;
 }
 
-int64_t trek_ranks_window(trek_stepper *stepper) { return trek_workload_window(((ranks_stepper *)stepper)->workload); }
+int64_t trek_ranks_window(trek_stepper *stepper)
+{
+    const ranks_stepper *s = (ranks_stepper *)stepper;
+    return s->background && trek_ranks_training(s) ? INT32_MAX /* all that is left */ : trek_workload_window(s->workload);
+}

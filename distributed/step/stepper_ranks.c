@@ -9,6 +9,7 @@
 
 #include "autograd/var_internal.h"
 #include "data/loader_internal.h"
+#include "distributed/background/background.h"
 #include "distributed/comm/nccl.h"
 #include "distributed/step/average.h"
 #include "distributed/step/job_sync.h"
@@ -270,6 +271,7 @@ static void free_ranks(trek_stepper *stepper)
     trek_free(s->replicas);
     trek_stopwatches_release(s->watches);
     trek_stopwatch_clear(&s->reduce_watch);
+    trek_background_free(&s->background);
     trek_workload_free(&s->workload);
     trek_free(s->ms);
     trek_free(s->units);

@@ -42,6 +42,7 @@ typedef struct rank_replica {
     bool *stashed_has;       /* [segments] of which segments */
     int64_t samples;         /* rows of training forwards since buffers were merged */
     int64_t local_steps;     /* where parameters are averaged: of its optimizer, since the last average; */
+    int64_t steps_ahead;     /* steps of all ranks that the schedule has before those, beyond the graph's; */
     bool *trained;           /* [segments] which those have changed; */
     double drift;            /* its distance from that average, over the average's norm */
     int64_t measured_rows;   /* of training, and compute time for them, since somebody asked (graph_loader's measures) */
@@ -83,6 +84,8 @@ typedef struct ranks_stepper {
     bool windowed;           /* some pass since buffers were merged was a window */
     trek_step_state step;
     bool averages;           /* parameters instead of gradients (average.c) */
+    struct trek_background *background; /* they are averaged in the background, while ranks run (distributed/background/);
+                                           NULL: they meet for it */
     double window_rows;      /* of the step that ends: samples of all ranks of the job */
     int64_t window_batches;  /* since the last average, of all ranks of the job */
     int64_t *segment_steps, *job_segment_steps; /* [segments], [processes][segments] updates, the most of any rank */

@@ -28,9 +28,10 @@ static const part *mine;
 
 static trek_var *squares(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    (void)graph, (void)arg;
+    (void)arg;
+    bool training = trek_graph_module(graph)->training;
     for (int64_t k = 0; k < trek_batch_size(batch) && mine; k++)
-        if (trek_batch_indices(batch)[k] == 50 && has(mine, "bad-loss"))
+        if (training ? trek_batch_indices(batch)[k] == 50 && has(mine, "bad-loss") : has(mine, "bad-evaluation"))
             return NULL;
     trek_var *error = trek_sub(trek_narrow(output, 1, 0, 1), trek_batch_get(batch, "target"));
     trek_var *loss = trek_mean(trek_mul(error, error), trek_dims_none(), false);
@@ -118,6 +119,10 @@ static int play(const part *me)
     }
     if (has(me, "average"))
         o.trainer.average = TREK_AVERAGE_PARAMETERS;
+    if (has(me, "host"))
+        o.transport = TREK_TRANSPORT_HOST;
+    if (has(me, "async"))
+        o.policy = TREK_POLICY_ASYNC;
     trek_run *run = comm ? trek_trainer_run(&o) : NULL;
     trek_run_progress p = { 0 };
     while (run && has(me, "stop") && p.samples < 300)
@@ -157,11 +162,12 @@ static void close_to(double a, double b)
 }
 
 /* What one process has. */
-static told alone(int ranks, trek_average average)
+static told alone_by(int ranks, trek_average average, trek_transport transport)
 {
     trek_dataset *data = training_dataset();
     trek_run_opts o = opts_of(data, ranks);
     o.trainer.average = average;
+    o.transport = transport;
     told t = { 0 };
     trek_epoch_metrics m;
     trek_run *run = trek_trainer_run(&o);
@@ -181,6 +187,8 @@ static told alone(int ranks, trek_average average)
     trek_dataset_free(&data);
     return t;
 }
+
+static told alone(int ranks, trek_average average) { return alone_by(ranks, average, TREK_TRANSPORT_DEVICE); }
 
 static void run_world(world *w, int n, const char *detail, int victim, const char *of_victim)
 {
@@ -255,6 +263,62 @@ static void test_averages(void **state)
     }
 }
 
+/* Averaged in the background: the same, and whatever the order of things all have the same in the end. */
+static void test_background(void **state)
+{
+    (void)state;
+    static world w;
+    told one = alone_by(2, TREK_AVERAGE_GRADIENTS, TREK_TRANSPORT_HOST), four = alone_by(4, TREK_AVERAGE_GRADIENTS,
+                                                                                        TREK_TRANSPORT_HOST);
+    static const char *const ways[] = { "host", "host,two", "host,cadence", "host,two,cadence", "host,async", "host,two,async" };
+    for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
+        run_world(&w, 2 + (k > 1), ways[k], -1, NULL);
+        for (int p = 0; p < w.n; p++) {
+            told t = read_told(w.text[p]);
+            if (t.epochs != EPOCHS)
+                processes_print(&w);
+            assert_int_equal(t.epochs, EPOCHS);
+            assert_true(t.samples == SAMPLES && t.sum == SAMPLES && t.number == read_told(w.text[0]).number);
+            if (k < 2) {
+                close_to(t.number, k ? four.number : one.number);
+                close_to(t.loss, k ? four.loss : one.loss);
+            }
+        }
+    }
+}
+
+/* A training function that fails in one process: its rank trains no more, and the processes go on. */
+static void test_background_failing(void **state)
+{
+    (void)state;
+    static world w;
+    static const char *const ways[] = { "host", "host,two", "host,async", "host,two,cadence" };
+    for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
+        char victim[64];
+        snprintf(victim, sizeof victim, "%s,bad-loss", ways[k]);
+        run_world(&w, 3, ways[k], 1, victim);
+        for (int p = 0; p < 3; p++) {
+            told t = read_told(w.text[p]);
+            if (t.epochs != EPOCHS || t.samples != SAMPLES)
+                processes_print(&w);
+            assert_true(t.epochs == EPOCHS && t.samples == SAMPLES && t.number == read_told(w.text[0]).number);
+        }
+    }
+    run_world(&w, 3, "host", 1, "host,kill");
+    for (int p = 0; p < 3; p += 2)
+        if (w.code[p] != 1 || !strstr(w.text[p], "process 1") || w.seconds[p] > 15) {
+            processes_print(&w);
+            fail();
+        }
+    run_world(&w, 3, "host,async,for-ever", 1, "host,async,for-ever,stop");
+    for (int p = 0; p < 3; p++) {
+        told t = read_told(w.text[p]);
+        if (w.code[p] != 0)
+            processes_print(&w);
+        assert_true(w.code[p] == 0 && t.epochs >= 1 && t.number == read_told(w.text[0]).number);
+    }
+}
+
 /* Asked of one process: all stop, with the same parameters. */
 static void test_stopped(void **state)
 {
@@ -277,7 +341,8 @@ static void test_failing(void **state)
     static const struct { const char *victim, *own, *others; } rows[] = {
         { "resume,other-file", "step-000000000007", "step-000000000007" },
         { "bad-epoch", "no epoch today", "process 1" },    { "bad-metrics", "on_metrics failed", "process 1" },
-        { "bad-loss", "returned NULL", "process 1" },      { "more", ".epochs is 4 in process 1", ".epochs is 4 in process 1" },
+        { "bad-loss", "returned NULL", "process 1" },      { "bad-evaluation", "returned NULL", "process 1" },
+        { "more", ".epochs is 4 in process 1", ".epochs is 4 in process 1" },
         { "bad-build", "no model today", "process 1" },
         { "kill", NULL, "process 1" },
     };
@@ -302,7 +367,8 @@ int main(void)
         return play(&me);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exact), cmocka_unit_test(test_windows), cmocka_unit_test(test_averages),
-            cmocka_unit_test(test_stopped), cmocka_unit_test(test_failing),
+            cmocka_unit_test(test_stopped), cmocka_unit_test(test_failing), cmocka_unit_test(test_background),
+        cmocka_unit_test(test_background_failing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

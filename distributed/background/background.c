@@ -1,0 +1,574 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rounds: what ranks do, what the averaging thread does, and how they wait for each other. */
+#include "distributed/background/background.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "distributed/background/values.h"
+#include "distributed/step/average.h"
+#include "distributed/step/job_sync.h"
+#include "tensor/trace.h"
+
+/* How many rounds may have been handed out beyond the last average. */
+enum { AHEAD = 2 };
+
+/* A local rank. The first part is its thread's, the rest is under the lock. */
+typedef struct background_rank {
+    int64_t round, batch;    /* that it is in; batches of it that it has done */
+    int64_t taken;           /* averages that it has taken in */
+    int64_t round_start_ns, waited_ns;
+    int64_t *samples;        /* [fragments] trained since that one's last snapshot */
+
+    int64_t given;           /* snapshots that it has handed over */
+    double round_samples, ms, waited_ms; /* of the last one */
+    int64_t batches;
+    bool failed;
+    bool absent;             /* failed before this round's snapshot: the averaging thread's */
+} background_rank;
+
+/* What processes tell each other of a rank's round. */
+typedef struct rank_report {
+    double samples, ms, waited_ms, drift;
+    int64_t batches;
+    int64_t failed;
+} rank_report;
+
+typedef struct round_report {
+    int64_t stopped;
+    rank_report of[];
+} round_report;
+
+struct trek_background {
+    ranks_stepper *s;
+    trek_background_opts opts;
+    trek_values values;
+    pthread_t thread;
+    bool running;            /* the thread */
+    int64_t first_batch, steps; /* of the pass; of the graph before it */
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    background_rank *ranks;  /* [local_ranks] */
+    int64_t allotted, averaged; /* rounds */
+    int64_t before[AHEAD + 1]; /* batches in rounds before that one, of all ranks */
+    trek_allotment *allotments; /* [AHEAD + 1][world_size] of round % (AHEAD + 1) */
+    bool over;               /* no more rounds than `averaged` + what is handed out, all of it empty */
+    trek_status status;      /* the thread's */
+    char message[TREK_ERROR_SIZE], failure[TREK_ERROR_SIZE]; /* of the first rank that failed */
+    trek_background_stats stats;
+
+    /* the averaging thread's */
+    trek_dispatch dispatch;
+    bool *lost;              /* [world_size] */
+    bool *dirty;             /* [fragments] some rank has trained since that one's last average */
+    size_t report_bytes;
+    char *reports;           /* this process's, then all */
+    int64_t trained;         /* batches, of all ranks */
+    double *ms, *weights;    /* [world_size], [local_ranks] */
+    int64_t *counts;         /* [world_size] */
+};
+
+static trek_allotment *allotment_of(const trek_background *b, int64_t round, int rank)
+{
+    return &b->allotments[(size_t)(round % (AHEAD + 1)) * (size_t)b->s->world_size + (size_t)rank];
+}
+
+static int fragment_of(const trek_background *b, int64_t round) { return (int)(round % b->values.fragments); }
+
+static round_report *report_at(const trek_background *b, int k)
+{
+    return (round_report *)(b->reports + (size_t)k * b->report_bytes);
+}
+
+/* The report of a rank of the job. */
+static rank_report *report_of(const trek_background *b, int process, int rank)
+{
+    return &report_at(b, 1 + process)->of[rank];
+}
+
+/* --- making ----------------------------------------------------------------------------------------- */
+
+trek_status trek_background_new(ranks_stepper *s, const trek_background_opts *opts)
+{
+    size_t world = (size_t)s->world_size;
+    int most = s->comm ? s->ranks_most : s->local_ranks;
+    trek_background *b = trek_calloc(1, sizeof *b);
+    if (!b)
+        return trek_error_status();
+    pthread_mutex_init(&b->lock, NULL);
+    pthread_cond_init(&b->changed, NULL);
+    b->s = s;
+    b->opts = *opts;
+    b->ranks = trek_calloc((size_t)s->local_ranks, sizeof *b->ranks);
+    b->allotments = trek_calloc(world * (AHEAD + 1), sizeof *b->allotments);
+    b->lost = trek_calloc(world, sizeof *b->lost);
+    b->report_bytes = sizeof(round_report) + (size_t)most * sizeof(rank_report);
+    b->reports = trek_calloc((size_t)s->processes + 1, b->report_bytes);
+    b->ms = trek_calloc(world, sizeof *b->ms);
+    b->weights = trek_calloc((size_t)s->local_ranks, sizeof *b->weights);
+    b->counts = trek_calloc(world, sizeof *b->counts);
+    s->background = b;
+    return trek_error_status();
+}
+
+void trek_background_free(trek_background **background)
+{
+    trek_background *b = *background;
+    *background = NULL;
+    if (!b)
+        return;
+    trek_values_free(&b->values);
+    trek_dispatch_free(&b->dispatch);
+    for (int r = 0; b->ranks && r < b->s->local_ranks; r++)
+        trek_free(b->ranks[r].samples);
+    trek_free(b->ranks);
+    trek_free(b->allotments);
+    trek_free(b->lost);
+    trek_free(b->dirty);
+    trek_free(b->reports);
+    trek_free(b->ms);
+    trek_free(b->weights);
+    trek_free(b->counts);
+    pthread_cond_destroy(&b->changed);
+    pthread_mutex_destroy(&b->lock);
+    trek_free(b);
+}
+
+/* --- handing batches out ------------------------------------------------------------------------------ */
+
+static trek_status count_batches(trek_background *b)
+{
+    int64_t left = trek_dispatch_left(&b->dispatch);
+    if (!b->opts.one_batch)
+        return trek_workload_counts(b->s->workload, left, b->counts);
+    for (int r = 0; r < b->s->world_size; r++)
+        b->counts[r] = 1;
+    return TREK_OK;
+}
+
+/* The allotments of one more round: of the averaging thread, or before it runs. */
+static trek_status hand_out(trek_background *b)
+{
+    int64_t round = b->allotted, batches = 0;
+    trek_status status = count_batches(b);
+    for (int r = 0; r < b->s->world_size && status == TREK_OK; r++) {
+        trek_dispatch_take(&b->dispatch, b->lost[r] ? 0 : b->counts[r], allotment_of(b, round, r));
+        batches += trek_allotment_batches(allotment_of(b, round, r));
+    }
+    for (int r = 0; r < b->s->world_size && batches == 0; r++) { /* the last ones were to be a lost rank's */
+        trek_dispatch_take(&b->dispatch, b->lost[r] ? 0 : 1, allotment_of(b, round, r));
+        batches = trek_allotment_batches(allotment_of(b, round, r));
+    }
+    b->before[(round + 1) % (AHEAD + 1)] = b->before[round % (AHEAD + 1)] + batches;
+    return status;
+}
+
+/* Batches that have been handed out in rounds from `round` on. */
+static int64_t under_way(const trek_background *b, int64_t round)
+{
+    int64_t batches = 0;
+    for (; round < b->allotted; round++)
+        for (int r = 0; r < b->s->world_size; r++)
+            batches += trek_allotment_batches(allotment_of(b, round, r));
+    return batches;
+}
+
+/* Ranks that have failed in this round: their batches are everybody's again. */
+static trek_status lose(trek_background *b, int64_t round, int rank)
+{
+    trek_status status = TREK_OK;
+    b->lost[rank] = true;
+    b->stats.lost++;
+    trek_log_message(TREK_LOG_WARNING, "rank %d has failed: its batches go to the others, which go on without it", rank);
+    for (int64_t k = b->allotted - 1; k >= round && status == TREK_OK; k--) {
+        trek_allotment *own = allotment_of(b, k, rank);
+        status = trek_dispatch_give_back(&b->dispatch, own);
+        *own = (trek_allotment){ 0 };
+    }
+    return status;
+}
+
+/* --- the averaging thread ------------------------------------------------------------------------------- */
+
+/* All local ranks have handed over that round's snapshot, or have failed. */
+static void wait_for_snapshots(trek_background *b, int64_t round)
+{
+    pthread_mutex_lock(&b->lock);
+    for (int r = 0; r < b->s->local_ranks; r++)
+        while (!b->ranks[r].failed && b->ranks[r].given <= round)
+            pthread_cond_wait(&b->changed, &b->lock);
+    for (int r = 0; r < b->s->local_ranks; r++)
+        b->ranks[r].absent = b->ranks[r].given <= round;
+    pthread_mutex_unlock(&b->lock);
+}
+
+/* Every rank's report, of all processes. */
+static trek_status gather(trek_background *b)
+{
+    ranks_stepper *s = b->s;
+    round_report *own = report_at(b, 0);
+    own->stopped = b->opts.stopped && b->opts.stopped(b->opts.arg);
+    for (int r = 0; r < s->local_ranks; r++) {
+        const background_rank *rank = &b->ranks[r];
+        own->of[r] = rank->absent ? (rank_report){ .failed = true }
+            : (rank_report){ rank->round_samples, rank->ms, rank->waited_ms, s->replicas[r].drift, rank->batches, false };
+    }
+    if (s->comm)
+        return trek_comm_gather_bytes(s->comm, own, b->report_bytes, report_at(b, 1));
+    memcpy(report_at(b, 1), own, b->report_bytes);
+    return TREK_OK;
+}
+
+/* A number of each rank of the job, from the reports. fn(b, rank of the job, its report). */
+typedef trek_status (*report_fn)(trek_background *b, int rank, const rank_report *report, void *arg);
+
+static trek_status each_report(trek_background *b, report_fn fn, void *arg)
+{
+    trek_status status = TREK_OK;
+    int rank = 0;
+    for (int p = 0; p < b->s->processes; p++) {
+        int n = b->s->comm ? b->s->process_ranks[p] : b->s->local_ranks;
+        for (int r = 0; r < n && status == TREK_OK; r++)
+            status = fn(b, rank++, report_of(b, p, r), arg);
+    }
+    return status;
+}
+
+/* What the reports come to. */
+typedef struct round_sums {
+    int64_t round;
+    double samples, drift, waited_ms;
+    int living;
+} round_sums;
+
+static trek_status add_report(trek_background *b, int rank, const rank_report *report, void *arg)
+{
+    round_sums *sums = arg;
+    b->ms[rank] = report->batches ? report->ms : 0;
+    b->counts[rank] = report->batches;
+    if (report->failed)
+        return b->lost[rank] ? TREK_OK : lose(b, sums->round, rank);
+    sums->samples += report->samples;
+    sums->drift = report->drift > sums->drift || isnan(report->drift) ? report->drift : sums->drift;
+    if (report->batches) /* who comes last waits for the average alone */
+        sums->waited_ms = sums->living == 0 || report->waited_ms < sums->waited_ms ? report->waited_ms : sums->waited_ms;
+    sums->living++;
+    b->trained += report->batches;
+    return TREK_OK;
+}
+
+/* The center's states stand for as many updates as the rank's that has made the most. */
+static trek_status agree_on_steps(trek_background *b, int fragment)
+{
+    trek_values *v = &b->values;
+    if (!v->states)
+        return TREK_OK;
+    trek_values_most_steps(v, fragment, b->weights);
+    if (!b->s->comm)
+        return TREK_OK;
+    b->stats.bytes_sent += v->n_segments * (int64_t)sizeof *v->steps;
+    return trek_comm_run(b->s->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_MAX, .dtype = TREK_I64,
+                                                       .count = v->n_segments, .in = v->steps, .out = v->steps });
+}
+
+/* delta of this process becomes that of all, and the center goes on by it. */
+static trek_status average(trek_background *b, int fragment)
+{
+    ranks_stepper *s = b->s;
+    trek_values *v = &b->values;
+    int64_t at = v->bounds[fragment], n = v->bounds[fragment + 1] - at;
+    void *delta = trek_values_at(v, v->delta, at);
+    trek_status status = TREK_OK;
+    trek_values_difference(v, fragment, b->weights);
+    if (s->comm && n > 0) {
+        status = trek_comm_run(s->comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = v->dtype,
+                                                          .count = n, .in = delta, .out = delta });
+        b->stats.bytes_sent += n * (int64_t)trek_values_size(v);
+    }
+    if (status == TREK_OK)
+        trek_values_advance(v, fragment);
+    return status;
+}
+
+/* Counts of the rounds that have not been handed out yet follow from what was measured. */
+static trek_status report_times(trek_background *b, const round_sums *sums)
+{
+    ranks_stepper *s = b->s;
+    bool changed = false, shrunk = false;
+    s->drift = sums->drift;
+    trek_drift_verdict verdict = trek_average_judge(s);
+    if (b->opts.one_batch)
+        return TREK_OK;
+    trek_status status = trek_workload_report(s->workload, b->steps + b->trained, true, b->ms, b->counts,
+                                              verdict == TREK_DRIFT_STABLE ? sums->waited_ms : 0, &changed);
+    if (status == TREK_OK && verdict == TREK_DRIFT_SHRINKS)
+        status = trek_workload_shrink(s->workload, 0.5, &shrunk);
+    return status;
+}
+
+static trek_status all_have_failed(trek_background *b)
+{
+    char failure[TREK_ERROR_SIZE];
+    pthread_mutex_lock(&b->lock);
+    snprintf(failure, sizeof failure, "%s", b->failure);
+    pthread_mutex_unlock(&b->lock);
+    return failure[0] ? trek_fail(TREK_ERR_CALLBACK, "all ranks have failed; %s", failure)
+        : trek_fail(TREK_ERR_PEER, "all ranks of all processes have failed");
+}
+
+/* *ends: the pass does, all has been trained and averaged. */
+static trek_status average_round(trek_background *b, int64_t round, bool *ends)
+{
+    ranks_stepper *s = b->s;
+    int fragment = fragment_of(b, round);
+    round_sums sums = { .round = round };
+    trek_status status = gather(b);
+    if (status == TREK_OK)
+        status = each_report(b, add_report, &sums);
+    if (status == TREK_OK && sums.living == 0)
+        status = all_have_failed(b);
+    for (int r = 0; r < s->local_ranks; r++)
+        b->weights[r] = sums.samples > 0 ? report_at(b, 0)->of[r].samples / sums.samples : 0;
+    if (status == TREK_OK && sums.samples > 0) {
+        status = average(b, fragment);
+        if (status == TREK_OK)
+            status = agree_on_steps(b, fragment);
+        for (int r = 0; r < s->local_ranks; r++)
+            s->replicas[r].drift = b->weights[r] > 0 ? trek_values_drift(&b->values, fragment, r) : 0;
+        b->stats.averages++;
+        b->stats.drift = sums.drift;
+        status = status == TREK_OK ? report_times(b, &sums) : status;
+    }
+    for (int f = 0; f < b->values.fragments; f++)
+        b->dirty[f] = f != fragment && (b->dirty[f] || sums.samples > 0);
+    for (int p = 0; p < s->processes; p++)
+        if (report_at(b, 1 + p)->stopped)
+            trek_dispatch_drop(&b->dispatch);
+    *ends = trek_dispatch_left(&b->dispatch) == 0 && under_way(b, round + 1) == 0;
+    for (int f = 0; f < b->values.fragments; f++)
+        *ends = *ends && !b->dirty[f];
+    return status;
+}
+
+static void *averaging_thread(void *arg)
+{
+    trek_background *b = arg;
+    trek_status status = TREK_OK;
+    bool ends = false;
+    for (int64_t round = 0; status == TREK_OK && !ends; round++) {
+        wait_for_snapshots(b, round);
+        int64_t start = trek_trace_enter("average");
+        status = average_round(b, round, &ends);
+        if (status == TREK_OK && !ends)
+            status = hand_out(b);
+        trek_trace_end("average", start, b->steps + b->trained);
+        pthread_mutex_lock(&b->lock);
+        if (status != TREK_OK)
+            trek_error_take(&b->status, b->message);
+        b->averaged = round + 1;
+        b->allotted += status == TREK_OK && !ends;
+        b->over = status != TREK_OK || ends;
+        pthread_cond_broadcast(&b->changed);
+        pthread_mutex_unlock(&b->lock);
+    }
+    if (status != TREK_OK && b->s->comm)
+        trek_comm_abort(b->s->comm, b->message); /* the others are on their way to the next round */
+    trek_error_clear();
+    return NULL;
+}
+
+/* --- the pass ------------------------------------------------------------------------------------------- */
+
+static int64_t ahead(const trek_background *b) { return b->opts.max_lead < 0 ? 1 : AHEAD; }
+
+static trek_status begin_ranks(trek_background *b)
+{
+    for (int r = 0; r < b->s->local_ranks; r++) {
+        background_rank *rank = &b->ranks[r];
+        bool failed = rank->failed;
+        int64_t *samples = trek_calloc((size_t)b->values.fragments, sizeof *samples);
+        trek_free(rank->samples);
+        *rank = (background_rank){ .samples = samples, .failed = failed };
+        b->s->replicas[r].drift = 0;
+    }
+    trek_free(b->dirty);
+    b->dirty = trek_calloc((size_t)b->values.fragments, sizeof *b->dirty);
+    return trek_error_status();
+}
+
+trek_status trek_background_begin(trek_background *b, int64_t first, int64_t end)
+{
+    trek_values *v = &b->values;
+    b->first_batch = first;
+    b->steps = b->s->base.graph->settings.steps;
+    b->trained = b->allotted = b->averaged = 0;
+    b->over = false;
+    b->status = TREK_OK;
+    memset(b->before, 0, sizeof b->before);
+    trek_status status = trek_values_begin(v, b->s, 1, true);
+    for (int f = 0; f < v->fragments && status == TREK_OK; f++)
+        status = trek_values_read(v, b->s, 0, f);
+    if (status == TREK_OK) {
+        trek_values_center(v);
+        status = begin_ranks(b);
+    }
+    if (status == TREK_OK)
+        status = trek_dispatch_begin(&b->dispatch, first, end);
+    for (; status == TREK_OK && b->allotted < ahead(b); b->allotted++)
+        status = hand_out(b);
+    if (status == TREK_OK && pthread_create(&b->thread, NULL, averaging_thread, b) != 0)
+        status = trek_fail(TREK_ERR_STATE, "the averaging thread cannot be started");
+    b->running = status == TREK_OK;
+    return status;
+}
+
+trek_status trek_background_end(trek_background *b, trek_status own, int64_t *batches)
+{
+    if (b->running) {
+        pthread_mutex_lock(&b->lock);
+        for (int r = 0; r < b->s->local_ranks && own != TREK_OK; r++)
+            b->ranks[r].failed = true;
+        pthread_cond_broadcast(&b->changed);
+        pthread_mutex_unlock(&b->lock);
+        pthread_join(b->thread, NULL);
+    }
+    b->running = false;
+    *batches = b->trained;
+    b->stats.next = b->first_batch + b->trained;
+    trek_values_free(&b->values);
+    if (b->status == TREK_OK)
+        return own;
+    trek_error_clear();
+    return trek_fail(b->status, "%s", b->message);
+}
+
+trek_background_stats trek_background_look(trek_background *b)
+{
+    pthread_mutex_lock(&b->lock);
+    trek_background_stats stats = b->stats;
+    pthread_mutex_unlock(&b->lock);
+    return stats;
+}
+
+/* --- a rank ------------------------------------------------------------------------------------------------ */
+
+/* Waits until so many rounds are averaged, or handed out. False: there was an end before. */
+static bool wait_until(trek_background *b, background_rank *own, const int64_t *rounds, int64_t count)
+{
+    int64_t start = trek_clock_ns();
+    pthread_mutex_lock(&b->lock);
+    while (*rounds < count && !b->over)
+        pthread_cond_wait(&b->changed, &b->lock);
+    bool there = *rounds >= count;
+    pthread_mutex_unlock(&b->lock);
+    own->waited_ns += trek_clock_ns() - start;
+    return there;
+}
+
+/* The next average that it has not taken in. */
+static trek_status take_in(trek_background *b, int rank)
+{
+    background_rank *own = &b->ranks[rank];
+    if (!wait_until(b, own, &b->averaged, own->taken + 1))
+        return TREK_OK; /* an end by failure, which the averaging thread reports */
+    int64_t start = trek_trace_enter("take in");
+    trek_status status = trek_values_take(&b->values, b->s, rank, fragment_of(b, own->taken));
+    trek_trace_end("take in", start, 0);
+    own->taken++;
+    return status;
+}
+
+/* The end of the pass: its replica becomes everybody's. */
+static trek_status end_rank(trek_background *b, int rank)
+{
+    if (b->status != TREK_OK)
+        return b->status;
+    trek_arena_zero_grads(b->s->replicas[rank].arena);
+    return trek_values_take_all(&b->values, b->s, rank);
+}
+
+bool trek_background_next(trek_background *b, int rank, trek_allotment *allotment, trek_status *status)
+{
+    background_rank *own = &b->ranks[rank];
+    int64_t round = own->failed ? INT64_MAX - AHEAD : own->round;
+    *status = TREK_OK;
+    wait_until(b, own, &b->allotted, round + 1);
+    pthread_mutex_lock(&b->lock);
+    bool there = round < b->allotted && !b->over;
+    if (there)
+        *allotment = *allotment_of(b, round, b->s->first_rank + rank);
+    b->s->replicas[rank].steps_ahead = b->before[round % (AHEAD + 1)] - b->s->replicas[rank].local_steps;
+    pthread_mutex_unlock(&b->lock);
+    own->batch = 0;
+    own->round_start_ns = trek_clock_ns();
+    own->waited_ns = 0;
+    if (!there)
+        *status = end_rank(b, rank);
+    return there;
+}
+
+trek_status trek_background_before(trek_background *b, int rank)
+{
+    background_rank *own = &b->ranks[rank];
+    if (own->taken == own->round) /* all averages before this round's */
+        return TREK_OK;
+    bool due = b->opts.max_lead > 0 && own->batch >= b->opts.max_lead;
+    if (!due && b->opts.eager) {
+        pthread_mutex_lock(&b->lock);
+        due = b->averaged > own->taken;
+        pthread_mutex_unlock(&b->lock);
+    }
+    return due ? take_in(b, rank) : TREK_OK;
+}
+
+void trek_background_ran(trek_background *b, int rank, int64_t samples)
+{
+    background_rank *own = &b->ranks[rank];
+    own->batch++;
+    for (int f = 0; f < b->values.fragments; f++)
+        own->samples[f] += samples;
+    if (b->opts.progress)
+        b->opts.progress(samples, b->opts.arg);
+}
+
+/* The thread finds it failed, and no snapshot. */
+static trek_status give_up(trek_background *b, int rank, trek_status status)
+{
+    trek_log_message(TREK_LOG_ERROR, "rank %d: %s", b->s->first_rank + rank,
+                     trek_error_status() != TREK_OK ? trek_error() : trek_status_text(status));
+    pthread_mutex_lock(&b->lock);
+    if (b->failure[0] == '\0')
+        snprintf(b->failure, sizeof b->failure, "rank %d: %s", b->s->first_rank + rank,
+                 trek_error_status() != TREK_OK ? trek_error() : trek_status_text(status));
+    b->ranks[rank].failed = true;
+    pthread_cond_broadcast(&b->changed);
+    pthread_mutex_unlock(&b->lock);
+    trek_error_clear();
+    return TREK_OK;
+}
+
+trek_status trek_background_done(trek_background *b, int rank, trek_status status)
+{
+    background_rank *own = &b->ranks[rank];
+    int fragment = fragment_of(b, own->round);
+    if (status == TREK_OK && own->taken < own->round)
+        status = take_in(b, rank);
+    if (status == TREK_OK)
+        status = trek_values_read(&b->values, b->s, rank, fragment);
+    if (status != TREK_OK)
+        return give_up(b, rank, status);
+    pthread_mutex_lock(&b->lock);
+    own->round_samples = (double)own->samples[fragment];
+    own->batches = own->batch;
+    own->waited_ms = (double)own->waited_ns * 1e-6;
+    own->ms = (double)(trek_clock_ns() - own->round_start_ns) * 1e-6 - own->waited_ms;
+    own->given = own->round + 1;
+    pthread_cond_broadcast(&b->changed);
+    pthread_mutex_unlock(&b->lock);
+    own->samples[fragment] = 0;
+    own->round++;
+    return b->opts.max_lead < 0 ? take_in(b, rank) : TREK_OK;
+}

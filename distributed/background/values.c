@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Values to and from replicas, and the arithmetic on them. */
+#include "distributed/background/values.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "autograd/ops.h"
+#include "autograd/var_internal.h"
+#include "distributed/step/average.h"
+
+/* --- the list ----------------------------------------------------------------------------------------- */
+
+static int64_t averaged_elements(const trek_arena *arena)
+{
+    int64_t n = 0;
+    for (int k = 0; k < arena->n_segments; k++)
+        n += arena->segments[k].param->requires_grad ? arena->segments[k].count : 0;
+    return n;
+}
+
+static void add_item(trek_values *v, const trek_arena_segment *g, int segment, int state)
+{
+    v->items[v->n_items++] =
+        (trek_value_item){ .segment = segment, .part = g->part, .state = state, .begin = g->offset, .count = g->count,
+                           .at = v->n };
+    v->n += g->count;
+}
+
+/* Segments in order; a fragment ends where its part of all elements is reached. */
+static void list_items(trek_values *v, const rank_replica *own, bool states)
+{
+    const trek_arena *arena = own->arena;
+    int64_t all = averaged_elements(arena), so_far = 0;
+    int fragment = 0;
+    for (int k = 0; k < arena->n_segments; k++) {
+        const trek_arena_segment *g = &arena->segments[k];
+        if (!g->param->requires_grad)
+            continue;
+        v->dtype = arena->parts[g->part].wide == TREK_F64 ? TREK_F64 : v->dtype;
+        add_item(v, g, k, -1);
+        for (int state = 0; states && state < TREK_UPDATE_STATES; state++)
+            if (own->optimizer->state[state][g->part] && own->optimizer->groups[g->group].kept & 1u << state)
+                add_item(v, g, k, state);
+        so_far += g->count;
+        while (fragment + 1 < v->fragments && so_far * v->fragments >= all * (fragment + 1)) {
+            v->bounds[++fragment] = v->n;
+            v->item_bounds[fragment] = v->n_items;
+        }
+    }
+    for (fragment++; fragment <= v->fragments; fragment++) {
+        v->bounds[fragment] = v->n;
+        v->item_bounds[fragment] = v->n_items;
+    }
+}
+
+trek_status trek_values_begin(trek_values *v, const ranks_stepper *s, int fragments, bool states)
+{
+    const rank_replica *first = &s->replicas[0];
+    trek_values_free(v);
+    v->dtype = TREK_F32;
+    v->local_ranks = s->local_ranks;
+    v->fragments = fragments;
+    v->items = trek_calloc((size_t)first->arena->n_segments * (TREK_UPDATE_STATES + 1) + 1, sizeof *v->items);
+    v->bounds = trek_calloc((size_t)fragments + 1, sizeof *v->bounds);
+    v->item_bounds = trek_calloc((size_t)fragments + 1, sizeof *v->item_bounds);
+    v->snapshots = trek_calloc((size_t)s->local_ranks, sizeof *v->snapshots);
+    v->snapshot_steps = trek_calloc((size_t)s->local_ranks, sizeof *v->snapshot_steps);
+    v->n_segments = first->arena->n_segments;
+    v->states = states;
+    v->steps = trek_calloc((size_t)v->n_segments + 1, sizeof *v->steps);
+    if (trek_error_status() != TREK_OK)
+        return trek_error_status();
+    list_items(v, first, states);
+    size_t bytes = (size_t)v->n * trek_values_size(v) + 1;
+    v->center = trek_alloc(bytes);
+    v->delta = trek_alloc(bytes);
+    for (int r = 0; r < s->local_ranks; r++) {
+        v->snapshots[r] = trek_alloc(bytes);
+        v->snapshot_steps[r] = trek_calloc((size_t)v->n_segments + 1, sizeof **v->snapshot_steps);
+    }
+    return trek_error_status();
+}
+
+void trek_values_free(trek_values *v)
+{
+    for (int r = 0; r < v->local_ranks && v->snapshots; r++)
+        trek_free(v->snapshots[r]);
+    for (int r = 0; r < v->local_ranks && v->snapshot_steps; r++)
+        trek_free(v->snapshot_steps[r]);
+    trek_free(v->snapshots);
+    trek_free(v->snapshot_steps);
+    trek_free(v->steps);
+    trek_free(v->items);
+    trek_free(v->bounds);
+    trek_free(v->item_bounds);
+    trek_free(v->center);
+    trek_free(v->delta);
+    *v = (trek_values){ 0 };
+}
+
+/* --- a replica's ----------------------------------------------------------------------------------------- */
+
+/* A view of the item's own memory, in the present scope. */
+static trek_var *view_of(const rank_replica *own, const trek_value_item *item)
+{
+    return trek_average_view(trek_average_source(own, item->part, item->state), item->begin, item->count);
+}
+
+static bool has_state(const rank_replica *own, const trek_value_item *item)
+{
+    return item->state < 0 || own->optimizer->written[item->segment] & 1u << item->state;
+}
+
+static trek_status read_item(const trek_values *v, const rank_replica *own, const trek_value_item *item, void *to)
+{
+    size_t bytes = (size_t)item->count * trek_values_size(v);
+    if (!has_state(own, item)) {
+        memset(to, 0, bytes);
+        return TREK_OK;
+    }
+    trek_var *from = view_of(own, item);
+    return from ? trek_tensor_to_host(from->data, v->dtype, to, bytes) : trek_error_status();
+}
+
+static trek_status write_item(const trek_values *v, const rank_replica *own, const trek_value_item *item, void *from)
+{
+    const trek_arena_part *part = &own->arena->parts[item->part];
+    trek_tensor *host = trek_tensor_wrap(from, trek_shape_make(1, &item->count), v->dtype, NULL, NULL);
+    trek_var *to = view_of(own, item);
+    trek_status status = host && to ? trek_tensor_copy_from(to->data, host) : trek_error_status();
+    trek_tensor_release(host);
+    if (status == TREK_OK && item->state < 0) {
+        if (trek_arena_part_is_low(part))
+            status = trek_average_round(own, item->part, item->begin, item->count);
+        trek_tensor_bump(own->arena->segments[item->segment].param->data);
+    }
+    return status;
+}
+
+/* fn on each item of fragments [first, end), in a scope of its own and without a tape. */
+typedef trek_status (*item_fn)(const trek_values *v, const rank_replica *own, const trek_value_item *item, int rank, void *arg);
+
+static trek_status each_item(const trek_values *v, const ranks_stepper *s, int rank, int first, int end, item_fn fn, void *arg)
+{
+    trek_status status = TREK_OK;
+    trek_no_grad_begin();
+    for (int k = v->item_bounds[first]; k < v->item_bounds[end] && status == TREK_OK; k++) {
+        trek_scope scope = trek_scope_begin();
+        status = scope.depth ? fn(v, &s->replicas[rank], &v->items[k], rank, arg) : trek_error_status();
+        trek_scope_end(scope);
+    }
+    trek_no_grad_end();
+    return status;
+}
+
+static trek_status read_into(const trek_values *v, const rank_replica *own, const trek_value_item *item, int rank, void *arg)
+{
+    (void)rank;
+    return read_item(v, own, item, trek_values_at(v, arg, item->at));
+}
+
+/* Masters and step counts are where they can be read. */
+static trek_status settle(const rank_replica *own)
+{
+    trek_status status = trek_arena_refresh_masters(own->arena);
+    return status == TREK_OK ? trek_device_update_read(own->optimizer) : status;
+}
+
+trek_status trek_values_read(const trek_values *v, const ranks_stepper *s, int rank, int fragment)
+{
+    const rank_replica *own = &s->replicas[rank];
+    trek_status status = settle(own);
+    for (int k = 0; k < v->n_segments && status == TREK_OK; k++)
+        v->snapshot_steps[rank][k] = own->arena->segments[k].steps;
+    return status == TREK_OK ? each_item(v, s, rank, fragment, fragment + 1, read_into, v->snapshots[rank]) : status;
+}
+
+void trek_values_center(const trek_values *v)
+{
+    memcpy(v->center, v->snapshots[0], (size_t)v->n * trek_values_size(v));
+    memcpy(v->steps, v->snapshot_steps[0], (size_t)v->n_segments * sizeof *v->steps);
+}
+
+/* --- arithmetic --------------------------------------------------------------------------------------------- */
+
+/* A state that is not negative here and in the center (a mean of squares) does not become so. */
+#define ARITHMETIC(T, name)                                                                                                      \
+    static void merge_##name(T *now, const T *snapshot, const T *center, int64_t n, bool state)                                  \
+    {                                                                                                                            \
+        for (int64_t i = 0; i < n; i++) {                                                                                        \
+            T both = now[i] + (center[i] - snapshot[i]);                                                                         \
+            both = state && both < 0 && now[i] >= 0 && center[i] >= 0 ? 0 : both;                                                \
+            now[i] = now[i] == snapshot[i] ? center[i] : both;                                                                   \
+        }                                                                                                                        \
+    }                                                                                                                            \
+    static void add_difference_##name(T *delta, const T *snapshot, const T *center, double weight, bool first, int64_t n)        \
+    {                                                                                                                            \
+        T w = (T)weight;                                                                                                         \
+        for (int64_t i = 0; i < n; i++) {                                                                                        \
+            T own = w * (snapshot[i] - center[i]);                                                                               \
+            delta[i] = first ? own : delta[i] + own;                                                                             \
+        }                                                                                                                        \
+    }                                                                                                                            \
+    static void advance_##name(T *center, const T *delta, int64_t n)                                                             \
+    {                                                                                                                            \
+        for (int64_t i = 0; i < n; i++)                                                                                          \
+            center[i] += delta[i];                                                                                               \
+    }                                                                                                                            \
+    static void measure_##name(const T *snapshot, const T *center, int64_t n, double sums[2])                                    \
+    {                                                                                                                            \
+        for (int64_t i = 0; i < n; i++) {                                                                                        \
+            double d = (double)snapshot[i] - (double)center[i];                                                                  \
+            sums[0] += d * d;                                                                                                    \
+            sums[1] += (double)center[i] * (double)center[i];                                                                    \
+        }                                                                                                                        \
+    }
+
+ARITHMETIC(float, f32)
+ARITHMETIC(double, f64)
+
+void trek_values_difference(const trek_values *v, int fragment, const double *weights)
+{
+    int64_t at = v->bounds[fragment], n = v->bounds[fragment + 1] - at;
+    void *delta = trek_values_at(v, v->delta, at), *center = trek_values_at(v, v->center, at);
+    bool first = true;
+    for (int r = 0; r < v->local_ranks; r++) {
+        if (!(weights[r] > 0))
+            continue;
+        void *snapshot = trek_values_at(v, v->snapshots[r], at);
+        if (v->dtype == TREK_F64)
+            add_difference_f64(delta, snapshot, center, weights[r], first, n);
+        else
+            add_difference_f32(delta, snapshot, center, weights[r], first, n);
+        first = false;
+    }
+    if (first)
+        memset(delta, 0, (size_t)n * trek_values_size(v));
+}
+
+void trek_values_advance(const trek_values *v, int fragment)
+{
+    int64_t at = v->bounds[fragment], n = v->bounds[fragment + 1] - at;
+    if (v->dtype == TREK_F64)
+        advance_f64(trek_values_at(v, v->center, at), trek_values_at(v, v->delta, at), n);
+    else
+        advance_f32(trek_values_at(v, v->center, at), trek_values_at(v, v->delta, at), n);
+}
+
+double trek_values_drift(const trek_values *v, int fragment, int rank)
+{
+    double sums[2] = { 0, 0 };
+    for (int k = v->item_bounds[fragment]; k < v->item_bounds[fragment + 1]; k++) {
+        const trek_value_item *item = &v->items[k];
+        void *snapshot = trek_values_at(v, v->snapshots[rank], item->at), *center = trek_values_at(v, v->center, item->at);
+        if (item->state >= 0)
+            continue;
+        if (v->dtype == TREK_F64)
+            measure_f64(snapshot, center, item->count, sums);
+        else
+            measure_f32(snapshot, center, item->count, sums);
+    }
+    return sums[1] > 0 ? sqrt(sums[0] / sums[1]) : 0;
+}
+
+void trek_values_most_steps(const trek_values *v, int fragment, const double *weights)
+{
+    for (int k = v->item_bounds[fragment]; k < v->item_bounds[fragment + 1]; k++)
+        for (int r = 0, segment = v->items[k].segment; r < v->local_ranks; r++)
+            if (weights[r] > 0 && v->snapshot_steps[r][segment] > v->steps[segment])
+                v->steps[segment] = v->snapshot_steps[r][segment];
+}
+
+/* --- taking averages in ---------------------------------------------------------------------------------------- */
+
+/* Its states stand for so many updates. */
+static void set_steps(const trek_values *v, const rank_replica *own, const trek_value_item *item, int64_t steps)
+{
+    trek_arena_segment *g = &own->arena->segments[item->segment];
+    if (item->state >= 0 || !v->states || steps == g->steps)
+        return;
+    g->steps = steps;
+    own->optimizer->written[item->segment] |= own->optimizer->groups[g->group].kept;
+    own->optimizer->stale = true;
+    trek_device_update_forget(own->optimizer);
+}
+
+/* arg: room for the largest item. */
+static trek_status take_item(const trek_values *v, const rank_replica *own, const trek_value_item *item, int rank, void *arg)
+{
+    void *snapshot = trek_values_at(v, v->snapshots[rank], item->at), *center = trek_values_at(v, v->center, item->at);
+    trek_status status = read_item(v, own, item, arg);
+    if (v->dtype == TREK_F64)
+        merge_f64(arg, snapshot, center, item->count, item->state >= 0);
+    else
+        merge_f32(arg, snapshot, center, item->count, item->state >= 0);
+    return status == TREK_OK ? write_item(v, own, item, arg) : status;
+}
+
+static trek_status take_steps(const trek_values *v, const rank_replica *own, const trek_value_item *item, int rank, void *arg)
+{
+    (void)arg;
+    int64_t since = own->arena->segments[item->segment].steps - v->snapshot_steps[rank][item->segment];
+    set_steps(v, own, item, v->steps[item->segment] + since);
+    return TREK_OK;
+}
+
+static trek_status take_whole(const trek_values *v, const rank_replica *own, const trek_value_item *item, int rank, void *arg)
+{
+    (void)rank, (void)arg;
+    set_steps(v, own, item, v->steps[item->segment]);
+    return write_item(v, own, item, trek_values_at(v, v->center, item->at));
+}
+
+trek_status trek_values_take(const trek_values *v, const ranks_stepper *s, int rank, int fragment)
+{
+    int64_t most = 0;
+    for (int k = v->item_bounds[fragment]; k < v->item_bounds[fragment + 1]; k++)
+        most = v->items[k].count > most ? v->items[k].count : most;
+    void *room = trek_alloc((size_t)most * trek_values_size(v) + 1);
+    trek_status status = room ? settle(&s->replicas[rank]) : trek_error_status();
+    if (status == TREK_OK)
+        status = each_item(v, s, rank, fragment, fragment + 1, take_item, room);
+    if (status == TREK_OK) /* then, as reading goes by what has been written */
+        status = each_item(v, s, rank, fragment, fragment + 1, take_steps, NULL);
+    trek_free(room);
+    trek_arena_note_masters(s->replicas[rank].arena);
+    return status;
+}
+
+trek_status trek_values_take_all(const trek_values *v, const ranks_stepper *s, int rank)
+{
+    trek_status status = settle(&s->replicas[rank]);
+    if (status == TREK_OK)
+        status = each_item(v, s, rank, 0, v->fragments, take_whole, NULL);
+    trek_arena_note_masters(s->replicas[rank].arena);
+    return status;
+}

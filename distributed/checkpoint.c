@@ -87,7 +87,23 @@ static trek_status add_rates(trek_state *state, const trek_optimizer *optimizer)
     return status;
 }
 
-static trek_status add_optimizer(trek_state *state, trek_optimizer *optimizer)
+/* The optimizer's state as it lies there, or copies on the CPU. */
+static trek_status add_entry(trek_state *state, const trek_optimizer_entry *entry, bool copies)
+{
+    char *name = trek_format(OF_OPTIMIZER "%s", entry->name);
+    trek_tensor *own = NULL;
+    if (copies && name)
+        own = trek_tensor_device(entry->tensor).type == TREK_CPU ? trek_tensor_clone(entry->tensor)
+            : trek_tensor_to(entry->tensor, trek_cpu(0));
+    trek_status status = name && (own || !copies) ? TREK_OK : trek_error_status();
+    if (status == TREK_OK)
+        status = trek_state_add(state, name, copies ? own : entry->tensor);
+    trek_tensor_release(own);
+    trek_free(name);
+    return status;
+}
+
+static trek_status add_optimizer(trek_state *state, trek_optimizer *optimizer, bool copies)
 {
     trek_optimizer_entry *entries = NULL;
     int n = 0;
@@ -96,11 +112,8 @@ static trek_status add_optimizer(trek_state *state, trek_optimizer *optimizer)
     trek_status status = add_rates(state, optimizer);
     if (status == TREK_OK)
         status = trek_optimizer_export(optimizer, &entries, &n);
-    for (int k = 0; k < n && status == TREK_OK; k++) {
-        char *name = trek_format(OF_OPTIMIZER "%s", entries[k].name);
-        status = name ? trek_state_add(state, name, entries[k].tensor) : TREK_ERR_MEMORY;
-        trek_free(name);
-    }
+    for (int k = 0; k < n && status == TREK_OK; k++)
+        status = add_entry(state, &entries[k], copies);
     trek_optimizer_export_free(entries, n);
     return status;
 }
@@ -123,34 +136,43 @@ static trek_status check_names(const trek_state *state)
     return TREK_OK;
 }
 
-static trek_status save(trek_graph *graph, trek_loader *loader, const char *path, const double *more, int n)
+/* copies: it does not change with what it was made of; else it is to be written before that changes. */
+static trek_state *gather(trek_graph *graph, trek_loader *loader, const double *more, int n, bool copies)
 {
-    trek_state *state = trek_state_borrow(trek_graph_module(graph));
+    trek_module *module = trek_graph_module(graph);
+    trek_state *state = copies ? trek_state_of(module) : trek_state_borrow(module);
     trek_status status = state ? check_names(state) : trek_error_status();
     if (status == TREK_OK)
         status = trek_state_set_text(state, VERSION_KEY, VERSION);
     if (status == TREK_OK)
         status = add_run(state, graph, loader);
     if (status == TREK_OK)
-        status = add_optimizer(state, trek_graph_optimizer(graph));
+        status = add_optimizer(state, trek_graph_optimizer(graph), copies);
     if (status == TREK_OK)
         status = add_scaler(state, trek_graph_scaler(graph));
     if (status == TREK_OK)
         status = add_plan(state, trek_graph_ranks(graph));
     if (status == TREK_OK && n > 0)
         status = add_numbers(state, MORE, more, n, TREK_F64);
-    if (status == TREK_OK)
-        status = trek_state_write(state, path);
+    if (status != TREK_OK)
+        trek_state_free(&state);
+    return state;
+}
+
+trek_state *trek_checkpoint_snapshot(trek_graph *graph, trek_loader *loader, const double *more, int n)
+{
+    return trek_error_status() == TREK_OK ? gather(graph, loader_of(graph, loader), more, n, true) : NULL;
+}
+
+static trek_status save(trek_graph *graph, trek_loader *loader, const char *path)
+{
+    trek_state *state = gather(graph, loader, NULL, 0, false);
+    trek_status status = state ? trek_state_write(state, path) : trek_error_status();
     trek_state_free(&state);
     return status;
 }
 
 trek_status trek_checkpoint_save(trek_graph *graph, trek_loader *loader, const char *path)
-{
-    return trek_checkpoint_save_more(graph, loader, path, NULL, 0);
-}
-
-trek_status trek_checkpoint_save_more(trek_graph *graph, trek_loader *loader, const char *path, const double *more, int n)
 {
     if (!graph || !path)
         return trek_fail_missing("checkpoint_save", graph ? "path" : "graph");
@@ -160,7 +182,7 @@ trek_status trek_checkpoint_save_more(trek_graph *graph, trek_loader *loader, co
     if (comm)
         trek_comm_say(comm, "save");
     if (status == TREK_OK && (!comm || s->process == 0))
-        status = save(graph, loader_of(graph, loader), path, more, n);
+        status = save(graph, loader_of(graph, loader), path);
     status = trek_replica_agree(comm, status, "checkpoint_save");
     if (comm)
         trek_comm_say(comm, NULL);

@@ -4,9 +4,13 @@
 #define TREK_DISTRIBUTED_CHECKPOINT_INTERNAL_H
 
 #include "distributed/checkpoint.h"
+#include "nn/state.h"
 
-/* trek_checkpoint_save and _load with n further numbers, "trek:more" in the file; *found: it has as many. */
-trek_status trek_checkpoint_save_more(trek_graph *graph, trek_loader *loader, const char *path, const double *more, int n);
+/* What trek_checkpoint_save writes, with n further numbers ("trek:more"): tensors on the CPU that are nobody else's, so that
+ * trek_state_write may be given them on another thread while training goes on. No collective: the process that writes calls
+ * it, between steps. NULL and an error (MEMORY, ARGUMENT, of the device). */
+trek_state *trek_checkpoint_snapshot(trek_graph *graph, trek_loader *loader, const double *more, int n);
+/* trek_checkpoint_load, and those numbers; *found: the file has as many. */
 trek_status trek_checkpoint_load_more(trek_graph *graph, trek_loader *loader, const char *path, double *more, int n, bool *found);
 
 #endif

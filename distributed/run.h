@@ -92,7 +92,8 @@ TREK_API double trek_metrics_get(const trek_epoch_metrics *metrics, const char *
 /* Callbacks run on the run's thread, in every process. Any status but OK ends the run with it; so does an error that is set. */
 typedef trek_status (*trek_epoch_fn)(trek_graph *graph, int64_t epoch, void *arg);
 typedef trek_status (*trek_metrics_fn)(const trek_epoch_metrics *metrics, void *arg);
-/* path: of the file just written. */
+/* path: of a file that has been written after that epoch. At the end of a later epoch, or of the run, unless that has failed: the
+ * graph may be further. */
 typedef trek_status (*trek_checkpoint_fn)(trek_graph *graph, int64_t epoch, const char *path, void *arg);
 
 typedef struct trek_run_opts {
@@ -138,7 +139,11 @@ typedef struct trek_run_opts {
     bool best_is_largest;            /* it is to be large */
     int64_t patience;                /* stop when so many epochs in a row were not the best; default 0: never */
     double min_delta;                /* by less than this it is not better; >= 0 */
-    const char *checkpoint_folder;   /* made if need be; NULL: no checkpoints. Copied */
+    const char *checkpoint_folder;   /* made if need be; NULL: no checkpoints. Copied. The run's thread only copies the state; another
+                                        one writes it, beside its place, synced and renamed, while training goes on. One is written
+                                        and one waits at a time: then the run waits too, unless the one that waits would be
+                                        removed by its successor, which then takes its place (.keep_last 1). The run's end waits for
+                                        all. A write that fails ends the run at the next epoch's end, in all processes */
     int64_t checkpoint_every;        /* epochs; default 1; the last one in any case */
     int keep_last;                   /* how many of them stay; default 1; TREK_OFF: all */
     bool keep_best;                  /* also the file "best.safetensors" */

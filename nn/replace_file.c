@@ -93,13 +93,19 @@ static bool hold(int file)
     return fstat(file, &is) == 0 && is.st_nlink > 0;
 }
 
-trek_status trek_replace_begin(trek_file_replacement *r, const char *path)
+/* Beside path; a new string. */
+static char *temporary_name(const char *path)
 {
     static atomic_uint counter; /* several threads may write to one directory */
+    return trek_format("%s" MARK "%08x-%ld-%u", path, host(), (long)getpid(), atomic_fetch_add(&counter, 1));
+}
+
+trek_status trek_replace_begin(trek_file_replacement *r, const char *path)
+{
     trek_replace_tidy(path);
     *r = (trek_file_replacement){ .file = -1, .path = path };
     while (r->file < 0) {
-        r->temporary = trek_format("%s" MARK "%08x-%ld-%u", path, host(), (long)getpid(), atomic_fetch_add(&counter, 1));
+        r->temporary = temporary_name(path);
         if (!r->temporary)
             return TREK_ERR_MEMORY;
         r->file = open(r->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -149,5 +155,21 @@ trek_status trek_replace_end(trek_file_replacement *r, trek_status status)
         status = sync_directory(r->temporary, r->path);
     trek_free(r->temporary);
     *r = (trek_file_replacement){ .file = -1 };
+    return status;
+}
+
+trek_status trek_replace_by_link(const char *from, const char *path, bool *done)
+{
+    char *name = temporary_name(path);
+    *done = false;
+    if (!name)
+        return TREK_ERR_MEMORY;
+    trek_replace_tidy(path);
+    bool linked = link(from, name) == 0;
+    *done = linked && rename(name, path) == 0;
+    if (linked) /* also where both were names of one file already, which rename leaves as they are */
+        unlink(name);
+    trek_status status = *done ? sync_directory(name, path) : TREK_OK;
+    trek_free(name);
     return status;
 }

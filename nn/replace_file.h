@@ -17,6 +17,10 @@ trek_status trek_replace_begin(trek_file_replacement *replacement, const char *p
 /* Puts the file in its place if status is OK, and returns when it is safe there; else removes it and returns status. */
 trek_status trek_replace_end(trek_file_replacement *replacement, trek_status status);
 
+/* The file `from` gets path as one more name, in one step: who looks finds the earlier file or this one. *done false: the
+ * file system has no such names, and nothing has changed. IO, MEMORY. */
+trek_status trek_replace_by_link(const char *from, const char *path, bool *done);
+
 /* Removes what dead writers of path have left; failures do not matter. */
 void trek_replace_tidy(const char *path);
 

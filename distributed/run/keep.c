@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A run's checkpoints: FOLDER/step-NUMBER.safetensors, of which the last ones stay, and best.safetensors. */
+/* A run's checkpoints: FOLDER/step-NUMBER.safetensors, of which the last ones stay, and best.safetensors. The run's thread
+ * makes snapshots and hears of what came of them at the epochs' ends; a writer makes files of them. */
 #include <dirent.h>
 #include <errno.h>
 #include <math.h>
@@ -10,8 +11,10 @@
 #include <unistd.h>
 
 #include "distributed/checkpoint_internal.h"
+#include "nn/replace_file.h"
 #include "distributed/replica/agreement.h"
 #include "distributed/run/run_internal.h"
+#include "distributed/run/writer.h"
 #include "distributed/step/stepper_ranks.h"
 
 enum { MORE_BEST, MORE_SINCE_BEST, MORE_NUMBERS };
@@ -24,13 +27,10 @@ static int64_t step_of(const char *name)
     return sscanf(name, "step-%lld.safetensors%n", &step, &used) == 1 && used > 0 && name[used] == '\0' && step >= 0 ? step : -1;
 }
 
-static char *path_of(const char *folder, const char *name)
+static char *path_of(const char *folder, const char *name) { return trek_format("%s/%s", folder, name); }
+static char *path_of_step(const char *folder, int64_t step)
 {
-    size_t size = strlen(folder) + strlen(name) + 2;
-    char *path = trek_calloc(1, size);
-    if (path)
-        snprintf(path, size, "%s/%s", folder, name);
-    return path;
+    return trek_format("%s/step-%012lld.safetensors", folder, (long long)step);
 }
 
 /* Steps of the folder's files, a new array, descending; *n 0: none, or there is no such folder. */
@@ -61,9 +61,7 @@ static void remove_old(const trek_run_opts *o)
     int n, keep = o->keep_last ? o->keep_last : 1;
     int64_t *steps = o->keep_last == TREK_OFF ? NULL : list_steps(o->checkpoint_folder, &n);
     for (int k = keep; steps && k < n; k++) {
-        char name[64], *path;
-        snprintf(name, sizeof name, "step-%012lld.safetensors", (long long)steps[k]);
-        path = path_of(o->checkpoint_folder, name);
+        char *path = path_of_step(o->checkpoint_folder, steps[k]);
         if (path)
             unlink(path);
         trek_free(path);
@@ -79,42 +77,98 @@ static trek_status make_folder(const char *folder)
     return trek_fail(TREK_ERR_IO, "trek_trainer_run: the checkpoints' folder %s cannot be made: %s", folder, strerror(errno));
 }
 
-static trek_status write_file(trek_run *run, const char *name, bool last_ones, int64_t epoch)
+/* Whether this process is the one that writes. */
+static bool writes(const trek_run *run)
+{
+    const ranks_stepper *s = trek_graph_ranks(run->graph);
+    return run->opts.checkpoint_folder && (!s || !s->comm || s->process == 0);
+}
+
+/* On the writer's thread. The best one is a further name of the last one's file, where the file system has such. */
+static trek_status write_snapshot(const run_snapshot *snapshot, void *arg)
+{
+    const trek_run_opts *o = arg;
+    bool linked = false;
+    trek_status status = snapshot->step ? trek_state_write(snapshot->state, snapshot->step) : TREK_OK;
+    if (status == TREK_OK && snapshot->best && snapshot->step)
+        status = trek_replace_by_link(snapshot->step, snapshot->best, &linked);
+    if (status == TREK_OK && snapshot->best && !linked)
+        status = trek_state_write(snapshot->state, snapshot->best);
+    if (status == TREK_OK && snapshot->step)
+        remove_old(o);
+    return status;
+}
+
+static trek_status call_back(trek_run *run, int64_t epoch, const char *path)
 {
     const trek_run_opts *o = &run->opts;
-    const ranks_stepper *s = trek_graph_ranks(run->graph);
-    bool writes = !s || !s->comm || s->process == 0;
-    double more[MORE_NUMBERS] = { [MORE_BEST] = run->best, [MORE_SINCE_BEST] = (double)run->since_best };
-    char *path = path_of(o->checkpoint_folder, name);
-    trek_status status = path ? TREK_OK : trek_error_status();
-    if (status == TREK_OK && writes)
-        status = make_folder(o->checkpoint_folder);
-    /* a collective, in which one that has failed says so */
-    trek_status saved = path ? trek_checkpoint_save_more(run->graph, run->train, path, more, MORE_NUMBERS) : status;
-    status = status == TREK_OK ? saved : status;
-    if (status == TREK_OK && writes && last_ones)
-        remove_old(o);
-    if (status == TREK_OK && writes && o->on_checkpoint)
-        status = o->on_checkpoint(run->graph, epoch, path, o->arg);
+    trek_status status = path && o->on_checkpoint ? o->on_checkpoint(run->graph, epoch, path, o->arg) : TREK_OK;
     if (status != TREK_OK)
         trek_fail_after(status, "trek_trainer_run: on_checkpoint failed");
-    trek_free(path);
     return status == TREK_OK ? trek_error_status() : status;
+}
+
+/* What has come of earlier snapshots: files, of which the program hears, or an error. */
+static trek_status hear(trek_run *run)
+{
+    trek_status status = TREK_OK;
+    for (run_snapshot *next, *s = trek_run_writer_take(run->writer); s; s = next) {
+        next = s->next;
+        status = status == TREK_OK ? call_back(run, s->epoch, s->step) : status;
+        status = status == TREK_OK ? call_back(run, s->epoch, s->best) : status;
+        trek_run_snapshot_free(s);
+    }
+    return status == TREK_OK ? trek_run_writer_status(run->writer) : status;
+}
+
+/* The state as it is now. */
+static trek_status give_snapshot(trek_run *run, int64_t epoch, bool step, bool best)
+{
+    const trek_run_opts *o = &run->opts;
+    double more[MORE_NUMBERS] = { [MORE_BEST] = run->best, [MORE_SINCE_BEST] = (double)run->since_best };
+    run_snapshot *s = trek_run_snapshot_new(epoch);
+    if (!s)
+        return trek_error_status();
+    trek_run_writer_make_room(run->writer, step && o->keep_last <= 1 && o->keep_last != TREK_OFF);
+    s->step = step ? path_of_step(o->checkpoint_folder, trek_graph_steps(run->graph)) : NULL;
+    s->best = best ? path_of(o->checkpoint_folder, "best.safetensors") : NULL;
+    s->state = trek_checkpoint_snapshot(run->graph, run->train, more, MORE_NUMBERS);
+    if (trek_error_status() == TREK_OK)
+        trek_run_writer_give(run->writer, s);
+    else
+        trek_run_snapshot_free(s);
+    return trek_error_status();
+}
+
+trek_status trek_run_save_begin(trek_run *run)
+{
+    if (!writes(run))
+        return TREK_OK;
+    trek_status status = make_folder(run->opts.checkpoint_folder);
+    if (status == TREK_OK && !(run->writer = trek_run_writer_new(write_snapshot, &run->opts)))
+        status = trek_error_status();
+    return status;
 }
 
 trek_status trek_run_save(trek_run *run, const trek_epoch_metrics *m, bool last)
 {
     const trek_run_opts *o = &run->opts;
     int64_t every = o->checkpoint_every ? o->checkpoint_every : 1;
-    char name[64];
-    if (!o->checkpoint_folder)
+    bool step = last || (m->epoch + 1) % every == 0, best = m->best && o->keep_best;
+    if (!run->writer)
         return TREK_OK;
-    trek_status status = TREK_OK;
-    snprintf(name, sizeof name, "step-%012lld.safetensors", (long long)trek_graph_steps(run->graph));
-    if (last || (m->epoch + 1) % every == 0)
-        status = write_file(run, name, true, m->epoch);
-    if (status == TREK_OK && m->best && o->keep_best)
-        status = write_file(run, "best.safetensors", false, m->epoch);
+    trek_status status = hear(run);
+    return status == TREK_OK && (step || best) ? give_snapshot(run, m->epoch, step, best) : status;
+}
+
+trek_status trek_run_save_end(trek_run *run, trek_status status)
+{
+    if (!run->writer)
+        return status;
+    trek_run_writer_finish(run->writer);
+    if (status == TREK_OK)
+        status = hear(run);
+    trek_run_writer_free(&run->writer);
     return status;
 }
 
@@ -128,11 +182,9 @@ static char *file_to_resume(const char *from)
         return trek_strdup(from);
     int n;
     int64_t *steps = list_steps(from, &n);
-    char name[64] = "";
-    if (n > 0)
-        snprintf(name, sizeof name, "step-%012lld.safetensors", (long long)steps[0]);
+    char *path = n > 0 ? path_of_step(from, steps[0]) : trek_calloc(1, 1);
     trek_free(steps);
-    return n > 0 ? path_of(from, name) : trek_calloc(1, 1);
+    return path;
 }
 
 /* All processes go on from the same step, though each looks in its own file system. */

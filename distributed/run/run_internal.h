@@ -43,6 +43,7 @@ struct trek_run {
     int64_t since_best;      /* epochs */
     int64_t meetings;        /* of this epoch: steps that ranks made together */
     trek_background_stats averages; /* as the last epoch's metrics found them */
+    struct run_writer *writer; /* of checkpoints; NULL: another process writes them, or nobody */
     trek_status status;
     char message[TREK_ERROR_SIZE];
     trek_state *final;
@@ -65,8 +66,12 @@ trek_status trek_run_publish(trek_run *run, run_epoch *epoch);
 trek_status trek_run_measure_training(trek_run *run, run_epoch *epoch);
 trek_status trek_run_measure_evaluation(trek_run *run, run_epoch *epoch);
 
-/* keep.c: checkpoints. save: of the epoch that has just ended, if it is one's turn. resume: before the first epoch. */
+/* keep.c: checkpoints. begin: makes the folder, before training. save: of the epoch that has just ended, if it is one's turn;
+ * also what has failed since the last call, in this process alone. end: when all is written; status: of the run, whose callbacks are
+ * not called where it has failed. resume: before the first epoch. */
+trek_status trek_run_save_begin(trek_run *run);
 trek_status trek_run_save(trek_run *run, const trek_epoch_metrics *metrics, bool last);
+trek_status trek_run_save_end(trek_run *run, trek_status status);
 trek_status trek_run_resume(trek_run *run);
 
 #endif

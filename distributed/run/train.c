@@ -195,6 +195,8 @@ static trek_status prepare(trek_run *run)
     trek_status status = trek_replica_agree(run->opts.trainer.comm, make(run), "trek_trainer_run");
     if (status == TREK_OK)
         status = set_up(run);
+    if (status == TREK_OK)
+        status = agree(run, trek_run_save_begin(run));
     return status == TREK_OK ? trek_run_resume(run) : status;
 }
 
@@ -349,7 +351,7 @@ static trek_status run_epoch_number(trek_run *run, int64_t epoch, bool *last)
     if (status == TREK_OK && stopped) {
         *last = true;
         trek_run_epoch_free(e);
-        return run->opts.checkpoint_folder ? trek_run_save(run, &(trek_epoch_metrics){ .epoch = epoch }, true) : TREK_OK;
+        return agree(run, trek_run_save(run, &(trek_epoch_metrics){ .epoch = epoch }, true));
     }
     if (status == TREK_OK)
         status = after_epoch(run, e, last);
@@ -375,10 +377,13 @@ trek_status trek_run_train(trek_run *run)
     for (int64_t epoch = run->first_epoch; status == TREK_OK && !last; epoch++)
         status = run_epoch_number(run, epoch, &last);
     if (status == TREK_OK)
+        status = agree(run, trek_run_save_end(run, TREK_OK));
+    if (status == TREK_OK)
         run->final = trek_state_of(trek_graph_module(run->graph));
     trek_status kept;
     char message[TREK_ERROR_SIZE];
     trek_error_take(&kept, message); /* what follows is to be done in any case */
+    trek_run_save_end(run, kept);
     clean_up(run);
     trek_error_clear();
     if (status != TREK_OK || kept != TREK_OK)

@@ -40,11 +40,15 @@ static trek_var *squares(trek_graph *graph, trek_var *output, const trek_batch *
     return loss;
 }
 
+static char kept[] = "/tmp/trek-run-XXXXXX", gone[64]; /* process 0's checkpoints, and where the folder goes */
+
 static trek_status on_epoch(trek_graph *graph, int64_t epoch, void *arg)
 {
     (void)graph, (void)arg;
     if (epoch == 1 && has(mine, "kill"))
         kill(getpid(), SIGKILL);
+    if (epoch == 1 && has(mine, "keeps") && mine->process == 0 && rename(kept, gone) != 0)
+        return TREK_ERR_IO;
     return epoch == 1 && has(mine, "bad-epoch") ? trek_fail(TREK_ERR_IO, "no epoch today") : TREK_OK;
 }
 
@@ -123,6 +127,10 @@ static int play(const part *me)
         o.transport = TREK_TRANSPORT_HOST;
     if (has(me, "async"))
         o.policy = TREK_POLICY_ASYNC;
+    if (has(me, "keeps")) {
+        o.checkpoint_folder = me->process == 0 ? mkdtemp(kept) : kept;
+        snprintf(gone, sizeof gone, "%s.gone", kept);
+    }
     trek_run *run = comm ? trek_trainer_run(&o) : NULL;
     trek_run_progress p = { 0 };
     while (run && has(me, "stop") && p.samples < 300)
@@ -132,6 +140,11 @@ static int play(const part *me)
     int code = print_run(run);
     remove(file);
     remove(folder);
+    if (has(me, "keeps") && me->process == 0) {
+        char command[128];
+        snprintf(command, sizeof command, "rm -rf '%s' '%s'", kept, gone);
+        code = system(command) == 0 ? code : 2;
+    }
     trek_dataset_free(&data);
     trek_comm_free(&comm);
     return code;
@@ -360,6 +373,26 @@ static void test_failing(void **state)
     }
 }
 
+/* Process 0 writes checkpoints, and all end when it cannot: the others with its word for it. */
+static void test_failing_writes(void **state)
+{
+    (void)state;
+    static world w;
+    run_world(&w, 3, "keeps,for-ever", -1, NULL);
+    for (int p = 0; p < 3; p++) {
+        bool good = w.code[p] == 1 && strstr(w.text[p], p == 0 ? "No such file" : "process 0");
+        if (!good)
+            processes_print(&w);
+        assert_true(good && w.seconds[p] <= 15);
+    }
+    run_world(&w, 2, "keeps", -1, NULL); /* in time: the run has three epochs, and ends with the writes */
+    for (int p = 0; p < 2; p++) {
+        if (w.code[p] != 1)
+            processes_print(&w);
+        assert_int_equal(w.code[p], 1);
+    }
+}
+
 int main(void)
 {
     part me;
@@ -368,7 +401,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exact), cmocka_unit_test(test_windows), cmocka_unit_test(test_averages),
             cmocka_unit_test(test_stopped), cmocka_unit_test(test_failing), cmocka_unit_test(test_background),
-        cmocka_unit_test(test_background_failing),
+        cmocka_unit_test(test_background_failing), cmocka_unit_test(test_failing_writes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

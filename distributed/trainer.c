@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trek_trainer_setup: which ranks, their replicas, the stepper, the options. */
-#include "distributed/trainer.h"
+#include "distributed/trainer_internal.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -199,7 +199,31 @@ static trek_status check_unequal(const trek_trainer_opts *o)
     return TREK_OK;
 }
 
-static trek_status check_options(const trek_trainer_opts *o)
+/* Fixed shares, and nothing that would move them. */
+static trek_status check_shares(const trek_trainer_opts *o)
+{
+    if (!o->shares && o->n_shares == 0)
+        return TREK_OK;
+    if (!o->shares || o->n_shares < 1 || o->n_shares > TREK_MAX_RANKS)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .n_shares is %d, of %s", o->n_shares, o->shares ? "1 to 1024" : "no .shares");
+    const char *beside = o->balance == 1 ? "balance" : o->plan ? "plan" : o->speed_hint.ratio != 0 ? "speed_hint"
+        : o->min_share != 0 ? "min_share" : o->overhead_target != 0 ? "overhead_target" : o->max_batch_diff != 0 ? "max_batch_diff" : NULL;
+    if (beside)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .%s beside .shares, which are fixed", beside);
+    return trek_workload_check_shares(o->shares, o->n_shares, o->allow_idle);
+}
+
+/* Once it is known how many ranks there are. */
+static trek_status check_number_of_shares(const setup *s)
+{
+    int ranks = trek_graph_world_size(s->graph);
+    if (!s->opts.shares || s->opts.n_shares == ranks)
+        return TREK_OK;
+    return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .shares has %d numbers, and the job %d rank%s", s->opts.n_shares, ranks,
+                     ranks == 1 ? "" : "s");
+}
+
+trek_status trek_trainer_check(const trek_trainer_opts *o)
 {
     if (o->accumulate < 0)
         return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .accumulate is %d", o->accumulate);
@@ -214,6 +238,8 @@ static trek_status check_options(const trek_trainer_opts *o)
     trek_status status = check_unequal(o);
     if (status == TREK_OK)
         status = check_average(o);
+    if (status == TREK_OK)
+        status = check_shares(o);
     return status == TREK_OK && o->optimizer.klass ? trek_optimizer_spec_check(&o->optimizer) : status;
 }
 
@@ -314,10 +340,10 @@ static trek_workload_opts workload_opts(const setup *s)
     const trek_trainer_opts *o = &s->opts;
     bool unequal = devices_differ(s) || o->speed_hint.ratio > 1, meets = false;
     trek_module_each(trek_graph_module(s->graph), note_meeting, &meets);
-    bool by_itself = o->max_anchor == 0 && (o->global_batch > 0 || (unequal && !meets));
+    bool by_itself = o->max_anchor == 0 && (o->global_batch > 0 || (unequal && !meets && !o->shares));
         /* where layers meet, shares are exact, windows not */
     trek_workload_opts workload = { .unequal = unequal, .balance = o->balance, .windows = o->max_anchor > 0 || by_itself,
-                                    .replay = o->plan };
+                                    .replay = o->plan, .shares = o->shares, .n_shares = o->n_shares };
     workload.balancer = (trek_balancer_opts){ .min_share = o->min_share, .allow_idle = o->allow_idle,
                                               .speed_ratio = o->speed_hint.ratio, .slow_rank = o->speed_hint.slow_rank };
     workload.elche = (trek_elche_opts){ .anchor = o->anchor, .max_anchor = o->max_anchor > 0 ? o->max_anchor : 0,
@@ -483,7 +509,7 @@ trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts)
     s->graph = graph;
     if (opts)
         s->opts = *opts;
-    trek_status status = check_options(&s->opts);
+    trek_status status = trek_trainer_check(&s->opts);
     if (status == TREK_OK)
         status = check_global_batch(s);
     if (status == TREK_OK)
@@ -499,6 +525,8 @@ trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts)
     else if (status == TREK_OK && trek_graph_world_size(graph) > 1)
         status = make_plain(s);
     bool joined = status == TREK_OK && s->comm;
+    if (status == TREK_OK)
+        status = check_number_of_shares(s);
     if (status == TREK_OK)
         status = apply_options(s);
     if (joined)

@@ -64,6 +64,12 @@ typedef struct trek_trainer_opts {
     trek_speed_hint speed_hint;      /* default: none */
     int balance; /* default 0: where devices differ or a hint says so (else shares stay equal, and a run's bits with
                     them; a line in the log says where that costs much); 1: in any case; TREK_OFF: never */
+    const double *shares; /* fixed ratios instead of measured ones: a number above 0 for each rank of the job (0 with allow_idle), of
+                             any sum. Each rank gets its part of every batch, and of every window's batches (windows: with
+                             max_anchor or global_batch, and the anchor is the count of the rank with the least; nothing but
+                             the guard changes it), to whole ones. Not beside balance = 1, plan and what is of measuring:
+                             speed_hint, min_share, overhead_target, max_batch_diff. Copied */
+    int n_shares;                    /* of them, as many as the job has ranks */
     double min_share;                /* default min(0.05, 0.5 / ranks); TREK_ZERO: no bound */
     bool allow_idle;                 /* a rank that costs more than it brings gets nothing */
     int64_t max_anchor; /* windows: default 0: 200 and only where devices differ or a hint says so; > 0: windows in any case, and

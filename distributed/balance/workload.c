@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "distributed/balance/apportion.h"
 #include "distributed/balance/plan_internal.h"
 #include "tensor/memory_internal.h"
 #include "tensor/status_internal.h"
@@ -24,6 +25,8 @@ struct trek_workload {
     int64_t *counts;          /* of the windows that come */
     int64_t step;             /* the next one */
     int without;              /* steps in a row that were no windows although they are on */
+    int64_t global_batches;   /* of windows with fixed shares; 0: the anchor leads */
+    bool fixed;               /* shares are given: nothing is measured */
     bool windows, windows_seen;
     bool advises;             /* the balancer only says what it would do: shares of equal devices stay, and with them the bits */
     int costly;
@@ -33,6 +36,69 @@ static uint64_t mix(uint64_t a, uint64_t b)
 {
     a ^= b + 0x9e3779b97f4a7c15u + (a << 6) + (a >> 2);
     return a * 0xff51afd7ed558ccdu;
+}
+
+/* --- fixed shares ------------------------------------------------------------------ */
+
+#define LEAST_OF_MOST 1e-6    /* a share's ratio to the largest */
+#define DEFAULT_ANCHOR 10
+
+trek_status trek_workload_check_shares(const double *shares, int n, bool idle)
+{
+    double most = 0;
+    for (int r = 0; r < n; r++) {
+        if (!(shares[r] >= 0) || isinf(shares[r]))
+            return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .shares: rank %d has %g", r, shares[r]);
+        most = fmax(most, shares[r]);
+    }
+    if (n < 1 || most == 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .shares: no rank has any");
+    for (int r = 0; r < n; r++) {
+        if (shares[r] == 0 && !idle)
+            return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .shares: rank %d has 0, which .allow_idle allows", r);
+        if (shares[r] > 0 && shares[r] / most < LEAST_OF_MOST)
+            return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .shares: rank %d has %g, less than a millionth of the largest, %g", r,
+                             shares[r], most);
+    }
+    return TREK_OK;
+}
+
+static void take_shares(trek_workload *p, const double *given)
+{
+    double most = 0, sum = 0;
+    for (int r = 0; r < p->ranks; r++)
+        most = fmax(most, given[r]);
+    for (int r = 0; r < p->ranks; r++)
+        sum += given[r] / most;
+    for (int r = 0; r < p->ranks; r++)
+        p->shares[r] = given[r] / most / sum;
+    p->fixed = true;
+}
+
+/* Windows in which the rank with the smallest share runs `anchor` batches, or that have the stated sum. */
+static trek_status set_fixed_counts(trek_workload *p, int64_t anchor)
+{
+    double least = 1;
+    for (int r = 0; r < p->ranks; r++)
+        least = p->shares[r] > 0 ? fmin(least, p->shares[r]) : least;
+    int64_t total = p->global_batches > 0 ? p->global_batches : (int64_t)round((double)anchor / least);
+    trek_status status = trek_apportion(total, p->shares, p->ranks, p->counts);
+    return status == TREK_OK ? trek_elche_resume(p->elche, p->counts, anchor) : status;
+}
+
+static trek_status make_fixed(trek_workload *p, const trek_workload_opts *o)
+{
+    take_shares(p, o->shares);
+    if (!o->windows || p->ranks == 1)
+        return TREK_OK;
+    int64_t anchor = o->elche.anchor ? o->elche.anchor : DEFAULT_ANCHOR, most = o->elche.max_anchor;
+    anchor = most && anchor > most ? most : anchor;
+    p->global_batches = o->elche.global_batches;
+    trek_elche_opts opts = { .anchor = anchor, .max_anchor = anchor };
+    if (!(p->elche = trek_elche_new(p->ranks, &opts)))
+        return trek_error_status();
+    p->windows = true;
+    return set_fixed_counts(p, anchor);
 }
 
 /* --- making ------------------------------------------------------------------------ */
@@ -76,7 +142,7 @@ trek_workload *trek_workload_new(int ranks, const trek_workload_opts *opts)
     for (int r = 0; r < ranks && status == TREK_OK; r++)
         p->shares[r] = 1.0 / ranks;
     if (status == TREK_OK)
-        status = make_parts(p, opts);
+        status = opts->shares && opts->n_shares == ranks ? make_fixed(p, opts) : make_parts(p, opts);
     if (status == TREK_OK)
         status = record(p, p->windows);
     if (status == TREK_OK && opts->replay)
@@ -154,6 +220,8 @@ trek_status trek_workload_take_plan(trek_workload *p, const trek_plan *plan, boo
     trek_plan_free(&p->plan);
     p->plan = copy;
     trek_status status = trek_plan_cut(p->plan, step + 1);
+    if (status == TREK_OK && p->fixed)
+        return record(p, p->windows);
     if (status != TREK_OK || !trek_plan_at(p->plan, step, &d))
         return status;
     if (d.kind == TREK_PLAN_COUNTS && p->elche) {
@@ -197,6 +265,8 @@ trek_status trek_workload_counts(trek_workload *p, int64_t batches, int64_t *cou
 {
     if (!p->elche)
         return trek_fail(TREK_ERR_STATE, "windows are off");
+    if (p->fixed && batches < trek_elche_total(p->elche))
+        return trek_apportion(batches, p->shares, p->ranks, counts);
     return trek_elche_clamp_total(p->elche, batches, counts);
 }
 
@@ -228,6 +298,8 @@ void trek_workload_describe(const trek_workload *p, trek_workload_state *state)
 
 static trek_status report_window(trek_workload *p, const double *ms, const int64_t *units, double communication_ms, bool *changed)
 {
+    if (p->fixed)
+        return TREK_OK;
     trek_status status = trek_elche_report(p->elche, ms, units, communication_ms);
     if (status != TREK_OK || !trek_elche_changed(p->elche))
         return status;
@@ -236,13 +308,20 @@ static trek_status report_window(trek_workload *p, const double *ms, const int64
     return status == TREK_OK ? record(p, true) : status;
 }
 
+/* The ratios stay, to whole batches. */
+static trek_status shrink_fixed(trek_workload *p, double factor)
+{
+    int64_t anchor = (int64_t)ceil((double)trek_elche_anchor(p->elche) * factor);
+    return p->global_batches > 0 ? TREK_OK : set_fixed_counts(p, anchor > 1 ? anchor : 1);
+}
+
 trek_status trek_workload_shrink(trek_workload *p, double factor, bool *shrunk)
 {
     *shrunk = false;
     if (!p->windows || p->replay)
         return TREK_OK;
     int64_t before = trek_elche_anchor(p->elche);
-    trek_status status = trek_elche_nudge_down(p->elche, factor);
+    trek_status status = p->fixed ? shrink_fixed(p, factor) : trek_elche_nudge_down(p->elche, factor);
     *shrunk = status == TREK_OK && trek_elche_anchor(p->elche) < before;
     if (!*shrunk)
         return status;

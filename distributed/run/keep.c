@@ -84,6 +84,14 @@ static bool writes(const trek_run *run)
     return run->opts.checkpoint_folder && (!s || !s->comm || s->process == 0);
 }
 
+/* Other processes may have to wait for this one meanwhile: they know then that it is not stuck. */
+static void say(const trek_run *run, const char *what)
+{
+    const ranks_stepper *s = trek_graph_ranks(run->graph);
+    if (s && s->comm)
+        trek_comm_say(s->comm, what);
+}
+
 /* On the writer's thread. The best one is a further name of the last one's file, where the file system has such. */
 static trek_status write_snapshot(const run_snapshot *snapshot, void *arg)
 {
@@ -129,6 +137,7 @@ static trek_status give_snapshot(trek_run *run, int64_t epoch, bool step, bool b
     run_snapshot *s = trek_run_snapshot_new(epoch);
     if (!s)
         return trek_error_status();
+    say(run, "save");
     trek_run_writer_make_room(run->writer, step && o->keep_last <= 1 && o->keep_last != TREK_OFF);
     s->step = step ? path_of_step(o->checkpoint_folder, trek_graph_steps(run->graph)) : NULL;
     s->best = best ? path_of(o->checkpoint_folder, "best.safetensors") : NULL;
@@ -137,6 +146,7 @@ static trek_status give_snapshot(trek_run *run, int64_t epoch, bool step, bool b
         trek_run_writer_give(run->writer, s);
     else
         trek_run_snapshot_free(s);
+    say(run, NULL);
     return trek_error_status();
 }
 
@@ -165,7 +175,9 @@ trek_status trek_run_save_end(trek_run *run, trek_status status)
 {
     if (!run->writer)
         return status;
+    say(run, "save");
     trek_run_writer_finish(run->writer);
+    say(run, NULL);
     if (status == TREK_OK)
         status = hear(run);
     trek_run_writer_free(&run->writer);

@@ -5,6 +5,7 @@
 
 #include "distributed/run/run_internal.h"
 #include "distributed/control/call.h"
+#include "distributed/trainer_internal.h"
 #include "tensor/memory_internal.h"
 
 #define FAIL(...) return trek_fail(TREK_ERR_ARGUMENT, "trek_trainer_run: " __VA_ARGS__)
@@ -41,7 +42,7 @@ static trek_status check_trainer(const trek_run_opts *o)
     if (o->policy != TREK_POLICY_SYNC && t->max_anchor == TREK_OFF)
         FAIL("TREK_POLICY_%s without windows: .trainer.max_anchor is TREK_OFF",
              o->policy == TREK_POLICY_ASYNC ? "ASYNC" : "CADENCE");
-    return TREK_OK;
+    return trek_trainer_check(t);
 }
 
 static trek_status check_transport(const trek_run_opts *o)
@@ -121,6 +122,7 @@ trek_status trek_run_opts_copy(trek_run_opts *to, const trek_run_opts *from)
     trek_trainer_opts *t = &to->trainer;
     t->devices = copy_of(t->devices, (size_t)t->ranks * sizeof *t->devices);
     t->slowdowns = copy_of(t->slowdowns, (size_t)t->ranks * sizeof *t->slowdowns);
+    t->shares = copy_of(t->shares, (size_t)t->n_shares * sizeof *t->shares);
     return trek_error_status();
 }
 
@@ -134,5 +136,6 @@ void trek_run_opts_clear(trek_run_opts *o)
     trek_free((void *)o->resume_from);
     trek_free((void *)o->trainer.devices);
     trek_free((void *)o->trainer.slowdowns);
+    trek_free((void *)o->trainer.shares);
     *o = (trek_run_opts){ 0 };
 }

@@ -170,6 +170,9 @@ static void setup_options(walk *w, const trek_trainer_opts *o)
     number(w, ".balance", o->balance);
     number(w, ".min_share", o->min_share);
     number(w, ".allow_idle", o->allow_idle);
+    count(w, ".n_shares", (uint64_t)o->n_shares);
+    for (int r = 0; r < o->n_shares; r++)
+        trek_text_format(w->text, ".shares[%d]\t%.17g\n", r, o->shares[r]);
     number(w, ".speed_hint.ratio", o->speed_hint.ratio);
     number(w, ".speed_hint.slow_rank", o->speed_hint.slow_rank);
     number(w, ".max_anchor", (double)o->max_anchor);

@@ -226,7 +226,8 @@ trek_graph *training_set_up(const run *c, trek_loader *loader)
                                .share_params = c->separate ? TREK_OFF : 0, .bucket_bytes = 256,
                                .max_grad_norm = c->clip ? 0.05 : 0,
                                .max_anchor = c->windows ? 3 : TREK_OFF, .anchor = 2, .plan = c->plan, .slowdowns = c->slowdowns,
-                               .balance = c->balance, .accumulate = c->accumulate };
+                               .balance = c->balance, .accumulate = c->accumulate, .shares = c->shares,
+                               .n_shares = c->shares ? c->world : 0 };
     if (c->scaled)
         opts.amp = (trek_amp_opts){ .scaling = 1, .scaler = { .init_scale = 1024 } };
     if (c->loss == BY_TEACHER && !c->late)

@@ -71,6 +71,18 @@ static trek_run_opts opts_of(trek_dataset *data, int ranks)
                             .trainer = { .ranks = ranks } };
 }
 
+/* Whether the last epoch's samples went to the ranks as asked, but for what whole samples, or batches, round. */
+static bool shared_as_asked(const trek_epoch_metrics *m, const double *shares)
+{
+    double sum = 0;
+    for (int r = 0; r < m->ranks; r++)
+        sum += shares[r];
+    for (int r = 0; r < m->ranks; r++)
+        if (fabs(m->per_rank[r].share - shares[r] / sum) > 0.05)
+            return false;
+    return true;
+}
+
 /* Metrics of the last epoch, and a number that stands for the parameters. */
 static int print_run(trek_run *run)
 {
@@ -78,6 +90,8 @@ static int print_run(trek_run *run)
     int epochs = 0;
     while (run && trek_run_next(run, &m))
         epochs++;
+    if (has(mine, "shares") && epochs && !shared_as_asked(&m, (double[]){ 4, 6, 2, 12 }))
+        printf("not shared as asked: ");
     int64_t samples = m.samples, ranks = m.ranks;
     double loss = m.loss, evaluation = m.evaluation_loss, squares_mean = epochs ? trek_metrics_get(&m, "squares") : NAN,
            sum = epochs ? trek_metrics_get(&m, "samples") : 0, number = 0;
@@ -127,6 +141,13 @@ static int play(const part *me)
         o.transport = TREK_TRANSPORT_HOST;
     if (has(me, "async"))
         o.policy = TREK_POLICY_ASYNC;
+    double shares[] = { 4, 6, 2, 12 };
+    if (has(me, "shares")) {
+        o.trainer.shares = shares;
+        o.trainer.n_shares = me->processes * (has(me, "two") ? 2 : 1) + has(me, "too-many");
+        o.batch_size = has(me, "cadence") ? 2 : 12;
+        shares[0] = has(me, "other-share") ? 2 : 4;
+    }
     if (has(me, "keeps")) {
         o.checkpoint_folder = me->process == 0 ? mkdtemp(kept) : kept;
         snprintf(gone, sizeof gone, "%s.gone", kept);
@@ -357,11 +378,13 @@ static void test_failing(void **state)
         { "bad-loss", "returned NULL", "process 1" },      { "bad-evaluation", "returned NULL", "process 1" },
         { "more", ".epochs is 4 in process 1", ".epochs is 4 in process 1" },
         { "bad-build", "no model today", "process 1" },
+        { "shares,other-share", ".shares[0] is 2 in process 1", ".shares[0] is 2 in process 1" },
+        { "shares,too-many", ".shares has 4 numbers, and the job 3", "process 1 failed" },
         { "kill", NULL, "process 1" },
     };
     static world w;
     for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
-        run_world(&w, 3, k == 0 ? "resume" : "plain", 1, rows[k].victim);
+        run_world(&w, 3, k == 0 ? "resume" : strstr(rows[k].victim, "shares") ? "shares" : "plain", 1, rows[k].victim);
         for (int p = 0; p < 3; p++) {
             const char *expected = p == 1 ? rows[k].own : rows[k].others;
             bool good = expected ? w.code[p] == 1 && strstr(w.text[p], expected) : w.code[p] == -SIGKILL;
@@ -371,6 +394,27 @@ static void test_failing(void **state)
             assert_true(w.seconds[p] <= 15);
         }
     }
+}
+
+/* Fixed shares, of batches and of windows' counts: each rank of the job has its part, and the result is one device's. */
+static void test_shares(void **state)
+{
+    (void)state;
+    static world w;
+    for (int ranks = 1; ranks <= 2; ranks++)
+        for (int windows = 0; windows < 2; windows++) {
+            run_world(&w, ranks == 2 ? 2 : 3, windows ? ranks == 2 ? "shares,two,cadence" : "shares,cadence"
+                      : ranks == 2 ? "shares,two" : "shares", -1, NULL);
+            for (int p = 0; p < w.n; p++) {
+                told t = read_told(w.text[p]);
+                if (t.epochs != EPOCHS || strstr(w.text[p], "not shared"))
+                    processes_print(&w);
+                assert_int_equal(t.epochs, EPOCHS);
+                assert_int_equal(t.samples, SAMPLES);
+                assert_true(!strstr(w.text[p], "not shared"));
+                assert_true(t.number == read_told(w.text[0]).number);
+            }
+        }
 }
 
 /* Process 0 writes checkpoints, and all end when it cannot: the others with its word for it. */
@@ -401,7 +445,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exact), cmocka_unit_test(test_windows), cmocka_unit_test(test_averages),
             cmocka_unit_test(test_stopped), cmocka_unit_test(test_failing), cmocka_unit_test(test_background),
-        cmocka_unit_test(test_background_failing), cmocka_unit_test(test_failing_writes),
+        cmocka_unit_test(test_background_failing), cmocka_unit_test(test_failing_writes), cmocka_unit_test(test_shares),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

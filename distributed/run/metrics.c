@@ -68,14 +68,14 @@ static double point_of(const trek_observation *o)
 
 static bool is_measured(const trek_observation *o) { return strncmp(o->name, TREK_MEASURED, sizeof TREK_MEASURED - 1) == 0; }
 
-/* "trek:rows.3" */
-static void take_measured(run_epoch *e, const trek_observation *o, double *loss)
+/* "trek:rows.3". What ranks do in an evaluation is no part of their training. */
+static void take_measured(run_epoch *e, const trek_observation *o, bool training, double *loss)
 {
     const char *name = o->name + sizeof TREK_MEASURED - 1, *number = strchr(name, '.');
     int rank = number ? atoi(number + 1) : -1;
     if (strcmp(name, "loss") == 0)
         *loss = point_of(o);
-    if (rank < 0 || rank >= e->metrics.ranks)
+    if (!training || rank < 0 || rank >= e->metrics.ranks)
         return;
     if (strncmp(name, "rows.", 5) == 0)
         e->ranks[rank].samples = (int64_t)o->sum;
@@ -112,7 +112,7 @@ static trek_status take_observations(trek_graph *graph, run_epoch *e, const char
             status = add_scalar(e, prefix, o->name, point_of(o));
             continue;
         }
-        take_measured(e, o, loss);
+        take_measured(e, o, !*prefix, loss);
         trek_observation_forget(o);
     }
     return status;

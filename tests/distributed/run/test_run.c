@@ -318,6 +318,10 @@ static void test_evaluation(void **state)
             assert_true(trek_run_next(run, &m));
             assert_true(isnan(m.evaluation_loss) == (epoch == 0)); /* every second, and the last */
             assert_true(m.samples == SAMPLES && isnan(trek_metrics_get(&m, "first")));
+            int64_t of_ranks = 0;
+            for (int r = 0; r < ranks; r++) /* in training */
+                of_ranks += m.per_rank[r].samples;
+            assert_int_equal(of_ranks, SAMPLES);
             assert_true(isnan(trek_metrics_get(&m, "evaluation.first")) == (epoch == 0));
         }
         values[ranks] = m.evaluation_loss;

@@ -191,6 +191,19 @@ static trek_graph *build_resnet_graph(trek_device device, void *arg)
     return trek_flow_build(flow);
 }
 
+/* --- a recurrent network of characters --------------------------------------------------------- */
+
+enum { LETTER = 128, STATE = 256 };
+
+static trek_graph *build_char_rnn(trek_device device, void *arg)
+{
+    (void)arg;
+    return graph_of(LAYERS(
+        trek_nn_embedding(CHARACTERS, LETTER, device), /* [n, CONTEXT] -> [n, CONTEXT, LETTER] */
+        trek_nn_lstm_with(&(trek_lstm_opts){ .in = LETTER, .hidden = STATE, .layers = 2, .batch_first = true, .device = device }),
+        trek_nn_dropout(0.2), trek_nn_linear(STATE, CHARACTERS, device)));
+}
+
 /* --- a small GPT ------------------------------------------------------------------------- */
 
 enum { WIDTH = 128, HEADS = 4, DEPTH = 4 };
@@ -270,6 +283,8 @@ bool workload_measure(const workload *w, trek_graph *graph, const trek_batch *ba
 
 static trek_optimizer_spec adam(double lr) { return trek_adam((trek_adam_opts){ .lr = lr }); }
 
+static trek_optimizer_spec rmsprop(double lr) { return trek_rmsprop((trek_rmsprop_opts){ .lr = lr }); }
+
 static trek_optimizer_spec momentum(double lr)
 {
     return trek_sgd((trek_sgd_opts){ .lr = lr, .momentum = 0.9, .weight_decay = 1e-4 });
@@ -293,6 +308,8 @@ const workload workloads[] = {
     { "lenet", "LeNet with batch norm", DATA_MNIST, "image", build_lenet, label_loss, true, 5, 64, 1e-3, adam, NULL, 0.99, 5 },
     { "conv_ae", "convolutional autoencoder, mean squared error", DATA_MNIST, "image", build_conv_ae, image_loss, false, 5, 64,
       1e-3, adam, NULL, 0.0007, 5 },
+    { "char_rnn", "two layers of LSTM, cross entropy", DATA_TEXT, "input", build_char_rnn, character_loss, false, 50, 64, 2e-3,
+      rmsprop, NULL, 1.571, 5 },
     { "gpt_nano", "GPT of 4 layers, cross entropy", DATA_TEXT, "input", build_gpt_nano, character_loss, false, 50, 64, 3e-4, adam,
       warm_cosine, 2.474, 5 },
     { "resnet", "ResNet-20 of modules", DATA_CIFAR, "image", build_resnet, label_loss, true, 200, 64, 0.1, momentum, falling,

@@ -29,7 +29,7 @@ WRONG = [
     ("gan", ["--expect", "9"], 2, "--expect takes a whole number from 0 to 8, not 9"),
     ("reinforce", ["--updates", "9"], 2, "--updates takes a whole number from 10 on, not 9"),
     ("reinforce", ["--expect", "much"], 2, "--expect takes a number"),
-    ("ddp_bench", ["--model", "lstm"], 2, "there is no model lstm; there are logistic mlp lenet conv_ae gpt_nano resnet resnet_graph"),
+    ("ddp_bench", ["--model", "lstm"], 2, "there is no model lstm; there are logistic mlp lenet conv_ae char_rnn gpt_nano resnet resnet_graph"),
     ("ddp_bench", ["--mode", "fast"], 2, "--mode takes solo, setup or both, not fast"),
     ("ddp_bench", ["--slow", "1,2,3"], 2, "--slow takes at most 2 factors from 1 to 1000, not 1,2,3"),
     ("ddp_bench", ["--slow", "1,"], 2, "--slow takes at most 2 factors"),

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "examples/arguments.h"
+#include "examples/digits.h"
 #include "trek.h"
 
 typedef struct options {
@@ -20,10 +21,6 @@ typedef struct options {
     uint64_t seed;
     const char *data, *save, *trace;
 } options;
-
-typedef struct sets {
-    trek_dataset *train, *test;
-} sets;
 
 /* Called once for each further device, so that every rank holds the same model. */
 static trek_graph *build_model(trek_device device, void *arg)
@@ -43,40 +40,6 @@ static trek_graph *build_model(trek_device device, void *arg)
     trek_flow_through(flow, trek_nn_linear(84, 10, device));
     trek_flow_tag(flow, "logits");
     return trek_flow_build(flow);
-}
-
-static bool has_file(const char *folder, const char *name, const char *ending, char *path, size_t size)
-{
-    int length = snprintf(path, size, "%s/%s%s", folder, name, ending);
-    FILE *file = length > 0 && (size_t)length < size ? fopen(path, "rb") : NULL;
-    if (file)
-        fclose(file);
-    return file != NULL;
-}
-
-static bool find_file(const char *folder, const char *name, char *path, size_t size)
-{
-    return has_file(folder, name, ".gz", path, size) || has_file(folder, name, "", path, size);
-}
-
-/* The published test set alone: the first 8000 images train, the last 2000 test. */
-static sets split_test_files(const char *images, const char *labels)
-{
-    trek_dataset *whole = trek_dataset_idx(images, labels), *same = trek_dataset_retain(whole);
-    return (sets){ trek_dataset_subset(whole, 0, 8000), trek_dataset_subset(same, 8000, 2000) };
-}
-
-static sets open_data(const options *o)
-{
-    char images[4096], labels[4096], train[4096];
-    if (!o->data)
-        return (sets){ trek_dataset_digits(8000, 1), trek_dataset_digits(2000, 2) };
-    if (find_file(o->data, "train-images-idx3-ubyte", train, sizeof train))
-        return (sets){ trek_dataset_mnist(o->data, TREK_TRAIN), trek_dataset_mnist(o->data, TREK_TEST) };
-    if (find_file(o->data, "t10k-images-idx3-ubyte", images, sizeof images) &&
-        find_file(o->data, "t10k-labels-idx1-ubyte", labels, sizeof labels))
-        return split_test_files(images, labels);
-    return (sets){ trek_dataset_mnist(o->data, TREK_TRAIN), NULL }; /* says what is missing */
 }
 
 /* Share of the set that the model gets right; exact on any number of ranks and processes. */
@@ -144,7 +107,7 @@ static void run(const options *o)
     trek_seed(o->seed);
     trek_comm *job = trek_comm_init(NULL); /* the processes, where there are several; else a world of one */
     bool first = trek_comm_rank(job) == 0;
-    sets data = open_data(o);
+    digits data = digits_open(o->data, 8000, 2000);
     trek_loader *train = trek_loader_new(data.train,
                                          &(trek_loader_opts){ .batch_size = o->batch_size, .shuffle = true, .seed = o->seed });
     trek_loader *test = trek_loader_new(data.test, &(trek_loader_opts){ .batch_size = 500 });

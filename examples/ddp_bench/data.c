@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "examples/digits.h"
 #include "workload.h"
 
 enum { MADE_TRAIN = 4000, MADE_TEST = 1000, SIDE = 32, DIGIT = 28, CHANNELS = 3 };
@@ -37,16 +38,11 @@ static workload_data split(trek_dataset *set, double part, const char *source)
 
 static workload_data open_mnist(const char *folder, int64_t train, int64_t test)
 {
-    char path[4096], images[4096], labels[4096];
-    if (folder && (there(folder, "mnist/train-images-idx3-ubyte.gz", path, sizeof path) ||
-                   there(folder, "mnist/train-images-idx3-ubyte", path, sizeof path))) {
-        snprintf(path, sizeof path, "%s/mnist", folder);
-        return (workload_data){ trek_dataset_mnist(path, TREK_TRAIN), trek_dataset_mnist(path, TREK_TEST), "MNIST" };
-    }
-    if (folder && there(folder, "mnist/t10k-images-idx3-ubyte.gz", images, sizeof images) &&
-        there(folder, "mnist/t10k-labels-idx1-ubyte.gz", labels, sizeof labels))
-        return split(trek_dataset_idx(images, labels), 0.8, "MNIST's test images, 8000 to train with");
-    return (workload_data){ trek_dataset_digits(train, 1), trek_dataset_digits(test, 2), "drawn digits" };
+    char place[4096];
+    int length = snprintf(place, sizeof place, "%s/mnist", folder ? folder : "");
+    bool real = folder && length < (int)sizeof place && digits_are_in(place);
+    digits d = digits_open(real ? place : NULL, train, test);
+    return (workload_data){ d.train, d.test, d.source };
 }
 
 /* --- CIFAR-10 -------------------------------------------------------------------------- */

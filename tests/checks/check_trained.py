@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""quickstart and mnist at a small size, on drawn digits: they end well, the loss falls, what mnist saves can be read by others.
+"""quickstart, mnist and runs at a small size, on drawn digits: they end well, the loss falls, what mnist saves can be read by others,
+runs goes on where it was stopped.
 
-Usage: check_trained.py <folder of the programs> quickstart|mnist <number of CPU ranks>
+Usage: check_trained.py <folder of the programs> quickstart|mnist|runs <number of CPU ranks>
 """
 import json
 import os
 import pathlib
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -61,6 +63,38 @@ def mnist(work):
     if [path.name for path in work.iterdir()] != [saved.name]:
         sys.exit(f"other files are left: {sorted(path.name for path in work.iterdir())}")
     return found
+
+
+def results(text):
+    """What does not depend on the speed, of the last epoch that is printed."""
+    return re.findall(r"^epoch .* test accuracy [\d.]+", text, re.M)[-1]
+
+
+def stopped(command):
+    """What it prints when it is interrupted after its first epoch."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    first = process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    rest = process.communicate(timeout=240)[0]
+    if process.returncode or not re.search("^stopped; ", rest, re.M):
+        sys.exit(f"it should have stopped in good order, not ended with {process.returncode}:\n{first}{rest}")
+
+
+def runs(work):
+    os.environ.pop("TREK_DATA", None)
+    start = [folder / "runs", "--epochs", "3", "--ranks", str(ranks), "--folder"]
+    whole = run(*start, work / "whole")[0]
+    stopped([*start, work / "parts"])
+    again = run(*start, work / "parts")[0]
+    if results(again) != results(whole):
+        sys.exit(f"stopped in between it came to another result:\n{again}instead of\n{whole}")
+    if run(*start, work / "parts")[0] != f"trained; its state is in {work / 'parts'}\n":
+        sys.exit("there was nothing left to train")
+    kept = sorted(path.name for path in (work / "whole").iterdir())
+    if kept != ["best.safetensors", "step-000000000375.safetensors"]:
+        sys.exit(f"it left {kept}")
+    windows = run(*start, work / "windows", "--policy", "cadence")[0]
+    return losses(whole, 3), losses(windows, 3)
 
 
 with tempfile.TemporaryDirectory() as work:

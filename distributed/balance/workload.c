@@ -125,7 +125,8 @@ static trek_status record(trek_workload *p, bool counts)
 {
     if (!counts)
         return trek_plan_add_shares(p->plan, p->step, p->shares);
-    return trek_plan_add_counts(p->plan, p->step, p->counts, trek_elche_anchor(p->elche));
+    int64_t anchor = trek_elche_anchor(p->elche); /* 0: a window has fewer batches than there are ranks */
+    return trek_plan_add_counts(p->plan, p->step, p->counts, anchor > 0 ? anchor : 1);
 }
 
 trek_workload *trek_workload_new(int ranks, const trek_workload_opts *opts)

@@ -644,6 +644,27 @@ static void test_stop(void **state)
     trek_dataset_free(&data);
 }
 
+/* Windows of fewer batches than there are ranks. */
+static void test_small_windows(void **state)
+{
+    (void)state;
+    trek_dataset *data = training_dataset();
+    for (int64_t batches = 1; batches <= 3; batches++) {
+        trek_run_opts o = plain_opts(data, 3);
+        o.policy = TREK_POLICY_CADENCE;
+        o.trainer.global_batch = batches * BATCH;
+        trek_epoch_metrics m;
+        int epochs;
+        trek_state *final = finish(trek_trainer_run(&o), &m, &epochs);
+        if (!final)
+            fail_msg("%d batches: %s", (int)batches, trek_error());
+        assert_int_equal(m.samples, SAMPLES);
+        assert_int_equal(m.steps, (STEPS + batches - 1) / batches);
+        trek_state_free(&final);
+    }
+    trek_dataset_free(&data);
+}
+
 /* Fewer samples than ranks, and than a batch. */
 static void test_small(void **state)
 {
@@ -674,7 +695,7 @@ int main(void)
         cmocka_unit_test(test_evaluation), cmocka_unit_test(test_evaluation_in_windows),  cmocka_unit_test(test_resume),
         cmocka_unit_test(test_keeping),
         cmocka_unit_test(test_rates),       cmocka_unit_test(test_failures), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_stop),        cmocka_unit_test(test_small),    cmocka_unit_test(test_recorded_in_setup_mode),
+        cmocka_unit_test(test_stop),        cmocka_unit_test(test_small), cmocka_unit_test(test_small_windows),    cmocka_unit_test(test_recorded_in_setup_mode),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -145,7 +145,7 @@ typedef struct trek_run_opts {
                                         removed by its successor, which then takes its place (.keep_last 1). The run's end waits for
                                         all. A write that fails ends the run at the next epoch's end, in all processes */
     int64_t checkpoint_every;        /* epochs; default 1; the last one in any case */
-    int keep_last;                   /* how many of them stay; default 1; TREK_OFF: all */
+    int keep_last;                   /* how many of them stay; default 1; TREK_OFF: all. The others go when on_checkpoint has had them */
     bool keep_best;                  /* also the file "best.safetensors" */
     const char *resume_from; /* a file, or a folder: its last one; an empty or missing folder: from the beginning. Copied */
 

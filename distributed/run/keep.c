@@ -56,11 +56,15 @@ static int64_t *list_steps(const char *folder, int *n)
     return steps;
 }
 
-static void remove_old(const trek_run_opts *o)
+/* On the writer's thread: files of which the program has heard, up to that step, beside the last ones of all. */
+static void remove_old(int64_t heard, void *arg)
 {
+    const trek_run_opts *o = arg;
     int n, keep = o->keep_last ? o->keep_last : 1;
     int64_t *steps = o->keep_last == TREK_OFF ? NULL : list_steps(o->checkpoint_folder, &n);
     for (int k = keep; steps && k < n; k++) {
+        if (steps[k] > heard)
+            continue;
         char *path = path_of_step(o->checkpoint_folder, steps[k]);
         if (path)
             unlink(path);
@@ -95,15 +99,13 @@ static void say(const trek_run *run, const char *what)
 /* On the writer's thread. The best one is a further name of the last one's file, where the file system has such. */
 static trek_status write_snapshot(const run_snapshot *snapshot, void *arg)
 {
-    const trek_run_opts *o = arg;
+    (void)arg;
     bool linked = false;
     trek_status status = snapshot->step ? trek_state_write(snapshot->state, snapshot->step) : TREK_OK;
     if (status == TREK_OK && snapshot->best && snapshot->step)
         status = trek_replace_by_link(snapshot->step, snapshot->best, &linked);
     if (status == TREK_OK && snapshot->best && !linked)
         status = trek_state_write(snapshot->state, snapshot->best);
-    if (status == TREK_OK && snapshot->step)
-        remove_old(o);
     return status;
 }
 
@@ -120,12 +122,16 @@ static trek_status call_back(trek_run *run, int64_t epoch, const char *path)
 static trek_status hear(trek_run *run)
 {
     trek_status status = TREK_OK;
+    int64_t heard = -1;
     for (run_snapshot *next, *s = trek_run_writer_take(run->writer); s; s = next) {
         next = s->next;
         status = status == TREK_OK ? call_back(run, s->epoch, s->step) : status;
         status = status == TREK_OK ? call_back(run, s->epoch, s->best) : status;
+        heard = s->step && status == TREK_OK ? s->steps : heard;
         trek_run_snapshot_free(s);
     }
+    if (heard >= 0)
+        trek_run_writer_tidy(run->writer, heard);
     return status == TREK_OK ? trek_run_writer_status(run->writer) : status;
 }
 
@@ -137,9 +143,10 @@ static trek_status give_snapshot(trek_run *run, int64_t epoch, bool step, bool b
     run_snapshot *s = trek_run_snapshot_new(epoch);
     if (!s)
         return trek_error_status();
+    s->steps = trek_graph_steps(run->graph);
     say(run, "save");
     trek_run_writer_make_room(run->writer, step && o->keep_last <= 1 && o->keep_last != TREK_OFF);
-    s->step = step ? path_of_step(o->checkpoint_folder, trek_graph_steps(run->graph)) : NULL;
+    s->step = step ? path_of_step(o->checkpoint_folder, s->steps) : NULL;
     s->best = best ? path_of(o->checkpoint_folder, "best.safetensors") : NULL;
     s->state = trek_checkpoint_snapshot(run->graph, run->train, more, MORE_NUMBERS);
     if (trek_error_status() == TREK_OK)
@@ -155,7 +162,7 @@ trek_status trek_run_save_begin(trek_run *run)
     if (!writes(run))
         return TREK_OK;
     trek_status status = make_folder(run->opts.checkpoint_folder);
-    if (status == TREK_OK && !(run->writer = trek_run_writer_new(write_snapshot, &run->opts)))
+    if (status == TREK_OK && !(run->writer = trek_run_writer_new(write_snapshot, remove_old, &run->opts)))
         status = trek_error_status();
     return status;
 }
@@ -180,6 +187,8 @@ trek_status trek_run_save_end(trek_run *run, trek_status status)
     say(run, NULL);
     if (status == TREK_OK)
         status = hear(run);
+    else
+        trek_run_writer_tidy(run->writer, INT64_MAX); /* nobody will hear of them */
     trek_run_writer_free(&run->writer);
     return status;
 }

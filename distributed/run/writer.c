@@ -12,13 +12,16 @@
 #include "tensor/status_internal.h"
 
 struct run_writer {
-    run_write_fn fn;
+    run_write_fn write;
+    run_tidy_fn tidy;
     void *arg;
     pthread_t thread;
     pthread_mutex_t lock;    /* guards all that follows */
     pthread_cond_t changed;
     run_snapshot *waiting, *writing;
     run_snapshot *written, **end; /* a list, and where its next one goes */
+    int64_t tidy_step;       /* what tidy is to be called with; -1: nothing */
+    bool tidying;
     trek_status status;
     char message[TREK_ERROR_SIZE];
     bool quit;
@@ -51,7 +54,7 @@ static void write_next(run_writer *w)
     w->waiting = NULL;
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->lock);
-    trek_status status = w->fn(snapshot, w->arg);
+    trek_status status = w->write(snapshot, w->arg);
     char message[TREK_ERROR_SIZE] = "";
     if (status != TREK_OK) {
         trek_fail_after(status, "a checkpoint could not be written");
@@ -72,12 +75,28 @@ static void write_next(run_writer *w)
     pthread_cond_broadcast(&w->changed);
 }
 
+/* The same. */
+static void tidy(run_writer *w)
+{
+    int64_t step = w->tidy_step;
+    w->tidy_step = -1;
+    w->tidying = true;
+    pthread_mutex_unlock(&w->lock);
+    w->tidy(step, w->arg);
+    trek_error_clear(); /* what stays is removed the next time */
+    pthread_mutex_lock(&w->lock);
+    w->tidying = false;
+    pthread_cond_broadcast(&w->changed);
+}
+
 static void *run(void *arg)
 {
     run_writer *w = arg;
     pthread_mutex_lock(&w->lock);
     while (!w->quit)
-        if (w->waiting && w->status == TREK_OK)
+        if (w->tidy_step >= 0) /* first: it makes room */
+            tidy(w);
+        else if (w->waiting && w->status == TREK_OK)
             write_next(w);
         else
             pthread_cond_wait(&w->changed, &w->lock);
@@ -99,12 +118,14 @@ static int start(run_writer *w)
     return failed;
 }
 
-run_writer *trek_run_writer_new(run_write_fn fn, void *arg)
+run_writer *trek_run_writer_new(run_write_fn write, run_tidy_fn tidies, void *arg)
 {
     run_writer *w = trek_calloc(1, sizeof *w);
     if (!w)
         return NULL;
-    w->fn = fn;
+    w->write = write;
+    w->tidy = tidies;
+    w->tidy_step = -1;
     w->arg = arg;
     w->end = &w->written;
     pthread_mutex_init(&w->lock, NULL);
@@ -176,6 +197,14 @@ run_snapshot *trek_run_writer_take(run_writer *w)
     return list;
 }
 
+void trek_run_writer_tidy(run_writer *w, int64_t step)
+{
+    pthread_mutex_lock(&w->lock);
+    w->tidy_step = step;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+}
+
 trek_status trek_run_writer_status(run_writer *w)
 {
     pthread_mutex_lock(&w->lock);
@@ -189,7 +218,7 @@ trek_status trek_run_writer_status(run_writer *w)
 void trek_run_writer_finish(run_writer *w)
 {
     pthread_mutex_lock(&w->lock);
-    while (w->writing || (w->waiting && w->status == TREK_OK))
+    while (w->writing || w->tidying || w->tidy_step >= 0 || (w->waiting && w->status == TREK_OK))
         pthread_cond_wait(&w->changed, &w->lock);
     pthread_mutex_unlock(&w->lock);
 }

@@ -175,7 +175,7 @@ typedef struct trek_run_progress {
 TREK_API trek_status trek_run_look(trek_run *run, trek_run_progress *progress);
 
 /* Asks this run to stop after its present step, on all processes; from any thread and process. Its last epoch is then incomplete
- * and has no metrics. */
+ * and has no metrics; after an epoch's last step the epoch ends first, with its evaluation. */
 TREK_API void trek_run_stop(trek_run *run);
 /* Waits for the end and frees the run. The final parameters and buffers on the CPU, to be freed by trek_state_free; NULL and
  * an error, which says which rank failed and why. After trek_run_stop, or trek_request_stop: those of the last step. */

@@ -226,6 +226,14 @@ static void show_epoch(trek_run *run, int64_t epoch)
 
 static int64_t passes_of_step(const trek_run *run) { return run->opts.trainer.accumulate > 1 ? run->opts.trainer.accumulate : 1; }
 
+/* A pass in the background was given all of the epoch; if it was stopped, there is a rest. */
+static trek_status seek_rest(trek_run *run)
+{
+    int64_t epoch, next = trek_background_look(background_of(run)).next;
+    trek_loader_position(run->train, &epoch, NULL);
+    return next < trek_loader_batches(run->train) ? trek_loader_seek(run->train, epoch, next) : TREK_OK;
+}
+
 /* A pass, and the step where it is the step's last. */
 static trek_status train_batch(trek_run *run, trek_batch *batch, bool steps)
 {
@@ -238,17 +246,19 @@ static trek_status train_batch(trek_run *run, trek_batch *batch, bool steps)
     else
         show(run, batches, samples, trek_var_device(loss).type == TREK_CPU ? trek_var_item(loss) : (double)NAN);
     run->meetings += steps;
-    return steps ? trek_graph_step(run->graph) : TREK_OK;
+    trek_status status = steps ? trek_graph_step(run->graph) : TREK_OK;
+    return status == TREK_OK && background_of(run) ? seek_rest(run) : status;
 }
 
-/* A pass in the background was given all of the epoch, and was stopped at some batch of it. */
-static trek_status seek_stop(trek_run *run, int64_t epoch)
+static bool has_more(const trek_run *run)
 {
-    trek_background *background = background_of(run);
-    return background ? trek_loader_seek(run->train, epoch, trek_background_look(background).next) : TREK_OK;
+    int64_t batch;
+    trek_loader_position(run->train, NULL, &batch);
+    return batch < trek_loader_batches(run->train);
 }
 
-/* *stopped: it was asked to, before the epoch's end; between steps, so that it goes on with the same ones. */
+/* *stopped: it was asked to, before the epoch's end (what is complete is evaluated and told of); between steps, so that it goes
+ * on with the same ones. */
 static trek_status train(trek_run *run, run_epoch *e, bool *stopped)
 {
     int64_t every = passes_of_step(run), passes = 0, steps = trek_graph_steps(run->graph), samples = run->progress.samples;
@@ -260,12 +270,10 @@ static trek_status train(trek_run *run, run_epoch *e, bool *stopped)
     *stopped = status == TREK_OK && is_stopped(run);
     for (trek_batch *batch; status == TREK_OK && !*stopped && (batch = trek_graph_next(run->graph));) {
         status = train_batch(run, batch, ++passes % every == 0);
-        *stopped = status == TREK_OK && passes % every == 0 && is_stopped(run);
+        *stopped = status == TREK_OK && passes % every == 0 && has_more(run) && is_stopped(run);
     }
     if (status == TREK_OK)
         status = trek_error_status();
-    if (status == TREK_OK && *stopped)
-        status = seek_stop(run, e->metrics.epoch);
     if (status == TREK_OK && passes % every != 0) /* the epoch's last step has fewer passes */
         status = trek_graph_step(run->graph);
     e->metrics.seconds = (double)(trek_clock_ns() - run->epoch_start_ns) * 1e-9;

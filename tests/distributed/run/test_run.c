@@ -385,10 +385,11 @@ static trek_var *squares_and_stop(trek_graph *graph, trek_var *output, const tre
     return squares(graph, output, batch, NULL);
 }
 
-static void resume(trek_dataset *data, int ranks, bool by_stop, int accumulate)
+static void resume(trek_dataset *data, int ranks, bool by_stop, int accumulate, bool at_end)
 {
     const char *path = folder();
-    int most = (2 * STEPS + 2) * ranks; /* with accumulation: between the two passes of a step */
+    int most = at_end ? 2 * STEPS * ranks - 1 /* the second epoch's last call: that one ends */
+        : (2 * STEPS + 2) * ranks;            /* with accumulation: between the two passes of a step */
     trek_run_opts o = plain_opts(data, ranks);
     o.epochs = 4;
     o.trainer.accumulate = accumulate;
@@ -424,8 +425,8 @@ static void test_resume(void **state)
     (void)state;
     trek_dataset *data = training_dataset();
     for (int ranks = 1; ranks <= 3; ranks += 2)
-        for (int way = 0; way < 4; way++)
-            resume(data, ranks, way & 1, way & 2 ? 2 : 0);
+        for (int way = 0; way < 5; way++)
+            resume(data, ranks, way == 4 || (way & 1), way & 2 ? 2 : 0, way == 4);
     trek_dataset_free(&data);
 }
 

@@ -139,13 +139,14 @@ typedef struct trek_run_opts {
     bool best_is_largest;            /* it is to be large */
     int64_t patience;                /* stop when so many epochs in a row were not the best; default 0: never */
     double min_delta;                /* by less than this it is not better; >= 0 */
-    const char *checkpoint_folder;   /* made if need be; NULL: no checkpoints. Copied. The run's thread only copies the state; another
-                                        one writes it, beside its place, synced and renamed, while training goes on. One is written
-                                        and one waits at a time: then the run waits too, unless the one that waits would be
-                                        removed by its successor, which then takes its place (.keep_last 1). The run's end waits for
-                                        all. A write that fails ends the run at the next epoch's end, in all processes */
+    const char *checkpoint_folder;   /* made if need be; NULL: no checkpoints. Copied. The run's thread only copies the state;
+                                        another one writes it, beside its place, synced and renamed, while training goes on.
+                                        One is written and one waits at a time: then the run waits too, unless the one that
+                                        waits would be removed by its successor, which takes its place (.keep_last 1).
+                                        The run's end waits for all. A write that fails ends the run at the next epoch's
+                                        end, in all processes */
     int64_t checkpoint_every;        /* epochs; default 1; the last one in any case */
-    int keep_last;                   /* how many of them stay; default 1; TREK_OFF: all. The others go when on_checkpoint has had them */
+    int keep_last; /* how many of them stay; default 1; TREK_OFF: all. The others go when on_checkpoint has had them */
     bool keep_best;                  /* also the file "best.safetensors" */
     const char *resume_from; /* a file, or a folder: its last one; an empty or missing folder: from the beginning. Copied */
 

@@ -64,8 +64,8 @@ typedef struct trek_trainer_opts {
     trek_speed_hint speed_hint;      /* default: none */
     int balance; /* default 0: where devices differ or a hint says so (else shares stay equal, and a run's bits with
                     them; a line in the log says where that costs much); 1: in any case; TREK_OFF: never */
-    const double *shares; /* fixed ratios instead of measured ones: a number above 0 for each rank of the job (0 with allow_idle), of
-                             any sum. Each rank gets its part of every batch, and of every window's batches (windows: with
+    const double *shares; /* fixed ratios instead of measured ones: a number above 0 for each rank of the job (0 with allow_idle),
+                             of any sum. Each rank gets its part of every batch, and of every window's batches (windows: with
                              max_anchor or global_batch, and the anchor is the count of the rank with the least; nothing but
                              the guard changes it), to whole ones. Not beside balance = 1, plan and what is of measuring:
                              speed_hint, min_share, overhead_target, max_batch_diff. Copied */

@@ -57,8 +57,9 @@ trek_status trek_workload_check_shares(const double *shares, int n, bool idle)
         if (shares[r] == 0 && !idle)
             return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .shares: rank %d has 0, which .allow_idle allows", r);
         if (shares[r] > 0 && shares[r] / most < LEAST_OF_MOST)
-            return trek_fail(TREK_ERR_ARGUMENT, "trainer_setup: .shares: rank %d has %g, less than a millionth of the largest, %g", r,
-                             shares[r], most);
+            return trek_fail(TREK_ERR_ARGUMENT,
+                             "trainer_setup: .shares: rank %d has %g, less than a millionth of the largest, %g", r, shares[r],
+                             most);
     }
     return TREK_OK;
 }

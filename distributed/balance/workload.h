@@ -18,12 +18,13 @@ typedef struct trek_workload_opts {
     trek_balancer_opts balancer;
     trek_elche_opts elche;
     const trek_plan *replay;   /* copied; NULL: none */
-    const double *shares;      /* fixed ones, of any sum, n_shares of them; NULL: none. Taken if there is one for each rank: whoever
-                                  knows only now how many ranks there are says what is wrong else */
+    const double *shares; /* fixed ones, of any sum, n_shares of them; NULL: none. Taken if there is one for each rank: whoever
+                             knows only now how many ranks there are says what is wrong else */
     int n_shares;
 } trek_workload_opts;
 
-/* ARGUMENT: one is negative or not finite, none is above 0, or one is below a millionth of the largest; with `idle` it may be 0. */
+/* ARGUMENT: one is negative or not finite, none is above 0, or one is below a millionth of the largest; with `idle` it may be 0.
+ */
 trek_status trek_workload_check_shares(const double *shares, int n, bool idle);
 
 trek_workload *trek_workload_new(int ranks, const trek_workload_opts *opts);

@@ -67,8 +67,8 @@ trek_status trek_run_measure_training(trek_run *run, run_epoch *epoch);
 trek_status trek_run_measure_evaluation(trek_run *run, run_epoch *epoch);
 
 /* keep.c: checkpoints. begin: makes the folder, before training. save: of the epoch that has just ended, if it is one's turn;
- * also what has failed since the last call, in this process alone. end: when all is written; status: of the run, whose callbacks are
- * not called where it has failed. resume: before the first epoch. */
+ * also what has failed since the last call, in this process alone. end: when all is written; status: of the run, whose callbacks
+ * are not called where it has failed. resume: before the first epoch. */
 trek_status trek_run_save_begin(trek_run *run);
 trek_status trek_run_save(trek_run *run, const trek_epoch_metrics *metrics, bool last);
 trek_status trek_run_save_end(trek_run *run, trek_status status);

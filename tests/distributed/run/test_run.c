@@ -696,7 +696,8 @@ int main(void)
         cmocka_unit_test(test_evaluation), cmocka_unit_test(test_evaluation_in_windows),  cmocka_unit_test(test_resume),
         cmocka_unit_test(test_keeping),
         cmocka_unit_test(test_rates),       cmocka_unit_test(test_failures), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_stop),        cmocka_unit_test(test_small), cmocka_unit_test(test_small_windows),    cmocka_unit_test(test_recorded_in_setup_mode),
+        cmocka_unit_test(test_stop),        cmocka_unit_test(test_small), cmocka_unit_test(test_small_windows),
+        cmocka_unit_test(test_recorded_in_setup_mode),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -459,6 +459,7 @@ static void test_stop_and_resume(void **state)
         o.arg = &f;
         o.batch_size = 1;
         o.trainer.anchor = o.trainer.max_anchor = policy == TREK_POLICY_SYNC ? 0 : 2;
+        o.trainer.max_batch_diff = 1;
         o.checkpoint_folder = o.resume_from = folder;
         memset(seen, 0, sizeof seen);
         trek_run *run = trek_trainer_run(&o);

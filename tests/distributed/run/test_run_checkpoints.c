@@ -46,7 +46,8 @@ static trek_run_opts plain_opts(trek_dataset *dataset, int ranks)
 static trek_graph *build_wide(trek_device device, void *arg)
 {
     (void)arg;
-    return trek_flow_build(trek_flow_through(trek_flow_from(trek_nn_linear(WIDE, WIDE, device)), trek_nn_linear(WIDE, WIDE, device)));
+    return trek_flow_build(trek_flow_through(trek_flow_from(trek_nn_linear(WIDE, WIDE, device)),
+                                             trek_nn_linear(WIDE, WIDE, device)));
 }
 
 static trek_var *mean_square(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)

@@ -81,7 +81,8 @@ static void test_is_one_device(void **state)
     for (int w = 0; w < 4; w++)
         for (int windows = 0; windows < 1 + (w > 0); windows++)
             for (int separate = 0; separate < 2; separate++) {
-                run c = { .world = worlds[w], .passes = 1 + separate, .batch = windows ? 2 : 8, .loss = separate ? BY_LABELS : BY_STATED,
+                run c = { .world = worlds[w], .passes = 1 + separate, .batch = windows ? 2 : 8,
+                          .loss = separate ? BY_LABELS : BY_STATED,
                           .windows = windows, .separate = separate, .shares = asked, .optimizer = training_momentum() };
                 training_run(&c, &many);
                 training_on_one(&c, &many, &one);
@@ -95,7 +96,8 @@ static void test_is_one_device(void **state)
 static trek_var *squares(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
     (void)graph, (void)arg;
-    return trek_mean(trek_square(trek_sub(trek_narrow(output, 1, 0, 1), trek_batch_get(batch, "target"))), trek_dims_none(), false);
+    return trek_mean(trek_square(trek_sub(trek_narrow(output, 1, 0, 1), trek_batch_get(batch, "target"))), trek_dims_none(),
+                     false);
 }
 
 static trek_run_opts plain_opts(trek_dataset *data, int ranks)
@@ -227,7 +229,8 @@ static void test_refused(void **state)
         trek_error_clear();
     }
     trek_graph *graph = training_build(test_device(), NULL);
-    assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .shares = shares, .n_shares = 2, .ranks = 1 }), TREK_ERR_ARGUMENT);
+    assert_int_equal(trek_trainer_setup(graph, &(trek_trainer_opts){ .shares = shares, .n_shares = 2, .ranks = 1 }),
+                     TREK_ERR_ARGUMENT);
     trek_error_clear();
     trek_graph_free(&graph);
     trek_plan_free(&plan);

@@ -19,6 +19,7 @@
 #include "distributed/checkpoint.h"
 #include "distributed/comm/comm.h"
 #include "distributed/ddp.h"
+#include "distributed/outer.h"
 #include "distributed/ranks.h"
 #include "distributed/run.h"
 #include "distributed/stop.h"

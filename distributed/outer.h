@@ -12,7 +12,8 @@ TREK_BEGIN
 
 /* The same on all processes. What is out of range is an error ARGUMENT that names the field. */
 typedef struct trek_outer_opts {
-    double lr;          /* > 0, finite; default 0.7. With lr 1 and momentum TREK_ZERO the mean itself is taken */
+    double lr;          /* > 0, finite; default 0.7. With lr 1 and momentum TREK_ZERO the mean itself is taken,
+                           which in 32 bits it is to the bit */
     double momentum;    /* 0 <= momentum < 1; default 0.9; TREK_ZERO for 0: none, and no memory for it */
     int nesterov;       /* default: Nesterov's, if there is momentum; TREK_OFF: ordinary momentum */
     int bits;           /* in which a float travels: 32 (default; exact), 16 (bf16), 8 or 4. With fewer than 32 it is

@@ -20,6 +20,7 @@
 #ifndef TREK_DISTRIBUTED_RUN_H
 #define TREK_DISTRIBUTED_RUN_H
 
+#include "distributed/outer.h"
 #include "distributed/trainer.h"
 #include "graph/observe.h"
 #include "nn/state.h"
@@ -119,6 +120,11 @@ typedef struct trek_run_opts {
     int64_t max_lead;                /* HOST: how many batches of a round a rank trains at most before it takes in the average of
                                         the round before (ASYNC: it takes it in before, if it is there). Default 0: the round's.
                                         TREK_OFF: none, ranks wait for each average */
+    const trek_outer_opts *outer;    /* HOST: an outer optimizer is given what ranks have come to, instead of averaging it (DiLoCo),
+                                        for machines far apart. Each rank trains its batches of a round by itself: with CADENCE
+                                        and an anchor of 50 (.trainer.anchor, .max_anchor) the slowest one 50; of fragments one
+                                        travels in each round, in turn. The states of .optimizer stay each rank's own.
+                                        Parameters in f32 or 16 bits. Its momentum is in checkpoints. NULL: none. Copied */
     trek_schedule schedule;          /* by steps; default: none */
     double lr_scale; /* the learning rates of all groups, or the schedule's, times 1 + (ranks - 1) * lr_scale. Default
                         0: as they are; 1: linear in the ranks */

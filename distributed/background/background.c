@@ -45,6 +45,11 @@ struct trek_background {
     ranks_stepper *s;
     trek_background_opts opts;
     trek_values values;
+    trek_outer_rule rule;    /* of opts.outer */
+    trek_outer *outer;       /* NULL: none, or none yet */
+    trek_exchange exchange;  /* of its pseudo-gradients */
+    float *momentum;         /* of an earlier run; NULL: none */
+    int64_t momentum_count;
     pthread_t thread;
     bool running;            /* the thread */
     int64_t first_batch, steps; /* of the pass; of the graph before it */
@@ -102,6 +107,11 @@ trek_status trek_background_new(ranks_stepper *s, const trek_background_opts *op
     pthread_cond_init(&b->changed, NULL);
     b->s = s;
     b->opts = *opts;
+    if (opts->outer) {
+        b->rule = *opts->outer;
+        b->opts.outer = &b->rule;
+        trek_exchange_init(&b->exchange, s->comm);
+    }
     b->ranks = trek_calloc((size_t)s->local_ranks, sizeof *b->ranks);
     b->allotments = trek_calloc(world * (AHEAD + 1), sizeof *b->allotments);
     b->lost = trek_calloc(world, sizeof *b->lost);
@@ -121,6 +131,9 @@ void trek_background_free(trek_background **background)
     if (!b)
         return;
     trek_values_free(&b->values);
+    trek_outer_free(&b->outer);
+    trek_exchange_clear(&b->exchange);
+    trek_free(b->momentum);
     trek_dispatch_free(&b->dispatch);
     for (int r = 0; b->ranks && r < b->s->local_ranks; r++)
         trek_free(b->ranks[r].samples);
@@ -274,7 +287,7 @@ static trek_status agree_on_steps(trek_background *b, int fragment)
                                                        .count = v->n_segments, .in = v->steps, .out = v->steps });
 }
 
-/* delta of this process becomes that of all, and the center goes on by it. */
+/* weights: of all ranks of the job, 1. delta of this process becomes that of all, and the center goes on by it. */
 static trek_status average(trek_background *b, int fragment)
 {
     ranks_stepper *s = b->s;
@@ -290,6 +303,28 @@ static trek_status average(trek_background *b, int fragment)
     }
     if (status == TREK_OK)
         trek_values_advance(v, fragment);
+    return status == TREK_OK ? agree_on_steps(b, fragment) : status;
+}
+
+/* The center makes a step of the outer optimizer: by the pseudo-gradient, where it was less where the ranks have got to. */
+static trek_status step_outer(trek_background *b, int fragment, double samples)
+{
+    trek_values *v = &b->values;
+    trek_outer *outer = b->outer;
+    int64_t at = v->bounds[fragment], end = v->bounds[fragment + 1];
+    float *gradient = trek_values_at(v, v->delta, at);
+    double own = 0;
+    for (int r = 0; r < b->s->local_ranks; r++)
+        own += b->weights[r] * samples;
+    for (int r = 0; r < b->s->local_ranks; r++)
+        b->weights[r] = own > 0 ? -b->weights[r] * samples / own : 0;
+    trek_values_difference(v, fragment, b->weights);
+    int64_t sent = b->exchange.sent;
+    trek_status status = trek_exchange_mean(&b->exchange, gradient, outer->error ? outer->error + at : NULL, end - at,
+                                            trek_exchange_bits(&b->exchange, end - at, b->rule.bits), own);
+    b->stats.bytes_sent += b->exchange.sent - sent;
+    if (status == TREK_OK)
+        trek_outer_step(outer, at, end, gradient);
     return status;
 }
 
@@ -333,11 +368,9 @@ static trek_status average_round(trek_background *b, int64_t round, bool *ends)
     for (int r = 0; r < s->local_ranks; r++)
         b->weights[r] = sums.samples > 0 ? report_at(b, 0)->of[r].samples / sums.samples : 0;
     if (status == TREK_OK && sums.samples > 0) {
-        status = average(b, fragment);
-        if (status == TREK_OK)
-            status = agree_on_steps(b, fragment);
+        status = b->opts.outer ? step_outer(b, fragment, sums.samples) : average(b, fragment);
         for (int r = 0; r < s->local_ranks; r++)
-            s->replicas[r].drift = b->weights[r] > 0 ? trek_values_drift(&b->values, fragment, r) : 0;
+            s->replicas[r].drift = b->weights[r] != 0 ? trek_values_drift(&b->values, fragment, r) : 0;
         b->stats.averages++;
         b->stats.drift = sums.drift;
         status = status == TREK_OK ? report_times(b, &sums) : status;
@@ -399,22 +432,66 @@ static trek_status begin_ranks(trek_background *b)
     return trek_error_status();
 }
 
-trek_status trek_background_begin(trek_background *b, int64_t first, int64_t end)
+/* The outer optimizer goes on from the center, with the momentum that it has, if it is of as many parameters. */
+static trek_status begin_outer(trek_background *b)
 {
     trek_values *v = &b->values;
+    if (b->outer && b->outer->count != v->n) {
+        trek_log_message(TREK_LOG_WARNING, "other parameters are frozen than before: the outer optimizer's momentum begins anew");
+        trek_outer_free(&b->outer);
+    }
+    if (!b->outer && !(b->outer = trek_outer_new(&b->rule, v->center, v->n)))
+        return trek_error_status();
+    if (b->momentum && b->outer->momentum && b->momentum_count == v->n)
+        memcpy(b->outer->momentum, b->momentum, (size_t)v->n * sizeof *b->momentum);
+    trek_free(b->momentum);
+    b->momentum = NULL;
+    trek_values_move_center(v, b->outer->center);
+    return TREK_OK;
+}
+
+static trek_status begin_values(trek_background *b)
+{
+    trek_values *v = &b->values;
+    trek_status status = trek_values_begin(v, b->s, b->opts.outer ? b->rule.fragments : 1, !b->opts.outer);
+    if (status == TREK_OK && b->opts.outer && v->dtype != TREK_F32)
+        status = trek_fail(TREK_ERR_UNSUPPORTED, "trek_trainer_run: .outer is of parameters in f32 or 16 bits, and some are f64");
+    for (int f = 0; f < v->fragments && status == TREK_OK; f++)
+        status = trek_values_read(v, b->s, 0, f);
+    if (status != TREK_OK)
+        return status;
+    trek_values_center(v);
+    return b->opts.outer ? begin_outer(b) : TREK_OK;
+}
+
+const float *trek_background_momentum(const trek_background *b, int64_t *n)
+{
+    *n = b->outer ? b->outer->count : b->momentum_count;
+    return b->outer ? b->outer->momentum : b->momentum;
+}
+
+trek_status trek_background_take_momentum(trek_background *b, const float *values, int64_t n)
+{
+    trek_free(b->momentum);
+    b->momentum = trek_alloc((size_t)n * sizeof *values + 1);
+    b->momentum_count = n;
+    if (!b->momentum)
+        return trek_error_status();
+    memcpy(b->momentum, values, (size_t)n * sizeof *values);
+    return TREK_OK;
+}
+
+trek_status trek_background_begin(trek_background *b, int64_t first, int64_t end)
+{
     b->first_batch = first;
     b->steps = b->s->base.graph->settings.steps;
     b->trained = b->allotted = b->averaged = 0;
     b->over = false;
     b->status = TREK_OK;
     memset(b->before, 0, sizeof b->before);
-    trek_status status = trek_values_begin(v, b->s, 1, true);
-    for (int f = 0; f < v->fragments && status == TREK_OK; f++)
-        status = trek_values_read(v, b->s, 0, f);
-    if (status == TREK_OK) {
-        trek_values_center(v);
+    trek_status status = begin_values(b);
+    if (status == TREK_OK)
         status = begin_ranks(b);
-    }
     if (status == TREK_OK)
         status = trek_dispatch_begin(&b->dispatch, first, end);
     for (; status == TREK_OK && b->allotted < ahead(b); b->allotted++)
@@ -444,6 +521,8 @@ trek_status trek_background_end(trek_background *b, trek_status own, int64_t *ba
     trek_error_clear();
     return trek_fail(b->status, "%s", b->message);
 }
+
+bool trek_background_averages_states(const trek_background *b) { return b->opts.outer == NULL; }
 
 trek_background_stats trek_background_look(trek_background *b)
 {

@@ -13,6 +13,7 @@
 #define TREK_DISTRIBUTED_BACKGROUND_BACKGROUND_H
 
 #include "distributed/background/dispatch.h"
+#include "distributed/outer/outer.h"
 #include "distributed/step/stepper_ranks.h"
 
 typedef struct trek_background trek_background;
@@ -22,6 +23,7 @@ typedef struct trek_background_opts {
     bool eager;              /* an average is taken in as soon as it is there; else at a batch that is known beforehand */
     int64_t max_lead;        /* batches of a round after which the average of the round before is taken in at the latest;
                                 0: the whole round; < 0: before the round: ranks wait for it */
+    const trek_outer_rule *outer; /* what becomes of averages, which are of parameters alone then; NULL: they are taken. Copied */
     bool (*stopped)(void *arg); /* whether somebody asks to end; from any thread */
     void (*progress)(int64_t samples, void *arg); /* a rank has trained a batch; from its thread */
     void *arg;
@@ -30,6 +32,9 @@ typedef struct trek_background_opts {
 /* Training passes of the stepper, which averages parameters, are of this kind from here on. MEMORY, UNSUPPORTED. */
 trek_status trek_background_new(ranks_stepper *s, const trek_background_opts *opts);
 void trek_background_free(trek_background **background); /* NULL: nothing */
+
+/* Whether optimizers' states are averaged, too. */
+bool trek_background_averages_states(const trek_background *background);
 
 /* A pass over batches [first, end) of an epoch, by the caller's thread, around the ranks' part of it. All processes. end: ends
  * also after a failure, which it returns; *batches: that were trained. */
@@ -43,6 +48,11 @@ trek_status trek_background_before(trek_background *background, int rank);
 void trek_background_ran(trek_background *background, int rank, int64_t samples);
 /* The round's batches are done; or how the rank failed: then the others go on without it, with its batches. */
 trek_status trek_background_done(trek_background *background, int rank, trek_status own);
+
+/* The outer optimizer's momentum, for checkpoints, between two passes: n values, borrowed; NULL: there is none yet. take: an
+ * earlier run's, copied, for the next pass. MEMORY. */
+const float *trek_background_momentum(const trek_background *background, int64_t *n);
+trek_status trek_background_take_momentum(trek_background *background, const float *values, int64_t n);
 
 /* Since it was made. */
 typedef struct trek_background_stats {

@@ -7,79 +7,110 @@
 
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
+#include "distributed/outer/fragments.h"
 #include "distributed/step/average.h"
 
 /* --- the list ----------------------------------------------------------------------------------------- */
 
-static int64_t averaged_elements(const trek_arena *arena)
+static void add_item(trek_values *v, const trek_arena_segment *g, int segment, int state, int64_t begin, int64_t count)
 {
-    int64_t n = 0;
-    for (int k = 0; k < arena->n_segments; k++)
-        n += arena->segments[k].param->requires_grad ? arena->segments[k].count : 0;
+    v->items[v->n_items++] = (trek_value_item){ .segment = segment, .part = g->part, .state = state, .begin = g->offset + begin,
+                                                .count = count, .at = v->n };
+    v->n += count;
+}
+
+/* A part of a segment, and of its states. */
+static void add_part(trek_values *v, const rank_replica *own, int segment, int64_t begin, int64_t count)
+{
+    const trek_arena_segment *g = &own->arena->segments[segment];
+    add_item(v, g, segment, -1, begin, count);
+    for (int state = 0; v->states && state < TREK_UPDATE_STATES; state++)
+        if (own->optimizer->state[state][g->part] && own->optimizer->groups[g->group].kept & 1u << state)
+            add_item(v, g, segment, state, begin, count);
+}
+
+/* Elements of parameters that are averaged, one after another: where each segment begins, and how many it has. Returns the
+ * number of segments; segment: which each is. */
+static int list_segments(trek_values *v, const trek_arena *arena, int64_t *offsets, int64_t *counts, int *segment)
+{
+    int n = 0;
+    for (int k = 0; k < arena->n_segments; k++) {
+        const trek_arena_segment *g = &arena->segments[k];
+        if (!g->param->requires_grad || g->count == 0)
+            continue;
+        v->dtype = arena->parts[g->part].wide == TREK_F64 ? TREK_F64 : v->dtype;
+        offsets[n] = n ? offsets[n - 1] + counts[n - 1] : 0;
+        counts[n] = g->count;
+        segment[n++] = k;
+    }
     return n;
 }
 
-static void add_item(trek_values *v, const trek_arena_segment *g, int segment, int state)
+/* Where fragments meet within a segment, it has an item in each. */
+static void list_items(trek_values *v, const rank_replica *own, int64_t *offsets, int64_t *counts, int *segment, int64_t *cuts)
 {
-    v->items[v->n_items++] =
-        (trek_value_item){ .segment = segment, .part = g->part, .state = state, .begin = g->offset, .count = g->count,
-                           .at = v->n };
-    v->n += g->count;
-}
-
-/* Segments in order; a fragment ends where its part of all elements is reached. */
-static void list_items(trek_values *v, const rank_replica *own, bool states)
-{
-    const trek_arena *arena = own->arena;
-    int64_t all = averaged_elements(arena), so_far = 0;
-    int fragment = 0;
-    for (int k = 0; k < arena->n_segments; k++) {
-        const trek_arena_segment *g = &arena->segments[k];
-        if (!g->param->requires_grad)
-            continue;
-        v->dtype = arena->parts[g->part].wide == TREK_F64 ? TREK_F64 : v->dtype;
-        add_item(v, g, k, -1);
-        for (int state = 0; states && state < TREK_UPDATE_STATES; state++)
-            if (own->optimizer->state[state][g->part] && own->optimizer->groups[g->group].kept & 1u << state)
-                add_item(v, g, k, state);
-        so_far += g->count;
-        while (fragment + 1 < v->fragments && so_far * v->fragments >= all * (fragment + 1)) {
-            v->bounds[++fragment] = v->n;
-            v->item_bounds[fragment] = v->n_items;
+    int n = list_segments(v, own->arena, offsets, counts, segment);
+    trek_fragments_cut(offsets, counts, n, v->fragments, cuts);
+    for (int f = 0, k = 0; f < v->fragments; f++) {
+        v->bounds[f] = v->n;
+        v->item_bounds[f] = v->n_items;
+        for (int j = k; j < n && offsets[j] < cuts[f + 1]; j++) {
+            int64_t end = offsets[j] + counts[j], from = offsets[j] > cuts[f] ? offsets[j] : cuts[f];
+            end = end < cuts[f + 1] ? end : cuts[f + 1];
+            if (end > from)
+                add_part(v, own, segment[j], from - offsets[j], end - from);
+            k = end == offsets[j] + counts[j] ? j + 1 : j;
         }
     }
-    for (fragment++; fragment <= v->fragments; fragment++) {
-        v->bounds[fragment] = v->n;
-        v->item_bounds[fragment] = v->n_items;
-    }
+    v->bounds[v->fragments] = v->n;
+    v->item_bounds[v->fragments] = v->n_items;
+}
+
+static trek_status make_items(trek_values *v, const rank_replica *own)
+{
+    size_t n = (size_t)own->arena->n_segments + 1;
+    v->items = trek_calloc((n + (size_t)v->fragments) * (TREK_UPDATE_STATES + 1), sizeof *v->items);
+    v->bounds = trek_calloc((size_t)v->fragments + 1, sizeof *v->bounds);
+    v->item_bounds = trek_calloc((size_t)v->fragments + 1, sizeof *v->item_bounds);
+    int64_t *offsets = trek_calloc(n, sizeof *offsets), *counts = trek_calloc(n, sizeof *counts);
+    int64_t *cuts = trek_calloc((size_t)v->fragments + 1, sizeof *cuts);
+    int *segment = trek_calloc(n, sizeof *segment);
+    if (trek_error_status() == TREK_OK)
+        list_items(v, own, offsets, counts, segment, cuts);
+    trek_free(offsets);
+    trek_free(counts);
+    trek_free(cuts);
+    trek_free(segment);
+    return trek_error_status();
 }
 
 trek_status trek_values_begin(trek_values *v, const ranks_stepper *s, int fragments, bool states)
 {
-    const rank_replica *first = &s->replicas[0];
     trek_values_free(v);
-    v->dtype = TREK_F32;
-    v->local_ranks = s->local_ranks;
-    v->fragments = fragments;
-    v->items = trek_calloc((size_t)first->arena->n_segments * (TREK_UPDATE_STATES + 1) + 1, sizeof *v->items);
-    v->bounds = trek_calloc((size_t)fragments + 1, sizeof *v->bounds);
-    v->item_bounds = trek_calloc((size_t)fragments + 1, sizeof *v->item_bounds);
+    *v = (trek_values){ .dtype = TREK_F32, .local_ranks = s->local_ranks, .fragments = fragments, .states = states,
+                        .n_segments = s->replicas[0].arena->n_segments };
     v->snapshots = trek_calloc((size_t)s->local_ranks, sizeof *v->snapshots);
     v->snapshot_steps = trek_calloc((size_t)s->local_ranks, sizeof *v->snapshot_steps);
-    v->n_segments = first->arena->n_segments;
-    v->states = states;
     v->steps = trek_calloc((size_t)v->n_segments + 1, sizeof *v->steps);
-    if (trek_error_status() != TREK_OK)
-        return trek_error_status();
-    list_items(v, first, states);
+    trek_status status = make_items(v, &s->replicas[0]);
+    if (status != TREK_OK)
+        return status;
     size_t bytes = (size_t)v->n * trek_values_size(v) + 1;
-    v->center = trek_alloc(bytes);
+    v->center = v->room = trek_alloc(bytes);
     v->delta = trek_alloc(bytes);
     for (int r = 0; r < s->local_ranks; r++) {
         v->snapshots[r] = trek_alloc(bytes);
         v->snapshot_steps[r] = trek_calloc((size_t)v->n_segments + 1, sizeof **v->snapshot_steps);
     }
     return trek_error_status();
+}
+
+void trek_values_move_center(trek_values *v, void *memory)
+{
+    memcpy(memory, v->center, (size_t)v->n * trek_values_size(v));
+    trek_free(v->room);
+    v->room = NULL;
+    v->center = memory;
 }
 
 void trek_values_free(trek_values *v)
@@ -94,7 +125,7 @@ void trek_values_free(trek_values *v)
     trek_free(v->items);
     trek_free(v->bounds);
     trek_free(v->item_bounds);
-    trek_free(v->center);
+    trek_free(v->room);
     trek_free(v->delta);
     *v = (trek_values){ 0 };
 }
@@ -225,7 +256,7 @@ void trek_values_difference(const trek_values *v, int fragment, const double *we
     void *delta = trek_values_at(v, v->delta, at), *center = trek_values_at(v, v->center, at);
     bool first = true;
     for (int r = 0; r < v->local_ranks; r++) {
-        if (!(weights[r] > 0))
+        if (weights[r] == 0)
             continue;
         void *snapshot = trek_values_at(v, v->snapshots[r], at);
         if (v->dtype == TREK_F64)
@@ -267,7 +298,7 @@ void trek_values_most_steps(const trek_values *v, int fragment, const double *we
 {
     for (int k = v->item_bounds[fragment]; k < v->item_bounds[fragment + 1]; k++)
         for (int r = 0, segment = v->items[k].segment; r < v->local_ranks; r++)
-            if (weights[r] > 0 && v->snapshot_steps[r][segment] > v->steps[segment])
+            if (weights[r] != 0 && v->snapshot_steps[r][segment] > v->steps[segment])
                 v->steps[segment] = v->snapshot_steps[r][segment];
 }
 

@@ -7,7 +7,7 @@
 
 #include "distributed/step/stepper_ranks.h"
 
-/* One segment of the arena, of its parameter (state -1) or of a state. */
+/* A segment of the arena, or a part of one, of its parameter (state -1) or of a state. */
 typedef struct trek_value_item {
     int segment, part, state;
     int64_t begin, count;    /* in the part */
@@ -22,7 +22,8 @@ typedef struct trek_values {
     int fragments;           /* each is averaged in a round of its own */
     int64_t *bounds;         /* [fragments + 1] elements */
     int *item_bounds;        /* [fragments + 1] */
-    void *center, *delta;
+    void *center, *delta;    /* center: `room`, or somebody else's memory */
+    void *room;
     void **snapshots;        /* [local_ranks] */
     bool states;
     int n_segments;
@@ -32,6 +33,8 @@ typedef struct trek_values {
 
 /* What is averaged of replicas as they are now: parameters that are not frozen, and the states of their optimizers. MEMORY. */
 trek_status trek_values_begin(trek_values *values, const ranks_stepper *s, int fragments, bool states);
+/* The center is in this memory from here on, as it was. */
+void trek_values_move_center(trek_values *values, void *memory);
 void trek_values_free(trek_values *values);
 
 static inline size_t trek_values_size(const trek_values *v) { return v->dtype == TREK_F64 ? 8 : 4; }
@@ -49,7 +52,7 @@ trek_status trek_values_take(const trek_values *values, const ranks_stepper *s, 
 /* The whole center, whatever the rank has. */
 trek_status trek_values_take_all(const trek_values *values, const ranks_stepper *s, int rank);
 
-/* delta = sum over ranks of weights[r] * (snapshot of r - center), for those with a weight. */
+/* delta = sum over ranks of weights[r] * (snapshot of r - center), for those with a weight. Weights may be below 0. */
 void trek_values_difference(const trek_values *values, int fragment, const double *weights);
 /* steps: the most of any of this process's ranks that have a weight, and of the center. */
 void trek_values_most_steps(const trek_values *values, int fragment, const double *weights);

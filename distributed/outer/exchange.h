@@ -3,7 +3,7 @@
  *
  * 32 bits are an all_reduce. Fewer are an all_gather of everyone's codes, which everyone adds up in rank order: a value is
  * rounded once, and all have the same bits. Of P processes each then sends P - 1 times its codes, where an all_reduce sends
- * 2 (P - 1) / P times the floats; from the P on at which that is no more (14 or 15 with 4 bits, 8 with 8, 4 with 16) it is an
+ * 2 (P - 1) / P times the floats; from the P on at which that is no more (15 with 4 bits, 8 with 8, 4 with 16) it is an
  * all_reduce all the same. Between machines P is the number of machines. */
 #ifndef TREK_DISTRIBUTED_OUTER_EXCHANGE_H
 #define TREK_DISTRIBUTED_OUTER_EXCHANGE_H

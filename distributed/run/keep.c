@@ -135,6 +135,40 @@ static trek_status hear(trek_run *run)
     return status == TREK_OK ? trek_run_writer_status(run->writer) : status;
 }
 
+static trek_background *background_of(const trek_run *run)
+{
+    const ranks_stepper *s = trek_graph_ranks(run->graph);
+    return s ? s->background : NULL;
+}
+
+/* The outer optimizer's, beside what checkpoints hold. */
+static trek_status add_momentum(const trek_run *run, trek_state *state)
+{
+    int64_t n = 0;
+    const trek_background *background = background_of(run);
+    const float *momentum = background ? trek_background_momentum(background, &n) : NULL;
+    trek_tensor *tensor = momentum ? trek_tensor_from_data(momentum, trek_shape_make(1, &n), TREK_F32, trek_cpu(0)) : NULL;
+    if (!momentum)
+        return TREK_OK;
+    trek_status status = tensor ? trek_state_add(state, TREK_CHECKPOINT_MOMENTUM, tensor) : trek_error_status();
+    trek_tensor_release(tensor);
+    return status;
+}
+
+static trek_status take_momentum(const trek_run *run, const char *path)
+{
+    trek_background *background = background_of(run);
+    if (!background || !run->opts.outer)
+        return TREK_OK;
+    trek_state *state = trek_state_read(path);
+    trek_tensor *tensor = state ? trek_state_find(state, TREK_CHECKPOINT_MOMENTUM) : NULL;
+    trek_status status = trek_error_status();
+    if (tensor && trek_tensor_dtype(tensor) == TREK_F32)
+        status = trek_background_take_momentum(background, trek_tensor_data(tensor), trek_tensor_numel(tensor));
+    trek_state_free(&state);
+    return status;
+}
+
 /* The state as it is now. */
 static trek_status give_snapshot(trek_run *run, int64_t epoch, bool step, bool best)
 {
@@ -149,6 +183,8 @@ static trek_status give_snapshot(trek_run *run, int64_t epoch, bool step, bool b
     s->step = step ? path_of_step(o->checkpoint_folder, s->steps) : NULL;
     s->best = best ? path_of(o->checkpoint_folder, "best.safetensors") : NULL;
     s->state = trek_checkpoint_snapshot(run->graph, run->train, more, MORE_NUMBERS);
+    if (s->state)
+        add_momentum(run, s->state);
     if (trek_error_status() == TREK_OK)
         trek_run_writer_give(run->writer, s);
     else
@@ -233,6 +269,8 @@ trek_status trek_run_resume(trek_run *run)
     trek_status status = agree_on_file(run, path, path ? TREK_OK : trek_error_status());
     if (status == TREK_OK && *path) {
         status = trek_checkpoint_load_more(run->graph, run->train, path, more, MORE_NUMBERS, &found);
+        if (status == TREK_OK)
+            status = take_momentum(run, path);
         trek_loader_position(run->train, &run->first_epoch, &batch);
         run->resumed = batch < trek_loader_batches(run->train);
         run->first_epoch += !run->resumed;

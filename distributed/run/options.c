@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "distributed/outer/outer.h"
 #include "distributed/run/run_internal.h"
 #include "distributed/control/call.h"
 #include "distributed/trainer_internal.h"
@@ -53,11 +54,14 @@ static trek_status check_transport(const trek_run_opts *o)
         FAIL("TREK_POLICY_ASYNC needs TREK_TRANSPORT_HOST: in collectives of their devices ranks wait for each other");
     if (o->transport == TREK_TRANSPORT_DEVICE && o->max_lead != 0)
         FAIL(".max_lead is of TREK_TRANSPORT_HOST");
+    if (o->transport == TREK_TRANSPORT_DEVICE && o->outer)
+        FAIL(".outer is of TREK_TRANSPORT_HOST");
     if (o->max_lead < 0 && o->max_lead != TREK_OFF)
         FAIL(".max_lead is negative");
     if (o->transport == TREK_TRANSPORT_HOST && o->trainer.accumulate > 1)
         FAIL(".trainer.accumulate is of gradients, and TREK_TRANSPORT_HOST averages parameters");
-    return TREK_OK;
+    trek_outer_rule rule;
+    return o->outer ? trek_outer_check(o->outer, "trek_trainer_run: .outer", &rule) : TREK_OK;
 }
 
 static trek_status check_evaluation(const trek_run_opts *o)
@@ -119,6 +123,7 @@ trek_status trek_run_opts_copy(trek_run_opts *to, const trek_run_opts *from)
     to->evaluation = trek_dataset_retain(from->evaluation);
     for (size_t k = 0; k < sizeof texts / sizeof *texts; k++)
         *texts[k] = copy_of(*texts[k], *texts[k] ? strlen(*texts[k]) + 1 : 0);
+    to->outer = copy_of(from->outer, sizeof *from->outer);
     trek_trainer_opts *t = &to->trainer;
     t->devices = copy_of(t->devices, (size_t)t->ranks * sizeof *t->devices);
     t->slowdowns = copy_of(t->slowdowns, (size_t)t->ranks * sizeof *t->slowdowns);
@@ -134,6 +139,7 @@ void trek_run_opts_clear(trek_run_opts *o)
     trek_free((void *)o->best_metric);
     trek_free((void *)o->checkpoint_folder);
     trek_free((void *)o->resume_from);
+    trek_free((void *)o->outer);
     trek_free((void *)o->trainer.devices);
     trek_free((void *)o->trainer.slowdowns);
     trek_free((void *)o->trainer.shares);

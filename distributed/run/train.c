@@ -98,6 +98,12 @@ static trek_status compare(const trek_run *run)
     line(&text, ".policy", o->policy);
     line(&text, ".transport", o->transport);
     line(&text, ".max_lead", (double)o->max_lead);
+    line(&text, ".outer", o->outer != NULL);
+    line(&text, ".outer.lr", o->outer ? o->outer->lr : 0);
+    line(&text, ".outer.momentum", o->outer ? o->outer->momentum : 0);
+    line(&text, ".outer.nesterov", o->outer ? o->outer->nesterov : 0);
+    line(&text, ".outer.bits", o->outer ? o->outer->bits : 0);
+    line(&text, ".outer.fragments", o->outer ? o->outer->fragments : 0);
     line(&text, ".epochs", (double)o->epochs);
     line(&text, ".lr_scale", o->lr_scale);
     line(&text, "the evaluation's samples", o->evaluation ? (double)trek_dataset_length(o->evaluation) : -1);
@@ -142,11 +148,15 @@ static trek_status average_in_background(trek_run *run)
 {
     const trek_run_opts *o = &run->opts;
     ranks_stepper *s = trek_graph_ranks(run->graph);
+    trek_outer_rule rule;
     if (o->transport != TREK_TRANSPORT_HOST || !s)
         return TREK_OK;
+    if (o->outer && trek_outer_check(o->outer, "trek_trainer_run: .outer", &rule) != TREK_OK)
+        return trek_error_status();
     return trek_background_new(s, &(trek_background_opts){ .one_batch = o->policy == TREK_POLICY_SYNC,
                                                            .eager = o->policy == TREK_POLICY_ASYNC,
                                                            .max_lead = o->max_lead == TREK_OFF ? -1 : o->max_lead,
+                                                           .outer = o->outer ? &rule : NULL,
                                                            .stopped = is_stop_wanted, .progress = show_rank, .arg = run });
 }
 

@@ -8,6 +8,7 @@
 
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
+#include "distributed/background/background.h"
 #include "distributed/step/average.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/reduce.h"
@@ -172,11 +173,14 @@ static trek_status average_values(ranks_stepper *s, int rank, int state, trek_st
     return status == TREK_OK ? take(s, own, state) : status;
 }
 
-/* How often parameters were updated is the most of all ranks', and what any rank has of a state all have. */
+/* How often parameters were updated is the most of all ranks', and what any rank has of a state all have. States that stay each
+ * rank's own keep their counts. */
 static void take_steps(ranks_stepper *s, int rank)
 {
     rank_replica *own = &s->replicas[rank];
     trek_optimizer *optimizer = own->optimizer;
+    if (s->background && !trek_background_averages_states(s->background))
+        return;
     for (int k = 0; k < own->arena->n_segments; k++) {
         trek_arena_segment *g = &own->arena->segments[k];
         if (!s->any[k] || !g->param->requires_grad)

@@ -53,6 +53,8 @@ static void send(const float *values, float *error, int64_t n, int bits, float w
     assert_int_equal(at[-1], 0xa5);
     for (int64_t k = 0; k < 4; k++)
         assert_int_equal(at[bytes + k], 0xa5);
+    if (bits == 4 && n % 2)
+        assert_int_equal(at[bytes - 1] >> 4, 8); /* the code that nothing has: 0 */
     trek_compress_add(at, n, bits, weight, sum);
 }
 

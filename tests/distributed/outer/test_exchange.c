@@ -38,20 +38,21 @@ static uint64_t hash_of(uint64_t hash, const float *values, int64_t n)
     return hash;
 }
 
-/* How far what came is from the mean, in units of what rounding may do; feedback: the sum of the rounds is compared. */
+/* How far what came is from the mean, in units of what rounding once may do; feedback: the sum of the rounds is compared. */
 static double apart(const part *me, double *sums, const float *got, int round, int64_t n, int bits, bool feedback)
 {
-    double worst = 0, total = 0;
-    int most = bits == 4 ? 7 : 127;
+    double worst = 0, total = 0, allowed = 1e-5,
+        half_step = bits == 32 ? 0 : bits == 16 ? 1 / 256.0 : bits == 8 ? 0.5 / 127 : 0.5 / 7;
     for (int p = 0; p < me->processes; p++)
         total += weight_of(me, p);
+    for (int p = 0; p < me->processes; p++) /* values and what was lost before */
+        allowed += weight_of(me, p) / total * half_step * (1 + p) * (1 + half_step);
     for (int64_t i = 0; i < n; i++) {
-        double mean = 0, largest = 1 + me->processes;
+        double mean = 0;
         for (int p = 0; p < me->processes; p++)
             mean += weight_of(me, p) > 0 ? weight_of(me, p) / total * (double)value_of(p, round, i) : 0;
         sums[i] = (feedback && round > 0 ? sums[i] : 0) + (double)got[i] - mean;
-        double allowed = bits == 32 ? 1e-5 : bits == 16 ? largest / 128 : largest / most; /* an error in, one out */
-        worst = fmax(worst, fabs(sums[i]) / allowed);
+        worst = fmax(worst, isfinite(sums[i]) ? fabs(sums[i]) / allowed : INFINITY);
     }
     return worst;
 }
@@ -61,7 +62,8 @@ static trek_status means(const part *me, trek_exchange *exchange, int bits, int6
     static float values[MOST], error[MOST];
     static double sums[MOST];
     bool feedback = n != 7; /* one size without */
-    memset(error, 0, sizeof error);
+    for (int64_t i = 0; i < MOST; i++)
+        error[i] = weight_of(me, me->process) > 0 ? 0 : 0.5f; /* then it stays */
     for (int round = 0; round < ROUNDS; round++) {
         double weight = weight_of(me, me->process);
         for (int64_t i = 0; i < n; i++)
@@ -78,6 +80,8 @@ static trek_status means(const part *me, trek_exchange *exchange, int bits, int6
                              (int)n, bits, (int)bytes);
         *worst = fmax(*worst, apart(me, sums, values, round, n, others == 0 ? 32 : travelling, feedback && travelling < 32));
         *hash = hash_of(*hash, values, n);
+        if (weight == 0 && n > 0 && error[n - 1] != 0.5f)
+            return trek_fail(TREK_ERR_STATE, "the error of a process of weight 0 is %g", (double)error[n - 1]);
     }
     return TREK_OK;
 }

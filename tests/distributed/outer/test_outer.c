@@ -248,7 +248,9 @@ static void test_fragments(void **state)
             assert_true((double)n <= 1.5 * share + 1 && (double)n >= 0.5 * share - 1);
             sum += n;
             for (int k = 0; k < segments && f > 0; k++) {
-                cut += bounds[f] > offsets[k] && bounds[f] < offsets[k] + counts[k];
+                int64_t behind = bounds[f] - offsets[k], left = counts[k] - behind, near = total / fragments / 4;
+                assert_true(behind <= 0 || left <= 0 || (behind > near && left > near));
+                cut += behind > 0 && left > 0;
                 met += bounds[f] == offsets[k];
             }
         }

@@ -35,11 +35,20 @@ static const trek_module_class line_class = { .name = "line", .size = sizeof(lin
 
 static const double start[FEATURES] = { 0.3, -0.2, 0.5 }, aim[FEATURES] = { 1, -2, 0.5 };
 
+static trek_dtype dtype = TREK_F64; /* of parameters and samples */
+
+static trek_tensor *numbers(const void *values, trek_shape shape, trek_device device)
+{
+    trek_tensor *x = trek_tensor_from_data(values, shape, TREK_F64, device), *y = trek_tensor_cast(x, dtype);
+    trek_tensor_release(x);
+    return y;
+}
+
 static trek_graph *build_line(trek_device device, void *arg)
 {
     (void)arg;
     trek_module *m = trek_module_new(&line_class);
-    trek_module_param(m, "w", offsetof(line, w), trek_tensor_from_data(start, trek_dims(FEATURES, 1), TREK_F64, device));
+    trek_module_param(m, "w", offsetof(line, w), numbers(start, trek_dims(FEATURES, 1), device));
     return trek_flow_build(trek_flow_from(trek_module_check(m)));
 }
 
@@ -63,9 +72,9 @@ static trek_dataset *line_dataset(bool noise)
         y[i] = target(i, noise);
         row[i] = i;
     }
-    trek_tensor *tensors[] = { trek_tensor_from_data(x, trek_dims(ROWS, FEATURES), TREK_F64, trek_cpu(0)),
-                               trek_tensor_from_data(y, trek_dims(ROWS, 1), TREK_F64, trek_cpu(0)),
-                               trek_tensor_from_data(row, trek_dims(ROWS, 1), TREK_F64, trek_cpu(0)) };
+    trek_tensor *tensors[] = { numbers(x, trek_dims(ROWS, FEATURES), trek_cpu(0)),
+                               numbers(y, trek_dims(ROWS, 1), trek_cpu(0)),
+                               numbers(row, trek_dims(ROWS, 1), trek_cpu(0)) };
     trek_dataset *dataset = trek_dataset_tensors((const char *[]){ "x", "y", "row" }, tensors, 3);
     for (int k = 0; k < 3; k++)
         trek_tensor_release(tensors[k]);
@@ -104,15 +113,18 @@ typedef struct way {
     bool adam, schedule;
     int64_t counts[MOST_RANKS]; /* of a plan; 0: SYNC */
     int64_t max_lead;
+    double outer_lr, outer_momentum; /* 0: no outer optimizer */
+    bool plain;              /* its momentum is not Nesterov's */
 } way;
 
 /* A replica: parameters, then the optimizer's states. */
 typedef struct replica {
-    double values[3 * FEATURES], snapshot[3 * FEATURES];
+    double values[3 * FEATURES], snapshot[3 * FEATURES], momentum[FEATURES]; /* the center's, of the outer optimizer */
     int64_t steps, snapshot_steps, samples;
 } replica;
 
-static int n_values(const way *w) { return FEATURES * (w->adam ? 3 : 2); }
+/* What is averaged. */
+static int n_values(const way *w) { return FEATURES * (w->outer_lr > 0 ? 1 : w->adam ? 3 : 2); }
 
 static double lr_of(const way *w, int64_t step) { return (w->adam ? 0.05 : 0.02) * (w->schedule ? pow(0.97, (double)step) : 1); }
 
@@ -150,7 +162,8 @@ static void take(replica *r, const replica *center, const way *w)
             both = 0;
         r->values[k] = r->values[k] == r->snapshot[k] ? center->values[k] : both;
     }
-    r->steps = center->steps + r->steps - r->snapshot_steps;
+    if (w->outer_lr == 0)
+        r->steps = center->steps + r->steps - r->snapshot_steps;
 }
 
 static void average(const replica *ranks, replica *center, const way *w)
@@ -164,8 +177,14 @@ static void average(const replica *ranks, replica *center, const way *w)
         if (ranks[r].samples > 0 && ranks[r].snapshot_steps > center->steps)
             center->steps = ranks[r].snapshot_steps;
     }
-    for (int k = 0; k < n_values(w); k++)
+    for (int k = 0; k < n_values(w); k++) {
+        double *m = &center->momentum[k % FEATURES], mu = w->outer_momentum;
+        if (w->outer_lr > 0) {
+            *m = mu * *m - delta[k];
+            delta[k] = -w->outer_lr * (w->plain ? *m : -delta[k] + mu * *m);
+        }
         center->values[k] += delta[k];
+    }
 }
 
 /* Counts of a round that has `left` batches; returns their sum. */
@@ -226,6 +245,9 @@ static int64_t epoch_by_hand(replica *ranks, replica *center, const way *w, int6
 
 static void run_way(const way *w)
 {
+    dtype = w->outer_lr > 0 ? TREK_F32 : TREK_F64;
+    trek_outer_opts outer = { .lr = w->outer_lr, .momentum = w->outer_momentum > 0 ? w->outer_momentum : TREK_ZERO,
+                              .nesterov = w->plain ? TREK_OFF : 0 };
     trek_dataset *data = line_dataset(true);
     trek_run_opts o = opts_of(data, w->ranks);
     trek_plan *plan = NULL;
@@ -236,6 +258,7 @@ static void run_way(const way *w)
         : trek_sgd((trek_sgd_opts){ .lr = lr_of(w, 0), .momentum = 0.9 });
     if (w->schedule)
         o.schedule = trek_exponential_lr(lr_of(w, 0), 0.97);
+    o.outer = w->outer_lr > 0 ? &outer : NULL;
     if (w->counts[0]) {
         o.policy = TREK_POLICY_CADENCE;
         o.trainer.plan = plan = trek_plan_new(w->ranks);
@@ -260,7 +283,7 @@ static void run_way(const way *w)
     }
     join(run, got);
     for (int k = 0; k < FEATURES; k++)
-        if (!(fabs(got[k] - center.values[k]) <= 1e-11))
+        if (!(fabs(got[k] - center.values[k]) <= (w->outer_lr > 0 ? 2e-5 : 1e-11)))
             fail_msg("%d ranks, %s, counts %d, lead %d: %.17g instead of %.17g", w->ranks, w->adam ? "Adam" : "SGD",
                      (int)w->counts[0], (int)w->max_lead, got[k], center.values[k]);
     trek_plan_free(&plan);
@@ -271,12 +294,20 @@ static void test_by_hand(void **state)
 {
     (void)state;
     static const way ways[] = {
-        { 2, false, false, { 0 }, 0 },       { 2, false, true, { 0 }, TREK_OFF },  { 3, true, false, { 0 }, 0 },
-        { 3, true, true, { 0 }, 1 },         { 2, false, false, { 1, 3 }, 0 },     { 2, true, true, { 1, 3 }, 1 },
-        { 2, true, false, { 2, 1 }, TREK_OFF }, { 3, false, true, { 2, 1, 2 }, 0 },   { 3, true, true, { 1, 2, 4 }, 2 },
+        { .ranks = 2 }, { .ranks = 2, .schedule = true, .max_lead = TREK_OFF }, { .ranks = 3, .adam = true },
+        { .ranks = 3, .adam = true, .schedule = true, .max_lead = 1 }, { .ranks = 2, .counts = { 1, 3 } },
+        { .ranks = 2, .adam = true, .schedule = true, .counts = { 1, 3 }, .max_lead = 1 },
+        { .ranks = 2, .adam = true, .counts = { 2, 1 }, .max_lead = TREK_OFF },
+        { .ranks = 3, .schedule = true, .counts = { 2, 1, 2 } },
+        { .ranks = 3, .adam = true, .schedule = true, .counts = { 1, 2, 4 }, .max_lead = 2 },
+        { .ranks = 2, .outer_lr = 0.7, .outer_momentum = 0.9 },
+        { .ranks = 3, .adam = true, .schedule = true, .counts = { 1, 2, 1 }, .outer_lr = 0.7, .outer_momentum = 0.9 },
+        { .ranks = 2, .counts = { 2, 1 }, .max_lead = TREK_OFF, .outer_lr = 0.5, .outer_momentum = 0.8, .plain = true },
+        { .ranks = 2, .adam = true, .counts = { 1, 3 }, .max_lead = 1, .outer_lr = 1 },
     };
     for (size_t k = 0; k < sizeof ways / sizeof *ways; k++)
         run_way(&ways[k]);
+    dtype = TREK_F64;
 }
 
 /* --- to the optimum ------------------------------------------------------------------------------------------ */
@@ -308,6 +339,62 @@ static void test_converges(void **state)
             expect_aim(w, 1e-4, text);
         }
     trek_dataset_free(&data);
+}
+
+/* An outer optimizer, in several fragments; there is nobody to compress for. Stopped, it goes on with its momentum. */
+static void test_outer(void **state)
+{
+    (void)state;
+    dtype = TREK_F32;
+    trek_dataset *data = line_dataset(false);
+    for (int fragments = 1; fragments <= 5; fragments += 2)
+        for (int policy = 0; policy < 3; policy++)
+            for (int ranks = 1; ranks <= 3; ranks++) {
+                double w[FEATURES];
+                trek_run_opts o = opts_of(data, ranks);
+                o.optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.05 });
+                o.outer = &(trek_outer_opts){ .fragments = fragments, .bits = 8, .momentum = 0.5 };
+                o.policy = (trek_policy)policy;
+                o.trainer.anchor = o.trainer.max_anchor = policy == TREK_POLICY_SYNC ? 0 : 2;
+                o.epochs = 100;
+                join(trek_trainer_run(&o), w);
+                expect_aim(w, 1e-3, "outer");
+            }
+    trek_dataset_free(&data);
+    dtype = TREK_F64;
+}
+
+/* The same bits where a run is cut in two, and other ones without the momentum. */
+static void test_outer_resumed(void **state)
+{
+    (void)state;
+    dtype = TREK_F32;
+    trek_dataset *data = line_dataset(true);
+    double whole[FEATURES], halves[FEATURES], without[FEATURES];
+    char folder[] = "/tmp/trek-run-XXXXXX", command[64];
+    assert_non_null(mkdtemp(folder));
+    trek_run_opts o = opts_of(data, 2);
+    o.optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.05 });
+    o.outer = &(trek_outer_opts){ .fragments = 2 };
+    o.epochs = 4;
+    join(trek_trainer_run(&o), whole);
+    o.resume_from = o.checkpoint_folder = folder;
+    o.epochs = 2;
+    join(trek_trainer_run(&o), halves);
+    o.epochs = 4;
+    join(trek_trainer_run(&o), halves);
+    snprintf(command, sizeof command, "rm %s/step*", folder);
+    assert_int_equal(system(command), 0);
+    o.epochs = 2;
+    o.outer = &(trek_outer_opts){ .momentum = TREK_ZERO, .lr = 0.7 };
+    join(trek_trainer_run(&o), without);
+    for (int k = 0; k < FEATURES; k++)
+        assert_true(halves[k] == whole[k]);
+    assert_true(without[0] != whole[0]);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+    trek_dataset_free(&data);
+    dtype = TREK_F64;
 }
 
 /* Ranks whose speeds differ by far, and change: every sample is trained once in each epoch, and the slow one trains less. */
@@ -525,12 +612,18 @@ static void test_refused(void **state)
     o.max_lead = 3;
     expect_refused(&o, ".max_lead is of TREK_TRANSPORT_HOST");
     o.max_lead = 0;
+    o.outer = &(trek_outer_opts){ .bits = 8 };
+    expect_refused(&o, ".outer is of TREK_TRANSPORT_HOST");
+    o.outer = NULL;
     o.policy = TREK_POLICY_ASYNC;
     expect_refused(&o, "needs TREK_TRANSPORT_HOST");
     o.transport = TREK_TRANSPORT_HOST;
     o.max_lead = -3;
     expect_refused(&o, ".max_lead is negative");
     o.max_lead = 0;
+    o.outer = &(trek_outer_opts){ .bits = 7 };
+    expect_refused(&o, "bits");
+    o.outer = NULL;
     o.trainer.accumulate = 2;
     expect_refused(&o, ".trainer.accumulate");
     o.trainer.accumulate = 0;
@@ -542,7 +635,8 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_by_hand), cmocka_unit_test(test_converges), cmocka_unit_test(test_uneven),
+        cmocka_unit_test(test_by_hand), cmocka_unit_test(test_converges), cmocka_unit_test(test_outer),
+        cmocka_unit_test(test_outer_resumed), cmocka_unit_test(test_uneven),
         cmocka_unit_test(test_lost_rank), cmocka_unit_test(test_all_lost), cmocka_unit_test(test_stop_and_resume),
         cmocka_unit_test(test_small), cmocka_unit_test(test_refused),
     };

@@ -162,7 +162,6 @@ void trek_loader_free(trek_loader **loader)
     if (trek_forked)
         return; /* the thread, and what it may hold, is the parent's */
     end_epoch(l);
-    trek_readers_close(l);
     trek_prefetch_free(&l->prefetch);
     trek_fetched_free(l->fetched, &l->plan);
     trek_free(l->batch.vars);

@@ -46,8 +46,6 @@ bool trek_reader_is_of(const trek_reader *reader, const trek_loader *loader);
 trek_status trek_reader_begin(trek_reader *reader, int64_t epoch, int64_t first, int64_t end);
 /* The next one, valid until the call after it; NULL and an error. */
 trek_batch *trek_reader_next(trek_reader *reader);
-/* The loader goes: its readers read no more, also not ahead. Between two passes of their ranks. */
-void trek_readers_close(const trek_loader *loader);
 /* Ends the present batch, and reads on from `first` in case that comes next (at most `end`). */
 void trek_reader_rest(trek_reader *reader, int64_t first, int64_t end);
 

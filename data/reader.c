@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Parts of batches on a rank's device, and a rank's own reader of whole batches. */
-#include <pthread.h>
 #include <string.h>
 
 #include "autograd/var_internal.h"
@@ -62,12 +61,7 @@ struct trek_reader {
     trek_batch batch;
     int64_t epoch, next, end; /* what prefetch reads on */
     bool running;            /* prefetch has epoch, next, end */
-    trek_reader *next_open;
 };
-
-/* Readers whose loader is there. */
-static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
-static trek_reader *open_readers;
 
 trek_reader *trek_reader_new(const trek_loader *loader, trek_device device)
 {
@@ -84,10 +78,6 @@ trek_reader *trek_reader_new(const trek_loader *loader, trek_device device)
     int depth = trek_loader_depth(loader);
     if (depth > 0)
         r->prefetch = trek_prefetch_new(&r->plan, depth);
-    pthread_mutex_lock(&open_lock);
-    r->next_open = open_readers;
-    open_readers = r;
-    pthread_mutex_unlock(&open_lock);
     if (!r->fetched || !r->batch.vars || (depth > 0 && !r->prefetch))
         trek_reader_free(&r);
     return r;
@@ -101,46 +91,15 @@ static void end_batch(trek_reader *r)
         trek_fetched_clear(r->fetched, &r->plan);
 }
 
-/* All that it has of its loader. */
-static void close_reader(trek_reader *r)
-{
-    end_batch(r);
-    trek_prefetch_free(&r->prefetch);
-    if (r->fetched)
-        trek_fetched_free(r->fetched, &r->plan);
-    r->fetched = NULL;
-    r->running = false;
-}
-
-void trek_readers_close(const trek_loader *loader)
-{
-    pthread_mutex_lock(&open_lock);
-    for (trek_reader **link = &open_readers; *link;) {
-        trek_reader *r = *link;
-        if (!trek_reader_is_of(r, loader)) {
-            link = &r->next_open;
-            continue;
-        }
-        *link = r->next_open;
-        close_reader(r);
-    }
-    pthread_mutex_unlock(&open_lock);
-}
-
 void trek_reader_free(trek_reader **reader)
 {
     trek_reader *r = *reader;
     *reader = NULL;
     if (!r)
         return;
-    pthread_mutex_lock(&open_lock);
-    trek_reader **link = &open_readers;
-    while (*link && *link != r)
-        link = &(*link)->next_open;
-    if (*link)
-        *link = r->next_open;
-    pthread_mutex_unlock(&open_lock);
-    close_reader(r);
+    end_batch(r);
+    trek_prefetch_free(&r->prefetch);
+    trek_fetched_free(r->fetched, &r->plan);
     trek_free(r->batch.vars);
     trek_free(r);
 }

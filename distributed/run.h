@@ -120,7 +120,7 @@ typedef struct trek_run_opts {
     int64_t max_lead;                /* HOST: how many batches of a round a rank trains at most before it takes in the average of
                                         the round before (ASYNC: it takes it in before, if it is there). Default 0: the round's.
                                         TREK_OFF: none, ranks wait for each average */
-    const trek_outer_opts *outer;    /* HOST: an outer optimizer is given what ranks have come to, instead of averaging it (DiLoCo),
+    const trek_outer_opts *outer;    /* HOST: an outer optimizer is given what ranks have come to: no averages (DiLoCo),
                                         for machines far apart. Each rank trains its batches of a round by itself: with CADENCE
                                         and an anchor of 50 (.trainer.anchor, .max_anchor) the slowest one 50; of fragments one
                                         travels in each round, in turn. The states of .optimizer stay each rank's own.

@@ -110,6 +110,7 @@ trek_status trek_background_new(ranks_stepper *s, const trek_background_opts *op
     if (opts->outer) {
         b->rule = *opts->outer;
         b->opts.outer = &b->rule;
+        s->own_states = true;
         trek_exchange_init(&b->exchange, s->comm);
     }
     b->ranks = trek_calloc((size_t)s->local_ranks, sizeof *b->ranks);
@@ -521,8 +522,6 @@ trek_status trek_background_end(trek_background *b, trek_status own, int64_t *ba
     trek_error_clear();
     return trek_fail(b->status, "%s", b->message);
 }
-
-bool trek_background_averages_states(const trek_background *b) { return b->opts.outer == NULL; }
 
 trek_background_stats trek_background_look(trek_background *b)
 {

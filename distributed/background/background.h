@@ -33,9 +33,6 @@ typedef struct trek_background_opts {
 trek_status trek_background_new(ranks_stepper *s, const trek_background_opts *opts);
 void trek_background_free(trek_background **background); /* NULL: nothing */
 
-/* Whether optimizers' states are averaged, too. */
-bool trek_background_averages_states(const trek_background *background);
-
 /* A pass over batches [first, end) of an epoch, by the caller's thread, around the ranks' part of it. All processes. end: ends
  * also after a failure, which it returns; *batches: that were trained. */
 trek_status trek_background_begin(trek_background *background, int64_t first, int64_t end);

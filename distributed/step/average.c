@@ -8,7 +8,6 @@
 
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
-#include "distributed/background/background.h"
 #include "distributed/step/average.h"
 #include "distributed/step/job_sync.h"
 #include "distributed/step/reduce.h"
@@ -179,7 +178,7 @@ static void take_steps(ranks_stepper *s, int rank)
 {
     rank_replica *own = &s->replicas[rank];
     trek_optimizer *optimizer = own->optimizer;
-    if (s->background && !trek_background_averages_states(s->background))
+    if (s->own_states)
         return;
     for (int k = 0; k < own->arena->n_segments; k++) {
         trek_arena_segment *g = &own->arena->segments[k];

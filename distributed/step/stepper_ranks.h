@@ -86,6 +86,7 @@ typedef struct ranks_stepper {
     bool averages;           /* parameters instead of gradients (average.c) */
     struct trek_background *background; /* they are averaged in the background, while ranks run (distributed/background/);
                                            NULL: they meet for it */
+    bool own_states;         /* optimizers' states are not averaged */
     double window_rows;      /* of the step that ends: samples of all ranks of the job */
     int64_t window_batches;  /* since the last average, of all ranks of the job */
     int64_t *segment_steps, *job_segment_steps; /* [segments], [processes][segments] updates, the most of any rank */

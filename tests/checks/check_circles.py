@@ -17,8 +17,7 @@ CIRCLES = {
     # the derivative of an op is made of ops; a variable holds the node that holds variables
     "autograd": ["apply autocast composite composite_fused composite_recurrent engine functional rules rules_fused rules_math rules_nn rules_recurrent rules_shape", "tape var"],
     "nn": [],
-    # readers are a loader's, and are closed with it
-    "data": ["loader reader"],
+    "data": [],
     "optim": [],
     # a graph owns its parts, which run the graph
     "graph": ["capture constants graph graph_loader observe record stepper_single"],

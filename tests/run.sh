@@ -218,7 +218,7 @@ stage_plain() {
     without=
     [ $built = 0 ] || return
     has_cuda && aside compile_plugin compile_plugin
-    tests plain suites "${not_waiting[@]}"
+    TREK_TEST_LONG=1 tests plain suites "${not_waiting[@]}" # tests that draw at random draw more often
 }
 
 stage_processes() {

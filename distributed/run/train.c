@@ -405,6 +405,6 @@ trek_status trek_run_train(trek_run *run)
     clean_up(run);
     trek_error_clear();
     if (status != TREK_OK || kept != TREK_OK)
-        trek_fail(status != TREK_OK ? status : kept, "%s", kept != TREK_OK ? message : trek_status_text(status));
+        trek_fail(kept != TREK_OK ? kept : status, "%s", kept != TREK_OK ? message : trek_status_text(status));
     return trek_error_status();
 }

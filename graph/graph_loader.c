@@ -26,8 +26,8 @@ trek_status trek_graph_set_loader(trek_graph *graph, trek_loader *loader, const 
         return trek_fail_missing("trek_graph_set_loader", "graph");
     trek_graph_loader *graph_loader = graph_loader_of(graph);
     int n = trek_graph_input_count(graph);
-    int *fields = graph_loader ? trek_calloc((size_t)n, sizeof *fields) : NULL;
-    if (!fields)
+    int *fields = graph_loader && loader ? trek_calloc((size_t)n, sizeof *fields) : NULL;
+    if (!graph_loader || (loader && !fields))
         return trek_status_or(TREK_ERR_MEMORY);
     trek_dataset *dataset = trek_loader_dataset(loader);
     for (int k = 0; k < n && loader && field; k++) {
@@ -37,6 +37,8 @@ trek_status trek_graph_set_loader(trek_graph *graph, trek_loader *loader, const 
             return trek_status_or(TREK_ERR_ARGUMENT);
         }
     }
+    if (graph_loader->loader != loader && graph->stepper && graph->stepper->klass->forget_loader)
+        graph->stepper->klass->forget_loader(graph->stepper);
     trek_free(graph_loader->fields);
     graph_loader->fields = fields;
     graph_loader->loader = loader;

@@ -41,6 +41,8 @@ typedef struct trek_stepper_class {
     trek_var *(*train_batch)(trek_stepper *self, const struct trek_batch *batch);
     /* How many batches the next step's window has; 0, or NULL: no window, one batch. */
     int64_t (*window)(trek_stepper *self);
+    /* The graph's loader goes, or another one comes: nobody reads its batches any more. NULL: nobody does by himself. */
+    void (*forget_loader)(trek_stepper *self);
     /* What training functions have recorded on all replicas comes to the graph. NULL: it is there. */
     trek_status (*gather_observations)(trek_stepper *self);
     const struct trek_stepper_capture *capture; /* NULL: its steps cannot be captured */

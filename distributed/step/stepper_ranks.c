@@ -390,13 +390,31 @@ static double grad_norm(const trek_stepper *stepper)
 }
 static trek_optimizer *optimizer_of(trek_stepper *stepper) { return ((ranks_stepper *)stepper)->replicas[0].optimizer; }
 
+static trek_status forget_reader(int rank, void *arg)
+{
+    ranks_stepper *s = arg;
+    trek_reader_free(&s->replicas[rank].reader);
+    return TREK_OK;
+}
+
+/* Readers read ahead, on threads of their own. */
+static void forget_loader(trek_stepper *stepper)
+{
+    ranks_stepper *s = (ranks_stepper *)stepper;
+    bool reads = false;
+    for (int r = 0; r < s->local_ranks; r++)
+        reads |= s->replicas[r].reader != NULL;
+    if (reads && !trek_forked)
+        trek_ranks_call(s->ranks, forget_reader, s);
+}
+
 static const trek_stepper_class ranks_class = {
     .name = "ranks", .free = free_ranks, .forward = trek_ranks_forward, .backward = trek_ranks_backward,
     .reduce = trek_ranks_reduce, .step = trek_ranks_step, .zero_grad = zero_grad, .train = train, .freeze = freeze,
     .parameters_changed = parameters_changed, .set_optimizer = set_optimizer,
     .set_lr = set_lr, .world_size = world_size, .shares = shares, .lr = lr, .grad_norm = grad_norm, .optimizer = optimizer_of,
     .constants = trek_ranks_constants, .train_batch = trek_ranks_train_batch, .window = trek_ranks_window,
-    .gather_observations = trek_ranks_gather_observations,
+    .gather_observations = trek_ranks_gather_observations, .forget_loader = forget_loader,
 };
 
 ranks_stepper *trek_graph_ranks(const trek_graph *graph)

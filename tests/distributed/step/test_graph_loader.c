@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,6 +76,54 @@ static void test_windows(void **state)
                 compare(&(run){ .world = worlds[w], .passes = passes, .batch = w == 3 ? 1 : 2, .loss = loss, .windows = true,
                                 .separate = loss == 1, .clip = loss == 2,
                                 .optimizer = loss == 0 ? training_adam() : training_momentum() });
+}
+
+/* Windows: ranks read ahead, until the loader is taken away, which may then be freed, and what its dataset reads from too. */
+static atomic_bool gone;
+
+static int64_t slow_length(const trek_dataset *self)
+{
+    (void)self;
+    return 64;
+}
+
+static trek_status slow_get(trek_dataset *self, const int64_t *indices, int64_t n, trek_tensor **out)
+{
+    (void)self, (void)indices;
+    usleep(500);
+    assert_false(atomic_load(&gone));
+    out[0] = trek_tensor_zeros(trek_dims(n, IN), TREK_F64, trek_cpu(0));
+    out[1] = trek_tensor_zeros(trek_dims(n, 1), TREK_F64, trek_cpu(0));
+    return trek_error_status();
+}
+
+static void test_loader_taken_away(void **state)
+{
+    (void)state;
+    static const char *const names[] = { "x", "target" };
+    static const trek_dataset_class slow = { .name = "slow", .size = sizeof(trek_dataset), .length = slow_length, .get = slow_get,
+                                             .n_fields = 2, .fields = names };
+    loss_kind kind = BY_ROWS;
+    for (int other = 0; other < 2; other++) {
+        run c = { .world = 2, .passes = 1, .batch = 2, .windows = true, .optimizer = training_momentum() };
+        atomic_store(&gone, false);
+        trek_loader *second = trek_loader_new(training_dataset(), &(trek_loader_opts){ .batch_size = 2 });
+        trek_loader *loader = trek_loader_new(trek_dataset_new(&slow), &(trek_loader_opts){ .batch_size = 2, .prefetch = 4 });
+        trek_graph *graph = training_set_up(&c, loader);
+        assert_int_equal(trek_graph_set_loss(graph, training_loss, &kind), TREK_OK);
+        assert_int_equal(trek_graph_start(graph, 0), TREK_OK);
+        for (int k = 0; k < 2; k++) {
+            assert_non_null(trek_graph_train_batch(graph, trek_graph_next(graph)));
+            assert_int_equal(trek_graph_step(graph), TREK_OK);
+        }
+        assert_int_equal(trek_graph_set_loader(graph, other ? second : NULL, other ? "x" : NULL), TREK_OK);
+        trek_loader_free(&loader);
+        atomic_store(&gone, true);
+        usleep(5000);
+        trek_graph_free(&graph);
+        trek_loader_free(&second);
+    }
+    assert_int_equal(trek_error_status(), TREK_OK);
 }
 
 /* Several passes in a step: those whose weights are known before their backward are seeded by them, and nothing is put aside;
@@ -503,7 +552,7 @@ static void test_mixed_devices(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_batches), cmocka_unit_test(test_small_batches), cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_batches), cmocka_unit_test(test_small_batches), cmocka_unit_test(test_windows), cmocka_unit_test(test_loader_taken_away),
             cmocka_unit_test(gradients_put_aside), cmocka_unit_test(test_accumulate), cmocka_unit_test(test_teacher),
         cmocka_unit_test(test_foreign_values), cmocka_unit_test(test_constants),
         cmocka_unit_test(test_uneven_shares), cmocka_unit_test(test_replay), cmocka_unit_test(test_without_training),

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a run does, whatever its policy and the number of its ranks: it finds a known optimum, sees every sample of an epoch once,
+ * follows its schedule, calls back once an epoch, and counts what happened. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "autograd/ops.h"
+#include "distributed/run.h"
+#include "graph/flow.h"
+#include "nn/layers.h"
+
+#include "tests/support/support.h"
+
+enum { FEATURES = 3, ROWS = 61, MOST_EPOCHS = 8, MOST_WAYS = 9 };
+static const double truth[FEATURES + 1] = { 0.5, -1.25, 2, 0.75 }; /* the last one is the bias */
+
+/* --- a convex problem ------------------------------------------------------------------------- */
+
+static trek_dataset *line_dataset(void)
+{
+    double x[ROWS * FEATURES], y[ROWS];
+    for (int i = 0; i < ROWS; i++) {
+        y[i] = truth[FEATURES];
+        for (int k = 0; k < FEATURES; k++) {
+            x[i * FEATURES + k] = test_number(3, (uint32_t)(i * FEATURES + k));
+            y[i] += truth[k] * x[i * FEATURES + k];
+        }
+    }
+    trek_tensor *tensors[] = { trek_tensor_from_data(x, trek_dims(ROWS, FEATURES), TREK_F64, trek_cpu(0)),
+                               trek_tensor_from_data(y, trek_dims(ROWS, 1), TREK_F64, trek_cpu(0)) };
+    trek_dataset *dataset = trek_dataset_tensors((const char *const[]){ "x", "y" }, tensors, 2);
+    trek_tensor_release(tensors[0]);
+    trek_tensor_release(tensors[1]);
+    return dataset;
+}
+
+static trek_graph *line_build(trek_device device, void *arg)
+{
+    (void)arg;
+    return trek_flow_build(trek_flow_from(trek_nn_linear_with(&(trek_linear_opts){
+        .in = FEATURES, .out = 1, .dtype = TREK_F64, .device = device })));
+}
+
+static trek_var *squares(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
+{
+    (void)graph, (void)arg;
+    return trek_mse_loss(output, trek_batch_get(batch, "y"));
+}
+
+/* --- ways ---------------------------------------------------------------------------------------- */
+
+typedef struct way {
+    int ranks;
+    trek_policy policy;
+    trek_average average;
+} way;
+
+/* Every policy on every number of ranks. */
+static way way_of(int k)
+{
+    static const struct { trek_policy policy; trek_average average; } kinds[] = {
+        { TREK_POLICY_SYNC, TREK_AVERAGE_GRADIENTS },
+        { TREK_POLICY_CADENCE, TREK_AVERAGE_GRADIENTS },
+        { TREK_POLICY_CADENCE, TREK_AVERAGE_PARAMETERS },
+    };
+    return (way){ 1 + k % 3, kinds[k / 3].policy, kinds[k / 3].average };
+}
+
+static trek_run_opts opts_of(trek_dataset *data, way w)
+{
+    bool windows = w.policy == TREK_POLICY_CADENCE;
+    return (trek_run_opts){ .build_model = line_build, .train_step = squares, .dataset = data, .input = "x",
+                            .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.3 }), .batch_size = windows ? 4 : 8, .epochs = 4,
+                            .seed = 11, .policy = w.policy,
+                            .trainer = { .ranks = w.ranks, .devices = test_devices(), .average = w.average,
+                                         .anchor = windows ? 2 : 0, .max_anchor = windows ? 2 : 0 } };
+}
+
+static trek_run *begin(const trek_run_opts *o)
+{
+    trek_run *run = trek_trainer_run(o);
+    if (!run)
+        fail_msg("%s", trek_error());
+    return run;
+}
+
+static trek_state *join(trek_run *run)
+{
+    trek_state *state = trek_run_join(run);
+    if (!state)
+        fail_msg("%s", trek_error());
+    return state;
+}
+
+/* All parameters, the bias last; frees the state. */
+static void read_line(trek_state *state, double to[FEATURES + 1])
+{
+    double *weight = test_read(trek_state_find(state, "0.weight")), *bias = test_read(trek_state_find(state, "0.bias"));
+    assert_true(weight && bias);
+    memcpy(to, weight, FEATURES * sizeof *to);
+    to[FEATURES] = *bias;
+    free(weight);
+    free(bias);
+    trek_state_free(&state);
+}
+
+static void test_finds_the_optimum(void **state)
+{
+    (void)state;
+    trek_dataset *data = line_dataset();
+    for (int k = 0; k < MOST_WAYS; k++) {
+        trek_run_opts o = opts_of(data, way_of(k));
+        o.epochs = 150;
+        trek_run *run = begin(&o);
+        double before = INFINITY, found[FEATURES + 1];
+        for (trek_epoch_metrics m; trek_run_next(run, &m);) {
+            if (m.epoch % 10 == 0) {
+                assert_true(m.loss < before || m.loss < 1e-20);
+                before = m.loss;
+            }
+        }
+        read_line(join(run), found);
+        for (int i = 0; i <= FEATURES; i++)
+            if (!(fabs(found[i] - truth[i]) < 1e-6))
+                fail_msg("way %d: number %d is %g, not %g", k, i, found[i], truth[i]);
+    }
+    trek_dataset_free(&data);
+}
+
+/* --- samples ------------------------------------------------------------------------------------- */
+
+typedef struct seen {
+    _Atomic int64_t epoch;
+    atomic_int times[MOST_EPOCHS][ROWS], calls[MOST_EPOCHS];
+    int first[MOST_EPOCHS][ROWS]; /* one rank: the order */
+    bool ordered;
+    int epochs_called, metrics_called;
+    trek_epoch_metrics metrics[MOST_EPOCHS];
+    double lr;                    /* on_epoch sets lr / (1 + epoch) */
+} seen;
+
+static trek_var *squares_seen(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
+{
+    seen *s = arg;
+    int64_t epoch = atomic_load(&s->epoch);
+    for (int64_t k = 0; k < trek_batch_size(batch); k++) {
+        int64_t sample = trek_batch_indices(batch)[k];
+        atomic_fetch_add(&s->times[epoch][sample], 1);
+        int call = atomic_fetch_add(&s->calls[epoch], 1);
+        if (s->ordered)
+            s->first[epoch][call] = (int)sample;
+    }
+    trek_record_sum("epochs", (double)epoch * (double)trek_batch_size(batch));
+    return squares(graph, output, batch, NULL);
+}
+
+static trek_status note_epoch(trek_graph *graph, int64_t epoch, void *arg)
+{
+    seen *s = arg;
+    atomic_store(&s->epoch, epoch);
+    assert_int_equal(epoch, s->epochs_called++);
+    return s->lr > 0 ? trek_graph_set_lr(graph, s->lr / (double)(1 + epoch)) : TREK_OK;
+}
+
+static trek_status note_metrics(const trek_epoch_metrics *m, void *arg)
+{
+    seen *s = arg;
+    s->metrics[s->metrics_called++] = *m;
+    return TREK_OK;
+}
+
+static void run_seen(trek_run_opts *o, seen *s)
+{
+    o->train_step = squares_seen;
+    o->on_epoch = note_epoch;
+    o->on_metrics = note_metrics;
+    o->arg = s;
+    trek_run *run = begin(o);
+    int epochs = 0;
+    for (trek_epoch_metrics m; trek_run_next(run, &m); epochs++) {
+        assert_true(s->metrics_called > epochs); /* they are called before */
+        assert_memory_equal(&m, &s->metrics[epochs], sizeof m);
+        assert_true(trek_metrics_get(&m, "epochs") == (double)epochs * ROWS); /* nothing is left over from another epoch */
+    }
+    assert_true(epochs == (int)o->epochs && s->metrics_called == epochs && s->epochs_called == epochs);
+    trek_state *final = join(run);
+    trek_state_free(&final);
+}
+
+/* Ranks change pace in mid-epoch. */
+static void test_every_sample_once(void **state)
+{
+    (void)state;
+    static const trek_slowdown_point points[] = { { 0, 1 }, { 3, 6 }, { 9, 1 } };
+    const trek_slowdown slow[] = { { .factor = 1 }, { .schedule = points, .points = 3, .sleep = true }, { .factor = 2 } };
+    trek_dataset *data = line_dataset();
+    static seen s;
+    for (int k = 0; k < MOST_WAYS; k++) {
+        memset(&s, 0, sizeof s);
+        trek_run_opts o = opts_of(data, way_of(k));
+        o.trainer.slowdowns = slow;
+        o.trainer.max_anchor = o.policy == TREK_POLICY_CADENCE ? 5 : 0;
+        o.trainer.balance = 1;
+        run_seen(&o, &s);
+        for (int epoch = 0; epoch < o.epochs; epoch++) {
+            assert_int_equal(s.metrics[epoch].samples, ROWS);
+            for (int i = 0; i < ROWS; i++)
+                if (atomic_load(&s.times[epoch][i]) != 1)
+                    fail_msg("way %d: sample %d was seen %d times in epoch %d", k, i, atomic_load(&s.times[epoch][i]), epoch);
+        }
+    }
+    trek_dataset_free(&data);
+}
+
+/* The same of the same seed, another in each epoch and of another seed. */
+static void test_order(void **state)
+{
+    (void)state;
+    trek_dataset *data = line_dataset();
+    static seen runs[3];
+    memset(runs, 0, sizeof runs);
+    for (int k = 0; k < 3; k++) {
+        trek_run_opts o = opts_of(data, (way){ .ranks = 1 });
+        o.seed = k == 2 ? 12 : 11;
+        runs[k].ordered = true;
+        run_seen(&o, &runs[k]);
+    }
+    assert_memory_equal(runs[0].first, runs[1].first, sizeof runs[0].first);
+    assert_memory_not_equal(runs[0].first, runs[2].first, sizeof runs[0].first);
+    assert_memory_not_equal(runs[0].first[0], runs[0].first[1], sizeof runs[0].first[0]);
+    trek_dataset_free(&data);
+}
+
+/* --- learning rates ------------------------------------------------------------------------------- */
+
+/* What on_epoch sets holds, on all ranks. */
+static void test_rate_set_before_epochs(void **state)
+{
+    (void)state;
+    trek_dataset *data = line_dataset();
+    static seen s;
+    for (int k = 0; k < MOST_WAYS; k++) {
+        memset(&s, 0, sizeof s);
+        s.lr = 0.2;
+        trek_run_opts o = opts_of(data, way_of(k));
+        run_seen(&o, &s);
+        for (int epoch = 0; epoch < o.epochs; epoch++)
+            assert_true(fabs(s.metrics[epoch].lr - s.lr / (1 + epoch)) < 1e-15);
+    }
+    trek_dataset_free(&data);
+}
+
+/* The bias has gradient 1: it falls by the learning rates of all steps. */
+static trek_var *plain_mean(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
+{
+    (void)graph, (void)batch, (void)arg;
+    return trek_mean(output, trek_dims_none(), false);
+}
+
+/* Rates that ranks sum to on average, if they make `window` steps together and `each` on their own between two meetings. */
+static double sum_of_rates(const trek_schedule *schedule, int64_t steps, int64_t window, int64_t each)
+{
+    double sum = 0;
+    for (int64_t from = 0; from < steps; from += window)
+        for (int64_t k = 0; k < each; k++)
+            sum += trek_schedule_lr(schedule, from + k);
+    return sum;
+}
+
+static void test_schedule_drives_the_steps(void **state)
+{
+    (void)state;
+    trek_dataset *data = line_dataset(), *some = trek_dataset_subset(trek_dataset_retain(data), 0, 48);
+    for (int k = 0; k < MOST_WAYS; k++)
+        for (int scaled = 0; scaled < 2; scaled++) {
+            way w = way_of(k);
+            bool windows = w.policy == TREK_POLICY_CADENCE, parameters = w.average == TREK_AVERAGE_PARAMETERS;
+            trek_run_opts o = opts_of(some, w);
+            int64_t batches = 48 / o.batch_size * o.epochs;
+            o.train_step = plain_mean;
+            o.lr_scale = scaled;
+            o.schedule = trek_multistep_lr(0.1, (int64_t[]){ 5, 17 }, 2, 0.1);
+            trek_slowdown even[3] = { { .factor = 1 }, { .factor = 1 }, { .factor = 1 } };
+            o.trainer.slowdowns = even;
+            trek_plan *plan = trek_plan_new(w.ranks); /* two batches each, whatever the speeds */
+            int64_t counts[3] = { 2, 2, 2 };
+            if (windows && w.ranks > 1) {
+                assert_int_equal(trek_plan_add_counts(plan, 0, counts, 2), TREK_OK);
+                o.trainer.plan = plan;
+            }
+            double found[FEATURES + 1], start[FEATURES + 1];
+            trek_seed(o.seed);
+            trek_graph *graph = line_build(test_device(), NULL);
+            read_line(trek_state_of(trek_graph_module(graph)), start);
+            trek_graph_free(&graph);
+            trek_run *run = begin(&o);
+            trek_epoch_metrics m;
+            int64_t steps = 0;
+            while (trek_run_next(run, &m))
+                steps += m.steps;
+            read_line(join(run), found);
+            int64_t window = windows && w.ranks > 1 ? 2 * w.ranks : 1;
+            double factor = scaled ? w.ranks : 1;
+            double sum = windows && parameters && w.ranks > 1 ? sum_of_rates(&o.schedule, batches, window, 2) :
+                sum_of_rates(&o.schedule, windows && !parameters ? batches / window : batches, 1, 1);
+            assert_int_equal(steps, windows && !parameters ? batches / window : batches);
+            if (!(fabs(start[FEATURES] - found[FEATURES] - factor * sum) < 1e-12))
+                fail_msg("way %d: the bias fell by %.12g, not %.12g", k, start[FEATURES] - found[FEATURES], factor * sum);
+            trek_plan_free(&plan);
+        }
+    trek_dataset_free(&some);
+    trek_dataset_free(&data);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_finds_the_optimum),      cmocka_unit_test(test_every_sample_once),
+        cmocka_unit_test(test_order),                  cmocka_unit_test(test_rate_set_before_epochs),
+        cmocka_unit_test(test_schedule_drives_the_steps),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

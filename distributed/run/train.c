@@ -288,6 +288,7 @@ static trek_status train(trek_run *run, run_epoch *e, bool *stopped)
         status = trek_graph_step(run->graph);
     e->metrics.seconds = (double)(trek_clock_ns() - run->epoch_start_ns) * 1e-9;
     e->metrics.steps = trek_graph_steps(run->graph) - steps;
+    e->metrics.meetings = trek_graph_world_size(run->graph) > 1 ? (passes + every - 1) / every : 0;
     e->metrics.samples = run->progress.samples - samples;
     return status;
 }

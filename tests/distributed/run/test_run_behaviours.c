@@ -323,12 +323,38 @@ static void test_schedule_drives_the_steps(void **state)
     trek_dataset_free(&data);
 }
 
+/* --- what is counted ------------------------------------------------------------------------------- */
+
+static void test_meetings(void **state)
+{
+    (void)state;
+    trek_dataset *data = line_dataset();
+    for (int k = 0; k < MOST_WAYS; k++) {
+        way w = way_of(k);
+        trek_run_opts o = opts_of(data, w);
+        trek_plan *plan = trek_plan_new(w.ranks);
+        int64_t counts[3] = { 2, 2, 2 };
+        if (w.policy == TREK_POLICY_CADENCE && w.ranks > 1) {
+            assert_int_equal(trek_plan_add_counts(plan, 0, counts, 2), TREK_OK);
+            o.trainer.plan = plan;
+        }
+        trek_run *run = begin(&o);
+        int64_t batches = (ROWS + o.batch_size - 1) / o.batch_size, window = o.policy == TREK_POLICY_CADENCE ? 2 * w.ranks : 1;
+        for (trek_epoch_metrics m; trek_run_next(run, &m);)
+            assert_int_equal(m.meetings, w.ranks == 1 ? 0 : (batches + window - 1) / window);
+        trek_state *final = join(run);
+        trek_state_free(&final);
+        trek_plan_free(&plan);
+    }
+    trek_dataset_free(&data);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_finds_the_optimum),      cmocka_unit_test(test_every_sample_once),
         cmocka_unit_test(test_order),                  cmocka_unit_test(test_rate_set_before_epochs),
-        cmocka_unit_test(test_schedule_drives_the_steps),
+        cmocka_unit_test(test_schedule_drives_the_steps), cmocka_unit_test(test_meetings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

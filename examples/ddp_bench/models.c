@@ -267,18 +267,6 @@ static trek_var *character_loss(trek_graph *graph, trek_var *output, const trek_
     return trek_cross_entropy(trek_flatten(output, 0, 1), trek_flatten(trek_batch_get(batch, "target"), 0, 1));
 }
 
-bool workload_measure(const workload *w, trek_graph *graph, const trek_batch *batch, double *sum, double *weight)
-{
-    trek_scope scope = trek_scope_begin();
-    trek_var *output = trek_graph_forward(graph, trek_batch_get(batch, w->field));
-    trek_var *mean = w->accuracy ? trek_accuracy(output, trek_batch_get(batch, "label")) : w->loss(graph, output, batch, NULL);
-    double size = (double)trek_batch_size(batch), value = mean ? trek_var_item(mean) : 0;
-    trek_scope_end(scope);
-    *sum += value * size;
-    *weight += size;
-    return trek_error_status() == TREK_OK;
-}
-
 /* --- optimizers and schedules ------------------------------------------------------------------ */
 
 static trek_optimizer_spec adam(double lr) { return trek_adam((trek_adam_opts){ .lr = lr }); }

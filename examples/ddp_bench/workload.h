@@ -18,13 +18,13 @@ typedef struct workload {
     data_kind data;
     const char *field;          /* of the loader, that feeds the graph */
     trek_build_fn build;        /* arg: not used */
-    trek_loss_fn loss;          /* mean over a batch; also what is measured where there is no accuracy */
-    bool accuracy;              /* the measure is the share of right labels; else the loss */
+    trek_loss_fn loss;          /* mean over a batch; arg: not used */
+    bool accuracy;              /* the share of right labels is measured, too, and published; else the loss */
     int epochs, batch_size;
     double lr;
     trek_optimizer_spec (*optimizer)(double lr);
     trek_schedule (*schedule)(double lr, int64_t steps); /* NULL: constant */
-    double published;           /* the measure, of one device on the full data; 0: none */
+    double published;           /* the accuracy, or the loss, of one device on the full data; 0: none */
     int published_epochs;
 } workload;
 
@@ -38,9 +38,6 @@ const workload *workload_find(const char *name);
  * are made here. At most `limit` training samples, and a quarter of that to test with; 0: no limit, some thousands of what is
  * made. */
 workload_data workload_open(data_kind kind, const char *folder, int64_t limit);
-
-/* Sum over the batch of the workload's measure, and what it is the sum of; false and an error on failure. */
-bool workload_measure(const workload *w, trek_graph *graph, const trek_batch *batch, double *sum, double *weight);
 
 enum { CLASSES = 10, CHARACTERS = 65, CONTEXT = 128 };
 

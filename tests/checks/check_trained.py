@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """quickstart, mnist and runs at a small size, on drawn digits: they end well, the loss falls, what mnist saves can be read by others,
-runs goes on where it was stopped.
+runs goes on where it was stopped. ddp_bench: the library's loop comes to the bits of the one that is written out, every mode learns.
 
-Usage: check_trained.py <folder of the programs> quickstart|mnist|runs <number of CPU ranks>
+Usage: check_trained.py <folder of the programs> quickstart|mnist|runs|ddp_bench <number of CPU ranks>
 """
 import json
 import os
@@ -95,6 +95,25 @@ def runs(work):
         sys.exit(f"it left {kept}")
     windows = run(*start, work / "windows", "--policy", "cadence")[0]
     return losses(whole, 3), losses(windows, 3)
+
+
+def ddp_bench(work):
+    report = work / "report.md"
+    os.environ.pop("TREK_DATA", None)
+    run(folder / "ddp_bench", "--model", "mlp,lenet", "--epochs", "2", "--samples", "256", "--batch-size", "16", "--windows", "2",
+        "--ranks", str(ranks), "--seeds", "2", "--report", report)
+    found = []
+    for model in report.read_text().split("\n## ")[1:]:
+        rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in model.split("\n") if line.startswith("| ")]
+        head, rows = rows[0], {row[0]: dict(zip(rows[0], row)) for row in rows[1:]}
+        for one, other in ("solo", "solo-run"), ("setup", "sync"):
+            if rows[one]["parameters"] != rows[other]["parameters"]:
+                sys.exit(f"{one} and {other} come to other bits:\n{model}")
+        tests = {mode: float(row["test loss"].split()[0]) for mode, row in rows.items()}
+        if len(rows) < 7 or not all(test < 2.31 for test in tests.values()) or any(len(row) != len(head) for row in rows.values()):
+            sys.exit(f"all modes should learn:\n{model}")
+        found += [tests["solo"], tests["cadence-params"]]
+    return found
 
 
 with tempfile.TemporaryDirectory() as work:

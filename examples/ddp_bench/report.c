@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The report: what was trained, and a table for each workload, in Markdown. */
+#include <math.h>
+#include <stdio.h>
+
+#include "bench.h"
+
+static bool on_cpu(void) { return trek_device_default().type == TREK_CPU; }
+
+void report_head(FILE *to, const bench *b)
+{
+    fprintf(to, "# Training on uneven ranks\n\nOne rank (`solo`) and %d, slowed by", b->ranks);
+    for (int k = 0; k < b->ranks; k++)
+        fprintf(to, "%s %g", k ? "," : "", b->factors[k]);
+    fprintf(to, ". Windows are %d batches of the slowest rank. All see the same samples in the same order and have the same\n"
+            "learning rate; a batch is that of all ranks together, with windows that of one. Mean and standard deviation over\n"
+            "%d seed%s. Time is that of training alone.\n\n", b->windows, b->seeds, b->seeds == 1 ? "" : "s");
+    for (int k = 0; k < n_modes; k++)
+        fprintf(to, "* `%s`: %s.\n", modes[k].name, modes[k].about);
+    fprintf(to, "\nUpdates: those of one rank, and all ranks' own where parameters are averaged. Meetings: how often ranks\n"
+            "brought gradients or parameters together. Of the ideal: the throughput beside the sum of the ranks' own, which is\n"
+            "solo's, divided by each factor%s. Of their own: the same\nbeside what the ranks did while they computed. Waiting: "
+            "the share of time in which they did not. Parameters: a\nchecksum of the final ones, of the first seed.\n",
+            on_cpu() ? ", and by the number of ranks, which share the cores that solo has for itself" : "");
+    fflush(to);
+}
+
+void report_workload(FILE *to, const bench *b, const workload *w, const char *source)
+{
+    fprintf(to, "\n## %s: %s\n\n%s, %d epoch%s, batches of %d.", w->name, w->about, source, bench_epochs(b, w),
+            bench_epochs(b, w) == 1 ? "" : "s", bench_batch(b, w));
+    if (w->published > 0)
+        fprintf(to, " Published, on the whole of the real data: %s %g after %d epochs.", w->accuracy ? "accuracy" : "test loss",
+                w->published, w->published_epochs);
+    fprintf(to, "\n\n| mode | updates | meetings | training loss | test loss | accuracy | seconds | samples/s | of the ideal "
+            "| of their own | waiting | parameters |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+    fflush(to);
+}
+
+/* --- of several runs ----------------------------------------------------------------------------- */
+
+static double mean(const outcome *runs, int n, double (*of)(const outcome *r))
+{
+    double sum = 0;
+    for (int k = 0; k < n; k++)
+        sum += of(&runs[k]);
+    return sum / n;
+}
+
+static double loss_of(const outcome *r) { return r->loss; }
+static double test_loss_of(const outcome *r) { return r->test_loss; }
+static double accuracy_of(const outcome *r) { return r->accuracy; }
+static double seconds_of(const outcome *r) { return r->seconds; }
+static double steps_of(const outcome *r) { return (double)r->steps; }
+static double meetings_of(const outcome *r) { return (double)r->meetings; }
+static double waiting_of(const outcome *r) { return r->waiting; }
+static double rate_of(const outcome *r) { return r->seconds > 0 ? r->samples / r->seconds : 0; }
+static double part_of_own(const outcome *r) { return r->own_rate > 0 ? rate_of(r) / r->own_rate : (double)NAN; }
+
+double report_rate(const bench *b, const outcome *runs) { return mean(runs, b->seeds, rate_of); }
+
+/* " 0.1234 ± 0.0012 |", and nothing of what is not known. */
+static void cell_of_spread(FILE *to, const bench *b, const outcome *runs, double (*of)(const outcome *r))
+{
+    double m = mean(runs, b->seeds, of), squares = 0;
+    for (int k = 0; k < b->seeds; k++)
+        squares += (of(&runs[k]) - m) * (of(&runs[k]) - m);
+    if (isnan(m))
+        fprintf(to, " |");
+    else if (b->seeds == 1)
+        fprintf(to, " %.4f |", m);
+    else
+        fprintf(to, " %.4f ± %.4f |", m, sqrt(squares / (b->seeds - 1)));
+}
+
+static void cell(FILE *to, const char *format, double value)
+{
+    if (isnan(value))
+        fprintf(to, " |");
+    else
+        fprintf(to, format, value);
+}
+
+void report_row(FILE *to, const bench *b, const mode *m, const outcome *runs, double solo_rate)
+{
+    double speeds = 0, rate = report_rate(b, runs);
+    int n = b->seeds;
+    bool alone = m->one_rank;
+    for (int k = 0; k < b->ranks; k++)
+        speeds += 1 / b->factors[k] / (on_cpu() ? b->ranks : 1);
+    fprintf(to, "| %s | %.0f | %.0f |", m->name, mean(runs, n, steps_of), mean(runs, n, meetings_of));
+    cell_of_spread(to, b, runs, loss_of);
+    cell_of_spread(to, b, runs, test_loss_of);
+    cell_of_spread(to, b, runs, accuracy_of);
+    fprintf(to, " %.1f | %.0f |", mean(runs, n, seconds_of), rate);
+    cell(to, " %.2f |", solo_rate > 0 ? rate / (solo_rate * (alone ? 1 : speeds)) : (double)NAN);
+    cell(to, " %.2f |", alone ? (double)NAN : mean(runs, n, part_of_own));
+    cell(to, " %.2f |", alone || m->by_hand ? (double)NAN : mean(runs, n, waiting_of));
+    fprintf(to, " `%08llx` |\n", (unsigned long long)(runs[0].bits & 0xffffffffu));
+    fflush(to);
+}

@@ -75,7 +75,6 @@ typedef struct trek_epoch_metrics {
     double lr;                       /* of group 0 in the last step */
     double seconds, samples_per_s;   /* of training; evaluation excluded */
     double evaluation_s;
-    int64_t meetings;                /* how often ranks brought gradients, or parameters, together; 0: one rank */
     int64_t anchor;                  /* of windows; 0: none */
     int64_t averages;                /* how often the ranks' gradients or parameters were brought together; 0: one rank */
     int64_t bytes_sent;              /* by this process to others, for TREK_TRANSPORT_HOST's averages; else 0 */

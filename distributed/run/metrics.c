@@ -141,9 +141,7 @@ static void measure_averages(trek_run *run, trek_epoch_metrics *m)
     const ranks_stepper *s = trek_graph_ranks(run->graph);
     if (!s)
         return;
-    m->averages = run->meetings;
     m->drift = s->averages ? s->drift : 0;
-    run->meetings = 0;
     if (!s->background)
         return;
     trek_background_stats now = trek_background_look(s->background);

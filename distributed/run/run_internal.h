@@ -41,7 +41,6 @@ struct trek_run {
     bool resumed;            /* in the middle of first_epoch */
     double best;             /* NaN: none yet */
     int64_t since_best;      /* epochs */
-    int64_t meetings;        /* of this epoch: steps that ranks made together */
     trek_background_stats averages; /* as the last epoch's metrics found them */
     struct run_writer *writer; /* of checkpoints; NULL: another process writes them, or nobody */
     trek_status status;

@@ -255,7 +255,6 @@ static trek_status train_batch(trek_run *run, trek_batch *batch, bool steps)
         is_stopped(run); /* the step tells all processes */
     else
         show(run, batches, samples, trek_var_device(loss).type == TREK_CPU ? trek_var_item(loss) : (double)NAN);
-    run->meetings += steps;
     trek_status status = steps ? trek_graph_step(run->graph) : TREK_OK;
     return status == TREK_OK && background_of(run) ? seek_rest(run) : status;
 }
@@ -288,7 +287,7 @@ static trek_status train(trek_run *run, run_epoch *e, bool *stopped)
         status = trek_graph_step(run->graph);
     e->metrics.seconds = (double)(trek_clock_ns() - run->epoch_start_ns) * 1e-9;
     e->metrics.steps = trek_graph_steps(run->graph) - steps;
-    e->metrics.meetings = trek_graph_world_size(run->graph) > 1 ? (passes + every - 1) / every : 0;
+    e->metrics.averages = trek_graph_world_size(run->graph) > 1 ? (passes + every - 1) / every : 0;
     e->metrics.samples = run->progress.samples - samples;
     return status;
 }

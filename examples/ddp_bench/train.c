@@ -187,7 +187,7 @@ static void take_metrics(const trek_epoch_metrics *m, outcome *r)
     r->seconds += m->seconds;
     r->samples += (double)m->samples;
     r->steps += m->steps;
-    r->meetings += m->meetings;
+    r->meetings += m->averages;
 }
 
 static void train_by_run(const trek_run_opts *o, outcome *r)

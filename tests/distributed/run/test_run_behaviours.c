@@ -341,7 +341,7 @@ static void test_meetings(void **state)
         trek_run *run = begin(&o);
         int64_t batches = (ROWS + o.batch_size - 1) / o.batch_size, window = o.policy == TREK_POLICY_CADENCE ? 2 * w.ranks : 1;
         for (trek_epoch_metrics m; trek_run_next(run, &m);)
-            assert_int_equal(m.meetings, w.ranks == 1 ? 0 : (batches + window - 1) / window);
+            assert_int_equal(m.averages, w.ranks == 1 ? 0 : (batches + window - 1) / window);
         trek_state *final = join(run);
         trek_state_free(&final);
         trek_plan_free(&plan);

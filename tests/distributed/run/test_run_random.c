@@ -25,7 +25,8 @@
 
 enum { FEATURES = 5, WIDE = 9, MOST_SAMPLES = 200, SECONDS = 30 };
 
-typedef enum fault { NOTHING, BAD_STEP, BAD_EPOCH, BAD_METRICS, BAD_CHECKPOINT, NO_FOLDER, BAD_BUILD, BAD_READ, NO_MEMORY, FAULTS } fault;
+typedef enum fault { NOTHING, BAD_STEP, BAD_EPOCH, BAD_METRICS, BAD_CHECKPOINT, NO_FOLDER, BAD_BUILD, BAD_READ, NO_MEMORY,
+                     FAULTS } fault;
 static const char *const fault_names[] = { "nothing", "training function", "on_epoch", "on_metrics", "on_checkpoint", "folder",
                                            "build_model", "dataset", "memory" };
 
@@ -178,7 +179,8 @@ static trek_status on_metrics(const trek_epoch_metrics *m, void *arg)
     for (int r = 0; r < m->ranks; r++)
         of_ranks += m->per_rank[r].samples;
     if (total != samples_of_epoch() || (!c.resumed && (m->samples != total || of_ranks != total)))
-        snprintf(c.wrong, sizeof c.wrong, "epoch %d: %d samples seen, %d counted, %d by the ranks, of %d", (int)m->epoch, (int)total,
+        snprintf(c.wrong, sizeof c.wrong, "epoch %d: %d samples seen, %d counted, %d by the ranks, of %d", (int)m->epoch,
+                 (int)total,
                  (int)m->samples, (int)of_ranks, (int)samples_of_epoch());
     if (m->epoch != c.epochs)
         snprintf(c.wrong, sizeof c.wrong, "epoch %d instead of %d", (int)m->epoch, (int)c.epochs);
@@ -372,13 +374,16 @@ static void tell_run(void)
 {
     const trek_run_opts *o = &c.opts;
     const trek_trainer_opts *t = &o->trainer;
-    printf("model %d, %d samples in batches of %d%s, %d epochs, %d ranks, policy %d, average %d, accumulate %d, %s parameters, anchor "
-           "%d of %d, global %d, shares %d, balance %d, evaluation %d by %d every %d, patience %d, checkpoints %s every %d, last %d, "
+    printf("model %d, %d samples in batches of %d%s, %d epochs, %d ranks, policy %d, average %d, accumulate %d, %s parameters, "
+           "anchor "
+           "%d of %d, global %d, shares %d, balance %d, evaluation %d by %d every %d, patience %d, checkpoints %s every %d, last "
+           "%d, "
            "best %d, stopped after %d us, delays %d us, fault in %s at %d\n",
-           c.model, (int)c.samples, (int)o->batch_size, o->drop_last ? ", whole ones" : "", (int)o->epochs, t->ranks, (int)o->policy,
-           (int)t->average, t->accumulate, t->share_params ? "own" : "shared", (int)t->anchor, (int)t->max_anchor, (int)t->global_batch,
-           t->n_shares, t->balance, o->evaluation != NULL, (int)o->evaluation_batch, (int)o->evaluate_every, (int)o->patience, c.folder,
-           (int)o->checkpoint_every, o->keep_last, o->keep_best, (int)c.stop_us, (int)c.delay_us, fault_names[c.fault], (int)c.fault_at);
+           c.model, (int)c.samples, (int)o->batch_size, o->drop_last ? ", whole ones" : "", (int)o->epochs, t->ranks,
+           (int)o->policy, (int)t->average, t->accumulate, t->share_params ? "own" : "shared", (int)t->anchor, (int)t->max_anchor,
+           (int)t->global_batch, t->n_shares, t->balance, o->evaluation != NULL, (int)o->evaluation_batch, (int)o->evaluate_every,
+           (int)o->patience, c.folder, (int)o->checkpoint_every, o->keep_last, o->keep_best, (int)c.stop_us, (int)c.delay_us,
+           fault_names[c.fault], (int)c.fault_at);
 }
 
 /* True: it ended well. */

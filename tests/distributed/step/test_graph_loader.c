@@ -552,7 +552,8 @@ static void test_mixed_devices(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_batches), cmocka_unit_test(test_small_batches), cmocka_unit_test(test_windows), cmocka_unit_test(test_loader_taken_away),
+        cmocka_unit_test(test_batches), cmocka_unit_test(test_small_batches), cmocka_unit_test(test_windows),
+            cmocka_unit_test(test_loader_taken_away),
             cmocka_unit_test(gradients_put_aside), cmocka_unit_test(test_accumulate), cmocka_unit_test(test_teacher),
         cmocka_unit_test(test_foreign_values), cmocka_unit_test(test_constants),
         cmocka_unit_test(test_uneven_shares), cmocka_unit_test(test_replay), cmocka_unit_test(test_without_training),

@@ -16,80 +16,15 @@
 
 #include "autograd/ops.h"
 #include "distributed/balance/elche.h"
-#include "distributed/run.h"
-#include "graph/flow.h"
+#include "tests/distributed/run/line.h"
 #include "tests/support/support.h"
 
-enum { FEATURES = 3, ROWS = 41, BATCH = 4, BATCHES = (ROWS + BATCH - 1) / BATCH, MOST_RANKS = 3 };
-
-/* --- the model: a sum of weighted features ------------------------------------------------------------- */
-
-typedef struct line {
-    trek_module base;
-    trek_var *w;
-} line;
-
-static trek_var *line_forward(trek_module *self, trek_var *input) { return trek_matmul(input, ((line *)self)->w); }
-
-static const trek_module_class line_class = { .name = "line", .size = sizeof(line), .forward = line_forward };
-
-static const double start[FEATURES] = { 0.3, -0.2, 0.5 }, aim[FEATURES] = { 1, -2, 0.5 };
-
-static trek_dtype dtype = TREK_F64; /* of parameters and samples */
-
-static trek_tensor *numbers(const void *values, trek_shape shape, trek_device device)
-{
-    trek_tensor *x = trek_tensor_from_data(values, shape, TREK_F64, device), *y = trek_tensor_cast(x, dtype);
-    trek_tensor_release(x);
-    return y;
-}
-
-static trek_graph *build_line(trek_device device, void *arg)
-{
-    (void)arg;
-    trek_module *m = trek_module_new(&line_class);
-    trek_module_param(m, "w", offsetof(line, w), numbers(start, trek_dims(FEATURES, 1), device));
-    return trek_flow_build(trek_flow_from(trek_module_check(m)));
-}
-
-static double feature(int row, int k) { return test_number(3, (uint32_t)(row * FEATURES + k)); }
-
-/* noise: then there is no w that fits all. */
-static double target(int row, bool noise)
-{
-    double y = noise ? test_number(4, (uint32_t)row) : 0;
-    for (int k = 0; k < FEATURES; k++)
-        y += aim[k] * feature(row, k);
-    return y;
-}
-
-static trek_dataset *line_dataset(bool noise)
-{
-    double x[ROWS][FEATURES], y[ROWS], row[ROWS];
-    for (int i = 0; i < ROWS; i++) {
-        for (int k = 0; k < FEATURES; k++)
-            x[i][k] = feature(i, k);
-        y[i] = target(i, noise);
-        row[i] = i;
-    }
-    trek_tensor *tensors[] = { numbers(x, trek_dims(ROWS, FEATURES), trek_cpu(0)),
-                               numbers(y, trek_dims(ROWS, 1), trek_cpu(0)),
-                               numbers(row, trek_dims(ROWS, 1), trek_cpu(0)) };
-    trek_dataset *dataset = trek_dataset_tensors((const char *[]){ "x", "y", "row" }, tensors, 3);
-    for (int k = 0; k < 3; k++)
-        trek_tensor_release(tensors[k]);
-    return dataset;
-}
-
-static trek_var *squares(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
-{
-    (void)graph, (void)arg;
-    return trek_mean(trek_square(trek_sub(output, trek_batch_get(batch, "y"))), trek_dims_none(), false);
-}
+enum { MOST_RANKS = 3 };
 
 static trek_run_opts opts_of(trek_dataset *data, int ranks)
 {
-    return (trek_run_opts){ .build_model = build_line, .train_step = squares, .dataset = data, .input = "x", .batch_size = BATCH,
+    return (trek_run_opts){ .build_model = line_build, .train_step = line_squares, .dataset = data, .input = "x",
+                            .batch_size = BATCH,
                             .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.05, .momentum = 0.9 }), .epochs = 3, .seed = 7,
                             .transport = TREK_TRANSPORT_HOST, .trainer = { .ranks = ranks, .devices = test_devices() } };
 }
@@ -133,11 +68,11 @@ static void train_batch(replica *r, const way *w, int64_t batch, int64_t step)
     double gradient[FEATURES] = { 0 }, lr = lr_of(w, step);
     int64_t first = batch * BATCH, end = first + BATCH < ROWS ? first + BATCH : ROWS;
     for (int64_t i = first; i < end; i++) {
-        double error = -target((int)i, true);
+        double error = -line_target((int)i, true);
         for (int k = 0; k < FEATURES; k++)
-            error += r->values[k] * feature((int)i, k);
+            error += r->values[k] * line_feature((int)i, k);
         for (int k = 0; k < FEATURES; k++)
-            gradient[k] += 2 * error * feature((int)i, k) / (double)(end - first);
+            gradient[k] += 2 * error * line_feature((int)i, k) / (double)(end - first);
     }
     r->steps++;
     r->samples += end - first;
@@ -245,7 +180,7 @@ static int64_t epoch_by_hand(replica *ranks, replica *center, const way *w, int6
 
 static void run_way(const way *w)
 {
-    dtype = w->outer_lr > 0 ? TREK_F32 : TREK_F64;
+    line_dtype = w->outer_lr > 0 ? TREK_F32 : TREK_F64;
     trek_outer_opts outer = { .lr = w->outer_lr, .momentum = w->outer_momentum > 0 ? w->outer_momentum : TREK_ZERO,
                               .nesterov = w->plain ? TREK_OFF : 0 };
     trek_dataset *data = line_dataset(true);
@@ -268,8 +203,8 @@ static void run_way(const way *w)
     replica ranks[MOST_RANKS] = { 0 }, center = { 0 };
     int64_t steps = 0;
     for (int r = 0; r < w->ranks; r++)
-        memcpy(ranks[r].values, start, sizeof start);
-    memcpy(center.values, start, sizeof start);
+        memcpy(ranks[r].values, line_start, sizeof line_start);
+    memcpy(center.values, line_start, sizeof line_start);
     for (int epoch = 0; epoch < 3; epoch++) {
         trek_epoch_metrics m = { .epoch = -1 };
         int64_t averages = epoch_by_hand(ranks, &center, w, &steps);
@@ -307,7 +242,7 @@ static void test_by_hand(void **state)
     };
     for (size_t k = 0; k < sizeof ways / sizeof *ways; k++)
         run_way(&ways[k]);
-    dtype = TREK_F64;
+    line_dtype = TREK_F64;
 }
 
 /* --- to the optimum ------------------------------------------------------------------------------------------ */
@@ -315,8 +250,8 @@ static void test_by_hand(void **state)
 static void expect_aim(const double *w, double tolerance, const char *text)
 {
     for (int k = 0; k < FEATURES; k++)
-        if (!(fabs(w[k] - aim[k]) <= tolerance))
-            fail_msg("%s: w[%d] is %.17g instead of %g", text, k, w[k], aim[k]);
+        if (!(fabs(w[k] - line_aim[k]) <= tolerance))
+            fail_msg("%s: w[%d] is %.17g instead of %g", text, k, w[k], line_aim[k]);
 }
 
 /* Some w fits all samples, so that every way of training comes to it. */
@@ -345,7 +280,7 @@ static void test_converges(void **state)
 static void test_outer(void **state)
 {
     (void)state;
-    dtype = TREK_F32;
+    line_dtype = TREK_F32;
     trek_dataset *data = line_dataset(false);
     for (int fragments = 1; fragments <= 5; fragments += 2)
         for (int policy = 0; policy < 3; policy++)
@@ -361,14 +296,14 @@ static void test_outer(void **state)
                 expect_aim(w, 1e-3, "outer");
             }
     trek_dataset_free(&data);
-    dtype = TREK_F64;
+    line_dtype = TREK_F64;
 }
 
 /* The same bits where a run is cut in two, and other ones without the momentum. */
 static void test_outer_resumed(void **state)
 {
     (void)state;
-    dtype = TREK_F32;
+    line_dtype = TREK_F32;
     trek_dataset *data = line_dataset(true);
     double whole[FEATURES], halves[FEATURES], without[FEATURES];
     char folder[] = "/tmp/trek-run-XXXXXX", command[64];
@@ -394,7 +329,7 @@ static void test_outer_resumed(void **state)
     snprintf(command, sizeof command, "rm -r %s", folder);
     assert_int_equal(system(command), 0);
     trek_dataset_free(&data);
-    dtype = TREK_F64;
+    line_dtype = TREK_F64;
 }
 
 /* Ranks whose speeds differ by far, and change: every sample is trained once in each epoch, and the slow one trains less. */
@@ -408,7 +343,7 @@ static trek_var *squares_seen(trek_graph *graph, trek_var *output, const trek_ba
         atomic_fetch_add(&seen[indices[k]], 1);
     if (arg == &slow)
         usleep(trek_var_device(output).index == 1 ? 2000 : 200);
-    return squares(graph, output, batch, arg);
+    return line_squares(graph, output, batch, arg);
 }
 
 static void test_uneven(void **state)

@@ -189,6 +189,7 @@ part_test() {
     done
     on_device runs 120 test_run
     on_device averaged_parameters 120 test_average
+    on_device background_averages 120 test_run_background
     on_device processes_on_one_gpu 200 test_job
     if [ -z "$why_not" ] && [ "$(gpus)" -lt 2 ]; then
         skip processes_by_nccl "one GPU: each process needs one of its own"

@@ -646,6 +646,7 @@ trek_status trek_background_done(trek_background *b, int rank, trek_status statu
     own->given = own->round + 1;
     pthread_cond_broadcast(&b->changed);
     pthread_mutex_unlock(&b->lock);
+    b->s->replicas[rank].measured_ms += own->ms;
     own->samples[fragment] = 0;
     own->round++;
     return b->opts.max_lead < 0 ? take_in(b, rank) : TREK_OK;

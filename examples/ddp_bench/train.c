@@ -7,6 +7,8 @@
 
 enum { EVAL_BATCH = 250 };
 
+static const trek_outer_opts eight_bits = { .bits = 8 };
+
 /* Each further way is one more row. */
 const mode modes[] = {
     { "solo", "one rank, the loop written out", .one_rank = true, .by_hand = true },
@@ -18,6 +20,14 @@ const mode modes[] = {
     { "cadence", "`trek_trainer_run` with `TREK_POLICY_CADENCE`: windows", .opts = { .policy = TREK_POLICY_CADENCE } },
     { "cadence-params", "the same, ranks make steps of their own and average parameters after a window",
       .opts = { .policy = TREK_POLICY_CADENCE, .trainer = { .average = TREK_AVERAGE_PARAMETERS } } },
+    { "sync-host", "ranks make a step of their own for each batch; parameters are averaged in the background",
+      .opts = { .policy = TREK_POLICY_SYNC, .transport = TREK_TRANSPORT_HOST } },
+    { "cadence-host", "as `cadence-params`, averaged in the background: nobody waits",
+      .opts = { .policy = TREK_POLICY_CADENCE, .transport = TREK_TRANSPORT_HOST } },
+    { "async", "the same, averages are taken in as they come",
+      .opts = { .policy = TREK_POLICY_ASYNC, .transport = TREK_TRANSPORT_HOST } },
+    { "outer", "as `cadence-host`, with an outer optimizer (0.7, Nesterov momentum 0.9) and 8 bits between processes",
+      .opts = { .policy = TREK_POLICY_CADENCE, .transport = TREK_TRANSPORT_HOST, .outer = &eight_bits } },
 };
 const int n_modes = (int)(sizeof modes / sizeof *modes);
 
@@ -50,7 +60,8 @@ static uint64_t checksum(const trek_state *state)
 static int64_t count_steps(const bench *b, const mode *m, int64_t batches, int64_t epochs)
 {
     double slowest = 1, window = 0;
-    if (m->opts.policy == TREK_POLICY_SYNC || m->opts.trainer.average == TREK_AVERAGE_PARAMETERS || m->one_rank)
+    if (m->opts.policy == TREK_POLICY_SYNC || m->opts.trainer.average == TREK_AVERAGE_PARAMETERS ||
+        m->opts.transport == TREK_TRANSPORT_HOST || m->one_rank)
         return batches * epochs;
     for (int k = 0; k < b->ranks; k++)
         slowest = fmax(slowest, b->factors[k]);

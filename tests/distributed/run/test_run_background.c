@@ -258,6 +258,8 @@ static void expect_aim(const double *w, double tolerance, const char *text)
 static void test_converges(void **state)
 {
     (void)state;
+    if (!test_on_cpu()) /* thousands of steps */
+        skip();
     trek_dataset *data = line_dataset(false);
     for (int way = 0; way < 5; way++)
         for (int ranks = 1; ranks <= 3; ranks++) {
@@ -280,6 +282,8 @@ static void test_converges(void **state)
 static void test_outer(void **state)
 {
     (void)state;
+    if (!test_on_cpu()) /* thousands of steps */
+        skip();
     line_dtype = TREK_F32;
     trek_dataset *data = line_dataset(false);
     for (int fragments = 1; fragments <= 5; fragments += 2)
@@ -366,6 +370,8 @@ static void test_uneven(void **state)
             memset(seen, 0, sizeof seen);
             for (int epochs = 0; trek_run_next(run, &m); epochs++) {
                 assert_int_equal(m.samples, ROWS);
+                for (int r = 0; r < 2; r++)
+                    assert_true(m.per_rank[r].compute_s > 0 && m.per_rank[r].compute_s < 1.01 * m.seconds);
                 if (test_on_cpu() && epochs == 3 && !(m.per_rank[1].share < 0.35))
                     fail_msg("the slow rank's share is %g", m.per_rank[1].share);
             }

@@ -349,12 +349,189 @@ static void test_meetings(void **state)
     trek_dataset_free(&data);
 }
 
+/* --- stopping and going on --------------------------------------------------------------------------- */
+
+typedef struct stops {
+    atomic_int times[ROWS], calls;
+    int after;                  /* that many batches the run is asked to stop; 0: never */
+    _Atomic(trek_run *) run;
+} stops;
+
+static trek_var *squares_and_stop(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
+{
+    stops *s = arg;
+    for (int64_t k = 0; k < trek_batch_size(batch); k++)
+        atomic_fetch_add(&s->times[trek_batch_indices(batch)[k]], 1);
+    if (atomic_fetch_add(&s->calls, 1) >= s->after && s->after > 0)
+        trek_run_stop(atomic_load(&s->run));
+    return squares(graph, output, batch, NULL);
+}
+
+static void make_folder(char *path)
+{
+    strcpy(path, "/tmp/trek-run-XXXXXX");
+    assert_non_null(mkdtemp(path));
+}
+
+static int files_in(const char *path)
+{
+    char command[256];
+    int n = -1;
+    snprintf(command, sizeof command, "ls '%s' | grep -c '^step-[0-9]*.safetensors$'", path);
+    FILE *pipe = popen(command, "r");
+    assert_int_equal(fscanf(pipe, "%d", &n), 1);
+    pclose(pipe);
+    return n;
+}
+
+static void remove_folder(const char *path)
+{
+    char command[256];
+    snprintf(command, sizeof command, "rm -rf '%s'", path);
+    assert_int_equal(system(command), 0);
+}
+
+/* Every policy is stopped in the midst of epochs, again and again, and goes on with other numbers of ranks. */
+static void test_stopped_and_resumed(void **state)
+{
+    (void)state;
+    trek_dataset *data = line_dataset();
+    static stops s;
+    char path[64];
+    for (int k = 0; k < MOST_WAYS; k++) {
+        trek_run_opts o = opts_of(data, way_of(k));
+        int parts = 0;
+        bool done = false;
+        memset(&s, 0, sizeof s);
+        make_folder(path);
+        o.checkpoint_folder = o.resume_from = path;
+        o.train_step = squares_and_stop;
+        o.arg = &s;
+        while (!done && parts < 50) {
+            atomic_store(&s.calls, 0);
+            atomic_store(&s.run, NULL);
+            s.after = 7 + parts;
+            o.trainer.ranks = 1 + (k % 3 + parts++) % 3;
+            trek_run *run = begin(&o);
+            atomic_store(&s.run, run);
+            trek_state *final = join(run);
+            trek_state_free(&final);
+            int seen = 0;
+            for (int i = 0; i < ROWS; i++)
+                seen += atomic_load(&s.times[i]);
+            done = seen >= ROWS * o.epochs;
+        }
+        assert_true(done && parts > 2);
+        for (int i = 0; i < ROWS; i++)
+            if (atomic_load(&s.times[i]) != o.epochs)
+                fail_msg("way %d: sample %d was seen %d times", k, i, atomic_load(&s.times[i]));
+        remove_folder(path);
+    }
+    trek_dataset_free(&data);
+}
+
+static void test_checkpoints_every_other_epoch(void **state)
+{
+    (void)state;
+    trek_dataset *data = line_dataset();
+    char path[64];
+    for (int k = 0; k < MOST_WAYS; k++) {
+        trek_run_opts o = opts_of(data, way_of(k));
+        make_folder(path);
+        o.epochs = 5;
+        o.checkpoint_folder = path;
+        o.checkpoint_every = 2;
+        o.keep_last = TREK_OFF;
+        trek_state *final = join(begin(&o));
+        assert_int_equal(files_in(path), 3); /* after the second, the fourth and the last */
+        trek_state_free(&final);
+        remove_folder(path);
+    }
+    trek_dataset_free(&data);
+}
+
+/* --- threads ------------------------------------------------------------------------------------------- */
+
+static int threads_now(void)
+{
+    int n = -1;
+    FILE *pipe = popen("ls /proc/$PPID/task | wc -l", "r");
+    assert_int_equal(fscanf(pipe, "%d", &n), 1);
+    pclose(pipe);
+    return n;
+}
+
+typedef struct other {
+    trek_run *run;
+    int epochs;
+    trek_state *final;
+    trek_status status;
+} other;
+
+static void *follow_and_join(void *arg)
+{
+    other *o = arg;
+    for (trek_epoch_metrics m; trek_run_next(o->run, &m);)
+        o->epochs++;
+    o->final = trek_run_join(o->run);
+    o->status = trek_error_status();
+    return NULL;
+}
+
+static atomic_int built;
+
+static trek_graph *count_builds(trek_device device, void *arg)
+{
+    atomic_fetch_add(&built, 1);
+    return line_build(device, arg);
+}
+
+static trek_var *no_loss(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
+{
+    for (int64_t k = 0; k < trek_batch_size(batch); k++)
+        if (trek_batch_indices(batch)[k] == 40)
+            return NULL;
+    return squares(graph, output, batch, arg);
+}
+
+/* Begun on this thread, followed and joined on another; a model for each rank, and no thread that stays. */
+static void test_on_another_thread(void **state)
+{
+    (void)state;
+    trek_dataset *data = line_dataset();
+    trek_run_opts first = opts_of(data, way_of(2)); /* whatever the library starts once */
+    trek_state *final = join(begin(&first));
+    trek_state_free(&final);
+    int before = threads_now();
+    for (int k = 0; k < MOST_WAYS; k++)
+        for (int fails = 0; fails < 2; fails++) {
+            trek_run_opts o = opts_of(data, way_of(k));
+            o.build_model = count_builds;
+            o.train_step = fails ? no_loss : squares;
+            atomic_store(&built, 0);
+            other there = { .run = begin(&o) };
+            pthread_t thread;
+            assert_int_equal(pthread_create(&thread, NULL, follow_and_join, &there), 0);
+            assert_int_equal(pthread_join(thread, NULL), 0);
+            assert_int_equal(atomic_load(&built), way_of(k).ranks);
+            assert_int_equal(there.epochs, fails ? 0 : o.epochs);
+            assert_int_equal(there.status, fails ? TREK_ERR_CALLBACK : TREK_OK);
+            assert_true((there.final == NULL) == fails);
+            assert_int_equal(trek_error_status(), TREK_OK); /* errors are of the thread that joins */
+            trek_state_free(&there.final);
+            assert_int_equal(threads_now(), before);
+        }
+    trek_dataset_free(&data);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_finds_the_optimum),      cmocka_unit_test(test_every_sample_once),
         cmocka_unit_test(test_order),                  cmocka_unit_test(test_rate_set_before_epochs),
         cmocka_unit_test(test_schedule_drives_the_steps), cmocka_unit_test(test_meetings),
+        cmocka_unit_test(test_stopped_and_resumed),    cmocka_unit_test(test_checkpoints_every_other_epoch),
+        cmocka_unit_test(test_on_another_thread),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -45,6 +45,7 @@ struct trek_ranks {
     trek_comm **comms;
     trek_rank_sums *sums;
     const struct trek_split_watch *watch;
+    pthread_t maker;               /* whose graphs share it: they run one after the other */
     trek_ranks *next;              /* of the groups alive */
 };
 
@@ -248,6 +249,7 @@ static trek_ranks *ranks_make(const trek_device *devices, int n)
         return NULL;
     memset(ranks, 0, sizeof *ranks);
     ranks->world = n;
+    ranks->maker = pthread_self();
     ranks->threads_each = trek_threads_wanted() / n > 1 ? trek_threads_wanted() / n : 1;
     ranks->spin = n <= trek_cores() && n <= trek_threads_wanted();
     atomic_init(&ranks->refs, 1);
@@ -274,9 +276,10 @@ static trek_ranks *ranks_make(const trek_device *devices, int n)
     return ranks;
 }
 
+/* And of this thread. */
 static bool same_devices(const trek_ranks *ranks, const trek_device *devices, int n)
 {
-    if (ranks->world != n || trek_comm_ended(ranks->comms[0]))
+    if (ranks->world != n || !pthread_equal(ranks->maker, pthread_self()) || trek_comm_ended(ranks->comms[0]))
         return false;
     for (int r = 0; r < n; r++)
         if (!trek_device_equal(ranks->slots[r].device, devices ? devices[r] : trek_cpu(r)))

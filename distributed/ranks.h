@@ -15,7 +15,7 @@ typedef trek_status (*trek_rank_fn)(int rank, void *arg);
 
 /* n ranks (1..1024), one for each device (NULL: cpu:0, cpu:1, ...); the same GPU may be given twice. The
  * cores are divided among them; one warning is logged if there are more ranks
- * than cores. While a group over the same devices is alive, that one is given
+ * than cores. While a group over the same devices that this thread made is alive, that one is given
  * once more. NULL and ARGUMENT, DEVICE, MEMORY, STATE (a thread cannot start). */
 TREK_API trek_ranks *trek_ranks_new(const trek_device *devices, int n);
 /* Gives it back; the last one to do so ends the threads. Not from inside a run. */

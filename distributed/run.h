@@ -162,7 +162,8 @@ typedef struct trek_run_opts {
 } trek_run_opts;
 
 /* Checks the options and starts the run; returns at once. NULL and ARGUMENT (which option is missing or contradicts
- * another), MEMORY, STATE (a thread cannot start). One run at a time trains in a job of several processes. */
+ * another), MEMORY, STATE (a thread cannot start). One run at a time trains in a job of several processes;
+ * of one process several may, which draw from the seed of the last one that began. */
 TREK_API trek_run *trek_trainer_run(const trek_run_opts *opts);
 
 /* Waits for the next epoch's metrics. False: there are none any more; trek_run_join tells whether that is well. */

@@ -524,6 +524,42 @@ static void test_on_another_thread(void **state)
     trek_dataset_free(&data);
 }
 
+static trek_var *squares_of(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
+{
+    trek_record_sum("number", *(double *)arg * (double)trek_batch_size(batch));
+    return squares(graph, output, batch, NULL);
+}
+
+/* Two runs of one process at once: each has its own metrics, and comes to the bits that it has alone. */
+static void test_two_at_once(void **state)
+{
+    (void)state;
+    trek_dataset *data = line_dataset();
+    double numbers[2] = { 1, 100 }, alone[2][FEATURES + 1], together[2][FEATURES + 1];
+    trek_run_opts o[2];
+    trek_run *runs[2];
+    for (int k = 0; k < 2; k++) {
+        o[k] = opts_of(data, (way){ .ranks = 2 });
+        o[k].train_step = squares_of;
+        o[k].arg = &numbers[k];
+        o[k].batch_size = 8 - k; /* the seed is the process's */
+        o[k].epochs = 40;
+        read_line(join(begin(&o[k])), alone[k]);
+    }
+    for (int k = 0; k < 2; k++)
+        runs[k] = begin(&o[k]);
+    for (int epoch = 0; epoch < 40; epoch++)
+        for (int k = 0; k < 2; k++) {
+            trek_epoch_metrics m;
+            assert_true(trek_run_next(runs[k], &m));
+            assert_true(m.epoch == epoch && trek_metrics_get(&m, "number") == numbers[k] * ROWS);
+        }
+    for (int k = 0; k < 2; k++)
+        read_line(join(runs[k]), together[k]);
+    assert_memory_equal(alone, together, sizeof alone);
+    trek_dataset_free(&data);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -531,7 +567,7 @@ int main(void)
         cmocka_unit_test(test_order),                  cmocka_unit_test(test_rate_set_before_epochs),
         cmocka_unit_test(test_schedule_drives_the_steps), cmocka_unit_test(test_meetings),
         cmocka_unit_test(test_stopped_and_resumed),    cmocka_unit_test(test_checkpoints_every_other_epoch),
-        cmocka_unit_test(test_on_another_thread),
+        cmocka_unit_test(test_on_another_thread),      cmocka_unit_test(test_two_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -560,6 +560,34 @@ static void test_two_at_once(void **state)
     trek_dataset_free(&data);
 }
 
+/* Ranks' times and samples are those of training, also where an evaluation follows. */
+static void test_evaluation_leaves_ranks_alone(void **state)
+{
+    (void)state;
+    trek_dataset *data = line_dataset(), *few = trek_dataset_subset(trek_dataset_retain(data), 3, 17);
+    for (int k = 0; k < MOST_WAYS; k++) {
+        trek_run_opts o = opts_of(data, way_of(k));
+        o.evaluation = few;
+        trek_run *run = begin(&o);
+        for (trek_epoch_metrics m; trek_run_next(run, &m);) {
+            int64_t samples = 0;
+            assert_false(isnan(m.evaluation_loss));
+            for (int r = 0; r < m.ranks; r++) {
+                const trek_rank_metrics *rank = &m.per_rank[r];
+                samples += rank->samples;
+                assert_true(fabs(rank->share - (double)rank->samples / ROWS) < 1e-12);
+                assert_true((rank->compute_s > 0) == (rank->samples > 0));
+                assert_true(rank->samples == 0 || fabs(rank->samples_per_s * rank->compute_s - (double)rank->samples) < 1e-6);
+            }
+            assert_int_equal(samples, ROWS);
+        }
+        trek_state *final = join(run);
+        trek_state_free(&final);
+    }
+    trek_dataset_free(&few);
+    trek_dataset_free(&data);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -568,6 +596,7 @@ int main(void)
         cmocka_unit_test(test_schedule_drives_the_steps), cmocka_unit_test(test_meetings),
         cmocka_unit_test(test_stopped_and_resumed),    cmocka_unit_test(test_checkpoints_every_other_epoch),
         cmocka_unit_test(test_on_another_thread),      cmocka_unit_test(test_two_at_once),
+        cmocka_unit_test(test_evaluation_leaves_ranks_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,7 +22,7 @@
 
 #include "tests/support/support.h"
 
-enum { FEATURES = 3, ROWS = 61, MOST_EPOCHS = 8, MOST_WAYS = 9 };
+enum { FEATURES = 3, ROWS = 61, MOST_EPOCHS = 8, DEVICE_WAYS = 9, MOST_WAYS = 18 };
 static const double truth[FEATURES + 1] = { 0.5, -1.25, 2, 0.75 }; /* the last one is the bias */
 
 /* --- a convex problem ------------------------------------------------------------------------- */
@@ -64,25 +64,31 @@ typedef struct way {
     int ranks;
     trek_policy policy;
     trek_average average;
+    trek_transport transport;
 } way;
 
-/* Every policy on every number of ranks. */
+/* Every policy on every number of ranks; the first DEVICE_WAYS without the host's transport. */
 static way way_of(int k)
 {
-    static const struct { trek_policy policy; trek_average average; } kinds[] = {
-        { TREK_POLICY_SYNC, TREK_AVERAGE_GRADIENTS },
-        { TREK_POLICY_CADENCE, TREK_AVERAGE_GRADIENTS },
-        { TREK_POLICY_CADENCE, TREK_AVERAGE_PARAMETERS },
+    static const way kinds[] = {
+        { .policy = TREK_POLICY_SYNC },
+        { .policy = TREK_POLICY_CADENCE },
+        { .policy = TREK_POLICY_CADENCE, .average = TREK_AVERAGE_PARAMETERS },
+        { .policy = TREK_POLICY_SYNC, .transport = TREK_TRANSPORT_HOST },
+        { .policy = TREK_POLICY_CADENCE, .transport = TREK_TRANSPORT_HOST },
+        { .policy = TREK_POLICY_ASYNC, .transport = TREK_TRANSPORT_HOST },
     };
-    return (way){ 1 + k % 3, kinds[k / 3].policy, kinds[k / 3].average };
+    way w = kinds[k / 3];
+    w.ranks = 1 + k % 3;
+    return w;
 }
 
 static trek_run_opts opts_of(trek_dataset *data, way w)
 {
-    bool windows = w.policy == TREK_POLICY_CADENCE;
+    bool windows = w.policy != TREK_POLICY_SYNC;
     return (trek_run_opts){ .build_model = line_build, .train_step = squares, .dataset = data, .input = "x",
                             .optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.3 }), .batch_size = windows ? 4 : 8, .epochs = 4,
-                            .seed = 11, .policy = w.policy,
+                            .seed = 11, .policy = w.policy, .transport = w.transport,
                             .trainer = { .ranks = w.ranks, .devices = test_devices(), .average = w.average,
                                          .anchor = windows ? 2 : 0, .max_anchor = windows ? 2 : 0 } };
 }
@@ -210,7 +216,7 @@ static void test_every_sample_once(void **state)
         memset(&s, 0, sizeof s);
         trek_run_opts o = opts_of(data, way_of(k));
         o.trainer.slowdowns = slow;
-        o.trainer.max_anchor = o.policy == TREK_POLICY_CADENCE ? 5 : 0;
+        o.trainer.max_anchor = o.policy == TREK_POLICY_SYNC ? 0 : 5;
         o.trainer.balance = 1;
         run_seen(&o, &s);
         for (int epoch = 0; epoch < o.epochs; epoch++) {
@@ -282,7 +288,7 @@ static void test_schedule_drives_the_steps(void **state)
 {
     (void)state;
     trek_dataset *data = line_dataset(), *some = trek_dataset_subset(trek_dataset_retain(data), 0, 48);
-    for (int k = 0; k < MOST_WAYS; k++)
+    for (int k = 0; k < DEVICE_WAYS; k++)
         for (int scaled = 0; scaled < 2; scaled++) {
             way w = way_of(k);
             bool windows = w.policy == TREK_POLICY_CADENCE, parameters = w.average == TREK_AVERAGE_PARAMETERS;
@@ -325,25 +331,34 @@ static void test_schedule_drives_the_steps(void **state)
 
 /* --- what is counted ------------------------------------------------------------------------------- */
 
-static void test_meetings(void **state)
+static void count_averages(const trek_run_opts *o, int64_t expected)
+{
+    trek_run *run = begin(o);
+    for (trek_epoch_metrics m; trek_run_next(run, &m);)
+        assert_int_equal(m.averages, expected);
+    trek_state *final = join(run);
+    trek_state_free(&final);
+}
+
+static void test_averages(void **state)
 {
     (void)state;
     trek_dataset *data = line_dataset();
-    for (int k = 0; k < MOST_WAYS; k++) {
+    for (int k = 0; k < DEVICE_WAYS; k++) {
         way w = way_of(k);
         trek_run_opts o = opts_of(data, w);
         trek_plan *plan = trek_plan_new(w.ranks);
-        int64_t counts[3] = { 2, 2, 2 };
+        int64_t counts[3] = { 2, 2, 2 }, batches = (ROWS + o.batch_size - 1) / o.batch_size;
+        int64_t window = w.policy == TREK_POLICY_SYNC ? 1 : 2 * w.ranks;
         if (w.policy == TREK_POLICY_CADENCE && w.ranks > 1) {
             assert_int_equal(trek_plan_add_counts(plan, 0, counts, 2), TREK_OK);
             o.trainer.plan = plan;
         }
-        trek_run *run = begin(&o);
-        int64_t batches = (ROWS + o.batch_size - 1) / o.batch_size, window = o.policy == TREK_POLICY_CADENCE ? 2 * w.ranks : 1;
-        for (trek_epoch_metrics m; trek_run_next(run, &m);)
-            assert_int_equal(m.averages, w.ranks == 1 ? 0 : (batches + window - 1) / window);
-        trek_state *final = join(run);
-        trek_state_free(&final);
+        count_averages(&o, w.ranks == 1 ? 0 : (batches + window - 1) / window);
+        if (w.policy == TREK_POLICY_SYNC) {
+            o.trainer.accumulate = 3; /* 8 batches: 3, 3 and 2 */
+            count_averages(&o, w.ranks == 1 ? 0 : 3);
+        }
         trek_plan_free(&plan);
     }
     trek_dataset_free(&data);
@@ -576,7 +591,8 @@ static void test_evaluation_leaves_ranks_alone(void **state)
                 const trek_rank_metrics *rank = &m.per_rank[r];
                 samples += rank->samples;
                 assert_true(fabs(rank->share - (double)rank->samples / ROWS) < 1e-12);
-                assert_true((rank->compute_s > 0) == (rank->samples > 0));
+                if ((rank->compute_s > 0) != (rank->samples > 0))
+                    fail_msg("way %d: rank %d has %d samples in %g s", k, r, (int)rank->samples, rank->compute_s);
                 assert_true(rank->samples == 0 || fabs(rank->samples_per_s * rank->compute_s - (double)rank->samples) < 1e-6);
             }
             assert_int_equal(samples, ROWS);
@@ -593,7 +609,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_finds_the_optimum),      cmocka_unit_test(test_every_sample_once),
         cmocka_unit_test(test_order),                  cmocka_unit_test(test_rate_set_before_epochs),
-        cmocka_unit_test(test_schedule_drives_the_steps), cmocka_unit_test(test_meetings),
+        cmocka_unit_test(test_schedule_drives_the_steps), cmocka_unit_test(test_averages),
         cmocka_unit_test(test_stopped_and_resumed),    cmocka_unit_test(test_checkpoints_every_other_epoch),
         cmocka_unit_test(test_on_another_thread),      cmocka_unit_test(test_two_at_once),
         cmocka_unit_test(test_evaluation_leaves_ranks_alone),

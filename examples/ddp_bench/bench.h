@@ -34,7 +34,7 @@ typedef struct outcome {
     double seconds, samples;         /* of training, without evaluation; samples seen in all */
     double own_rate;                 /* sum of the ranks' samples per second of their own computing; 0: not known, as waiting */
     double waiting;                  /* share of the time in which ranks did not compute, their mean */
-    int64_t steps, meetings;
+    int64_t steps, averages;
     uint64_t bits;                   /* a checksum of the final parameters and buffers */
 } outcome;
 

@@ -17,10 +17,11 @@ void report_head(FILE *to, const bench *b)
             "%d seed%s. Time is that of training alone.\n\n", b->windows, b->seeds, b->seeds == 1 ? "" : "s");
     for (int k = 0; k < n_modes; k++)
         fprintf(to, "* `%s`: %s.\n", modes[k].name, modes[k].about);
-    fprintf(to, "\nUpdates: those of one rank, and all ranks' own where parameters are averaged. Meetings: how often ranks\n"
-            "brought gradients or parameters together. Of the ideal: the throughput beside the sum of the ranks' own, which is\n"
-            "solo's, divided by each factor%s. Of their own: the same\nbeside what the ranks did while they computed. Waiting: "
-            "the share of time in which they did not. Parameters: a\nchecksum of the final ones, of the first seed.\n",
+    fprintf(to, "\nUpdates: those of one rank, and all ranks' own where parameters are averaged. Averages: how often the\n"
+            "ranks' gradients or parameters were brought together. Of the ideal: the throughput beside the sum of the\n"
+            "ranks' own, which is solo's, divided by each factor%s. Of their own: the same\nbeside what the ranks did while they "
+            "computed. Waiting: the share of time in which they did not. Parameters:\na checksum of the final ones, of the first "
+            "seed.\n",
             on_cpu() ? ", and by the number of ranks, which share the cores that solo has for itself" : "");
     fflush(to);
 }
@@ -32,7 +33,7 @@ void report_workload(FILE *to, const bench *b, const workload *w, const char *so
     if (w->published > 0)
         fprintf(to, " Published, on the whole of the real data: %s %g after %d epochs.", w->accuracy ? "accuracy" : "test loss",
                 w->published, w->published_epochs);
-    fprintf(to, "\n\n| mode | updates | meetings | training loss | test loss | accuracy | seconds | samples/s | of the ideal "
+    fprintf(to, "\n\n| mode | updates | averages | training loss | test loss | accuracy | seconds | samples/s | of the ideal "
             "| of their own | waiting | parameters |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n");
     fflush(to);
 }
@@ -52,7 +53,7 @@ static double test_loss_of(const outcome *r) { return r->test_loss; }
 static double accuracy_of(const outcome *r) { return r->accuracy; }
 static double seconds_of(const outcome *r) { return r->seconds; }
 static double steps_of(const outcome *r) { return (double)r->steps; }
-static double meetings_of(const outcome *r) { return (double)r->meetings; }
+static double averages_of(const outcome *r) { return (double)r->averages; }
 static double waiting_of(const outcome *r) { return r->waiting; }
 static double rate_of(const outcome *r) { return r->seconds > 0 ? r->samples / r->seconds : 0; }
 static double part_of_own(const outcome *r) { return r->own_rate > 0 ? rate_of(r) / r->own_rate : (double)NAN; }
@@ -88,7 +89,7 @@ void report_row(FILE *to, const bench *b, const mode *m, const outcome *runs, do
     bool alone = m->one_rank;
     for (int k = 0; k < b->ranks; k++)
         speeds += 1 / b->factors[k] / (on_cpu() ? b->ranks : 1);
-    fprintf(to, "| %s | %.0f | %.0f |", m->name, mean(runs, n, steps_of), mean(runs, n, meetings_of));
+    fprintf(to, "| %s | %.0f | %.0f |", m->name, mean(runs, n, steps_of), mean(runs, n, averages_of));
     cell_of_spread(to, b, runs, loss_of);
     cell_of_spread(to, b, runs, test_loss_of);
     cell_of_spread(to, b, runs, accuracy_of);

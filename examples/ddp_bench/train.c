@@ -125,7 +125,7 @@ static void train_epoch(trek_graph *graph, int64_t epoch, outcome *r)
         trek_var *loss = trek_graph_train_batch(graph, batch);
         sum += loss ? trek_var_item(loss) * size : 0;
         seen += size;
-        r->meetings += trek_graph_world_size(graph) > 1;
+        r->averages += trek_graph_world_size(graph) > 1;
     }
     r->seconds += now() - begin;
     r->samples += seen;
@@ -198,7 +198,7 @@ static void take_metrics(const trek_epoch_metrics *m, outcome *r)
     r->seconds += m->seconds;
     r->samples += (double)m->samples;
     r->steps += m->steps;
-    r->meetings += m->averages;
+    r->averages += m->averages;
 }
 
 static void train_by_run(const trek_run_opts *o, outcome *r)

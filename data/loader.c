@@ -95,6 +95,7 @@ static trek_status fill(trek_loader *l, trek_sampler **sampler, const trek_loade
     bool unset = opts->device.type == TREK_CPU && opts->device.index == 0;
     l->host = opts->host;
     l->device = opts->host ? trek_cpu(0) : unset ? trek_device_default() : opts->device;
+    plan->device = l->device;
     l->batch.dataset = plan->dataset;
     l->batch.vars = trek_calloc((size_t)plan->dataset->n_fields, sizeof(*l->batch.vars));
     l->fetched = trek_fetched_new(plan);

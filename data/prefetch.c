@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "tensor/backend.h"
 #include "tensor/rank_context.h"
 #include "tensor/scope_internal.h"
 #include "tensor/tensor_internal.h"
@@ -37,6 +38,7 @@ void trek_fetched_clear(trek_fetched *fetched, const trek_batch_plan *plan)
         fetched->tensors[k] = NULL;
     }
     fetched->n = 0;
+    fetched->is_sent = false;
     fetched->status = TREK_OK;
 }
 
@@ -46,6 +48,8 @@ void trek_fetched_free(trek_fetched *fetched, const trek_batch_plan *plan)
         return;
     if (fetched->tensors)
         trek_fetched_clear(fetched, plan);
+    if (fetched->sent)
+        trek_backends[plan->device.type]->event_free(fetched->sent);
     trek_free(fetched->indices);
     trek_free(fetched->tensors);
     trek_free(fetched->message);
@@ -94,6 +98,43 @@ trek_status trek_fetched_fill(trek_fetched *fetched, const trek_batch_plan *plan
 {
     fetched->status = fill_part(fetched, plan, epoch, batch);
     return fetched->status;
+}
+
+/* -- onto a GPU ------------------------------------------------------------------ */
+
+/* On the loader's thread, and so on a stream of its own: copies do not wait for computation, nor it for them. */
+static trek_status send(trek_fetched *f, const trek_batch_plan *plan)
+{
+    const trek_backend *backend = trek_backend_get(plan->device.type);
+    trek_status status = backend ? TREK_OK : trek_error_status();
+    for (int k = 0; k < plan->dataset->n_fields && status == TREK_OK; k++) {
+        trek_tensor *there = trek_tensor_to(f->tensors[k], plan->device);
+        if (!there)
+            return trek_error_status();
+        trek_tensor_release(f->tensors[k]);
+        f->tensors[k] = there;
+    }
+    if (status == TREK_OK && !f->sent)
+        status = backend->event_new(plan->device, &f->sent);
+    if (status == TREK_OK)
+        status = backend->event_record(f->sent, NULL);
+    f->is_sent = status == TREK_OK;
+    return status;
+}
+
+/* The calling thread's stream waits for the copies, and their memory, when it is free again, for that stream. */
+static trek_status receive(trek_fetched *f, const trek_batch_plan *plan)
+{
+    if (!f->is_sent)
+        return TREK_OK;
+    const trek_backend *backend = trek_backends[plan->device.type];
+    trek_device before = trek_rank_here.device;
+    trek_rank_here.device = plan->device; /* the stream that NULL stands for */
+    trek_status status = backend->stream_wait(NULL, f->sent);
+    trek_rank_here.device = before;
+    for (int k = 0; k < plan->dataset->n_fields; k++)
+        backend->record_use(f->tensors[k]->storage->handle, NULL);
+    return status;
 }
 
 /* -- the thread ---------------------------------------------------------------- */
@@ -145,7 +186,10 @@ static void *run(void *arg)
         int64_t epoch = p->epoch, batch = p->fetched;
         pthread_mutex_unlock(&p->lock);
         trek_fetched *spare = p->spare; /* the thread's alone */
-        if (trek_fetched_fill(spare, p->plan, epoch, batch) != TREK_OK)
+        trek_status status = trek_fetched_fill(spare, p->plan, epoch, batch);
+        if (status == TREK_OK && p->plan->device.type != TREK_CPU)
+            status = send(spare, p->plan);
+        if (status != TREK_OK)
             trek_error_take(&spare->status, spare->message);
         trek_error_clear(); /* a get that succeeds in the end may have left one */
         pthread_mutex_lock(&p->lock);
@@ -265,5 +309,5 @@ trek_status trek_prefetch_take(trek_prefetch *prefetch, trek_fetched **fetched)
     pthread_mutex_unlock(&p->lock);
     if (full->status != TREK_OK)
         trek_fail(full->status, "%s", full->message);
-    return full->status;
+    return full->status == TREK_OK ? receive(full, p->plan) : full->status;
 }

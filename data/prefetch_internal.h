@@ -12,6 +12,7 @@ typedef struct trek_batch_plan {
     trek_sampler *sampler;
     int64_t batch_size, samples, batches; /* samples: of an epoch, dropped ones excepted */
     bool whole;            /* whole batches, however the processes of the job divide them */
+    trek_device device;    /* a GPU: the loader's thread copies there what it has fetched; a CPU: it stays where it is */
 } trek_batch_plan;
 
 /* One batch, fetched or about to be; allocated once, filled many times. */
@@ -22,6 +23,8 @@ typedef struct trek_fetched {
     int64_t *indices;      /* [batch_size] the whole batch's; this process's begin at first */
     trek_tensor **tensors; /* [n_fields], owned; NULLs when empty */
     char *message;         /* of a failure on the loader's thread, TREK_ERROR_SIZE bytes */
+    struct trek_event *sent; /* the thread's copies to the plan's device; NULL: it has made none */
+    bool is_sent;          /* the tensors are such copies */
 } trek_fetched;
 
 trek_fetched *trek_fetched_new(const trek_batch_plan *plan);
@@ -47,7 +50,8 @@ void trek_prefetch_start(trek_prefetch *prefetch, int64_t epoch, int64_t batch, 
 void trek_prefetch_extend(trek_prefetch *prefetch, int64_t end);
 /* Drops what was fetched; nothing more is fetched until the next start. */
 void trek_prefetch_stop(trek_prefetch *prefetch);
-/* Waits for the next batch and exchanges *fetched (cleared by the caller) for it.
+/* Waits for the next batch and exchanges *fetched (cleared by the caller) for it. Copies on a GPU may be under way: what the
+ * calling thread does there from now on comes after them.
  * A failure of the thread becomes the calling thread's. Not beyond the end. */
 trek_status trek_prefetch_take(trek_prefetch *prefetch, trek_fetched **fetched);
 

@@ -71,6 +71,7 @@ trek_reader *trek_reader_new(const trek_loader *loader, trek_device device)
     r->loader = trek_loader_id(loader);
     r->plan = *trek_loader_plan(loader);
     r->plan.whole = true;
+    r->plan.device = device;
     r->device = device;
     r->fetched = trek_fetched_new(&r->plan);
     r->batch.dataset = r->plan.dataset;

@@ -14,7 +14,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "autograd/ops.h"
+#include "data/loader_internal.h"
 #include "tensor/backend.h"
 #include "tensor/rank_context.h"
 #include "tests/support/support.h"
@@ -463,6 +466,97 @@ static int set_up(void **state)
     return backend ? 0 : -1;
 }
 
+/* --- batches that a loader's thread copies ---------------------------------------------------- */
+
+enum { AHEAD = 3, BATCHES = 24, ROWS = 16, COLUMNS = 5000 };
+
+/* Row i of "x" is i everywhere; "y" is i. */
+static trek_dataset *rows_dataset(void)
+{
+    const char *names[] = { "x", "y" };
+    int64_t n = BATCHES * ROWS - 3;
+    float *x = malloc((size_t)(n * COLUMNS) * sizeof *x);
+    int64_t *y = malloc((size_t)n * sizeof *y);
+    assert_true(x && y);
+    for (int64_t i = 0; i < n * COLUMNS; i++)
+        x[i] = (float)(i / COLUMNS);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = i;
+    trek_tensor *tensors[] = { trek_tensor_from_data(x, trek_dims(n, COLUMNS), TREK_F32, trek_cpu(0)),
+                               trek_tensor_from_data(y, trek_dims(n), TREK_I64, trek_cpu(0)) };
+    trek_dataset *dataset = trek_dataset_tensors(names, tensors, 2);
+    trek_tensor_release(tensors[0]);
+    trek_tensor_release(tensors[1]);
+    free(x);
+    free(y);
+    return dataset;
+}
+
+/* Computed with at once, on this thread's stream: what comes before the copies' end would be seen. */
+static void check_batch(const trek_batch *batch)
+{
+    trek_var *x = trek_batch_get(batch, "x"), *y = trek_batch_get(batch, "y");
+    assert_true(trek_device_equal(trek_var_device(x), gpu) && trek_device_equal(trek_var_device(y), gpu));
+    trek_var *rows = trek_unsqueeze(trek_cast(y, TREK_F32), 1);
+    trek_var *wrong = trek_sum(trek_abs(trek_sub(x, rows)), trek_dims_none(), false);
+    double sum = 0;
+    for (int64_t k = 0; k < trek_batch_size(batch); k++)
+        sum += (double)trek_batch_indices(batch)[k];
+    assert_true(trek_var_item(wrong) == 0);
+    assert_true(trek_var_item(trek_sum(y, trek_dims_none(), false)) == sum);
+}
+
+static void test_batches_ahead(void **state)
+{
+    (void)state;
+    for (int depth = 0; depth <= AHEAD; depth += AHEAD) {
+        trek_loader *loader = trek_loader_new(rows_dataset(), &(trek_loader_opts){ .batch_size = ROWS, .shuffle = true, .device = gpu,
+                                                                                  .prefetch = depth ? depth : TREK_ZERO });
+        assert_non_null(loader);
+        int64_t bytes = ROWS * COLUMNS * 4, before = trek_memory_usage(gpu).allocated;
+        for (int64_t epoch = 0; epoch < 3; epoch++) {
+            assert_int_equal(trek_loader_start(loader, epoch), TREK_OK);
+            int64_t n = 0;
+            for (trek_batch *batch; (batch = trek_loader_next(loader)); n++) {
+                if (epoch == 0 && n == 2) { /* the next ones come while this one is at work */
+                    for (int wait = 0; wait < 1000 && depth && trek_memory_usage(gpu).allocated < before + (1 + depth) * bytes; wait++)
+                        usleep(1000);
+                    assert_true((trek_memory_usage(gpu).allocated >= before + 2 * bytes) == (depth > 0));
+                }
+                check_batch(batch);
+                if (epoch == 1 && n == 5)
+                    break; /* what was copied ahead is dropped */
+            }
+            assert_int_equal(n, epoch == 1 ? 5 : BATCHES);
+        }
+        trek_loader_free(&loader);
+        assert_int_equal(trek_error_status(), TREK_OK);
+        assert_true(trek_memory_usage(gpu).allocated <= before);
+    }
+}
+
+static void test_batches_of_readers(void **state)
+{
+    (void)state;
+    trek_loader *loader = trek_loader_new(rows_dataset(), &(trek_loader_opts){ .batch_size = ROWS, .host = true });
+    trek_reader *reader = trek_reader_new(loader, gpu);
+    assert_non_null(reader);
+    for (int64_t first = 0; first < BATCHES; first += 6) {
+        assert_int_equal(trek_reader_begin(reader, 0, first, first + 6), TREK_OK);
+        for (int k = 0; k < 6; k++) {
+            trek_scope scope = trek_scope_begin();
+            trek_batch *batch = trek_reader_next(reader);
+            assert_non_null(batch);
+            check_batch(batch);
+            trek_scope_end(scope);
+        }
+        trek_reader_rest(reader, first + 6, first + 9);
+    }
+    trek_reader_free(&reader);
+    trek_loader_free(&loader);
+    assert_int_equal(trek_error_status(), TREK_OK);
+}
+
 int main(void)
 {
     if (test_on_cpu()) {
@@ -479,7 +573,7 @@ int main(void)
         cmocka_unit_test(test_out_of_memory),   cmocka_unit_test(test_blocks_of_other_threads),
         cmocka_unit_test(test_many_threads),
         cmocka_unit_test(test_faults),          cmocka_unit_test(test_events),           cmocka_unit_test(test_capture),
-        cmocka_unit_test(test_capture_dropped),
+        cmocka_unit_test(test_capture_dropped), cmocka_unit_test(test_batches_ahead), cmocka_unit_test(test_batches_of_readers),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);
 }

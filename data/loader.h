@@ -32,8 +32,8 @@ typedef struct trek_loader_opts {
     uint64_t seed;         /* of the shuffle */
     trek_sampler *sampler; /* in place of shuffle and seed; owned by the loader, also on failure */
     bool drop_last;        /* leave out a last batch that is smaller; default: it is given */
-    int prefetch;          /* batches fetched ahead by a thread, which also copies them to the device, if that is a GPU, on a stream
-                              of its own; default 2; TREK_ZERO: fetched by the call itself */
+    int prefetch; /* batches fetched ahead by a thread, which also copies them to the device, if that is a GPU, on a stream
+                     of its own; default 2; TREK_ZERO: fetched by the call itself */
     trek_device device;    /* where batches are put; default (and cpu:0): trek_device_default() */
     bool whole; /* in a job of several processes, too, each gets whole batches, as one that evaluates alone needs them */
     bool host;             /* keep batches in host memory, whatever the default device is */

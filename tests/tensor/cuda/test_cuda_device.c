@@ -510,7 +510,8 @@ static void test_batches_ahead(void **state)
 {
     (void)state;
     for (int depth = 0; depth <= AHEAD; depth += AHEAD) {
-        trek_loader *loader = trek_loader_new(rows_dataset(), &(trek_loader_opts){ .batch_size = ROWS, .shuffle = true, .device = gpu,
+        trek_loader *loader = trek_loader_new(rows_dataset(),
+                                              &(trek_loader_opts){ .batch_size = ROWS, .shuffle = true, .device = gpu,
                                                                                   .prefetch = depth ? depth : TREK_ZERO });
         assert_non_null(loader);
         int64_t bytes = ROWS * COLUMNS * 4, before = trek_memory_usage(gpu).allocated;
@@ -519,7 +520,8 @@ static void test_batches_ahead(void **state)
             int64_t n = 0;
             for (trek_batch *batch; (batch = trek_loader_next(loader)); n++) {
                 if (epoch == 0 && n == 2) { /* the next ones come while this one is at work */
-                    for (int wait = 0; wait < 1000 && depth && trek_memory_usage(gpu).allocated < before + (1 + depth) * bytes; wait++)
+                    for (int wait = 0; wait < 1000 && depth && trek_memory_usage(gpu).allocated < before + (1 + depth) * bytes;
+                         wait++)
                         usleep(1000);
                     assert_true((trek_memory_usage(gpu).allocated >= before + 2 * bytes) == (depth > 0));
                 }

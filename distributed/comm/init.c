@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "distributed/comm/gloo/gloo.h"
+#include "distributed/comm/init_internal.h"
 #include "distributed/comm/mpi/mpi.h"
 #include "distributed/comm/shared/shared.h"
 #include "distributed/control/launch.h"
@@ -30,21 +31,23 @@ enum { SHARED, MPI, GLOO, ENGINES };
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t gone;            /* the group has been freed */
-    trek_comm *comm;                /* NULL: no group */
-    trek_control *control;          /* NULL: a world of one */
+    trek_comm *comm;                /* NULL: no group. Its control channel is its own; without one it is a world of one */
     trek_launch launch;
     int64_t settling_ns;            /* 0: for ever */
 } job = { .lock = PTHREAD_MUTEX_INITIALIZER, .gone = PTHREAD_COND_INITIALIZER };
 
-/* The last handle has gone. */
+/* The last handle has gone: of the process's group, or of one that has ended and was followed by another. */
 static void free_job(trek_comm *comm)
 {
     if (trek_forked)
         return;
     pthread_mutex_lock(&job.lock);
+    trek_control *control = comm->control;
+    bool present = job.comm == comm;
     trek_comm_destroy(comm);
-    trek_control_free(&job.control);
-    job.comm = NULL;
+    trek_control_free(&control);
+    if (present)
+        job.comm = NULL;
     pthread_cond_broadcast(&job.gone);
     pthread_mutex_unlock(&job.lock);
 }
@@ -243,13 +246,26 @@ static double join_seconds(const trek_comm_opts *opts)
     return deadline < LEAST_JOIN_S ? LEAST_JOIN_S : deadline;
 }
 
+/* The group's handle, by which it goes and takes the channel with it. NULL: there is none, nor a channel any more. */
+static trek_comm *own(trek_comm *comm, trek_control *control)
+{
+    if (!comm) {
+        trek_control_free(&control);
+        return NULL;
+    }
+    comm->control = control;
+    comm->freed = free_job;
+    job.comm = comm;
+    return comm;
+}
+
 static trek_comm *join(const trek_comm_opts *opts)
 {
     const trek_launch *launch = &job.launch;
     trek_comm *comm = NULL;
     if (launch->processes == 1) {
         trek_comm_local(NULL, 1, &comm);
-        return comm;
+        return own(comm, NULL);
     }
     trek_control_opts control_opts = { .process = launch->process, .processes = launch->processes, .address = launch->address,
                                        .port = launch->port, .token = launch->token };
@@ -257,26 +273,31 @@ static trek_comm *join(const trek_comm_opts *opts)
     control_opts.deaths = launch->deaths + 1;
     control_opts.flat = (int)trek_environment_number("TREK_CONTROL_TREE_ABOVE", 1, TREK_MAX_RANKS, 0);
     job.settling_ns = control_opts.join_s > 0 ? (int64_t)(control_opts.join_s * 1e9) : 0;
-    job.control = trek_control_join(&control_opts);
-    if (!job.control)
-        return NULL;
-    comm = pick_engine(job.control, opts ? opts->engine : NULL);
-    if (!comm)
-        trek_control_free(&job.control);
-    return comm;
+    trek_control *control = trek_control_join(&control_opts);
+    return control ? own(pick_engine(control, opts ? opts->engine : NULL), control) : NULL;
 }
 
 static trek_comm *begin(const trek_comm_opts *opts, const trek_launch *launch)
 {
     job.launch = *launch;
     trek_comm *comm = join(opts);
-    if (!comm)
-        return NULL;
-    comm->control = job.control;
-    comm->freed = free_job;
-    job.comm = comm;
-    if (opts && opts->deadline_s != 0)
+    if (comm && opts && opts->deadline_s != 0)
         trek_comm_set_deadline(comm, opts->deadline_s);
+    return comm;
+}
+
+trek_comm *trek_comm_init_next(trek_control *control, const trek_comm *ended)
+{
+    trek_comm *comm = NULL;
+    pthread_mutex_lock(&job.lock);
+    if (control)
+        comm = pick_engine(control, ended->engine->name);
+    else
+        trek_comm_local(NULL, 1, &comm);
+    comm = own(comm, control);
+    if (comm)
+        comm->deadline_ns = ended->deadline_ns;
+    pthread_mutex_unlock(&job.lock);
     return comm;
 }
 
@@ -286,7 +307,7 @@ static trek_status check_again(const trek_comm_opts *opts, const trek_launch *la
     if (launch->processes != job.launch.processes || launch->process != job.launch.process)
         return trek_fail(TREK_ERR_ARGUMENT, "comm_init: this process is process %d of %d already, not %d of %d",
                          job.launch.process, job.launch.processes, launch->process, launch->processes);
-    if (opts && opts->engine && strcmp(opts->engine, job.comm->engine->name) != 0)
+    if (opts && opts->engine && job.comm->control && strcmp(opts->engine, job.comm->engine->name) != 0)
         return trek_fail(TREK_ERR_ARGUMENT, "comm_init: the processes are joined by engine \"%s\" already, not \"%s\"",
                          job.comm->engine->name, opts->engine);
     return TREK_OK;

@@ -155,6 +155,9 @@ static void fill_in(trek_control *control, const trek_control_opts *opts)
     control->join_s = opts->join_s > 0 ? opts->join_s : opts->join_s == TREK_OFF ? 1e9 : 300;
     control->deaths = opts->deaths - 1;
     control->flat = opts->flat > 0 ? opts->flat : TREK_TREE_FAN;
+    control->died = opts->died;
+    control->died_arg = opts->arg;
+    control->generation = (int32_t)opts->generation;
     snprintf(control->address, sizeof control->address, "%s", opts->address ? opts->address : "127.0.0.1");
     snprintf(control->token, sizeof control->token, "%s", opts->token ? opts->token : "");
     trek_socket_where(control->address, control->port, control->where, sizeof control->where);
@@ -221,12 +224,17 @@ static trek_status check_opts(const trek_control_opts *opts)
     return TREK_OK;
 }
 
+static bool find_death(const trek_control *control, char *text, size_t size)
+{
+    return control->died ? control->died(control->died_arg, text, size) : trek_launch_death(control->deaths, text, size);
+}
+
 /* A process that has ended will not come. What it had sent before is waited for: it may have joined. */
 static bool somebody_died(void *arg)
 {
     trek_control *control = arg;
     char text[200];
-    if (control->death_ns == 0 && trek_launch_death(control->deaths, text, sizeof text))
+    if (control->death_ns == 0 && find_death(control, text, sizeof text))
         control->death_ns = trek_clock_ns();
     return control->death_ns && trek_clock_ns() - control->death_ns > DEATH_NS;
 }
@@ -234,7 +242,7 @@ static bool somebody_died(void *arg)
 static char *say_death(const trek_control *control, char *text, size_t size)
 {
     char death[200] = "a process ended";
-    trek_launch_death(control->deaths, death, sizeof death);
+    find_death(control, death, sizeof death);
     snprintf(text, size, "%s before all had joined", death);
     return text;
 }
@@ -304,10 +312,26 @@ static void tell_late_comers(trek_control *control)
     int64_t until = control->ended_ns + LATE_NS;
     struct timespec at = { .tv_sec = (time_t)(until / 1000000000), .tv_nsec = (long)(until % 1000000000) };
     pthread_mutex_lock(&control->lock);
-    for (int p = 1; p < control->processes && control->process == 0 && control->status == TREK_ERR_PEER; p++)
+    bool tells = control->process == 0 && control->status == TREK_ERR_PEER && !control->died; /* else they learn it otherwise */
+    for (int p = 1; p < control->processes && tells; p++)
         while (!control->peers[p].joined && trek_clock_ns() < until)
             pthread_cond_timedwait(&control->changed, &control->lock, &at);
     pthread_mutex_unlock(&control->lock);
+}
+
+/* Process 0 listens, the others say to it who they are. */
+static trek_status come(trek_control *control)
+{
+    if (control->process != 0)
+        return greet(control);
+    return control->listen_fd >= 0 ? TREK_OK
+                                   : trek_socket_listen(control->address, control->port, &control->listen_fd, &control->port);
+}
+
+trek_control_opts trek_control_like(const trek_control *control)
+{
+    return (trek_control_opts){ .address = control->address, .port = control->port, .token = control->token,
+                                .join_s = control->join_s, .flat = control->flat };
 }
 
 trek_control *trek_control_join(const trek_control_opts *opts)
@@ -317,11 +341,12 @@ trek_control *trek_control_join(const trek_control_opts *opts)
         return NULL;
     }
     trek_control *control = check_opts(opts) == TREK_OK ? trek_control_make(opts) : NULL;
-    if (!control)
+    if (!control) {
+        trek_socket_close(opts ? opts->listening - 1 : -1);
         return NULL;
-    trek_status status = control->process == 0
-                             ? trek_socket_listen(control->address, control->port, &control->listen_fd, &control->port)
-                             : greet(control);
+    }
+    control->listen_fd = opts->listening - 1;
+    trek_status status = come(control);
     if (status == TREK_OK && pthread_create(&control->thread, NULL, trek_control_serve, control) != 0)
         status = trek_fail(TREK_ERR_STATE, "the thread of the control channel cannot start");
     if (status != TREK_OK) {

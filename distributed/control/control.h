@@ -25,7 +25,14 @@ typedef struct trek_control_opts {
     double join_s;            /* how long all may take to come; 0: 300; TREK_OFF: for ever */
     int deaths;               /* plus 1: of trek_launch; 0: none */
     int flat;                 /* the largest job whose gathers all go to process 0 directly; 0: 16. Process 0's counts */
+    int64_t generation;       /* of a group that follows on another one (door.h): all have the same */
+    int listening;            /* process 0: a socket that listens at that address and port, plus 1, which is taken over; 0: none */
+    bool (*died)(void *arg, char *text, size_t size); /* instead of deaths: whether one who was to come has ended, and which */
+    void *arg;
 } trek_control_opts;
+/* The options of another group of the same job; place, address, port and generation are to be set. What it points to is the
+ * channel's. */
+trek_control_opts trek_control_like(const trek_control *control);
 
 /* Joins; returns when all processes have. NULL and COMM, TIMEOUT, ARGUMENT, MEMORY. */
 trek_control *trek_control_join(const trek_control_opts *opts);

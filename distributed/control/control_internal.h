@@ -44,7 +44,7 @@ typedef struct trek_control_hello {
     char token[TREK_CONTROL_TOKEN];
     char machine[128], host[64];
     char address[64];       /* where it listens for its children, should there be a tree; port 0: it does not */
-    int32_t port, unused;
+    int32_t port, generation;
 } trek_control_hello;
 
 /* fan 0: no tree. address, port: of the recipient's parent; port 0: that is process 0. */
@@ -99,6 +99,9 @@ struct trek_control {
     char address[256], where[TREK_WHERE], token[TREK_CONTROL_TOKEN], machine[128];
     double join_s;
     int deaths, flat;       /* of trek_launch; -1: none. Of the options */
+    bool (*died)(void *arg, char *text, size_t size); /* of the options, with its arg */
+    void *died_arg;
+    int32_t generation;
     int64_t death_ns;       /* when it was seen that a process has ended while the others wait for it; 0: none has */
     atomic_bool ended, stopping;
     pthread_mutex_t lock;

@@ -40,6 +40,9 @@ static const char *why_refused(const trek_control *control, const trek_control_h
     else if (hello->version != TREK_CONTROL_VERSION)
         snprintf(text, size, "it speaks version %d of the control channel, process %d version %d", hello->version,
                  control->process, TREK_CONTROL_VERSION);
+    else if (hello->generation != control->generation)
+        snprintf(text, size, "it belongs to group %d of this job, process %d to group %d", hello->generation, control->process,
+                 control->generation);
     else if (hello->processes != control->processes)
         snprintf(text, size, "it believes in a world of %d processes, process %d in %d", hello->processes, control->process,
                  control->processes);

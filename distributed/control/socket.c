@@ -228,6 +228,31 @@ int trek_socket_connect(const char *address, int port, int64_t until_ns, bool (*
     }
 }
 
+int trek_socket_begin(const char *address, int port)
+{
+    struct addrinfo *found = NULL;
+    if (resolve(address, port, false, &found) != 0)
+        return -1;
+    int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd >= 0) {
+        set_options(fd);
+        keep(fd);
+    }
+    bool begun = fd >= 0 && (connect(fd, found->ai_addr, found->ai_addrlen) == 0 || errno == EINPROGRESS);
+    freeaddrinfo(found);
+    if (begun)
+        return fd;
+    trek_socket_close(fd);
+    return -1;
+}
+
+bool trek_socket_begun(int fd)
+{
+    int error = 0;
+    socklen_t length = sizeof error;
+    return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0 && !is_own_end(fd);
+}
+
 int64_t trek_socket_send(int fd, struct iovec *parts, int n)
 {
     int64_t sent = 0;

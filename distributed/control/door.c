@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The door's thread: lets in who belongs to the job, answers those who ask, keeps those who wait company. */
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "distributed/control/door_internal.h"
+#include "distributed/control/socket.h"
+#include "tensor/memory_internal.h"
+#include "tensor/trace.h"
+
+#define MAGIC 0x31306f646b657274u /* "trekdo01" */
+/* All processes of a job may come, and somebody may ask meanwhile. */
+#define MOST_VISITORS (2 * TREK_MAX_RANKS)
+
+/* --- notes ---------------------------------------------------------------------------------------- */
+
+trek_door_note trek_door_note_of(const trek_door *door, trek_door_kind kind)
+{
+    trek_door_note note = { .magic = MAGIC, .kind = kind, .number = door->own.number, .generation = door->generation };
+    memcpy(note.token, door->token, sizeof note.token);
+    return note;
+}
+
+bool trek_door_send(int fd, const trek_door_note *note)
+{
+    struct iovec part = { (void *)(uintptr_t)note, sizeof *note };
+    return fd >= 0 && trek_socket_send(fd, &part, 1) == (int64_t)sizeof *note;
+}
+
+/* Takes as long for every wrong one. */
+static bool is_ours(const trek_door *door, const trek_door_note *note)
+{
+    unsigned char differ = 0;
+    for (size_t i = 0; i < sizeof note->token; i++)
+        differ |= (unsigned char)(note->token[i] ^ door->token[i]);
+    return differ == 0 && note->magic == MAGIC;
+}
+
+int trek_door_receive(const trek_door *door, int fd, char *in, size_t *used, trek_door_note *note)
+{
+    ssize_t got;
+    do
+        got = recv(fd, in + *used, sizeof *note - *used, MSG_DONTWAIT);
+    while (got < 0 && errno == EINTR);
+    if (got <= 0)
+        return got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) ? 0 : -1;
+    *used += (size_t)got;
+    if (*used < sizeof *note)
+        return 0;
+    *used = 0;
+    memcpy(note, in, sizeof *note);
+    note->address[sizeof note->address - 1] = '\0';
+    return is_ours(door, note) ? 1 : -1;
+}
+
+/* --- visitors, with the lock held ------------------------------------------------------------------- */
+
+bool trek_door_is_member(const trek_door *door, int number)
+{
+    for (int k = 0; k < door->n_members; k++)
+        if (door->members[k].number == number)
+            return true;
+    return false;
+}
+
+void trek_door_drop(trek_door_visitor *visitor)
+{
+    trek_socket_close(visitor->fd);
+    visitor->fd = -1;
+}
+
+static void answer_probe(trek_door *door, trek_door_visitor *visitor, int number)
+{
+    bool without = door->running && !trek_door_is_member(door, number);
+    trek_door_note answer = trek_door_note_of(door, without ? TREK_DOOR_RUNNING : TREK_DOOR_COMING);
+    trek_door_send(visitor->fd, &answer);
+    trek_door_drop(visitor);
+}
+
+static void take_visit(trek_door *door, trek_door_visitor *visitor, const trek_door_note *note)
+{
+    if (!trek_door_is_member(door, note->number)) {
+        trek_door_note gone = trek_door_note_of(door, TREK_DOOR_GONE);
+        trek_door_send(visitor->fd, &gone);
+        trek_door_drop(visitor);
+        return;
+    }
+    for (int k = 0; k < door->n_visitors; k++) /* it has come anew */
+        if (&door->visitors[k] != visitor && door->visitors[k].number == note->number)
+            trek_door_drop(&door->visitors[k]);
+    visitor->number = note->number;
+    visitor->generation = note->generation;
+}
+
+static void read_visitor(trek_door *door, trek_door_visitor *visitor)
+{
+    trek_door_note note;
+    int got;
+    while (visitor->fd >= 0 && (got = trek_door_receive(door, visitor->fd, visitor->in, &visitor->used, &note)) != 0) {
+        visitor->heard_ns = trek_clock_ns();
+        if (got < 0 || door->n_members == 0) /* another process than the one that is looked for, if it is in no group yet */
+            trek_door_drop(visitor);
+        else if (note.kind == TREK_DOOR_PROBE)
+            answer_probe(door, visitor, note.number);
+        else if (note.kind == TREK_DOOR_VISIT && visitor->number < 0)
+            take_visit(door, visitor, &note);
+        else if (note.kind != TREK_DOOR_BEAT || visitor->number < 0)
+            trek_door_drop(visitor);
+    }
+}
+
+/* Those that have ended make room; who was answered stays, for trek_door_died. */
+static void sweep(trek_door *door)
+{
+    int kept = 0;
+    for (int k = 0; k < door->n_visitors; k++)
+        if (door->visitors[k].fd >= 0 || door->visitors[k].answered)
+            door->visitors[kept++] = door->visitors[k];
+    door->n_visitors = kept;
+}
+
+static void accept_visitors(trek_door *door)
+{
+    while (door->n_visitors < MOST_VISITORS) {
+        int n = door->n_visitors + 1;
+        if (trek_array_grow(&door->visitors, &door->cap_visitors, n, sizeof *door->visitors) != TREK_OK ||
+            trek_array_grow(&door->polled, &door->cap_polled, n + 2, sizeof *door->polled) != TREK_OK) {
+            trek_error_clear();
+            return;
+        }
+        int fd = trek_socket_accept(door->listen_fd);
+        if (fd < 0)
+            return;
+        door->visitors[n - 1] = (trek_door_visitor){ .fd = fd, .number = -1, .heard_ns = trek_clock_ns() };
+        door->n_visitors = n;
+        read_visitor(door, &door->visitors[n - 1]);
+    }
+}
+
+static void keep_company(trek_door *door)
+{
+    int64_t now = trek_clock_ns();
+    bool beats = now >= door->beat_ns;
+    trek_door_note beat = trek_door_note_of(door, TREK_DOOR_BEAT);
+    for (int k = 0; k < door->n_visitors; k++) {
+        trek_door_visitor *visitor = &door->visitors[k];
+        if (visitor->fd >= 0 && !visitor->answered && now - visitor->heard_ns > TREK_DOOR_SILENCE_NS)
+            trek_door_drop(visitor);
+        else if (visitor->fd >= 0 && visitor->number >= 0 && beats && !trek_door_send(visitor->fd, &beat))
+            trek_door_drop(visitor);
+    }
+    if (beats)
+        door->beat_ns = now + TREK_DOOR_BEAT_NS;
+}
+
+/* --- the thread -------------------------------------------------------------------------------------- */
+
+static int watch(trek_door *door)
+{
+    int n = 0;
+    door->polled[n++] = (struct pollfd){ .fd = door->wake_fd, .events = POLLIN };
+    door->polled[n++] = (struct pollfd){ .fd = door->n_visitors < MOST_VISITORS ? door->listen_fd : -1, .events = POLLIN };
+    for (int k = 0; k < door->n_visitors; k++)
+        door->polled[n++] = (struct pollfd){ .fd = door->visitors[k].fd, .events = POLLIN };
+    return n;
+}
+
+static void *serve(void *arg)
+{
+    trek_door *door = arg;
+    uint64_t count;
+    pthread_mutex_lock(&door->lock);
+    while (!door->stopping) {
+        sweep(door);
+        int n = watch(door);
+        pthread_mutex_unlock(&door->lock);
+        poll(door->polled, (nfds_t)n, TREK_DOOR_BEAT_NS / 1000000);
+        pthread_mutex_lock(&door->lock);
+        if (door->polled[0].revents && read(door->wake_fd, &count, sizeof count) < 0 && errno != EAGAIN)
+            trek_log_message(TREK_LOG_DEBUG, "door: %s", strerror(errno));
+        for (int k = 0; k < door->n_visitors; k++)
+            read_visitor(door, &door->visitors[k]);
+        accept_visitors(door);
+        keep_company(door);
+        pthread_cond_broadcast(&door->changed);
+    }
+    pthread_mutex_unlock(&door->lock);
+    return NULL;
+}
+
+/* --- opening and closing ------------------------------------------------------------------------------ */
+
+static trek_status make(trek_door *door, const char *address, const char *token)
+{
+    pthread_condattr_t monotonic;
+    snprintf(door->token, sizeof door->token, "%s", token ? token : "");
+    snprintf(door->own.address, sizeof door->own.address, "%s", address);
+    door->has_lock = pthread_mutex_init(&door->lock, NULL) == 0;
+    if (pthread_condattr_init(&monotonic) == 0) {
+        door->has_condition = pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC) == 0 &&
+                              pthread_cond_init(&door->changed, &monotonic) == 0;
+        pthread_condattr_destroy(&monotonic);
+    }
+    door->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (!door->has_lock || !door->has_condition || door->wake_fd < 0)
+        return trek_fail(TREK_ERR_STATE, "a process's door cannot be made");
+    trek_status status = trek_array_grow(&door->polled, &door->cap_polled, 2, sizeof *door->polled);
+    int port = 0;
+    if (status == TREK_OK)
+        status = trek_socket_listen(address, 0, &door->listen_fd, &port);
+    door->own.port = port;
+    if (status == TREK_OK && !(door->has_thread = pthread_create(&door->thread, NULL, serve, door) == 0))
+        status = trek_fail(TREK_ERR_STATE, "the thread of a process's door cannot start");
+    return status;
+}
+
+trek_door *trek_door_open(const char *address, const char *token, int number)
+{
+    trek_door *door = trek_calloc(1, sizeof *door);
+    if (!door)
+        return NULL;
+    door->own.number = number;
+    door->wake_fd = door->listen_fd = door->host_fd = -1;
+    if (make(door, address, token) != TREK_OK)
+        trek_door_free(&door);
+    return door;
+}
+
+static void stop(trek_door *door)
+{
+    uint64_t one = 1;
+    pthread_mutex_lock(&door->lock);
+    door->stopping = true;
+    pthread_mutex_unlock(&door->lock);
+    if (write(door->wake_fd, &one, sizeof one) < 0)
+        trek_log_message(TREK_LOG_DEBUG, "door: %s", strerror(errno));
+    pthread_join(door->thread, NULL);
+}
+
+void trek_door_free(trek_door **place)
+{
+    trek_door *door = place ? *place : NULL;
+    if (!door)
+        return;
+    *place = NULL;
+    if (door->has_thread && !trek_forked)
+        stop(door);
+    for (int k = 0; k < door->n_visitors; k++)
+        trek_door_drop(&door->visitors[k]);
+    trek_socket_close(door->listen_fd);
+    trek_socket_close(door->host_fd);
+    if (door->wake_fd >= 0)
+        close(door->wake_fd);
+    if (door->has_condition && !trek_forked)
+        pthread_cond_destroy(&door->changed);
+    if (door->has_lock && !trek_forked)
+        pthread_mutex_destroy(&door->lock);
+    trek_free(door->visitors);
+    trek_free(door->polled);
+    trek_free(door->members);
+    trek_free(door);
+}
+
+trek_member trek_door_member(const trek_door *door) { return door->own; }
+int trek_door_members(const trek_door *door) { return door->n_members; }
+int64_t trek_door_generation(const trek_door *door) { return door->generation; }
+
+trek_status trek_door_enter(trek_door *door, int64_t generation, const trek_member *members, int n)
+{
+    trek_member *copy = trek_calloc((size_t)n, sizeof *copy);
+    if (!copy)
+        return TREK_ERR_MEMORY;
+    memcpy(copy, members, (size_t)n * sizeof *copy);
+    pthread_mutex_lock(&door->lock);
+    trek_free(door->members);
+    door->members = copy;
+    door->n_members = n;
+    door->generation = generation;
+    door->running = true;
+    trek_door_note gone = trek_door_note_of(door, TREK_DOOR_GONE);
+    for (int k = 0; k < door->n_visitors; k++) {
+        trek_door_visitor *visitor = &door->visitors[k];
+        if (visitor->fd < 0 || visitor->number < 0 || trek_door_is_member(door, visitor->number))
+            continue;
+        trek_door_send(visitor->fd, &gone);
+        trek_door_drop(visitor);
+    }
+    pthread_mutex_unlock(&door->lock);
+    return TREK_OK;
+}

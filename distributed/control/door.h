@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The door of a process: a second socket by which the processes of a job find each other again when a group has ended because
+ * one of them died. A thread of its own serves it for as long as the process may be looked for: it says that the process is
+ * alive, whatever that computes, and holds those who have come until it has come itself. The group that has ended is left as it
+ * is; what is found here is the place of a new one. Internal.
+ *
+ * Of those who were in the group the one with the lowest number that is alive is its host: each tries the doors of those below it
+ * in turn; who closes a connection, refuses one, or is silent for 5 s, is dead. The host waits for all who answer, and turns
+ * to the others when those who are missing do not. A process whom the others have gone on without is told so. Where the
+ * network falls in two, each part may go on: only a least number of more than half of the processes rules that out. */
+#ifndef TREK_DISTRIBUTED_CONTROL_DOOR_H
+#define TREK_DISTRIBUTED_CONTROL_DOOR_H
+
+#include "distributed/control/control.h"
+
+typedef struct trek_door trek_door;
+
+/* What others know of a process. */
+typedef struct trek_member {
+    int32_t number;          /* of the process in the job, for ever */
+    int32_t port;
+    char address[64];        /* a number */
+} trek_member;
+
+/* Opens it at that address, which is this machine's. token: the job's. NULL and COMM, MEMORY, STATE (no thread). */
+trek_door *trek_door_open(const char *address, const char *token, int number);
+void trek_door_free(trek_door **door);
+trek_member trek_door_member(const trek_door *door);
+/* This process is in a group of these n now, itself among them; in rank order, which is that of their numbers. Copied. MEMORY. */
+trek_status trek_door_enter(trek_door *door, int64_t generation, const trek_member *members, int n);
+int trek_door_members(const trek_door *door);
+int64_t trek_door_generation(const trek_door *door);
+
+/* Where the next group comes together: for trek_control_join. */
+typedef struct trek_door_place {
+    int process, processes;
+    int64_t generation;
+    char address[64];
+    int port;
+    int listening;           /* on process 0 the socket that listens there, plus 1; else 0. The caller's */
+} trek_door_place;
+/* The group that was entered has ended: finds who is left of it. least: so many are needed. settle_ns: how long those who are
+ * alive are waited for; 0: for ever. PEER: too few are left, or the others have gone on without this process; TIMEOUT, COMM,
+ * MEMORY. Until trek_door_settled those who are to come know whether the others are still there. */
+trek_status trek_door_meet(trek_door *door, int least, int64_t settle_ns, trek_door_place *place);
+/* Whether one of those died who were to come to the place: for .died of trek_control_opts, arg being the door. */
+bool trek_door_died(void *door, char *text, size_t size);
+/* They have come, or will not. */
+void trek_door_settled(trek_door *door);
+
+#endif

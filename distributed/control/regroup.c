@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How those who are left find each other: by the doors of the members, in the order of their numbers. */
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "distributed/control/door_internal.h"
+#include "distributed/control/socket.h"
+#include "tensor/memory_internal.h"
+#include "tensor/trace.h"
+
+/* How often is looked whether somebody has come. */
+#define LOOK_NS 20000000
+
+/* --- at another one's door -------------------------------------------------------------------------- */
+
+typedef enum outcome {
+    OUTCOME_PLACE,       /* it is known where the next group comes together */
+    OUTCOME_LOST,        /* that one is dead */
+    OUTCOME_FAILED       /* the error is set */
+} outcome;
+
+static bool once(void *arg)
+{
+    (void)arg;
+    return true;
+}
+
+static int go_to(const trek_member *member)
+{
+    char why[256];
+    return trek_socket_connect(member->address, member->port, trek_clock_ns() + TREK_DOOR_SILENCE_NS, once, NULL, why,
+                               sizeof why);
+}
+
+static trek_status fail_without(int number)
+{
+    return trek_fail(TREK_ERR_PEER, "process %d took this one for dead: the others have gone on without it", number);
+}
+
+static trek_status fail_too_few(int left, int of, int least)
+{
+    return trek_fail(TREK_ERR_PEER, "%d of %d processes are left, and .min_processes is %d", left, of, least);
+}
+
+static outcome take_answer(trek_door *door, int fd, const trek_member *member, const trek_door_note *note,
+                           trek_door_place *place)
+{
+    if (note->kind == TREK_DOOR_GROUP) {
+        *place = (trek_door_place){ .process = note->process, .processes = note->processes, .generation = note->generation,
+                                    .port = note->port };
+        memcpy(place->address, note->address, sizeof place->address);
+        door->host_fd = fd;
+        door->host_used = 0;
+        return OUTCOME_PLACE;
+    }
+    if (note->kind == TREK_DOOR_FEW)
+        fail_too_few(note->processes, door->n_members, note->least);
+    else
+        fail_without(member->number);
+    return OUTCOME_FAILED;
+}
+
+/* Waits for a note other than a beat; beats are given for it. false: there will be none. */
+static bool wait_at_door(const trek_door *door, int fd, int64_t until_ns, trek_door_note *note)
+{
+    char in[sizeof *note];
+    size_t used = 0;
+    trek_door_note beat = trek_door_note_of(door, TREK_DOOR_BEAT);
+    int64_t heard = trek_clock_ns(), beaten = heard;
+    for (;;) {
+        struct pollfd wait = { .fd = fd, .events = POLLIN };
+        poll(&wait, 1, TREK_DOOR_BEAT_NS / 1000000);
+        int got = 1;
+        while (got == 1 && (got = trek_door_receive(door, fd, in, &used, note)) == 1) {
+            heard = trek_clock_ns();
+            if (note->kind != TREK_DOOR_BEAT)
+                return true;
+        }
+        int64_t now = trek_clock_ns();
+        if (got < 0 || now - heard > TREK_DOOR_SILENCE_NS || (until_ns && now > until_ns))
+            return false;
+        if (now - beaten >= TREK_DOOR_BEAT_NS && !trek_door_send(fd, &beat))
+            return false;
+        beaten = now - beaten >= TREK_DOOR_BEAT_NS ? now : beaten;
+    }
+}
+
+static outcome visit(trek_door *door, const trek_member *member, int64_t until_ns, trek_door_place *place)
+{
+    trek_door_note note = trek_door_note_of(door, TREK_DOOR_VISIT);
+    int fd = go_to(member);
+    outcome how = OUTCOME_LOST;
+    if (fd >= 0 && trek_door_send(fd, &note) && wait_at_door(door, fd, until_ns, &note))
+        how = take_answer(door, fd, member, &note, place);
+    if (how != OUTCOME_PLACE)
+        trek_socket_close(fd);
+    return how;
+}
+
+/* --- whether those who are missing are alive ----------------------------------------------------------- */
+
+typedef struct probe {
+    int fd;              /* -1: it is not asked, or has answered */
+    bool asked;
+    size_t used;
+    char in[sizeof(trek_door_note)];
+} probe;
+
+/* What the host knows of a member. */
+typedef struct guest {
+    bool dead, came;
+    probe probe;
+} guest;
+
+static void end_probe(guest *g, bool dead)
+{
+    trek_socket_close(g->probe.fd);
+    g->probe.fd = -1;
+    g->dead |= dead;
+}
+
+/* Returns whether that one is in a group without this process. */
+static bool follow_probe(const trek_door *door, guest *g)
+{
+    trek_door_note note = trek_door_note_of(door, TREK_DOOR_PROBE);
+    if (!g->probe.asked) {
+        g->probe.asked = true;
+        if (!trek_socket_begun(g->probe.fd) || !trek_door_send(g->probe.fd, &note))
+            end_probe(g, true);
+        return false;
+    }
+    int got = trek_door_receive(door, g->probe.fd, g->probe.in, &g->probe.used, &note);
+    if (got != 0)
+        end_probe(g, got < 0);
+    return got == 1 && note.kind == TREK_DOOR_RUNNING;
+}
+
+/* Asks all who are missing at once. Returns the number of one that is in a group without this process; -1: none is. */
+static int probe_missing(const trek_door *door, guest *guests, struct pollfd *polled)
+{
+    int64_t until = trek_clock_ns() + TREK_DOOR_SILENCE_NS;
+    int n = door->n_members, open = 0, elsewhere = -1;
+    for (int k = 0; k < n; k++) {
+        guest *g = &guests[k];
+        g->probe = (probe){ .fd = -1 };
+        if (g->dead || g->came)
+            continue;
+        g->probe.fd = trek_socket_begin(door->members[k].address, door->members[k].port);
+        g->dead = g->probe.fd < 0;
+        open += !g->dead;
+    }
+    while (open > 0 && trek_clock_ns() < until) {
+        for (int k = 0; k < n; k++)
+            polled[k] = (struct pollfd){ .fd = guests[k].probe.fd, .events = guests[k].probe.asked ? POLLIN : POLLOUT };
+        poll(polled, (nfds_t)n, TREK_DOOR_BEAT_NS / 1000000);
+        open = 0;
+        for (int k = 0; k < n; k++) {
+            if (guests[k].probe.fd >= 0 && polled[k].revents && follow_probe(door, &guests[k]))
+                elsewhere = door->members[k].number;
+            open += guests[k].probe.fd >= 0;
+        }
+    }
+    for (int k = 0; k < n; k++)
+        if (guests[k].probe.fd >= 0)
+            end_probe(&guests[k], true);
+    return elsewhere;
+}
+
+/* --- at this one's own door --------------------------------------------------------------------------------- */
+
+/* With the lock held. NULL: it is not here. */
+static trek_door_visitor *visitor_of(trek_door *door, int number)
+{
+    for (int k = 0; k < door->n_visitors; k++)
+        if (door->visitors[k].fd >= 0 && !door->visitors[k].answered && door->visitors[k].number == number)
+            return &door->visitors[k];
+    return NULL;
+}
+
+/* Whether all have come who are not dead. */
+static bool look_around(trek_door *door, guest *guests)
+{
+    bool all = true;
+    pthread_mutex_lock(&door->lock);
+    for (int k = 0; k < door->n_members; k++) {
+        guests[k].came = door->members[k].number == door->own.number || visitor_of(door, door->members[k].number);
+        all = all && (guests[k].came || guests[k].dead);
+    }
+    pthread_mutex_unlock(&door->lock);
+    return all;
+}
+
+static void wait_a_while(trek_door *door)
+{
+    int64_t until = trek_clock_ns() + LOOK_NS;
+    struct timespec at = { .tv_sec = (time_t)(until / 1000000000), .tv_nsec = (long)(until % 1000000000) };
+    pthread_mutex_lock(&door->lock);
+    pthread_cond_timedwait(&door->changed, &door->lock, &at);
+    pthread_mutex_unlock(&door->lock);
+}
+
+/* With the lock held: the same to all who are here. */
+static void send_away(trek_door *door, trek_door_note *note)
+{
+    for (int k = 0; k < door->n_visitors; k++) {
+        trek_door_visitor *visitor = &door->visitors[k];
+        if (visitor->fd < 0 || visitor->number < 0)
+            continue;
+        trek_door_send(visitor->fd, note);
+        trek_door_drop(visitor);
+    }
+}
+
+/* With the lock held. */
+static void invite(trek_door *door, trek_door_place *place)
+{
+    trek_door_note note = trek_door_note_of(door, TREK_DOOR_GROUP);
+    note.processes = place->processes;
+    note.port = place->port;
+    note.generation = place->generation;
+    memcpy(note.address, place->address, sizeof note.address);
+    for (int k = 0; k < door->n_members; k++) {
+        trek_door_visitor *visitor = visitor_of(door, door->members[k].number);
+        if (!visitor)
+            continue;
+        note.process++;
+        visitor->answered = true;
+        if (!trek_door_send(visitor->fd, &note))
+            trek_door_drop(visitor);
+    }
+}
+
+/* With the lock held: who is here is the next group. */
+static trek_status choose(trek_door *door, int least, trek_door_place *place)
+{
+    *place = (trek_door_place){ .processes = 1, .generation = door->generation };
+    for (int k = 0; k < door->n_members; k++) {
+        const trek_door_visitor *visitor = visitor_of(door, door->members[k].number);
+        place->processes += visitor != NULL;
+        if (visitor && visitor->generation > place->generation)
+            place->generation = visitor->generation;
+    }
+    place->generation++;
+    memcpy(place->address, door->own.address, sizeof place->address);
+    if (place->processes < least) {
+        trek_door_note few = trek_door_note_of(door, TREK_DOOR_FEW);
+        few.processes = place->processes;
+        few.least = least;
+        send_away(door, &few);
+        return fail_too_few(place->processes, door->n_members, least);
+    }
+    int fd = -1;
+    trek_status status = place->processes > 1 ? trek_socket_listen(place->address, 0, &fd, &place->port) : TREK_OK;
+    place->listening = fd + 1;
+    if (status == TREK_OK)
+        invite(door, place);
+    return status;
+}
+
+/* Until all are here who live. */
+static trek_status receive(trek_door *door, guest *guests, struct pollfd *polled, int64_t until_ns)
+{
+    for (int k = 0; k < door->n_members; k++)
+        guests[k].dead = door->members[k].number < door->own.number; /* it was tried */
+    while (!look_around(door, guests) && (until_ns == 0 || trek_clock_ns() < until_ns)) {
+        int elsewhere = probe_missing(door, guests, polled);
+        if (elsewhere >= 0) {
+            pthread_mutex_lock(&door->lock);
+            trek_door_note gone = trek_door_note_of(door, TREK_DOOR_GONE);
+            send_away(door, &gone);
+            pthread_mutex_unlock(&door->lock);
+            return fail_without(elsewhere);
+        }
+        if (!look_around(door, guests))
+            wait_a_while(door);
+    }
+    return TREK_OK;
+}
+
+static trek_status host(trek_door *door, int least, int64_t settle_ns, trek_door_place *place)
+{
+    size_t n = (size_t)door->n_members;
+    guest *guests = trek_calloc(n, sizeof *guests);
+    struct pollfd *polled = trek_calloc(n, sizeof *polled);
+    trek_status status = guests && polled ? TREK_OK : TREK_ERR_MEMORY;
+    if (status == TREK_OK)
+        status = receive(door, guests, polled, settle_ns ? trek_clock_ns() + settle_ns : 0);
+    if (status == TREK_OK) {
+        pthread_mutex_lock(&door->lock);
+        status = choose(door, least, place);
+        pthread_mutex_unlock(&door->lock);
+    }
+    trek_free(guests);
+    trek_free(polled);
+    return status;
+}
+
+/* --- both --------------------------------------------------------------------------------------------------------- */
+
+trek_status trek_door_meet(trek_door *door, int least, int64_t settle_ns, trek_door_place *place)
+{
+    /* the host waits so long, and may have waited for its own group's end before */
+    int64_t until = settle_ns ? trek_clock_ns() + 2 * settle_ns + 2 * TREK_DOOR_SILENCE_NS : 0;
+    if (trek_forked)
+        return trek_fail_forked();
+    trek_door_settled(door);
+    pthread_mutex_lock(&door->lock);
+    door->running = false;
+    pthread_mutex_unlock(&door->lock);
+    for (int k = 0; k < door->n_members && door->members[k].number < door->own.number; k++) {
+        outcome how = visit(door, &door->members[k], until, place);
+        if (how != OUTCOME_LOST)
+            return how == OUTCOME_PLACE ? TREK_OK : trek_error_status();
+    }
+    return host(door, least, settle_ns, place);
+}
+
+static bool host_died(trek_door *door)
+{
+    trek_door_note note;
+    int got = 1;
+    while (door->host_fd >= 0 && got == 1)
+        got = trek_door_receive(door, door->host_fd, door->host_in, &door->host_used, &note);
+    return got < 0;
+}
+
+bool trek_door_died(void *arg, char *text, size_t size)
+{
+    trek_door *door = arg;
+    bool died = host_died(door);
+    snprintf(text, size, "the process that formed the group ended");
+    pthread_mutex_lock(&door->lock);
+    for (int k = 0; k < door->n_visitors && !died; k++)
+        if (door->visitors[k].answered && door->visitors[k].fd < 0) {
+            snprintf(text, size, "process %d of the job ended", door->visitors[k].number);
+            died = true;
+        }
+    pthread_mutex_unlock(&door->lock);
+    return died;
+}
+
+void trek_door_settled(trek_door *door)
+{
+    pthread_mutex_lock(&door->lock);
+    for (int k = 0; k < door->n_visitors; k++) {
+        if (!door->visitors[k].answered)
+            continue;
+        trek_door_drop(&door->visitors[k]);
+        door->visitors[k].answered = false;
+    }
+    pthread_mutex_unlock(&door->lock);
+    trek_socket_close(door->host_fd);
+    door->host_fd = -1;
+}

@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Groups of real processes that lose some of them and go on: who is left finds each other, in the old order, whoever dies when. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <dirent.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "distributed/comm/regroup.h"
+#include "distributed/control/control.h"
+#include "tests/support/processes.h"
+#include "tests/support/support.h"
+
+/* TREK_TEST_ENGINE in the environment of the whole program, by default shared memory. */
+static const char *engine_name(void)
+{
+    const char *name = getenv("TREK_TEST_ENGINE");
+    return name && *name ? name : "shared";
+}
+
+static void pause_us(long us) { nanosleep(&(struct timespec){ us / 1000000, us % 1000000 * 1000 }, NULL); }
+
+/* --- a process -------------------------------------------------------------------------------------------- */
+
+/* "call=40,late=500": the number behind a name; -1: it is not there. */
+static long number_of(const part *me, const char *name)
+{
+    const char *at = me->detail;
+    size_t size = strlen(name);
+    while (at && (strncmp(at, name, size) != 0 || at[size] != '='))
+        at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL;
+    return at ? atol(at + size + 1) : -1;
+}
+
+static void *die_later(void *us)
+{
+    pause_us((long)(intptr_t)us);
+    kill(getpid(), SIGKILL);
+    return NULL;
+}
+
+static void die_in(long us)
+{
+    pthread_t thread;
+    if (us == 0)
+        kill(getpid(), SIGKILL);
+    pthread_create(&thread, NULL, die_later, (void *)(intptr_t)us);
+    pthread_detach(thread);
+}
+
+static int count_in(const char *folder)
+{
+    DIR *list = opendir(folder);
+    int n = 0;
+    while (list && readdir(list))
+        n++;
+    closedir(list);
+    return n;
+}
+
+/* Everybody's number, in rank order; false: the group has ended. */
+static bool call(trek_comm *comm, int number, int64_t at, int64_t *most)
+{
+    struct { int64_t number, at; } own = { number, at }, all[PROCESSES];
+    double one = 1;
+    if (trek_comm_all_reduce_scalar(comm, &one, TREK_SUM) != TREK_OK ||
+        trek_comm_gather_bytes(comm, &own, sizeof own, all) != TREK_OK)
+        return false;
+    int world = trek_comm_world_size(comm);
+    if (one != world || all[trek_comm_rank(comm)].number != number)
+        printf("wrong: %g of %d\n", one, world);
+    for (int r = 1; r < world; r++)
+        if (all[r].number <= all[r - 1].number)
+            printf("wrong order\n");
+    for (int r = 0; r < world; r++)
+        *most = all[r].at > *most ? all[r].at : *most;
+    return true;
+}
+
+static trek_comm *again(const part *me, trek_regroup *regroup, trek_comm *comm)
+{
+    if (number_of(me, "late") >= 0)
+        die_in(number_of(me, "late"));
+    if (number_of(me, "slow") >= 0) /* alive, and busy */
+        pause_us(number_of(me, "slow"));
+    trek_error_clear();
+    double start = processes_now();
+    long least = number_of(me, "least");
+    trek_comm *next = trek_regroup_meet(regroup, comm, least > 0 ? (int)least : 1);
+    if (next)
+        printf("left %d rank %d lost %s after %.2f s\n", trek_comm_world_size(next), trek_comm_rank(next),
+               trek_regroup_lost(regroup), processes_now() - start);
+    trek_comm_free(&comm);
+    return next;
+}
+
+static int play(const part *me)
+{
+    int threads = count_in("/proc/self/task"), files = count_in("/proc/self/fd");
+    trek_comm *comm = trek_comm_init(&(trek_comm_opts){ .engine = engine_name(), .rank = me->process,
+                                                        .world_size = me->processes, .address = me->address, .port = me->port,
+                                                        .token = "of the test", .deadline_s = 10 });
+    trek_regroup *regroup = comm ? trek_regroup_new(comm) : NULL;
+    int64_t i = 0;
+    bool stopped = false;
+    while (regroup && comm && i < 300) {
+        if (i == number_of(me, "call"))
+            die_in(number_of(me, "in") > 0 ? number_of(me, "in") : 0);
+        if (i == number_of(me, "stop") && !stopped) {
+            stopped = true;
+            kill(getpid(), SIGSTOP);
+        }
+        if (number_of(me, "pace") > 0)
+            pause_us(number_of(me, "pace"));
+        if (i == number_of(me, "abort"))
+            trek_comm_abort(comm, "enough");
+        if (call(comm, me->process, i, &i))
+            i++;
+        else if (trek_regroup_may(comm))
+            comm = again(me, regroup, comm);
+        else
+            break;
+    }
+    printf("%s calls %d world %d rank %d: %s\n", i == 300 && comm ? "done" : "ended", (int)i, comm ? comm->world : 0,
+           comm ? comm->rank : -1, trek_error());
+    bool good = i == 300 && comm;
+    trek_regroup_free(&regroup);
+    trek_comm_free(&comm);
+    bool dies = number_of(me, "call") >= 0 || number_of(me, "late") >= 0; /* by a thread of the test */
+    if (count_in("/proc/self/task") != threads && !dies) {
+        printf("threads are left: %d of %d\n", count_in("/proc/self/task"), threads);
+        good = false;
+    }
+    int more = count_in("/proc/self/fd") - files; /* the window of shared memory stays as long as the process */
+    if (more > (strcmp(engine_name(), "shared") == 0 ? 1 : 8))
+        printf("files are left: %d\n", more);
+    return good ? 0 : 1;
+}
+
+/* --- the tests ------------------------------------------------------------------------------------------------ */
+
+/* details[p] NULL: nothing happens to it. */
+static void run_world(world *w, int n, const char *const *details)
+{
+    processes_init(w, n);
+    for (int p = 0; p < n; p++)
+        processes_start(w, p, "regroup", details[p] ? details[p] : "-");
+    processes_finish(w, 50, -1);
+}
+
+static void assert_left(const world *w, int expected, double within)
+{
+    int left = 0;
+    for (int p = 0; p < w->n; p++) {
+        bool dies = w->code[p] == -SIGKILL && !strstr(w->text[p], "done calls 300");
+        char rank[64];
+        snprintf(rank, sizeof rank, "world %d rank %d:", expected, left);
+        bool good = dies || ((w->code[p] == 0 || w->code[p] == -SIGKILL) && strstr(w->text[p], "done calls 300") &&
+                             strstr(w->text[p], rank) &&
+                             !strstr(w->text[p], "wrong") && !strstr(w->text[p], "are left: "));
+        if (!good || w->seconds[p] > within)
+            processes_print(w);
+        assert_true(good);
+        assert_true(w->seconds[p] <= within);
+        left += !dies;
+    }
+    assert_int_equal(left, expected);
+}
+
+/* Whoever it is, before, within and after a call. */
+static void test_one(void **state)
+{
+    (void)state;
+    static world w;
+    for (int n = 2; n <= 4; n++)
+        for (int victim = 0; victim < n; victim++) {
+            const char *details[PROCESSES] = { NULL };
+            char detail[64];
+            snprintf(detail, sizeof detail, "call=%d,in=%d", victim * 50, (n + victim) % 3 * 130);
+            details[victim] = detail;
+            run_world(&w, n, details);
+            assert_left(&w, n - 1, 20);
+        }
+}
+
+static void test_several(void **state)
+{
+    (void)state;
+    static world w;
+    static const char *const rows[][5] = {
+        { "call=20", "call=20", NULL, NULL, NULL },        { NULL, "call=20", NULL, "call=20,in=50", NULL },
+        { "call=10", "call=100", "call=200", NULL, NULL }, { NULL, NULL, "call=200", "call=100", "call=10" },
+        { "call=1", "call=2", "call=3", "call=4", NULL },
+    };
+    static const int left[] = { 3, 3, 2, 2, 1 };
+    for (size_t k = 0; k < sizeof left / sizeof *left; k++) {
+        run_world(&w, 5, rows[k]);
+        assert_left(&w, left[k], 20);
+    }
+}
+
+/* One more dies while they look for each other, host or guest, at any moment of it. */
+static void test_while_regrouping(void **state)
+{
+    (void)state;
+    static world w;
+    static const int moments[] = { 1, 300, 1000, 3000, 10000, 30000 };
+    for (size_t k = 0; k < sizeof moments / sizeof *moments; k++)
+        for (int second = 0; second < 4; second += k % 2 ? 3 : 1) {
+            const char *details[PROCESSES] = { NULL };
+            char detail[64];
+            snprintf(detail, sizeof detail, "late=%d", moments[k]);
+            details[second == 1 ? 2 : 1] = "call=30";
+            details[second] = detail;
+            run_world(&w, 4, details);
+            assert_left(&w, 2, 25);
+        }
+}
+
+/* One is busy when the others look for it: it is waited for, as host or as guest. */
+static void test_busy(void **state)
+{
+    (void)state;
+    static world w;
+    for (int slow = 0; slow < 3; slow += 2) {
+        const char *details[PROCESSES] = { [1] = "call=30" };
+        details[slow] = "slow=1500000";
+        run_world(&w, 3, details);
+        assert_left(&w, 2, 20);
+    }
+}
+
+static void test_too_few(void **state)
+{
+    (void)state;
+    static world w;
+    static const char *const details[] = { "least=3", "call=30,least=3", "least=3" };
+    run_world(&w, 3, details);
+    for (int p = 0; p < 3; p++) {
+        bool good = p == 1 ? w.code[p] == -SIGKILL
+                           : w.code[p] == 1 && strstr(w.text[p], "2 of 3 processes are left, and .min_processes is 3");
+        if (!good || w.seconds[p] > 15)
+            processes_print(&w);
+        assert_true(good && w.seconds[p] <= 15);
+    }
+}
+
+/* What a program does is no death. */
+static void test_abort(void **state)
+{
+    (void)state;
+    static world w;
+    static const char *const details[] = { NULL, "abort=30", NULL };
+    run_world(&w, 3, details);
+    for (int p = 0; p < 3; p++) {
+        bool good = w.code[p] == 1 && strstr(w.text[p], "enough") && !strstr(w.text[p], "left ");
+        if (!good)
+            processes_print(&w);
+        assert_true(good);
+    }
+}
+
+/* One that stood still is left behind, and told so when it goes on: be it a guest or the host that all would look for. */
+static void test_stopped(void **state)
+{
+    (void)state;
+    static world w;
+    for (int stopped = 0; stopped < 3; stopped += 2) {
+        const char *details[PROCESSES] = { "pace=20000", "pace=20000", "pace=20000" };
+        details[stopped] = "stop=30";
+        processes_init(&w, 3);
+        for (int p = 0; p < 3; p++)
+            processes_start(&w, p, "regroup", details[p]);
+        pause_us(13000000); /* 5 s until its group calls it silent, 5 s of the door where it is the host, and 270 calls after that */
+        kill(w.pid[stopped], SIGCONT);
+        processes_finish(&w, 40, -1);
+        for (int p = 0; p < 3; p++) {
+            bool good = p == stopped ? w.code[p] == 1 && strstr(w.text[p], "gone on without") : w.code[p] == 0 && strstr(w.text[p], "world 2") != NULL;
+            if (!good)
+                processes_print(&w);
+            assert_true(good);
+        }
+    }
+}
+
+/* A tree of gathers in the old group and in the new one. */
+static void test_many(void **state)
+{
+    (void)state;
+    static world w;
+    const char *details[PROCESSES] = { [5] = "call=30", [11] = "call=30", [0] = "call=60" };
+    run_world(&w, 18, details);
+    assert_left(&w, 15, 45);
+}
+
+static void test_random(void **state)
+{
+    (void)state;
+    static world w;
+    unsigned random = 12345;
+    for (int k = 0; k < 12; k++) {
+        const char *details[PROCESSES] = { NULL };
+        char text[4][64];
+        int n = 3 + k % 2, dying = 0;
+        for (int p = 0; p < n && dying < n - 1; p++) {
+            random = random * 1664525u + 1013904223u;
+            if (random >> 30 == 0 && p != k % n)
+                continue;
+            snprintf(text[p], sizeof text[p], (random >> 20 & 3) == 0 ? "late=%d" : "call=%d,in=%d",
+                     (int)(random >> 8 & 255), (int)(random >> 10 & 1023));
+            details[p] = text[p];
+            dying++;
+        }
+        run_world(&w, n, details);
+        int left = 0;
+        for (int p = 0; p < n; p++)
+            left += w.code[p] != -SIGKILL || strstr(w.text[p], "done calls 300");
+        assert_left(&w, left, 30);
+    }
+}
+
+int main(void)
+{
+    part me;
+    if (processes_part(&me))
+        return play(&me);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one),     cmocka_unit_test(test_several), cmocka_unit_test(test_while_regrouping),
+        cmocka_unit_test(test_busy),    cmocka_unit_test(test_too_few), cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_stopped), cmocka_unit_test(test_many),    cmocka_unit_test(test_random),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -14,6 +14,7 @@
 #include "distributed/step/stepper_ranks.h"
 #include "graph/graph_internal.h"
 #include "graph/graph_loader_internal.h"
+#include "nn/safetensors.h"
 #include "nn/state_internal.h"
 #include "optim/optimizer_internal.h"
 #include "tensor/memory_internal.h"
@@ -162,6 +163,14 @@ static trek_state *gather(trek_graph *graph, trek_loader *loader, const double *
 trek_state *trek_checkpoint_snapshot(trek_graph *graph, trek_loader *loader, const double *more, int n)
 {
     return trek_error_status() == TREK_OK ? gather(graph, loader_of(graph, loader), more, n, true) : NULL;
+}
+
+trek_status trek_checkpoint_write(trek_graph *graph, trek_loader *loader, int file, const char *name, const double *more, int n)
+{
+    trek_state *state = gather(graph, loader_of(graph, loader), more, n, false);
+    trek_status status = state ? trek_state_write_file(state, file, name) : trek_error_status();
+    trek_state_free(&state);
+    return status;
 }
 
 static trek_status save(trek_graph *graph, trek_loader *loader, const char *path)

@@ -82,7 +82,7 @@ typedef struct trek_epoch_metrics {
                                         average's norm; 0: none, or one rank */
     int lost;                        /* ranks that were left out (TREK_TRANSPORT_HOST), of `ranks` */
     bool best;                       /* .best_metric is the best so far */
-    int ranks;                       /* of the job */
+    int ranks;                       /* of the job, as it is at the epoch's end */
     const trek_rank_metrics *per_rank;
     int n_scalars;
     const trek_metric *scalars;      /* what training recorded, and "evaluation.NAME" of what evaluation did */
@@ -125,6 +125,17 @@ typedef struct trek_run_opts {
                                         and an anchor of 50 (.trainer.anchor, .max_anchor) the slowest one 50; of fragments one
                                         travels in each round, in turn. The states of .optimizer stay each rank's own.
                                         Parameters in f32 or 16 bits. Its momentum is in checkpoints. NULL: none. Copied */
+    int min_processes; /* of a job of several: when one dies, the others go on without it, as long as so many are left. They drop
+                          the step that was not complete, divide the rest of the epoch among themselves, so that every sample is
+                          seen once, and are from there on the run that a resumed one on so many processes would be (the graph
+                          is built anew: what a callback keeps of it is gone; .on_epoch is called again). The epoch's metrics
+                          lack what the lost process had recorded in it; .on_metrics and .on_checkpoint may be called
+                          twice for an epoch in whose end one is lost. Where the network falls in two, both halves go on if
+                          they may: more than half of the processes rules that out. Costs a copy of the buffers for each step;
+                          with averaged parameters, which go on from the last average, one of the whole state. An error of the
+                          program's own ends the run on all processes, as ever. Not over MPI, not with NCCL
+                          between processes (TREK_NCCL=0), nor with CPUs beside GPUs: UNSUPPORTED. Default 0: a process that
+                          dies ends the run */
     trek_schedule schedule;          /* by steps; default: none */
     double lr_scale; /* the learning rates of all groups, or the schedule's, times 1 + (ranks - 1) * lr_scale. Default
                         0: as they are; 1: linear in the ranks */

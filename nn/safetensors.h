@@ -20,6 +20,9 @@
 #define TREK_SAFETENSORS_ALIASES "trek.aliases"
 #define TREK_SAFETENSORS_CHECKSUM "trek.checksum"
 
+/* What trek_state_write writes, into an empty file that is open; name is for messages. */
+trek_status trek_state_write_file(const trek_state *state, int file, const char *name);
+
 /* The format's name of a dtype. */
 const char *trek_safetensors_dtype(trek_dtype dtype);
 

@@ -219,6 +219,11 @@ static trek_status write_content(int file, const trek_state *state, const char *
     return status;
 }
 
+trek_status trek_state_write_file(const trek_state *state, int file, const char *name)
+{
+    return write_content(file, state, name);
+}
+
 trek_status trek_state_write(const trek_state *state, const char *path)
 {
     trek_file_replacement replacement;

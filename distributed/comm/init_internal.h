@@ -6,8 +6,8 @@
 #include "distributed/comm/comm_internal.h"
 #include "distributed/control/control.h"
 
-/* What `ended` was, among the processes that control joins (NULL: this one alone), with the same engine and deadline; from here on
- * trek_comm_init gives it. Takes control over, also on failure. A meeting of all. `ended` stays its holders'. */
+/* What `ended` was, among the processes that control joins (NULL: this one alone), with the same engine and deadline; from here
+ * on trek_comm_init gives it. Takes control over, also on failure. A meeting of all. `ended` stays its holders'. */
 trek_comm *trek_comm_init_next(trek_control *control, const trek_comm *ended);
 
 #endif

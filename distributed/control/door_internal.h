@@ -58,7 +58,7 @@ struct trek_door {
     trek_door_visitor *visitors;
     struct pollfd *polled;
     int64_t beat_ns;
-    int host_fd;         /* to the host that told where the next group is; -1: none. This and what follows: the looking thread's */
+    int host_fd; /* to the host that told where the next group is; -1: none. This and what follows: the looking thread's */
     size_t host_used;
     char host_in[sizeof(trek_door_note)];
 };

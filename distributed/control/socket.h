@@ -23,8 +23,8 @@ int trek_socket_accept(int listening);
  * (may be NULL) is asked now and then. */
 int trek_socket_connect(const char *address, int port, int64_t until_ns, bool (*stop)(void *arg), void *arg, char *why,
                         size_t size);
-/* Begins to connect to a numeric address; when poll finds that it can be written to, the second tells whether it is connected. -1:
- * refused at once. */
+/* Begins to connect to a numeric address; when poll finds that it can be written to, the second tells whether it is connected.
+ * -1: refused at once. */
 int trek_socket_begin(const char *address, int port);
 bool trek_socket_begun(int fd);
 /* -1 is fine. */

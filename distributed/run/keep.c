@@ -17,8 +17,6 @@
 #include "distributed/run/writer.h"
 #include "distributed/step/stepper_ranks.h"
 
-enum { MORE_BEST, MORE_SINCE_BEST, MORE_NUMBERS };
-
 /* The step of a file's name; -1: it is another file. */
 static int64_t step_of(const char *name)
 {
@@ -155,7 +153,7 @@ static trek_status add_momentum(const trek_run *run, trek_state *state)
     return status;
 }
 
-static trek_status take_momentum(const trek_run *run, const char *path)
+trek_status trek_run_take_momentum(const trek_run *run, const char *path)
 {
     trek_background *background = background_of(run);
     if (!background || !run->opts.outer)
@@ -169,11 +167,19 @@ static trek_status take_momentum(const trek_run *run, const char *path)
     return status;
 }
 
+trek_state *trek_run_state(const trek_run *run, const double *numbers)
+{
+    trek_state *state = trek_checkpoint_snapshot(run->graph, run->train, numbers, TREK_RUN_NUMBERS);
+    if (state && add_momentum(run, state) != TREK_OK)
+        trek_state_free(&state);
+    return state;
+}
+
 /* The state as it is now. */
 static trek_status give_snapshot(trek_run *run, int64_t epoch, bool step, bool best)
 {
     const trek_run_opts *o = &run->opts;
-    double more[MORE_NUMBERS] = { [MORE_BEST] = run->best, [MORE_SINCE_BEST] = (double)run->since_best };
+    double more[TREK_RUN_NUMBERS] = { [TREK_RUN_BEST] = run->best, [TREK_RUN_SINCE_BEST] = (double)run->since_best };
     run_snapshot *s = trek_run_snapshot_new(epoch);
     if (!s)
         return trek_error_status();
@@ -182,9 +188,7 @@ static trek_status give_snapshot(trek_run *run, int64_t epoch, bool step, bool b
     trek_run_writer_make_room(run->writer, step && o->keep_last <= 1 && o->keep_last != TREK_OFF);
     s->step = step ? path_of_step(o->checkpoint_folder, s->steps) : NULL;
     s->best = best ? path_of(o->checkpoint_folder, "best.safetensors") : NULL;
-    s->state = trek_checkpoint_snapshot(run->graph, run->train, more, MORE_NUMBERS);
-    if (s->state)
-        add_momentum(run, s->state);
+    s->state = trek_run_state(run, more);
     if (trek_error_status() == TREK_OK)
         trek_run_writer_give(run->writer, s);
     else
@@ -195,7 +199,7 @@ static trek_status give_snapshot(trek_run *run, int64_t epoch, bool step, bool b
 
 trek_status trek_run_save_begin(trek_run *run)
 {
-    if (!writes(run))
+    if (!writes(run) || run->writer)
         return TREK_OK;
     trek_status status = make_folder(run->opts.checkpoint_folder);
     if (status == TREK_OK && !(run->writer = trek_run_writer_new(write_snapshot, remove_old, &run->opts)))
@@ -260,7 +264,7 @@ static trek_status agree_on_file(const trek_run *run, const char *path, trek_sta
 
 trek_status trek_run_resume(trek_run *run)
 {
-    double more[MORE_NUMBERS];
+    double more[TREK_RUN_NUMBERS];
     bool found = false;
     int64_t batch;
     if (!run->opts.resume_from)
@@ -268,16 +272,16 @@ trek_status trek_run_resume(trek_run *run)
     char *path = file_to_resume(run->opts.resume_from);
     trek_status status = agree_on_file(run, path, path ? TREK_OK : trek_error_status());
     if (status == TREK_OK && *path) {
-        status = trek_checkpoint_load_more(run->graph, run->train, path, more, MORE_NUMBERS, &found);
+        status = trek_checkpoint_load_more(run->graph, run->train, path, more, TREK_RUN_NUMBERS, &found);
         if (status == TREK_OK)
-            status = take_momentum(run, path);
+            status = trek_run_take_momentum(run, path);
         trek_loader_position(run->train, &run->first_epoch, &batch);
         run->resumed = batch < trek_loader_batches(run->train);
         run->first_epoch += !run->resumed;
     }
     if (status == TREK_OK && found) {
-        run->best = more[MORE_BEST];
-        run->since_best = (int64_t)more[MORE_SINCE_BEST];
+        run->best = more[TREK_RUN_BEST];
+        run->since_best = (int64_t)more[TREK_RUN_SINCE_BEST];
     }
     trek_free(path);
     return status;

@@ -73,6 +73,14 @@ static trek_status check_evaluation(const trek_run_opts *o)
     return o->evaluation ? check_field(o, o->evaluation) : TREK_OK;
 }
 
+/* How many there are is known when they have joined. */
+static trek_status check_elastic(const trek_run_opts *o)
+{
+    if (o->min_processes < 0 || o->min_processes > TREK_MAX_RANKS)
+        FAIL(".min_processes is %d", o->min_processes);
+    return TREK_OK;
+}
+
 static trek_status check_keeping(const trek_run_opts *o)
 {
     if (o->patience < 0 || !(o->min_delta >= 0) || isinf(o->min_delta))
@@ -101,6 +109,8 @@ trek_status trek_run_check(const trek_run_opts *o)
         status = check_trainer(o);
     if (status == TREK_OK)
         status = check_transport(o);
+    if (status == TREK_OK)
+        status = check_elastic(o);
     if (status == TREK_OK)
         status = check_evaluation(o);
     return status == TREK_OK ? check_keeping(o) : status;

@@ -19,6 +19,11 @@ typedef struct run_epoch {
     trek_metric *scalars;    /* names owned */
 } run_epoch;
 
+/* What a checkpoint of a run has besides. */
+enum { TREK_RUN_BEST, TREK_RUN_SINCE_BEST, TREK_RUN_NUMBERS };
+
+struct run_elastic;
+
 struct trek_run {
     trek_run_opts opts;      /* strings and datasets are its own */
     pthread_t thread;
@@ -39,6 +44,11 @@ struct trek_run {
     trek_loader *train, *evaluation;
     int64_t first_epoch;     /* after resuming */
     bool resumed;            /* in the middle of first_epoch */
+    struct {
+        int64_t steps, samples, ns;
+    } before;                /* of that epoch, on more processes (elastic.c) */
+    run_epoch *pending;      /* an epoch that is whole, but for the others' word that they have it, too; NULL: none */
+    struct run_elastic *elastic; /* NULL: a process that dies ends the run */
     double best;             /* NaN: none yet */
     int64_t since_best;      /* epochs */
     trek_background_stats averages; /* as the last epoch's metrics found them */
@@ -72,5 +82,18 @@ trek_status trek_run_save_begin(trek_run *run);
 trek_status trek_run_save(trek_run *run, const trek_epoch_metrics *metrics, bool last);
 trek_status trek_run_save_end(trek_run *run, trek_status status);
 trek_status trek_run_resume(trek_run *run);
+/* All that a run goes on from, on the CPU; NULL and an error. And what of it the graph does not take itself, from a file of it. */
+trek_state *trek_run_state(const trek_run *run, const double *numbers);
+trek_status trek_run_take_momentum(const trek_run *run, const char *path);
+
+/* elastic.c: going on without a process that has died. begin: when the ranks are set up; nothing, where it is not wanted. */
+trek_status trek_run_elastic_begin(trek_run *run);
+void trek_run_elastic_end(trek_run *run);
+/* A step is complete, or an epoch has not begun (batch 0): from here the others could go on. */
+trek_status trek_run_elastic_keep(trek_run *run, int64_t epoch, int64_t batch);
+/* The run has failed with *status. If that is the death of a process, and enough are left: everything is as it was after
+ * the last complete step, on those; run->first_epoch is its epoch. drop frees graph and loaders, build makes
+ * them and sets them up. Else false, *status and the error say why not. */
+bool trek_run_elastic_go_on(trek_run *run, trek_status *status, void (*drop)(trek_run *run), trek_status (*build)(trek_run *run));
 
 #endif

@@ -117,6 +117,7 @@ static trek_status compare(const trek_run *run)
     line(&text, ".checkpoint_every", (double)o->checkpoint_every);
     line(&text, ".keep_best", o->keep_best);
     line(&text, ".resume_from", o->resume_from != NULL);
+    line(&text, ".min_processes", o->min_processes);
     trek_status status = trek_agree(comm_of(run), TREK_OK, "trek_trainer_run: not all processes run alike", &text);
     trek_text_clear(&text);
     return status;
@@ -200,14 +201,29 @@ static trek_status make(trek_run *run)
     return status == TREK_OK ? feed(run, run->train, o->train_step) : status;
 }
 
-static trek_status prepare(trek_run *run)
+/* The graph, on the ranks of all processes that there are. */
+static trek_status build(trek_run *run)
 {
     trek_status status = trek_replica_agree(run->opts.trainer.comm, make(run), "trek_trainer_run");
     if (status == TREK_OK)
         status = set_up(run);
+    memset(&run->averages, 0, sizeof run->averages);
+    return status == TREK_OK ? agree(run, trek_run_save_begin(run)) : status;
+}
+
+static trek_status prepare(trek_run *run)
+{
+    int64_t batch = 0;
+    trek_status status = build(run);
     if (status == TREK_OK)
-        status = agree(run, trek_run_save_begin(run));
-    return status == TREK_OK ? trek_run_resume(run) : status;
+        status = trek_run_elastic_begin(run);
+    if (status == TREK_OK)
+        status = trek_run_resume(run);
+    if (run->resumed)
+        trek_loader_position(run->train, NULL, &batch);
+    if (status == TREK_OK)
+        status = trek_run_elastic_keep(run, run->first_epoch, batch);
+    return run->elastic ? agree(run, status) : status; /* nobody begins, and dies, before all could go on without it */
 }
 
 /* --- an epoch ------------------------------------------------------------------------------------ */
@@ -229,7 +245,7 @@ static void show_epoch(trek_run *run, int64_t epoch)
     run->progress.epoch = epoch;
     run->progress.batch = batch;
     run->progress.batches = trek_loader_batches(run->train);
-    run->epoch_start_ns = trek_clock_ns();
+    run->epoch_start_ns = trek_clock_ns() - run->before.ns;
     run->epoch_samples = 0;
     pthread_mutex_unlock(&run->lock);
 }
@@ -244,6 +260,16 @@ static trek_status seek_rest(trek_run *run)
     return next < trek_loader_batches(run->train) ? trek_loader_seek(run->train, epoch, next) : TREK_OK;
 }
 
+static trek_status step(trek_run *run)
+{
+    int64_t epoch, batch;
+    trek_status status = trek_graph_step(run->graph);
+    if (status == TREK_OK && background_of(run))
+        status = seek_rest(run);
+    trek_loader_position(run->train, &epoch, &batch);
+    return status == TREK_OK ? trek_run_elastic_keep(run, epoch, batch) : status;
+}
+
 /* A pass, and the step where it is the step's last. */
 static trek_status train_batch(trek_run *run, trek_batch *batch, bool steps)
 {
@@ -255,8 +281,7 @@ static trek_status train_batch(trek_run *run, trek_batch *batch, bool steps)
         is_stopped(run); /* the step tells all processes */
     else
         show(run, batches, samples, trek_var_device(loss).type == TREK_CPU ? trek_var_item(loss) : (double)NAN);
-    trek_status status = steps ? trek_graph_step(run->graph) : TREK_OK;
-    return status == TREK_OK && background_of(run) ? seek_rest(run) : status;
+    return steps ? step(run) : TREK_OK;
 }
 
 static bool has_more(const trek_run *run)
@@ -284,11 +309,12 @@ static trek_status train(trek_run *run, run_epoch *e, bool *stopped)
     if (status == TREK_OK)
         status = trek_error_status();
     if (status == TREK_OK && passes % every != 0) /* the epoch's last step has fewer passes */
-        status = trek_graph_step(run->graph);
+        status = step(run);
     e->metrics.seconds = (double)(trek_clock_ns() - run->epoch_start_ns) * 1e-9;
-    e->metrics.steps = trek_graph_steps(run->graph) - steps;
+    e->metrics.steps = trek_graph_steps(run->graph) - steps + run->before.steps;
     e->metrics.averages = trek_graph_world_size(run->graph) > 1 ? (passes + every - 1) / every : 0;
-    e->metrics.samples = run->progress.samples - samples;
+    e->metrics.samples = run->progress.samples - samples + run->before.samples;
+    memset(&run->before, 0, sizeof run->before);
     return status;
 }
 
@@ -356,7 +382,10 @@ static trek_status after_epoch(trek_run *run, run_epoch *e, bool *last)
         trek_fail_after(status, "trek_trainer_run: on_metrics failed");
     else
         status = trek_error_status();
-    return agree(run, status);
+    run->pending = status == TREK_OK ? e : NULL;
+    status = agree(run, status);
+    run->pending = status == TREK_OK ? NULL : run->pending;
+    return status;
 }
 
 static trek_status run_epoch_number(trek_run *run, int64_t epoch, bool *last)
@@ -374,9 +403,10 @@ static trek_status run_epoch_number(trek_run *run, int64_t epoch, bool *last)
     if (status == TREK_OK)
         status = after_epoch(run, e, last);
     if (status == TREK_OK)
-        return trek_run_publish(run, e);
-    trek_run_epoch_free(e);
-    return status;
+        status = trek_run_publish(run, e);
+    else if (e != run->pending)
+        trek_run_epoch_free(e);
+    return status == TREK_OK ? trek_run_elastic_keep(run, epoch + 1, 0) : status;
 }
 
 static void clean_up(trek_run *run)
@@ -388,12 +418,25 @@ static void clean_up(trek_run *run)
     trek_graph_free(&run->graph);
 }
 
+/* Before an epoch: there is none to come. */
+static bool is_over(const trek_run *run)
+{
+    return run->first_epoch >= run->opts.epochs || (run->opts.patience > 0 && run->since_best >= run->opts.patience);
+}
+
 trek_status trek_run_train(trek_run *run)
 {
     trek_status status = prepare(run);
-    bool last = run->first_epoch >= run->opts.epochs || (run->opts.patience > 0 && run->since_best >= run->opts.patience);
-    for (int64_t epoch = run->first_epoch; status == TREK_OK && !last; epoch++)
+    if (status != TREK_OK)
+        trek_run_elastic_go_on(run, &status, clean_up, build);
+    bool last = is_over(run);
+    for (int64_t epoch = run->first_epoch; status == TREK_OK && !last; epoch++) {
         status = run_epoch_number(run, epoch, &last);
+        if (status != TREK_OK && trek_run_elastic_go_on(run, &status, clean_up, build)) {
+            epoch = run->first_epoch - 1;
+            last = is_over(run);
+        }
+    }
     if (status == TREK_OK)
         status = agree(run, trek_run_save_end(run, TREK_OK));
     if (status == TREK_OK)
@@ -403,6 +446,9 @@ trek_status trek_run_train(trek_run *run)
     trek_error_take(&kept, message); /* what follows is to be done in any case */
     trek_run_save_end(run, kept);
     clean_up(run);
+    trek_run_elastic_end(run);
+    trek_run_epoch_free(run->pending);
+    run->pending = NULL;
     trek_error_clear();
     if (status != TREK_OK || kept != TREK_OK)
         trek_fail(kept != TREK_OK ? kept : status, "%s", kept != TREK_OK ? message : trek_status_text(status));

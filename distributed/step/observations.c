@@ -115,7 +115,7 @@ static trek_status gather_processes(ranks_stepper *s, trek_status own)
     }
     size_t room = (size_t)most + 1;
     char *mine = trek_calloc(1, room), *all = trek_calloc((size_t)s->processes, room);
-    if (mine && text)
+    if (status == TREK_OK && mine && text) /* else `most` is not known */
         memcpy(mine, text, (size_t)length);
     if (status == TREK_OK && most > 0 && !(mine && all)) {
         status = trek_error_status();

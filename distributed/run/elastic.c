@@ -1,0 +1,519 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A run that goes on without a process that has died. Its survivors form a new group (comm/regroup.h), take the newest complete
+ * step that one of them has, and are from there on a resumed run: the state is a checkpoint's, in memory, which that one writes
+ * and all load.
+ *
+ * Up to its last meeting of the processes a step changes buffers alone, and what follows on it each does for itself: so
+ * parameters and optimizer are those of the last complete step, and those who had passed the last meeting are one step ahead of
+ * the others. Averaged parameters change in between: there the whole state is kept. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "autograd/var_internal.h"
+#include "distributed/checkpoint_internal.h"
+#include "distributed/comm/regroup.h"
+#include "distributed/replica/agreement.h"
+#include "distributed/replica/replica.h"
+#include "distributed/run/run_internal.h"
+#include "distributed/step/stepper_ranks.h"
+#include "graph/observe_internal.h"
+#include "tensor/memory_internal.h"
+#include "tensor/trace.h"
+
+/* So much of a state is sent at a time: each piece is progress. */
+#define PIECE ((size_t)16 << 20)
+
+/* What one of this process's ranks has recorded in the epoch so far. */
+typedef struct kept_scalar {
+    char *name;
+    bool seen, recorded, total;
+    double sum, weight;
+    trek_tensor *on_device;  /* NULL: nothing of it is there */
+} kept_scalar;
+
+typedef struct kept_rank {
+    kept_scalar *scalars;
+    int n, capacity;
+    int64_t rows;
+    double ms;
+} kept_rank;
+
+/* After which complete step a state is. */
+typedef struct place {
+    int64_t epoch, batch, steps;
+} place;
+
+typedef struct run_elastic {
+    trek_regroup *regroup;
+    trek_comm *comm;         /* the present group */
+    trek_status status;      /* of what could not be kept; else OK */
+    place at;
+    uint64_t rng_step, rng_draw;
+    double numbers[TREK_RUN_NUMBERS];
+    int64_t epoch_steps, epoch_ns; /* since the epoch began */
+    int n_buffers, n_ranks;
+    trek_tensor **buffers;   /* rank 0's */
+    kept_rank *ranks;        /* of this process */
+    int file;                /* the whole state; -1: it is the graph's */
+} run_elastic;
+
+static const ranks_stepper *stepper_of(const trek_run *run) { return trek_graph_ranks(run->graph); }
+
+/* --- what is kept ------------------------------------------------------------------------------------------- */
+
+static void free_scalar(kept_scalar *s)
+{
+    trek_free(s->name);
+    trek_tensor_release(s->on_device);
+}
+
+static void drop_kept(run_elastic *e)
+{
+    for (int k = 0; k < e->n_buffers; k++)
+        trek_tensor_release(e->buffers[k]);
+    for (int r = 0; r < e->n_ranks; r++) {
+        for (int k = 0; k < e->ranks[r].n; k++)
+            free_scalar(&e->ranks[r].scalars[k]);
+        trek_free(e->ranks[r].scalars);
+    }
+    trek_free(e->buffers);
+    trek_free(e->ranks);
+    e->buffers = NULL;
+    e->ranks = NULL;
+    e->n_buffers = e->n_ranks = 0;
+}
+
+static trek_status make_room(run_elastic *e, const ranks_stepper *s)
+{
+    const trek_replica *model = s->replicas[0].model;
+    e->ranks = trek_calloc((size_t)s->local_ranks, sizeof *e->ranks);
+    e->n_ranks = e->ranks ? s->local_ranks : 0;
+    e->buffers = trek_calloc((size_t)model->n_buffers + 1, sizeof *e->buffers);
+    if (!e->ranks || !e->buffers)
+        return TREK_ERR_MEMORY;
+    for (; e->n_buffers < model->n_buffers; e->n_buffers++)
+        if (!(e->buffers[e->n_buffers] = trek_tensor_clone(model->buffers[e->n_buffers]->data)))
+            return trek_error_status();
+    return TREK_OK;
+}
+
+static trek_status keep_buffers(run_elastic *e, const ranks_stepper *s)
+{
+    trek_status status = TREK_OK;
+    for (int k = 0; k < e->n_buffers && status == TREK_OK; k++)
+        status = trek_tensor_copy_from(e->buffers[k], s->replicas[0].model->buffers[k]->data);
+    return status;
+}
+
+/* Scalars of a graph come to stand in one order, and none goes. */
+static trek_status keep_scalars(kept_rank *kept, const trek_graph *graph)
+{
+    trek_status status = trek_array_grow(&kept->scalars, &kept->capacity, graph->n_observations, sizeof *kept->scalars);
+    for (int k = 0; k < graph->n_observations && status == TREK_OK; k++) {
+        const trek_observation *o = &graph->observations[k];
+        kept_scalar *to = &kept->scalars[k];
+        if (k == kept->n) {
+            *to = (kept_scalar){ .name = trek_strdup(o->name) };
+            if (!to->name)
+                return trek_error_status();
+            kept->n++;
+        }
+        trek_tensor_release(to->on_device);
+        *to = (kept_scalar){ to->name, o->seen, o->recorded, o->total, o->sum, o->weight,
+                             o->on_device ? trek_tensor_retain(o->on_device) : NULL };
+    }
+    return status;
+}
+
+static trek_status keep_observed(run_elastic *e, const ranks_stepper *s)
+{
+    trek_status status = TREK_OK;
+    for (int r = 0; r < e->n_ranks && status == TREK_OK; r++) {
+        e->ranks[r].rows = s->replicas[r].measured_rows;
+        e->ranks[r].ms = s->replicas[r].measured_ms;
+        status = keep_scalars(&e->ranks[r], s->replicas[r].graph);
+    }
+    return status;
+}
+
+static void forget_observed(run_elastic *e)
+{
+    for (int r = 0; r < e->n_ranks; r++) {
+        for (int k = 0; k < e->ranks[r].n; k++)
+            e->ranks[r].scalars[k].seen = false;
+        e->ranks[r].rows = 0;
+        e->ranks[r].ms = 0;
+    }
+}
+
+/* What was recorded goes on in the graph that has been built anew. */
+static trek_status give_observed(run_elastic *e, trek_run *run)
+{
+    ranks_stepper *s = trek_graph_ranks(run->graph);
+    trek_status status = TREK_OK;
+    for (int r = 0; r < e->n_ranks && status == TREK_OK; r++) {
+        kept_rank *kept = &e->ranks[r];
+        for (int k = 0; k < kept->n && status == TREK_OK; k++) {
+            kept_scalar *o = &kept->scalars[k];
+            if (!o->seen)
+                continue;
+            double more = o->on_device ? trek_tensor_item(o->on_device) : 0;
+            status = trek_observation_add(run->graph, o->name, o->total, o->sum + more, o->weight);
+            if (status == TREK_OK)
+                trek_observation_find(run->graph, o->name)->recorded = o->recorded;
+        }
+        if (s && r < s->local_ranks) {
+            s->replicas[r].measured_rows = kept->rows;
+            s->replicas[r].measured_ms = kept->ms;
+        }
+    }
+    return status == TREK_OK ? trek_error_status() : status;
+}
+
+/* --- a state in memory ------------------------------------------------------------------------------------------ */
+
+static void close_file(run_elastic *e)
+{
+    if (e->file >= 0)
+        close(e->file);
+    e->file = -1;
+}
+
+static trek_status empty_file(run_elastic *e)
+{
+    if (e->file < 0)
+        e->file = memfd_create("trek-state", MFD_CLOEXEC);
+    if (e->file < 0 || ftruncate(e->file, 0) != 0)
+        return trek_fail(TREK_ERR_MEMORY, "trek_trainer_run: no memory for the state of the run: %s", strerror(errno));
+    return TREK_OK;
+}
+
+/* The graph's state becomes that of the last complete step, but for what no step changes, and is written down. */
+static trek_status write_state(trek_run *run)
+{
+    run_elastic *e = run->elastic;
+    const trek_replica *model = stepper_of(run)->replicas[0].model;
+    trek_status status = empty_file(e);
+    for (int k = 0; k < e->n_buffers && status == TREK_OK; k++)
+        status = trek_tensor_copy_from(model->buffers[k]->data, e->buffers[k]);
+    trek_rank_here.rng_step = e->rng_step;
+    trek_rank_here.rng_draw = e->rng_draw;
+    if (status == TREK_OK)
+        status = trek_loader_seek(run->train, e->at.epoch, e->at.batch);
+    if (status == TREK_OK)
+        status = trek_checkpoint_write(run->graph, run->train, e->file, "the state of the run", e->numbers, TREK_RUN_NUMBERS);
+    if (status != TREK_OK)
+        close_file(e);
+    return status;
+}
+
+/* Averaged parameters: each step has its state written. The loader stands where it is. */
+static trek_status write_average(trek_run *run)
+{
+    run_elastic *e = run->elastic;
+    trek_status status = empty_file(e);
+    trek_state *state = status == TREK_OK ? trek_run_state(run, e->numbers) : NULL;
+    if (status == TREK_OK)
+        status = state ? trek_state_write_file(state, e->file, "the state of the run") : trek_error_status();
+    trek_state_free(&state);
+    return status;
+}
+
+/* --- keeping ------------------------------------------------------------------------------------------------------ */
+
+static trek_status keep(trek_run *run, int64_t epoch, int64_t batch)
+{
+    run_elastic *e = run->elastic;
+    const ranks_stepper *s = stepper_of(run);
+    bool in_epoch = epoch == e->at.epoch;
+    int64_t steps = trek_graph_steps(run->graph);
+    trek_status status = e->n_ranks ? TREK_OK : make_room(e, s);
+    if (status == TREK_OK)
+        status = keep_buffers(e, s);
+    if (status == TREK_OK && in_epoch)
+        status = keep_observed(e, s);
+    else
+        forget_observed(e);
+    e->epoch_steps = in_epoch ? e->epoch_steps + steps - e->at.steps : 0;
+    e->epoch_ns = in_epoch ? trek_clock_ns() - run->epoch_start_ns : 0;
+    e->at = (place){ epoch, batch, steps };
+    e->rng_step = trek_rank_here.rng_step;
+    e->rng_draw = trek_rank_here.rng_draw;
+    e->numbers[TREK_RUN_BEST] = run->best;
+    e->numbers[TREK_RUN_SINCE_BEST] = (double)run->since_best;
+    return status == TREK_OK && s->averages ? write_average(run) : status;
+}
+
+trek_status trek_run_elastic_keep(trek_run *run, int64_t epoch, int64_t batch)
+{
+    if (!run->elastic || !stepper_of(run) || !stepper_of(run)->comm)
+        return TREK_OK;
+    return keep(run, epoch, batch);
+}
+
+static trek_status check(const trek_run *run, const ranks_stepper *s)
+{
+    if (run->opts.min_processes > s->processes)
+        return trek_fail(TREK_ERR_ARGUMENT, "trek_trainer_run: .min_processes is %d in a job of %d", run->opts.min_processes,
+                         s->processes);
+    if (s->mixed)
+        return trek_fail(TREK_ERR_UNSUPPORTED, "trek_trainer_run: .min_processes does not go with ranks on CPUs beside ranks on "
+                                               "GPUs");
+    if (s->comm->devices)
+        return trek_fail(TREK_ERR_UNSUPPORTED, "trek_trainer_run: .min_processes does not go with NCCL between processes; "
+                                               "TREK_NCCL=0 in the environment goes without it");
+    return TREK_OK;
+}
+
+trek_status trek_run_elastic_begin(trek_run *run)
+{
+    const ranks_stepper *s = stepper_of(run);
+    if (run->opts.min_processes == 0 || run->elastic || !s || !s->comm) {
+        if (run->opts.min_processes <= 1 || (s && s->comm))
+            return TREK_OK;
+        return trek_fail(TREK_ERR_ARGUMENT, "trek_trainer_run: .min_processes is %d in a job of one process",
+                         run->opts.min_processes);
+    }
+    trek_status status = check(run, s); /* the same in all */
+    if (status != TREK_OK)
+        return status;
+    run_elastic *e = run->elastic = trek_calloc(1, sizeof *run->elastic);
+    status = trek_replica_agree(s->comm, e ? TREK_OK : TREK_ERR_MEMORY, "trek_trainer_run");
+    if (!e || status != TREK_OK)
+        return status;
+    e->file = -1;
+    e->at.epoch = -1;
+    e->comm = trek_comm_retain(s->comm) ? s->comm : NULL;
+    e->regroup = trek_regroup_new(s->comm);
+    return e->regroup ? TREK_OK : trek_error_status();
+}
+
+void trek_run_elastic_end(trek_run *run)
+{
+    run_elastic *e = run->elastic;
+    if (!e)
+        return;
+    trek_regroup_free(&e->regroup);
+    trek_comm_free(&e->comm);
+    drop_kept(e);
+    close_file(e);
+    trek_free(e);
+    run->elastic = NULL;
+}
+
+/* --- the newest state ------------------------------------------------------------------------------------------------ */
+
+static int later(const place *a, const place *b)
+{
+    if (a->epoch != b->epoch)
+        return a->epoch > b->epoch ? 1 : -1;
+    return a->batch > b->batch ? 1 : a->batch < b->batch ? -1 : 0;
+}
+
+/* This process is behind: its own last step was complete, too, as another one knows. */
+static trek_status catch_up(trek_run *run, const place *newest)
+{
+    run_elastic *e = run->elastic;
+    run_epoch *pending = run->pending;
+    trek_status status = TREK_OK;
+    run->pending = NULL;
+    if (newest->epoch > e->at.epoch) {
+        forget_observed(e);
+        e->epoch_steps = 0;
+        if (pending)
+            status = trek_run_publish(run, pending);
+        pending = NULL;
+    } else if (run->graph && stepper_of(run)) {
+        status = keep_observed(e, stepper_of(run));
+        e->epoch_steps += newest->steps - e->at.steps;
+    }
+    trek_run_epoch_free(pending);
+    e->at = *newest;
+    return status;
+}
+
+/* The bytes of the file of `source`, in that of every process; one that has got them in part keeps what it had. */
+static trek_status share_bytes(run_elastic *e, int source, int64_t bytes)
+{
+    bool gives = e->comm->rank == source;
+    int file = gives ? e->file : memfd_create("trek-state", MFD_CLOEXEC);
+    char *memory = MAP_FAILED;
+    if (gives || (file >= 0 && ftruncate(file, bytes) == 0))
+        memory = mmap(NULL, (size_t)bytes, gives ? PROT_READ : PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    trek_status status = TREK_OK;
+    if (memory == MAP_FAILED)
+        status = trek_fail(TREK_ERR_MEMORY, "trek_trainer_run: no memory for the state of the run: %s", strerror(errno));
+    status = trek_replica_agree(e->comm, status, "trek_trainer_run");
+    for (size_t at = 0; at < (size_t)bytes && status == TREK_OK; at += PIECE) {
+        size_t count = (size_t)bytes - at < PIECE ? (size_t)bytes - at : PIECE;
+        status = trek_comm_run(e->comm, (trek_comm_call){ .kind = TREK_COMM_BROADCAST, .dtype = TREK_U8, .root = source,
+                                                          .count = (int64_t)count, .in = memory + at, .out = memory + at });
+    }
+    if (memory != MAP_FAILED)
+        munmap(memory, (size_t)bytes);
+    if (!gives && status == TREK_OK) {
+        close_file(e);
+        e->file = file;
+    } else if (!gives && file >= 0) {
+        close(file);
+    }
+    return status;
+}
+
+/* The state goes over into the files of all processes; until a graph has taken it up, it stays there. */
+static trek_status share_state(trek_run *run, int source)
+{
+    run_elastic *e = run->elastic;
+    int64_t bytes = -1, *all = trek_calloc((size_t)e->comm->world, sizeof *all);
+    struct stat about;
+    trek_status own = all ? TREK_OK : TREK_ERR_MEMORY;
+    if (e->comm->rank == source && own == TREK_OK && e->file < 0)
+        own = write_state(run);
+    if (e->comm->rank == source && own == TREK_OK && fstat(e->file, &about) == 0)
+        bytes = (int64_t)about.st_size;
+    trek_status status = trek_replica_agree(e->comm, own, "trek_trainer_run");
+    if (status == TREK_OK)
+        status = trek_comm_gather_bytes(e->comm, &bytes, sizeof bytes, all);
+    if (status == TREK_OK)
+        status = share_bytes(e, source, all[source]);
+    trek_free(all);
+    return status;
+}
+
+/* Who has the newest one; places[] are all processes'. */
+static int find_newest(const place *places, int n)
+{
+    int newest = 0;
+    for (int p = 1; p < n; p++)
+        if (later(&places[p], &places[newest]) > 0)
+            newest = p;
+    return newest;
+}
+
+static trek_status agree_on_state(trek_run *run)
+{
+    run_elastic *e = run->elastic;
+    int n = trek_comm_world_size(e->comm), source = 0;
+    place *places = trek_calloc((size_t)n, sizeof *places);
+    trek_status status = trek_replica_agree(e->comm, places ? TREK_OK : TREK_ERR_MEMORY, "trek_trainer_run");
+    if (status == TREK_OK)
+        status = trek_comm_gather_bytes(e->comm, &e->at, sizeof e->at, places);
+    if (status == TREK_OK) {
+        source = find_newest(places, n);
+        status = share_state(run, source);
+    }
+    if (status == TREK_OK && later(&places[source], &e->at) > 0)
+        status = catch_up(run, &places[source]);
+    trek_free(places);
+    return status;
+}
+
+/* --- going on --------------------------------------------------------------------------------------------------------- */
+
+static int64_t samples_of(const run_elastic *e)
+{
+    int64_t samples = 0;
+    for (int r = 0; r < e->n_ranks; r++)
+        samples += e->ranks[r].rows;
+    return samples;
+}
+
+/* From the file, as from any checkpoint. */
+static trek_status load_state(trek_run *run)
+{
+    run_elastic *e = run->elastic;
+    double numbers[TREK_RUN_NUMBERS];
+    char path[64];
+    bool found = false;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", e->file);
+    trek_status status = trek_checkpoint_load_more(run->graph, run->train, path, numbers, TREK_RUN_NUMBERS, &found);
+    if (status == TREK_OK)
+        status = trek_run_take_momentum(run, path);
+    if (status == TREK_OK)
+        status = give_observed(e, run);
+    status = trek_replica_agree(e->comm, status, "trek_trainer_run");
+    if (status != TREK_OK)
+        return status;
+    run->best = numbers[TREK_RUN_BEST];
+    run->since_best = (int64_t)numbers[TREK_RUN_SINCE_BEST];
+    run->first_epoch = e->at.epoch;
+    run->resumed = true;
+    const ranks_stepper *s = stepper_of(run);
+    bool goes_on = s && s->comm; /* it may lose another one */
+    run->before.steps = e->epoch_steps;
+    run->before.ns = e->epoch_ns;
+    run->before.samples = goes_on ? 0 : samples_of(e);
+    run->epoch_start_ns = trek_clock_ns() - e->epoch_ns;
+    drop_kept(e); /* of another graph */
+    status = trek_run_elastic_keep(run, run->first_epoch, e->at.batch);
+    if (!goes_on || !s->averages)
+        close_file(e);
+    return status;
+}
+
+static trek_status take_up(trek_run *run, void (*drop)(trek_run *run), trek_status (*build)(trek_run *run))
+{
+    run_elastic *e = run->elastic;
+    trek_status status = agree_on_state(run);
+    if (status != TREK_OK)
+        return status;
+    if (run->graph && run->graph->settings.stop_agreed)
+        atomic_store(&run->stop, true);
+    drop(run);
+    trek_run_epoch_free(run->pending);
+    run->pending = NULL;
+    run->opts.trainer.comm = e->comm;
+    status = build(run);
+    return status == TREK_OK ? load_state(run) : status;
+}
+
+/* By its number in the job: groups number their processes anew. */
+static void say_lost(const run_elastic *e)
+{
+    const char *lost = trek_regroup_lost(e->regroup);
+    int left = trek_comm_world_size(e->comm);
+    bool many = strchr(lost, ',') != NULL;
+    trek_log_message(TREK_LOG_WARNING, "trek_trainer_run: process%s %s of the job %s lost; %d go%s on", many ? "es" : "", lost,
+                     many ? "are" : "is", left, left == 1 ? "es" : "");
+}
+
+/* The group of those who are left. */
+static trek_status regroup(trek_run *run, const char *reason)
+{
+    run_elastic *e = run->elastic;
+    trek_error_clear();
+    trek_comm *next = trek_regroup_meet(e->regroup, e->comm, run->opts.min_processes);
+    if (!next) {
+        char why[TREK_ERROR_SIZE];
+        trek_status status;
+        trek_error_take(&status, why);
+        trek_error_clear();
+        return trek_fail(status, "%s; and the run cannot go on: %.400s", reason, why);
+    }
+    trek_comm_free(&e->comm);
+    e->comm = next;
+    say_lost(e);
+    return TREK_OK;
+}
+
+bool trek_run_elastic_go_on(trek_run *run, trek_status *status, void (*drop)(trek_run *run), trek_status (*build)(trek_run *run))
+{
+    run_elastic *e = run->elastic;
+    bool goes_on = false;
+    while (!goes_on && e && e->regroup && (*status == TREK_ERR_PEER || *status == TREK_ERR_TIMEOUT) && e->at.epoch >= 0 &&
+           trek_regroup_may(e->comm)) {
+        char reason[TREK_ERROR_SIZE];
+        trek_status why;
+        trek_error_take(&why, reason);
+        *status = regroup(run, reason[0] ? reason : trek_status_text(*status));
+        if (*status != TREK_OK)
+            return false;
+        *status = take_up(run, drop, build);
+        goes_on = *status == TREK_OK;
+    }
+    return goes_on;
+}

@@ -36,17 +36,20 @@ static const char help[] = "usage: trek-run -n PROCESSES [options] [--] program 
                            "  -p, --prefix             puts the rank in front of each line of output\n"
                            "  -g, --grace SECONDS      how long the others may take to end by themselves once one has\n"
                            "                           failed, before SIGTERM and later SIGKILL; 10 unless given\n"
+                           "  -m, --min-processes N    how many are enough: while N run on, or have ended with 0, one that fails\n"
+                           "                           does not end the others (trek_run_opts.min_processes); all unless given\n"
                            "  -h, --help\n"
                            "\n"
                            "Each process finds TREK_RANK, TREK_WORLD_SIZE, TREK_LOCAL_RANK, TREK_ADDRESS, TREK_PORT, TREK_TOKEN\n"
                            "and TREK_LAUNCHER_FD (a file that tells which processes have ended) in its environment. Rank 0 reads "
                            "standard input, the others read nothing. SIGINT,\n"
                            "SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on to all. Exit status: 0 if all ended with 0,\n"
-                           "else that of the first that failed; 128 + signal if a signal ended it; 2 for a wrong call, 126\n"
+                           "or as many as are enough, else that of the first that failed; 128 + signal if a signal ended it; 2 for a wrong call, 126\n"
                            "or 127 if the program cannot be run.\n";
 
 typedef struct options {
     int processes, cores;  /* cores 0: not pinned */
+    int enough;            /* 0: all */
     double grace;
     bool prefix;
     char **program;        /* NULL-terminated */
@@ -67,6 +70,7 @@ typedef struct process {
 
 static process processes[MOST];
 static int running, first_failure; /* status of the latter; 0: none */
+static int ended_well;
 static int ends = -1;          /* tells of ranks that have ended, in the order in which they did; -1: unknown */
 static char port_text[16], token[65];
 static int first_failed = -1;  /* the rank */
@@ -118,13 +122,19 @@ static int read_options(int argc, char **argv, options *o)
             continue;
         }
         bool n = is(option, "-n", "--processes"), c = is(option, "-c", "--cores-per-process"), g = is(option, "-g", "--grace");
-        if (!n && !c && !g)
+        bool m = is(option, "-m", "--min-processes");
+        if (!n && !c && !g && !m)
             return wrong_call("no such option", option);
         const char *text = ++k < argc ? argv[k] : NULL;
         if (!read_number(text, g ? 0 : 1, g ? 1e6 : MOST, &value) || (!g && value != (int)value))
-            return wrong_call(g ? "--grace takes seconds" : n ? "-n takes a number from 1 to 1024"
-                                                              : "--cores-per-process takes a number from 1 to 1024", text);
-        if (n)
+            return wrong_call(g   ? "--grace takes seconds"
+                              : n ? "-n takes a number from 1 to 1024"
+                              : m ? "--min-processes takes a number from 1 to 1024"
+                                  : "--cores-per-process takes a number from 1 to 1024",
+                              text);
+        if (m)
+            o->enough = (int)value;
+        else if (n)
             o->processes = (int)value;
         else if (c)
             o->cores = (int)value;
@@ -133,6 +143,8 @@ static int read_options(int argc, char **argv, options *o)
     }
     if (o->processes == 0)
         return wrong_call("how many processes? -n is missing", NULL);
+    if (o->enough > o->processes)
+        return wrong_call("--min-processes is more than -n", NULL);
     if (k >= argc)
         return wrong_call("which program?", NULL);
     o->program = argv + k;
@@ -385,10 +397,17 @@ static void send_orphans(int signal)
     }
 }
 
+/* One has failed, and too few are left. */
+static bool has_failed(const options *o)
+{
+    return first_failure != 0 && running + ended_well < (o->enough ? o->enough : o->processes);
+}
+
 static void note_end(const options *o, int rank, int status)
 {
     char end[160];
     static off_t noted;
+    bool failed_before = has_failed(o);
     processes[rank].pid = 0;
     running--;
     int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
@@ -398,12 +417,15 @@ static void note_end(const options *o, int rank, int status)
         snprintf(end, sizeof end, "%d ended with status %d\n", rank, code);
     ssize_t written = deaths >= 0 ? pwrite(deaths, end, strlen(end), noted) : 0;
     noted += written > 0 ? written : 0;
-    if (code == 0 || first_failure != 0)
+    ended_well += code == 0;
+    if (code == 0 || failed_before)
         return;
-    first_failure = code;
+    first_failure = first_failure ? first_failure : code;
     first_failed = rank;
     fprintf(stderr, "trek-run: rank %.*s", (int)strcspn(end, "\n"), end);
-    if (running > 0)
+    if (running > 0 && !has_failed(o))
+        fprintf(stderr, "; the others go on");
+    else if (running > 0)
         fprintf(stderr, "; the others have %g s to end", o->grace);
     fprintf(stderr, "\n");
 }
@@ -504,7 +526,7 @@ static void watch(const options *o, int signals)
     enum { WORKING, FAILED, TERMINATED, KILLED } state = WORKING;
     double until = 0;
     while (reap(o)) {
-        if (state == WORKING && (first_failure != 0 || running == 0)) {
+        if (state == WORKING && (has_failed(o) || running == 0)) {
             state = FAILED;
             until = now() + (running ? o->grace : 0);
         }
@@ -565,5 +587,5 @@ int main(int argc, char **argv)
     if (signals < 0)
         return fprintf(stderr, "trek-run: signalfd: %s\n", strerror(errno)), 1;
     watch(&o, signals);
-    return first_failure;
+    return o.enough && ended_well >= o.enough ? 0 : first_failure;
 }

@@ -165,6 +165,8 @@ static void test_calls(void **state)
                   { { NULL, "-n", "1.5", "true" }, "-n takes" },
                   { { NULL, "-n", "2", "--fast", "true" }, "no such option: --fast" },
                   { { NULL, "-g", "-1", "true" }, "--grace takes" },
+                  { { NULL, "-m", "0", "true" }, "--min-processes takes" },
+                  { { NULL, "-n", "2", "-m", "3", "true" }, "more than -n" },
                   { { NULL, "-n", "2", "-c", "1000", "true" }, "cores" } };
     for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
         char *argv[8];
@@ -259,6 +261,25 @@ static void test_failure_ends_all(void **state)
     assert_int_equal(count_running(unique(0)), 0);
 }
 
+/* Those who are enough go on, whoever else fails. */
+static void test_enough(void **state)
+{
+    (void)state;
+    run r;
+    RUN(&r, NULL, "-n", "3", "-m", "2", "-g", "0.1", "sh", "-c", "[ $TREK_RANK = 1 ] && kill -KILL $$; sleep 1; echo went on");
+    check_exit(&r, 0);
+    assert_non_null(strstr(r.text, "rank 1 was ended by signal 9 (Killed); the others go on"));
+    assert_non_null(strstr(r.text, "went on"));
+    RUN(&r, NULL, "-n", "3", "-m", "2", "-g", "0.1", "sh", "-c", "[ $TREK_RANK = 0 ] || exit $TREK_RANK; sleep 9");
+    assert_true(WIFEXITED(r.status) && WEXITSTATUS(r.status) >= 1 && WEXITSTATUS(r.status) <= 2);
+    assert_non_null(strstr(r.text, "the others have 0.1 s to end"));
+    assert_true(r.seconds < 8);
+    RUN(&r, NULL, "-n", "3", "-m", "1", "sh", "-c", "exit 7");
+    check_exit(&r, 7);
+    RUN(&r, NULL, "-n", "3", "-m", "1", "sh", "-c", "[ $TREK_RANK = 2 ] || { sleep 0.5; exit 7; }"); /* one has done well */
+    check_exit(&r, 0);
+}
+
 static void test_orphans(void **state)
 {
     (void)state;
@@ -336,7 +357,7 @@ int main(void)
     snprintf(program, sizeof program, "%s/tools/trek-run", build ? build : ".");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_calls),       cmocka_unit_test(test_environment),      cmocka_unit_test(test_input_and_output),
-        cmocka_unit_test(test_exit_status), cmocka_unit_test(test_failure_ends_all), cmocka_unit_test(test_orphans),
+        cmocka_unit_test(test_exit_status), cmocka_unit_test(test_failure_ends_all), cmocka_unit_test(test_enough), cmocka_unit_test(test_orphans),
         cmocka_unit_test(test_signals),     cmocka_unit_test(test_killed_launcher),  cmocka_unit_test(test_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

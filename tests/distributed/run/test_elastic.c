@@ -40,9 +40,12 @@ static const char *engine_name(void)
 
 static bool plain; /* without batch norm, whose ranks see their own parts: those of two processes of two are not those of four */
 
+static void enter(const char *name);
+
 static trek_graph *build(trek_device device, void *arg)
 {
     (void)arg;
+    enter("build");
     trek_linear_opts first = { .in = IN, .out = HIDDEN, .device = device, .dtype = TREK_F64 };
     trek_linear_opts last = { .in = HIDDEN, .out = 1, .device = device, .dtype = TREK_F64 };
     trek_batch_norm_opts norm = { .features = HIDDEN, .device = device, .dtype = TREK_F64 };
@@ -435,6 +438,8 @@ static void test_several(void **state)
     static const struct { const char *details[4]; int left; } rows[] = {
         { { "at=loss:5", NULL, "at=loss:5", NULL }, 2 },              { { NULL, "at=backward:5", "at=reduce:5", NULL }, 2 },
         { { "at=loss:3", "at=loss:9", NULL, NULL }, 2 },              { { NULL, NULL, "at=optimizer:4", "at=sync:14" }, 2 },
+        { { "at=loss:5", "at=build:1", NULL, NULL }, 2 },             { { "at=build:1", NULL, "at=loss:5", NULL }, 2 },
+        { { "at=build:2", "at=build:1", NULL, "at=loss:5" }, 1 },     { { NULL, "at=epoch:2", "at=buffers:1", NULL }, 2 },
         { { "at=epoch:1", "at=metrics:1", "at=loss:17", NULL }, 1 },  { { "at=loss:2", "at=loss:2", "at=loss:2", NULL }, 1 },
     };
     for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {

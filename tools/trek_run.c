@@ -26,26 +26,27 @@
 
 enum { MOST = 1024, LINE = 16384, USAGE = 2, NOT_RUN = 126, NOT_FOUND = 127 };
 
-static const char help[] = "usage: trek-run -n PROCESSES [options] [--] program [arguments]\n"
-                           "\n"
-                           "Starts PROCESSES copies of the program on this machine as the ranks of one job.\n"
-                           "\n"
-                           "  -n, --processes N        how many\n"
-                           "  -c, --cores-per-process N  pins each process to N cores of its own; otherwise they share\n"
-                           "                           all cores, each with its part of the threads (TREK_THREADS)\n"
-                           "  -p, --prefix             puts the rank in front of each line of output\n"
-                           "  -g, --grace SECONDS      how long the others may take to end by themselves once one has\n"
-                           "                           failed, before SIGTERM and later SIGKILL; 10 unless given\n"
-                           "  -m, --min-processes N    how many are enough: while N run on, or have ended with 0, one that fails\n"
-                           "                           does not end the others (trek_run_opts.min_processes); all unless given\n"
-                           "  -h, --help\n"
-                           "\n"
-                           "Each process finds TREK_RANK, TREK_WORLD_SIZE, TREK_LOCAL_RANK, TREK_ADDRESS, TREK_PORT, TREK_TOKEN\n"
-                           "and TREK_LAUNCHER_FD (a file that tells which processes have ended) in its environment. Rank 0 reads "
-                           "standard input, the others read nothing. SIGINT,\n"
-                           "SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on to all. Exit status: 0 if all ended with 0,\n"
-                           "or as many as are enough, else that of the first that failed; 128 + signal if a signal ended it; 2 for a wrong call, 126\n"
-                           "or 127 if the program cannot be run.\n";
+static const char help[] =
+    "usage: trek-run -n PROCESSES [options] [--] program [arguments]\n"
+    "\n"
+    "Starts PROCESSES copies of the program on this machine as the ranks of one job.\n"
+    "\n"
+    "  -n, --processes N        how many\n"
+    "  -c, --cores-per-process N  pins each process to N cores of its own; otherwise they share\n"
+    "                           all cores, each with its part of the threads (TREK_THREADS)\n"
+    "  -p, --prefix             puts the rank in front of each line of output\n"
+    "  -g, --grace SECONDS      how long the others may take to end by themselves once one has\n"
+    "                           failed, before SIGTERM and later SIGKILL; 10 unless given\n"
+    "  -m, --min-processes N    how many are enough: while N run on, or have ended with 0, one that fails\n"
+    "                           does not end the others (trek_run_opts.min_processes); all unless given\n"
+    "  -h, --help\n"
+    "\n"
+    "Each process finds TREK_RANK, TREK_WORLD_SIZE, TREK_LOCAL_RANK, TREK_ADDRESS, TREK_PORT, TREK_TOKEN\n"
+    "and TREK_LAUNCHER_FD (a file that tells which processes have ended) in its environment. Rank 0 reads "
+    "standard input, the others read nothing. SIGINT,\n"
+    "SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on to all. Exit status: 0 if all ended with 0,\n"
+    "or as many as are enough, else that of the first that failed; 128 + signal if a signal ended it; 2 for a wrong call, 126\n"
+    "or 127 if the program cannot be run.\n";
 
 typedef struct options {
     int processes, cores;  /* cores 0: not pinned */

@@ -343,7 +343,7 @@ static trek_status share_bytes(run_elastic *e, int source, int64_t bytes)
     int file = gives ? e->file : memfd_create("trek-state", MFD_CLOEXEC);
     char *memory = MAP_FAILED;
     if (gives || (file >= 0 && ftruncate(file, bytes) == 0))
-        memory = mmap(NULL, (size_t)bytes, gives ? PROT_READ : PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+        memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     trek_status status = TREK_OK;
     if (memory == MAP_FAILED)
         status = trek_fail(TREK_ERR_MEMORY, "trek_trainer_run: no memory for the state of the run: %s", strerror(errno));
@@ -458,12 +458,16 @@ static trek_status load_state(trek_run *run)
 static trek_status take_up(trek_run *run, void (*drop)(trek_run *run), trek_status (*build)(trek_run *run))
 {
     run_elastic *e = run->elastic;
+    if (run->graph)
+        trek_graph_zero_grad(run->graph); /* nothing of the step that was dropped is under way any more */
+    trek_error_clear();
     trek_status status = agree_on_state(run);
     if (status != TREK_OK)
         return status;
     if (run->graph && run->graph->settings.stop_agreed)
         atomic_store(&run->stop, true);
     drop(run);
+    trek_error_clear(); /* what the old group's calls had come to */
     trek_run_epoch_free(run->pending);
     run->pending = NULL;
     run->opts.trainer.comm = e->comm;

@@ -357,7 +357,8 @@ int main(void)
     snprintf(program, sizeof program, "%s/tools/trek-run", build ? build : ".");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_calls),       cmocka_unit_test(test_environment),      cmocka_unit_test(test_input_and_output),
-        cmocka_unit_test(test_exit_status), cmocka_unit_test(test_failure_ends_all), cmocka_unit_test(test_enough), cmocka_unit_test(test_orphans),
+        cmocka_unit_test(test_exit_status), cmocka_unit_test(test_failure_ends_all), cmocka_unit_test(test_enough),
+        cmocka_unit_test(test_orphans),
         cmocka_unit_test(test_signals),     cmocka_unit_test(test_killed_launcher),  cmocka_unit_test(test_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,6 +19,7 @@
 
 #include "autograd/ops.h"
 #include "distributed/checkpoint.h"
+#include "distributed/comm/gloo/gloo.h"
 #include "distributed/run.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
@@ -198,7 +199,7 @@ static int play(const part *me)
     static const trek_trace_sink sink = { .span = span, .event = event, .enter = enter };
     mine = me;
     plain = strstr(me->detail, "two") != NULL;
-    int threads = count_in("/proc/self/task");
+    int threads = count_in("/proc/self/task") + (strcmp(engine_name(), "gloo") == 0); /* its thread stays */
     pthread_t killer;
     trek_comm *comm = trek_comm_init(&(trek_comm_opts){ .engine = engine_name(), .rank = me->process,
                                                         .world_size = me->processes, .address = me->address, .port = me->port,
@@ -227,10 +228,10 @@ static int play(const part *me)
     trek_dataset_free(&data);
     trek_comm_free(&comm);
     atomic_store(&trek_trace, NULL);
-    for (int k = 0; k < 500 && count_in("/proc/self/task") != threads;
+    for (int k = 0; k < 500 && count_in("/proc/self/task") > threads;
          k++) /* the system takes its time with one that has ended */
         nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-    if (count_in("/proc/self/task") != threads && !strstr(me->detail, "us="))
+    if (count_in("/proc/self/task") > threads && !strstr(me->detail, "us="))
         printf("threads are left\n");
     return epochs == EPOCHS ? 0 : 1;
 }
@@ -558,6 +559,11 @@ int main(void)
     part me;
     if (processes_part(&me))
         return play(&me);
+    char why[256];
+    if (strcmp(engine_name(), "gloo") == 0 && !trek_comm_gloo_there(why, sizeof why)) {
+        printf("skipped: %s\n", why);
+        return 77;
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_none),     cmocka_unit_test(test_one),   cmocka_unit_test(test_saving),
         cmocka_unit_test(test_several),  cmocka_unit_test(test_ranks), cmocka_unit_test(test_averages),

@@ -21,6 +21,7 @@
 #include "distributed/run/run_internal.h"
 #include "distributed/step/stepper_ranks.h"
 #include "graph/observe_internal.h"
+#include "nn/safetensors.h"
 #include "tensor/memory_internal.h"
 #include "tensor/trace.h"
 

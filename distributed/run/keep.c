@@ -11,11 +11,11 @@
 #include <unistd.h>
 
 #include "distributed/checkpoint_internal.h"
-#include "nn/replace_file.h"
 #include "distributed/replica/agreement.h"
 #include "distributed/run/run_internal.h"
 #include "distributed/run/writer.h"
 #include "distributed/step/stepper_ranks.h"
+#include "nn/replace_file.h"
 
 /* The step of a file's name; -1: it is another file. */
 static int64_t step_of(const char *name)

@@ -253,7 +253,8 @@ static trek_comm *own(trek_comm *comm, trek_control *control)
         trek_control_free(&control);
         return NULL;
     }
-    comm->control = control;
+    if (comm->control != control) /* else it is being read already: by the channel's thread, if the group has ended */
+        comm->control = control;
     comm->freed = free_job;
     job.comm = comm;
     return comm;

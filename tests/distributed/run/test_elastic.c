@@ -167,6 +167,16 @@ static void *die_later(void *arg)
     return NULL;
 }
 
+/* Those that stay as long as the process: Gloo's, and the thread sanitizer's. */
+static int threads_of_others(void)
+{
+    int n = strcmp(engine_name(), "gloo") == 0;
+#ifdef __SANITIZE_THREAD__
+    n++;
+#endif
+    return n;
+}
+
 static int count_in(const char *folder)
 {
     DIR *list = opendir(folder);
@@ -199,7 +209,7 @@ static int play(const part *me)
     static const trek_trace_sink sink = { .span = span, .event = event, .enter = enter };
     mine = me;
     plain = strstr(me->detail, "two") != NULL;
-    int threads = count_in("/proc/self/task") + (strcmp(engine_name(), "gloo") == 0); /* its thread stays */
+    int threads = count_in("/proc/self/task") + threads_of_others();
     pthread_t killer;
     trek_comm *comm = trek_comm_init(&(trek_comm_opts){ .engine = engine_name(), .rank = me->process,
                                                         .world_size = me->processes, .address = me->address, .port = me->port,

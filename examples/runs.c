@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The library owns the loop: a run that learns digits, tells of each epoch, keeps checkpoints, and goes on after it was stopped.
  *
- *   runs [--policy sync|cadence] [--ranks N] [--epochs N] [--batch-size N] [--lr X] [--patience N] [--data FOLDER] [--seed N]
- *        [--folder FOLDER]
+ *   runs [--policy sync|cadence|async] [--ranks N] [--epochs N] [--batch-size N] [--lr X] [--patience N] [--data FOLDER]
+ *        [--seed N] [--folder FOLDER]
  *   trek-run -n 2 runs ...      the same on two processes
  *
  * sync: the ranks divide each batch and make one step, that of one device. cadence: each makes steps of its own, at its own
- * pace, and after a window of batches they average.
- * Ctrl-C stops it after its present step. Called again with the same folder it goes on from there, bit for bit. --folder: where
- * checkpoints are kept and looked for. --data: MNIST's IDX files; default: the folder mnist/ of TREK_DATA where they are, else
- * digits are drawn. --patience: stop after so many epochs that were not the best. */
+ * pace, and after a window of batches they average. async: the same, averaged in the background: nobody waits.
+ * Ctrl-C stops it after its present step. Called again with the same folder it goes on from there (sync: bit for bit).
+ * --folder: where checkpoints are kept and looked for. --data: MNIST's IDX files; default: the folder mnist/ of TREK_DATA
+ * where they are, else digits are drawn. --patience: stop after so many epochs that were not the best. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,7 +69,7 @@ static void print_epoch(const trek_epoch_metrics *m)
 
 static void train(const options *o, const digits *data, bool first)
 {
-    bool sync = strcmp(o->policy, "sync") == 0;
+    bool sync = strcmp(o->policy, "sync") == 0, async = strcmp(o->policy, "async") == 0;
     trek_run *run = trek_trainer_run(&(trek_run_opts){
         .build_model       = build_model,
         .train_step        = train_step,
@@ -79,7 +79,8 @@ static void train(const options *o, const digits *data, bool first)
         .batch_size        = o->batch_size,
         .epochs            = o->epochs,
         .seed              = o->seed,
-        .policy            = sync ? TREK_POLICY_SYNC : TREK_POLICY_CADENCE,
+        .policy            = sync ? TREK_POLICY_SYNC : async ? TREK_POLICY_ASYNC : TREK_POLICY_CADENCE,
+        .transport         = async ? TREK_TRANSPORT_HOST : TREK_TRANSPORT_DEVICE,
         .trainer           = { .ranks = o->ranks, .average = sync ? TREK_AVERAGE_GRADIENTS : TREK_AVERAGE_PARAMETERS },
         .evaluation        = data->test,
         .evaluation_batch  = 500,
@@ -105,7 +106,7 @@ static void train(const options *o, const digits *data, bool first)
 static bool parse(int argc, char **argv, options *o)
 {
     const argument list[] = {
-        { "--policy", "sync|cadence", .text = &o->policy },
+        { "--policy", "sync|cadence|async", .text = &o->policy },
         { "--ranks", "N", .whole = &o->ranks, .least = 1, .most = 1024 },
         { "--epochs", "N", .whole = &o->epochs, .least = 1 },
         { "--batch-size", "N", .whole = &o->batch_size, .least = 1 },
@@ -117,8 +118,8 @@ static bool parse(int argc, char **argv, options *o)
     };
     if (!arguments_read(argc, argv, list, sizeof list / sizeof *list))
         return false;
-    if (strcmp(o->policy, "sync") != 0 && strcmp(o->policy, "cadence") != 0)
-        return fprintf(stderr, "--policy takes sync or cadence, not %s\n", o->policy), false;
+    if (strcmp(o->policy, "sync") != 0 && strcmp(o->policy, "cadence") != 0 && strcmp(o->policy, "async") != 0)
+        return fprintf(stderr, "--policy takes sync, cadence or async, not %s\n", o->policy), false;
     return true;
 }
 

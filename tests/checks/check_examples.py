@@ -25,7 +25,7 @@ WRONG = [
     ("mnist", ["--speed", "1"], 2, "there is no option --speed"),
     ("mnist", ["--save", "/no/such/folder/model"], 1, "/no/such/folder/model cannot be written: No such file or directory"),
     ("mnist", ["--trace", "/no/such/folder/trace", "--save", "model"], 1, "/no/such/folder/trace cannot be written"),
-    ("runs", ["--policy", "async"], 2, "--policy takes sync or cadence, not async"),
+    ("runs", ["--policy", "fast"], 2, "--policy takes sync, cadence or async, not fast"),
     ("runs", ["--patience", "-1"], 2, "--patience takes a whole number from 0 on, not -1"),
     ("runs", ["--epochs", "1", "--folder", "/no/such/folder"], 1, "the checkpoints' folder /no/such/folder cannot be made: No such file"),
     ("gan", ["--steps", "many"], 2, "--steps takes a whole number from 1 on, not many"),

@@ -93,8 +93,8 @@ def runs(work):
     kept = sorted(path.name for path in (work / "whole").iterdir())
     if kept != ["best.safetensors", "step-000000000375.safetensors"]:
         sys.exit(f"it left {kept}")
-    windows = run(*start, work / "windows", "--policy", "cadence")[0]
-    return losses(whole, 3), losses(windows, 3)
+    others = [run(*start, work / policy, "--policy", policy)[0] for policy in ("cadence", "async")]
+    return losses(whole, 3), [losses(text, 3) for text in others]
 
 
 def ddp_bench(work):

@@ -424,11 +424,9 @@ static bool is_over(const trek_run *run)
     return run->first_epoch >= run->opts.epochs || (run->opts.patience > 0 && run->since_best >= run->opts.patience);
 }
 
-trek_status trek_run_train(trek_run *run)
+static trek_status run_epochs(trek_run *run)
 {
-    trek_status status = prepare(run);
-    if (status != TREK_OK)
-        trek_run_elastic_go_on(run, &status, clean_up, build);
+    trek_status status = TREK_OK;
     bool last = is_over(run);
     for (int64_t epoch = run->first_epoch; status == TREK_OK && !last; epoch++) {
         status = run_epoch_number(run, epoch, &last);
@@ -437,8 +435,30 @@ trek_status trek_run_train(trek_run *run)
             last = is_over(run);
         }
     }
+    return status;
+}
+
+/* All is trained: until all is written, too. Whoever was to write may be the one that dies. */
+static trek_status end_saving(trek_run *run)
+{
+    trek_status status = agree(run, trek_run_save_end(run, TREK_OK));
+    while (status != TREK_OK && trek_run_elastic_go_on(run, &status, clean_up, build)) {
+        status = is_over(run) ? trek_run_save(run, &(trek_epoch_metrics){ .epoch = run->first_epoch - 1 }, true) : run_epochs(run);
+        if (status == TREK_OK)
+            status = agree(run, trek_run_save_end(run, TREK_OK));
+    }
+    return status;
+}
+
+trek_status trek_run_train(trek_run *run)
+{
+    trek_status status = prepare(run);
+    if (status != TREK_OK)
+        trek_run_elastic_go_on(run, &status, clean_up, build);
     if (status == TREK_OK)
-        status = agree(run, trek_run_save_end(run, TREK_OK));
+        status = run_epochs(run);
+    if (status == TREK_OK)
+        status = end_saving(run);
     if (status == TREK_OK)
         run->final = trek_state_of(trek_graph_module(run->graph));
     trek_status kept;

@@ -52,7 +52,7 @@ static trek_var *train_step(trek_graph *graph, trek_var *logits, const trek_batc
 
 static void on_signal(int number)
 {
-    trek_request_stop();
+    trek_request_stop(); /* which may be called from here; NOLINT(bugprone-signal-handler) */
     signal(number, SIG_DFL); /* the second one ends the program at once */
 }
 

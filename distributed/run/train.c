@@ -443,7 +443,8 @@ static trek_status end_saving(trek_run *run)
 {
     trek_status status = agree(run, trek_run_save_end(run, TREK_OK));
     while (status != TREK_OK && trek_run_elastic_go_on(run, &status, clean_up, build)) {
-        status = is_over(run) ? trek_run_save(run, &(trek_epoch_metrics){ .epoch = run->first_epoch - 1 }, true) : run_epochs(run);
+        status = is_over(run) ? trek_run_save(run, &(trek_epoch_metrics){ .epoch = run->first_epoch - 1 }, true)
+            : run_epochs(run);
         if (status == TREK_OK)
             status = agree(run, trek_run_save_end(run, TREK_OK));
     }

@@ -197,6 +197,11 @@ static trek_run_opts opts_of(const part *me, trek_dataset *data)
     o.trainer.ranks = strstr(me->detail, "two") ? 2 : 1;
     if (strstr(me->detail, "average"))
         o.trainer.average = TREK_AVERAGE_PARAMETERS;
+    if (strstr(me->detail, "cadence")) {
+        o.policy = TREK_POLICY_CADENCE;
+        o.batch_size = 4;
+        o.trainer.anchor = o.trainer.max_anchor = 2;
+    }
     if (folder) {
         o.checkpoint_folder = folder + 5; /* the last word */
         o.on_checkpoint = on_checkpoint;
@@ -204,14 +209,30 @@ static trek_run_opts opts_of(const part *me, trek_dataset *data)
     return o;
 }
 
+/* As a launcher says it. */
+static void set_environment(const part *me)
+{
+    char number[3][16];
+    snprintf(number[0], sizeof number[0], "%d", me->process);
+    snprintf(number[1], sizeof number[1], "%d", me->processes);
+    snprintf(number[2], sizeof number[2], "%d", me->port);
+    setenv("TREK_RANK", number[0], 1);
+    setenv("TREK_WORLD_SIZE", number[1], 1);
+    setenv("TREK_PORT", number[2], 1);
+    setenv("TREK_TOKEN", "sesame", 1);
+}
+
 static int play(const part *me)
 {
     static const trek_trace_sink sink = { .span = span, .event = event, .enter = enter };
     mine = me;
-    plain = strstr(me->detail, "two") != NULL;
+    plain = strstr(me->detail, "two") || strstr(me->detail, "cadence");
     int threads = count_in("/proc/self/task") + threads_of_others();
     pthread_t killer;
-    trek_comm *comm = trek_comm_init(&(trek_comm_opts){ .engine = engine_name(), .rank = me->process,
+    bool by_environment = strstr(me->detail, "env") != NULL;
+    if (by_environment)
+        set_environment(me);
+    trek_comm *comm = by_environment ? NULL : trek_comm_init(&(trek_comm_opts){ .engine = engine_name(), .rank = me->process,
                                                         .world_size = me->processes, .address = me->address, .port = me->port,
                                                         .token = "sesame", .deadline_s = 15 });
     trek_dataset *data = training_dataset();
@@ -220,7 +241,7 @@ static int play(const part *me)
     atomic_store(&trek_trace, &sink);
     if (strstr(me->detail, "us=") && pthread_create(&killer, NULL, die_later, NULL) == 0)
         pthread_detach(killer);
-    trek_run *run = comm ? trek_trainer_run(&o) : NULL;
+    trek_run *run = comm || by_environment ? trek_trainer_run(&o) : NULL;
     trek_epoch_metrics m;
     int epochs = 0;
     while (run && trek_run_next(run, &m)) {
@@ -473,6 +494,40 @@ static void test_ranks(void **state)
     plain = false;
 }
 
+/* The run finds its processes itself. */
+static void test_environment(void **state)
+{
+    (void)state;
+    static world w;
+    static const char *const details[] = { "env,at=loss:3", "env", "env" };
+    run_world(&w, 3, details);
+    assert_good(&w, 2, 20);
+}
+
+/* Windows: the samples of a window that was not complete are trained on by the others. */
+static void test_windows(void **state)
+{
+    (void)state;
+    static world w;
+    for (int victim = 0; victim < 3; victim++) {
+        const char *details[PROCESSES] = { "cadence", "cadence", "cadence" };
+        details[victim] = victim == 1 ? "cadence,at=loss:8" : "cadence,at=reduce:3";
+        double number = NAN;
+        run_world(&w, 3, details);
+        for (int p = 0; p < 3; p++) {
+            const char *final = strstr(w.text[p], "final 5 epochs number "), *last = strstr(w.text[p], "epoch 4 ranks 2 ");
+            if (p == victim)
+                continue;
+            double got = final ? strtod(final + strlen("final 5 epochs number "), NULL) : NAN;
+            number = isnan(number) ? got : number;
+            bool good = final && last && got == number && strstr(last, "samples 61 count 61 ");
+            if (!good)
+                processes_print(&w);
+            assert_true(good);
+        }
+    }
+}
+
 /* From the last average on. */
 static void test_averages(void **state)
 {
@@ -577,7 +632,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_none),     cmocka_unit_test(test_one),   cmocka_unit_test(test_saving),
         cmocka_unit_test(test_several),  cmocka_unit_test(test_ranks), cmocka_unit_test(test_averages),
-        cmocka_unit_test(test_metrics),  cmocka_unit_test(test_ends),  cmocka_unit_test(test_random),
+        cmocka_unit_test(test_metrics), cmocka_unit_test(test_environment), cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_ends),  cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

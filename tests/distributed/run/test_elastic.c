@@ -167,10 +167,11 @@ static void *die_later(void *arg)
     return NULL;
 }
 
-/* Those that stay as long as the process: Gloo's, and the thread sanitizer's. */
+/* Those that stay as long as the process: Gloo's, beside those that it has left connecting to who has died, until it gives up;
+ * and the thread sanitizer's. */
 static int threads_of_others(void)
 {
-    int n = strcmp(engine_name(), "gloo") == 0;
+    int n = strcmp(engine_name(), "gloo") == 0 ? 1 + 3 : 0;
 #ifdef __SANITIZE_THREAD__
     n++;
 #endif
@@ -471,7 +472,7 @@ static void test_several(void **state)
         { { "at=loss:5", NULL, "at=loss:5", NULL }, 2 },              { { NULL, "at=backward:5", "at=reduce:5", NULL }, 2 },
         { { "at=loss:3", "at=loss:9", NULL, NULL }, 2 },              { { NULL, NULL, "at=optimizer:4", "at=sync:14" }, 2 },
         { { "at=loss:5", "at=build:1", NULL, NULL }, 2 },             { { "at=build:1", NULL, "at=loss:5", NULL }, 2 },
-        { { "at=build:2", "at=build:1", NULL, "at=loss:5" }, 1 },     { { NULL, "at=epoch:2", "at=buffers:1", NULL }, 2 },
+        { { "at=build:1", "at=build:1", NULL, "at=loss:5" }, 1 },     { { NULL, "at=epoch:2", "at=buffers:1", NULL }, 2 },
         { { "at=epoch:1", "at=metrics:1", "at=loss:17", NULL }, 1 },  { { "at=loss:2", "at=loss:2", "at=loss:2", NULL }, 1 },
     };
     for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {

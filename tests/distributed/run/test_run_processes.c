@@ -141,6 +141,7 @@ static int play(const part *me)
         o.transport = TREK_TRANSPORT_HOST;
     if (has(me, "async"))
         o.policy = TREK_POLICY_ASYNC;
+    o.min_processes = has(me, "goes-on") ? 1 : 0;
     double shares[] = { 4, 6, 2, 12 };
     if (has(me, "shares")) {
         o.trainer.shares = shares;
@@ -344,6 +345,14 @@ static void test_background_failing(void **state)
             processes_print(&w);
             fail();
         }
+    run_world(&w, 3, "host,cadence,goes-on", 1, "host,cadence,goes-on,kill"); /* from the epoch's beginning */
+    for (int p = 0; p < 3; p += 2) {
+        told t = read_told(w.text[p]);
+        if (w.code[p] != 0 || t.epochs != EPOCHS || t.ranks != 2 || t.samples != SAMPLES)
+            processes_print(&w);
+        assert_true(w.code[p] == 0 && t.epochs == EPOCHS && t.ranks == 2 && t.samples == SAMPLES);
+        assert_true(t.number == read_told(w.text[0]).number);
+    }
     run_world(&w, 3, "host,async,for-ever", 1, "host,async,for-ever,stop");
     for (int p = 0; p < 3; p++) {
         told t = read_told(w.text[p]);

@@ -40,15 +40,15 @@ typedef enum trek_policy {
 /* How they do so. */
 typedef enum trek_transport {
     TREK_TRANSPORT_DEVICE, /* by collectives of the ranks' devices, in which they meet */
-    TREK_TRANSPORT_HOST /* parameters, optimizer states and buffers are averaged, not gradients (as with .trainer.average), by a
-                           thread of the process and in host memory, from snapshots, while the ranks go on: a rank trains its
-                           batches of a round (SYNC: one, else El Che's counts), hands over a snapshot, trains those of the
-                           next round, and takes the average of the first in: it becomes the average and what the rank has
-                           done since. So ranks wait only for one that is a whole round behind. The average is
-                           weighted by samples. A rank whose training fails is left out from there on, with a warning: the
-                           others train its batches. At the end of an epoch all have the same parameters and buffers. Who
-                           takes which batches in which round follows from counts and times that all know, and with SYNC, or
-                           a plan (.trainer.plan), a run repeats its bits. One rank alone trains as ever */
+    TREK_TRANSPORT_HOST    /* parameters and optimizer states are averaged, not gradients (as with .trainer.average), by a thread
+                              of the process and in host memory, from snapshots, while the ranks go on: a rank trains its
+                              batches of a round (SYNC: one, else El Che's counts), hands over a snapshot, trains those of the
+                              next round, and takes the average of the first in: it becomes the average and what the rank has
+                              done since. So ranks wait only for one that is a whole round behind. The average is
+                              weighted by samples. A rank whose training fails is left out from there on, with a warning: the
+                              others train its batches. At the end of an epoch buffers are merged, and all have the same
+                              parameters. Who takes which batches in which round follows from counts and times that all know,
+                              and with SYNC, or a plan (.trainer.plan), a run repeats its bits. One rank alone trains as ever */
 } trek_transport;
 
 /* One scalar of an epoch. */
@@ -132,7 +132,8 @@ typedef struct trek_run_opts {
                           lack what the lost process had recorded in it; .on_metrics and .on_checkpoint may be called
                           twice for an epoch in whose end one is lost. Where the network falls in two, both halves go on if
                           they may: more than half of the processes rules that out. Costs a copy of the buffers for each step;
-                          with averaged parameters, which go on from the last average, one of the whole state. An error of the
+                          with averaged parameters, which go on from the last average (HOST: the epoch's beginning), one
+                          of the whole state. An error of the
                           program's own ends the run on all processes, as ever. Not over MPI, not with NCCL
                           between processes (TREK_NCCL=0), nor with CPUs beside GPUs: UNSUPPORTED. Default 0: a process that
                           dies ends the run */

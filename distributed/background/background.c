@@ -307,25 +307,22 @@ static trek_status average(trek_background *b, int fragment)
     return status == TREK_OK ? agree_on_steps(b, fragment) : status;
 }
 
-/* The center makes a step of the outer optimizer: by the pseudo-gradient, where it was less where the ranks have got to. */
+/* The center makes a step of the outer optimizer, which is given the mean of what this process's ranks have come to. */
 static trek_status step_outer(trek_background *b, int fragment, double samples)
 {
     trek_values *v = &b->values;
-    trek_outer *outer = b->outer;
-    int64_t at = v->bounds[fragment], end = v->bounds[fragment + 1];
-    float *gradient = trek_values_at(v, v->delta, at);
+    int64_t at = v->bounds[fragment], end = v->bounds[fragment + 1], sent = b->exchange.sent;
     double own = 0;
     for (int r = 0; r < b->s->local_ranks; r++)
         own += b->weights[r] * samples;
     for (int r = 0; r < b->s->local_ranks; r++)
-        b->weights[r] = own > 0 ? -b->weights[r] * samples / own : 0;
+        b->weights[r] = own > 0 ? b->weights[r] * samples / own : 0;
     trek_values_difference(v, fragment, b->weights);
-    int64_t sent = b->exchange.sent;
-    trek_status status = trek_exchange_mean(&b->exchange, gradient, outer->error ? outer->error + at : NULL, end - at,
-                                            trek_exchange_bits(&b->exchange, end - at, b->rule.bits), own);
+    float *mean = trek_values_at(v, v->delta, at);
+    for (int64_t i = 0; i < end - at; i++)
+        mean[i] += b->outer->center[at + i];
+    trek_status status = trek_outer_exchange(b->outer, &b->exchange, at, end, mean, own);
     b->stats.bytes_sent += b->exchange.sent - sent;
-    if (status == TREK_OK)
-        trek_outer_step(outer, at, end, gradient);
     return status;
 }
 
@@ -371,7 +368,7 @@ static trek_status average_round(trek_background *b, int64_t round, bool *ends)
     if (status == TREK_OK && sums.samples > 0) {
         status = b->opts.outer ? step_outer(b, fragment, sums.samples) : average(b, fragment);
         for (int r = 0; r < s->local_ranks; r++)
-            s->replicas[r].drift = b->weights[r] != 0 ? trek_values_drift(&b->values, fragment, r) : 0;
+            s->replicas[r].drift = b->weights[r] > 0 ? trek_values_drift(&b->values, fragment, r) : 0;
         b->stats.averages++;
         b->stats.drift = sums.drift;
         status = status == TREK_OK ? report_times(b, &sums) : status;
@@ -444,7 +441,7 @@ static trek_status begin_outer(trek_background *b)
     if (!b->outer && !(b->outer = trek_outer_new(&b->rule, v->center, v->n)))
         return trek_error_status();
     if (b->momentum && b->outer->momentum && b->momentum_count == v->n)
-        memcpy(b->outer->momentum, b->momentum, (size_t)v->n * sizeof *b->momentum);
+        trek_outer_load(b->outer, "momentum", b->momentum, v->n);
     trek_free(b->momentum);
     b->momentum = NULL;
     trek_values_move_center(v, b->outer->center);

@@ -256,7 +256,7 @@ void trek_values_difference(const trek_values *v, int fragment, const double *we
     void *delta = trek_values_at(v, v->delta, at), *center = trek_values_at(v, v->center, at);
     bool first = true;
     for (int r = 0; r < v->local_ranks; r++) {
-        if (weights[r] == 0)
+        if (!(weights[r] > 0))
             continue;
         void *snapshot = trek_values_at(v, v->snapshots[r], at);
         if (v->dtype == TREK_F64)
@@ -298,7 +298,7 @@ void trek_values_most_steps(const trek_values *v, int fragment, const double *we
 {
     for (int k = v->item_bounds[fragment]; k < v->item_bounds[fragment + 1]; k++)
         for (int r = 0, segment = v->items[k].segment; r < v->local_ranks; r++)
-            if (weights[r] != 0 && v->snapshot_steps[r][segment] > v->steps[segment])
+            if (weights[r] > 0 && v->snapshot_steps[r][segment] > v->steps[segment])
                 v->steps[segment] = v->snapshot_steps[r][segment];
 }
 

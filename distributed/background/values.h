@@ -52,7 +52,7 @@ trek_status trek_values_take(const trek_values *values, const ranks_stepper *s, 
 /* The whole center, whatever the rank has. */
 trek_status trek_values_take_all(const trek_values *values, const ranks_stepper *s, int rank);
 
-/* delta = sum over ranks of weights[r] * (snapshot of r - center), for those with a weight. Weights may be below 0. */
+/* delta = sum over ranks of weights[r] * (snapshot of r - center), for those with a weight. */
 void trek_values_difference(const trek_values *values, int fragment, const double *weights);
 /* steps: the most of any of this process's ranks that have a weight, and of the center. */
 void trek_values_most_steps(const trek_values *values, int fragment, const double *weights);

@@ -80,7 +80,8 @@ typedef struct trek_epoch_metrics {
     int64_t bytes_sent;              /* by this process to others, for TREK_TRANSPORT_HOST's averages; else 0 */
     double drift;                    /* of averaged parameters: the farthest replica's distance from the last average, over the
                                         average's norm; 0: none, or one rank */
-    int lost;                        /* ranks that were left out (TREK_TRANSPORT_HOST), of `ranks` */
+    int lost;                        /* ranks that were left out (TREK_TRANSPORT_HOST), of `ranks`; when one is, what others
+                                        train again is counted twice */
     bool best;                       /* .best_metric is the best so far */
     int ranks;                       /* of the job, as it is at the epoch's end */
     const trek_rank_metrics *per_rank;

@@ -62,7 +62,9 @@ struct trek_background {
     trek_allotment *allotments; /* [AHEAD + 1][world_size] of round % (AHEAD + 1) */
     bool over;               /* no more rounds than `averaged` + what is handed out, all of it empty */
     trek_status status;      /* the thread's */
-    char message[TREK_ERROR_SIZE], failure[TREK_ERROR_SIZE]; /* of the first rank that failed */
+    char message[TREK_ERROR_SIZE];
+    trek_status failed;      /* of the first rank that did, */
+    char failure[TREK_ERROR_SIZE]; /* and how */
     trek_background_stats stats;
 
     /* the averaging thread's */
@@ -347,8 +349,9 @@ static trek_status all_have_failed(trek_background *b)
     char failure[TREK_ERROR_SIZE];
     pthread_mutex_lock(&b->lock);
     snprintf(failure, sizeof failure, "%s", b->failure);
+    trek_status status = b->failed;
     pthread_mutex_unlock(&b->lock);
-    return failure[0] ? trek_fail(TREK_ERR_CALLBACK, "all ranks have failed; %s", failure)
+    return failure[0] ? trek_fail(status, "all ranks have failed; %s", failure)
         : trek_fail(TREK_ERR_PEER, "all ranks of all processes have failed");
 }
 
@@ -612,16 +615,20 @@ void trek_background_ran(trek_background *b, int rank, int64_t samples)
 /* The thread finds it failed, and no snapshot. */
 static trek_status give_up(trek_background *b, int rank, trek_status status)
 {
-    trek_log_message(TREK_LOG_ERROR, "rank %d: %s", b->s->first_rank + rank,
-                     trek_error_status() != TREK_OK ? trek_error() : trek_status_text(status));
+    char why[TREK_ERROR_SIZE], text[TREK_ERROR_SIZE];
+    trek_status set;
+    trek_error_take(&set, why);
+    trek_error_clear();
+    snprintf(text, sizeof text, "rank %d: %.400s", b->s->first_rank + rank, set != TREK_OK ? why : trek_status_text(status));
+    trek_log_message(TREK_LOG_ERROR, "%s", text);
     pthread_mutex_lock(&b->lock);
-    if (b->failure[0] == '\0')
-        snprintf(b->failure, sizeof b->failure, "rank %d: %s", b->s->first_rank + rank,
-                 trek_error_status() != TREK_OK ? trek_error() : trek_status_text(status));
+    if (b->failed == TREK_OK) {
+        b->failed = set != TREK_OK ? set : status;
+        memcpy(b->failure, text, sizeof text);
+    }
     b->ranks[rank].failed = true;
     pthread_cond_broadcast(&b->changed);
     pthread_mutex_unlock(&b->lock);
-    trek_error_clear();
     return TREK_OK;
 }
 

@@ -58,6 +58,8 @@ static trek_status check_transport(const trek_run_opts *o)
         FAIL(".outer is of TREK_TRANSPORT_HOST");
     if (o->max_lead < 0 && o->max_lead != TREK_OFF)
         FAIL(".max_lead is negative");
+    if (o->transport == TREK_TRANSPORT_HOST && o->policy == TREK_POLICY_SYNC && o->trainer.shares)
+        FAIL(".trainer.shares: with TREK_POLICY_SYNC and TREK_TRANSPORT_HOST each rank gets one batch at a time");
     if (o->transport == TREK_TRANSPORT_HOST && o->trainer.accumulate > 1)
         FAIL(".trainer.accumulate is of gradients, and TREK_TRANSPORT_HOST averages parameters");
     trek_outer_rule rule;

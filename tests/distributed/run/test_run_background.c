@@ -451,7 +451,7 @@ static void test_all_lost(void **state)
             o.train_step = fails;
             o.arg = &f;
             assert_null(trek_run_join(trek_trainer_run(&o)));
-            if (trek_error_status() != TREK_ERR_CALLBACK || !strstr(trek_error(), "all ranks have failed; rank ") ||
+            if (trek_error_status() != TREK_ERR_IO || !strstr(trek_error(), "all ranks have failed; rank ") ||
                 !strstr(trek_error(), "is tired"))
                 fail_msg("%s", trek_error());
             trek_error_clear();

@@ -165,7 +165,10 @@ static int64_t samples_of_epoch(void)
     return c.opts.drop_last ? c.samples - c.samples % c.opts.batch_size : c.samples;
 }
 
-/* Every sample once, or with drop_last as many as whole batches have. */
+/* Ranks that fail do not end it, as long as one is left. */
+static bool may_lose(void) { return c.opts.transport == TREK_TRANSPORT_HOST && c.opts.trainer.ranks > 1; }
+
+/* Every sample once, or with drop_last as many as whole batches have; what a rank had that was lost, again. */
 static trek_status on_metrics(const trek_epoch_metrics *m, void *arg)
 {
     (void)arg;
@@ -173,12 +176,15 @@ static trek_status on_metrics(const trek_epoch_metrics *m, void *arg)
     for (int64_t k = 0; k < c.samples; k++) {
         int times = atomic_exchange(&c.seen[k], 0);
         total += times;
-        if (times > 1 || (times == 0 && !c.opts.drop_last))
+        if ((times > 1 && !m->lost) || (times == 0 && !c.opts.drop_last))
             snprintf(c.wrong, sizeof c.wrong, "epoch %d: sample %d seen %d times", (int)m->epoch, (int)k, times);
     }
     for (int r = 0; r < m->ranks; r++)
         of_ranks += m->per_rank[r].samples;
-    if (total != samples_of_epoch() || (!c.resumed && (m->samples != total || of_ranks != total)))
+    if (m->lost && may_lose() && total >= samples_of_epoch() && m->samples >= samples_of_epoch())
+        total = of_ranks = samples_of_epoch();
+    int64_t counted = m->lost && m->samples > total ? total : m->samples;
+    if (total != samples_of_epoch() || (!c.resumed && (counted != total || of_ranks != total)))
         snprintf(c.wrong, sizeof c.wrong, "epoch %d: %d samples seen, %d counted, %d by the ranks, of %d", (int)m->epoch,
                  (int)total,
                  (int)m->samples, (int)of_ranks, (int)samples_of_epoch());
@@ -219,11 +225,11 @@ static void draw_trainer(trek_trainer_opts *t, trek_policy policy)
     t->accumulate = t->average == TREK_AVERAGE_GRADIENTS && one_in(3) ? 2 + (int)draw(2) : 0;
     t->max_grad_norm = one_in(2) ? 0.5 : 0;
     t->share_params = one_in(3) ? TREK_OFF : 0;
-    if (policy == TREK_POLICY_CADENCE && one_in(2)) {
+    if (policy != TREK_POLICY_SYNC && one_in(2)) {
         t->anchor = 1 + draw(3);
         t->max_anchor = 3;
     }
-    if (policy == TREK_POLICY_CADENCE && one_in(4))
+    if (policy != TREK_POLICY_SYNC && one_in(4))
         t->global_batch = 1 + draw(60), t->max_anchor = 0;
     if (one_in(4)) {
         t->shares = c.shares;
@@ -233,6 +239,19 @@ static void draw_trainer(trek_trainer_opts *t, trek_policy policy)
     } else {
         t->balance = one_in(3) ? 1 : one_in(2) ? TREK_OFF : 0;
     }
+}
+
+static trek_outer_opts outer;
+
+static void draw_transport(trek_run_opts *o)
+{
+    if (!one_in(3))
+        return;
+    o->transport = TREK_TRANSPORT_HOST;
+    o->policy = o->policy == TREK_POLICY_CADENCE && one_in(2) ? TREK_POLICY_ASYNC : o->policy;
+    o->max_lead = one_in(2) ? 0 : one_in(2) ? TREK_OFF : 1 + draw(3);
+    outer = (trek_outer_opts){ .lr = 0.5, .momentum = 0.5, .bits = one_in(2) ? 8 : 0, .fragments = 1 + (int)draw(4) };
+    o->outer = one_in(2) ? &outer : NULL;
 }
 
 static void draw_keeping(trek_run_opts *o)
@@ -272,6 +291,7 @@ static void draw_run(uint64_t seed, trek_dataset *data)
                           .on_metrics = on_metrics, .optimizer = draw_optimizer(), .seed = (uint64_t)draw(1000) };
     o->epochs = 1 + draw(4);
     o->policy = one_in(2) ? TREK_POLICY_SYNC : TREK_POLICY_CADENCE;
+    draw_transport(o);
     o->batch_size = one_in(8) ? c.samples + draw(20) : draw_log(40);
     o->batch_size = o->batch_size > MOST_SAMPLES ? MOST_SAMPLES : o->batch_size;
     o->drop_last = o->batch_size <= c.samples && one_in(3);
@@ -280,6 +300,11 @@ static void draw_run(uint64_t seed, trek_dataset *data)
     o->schedule = one_in(3) ? trek_cosine_lr(0.01, 30, 0.001) : one_in(2) ? trek_step_lr(0.01, 5, 0.5) : o->schedule;
     o->lr_scale = one_in(4) ? 0.5 : 0;
     draw_trainer(&o->trainer, o->policy);
+    if (o->transport == TREK_TRANSPORT_HOST) {
+        o->trainer.accumulate = 0;
+        o->trainer.shares = o->policy == TREK_POLICY_SYNC ? NULL : o->trainer.shares;
+        o->trainer.n_shares = o->trainer.shares ? o->trainer.n_shares : 0;
+    }
     if (one_in(2)) {
         o->evaluation = data;
         o->evaluation_batch = draw(30);
@@ -374,16 +399,18 @@ static void tell_run(void)
 {
     const trek_run_opts *o = &c.opts;
     const trek_trainer_opts *t = &o->trainer;
-    printf("model %d, %d samples in batches of %d%s, %d epochs, %d ranks, policy %d, average %d, accumulate %d, %s parameters, "
+    printf("model %d, %d samples in batches of %d%s, %d epochs, %d ranks, policy %d, transport %d, lead %d, outer %d, average "
+           "%d, accumulate %d, %s parameters, "
            "anchor "
            "%d of %d, global %d, shares %d, balance %d, evaluation %d by %d every %d, patience %d, checkpoints %s every %d, last "
            "%d, "
            "best %d, stopped after %d us, delays %d us, fault in %s at %d\n",
            c.model, (int)c.samples, (int)o->batch_size, o->drop_last ? ", whole ones" : "", (int)o->epochs, t->ranks,
-           (int)o->policy, (int)t->average, t->accumulate, t->share_params ? "own" : "shared", (int)t->anchor, (int)t->max_anchor,
-           (int)t->global_batch, t->n_shares, t->balance, o->evaluation != NULL, (int)o->evaluation_batch, (int)o->evaluate_every,
-           (int)o->patience, c.folder, (int)o->checkpoint_every, o->keep_last, o->keep_best, (int)c.stop_us, (int)c.delay_us,
-           fault_names[c.fault], (int)c.fault_at);
+           (int)o->policy, (int)o->transport, (int)o->max_lead, o->outer != NULL, (int)t->average, t->accumulate,
+           t->share_params ? "own" : "shared", (int)t->anchor, (int)t->max_anchor, (int)t->global_batch, t->n_shares, t->balance,
+           o->evaluation != NULL, (int)o->evaluation_batch, (int)o->evaluate_every, (int)o->patience, c.folder,
+           (int)o->checkpoint_every, o->keep_last, o->keep_best, (int)c.stop_us, (int)c.delay_us, fault_names[c.fault],
+           (int)c.fault_at);
 }
 
 /* True: it ended well. */
@@ -411,7 +438,8 @@ static bool run_once(bool stops)
         check_final(final);
     else
         check_error(status, text);
-    bool harmless = c.fault == NO_MEMORY || (c.fault == BAD_READ && (stops || c.opts.policy != TREK_POLICY_SYNC));
+    bool harmless = c.fault == NO_MEMORY || (c.fault == BAD_READ && (stops || c.opts.policy != TREK_POLICY_SYNC)) ||
+        (may_lose() && (c.fault == BAD_STEP || c.fault == BAD_READ));
         /* found elsewhere; read ahead, and not used */
     if (final && (status != TREK_OK || (atomic_load(&c.struck) && !harmless)))
         WRONG("parameters, and %s although %s has failed", SEED, text, fault_names[c.fault]);

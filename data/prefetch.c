@@ -13,6 +13,7 @@
 #include "tensor/rank_context.h"
 #include "tensor/scope_internal.h"
 #include "tensor/tensor_internal.h"
+#include "tensor/thread_start.h"
 
 /* -- one batch ---------------------------------------------------------------- */
 
@@ -203,19 +204,6 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* Signals are for the program's own threads. */
-static int start_thread(trek_prefetch *p)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    int failed = pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (failed)
-        return failed;
-    failed = pthread_create(&p->thread, NULL, run, p);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return failed;
-}
-
 trek_prefetch *trek_prefetch_new(const trek_batch_plan *plan, int depth)
 {
     trek_prefetch *p = trek_calloc(1, sizeof(*p));
@@ -234,7 +222,7 @@ trek_prefetch *trek_prefetch_new(const trek_batch_plan *plan, int depth)
         p->ring[k] = trek_fetched_new(plan);
         complete = p->ring[k] != NULL;
     }
-    int failed = complete ? start_thread(p) : 0;
+    int failed = complete ? trek_thread_start(&p->thread, run, p) : 0;
     if (failed)
         trek_fail(TREK_ERR_STATE, "loader: its thread cannot be started: %s", strerror(failed));
     p->started = complete && !failed;

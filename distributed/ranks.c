@@ -15,6 +15,7 @@
 #include "tensor/pool.h"
 #include "tensor/rank_context.h"
 #include "tensor/scope_internal.h"
+#include "tensor/thread_start.h"
 
 typedef struct rank_slot {
     _Alignas(64) trek_ranks *ranks;
@@ -199,13 +200,10 @@ static trek_status start_rank(int rank, void *arg)
 
 static trek_status start_threads(trek_ranks *ranks)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the program's business, on its own threads */
     trek_status status = TREK_OK;
     for (int r = 1; r < ranks->world && status == TREK_OK; r++) {
         rank_slot *slot = &ranks->slots[r];
-        int code = pthread_create(&slot->thread, NULL, rank_main, slot);
+        int code = trek_thread_start(&slot->thread, rank_main, slot);
         if (code != 0) {
             status = trek_fail(TREK_ERR_STATE, "ranks_new: the thread of rank %d cannot start: %s", r, strerror(code));
             break;
@@ -215,7 +213,6 @@ static trek_status start_threads(trek_ranks *ranks)
         snprintf(name, sizeof name, "trek-rank-%d", r); /* at most 1023: 15 characters do */
         pthread_setname_np(slot->thread, name);
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     return status;
 }
 

@@ -14,6 +14,7 @@
 #include "tensor/memory_internal.h"
 #include "tensor/rank_context.h"
 #include "tensor/status_internal.h"
+#include "tensor/thread_start.h"
 #include "tensor/trace.h"
 
 #define MAX_THREADS 1024
@@ -257,13 +258,9 @@ trek_pool *trek_pool_new(int threads)
         trek_block_free(pool);
         return trek_fail_null(TREK_ERR_STATE, "pool: the system gives no more locks");
     }
-    sigset_t all, before; /* signals are for the program's own threads */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     int started = 0;
-    while (started < threads - 1 && pthread_create(&pool->workers[started], NULL, worker_main, pool) == 0)
+    while (started < threads - 1 && trek_thread_start(&pool->workers[started], worker_main, pool) == 0)
         started++;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (started < threads - 1) {
         stop_workers(pool, started);
         return trek_fail_null(TREK_ERR_STATE, "pool: thread %d of %d cannot start", started + 2, threads);

@@ -10,6 +10,7 @@
 #include "distributed/background/values.h"
 #include "distributed/step/average.h"
 #include "distributed/step/job_sync.h"
+#include "tensor/thread_start.h"
 #include "tensor/trace.h"
 
 /* How many rounds may have been handed out beyond the last average. */
@@ -497,7 +498,7 @@ trek_status trek_background_begin(trek_background *b, int64_t first, int64_t end
         status = trek_dispatch_begin(&b->dispatch, first, end);
     for (; status == TREK_OK && b->allotted < ahead(b); b->allotted++)
         status = hand_out(b);
-    if (status == TREK_OK && pthread_create(&b->thread, NULL, averaging_thread, b) != 0)
+    if (status == TREK_OK && trek_thread_start(&b->thread, averaging_thread, b) != 0)
         status = trek_fail(TREK_ERR_STATE, "the averaging thread cannot be started");
     b->running = status == TREK_OK;
     return status;

@@ -14,6 +14,7 @@
 #include "distributed/control/control_internal.h"
 #include "distributed/control/launch.h"
 #include "tensor/memory_internal.h"
+#include "tensor/thread_start.h"
 #include "tensor/trace.h"
 
 /* Where the machine ends: one kernel, one view of its processes, one /dev/shm. */
@@ -347,7 +348,7 @@ trek_control *trek_control_join(const trek_control_opts *opts)
     }
     control->listen_fd = opts->listening - 1;
     trek_status status = come(control);
-    if (status == TREK_OK && pthread_create(&control->thread, NULL, trek_control_serve, control) != 0)
+    if (status == TREK_OK && trek_thread_start(&control->thread, trek_control_serve, control) != 0)
         status = trek_fail(TREK_ERR_STATE, "the thread of the control channel cannot start");
     if (status != TREK_OK) {
         trek_control_destroy(control);

@@ -11,6 +11,7 @@
 #include "distributed/control/door_internal.h"
 #include "distributed/control/socket.h"
 #include "tensor/memory_internal.h"
+#include "tensor/thread_start.h"
 #include "tensor/trace.h"
 
 #define MAGIC 0x31306f646b657274u /* "trekdo01" */
@@ -214,7 +215,7 @@ static trek_status make(trek_door *door, const char *address, const char *token)
     if (status == TREK_OK)
         status = trek_socket_listen(address, 0, &door->listen_fd, &port);
     door->own.port = port;
-    if (status == TREK_OK && !(door->has_thread = pthread_create(&door->thread, NULL, serve, door) == 0))
+    if (status == TREK_OK && !(door->has_thread = trek_thread_start(&door->thread, serve, door) == 0))
         status = trek_fail(TREK_ERR_STATE, "the thread of a process's door cannot start");
     return status;
 }

@@ -5,6 +5,7 @@
 
 #include "distributed/run/run_internal.h"
 #include "tensor/memory_internal.h"
+#include "tensor/thread_start.h"
 
 static void *run_thread(void *arg)
 {
@@ -44,7 +45,7 @@ trek_run *trek_trainer_run(const trek_run_opts *opts)
     run->best = NAN;
     run->progress = (trek_run_progress){ .running = true, .epochs = opts->epochs, .loss = NAN };
     trek_status status = trek_run_opts_copy(&run->opts, opts);
-    if (status == TREK_OK && pthread_create(&run->thread, NULL, run_thread, run) != 0)
+    if (status == TREK_OK && trek_thread_start(&run->thread, run_thread, run) != 0)
         status = trek_fail(TREK_ERR_STATE, "trek_trainer_run: the run's thread cannot be started");
     if (status == TREK_OK)
         return run;

@@ -4,12 +4,12 @@
 #include "distributed/run/writer.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <string.h>
 
 #include "tensor/memory_internal.h"
 #include "tensor/scope_internal.h"
 #include "tensor/status_internal.h"
+#include "tensor/thread_start.h"
 
 struct run_writer {
     run_write_fn write;
@@ -105,19 +105,6 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* Signals are for the program's own threads. */
-static int start(run_writer *w)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    int failed = pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (failed)
-        return failed;
-    failed = pthread_create(&w->thread, NULL, run, w);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return failed;
-}
-
 run_writer *trek_run_writer_new(run_write_fn write, run_tidy_fn tidies, void *arg)
 {
     run_writer *w = trek_calloc(1, sizeof *w);
@@ -130,7 +117,7 @@ run_writer *trek_run_writer_new(run_write_fn write, run_tidy_fn tidies, void *ar
     w->end = &w->written;
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->changed, NULL);
-    int failed = start(w);
+    int failed = trek_thread_start(&w->thread, run, w);
     if (!failed)
         return w;
     trek_fail(TREK_ERR_STATE, "trek_trainer_run: the thread that writes checkpoints cannot be started: %s", strerror(failed));

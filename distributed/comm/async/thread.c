@@ -14,6 +14,7 @@
 #include "distributed/comm/async/async_internal.h"
 #include "tensor/memory_internal.h"
 #include "tensor/plugin.h"
+#include "tensor/thread_start.h"
 #include "tensor/trace.h"
 
 /* Peers that are this late are not about to come: from here on the library is asked now and then only. */
@@ -279,15 +280,11 @@ bool trek_async_thread_there(trek_async_service *service, char *why, size_t size
     return false;
 }
 
-/* Its signals are the program's other threads'. A library's own threads are started by it, and so is what they write. */
+/* A library's own threads are started by it, and so is what they write. */
 static trek_status start_thread(trek_async_service *service)
 {
     pthread_t thread;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&thread, NULL, thread_main, service);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int failed = trek_thread_start(&thread, thread_main, service);
     if (failed)
         return trek_fail(TREK_ERR_MEMORY, "the communication thread cannot be started: %s", strerror(failed));
     pthread_detach(thread);

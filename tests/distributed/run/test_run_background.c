@@ -346,7 +346,7 @@ static trek_var *squares_seen(trek_graph *graph, trek_var *output, const trek_ba
     for (int64_t k = 0; k < trek_batch_size(batch); k++)
         atomic_fetch_add(&seen[indices[k]], 1);
     if (arg == &slow)
-        usleep(trek_var_device(output).index == 1 ? 2000 : 200);
+        usleep(trek_var_device(output).index == 1 ? 5000 : 100);
     return line_squares(graph, output, batch, arg);
 }
 
@@ -372,7 +372,7 @@ static void test_uneven(void **state)
                 assert_int_equal(m.samples, ROWS);
                 for (int r = 0; r < 2; r++)
                     assert_true(m.per_rank[r].compute_s > 0 && m.per_rank[r].compute_s < 1.01 * m.seconds);
-                if (test_on_cpu() && epochs == 3 && !(m.per_rank[1].share < 0.35))
+                if (test_on_cpu() && epochs == 3 && !(m.per_rank[1].share < 0.5))
                     fail_msg("the slow rank's share is %g", m.per_rank[1].share);
             }
             join(run, w);

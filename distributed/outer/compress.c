@@ -46,9 +46,11 @@ INLINE float quantize(const float *restrict v, float *restrict error, int8_t *re
     int32_t magnitude = largest(v, n);
     float largest_value = trek_f32_bits((uint32_t)magnitude), limit = FLT_MAX / (float)most * 0.999999f;
     if (magnitude >= INFINITE || largest_value < LEAST) {
-        memset(codes, 0, (size_t)n);
-        for (int64_t i = 0; i < n && error; i++)
-            error[i] = magnitude >= INFINITE ? 0 : v[i];
+        for (int64_t i = 0; i < n; i++) {
+            codes[i] = 0;
+            if (error)
+                error[i] = magnitude >= INFINITE ? 0 : v[i];
+        }
         return magnitude >= INFINITE ? NAN : 0;
     }
     float scale = largest_value / (float)most;

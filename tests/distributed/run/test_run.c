@@ -380,7 +380,9 @@ static atomic_int calls;
 
 static trek_var *squares_and_stop(trek_graph *graph, trek_var *output, const trek_batch *batch, void *arg)
 {
-    if (atomic_fetch_add(&calls, 1) >= *(int *)arg && atomic_load(&to_stop))
+    while (!atomic_load(&to_stop)) /* trek_trainer_run has not returned yet */
+        usleep(100);
+    if (atomic_fetch_add(&calls, 1) >= *(int *)arg)
         trek_run_stop(atomic_load(&to_stop));
     return squares(graph, output, batch, NULL);
 }

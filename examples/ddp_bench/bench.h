@@ -11,8 +11,9 @@ enum { MOST_RANKS = 64 };
 
 typedef struct bench {
     const char *models, *modes, *slow, *data, *report; /* models, modes: lists "a,b", or NULL: all */
-    int ranks, windows, epochs, samples, batch_size, seeds;
-    double lr;
+    int ranks, windows, epochs, samples, batch_size, seeds; /* ranks: of each process */
+    int processes;                   /* of the job */
+    double lr, lr_scale;
     double factors[MOST_RANKS];      /* of the ranks: a batch takes so many times as long */
 } bench;
 
@@ -34,7 +35,7 @@ typedef struct outcome {
     double seconds, samples;         /* of training, without evaluation; samples seen in all */
     double own_rate;                 /* sum of the ranks' samples per second of their own computing; 0: not known, as waiting */
     double waiting;                  /* share of the time in which ranks did not compute, their mean */
-    int64_t steps, averages;
+    int64_t steps, averages, bytes_sent; /* by this process, for averages on TREK_TRANSPORT_HOST */
     uint64_t bits;                   /* a checksum of the final parameters and buffers */
 } outcome;
 

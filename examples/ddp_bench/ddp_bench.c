@@ -3,13 +3,15 @@
  * report in Markdown.
  *
  *   ddp_bench [--model NAME,...] [--mode NAME,...] [--ranks N] [--slow F,F,...] [--windows N] [--epochs N] [--samples N]
- *             [--batch-size N] [--lr X] [--seeds N] [--data FOLDER] [--report FILE]
+ *             [--batch-size N] [--lr X] [--lr-scale X] [--seeds N] [--data FOLDER] [--report FILE]
  *
  * Without --model and --mode all of them; the modes are those of train.c. --slow makes rank k slower by the k-th factor (1: as
  * it is); ranks that share a batch then do so by their speeds. --windows: how many batches the slowest rank runs between two
  * meetings, in the modes that have windows. The batch is that of all ranks together, and with windows that of each rank. Order
- * of samples and learning rate are the same in all modes. --samples takes the first of each set only. --epochs 0: the
- * workload's own number. Data: --data, else TREK_DATA, else made (data.c). Time is that of training, without evaluation. */
+ * of samples and learning rate are the same in all modes, but for --lr-scale: modes of several ranks whose loop is the
+ * library's have it times 1 + (ranks - 1) X. --samples takes the first of each set only. --epochs 0: the
+ * workload's own number. Started as several processes (trek-run) these are one job, --ranks are of each, and the modes of one
+ * rank are left out. Data: --data, else TREK_DATA, else made (data.c). Time is that of training, without evaluation. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +39,7 @@ static bool run_workload(FILE *to, const bench *b, const workload *w)
     double solo_rate = 0;
     bool fine = runs != NULL, begun = false;
     for (int m = 0; fine && m < n_modes; m++) {
-        if (!listed(b->modes, modes[m].name))
+        if (!listed(b->modes, modes[m].name) || (modes[m].one_rank && b->processes > 1))
             continue;
         for (int k = 0; fine && k < b->seeds; k++)
             fine = bench_train(b, w, &modes[m], k + 1, &runs[k], &source);
@@ -106,6 +108,7 @@ static bool parse(int argc, char **argv, bench *b)
         { "--samples", "N", .whole = &b->samples, .least = 0 },
         { "--batch-size", "N", .whole = &b->batch_size, .least = 1 },
         { "--lr", "X", .number = &b->lr, .least = 1e-12, .most = 1e6 },
+        { "--lr-scale", "X", .number = &b->lr_scale, .least = 0, .most = 1e3 },
         { "--seeds", "N", .whole = &b->seeds, .least = 1, .most = 1000 },
         { "--data", "FOLDER", .text = &b->data },
         { "--report", "FILE", .text = &b->report },
@@ -117,21 +120,42 @@ static bool parse(int argc, char **argv, bench *b)
     return check_names("model", b->models, model_name) && check_names("mode", b->modes, mode_name);
 }
 
+/* Where the report goes; process 0 of the job alone writes one. */
+static FILE *open_report(const bench *b, const trek_comm *job)
+{
+    const char *path = trek_comm_rank(job) > 0 ? "/dev/null" : b->report;
+    FILE *to = path ? fopen(path, "w") : stdout;
+    if (!to)
+        fprintf(stderr, "%s cannot be written: %s\n", path, strerror(errno));
+    return to;
+}
+
+static int run(bench *b, const trek_comm *job)
+{
+    FILE *to = open_report(b, job);
+    if (!to)
+        return 1;
+    bool fine = true;
+    b->processes = trek_comm_world_size(job);
+    report_head(to, b);
+    for (int k = 0; fine && k < n_workloads; k++)
+        fine = !listed(b->models, workloads[k].name) || run_workload(to, b, &workloads[k]);
+    if (!fine)
+        fprintf(stderr, "%s\n", trek_error_status() == TREK_OK ? "out of memory" : trek_error());
+    if (to != stdout && fclose(to) != 0 && fine)
+        return fprintf(stderr, "%s could not be written: %s\n", b->report, strerror(errno)), 1;
+    return fine ? 0 : 1;
+}
+
 int main(int argc, char **argv)
 {
     bench b = { .ranks = 2, .windows = 10, .seeds = 1, .data = getenv("TREK_DATA") };
     if (!parse(argc, argv, &b))
         return 2;
-    FILE *to = b.report ? fopen(b.report, "w") : stdout;
-    if (!to)
-        return fprintf(stderr, "%s cannot be written: %s\n", b.report, strerror(errno)), 1;
-    report_head(to, &b);
-    bool fine = true;
-    for (int k = 0; fine && k < n_workloads; k++)
-        fine = !listed(b.models, workloads[k].name) || run_workload(to, &b, &workloads[k]);
-    if (!fine)
-        fprintf(stderr, "%s\n", trek_error_status() == TREK_OK ? "out of memory" : trek_error());
-    if (b.report && fclose(to) != 0 && fine)
-        return fprintf(stderr, "%s could not be written: %s\n", b.report, strerror(errno)), 1;
-    return fine ? 0 : 1;
+    trek_comm *job = trek_comm_init(NULL);
+    if (!job)
+        return fprintf(stderr, "%s\n", trek_error()), 1;
+    int code = run(&b, job);
+    trek_comm_free(&job);
+    return code;
 }

@@ -9,19 +9,25 @@ static bool on_cpu(void) { return trek_device_default().type == TREK_CPU; }
 
 void report_head(FILE *to, const bench *b)
 {
-    fprintf(to, "# Training on uneven ranks\n\nOne rank (`solo`) and %d, slowed by", b->ranks);
+    char rates[64] = "", processes[64] = "";
+    if (b->lr_scale > 0)
+        snprintf(rates, sizeof rates, " (but for `--lr-scale %g`)", b->lr_scale);
+    if (b->processes > 1)
+        snprintf(processes, sizeof processes, " There are %d processes.", b->processes);
+    fprintf(to, "# Training on uneven ranks\n\nOne rank (`solo`) and %d%s, slowed by", b->ranks,
+            b->processes > 1 ? " in each process" : "");
     for (int k = 0; k < b->ranks; k++)
         fprintf(to, "%s %g", k ? "," : "", b->factors[k]);
     fprintf(to, ". Windows are %d batches of the slowest rank. All see the same samples in the same order and have the same\n"
-            "learning rate; a batch is that of all ranks together, with windows that of one. Mean and standard deviation over\n"
-            "%d seed%s. Time is that of training alone.\n\n", b->windows, b->seeds, b->seeds == 1 ? "" : "s");
+            "learning rate%s; a batch is that of all ranks together, with windows that of one. Mean and standard deviation over\n"
+            "%d seed%s. Time is that of training alone.%s\n\n", b->windows, rates, b->seeds, b->seeds == 1 ? "" : "s", processes);
     for (int k = 0; k < n_modes; k++)
         fprintf(to, "* `%s`: %s.\n", modes[k].name, modes[k].about);
     fprintf(to, "\nUpdates: those of one rank, and all ranks' own where parameters are averaged. Averages: how often the\n"
             "ranks' gradients or parameters were brought together. Of the ideal: the throughput beside the sum of the\n"
             "ranks' own, which is solo's, divided by each factor%s. Of their own: the same\nbeside what the ranks did while they "
-            "computed. Waiting: the share of time in which they did not. Parameters:\na checksum of the final ones, of the first "
-            "seed.\n",
+            "computed. Waiting: the share of time in which they did not. MB sent: by one process,\nwhere "
+            "averages are made in the background. Parameters: a checksum of the final ones, of the first seed.\n",
             on_cpu() ? ", and by the number of ranks, which share the cores that solo has for itself" : "");
     fflush(to);
 }
@@ -34,7 +40,7 @@ void report_workload(FILE *to, const bench *b, const workload *w, const char *so
         fprintf(to, " Published, on the whole of the real data: %s %g after %d epochs.", w->accuracy ? "accuracy" : "test loss",
                 w->published, w->published_epochs);
     fprintf(to, "\n\n| mode | updates | averages | training loss | test loss | accuracy | seconds | samples/s | of the ideal "
-            "| of their own | waiting | parameters |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+            "| of their own | waiting | MB sent | parameters |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
     fflush(to);
 }
 
@@ -53,6 +59,7 @@ static double test_loss_of(const outcome *r) { return r->test_loss; }
 static double accuracy_of(const outcome *r) { return r->accuracy; }
 static double seconds_of(const outcome *r) { return r->seconds; }
 static double steps_of(const outcome *r) { return (double)r->steps; }
+static double sent_of(const outcome *r) { return r->bytes_sent > 0 ? (double)r->bytes_sent * 1e-6 : (double)NAN; }
 static double averages_of(const outcome *r) { return (double)r->averages; }
 static double waiting_of(const outcome *r) { return r->waiting; }
 static double rate_of(const outcome *r) { return r->seconds > 0 ? r->samples / r->seconds : 0; }
@@ -97,6 +104,7 @@ void report_row(FILE *to, const bench *b, const mode *m, const outcome *runs, do
     cell(to, " %.2f |", solo_rate > 0 ? rate / (solo_rate * (alone ? 1 : speeds)) : (double)NAN);
     cell(to, " %.2f |", alone ? (double)NAN : mean(runs, n, part_of_own));
     cell(to, " %.2f |", alone || m->by_hand ? (double)NAN : mean(runs, n, waiting_of));
+    cell(to, " %.2f |", mean(runs, n, sent_of));
     fprintf(to, " `%08llx` |\n", (unsigned long long)(runs[0].bits & 0xffffffffu));
     fflush(to);
 }

@@ -102,6 +102,7 @@ static trek_run_opts options_of(const bench *b, const workload *w, const mode *m
     o.optimizer = w->optimizer(lr);
     if (w->schedule)
         o.schedule = w->schedule(lr, count_steps(b, m, trek_dataset_length(data->train) / o.batch_size, o.epochs));
+    o.lr_scale = b->lr_scale;
     o.trainer.ranks = m->one_rank ? 1 : b->ranks;
     if (o.policy != TREK_POLICY_SYNC && !m->one_rank)
         o.trainer.anchor = o.trainer.max_anchor = b->windows;
@@ -199,6 +200,7 @@ static void take_metrics(const trek_epoch_metrics *m, outcome *r)
     r->samples += (double)m->samples;
     r->steps += m->steps;
     r->averages += m->averages;
+    r->bytes_sent += m->bytes_sent;
 }
 
 static void train_by_run(const trek_run_opts *o, outcome *r)

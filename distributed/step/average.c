@@ -289,11 +289,23 @@ trek_drift_verdict trek_average_judge(ranks_stepper *s)
 
 /* --- the step --------------------------------------------------------------------------------------------- */
 
+/* Each rank's rate is that of its own last step: from here on all have the one of the job's last step. */
+static trek_status settle_rates(ranks_stepper *s)
+{
+    const trek_graph_settings *settings = &s->base.graph->settings;
+    if (settings->schedule.kind == TREK_SCHEDULE_NONE || s->window_batches == 0 || !s->replicas[0].optimizer)
+        return TREK_OK;
+    double lr = trek_schedule_lr(&settings->schedule, settings->steps + s->window_batches - 1);
+    return isnan(lr) ? trek_error_status() : trek_optimizer_schedule_lr(s->replicas[0].optimizer, lr);
+}
+
 trek_status trek_ranks_average(ranks_stepper *s)
 {
     bool pending;
     trek_graph_settings *settings = &s->base.graph->settings;
     trek_status status = trek_error_status();
+    if (status == TREK_OK)
+        status = settle_rates(s);
     if (status == TREK_OK)
         status = trek_average_begin_pass(s);
     trek_job_sync_say(s, "average", true);

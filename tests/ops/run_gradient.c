@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "tests/ops/suite.h"
+#include "tests/support/support.h"
 
 /* One case being differentiated: values of the inputs, and of the cotangent. */
 typedef struct problem {
@@ -61,17 +62,17 @@ static double dot(const op_array *a, const op_array *b)
     return sum;
 }
 
-/* <op(x), cotangent>, without a tape. */
-static double value_of(problem *p)
+/* <op(x), cotangent> of the op on a device, without a tape. */
+static double value_on(problem *p, trek_device device)
 {
     trek_tensor *in[SUITE_INPUTS] = { NULL };
     double value = NAN;
     for (int k = 0; k < p->c->n; k++) {
         if (p->c->in[k].absent)
             continue;
-        op_input plain = { .shape = p->c->in[k].shape, .domain = D_ANY, .dtype = DTYPE_ROW };
-        in[k] = suite_tensor(&plain, p->x[k].dtype, LAYOUT_PLAIN, 1);
-        array_write(&p->x[k], in[k]);
+        in[k] = trek_tensor_make(p->x[k].ndim, p->x[k].sizes, p->x[k].dtype, device);
+        if (in[k])
+            array_write(&p->x[k], in[k]);
     }
     trek_op_call call = { .op = &trek_ops[p->row->id], .n_inputs = p->c->n, .inputs = in, .attrs = p->c->attrs };
     if (trek_op_run(&call) == TREK_OK) {
@@ -85,6 +86,9 @@ static double value_of(problem *p)
     release_inputs(p->c, in);
     return value;
 }
+
+/* On the CPU, whatever the test's device is: see same_function. */
+static double value_of(problem *p) { return value_on(p, trek_cpu(0)); }
 
 void array_random(op_array *a, const trek_tensor *t, uint64_t seed)
 {
@@ -193,6 +197,17 @@ static void name_case(op_report *r, const op_case *c, op_layout layout)
              trek_shape_text(c->in[0].shape, shape), layout, (long long)c->attrs.i[0], c->attrs.f[0], before);
 }
 
+/* A GPU's gradients are held against differences of the CPU's op, which is the same function: shown here at the point, and by
+ * the forward check of both against one reference. Two launches for each number would be most of the time. */
+static void same_function(problem *p)
+{
+    if (test_on_cpu())
+        return;
+    double here = value_on(p, test_device()), there = value_of(p);
+    if (!close_enough(here, there, 0))
+        report_fail(p->report, "the device's value is %.15g, the CPU's %.15g", here, there);
+}
+
 static void gradient_in_layout(const op_row *row, const op_case *c, op_layout layout, op_report *r)
 {
     problem p;
@@ -207,6 +222,8 @@ static void gradient_in_layout(const op_row *row, const op_case *c, op_layout la
     }
     if (!seed || !first_gradient(&p, vars, out, seed, false, grads))
         report_fail(r, "%s: %s", trek_status_name(trek_error_status()), trek_error());
+    else
+        same_function(&p);
     for (int k = 0; k < c->n && !report_bad(r); k++)
         if (differentiable(&p, k))
             compare_gradient(&p, "gradient", k, &p.x[k], grads[k], value_of);

@@ -92,15 +92,25 @@ int64_t array_broadcast_index(const op_array *a, const int64_t *index, int ndim)
     return at;
 }
 
+/* 2^n for -1023 < n < 1024: ldexp would be a good part of the suite's time. */
+static double power_of_two(int n)
+{
+    uint64_t bits = (uint64_t)(n + 1023) << 52;
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
 /* Nearest value with `digits` bits of mantissa and exponents from `smallest` (of the last denormal bit); even on ties. */
 static double rounded(double x, int digits, int smallest, double limit)
 {
     if (x == 0 || isnan(x) || isinf(x))
         return x;
-    int exponent;
-    frexp(x, &exponent);
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    int exponent = (int)(bits >> 52 & 2047) - 1022; /* of a mantissa in [0.5, 1); f64's denormals are below every `smallest` */
     int bit = exponent - digits > smallest ? exponent - digits : smallest;
-    double y = ldexp(rint(ldexp(x, -bit)), bit);
+    double y = rint(x * power_of_two(-bit)) * power_of_two(bit);
     return fabs(y) > limit ? copysign(INFINITY, x) : y;
 }
 
@@ -133,7 +143,7 @@ static double half_to_double(uint16_t bits)
     double sign = bits >> 15 ? -1 : 1;
     if (exponent == 31)
         return mantissa ? NAN : sign * INFINITY;
-    return sign * (exponent ? ldexp(1024 + mantissa, exponent - 25) : ldexp(mantissa, -24));
+    return sign * (exponent ? (1024 + mantissa) * power_of_two(exponent - 25) : mantissa * 0x1p-24);
 }
 
 static double element_at(const char *at, trek_dtype dtype)

@@ -268,11 +268,13 @@ REFERENCE(attention)
             sum += exp(s[j] - top);
         out[1].v[row] = sum > 0 ? top + log(sum) : -INFINITY;
         out[1].scale[row] = sum > 0 ? 4 : 0;
-        for (int64_t j = 0; j < t.keys && sum > 0; j++)
+        for (int64_t j = 0; j < t.keys && sum > 0; j++) {
+            double p = exp(s[j] - top) / sum * t.keep[row * t.keys + j];
             for (int64_t d = 0; d < t.depth; d++) {
                 int64_t at = ((b * v->sizes[1] + head) * t.keys + j) * t.depth + d;
-                add_scaled(&out[0], row * t.depth + d, exp(s[j] - top) / sum * t.keep[row * t.keys + j] * v->v[at], 3 + size[j]);
+                add_scaled(&out[0], row * t.depth + d, p * v->v[at], 3 + size[j]);
             }
+        }
     }
     free(t.s);
     return 2;

@@ -162,13 +162,16 @@ static int norm_gradient(const op_array *const *in, int n, const norm_layout *l,
         add_term(&out[0], i, own);
         /* a layer's group is one piece, a batch's is spread */
         int64_t first = l->batch ? 0 : s * l->count, end = l->batch ? x->numel : first + l->count;
+        double sum = 0, wide = 0, share = rstd[s] / (double)l->count;
         for (int64_t j = first; training && j < end; j++) {
-            if (group_of(l, j) != s)
+            if (l->batch && group_of(l, j) != s)
                 continue;
-            double gj = g->v[j] * (w ? w->v[channel_of(l, j)] : 1), xj = (x->v[j] - mean[s]) * rstd[s];
-            add_term(&out[0], i, -gj * rstd[s] / (double)l->count);
-            add_term(&out[0], i, -gj * xj * xhat * rstd[s] / (double)l->count);
+            double gj = g->v[j] * (w ? w->v[l->batch ? s : j - first] : 1), xj = (x->v[j] - mean[s]) * rstd[s];
+            sum -= gj * share + gj * xj * xhat * share;
+            wide += fabs(gj * share) + fabs(gj * xj * xhat * share);
         }
+        out[0].v[i] += sum;
+        out[0].scale[i] += wide;
     }
     return 3;
 }

@@ -111,20 +111,22 @@ static int64_t conv_size(int64_t size, int64_t kernel, const trek_attrs *a, int 
 /* Calls fn for every product of a convolution: places in x, weight and y. */
 typedef void (*conv_term)(void *arg, int64_t x, int64_t w, int64_t y);
 
-static void conv_walk(const int64_t *xs, const int64_t *ws, const int64_t *ys, const trek_attrs *a, conv_term fn, void *arg)
+static inline void conv_walk(const int64_t *xs, const int64_t *ws, const int64_t *ys, const trek_attrs *a, conv_term fn, void *arg)
 {
-    int64_t i[TREK_MAX_DIMS] = { 0 }, sizes[7] = { ys[0], ys[1], ys[2], ys[3], ws[1], ws[2], ws[3] };
-    for (int d = 0; d < 7; d++)
-        if (sizes[d] == 0)
-            return;
+    int64_t i[4] = { 0 }, y = 0, per_group = a->i[6] > 0 ? ws[0] / a->i[6] : 0;
+    if (ys[0] * ys[1] * ys[2] * ys[3] == 0)
+        return;
     do {
-        int64_t group = i[1] / (ws[0] / a->i[6]), channel = group * ws[1] + i[4];
-        int64_t h = i[2] * a->i[0] - a->i[2] + i[5] * a->i[4], w = i[3] * a->i[1] - a->i[3] + i[6] * a->i[5];
-        if (h < 0 || h >= xs[2] || w < 0 || w >= xs[3])
-            continue;
-        fn(arg, ((i[0] * xs[1] + channel) * xs[2] + h) * xs[3] + w, ((i[1] * ws[1] + i[4]) * ws[2] + i[5]) * ws[3] + i[6],
-           ((i[0] * ys[1] + i[1]) * ys[2] + i[2]) * ys[3] + i[3]);
-    } while (array_next(i, 7, sizes));
+        int64_t first = i[0] * xs[1] + i[1] / per_group * ws[1];
+        for (int64_t c = 0; c < ws[1]; c++)
+            for (int64_t kh = 0; kh < ws[2]; kh++)
+                for (int64_t kw = 0; kw < ws[3]; kw++) {
+                    int64_t h = i[2] * a->i[0] - a->i[2] + kh * a->i[4], w = i[3] * a->i[1] - a->i[3] + kw * a->i[5];
+                    if (h >= 0 && h < xs[2] && w >= 0 && w < xs[3])
+                        fn(arg, ((first + c) * xs[2] + h) * xs[3] + w, ((i[1] * ws[1] + c) * ws[2] + kh) * ws[3] + kw, y);
+                }
+        y++;
+    } while (array_next(i, 4, ys));
 }
 
 typedef struct conv_arrays {

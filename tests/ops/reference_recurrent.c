@@ -95,8 +95,10 @@ REFERENCE(lstm)
 /* to[k] += sum over the lines of weight of d[line] weight[line][k] */
 static void add_back(const op_array *weight, const double *d, double *to)
 {
-    for (int64_t i = 0; i < weight->numel; i++)
-        to[i % weight->sizes[1]] += d[i / weight->sizes[1]] * weight->v[i];
+    int64_t size = weight->sizes[1];
+    for (int64_t line = 0; line < weight->sizes[0]; line++)
+        for (int64_t k = 0; k < size; k++)
+            to[k] += d[line] * weight->v[line * size + k];
 }
 
 /* weight, kept, grad, grad of the state, c0, lengths */

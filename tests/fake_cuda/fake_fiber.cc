@@ -110,23 +110,10 @@ static __thread unsigned racing; /* the flags of TSan's switches */
 
 void Fiber::let_race(bool yes) { racing = yes && races_show ? 1u : 0u; }
 
-void order_before(void *meeting)
-{
 #if defined(FIBERS_TSAN)
-    __tsan_release(meeting);
-#else
-    (void)meeting;
+void order_before(void *meeting) { __tsan_release(meeting); }
+void order_after(void *meeting) { __tsan_acquire(meeting); }
 #endif
-}
-
-void order_after(void *meeting)
-{
-#if defined(FIBERS_TSAN)
-    __tsan_acquire(meeting);
-#else
-    (void)meeting;
-#endif
-}
 
 Fiber::Fiber(void (*run)(void *), void *argument) : run_(run), argument_(argument), own_(new Context), outer_(new Context)
 {

@@ -44,8 +44,13 @@ constexpr bool races_show = true;
 constexpr bool races_show = false;
 #endif
 /* What has happened before the one is seen after the other, for TSan. */
+#if defined(__SANITIZE_THREAD__) || defined(TREK_SHIM_TSAN)
 void order_before(void *meeting);
 void order_after(void *meeting);
+#else
+static inline void order_before(void *) {}
+static inline void order_after(void *) {}
+#endif
 
 } // namespace fake
 

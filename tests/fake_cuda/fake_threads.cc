@@ -42,6 +42,7 @@ struct Runner {
     unsigned count = 0;            /* threads of the block */
     unsigned at = 0;               /* the one that runs */
     unsigned live = 0, at_barrier = 0;
+    unsigned alive[MAX_BLOCK / WARP] = {}, waiting[MAX_BLOCK / WARP] = {}; /* lanes that have not ended; that are in an exchange */
     bool failed = false, turned = false;
     char *dynamic_end = nullptr, *dynamic_low = nullptr, *statics = nullptr;
     struct Static {
@@ -65,7 +66,6 @@ struct Runner {
     void release_barrier(int kind);
     bool release_exchange(unsigned warp);
     void stuck();
-    unsigned lanes_alive(unsigned warp) const;
 };
 
 static __thread __attribute__((tls_model("initial-exec"))) Runner *running; /* null outside kernels */
@@ -149,6 +149,10 @@ void Runner::fail(const char *why)
 
 static void set_thread(unsigned i)
 {
+    if (blockDim.y == 1 && blockDim.z == 1) { /* nearly all: no divisions */
+        threadIdx = {i, 0, 0};
+        return;
+    }
     threadIdx.x = i % blockDim.x;
     threadIdx.y = i / blockDim.x % blockDim.y;
     threadIdx.z = i / (blockDim.x * blockDim.y);
@@ -163,6 +167,7 @@ static void fiber_main(void *argument)
         r.kernel->body();
         order_before(&r.block_meeting);
         t->wait = DONE;
+        r.alive[r.at / WARP] &= ~(1u << r.at % WARP);
         r.live--;
         if (r.live && r.at_barrier == r.live)
             r.release_barrier(-1);
@@ -174,6 +179,10 @@ bool Runner::make_fibers()
 {
     if (threads.empty())
         threads = std::vector<Thread>(MAX_BLOCK);
+    for (unsigned warp = 0; warp * WARP < count; warp++) {
+        alive[warp] = count - warp * WARP < WARP ? (1u << (count - warp * WARP)) - 1 : ~0u;
+        waiting[warp] = 0;
+    }
     for (unsigned i = 0; i < count; i++) {
         Thread &t = threads[i];
         if (!t.fiber) {
@@ -192,14 +201,6 @@ void Runner::drop_fibers()
 {
     for (Thread &t : threads)
         t.fiber.reset();
-}
-
-unsigned Runner::lanes_alive(unsigned warp) const
-{
-    unsigned alive = 0;
-    for (unsigned lane = 0; lane < WARP && warp * WARP + lane < count; lane++)
-        alive |= threads[warp * WARP + lane].wait != DONE ? 1u << lane : 0u;
-    return alive;
 }
 
 /* Everyone who still runs waits at the barrier: they go on. */
@@ -280,11 +281,14 @@ static void answer(Thread *t, unsigned mask)
 bool Runner::release_exchange(unsigned warp)
 {
     Thread *t = &threads[warp * WARP], &me = threads[at];
-    unsigned mask = me.mask & lanes_alive(warp);
+    unsigned mask = me.mask & alive[warp];
+    if (mask & ~waiting[warp])
+        return false;
     for (unsigned lane = 0; lane < WARP; lane++)
-        if ((mask >> lane & 1u) && (t[lane].wait != AT_EXCHANGE || t[lane].mask != me.mask || t[lane].kind != me.kind))
+        if ((mask >> lane & 1u) && (t[lane].mask != me.mask || t[lane].kind != me.kind))
             return false;
     answer(t, mask);
+    waiting[warp] &= ~mask;
     for (unsigned lane = 0; lane < WARP; lane++)
         if (mask >> lane & 1u)
             t[lane].wait = READY;
@@ -448,6 +452,7 @@ unsigned long long trek_shim_warp_exchange(unsigned mask, int kind, unsigned lon
         me.fiber->leave();
     }
     me.wait = AT_EXCHANGE;
+    r.waiting[r.at / WARP] |= 1u << r.at % WARP;
     me.mask = mask;
     me.kind = kind;
     me.value = value;
@@ -464,7 +469,7 @@ unsigned trek_shim_active_lanes(void)
 {
     Runner &r = *running;
     if (r.kernel->barriers)
-        return r.lanes_alive(r.at / WARP);
+        return r.alive[r.at / WARP];
     return 1u << trek_shim_lane(); /* of a plain loop: it alone */
 }
 

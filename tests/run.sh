@@ -334,8 +334,8 @@ fuzz() {
     local name=$1 corpus=$work/fuzz.corpus/$1
     mkdir -p "$corpus" "$work/fuzz.found"
     if ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
-        "$work/fuzz/tests/fuzz/fuzz_$name" -max_total_time="$2" -max_len=6200 -malloc_limit_mb=64 -rss_limit_mb=2000 -timeout=10 \
-        -print_final_stats=1 -artifact_prefix="$work/fuzz.found/$name-" "$corpus" "tests/fuzz/corpus/$name" >"$work/fuzz.$name.log" 2>&1; then
+        nice -n "$niceness" "$work/fuzz/tests/fuzz/fuzz_$name" -max_total_time="$2" -max_len=6200 -malloc_limit_mb=64 \
+        -rss_limit_mb=2000 -timeout=10 -print_final_stats=1 -artifact_prefix="$work/fuzz.found/$name-" "$corpus" "tests/fuzz/corpus/$name" >"$work/fuzz.$name.log" 2>&1; then
         pass
         printf 'fuzz %s: %s inputs\n' "$name" "$(sed -n 's/^stat::number_of_executed_units: *//p' "$work/fuzz.$name.log")"
     else
@@ -404,8 +404,9 @@ stage_style() {
 }
 
 stages=(plain processes isas plugin install files style clang aarch64 differential address thread fuzz)
-# Some things go on beside others: the programs that wait, while what is compiled gives way to them; the differential
-# fuzzer, three minutes of one thread; what the next sanitizer needs, compiled while the tests of the one before it run.
+# Some things go on beside others, so that no core waits: the programs that wait, while what is compiled gives way to them; the
+# differential fuzzer, three minutes of one thread; what the sanitizers need, compiled under the stages before; and fuzzing, which
+# ends by the clock, under the tests of threads.
 everything() {
     local stage
     run_stage plain
@@ -414,16 +415,18 @@ everything() {
     run_stage clang
     niceness=0
     join processes
+    beside address
     for stage in isas plugin install files style; do run_stage "$stage"; done
     aside differential run_stage differential
-    beside address
     run_stage aarch64
     join differential
     beside thread
     run_stage address
-    beside fuzz
+    niceness=19
+    aside fuzz run_stage fuzz # it builds what it needs
+    niceness=0
     run_stage thread
-    run_stage fuzz
+    join fuzz
 }
 
 # --- which form ---------------------------------------------------------------------------------

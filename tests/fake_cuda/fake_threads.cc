@@ -42,7 +42,8 @@ struct Runner {
     unsigned count = 0;            /* threads of the block */
     unsigned at = 0;               /* the one that runs */
     unsigned live = 0, at_barrier = 0;
-    unsigned alive[MAX_BLOCK / WARP] = {}, waiting[MAX_BLOCK / WARP] = {}; /* lanes that have not ended; that are in an exchange */
+    unsigned alive[MAX_BLOCK / WARP] = {};   /* lanes of each warp that have not ended */
+    unsigned waiting[MAX_BLOCK / WARP] = {}; /* those in an exchange */
     bool failed = false, turned = false;
     char *dynamic_end = nullptr, *dynamic_low = nullptr, *statics = nullptr;
     struct Static {

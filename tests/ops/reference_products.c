@@ -111,7 +111,8 @@ static int64_t conv_size(int64_t size, int64_t kernel, const trek_attrs *a, int 
 /* Calls fn for every product of a convolution: places in x, weight and y. */
 typedef void (*conv_term)(void *arg, int64_t x, int64_t w, int64_t y);
 
-static inline void conv_walk(const int64_t *xs, const int64_t *ws, const int64_t *ys, const trek_attrs *a, conv_term fn, void *arg)
+static inline void conv_walk(const int64_t *xs, const int64_t *ws, const int64_t *ys, const trek_attrs *a, conv_term fn,
+                             void *arg)
 {
     int64_t i[4] = { 0 }, y = 0, per_group = a->i[6] > 0 ? ws[0] / a->i[6] : 0;
     if (ys[0] * ys[1] * ys[2] * ys[3] == 0)

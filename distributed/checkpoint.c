@@ -305,7 +305,7 @@ static trek_status read_header(restoring *r)
         status = read_scaler(r);
     if (status == TREK_OK && plan && !(r->plan = trek_plan_parse(plan)))
         status = trek_error_status();
-    if (r->plan && (!r->s || !r->s->workload || trek_plan_ranks(r->plan) != r->s->world_size))
+    if (r->plan && (!r->s || !r->s->workload || trek_plan_ranks(r->plan) != trek_ranks_sites(r->s)))
         trek_plan_free(&r->plan);
     return status;
 }

@@ -51,6 +51,21 @@ typedef enum trek_transport {
                               and with SYNC, or a plan (.trainer.plan), a run repeats its bits. One rank alone trains as ever */
 } trek_transport;
 
+/* With TREK_TRANSPORT_HOST: who trains by itself between two averages. */
+typedef enum trek_site {
+    TREK_SITE_RANK,    /* each rank */
+    TREK_SITE_PROCESS  /* two levels: the ranks of a process divide each of its batches, reduce its gradients among themselves, and
+                          make one step, as in TREK_POLICY_SYNC without other processes (exact; CPUs share one copy of the
+                          parameters; buffers are merged in each step), and only what processes have come to is averaged, or
+                          given to .outer. For one process on each machine, with all its devices: several on one machine are
+                          several sites. What is said of ranks in the options below holds for processes: they have batches, a
+                          snapshot, counts (and a plan's), times, .lr_scale; a rank that fails makes its process be left out. A
+                          batch is divided by times measured in its process, or .trainer.shares; of these a process has the sum
+                          of its ranks'. A process of one rank trains as with TREK_SITE_RANK. With a single process there is
+                          nothing to average: whatever the policy, its ranks make each step together, with the bits of
+                          TREK_POLICY_SYNC and TREK_TRANSPORT_DEVICE */
+} trek_site;
+
 /* One scalar of an epoch. */
 typedef struct trek_metric {
     const char *name;
@@ -118,6 +133,7 @@ typedef struct trek_run_opts {
     int prefetch;                    /* as a loader's */
     trek_policy policy;
     trek_transport transport;        /* HOST: without .trainer.accumulate, scaled losses and layers that meet other ranks */
+    trek_site site;                  /* HOST: who trains by itself */
     int64_t max_lead;                /* HOST: how many batches of a round a rank trains at most before it takes in the average of
                                         the round before (ASYNC: it takes it in before, if it is there). Default 0: the round's.
                                         TREK_OFF: none, ranks wait for each average */

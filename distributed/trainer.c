@@ -29,6 +29,7 @@ typedef struct setup {
     trek_comm *comm;         /* among processes; NULL: one process */
     trek_optimizer_snapshot *optimizer; /* the one that the graph had; NULL: none, or its stepper stayed */
     bool moved;              /* the graph has another stepper */
+    bool sites;
     pthread_mutex_t building;
 } setup;
 
@@ -375,7 +376,7 @@ static trek_status make_ranks(setup *s)
     trek_ranks_opts opts = { .shared = s->opts.share_params != TREK_OFF && count_cpus(s) == s->local_ranks,
                              .bucket_bytes = s->opts.bucket_bytes ? s->opts.bucket_bytes : 25 << 20, .workload = &workload,
                              .slowdowns = s->opts.slowdowns, .comm = s->comm,
-                             .averages = s->opts.average == TREK_AVERAGE_PARAMETERS,
+                             .averages = s->opts.average == TREK_AVERAGE_PARAMETERS, .sites = s->sites,
                              .divergence_threshold = s->opts.divergence_threshold == 0 ? 0.05
                                  : s->opts.divergence_threshold };
     if (status != TREK_OK) {
@@ -499,7 +500,7 @@ static void log_setup(const setup *s)
     trek_text_clear(&job);
 }
 
-trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts)
+trek_status trek_trainer_setup_sites(trek_graph *graph, const trek_trainer_opts *opts, bool sites)
 {
     if (!graph)
         return trek_fail_missing("trek_trainer_setup", "graph");
@@ -509,6 +510,7 @@ trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts)
     if (!s)
         return trek_error_status();
     s->graph = graph;
+    s->sites = sites;
     if (opts)
         s->opts = *opts;
     trek_status status = trek_trainer_check(&s->opts);
@@ -543,6 +545,11 @@ trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts)
     return status;
 }
 
+trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts)
+{
+    return trek_trainer_setup_sites(graph, opts, false);
+}
+
 trek_status trek_trainer_describe(trek_graph *graph, trek_trainer_workload *workload)
 {
     if (!graph || !workload)
@@ -571,9 +578,10 @@ int trek_trainer_counts(trek_graph *graph, int64_t *counts, int capacity)
     int64_t window = s ? trek_workload_window(s->workload) : 0, all[TREK_MAX_RANKS];
     if (window == 0 || trek_workload_counts(s->workload, window, all) != TREK_OK)
         return 0;
-    for (int r = 0; r < s->world_size && r < capacity; r++)
+    int n = trek_ranks_sites(s);
+    for (int r = 0; r < n && r < capacity; r++)
         counts[r] = all[r];
-    return s->world_size;
+    return n;
 }
 
 trek_plan *trek_trainer_plan(trek_graph *graph)

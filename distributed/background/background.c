@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rounds: what ranks do, what the averaging thread does, and how they wait for each other. */
+/* Rounds: what sites do, what the averaging thread does, and how they wait for each other. */
 #include "distributed/background/background.h"
 
 #include <math.h>
@@ -16,8 +16,8 @@
 /* How many rounds may have been handed out beyond the last average. */
 enum { AHEAD = 2 };
 
-/* A local rank. The first part is its thread's, the rest is under the lock. */
-typedef struct background_rank {
+/* A local site. The first part is its thread's, the rest is under the lock. */
+typedef struct background_site {
     int64_t round, batch;    /* that it is in; batches of it that it has done */
     int64_t taken;           /* averages that it has taken in */
     int64_t round_start_ns, waited_ns;
@@ -28,22 +28,23 @@ typedef struct background_rank {
     int64_t batches;
     bool failed;
     bool absent;             /* failed before this round's snapshot: the averaging thread's */
-} background_rank;
+} background_site;
 
-/* What processes tell each other of a rank's round. */
-typedef struct rank_report {
+/* What processes tell each other of a site's round. */
+typedef struct site_report {
     double samples, ms, waited_ms, drift;
     int64_t batches;
     int64_t failed;
-} rank_report;
+} site_report;
 
 typedef struct round_report {
     int64_t stopped;
-    rank_report of[];
+    site_report of[];
 } round_report;
 
 struct trek_background {
     ranks_stepper *s;
+    int sites, local, first; /* of the job; of this process, and its first one */
     trek_background_opts opts;
     trek_values values;
     trek_outer_rule rule;    /* of opts.outer */
@@ -57,31 +58,31 @@ struct trek_background {
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    background_rank *ranks;  /* [local_ranks] */
+    background_site *own;    /* [local] */
     int64_t allotted, averaged; /* rounds */
-    int64_t before[AHEAD + 1]; /* batches in rounds before that one, of all ranks */
-    trek_allotment *allotments; /* [AHEAD + 1][world_size] of round % (AHEAD + 1) */
+    int64_t before[AHEAD + 1]; /* batches in rounds before that one, of all sites */
+    trek_allotment *allotments; /* [AHEAD + 1][sites] of round % (AHEAD + 1) */
     bool over;               /* no more rounds than `averaged` + what is handed out, all of it empty */
     trek_status status;      /* the thread's */
     char message[TREK_ERROR_SIZE];
-    trek_status failed;      /* of the first rank that did, */
+    trek_status failed;      /* of the first site that did, */
     char failure[TREK_ERROR_SIZE]; /* and how */
     trek_background_stats stats;
 
     /* the averaging thread's */
     trek_dispatch dispatch;
-    bool *lost;              /* [world_size] */
-    bool *dirty;             /* [fragments] some rank has trained since that one's last average */
+    bool *lost;              /* [sites] */
+    bool *dirty;             /* [fragments] some site has trained since that one's last average */
     size_t report_bytes;
     char *reports;           /* this process's, then all */
-    int64_t trained;         /* batches, of all ranks */
-    double *ms, *weights;    /* [world_size], [local_ranks] */
-    int64_t *counts;         /* [world_size] */
+    int64_t trained;         /* batches, of all sites */
+    double *ms, *weights;    /* [sites], [local] */
+    int64_t *counts;         /* [sites] */
 };
 
-static trek_allotment *allotment_of(const trek_background *b, int64_t round, int rank)
+static trek_allotment *allotment_of(const trek_background *b, int64_t round, int site)
 {
-    return &b->allotments[(size_t)(round % (AHEAD + 1)) * (size_t)b->s->world_size + (size_t)rank];
+    return &b->allotments[(size_t)(round % (AHEAD + 1)) * (size_t)b->sites + (size_t)site];
 }
 
 static int fragment_of(const trek_background *b, int64_t round) { return (int)(round % b->values.fragments); }
@@ -91,24 +92,27 @@ static round_report *report_at(const trek_background *b, int k)
     return (round_report *)(b->reports + (size_t)k * b->report_bytes);
 }
 
-/* The report of a rank of the job. */
-static rank_report *report_of(const trek_background *b, int process, int rank)
+/* The report of a site of the job. */
+static site_report *report_of(const trek_background *b, int process, int site)
 {
-    return &report_at(b, 1 + process)->of[rank];
+    return &report_at(b, 1 + process)->of[site];
 }
 
 /* --- making ----------------------------------------------------------------------------------------- */
 
 trek_status trek_background_new(ranks_stepper *s, const trek_background_opts *opts)
 {
-    size_t world = (size_t)s->world_size;
-    int most = s->comm ? s->ranks_most : s->local_ranks;
+    size_t sites = (size_t)trek_ranks_sites(s);
+    int most = s->sites ? 1 : s->comm ? s->ranks_most : s->local_ranks;
     trek_background *b = trek_calloc(1, sizeof *b);
     if (!b)
         return trek_error_status();
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->changed, NULL);
     b->s = s;
+    b->sites = trek_ranks_sites(s);
+    b->local = trek_ranks_local_sites(s);
+    b->first = trek_ranks_first_site(s);
     b->opts = *opts;
     if (opts->outer) {
         b->rule = *opts->outer;
@@ -116,14 +120,14 @@ trek_status trek_background_new(ranks_stepper *s, const trek_background_opts *op
         s->own_states = true;
         trek_exchange_init(&b->exchange, s->comm);
     }
-    b->ranks = trek_calloc((size_t)s->local_ranks, sizeof *b->ranks);
-    b->allotments = trek_calloc(world * (AHEAD + 1), sizeof *b->allotments);
-    b->lost = trek_calloc(world, sizeof *b->lost);
-    b->report_bytes = sizeof(round_report) + (size_t)most * sizeof(rank_report);
+    b->own = trek_calloc((size_t)b->local, sizeof *b->own);
+    b->allotments = trek_calloc(sites * (AHEAD + 1), sizeof *b->allotments);
+    b->lost = trek_calloc(sites, sizeof *b->lost);
+    b->report_bytes = sizeof(round_report) + (size_t)most * sizeof(site_report);
     b->reports = trek_calloc((size_t)s->processes + 1, b->report_bytes);
-    b->ms = trek_calloc(world, sizeof *b->ms);
-    b->weights = trek_calloc((size_t)s->local_ranks, sizeof *b->weights);
-    b->counts = trek_calloc(world, sizeof *b->counts);
+    b->ms = trek_calloc(sites, sizeof *b->ms);
+    b->weights = trek_calloc((size_t)b->local, sizeof *b->weights);
+    b->counts = trek_calloc(sites, sizeof *b->counts);
     s->background = b;
     return trek_error_status();
 }
@@ -139,9 +143,9 @@ void trek_background_free(trek_background **background)
     trek_exchange_clear(&b->exchange);
     trek_free(b->momentum);
     trek_dispatch_free(&b->dispatch);
-    for (int r = 0; b->ranks && r < b->s->local_ranks; r++)
-        trek_free(b->ranks[r].samples);
-    trek_free(b->ranks);
+    for (int r = 0; b->own && r < b->local; r++)
+        trek_free(b->own[r].samples);
+    trek_free(b->own);
     trek_free(b->allotments);
     trek_free(b->lost);
     trek_free(b->dirty);
@@ -161,7 +165,7 @@ static trek_status count_batches(trek_background *b)
     int64_t left = trek_dispatch_left(&b->dispatch);
     if (!b->opts.one_batch)
         return trek_workload_counts(b->s->workload, left, b->counts);
-    for (int r = 0; r < b->s->world_size; r++)
+    for (int r = 0; r < b->sites; r++)
         b->counts[r] = 1;
     return TREK_OK;
 }
@@ -171,11 +175,11 @@ static trek_status hand_out(trek_background *b)
 {
     int64_t round = b->allotted, batches = 0;
     trek_status status = count_batches(b);
-    for (int r = 0; r < b->s->world_size && status == TREK_OK; r++) {
+    for (int r = 0; r < b->sites && status == TREK_OK; r++) {
         trek_dispatch_take(&b->dispatch, b->lost[r] ? 0 : b->counts[r], allotment_of(b, round, r));
         batches += trek_allotment_batches(allotment_of(b, round, r));
     }
-    for (int r = 0; r < b->s->world_size && batches == 0; r++) { /* the last ones were to be a lost rank's */
+    for (int r = 0; r < b->sites && batches == 0; r++) { /* the last ones were to be a lost site's */
         trek_dispatch_take(&b->dispatch, b->lost[r] ? 0 : 1, allotment_of(b, round, r));
         batches = trek_allotment_batches(allotment_of(b, round, r));
     }
@@ -188,20 +192,24 @@ static int64_t under_way(const trek_background *b, int64_t round)
 {
     int64_t batches = 0;
     for (; round < b->allotted; round++)
-        for (int r = 0; r < b->s->world_size; r++)
+        for (int r = 0; r < b->sites; r++)
             batches += trek_allotment_batches(allotment_of(b, round, r));
     return batches;
 }
 
-/* Ranks that have failed in this round: their batches are everybody's again. */
-static trek_status lose(trek_background *b, int64_t round, int rank)
+/* What messages call a site. */
+static const char *kind_of(const trek_background *b) { return b->s->sites ? "process" : "rank"; }
+
+/* Sites that have failed in this round: their batches are everybody's again. */
+static trek_status lose(trek_background *b, int64_t round, int site)
 {
     trek_status status = TREK_OK;
-    b->lost[rank] = true;
-    b->stats.lost++;
-    trek_log_message(TREK_LOG_WARNING, "rank %d has failed: its batches go to the others, which go on without it", rank);
+    b->lost[site] = true;
+    b->stats.lost += b->s->sites ? b->s->process_ranks[site] : 1;
+    trek_log_message(TREK_LOG_WARNING, "%s %d has failed: its batches go to the others, which go on without it", kind_of(b),
+                     site);
     for (int64_t k = b->allotted - 1; k >= round && status == TREK_OK; k--) {
-        trek_allotment *own = allotment_of(b, k, rank);
+        trek_allotment *own = allotment_of(b, k, site);
         status = trek_dispatch_give_back(&b->dispatch, own);
         *own = (trek_allotment){ 0 };
     }
@@ -210,28 +218,28 @@ static trek_status lose(trek_background *b, int64_t round, int rank)
 
 /* --- the averaging thread ------------------------------------------------------------------------------- */
 
-/* All local ranks have handed over that round's snapshot, or have failed. */
+/* All local sites have handed over that round's snapshot, or have failed. */
 static void wait_for_snapshots(trek_background *b, int64_t round)
 {
     pthread_mutex_lock(&b->lock);
-    for (int r = 0; r < b->s->local_ranks; r++)
-        while (!b->ranks[r].failed && b->ranks[r].given <= round)
+    for (int r = 0; r < b->local; r++)
+        while (!b->own[r].failed && b->own[r].given <= round)
             pthread_cond_wait(&b->changed, &b->lock);
-    for (int r = 0; r < b->s->local_ranks; r++)
-        b->ranks[r].absent = b->ranks[r].given <= round;
+    for (int r = 0; r < b->local; r++)
+        b->own[r].absent = b->own[r].given <= round;
     pthread_mutex_unlock(&b->lock);
 }
 
-/* Every rank's report, of all processes. */
+/* Every site's report, of all processes. */
 static trek_status gather(trek_background *b)
 {
     ranks_stepper *s = b->s;
     round_report *own = report_at(b, 0);
     own->stopped = b->opts.stopped && b->opts.stopped(b->opts.arg);
-    for (int r = 0; r < s->local_ranks; r++) {
-        const background_rank *rank = &b->ranks[r];
-        own->of[r] = rank->absent ? (rank_report){ .failed = true }
-            : (rank_report){ rank->round_samples, rank->ms, rank->waited_ms, s->replicas[r].drift, rank->batches, false };
+    for (int r = 0; r < b->local; r++) {
+        const background_site *site = &b->own[r];
+        own->of[r] = site->absent ? (site_report){ .failed = true }
+            : (site_report){ site->round_samples, site->ms, site->waited_ms, s->replicas[r].drift, site->batches, false };
     }
     if (s->comm)
         return trek_comm_gather_bytes(s->comm, own, b->report_bytes, report_at(b, 1));
@@ -239,18 +247,16 @@ static trek_status gather(trek_background *b)
     return TREK_OK;
 }
 
-/* A number of each rank of the job, from the reports. fn(b, rank of the job, its report). */
-typedef trek_status (*report_fn)(trek_background *b, int rank, const rank_report *report, void *arg);
+/* A number of each site of the job, from the reports. fn(b, site of the job, its report). */
+typedef trek_status (*report_fn)(trek_background *b, int site, const site_report *report, void *arg);
 
 static trek_status each_report(trek_background *b, report_fn fn, void *arg)
 {
     trek_status status = TREK_OK;
-    int rank = 0;
-    for (int p = 0; p < b->s->processes; p++) {
-        int n = b->s->comm ? b->s->process_ranks[p] : b->s->local_ranks;
-        for (int r = 0; r < n && status == TREK_OK; r++)
-            status = fn(b, rank++, report_of(b, p, r), arg);
-    }
+    int site = 0;
+    for (int p = 0; p < b->s->processes; p++)
+        for (int r = 0; r < trek_ranks_sites_of(b->s, p) && status == TREK_OK; r++)
+            status = fn(b, site++, report_of(b, p, r), arg);
     return status;
 }
 
@@ -261,13 +267,13 @@ typedef struct round_sums {
     int living;
 } round_sums;
 
-static trek_status add_report(trek_background *b, int rank, const rank_report *report, void *arg)
+static trek_status add_report(trek_background *b, int site, const site_report *report, void *arg)
 {
     round_sums *sums = arg;
-    b->ms[rank] = report->batches ? report->ms : 0;
-    b->counts[rank] = report->batches;
+    b->ms[site] = report->batches ? report->ms : 0;
+    b->counts[site] = report->batches;
     if (report->failed)
-        return b->lost[rank] ? TREK_OK : lose(b, sums->round, rank);
+        return b->lost[site] ? TREK_OK : lose(b, sums->round, site);
     sums->samples += report->samples;
     sums->drift = report->drift > sums->drift || isnan(report->drift) ? report->drift : sums->drift;
     if (report->batches) /* who comes last waits for the average alone */
@@ -277,7 +283,7 @@ static trek_status add_report(trek_background *b, int rank, const rank_report *r
     return TREK_OK;
 }
 
-/* The center's states stand for as many updates as the rank's that has made the most. */
+/* The center's states stand for as many updates as the site's that has made the most. */
 static trek_status agree_on_steps(trek_background *b, int fragment)
 {
     trek_values *v = &b->values;
@@ -291,7 +297,7 @@ static trek_status agree_on_steps(trek_background *b, int fragment)
                                                        .count = v->n_segments, .in = v->steps, .out = v->steps });
 }
 
-/* weights: of all ranks of the job, 1. delta of this process becomes that of all, and the center goes on by it. */
+/* weights: of all sites of the job, 1. delta of this process becomes that of all, and the center goes on by it. */
 static trek_status average(trek_background *b, int fragment)
 {
     ranks_stepper *s = b->s;
@@ -310,15 +316,15 @@ static trek_status average(trek_background *b, int fragment)
     return status == TREK_OK ? agree_on_steps(b, fragment) : status;
 }
 
-/* The center makes a step of the outer optimizer, which is given the mean of what this process's ranks have come to. */
+/* The center makes a step of the outer optimizer, which is given the mean of what this process's sites have come to. */
 static trek_status step_outer(trek_background *b, int fragment, double samples)
 {
     trek_values *v = &b->values;
     int64_t at = v->bounds[fragment], end = v->bounds[fragment + 1], sent = b->exchange.sent;
     double own = 0;
-    for (int r = 0; r < b->s->local_ranks; r++)
+    for (int r = 0; r < b->local; r++)
         own += b->weights[r] * samples;
-    for (int r = 0; r < b->s->local_ranks; r++)
+    for (int r = 0; r < b->local; r++)
         b->weights[r] = own > 0 ? b->weights[r] * samples / own : 0;
     trek_values_difference(v, fragment, b->weights);
     float *mean = trek_values_at(v, v->delta, at);
@@ -367,11 +373,11 @@ static trek_status average_round(trek_background *b, int64_t round, bool *ends)
         status = each_report(b, add_report, &sums);
     if (status == TREK_OK && sums.living == 0)
         status = all_have_failed(b);
-    for (int r = 0; r < s->local_ranks; r++)
+    for (int r = 0; r < b->local; r++)
         b->weights[r] = sums.samples > 0 ? report_at(b, 0)->of[r].samples / sums.samples : 0;
     if (status == TREK_OK && sums.samples > 0) {
         status = b->opts.outer ? step_outer(b, fragment, sums.samples) : average(b, fragment);
-        for (int r = 0; r < s->local_ranks; r++)
+        for (int r = 0; r < b->local; r++)
             s->replicas[r].drift = b->weights[r] > 0 ? trek_values_drift(&b->values, fragment, r) : 0;
         b->stats.averages++;
         b->stats.drift = sums.drift;
@@ -419,14 +425,14 @@ static void *averaging_thread(void *arg)
 
 static int64_t ahead(const trek_background *b) { return b->opts.max_lead < 0 ? 1 : AHEAD; }
 
-static trek_status begin_ranks(trek_background *b)
+static trek_status begin_sites(trek_background *b)
 {
-    for (int r = 0; r < b->s->local_ranks; r++) {
-        background_rank *rank = &b->ranks[r];
-        bool failed = rank->failed;
+    for (int r = 0; r < b->local; r++) {
+        background_site *site = &b->own[r];
+        bool failed = site->failed;
         int64_t *samples = trek_calloc((size_t)b->values.fragments, sizeof *samples);
-        trek_free(rank->samples);
-        *rank = (background_rank){ .samples = samples, .failed = failed };
+        trek_free(site->samples);
+        *site = (background_site){ .samples = samples, .failed = failed };
         b->s->replicas[r].drift = 0;
     }
     trek_free(b->dirty);
@@ -493,7 +499,7 @@ trek_status trek_background_begin(trek_background *b, int64_t first, int64_t end
     memset(b->before, 0, sizeof b->before);
     trek_status status = begin_values(b);
     if (status == TREK_OK)
-        status = begin_ranks(b);
+        status = begin_sites(b);
     if (status == TREK_OK)
         status = trek_dispatch_begin(&b->dispatch, first, end);
     for (; status == TREK_OK && b->allotted < ahead(b); b->allotted++)
@@ -508,8 +514,8 @@ trek_status trek_background_end(trek_background *b, trek_status own, int64_t *ba
 {
     if (b->running) {
         pthread_mutex_lock(&b->lock);
-        for (int r = 0; r < b->s->local_ranks && own != TREK_OK; r++)
-            b->ranks[r].failed = true;
+        for (int r = 0; r < b->local && own != TREK_OK; r++)
+            b->own[r].failed = true;
         pthread_cond_broadcast(&b->changed);
         pthread_mutex_unlock(&b->lock);
         pthread_join(b->thread, NULL);
@@ -532,10 +538,10 @@ trek_background_stats trek_background_look(trek_background *b)
     return stats;
 }
 
-/* --- a rank ------------------------------------------------------------------------------------------------ */
+/* --- a site ------------------------------------------------------------------------------------------------ */
 
 /* Waits until so many rounds are averaged, or handed out. False: there was an end before. */
-static bool wait_until(trek_background *b, background_rank *own, const int64_t *rounds, int64_t count)
+static bool wait_until(trek_background *b, background_site *own, const int64_t *rounds, int64_t count)
 {
     int64_t start = trek_clock_ns();
     pthread_mutex_lock(&b->lock);
@@ -548,50 +554,50 @@ static bool wait_until(trek_background *b, background_rank *own, const int64_t *
 }
 
 /* The next average that it has not taken in. */
-static trek_status take_in(trek_background *b, int rank)
+static trek_status take_in(trek_background *b, int site)
 {
-    background_rank *own = &b->ranks[rank];
+    background_site *own = &b->own[site];
     if (!wait_until(b, own, &b->averaged, own->taken + 1))
         return TREK_OK; /* an end by failure, which the averaging thread reports */
     int64_t start = trek_trace_enter("take in");
-    trek_status status = trek_values_take(&b->values, b->s, rank, fragment_of(b, own->taken));
+    trek_status status = trek_values_take(&b->values, b->s, site, fragment_of(b, own->taken));
     trek_trace_end("take in", start, 0);
     own->taken++;
     return status;
 }
 
 /* The end of the pass: its replica becomes everybody's. */
-static trek_status end_rank(trek_background *b, int rank)
+static trek_status end_site(trek_background *b, int site)
 {
     if (b->status != TREK_OK)
         return b->status;
-    trek_arena_zero_grads(b->s->replicas[rank].arena);
-    return trek_values_take_all(&b->values, b->s, rank);
+    trek_arena_zero_grads(b->s->replicas[site].arena);
+    return trek_values_take_all(&b->values, b->s, site);
 }
 
-bool trek_background_next(trek_background *b, int rank, trek_allotment *allotment, trek_status *status)
+bool trek_background_next(trek_background *b, int site, trek_allotment *allotment, trek_status *status)
 {
-    background_rank *own = &b->ranks[rank];
+    background_site *own = &b->own[site];
     int64_t round = own->failed ? INT64_MAX - AHEAD : own->round;
     *status = TREK_OK;
     wait_until(b, own, &b->allotted, round + 1);
     pthread_mutex_lock(&b->lock);
     bool there = round < b->allotted && !b->over;
     if (there)
-        *allotment = *allotment_of(b, round, b->s->first_rank + rank);
-    b->s->replicas[rank].steps_ahead = b->before[round % (AHEAD + 1)] - b->s->replicas[rank].local_steps;
+        *allotment = *allotment_of(b, round, b->first + site);
+    b->s->replicas[site].steps_ahead = b->before[round % (AHEAD + 1)] - b->s->replicas[site].local_steps;
     pthread_mutex_unlock(&b->lock);
     own->batch = 0;
     own->round_start_ns = trek_clock_ns();
     own->waited_ns = 0;
     if (!there)
-        *status = end_rank(b, rank);
+        *status = end_site(b, site);
     return there;
 }
 
-trek_status trek_background_before(trek_background *b, int rank)
+trek_status trek_background_before(trek_background *b, int site)
 {
-    background_rank *own = &b->ranks[rank];
+    background_site *own = &b->own[site];
     if (own->taken == own->round) /* all averages before this round's */
         return TREK_OK;
     bool due = b->opts.max_lead > 0 && own->batch >= b->opts.max_lead;
@@ -600,12 +606,12 @@ trek_status trek_background_before(trek_background *b, int rank)
         due = b->averaged > own->taken;
         pthread_mutex_unlock(&b->lock);
     }
-    return due ? take_in(b, rank) : TREK_OK;
+    return due ? take_in(b, site) : TREK_OK;
 }
 
-void trek_background_ran(trek_background *b, int rank, int64_t samples)
+void trek_background_ran(trek_background *b, int site, int64_t samples)
 {
-    background_rank *own = &b->ranks[rank];
+    background_site *own = &b->own[site];
     own->batch++;
     for (int f = 0; f < b->values.fragments; f++)
         own->samples[f] += samples;
@@ -614,35 +620,35 @@ void trek_background_ran(trek_background *b, int rank, int64_t samples)
 }
 
 /* The thread finds it failed, and no snapshot. */
-static trek_status give_up(trek_background *b, int rank, trek_status status)
+static trek_status give_up(trek_background *b, int site, trek_status status)
 {
     char why[TREK_ERROR_SIZE], text[TREK_ERROR_SIZE];
     trek_status set;
     trek_error_take(&set, why);
     trek_error_clear();
-    snprintf(text, sizeof text, "rank %d: %.400s", b->s->first_rank + rank, set != TREK_OK ? why : trek_status_text(status));
+    snprintf(text, sizeof text, "%s %d: %.400s", kind_of(b), b->first + site, set != TREK_OK ? why : trek_status_text(status));
     trek_log_message(TREK_LOG_ERROR, "%s", text);
     pthread_mutex_lock(&b->lock);
     if (b->failed == TREK_OK) {
         b->failed = set != TREK_OK ? set : status;
         memcpy(b->failure, text, sizeof text);
     }
-    b->ranks[rank].failed = true;
+    b->own[site].failed = true;
     pthread_cond_broadcast(&b->changed);
     pthread_mutex_unlock(&b->lock);
     return TREK_OK;
 }
 
-trek_status trek_background_done(trek_background *b, int rank, trek_status status)
+trek_status trek_background_done(trek_background *b, int site, trek_status status)
 {
-    background_rank *own = &b->ranks[rank];
+    background_site *own = &b->own[site];
     int fragment = fragment_of(b, own->round);
     if (status == TREK_OK && own->taken < own->round)
-        status = take_in(b, rank);
+        status = take_in(b, site);
     if (status == TREK_OK)
-        status = trek_values_read(&b->values, b->s, rank, fragment);
+        status = trek_values_read(&b->values, b->s, site, fragment);
     if (status != TREK_OK)
-        return give_up(b, rank, status);
+        return give_up(b, site, status);
     pthread_mutex_lock(&b->lock);
     own->round_samples = (double)own->samples[fragment];
     own->batches = own->batch;
@@ -651,8 +657,9 @@ trek_status trek_background_done(trek_background *b, int rank, trek_status statu
     own->given = own->round + 1;
     pthread_cond_broadcast(&b->changed);
     pthread_mutex_unlock(&b->lock);
-    b->s->replicas[rank].measured_ms += own->ms;
+    if (!b->s->site) /* whose ranks have watches of their own */
+        b->s->replicas[site].measured_ms += own->ms;
     own->samples[fragment] = 0;
     own->round++;
-    return b->opts.max_lead < 0 ? take_in(b, rank) : TREK_OK;
+    return b->opts.max_lead < 0 ? take_in(b, site) : TREK_OK;
 }

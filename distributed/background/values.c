@@ -87,10 +87,10 @@ static trek_status make_items(trek_values *v, const rank_replica *own)
 trek_status trek_values_begin(trek_values *v, const ranks_stepper *s, int fragments, bool states)
 {
     trek_values_free(v);
-    *v = (trek_values){ .dtype = TREK_F32, .local_ranks = s->local_ranks, .fragments = fragments, .states = states,
+    *v = (trek_values){ .dtype = TREK_F32, .sites = trek_ranks_local_sites(s), .fragments = fragments, .states = states,
                         .n_segments = s->replicas[0].arena->n_segments };
-    v->snapshots = trek_calloc((size_t)s->local_ranks, sizeof *v->snapshots);
-    v->snapshot_steps = trek_calloc((size_t)s->local_ranks, sizeof *v->snapshot_steps);
+    v->snapshots = trek_calloc((size_t)v->sites, sizeof *v->snapshots);
+    v->snapshot_steps = trek_calloc((size_t)v->sites, sizeof *v->snapshot_steps);
     v->steps = trek_calloc((size_t)v->n_segments + 1, sizeof *v->steps);
     trek_status status = make_items(v, &s->replicas[0]);
     if (status != TREK_OK)
@@ -98,7 +98,7 @@ trek_status trek_values_begin(trek_values *v, const ranks_stepper *s, int fragme
     size_t bytes = (size_t)v->n * trek_values_size(v) + 1;
     v->center = v->room = trek_alloc(bytes);
     v->delta = trek_alloc(bytes);
-    for (int r = 0; r < s->local_ranks; r++) {
+    for (int r = 0; r < v->sites; r++) {
         v->snapshots[r] = trek_alloc(bytes);
         v->snapshot_steps[r] = trek_calloc((size_t)v->n_segments + 1, sizeof **v->snapshot_steps);
     }
@@ -115,9 +115,9 @@ void trek_values_move_center(trek_values *v, void *memory)
 
 void trek_values_free(trek_values *v)
 {
-    for (int r = 0; r < v->local_ranks && v->snapshots; r++)
+    for (int r = 0; r < v->sites && v->snapshots; r++)
         trek_free(v->snapshots[r]);
-    for (int r = 0; r < v->local_ranks && v->snapshot_steps; r++)
+    for (int r = 0; r < v->sites && v->snapshot_steps; r++)
         trek_free(v->snapshot_steps[r]);
     trek_free(v->snapshots);
     trek_free(v->snapshot_steps);
@@ -170,24 +170,24 @@ static trek_status write_item(const trek_values *v, const rank_replica *own, con
 }
 
 /* fn on each item of fragments [first, end), in a scope of its own and without a tape. */
-typedef trek_status (*item_fn)(const trek_values *v, const rank_replica *own, const trek_value_item *item, int rank, void *arg);
+typedef trek_status (*item_fn)(const trek_values *v, const rank_replica *own, const trek_value_item *item, int site, void *arg);
 
-static trek_status each_item(const trek_values *v, const ranks_stepper *s, int rank, int first, int end, item_fn fn, void *arg)
+static trek_status each_item(const trek_values *v, const rank_replica *own, int site, int first, int end, item_fn fn, void *arg)
 {
     trek_status status = TREK_OK;
     trek_no_grad_begin();
     for (int k = v->item_bounds[first]; k < v->item_bounds[end] && status == TREK_OK; k++) {
         trek_scope scope = trek_scope_begin();
-        status = scope.depth ? fn(v, &s->replicas[rank], &v->items[k], rank, arg) : trek_error_status();
+        status = scope.depth ? fn(v, own, &v->items[k], site, arg) : trek_error_status();
         trek_scope_end(scope);
     }
     trek_no_grad_end();
     return status;
 }
 
-static trek_status read_into(const trek_values *v, const rank_replica *own, const trek_value_item *item, int rank, void *arg)
+static trek_status read_into(const trek_values *v, const rank_replica *own, const trek_value_item *item, int site, void *arg)
 {
-    (void)rank;
+    (void)site;
     return read_item(v, own, item, trek_values_at(v, arg, item->at));
 }
 
@@ -198,13 +198,13 @@ static trek_status settle(const rank_replica *own)
     return status == TREK_OK ? trek_device_update_read(own->optimizer) : status;
 }
 
-trek_status trek_values_read(const trek_values *v, const ranks_stepper *s, int rank, int fragment)
+trek_status trek_values_read(const trek_values *v, const ranks_stepper *s, int site, int fragment)
 {
-    const rank_replica *own = &s->replicas[rank];
+    const rank_replica *own = &s->replicas[site];
     trek_status status = settle(own);
     for (int k = 0; k < v->n_segments && status == TREK_OK; k++)
-        v->snapshot_steps[rank][k] = own->arena->segments[k].steps;
-    return status == TREK_OK ? each_item(v, s, rank, fragment, fragment + 1, read_into, v->snapshots[rank]) : status;
+        v->snapshot_steps[site][k] = own->arena->segments[k].steps;
+    return status == TREK_OK ? each_item(v, own, site, fragment, fragment + 1, read_into, v->snapshots[site]) : status;
 }
 
 void trek_values_center(const trek_values *v)
@@ -255,7 +255,7 @@ void trek_values_difference(const trek_values *v, int fragment, const double *we
     int64_t at = v->bounds[fragment], n = v->bounds[fragment + 1] - at;
     void *delta = trek_values_at(v, v->delta, at), *center = trek_values_at(v, v->center, at);
     bool first = true;
-    for (int r = 0; r < v->local_ranks; r++) {
+    for (int r = 0; r < v->sites; r++) {
         if (!(weights[r] > 0))
             continue;
         void *snapshot = trek_values_at(v, v->snapshots[r], at);
@@ -278,12 +278,12 @@ void trek_values_advance(const trek_values *v, int fragment)
         advance_f32(trek_values_at(v, v->center, at), trek_values_at(v, v->delta, at), n);
 }
 
-double trek_values_drift(const trek_values *v, int fragment, int rank)
+double trek_values_drift(const trek_values *v, int fragment, int site)
 {
     double sums[2] = { 0, 0 };
     for (int k = v->item_bounds[fragment]; k < v->item_bounds[fragment + 1]; k++) {
         const trek_value_item *item = &v->items[k];
-        void *snapshot = trek_values_at(v, v->snapshots[rank], item->at), *center = trek_values_at(v, v->center, item->at);
+        void *snapshot = trek_values_at(v, v->snapshots[site], item->at), *center = trek_values_at(v, v->center, item->at);
         if (item->state >= 0)
             continue;
         if (v->dtype == TREK_F64)
@@ -297,7 +297,7 @@ double trek_values_drift(const trek_values *v, int fragment, int rank)
 void trek_values_most_steps(const trek_values *v, int fragment, const double *weights)
 {
     for (int k = v->item_bounds[fragment]; k < v->item_bounds[fragment + 1]; k++)
-        for (int r = 0, segment = v->items[k].segment; r < v->local_ranks; r++)
+        for (int r = 0, segment = v->items[k].segment; r < v->sites; r++)
             if (weights[r] > 0 && v->snapshot_steps[r][segment] > v->steps[segment])
                 v->steps[segment] = v->snapshot_steps[r][segment];
 }
@@ -317,9 +317,9 @@ static void set_steps(const trek_values *v, const rank_replica *own, const trek_
 }
 
 /* arg: room for the largest item. */
-static trek_status take_item(const trek_values *v, const rank_replica *own, const trek_value_item *item, int rank, void *arg)
+static trek_status take_item(const trek_values *v, const rank_replica *own, const trek_value_item *item, int site, void *arg)
 {
-    void *snapshot = trek_values_at(v, v->snapshots[rank], item->at), *center = trek_values_at(v, v->center, item->at);
+    void *snapshot = trek_values_at(v, v->snapshots[site], item->at), *center = trek_values_at(v, v->center, item->at);
     trek_status status = read_item(v, own, item, arg);
     if (v->dtype == TREK_F64)
         merge_f64(arg, snapshot, center, item->count, item->state >= 0);
@@ -328,42 +328,81 @@ static trek_status take_item(const trek_values *v, const rank_replica *own, cons
     return status == TREK_OK ? write_item(v, own, item, arg) : status;
 }
 
-static trek_status take_steps(const trek_values *v, const rank_replica *own, const trek_value_item *item, int rank, void *arg)
+static trek_status take_steps(const trek_values *v, const rank_replica *own, const trek_value_item *item, int site, void *arg)
 {
     (void)arg;
-    int64_t since = own->arena->segments[item->segment].steps - v->snapshot_steps[rank][item->segment];
+    int64_t since = own->arena->segments[item->segment].steps - v->snapshot_steps[site][item->segment];
     set_steps(v, own, item, v->steps[item->segment] + since);
     return TREK_OK;
 }
 
-static trek_status take_whole(const trek_values *v, const rank_replica *own, const trek_value_item *item, int rank, void *arg)
+static trek_status take_whole(const trek_values *v, const rank_replica *own, const trek_value_item *item, int site, void *arg)
 {
-    (void)rank, (void)arg;
+    (void)site, (void)arg;
     set_steps(v, own, item, v->steps[item->segment]);
     return write_item(v, own, item, trek_values_at(v, v->center, item->at));
 }
 
-trek_status trek_values_take(const trek_values *v, const ranks_stepper *s, int rank, int fragment)
+/* The replica of a rank that is the site, or of it. */
+static trek_status take_fragment(const trek_values *v, const rank_replica *own, int site, int fragment)
 {
     int64_t most = 0;
     for (int k = v->item_bounds[fragment]; k < v->item_bounds[fragment + 1]; k++)
         most = v->items[k].count > most ? v->items[k].count : most;
     void *room = trek_alloc((size_t)most * trek_values_size(v) + 1);
-    trek_status status = room ? settle(&s->replicas[rank]) : trek_error_status();
+    trek_status status = room ? settle(own) : trek_error_status();
     if (status == TREK_OK)
-        status = each_item(v, s, rank, fragment, fragment + 1, take_item, room);
+        status = each_item(v, own, site, fragment, fragment + 1, take_item, room);
     if (status == TREK_OK) /* then, as reading goes by what has been written */
-        status = each_item(v, s, rank, fragment, fragment + 1, take_steps, NULL);
+        status = each_item(v, own, site, fragment, fragment + 1, take_steps, NULL);
     trek_free(room);
-    trek_arena_note_masters(s->replicas[rank].arena);
+    trek_arena_note_masters(own->arena);
     return status;
 }
 
-trek_status trek_values_take_all(const trek_values *v, const ranks_stepper *s, int rank)
+static trek_status take_whole_of(const trek_values *v, const rank_replica *own, int site)
 {
-    trek_status status = settle(&s->replicas[rank]);
+    trek_status status = settle(own);
     if (status == TREK_OK)
-        status = each_item(v, s, rank, 0, v->fragments, take_whole, NULL);
-    trek_arena_note_masters(s->replicas[rank].arena);
+        status = each_item(v, own, site, 0, v->fragments, take_whole, NULL);
+    trek_arena_note_masters(own->arena);
     return status;
+}
+
+typedef struct take_call {
+    const trek_values *values;
+    const ranks_stepper *s;
+    int site, fragment;      /* fragment -1: all, whatever the site has */
+} take_call;
+
+static trek_status take_rank(int rank, void *arg)
+{
+    const take_call *c = arg;
+    const rank_replica *own = &c->s->replicas[rank];
+    return c->fragment < 0 ? take_whole_of(c->values, own, c->site) : take_fragment(c->values, own, c->site, c->fragment);
+}
+
+/* All ranks of a site come to the same bits: they have the same values, and do the same to them. */
+static trek_status take(take_call c)
+{
+    const ranks_stepper *s = c.s;
+    if (!s->site)
+        return take_rank(c.site, &c);
+    if (!s->shared)
+        return trek_ranks_call(s->ranks, take_rank, &c);
+    trek_status status = take_rank(0, &c);
+    for (int r = 1; r < s->local_ranks; r++)
+        for (int k = 0; k < s->replicas[r].model->n_params; k++)
+            trek_tensor_bump(s->replicas[r].model->params[k]->data); /* the memory is rank 0's */
+    return status;
+}
+
+trek_status trek_values_take(const trek_values *v, const ranks_stepper *s, int site, int fragment)
+{
+    return take((take_call){ v, s, site, fragment });
+}
+
+trek_status trek_values_take_all(const trek_values *v, const ranks_stepper *s, int site)
+{
+    return take((take_call){ v, s, site, -1 });
 }

@@ -54,11 +54,16 @@ static trek_status check_transport(const trek_run_opts *o)
         FAIL("TREK_POLICY_ASYNC needs TREK_TRANSPORT_HOST: in collectives of their devices ranks wait for each other");
     if (o->transport == TREK_TRANSPORT_DEVICE && o->max_lead != 0)
         FAIL(".max_lead is of TREK_TRANSPORT_HOST");
+    if (o->site != TREK_SITE_RANK && o->site != TREK_SITE_PROCESS)
+        FAIL(".site is %d", (int)o->site);
+    if (o->transport == TREK_TRANSPORT_DEVICE && o->site != TREK_SITE_RANK)
+        FAIL(".site is of TREK_TRANSPORT_HOST");
     if (o->transport == TREK_TRANSPORT_DEVICE && o->outer)
         FAIL(".outer is of TREK_TRANSPORT_HOST");
     if (o->max_lead < 0 && o->max_lead != TREK_OFF)
         FAIL(".max_lead is negative");
-    if (o->transport == TREK_TRANSPORT_HOST && o->policy == TREK_POLICY_SYNC && o->trainer.shares)
+    if (o->transport == TREK_TRANSPORT_HOST && o->policy == TREK_POLICY_SYNC && o->site == TREK_SITE_RANK &&
+        o->trainer.shares)
         FAIL(".trainer.shares: with TREK_POLICY_SYNC and TREK_TRANSPORT_HOST each rank gets one batch at a time");
     if (o->transport == TREK_TRANSPORT_HOST && o->trainer.accumulate > 1)
         FAIL(".trainer.accumulate is of gradients, and TREK_TRANSPORT_HOST averages parameters");

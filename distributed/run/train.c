@@ -10,6 +10,7 @@
 #include "distributed/run/run_internal.h"
 #include "distributed/step/stepper_ranks.h"
 #include "distributed/stop.h"
+#include "distributed/trainer_internal.h"
 #include "graph/graph_loader_internal.h"
 #include "tensor/trace.h"
 
@@ -73,7 +74,10 @@ static trek_status feed(trek_run *run, trek_loader *loader, trek_loss_fn fn)
 static trek_status scale_rates(trek_run *run)
 {
     const trek_run_opts *o = &run->opts;
-    double factor = 1 + (trek_graph_world_size(run->graph) - 1) * o->lr_scale;
+    int sites = trek_graph_world_size(run->graph);
+    if (o->site == TREK_SITE_PROCESS)
+        sites = comm_of(run) ? trek_comm_world_size(comm_of(run)) : 1;
+    double factor = 1 + (sites - 1) * o->lr_scale;
     if (factor == 1)
         return TREK_OK;
     if (o->schedule.kind == TREK_SCHEDULE_NONE)
@@ -97,6 +101,7 @@ static trek_status compare(const trek_run *run)
         return TREK_OK;
     line(&text, ".policy", o->policy);
     line(&text, ".transport", o->transport);
+    line(&text, ".site", o->site);
     line(&text, ".max_lead", (double)o->max_lead);
     line(&text, ".outer", o->outer != NULL);
     line(&text, ".outer.lr", o->outer ? o->outer->lr : 0);
@@ -150,7 +155,7 @@ static trek_status average_in_background(trek_run *run)
     const trek_run_opts *o = &run->opts;
     ranks_stepper *s = trek_graph_ranks(run->graph);
     trek_outer_rule rule;
-    if (o->transport != TREK_TRANSPORT_HOST || !s)
+    if (o->transport != TREK_TRANSPORT_HOST || !s || !s->averages)
         return TREK_OK;
     if (o->outer && trek_outer_check(o->outer, "trek_trainer_run: .outer", &rule) != TREK_OK)
         return trek_error_status();
@@ -161,21 +166,30 @@ static trek_status average_in_background(trek_run *run)
                                                            .stopped = is_stop_wanted, .progress = show_rank, .arg = run });
 }
 
+/* Ranks that train together with no others to average with: a job of one process that would be a site. */
+static bool is_only_site(const trek_run_opts *o)
+{
+    const trek_comm *comm = o->trainer.comm;
+    return o->site == TREK_SITE_PROCESS && (comm ? trek_comm_world_size(comm) : trek_comm_world_described(NULL)) == 1;
+}
+
 static trek_status set_up(trek_run *run)
 {
     const trek_run_opts *o = &run->opts;
     trek_trainer_opts t = o->trainer;
+    bool alone = is_only_site(o);
     t.build_replica = o->build_model;
     t.arg = o->arg;
     t.optimizer = o->optimizer;
     t.schedule = o->schedule;
     if (o->transport == TREK_TRANSPORT_HOST)
-        t.average = TREK_AVERAGE_PARAMETERS;
-    if (o->policy == TREK_POLICY_SYNC)
+        t.average = alone ? TREK_AVERAGE_GRADIENTS : TREK_AVERAGE_PARAMETERS;
+    t.plan = alone ? NULL : t.plan; /* which is of sites */
+    if (o->policy == TREK_POLICY_SYNC || alone)
         t.max_anchor = TREK_OFF;
     else if (t.max_anchor == 0)
         t.max_anchor = DEFAULT_MOST_ANCHOR;
-    trek_status status = trek_trainer_setup(run->graph, &t);
+    trek_status status = trek_trainer_setup_sites(run->graph, &t, o->site == TREK_SITE_PROCESS);
     if (status == TREK_OK)
         status = compare(run);
     if (status == TREK_OK)

@@ -37,7 +37,8 @@ trek_status trek_average_begin_pass(ranks_stepper *s)
         return trek_fail(TREK_ERR_UNSUPPORTED, "trek_graph_train_batch: averaged parameters do not go with %s",
                          s->base.graph->scaler ? "losses that are scaled" : "layers that meet other ranks");
     for (int r = 1; r < s->local_ranks && status == TREK_OK; r++)
-        status = trek_optimizer_follow(s->replicas[r].optimizer, s->replicas[0].optimizer);
+        if (s->replicas[r].optimizer)
+            status = trek_optimizer_follow(s->replicas[r].optimizer, s->replicas[0].optimizer);
     return status;
 }
 
@@ -178,7 +179,7 @@ static void take_steps(ranks_stepper *s, int rank)
 {
     rank_replica *own = &s->replicas[rank];
     trek_optimizer *optimizer = own->optimizer;
-    if (s->own_states)
+    if (s->own_states || !optimizer) /* else the first rank's, whose parameters these are */
         return;
     for (int k = 0; k < own->arena->n_segments; k++) {
         trek_arena_segment *g = &own->arena->segments[k];
@@ -198,7 +199,7 @@ static trek_status average_on(ranks_stepper *s, int rank)
 {
     rank_replica *own = &s->replicas[rank];
     uint32_t kept = 0;
-    for (int g = 0; g < own->optimizer->n_groups; g++)
+    for (int g = 0; own->optimizer && g < own->optimizer->n_groups; g++)
         kept |= own->optimizer->groups[g].kept;
     trek_status status = s->background ? TREK_OK : average_values(s, rank, -1, trek_arena_refresh_masters(own->arena));
     for (int state = 0; state < TREK_UPDATE_STATES && !s->background; state++)
@@ -232,8 +233,9 @@ static trek_status average_rank(int rank, void *arg)
 static trek_status read_steps(int rank, void *arg)
 {
     ranks_stepper *s = arg;
+    trek_optimizer *optimizer = s->replicas[rank].optimizer;
     trek_status status = trek_graph_detach(s->replicas[rank].graph);
-    return status == TREK_OK ? trek_device_update_read(s->replicas[rank].optimizer) : status;
+    return status == TREK_OK && optimizer ? trek_device_update_read(optimizer) : status;
 }
 
 static trek_status agree_on_segments(ranks_stepper *s)

@@ -295,7 +295,7 @@ trek_status trek_job_sync_step(ranks_stepper *s, trek_status own, bool update, b
     if (update)
         own = read_watches(s, s->ms + s->first_rank, s->units + s->first_rank);
     if (!s->comm) {
-        if (update)
+        if (update && s->base.graph->stepper == &s->base) /* not a site's, between whose steps nobody stops */
             agree_to_stop(s, stop_wanted(s));
         return own;
     }
@@ -457,7 +457,7 @@ static void cut(int64_t total, int64_t *first, int64_t *rows)
 /* The lock is held. */
 static void take_shares(const ranks_stepper *s)
 {
-    const double *shares = trek_workload_shares(s->workload);
+    const double *shares = trek_ranks_shares(s);
     division.processes = s->processes;
     division.process = s->process;
     for (int p = 0, at = 0; p < s->processes; p++) {

@@ -121,18 +121,24 @@ static trek_status run_share(const per_rank_call *c, int rank)
 
 static const char *phase_of(const per_rank_call *c) { return c->backward ? "forward and backward" : "forward"; }
 
+trek_reader *trek_ranks_reader(ranks_stepper *s, int rank, const trek_loader *loader)
+{
+    rank_replica *own = &s->replicas[rank];
+    if (own->reader && !trek_reader_is_of(own->reader, loader))
+        trek_reader_free(&own->reader);
+    if (!own->reader)
+        own->reader = trek_reader_new(loader, trek_ranks_device(s->ranks, rank));
+    return own->reader;
+}
+
 /* Batches [first, end) of the epoch, read by the rank itself. */
 static trek_status run_batches(const per_rank_call *c, int rank, int64_t first, int64_t end)
 {
-    rank_replica *own = &c->s->replicas[rank];
     trek_background *background = c->rounds ? c->s->background : NULL;
-    if (own->reader && !trek_reader_is_of(own->reader, c->graph_loader->loader))
-        trek_reader_free(&own->reader);
-    if (!own->reader && !(own->reader = trek_reader_new(c->graph_loader->loader, trek_ranks_device(c->s->ranks, rank))))
-        return trek_error_status();
-    trek_status status = trek_reader_begin(own->reader, c->batch->epoch, first, end);
+    trek_reader *reader = trek_ranks_reader(c->s, rank, c->graph_loader->loader);
+    trek_status status = reader ? trek_reader_begin(reader, c->batch->epoch, first, end) : trek_error_status();
     for (int64_t k = first; k < end && status == TREK_OK; k++) {
-        trek_batch *batch = trek_reader_next(own->reader);
+        trek_batch *batch = trek_reader_next(reader);
         if (!batch)
             return trek_error_status();
         batch->first = (k - c->batch->first_batch) * c->batch_size;
@@ -440,5 +446,7 @@ trek_var *trek_ranks_train_batch(trek_stepper *stepper, const trek_batch *batch)
 int64_t trek_ranks_window(trek_stepper *stepper)
 {
     const ranks_stepper *s = (ranks_stepper *)stepper;
-    return s->background && trek_ranks_training(s) ? INT32_MAX /* all that is left */ : trek_workload_window(s->workload);
+    if (s->background && trek_ranks_training(s))
+        return INT32_MAX; /* all that is left */
+    return s->sites ? 0 : trek_workload_window(s->workload);
 }

@@ -8,7 +8,7 @@
 
 trek_status trek_ranks_split(const ranks_stepper *s, int64_t n, int64_t *counts)
 {
-    const double *shares = trek_workload_shares(s->workload) + s->first_rank;
+    const double *shares = trek_ranks_shares(s) + s->first_rank;
     double sum = 0;
     for (int r = 0; r < s->local_ranks; r++)
         sum += shares[r];

@@ -154,7 +154,6 @@ static trek_status make_workload(ranks_stepper *s, const trek_ranks_opts *opts)
     s->watches = trek_stopwatches_new(s->local_ranks);
     s->ms = trek_calloc((size_t)s->world_size, sizeof *s->ms);
     s->units = trek_calloc((size_t)s->world_size, sizeof *s->units);
-    s->workload = trek_workload_new(s->world_size, opts->workload);
     if (opts->slowdowns) {
         trek_slowdown *slowdowns = trek_calloc((size_t)s->local_ranks, sizeof *slowdowns);
         s->slowed_batches = trek_calloc((size_t)s->local_ranks, sizeof *s->slowed_batches);
@@ -164,8 +163,15 @@ static trek_status make_workload(ranks_stepper *s, const trek_ranks_opts *opts)
         if (!slowdowns || !s->slowed_batches)
             return trek_error_status();
     }
-    if (!s->watches || !s->ms || !s->units || !s->workload)
+    if (!s->watches || !s->ms || !s->units)
         return trek_error_status();
+    trek_status status = TREK_OK;
+    if (s->sites)
+        status = trek_site_make(s, opts->workload);
+    else if (!(s->workload = trek_workload_new(s->world_size, opts->workload)))
+        status = trek_error_status();
+    if (status != TREK_OK)
+        return status;
     trek_job_sync_publish(s);
     return TREK_OK;
 }
@@ -198,7 +204,8 @@ trek_stepper *trek_stepper_ranks_new(trek_ranks *ranks, trek_graph **graphs, con
     s->ranks = ranks;
     s->local_ranks = local_ranks;
     s->replicas = replicas;
-    s->shared = opts->shared && !opts->averages;
+    s->sites = opts->averages && opts->sites && opts->comm;
+    s->shared = opts->shared && (!opts->averages || (s->sites && local_ranks > 1));
     s->averages = opts->averages;
     s->divergence_threshold = opts->divergence_threshold;
     note_kinds(s);
@@ -272,6 +279,7 @@ static void free_ranks(trek_stepper *stepper)
     trek_stopwatches_release(s->watches);
     trek_stopwatch_clear(&s->reduce_watch);
     trek_background_free(&s->background);
+    trek_site_end(s);
     trek_workload_free(&s->workload);
     trek_free(s->ms);
     trek_free(s->units);
@@ -371,7 +379,7 @@ static int shares(const trek_stepper *stepper, double *list, int capacity)
 {
     const ranks_stepper *s = (const ranks_stepper *)stepper;
     for (int r = 0; r < s->world_size && r < capacity; r++)
-        list[r] = trek_workload_shares(s->workload)[r];
+        list[r] = trek_ranks_shares(s)[r];
     return s->world_size;
 }
 
@@ -413,7 +421,7 @@ static const trek_stepper_class ranks_class = {
     .reduce = trek_ranks_reduce, .step = trek_ranks_step, .zero_grad = zero_grad, .train = train, .freeze = freeze,
     .parameters_changed = parameters_changed, .set_optimizer = set_optimizer,
     .set_lr = set_lr, .world_size = world_size, .shares = shares, .lr = lr, .grad_norm = grad_norm, .optimizer = optimizer_of,
-    .constants = trek_ranks_constants, .train_batch = trek_ranks_train_batch, .window = trek_ranks_window,
+    .constants = trek_ranks_constants, .train_batch = trek_site_train_batch, .window = trek_ranks_window,
     .gather_observations = trek_ranks_gather_observations, .forget_loader = forget_loader,
 };
 

@@ -16,6 +16,9 @@
 #include "graph/graph_internal.h"
 #include "optim/optimizer_internal.h"
 
+struct trek_loader;
+struct trek_reader;
+
 /* Gradients are reduced, measured and used in pieces of this many elements: small
  * enough to stay in cache in between, and to be divided evenly among ranks. */
 #define TREK_CHUNK 4096
@@ -84,6 +87,9 @@ typedef struct ranks_stepper {
     bool windowed;           /* some pass since buffers were merged was a window */
     trek_step_state step;
     bool averages;           /* parameters instead of gradients (average.c) */
+    bool sites;              /* a process's ranks train together between two averages: the workload is of the job's processes */
+    double *rank_shares;     /* [world_size] then: what each gets of batches that all ranks of the job divide; else NULL */
+    struct ranks_stepper *site; /* then, and with several ranks here: what these make their steps with (site.c); else NULL */
     struct trek_background *background; /* they are averaged in the background, while ranks run (distributed/background/);
                                            NULL: they meet for it */
     bool own_states;         /* optimizers' states are not averaged */
@@ -125,7 +131,21 @@ static inline bool trek_ranks_training(const ranks_stepper *s) { return s->repli
 /* Whether its layers wait for other ranks' (synchronised batch norm): then all run them, whatever they weigh. */
 static inline bool trek_ranks_meet(const ranks_stepper *s) { return s->replicas[0].model->meets; }
 
+/* Those that the workload is of: ranks, or processes. */
+static inline int trek_ranks_sites(const ranks_stepper *s) { return s->sites ? s->processes : s->world_size; }
+static inline int trek_ranks_first_site(const ranks_stepper *s) { return s->sites ? s->process : s->first_rank; }
+static inline int trek_ranks_local_sites(const ranks_stepper *s) { return s->sites ? 1 : s->local_ranks; }
+static inline int trek_ranks_sites_of(const ranks_stepper *s, int process)
+{
+    return s->sites ? 1 : s->comm ? s->process_ranks[process] : s->local_ranks;
+}
+
 /* shares.c */
+/* What each rank of the job gets of a batch that all divide. */
+static inline const double *trek_ranks_shares(const ranks_stepper *s)
+{
+    return s->rank_shares ? s->rank_shares : trek_workload_shares(s->workload);
+}
 /* Divides a process's n samples among its ranks, by their shares. */
 trek_status trek_ranks_split(const ranks_stepper *s, int64_t n, int64_t *counts);
 /* Keeps the calling rank busy if it is slowed down; its stopwatch runs. ends: the batch does. */
@@ -135,7 +155,15 @@ trek_status trek_ranks_update_workload(ranks_stepper *s, trek_drift_verdict drif
 
 /* per_rank_step.c */
 trek_var *trek_ranks_train_batch(trek_stepper *stepper, const struct trek_batch *batch);
+/* Of the loader's batches, on the rank's device. NULL and an error. */
+struct trek_reader *trek_ranks_reader(ranks_stepper *s, int rank, const struct trek_loader *loader);
 int64_t trek_ranks_window(trek_stepper *stepper);
+
+/* site.c: a process's ranks as one. make: of a stepper that is whole but for its workload, which it makes, too. */
+trek_status trek_site_make(ranks_stepper *s, const trek_workload_opts *opts);
+void trek_site_end(ranks_stepper *s);
+/* trek_ranks_train_batch, or, where parameters are averaged in the background, of whoever trains together. */
+trek_var *trek_site_train_batch(trek_stepper *stepper, const struct trek_batch *batch);
 
 /* observations.c: what training functions have recorded, on all ranks and processes, comes to the caller's graph. */
 trek_status trek_ranks_gather_observations(trek_stepper *stepper);
@@ -175,6 +203,7 @@ trek_status trek_ranks_follow_teachers(const ranks_stepper *s, int rank);
 typedef struct trek_ranks_opts {
     bool shared;
     bool averages;                /* parameters; not shared then */
+    bool sites;                   /* of a job's processes: each one's ranks make their steps together, and may share */
     double divergence_threshold;  /* < 0: no guard */
     int64_t bucket_bytes;
     trek_comm *comm;              /* among processes, of which the stepper takes a handle; NULL: one process */

@@ -166,7 +166,10 @@ static int64_t samples_of_epoch(void)
 }
 
 /* Ranks that fail do not end it, as long as one is left. */
-static bool may_lose(void) { return c.opts.transport == TREK_TRANSPORT_HOST && c.opts.trainer.ranks > 1; }
+static bool may_lose(void)
+{
+    return c.opts.transport == TREK_TRANSPORT_HOST && c.opts.site == TREK_SITE_RANK && c.opts.trainer.ranks > 1;
+}
 
 /* Every sample once, or with drop_last as many as whole batches have; what a rank had that was lost, again. */
 static trek_status on_metrics(const trek_epoch_metrics *m, void *arg)
@@ -252,6 +255,7 @@ static void draw_transport(trek_run_opts *o)
     o->max_lead = one_in(2) ? 0 : one_in(2) ? TREK_OFF : 1 + draw(3);
     outer = (trek_outer_opts){ .lr = 0.5, .momentum = 0.5, .bits = one_in(2) ? 8 : 0, .fragments = 1 + (int)draw(4) };
     o->outer = one_in(2) ? &outer : NULL;
+    o->site = one_in(4) ? TREK_SITE_PROCESS : TREK_SITE_RANK;
 }
 
 static void draw_keeping(trek_run_opts *o)
@@ -302,7 +306,7 @@ static void draw_run(uint64_t seed, trek_dataset *data)
     draw_trainer(&o->trainer, o->policy);
     if (o->transport == TREK_TRANSPORT_HOST) {
         o->trainer.accumulate = 0;
-        o->trainer.shares = o->policy == TREK_POLICY_SYNC ? NULL : o->trainer.shares;
+        o->trainer.shares = o->policy == TREK_POLICY_SYNC && o->site == TREK_SITE_RANK ? NULL : o->trainer.shares;
         o->trainer.n_shares = o->trainer.shares ? o->trainer.n_shares : 0;
     }
     if (one_in(2)) {
@@ -399,14 +403,14 @@ static void tell_run(void)
 {
     const trek_run_opts *o = &c.opts;
     const trek_trainer_opts *t = &o->trainer;
-    printf("model %d, %d samples in batches of %d%s, %d epochs, %d ranks, policy %d, transport %d, lead %d, outer %d, average "
+    printf("model %d, %d samples in batches of %d%s, %d epochs, %d ranks, policy %d, transport %d, lead %d, outer %d, site %d, average "
            "%d, accumulate %d, %s parameters, "
            "anchor "
            "%d of %d, global %d, shares %d, balance %d, evaluation %d by %d every %d, patience %d, checkpoints %s every %d, last "
            "%d, "
            "best %d, stopped after %d us, delays %d us, fault in %s at %d\n",
            c.model, (int)c.samples, (int)o->batch_size, o->drop_last ? ", whole ones" : "", (int)o->epochs, t->ranks,
-           (int)o->policy, (int)o->transport, (int)o->max_lead, o->outer != NULL, (int)t->average, t->accumulate,
+           (int)o->policy, (int)o->transport, (int)o->max_lead, o->outer != NULL, (int)o->site, (int)t->average, t->accumulate,
            t->share_params ? "own" : "shared", (int)t->anchor, (int)t->max_anchor, (int)t->global_batch, t->n_shares, t->balance,
            o->evaluation != NULL, (int)o->evaluation_batch, (int)o->evaluate_every, (int)o->patience, c.folder,
            (int)o->checkpoint_every, o->keep_last, o->keep_best, (int)c.stop_us, (int)c.delay_us, fault_names[c.fault],

@@ -53,17 +53,17 @@ typedef enum trek_transport {
 
 /* With TREK_TRANSPORT_HOST: who trains by itself between two averages. */
 typedef enum trek_site {
-    TREK_SITE_RANK,    /* each rank */
-    TREK_SITE_PROCESS  /* two levels: the ranks of a process divide each of its batches, reduce its gradients among themselves, and
-                          make one step, as in TREK_POLICY_SYNC without other processes (exact; CPUs share one copy of the
-                          parameters; buffers are merged in each step), and only what processes have come to is averaged, or
-                          given to .outer. For one process on each machine, with all its devices: several on one machine are
-                          several sites. What is said of ranks in the options below holds for processes: they have batches, a
-                          snapshot, counts (and a plan's), times, .lr_scale; a rank that fails makes its process be left out. A
-                          batch is divided by times measured in its process, or .trainer.shares; of these a process has the sum
-                          of its ranks'. A process of one rank trains as with TREK_SITE_RANK. With a single process there is
-                          nothing to average: whatever the policy, its ranks make each step together, with the bits of
-                          TREK_POLICY_SYNC and TREK_TRANSPORT_DEVICE */
+    TREK_SITE_RANK,   /* each rank */
+    TREK_SITE_PROCESS /* two levels: the ranks of a process divide each of its batches, reduce its gradients among themselves, and
+                         make one step, as in TREK_POLICY_SYNC without other processes (exact; CPUs share one copy of the
+                         parameters; buffers are merged in each step), and only what processes have come to is averaged, or
+                         given to .outer. For one process on each machine, with all its devices: several on one machine are
+                         several sites. What is said of ranks in the options below holds for processes: they have batches, a
+                         snapshot, counts (and a plan's), times, .lr_scale; a rank that fails makes its process be left out. A
+                         batch is divided by times measured in its process, or .trainer.shares; of these a process has the sum
+                         of its ranks'. A process of one rank trains as with TREK_SITE_RANK. With a single process there is
+                         nothing to average: whatever the policy, its ranks make each step together, with the bits of
+                         TREK_POLICY_SYNC and TREK_TRANSPORT_DEVICE */
 } trek_site;
 
 /* One scalar of an epoch. */

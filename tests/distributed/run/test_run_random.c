@@ -403,8 +403,8 @@ static void tell_run(void)
 {
     const trek_run_opts *o = &c.opts;
     const trek_trainer_opts *t = &o->trainer;
-    printf("model %d, %d samples in batches of %d%s, %d epochs, %d ranks, policy %d, transport %d, lead %d, outer %d, site %d, average "
-           "%d, accumulate %d, %s parameters, "
+    printf("model %d, %d samples in batches of %d%s, %d epochs, %d ranks, policy %d, transport %d, lead %d, outer %d, site %d, "
+           "average %d, accumulate %d, %s parameters, "
            "anchor "
            "%d of %d, global %d, shares %d, balance %d, evaluation %d by %d every %d, patience %d, checkpoints %s every %d, last "
            "%d, "

@@ -163,7 +163,7 @@ static int print_final(trek_state *final, const trek_epoch_metrics *m)
         printf("%s: %s\n", trek_status_name(trek_error_status()), trek_error());
         return 1;
     }
-    printf("lost %d ranks %d values", m->lost, m->ranks);
+    printf("lost %d ranks %d loss %.17g %.17g values", m->lost, m->ranks, m->loss, m->evaluation_loss);
     for (int k = 0; k < trek_state_count(final); k++) {
         double *values = test_read(trek_state_tensor(final, k));
         for (int64_t i = 0; i < trek_tensor_numel(trek_state_tensor(final, k)); i++)
@@ -249,6 +249,7 @@ static int play_convex(const part *me)
     o.epochs = epochs;
     o.optimizer = trek_sgd((trek_sgd_opts){ .lr = 0.05 });
     o.trainer.anchor = o.trainer.max_anchor = policy == TREK_POLICY_SYNC ? 0 : 2;
+    o.trainer.balance = strstr(me->detail, "balance") ? 1 : 0;
     o.min_processes = strstr(me->detail, "kill") ? 1 : 0;
     if (strstr(me->detail, "fails") && me->process == 1)
         fails_at = 17;
@@ -316,7 +317,7 @@ static int play_stopped(const part *me)
 
 typedef struct told {
     int lost, ranks, n;
-    double values[MOST];
+    double loss, evaluation, values[MOST];
 } told;
 
 /* The text's lines; returns their number. */
@@ -327,7 +328,7 @@ static int read_lines(const char *text, told *lines, int most)
         told *t = &lines[n];
         int used = 0;
         *t = (told){ 0 };
-        if (sscanf(at, "lost %d ranks %d values%n", &t->lost, &t->ranks, &used) != 2)
+        if (sscanf(at, "lost %d ranks %d loss %lf %lf values%n", &t->lost, &t->ranks, &t->loss, &t->evaluation, &used) != 4)
             return n;
         at += used;
         for (int more; t->n < MOST && sscanf(at, " %lf%n", &t->values[t->n], &more) == 1; at += more)
@@ -372,6 +373,7 @@ static void test_as_one(void **state)
         for (int k = 0; k < WAYS; k++) {
             assert_int_equal(many[k].ranks, worlds[w][0] + worlds[w][1] - 2 * '0');
             assert_int_equal(many[k].n, one[k].n);
+            assert_true(fabs(many[k].loss - one[k].loss) < 1e-5 && fabs(many[k].evaluation - one[k].evaluation) < 1e-5);
             for (int i = 0; i < one[k].n; i++)
                 if (!(fabs(many[k].values[i] - one[k].values[i]) <= ways[k].tolerance))
                     fail_msg("ranks %s, way %d: value %d is %.17g instead of %.17g", worlds[w], k, i, many[k].values[i],
@@ -391,7 +393,7 @@ static void expect_aim(const told *t, double tolerance, const char *what)
 static void test_converges(void **state)
 {
     (void)state;
-    static const char *const details[] = { "22-1-40", "21-2-40", "13-2-40" };
+    static const char *const details[] = { "22-1-40", "21-2-40", "13-2-40-balance" };
     told t;
     for (size_t k = 0; k < sizeof details / sizeof *details; k++) {
         run_world("convex", details[k], 2, 0, &t);

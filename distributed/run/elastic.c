@@ -246,6 +246,8 @@ static trek_status keep(trek_run *run, int64_t epoch, int64_t batch)
     e->rng_draw = trek_rank_here.rng_draw;
     e->numbers[TREK_RUN_BEST] = run->best;
     e->numbers[TREK_RUN_SINCE_BEST] = (double)run->since_best;
+    if (status == TREK_OK && s->averages && batch == 0)
+        status = trek_loader_seek(run->train, epoch, 0); /* it stands at the end of the epoch before */
     return status == TREK_OK && s->averages ? write_average(run) : status;
 }
 

@@ -534,9 +534,10 @@ static void test_averages(void **state)
 {
     (void)state;
     static world w;
-    for (int k = 0; k < 3; k++) {
+    for (int k = 0; k < 4; k++) {
         const char *details[PROCESSES] = { "average", "average", "average" };
-        details[k] = k == 0 ? "average,at=average:6" : k == 1 ? "average,at=loss:9" : "average,at=bucket:30";
+        details[k % 3] = k == 0 ? "average,at=average:6" : k == 1 ? "average,at=loss:9" : k == 2 ? "average,at=bucket:30"
+            : "average,at=loss:8";
         run_world(&w, 3, details);
         bool good = is_good(&w, 2, 20, true);
         if (!good)

@@ -39,6 +39,8 @@ static const char help[] =
     "                           failed, before SIGTERM and later SIGKILL; 10 unless given\n"
     "  -m, --min-processes N    how many are enough: while N run on, or have ended with 0, one that fails\n"
     "                           does not end the others (trek_run_opts.min_processes); all unless given\n"
+    "  -r, --restarts N         with --min-processes: one that fails is started again, N times in all, to join the\n"
+    "                           others at their next epoch (TREK_JOIN=1); not once one has ended with 0; 0 unless given\n"
     "  -h, --help\n"
     "\n"
     "Each process finds TREK_RANK, TREK_WORLD_SIZE, TREK_LOCAL_RANK, TREK_ADDRESS, TREK_PORT, TREK_TOKEN\n"
@@ -51,6 +53,7 @@ static const char help[] =
 typedef struct options {
     int processes, cores;  /* cores 0: not pinned */
     int enough;            /* 0: all */
+    int restarts;
     double grace;
     bool prefix;
     char **program;        /* NULL-terminated */
@@ -66,12 +69,15 @@ typedef struct stream {
 typedef struct process {
     pid_t pid;             /* 0: has ended */
     int end;               /* a pidfd; -1: none */
+    bool again;            /* it was started again */
     stream *streams;       /* two with --prefix */
 } process;
 
 static process processes[MOST];
 static int running, first_failure; /* status of the latter; 0: none */
-static int ended_well;
+static int ended_well, restarted;
+static bool stopping;          /* a signal has asked to end */
+static sigset_t mask_before;   /* the processes' */
 static int ends = -1;          /* tells of ranks that have ended, in the order in which they did; -1: unknown */
 static char port_text[16], token[65];
 static int first_failed = -1;  /* the rank */
@@ -123,18 +129,21 @@ static int read_options(int argc, char **argv, options *o)
             continue;
         }
         bool n = is(option, "-n", "--processes"), c = is(option, "-c", "--cores-per-process"), g = is(option, "-g", "--grace");
-        bool m = is(option, "-m", "--min-processes");
-        if (!n && !c && !g && !m)
+        bool m = is(option, "-m", "--min-processes"), r = is(option, "-r", "--restarts");
+        if (!n && !c && !g && !m && !r)
             return wrong_call("no such option", option);
         const char *text = ++k < argc ? argv[k] : NULL;
-        if (!read_number(text, g ? 0 : 1, g ? 1e6 : MOST, &value) || (!g && value != (int)value))
+        if (!read_number(text, g || r ? 0 : 1, g || r ? 1e6 : MOST, &value) || (!g && value != (int)value))
             return wrong_call(g   ? "--grace takes seconds"
                               : n ? "-n takes a number from 1 to 1024"
                               : m ? "--min-processes takes a number from 1 to 1024"
+                              : r ? "--restarts takes a number from 0 to 1000000"
                                   : "--cores-per-process takes a number from 1 to 1024",
                               text);
         if (m)
             o->enough = (int)value;
+        else if (r)
+            o->restarts = (int)value;
         else if (n)
             o->processes = (int)value;
         else if (c)
@@ -146,6 +155,8 @@ static int read_options(int argc, char **argv, options *o)
         return wrong_call("how many processes? -n is missing", NULL);
     if (o->enough > o->processes)
         return wrong_call("--min-processes is more than -n", NULL);
+    if (o->restarts && !o->enough)
+        return wrong_call("--restarts goes with --min-processes", NULL);
     if (k >= argc)
         return wrong_call("which program?", NULL);
     o->program = argv + k;
@@ -219,6 +230,10 @@ static void describe_job(const options *o, int rank)
     setenv("TREK_TOKEN", token, 1);
     if (deaths >= 0 && fcntl(deaths, F_SETFD, 0) == 0)
         set_number("TREK_LAUNCHER_FD", deaths);
+    if (processes[rank].again)
+        setenv("TREK_JOIN", "1", 1);
+    else
+        unsetenv("TREK_JOIN");
     int cores = o->cores ? o->cores : count_cores() / o->processes;
     if (!getenv("TREK_THREADS"))
         set_number("TREK_THREADS", cores > 1 ? cores : 1);
@@ -285,7 +300,7 @@ static void watch_end(int rank)
 }
 
 /* errno, or 0: it runs. */
-static int start(const options *o, int rank, const sigset_t *mask)
+static int start(const options *o, int rank)
 {
     process *p = &processes[rank];
     int out[2] = { -1, -1 }, report[2], why = 0;
@@ -293,7 +308,7 @@ static int start(const options *o, int rank, const sigset_t *mask)
         return errno ? errno : ENOMEM;
     pid_t self = getpid(), pid = fork();
     if (pid == 0)
-        become(o, rank, self, mask, out, report[1]);
+        become(o, rank, self, &mask_before, out, report[1]);
     int failed = errno;
     close(report[1]);
     for (int k = 0; k < 2; k++)
@@ -404,6 +419,33 @@ static bool has_failed(const options *o)
     return first_failure != 0 && running + ended_well < (o->enough ? o->enough : o->processes);
 }
 
+/* What it has written is passed on; what its children still write, is not. */
+static void close_streams(process *p, int rank)
+{
+    for (int k = 0; p->streams && k < 2; k++) {
+        read_stream(&p->streams[k], rank);
+        if (p->streams[k].fd >= 0)
+            close(p->streams[k].fd);
+    }
+    free(p->streams);
+    p->streams = NULL;
+}
+
+/* While the others are at work. false: it is left at that. */
+static bool start_again(const options *o, int rank)
+{
+    process *p = &processes[rank];
+    if (restarted >= o->restarts || running == 0 || ended_well > 0 || stopping || has_failed(o))
+        return false;
+    restarted++;
+    close_streams(p, rank);
+    p->again = true;
+    int why = start(o, rank);
+    if (why != 0)
+        fprintf(stderr, "trek-run: rank %d cannot be started again: %s\n", rank, strerror(why));
+    return why == 0;
+}
+
 static void note_end(const options *o, int rank, int status)
 {
     char end[160];
@@ -424,7 +466,9 @@ static void note_end(const options *o, int rank, int status)
     first_failure = first_failure ? first_failure : code;
     first_failed = rank;
     fprintf(stderr, "trek-run: rank %.*s", (int)strcspn(end, "\n"), end);
-    if (running > 0 && !has_failed(o))
+    if (start_again(o, rank))
+        fprintf(stderr, "; it is started again (%d of %d)", restarted, o->restarts);
+    else if (running > 0 && !has_failed(o))
         fprintf(stderr, "; the others go on");
     else if (running > 0)
         fprintf(stderr, "; the others have %g s to end", o->grace);
@@ -476,9 +520,11 @@ static bool reap(const options *o)
 static void pass_signal_on(const options *o, int signals)
 {
     struct signalfd_siginfo info;
-    while (read(signals, &info, sizeof info) == (ssize_t)sizeof info)
+    while (read(signals, &info, sizeof info) == (ssize_t)sizeof info) {
+        stopping = stopping || info.ssi_signo == SIGINT || info.ssi_signo == SIGTERM || info.ssi_signo == SIGHUP;
         if (info.ssi_signo != SIGCHLD && info.ssi_code != SI_KERNEL)
             send_all(o, (int)info.ssi_signo);
+    }
 }
 
 static void wait_for_news(const options *o, int signals, double until)
@@ -565,19 +611,19 @@ int main(int argc, char **argv)
         fprintf(stderr, "trek-run: no free port or no random numbers: %s\n", strerror(errno));
         return 1;
     }
-    sigset_t handled, before;
+    sigset_t handled;
     sigemptyset(&handled);
     static const int passed[] = { SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD };
     for (size_t k = 0; k < sizeof passed / sizeof *passed; k++)
         sigaddset(&handled, passed[k]);
-    sigprocmask(SIG_BLOCK, &handled, &before);
+    sigprocmask(SIG_BLOCK, &handled, &mask_before);
     signal(SIGPIPE, SIG_IGN);
     int signals = signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     ends = epoll_create1(EPOLL_CLOEXEC);
     deaths = memfd_create("trek-run", MFD_CLOEXEC);
     for (int r = 0; r < o.processes && signals >= 0; r++) {
-        int why = start(&o, r, &before);
+        int why = start(&o, r);
         if (why == 0)
             continue;
         fprintf(stderr, "trek-run: rank %d: cannot run '%s': %s\n", r, o.program[0], strerror(why));

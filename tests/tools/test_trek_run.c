@@ -167,6 +167,8 @@ static void test_calls(void **state)
                   { { NULL, "-g", "-1", "true" }, "--grace takes" },
                   { { NULL, "-m", "0", "true" }, "--min-processes takes" },
                   { { NULL, "-n", "2", "-m", "3", "true" }, "more than -n" },
+                  { { NULL, "-r", "x", "true" }, "--restarts takes" },
+                  { { NULL, "-n", "2", "-r", "1", "true" }, "--restarts goes with" },
                   { { NULL, "-n", "2", "-c", "1000", "true" }, "cores" } };
     for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
         char *argv[8];
@@ -274,6 +276,13 @@ static void test_enough(void **state)
     assert_true(WIFEXITED(r.status) && WEXITSTATUS(r.status) >= 1 && WEXITSTATUS(r.status) <= 2);
     assert_non_null(strstr(r.text, "the others have 0.1 s to end"));
     assert_true(r.seconds < 8);
+    RUN(&r, NULL, "-n", "2", "-m", "1", "-r", "2", "-p", "sh", "-c",
+        "[ $TREK_RANK = 0 ] && sleep 1 && exit 0; echo join=$TREK_JOIN.; kill -KILL $$");
+    check_exit(&r, 0);
+    assert_non_null(strstr(r.text, "[1] join=.\n"));
+    assert_non_null(strstr(r.text, "[1] join=1.\n"));
+    assert_non_null(strstr(r.text, "rank 1 was ended by signal 9 (Killed); it is started again (2 of 2)"));
+    assert_non_null(strstr(r.text, "rank 1 was ended by signal 9 (Killed); the others go on"));
     RUN(&r, NULL, "-n", "3", "-m", "1", "sh", "-c", "exit 7");
     check_exit(&r, 7);
     RUN(&r, NULL, "-n", "3", "-m", "1", "sh", "-c", "[ $TREK_RANK = 2 ] || { sleep 0.5; exit 7; }"); /* one has done well */

@@ -8,7 +8,6 @@
 #include "distributed/comm/init_internal.h"
 #include "distributed/comm/mpi/mpi.h"
 #include "distributed/comm/shared/shared.h"
-#include "distributed/control/launch.h"
 #include "tensor/environment.h"
 #include "tensor/memory_internal.h"
 
@@ -96,7 +95,7 @@ static process_card *exchange_cards(trek_control *control, const char *wanted)
         return NULL;
     }
     for (int p = 1; p < n; p++) {
-        if (strcmp(cards[p].wanted, cards[0].wanted) == 0)
+        if (strcmp(cards[p].wanted, cards[0].wanted) == 0 || strcmp(cards[p].wanted, TREK_COMM_ENGINE_OF_OTHERS) == 0)
             continue;
         trek_fail(TREK_ERR_ARGUMENT, "the processes want different engines: process 0 \"%s\", process %d \"%s\"", cards[0].wanted,
                   p, cards[p].wanted);
@@ -287,16 +286,16 @@ static trek_comm *begin(const trek_comm_opts *opts, const trek_launch *launch)
     return comm;
 }
 
-trek_comm *trek_comm_init_next(trek_control *control, const trek_comm *ended)
+trek_comm *trek_comm_init_next(trek_control *control, const char *engine, const trek_comm *ended)
 {
     trek_comm *comm = NULL;
     pthread_mutex_lock(&job.lock);
     if (control)
-        comm = pick_engine(control, ended->engine->name);
+        comm = pick_engine(control, engine);
     else
         trek_comm_local(NULL, 1, &comm);
     comm = own(comm, control);
-    if (comm)
+    if (comm && ended)
         comm->deadline_ns = ended->deadline_ns;
     pthread_mutex_unlock(&job.lock);
     return comm;
@@ -314,6 +313,32 @@ static trek_status check_again(const trek_comm_opts *opts, const trek_launch *la
     return TREK_OK;
 }
 
+/* A group that others have formed is entered in another way. */
+static trek_status check_begin(const trek_launch *launch)
+{
+    if (!trek_launch_joins() || launch->processes == 1)
+        return TREK_OK;
+    return trek_fail(TREK_ERR_STATE, "TREK_JOIN is set in the environment: this process was started again, and only "
+                                     "trek_trainer_run with .min_processes, without a communicator of the program's own, joins "
+                                     "a job that is under way");
+}
+
+trek_status trek_comm_init_joining(trek_launch *launch)
+{
+    pthread_mutex_lock(&job.lock);
+    bool there = job.comm != NULL;
+    trek_status status = trek_launch_find(NULL, launch);
+    if (status == TREK_OK && (there || launch->processes == 1))
+        status = trek_fail(TREK_ERR_STATE, there ? "TREK_JOIN is set in the environment, but this process is in a group already"
+                                                 : "TREK_JOIN is set in the environment, but of no job of several processes");
+    if (status == TREK_OK) {
+        job.launch = *launch;
+        job.settling_ns = (int64_t)JOIN_S * 1000000000;
+    }
+    pthread_mutex_unlock(&job.lock);
+    return status;
+}
+
 trek_comm *trek_comm_init(const trek_comm_opts *opts)
 {
     trek_launch launch;
@@ -327,8 +352,8 @@ trek_comm *trek_comm_init(const trek_comm_opts *opts)
     while (job.comm && !trek_comm_retain(job.comm)) /* another thread gives the last handle back */
         pthread_cond_wait(&job.gone, &job.lock);
     trek_comm *comm = job.comm;
-    trek_status status = comm ? check_again(opts, &launch) : TREK_OK;
-    if (!comm)
+    trek_status status = comm ? check_again(opts, &launch) : check_begin(&launch);
+    if (!comm && status == TREK_OK)
         comm = begin(opts, &launch);
     pthread_mutex_unlock(&job.lock);
     if (status != TREK_OK)

@@ -1,21 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A new group of those who are left: found by their doors, joined as the first one was. */
+/* A new group of those who are left, and of those who come again: found by their doors, joined as the first one was. */
 #include "distributed/comm/regroup.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "distributed/comm/init_internal.h"
 #include "distributed/control/door.h"
+#include "tensor/environment.h"
 #include "tensor/memory_internal.h"
+#include "tensor/trace.h"
 
 /* Those who are to come have been found alive: how long they may take. */
 #define JOIN_S 30
+/* How long a newcomer looks for the job, unless TREK_JOIN_SECONDS says otherwise; and how often in a row it is ignored. */
+#define FIND_S 60
+#define MOST_IGNORED 5
 
 struct trek_regroup {
     trek_door *door;
-    char token[256], lost[256];
-    int flat;
+    char token[256], lost[256], come[256];
+    char address[256];       /* of the job */
+    int port, flat;
+    uint64_t program;
+    char engine[16];
+    bool nobody_admits;      /* as the group last knew */
     int n;                   /* of the group that the door has entered */
     trek_member members[TREK_MAX_RANKS];
 };
@@ -31,6 +41,7 @@ void trek_regroup_free(trek_regroup **place)
 }
 
 const char *trek_regroup_lost(const trek_regroup *regroup) { return regroup->lost; }
+const char *trek_regroup_come(const trek_regroup *regroup) { return regroup->come; }
 
 /* --- beginning --------------------------------------------------------------------------------------------------- */
 
@@ -50,11 +61,24 @@ static trek_status open_door(trek_regroup *regroup, const trek_comm *comm)
     char address[64];
     const trek_control_opts like = trek_control_like(comm->control);
     snprintf(regroup->token, sizeof regroup->token, "%s", like.token);
+    snprintf(regroup->address, sizeof regroup->address, "%s", like.address);
+    snprintf(regroup->engine, sizeof regroup->engine, "%s", comm->engine->name);
+    regroup->port = like.port;
     regroup->flat = like.flat;
     if (!trek_control_own_address(comm->control, address, sizeof address))
         return trek_fail(TREK_ERR_COMM, "the control connection of process %d is lost", comm->rank);
     regroup->door = trek_door_open(address, regroup->token, comm->rank);
     return regroup->door ? TREK_OK : trek_error_status();
+}
+
+/* At the job's address, if this process can: it need not. */
+static void admit(trek_regroup *regroup, int listening)
+{
+    if (trek_door_admits(regroup->door) ||
+        trek_door_admit(regroup->door, regroup->address, regroup->port, listening, regroup->program) == TREK_OK)
+        return;
+    trek_log_message(TREK_LOG_DEBUG, "regroup: %s", trek_error());
+    trek_error_clear();
 }
 
 static trek_status enter(trek_regroup *regroup, int64_t generation, int n)
@@ -74,10 +98,13 @@ static trek_status begin(trek_regroup *regroup, trek_comm *comm)
             status = trek_fail(TREK_ERR_PEER, "process %d has no door by which the others would find it", p);
     if (status == TREK_OK && own == TREK_OK)
         own = enter(regroup, 0, comm->world);
+    int listening = own == TREK_OK && status == TREK_OK ? trek_control_take_listening(comm->control) : 0;
+    if (listening)
+        admit(regroup, listening);
     return own != TREK_OK ? own : status;
 }
 
-trek_regroup *trek_regroup_new(trek_comm *comm)
+trek_regroup *trek_regroup_new(trek_comm *comm, uint64_t program)
 {
     if (check_engine(comm) != TREK_OK)
         return NULL;
@@ -86,6 +113,7 @@ trek_regroup *trek_regroup_new(trek_comm *comm)
         trek_comm_abort(comm, "a process has no memory for its door"); /* the others wait for its place */
         return NULL;
     }
+    regroup->program = program;
     if (begin(regroup, comm) != TREK_OK)
         trek_regroup_free(&regroup);
     return regroup;
@@ -118,42 +146,85 @@ static trek_control *join(trek_regroup *regroup, const trek_door_place *place)
                                                    .arg = regroup->door });
 }
 
-/* Who was in the old group and is not in the new one. */
-static void list_lost(trek_regroup *regroup, const trek_member *members, int n)
+static bool is_among(const trek_member *members, int n, int number)
+{
+    bool found = false;
+    for (int k = 0; k < n && !found; k++)
+        found = members[k].number == number;
+    return found;
+}
+
+/* The numbers of the first that are not among the second. */
+static void list_others(const trek_member *first, int n, const trek_member *second, int n_second, char *text, size_t size)
 {
     size_t used = 0;
-    regroup->lost[0] = '\0';
-    for (int k = 0, at = 0; k < regroup->n; k++) {
-        if (at < n && members[at].number == regroup->members[k].number)
-            at++;
-        else if (used + 16 < sizeof regroup->lost)
-            used += (size_t)snprintf(regroup->lost + used, sizeof regroup->lost - used, "%s%d", used ? ", " : "",
-                                     regroup->members[k].number);
+    text[0] = '\0';
+    for (int k = 0; k < n; k++)
+        if (!is_among(second, n_second, first[k].number) && used + 16 < size)
+            used += (size_t)snprintf(text + used, size - used, "%s%d", used ? ", " : "", first[k].number);
+}
+
+static void list_changes(trek_regroup *regroup, const trek_member *members, int n)
+{
+    list_others(regroup->members, regroup->n, members, n, regroup->lost, sizeof regroup->lost);
+    list_others(members, n, regroup->members, regroup->n, regroup->come, sizeof regroup->come);
+}
+
+/* What processes tell each other when they have joined. */
+typedef struct card {
+    trek_member member;
+    int32_t admits;
+} card;
+
+/* Nobody does where newcomers look: who did has just died, and the system may not have taken its port back yet. */
+static void admit_soon(trek_regroup *regroup)
+{
+    for (int k = 0; k < 20 && !trek_door_admits(regroup->door); k++) {
+        nanosleep(&(struct timespec){ .tv_nsec = 25000000 }, NULL);
+        admit(regroup, 0);
     }
+}
+
+static trek_status take_cards(trek_regroup *regroup, const trek_door_place *place, const card *cards)
+{
+    trek_member *members = trek_calloc((size_t)place->processes, sizeof *members);
+    if (!members)
+        return TREK_ERR_MEMORY;
+    regroup->nobody_admits = true;
+    for (int p = 0; p < place->processes; p++) {
+        members[p] = cards[p].member;
+        regroup->nobody_admits = regroup->nobody_admits && !cards[p].admits;
+    }
+    list_changes(regroup, members, place->processes);
+    memcpy(regroup->members, members, (size_t)place->processes * sizeof *members);
+    trek_free(members);
+    trek_status status = enter(regroup, place->generation, place->processes);
+    if (status == TREK_OK && regroup->nobody_admits)
+        admit_soon(regroup);
+    return status;
 }
 
 /* All have joined: they tell each other who they are, and the group stands. */
 static trek_status settle(trek_regroup *regroup, trek_control *control, const trek_door_place *place)
 {
-    trek_member own = trek_door_member(regroup->door), *members = trek_calloc((size_t)place->processes, sizeof own);
-    trek_status status = members ? TREK_OK : TREK_ERR_MEMORY;
-    if (!members && control)
+    admit(regroup, 0);
+    card own = { .member = trek_door_member(regroup->door), .admits = trek_door_admits(regroup->door) };
+    card *cards = trek_calloc((size_t)place->processes, sizeof own);
+    trek_status status = cards ? TREK_OK : TREK_ERR_MEMORY;
+    if (!cards && control)
         trek_control_end(control, TREK_ERR_MEMORY, "a process has no memory for the list of those who are left");
     if (status == TREK_OK && control)
-        status = trek_control_gather(control, &own, sizeof own, members, (int64_t)JOIN_S * 1000000000);
+        status = trek_control_gather(control, &own, sizeof own, cards, (int64_t)JOIN_S * 1000000000);
     else if (status == TREK_OK)
-        members[0] = own;
+        cards[0] = own;
     trek_door_settled(regroup->door);
-    if (status == TREK_OK) {
-        list_lost(regroup, members, place->processes);
-        memcpy(regroup->members, members, (size_t)place->processes * sizeof own);
-        status = enter(regroup, place->generation, place->processes);
-    }
-    trek_free(members);
+    if (status == TREK_OK)
+        status = take_cards(regroup, place, cards);
+    trek_free(cards);
     return status;
 }
 
-/* *again: somebody has died meanwhile. */
+/* ended NULL: this process was in none. *again: somebody has died meanwhile. */
 static trek_comm *form(trek_regroup *regroup, const trek_comm *ended, const trek_door_place *place, bool *again)
 {
     trek_control *control = place->processes > 1 ? join(regroup, place) : NULL;
@@ -168,7 +239,7 @@ static trek_comm *form(trek_regroup *regroup, const trek_comm *ended, const trek
         trek_control_free(&control);
         return NULL;
     }
-    trek_comm *comm = trek_comm_init_next(control, ended);
+    trek_comm *comm = trek_comm_init_next(control, regroup->engine, ended);
     *again = !comm && (trek_error_status() == TREK_ERR_PEER || trek_error_status() == TREK_ERR_TIMEOUT);
     return comm;
 }
@@ -185,4 +256,120 @@ trek_comm *trek_regroup_meet(trek_regroup *regroup, const trek_comm *ended, int 
             comm = form(regroup, ended, &place, &again);
     }
     return comm;
+}
+
+/* --- newcomers ------------------------------------------------------------------------------------------------------- */
+
+/* What each process knows of them. */
+typedef struct lobby {
+    int32_t admits, waiting;
+} lobby;
+
+/* All get the list of the one who has it. */
+static trek_status share_newcomers(trek_comm *comm, trek_member *newcomers, int n, int source)
+{
+    return trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_BROADCAST, .dtype = TREK_U8, .root = source,
+                                                 .count = (int64_t)n * (int64_t)sizeof *newcomers, .in = newcomers,
+                                                 .out = newcomers });
+}
+
+/* Newcomers go to whoever hosts: all are to know them by then. */
+static trek_status meet_informed(trek_comm *comm, trek_status own, lobby *all)
+{
+    lobby informed = { .admits = own == TREK_OK };
+    if (own == TREK_ERR_PEER || own == TREK_ERR_TIMEOUT) /* the group has ended */
+        return own;
+    trek_status status = trek_comm_gather_bytes(comm, &informed, sizeof informed, all);
+    for (int p = 0; p < comm->world && status == TREK_OK && own == TREK_OK; p++)
+        if (!all[p].admits)
+            status = trek_fail(TREK_ERR_MEMORY, "process %d has no memory for the list of newcomers", p);
+    return own != TREK_OK ? own : status;
+}
+
+static trek_status find_newcomers(trek_regroup *regroup, trek_comm *comm, trek_member *newcomers, lobby *all, int *n)
+{
+    int world = comm->world, source = 0;
+    lobby own = { .admits = trek_door_admits(regroup->door),
+                  .waiting = trek_door_waiting(regroup->door, newcomers, TREK_MAX_RANKS - world) };
+    trek_status status = trek_comm_gather_bytes(comm, &own, sizeof own, all);
+    regroup->nobody_admits = status == TREK_OK;
+    for (int p = 0; p < world && status == TREK_OK; p++) {
+        source = all[p].waiting > all[source].waiting ? p : source;
+        regroup->nobody_admits = regroup->nobody_admits && !all[p].admits;
+    }
+    *n = status == TREK_OK ? all[source].waiting : 0;
+    if (*n > 0)
+        status = share_newcomers(comm, newcomers, *n, source);
+    if (status == TREK_OK)
+        status = trek_door_invite(regroup->door, newcomers, *n);
+    return *n > 0 ? meet_informed(comm, status, all) : status;
+}
+
+trek_status trek_regroup_invite(trek_regroup *regroup, trek_comm *comm, int *n)
+{
+    trek_member *newcomers = trek_calloc(TREK_MAX_RANKS, sizeof *newcomers);
+    lobby *all = trek_calloc((size_t)comm->world, sizeof *all);
+    *n = 0;
+    if (!newcomers || !all)
+        trek_comm_abort(comm, "a process has no memory for the list of newcomers"); /* the others wait for its part */
+    else if (regroup->nobody_admits)
+        admit(regroup, 0);
+    trek_status status = newcomers && all ? find_newcomers(regroup, comm, newcomers, all, n) : TREK_ERR_MEMORY;
+    trek_free(newcomers);
+    trek_free(all);
+    return status;
+}
+
+/* One attempt. *came tells whether there may be another one. */
+static trek_comm *come(trek_regroup *regroup, int number, int64_t until_ns, trek_door_came *came)
+{
+    trek_door_place place = { .process = 0 };
+    trek_door_call call = { .address = regroup->address, .token = regroup->token, .port = regroup->port, .number = number,
+                            .program = regroup->program, .until_ns = until_ns };
+    bool again = false;
+    regroup->door = trek_door_join(&call, &place, came);
+    trek_comm *comm = regroup->door ? form(regroup, NULL, &place, &again) : NULL;
+    if (!comm)
+        trek_door_free(&regroup->door);
+    if (!comm && again) {
+        *came = TREK_DOOR_LEFT_ALONE;
+        trek_error_clear();
+    }
+    return comm;
+}
+
+static trek_status keep_coming(trek_regroup *regroup, int number, trek_comm **comm)
+{
+    int64_t patience = (int64_t)trek_environment_number("TREK_JOIN_SECONDS", 1, 1000000, FIND_S) * 1000000000;
+    trek_door_came came;
+    for (int ignored = 0; !*comm && trek_error_status() == TREK_OK && ignored < MOST_IGNORED;) {
+        *comm = come(regroup, number, trek_clock_ns() + patience, &came);
+        ignored = came == TREK_DOOR_IGNORED ? ignored + 1 : 0;
+        if (!*comm && trek_error_status() == TREK_OK)
+            nanosleep(&(struct timespec){ .tv_nsec = 100000000 }, NULL);
+    }
+    if (!*comm && trek_error_status() == TREK_OK)
+        return trek_fail(TREK_ERR_COMM, "process %d is not let in at %s, port %d: who listens there is another program, or does not "
+                                        "know the token (TREK_TOKEN)",
+                         number, regroup->address, regroup->port);
+    return trek_error_status();
+}
+
+trek_regroup *trek_regroup_join(uint64_t program, trek_comm **comm)
+{
+    trek_launch launch;
+    *comm = NULL;
+    trek_regroup *regroup = trek_comm_init_joining(&launch) == TREK_OK ? trek_calloc(1, sizeof *regroup) : NULL;
+    if (!regroup)
+        return NULL;
+    snprintf(regroup->token, sizeof regroup->token, "%s", launch.token);
+    snprintf(regroup->address, sizeof regroup->address, "%s", launch.address);
+    snprintf(regroup->engine, sizeof regroup->engine, "%s", TREK_COMM_ENGINE_OF_OTHERS);
+    regroup->port = launch.port;
+    regroup->program = program;
+    if (keep_coming(regroup, launch.process, comm) != TREK_OK)
+        trek_regroup_free(&regroup);
+    else
+        snprintf(regroup->engine, sizeof regroup->engine, "%s", (*comm)->engine->name);
+    return regroup;
 }

@@ -387,6 +387,17 @@ void trek_control_free(trek_control **place)
     trek_control_destroy(control);
 }
 
+int trek_control_take_listening(trek_control *control)
+{
+    pthread_mutex_lock(&control->lock);
+    bool first = control->process == 0 && control->generation == 0 && control->started;
+    int taken = first ? control->listen_fd + 1 : 0;
+    control->listen_fd = first ? -1 : control->listen_fd;
+    pthread_mutex_unlock(&control->lock);
+    trek_control_wake(control);
+    return taken;
+}
+
 int trek_control_parent(const trek_control *control) { return control->node.parent; }
 int trek_control_process(const trek_control *control) { return control->process; }
 int trek_control_processes(const trek_control *control) { return control->processes; }

@@ -14,70 +14,14 @@
 #include "tensor/thread_start.h"
 #include "tensor/trace.h"
 
-#define MAGIC 0x31306f646b657274u /* "trekdo01" */
 /* All processes of a job may come, and somebody may ask meanwhile. */
 #define MOST_VISITORS (2 * TREK_MAX_RANKS)
 
-/* --- notes ---------------------------------------------------------------------------------------- */
-
-trek_door_note trek_door_note_of(const trek_door *door, trek_door_kind kind)
-{
-    trek_door_note note = { .magic = MAGIC, .kind = kind, .number = door->own.number, .generation = door->generation };
-    memcpy(note.token, door->token, sizeof note.token);
-    return note;
-}
-
-bool trek_door_send(int fd, const trek_door_note *note)
-{
-    struct iovec part = { (void *)(uintptr_t)note, sizeof *note };
-    return fd >= 0 && trek_socket_send(fd, &part, 1) == (int64_t)sizeof *note;
-}
-
-/* Takes as long for every wrong one. */
-static bool is_ours(const trek_door *door, const trek_door_note *note)
-{
-    unsigned char differ = 0;
-    for (size_t i = 0; i < sizeof note->token; i++)
-        differ |= (unsigned char)(note->token[i] ^ door->token[i]);
-    return differ == 0 && note->magic == MAGIC;
-}
-
-int trek_door_receive(const trek_door *door, int fd, char *in, size_t *used, trek_door_note *note)
-{
-    ssize_t got;
-    do
-        got = recv(fd, in + *used, sizeof *note - *used, MSG_DONTWAIT);
-    while (got < 0 && errno == EINTR);
-    if (got <= 0)
-        return got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) ? 0 : -1;
-    *used += (size_t)got;
-    if (*used < sizeof *note)
-        return 0;
-    *used = 0;
-    memcpy(note, in, sizeof *note);
-    note->address[sizeof note->address - 1] = '\0';
-    return is_ours(door, note) ? 1 : -1;
-}
-
 /* --- visitors, with the lock held ------------------------------------------------------------------- */
-
-bool trek_door_is_member(const trek_door *door, int number)
-{
-    for (int k = 0; k < door->n_members; k++)
-        if (door->members[k].number == number)
-            return true;
-    return false;
-}
-
-void trek_door_drop(trek_door_visitor *visitor)
-{
-    trek_socket_close(visitor->fd);
-    visitor->fd = -1;
-}
 
 static void answer_probe(trek_door *door, trek_door_visitor *visitor, int number)
 {
-    bool without = door->running && !trek_door_is_member(door, number);
+    bool without = door->running && !door->joins && !trek_door_is_member(door, number);
     trek_door_note answer = trek_door_note_of(door, without ? TREK_DOOR_RUNNING : TREK_DOOR_COMING);
     trek_door_send(visitor->fd, &answer);
     trek_door_drop(visitor);
@@ -104,13 +48,17 @@ static void read_visitor(trek_door *door, trek_door_visitor *visitor)
     int got;
     while (visitor->fd >= 0 && (got = trek_door_receive(door, visitor->fd, visitor->in, &visitor->used, &note)) != 0) {
         visitor->heard_ns = trek_clock_ns();
-        if (got < 0 || door->n_members == 0) /* another process than the one that is looked for, if it is in no group yet */
+        if (got < 0 || (door->n_members == 0 && !door->joins)) /* another process than the one looked for, if in no group yet */
             trek_door_drop(visitor);
+        else if (visitor->told)
+            continue;
+        else if (note.kind == TREK_DOOR_JOIN && visitor->number < 0 && !visitor->waits)
+            trek_door_take_newcomer(door, visitor, &note);
         else if (note.kind == TREK_DOOR_PROBE)
             answer_probe(door, visitor, note.number);
         else if (note.kind == TREK_DOOR_VISIT && visitor->number < 0)
             take_visit(door, visitor, &note);
-        else if (note.kind != TREK_DOOR_BEAT || visitor->number < 0)
+        else if (note.kind != TREK_DOOR_BEAT || (visitor->number < 0 && !visitor->waits))
             trek_door_drop(visitor);
     }
 }
@@ -125,16 +73,16 @@ static void sweep(trek_door *door)
     door->n_visitors = kept;
 }
 
-static void accept_visitors(trek_door *door)
+static void accept_visitors(trek_door *door, int listening)
 {
     while (door->n_visitors < MOST_VISITORS) {
         int n = door->n_visitors + 1;
         if (trek_array_grow(&door->visitors, &door->cap_visitors, n, sizeof *door->visitors) != TREK_OK ||
-            trek_array_grow(&door->polled, &door->cap_polled, n + 2, sizeof *door->polled) != TREK_OK) {
+            trek_array_grow(&door->polled, &door->cap_polled, n + 3, sizeof *door->polled) != TREK_OK) {
             trek_error_clear();
             return;
         }
-        int fd = trek_socket_accept(door->listen_fd);
+        int fd = listening >= 0 ? trek_socket_accept(listening) : -1;
         if (fd < 0)
             return;
         door->visitors[n - 1] = (trek_door_visitor){ .fd = fd, .number = -1, .heard_ns = trek_clock_ns() };
@@ -152,7 +100,7 @@ static void keep_company(trek_door *door)
         trek_door_visitor *visitor = &door->visitors[k];
         if (visitor->fd >= 0 && !visitor->answered && now - visitor->heard_ns > TREK_DOOR_SILENCE_NS)
             trek_door_drop(visitor);
-        else if (visitor->fd >= 0 && visitor->number >= 0 && beats && !trek_door_send(visitor->fd, &beat))
+        else if (visitor->fd >= 0 && (visitor->number >= 0 || visitor->waits) && beats && !trek_door_send(visitor->fd, &beat))
             trek_door_drop(visitor);
     }
     if (beats)
@@ -165,7 +113,9 @@ static int watch(trek_door *door)
 {
     int n = 0;
     door->polled[n++] = (struct pollfd){ .fd = door->wake_fd, .events = POLLIN };
-    door->polled[n++] = (struct pollfd){ .fd = door->n_visitors < MOST_VISITORS ? door->listen_fd : -1, .events = POLLIN };
+    bool room = door->n_visitors < MOST_VISITORS;
+    door->polled[n++] = (struct pollfd){ .fd = room ? door->listen_fd : -1, .events = POLLIN };
+    door->polled[n++] = (struct pollfd){ .fd = room ? door->lobby_fd : -1, .events = POLLIN };
     for (int k = 0; k < door->n_visitors; k++)
         door->polled[n++] = (struct pollfd){ .fd = door->visitors[k].fd, .events = POLLIN };
     return n;
@@ -186,7 +136,8 @@ static void *serve(void *arg)
             trek_log_message(TREK_LOG_DEBUG, "door: %s", strerror(errno));
         for (int k = 0; k < door->n_visitors; k++)
             read_visitor(door, &door->visitors[k]);
-        accept_visitors(door);
+        accept_visitors(door, door->listen_fd);
+        accept_visitors(door, door->lobby_fd);
         keep_company(door);
         pthread_cond_broadcast(&door->changed);
     }
@@ -210,7 +161,7 @@ static trek_status make(trek_door *door, const char *address, const char *token)
     door->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (!door->has_lock || !door->has_condition || door->wake_fd < 0)
         return trek_fail(TREK_ERR_STATE, "a process's door cannot be made");
-    trek_status status = trek_array_grow(&door->polled, &door->cap_polled, 2, sizeof *door->polled);
+    trek_status status = trek_array_grow(&door->polled, &door->cap_polled, 3, sizeof *door->polled);
     int port = 0;
     if (status == TREK_OK)
         status = trek_socket_listen(address, 0, &door->listen_fd, &port);
@@ -226,7 +177,7 @@ trek_door *trek_door_open(const char *address, const char *token, int number)
     if (!door)
         return NULL;
     door->own.number = number;
-    door->wake_fd = door->listen_fd = door->host_fd = -1;
+    door->wake_fd = door->listen_fd = door->lobby_fd = door->host_fd = -1;
     if (make(door, address, token) != TREK_OK)
         trek_door_free(&door);
     return door;
@@ -234,12 +185,10 @@ trek_door *trek_door_open(const char *address, const char *token, int number)
 
 static void stop(trek_door *door)
 {
-    uint64_t one = 1;
     pthread_mutex_lock(&door->lock);
     door->stopping = true;
     pthread_mutex_unlock(&door->lock);
-    if (write(door->wake_fd, &one, sizeof one) < 0)
-        trek_log_message(TREK_LOG_DEBUG, "door: %s", strerror(errno));
+    trek_door_wake(door);
     pthread_join(door->thread, NULL);
 }
 
@@ -251,9 +200,12 @@ void trek_door_free(trek_door **place)
     *place = NULL;
     if (door->has_thread && !trek_forked)
         stop(door);
+    if (!trek_forked)
+        trek_door_close_lobby(door);
     for (int k = 0; k < door->n_visitors; k++)
         trek_door_drop(&door->visitors[k]);
     trek_socket_close(door->listen_fd);
+    trek_socket_close(door->lobby_fd);
     trek_socket_close(door->host_fd);
     if (door->wake_fd >= 0)
         close(door->wake_fd);
@@ -283,6 +235,9 @@ trek_status trek_door_enter(trek_door *door, int64_t generation, const trek_memb
     door->n_members = n;
     door->generation = generation;
     door->running = true;
+    door->joins = false;
+    for (int k = 0; k < door->n_visitors; k++)
+        door->visitors[k].met = 0;
     trek_door_note gone = trek_door_note_of(door, TREK_DOOR_GONE);
     for (int k = 0; k < door->n_visitors; k++) {
         trek_door_visitor *visitor = &door->visitors[k];

@@ -21,12 +21,18 @@ typedef enum trek_door_kind {
     TREK_DOOR_GROUP,     /* the place of the next group, and the recipient's in it */
     TREK_DOOR_GONE,      /* the others have gone on without the recipient */
     TREK_DOOR_FEW,       /* `processes` are left, and `least` are needed */
+    TREK_DOOR_JOIN,      /* `number`, whose door is at address and port, is to be let in; it runs `program` */
+    TREK_DOOR_GO,        /* the answers: the next group's host is at address and port; */
+    TREK_DOOR_OVER,      /* the job has ended; */
+    TREK_DOOR_TAKEN,     /* the process of that number is alive; */
+    TREK_DOOR_DIFFERS,   /* the others run another program */
 } trek_door_kind;
 
 typedef struct trek_door_note {
     uint64_t magic;      /* protocol and byte order */
     int32_t kind, number;
     int64_t generation;
+    uint64_t program;
     int32_t process, processes, port, least;
     char address[64];
     char token[TREK_DOOR_TOKEN];
@@ -36,6 +42,9 @@ typedef struct trek_door_visitor {
     int fd;              /* -1: the connection has ended */
     int number;          /* -1: has not said who it is */
     bool answered;       /* it was told of the next group */
+    bool waits, invited, told; /* of a newcomer; told: how its waiting has ended */
+    int met;             /* so many meetings of the group it has waited through */
+    trek_member newcomer;
     int64_t generation, heard_ns;
     size_t used;
     char in[sizeof(trek_door_note)];
@@ -50,6 +59,9 @@ struct trek_door {
     pthread_t thread;
     bool has_lock, has_condition, has_thread, stopping;
     int wake_fd, listen_fd;
+    int lobby_fd;        /* at the job's address; -1: not here */
+    uint64_t program;
+    bool joins;          /* it is in no group yet, and about to be */
     bool running;        /* in the group of `members`; else it looks for the next one */
     int64_t generation;
     int n_members;
@@ -63,6 +75,7 @@ struct trek_door {
     char host_in[sizeof(trek_door_note)];
 };
 
+/* note.c */
 trek_door_note trek_door_note_of(const trek_door *door, trek_door_kind kind);
 /* Whether it could be sent in one piece. */
 bool trek_door_send(int fd, const trek_door_note *note);
@@ -73,5 +86,22 @@ int trek_door_receive(const trek_door *door, int fd, char *in, size_t *used, tre
 bool trek_door_is_member(const trek_door *door, int number);
 /* With the lock held: the connection ends. One that was answered is still counted among those that have come to an end. */
 void trek_door_drop(trek_door_visitor *visitor);
+/* Its thread looks anew at what there is to be watched. */
+void trek_door_wake(const trek_door *door);
+
+/* regroup.c */
+/* Waits for a note other than a beat; beats are given for it. false: there will be none. until_ns 0: as long as it takes. *heard
+ * (may be NULL) is set by anything that comes. */
+bool trek_door_wait(const trek_door *door, int fd, int64_t until_ns, trek_door_note *note, bool *heard);
+
+/* To be the guest of that one. `lost`: it is dead. */
+trek_status trek_door_visit(trek_door *door, const trek_member *host, int64_t until_ns, trek_door_place *place, bool *lost);
+
+/* lobby.c, with the lock held */
+void trek_door_take_newcomer(trek_door *door, trek_door_visitor *visitor, const trek_door_note *note);
+/* Those who are invited learn who hosts. */
+void trek_door_send_on(trek_door *door, const trek_member *host);
+/* Those who wait learn that nobody will come. */
+void trek_door_close_lobby(trek_door *door);
 
 #endif

@@ -283,6 +283,8 @@ bool trek_launch_death(int deaths, char *text, size_t size)
     return true;
 }
 
+bool trek_launch_joins(void) { return trek_environment_number("TREK_JOIN", 0, 1, 0) == 1; }
+
 static trek_status take_opts(const trek_launch_opts *opts, trek_launch *launch)
 {
     if (opts->world_size < 0 || opts->world_size > TREK_MAX_RANKS || (opts->world_size == 0 && opts->rank != 0))

@@ -29,6 +29,8 @@ typedef struct trek_launch {
 trek_status trek_launch_find(const trek_launch_opts *opts, trek_launch *launch);
 /* "process 1 was ended by signal 9 (Killed)": the first that the launcher has noted. false: nobody has ended yet. */
 bool trek_launch_death(int deaths, char *text, size_t size);
+/* Whether TREK_JOIN says that this process was started again, to join the others, who are at work. */
+bool trek_launch_joins(void);
 /* The first host of a list as Slurm writes it: "gpu[07-12,20]-ib,login" is gpu07-ib. false: it is malformed or too long. */
 bool trek_launch_first_host(const char *list, char *host, size_t size);
 

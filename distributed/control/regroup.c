@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How those who are left find each other: by the doors of the members, in the order of their numbers. */
+/* How those who are left find each other: by the doors of the members, in their order. */
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -62,8 +62,7 @@ static outcome take_answer(trek_door *door, int fd, const trek_member *member, c
     return OUTCOME_FAILED;
 }
 
-/* Waits for a note other than a beat; beats are given for it. false: there will be none. */
-static bool wait_at_door(const trek_door *door, int fd, int64_t until_ns, trek_door_note *note)
+bool trek_door_wait(const trek_door *door, int fd, int64_t until_ns, trek_door_note *note, bool *heard_any)
 {
     char in[sizeof *note];
     size_t used = 0;
@@ -75,6 +74,8 @@ static bool wait_at_door(const trek_door *door, int fd, int64_t until_ns, trek_d
         int got = 1;
         while (got == 1 && (got = trek_door_receive(door, fd, in, &used, note)) == 1) {
             heard = trek_clock_ns();
+            if (heard_any)
+                *heard_any = true;
             if (note->kind != TREK_DOOR_BEAT)
                 return true;
         }
@@ -87,16 +88,33 @@ static bool wait_at_door(const trek_door *door, int fd, int64_t until_ns, trek_d
     }
 }
 
+static void send_on(trek_door *door, const trek_member *host)
+{
+    pthread_mutex_lock(&door->lock);
+    trek_door_send_on(door, host);
+    pthread_mutex_unlock(&door->lock);
+}
+
 static outcome visit(trek_door *door, const trek_member *member, int64_t until_ns, trek_door_place *place)
 {
     trek_door_note note = trek_door_note_of(door, TREK_DOOR_VISIT);
     int fd = go_to(member);
     outcome how = OUTCOME_LOST;
-    if (fd >= 0 && trek_door_send(fd, &note) && wait_at_door(door, fd, until_ns, &note))
+    bool there = fd >= 0 && trek_door_send(fd, &note);
+    if (there)
+        send_on(door, member);
+    if (there && trek_door_wait(door, fd, until_ns, &note, NULL))
         how = take_answer(door, fd, member, &note, place);
     if (how != OUTCOME_PLACE)
         trek_socket_close(fd);
     return how;
+}
+
+trek_status trek_door_visit(trek_door *door, const trek_member *host, int64_t until_ns, trek_door_place *place, bool *lost)
+{
+    outcome how = visit(door, host, until_ns, place);
+    *lost = how == OUTCOME_LOST;
+    return how == OUTCOME_FAILED ? trek_error_status() : TREK_OK;
 }
 
 /* --- whether those who are missing are alive ----------------------------------------------------------- */
@@ -262,8 +280,9 @@ static trek_status choose(trek_door *door, int least, trek_door_place *place)
 /* Until all are here who live. */
 static trek_status receive(trek_door *door, guest *guests, struct pollfd *polled, int64_t until_ns)
 {
-    for (int k = 0; k < door->n_members; k++)
-        guests[k].dead = door->members[k].number < door->own.number; /* it was tried */
+    for (int k = 0; k < door->n_members && door->members[k].number != door->own.number; k++)
+        guests[k].dead = true; /* it was tried */
+    send_on(door, &door->own);
     while (!look_around(door, guests) && (until_ns == 0 || trek_clock_ns() < until_ns)) {
         int elsewhere = probe_missing(door, guests, polled);
         if (elsewhere >= 0) {
@@ -309,7 +328,7 @@ trek_status trek_door_meet(trek_door *door, int least, int64_t settle_ns, trek_d
     pthread_mutex_lock(&door->lock);
     door->running = false;
     pthread_mutex_unlock(&door->lock);
-    for (int k = 0; k < door->n_members && door->members[k].number < door->own.number; k++) {
+    for (int k = 0; k < door->n_members && door->members[k].number != door->own.number; k++) {
         outcome how = visit(door, &door->members[k], until, place);
         if (how != OUTCOME_LOST)
             return how == OUTCOME_PLACE ? TREK_OK : trek_error_status();

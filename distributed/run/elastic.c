@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A run that goes on without a process that has died. Its survivors form a new group (comm/regroup.h), take the newest complete
- * step that one of them has, and are from there on a resumed run: the state is a checkpoint's, in memory, which that one writes
- * and all load.
+/* A run that goes on without a process that has died, and takes in one that was started again. When one dies, the others form a
+ * new group (comm/regroup.h), take the newest complete step that one of them has, and are from there on a resumed run: the state
+ * is a checkpoint's, in memory, which that one writes and all load. Those who come again do so where an epoch begins: all leave
+ * the group that they are in, as if one had died, and form the next one with the newcomers, who have no state of their own.
  *
  * Up to its last meeting of the processes a step changes buffers alone, and what follows on it each does for itself: so
  * parameters and optimizer are those of the last complete step, and those who had passed the last meeting are one step ahead of
@@ -60,6 +61,7 @@ typedef struct run_elastic {
     trek_tensor **buffers;   /* rank 0's */
     kept_rank *ranks;        /* of this process */
     int file;                /* the whole state; -1: it is the graph's */
+    bool joined;             /* it was started again, and the others have the state */
 } run_elastic;
 
 static const ranks_stepper *stepper_of(const trek_run *run) { return trek_graph_ranks(run->graph); }
@@ -258,6 +260,19 @@ trek_status trek_run_elastic_keep(trek_run *run, int64_t epoch, int64_t batch)
     return keep(run, epoch, batch);
 }
 
+/* Nothing is under way: the whole state, as a checkpoint has it. */
+static trek_status keep_whole(trek_run *run, int64_t epoch)
+{
+    run_elastic *e = run->elastic;
+    forget_observed(e);
+    e->epoch_steps = e->epoch_ns = 0;
+    e->at = (place){ epoch, 0, trek_graph_steps(run->graph) };
+    e->numbers[TREK_RUN_BEST] = run->best;
+    e->numbers[TREK_RUN_SINCE_BEST] = (double)run->since_best;
+    trek_status status = trek_loader_seek(run->train, epoch, 0);
+    return status == TREK_OK ? write_average(run) : status;
+}
+
 static trek_status check(const trek_run *run, const ranks_stepper *s)
 {
     if (run->opts.min_processes > s->processes)
@@ -272,6 +287,16 @@ static trek_status check(const trek_run *run, const ranks_stepper *s)
     return TREK_OK;
 }
 
+static run_elastic *begin(trek_run *run)
+{
+    run_elastic *e = run->elastic = trek_calloc(1, sizeof *run->elastic);
+    if (e) {
+        e->file = -1;
+        e->at.epoch = -1;
+    }
+    return e;
+}
+
 trek_status trek_run_elastic_begin(trek_run *run)
 {
     const ranks_stepper *s = stepper_of(run);
@@ -284,14 +309,12 @@ trek_status trek_run_elastic_begin(trek_run *run)
     trek_status status = check(run, s); /* the same in all */
     if (status != TREK_OK)
         return status;
-    run_elastic *e = run->elastic = trek_calloc(1, sizeof *run->elastic);
+    run_elastic *e = begin(run);
     status = trek_replica_agree(s->comm, e ? TREK_OK : TREK_ERR_MEMORY, "trek_trainer_run");
     if (!e || status != TREK_OK)
         return status;
-    e->file = -1;
-    e->at.epoch = -1;
     e->comm = trek_comm_retain(s->comm) ? s->comm : NULL;
-    e->regroup = trek_regroup_new(s->comm);
+    e->regroup = trek_regroup_new(s->comm, trek_run_program(run));
     return e->regroup ? TREK_OK : trek_error_status();
 }
 
@@ -407,7 +430,9 @@ static trek_status agree_on_state(trek_run *run)
         status = trek_comm_gather_bytes(e->comm, &e->at, sizeof e->at, places);
     if (status == TREK_OK) {
         source = find_newest(places, n);
-        status = share_state(run, source);
+        status = places[source].epoch < 0
+            ? trek_fail(TREK_ERR_STATE, "trek_trainer_run: nobody is left who has a state of the run to go on from")
+            : share_state(run, source);
     }
     if (status == TREK_OK && later(&places[source], &e->at) > 0)
         status = catch_up(run, &places[source]);
@@ -478,17 +503,16 @@ static trek_status take_up(trek_run *run, void (*drop)(trek_run *run), trek_stat
     return status == TREK_OK ? load_state(run) : status;
 }
 
-/* By its number in the job: groups number their processes anew. */
-static void say_lost(const run_elastic *e)
+/* By their numbers in the job: groups number their processes anew. */
+static void say_who(const char *who, const char *what, int world, trek_log_level level)
 {
-    const char *lost = trek_regroup_lost(e->regroup);
-    int left = trek_comm_world_size(e->comm);
-    bool many = strchr(lost, ',') != NULL;
-    trek_log_message(TREK_LOG_WARNING, "trek_trainer_run: process%s %s of the job %s lost; %d go%s on", many ? "es" : "", lost,
-                     many ? "are" : "is", left, left == 1 ? "es" : "");
+    bool many = strchr(who, ',') != NULL;
+    if (who[0])
+        trek_log_message(level, "trek_trainer_run: process%s %s of the job %s %s; %d go%s on", many ? "es" : "", who,
+                         many ? "are" : "is", what, world, world == 1 ? "es" : "");
 }
 
-/* The group of those who are left. */
+/* The group of those who are left, and of those who have come. */
 static trek_status regroup(trek_run *run, const char *reason)
 {
     run_elastic *e = run->elastic;
@@ -503,7 +527,8 @@ static trek_status regroup(trek_run *run, const char *reason)
     }
     trek_comm_free(&e->comm);
     e->comm = next;
-    say_lost(e);
+    say_who(trek_regroup_lost(e->regroup), "lost", trek_comm_world_size(e->comm), TREK_LOG_WARNING);
+    say_who(trek_regroup_come(e->regroup), "back", trek_comm_world_size(e->comm), TREK_LOG_INFO);
     return TREK_OK;
 }
 
@@ -511,8 +536,8 @@ bool trek_run_elastic_go_on(trek_run *run, trek_status *status, void (*drop)(tre
 {
     run_elastic *e = run->elastic;
     bool goes_on = false;
-    while (!goes_on && e && e->regroup && (*status == TREK_ERR_PEER || *status == TREK_ERR_TIMEOUT) && e->at.epoch >= 0 &&
-           trek_regroup_may(e->comm)) {
+    while (!goes_on && e && e->regroup && (*status == TREK_ERR_PEER || *status == TREK_ERR_TIMEOUT) &&
+           (e->at.epoch >= 0 || e->joined) && trek_regroup_may(e->comm)) {
         char reason[TREK_ERROR_SIZE];
         trek_status why;
         trek_error_take(&why, reason);
@@ -523,4 +548,52 @@ bool trek_run_elastic_go_on(trek_run *run, trek_status *status, void (*drop)(tre
         goes_on = *status == TREK_OK;
     }
     return goes_on;
+}
+
+/* --- those who come again ------------------------------------------------------------------------------------------------ */
+
+static trek_status admit(trek_run *run, int64_t epoch, void (*drop)(trek_run *run), trek_status (*build)(trek_run *run))
+{
+    trek_status status = keep_whole(run, epoch);
+    if (status == TREK_OK)
+        status = regroup(run, "a process was to join");
+    return status == TREK_OK ? take_up(run, drop, build) : status;
+}
+
+trek_status trek_run_elastic_admit(trek_run *run, int64_t epoch, void (*drop)(trek_run *run), trek_status (*build)(trek_run *run))
+{
+    run_elastic *e = run->elastic;
+    int64_t batch = 0;
+    if (run->resumed)
+        trek_loader_position(run->train, NULL, &batch);
+    if (!e || batch > 0)
+        return TREK_OK;
+    trek_status status = TREK_OK;
+    for (int newcomers = 1; status == TREK_OK && newcomers > 0;) { /* those who have come ask, too */
+        status = trek_regroup_invite(e->regroup, e->comm, &newcomers);
+        if (status == TREK_OK && newcomers > 0)
+            status = admit(run, epoch, drop, build);
+    }
+    return status;
+}
+
+trek_status trek_run_elastic_join(trek_run *run, void (*drop)(trek_run *run), trek_status (*build)(trek_run *run))
+{
+    if (run->opts.min_processes == 0)
+        return trek_fail(TREK_ERR_STATE, "trek_trainer_run: TREK_JOIN is set in the environment, to join a job that is under way; "
+                                         ".min_processes is 0, without which nobody can");
+    if (run->opts.trainer.comm)
+        return trek_fail(TREK_ERR_STATE, "trek_trainer_run: TREK_JOIN is set in the environment, to join a job that is under way; "
+                                         "but .trainer.comm is a group already");
+    run_elastic *e = begin(run);
+    if (!e)
+        return TREK_ERR_MEMORY;
+    e->joined = true;
+    e->regroup = trek_regroup_join(trek_run_program(run), &e->comm);
+    if (!e->regroup)
+        return trek_error_status();
+    trek_comm_set_deadline(e->comm, run->opts.trainer.deadline_s);
+    trek_log_message(TREK_LOG_INFO, "trek_trainer_run: this process has joined the job, as process %d of %d", e->comm->rank,
+                     e->comm->world);
+    return take_up(run, drop, build);
 }

@@ -162,3 +162,58 @@ void trek_run_opts_clear(trek_run_opts *o)
     trek_free((void *)o->trainer.shares);
     *o = (trek_run_opts){ 0 };
 }
+
+/* --- what is alike in all processes ---------------------------------------------------------------------------- */
+
+static void line(trek_text *text, const char *name, double value)
+{
+    char number[40];
+    trek_text_format(text, "%s\t%s\n", name, trek_text_number(value, number));
+}
+
+trek_text trek_run_describe(const trek_run *run)
+{
+    const trek_run_opts *o = &run->opts;
+    trek_text text = { 0 };
+    line(&text, ".policy", o->policy);
+    line(&text, ".transport", o->transport);
+    line(&text, ".site", o->site);
+    line(&text, ".max_lead", (double)o->max_lead);
+    line(&text, ".outer", o->outer != NULL);
+    line(&text, ".outer.lr", o->outer ? o->outer->lr : 0);
+    line(&text, ".outer.momentum", o->outer ? o->outer->momentum : 0);
+    line(&text, ".outer.nesterov", o->outer ? o->outer->nesterov : 0);
+    line(&text, ".outer.bits", o->outer ? o->outer->bits : 0);
+    line(&text, ".outer.fragments", o->outer ? o->outer->fragments : 0);
+    line(&text, ".epochs", (double)o->epochs);
+    line(&text, ".lr_scale", o->lr_scale);
+    line(&text, "the evaluation's samples", o->evaluation ? (double)trek_dataset_length(o->evaluation) : -1);
+    line(&text, ".evaluation_batch", (double)o->evaluation_batch);
+    line(&text, ".evaluate_every", (double)o->evaluate_every);
+    line(&text, ".patience", (double)o->patience);
+    line(&text, ".min_delta", o->min_delta);
+    line(&text, ".best_is_largest", o->best_is_largest);
+    trek_text_format(&text, ".best_metric\t%s\n", o->best_metric ? o->best_metric : "");
+    line(&text, ".checkpoint_folder", o->checkpoint_folder != NULL);
+    line(&text, ".checkpoint_every", (double)o->checkpoint_every);
+    line(&text, ".keep_best", o->keep_best);
+    line(&text, ".resume_from", o->resume_from != NULL);
+    line(&text, ".min_processes", o->min_processes);
+    return text;
+}
+
+uint64_t trek_run_program(const trek_run *run)
+{
+    const trek_run_opts *o = &run->opts;
+    trek_text text = trek_run_describe(run);
+    uint64_t hash = 14695981039346656037u; /* FNV-1a */
+    line(&text, "the samples", (double)trek_dataset_length(o->dataset));
+    line(&text, ".batch_size", (double)o->batch_size);
+    trek_text_format(&text, ".seed\t%llu\n", (unsigned long long)o->seed);
+    line(&text, ".shuffle", o->shuffle);
+    line(&text, ".drop_last", o->drop_last);
+    for (size_t k = 0; k < text.length; k++)
+        hash = (hash ^ (unsigned char)text.data[k]) * 1099511628211u;
+    trek_text_clear(&text);
+    return hash;
+}

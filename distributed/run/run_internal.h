@@ -62,6 +62,10 @@ struct trek_run {
 trek_status trek_run_check(const trek_run_opts *opts);
 trek_status trek_run_opts_copy(trek_run_opts *to, const trek_run_opts *from);
 void trek_run_opts_clear(trek_run_opts *opts);
+/* What decides when processes meet, or what they decide, a line each. And a number for that, and for what else of a run is to be
+ * alike as far as it is known without the others. */
+trek_text trek_run_describe(const trek_run *run);
+uint64_t trek_run_program(const trek_run *run);
 
 /* train.c: all of it, on the run's thread. */
 trek_status trek_run_train(trek_run *run);
@@ -96,5 +100,10 @@ trek_status trek_run_elastic_keep(trek_run *run, int64_t epoch, int64_t batch);
  * the last complete step, on those; run->first_epoch is its epoch. drop frees graph and loaders, build makes
  * them and sets them up. Else false, *status and the error say why not. */
 bool trek_run_elastic_go_on(trek_run *run, trek_status *status, void (*drop)(trek_run *run), trek_status (*build)(trek_run *run));
+/* An epoch is to begin. If processes that were started again wait to join, they do, and everything is as it was. May fail like any
+ * meeting. */
+trek_status trek_run_elastic_admit(trek_run *run, int64_t epoch, void (*drop)(trek_run *run), trek_status (*build)(trek_run *run));
+/* This process was started again (TREK_JOIN): instead of build and begin. run->first_epoch is the one that the others begin. */
+trek_status trek_run_elastic_join(trek_run *run, void (*drop)(trek_run *run), trek_status (*build)(trek_run *run));
 
 #endif

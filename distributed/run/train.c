@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "distributed/background/background.h"
+#include "distributed/control/launch.h"
 #include "distributed/replica/agreement.h"
 #include "distributed/replica/replica.h"
 #include "distributed/run/run_internal.h"
@@ -86,43 +87,12 @@ static trek_status scale_rates(trek_run *run)
     return trek_graph_set_schedule(run->graph, &scaled);
 }
 
-static void line(trek_text *text, const char *name, double value)
-{
-    char number[40];
-    trek_text_format(text, "%s\t%s\n", name, trek_text_number(value, number));
-}
-
 /* What decides when processes meet, or what they decide, is alike in all. */
 static trek_status compare(const trek_run *run)
 {
-    const trek_run_opts *o = &run->opts;
-    trek_text text = { 0 };
     if (!comm_of(run))
         return TREK_OK;
-    line(&text, ".policy", o->policy);
-    line(&text, ".transport", o->transport);
-    line(&text, ".site", o->site);
-    line(&text, ".max_lead", (double)o->max_lead);
-    line(&text, ".outer", o->outer != NULL);
-    line(&text, ".outer.lr", o->outer ? o->outer->lr : 0);
-    line(&text, ".outer.momentum", o->outer ? o->outer->momentum : 0);
-    line(&text, ".outer.nesterov", o->outer ? o->outer->nesterov : 0);
-    line(&text, ".outer.bits", o->outer ? o->outer->bits : 0);
-    line(&text, ".outer.fragments", o->outer ? o->outer->fragments : 0);
-    line(&text, ".epochs", (double)o->epochs);
-    line(&text, ".lr_scale", o->lr_scale);
-    line(&text, "the evaluation's samples", o->evaluation ? (double)trek_dataset_length(o->evaluation) : -1);
-    line(&text, ".evaluation_batch", (double)o->evaluation_batch);
-    line(&text, ".evaluate_every", (double)o->evaluate_every);
-    line(&text, ".patience", (double)o->patience);
-    line(&text, ".min_delta", o->min_delta);
-    line(&text, ".best_is_largest", o->best_is_largest);
-    trek_text_format(&text, ".best_metric\t%s\n", o->best_metric ? o->best_metric : "");
-    line(&text, ".checkpoint_folder", o->checkpoint_folder != NULL);
-    line(&text, ".checkpoint_every", (double)o->checkpoint_every);
-    line(&text, ".keep_best", o->keep_best);
-    line(&text, ".resume_from", o->resume_from != NULL);
-    line(&text, ".min_processes", o->min_processes);
+    trek_text text = trek_run_describe(run);
     trek_status status = trek_agree(comm_of(run), TREK_OK, "trek_trainer_run: not all processes run alike", &text);
     trek_text_clear(&text);
     return status;
@@ -225,9 +195,20 @@ static trek_status build(trek_run *run)
     return status == TREK_OK ? agree(run, trek_run_save_begin(run)) : status;
 }
 
+static void clean_up(trek_run *run)
+{
+    if (run->graph)
+        trek_graph_set_loader(run->graph, NULL, NULL);
+    trek_loader_free(&run->train);
+    trek_loader_free(&run->evaluation);
+    trek_graph_free(&run->graph);
+}
+
 static trek_status prepare(trek_run *run)
 {
     int64_t batch = 0;
+    if (trek_launch_joins())
+        return trek_run_elastic_join(run, clean_up, build);
     trek_status status = build(run);
     if (status == TREK_OK)
         status = trek_run_elastic_begin(run);
@@ -423,15 +404,6 @@ static trek_status run_epoch_number(trek_run *run, int64_t epoch, bool *last)
     return status == TREK_OK ? trek_run_elastic_keep(run, epoch + 1, 0) : status;
 }
 
-static void clean_up(trek_run *run)
-{
-    if (run->graph)
-        trek_graph_set_loader(run->graph, NULL, NULL);
-    trek_loader_free(&run->train);
-    trek_loader_free(&run->evaluation);
-    trek_graph_free(&run->graph);
-}
-
 /* Before an epoch: there is none to come. */
 static bool is_over(const trek_run *run)
 {
@@ -443,7 +415,9 @@ static trek_status run_epochs(trek_run *run)
     trek_status status = TREK_OK;
     bool last = is_over(run);
     for (int64_t epoch = run->first_epoch; status == TREK_OK && !last; epoch++) {
-        status = run_epoch_number(run, epoch, &last);
+        status = trek_run_elastic_admit(run, epoch, clean_up, build);
+        if (status == TREK_OK)
+            status = run_epoch_number(run, epoch, &last);
         if (status != TREK_OK && trek_run_elastic_go_on(run, &status, clean_up, build)) {
             epoch = run->first_epoch - 1;
             last = is_over(run);

@@ -121,7 +121,7 @@ static int play(const part *me)
     trek_comm *comm = trek_comm_init(&(trek_comm_opts){ .engine = engine_name(), .rank = me->process,
                                                         .world_size = me->processes, .address = me->address, .port = me->port,
                                                         .token = "of the test", .deadline_s = 10 });
-    trek_regroup *regroup = comm ? trek_regroup_new(comm) : NULL;
+    trek_regroup *regroup = comm ? trek_regroup_new(comm, 0) : NULL;
     int64_t i = 0;
     bool stopped = false;
     while (regroup && comm && i < 300) {

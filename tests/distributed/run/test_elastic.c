@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs of several processes that lose some of them: whoever dies at whatever moment, the others see every sample once, and end
- * with the bits of a run that was resumed on so many ranks at that step. */
+/* Runs of several processes that lose some of them, and get some back: whoever dies or comes at whatever moment, every sample is
+ * seen once, and all end with the bits of a run that was resumed on so many ranks at that step. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -80,6 +80,7 @@ static double number_of_state(trek_state *state)
 
 static const part *mine;
 static trek_graph *first; /* rank 0's, which counts steps */
+static bool spared;       /* what is told of a death means another one */
 
 /* "at=reduce:3": whether it is that word's turn for the third time. Spaces are "_". */
 static bool is_due(const char *name)
@@ -89,11 +90,41 @@ static bool is_due(const char *name)
     snprintf(word, sizeof word, "at=%s:", name);
     for (char *c = word; *c; c++)
         *c = *c == ' ' ? '_' : *c;
-    const char *at = mine ? strstr(mine->detail, word) : NULL;
+    const char *at = mine && !spared ? strstr(mine->detail, word) : NULL;
     return at && atomic_fetch_add(&times, 1) == atoi(at + strlen(word));
 }
 
-static void die(void) { kill(getpid(), SIGKILL); }
+/* Files in the folder of "in=" tell processes of each other: "dead.1", "here.3". Written, and looked for. */
+static char *name_sign(char *path, size_t size, const char *what, int number)
+{
+    const char *folder = strstr(mine->detail, "in=");
+    snprintf(path, size, "%.*s/%s.%d", folder ? (int)strcspn(folder + 3, ",") : 0, folder ? folder + 3 : "", what, number);
+    return path;
+}
+
+static void give_sign(const char *what, int number)
+{
+    char path[128];
+    FILE *file = mine && strstr(mine->detail, "in=") ? fopen(name_sign(path, sizeof path, what, number), "w") : NULL;
+    if (file)
+        fclose(file);
+}
+
+static void await_sign(const char *what, int number)
+{
+    char path[128];
+    name_sign(path, sizeof path, what, number);
+    for (int k = 0; k < 20000 && access(path, F_OK) != 0; k++)
+        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+}
+
+static void die(void)
+{
+    give_sign("dead", mine->process);
+    if (strstr(mine->detail, "join"))
+        give_sign("here", mine->process);
+    kill(getpid(), SIGKILL);
+}
 
 static void enter(const char *name)
 {
@@ -138,9 +169,16 @@ static trek_var *evaluate(trek_graph *graph, trek_var *output, const trek_batch 
 
 static trek_status on_epoch(trek_graph *graph, int64_t epoch, void *arg)
 {
-    (void)arg, (void)epoch;
+    (void)arg;
     first = graph;
     enter("epoch");
+    if (mine && strstr(mine->detail, "pace"))
+        nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
+    if (mine && epoch == 2) /* "hold=34": until these are there; "until=3": or have ended */
+        for (const char *at = strstr(mine->detail, "hold="); at && at[5] >= '0' && at[5] <= '9'; at++)
+            await_sign("here", at[5] - '0');
+    if (mine && epoch == 2 && strstr(mine->detail, "until="))
+        await_sign("over", atoi(strstr(mine->detail, "until=") + 6));
     return TREK_OK;
 }
 
@@ -203,6 +241,8 @@ static trek_run_opts opts_of(const part *me, trek_dataset *data)
         o.batch_size = 4;
         o.trainer.anchor = o.trainer.max_anchor = 2;
     }
+    if (strstr(me->detail, "host"))
+        o.transport = TREK_TRANSPORT_HOST;
     if (folder) {
         o.checkpoint_folder = folder + 5; /* the last word */
         o.on_checkpoint = on_checkpoint;
@@ -210,17 +250,63 @@ static trek_run_opts opts_of(const part *me, trek_dataset *data)
     return o;
 }
 
-/* As a launcher says it. */
+static int number_in(const part *me, const char *name, int unset)
+{
+    const char *at = strstr(me->detail, name);
+    return at ? atoi(at + strlen(name)) : unset;
+}
+
+/* As a launcher says it. "as=1,of=3": the process plays another one. */
 static void set_environment(const part *me)
 {
     char number[3][16];
-    snprintf(number[0], sizeof number[0], "%d", me->process);
-    snprintf(number[1], sizeof number[1], "%d", me->processes);
+    snprintf(number[0], sizeof number[0], "%d", number_in(me, "as=", me->process));
+    snprintf(number[1], sizeof number[1], "%d", number_in(me, "of=", me->processes));
     snprintf(number[2], sizeof number[2], "%d", me->port);
     setenv("TREK_RANK", number[0], 1);
     setenv("TREK_WORLD_SIZE", number[1], 1);
     setenv("TREK_PORT", number[2], 1);
-    setenv("TREK_TOKEN", "sesame", 1);
+    setenv("TREK_TOKEN", strstr(me->detail, "wrong-token") ? "mellon" : "sesame", 1);
+    setenv("TREK_JOIN", strstr(me->detail, "join") ? "1" : "0", 1);
+    setenv("TREK_JOIN_SECONDS", strstr(me->detail, "late") || strstr(me->detail, "soon=") ? "1" : "10", 1);
+}
+
+/* A process that is started again, when the one whose number it has is dead (alive: another one). */
+static void await_turn(const part *me)
+{
+    if (strstr(me->detail, "soon=")) {
+        nanosleep(&(struct timespec){ .tv_nsec = number_in(me, "soon=", 0) * 1000L }, NULL);
+        return;
+    }
+    await_sign("dead", number_in(me, strstr(me->detail, "alive") ? "alive=" : "as=", 0));
+    nanosleep(&(struct timespec){ .tv_nsec = 30000000 }, NULL); /* it is about to be */
+    if (strstr(me->detail, "late"))
+        await_sign("over", 0);
+}
+
+static int count_sockets(void)
+{
+    char path[64], target[64];
+    int n = 0;
+    for (int fd = 3; fd < 64; fd++) {
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        ssize_t length = readlink(path, target, sizeof target - 1);
+        n += length > 6 && strncmp(target, "socket", 6) == 0;
+    }
+    return n;
+}
+
+/* It waits for the others: it has a door, and a connection to them. */
+static void say_here(const part *me, trek_run *run)
+{
+    trek_run_progress now = { .running = true };
+    for (int k = 0, steady = 0; k < 1000 && steady < 10 && now.running && trek_run_look(run, &now) == TREK_OK; k++) {
+        nanosleep(&(struct timespec){ .tv_nsec = 5000000 }, NULL);
+        steady = count_sockets() < 2 ? 0 : steady + 1;
+    }
+    give_sign("here", me->process);
+    if (strstr(me->detail, "dies-waiting"))
+        kill(getpid(), SIGKILL);
 }
 
 static int play(const part *me)
@@ -230,10 +316,15 @@ static int play(const part *me)
     plain = strstr(me->detail, "two") || strstr(me->detail, "cadence");
     int threads = count_in("/proc/self/task") + threads_of_others();
     pthread_t killer;
-    bool by_environment = strstr(me->detail, "env") != NULL;
-    if (by_environment)
+    bool launched = strstr(me->detail, "launched") != NULL, again = getenv("TREK_JOIN") != NULL;
+    bool joins = launched ? again : strstr(me->detail, "join") != NULL;
+    spared = launched && (again || strcmp(getenv("TREK_RANK"), "1") != 0);
+    if (joins && !launched)
+        await_turn(me);
+    bool by_environment = joins || launched || strstr(me->detail, "env") != NULL;
+    if (by_environment && !launched)
         set_environment(me);
-    trek_comm *comm = by_environment ? NULL : trek_comm_init(&(trek_comm_opts){ .engine = engine_name(), .rank = me->process,
+    trek_comm *comm = by_environment ? (strstr(me->detail, "own-comm") ? trek_comm_init(NULL) : NULL) : trek_comm_init(&(trek_comm_opts){ .engine = engine_name(), .rank = me->process,
                                                         .world_size = me->processes, .address = me->address, .port = me->port,
                                                         .token = "sesame", .deadline_s = 15 });
     trek_dataset *data = training_dataset();
@@ -242,7 +333,9 @@ static int play(const part *me)
     atomic_store(&trek_trace, &sink);
     if (strstr(me->detail, "us=") && pthread_create(&killer, NULL, die_later, NULL) == 0)
         pthread_detach(killer);
-    trek_run *run = comm || by_environment ? trek_trainer_run(&o) : NULL;
+    trek_run *run = comm || (by_environment && trek_error_status() == TREK_OK) ? trek_trainer_run(&o) : NULL;
+    if (joins && run)
+        say_here(me, run);
     trek_epoch_metrics m;
     int epochs = 0;
     while (run && trek_run_next(run, &m)) {
@@ -251,6 +344,8 @@ static int play(const part *me)
         epochs++;
     }
     trek_state *final = run ? trek_run_join(run) : NULL;
+    bool good = final && (joins || epochs == EPOCHS);
+    give_sign("over", me->process);
     if (final)
         printf("final %d epochs number %.17g\n", epochs, number_of_state(final));
     else
@@ -265,7 +360,7 @@ static int play(const part *me)
         nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
     if (count_in("/proc/self/task") > threads && !strstr(me->detail, "us="))
         printf("threads are left\n");
-    return epochs == EPOCHS ? 0 : 1;
+    return good ? 0 : 1;
 }
 
 /* --- what is expected ----------------------------------------------------------------------------------------------- */
@@ -374,6 +469,14 @@ static double number_of(const history *h, bool averages)
 
 static bool has_died(const world *w, int p) { return w->code[p] == -SIGKILL && !strstr(w->text[p], "final "); }
 
+/* From this one on processes are newcomers, which lack some epochs, or were not let in. */
+static int newcomers_from = PROCESSES;
+
+static bool has_gone(const world *w, int p)
+{
+    return has_died(w, p) || (p >= newcomers_from && w->code[p] == 1 && strstr(w->text[p], "TREK_ERR_"));
+}
+
 /* details[p] NULL: nothing happens to it. */
 static void run_world(world *w, int n, const char *const *details)
 {
@@ -383,6 +486,17 @@ static void run_world(world *w, int n, const char *const *details)
     processes_finish(w, 50, -1);
 }
 
+/* What a process ended with, NaN: not well. */
+static double result_of(const world *w, int p)
+{
+    const char *final = strstr(w->text[p], "final ");
+    int epochs;
+    double number;
+    bool good = final && sscanf(final, "final %d epochs number %lf", &epochs, &number) == 2 &&
+                (p < newcomers_from ? epochs == EPOCHS : epochs > 0 && epochs <= EPOCHS);
+    return good ? number : NAN;
+}
+
 static bool is_good(const world *w, int left, double within, bool averages)
 {
     history h = read_history(w);
@@ -390,15 +504,14 @@ static bool is_good(const world *w, int left, double within, bool averages)
     double number = good ? number_of(&h, averages) : NAN;
     int lived = 0;
     for (int p = 0; p < w->n; p++) {
-        const char *final = strstr(w->text[p], "final 5 epochs number ");
-        if (has_died(w, p))
+        if (has_gone(w, p))
             continue;
         lived++;
-        double got = final ? strtod(final + strlen("final 5 epochs number "), NULL) : NAN;
+        double got = result_of(w, p);
         bool same = plain ? fabs(got - number) < 1e-9 : got == number;
         if (!same)
             fprintf(stderr, "process %d has %.17g instead of %.17g\n", p, got, number);
-        good = good && final && same && (w->code[p] == 0 || w->code[p] == -SIGKILL) && w->seconds[p] <= within &&
+        good = good && same && (w->code[p] == 0 || w->code[p] == -SIGKILL) && w->seconds[p] <= within &&
                !strstr(w->text[p], "are left\n");
     }
     if (!good || lived != left)
@@ -592,6 +705,199 @@ static void test_ends(void **state)
     }
 }
 
+/* --- coming again ------------------------------------------------------------------------------------------------------ */
+
+/* Of n processes and newcomers behind them, in a folder of their own; details[p] NULL: an ordinary one. */
+static void run_again(world *w, int n, int newcomers, const char *common, const char *const *details)
+{
+    char folder[] = "/tmp/trek-elastic-XXXXXX", text[PROCESSES][200], command[64];
+    assert_non_null(mkdtemp(folder));
+    processes_init(w, n + newcomers);
+    for (int p = 0; p < n + newcomers; p++) {
+        snprintf(text[p], sizeof text[p], "%s%s%sof=%d,in=%s", details[p] ? details[p] : "", details[p] ? "," : "", common, n,
+                 folder);
+    }
+    newcomers_from = n;
+    for (int p = 0; p < n + newcomers; p++) {
+        int all = w->n;
+        w->n = p < n ? n : all; /* what a process is told */
+        processes_start(w, p, "elastic", text[p]);
+        w->n = all;
+    }
+    processes_finish(w, 50, -1);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+}
+
+static void assert_again(world *w, int n, int newcomers, const char *common, const char *const *details, int left, bool averages)
+{
+    run_again(w, n, newcomers, common, details);
+    bool good = is_good(w, left, 25, averages);
+    if (!good)
+        processes_print(w);
+    assert_true(good);
+    newcomers_from = PROCESSES;
+}
+
+/* Whoever it is that died, and comes again two epochs later. */
+static void test_again(void **state)
+{
+    (void)state;
+    static world w;
+    static const char *const rows[][5] = {
+        { NULL, "at=loss:5", NULL, "join,as=1" },
+        { "at=loss:5", NULL, NULL, "join,as=0" },
+        { NULL, NULL, "at=epoch:1", "join,as=2" },
+    };
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++)
+        assert_again(&w, 3, 1, "hold=3,", rows[k], 3, false);
+}
+
+/* Two at once; and one that others have gone on without to the last. */
+static void test_again_several(void **state)
+{
+    (void)state;
+    static world w;
+    static const char *const two[] = { "at=loss:5", NULL, "at=reduce:5", "join,as=2", "join,as=0" };
+    assert_again(&w, 3, 2, "hold=34,", two, 3, false);
+    static const char *const one[] = { "at=loss:5", NULL, "join,as=0" };
+    assert_again(&w, 2, 1, "hold=2,", one, 2, false);
+}
+
+static void test_again_averages(void **state)
+{
+    (void)state;
+    static world w;
+    static const char *const details[] = { NULL, "at=loss:5", NULL, "join,as=1" };
+    assert_again(&w, 3, 1, "average,hold=3,", details, 3, true);
+}
+
+/* A newcomer that dies while it waits, or as soon as it is in the group; others that die when one comes. */
+static void test_again_deaths(void **state)
+{
+    (void)state;
+    static world w;
+    static const struct { const char *details[5]; int left; } rows[] = {
+        { { NULL, "at=loss:5", NULL, "join,dies-waiting,as=1" }, 2 },
+        { { NULL, "at=loss:5", NULL, "join,at=build:0,as=1" }, 2 },
+        { { NULL, "at=loss:5", NULL, "join,at=epoch:0,as=1" }, 2 },
+        { { "at=build:2", "at=loss:5", NULL, "join,as=1" }, 2 },
+        { { NULL, "at=loss:5", "at=build:2", "join,as=1" }, 2 },
+        { { "at=epoch:4", "at=loss:5", NULL, "join,as=1" }, 2 },
+    };
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++)
+        assert_again(&w, 3, 1, "hold=3,", rows[k].details, rows[k].left, false);
+}
+
+/* Who cannot join is told why, and the others do not care. */
+static void test_again_refused(void **state)
+{
+    (void)state;
+    static world w;
+    static const struct { const char *common, *newcomer, *text; } rows[] = {
+        { "until=3,", "join,wrong-token,as=1", "TREK_TOKEN" },
+        { "until=3,", "join,least=2,as=1", "other options" },
+        { "until=3,", "join,least=0,as=1", ".min_processes is 0" },
+        { "", "join,late,as=1", "no process of the job lets others join" },
+        { "hold=3,", "join,alive=1,as=0", "is alive" },
+        { "until=3,", "join,own-comm,as=1", "TREK_JOIN is set" },
+    };
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+        const char *details[] = { NULL, "at=loss:5", NULL, rows[k].newcomer };
+        run_again(&w, 3, 1, rows[k].common, details);
+        bool good = w.code[3] == 1 && strstr(w.text[3], rows[k].text) && !strstr(w.text[3], "are left\n");
+        w.n = 3;
+        good = good && is_good(&w, 2, 20, false);
+        w.n = 4;
+        if (!good)
+            processes_print(&w);
+        assert_true(good);
+    }
+    newcomers_from = PROCESSES;
+}
+
+/* Averages in the background: all have the same in the end, of as many ranks as in the beginning. */
+static void test_again_host(void **state)
+{
+    (void)state;
+    static world w;
+    static const char *const details[] = { "at=loss:2", NULL, NULL, "join,as=0" };
+    run_again(&w, 3, 1, "host,hold=3,", details);
+    for (int p = 1; p < 4; p++) {
+        bool good = result_of(&w, p) == result_of(&w, 1) && !strstr(w.text[p], "samples 0 ") && strstr(w.text[p], "epoch 4 ranks 3 ") && w.code[p] == 0;
+        if (!good)
+            processes_print(&w);
+        assert_true(good);
+    }
+    newcomers_from = PROCESSES;
+}
+
+/* trek-run starts it again. */
+static void test_again_launched(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/trek-elastic-XXXXXX", command[1024], own[256], text[OUTPUT] = "", numbers[3][64];
+    const char *built = getenv("TREK_TEST_BUILD"), *at = text;
+    ssize_t length = readlink("/proc/self/exe", own, sizeof own - 1);
+    assert_true(length > 0 && mkdtemp(folder));
+    own[length] = '\0';
+    snprintf(command, sizeof command,
+             "TREK_TEST_ROLE=elastic TREK_TEST_PART='0 3 0 127.0.0.1 launched,at=loss:5,hold=0,in=%s' %s/tools/trek-run -n 3 -m 1 "
+             "--restarts 1 %s 2>&1",
+             folder, built ? built : "build", own);
+    FILE *output = popen(command, "r");
+    assert_non_null(output);
+    text[fread(text, 1, sizeof text - 1, output)] = '\0';
+    int status = pclose(output);
+    bool good = status == 0 && strstr(text, "it is started again (1 of 1)");
+    for (int k = 0; k < 3 && good; k++) {
+        at = strstr(at, "epochs number ");
+        good = at && sscanf(at, "epochs number %63s", numbers[k]) == 1 && strcmp(numbers[k], numbers[0]) == 0;
+        at = good ? at + 1 : at;
+    }
+    if (!good)
+        fprintf(stderr, "%s\n", text);
+    assert_true(good);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+}
+
+/* Deaths and returns at any moment. */
+static void test_again_random(void **state)
+{
+    (void)state;
+    static world w;
+    unsigned random = 99;
+    for (int k = 0; k < 8; k++) {
+        char text[5][64];
+        const char *details[5];
+        int left = 0;
+        for (int p = 0; p < 5; p++) {
+            random = random * 1664525u + 1013904223u;
+            int us = 10000 + (int)(random >> 8) % 120000, as = p < 3 ? p : (k + p) % 3;
+            details[p] = p < 3 && p == (k + 1) % 3 ? NULL : text[p];
+            if (p < 3)
+                snprintf(text[p], sizeof text[p], "us=%d", us);
+            else if (random >> 30 == 0)
+                snprintf(text[p], sizeof text[p], "join,as=%d,soon=%d,us=%d", as, us, us + 50000);
+            else
+                snprintf(text[p], sizeof text[p], "join,as=%d,soon=%d", as, us);
+        }
+        run_again(&w, 3, 2, "pace,", details);
+        bool begun = true; /* whoever dies before the run has begun ends it */
+        for (int p = 0; p < 5; p++) {
+            left += !has_gone(&w, p);
+            begun = begun && (p >= 3 || strstr(w.text[p], "saw "));
+            if (w.seconds[p] >= 25)
+                processes_print(&w);
+            assert_true(w.seconds[p] < 25);
+        }
+        if (begun)
+            assert_good(&w, left, 25);
+    }
+    newcomers_from = PROCESSES;
+}
+
 static void test_random(void **state)
 {
     (void)state;
@@ -635,7 +941,10 @@ int main(void)
         cmocka_unit_test(test_none),     cmocka_unit_test(test_one),   cmocka_unit_test(test_saving),
         cmocka_unit_test(test_several),  cmocka_unit_test(test_ranks), cmocka_unit_test(test_averages),
         cmocka_unit_test(test_metrics), cmocka_unit_test(test_environment), cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_ends),  cmocka_unit_test(test_random),
+        cmocka_unit_test(test_ends),  cmocka_unit_test(test_again), cmocka_unit_test(test_again_several),
+        cmocka_unit_test(test_again_averages), cmocka_unit_test(test_again_deaths), cmocka_unit_test(test_again_refused),
+        cmocka_unit_test(test_again_host), cmocka_unit_test(test_again_launched), cmocka_unit_test(test_again_random),
+        cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

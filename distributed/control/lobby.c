@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where newcomers wait for the next meeting: at the job's address, with one of those who are at work. */
+#include <string.h>
+#include <sys/socket.h>
+
+#include "distributed/control/door_internal.h"
+#include "distributed/control/socket.h"
+#include "tensor/memory_internal.h"
+
+/* --- with the lock held ------------------------------------------------------------------------------- */
+
+static void tell(const trek_door *door, trek_door_visitor *visitor, trek_door_kind kind, const trek_member *host)
+{
+    trek_door_note note = trek_door_note_of(door, kind);
+    if (host) {
+        note.port = host->port;
+        memcpy(note.address, host->address, sizeof note.address);
+    }
+    trek_door_send(visitor->fd, &note);
+    visitor->waits = visitor->invited = false;
+    visitor->told = true; /* it goes by itself: what it still says is not answered by a reset of the connection */
+}
+
+static bool is_sound(const trek_door_note *note)
+{
+    return note->number >= 0 && note->number < TREK_MAX_RANKS && note->port > 0 && note->port < 65536 && note->address[0];
+}
+
+void trek_door_take_newcomer(trek_door *door, trek_door_visitor *visitor, const trek_door_note *note)
+{
+    if (!is_sound(note) || door->lobby_fd < 0) {
+        trek_door_drop(visitor);
+        return;
+    }
+    if (note->program != door->program) {
+        tell(door, visitor, TREK_DOOR_DIFFERS, NULL);
+        return;
+    }
+    for (int k = 0; k < door->n_visitors; k++) /* it has come anew */
+        if (door->visitors[k].waits && door->visitors[k].newcomer.number == note->number)
+            tell(door, &door->visitors[k], TREK_DOOR_TAKEN, NULL);
+    visitor->waits = true;
+    visitor->newcomer = (trek_member){ .number = note->number, .port = note->port };
+    memcpy(visitor->newcomer.address, note->address, sizeof visitor->newcomer.address);
+    trek_door_note beat = trek_door_note_of(door, TREK_DOOR_BEAT); /* it may stay */
+    if (!trek_door_send(visitor->fd, &beat))
+        trek_door_drop(visitor);
+}
+
+void trek_door_send_on(trek_door *door, const trek_member *host)
+{
+    for (int k = 0; k < door->n_visitors; k++)
+        if (door->visitors[k].fd >= 0 && door->visitors[k].invited)
+            tell(door, &door->visitors[k], TREK_DOOR_GO, host);
+}
+
+void trek_door_close_lobby(trek_door *door)
+{
+    for (int k = 0; k < door->n_visitors; k++) {
+        trek_door_visitor *visitor = &door->visitors[k];
+        if (visitor->fd < 0 || !visitor->waits)
+            continue;
+        tell(door, visitor, TREK_DOOR_OVER, NULL);
+        shutdown(visitor->fd, SHUT_WR);
+    }
+}
+
+/* --- for the group ---------------------------------------------------------------------------------------- */
+
+trek_status trek_door_admit(trek_door *door, const char *address, int port, int listening, uint64_t program)
+{
+    int fd = listening - 1, bound = port;
+    trek_status status = fd >= 0 ? TREK_OK : trek_socket_listen(address, port, &fd, &bound);
+    if (status != TREK_OK)
+        return status;
+    pthread_mutex_lock(&door->lock);
+    door->lobby_fd = fd;
+    door->program = program;
+    pthread_mutex_unlock(&door->lock);
+    trek_door_wake(door);
+    return TREK_OK;
+}
+
+bool trek_door_admits(trek_door *door)
+{
+    pthread_mutex_lock(&door->lock);
+    bool admits = door->lobby_fd >= 0;
+    pthread_mutex_unlock(&door->lock);
+    return admits;
+}
+
+int trek_door_waiting(trek_door *door, trek_member *newcomers, int most)
+{
+    int n = 0;
+    pthread_mutex_lock(&door->lock);
+    for (int k = 0; k < door->n_visitors; k++) {
+        trek_door_visitor *visitor = &door->visitors[k];
+        if (visitor->fd < 0 || !visitor->waits)
+            continue;
+        if (trek_door_is_member(door, visitor->newcomer.number)) {
+            visitor->met++;
+            continue;
+        }
+        int at = n < most ? n++ : n;
+        for (; at > 0 && at < n && newcomers[at - 1].number > visitor->newcomer.number; at--)
+            newcomers[at] = newcomers[at - 1];
+        if (at < n)
+            newcomers[at] = visitor->newcomer;
+    }
+    pthread_mutex_unlock(&door->lock);
+    return n;
+}
+
+/* With the lock held. */
+static void answer_waiting(trek_door *door, trek_door_visitor *visitor, const trek_member *newcomers, int n)
+{
+    const trek_member *own = &visitor->newcomer;
+    for (int k = 0; k < n; k++)
+        if (newcomers[k].number == own->number && newcomers[k].port == own->port &&
+            strcmp(newcomers[k].address, own->address) == 0)
+            visitor->invited = true;
+    if (!visitor->invited && visitor->met >= 2)
+        tell(door, visitor, TREK_DOOR_TAKEN, NULL);
+}
+
+trek_status trek_door_invite(trek_door *door, const trek_member *newcomers, int n)
+{
+    trek_member *all = n > 0 ? trek_calloc((size_t)(door->n_members + n), sizeof *all) : NULL;
+    if (n > 0 && !all)
+        return TREK_ERR_MEMORY;
+    pthread_mutex_lock(&door->lock);
+    for (int k = 0; k < door->n_visitors; k++)
+        if (door->visitors[k].fd >= 0 && door->visitors[k].waits)
+            answer_waiting(door, &door->visitors[k], newcomers, n);
+    if (all) {
+        memcpy(all, door->members, (size_t)door->n_members * sizeof *all);
+        memcpy(all + door->n_members, newcomers, (size_t)n * sizeof *all);
+        trek_free(door->members);
+        door->members = all;
+        door->n_members += n;
+        door->running = false; /* whoever is asked for it comes */
+    }
+    pthread_mutex_unlock(&door->lock);
+    return TREK_OK;
+}

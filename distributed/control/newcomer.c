@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a process that was started again comes to those who are at work: it asks and waits at the job's address, and goes to the door
+ * that it is sent to. */
+#include <string.h>
+
+#include "distributed/control/door_internal.h"
+#include "distributed/control/socket.h"
+#include "tensor/memory_internal.h"
+
+static int connect_to_job(const trek_door_call *call)
+{
+    char why[256], where[TREK_WHERE];
+    int fd = trek_socket_connect(call->address, call->port, call->until_ns, NULL, NULL, why, sizeof why);
+    if (fd < 0)
+        trek_fail(TREK_ERR_TIMEOUT, "no process of the job lets others join it at %s: the job has ended, or none of those who are "
+                                    "left runs on the machine of that address: %s",
+                  trek_socket_where(call->address, call->port, where, sizeof where), why);
+    return fd;
+}
+
+static trek_door *open_door(const trek_door_call *call, int fd)
+{
+    char address[64];
+    if (!trek_socket_own_address(fd, address, sizeof address)) {
+        trek_fail(TREK_ERR_COMM, "the connection to the job is lost");
+        return NULL;
+    }
+    trek_door *door = trek_door_open(address, call->token, call->number);
+    if (!door)
+        return NULL;
+    pthread_mutex_lock(&door->lock);
+    door->joins = true;
+    pthread_mutex_unlock(&door->lock);
+    return door;
+}
+
+static trek_status take_refusal(const trek_door_call *call, const trek_door_note *note)
+{
+    if (note->kind == TREK_DOOR_OVER)
+        return trek_fail(TREK_ERR_STATE, "the job has ended: process %d came too late to join it", call->number);
+    if (note->kind == TREK_DOOR_TAKEN)
+        return trek_fail(TREK_ERR_STATE, "process %d of the job is alive, or was started again once more: this one cannot join in "
+                                         "its place",
+                         call->number);
+    if (note->kind == TREK_DOOR_DIFFERS)
+        return trek_fail(TREK_ERR_ARGUMENT, "process %d cannot join the job: its run has other options, or other data", call->number);
+    return trek_fail(TREK_ERR_COMM, "process %d was answered by something that is not its job", call->number);
+}
+
+/* Asks, waits, and goes where it is sent. */
+static trek_status ask(trek_door *door, const trek_door_call *call, int fd, trek_door_place *place, trek_door_came *came)
+{
+    trek_door_note note = trek_door_note_of(door, TREK_DOOR_JOIN);
+    bool heard = false, lost = false;
+    note.port = door->own.port;
+    note.program = call->program;
+    memcpy(note.address, door->own.address, sizeof note.address);
+    if (!trek_door_send(fd, &note) || !trek_door_wait(door, fd, 0, &note, &heard)) {
+        *came = heard ? TREK_DOOR_LEFT_ALONE : TREK_DOOR_IGNORED;
+        return TREK_OK;
+    }
+    if (note.kind != TREK_DOOR_GO)
+        return take_refusal(call, &note);
+    trek_member host = { .number = -1, .port = note.port };
+    memcpy(host.address, note.address, sizeof host.address);
+    trek_status status = trek_door_visit(door, &host, 0, place, &lost);
+    *came = status == TREK_OK && !lost ? TREK_DOOR_CAME : TREK_DOOR_LEFT_ALONE;
+    if (status == TREK_ERR_PEER) { /* the meeting was held without it */
+        trek_error_clear();
+        status = TREK_OK;
+    }
+    return status;
+}
+
+trek_door *trek_door_join(const trek_door_call *call, trek_door_place *place, trek_door_came *came)
+{
+    *came = TREK_DOOR_LEFT_ALONE;
+    if (trek_forked) {
+        trek_fail_forked();
+        return NULL;
+    }
+    int fd = connect_to_job(call);
+    trek_door *door = fd >= 0 ? open_door(call, fd) : NULL;
+    trek_status status = door ? ask(door, call, fd, place, came) : trek_error_status();
+    trek_socket_close(fd);
+    if (door && (status != TREK_OK || *came != TREK_DOOR_CAME))
+        trek_door_free(&door); /* who still looks for it finds that it has gone */
+    return door;
+}

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What comes to a door, and to where newcomers wait: who is let in, who is told what, and notes that nobody would write. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <poll.h>
+#include <string.h>
+#include <time.h>
+
+#include "distributed/control/door_internal.h"
+#include "distributed/control/socket.h"
+#include "tensor/trace.h"
+#include "tests/support/processes.h"
+
+enum { PROGRAM = 77 };
+
+/* Process 0 of two, which lets newcomers in. */
+static trek_door *open_group(int *port)
+{
+    trek_door *door = trek_door_open("127.0.0.1", "secret", 0);
+    assert_non_null(door);
+    trek_member members[2] = { trek_door_member(door), { .number = 1, .port = 9, .address = "127.0.0.1" } };
+    assert_int_equal(trek_door_enter(door, 3, members, 2), TREK_OK);
+    *port = processes_free_port();
+    assert_int_equal(trek_door_admit(door, "127.0.0.1", *port, 0, PROGRAM), TREK_OK);
+    assert_true(trek_door_admits(door));
+    return door;
+}
+
+static int connect_to(int port)
+{
+    char why[256];
+    int fd = trek_socket_connect("127.0.0.1", port, trek_clock_ns() + 5000000000, NULL, NULL, why, sizeof why);
+    assert_true(fd >= 0);
+    return fd;
+}
+
+static trek_door_note join_of(const trek_door *door, int number)
+{
+    trek_door_note note = trek_door_note_of(door, TREK_DOOR_JOIN);
+    note.number = number;
+    note.port = 1000 + number;
+    note.program = PROGRAM;
+    strcpy(note.address, "127.0.0.1");
+    return note;
+}
+
+/* The kind of the answer; 0: the connection was closed. */
+static int hear(const trek_door *door, int fd)
+{
+    trek_door_note note;
+    char in[sizeof note];
+    size_t used = 0;
+    int got = 0;
+    for (int k = 0; k < 500 && got == 0; k++) {
+        struct pollfd wait = { .fd = fd, .events = POLLIN };
+        poll(&wait, 1, 10);
+        got = trek_door_receive(door, fd, in, &used, &note);
+    }
+    return got == 1 ? note.kind : 0;
+}
+
+static int hear_other(const trek_door *door, int fd)
+{
+    int kind = TREK_DOOR_BEAT;
+    while (kind == TREK_DOOR_BEAT)
+        kind = hear(door, fd);
+    return kind;
+}
+
+static int ask(const trek_door *door, int port, const trek_door_note *note, int *fd)
+{
+    *fd = connect_to(port);
+    assert_true(trek_door_send(*fd, note));
+    return hear(door, *fd);
+}
+
+static void test_waiting(void **state)
+{
+    (void)state;
+    int port, fd[4];
+    trek_member list[4];
+    trek_door *door = open_group(&port);
+    trek_door_note five = join_of(door, 5), two = join_of(door, 2), one = join_of(door, 1), other = join_of(door, 3);
+    assert_int_equal(ask(door, port, &five, &fd[0]), TREK_DOOR_BEAT);
+    assert_int_equal(ask(door, port, &two, &fd[1]), TREK_DOOR_BEAT);
+    assert_int_equal(ask(door, port, &one, &fd[2]), TREK_DOOR_BEAT);
+    other.program++;
+    assert_int_equal(ask(door, port, &other, &fd[3]), TREK_DOOR_DIFFERS);
+    assert_int_equal(trek_door_waiting(door, list, 1), 1);
+    assert_int_equal(trek_door_waiting(door, list, 4), 2); /* by number; process 1 is a member, at two meetings */
+    assert_true(list[0].number == 2 && list[0].port == 1002 && list[1].number == 5);
+    assert_int_equal(trek_door_invite(door, list, 1), TREK_OK);
+    assert_int_equal(trek_door_members(door), 3);
+    assert_int_equal(hear_other(door, fd[2]), TREK_DOOR_TAKEN);
+    pthread_mutex_lock(&door->lock);
+    trek_door_send_on(door, &door->own);
+    pthread_mutex_unlock(&door->lock);
+    assert_int_equal(hear_other(door, fd[1]), TREK_DOOR_GO);
+    trek_door_note probe = trek_door_note_of(door, TREK_DOOR_PROBE), join = join_of(door, 5);
+    trek_socket_close(fd[3]);
+    assert_int_equal(ask(door, trek_door_member(door).port, &probe, &fd[3]), TREK_DOOR_COMING);
+    trek_socket_close(fd[3]);
+    assert_int_equal(ask(door, port, &join, &fd[3]), TREK_DOOR_BEAT); /* the same number once more */
+    assert_int_equal(hear_other(door, fd[0]), TREK_DOOR_TAKEN);
+    static trek_door token; /* all of it that is still needed */
+    memcpy(token.token, door->token, sizeof token.token);
+    trek_door_free(&door);
+    assert_int_equal(hear_other(&token, fd[3]), TREK_DOOR_OVER);
+    for (int k = 0; k < 4; k++)
+        trek_socket_close(fd[k]);
+}
+
+/* Unsound ones end the connection, and nobody waits. */
+static void test_unsound(void **state)
+{
+    (void)state;
+    int port, fd;
+    trek_member list[4];
+    trek_door *door = open_group(&port);
+    for (int k = 0; k < 7; k++) {
+        trek_door_note note = join_of(door, 4);
+        note.number = k == 0 ? -1 : k == 1 ? TREK_MAX_RANKS : 4;
+        note.port = k == 2 ? 0 : k == 3 ? 65536 : 1004;
+        note.address[0] = k == 4 ? '\0' : '1';
+        note.token[0] = k == 5 ? 'S' : 's';
+        note.magic += k == 6;
+        assert_int_equal(ask(door, port, &note, &fd), 0);
+        trek_socket_close(fd);
+    }
+    assert_int_equal(trek_door_waiting(door, list, 4), 0);
+    trek_door_free(&door);
+}
+
+/* Anything, in pieces, on several connections: the door still answers. */
+static void test_random(void **state)
+{
+    (void)state;
+    int port, open[4] = { -1, -1, -1, -1 };
+    trek_member list[8];
+    trek_door *door = open_group(&port);
+    uint32_t random = 5;
+    for (int k = 0; k < 3000; k++) {
+        trek_door_note note = join_of(door, k % 9 - 1);
+        random = random * 1664525u + 1013904223u;
+        int which = random >> 30;
+        note.kind = (int)(random >> 8 & 15);
+        for (int change = (int)(random >> 12 & 3); change > 0; change--) { /* anywhere but in the token */
+            random = random * 1664525u + 1013904223u;
+            ((unsigned char *)&note)[(random >> 16) % offsetof(trek_door_note, token)] = (unsigned char)(random >> 8);
+        }
+        if (open[which] < 0)
+            open[which] = connect_to(random >> 29 & 1 ? port : trek_door_member(door).port);
+        struct iovec part = { &note, random >> 20 & 7 ? sizeof note : random % sizeof note };
+        if (trek_socket_send(open[which], &part, 1) < 0 || (random >> 23 & 15) == 0) {
+            trek_socket_close(open[which]);
+            open[which] = -1;
+        }
+        if (k % 100 == 0) {
+            int n = trek_door_waiting(door, list, 8);
+            assert_int_equal(trek_door_invite(door, list, n > 2 ? 2 : n), TREK_OK);
+            assert_int_equal(trek_door_enter(door, k, door->members, 2), TREK_OK);
+        }
+    }
+    trek_door_note probe = trek_door_note_of(door, TREK_DOOR_PROBE);
+    probe.number = 6;
+    int fd;
+    assert_int_equal(ask(door, trek_door_member(door).port, &probe, &fd), TREK_DOOR_RUNNING);
+    trek_socket_close(fd);
+    for (int k = 0; k < 4; k++)
+        trek_socket_close(open[k]);
+    trek_door_free(&door);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_waiting), cmocka_unit_test(test_unsound),
+                                        cmocka_unit_test(test_random) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -150,7 +150,8 @@ typedef struct trek_run_opts {
                           twice for an epoch in whose end one is lost. A process that
                           is started again with TREK_JOIN=1 in its environment (trek-run --restarts) joins the others where
                           the next epoch begins and gets all from them; its trek_run_next begins there. It fails alone, with
-                          STATE, TIMEOUT, ARGUMENT or COMM, where it cannot (docs/distributed.md). Where the network falls in two, both halves go on if
+                          STATE, TIMEOUT, ARGUMENT or COMM, where it cannot (docs/distributed.md). Where the network falls in two,
+                          both halves go on if
                           they may: more than half of the processes rules that out. Costs a copy of the buffers for each step;
                           with averaged parameters, which go on from the last average (HOST: the epoch's beginning), one
                           of the whole state. An error of the

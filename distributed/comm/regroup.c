@@ -349,8 +349,9 @@ static trek_status keep_coming(trek_regroup *regroup, int number, trek_comm **co
             nanosleep(&(struct timespec){ .tv_nsec = 100000000 }, NULL);
     }
     if (!*comm && trek_error_status() == TREK_OK)
-        return trek_fail(TREK_ERR_COMM, "process %d is not let in at %s, port %d: who listens there is another program, or does not "
-                                        "know the token (TREK_TOKEN)",
+        return trek_fail(TREK_ERR_COMM,
+                         "process %d is not let in at %s, port %d: who listens there is another program, or does not "
+                         "know the token (TREK_TOKEN)",
                          number, regroup->address, regroup->port);
     return trek_error_status();
 }

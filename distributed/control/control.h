@@ -36,8 +36,8 @@ trek_control_opts trek_control_like(const trek_control *control);
 
 /* Joins; returns when all processes have. NULL and COMM, TIMEOUT, ARGUMENT, MEMORY. */
 trek_control *trek_control_join(const trek_control_opts *opts);
-/* Where process 0 of a first group listens, with the address and port of its options; the caller's from here on, plus 1. 0: it does
- * not listen. Who still comes is not turned away any more. */
+/* Where process 0 of a first group listens, with the address and port of its options; the caller's from here on, plus 1. 0: it
+ * does not listen. Who still comes is not turned away any more. */
 int trek_control_take_listening(trek_control *control);
 /* Leaves in order. Peers that call on are told that this process has left. */
 void trek_control_free(trek_control **control);

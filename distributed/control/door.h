@@ -10,8 +10,9 @@
  * network falls in two, each part may go on: only a least number of more than half of the processes rules that out.
  *
  * One process of the group, if any can, also listens at the job's address and port: there a process that was started again asks
- * to be let in (newcomer.c), and waits (lobby.c) until the group invites it: then it comes to the next meeting as one more, after all who were
- * there before it. Members stand in the order in which they came to be in the job: whoever hosts has been there longest. */
+ * to be let in (newcomer.c), and waits (lobby.c) until the group invites it: then it comes to the next meeting as one more, after
+ * all who were there before it. Members stand in the order in which they came to be in the job: whoever hosts has been there
+ * longest. */
 #ifndef TREK_DISTRIBUTED_CONTROL_DOOR_H
 #define TREK_DISTRIBUTED_CONTROL_DOOR_H
 
@@ -73,8 +74,8 @@ typedef struct trek_door_call {
 
 typedef enum trek_door_came {
     TREK_DOOR_CAME,
-    TREK_DOOR_LEFT_ALONE,    /* who let it wait, or was to host, has gone: it may try anew */
-    TREK_DOOR_IGNORED        /* who listens there closed the connection without a word: it does not know the token, or has just ended */
+    TREK_DOOR_LEFT_ALONE, /* who let it wait, or was to host, has gone: it may try anew */
+    TREK_DOOR_IGNORED /* who listens there closed the connection without a word: it does not know the token, or has just ended */
 } trek_door_came;
 
 /* The newcomer: asks at the job's address, waits there, as long as the job is alive, until it is invited, and then meets the

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a process that was started again comes to those who are at work: it asks and waits at the job's address, and goes to the door
- * that it is sent to. */
+/* How a process that was started again comes to those who are at work: it asks and waits at the job's address, and goes to the
+ * door that it is sent to. */
 #include <string.h>
 
 #include "distributed/control/door_internal.h"
@@ -12,8 +12,9 @@ static int connect_to_job(const trek_door_call *call)
     char why[256], where[TREK_WHERE];
     int fd = trek_socket_connect(call->address, call->port, call->until_ns, NULL, NULL, why, sizeof why);
     if (fd < 0)
-        trek_fail(TREK_ERR_TIMEOUT, "no process of the job lets others join it at %s: the job has ended, or none of those who are "
-                                    "left runs on the machine of that address: %s",
+        trek_fail(TREK_ERR_TIMEOUT,
+                  "no process of the job lets others join it at %s: the job has ended, or none of those who are "
+                  "left runs on the machine of that address: %s",
                   trek_socket_where(call->address, call->port, where, sizeof where), why);
     return fd;
 }
@@ -39,11 +40,13 @@ static trek_status take_refusal(const trek_door_call *call, const trek_door_note
     if (note->kind == TREK_DOOR_OVER)
         return trek_fail(TREK_ERR_STATE, "the job has ended: process %d came too late to join it", call->number);
     if (note->kind == TREK_DOOR_TAKEN)
-        return trek_fail(TREK_ERR_STATE, "process %d of the job is alive, or was started again once more: this one cannot join in "
-                                         "its place",
+        return trek_fail(TREK_ERR_STATE,
+                         "process %d of the job is alive, or was started again once more: this one cannot join in "
+                         "its place",
                          call->number);
     if (note->kind == TREK_DOOR_DIFFERS)
-        return trek_fail(TREK_ERR_ARGUMENT, "process %d cannot join the job: its run has other options, or other data", call->number);
+        return trek_fail(TREK_ERR_ARGUMENT, "process %d cannot join the job: its run has other options, or other data",
+                         call->number);
     return trek_fail(TREK_ERR_COMM, "process %d was answered by something that is not its job", call->number);
 }
 

@@ -580,11 +580,13 @@ trek_status trek_run_elastic_admit(trek_run *run, int64_t epoch, void (*drop)(tr
 trek_status trek_run_elastic_join(trek_run *run, void (*drop)(trek_run *run), trek_status (*build)(trek_run *run))
 {
     if (run->opts.min_processes == 0)
-        return trek_fail(TREK_ERR_STATE, "trek_trainer_run: TREK_JOIN is set in the environment, to join a job that is under way; "
-                                         ".min_processes is 0, without which nobody can");
+        return trek_fail(TREK_ERR_STATE,
+                         "trek_trainer_run: TREK_JOIN is set in the environment, to join a job that is under way; "
+                         ".min_processes is 0, without which nobody can");
     if (run->opts.trainer.comm)
-        return trek_fail(TREK_ERR_STATE, "trek_trainer_run: TREK_JOIN is set in the environment, to join a job that is under way; "
-                                         "but .trainer.comm is a group already");
+        return trek_fail(TREK_ERR_STATE,
+                         "trek_trainer_run: TREK_JOIN is set in the environment, to join a job that is under way; "
+                         "but .trainer.comm is a group already");
     run_elastic *e = begin(run);
     if (!e)
         return TREK_ERR_MEMORY;

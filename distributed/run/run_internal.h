@@ -100,9 +100,10 @@ trek_status trek_run_elastic_keep(trek_run *run, int64_t epoch, int64_t batch);
  * the last complete step, on those; run->first_epoch is its epoch. drop frees graph and loaders, build makes
  * them and sets them up. Else false, *status and the error say why not. */
 bool trek_run_elastic_go_on(trek_run *run, trek_status *status, void (*drop)(trek_run *run), trek_status (*build)(trek_run *run));
-/* An epoch is to begin. If processes that were started again wait to join, they do, and everything is as it was. May fail like any
- * meeting. */
-trek_status trek_run_elastic_admit(trek_run *run, int64_t epoch, void (*drop)(trek_run *run), trek_status (*build)(trek_run *run));
+/* An epoch is to begin. If processes that were started again wait to join, they do, and everything is as it was. May fail like
+ * any meeting. */
+trek_status trek_run_elastic_admit(trek_run *run, int64_t epoch, void (*drop)(trek_run *run),
+                                   trek_status (*build)(trek_run *run));
 /* This process was started again (TREK_JOIN): instead of build and begin. run->first_epoch is the one that the others begin. */
 trek_status trek_run_elastic_join(trek_run *run, void (*drop)(trek_run *run), trek_status (*build)(trek_run *run));
 

@@ -324,7 +324,8 @@ static int play(const part *me)
     bool by_environment = joins || launched || strstr(me->detail, "env") != NULL;
     if (by_environment && !launched)
         set_environment(me);
-    trek_comm *comm = by_environment ? (strstr(me->detail, "own-comm") ? trek_comm_init(NULL) : NULL) : trek_comm_init(&(trek_comm_opts){ .engine = engine_name(), .rank = me->process,
+    trek_comm *comm = by_environment ? (strstr(me->detail, "own-comm") ? trek_comm_init(NULL) : NULL)
+        : trek_comm_init(&(trek_comm_opts){ .engine = engine_name(), .rank = me->process,
                                                         .world_size = me->processes, .address = me->address, .port = me->port,
                                                         .token = "sesame", .deadline_s = 15 });
     trek_dataset *data = training_dataset();
@@ -824,7 +825,8 @@ static void test_again_host(void **state)
     static const char *const details[] = { "at=loss:2", NULL, NULL, "join,as=0" };
     run_again(&w, 3, 1, "host,hold=3,", details);
     for (int p = 1; p < 4; p++) {
-        bool good = result_of(&w, p) == result_of(&w, 1) && !strstr(w.text[p], "samples 0 ") && strstr(w.text[p], "epoch 4 ranks 3 ") && w.code[p] == 0;
+        bool good = result_of(&w, p) == result_of(&w, 1) && !strstr(w.text[p], "samples 0 ") &&
+            strstr(w.text[p], "epoch 4 ranks 3 ") && w.code[p] == 0;
         if (!good)
             processes_print(&w);
         assert_true(good);
@@ -841,10 +843,11 @@ static void test_again_launched(void **state)
     ssize_t length = readlink("/proc/self/exe", own, sizeof own - 1);
     assert_true(length > 0 && mkdtemp(folder));
     own[length] = '\0';
-    snprintf(command, sizeof command,
-             "TREK_TEST_ROLE=elastic TREK_TEST_PART='0 3 0 127.0.0.1 launched,at=loss:5,hold=0,in=%s' %s/tools/trek-run -n 3 -m 1 "
-             "--restarts 1 %s 2>&1",
-             folder, built ? built : "build", own);
+    snprintf(
+        command, sizeof command,
+        "TREK_TEST_ROLE=elastic TREK_TEST_PART='0 3 0 127.0.0.1 launched,at=loss:5,hold=0,in=%s' %s/tools/trek-run -n 3 -m 1 "
+        "--restarts 1 %s 2>&1",
+        folder, built ? built : "build", own);
     FILE *output = popen(command, "r");
     assert_non_null(output);
     text[fread(text, 1, sizeof text - 1, output)] = '\0';

@@ -49,9 +49,12 @@ static void *die_later(void *us)
     return NULL;
 }
 
+static bool is_dying; /* it does not come to the end before: the others' last call waits for it */
+
 static void die_in(long us)
 {
     pthread_t thread;
+    is_dying = true;
     if (us == 0)
         kill(getpid(), SIGKILL);
     pthread_create(&thread, NULL, die_later, (void *)(intptr_t)us);
@@ -131,6 +134,8 @@ static int play(const part *me)
             stopped = true;
             kill(getpid(), SIGSTOP);
         }
+        for (int k = 0; k < 100 && is_dying && i == 299; k++)
+            pause_us(100000);
         if (number_of(me, "pace") > 0)
             pause_us(number_of(me, "pace"));
         if (i == number_of(me, "abort"))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The threads of a rank. A job is handed out in parts through one atomic
- * ticket: whoever comes, the caller included, takes the next part, so that a
- * worker which is slow to wake holds nobody up. */
+/* The threads of a rank. A job is cut into more pieces than there are threads, and each thread has a row of them: it takes its
+ * own from the front, so that it finds in its cache what it computed in the job before, then those of the others from the
+ * back, so that a thread which is slow to wake, or held up, holds nobody up. */
 #include "tensor/pool.h"
 
 #include <pthread.h>
@@ -18,20 +18,31 @@
 #include "tensor/trace.h"
 
 #define MAX_THREADS 1024
-#define SPIN_NS 30000 /* how long a thread looks for work, or for the end of it, before it sleeps */
+#define PIECES 4 /* of a job for each thread */
+/* How long a worker looks for work before it sleeps: longer if it was woken soon after it fell asleep. */
+#define SPIN_LEAST_NS 20000
+#define SPIN_MOST_NS 400000
 
 typedef struct job {
     void (*fn)(void *arg, int64_t begin, int64_t end);
     void *arg;
     int64_t count, grain;
+    int pieces;
 } job;
 
+/* One thread's row of pieces: generation << 32 | end << 16 | next. Who moves `next` or `end` by a compare-and-swap owns the
+ * piece between, and with it the job may not change. */
+typedef struct member {
+    _Alignas(64) _Atomic uint64_t row;
+    trek_pool *pool;
+    pthread_t thread;
+    int place;
+} member;
+
 struct trek_pool {
-    /* Generation << 32 | parts << 16 | next part to be taken. Who moves `next`
-     * by a compare-and-swap owns that part, and with it the job may not change. */
-    _Alignas(64) _Atomic uint64_t ticket;
+    _Alignas(64) _Atomic uint32_t generation; /* of the jobs: another one when there is work */
     job job;
-    _Alignas(64) atomic_int done;  /* parts that have ended */
+    _Alignas(64) atomic_int done;  /* pieces that have ended */
     atomic_int caller_sleeps;
     _Alignas(64) atomic_int sleepers;
     atomic_bool taken;             /* a caller is in it */
@@ -39,10 +50,10 @@ struct trek_pool {
     pthread_mutex_t mutex;         /* of the two conditions */
     pthread_cond_t work, finished;
     int threads;
-    pthread_t workers[];           /* threads - 1 */
+    member members[]; /* the caller's, then those of threads - 1 workers */
 };
 
-static _Thread_local bool inside; /* this thread runs a part */
+static _Thread_local bool inside; /* this thread runs a piece */
 static atomic_int busy_threads;
 
 static struct trek_pool single = { .threads = 1 };
@@ -93,44 +104,61 @@ static inline void relax(void)
 #endif
 }
 
-static inline bool ticket_has_work(uint64_t ticket) { return (ticket & 0xffff) < ((ticket >> 16) & 0xffff); }
-
-/* Runs parts of the present job until none is left. */
-static void take_parts(trek_pool *pool)
+/* Takes a piece of a row: the next one, or (`back`) the last one. -1: none is left. */
+static int take_piece(member *m, bool back)
 {
-    uint64_t ticket = atomic_load_explicit(&pool->ticket, memory_order_acquire);
-    while (ticket_has_work(ticket)) {
-        if (!atomic_compare_exchange_weak_explicit(&pool->ticket, &ticket, ticket + 1, memory_order_acq_rel,
-                                                   memory_order_acquire))
-            continue;
-        int64_t part = (int64_t)(ticket & 0xffff), parts = (int64_t)((ticket >> 16) & 0xffff);
-        job mine = pool->job;
-        int64_t grains = (mine.count - 1) / mine.grain + 1, each = grains / parts, more = grains % parts;
-        int64_t begin = (part * each + (part < more ? part : more)) * mine.grain;
-        int64_t end = begin + (each + (part < more)) * mine.grain;
-        mine.fn(mine.arg, begin, end < mine.count ? end : mine.count);
-        /* sequentially consistent with caller_sleeps: either we see that it sleeps or it sees that we are done */
-        if (atomic_fetch_add(&pool->done, 1) + 1 == (int)parts && atomic_load(&pool->caller_sleeps)) {
-            pthread_mutex_lock(&pool->mutex);
-            pthread_cond_signal(&pool->finished);
-            pthread_mutex_unlock(&pool->mutex);
-        }
-        ticket = atomic_load_explicit(&pool->ticket, memory_order_acquire);
+    uint64_t row = atomic_load_explicit(&m->row, memory_order_acquire);
+    for (;;) {
+        int next = (int)(row & 0xffff), end = (int)((row >> 16) & 0xffff);
+        if (next >= end)
+            return -1;
+        uint64_t taken = back ? row - (1u << 16) : row + 1;
+        if (atomic_compare_exchange_weak_explicit(&m->row, &row, taken, memory_order_acq_rel, memory_order_acquire))
+            return back ? end - 1 : next;
     }
 }
 
-static bool worker_wanted(trek_pool *pool) { return ticket_has_work(atomic_load(&pool->ticket)) || atomic_load(&pool->stop); }
-static bool job_done(trek_pool *pool, int parts) { return atomic_load(&pool->done) == parts; }
+static void run_piece(trek_pool *pool, int piece)
+{
+    job mine = pool->job;
+    int64_t grains = (mine.count - 1) / mine.grain + 1, each = grains / mine.pieces, more = grains % mine.pieces;
+    int64_t begin = (piece * each + (piece < more ? piece : more)) * mine.grain;
+    int64_t end = begin + (each + (piece < more)) * mine.grain;
+    mine.fn(mine.arg, begin, end < mine.count ? end : mine.count);
+    /* sequentially consistent with caller_sleeps: either we see that it sleeps or it sees that we are done */
+    if (atomic_fetch_add(&pool->done, 1) + 1 == mine.pieces && atomic_load(&pool->caller_sleeps)) {
+        pthread_mutex_lock(&pool->mutex);
+        pthread_cond_signal(&pool->finished);
+        pthread_mutex_unlock(&pool->mutex);
+    }
+}
 
-/* Looks for SPIN_NS whether there is something to do. */
-static bool spin_for_work(trek_pool *pool)
+/* Runs pieces of the present job until none is left: the thread's own, then others'. */
+static void take_pieces(trek_pool *pool, int place)
+{
+    for (int k = 0; k < pool->threads; k++) {
+        member *m = &pool->members[(place + k) % pool->threads];
+        for (int piece; (piece = take_piece(m, k > 0)) >= 0;)
+            run_piece(pool, piece);
+    }
+}
+
+static bool worker_wanted(trek_pool *pool, uint32_t seen)
+{
+    return atomic_load(&pool->generation) != seen || atomic_load(&pool->stop);
+}
+
+static bool job_done(trek_pool *pool, int pieces) { return atomic_load(&pool->done) == pieces; }
+
+/* Looks for so long whether there is something to do. */
+static bool spin_for_work(trek_pool *pool, uint32_t seen, int64_t spin_ns)
 {
     if (!may_spin(pool))
-        return worker_wanted(pool);
-    int64_t until = trek_clock_ns() + SPIN_NS;
+        return worker_wanted(pool, seen);
+    int64_t until = trek_clock_ns() + spin_ns;
     do {
         for (int k = 0; k < 64; k++) {
-            if (worker_wanted(pool))
+            if (worker_wanted(pool, seen))
                 return true;
             relax();
         }
@@ -138,33 +166,48 @@ static bool spin_for_work(trek_pool *pool)
     return false;
 }
 
+/* Sleeps until there is something to do; for how long, in ns. */
+static int64_t sleep_for_work(trek_pool *pool, uint32_t seen)
+{
+    int64_t from = trek_clock_ns();
+    pthread_mutex_lock(&pool->mutex);
+    atomic_fetch_add(&pool->sleepers, 1);
+    while (!worker_wanted(pool, seen))
+        pthread_cond_wait(&pool->work, &pool->mutex);
+    atomic_fetch_sub(&pool->sleepers, 1);
+    pthread_mutex_unlock(&pool->mutex);
+    return trek_clock_ns() - from;
+}
+
 static void *worker_main(void *arg)
 {
-    trek_pool *pool = arg;
+    member *me = arg;
+    trek_pool *pool = me->pool;
+    uint32_t seen = 0;
+    int64_t spin_ns = SPIN_LEAST_NS;
     inside = true;
     while (!atomic_load_explicit(&pool->stop, memory_order_acquire)) {
-        if (!spin_for_work(pool)) {
-            pthread_mutex_lock(&pool->mutex);
-            atomic_fetch_add(&pool->sleepers, 1);
-            while (!worker_wanted(pool))
-                pthread_cond_wait(&pool->work, &pool->mutex);
-            atomic_fetch_sub(&pool->sleepers, 1);
-            pthread_mutex_unlock(&pool->mutex);
+        if (!spin_for_work(pool, seen, spin_ns)) {
+            if (sleep_for_work(pool, seen) < SPIN_MOST_NS)
+                spin_ns = 2 * spin_ns < SPIN_MOST_NS ? 2 * spin_ns : SPIN_MOST_NS;
+            else
+                spin_ns = spin_ns / 2 > SPIN_LEAST_NS ? spin_ns / 2 : SPIN_LEAST_NS;
         }
-        take_parts(pool);
+        seen = atomic_load(&pool->generation);
+        take_pieces(pool, me->place);
     }
     return NULL;
 }
 
-static void wait_for_end(trek_pool *pool, int parts)
+static void wait_for_end(trek_pool *pool, int pieces)
 {
-    if (job_done(pool, parts))
+    if (job_done(pool, pieces))
         return;
     if (may_spin(pool)) {
-        int64_t until = trek_clock_ns() + SPIN_NS;
+        int64_t until = trek_clock_ns() + SPIN_MOST_NS;
         do {
             for (int k = 0; k < 64; k++) {
-                if (job_done(pool, parts))
+                if (job_done(pool, pieces))
                     return;
                 relax();
             }
@@ -172,27 +215,34 @@ static void wait_for_end(trek_pool *pool, int parts)
     }
     pthread_mutex_lock(&pool->mutex);
     atomic_store(&pool->caller_sleeps, 1);
-    while (!job_done(pool, parts))
+    while (!job_done(pool, pieces))
         pthread_cond_wait(&pool->finished, &pool->mutex);
     atomic_store(&pool->caller_sleeps, 0);
     pthread_mutex_unlock(&pool->mutex);
 }
 
-static void run_on_pool(trek_pool *pool, job work, int parts)
+/* The rows' ends hand the job over: whoever takes a piece sees it whole. */
+static void run_on_pool(trek_pool *pool, job work)
 {
-    uint64_t generation = (atomic_load_explicit(&pool->ticket, memory_order_relaxed) >> 32) + 1;
+    uint32_t generation = atomic_load_explicit(&pool->generation, memory_order_relaxed) + 1;
+    int threads = pool->threads;
     pool->job = work;
     atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
-    atomic_store(&pool->ticket, generation << 32 | (uint64_t)parts << 16); /* seq_cst: before the look at sleepers */
+    for (int k = 0; k < threads; k++) {
+        uint64_t next = (uint64_t)k * (uint64_t)work.pieces / (uint64_t)threads;
+        uint64_t end = (uint64_t)(k + 1) * (uint64_t)work.pieces / (uint64_t)threads;
+        atomic_store_explicit(&pool->members[k].row, (uint64_t)generation << 32 | end << 16 | next, memory_order_release);
+    }
+    atomic_store(&pool->generation, generation); /* seq_cst: before the look at sleepers */
     if (atomic_load(&pool->sleepers) > 0) {
         pthread_mutex_lock(&pool->mutex);
         pthread_cond_broadcast(&pool->work);
         pthread_mutex_unlock(&pool->mutex);
     }
     inside = true;
-    take_parts(pool);
+    take_pieces(pool, 0);
     inside = false;
-    wait_for_end(pool, parts);
+    wait_for_end(pool, work.pieces);
 }
 
 void trek_parallel(int64_t count, int64_t grain, void (*fn)(void *arg, int64_t begin, int64_t end), void *arg)
@@ -210,8 +260,8 @@ void trek_parallel(int64_t count, int64_t grain, void (*fn)(void *arg, int64_t b
         return;
     }
     int64_t grains = (count - 1) / grain + 1;
-    int parts = grains < pool->threads ? (int)grains : pool->threads;
-    run_on_pool(pool, (job){ fn, arg, count, grain }, parts);
+    int pieces = grains < PIECES * pool->threads ? (int)grains : PIECES * pool->threads;
+    run_on_pool(pool, (job){ fn, arg, count, grain, pieces });
     atomic_store_explicit(&pool->taken, false, memory_order_release);
 }
 
@@ -222,8 +272,8 @@ static void stop_workers(trek_pool *pool, int started)
     atomic_store(&pool->stop, true);
     pthread_cond_broadcast(&pool->work);
     pthread_mutex_unlock(&pool->mutex);
-    for (int k = 0; k < started; k++)
-        pthread_join(pool->workers[k], NULL);
+    for (int k = 1; k <= started; k++)
+        pthread_join(pool->members[k].thread, NULL);
     pthread_cond_destroy(&pool->work);
     pthread_cond_destroy(&pool->finished);
     pthread_mutex_destroy(&pool->mutex);
@@ -250,7 +300,7 @@ trek_pool *trek_pool_new(int threads)
 {
     if (threads < 1 || threads > MAX_THREADS)
         return trek_fail_null(TREK_ERR_ARGUMENT, "pool: %d threads asked for, 1 to %d are possible", threads, MAX_THREADS);
-    trek_pool *pool = trek_block_alloc(sizeof *pool + (size_t)(threads - 1) * sizeof(pthread_t));
+    trek_pool *pool = trek_block_alloc(sizeof *pool + (size_t)threads * sizeof(member));
     if (!pool)
         return NULL;
     *pool = (trek_pool){ .threads = threads };
@@ -258,8 +308,11 @@ trek_pool *trek_pool_new(int threads)
         trek_block_free(pool);
         return trek_fail_null(TREK_ERR_STATE, "pool: the system gives no more locks");
     }
+    for (int k = 0; k < threads; k++)
+        pool->members[k] = (member){ .pool = pool, .place = k };
     int started = 0;
-    while (started < threads - 1 && trek_thread_start(&pool->workers[started], worker_main, pool) == 0)
+    while (started < threads - 1 &&
+           trek_thread_start(&pool->members[started + 1].thread, worker_main, &pool->members[started + 1]) == 0)
         started++;
     if (started < threads - 1) {
         stop_workers(pool, started);

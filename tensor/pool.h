@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The threads of a rank. The caller is one of them. Internal.
  *
- * Workers spin briefly for more work, then sleep; they never spin when the
- * process's ranks x threads exceed its cores. No function here allocates after
+ * Workers spin for more work, longer while it comes often, then sleep; they
+ * never spin when the process's ranks x threads exceed its cores. No function here allocates after
  * trek_pool_new. */
 #ifndef TREK_TENSOR_POOL_H
 #define TREK_TENSOR_POOL_H
@@ -27,8 +27,9 @@ void trek_pool_set_busy(int threads);
 
 /* Calls fn(arg, begin, end) for parts of [0, count) that cover it, on the
  * threads of the pool, and returns when all are done. Parts are multiples of
- * `grain` (the last excepted); fewer than 2 grains run on the caller alone. The
- * split depends on count, grain and the number of threads only. Called from
+ * `grain` (the last excepted), and more than there are threads where there are
+ * as many grains; fewer than 2 grains run on the caller alone. The split depends
+ * on count, grain and the number of threads only. Called from
  * inside a part, it runs on the calling thread. Work for which bits matter must
  * not depend on the split. */
 void trek_parallel(int64_t count, int64_t grain, void (*fn)(void *arg, int64_t begin, int64_t end), void *arg);

@@ -87,7 +87,7 @@ static int by_value(const void *a, const void *b)
 static const char *fault(work *w, int64_t count, int64_t grain, int threads)
 {
     int64_t grains = (count + grain - 1) / grain;
-    int wanted = count / 2 < grain ? 1 : grains < threads ? (int)grains : threads;
+    int pieces = threads == 1 ? 1 : 4 * threads, wanted = count / 2 < grain ? 1 : grains < pieces ? (int)grains : pieces;
     if (w->calls != wanted)
         return "the number of parts";
     for (int64_t k = 0; k < MOST; k++)

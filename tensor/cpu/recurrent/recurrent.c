@@ -2,7 +2,7 @@
 /* The steps of recurrent layers: lengths, threads, products. */
 #include "tensor/cpu/recurrent/recurrent.h"
 
-enum { FEW_ROWS = 1, ROW_GRAIN = 4 };
+enum { FEW_ROWS = 1, ROW_TILE = 4, ROWS_MOST = 16 };
 
 static size_t item(const recurrent *r) { return r->wide ? 8 : 4; }
 
@@ -83,10 +83,17 @@ void TREK_ISA_NAME(trek_recurrent_product)(recurrent *r, int64_t begin, int64_t 
         TREK_ISA_NAME(trek_gemm_packed_f32)(&g, r->packed, (float *)(void *)workspace);
 }
 
+/* Two pieces for each thread, if they are not too small: every piece reads the whole weight in every step. */
+static int64_t row_grain(int64_t rows)
+{
+    int64_t each = rows / (2 * trek_pool_threads(trek_pool_here())) / ROW_TILE * ROW_TILE;
+    return each < ROW_TILE ? ROW_TILE : each < ROWS_MOST ? each : ROWS_MOST;
+}
+
 trek_status TREK_ISA_NAME(trek_recurrent_run)(recurrent *r, void (*fn)(void *arg, int64_t begin, int64_t end))
 {
     if (r->packed)
-        trek_parallel(r->rows, ROW_GRAIN, fn, r);
+        trek_parallel(r->rows, row_grain(r->rows), fn, r);
     else if (r->rows > 0)
         fn(r, 0, r->rows);
     return atomic_load(&r->failed) ? trek_op_fail(r->call, TREK_ERR_MEMORY, "no memory for packing") : TREK_OK;

@@ -189,9 +189,10 @@ static trek_status start_rank(int rank, void *arg)
 {
     trek_ranks *ranks = arg;
     rank_slot *slot = &ranks->slots[rank];
-    slot->pool = trek_pool_new(ranks->threads_each);
+    slot->pool = trek_pool_new(ranks->threads_each, rank * ranks->threads_each);
     if (!slot->pool)
         return trek_error_status();
+    trek_pin_thread(rank * ranks->threads_each);
     trek_rank_here.pool = slot->pool;
     if (slot->device.type == TREK_CPU)
         return TREK_OK;

@@ -5,11 +5,8 @@
 #include "tensor/pool.h"
 
 #include <pthread.h>
-#include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "tensor/memory_internal.h"
 #include "tensor/rank_context.h"
@@ -17,7 +14,6 @@
 #include "tensor/thread_start.h"
 #include "tensor/trace.h"
 
-#define MAX_THREADS 1024
 #define PIECES 4 /* of a job for each thread */
 /* How long a worker looks for work before it sleeps: longer if it was woken soon after it fell asleep. */
 #define SPIN_LEAST_NS 20000
@@ -49,7 +45,7 @@ struct trek_pool {
     atomic_bool stop;
     pthread_mutex_t mutex;         /* of the two conditions */
     pthread_cond_t work, finished;
-    int threads;
+    int threads, place;            /* the caller's, among the process's */
     member members[]; /* the caller's, then those of threads - 1 workers */
 };
 
@@ -59,33 +55,6 @@ static atomic_int busy_threads;
 static struct trek_pool single = { .threads = 1 };
 static _Atomic(trek_pool *) default_pool;
 static pthread_mutex_t default_mutex = PTHREAD_MUTEX_INITIALIZER;
-
-static int count_cores(void)
-{
-    for (int size = 1024; size <= 1 << 18; size *= 4) {
-        cpu_set_t *set = CPU_ALLOC((size_t)size);
-        if (!set)
-            break;
-        size_t bytes = CPU_ALLOC_SIZE((size_t)size);
-        int cores = sched_getaffinity(0, bytes, set) == 0 ? CPU_COUNT_S(bytes, set) : 0;
-        CPU_FREE(set);
-        if (cores > 0)
-            return cores;
-    }
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    return cores > 0 ? (int)cores : 1;
-}
-
-int trek_cores(void)
-{
-    static atomic_int cores;
-    int known = atomic_load_explicit(&cores, memory_order_relaxed);
-    if (known == 0) {
-        known = count_cores();
-        atomic_store_explicit(&cores, known, memory_order_relaxed);
-    }
-    return known;
-}
 
 void trek_pool_set_busy(int threads) { atomic_store_explicit(&busy_threads, threads, memory_order_relaxed); }
 
@@ -186,6 +155,7 @@ static void *worker_main(void *arg)
     uint32_t seen = 0;
     int64_t spin_ns = SPIN_LEAST_NS;
     inside = true;
+    trek_pin_thread(pool->place + me->place);
     while (!atomic_load_explicit(&pool->stop, memory_order_acquire)) {
         if (!spin_for_work(pool, seen, spin_ns)) {
             if (sleep_for_work(pool, seen) < SPIN_MOST_NS)
@@ -296,14 +266,14 @@ static bool init_locks(trek_pool *pool)
     return true;
 }
 
-trek_pool *trek_pool_new(int threads)
+trek_pool *trek_pool_new(int threads, int place)
 {
-    if (threads < 1 || threads > MAX_THREADS)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "pool: %d threads asked for, 1 to %d are possible", threads, MAX_THREADS);
+    if (threads < 1 || threads > TREK_MAX_THREADS)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "pool: %d threads asked for, 1 to %d are possible", threads, TREK_MAX_THREADS);
     trek_pool *pool = trek_block_alloc(sizeof *pool + (size_t)threads * sizeof(member));
     if (!pool)
         return NULL;
-    *pool = (trek_pool){ .threads = threads };
+    *pool = (trek_pool){ .threads = threads, .place = place };
     if (!init_locks(pool)) {
         trek_block_free(pool);
         return trek_fail_null(TREK_ERR_STATE, "pool: the system gives no more locks");
@@ -332,31 +302,19 @@ void trek_pool_free(trek_pool **pool)
 
 int trek_pool_threads(const trek_pool *pool) { return pool->threads; }
 
-int trek_threads_wanted(void)
-{
-    const char *text = getenv("TREK_THREADS");
-    if (!text || !*text)
-        return trek_cores() < MAX_THREADS ? trek_cores() : MAX_THREADS;
-    char *end;
-    long threads = strtol(text, &end, 10);
-    if (*end == '\0' && threads >= 1 && threads <= MAX_THREADS)
-        return (int)threads;
-    trek_log_message(TREK_LOG_WARNING, "TREK_THREADS=%s is no number from 1 to %d: using %d", text, MAX_THREADS, trek_cores());
-    return trek_cores();
-}
-
 /* Where all the threads cannot start, with fewer, at last alone. The thread's error stays as it was. */
 static trek_pool *make_default(void)
 {
     bool clean = trek_error_status() == TREK_OK;
     int wanted = trek_threads_wanted(), threads = wanted;
     trek_pool *pool = NULL;
-    while (threads > 1 && !(pool = trek_pool_new(threads)))
+    while (threads > 1 && !(pool = trek_pool_new(threads, 0)))
         threads /= 2;
     if (clean)
         trek_error_clear();
     if (threads < wanted)
         trek_log_message(TREK_LOG_WARNING, "only %d of %d threads could be started", threads, wanted);
+    trek_pin_thread(0);
     return pool ? pool : &single;
 }
 

@@ -7,12 +7,14 @@
 #ifndef TREK_TENSOR_POOL_H
 #define TREK_TENSOR_POOL_H
 
+#include "tensor/cores.h"
 #include "tensor/status.h"
 
 typedef struct trek_pool trek_pool;
 
-/* threads >= 1, the caller included: 1 makes no thread. MEMORY, or STATE when a thread cannot start. */
-trek_pool *trek_pool_new(int threads);
+/* threads >= 1, the caller included: 1 makes no thread. place: of the caller among the process's threads that compute, the
+ * others follow (tensor/cores.h). MEMORY, or STATE when a thread cannot start. */
+trek_pool *trek_pool_new(int threads, int place);
 void trek_pool_free(trek_pool **pool);
 int trek_pool_threads(const trek_pool *pool);
 
@@ -20,8 +22,6 @@ int trek_pool_threads(const trek_pool *pool);
  * one (TREK_THREADS, else the cores it may use), made at first need; where that
  * fails, a pool of one. */
 trek_pool *trek_pool_here(void);
-int trek_cores(void); /* cores this process may use */
-int trek_threads_wanted(void); /* TREK_THREADS, else as many as cores: what the process's ranks have together */
 /* How many threads of all ranks compute at once; spinning stops above the cores. */
 void trek_pool_set_busy(int threads);
 

@@ -208,6 +208,7 @@ static void variables(void **state)
         { "TREK_CACHE", "of", "TREK_CACHE=of in the environment: it takes off or on" },
         { "TREK_CUDA_SYNC", "true", "TREK_CUDA_SYNC=true in the environment: it takes a whole number from 0 to 1" },
         { "TREK_CUDA_TUNE", "2", "TREK_CUDA_TUNE=2 in the environment: it takes" },
+        { "TREK_PIN", "yes", "TREK_PIN=yes in the environment: it takes a whole number from 0 to 1" },
         { "TREK_THREADS", "many", "TREK_THREADS=many in the environment: it takes a whole number from 1 to 1024" },
         { "TREK_NVTX", "on", "TREK_NVTX=on in the environment: it takes" },
         { "TREK_CACHE", "off", "TREK_OK \n" }, { "TREK_NVTX", "0", "TREK_OK \n" }, { "TREK_LOG", "", "TREK_OK \n" },

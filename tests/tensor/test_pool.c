@@ -2,11 +2,13 @@
 /* The threads of a rank: parts cover their range once and in multiples of the grain, whoever computes them; nested calls,
  * pools of several ranks at a time, callers that meet in one pool, workers that sleep, a process that was forked. */
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -17,6 +19,7 @@
 
 #include "tensor/pool.h"
 #include "tensor/rank_context.h"
+#include "tensor/thread_start.h"
 #include "tests/support/support.h"
 
 enum { MOST = 4096, PARTS = 64, RANKS = 4 };
@@ -64,7 +67,7 @@ static void use(trek_pool *pool) { trek_rank_here.pool = pool; }
 
 static trek_pool *pool_of(int threads)
 {
-    trek_pool *pool = trek_pool_new(threads);
+    trek_pool *pool = trek_pool_new(threads, 0);
     assert_non_null(pool);
     assert_int_equal(trek_pool_threads(pool), threads);
     return pool;
@@ -383,7 +386,7 @@ static void wrong_numbers(void **state)
     (void)state;
     static const int wrong[] = { 0, -1, INT32_MIN, 1025, INT32_MAX };
     for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
-        assert_null(trek_pool_new(wrong[k]));
+        assert_null(trek_pool_new(wrong[k], 0));
         assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
         assert_int_equal(strncmp(trek_error(), "pool: ", 6), 0);
         trek_error_clear();
@@ -397,7 +400,7 @@ static void no_memory(void **state)
     assert_int_equal(test_allocator_use(), TREK_OK);
     test_memory.fail_count = 2; /* it is asked twice */
     test_allocator_restart(1);
-    assert_null(trek_pool_new(2));
+    assert_null(trek_pool_new(2, 0));
     assert_int_equal(trek_error_status(), TREK_ERR_MEMORY);
     trek_error_clear();
     test_allocator_restart(0);
@@ -436,8 +439,87 @@ static void threads_of_the_environment(void **state)
     setenv("TREK_THREADS", "3", 1);
 }
 
-int main(void)
+/* --- pinned ------------------------------------------------------------------------------------------ */
+
+static int own_cores(int *first)
 {
+    static _Thread_local cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof set, &set) != 0)
+        return -1;
+    for (*first = 0; *first < CPU_SETSIZE && !CPU_ISSET(*first, &set);)
+        ++*first;
+    return CPU_COUNT(&set);
+}
+
+typedef struct places {
+    atomic_int here, wrong;
+    int cores[4];
+} places;
+
+/* As many pieces as threads, each of which waits for the others: every thread has one. */
+static void note_place(void *arg, int64_t begin, int64_t end)
+{
+    places *p = arg;
+    if (own_cores(&p->cores[begin]) != 1 || end != begin + 1)
+        atomic_fetch_add(&p->wrong, 1);
+    atomic_fetch_add(&p->here, 1);
+    for (int naps = 0; atomic_load(&p->here) < 4 && naps < 20000; naps++)
+        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+}
+
+static void *count_own(void *arg)
+{
+    int first;
+    *(int *)arg = own_cores(&first);
+    return NULL;
+}
+
+/* In a process of its own, with TREK_PIN=1 and TREK_THREADS=4: 0 if each thread has one core, which are taken in turns, and a
+ * thread that does not compute has all. */
+static int be_pinned(void)
+{
+    int first, all = own_cores(&first), cores = trek_cores(), other = 0, used[CPU_SETSIZE] = { 0 };
+    places p = { 0 };
+    trek_parallel(4, 1, note_place, &p);
+    pthread_t thread;
+    if (all != cores || p.wrong || p.here != 4 || trek_thread_start(&thread, count_own, &other) != 0)
+        return 1;
+    pthread_join(thread, NULL);
+    for (int k = 0; k < 4; k++)
+        used[p.cores[k]]++;
+    for (int k = 0; k < CPU_SETSIZE; k++)
+        if (used[k] > (4 + cores - 1) / cores)
+            return 2;
+    return other == all && trek_cores() == cores && own_cores(&first) == 1 ? 0 : 3;
+}
+
+static void threads_stay_on_their_cores(void **state)
+{
+    (void)state;
+    for (int rank = 0; rank < 3; rank++) {
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            char number[16];
+            snprintf(number, sizeof number, "%d", rank);
+            setenv("TREK_PIN", "1", 1);
+            setenv("TREK_THREADS", "4", 1);
+            setenv("TREK_LOCAL_RANK", number, 1);
+            execl("/proc/self/exe", "test_pool", "--pinned", (char *)NULL);
+            _exit(127);
+        }
+        int status = -1;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), 0);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && strcmp(argv[1], "--pinned") == 0)
+        return be_pinned();
     setenv("TREK_THREADS", "3", 1); /* of the default pool */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_memory),
@@ -453,6 +535,7 @@ int main(void)
         cmocka_unit_test(forked_processes_compute_alone),
         cmocka_unit_test(wrong_numbers),
         cmocka_unit_test(threads_of_the_environment),
+        cmocka_unit_test(threads_stay_on_their_cores),
     };
     return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
  *
  * Where somebody wants to know when a leaf is complete (hooks, a watch), a first
  * pass marks the nodes that can be reached and counts the uses of each leaf. */
+#include <limits.h>
 #include <string.h>
 
 #include "autograd/ops.h"
@@ -26,6 +27,8 @@ typedef struct walk {
     const trek_node *of; /* the walk is that of this node's rule over its composite: it ends at older nodes, whose gradients
                           * are the outer walk's; captured[] is handed on and need not be memory of its own */
     int n_inputs;
+    int made;                   /* results from here on in the scope are the present gradient's node's, and nobody else looks
+                                 * at them; INT_MAX: others do */
 } walk;
 
 static _Thread_local uint32_t last_walk;
@@ -50,11 +53,22 @@ static trek_status add_in_place(trek_tensor *to, trek_tensor *grad)
     return trek_op_run(&call);
 }
 
+/* A reference to a gradient: the scope's own, if it is the last that the present node's work has made. */
+static inline trek_var *take_over(trek_var *grad)
+{
+    int last = trek_scopes.count - 1;
+    if (last >= walking->made && trek_scopes.values[last] == grad && !trek_debug)
+        trek_scopes.count = last;
+    else
+        trek_ref_take(&grad->refs);
+    return grad;
+}
+
 /* *slot += grad; slot owns its reference. */
 static trek_status add_to(trek_var **slot, trek_var *grad, bool create_graph)
 {
     if (!*slot) {
-        *slot = trek_var_retain(grad);
+        *slot = take_over(grad);
         return TREK_OK;
     }
     if (!create_graph && is_alone(*slot) && (*slot)->data->dtype == grad->data->dtype)
@@ -62,8 +76,8 @@ static trek_status add_to(trek_var **slot, trek_var *grad, bool create_graph)
     trek_var *sum = trek_apply_add(*slot, grad);
     if (!sum)
         return trek_error_status();
-    trek_var_release(*slot);
-    *slot = trek_var_retain(sum);
+    trek_var_drop(*slot);
+    *slot = take_over(sum);
     return TREK_OK;
 }
 
@@ -164,13 +178,31 @@ static trek_var *fit(const trek_edge *edge, trek_var *grad)
     return grad;
 }
 
-static bool unseen(walk *w, trek_node *node)
+/* The node takes part in the walk, which holds it until it has been passed. */
+static inline void join(walk *w, trek_node *node)
 {
     if (node->walk == w->id)
-        return false;
+        return;
     node->walk = w->id;
     w->live++;
-    return true;
+    if (!node->held)
+        trek_ref_take(&node->refs);
+    node->held = true;
+}
+
+static inline void leave(walk *w, trek_node *node)
+{
+    node->walk = 0;
+    w->live--;
+}
+
+/* After leave: the node may go. */
+static inline void let_pass(trek_node *node)
+{
+    if (!node->held)
+        return;
+    node->held = false;
+    trek_node_release(node);
 }
 
 static trek_status capture(walk *w, trek_var *leaf, trek_node *node, int output, trek_var *grad)
@@ -189,20 +221,11 @@ static trek_status give_to_node(walk *w, trek_node *node, int output, trek_var *
 {
     if (w->of && node->serial <= w->of->serial)
         return capture(w, NULL, node, output, grad);
-    unseen(w, node);
-    bool first = !node->grad && !node->more_grads;
-    if (output == 0) {
-        if (first)
-            trek_ref_take(&node->refs); /* the walk holds whoever has a gradient */
+    join(w, node);
+    if (output == 0)
         return add_to(&node->grad, grad, w->create_graph);
-    }
-    if (!node->more_grads) {
-        node->more_grads = trek_calloc((size_t)node->n_outputs, sizeof *node->more_grads);
-        if (!node->more_grads)
-            return trek_error_status();
-        if (first)
-            trek_ref_take(&node->refs);
-    }
+    if (!node->more_grads && !(node->more_grads = trek_calloc((size_t)node->n_outputs, sizeof *node->more_grads)))
+        return trek_error_status();
     return add_to(&node->more_grads[output], grad, w->create_graph);
 }
 
@@ -291,7 +314,7 @@ static trek_status count_uses(walk *w)
         for (int k = 0; k < node->n_inputs; k++) {
             trek_edge *edge = &node->edges[k];
             if (edge->node)
-                unseen(w, edge->node);
+                join(w, edge->node);
             if (!edge->leaf)
                 continue;
             trek_leaf *leaf = trek_var_leaf(edge->leaf);
@@ -384,17 +407,17 @@ trek_status trek_rule_composite(trek_backward_call *b)
     return status;
 }
 
-/* Variables over saved tensors live in saved[], in the caller's frame, which outlasts the rule's scope. */
-static trek_status run_rule(walk *w, trek_node *node, trek_var **grads, trek_var *saved, int *n_saved)
+/* Variables over saved tensors, which the node holds, live in saved[]. */
+static trek_status run_rule(walk *w, trek_node *node, trek_var **grads)
 {
+    trek_var saved[TREK_SAVED_VARS];
     trek_backward_call b = { .node = node, .op = node->op, .attrs = node->attrs, .grad = node->grad, .n_inputs = node->n_inputs,
                              .more_grads = node->more_grads, .create_graph = w->create_graph, .needs = needs_of(w, node),
                              .grads = grads, .saved = saved };
     if (b.needs == 0)
         return TREK_OK;
     trek_status status = trek_backward_rules[node->op->id](&b);
-    *n_saved = b.n_saved;
-    for (int k = 0; status == TREK_OK && k < node->n_inputs; k++) /* what is given on may outlive the frame */
+    for (int k = 0; status == TREK_OK && b.n_saved > 0 && k < node->n_inputs; k++) /* what is given on may outlive the frame */
         for (int l = 0; l < b.n_saved; l++)
             if (grads[k] == &saved[l] && !(grads[k] = trek_var_constant(saved[l].data)))
                 status = trek_error_status();
@@ -415,32 +438,41 @@ static trek_status node_hooks(trek_node *node)
     return status;
 }
 
+/* Whether what input k is given is given to a later one, too. */
+static inline bool given_again(trek_var *const *grads, int k, int n)
+{
+    for (int l = k + 1; l < n; l++)
+        if (grads[l] == grads[k])
+            return true;
+    return false;
+}
+
 static trek_status run_node(walk *w, trek_node *node)
 {
-    trek_var *few[8], **grads = few, saved[TREK_SAVED_VARS];
-    int n_saved = 0;
+    trek_var *few[8], **grads = few;
     if (node->freed)
         return trek_fail(TREK_ERR_STATE, "backward: an earlier pass freed this part of the tape; use retain_graph in that pass");
     if (node->n_inputs > 8 && !(grads = trek_block_alloc((size_t)node->n_inputs * sizeof *grads)))
         return trek_error_status();
     for (int k = 0; k < node->n_inputs; k++)
         grads[k] = NULL;
-    trek_scope scope = trek_scope_begin();
-    trek_status status = scope.depth ? node_hooks(node) : trek_error_status();
+    trek_scope_part scope = trek_scope_part_begin(); /* of the walk's */
+    trek_status status = node_hooks(node);
     if (status == TREK_OK && w->inputs && node->grad)
         status = capture(w, NULL, node, 0, node->grad);
     for (int k = 1; status == TREK_OK && w->inputs && node->more_grads && k < node->n_outputs; k++)
         status = node->more_grads[k] ? capture(w, NULL, node, k, node->more_grads[k]) : TREK_OK;
     if (status == TREK_OK)
-        status = node->op ? run_rule(w, node, grads, saved, &n_saved)
+        status = node->op ? run_rule(w, node, grads)
                           : trek_function_backward(node, w->create_graph, needs_of(w, node), grads);
-    for (int k = 0; status == TREK_OK && k < node->n_inputs; k++)
+    for (int k = 0; status == TREK_OK && k < node->n_inputs; k++) {
+        w->made = given_again(grads, k, node->n_inputs) ? INT_MAX : scope.count;
         status = give(w, &node->edges[k], grads[k]);
+    }
+    w->made = INT_MAX;
     if (status != TREK_OK)
         fail_node(node, status);
-    trek_scope_end(scope);
-    for (int k = 0; k < n_saved; k++)
-        trek_tensor_drop(saved[k].data);
+    trek_scope_part_end(scope);
     if (grads != few)
         trek_block_free(grads);
     return status;
@@ -448,16 +480,16 @@ static trek_status run_node(walk *w, trek_node *node)
 
 static void drop_grads(trek_node *node)
 {
-    bool held = node->grad || node->more_grads;
     trek_var *grad = node->grad;
     node->grad = NULL;
-    trek_var_release(grad);
-    for (int k = 1; node->more_grads && k < node->n_outputs; k++)
+    if (grad)
+        trek_var_drop(grad);
+    if (!node->more_grads)
+        return;
+    for (int k = 1; k < node->n_outputs; k++)
         trek_var_release(node->more_grads[k]);
     trek_free(node->more_grads);
     node->more_grads = NULL;
-    if (held)
-        trek_node_release(node);
 }
 
 /* --- the walk ------------------------------------------------------------------------------- */
@@ -465,8 +497,7 @@ static void drop_grads(trek_node *node)
 /* Works on a node that takes part in the walk, and lets it go. */
 static trek_status visit(walk *w, trek_node *node, trek_status status)
 {
-    w->live--;
-    node->walk = 0;
+    leave(w, node);
     bool runs = status == TREK_OK && (node->grad || node->more_grads);
     if (runs)
         status = run_node(w, node);
@@ -489,16 +520,14 @@ static trek_status run_walk(walk *w)
     bool held = false; /* node has a reference of ours */
     while (node && w->live > 0) {
         bool taken = node->walk == w->id;
-        if (taken) {
-            trek_ref_take(&node->refs); /* may lose its last holder while it is worked on */
+        if (taken)
             status = visit(w, node, status);
-        }
         trek_node *prev = node->prev; /* only now: older nodes may have gone */
         bool hold = prev && status != TREK_OK; /* a node that keeps its edges may take older ones with it */
         if (hold)
             trek_ref_take(&prev->refs);
         if (taken)
-            trek_node_release(node);
+            let_pass(node);
         if (held)
             trek_node_release(node);
         held = hold;
@@ -561,12 +590,10 @@ static void clear_walk(walk *w)
         prev = node->prev;
         if (node->walk != w->id)
             continue;
-        node->walk = 0;
-        w->live--;
-        trek_ref_take(&node->refs);
+        leave(w, node);
         drop_grads(node);
         prev = node->prev;
-        trek_node_release(node);
+        let_pass(node);
     }
 }
 
@@ -587,6 +614,7 @@ static trek_status backward(walk *w, trek_var *const *roots, trek_var *const *se
     if (trek_error_status() != TREK_OK)
         return trek_error_status();
     w->id = ++last_walk ? last_walk : ++last_walk;
+    w->made = INT_MAX;
     w->create_graph = opts && opts->create_graph;
     w->retain = w->create_graph || (opts && opts->retain_graph);
     trek_scope scope = trek_scope_begin();
@@ -676,7 +704,6 @@ static trek_var *saved_var(trek_backward_call *b, const trek_saved_tensor *s)
     }
     if (!b->create_graph && b->n_saved < TREK_SAVED_VARS) {
         trek_var *var = &b->saved[b->n_saved++];
-        trek_ref_take(&s->tensor->refs);
         *var = (trek_var){ .data = s->tensor };
         atomic_init(&var->refs, 1);
         return var;

@@ -87,7 +87,7 @@ trek_node *trek_node_new(const trek_op *op, trek_var *const *inputs, int n_input
         return NULL;
     trek_node *node = (trek_node *)(void *)block;
     atomic_init(&node->refs, 1);
-    node->freed = false;
+    node->freed = node->held = false;
     node->n_saved = 0;
     node->n_inputs = n_inputs;
     node->n_outputs = n_outputs;

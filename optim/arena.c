@@ -249,6 +249,8 @@ trek_arena *trek_arena_new_in(const trek_params *params, trek_arena_zeros_fn zer
         status = move_in(arena);
     if (status != TREK_OK)
         trek_arena_free(&arena);
+    else if (arena->device.type == TREK_CPU)
+        arena->backend->release_cached(arena->device); /* where the parameters were: as much again, of sizes of no use */
     return arena;
 }
 

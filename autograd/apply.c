@@ -96,7 +96,9 @@ static inline trek_status wrap_outputs(trek_op_call *call, trek_node *node, trek
             continue;
         }
         bool taped = is_taped(node, k);
-        trek_var *var = trek_var_make(call->outputs[k], taped ? node : NULL, k, taped);
+        bool in_node = taped && k == 0 && !trek_debug; /* which keeps what was freed in view, each by itself */
+        trek_var *var = in_node ? trek_var_of_node(call->outputs[k], node)
+                                : trek_var_make(call->outputs[k], taped ? node : NULL, k, taped);
         if (!var)
             return trek_error_status();
         call->outputs[k] = NULL;
@@ -239,7 +241,7 @@ static inline trek_var *apply_lean(const trek_op *op, trek_var *const *inputs, i
         trek_tensor_drop(call.outputs[0]);
         return NULL;
     }
-    trek_var *var = trek_var_make(call.outputs[0], node, 0, node != NULL); /* takes over the node's reference */
+    trek_var *var = node ? trek_var_of_node(call.outputs[0], node) : trek_var_make(call.outputs[0], NULL, 0, false);
     if (var && trek_scope_push(var, op->name) == TREK_OK)
         return var;
     if (var) {
@@ -247,8 +249,6 @@ static inline trek_var *apply_lean(const trek_op *op, trek_var *const *inputs, i
         return NULL;
     }
     trek_tensor_drop(call.outputs[0]);
-    if (node)
-        trek_node_release(node);
     return NULL;
 }
 

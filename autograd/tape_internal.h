@@ -35,6 +35,7 @@ struct trek_node {
     trek_attrs *attrs;            /* NULL: none */
     trek_saved_tensor *saved;
     trek_edge *edges;
+    trek_var own;                 /* the variable of output 0, where the op was applied to variables: no block of its own */
 };
 
 struct trek_function_context {
@@ -70,20 +71,34 @@ trek_status trek_function_backward(trek_node *node, bool create_graph, uint32_t 
 
 static inline bool trek_recording(void) { return trek_grad_mode_here.no_grad_depth == 0; }
 
-/* A bare variable, one reference for the caller; takes over data and node (both may be given back on failure by the caller). */
-static inline trek_var *trek_var_make(trek_tensor *data, trek_node *node, int output, bool requires_grad)
+/* The parts of a variable that are not the same for all. */
+static inline void trek_var_fill(trek_var *var, trek_tensor *data, trek_node *node, int output, bool requires_grad)
 {
-    trek_var *var = (trek_var *)trek_block_alloc_fixed(sizeof *var);
-    if (!var)
-        return NULL;
     atomic_init(&var->refs, 1);
     var->requires_grad = requires_grad;
     var->output = (uint8_t)output;
     var->data = data;
     var->node = node;
     var->leaf = NULL;
+}
+
+/* A bare variable, one reference for the caller; takes over data and node (both may be given back on failure by the caller). */
+static inline trek_var *trek_var_make(trek_tensor *data, trek_node *node, int output, bool requires_grad)
+{
+    trek_var *var = (trek_var *)trek_block_alloc_fixed(sizeof *var);
+    if (var)
+        trek_var_fill(var, data, node, output, requires_grad);
     return var;
 }
+
+/* The variable of output 0 of a node that has none yet. It lies in the node, which it holds: takes over data and a reference to
+ * the node. */
+static inline trek_var *trek_var_of_node(trek_tensor *data, trek_node *node)
+{
+    trek_var_fill(&node->own, data, node, 0, true);
+    return &node->own;
+}
+static inline bool trek_var_is_in_node(const trek_var *var) { return var->node && var == &var->node->own; }
 extern atomic_int trek_hooks_alive; /* hooks on leaves, of all threads: while there are any, walks count uses */
 
 #endif

@@ -77,8 +77,11 @@ void trek_var_destroy(trek_var *var)
         trek_free(var->leaf);
     }
     trek_tensor_drop(var->data);
+    bool in_node = trek_var_is_in_node(var);
     if (var->node)
         trek_node_release(var->node);
+    if (in_node)
+        return;
     if (trek_debug)
         bury(var);
     else

@@ -29,6 +29,7 @@ struct trek_tensor {
     char *data;                  /* first element */
     trek_storage *storage;
     int64_t numel;
+    int64_t spare;               /* sizes and strides are copied 16 bytes at a time, which are slow where they cross a line */
     int64_t sizes[TREK_MAX_DIMS];
     int64_t strides[TREK_MAX_DIMS]; /* in elements; may be 0 (broadcast) or negative */
 };
@@ -44,13 +45,13 @@ struct trek_storage {
     trek_refs refs;
     uint32_t version;            /* counts writes; what the tape saved remembers it */
     uint32_t run; /* of whoever watched the thread when it was made (trek_rank_context.watch); on the CPU it means nothing */
+    bool plain;                  /* data is `small`, nothing to be called or released but the block */
     char *data;
     size_t bytes;
     trek_device device;
     trek_storage *parent;        /* data lies in it; NULL for none */
     void (*release)(void *data, void *arg); /* for wrapped memory */
     void *handle;                /* release's argument, or the backend's for its memory */
-    bool plain;                  /* data is `small`, nothing to be called or released but the block */
     _Alignas(64) char small[64];
     trek_tensor own;
 };

@@ -74,6 +74,26 @@ static inline double trek_join_lanes(double lanes[TREK_LANES])
     return lanes[0];
 }
 
+/* The sum of at most 512 elements, in 32 lanes of f32. */
+static inline double trek_row_short_sum_f32(const float *x, int64_t n)
+{
+    trek_wide sums[32 / TREK_WIDE];
+    for (int k = 0; k < 32 / TREK_WIDE; k++)
+        sums[k] = trek_spread_wide(0.0f);
+    int64_t i = 0;
+    for (; i + 32 <= n; i += 32)
+        for (int k = 0; k < 32 / TREK_WIDE; k++)
+            sums[k] += trek_load_wide(x + i + k * TREK_WIDE);
+    float lanes[32];
+    memcpy(lanes, sums, sizeof lanes);
+    for (int l = 0; i < n; i++, l++)
+        lanes[l] += x[i];
+    double wide[TREK_LANES];
+    for (int l = 0; l < TREK_LANES; l++)
+        wide[l] = (double)lanes[l] + (double)lanes[l + TREK_LANES];
+    return trek_join_lanes(wide);
+}
+
 /* to[i] = e^(x[i] - maximum), whose sum is returned; to may be x. No number of x is above the maximum.
  * Sums in 16 lanes of f32 over 512 elements, these in f64. */
 static inline double trek_row_exp_sum_f32(float *to, const float *x, int64_t n, float maximum)

@@ -16,6 +16,7 @@ typedef union trek_partial {
 
 /* Folds `n` contiguous elements into one partial. parameter: a number of the output (its mean, its maximum). */
 typedef void (*trek_fold_row)(trek_partial *partial, const void *row, int64_t n, double parameter);
+#define TREK_FOLD_COLUMNS 512 /* at most at once */
 /* Folds `rows` rows of n elements, `stride` bytes apart, into n partials. */
 typedef void (*trek_fold_columns)(trek_partial *partials, const void *row, int64_t stride, int64_t rows, int64_t n,
                                   const double *parameters);
@@ -35,6 +36,7 @@ typedef struct trek_reduce_plan {
     trek_partial (*finish)(trek_partial partial, double parameter, int64_t count, const trek_attrs *attrs);
     bool floating;                   /* the result is .f */
     int64_t grain;
+    const trek_fold *halves;         /* the first pass over 16-bit floats as they lie in memory; NULL: they are converted */
 } trek_reduce_plan;
 
 trek_status TREK_ISA_NAME(trek_reduce)(const trek_op_call *call, const trek_reduce_plan *plan);

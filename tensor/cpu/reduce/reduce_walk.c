@@ -4,7 +4,7 @@
  * fold element by element into a block of partials. */
 #include "tensor/cpu/reduce/reduce.h"
 
-#define BUFFER 512      /* elements gathered at once where rows are not contiguous; columns in a block */
+#define BUFFER TREK_FOLD_COLUMNS /* elements gathered at once where rows are not contiguous; columns in a block */
 #define CHUNK 16384     /* elements of a row that make one partial */
 #define CHUNK_BLOCK 32768 /* and of a block of columns */
 
@@ -338,11 +338,11 @@ static void whole_rows(void *arg, int64_t begin, int64_t end)
 }
 
 /* Whether the last dimensions of a contiguous tensor are reduced, at least 8 and at most CHUNK elements at a time. */
-static bool reduce_rows(const trek_op_call *call, const trek_reduce_plan *plan)
+static bool reduce_rows(const trek_op_call *call, const trek_reduce_plan *plan, trek_lane lane)
 {
     const trek_tensor *in = call->inputs[0], *out = call->outputs[0];
     uint64_t mask = (uint64_t)call->attrs.i[0], all = ((uint64_t)1 << in->ndim) - 1, kept = all & ~mask;
-    if (!in->contiguous || !out->contiguous || trek_dtype_is_16bit((trek_dtype)in->dtype) || (kept & (kept + 1)) != 0)
+    if (!in->contiguous || !out->contiguous || lane >= TREK_LANE_BF16 || (kept & (kept + 1)) != 0)
         return false;
     rows w = { plan, call, in->numel / out->numel };
     if (w.n > CHUNK || (w.n < 8 && out->numel > 1))
@@ -358,10 +358,18 @@ trek_status TREK_ISA_NAME(trek_reduce)(const trek_op_call *call, const trek_redu
         [TREK_I64] = TREK_LANE_8, [TREK_I32] = TREK_LANE_4, [TREK_U8] = TREK_LANE_1,      [TREK_BOOL] = TREK_LANE_1,
     };
     const trek_tensor *in = call->inputs[0], *out = call->outputs[0];
-    if (out->numel == 0 || reduce_rows(call, plan))
+    trek_reduce_plan as_they_lie = *plan;
+    as_they_lie.first = plan->halves;
+    const trek_reduce_plan *direct = plan->halves ? &as_they_lie : plan;
+    trek_lane lane = plan->halves ? TREK_LANE_2 : (trek_lane)lanes[in->dtype];
+    if (out->numel == 0 || reduce_rows(call, direct, lane))
         return TREK_OK;
-    walk w = { .plan = plan, .attrs = &call->attrs, .in = in, .out = out, .lane = (trek_lane)lanes[in->dtype] };
+    walk w = { .plan = direct, .attrs = &call->attrs, .in = in, .out = out, .lane = lane };
     begin_walk(&w, call);
+    if (!w.direct) {
+        w.plan = plan;
+        w.lane = (trek_lane)lanes[in->dtype];
+    }
     int64_t rows = w.rows < w.rows_per_chunk ? w.rows : w.rows_per_chunk;
     int64_t length = w.inner.reduced && w.inner.size > CHUNK ? CHUNK : w.inner.size;
     int64_t unit = rows * (w.inner.reduced ? length : w.width) + 1, grain = (plan->grain - 1) / unit + 1;

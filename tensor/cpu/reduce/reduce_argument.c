@@ -58,7 +58,8 @@ typedef struct search {
     const trek_tensor *in, *out;
     uint64_t mask;         /* dimensions searched */
     bool keepdim, flat;    /* flat: the searched elements lie one stride apart */
-    int64_t n, stride;     /* elements of a line; bytes between them, if flat */
+    int64_t n;             /* elements of a line */
+    int64_t run, stride;   /* so many of them lie `stride` bytes apart; all, if flat */
     int64_t parts;         /* of a line */
     char best[PARTS][8];
     int64_t places[PARTS];
@@ -85,8 +86,11 @@ static void load_piece(const search *s, char *buffer, const char *line, int64_t 
         return;
     }
     int bytes = trek_lane_row_bytes(s->lane);
-    for (int64_t i = 0; i < n; i++)
-        TREK_ISA_NAME(trek_lane_load)(s->lane, buffer + i * bytes, line + place_offset(s, place + i), 0, 1);
+    for (int64_t i = 0, run; i < n; i += run) {
+        run = s->run - (place + i) % s->run;
+        run = run < n - i ? run : n - i;
+        TREK_ISA_NAME(trek_lane_load)(s->lane, buffer + i * bytes, line + place_offset(s, place + i), s->stride, run);
+    }
 }
 
 static void search_range(const search *s, const char *line, int64_t begin, int64_t end, char *best, int64_t *place)
@@ -239,15 +243,16 @@ static trek_status search_tensor(const trek_op_call *call, search_fn fn, columns
     if (out->numel == 0)
         return TREK_OK;
     search s = { .fn = fn, .lane = (trek_lane)lanes[in->dtype], .in = in, .out = out, .mask = (uint64_t)call->attrs.i[0],
-                 .keepdim = call->attrs.i[9] != 0, .flat = true, .n = 1 };
+                 .keepdim = call->attrs.i[9] != 0, .flat = true, .n = 1, .run = 1 };
     int64_t bytes = trek_lane_bytes(s.lane), expected = 0;
     s.stride = bytes;
     for (int d = in->ndim - 1; d >= 0; d--) {
         if (!(s.mask >> d & 1) || in->sizes[d] == 1)
             continue;
-        if (s.n == 1)
+        if (s.n == 1) {
             s.stride = in->strides[d] * bytes;
-        else
+            s.run = in->sizes[d];
+        } else
             s.flat = s.flat && in->strides[d] * bytes == expected;
         s.n *= in->sizes[d];
         expected = in->strides[d] * bytes * in->sizes[d];

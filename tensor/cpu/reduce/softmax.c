@@ -9,6 +9,7 @@
 
 #define COLUMNS 256     /* in a block, where another dimension is the contiguous one */
 #define STACK_BYTES 16384 /* a row up to this size is gathered on the stack */
+#define BLOCK_BYTES 393216 /* a block of columns that is gathered: what a core's own cache has room for */
 
 /* out, a and b (the second input, or NULL) hold n elements; out may be a or b. */
 typedef void (*row_fn)(void *out, const void *a, const void *b, int64_t n);
@@ -232,6 +233,8 @@ typedef struct lines {
     trek_lane lanes[3];
     int dim, inner;                /* inner: walked in blocks of columns; -1: row by row */
     int64_t n, blocks;             /* blocks of columns */
+    int64_t width;                 /* columns of a block */
+    bool gathered;                 /* blocks are converted, or their columns are not neighbours */
     bool direct;                   /* rows are contiguous and need no conversion */
     bool flat;                     /* and lie end to end */
     atomic_bool failed;            /* no memory for a row */
@@ -251,20 +254,62 @@ static int64_t line_offset(const lines *l, int k, int64_t index, int64_t column)
     return offset * trek_lane_bytes(l->lanes[k]);
 }
 
+/* Bytes of a gathered element of all operands together; the result takes the place of an input as wide. */
+static int64_t gathered_bytes(const lines *l)
+{
+    int64_t bytes = trek_lane_row_bytes(l->lanes[0]) == trek_lane_row_bytes(l->lanes[1]) ? 0 : trek_lane_row_bytes(l->lanes[0]);
+    for (int k = 1; k <= l->op->n_in; k++)
+        bytes += trek_lane_row_bytes(l->lanes[k]);
+    return bytes;
+}
+
+/* A block of columns that lies otherwise in memory than the op wants it. */
+static void gathered_block(const lines *l, char *const *at, int64_t columns, char *scratch)
+{
+    char *block[3] = { scratch, NULL, NULL }, *free_place = scratch;
+    int64_t steps[3], inner[3];
+    for (int k = 0; k <= l->op->n_in; k++) {
+        int64_t bytes = trek_lane_bytes(l->lanes[k]), row_bytes = columns * trek_lane_row_bytes(l->lanes[k]);
+        steps[k] = l->tensors[k]->strides[l->dim] * bytes;
+        inner[k] = l->tensors[k]->strides[l->inner] * bytes;
+        if (k == 0)
+            continue;
+        block[k] = free_place;
+        free_place += l->n * row_bytes;
+        for (int64_t i = 0; i < l->n; i++)
+            TREK_ISA_NAME(trek_lane_load)(l->lanes[k], block[k] + i * row_bytes, at[k] + i * steps[k], inner[k], columns);
+    }
+    int64_t out_bytes = columns * trek_lane_row_bytes(l->lanes[0]);
+    if (trek_lane_row_bytes(l->lanes[0]) != trek_lane_row_bytes(l->lanes[1]))
+        block[0] = free_place;
+    l->op->columns(block[0], block[1], block[2], l->n, columns, columns, columns, columns);
+    for (int64_t i = 0; i < l->n; i++)
+        TREK_ISA_NAME(trek_lane_store)(l->lanes[0], at[0] + i * steps[0], inner[0], block[0] + i * out_bytes, columns);
+}
+
 static void columns_part(void *arg, int64_t begin, int64_t end)
 {
-    const lines *l = arg;
+    lines *l = arg;
     int64_t width = l->tensors[0]->sizes[l->inner];
+    char *scratch = l->gathered ? trek_block_alloc((size_t)(l->n * l->width * gathered_bytes(l))) : NULL;
+    if (l->gathered && !scratch) {
+        atomic_store(&l->failed, true);
+        return;
+    }
     for (int64_t unit = begin; unit < end; unit++) {
-        int64_t column = unit % l->blocks * COLUMNS, steps[3] = { 0 };
+        int64_t column = unit % l->blocks * l->width, steps[3] = { 0 };
+        int64_t columns = width - column < l->width ? width - column : l->width;
         char *at[3] = { NULL };
         for (int k = 0; k <= l->op->n_in; k++) {
             at[k] = l->tensors[k]->data + line_offset(l, k, unit / l->blocks, column);
             steps[k] = l->tensors[k]->strides[l->dim];
         }
-        l->op->columns(at[0], at[1], at[2], l->n, steps[0], steps[1], steps[2],
-                       width - column < COLUMNS ? width - column : COLUMNS);
+        if (l->gathered)
+            gathered_block(l, at, columns, scratch);
+        else
+            l->op->columns(at[0], at[1], at[2], l->n, steps[0], steps[1], steps[2], columns);
     }
+    trek_block_free(scratch);
 }
 
 /* Bytes between the elements of a row; a scalar is a row of one. */
@@ -313,10 +358,32 @@ static void rows_part(void *arg, int64_t begin, int64_t end)
         trek_block_free(scratch);
 }
 
+static int64_t magnitude(int64_t x) { return x < 0 ? -x : x; }
+
+/* The other dimension along which memory is nearest, in the result and in one input, if it is nearer than that of the
+ * lines and blocks of a few columns are not too large; else -1. */
+static int find_gathered(lines *l)
+{
+    const trek_tensor *out = l->tensors[0], *in = l->tensors[1];
+    int inner = -1;
+    for (int d = 0; d < out->ndim; d++)
+        if (d != l->dim && out->sizes[d] >= 16 && magnitude(in->strides[d]) < magnitude(in->strides[l->dim]) &&
+            magnitude(out->strides[d]) < magnitude(out->strides[l->dim]) &&
+            (inner < 0 || magnitude(out->strides[d]) < magnitude(out->strides[inner])))
+            inner = d;
+    int64_t width = BLOCK_BYTES / (l->n * gathered_bytes(l)) / 16 * 16;
+    if (inner < 0 || width < 16)
+        return -1;
+    l->width = width < COLUMNS ? width : COLUMNS;
+    l->gathered = true;
+    return inner;
+}
+
 /* Whether some other dimension is the contiguous one in all operands. */
-static int find_inner(const lines *l)
+static int find_inner(lines *l)
 {
     const trek_tensor *out = l->tensors[0];
+    l->width = COLUMNS;
     for (int d = out->ndim - 1; d >= 0; d--) {
         bool inner = d != l->dim && out->sizes[d] >= 8;
         for (int k = 0; inner && k <= l->op->n_in; k++)
@@ -324,7 +391,7 @@ static int find_inner(const lines *l)
         if (inner)
             return d;
     }
-    return -1;
+    return find_gathered(l);
 }
 
 static trek_status run_lines(const trek_op_call *call, const line_op *op)
@@ -352,9 +419,9 @@ static trek_status run_lines(const trek_op_call *call, const line_op *op)
     int64_t count = out->numel / l.n;
     l.inner = l.direct || scalar ? -1 : find_inner(&l);
     if (l.inner >= 0) {
-        l.blocks = (out->sizes[l.inner] - 1) / COLUMNS + 1;
+        l.blocks = (out->sizes[l.inner] - 1) / l.width + 1;
         int64_t units = count / out->sizes[l.inner] * l.blocks,
-            width = out->sizes[l.inner] < COLUMNS ? out->sizes[l.inner] : COLUMNS;
+            width = out->sizes[l.inner] < l.width ? out->sizes[l.inner] : l.width;
         trek_parallel(units, (op->grain - 1) / (l.n * width) + 1, columns_part, &l);
     } else {
         trek_parallel(count, (op->grain - 1) / l.n + 1, rows_part, &l);

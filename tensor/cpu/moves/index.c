@@ -2,6 +2,8 @@
 /* Kernels that find places by an index tensor: index_select, index_add, gather,
  * scatter_add, one_hot. Selecting is gathering with an index that is the same
  * along all other dimensions, so one walk serves both. */
+#include <stdatomic.h>
+
 #include "tensor/cpu/elementwise/elementwise.h"
 
 #define COLUMNS 1024 /* of the last dimension in a unit of work */
@@ -27,9 +29,39 @@ static int64_t element_offset(const trek_tensor *t, int64_t place)
     return offset;
 }
 
+typedef struct bounds {
+    const trek_tensor *index;
+    int64_t bound;
+    atomic_bool outside;
+} bounds;
+
+static void compare_indices(void *arg, int64_t begin, int64_t end)
+{
+    bounds *b = arg;
+    uint64_t largest = 0; /* negative ones are larger than all others */
+    if (b->index->dtype == TREK_I64) {
+        const uint64_t *at = (const uint64_t *)b->index->data;
+        for (int64_t i = begin; i < end; i++)
+            largest = at[i] > largest ? at[i] : largest;
+    } else {
+        for (int64_t i = begin; i < end; i++) {
+            uint64_t at = (uint64_t)index_at(b->index->data, i, (trek_dtype)b->index->dtype);
+            largest = at > largest ? at : largest;
+        }
+    }
+    if (end > begin && (b->bound <= 0 || largest >= (uint64_t)b->bound))
+        atomic_store(&b->outside, true);
+}
+
 /* ARGUMENT unless all indices lie in [0, bound). */
 static trek_status check_index(const trek_op_call *call, const trek_tensor *index, int64_t bound)
 {
+    bounds b = { .index = index, .bound = bound };
+    if (index->contiguous) {
+        trek_parallel(index->numel, TREK_GRAIN_CHEAP, compare_indices, &b);
+        if (!atomic_load(&b.outside))
+            return TREK_OK;
+    }
     for (int64_t place = 0; place < index->numel; place++) {
         int64_t offset = index->contiguous ? place : element_offset(index, place);
         int64_t value = index_at(index->data, offset, (trek_dtype)index->dtype);
@@ -98,11 +130,37 @@ static void lookup_part(void *arg, int64_t begin, int64_t end)
     }
 }
 
+#define RUN 512 /* indices looked at together */
+
+/* n indices along dim from place `first` on: where they lie, or in `buffer` (room for RUN). */
+static const int64_t *run_of_indices(const lookup *l, const char *index, int64_t first, int64_t n, int64_t *buffer)
+{
+    if (l->index_dtype == TREK_I64 && l->index.dim == 1)
+        return (const int64_t *)index + first;
+    for (int64_t i = 0; i < n; i++)
+        buffer[i] = index_at(index, (first + i) * l->index.dim, l->index_dtype);
+    return buffer;
+}
+
 /* body: what happens between the elements `a` (indexed) and `b` (other), pointers to T. */
 #define LINE(name, T, body)                                                                            \
     static void name(const lookup *l, char *indexed, char *other, const char *index, int64_t n, int64_t columns) \
     {                                                                                                  \
         const int64_t a_step = l->indexed.last, b_step = l->other.last;                                \
+        if (columns == 1) { /* a line along dim, as where that is the last dimension */                \
+            const int64_t a_dim = l->indexed.dim, b_dim = l->other.dim;                                \
+            int64_t buffer[RUN];                                                                       \
+            for (int64_t first = 0; first < n; first += RUN) {                                         \
+                const int64_t count = n - first < RUN ? n - first : RUN;                               \
+                const int64_t *places = run_of_indices(l, index, first, count, buffer);                \
+                T *b = (T *)other + first * b_dim;                                                     \
+                for (int64_t i = 0; i < count; i++, b += b_dim) {                                      \
+                    T *a = (T *)indexed + places[i] * a_dim;                                           \
+                    body;                                                                              \
+                }                                                                                      \
+            }                                                                                          \
+            return;                                                                                    \
+        }                                                                                              \
         for (int64_t i = 0; i < n; i++) {                                                              \
             T *b_row = (T *)other + i * l->other.dim;                                                  \
             if (l->index.last == 0) {                                                                  \

@@ -22,11 +22,50 @@ static trek_status copy_into(trek_tensor *to, trek_tensor *from)
     return trek_cpu_backend()->kernels[TREK_OP_copy][from->dtype](&copy);
 }
 
+typedef struct reversal {
+    char *to;
+    const char *from;
+    int64_t n;
+    int width;
+} reversal;
+
+#define REVERSE(T)                                                                                     \
+    for (int64_t row = begin; row < end; row++) {                                                      \
+        T *restrict to = (T *)r->to + row * n;                                                         \
+        const T *restrict from = (const T *)r->from + row * n + n - 1;                                 \
+        for (int64_t i = 0; i < n; i++)                                                                \
+            to[i] = from[-i];                                                                          \
+    }
+
+static void reverse_rows(void *arg, int64_t begin, int64_t end)
+{
+    const reversal *r = arg;
+    const int64_t n = r->n;
+    switch (r->width) {
+    case 1: REVERSE(uint8_t) break;
+    case 2: REVERSE(uint16_t) break;
+    case 4: REVERSE(uint32_t) break;
+    default: REVERSE(uint64_t) break;
+    }
+}
+
+/* Whether only the last dimension of a contiguous tensor is turned round; does it. */
+static bool flip_rows(const trek_op_call *call)
+{
+    const trek_tensor *in = call->inputs[0], *out = call->outputs[0];
+    int last = in->ndim - 1;
+    if (last < 0 || call->attrs.i[0] != (int64_t)1 << last || !in->contiguous || !out->contiguous)
+        return false;
+    reversal r = { out->data, in->data, in->sizes[last], (int)trek_dtype_size((trek_dtype)in->dtype) };
+    trek_parallel(in->numel / r.n, TREK_GRAIN_CHEAP / r.n + 1, reverse_rows, &r);
+    return true;
+}
+
 /* Reads backwards along the dimensions whose bits are set in i[0]. */
 static trek_status flip(const trek_op_call *call)
 {
     const trek_tensor *in = call->inputs[0];
-    if (in->numel == 0)
+    if (in->numel == 0 || flip_rows(call))
         return TREK_OK;
     trek_tensor view = { .ndim = 0 };
     int64_t bytes = (int64_t)trek_dtype_size((trek_dtype)in->dtype);
@@ -40,10 +79,56 @@ static trek_status flip(const trek_op_call *call)
     return copy_into(call->outputs[0], &view);
 }
 
+/* Bytes between neighbours along a dimension of a contiguous tensor. */
+static int64_t step_bytes(const trek_tensor *t, int dim)
+{
+    int64_t bytes = (int64_t)trek_dtype_size((trek_dtype)t->dtype);
+    for (int d = dim + 1; d < t->ndim; d++)
+        bytes *= t->sizes[d];
+    return bytes;
+}
+
+/* Rows of the output, to each of which every input gives a piece. */
+static void cat_rows(void *arg, int64_t begin, int64_t end)
+{
+    const trek_op_call *call = arg;
+    const trek_tensor *out = call->outputs[0];
+    int dim = (int)call->attrs.i[0];
+    int64_t bytes = step_bytes(out, dim);
+    char *to = out->data + begin * out->sizes[dim] * bytes;
+    for (int64_t row = begin; row < end; row++)
+        for (int k = 0; k < call->n_inputs; k++) {
+            const trek_tensor *in = call->inputs[k];
+            int64_t piece = in->sizes[dim] * bytes;
+            memcpy(to, in->data + row * piece, (size_t)piece);
+            to += piece;
+        }
+}
+
+/* Whether all is contiguous, in rows long enough to copy one after another; does it. */
+static bool cat_contiguous(const trek_op_call *call)
+{
+    const trek_tensor *out = call->outputs[0];
+    int dim = (int)call->attrs.i[0];
+    bool contiguous = out->contiguous && dim > 0;
+    for (int k = 0; contiguous && k < call->n_inputs; k++)
+        contiguous = call->inputs[k]->contiguous && call->inputs[k]->numel > 0;
+    if (!contiguous)
+        return false;
+    trek_op_call rows = *call; /* the pool's argument is not const */
+    int64_t length = out->sizes[dim] * step_bytes(out, dim) / (int64_t)trek_dtype_size((trek_dtype)out->dtype);
+    if (length < 16 * call->n_inputs)
+        return false;
+    trek_parallel(out->numel / length, TREK_GRAIN_CHEAP / length + 1, cat_rows, &rows);
+    return true;
+}
+
 /* Each input to its part of the output along dimension i[0]. */
 static trek_status cat(const trek_op_call *call)
 {
     const trek_tensor *out = call->outputs[0];
+    if (cat_contiguous(call))
+        return TREK_OK;
     int dim = (int)call->attrs.i[0];
     int64_t bytes = (int64_t)trek_dtype_size((trek_dtype)out->dtype), place = 0;
     for (int k = 0; k < call->n_inputs; k++) {

@@ -47,6 +47,9 @@ int bench_cores(void);
 /* GB/s of a[i] += b[i] (12 bytes an element) over arrays of that size on all cores, `passes` times. */
 double bench_stream(int64_t elements, int passes);
 
+/* ResNet-18 over images [N, 3, H, W]: 1, 2, 4 and 8 times `width` channels. */
+trek_module *bench_resnet18(int64_t width, int64_t classes);
+
 /* The child of the work "start": one step, then a line with its resident memory. Exit status. */
 int bench_first_step(void);
 

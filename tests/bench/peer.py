@@ -102,6 +102,28 @@ def lenet(first, second):
         nn.Flatten(), nn.Linear(16 * second, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, CLASSES))
 
 
+class Block(nn.Module):
+    def __init__(self, inputs, outputs, stride):
+        super().__init__()
+        self.main = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False), nn.BatchNorm2d(outputs))
+        self.skip = nn.Identity() if inputs == outputs else nn.Sequential(
+            nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x):
+        return functional.relu(self.main(x) + self.skip(x))
+
+
+def resnet18(width):
+    layers, inputs = [nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()], width
+    for stage in range(4):
+        outputs = width << stage
+        layers += [Block(inputs, outputs, 2 if stage else 1), Block(outputs, outputs, 1)]
+        inputs = outputs
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, CLASSES))
+
+
 def fill_parameters(model):
     with torch.no_grad():
         for k, (name, parameter) in enumerate(model.named_parameters()):
@@ -238,6 +260,7 @@ WORKS = {
     "lenet": lambda c: Training(lenet(6, 16), 64, (1, 28, 28), compiled=c),
     "lenet-near": lambda c: Training(lenet(5, 13), 61, (1, 28, 28), compiled=c),
     "lenet-near2": lambda c: Training(lenet(7, 11), 61, (1, 28, 28), compiled=c),
+    "resnet18": lambda c: Training(resnet18(32), 32, (3, 32, 32), compiled=c),
     "mlp-deep": lambda c: Training(mlp(DEEP, True), 256, (1024,), outputs=1024, compiled=c),
     "ranks-lenet": lambda c: Training(lenet(6, 16), 256, (1, 28, 28), compiled=c),
     "ranks-mlp": lambda c: Training(mlp([1024, 4096, 4096, 2176, CLASSES]), 256, (1024,), compiled=c),

@@ -35,7 +35,8 @@ WORKS = {
     "chain": ("ns", {"ns": 110}), "chain-both": ("ns", {"ns": 110}),
     "mlp-tiny": ("us", {"ns": 4500}),
     "mlp": ("us", {"ratio": 0.3}), "mlp-near": ("us", {"ratio": 0.39}),
-    "lenet": ("us", {"ratio": 0.4}), "lenet-near": ("us", {"ratio": 0.52}), "lenet-near2": ("us", {"ratio": 0.52}),
+    "lenet": ("us", {"ratio": 0.25}), "lenet-near": ("us", {"ratio": 0.52}), "lenet-near2": ("us", {"ratio": 0.52}),
+    "resnet18": ("ms", {"ratio": 0.7}),
     "mlp-deep": ("ms", {"ratio": 0.7}),
     "adamw": ("ms", {"stream": 0.95, "ratio": 0.5}),
     "softmax": ("us", {"stream": 0.95, "ratio": 0.5}), "softmax-near": ("us", {"stream": 0.73, "ratio": 0.65}),
@@ -138,7 +139,7 @@ def peer_servers(name, options):
         return []
     servers = []
     settings = [("as installed", {}, []), ("tuned", TUNED, [])]
-    if options.compile and name.startswith(("mlp", "lenet")):
+    if options.compile and name.startswith(("mlp", "lenet", "resnet")):
         settings.append(("compiled", TUNED, ["--compile"]))
     for label, extra, arguments in settings:
         for threads in range(len(os.sched_getaffinity(0)), 0, -1):

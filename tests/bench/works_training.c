@@ -12,12 +12,12 @@
 
 enum { POOL = 8, CHECKED_STEPS = 10, CLASSES = 10, MAX_LAYERS = 8 };
 
-typedef enum model_kind { MLP, MLP_NORM, LENET } model_kind;
+typedef enum model_kind { MLP, MLP_NORM, LENET, RESNET } model_kind;
 
 typedef struct training_case {
     model_kind kind;
     int64_t batch;                 /* of all ranks together */
-    int64_t sizes[MAX_LAYERS];     /* MLPs: widths; LENET: channels of its two convolutions */
+    int64_t sizes[MAX_LAYERS];     /* MLPs: widths; LENET: channels of its two convolutions; RESNET: width */
     int ranks;                     /* 0: no trainer, one device */
     bool decoupled;                /* AdamW */
 } training_case;
@@ -67,6 +67,8 @@ static trek_graph *build(trek_device device, void *arg)
     trek_flow *flow = NULL;
     if (c->kind == LENET)
         lenet(&flow, c, device);
+    else if (c->kind == RESNET)
+        flow = trek_flow_from(bench_resnet18(c->sizes[0], CLASSES));
     else
         mlp(&flow, c, device);
     return trek_flow_build(flow);
@@ -119,7 +121,11 @@ static void make_samples(training_state *s, const training_case *c)
     while (last + 1 < MAX_LAYERS && c->sizes[last + 1])
         last++;
     for (uint32_t k = 0; k < POOL; k++) {
-        trek_shape shape = c->kind == LENET ? trek_dims(c->batch, 1, 28, 28) : trek_dims(c->batch, c->sizes[0]);
+        trek_shape shape = trek_dims(c->batch, c->sizes[0]);
+        if (c->kind == LENET)
+            shape = trek_dims(c->batch, 1, 28, 28);
+        else if (c->kind == RESNET)
+            shape = trek_dims(c->batch, 3, 32, 32);
         s->inputs[k] = uniform(shape, 1000 + k);
         s->targets[k] = s->regression ? uniform(trek_dims(c->batch, c->sizes[last]), 2000 + k) : labels(c->batch, 2000 + k);
     }
@@ -206,6 +212,7 @@ const bench_work bench_works_training[] = {
     WORK("lenet", "step of LeNet 1-6-16, batch 64, Adam", LENET, 64, { 6, 16 }, 0, false),
     WORK("lenet-near", "step of LeNet 1-5-13, batch 61, Adam", LENET, 61, { 5, 13 }, 0, false),
     WORK("lenet-near2", "step of LeNet 1-7-11, batch 61, Adam", LENET, 61, { 7, 11 }, 0, false),
+    WORK("resnet18", "step of ResNet-18 of width 32 on 32 x 32 images, batch 32, Adam", RESNET, 32, { 32 }, 0, false),
     WORK("mlp-deep", "step of an MLP 1024-2048x4-1024 with LayerNorm and GELU, batch 256, Adam", MLP_NORM, 256,
          { 1024, 2048, 2048, 2048, 2048, 1024 }, 0, false),
     WORK("solo-lenet", "one rank: step of LeNet, 128 samples", LENET, 128, { 6, 16 }, 0, false),

@@ -42,6 +42,12 @@ uint32_t bench_hash(uint32_t seed, uint32_t index);
 /* values[i] = shift + scale * uniform(seed, i), rounded to f32 after each operation. */
 void bench_fill(float *values, int64_t count, uint32_t seed, float shift, float scale);
 
+/* A GPT over tokens [B, T <= context]: [B, T, vocabulary]; the table of tokens is the head, too (gpt.c). */
+trek_module *bench_gpt_new(int layers, int64_t width, int64_t heads, int64_t context, int64_t vocabulary, trek_device device);
+
+/* The most memory the process has held so far; 0 where the system does not say. */
+double bench_peak_resident(void);
+
 int64_t bench_now_ns(void);
 int bench_cores(void);
 /* GB/s of a[i] += b[i] (12 bytes an element) over arrays of that size on all cores, `passes` times. */

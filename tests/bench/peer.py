@@ -14,6 +14,7 @@ import argparse
 import copy
 import json
 import os
+import resource
 import sys
 import time
 
@@ -41,6 +42,10 @@ def uniform(seed, count):
 def fill(shape, seed, shift=0.0, scale=1.0):
     count = int(np.prod(shape))
     return torch.from_numpy((np.float32(shift) + np.float32(scale) * uniform(seed, count)).reshape(shape))
+
+
+def labels(shape, seed, classes):
+    return torch.from_numpy((hash32(seed, int(np.prod(shape))) % np.uint32(classes)).astype(np.int64).reshape(shape))
 
 
 def digest(tensor):
@@ -102,7 +107,7 @@ def lenet(first, second):
         nn.Flatten(), nn.Linear(16 * second, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, CLASSES))
 
 
-class Block(nn.Module):
+class Residual(nn.Module):
     def __init__(self, inputs, outputs, stride):
         super().__init__()
         self.main = nn.Sequential(
@@ -119,9 +124,39 @@ def resnet18(width):
     layers, inputs = [nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()], width
     for stage in range(4):
         outputs = width << stage
-        layers += [Block(inputs, outputs, 2 if stage else 1), Block(outputs, outputs, 1)]
+        layers += [Residual(inputs, outputs, 2 if stage else 1), Residual(outputs, outputs, 1)]
         inputs = outputs
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, CLASSES))
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.first, self.packed, self.projection = nn.LayerNorm(width), nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.second, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        q, k, v = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in self.packed(self.first(x)).split(width, 2))
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.projection(y.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(functional.gelu(self.up(self.second(x))))
+
+
+class GPT(nn.Module):
+    """As gpt.c has it; to [places, vocabulary]."""
+
+    def __init__(self, layers, width, heads, context, vocabulary):
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+        self.blocks = nn.Sequential(*[Block(width, heads) for _ in range(layers)])
+        self.last = nn.LayerNorm(width)
+        self.sample, self.classes = (context,), vocabulary
+
+    def forward(self, tokens):
+        x = self.blocks(self.tokens(tokens) + self.positions.weight[:tokens.shape[1]])
+        return functional.linear(self.last(x), self.tokens.weight).flatten(0, 1)
 
 
 def fill_parameters(model):
@@ -134,6 +169,11 @@ def fill_parameters(model):
                 parameter.copy_(fill(shape, k + 1, 1 if name.endswith("weight") else 0, 0.1))
 
 
+def gpt(batch, *sizes):
+    model = GPT(*sizes)
+    return Training(model, batch, model.sample, torch.optim.AdamW)
+
+
 class Training:
     per = 1
 
@@ -143,9 +183,11 @@ class Training:
         self.optimizer = optimizer(model.parameters(), lr=1e-3, fused=True)
         self.model = torch.compile(model) if compiled else model
         self.loss = functional.mse_loss if outputs else functional.cross_entropy
-        self.inputs = [fill((batch,) + sample, 1000 + k) for k in range(POOL)]
-        self.targets = [fill((batch, outputs), 2000 + k) if outputs else
-                        torch.from_numpy((hash32(2000 + k, batch) % np.uint32(CLASSES)).astype(np.int64)) for k in range(POOL)]
+        classes = getattr(model, "classes", 0)
+        places = (batch,) + sample if classes else (batch,)
+        self.inputs = [labels(places, 1000 + k, classes) if classes else fill((batch,) + sample, 1000 + k) for k in range(POOL)]
+        self.targets = [fill((batch, outputs), 2000 + k) if outputs else labels(places, 2000 + k, classes or CLASSES).flatten()
+                        for k in range(POOL)]
         self.exact = lambda: self.exact_losses(exact, optimizer(exact.parameters(), lr=1e-3))
         self.steps = 0
         self.checks = [self.step().item() for _ in range(CHECKED_STEPS)]
@@ -166,7 +208,8 @@ class Training:
         losses = []
         for k in range(CHECKED_STEPS):
             target = self.targets[k % POOL]
-            loss = self.loss(model(self.inputs[k % POOL].double()), target.double() if target.is_floating_point() else target)
+            sample = self.inputs[k % POOL]
+            loss = self.loss(model(sample.double() if sample.is_floating_point() else sample), target.double() if target.is_floating_point() else target)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -176,6 +219,7 @@ class Training:
     def run(self, times):
         for _ in range(times):
             self.step()
+        self.notes["peak_resident"] = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 # -- what memory limits ---------------------------------------------------------------
@@ -262,6 +306,9 @@ WORKS = {
     "lenet-near2": lambda c: Training(lenet(7, 11), 61, (1, 28, 28), compiled=c),
     "resnet18": lambda c: Training(resnet18(32), 32, (3, 32, 32), compiled=c),
     "mlp-deep": lambda c: Training(mlp(DEEP, True), 256, (1024,), outputs=1024, compiled=c),
+    "char-gpt": lambda c: gpt(16, 4, 128, 4, 128, 65),
+    "char-gpt-near": lambda c: gpt(15, 3, 120, 5, 125, 67),
+    "gpt2": lambda c: gpt(4, 12, 768, 12, 64, 50257),
     "ranks-lenet": lambda c: Training(lenet(6, 16), 256, (1, 28, 28), compiled=c),
     "ranks-mlp": lambda c: Training(mlp([1024, 4096, 4096, 2176, CLASSES]), 256, (1024,), compiled=c),
     "adamw": lambda c: AdamW(),

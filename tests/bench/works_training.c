@@ -12,15 +12,17 @@
 
 enum { POOL = 8, CHECKED_STEPS = 10, CLASSES = 10, MAX_LAYERS = 8 };
 
-typedef enum model_kind { MLP, MLP_NORM, LENET, RESNET } model_kind;
+typedef enum model_kind { MLP, MLP_NORM, LENET, RESNET, GPT } model_kind;
 
 typedef struct training_case {
     model_kind kind;
     int64_t batch;                 /* of all ranks together */
-    int64_t sizes[MAX_LAYERS];     /* MLPs: widths; LENET: channels of its two convolutions; RESNET: width */
+    int64_t sizes[MAX_LAYERS];     /* MLPs: widths; LENET: channels of its two convolutions; RESNET: width; GPT: gpt_size */
     int ranks;                     /* 0: no trainer, one device */
     bool decoupled;                /* AdamW */
 } training_case;
+
+typedef enum gpt_size { LAYERS, WIDTH, HEADS, CONTEXT, VOCABULARY } gpt_size;
 
 typedef struct training_state {
     trek_graph *model;
@@ -65,7 +67,10 @@ static trek_graph *build(trek_device device, void *arg)
 {
     const training_case *c = arg;
     trek_flow *flow = NULL;
-    if (c->kind == LENET)
+    if (c->kind == GPT)
+        flow = trek_flow_from(bench_gpt_new((int)c->sizes[LAYERS], c->sizes[WIDTH], c->sizes[HEADS], c->sizes[CONTEXT],
+                                            c->sizes[VOCABULARY], device));
+    else if (c->kind == LENET)
         lenet(&flow, c, device);
     else if (c->kind == RESNET)
         flow = trek_flow_from(bench_resnet18(c->sizes[0], CLASSES));
@@ -106,12 +111,12 @@ static trek_var *uniform(trek_shape shape, uint32_t seed)
     return take(tensor);
 }
 
-static trek_var *labels(int64_t count, uint32_t seed)
+static trek_var *labels(trek_shape shape, uint32_t seed, int64_t classes)
 {
-    trek_tensor *tensor = trek_tensor_empty(trek_dims(count), TREK_I64, trek_cpu(0));
+    trek_tensor *tensor = trek_tensor_empty(shape, TREK_I64, trek_cpu(0));
     int64_t *values = tensor ? trek_tensor_data(tensor) : NULL;
-    for (int64_t i = 0; values && i < count; i++)
-        values[i] = bench_hash(seed, (uint32_t)i) % CLASSES;
+    for (int64_t i = 0; values && i < trek_shape_numel(shape); i++)
+        values[i] = bench_hash(seed, (uint32_t)i) % classes;
     return take(tensor);
 }
 
@@ -120,14 +125,19 @@ static void make_samples(training_state *s, const training_case *c)
     int last = 0;
     while (last + 1 < MAX_LAYERS && c->sizes[last + 1])
         last++;
-    for (uint32_t k = 0; k < POOL; k++) {
+    for (uint32_t k = 0; k < POOL && c->kind == GPT; k++) {
+        s->inputs[k] = labels(trek_dims(c->batch, c->sizes[CONTEXT]), 1000 + k, c->sizes[VOCABULARY]);
+        s->targets[k] = labels(trek_dims(c->batch * c->sizes[CONTEXT]), 2000 + k, c->sizes[VOCABULARY]);
+    }
+    for (uint32_t k = 0; k < POOL && c->kind != GPT; k++) {
         trek_shape shape = trek_dims(c->batch, c->sizes[0]);
         if (c->kind == LENET)
             shape = trek_dims(c->batch, 1, 28, 28);
         else if (c->kind == RESNET)
             shape = trek_dims(c->batch, 3, 32, 32);
         s->inputs[k] = uniform(shape, 1000 + k);
-        s->targets[k] = s->regression ? uniform(trek_dims(c->batch, c->sizes[last]), 2000 + k) : labels(c->batch, 2000 + k);
+        s->targets[k] = s->regression ? uniform(trek_dims(c->batch, c->sizes[last]), 2000 + k) 
+            : labels(trek_dims(c->batch), 2000 + k, CLASSES);
     }
 }
 
@@ -149,6 +159,8 @@ static double training_step(training_state *s, bool read)
     int k = (int)(s->steps++ % POOL);
     trek_scope scope = trek_scope_begin();
     trek_var *output = trek_graph_forward(s->model, s->inputs[k]);
+    if (output && trek_var_ndim(output) == 3) /* a class for every place */
+        output = trek_reshape(output, trek_dims(-1, trek_var_size(output, 2)));
     trek_var *loss = s->regression ? trek_mse_loss(output, s->targets[k]) : trek_cross_entropy(output, s->targets[k]);
     trek_graph_backward(s->model, loss);
     trek_graph_step(s->model);
@@ -161,6 +173,7 @@ static void training_run(void *state, int64_t times)
 {
     for (int64_t t = 0; t < times; t++)
         training_step(state, false);
+    bench_note("peak_resident", bench_peak_resident());
 }
 
 static void set_up(training_state *s, const training_case *c)
@@ -215,6 +228,10 @@ const bench_work bench_works_training[] = {
     WORK("resnet18", "step of ResNet-18 of width 32 on 32 x 32 images, batch 32, Adam", RESNET, 32, { 32 }, 0, false),
     WORK("mlp-deep", "step of an MLP 1024-2048x4-1024 with LayerNorm and GELU, batch 256, Adam", MLP_NORM, 256,
          { 1024, 2048, 2048, 2048, 2048, 1024 }, 0, false),
+    WORK("char-gpt", "step of a GPT, 4 layers of width 128, 16 x 128 characters, AdamW", GPT, 16, { 4, 128, 4, 128, 65 }, 0, true),
+    WORK("char-gpt-near", "step of a GPT, 3 layers of width 120, 15 x 125 characters, AdamW", GPT, 15, { 3, 120, 5, 125, 67 }, 0,
+         true),
+    WORK("gpt2", "step of GPT-2 124 M, 4 x 64 tokens, AdamW", GPT, 4, { 12, 768, 12, 64, 50257 }, 0, true),
     WORK("solo-lenet", "one rank: step of LeNet, 128 samples", LENET, 128, { 6, 16 }, 0, false),
     WORK("ranks-lenet", "two ranks: step of LeNet, 128 samples each", LENET, 256, { 6, 16 }, 2, false),
     WORK("solo-mlp", "one rank: step of an MLP of 30 M parameters, 128 samples", MLP, 128, { 1024, 4096, 4096, 2176, CLASSES }, 0,

@@ -40,12 +40,13 @@ TREK_WIDE_INLINE F M(exp)(F x)
     F r = M(exp_reduce)(M(at_least)(M(at_most)(x, 90.0f), -110.0f), &whole, &shifted);
     return M(scale)(M(exp_of_remainder)(r), whole, shifted);
 }
-/* e^x for x <= 0 (or NaN): cheaper, because it cannot overflow. */
+/* e^x for x <= 0 (or NaN): cheaper, because it cannot overflow. 0 below 2^-126: a number that is not normal takes the machine
+ * as long as a hundred others, and what is weighed against 1 has no use for it. */
 TREK_WIDE_INLINE F M(exp_negative)(F x)
 {
     F whole, shifted;
-    F r = M(exp_reduce)(M(at_least)(x, -110.0f), &whole, &shifted);
-    return M(scale_down)(M(exp_of_remainder)(r), whole, shifted);
+    F r = M(exp_reduce)(M(at_least)(x, -87.33f), &whole, &shifted);
+    return M(choose)(x, K(-87.33f), K(0.0f), M(scale_down)(M(exp_of_remainder)(r), whole, shifted));
 }
 
 /* e^x - 1 but for the sign of 0 and the last bit of denormals. */
@@ -176,7 +177,7 @@ TREK_WIDE_INLINE F M(erfcx)(F a)
     STEP(p, t, 0x1.ce4360p-3f);
     return t * p;
 }
-/* e^(-a^2 s) for |a| <= 14.5 and s = 1 or 1/2, the square in two parts so that large ones keep their last bits. */
+/* e^(-a^2 s), where that is a normal number, for s = 1 or 1/2, the square in two parts so that large ones keep their last bits. */
 TREK_WIDE_INLINE F M(exp_of_square)(F a, float s)
 {
     F high = M(from_bits)(M(as_bits)(a) & 0xfffff000u); /* its square is exact */
@@ -187,16 +188,17 @@ TREK_WIDE_INLINE F M(exp_of_square)(F a, float s)
 }
 TREK_WIDE_INLINE F M(erf)(F x)
 {
-    F a = M(at_most)(M(magnitude)(x), 10.0f);
+    F a = M(at_most)(M(magnitude)(x), 9.0f); /* from 4 on it is 1; farther out the factors stop being normal numbers */
     F large = 1.0f - M(erfcx)(a) * M(exp_of_square)(a, 1.0f);
     return M(choose)(a, K(0.9f), M(erf_small)(x), M(with_sign)(large, x));
 }
 
-/* The normal distribution's cumulative function and e^(-x^2/2), without cancellation for negative x. */
+/* The normal distribution's cumulative function and e^(-x^2/2), without cancellation for negative x. Both are 0 where the
+ * first is about to stop being a normal number. */
 TREK_WIDE_INLINE F M(normal_cdf)(F x, F *density)
 {
-    F magnitude = M(at_most)(M(magnitude)(x), 14.5f);
-    *density = M(exp_of_square)(magnitude, 0.5f);
+    F magnitude = M(at_most)(M(magnitude)(x), 12.75f);
+    *density = M(choose)(magnitude, K(12.75f), M(exp_of_square)(magnitude, 0.5f), K(0.0f));
     F tail = 0.5f * M(erfcx)(magnitude * 0x1.6a09e6p-1f) * *density;
     F large = M(choose)(x, K(0.0f), tail, 1.0f - tail);
     F small = FMA(K(0.5f), M(erf_small)(x * 0x1.6a09e6p-1f), K(0.5f)); /* exact to the last bit or so */

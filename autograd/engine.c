@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "autograd/ops.h"
+#include "autograd/slice_grad.h"
 #include "autograd/tape_internal.h"
 #include "tensor/backend.h"
 #include "tensor/debug.h"
@@ -45,6 +46,8 @@ static bool is_alone(const trek_var *var)
            atomic_load_explicit(&t->storage->refs, memory_order_acquire) == 1 && t->contiguous && !t->storage->parent &&
            !t->storage->release;
 }
+
+bool trek_walk_may_write(const trek_var *grad) { return is_alone(grad); }
 
 static trek_status add_in_place(trek_tensor *to, trek_tensor *grad)
 {
@@ -222,6 +225,8 @@ static trek_status give_to_node(walk *w, trek_node *node, int output, trek_var *
     if (w->of && node->serial <= w->of->serial)
         return capture(w, NULL, node, output, grad);
     join(w, node);
+    if (output == 0 && node->partial && trek_partial_complete(node) != TREK_OK)
+        return trek_error_status();
     if (output == 0)
         return add_to(&node->grad, grad, w->create_graph);
     if (!node->more_grads && !(node->more_grads = trek_calloc((size_t)node->n_outputs, sizeof *node->more_grads)))
@@ -457,7 +462,9 @@ static trek_status run_node(walk *w, trek_node *node)
     for (int k = 0; k < node->n_inputs; k++)
         grads[k] = NULL;
     trek_scope_part scope = trek_scope_part_begin(); /* of the walk's */
-    trek_status status = node_hooks(node);
+    trek_status status = node->partial ? trek_partial_complete(node) : TREK_OK;
+    if (status == TREK_OK)
+        status = node_hooks(node);
     if (status == TREK_OK && w->inputs && node->grad)
         status = capture(w, NULL, node, 0, node->grad);
     for (int k = 1; status == TREK_OK && w->inputs && node->more_grads && k < node->n_outputs; k++)
@@ -484,6 +491,8 @@ static void drop_grads(trek_node *node)
     node->grad = NULL;
     if (grad)
         trek_var_drop(grad);
+    if (node->partial)
+        trek_partial_free(node);
     if (!node->more_grads)
         return;
     for (int k = 1; k < node->n_outputs; k++)
@@ -760,6 +769,11 @@ trek_tensor *trek_rule_sink(trek_backward_call *b, int k, bool *overwrite)
         return NULL;
     *overwrite = !leaf->has_grad;
     return leaf->grad->data;
+}
+
+trek_status trek_walk_give(trek_backward_call *b, int k, trek_var *grad)
+{
+    return give_to_node(walking, b->node->edges[k].node, 0, grad);
 }
 
 void trek_rule_sunk(trek_backward_call *b, int k) { b->node->edges[k].leaf->leaf->has_grad = true; }

@@ -388,6 +388,24 @@ int trek_chunk(trek_var *x, int chunks, int dim, trek_var **parts, int capacity)
     return cut(x, at, length, size, (int)n, parts);
 }
 
+int trek_unbind(trek_var *x, int dim, trek_var **parts, int capacity)
+{
+    if (!x || !parts)
+        return trek_fail_missing("unbind", x ? "the place for the parts" : "the variable"), -1;
+    int at = trek_normalize_dim(dim, trek_var_ndim(x), "unbind");
+    if (at < 0)
+        return -1;
+    if (trek_var_ndim(x) == 0)
+        return trek_fail(TREK_ERR_SHAPE, "unbind: a scalar has no dimension to split"), -1;
+    int64_t n = trek_var_size(x, at);
+    if (n > capacity)
+        return trek_fail(TREK_ERR_ARGUMENT, "unbind: %lld parts, but room for %d", (long long)n, capacity), -1;
+    for (int64_t k = 0; k < n; k++)
+        if (!(parts[k] = trek_apply_select(x, at, k)))
+            return -1;
+    return (int)n;
+}
+
 /* As torch.matmul: a vector on the left is a row, on the right a column, and its dimension goes again. */
 trek_var *trek_matmul(trek_var *x, trek_var *y)
 {

@@ -168,6 +168,8 @@ TREK_API trek_var *trek_stack(trek_var *const *list, int count, int dim);
 TREK_API int trek_split(trek_var *x, int64_t size, int dim, trek_var **parts, int capacity);
 /* At most `chunks` parts of equal size (the last may be shorter); of an empty dimension `chunks` empty ones. */
 TREK_API int trek_chunk(trek_var *x, int chunks, int dim, trek_var **parts, int capacity);
+/* The slices along dim, without that dimension, as views; of an empty dimension none: 0. Errors as trek_split's. */
+TREK_API int trek_unbind(trek_var *x, int dim, trek_var **parts, int capacity);
 TREK_API trek_var *trek_index_select(trek_var *x, trek_var *index, int dim);           /* index: 1-D, any integer dtype */
 TREK_API trek_var *trek_index_add(trek_var *x, trek_var *index, trek_var *source, int dim);
     /* indices are checked, also where nothing is added (torch does so of some shapes) */

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "autograd/rules_internal.h"
+#include "autograd/slice_grad.h"
 
 /* A reduction's result (or its gradient) with the reduced dimensions kept as 1. */
 static trek_var *kept(trek_backward_call *b, trek_var *reduced)
@@ -193,33 +194,40 @@ trek_status trek_rule_transpose(trek_backward_call *b)
     return trek_rule_give(b, trek_transpose(b->grad, (int)b->attrs->i[0], (int)b->attrs->i[1]));
 }
 
-/* g between zeros along dim, up to the input's size. */
-static trek_var *padded(trek_backward_call *b, trek_var *g, int dim, int64_t start)
+/* g, whose gradient is that of the slice from `start` on along dim: added in its place, or between zeros. */
+static trek_status give_slice(trek_backward_call *b, trek_var *g, int dim, int64_t start)
 {
+    bool done;
+    if (!g)
+        return trek_error_status();
     trek_shape shape = trek_rule_shape(b, 0), part = trek_var_shape(g), before = part, after = part;
+    if (part.sizes[dim] == shape.sizes[dim])
+        return trek_rule_give(b, g);
+    trek_status status = trek_rule_give_slice(b, g, dim, start, &done);
+    if (status != TREK_OK || done)
+        return status;
     before.sizes[dim] = start;
     after.sizes[dim] = shape.sizes[dim] - start - part.sizes[dim];
-    if (!b->create_graph) { /* one pass over the zeros, one over the part */
-        trek_var *whole = trek_rule_zeros(b, shape);
-        trek_tensor *place = whole ? trek_tensor_narrow(whole->data, dim, start, part.sizes[dim]) : NULL;
-        trek_status status = place ? trek_tensor_copy_from(place, g->data) : trek_error_status();
-        trek_tensor_release(place);
-        return status == TREK_OK ? whole : NULL;
+    if (b->create_graph) {
+        trek_var *parts[3] = { trek_rule_zeros(b, before), g, trek_rule_zeros(b, after) };
+        return trek_rule_give(b, trek_cat(parts, 3, dim));
     }
-    trek_var *parts[3] = { trek_rule_zeros(b, before), g, trek_rule_zeros(b, after) };
-    return trek_cat(parts, 3, dim);
+    trek_var *whole = trek_rule_zeros(b, shape);
+    trek_tensor *place = whole ? trek_tensor_narrow(whole->data, dim, start, part.sizes[dim]) : NULL;
+    status = place ? trek_tensor_copy_from(place, g->data) : trek_error_status();
+    trek_tensor_release(place);
+    return status == TREK_OK ? trek_rule_give(b, whole) : status;
 }
 
 trek_status trek_rule_narrow(trek_backward_call *b)
 {
-    return trek_rule_give(b, padded(b, b->grad, (int)b->attrs->i[0], b->attrs->i[1]));
+    return give_slice(b, b->grad, (int)b->attrs->i[0], b->attrs->i[1]);
 }
 
 trek_status trek_rule_select(trek_backward_call *b)
 {
     int dim = (int)b->attrs->i[0];
-    trek_var *g = trek_unsqueeze(b->grad, dim);
-    return g ? trek_rule_give(b, padded(b, g, dim, b->attrs->i[1])) : trek_error_status();
+    return give_slice(b, trek_unsqueeze(b->grad, dim), dim, b->attrs->i[1]);
 }
 
 /* --- moving elements -------------------------------------------------------------------- */

@@ -97,6 +97,7 @@ trek_node *trek_node_new(const trek_op *op, trek_var *const *inputs, int n_input
     node->tape = tape;
     node->next = NULL;
     node->grad = NULL;
+    node->partial = NULL;
     node->more_grads = NULL;
     node->hooks = NULL;
     node->attrs = NULL;

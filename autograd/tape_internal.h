@@ -17,6 +17,8 @@ typedef struct trek_tape {
     struct trek_tape *next_orphan;
 } trek_tape;
 
+typedef struct trek_partial trek_partial;
+
 struct trek_node {
     atomic_int refs;
     bool freed;                   /* an earlier pass let go of what backward needs */
@@ -30,6 +32,7 @@ struct trek_node {
     trek_node *prev, *next;       /* order of creation; next also links the dead */
     uint64_t serial;
     trek_var *grad;               /* of output 0 */
+    trek_partial *partial;        /* what of grad holds something; NULL: all (slice_grad.c) */
     trek_var **more_grads;        /* of outputs 1.. (functions, pairs) */
     trek_hook *hooks;
     trek_attrs *attrs;            /* NULL: none */

@@ -82,9 +82,18 @@ static trek_var *stacked(trek_var *x)
     return trek_stack((trek_var *[]){ trek_square(parts[0]), parts[1], parts[2] }, 3, 1);
 }
 
+static trek_var *unbound(trek_var *x)
+{
+    trek_var *parts[4];
+    assert_int_equal(trek_unbind(x, -2, parts, 4), 3);
+    assert_int_equal(trek_var_ndim(parts[2]), 2);
+    return trek_stack((trek_var *[]){ trek_square(parts[1]), trek_mul(parts[2], parts[0]), parts[1] }, 3, 1);
+}
+
 static void parts(void **state)
 {
     (void)state;
+    check_slope(unbound, trek_dims(2, 3, 4));
     check_slope(through_parts, trek_dims(2, 5));
     check_slope(stacked, trek_dims(3, 2));
     trek_var *x = numbers(1, trek_dims(2, 5), false), *few[2];

@@ -401,6 +401,15 @@ static void empty_dimensions_in_parts(void **state)
     expect(TREK_ERR_ARGUMENT, "chunk: ");
     assert_int_equal(trek_split(trek_sum(some, trek_dims_none(), false), 1, 0, parts, 4), -1);
     expect(TREK_ERR_SHAPE, "split: ");
+    assert_int_equal(trek_unbind(none, 0, parts, 4), 0);
+    assert_int_equal(trek_unbind(some, 0, parts, 1), -1);
+    expect(TREK_ERR_ARGUMENT, "unbind: ");
+    assert_int_equal(trek_unbind(some, 3, parts, 4), -1);
+    expect(TREK_ERR_ARGUMENT, "unbind: ");
+    assert_int_equal(trek_unbind(NULL, 0, parts, 4), -1);
+    expect(TREK_ERR_ARGUMENT, "unbind: ");
+    assert_int_equal(trek_unbind(trek_sum(some, trek_dims_none(), false), 0, parts, 4), -1);
+    expect(TREK_ERR_SHAPE, "unbind: ");
     same(trek_flip(some, trek_dims_none()), some);
     trek_var *flags = trek_any(trek_cast(some, TREK_U8), trek_dims_none(), false);
     assert_int_equal(trek_var_dtype(flags), TREK_BOOL);

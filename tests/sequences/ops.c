@@ -157,6 +157,10 @@ static outcome call_chunk(pool *p)
 {
     return parts_of(p, trek_chunk(pool_var(p), pool_dim(p), pool_dim(p), pool_chance(p, 95) ? p->parts : NULL, POOL_LIST));
 }
+static outcome call_unbind(pool *p)
+{
+    return parts_of(p, trek_unbind(pool_var(p), pool_dim(p), pool_chance(p, 95) ? p->parts : NULL, POOL_LIST));
+}
 static outcome call_loss_weight(pool *p)
 {
     trek_var *x = pool_var(p);
@@ -168,7 +172,7 @@ static outcome call_loss_set_weight(pool *p) { return sequence_status(trek_loss_
 #define NAMED(name, ...) { #name, call_##name },
 const sequence_call sequence_functions[] = {
     FUNCTIONS(NAMED) { "add_layer_norm", call_add_layer_norm }, { "lstm", call_lstm }, { "gru", call_gru },
-    { "split", call_split }, { "chunk", call_chunk },
+    { "split", call_split }, { "chunk", call_chunk }, { "unbind", call_unbind },
     { "loss_weight", call_loss_weight }, { "loss_set_weight", call_loss_set_weight },
 };
 const int sequence_n_functions = (int)(sizeof sequence_functions / sizeof sequence_functions[0]);

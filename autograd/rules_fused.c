@@ -65,6 +65,36 @@ trek_status trek_rule_linear_cross_entropy(trek_backward_call *b)
     return trek_apply_many(&trek_ops[TREK_OP_linear_cross_entropy_backward], in, 7, b->attrs, b->grads, 3);
 }
 
+/* Where q, k and v are the three parts of one tensor, results that are the parts of one likewise, which then is the gradient
+ * of that tensor as it lies; else none. Owned by the caller. */
+static trek_status parts_like(const trek_tensor *q, const trek_tensor *k, const trek_tensor *v, trek_tensor *parts[3])
+{
+    int64_t item = trek_item_size[q->dtype], step = (k->data - q->data) / item, inner = 1;
+    bool fits = q->device.type == TREK_CPU && q->numel > 0 && q->storage == k->storage && q->storage == v->storage && step > 0 &&
+        k->data - q->data == step * item && v->data - k->data == step * item && k->dtype == q->dtype && v->dtype == q->dtype &&
+        trek_same_sizes(q, k) && trek_same_sizes(q, v);
+    int seen = 0;
+    for (int d = 0; d < 4; d++) {
+        fits = fits && q->strides[d] == k->strides[d] && q->strides[d] == v->strides[d];
+        seen |= (q->sizes[d] == 1) << d;
+    }
+    while (fits && seen != 31) { /* from the innermost dimension outward, the three parts being one of them */
+        int next = !(seen & 16) && step == inner ? 4 : -1;
+        for (int d = 0; d < 4 && next < 0; d++)
+            next = !(seen >> d & 1) && q->strides[d] == inner ? d : -1;
+        fits = next >= 0;
+        inner *= next == 4 ? 3 : fits ? q->sizes[next] : 1;
+        seen |= fits ? 1 << next : 0;
+    }
+    if (!fits)
+        return TREK_OK;
+    trek_tensor *whole = trek_tensor_make(1, &(int64_t){ inner }, (trek_dtype)q->dtype, q->device);
+    for (int part = 0; whole && part < 3; part++)
+        parts[part] = trek_tensor_make_view(whole, whole->data + part * step * item, 4, q->sizes, q->strides);
+    trek_tensor_release(whole);
+    return whole && parts[0] && parts[1] && parts[2] ? TREK_OK : trek_error_status();
+}
+
 /* The mask is a constant. */
 trek_status trek_rule_attention(trek_backward_call *b)
 {
@@ -72,5 +102,20 @@ trek_status trek_rule_attention(trek_backward_call *b)
         return trek_rule_composite(b);
     trek_var *in[7] = { b->grad, trek_rule_input(b, 0), trek_rule_input(b, 1), trek_rule_input(b, 2), trek_rule_output(b, 0),
                         trek_rule_output(b, 1), trek_rule_input(b, 3) };
-    return trek_apply_many(&trek_ops[TREK_OP_attention_backward], in, 7, b->attrs, b->grads, 3);
+    trek_tensor *tensors[7] = { NULL };
+    for (int k = 0; k < 7; k++)
+        tensors[k] = in[k] ? in[k]->data : NULL;
+    trek_op_call call = { .op = &trek_ops[TREK_OP_attention_backward], .n_inputs = 7, .inputs = tensors, .attrs = *b->attrs };
+    trek_status status = tensors[1] && tensors[2] && tensors[3] ? parts_like(tensors[1], tensors[2], tensors[3], call.outputs)
+        : trek_error_status();
+    if (status == TREK_OK && !call.outputs[0])
+        return trek_apply_many(call.op, in, 7, b->attrs, b->grads, 3);
+    if (status == TREK_OK)
+        status = trek_op_run(&call);
+    for (int k = 0; k < 3; k++) {
+        if (status == TREK_OK && !(b->grads[k] = trek_var_from(trek_tensor_retain(call.outputs[k]))))
+            status = trek_error_status();
+        trek_tensor_release(call.outputs[k]);
+    }
+    return status;
 }

@@ -2,8 +2,9 @@
 /* Scaled dot-product attention without the matrix of scores: blocks of queries
  * against blocks of keys, the softmax kept up to date as blocks come (Milakov and
  * Gimelshein 2018; Dao and others 2022). Backward makes the probabilities again
- * from the logsumexp. Every sum runs over blocks in ascending order, however
- * the work is split over threads. */
+ * from the logsumexp. Every sum runs over blocks in a fixed order, however the
+ * work is split over threads: over keys ascending, over queries descending, so that under a causal mask the first block to
+ * reach some keys reaches all that any does. */
 #include <math.h>
 #include <stdatomic.h>
 
@@ -22,7 +23,7 @@ typedef struct attention_job {
     const trek_op_call *call;
     const trek_tensor *q, *k, *v, *mask, *y, *dy;
     const trek_tensor *lse;   /* an output in the forward pass */
-    void *dq, *dk, *dv;       /* contiguous, f32 or f64 */
+    const trek_tensor *dq, *dk, *dv; /* f32 or f64 */
     void *delta;              /* [B, H, T]: sum of dy y */
     int64_t heads, kv_heads, group, queries, keys, depth;
     int64_t query_blocks, key_blocks;
@@ -35,6 +36,17 @@ typedef struct attention_job {
 static const char *place_of(const trek_tensor *t, int64_t b, int64_t h, int64_t i)
 {
     return t->data + (b * t->strides[0] + h * t->strides[1] + i * t->strides[2]) * trek_item_size[t->dtype];
+}
+
+/* Zeros in elements (b, h, [i, i + rows), :). */
+static void clear_rows(const trek_tensor *t, int64_t b, int64_t h, int64_t i, int64_t rows)
+{
+    int64_t item = trek_item_size[t->dtype];
+    for (int64_t r = i; r < i + rows; r++) {
+        char *row = (char *)(uintptr_t)place_of(t, b, h, r);
+        for (int64_t d = 0; d < t->sizes[3]; d += t->strides[3] == 1 ? t->sizes[3] : 1)
+            memset(row + d * t->strides[3] * item, 0, (size_t)((t->strides[3] == 1 ? t->sizes[3] : 1) * item));
+    }
 }
 
 /* Offset of (b, h, i, j) in the mask, whose dimensions are counted from the last and repeat where they are 1. */
@@ -158,8 +170,8 @@ static trek_status attention(const trek_op_call *call)
  * are made apart, each split over blocks, for 7 products instead of 5. */
 static trek_status backward_dense(const trek_op_call *call)
 {
-    attention_job job = { .dy = call->inputs[0], .y = call->inputs[4], .lse = call->inputs[5], .dq = call->outputs[0]->data,
-                          .dk = call->outputs[1]->data, .dv = call->outputs[2]->data };
+    attention_job job = { .dy = call->inputs[0], .y = call->inputs[4], .lse = call->inputs[5], .dq = call->outputs[0],
+                          .dk = call->outputs[1], .dv = call->outputs[2] };
     job_init(&job, call, call->inputs[1], call->inputs[2], call->inputs[3], call->n_inputs > 6 ? call->inputs[6] : NULL);
     bool wide = job.q->dtype == TREK_F64;
     int64_t rows = job.q->sizes[0] * job.heads * job.queries, pairs = job.q->sizes[0] * job.kv_heads;
@@ -181,8 +193,12 @@ static trek_status backward_dense(const trek_op_call *call)
     return finish(&job);
 }
 
-/* The products take 16-bit inputs of any strides as they are. */
-static trek_status attention_backward(const trek_op_call *call) { return trek_cpu_dense(call, 1u << 5, backward_dense); }
+/* The products take 16-bit inputs of any strides as they are, and give results of any strides. */
+static trek_status attention_backward(const trek_op_call *call)
+{
+    bool direct = call->inputs[5]->contiguous && !trek_cpu_is_half(call->outputs[0]);
+    return direct ? backward_dense(call) : trek_cpu_dense(call, 1u << 5, backward_dense);
+}
 
 void TREK_ISA_NAME(trek_cpu_register_attention)(trek_backend *b)
 {

@@ -239,76 +239,64 @@ static void TREK_R(gradient_rows)(const attention_job *job, const int64_t at[4],
     }
 }
 
-/* to [cols, depth] (+)= s^T x, for rows of x at (b, h, i0). */
+/* to (b, g, [j0, j0 + cols), :) (+)= s^T x, for rows of x at (b, h, i0). */
 static bool TREK_R(add_to_keys)(attention_job *job, const T *s, const trek_tensor *x, const int64_t at[4], int64_t rows,
-                                int64_t cols,
-                                T *to, bool add)
+                                int64_t cols, const trek_tensor *to, bool add)
 {
     trek_dtype own = sizeof(T) == 8 ? TREK_F64 : TREK_F32;
-    to += ((at[0] * job->kv_heads + at[1] / job->group) * job->keys + at[3]) * job->depth;
     return TREK_R(product)(job, &(trek_gemm){ .m = cols, .n = job->depth, .k = rows, .a = s, .a_dtype = own, .a_row = 1,
-                                              .a_col = PITCH,
-                                              .b = place_of(x, at[0], at[1], at[2]), .b_dtype = (trek_dtype)x->dtype,
-                                              .b_row = x->strides[2], .b_col = x->strides[3], .c = to, .c_row = job->depth,
-                                                  .c_col = 1,
-                                              .accumulate = add, .alone = true });
+                                              .a_col = PITCH, .b = place_of(x, at[0], at[1], at[2]),
+                                              .b_dtype = (trek_dtype)x->dtype, .b_row = x->strides[2], .b_col = x->strides[3],
+                                              .c = (void *)(uintptr_t)place_of(to, at[0], at[1] / job->group, at[3]),
+                                              .c_row = to->strides[2], .c_col = to->strides[3], .accumulate = add,
+                                              .alone = true });
 }
 
 /* dq of the block (+)= d k. */
 static bool TREK_R(add_to_queries)(attention_job *job, const T *d, const int64_t at[4], int64_t rows, int64_t cols)
 {
-    const trek_tensor *k = job->k;
+    const trek_tensor *k = job->k, *to = job->dq;
     trek_dtype own = sizeof(T) == 8 ? TREK_F64 : TREK_F32;
-    T *to = (T *)job->dq + ((at[0] * job->heads + at[1]) * job->queries + at[2]) * job->depth;
     return TREK_R(product)(job, &(trek_gemm){ .m = rows, .n = job->depth, .k = cols, .a = d, .a_dtype = own, .a_row = PITCH,
-                                              .a_col = 1,
-                                              .b = place_of(k, at[0], at[1] / job->group, at[3]), .b_dtype = (trek_dtype)k->dtype,
-                                              .b_row = k->strides[2], .b_col = k->strides[3], .c = to, .c_row = job->depth,
-                                                  .c_col = 1,
-                                              .accumulate = at[3] > 0, .alone = true });
+                                              .a_col = 1, .b = place_of(k, at[0], at[1] / job->group, at[3]),
+                                              .b_dtype = (trek_dtype)k->dtype, .b_row = k->strides[2], .b_col = k->strides[3],
+                                              .c = (void *)(uintptr_t)place_of(to, at[0], at[1], at[2]),
+                                              .c_row = to->strides[2], .c_col = to->strides[3], .accumulate = at[3] > 0,
+                                              .alone = true });
 }
 
-/* One block of queries and one of keys; *added: the keys' gradients hold something already. */
-static bool TREK_R(backward_block)(attention_job *job, const int64_t at[4], bool to_keys, bool to_queries, bool *added,
+/* One block of queries and one of keys; *reached: so many of the keys' gradients hold something already. */
+static bool TREK_R(backward_block)(attention_job *job, const int64_t at[4], bool to_keys, bool to_queries, int64_t *reached,
                                    T *scratch)
 {
     int64_t rows = job->queries - at[2] < QUERIES ? job->queries - at[2] : QUERIES;
     int64_t cols = job->keys - at[3] < KEYS ? job->keys - at[3] : KEYS;
     T *s = scratch, *d = s + QUERIES * PITCH, *keep = d + QUERIES * PITCH;
-    if (job->causal && at[3] >= at[2] + rows)
-        return true; /* all keys lie in the future */
+    if (job->causal && at[2] + rows - at[3] < cols)
+        cols = at[2] + rows - at[3]; /* the others lie in the future of all */
+    if (cols <= 0)
+        return true;
     if (!TREK_R(scores)(job, at, rows, cols, s) || !TREK_R(rows_by_rows)(job, job->dy, job->v, at, rows, cols, d))
         return false;
     TREK_R(gradient_rows)(job, at, rows, cols, s, d, keep);
-    if (to_keys && !(TREK_R(add_to_keys)(job, s, job->dy, at, rows, cols, job->dv, *added) &&
-                     TREK_R(add_to_keys)(job, d, job->q, at, rows, cols, job->dk, *added)))
+    if (to_keys && !(TREK_R(add_to_keys)(job, s, job->dy, at, rows, cols, job->dv, *reached > 0) &&
+                     TREK_R(add_to_keys)(job, d, job->q, at, rows, cols, job->dk, *reached > 0)))
         return false;
-    *added = true;
+    *reached = *reached > 0 ? *reached : cols;
     return !to_queries || TREK_R(add_to_queries)(job, d, at, rows, cols);
 }
 
 /* Keys [j0, ...) of one pair of sample and head of k and v against all queries of its group. */
 static bool TREK_R(backward_key_block)(attention_job *job, int64_t b, int64_t head, int64_t j0, bool to_queries, T *scratch)
 {
-    bool added = false;
+    int64_t reached = 0, cols = job->keys - j0 < KEYS ? job->keys - j0 : KEYS;
     for (int64_t h = head * job->group; h < (head + 1) * job->group; h++)
-        for (int64_t i0 = 0; i0 < job->queries; i0 += QUERIES)
-            if (!TREK_R(backward_block)(job, (int64_t[4]){ b, h, i0, j0 }, true, to_queries, &added, scratch))
+        for (int64_t block = job->query_blocks - 1; block >= 0; block--)
+            if (!TREK_R(backward_block)(job, (int64_t[4]){ b, h, block * QUERIES, j0 }, true, to_queries, &reached, scratch))
                 return false;
-    int64_t cols = job->keys - j0 < KEYS ? job->keys - j0 : KEYS,
-        place = ((b * job->kv_heads + head) * job->keys + j0) * job->depth;
-    if (!added) {
-        memset((T *)job->dk + place, 0, (size_t)(cols * job->depth) * sizeof(T));
-        memset((T *)job->dv + place, 0, (size_t)(cols * job->depth) * sizeof(T));
-    }
+    clear_rows(job->dk, b, head, j0 + reached, cols - reached);
+    clear_rows(job->dv, b, head, j0 + reached, cols - reached);
     return true;
-}
-
-/* Without keys there is nothing to add up. */
-static void TREK_R(clear_queries)(const attention_job *job, int64_t first_row, int64_t rows)
-{
-    if (job->keys == 0)
-        memset((T *)job->dq + first_row * job->depth, 0, (size_t)(rows * job->depth) * sizeof(T));
 }
 
 static void TREK_R(backward_pairs)(void *arg, int64_t begin, int64_t end)
@@ -316,9 +304,11 @@ static void TREK_R(backward_pairs)(void *arg, int64_t begin, int64_t end)
     attention_job *job = arg;
     T *scratch = TREK_R(scratch)(job, SCRATCH);
     for (int64_t pair = begin; scratch && pair < end; pair++) {
-        TREK_R(clear_queries)(job, pair * job->group * job->queries, job->group * job->queries);
+        int64_t b = pair / job->kv_heads, head = pair % job->kv_heads;
+        for (int64_t h = head * job->group; job->keys == 0 && h < (head + 1) * job->group; h++)
+            clear_rows(job->dq, b, h, 0, job->queries); /* there is nothing to add up */
         for (int64_t j0 = 0; j0 < job->keys; j0 += KEYS)
-            TREK_R(backward_key_block)(job, pair / job->kv_heads, pair % job->kv_heads, j0, true, scratch);
+            TREK_R(backward_key_block)(job, b, head, j0, true, scratch);
     }
     trek_block_free(scratch);
 }
@@ -340,13 +330,13 @@ static void TREK_R(backward_queries)(void *arg, int64_t begin, int64_t end)
     attention_job *job = arg;
     T *scratch = TREK_R(scratch)(job, SCRATCH);
     for (int64_t unit = begin; scratch && unit < end; unit++) {
-        int64_t pair = unit / job->query_blocks, i0 = unit % job->query_blocks * QUERIES;
-        int64_t rows = job->queries - i0 < QUERIES ? job->queries - i0 : QUERIES;
-        bool added = false, fine = true;
-        TREK_R(clear_queries)(job, pair * job->queries + i0, rows);
+        int64_t pair = unit / job->query_blocks, b = pair / job->heads, h = pair % job->heads;
+        int64_t i0 = unit % job->query_blocks * QUERIES, reached = 0;
+        bool fine = true;
+        if (job->keys == 0)
+            clear_rows(job->dq, b, h, i0, job->queries - i0 < QUERIES ? job->queries - i0 : QUERIES);
         for (int64_t j0 = 0; fine && j0 < job->keys; j0 += KEYS)
-            fine = TREK_R(backward_block)(job, (int64_t[4]){ pair / job->heads, pair % job->heads, i0, j0 }, false, true, &added,
-                                          scratch);
+            fine = TREK_R(backward_block)(job, (int64_t[4]){ b, h, i0, j0 }, false, true, &reached, scratch);
     }
     trek_block_free(scratch);
 }

@@ -36,19 +36,22 @@ static trek_var *project(const attention_layer *m, trek_var *x, int first, int n
     return weight ? trek_linear(x, weight, bias) : NULL;
 }
 
-/* Part k of n, as [N, heads, T, dim / heads]: a view. */
-static trek_var *heads_of(const attention_layer *m, trek_var *packed, int k, int n)
+/* The n parts, each as [N, heads, T, dim / heads]: views of one tensor. */
+static bool heads_of(const attention_layer *m, trek_var *packed, trek_var **parts, int n)
 {
     if (!packed)
-        return NULL;
+        return false;
     trek_shape split = trek_dims(trek_var_size(packed, 0), trek_var_size(packed, 1), n, m->heads, m->dim / m->heads);
-    return trek_permute(trek_select(trek_reshape(packed, split), 2, k), trek_dims(0, 2, 1, 3));
+    trek_var *each = trek_reshape(packed, split);
+    for (int k = 0; k < n; k++)
+        parts[k] = trek_permute(trek_select(each, 2, k), trek_dims(0, 2, 1, 3));
+    return parts[n - 1] != NULL;
 }
 
-static trek_var *attend(attention_layer *m, trek_var *q, trek_var *k, trek_var *v, trek_var *mask)
+static trek_var *attend(attention_layer *m, trek_var *const parts[3], trek_var *mask)
 {
     trek_attention_opts opts = { .causal = m->causal, .mask = mask, .dropout = m->base.training ? m->dropout : 0 };
-    trek_var *y = q && k && v ? trek_attention(q, k, v, &opts) : NULL;
+    trek_var *y = trek_attention(parts[0], parts[1], parts[2], &opts);
     if (!y)
         return NULL;
     trek_shape joined = trek_dims(trek_var_size(y, 0), trek_var_size(y, 2), m->dim);
@@ -58,10 +61,8 @@ static trek_var *attend(attention_layer *m, trek_var *q, trek_var *k, trek_var *
 static trek_var *attention_forward(trek_module *self, trek_var *x)
 {
     attention_layer *m = (attention_layer *)self;
-    if (!fits(m, x, "the input"))
-        return NULL;
-    trek_var *packed = project(m, x, 0, 3);
-    return attend(m, heads_of(m, packed, 0, 3), heads_of(m, packed, 1, 3), heads_of(m, packed, 2, 3), NULL);
+    trek_var *parts[3];
+    return fits(m, x, "the input") && heads_of(m, project(m, x, 0, 3), parts, 3) ? attend(m, parts, NULL) : NULL;
 }
 
 /* query, key, value, mask; NULL for key: the query; for value: the key; for mask: none */
@@ -74,16 +75,16 @@ static trek_var *attention_forward_many(trek_module *self, trek_var *const *inpu
     trek_var *mask = n > 3 ? inputs[3] : NULL;
     if (!fits(m, query, "the query") || !fits(m, key, "the key") || !fits(m, value, "the value"))
         return NULL;
-    if (key == query && value == query) {
-        trek_var *packed = project(m, query, 0, 3);
-        return attend(m, heads_of(m, packed, 0, 3), heads_of(m, packed, 1, 3), heads_of(m, packed, 2, 3), mask);
-    }
-    trek_var *q = heads_of(m, project(m, query, 0, 1), 0, 1);
-    if (key == value) {
-        trek_var *packed = project(m, key, 1, 2);
-        return attend(m, q, heads_of(m, packed, 0, 2), heads_of(m, packed, 1, 2), mask);
-    }
-    return attend(m, q, heads_of(m, project(m, key, 1, 1), 0, 1), heads_of(m, project(m, value, 2, 1), 0, 1), mask);
+    trek_var *parts[3];
+    bool fine;
+    if (key == query && value == query)
+        fine = heads_of(m, project(m, query, 0, 3), parts, 3);
+    else if (key == value)
+        fine = heads_of(m, project(m, query, 0, 1), parts, 1) && heads_of(m, project(m, key, 1, 2), parts + 1, 2);
+    else
+        fine = heads_of(m, project(m, query, 0, 1), parts, 1) && heads_of(m, project(m, key, 1, 1), parts + 1, 1) &&
+            heads_of(m, project(m, value, 2, 1), parts + 2, 1);
+    return fine ? attend(m, parts, mask) : NULL;
 }
 
 /* As PyTorch's: Xavier for the projections in, zero for the biases; out_proj.weight as a linear layer's. */

@@ -100,6 +100,7 @@ static const rule rules[] = {
     { "TREK_JOIN_SECONDS", 1, 1000000, { NULL } },
     { "TREK_CUDA_SYNC", 0, 1, { NULL } },
     { "TREK_CUDA_TUNE", 0, 1, { NULL } },
+    { "TREK_BF16_DOT", 0, 1, { NULL } },
 };
 
 static trek_status check(const rule *r)

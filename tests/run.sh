@@ -226,6 +226,7 @@ stage_processes() {
 }
 
 one_isa() { TREK_ISA=$1 tests plain "isa_$1" ops_forward ops_gradient ops_random_rows vectors; }
+one_dot() { TREK_BF16_DOT=$1 tests plain "bf16_dot_$1" ops_forward ops_random_rows autocast; }
 one_thread() { TREK_THREADS=1 tests plain one_thread ops_forward vectors training_vectors; }
 
 stage_isas() {
@@ -240,6 +241,12 @@ stage_isas() {
         fi
     done
     one_thread
+    if has_flag avx512_bf16; then # which of the two ways ran in "plain" depends on the CPU
+        one_dot 0
+        one_dot 1
+    else
+        skip "products of bf16 by AVX512-BF16: not on this machine"
+    fi
     for isa in "${started[@]}"; do join "$isa"; done
 }
 

@@ -50,6 +50,9 @@ FAMILY(matmul)
     large_product(row, sink, arg, trek_dims(129, 67), trek_dims(67, 131));
     large_product(row, sink, arg, trek_dims(5, 33, 40), trek_dims(5, 40, 17));
     large_product(row, sink, arg, trek_dims(64, 300), trek_dims(300));
+    large_product(row, sink, arg, trek_dims(1, 131), trek_dims(131, 75)); /* one row, few rows, sums in several parts */
+    large_product(row, sink, arg, trek_dims(11, 97), trek_dims(97, 35));
+    large_product(row, sink, arg, trek_dims(17, 1601), trek_dims(1601, 35));
 }
 
 static void linear_case(const op_row *row, op_sink sink, void *arg, trek_shape x, int64_t out, bool bias, int activation,
@@ -81,6 +84,9 @@ FAMILY(linear)
             linear_case(row, sink, arg, trek_dims(3, 2, 0), 4, bias, activation, false);
             linear_case(row, sink, arg, trek_dims(3, 2, 2), 0, bias, activation, false);
             linear_case(row, sink, arg, trek_dims(129, 65), 131, bias, activation, true);
+            linear_case(row, sink, arg, trek_dims(1, 131), 75, bias, activation, true);
+            linear_case(row, sink, arg, trek_dims(11, 97), 35, bias, activation, true);
+            linear_case(row, sink, arg, trek_dims(17, 801), 35, bias, activation, true);
         }
     op_case c = pair_begin(row, "widths differ", trek_dims(3, 4), trek_dims(5, 3));
     case_absent(&c);

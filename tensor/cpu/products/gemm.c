@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrix products in f32 (with 16-bit operands) and f64. */
-#include "tensor/cpu/products/gemm.h"
+/* Matrix products in f32 and f64. */
+#include "tensor/cpu/products/gemm_half.h"
 
 #include <math.h>
 
@@ -18,7 +18,7 @@
 
 trek_status TREK_ISA_NAME(trek_gemm_f32)(const trek_gemm *g)
 {
-    return gemm_f32(g, TREK_F32);
+    return trek_gemm_has_half(g) ? TREK_ISA_NAME(trek_gemm_half)(g) : gemm_f32(g, TREK_F32);
 }
 
 trek_status TREK_ISA_NAME(trek_gemm_f64)(const trek_gemm *g)

@@ -18,9 +18,11 @@ typedef struct trek_gemm {
     trek_dtype a_dtype, b_dtype;      /* that of the product, or for f32 also BF16 or F16 */
     int64_t a_row, a_col, b_row, b_col;
     void *c;
+    trek_dtype c_dtype;               /* of C and pre, as a_dtype; zero is f32, and f64 products do not read it */
     int64_t c_row, c_col;
     bool accumulate;                  /* add to what C holds */
     const void *bias;                 /* bias[i * bias_row + j * bias_col] is added to C[i][j]; NULL: none */
+    trek_dtype bias_dtype;            /* as c_dtype */
     int64_t bias_row, bias_col;       /* 0 or 1 each */
     trek_activation activation;       /* applied last */
     void *pre;                        /* what the activation was applied to, strides as C's; NULL: not kept */

@@ -39,7 +39,7 @@ static bool one_dimension(const trek_tensor *t, int count, int64_t *size, int64_
 
 /* -- linear -- */
 
-/* y = act(x W^T + b) into dense f32 or f64 outputs; x has rows of one stride. */
+/* y = act(x W^T + b) into contiguous outputs; x has rows of one stride. */
 static trek_status linear_rows(const trek_op_call *call, const trek_tensor *x, int64_t rows, int64_t stride,
                                const trek_tensor *bias)
 {
@@ -55,23 +55,26 @@ static trek_status linear_rows(const trek_op_call *call, const trek_tensor *x, i
     g.b_row = weight->strides[1];
     g.b_col = weight->strides[0];
     g.c = y->data;
+    g.c_dtype = (trek_dtype)y->dtype;
     g.c_row = g.n;
     g.c_col = 1;
     g.bias = bias ? bias->data : NULL;
+    g.bias_dtype = bias ? (trek_dtype)bias->dtype : TREK_F32;
     g.bias_col = 1;
     g.activation = (trek_activation)call->attrs.i[0];
     g.pre = g.activation == TREK_ACTIVATION_GELU && call->n_outputs > 1 && call->outputs[1] ? call->outputs[1]->data : NULL;
     return run_gemm(&g, (trek_dtype)y->dtype);
 }
 
-/* Outputs are dense f32 or f64; inputs may be anything. */
-static trek_status linear_dense(const trek_op_call *call)
+/* Outputs are contiguous; inputs may be anything. */
+static trek_status linear_contiguous(const trek_op_call *call)
 {
     trek_tensor *x = call->inputs[0], *bias = call->n_inputs > 2 ? call->inputs[2] : NULL, *own_bias = NULL, *own_x = NULL;
     int64_t rows, stride;
     trek_status status = TREK_OK;
-    if (bias && (trek_cpu_is_half(bias) || !bias->contiguous)) {
-        trek_tensor *cast = trek_tensor_cast(bias, (trek_dtype)call->outputs[0]->dtype);
+    trek_dtype result = (trek_dtype)call->outputs[0]->dtype;
+    if (bias && (!bias->contiguous || (result == TREK_F64 && bias->dtype != TREK_F64))) {
+        trek_tensor *cast = trek_tensor_cast(bias, result);
         bias = own_bias = cast ? trek_tensor_contiguous(cast) : NULL;
         trek_tensor_release(cast);
         if (!bias)
@@ -93,7 +96,10 @@ static trek_status linear_dense(const trek_op_call *call)
 
 static trek_status linear(const trek_op_call *call)
 {
-    return trek_cpu_dense(call, 0, linear_dense);
+    bool contiguous = true;
+    for (int k = 0; k < call->n_outputs; k++)
+        contiguous = contiguous && (!call->outputs[k] || call->outputs[k]->contiguous);
+    return contiguous ? linear_contiguous(call) : trek_cpu_run_dense(call, 0, linear_contiguous);
 }
 
 /* -- matmul -- */
@@ -137,6 +143,7 @@ static void matmul_setup(const trek_op_call *call, matmul_batch *batch)
     g->n = y_vector ? 1 : y->sizes[y->ndim - 1];
     g->a_dtype = (trek_dtype)x->dtype;
     g->b_dtype = (trek_dtype)y->dtype;
+    g->c_dtype = batch->dtype;
     g->a_col = x->strides[x->ndim - 1];
     g->a_row = x_vector ? g->k : x->strides[x->ndim - 2];
     g->b_row = y->strides[y_vector ? 0 : y->ndim - 2];
@@ -183,7 +190,7 @@ static void matmul_run(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* Output f32 or f64, of any strides. */
+/* Output of any floating dtype and any strides. */
 static trek_status matmul_float(const trek_op_call *call)
 {
     matmul_batch batch; /* large beside a small product: only what has to be is zeroed */
@@ -202,24 +209,6 @@ static trek_status matmul_float(const trek_op_call *call)
         trek_parallel(batch.count, grain, matmul_run, &batch);
     }
     return batch.failed ? trek_op_fail(call, TREK_ERR_MEMORY, "no memory for packing") : TREK_OK;
-}
-
-static trek_status matmul_half(const trek_op_call *call)
-{
-    trek_tensor *c = call->outputs[0];
-    if (c->dtype == TREK_F32)
-        return matmul_float(call);
-    trek_tensor *wide = call->attrs.i[0] ? trek_tensor_cast(c, TREK_F32)
-                                         : trek_tensor_make(c->ndim, c->sizes, TREK_F32, c->device);
-    if (!wide)
-        return trek_error_status();
-    trek_op_call widened = *call;
-    widened.outputs[0] = wide;
-    trek_status status = matmul_float(&widened);
-    if (status == TREK_OK)
-        status = trek_tensor_copy_from(c, wide);
-    trek_tensor_release(wide);
-    return status;
 }
 
 /* Integers: rows of all products, each sum in the dtype itself (wrapping). */
@@ -261,8 +250,7 @@ TREK_MATMUL_INTEGER(U8, u8, uint8_t)
 void TREK_ISA_NAME(trek_cpu_register_matmul)(trek_backend *b)
 {
     trek_kernel *matmul = b->kernels[TREK_OP_matmul];
-    matmul[TREK_F32] = matmul[TREK_F64] = matmul_float;
-    matmul[TREK_BF16] = matmul[TREK_F16] = matmul_half;
+    matmul[TREK_F32] = matmul[TREK_F64] = matmul[TREK_BF16] = matmul[TREK_F16] = matmul_float;
     matmul[TREK_I64] = matmul_i64;
     matmul[TREK_I32] = matmul_i32;
     matmul[TREK_U8] = matmul_u8;

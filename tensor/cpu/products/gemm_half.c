@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Products of 16-bit numbers: blocking as in gemm.h, over packed units of four
+ * bytes. C is cut into parts that depend on sizes only in how they are made, not
+ * in what is summed: each element is summed over k in one order. */
+#include "tensor/cpu/products/gemm_half.h"
+
+#include <stdatomic.h>
+
+#include "tensor/cpu/vector_math.h"
+
+#define TREK_REAL f32
+#include "tensor/cpu/vector.h"
+
+#include "tensor/cpu/products/half_vectors.h"
+
+#include "tensor/cpu/products/gemm_half_pack.h"
+#include "tensor/cpu/products/gemm_half_tile.h"
+
+#include "tensor/cpu/products/gemm_half_dot.h"
+#include "tensor/cpu/products/gemm_half_few.h"
+
+enum {
+    BLOCK_UNITS = 768,            /* of a block along k */
+    BLOCK_ELEMENTS = 448 * 384,   /* of a packed block of B, for the second-level cache */
+    PART_ELEMENTS = 1 << 20,      /* of a part's packed A, and of its sums */
+};
+
+/* How one call is carried out. */
+typedef struct half_plan {
+    const trek_gemm *g;
+    bool pairs;                        /* units are pairs of bf16 */
+    const tile_fn (*tiles)[TILE_ROWS];
+    int64_t depth;                     /* units of a block along k */
+    int64_t cols;                      /* of a block of B */
+    int64_t part_rows, part_cols;      /* of C */
+    int64_t row_parts, col_parts;
+    int64_t a_size, b_size, sum_size;  /* elements of a part's workspace */
+    atomic_bool failed;
+} half_plan;
+
+static int64_t units_of(const half_plan *plan) { return plan->pairs ? (plan->g->k + 1) / 2 : plan->g->k; }
+
+static const char *element(const void *base, trek_dtype dtype, int64_t offset)
+{
+    return (const char *)base + offset * (dtype == TREK_F32 ? 4 : 2);
+}
+
+/* -- results -- */
+
+/* Where W sums at most go, and what is added to them. */
+typedef struct finish_place {
+    int64_t place, bias; /* elements from the beginnings */
+    int n;
+} finish_place;
+
+/* What C holds, bias, pre, activation; C's columns are contiguous, its dtype is a constant. */
+TREK_INLINE V finished(const trek_gemm *g, const trek_dtype dtype, const finish_place *f, V x)
+{
+    if (g->accumulate)
+        x = load_numbers(dtype, element(g->c, dtype, f->place), f->n) + x;
+    if (g->bias && g->bias_col)
+        x += load_numbers(g->bias_dtype, element(g->bias, g->bias_dtype, f->bias), f->n);
+    else if (g->bias)
+        x += spread_f32(number_at(g->bias_dtype, g->bias, f->bias));
+    if (g->pre)
+        store_numbers(dtype, (char *)element(g->pre, dtype, f->place), f->n, x);
+    if (g->activation == TREK_ACTIVATION_RELU)
+        x = (V)(~(half_words)(x < 0) & (half_words)x);
+    else if (g->activation == TREK_ACTIVATION_GELU)
+        x = (V)trek_gelu_wide((trek_wide)x);
+    return x;
+}
+
+TREK_INLINE void finish_side_by_side(const trek_gemm *g, const trek_dtype dtype, const int64_t at[2], int rows, int cols,
+                                     const float *sums, int64_t sum_row)
+{
+    const bool plain = !g->accumulate && !g->bias && !g->pre && !g->activation;
+    for (int i = 0; i < rows; i++, sums += sum_row) {
+        finish_place f = { .place = (at[0] + i) * g->c_row + at[1], .bias = (at[0] + i) * g->bias_row + at[1] * g->bias_col };
+        int j = 0;
+        for (; j + 2 * W <= cols; j += 2 * W) {
+            V x = load_f32(sums + j), y = load_f32(sums + j + W);
+            char *c = (char *)element(g->c, dtype, f.place);
+            f.n = W;
+            x = plain ? x : finished(g, dtype, &f, x);
+            f.place += W, f.bias += g->bias_col * W;
+            y = plain ? y : finished(g, dtype, &f, y);
+            f.place += W, f.bias += g->bias_col * W;
+            store_two(dtype, c, x, y);
+        }
+        for (; j < cols; j += W, f.place += W, f.bias += g->bias_col * W) {
+            f.n = cols - j < W ? cols - j : W;
+            V x = load_part_f32(sums + j, lanes_f32(f.n));
+            store_numbers(dtype, (char *)element(g->c, dtype, f.place), f.n, plain ? x : finished(g, dtype, &f, x));
+        }
+    }
+}
+
+static void finish_strided(const trek_gemm *g, int64_t row, int64_t col, int cols, const float *sums)
+{
+    for (int j = 0; j < cols; j++) {
+        int64_t place = row * g->c_row + (col + j) * g->c_col;
+        float x = sums[j];
+        if (g->accumulate)
+            x = number_at(g->c_dtype, g->c, place) + x;
+        if (g->bias)
+            x += number_at(g->bias_dtype, g->bias, row * g->bias_row + (col + j) * g->bias_col);
+        if (g->pre)
+            put_number(g->c_dtype, g->pre, place, x);
+        if (g->activation == TREK_ACTIVATION_RELU)
+            x = x < 0 ? 0 : x;
+        else if (g->activation == TREK_ACTIVATION_GELU)
+            x = trek_gelu_f32(x);
+        put_number(g->c_dtype, g->c, place, x);
+    }
+}
+
+static void finish(const trek_gemm *g, int64_t row, int64_t col, int rows, int cols, const float *sums, int64_t sum_row)
+{
+    const int64_t at[2] = { row, col };
+    if (g->c_col != 1)
+        for (int i = 0; i < rows; i++)
+            finish_strided(g, row + i, col, cols, sums + i * sum_row);
+    else if (g->c_dtype == TREK_F32)
+        finish_side_by_side(g, TREK_F32, at, rows, cols, sums, sum_row);
+    else if (g->c_dtype == TREK_BF16)
+        finish_side_by_side(g, TREK_BF16, at, rows, cols, sums, sum_row);
+    else
+        finish_side_by_side(g, TREK_F16, at, rows, cols, sums, sum_row);
+}
+
+/* -- blocks -- */
+
+/* A part of C and its workspace. */
+typedef struct half_part {
+    int64_t m0, m1, n0, n1;
+    float *a, *b, *sums;   /* sums: [rows][sum_row], where k takes several blocks */
+    int64_t sum_row;
+} half_part;
+
+static void pack_block_b(const half_plan *plan, const half_part *part, int64_t j0, int64_t j1, int64_t u0, int64_t units)
+{
+    const trek_gemm *g = plan->g;
+    int64_t per = plan->pairs ? 2 : 1, p0 = u0 * per, k = g->k - p0 < units * per ? g->k - p0 : units * per;
+    for (int64_t col = j0; col < j1; col += TILE_COLS) {
+        packing c = { .to = part->b + (col - j0) * units, .to_row = TILE_COLS, .fill = TILE_COLS, .lane = g->b_col,
+                      .step = g->b_row, .k = k };
+        c.lanes = j1 - col < TILE_COLS ? (int)(j1 - col) : TILE_COLS;
+        c.from = element(g->b, g->b_dtype, p0 * g->b_row + col * g->b_col);
+        pack_units(g->b_dtype, plan->pairs, &c);
+    }
+}
+
+static void pack_panel_a(const half_plan *plan, float *to, int64_t row, int rows, int64_t u0, int64_t units)
+{
+    const trek_gemm *g = plan->g;
+    int64_t per = plan->pairs ? 2 : 1, p0 = u0 * per, k = g->k - p0 < units * per ? g->k - p0 : units * per;
+    packing c = { .to = to, .to_row = rows, .lanes = rows, .fill = rows, .lane = g->a_row, .step = g->a_col, .k = k };
+    c.from = element(g->a, g->a_dtype, row * g->a_row + p0 * g->a_col);
+    pack_units(g->a_dtype, plan->pairs, &c);
+}
+
+/* All rows of the part times one block of B: columns [j0, j1), units [u0, u0 + units). */
+static void half_block(const half_plan *plan, const half_part *part, int64_t j0, int64_t j1, int64_t u0, int64_t units)
+{
+    const trek_gemm *g = plan->g;
+    const bool last = u0 + units >= units_of(plan);
+    int64_t panels = (part->m1 - part->m0 + TILE_ROWS - 1) / TILE_ROWS, row = part->m0;
+    for (int64_t panel = 0; panel < panels; panel++) { /* of heights as even as can be */
+        int rows = (int)((part->m1 - row + panels - panel - 1) / (panels - panel));
+        float *a = part->a + (row - part->m0) * units;
+        if (j0 == part->n0)
+            pack_panel_a(plan, a, row, rows, u0, units);
+        for (int64_t col = j0; col < j1; col += TILE_COLS) {
+            int cols = j1 - col < TILE_COLS ? (int)(j1 - col) : TILE_COLS;
+            _Alignas(64) float own[TILE_ROWS * TILE_COLS];
+            float *sums = part->sums ? part->sums + (row - part->m0) * part->sum_row + (col - part->n0) : own;
+            int64_t sum_row = part->sums ? part->sum_row : TILE_COLS;
+            tile_call t = { .units = units, .a = a, .b = part->b + (col - j0) * units, .c = sums, .c_row = sum_row,
+                            .add = u0 > 0 };
+            plan->tiles[cols > W][rows - 1](&t);
+            if (last)
+                finish(g, row, col, rows, cols, sums, sum_row);
+        }
+        row += rows;
+    }
+}
+
+static void run_part(const half_plan *plan, const half_part *part)
+{
+    int64_t all = units_of(plan), u0 = 0;
+    do { /* once for k of 0, too */
+        int64_t units = all - u0 < plan->depth ? all - u0 : plan->depth;
+        for (int64_t j0 = part->n0; j0 < part->n1; j0 += plan->cols) {
+            int64_t j1 = part->n1 - j0 < plan->cols ? part->n1 : j0 + plan->cols;
+            pack_block_b(plan, part, j0, j1, u0, units);
+            half_block(plan, part, j0, j1, u0, units);
+        }
+        u0 += units;
+    } while (u0 < all);
+}
+
+static void run_parts(void *arg, int64_t begin, int64_t end)
+{
+    half_plan *plan = arg;
+    const trek_gemm *g = plan->g;
+    float *workspace = trek_block_alloc((size_t)(plan->a_size + plan->b_size + plan->sum_size) * sizeof *workspace);
+    if (!workspace) {
+        plan->failed = true;
+        return;
+    }
+    for (int64_t i = begin; i < end; i++) {
+        half_part part = { .m0 = i / plan->col_parts * plan->part_rows, .n0 = i % plan->col_parts * plan->part_cols };
+        part.m1 = g->m - part.m0 < plan->part_rows ? g->m : part.m0 + plan->part_rows;
+        part.n1 = g->n - part.n0 < plan->part_cols ? g->n : part.n0 + plan->part_cols;
+        part.a = workspace;
+        part.b = part.a + plan->a_size;
+        part.sums = plan->sum_size ? part.b + plan->b_size : NULL;
+        part.sum_row = (plan->part_cols + TILE_COLS - 1) / TILE_COLS * TILE_COLS;
+        if (part.m0 < part.m1 && part.n0 < part.n1)
+            run_part(plan, &part);
+    }
+    trek_block_free(workspace);
+}
+
+/* -- plans -- */
+
+static int64_t divide_up(int64_t x, int64_t by) { return (x + by - 1) / by; }
+
+/* Cuts C so that each thread gets a few parts, little is packed twice, and workspaces stay small. */
+static void plan_parts(half_plan *plan, int64_t blocks)
+{
+    const trek_gemm *g = plan->g;
+    double work = (double)g->m * (double)g->n * (double)g->k;
+    int64_t rows = divide_up(g->m, TILE_ROWS), cols = divide_up(g->n, TILE_COLS);
+    int64_t threads = g->alone || work < 4e5 ? 1 : trek_pool_threads(trek_pool_here());
+    int64_t wanted = threads == 1 ? 1 : work < 2e5 * (double)threads ? (int64_t)(work / 2e5) : threads;
+    if (threads > 1 && work > 5e7 * (double)threads)
+        wanted = 2 * threads; /* a thread that is held up leaves some to others */
+    int64_t best_rows = 1, best_cols = 1;
+    double best = 1e300;
+    for (int64_t by_row = 1; by_row <= wanted; by_row++) {
+        int64_t by_col = wanted / by_row, tall = divide_up(rows, by_row), wide = divide_up(cols, by_col);
+        double cost = (double)(tall * wide) * TILE_ROWS * TILE_COLS * (double)g->k * 0.04 +
+                      (double)g->k * (double)(tall * TILE_ROWS + wide * TILE_COLS) * 0.3;
+        if (cost < best)
+            best = cost, best_rows = by_row, best_cols = by_col;
+    }
+    int64_t tall = divide_up(rows, best_rows), wide = divide_up(cols, best_cols);
+    int64_t limit = PART_ELEMENTS / TILE_ROWS / (plan->depth > 0 ? plan->depth : 1);
+    if (tall > limit)
+        tall = divide_up(rows, divide_up(rows, limit));
+    limit = PART_ELEMENTS / (tall * TILE_ROWS * TILE_COLS);
+    if (blocks > 1 && wide > limit)
+        wide = divide_up(cols, divide_up(cols, limit));
+    plan->part_rows = tall * TILE_ROWS;
+    plan->part_cols = wide * TILE_COLS;
+    plan->row_parts = divide_up(g->m, plan->part_rows);
+    plan->col_parts = divide_up(g->n, plan->part_cols);
+}
+
+static void plan_sizes(half_plan *plan)
+{
+    const trek_gemm *g = plan->g;
+    int64_t units = units_of(plan), blocks = units > BLOCK_UNITS ? divide_up(units, BLOCK_UNITS) : 1;
+    plan->depth = divide_up(divide_up(units, blocks), 4) * 4;
+    if (blocks == 1)
+        plan->depth = units;
+    plan->cols = BLOCK_ELEMENTS / (plan->depth > 448 ? plan->depth : 448) / TILE_COLS * TILE_COLS;
+    plan_parts(plan, blocks);
+    int64_t rows = plan->part_rows < g->m ? plan->part_rows : g->m;
+    int64_t cols = divide_up(plan->part_cols < plan->cols ? plan->part_cols : plan->cols, TILE_COLS) * TILE_COLS;
+    plan->a_size = divide_up(rows * plan->depth + W, W) * W;
+    plan->b_size = cols * plan->depth;
+    plan->sum_size = blocks > 1 ? plan->part_rows * plan->part_cols : 0;
+}
+
+static trek_status tiled(const trek_gemm *g)
+{
+    half_plan plan = { .g = g, .tiles = tiles };
+    if (g->a_dtype == TREK_BF16 && g->b_dtype == TREK_BF16 && dot_tiles_if_fast()) {
+        plan.tiles = dot_tiles_if_fast();
+        plan.pairs = true;
+    }
+    atomic_init(&plan.failed, false);
+    plan_sizes(&plan);
+    int64_t parts = plan.row_parts * plan.col_parts;
+    if (parts == 1 || g->alone)
+        run_parts(&plan, 0, parts);
+    else
+        trek_parallel(parts, 1, run_parts, &plan);
+    return plan.failed ? TREK_ERR_MEMORY : TREK_OK;
+}
+
+/* C^T = B^T A^T */
+static trek_gemm swapped(const trek_gemm *g)
+{
+    trek_gemm s = *g;
+    s.m = g->n, s.n = g->m;
+    s.a = g->b, s.a_dtype = g->b_dtype, s.a_row = g->b_col, s.a_col = g->b_row;
+    s.b = g->a, s.b_dtype = g->a_dtype, s.b_row = g->a_col, s.b_col = g->a_row;
+    s.c_row = g->c_col, s.c_col = g->c_row;
+    s.bias_row = g->bias_col, s.bias_col = g->bias_row;
+    return s;
+}
+
+/* Cycles per element of C, roughly: arithmetic on whole vectors, and results that are not written side by side. */
+static double cost(const trek_gemm *g)
+{
+    double vectors = (double)divide_up(g->n, W) * (double)(g->m < 4 ? 4 : g->m) * (double)g->k * 0.6;
+    return vectors + (double)g->m * (double)g->n * (g->c_col == 1 ? 0.3 : 4.0);
+}
+
+trek_status TREK_ISA_NAME(trek_gemm_half)(const trek_gemm *g)
+{
+    if (g->m == 0 || g->n == 0)
+        return TREK_OK;
+    trek_gemm s = swapped(g);
+    if (few_suits(g) || few_suits(&s))
+        return few(few_suits(g) ? g : &s);
+    if (one_row_suits(g) || one_row_suits(&s))
+        return one_row(one_row_suits(g) ? g : &s);
+    return tiled(cost(&s) < cost(g) ? &s : g);
+}

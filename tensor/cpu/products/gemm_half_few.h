@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Few rows of A against many numbers of 16 bits that are each read once: at the
+ * speed of memory, widened in registers. Included by gemm_half.c. */
+
+#define FEW_ROWS 6
+#define FEW_COLS (TREK_VECTOR_BYTES == 64 ? 4 : 2)
+
+/* Writes a tile of C whose sums are made, with all that comes after them. In gemm_half.c. */
+static void finish(const trek_gemm *g, int64_t row, int64_t col, int rows, int cols, const float *sums, int64_t sum_row);
+
+typedef struct few_call {
+    const trek_gemm *g;
+    const float *a;        /* [m][pitch]: widened, each 2 W numbers in the order in which those of B come */
+    int64_t pitch, rows;   /* rows: together, at most FEW_ROWS */
+} few_call;
+
+/* Place of number e of 2 W: bf16 come as the even ones and the odd ones, f16 in their order. */
+static int split_place(trek_dtype dtype, int e) { return dtype == TREK_BF16 ? e / 2 + (e & 1) * W : e; }
+
+TREK_INLINE V first_part(const trek_dtype dtype, const uint16_t *b, int n)
+{
+    return dtype == TREK_BF16 ? widen_low(dtype, load_pairs(b, n)) : widen_f16(load_halves(b, n < W ? n : W));
+}
+TREK_INLINE V second_part(const trek_dtype dtype, const uint16_t *b, int n)
+{
+    return dtype == TREK_BF16 ? widen_high(dtype, load_pairs(b, n)) : widen_f16(load_halves(b + W, n < W ? 0 : n - W));
+}
+
+/* to[i * to_row + j] = rows of A times columns of B, `rows` by `cols`. */
+TREK_INLINE void few_dots(const trek_dtype dtype, const int rows, const int cols, const few_call *f, int64_t row, int64_t col,
+                          float *to, int64_t to_row)
+{
+    const trek_gemm *g = f->g;
+    const uint16_t *b = (const uint16_t *)g->b + col * g->b_col;
+    const float *a = f->a + row * f->pitch;
+    V sum[FEW_ROWS][8];
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++) {
+#pragma GCC unroll 8
+        for (int j = 0; j < cols; j++)
+            sum[i][j] = (V){ 0 };
+    }
+    for (int64_t p = 0; p < g->k; p += 2 * W) {
+        const int n = g->k - p < 2 * W ? (int)(g->k - p) : 2 * W;
+        V first[8], second[8];
+#pragma GCC unroll 8
+        for (int j = 0; j < cols; j++) {
+            first[j] = first_part(dtype, b + j * g->b_col + p, n);
+            second[j] = second_part(dtype, b + j * g->b_col + p, n);
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++) {
+            V x = load_f32(a + i * f->pitch + p), y = load_f32(a + i * f->pitch + p + W);
+#pragma GCC unroll 8
+            for (int j = 0; j < cols; j++)
+                sum[i][j] = fma_f32(y, second[j], fma_f32(x, first[j], sum[i][j]));
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++) {
+#pragma GCC unroll 8
+        for (int j = 0; j < cols; j++)
+            to[i * to_row + j] = sum_f32(sum[i][j]);
+    }
+}
+
+/* All columns [0, cols) from `col` on of rows [row, row + rows). */
+TREK_INLINE void few_rows(const trek_dtype dtype, const int rows, const few_call *f, int64_t row, int64_t col, int cols,
+                          float *to, int64_t to_row)
+{
+    int j = 0;
+    for (; j + FEW_COLS <= cols; j += FEW_COLS)
+        few_dots(dtype, rows, FEW_COLS, f, row, col + j, to + j, to_row);
+    for (; j < cols; j++)
+        few_dots(dtype, rows, 1, f, row, col + j, to + j, to_row);
+}
+
+#define TREK_FEW(rows, name, dtype)                                                                                 \
+    static void few_##name##_##rows(const few_call *f, int64_t row, int64_t col, int cols, float *to, int64_t to_row) \
+    {                                                                                                               \
+        few_rows(dtype, rows, f, row, col, cols, to, to_row);                                                       \
+    }
+#define TREK_FEW_EACH(name, dtype)                                                                                  \
+    TREK_FEW(1, name, dtype) TREK_FEW(2, name, dtype) TREK_FEW(3, name, dtype) TREK_FEW(4, name, dtype)             \
+    TREK_FEW(5, name, dtype) TREK_FEW(6, name, dtype)
+TREK_FEW_EACH(bf16, TREK_BF16)
+TREK_FEW_EACH(f16, TREK_F16)
+#undef TREK_FEW
+#undef TREK_FEW_EACH
+
+enum { FEW_STRIP = 32 }; /* columns of B that all rows are multiplied with while they are at hand */
+
+/* Columns [begin, end) of C; rows FEW_ROWS at a time, as even as can be. */
+static void few_range(void *arg, int64_t begin, int64_t end)
+{
+    typedef void (*few_fn)(const few_call *, int64_t, int64_t, int, float *, int64_t);
+    static const few_fn table[2][FEW_ROWS] = { { few_bf16_1, few_bf16_2, few_bf16_3, few_bf16_4, few_bf16_5, few_bf16_6 },
+                                               { few_f16_1, few_f16_2, few_f16_3, few_f16_4, few_f16_5, few_f16_6 } };
+    const few_call *f = arg;
+    const trek_gemm *g = f->g;
+    const int64_t parts = (g->m + FEW_ROWS - 1) / FEW_ROWS;
+    for (int64_t col = begin; col < end; col += FEW_STRIP) {
+        int cols = end - col < FEW_STRIP ? (int)(end - col) : FEW_STRIP;
+        for (int64_t part = 0, row = 0; part < parts; part++) {
+            int rows = (int)((g->m - row + parts - part - 1) / (parts - part));
+            float sums[FEW_ROWS * FEW_STRIP];
+            table[g->b_dtype == TREK_F16][rows - 1](f, row, col, cols, sums, FEW_STRIP);
+            finish(g, row, col, rows, cols, sums, FEW_STRIP);
+            row += rows;
+        }
+    }
+}
+
+/* B's columns are contiguous along k and each is read for a few rows only. */
+static bool few_suits(const trek_gemm *g)
+{
+    return g->m <= 2 * FEW_ROWS && g->b_row == 1 && g->b_dtype != TREK_F32 && g->k >= 64;
+}
+
+static void split_row(const trek_gemm *g, const char *from, float *to, int64_t pitch)
+{
+    int64_t whole = g->a_col == 1 && g->a_dtype == g->b_dtype ? g->k / (2 * W) * (2 * W) : 0;
+    const uint16_t *halves = (const uint16_t *)(const void *)from;
+    for (int64_t p = 0; p < whole; p += 2 * W) {
+        bool bf16 = g->b_dtype == TREK_BF16;
+        store_f32(to + p, bf16 ? first_part(TREK_BF16, halves + p, 2 * W) : first_part(TREK_F16, halves + p, 2 * W));
+        store_f32(to + p + W, bf16 ? second_part(TREK_BF16, halves + p, 2 * W) : second_part(TREK_F16, halves + p, 2 * W));
+    }
+    memset(to + whole, 0, (size_t)(pitch - whole) * sizeof *to);
+    for (int64_t p = whole; p < g->k; p++)
+        to[p / (2 * W) * (2 * W) + split_place(g->b_dtype, (int)(p % (2 * W)))] = number_at(g->a_dtype, from, p * g->a_col);
+}
+
+static trek_status few(const trek_gemm *g)
+{
+    few_call f = { .g = g, .pitch = (g->k + 2 * W - 1) / (2 * W) * (2 * W) };
+    float *a = trek_block_alloc((size_t)(g->m * f.pitch) * sizeof *a);
+    if (!a)
+        return TREK_ERR_MEMORY;
+    for (int64_t i = 0; i < g->m; i++)
+        split_row(g, (const char *)g->a + i * g->a_row * (g->a_dtype == TREK_F32 ? 4 : 2), a + i * f.pitch, f.pitch);
+    f.a = a;
+    int64_t grain = (65536 / (g->k * (g->m < 3 ? 1 : g->m / 2)) + FEW_COLS) / FEW_COLS * FEW_COLS;
+    if (g->alone)
+        few_range(&f, 0, g->n);
+    else
+        trek_parallel(g->n, grain, few_range, &f);
+    trek_block_free(a);
+    return TREK_OK;
+}
+
+/* -- one row of A, B's rows contiguous: rows of B are added up, four at a time -- */
+
+typedef struct row_call {
+    const trek_gemm *g;
+    const float *a;   /* k numbers */
+    float *sums;      /* n numbers */
+} row_call;
+
+TREK_INLINE void add_rows(const trek_dtype dtype, const row_call *r, int64_t begin, int64_t end)
+{
+    const trek_gemm *g = r->g;
+    for (int64_t p = 0; p < g->k; p += 4) {
+        const uint16_t *b[4];
+        V x[4];
+        for (int64_t c = 0; c < 4; c++) { /* rows beyond: the first one, times 0 below */
+            b[c] = (const uint16_t *)g->b + (p + c < g->k ? p + c : p) * g->b_row;
+            x[c] = spread_f32(p + c < g->k ? r->a[p + c] : 0);
+        }
+        const int count = g->k - p < 4 ? (int)(g->k - p) : 4;
+        for (int64_t j = begin; j < end; j += W) {
+            const int n = end - j < W ? (int)(end - j) : W;
+            V sum = p == 0 ? (V){ 0 } : load_part_f32(r->sums + j, lanes_f32(n));
+            if (count == 4) {
+#pragma GCC unroll 4
+                for (int c = 0; c < 4; c++)
+                    sum = fma_f32(widen(dtype, load_halves(b[c] + j, n)), x[c], sum);
+            } else {
+                for (int c = 0; c < count; c++)
+                    sum = fma_f32(widen(dtype, load_halves(b[c] + j, n)), x[c], sum);
+            }
+            store_part_f32(r->sums + j, lanes_f32(n), sum);
+        }
+    }
+}
+
+static void one_row_range(void *arg, int64_t begin, int64_t end)
+{
+    const row_call *r = arg;
+    if (r->g->b_dtype == TREK_BF16)
+        add_rows(TREK_BF16, r, begin, end);
+    else
+        add_rows(TREK_F16, r, begin, end);
+    finish(r->g, 0, begin, 1, (int)(end - begin), r->sums + begin, 0);
+}
+
+static bool one_row_suits(const trek_gemm *g)
+{
+    return g->m == 1 && g->b_col == 1 && g->b_dtype != TREK_F32 && g->k > 0;
+}
+
+static trek_status one_row(const trek_gemm *g)
+{
+    row_call r = { .g = g };
+    float *buffer = trek_block_alloc((size_t)(g->k + g->n) * sizeof *buffer);
+    if (!buffer)
+        return TREK_ERR_MEMORY;
+    for (int64_t p = 0; p < g->k; p++)
+        buffer[p] = number_at(g->a_dtype, g->a, p * g->a_col);
+    r.a = buffer;
+    r.sums = buffer + g->k;
+    if (g->alone)
+        one_row_range(&r, 0, g->n);
+    else
+        trek_parallel(g->n, (65536 / g->k + 64) / 64 * 64, one_row_range, &r);
+    trek_block_free(buffer);
+    return TREK_OK;
+}
+
+#undef FEW_ROWS
+#undef FEW_COLS

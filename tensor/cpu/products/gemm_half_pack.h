@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Packing for products of 16-bit numbers. Units of four bytes go side by side,
+ * one for each lane (row of A or column of B), for one place along k: a number
+ * widened to f32, or the pair of two bf16 that follow each other along k.
+ * Included by gemm_half.c. */
+
+/* to[u * to_row + l], units u < units and lanes l < lanes from numbers from[l * lane + p * step], p < k; zeros in
+ * lanes..fill and beyond k. */
+typedef struct packing {
+    float *to;
+    int64_t to_row;
+    int lanes, fill;
+    const char *from;
+    int64_t lane, step, k;
+} packing;
+
+/* Lanes lie side by side in memory. */
+TREK_INLINE void pack_side_by_side(const packing *c, const trek_dtype dtype, const bool pairs)
+{
+    const int size = dtype == TREK_F32 ? 4 : 2;
+    const int64_t k = c->k, step = c->step, to_row = c->to_row; /* not read again after each store */
+    const char *from = c->from;
+    float *to = c->to;
+    if (c->lanes == 2 * W && !pairs) { /* most of B */
+        for (int64_t p = 0; p < k; p++, from += step * size, to += to_row) {
+            store_f32(to, load_whole(dtype, from));
+            store_f32(to + W, load_whole(dtype, from + W * size));
+        }
+        return;
+    }
+    for (int l = 0; l < c->fill; l += W, from = c->from + l * size, to = c->to + l) {
+        const int rest = c->lanes - l, n = rest > W ? W : rest > 0 ? rest : 0;
+        const trek_lanes written = lanes_f32(c->fill - l > W ? W : c->fill - l);
+        if (!pairs) {
+            for (int64_t p = 0; p < k; p++, from += step * size, to += to_row)
+                store_part_f32(to, written, load_numbers(dtype, from, n));
+            continue;
+        }
+        for (int64_t p = 0; p < k; p += 2, from += 2 * step * size, to += to_row) {
+            half_words low = to_words(load_halves((const uint16_t *)(const void *)from, n)), high = { 0 };
+            if (p + 1 < k)
+                high = to_words(load_halves((const uint16_t *)(const void *)from + step, n));
+            store_part_f32(to, written, (V)(low | high << 16));
+        }
+    }
+}
+
+/* W words of each of W lanes, transposed: pairs, or numbers of four bytes. `per` numbers a word, n numbers left. */
+TREK_INLINE void load_transposed(V *r, const char *from, int64_t lane_bytes, int lanes, const int per, int64_t n)
+{
+    const int count = n < per * W ? (int)n : per * W;
+    if (lanes == W && count == per * W) {
+#pragma GCC unroll 16
+        for (int l = 0; l < W; l++)
+            memcpy(&r[l], from + l * lane_bytes, sizeof r[l]);
+        transpose_f32(r);
+        return;
+    }
+#pragma GCC unroll 16
+    for (int l = 0; l < W; l++) { /* lanes beyond are read from the last one, and are made zeros below */
+        const void *at = from + (l < lanes ? l : lanes - 1) * lane_bytes;
+        r[l] = per == 2 ? (V)load_pairs(at, count) : load_part_f32(at, lanes_f32(count));
+    }
+    for (int l = lanes; l < W; l++)
+        r[l] = (V){ 0 };
+    transpose_f32(r);
+}
+
+/* The units of W transposed words go below each other; `left` numbers are there along k. */
+TREK_INLINE void store_transposed(float *to, const int64_t to_row, const trek_lanes written, const V *r, const trek_dtype dtype,
+                                  const bool whole, const int count, int64_t left)
+{
+#pragma GCC unroll 16
+    for (int u = 0; u < count; u++) {
+        if (whole) {
+            store_part_f32(to + u * to_row, written, r[u]);
+            continue;
+        }
+        store_part_f32(to + 2 * u * to_row, written, widen_low(dtype, (half_words)r[u]));
+        if (2 * u + 1 < left)
+            store_part_f32(to + (2 * u + 1) * to_row, written, widen_high(dtype, (half_words)r[u]));
+    }
+}
+
+/* Each lane's numbers follow each other in memory. */
+TREK_INLINE void pack_transposed_numbers(const packing *c, const trek_dtype dtype, const bool pairs)
+{
+    const int per = dtype == TREK_F32 ? 1 : 2, size = 4 / per;
+    const bool whole = per == 1 || pairs;
+    const int64_t k = c->k, lane_bytes = c->lane * size, to_row = c->to_row; /* not read again after each store */
+    for (int l = 0; l < c->fill; l += W) {
+        const int rest = c->lanes - l, lanes = rest > W ? W : rest > 0 ? rest : 0;
+        const trek_lanes written = lanes_f32(c->fill - l > W ? W : c->fill - l);
+        const char *from = c->from + l * lane_bytes;
+        float *to = c->to + l;
+        for (int64_t p = 0; p < k; p += per * W, from += 4 * W, to += (whole ? W : 2 * W) * to_row) {
+            V r[W];
+            if (lanes)
+                load_transposed(r, from, lane_bytes, lanes, per, k - p);
+            else
+                memset(r, 0, sizeof r);
+            if (k - p >= per * W)
+                store_transposed(to, to_row, written, r, dtype, whole, W, per * W);
+            else
+                store_transposed(to, to_row, written, r, dtype, whole, (int)((k - p + per - 1) / per), k - p);
+        }
+    }
+}
+
+static void pack_strided(const packing *c, trek_dtype dtype, bool pairs)
+{
+    const uint16_t *halves = (const uint16_t *)(const void *)c->from;
+    for (int l = 0; l < c->fill; l++) {
+        const bool present = l < c->lanes;
+        if (!pairs) {
+            for (int64_t p = 0; p < c->k; p++)
+                c->to[p * c->to_row + l] = present ? number_at(dtype, c->from, l * c->lane + p * c->step) : 0;
+            continue;
+        }
+        for (int64_t p = 0; p < c->k; p += 2) {
+            uint32_t low = present ? halves[l * c->lane + p * c->step] : 0;
+            uint32_t high = present && p + 1 < c->k ? halves[l * c->lane + (p + 1) * c->step] : 0;
+            c->to[p / 2 * c->to_row + l] = trek_f32_bits(low | high << 16);
+        }
+    }
+}
+
+TREK_INLINE void pack_as(const packing *c, const trek_dtype dtype, const bool pairs)
+{
+    if (c->lane == 1)
+        pack_side_by_side(c, dtype, pairs);
+    else if (c->step == 1)
+        pack_transposed_numbers(c, dtype, pairs);
+    else
+        pack_strided(c, dtype, pairs);
+}
+
+static void pack_f32(const packing *c) { pack_as(c, TREK_F32, false); }
+static void pack_f16(const packing *c) { pack_as(c, TREK_F16, false); }
+static void pack_bf16(const packing *c) { pack_as(c, TREK_BF16, false); }
+static void pack_bf16_pairs(const packing *c) { pack_as(c, TREK_BF16, true); }
+
+static void pack_units(trek_dtype dtype, bool pairs, const packing *c)
+{
+    if (pairs)
+        pack_bf16_pairs(c);
+    else if (dtype == TREK_F32)
+        pack_f32(c);
+    else if (dtype == TREK_BF16)
+        pack_bf16(c);
+    else
+        pack_f16(c);
+}

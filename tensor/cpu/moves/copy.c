@@ -169,8 +169,44 @@ static const uint8_t lanes[TREK_DTYPE_COUNT] = {
     [TREK_I64] = TREK_LANE_8,  [TREK_I32] = TREK_LANE_4, [TREK_U8] = TREK_LANE_1,      [TREK_BOOL] = TREK_LANE_1,
 };
 
+/* f32 to and from 16 bits, contiguous: in one step, without a buffer between. */
+typedef struct half_conversion {
+    const trek_tensor *in, *out;
+} half_conversion;
+
+static void convert_halves_part(void *arg, int64_t begin, int64_t end)
+{
+    const half_conversion *c = arg;
+    int64_t n = end - begin;
+    const uint16_t *from = (const uint16_t *)(const void *)c->in->data + begin;
+    uint16_t *to = (uint16_t *)(void *)c->out->data + begin;
+    if (c->in->dtype == TREK_BF16)
+        trek_f32_from_bf16_row((float *)(void *)c->out->data + begin, from, n);
+    else if (c->in->dtype == TREK_F16)
+        trek_f32_from_f16_row((float *)(void *)c->out->data + begin, from, n);
+    else if (c->out->dtype == TREK_BF16)
+        trek_bf16_from_f32_row(to, (const float *)(const void *)c->in->data + begin, n);
+    else
+        trek_f16_from_f32_row(to, (const float *)(const void *)c->in->data + begin, n);
+}
+
+/* Whether that is what the call wants; does it. */
+static bool convert_halves(const trek_op_call *call)
+{
+    const trek_tensor *in = call->inputs[0], *out = call->outputs[0];
+    bool narrows = in->dtype == TREK_F32 && trek_dtype_is_16bit((trek_dtype)out->dtype);
+    bool widens = trek_dtype_is_16bit((trek_dtype)in->dtype) && out->dtype == TREK_F32;
+    if (!(narrows || widens) || !in->contiguous || !out->contiguous || in->numel != out->numel)
+        return false;
+    half_conversion c = { .in = in, .out = out };
+    trek_parallel(out->numel, CHEAP, convert_halves_part, &c);
+    return true;
+}
+
 static trek_status convert(const trek_op_call *call)
 {
+    if (convert_halves(call))
+        return TREK_OK;
     trek_dtype from = (trek_dtype)call->inputs[0]->dtype, to = (trek_dtype)call->outputs[0]->dtype;
     int width = trek_lane_bytes((trek_lane)lanes[from]);
     if (from == to) /* no conversion: bits are kept */

@@ -120,7 +120,11 @@ static void TREK_R(store_row)(const trek_tensor *y, char *to, const T *from, int
 {
     int64_t step = y->strides[3];
     uint16_t *half = (uint16_t *)(void *)to;
-    if (y->dtype == TREK_BF16)
+    if (step == 1 && y->dtype == TREK_BF16 && sizeof(T) == 4)
+        trek_bf16_from_f32_row(half, (const float *)from, n);
+    else if (step == 1 && y->dtype == TREK_F16 && sizeof(T) == 4)
+        trek_f16_from_f32_row(half, (const float *)from, n);
+    else if (y->dtype == TREK_BF16)
         for (int64_t d = 0; d < n; d++)
             half[d * step] = trek_bf16_from_f32((float)from[d]);
     else if (y->dtype == TREK_F16)
@@ -198,17 +202,36 @@ static T TREK_R(element)(const trek_tensor *t, const char *at, int64_t step)
     }
 }
 
+/* Elements [first, first + n) of a row. */
+static void TREK_R(elements)(const trek_tensor *t, const char *row, int64_t first, int64_t n, T *to)
+{
+    const uint16_t *halves = (const uint16_t *)(const void *)row + first;
+    if (t->strides[3] == 1 && t->dtype == TREK_BF16 && sizeof(T) == 4)
+        trek_f32_from_bf16_row((float *)to, halves, n);
+    else if (t->strides[3] == 1 && t->dtype == TREK_F16 && sizeof(T) == 4)
+        trek_f32_from_f16_row((float *)to, halves, n);
+    else
+        for (int64_t d = 0; d < n; d++)
+            to[d] = TREK_R(element)(t, row, (first + d) * t->strides[3]);
+}
+
 /* delta = sum over the depth of dy y, which is the sum over the keys of p dp. */
 static void TREK_R(delta_rows)(void *arg, int64_t begin, int64_t end)
 {
+    enum { PART = 128 };
     const attention_job *job = arg;
     for (int64_t row = begin; row < end; row++) {
         int64_t i = row % job->queries, h = row / job->queries % job->heads, b = row / job->queries / job->heads;
         const char *y = place_of(job->y, b, h, i), *dy = place_of(job->dy, b, h, i);
         double sum = 0;
-        for (int64_t d = 0; d < job->depth; d++)
-            sum += (double)TREK_R(element)(job->y, y, d * job->y->strides[3]) *
-                   (double)TREK_R(element)(job->dy, dy, d * job->dy->strides[3]);
+        T first[PART], second[PART];
+        for (int64_t d = 0; d < job->depth; d += PART) {
+            int64_t n = job->depth - d < PART ? job->depth - d : PART;
+            TREK_R(elements)(job->y, y, d, n, first);
+            TREK_R(elements)(job->dy, dy, d, n, second);
+            for (int64_t e = 0; e < n; e++)
+                sum += (double)first[e] * (double)second[e];
+        }
         ((T *)job->delta)[row] = (T)sum;
     }
 }

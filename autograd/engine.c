@@ -749,11 +749,10 @@ trek_shape trek_rule_shape(const trek_backward_call *b, int k)
     return trek_shape_make(b->node->edges[k].ndim, b->node->edges[k].sizes);
 }
 
-trek_tensor *trek_rule_sink(trek_backward_call *b, int k, bool *overwrite)
+/* The tensor of a leaf's gradient, of that dtype, that a rule may write into; NULL. */
+static trek_tensor *sink_of(trek_var *var, trek_dtype dtype, bool *overwrite)
 {
-    trek_edge *edge = &b->node->edges[k];
-    trek_var *var = edge->leaf;
-    if (!var || b->create_graph || walking->inputs || var->data->dtype != b->grad->data->dtype || !is_watched(walking, var))
+    if (walking->inputs || var->data->dtype != dtype || !is_watched(walking, var))
         return NULL;
     trek_leaf *leaf = trek_var_leaf(var);
     if (!leaf)
@@ -764,7 +763,7 @@ trek_tensor *trek_rule_sink(trek_backward_call *b, int k, bool *overwrite)
         trek_tensor_release(made);
         leaf->has_grad = false;
     }
-    if (!leaf->grad || !leaf->grad->data->contiguous || leaf->grad->data->dtype != b->grad->data->dtype ||
+    if (!leaf->grad || !leaf->grad->data->contiguous || leaf->grad->data->dtype != dtype ||
         (!leaf->grad_in_arena && leaf->has_grad && !is_alone(leaf->grad)))
         return NULL;
     *overwrite = !leaf->has_grad;
@@ -776,7 +775,32 @@ trek_status trek_walk_give(trek_backward_call *b, int k, trek_var *grad)
     return give_to_node(walking, b->node->edges[k].node, 0, grad);
 }
 
-void trek_rule_sunk(trek_backward_call *b, int k) { b->node->edges[k].leaf->leaf->has_grad = true; }
+trek_tensor *trek_rule_sink(trek_backward_call *b, int k, bool *overwrite)
+{
+    trek_var *var = b->node->edges[k].leaf;
+    return var && !b->create_graph ? sink_of(var, (trek_dtype)b->grad->data->dtype, overwrite) : NULL;
+}
+
+/* The leaf of which input k is a cast that nobody watches; NULL. */
+static trek_var *leaf_of_cast(const trek_backward_call *b, int k)
+{
+    const trek_node *node = b->node->edges[k].node;
+    return node && node->op && node->op->id == TREK_OP_convert && !node->hooks && !node->freed ? node->edges[0].leaf : NULL;
+}
+
+trek_tensor *trek_rule_sink_of_cast(trek_backward_call *b, int k, bool *overwrite)
+{
+    trek_var *var = leaf_of_cast(b, k);
+    bool fits = var && !b->create_graph && trek_dtype_is_16bit((trek_dtype)b->grad->data->dtype) &&
+                trek_device_equal(var->data->device, b->grad->data->device);
+    return fits ? sink_of(var, TREK_F32, overwrite) : NULL;
+}
+
+void trek_rule_sunk(trek_backward_call *b, int k)
+{
+    trek_var *var = b->node->edges[k].leaf;
+    (var ? var : leaf_of_cast(b, k))->leaf->has_grad = true;
+}
 
 bool trek_backward_retains(void) { return walking && walking->retain; }
 bool trek_backward_captures(void) { return walking && walking->inputs; }

@@ -182,6 +182,49 @@ static void gradients_equal_written_casts(void **state)
     assert_int_equal(trek_error_status(), TREK_OK);
 }
 
+static trek_var *count_call(trek_var *var, trek_var *grad, void *arg)
+{
+    (void)var, (void)grad;
+    ++*(int *)arg;
+    return NULL;
+}
+
+/* A weight's gradient is made from 16-bit operands, but is not itself rounded to 16 bits; it adds up over uses and passes, and
+ * hooks see it once a pass. */
+static void weight_gradients_are_full(void **state)
+{
+    (void)state;
+    for (int c = 0; c < 2; c++) {
+        trek_dtype d = c ? TREK_F16 : TREK_BF16;
+        trek_var *w = leaf(1, trek_dims(7, 6), TREK_F32);
+        int calls = 0;
+        assert_true(trek_var_on_grad(w, count_call, &calls) >= 0);
+        double want[42] = { 0 }, got[42];
+        for (int pass = 0; pass < 2; pass++) {
+            trek_scope scope = trek_scope_begin();
+            trek_var *x = trek_var_from(test_tensor(5, trek_dims(9, 6), 1)),
+                *u = trek_var_from(test_tensor(6, trek_dims(9, 7), 1));
+            double a[54], b[63];
+            read_into(trek_var_data(trek_cast(x, d)), a);
+            read_into(trek_var_data(trek_cast(u, d)), b);
+            trek_autocast_begin(d);
+            trek_var *y = trek_add(trek_linear(x, w, NULL), trek_linear(x, w, NULL));
+            trek_autocast_end();
+            assert_int_equal(trek_backward_with(y, trek_cast(u, d), NULL), TREK_OK);
+            trek_scope_end(scope);
+            for (int i = 0; i < 42; i++)
+                for (int r = 0; r < 9; r++)
+                    want[i] += 2 * a[r * 6 + i % 6] * b[r * 7 + i / 6];
+        }
+        read_into(trek_var_data(trek_var_grad(w)), got);
+        for (int i = 0; i < 42; i++)
+            assert_true(fabs(got[i] - want[i]) < 1e-5);
+        assert_int_equal(calls, 2);
+        trek_var_release(w);
+    }
+    assert_int_equal(trek_error_status(), TREK_OK);
+}
+
 /* --- graphs and ranks ------------------------------------------------------------------------------------ */
 
 enum { IN = 10, HIDDEN = 24, CLASSES = 5, BATCH = 30 };
@@ -435,6 +478,7 @@ int main(void)
         cmocka_unit_test(ops_choose_their_dtype),
         cmocka_unit_test(casts_of_parameters_are_kept),
         cmocka_unit_test(gradients_equal_written_casts),
+        cmocka_unit_test(weight_gradients_are_full),
         cmocka_unit_test(ranks_agree_under_autocast),
         cmocka_unit_test(overflow_skips_the_step_everywhere),
         cmocka_unit_test(ranks_train_16_bit_parameters),

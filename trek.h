@@ -44,6 +44,7 @@
 #include "tensor/common.h"
 #include "tensor/memory.h"
 #include "tensor/op_opts.h"
+#include "tensor/peak.h"
 #include "tensor/scope.h"
 #include "tensor/status.h"
 #include "tensor/tensor.h"

@@ -13,6 +13,7 @@
 #include "autograd/tape_internal.h"
 #include "tensor/backend.h"
 #include "tensor/debug.h"
+#include "tensor/trace.h"
 
 enum { FEW_COMPOSITE = 8 };
 
@@ -429,9 +430,11 @@ static trek_status run_rule(walk *w, trek_node *node, trek_var **grads)
     return status;
 }
 
+static const char *name_of(const trek_node *node) { return node->op ? node->op->name : node->context->function->name; }
+
 static trek_status fail_node(const trek_node *node, trek_status status)
 {
-    return trek_fail_after(status, "backward of %s failed", node->op ? node->op->name : node->context->function->name);
+    return trek_fail_after(status, "backward of %s failed", name_of(node));
 }
 
 static trek_status node_hooks(trek_node *node)
@@ -461,6 +464,7 @@ static trek_status run_node(walk *w, trek_node *node)
         return trek_error_status();
     for (int k = 0; k < node->n_inputs; k++)
         grads[k] = NULL;
+    int frame = trek_trace_records() ? trek_trace_begin_node(name_of(node), node->path) : 0;
     trek_scope_part scope = trek_scope_part_begin(); /* of the walk's */
     trek_status status = node->partial ? trek_partial_complete(node) : TREK_OK;
     if (status == TREK_OK)
@@ -482,6 +486,8 @@ static trek_status run_node(walk *w, trek_node *node)
     trek_scope_part_end(scope);
     if (grads != few)
         trek_block_free(grads);
+    if (frame)
+        trek_trace_end_frame(frame);
     return status;
 }
 

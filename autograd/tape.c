@@ -6,6 +6,7 @@
 
 #include "autograd/tape_internal.h"
 #include "tensor/thread_end.h"
+#include "tensor/trace.h"
 
 _Thread_local trek_grad_mode trek_grad_mode_here;
 _Thread_local trek_tape *trek_tape_here;
@@ -92,6 +93,7 @@ trek_node *trek_node_new(const trek_op *op, trek_var *const *inputs, int n_input
     node->n_inputs = n_inputs;
     node->n_outputs = n_outputs;
     node->walk = 0;
+    node->path = trek_trace_records() ? trek_trace_path_here() : 0;
     node->op = op;
     node->context = NULL;
     node->tape = tape;

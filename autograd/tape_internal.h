@@ -26,6 +26,7 @@ struct trek_node {
     uint16_t n_saved;
     int n_inputs, n_outputs;
     uint32_t walk;                /* the walk it takes part in */
+    uint32_t path;                /* the module that it was recorded in; 0 where nobody asked */
     const trek_op *op;            /* NULL: function */
     trek_function_context *context;
     trek_tape *tape;

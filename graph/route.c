@@ -9,7 +9,9 @@
 #include "autograd/var_internal.h"
 #include "graph/graph_internal.h"
 #include "nn/layers_internal.h"
+#include "nn/module_internal.h"
 #include "nn/walk.h"
+#include "tensor/trace.h"
 
 #include <string.h>
 
@@ -190,6 +192,7 @@ static trek_status run_step(trek_graph *graph, const trek_route_step *step)
     trek_scope scope = trek_scope_begin();
     if (scope.depth == 0)
         return trek_error_status();
+    int frame = step->kind != TREK_ROUTE_MERGE && trek_trace_records() ? trek_module_trace(step->module) : 0;
     trek_var *y;
     if (step->kind == TREK_ROUTE_ONE)
         y = step->module->klass->forward(step->module, r->slots[r->places[step->first_input]]);
@@ -197,6 +200,8 @@ static trek_status run_step(trek_graph *graph, const trek_route_step *step)
         y = run_linear(graph, step);
     else
         y = run_many(graph, step);
+    if (frame)
+        trek_trace_end_frame(frame);
     r->slots[step->output] = y ? trek_var_retain(y) : NULL;
     trek_scope_end(scope);
     if (!y) {
@@ -301,11 +306,14 @@ trek_var *trek_graph_run_route(trek_graph *graph, trek_var *const *inputs, int n
         return NULL;
     trek_status status = TREK_OK;
     bool clean = trek_error_status() == TREK_OK;
+    int frame = trek_trace_records() ? trek_module_trace(&graph->base) : 0;
     for (int k = 0; k < r->n_steps && status == TREK_OK; k++) {
         status = run_step(graph, &r->steps[k]);
         if (status != TREK_OK && clean)
             tell_place(graph, &r->steps[k]);
     }
+    if (frame)
+        trek_trace_end_frame(frame);
     bool stays = !r->owned[l->output] || r->keeps[l->output];
     trek_var *y = status == TREK_OK ? give_output(graph, stays) : NULL;
     if (!y) {

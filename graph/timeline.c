@@ -1,37 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A ring of entries behind one mutex (spans are a few per step), and its Chrome trace. */
-#include "graph/timeline.h"
+/* A ring of entries behind one mutex, and what is heard from the trace sink. */
+#include "graph/timeline_internal.h"
 
-#include <errno.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "graph/graph_internal.h"
-#include "nn/replace_file.h"
+#include "tensor/intern.h"
+#include "tensor/op_cost.h"
 #include "tensor/ranges.h"
 #include "tensor/rank_context.h"
-#include "tensor/trace.h"
 
-struct trek_timeline {
-    pthread_mutex_t lock;
-    trek_timeline_entry *ring;
-    int64_t capacity, first, count, dropped;
-    bool ranges;
-};
+enum { MOST_ROWS = 1 << 20 };
 
 /* --- recording ---------------------------------------------------------------- */
-
-static int thread_number(void)
-{
-    static atomic_int threads;
-    static _Thread_local int number = -1;
-    if (number < 0)
-        number = atomic_fetch_add(&threads, 1);
-    return number;
-}
 
 static void copy_name(char *to, const char *name)
 {
@@ -48,7 +30,9 @@ static void copy_name(char *to, const char *name)
 static void add(trek_timeline *t, const char *name, trek_timeline_entry entry)
 {
     copy_name(entry.name, name ? name : "");
-    entry.thread = thread_number();
+    entry.thread = trek_trace_thread();
+    entry.path = entry.path ? entry.path : "";
+    entry.shapes = entry.shapes ? entry.shapes : "";
     pthread_mutex_lock(&t->lock);
     if (t->count == t->capacity) {
         t->first = (t->first + 1) % t->capacity;
@@ -86,9 +70,116 @@ static void sink_event(const char *name, int rank, int64_t at_ns, double value, 
     sink_entry(name, (trek_timeline_entry){ .rank = rank, .start_ns = at_ns, .end_ns = at_ns, .value = value });
 }
 
-static const trek_trace_sink sink = { .span = sink_span, .event = sink_event };
-static const trek_trace_sink sink_with_ranges = { .span = sink_span, .event = sink_event, .enter = trek_ranges_enter,
-                                                  .leave = trek_ranges_leave };
+/* --- frames: ops, modules, nodes, spans -------------------------------------------- */
+
+static size_t add_number(char *text, size_t at, int64_t value)
+{
+    char digits[24];
+    int n = 0;
+    do
+        digits[n++] = (char)('0' + value % 10);
+    while ((value /= 10) > 0);
+    while (n > 0)
+        text[at++] = digits[--n];
+    return at;
+}
+
+/* "f32[64, 784] ": by hand, since every op comes here. */
+static size_t add_shape(char *text, size_t at, const trek_tensor *t)
+{
+    const char *dtype = trek_dtype_name((trek_dtype)t->dtype);
+    size_t length = strlen(dtype);
+    memcpy(text + at, dtype, length);
+    at += length;
+    text[at++] = '[';
+    for (int d = 0; d < t->ndim; d++) {
+        if (d) {
+            text[at++] = ',';
+            text[at++] = ' ';
+        }
+        at = add_number(text, at, t->sizes[d]);
+    }
+    text[at++] = ']';
+    text[at++] = ' ';
+    return at;
+}
+
+/* What does not fit is "...". */
+static uint32_t shapes_of(const trek_op_call *call)
+{
+    enum { SHAPE = TREK_MAX_DIMS * 22 + 16 };
+    char text[TREK_INTERN_LENGTH + SHAPE];
+    size_t at = 0;
+    for (int k = 0; k < call->n_inputs + call->n_outputs; k++) {
+        const trek_tensor *t = k < call->n_inputs ? call->inputs[k] : call->outputs[k - call->n_inputs];
+        if (k == call->n_inputs) {
+            memcpy(text + at, "-> ", 3);
+            at += 3;
+        }
+        if (at > TREK_INTERN_LENGTH - SHAPE && k < call->n_inputs) { /* the inputs of cat: the first ones, and the result */
+            memcpy(text + at, "... ", 4);
+            at += 4;
+            k = call->n_inputs - 1;
+        } else if (t && at <= TREK_INTERN_LENGTH) {
+            at = add_shape(text, at, t);
+        }
+    }
+    uint32_t number = trek_intern(text, at ? at - 1 : 0, TREK_INTERN_FEW);
+    return number || !at ? number : trek_timeline_other();
+}
+
+static bool is_on_device(const trek_op_call *call)
+{
+    return call->outputs[0] && call->outputs[0]->device.type != TREK_CPU;
+}
+
+static uint32_t name_number(const char *name)
+{
+    uint32_t number = trek_intern(name, strlen(name), TREK_INTERN_FEW);
+    return number || !*name ? number : trek_timeline_other();
+}
+
+/* What the end of a frame comes to. The record gets its costs, for those around it. */
+static void add_frame(trek_timeline *t, trek_trace_record *record)
+{
+    const trek_op_call *call = record->call;
+    char backward[TREK_TIMELINE_NAME];
+    const char *name = record->name;
+    if (record->kind == TREK_TRACE_NODE) {
+        snprintf(backward, sizeof backward, "%.*s backward", TREK_TIMELINE_NAME - 10, record->name);
+        name = backward;
+    }
+    if (call)
+        trek_op_cost(call, &record->flops, &record->bytes);
+    trek_timeline_key key = { .kind = record->kind, .backward = record->backward, .path = record->path, .rank = record->rank,
+                              .name = record->kind == TREK_TRACE_MODULE ? 0 : name_number(name),
+                              .shapes = call ? shapes_of(call) : 0 };
+    pthread_mutex_lock(&t->lock);
+    trek_timeline_table_add(&t->table, &key, record, call && is_on_device(call));
+    pthread_mutex_unlock(&t->lock);
+    add(t, name, (trek_timeline_entry){
+        .is_span = true, .rank = record->rank, .start_ns = record->start_ns, .end_ns = record->end_ns, .detail = record->detail,
+        .kind = (trek_timeline_kind)record->kind, .backward = record->backward, .path = trek_interned(record->path),
+        .shapes = trek_interned(key.shapes), .self_ns = record->end_ns - record->start_ns - record->inside_ns,
+        .flops = record->flops, .bytes = record->bytes });
+}
+
+static void sink_frame(trek_trace_record *record, void *arg)
+{
+    (void)arg;
+    pthread_mutex_lock(&attached_lock);
+    if (attached && attached->ops)
+        add_frame(attached, record);
+    pthread_mutex_unlock(&attached_lock);
+}
+
+/* [ops][ranges] */
+static const trek_trace_sink sinks[2][2] = {
+    { { .span = sink_span, .event = sink_event },
+      { .span = sink_span, .event = sink_event, .enter = trek_ranges_enter, .leave = trek_ranges_leave } },
+    { { .frame = sink_frame, .event = sink_event },
+      { .frame = sink_frame, .event = sink_event, .enter = trek_ranges_enter, .leave = trek_ranges_leave } },
+};
 
 trek_status trek_timeline_attach(trek_timeline *timeline)
 {
@@ -96,7 +187,8 @@ trek_status trek_timeline_attach(trek_timeline *timeline)
         return trek_fail_missing("trek_timeline_attach", "timeline");
     pthread_mutex_lock(&attached_lock);
     attached = timeline;
-    atomic_store(&trek_trace, timeline->ranges || trek_ranges_wanted() ? &sink_with_ranges : &sink);
+    atomic_store(&trek_trace, &sinks[timeline->ops][timeline->ranges || trek_ranges_wanted()]);
+    trek_trace_start_recording(timeline->ops);
     pthread_mutex_unlock(&attached_lock);
     return TREK_OK;
 }
@@ -105,6 +197,7 @@ void trek_timeline_detach(trek_timeline *timeline)
 {
     pthread_mutex_lock(&attached_lock);
     if (timeline && attached == timeline) {
+        trek_trace_start_recording(false);
         atomic_store(&trek_trace, NULL);
         trek_ranges_start();
         attached = NULL;
@@ -117,13 +210,18 @@ trek_timeline *trek_timeline_new(const trek_timeline_opts *opts)
     int64_t capacity = opts && opts->capacity ? opts->capacity : 65536;
     if (capacity < 1)
         return trek_fail_null(TREK_ERR_ARGUMENT, "timeline: the capacity must be at least 1");
+    int64_t rows = opts && opts->rows ? opts->rows : 16384;
+    if (rows < 1 || rows > MOST_ROWS)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "timeline: %lld rows; 1 to %d are possible", (long long)rows, MOST_ROWS);
     trek_timeline *t = trek_calloc(1, sizeof *t);
     if (!t)
         return NULL;
     t->capacity = capacity;
     t->ranges = opts && opts->nvtx && trek_ranges_available();
     t->ring = trek_calloc((size_t)capacity, sizeof *t->ring);
-    if (!t->ring) {
+    t->ops = opts && opts->ops;
+    if (!t->ring || (t->ops && trek_timeline_table_init(&t->table, rows) != TREK_OK)) {
+        trek_free(t->ring);
         trek_free(t);
         return NULL;
     }
@@ -140,19 +238,31 @@ void trek_timeline_free(trek_timeline **timeline)
     trek_timeline_detach(t);
     pthread_mutex_destroy(&t->lock);
     trek_free(t->ring);
+    trek_free(t->table.cells);
     trek_free(t);
 }
 
 trek_timeline_span trek_timeline_begin(trek_timeline *timeline)
 {
-    return (trek_timeline_span){ timeline ? trek_clock_ns() : 0 };
+    if (!timeline)
+        return (trek_timeline_span){ 0 };
+    return (trek_timeline_span){ timeline->ops && trek_trace_records() ? trek_trace_begin_span("") : trek_clock_ns() };
 }
 
 void trek_timeline_end(trek_timeline *timeline, const char *name, trek_timeline_span span)
 {
-    if (timeline)
-        add(timeline, name, (trek_timeline_entry){ .is_span = true, .rank = trek_rank_here.rank, .start_ns = span.start_ns,
-                                                   .end_ns = trek_clock_ns() });
+    trek_trace_record record;
+    if (!timeline)
+        return;
+    if (!timeline->ops || !trek_trace_take_span(span.start_ns, &record))
+        record = (trek_trace_record){ .start_ns = span.start_ns, .end_ns = trek_clock_ns() };
+    record.name = name ? name : "";
+    record.rank = trek_rank_here.rank;
+    if (timeline->ops)
+        add_frame(timeline, &record);
+    else
+        add(timeline, name, (trek_timeline_entry){ .is_span = true, .rank = record.rank, .start_ns = record.start_ns,
+                                                   .end_ns = record.end_ns });
 }
 
 void trek_timeline_event(trek_timeline *timeline, const char *name, double value)
@@ -203,124 +313,6 @@ void trek_timeline_clear(trek_timeline *timeline)
         return;
     pthread_mutex_lock(&timeline->lock);
     timeline->first = timeline->count = timeline->dropped = 0;
+    trek_timeline_table_clear(&timeline->table);
     pthread_mutex_unlock(&timeline->lock);
-}
-
-/* --- the Chrome trace ------------------------------------------------------------- */
-
-/* A copy of the entries, so that nobody waits for the disk. NULL and MEMORY. */
-static trek_timeline_entry *snapshot(trek_timeline *t, int64_t *count, int64_t *dropped)
-{
-    trek_timeline_entry *copy = trek_alloc((size_t)t->capacity * sizeof *copy);
-    if (!copy)
-        return NULL;
-    pthread_mutex_lock(&t->lock);
-    for (int64_t k = 0; k < t->count; k++)
-        copy[k] = t->ring[(t->first + k) % t->capacity];
-    *count = t->count;
-    *dropped = t->dropped;
-    pthread_mutex_unlock(&t->lock);
-    return copy;
-}
-
-/* Nanoseconds as microseconds with three decimals. */
-static void write_time(trek_text *text, const char *key, int64_t ns)
-{
-    trek_text_format(text, ",\"%s\":%lld.%03d", key, (long long)(ns / 1000), (int)(ns % 1000));
-}
-
-static void write_entry(trek_text *text, const trek_timeline_entry *entry, int64_t origin)
-{
-    char number[40];
-    trek_text_add(text, ",\n{\"name\":\"");
-    trek_text_add_escaped(text, entry->name);
-    trek_text_format(text, "\",\"ph\":\"%s\",\"pid\":%d,\"tid\":%d", entry->is_span ? "X" : "i", entry->rank, entry->thread);
-    write_time(text, "ts", entry->start_ns - origin);
-    if (entry->is_span) {
-        write_time(text, "dur", entry->end_ns - entry->start_ns);
-        trek_text_format(text, ",\"args\":{\"detail\":%lld}}", (long long)entry->detail);
-    } else {
-        trek_text_format(text, ",\"s\":\"t\",\"args\":{\"value\":%s}}", trek_number_text(entry->value, 17, number));
-    }
-}
-
-/* A name for each rank's process; the comma that write_entry begins with needs a first element, too. */
-static void write_processes(trek_text *text, const trek_timeline_entry *entries, int64_t count)
-{
-    trek_text_add(text, "{\"name\":\"trek\",\"ph\":\"M\",\"pid\":0,\"tid\":0,\"args\":{}}");
-    int last = -1;
-    for (;;) {
-        int next = -1; /* the least rank above last */
-        for (int64_t k = 0; k < count; k++)
-            if (entries[k].rank > last && (next < 0 || entries[k].rank < next))
-                next = entries[k].rank;
-        if (next < 0)
-            return;
-        trek_text_format(text, ",\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":0,", next);
-        trek_text_format(text, "\"args\":{\"name\":\"rank %d\"}}", next);
-        last = next;
-    }
-}
-
-static trek_status put_text(FILE *file, trek_text *text)
-{
-    bool written = !text->failed && fwrite(text->data, 1, text->length, file) == text->length;
-    text->length = 0;
-    return text->failed ? TREK_ERR_MEMORY : written ? TREK_OK : TREK_ERR_IO;
-}
-
-static trek_status write_trace(FILE *file, const trek_timeline_entry *entries, int64_t count, int64_t dropped)
-{
-    trek_text text = { 0 };
-    int64_t origin = count ? entries[0].start_ns : 0;
-    for (int64_t k = 1; k < count; k++)
-        origin = entries[k].start_ns < origin ? entries[k].start_ns : origin;
-    trek_text_format(&text, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"dropped\":%lld},\n", (long long)dropped);
-    trek_text_add(&text, "\"traceEvents\":[\n");
-    write_processes(&text, entries, count);
-    trek_status status = TREK_OK;
-    for (int64_t k = 0; k < count && status == TREK_OK; k++) {
-        write_entry(&text, &entries[k], origin);
-        if (text.length > 1 << 16)
-            status = put_text(file, &text);
-    }
-    trek_text_add(&text, "\n]}\n");
-    if (status == TREK_OK)
-        status = put_text(file, &text);
-    trek_text_clear(&text);
-    return status;
-}
-
-static trek_status write_entries(int descriptor, const char *path, const trek_timeline_entry *entries, int64_t count,
-                                 int64_t dropped)
-{
-    int copy = dup(descriptor); /* which fclose closes */
-    FILE *file = copy >= 0 ? fdopen(copy, "w") : NULL;
-    if (!file) {
-        trek_status status = trek_fail(TREK_ERR_IO, "trek_timeline_save: cannot write %s: %s", path, strerror(errno));
-        if (copy >= 0)
-            close(copy);
-        return status;
-    }
-    trek_status status = write_trace(file, entries, count, dropped);
-    int error = errno;
-    if (fclose(file) != 0 && status == TREK_OK) {
-        status = TREK_ERR_IO;
-        error = errno;
-    }
-    return status == TREK_ERR_IO ? trek_fail(status, "trek_timeline_save: cannot write %s: %s", path, strerror(error)) : status;
-}
-
-trek_status trek_timeline_save(trek_timeline *timeline, const char *path)
-{
-    trek_file_replacement replacement;
-    if (!timeline || !path)
-        return trek_fail_missing("trek_timeline_save", timeline ? "path" : "timeline");
-    int64_t count, dropped;
-    trek_timeline_entry *entries = snapshot(timeline, &count, &dropped);
-    trek_status status = entries ? trek_replace_begin(&replacement, path) : TREK_ERR_MEMORY;
-    if (status == TREK_OK)
-        status = trek_replace_end(&replacement, write_entries(replacement.file, path, entries, count, dropped));
-    trek_free(entries);
-    return status;
 }

@@ -13,4 +13,8 @@ struct trek_module_upkeep {
     trek_module *next;       /* of those that trek_module_free has yet to free */
 };
 
+/* While trek_trace_records(): begins the frame of a module's forward, under its path in the module around it; 0: it is
+ * that module itself. For trek_trace_end_frame. */
+int trek_module_trace(trek_module *module);
+
 #endif

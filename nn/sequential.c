@@ -8,6 +8,7 @@
 #include "nn/walk.h"
 #include "tensor/debug.h"
 #include "tensor/status_internal.h"
+#include "tensor/trace.h"
 
 /* What a linear layer followed by this module can do in the same op. */
 static trek_activation fusable(const trek_module *first, const trek_module *second)
@@ -29,7 +30,10 @@ static trek_var *run_next(const trek_module_child *children, int n, int *k, trek
     const trek_linear_layer *linear = (const trek_linear_layer *)first;
     ++*k;
     bool clean = trek_error_status() == TREK_OK;
+    int frame = trek_trace_records() ? trek_module_trace(first) : 0;
     trek_var *y = trek_linear_activation(x, linear->weight, linear->bias, activation);
+    if (frame)
+        trek_trace_end_frame(frame);
     if (!y && clean)
         trek_module_tell_place(first, first);
     return y;

@@ -11,6 +11,7 @@
 #include "tensor/debug.h"
 #include "tensor/number_internal.h"
 #include "tensor/rank_context.h"
+#include "tensor/trace.h"
 
 #define TREK_OP(name, signature, infer, ...) trek_status trek_infer_##infer(trek_op_call *call);
 #include "tensor/ops.def"
@@ -316,12 +317,8 @@ TREK_SELDOM static trek_status check_live(const trek_op_call *call)
     return status;
 }
 
-trek_status trek_op_run(trek_op_call *call)
+static inline trek_status run_op(trek_op_call *call)
 {
-    if (trek_forked)
-        return trek_fail_forked();
-    if (trek_debug && check_live(call) != TREK_OK)
-        return TREK_ERR_STATE;
     unsigned adapt = 0;
     trek_status status = check_inputs(call, &adapt);
     if (status != TREK_OK)
@@ -341,6 +338,24 @@ trek_status trek_op_run(trek_op_call *call)
     if (status != TREK_OK)
         drop_outputs(call, given);
     return status;
+}
+
+TREK_SELDOM static trek_status run_looked_at(trek_op_call *call)
+{
+    if (trek_forked)
+        return trek_fail_forked();
+    if (trek_debug && check_live(call) != TREK_OK)
+        return TREK_ERR_STATE;
+    int frame = trek_trace_records() ? trek_trace_begin_op(call->op->name) : 0;
+    trek_status status = run_op(call);
+    if (frame)
+        trek_trace_end_op(frame, status == TREK_OK ? call : NULL);
+    return status;
+}
+
+trek_status trek_op_run(trek_op_call *call)
+{
+    return trek_not_lean | trek_trace_records() ? run_looked_at(call) : run_op(call);
 }
 
 trek_tensor *trek_op_run_first(trek_op_call *call)

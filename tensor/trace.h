@@ -5,7 +5,32 @@
 #define TREK_TENSOR_TRACE_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
+
+struct trek_op_call;
+
+/* What lies on a thread's stack of frames: what it is in the middle of. */
+typedef enum trek_trace_kind {
+    TREK_TRACE_SPAN,
+    TREK_TRACE_OP,
+    TREK_TRACE_MODULE,   /* a module's forward */
+    TREK_TRACE_NODE,     /* the backward of an op, or of a program's function, on the tape */
+} trek_trace_kind;
+
+/* A frame that has ended. */
+typedef struct trek_trace_record {
+    trek_trace_kind kind;
+    const char *name;
+    uint32_t path;       /* the module that it is part of (trek_interned); 0: none */
+    bool backward;       /* inside a node's backward: path is that of the op's forward */
+    int rank;
+    int64_t start_ns, end_ns, inside_ns; /* inside: what frames inside it took */
+    int64_t detail;
+    const struct trek_op_call *call; /* of an op that succeeded; else NULL */
+    double flops, bytes;             /* its own: the listener puts them there */
+    double inside_flops, inside_bytes; /* of the frames inside it */
+} trek_trace_record;
 
 typedef struct trek_trace_sink {
     /* name must be a string that lives as long as the program. Times are
@@ -16,12 +41,16 @@ typedef struct trek_trace_sink {
     /* On the thread of a span, where it begins and where it ends; may be NULL. */
     void (*enter)(const char *name);
     void (*leave)(const char *name);
+    /* NULL, or whom frames are told to, spans as well; ops, modules and nodes come while trek_trace_records() says so. */
+    void (*frame)(trek_trace_record *record, void *arg);
 } trek_trace_sink;
 
 extern _Atomic(const trek_trace_sink *) trek_trace; /* NULL: off */
 
 /* Monotonic nanoseconds. */
 int64_t trek_clock_ns(void);
+/* The calling thread's number, as threads first ask; 0, too, where there is no memory to remember it. */
+int trek_trace_thread(void);
 
 int64_t trek_trace_entered(const char *name);
 /* Begins a span, under the name that it will be ended by; its start, or 0 while nobody listens. */
@@ -32,5 +61,32 @@ static inline int64_t trek_trace_enter(const char *name)
 /* Reports a span of the calling thread's rank that began at start_ns (0: nothing). */
 void trek_trace_end(const char *name, int64_t start_ns, int64_t detail);
 void trek_trace_event(const char *name, double value);
+
+/* --- frames -------------------------------------------------------------------------- */
+
+/* Whether ops, modules and nodes are recorded. */
+extern atomic_bool trek_trace_recording;
+static inline bool trek_trace_records(void) { return atomic_load_explicit(&trek_trace_recording, memory_order_relaxed); }
+
+/* All of the calling thread, and while trek_trace_records() only. Begin gives the frame, for end; 0 without memory, for
+ * which end does nothing. What was begun inside a frame and never ended, because it failed, ends with it untold. */
+int trek_trace_begin_op(const char *name);
+void trek_trace_end_op(int frame, const struct trek_op_call *call); /* NULL: the op failed */
+/* A module's forward, under its name in the module around it (or its class's name). `module` is only compared. */
+int trek_trace_begin_module(const char *name, const void *module);
+int trek_trace_begin_node(const char *name, uint32_t path);
+void trek_trace_end_frame(int frame);
+/* A span of a program's own: found again by its start. */
+int64_t trek_trace_begin_span(const char *name);
+/* Takes the span that began then off the stack into *record, with what was inside it; false if there is none. */
+bool trek_trace_take_span(int64_t start_ns, trek_trace_record *record);
+
+/* The innermost module that runs on this thread; NULL: none. */
+const void *trek_trace_module_here(void);
+/* Its path, or that of the node whose backward runs: what a node of the tape remembers. */
+uint32_t trek_trace_path_here(void);
+
+/* From here on frames are new: what is left of an earlier recording on any thread is forgotten. */
+void trek_trace_start_recording(bool on);
 
 #endif

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reporting to the trace sink, and the stacks of frames. */
+#include "tensor/trace.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "tensor/intern.h"
+#include "tensor/rank_context.h"
+#include "tensor/thread_end.h"
+
+_Atomic(const trek_trace_sink *) trek_trace;
+atomic_bool trek_trace_recording;
+static atomic_uint recording_number; /* of the recordings that have begun */
+
+/* An unfinished record, and the module that runs in it. */
+typedef struct frame {
+    trek_trace_record record;
+    const void *module;
+} frame;
+
+/* Of the calling thread; NULL: it has recorded nothing yet. */
+static _Thread_local struct stack {
+    frame *frames;
+    int depth, room, thread;
+    unsigned recording;
+} *stack_here;
+
+static void stack_end(void)
+{
+    free(stack_here->frames);
+    free(stack_here);
+    stack_here = NULL;
+}
+
+int64_t trek_clock_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* --- the stack ----------------------------------------------------------------------- */
+
+/* NULL without memory: a profile has gaps then, and nothing fails. */
+static struct stack *stack_of_thread(void)
+{
+    static atomic_int threads;
+    if (stack_here || !(stack_here = calloc(1, sizeof *stack_here)))
+        return stack_here;
+    stack_here->thread = atomic_fetch_add(&threads, 1);
+    trek_thread_at_end(TREK_THREAD_TRACE, stack_end);
+    return stack_here;
+}
+
+int trek_trace_thread(void)
+{
+    const struct stack *s = stack_of_thread();
+    return s ? s->thread : 0;
+}
+
+/* The thread's stack with room for one more; NULL. */
+static struct stack *stack_with_room(void)
+{
+    struct stack *s = stack_of_thread();
+    if (!s)
+        return NULL;
+    unsigned recording = atomic_load_explicit(&recording_number, memory_order_relaxed);
+    if (s->recording != recording)
+        s->depth = 0;
+    s->recording = recording;
+    if (s->depth < s->room)
+        return s;
+    int room = s->room ? 2 * s->room : 32;
+    frame *frames = realloc(s->frames, (size_t)room * sizeof *frames);
+    if (!frames)
+        return NULL;
+    s->frames = frames;
+    s->room = room;
+    return s;
+}
+
+/* A frame inside the innermost one: of the same module, unless the caller says otherwise. Its number, from 1; 0: none. */
+static int push(trek_trace_kind kind, const char *name)
+{
+    struct stack *s = stack_with_room();
+    if (!s)
+        return 0;
+    const frame *around = s->depth ? &s->frames[s->depth - 1] : NULL;
+    s->frames[s->depth] = (frame){ .record = { .kind = kind, .name = name, .path = around ? around->record.path : 0,
+                                               .backward = around && around->record.backward },
+                                   .module = around ? around->module : NULL };
+    return ++s->depth;
+}
+
+static void enter(const char *name)
+{
+    const trek_trace_sink *sink = atomic_load_explicit(&trek_trace, memory_order_acquire);
+    if (sink && sink->enter)
+        sink->enter(name);
+}
+
+/* As late as can be: what comes before belongs to the frame around it. */
+static int begun(int frame)
+{
+    if (frame)
+        stack_here->frames[frame - 1].record.start_ns = trek_clock_ns();
+    return frame;
+}
+
+/* Takes frame number k and all above it off the stack. */
+static bool pop(int k, trek_trace_record *record)
+{
+    struct stack *s = stack_here;
+    if (k < 1 || !s || k > s->depth || s->recording != atomic_load_explicit(&recording_number, memory_order_relaxed))
+        return false;
+    *record = s->frames[k - 1].record;
+    s->depth = k - 1;
+    return true;
+}
+
+/* Adds what has ended to the frame that it was inside of. */
+static void count_inside(const trek_trace_record *record)
+{
+    struct stack *s = stack_here;
+    if (!s || !s->depth)
+        return;
+    trek_trace_record *around = &s->frames[s->depth - 1].record;
+    around->inside_ns += record->end_ns - record->start_ns;
+    around->inside_flops += record->flops + record->inside_flops;
+    around->inside_bytes += record->bytes + record->inside_bytes;
+}
+
+static void tell(trek_trace_record *record)
+{
+    const trek_trace_sink *sink = atomic_load_explicit(&trek_trace, memory_order_acquire);
+    record->rank = trek_rank_here.rank;
+    if (sink && sink->leave)
+        sink->leave(record->name);
+    if (sink && sink->frame)
+        sink->frame(record, sink->arg);
+    count_inside(record);
+}
+
+/* --- ops, modules, nodes -------------------------------------------------------------- */
+
+int trek_trace_begin_op(const char *name)
+{
+    enter(name);
+    return begun(push(TREK_TRACE_OP, name));
+}
+
+void trek_trace_end_op(int frame, const struct trek_op_call *call)
+{
+    int64_t now = trek_clock_ns();
+    trek_trace_record record;
+    if (!pop(frame, &record))
+        return;
+    record.end_ns = now;
+    record.call = call;
+    tell(&record);
+}
+
+void trek_trace_end_frame(int frame) { trek_trace_end_op(frame, NULL); }
+
+/* "gpt.blocks.0": a module that no text is left for counts as the one around it. */
+static uint32_t path_inside(uint32_t around, const char *name)
+{
+    char path[TREK_INTERN_LENGTH];
+    if (!*name) /* what a wrapper wraps is seen through */
+        return around;
+    const char *outer = trek_interned(around);
+    size_t length = strlen(outer), more = strlen(name);
+    if (length + 1 + more > sizeof path)
+        return around;
+    memcpy(path, outer, length);
+    if (length)
+        path[length++] = '.';
+    memcpy(path + length, name, more);
+    uint32_t number = trek_intern(path, length + more, TREK_INTERN_LIMIT);
+    return number ? number : around;
+}
+
+int trek_trace_begin_module(const char *name, const void *module)
+{
+    uint32_t path = path_inside(trek_trace_path_here(), name);
+    const char *shown = trek_interned(path);
+    enter(shown);
+    int k = push(TREK_TRACE_MODULE, shown);
+    if (k) {
+        stack_here->frames[k - 1].record.path = path;
+        stack_here->frames[k - 1].module = module;
+    }
+    return begun(k);
+}
+
+int trek_trace_begin_node(const char *name, uint32_t path)
+{
+    enter(name);
+    int k = push(TREK_TRACE_NODE, name);
+    if (k) {
+        stack_here->frames[k - 1].record.path = path;
+        stack_here->frames[k - 1].record.backward = true;
+    }
+    return begun(k);
+}
+
+static const frame *innermost(void)
+{
+    const struct stack *s = stack_here;
+    bool present = s && s->depth && s->recording == atomic_load_explicit(&recording_number, memory_order_relaxed);
+    return present ? &s->frames[s->depth - 1] : NULL;
+}
+
+const void *trek_trace_module_here(void)
+{
+    const frame *f = innermost();
+    return f ? f->module : NULL;
+}
+
+uint32_t trek_trace_path_here(void)
+{
+    const frame *f = innermost();
+    return f ? f->record.path : 0;
+}
+
+void trek_trace_start_recording(bool on)
+{
+    atomic_fetch_add(&recording_number, 1);
+    atomic_store(&trek_trace_recording, on);
+}
+
+/* --- spans ------------------------------------------------------------------------------ */
+
+int64_t trek_trace_begin_span(const char *name)
+{
+    int k = begun(push(TREK_TRACE_SPAN, name));
+    return k ? stack_here->frames[k - 1].record.start_ns : trek_clock_ns();
+}
+
+bool trek_trace_take_span(int64_t start_ns, trek_trace_record *record)
+{
+    int64_t now = trek_clock_ns();
+    for (int k = stack_here ? stack_here->depth : 0; k > 0; k--) {
+        const trek_trace_record *r = &stack_here->frames[k - 1].record;
+        if (r->start_ns != start_ns || r->kind != TREK_TRACE_SPAN)
+            continue;
+        if (!pop(k, record))
+            return false;
+        record->end_ns = now;
+        count_inside(record);
+        return true;
+    }
+    return false;
+}
+
+int64_t trek_trace_entered(const char *name)
+{
+    enter(name);
+    return trek_trace_records() ? trek_trace_begin_span(name) : trek_clock_ns();
+}
+
+void trek_trace_end(const char *name, int64_t start_ns, int64_t detail)
+{
+    const trek_trace_sink *sink = atomic_load_explicit(&trek_trace, memory_order_acquire);
+    if (!sink || !start_ns)
+        return;
+    if (sink->leave)
+        sink->leave(name);
+    trek_trace_record record;
+    int rank = trek_rank_here.rank;
+    if (!sink->frame || !trek_trace_take_span(start_ns, &record))
+        record = (trek_trace_record){ .start_ns = start_ns, .end_ns = trek_clock_ns() };
+    record.kind = TREK_TRACE_SPAN;
+    record.name = name;
+    record.rank = rank;
+    record.detail = detail;
+    if (sink->frame)
+        sink->frame(&record, sink->arg);
+    else if (sink->span)
+        sink->span(name, rank, record.start_ns, record.end_ns, detail, sink->arg);
+}
+
+void trek_trace_event(const char *name, double value)
+{
+    const trek_trace_sink *sink = atomic_load_explicit(&trek_trace, memory_order_acquire);
+    if (sink && sink->event)
+        sink->event(name, trek_rank_here.rank, trek_clock_ns(), value, sink->arg);
+}

@@ -4,6 +4,7 @@
  *   trek-bench [--repetitions N] [--ms N] NAME...   one line of JSON for each work
  *   trek-bench --serve NAME    sets the work up, prints its check values, then one
  *                              line for each line "REPETITIONS MS" on its input
+ *   trek-bench [--ms N] --profile NAME   where the work's time goes: ops, and modules, of about N ms
  *   trek-bench --list
  *
  * run.py runs it interleaved with peer.py, which does the same in PyTorch. */
@@ -53,10 +54,11 @@ void bench_leave_out(int64_t ns)
     left_out += ns;
 }
 
+static const bench_work *const lists[] = { bench_works_small, bench_works_training, bench_works_memory,
+                                           bench_works_recurrent, bench_works_start };
+
 static const bench_work *find_work(const char *name)
 {
-    const bench_work *lists[] = { bench_works_small, bench_works_training, bench_works_memory, bench_works_recurrent,
-                                  bench_works_start };
     for (size_t k = 0; k < sizeof lists / sizeof *lists; k++)
         for (const bench_work *work = lists[k]; work->name; work++)
             if (strcmp(work->name, name) == 0)
@@ -66,8 +68,6 @@ static const bench_work *find_work(const char *name)
 
 static void list_works(void)
 {
-    const bench_work *lists[] = { bench_works_small, bench_works_training, bench_works_memory, bench_works_recurrent,
-                                  bench_works_start };
     for (size_t k = 0; k < sizeof lists / sizeof *lists; k++)
         for (const bench_work *work = lists[k]; work->name; work++)
             printf("%-16s %s\n", work->name, work->what);
@@ -164,6 +164,35 @@ static bool failed(const char *name)
     return true;
 }
 
+static void print_profile(trek_timeline *timeline, trek_timeline_group group)
+{
+    char *text = trek_timeline_summary(timeline, &(trek_timeline_summary_opts){ .group = group, .peak = true });
+    printf("%s\n", text ? text : "");
+    trek_string_free(&text);
+}
+
+/* The profile of a work that runs for about `ms`. */
+static int profile_work(const char *name, double ms)
+{
+    const bench_work *work = find_work(name);
+    void *state = work ? work->open(work) : NULL;
+    if (failed(name) || !state)
+        return 1;
+    int64_t times = calibrate(work, state, ms);
+    trek_timeline *timeline = trek_timeline_new(&(trek_timeline_opts){ .ops = true });
+    trek_timeline_attach(timeline);
+    int64_t begin = bench_now_ns();
+    work->run(state, times);
+    double took = (double)(bench_now_ns() - begin) / 1e6;
+    trek_timeline_detach(timeline);
+    printf("%s: %s; %lld times in %.1f ms\n\n", name, work->what, (long long)times, took);
+    print_profile(timeline, TREK_TIMELINE_BY_OP);
+    print_profile(timeline, TREK_TIMELINE_BY_MODULE);
+    trek_timeline_free(&timeline);
+    work->close(state);
+    return failed(name);
+}
+
 /* Opens the work, prints its check values, measures it as often as `next` says; 0 if all went well. */
 static int run_work(const char *name, bool serve, int repetitions, double ms)
 {
@@ -192,12 +221,14 @@ static int run_work(const char *name, bool serve, int repetitions, double ms)
 
 int main(int argc, char **argv)
 {
-    bool serve = false;
+    bool serve = false, profile = false;
     int repetitions = 11, status = 0, k = 1;
     double ms = 50;
     for (; k < argc && argv[k][0] == '-'; k++) {
         if (strcmp(argv[k], "--serve") == 0) {
             serve = true;
+        } else if (strcmp(argv[k], "--profile") == 0) {
+            profile = true;
         } else if (strcmp(argv[k], "--list") == 0) {
             list_works();
             return 0;
@@ -212,10 +243,11 @@ int main(int argc, char **argv)
         }
     }
     if (k >= argc || argv[k][0] == '-' || repetitions < 1 || ms <= 0 || (serve && argc - k != 1)) {
-        fprintf(stderr, "usage: %s [--repetitions N] [--ms N] NAME... | --serve NAME | --list\n", argv[0]);
+        fprintf(stderr, "usage: %s [--repetitions N] [--ms N] NAME... | --serve NAME | [--ms N] --profile NAME... | --list\n",
+                argv[0]);
         return 2;
     }
     for (; k < argc && status == 0; k++)
-        status = run_work(argv[k], serve, repetitions, ms);
+        status = profile ? profile_work(argv[k], ms) : run_work(argv[k], serve, repetitions, ms);
     return status;
 }

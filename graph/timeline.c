@@ -155,7 +155,7 @@ static void add_frame(trek_timeline *t, trek_trace_record *record)
                               .name = record->kind == TREK_TRACE_MODULE ? 0 : name_number(name),
                               .shapes = call ? shapes_of(call) : 0 };
     pthread_mutex_lock(&t->lock);
-    trek_timeline_table_add(&t->table, &key, record, call && is_on_device(call));
+    trek_timeline_table_add(&t->table, &key, record, record->on_device || (call && is_on_device(call)));
     pthread_mutex_unlock(&t->lock);
     add(t, name, (trek_timeline_entry){
         .is_span = true, .rank = record->rank, .start_ns = record->start_ns, .end_ns = record->end_ns, .detail = record->detail,

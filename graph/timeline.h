@@ -115,10 +115,11 @@ typedef struct trek_timeline_row {
     int64_t total_ns, self_ns; /* with and without what is inside it; over calls, threads and ranks */
     int64_t least_ns, most_ns; /* of one call; BY_MODULE: of a forward, 0 for backward */
     double share;              /* of all rows' self_ns, in [0, 1] */
-    /* With what is inside it. FLOPs are those of products (of matrices, convolutions, attention, recurrent layers, the loss of
+    /* With what is inside it. An optimizer's step is an op by its class's name: no FLOPs, the bytes of one pass over parameters,
+     * gradients and state. FLOPs are those of products (of matrices, convolutions, attention, recurrent layers, the loss of
      * a linear layer), 2 for a multiplication and its addition; other ops count none. Causal attention counts the pairs
      * that may see each other, its backward five products for each. Bytes are those of inputs and outputs, each
-     * once; 0 for views. What an optimizer does is no op: it has neither. */
+     * once; 0 for views. */
     double flops, bytes;
 } trek_timeline_row;
 

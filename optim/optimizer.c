@@ -9,6 +9,7 @@
 
 #include "autograd/var_internal.h"
 #include "tensor/debug.h"
+#include "tensor/trace.h"
 
 static trek_optimizer_group group_of(const trek_optimizer_spec *spec)
 {
@@ -450,12 +451,8 @@ static void apply_all(trek_optimizer *optimizer, const trek_step_opts *opts)
     trek_optimizer_commit(optimizer);
 }
 
-trek_status trek_optimizer_step_with(trek_optimizer *optimizer, const trek_step_opts *opts)
+static trek_status step(trek_optimizer *optimizer, const trek_step_opts *opts)
 {
-    if (!optimizer)
-        return trek_fail_missing("trek_optimizer_step", "optimizer");
-    if (trek_gone(optimizer, "trek_optimizer_step", "the optimizer"))
-        return TREK_ERR_STATE;
     trek_arena *arena = optimizer->arena;
     trek_arena_mark_used(arena);
     trek_status status = trek_optimizer_prepare(optimizer);
@@ -478,6 +475,35 @@ trek_status trek_optimizer_step_with(trek_optimizer *optimizer, const trek_step_
     else if (opts->zero_grad)
         zero_rest(optimizer);
     return opts->adapt && scaler ? trek_grad_scaler_update(opts->scaler) : TREK_OK;
+}
+
+/* What one pass reads and writes. */
+static double step_bytes(const trek_optimizer *optimizer, const trek_step_opts *opts)
+{
+    double bytes = 0;
+    for (int p = 0; p < optimizer->arena->n_parts; p++) {
+        const trek_arena_part *part = &optimizer->arena->parts[p];
+        int passes = 2 + 1 + opts->zero_grad; /* the parameters, the gradients */
+        for (int s = 0; s < TREK_UPDATE_STATES; s++)
+            passes += optimizer->state[s][p] ? 2 : 0;
+        bytes += (double)part->count * (double)(passes * trek_item_size[part->wide]);
+        bytes += trek_arena_part_is_low(part) ? (double)part->count * trek_item_size[part->dtype] : 0;
+    }
+    return bytes;
+}
+
+trek_status trek_optimizer_step_with(trek_optimizer *optimizer, const trek_step_opts *opts)
+{
+    if (!optimizer)
+        return trek_fail_missing("trek_optimizer_step", "optimizer");
+    if (trek_gone(optimizer, "trek_optimizer_step", "the optimizer"))
+        return TREK_ERR_STATE;
+    int frame = trek_trace_records() ? trek_trace_begin_op(optimizer->klass->name) : 0;
+    trek_status status = step(optimizer, opts);
+    if (frame)
+        trek_trace_end_pass(frame, status == TREK_OK ? step_bytes(optimizer, opts) : 0,
+                            optimizer->arena->device.type != TREK_CPU);
+    return status;
 }
 
 trek_status trek_optimizer_step(trek_optimizer *optimizer)

@@ -14,6 +14,8 @@ _Atomic(const trek_trace_sink *) trek_trace;
 atomic_bool trek_trace_recording;
 static atomic_uint recording_number; /* of the recordings that have begun */
 
+enum { MOST_SPANS = 1024 }; /* so deep spans are nested; deeper ones are told without what is inside them */
+
 /* An unfinished record, and the module that runs in it. */
 typedef struct frame {
     trek_trace_record record;
@@ -151,7 +153,7 @@ int trek_trace_begin_op(const char *name)
     return begun(push(TREK_TRACE_OP, name));
 }
 
-void trek_trace_end_op(int frame, const struct trek_op_call *call)
+static void end(int frame, const struct trek_op_call *call, double bytes, bool on_device)
 {
     int64_t now = trek_clock_ns();
     trek_trace_record record;
@@ -159,10 +161,15 @@ void trek_trace_end_op(int frame, const struct trek_op_call *call)
         return;
     record.end_ns = now;
     record.call = call;
+    record.bytes = bytes;
+    record.on_device = on_device;
     tell(&record);
 }
 
-void trek_trace_end_frame(int frame) { trek_trace_end_op(frame, NULL); }
+void trek_trace_end_op(int frame, const struct trek_op_call *call) { end(frame, call, 0, false); }
+void trek_trace_end_pass(int frame, double bytes, bool on_device) { end(frame, NULL, bytes, on_device); }
+
+void trek_trace_end_frame(int frame) { end(frame, NULL, 0, false); }
 
 /* "gpt.blocks.0": a module that no text is left for counts as the one around it. */
 static uint32_t path_inside(uint32_t around, const char *name)
@@ -235,7 +242,8 @@ void trek_trace_start_recording(bool on)
 
 int64_t trek_trace_begin_span(const char *name)
 {
-    int k = begun(push(TREK_TRACE_SPAN, name));
+    bool many = stack_here && stack_here->depth >= MOST_SPANS; /* a program that never ends its own */
+    int k = many ? 0 : begun(push(TREK_TRACE_SPAN, name));
     return k ? stack_here->frames[k - 1].record.start_ns : trek_clock_ns();
 }
 

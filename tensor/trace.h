@@ -28,7 +28,8 @@ typedef struct trek_trace_record {
     int64_t start_ns, end_ns, inside_ns; /* inside: what frames inside it took */
     int64_t detail;
     const struct trek_op_call *call; /* of an op that succeeded; else NULL */
-    double flops, bytes;             /* its own: the listener puts them there */
+    bool on_device;                  /* asynchronous: its time is the host's */
+    double flops, bytes;             /* its own: of a call the listener puts them there */
     double inside_flops, inside_bytes; /* of the frames inside it */
 } trek_trace_record;
 
@@ -72,6 +73,8 @@ static inline bool trek_trace_records(void) { return atomic_load_explicit(&trek_
  * which end does nothing. What was begun inside a frame and never ended, because it failed, ends with it untold. */
 int trek_trace_begin_op(const char *name);
 void trek_trace_end_op(int frame, const struct trek_op_call *call); /* NULL: the op failed */
+/* The same for what is no call of an op, but a pass over so many bytes. */
+void trek_trace_end_pass(int frame, double bytes, bool on_device);
 /* A module's forward, under its name in the module around it (or its class's name). `module` is only compared. */
 int trek_trace_begin_module(const char *name, const void *module);
 int trek_trace_begin_node(const char *name, uint32_t path);

@@ -373,6 +373,12 @@ static void graphs(void **state)
     assert_true(forward->self_ns < forward->total_ns && forward->self_ns >= 0);
     assert_int_equal(optimizer->calls, 2);
     assert_int_equal(row_of(n, "backward", false)->calls, 2);
+    const trek_timeline_row *adam = row_of(n, "adam", false);
+    assert_int_equal(adam->kind, TREK_TIMELINE_OP);
+    double one = 4 * (double)trek_module_param_count(trek_graph_module(graph)); /* parameters, two states: in and out; gradients:
+                                                                                   read and cleared */
+    assert_true(adam->calls == 2 && adam->bytes >= 2 * 8 * one && adam->bytes < 2 * 8 * (one + 8 * 256)); /* with padding */
+    assert_true(optimizer->bytes == adam->bytes);
     n = averages(t, (trek_timeline_summary_opts){ .group = TREK_TIMELINE_BY_MODULE });
     assert_int_equal(row_of(n, "graph", false)->calls, 2);
     assert_int_equal(row_of(n, "graph.0", false)->calls, 2);
@@ -501,6 +507,13 @@ static void off(void **state)
     SAME(rows[0].name, "early");
     SAME(rows[1].name, "mine");
     assert_int_equal(rows[2].calls, 2);
+    for (int k = 0; k < 5000; k++)
+        trek_trace_enter("lost");
+    span = trek_timeline_begin(t);
+    trek_neg(x);
+    trek_timeline_end(t, "deep", span);
+    trek_timeline_entry deep = entry_of(t, "deep");
+    assert_int_equal(deep.self_ns, deep.end_ns - deep.start_ns); /* nothing is known of its inside */
     trek_timeline_free(&t);
     trek_scope_end(scope);
 }

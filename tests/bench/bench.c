@@ -188,6 +188,7 @@ static int profile_work(const char *name, double ms)
     printf("%s: %s; %lld times in %.1f ms\n\n", name, work->what, (long long)times, took);
     print_profile(timeline, TREK_TIMELINE_BY_OP);
     print_profile(timeline, TREK_TIMELINE_BY_MODULE);
+    print_profile(timeline, TREK_TIMELINE_BY_SHAPES);
     trek_timeline_free(&timeline);
     work->close(state);
     return failed(name);

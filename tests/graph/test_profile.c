@@ -29,6 +29,7 @@
 #include "tensor/rank_context.h"
 #include "tensor/scope.h"
 #include "tensor/trace.h"
+#include "tests/support/support.h"
 
 #define SAME assert_string_equal
 
@@ -690,14 +691,45 @@ static void peak(void **state)
     assert_memory_equal(&first, &second, sizeof first); /* remembered */
 }
 
+/* Every allocation fails: an error or a whole answer, and nothing is lost. */
+static void no_memory(void **state)
+{
+    (void)state;
+    test_memory.fail_count = 2; /* it is asked twice */
+    trek_timeline *t = NULL;
+    int64_t k = 0;
+    while (!t) {
+        test_allocator_restart(++k);
+        t = trek_timeline_new(&(trek_timeline_opts){ .ops = true, .rows = 64, .capacity = 8 });
+        assert_int_equal(trek_error_status(), t ? TREK_OK : TREK_ERR_MEMORY);
+        trek_error_clear();
+    }
+    assert_in_range(k, 4, 8);
+    test_allocator_restart(0);
+    trek_timeline_end(t, "mine", trek_timeline_begin(t));
+    char *table = NULL;
+    for (k = 0; !table;) {
+        test_allocator_restart(++k);
+        table = trek_timeline_summary(t, &(trek_timeline_summary_opts){ .peak = true });
+        assert_int_equal(trek_error_status(), table ? TREK_OK : TREK_ERR_MEMORY);
+        trek_error_clear();
+    }
+    assert_in_range(k, 5, 100);
+    test_allocator_restart(0);
+    assert_int_equal(trek_timeline_averages(t, NULL, NULL, 0), 1);
+    trek_string_free(&table);
+    trek_timeline_free(&t);
+}
+
 int main(void)
 {
+    test_allocator_use();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(costs_of_products), cmocka_unit_test(costs_of_convolutions), cmocka_unit_test(costs_of_attention),
         cmocka_unit_test(costs_of_recurrences), cmocka_unit_test(costs_of_moves), cmocka_unit_test(nested_modules),
         cmocka_unit_test(odd_backwards), cmocka_unit_test(graphs), cmocka_unit_test(threads), cmocka_unit_test(ranks),
         cmocka_unit_test(off), cmocka_unit_test(limits), cmocka_unit_test(mistakes), cmocka_unit_test(sorting),
-        cmocka_unit_test(text), cmocka_unit_test(trace), cmocka_unit_test(peak),
+        cmocka_unit_test(text), cmocka_unit_test(trace), cmocka_unit_test(no_memory), cmocka_unit_test(peak),
     };
     return cmocka_run_group_tests_name("profile", tests, NULL, NULL);
 }

@@ -7,7 +7,9 @@
 #include "autograd/ops.h"
 #include "autograd/var_internal.h"
 #include "nn/layers_internal.h"
+#include "nn/module_internal.h"
 #include "tensor/scope_internal.h"
+#include "tensor/trace.h"
 
 /* Its parameters are the module's own list, in PyTorch's order: weight_ih, weight_hh, bias_ih, bias_hh of each direction of
  * each layer. */
@@ -238,7 +240,11 @@ static trek_var *forward_of(const char *name, trek_module *self, const trek_modu
         return NULL;
     recurrent_call c = call_of(self, x);
     c.lengths = lengths;
-    return run_scoped(&c, h0, c0, hn, cn);
+    int frame = trek_trace_records() ? trek_module_trace(self) : 0;
+    trek_var *y = run_scoped(&c, h0, c0, hn, cn);
+    if (frame)
+        trek_trace_end_frame(frame);
+    return y;
 }
 
 trek_var *trek_nn_lstm_forward(trek_module *lstm, trek_var *x, trek_var *lengths, trek_var *h0, trek_var *c0, trek_var **hn,

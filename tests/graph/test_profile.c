@@ -340,6 +340,40 @@ static void odd_backwards(void **state)
     trek_timeline_free(&t);
 }
 
+/* A module whose parts are not reached by trek_forward alone, and one that runs a part of a part. */
+typedef struct odd_module {
+    trek_module base;
+    trek_module *lstm, *net;
+} odd_module;
+
+static trek_var *odd_forward(trek_module *self, trek_var *x)
+{
+    odd_module *m = (odd_module *)self;
+    trek_var *y = trek_nn_lstm_forward(m->lstm, x, NULL, NULL, NULL, NULL, NULL);
+    return trek_forward(m->net->children[2].module, y);
+}
+
+static const trek_module_class odd_class = { .name = "odd", .size = sizeof(odd_module), .forward = odd_forward };
+
+static void odd_modules(void **state)
+{
+    (void)state;
+    odd_module *m = (odd_module *)trek_module_new(&odd_class);
+    trek_module_add(&m->base, "lstm", offsetof(odd_module, lstm), trek_nn_lstm(4, 8, trek_cpu(0)));
+    trek_module_add(&m->base, "net", offsetof(odd_module, net), net(trek_cpu(0)));
+    trek_timeline *t = profile(0);
+    trek_scope scope = trek_scope_begin();
+    assert_non_null(trek_forward(&m->base, zeros(trek_dims(3, 2, 4))));
+    SAME(entry_of(t, "lstm").path, "odd.lstm");
+    SAME(entry_of(t, "tanh").path, "odd.net.2.1");
+    trek_forward(m->lstm, zeros(trek_dims(3, 2, 4))); /* alone, it has its class's name */
+    SAME(entry_of(t, "lstm").path, "lstm");
+    trek_scope_end(scope);
+    trek_module *module = &m->base;
+    trek_module_free(&module);
+    trek_timeline_free(&t);
+}
+
 static trek_graph *build(trek_device device, void *arg)
 {
     (void)arg;
@@ -721,13 +755,29 @@ static void no_memory(void **state)
     trek_timeline_free(&t);
 }
 
+/* What a GPU works off later has the host's times, and no rates. */
+static void on_device(void **state)
+{
+    (void)state;
+    trek_timeline *t = profile(0);
+    trek_trace_end_pass(trek_trace_begin_op("adam"), 1e6, true);
+    assert_int_equal(averages(t, (trek_timeline_summary_opts){ 0 }), 1);
+    assert_true(rows[0].on_device && rows[0].bytes == 1e6);
+    char *table = trek_timeline_summary(t, NULL);
+    assert_non_null(strstr(table, "        -        -\n"));
+    assert_non_null(strstr(table, "ops on a GPU: "));
+    trek_string_free(&table);
+    trek_timeline_free(&t);
+}
+
 int main(void)
 {
     test_allocator_use();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(costs_of_products), cmocka_unit_test(costs_of_convolutions), cmocka_unit_test(costs_of_attention),
         cmocka_unit_test(costs_of_recurrences), cmocka_unit_test(costs_of_moves), cmocka_unit_test(nested_modules),
-        cmocka_unit_test(odd_backwards), cmocka_unit_test(graphs), cmocka_unit_test(threads), cmocka_unit_test(ranks),
+        cmocka_unit_test(odd_backwards), cmocka_unit_test(odd_modules), cmocka_unit_test(on_device), cmocka_unit_test(graphs),
+        cmocka_unit_test(threads), cmocka_unit_test(ranks),
         cmocka_unit_test(off), cmocka_unit_test(limits), cmocka_unit_test(mistakes), cmocka_unit_test(sorting),
         cmocka_unit_test(text), cmocka_unit_test(trace), cmocka_unit_test(no_memory), cmocka_unit_test(peak),
     };

@@ -84,24 +84,21 @@ static size_t add_number(char *text, size_t at, int64_t value)
     return at;
 }
 
+static size_t add_text(char *text, size_t at, const char *more)
+{
+    while (*more)
+        text[at++] = *more++;
+    return at;
+}
+
 /* "f32[64, 784] ": by hand, since every op comes here. */
 static size_t add_shape(char *text, size_t at, const trek_tensor *t)
 {
-    const char *dtype = trek_dtype_name((trek_dtype)t->dtype);
-    size_t length = strlen(dtype);
-    memcpy(text + at, dtype, length);
-    at += length;
-    text[at++] = '[';
-    for (int d = 0; d < t->ndim; d++) {
-        if (d) {
-            text[at++] = ',';
-            text[at++] = ' ';
-        }
-        at = add_number(text, at, t->sizes[d]);
-    }
-    text[at++] = ']';
-    text[at++] = ' ';
-    return at;
+    at = add_text(text, at, trek_dtype_name((trek_dtype)t->dtype));
+    at = add_text(text, at, "[");
+    for (int d = 0; d < t->ndim; d++)
+        at = add_number(text, add_text(text, at, d ? ", " : ""), t->sizes[d]);
+    return add_text(text, at, "] ");
 }
 
 /* What does not fit is "...". */
@@ -112,13 +109,10 @@ static uint32_t shapes_of(const trek_op_call *call)
     size_t at = 0;
     for (int k = 0; k < call->n_inputs + call->n_outputs; k++) {
         const trek_tensor *t = k < call->n_inputs ? call->inputs[k] : call->outputs[k - call->n_inputs];
-        if (k == call->n_inputs) {
-            memcpy(text + at, "-> ", 3);
-            at += 3;
-        }
+        if (k == call->n_inputs)
+            at = add_text(text, at, "-> ");
         if (at > TREK_INTERN_LENGTH - SHAPE && k < call->n_inputs) { /* the inputs of cat: the first ones, and the result */
-            memcpy(text + at, "... ", 4);
-            at += 4;
+            at = add_text(text, at, "... ");
             k = call->n_inputs - 1;
         } else if (t && at <= TREK_INTERN_LENGTH) {
             at = add_shape(text, at, t);

@@ -355,7 +355,7 @@ TREK_SELDOM static trek_status run_looked_at(trek_op_call *call)
 
 trek_status trek_op_run(trek_op_call *call)
 {
-    return trek_not_lean | trek_trace_records() ? run_looked_at(call) : run_op(call);
+    return (trek_not_lean | trek_trace_records()) ? run_looked_at(call) : run_op(call);
 }
 
 trek_tensor *trek_op_run_first(trek_op_call *call)

@@ -2,8 +2,8 @@
 /* Reporting to the trace sink, and the stacks of frames. */
 #include "tensor/trace.h"
 
+#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "tensor/intern.h"
@@ -177,15 +177,10 @@ static uint32_t path_inside(uint32_t around, const char *name)
     char path[TREK_INTERN_LENGTH];
     if (!*name) /* what a wrapper wraps is seen through */
         return around;
-    const char *outer = trek_interned(around);
-    size_t length = strlen(outer), more = strlen(name);
-    if (length + 1 + more > sizeof path)
+    int length = snprintf(path, sizeof path, "%s%s%s", trek_interned(around), around ? "." : "", name);
+    if (length >= (int)sizeof path)
         return around;
-    memcpy(path, outer, length);
-    if (length)
-        path[length++] = '.';
-    memcpy(path + length, name, more);
-    uint32_t number = trek_intern(path, length + more, TREK_INTERN_LIMIT);
+    uint32_t number = trek_intern(path, (size_t)length, TREK_INTERN_LIMIT);
     return number ? number : around;
 }
 

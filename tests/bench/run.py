@@ -34,10 +34,10 @@ WORKS = {
     "add-1": ("ns", {"ns": 40}), "add-4": ("ns", {"ns": 40}), "mul-4": ("ns", {"ns": 40}),
     "chain": ("ns", {"ns": 110}), "chain-both": ("ns", {"ns": 110}),
     "mlp-tiny": ("us", {"ns": 4500}),
-    "mlp": ("us", {"ratio": 0.3}), "mlp-near": ("us", {"ratio": 0.39}),
+    "mlp": ("us", {"ratio": 0.3}), "mlp-near": ("us", {"ratio": 0.35}),
     "lenet": ("us", {"ratio": 0.25}), "lenet-near": ("us", {"ratio": 0.52}), "lenet-near2": ("us", {"ratio": 0.52}),
     "resnet18": ("ms", {"ratio": 0.7}),
-    "mlp-deep": ("ms", {"ratio": 0.7}),
+    "mlp-deep": ("ms", {"ratio": 0.9}),
     "char-gpt": ("ms", {"ratio": 0.65}), "char-gpt-near": ("ms", {"ratio": 0.75}),
     "gpt2": ("ms", {"ratio": 0.6, "peak": 2.3e9}),
     "adamw": ("ms", {"stream": 0.95, "ratio": 0.5}),
@@ -144,7 +144,7 @@ def peer_servers(name, options):
     if options.compile and name.startswith(("mlp", "lenet", "resnet")):
         settings.append(("compiled", TUNED, ["--compile"]))
     for label, extra, arguments in settings:
-        for threads in range(len(os.sched_getaffinity(0)), 0, -1):
+        for threads in [options.threads] if options.threads else range(len(os.sched_getaffinity(0)), 0, -1):
             command = [options.python, os.path.join(HERE, "peer.py"), "--serve", "--threads", str(threads), *arguments, name]
             if not servers:
                 command.insert(2, "--exact")
@@ -181,7 +181,7 @@ def measure_ranks(name, options, result):
 
 
 def measure_work(name, options, result):
-    trek = Server("trek", [options.program, "--serve", name])
+    trek = Server("trek", [options.program, "--serve", name], {"TREK_THREADS": str(options.threads)} if options.threads else None)
     peers = []
     try:
         peers = peer_servers(name, options)
@@ -308,6 +308,7 @@ def describe(options, results):
     kept = sorted(f"{k}={v}" for k, v in os.environ.items() if k.startswith("TREK_"))
     return {
         "date": datetime.date.today().isoformat(), "cpu": cpu_model(), "cores": len(os.sched_getaffinity(0)),
+        "threads": options.threads or "all",
         "system": f"{platform.system()} {platform.release()}", "trek": next((r["trek_version"] for r in results), "?"),
         "pytorch": f"{seen['version']} ({seen['blas']}, {seen['capability']})" if seen else "not measured",
         "environment": " ".join(kept) or "clean", "unset": " ".join(dropped) or "nothing",
@@ -324,7 +325,9 @@ def print_table(machine, results):
     print("|---|---|---|---|---|---|---|")
     for result in results:
         print(row(result))
-    print(f"\nTuned: {machine['tuned']}. PyTorch's columns are the better of 1 and {machine['cores']} threads.")
+    print(f"\nTuned: {machine['tuned']}. "
+          + (f"Both on {machine['threads']} threads." if machine["threads"] != "all" else
+             f"PyTorch's columns are the better of 1 and {machine['cores']} threads."))
 
 
 def parse():
@@ -336,6 +339,7 @@ def parse():
     parser.add_argument("--repetitions", type=int, default=5, help="in each round")
     parser.add_argument("--ms", type=float, default=40, help="length of a repetition")
     parser.add_argument("--cores", type=int, default=2, help="all run on so many cores")
+    parser.add_argument("--threads", type=int, help="of trek and of the peer; default: all cores, and the peer's best of 1 to all")
     parser.add_argument("--max-busy", type=float, default=0.1, help="cores that others may use at the start of a work")
     parser.add_argument("--wait", type=float, default=60, help="seconds to wait for a quiet machine")
     parser.add_argument("--allow-load", action="store_true")

@@ -138,26 +138,63 @@ typedef struct half_part {
     int64_t sum_row;
 } half_part;
 
+/* An operand as packing sees it. */
+typedef struct panel_source {
+    const char *base;
+    trek_dtype dtype;
+    int64_t lane, step;
+} panel_source;
+
+/* Lanes [lane, lane + lanes), units [first, last). */
+static void pack_panel(const half_plan *plan, const panel_source *s, float *to, int64_t lane, int lanes, int fill, int64_t first,
+                       int64_t last)
+{
+    int64_t per = plan->pairs ? 2 : 1, p0 = first * per, k = plan->g->k < last * per ? plan->g->k - p0 : last * per - p0;
+    packing c = { .to = to, .to_row = fill, .lanes = lanes, .fill = fill, .lane = s->lane, .step = s->step, .k = k,
+                  .from = element(s->base, s->dtype, lane * s->lane + p0 * s->step) };
+    pack_units(s->dtype, plan->pairs, &c);
+}
+
+/* Units that are packed for all panels before the next ones: where lanes lie side by side, a row's cache lines are read by
+ * several panels. */
+static int64_t pack_stretch(const panel_source *s, int64_t units) { return s->lane == 1 && units > 32 ? 32 : units; }
+
 static void pack_block_b(const half_plan *plan, const half_part *part, int64_t j0, int64_t j1, int64_t u0, int64_t units)
 {
     const trek_gemm *g = plan->g;
-    int64_t per = plan->pairs ? 2 : 1, p0 = u0 * per, k = g->k - p0 < units * per ? g->k - p0 : units * per;
-    for (int64_t col = j0; col < j1; col += TILE_COLS) {
-        packing c = { .to = part->b + (col - j0) * units, .to_row = TILE_COLS, .fill = TILE_COLS, .lane = g->b_col,
-                      .step = g->b_row, .k = k };
-        c.lanes = j1 - col < TILE_COLS ? (int)(j1 - col) : TILE_COLS;
-        c.from = element(g->b, g->b_dtype, p0 * g->b_row + col * g->b_col);
-        pack_units(g->b_dtype, plan->pairs, &c);
+    const panel_source s = { g->b, g->b_dtype, g->b_col, g->b_row };
+    const int64_t stretch = pack_stretch(&s, units);
+    for (int64_t u = 0; u < units; u += stretch) {
+        for (int64_t col = j0; col < j1; col += TILE_COLS)
+            pack_panel(plan, &s, part->b + (col - j0) * units + u * TILE_COLS, col,
+                       j1 - col < TILE_COLS ? (int)(j1 - col) : TILE_COLS,
+                       TILE_COLS, u0 + u, u0 + (units - u < stretch ? units : u + stretch));
     }
 }
 
-static void pack_panel_a(const half_plan *plan, float *to, int64_t row, int rows, int64_t u0, int64_t units)
+/* Height of the panel that begins at a row: as even as can be. */
+static int panel_rows(const half_part *part, int64_t row)
 {
-    const trek_gemm *g = plan->g;
-    int64_t per = plan->pairs ? 2 : 1, p0 = u0 * per, k = g->k - p0 < units * per ? g->k - p0 : units * per;
-    packing c = { .to = to, .to_row = rows, .lanes = rows, .fill = rows, .lane = g->a_row, .step = g->a_col, .k = k };
-    c.from = element(g->a, g->a_dtype, row * g->a_row + p0 * g->a_col);
-    pack_units(g->a_dtype, plan->pairs, &c);
+    int64_t rows = part->m1 - part->m0, panels = (rows + TILE_ROWS - 1) / TILE_ROWS, whole = rows / panels;
+    int64_t tall = rows % panels; /* panels of one row more, which come first */
+    return (int)(row - part->m0 < tall * (whole + 1) ? whole + 1 : whole);
+}
+
+static panel_source source_a(const trek_gemm *g) { return (panel_source){ g->a, g->a_dtype, g->a_row, g->a_col }; }
+
+/* All of a part's A, where its rows lie side by side; else each panel is packed where it is first needed. */
+static void pack_block_a(const half_plan *plan, const half_part *part, int64_t u0, int64_t units)
+{
+    const panel_source s = source_a(plan->g);
+    const int64_t stretch = pack_stretch(&s, units);
+    for (int64_t u = 0; u < units; u += stretch) {
+        for (int64_t row = part->m0; row < part->m1;) {
+            int rows = panel_rows(part, row);
+            pack_panel(plan, &s, part->a + (row - part->m0) * units + u * rows, row, rows, rows, u0 + u,
+                       u0 + (units - u < stretch ? units : u + stretch));
+            row += rows;
+        }
+    }
 }
 
 /* All rows of the part times one block of B: columns [j0, j1), units [u0, u0 + units). */
@@ -165,12 +202,12 @@ static void half_block(const half_plan *plan, const half_part *part, int64_t j0,
 {
     const trek_gemm *g = plan->g;
     const bool last = u0 + units >= units_of(plan);
-    int64_t panels = (part->m1 - part->m0 + TILE_ROWS - 1) / TILE_ROWS, row = part->m0;
-    for (int64_t panel = 0; panel < panels; panel++) { /* of heights as even as can be */
-        int rows = (int)((part->m1 - row + panels - panel - 1) / (panels - panel));
+    const panel_source source = source_a(g);
+    for (int64_t row = part->m0; row < part->m1;) {
+        int rows = panel_rows(part, row);
         float *a = part->a + (row - part->m0) * units;
-        if (j0 == part->n0)
-            pack_panel_a(plan, a, row, rows, u0, units);
+        if (j0 == part->n0 && source.lane != 1)
+            pack_panel(plan, &source, a, row, rows, rows, u0, u0 + units);
         for (int64_t col = j0; col < j1; col += TILE_COLS) {
             int cols = j1 - col < TILE_COLS ? (int)(j1 - col) : TILE_COLS;
             _Alignas(64) float own[TILE_ROWS * TILE_COLS];
@@ -194,6 +231,8 @@ static void run_part(const half_plan *plan, const half_part *part)
         for (int64_t j0 = part->n0; j0 < part->n1; j0 += plan->cols) {
             int64_t j1 = part->n1 - j0 < plan->cols ? part->n1 : j0 + plan->cols;
             pack_block_b(plan, part, j0, j1, u0, units);
+            if (j0 == part->n0 && plan->g->a_row == 1)
+                pack_block_a(plan, part, u0, units);
             half_block(plan, part, j0, j1, u0, units);
         }
         u0 += units;

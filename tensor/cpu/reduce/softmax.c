@@ -267,7 +267,9 @@ static int64_t gathered_bytes(const lines *l)
 static void gathered_block(const lines *l, char *const *at, int64_t columns, char *scratch)
 {
     char *block[3] = { scratch, NULL, NULL }, *free_place = scratch;
-    int64_t steps[3], inner[3];
+    int64_t steps[3], inner[3], out_bytes = columns * trek_lane_row_bytes(l->lanes[0]);
+    if (trek_lane_row_bytes(l->lanes[0]) != trek_lane_row_bytes(l->lanes[1]))
+        free_place += l->n * out_bytes; /* the wider one first */
     for (int k = 0; k <= l->op->n_in; k++) {
         int64_t bytes = trek_lane_bytes(l->lanes[k]), row_bytes = columns * trek_lane_row_bytes(l->lanes[k]);
         steps[k] = l->tensors[k]->strides[l->dim] * bytes;
@@ -279,9 +281,6 @@ static void gathered_block(const lines *l, char *const *at, int64_t columns, cha
         for (int64_t i = 0; i < l->n; i++)
             TREK_ISA_NAME(trek_lane_load)(l->lanes[k], block[k] + i * row_bytes, at[k] + i * steps[k], inner[k], columns);
     }
-    int64_t out_bytes = columns * trek_lane_row_bytes(l->lanes[0]);
-    if (trek_lane_row_bytes(l->lanes[0]) != trek_lane_row_bytes(l->lanes[1]))
-        block[0] = free_place;
     l->op->columns(block[0], block[1], block[2], l->n, columns, columns, columns, columns);
     for (int64_t i = 0; i < l->n; i++)
         TREK_ISA_NAME(trek_lane_store)(l->lanes[0], at[0] + i * steps[0], inner[0], block[0] + i * out_bytes, columns);

@@ -21,6 +21,7 @@ typedef struct walk {
     uint32_t id;
     bool create_graph, retain;
     bool counting;              /* uses of leaves were counted */
+    bool fresh;                 /* leaves were given what settle_leaves has to look at */
     int64_t live;               /* nodes of the walk that are not done */
     trek_node *newest;
     const trek_backward_watch *watch;
@@ -100,6 +101,7 @@ static trek_status add_to_leaf(trek_var *var, trek_var *grad, bool create_graph)
             leaf->grad = NULL;
         }
         leaf->fresh |= !leaf->grad;
+        walking->fresh |= leaf->fresh;
         status = add_to(&leaf->grad, grad, create_graph);
     }
     leaf->has_grad |= status == TREK_OK;
@@ -242,7 +244,7 @@ static bool is_watched(const walk *w, const trek_var *leaf)
 
 static trek_status give(walk *w, trek_edge *edge, trek_var *grad)
 {
-    if (!grad || (!edge->node && !edge->leaf))
+    if (!edge->node && !edge->leaf)
         return TREK_OK;
     grad = fit(edge, grad);
     if (!grad)
@@ -300,7 +302,7 @@ static trek_status leaf_complete(walk *w, trek_var *var)
 static trek_status pass_leaves(walk *w, trek_node *node)
 {
     trek_status status = TREK_OK;
-    for (int k = 0; w->counting && status == TREK_OK && k < node->n_inputs; k++) {
+    for (int k = 0; status == TREK_OK && k < node->n_inputs; k++) {
         trek_var *leaf = node->edges[k].leaf;
         if (leaf && leaf->leaf && leaf->leaf->walk == w->id && --leaf->leaf->pending == 0)
             status = leaf_complete(w, leaf);
@@ -339,11 +341,13 @@ static trek_status count_uses(walk *w)
 
 /* --- one node ---------------------------------------------------------------------------- */
 
-static uint32_t needs_of(const walk *w, const trek_node *node)
+/* No gradients yet; which inputs need one. */
+static inline uint32_t begin_grads(const walk *w, const trek_node *node, trek_var **grads)
 {
+    const trek_edge *edge = node->edges;
     uint32_t needs = 0;
-    for (int k = 0; k < node->n_inputs; k++) {
-        const trek_edge *edge = &node->edges[k];
+    for (int k = 0, n = node->n_inputs; k < n; k++, edge++) {
+        grads[k] = NULL;
         if (edge->node || (edge->leaf && is_watched(w, edge->leaf)))
             needs |= 1u << (k < 31 ? k : 31);
     }
@@ -414,19 +418,18 @@ trek_status trek_rule_composite(trek_backward_call *b)
 }
 
 /* Variables over saved tensors, which the node holds, live in saved[]. */
-static trek_status run_rule(walk *w, trek_node *node, trek_var **grads)
+static inline trek_status run_rule(walk *w, trek_node *node, uint32_t needs, trek_var **grads)
 {
     trek_var saved[TREK_SAVED_VARS];
     trek_backward_call b = { .node = node, .op = node->op, .attrs = node->attrs, .grad = node->grad, .n_inputs = node->n_inputs,
-                             .more_grads = node->more_grads, .create_graph = w->create_graph, .needs = needs_of(w, node),
+                             .more_grads = node->more_grads, .create_graph = w->create_graph, .needs = needs,
                              .grads = grads, .saved = saved };
-    if (b.needs == 0)
+    if (needs == 0)
         return TREK_OK;
     trek_status status = trek_backward_rules[node->op->id](&b);
-    for (int k = 0; status == TREK_OK && b.n_saved > 0 && k < node->n_inputs; k++) /* what is given on may outlive the frame */
-        for (int l = 0; l < b.n_saved; l++)
-            if (grads[k] == &saved[l] && !(grads[k] = trek_var_constant(saved[l].data)))
-                status = trek_error_status();
+    for (int k = 0, n = node->n_inputs; status == TREK_OK && k < n; k++) /* what is given on may outlive the frame */
+        if ((uintptr_t)grads[k] - (uintptr_t)saved < sizeof saved && !(grads[k] = trek_var_constant(grads[k]->data)))
+            status = trek_error_status();
     return status;
 }
 
@@ -455,6 +458,32 @@ static inline bool given_again(trek_var *const *grads, int k, int n)
     return false;
 }
 
+/* What hooks make of the node's gradients, and those that the caller asked for. */
+TREK_SELDOM static trek_status show_grads(walk *w, trek_node *node)
+{
+    trek_status status = node_hooks(node);
+    if (status == TREK_OK && w->inputs && node->grad)
+        status = capture(w, NULL, node, 0, node->grad);
+    for (int k = 1; status == TREK_OK && w->inputs && node->more_grads && k < node->n_outputs; k++)
+        status = node->more_grads[k] ? capture(w, NULL, node, k, node->more_grads[k]) : TREK_OK;
+    return status;
+}
+
+/* To the inputs, what the rule has made since the scope was `made` results long. */
+static inline trek_status hand_on(walk *w, trek_node *node, trek_var *const *grads, int made)
+{
+    trek_edge *edge = node->edges;
+    trek_status status = TREK_OK;
+    for (int k = 0, n = node->n_inputs; status == TREK_OK && k < n; k++, edge++) {
+        if (!grads[k])
+            continue;
+        w->made = given_again(grads, k, n) ? INT_MAX : made;
+        status = give(w, edge, grads[k]);
+    }
+    w->made = INT_MAX;
+    return status;
+}
+
 static trek_status run_node(walk *w, trek_node *node)
 {
     trek_var *few[8], **grads = few;
@@ -462,25 +491,16 @@ static trek_status run_node(walk *w, trek_node *node)
         return trek_fail(TREK_ERR_STATE, "backward: an earlier pass freed this part of the tape; use retain_graph in that pass");
     if (node->n_inputs > 8 && !(grads = trek_block_alloc((size_t)node->n_inputs * sizeof *grads)))
         return trek_error_status();
-    for (int k = 0; k < node->n_inputs; k++)
-        grads[k] = NULL;
+    uint32_t needs = begin_grads(w, node, grads);
     int frame = trek_trace_records() ? trek_trace_begin_node(name_of(node), node->path) : 0;
     trek_scope_part scope = trek_scope_part_begin(); /* of the walk's */
     trek_status status = node->partial ? trek_partial_complete(node) : TREK_OK;
+    if (status == TREK_OK && (node->hooks || w->inputs))
+        status = show_grads(w, node);
     if (status == TREK_OK)
-        status = node_hooks(node);
-    if (status == TREK_OK && w->inputs && node->grad)
-        status = capture(w, NULL, node, 0, node->grad);
-    for (int k = 1; status == TREK_OK && w->inputs && node->more_grads && k < node->n_outputs; k++)
-        status = node->more_grads[k] ? capture(w, NULL, node, k, node->more_grads[k]) : TREK_OK;
+        status = node->op ? run_rule(w, node, needs, grads) : trek_function_backward(node, w->create_graph, needs, grads);
     if (status == TREK_OK)
-        status = node->op ? run_rule(w, node, grads)
-                          : trek_function_backward(node, w->create_graph, needs_of(w, node), grads);
-    for (int k = 0; status == TREK_OK && k < node->n_inputs; k++) {
-        w->made = given_again(grads, k, node->n_inputs) ? INT_MAX : scope.count;
-        status = give(w, &node->edges[k], grads[k]);
-    }
-    w->made = INT_MAX;
+        status = hand_on(w, node, grads, scope.count);
     if (status != TREK_OK)
         fail_node(node, status);
     trek_scope_part_end(scope);
@@ -517,9 +537,11 @@ static trek_status visit(walk *w, trek_node *node, trek_status status)
     if (runs)
         status = run_node(w, node);
     drop_grads(node);
-    if (runs && status == TREK_OK)
+    if (runs && w->fresh && status == TREK_OK) {
+        w->fresh = false;
         status = settle_leaves(node);
-    if (status == TREK_OK)
+    }
+    if (w->counting && status == TREK_OK)
         status = pass_leaves(w, node);
     bool done = runs && status == TREK_OK && !w->retain;
     if (done)

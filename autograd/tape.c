@@ -108,9 +108,9 @@ trek_node *trek_node_new(const trek_op *op, trek_var *const *inputs, int n_input
         *node->attrs = *attrs;
     }
     node->saved = (trek_saved_tensor *)(void *)(block + at_saved);
-    node->edges = (trek_edge *)(void *)(block + at_edges);
+    trek_edge *edges = node->edges = (trek_edge *)(void *)(block + at_edges);
     for (int k = 0; k < n_inputs; k++)
-        fill_edge(&node->edges[k], inputs[k]);
+        fill_edge(&edges[k], inputs[k]);
     node->serial = ++tape->next_serial;
     node->prev = tape->last;
     if (tape->last)

@@ -184,17 +184,17 @@ static trek_var *fit(const trek_edge *edge, trek_var *grad)
     return grad;
 }
 
-/* The node takes part in the walk, which holds it until it has been passed. */
+/* The node takes part in the walk. It is held by the edge on which the walk has come, which leaves its reference to the walk
+ * (trek_node_free_saved), or from the start. */
 static inline void join(walk *w, trek_node *node)
 {
     if (node->walk == w->id)
         return;
     node->walk = w->id;
     w->live++;
-    if (!node->held)
-        trek_ref_take(&node->refs);
-    node->held = true;
 }
+
+
 
 static inline void leave(walk *w, trek_node *node)
 {
@@ -617,7 +617,12 @@ static trek_status seed_root(walk *w, trek_var *root, trek_var *seed)
     }
     if (!w->newest || root->node->serial > w->newest->serial)
         w->newest = root->node;
-    return give_to_node(w, root->node, root->output, seed);
+    status = give_to_node(w, root->node, root->output, seed);
+    if (root->node->walk == w->id && !root->node->held) {
+        trek_ref_take(&root->node->refs);
+        root->node->held = true;
+    }
+    return status;
 }
 
 /* Gradients that a failed pass left on nodes go. */

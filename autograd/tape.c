@@ -150,8 +150,6 @@ static void bury(trek_node *node, trek_node **dead)
 
 static void free_context(trek_function_context *context)
 {
-    if (!context)
-        return;
     for (int k = 0; k < context->n_saved; k++)
         trek_tensor_release(context->saved[k].tensor);
     if (context->function->free && context->data)
@@ -159,21 +157,27 @@ static void free_context(trek_function_context *context)
     trek_free(context);
 }
 
-/* Lets go of what the node holds; nodes that thereby die join the list. */
+/* Lets go of what the node holds; nodes that thereby die join the list. A walk on its way to a node takes the reference over. */
 static void let_go(trek_node *node, trek_node **dead)
 {
-    for (int k = 0; k < node->n_saved; k++)
-        trek_tensor_drop(node->saved[k].tensor);
+    trek_saved_tensor *saved = node->saved;
+    int n_saved = node->n_saved;
     node->n_saved = 0;
-    for (int k = 0; k < node->n_inputs; k++) {
-        trek_edge *edge = &node->edges[k];
+    for (int k = 0; k < n_saved; k++)
+        trek_tensor_drop(saved[k].tensor);
+    trek_edge *edge = node->edges, *end = edge + node->n_inputs;
+    for (; edge < end; edge++) {
         trek_var *leaf = edge->leaf;
         trek_node *from = edge->node;
         edge->leaf = NULL;
         edge->node = NULL;
         if (leaf)
             trek_var_drop(leaf);
-        if (from && trek_ref_drop(&from->refs))
+        if (!from)
+            continue;
+        if (from->walk && !from->held)
+            from->held = true;
+        else if (trek_ref_drop(&from->refs))
             bury(from, dead);
     }
 }
@@ -195,7 +199,8 @@ static void free_dead(trek_node *dead)
         dead = node->next;
         if (!node->freed) /* else that was done by the pass */
             let_go(node, &dead);
-        free_context(node->context);
+        if (node->context)
+            free_context(node->context);
         if (node->grad)
             trek_var_drop(node->grad);
         for (int k = 1; node->more_grads && k < node->n_outputs; k++)
@@ -235,9 +240,11 @@ void trek_node_free_saved(trek_node *node)
     trek_node *dead = NULL;
     node->freed = true;
     let_go(node, &dead);
-    free_context(node->context);
+    if (node->context)
+        free_context(node->context);
     node->context = NULL;
-    free_dead(dead);
+    if (dead)
+        free_dead(dead);
 }
 
 int64_t trek_tape_size(void)

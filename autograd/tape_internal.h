@@ -22,7 +22,7 @@ typedef struct trek_partial trek_partial;
 struct trek_node {
     atomic_int refs;
     bool freed;                   /* an earlier pass let go of what backward needs */
-    bool held;                    /* one of the references is the walk's that it takes part in */
+    bool held;                    /* one of the references is that of the walk which it takes part in */
     uint16_t n_saved;
     int n_inputs, n_outputs;
     uint32_t walk;                /* the walk it takes part in */

@@ -435,6 +435,8 @@ static inline trek_status run_rule(walk *w, trek_node *node, uint32_t needs, tre
 
 static const char *name_of(const trek_node *node) { return node->op ? node->op->name : node->context->function->name; }
 
+TREK_SELDOM static int begin_frame(const trek_node *node) { return trek_trace_begin_node(name_of(node), node->path); }
+
 static trek_status fail_node(const trek_node *node, trek_status status)
 {
     return trek_fail_after(status, "backward of %s failed", name_of(node));
@@ -492,7 +494,7 @@ static trek_status run_node(walk *w, trek_node *node)
     if (node->n_inputs > 8 && !(grads = trek_block_alloc((size_t)node->n_inputs * sizeof *grads)))
         return trek_error_status();
     uint32_t needs = begin_grads(w, node, grads);
-    int frame = trek_trace_records() ? trek_trace_begin_node(name_of(node), node->path) : 0;
+    int frame = trek_trace_records() ? begin_frame(node) : 0;
     trek_scope_part scope = trek_scope_part_begin(); /* of the walk's */
     trek_status status = node->partial ? trek_partial_complete(node) : TREK_OK;
     if (status == TREK_OK && (node->hooks || w->inputs))

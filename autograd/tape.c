@@ -93,7 +93,9 @@ trek_node *trek_node_new(const trek_op *op, trek_var *const *inputs, int n_input
     node->n_inputs = n_inputs;
     node->n_outputs = n_outputs;
     node->walk = 0;
-    node->path = trek_trace_records() ? trek_trace_path_here() : 0;
+    node->path = 0;
+    if (trek_trace_records())
+        node->path = trek_trace_path_here();
     node->op = op;
     node->context = NULL;
     node->tape = tape;

@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "tensor/debug.h"
+
 struct trek_op_call;
 
 /* What lies on a thread's stack of frames: what it is in the middle of. */
@@ -67,18 +69,21 @@ void trek_trace_event(const char *name, double value);
 
 /* Whether ops, modules and nodes are recorded. */
 extern atomic_bool trek_trace_recording;
-static inline bool trek_trace_records(void) { return atomic_load_explicit(&trek_trace_recording, memory_order_relaxed); }
+static inline bool trek_trace_records(void)
+{
+    return __builtin_expect(atomic_load_explicit(&trek_trace_recording, memory_order_relaxed), 0);
+}
 
 /* All of the calling thread, and while trek_trace_records() only. Begin gives the frame, for end; 0 without memory, for
  * which end does nothing. What was begun inside a frame and never ended, because it failed, ends with it untold. */
-int trek_trace_begin_op(const char *name);
-void trek_trace_end_op(int frame, const struct trek_op_call *call); /* NULL: the op failed */
+TREK_SELDOM int trek_trace_begin_op(const char *name);
+TREK_SELDOM void trek_trace_end_op(int frame, const struct trek_op_call *call); /* NULL: the op failed */
 /* The same for what is no call of an op, but a pass over so many bytes. */
 void trek_trace_end_pass(int frame, double bytes, bool on_device);
 /* A module's forward, under its name in the module around it (or its class's name). `module` is only compared. */
 int trek_trace_begin_module(const char *name, const void *module);
-int trek_trace_begin_node(const char *name, uint32_t path);
-void trek_trace_end_frame(int frame);
+TREK_SELDOM int trek_trace_begin_node(const char *name, uint32_t path);
+TREK_SELDOM void trek_trace_end_frame(int frame);
 /* A span of a program's own: found again by its start. */
 int64_t trek_trace_begin_span(const char *name);
 /* Takes the span that began then off the stack into *record, with what was inside it; false if there is none. */
@@ -87,7 +92,7 @@ bool trek_trace_take_span(int64_t start_ns, trek_trace_record *record);
 /* The innermost module that runs on this thread; NULL: none. */
 const void *trek_trace_module_here(void);
 /* Its path, or that of the node whose backward runs: what a node of the tape remembers. */
-uint32_t trek_trace_path_here(void);
+TREK_SELDOM uint32_t trek_trace_path_here(void);
 
 /* From here on frames are new: what is left of an earlier recording on any thread is forgotten. */
 void trek_trace_start_recording(bool on);

@@ -121,7 +121,7 @@ static void threads_change_no_bit(void **state)
     passes first = p;
     trek_pool *before = trek_rank_here.pool;
     for (int threads = 1; threads <= 5; threads += 2) {
-        trek_pool *pool = trek_pool_new(threads);
+        trek_pool *pool = trek_pool_new(threads, 0);
         assert_non_null(pool);
         trek_rank_here.pool = pool;
         run(&p);

@@ -9,7 +9,7 @@
 /* Columns and depth of a packed block of B: it stays in the second-level cache,
  * while the panel of A that runs over it stays in the first. */
 #if TREK_VECTOR_BYTES == 64
-#define BLOCK_DEPTH (TREK_REAL_BYTES == 4 ? 448 : 256)
+#define BLOCK_DEPTH (TREK_REAL_BYTES == 4 ? 512 : 256)
 #define BLOCK_COLS (TREK_REAL_BYTES == 4 ? 384 : 320)
 #else
 #define BLOCK_DEPTH 256
@@ -215,24 +215,27 @@ static trek_gemm TREK_R(swapped)(const trek_gemm *g)
     return s;
 }
 
-/* Rows that lie at multiples of 1 KiB crowd into few sets of the caches. */
-static bool TREK_R(crowded)(int64_t stride)
+/* Rows that lie at multiples of 1 KiB crowd into few sets of the caches, of 4 KiB into one. */
+static bool TREK_R(crowded)(int64_t stride, int64_t bytes)
 {
-    return stride * (int64_t)sizeof(T) % 1024 == 0;
+    return stride * (int64_t)sizeof(T) % bytes == 0;
 }
 
 /* Unpacked, B is read in place: fine while few tiles read it again, or while it lies in the first-level cache. */
 static bool TREK_R(packs_b)(const trek_gemm *g, trek_dtype own)
 {
     bool large = g->n * g->k * (int64_t)sizeof(T) > 96 * 1024;
-    return g->b_dtype != own || g->b_col != 1 || (g->m > 2 * TILE_ROWS && (large || (TREK_R(crowded)(g->b_row) && g->k > 32)));
+    return g->b_dtype != own || g->b_col != 1 ||
+        (g->m > 2 * TILE_ROWS && (large || (TREK_R(crowded)(g->b_row, 1024) && g->k > 32)));
 }
 
+/* In place, rows are read as a few streams; columns only while all of a panel's lie in the first-level cache. */
 static bool TREK_R(packs_a)(const trek_gemm *g, trek_dtype own)
 {
     bool again = g->n > 3 * TILE_COLS && g->k > 16; /* read by enough tiles */
+    bool crowded = g->a_row == 1 ? TREK_R(crowded)(g->a_col, 1024) : TREK_R(crowded)(g->a_row, 4096);
     return g->a_dtype != own || (g->a_row != 1 && g->a_col != 1) ||
-           (again && (g->n > 8 * TILE_COLS || TREK_R(crowded)(g->a_row == 1 ? g->a_col : g->a_row)));
+           (again && (g->n > (g->a_row == 1 ? 8 : 16) * TILE_COLS || crowded));
 }
 
 static int64_t TREK_R(depth_blocks)(const trek_gemm *g) { return g->k > 0 ? (g->k + BLOCK_DEPTH - 1) / BLOCK_DEPTH : 1; }
@@ -378,4 +381,5 @@ static void TREK_R(gemm_packed)(const trek_gemm *g, const T *packed, T *workspac
 #undef BLOCK_COLS
 #undef TILE_ROWS
 #undef TILE_VECTORS
+#undef AHEAD
 #undef TILE_COLS

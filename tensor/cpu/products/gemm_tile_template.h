@@ -21,6 +21,7 @@
     X(1, vectors, unit) X(2, vectors, unit) X(3, vectors, unit) X(4, vectors, unit)
 #endif
 #define TILE_VECTORS 2
+#define AHEAD 8 /* rows of B that are brought into the first-level cache before they are used */
 #define TILE_COLS (TILE_VECTORS * W)
 
 /* c[i][j] (+)= sum over p of a[i, p] b[p, j]: `rows` rows, the last vector only in the lanes of `last`. */
@@ -36,27 +37,44 @@ typedef struct TREK_R(tile_call) {
     bool add;
 } TREK_R(tile_call);
 
+/* sum += a column of A times a row of B */
+TREK_INLINE void TREK_R(tile_step)(const int rows, const int vectors, V (*sum)[TILE_VECTORS], const T *a, int64_t a_row,
+                                   const T *b, trek_lanes last)
+{
+    V first = vectors == 1 ? TREK_R(load_part)(b, last) : TREK_R(load)(b);
+    V second = vectors == 1 ? first : TREK_R(load_part)(b + W, last);
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++) {
+        V x = TREK_R(spread)(a[i * a_row]);
+        sum[i][0] = TREK_R(fma)(x, first, sum[i][0]);
+        if (vectors == 2)
+            sum[i][1] = TREK_R(fma)(x, second, sum[i][1]);
+    }
+}
+
 TREK_INLINE void TREK_R(tile)(const int rows, const int vectors, const bool unit, const TREK_R(tile_call) *t)
 {
     V sum[TILE_ROWS][TILE_VECTORS];
-    const T *a = t->a, *b = t->b;
+    const T *a = t->a, *b = t->b, *ahead = t->c;
     const int64_t a_row = unit ? 1 : t->a_row, a_col = t->a_col, b_row = t->b_row;
     const trek_lanes last = t->last;
+    int64_t p = t->k;
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
         sum[i][0] = sum[i][1] = (V){ 0 };
-    for (int64_t p = t->k; p > 0; p--) {
-        V first = vectors == 1 ? TREK_R(load_part)(b, last) : TREK_R(load)(b);
-        V second = vectors == 1 ? first : TREK_R(load_part)(b + W, last);
-#pragma GCC unroll 16
-        for (int i = 0; i < rows; i++) {
-            V x = TREK_R(spread)(a[i * a_row]);
-            sum[i][0] = TREK_R(fma)(x, first, sum[i][0]);
+    if (p >= 64) /* C is brought near while the first products are added up: its rows lie far apart */
+        for (int i = 0; i < rows; i++, ahead += t->c_row) {
+            __builtin_prefetch(ahead, 1, 2);
             if (vectors == 2)
-                sum[i][1] = TREK_R(fma)(x, second, sum[i][1]);
+                __builtin_prefetch(ahead + W, 1, 2);
+            for (int64_t end = p - 2; p > end; p--, a += a_col, b += b_row)
+                TREK_R(tile_step)(rows, vectors, sum, a, a_row, b, last);
         }
-        a += a_col;
-        b += b_row;
+    for (; p > 0; p--, a += a_col, b += b_row) {
+        __builtin_prefetch(b + AHEAD * b_row);
+        if (vectors == 2)
+            __builtin_prefetch(b + AHEAD * b_row + W);
+        TREK_R(tile_step)(rows, vectors, sum, a, a_row, b, last);
     }
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {

@@ -47,23 +47,25 @@ static const char *element(const void *base, trek_dtype dtype, int64_t offset)
 
 /* -- results -- */
 
-/* Where W sums at most go, and what is added to them. */
-typedef struct finish_place {
-    int64_t place, bias; /* elements from the beginnings */
-    int n;
-} finish_place;
+/* Of `n` columns from col on, in one row. */
+TREK_INLINE V bias_of(const trek_gemm *g, int64_t row, int64_t col, int n)
+{
+    if (!g->bias)
+        return (V){ 0 };
+    if (!g->bias_col)
+        return spread_f32(number_at(g->bias_dtype, g->bias, row * g->bias_row));
+    return load_numbers(g->bias_dtype, element(g->bias, g->bias_dtype, row * g->bias_row + col), n);
+}
 
-/* What C holds, bias, pre, activation; C's columns are contiguous, its dtype is a constant. */
-TREK_INLINE V finished(const trek_gemm *g, const trek_dtype dtype, const finish_place *f, V x)
+/* n <= W sums with what C holds there, bias, activation; `pre` is kept. C's columns are contiguous, its dtype is a constant. */
+TREK_INLINE V finished(const trek_gemm *g, const trek_dtype dtype, int64_t place, int n, V x, V bias)
 {
     if (g->accumulate)
-        x = load_numbers(dtype, element(g->c, dtype, f->place), f->n) + x;
-    if (g->bias && g->bias_col)
-        x += load_numbers(g->bias_dtype, element(g->bias, g->bias_dtype, f->bias), f->n);
-    else if (g->bias)
-        x += spread_f32(number_at(g->bias_dtype, g->bias, f->bias));
+        x = load_numbers(dtype, element(g->c, dtype, place), n) + x;
+    if (g->bias)
+        x += bias;
     if (g->pre)
-        store_numbers(dtype, (char *)element(g->pre, dtype, f->place), f->n, x);
+        store_numbers(dtype, (char *)element(g->pre, dtype, place), n, x);
     if (g->activation == TREK_ACTIVATION_RELU)
         x = (V)(~(half_words)(x < 0) & (half_words)x);
     else if (g->activation == TREK_ACTIVATION_GELU)
@@ -75,23 +77,28 @@ TREK_INLINE void finish_side_by_side(const trek_gemm *g, const trek_dtype dtype,
                                      const float *sums, int64_t sum_row)
 {
     const bool plain = !g->accumulate && !g->bias && !g->pre && !g->activation;
-    for (int i = 0; i < rows; i++, sums += sum_row) {
-        finish_place f = { .place = (at[0] + i) * g->c_row + at[1], .bias = (at[0] + i) * g->bias_row + at[1] * g->bias_col };
-        int j = 0;
-        for (; j + 2 * W <= cols; j += 2 * W) {
-            V x = load_f32(sums + j), y = load_f32(sums + j + W);
-            char *c = (char *)element(g->c, dtype, f.place);
-            f.n = W;
-            x = plain ? x : finished(g, dtype, &f, x);
-            f.place += W, f.bias += g->bias_col * W;
-            y = plain ? y : finished(g, dtype, &f, y);
-            f.place += W, f.bias += g->bias_col * W;
-            store_two(dtype, c, x, y);
+    const int64_t c_row = g->c_row;
+    int j = 0;
+    for (; j + 2 * W <= cols; j += 2 * W) {
+        const int64_t col = at[1] + j;
+        V first = bias_of(g, at[0], col, W), second = bias_of(g, at[0], col + W, W);
+        for (int i = 0; i < rows; i++) {
+            int64_t place = (at[0] + i) * c_row + col;
+            V x = load_f32(sums + i * sum_row + j), y = load_f32(sums + i * sum_row + j + W);
+            if (g->bias_row)
+                first = bias_of(g, at[0] + i, col, W), second = bias_of(g, at[0] + i, col + W, W);
+            x = plain ? x : finished(g, dtype, place, W, x, first);
+            y = plain ? y : finished(g, dtype, place + W, W, y, second);
+            store_two(dtype, (char *)element(g->c, dtype, place), x, y);
         }
-        for (; j < cols; j += W, f.place += W, f.bias += g->bias_col * W) {
-            f.n = cols - j < W ? cols - j : W;
-            V x = load_part_f32(sums + j, lanes_f32(f.n));
-            store_numbers(dtype, (char *)element(g->c, dtype, f.place), f.n, plain ? x : finished(g, dtype, &f, x));
+    }
+    for (; j < cols; j += W) {
+        const int n = cols - j < W ? cols - j : W;
+        for (int i = 0; i < rows; i++) {
+            int64_t place = (at[0] + i) * c_row + at[1] + j;
+            V x = load_part_f32(sums + i * sum_row + j, lanes_f32(n));
+            x = plain ? x : finished(g, dtype, place, n, x, bias_of(g, at[0] + i, at[1] + j, n));
+            store_numbers(dtype, (char *)element(g->c, dtype, place), n, x);
         }
     }
 }
@@ -357,7 +364,7 @@ trek_status TREK_ISA_NAME(trek_gemm_half)(const trek_gemm *g)
     trek_gemm s = swapped(g);
     if (few_suits(g) || few_suits(&s))
         return few(few_suits(g) ? g : &s);
-    if (one_row_suits(g) || one_row_suits(&s))
-        return one_row(one_row_suits(g) ? g : &s);
+    if (sum_suits(g) || sum_suits(&s))
+        return sum_rows(sum_suits(g) ? g : &s);
     return tiled(cost(&s) < cost(g) ? &s : g);
 }

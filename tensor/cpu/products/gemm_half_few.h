@@ -149,70 +149,82 @@ static trek_status few(const trek_gemm *g)
     return TREK_OK;
 }
 
-/* -- one row of A, B's rows contiguous: rows of B are added up, four at a time -- */
+/* -- few rows of A, B's rows contiguous: rows of B are added up, four at a time -- */
 
-typedef struct row_call {
+typedef struct sum_call {
     const trek_gemm *g;
-    const float *a;   /* k numbers */
-    float *sums;      /* n numbers */
-} row_call;
+    const float *a;   /* [m][k] */
+    float *sums;      /* [m][n] */
+} sum_call;
 
-TREK_INLINE void add_rows(const trek_dtype dtype, const row_call *r, int64_t begin, int64_t end)
+/* Adds `count` rows of B from p on, times their numbers of A, to columns [begin, end) of the sums. */
+TREK_INLINE void add_rows(const trek_dtype dtype, const int count, const sum_call *s, int64_t p, int64_t begin, int64_t end)
 {
-    const trek_gemm *g = r->g;
-    for (int64_t p = 0; p < g->k; p += 4) {
-        const uint16_t *b[4];
-        V x[4];
-        for (int64_t c = 0; c < 4; c++) { /* rows beyond: the first one, times 0 below */
-            b[c] = (const uint16_t *)g->b + (p + c < g->k ? p + c : p) * g->b_row;
-            x[c] = spread_f32(p + c < g->k ? r->a[p + c] : 0);
-        }
-        const int count = g->k - p < 4 ? (int)(g->k - p) : 4;
-        for (int64_t j = begin; j < end; j += W) {
-            const int n = end - j < W ? (int)(end - j) : W;
-            V sum = p == 0 ? (V){ 0 } : load_part_f32(r->sums + j, lanes_f32(n));
-            if (count == 4) {
+    const trek_gemm *g = s->g;
+    const uint16_t *b = (const uint16_t *)g->b + p * g->b_row;
+    const int64_t m = g->m, n = g->n, k = g->k, b_row = g->b_row; /* not read again after each store */
+    const float *a = s->a + p;
+    float *sums = s->sums;
+    for (int64_t j = begin; j < end; j += W) {
+        const int lanes = end - j < W ? (int)(end - j) : W;
+        V row[4];
 #pragma GCC unroll 4
-                for (int c = 0; c < 4; c++)
-                    sum = fma_f32(widen(dtype, load_halves(b[c] + j, n)), x[c], sum);
-            } else {
-                for (int c = 0; c < count; c++)
-                    sum = fma_f32(widen(dtype, load_halves(b[c] + j, n)), x[c], sum);
-            }
-            store_part_f32(r->sums + j, lanes_f32(n), sum);
+        for (int c = 0; c < count; c++)
+            row[c] = widen(dtype, load_halves(b + c * b_row + j, lanes));
+        for (int64_t i = 0; i < m; i++) {
+            V sum = p == 0 ? (V){ 0 } : load_part_f32(sums + i * n + j, lanes_f32(lanes));
+#pragma GCC unroll 4
+            for (int c = 0; c < count; c++)
+                sum = fma_f32(row[c], spread_f32(a[i * k + c]), sum);
+            store_part_f32(sums + i * n + j, lanes_f32(lanes), sum);
         }
     }
 }
 
-static void one_row_range(void *arg, int64_t begin, int64_t end)
+TREK_INLINE void sum_strip(const trek_dtype dtype, const sum_call *s, int64_t begin, int64_t end)
 {
-    const row_call *r = arg;
-    if (r->g->b_dtype == TREK_BF16)
-        add_rows(TREK_BF16, r, begin, end);
-    else
-        add_rows(TREK_F16, r, begin, end);
-    finish(r->g, 0, begin, 1, (int)(end - begin), r->sums + begin, 0);
+    int64_t p = 0;
+    for (; p + 4 <= s->g->k; p += 4)
+        add_rows(dtype, 4, s, p, begin, end);
+    for (; p < s->g->k; p++)
+        add_rows(dtype, 1, s, p, begin, end);
 }
 
-static bool one_row_suits(const trek_gemm *g)
+static void sum_range(void *arg, int64_t begin, int64_t end)
 {
-    return g->m == 1 && g->b_col == 1 && g->b_dtype != TREK_F32 && g->k > 0;
+    const sum_call *s = arg;
+    const trek_gemm *g = s->g;
+    const int64_t strip = (2048 / g->m + 63) / 64 * 64; /* the sums stay in the first-level cache */
+    for (int64_t j = begin, next; j < end; j = next) {
+        next = end - j < strip ? end : j + strip;
+        if (g->b_dtype == TREK_BF16)
+            sum_strip(TREK_BF16, s, j, next);
+        else
+            sum_strip(TREK_F16, s, j, next);
+        finish(g, 0, j, (int)g->m, (int)(next - j), s->sums + j, g->n);
+    }
 }
 
-static trek_status one_row(const trek_gemm *g)
+static bool sum_suits(const trek_gemm *g)
 {
-    row_call r = { .g = g };
-    float *buffer = trek_block_alloc((size_t)(g->k + g->n) * sizeof *buffer);
+    return g->m <= FEW_ROWS && g->b_col == 1 && g->b_dtype != TREK_F32 && g->k > 0;
+}
+
+static trek_status sum_rows(const trek_gemm *g)
+{
+    sum_call s = { .g = g };
+    float *buffer = trek_block_alloc((size_t)(g->m * (g->k + g->n)) * sizeof *buffer);
     if (!buffer)
         return TREK_ERR_MEMORY;
-    for (int64_t p = 0; p < g->k; p++)
-        buffer[p] = number_at(g->a_dtype, g->a, p * g->a_col);
-    r.a = buffer;
-    r.sums = buffer + g->k;
+    for (int64_t i = 0; i < g->m; i++)
+        for (int64_t p = 0; p < g->k; p++)
+            buffer[i * g->k + p] = number_at(g->a_dtype, g->a, i * g->a_row + p * g->a_col);
+    s.a = buffer;
+    s.sums = buffer + g->m * g->k;
     if (g->alone)
-        one_row_range(&r, 0, g->n);
+        sum_range(&s, 0, g->n);
     else
-        trek_parallel(g->n, (65536 / g->k + 64) / 64 * 64, one_row_range, &r);
+        trek_parallel(g->n, (65536 / g->k + 64) / 64 * 64, sum_range, &s);
     trek_block_free(buffer);
     return TREK_OK;
 }

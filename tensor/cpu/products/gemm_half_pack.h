@@ -4,8 +4,8 @@
  * widened to f32, or the pair of two bf16 that follow each other along k.
  * Included by gemm_half.c. */
 
-/* to[u * to_row + l], units u < units and lanes l < lanes from numbers from[l * lane + p * step], p < k; zeros in
- * lanes..fill and beyond k. */
+/* to[u * to_row + l], lanes l < lanes, from numbers from[l * lane + p * step], p < k, and a zero beside an odd one in the last
+ * pair. What stands in lanes..fill does not matter: it is multiplied, and not read. */
 typedef struct packing {
     float *to;
     int64_t to_row;
@@ -49,35 +49,30 @@ TREK_INLINE void pack_side_by_side(const packing *c, const trek_dtype dtype, con
 TREK_INLINE void load_transposed(V *r, const char *from, int64_t lane_bytes, int lanes, const int per, int64_t n)
 {
     const int count = n < per * W ? (int)n : per * W;
-    if (lanes == W && count == per * W) {
+    const char *last = from + (lanes - 1) * lane_bytes;
 #pragma GCC unroll 16
-        for (int l = 0; l < W; l++)
-            memcpy(&r[l], from + l * lane_bytes, sizeof r[l]);
-        transpose_f32(r);
-        return;
+    for (int l = 0; l < W; l++, from += lane_bytes) { /* lanes beyond: the last one's */
+        const void *at = l < lanes ? from : last;
+        if (count == per * W)
+            memcpy(&r[l], at, sizeof r[l]);
+        else
+            r[l] = per == 2 ? (V)load_pairs(at, count) : load_part_f32(at, lanes_f32(count));
     }
-#pragma GCC unroll 16
-    for (int l = 0; l < W; l++) { /* lanes beyond are read from the last one, and are made zeros below */
-        const void *at = from + (l < lanes ? l : lanes - 1) * lane_bytes;
-        r[l] = per == 2 ? (V)load_pairs(at, count) : load_part_f32(at, lanes_f32(count));
-    }
-    for (int l = lanes; l < W; l++)
-        r[l] = (V){ 0 };
     transpose_f32(r);
 }
 
-/* The units of W transposed words go below each other; `left` numbers are there along k. */
+/* The units of W transposed words go below each other; `left` numbers are there along k. Indices are constants once all is
+ * unrolled: r stays in registers. */
 TREK_INLINE void store_transposed(float *to, const int64_t to_row, const trek_lanes written, const V *r, const trek_dtype dtype,
-                                  const bool whole, const int count, int64_t left)
+                                  const bool whole, const int per, const int64_t left)
 {
 #pragma GCC unroll 16
-    for (int u = 0; u < count; u++) {
-        if (whole) {
+    for (int u = 0; u < W; u++) {
+        if (whole && per * u < left)
             store_part_f32(to + u * to_row, written, r[u]);
-            continue;
-        }
-        store_part_f32(to + 2 * u * to_row, written, widen_low(dtype, (half_words)r[u]));
-        if (2 * u + 1 < left)
+        if (!whole && 2 * u < left)
+            store_part_f32(to + 2 * u * to_row, written, widen_low(dtype, (half_words)r[u]));
+        if (!whole && 2 * u + 1 < left)
             store_part_f32(to + (2 * u + 1) * to_row, written, widen_high(dtype, (half_words)r[u]));
     }
 }
@@ -88,21 +83,18 @@ TREK_INLINE void pack_transposed_numbers(const packing *c, const trek_dtype dtyp
     const int per = dtype == TREK_F32 ? 1 : 2, size = 4 / per;
     const bool whole = per == 1 || pairs;
     const int64_t k = c->k, lane_bytes = c->lane * size, to_row = c->to_row; /* not read again after each store */
-    for (int l = 0; l < c->fill; l += W) {
-        const int rest = c->lanes - l, lanes = rest > W ? W : rest > 0 ? rest : 0;
+    for (int l = 0; l < c->lanes; l += W) {
+        const int lanes = c->lanes - l > W ? W : c->lanes - l;
         const trek_lanes written = lanes_f32(c->fill - l > W ? W : c->fill - l);
         const char *from = c->from + l * lane_bytes;
         float *to = c->to + l;
         for (int64_t p = 0; p < k; p += per * W, from += 4 * W, to += (whole ? W : 2 * W) * to_row) {
             V r[W];
-            if (lanes)
-                load_transposed(r, from, lane_bytes, lanes, per, k - p);
-            else
-                memset(r, 0, sizeof r);
+            load_transposed(r, from, lane_bytes, lanes, per, k - p);
             if (k - p >= per * W)
-                store_transposed(to, to_row, written, r, dtype, whole, W, per * W);
+                store_transposed(to, to_row, written, r, dtype, whole, per, per * W);
             else
-                store_transposed(to, to_row, written, r, dtype, whole, (int)((k - p + per - 1) / per), k - p);
+                store_transposed(to, to_row, written, r, dtype, whole, per, k - p);
         }
     }
 }

@@ -149,7 +149,7 @@ typedef struct half_part {
 typedef struct panel_source {
     const char *base;
     trek_dtype dtype;
-    int64_t lane, step;
+    int64_t lane, step, lanes;
 } panel_source;
 
 /* Lanes [lane, lane + lanes), units [first, last). */
@@ -157,7 +157,8 @@ static void pack_panel(const half_plan *plan, const panel_source *s, float *to, 
                        int64_t last)
 {
     int64_t per = plan->pairs ? 2 : 1, p0 = first * per, k = plan->g->k < last * per ? plan->g->k - p0 : last * per - p0;
-    packing c = { .to = to, .to_row = fill, .lanes = lanes, .fill = fill, .lane = s->lane, .step = s->step, .k = k,
+    packing c = { .to = to, .to_row = fill, .lanes = lanes, .fill = fill, .readable = s->lanes - lane, .lane = s->lane,
+                  .step = s->step, .k = k,
                   .from = element(s->base, s->dtype, lane * s->lane + p0 * s->step) };
     pack_units(s->dtype, plan->pairs, &c);
 }
@@ -169,7 +170,7 @@ static int64_t pack_stretch(const panel_source *s, int64_t units) { return s->la
 static void pack_block_b(const half_plan *plan, const half_part *part, int64_t j0, int64_t j1, int64_t u0, int64_t units)
 {
     const trek_gemm *g = plan->g;
-    const panel_source s = { g->b, g->b_dtype, g->b_col, g->b_row };
+    const panel_source s = { g->b, g->b_dtype, g->b_col, g->b_row, g->n };
     const int64_t stretch = pack_stretch(&s, units);
     for (int64_t u = 0; u < units; u += stretch) {
         for (int64_t col = j0; col < j1; col += TILE_COLS)
@@ -187,7 +188,7 @@ static int panel_rows(const half_part *part, int64_t row)
     return (int)(row - part->m0 < tall * (whole + 1) ? whole + 1 : whole);
 }
 
-static panel_source source_a(const trek_gemm *g) { return (panel_source){ g->a, g->a_dtype, g->a_row, g->a_col }; }
+static panel_source source_a(const trek_gemm *g) { return (panel_source){ g->a, g->a_dtype, g->a_row, g->a_col, g->m }; }
 
 /* All of a part's A, where its rows lie side by side; else each panel is packed where it is first needed. */
 static void pack_block_a(const half_plan *plan, const half_part *part, int64_t u0, int64_t units)

@@ -10,6 +10,7 @@ typedef struct packing {
     float *to;
     int64_t to_row;
     int lanes, fill;
+    int64_t readable;      /* lanes in memory from the first on: those beyond `lanes` may be read */
     const char *from;
     int64_t lane, step, k;
 } packing;
@@ -28,19 +29,24 @@ TREK_INLINE void pack_side_by_side(const packing *c, const trek_dtype dtype, con
         }
         return;
     }
-    for (int l = 0; l < c->fill; l += W, from = c->from + l * size, to = c->to + l) {
-        const int rest = c->lanes - l, n = rest > W ? W : rest > 0 ? rest : 0;
+    for (int l = 0; l < c->lanes; l += W) {
+        const int n = c->readable - l > W ? W : (int)(c->readable - l);
         const trek_lanes written = lanes_f32(c->fill - l > W ? W : c->fill - l);
-        if (!pairs) {
+        from = c->from + l * size;
+        to = c->to + l;
+        if (!pairs && n == W) {
+            for (int64_t p = 0; p < k; p++, from += step * size, to += to_row)
+                store_part_f32(to, written, load_whole(dtype, from));
+        } else if (!pairs) {
             for (int64_t p = 0; p < k; p++, from += step * size, to += to_row)
                 store_part_f32(to, written, load_numbers(dtype, from, n));
-            continue;
-        }
-        for (int64_t p = 0; p < k; p += 2, from += 2 * step * size, to += to_row) {
-            half_words low = to_words(load_halves((const uint16_t *)(const void *)from, n)), high = { 0 };
-            if (p + 1 < k)
-                high = to_words(load_halves((const uint16_t *)(const void *)from + step, n));
-            store_part_f32(to, written, (V)(low | high << 16));
+        } else {
+            for (int64_t p = 0; p < k; p += 2, from += 2 * step * size, to += to_row) {
+                half_words low = to_words(load_halves((const uint16_t *)(const void *)from, n)), high = { 0 };
+                if (p + 1 < k)
+                    high = to_words(load_halves((const uint16_t *)(const void *)from + step, n));
+                store_part_f32(to, written, (V)(low | high << 16));
+            }
         }
     }
 }

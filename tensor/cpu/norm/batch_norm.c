@@ -5,16 +5,92 @@
 
 #include "tensor/cpu/dense.h"
 #include "tensor/cpu/kernels.h"
+#include "tensor/half_internal.h"
 
 typedef struct norm_job {
     const void *x, *dy;
     void *y;                                 /* dx in the backward pass */
+    trek_dtype stored;                       /* of x, dy and y; 16-bit ones are computed in f32 */
     int64_t images, channels, pixels;
+    double eps;
     double *mean, *variance, *scale, *shift; /* of each channel */
     double *sum, *product, *slope;
+    double *weight, *rstd;                   /* in place of others of these */
 } norm_job;
 
-enum { ARRAYS = 7 };
+enum {
+    ARRAYS = 7,
+    CHUNK = 4096,          /* elements that are read, summed up and written at once */
+    NARROW = 16,           /* fewer pixels: channels side by side */
+    NARROW_CHANNELS = CHUNK / NARROW
+};
+
+/* Channels of an image that make up a chunk, or one. */
+static int64_t block_channels(const norm_job *job)
+{
+    return job->pixels > 0 && job->pixels < CHUNK ? CHUNK / job->pixels : 1;
+}
+
+/* -- elements [at, at + n) as the type that is computed in: where they lie, or in the buffer -- */
+
+#define BUFFER_f32 CHUNK
+#define BUFFER_f64 1 /* none is needed */
+
+static inline const float *read_f32(const norm_job *job, const void *from, int64_t at, int64_t n, float *buffer)
+{
+    if (job->stored == TREK_F32)
+        return (const float *)from + at;
+    if (job->stored == TREK_BF16)
+        trek_f32_from_bf16_row(buffer, (const uint16_t *)from + at, n);
+    else
+        trek_f32_from_f16_row(buffer, (const uint16_t *)from + at, n);
+    return buffer;
+}
+
+static inline const double *read_f64(const norm_job *job, const void *from, int64_t at, int64_t n, double *buffer)
+{
+    (void)job, (void)n, (void)buffer;
+    return (const double *)from + at;
+}
+
+/* Where a result of job->y is to be put, and its way from there. */
+static inline float *place_f32(const norm_job *job, int64_t at, float *buffer)
+{
+    return job->stored == TREK_F32 ? (float *)job->y + at : buffer;
+}
+static inline double *place_f64(const norm_job *job, int64_t at, double *buffer)
+{
+    (void)buffer;
+    return (double *)job->y + at;
+}
+static inline void write_f32(const norm_job *job, int64_t at, int64_t n, const float *placed)
+{
+    if (job->stored == TREK_BF16)
+        trek_bf16_from_f32_row((uint16_t *)job->y + at, placed, n);
+    else if (job->stored == TREK_F16)
+        trek_f16_from_f32_row((uint16_t *)job->y + at, placed, n);
+}
+static inline void write_f64(const norm_job *job, int64_t at, int64_t n, const double *placed)
+{
+    (void)job, (void)at, (void)n, (void)placed;
+}
+
+/* -- what follows from the sums of a channel -- */
+
+static void finish_forward(const norm_job *job, int64_t c)
+{
+    job->rstd[c] = 1 / sqrt(job->variance[c] + job->eps);
+    job->scale[c] = job->weight[c] * job->rstd[c];
+}
+
+static void finish_backward(const norm_job *job, int64_t c)
+{
+    double count = (double)(job->images * job->pixels), rstd = job->rstd[c];
+    job->scale[c] = job->weight[c] * rstd;
+    job->shift[c] = count > 0 ? job->scale[c] * job->sum[c] / count : 0;
+    job->slope[c] = count > 0 ? job->scale[c] * rstd * rstd * job->product[c] / count : 0;
+    job->product[c] *= rstd;
+}
 
 #define TREK_REAL f32
 #include "tensor/cpu/norm/batch_norm_template.h"
@@ -28,6 +104,7 @@ static trek_status job_init(norm_job *job, const trek_tensor *x, void *y)
 {
     job->x = x->data;
     job->y = y;
+    job->stored = (trek_dtype)x->dtype;
     job->images = x->sizes[0];
     job->channels = x->sizes[1];
     job->pixels = 1;
@@ -47,6 +124,14 @@ static int64_t channel_grain(const norm_job *job)
     return (16384 / (job->images * job->pixels + 1) + 8) / 8 * 8; /* no two threads write to one line */
 }
 static int64_t image_grain(const norm_job *job) { return 16384 / (job->channels * job->pixels + 1) + 1; }
+
+/* Whether a channel's arrays stay in the cache until they are read again, and there are channels for all threads. Shorter
+ * rows are better read in the order of memory. */
+static bool by_channels(const norm_job *job, int arrays)
+{
+    int64_t bytes = arrays * job->images * job->pixels * (int64_t)trek_dtype_size(job->stored);
+    return job->pixels >= 256 && job->channels >= 16 && bytes <= 1 << 19;
+}
 
 static trek_tensor *input(const trek_op_call *call, int k)
 {
@@ -69,36 +154,41 @@ static void update_running(const trek_op_call *call, const norm_job *job, double
     }
 }
 
+static void read_or_fill(const trek_op_call *call, int k, int64_t channels, double value, double *to)
+{
+    for (int64_t c = 0; c < channels; c++)
+        to[c] = value;
+    if (input(call, k))
+        trek_cpu_read_vector(input(call, k), to);
+}
+
 static trek_status forward_dense(const trek_op_call *call)
 {
     const trek_tensor *x = call->inputs[0];
     bool training = call->attrs.i[0], wide = x->dtype == TREK_F64;
-    norm_job job = { 0 };
+    norm_job job = { .eps = call->attrs.f[1] };
     if (job_init(&job, x, call->outputs[0]->data) != TREK_OK)
         return TREK_ERR_MEMORY;
-    if (training) {
+    bool together = training && by_channels(&job, 2);
+    job.rstd = job.product, job.weight = job.slope;
+    read_or_fill(call, 1, job.channels, 1, job.weight);
+    read_or_fill(call, 2, job.channels, 0, job.shift);
+    if (together) {
+        trek_parallel(job.channels, channel_grain(&job), wide ? forward_channels_f64 : forward_channels_f32, &job);
+    } else if (training) {
         trek_parallel(job.channels, channel_grain(&job), wide ? statistics_channels_f64 : statistics_channels_f32, &job);
-        if (input(call, 3) && x->numel > 0)
-            update_running(call, &job, job.sum);
     } else {
         trek_cpu_read_vector(input(call, 3), job.mean);
         trek_cpu_read_vector(input(call, 4), job.variance);
     }
-    double *rstd = job.product, *weight = job.slope;
-    for (int64_t c = 0; c < job.channels; c++) {
-        rstd[c] = 1 / sqrt(job.variance[c] + call->attrs.f[1]);
-        weight[c] = 1;
-        job.shift[c] = 0;
-    }
-    if (input(call, 1))
-        trek_cpu_read_vector(input(call, 1), weight);
-    if (input(call, 2))
-        trek_cpu_read_vector(input(call, 2), job.shift);
-    for (int64_t c = 0; c < job.channels; c++)
-        job.scale[c] = weight[c] * rstd[c];
+    if (training && input(call, 3) && x->numel > 0)
+        update_running(call, &job, job.sum);
+    for (int64_t c = 0; c < job.channels && !together; c++)
+        finish_forward(&job, c);
     trek_cpu_write_vector(call->outputs[1], job.mean);
-    trek_cpu_write_vector(call->outputs[2], rstd);
-    trek_parallel(job.images, image_grain(&job), wide ? normalize_images_f64 : normalize_images_f32, &job);
+    trek_cpu_write_vector(call->outputs[2], job.rstd);
+    if (!together)
+        trek_parallel(job.images, image_grain(&job), wide ? normalize_images_f64 : normalize_images_f32, &job);
     trek_block_free(job.mean);
     return TREK_OK;
 }
@@ -119,33 +209,52 @@ static trek_status backward_dense(const trek_op_call *call)
     norm_job job = { .dy = call->inputs[0]->data };
     if (job_init(&job, x, call->outputs[0]->data) != TREK_OK)
         return TREK_ERR_MEMORY;
-    double count = (double)(job.images * job.pixels), *rstd = job.variance;
+    bool together = training && by_channels(&job, 3);
+    job.rstd = job.variance, job.weight = job.scale;
     trek_cpu_read_vector(call->inputs[2], job.mean);
-    trek_cpu_read_vector(call->inputs[3], rstd);
-    trek_parallel(job.channels, channel_grain(&job), wide ? grad_channels_f64 : grad_channels_f32, &job);
+    trek_cpu_read_vector(call->inputs[3], job.rstd);
+    read_or_fill(call, 4, job.channels, 1, job.weight);
     for (int64_t c = 0; c < job.channels; c++)
-        job.scale[c] = 1;
-    if (input(call, 4))
-        trek_cpu_read_vector(input(call, 4), job.scale);
-    for (int64_t c = 0; c < job.channels; c++) {
-        job.scale[c] *= rstd[c];
-        job.shift[c] = count > 0 ? job.scale[c] * job.sum[c] / count : 0;
-        job.slope[c] = count > 0 ? job.scale[c] * rstd[c] * rstd[c] * job.product[c] / count : 0;
-        job.product[c] *= rstd[c];
-    }
+        job.sum[c] = job.product[c] = 0;
+    if (together)
+        trek_parallel(job.channels, channel_grain(&job), wide ? backward_channels_f64 : backward_channels_f32, &job);
+    else
+        trek_parallel(job.channels, channel_grain(&job), wide ? grad_channels_f64 : grad_channels_f32, &job);
+    for (int64_t c = 0; c < job.channels && !together; c++)
+        finish_backward(&job, c);
     if (call->outputs[1])
         trek_cpu_write_vector(call->outputs[1], job.product);
     trek_cpu_write_vector(call->outputs[2], job.sum);
-    if (training)
+    if (training && !together)
         trek_parallel(job.images, image_grain(&job), wide ? grad_images_f64 : grad_images_f32, &job);
-    else
+    else if (!training)
         scale_grad(&job, wide);
     trek_block_free(job.mean);
     return TREK_OK;
 }
 
-static trek_status batch_norm(const trek_op_call *call) { return trek_cpu_dense(call, 1, forward_dense); }
-static trek_status batch_norm_backward(const trek_op_call *call) { return trek_cpu_dense(call, 3, backward_dense); }
+/* Arrays of 16-bit numbers that the loops read as they are. Short rows are faster brought to f32 all at once. */
+static bool plain_half(const trek_tensor *x, const trek_tensor *other, const trek_tensor *y)
+{
+    int64_t pixels = 1;
+    for (int d = 2; d < x->ndim; d++)
+        pixels *= x->sizes[d];
+    return trek_cpu_is_half(x) && (pixels == 1 || pixels >= 64) && x->contiguous && other->contiguous && y->contiguous &&
+        other->dtype == x->dtype &&
+           y->dtype == x->dtype;
+}
+
+static trek_status batch_norm(const trek_op_call *call)
+{
+    const trek_tensor *x = call->inputs[0];
+    return plain_half(x, x, call->outputs[0]) ? forward_dense(call) : trek_cpu_dense(call, 1, forward_dense);
+}
+
+static trek_status batch_norm_backward(const trek_op_call *call)
+{
+    bool plain = plain_half(call->inputs[1], call->inputs[0], call->outputs[0]);
+    return plain ? backward_dense(call) : trek_cpu_dense(call, 3, backward_dense);
+}
 
 void TREK_ISA_NAME(trek_cpu_register_batch_norm)(trek_backend *b)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shape rules of element-wise ops, reductions, and ops that move elements. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "tensor/number_internal.h"
@@ -13,25 +14,89 @@ static trek_status fail_two(trek_op_call *call, trek_status status, const char *
 
 static trek_dtype dtype_of(const trek_op_call *call, int k) { return (trek_dtype)call->inputs[k]->dtype; }
 
+static trek_status check_same(trek_op_call *call)
+{
+    for (int k = 1; k < call->n_inputs; k++)
+        if (!trek_same_sizes(call->inputs[0], call->inputs[k]))
+            return fail_two(call, TREK_ERR_SHAPE, "shapes differ", call->inputs[0], call->inputs[k]);
+    return TREK_OK;
+}
+
 /* All inputs have one shape; the result has it, too. */
 static trek_status same_shape(trek_op_call *call, trek_dtype dtype)
 {
-    trek_tensor *x = call->inputs[0];
-    for (int k = 1; k < call->n_inputs; k++)
-        if (!trek_same_sizes(x, call->inputs[k]))
-            return fail_two(call, TREK_ERR_SHAPE, "shapes differ", x, call->inputs[k]);
-    return trek_op_output(call, 0, x->ndim, x->sizes, dtype);
+    trek_status status = check_same(call);
+    return status != TREK_OK ? status : trek_op_output(call, 0, call->inputs[0]->ndim, call->inputs[0]->sizes, dtype);
 }
 
-trek_status trek_infer_same(trek_op_call *call) { return same_shape(call, dtype_of(call, 0)); }
-trek_status trek_infer_to_bool(trek_op_call *call) { return same_shape(call, TREK_BOOL); }
+/* The input whose order of dimensions a result of these sizes takes: the first of them that is all there, unless it is
+ * row-major. NULL: none. */
+static const trek_tensor *layout_giver(const trek_op_call *call, int ndim, const int64_t *sizes)
+{
+    for (int k = 0; k < call->n_inputs; k++) {
+        const trek_tensor *x = call->inputs[k];
+        bool whole = x->ndim == ndim && x->numel > 1;
+        for (int d = 0; whole && d < ndim; d++)
+            whole = x->sizes[d] == sizes[d] && (x->strides[d] != 0 || sizes[d] == 1);
+        if (whole)
+            return x->contiguous ? NULL : x;
+    }
+    return NULL;
+}
+
+/* Lays a new tensor's dimensions out in the order of x's strides, without gaps, as PyTorch does: what is element-wise then
+ * walks both from end to end. */
+static void lay_out_as(trek_tensor *t, const trek_tensor *x)
+{
+    int order[TREK_MAX_DIMS], n = 0;
+    bool row_major = true;
+    for (int d = 0; d < x->ndim; d++) {
+        if (x->sizes[d] == 1)
+            continue;
+        int at = n++;
+        for (; at > 0 && llabs(x->strides[order[at - 1]]) < llabs(x->strides[d]); at--)
+            order[at] = order[at - 1];
+        order[at] = d;
+        row_major = row_major && at == n - 1;
+    }
+    if (row_major)
+        return;
+    int64_t step = 1;
+    while (n-- > 0) {
+        t->strides[order[n]] = step;
+        step *= t->sizes[order[n]];
+    }
+    t->contiguous = false;
+}
+
+/* trek_op_output of an element-wise op: a result made here keeps its input's layout. */
+static trek_status output_alike(trek_op_call *call, int ndim, const int64_t *sizes, trek_dtype dtype)
+{
+    bool given = call->outputs[0];
+    trek_status status = trek_op_output(call, 0, ndim, sizes, dtype);
+    const trek_tensor *x = given || status != TREK_OK ? NULL : layout_giver(call, ndim, sizes);
+    if (x && x->device.type == TREK_CPU)
+        lay_out_as(call->outputs[0], x);
+    return status;
+}
+
+static trek_status same_layout(trek_op_call *call, trek_dtype dtype)
+{
+    trek_status status = check_same(call);
+    return status != TREK_OK ? status : output_alike(call, call->inputs[0]->ndim, call->inputs[0]->sizes, dtype);
+}
+
+trek_status trek_infer_same(trek_op_call *call) { return same_layout(call, dtype_of(call, 0)); }
+trek_status trek_infer_to_bool(trek_op_call *call) { return same_layout(call, TREK_BOOL); }
+/* ... row-major whatever the input is */
+trek_status trek_infer_same_dense(trek_op_call *call) { return same_shape(call, dtype_of(call, 0)); }
 
 trek_status trek_infer_convert(trek_op_call *call)
 {
     trek_dtype dtype = (trek_dtype)call->attrs.i[0];
     if (trek_dtype_size(dtype) == 0)
         return trek_op_fail(call, TREK_ERR_DTYPE, "%lld is no dtype", (long long)call->attrs.i[0]);
-    return same_shape(call, dtype);
+    return same_layout(call, dtype);
 }
 
 static trek_status broadcast_into(trek_op_call *call, int first, trek_dtype dtype)
@@ -53,13 +118,13 @@ static trek_status broadcast_into(trek_op_call *call, int first, trek_dtype dtyp
             sizes[d] = x->sizes[own];
         }
     }
-    return trek_op_output(call, 0, ndim, sizes, dtype);
+    return output_alike(call, ndim, sizes, dtype);
 }
 
 static trek_status broadcast(trek_op_call *call, trek_dtype dtype)
 {
     if (trek_same_sizes(call->inputs[0], call->inputs[1]))
-        return trek_op_output(call, 0, call->inputs[0]->ndim, call->inputs[0]->sizes, dtype);
+        return output_alike(call, call->inputs[0]->ndim, call->inputs[0]->sizes, dtype);
     return broadcast_into(call, 0, dtype);
 }
 

@@ -176,7 +176,8 @@ static inline bool infer_alike(trek_op_call *call)
     if (call->n_inputs == 0)
         return false;
     trek_tensor *x = call->inputs[0];
-    if ((infer != trek_infer_broadcast && infer != trek_infer_same) || call->outputs[0] || !x->contiguous)
+    if ((infer != trek_infer_broadcast && infer != trek_infer_same && infer != trek_infer_same_dense) || call->outputs[0] ||
+        !x->contiguous)
         return false;
     if (call->n_inputs == 2 && !(call->inputs[1]->contiguous && trek_same_sizes(x, call->inputs[1])))
         return false;

@@ -31,7 +31,8 @@ typedef struct trek_op_call {
 typedef trek_status (*trek_infer_fn)(trek_op_call *call);
 
 /* A kernel trusts its call: shapes, dtypes and attributes are checked, inputs
- * that promote have one dtype, outputs made here are contiguous; inputs (and
+ * that promote have one dtype, outputs made here are contiguous, but for those
+ * of element-wise ops, which keep an input's order of dimensions; inputs (and
  * outputs given by the caller) may have any strides. It fails only for what
  * lies in the data (an index out of range) or for lack of scratch memory. */
 typedef trek_status (*trek_kernel)(const trek_op_call *call);

@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "autograd/ops.h"
+#include "autograd/partial.h"
 #include "autograd/slice_grad.h"
-#include "autograd/tape_internal.h"
 #include "tensor/backend.h"
 #include "tensor/debug.h"
 #include "tensor/trace.h"
@@ -39,18 +39,6 @@ static _Thread_local walk *walking;
 
 /* --- adding up ------------------------------------------------------------------- */
 
-/* Nobody else looks at its memory. */
-static bool is_alone(const trek_var *var)
-{
-    const trek_tensor *t = var->data;
-    return !var->requires_grad && atomic_load_explicit(&var->refs, memory_order_acquire) == 1 &&
-           atomic_load_explicit(&t->refs, memory_order_acquire) == 1 &&
-           atomic_load_explicit(&t->storage->refs, memory_order_acquire) == 1 && t->contiguous && !t->storage->parent &&
-           !t->storage->release;
-}
-
-bool trek_walk_may_write(const trek_var *grad) { return is_alone(grad); }
-
 static trek_status add_in_place(trek_tensor *to, trek_tensor *grad)
 {
     trek_tensor *in[2] = { to, grad };
@@ -76,7 +64,7 @@ static trek_status add_to(trek_var **slot, trek_var *grad, bool create_graph)
         *slot = take_over(grad);
         return TREK_OK;
     }
-    if (!create_graph && is_alone(*slot) && (*slot)->data->dtype == grad->data->dtype)
+    if (!create_graph && trek_grad_is_alone(*slot) && (*slot)->data->dtype == grad->data->dtype)
         return add_in_place((*slot)->data, grad->data);
     trek_var *sum = trek_apply_add(*slot, grad);
     if (!sum)
@@ -799,7 +787,7 @@ static trek_tensor *sink_of(trek_var *var, trek_dtype dtype, bool *overwrite)
         leaf->has_grad = false;
     }
     if (!leaf->grad || !leaf->grad->data->contiguous || leaf->grad->data->dtype != dtype ||
-        (!leaf->grad_in_arena && leaf->has_grad && !is_alone(leaf->grad)))
+        (!leaf->grad_in_arena && leaf->has_grad && !trek_grad_is_alone(leaf->grad)))
         return NULL;
     *overwrite = !leaf->has_grad;
     return leaf->grad->data;

@@ -3,22 +3,15 @@
  * made for each slice. Slices that follow one another along a dimension are copied, and only what none of them fills is
  * zeroed, once it is asked for. A gradient that lies already where it belongs, because a kernel wrote those of all slices
  * into one piece of memory, is not even copied. */
+#include "autograd/partial.h"
 #include "autograd/rules_internal.h"
 #include "autograd/slice_grad.h"
-#include "autograd/tape_internal.h"
-
-struct trek_partial {
-    int dim;
-    int64_t from, to;         /* of the indices along dim; the others hold nothing yet */
-};
 
 typedef struct slice {
     trek_tensor *grad;        /* with the whole's dimensions */
     int dim;
     int64_t start, end;
 } slice;
-
-/* --- elements ---------------------------------------------------------------------------- */
 
 static trek_status add_slice(trek_tensor *whole, const slice *s)
 {
@@ -32,24 +25,7 @@ static trek_status add_slice(trek_tensor *whole, const slice *s)
     return status;
 }
 
-static trek_status copy_slice(trek_tensor *whole, const slice *s)
-{
-    trek_tensor *place = trek_tensor_narrow(whole, s->dim, s->start, s->end - s->start);
-    trek_status status = place ? trek_tensor_copy_from(place, s->grad) : trek_error_status();
-    trek_tensor_release(place);
-    return status;
-}
-
-static trek_status zero_range(trek_tensor *whole, int dim, int64_t from, int64_t to)
-{
-    if (from >= to)
-        return TREK_OK;
-    trek_tensor *place = trek_tensor_narrow(whole, dim, from, to - from);
-    trek_op_call call = { .op = &trek_ops[TREK_OP_fill], .n_outputs = 1, .outputs = { place } };
-    trek_status status = place ? trek_op_run(&call) : trek_error_status();
-    trek_tensor_release(place);
-    return status;
-}
+static trek_status copy_slice(trek_tensor *whole, const slice *s) { return trek_slice_copy(whole, s->dim, s->start, s->grad); }
 
 /* Whether the slice lies where it belongs in a contiguous tensor of that shape which fills the slice's storage. */
 static bool lies_in_place(const slice *s, const trek_shape *shape)
@@ -66,49 +42,6 @@ static bool lies_in_place(const slice *s, const trek_shape *shape)
     int64_t item = trek_item_size[g->dtype];
     return !storage->parent && !storage->release && storage->bytes == (size_t)(stride * item) &&
            g->data == (char *)storage->data + offset * item;
-}
-
-/* --- the gradient that is being put together --------------------------------------------------- */
-
-/* Memory of its own for a gradient that others look at, too: with what is filled of it. */
-static trek_status separate(trek_node *node)
-{
-    const trek_partial *p = node->partial;
-    trek_tensor *old = node->grad->data;
-    trek_tensor *made = trek_tensor_make(old->ndim, old->sizes, (trek_dtype)old->dtype, old->device);
-    trek_tensor *filled = made ? trek_tensor_narrow(old, p->dim, p->from, p->to - p->from) : NULL;
-    trek_status status = filled ? copy_slice(made, &(slice){ filled, p->dim, p->from, p->to }) : trek_error_status();
-    trek_var *var = status == TREK_OK ? trek_var_new(made, false) : NULL;
-    trek_tensor_release(filled);
-    trek_tensor_release(made);
-    if (!var)
-        return trek_error_status();
-    trek_var_release(node->grad);
-    node->grad = var;
-    return TREK_OK;
-}
-
-trek_status trek_partial_complete(trek_node *node)
-{
-    trek_partial *p = node->partial;
-    int64_t size = node->grad->data->sizes[p->dim];
-    trek_status status = TREK_OK;
-    if (p->from > 0 || p->to < size) {
-        if (!trek_walk_may_write(node->grad))
-            status = separate(node);
-        if (status == TREK_OK)
-            status = zero_range(node->grad->data, p->dim, 0, p->from);
-        if (status == TREK_OK)
-            status = zero_range(node->grad->data, p->dim, p->to, size);
-    }
-    trek_partial_free(node);
-    return status;
-}
-
-void trek_partial_free(trek_node *node)
-{
-    trek_block_free(node->partial);
-    node->partial = NULL;
 }
 
 /* The first: memory of the whole, that of the slice itself where it is as large and lies right. */
@@ -147,8 +80,8 @@ static trek_status extend(trek_node *node, const slice *s)
     trek_shape shape = trek_shape_make(whole->ndim, whole->sizes);
     trek_status status = TREK_OK;
     if (whole->storage != s->grad->storage || !lies_in_place(s, &shape)) {
-        if (!trek_walk_may_write(node->grad))
-            status = separate(node);
+        if (!trek_grad_is_alone(node->grad))
+            status = trek_partial_separate(node);
         if (status == TREK_OK)
             status = copy_slice(node->grad->data, s);
     }
@@ -170,11 +103,11 @@ static trek_status give_to_node(trek_backward_call *b, const slice *s, bool *don
         return extend(node, s);
     trek_status status = TREK_OK;
     bool inside = p && p->dim == s->dim && s->start >= p->from && s->end <= p->to;
-    if (p && !trek_walk_may_write(node->grad))
-        status = separate(node);
+    if (p && !trek_grad_is_alone(node->grad))
+        status = trek_partial_separate(node);
     if (p && !inside && status == TREK_OK)
         status = trek_partial_complete(node);
-    *done = trek_walk_may_write(node->grad) && node->grad->data->dtype == s->grad->dtype;
+    *done = trek_grad_is_alone(node->grad) && node->grad->data->dtype == s->grad->dtype;
     return status == TREK_OK && *done ? add_slice(node->grad->data, s) : status;
 }
 
@@ -187,9 +120,9 @@ static trek_status give_to_leaf(trek_backward_call *b, const slice *s, bool *don
         return TREK_OK;
     trek_status status = TREK_OK;
     if (overwrite) {
-        status = zero_range(place, s->dim, 0, s->start);
+        status = trek_slice_zero(place, s->dim, 0, s->start);
         if (status == TREK_OK)
-            status = zero_range(place, s->dim, s->end, place->sizes[s->dim]);
+            status = trek_slice_zero(place, s->dim, s->end, place->sizes[s->dim]);
     }
     if (status == TREK_OK)
         status = overwrite ? copy_slice(place, s) : add_slice(place, s);

@@ -103,6 +103,17 @@ static inline trek_var *trek_var_of_node(trek_tensor *data, trek_node *node)
     return &node->own;
 }
 static inline bool trek_var_is_in_node(const trek_var *var) { return var->node && var == &var->node->own; }
+
+/* Nobody else looks at the memory of a gradient. */
+static inline bool trek_grad_is_alone(const trek_var *var)
+{
+    const trek_tensor *t = var->data;
+    return !var->requires_grad && atomic_load_explicit(&var->refs, memory_order_acquire) == 1 &&
+           atomic_load_explicit(&t->refs, memory_order_acquire) == 1 &&
+           atomic_load_explicit(&t->storage->refs, memory_order_acquire) == 1 && t->contiguous && !t->storage->parent &&
+           !t->storage->release;
+}
+
 extern atomic_int trek_hooks_alive; /* hooks on leaves, of all threads: while there are any, walks count uses */
 
 #endif

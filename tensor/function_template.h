@@ -177,7 +177,8 @@ TREK_WIDE_INLINE F M(erfcx)(F a)
     STEP(p, t, 0x1.ce4360p-3f);
     return t * p;
 }
-/* e^(-a^2 s), where that is a normal number, for s = 1 or 1/2, the square in two parts so that large ones keep their last bits. */
+/* e^(-a^2 s) for s = 1 or 1/2, where that is a normal number; the square in two parts, so that large ones keep their last
+ * bits. */
 TREK_WIDE_INLINE F M(exp_of_square)(F a, float s)
 {
     F high = M(from_bits)(M(as_bits)(a) & 0xfffff000u); /* its square is exact */

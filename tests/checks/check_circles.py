@@ -15,7 +15,7 @@ CIRCLES = {
                "backend cpu_backend cpu_optim_update device_memory infer infer_fused infer_nn infer_recurrent op overlap plugin ranges storage tensor "
                "types view"],
     # the derivative of an op is made of ops; a variable holds the node that holds variables
-    "autograd": ["apply autocast composite composite_fused composite_recurrent engine functional rules rules_fused rules_math rules_nn rules_recurrent rules_shape", "tape var"],
+    "autograd": ["apply autocast composite composite_fused composite_recurrent engine functional rules rules_fused rules_math rules_nn rules_recurrent rules_shape slice_grad", "tape var"],
     "nn": [],
     "data": [],
     "optim": [],

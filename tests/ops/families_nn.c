@@ -564,8 +564,8 @@ FAMILY(batch_norm)
             batch_case(row, sink, arg, trek_dims(3, 2, 4), given, training, TREK_OK, false);
             batch_case(row, sink, arg, trek_dims(9, 16, 21, 23), given, training, TREK_OK, true);
             batch_case(row, sink, arg, trek_dims(700, 100), given, training, TREK_OK, true);
-            batch_case(row, sink, arg, trek_dims(3, 700, 3, 3), given, training, TREK_OK, true);
-            batch_case(row, sink, arg, trek_dims(2, 3, 67, 71), given, training, TREK_OK, true);
+            batch_case(row, sink, arg, trek_dims(2, 300, 1, 3), given, training, TREK_OK, true);
+            batch_case(row, sink, arg, trek_dims(2, 2, 65, 65), given, training, TREK_OK, true);
         }
     batch_case(row, sink, arg, trek_dims(5), 0, true, TREK_ERR_SHAPE, false);
     batch_case(row, sink, arg, trek_dims(1, 3), 0, true, TREK_ERR_SHAPE, false);
@@ -581,9 +581,8 @@ FAMILY(batch_norm_backward)
             norm_gradient_case(row, sink, arg, trek_dims(5, 3), 3, trek_dims(3), weighted, training, false);
             norm_gradient_case(row, sink, arg, trek_dims(2, 3, 2, 2), 3, trek_dims(3), weighted, training, false);
             norm_gradient_case(row, sink, arg, trek_dims(4, 8, 7, 6), 8, trek_dims(8), weighted, training, true);
-            norm_gradient_case(row, sink, arg, trek_dims(5, 17, 9, 11), 17, trek_dims(17), weighted, training, true);
-            norm_gradient_case(row, sink, arg, trek_dims(3, 700, 3), 700, trek_dims(700), weighted, training, true);
-            norm_gradient_case(row, sink, arg, trek_dims(2, 3, 67, 71), 3, trek_dims(3), weighted, training, true);
+            norm_gradient_case(row, sink, arg, trek_dims(1, 16, 16, 17), 16, trek_dims(16), weighted, training, true);
+            norm_gradient_case(row, sink, arg, trek_dims(2, 300, 2), 300, trek_dims(300), weighted, training, true);
         }
 }
 

@@ -30,6 +30,36 @@ COMPOSITE(add_layer_norm)
     return trek_composite_rule_layer_norm(op, attrs, norm, 3);
 }
 
+/* -|x| is x times a constant, which has the derivatives at 0 that the sum needs. */
+static trek_var *logistic_loss(trek_var *x, trek_var *target)
+{
+    trek_var *positive = trek_cast(trek_gt_scalar(x, 0), trek_var_dtype(x));
+    trek_var *below = trek_mul(x, trek_add_scalar(trek_mul_scalar(positive, -2), 1));
+    return trek_add(trek_mul(x, trek_sub(positive, target)), trek_softplus(below, 1, 1));
+}
+
+/* The square is of the difference itself, so that it bends at 0, too; far away it is not looked at. */
+static trek_var *smooth_loss(trek_var *difference, double beta)
+{
+    trek_var *distance = trek_abs(difference), *is_far = trek_ge_scalar(distance, beta);
+    trek_var *near = trek_mul_scalar(trek_square(trek_masked_fill(difference, is_far, 0)), 0.5 / beta);
+    return trek_where(is_far, trek_sub_scalar(distance, 0.5 * beta), near);
+}
+
+COMPOSITE(pointwise_loss)
+{
+    (void)op, (void)n_inputs;
+    trek_var *x = trek_rule_wide(inputs[0]), *target = trek_rule_wide(inputs[1]);
+    if (!x || !target)
+        return NULL;
+    switch (attrs->i[0]) {
+    case TREK_LOSS_SQUARED: return trek_square(trek_sub(x, target));
+    case TREK_LOSS_ABSOLUTE: return trek_abs(trek_sub(x, target));
+    case TREK_LOSS_SMOOTH: return smooth_loss(trek_sub(x, target), attrs->f[0]);
+    default: return logistic_loss(x, target);
+    }
+}
+
 COMPOSITE(linear_cross_entropy)
 {
     (void)n_inputs;

@@ -20,6 +20,12 @@ static bool takes(const char *name, trek_dtype x, trek_dtype y, taken what)
     return false;
 }
 
+/* What a loss of that dtype is rounded to. */
+static trek_dtype result_dtype(trek_dtype common)
+{
+    return trek_dtype_is_16bit(common) && trek_grad_mode_here.autocast != TREK_F32 ? TREK_F32 : common;
+}
+
 /* Both inputs of a loss in what it is computed in: their common dtype, f32 for the 16-bit ones, so that its steps do
  * not round; false and an error. Gives what the result is rounded to: the common dtype, but f32 under autocast. */
 static bool widen(const char *name, trek_var **x, trek_var **y, taken what, trek_dtype *result)
@@ -30,7 +36,7 @@ static bool widen(const char *name, trek_var **x, trek_var **y, taken what, trek
         return false;
     trek_dtype common = trek_dtype_promote(trek_var_dtype(*x), trek_var_dtype(*y));
     bool narrow = trek_dtype_is_16bit(common);
-    *result = narrow && trek_grad_mode_here.autocast != TREK_F32 ? TREK_F32 : common;
+    *result = result_dtype(common);
     *x = trek_cast(*x, narrow ? TREK_F32 : common);
     *y = trek_cast(*y, narrow ? TREK_F32 : common);
     return *x && *y;
@@ -195,55 +201,56 @@ trek_var *trek_nll_loss(trek_var *log_probabilities, trek_var *labels)
     log_probabilities = trek_autocast_full(log_probabilities);
     if (trek_var_size(log_probabilities, 1) == 0)
         return trek_cross_entropy(log_probabilities, labels);
-    trek_var *index = trek_cast(labels, TREK_I64);
-    trek_var *counts = trek_ne_scalar(index, -100);
-    trek_var *safe = trek_mul(index, trek_cast(counts, TREK_I64));
-    trek_var *picked = trek_squeeze(trek_gather(log_probabilities, trek_unsqueeze(safe, 1), 1), 1);
-    trek_var *total = trek_neg(trek_sum(trek_masked_fill(picked, trek_logical_not(counts), 0), trek_dims_none(), false));
-    trek_var *n = trek_sum(counts, trek_dims_none(), false);
-    return n && total ? mean_rows(total, trek_var_item(n), trek_var_dtype(total)) : NULL;
+    trek_var *index = trek_cast(labels, TREK_I64), *counts = trek_ne_scalar(index, -100);
+    trek_var *sum = trek_sum(counts, trek_dims_none(), false);
+    if (!sum)
+        return NULL;
+    double rows = trek_var_item(sum);
+    bool all = rows == (double)trek_var_numel(labels);
+    trek_var *safe = all ? index : trek_mul(index, trek_cast(counts, TREK_I64));
+    trek_var *picked = trek_gather(log_probabilities, trek_unsqueeze(safe, 1), 1);
+    if (!all)
+        picked = trek_masked_fill(picked, trek_unsqueeze(trek_logical_not(counts), 1), 0);
+    trek_var *total = trek_sum(picked, trek_dims_none(), false);
+    return total ? mean_rows(trek_neg(total), rows, trek_var_dtype(total)) : NULL;
 }
 
 /* --- the others; shapes broadcast -------------------------------------------------------------- */
 
+/* The mean of a loss of elements; 16-bit ones are not widened before, but in its kernel. */
+static trek_var *pointwise(const char *name, trek_var *x, trek_var *target, taken what, int kind, double beta)
+{
+    if (!x || !target)
+        return trek_fail_missing(name, "an input"), NULL;
+    if (!takes(name, trek_var_dtype(x), trek_var_dtype(target), what))
+        return NULL;
+    trek_dtype common = trek_dtype_promote(trek_var_dtype(x), trek_var_dtype(target));
+    trek_var *losses = trek_apply_pointwise_loss(trek_cast(x, common), trek_cast(target, common), kind, beta);
+    return mean_all(losses, result_dtype(common));
+}
+
 trek_var *trek_mse_loss(trek_var *x, trek_var *target)
 {
-    trek_dtype dtype;
-    return widen("mse_loss", &x, &target, ANY_BESIDE, &dtype) ? mean_all(trek_square(trek_sub(x, target)), dtype) : NULL;
+    return pointwise("mse_loss", x, target, ANY_BESIDE, TREK_LOSS_SQUARED, 0);
 }
 
 trek_var *trek_l1_loss(trek_var *x, trek_var *target)
 {
-    trek_dtype dtype;
-    return widen("l1_loss", &x, &target, INTEGERS_BESIDE, &dtype) ? mean_all(trek_abs(trek_sub(x, target)), dtype) : NULL;
+    return pointwise("l1_loss", x, target, INTEGERS_BESIDE, TREK_LOSS_ABSOLUTE, 0);
 }
 
-/* The square is of the difference itself, so that it bends at 0, too; far away it is not looked at. */
 trek_var *trek_smooth_l1_loss(trek_var *x, trek_var *target, double beta)
 {
-    trek_dtype dtype;
     if (!(beta >= 0))
         return trek_fail_null(TREK_ERR_ARGUMENT, "smooth_l1_loss: beta is %g; it must not be negative", beta);
     if (beta == 0)
         return trek_l1_loss(x, target);
-    if (!widen("smooth_l1_loss", &x, &target, ANY_BESIDE, &dtype))
-        return NULL;
-    trek_var *difference = trek_sub(x, target), *distance = trek_abs(difference);
-    trek_var *is_far = trek_ge_scalar(distance, beta);
-    trek_var *near = trek_mul_scalar(trek_square(trek_masked_fill(difference, is_far, 0)), 0.5 / beta);
-    return mean_all(trek_where(is_far, trek_sub_scalar(distance, 0.5 * beta), near), dtype);
+    return pointwise("smooth_l1_loss", x, target, ANY_BESIDE, TREK_LOSS_SMOOTH, beta);
 }
 
-/* x ([x > 0] - t) + log(1 + exp(-|x|)): nothing overflows or cancels. -|x| is x times a constant, which has the
- * derivatives at 0 that the sum needs. */
 trek_var *trek_bce_with_logits(trek_var *x, trek_var *target)
 {
-    trek_dtype dtype;
-    if (!widen("bce_with_logits", &x, &target, FLOATS_ONLY, &dtype))
-        return NULL;
-    trek_var *positive = trek_cast(trek_gt_scalar(x, 0), trek_var_dtype(x));
-    trek_var *below = trek_mul(x, trek_add_scalar(trek_mul_scalar(positive, -2), 1));
-    return mean_all(trek_add(trek_mul(x, trek_sub(positive, target)), trek_softplus(below, 1, 1)), dtype);
+    return pointwise("bce_with_logits", x, target, FLOATS_ONLY, TREK_LOSS_LOGISTIC, 0);
 }
 
 trek_var *trek_kl_div(trek_var *log_probabilities, trek_var *target)

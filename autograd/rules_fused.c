@@ -56,6 +56,23 @@ trek_status trek_rule_add_layer_norm(trek_backward_call *b)
     return TREK_OK;
 }
 
+trek_status trek_rule_pointwise_loss(trek_backward_call *b)
+{
+    if (b->create_graph)
+        return trek_rule_composite(b);
+    trek_var *x = trek_rule_input(b, 0), *target = trek_rule_input(b, 1);
+    trek_status status = TREK_OK;
+    bool logistic = b->attrs->i[0] == TREK_LOSS_LOGISTIC; /* whose target stands apart from x: its slope is -x */
+    trek_var *slope = NULL;
+    if (trek_rule_needs(b, 0) || !logistic) {
+        slope = trek_apply_pointwise_loss_backward(b->grad, x, target, b->attrs);
+        status = trek_rule_give_to(b, 0, slope);
+    }
+    if (status == TREK_OK && trek_rule_needs(b, 1))
+        status = trek_rule_give_to(b, 1, trek_neg(logistic ? trek_mul(b->grad, x) : slope));
+    return status;
+}
+
 trek_status trek_rule_linear_cross_entropy(trek_backward_call *b)
 {
     if (b->create_graph)

@@ -138,6 +138,23 @@ trek_status trek_infer_where(trek_op_call *call)
     return broadcast_into(call, 0, dtype_of(call, 1));
 }
 
+/* The dtype of a sum, or of what is summed next: f32 for 16 bits. */
+static trek_dtype wide_dtype(const trek_op_call *call)
+{
+    return trek_dtype_is_16bit(dtype_of(call, 0)) ? TREK_F32 : dtype_of(call, 0);
+}
+
+trek_status trek_infer_pointwise_loss(trek_op_call *call);
+trek_status trek_infer_pointwise_loss(trek_op_call *call)
+{
+    if (call->attrs.i[0] < 0 || call->attrs.i[0] >= TREK_LOSS_KINDS)
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "%lld is no loss", (long long)call->attrs.i[0]);
+    return broadcast(call, wide_dtype(call));
+}
+
+trek_status trek_infer_pointwise_loss_backward(trek_op_call *call);
+trek_status trek_infer_pointwise_loss_backward(trek_op_call *call) { return broadcast_into(call, 0, dtype_of(call, 1)); }
+
 /* --- reductions ---------------------------------------------------------------------- */
 
 /* Turns the listed dims into a mask; false and an error. */

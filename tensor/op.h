@@ -62,6 +62,9 @@ enum {
 #define TREK_NUMBERS (TREK_FLOATS | TREK_INTS)
 #define TREK_ALL (TREK_NUMBERS | TREK_BIT(BOOL))
 
+/* Of d = x - target: d^2; |d|; d^2 / (2 beta), and |d| - beta / 2 from beta on; the cross entropy of sigmoid(x). */
+enum trek_pointwise_loss { TREK_LOSS_SQUARED, TREK_LOSS_ABSOLUTE, TREK_LOSS_SMOOTH, TREK_LOSS_LOGISTIC, TREK_LOSS_KINDS };
+
 /* What the gradient of an input needs: bits of inputs and outputs. */
 #define TREK_I(k) (1u << (k))
 #define TREK_O(k) (1u << (8 + (k)))

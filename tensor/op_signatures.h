@@ -219,6 +219,16 @@
 #define TREK_INPUTS_ATTENTION_GRAD(T) TREK_IN(T, grad, q, k, v, y, lse, mask)
 #define TREK_ATTRS_ATTENTION_GRAD *a = *forward
 
+/* pointwise_loss: x, target, which broadcast. i[0] = trek_pointwise_loss, f[0] = beta of the smooth one.
+ * Output: each element's loss, f32 for 16-bit inputs. */
+#define TREK_PARAMS_POINTWISE_LOSS(T) T *x, T *target, int kind, double beta
+#define TREK_INPUTS_POINTWISE_LOSS(T) TREK_IN(T, x, target)
+#define TREK_ATTRS_POINTWISE_LOSS (a->i[0] = kind, a->f[0] = beta)
+/* its backward: grad (as the loss), x, target -> what x gets, before it is summed to x's shape */
+#define TREK_PARAMS_POINTWISE_LOSS_GRAD(T) T *grad, T *x, T *target, const trek_attrs *forward
+#define TREK_INPUTS_POINTWISE_LOSS_GRAD(T) TREK_IN(T, grad, x, target)
+#define TREK_ATTRS_POINTWISE_LOSS_GRAD *a = *forward
+
 /* cross_entropy: logits [R, C], labels [R] (any integer dtype), class weights [C] or NULL.
  * i[0] = ignore_index, i[1] = trek_reduction, f[0] = label smoothing.
  * outputs: loss (scalar, or [R]), logsumexp [R], total weight (scalar): the loss's denominator.

@@ -43,6 +43,7 @@
     X(batch_norm)                                                              \
     X(embedding)                                                               \
     X(cross_entropy)                                                           \
+    X(pointwise_loss)                                                          \
     X(linear_cross_entropy)                                                    \
     X(lstm)                                                                    \
     X(gru)

@@ -184,6 +184,7 @@ void trek_cuda_nvtx(trek_backend *backend);          /* enters range_begin and r
     X(embedding) \
     X(embedding_backward) \
     X(cross_entropy) \
+    X(pointwise_loss) \
     X(cumsum) \
     X(conv2d) \
     X(pool2d) \

@@ -179,6 +179,43 @@ FAMILY(add_layer_norm_backward)
     }
 }
 
+/* --- pointwise_loss ------------------------------------------------------------------ */
+
+static void loss_case(const op_row *row, op_sink sink, void *arg, int kind, trek_shape x, trek_shape target, trek_status expect)
+{
+    op_case c = case_begin(row, "a loss of elements");
+    if (row->id == TREK_OP_pointwise_loss_backward)
+        case_typed(&c, D_ANY, DTYPE_STATISTICS, x.ndim >= target.ndim &&
+                   trek_shape_numel(x) >= trek_shape_numel(target) ? x : target, 0);
+    case_typed(&c, D_ANY, DTYPE_ROW, x, 0);
+    case_typed(&c, D_PROBABILITY, DTYPE_ROW, target, 0);
+    c.attrs.i[0] = kind;
+    c.attrs.f[0] = 0.75;
+    c.expect = expect;
+    c.large = trek_shape_numel(x) > 60000;
+    sink(row, &c, arg);
+}
+
+static void loss_cases(const op_row *row, op_sink sink, void *arg)
+{
+    for (int kind = 0; kind < TREK_LOSS_KINDS; kind++) {
+        loss_case(row, sink, arg, kind, trek_dims(3, 17), trek_dims(3, 17), TREK_OK);
+        loss_case(row, sink, arg, kind, trek_dims(3, 5), trek_dims(5), TREK_OK);
+        loss_case(row, sink, arg, kind, trek_dims(4), trek_dims(2, 3, 4), TREK_OK);
+        loss_case(row, sink, arg, kind, trek_dims_none(), trek_dims_none(), TREK_OK);
+        loss_case(row, sink, arg, kind, trek_dims(2, 0), trek_dims(2, 0), TREK_OK);
+        loss_case(row, sink, arg, kind, trek_dims(259, 263), trek_dims(259, 263), TREK_OK);
+    }
+    loss_case(row, sink, arg, TREK_LOSS_SQUARED, trek_dims(3, 5), trek_dims(4), TREK_ERR_SHAPE);
+}
+
+FAMILY(pointwise_loss)
+{
+    loss_cases(row, sink, arg);
+    loss_case(row, sink, arg, TREK_LOSS_KINDS, trek_dims(3), trek_dims(3), TREK_ERR_ARGUMENT);
+}
+FAMILY(pointwise_loss_backward) { loss_cases(row, sink, arg); }
+
 /* --- linear_cross_entropy --------------------------------------------------------------- */
 
 typedef struct loss_options {

@@ -232,6 +232,48 @@ REFERENCE(gelu_backward)
     return 1;
 }
 
+/* The loss of one element, or its slope. */
+static double loss_of(double x, double target, const trek_attrs *a, bool slope)
+{
+    double d = x - target, beta = a->f[0], far = fabs(d) - beta / 2, sign = (d > 0) - (d < 0);
+    switch (a->i[0]) {
+    case TREK_LOSS_SQUARED: return slope ? 2 * d : d * d;
+    case TREK_LOSS_ABSOLUTE: return slope ? sign : fabs(d);
+    case TREK_LOSS_SMOOTH: return fabs(d) < beta ? (slope ? d / beta : d * d / 2 / beta) : slope ? sign : far;
+    default: return slope ? 1 / (1 + exp(-x)) - target : log1p(exp(x)) - x * target;
+    }
+}
+
+REFERENCE(pointwise_loss)
+{
+    (void)n;
+    trek_dtype dtype = dtype_promote(in[0]->dtype, in[1]->dtype);
+    broadcast_make(&out[0], dtype == TREK_BF16 || dtype == TREK_F16 ? TREK_F32 : dtype, in, 0, 2);
+    int64_t index[TREK_MAX_DIMS] = { 0 };
+    for (int64_t i = 0; i < out[0].numel; i++) {
+        double x = in[0]->v[array_broadcast_index(in[0], index, out[0].ndim)];
+        out[0].v[i] = loss_of(x, in[1]->v[array_broadcast_index(in[1], index, out[0].ndim)], a, false);
+        array_next(index, out[0].ndim, out[0].sizes);
+    }
+    return 1;
+}
+
+REFERENCE(pointwise_loss_backward)
+{
+    (void)n;
+    broadcast_make(&out[0], dtype_promote(in[1]->dtype, in[2]->dtype), in, 0, 3);
+    array_scaled(&out[0]);
+    int64_t index[TREK_MAX_DIMS] = { 0 };
+    for (int64_t i = 0; i < out[0].numel; i++) {
+        double grad = in[0]->v[array_broadcast_index(in[0], index, out[0].ndim)];
+        double x = in[1]->v[array_broadcast_index(in[1], index, out[0].ndim)];
+        out[0].v[i] = grad * loss_of(x, in[2]->v[array_broadcast_index(in[2], index, out[0].ndim)], a, true);
+        out[0].scale[i] = fabs(grad) * 2;
+        array_next(index, out[0].ndim, out[0].sizes);
+    }
+    return 1;
+}
+
 REFERENCE(where)
 {
     UNUSED;

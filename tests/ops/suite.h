@@ -198,6 +198,8 @@ FAMILY(embedding_backward);
 FAMILY(dropout);
 FAMILY(cross_entropy);
 FAMILY(cross_entropy_backward);
+FAMILY(pointwise_loss);
+FAMILY(pointwise_loss_backward);
 FAMILY(lstm);
 FAMILY(lstm_backward);
 FAMILY(gru);

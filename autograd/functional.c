@@ -195,8 +195,6 @@ static trek_var *root_of(trek_var *sum, double p)
 /* |x|^p; below p = 1 its slope at 0 has no end, and is taken as 0. */
 static trek_var *powers_of(trek_var *x, double p)
 {
-    if (p == 2)
-        return trek_apply_square(x);
     trek_var *size = trek_apply_abs(x);
     if (p > 1)
         return trek_apply_pow_scalar(size, p);
@@ -220,7 +218,7 @@ static trek_var *norm_of(trek_var *x, double p, trek_dims_list dims, bool keepdi
         return trek_apply_sum(nonzeros(x), dims, keepdim);
     if (p == 1)
         return trek_apply_sum(trek_apply_abs(x), dims, keepdim);
-    trek_var *sum = trek_apply_sum(powers_of(x, p), dims, keepdim);
+    trek_var *sum = p == 2 ? trek_apply_sum_squares(x, dims, keepdim) : trek_apply_sum(powers_of(x, p), dims, keepdim);
     if (p < 0 && sum && trek_var_numel(x) == 0 && trek_var_numel(sum) > 0)
         return trek_fail_null(TREK_ERR_SHAPE, "norm: no value over no elements with p = %g", p);
     return root_of(sum, p);
@@ -233,7 +231,8 @@ trek_var *trek_norm(trek_var *x, double p, trek_dims_list dims, bool keepdim)
         return norm_of(trek_apply_convert(x, TREK_F32), p, dims, keepdim);
     if (!trek_dtype_is_16bit(dtype))
         return norm_of(x, p, dims, keepdim);
-    trek_var *norm = norm_of(trek_apply_convert(x, TREK_F32), p, dims, keepdim); /* squares have twice the exponent */
+    /* squares have twice the exponent; their sum is f32 */
+    trek_var *norm = norm_of(p == 2 ? x : trek_apply_convert(x, TREK_F32), p, dims, keepdim);
     return norm && trek_grad_mode_here.autocast == TREK_F32 ? trek_apply_convert(norm, dtype) : norm;
 }
 

@@ -50,6 +50,11 @@ trek_status trek_rule_mean(trek_backward_call *b)
     return trek_rule_give(b, trek_expand(share, trek_rule_shape(b, 0)));
 }
 
+trek_status trek_rule_sum_squares(trek_backward_call *b) /* 2 x */
+{
+    return trek_rule_give(b, trek_mul(trek_mul_scalar(kept(b, b->grad), 2), trek_rule_full(b, trek_rule_input(b, 0))));
+}
+
 /* Along dimension 1: at each place the product of what lies before it, by doubling the reach. */
 static trek_var *products_before(trek_backward_call *b, trek_var *x, int64_t rows, int64_t n)
 {

@@ -193,6 +193,8 @@ static trek_status reduce_to(trek_op_call *call, trek_dtype dtype)
 }
 
 trek_status trek_infer_reduce(trek_op_call *call) { return reduce_to(call, dtype_of(call, 0)); }
+trek_status trek_infer_reduce_wide(trek_op_call *call);
+trek_status trek_infer_reduce_wide(trek_op_call *call) { return reduce_to(call, wide_dtype(call)); }
 trek_status trek_infer_reduce_bool(trek_op_call *call) { return reduce_to(call, TREK_BOOL); }
 
 static trek_dtype sum_dtype(const trek_op_call *call)

@@ -74,25 +74,32 @@ static inline double trek_join_lanes(double lanes[TREK_LANES])
     return lanes[0];
 }
 
-/* The sum of at most 512 elements, in 32 lanes of f32. */
-static inline double trek_row_short_sum_f32(const float *x, int64_t n)
-{
-    trek_wide sums[32 / TREK_WIDE];
-    for (int k = 0; k < 32 / TREK_WIDE; k++)
-        sums[k] = trek_spread_wide(0.0f);
-    int64_t i = 0;
-    for (; i + 32 <= n; i += 32)
-        for (int k = 0; k < 32 / TREK_WIDE; k++)
-            sums[k] += trek_load_wide(x + i + k * TREK_WIDE);
-    float lanes[32];
-    memcpy(lanes, sums, sizeof lanes);
-    for (int l = 0; i < n; i++, l++)
-        lanes[l] += x[i];
-    double wide[TREK_LANES];
-    for (int l = 0; l < TREK_LANES; l++)
-        wide[l] = (double)lanes[l] + (double)lanes[l + TREK_LANES];
-    return trek_join_lanes(wide);
-}
+/* The sum of at most 512 elements, or of their squares, in 32 lanes of f32. */
+#define TREK_ROW_SHORT_SUM(name, term)                                                                 \
+    static inline double name(const float *row, int64_t n)                                             \
+    {                                                                                                  \
+        trek_wide sums[32 / TREK_WIDE];                                                                \
+        for (int k = 0; k < 32 / TREK_WIDE; k++)                                                       \
+            sums[k] = trek_spread_wide(0.0f);                                                          \
+        int64_t i = 0;                                                                                 \
+        for (; i + 32 <= n; i += 32)                                                                   \
+            for (int k = 0; k < 32 / TREK_WIDE; k++) {                                                 \
+                const trek_wide x = trek_load_wide(row + i + k * TREK_WIDE);                           \
+                sums[k] += term;                                                                       \
+            }                                                                                          \
+        float lanes[32];                                                                               \
+        memcpy(lanes, sums, sizeof lanes);                                                             \
+        for (int l = 0; i < n; i++, l++) {                                                             \
+            const float x = row[i];                                                                    \
+            lanes[l] += term;                                                                          \
+        }                                                                                              \
+        double wide[TREK_LANES];                                                                       \
+        for (int l = 0; l < TREK_LANES; l++)                                                           \
+            wide[l] = (double)lanes[l] + (double)lanes[l + TREK_LANES];                                \
+        return trek_join_lanes(wide);                                                                  \
+    }
+TREK_ROW_SHORT_SUM(trek_row_short_sum_f32, x)
+TREK_ROW_SHORT_SUM(trek_row_short_sum_of_squares_f32, x *x)
 
 /* to[i] = e^(x[i] - maximum), whose sum is returned; to may be x. No number of x is above the maximum.
  * Sums in 16 lanes of f32 over 512 elements, these in f64. */

@@ -112,6 +112,21 @@ REFERENCE(sum)
     return 1;
 }
 
+static void fold_squares(op_array *out, int64_t at, double x, bool first)
+{
+    fold_sum(out, at, x * x, first);
+}
+
+REFERENCE(sum_squares)
+{
+    (void)n;
+    bool narrow = in[0]->dtype == TREK_BF16 || in[0]->dtype == TREK_F16;
+    reduced_make(&out[0], in[0], a, narrow ? TREK_F32 : in[0]->dtype);
+    array_scaled(&out[0]);
+    reduce_into(&out[0], in[0], a, 0, fold_squares);
+    return 1;
+}
+
 static int64_t reduced_count(const op_array *x, const trek_attrs *a)
 {
     unsigned mask = reduced_dims(x, a);

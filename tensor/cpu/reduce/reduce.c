@@ -112,6 +112,7 @@
 
 FOLD_FLOAT(sum, 0, x, a + b)
 FOLD_FLOAT(prod, 1, x, a *b)
+FOLD_FLOAT(sum_squares, 0, (double)x *(double)x, a + b)
 FOLD_INTEGER(sum, 0, x, a + b)
 FOLD_INTEGER(prod, 1, x, a *b)
 /* NaN stays once it is there. */
@@ -173,18 +174,23 @@ FOLD(exponentials, f64, double, double, double, f, 0, exp(x - m), a + b)
 
 /* Sums of 16-bit numbers: of a few in f32, whose digits they have no use for; of these in f64. */
 #define PIECE 512
-#define FOLD_HALF(suffix)                                                                              \
-    static void sum_##suffix##_row(trek_partial *partial, const void *row, int64_t n, double parameter) \
+#define FOLD_HALF(name, suffix, row_sum, term)                                                         \
+    static inline float name##_##suffix##_term(uint16_t bits)                                          \
+    {                                                                                                  \
+        const float x = trek_f32_from_##suffix(bits);                                                  \
+        return term;                                                                                   \
+    }                                                                                                  \
+    static void name##_##suffix##_row(trek_partial *partial, const void *row, int64_t n, double parameter) \
     {                                                                                                  \
         (void)parameter;                                                                               \
         float piece[PIECE];                                                                            \
         for (int64_t begin = 0; begin < n; begin += PIECE) {                                           \
             int64_t count = n - begin < PIECE ? n - begin : PIECE;                                     \
             trek_f32_from_##suffix##_row(piece, (const uint16_t *)row + begin, count);                 \
-            partial->f += trek_row_short_sum_f32(piece, count);                                        \
+            partial->f += row_sum(piece, count);                                                       \
         }                                                                                              \
     }                                                                                                  \
-    static void sum_##suffix##_columns(trek_partial *partials, const void *row, int64_t stride, int64_t rows, int64_t n, \
+    static void name##_##suffix##_columns(trek_partial *partials, const void *row, int64_t stride, int64_t rows, int64_t n, \
                                        const double *parameters)                                       \
     {                                                                                                  \
         double *gathered = &partials->f;                                                               \
@@ -195,19 +201,22 @@ FOLD(exponentials, f64, double, double, double, f, 0, exp(x - m), a + b)
                     *s = (const uint16_t *)((const char *)row + 3 * stride);                           \
             TREK_INDEPENDENT                                                                           \
             for (int64_t i = 0; i < n; i++)                                                            \
-                gathered[i] += (double)((trek_f32_from_##suffix(p[i]) + trek_f32_from_##suffix(q[i])) + \
-                                        (trek_f32_from_##suffix(r[i]) + trek_f32_from_##suffix(s[i]))); \
+                gathered[i] += (double)((name##_##suffix##_term(p[i]) + name##_##suffix##_term(q[i])) + \
+                                        (name##_##suffix##_term(r[i]) + name##_##suffix##_term(s[i]))); \
         }                                                                                              \
         for (; rows > 0; rows--, row = (const char *)row + stride) {                                   \
             const uint16_t *xs = row;                                                                  \
             TREK_INDEPENDENT                                                                           \
             for (int64_t i = 0; i < n; i++)                                                            \
-                gathered[i] += (double)trek_f32_from_##suffix(xs[i]);                                  \
+                gathered[i] += (double)name##_##suffix##_term(xs[i]);                                  \
         }                                                                                              \
     }                                                                                                  \
-    static const trek_fold fold_sum_##suffix = { { .f = 0 }, sum_##suffix##_row, sum_##suffix##_columns, sum_f32_combine };
-FOLD_HALF(bf16)
-FOLD_HALF(f16)
+    static const trek_fold fold_##name##_##suffix = { { .f = 0 }, name##_##suffix##_row, name##_##suffix##_columns, \
+                                                      sum_f32_combine };
+FOLD_HALF(sum, bf16, trek_row_short_sum_f32, x)
+FOLD_HALF(sum, f16, trek_row_short_sum_f32, x)
+FOLD_HALF(sum_squares, bf16, trek_row_short_sum_of_squares_f32, x *x)
+FOLD_HALF(sum_squares, f16, trek_row_short_sum_of_squares_f32, x *x)
 
 /* --- results --- */
 
@@ -246,10 +255,10 @@ static trek_partial logsumexp_of(trek_partial p, double maximum, int64_t count, 
         static const trek_reduce_plan plan = { first, second, parameter, finish, floating, grain, NULL }; \
         return TREK_ISA_NAME(trek_reduce)(call, &plan);                                                \
     }
-#define PLAN_HALF(op, dtype, halves, finish)                                                           \
+#define PLAN_HALF(op, dtype, fold, halves, finish)                                                      \
     static trek_status op##_##dtype(const trek_op_call *call)                                          \
     {                                                                                                  \
-        static const trek_reduce_plan plan = { &fold_sum_f32, NULL, NULL, finish, true, TREK_GRAIN_CHEAP, halves }; \
+        static const trek_reduce_plan plan = { &fold_##fold##_f32, NULL, NULL, finish, true, TREK_GRAIN_CHEAP, halves }; \
         return TREK_ISA_NAME(trek_reduce)(call, &plan);                                                \
     }
 #define PLAN_FLOATS(op, fold, finish)                                                                  \
@@ -261,10 +270,13 @@ static trek_partial logsumexp_of(trek_partial p, double maximum, int64_t count, 
     PLAN(op, u8, &fold_##fold##_u8, NULL, NULL, NULL, false, TREK_GRAIN_CHEAP)
 PLAN_FLOATS(sum, sum, NULL)
 PLAN_FLOATS(mean, sum, mean_of)
-PLAN_HALF(sum, bf16, &fold_sum_bf16, NULL)
-PLAN_HALF(sum, f16, &fold_sum_f16, NULL)
-PLAN_HALF(mean, bf16, &fold_sum_bf16, mean_of)
-PLAN_HALF(mean, f16, &fold_sum_f16, mean_of)
+PLAN_FLOATS(sum_squares, sum_squares, NULL)
+PLAN_HALF(sum_squares, bf16, sum_squares, &fold_sum_squares_bf16, NULL)
+PLAN_HALF(sum_squares, f16, sum_squares, &fold_sum_squares_f16, NULL)
+PLAN_HALF(sum, bf16, sum, &fold_sum_bf16, NULL)
+PLAN_HALF(sum, f16, sum, &fold_sum_f16, NULL)
+PLAN_HALF(mean, bf16, sum, &fold_sum_bf16, mean_of)
+PLAN_HALF(mean, f16, sum, &fold_sum_f16, mean_of)
 PLAN_FLOATS(prod, prod, NULL)
 PLAN_FLOATS(max, max, NULL)
 PLAN_FLOATS(min, min, NULL)
@@ -298,6 +310,9 @@ void TREK_ISA_NAME(trek_cpu_register_reduce)(trek_backend *b)
     b->kernels[TREK_OP_##op][TREK_U8] = b->kernels[TREK_OP_##op][TREK_BOOL] = op##_u8;
     ALL(sum) ALL(prod) ALL(max) ALL(min) ALL(any) ALL(all)
     FLOATS(mean) FLOATS(variance) FLOATS(std) FLOATS(logsumexp)
+    FLOATS(sum_squares)
+    b->kernels[TREK_OP_sum_squares][TREK_BF16] = sum_squares_bf16;
+    b->kernels[TREK_OP_sum_squares][TREK_F16] = sum_squares_f16;
     b->kernels[TREK_OP_sum][TREK_BF16] = sum_bf16;
     b->kernels[TREK_OP_sum][TREK_F16] = sum_f16;
     b->kernels[TREK_OP_mean][TREK_BF16] = mean_bf16;

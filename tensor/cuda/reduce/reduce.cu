@@ -29,6 +29,16 @@ template <typename T> struct sum_op : trek_reduce_input<T> {
     }
 };
 
+/* Of 16 bits into f32. */
+template <typename T> struct squares_op : trek_reduce_input<T> {
+    typedef typename gathered<T>::sum partial;
+    typename trek_wide<T>::type *out;
+    __device__ __forceinline__ partial start(int64_t, bool) const { return 0; }
+    __device__ __forceinline__ void step(partial &a, T x, int64_t) const { a += (partial)trek_get(x) * (partial)trek_get(x); }
+    __device__ __forceinline__ void join(partial &a, partial b) const { a += b; }
+    __device__ __forceinline__ void store(int64_t at, partial a) const { out[at] = (typename trek_wide<T>::type)a; }
+};
+
 template <typename T> struct product_op : trek_reduce_input<T> {
     typedef typename gathered<T>::product partial;
     typename total<T>::type *out;
@@ -71,6 +81,10 @@ template <typename T> static trek_status run_mean(const trek_op_call *call)
     op.divisor = outputs > 0 ? (double)call->inputs[0]->numel / (double)outputs : 1;
     return trek_reduce_call(call, op, false);
 }
+template <typename T> static trek_status run_sum_squares(const trek_op_call *call)
+{
+    return trek_reduce_call(call, op_of<squares_op<T>>(call), false);
+}
 template <typename T> static trek_status run_prod(const trek_op_call *call)
 {
     return trek_reduce_call(call, op_of<product_op<T>>(call), false);
@@ -93,6 +107,7 @@ template <typename T> static void enter_float(trek_backend *b, trek_dtype dtype)
 {
     enter<T>(b, dtype);
     b->kernels[TREK_OP_mean][dtype] = run_mean<T>;
+    b->kernels[TREK_OP_sum_squares][dtype] = run_sum_squares<T>;
 }
 
 extern "C" void trek_cuda_register_reduce(trek_backend *b)

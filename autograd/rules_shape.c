@@ -263,9 +263,15 @@ trek_status trek_rule_cat(trek_backward_call *b)
 trek_status trek_rule_tril(trek_backward_call *b) { return trek_rule_give(b, trek_tril(b->grad, b->attrs->i[0])); }
 trek_status trek_rule_triu(trek_backward_call *b) { return trek_rule_give(b, trek_triu(b->grad, b->attrs->i[0])); }
 
+/* Zeros of the input's shape to add to: one that is repeated, which costs no pass of its own. */
+static trek_var *nothing_yet(trek_backward_call *b)
+{
+    return trek_expand(trek_rule_zeros(b, trek_dims_none()), trek_rule_shape(b, 0));
+}
+
 trek_status trek_rule_index_select(trek_backward_call *b)
 {
-    trek_var *zeros = trek_rule_zeros(b, trek_rule_shape(b, 0));
+    trek_var *zeros = nothing_yet(b);
     return trek_rule_give(b, trek_index_add(zeros, trek_rule_input(b, 1), b->grad, (int)b->attrs->i[0]));
 }
 
@@ -279,7 +285,7 @@ trek_status trek_rule_index_add(trek_backward_call *b)
 
 trek_status trek_rule_gather(trek_backward_call *b)
 {
-    trek_var *zeros = trek_rule_zeros(b, trek_rule_shape(b, 0));
+    trek_var *zeros = nothing_yet(b);
     return trek_rule_give(b, trek_scatter_add(zeros, trek_rule_input(b, 1), b->grad, (int)b->attrs->i[0]));
 }
 

@@ -72,7 +72,7 @@ static trek_status check_index(const trek_op_call *call, const trek_tensor *inde
     return TREK_OK;
 }
 
-/* A tensor's strides with the dimension in question and the last one apart. */
+/* A tensor's strides with the dimension in question and that of the columns apart. */
 typedef struct operand {
     char *data;
     int64_t outer[TREK_MAX_DIMS], dim, last; /* strides in elements */
@@ -90,14 +90,22 @@ typedef struct lookup {
     void (*line)(const struct lookup *l, char *indexed, char *other, const char *index, int64_t n, int64_t columns);
 } lookup;
 
-static operand split_strides(const trek_tensor *t, int dim, int ndim)
+/* The dimension that columns run along: the last one; where that is dim, and of size 1, the one before. -1: none. */
+static int columns_dim(const int64_t *sizes, int dim, int ndim)
+{
+    if (dim != ndim - 1)
+        return ndim - 1;
+    return ndim > 1 && sizes[dim] == 1 ? ndim - 2 : -1;
+}
+
+static operand split_strides(const trek_tensor *t, int dim, int columns, int ndim)
 {
     operand o = { .data = t->data };
     int n = 0;
     for (int d = 0; d < ndim; d++) {
         if (d == dim)
             o.dim = t->strides[d];
-        else if (d == ndim - 1)
+        else if (d == columns)
             o.last = t->strides[d];
         else
             o.outer[n++] = t->strides[d];
@@ -203,10 +211,11 @@ LINE(add_bool, uint8_t, *a |= *b)
 static void run_lookup(lookup *l, int ndim, const int64_t *sizes, int dim, int width, bool split)
 {
     l->n = ndim > 0 ? sizes[dim] : 1;
-    l->columns = ndim > 0 && dim != ndim - 1 ? sizes[ndim - 1] : 1;
+    int last = columns_dim(sizes, dim, ndim);
+    l->columns = ndim > 0 && last >= 0 ? sizes[last] : 1;
     int64_t units = 1;
-    for (int d = 0; d < ndim - 1; d++) {
-        if (d == dim)
+    for (int d = 0; d < ndim; d++) {
+        if (d == dim || d == last)
             continue;
         l->outer_sizes[l->n_outer++] = sizes[d];
         units *= sizes[d];
@@ -237,8 +246,9 @@ static trek_status gather_through(const trek_op_call *call, bool whole_index)
     if (status != TREK_OK || out->numel == 0)
         return status;
     int width = (int)trek_dtype_size((trek_dtype)x->dtype);
-    lookup l = { .indexed = split_strides(x, dim, ndim), .other = split_strides(out, dim, ndim),
-                 .index = whole_index ? split_strides(index, dim, ndim) : broadcast_index(index),
+    int columns = columns_dim(out->sizes, dim, ndim);
+    lookup l = { .indexed = split_strides(x, dim, columns, ndim), .other = split_strides(out, dim, columns, ndim),
+                 .index = whole_index ? split_strides(index, dim, columns, ndim) : broadcast_index(index),
                  .index_dtype = (trek_dtype)index->dtype,
                  .line = width == 1 ? gather_1 : width == 2 ? gather_2 : width == 4 ? gather_4 : gather_8 };
     run_lookup(&l, ndim, out->sizes, dim, width, true);
@@ -266,10 +276,12 @@ static trek_status add_through(const trek_op_call *call, bool whole_index)
     }
     if (status != TREK_OK || index->numel == 0 || source->numel == 0)
         return status;
-    lookup l = { .indexed = split_strides(out, dim, ndim), .other = split_strides(source, dim, ndim),
-                 .index = whole_index ? split_strides(index, dim, ndim) : broadcast_index(index),
+    const int64_t *sizes = whole_index ? index->sizes : source->sizes;
+    int columns = columns_dim(sizes, dim, ndim);
+    lookup l = { .indexed = split_strides(out, dim, columns, ndim), .other = split_strides(source, dim, columns, ndim),
+                 .index = whole_index ? split_strides(index, dim, columns, ndim) : broadcast_index(index),
                  .index_dtype = (trek_dtype)index->dtype, .line = lines[x->dtype] };
-    run_lookup(&l, ndim, whole_index ? index->sizes : source->sizes, dim, (int)trek_dtype_size((trek_dtype)x->dtype), false);
+    run_lookup(&l, ndim, sizes, dim, (int)trek_dtype_size((trek_dtype)x->dtype), false);
     return TREK_OK;
 }
 

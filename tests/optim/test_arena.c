@@ -63,6 +63,29 @@ static void arena_moves_values_and_gradients(void **state)
     model_end(&m);
 }
 
+/* Parameters are not kept twice: where they were goes back to the system, not into the cache. */
+static void arena_gives_the_old_memory_back(void **state)
+{
+    (void)state;
+    enum { COUNT = 3000000 };
+    if (!test_on_cpu())
+        skip();
+    trek_tensor *values = trek_tensor_full(0.5, trek_dims(COUNT), TREK_F32, trek_cpu(0));
+    trek_var *var = trek_var_new(values, true);
+    trek_params *params = trek_params_new();
+    assert_int_equal(trek_params_add(params, "weight", var), TREK_OK);
+    trek_tensor_release(values);
+    trek_memory_stats before = trek_memory_usage(trek_cpu(0));
+    trek_arena *arena = trek_arena_new(params);
+    assert_non_null(arena);
+    trek_memory_stats after = trek_memory_usage(trek_cpu(0));
+    assert_true(after.reserved - before.reserved < (int64_t)(1.3 * COUNT * sizeof(float))); /* the gradients */
+    assert_true(((const float *)trek_tensor_data(trek_var_data(var)))[COUNT - 1] == 0.5f);
+    trek_arena_free(&arena);
+    trek_params_free(&params);
+    trek_var_release(var);
+}
+
 static void arena_shares_data_not_gradients(void **state)
 {
     (void)state;
@@ -192,7 +215,8 @@ int main(void)
     if (trek_allocator_set(&(trek_allocator){ .allocate = test_allocate, .release = test_release }) != TREK_OK)
         return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(arena_moves_values_and_gradients), cmocka_unit_test(arena_shares_data_not_gradients),
+        cmocka_unit_test(arena_moves_values_and_gradients), cmocka_unit_test(arena_gives_the_old_memory_back),
+        cmocka_unit_test(arena_shares_data_not_gradients),
         cmocka_unit_test(arena_refuses_what_does_not_fit), cmocka_unit_test(padding_stays_zero),
         cmocka_unit_test(slices_give_the_same_bits),
     };

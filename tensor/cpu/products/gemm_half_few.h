@@ -114,7 +114,8 @@ static void few_range(void *arg, int64_t begin, int64_t end)
 /* B's columns are contiguous along k and each is read for a few rows only. */
 static bool few_suits(const trek_gemm *g)
 {
-    return g->m <= 2 * FEW_ROWS && g->b_row == 1 && g->b_dtype != TREK_F32 && g->k >= 64;
+    const bool large = g->k >= 256 && g->n * g->k >= 1 << 20; /* from memory, of which packing would take more */
+    return g->m <= (large ? 3 : 2) * FEW_ROWS && g->b_row == 1 && g->b_dtype != TREK_F32 && g->k >= 64;
 }
 
 static void split_row(const trek_gemm *g, const char *from, float *to, int64_t pitch)

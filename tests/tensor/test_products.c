@@ -21,12 +21,15 @@ typedef struct product {
     trek_dtype dtype;
 } product;
 
-/* Above and below what is cut into shared parts, one block of depth and several, whole tiles and rests, more columns than are
- * packed at a time, more columns than rows. */
+/* Products that one thread computes and that several share, one block of depth and several, whole tiles and rests, more columns
+ * than are packed at a time, more columns than rows. */
 static const product products[] = {
-    { 512, 512, 512, false, true, TREK_F32 },   { 613, 701, 1031, false, false, TREK_F32 }, { 701, 613, 1031, true, false, TREK_F32 },
-    { 120, 9001, 1030, false, true, TREK_F32 }, { 9001, 120, 515, true, true, TREK_F32 },   { 2048, 128, 512, false, true, TREK_F32 },
-    { 129, 65, 8191, true, false, TREK_F32 },   { 515, 513, 700, false, true, TREK_F64 },   { 390, 700, 777, true, false, TREK_F64 },
+    { 512, 512, 512, false, true, TREK_F32 },   { 613, 701, 1031, false, false, TREK_F32 },
+        { 701, 613, 1031, true, false, TREK_F32 },
+    { 120, 9001, 1030, false, true, TREK_F32 }, { 9001, 120, 515, true, true, TREK_F32 },
+    { 2048, 128, 512, false, true, TREK_F32 },
+    { 129, 65, 8191, true, false, TREK_F32 },   { 515, 513, 700, false, true, TREK_F64 },
+    { 390, 700, 777, true, false, TREK_F64 },
     { 31, 33, 64, false, false, TREK_F32 },     { 40, 100, 130, true, true, TREK_F64 },
 };
 
@@ -50,7 +53,9 @@ static void check_some(const product *p, const trek_tensor *a, const trek_tensor
         int64_t i = place / p->n, j = place % p->n;
         double sum = 0, scale = 0;
         for (int64_t q = 0; q < p->k; q++) {
-            double term = value(a, p->transpose_a ? q * p->m + i : i * p->k + q) * value(b, p->transpose_b ? j * p->k + q : q * p->n + j);
+            double term = value(a, p->transpose_a ? q * p->m + i : i * p->k + q) * value(b,
+                                                                                         p->transpose_b ? j * p->k + q
+                                                                                         : q * p->n + j);
             sum += term;
             scale += fabs(term);
         }

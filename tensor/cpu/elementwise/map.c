@@ -27,6 +27,9 @@ typedef struct walk {
             const T value = *(const T *)from;                                                          \
             for (int64_t i = 0; i < n; i++)                                                            \
                 t_[i] = value;                                                                         \
+        } else if (stride == 2 * (int64_t)sizeof(T)) { /* every second: vectors, as the stride is known */ \
+            for (int64_t i = 0; i < n; i++)                                                            \
+                t_[i] = ((const T *)from)[2 * i];                                                      \
         } else {                                                                                       \
             for (int64_t i = 0; i < n; i++, from += stride)                                            \
                 t_[i] = *(const T *)from;                                                              \
@@ -48,6 +51,9 @@ void TREK_ISA_NAME(trek_lane_load)(trek_lane lane, void *row, const char *from, 
     case TREK_LANE_BF16:
         if (stride == 2)
             trek_f32_from_bf16_row(floats, (const uint16_t *)from, n);
+        else if (stride == 4)
+            for (int64_t i = 0; i < n; i++)
+                floats[i] = trek_f32_from_bf16(((const uint16_t *)from)[2 * i]);
         else
             for (int64_t i = 0; i < n; i++, from += stride)
                 floats[i] = trek_f32_from_bf16(*(const uint16_t *)from);

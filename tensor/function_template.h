@@ -34,11 +34,13 @@ TREK_WIDE_INLINE F M(exp_of_remainder)(F r)
     return p;
 }
 
+/* Below this e^x rounds to 0; computing there would underflow, which takes processors a hundred cycles. */
 TREK_WIDE_INLINE F M(exp)(F x)
 {
+    const F lowest = K(-104.0f);
     F whole, shifted;
-    F r = M(exp_reduce)(M(at_least)(M(at_most)(x, 90.0f), -110.0f), &whole, &shifted);
-    return M(scale)(M(exp_of_remainder)(r), whole, shifted);
+    F r = M(exp_reduce)(M(choose)(x, lowest, K(0.0f), M(at_most)(x, 90.0f)), &whole, &shifted);
+    return M(choose)(x, lowest, K(0.0f), M(scale)(M(exp_of_remainder)(r), whole, shifted));
 }
 /* e^x for x <= 0 (or NaN): cheaper, because it cannot overflow. 0 below 2^-126: a number that is not normal takes the machine
  * as long as a hundred others, and what is weighed against 1 has no use for it. */
@@ -137,7 +139,9 @@ TREK_WIDE_INLINE F M(log1p)(F x)
 
 TREK_WIDE_INLINE F M(sigmoid)(F x)
 {
-    F e = M(exp_negative)(-M(magnitude)(x)); /* never overflows */
+    F least = M(choose)(x, K(0.0f), x, K(-60.0f)); /* of a large x nothing is lost, and no denormal arises */
+    F magnitude = -M(magnitude)(x);
+    F e = M(exp_negative)(M(choose)(magnitude, least, least, magnitude)); /* never overflows */
     return M(choose)(x, K(0.0f), e, K(1.0f)) / (1.0f + e);
 }
 TREK_WIDE_INLINE F M(tanh)(F x)
@@ -253,6 +257,21 @@ TREK_WIDE_INLINE F M(sin_quarter)(SIGNED quarter, F r)
     BITS odd = (BITS) - (quarter & 1);
     BITS bits = (M(as_bits)(c) & odd) | (M(as_bits)(s) & ~odd);
     return M(from_bits)(bits ^ ((BITS)(quarter & 2) << 30));
+}
+
+/* tan of quarter * pi/2 + r, |r| <= pi/4. The polynomial is that of Cephes' tanf (S. L. Moshier). */
+TREK_WIDE_INLINE F M(tan_quarter)(SIGNED quarter, F r)
+{
+    F square = r * r;
+    F p = K(9.38540185543e-3f);
+    STEP(p, square, 3.11992232697e-3f);
+    STEP(p, square, 2.44301354525e-2f);
+    STEP(p, square, 5.34112807005e-2f);
+    STEP(p, square, 1.33387994085e-1f);
+    STEP(p, square, 3.33331568548e-1f);
+    F t = FMA(p * square, r, r), turned = -1.0f / t;
+    BITS odd = (BITS) - (quarter & 1);
+    return M(from_bits)((M(as_bits)(turned) & odd) | (M(as_bits)(t) & ~odd));
 }
 
 #undef FMA

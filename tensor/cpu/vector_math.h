@@ -52,5 +52,11 @@ static inline float trek_cos_small_f32(float x)
     float r = trek_sin_reduce_f32(x, &quarter);
     return trek_sin_quarter_f32(quarter + 1, r);
 }
+static inline float trek_tan_small_f32(float x)
+{
+    int32_t quarter;
+    float r = trek_sin_reduce_f32(x, &quarter);
+    return x == 0.0f ? x : trek_tan_quarter_f32(quarter, r);
+}
 
 #endif

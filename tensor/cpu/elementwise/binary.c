@@ -2,6 +2,7 @@
 /* Element-wise kernels of two or three inputs, and the fused gradients of
  * activations (gradient, then what was saved). */
 #include "tensor/cpu/elementwise/elementwise.h"
+#include "tensor/cpu/elementwise/vector_library.h"
 #include "tensor/cpu/vector_math.h"
 
 #define CHEAP TREK_GRAIN_CHEAP
@@ -26,28 +27,73 @@ TREK_BINARY_INTEGERS(minimum, CHEAP, x < y ? x : y)
 TREK_BINARY_BOOL(maximum, x | y)
 TREK_BINARY_BOOL(minimum, x &y)
 
-TREK_BINARY_FLOATS(atan2, CALL, atan2f(x, y), atan2(x, y))
-TREK_BINARY_FLOATS(pow, CALL, powf(x, y), pow(x, y))
+#define LIBRARY_BOTH(op)                                                                               \
+    TREK_LIBRARY2(op, f32, op##f)                                                                      \
+    TREK_LIBRARY2(op, f64, op)                                                                         \
+    TREK_BINARY_LIBRARY_ROW(op, f32, trek_##op##_f32_library(x, y))                                    \
+    TREK_BINARY_LIBRARY_ROW(op, f64, trek_##op##_f64_library(x, y))                                    \
+    TREK_BINARY_FLOAT_KERNELS(op, FUNCTION)
+LIBRARY_BOTH(atan2)
+LIBRARY_BOTH(pow)
 TREK_BINARY_INTEGERS(pow, CALL, trek_power_integer(x, y))
 
-/* The remainder has the divisor's sign. */
-static inline float remainder_f32_of(float x, float y)
+/* The remainder has the divisor's sign, a zero that of x. */
+#define REMAINDER_OF(suffix, T)                                                                        \
+    static inline T remainder_of_##suffix(T r, T y) { return r != 0 && (r < 0) != (y < 0) ? r + y : r; }
+REMAINDER_OF(f32, float)
+REMAINDER_OF(f64, double)
+
+/* x - y q, q the quotient towards zero: exact where q and y have no more bits than a double together, or with an fma. One that
+ * was rounded up to a whole number leaves a remainder of the other sign, which remainder_of mends. */
+static inline double rest_of_f32(double x, double y)
 {
-    float r = fmodf(x, y);
-    return r != 0 && (r < 0) != (y < 0) ? r + y : r;
+    double r = x - trunc(x / y) * y;
+    return r == 0 ? copysign(0, x) : r;
 }
-static inline double remainder_f64_of(double x, double y)
+#define MANY_f32 0x1p28
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+static inline double rest_of_f64(double x, double y)
 {
-    double r = fmod(x, y);
-    return r != 0 && (r < 0) != (y < 0) ? r + y : r;
+    double r = __builtin_fma(-trunc(x / y), y, x);
+    return r == 0 ? copysign(0, x) : r;
 }
+#define MANY_f64 0x1p52
+#else
+static inline double rest_of_f64(double x, double y) { return rest_of_f32(x, y); }
+#define MANY_f64 1.0 /* of which the quotient is 0 */
+#endif
+
+/* Blocks with larger quotients, infinities, NaN or a division by zero go through libm. */
+#define REMAINDER_ROW(suffix, T, call, largest)                                                        \
+    static void remainder_##suffix##_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs) \
+    {                                                                                                  \
+        T *result = to;                                                                                \
+        const T *xs = from[0], *ys = from[1];                                                          \
+        (void)attrs;                                                                                   \
+        for (int64_t begin = 0; begin < n; begin += 256) {                                             \
+            int64_t end = begin + 256 < n ? begin + 256 : n;                                           \
+            int special = 0;                                                                           \
+            for (int64_t i = begin; i < end; i++)                                                      \
+                special |= !(fabs((double)xs[i]) < MANY_##suffix * fabs((double)ys[i])) | !(fabs((double)ys[i]) <= largest); \
+            if (special) {                                                                             \
+                for (int64_t i = begin; i < end; i++)                                                  \
+                    result[i] = remainder_of_##suffix(call(xs[i], ys[i]), ys[i]);                      \
+                continue;                                                                              \
+            }                                                                                          \
+            TREK_INDEPENDENT                                                                           \
+            for (int64_t i = begin; i < end; i++)                                                      \
+                result[i] = remainder_of_##suffix((T)rest_of_##suffix((double)xs[i], (double)ys[i]), ys[i]); \
+        }                                                                                              \
+    }
+REMAINDER_ROW(f32, float, fmodf, (double)__FLT_MAX__)
+REMAINDER_ROW(f64, double, fmod, __DBL_MAX__)
 /* y is not 0; -1 is apart because the smallest integer divided by it overflows */
 static inline int64_t remainder_integer(int64_t x, int64_t y)
 {
     int64_t r = y == -1 ? 0 : x % y;
     return r != 0 && (r < 0) != (y < 0) ? r + y : r;
 }
-TREK_BINARY_FLOATS(remainder, CALL, remainder_f32_of(x, y), remainder_f64_of(x, y))
+TREK_BINARY_FLOAT_KERNELS(remainder, FUNCTION)
 TREK_BINARY_INTEGERS(remainder_nonzero, CALL, remainder_integer(x, y))
 
 /* Whether a tensor of any strides holds a zero: bytes of 0 from elements of `width` bytes. */

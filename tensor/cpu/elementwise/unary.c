@@ -1,16 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Element-wise kernels of one input, with and without numbers. */
 #include "tensor/cpu/elementwise/elementwise.h"
+#include "tensor/cpu/elementwise/vector_library.h"
 #include "tensor/cpu/vector_math.h"
 
 #define CHEAP TREK_GRAIN_CHEAP
 #define FUNCTION TREK_GRAIN_FUNCTION
-#define CALL TREK_GRAIN_CALL
+
+#define FUNCTIONS(X) X(exp) X(expm1) X(log) X(log1p) X(log2) X(log10) X(sin) X(cos) X(tan) X(tanh) X(erf)
+#define FUNCTIONS_OF_BOTH(X) X(asin) X(acos) X(atan) X(sinh) X(cosh)
+#define OF_F64(name) TREK_LIBRARY(name, f64, name)
+#define OF_F32(name) TREK_LIBRARY(name, f32, name##f)
+FUNCTIONS(OF_F64)
+FUNCTIONS_OF_BOTH(OF_F64)
+FUNCTIONS_OF_BOTH(OF_F32)
 
 static inline double sigmoid_of(double x)
 {
     double e = exp(x > 0 ? -x : x);
     return (x >= 0 ? 1.0 : e) / (1.0 + e);
+}
+static inline trek_wide64 sigmoid_of_wide64(trek_wide64 x)
+{
+    const trek_wide64 one = (trek_wide64){ 0 } + 1.0;
+    trek_wide64 e = trek_exp_f64_library((trek_wide64)((trek_wide64_int)x | INT64_MIN));
+    trek_wide64_int positive = (trek_wide64_int)(x >= 0.0);
+    return (trek_wide64)(((trek_wide64_int)one & positive) | ((trek_wide64_int)e & ~positive)) / (one + e);
 }
 
 static inline double gelu_of(double x, int64_t tanh_form)
@@ -37,6 +52,15 @@ static inline double softplus_of_f64(double x, double s, double t) { return x * 
 /* As (0 < x) - (x < 0): NaN gives 0. */
 #define SIGN(x) ((0 < (x)) - ((x) < 0))
 
+#define TREK_UNARY_LIBRARY_FLOATS(op, wide_expression)                                                 \
+    TREK_UNARY_WIDE_ROW(op, wide_expression)                                                           \
+    TREK_UNARY_LIBRARY_ROW(op, f64, trek_##op##_f64_library(x))                                        \
+    TREK_UNARY_FLOAT_KERNELS(op, FUNCTION)
+#define TREK_UNARY_LIBRARY_BOTH(op)                                                                    \
+    TREK_UNARY_LIBRARY_ROW(op, f32, trek_##op##_f32_library(x))                                        \
+    TREK_UNARY_LIBRARY_ROW(op, f64, trek_##op##_f64_library(x))                                        \
+    TREK_UNARY_FLOAT_KERNELS(op, FUNCTION)
+
 TREK_UNARY_FLOATS(neg, CHEAP, -x, -x)
 TREK_UNARY_FLOATS(abs, CHEAP, fabsf(x), fabs(x))
 TREK_UNARY_FLOATS(sign, CHEAP, SIGN(x), SIGN(x))
@@ -56,30 +80,33 @@ TREK_UNARY_INTEGERS(ceil, x)
 TREK_UNARY_INTEGERS(round, x)
 TREK_UNARY_INTEGERS(trunc, x)
 
-TREK_UNARY_WIDE_FLOATS(exp, FUNCTION, trek_exp_wide(x), exp(x))
-TREK_UNARY_WIDE_FLOATS(expm1, FUNCTION, trek_expm1_wide(x), expm1(x))
-TREK_UNARY_WIDE_FLOATS(log, FUNCTION, trek_log_wide(x), log(x))
-TREK_UNARY_WIDE_FLOATS(log1p, FUNCTION, trek_log1p_wide(x), log1p(x))
-TREK_UNARY_WIDE_FLOATS(log2, FUNCTION, trek_log2_wide(x), log2(x))
-TREK_UNARY_WIDE_FLOATS(log10, FUNCTION, trek_log10_wide(x), log10(x))
+TREK_UNARY_LIBRARY_FLOATS(exp, trek_exp_wide(x))
+TREK_UNARY_LIBRARY_FLOATS(expm1, trek_expm1_wide(x))
+TREK_UNARY_LIBRARY_FLOATS(log, trek_log_wide(x))
+TREK_UNARY_LIBRARY_FLOATS(log1p, trek_log1p_wide(x))
+TREK_UNARY_LIBRARY_FLOATS(log2, trek_log2_wide(x))
+TREK_UNARY_LIBRARY_FLOATS(log10, trek_log10_wide(x))
 TREK_UNARY_FLOATS(sqrt, CHEAP, sqrtf(x), sqrt(x))
 TREK_UNARY_FLOATS(rsqrt, CHEAP, 1 / sqrtf(x), 1 / sqrt(x))
 TREK_UNARY_FLOATS(reciprocal, CHEAP, 1 / x, 1 / x)
-TREK_UNARY_FLOATS(tan, CALL, tanf(x), tan(x))
-TREK_UNARY_FLOATS(asin, CALL, asinf(x), asin(x))
-TREK_UNARY_FLOATS(acos, CALL, acosf(x), acos(x))
-TREK_UNARY_FLOATS(atan, CALL, atanf(x), atan(x))
-TREK_UNARY_FLOATS(sinh, CALL, sinhf(x), sinh(x))
-TREK_UNARY_FLOATS(cosh, CALL, coshf(x), cosh(x))
-TREK_UNARY_WIDE_FLOATS(tanh, FUNCTION, trek_tanh_wide(x), tanh(x))
-TREK_UNARY_WIDE_FLOATS(sigmoid, FUNCTION, trek_sigmoid_wide(x), sigmoid_of(x))
-TREK_UNARY_WIDE_FLOATS(erf, FUNCTION, trek_erf_wide(x), erf(x))
-TREK_UNARY_WIDE_FLOATS(silu, FUNCTION, trek_silu_wide(x), x *sigmoid_of(x))
+TREK_UNARY_LIBRARY_BOTH(asin)
+TREK_UNARY_LIBRARY_BOTH(acos)
+TREK_UNARY_LIBRARY_BOTH(atan)
+TREK_UNARY_LIBRARY_BOTH(sinh)
+TREK_UNARY_LIBRARY_BOTH(cosh)
+TREK_UNARY_LIBRARY_FLOATS(tanh, trek_tanh_wide(x))
+TREK_UNARY_WIDE_ROW(sigmoid, trek_sigmoid_wide(x))
+TREK_UNARY_LIBRARY_ROW(sigmoid, f64, sigmoid_of_wide64(x))
+TREK_UNARY_FLOAT_KERNELS(sigmoid, FUNCTION)
+TREK_UNARY_LIBRARY_FLOATS(erf, trek_erf_wide(x))
+TREK_UNARY_WIDE_ROW(silu, trek_silu_wide(x))
+TREK_UNARY_LIBRARY_ROW(silu, f64, x *sigmoid_of_wide64(x))
+TREK_UNARY_FLOAT_KERNELS(silu, FUNCTION)
 TREK_UNARY_WIDE_FLOATS(softplus, FUNCTION, softplus_of_wide(x, s, t), softplus_of_f64(x, s, t))
 TREK_UNARY_FLOATS(leaky_relu, CHEAP, x > 0 ? x : x *s, x > 0 ? x : x *s)
 TREK_UNARY_WIDE_FLOATS(elu, FUNCTION, elu_of_wide(x, s), x > 0 ? x : s *expm1(x))
 
-/* The vector forms of sin and cos reach to TREK_SIN_LIMIT; blocks with larger arguments go through libm. */
+/* The vector forms of sin, cos and tan reach to TREK_SIN_LIMIT; blocks with larger arguments go through libm. */
 #define PERIODIC_ROW(op, small, call)                                                                  \
     static void op##_f32_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)    \
     {                                                                                                  \
@@ -101,10 +128,11 @@ TREK_UNARY_WIDE_FLOATS(elu, FUNCTION, elu_of_wide(x, s), x > 0 ? x : s *expm1(x)
                 result[i] = small(xs[i]);                                                              \
         }                                                                                              \
     }                                                                                                  \
-    TREK_UNARY_ROW(op, f64, f64, op(x))                                                                \
+    TREK_UNARY_LIBRARY_ROW(op, f64, trek_##op##_f64_library(x))                                        \
     TREK_UNARY_FLOAT_KERNELS(op, FUNCTION)
 PERIODIC_ROW(sin, trek_sin_small_f32, sinf)
 PERIODIC_ROW(cos, trek_cos_small_f32, cosf)
+PERIODIC_ROW(tan, trek_tan_small_f32, tanf)
 
 TREK_UNARY_WIDE_ROW(gelu_erf, trek_gelu_wide(x))
 TREK_UNARY_WIDE_ROW(gelu_tanh, trek_gelu_tanh_wide(x))

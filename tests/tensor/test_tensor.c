@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "tensor/op.h"
 #include "tensor/tensor.h"
 #include "tensor/tensor_internal.h"
 #include "tests/support/support.h"
@@ -376,6 +377,44 @@ static void random_tensors(void **state)
     trek_error_clear();
 }
 
+/* Results of element-wise ops have the layout of the first input that is all there; a copy is row-major. */
+static void layouts_of_results(void **state)
+{
+    (void)state;
+    trek_tensor *x = trek_tensor_arange(1, 25, 1, TREK_F32, trek_cpu(0)),
+        *whole = trek_tensor_reshape(x, trek_shape_make(3, (const int64_t[]){ 2, 3, 4 }));
+    trek_tensor *turned = trek_tensor_transpose(whole, 0, 2), *row = trek_tensor_select(whole, 1, 0),
+        *flat = trek_tensor_contiguous(turned);
+    trek_tensor *results[] = { trek_tensor_neg(turned), trek_tensor_add(turned, turned), trek_tensor_lt(turned, flat),
+                               trek_tensor_cast(turned, TREK_F64) };
+    for (int k = 0; k < 4; k++) {
+        assert_non_null(results[k]);
+        assert_false(results[k]->contiguous);
+        for (int d = 0; d < 3; d++)
+            assert_int_equal(results[k]->strides[d], turned->strides[d]);
+    }
+    for (int k = 0; k < 24; k++) {
+        assert_float_equal(at(results[0], k), -at(flat, k), 0);
+        assert_float_equal(at(results[1], k), 2 * at(flat, k), 0);
+        assert_float_equal(at(results[2], k), 0, 0);
+        assert_float_equal(at(results[3], k), at(flat, k), 0);
+    }
+    trek_tensor *dense[] = { trek_tensor_add(flat, turned), trek_tensor_neg(row), trek_tensor_copy(turned) };
+    for (int k = 0; k < 3; k++) {
+        assert_non_null(dense[k]);
+        assert_true(dense[k]->contiguous);
+        trek_tensor_release(dense[k]);
+    }
+    for (int k = 0; k < 4; k++)
+        trek_tensor_release(results[k]);
+    trek_tensor_release(flat);
+    trek_tensor_release(row);
+    trek_tensor_release(turned);
+    trek_tensor_release(whole);
+    trek_tensor_release(x);
+    expect(TREK_OK);
+}
+
 int main(void)
 {
     setlocale(LC_ALL, "de_DE.UTF-8"); /* numbers must not care, where it is there */
@@ -388,6 +427,7 @@ int main(void)
         cmocka_unit_test(copies),
         cmocka_unit_test(views_of_strided),
         cmocka_unit_test(strides),
+        cmocka_unit_test(layouts_of_results),
         cmocka_unit_test(text),
         cmocka_unit_test(tf32),
         cmocka_unit_test(dlpack),

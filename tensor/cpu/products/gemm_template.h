@@ -229,13 +229,15 @@ static bool TREK_R(packs_b)(const trek_gemm *g, trek_dtype own)
         (g->m > 2 * TILE_ROWS && (large || (TREK_R(crowded)(g->b_row, 1024) && g->k > 32)));
 }
 
-/* In place, rows are read as a few streams; columns only while all of a panel's lie in the first-level cache. */
+/* In place, rows are read as a few streams; columns only while all of a panel's lie in the first-level cache; 16-byte
+ * vectors gain nothing by it (measured). */
 static bool TREK_R(packs_a)(const trek_gemm *g, trek_dtype own)
 {
     bool again = g->n > 3 * TILE_COLS && g->k > 16; /* read by enough tiles */
-    bool crowded = g->a_row == 1 ? TREK_R(crowded)(g->a_col, 1024) : TREK_R(crowded)(g->a_row, 4096);
+    bool packed = g->a_row == 1 || TREK_VECTOR_BYTES == 16; /* read faster packed, at the same place over and over */
+    bool crowded = packed ? TREK_R(crowded)(g->a_row == 1 ? g->a_col : g->a_row, 1024) : TREK_R(crowded)(g->a_row, 4096);
     return g->a_dtype != own || (g->a_row != 1 && g->a_col != 1) ||
-           (again && (g->n > (g->a_row == 1 ? 8 : 16) * TILE_COLS || crowded));
+           (again && (g->n > (packed ? 8 : 16) * TILE_COLS || crowded));
 }
 
 static int64_t TREK_R(depth_blocks)(const trek_gemm *g) { return g->k > 0 ? (g->k + BLOCK_DEPTH - 1) / BLOCK_DEPTH : 1; }

@@ -59,6 +59,8 @@ static const trek_attrs no_numbers;
 #define TAKES_ATTENTION_GRAD NULL, NULL, NULL, NULL, NULL, NULL, NULL, &no_numbers
 #define TAKES_CROSS_ENTROPY_GRAD NULL, NULL, NULL, NULL, NULL, NULL, &no_numbers
 #define TAKES_LINEAR_CROSS_ENTROPY_GRAD NULL, NULL, NULL, NULL, NULL, NULL, NULL, &no_numbers
+#define TAKES_POINTWISE_LOSS NULL, NULL, 0, 0
+#define TAKES_POINTWISE_LOSS_GRAD NULL, NULL, NULL, &no_numbers
 #define TAKES_LSTM NULL, NULL, NULL, NULL, NULL, false, false
 #define TAKES_LSTM_GRAD NULL, NULL, NULL, NULL, NULL, NULL, &no_numbers
 #define TAKES_GRU NULL, NULL, NULL, NULL, NULL, false, false

@@ -74,7 +74,7 @@ static void run_product(const product *p)
     y = p->transpose_b ? trek_transpose(y, 0, 1) : y;
     trek_pool *before = trek_rank_here.pool;
     for (size_t k = 0; k < sizeof threads / sizeof *threads; k++) {
-        trek_pool *pool = trek_pool_new(threads[k]);
+        trek_pool *pool = trek_pool_new(threads[k], 0);
         assert_non_null(pool);
         trek_rank_here.pool = pool;
         trek_var *c = trek_matmul(x, y);

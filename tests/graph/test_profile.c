@@ -252,7 +252,7 @@ static void check_paths(trek_timeline *t, int passes)
     trek_timeline_entry node = entry_of(t, "linear backward");
     assert_int_equal(node.kind, TREK_TIMELINE_BACKWARD);
     SAME(node.path, "sequential.0"); /* the last that ran */
-    SAME(entry_of(t, "square").path, "");
+    SAME(entry_of(t, "pointwise_loss").path, "");
     assert_int_equal(entry_of(t, "sequential.2.1").kind, TREK_TIMELINE_MODULE);
 }
 

@@ -19,7 +19,8 @@
 
 TREK_BEGIN
 
-/* -- element-wise, any shape; integer inputs of the float functions give f32 -- */
+/* -- element-wise, any shape; integer inputs of the float functions give f32; on the CPU results keep the layout of their
+ *    input -- */
 TREK_API trek_var *trek_neg(trek_var *x);
 TREK_API trek_var *trek_abs(trek_var *x);         /* derivative 0 at 0 */
 TREK_API trek_var *trek_sign(trek_var *x);        /* of NaN 0, of bool a copy */

@@ -18,12 +18,12 @@
 
 trek_status TREK_ISA_NAME(trek_gemm_f32)(const trek_gemm *g)
 {
-    return trek_gemm_has_half(g) ? TREK_ISA_NAME(trek_gemm_half)(g) : gemm_f32(g, TREK_F32);
+    return trek_gemm_has_half(g) ? TREK_ISA_NAME(trek_gemm_half)(g) : gemm_f32(g);
 }
 
 trek_status TREK_ISA_NAME(trek_gemm_f64)(const trek_gemm *g)
 {
-    return gemm_f64(g, TREK_F64);
+    return gemm_f64(g);
 }
 
 size_t TREK_ISA_NAME(trek_gemm_packed_size)(int64_t n, int64_t k)

@@ -24,60 +24,9 @@ typedef struct TREK_R(gemm_plan) {
     int64_t cols;                        /* of a block of B */
     int64_t tile_rows, tile_cols;        /* rows and columns of C that one part computes */
     int64_t row_parts, col_parts;
-    int64_t a_size, b_size, half_size;   /* elements of a part's workspace */
+    int64_t a_size, b_size;              /* elements of a part's workspace */
     T *workspace;
 } TREK_R(gemm_plan);
-
-static const char *TREK_R(element)(const void *base, trek_dtype dtype, int64_t offset)
-{
-    return (const char *)base + offset * (dtype == TREK_F32 ? 4 : dtype == TREK_F64 ? 8 : 2);
-}
-
-#if TREK_REAL_BYTES == 4
-static void half_row(float *to, const void *from, trek_dtype dtype, int64_t n)
-{
-    if (dtype == TREK_BF16)
-        trek_f32_from_bf16_row(to, from, n);
-    else
-        trek_f32_from_f16_row(to, from, n);
-}
-
-/* TREK_R(pack) of 16-bit numbers; `buffer` holds lanes * k. */
-static void pack_half(float *to, int64_t to_row, int lanes, int fill, const void *from, trek_dtype dtype, int64_t lane,
-                      int64_t step, int64_t k, float *buffer)
-{
-    const uint16_t *source = from;
-    if (lane == 1) {
-        for (int64_t p = 0; p < k; p++) {
-            half_row(to + p * to_row, source + p * step, dtype, lanes);
-            for (int l = lanes; l < fill; l++)
-                to[p * to_row + l] = 0;
-        }
-        return;
-    }
-    for (int l = 0; l < lanes; l++) {
-        if (step == 1)
-            half_row(buffer + l * k, source + l * lane, dtype, k);
-        else
-            for (int64_t p = 0; p < k; p++)
-                half_row(buffer + l * k + p, source + l * lane + p * step, dtype, 1);
-    }
-    pack_f32(to, to_row, lanes, fill, buffer, k, 1, k);
-}
-#endif
-
-static void TREK_R(pack_any)(T *to, int64_t to_row, int lanes, int fill, const void *from, trek_dtype dtype, int64_t lane,
-                             int64_t step, int64_t k, T *buffer)
-{
-#if TREK_REAL_BYTES == 4
-    if (dtype != TREK_F32) {
-        pack_half(to, to_row, lanes, fill, from, dtype, lane, step, k, buffer);
-        return;
-    }
-#endif
-    (void)buffer, (void)dtype;
-    TREK_R(pack)(to, to_row, lanes, fill, from, lane, step, k);
-}
 
 /* Copies between a row-major tile and C of any strides. */
 static void TREK_R(scatter)(T *c, int64_t c_row, int64_t c_col, const T *tile, int rows, int cols)
@@ -132,21 +81,21 @@ static void TREK_R(one_tile)(const trek_gemm *g, TREK_R(tile_call) *t, int64_t r
 
 /* Rows [m0, m1) times one block of B: columns [j0, j1), k in [p0, p0 + depth). */
 static void TREK_R(block)(const TREK_R(gemm_plan) *plan, int64_t m0, int64_t m1, int64_t j0, int64_t j1, int64_t p0,
-                          int64_t depth, const T *packed_b, T *packed_a, bool a_is_packed, T *buffer)
+                          int64_t depth, const T *packed_b, T *packed_a, bool a_is_packed)
 {
     const trek_gemm *g = plan->g;
     int64_t panels = (m1 - m0 + TILE_ROWS - 1) / TILE_ROWS, row = m0;
     TREK_R(tile_call) t = { .k = depth, .add = g->accumulate || p0 > 0 };
     for (int64_t panel = 0; panel < panels; panel++) { /* of heights as even as can be */
         int rows = panels == 1 ? (int)(m1 - m0) : (int)((m1 - row + panels - panel - 1) / (panels - panel));
-        const char *a = TREK_R(element)(g->a, g->a_dtype, row * g->a_row + p0 * g->a_col);
+        const T *a = (const T *)g->a + row * g->a_row + p0 * g->a_col;
         t.a = (const T *)(const void *)a;
         t.a_row = g->a_row;
         t.a_col = g->a_col;
         if (plan->pack_a) {
             T *to = packed_a + (row - m0) * depth;
             if (!a_is_packed)
-                TREK_R(pack_any)(to, rows, rows, rows, a, g->a_dtype, g->a_row, g->a_col, depth, buffer);
+                TREK_R(pack)(to, rows, rows, rows, a, g->a_row, g->a_col, depth);
             t.a = to;
             t.a_row = 1;
             t.a_col = rows;
@@ -170,7 +119,7 @@ static void TREK_R(block)(const TREK_R(gemm_plan) *plan, int64_t m0, int64_t m1,
 static void TREK_R(part)(const TREK_R(gemm_plan) *plan, int64_t m0, int64_t m1, int64_t n0, int64_t n1, T *workspace)
 {
     const trek_gemm *g = plan->g;
-    T *packed_a = workspace, *packed_b = packed_a + plan->a_size, *buffer = packed_b + plan->b_size;
+    T *packed_a = workspace, *packed_b = packed_a + plan->a_size;
     int64_t p0 = 0;
     do {
         int64_t depth = g->k - p0 < plan->depth ? g->k - p0 : plan->depth;
@@ -178,12 +127,11 @@ static void TREK_R(part)(const TREK_R(gemm_plan) *plan, int64_t m0, int64_t m1, 
             int64_t j1 = n1 - j0 < plan->cols ? n1 : j0 + plan->cols;
             if (plan->pack_b)
                 for (int64_t col = j0; col < j1; col += TILE_COLS) {
-                    const char *b = TREK_R(element)(g->b, g->b_dtype, p0 * g->b_row + col * g->b_col);
+                    const T *b = (const T *)g->b + p0 * g->b_row + col * g->b_col;
                     int cols = j1 - col < TILE_COLS ? (int)(j1 - col) : TILE_COLS;
-                    TREK_R(pack_any)(packed_b + (col - j0) * depth, TILE_COLS, cols, TILE_COLS, b, g->b_dtype, g->b_col,
-                                     g->b_row, depth, buffer);
+                    TREK_R(pack)(packed_b + (col - j0) * depth, TILE_COLS, cols, TILE_COLS, b, g->b_col, g->b_row, depth);
                 }
-            TREK_R(block)(plan, m0, m1, j0, j1, p0, depth, packed_b, packed_a, j0 > n0, buffer);
+            TREK_R(block)(plan, m0, m1, j0, j1, p0, depth, packed_b, packed_a, j0 > n0);
         }
         p0 += depth;
     } while (p0 < g->k);
@@ -193,7 +141,7 @@ static void TREK_R(gemm_parts)(void *arg, int64_t begin, int64_t end)
 {
     const TREK_R(gemm_plan) *plan = arg;
     const trek_gemm *g = plan->g;
-    int64_t size = plan->a_size + plan->b_size + plan->half_size;
+    int64_t size = plan->a_size + plan->b_size;
     for (int64_t part = begin; part < end; part++) {
         int64_t m0 = part / plan->col_parts * plan->tile_rows, n0 = part % plan->col_parts * plan->tile_cols;
         int64_t m1 = g->m - m0 < plan->tile_rows ? g->m : m0 + plan->tile_rows;
@@ -222,45 +170,45 @@ static bool TREK_R(crowded)(int64_t stride, int64_t bytes)
 }
 
 /* Unpacked, B is read in place: fine while few tiles read it again, or while it lies in the first-level cache. */
-static bool TREK_R(packs_b)(const trek_gemm *g, trek_dtype own)
+static bool TREK_R(packs_b)(const trek_gemm *g)
 {
     bool large = g->n * g->k * (int64_t)sizeof(T) > 96 * 1024;
-    return g->b_dtype != own || g->b_col != 1 ||
+    return g->b_col != 1 ||
         (g->m > 2 * TILE_ROWS && (large || (TREK_R(crowded)(g->b_row, 1024) && g->k > 32)));
 }
 
 /* In place, rows are read as a few streams; columns only while all of a panel's lie in the first-level cache; 16-byte
  * vectors gain nothing by it (measured). */
-static bool TREK_R(packs_a)(const trek_gemm *g, trek_dtype own)
+static bool TREK_R(packs_a)(const trek_gemm *g)
 {
     bool again = g->n > 3 * TILE_COLS && g->k > 16; /* read by enough tiles */
     bool packed = g->a_row == 1 || TREK_VECTOR_BYTES == 16; /* read faster packed, at the same place over and over */
     bool crowded = packed ? TREK_R(crowded)(g->a_row == 1 ? g->a_col : g->a_row, 1024) : TREK_R(crowded)(g->a_row, 4096);
-    return g->a_dtype != own || (g->a_row != 1 && g->a_col != 1) ||
+    return (g->a_row != 1 && g->a_col != 1) ||
            (again && (g->n > (packed ? 8 : 16) * TILE_COLS || crowded));
 }
 
 static int64_t TREK_R(depth_blocks)(const trek_gemm *g) { return g->k > 0 ? (g->k + BLOCK_DEPTH - 1) / BLOCK_DEPTH : 1; }
 
-static void TREK_R(plan_packing)(TREK_R(gemm_plan) *plan, trek_dtype own)
+static void TREK_R(plan_packing)(TREK_R(gemm_plan) *plan)
 {
     const trek_gemm *g = plan->g;
     int64_t blocks = TREK_R(depth_blocks)(g);
     plan->depth = blocks == 1 ? g->k : ((g->k + blocks - 1) / blocks + 3) / 4 * 4;
     plan->cols = BLOCK_COLS;
-    plan->pack_b = TREK_R(packs_b)(g, own);
-    plan->pack_a = TREK_R(packs_a)(g, own);
+    plan->pack_b = TREK_R(packs_b)(g);
+    plan->pack_a = TREK_R(packs_a)(g);
 }
 
 /* Rough cycles of a product taken as it is: arithmetic on whole vectors, packing, a transposed C. */
-static double TREK_R(gemm_cost)(const trek_gemm *g, trek_dtype own)
+static double TREK_R(gemm_cost)(const trek_gemm *g)
 {
     double m = (double)g->m, n = (double)g->n, k = (double)g->k;
     double rows = g->m < 4 ? 4 : m, vectors = (double)((g->n + W - 1) / W);
     double cost = rows * vectors * k * 0.6;
-    if (TREK_R(packs_b)(g, own))
+    if (TREK_R(packs_b)(g))
         cost += n * k * (g->b_col == 1 ? 0.1 : g->b_row == 1 ? 0.45 : 2.0);
-    if (TREK_R(packs_a)(g, own))
+    if (TREK_R(packs_a)(g))
         cost += m * k * (g->a_row == 1 ? 0.2 : g->a_col == 1 ? 0.5 : 2.0);
     if (g->c_col != 1)
         cost += m * n * (double)(2 * TREK_R(depth_blocks)(g) - !g->accumulate) * (g->c_row == 1 ? 0.8 : 2.0);
@@ -299,18 +247,16 @@ static void TREK_R(plan_parts)(TREK_R(gemm_plan) *plan)
     plan->tile_cols = wide * TILE_COLS;
 }
 
-static trek_status TREK_R(gemm_tiled)(const trek_gemm *g, trek_dtype own)
+static trek_status TREK_R(gemm_tiled)(const trek_gemm *g)
 {
     TREK_R(gemm_plan) plan = { .g = g };
-    TREK_R(plan_packing)(&plan, own);
+    TREK_R(plan_packing)(&plan);
     TREK_R(plan_parts)(&plan);
     int64_t rows = plan.tile_rows < g->m ? plan.tile_rows : g->m;
     int64_t cols = plan.tile_cols < plan.cols ? plan.tile_cols : plan.cols;
-    bool half = g->a_dtype != own || g->b_dtype != own;
     plan.a_size = plan.pack_a ? (rows * plan.depth + 2 * W) / W * W : 0;
     plan.b_size = plan.pack_b ? (cols + TILE_COLS - 1) / TILE_COLS * TILE_COLS * plan.depth : 0;
-    plan.half_size = half ? TILE_COLS * plan.depth : 0;
-    int64_t parts = plan.row_parts * plan.col_parts, size = plan.a_size + plan.b_size + plan.half_size;
+    int64_t parts = plan.row_parts * plan.col_parts, size = plan.a_size + plan.b_size;
     if (size > 0 && !(plan.workspace = trek_block_alloc((size_t)(parts * size) * sizeof(T))))
         return TREK_ERR_MEMORY;
     if (parts == 1)
@@ -321,27 +267,27 @@ static trek_status TREK_R(gemm_tiled)(const trek_gemm *g, trek_dtype own)
     return TREK_OK;
 }
 
-static trek_status TREK_R(gemm)(const trek_gemm *g, trek_dtype own)
+static trek_status TREK_R(gemm)(const trek_gemm *g)
 {
     if (g->m == 0 || g->n == 0)
         return TREK_OK;
     if (g->m == 1 || g->n == 1) {
-        trek_status status = TREK_R(gemv)(g, own);
+        trek_status status = TREK_R(gemv)(g);
         if (status != TREK_ERR_UNSUPPORTED)
             return status;
     }
-    if (g->m * g->n * g->k <= 65536 && g->b_col == 1 && g->c_col == 1 && g->a_dtype == own && g->b_dtype == own) {
+    if (g->m * g->n * g->k <= 65536 && g->b_col == 1 && g->c_col == 1) {
         TREK_R(gemm_plan) plan; /* small and nothing to pack: of the plan only g and the flags are read */
         plan.g = g;
         plan.pack_a = plan.pack_b = false;
-        TREK_R(block)(&plan, 0, g->m, 0, g->n, 0, g->k, NULL, NULL, false, NULL);
+        TREK_R(block)(&plan, 0, g->m, 0, g->n, 0, g->k, NULL, NULL, false);
         return TREK_OK;
     }
     trek_gemm s = TREK_R(swapped)(g);
-    if (TREK_R(few_suits)(g, own) || TREK_R(few_suits)(&s, own))
-        return TREK_R(few)(TREK_R(few_suits)(g, own) ? g : &s);
-    bool swap = TREK_R(gemm_cost)(&s, own) < TREK_R(gemm_cost)(g, own);
-    return TREK_R(gemm_tiled)(swap ? &s : g, own);
+    if (TREK_R(few_suits)(g) || TREK_R(few_suits)(&s))
+        return TREK_R(few)(TREK_R(few_suits)(g) ? g : &s);
+    bool swap = TREK_R(gemm_cost)(&s) < TREK_R(gemm_cost)(g);
+    return TREK_R(gemm_tiled)(swap ? &s : g);
 }
 
 /* -- B packed once, for many products with few rows each -- */
@@ -352,7 +298,7 @@ static int64_t TREK_R(packed_cols)(int64_t n) { return (n + TILE_COLS - 1) / TIL
 static void TREK_R(pack_b)(const trek_gemm *g, T *to)
 {
     TREK_R(gemm_plan) plan = { .g = g };
-    TREK_R(plan_packing)(&plan, g->b_dtype);
+    TREK_R(plan_packing)(&plan);
     for (int64_t p0 = 0; p0 < g->k; p0 += plan.depth) {
         int64_t depth = g->k - p0 < plan.depth ? g->k - p0 : plan.depth;
         for (int64_t col = 0; col < g->n; col += TILE_COLS) {
@@ -367,14 +313,14 @@ static void TREK_R(pack_b)(const trek_gemm *g, T *to)
 static void TREK_R(gemm_packed)(const trek_gemm *g, const T *packed, T *workspace)
 {
     TREK_R(gemm_plan) plan = { .g = g };
-    TREK_R(plan_packing)(&plan, g->b_dtype);
+    TREK_R(plan_packing)(&plan);
     plan.pack_a = plan.pack_b = true;
     for (int64_t p0 = 0; p0 < g->k; p0 += plan.depth) {
         int64_t depth = g->k - p0 < plan.depth ? g->k - p0 : plan.depth;
         for (int64_t j0 = 0; j0 < g->n; j0 += plan.cols) {
             int64_t j1 = g->n - j0 < plan.cols ? g->n : j0 + plan.cols;
             TREK_R(block)(&plan, 0, g->m, j0, j1, p0, depth, packed + p0 * TREK_R(packed_cols)(g->n) + j0 * depth, workspace,
-                          j0 > 0, NULL);
+                          j0 > 0);
         }
     }
 }

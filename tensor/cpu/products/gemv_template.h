@@ -113,7 +113,7 @@ static void TREK_R(gemv_range)(void *arg, int64_t begin, int64_t end)
 }
 
 /* For m == 1 or n == 1; UNSUPPORTED (without an error) where the strides suit the tiles better. */
-static trek_status TREK_R(gemv)(const trek_gemm *g, trek_dtype own)
+static trek_status TREK_R(gemv)(const trek_gemm *g)
 {
     TREK_R(gemv_call) v = { .k = g->k, .pre = g->pre, .activation = g->activation, .bias = g->bias, .add = g->accumulate,
                             .y = g->c };
@@ -124,7 +124,7 @@ static trek_status TREK_R(gemv)(const trek_gemm *g, trek_dtype own)
     else
         v.n = g->m, v.matrix = g->a, v.row = g->a_row, v.col = g->a_col, v.x = g->b, x_step = g->b_row, y_step = g->c_row,
         v.bias_step = g->bias_row;
-    if (g->a_dtype != own || g->b_dtype != own || (x_step != 1 && g->k > 1) || (y_step != 1 && v.n > 1) ||
+    if ((x_step != 1 && g->k > 1) || (y_step != 1 && v.n > 1) ||
         (v.row != 1 && v.col != 1))
         return TREK_ERR_UNSUPPORTED;
     int64_t size = v.n * v.k;
@@ -238,9 +238,9 @@ static void TREK_R(few_range)(void *arg, int64_t begin, int64_t end)
 }
 
 /* Where the matrix is too large for the caches, and each of its elements is used only a few times. */
-static bool TREK_R(few_suits)(const trek_gemm *g, trek_dtype own)
+static bool TREK_R(few_suits)(const trek_gemm *g)
 {
-    return g->m <= 2 * FEW_ROWS && g->a_col == 1 && g->b_row == 1 && g->c_col == 1 && g->a_dtype == own && g->b_dtype == own &&
+    return g->m <= 2 * FEW_ROWS && g->a_col == 1 && g->b_row == 1 && g->c_col == 1 &&
            g->k >= 128 && g->n * g->k >= 65536;
 }
 

@@ -277,7 +277,7 @@ static void test_enough(void **state)
     assert_non_null(strstr(r.text, "the others have 0.1 s to end"));
     assert_true(r.seconds < 8);
     RUN(&r, NULL, "-n", "2", "-m", "1", "-r", "2", "-p", "sh", "-c",
-        "[ $TREK_RANK = 0 ] && sleep 1 && exit 0; echo join=$TREK_JOIN.; kill -KILL $$");
+        "[ $TREK_RANK = 0 ] && sleep 5 && exit 0; echo join=$TREK_JOIN.; kill -KILL $$");
     check_exit(&r, 0);
     assert_non_null(strstr(r.text, "[1] join=.\n"));
     assert_non_null(strstr(r.text, "[1] join=1.\n"));

@@ -241,8 +241,7 @@ stage_isas() {
         fi
     done
     one_thread
-    if has_flag avx512_bf16; then # which of the two ways ran in "plain" depends on the CPU
-        one_dot 0
+    if has_flag avx512_bf16; then # without it in "plain" and in those above, unless the CPU is fast at it
         one_dot 1
     else
         skip "products of bf16 by AVX512-BF16: not on this machine"

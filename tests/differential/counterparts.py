@@ -262,6 +262,7 @@ TABLE = {
     "stack": lambda parts, dim: torch.stack(parts, dim),
     "split": lambda x, size, dim: repeat(x, lambda: torch.split(x, size, dim)),
     "chunk": lambda x, chunks, dim: repeat(x, lambda: torch.chunk(x, chunks, dim)),
+    "unbind": lambda x, dim: repeat(x, lambda: torch.unbind(x, dim)),
     "index_select": lambda x, index, dim: torch.index_select(x, dim, index_of(index)),
     "index_add": lambda x, index, source, dim: torch.index_add(x, dim, index_of(index), source),
     "gather": lambda x, index, dim: torch.gather(x, dim, index_of(index)),

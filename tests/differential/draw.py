@@ -335,6 +335,12 @@ def draw_parts(d):
     return {"x": d.tensor(d.dtype(), shape), numbers[d.name]: d.rng.randrange(0 if d.bad else 1, 6), "dim": d.dim(len(shape))}
 
 
+@shaped("unbind")
+def draw_unbind(d):
+    shape = d.shape(1)
+    return {"x": d.tensor(d.dtype(), shape), "dim": d.dim(len(shape))}
+
+
 @shaped("index_select")
 def draw_index_select(d):
     shape = d.shape(1)

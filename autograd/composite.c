@@ -40,6 +40,24 @@ COMPOSITE(layer_norm)
     return trek_rule_rounded(y, inputs[0]);
 }
 
+COMPOSITE(group_norm)
+{
+    (void)op, (void)n_inputs;
+    if (!inputs[0])
+        return NULL;
+    trek_shape shape = trek_var_shape(inputs[0]), channels = { .ndim = shape.ndim };
+    for (int d = 0; d < shape.ndim; d++)
+        channels.sizes[d] = d == 1 ? shape.sizes[1] : 1;
+    int64_t groups = shape.sizes[0] * attrs->i[0], columns = groups > 0 ? trek_shape_numel(shape) / groups : 0;
+    trek_var *rows = trek_reshape(trek_rule_wide(inputs[0]), trek_dims(groups, columns));
+    trek_var *y = trek_reshape(normalized(rows, trek_dims(1), attrs->f[0]), shape);
+    if (inputs[1])
+        y = trek_mul(y, trek_reshape(trek_rule_wide(inputs[1]), channels));
+    if (inputs[2])
+        y = trek_add(y, trek_reshape(trek_rule_wide(inputs[2]), channels));
+    return trek_rule_rounded(y, inputs[0]);
+}
+
 /* Training: statistics of the batch. (In evaluation the rule has plain ops of its own.) */
 COMPOSITE(batch_norm)
 {

@@ -46,6 +46,15 @@ static trek_var *smooth_loss(trek_var *difference, double beta)
     return trek_where(is_far, trek_sub_scalar(distance, 0.5 * beta), near);
 }
 
+/* Where a logarithm ends, its slope is 0 (PyTorch's is some 1e12 there). */
+static trek_var *binary_loss(trek_var *x, trek_var *target)
+{
+    trek_var *zero = trek_eq_scalar(x, 0), *one = trek_eq_scalar(x, 1);
+    trek_var *is = trek_masked_fill(trek_log(trek_masked_fill(x, zero, 1)), zero, -100);
+    trek_var *is_not = trek_masked_fill(trek_log1p(trek_neg(trek_masked_fill(x, one, 0))), one, -100);
+    return trek_sub(trek_mul(trek_sub_scalar(target, 1), is_not), trek_mul(target, is));
+}
+
 COMPOSITE(pointwise_loss)
 {
     (void)op, (void)n_inputs;
@@ -56,7 +65,8 @@ COMPOSITE(pointwise_loss)
     case TREK_LOSS_SQUARED: return trek_square(trek_sub(x, target));
     case TREK_LOSS_ABSOLUTE: return trek_abs(trek_sub(x, target));
     case TREK_LOSS_SMOOTH: return smooth_loss(trek_sub(x, target), attrs->f[0]);
-    default: return logistic_loss(x, target);
+    case TREK_LOSS_LOGISTIC: return logistic_loss(x, target);
+    default: return binary_loss(x, target);
     }
 }
 

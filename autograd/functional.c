@@ -5,6 +5,7 @@
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
 #include "tensor/number_internal.h"
+#include "tensor/pointwise.h"
 #include "tensor/random_internal.h"
 
 #define UNARY(name) \
@@ -22,7 +23,7 @@ UNARY(neg) UNARY(abs) UNARY(exp) UNARY(expm1) UNARY(log) UNARY(log1p) UNARY(log2
 UNARY(sqrt) UNARY(rsqrt) UNARY(reciprocal) UNARY(sin) UNARY(cos) UNARY(tan) UNARY(asin) UNARY(acos)
 UNARY(atan) UNARY(sinh) UNARY(cosh) UNARY(tanh) UNARY(sigmoid) UNARY(erf) UNARY(relu) UNARY(silu)
 UNARY(floor) UNARY(ceil) UNARY(round) UNARY(trunc) UNARY(isnan) UNARY(isinf) UNARY(isfinite) UNARY(logical_not)
-SCALAR(leaky_relu) SCALAR(elu) SCALAR(add_scalar) SCALAR(mul_scalar)
+SCALAR(add_scalar) SCALAR(mul_scalar)
 SCALAR(eq_scalar) SCALAR(ne_scalar) SCALAR(lt_scalar) SCALAR(le_scalar) SCALAR(gt_scalar) SCALAR(ge_scalar)
 BINARY(add) BINARY(mul) BINARY(div) BINARY(pow) BINARY(maximum) BINARY(minimum) BINARY(atan2) BINARY(remainder)
 BINARY(eq) BINARY(ne) BINARY(lt) BINARY(le) BINARY(gt) BINARY(ge) BINARY(logical_and) BINARY(logical_or) BINARY(logical_xor)
@@ -32,6 +33,8 @@ DIM(cumsum) DIM(softmax) DIM(log_softmax) DIM(squeeze) DIM(unsqueeze)
 
 trek_var *trek_gelu(trek_var *x) { return trek_apply_gelu(x, false); }
 trek_var *trek_gelu_tanh(trek_var *x) { return trek_apply_gelu(x, true); }
+trek_var *trek_leaky_relu(trek_var *x, double slope) { return trek_apply_pointwise(x, TREK_POINTWISE_leaky_relu, slope, 0); }
+trek_var *trek_elu(trek_var *x, double alpha) { return trek_apply_pointwise(x, TREK_POINTWISE_elu, alpha, 0); }
 trek_var *trek_softplus(trek_var *x, double beta, double threshold) { return trek_apply_softplus(x, beta, threshold); }
 trek_var *trek_where(trek_var *condition, trek_var *x, trek_var *y) { return trek_apply_where(condition, x, y); }
 trek_var *trek_variance(trek_var *x, trek_dims_list dims, bool keepdim) { return trek_apply_variance(x, dims, keepdim, 1); }

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public fused ops of transformers. */
+#include <math.h>
+
 #include "autograd/ops.h"
+#include "autograd/rules_internal.h"
 #include "autograd/tape_internal.h"
 #include "tensor/random_internal.h"
 #include "tensor/option_internal.h"
@@ -33,16 +36,38 @@ static trek_status draw_for_scores(const trek_tensor *q, const trek_tensor *k, t
     return TREK_OK;
 }
 
+/* Whether the op would take them: of no queries it is nothing. */
+static bool attention_fits(trek_var *q, trek_var *k, trek_var *v, trek_var *mask)
+{
+    if (!q || !k || !v || q->data->ndim != 4 || mask->data->ndim > 4)
+        return trek_apply_attention(q, k, v, mask, &(trek_attrs){ 0 }) != NULL;
+    int64_t queries = mask->data->ndim > 1 ? trek_var_size(mask, -2) : 1;
+    if (queries != 1 && queries != trek_var_size(q, 2))
+        return trek_apply_attention(q, k, v, mask, &(trek_attrs){ 0 }) != NULL;
+    return trek_apply_attention(trek_narrow(q, 2, 0, 0), k, v, queries == 1 ? mask : trek_narrow(mask, -2, 0, 0),
+                                &(trek_attrs){ 0 }) != NULL;
+}
+
+/* By plain ops: the mask's gradient is the matrix of scores, which the fused op never has. */
+static trek_var *attention_with_learned_mask(trek_var *q, trek_var *k, trek_var *v, const trek_attention_opts *opts,
+                                             trek_attrs *numbers)
+{
+    if (!attention_fits(q, k, v, opts->mask))
+        return NULL;
+    numbers->f[1] = trek_option(opts->scale, 1 / sqrt((double)trek_var_size(q, 3)));
+    return trek_composite_rules[TREK_OP_attention](&trek_ops[TREK_OP_attention], numbers, (trek_var *[]){ q, k, v, opts->mask },
+                                                   4);
+}
+
 trek_var *trek_attention(trek_var *q, trek_var *k, trek_var *v, const trek_attention_opts *given)
 {
     trek_attention_opts opts = given ? *given : (trek_attention_opts){ 0 };
     trek_attrs numbers = { .i = { [4] = opts.causal }, .f = { opts.dropout, opts.scale } };
-    if (opts.mask && opts.mask->requires_grad && trek_recording())
-        return trek_fail_null(TREK_ERR_UNSUPPORTED, "attention: a mask that requires a gradient; detach it, or use plain ops");
+    bool learned = opts.mask && opts.mask->requires_grad && trek_recording();
     if (opts.dropout > 0 && q && k && q->data->ndim == 4 && k->data->ndim == 4 &&
         draw_for_scores(q->data, k->data, &numbers) != TREK_OK)
         return NULL;
-    return trek_apply_attention(q, k, v, opts.mask, &numbers);
+    return learned ? attention_with_learned_mask(q, k, v, &opts, &numbers) : trek_apply_attention(q, k, v, opts.mask, &numbers);
 }
 
 /* Leading dimensions of x, and those of labels, joined. */

@@ -1,65 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Losses. A mean over nothing is 0. */
+/* Losses of classes: cross entropy of logits and of log probabilities. */
 #include <math.h>
 
-#include "autograd/ops.h"
-#include "autograd/tape_internal.h"
-#include "tensor/option_internal.h"
-
-/* Which dtypes a loss takes beside floating ones: for one of its inputs any, or integers; or none. */
-typedef enum taken { ANY_BESIDE, INTEGERS_BESIDE, FLOATS_ONLY } taken;
-
-static bool takes(const char *name, trek_dtype x, trek_dtype y, taken what)
-{
-    static const char *const words[] = { "one is of a floating dtype", "one is of a floating dtype, the other not bool",
-                                         "both are of floating dtypes" };
-    int floats = trek_dtype_is_float(x) + trek_dtype_is_float(y);
-    if (floats == 2 || (floats == 1 && (what == ANY_BESIDE || (what == INTEGERS_BESIDE && x != TREK_BOOL && y != TREK_BOOL))))
-        return true;
-    trek_fail(TREK_ERR_DTYPE, "%s: inputs of %s and %s; %s", name, trek_dtype_name(x), trek_dtype_name(y), words[what]);
-    return false;
-}
-
-/* What a loss of that dtype is rounded to. */
-static trek_dtype result_dtype(trek_dtype common)
-{
-    return trek_dtype_is_16bit(common) && trek_grad_mode_here.autocast != TREK_F32 ? TREK_F32 : common;
-}
-
-/* Both inputs of a loss in what it is computed in: their common dtype, f32 for the 16-bit ones, so that its steps do
- * not round; false and an error. Gives what the result is rounded to: the common dtype, but f32 under autocast. */
-static bool widen(const char *name, trek_var **x, trek_var **y, taken what, trek_dtype *result)
-{
-    if (!*x || !*y)
-        return trek_fail_missing(name, "an input"), false;
-    if (!takes(name, trek_var_dtype(*x), trek_var_dtype(*y), what))
-        return false;
-    trek_dtype common = trek_dtype_promote(trek_var_dtype(*x), trek_var_dtype(*y));
-    bool narrow = trek_dtype_is_16bit(common);
-    *result = result_dtype(common);
-    *x = trek_cast(*x, narrow ? TREK_F32 : common);
-    *y = trek_cast(*y, narrow ? TREK_F32 : common);
-    return *x && *y;
-}
-
-static trek_var *rounded(trek_var *loss, trek_dtype dtype)
-{
-    return loss && trek_dtype_is_float(dtype) ? trek_cast(loss, dtype) : loss;
-}
-
-/* Mean over all elements, rounded to dtype; of none: 0, still tied to x. */
-static trek_var *mean_all(trek_var *x, trek_dtype dtype)
-{
-    bool none = x && trek_var_numel(x) == 0;
-    trek_var *mean = none ? trek_sum(x, trek_dims_none(), false) : trek_mean(x, trek_dims_none(), false);
-    return trek_loss_mean_of(rounded(mean, dtype), x ? (double)trek_var_numel(x) : 0);
-}
-
-/* total / rows; of no rows: the total, which is 0. */
-static trek_var *mean_rows(trek_var *total, double rows, trek_dtype dtype)
-{
-    return trek_loss_mean_of(rounded(rows > 0 ? trek_mul_scalar(total, 1 / rows) : total, dtype), rows);
-}
+#include "autograd/losses_internal.h"
 
 /* --- cross entropy ---------------------------------------------------------------------- */
 
@@ -97,8 +40,11 @@ static trek_var *soft_cross_entropy(trek_var *logits, trek_var *target, const tr
     if (ignore >= 0)
         return trek_fail_null(TREK_ERR_ARGUMENT, "cross_entropy: class %lld is ignored, but labels are probabilities",
                               (long long)ignore);
-    if (!widen("cross_entropy", &logits, &target, ANY_BESIDE, &dtype))
+    trek_var *inputs[2] = { logits, target };
+    if (!trek_loss_widen("cross_entropy", inputs, 2, TREK_LOSS_ANY_BESIDE, &dtype))
         return NULL;
+    logits = inputs[0];
+    target = inputs[1];
     double smoothing = opts->label_smoothing;
     int64_t classes = trek_var_size(logits, 1), rows = classes ? trek_var_numel(logits) / classes : 0;
     if (smoothing > 0)
@@ -111,9 +57,10 @@ static trek_var *soft_cross_entropy(trek_var *logits, trek_var *target, const tr
         terms = trek_mul(terms, trek_reshape(opts->weight, channels));
     }
     if (opts->reduction == TREK_REDUCTION_NONE)
-        return rounded(trek_sum(terms, trek_dims(1), false), dtype);
+        return trek_loss_rounded(trek_sum(terms, trek_dims(1), false), dtype);
     trek_var *total = trek_sum(terms, trek_dims_none(), false);
-    return opts->reduction == TREK_REDUCTION_SUM ? rounded(total, dtype) : mean_rows(total, (double)rows, dtype);
+    return opts->reduction == TREK_REDUCTION_SUM ? trek_loss_rounded(total, dtype)
+        : trek_loss_mean_rows(total, (double)rows, dtype);
 }
 
 /* Logits without classes: labels that are ignored have a loss of 0, others none. */
@@ -188,80 +135,72 @@ static bool labels_fit(const char *name, const trek_var *of_classes, const trek_
     return fits;
 }
 
-/* Over log probabilities: the same rows without the softmax. */
-trek_var *trek_nll_loss(trek_var *log_probabilities, trek_var *labels)
+/* -log_probabilities[label] of each row, times its class's weight, 0 where the label is ignored; *counted: what each
+ * row counts in a mean. */
+static trek_var *label_losses(trek_var *log_probabilities, trek_var *labels, const trek_cross_entropy_opts *opts,
+                              trek_var **counted)
+{
+    int64_t ignore = trek_option_integer(opts->ignore_index, -100);
+    trek_var *index = trek_cast(labels, TREK_I64);
+    trek_tensor *skipped = index ? trek_tensor_from_data(&ignore, trek_dims_none(), TREK_I64, trek_var_device(index)) : NULL;
+    trek_var *is_ignored = trek_eq(index, skipped ? trek_var_from(skipped) : NULL); /* a double may not hold it */
+    trek_var *safe = trek_masked_fill(index, is_ignored, 0);
+    trek_var *picked = trek_squeeze(trek_gather(log_probabilities, trek_unsqueeze(safe, 1), 1), 1);
+    picked = trek_neg(trek_masked_fill(picked, is_ignored, 0));
+    *counted = trek_logical_not(is_ignored);
+    if (!opts->weight || !picked)
+        return picked;
+    trek_var *weights = trek_index_select(opts->weight, trek_reshape(safe, trek_dims(trek_var_numel(labels))), 0);
+    *counted = trek_masked_fill(weights ? trek_reshape(weights, trek_var_shape(labels)) : NULL, is_ignored, 0);
+    return trek_mul(picked, *counted ? trek_cast(*counted, trek_var_dtype(picked)) : NULL);
+}
+
+static bool nll_inputs_fit(const trek_var *log_probabilities, const trek_var *labels, const trek_cross_entropy_opts *opts)
 {
     if (!log_probabilities || !labels)
-        return trek_fail_missing("nll_loss", "an input"), NULL;
+        return trek_fail_missing("nll_loss", "an input"), false;
     if (!labels_fit("nll_loss", log_probabilities, labels))
-        return NULL;
+        return false;
     if (trek_dtype_is_float(trek_var_dtype(labels)) || trek_var_dtype(labels) == TREK_BOOL)
-        return trek_fail_null(TREK_ERR_DTYPE, "nll_loss: labels are of an integer dtype, got %s",
-                              trek_dtype_name(trek_var_dtype(labels)));
+        return trek_fail(TREK_ERR_DTYPE, "nll_loss: labels are of an integer dtype, got %s",
+                         trek_dtype_name(trek_var_dtype(labels))), false;
+    if (!trek_loss_reduction_known("nll_loss", opts->reduction))
+        return false;
+    if (opts->label_smoothing != 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "nll_loss: a label smoothing of %g; only cross_entropy has one",
+                         opts->label_smoothing), false;
+    if (opts->weight && opts->weight->requires_grad && trek_recording())
+        return trek_fail(TREK_ERR_UNSUPPORTED, "nll_loss: class weights that require a gradient; detach them"), false;
+    char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
+    if (opts->weight && (trek_var_ndim(opts->weight) != 1 ||
+                         trek_var_size(opts->weight, 0) != trek_var_size(log_probabilities, 1)))
+        return trek_fail(TREK_ERR_SHAPE, "nll_loss: class weights %s do not fit %s",
+                         trek_tensor_shape_text(opts->weight->data, a),
+                         trek_tensor_shape_text(log_probabilities->data, b)), false;
+    return true;
+}
+
+trek_var *trek_nll_loss(trek_var *log_probabilities, trek_var *labels)
+{
+    return trek_nll_loss_with(log_probabilities, labels, NULL);
+}
+
+trek_var *trek_nll_loss_with(trek_var *log_probabilities, trek_var *labels, const trek_cross_entropy_opts *given)
+{
+    trek_cross_entropy_opts opts = given ? *given : (trek_cross_entropy_opts){ 0 };
+    if (!nll_inputs_fit(log_probabilities, labels, &opts))
+        return NULL;
     log_probabilities = trek_autocast_full(log_probabilities);
-    if (trek_var_size(log_probabilities, 1) == 0)
-        return trek_cross_entropy(log_probabilities, labels);
-    trek_var *index = trek_cast(labels, TREK_I64), *counts = trek_ne_scalar(index, -100);
-    trek_var *sum = trek_sum(counts, trek_dims_none(), false);
-    if (!sum)
-        return NULL;
-    double rows = trek_var_item(sum);
-    bool all = rows == (double)trek_var_numel(labels);
-    trek_var *safe = all ? index : trek_mul(index, trek_cast(counts, TREK_I64));
-    trek_var *picked = trek_gather(log_probabilities, trek_unsqueeze(safe, 1), 1);
-    if (!all)
-        picked = trek_masked_fill(picked, trek_unsqueeze(trek_logical_not(counts), 1), 0);
-    trek_var *total = trek_sum(picked, trek_dims_none(), false);
-    return total ? mean_rows(trek_neg(total), rows, trek_var_dtype(total)) : NULL;
-}
-
-/* --- the others; shapes broadcast -------------------------------------------------------------- */
-
-/* The mean of a loss of elements; 16-bit ones are not widened before, but in its kernel. */
-static trek_var *pointwise(const char *name, trek_var *x, trek_var *target, taken what, int kind, double beta)
-{
-    if (!x || !target)
-        return trek_fail_missing(name, "an input"), NULL;
-    if (!takes(name, trek_var_dtype(x), trek_var_dtype(target), what))
-        return NULL;
-    trek_dtype common = trek_dtype_promote(trek_var_dtype(x), trek_var_dtype(target));
-    trek_var *losses = trek_apply_pointwise_loss(trek_cast(x, common), trek_cast(target, common), kind, beta);
-    return mean_all(losses, result_dtype(common));
-}
-
-trek_var *trek_mse_loss(trek_var *x, trek_var *target)
-{
-    return pointwise("mse_loss", x, target, ANY_BESIDE, TREK_LOSS_SQUARED, 0);
-}
-
-trek_var *trek_l1_loss(trek_var *x, trek_var *target)
-{
-    return pointwise("l1_loss", x, target, INTEGERS_BESIDE, TREK_LOSS_ABSOLUTE, 0);
-}
-
-trek_var *trek_smooth_l1_loss(trek_var *x, trek_var *target, double beta)
-{
-    if (!(beta >= 0))
-        return trek_fail_null(TREK_ERR_ARGUMENT, "smooth_l1_loss: beta is %g; it must not be negative", beta);
-    if (beta == 0)
-        return trek_l1_loss(x, target);
-    return pointwise("smooth_l1_loss", x, target, ANY_BESIDE, TREK_LOSS_SMOOTH, beta);
-}
-
-trek_var *trek_bce_with_logits(trek_var *x, trek_var *target)
-{
-    return pointwise("bce_with_logits", x, target, FLOATS_ONLY, TREK_LOSS_LOGISTIC, 0);
-}
-
-trek_var *trek_kl_div(trek_var *log_probabilities, trek_var *target)
-{
-    trek_dtype dtype;
-    if (!widen("kl_div", &log_probabilities, &target, FLOATS_ONLY, &dtype))
-        return NULL;
-    trek_var *zero = trek_eq_scalar(target, 0); /* 0 log 0 = 0 */
-    trek_var *entropy = trek_mul(target, trek_log(trek_masked_fill(target, zero, 1)));
-    trek_var *total = trek_sum(trek_sub(entropy, trek_mul(target, log_probabilities)), trek_dims_none(), false);
-    return mean_rows(total, trek_var_ndim(log_probabilities) > 0 ? (double)trek_var_size(log_probabilities, 0) : 1, dtype);
+    if (log_probabilities && trek_var_size(log_probabilities, 1) == 0)
+        return loss_without_classes(log_probabilities, labels, &opts);
+    trek_var *counted, *losses = label_losses(log_probabilities, labels, &opts, &counted);
+    if (!losses || opts.reduction == TREK_REDUCTION_NONE)
+        return losses;
+    trek_var *total = trek_sum(losses, trek_dims_none(), false);
+    if (!total || opts.reduction == TREK_REDUCTION_SUM)
+        return total;
+    trek_var *sum = trek_sum(counted ? trek_cast(counted, TREK_F64) : NULL, trek_dims_none(), false);
+    return sum ? trek_loss_mean_rows(total, trek_var_item(sum), trek_var_dtype(total)) : NULL;
 }
 
 trek_var *trek_accuracy(trek_var *logits, trek_var *labels)

@@ -14,6 +14,11 @@
 #ifndef TREK_AUTOGRAD_OPS_H
 #define TREK_AUTOGRAD_OPS_H
 
+#include "autograd/losses.h"
+#include "autograd/norms.h"
+#include "autograd/resample.h"
+#include "autograd/spatial.h"
+#include "autograd/pointwise.h"
 #include "autograd/var.h"
 #include "tensor/op_opts.h"
 
@@ -156,7 +161,7 @@ TREK_API trek_var *trek_unsqueeze(trek_var *x, int dim);
 TREK_API trek_var *trek_narrow(trek_var *x, int dim, int64_t start, int64_t length);
 TREK_API trek_var *trek_select(trek_var *x, int dim, int64_t index);
 TREK_API trek_var *trek_contiguous(trek_var *x);
-TREK_API trek_var *trek_clone(trek_var *x);
+TREK_API trek_var *trek_clone(trek_var *x);       /* contiguous (PyTorch's keeps the layout) */
 TREK_API trek_var *trek_cast(trek_var *x, trek_dtype dtype);
 TREK_API trek_var *trek_to(trek_var *x, trek_device device);
 TREK_API trek_var *trek_flip(trek_var *x, trek_dims_list dims); /* trek_dims_none(): a copy, as PyTorch's */
@@ -177,6 +182,85 @@ TREK_API trek_var *trek_index_add(trek_var *x, trek_var *index, trek_var *source
 TREK_API trek_var *trek_gather(trek_var *x, trek_var *index, int dim);                 /* index: x's ndim, i64 or i32 */
 TREK_API trek_var *trek_scatter_add(trek_var *x, trek_var *index, trek_var *source, int dim);
 TREK_API trek_var *trek_one_hot(trek_var *x, int64_t classes);                         /* i64; classes -1: largest + 1 */
+
+/* -- sorting and choosing. NaN is larger than all numbers, -0 equals 0. Places are i64, through the last parameter (may be NULL;
+ * NULL on failure); gradients go to the elements taken. -- */
+/* The extreme along one dimension and its place, the first of equals (of NaNs, which win). SHAPE over no elements. */
+TREK_API trek_var *trek_max_with_indices(trek_var *x, int dim, bool keepdim, trek_var **indices);
+TREK_API trek_var *trek_min_with_indices(trek_var *x, int dim, bool keepdim, trek_var **indices);
+/* Always stable: equal elements stay in their order, descending, too. UNSUPPORTED: lines of 2^32 elements. */
+TREK_API trek_var *trek_sort(trek_var *x, int dim, bool descending, trek_var **indices);
+TREK_API trek_var *trek_argsort(trek_var *x, int dim, bool descending);
+/* The k largest (or smallest), in order, which is what trek_sort's first k are. ARGUMENT: k beyond the dimension,
+ * or 0 of a tensor without dimensions. */
+TREK_API trek_var *trek_topk(trek_var *x, int64_t k, int dim, bool largest, trek_var **indices);
+/* The k-th smallest, counted from 1; of equals as trek_sort orders them. */
+TREK_API trek_var *trek_kthvalue(trek_var *x, int64_t k, int dim, bool keepdim, trek_var **indices);
+/* The lower one of two; of a line with a NaN the first NaN. SHAPE over no elements. nanmedian passes over them. */
+TREK_API trek_var *trek_median(trek_var *x, int dim, bool keepdim, trek_var **indices);
+TREK_API trek_var *trek_nanmedian(trek_var *x, int dim, bool keepdim, trek_var **indices);
+/* q of f32 or f64, as x, without dimensions or 1-D (then its dimension comes first); ARGUMENT: outside [0, 1], for which a GPU is
+ * waited for. NaN for a line with a NaN. */
+TREK_API trek_var *trek_quantile(trek_var *x, trek_var *q, int dim, bool keepdim, trek_interpolation interpolation);
+TREK_API trek_var *trek_cummax(trek_var *x, int dim, trek_var **indices); /* the last of equals; from a NaN on NaN */
+TREK_API trek_var *trek_cummin(trek_var *x, int dim, trek_var **indices);
+TREK_API trek_var *trek_cumprod(trek_var *x, int dim);
+/* integers and bool give i64; derivatives at zeros, too; where x is not finite, derivatives may be NaN elsewhere than PyTorch's
+ */
+/* Where values belong in sorted (1-D, or with x's leading dimensions): i64; the first place whose element is not below (right: is
+ * above). DTYPE: two dtypes. */
+TREK_API trek_var *trek_searchsorted(trek_var *sorted, trek_var *x, bool right);
+TREK_API trek_var *trek_bucketize(trek_var *x, trek_var *boundaries, bool right);
+
+/* -- places: their number lies in the data, so a GPU is waited for, but in scatter and index_fill -- */
+TREK_API trek_var *trek_nonzero(trek_var *x);                     /* i64 [n, dimensions], in row-major order */
+TREK_API trek_var *trek_masked_select(trek_var *x, trek_var *mask); /* both broadcast; 1-D; mask: bool */
+/* The values of x in order, 1-D (a NaN is unlike all, also others); through *inverse where each element of x is among them,
+ * through *counts how often each is there; either may be NULL. No gradient. */
+TREK_API trek_var *trek_unique(trek_var *x, trek_var **inverse, trek_var **counts);
+/* How often each of 0, 1, .. is there (i64), or the sum of its weights (f32 as f32, others as f64); of size minlength at least.
+ * weights may be NULL. ARGUMENT: a negative number. No gradient. */
+TREK_API trek_var *trek_bincount(trek_var *x, trek_var *weights, int64_t minlength);
+TREK_API trek_var *trek_repeat_interleave(trek_var *x, int64_t repeats, int dim);
+TREK_API trek_var *trek_repeat_interleave_by(trek_var *x, trek_var *repeats, int dim); /* repeats: 1-D, an integer for each */
+/* x with elements of source at places of index along dim; index: i64, i32 or u8 of x's ndim, no larger than source; of several
+ * for one place the last stays. source of x's dtype. */
+TREK_API trek_var *trek_scatter(trek_var *x, trek_var *index, trek_var *source, int dim);
+TREK_API trek_var *trek_scatter_value(trek_var *x, trek_var *index, double value, int dim);
+/* The same with all of them, and x's own element or not. Means of integers are rounded down. Without x's own element it has no
+ * part in the gradient of an extreme (PyTorch counts it where it equals the result). Second derivatives of a product with several
+ * zeros are 0 there. */
+TREK_API trek_var *trek_scatter_reduce(trek_var *x, trek_var *index, trek_var *source, int dim, trek_scatter_reduction reduction,
+                                       bool include_self);
+TREK_API trek_var *trek_index_fill(trek_var *x, trek_var *index, double value, int dim); /* index: 1-D; negative: from the end */
+/* x[list[0], list[1], ...] = values (accumulate: += for each): integer indices that broadcast, for the first `count` dimensions,
+ * negative ones from the end; values of x's dtype broadcast to their shape and x's other dimensions. */
+TREK_API trek_var *trek_index_put(trek_var *x, trek_var *const *list, int count, trek_var *values, bool accumulate);
+
+/* -- repeating and arranging -- */
+/* ARGUMENT: a negative number, of nothing too. */
+TREK_API trek_var *trek_repeat(trek_var *x, trek_shape repeats); /* as many as x's dimensions, or more in front */
+TREK_API trek_var *trek_tile(trek_var *x, trek_shape repeats);   /* fewer are those of the last dimensions */
+TREK_API trek_var *trek_roll(trek_var *x, trek_dims_list shifts, trek_dims_list dims);
+    /* trek_dims_none(): the flattened x, one shift */
+TREK_API trek_var *trek_movedim(trek_var *x, trek_dims_list source, trek_dims_list destination);
+TREK_API trek_var *trek_diagonal(trek_var *x, int64_t offset, int dim1, int dim2); /* a view; its dimension comes last */
+TREK_API trek_var *trek_diag(trek_var *x, int64_t diagonal); /* 1-D: a matrix with it; 2-D: its diagonal */
+/* Grids of 1-D (or 0-D) coordinates, written to parts as trek_split does; xy: the first two exchanged. Returns count, or -1. */
+TREK_API int trek_meshgrid(trek_var *const *list, int count, bool xy, trek_var **parts, int capacity);
+
+/* -- of x's shape, dtype and device; constants -- */
+TREK_API trek_var *trek_zeros_like(trek_var *x);
+TREK_API trek_var *trek_ones_like(trek_var *x);
+TREK_API trek_var *trek_full_like(trek_var *x, double value);
+TREK_API trek_var *trek_empty_like(trek_var *x); /* uninitialised */
+TREK_API trek_var *trek_rand_like(trek_var *x);  /* [0, 1); floating dtypes */
+TREK_API trek_var *trek_randn_like(trek_var *x);
+/* 1 with probability x, else 0, of x's floating dtype. ARGUMENT: outside [0, 1]; a GPU is waited for. No gradient. */
+TREK_API trek_var *trek_bernoulli(trek_var *x);
+/* `samples` places for each line of weights x [n] or [m, n] (floating, not negative): i64. ARGUMENT: a line without weight, or
+ * without replacement one with fewer than samples that are not 0; a GPU is waited for. */
+TREK_API trek_var *trek_multinomial(trek_var *x, int64_t samples, bool replacement);
 
 /* -- products: their inputs are of one dtype (DTYPE otherwise: cast one; autocast does so by itself) -- */
 /* As torch.matmul: [..., m, k] x [..., k, n], batch dimensions broadcast; 1-D operands are vectors. Any dtype but bool
@@ -238,9 +322,9 @@ typedef struct trek_attention_opts {
  * memory grows with T, not with T S. q [B, H, T, D], k and v [B, G, S, D] of any strides (of a packed [B, T, 3, H, D]
  * select and permute do, no copies), H a multiple of G: head h reads head h / (H / G) of k and v. Result [B, H, T, D],
  * which lies in memory as [B, T, H, D]: permute and reshape to [B, T, H D] are views. A query that sees no key gives 0.
- * UNSUPPORTED: a mask that requires a gradient. A mask fits as it does where there are elements (torch passes over it where
- * there are none). Gradients are relative to a log-sum-exp of the scores in f32 (f64 for f64), as in FlashAttention: of scores
- * near 1000 they have four digits. opts may be NULL. */
+ * A mask that requires a gradient (a learned bias of positions) gets one; then the matrix of scores is made. A mask fits as it
+ * does where there are elements (torch passes over it where there are none). Gradients are relative to a log-sum-exp of the
+ * scores in f32 (f64 for f64), as in FlashAttention: of scores near 1000 they have four digits. opts may be NULL. */
 TREK_API trek_var *trek_attention(trek_var *q, trek_var *k, trek_var *v, const trek_attention_opts *opts);
 
 /* -- recurrent layers -- */
@@ -268,51 +352,9 @@ TREK_API trek_var *trek_lstm(trek_var *x, trek_var *weight_ih, trek_var *weight_
 TREK_API trek_var *trek_gru(trek_var *x, trek_var *weight_ih, trek_var *weight_hh, trek_var *bias_ih, trek_var *bias_hh,
                             const trek_recurrent_opts *opts, trek_var **hn);
 
-/* -- losses: means over all elements or rows, 0 with gradients of 0 over nothing; data parallelism reads how many -- */
-typedef struct trek_cross_entropy_opts {
-    trek_var *weight;         /* [C]; default none */
-    int64_t ignore_index;     /* default -100; TREK_ZERO for class 0 */
-    double label_smoothing;   /* default 0; in [0, 1] */
-    trek_reduction reduction; /* default mean: divided by the weights of the rows not ignored */
-} trek_cross_entropy_opts;
-
-/* logits [N, C, ...]; labels [N, ...] of any integer dtype, or probabilities of logits' shape. Mean. ARGUMENT: a class to
- * ignore beside probabilities. UNSUPPORTED: class weights that require a gradient, beside labels that are classes.
- * An ignored row gives gradients of 0, whatever its logits are (PyTorch: NaN where they are infinite). */
-TREK_API trek_var *trek_cross_entropy(trek_var *logits, trek_var *labels);
-TREK_API trek_var *trek_cross_entropy_with(trek_var *logits, trek_var *labels, const trek_cross_entropy_opts *opts);
-/* trek_cross_entropy_with(trek_linear(x, weight, bias), labels, opts) for many classes: the logits are made for a part of the
- * rows at a time, again in backward, so that they never take much memory. x [..., D], weight [C, D], bias [C] or NULL,
- * labels [...] of any integer dtype; the loss of 16-bit x is f32. UNSUPPORTED: class weights. opts may be NULL. */
-TREK_API trek_var *trek_linear_cross_entropy(trek_var *x, trek_var *weight, trek_var *bias, trek_var *labels,
-                                             const trek_cross_entropy_opts *opts);
-/* log_probabilities [N, C, ...], labels [N, ...] of any integer dtype; -100 is ignored. */
-TREK_API trek_var *trek_nll_loss(trek_var *log_probabilities, trek_var *labels);
-/* The next ones: the shapes of both inputs broadcast, and the mean is over the elements that come out. The result's dtype is
- * what both promote to (PyTorch's bce: the target's). Steps are computed in it, or in f32 for 16-bit ones. PyTorch's bce
- * wants one shape. DTYPE: one input at least is of a floating dtype; of l1_loss the other is not bool; of bce and kl_div
- * both are. */
-TREK_API trek_var *trek_mse_loss(trek_var *x, trek_var *target);
-TREK_API trek_var *trek_l1_loss(trek_var *x, trek_var *target);
-TREK_API trek_var *trek_smooth_l1_loss(trek_var *x, trek_var *target, double beta);
-    /* beta >= 0 (ARGUMENT); 0: l1_loss; second derivative 1 / beta at NaN (PyTorch: 0) */
-TREK_API trek_var *trek_bce_with_logits(trek_var *x, trek_var *target);
-/* batchmean: divided by the size of log_probabilities' dimension 0. An input without dimensions has a dtype as any other
- * (PyTorch: as a number). At a target of 0 the slope of t log t is taken as 0
- * (PyTorch: NaN). */
-TREK_API trek_var *trek_kl_div(trek_var *log_probabilities, trek_var *target);
-/* What a mean loss was divided by, so that the mean over several batches is the sum of weight x loss over the sum of the
- * weights: of cross_entropy (nll_loss, linear_cross_entropy) the labels not ignored, or the weights of their classes
- * together; rows where labels are probabilities, and of kl_div; of the other losses elements. 0: of nothing. NaN: not
- * known: reductions sum and none, and everything that is not itself the result of one of these losses (a loss times a
- * number, too); NaN with an error set: not to be had (MEMORY, DEVICE; STATE: labels were written to since). Where labels
- * lie on a GPU, they are counted when this is called, which waits for it. */
-TREK_API double trek_loss_weight(const trek_var *loss);
-/* States it for a loss of one's own, or another one: finite, >= 0 (ARGUMENT). */
-TREK_API trek_status trek_loss_set_weight(trek_var *loss, double weight);
-/* Share of rows whose largest logit is the label's, an f64 scalar; 0 for no rows. No gradient. */
-TREK_API trek_var *trek_accuracy(trek_var *logits, trek_var *labels);
-
 TREK_END
+
+#include "autograd/fft.h"
+#include "autograd/linalg.h"
 
 #endif

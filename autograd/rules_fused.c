@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Derivatives of attention, of the norms of transformers, and of the loss of a linear layer. */
+#include <math.h>
+
 #include "autograd/rules_internal.h"
 
 trek_status trek_rule_rms_norm(trek_backward_call *b)
@@ -56,20 +58,39 @@ trek_status trek_rule_add_layer_norm(trek_backward_call *b)
     return TREK_OK;
 }
 
+/* Of a loss whose target stands apart from x. */
+static trek_var *slope_by_target(int64_t kind, trek_var *x)
+{
+    x = trek_rule_wide(x);
+    if (kind == TREK_LOSS_LOGISTIC)
+        return trek_neg(x);
+    trek_var *is_not = trek_clamp(trek_log1p(trek_neg(x)), -100, INFINITY);
+    return trek_sub(is_not, trek_clamp(trek_log(x), -100, INFINITY));
+}
+
+/* The kernel's slope in ops that have derivatives. */
+static trek_var *binary_slope(trek_var *grad, trek_var *x, trek_var *target)
+{
+    trek_var *wide = trek_rule_wide(x), *spread = trek_mul(wide, trek_add_scalar(trek_neg(wide), 1));
+    return trek_mul(grad, trek_div(trek_sub(wide, trek_rule_wide(target)), trek_clamp(spread, 1e-12, INFINITY)));
+}
+
 trek_status trek_rule_pointwise_loss(trek_backward_call *b)
 {
-    if (b->create_graph)
+    bool binary = b->attrs->i[0] == TREK_LOSS_BINARY;
+    if (b->create_graph && !binary)
         return trek_rule_composite(b);
     trek_var *x = trek_rule_input(b, 0), *target = trek_rule_input(b, 1);
     trek_status status = TREK_OK;
-    bool logistic = b->attrs->i[0] == TREK_LOSS_LOGISTIC; /* whose target stands apart from x: its slope is -x */
+    bool apart = b->attrs->i[0] == TREK_LOSS_LOGISTIC || binary; /* target, from x */
     trek_var *slope = NULL;
-    if (trek_rule_needs(b, 0) || !logistic) {
-        slope = trek_apply_pointwise_loss_backward(b->grad, x, target, b->attrs);
+    if (trek_rule_needs(b, 0) || !apart) {
+        slope = b->create_graph ? binary_slope(b->grad, x, target)
+                                : trek_apply_pointwise_loss_backward(b->grad, x, target, b->attrs);
         status = trek_rule_give_to(b, 0, slope);
     }
     if (status == TREK_OK && trek_rule_needs(b, 1))
-        status = trek_rule_give_to(b, 1, trek_neg(logistic ? trek_mul(b->grad, x) : slope));
+        status = trek_rule_give_to(b, 1, apart ? trek_mul(b->grad, slope_by_target(b->attrs->i[0], x)) : trek_neg(slope));
     return status;
 }
 

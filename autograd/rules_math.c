@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "autograd/rules_internal.h"
+#include "tensor/pointwise.h"
 
 static trek_var *x_of(trek_backward_call *b) { return trek_rule_input(b, 0); }
 static trek_var *y_of(trek_backward_call *b) { return trek_rule_output(b, 0); }
@@ -146,17 +147,64 @@ trek_status trek_rule_softplus(trek_backward_call *b)
     return trek_rule_give(b, trek_mul(full_g(b), slope));
 }
 
-trek_status trek_rule_leaky_relu(trek_backward_call *b)
+/* The derivative by ops that have one themselves: of what consists of straight pieces it is a constant. */
+static trek_var *pointwise_slope(trek_backward_call *b, trek_var *x)
 {
-    trek_var *positive = trek_gt_scalar(x_of(b), 0);
-    return trek_rule_give(b, trek_where(positive, b->grad, trek_mul_scalar(b->grad, b->attrs->f[0])));
+    double s = b->attrs->f[0], t = b->attrs->f[1];
+    trek_var *one = trek_rule_full(b, trek_ones_like(x));
+    switch ((trek_pointwise_kind)b->attrs->i[0]) {
+    case TREK_POINTWISE_hardswish: { /* (2 x + 3) / 6 inside */
+        trek_var *inside = trek_logical_and(trek_gt_scalar(x, -3), trek_lt_scalar(x, 3));
+        trek_var *slope = trek_mul_scalar(trek_add_scalar(trek_mul_scalar(x, 2), 3), 1.0 / 6);
+        return trek_where(inside, slope, trek_cast(trek_logical_not(trek_lt_scalar(x, 3)), trek_var_dtype(x)));
+    }
+    case TREK_POINTWISE_logsigmoid:
+        return trek_exp(trek_logsigmoid(trek_neg(x))); /* precise at both ends, however often it is differentiated */
+    case TREK_POINTWISE_selu:
+    case TREK_POINTWISE_celu: {
+        bool celu = b->attrs->i[0] == TREK_POINTWISE_celu;
+        double scale = celu ? 1 : TREK_SELU_SCALE, below = celu ? 1 : TREK_SELU_SCALE * TREK_SELU_ALPHA;
+        trek_var *e = trek_exp(trek_mul_scalar(trek_clamp(x, -INFINITY, 0), celu ? 1 / s : 1));
+        return trek_masked_fill(trek_mul_scalar(e, below), trek_logical_not(trek_le_scalar(x, 0)), scale);
+    }
+    case TREK_POINTWISE_elu: {
+        trek_var *e = trek_mul_scalar(trek_exp(trek_clamp(x, -INFINITY, 0)), s);
+        return trek_masked_fill(e, trek_logical_not(trek_le_scalar(x, 0)), 1);
+    }
+    case TREK_POINTWISE_mish: {
+        trek_var *w = trek_tanh(trek_softplus(x, 1, 20));
+        return trek_add(w, trek_mul(trek_mul(x, trek_sigmoid(x)), one_minus(trek_square(w))));
+    }
+    case TREK_POINTWISE_softsign:
+        return trek_reciprocal(trek_square(trek_add_scalar(trek_abs(x), 1)));
+    case TREK_POINTWISE_tanhshrink:
+        return trek_square(trek_tanh(x));
+    case TREK_POINTWISE_asinh:
+        return trek_rsqrt(trek_add_scalar(trek_square(x), 1));
+    case TREK_POINTWISE_acosh:
+        return trek_rsqrt(trek_sub_scalar(trek_square(x), 1));
+    case TREK_POINTWISE_atanh:
+        return trek_reciprocal(trek_mul(one_minus(x), trek_add_scalar(x, 1)));
+    case TREK_POINTWISE_erfc:
+        return trek_mul_scalar(trek_exp(trek_neg(trek_square(x))), -1.1283791670955125739); /* -2 / sqrt(pi) */
+    case TREK_POINTWISE_erfinv:
+        return trek_mul_scalar(trek_exp(trek_square(trek_erfinv(x))), 0.88622692545275801365);
+    case TREK_POINTWISE_lgamma:
+        return trek_digamma(x);
+    case TREK_POINTWISE_polygamma:
+        return trek_polygamma((int64_t)s + 1, x);
+    default:
+        return trek_apply_pointwise_backward(one, trek_var_detach(x), b->attrs->i[0], s, t);
+    }
 }
 
-trek_status trek_rule_elu(trek_backward_call *b) /* 1 at NaN, too */
+trek_status trek_rule_pointwise(trek_backward_call *b)
 {
-    trek_var *x = full_x(b), *below = trek_mul_scalar(trek_exp(trek_clamp(x, -INFINITY, 0)), b->attrs->f[0]);
-    trek_var *slope = trek_masked_fill(below, trek_logical_not(trek_le_scalar(x, 0)), 1);
-    return trek_rule_give(b, trek_mul(full_g(b), slope));
+    trek_var *x = x_of(b);
+    if (!b->create_graph)
+        return trek_rule_give(b, trek_apply_pointwise_backward(b->grad, x, b->attrs->i[0], b->attrs->f[0], b->attrs->f[1]));
+    x = trek_rule_full(b, x);
+    return trek_rule_give(b, trek_mul(trek_rule_full(b, b->grad), pointwise_slope(b, x)));
 }
 
 /* --- with numbers ------------------------------------------------------------------- */
@@ -261,7 +309,7 @@ trek_status trek_rule_atan2(trek_backward_call *b)
 }
 
 /* floor(x / y) by way of the remainder, so that a quotient that rounds up to an integer does not count as one. */
-static trek_var *floored_quotient(trek_var *x, trek_var *y)
+trek_var *trek_floored_quotient(trek_var *x, trek_var *y)
 {
     trek_var *rest = trek_remainder(x, y), *whole = trek_round(trek_div(trek_sub(x, rest), y));
     trek_var *below = x ? trek_neg(trek_cast(trek_ne(rest, x), trek_var_dtype(x))) : NULL; /* y infinite: 0, or -1 of two signs */
@@ -275,7 +323,8 @@ trek_status trek_rule_remainder(trek_backward_call *b)
     if (!trek_rule_needs(b, 1))
         return TREK_OK;
     trek_no_grad_begin(); /* constant between its steps */
-    trek_var *quotient = floored_quotient(trek_rule_full(b, trek_rule_input(b, 0)), trek_rule_full(b, trek_rule_input(b, 1)));
+    trek_var *quotient = trek_floored_quotient(trek_rule_full(b, trek_rule_input(b, 0)),
+                                               trek_rule_full(b, trek_rule_input(b, 1)));
     trek_no_grad_end();
     return trek_rule_give_to(b, 1, trek_neg(trek_mul(full_g(b), quotient)));
 }

@@ -215,14 +215,23 @@ static trek_status give_three(trek_backward_call *b, trek_var *const *outs)
     return TREK_OK;
 }
 
-trek_status trek_rule_layer_norm(trek_backward_call *b)
+/* Of a norm that is differentiated by its backward kernel. */
+static trek_status norm_rule(trek_backward_call *b, enum trek_op_id backward)
 {
-    if (b->create_graph)
-        return trek_rule_composite(b);
     trek_var *in[5] = { b->grad, trek_rule_input(b, 0), trek_rule_output(b, 1), trek_rule_output(b, 2), trek_rule_input(b, 1) };
     trek_var *outs[3] = { NULL };
-    trek_status status = trek_apply_many(&trek_ops[TREK_OP_layer_norm_backward], in, 5, b->attrs, outs, 3);
+    trek_status status = trek_apply_many(&trek_ops[backward], in, 5, b->attrs, outs, 3);
     return status == TREK_OK ? give_three(b, outs) : status;
+}
+
+trek_status trek_rule_layer_norm(trek_backward_call *b)
+{
+    return b->create_graph ? trek_rule_composite(b) : norm_rule(b, TREK_OP_layer_norm_backward);
+}
+
+trek_status trek_rule_group_norm(trek_backward_call *b)
+{
+    return b->create_graph ? trek_rule_composite(b) : norm_rule(b, TREK_OP_group_norm_backward);
 }
 
 /* In evaluation the statistics are constants. */
@@ -251,13 +260,9 @@ static trek_status batch_norm_eval(trek_backward_call *b)
 
 trek_status trek_rule_batch_norm(trek_backward_call *b)
 {
-    bool training = b->attrs->i[0] != 0;
     if (b->create_graph)
-        return training ? trek_rule_composite(b) : batch_norm_eval(b);
-    trek_var *in[5] = { b->grad, trek_rule_input(b, 0), trek_rule_output(b, 1), trek_rule_output(b, 2), trek_rule_input(b, 1) };
-    trek_var *outs[3] = { NULL };
-    trek_status status = trek_apply_many(&trek_ops[TREK_OP_batch_norm_backward], in, 5, b->attrs, outs, 3);
-    return status == TREK_OK ? give_three(b, outs) : status;
+        return b->attrs->i[0] ? trek_rule_composite(b) : batch_norm_eval(b);
+    return norm_rule(b, TREK_OP_batch_norm_backward);
 }
 
 /* --- embedding, dropout, cross entropy ------------------------------------------------------ */

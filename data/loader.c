@@ -3,6 +3,7 @@
 #include "data/loader.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "data/loader_internal.h"
@@ -28,8 +29,11 @@ struct trek_loader {
     int64_t epoch, position;
     uint64_t digest;      /* see trek_batch_plan_digest; 0: not asked for yet, or nothing to compare */
     uint64_t job_version; /* of how the processes divide batches, when the present ones were fetched */
-    int64_t *window;      /* indices of the present window; NULL: none yet */
+    bool left_to_ranks;   /* they read for themselves: nothing is fetched ahead here */
+    bool asked;           /* somebody wanted all of a batch that was left to them, in this epoch */
+    int64_t *window;      /* indices of the last window or batch that was left to the ranks and asked for them; NULL: none yet */
     int64_t window_room;
+    trek_loader_follower *followers;
     trek_fetched *fetched; /* the present batch's tensors and indices */
     trek_batch batch;
     trek_scope scope;     /* of the present batch, on thread `home`; depth 0: none */
@@ -139,7 +143,7 @@ static void end_batch(trek_loader *l)
         trek_rank_here.batch_digest = 0;
     }
     l->batch.n = 0;
-    l->batch.given = false;
+    l->batch.given = l->batch.unread = false;
     if (l->fetched)
         trek_fetched_clear(l->fetched, &l->plan);
 }
@@ -163,6 +167,10 @@ void trek_loader_free(trek_loader **loader)
     if (trek_forked)
         return; /* the thread, and what it may hold, is the parent's */
     end_epoch(l);
+    for (trek_loader_follower *f = l->followers, *next; f; f = next) {
+        next = f->next;
+        f->forget(f);
+    }
     trek_prefetch_free(&l->prefetch);
     trek_fetched_free(l->fetched, &l->plan);
     trek_free(l->batch.vars);
@@ -174,6 +182,29 @@ void trek_loader_free(trek_loader **loader)
     trek_free(l);
 }
 
+/* -- who reads for it ------------------------------------------------------------- */
+
+static pthread_mutex_t followers_lock = PTHREAD_MUTEX_INITIALIZER;
+
+void trek_loader_follow(trek_loader *loader, trek_loader_follower *follower)
+{
+    pthread_mutex_lock(&followers_lock);
+    follower->next = loader->followers;
+    loader->followers = follower;
+    pthread_mutex_unlock(&followers_lock);
+}
+
+void trek_loader_unfollow(trek_loader *loader, trek_loader_follower *follower)
+{
+    pthread_mutex_lock(&followers_lock);
+    trek_loader_follower **link = &loader->followers;
+    while (*link && *link != follower)
+        link = &(*link)->next;
+    if (*link)
+        *link = follower->next;
+    pthread_mutex_unlock(&followers_lock);
+}
+
 /* -- an epoch ----------------------------------------------------------------- */
 
 trek_status trek_loader_start(trek_loader *loader, int64_t epoch) { return trek_loader_seek(loader, epoch, 0); }
@@ -183,8 +214,8 @@ static void start_fetching(trek_loader *l, int64_t epoch, int64_t batch)
     if (trek_job_here.processes > 1 && l->digest == 0)
         l->digest = trek_batch_plan_digest(&l->plan);
     l->job_version = trek_job_here.version;
-    if (l->prefetch)
-        trek_prefetch_start(l->prefetch, epoch, batch, l->plan.batches);
+    if (l->prefetch && !l->left_to_ranks)
+        trek_prefetch_start(l->prefetch, epoch, batch, l->plan.batches, NULL);
 }
 
 trek_status trek_loader_seek(trek_loader *loader, int64_t epoch, int64_t batch)
@@ -209,6 +240,7 @@ trek_status trek_loader_seek(trek_loader *loader, int64_t epoch, int64_t batch)
         if (!l->prefetch)
             return trek_status_or(TREK_ERR_STATE);
     }
+    l->asked = false;
     start_fetching(l, epoch, batch);
     l->begun = l->active = true;
     l->epoch = epoch;
@@ -235,10 +267,12 @@ static trek_status open_scope(trek_loader *l)
 static trek_status fetch(trek_loader *l)
 {
     int64_t start = trek_trace_enter("loader wait");
-    if (l->job_version != trek_job_here.version) /* what was fetched ahead is another part of the batches */
+    bool restart = l->left_to_ranks || l->job_version != trek_job_here.version; /* it was another part of the batches */
+    l->left_to_ranks = false;
+    if (restart)
         start_fetching(l, l->epoch, l->position);
     trek_status status = l->prefetch ? trek_prefetch_take(l->prefetch, &l->fetched)
-                                     : trek_fetched_fill(l->fetched, &l->plan, l->epoch, l->position);
+                                     : trek_fetched_fill(l->fetched, &l->plan, l->epoch, l->position, NULL);
     trek_trace_end("loader wait", start, l->position);
     return status;
 }
@@ -271,7 +305,6 @@ static trek_status make_vars(trek_loader *l)
         trek_tensor_release(l->fetched->tensors[k]); /* the variable's alone from here */
         l->fetched->tensors[k] = NULL;
     }
-    give(l, l->fetched->n, l->fetched->first, l->fetched->global, l->fetched->indices + l->fetched->first);
     return TREK_OK;
 }
 
@@ -302,45 +335,99 @@ trek_batch *trek_loader_next(trek_loader *loader)
         end_epoch(l);
         return NULL;
     }
+    give(l, l->fetched->n, l->fetched->first, l->fetched->global, l->fetched->indices);
     l->position++;
     return &l->batch;
 }
 
-/* The indices of batches [position, position + count). */
-static trek_status list_window(trek_loader *l, int64_t count, int64_t *n)
+/* -- batches that ranks read ------------------------------------------------------- */
+
+void trek_loader_leave_to_ranks(trek_loader *loader) { loader->left_to_ranks = true; }
+
+static void leave_to_ranks(trek_loader *l)
 {
-    int64_t first = l->position * l->plan.batch_size, left = l->plan.samples - first;
-    *n = left < count * l->plan.batch_size ? left : count * l->plan.batch_size;
-    if (*n > l->window_room) {
+    if (l->prefetch && !l->left_to_ranks)
+        trek_prefetch_stop(l->prefetch);
+    l->left_to_ranks = true;
+}
+
+/* The next batches, of which ranks list and read their samples. */
+static void give_unread(trek_loader *l, int64_t n, int64_t first, int64_t global, int64_t batches)
+{
+    give(l, n, first, global, NULL);
+    l->batch.loader = l;
+    l->batch.epoch = l->epoch;
+    l->batch.first_batch = l->position;
+    l->batch.batches = batches;
+    l->position += batches;
+}
+
+trek_batch *trek_loader_next_parts(trek_loader *loader)
+{
+    trek_loader *l = loader;
+    if (l && l->asked)
+        return trek_loader_next(l);
+    if (!advance(l))
+        return NULL;
+    int64_t first, n, global = trek_batch_plan_cut(&l->plan, l->position, NULL, &first, &n);
+    leave_to_ranks(l);
+    if (open_scope(l) != TREK_OK) {
+        end_epoch(l);
+        return NULL;
+    }
+    give_unread(l, n, first, global, 1);
+    l->batch.unread = true;
+    return &l->batch;
+}
+
+trek_status trek_batch_fill(const trek_batch *batch)
+{
+    if (!batch->unread)
+        return TREK_OK;
+    trek_loader *l = batch->loader;
+    trek_batch_cut cut = { batch->first, batch->n, batch->first, batch->n };
+    trek_status status = trek_fetched_fill(l->fetched, &l->plan, batch->epoch, batch->first_batch, &cut);
+    if (status == TREK_OK)
+        status = make_vars(l);
+    l->asked = true;
+    l->batch.unread = status != TREK_OK;
+    l->batch.indices = status == TREK_OK ? l->fetched->indices : l->batch.indices;
+    for (int k = 0; k < l->plan.dataset->n_fields && status != TREK_OK; k++) {
+        trek_var_release(l->batch.vars[k]);
+        l->batch.vars[k] = NULL;
+    }
+    return status;
+}
+
+/* The samples of the present batch, which costs more than all else here: for those who ask. */
+static trek_status list_samples(trek_loader *l)
+{
+    const trek_batch *b = &l->batch;
+    if (b->n > l->window_room || !l->window) {
         trek_free(l->window);
-        l->window = trek_alloc((size_t)*n * sizeof *l->window);
-        l->window_room = l->window ? *n : 0;
+        l->window = trek_alloc((size_t)(b->n > 0 ? b->n : 1) * sizeof *l->window);
+        l->window_room = l->window ? b->n : 0;
         if (!l->window)
             return trek_status_or(TREK_ERR_MEMORY);
     }
-    return trek_sampler_at(l->plan.sampler, l->epoch, first, *n, l->window);
+    return trek_sampler_at(l->plan.sampler, b->epoch, b->first_batch * l->plan.batch_size + b->first, b->n, l->window);
 }
 
 trek_batch *trek_loader_next_window(trek_loader *loader, int64_t count)
 {
     trek_loader *l = loader;
-    int64_t n;
     if (!advance(l))
         return NULL;
-    if (l->prefetch)
-        trek_prefetch_stop(l->prefetch); /* the ranks read for themselves */
-    if (list_window(l, count, &n) != TREK_OK || open_scope(l) != TREK_OK) {
+    int64_t batches = l->plan.batches - l->position < count ? l->plan.batches - l->position : count;
+    int64_t left = l->plan.samples - l->position * l->plan.batch_size, size = batches * l->plan.batch_size;
+    leave_to_ranks(l);
+    if (open_scope(l) != TREK_OK) {
         end_epoch(l);
         return NULL;
     }
-    give(l, n, 0, n, l->window);
+    give_unread(l, left < size ? left : size, 0, left < size ? left : size, batches);
     trek_rank_here.batch_rows = -1; /* no forward of the caller's is over it */
     l->batch.window = true;
-    l->batch.epoch = l->epoch;
-    l->batch.first_batch = l->position;
-    l->batch.batches = l->plan.batches - l->position < count ? l->plan.batches - l->position : count;
-    l->position += l->batch.batches;
-    l->job_version = UINT64_MAX;     /* if single batches follow, they are fetched anew */
     return &l->batch;
 }
 
@@ -405,7 +492,7 @@ trek_var *trek_batch_get(const trek_batch *batch, const char *name)
         return trek_fail_null(TREK_ERR_UNSUPPORTED, "batch_get: a window's batches are read by the ranks; the function of "
                                                     "trek_graph_set_loss sees them");
     int field = trek_dataset_field(batch->dataset, name);
-    return field < 0 ? NULL : batch->vars[field];
+    return field < 0 || trek_batch_fill(batch) != TREK_OK ? NULL : batch->vars[field];
 }
 
 int64_t trek_batch_size(const trek_batch *batch)
@@ -416,4 +503,11 @@ int64_t trek_batch_size(const trek_batch *batch)
     return -1;
 }
 
-const int64_t *trek_batch_indices(const trek_batch *batch) { return batch && batch->given ? batch->indices : NULL; }
+const int64_t *trek_batch_indices(const trek_batch *batch)
+{
+    if (!batch || !batch->given)
+        return NULL;
+    if (!batch->indices && list_samples(batch->loader) == TREK_OK)
+        batch->loader->batch.indices = batch->loader->window;
+    return batch->indices;
+}

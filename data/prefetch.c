@@ -64,7 +64,25 @@ trek_status trek_batch_plan_indices(const trek_batch_plan *plan, int64_t epoch, 
     return trek_sampler_at(plan->sampler, epoch, first, *n, indices);
 }
 
-/* A process that has no part of a batch gets tensors without rows: one sample tells their shapes. */
+int64_t trek_batch_plan_cut(const trek_batch_plan *plan, int64_t batch, const trek_batch_cut *cut, int64_t *first, int64_t *n)
+{
+    int64_t left = plan->samples - batch * plan->batch_size, global = left < plan->batch_size ? left : plan->batch_size;
+    trek_job_cut divide = atomic_load(&trek_job_here.cut);
+    *first = 0;
+    *n = global;
+    if (cut && batch == plan->batches - 1) {
+        *first = cut->last_first;
+        *n = cut->last_rows;
+    } else if (cut) {
+        *first = cut->first;
+        *n = cut->rows;
+    } else if (divide && !plan->whole) {
+        divide(global, first, n);
+    }
+    return global;
+}
+
+/* Who has no part of a batch gets tensors without rows: one sample tells their shapes. */
 static trek_status fill_empty(trek_fetched *fetched, const trek_batch_plan *plan)
 {
     trek_status status = trek_dataset_get(plan->dataset, fetched->indices, 1, fetched->tensors);
@@ -81,24 +99,16 @@ static trek_status fill_empty(trek_fetched *fetched, const trek_batch_plan *plan
     return status;
 }
 
-static trek_status fill_part(trek_fetched *fetched, const trek_batch_plan *plan, int64_t epoch, int64_t batch)
+trek_status trek_fetched_fill(trek_fetched *f, const trek_batch_plan *plan, int64_t epoch, int64_t batch,
+                              const trek_batch_cut *cut)
 {
-    trek_status status = trek_batch_plan_indices(plan, epoch, batch, fetched->indices, &fetched->global);
-    fetched->first = 0;
-    fetched->n = fetched->global;
-    trek_job_cut cut = atomic_load(&trek_job_here.cut);
-    if (status == TREK_OK && cut && !plan->whole)
-        cut(fetched->global, &fetched->first, &fetched->n);
-    if (status != TREK_OK)
-        return status;
-    return fetched->n == 0 ? fill_empty(fetched, plan)
-                           : trek_dataset_get(plan->dataset, fetched->indices + fetched->first, fetched->n, fetched->tensors);
-}
-
-trek_status trek_fetched_fill(trek_fetched *fetched, const trek_batch_plan *plan, int64_t epoch, int64_t batch)
-{
-    fetched->status = fill_part(fetched, plan, epoch, batch);
-    return fetched->status;
+    f->global = trek_batch_plan_cut(plan, batch, cut, &f->first, &f->n);
+    int64_t at = batch * plan->batch_size;
+    f->status = f->n > 0 ? trek_sampler_at(plan->sampler, epoch, at + f->first, f->n, f->indices)
+                         : trek_sampler_at(plan->sampler, epoch, at, 1, f->indices);
+    if (f->status == TREK_OK)
+        f->status = f->n > 0 ? trek_dataset_get(plan->dataset, f->indices, f->n, f->tensors) : fill_empty(f, plan);
+    return f->status;
 }
 
 /* -- onto a GPU ------------------------------------------------------------------ */
@@ -153,6 +163,8 @@ struct trek_prefetch {
     uint64_t generation;   /* counts starts and stops */
     int64_t epoch;
     int64_t end;           /* no further than here */
+    trek_batch_cut cut;    /* if is_cut: what is fetched of each */
+    bool is_cut;
     int64_t fetched;       /* the next batch to be fetched */
     int64_t taken;         /* the next batch to be given */
     bool idle;             /* nothing to fetch: no epoch, or a failure that nobody has taken */
@@ -185,9 +197,11 @@ static void *run(void *arg)
         }
         uint64_t generation = p->generation;
         int64_t epoch = p->epoch, batch = p->fetched;
+        trek_batch_cut cut = p->cut;
+        bool is_cut = p->is_cut;
         pthread_mutex_unlock(&p->lock);
         trek_fetched *spare = p->spare; /* the thread's alone */
-        trek_status status = trek_fetched_fill(spare, p->plan, epoch, batch);
+        trek_status status = trek_fetched_fill(spare, p->plan, epoch, batch, is_cut ? &cut : NULL);
         if (status == TREK_OK && p->plan->device.type != TREK_CPU)
             status = send(spare, p->plan);
         if (status != TREK_OK)
@@ -254,9 +268,12 @@ void trek_prefetch_free(trek_prefetch **prefetch)
     trek_free(p);
 }
 
-static void restart(trek_prefetch *p, bool idle, int64_t epoch, int64_t batch, int64_t end)
+static void restart(trek_prefetch *p, bool idle, int64_t epoch, int64_t batch, int64_t end, const trek_batch_cut *cut)
 {
     pthread_mutex_lock(&p->lock);
+    p->is_cut = cut != NULL;
+    if (cut)
+        p->cut = *cut;
     p->generation++;
     p->idle = idle;
     p->epoch = epoch;
@@ -268,9 +285,9 @@ static void restart(trek_prefetch *p, bool idle, int64_t epoch, int64_t batch, i
     pthread_mutex_unlock(&p->lock);
 }
 
-void trek_prefetch_start(trek_prefetch *prefetch, int64_t epoch, int64_t batch, int64_t end)
+void trek_prefetch_start(trek_prefetch *prefetch, int64_t epoch, int64_t batch, int64_t end, const trek_batch_cut *cut)
 {
-    restart(prefetch, false, epoch, batch, end);
+    restart(prefetch, false, epoch, batch, end, cut);
 }
 
 void trek_prefetch_extend(trek_prefetch *prefetch, int64_t end)
@@ -281,7 +298,7 @@ void trek_prefetch_extend(trek_prefetch *prefetch, int64_t end)
     pthread_mutex_unlock(&prefetch->lock);
 }
 
-void trek_prefetch_stop(trek_prefetch *prefetch) { restart(prefetch, true, 0, 0, 0); }
+void trek_prefetch_stop(trek_prefetch *prefetch) { restart(prefetch, true, 0, 0, 0, NULL); }
 
 trek_status trek_prefetch_take(trek_prefetch *prefetch, trek_fetched **fetched)
 {

@@ -15,12 +15,18 @@ typedef struct trek_batch_plan {
     trek_device device;    /* a GPU: the loader's thread copies there what it has fetched; a CPU: it stays where it is */
 } trek_batch_plan;
 
+/* What a rank reads of each batch of an epoch: rows [first, first + rows); of the last one, which may be smaller, others. */
+typedef struct trek_batch_cut {
+    int64_t first, rows;
+    int64_t last_first, last_rows;
+} trek_batch_cut;
+
 /* One batch, fetched or about to be; allocated once, filled many times. */
 typedef struct trek_fetched {
     trek_status status;
-    int64_t n;             /* this process's samples */
+    int64_t n;             /* the samples of it that are wanted: this process's, or a rank's */
     int64_t first, global; /* the first one's place in the whole batch, and the samples of that */
-    int64_t *indices;      /* [batch_size] the whole batch's; this process's begin at first */
+    int64_t *indices;      /* [batch_size] of the n samples */
     trek_tensor **tensors; /* [n_fields], owned; NULLs when empty */
     char *message;         /* of a failure on the loader's thread, TREK_ERROR_SIZE bytes */
     struct trek_event *sent; /* the thread's copies to the plan's device; NULL: it has made none */
@@ -34,8 +40,11 @@ void trek_fetched_clear(trek_fetched *fetched, const trek_batch_plan *plan);
 
 /* The samples of one batch: indices has room for batch_size; *n is their number. */
 trek_status trek_batch_plan_indices(const trek_batch_plan *plan, int64_t epoch, int64_t batch, int64_t *indices, int64_t *n);
+/* The samples of a batch, and the rows of it that are wanted. cut NULL: this process's, or all where the plan is whole. */
+int64_t trek_batch_plan_cut(const trek_batch_plan *plan, int64_t batch, const trek_batch_cut *cut, int64_t *first, int64_t *n);
 /* Fetches on the calling thread; failures are reported there and in fetched->status. */
-trek_status trek_fetched_fill(trek_fetched *fetched, const trek_batch_plan *plan, int64_t epoch, int64_t batch);
+trek_status trek_fetched_fill(trek_fetched *fetched, const trek_batch_plan *plan, int64_t epoch, int64_t batch,
+                              const trek_batch_cut *cut);
 
 /* The thread, and the ring of batches that it keeps full. */
 typedef struct trek_prefetch trek_prefetch;
@@ -44,8 +53,8 @@ typedef struct trek_prefetch trek_prefetch;
 trek_prefetch *trek_prefetch_new(const trek_batch_plan *plan, int depth);
 void trek_prefetch_free(trek_prefetch **prefetch);
 /* Drops what was fetched and goes on with this batch, up to but not including `end`; a fetch that is under way is
- * dropped when it ends. */
-void trek_prefetch_start(trek_prefetch *prefetch, int64_t epoch, int64_t batch, int64_t end);
+ * dropped when it ends. cut: as of trek_fetched_fill, copied. */
+void trek_prefetch_start(trek_prefetch *prefetch, int64_t epoch, int64_t batch, int64_t end, const trek_batch_cut *cut);
 /* Goes on beyond the end given before. */
 void trek_prefetch_extend(trek_prefetch *prefetch, int64_t end);
 /* Drops what was fetched; nothing more is fetched until the next start. */

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parts of batches on a rank's device, and a rank's own reader of whole batches. */
+/* Parts of batches on a rank's device, and a rank's own reader: of whole batches, or of its rows of each. */
 #include <string.h>
 
 #include "autograd/var_internal.h"
 #include "data/loader_internal.h"
 #include "tensor/tensor_internal.h"
+#include "tensor/trace.h"
 
 /* --- a part of a batch --------------------------------------------------------- */
 
@@ -25,6 +26,7 @@ trek_status trek_batch_part(const trek_batch *whole, int64_t first, int64_t rows
 {
     *part = *whole;
     part->vars = vars;
+    part->unread = false;
     part->n = rows;
     part->first = whole->first + first;
     part->indices = whole->indices + first;
@@ -53,22 +55,30 @@ void trek_batch_part_release(trek_batch *part)
 /* --- readers --------------------------------------------------------------------- */
 
 struct trek_reader {
-    uint64_t loader;         /* its id */
+    trek_loader_follower follower;
+    trek_loader *loader;     /* NULL: it has ended */
+    uint64_t id;             /* the loader's */
     trek_batch_plan plan;    /* a copy; its parts are the loader's */
     trek_device device;
     trek_prefetch *prefetch; /* NULL: read by the calling thread */
     trek_fetched *fetched;
     trek_batch batch;
     int64_t epoch, next, end; /* what prefetch reads on */
-    bool running;            /* prefetch has epoch, next, end */
+    trek_batch_cut cut;      /* if is_cut: rows of them */
+    bool is_cut;
+    bool running;            /* prefetch has epoch, next, end, cut */
 };
 
-trek_reader *trek_reader_new(const trek_loader *loader, trek_device device)
+static void forget(trek_loader_follower *follower);
+
+trek_reader *trek_reader_new(trek_loader *loader, trek_device device)
 {
     trek_reader *r = trek_calloc(1, sizeof *r);
     if (!r)
         return NULL;
-    r->loader = trek_loader_id(loader);
+    r->follower.forget = forget;
+    r->loader = loader;
+    r->id = trek_loader_id(loader);
     r->plan = *trek_loader_plan(loader);
     r->plan.whole = true;
     r->plan.device = device;
@@ -79,17 +89,32 @@ trek_reader *trek_reader_new(const trek_loader *loader, trek_device device)
     int depth = trek_loader_depth(loader);
     if (depth > 0)
         r->prefetch = trek_prefetch_new(&r->plan, depth);
+    trek_loader_follow(loader, &r->follower);
     if (!r->fetched || !r->batch.vars || (depth > 0 && !r->prefetch))
         trek_reader_free(&r);
     return r;
 }
 
-static void end_batch(trek_reader *r)
+void trek_reader_end_batch(trek_reader *r)
 {
     if (r->batch.vars)
         trek_batch_part_release(&r->batch);
     if (r->fetched)
         trek_fetched_clear(r->fetched, &r->plan);
+}
+
+/* What it has of its loader, which ends, or it does itself. It reads ahead, on a thread of its own. */
+static void forget(trek_loader_follower *follower)
+{
+    trek_reader *r = (trek_reader *)follower;
+    trek_reader_end_batch(r);
+    trek_prefetch_free(&r->prefetch);
+    trek_fetched_free(r->fetched, &r->plan);
+    trek_free(r->batch.vars);
+    r->fetched = NULL;
+    r->batch.vars = NULL;
+    r->loader = NULL;
+    r->running = false;
 }
 
 void trek_reader_free(trek_reader **reader)
@@ -98,42 +123,69 @@ void trek_reader_free(trek_reader **reader)
     *reader = NULL;
     if (!r)
         return;
-    end_batch(r);
-    trek_prefetch_free(&r->prefetch);
-    trek_fetched_free(r->fetched, &r->plan);
-    trek_free(r->batch.vars);
+    if (r->loader)
+        trek_loader_unfollow(r->loader, &r->follower);
+    forget(&r->follower);
     trek_free(r);
 }
 
-bool trek_reader_is_of(const trek_reader *r, const trek_loader *loader) { return r->loader == trek_loader_id(loader); }
+bool trek_reader_is_of(const trek_reader *r, const trek_loader *loader) { return r->loader && r->id == trek_loader_id(loader); }
 
-trek_status trek_reader_begin(trek_reader *r, int64_t epoch, int64_t first, int64_t end)
+static bool same_cut(const trek_reader *r, const trek_batch_cut *cut)
 {
-    end_batch(r);
-    bool goes_on = r->running && r->epoch == epoch && r->next == first;
-    if (r->prefetch && goes_on)
+    const trek_batch_cut *have = &r->cut;
+    return r->is_cut == (cut != NULL) && (!cut || (have->first == cut->first && have->rows == cut->rows &&
+                                                   have->last_first == cut->last_first && have->last_rows == cut->last_rows));
+}
+
+/* What was read ahead is kept if it is of these. */
+static void read_on(trek_reader *r, int64_t epoch, int64_t first, int64_t end, const trek_batch_cut *cut)
+{
+    bool goes_on = r->running && r->epoch == epoch && r->next == first && same_cut(r, cut);
+    if (r->prefetch && !goes_on)
+        trek_prefetch_start(r->prefetch, epoch, first, end, cut);
+    else if (r->prefetch && r->end != end)
         trek_prefetch_extend(r->prefetch, end);
-    else if (r->prefetch)
-        trek_prefetch_start(r->prefetch, epoch, first, end);
     r->epoch = epoch;
     r->next = first;
     r->end = end;
+    r->is_cut = cut != NULL;
+    if (cut)
+        r->cut = *cut;
     r->running = true;
+}
+
+trek_status trek_reader_begin(trek_reader *r, int64_t epoch, int64_t first, int64_t end)
+{
+    trek_reader_end_batch(r);
+    read_on(r, epoch, first, end, NULL);
+    return TREK_OK;
+}
+
+trek_status trek_reader_begin_part(trek_reader *r, int64_t epoch, int64_t batch, const trek_batch_cut *cut)
+{
+    trek_reader_end_batch(r);
+    int64_t last = r->plan.batches - 1;
+    read_on(r, epoch, batch, batch < last && cut->last_rows == 0 ? last : last + 1, cut);
     return TREK_OK;
 }
 
 trek_batch *trek_reader_next(trek_reader *r)
 {
-    end_batch(r);
+    trek_reader_end_batch(r);
     if (r->next >= r->end)
         return trek_fail_null(TREK_ERR_STATE, "reader: no batch is left");
+    int64_t start = trek_trace_enter("loader wait");
     trek_status status = r->prefetch ? trek_prefetch_take(r->prefetch, &r->fetched)
-                                     : trek_fetched_fill(r->fetched, &r->plan, r->epoch, r->next);
+        : trek_fetched_fill(r->fetched, &r->plan, r->epoch, r->next, r->is_cut ? &r->cut : NULL);
+    trek_trace_end("loader wait", start, r->next);
     r->running = status == TREK_OK;
     if (status != TREK_OK)
         return NULL;
     r->next++;
-    r->batch.n = r->batch.global = r->fetched->n;
+    r->batch.n = r->fetched->n;
+    r->batch.first = r->fetched->first;
+    r->batch.global = r->fetched->global;
     r->batch.indices = r->fetched->indices;
     r->batch.given = true;
     for (int k = 0; k < r->plan.dataset->n_fields; k++) {
@@ -143,7 +195,7 @@ trek_batch *trek_reader_next(trek_reader *r)
         trek_tensor_release(r->fetched->tensors[k]);
         r->fetched->tensors[k] = NULL;
         if (!r->batch.vars[k]) {
-            end_batch(r);
+            trek_reader_end_batch(r);
             return NULL;
         }
     }
@@ -152,14 +204,7 @@ trek_batch *trek_reader_next(trek_reader *r)
 
 void trek_reader_rest(trek_reader *r, int64_t first, int64_t end)
 {
-    end_batch(r);
-    if (!r->prefetch || first >= end)
-        return;
-    if (r->running && r->next == first)
-        trek_prefetch_extend(r->prefetch, end);
-    else
-        trek_prefetch_start(r->prefetch, r->epoch, first, end);
-    r->next = first;
-    r->end = end;
-    r->running = true;
+    trek_reader_end_batch(r);
+    if (r->prefetch && first < end)
+        read_on(r, r->epoch, first, end, NULL);
 }

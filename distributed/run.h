@@ -199,6 +199,19 @@ typedef struct trek_run_opts {
  * of one process several may, which draw from the seed of the last one that began. */
 TREK_API trek_run *trek_trainer_run(const trek_run_opts *opts);
 
+/* The short form for a module that is there: trains it where it is, and returns when the run has ended, with TREK_OK or what
+ * trek_run_join would say; the module, which stays the caller's, then has the parameters and buffers of the last step, also
+ * after a failure. Losses and metrics come by .on_metrics.
+ *
+ *     trek_fit(model, &(trek_run_opts){ .dataset = mnist, .input = "image", .train_step = loss, .batch_size = 64, .epochs = 5,
+ *                                       .optimizer = trek_adam((trek_adam_opts){ .lr = 1e-3 }) });
+ *
+ * The options are trek_trainer_run's without build_model. It is one rank of each process, on the device of the module's first
+ * parameter (TREK_DEVICES is not read): started by trek-run it trains with the others', whose modules take process 0's values.
+ * Checkpoints call its parameters "model.NAME". ARGUMENT: also build_model, or several ranks (trek_trainer_run builds a
+ * model for each). STATE: its parameters live in an optimizer's arena. */
+TREK_API trek_status trek_fit(trek_module *module, const trek_run_opts *opts);
+
 /* Waits for the next epoch's metrics. False: there are none any more; trek_run_join tells whether that is well. */
 TREK_API bool trek_run_next(trek_run *run, trek_epoch_metrics *metrics);
 /* The same without waiting: false, too, where the next epoch has not ended. */

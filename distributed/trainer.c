@@ -550,6 +550,39 @@ trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts)
     return trek_trainer_setup_sites(graph, opts, false);
 }
 
+/* What a process gives to the mean: {weight x loss, weight}. */
+static trek_status part_of_mean(const trek_graph *graph, trek_var *loss, double *part)
+{
+    if (!loss)
+        return trek_fail_missing("trek_trainer_mean", "loss");
+    double value = trek_var_item(loss);
+    if (trek_error_status() != TREK_OK)
+        return trek_error_status();
+    part[1] = trek_graph_loss_weight(graph, loss, -1);
+    part[0] = part[1] > 0 ? part[1] * value : 0; /* a loss of nothing may be NaN */
+    return trek_error_status();
+}
+
+double trek_trainer_mean(trek_graph *graph, trek_var *loss)
+{
+    if (!graph) {
+        trek_fail_missing("trek_trainer_mean", "graph");
+        return NAN;
+    }
+    double part[2] = { 0 };
+    const ranks_stepper *s = trek_graph_ranks(graph);
+    trek_comm *comm = s ? s->comm : NULL;
+    trek_status status = part_of_mean(graph, loss, part);
+    if (!comm)
+        return status == TREK_OK && part[1] > 0 ? trek_var_item(loss) : status == TREK_OK ? 0 : (double)NAN;
+    status = trek_replica_agree(comm, status, "trek_trainer_mean");
+    if (status == TREK_OK)
+        status = trek_comm_run(comm, (trek_comm_call){ .kind = TREK_COMM_ALL_REDUCE, .op = TREK_SUM, .dtype = TREK_F64,
+                                                       .count = 2,
+                                                       .in = part, .out = part });
+    return status != TREK_OK ? (double)NAN : part[1] > 0 ? part[0] / part[1] : 0;
+}
+
 trek_status trek_trainer_describe(trek_graph *graph, trek_trainer_workload *workload)
 {
     if (!graph || !workload)

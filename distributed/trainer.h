@@ -115,6 +115,12 @@ typedef struct trek_trainer_opts {
  * rank 0's parameters are sent to all others after each update. */
 TREK_API trek_status trek_trainer_setup(trek_graph *graph, const trek_trainer_opts *opts);
 
+/* The mean over all processes of a loss that each has of its part of a batch, weighed as trek_graph_backward weighs it: by
+ * trek_loss_weight, else by the rows of the last forward. All processes call it, and have the same number; where nothing counted,
+ * it is 0. Waits for the device. NaN and an error: the loss is no scalar (SHAPE), or a process fails. With one process it is the
+ * loss. */
+TREK_API double trek_trainer_mean(trek_graph *graph, trek_var *loss);
+
 /* What the ranks do at present. */
 typedef struct trek_trainer_workload {
     int ranks;                       /* of the job */

@@ -25,7 +25,7 @@ static void write_node(trek_text *text, const trek_graph_layout *l, int index)
         trek_text_add(text, merges[node->kind]);
     }
     for (int k = 0; k < l->n_tags; k++)
-        if (l->tags[k].value == node->output) {
+        if (trek_graph_layout_producer(l, l->tags[k].value) == index) {
             trek_text_add(text, "\\n#");
             trek_text_add_escaped(text, l->tags[k].name);
         }
@@ -36,9 +36,11 @@ static void write_edges(trek_text *text, const trek_graph_layout *l, int index)
 {
     const trek_graph_node *node = &l->nodes[index];
     for (int j = 0; j < node->n_inputs; j++) {
-        int value = node->inputs[j];
-        bool state = value < 0;
-        trek_text_format(text, "    v%d -> v%d", state ? l->states[~value] : value, node->output);
+        if (node->inputs[j] == TREK_GRAPH_NOTHING)
+            continue;
+        bool state = node->inputs[j] < 0;
+        int value = state ? l->states[~node->inputs[j]] : node->inputs[j], from = trek_graph_layout_producer(l, value);
+        trek_text_format(text, "    v%d -> v%d", from >= 0 ? l->nodes[from].output : value, node->output);
         if (state)
             trek_text_add(text, " [style=dashed, constraint=false]");
         else if (j > 0 && node->module)

@@ -55,7 +55,7 @@ static bool take(trek_flow *flow, const char *verb, trek_module *module)
         return false;
     }
     flow->modules[flow->n_modules++] = module;
-    if (module->klass->forward || module->klass->forward_many)
+    if (trek_module_runs(module))
         return true;
     trek_flow_mistake(flow, "%s: module %s has no forward", verb, module->klass->name);
     return false;
@@ -359,6 +359,55 @@ trek_flow *trek_flow_tag_group(trek_flow *flow, const char *name)
     return flow;
 }
 
+/* The place of a result among its class's; -1 and a mistake. */
+static int result_place(trek_flow *flow, const trek_module_class *klass, const char *result)
+{
+    for (int k = 0; klass->forward_results && klass->result_names && klass->result_names[k] && k < TREK_MOST_RESULTS; k++)
+        if (strcmp(klass->result_names[k], result) == 0)
+            return k;
+    trek_flow_mistake(flow, "tag_result: %s has no result \"%s\"", klass->name, result);
+    return -1;
+}
+
+/* The value of the node's result; -1 without memory. */
+static int result_value(trek_flow *flow, trek_graph_node *node, int place)
+{
+    if (place == 0)
+        return node->output;
+    if (place > node->n_results) {
+        int *results = trek_realloc(node->results, (size_t)place * sizeof *results);
+        if (!results) {
+            flow->failed = true;
+            return -1;
+        }
+        node->results = results;
+        while (node->n_results < place)
+            results[node->n_results++] = -1;
+    }
+    if (node->results[place - 1] < 0)
+        node->results[place - 1] = flow->layout.n_values++;
+    return node->results[place - 1];
+}
+
+trek_flow *trek_flow_tag_result(trek_flow *flow, const char *result, const char *name)
+{
+    if (!usable(flow, "trek_flow_tag_result"))
+        return no_flow("trek_flow_tag_result", NULL, NULL);
+    if (!fresh_name(flow, "tag_result", name))
+        return flow;
+    if (flow->label_node < 0) {
+        trek_flow_mistake(flow, "tag_result \"%s\": no single module was added just before", name);
+        return flow;
+    }
+    trek_graph_node *node = &flow->layout.nodes[flow->label_node];
+    int place = result_place(flow, node->module->klass, result ? result : ""), value = place < 0 ? -1
+                                                                                                 : result_value(flow, node,
+                                                                                                                place);
+    if (value >= 0)
+        add_tag(flow, trek_strdup(name), value);
+    return flow;
+}
+
 trek_flow *trek_flow_using(trek_flow *flow, const char *tag)
 {
     if (!usable(flow, "trek_flow_using"))
@@ -371,7 +420,7 @@ trek_flow *trek_flow_using(trek_flow *flow, const char *tag)
         trek_flow_mistake(flow, "using \"%s\": no module was added just before", tag);
     for (int k = 0; k < flow->n_latest; k++) {
         const trek_module *module = flow->layout.nodes[flow->latest[k]].module;
-        if (!module->klass->forward_many) {
+        if (!trek_module_takes_many(module)) {
             trek_flow_mistake(flow, "using \"%s\": module %s takes one input only", tag, module->klass->name);
             continue;
         }

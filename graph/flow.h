@@ -43,13 +43,19 @@ TREK_API trek_flow *trek_flow_merge_cat(trek_flow *flow, int dim);
 TREK_API trek_flow *trek_flow_tag(trek_flow *flow, const char *name);
 /* Names the values of two or more open streams name_0, name_1, ... */
 TREK_API trek_flow *trek_flow_tag_group(trek_flow *flow, const char *name);
+/* Names a result of the module that was added last, which has several (forward_results): by its class's name for it, as "hn" of
+ * trek_nn_lstm. The stream is the first result. */
+TREK_API trek_flow *trek_flow_tag_result(trek_flow *flow, const char *result, const char *name);
 /* Hands the tagged value (or graph input) `tag` as a further input to the module
  * that was added last (after split: to each of them), which must have
- * forward_many. A class with input_names gets a tag of such a name at that
+ * forward_many or forward_results. A class with input_names gets a tag of such a name at that
  * place; other tags fill the free places in order of the calls.
- * A tag of something that is computed later is a state: the module sees the
- * value of the previous forward (zeros shaped like its first input in the first
- * one). See trek_graph_reset_state. */
+ * A tag of something that is computed later, or by the module itself, is a state: the module sees the
+ * value of the previous forward, and in the first one zeros shaped like its first input, or nothing (NULL) if its
+ * inputs are optional. See trek_graph_reset_state. An LSTM that goes on where it ended:
+ *     trek_flow_through(flow, lstm);
+ *     trek_flow_tag_result(flow, "hn", "h0"), trek_flow_using(flow, "h0");
+ *     trek_flow_tag_result(flow, "cn", "c0"), trek_flow_using(flow, "c0"); */
 TREK_API trek_flow *trek_flow_using(trek_flow *flow, const char *tag);
 /* Declares a further input of the graph; trek_graph_forward_many takes the first
  * input and then these in order of declaration. Read through `using`: one that nobody reads is a mistake. */

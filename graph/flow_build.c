@@ -17,15 +17,6 @@ static int input_names_count(const trek_module_class *klass)
     return n;
 }
 
-/* Where a value comes from: the node, or -1 for a graph input. */
-static int producer(const trek_graph_layout *l, int value)
-{
-    for (int k = 0; k < l->n_nodes; k++)
-        if (l->nodes[k].output == value)
-            return k;
-    return -1;
-}
-
 /* The state that carries `value` to the next forward, as an input's code; 0 without memory. */
 static int state_of(trek_flow *flow, int value)
 {
@@ -51,7 +42,7 @@ static bool resolve(trek_flow *flow, const trek_flow_reference *reference, int *
                           l->nodes[reference->node].module->klass->name);
         return false;
     }
-    *input = producer(l, value) < reference->node ? value : state_of(flow, value);
+    *input = trek_graph_layout_producer(l, value) < reference->node ? value : state_of(flow, value);
     return !flow->failed;
 }
 
@@ -105,7 +96,9 @@ static int fill_places(trek_flow *flow, int index, int *places, int count)
             used = place + 1 > used ? place + 1 : used;
         }
     for (int k = 0; k < used; k++)
-        if (!taken[k]) {
+        if (!taken[k] && klass->optional_inputs) {
+            places[k] = TREK_GRAPH_NOTHING;
+        } else if (!taken[k]) {
             trek_flow_mistake(flow, "using: input \"%s\" of %s is left out", klass->input_names[k], klass->name);
             return -1;
         }

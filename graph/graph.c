@@ -27,6 +27,7 @@ void trek_graph_layout_free(trek_graph_layout *layout)
     for (int k = 0; k < layout->n_nodes; k++) {
         trek_free(layout->nodes[k].label);
         trek_free(layout->nodes[k].inputs);
+        trek_free(layout->nodes[k].results);
     }
     trek_free(layout->nodes);
     free_names(layout->inputs, layout->n_inputs);
@@ -50,6 +51,19 @@ int trek_graph_layout_find(const trek_graph_layout *layout, const char *name)
         return layout->tags[k].value;
     k = find_name(layout->inputs, layout->n_inputs, name);
     return k >= 0 ? layout->inputs[k].value : -1;
+}
+
+int trek_graph_layout_producer(const trek_graph_layout *layout, int value)
+{
+    for (int k = 0; k < layout->n_nodes; k++) {
+        const trek_graph_node *node = &layout->nodes[k];
+        if (node->output == value)
+            return k;
+        for (int j = 0; j < node->n_results; j++)
+            if (node->results[j] == value)
+                return k;
+    }
+    return -1;
 }
 
 /* --- the module ------------------------------------------------------------- */

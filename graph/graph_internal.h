@@ -4,6 +4,8 @@
 #ifndef TREK_GRAPH_GRAPH_INTERNAL_H
 #define TREK_GRAPH_GRAPH_INTERNAL_H
 
+#include <limits.h>
+
 #include "graph/accumulate.h"
 #include "graph/constants_internal.h"
 #include "graph/graph.h"
@@ -28,7 +30,12 @@ typedef struct trek_graph_node {
     int n_inputs;
     int *inputs;              /* values; ~k: state k */
     int output;               /* value */
+    int n_results;            /* of those that were tagged, the last one's place behind the output */
+    int *results;             /* [n_results] values; -1: nobody asked for it */
 } trek_graph_node;
+
+/* An input that is left out. */
+#define TREK_GRAPH_NOTHING INT_MIN
 
 typedef struct trek_graph_name {
     char *name;
@@ -48,10 +55,13 @@ typedef struct trek_graph_layout {
 void trek_graph_layout_free(trek_graph_layout *layout);
 /* Value of a tag or graph input; -1 if there is none. */
 int trek_graph_layout_find(const trek_graph_layout *layout, const char *name);
+/* The node that makes the value; -1 for a graph input. */
+int trek_graph_layout_producer(const trek_graph_layout *layout, int value);
 
 /* --- route: what forward does, without names or searches -------------------- */
 
-typedef enum trek_route_kind { TREK_ROUTE_ONE, TREK_ROUTE_MANY, TREK_ROUTE_LINEAR, TREK_ROUTE_MERGE } trek_route_kind;
+typedef enum trek_route_kind { TREK_ROUTE_ONE, TREK_ROUTE_MANY, TREK_ROUTE_RESULTS, TREK_ROUTE_LINEAR,
+                               TREK_ROUTE_MERGE } trek_route_kind;
 
 typedef struct trek_route_step {
     uint8_t kind;             /* trek_route_kind */

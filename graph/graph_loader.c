@@ -75,9 +75,20 @@ static trek_loader *loader_of(trek_graph *graph, const char *function)
     return graph->graph_loader->loader;
 }
 
+/* How many whole batches the ranks read themselves in the next step; 0: none. *parts: they read their rows of one. */
+static int64_t window_of(trek_graph *graph, trek_stepper *s, bool *parts)
+{
+    int64_t window = s->klass->window && graph->graph_loader->loss ? s->klass->window(s) : 0;
+    *parts = window <= 0 && graph->graph_loader->loss && s->klass->reads_parts && s->klass->reads_parts(s);
+    return window;
+}
+
 trek_status trek_graph_start(trek_graph *graph, int64_t epoch)
 {
     trek_loader *loader = loader_of(graph, "trek_graph_start");
+    bool parts;
+    if (loader && graph->stepper && (window_of(graph, graph->stepper, &parts) > 0 || parts))
+        trek_loader_leave_to_ranks(loader);
     return loader ? trek_loader_start(loader, epoch) : trek_error_status();
 }
 
@@ -87,8 +98,11 @@ trek_batch *trek_graph_next(trek_graph *graph)
     trek_stepper *s = loader ? trek_graph_stepper(graph) : NULL;
     if (!s)
         return NULL;
-    int64_t window = s->klass->window && graph->graph_loader->loss ? s->klass->window(s) : 0;
-    return window > 0 ? trek_loader_next_window(loader, window) : trek_loader_next(loader);
+    bool parts;
+    int64_t window = window_of(graph, s, &parts);
+    if (window > 0)
+        return trek_loader_next_window(loader, window);
+    return parts ? trek_loader_next_parts(loader) : trek_loader_next(loader);
 }
 
 /* --- one batch --------------------------------------------------------------------- */
@@ -261,6 +275,8 @@ trek_var *trek_graph_forward_batch(trek_graph *graph, const trek_batch *batch)
         return NULL;
     if (batch->window)
         return trek_fail_null(TREK_ERR_UNSUPPORTED, "trek_graph_forward_batch: a window has no fields: its ranks read them");
+    if (trek_batch_fill(batch) != TREK_OK)
+        return NULL;
     if (graph->layout.n_inputs > 64)
         return trek_fail_null(TREK_ERR_UNSUPPORTED, "trek_graph_forward_batch: more than 64 inputs");
     if (graph->graph_loader->by_loss)
@@ -275,5 +291,7 @@ trek_var *trek_graph_train_batch(trek_graph *graph, trek_batch *batch)
     trek_stepper *s = stepper_for(graph, batch, "trek_graph_train_batch");
     if (s && !graph->graph_loader->loss)
         return trek_fail_null(TREK_ERR_STATE, "trek_graph_train_batch: no loss is registered; trek_graph_set_loss gives one");
+    if (s && !s->klass->reads_parts && trek_batch_fill(batch) != TREK_OK) /* it was given for another stepper */
+        return NULL;
     return s ? s->klass->train_batch(s, batch) : NULL;
 }

@@ -39,7 +39,9 @@ TREK_API trek_status trek_graph_set_loss(trek_graph *graph, trek_loss_fn fn, voi
 /* trek_loader_start and trek_loader_seek of the graph's loader. STATE without one. */
 TREK_API trek_status trek_graph_start(trek_graph *graph, int64_t epoch);
 /* The next step's samples; NULL at the end of the epoch, and on an error. A window's batch gives size and indices (those
- * of all ranks), no fields: its ranks read them themselves. */
+ * of all ranks), no fields: its ranks read them themselves. So they do with their rows of a batch where a loss is registered
+ * and the process has several: its fields are fetched when somebody asks for one, and batches whole then until the epoch's
+ * end; what the dataset reports is an error of trek_graph_train_batch. */
 TREK_API trek_batch *trek_graph_next(trek_graph *graph);
 /* A pass over the batch (or window) by the registered loss: forward, loss and, in training mode, unless recording is
  * off, backward, which adds up the gradient as trek_graph_backward does. Result: the mean loss over all

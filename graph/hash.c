@@ -160,8 +160,12 @@ static bool describe_graph(trek_text *text, const trek_graph_layout *l)
         for (int j = 0; j < node->n_inputs; j++)
             if (node->inputs[j] >= 0)
                 trek_text_format(text, " %d", node->inputs[j]);
+            else if (node->inputs[j] == TREK_GRAPH_NOTHING)
+                trek_text_add(text, " none");
             else
                 trek_text_format(text, " last %d", l->states[~node->inputs[j]]);
+        for (int j = 0; j < node->n_results; j++)
+            trek_text_format(text, " ->%d", node->results[j]);
         trek_text_add(text, kinds[node->kind]);
         if (node->kind == TREK_GRAPH_CAT)
             trek_text_format(text, " %d", node->dim);

@@ -62,7 +62,7 @@ static void plan_step(trek_graph *graph, const value_uses *uses, int k, trek_act
     trek_route_step *step = &r->steps[r->n_steps++];
     const trek_module_class *klass = node->module ? node->module->klass : NULL;
     step->kind = activation ? TREK_ROUTE_LINEAR : !klass ? TREK_ROUTE_MERGE
-        : node->n_inputs == 1 && klass->forward ? TREK_ROUTE_ONE : TREK_ROUTE_MANY;
+        : node->n_results ? TREK_ROUTE_RESULTS : node->n_inputs == 1 && klass->forward ? TREK_ROUTE_ONE : TREK_ROUTE_MANY;
     step->activation = (uint8_t)activation;
     step->module = node->module;
     step->node = k;
@@ -162,21 +162,39 @@ static trek_var *first_state(trek_var *primary)
     return trek_var_from(trek_tensor_zeros(trek_var_shape(primary), trek_var_dtype(primary), trek_var_device(primary)));
 }
 
+/* Those that were tagged go to their slots. */
+static trek_var *run_results(trek_graph *graph, const trek_route_step *step)
+{
+    trek_route *r = &graph->route;
+    const trek_graph_node *node = &graph->layout.nodes[step->node];
+    trek_var *results[1 + TREK_MOST_RESULTS];
+    if (trek_module_run_results(step->module, r->scratch, step->n_inputs, results, 1 + node->n_results) != TREK_OK)
+        return NULL;
+    for (int k = 0; k < node->n_results; k++)
+        if (node->results[k] >= 0)
+            r->slots[node->results[k]] = trek_var_retain(results[1 + k]);
+    return results[0];
+}
+
 static trek_var *run_many(trek_graph *graph, const trek_route_step *step)
 {
     trek_route *r = &graph->route;
     const int *places = r->places + step->first_input;
     for (int k = 0; k < step->n_inputs; k++) {
-        trek_var *value = places[k] >= 0 ? r->slots[places[k]] : r->states[~places[k]];
-        if (!value)
+        trek_var *value = places[k] >= 0 ? r->slots[places[k]]
+            : places[k] == TREK_GRAPH_NOTHING ? NULL : r->states[~places[k]];
+        if (!value && !(step->module && step->module->klass->optional_inputs)) {
             value = first_state(r->slots[places[0]]);
-        if (!value)
-            return NULL;
+            if (!value)
+                return NULL;
+        }
         r->scratch[k] = value;
     }
     if (step->kind == TREK_ROUTE_MERGE)
         return trek_graph_merge_run(&graph->layout.nodes[step->node], r->scratch, step->n_inputs);
-    return step->module->klass->forward_many(step->module, r->scratch, step->n_inputs);
+    if (step->kind == TREK_ROUTE_RESULTS)
+        return run_results(graph, step);
+    return trek_module_run(step->module, r->scratch, step->n_inputs);
 }
 
 static trek_var *run_linear(trek_graph *graph, const trek_route_step *step)

@@ -41,6 +41,8 @@ typedef struct trek_stepper_class {
     trek_var *(*train_batch)(trek_stepper *self, const struct trek_batch *batch);
     /* How many batches the next step's window has; 0, or NULL: no window, one batch. */
     int64_t (*window)(trek_stepper *self);
+    /* Whether a pass over a batch has ranks read the rows of each: it is not fetched before. NULL: no. */
+    bool (*reads_parts)(const trek_stepper *self);
     /* The graph's loader goes, or another one comes: nobody reads its batches any more. NULL: nobody does by himself. */
     void (*forget_loader)(trek_stepper *self);
     /* What training functions have recorded on all replicas comes to the graph. NULL: it is there. */

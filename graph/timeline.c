@@ -181,7 +181,7 @@ trek_status trek_timeline_attach(trek_timeline *timeline)
         return trek_fail_missing("trek_timeline_attach", "timeline");
     pthread_mutex_lock(&attached_lock);
     attached = timeline;
-    atomic_store(&trek_trace, &sinks[timeline->ops][timeline->ranges || trek_ranges_wanted()]);
+    atomic_store(&trek_trace_now, &sinks[timeline->ops][timeline->ranges || trek_ranges_wanted()]);
     trek_trace_start_recording(timeline->ops);
     pthread_mutex_unlock(&attached_lock);
     return TREK_OK;
@@ -192,7 +192,7 @@ void trek_timeline_detach(trek_timeline *timeline)
     pthread_mutex_lock(&attached_lock);
     if (timeline && attached == timeline) {
         trek_trace_start_recording(false);
-        atomic_store(&trek_trace, NULL);
+        atomic_store(&trek_trace_now, NULL);
         trek_ranges_start();
         attached = NULL;
     }

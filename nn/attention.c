@@ -118,6 +118,7 @@ static const trek_module_class attention_class = {
     .reset = attention_reset,
     .describe = attention_describe,
     .input_names = attention_inputs,
+    .optional_inputs = true,
 };
 
 static trek_status check_options(const trek_multihead_attention_opts *opts)

@@ -31,7 +31,7 @@ trek_status trek_batch_norm_layer_count(trek_batch_norm_layer *m, double *moment
     if (!m->base.training || !m->num_batches_tracked)
         return TREK_OK;
     trek_status status = count_batch(m);
-    if (status == TREK_OK && m->cumulative)
+    if (status == TREK_OK && (m->cumulative || m->recounts))
         *momentum = 1 / trek_var_item(m->num_batches_tracked);
     return status;
 }
@@ -65,6 +65,15 @@ static trek_var *batch_norm2d_forward(trek_module *self, trek_var *x)
     char text[TREK_SHAPE_TEXT];
     if (trek_var_ndim(x) != 4)
         return trek_fail_null(TREK_ERR_SHAPE, "batch_norm2d: needs [N, C, H, W], got %s",
+                              trek_shape_text(trek_var_shape(x), text));
+    return trek_batch_norm_layer_normalize((trek_batch_norm_layer *)self, x);
+}
+
+static trek_var *batch_norm3d_forward(trek_module *self, trek_var *x)
+{
+    char text[TREK_SHAPE_TEXT];
+    if (trek_var_ndim(x) != 5)
+        return trek_fail_null(TREK_ERR_SHAPE, "batch_norm3d: needs [N, C, D, H, W], got %s",
                               trek_shape_text(trek_var_shape(x), text));
     return trek_batch_norm_layer_normalize((trek_batch_norm_layer *)self, x);
 }
@@ -111,6 +120,15 @@ const trek_module_class trek_batch_norm2d_class = {
     .name = "batch_norm2d",
     .size = sizeof(trek_batch_norm_layer),
     .forward = batch_norm2d_forward,
+    .reset = trek_batch_norm_layer_reset,
+    .describe = trek_batch_norm_layer_describe,
+    .couples_samples = true,
+};
+
+static const trek_module_class batch_norm3d_class = {
+    .name = "batch_norm3d",
+    .size = sizeof(trek_batch_norm_layer),
+    .forward = batch_norm3d_forward,
     .reset = trek_batch_norm_layer_reset,
     .describe = trek_batch_norm_layer_describe,
     .couples_samples = true,
@@ -170,4 +188,14 @@ trek_module *trek_nn_batch_norm1d(int64_t features, trek_device device)
 trek_module *trek_nn_batch_norm2d(int64_t features, trek_device device)
 {
     return trek_nn_batch_norm2d_with(&(trek_batch_norm_opts){ .features = features, .device = device });
+}
+
+trek_module *trek_nn_batch_norm3d_with(const trek_batch_norm_opts *opts)
+{
+    return trek_batch_norm_layer_new(&batch_norm3d_class, opts);
+}
+
+trek_module *trek_nn_batch_norm3d(int64_t features, trek_device device)
+{
+    return trek_nn_batch_norm3d_with(&(trek_batch_norm_opts){ .features = features, .device = device });
 }

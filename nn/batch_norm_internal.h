@@ -11,6 +11,7 @@ typedef struct trek_batch_norm_layer {
     int64_t features;
     double eps, momentum;
     bool cumulative;          /* the running statistics are plain averages */
+    bool recounts;            /* they are for the time being: trek_module_recount_statistics */
     const struct trek_rank_collectives *ranks;
         /* of a synchronised one, held: whom it meets where the thread's rank context tells nobody; NULL */
 } trek_batch_norm_layer;

@@ -12,14 +12,18 @@ typedef struct conv2d_layer {
     trek_var *weight, *bias;
     int64_t in, out, kernel[2];
     trek_conv_opts opts;
+    trek_pad_mode padding_mode;
 } conv2d_layer;
 
 /* Kaiming uniform with a = sqrt(5), as PyTorch's: bounds of 1 / sqrt(fan in), which is the product of the weight's sizes but the
  * first; of a transposed convolution, too. */
-static trek_status reset_alike(trek_var *weight, trek_var *bias)
+trek_status trek_conv_reset(trek_var *weight, trek_var *bias)
 {
     trek_shape shape = trek_var_shape(weight);
-    double bound = 1 / sqrt((double)shape.sizes[1] * (double)shape.sizes[2] * (double)shape.sizes[3]);
+    double fan = 1;
+    for (int d = 1; d < shape.ndim; d++)
+        fan *= (double)shape.sizes[d];
+    double bound = 1 / sqrt(fan);
     trek_status status = trek_init_uniform(weight, -bound, bound);
     return status == TREK_OK && bias ? trek_init_uniform(bias, -bound, bound) : status;
 }
@@ -27,13 +31,18 @@ static trek_status reset_alike(trek_var *weight, trek_var *bias)
 static trek_var *conv2d_forward(trek_module *self, trek_var *x)
 {
     conv2d_layer *m = (conv2d_layer *)self;
-    return trek_conv2d(x, m->weight, m->bias, &m->opts);
+    int64_t rows = trek_option_integer(m->opts.padding[0], 0), columns = trek_option_integer(m->opts.padding[1], 0);
+    if (m->padding_mode == TREK_PAD_CONSTANT || (rows == 0 && columns == 0))
+        return trek_conv2d(x, m->weight, m->bias, &m->opts);
+    trek_conv_opts opts = m->opts;
+    opts.padding[0] = opts.padding[1] = 0;
+    return trek_conv2d(trek_pad(x, trek_dims(columns, columns, rows, rows), m->padding_mode, 0), m->weight, m->bias, &opts);
 }
 
 static trek_status conv2d_reset(trek_module *self)
 {
     conv2d_layer *m = (conv2d_layer *)self;
-    return reset_alike(m->weight, m->bias);
+    return trek_conv_reset(m->weight, m->bias);
 }
 
 static void conv2d_describe(const trek_module *self, char *text, size_t size)
@@ -42,9 +51,10 @@ static void conv2d_describe(const trek_module *self, char *text, size_t size)
     const trek_conv_opts *o = &m->opts;
     snprintf(text, size,
              "%" PRId64 ", %" PRId64 ", kernel %" PRId64 "x%" PRId64 ", stride %" PRId64 "x%" PRId64 ", padding %" PRId64
-             "x%" PRId64 "%s%s",
+             "x%" PRId64 "%s%s%s",
              m->in, m->out, m->kernel[0], m->kernel[1], o->stride[0], o->stride[1], trek_option_integer(o->padding[0], 0),
-             trek_option_integer(o->padding[1], 0), o->groups > 1 ? ", grouped" : "", m->bias ? "" : ", no bias");
+             trek_option_integer(o->padding[1], 0), trek_conv_padding_text(m->padding_mode), o->groups > 1 ? ", grouped" : "",
+             m->bias ? "" : ", no bias");
 }
 
 static const trek_module_class conv2d_class = {
@@ -70,8 +80,14 @@ static trek_status not_negative(const char *layer, const char *what, const int64
     return TREK_OK;
 }
 
-static trek_status check_options(const char *layer, int64_t in, int64_t out, int64_t groups, const int64_t kernel[2],
-                                 const int64_t padding[2])
+const char *trek_conv_padding_text(trek_pad_mode mode)
+{
+    static const char *const texts[] = { "", ", reflect", ", replicate", ", circular" };
+    return texts[mode];
+}
+
+trek_status trek_conv_check(const char *layer, int64_t in, int64_t out, int64_t groups, const int64_t kernel[2],
+                            const int64_t padding[2], trek_pad_mode mode)
 {
     trek_status status = trek_layer_positive(layer, "in", in);
     if (status == TREK_OK)
@@ -82,6 +98,8 @@ static trek_status check_options(const char *layer, int64_t in, int64_t out, int
         status = trek_layer_positive(layer, "groups", groups);
     if (status == TREK_OK)
         status = not_negative(layer, "padding", padding);
+    if (status == TREK_OK && (mode < TREK_PAD_CONSTANT || mode > TREK_PAD_CIRCULAR))
+        status = trek_fail(TREK_ERR_ARGUMENT, "%s: %d is no mode of padding", layer, (int)mode);
     if (status == TREK_OK && (in % groups != 0 || out % groups != 0))
         status = trek_fail(TREK_ERR_ARGUMENT, "%s: %" PRId64 " groups do not divide %" PRId64 " channels in and %" PRId64 " out",
                            layer, groups, in, out);
@@ -94,7 +112,7 @@ trek_module *trek_nn_conv2d_with(const trek_conv2d_opts *opts)
         return trek_fail_null(TREK_ERR_ARGUMENT, "conv2d: needs options");
     int64_t kernel[2], groups = opts->groups ? opts->groups : 1;
     fill_pair(kernel, opts->kernel, 0);
-    if (check_options("conv2d", opts->in, opts->out, groups, kernel, opts->padding) != TREK_OK)
+    if (trek_conv_check("conv2d", opts->in, opts->out, groups, kernel, opts->padding, opts->padding_mode) != TREK_OK)
         return NULL;
     trek_module *base = trek_module_new(&conv2d_class);
     if (!base)
@@ -108,6 +126,7 @@ trek_module *trek_nn_conv2d_with(const trek_conv2d_opts *opts)
     fill_pair(m->opts.dilation, opts->dilation, 1);
     fill_pair(m->opts.padding, opts->padding, 0);
     m->opts.groups = groups;
+    m->padding_mode = opts->padding_mode;
     trek_module_param(base, "weight", offsetof(conv2d_layer, weight),
                       trek_tensor_empty(trek_dims(opts->out, opts->in / groups, kernel[0], kernel[1]), opts->dtype,
                                         opts->device));
@@ -162,7 +181,7 @@ static trek_var *conv_transpose2d_forward_many(trek_module *self, trek_var *cons
 static trek_status conv_transpose2d_reset(trek_module *self)
 {
     conv_transpose2d_layer *m = (conv_transpose2d_layer *)self;
-    return reset_alike(m->weight, m->bias);
+    return trek_conv_reset(m->weight, m->bias);
 }
 
 static void conv_transpose2d_describe(const trek_module *self, char *text, size_t size)
@@ -216,7 +235,8 @@ trek_module *trek_nn_conv_transpose2d_with(const trek_conv_transpose2d_opts *opt
     fill_pair(numbers.dilation, opts->dilation, 1);
     fill_pair(numbers.padding, opts->padding, 0);
     fill_pair(numbers.output_padding, opts->output_padding, 0);
-    if (check_options("conv_transpose2d", opts->in, opts->out, numbers.groups, kernel, opts->padding) != TREK_OK ||
+    if (trek_conv_check("conv_transpose2d", opts->in, opts->out, numbers.groups, kernel, opts->padding,
+                        TREK_PAD_CONSTANT) != TREK_OK ||
         not_negative("conv_transpose2d", "output padding", opts->output_padding) != TREK_OK ||
         check_output_padding(&numbers) != TREK_OK)
         return NULL;

@@ -5,6 +5,7 @@
 #include "nn/module_internal.h"
 #include "nn/walk.h"
 #include "tensor/debug.h"
+#include "tensor/scope_internal.h"
 #include "tensor/status_internal.h"
 #include "tensor/trace.h"
 
@@ -36,14 +37,13 @@ static trek_var *finish(trek_module *module, trek_scope scope, bool clean, int f
     return trek_scope_end_keep(scope, NULL);
 }
 
-static trek_var *refuse(const trek_module *module)
+static void refuse(const trek_module *module)
 {
     const char *name = module->klass->name;
     if (module->upkeep->failed)
         trek_fail(TREK_ERR_STATE, "%s: something that was added to it could not be made, so it cannot run", name);
     else
         trek_fail(TREK_ERR_UNSUPPORTED, "%s: the class has no forward", name);
-    return NULL;
 }
 
 /* Whether and under which name `module` is a child of `around`. */
@@ -83,50 +83,126 @@ int trek_module_trace(trek_module *module)
     return trek_trace_begin_module(name ? name : module->klass->name, module);
 }
 
-trek_var *trek_forward(trek_module *module, trek_var *x)
+trek_status trek_module_run_results(trek_module *module, trek_var *const *inputs, int n, trek_var **results, int count)
 {
-    if (!module || !x) {
-        trek_fail_missing("forward", module ? "input" : "module");
-        return NULL;
-    }
-    if (trek_gone(module, "forward", "the module"))
-        return NULL;
     const trek_module_class *klass = module->klass;
-    if (module->upkeep->failed || (!klass->forward && !klass->forward_many))
-        return refuse(module);
+    for (int k = 0; k < count; k++)
+        results[k] = NULL;
+    trek_status status = klass->forward_results(module, inputs, n, results, count);
+    for (int k = 0; k < count && status == TREK_OK; k++)
+        if (!results[k])
+            status = trek_fail_after(TREK_ERR_CALLBACK, "%s: forward gave no result %d", klass->name, k);
+    for (int k = 0; k < count && status != TREK_OK; k++)
+        results[k] = NULL;
+    return status;
+}
+
+trek_var *trek_module_run(trek_module *module, trek_var *const *inputs, int n)
+{
+    const trek_module_class *klass = module->klass;
+    if (n == 1 && klass->forward)
+        return klass->forward(module, inputs[0]);
+    if (klass->forward_many)
+        return klass->forward_many(module, inputs, n);
+    trek_var *result;
+    return trek_module_run_results(module, inputs, n, &result, 1) == TREK_OK ? result : NULL;
+}
+
+/* Whether it can be run so; else what is wrong has been said. */
+static bool ready(const char *function, trek_module *module, trek_var *const *inputs, int n)
+{
+    if (!module || !inputs) {
+        trek_fail_missing(function, module ? "inputs" : "module");
+        return false;
+    }
+    if (trek_gone(module, function, "the module"))
+        return false;
+    const char *name = module->klass->name;
+    if (n < 1)
+        trek_fail(TREK_ERR_ARGUMENT, "%s: %s needs at least one input, not %d", name, function, n);
+    else if (!inputs[0])
+        trek_fail_missing(function, n == 1 ? "input" : "input 0");
+    else if (module->upkeep->failed || !trek_module_runs(module))
+        refuse(module);
+    else if (n > 1 && !trek_module_takes_many(module))
+        trek_fail(TREK_ERR_UNSUPPORTED, "%s: takes one input, not %d", name, n);
+    else
+        return true;
+    return false;
+}
+
+static trek_var *forward(const char *function, trek_module *module, trek_var *const *inputs, int n)
+{
+    if (!ready(function, module, inputs, n))
+        return NULL;
     trek_scope scope = trek_scope_begin();
     if (scope.depth == 0)
         return NULL;
     bool clean = trek_error_status() == TREK_OK;
     int frame = trek_trace_records() ? trek_module_trace(module) : 0;
-    return finish(module, scope, clean, frame, klass->forward ? klass->forward(module, x) : klass->forward_many(module, &x, 1));
+    return finish(module, scope, clean, frame, trek_module_run(module, inputs, n));
 }
+
+trek_var *trek_forward(trek_module *module, trek_var *x) { return forward("forward", module, &x, 1); }
 
 trek_var *trek_forward_many(trek_module *module, trek_var *const *inputs, int n)
 {
-    if (!module || !inputs) {
-        trek_fail_missing("forward_many", module ? "inputs" : "module");
-        return NULL;
+    return forward("forward_many", module, inputs, n);
+}
+
+/* Ends the scope; the results go to the caller's, or none. */
+static trek_status hand_over(const char *name, trek_scope scope, trek_var **results, int count)
+{
+    for (int k = 0; k < count; k++)
+        trek_var_retain(results[k]);
+    trek_scope_end(scope);
+    int pushed = 0;
+    while (trek_scopes.depth > 0 && pushed < count && trek_scope_push(results[pushed], name) == TREK_OK)
+        pushed++;
+    if (trek_scopes.depth == 0 || pushed == count)
+        return TREK_OK;
+    for (int k = 0; k < count; k++) {
+        if (k >= pushed)
+            trek_var_release(results[k]);
+        results[k] = NULL;
     }
-    if (trek_gone(module, "forward_many", "the module"))
-        return NULL;
+    return trek_error_status();
+}
+
+static int result_count(const trek_module_class *klass)
+{
+    int count = 0;
+    while (klass->result_names && klass->result_names[count])
+        count++;
+    return !klass->forward_results ? 1 : klass->result_names ? count : TREK_MOST_RESULTS;
+}
+
+trek_status trek_forward_results(trek_module *module, trek_var *const *inputs, int n, trek_var **results, int count)
+{
+    for (int k = 0; results && k < count; k++)
+        results[k] = NULL;
+    if (!results)
+        return trek_fail_missing("forward_results", "results");
+    if (!ready("forward_results", module, inputs, n))
+        return trek_error_status();
     const trek_module_class *klass = module->klass;
-    if (n < 1)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: forward_many needs at least one input, not %d", klass->name, n);
-    if (!inputs[0]) {
-        trek_fail_missing("forward_many", "input 0");
-        return NULL;
-    }
-    if (!klass->forward_many && n == 1)
-        return trek_forward(module, inputs[0]);
-    if (!klass->forward_many)
-        return trek_fail_null(TREK_ERR_UNSUPPORTED, "%s: takes one input, not %d", klass->name, n);
-    if (module->upkeep->failed)
-        return refuse(module);
+    int most = result_count(klass);
+    if (count < 1 || count > most)
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: has %d result%s, not %d", klass->name, most, most == 1 ? "" : "s", count);
+    if (!klass->forward_results)
+        return (*results = forward("forward_results", module, inputs, n)) ? TREK_OK : trek_error_status();
     trek_scope scope = trek_scope_begin();
     if (scope.depth == 0)
-        return NULL;
+        return trek_error_status();
     bool clean = trek_error_status() == TREK_OK;
     int frame = trek_trace_records() ? trek_module_trace(module) : 0;
-    return finish(module, scope, clean, frame, klass->forward_many(module, inputs, n));
+    trek_status status = trek_module_run_results(module, inputs, n, results, count);
+    if (frame)
+        trek_trace_end_frame(frame);
+    if (status == TREK_OK)
+        return hand_over(klass->name, scope, results, count);
+    if (clean)
+        trek_module_tell_place(module, module);
+    trek_scope_end(scope);
+    return status;
 }

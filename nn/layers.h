@@ -13,6 +13,8 @@
 #define TREK_NN_LAYERS_H
 
 #include "nn/module.h"
+#include "nn/resample.h"
+#include "nn/spatial.h"
 #include "tensor/op_opts.h"
 
 TREK_BEGIN
@@ -40,6 +42,7 @@ typedef struct trek_conv2d_opts {
     bool no_bias;
     trek_dtype dtype;         /* default f32 */
     trek_device device;
+    trek_pad_mode padding_mode; /* what the padding holds; default zeros */
 } trek_conv2d_opts;
 
 /* [N, in, H, W] -> [N, out, H', W']; weight [out, in / groups, kh, kw], bias [out], both U(-b, b) with
@@ -78,7 +81,7 @@ typedef struct trek_batch_norm_opts {
     trek_device device;
 } trek_batch_norm_opts;
 
-/* Over all dimensions but C. 1d: [N, C] or [N, C, L]; 2d: [N, C, H, W] (SHAPE otherwise). weight 1, bias 0;
+/* Over all dimensions but C. 1d: [N, C] or [N, C, L]; 2d: [N, C, H, W]; 3d: [N, C, D, H, W] (SHAPE otherwise). weight 1, bias 0;
  * buffers running_mean, running_var [C] and num_batches_tracked (i64 scalar). In training one value for each
  * channel is an error (SHAPE). Samples of a batch depend on each other: split over ranks, each normalises its own part
  * (trek_nn_sync_batch_norm: the whole). */
@@ -86,6 +89,8 @@ TREK_API trek_module *trek_nn_batch_norm1d(int64_t features, trek_device device)
 TREK_API trek_module *trek_nn_batch_norm1d_with(const trek_batch_norm_opts *opts);
 TREK_API trek_module *trek_nn_batch_norm2d(int64_t features, trek_device device);
 TREK_API trek_module *trek_nn_batch_norm2d_with(const trek_batch_norm_opts *opts);
+TREK_API trek_module *trek_nn_batch_norm3d(int64_t features, trek_device device);
+TREK_API trek_module *trek_nn_batch_norm3d_with(const trek_batch_norm_opts *opts);
 
 /* Batch norm over the batch of all ranks, of any shape [N, C, ...]; parameters, buffers and options as above. Where a
  * forward is split over ranks, they exchange count, mean and squared deviations of their parts, and in backward two sums
@@ -159,8 +164,9 @@ typedef trek_lstm_opts trek_gru_opts;
 /* x [T, N, in] -> [T, N, D hidden], with D = 2 if bidirectional, else 1; batch first [N, T, ..]; [T, in] is one sequence.
  * weight_ih_l0 [4 hidden, in] (3 of a GRU), of further layers weight_ih_lk [4 hidden, D hidden], weight_hh_lk [4 hidden,
  * hidden], bias_ih_lk, bias_hh_lk [4 hidden], and the same with _reverse; all U(-b, b), b = 1 / sqrt(hidden).
- * trek_forward_many takes x, lengths, h0, c0 (NULL: none): see the next ones. A forward that is split over ranks wants the
- * batch first, and no state given: its first dimension is not the batch. */
+ * trek_forward_many takes x, lengths, h0, c0 (NULL: none), trek_forward_results gives output, hn, cn (a GRU has no c): see the
+ * next ones. A forward that is split over ranks wants the batch first, and no state in or out: its first dimension is not the
+ * batch (a cell's is). */
 TREK_API trek_module *trek_nn_lstm(int64_t in, int64_t hidden, trek_device device);
 TREK_API trek_module *trek_nn_lstm_with(const trek_lstm_opts *opts);
 TREK_API trek_module *trek_nn_gru(int64_t in, int64_t hidden, trek_device device);
@@ -182,7 +188,7 @@ typedef struct trek_lstm_cell_opts {
 typedef trek_lstm_cell_opts trek_gru_cell_opts;
 
 /* One step: x [N, in] or [in], h and c [N, hidden] or [hidden], NULL: zeros; gives the new h, and c through *cn (may be
- * NULL). trek_forward_many takes x, h, c. weight_ih, weight_hh, bias_ih, bias_hh as above. */
+ * NULL). trek_forward_many takes x, h, c, trek_forward_results gives h, c. weight_ih, weight_hh, bias_ih, bias_hh as above. */
 TREK_API trek_module *trek_nn_lstm_cell(int64_t in, int64_t hidden, trek_device device);
 TREK_API trek_module *trek_nn_lstm_cell_with(const trek_lstm_cell_opts *opts);
 TREK_API trek_module *trek_nn_gru_cell(int64_t in, int64_t hidden, trek_device device);
@@ -211,6 +217,18 @@ typedef struct trek_dropout_opts {
 /* In training zeroes elements with probability p and divides the others by 1 - p; in eval x itself. */
 TREK_API trek_module *trek_nn_dropout(double p);
 TREK_API trek_module *trek_nn_dropout_with(const trek_dropout_opts *opts);
+
+/* trek_dropout1d and its kin; options as trek_nn_dropout's. */
+TREK_API trek_module *trek_nn_dropout1d(double p);
+TREK_API trek_module *trek_nn_dropout1d_with(const trek_dropout_opts *opts);
+TREK_API trek_module *trek_nn_dropout2d(double p);
+TREK_API trek_module *trek_nn_dropout2d_with(const trek_dropout_opts *opts);
+TREK_API trek_module *trek_nn_dropout3d(double p);
+TREK_API trek_module *trek_nn_dropout3d_with(const trek_dropout_opts *opts);
+TREK_API trek_module *trek_nn_alpha_dropout(double p);
+TREK_API trek_module *trek_nn_alpha_dropout_with(const trek_dropout_opts *opts);
+TREK_API trek_module *trek_nn_feature_alpha_dropout(double p);
+TREK_API trek_module *trek_nn_feature_alpha_dropout_with(const trek_dropout_opts *opts);
 
 /* --- activations ------------------------------------------------------------ */
 
@@ -271,5 +289,9 @@ TREK_API trek_module *trek_nn_sequential(int n, trek_module *const *modules);
 TREK_API trek_status trek_nn_sequential_add(trek_module *sequential, trek_module *module);
 
 TREK_END
+
+#include "nn/activations.h"
+#include "nn/norms.h"
+#include "nn/transformer.h"
 
 #endif

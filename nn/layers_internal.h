@@ -21,6 +21,13 @@ extern const trek_module_class trek_sync_batch_norm_class, trek_batch_norm1d_cla
 trek_module *trek_layer_finish(trek_module *module);
 /* ARGUMENT, naming the layer, unless value >= 1. */
 trek_status trek_layer_positive(const char *layer, const char *what, int64_t value);
+/* What convolutions of any dimension check: sizes, channels that groups divide, a known mode of padding. */
+trek_status trek_conv_check(const char *layer, int64_t in, int64_t out, int64_t groups, const int64_t kernel[2],
+                            const int64_t padding[2], trek_pad_mode mode);
+/* Initial values of weight and bias, which may be NULL. */
+trek_status trek_conv_reset(trek_var *weight, trek_var *bias);
+/* ", reflect" and so on; "" of zeros. */
+const char *trek_conv_padding_text(trek_pad_mode mode);
 /* "0.1", whatever the locale; text holds at least 32 bytes. Returns text. */
 char *trek_layer_number(double value, char *text);
 

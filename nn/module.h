@@ -36,7 +36,16 @@ typedef struct trek_module_class {
     /* Of such a layer of the library's own: whom it meets from here on where the thread's rank context tells nobody; NULL:
      * nobody. */
     void (*meet)(trek_module *self, const struct trek_rank_collectives *ranks);
+    /* For modules with several results: writes the first `count` of them, which belong to the caller's scope. A class without
+     * forward and forward_many needs no more: these then give the first result. result_names: of all of them, the first included,
+     * ended by NULL; without names there may be up to TREK_MOST_RESULTS. May be NULL. */
+    trek_status (*forward_results)(trek_module *self, trek_var *const *inputs, int n, trek_var **results, int count);
+    const char *const *result_names;
+    /* Inputs after the first may be NULL: left out. A state that such a module reads in a flow (trek_flow_using) is NULL in the
+     * first forward. */
+    bool optional_inputs;
 } trek_module_class;
+#define TREK_MOST_RESULTS 16
 
 /* A parameter's place in the tree. `var` is a leaf; its object stays the same for life. */
 typedef struct trek_module_entry {
@@ -84,6 +93,9 @@ TREK_API void trek_module_free(trek_module **module);
 /* Runs the module in a scope of its own; the result belongs to the caller's scope. */
 TREK_API trek_var *trek_forward(trek_module *module, trek_var *x);
 TREK_API trek_var *trek_forward_many(trek_module *module, trek_var *const *inputs, int n);
+/* The first `count` results of a module that has several (of any other: count 1), in the caller's scope; inputs after the first
+ * may be NULL where the class says so (optional_inputs). On failure the results are NULL. ARGUMENT: it has fewer results. */
+TREK_API trek_status trek_forward_results(trek_module *module, trek_var *const *inputs, int n, trek_var **results, int count);
 
 /* Set the mode of the module and all below it. */
 TREK_API trek_status trek_module_train(trek_module *module, bool training);
@@ -94,6 +106,15 @@ TREK_API trek_status trek_module_freeze(trek_module *module, bool frozen);
 TREK_API trek_status trek_module_to(trek_module *module, trek_device device);
 /* New initial values; children before their parents. */
 TREK_API trek_status trek_module_reset(trek_module *module);
+
+/* The values of another module that has the same names and shapes (ARGUMENT, SHAPE; then nothing has changed): parameters and
+ * buffers. They may be of other dtypes and on another device. */
+TREK_API trek_status trek_module_copy(trek_module *to, trek_module *from);
+/* Part of the way there: to + weight (from - to), as a target network follows (weight 0.005); integer buffers are copied. */
+TREK_API trek_status trek_module_lerp(trek_module *to, trek_module *from, double weight);
+/* on: the running statistics of batch norms begin anew, and are plain averages of all batches from here; off: each has its own
+ * momentum again. For weights that were averaged. */
+TREK_API trek_status trek_module_recount_statistics(trek_module *module, bool on);
 
 /* Each parameter / buffer / module once, depth first in order of registration,
  * by its full name (first path to it). fn's status other than TREK_OK ends the walk and is returned. */

@@ -17,4 +17,20 @@ struct trek_module_upkeep {
  * that module itself. For trek_trace_end_frame. */
 int trek_module_trace(trek_module *module);
 
+static inline bool trek_module_takes_many(const trek_module *module)
+{
+    return module->klass->forward_many || module->klass->forward_results;
+}
+
+static inline bool trek_module_runs(const trek_module *module)
+{
+    return module->klass->forward || trek_module_takes_many(module);
+}
+
+/* The class's own forward, whichever it has for so many inputs; several inputs: trek_module_takes_many. Results belong to the
+ * present scope. */
+trek_var *trek_module_run(trek_module *module, trek_var *const *inputs, int n);
+/* The same for `count` results; NULL results where it fails. */
+trek_status trek_module_run_results(trek_module *module, trek_var *const *inputs, int n, trek_var **results, int count);
+
 #endif

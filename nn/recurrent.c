@@ -8,8 +8,7 @@
 #include "autograd/var_internal.h"
 #include "nn/layers_internal.h"
 #include "nn/module_internal.h"
-#include "tensor/scope_internal.h"
-#include "tensor/trace.h"
+#include "tensor/debug.h"
 
 /* Its parameters are the module's own list, in PyTorch's order: weight_ih, weight_hh, bias_ih, bias_hh of each direction of
  * each layer. */
@@ -183,89 +182,60 @@ static trek_var *recurrent_forward(trek_module *self, trek_var *x)
     return run(&c, NULL, NULL, NULL, NULL);
 }
 
-/* x, lengths (of a sequence), h0, c0 (of an LSTM); NULL for those that are not there */
-static trek_var *recurrent_forward_many(trek_module *self, trek_var *const *inputs, int n)
+/* x, lengths (of a sequence), h0, c0 (of an LSTM), NULL for those that are not there; y, hn, cn. A cell's y is its hn. */
+static trek_status recurrent_results(trek_module *self, trek_var *const *inputs, int n, trek_var **results, int count)
 {
     recurrent_call c = call_of(self, inputs[0]);
-    int first = c.m->cell ? 1 : 2, most = first + 1 + has_c(c.m);
+    int first = c.m->cell ? 1 : 2, most = first + 1 + has_c(c.m), hn = c.m->cell ? 0 : 1, cn = hn + 1;
     if (n > most)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: takes %d inputs at most, not %d", c.name, most, n);
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: takes %d inputs at most, not %d", c.name, most, n);
     if (!c.m->cell && n > 1)
         c.lengths = inputs[1];
-    return run(&c, n > first ? inputs[first] : NULL, n > first + 1 ? inputs[first + 1] : NULL, NULL, NULL);
+    results[0] = run(&c, n > first ? inputs[first] : NULL, n > first + 1 ? inputs[first + 1] : NULL,
+                     hn > 0 && count > hn ? &results[hn] : NULL, has_c(c.m) && count > cn ? &results[cn] : NULL);
+    return results[0] ? TREK_OK : trek_error_status();
 }
 
-/* In a scope of its own; the results go to the caller's. */
-static trek_var *run_scoped(recurrent_call *c, trek_var *h0, trek_var *c0, trek_var **hn, trek_var **cn)
+/* What is asked for of y, hn, cn, in the caller's scope. */
+static trek_var *forward_of(trek_module *self, const trek_module_class *klass, trek_var *const *inputs, int n, trek_var **hn,
+                            trek_var **cn)
 {
-    trek_var *states[2] = { NULL }, **to[2] = { hn, cn };
-    trek_scope scope = trek_scope_begin();
-    if (scope.depth == 0)
-        return NULL;
-    trek_var *y = run(c, h0, c0, hn ? &states[0] : NULL, cn ? &states[1] : NULL);
-    for (int k = 0; k < 2; k++)
-        states[k] = y ? trek_var_retain(states[k]) : NULL;
-    y = trek_scope_end_keep(scope, y);
-    for (int k = 0; k < 2; k++) {
-        if (!y || (states[k] && trek_scopes.depth > 0 && trek_scope_push(states[k], c->name) != TREK_OK)) {
-            trek_var_release(states[k]);
-            states[k] = y = NULL;
-        }
-        if (to[k])
-            *to[k] = states[k];
-    }
-    return y;
-}
-
-static bool is_of(const char *name, const trek_module *module, const trek_module_class *klass, const trek_var *x)
-{
-    if (!module || !x) {
-        trek_fail_missing(name, module ? "an input" : "a module");
-        return false;
-    }
-    if (module->klass == klass)
-        return true;
-    trek_fail(TREK_ERR_ARGUMENT, "%s: the module is a %s", name, module->klass->name);
-    return false;
-}
-
-static trek_var *forward_of(const char *name, trek_module *self, const trek_module_class *klass, trek_var *x, trek_var *lengths,
-                            trek_var *h0, trek_var *c0, trek_var **hn, trek_var **cn)
-{
+    trek_var *results[3] = { NULL };
+    int at_hn = 1, at_cn = klass == &lstm_class ? 2 : 1;
     if (hn)
         *hn = NULL;
     if (cn)
         *cn = NULL;
-    if (!is_of(name, self, klass, x))
+    if (self && !trek_gone(self, klass->name, "the module") && self->klass != klass)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: the module is a %s", klass->name, self->klass->name);
+    if (trek_forward_results(self, inputs, n, results, cn ? at_cn + 1 : hn ? at_hn + 1 : 1) != TREK_OK)
         return NULL;
-    recurrent_call c = call_of(self, x);
-    c.lengths = lengths;
-    int frame = trek_trace_records() ? trek_module_trace(self) : 0;
-    trek_var *y = run_scoped(&c, h0, c0, hn, cn);
-    if (frame)
-        trek_trace_end_frame(frame);
-    return y;
+    if (hn)
+        *hn = results[at_hn];
+    if (cn)
+        *cn = results[at_cn];
+    return results[0];
 }
 
 trek_var *trek_nn_lstm_forward(trek_module *lstm, trek_var *x, trek_var *lengths, trek_var *h0, trek_var *c0, trek_var **hn,
                                trek_var **cn)
 {
-    return forward_of("nn_lstm_forward", lstm, &lstm_class, x, lengths, h0, c0, hn, cn);
+    return forward_of(lstm, &lstm_class, (trek_var *[]){ x, lengths, h0, c0 }, 4, hn, cn);
 }
 
 trek_var *trek_nn_gru_forward(trek_module *gru, trek_var *x, trek_var *lengths, trek_var *h0, trek_var **hn)
 {
-    return forward_of("nn_gru_forward", gru, &gru_class, x, lengths, h0, NULL, hn, NULL);
+    return forward_of(gru, &gru_class, (trek_var *[]){ x, lengths, h0 }, 3, hn, NULL);
 }
 
 trek_var *trek_nn_lstm_cell_forward(trek_module *cell, trek_var *x, trek_var *h, trek_var *c, trek_var **cn)
 {
-    return forward_of("nn_lstm_cell_forward", cell, &lstm_cell_class, x, NULL, h, c, NULL, cn);
+    return forward_of(cell, &lstm_cell_class, (trek_var *[]){ x, h, c }, 3, NULL, cn);
 }
 
 trek_var *trek_nn_gru_cell_forward(trek_module *cell, trek_var *x, trek_var *h)
 {
-    return forward_of("nn_gru_cell_forward", cell, &gru_cell_class, x, NULL, h, NULL, NULL, NULL);
+    return forward_of(cell, &gru_cell_class, (trek_var *[]){ x, h }, 2, NULL, NULL);
 }
 
 /* --- classes ----------------------------------------------------------------------------------- */
@@ -294,12 +264,14 @@ static void recurrent_describe(const trek_module *self, char *text, size_t size)
 
 static const char *const lstm_inputs[] = { "lengths", "h0", "c0", NULL }, *const gru_inputs[] = { "lengths", "h0", NULL };
 static const char *const lstm_cell_inputs[] = { "h", "c", NULL }, *const gru_cell_inputs[] = { "h", NULL };
+static const char *const lstm_results[] = { "output", "hn", "cn", NULL }, *const gru_results[] = { "output", "hn", NULL };
+static const char *const lstm_cell_results[] = { "h", "c", NULL }, *const gru_cell_results[] = { "h", NULL };
 
 #define RECURRENT_CLASS(kind)                                                                                       \
     static const trek_module_class kind##_class = {                                                                 \
         .name = #kind, .size = sizeof(recurrent_layer), .forward = recurrent_forward,                               \
-        .forward_many = recurrent_forward_many, .reset = recurrent_reset, .describe = recurrent_describe,           \
-        .input_names = kind##_inputs,                                                                               \
+        .forward_results = recurrent_results, .reset = recurrent_reset, .describe = recurrent_describe,             \
+        .input_names = kind##_inputs, .result_names = kind##_results, .optional_inputs = true,                      \
     }
 RECURRENT_CLASS(lstm);
 RECURRENT_CLASS(gru);

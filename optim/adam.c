@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Adam (Kingma and Ba, 2015) and AdamW (Loshchilov and Hutter, 2019). Formulas and their order are PyTorch's. */
+/* Adam (Kingma and Ba, 2015), AdamW (Loshchilov and Hutter, 2019) and AMSGrad of both (Reddi, Kale and Kumar, 2018). Formulas and
+ * their order are PyTorch's. */
 #include "optim/class_internal.h"
 
-enum { LR, BETA1, BETA2, EPS, WEIGHT_DECAY, MAXIMIZE, DECOUPLED };
-enum { N_DECAY, N_KEEP, N_WEIGHT, N_OTHER, N_BETA2, N_REST2, N_STEP, N_CORRECTION, N_EPS };
+enum { LR, BETA1, BETA2, EPS, WEIGHT_DECAY, MAXIMIZE, AMSGRAD, DECOUPLED };
+enum { N_DECAY, N_KEEP, N_WEIGHT, N_BETA2, N_REST2, N_STEP, N_CORRECTION, N_EPS, N_FAR };
 
 TREK_UPDATE_NUMBERS(adam)
 {
@@ -11,27 +12,32 @@ TREK_UPDATE_NUMBERS(adam)
     bool decoupled = o[DECOUPLED] != 0;
     n[N_DECAY] = decoupled ? 0 : o[WEIGHT_DECAY];
     n[N_KEEP] = decoupled ? 1 - o[LR] * o[WEIGHT_DECAY] : 1;
-    n[N_WEIGHT] = 1 - o[BETA1];
-    n[N_OTHER] = o[BETA1];
+    n[N_FAR] = o[BETA1] <= 0.5; /* from the other end, as lerp does, which keeps it exact at both */
+    n[N_WEIGHT] = n[N_FAR] != 0 ? -o[BETA1] : 1 - o[BETA1];
     n[N_BETA2] = o[BETA2];
     n[N_REST2] = 1 - o[BETA2];
     n[N_STEP] = -(o[LR] / s->correction[0]);
     n[N_CORRECTION] = 1 / sqrt(s->correction[1]);
     n[N_EPS] = o[EPS];
-    return o[BETA1] <= 0.5; /* from the other end, as lerp does, which keeps it exact at both */
+    return 0;
 }
 
 /* Moments of what gets no gradient any more (a dead unit's weights) decay until
  * they are denormal, and would stay so for ever, at some hundred cycles each step.
  * They become 0: beside eps they change no update. */
-TREK_UPDATE_ELEMENT(adam, 2, 3, 2, {
+TREK_UPDATE_ELEMENT(adam, 3, 3, 1, {
     const T tiny = n[N_EPS] > 0 ? TREK_LEAST : 0;
     d = n[N_DECAY] != 0 ? d + n[N_DECAY] * *x : d;
-    T mean = variant ? d - (d - s[0]) * n[N_OTHER] : s[0] + n[N_WEIGHT] * (d - s[0]);
+    T mean = (n[N_FAR] != 0 ? d : s[0]) + n[N_WEIGHT] * (d - s[0]);
     T square = s[1] * n[N_BETA2] + n[N_REST2] * d * d;
     mean *= (T)(trek_magnitude(mean) >= tiny); /* NaN stays NaN */
     square *= (T)(square >= tiny);
-    *x = *x * n[N_KEEP] + n[N_STEP] * mean / (trek_root(square) * n[N_CORRECTION] + n[N_EPS]);
+    T spread = square;
+    if (kept & 4) {
+        spread = ((s[2] >= square) | (s[2] != s[2])) ? s[2] : square;
+        s[2] = spread;
+    }
+    *x = *x * n[N_KEEP] + n[N_STEP] * mean / (trek_root(spread) * n[N_CORRECTION] + n[N_EPS]);
     s[0] = mean;
     s[1] = square;
 })
@@ -48,16 +54,17 @@ static bool keeps_zeros(const double *options) { return options[EPS] > 0; /* els
                      [EPS] = { "eps", .otherwise = 1e-8 },                                                                       \
                      [WEIGHT_DECAY] = { "weight_decay", .otherwise = decay },                                                    \
                      [MAXIMIZE] = { .name = "maximize" },                                                                        \
+                     [AMSGRAD] = { .name = "amsgrad" },                                                                          \
                      [DECOUPLED] = { "decoupled", .otherwise = is_decoupled } },                                                 \
-        .states = { { .name = "exp_avg" }, { .name = "exp_avg_sq" } }, .maximize = MAXIMIZE, .by_step = true,                    \
-        .keeps_zeros = keeps_zeros, .update = adam_update, .gpu = "adam",                                                        \
+        .states = { { .name = "exp_avg" }, { .name = "exp_avg_sq" }, { "max_exp_avg_sq", .kept_with = AMSGRAD } },               \
+        .maximize = MAXIMIZE, .by_step = true, .keeps_zeros = keeps_zeros, .update = adam_update, .gpu = "adam",                 \
     }
 static const trek_optimizer_class adam_class = ADAM_CLASS("adam", 0, 0), adamw_class = ADAM_CLASS("adamw", 0.01, 1);
 
 static trek_optimizer_spec spec_of(const trek_optimizer_class *klass, trek_adam_opts o)
 {
     return (trek_optimizer_spec){ klass, { [LR] = o.lr, [BETA1] = o.beta1, [BETA2] = o.beta2, [EPS] = o.eps,
-                                           [WEIGHT_DECAY] = o.weight_decay, [MAXIMIZE] = o.maximize } };
+                                           [WEIGHT_DECAY] = o.weight_decay, [MAXIMIZE] = o.maximize, [AMSGRAD] = o.amsgrad } };
 }
 
 trek_optimizer_spec trek_adam(trek_adam_opts opts) { return spec_of(&adam_class, opts); }

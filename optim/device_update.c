@@ -76,6 +76,8 @@ static void device_update_free(trek_device_update *r)
 
 trek_status trek_optimizer_use_device_update(trek_optimizer *optimizer)
 {
+    if (trek_optimizer_is_whole(optimizer))
+        return trek_fail(TREK_ERR_UNSUPPORTED, "%s: updates of whole parameters are decided by the host", optimizer->klass->name);
     if (!optimizer->device_update)
         optimizer->device_update = device_update_new(optimizer);
     return optimizer->device_update ? TREK_OK : trek_error_status();

@@ -26,7 +26,8 @@ static trek_status ensure_state(trek_optimizer *optimizer, uint32_t kept)
             const trek_arena_part *part = &arena->parts[p];
             if (!(kept >> s & 1) || optimizer->state[s][p])
                 continue;
-            optimizer->state[s][p] = trek_tensor_zeros(trek_shape_make(1, &part->count), part->wide, arena->device);
+            int64_t count = trek_optimizer_state_count(optimizer, s, p);
+            optimizer->state[s][p] = trek_tensor_zeros(trek_shape_make(1, &count), part->wide, arena->device);
             if (!optimizer->state[s][p])
                 return TREK_ERR_MEMORY;
         }
@@ -56,6 +57,7 @@ trek_optimizer *trek_optimizer_new_over(trek_optimizer_spec spec, trek_arena *ar
     optimizer->written = trek_calloc(n, sizeof *optimizer->written);
     if (!optimizer->runs || !optimizer->active || !optimizer->written ||
         trek_array_grow(&optimizer->groups, &optimizer->cap_groups, 1, sizeof *optimizer->groups) != TREK_OK ||
+        (spec.klass->whole && trek_optimizer_share(optimizer, 1) != TREK_OK) ||
         ensure_state(optimizer, trek_optimizer_kept(&spec)) != TREK_OK) {
         trek_optimizer_free(&optimizer);
         return NULL;
@@ -103,6 +105,7 @@ void trek_optimizer_free(trek_optimizer **address)
         for (int p = 0; p < TREK_DTYPE_COUNT; p++)
             trek_tensor_release(optimizer->state[s][p]);
     trek_device_update_free(optimizer);
+    trek_optimizer_free_rooms(optimizer);
     if (optimizer->owns_arena)
         trek_arena_free(&optimizer->arena);
     trek_free(optimizer->groups);
@@ -164,6 +167,9 @@ trek_status trek_optimizer_follow(trek_optimizer *optimizer, const trek_optimize
     for (int k = 0; k < optimizer->arena->n_segments; k++)
         optimizer->arena->segments[k].group = first->arena->segments[k].group;
     optimizer->stale = true;
+    if (optimizer->resets != first->resets && trek_optimizer_import(optimizer, NULL, 0) != TREK_OK)
+        return TREK_ERR_MEMORY;
+    optimizer->resets = first->resets;
     optimizer->followed = first->edits;
     return TREK_OK;
 }
@@ -262,6 +268,8 @@ static bool joins(const trek_optimizer *optimizer, const trek_optimizer_run *run
         run->steps != candidate->steps)
         return false;
     bool (*keeps_zeros)(const double *options) = optimizer->klass->keeps_zeros;
+    if (trek_optimizer_is_whole(optimizer))
+        return false;
     return run->end == segment->offset || (keeps_zeros && keeps_zeros(optimizer->groups[run->group].spec.options));
 }
 
@@ -276,7 +284,7 @@ static void plan_runs(trek_optimizer *optimizer)
             adjacent = false;
             continue;
         }
-        trek_optimizer_run run = { .part = segment->part, .group = segment->group, .begin = segment->offset,
+        trek_optimizer_run run = { .part = segment->part, .segment = k, .group = segment->group, .begin = segment->offset,
                                    .end = segment->offset + segment->count,
                                    .steps = optimizer->klass->by_step ? segment->steps : 0,
                                    .fresh = optimizer->groups[segment->group].kept & ~optimizer->written[k] };
@@ -310,6 +318,8 @@ trek_status trek_optimizer_prepare(trek_optimizer *optimizer)
         optimizer->stale |= active != optimizer->active[k];
         optimizer->active[k] = active;
     }
+    if (optimizer->stale && trek_optimizer_is_whole(optimizer) && (status = trek_optimizer_ready_whole(optimizer)) != TREK_OK)
+        return status;
     if (optimizer->stale)
         plan_runs(optimizer);
     for (int r = 0; r < optimizer->n_runs; r++) {
@@ -325,12 +335,12 @@ trek_status trek_optimizer_prepare(trek_optimizer *optimizer)
 
 /* What of the slice is the same for all slices of the run. */
 static trek_update_slice slice_of(const trek_optimizer *optimizer, const trek_optimizer_run *run, double grad_scale,
-                                  bool zero_grad)
+                                  double value_limit, bool zero_grad)
 {
     const trek_optimizer_group *group = &optimizer->groups[run->group];
     const trek_optimizer_class *klass = optimizer->klass;
     trek_update_slice s = { .step = klass->by_step ? run->steps + 1 : 0, .kept = group->kept, .fresh = run->fresh,
-                            .zero_grad = zero_grad };
+                            .zero_grad = zero_grad, .value_limit = value_limit };
     s.grad_scale = klass->maximize && group->spec.options[klass->maximize] != 0 ? -grad_scale : grad_scale;
     memcpy(s.options, group->spec.options, sizeof s.options);
     memcpy(s.correction, run->correction, sizeof s.correction);
@@ -338,34 +348,39 @@ static trek_update_slice slice_of(const trek_optimizer *optimizer, const trek_op
 }
 
 void trek_optimizer_apply_range_from(trek_optimizer *optimizer, int part, int64_t begin, int64_t end, void *grads,
-                                     double grad_scale, bool zero_grad)
+                                     double grad_scale, double value_limit, bool zero_grad)
 {
-    const trek_arena_part *whole = &optimizer->arena->parts[part];
-    int64_t size = trek_item_size[whole->wide];
+    const trek_arena_part *all = &optimizer->arena->parts[part];
+    int64_t size = trek_item_size[all->wide];
+    bool whole = trek_optimizer_is_whole(optimizer);
     for (int r = 0; r < optimizer->n_runs; r++) {
         const trek_optimizer_run *run = &optimizer->runs[r];
         int64_t from = run->begin > begin ? run->begin : begin, to = run->end < end ? run->end : end;
-        if (run->part != part || from >= to)
+        if (run->part != part || from >= to || (whole && from != run->begin))
             continue;
-        trek_update_slice slice = slice_of(optimizer, run, grad_scale, zero_grad);
-        slice.param = whole->master->data + from * size;
+        to = whole ? run->end : to; /* by whoever has its first element */
+        trek_update_slice slice = slice_of(optimizer, run, grad_scale, value_limit, zero_grad);
+        slice.param = all->master->data + from * size;
         slice.grad = (char *)grads + from * size;
         slice.count = to - from;
-        for (int s = 0; s < TREK_UPDATE_STATES; s++)
+        for (int s = 0; s < TREK_UPDATE_STATES && !whole; s++)
             if (slice.kept >> s & 1)
                 slice.state[s] = optimizer->state[s][part]->data + from * size;
-        if (trek_arena_part_is_low(whole))
-            slice.low = whole->params->data + from * trek_item_size[whole->dtype];
-        slice.low_dtype = whole->dtype;
-        optimizer->arena->backend->update_slice(&optimizer->kernel, whole->wide, &slice);
+        if (trek_arena_part_is_low(all))
+            slice.low = all->params->data + from * trek_item_size[all->dtype];
+        slice.low_dtype = all->dtype;
+        if (whole)
+            trek_optimizer_apply_whole(optimizer, run, &slice);
+        else
+            optimizer->arena->backend->update_slice(&optimizer->kernel, all->wide, &slice);
     }
 }
 
 void trek_optimizer_apply_range(trek_optimizer *optimizer, int part, int64_t begin, int64_t end, double grad_scale,
-                                bool zero_grad)
+                                double value_limit, bool zero_grad)
 {
     trek_optimizer_apply_range_from(optimizer, part, begin, end, optimizer->arena->parts[part].grads->data, grad_scale,
-                                    zero_grad);
+                                    value_limit, zero_grad);
 }
 
 void trek_optimizer_commit(trek_optimizer *optimizer)
@@ -413,7 +428,7 @@ trek_status trek_optimizer_step_scaled(trek_optimizer *optimizer, double grad_sc
     if (status != TREK_OK)
         return status;
     for (int p = 0; p < optimizer->arena->n_parts; p++)
-        trek_optimizer_apply_range(optimizer, p, 0, optimizer->arena->parts[p].count, grad_scale, zero_grad);
+        trek_optimizer_apply_range(optimizer, p, 0, optimizer->arena->parts[p].count, grad_scale, 0, zero_grad);
     trek_optimizer_commit(optimizer);
     if (optimizer->device_update)
         trek_device_update_forget(optimizer);
@@ -442,12 +457,8 @@ static void apply_all(trek_optimizer *optimizer, const trek_step_opts *opts)
 {
     trek_arena *arena = optimizer->arena;
     const trek_update_state *s = &optimizer->last;
-    for (int p = 0; p < arena->n_parts; p++) {
-        trek_arena_part *part = &arena->parts[p];
-        if (s->value_limit > 0)
-            arena->backend->clamp_abs(part->wide, part->grads->data, part->count, s->value_limit);
-        trek_optimizer_apply_range(optimizer, p, 0, part->count, s->grad_scale, opts->zero_grad);
-    }
+    for (int p = 0; p < arena->n_parts; p++)
+        trek_optimizer_apply_range(optimizer, p, 0, arena->parts[p].count, s->grad_scale, s->value_limit, opts->zero_grad);
     trek_optimizer_commit(optimizer);
 }
 

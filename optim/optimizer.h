@@ -27,7 +27,59 @@ typedef struct trek_adam_opts {
     double eps;            /* default 1e-8; TREK_ZERO for 0 */
     double weight_decay;   /* trek_adam: L2, default 0; trek_adamw: decoupled, default 0.01, TREK_ZERO for 0 */
     bool maximize;
+    bool amsgrad;          /* gradients are divided by the root of the largest average of squares so far */
 } trek_adam_opts;
+
+typedef struct trek_adagrad_opts {
+    double lr;             /* default 0.01; TREK_ZERO for 0 */
+    double lr_decay;       /* default 0: lr / (1 + (step - 1) lr_decay) */
+    double weight_decay;   /* default 0 (L2) */
+    double initial_accumulator_value; /* default 0 */
+    double eps;            /* default 1e-10; TREK_ZERO for 0 */
+    bool maximize;
+} trek_adagrad_opts;
+
+typedef struct trek_adadelta_opts {
+    double lr;             /* default 1; TREK_ZERO for 0 */
+    double rho;            /* default 0.9, of the averages of squares; TREK_ZERO for 0 */
+    double eps;            /* default 1e-6; TREK_ZERO for 0 */
+    double weight_decay;   /* default 0 (L2) */
+    bool maximize;
+} trek_adadelta_opts;
+
+typedef struct trek_adamax_opts {
+    double lr;             /* default 2e-3; TREK_ZERO for 0 */
+    double beta1, beta2;   /* default 0.9, 0.999; TREK_ZERO for 0 */
+    double eps;            /* default 1e-8; TREK_ZERO for 0 */
+    double weight_decay;   /* default 0 (L2) */
+    bool maximize;
+} trek_adamax_opts;
+
+typedef struct trek_nadam_opts {
+    double lr;             /* default 2e-3; TREK_ZERO for 0 */
+    double beta1, beta2;   /* default 0.9, 0.999; TREK_ZERO for 0 */
+    double eps;            /* default 1e-8; TREK_ZERO for 0 */
+    double weight_decay;   /* default 0: L2, or decoupled: */
+    double momentum_decay; /* default 4e-3; TREK_ZERO for 0 */
+    bool decoupled_weight_decay;
+    bool maximize;
+} trek_nadam_opts;
+
+typedef struct trek_radam_opts {
+    double lr;             /* default 1e-3; TREK_ZERO for 0 */
+    double beta1, beta2;   /* default 0.9, 0.999; TREK_ZERO for 0 */
+    double eps;            /* default 1e-8; TREK_ZERO for 0 */
+    double weight_decay;   /* default 0: L2, or decoupled: */
+    bool decoupled_weight_decay;
+    bool maximize;
+} trek_radam_opts;
+
+typedef struct trek_lion_opts {
+    double lr;             /* default 1e-4, a third to a tenth of AdamW's; TREK_ZERO for 0 */
+    double beta1, beta2;   /* default 0.9 (of the step), 0.99 (of the average); TREK_ZERO for 0 */
+    double weight_decay;   /* default 0 (decoupled) */
+    bool maximize;
+} trek_lion_opts;
 
 typedef struct trek_rmsprop_opts {
     double lr;             /* default 0.01; TREK_ZERO for 0 */
@@ -38,6 +90,54 @@ typedef struct trek_rmsprop_opts {
     bool centered;         /* gradients are divided by the root of their variance instead */
     bool maximize;
 } trek_rmsprop_opts;
+
+/* Those that look at whole parameters. Parameters must be on CPUs (UNSUPPORTED). */
+
+typedef struct trek_lamb_opts {
+    double lr;             /* default 1e-3; TREK_ZERO for 0 */
+    double beta1, beta2;   /* default 0.9, 0.999; TREK_ZERO for 0 */
+    double eps;            /* default 1e-6; TREK_ZERO for 0 */
+    double weight_decay;   /* default 0 (decoupled; part of what is brought to the parameter's norm) */
+    bool maximize;
+} trek_lamb_opts;
+
+typedef struct trek_lars_opts {
+    double lr;             /* default 0.1; TREK_ZERO for 0 */
+    double momentum;       /* default 0.9; TREK_ZERO for 0 */
+    double weight_decay;   /* default 0 (L2) */
+    double trust_coefficient; /* default 1e-3; TREK_ZERO: the rate is lr, as for biases and norms it often is */
+    double eps;            /* default 1e-8; TREK_ZERO for 0 */
+    bool maximize;
+} trek_lars_opts;
+
+typedef struct trek_adafactor_opts {
+    double lr;             /* default 0.01: a limit of the relative step 1 / sqrt(step); TREK_ZERO for 0 */
+    double beta2_decay;    /* default -0.8; at most 0, TREK_ZERO for 0 */
+    double eps1, eps2;     /* default: epsilon of the dtype that is updated (f32 for 16-bit parameters), 1e-3 */
+    double d;              /* default 1, at least that: updates with a larger root mean square are shortened */
+    double weight_decay;   /* default 0 (decoupled) */
+    bool maximize;
+} trek_adafactor_opts;
+
+typedef enum trek_muon_adjust {
+    TREK_MUON_ORIGINAL,        /* lr sqrt(max(1, rows / columns)) */
+    TREK_MUON_MATCH_RMS_ADAMW, /* lr 0.2 sqrt(max(rows, columns)): rates and decay of AdamW fit */
+    TREK_MUON_SPECTRAL,        /* lr sqrt(rows / columns) */
+} trek_muon_adjust;
+
+/* Matrices only (SHAPE at the step): others, and embeddings and heads, go into groups with adam. */
+typedef struct trek_muon_opts {
+    double lr;             /* default 1e-3; TREK_ZERO for 0 */
+    double weight_decay;   /* default 0.1 (decoupled); TREK_ZERO for 0 */
+    double momentum;       /* default 0.95; TREK_ZERO for 0 */
+    bool without_nesterov;
+    double ns_coefficients[3]; /* default 3.4445, -4.775, 2.0315 */
+    double eps;            /* default 1e-7, with adam 1e-8; TREK_ZERO for 0 */
+    double ns_steps;       /* default 5, below 100; an integer. TREK_ZERO for 0 */
+    trek_muon_adjust adjust_lr;
+    bool adam;             /* this group is updated by AdamW, with lr, weight_decay, eps and */
+    double beta1, beta2;   /* default 0.9, 0.999; TREK_ZERO for 0 */
+} trek_muon_opts;
 
 /* What an optimizer is: optim/optimizer_class.h, which also says how to write one. */
 typedef struct trek_optimizer_class trek_optimizer_class;
@@ -53,6 +153,16 @@ TREK_API trek_optimizer_spec trek_sgd(trek_sgd_opts opts);
 TREK_API trek_optimizer_spec trek_adam(trek_adam_opts opts);
 TREK_API trek_optimizer_spec trek_adamw(trek_adam_opts opts);
 TREK_API trek_optimizer_spec trek_rmsprop(trek_rmsprop_opts opts);
+TREK_API trek_optimizer_spec trek_adagrad(trek_adagrad_opts opts);
+TREK_API trek_optimizer_spec trek_adadelta(trek_adadelta_opts opts);
+TREK_API trek_optimizer_spec trek_adamax(trek_adamax_opts opts);
+TREK_API trek_optimizer_spec trek_nadam(trek_nadam_opts opts);
+TREK_API trek_optimizer_spec trek_radam(trek_radam_opts opts);
+TREK_API trek_optimizer_spec trek_lion(trek_lion_opts opts);
+TREK_API trek_optimizer_spec trek_lamb(trek_lamb_opts opts);
+TREK_API trek_optimizer_spec trek_lars(trek_lars_opts opts);
+TREK_API trek_optimizer_spec trek_adafactor(trek_adafactor_opts opts);
+TREK_API trek_optimizer_spec trek_muon(trek_muon_opts opts);
 
 typedef struct trek_optimizer trek_optimizer;
 
@@ -71,6 +181,16 @@ TREK_API double trek_optimizer_group_lr(const trek_optimizer *optimizer, int gro
 /* Moves parameters of the optimizer (those listed) into a new group with options of its own, of the same class. Returns its
  * index, -1 on failure. */
 TREK_API int trek_optimizer_add_group(trek_optimizer *optimizer, const trek_params *params, trek_optimizer_spec spec);
+
+/* The same for all that have fewer than two dimensions, biases and scales of norms: those that weight decay, LARS and Muon are
+ * not for. trek_optimizer_vectors(optimizer, trek_adamw((trek_adam_opts){ .lr = 3e-4, .weight_decay = TREK_ZERO })) */
+TREK_API int trek_optimizer_vectors(trek_optimizer *optimizer, trek_optimizer_spec spec);
+/* Asks for each parameter what it is to have, given what it has; those of a group that get the same make a new one together.
+ * Learning rates by layer: return now with now.options[0] times decay^(layers above). All or nothing but for lack of memory. */
+typedef trek_optimizer_spec (*trek_regroup_fn)(const char *name, trek_var *param, trek_optimizer_spec now, void *arg);
+TREK_API trek_status trek_optimizer_regroup(trek_optimizer *optimizer, trek_regroup_fn fn, void *arg);
+/* Moments and step counts begin anew; groups and learning rates stay. */
+TREK_API trek_status trek_optimizer_reset(trek_optimizer *optimizer);
 
 /* Scales all gradients so that their joint 2-norm is at most max_norm; returns the
  * norm before (f64; NaN and an error on failure). Gradients with a norm that is not finite: left alone. */

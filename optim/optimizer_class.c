@@ -27,6 +27,9 @@ static trek_status check_states(const trek_optimizer_class *klass)
         for (int other = 0; other < s; other++)
             if (klass->states[other].name && strcmp(klass->states[other].name, state->name) == 0)
                 return trek_fail(TREK_ERR_ARGUMENT, "%s: two states are called \"%s\"", klass->name, state->name);
+        if (state->extent != TREK_STATE_ELEMENTS && !klass->whole)
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: state \"%s\" has not one number for each element, and the class no `whole`",
+                             klass->name, state->name);
         if (!is_option(klass, state->kept_with))
             return trek_fail(TREK_ERR_ARGUMENT, "%s: state \"%s\" is kept with option %d, which is none", klass->name,
                              state->name,
@@ -40,8 +43,11 @@ static trek_status check_class(const trek_optimizer_class *klass)
     if (!klass)
         return trek_fail(TREK_ERR_ARGUMENT,
                          "optimizer: none is given; make the spec with trek_sgd, trek_adam or another of optim/optimizer.h");
-    if (!klass->name || !klass->update)
+    if (!klass->name || !(klass->update || klass->whole))
         return trek_fail(TREK_ERR_ARGUMENT, "optimizer: its class has no %s", klass->name ? "update" : "name");
+    if (klass->update && klass->whole)
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: a class has an update of elements or of whole parameters, not both",
+                         klass->name);
     if (!is_option(klass, 0) || strcmp(klass->options[0].name, "lr") != 0)
         return trek_fail(TREK_ERR_ARGUMENT, "%s: the first option of a class must be lr", klass->name);
     if (!is_option(klass, klass->maximize))

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Classes of optimizers: what sgd or adam is, in one constant struct, and how to write another. A class says which options it
  * has, what it keeps of each element, and how an element is updated; groups, learning rates, clipping, loss scaling, 16-bit
- * parameters, arenas, ranks, captured steps and checkpoints follow from that. For one of your own:
+ * parameters, arenas, ranks, captured steps and checkpoints follow from that. Where an element's update depends on the rest of
+ * its parameter, a class says how a whole parameter is updated (`whole`). For one of your own:
  *
  *     enum { LR, MOMENTUM, DECAY };      // options
  *     enum { STEP, KEEP, BETA, REST };   // numbers that are the same for all elements
@@ -44,11 +45,28 @@ typedef struct trek_optimizer_option {
     bool corrected;          /* kernels get 1 - value^step, too: the first such option in correction[0], and so on */
 } trek_optimizer_option;
 
-/* One number for each element, 0 at first, of the dtype in which parameters are updated. */
+/* What there is a number for. All but ELEMENTS are for classes of whole parameters, and cannot be averaged over ranks. */
+typedef enum trek_state_extent {
+    TREK_STATE_ELEMENTS, /* each element */
+    TREK_STATE_ROWS,     /* each row: the parameter's shape with 1 as the last size. With fewer than two dimensions: none */
+    TREK_STATE_COLUMNS,  /* each column: with 1 as the last size but one. With fewer than two dimensions: none */
+    TREK_STATE_VECTORS,  /* each element of parameters with fewer than two dimensions; of others: none */
+} trek_state_extent;
+
+/* Numbers for each parameter, 0 at first, of the dtype in which parameters are updated. */
 typedef struct trek_optimizer_state {
     const char *name; /* "exp_avg": checkpoints have "<parameter>.exp_avg". No dots, not "step" or "master" */
     int kept_with;    /* the option above 0 with which it is kept; 0: always */
+    trek_state_extent extent;
 } trek_optimizer_state;
+
+/* A whole parameter, for classes whose update of an element depends on the others: on a norm, or a product of matrices. */
+typedef struct trek_update_whole {
+    const trek_update_slice
+        *slice; /* all its elements; states without extent here are NULL. zero_grad and low are not its business */
+    trek_shape shape;
+    void *room;                     /* the bytes that the class asked for, in any state; 64-byte aligned */
+} trek_update_whole;
 
 /* Constant, and there as long as optimizers of it are. A class that breaks these rules is refused with ARGUMENT when an
  * optimizer is made. */
@@ -67,6 +85,14 @@ struct trek_optimizer_class {
     bool (*keeps_zeros)(const double *options);
     /* On the CPU, from TREK_UPDATE_ELEMENT or written out. */
     trek_update_fn update;
+    /* Instead of it: updates one parameter. Called for each by one thread, which may use the rank's others; ranks that share
+     * parameters update some each. It neither fails nor allocates, and gives the same bits whatever the number of threads.
+     * CPUs only. Parameters of such a class are always updated one by one: keeps_zeros means nothing. */
+    void (*whole)(trek_dtype dtype, const trek_update_whole *whole);
+    size_t (*room)(trek_dtype dtype, trek_shape shape, const double *options); /* bytes that whole needs; NULL: none */
+    /* Whether a group of these options can have a parameter of that shape: TREK_OK, or trek_fail. Asked before each step that
+     * updates others than the last one did. NULL: any. */
+    trek_status (*check_shape)(const char *name, trek_shape shape, const double *options);
     /* On GPUs: the name of a kernel of libtrek-cuda, which is built from the same text where the file is listed in
      * optim/meson.build. NULL: optimizers over parameters on a GPU are refused (UNSUPPORTED). */
     const char *gpu;

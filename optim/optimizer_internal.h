@@ -18,6 +18,7 @@
  * one group that were updated equally often. */
 typedef struct trek_optimizer_run {
     int part, group;
+    int segment;         /* the first */
     int64_t begin, end;  /* elements of the part */
     int64_t steps;       /* updates so far, this one not counted; 0 unless the class goes by steps */
     uint32_t fresh;      /* states that hold nothing yet */
@@ -59,11 +60,15 @@ struct trek_optimizer {
     bool *active;                      /* [n_segments] what runs were made for */
     uint32_t *written;                 /* [n_segments] bit s: state s has been written */
     trek_tensor *state[TREK_UPDATE_STATES][TREK_DTYPE_COUNT]; /* flat, in the arena's layout; NULL: not needed */
+    int64_t *
+        place[TREK_UPDATE_STATES]; /* [n_segments] where segments begin in states that are not in the arena's layout; else NULL */
+    struct trek_whole_rooms *rooms;    /* of classes of whole parameters */
     trek_device_update *device_update; /* steps are decided in the device's memory; NULL: by the host */
     trek_update_state last;            /* by the host: its last step */
     bool unscaled;                     /* trek_grad_scaler_unscale has been at the gradients since the last step, */
     bool found_inf;                    /* and found this */
     uint64_t edits;                    /* of groups and learning rates, by the program */
+    uint64_t resets;                   /* trek_optimizer_reset: how often, which others follow, too */
     uint64_t followed;                 /* trek_optimizer_follow: the edits that were taken over */
 };
 
@@ -88,21 +93,37 @@ trek_status trek_optimizer_find_kernel(const trek_optimizer_class *klass, const 
 trek_optimizer *trek_optimizer_new_over(trek_optimizer_spec spec, trek_arena *arena);
 trek_arena *trek_optimizer_arena(trek_optimizer *optimizer);
 
+/* --- optim/optimizer_whole.c: classes that update whole parameters --- */
+
+static inline bool trek_optimizer_is_whole(const trek_optimizer *optimizer) { return optimizer->klass->whole != NULL; }
+/* So many threads update at the same time, parameters of their own each (1 where nobody says so). MEMORY. */
+trek_status trek_optimizer_share(trek_optimizer *optimizer, int threads);
+/* Checks the active segments' shapes and makes rooms for them: ARGUMENT, MEMORY. */
+trek_status trek_optimizer_ready_whole(trek_optimizer *optimizer);
+/* One run, which is one parameter; slice: of all of it. */
+void trek_optimizer_apply_whole(trek_optimizer *optimizer, const trek_optimizer_run *run, trek_update_slice *slice);
+void trek_optimizer_free_rooms(trek_optimizer *optimizer);
+
+/* Where segment k's numbers of state s are, and how many; shape (may be NULL) as checkpoints have it. 0: none. */
+int64_t trek_optimizer_state_extent(const trek_optimizer *optimizer, int s, int k, int64_t *begin, trek_shape *shape);
+/* The numbers that state s has in a part. */
+int64_t trek_optimizer_state_count(const trek_optimizer *optimizer, int s, int part);
+
 /* Plans the update of the segments whose `used` is set and that are not frozen.
  * (trek_arena_mark_used sets it from this rank's gradients; with several ranks
  * the caller adds what the others used.) STATE if a parameter no longer lives
  * in the arena, the thread's error if one is set; then nothing has changed. */
 trek_status trek_optimizer_prepare(trek_optimizer *optimizer);
-/* Updates elements [begin, end) of a part, as far as they are planned. Gradients are
- * multiplied by grad_scale first and set to 0 afterwards if zero_grad. Threads may
+/* Updates elements [begin, end) of a part, as far as they are planned. Gradients are brought into [-value_limit, value_limit]
+ * first (<= 0: not), multiplied by grad_scale, and set to 0 afterwards if zero_grad. Threads may
  * call it at the same time for ranges that do not overlap; for the same bits whatever
  * the slicing there is nothing to heed: the update is element-wise. */
 void trek_optimizer_apply_range(trek_optimizer *optimizer, int part, int64_t begin, int64_t end, double grad_scale,
-                                bool zero_grad);
+                                double value_limit, bool zero_grad);
 /* The same with gradients from `grads`, the address of element 0 of a buffer in the part's layout
  * (which is what zero_grad then zeroes). */
 void trek_optimizer_apply_range_from(trek_optimizer *optimizer, int part, int64_t begin, int64_t end, void *grads,
-                                     double grad_scale, bool zero_grad);
+                                     double grad_scale, double value_limit, bool zero_grad);
 /* Once, after all ranges: step counts and versions of the parameters. */
 void trek_optimizer_commit(trek_optimizer *optimizer);
 

@@ -13,7 +13,10 @@ static trek_tensor *state_view(const trek_optimizer *optimizer, int s, const tre
 {
     trek_tensor *whole = optimizer->state[s][segment->part];
     trek_dtype dtype = optimizer->arena->parts[segment->part].wide;
-    return trek_tensor_make_part(whole, (size_t)segment->offset * trek_dtype_size(dtype), trek_var_shape(segment->param), dtype);
+    trek_shape shape;
+    int64_t begin;
+    trek_optimizer_state_extent(optimizer, s, (int)(segment - optimizer->arena->segments), &begin, &shape);
+    return trek_tensor_make_part(whole, (size_t)begin * trek_dtype_size(dtype), shape, dtype);
 }
 
 /* The same of the f32 copies of 16-bit parameters. */
@@ -27,7 +30,10 @@ static trek_tensor *master_view(const trek_arena *arena, const trek_arena_segmen
 static bool has_state(const trek_optimizer *optimizer, int s, int k)
 {
     const trek_arena_segment *segment = &optimizer->arena->segments[k];
-    return optimizer->state[s][segment->part] && segment->steps > 0 && optimizer->written[k] >> s & 1;
+    int64_t begin;
+    trek_shape shape;
+    return optimizer->state[s][segment->part] && segment->steps > 0 && optimizer->written[k] >> s & 1 &&
+           (trek_optimizer_state_extent(optimizer, s, k, &begin, &shape) > 0 || segment->count == 0);
 }
 
 /* Takes the tensor over, also on failure. */
@@ -150,9 +156,12 @@ static trek_status plan_entry(trek_optimizer *optimizer, const trek_optimizer_en
         return read_steps(entry, plan);
     const trek_arena_segment *segment = &optimizer->arena->segments[k];
     trek_shape shape = trek_tensor_shape(entry->tensor), own = trek_var_shape(segment->param);
+    int64_t begin;
+    if (state < TREK_UPDATE_STATES)
+        trek_optimizer_state_extent(optimizer, state, k, &begin, &own);
     if (!trek_shape_equal(shape, own) || !trek_dtype_is_float(trek_tensor_dtype(entry->tensor))) {
         char text[TREK_SHAPE_TEXT], own_text[TREK_SHAPE_TEXT];
-        return trek_fail(TREK_ERR_FORMAT, "optimizer state: '%s' is %s %s, the parameter %s", entry->name,
+        return trek_fail(TREK_ERR_FORMAT, "optimizer state: '%s' is %s %s, not %s", entry->name,
                          trek_shape_text(shape, text), trek_dtype_name(trek_tensor_dtype(entry->tensor)),
                          trek_shape_text(own, own_text));
     }
@@ -174,7 +183,10 @@ static trek_status check_whole(const trek_optimizer *optimizer, const import_pla
         for (int s = 0; s < TREK_UPDATE_STATES; s++) {
             const trek_optimizer_state *state = &optimizer->klass->states[s];
             any |= plan->has[s];
-            all &= plan->has[s] || !state->name || state->kept_with;
+            int64_t begin;
+            trek_shape shape;
+            all &= plan->has[s] || !state->name || state->kept_with ||
+                   (state->extent != TREK_STATE_ELEMENTS && trek_optimizer_state_extent(optimizer, s, k, &begin, &shape) == 0);
         }
         if (plan->has[STATE_STEP] ? !all : any)
             return trek_fail(TREK_ERR_FORMAT, "optimizer state: parameter '%s' has only a part of its state",
@@ -209,11 +221,15 @@ static void take_over(trek_optimizer *optimizer, const import_plan *plans)
             trek_tensor *whole = s == STATE_MASTER ? part->master : s < TREK_UPDATE_STATES ? optimizer->state[s][segment->part]
                 : NULL;
             trek_tensor *source = plans[k].source[s];
-            if (s < TREK_UPDATE_STATES && source)
-                optimizer->written[k] |= 1u << s;
+            int64_t begin = segment->offset, count = segment->count;
+            if (s < TREK_UPDATE_STATES) {
+                trek_shape shape;
+                count = trek_optimizer_state_extent(optimizer, s, k, &begin, &shape);
+                optimizer->written[k] |= source || (count == 0 && plans[k].has[STATE_STEP]) ? 1u << s : 0;
+            }
             if (whole && source)
-                arena->backend->copy_bytes(whole->data + (size_t)segment->offset * size, arena->device, source->data,
-                                           arena->device, (size_t)segment->count * size, NULL);
+                arena->backend->copy_bytes(whole->data + (size_t)begin * size, arena->device, source->data,
+                                           arena->device, (size_t)count * size, NULL);
         }
         segment->version = segment->param->data->storage->version - 1; /* whether the master fits is seen at the next step */
         segment->steps = plans[k].steps;

@@ -5,7 +5,7 @@
 
 enum { LR, ALPHA, EPS, WEIGHT_DECAY, MOMENTUM, CENTERED, MAXIMIZE };
 enum { SQUARE, BUFFER, MEAN }; /* states */
-enum { N_STEP, N_DECAY, N_ALPHA, N_REST, N_EPS, N_MOMENTUM };
+enum { N_STEP, N_DECAY, N_ALPHA, N_REST, N_EPS, N_MOMENTUM, N_FAR, N_WEIGHT };
 
 TREK_UPDATE_NUMBERS(rmsprop)
 {
@@ -16,18 +16,20 @@ TREK_UPDATE_NUMBERS(rmsprop)
     n[N_REST] = 1 - o[ALPHA];
     n[N_EPS] = o[EPS];
     n[N_MOMENTUM] = o[MOMENTUM];
-    return o[ALPHA] <= 0.5; /* the mean from the other end, as lerp does, which keeps it exact at both */
+    n[N_FAR] = o[ALPHA] <= 0.5; /* the mean from the other end, as lerp does, which keeps it exact at both */
+    n[N_WEIGHT] = n[N_FAR] != 0 ? -o[ALPHA] : 1 - o[ALPHA];
+    return 0;
 }
 
 /* Averages of what gets no gradient any more become 0 instead of denormal, as in Adam. */
-TREK_UPDATE_ELEMENT(rmsprop, 3, 1, 2, {
+TREK_UPDATE_ELEMENT(rmsprop, 3, 1, 1, {
     const T tiny = n[N_EPS] > 0 ? TREK_LEAST : 0;
     d = n[N_DECAY] != 0 ? d + n[N_DECAY] * *x : d;
     T square = s[SQUARE] * n[N_ALPHA] + n[N_REST] * d * d;
     square *= (T)(square >= tiny);
     T spread = s[SQUARE] = square;
     if (kept >> MEAN & 1) {
-        T mean = variant ? d - (d - s[MEAN]) * n[N_ALPHA] : s[MEAN] + n[N_REST] * (d - s[MEAN]);
+        T mean = (n[N_FAR] != 0 ? d : s[MEAN]) + n[N_WEIGHT] * (d - s[MEAN]);
         mean *= (T)(trek_magnitude(mean) >= tiny);
         s[MEAN] = mean;
         spread = square - mean * mean;

@@ -5,6 +5,7 @@
 
 #include <math.h>
 
+#include "optim/schedule_internal.h"
 #include "tensor/option_internal.h"
 
 static const double pi = 3.14159265358979323846;
@@ -242,6 +243,14 @@ static double value_at(const trek_schedule *s, int64_t step)
         return s->lr * pow(1.0 - part, s->numbers[0]);
     case TREK_SCHEDULE_INVERSE_SQRT:
         return s->lr * sqrt((double)s->steps[0] / ((double)step + (double)s->steps[0]));
+    case TREK_SCHEDULE_LINEAR:
+        return s->lr * (s->numbers[0] + (s->numbers[1] - s->numbers[0]) * part);
+    case TREK_SCHEDULE_RESTARTS:
+    case TREK_SCHEDULE_STABLE:
+    case TREK_SCHEDULE_LAMBDA:
+    case TREK_SCHEDULE_SEQUENTIAL:
+    case TREK_SCHEDULE_CHAINED:
+        return trek_schedule_composed(s, step);
     case TREK_SCHEDULE_NONE:
         break;
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Learning rates as functions of the step. A schedule is a value: no pointers,
- * nothing to free, copied by assignment; every rank computes the same from it. */
+/* Learning rates as functions of the step. A schedule is a value: nothing to free,
+ * copied by assignment; every rank computes the same from it. Its only state is the
+ * step, which a checkpoint has: training that goes on finds every schedule where it was. */
 #ifndef TREK_OPTIM_SCHEDULE_H
 #define TREK_OPTIM_SCHEDULE_H
 
@@ -19,9 +20,34 @@ typedef enum trek_schedule_kind {
     TREK_SCHEDULE_CYCLIC,
     TREK_SCHEDULE_POLYNOMIAL,
     TREK_SCHEDULE_INVERSE_SQRT,
+    TREK_SCHEDULE_LINEAR,
+    TREK_SCHEDULE_RESTARTS,
+    TREK_SCHEDULE_STABLE, /* trek_wsd_lr */
+    TREK_SCHEDULE_LAMBDA,
+    TREK_SCHEDULE_SEQUENTIAL,
+    TREK_SCHEDULE_CHAINED,
 } trek_schedule_kind;
 
 #define TREK_SCHEDULE_MILESTONES 16
+#define TREK_SCHEDULE_PARTS 6
+
+/* A function of the program's: of the step, and of nothing else that changes, the same on every rank. */
+typedef double (*trek_schedule_fn)(int64_t step, void *arg);
+
+/* One schedule among several. */
+typedef struct trek_schedule_part {
+    trek_schedule_kind kind;
+    int mode;
+    int first_milestone, n_milestones; /* of those of the whole */
+    int64_t begin;       /* its step 0 */
+    int64_t warmup;
+    int64_t steps[2];
+    double lr;
+    double numbers[3];
+    double scale;
+    trek_schedule_fn fn;
+    void *arg;
+} trek_schedule_part;
 
 /* Made by the functions below; the fields' meaning depends on the kind. */
 typedef struct trek_schedule {
@@ -34,6 +60,10 @@ typedef struct trek_schedule {
     double numbers[3];
     double scale;        /* of every rate; 0: 1 */
     int64_t milestones[TREK_SCHEDULE_MILESTONES];
+    trek_schedule_fn fn;
+    void *arg;
+    int n_parts;
+    trek_schedule_part parts[TREK_SCHEDULE_PARTS];
 } trek_schedule;
 
 /* Constructors. Steps count from 0 and are updates of the optimizer (call it
@@ -58,7 +88,26 @@ TREK_API trek_schedule trek_polynomial_lr(double lr, int64_t total, double power
  * the schedule of Vaswani et al. (2017) with peak lr. */
 TREK_API trek_schedule trek_inverse_sqrt_lr(double lr, int64_t timescale);
 
-typedef enum trek_anneal { TREK_ANNEAL_COSINE, TREK_ANNEAL_LINEAR } trek_anneal;
+/* lr times a factor that goes from `start` to `end` in `total` steps, and stays: LinearLR. */
+TREK_API trek_schedule trek_linear_lr(double lr, double start, double end, int64_t total);
+/* Half a cosine from lr to min in `first` steps, then from lr again, each time `mult` (>= 1) times as long:
+ * CosineAnnealingWarmRestarts (Loshchilov and Hutter, SGDR, 2017). */
+TREK_API trek_schedule trek_cosine_restarts_lr(double lr, int64_t first, int64_t mult, double min);
+/* lr * factor(step, arg): LambdaLR. A factor that is negative or not finite is ARGUMENT when it is asked for. Processes of a job
+ * cannot compare functions: each has to give the same. */
+TREK_API trek_schedule trek_lambda_lr(double lr, trek_schedule_fn factor, void *arg);
+/* The first schedule until step milestones[0], then the second from its own step 0, and so on: SequentialLR. n, at most
+ * TREK_SCHEDULE_PARTS, has n - 1 milestones, which increase. None of them may be sequential or chained itself. */
+TREK_API trek_schedule trek_sequential_lr(const trek_schedule *schedules, const int64_t *milestones, int n);
+/* The product of the rates of n schedules, as ChainedScheduler's: make all but one with lr 1. The rest as above. */
+TREK_API trek_schedule trek_chained_lr(const trek_schedule *schedules, int n);
+
+/* The last is 1 - sqrt(part), for trek_wsd_lr alone. */
+typedef enum trek_anneal { TREK_ANNEAL_COSINE, TREK_ANNEAL_LINEAR, TREK_ANNEAL_SQRT } trek_anneal;
+
+/* Warm-up, stable, decay (Hu and others, 2024): lr * (step + 1) / warmup, then lr for `stable` steps, then in `decay` steps down
+ * to min, where it stays. Each length may be 0. */
+TREK_API trek_schedule trek_wsd_lr(double lr, int64_t warmup, int64_t stable, int64_t decay, double min, trek_anneal anneal);
 
 typedef struct trek_onecycle_opts {
     double pct_start;        /* part of the steps that rises; default 0.3, in (0, 1) */

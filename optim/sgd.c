@@ -3,7 +3,7 @@
 #include "optim/class_internal.h"
 
 enum { LR, MOMENTUM, DAMPENING, WEIGHT_DECAY, NESTEROV, MAXIMIZE };
-enum { N_STEP, N_DECAY, N_MOMENTUM, N_REST, N_FIRST };
+enum { N_STEP, N_DECAY, N_MOMENTUM, N_REST, N_FIRST, N_NESTEROV };
 
 TREK_UPDATE_NUMBERS(sgd)
 {
@@ -12,15 +12,16 @@ TREK_UPDATE_NUMBERS(sgd)
     n[N_MOMENTUM] = s->options[MOMENTUM];
     n[N_REST] = 1 - s->options[DAMPENING];
     n[N_FIRST] = s->fresh & 1; /* the buffer takes the gradient as it is */
-    return s->options[NESTEROV] != 0;
+    n[N_NESTEROV] = s->options[NESTEROV];
+    return 0;
 }
 
-TREK_UPDATE_ELEMENT(sgd, 1, 0, 2, {
+TREK_UPDATE_ELEMENT(sgd, 1, 0, 1, {
     d = n[N_DECAY] != 0 ? d + n[N_DECAY] * *x : d;
     if (kept) {
         T moving = n[N_FIRST] != 0 ? d : s[0] * n[N_MOMENTUM] + n[N_REST] * d;
         moving *= (T)(trek_magnitude(moving) >= TREK_LEAST); /* as in Adam */
-        d = variant ? d + n[N_MOMENTUM] * moving : moving;
+        d = n[N_NESTEROV] != 0 ? d + n[N_MOMENTUM] * moving : moving;
         s[0] = moving;
     }
     *x = *x + n[N_STEP] * d;

@@ -16,6 +16,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <string.h>
 
 #include "tensor/update_slice.h"
 
@@ -33,7 +34,7 @@ static inline double trek_magnitude(double value) { return fabs(value); }
 
 /* Bytes of each array that are updated at a time, and how far ahead of them memory is asked for. The processor's own prefetching
  * stops at each page and shares its streams among the arrays: asking brings a sixth more of the memory's rate on one thread. */
-#define TREK_UPDATE_BLOCK 256
+#define TREK_UPDATE_BLOCK 512
 #define TREK_UPDATE_AHEAD 2048
 
 #define TREK_UPDATE_NUMBERS(name) static inline int name##_numbers(const trek_update_slice *s, double *n)
@@ -50,19 +51,77 @@ static inline double trek_magnitude(double value) { return fabs(value); }
             name##_slice_f32(slice, begin, end);                                                                  \
     }
 
+/* Blocks of a slice, one after the other: now[] are parameters, gradients and states, those that are not there excepted. What a
+ * last block lacks is a room of zeros: every element goes through the same instructions, and there is one copy of them. */
+enum { TREK_UPDATE_ARRAYS = 2 + TREK_UPDATE_STATES };
+typedef struct trek_update_walk {
+    char *base[TREK_UPDATE_ARRAYS], *now[TREK_UPDATE_ARRAYS];
+    int64_t at, bytes; /* at: the end of the block that now shows; among so many */
+    bool zero;         /* gradients, after use */
+    char room[TREK_UPDATE_ARRAYS][TREK_UPDATE_BLOCK] __attribute__((aligned(64)));
+} trek_update_walk;
+
+static inline void trek_update_walk_begin(trek_update_walk *w, const trek_update_slice *slice, unsigned kept, int64_t begin,
+                                          int64_t end, size_t size)
+{
+    for (int k = 0; k < TREK_UPDATE_ARRAYS; k++) {
+        void *whole = k == 0 ? slice->param : k == 1 ? slice->grad : kept >> (k - 2) & 1 ? slice->state[k - 2] : NULL;
+        w->base[k] = w->now[k] = whole ? (char *)whole + begin * (int64_t)size : NULL;
+    }
+    w->at = 0;
+    w->bytes = (end - begin) * (int64_t)size;
+    w->zero = slice->zero_grad;
+}
+
+static void trek_update_walk_last(trek_update_walk *w, int64_t from, bool back)
+{
+    size_t n = (size_t)(w->bytes - from);
+    for (int k = 0; k < TREK_UPDATE_ARRAYS; k++) {
+        if (w->base[k] && !back) {
+            memset(w->room[k], 0, TREK_UPDATE_BLOCK);
+            w->now[k] = (char *)memcpy(w->room[k], w->base[k] + from, n);
+        } else if (w->base[k] && k != 1) {
+            memcpy(w->base[k] + from, w->room[k], n);
+        }
+    }
+    if (back && w->zero)
+        memset(w->base[1] + from, 0, n);
+}
+
+static inline bool trek_update_walk_next(trek_update_walk *w)
+{
+    int64_t at = w->at;
+    if (at > w->bytes)
+        trek_update_walk_last(w, at - TREK_UPDATE_BLOCK, true);
+    w->at += TREK_UPDATE_BLOCK;
+    if (w->at > w->bytes) {
+        if (at < w->bytes)
+            trek_update_walk_last(w, at, false);
+        return at < w->bytes;
+    }
+    for (int k = 0; k < TREK_UPDATE_ARRAYS; k++) {
+        if (!w->base[k])
+            continue;
+        w->now[k] = w->base[k] + at;
+        for (int line = 0; line < TREK_UPDATE_BLOCK; line += 64)
+            __builtin_prefetch(w->now[k] + TREK_UPDATE_AHEAD + line);
+    }
+    return true;
+}
+
 #define TREK_UPDATE_LOOPS(name, type, suffix, states, always, variants, ...)                                      \
     static inline __attribute__((always_inline)) void name##_element_##suffix(type *x, type d, type *s, const type *n, \
                                                                               unsigned kept, int variant)         \
     {                                                                                                             \
         typedef type T;                                                                                           \
-        (void)s, (void)kept, (void)variant, (void)sizeof(T);                                                      \
+        (void)x, (void)d, (void)s, (void)n, (void)kept, (void)variant, (void)sizeof(T);                           \
         __VA_ARGS__                                                                                               \
     }                                                                                                             \
-    static inline __attribute__((always_inline)) void name##_elements_##suffix(type *__restrict p, type *__restrict g, \
-        type *__restrict a, type *__restrict b, type *__restrict c, int64_t count, type scale, const type *n, unsigned kept, \
-        int variant, bool zero)                                                                                   \
+    static inline __attribute__((always_inline)) void name##_block_##suffix(type *__restrict p, const type *__restrict g, \
+        type *__restrict a, type *__restrict b, type *__restrict c, type scale, const type *__restrict n, unsigned kept, \
+        int variant)                                                                                              \
     {                                                                                                             \
-        for (int64_t i = 0; i < count; i++) {                                                                     \
+        for (int i = 0; i < (int)(TREK_UPDATE_BLOCK / sizeof(type)); i++) {                                       \
             type x = p[i], s[TREK_UPDATE_STATES] = { kept & 1 ? a[i] : 0, kept & 2 ? b[i] : 0, kept & 4 ? c[i] : 0 }; \
             name##_element_##suffix(&x, g[i] * scale, s, n, kept, variant);                                       \
             p[i] = x;                                                                                             \
@@ -72,62 +131,42 @@ static inline double trek_magnitude(double value) { return fabs(value); }
                 b[i] = s[1];                                                                                      \
             if (kept & 4)                                                                                         \
                 c[i] = s[2];                                                                                      \
-            if (zero)                                                                                             \
-                g[i] = 0;                                                                                         \
         }                                                                                                         \
-    }                                                                                                             \
-    static inline __attribute__((always_inline)) void name##_loop_##suffix(const trek_update_slice *slice, const type *n, \
-        int64_t begin, int64_t end, unsigned kept, int variant, bool zero)                                        \
-    {                                                                                                             \
-        enum { BLOCK = TREK_UPDATE_BLOCK / sizeof(type) };                                                        \
-        type *__restrict p = (type *)slice->param + begin, *__restrict g = (type *)slice->grad + begin;           \
-        type *__restrict a = kept & 1 ? (type *)slice->state[0] + begin : NULL;                                   \
-        type *__restrict b = kept & 2 ? (type *)slice->state[1] + begin : NULL;                                   \
-        type *__restrict c = kept & 4 ? (type *)slice->state[2] + begin : NULL;                                   \
-        const type scale = (type)slice->grad_scale;                                                               \
-        int64_t at = 0;                                                                                           \
-        for (; at + BLOCK <= end - begin; at += BLOCK) {                                                          \
-            const void *ahead[] = { p + at, g + at, kept & 1 ? a + at : NULL, kept & 2 ? b + at : NULL,           \
-                                    kept & 4 ? c + at : NULL };                                                   \
-            for (int k = 0; k < 2 + TREK_UPDATE_STATES; k++)                                                      \
-                for (int line = 0; line < TREK_UPDATE_BLOCK && (k < 2 || kept >> (k - 2) & 1); line += 64)        \
-                    __builtin_prefetch((const char *)ahead[k] + TREK_UPDATE_AHEAD + line);                        \
-            name##_elements_##suffix(p + at, g + at, kept & 1 ? a + at : NULL, kept & 2 ? b + at : NULL,          \
-                                     kept & 4 ? c + at : NULL, BLOCK, scale, n, kept, variant, zero);             \
-        }                                                                                                         \
-        name##_elements_##suffix(p + at, g + at, kept & 1 ? a + at : NULL, kept & 2 ? b + at : NULL,              \
-                                 kept & 4 ? c + at : NULL, end - begin - at, scale, n, kept, variant, zero);      \
     }                                                                                                             \
     static void name##_slice_##suffix(const trek_update_slice *slice, int64_t begin, int64_t end)                 \
     {                                                                                                             \
         double wide[TREK_UPDATE_NUMBERS_MOST] = { 0 };                                                            \
         type n[TREK_UPDATE_NUMBERS_MOST];                                                                         \
         const int variant = (variants) > 1 ? name##_numbers(slice, wide) : (name##_numbers(slice, wide), 0);      \
-        const unsigned kept = slice->kept | (always);                                                             \
         for (int k = 0; k < TREK_UPDATE_NUMBERS_MOST; k++)                                                        \
             n[k] = (type)wide[k];                                                                                 \
-        TREK_UPDATE_CASE(name, suffix, 0, states, always, variants)                                               \
-        TREK_UPDATE_CASE(name, suffix, 1, states, always, variants)                                               \
-        TREK_UPDATE_CASE(name, suffix, 2, states, always, variants)                                               \
-        TREK_UPDATE_CASE(name, suffix, 3, states, always, variants)                                               \
-        TREK_UPDATE_CASE(name, suffix, 4, states, always, variants)                                               \
-        TREK_UPDATE_CASE(name, suffix, 5, states, always, variants)                                               \
-        TREK_UPDATE_CASE(name, suffix, 6, states, always, variants)                                               \
-        TREK_UPDATE_CASE(name, suffix, 7, states, always, variants)                                               \
+        const unsigned kept = slice->kept | (always);                                                             \
+        trek_update_walk w;                                                                                       \
+        trek_update_walk_begin(&w, slice, kept, begin, end, sizeof(type));                                        \
+        while (trek_update_walk_next(&w)) {                                                                       \
+            type *p = (type *)w.now[0], *g = (type *)w.now[1], *a = (type *)w.now[2], *b = (type *)w.now[3],      \
+                 *c = (type *)w.now[4];                                                                           \
+            const type scale = (type)slice->grad_scale;                                                           \
+            TREK_UPDATE_CASE(name, suffix, 0, states, always, variants)                                           \
+            TREK_UPDATE_CASE(name, suffix, 1, states, always, variants)                                           \
+            TREK_UPDATE_CASE(name, suffix, 2, states, always, variants)                                           \
+            TREK_UPDATE_CASE(name, suffix, 3, states, always, variants)                                           \
+            TREK_UPDATE_CASE(name, suffix, 4, states, always, variants)                                           \
+            TREK_UPDATE_CASE(name, suffix, 5, states, always, variants)                                           \
+            TREK_UPDATE_CASE(name, suffix, 6, states, always, variants)                                           \
+            TREK_UPDATE_CASE(name, suffix, 7, states, always, variants)                                           \
+            for (int i = 0; w.zero && i < (int)(TREK_UPDATE_BLOCK / sizeof(type)); i++) /* they are in cache */   \
+                g[i] = 0;                                                                                         \
+        }                                                                                                         \
     }
 
-/* The loops for one set of states, where it is one that the class can have. */
+/* The loop for one set of states, where it is one that the class can have. */
 #define TREK_UPDATE_CASE(name, suffix, set, states, always, variants)                                             \
     if ((set) < 1 << (states) && ((set) & (always)) == (always) && kept == (set)) {                               \
-        if ((variants) > 1 && variant && slice->zero_grad)                                                        \
-            name##_loop_##suffix(slice, n, begin, end, set, 1, true);                                             \
-        else if ((variants) > 1 && variant)                                                                       \
-            name##_loop_##suffix(slice, n, begin, end, set, 1, false);                                            \
-        else if (slice->zero_grad)                                                                                \
-            name##_loop_##suffix(slice, n, begin, end, set, 0, true);                                             \
+        if ((variants) > 1 && variant)                                                                            \
+            name##_block_##suffix(p, g, a, b, c, scale, n, set, 1);                                               \
         else                                                                                                      \
-            name##_loop_##suffix(slice, n, begin, end, set, 0, false);                                            \
-        return;                                                                                                   \
+            name##_block_##suffix(p, g, a, b, c, scale, n, set, 0);                                               \
     }
 
 #define TREK_UPDATE_ELEMENT(name, states, always, variants, ...)                                                  \

@@ -205,9 +205,7 @@ TREK_WIDE_INLINE F M(normal_cdf)(F x, F *density)
     F magnitude = M(at_most)(M(magnitude)(x), 12.75f);
     *density = M(choose)(magnitude, K(12.75f), M(exp_of_square)(magnitude, 0.5f), K(0.0f));
     F tail = 0.5f * M(erfcx)(magnitude * 0x1.6a09e6p-1f) * *density;
-    F large = M(choose)(x, K(0.0f), tail, 1.0f - tail);
-    F small = FMA(K(0.5f), M(erf_small)(x * 0x1.6a09e6p-1f), K(0.5f)); /* exact to the last bit or so */
-    return M(choose)(magnitude, K(1.28f), small, large);
+    return M(choose)(x, K(0.0f), tail, 1.0f - tail);
 }
 TREK_WIDE_INLINE F M(gelu)(F x)
 {

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tensor/pointwise.h"
 #include "tensor/number_internal.h"
 #include "tensor/op.h"
 
@@ -87,6 +88,13 @@ static trek_status same_layout(trek_op_call *call, trek_dtype dtype)
 }
 
 trek_status trek_infer_same(trek_op_call *call) { return same_layout(call, dtype_of(call, 0)); }
+trek_status trek_infer_pointwise(trek_op_call *call)
+{
+    int64_t kind = call->attrs.i[0];
+    if (kind < 0 || kind >= TREK_POINTWISE_KINDS)
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "%lld is no activation", (long long)kind);
+    return trek_infer_same(call);
+}
 trek_status trek_infer_to_bool(trek_op_call *call) { return same_layout(call, TREK_BOOL); }
 /* ... row-major whatever the input is */
 trek_status trek_infer_same_dense(trek_op_call *call) { return same_shape(call, dtype_of(call, 0)); }
@@ -252,9 +260,9 @@ trek_status trek_infer_dim_sum(trek_op_call *call)
 
 trek_status trek_infer_flip(trek_op_call *call)
 {
-    if (call->attrs.i[0] == 0) /* none listed: none */
-        return same_shape(call, dtype_of(call, 0));
-    return reduced_dims(call) ? same_shape(call, dtype_of(call, 0)) : trek_error_status();
+    if (call->attrs.i[0] != 0 && !reduced_dims(call)) /* none listed: none */
+        return trek_error_status();
+    return output_alike(call, call->inputs[0]->ndim, call->inputs[0]->sizes, dtype_of(call, 0));
 }
 
 trek_status trek_infer_cat(trek_op_call *call)

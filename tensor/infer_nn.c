@@ -537,6 +537,45 @@ trek_status trek_infer_batch_norm_backward(trek_op_call *call)
     return norm_backward(call, x->sizes[1], 1, &x->sizes[1]);
 }
 
+/* Groups of all samples. */
+static trek_status group_norm_sizes(const trek_op_call *call, const trek_tensor *x, int64_t *groups)
+{
+    int64_t count = call->attrs.i[0];
+    char text[TREK_SHAPE_TEXT];
+    if (x->ndim < 2)
+        return trek_op_fail(call, TREK_ERR_SHAPE, "needs at least 2 dimensions, got %s", trek_tensor_shape_text(x, text));
+    if (count < 1 || x->sizes[1] % count != 0)
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "%lld channels in %lld groups", (long long)x->sizes[1], (long long)count);
+    *groups = x->sizes[1] > 0 ? x->sizes[0] * count : 0; /* of no channels there are any number of groups */
+    return TREK_OK;
+}
+
+trek_status trek_infer_group_norm(trek_op_call *call);
+trek_status trek_infer_group_norm(trek_op_call *call)
+{
+    const trek_tensor *x = call->inputs[0];
+    int64_t groups = 0;
+    TRY(group_norm_sizes(call, x, &groups));
+    for (int k = 1; k < 3; k++) {
+        TRY(need_vector(call, k == 1 ? "weight" : "bias", input(call, k), x->sizes[1]));
+        TRY(need_float(call, k == 1 ? "weight" : "bias", input(call, k)));
+    }
+    if (groups > 0 && x->numel == call->attrs.i[0])
+        return trek_op_fail(call, TREK_ERR_SHAPE, "needs more than one value for each group");
+    TRY(trek_op_output(call, 0, x->ndim, x->sizes, (trek_dtype)x->dtype));
+    TRY(trek_op_output(call, 1, 1, &groups, statistics_dtype((trek_dtype)x->dtype)));
+    return trek_op_output(call, 2, 1, &groups, statistics_dtype((trek_dtype)x->dtype));
+}
+
+trek_status trek_infer_group_norm_backward(trek_op_call *call);
+trek_status trek_infer_group_norm_backward(trek_op_call *call)
+{
+    const trek_tensor *x = call->inputs[1];
+    int64_t groups = 0;
+    TRY(group_norm_sizes(call, x, &groups));
+    return norm_backward(call, groups, 1, &x->sizes[1]);
+}
+
 /* -- embedding and cross entropy -- */
 
 static trek_status check_padding_index(const trek_op_call *call, int64_t index, int64_t rows)

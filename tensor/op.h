@@ -62,8 +62,22 @@ enum {
 #define TREK_NUMBERS (TREK_FLOATS | TREK_INTS)
 #define TREK_ALL (TREK_NUMBERS | TREK_BIT(BOOL))
 
-/* Of d = x - target: d^2; |d|; d^2 / (2 beta), and |d| - beta / 2 from beta on; the cross entropy of sigmoid(x). */
-enum trek_pointwise_loss { TREK_LOSS_SQUARED, TREK_LOSS_ABSOLUTE, TREK_LOSS_SMOOTH, TREK_LOSS_LOGISTIC, TREK_LOSS_KINDS };
+/* Of d = x - target: d^2; |d|; d^2 / (2 beta), and |d| - beta / 2 from beta on; the cross entropy of sigmoid(x); of
+ * probabilities x, whose logarithms end at -100 and the slope's x (1 - x) at 1e-12. */
+enum trek_pointwise_loss {
+    TREK_LOSS_SQUARED,
+    TREK_LOSS_ABSOLUTE,
+    TREK_LOSS_SMOOTH,
+    TREK_LOSS_LOGISTIC,
+    TREK_LOSS_BINARY,
+    TREK_LOSS_KINDS
+};
+
+/* What kthvalue's row chooses: the element at place count - 1 in order; the median of (n - 1) / 2, or the first NaN; that of
+ * those which are no NaN, if there is one. */
+enum trek_order_choice { TREK_ORDER_KTH, TREK_ORDER_MEDIAN, TREK_ORDER_NANMEDIAN, TREK_ORDER_CHOICES };
+/* What scatter_reduce's row makes of several. */
+enum trek_scatter_kind { TREK_SCATTER_PROD, TREK_SCATTER_AMAX, TREK_SCATTER_AMIN, TREK_SCATTER_KINDS };
 
 /* What the gradient of an input needs: bits of inputs and outputs. */
 #define TREK_I(k) (1u << (k))

@@ -12,30 +12,42 @@ typedef enum trek_activation { TREK_ACTIVATION_NONE, TREK_ACTIVATION_RELU, TREK_
 
 typedef enum trek_reduction { TREK_REDUCTION_MEAN, TREK_REDUCTION_SUM, TREK_REDUCTION_NONE } trek_reduction;
 
-/* Two-dimensional: [0] is height, [1] width; where [1] is 0 it takes [0]'s value. */
+/* What becomes of several elements that go to one place. */
+typedef enum trek_scatter_reduction {
+    TREK_SCATTER_SUM, TREK_SCATTER_PRODUCT, TREK_SCATTER_MEAN, TREK_SCATTER_MAX, TREK_SCATTER_MIN
+} trek_scatter_reduction;
+
+/* A quantile between two elements. */
+typedef enum trek_interpolation {
+    TREK_INTERPOLATION_LINEAR, TREK_INTERPOLATION_LOWER, TREK_INTERPOLATION_HIGHER, TREK_INTERPOLATION_MIDPOINT,
+    TREK_INTERPOLATION_NEAREST
+} trek_interpolation;
+
+/* Of two dimensions [0] is height, [1] width; of three (autograd/spatial.h) [0] is depth; of one [0] alone counts. Where a later
+ * one is 0 it takes the value before it. */
 typedef struct trek_conv_opts {
-    int64_t stride[2];    /* default 1 */
-    int64_t padding[2];   /* default 0; a width left 0 is the height's: TREK_ZERO for 0 */
-    int64_t dilation[2];  /* default 1 */
+    int64_t stride[3];    /* default 1 */
+    int64_t padding[3];   /* default 0; a width left 0 is the height's: TREK_ZERO for 0 */
+    int64_t dilation[3];  /* default 1 */
     int64_t groups;       /* default 1; divides the channels in and out */
 } trek_conv_opts;
 
 /* A transposed convolution: conv2d's gradient with respect to its input. */
 typedef struct trek_conv_transpose_opts {
-    int64_t stride[2];         /* default 1 */
-    int64_t padding[2];        /* default 0; taken off the result's edges; a width left 0 is the height's: TREK_ZERO for 0 */
-    int64_t output_padding[2]; /* default 0; rows and columns more at the end, fewer than stride or dilation; a width as above */
-    int64_t dilation[2];       /* default 1 */
+    int64_t stride[3];         /* default 1 */
+    int64_t padding[3];        /* default 0; taken off the result's edges; a width left 0 is the height's: TREK_ZERO for 0 */
+    int64_t output_padding[3]; /* default 0; rows and columns more at the end, fewer than stride or dilation; a width as above */
+    int64_t dilation[3];       /* default 1 */
     int64_t groups;            /* default 1; divides the channels in and out */
-    int64_t output_size[2];    /* if given, height and width of the result, from which the output padding follows; the width is
+    int64_t output_size[3];    /* if given, height and width of the result, from which the output padding follows; the width is
                                 * the height's unless given, and output_padding not looked at */
 } trek_conv_transpose_opts;
 
 typedef struct trek_pool_opts {
-    int64_t kernel[2];       /* required */
-    int64_t stride[2];       /* default: kernel */
-    int64_t padding[2];      /* default 0; at most half the kernel; a width left 0 is the height's: TREK_ZERO for 0 */
-    int64_t dilation[2];     /* default 1; max pooling only: a window wholly in the padding gives the lowest number, its
+    int64_t kernel[3];       /* required */
+    int64_t stride[3];       /* default: kernel */
+    int64_t padding[3];      /* default 0; at most half the kernel; a width left 0 is the height's: TREK_ZERO for 0 */
+    int64_t dilation[3];     /* default 1; max pooling only: a window wholly in the padding gives the lowest number, its
                                 gradient goes nowhere (PyTorch writes it elsewhere, out of bounds, too) */
     bool ceil_mode;          /* default false */
     bool exclude_padding;    /* average pooling: divide by the elements inside the input; default false */

@@ -48,6 +48,13 @@
 #define TREK_PARAMS_UNARY_FLAG(T) T *x, bool flag
 #define TREK_INPUTS_UNARY_FLAG(T) TREK_IN(T, x)
 #define TREK_ATTRS_UNARY_FLAG a->i[0] = flag
+/* i[0] = kind, f[0], f[1] */
+#define TREK_PARAMS_KIND(T) T *x, int64_t kind, double first, double second
+#define TREK_INPUTS_KIND(T) TREK_IN(T, x)
+#define TREK_ATTRS_KIND (a->i[0] = kind, a->f[0] = first, a->f[1] = second)
+#define TREK_PARAMS_BINARY_KIND(T) T *x, T *y, int64_t kind, double first, double second
+#define TREK_INPUTS_BINARY_KIND(T) TREK_IN(T, x, y)
+#define TREK_ATTRS_BINARY_KIND (a->i[0] = kind, a->f[0] = first, a->f[1] = second)
 #define TREK_PARAMS_BINARY_FLAG(T) T *x, T *y, bool flag
 #define TREK_INPUTS_BINARY_FLAG(T) TREK_IN(T, x, y)
 #define TREK_ATTRS_BINARY_FLAG a->i[0] = flag
@@ -72,6 +79,23 @@
 #define TREK_PARAMS_TERNARY_DIM(T) T *x, T *y, T *z, int dim
 #define TREK_INPUTS_TERNARY_DIM(T) TREK_IN(T, x, y, z)
 #define TREK_ATTRS_TERNARY_DIM a->i[0] = dim
+
+/* i[0] = dim, i[1] = flag (sort: descending) */
+#define TREK_PARAMS_DIM_FLAG(T) T *x, int dim, bool flag
+#define TREK_INPUTS_DIM_FLAG(T) TREK_IN(T, x)
+#define TREK_ATTRS_DIM_FLAG (a->i[0] = dim, a->i[1] = flag)
+/* i[0] = dim, i[1] = count; i[2]: topk's largest; trek_order_choice of kthvalue, which alone looks at the count */
+#define TREK_PARAMS_DIM_COUNT(T) T *x, int dim, int64_t count, int which
+#define TREK_INPUTS_DIM_COUNT(T) TREK_IN(T, x)
+#define TREK_ATTRS_DIM_COUNT (a->i[0] = dim, a->i[1] = count, a->i[2] = which)
+/* i[0] = dim, i[1] = trek_scatter_kind */
+#define TREK_PARAMS_TERNARY_DIM_NUMBER(T) T *x, T *y, T *z, int dim, int kind
+#define TREK_INPUTS_TERNARY_DIM_NUMBER(T) TREK_IN(T, x, y, z)
+#define TREK_ATTRS_TERNARY_DIM_NUMBER (a->i[0] = dim, a->i[1] = kind)
+/* i[0] = offset, i[1], i[2] = dims */
+#define TREK_PARAMS_DIAGONAL(T) T *x, int64_t offset, int dim1, int dim2
+#define TREK_INPUTS_DIAGONAL(T) TREK_IN(T, x)
+#define TREK_ATTRS_DIAGONAL (a->i[0] = offset, a->i[1] = dim1, a->i[2] = dim2)
 
 /* i[0], i[1] = dims to exchange */
 #define TREK_PARAMS_DIM2(T) T *x, int first, int second
@@ -198,6 +222,15 @@
 #define TREK_PARAMS_BATCH_NORM_GRAD(T) T *grad, T *x, T *mean, T *rstd, T *weight, bool training
 #define TREK_INPUTS_BATCH_NORM_GRAD(T) TREK_IN(T, grad, x, mean, rstd, weight)
 #define TREK_ATTRS_BATCH_NORM_GRAD a->i[0] = training
+
+/* group_norm: x [N, C, ...], weight, bias [C] or NULL; i[0] = groups, which divides C, f[0] = eps.
+ * outputs: y, mean [N groups], rstd [N groups] */
+#define TREK_PARAMS_GROUP_NORM(T) T *x, T *weight, T *bias, int64_t groups, double eps
+#define TREK_INPUTS_GROUP_NORM(T) TREK_IN(T, x, weight, bias)
+#define TREK_ATTRS_GROUP_NORM (a->i[0] = groups, a->f[0] = eps)
+#define TREK_PARAMS_GROUP_NORM_GRAD(T) T *grad, T *x, T *mean, T *rstd, T *weight, int64_t groups
+#define TREK_INPUTS_GROUP_NORM_GRAD(T) TREK_IN(T, grad, x, mean, rstd, weight)
+#define TREK_ATTRS_GROUP_NORM_GRAD a->i[0] = groups
 
 /* dropout: f[0] = p; i[0] = seed, i[1] = step, i[2] = draw, i[3] = place of element 0.
  * Element e is kept if the Philox number of place i[3] + e (row-major) is >= p; kept ones are divided by 1 - p. */

@@ -48,7 +48,7 @@ void trek_ranges_start(void)
 {
     const trek_trace_sink *nobody = NULL;
     if (trek_ranges_wanted())
-        atomic_compare_exchange_strong(&trek_trace, &nobody, &trek_ranges_sink);
+        atomic_compare_exchange_strong(&trek_trace_now, &nobody, &trek_ranges_sink);
 }
 
 void trek_ranges_enter(const char *name)

@@ -10,7 +10,7 @@
 #include "tensor/rank_context.h"
 #include "tensor/thread_end.h"
 
-_Atomic(const trek_trace_sink *) trek_trace;
+_Atomic(const trek_trace_sink *) trek_trace_now;
 atomic_bool trek_trace_recording;
 static atomic_uint recording_number; /* of the recordings that have begun */
 
@@ -98,7 +98,7 @@ static int push(trek_trace_kind kind, const char *name)
 
 static void enter(const char *name)
 {
-    const trek_trace_sink *sink = atomic_load_explicit(&trek_trace, memory_order_acquire);
+    const trek_trace_sink *sink = atomic_load_explicit(&trek_trace_now, memory_order_acquire);
     if (sink && sink->enter)
         sink->enter(name);
 }
@@ -136,7 +136,7 @@ static void count_inside(const trek_trace_record *record)
 
 static void tell(trek_trace_record *record)
 {
-    const trek_trace_sink *sink = atomic_load_explicit(&trek_trace, memory_order_acquire);
+    const trek_trace_sink *sink = atomic_load_explicit(&trek_trace_now, memory_order_acquire);
     record->rank = trek_rank_here.rank;
     if (sink && sink->leave)
         sink->leave(record->name);
@@ -266,7 +266,7 @@ int64_t trek_trace_entered(const char *name)
 
 void trek_trace_end(const char *name, int64_t start_ns, int64_t detail)
 {
-    const trek_trace_sink *sink = atomic_load_explicit(&trek_trace, memory_order_acquire);
+    const trek_trace_sink *sink = atomic_load_explicit(&trek_trace_now, memory_order_acquire);
     if (!sink || !start_ns)
         return;
     if (sink->leave)
@@ -287,7 +287,7 @@ void trek_trace_end(const char *name, int64_t start_ns, int64_t detail)
 
 void trek_trace_event(const char *name, double value)
 {
-    const trek_trace_sink *sink = atomic_load_explicit(&trek_trace, memory_order_acquire);
+    const trek_trace_sink *sink = atomic_load_explicit(&trek_trace_now, memory_order_acquire);
     if (sink && sink->event)
         sink->event(name, trek_rank_here.rank, trek_clock_ns(), value, sink->arg);
 }

@@ -48,7 +48,7 @@ typedef struct trek_trace_sink {
     void (*frame)(trek_trace_record *record, void *arg);
 } trek_trace_sink;
 
-extern _Atomic(const trek_trace_sink *) trek_trace; /* NULL: off */
+extern _Atomic(const trek_trace_sink *) trek_trace_now; /* NULL: off */
 
 /* Monotonic nanoseconds. */
 int64_t trek_clock_ns(void);
@@ -59,7 +59,7 @@ int64_t trek_trace_entered(const char *name);
 /* Begins a span, under the name that it will be ended by; its start, or 0 while nobody listens. */
 static inline int64_t trek_trace_enter(const char *name)
 {
-    return atomic_load_explicit(&trek_trace, memory_order_relaxed) ? trek_trace_entered(name) : 0;
+    return atomic_load_explicit(&trek_trace_now, memory_order_relaxed) ? trek_trace_entered(name) : 0;
 }
 /* Reports a span of the calling thread's rank that began at start_ns (0: nothing). */
 void trek_trace_end(const char *name, int64_t start_ns, int64_t detail);

@@ -177,6 +177,7 @@ TREK_ON_BOTH void trek_update_slice_of(const trek_update *update, const trek_upd
     s->step = group->by_step ? segment->steps : 0;
     s->grad_scale = group->maximize ? -update->state->grad_scale : update->state->grad_scale;
     s->zero_grad = zero_grads;
+    s->value_limit = update->state->value_limit;
     s->low = run->low;
     s->low_dtype = (trek_dtype)run->low_dtype;
 }

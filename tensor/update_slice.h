@@ -25,6 +25,7 @@ typedef struct trek_update_slice {
     uint32_t kept, fresh;             /* bit k: state k is kept; it is kept and was never written */
     double grad_scale;                /* gradients are multiplied by it before all else */
     bool zero_grad;                   /* and set to 0 after use */
+    double value_limit; /* for whoever calls the kernel: gradients are brought into [-limit, limit] before; <= 0: not */
     void *low;                        /* for whoever calls the kernel: 16-bit parameters, rewritten from param; NULL: none */
     trek_dtype low_dtype;
 } trek_update_slice;

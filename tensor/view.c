@@ -16,14 +16,15 @@ int trek_normalize_dim(int64_t dim, int ndim, const char *op)
 trek_status trek_resolve_shape(trek_shape *shape, int64_t numel, const char *op)
 {
     char text[TREK_SHAPE_TEXT];
-    int64_t known = 1;
+    int64_t known = 1, span = 8; /* bytes of the largest dtype, those of no elements as well: strides are steps of it */
     int open = -1;
     bool bad = shape->ndim < 0 || shape->ndim > TREK_MAX_DIMS;
     for (int d = 0; !bad && d < shape->ndim; d++) {
         if (shape->sizes[d] == -1 && open < 0)
             open = d;
         else
-            bad = shape->sizes[d] < 0 || __builtin_mul_overflow(known, shape->sizes[d], &known);
+            bad = shape->sizes[d] < 0 || __builtin_mul_overflow(known, shape->sizes[d], &known) ||
+                  __builtin_mul_overflow(span, shape->sizes[d] > 1 ? shape->sizes[d] : 1, &span);
     }
     if (!bad && open >= 0) {
         bad = known == 0 || numel % known != 0;

@@ -26,7 +26,9 @@ for line in log.read_text().splitlines() if log.exists() else []:
         good += 1
     if broken:
         print(f"FAILED: {test['name']} ({test['result']})", file=sys.stderr)
-        for found in re.findall(r"^\[  FAILED  \] .*$|^ERROR: .*$|^.*ERROR: \w+Sanitizer.*$|^WARNING: ThreadSanitizer.*$", text, re.M)[:12]:
-            print(f"    {found}", file=sys.stderr)
+        whys = (r"^\[  FAILED  \] .*$|^(?:\[  ERROR   \] ---|ERROR:) .*(?:\n(?!\[|ERROR:).*){0,5}"
+                r"|^.*ERROR: \w+Sanitizer.*$|^WARNING: ThreadSanitizer.*$")
+        for why in re.findall(whys, text, re.M)[:12]: # with the lines that follow a message: it may be one of several
+            print("    " + why.replace("\n", "\n    "), file=sys.stderr)
     passed, failed, skipped = passed + good, failed + bad, skipped + left
 print(passed, failed, skipped)

@@ -91,7 +91,7 @@ apt_install() {
     as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$@" >"$work/apt.log" 2>&1
 }
 base_packages=(meson ninja-build gcc g++ pkg-config zlib1g-dev libcmocka-dev libdnnl-dev python3 libopenmpi-dev openmpi-bin
-    libgloo-dev iproute2)
+    libgloo-dev iproute2 liblapack3 libfftw3-single3 libfftw3-double3)
 all_packages=(python3-venv clang clang-format clang-tidy gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)
 
 # with clang's runtime for sanitizers and libFuzzer, of the version that `clang` is

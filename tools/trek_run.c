@@ -465,14 +465,14 @@ static void note_end(const options *o, int rank, int status)
         return;
     first_failure = first_failure ? first_failure : code;
     first_failed = rank;
-    fprintf(stderr, "trek-run: rank %.*s", (int)strcspn(end, "\n"), end);
+    char then[64] = ""; /* its last words are passed on first: one line is one write */
     if (start_again(o, rank))
-        fprintf(stderr, "; it is started again (%d of %d)", restarted, o->restarts);
+        snprintf(then, sizeof then, "; it is started again (%d of %d)", restarted, o->restarts);
     else if (running > 0 && !has_failed(o))
-        fprintf(stderr, "; the others go on");
+        snprintf(then, sizeof then, "; the others go on");
     else if (running > 0)
-        fprintf(stderr, "; the others have %g s to end", o->grace);
-    fprintf(stderr, "\n");
+        snprintf(then, sizeof then, "; the others have %g s to end", o->grace);
+    fprintf(stderr, "trek-run: rank %.*s%s\n", (int)strcspn(end, "\n"), end, then);
 }
 
 /* Ranks that have ended, one after the other as they did. */

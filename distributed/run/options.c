@@ -11,9 +11,9 @@
 
 #define FAIL(...) return trek_fail(TREK_ERR_ARGUMENT, "trek_trainer_run: " __VA_ARGS__)
 
-static trek_status check_required(const trek_run_opts *o)
+static trek_status check_required(const trek_run_opts *o, const trek_module *module)
 {
-    const char *missing = !o->build_model ? "build_model" : !o->train_step ? "train_step" : !o->dataset ? "dataset"
+    const char *missing = !o->build_model && !module ? "build_model" : !o->train_step ? "train_step" : !o->dataset ? "dataset"
         : !o->optimizer.klass ? "optimizer" : NULL;
     if (missing)
         FAIL(".%s is missing", missing);
@@ -99,13 +99,13 @@ static trek_status check_keeping(const trek_run_opts *o)
     return TREK_OK;
 }
 
-trek_status trek_run_check(const trek_run_opts *o)
+trek_status trek_run_check(const trek_run_opts *o, const trek_module *module)
 {
     if (!o)
         return trek_fail_missing("trek_trainer_run", "options");
     if (trek_error_status() != TREK_OK) /* a dataset or an optimizer that could not be made */
         return trek_error_status();
-    trek_status status = check_required(o);
+    trek_status status = check_required(o, module);
     if (status == TREK_OK)
         status = check_field(o, o->dataset);
     if (status == TREK_OK && !(o->lr_scale >= 0 && !isinf(o->lr_scale)))

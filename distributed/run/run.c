@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "distributed/run/run_internal.h"
+#include "nn/module_internal.h"
+#include "tensor/debug.h"
 #include "tensor/memory_internal.h"
 #include "tensor/thread_start.h"
 
@@ -33,9 +35,9 @@ static void run_free(trek_run *run)
     trek_free(run);
 }
 
-trek_run *trek_trainer_run(const trek_run_opts *opts)
+static trek_run *start(const trek_run_opts *opts, trek_module *module)
 {
-    if (trek_run_check(opts) != TREK_OK)
+    if (trek_run_check(opts, module) != TREK_OK)
         return NULL;
     trek_run *run = trek_calloc(1, sizeof *run);
     if (!run)
@@ -43,6 +45,7 @@ trek_run *trek_trainer_run(const trek_run_opts *opts)
     pthread_mutex_init(&run->lock, NULL);
     pthread_cond_init(&run->changed, NULL);
     run->best = NAN;
+    run->module = module;
     run->progress = (trek_run_progress){ .running = true, .epochs = opts->epochs, .loss = NAN };
     trek_status status = trek_run_opts_copy(&run->opts, opts);
     if (status == TREK_OK && trek_thread_start(&run->thread, run_thread, run) != 0)
@@ -51,6 +54,42 @@ trek_run *trek_trainer_run(const trek_run_opts *opts)
         return run;
     run_free(run);
     return NULL;
+}
+
+trek_run *trek_trainer_run(const trek_run_opts *opts) { return start(opts, NULL); }
+
+static trek_status first_device(const char *name, trek_var *param, void *arg)
+{
+    (void)name;
+    *(trek_device *)arg = trek_var_device(param);
+    return TREK_ERR_STATE; /* ends the walk */
+}
+
+trek_status trek_fit(trek_module *module, const trek_run_opts *opts)
+{
+    if (!module || !opts)
+        return trek_fail_missing("trek_fit", module ? "options" : "module");
+    if (trek_gone(module, "trek_fit", "the module"))
+        return trek_error_status();
+    if (opts->build_model || opts->trainer.ranks > 1)
+        return trek_fail(TREK_ERR_ARGUMENT, "trek_fit: %s", opts->build_model ? ".build_model is not called: there is a module"
+                                            : "a module is one rank; trek_trainer_run builds one for each");
+    trek_device device = trek_device_default();
+    trek_module_each_param(module, first_device, &device);
+    trek_status status = trek_device_sync(device); /* the module's values are there, for another thread */
+    if (status != TREK_OK)
+        return status;
+    trek_run_opts o = *opts;
+    o.trainer.ranks = 1;
+    o.trainer.devices = &device;
+    bool training = module->training;
+    module->upkeep->owners++; /* the graph around it leaves it to the caller */
+    trek_run *run = start(&o, module);
+    trek_state *final = run ? trek_run_join(run) : NULL;
+    module->upkeep->owners--;
+    trek_module_train(module, training);
+    trek_state_free(&final);
+    return trek_error_status();
 }
 
 static bool take_next(trek_run *run, trek_epoch_metrics *metrics, bool waits, const char *function)

@@ -26,6 +26,7 @@ struct run_elastic;
 
 struct trek_run {
     trek_run_opts opts;      /* strings and datasets are its own */
+    trek_module *module;     /* what is trained where nothing is built; borrowed */
     pthread_t thread;
 
     /* under the lock */
@@ -59,7 +60,7 @@ struct trek_run {
 };
 
 /* options.c: ARGUMENT and which. copy: *to has its own strings, and holds the datasets; free gives them back. */
-trek_status trek_run_check(const trek_run_opts *opts);
+trek_status trek_run_check(const trek_run_opts *opts, const trek_module *module);
 trek_status trek_run_opts_copy(trek_run_opts *to, const trek_run_opts *from);
 void trek_run_opts_clear(trek_run_opts *opts);
 /* What decides when processes meet, or what they decide, a line each. And a number for that, and for what else of a run is to be

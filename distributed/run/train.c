@@ -12,6 +12,7 @@
 #include "distributed/step/stepper_ranks.h"
 #include "distributed/stop.h"
 #include "distributed/trainer_internal.h"
+#include "graph/flow.h"
 #include "graph/graph_loader_internal.h"
 #include "tensor/trace.h"
 
@@ -167,6 +168,11 @@ static trek_status set_up(trek_run *run)
     return status == TREK_OK ? scale_rates(run) : status;
 }
 
+static trek_graph *graph_around(trek_module *module)
+{
+    return trek_flow_build(trek_flow_label(trek_flow_from(module), "model"));
+}
+
 static trek_status make(trek_run *run)
 {
     const trek_run_opts *o = &run->opts;
@@ -175,7 +181,9 @@ static trek_status make(trek_run *run)
     if (status != TREK_OK)
         return status;
     trek_seed(o->seed);
-    run->graph = o->build_model(device, o->arg);
+    run->graph = run->module ? graph_around(run->module) : o->build_model(device, o->arg);
+    if (!run->graph && run->module)
+        return trek_error_status();
     if (!run->graph)
         return trek_fail_after(TREK_ERR_CALLBACK, "trek_trainer_run: build_model returned NULL");
     run->train = make_loader(o, o->dataset, o->batch_size, device, true);

@@ -33,6 +33,11 @@ trek_status trek_average_begin_pass(ranks_stepper *s)
     trek_status status = TREK_OK;
     if (!s->replicas[0].optimizer)
         return trek_fail(TREK_ERR_STATE, "trek_graph_train_batch: parameters are averaged, and the graph has no optimizer");
+    for (int k = 0; k < TREK_UPDATE_STATES; k++)
+        if (s->replicas[0].optimizer->klass->states[k].extent != TREK_STATE_ELEMENTS)
+            return trek_fail(TREK_ERR_UNSUPPORTED, "trek_graph_train_batch: averaged parameters do not go with %s, whose %s is "
+                             "not kept for each element", s->replicas[0].optimizer->klass->name,
+                             s->replicas[0].optimizer->klass->states[k].name);
     if (s->base.graph->scaler || trek_ranks_meet(s))
         return trek_fail(TREK_ERR_UNSUPPORTED, "trek_graph_train_batch: averaged parameters do not go with %s",
                          s->base.graph->scaler ? "losses that are scaled" : "layers that meet other ranks");

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The per-rank way: a pass in which every rank computes the loss of its own samples
- * and goes backward at once. Of a batch each rank has its share; of a window it
- * reads whole batches itself, as many as its workload says. Ranks do not wait for
- * each other before all are done.
+ * and goes backward at once. Of a batch each rank reads its share itself, ahead of the
+ * pass, by a thread of its own; of a window whole batches, as many as its workload says.
+ * Ranks do not wait for each other before all are done.
  *
  * Backward is seeded by weight / D. Of a batch, D is what the weights of all ranks and
  * processes sum to, told between forward and backward. Where that would only make ranks
@@ -31,6 +31,7 @@
 
 typedef struct rank_part {
     int64_t first, rows;     /* of the batch; of a window: batches [first, first + rows) of the epoch */
+    trek_batch_cut cut;      /* of an unread batch: what it reads of this one and, as things are, of those that follow */
     uint64_t rng_draw;       /* after it */
     int64_t end_ns;
     trek_var *loss;          /* retained from its forward to its backward, where that is a run of its own; NULL */
@@ -106,8 +107,34 @@ static trek_status run_batch(const per_rank_call *c, int rank, const trek_batch 
     return status;
 }
 
+trek_reader *trek_ranks_reader(ranks_stepper *s, int rank, trek_loader *loader)
+{
+    rank_replica *own = &s->replicas[rank];
+    if (own->reader && !trek_reader_is_of(own->reader, loader))
+        trek_reader_free(&own->reader);
+    if (!own->reader)
+        own->reader = trek_reader_new(loader, trek_ranks_device(s->ranks, rank));
+    return own->reader;
+}
+
+/* Its rows, read by the rank itself, and ahead. */
+static trek_status run_own_rows(const per_rank_call *c, int rank)
+{
+    trek_reader *reader = trek_ranks_reader(c->s, rank, c->graph_loader->loader);
+    trek_status status = reader ? trek_reader_begin_part(reader, c->batch->epoch, c->batch->first_batch, &c->of[rank].cut)
+                                : trek_error_status();
+    trek_batch *part = status == TREK_OK ? trek_reader_next(reader) : NULL;
+    if (!part)
+        return trek_error_status();
+    status = run_batch(c, rank, part, true);
+    trek_reader_end_batch(reader);
+    return status;
+}
+
 static trek_status run_share(const per_rank_call *c, int rank)
 {
+    if (c->batch->unread)
+        return run_own_rows(c, rank);
     trek_var *vars[64];
     trek_batch part;
     trek_status status = trek_batch_part(c->batch, c->of[rank].first, c->of[rank].rows, trek_ranks_device(c->s->ranks, rank),
@@ -120,16 +147,6 @@ static trek_status run_share(const per_rank_call *c, int rank)
 }
 
 static const char *phase_of(const per_rank_call *c) { return c->backward ? "forward and backward" : "forward"; }
-
-trek_reader *trek_ranks_reader(ranks_stepper *s, int rank, const trek_loader *loader)
-{
-    rank_replica *own = &s->replicas[rank];
-    if (own->reader && !trek_reader_is_of(own->reader, loader))
-        trek_reader_free(&own->reader);
-    if (!own->reader)
-        own->reader = trek_reader_new(loader, trek_ranks_device(s->ranks, rank));
-    return own->reader;
-}
 
 /* Batches [first, end) of the epoch, read by the rank itself. */
 static trek_status run_batches(const per_rank_call *c, int rank, int64_t first, int64_t end)
@@ -249,6 +266,27 @@ static trek_status backward_rank(int rank, void *arg)
 
 /* --- the caller's side ------------------------------------------------------------------- */
 
+/* What ranks read of a batch that they divide; of the present one what they were given, should shares have changed since. */
+static trek_status plan_cuts(per_rank_call *c)
+{
+    const trek_batch_plan *plan = trek_loader_plan(c->graph_loader->loader);
+    int64_t counts[TREK_MAX_RANKS];
+    trek_status status = TREK_OK;
+    for (int which = 0; which < 2 && status == TREK_OK; which++) {
+        int64_t at, n, batch = which ? plan->batches - 1 : 0;
+        bool present = (c->batch->first_batch == plan->batches - 1) == (which == 1);
+        trek_batch_plan_cut(plan, batch, NULL, &at, &n);
+        status = trek_ranks_split(c->s, n, counts);
+        for (int r = 0; r < c->s->local_ranks && status == TREK_OK; r++) {
+            rank_part *of = &c->of[r];
+            *(which ? &of->cut.last_first : &of->cut.first) = present ? c->batch->first + of->first : at;
+            *(which ? &of->cut.last_rows : &of->cut.rows) = present ? of->rows : counts[r];
+            at += counts[r];
+        }
+    }
+    return status;
+}
+
 /* Rows of the batch, or batches of the window, for each rank of this process. */
 static trek_status plan_parts(per_rank_call *c)
 {
@@ -271,13 +309,13 @@ static trek_status plan_parts(per_rank_call *c)
         c->of[r] = (rank_part){ .first = at, .rows = counts[s->first_rank + r] };
         at += counts[s->first_rank + r];
     }
-    return status;
+    return status == TREK_OK && c->batch->unread ? plan_cuts(c) : status;
 }
 
 /* How long each rank waited for the last one. */
 static void trace_waits(const per_rank_call *c)
 {
-    const trek_trace_sink *sink = atomic_load_explicit(&trek_trace, memory_order_acquire);
+    const trek_trace_sink *sink = atomic_load_explicit(&trek_trace_now, memory_order_acquire);
     int64_t end = 0;
     for (int r = 0; r < c->s->local_ranks; r++)
         end = c->of[r].end_ns > end ? c->of[r].end_ns : end; /* 0: it had nothing to do */
@@ -442,6 +480,9 @@ trek_var *trek_ranks_train_batch(trek_stepper *stepper, const trek_batch *batch)
     trek_free(c.of);
     return mean;
 }
+
+/* The one rank of a process has all that its loader fetches. */
+bool trek_ranks_read_parts(const trek_stepper *stepper) { return ((const ranks_stepper *)stepper)->local_ranks > 1; }
 
 int64_t trek_ranks_window(trek_stepper *stepper)
 {

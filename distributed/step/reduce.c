@@ -186,9 +186,8 @@ static void work_chunks(void *arg, int64_t begin, int64_t end)
             memset(grads, 0, (size_t)(chunk->end - chunk->begin) * trek_dtype_size(dtype));
             continue;
         }
-        if (w->update->value_limit > 0)
-            backend->clamp_abs(dtype, grads, chunk->end - chunk->begin, w->update->value_limit);
-        trek_optimizer_apply_range(replica->optimizer, chunk->part, chunk->begin, chunk->end, w->update->grad_scale, true);
+        trek_optimizer_apply_range(replica->optimizer, chunk->part, chunk->begin, chunk->end, w->update->grad_scale,
+                                   w->update->value_limit, true);
         zero_leftovers(s, s->shared ? 0 : w->rank, chunk);
     }
 }
@@ -199,7 +198,9 @@ static void work(ranks_stepper *s, int rank, bool sum, bool measure, const trek_
     int first = s->shared ? (int)(n * rank / local_ranks) : 0, end = s->shared ? (int)(n * (rank + 1) / local_ranks) : (int)n;
     chunk_work w = { s, rank, first, sum, measure, update };
     int64_t each = (end - first + 4 * 16 - 1) / (4 * 16);
-    if (end > first)
+    if (update && trek_optimizer_is_whole(s->replicas[0].optimizer)) /* which uses the threads for each parameter */
+        work_chunks(&w, 0, end - first);
+    else if (end > first)
         trek_parallel(end - first, each > 1 ? each : 1, work_chunks, &w);
 }
 
@@ -372,7 +373,8 @@ static trek_status step_rank(int rank, void *arg)
     if (status != TREK_OK)
         return status;
     int64_t start = trek_trace_enter("reduce");
-    x.at_once = c->update && !x.measure && !start && !s->comm && !s->windowed;
+    x.at_once = c->update && !x.measure && !start && !s->comm && !s->windowed &&
+                !trek_optimizer_is_whole(s->replicas[0].optimizer);
     if (rank == 0)
         status = trek_stopwatch_start(&s->reduce_watch, x.replica->arena->device);
     if (status == TREK_OK && !(c->sent && s->comm)) /* else it is on its way: a process that sends has one rank */

@@ -102,26 +102,38 @@ static void optimizer(walk *w, const trek_optimizer *o)
 /* --- what the graph is told ---------------------------------------------------------------------------------------- */
 
 static const char *const schedules[] = { "none", "constant", "step", "multistep", "cosine", "exponential", "onecycle", "cyclic",
-                                         "polynomial",
-                                         "inverse_sqrt" };
+                                         "polynomial", "inverse_sqrt", "linear", "cosine_restarts", "wsd", "lambda", "sequential",
+                                         "chained" };
 
-static void schedule(walk *w, const trek_schedule *s)
+static void schedule_part(walk *w, const trek_schedule_part *s, const char *name)
 {
-    word(w, "the schedule", (int)s->kind, (size_t)s->kind < sizeof schedules / sizeof *schedules ? schedules[s->kind] : "?");
+    word(w, name, (int)s->kind, (size_t)s->kind < sizeof schedules / sizeof *schedules ? schedules[s->kind] : "?");
     if (s->kind == TREK_SCHEDULE_NONE)
         return;
     number(w, "the schedule's lr", s->lr);
     number(w, "the schedule's scale", s->scale);
     count(w, "the schedule's mode", (uint64_t)s->mode);
     count(w, "the schedule's warm-up", (uint64_t)s->warmup);
+    count(w, "the schedule's first step", (uint64_t)s->begin);
     for (int k = 0; k < 2; k++)
         count(w, k ? "the schedule's second length" : "the schedule's length", (uint64_t)s->steps[k]);
     static const char *const names[] = { "the schedule's factor", "the schedule's second number", "the schedule's third number" };
     for (int k = 0; k < 3; k++)
         number(w, names[k], s->numbers[k]);
+}
+
+static void schedule(walk *w, const trek_schedule *s)
+{
+    trek_schedule_part whole = { .kind = s->kind, .mode = s->mode, .warmup = s->warmup, .lr = s->lr, .scale = s->scale };
+    memcpy(whole.steps, s->steps, sizeof whole.steps);
+    memcpy(whole.numbers, s->numbers, sizeof whole.numbers);
+    schedule_part(w, &whole, "the schedule");
     count(w, "the number of the schedule's milestones", (uint64_t)s->n_milestones);
     for (int k = 0; k < s->n_milestones; k++)
         count(w, "a milestone of the schedule", (uint64_t)s->milestones[k]);
+    count(w, "the number of the schedule's parts", (uint64_t)s->n_parts);
+    for (int k = 0; k < s->n_parts; k++)
+        schedule_part(w, &s->parts[k], "a part of the schedule");
 }
 
 static void precision(walk *w, const trek_graph *graph)

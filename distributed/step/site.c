@@ -167,7 +167,7 @@ static trek_status train_batch(site_pass *p, const trek_batch *batch)
 static trek_status run_batches(site_pass *p, int64_t first, int64_t end)
 {
     ranks_stepper *s = p->s;
-    const trek_loader *loader = s->base.graph->graph_loader->loader;
+    trek_loader *loader = s->base.graph->graph_loader->loader;
     trek_reader *reader = trek_ranks_reader(s, 0, loader);
     trek_status status = reader ? trek_reader_begin(reader, p->window->epoch, first, end) : trek_error_status();
     for (int64_t k = first; k < end && status == TREK_OK; k++) {

@@ -336,7 +336,10 @@ static trek_status make_optimizer(int rank, void *arg)
     if (rank > 0 && c->s->shared)
         return TREK_OK;
     c->made[rank] = trek_optimizer_make(c->source, c->s->replicas[rank].arena);
-    return c->made[rank] ? TREK_OK : trek_error_status();
+    if (!c->made[rank])
+        return trek_error_status();
+    return c->s->shared && trek_optimizer_is_whole(c->made[rank]) ? trek_optimizer_share(c->made[rank], c->s->local_ranks)
+                                                                  : TREK_OK;
 }
 
 /* All ranks' or none. */
@@ -422,6 +425,7 @@ static const trek_stepper_class ranks_class = {
     .parameters_changed = parameters_changed, .set_optimizer = set_optimizer,
     .set_lr = set_lr, .world_size = world_size, .shares = shares, .lr = lr, .grad_norm = grad_norm, .optimizer = optimizer_of,
     .constants = trek_ranks_constants, .train_batch = trek_site_train_batch, .window = trek_ranks_window,
+    .reads_parts = trek_ranks_read_parts,
     .gather_observations = trek_ranks_gather_observations, .forget_loader = forget_loader,
 };
 

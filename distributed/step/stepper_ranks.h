@@ -156,8 +156,9 @@ trek_status trek_ranks_update_workload(ranks_stepper *s, trek_drift_verdict drif
 /* per_rank_step.c */
 trek_var *trek_ranks_train_batch(trek_stepper *stepper, const struct trek_batch *batch);
 /* Of the loader's batches, on the rank's device. NULL and an error. */
-struct trek_reader *trek_ranks_reader(ranks_stepper *s, int rank, const struct trek_loader *loader);
+struct trek_reader *trek_ranks_reader(ranks_stepper *s, int rank, struct trek_loader *loader);
 int64_t trek_ranks_window(trek_stepper *stepper);
+bool trek_ranks_read_parts(const trek_stepper *stepper);
 
 /* site.c: a process's ranks as one. make: of a stepper that is whole but for its workload, which it makes, too. */
 trek_status trek_site_make(ranks_stepper *s, const trek_workload_opts *opts);

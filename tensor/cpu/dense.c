@@ -4,26 +4,26 @@
 
 #include "tensor/cpu/kernels.h"
 
-static trek_dtype dense_dtype(const trek_tensor *t)
+static trek_dtype dense_dtype(const trek_tensor *t, bool half)
 {
-    return trek_cpu_is_half(t) ? TREK_F32 : (trek_dtype)t->dtype;
+    return trek_cpu_is_half(t) && !half ? TREK_F32 : (trek_dtype)t->dtype;
 }
 
 /* A new reference: t itself where it is dense. */
-static trek_tensor *dense_input(trek_tensor *t)
+static trek_tensor *dense_input(trek_tensor *t, bool half)
 {
-    if (!trek_cpu_is_half(t))
+    if (half || !trek_cpu_is_half(t))
         return trek_tensor_contiguous(t);
     trek_tensor *cast = trek_tensor_cast(t, TREK_F32), *dense = cast ? trek_tensor_contiguous(cast) : NULL;
     trek_tensor_release(cast);
     return dense;
 }
 
-static trek_status make_dense(const trek_op_call *call, unsigned inputs, trek_op_call *dense)
+static trek_status make_dense(const trek_op_call *call, unsigned inputs, unsigned halves, trek_op_call *dense)
 {
     for (int k = 0; k < call->n_inputs; k++) {
         trek_tensor *t = call->inputs[k];
-        dense->inputs[k] = t && (inputs >> k & 1) ? dense_input(t) : trek_tensor_retain(t);
+        dense->inputs[k] = t && (inputs >> k & 1) ? dense_input(t, halves >> k & 1) : trek_tensor_retain(t);
         if (t && !dense->inputs[k])
             return trek_error_status();
     }
@@ -31,22 +31,23 @@ static trek_status make_dense(const trek_op_call *call, unsigned inputs, trek_op
         trek_tensor *t = call->outputs[k];
         if (!t)
             continue;
-        bool fine = t->contiguous && !trek_cpu_is_half(t);
-        dense->outputs[k] = fine ? trek_tensor_retain(t) : trek_tensor_make(t->ndim, t->sizes, dense_dtype(t), t->device);
+        trek_dtype dtype = dense_dtype(t, halves & TREK_CPU_HALF_RESULTS);
+        bool fine = t->contiguous && dtype == (trek_dtype)t->dtype;
+        dense->outputs[k] = fine ? trek_tensor_retain(t) : trek_tensor_make(t->ndim, t->sizes, dtype, t->device);
         if (!dense->outputs[k])
             return trek_error_status();
     }
     return TREK_OK;
 }
 
-trek_status trek_cpu_run_dense(const trek_op_call *call, unsigned inputs, trek_kernel kernel)
+trek_status trek_cpu_run_dense(const trek_op_call *call, unsigned inputs, unsigned halves, trek_kernel kernel)
 {
     trek_tensor *in[TREK_MAX_FIXED_INPUTS] = { NULL };
     trek_op_call dense = *call;
     dense.inputs = in;
     for (int k = 0; k < TREK_MAX_OUTPUTS; k++)
         dense.outputs[k] = NULL;
-    trek_status status = make_dense(call, inputs, &dense);
+    trek_status status = make_dense(call, inputs, halves, &dense);
     if (status == TREK_OK)
         status = kernel(&dense);
     for (int k = 0; k < call->n_outputs; k++) {

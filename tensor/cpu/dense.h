@@ -11,23 +11,32 @@ static inline bool trek_cpu_is_half(const trek_tensor *t)
     return trek_dtype_is_16bit((trek_dtype)t->dtype);
 }
 
+enum { TREK_CPU_HALF_RESULTS = 1 << 30 };
+
 /* Runs the kernel on copies of the inputs named by the bits of `inputs`, and on
- * outputs of its own: contiguous, f32 instead of 16-bit. The results are copied back. */
-trek_status trek_cpu_run_dense(const trek_op_call *call, unsigned inputs, trek_kernel kernel);
+ * outputs of its own: contiguous, f32 instead of 16-bit, but for the inputs that
+ * are bits of `halves`, and the outputs if it has TREK_CPU_HALF_RESULTS. The
+ * results are copied back. */
+trek_status trek_cpu_run_dense(const trek_op_call *call, unsigned inputs, unsigned halves, trek_kernel kernel);
 
 /* The same, without copies where none is needed. */
-static inline trek_status trek_cpu_dense(const trek_op_call *call, unsigned inputs, trek_kernel kernel)
+static inline trek_status trek_cpu_dense_halves(const trek_op_call *call, unsigned inputs, unsigned halves, trek_kernel kernel)
 {
     bool direct = true;
     for (int k = 0; k < call->n_inputs; k++) {
         const trek_tensor *t = call->inputs[k];
-        direct &= !t || !(inputs >> k & 1) || (t->contiguous && !trek_cpu_is_half(t));
+        direct &= !t || !(inputs >> k & 1) || (t->contiguous && (halves >> k & 1 || !trek_cpu_is_half(t)));
     }
     for (int k = 0; k < call->n_outputs; k++) {
         const trek_tensor *t = call->outputs[k];
-        direct &= !t || (t->contiguous && !trek_cpu_is_half(t));
+        direct &= !t || (t->contiguous && (halves & TREK_CPU_HALF_RESULTS || !trek_cpu_is_half(t)));
     }
-    return direct ? kernel(call) : trek_cpu_run_dense(call, inputs, kernel);
+    return direct ? kernel(call) : trek_cpu_run_dense(call, inputs, halves, kernel);
+}
+
+static inline trek_status trek_cpu_dense(const trek_op_call *call, unsigned inputs, trek_kernel kernel)
+{
+    return trek_cpu_dense_halves(call, inputs, 0, kernel);
 }
 
 /* An element of a vector of any integer dtype. */

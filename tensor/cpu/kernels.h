@@ -24,6 +24,7 @@
 /* Every kernel file: it exports TREK_ISA_NAME(trek_cpu_register_<file>)(backend). */
 #define TREK_KERNEL_FILES(X)                                                   \
     X(unary)                                                                   \
+    X(pointwise)                                                                \
     X(binary)                                                                  \
     X(compare)                                                                 \
     X(copy)                                                                    \
@@ -49,6 +50,17 @@
     X(gru)
 #define TREK_KERNEL_DECLARE(file) void TREK_ISA_NAME(trek_cpu_register_##file)(trek_backend *b);
 TREK_KERNEL_FILES(TREK_KERNEL_DECLARE)
+#undef TREK_KERNEL_DECLARE
+
+/* Files that are compiled once, not per instruction set: each exports trek_cpu_register_<file>(backend). */
+#define TREK_KERNEL_FILES_ONCE(X)                                              \
+    X(sort)                                                                    \
+    X(cumulative)                                                              \
+    X(search)                                                                  \
+    X(scatter)                                                                 \
+    X(nonzero)
+#define TREK_KERNEL_DECLARE(file) void trek_cpu_register_##file(trek_backend *b);
+TREK_KERNEL_FILES_ONCE(TREK_KERNEL_DECLARE)
 #undef TREK_KERNEL_DECLARE
 
 /* Loops in which element i of the output depends on element i of the inputs

@@ -143,6 +143,87 @@ TREK_WIDE_INLINE trek_wide trek_larger_wide(trek_wide a, trek_wide b)
 #endif
 }
 
+/* The smaller one; b if one is no number. */
+TREK_WIDE_INLINE trek_wide trek_smaller_wide(trek_wide a, trek_wide b)
+{
+#if defined(__AVX512F__)
+    return (trek_wide)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (trek_wide)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+    return trek_choose_wide(a, b, a, b);
+#endif
+}
+
+/* Vectors of 16-bit numbers. */
+TREK_WIDE_INLINE trek_wide trek_load_wide_bf16(const uint16_t *from)
+{
+#if defined(__AVX512F__)
+    return (trek_wide)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)from)), 16);
+#elif defined(__AVX2__)
+    return (trek_wide)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)from)), 16);
+#else
+    trek_wide x = { 0 };
+    for (int l = 0; l < TREK_WIDE; l++)
+        x[l] = trek_f32_from_bf16(from[l]);
+    return x;
+#endif
+}
+TREK_WIDE_INLINE trek_wide trek_load_wide_f16(const uint16_t *from)
+{
+#if defined(__AVX512F__)
+    return (trek_wide)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)from));
+#elif defined(__AVX2__) && defined(__F16C__)
+    return (trek_wide)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)from));
+#else
+    trek_wide x = { 0 };
+    for (int l = 0; l < TREK_WIDE; l++)
+        x[l] = trek_f32_from_f16(from[l]);
+    return x;
+#endif
+}
+
+/* ... and back, to the nearest, ties to even; NaN stays NaN. */
+TREK_WIDE_INLINE void trek_store_wide_bf16(uint16_t *to, trek_wide x)
+{
+#if defined(__AVX512F__)
+    __m512i bits = (__m512i)x, high = _mm512_srli_epi32(bits, 16), odd = _mm512_and_epi32(high, _mm512_set1_epi32(1));
+    __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd), 16);
+    __mmask16 none = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
+    rounded = _mm512_mask_or_epi32(rounded, none, high, _mm512_set1_epi32(0x40));
+    _mm256_storeu_si256((__m256i *)to, _mm512_cvtepi32_epi16(rounded));
+#elif defined(__AVX2__)
+    trek_wide_bits bits = (trek_wide_bits)x, rounded = (bits + 0x7fffu + ((bits >> 16) & 1)) >> 16;
+    trek_wide_bits none = (trek_wide_bits)(x != x), result = (rounded & ~none) | (((bits >> 16) | 0x40u) & none);
+    __m256i packed = _mm256_packus_epi32((__m256i)result, (__m256i)result);
+    _mm_storeu_si128((__m128i *)to, _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08)));
+#else
+    for (int l = 0; l < TREK_WIDE; l++)
+        to[l] = trek_bf16_from_f32(x[l]);
+#endif
+}
+TREK_WIDE_INLINE void trek_store_wide_f16(uint16_t *to, trek_wide x)
+{
+#if defined(__AVX512F__)
+    _mm256_storeu_si256((__m256i *)to, _mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT));
+#elif defined(__AVX2__) && defined(__F16C__)
+    _mm_storeu_si128((__m128i *)to, _mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT));
+#else
+    for (int l = 0; l < TREK_WIDE; l++)
+        to[l] = trek_f16_from_f32(x[l]);
+#endif
+}
+
+/* The first n < TREK_WIDE of them; the others are 0. */
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+#define TREK_LOAD_PART_16(rest, from, n) \
+    _mm256_storeu_si256((__m256i *)(rest), _mm256_maskz_loadu_epi16((__mmask16)((1u << (n)) - 1), from))
+#else
+#define TREK_LOAD_PART_16(rest, from, n) \
+    for (int64_t l_ = 0; l_ < TREK_WIDE; l_++) \
+        (rest)[l_] = l_ < (n) ? (from)[l_] : 0
+#endif
+
 TREK_WIDE_INLINE uint32_t trek_as_bits_f32(float x) { return trek_bits_f32(x); }
 TREK_WIDE_INLINE float trek_from_bits_f32(uint32_t bits) { return trek_f32_bits(bits); }
 TREK_WIDE_INLINE trek_wide_bits trek_as_bits_wide(trek_wide x) { return (trek_wide_bits)x; }

@@ -166,12 +166,16 @@ void trek_cuda_nvtx(trek_backend *backend);          /* enters range_begin and r
 #define TREK_CUDA_FILES(X) \
     X(unary) \
     X(activation) \
+    X(pointwise) \
     X(binary) \
     X(compare) \
     X(convert) \
     X(arrange) \
     X(index) \
     X(random) \
+    X(order_sort) \
+    X(cumulative) \
+    X(search) \
     X(matmul) \
     X(linear) \
     X(reduce) \

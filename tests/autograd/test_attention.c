@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "autograd/backward.h"
+#include "autograd/gradcheck.h"
 #include "autograd/ops.h"
 #include "tensor/rank_context.h"
 #include "tests/support/support.h"
@@ -221,10 +222,62 @@ static void large_masks_of_whole_rows(void **state)
     }
 }
 
+/* --- learned masks ------------------------------------------------------------------------------------- */
+
+typedef struct learned {
+    trek_attention_opts opts;
+    uint64_t seed;
+} learned;
+
+static trek_var *attend_learned(trek_var *const *inputs, int n, void *arg)
+{
+    (void)n;
+    learned *l = arg;
+    trek_attention_opts opts = l->opts;
+    opts.mask = inputs[3];
+    trek_seed(5); /* the same weights are dropped */
+    return trek_attention(inputs[0], inputs[1], inputs[2], &opts);
+}
+
+/* A bias of the scores of every shape that broadcasts, with order in time, groups of heads and dropout: gradients of all inputs
+ * and second ones, and the fused op's values. */
+static void learned_masks(void **state)
+{
+    (void)state;
+    const trek_shape shapes[] = { trek_dims(2, 4, 3, 5), trek_dims(1, 4, 3, 5), trek_dims(3, 5), trek_dims(4, 1, 5),
+                                  trek_dims(1) };
+    for (int k = 0; k < 5; k++) {
+        learned l = { .opts = { .causal = k % 2 == 1, .scale = k == 2 ? 0.3 : 0, .dropout = k == 3 ? 0.4 : 0 } };
+        trek_shape of[4] = { trek_dims(2, 4, 3, 6), trek_dims(2, k == 1 ? 2 : 4, 5, 6), trek_dims(2, k == 1 ? 2 : 4, 5, 6),
+                             shapes[k] };
+        trek_var *inputs[4];
+        for (int i = 0; i < 4; i++) {
+            trek_tensor *narrow = test_tensor((uint32_t)(40 + i), of[i], 1), *wide = trek_tensor_cast(narrow, TREK_F64);
+            inputs[i] = trek_var_new(wide, true);
+            trek_tensor_release(narrow);
+            trek_tensor_release(wide);
+        }
+        if (trek_gradcheck(attend_learned, inputs, 4, &l, &(trek_gradcheck_opts){ .second = true }) != TREK_OK)
+            fail_msg("case %d: %s", k, trek_error());
+        trek_var *y = attend_learned(inputs, 4, &l);
+        trek_no_grad_begin();
+        near(attend_learned(inputs, 4, &l), y, 1e-12, "the fused op's output");
+        trek_no_grad_end();
+        for (int i = 0; i < 4; i++)
+            trek_var_release(inputs[i]);
+    }
+    trek_var *q = trek_var_from(test_tensor(1, trek_dims(1, 2, 3, 4), 1)),
+        *mask = wants_gradient(trek_var_from(test_tensor(2, trek_dims(2, 3), 1)));
+    assert_null(trek_attention(q, q, q, &(trek_attention_opts){ .mask = mask }));
+    assert_int_equal(trek_error_status(), TREK_ERR_SHAPE);
+    trek_error_clear();
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, open_scope, close_scope)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { TEST(bf16_is_f64_rounded), TEST(f16_is_f64_rounded), TEST(large_masks_of_whole_rows) };
+    const struct CMUnitTest tests[] = { TEST(bf16_is_f64_rounded), TEST(f16_is_f64_rounded), TEST(large_masks_of_whole_rows),
+                                        TEST(learned_masks) };
     return cmocka_run_group_tests_name("attention", tests, NULL, NULL);
 }

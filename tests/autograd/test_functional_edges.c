@@ -626,6 +626,75 @@ static void product_beyond_its_dtype(void **state)
     assert_true(at(trek_var_grad(x), 0) == 3000 && at(trek_var_grad(x), 1) == 3000 && at(trek_var_grad(x), 2) == 900);
 }
 
+/* Broadcast dimensions are folded once: as if each number stood there. */
+static void reductions_of_broadcast_inputs(void **state)
+{
+    (void)state;
+    trek_var *(*const ops[])(trek_var *, trek_dims_list, bool) = { trek_sum, trek_mean, trek_prod, trek_max, trek_min, trek_any,
+                                                                   trek_all, trek_logsumexp, trek_std, trek_variance };
+    const double values[] = { 2, 3, 0, 1 };
+    trek_var *narrow = trek_var_from(test_values(values, trek_dims(4, 1), TREK_F64)),
+        *wide = trek_expand(narrow, trek_dims(4, 13));
+    trek_var *written = trek_add_scalar(wide, 0);
+    for (int k = 0; k < 10; k++)
+        for (int dim = 0; dim < 3; dim++) {
+            trek_dims_list dims = dim < 2 ? trek_dims(dim) : trek_dims_none();
+            trek_var *got = ops[k](wide, dims, false), *want = ops[k](trek_contiguous(written), dims, false);
+            for (int64_t i = 0; i < trek_var_numel(want); i++)
+                assert_true(fabs(at(got, i) - at(want, i)) <= 1e-12 * fabs(at(want, i)));
+        }
+    trek_var *bytes = trek_expand(trek_cast(narrow, TREK_U8), trek_dims(4, 13));
+    assert_true(at(trek_sum(bytes, trek_dims(1), false), 1) == 39 && at(trek_prod(bytes, trek_dims(1), false), 0) == 8192);
+    assert_true(at(trek_max(bytes, trek_dims_none(), false), 0) == 3 && at(trek_min(bytes, trek_dims_none(), false), 0) == 0);
+    assert_true(at(trek_any(bytes, trek_dims_none(), false), 0) == 1 && at(trek_all(bytes, trek_dims_none(), false), 0) == 0);
+}
+
+/* Pairs are added in f32, which 3e38 twice overflows; NaN is seen wherever it stands. */
+static void long_rows_of_extremes(void **state)
+{
+    (void)state;
+    double values[130];
+    for (int place = 0; place < 130; place++) {
+        for (int k = 0; k < 130; k++)
+            values[k] = k == place || k == (place + 8) % 130 ? 3e38 : k == (place + 1) % 130 ? -3e38 : 1;
+        trek_var *x = trek_var_from(test_values(values, trek_dims(130), TREK_F32));
+        assert_true(fabs(at(trek_sum(x, trek_dims_none(), false), 0) / 3e38 - 1) < 1e-6);
+        values[place] = NAN;
+        for (int half = 0; half < 2; half++) {
+            trek_var *y = trek_var_from(test_values(values, trek_dims(130), half ? TREK_F64 : TREK_F32));
+            assert_true(isnan(at(trek_max(y, trek_dims_none(), false), 0)) && isnan(at(trek_min(y, trek_dims_none(), false), 0)));
+            assert_true(isnan(at(trek_sum(y, trek_dims_none(), false), 0)));
+            trek_var *running = trek_cumsum(y, 0);
+            assert_true(isnan(at(running, 129)) && (place == 0 || !isnan(at(running, place - 1))));
+        }
+    }
+}
+
+/* Transposed copies pass through blocks of 16 bytes and what is left over. */
+static void transposed_copies(void **state)
+{
+    (void)state;
+    const trek_dtype dtypes[] = { TREK_U8, TREK_BF16, TREK_F32, TREK_F64 };
+    static double values[77 * 83], got[77 * 83];
+    for (int k = 0; k < 77 * 83; k++)
+        values[k] = k % 251;
+    for (int d = 0; d < 4; d++) {
+        trek_var *x = trek_var_from(test_values(values, trek_dims(77, 83), dtypes[d])), *turned = trek_transpose(x, 0, 1);
+        trek_var *results[] = { trek_contiguous(turned), trek_clone(turned),
+                                trek_flip(trek_flip(turned, trek_dims(0)), trek_dims(0)),
+                                trek_flip(trek_flip(turned, trek_dims(0, 1)), trek_dims(1, 0)), trek_tril(turned, -2),
+                                trek_triu(turned, -1) };
+        for (int c = 0; c < 6; c++) {
+            assert_int_equal(trek_tensor_to_host(trek_var_data(results[c]), TREK_F64, got, sizeof got), TREK_OK);
+            for (int64_t k = 0; k < 77 * 83; k++) {
+                int64_t row = k / 77, column = k % 77;
+                bool kept = c < 4 || (c == 4 ? column <= row - 2 : column >= row - 1);
+                assert_true(got[k] == (kept ? values[column * 83 + row] : 0));
+            }
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -635,6 +704,7 @@ int main(void)
         TEST(large_integers_compare_exactly), TEST(empty_dimensions_in_parts), TEST(missing_lists), TEST(numbers_that_do_not_fit),
         TEST(dtypes_as_pytorch), TEST(nothing_has_no_largest), TEST(windows_larger_than_the_input),
         TEST(divisors_that_16_bits_do_not_hold), TEST(slope_of_gelu_far_out), TEST(product_beyond_its_dtype),
+        TEST(reductions_of_broadcast_inputs), TEST(long_rows_of_extremes), TEST(transposed_copies),
     };
     return cmocka_run_group_tests_name("functional_edges", tests, NULL, NULL);
 }

@@ -119,6 +119,69 @@ static trek_var *nll(trek_var *x, trek_var *labels) { return trek_nll_loss(trek_
 static trek_var *smooth(trek_var *x, trek_var *target) { return trek_smooth_l1_loss(x, target, 0.3); }
 static trek_var *divergence(trek_var *x, trek_var *target) { return trek_kl_div(trek_log_softmax(x, 1), target); }
 
+static trek_var *signs_of(trek_var *x)
+{
+    return trek_where(trek_ge_scalar(x, 0), trek_add_scalar(trek_mul_scalar(x, 0), 1),
+                      trek_add_scalar(trek_mul_scalar(x, 0), -1));
+}
+static trek_var *ones_of(trek_var *x) { return trek_cast(trek_ge_scalar(x, 0), trek_var_dtype(x)); }
+
+static trek_var *mse_weighted(trek_var *x, trek_var *y)
+{
+    return trek_mse_loss_with(x, y, &(trek_loss_opts){ .weight = trek_exp(y) });
+}
+static trek_var *l1_weighted(trek_var *x, trek_var *y)
+{
+    return trek_l1_loss_with(x, y, &(trek_loss_opts){ .weight = trek_exp(y) });
+}
+static trek_var *smooth_weighted(trek_var *x, trek_var *y)
+{
+    return trek_smooth_l1_loss_with(x, y, 0.3, &(trek_loss_opts){ .weight = trek_exp(y) });
+}
+static trek_var *huber(trek_var *x, trek_var *y) { return trek_huber_loss(x, y, 0.4, NULL); }
+static trek_var *of_probabilities(trek_var *x, trek_var *y) { return trek_bce(trek_sigmoid(x), y, NULL); }
+static trek_var *positives(trek_var *x, trek_var *y)
+{
+    return trek_bce_with_logits_with(x, y, &(trek_bce_opts){ .pos_weight = trek_exp(y) });
+}
+static trek_var *focal(trek_var *x, trek_var *y) { return trek_focal_loss(x, y, NULL); }
+static trek_var *soft_margin(trek_var *x, trek_var *y) { return trek_soft_margin_loss(x, signs_of(y), NULL); }
+static trek_var *poisson(trek_var *x, trek_var *y)
+{
+    return trek_poisson_nll_loss(x, y, &(trek_poisson_nll_opts){ .full = true });
+}
+static trek_var *gaussian(trek_var *x, trek_var *y) { return trek_gaussian_nll_loss(x, y, trek_exp(y), NULL); }
+static trek_var *divergence_of_elements(trek_var *x, trek_var *y)
+{
+    return trek_kl_div_with(trek_log_softmax(x, 1), y, &(trek_kl_div_opts){ .per_element = true });
+}
+static trek_var *nll_weighted(trek_var *x, trek_var *labels)
+{
+    trek_var *weight = trek_var_from(test_values(class_weight, trek_dims(CLASSES), TREK_F64));
+    return trek_nll_loss_with(trek_log_softmax(x, 1), labels, &(trek_cross_entropy_opts){ .weight = weight });
+}
+static trek_var *cosine(trek_var *x, trek_var *y)
+{
+    return trek_cosine_embedding_loss(x, y, signs_of(trek_select(y, 1, 0)), NULL);
+}
+static trek_var *ranking(trek_var *x, trek_var *y)
+{
+    return trek_margin_ranking_loss(x, y, signs_of(y), &(trek_margin_opts){ .margin = 0.2 });
+}
+static trek_var *hinge(trek_var *x, trek_var *y) { return trek_hinge_embedding_loss(x, signs_of(y), NULL); }
+static trek_var *triplet(trek_var *x, trek_var *y) { return trek_triplet_margin_loss(x, y, trek_neg(y), NULL); }
+static trek_var *multi_margin(trek_var *x, trek_var *labels) { return trek_multi_margin_loss(x, labels, NULL); }
+static trek_var *multilabel(trek_var *x, trek_var *y) { return trek_multilabel_soft_margin_loss(x, ones_of(y), NULL); }
+
+static double exponentials(int64_t first, int64_t rows)
+{
+    double *of = test_read(trek_var_data(values(12))), sum = 0;
+    for (int64_t k = first * CLASSES; k < (first + rows) * CLASSES; k++)
+        sum += exp(of[k]);
+    free(of);
+    return sum;
+}
+
 static const loss_case cases[] = {
     { "cross_entropy", trek_cross_entropy, plain_labels, all_rows },
     { "cross_entropy, ignored", trek_cross_entropy, some_ignored, not_ignored },
@@ -133,6 +196,24 @@ static const loss_case cases[] = {
     { "smooth_l1_loss", smooth, values, elements },
     { "bce_with_logits", trek_bce_with_logits, probabilities, elements },
     { "kl_div", divergence, probabilities, all_rows },
+    { "mse_loss, weights", mse_weighted, values, exponentials },
+    { "l1_loss, weights", l1_weighted, values, exponentials },
+    { "smooth_l1_loss, weights", smooth_weighted, values, elements },
+    { "huber_loss", huber, values, elements },
+    { "bce", of_probabilities, probabilities, elements },
+    { "bce_with_logits, pos_weight", positives, probabilities, elements },
+    { "focal_loss", focal, probabilities, elements },
+    { "soft_margin_loss", soft_margin, values, elements },
+    { "poisson_nll_loss", poisson, probabilities, elements },
+    { "gaussian_nll_loss", gaussian, values, elements },
+    { "kl_div, elements", divergence_of_elements, probabilities, elements },
+    { "nll_loss, class weights", nll_weighted, some_ignored, class_weights },
+    { "cosine_embedding_loss", cosine, values, all_rows },
+    { "margin_ranking_loss", ranking, values, elements },
+    { "hinge_embedding_loss", hinge, values, elements },
+    { "triplet_margin_loss", triplet, values, all_rows },
+    { "multi_margin_loss", multi_margin, plain_labels, all_rows },
+    { "multilabel_soft_margin_loss", multilabel, values, all_rows },
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -394,6 +475,73 @@ static void mixed_dtypes(void **state)
             }
 }
 
+static void refused_loss(trek_var *loss, trek_status status, const char *text)
+{
+    assert_null(loss);
+    if (trek_error_status() != status || !strstr(trek_error(), text))
+        fail_msg("status %d, %s; should be %d with \"%s\"", (int)trek_error_status(), trek_error(), (int)status, text);
+    trek_error_clear();
+}
+
+static void options_that_are_none(void **state)
+{
+    (void)state;
+    const trek_reduction none = (trek_reduction)7;
+    trek_var *x = numbers(1, trek_dims(4, CLASSES)), *y = probabilities(4), *labels = plain_labels(4),
+        *row = numbers(2, trek_dims(4));
+    trek_var *wide = numbers(3, trek_dims(2, 4, CLASSES));
+    refused_loss(trek_mse_loss_with(x, y, &(trek_loss_opts){ .reduction = none }), TREK_ERR_ARGUMENT,
+                 "mse_loss: 7 is no reduction");
+    refused_loss(trek_bce(y, y, &(trek_loss_opts){ .reduction = none }), TREK_ERR_ARGUMENT, "bce: 7");
+    refused_loss(trek_kl_div_with(y, y, &(trek_kl_div_opts){ .reduction = none }), TREK_ERR_ARGUMENT, "kl_div: 7");
+    refused_loss(trek_nll_loss_with(x, labels, &(trek_cross_entropy_opts){ .reduction = none }), TREK_ERR_ARGUMENT,
+                 "nll_loss: 7");
+    refused_loss(trek_triplet_margin_loss(x, y, y, &(trek_margin_opts){ .reduction = none }), TREK_ERR_ARGUMENT,
+                 "triplet_margin_loss: 7");
+    refused_loss(trek_info_nce(x, x, 1, none), TREK_ERR_ARGUMENT, "info_nce: 7");
+    refused_loss(trek_mse_loss_with(x, y, &(trek_loss_opts){ .weight = wide }), TREK_ERR_SHAPE,
+                 "mse_loss: weights [2, 4, 5] do not broadcast");
+    refused_loss(trek_bce(y, y, &(trek_loss_opts){ .weight = row }), TREK_ERR_SHAPE, "bce: weights [4]");
+    refused_loss(trek_nll_loss_with(x, labels, &(trek_cross_entropy_opts){ .weight = row }), TREK_ERR_SHAPE, "class weights [4]");
+    refused_loss(trek_nll_loss_with(x, labels, &(trek_cross_entropy_opts){ .label_smoothing = 0.1 }), TREK_ERR_ARGUMENT,
+                 "smoothing");
+    refused_loss(trek_huber_loss(x, y, 0, NULL), TREK_ERR_ARGUMENT, "delta is 0");
+    refused_loss(trek_focal_loss(x, y, &(trek_focal_opts){ .gamma = -1 }), TREK_ERR_ARGUMENT, "gamma -1");
+    refused_loss(trek_focal_loss(x, y, &(trek_focal_opts){ .alpha = 1.5 }), TREK_ERR_ARGUMENT, "alpha 1.5");
+    refused_loss(trek_info_nce(x, x, 0, TREK_REDUCTION_MEAN), TREK_ERR_ARGUMENT, "temperature");
+    refused_loss(trek_info_nce(x, row, 1, TREK_REDUCTION_MEAN), TREK_ERR_SHAPE, "[4, 5] and [4]");
+    refused_loss(trek_gaussian_nll_loss(x, y, trek_neg(y), NULL), TREK_ERR_ARGUMENT, "negative");
+    refused_loss(trek_gaussian_nll_loss(x, y, wide, NULL), TREK_ERR_SHAPE, "a variance [2, 4, 5]");
+    refused_loss(trek_multi_margin_loss(x, labels, &(trek_margin_opts){ .p = 3 }), TREK_ERR_ARGUMENT, "p is 3");
+    refused_loss(trek_multi_margin_loss(x, row, NULL), TREK_ERR_DTYPE, "integer");
+    refused_loss(trek_multi_margin_loss(x, plain_labels(3), NULL), TREK_ERR_SHAPE, "labels [N]");
+    refused_loss(trek_margin_ranking_loss(x, y, y, &(trek_margin_opts){ .weight = row }), TREK_ERR_ARGUMENT, "no weights");
+    refused_loss(trek_cosine_embedding_loss(x, y, y, NULL), TREK_ERR_SHAPE, "cosine_embedding_loss: [N, D]");
+    refused_loss(trek_cosine_similarity(x, row, 1, 1e-8), TREK_ERR_SHAPE, "do not broadcast");
+    refused_loss(trek_pairwise_distance(x, labels, 2, 1e-6, false), TREK_ERR_DTYPE, "pairwise_distance");
+    refused_loss(trek_bce(labels, y, NULL), TREK_ERR_DTYPE, "bce");
+}
+
+/* Where a probability is 0 or 1 the logarithm ends at -100; its slope is that of the bounded p (1 - p). */
+static void bce_at_its_ends(void **state)
+{
+    (void)state;
+    const double p_[4] = { 0, 1, 0, 1 }, t_[4] = { 1, 0, 0, 1 }, losses_[4] = { 100, 100, 0, 0 },
+        slopes[4] = { -1e12, 1e12, 0, 0 };
+    trek_var *p = trek_var_from(test_values(p_, trek_dims(4), TREK_F64)), *slope;
+    trek_var_set_requires_grad(p, true);
+    trek_var *loss = trek_bce(p, trek_var_from(test_values(t_, trek_dims(4), TREK_F64)),
+                              &(trek_loss_opts){ .reduction = TREK_REDUCTION_NONE });
+    trek_var *total = trek_sum(loss, trek_dims_none(), false);
+    assert_int_equal(trek_grad(&total, 1, &p, 1, NULL, NULL, &slope), TREK_OK);
+    double *got = test_read(trek_var_data(loss)), *bent = test_read(trek_var_data(slope));
+    for (int k = 0; k < 4; k++)
+        if (got[k] != losses_[k] || fabs(bent[k] - slopes[k]) > 1)
+            fail_msg("%d: loss %g, slope %g", k, got[k], bent[k]);
+    free(got);
+    free(bent);
+}
+
 static void labels_that_are_no_classes(void **state)
 {
     (void)state;
@@ -560,6 +708,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(shapes_broadcast, open_scope, close_scope),
         cmocka_unit_test_setup_teardown(nll_of_many_dimensions, open_scope, close_scope),
         cmocka_unit_test_setup_teardown(smooth_l1_without_a_bend, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(options_that_are_none, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(bce_at_its_ends, open_scope, close_scope),
         cmocka_unit_test_setup_teardown(mixed_dtypes, open_scope, close_scope),
         cmocka_unit_test_setup_teardown(labels_that_are_no_classes, open_scope, close_scope),
         cmocka_unit_test_setup_teardown(ignoring_large_numbers, open_scope, close_scope),

@@ -210,6 +210,74 @@ CASE(l1_loss, trek_l1_loss(x[0], x[1]))
 CASE(smooth_l1_loss, trek_smooth_l1_loss(x[0], x[1], 0.5))
 CASE(bce_with_logits, trek_bce_with_logits(x[0], trek_sigmoid(x[1])))
 CASE(kl_div, trek_kl_div(trek_log_softmax(x[0], 1), trek_softmax(x[1], 1)))
+
+/* -1 and 1 in turns of the classes. */
+static trek_var *signs(trek_shape shape)
+{
+    return trek_sub_scalar(trek_mul_scalar(trek_cast(classes(shape, 2, TREK_I64), TREK_F64), 2), 1);
+}
+static trek_var *zeros_and_ones(trek_var *like, trek_shape shape)
+{
+    return trek_cast(classes(shape, 2, TREK_I64), trek_var_dtype(like));
+}
+
+#define ROWS trek_dims(3, 7)
+#define SUM TREK_REDUCTION_SUM
+#define NONE TREK_REDUCTION_NONE
+CASE(mse_loss_sum, trek_mse_loss_with(x[0], x[1], &(trek_loss_opts){ .reduction = SUM }))
+CASE(mse_loss_weighted, trek_mse_loss_with(x[0], x[1], &(trek_loss_opts){ .weight = trek_exp(x[2]) }))
+CASE(l1_loss_weighted, trek_l1_loss_with(x[0], x[1], &(trek_loss_opts){ .weight = trek_exp(x[2]) }))
+CASE(smooth_l1_loss_none, trek_smooth_l1_loss_with(x[0], x[1], 0.5, &(trek_loss_opts){ .reduction = NONE }))
+CASE(huber_loss, trek_huber_loss(x[0], x[1], 0.7, NULL))
+CASE(huber_loss_weighted, trek_huber_loss(x[0], x[1], 1.5, &(trek_loss_opts){ .weight = trek_exp(x[2]) }))
+CASE(bce, trek_bce(trek_sigmoid(x[0]), trek_sigmoid(x[1]), NULL))
+CASE(bce_weighted, trek_bce(trek_sigmoid(x[0]), trek_sigmoid(x[1]),
+                            &(trek_loss_opts){ .weight = trek_exp(trek_var_detach(x[2])) }))
+CASE(bce_with_logits_positives,
+     trek_bce_with_logits_with(x[0], zeros_and_ones(x[0], ROWS),
+                               &(trek_bce_opts){ .weight = trek_exp(trek_var_detach(x[2])),
+                                                 .pos_weight = trek_exp(trek_var_detach(x[1])) }))
+CASE(bce_with_logits_none, trek_bce_with_logits_with(x[0], trek_sigmoid(x[1]), &(trek_bce_opts){ .reduction = NONE }))
+CASE(focal_loss, trek_focal_loss(x[0], zeros_and_ones(x[0], ROWS), NULL))
+CASE(focal_loss_sum, trek_focal_loss(x[0], trek_sigmoid(x[1]), &(trek_focal_opts){ .alpha = -1, .gamma = 1.5, .reduction = SUM }))
+CASE(soft_margin_loss, trek_soft_margin_loss(x[0], trek_cast(signs(ROWS), trek_var_dtype(x[0])), NULL))
+CASE(poisson_nll_loss, trek_poisson_nll_loss(x[0], trek_exp(x[1]), &(trek_poisson_nll_opts){ .full = true }))
+CASE(poisson_nll_loss_rates, trek_poisson_nll_loss(trek_exp(x[0]), trek_exp(x[1]),
+                                                   &(trek_poisson_nll_opts){ .rates = true, .eps = 0.1, .reduction = SUM }))
+CASE(gaussian_nll_loss, trek_gaussian_nll_loss(x[0], x[1], trek_exp(x[2]), &(trek_gaussian_nll_opts){ .full = true }))
+CASE(gaussian_nll_loss_rows,
+     trek_gaussian_nll_loss(x[0], x[1], trek_exp(x[2]), &(trek_gaussian_nll_opts){ .eps = 0.8, .reduction = NONE }))
+CASE(kl_div_logs, trek_kl_div_with(trek_log_softmax(x[0], 1), trek_log_softmax(x[1], 1),
+                                   &(trek_kl_div_opts){ .log_target = true, .per_element = true }))
+CASE(kl_div_none, trek_kl_div_with(trek_log_softmax(x[0], 1), trek_softmax(x[1], 1), &(trek_kl_div_opts){ .reduction = NONE }))
+CASE(nll_loss_weighted, trek_nll_loss_with(trek_log_softmax(x[0], 1), classes(trek_dims(6), 5, TREK_I32),
+                                           &(trek_cross_entropy_opts){ .weight = trek_exp(trek_var_detach(x[1])),
+                                                                       .ignore_index = 1 }))
+CASE(nll_loss_none, trek_nll_loss_with(trek_log_softmax(x[0], 1), classes(trek_dims(2, 3), 4, TREK_I64),
+                                       &(trek_cross_entropy_opts){ .reduction = NONE }))
+CASE(cosine_similarity, trek_cosine_similarity(x[0], x[1], 1, 1e-8))
+CASE(cosine_similarity_short, trek_cosine_similarity(x[0], x[1], 0, 2.5))
+CASE(pairwise_distance, trek_pairwise_distance(x[0], x[1], 3, 1e-6, true))
+CASE(cosine_embedding_loss, trek_cosine_embedding_loss(x[0], x[1], signs(trek_dims(3)), &(trek_margin_opts){ .margin = 0.1 }))
+CASE(margin_ranking_loss, trek_margin_ranking_loss(x[0], x[1], trek_cast(signs(ROWS), trek_var_dtype(x[0])),
+                                                   &(trek_margin_opts){ .margin = 0.3 }))
+CASE(hinge_embedding_loss, trek_hinge_embedding_loss(x[0], trek_cast(signs(ROWS), trek_var_dtype(x[0])),
+                                                     &(trek_margin_opts){ .margin = 0.8, .reduction = NONE }))
+CASE(triplet_margin_loss, trek_triplet_margin_loss(x[0], x[1], x[2], NULL))
+CASE(triplet_margin_loss_swap, trek_triplet_margin_loss(x[0], x[1], x[2], &(trek_margin_opts){ .margin = 2, .p = 1, .eps = 1e-4,
+                                                                                               .swap = true, .reduction = SUM }))
+CASE(multi_margin_loss, trek_multi_margin_loss(x[0], classes(trek_dims(6), 5, TREK_I64), NULL))
+CASE(multi_margin_loss_weighted,
+     trek_multi_margin_loss(x[0], classes(trek_dims(6), 5, TREK_U8),
+                            &(trek_margin_opts){ .p = 2, .margin = 0.5, .weight = trek_exp(trek_var_detach(x[1])),
+                                                 .reduction = NONE }))
+CASE(multilabel_soft_margin_loss,
+     trek_multilabel_soft_margin_loss(x[0], zeros_and_ones(x[0], ROWS), &(trek_loss_opts){ .weight = trek_exp(x[1]) }))
+CASE(info_nce, trek_info_nce(x[0], x[1], 0.2, TREK_REDUCTION_MEAN))
+#undef ROWS
+#undef SUM
+#undef NONE
+
 CASE(gather, trek_gather(x[0], classes(trek_dims(5, 3), 4, TREK_I64), 0))
 CASE(index_select, trek_index_select(x[0], classes(trek_dims(6), 4, TREK_I32), 0))
 CASE(scatter_add, trek_scatter_add(x[0], classes(trek_dims(5, 3), 4, TREK_I64), x[1], 0))
@@ -259,7 +327,41 @@ static const vector_case cases[] = {
     ENTRY(cross_entropy, 2),
     ENTRY(cross_entropy_options, 2), ENTRY(cross_entropy_sum, 2), ENTRY(cross_entropy_none, 2), ENTRY(cross_entropy_images, 2),
     ENTRY(cross_entropy_probabilities, 2), ENTRY(nll_loss, 2), ENTRY(mse_loss, 2), ENTRY(l1_loss, 2), ENTRY(smooth_l1_loss, 2),
-    ENTRY(bce_with_logits, 2), ENTRY(kl_div, 2), ENTRY(gather, 2), ENTRY(index_select, 2), ENTRY(scatter_add, 2),
+    ENTRY(bce_with_logits, 2), ENTRY(kl_div, 2),
+    ENTRY(mse_loss_sum, 2),
+    ENTRY(mse_loss_weighted, 2),
+    ENTRY(l1_loss_weighted, 2),
+    ENTRY(smooth_l1_loss_none, 2),
+    ENTRY(huber_loss, 2),
+    ENTRY(huber_loss_weighted, 2),
+    ENTRY(bce, 2),
+    ENTRY(bce_weighted, 2),
+    ENTRY(bce_with_logits_positives, 2),
+    ENTRY(bce_with_logits_none, 2),
+    ENTRY(focal_loss, 2),
+    ENTRY(focal_loss_sum, 2),
+    ENTRY(soft_margin_loss, 2),
+    ENTRY(poisson_nll_loss, 2),
+    ENTRY(poisson_nll_loss_rates, 2),
+    ENTRY(gaussian_nll_loss, 2),
+    ENTRY(gaussian_nll_loss_rows, 2),
+    ENTRY(kl_div_logs, 2),
+    ENTRY(kl_div_none, 2),
+    ENTRY(nll_loss_weighted, 2),
+    ENTRY(nll_loss_none, 2),
+    ENTRY(cosine_similarity, 2),
+    ENTRY(cosine_similarity_short, 2),
+    ENTRY(pairwise_distance, 2),
+    ENTRY(cosine_embedding_loss, 2),
+    ENTRY(margin_ranking_loss, 2),
+    ENTRY(hinge_embedding_loss, 2),
+    ENTRY(triplet_margin_loss, 2),
+    ENTRY(triplet_margin_loss_swap, 2),
+    ENTRY(multi_margin_loss, 2),
+    ENTRY(multi_margin_loss_weighted, 2),
+    ENTRY(multilabel_soft_margin_loss, 2),
+    ENTRY(info_nce, 2),
+    ENTRY(gather, 2), ENTRY(index_select, 2), ENTRY(scatter_add, 2),
     ENTRY(index_add, 2),
     ENTRY(masked_fill, 2),
 };

@@ -6,11 +6,14 @@
            [--threads N] [--seconds S] [--part K/N] [--slower RATIO] [--all] [--json FILE]
 
 Layouts: contiguous, transposed, strided (every second column), expanded (one column repeated: the last input of several).
-Both sides are called from Python; what a call through ctypes costs is measured and taken off trek's time. A case is measured in
-rounds of both sides, its ratio is that of the best rounds. What one of the sides refuses is left out. Cases that do not fit into
+Ops along a dimension take the last; `sum:0` is the sum over the first, `sum:all` that over all (--dims chooses).
+Both sides are called from Python; what calls through ctypes with the same arguments cost is measured and taken off trek's time, for
+each case. A case is measured in rounds of both sides, its ratio is that of the best rounds. What one of the sides refuses is left out. Cases that do not fit into
 --seconds are counted; --part 2/5 runs the second of five slices. Needs PyTorch.
 """
 import argparse
+import ctypes
+import itertools
 import json
 import math
 import os
@@ -31,7 +34,9 @@ DOUBLES = {"low": -0.5, "high": 0.5, "beta": 1.0, "threshold": 20.0, "negative_s
 LEFT_OUT = {"reshape", "flatten", "expand", "permute", "transpose", "squeeze", "unsqueeze", "narrow", "select", "to", "split", "chunk",
             "conv2d", "conv_transpose2d", "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "attention", "lstm", "gru", "batch_norm",
             "add_layer_norm", "linear_activation", "linear_cross_entropy", "cross_entropy_with", "loss_weight", "loss_set_weight",
-            "accuracy", "one_hot", "contiguous"}
+            "accuracy", "one_hot", "contiguous",
+            "pad", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "conv1d", "conv_transpose1d", "max_pool1d", "avg_pool1d",
+            "adaptive_avg_pool1d", "conv3d", "conv_transpose3d", "max_pool3d", "avg_pool3d", "adaptive_avg_pool3d"}
 HALVED = {"matmul": "a product of squares of 1000 is no op of 1 M elements", "linear": ""}
 
 
@@ -42,6 +47,7 @@ def options():
     parser.add_argument("--layout", default=",".join(LAYOUTS))
     parser.add_argument("--dtype", default=",".join(NAMES))
     parser.add_argument("--elements", default="1000000,1000")
+    parser.add_argument("--dims", default="1,0,all", help="that ops along dimensions are given")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=50)
     parser.add_argument("--part", default="1/1")
@@ -81,18 +87,23 @@ def laid_out(dtype, sizes, layout, positive=False):
     return base, view
 
 
+class NoValue(Exception):
+    """What this program does not make up: strings, results through pointers."""
+
+
 class Case:
     """One op on one kind of input: a call for each side."""
 
-    def __init__(self, lib, name, dtype, layout, elements):
-        self.key = {"op": name, "dtype": dtype, "layout": layout, "elements": elements}
-        self.lib, self.function, sizes = lib, FUNCTIONS[name], SHAPES[elements]
+    def __init__(self, lib, name, dim, dtype, layout, elements):
+        self.key = {"op": name + (f":{dim}" if dim != "1" else ""), "dtype": dtype, "layout": layout, "elements": elements}
+        self.lib, self.function, self.dims, sizes = lib, FUNCTIONS[name], [] if dim == "all" else [int(dim)], SHAPES[elements]
         self.keep, ours, theirs = [], [], []
         tensors = [p for k, p in self.function.params if k == "trek_var *"]
         for kind, param in self.function.params:
             self.argument(name, kind, param, DTYPES[dtype], layout, sizes, tensors, ours, theirs)
         self.ours, self.theirs = ours, theirs
         self.trek, self.torch = getattr(lib, name), counterpart(name)
+        self.overhead = 0.0
 
     def argument(self, name, kind, param, dtype, layout, sizes, tensors, ours, theirs):
         if kind == "trek_var *":
@@ -108,14 +119,24 @@ class Case:
         elif param == "count":
             ours.append(2)
         elif kind == "trek_dims_list":
-            ours.append(shape([1]))
-            theirs.append([1])
+            ours.append(shape(self.dims))
+            theirs.append(self.dims)
+        elif kind == "trek_reduction":
+            ours.append(0)
+            theirs.append(0)
+        elif kind.endswith("_opts *"):
+            ours.append(None)
+            theirs.append(None)
         elif kind == "trek_dtype":
             to = "f32" if dtype != torch.float32 else "bf16"
             ours.append(DTYPE_NUMBER[to])
             theirs.append(DTYPE_NUMBER[to])
         else:
-            value = {"double": DOUBLES.get(param, 0.5), "bool": False, "int": 1, "int64_t": -1 if param == "padding_idx" else 0}[kind]
+            value = {"double": DOUBLES.get(param, 0.5), "bool": False, "int": 1, "int64_t": -1 if param == "padding_idx" else 0}.get(kind)
+            if value is None:
+                raise NoValue(kind)
+            if param == "dim":
+                value = self.dims[0]
             if name == "dropout":
                 value = {"p": 0.5, "training": True}[param]
             ours.append(value)
@@ -143,17 +164,26 @@ class Case:
         self.lib.tensor_release(tensor)
         return made
 
-    def run_trek(self, count):
-        function, arguments, begin_scope, end_scope = self.trek, self.ours, self.lib.scope_begin, self.lib.scope_end
+    def calls(self, count, function, begin_scope, end_scope):
+        """Seconds of one."""
+        arguments = self.ours
         begin = time.perf_counter()
         for _ in range(count):
             scope = begin_scope()
             function(*arguments)
             end_scope(scope)
-        spent = time.perf_counter() - begin
+        return (time.perf_counter() - begin) / count
+
+    def ctypes_price(self):
+        """Seconds of the same calls where none does anything."""
+        idle = [idle_twin(self.lib, f) for f in (self.trek, self.lib.scope_begin, self.lib.scope_end)]
+        return min(self.calls(50, *idle) for _ in range(10))
+
+    def run_trek(self, count):
+        spent = self.calls(count, self.trek, self.lib.scope_begin, self.lib.scope_end)
         if self.lib.error_status():
             raise self.lib.refusal(self.function.name)
-        return spent / count - 3 * OVERHEAD
+        return spent - self.overhead
 
     def run_torch(self, count):
         function, arguments = self.torch, self.theirs
@@ -170,20 +200,32 @@ class Case:
             self.lib.error_clear()
             return None
         once = max(min(once, max(self.run_trek(1), self.run_torch(1))), 1e-7)
+        self.overhead = self.ctypes_price()
         count = max(1, min(300, int(1.5e-3 / once)))
-        rounds = [(self.run_trek(count), self.run_torch(count)) for _ in range(3 if once > 5e-3 else 5)]
+        rounds = [(quiet(self.run_trek, count), quiet(self.run_torch, count)) for _ in range(3 if once > 5e-3 else 5)]
         return [max(min(r[0] for r in rounds), 1e-8), min(r[1] for r in rounds)]
 
 
-def ctypes_price(lib):
-    """Seconds of a call that does nothing."""
-    best = 1.0
-    for _ in range(20):
-        begin = time.perf_counter()
-        for _ in range(1000):
-            lib.error_status()
-        best = min(best, (time.perf_counter() - begin) / 1000)
-    return best
+def quiet(run, count):
+    """With several threads those of the other side spin for milliseconds after their last work, and one's own wake up."""
+    until = time.perf_counter() + (0.015 if OPTIONS.threads > 1 else 0)
+    while time.perf_counter() < until:
+        run(1)
+    return run(count)
+
+
+def idle_twin(lib, function):
+    """A function of the same type that does nothing: trek_error_status looks at no argument."""
+    address = ctypes.cast(lib.error_status, ctypes.c_void_p).value
+    return ctypes.CFUNCTYPE(function.restype, *function.argtypes)(address)
+
+
+def dims_of(name):
+    """The dimensions that an op is given in turn; one of no meaning for those that take none."""
+    wanted, kinds = OPTIONS.dims.split(","), {param: kind for kind, param in FUNCTIONS[name].params}
+    if "dims" in kinds:
+        return [dim for dim in wanted if name != "flip" or dim != "all"]
+    return [dim for dim in wanted if dim != "all"] if "dim" in kinds else ["1"]
 
 
 def cases():
@@ -191,17 +233,16 @@ def cases():
     for name in FUNCTIONS:
         if name in LEFT_OUT or (OPTIONS.only and not only.fullmatch(name)) or counterpart(name) is None:
             continue
-        for elements in map(int, OPTIONS.elements.split(",")):
-            for dtype in OPTIONS.dtype.split(","):
-                for layout in OPTIONS.layout.split(","):
-                    if not (elements > 1000 and name in HALVED) and not (layout != "contiguous" and name == "embedding"):
-                        yield name, dtype, layout, elements
+        for dim, elements, dtype, layout in itertools.product(dims_of(name), map(int, OPTIONS.elements.split(",")),
+                                                              OPTIONS.dtype.split(","), OPTIONS.layout.split(",")):
+            if not (elements > 1000 and name in HALVED) and not (layout != "contiguous" and name == "embedding"):
+                yield name, dim, dtype, layout, elements
 
 
 def report(found, skipped):
     for case in sorted(found, key=lambda c: -c["ratio"]):
         if OPTIONS.all or case["ratio"] > OPTIONS.slower:
-            print(f"{case['ratio']:7.2f}  {case['op']:16} {case['dtype']:5} {case['layout']:11} {case['elements']:8}  "
+            print(f"{case['ratio']:7.2f}  {case['op']:18} {case['dtype']:5} {case['layout']:11} {case['elements']:8}  "
                   f"{case['trek'] * 1e6:10.1f} {case['torch'] * 1e6:10.1f} us")
     if found:
         mean = math.exp(sum(math.log(c["ratio"]) for c in found) / len(found))
@@ -212,17 +253,18 @@ def report(found, skipped):
 
 def main():
     lib = Library(OPTIONS.library)
-    global OVERHEAD
-    OVERHEAD = ctypes_price(lib)
     part, parts = map(int, OPTIONS.part.split("/"))
     wanted = list(cases())[part - 1::parts]
     begin, found, skipped = time.monotonic(), [], 0
     lib.no_grad_begin()
-    for name, dtype, layout, elements in wanted:
+    for wanted_case in wanted:
         if time.monotonic() - begin > OPTIONS.seconds:
             skipped += 1
             continue
-        case = Case(lib, name, dtype, layout, elements)
+        try:
+            case = Case(lib, *wanted_case)
+        except NoValue:
+            continue
         times = case.measure()
         if times:
             found.append({**case.key, "trek": times[0], "torch": times[1], "ratio": times[0] / times[1]})

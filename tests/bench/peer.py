@@ -169,18 +169,18 @@ def fill_parameters(model):
                 parameter.copy_(fill(shape, k + 1, 1 if name.endswith("weight") else 0, 0.1))
 
 
-def gpt(batch, *sizes):
+def gpt(batch, *sizes, half=False):
     model = GPT(*sizes)
-    return Training(model, batch, model.sample, torch.optim.AdamW)
+    return Training(model, batch, model.sample, torch.optim.AdamW, half=half)
 
 
 class Training:
     per = 1
 
-    def __init__(self, model, batch, sample, optimizer=torch.optim.Adam, outputs=0, compiled=False):
+    def __init__(self, model, batch, sample, optimizer=torch.optim.Adam, outputs=0, compiled=False, rate=1e-3, half=False):
         fill_parameters(model)
         exact = copy.deepcopy(model).double()
-        self.optimizer = optimizer(model.parameters(), lr=1e-3, fused=True)
+        self.optimizer = optimizer(model.parameters(), lr=rate, fused=True)
         self.model = torch.compile(model) if compiled else model
         self.loss = functional.mse_loss if outputs else functional.cross_entropy
         classes = getattr(model, "classes", 0)
@@ -188,8 +188,8 @@ class Training:
         self.inputs = [labels(places, 1000 + k, classes) if classes else fill((batch,) + sample, 1000 + k) for k in range(POOL)]
         self.targets = [fill((batch, outputs), 2000 + k) if outputs else labels(places, 2000 + k, classes or CLASSES).flatten()
                         for k in range(POOL)]
-        self.exact = lambda: self.exact_losses(exact, optimizer(exact.parameters(), lr=1e-3))
-        self.steps = 0
+        self.exact = lambda: self.exact_losses(exact, optimizer(exact.parameters(), lr=rate))
+        self.steps, self.half = 0, half
         self.checks = [self.step().item() for _ in range(CHECKED_STEPS)]
         for group in self.optimizer.param_groups:
             group["lr"] = 1e-7
@@ -199,7 +199,8 @@ class Training:
         k = self.steps % POOL
         self.steps += 1
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self.loss(self.model(self.inputs[k]), self.targets[k])
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.half):
+            loss = self.loss(self.model(self.inputs[k]), self.targets[k])
         loss.backward()
         self.optimizer.step()
         return loss
@@ -304,11 +305,15 @@ WORKS = {
     "lenet": lambda c: Training(lenet(6, 16), 64, (1, 28, 28), compiled=c),
     "lenet-near": lambda c: Training(lenet(5, 13), 61, (1, 28, 28), compiled=c),
     "lenet-near2": lambda c: Training(lenet(7, 11), 61, (1, 28, 28), compiled=c),
-    "resnet18": lambda c: Training(resnet18(32), 32, (3, 32, 32), compiled=c),
+    "resnet18": lambda c: Training(resnet18(32), 32, (3, 32, 32), rate=1e-6, compiled=c),
     "mlp-deep": lambda c: Training(mlp(DEEP, True), 256, (1024,), outputs=1024, compiled=c),
     "char-gpt": lambda c: gpt(16, 4, 128, 4, 128, 65),
     "char-gpt-near": lambda c: gpt(15, 3, 120, 5, 125, 67),
     "gpt2": lambda c: gpt(4, 12, 768, 12, 64, 50257),
+    "resnet18-bf16": lambda c: Training(resnet18(32), 32, (3, 32, 32), rate=1e-6, compiled=c, half=True),
+    "mlp-deep-bf16": lambda c: Training(mlp(DEEP, True), 256, (1024,), outputs=1024, compiled=c, half=True),
+    "char-gpt-bf16": lambda c: gpt(16, 4, 128, 4, 128, 65, half=True),
+    "gpt2-bf16": lambda c: gpt(4, 12, 768, 12, 64, 50257, half=True),
     "ranks-lenet": lambda c: Training(lenet(6, 16), 256, (1, 28, 28), compiled=c),
     "ranks-mlp": lambda c: Training(mlp([1024, 4096, 4096, 2176, CLASSES]), 256, (1024,), compiled=c),
     "adamw": lambda c: AdamW(),

@@ -31,6 +31,15 @@ static bool run_once(trek_var *a, trek_var *b, bool transpose_a, bool transpose_
     return fine;
 }
 
+static trek_dtype dtype_of(const char *name)
+{
+    static const trek_dtype all[] = { TREK_F32, TREK_F64, TREK_BF16, TREK_F16 };
+    for (int k = 1; k < 4; k++)
+        if (strcmp(name, trek_dtype_name(all[k])) == 0)
+            return all[k];
+    return TREK_F32;
+}
+
 static double measure(const char *kind, long count, long m, long n, long k, trek_dtype dtype, double ms)
 {
     bool ta = kind[0] == 't', tb = kind[1] == 't';
@@ -59,7 +68,7 @@ int main(void)
             fprintf(stderr, "products: no request: %s", line);
             return 2;
         }
-        double ns = measure(kind, count, m, n, k, strcmp(dtype, "f64") == 0 ? TREK_F64 : TREK_F32, ms);
+        double ns = measure(kind, count, m, n, k, dtype_of(dtype), ms);
         if (ns < 0) {
             fprintf(stderr, "products: %s\n", trek_error());
             return 1;

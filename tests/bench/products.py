@@ -62,7 +62,7 @@ def serve_torch(threads):
     torch.set_num_threads(threads)
 
     def product(kind, count, m, n, k, dtype):
-        real = torch.float64 if dtype == "f64" else torch.float32
+        real = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f16": torch.float16}[dtype]
         lead = (count,) if count > 1 else ()
         a = torch.rand(lead + ((k, m) if kind[0] == "t" else (m, k)), dtype=real)
         b = torch.rand(lead + ((n, k) if kind[1] == "t" else (k, n)), dtype=real)
@@ -78,10 +78,11 @@ def serve_blas(path):
     import numpy as np
 
     library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+    prefix = "" if hasattr(library, "cblas_sgemm") else "scipy_"  # of PyPI's scipy-openblas32
 
     def product(kind, count, m, n, k, dtype):
         real, scalar = (np.float64, ctypes.c_double) if dtype == "f64" else (np.float32, ctypes.c_float)
-        call = library.cblas_dgemm if dtype == "f64" else library.cblas_sgemm
+        call = getattr(library, prefix + ("cblas_dgemm" if dtype == "f64" else "cblas_sgemm"))
         random = np.random.default_rng(1)
         a, b, c = random.random((count, m * k)).astype(real), random.random((count, k * n)).astype(real), np.empty((count, m * n), real)
         lda, ldb = m if kind[0] == "t" else k, k if kind[1] == "t" else n
@@ -177,7 +178,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
     parser.add_argument("--threads", default="1,2")
-    parser.add_argument("--dtype", default="f32", choices=["f32", "f64"])
+    parser.add_argument("--dtype", default="f32", choices=["f32", "f64", "bf16", "f16"])
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--ms", type=float, default=8)
     parser.add_argument("--shapes", help="comma-separated; default: all")

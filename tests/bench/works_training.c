@@ -20,6 +20,7 @@ typedef struct training_case {
     int64_t sizes[MAX_LAYERS];     /* MLPs: widths; LENET: channels of its two convolutions; RESNET: width; GPT: gpt_size */
     int ranks;                     /* 0: no trainer, one device */
     bool decoupled;                /* AdamW */
+    bool half;                     /* forward under bf16 autocast */
 } training_case;
 
 typedef enum gpt_size { LAYERS, WIDTH, HEADS, CONTEXT, VOCABULARY } gpt_size;
@@ -27,7 +28,7 @@ typedef enum gpt_size { LAYERS, WIDTH, HEADS, CONTEXT, VOCABULARY } gpt_size;
 typedef struct training_state {
     trek_graph *model;
     trek_var *inputs[POOL], *targets[POOL];
-    bool regression;
+    bool regression, half;
     int64_t steps;
 } training_state;
 
@@ -158,10 +159,14 @@ static double training_step(training_state *s, bool read)
 {
     int k = (int)(s->steps++ % POOL);
     trek_scope scope = trek_scope_begin();
+    if (s->half)
+        trek_autocast_begin(TREK_BF16);
     trek_var *output = trek_graph_forward(s->model, s->inputs[k]);
     if (output && trek_var_ndim(output) == 3) /* a class for every place */
         output = trek_reshape(output, trek_dims(-1, trek_var_size(output, 2)));
     trek_var *loss = s->regression ? trek_mse_loss(output, s->targets[k]) : trek_cross_entropy(output, s->targets[k]);
+    if (s->half)
+        trek_autocast_end();
     trek_graph_backward(s->model, loss);
     trek_graph_step(s->model);
     double value = read ? trek_var_item(loss) : 0;
@@ -179,7 +184,8 @@ static void training_run(void *state, int64_t times)
 static void set_up(training_state *s, const training_case *c)
 {
     uint32_t seed = 1;
-    trek_adam_opts opts = { .lr = 1e-3 };
+    /* Adam's first steps have the size of lr whatever the gradient's, so a batch norm's noise grows a hundredfold a step. */
+    trek_adam_opts opts = { .lr = c->kind == RESNET ? 1e-6 : 1e-3 };
     trek_optimizer_spec spec = c->decoupled ? trek_adamw(opts) : trek_adam(opts);
     s->model = build(trek_cpu(0), (void *)(uintptr_t)c);
     if (!s->model)
@@ -202,6 +208,7 @@ static void *training_open(const bench_work *work)
     if (!s)
         return NULL;
     s->regression = c->kind == MLP_NORM;
+    s->half = c->half;
     set_up(s, c);
     make_samples(s, c);
     for (int k = 0; k < CHECKED_STEPS && trek_error_status() == TREK_OK; k++)
@@ -219,25 +226,29 @@ static void *training_open(const bench_work *work)
       .arg = &(const training_case){ __VA_ARGS__ } }
 
 const bench_work bench_works_training[] = {
-    WORK("mlp-tiny", "step of an MLP 16-16-16-10, batch 1, AdamW", MLP, 1, { 16, 16, 16, CLASSES }, 0, true),
-    WORK("mlp", "step of an MLP 784-256-10, batch 64, Adam", MLP, 64, { 784, 256, CLASSES }, 0, false),
-    WORK("mlp-near", "step of an MLP 771-250-10, batch 61, Adam", MLP, 61, { 771, 250, CLASSES }, 0, false),
-    WORK("lenet", "step of LeNet 1-6-16, batch 64, Adam", LENET, 64, { 6, 16 }, 0, false),
-    WORK("lenet-near", "step of LeNet 1-5-13, batch 61, Adam", LENET, 61, { 5, 13 }, 0, false),
-    WORK("lenet-near2", "step of LeNet 1-7-11, batch 61, Adam", LENET, 61, { 7, 11 }, 0, false),
-    WORK("resnet18", "step of ResNet-18 of width 32 on 32 x 32 images, batch 32, Adam", RESNET, 32, { 32 }, 0, false),
+    WORK("mlp-tiny", "step of an MLP 16-16-16-10, batch 1, AdamW", MLP, 1, { 16, 16, 16, CLASSES }, 0, true, false),
+    WORK("mlp", "step of an MLP 784-256-10, batch 64, Adam", MLP, 64, { 784, 256, CLASSES }, 0, false, false),
+    WORK("mlp-near", "step of an MLP 771-250-10, batch 61, Adam", MLP, 61, { 771, 250, CLASSES }, 0, false, false),
+    WORK("lenet", "step of LeNet 1-6-16, batch 64, Adam", LENET, 64, { 6, 16 }, 0, false, false),
+    WORK("lenet-near", "step of LeNet 1-5-13, batch 61, Adam", LENET, 61, { 5, 13 }, 0, false, false),
+    WORK("lenet-near2", "step of LeNet 1-7-11, batch 61, Adam", LENET, 61, { 7, 11 }, 0, false, false),
+    WORK("resnet18", "step of ResNet-18 of width 32 on 32 x 32 images, batch 32, Adam", RESNET, 32, { 32 }, 0, false, false),
     WORK("mlp-deep", "step of an MLP 1024-2048x4-1024 with LayerNorm and GELU, batch 256, Adam", MLP_NORM, 256,
-         { 1024, 2048, 2048, 2048, 2048, 1024 }, 0, false),
+         { 1024, 2048, 2048, 2048, 2048, 1024 }, 0, false, false),
     WORK("char-gpt", "step of a GPT, 4 layers of width 128, 16 x 128 characters, AdamW", GPT, 16, { 4, 128, 4, 128, 65 }, 0,
-         true),
+         true, false),
     WORK("char-gpt-near", "step of a GPT, 3 layers of width 120, 15 x 125 characters, AdamW", GPT, 15, { 3, 120, 5, 125, 67 }, 0,
-         true),
-    WORK("gpt2", "step of GPT-2 124 M, 4 x 64 tokens, AdamW", GPT, 4, { 12, 768, 12, 64, 50257 }, 0, true),
-    WORK("solo-lenet", "one rank: step of LeNet, 128 samples", LENET, 128, { 6, 16 }, 0, false),
-    WORK("ranks-lenet", "two ranks: step of LeNet, 128 samples each", LENET, 256, { 6, 16 }, 2, false),
+         true, false),
+    WORK("gpt2", "step of GPT-2 124 M, 4 x 64 tokens, AdamW", GPT, 4, { 12, 768, 12, 64, 50257 }, 0, true, false),
+    WORK("resnet18-bf16", "resnet18 under bf16 autocast", RESNET, 32, { 32 }, 0, false, true),
+    WORK("mlp-deep-bf16", "mlp-deep under bf16 autocast", MLP_NORM, 256, { 1024, 2048, 2048, 2048, 2048, 1024 }, 0, false, true),
+    WORK("char-gpt-bf16", "char-gpt under bf16 autocast", GPT, 16, { 4, 128, 4, 128, 65 }, 0, true, true),
+    WORK("gpt2-bf16", "gpt2 under bf16 autocast", GPT, 4, { 12, 768, 12, 64, 50257 }, 0, true, true),
+    WORK("solo-lenet", "one rank: step of LeNet, 128 samples", LENET, 128, { 6, 16 }, 0, false, false),
+    WORK("ranks-lenet", "two ranks: step of LeNet, 128 samples each", LENET, 256, { 6, 16 }, 2, false, false),
     WORK("solo-mlp", "one rank: step of an MLP of 30 M parameters, 128 samples", MLP, 128, { 1024, 4096, 4096, 2176, CLASSES }, 0,
-         false),
+         false, false),
     WORK("ranks-mlp", "two ranks: step of an MLP of 30 M parameters, 128 samples each", MLP, 256,
-         { 1024, 4096, 4096, 2176, CLASSES }, 2, false),
+         { 1024, 4096, 4096, 2176, CLASSES }, 2, false, false),
     { 0 },
 };

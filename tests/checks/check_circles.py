@@ -12,13 +12,15 @@ CIRCLES = {
     # bad values of variables are logged; a variable says what is logged
     "tensor": ["environment status",
                # an op makes tensors, and copying a tensor is an op; backends are its kernels
-               "backend cpu_backend cpu_optim_update device_memory infer infer_fused infer_nn infer_recurrent op overlap plugin ranges storage tensor "
-               "types view"],
+               "backend cpu_backend cpu_optim_update device_memory infer infer_fused infer_nn infer_order infer_recurrent op overlap plugin ranges storage "
+               "tensor types view"],
     # the derivative of an op is made of ops; a variable holds the node that holds variables
-    "autograd": ["apply autocast composite composite_fused composite_recurrent engine functional rules rules_fused rules_math rules_nn rules_recurrent rules_shape slice_grad", "tape var"],
+    "autograd": ["apply autocast composite composite_fused composite_recurrent engine functional functional_order functional_places functional_scatter pointwise rules "
+                 "rules_fused rules_math rules_nn rules_order rules_recurrent rules_shape slice_grad", "tape var"],
     "nn": [],
     "data": [],
-    "optim": [],
+    # the search along a line evaluates the closure as the method does; a composed schedule asks others
+    "optim": ["lbfgs lbfgs_search", "schedule schedule_compose"],
     # a graph owns its parts, which run the graph
     "graph": ["capture constants graph graph_loader observe record stepper_single"],
     "monitor": [],

@@ -11,6 +11,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
 folders = ("tensor", "autograd", "nn", "data", "optim", "graph", "distributed", "monitor", "tools", "examples")
 root, build = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
@@ -30,13 +31,25 @@ def is_ours(line):
 
 
 def look_at(place):
-    done = subprocess.run(["clang-tidy", "-p", str(build), "--quiet", str(place)], capture_output=True, text=True, cwd=root)
+    done = subprocess.run(["clang-tidy", "-p", folder.name, "--quiet", str(place)], capture_output=True, text=True, cwd=root)
     said = [line for line in done.stdout.split("\n") if re.search(r": (warning|error): ", line)]
     if said:
         return filter(is_ours, said)
     return [f"{place}: clang-tidy ended with {done.returncode}: {done.stderr[-300:]}"] if done.returncode else []
 
 
+def is_foreign(option):
+    return subprocess.run(["clang", "-fsyntax-only", "-x", "c", "/dev/null", option], capture_output=True).returncode != 0
+
+
+# What gcc alone knows ends clang.
+commands = json.loads((build / "compile_commands.json").read_text())
+options = {word for entry in commands for word in entry["command"].split(" ") if word.startswith("-f")}
+foreign = set(filter(is_foreign, options))
+for entry in commands:
+    entry["command"] = " ".join(word for word in entry["command"].split(" ") if word not in foreign)
+folder = tempfile.TemporaryDirectory()
+pathlib.Path(folder.name, "compile_commands.json").write_text(json.dumps(commands))
 sources, failures = sorted(set(listed())), set()
 with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
     for said in pool.map(look_at, sources):

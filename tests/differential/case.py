@@ -140,7 +140,7 @@ def cotangent(plan, k, dtype, sizes, stage=0):
     return (torch.randint(-6, 7, tuple(sizes), generator=rng).double() / 4).to(dtype)
 
 
-MORE_RESULTS = ("residual", "hn", "cn")  # parameters through which a function gives another one
+MORE_RESULTS = ("logabsdet", "residual", "hn", "cn", "indices", "inverse", "counts")  # parameters through which a function gives another one
 
 
 def arguments(case, function, tensor, make_opts):
@@ -154,7 +154,7 @@ def arguments(case, function, tensor, make_opts):
             made.append([tensor(v) for v in value])
         elif kind.endswith("_opts *"):
             made.append(None if value is None else make_opts(kind.split()[1], {k: tensor(v) if is_ref(v) else v for k, v in value.items()}))
-        elif name in ("count", "capacity", "parts") + MORE_RESULTS:
+        elif name in ("count", "capacity") or kind == "trek_var * *":
             continue
         else:
             made.append(value)
@@ -310,7 +310,7 @@ class Run:
         lib.clean(case["name"])
         self.result.outs = [lib.read_var(o) for o in outs]
         self.result.needs = [lib.var_requires_grad(o) for o in outs]
-        if "loss" in case["name"] or "entropy" in case["name"] or case["name"] in ("kl_div", "bce_with_logits"):
+        if "loss" in case["name"] or "entropy" in case["name"] or case["name"].startswith(("kl_div", "bce", "info_nce")):
             self.result.extra["weight"] = lib.loss_weight(outs[0])
             lib.error_clear()
         if not self.recording_off:
@@ -329,7 +329,7 @@ class Run:
                 given.append(len(case["args"]["list"]))
             elif name == "capacity":
                 given.append(ROOM)
-            elif name in ("parts",) + MORE_RESULTS:
+            elif kind == "trek_var * *":
                 extra[name] = vector([None] * ROOM)
                 given.append(extra[name])
             else:
@@ -338,6 +338,8 @@ class Run:
                     value = shape(value)
                 elif kind == "trek_device":
                     value = Device(*value)
+                elif kind == "const char *":
+                    value = value.encode()
                 elif kind == "trek_var * const *":
                     value = vector(value)
                 elif kind.endswith("_opts *") and value is not None:

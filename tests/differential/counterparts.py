@@ -110,11 +110,15 @@ def batch_norm(x, weight, bias, running_mean, running_var, training, momentum, e
     return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
 
 
+def instance_norm(x, weight, bias, running_mean, running_var, use_input_stats, momentum, eps):
+    need((running_mean is None) == (running_var is None), "both or none")
+    return F.instance_norm(x, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
+
+
 def attention(q, k, v, opts):
     o = opts or {"causal": False, "scale": 0.0, "mask": None, "dropout": 0.0}
     need(q.ndim == 4 and k.ndim == 4 and v.ndim == 4 and k.shape == v.shape and q.dtype.is_floating_point, "shapes")
     mask = o["mask"]
-    need(mask is None or not mask.requires_grad, "a mask that requires a gradient")
     groups = q.shape[1] // max(k.shape[1], 1)
     k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
     if o["causal"]:
@@ -224,7 +228,268 @@ def condition(c):
     return c
 
 
+# --- order and places ------------------------------------------------------------------------------------------
+
+
+def in_order(x, dim, descending):
+    """Values and places, equal ones as they lie; on the tape."""
+    return torch.sort(x, dim=dim, descending=descending, stable=True)
+
+
+def topk(x, k, dim, largest):
+    need(0 <= k <= (x.shape[dim] if x.ndim else 1), "k within the dimension")
+    need(x.ndim > 0 or k == 1 or k == 0, "one element")
+    values, places = in_order(x, dim, largest)
+    return [values, places] if x.ndim == 0 else [values.narrow(dim, 0, k), places.narrow(dim, 0, k)]
+
+
+def at_place(x, dim, keepdim, choose):
+    """What a stable order has at a place of each line."""
+    values, places = in_order(x, dim, False)
+    if x.ndim == 0:
+        return [values, places]
+    at = choose(values).unsqueeze(dim)
+    made = [values.gather(dim, at), places.gather(dim, at)]
+    return made if keepdim else [m.squeeze(dim) for m in made]
+
+
+def kthvalue(x, k, dim, keepdim):
+    need(x.dtype != torch.bool, "numbers")
+    need(1 <= k <= (x.shape[dim] if x.ndim else 1), "k within the dimension")
+    return at_place(x, dim, keepdim, lambda v: torch.full(v.select(dim, 0).shape, k - 1, dtype=torch.int64))
+
+
+def median(skip):
+    def call(x, dim, keepdim):
+        need(x.dtype != torch.bool, "numbers")
+        need(x.ndim == 0 or x.shape[dim] > 0, "elements")
+
+        def choose(values):
+            numbers = (~values.isnan()).sum(dim)
+            middle = torch.clamp(numbers - 1, min=0) // 2
+            return middle if skip else torch.where(numbers < values.shape[dim], numbers, middle)
+        return at_place(x, dim, keepdim, choose)
+    return call
+
+
+INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
+
+
+def quantile(x, q, dim, keepdim, interpolation):
+    need(bool(((q >= 0) & (q <= 1)).all()), "q in [0, 1]")
+    return torch.quantile(x, q, dim, keepdim, interpolation=INTERPOLATIONS[interpolation])
+
+
+def searchsorted(lines, x, right):
+    need(lines.ndim > 0 and lines.dtype == x.dtype and x.dtype != torch.bool, "lines of x's dtype")
+    return torch.searchsorted(lines.detach().contiguous(), x.detach().contiguous(), right=right)
+
+
+def bucketize(x, boundaries, right):
+    need(boundaries.ndim == 1, "1-D")
+    return searchsorted(boundaries, x, right)
+
+
+def narrowed(source, index):
+    for d in range(index.ndim if source.ndim == index.ndim else 0):
+        if index.shape[d] < source.shape[d]:
+            source = source.narrow(d, 0, index.shape[d])
+    return source
+
+
+def scatter(x, index, source, dim):
+    need(source.shape == index.shape if source.ndim != index.ndim else all(s >= i for s, i in zip(source.shape, index.shape)), "a source as large")
+    need(index.ndim == x.ndim and all(i <= s for k, (i, s) in enumerate(zip(index.shape, x.shape)) if k != dim % x.ndim), "an index that fits")
+    return torch.scatter(x, dim, index_of(index), narrowed(source, index))
+
+
+def scatter_value(x, index, value, dim):
+    need(index.ndim == x.ndim and all(i <= s for k, (i, s) in enumerate(zip(index.shape, x.shape)) if k != dim % x.ndim), "an index that fits")
+    return torch.scatter(x, dim, index_of(index), whole(x, value))
+
+
+def scatter_reduce(x, index, source, dim, reduction, include_self):
+    need(source.ndim == index.ndim and x.dtype == source.dtype, "a source of x's dtype")
+    need(index.ndim == x.ndim and all(i <= s for k, (i, s) in enumerate(zip(index.shape, x.shape)) if k != dim % x.ndim), "an index that fits")
+    need(all(i <= s for i, s in zip(index.shape, source.shape)), "an index that fits the source, also one of no elements")
+    index, source = index_of(index), narrowed(source, index)
+    if reduction in (3, 4) and not include_self and x.is_floating_point():  # x has no part, also where it equals the result
+        x, include_self = x.scatter(dim, index, -math.inf if reduction == 3 else math.inf), True
+    return torch.scatter_reduce(x, dim, index, source, ("sum", "prod", "mean", "amax", "amin")[reduction], include_self=include_self)
+
+
+def index_put(x, parts, values, accumulate):
+    need(len(parts) <= x.ndim and all(p.dtype in (torch.int64, torch.int32) for p in parts), "integer indices")
+    return torch.index_put(x, tuple(p.long() for p in parts), values, accumulate)
+
+
+def unique(x):
+    return list(torch.unique(x.detach(), sorted=True, return_inverse=True, return_counts=True))
+
+
+def bincount(x, weights, minlength):
+    need(not x.is_floating_point() and x.dtype != torch.bool and x.ndim == 1, "integers")
+    need(weights is None or weights.shape == x.shape, "a weight for each, of nothing, too")
+    made = torch.bincount(x, None if weights is None else weights.detach(), minlength)
+    return made if weights is None else made.to(torch.float32 if weights.dtype == torch.float32 else torch.float64)  # of nothing, too
+
+
+def repeat_interleave_by(x, repeats, dim):
+    need(repeats.ndim == 1 and repeats.numel() == (x.shape[dim] if x.ndim else 1), "a number for each")
+    return torch.repeat_interleave(x, repeats, dim)
+
+
+def masked_select(x, mask):
+    return torch.masked_select(x, condition(mask))
+
+
+def meshgrid(parts, xy):
+    return list(torch.meshgrid(*parts, indexing="xy" if xy else "ij"))
+
+
+def roll(x, shifts, dims):
+    need(not dims or all(-max(x.ndim, 1) <= d < max(x.ndim, 1) for d in dims), "dimensions that x has, of nothing, too")
+    return torch.roll(x, tuple(shifts), tuple(dims))
+
+
+# --- space -----------------------------------------------------------------------------------------------------
+
+PAD_MODES = ("constant", "reflect", "replicate", "circular")
+
+
+def pad(x, sizes, mode, value):
+    if mode == 0:
+        return F.pad(x, tuple(sizes), "constant", whole(x, value))
+    return F.pad(x, tuple(sizes), PAD_MODES[mode])
+
+
+def one(given, default):
+    """[0] of an option."""
+    return 0 if given[0] == ZERO else given[0] or default
+
+
+def conv1d(x, weight, bias, opts):
+    need(x.ndim == 3, "x [N, C, L]")
+    o = opts or {"stride": [0], "padding": [0], "dilation": [0], "groups": 1}
+    return F.conv1d(x, weight, bias, one(o["stride"], 1), one(o["padding"], 0), one(o["dilation"], 1), o["groups"] or 1)
+
+
+def conv_transpose1d(x, weight, bias, opts):
+    need(x.ndim == 3, "x [N, C, L]")
+    o = opts or {name: [0] for name in ("stride", "padding", "output_padding", "dilation", "output_size")} | {"groups": 1}
+    stride, padding, dilation, more = one(o["stride"], 1), one(o["padding"], 0), one(o["dilation"], 1), one(o["output_padding"], 0)
+    if o["output_size"][0]:
+        more = one(o["output_size"], 0) - ((x.shape[2] - 1) * stride - 2 * padding + dilation * (weight.shape[2] - 1) + 1)
+        need(0 <= more < stride, "an output size that none gives")
+    return F.conv_transpose1d(x, weight, bias, stride, padding, more, o["groups"] or 1, dilation)
+
+
+def max_pool1d(x, opts):
+    need(x.ndim == 3, "x [N, C, L]")
+    kernel = one(opts["kernel"], 0)
+    return F.max_pool1d(x, kernel, one(opts["stride"], kernel), one(opts["padding"], 0), one(opts["dilation"], 1), opts["ceil_mode"])
+
+
+def avg_pool1d(x, opts):
+    need(x.ndim == 3, "x [N, C, L]")
+    kernel = one(opts["kernel"], 0)
+    return F.avg_pool1d(x, kernel, one(opts["stride"], kernel), one(opts["padding"], 0), opts["ceil_mode"], not opts["exclude_padding"])
+
+
+def three(given, default):
+    """[d, h, w] of an option."""
+    first = given[0] or default
+    second = given[1] or first
+    return tuple(0 if v == ZERO else v for v in (first, second, given[2] or second))
+
+
+def conv3d(x, weight, bias, opts):
+    need(x.ndim == 5, "x [N, C, D, H, W]")
+    o = opts or {name: [0] * 3 for name in ("stride", "padding", "dilation")} | {"groups": 1}
+    return F.conv3d(x, weight, bias, three(o["stride"], 1), three(o["padding"], ZERO), three(o["dilation"], 1), o["groups"] or 1)
+
+
+def conv_transpose3d(x, weight, bias, opts):
+    need(x.ndim == 5, "x [N, C, D, H, W]")
+    o = opts or {name: [0] * 3 for name in ("stride", "padding", "output_padding", "dilation", "output_size")} | {"groups": 1}
+    stride, padding, dilation = three(o["stride"], 1), three(o["padding"], ZERO), three(o["dilation"], 1)
+    more = three(o["output_padding"], ZERO)
+    if o["output_size"][0]:
+        more = tuple(size - ((x.shape[2 + d] - 1) * stride[d] - 2 * padding[d] + dilation[d] * (weight.shape[2 + d] - 1) + 1)
+                     for d, size in enumerate(three(o["output_size"], 0)))
+        need(all(0 <= m < s for m, s in zip(more, stride)), "an output size that none gives")
+    return F.conv_transpose3d(x, weight, bias, stride, padding, more, o["groups"] or 1, dilation)
+
+
+def max_pool3d(x, opts):
+    need(x.ndim == 5, "x [N, C, D, H, W]")
+    kernel = three(opts["kernel"], 0)
+    return F.max_pool3d(x, kernel, three(opts["stride"], 0) if opts["stride"][0] else kernel, three(opts["padding"], ZERO),
+                        three(opts["dilation"], 1), opts["ceil_mode"])
+
+
+def avg_pool3d(x, opts):
+    need(x.ndim == 5, "x [N, C, D, H, W]")
+    kernel = three(opts["kernel"], 0)
+    return F.avg_pool3d(x, kernel, three(opts["stride"], 0) if opts["stride"][0] else kernel, three(opts["padding"], ZERO),
+                        opts["ceil_mode"], not opts["exclude_padding"])
+
+
+RESAMPLE_MODES = ("nearest", "nearest-exact", "linear", "bicubic", "area")
+
+
+def spread(given, count):
+    """The first numbers of a list where 0 is the one before."""
+    made = []
+    for k in range(count):
+        made.append(given[k] or made[-1] if k else given[0])
+    return made
+
+
+def interpolate(x, opts):
+    mode, count = RESAMPLE_MODES[opts["mode"]], x.ndim - 2
+    mode = {2: "bilinear", 3: "trilinear"}.get(count, mode) if mode == "linear" else mode
+    sizes, scales = (spread(opts[k], count) if opts[k][0] else None for k in ("size", "scale"))
+    align = (opts["align_corners"] or None) if opts["mode"] not in (2, 3) else opts["align_corners"]
+    return F.interpolate(x, sizes, scales, mode, align, True if opts["recompute_scale"] else None)
+
+
+def windows(opts):
+    return [pair(opts["kernel"], 0), pair(opts["dilation"], 1), pair(opts["padding"], 0), pair(opts["stride"], 1)]
+
+
+def pair(given, default):
+    h = given[0] or default
+    w = given[1] or h
+    return (0 if h == ZERO else h, 0 if w == ZERO else w)
+
+
+def floats(function, x, *rest):
+    need(x.is_floating_point(), "floating dtypes")
+    return function(x, *rest)
+
+
 TABLE = {
+    "interpolate": interpolate, "unfold": lambda x, opts: F.unfold(x, *windows(opts)),
+    "fold": lambda x, height, width, opts: F.fold(x, (height, width), *windows(opts)),
+    "conv3d": conv3d, "conv_transpose3d": conv_transpose3d, "max_pool3d": max_pool3d, "avg_pool3d": avg_pool3d,
+    "adaptive_avg_pool3d": lambda x, depth, height, width: F.adaptive_avg_pool3d(x, (depth, height, width)),
+    "pad": pad, "conv1d": conv1d, "conv_transpose1d": conv_transpose1d, "max_pool1d": max_pool1d, "avg_pool1d": avg_pool1d,
+    "channel_shuffle": lambda x, groups: F.channel_shuffle(x, groups),
+    "max_with_indices": lambda x, dim, keepdim: list(torch.max(x, dim, keepdim)),
+    "min_with_indices": lambda x, dim, keepdim: list(torch.min(x, dim, keepdim)),
+    "sort": lambda x, dim, descending: list(in_order(x, dim, descending)),
+    "argsort": lambda x, dim, descending: torch.argsort(x.detach(), dim=dim, descending=descending, stable=True),
+    "topk": topk, "kthvalue": kthvalue, "median": median(False), "nanmedian": median(True), "quantile": quantile,
+    "cummax": lambda x, dim: list(torch.cummax(x, dim)), "cummin": lambda x, dim: list(torch.cummin(x, dim)),
+    "searchsorted": searchsorted, "bucketize": bucketize, "nonzero": lambda x: torch.nonzero(x.detach()), "masked_select": masked_select,
+    "unique": unique, "bincount": bincount, "repeat_interleave_by": repeat_interleave_by,
+    "repeat_interleave": lambda x, repeats, dim: torch.repeat_interleave(x, repeats, dim),
+    "scatter": scatter, "scatter_value": scatter_value, "scatter_reduce": scatter_reduce, "index_put": index_put,
+    "index_fill": lambda x, index, value, dim: torch.index_fill(x, dim, index_of(index), whole(x, value)),
+    "repeat": lambda x, repeats: x.repeat(tuple(repeats)), "tile": lambda x, repeats: torch.tile(x, tuple(repeats)),
+    "roll": roll, "movedim": lambda x, source, destination: torch.movedim(x, tuple(source), tuple(destination)),
+    "meshgrid": meshgrid, "full_like": lambda x, value: torch.full_like(x.detach(), whole(x, value)),
     "gelu": lambda x: F.gelu(x),
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "clamp": lambda x, low, high: torch.clamp(x, whole(x, low), whole(x, high)),
@@ -274,7 +539,9 @@ TABLE = {
     "layer_norm": lambda x, w, b, n, eps: F.layer_norm(x, x.shape[x.ndim - n:], w, b, eps),
     "add_layer_norm": add_layer_norm,
     "rms_norm": lambda x, w, n, eps: F.rms_norm(x, x.shape[x.ndim - n:], w, eps),
-    "batch_norm": batch_norm,
+    "batch_norm": batch_norm, "instance_norm": instance_norm,
+    "group_norm": lambda x, groups, weight, bias, eps: F.group_norm(x, groups, weight, bias, eps),
+    "normalize": lambda x, p, dim, eps: F.normalize(x, p, dim, eps),
     "embedding": lambda w, i, p: F.embedding(index_of(i), w, None if p == -1 else p),
     "dropout": lambda x, p, training: F.dropout(floating("dropout", lambda t: t)(x), p, training),
     "attention": attention, "lstm": recurrent("lstm"), "gru": recurrent("gru"),
@@ -284,6 +551,13 @@ TABLE = {
     "kl_div": lambda x, t: F.kl_div(x, t, reduction="batchmean"),
     "smooth_l1_loss": lambda x, t, beta: F.smooth_l1_loss(x, t, beta=beta),
     "accuracy": accuracy,
+    "relu6": lambda x: floats(F.relu6, x), "hardtanh": lambda x, low, high: floats(F.hardtanh, x, low, high),
+    "threshold": lambda x, s, t: floats(F.threshold, x, s, t), "tanhshrink": lambda x: floats(F.tanhshrink, x),
+    "softsign": lambda x: floats(F.softsign, x),
+    "swiglu": lambda x, dim: F.silu(x.chunk(2, dim)[0]) * x.chunk(2, dim)[1] if x.shape[dim] % 2 == 0 else need(False, "an odd size"),
+    "addcmul": lambda x, y, z, value: need(all(t.is_floating_point() for t in (x, y, z)), "floating dtypes") or torch.addcmul(x, y, z, value=value),
+    "addcdiv": lambda x, y, z, value: need(all(t.is_floating_point() for t in (x, y, z)), "floating dtypes") or torch.addcdiv(x, y, z, value=value),
+    "count_nonzero": lambda x, dims: torch.count_nonzero(x, tuple(dims) or None),
 }
 
 
@@ -305,7 +579,14 @@ TRUTHS = {
 }
 
 # Compared elsewhere: with what they are for.
-ELSEWHERE = {"loss_weight": "losses, after each loss", "loss_set_weight": "losses, after each loss"}
+ELSEWHERE = {"qr": "signs are LAPACK's: tests/autograd/test_factorise.c", "svd": "signs are LAPACK's: tests/autograd/test_factorise.c",
+             "eigh": "signs are LAPACK's: tests/autograd/test_factorise.c",
+             "bernoulli": "random: tests/autograd/test_order.c", "multinomial": "random: tests/autograd/test_order.c",
+             "rand_like": "random: tests/autograd/test_order.c", "randn_like": "random: tests/autograd/test_order.c",
+             "hann_window": "no inputs: tests/autograd/test_fft.c", "hamming_window": "no inputs: tests/autograd/test_fft.c",
+             "empty_like": "no values: tests/autograd/test_order.c",
+             "rrelu": "random: tests/autograd/test_pointwise.c", "allclose": "no tensor: tests/autograd/test_pointwise.c",
+             "loss_weight": "losses, after each loss", "loss_set_weight": "losses, after each loss"}
 
 
 def counterpart(name, truth=False):

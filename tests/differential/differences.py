@@ -46,12 +46,29 @@ def nothing_varies(case):
     return values.numel() > 0 and bool((values.amax(dims) == values.amin(dims)).any())
 
 
+def short(case):
+    """Vectors of length 0, or near, or of one number: rounding decides."""
+    from case import Input
+    found = [Input(t).values.double() for n in ("x", "y", "query", "key", "anchor", "positive", "negative") for t in inputs(case, n)]
+    found = list(torch.broadcast_tensors(*found))
+    eps, dim = case["args"].get("eps", 0), case["args"].get("dim", -1)
+    found += [a - b + eps for a in found for b in found if a is not b]
+    return any(t.numel() == 0 or t.dim() == 0 or t.shape[dim] == 1 or bool((t.norm(dim=dim) < 0.5).any()) for t in found)
+
+
+def at_ends(case):
+    """Probabilities of 0 and 1, or near."""
+    from case import Input
+    values = Input(inputs(case, "probabilities")[0]).values.double()
+    return bool(((values < 1e-5) | (values > 1 - 1e-5)).any())
+
+
 def nothing(case):
     """A loss over no elements, or over labels that are all ignored."""
     from case import Input
     labels = inputs(case, "labels")
-    opts = case["args"].get("opts") or {"ignore_index": 0}
-    ignore = {0: -100, ZERO: 0}.get(opts["ignore_index"], opts["ignore_index"])
+    ignored = (case["args"].get("opts") or {}).get("ignore_index", 0)
+    ignore = {0: -100, ZERO: 0}.get(ignored, ignored)
     if labels and labels[0]["dtype"][0] in "iu" and bool((Input(labels[0]).values.long() == ignore).all()):
         return True
     return any(0 in t["shape"] for t in case["tensors"])
@@ -86,21 +103,64 @@ def scalar_beyond_f16(case):
 
 
 TABLE = [
-    Difference("nll_loss|cross_entropy.*|linear_cross_entropy|mse_loss|l1_loss|smooth_l1_loss|bce_with_logits|kl_div", "value|gradient|second", "nan",
-               "autograd/ops.h", "0 with gradients of 0 over nothing", nothing),
+    Difference("ctc_loss", "refusal", "trek refuses in second", "autograd/losses.h", "there is no second one"),
+    Difference("cdist|pdist", "second", "PyTorch nan", "autograd/linalg.h", "Gradients are 0 at a distance of 0"),
+    Difference("nll_loss.*|cross_entropy.*|linear_cross_entropy|.*_loss|.*_loss_with|bce.*|kl_div.*|info_nce", "value|gradient|second", "nan",
+               "autograd/losses.h", "0 with gradients of 0 over nothing", nothing),
+    Difference("multi_margin_loss", "value|gradient|second", "", "autograd/losses.h", "0 with gradients of 0 over nothing", nothing),
+    Difference("cosine_embedding_loss", "value", "", "autograd/losses.h", "of 1 (alike) and -1", short),
+    Difference("bce", "second", "", "autograd/losses.h", "PyTorch adds 1e-12 in the second derivative"),
+    Difference("bce", "gradient|second", "", "autograd/losses.h", "logarithms end at -100, and the gradient's", at_ends),
+    Difference("cosine_.*|info_nce|pairwise_distance|triplet_margin_loss", "gradient|second", "", "autograd/losses.h",
+               "a subgradient of 0 where a length is 0", short),
+    Difference("bce.*|soft_margin_loss|multi_margin_loss|margin.*|gaussian.*", "refusal", "PyTorch alone refuses.*not differentiable", "autograd/losses.h",
+               "Derivatives by targets and weights are taken where PyTorch has none"),
+    Difference("triplet_margin_loss", "refusal", "PyTorch alone refuses.*margin must be greater", "autograd/losses.h", "a margin of 0, too"),
+    Difference("kl_div_with", "refusal", "PyTorch alone refuses.*Refuses: rows", "autograd/losses.h", "batchmean: divided by the size"),
+    Difference("tile|repeat", "refusal", "trek alone refuses.*times", "autograd/ops.h", "ARGUMENT: a negative number, of nothing too"),
+    Difference("pad", "refusal", "trek alone refuses.*does not hold", "autograd/spatial.h", "a value that x's dtype does not hold"),
+    Difference("topk", "refusal", "trek alone refuses.*without dimensions", "autograd/ops.h", "or 0 of a tensor without dimensions"),
+    Difference("cumprod", "gradient|second", "nan|inf", "autograd/ops.h", "where x is not finite, derivatives may be NaN elsewhere than PyTorch's",
+               has_nan_or_infinity),
+    Difference("attention", "gradient", "zeros, PyTorch none|results require gradients", "autograd/ops.h", "A mask that requires a gradient"),
     Difference("attention", "value|gradient|second", "nan", "autograd/ops.h", "A query that sees no key gives 0"),
+    Difference("scatter_reduce", "refusal", "PyTorch alone refuses, in second", "autograd/ops.h", "Second derivatives of a product with several"),
     Difference("any|all", "value", "dtype bool, PyTorch uint8", "autograd/ops.h", "bool, of u8 too: PyTorch's u8 there is from before it had bool"),
     Difference("max|min", "gradient|second", "nan", "autograd/ops.h", "or the NaNs do, as in torch.max(x) (amax gives NaN to all)"),
-    Difference("kl_div", "gradient|second", "PyTorch nan|nan, PyTorch|inf", "autograd/ops.h", "At a target of 0 the slope of t log t is taken as 0"),
+    Difference("kl_div", "gradient|second", "PyTorch nan|nan, PyTorch|inf", "autograd/losses.h", "At a target of 0 the slope of t log t is taken as 0"),
+    Difference("relu6|hardtanh|hardshrink|softshrink", "gradient", "", "autograd/pointwise.h", "NaN passes on, and lets its gradient pass", has_nan),
+    Difference("(nn_)?hardsigmoid", "value|gradient", "gradient", "autograd/pointwise.h", "relu6(x + 3) / 6"),  # PyTorch's slope is f32's 1 / 6
+    Difference("logaddexp", "refusal", "PyTorch alone refuses.*bool", "autograd/pointwise.h", "one may be of integers"),
+    Difference("tanhshrink", "value", "", "autograd/pointwise.h", "x - tanh(x)"),
+    Difference("mish|logaddexp|addcdiv|prelu", "second", "nan", "autograd/pointwise.h", "NaN passes on"),
+    Difference("prelu", "second", "", "autograd/pointwise.h", "x > 0 ? x : weight x", has_zero),
+    Difference("lerp", "refusal", "PyTorch alone refuses.*expected dtype", "autograd/pointwise.h", "their dtypes promote"),
+    Difference("lgamma|digamma|polygamma", "value|gradient|second", "", "autograd/pointwise.h", "precise to a few units in the last place"),
+    Difference("atanh", "gradient|second", "", "autograd/pointwise.h", "trek_atanh"),
+    Difference("isclose", "value", "", "autograd/pointwise.h", "integers as f64"),
+    Difference("fmod", "gradient", "", "autograd/pointwise.h", "derivative by y is the exact quotient"),
+    Difference("copysign", "gradient", "zeros|require gradients", "autograd/pointwise.h", "No gradient for y (PyTorch: zeros)"),
+    Difference("copysign", "gradient|second", "nan", "autograd/pointwise.h", "0 where x is 0, and numbers where PyTorch has NaN"),
+    Difference("signbit|copysign", "value|gradient|second", "", "autograd/pointwise.h", "of NaN false", has_nan),
+    Difference("hypot", "value|gradient|second", "nan", "autograd/pointwise.h", "a NaN wins (PyTorch: an infinity)", has_nan_or_infinity),
+    Difference("xlogy", "gradient|second", "", "autograd/pointwise.h", "Derivatives are 0 where x is 0 and y is not between", has_zero),
+    Difference("sinc", "second", "PyTorch nan", "autograd/pointwise.h", "its second derivative at 0"),
+    Difference("sinc", "gradient|second", "", "autograd/pointwise.h", "what remains of numbers that cancel"),
+    Difference("xlogy", "gradient|second", "nan, PyTorch", "autograd/pointwise.h", "and NaN where y is below 0"),
+    Difference("clamp_var", "gradient|second", "", "autograd/pointwise.h", "Gradients at a limit are shared as theirs"),
+    Difference("trapezoid", "value|gradient|second", "PyTorch nan", "autograd/pointwise.h", "of one point 0 whatever", has_nan_or_infinity),
+    Difference("trapezoid", "gradient", "require gradients", "autograd/pointwise.h", "Recorded of no elements, too"),
+    Difference("nanmean", "gradient|second", "PyTorch nan", "autograd/pointwise.h", "gradient 0 there"),
+    Difference("matrix_norm", "gradient|second", "", "autograd/linalg.h", "are some of those that fit", lambda case: 1 <= case["args"]["order"] <= 3),
     Difference("elu", "gradient", "", "autograd/ops.h", "derivative 1 at NaN (PyTorch's depends on the element's place)", has_nan),
     Difference("elu", "second", "", "autograd/ops.h", "second one 0 at 0", has_zero),
     Difference("gelu.*|linear_activation", "value|gradient|second", "nan", "autograd/ops.h", "at the infinities its limits, where PyTorch gives NaN"),
     Difference("..?_scalar", "value", "1, PyTorch 0|0, PyTorch 1", "autograd/ops.h", "comparisons of integers are exact"),
-    Difference("bce_with_logits", "value", "dtype", "autograd/ops.h", "what both promote to (PyTorch's bce: the target's)"),
-    Difference("matmul|linear.*|conv2d|conv_transpose2d|attention|lstm|gru", "refusal", "trek alone refuses.*of different dtypes", "autograd/ops.h", "products: their inputs are of one dtype"),
+    Difference("bce.*", "value", "dtype", "autograd/losses.h", "what both promote to (PyTorch's bce: the target's)"),
+    Difference("matmul|linear.*|conv[23]d|conv_transpose[23]d|attention|lstm|gru", "refusal", "trek alone refuses.*of different dtypes", "autograd/ops.h", "products: their inputs are of one dtype"),
     Difference("rms_norm|(add_)?layer_norm", "refusal", "trek alone refuses, in forward: TREK_ERR_DTYPE|expected scalar type|mixed dtype", "autograd/ops.h",
                "weight and bias are of x's dtype, or of f32 where x has 16 bits, both of one: DTYPE otherwise"),
-    Difference("mse_loss|l1_loss|smooth_l1_loss|bce_with_logits|kl_div", "refusal", "PyTorch alone refuses.*(Target size|can't be cast)", "autograd/ops.h",
+    Difference("mse_loss|l1_loss|smooth_l1_loss|bce_with_logits|kl_div", "refusal", "PyTorch alone refuses.*(Target size|can't be cast)", "autograd/losses.h",
                "the shapes of both inputs broadcast, and the mean is over the elements that come out"),
     Difference("pow|pow_scalar", "gradient|second", "nan|inf", "autograd/ops.h", "derivatives by x 0 where y is 0, by y 0 where x is 0 and y >= 0"),
     Difference("atan2", "gradient|second", "PyTorch nan", "autograd/ops.h", "derivatives 0 at (0, 0)"),
@@ -117,25 +177,25 @@ TABLE = [
                "Floating dtypes (torch multiplies integers, too)"),
     Difference("matmul", "refusal", "trek alone refuses.*dtype bool is not supported", "autograd/ops.h", "Any dtype but bool (torch takes it of no elements)"),
     Difference("cat", "refusal", "trek alone refuses.*(shapes differ|of a tensor with 1)", "autograd/ops.h", "all of as many dimensions (torch passes over [0])"),
-    Difference("bce_with_logits", "refusal", "PyTorch alone refuses.*Target size", "autograd/ops.h", "PyTorch's bce wants one shape"),
+    Difference("bce_with_logits", "refusal", "PyTorch alone refuses.*Target size", "autograd/losses.h", "PyTorch's bce wants one shape"),
     Difference("atan2|pow|smooth_l1_loss", "refusal", "PyTorch alone refuses, in (backward|second).*a bool tensor is not supported", "autograd/ops.h",
                "and gradients are rounded to an input's own dtype at the end"),
     Difference("atan2", "gradient|second", "", "autograd/ops.h", "integers as numbers (PyTorch's -x and squares of them wrap)",
                lambda case: any(t["dtype"] in ("u8", "i32", "i64") for t in inputs(case, "x", "y"))),
-    Difference("cross_entropy.*|linear_cross_entropy", "gradient|second", "PyTorch nan", "autograd/ops.h", "An ignored row gives gradients of 0, whatever its logits are"),
+    Difference("cross_entropy.*|linear_cross_entropy", "gradient|second", "PyTorch nan", "autograd/losses.h", "An ignored row gives gradients of 0, whatever its logits are"),
     Difference("std", "gradient|second", "", "autograd/ops.h", "derivative 0 where nothing varies", nothing_varies),
     Difference("remainder", "value|gradient", "PyTorch nan", "autograd/ops.h", "exact, also where x / y overflows (PyTorch: NaN)"),
     Difference("prod", "gradient|second", "nan", "autograd/ops.h", "product of the others, as it is"),
-    Difference("kl_div", "value", "dtype", "autograd/ops.h", "An input without dimensions has a dtype as any other", lambda case: any(not t["shape"] for t in case["tensors"])),
-    Difference("smooth_l1_loss", "second", "PyTorch -?0", "autograd/ops.h", "second derivative 1 / beta at NaN (PyTorch: 0)", has_nan),
+    Difference("kl_div", "value", "dtype", "autograd/losses.h", "An input without dimensions has a dtype as any other", lambda case: any(not t["shape"] for t in case["tensors"])),
+    Difference("smooth_l1_loss", "second", "PyTorch -?0", "autograd/losses.h", "second derivative 1 / beta at NaN (PyTorch: 0)", has_nan),
     Difference("batch_norm", "second", "a second, PyTorch has none", "autograd/ops.h", "A bias without a weight has second derivatives",
                lambda case: case["args"]["weight"] is None),
     Difference("batch_norm", "gradient|second", "nan|inf", "autograd/ops.h", "Where inputs are not finite, gradients are NaN or infinite", has_nan_or_infinity),
     Difference("pow|pow_scalar", "gradient|second", "", "autograd/ops.h", "beyond 2^24 f32 has even exponents only", large_exponent),
-    Difference("conv2d|conv_transpose2d", "value|gradient|second", "nan", "autograd/ops.h", "weights that are not finite may make gradients NaN anywhere",
+    Difference("conv(_transpose)?[123]d", "value|gradient|second", "nan", "autograd/ops.h", "weights that are not finite may make gradients NaN anywhere",
                lambda case: not_finite(inputs(case, "weight")[0])),
-    Difference("conv_transpose2d", "refusal", r"give an output of \[", "autograd/ops.h", "a result without pixels (torch gives some)"),
-    Difference("conv_transpose2d", "refusal", "trek alone refuses.*TREK_ERR_(ARGUMENT|SHAPE)", "autograd/ops.h", "of an empty batch, of which torch checks less",
+    Difference("conv_transpose[123]d", "refusal", r"give an output of \[|give none", "autograd/ops.h", "a result without pixels (torch gives some)"),
+    Difference("conv_transpose[123]d", "refusal", "trek alone refuses.*TREK_ERR_(ARGUMENT|SHAPE)", "autograd/ops.h", "of an empty batch, of which torch checks less",
                lambda case: 0 in inputs(case, "x")[0]["shape"]),
     Difference("linear_activation", "gradient|second", "", "autograd/ops.h", "derivative 0 at 0", near_a_bend),
     Difference("erf", "second", "PyTorch nan", "autograd/ops.h", "second derivative 0 where x^2 overflows (PyTorch: NaN)"),
@@ -149,6 +209,15 @@ TABLE = [
     Difference("(add_)?layer_norm", "second", "a second, PyTorch has none", "autograd/ops.h", "A bias without a weight has second derivatives",
                lambda case: case["args"]["weight"] is None),
     Difference("dropout", "value|gradient|second", "nan", "autograd/ops.h", "what is zeroed is 0 whatever it was", has_nan_or_infinity),
+    Difference("(group|instance)_norm", "refusal", "PyTorch alone refuses.*(dtype|scalar type)", "autograd/norms.h", "of any floating dtypes (torch wants x's, or f32"),
+    Difference("(group|instance)_norm", "refusal", "PyTorch alone refuses.*(greater than 0|out of range)", "autograd/norms.h", "also of no elements (which torch refuses)",
+               lambda case: any(0 in t["shape"] for t in case["tensors"])),
+    Difference("(group|instance)_norm", "gradient|second", "nan|inf", "autograd/ops.h", "Where inputs are not finite, gradients are NaN or infinite", has_nan_or_infinity),
+    Difference("(group|instance)_norm", "second", "a second, PyTorch has none", "autograd/ops.h", "A bias without a weight has second derivatives",
+               lambda case: case["args"]["weight"] is None),
+    Difference("instance_norm", "written", "PyTorch nan", "autograd/norms.h", "of no samples nothing new; torch: NaN"),
+    Difference("local_response_norm", "refusal", "PyTorch alone refuses.*view size", "autograd/norms.h", "of any strides (torch of some)"),
+    Difference("normalize", "gradient|second", "nan|zeros, PyTorch none", "autograd/norms.h", "derivative as trek_norm's and trek_clamp's"),
 ]
 
 # What counterparts.py lets trek take and PyTorch does not, or the other way round.
@@ -157,13 +226,12 @@ ADAPTED = [
     ("autograd/ops.h", "index: 1-D, any integer dtype"),
     ("autograd/ops.h", "index: x's ndim, i64 or i32"),
     ("autograd/ops.h", "indices of any integer dtype and shape"),
-    ("autograd/ops.h", "labels [N, ...] of any integer dtype"),
-    ("autograd/ops.h", "labels [...] of any integer dtype"),
+    ("autograd/losses.h", "labels [N, ...] of any integer dtype"),
+    ("autograd/losses.h", "labels [...] of any integer dtype"),
     ("autograd/ops.h", "convolution and pooling; x [N, C, H, W]"),
-    ("autograd/ops.h", "logits [N, C, ...]"),
+    ("autograd/losses.h", "logits [N, C, ...]"),
     ("autograd/ops.h", "x + branch (both of one shape, promoted as trek_add does)"),
-    ("autograd/ops.h", "the loss of 16-bit x is f32"),
-    ("autograd/ops.h", "UNSUPPORTED: a mask that requires a gradient"),
+    ("autograd/losses.h", "the loss of 16-bit x is f32"),
     ("autograd/ops.h", "i64; one dim or all; first of equals"),
     ("autograd/ops.h", "condition: bool"),
     ("nn/layers.h", "default the dtype's epsilon (f32's for 16-bit dtypes)"),

@@ -225,6 +225,8 @@ def generic(d, function):
             args[name] = d.dim(n, 1 if function.name == "trek_unsqueeze" else 0)
         elif kind == "int64_t":
             args[name] = d.integer()
+        elif kind == "trek_var * *":  # more results
+            continue
         elif kind in headers.enums:
             args[name] = d.pick(*headers.enums[kind].values())
         else:
@@ -377,6 +379,163 @@ def draw_gather(d):
     return {"x": x, "index": ref, "source": d.tensor(d.companion(dtype) if d.bad else dtype, source), "dim": dim}
 
 
+# --- order and places ------------------------------------------------------------------------------------------
+
+
+@shaped("topk", "kthvalue")
+def draw_topk(d):
+    shape = d.shape()
+    dim = d.dim(len(shape))
+    size = (shape[dim] if -len(shape) <= dim < len(shape) else 3) if shape else 1
+    k = d.rng.randrange(0 if d.name == "topk" else min(1, size), size + 1) if not d.bad else d.pick(-1, 0, size, size + 1)
+    rest = {"largest": d.chance(0.6)} if d.name == "topk" else {"keepdim": d.chance(0.5)}
+    return {"x": d.tensor(d.dtype(), shape), "k": 1 if not shape and not d.bad else k, "dim": dim, **rest}
+
+
+@shaped("quantile")
+def draw_quantile(d):
+    shape, dtype = d.shape(), d.pick("f32", "f32", "f64", "f64", d.float_dtype())  # no two equal: PyTorch's sort there is not stable
+    q = d.tensor(dtype if d.chance(0.95) else d.float_dtype(), d.pick([], [], [1], [3]), kinds=("unit", "unit", "zeros") if not d.bad else None)
+    return {"x": d.tensor(dtype, shape, kinds=("normal", "positive"), plain=True), "q": q, "dim": d.dim(len(shape)), "keepdim": d.chance(0.5), "interpolation": d.pick(0, 0, 1, 2, 3, 4)}
+
+
+def sorted_values(d, dtype, shape):
+    """A tensor of sorted lines."""
+    n, width = math.prod(shape), shape[-1] if shape else 1
+    low = 0 if dtype == "u8" else -4
+    values = [v / 2 if dtype in FLOATS else v for _ in range(n // width if width else 0) for v in sorted(d.rng.randrange(low, 9) for _ in range(width))]
+    ref = d.tensor(dtype, shape, grad=False)
+    d.tensors[ref["tensor"]].update(values=values, layout=None)
+    return ref
+
+
+@shaped("searchsorted", "bucketize")
+def draw_search(d):
+    shape, dtype = d.shape(0, 3), d.dtype()
+    lines = shape[:-1] + [d.size()] if shape and d.name == "searchsorted" and d.chance(0.5) else [d.size()]
+    if d.bad and d.chance(0.3):
+        lines = [lines[0] + 1] + lines
+    dtype = "i64" if dtype == "bool" and not d.bad else dtype
+    sorted_ref = sorted_values(d, dtype, lines)
+    x = d.tensor(dtype if d.chance(0.97) else d.companion(dtype), shape, grad=False)
+    return {"sorted": sorted_ref, "x": x, "right": d.chance(0.5)} if d.name == "searchsorted" else {"x": x, "boundaries": sorted_ref, "right": d.chance(0.5)}
+
+
+def draw_index_space(d):
+    """x's shape, a dimension, and an index's shape that fits beside it."""
+    shape = d.shape(1)
+    dim = d.dim(len(shape))
+    at = dim % len(shape)
+    index = [d.size() if k == at else d.rng.randrange(1, n + 1) if n and d.chance(0.3) else n for k, n in enumerate(shape)]
+    return shape, dim, at, index
+
+
+@shaped("scatter", "scatter_value", "scatter_reduce")
+def draw_scatter(d):
+    shape, dim, at, index = draw_index_space(d)
+    dtype = d.dtype()
+    if d.name != "scatter_reduce" and d.chance(0.7):  # each place once: with several PyTorch's gradients are those of all
+        index[at] = min(index[at], 1)
+    x, places = d.tensor(dtype, shape), d.indices(index, shape[at], ("i64", "i64", "i32"))
+    if d.name == "scatter_value":
+        return {"x": x, "index": places, "value": d.number() if dtype in FLOATS else float(d.rng.randrange(0, 9)), "dim": dim}
+    source = [n + (1 if d.chance(0.1) else 0) for n in index] if not d.bad else [n + d.pick(0, 1) - d.pick(0, 1) if n else n for n in index]
+    rest = {"reduction": d.pick(0, 1, 2, 3, 4), "include_self": d.chance(0.6)} if d.name == "scatter_reduce" else {}
+    return {"x": x, "index": places, "source": d.tensor(dtype if d.chance(0.97) else d.companion(dtype), source), "dim": dim, **rest}
+
+
+@shaped("index_fill")
+def draw_index_fill(d):
+    shape, dtype = d.shape(1), d.dtype()
+    dim = d.dim(len(shape))
+    return {"x": d.tensor(dtype, shape), "index": d.indices([d.size()], shape[dim % len(shape)], ("i64", "i64", "i32")),
+            "value": d.number() if dtype in FLOATS else float(d.rng.randrange(0, 2)), "dim": dim}
+
+
+@shaped("index_put")
+def draw_index_put(d):
+    shape, dtype, accumulate = d.shape(1, 4), d.dtype(), d.chance(0.5)
+    count, places = d.rng.randrange(1, len(shape) + 1), d.pick([], [1], [3], [2, 2]) if accumulate else []
+    list_ = [d.indices(places if d.chance(0.8) else places[-1:], max(shape[k], 1), ("i64", "i64", "i32"), floor=-shape[k]) for k in range(count)]
+    longest = max((d.shape_of(ref) for ref in list_), key=len)
+    values = d.expandable(longest + shape[count:])
+    return {"x": d.tensor(dtype, shape), "list": list_, "values": d.tensor(dtype if d.chance(0.97) else d.companion(dtype), values), "accumulate": accumulate}
+
+
+@shaped("masked_select")
+def draw_masked_select(d):
+    shape = d.shape()
+    return {"x": d.tensor(d.dtype(), d.expandable(shape)), "mask": d.tensor("bool" if d.chance(0.97) else d.dtype(), d.broadcast(shape))}
+
+
+@shaped("bincount")
+def draw_bincount(d):
+    n = d.size()
+    weights = d.tensor(d.pick("f32", "f64", "i64", "i32"), [n + (1 if d.bad and d.chance(0.3) else 0)], grad=False) if d.chance(0.5) else None
+    return {"x": d.indices([n], d.pick(1, 3, 9)), "weights": weights, "minlength": d.pick(0, 0, 1, 5, 12, -1 if d.bad else 0)}
+
+
+@shaped("repeat_interleave", "repeat_interleave_by")
+def draw_repeat_interleave(d):
+    shape = d.shape(0, 4, 100)
+    dim = d.dim(len(shape))
+    n = (shape[dim] if -len(shape) <= dim < len(shape) else 3) if shape else 1
+    repeats = d.pick(0, 1, 2, 3, -1 if d.bad else 1) if d.name == "repeat_interleave" else d.indices([n], 4, ("i64", "i64", "i32"))
+    return {"x": d.tensor(d.dtype(), shape), "repeats": repeats, "dim": dim}
+
+
+@shaped("repeat", "tile")
+def draw_repeat(d):
+    shape = d.shape(0, 4, 60)
+    n = max(len(shape) + d.pick(0, 0, 0, 1), 0) if not d.bad and d.name == "repeat" else max(len(shape) + d.pick(0, 0, 1, -1), 0)
+    return {"x": d.tensor(d.dtype(), shape), "repeats": [d.pick(1, 1, 2, 3, 0, -1 if d.bad else 1) for _ in range(n)]}
+
+
+@shaped("roll")
+def draw_roll(d):
+    shape = d.shape(0 if d.bad else 1)
+    dims = d.dims(len(shape))
+    return {"x": d.tensor(d.dtype(), shape), "shifts": [d.integer() for _ in range(len(dims) or 1)], "dims": dims}
+
+
+@shaped("movedim")
+def draw_movedim(d):
+    shape = d.shape()
+    source = d.dims(len(shape))
+    destination = d.rng.sample(range(len(shape)), len(source)) if not d.bad else d.dims(len(shape))
+    return {"x": d.tensor(d.dtype(), shape), "source": source, "destination": destination}
+
+
+@shaped("diagonal")
+def draw_diagonal(d):
+    shape = d.shape(0 if d.bad else 2)
+    first, second = d.rng.sample(range(max(len(shape), 2)), 2) if not d.bad else (d.dim(len(shape)), d.dim(len(shape)))
+    return {"x": d.tensor(d.dtype(), shape), "offset": d.pick(0, 0, 1, -1, 2, -3, 9), "dim1": first - (len(shape) if d.chance(0.3) else 0), "dim2": second}
+
+
+@shaped("diag")
+def draw_diag(d):
+    return {"x": d.tensor(d.dtype(), d.shape(0 if d.bad else 1, 3 if d.bad else 2, 60)), "diagonal": d.pick(0, 0, 1, -1, 3, -4)}
+
+
+@shaped("meshgrid")
+def draw_meshgrid(d):
+    dtype = d.dtype()
+    return {"list": [d.tensor(dtype if d.chance(0.97) else d.companion(dtype), d.pick([], [1], [2], [3], [0] if d.chance(0.1) else [4])) for _ in range(d.pick(1, 2, 2, 3))],
+            "xy": d.chance(0.5)}
+
+
+@shaped("unique")
+def draw_unique(d):
+    return {"x": d.tensor(d.dtype(), d.shape(), kinds=("grid", "grid", "normal", "zeros", "same"))}  # of NaNs each is one, in no order
+
+
+@shaped("full_like")
+def draw_full_like(d):
+    dtype = d.dtype()
+    return {"x": d.tensor(dtype, d.shape()), "value": d.number() if dtype in FLOATS else float(d.rng.randrange(0, 2))}
+
+
 @shaped("one_hot")
 def draw_one_hot(d):
     classes = d.pick(1, 3, 5)
@@ -474,6 +633,129 @@ def draw_pool(d):
     return {"x": x, "opts": opts}
 
 
+# --- space -----------------------------------------------------------------------------------------------------
+
+
+@shaped("pad")
+def draw_pad(d):
+    mode = d.pick(0, 0, 1, 2, 3)
+    if mode == 0:
+        dtype, shape = d.dtype(), d.shape(1, 5, 300)
+        count = d.pick(*range(1, min(len(shape), 4) + 1))
+        sizes = [d.pick(0, 1, 2, 3, -1 if shape[-1 - k // 2] > 1 or d.bad else 0) for k in range(2 * count)]
+        value = d.number() if dtype in FLOATS else d.pick(0.0, 1.0)
+    else:
+        dtype, count = d.float_dtype(), d.pick(1, 1, 2, 2, 3)
+        shape = [d.pick(1, 2, 3) for _ in range(2)] + [d.pick(2, 3, 4, 5) for _ in range(count)]
+        most = lambda k: shape[-1 - k // 2] - (0 if mode != 1 else 1)
+        sizes = [d.rng.randrange(0, most(k) + 1 + (2 if mode == 2 or d.bad else 0)) for k in range(2 * count)]
+        value = 0.0
+    return {"x": d.tensor(dtype, shape), "sizes": sizes, "mode": mode, "value": value}
+
+
+@shaped("pixel_shuffle", "pixel_unshuffle", "channel_shuffle")
+def draw_shuffle(d):
+    r, lead = d.pick(1, 2, 3), [d.pick(0, 1, 2) for _ in range(d.pick(0, 1, 2))]
+    c, h, w = d.pick(1, 2, 3), d.pick(1, 2, 3), d.pick(1, 2, 4)
+    off = 1 if d.bad else 0
+    if d.name == "channel_shuffle":
+        return {"x": d.tensor(d.dtype(), [d.pick(1, 2), c * r + off, h, w][:d.pick(3, 4)]), "groups": r}
+    shape = [c * r * r + off, h, w] if d.name == "pixel_shuffle" else [c, h * r + off, w * r]
+    lead = [max(n, 1) for n in lead] if d.name == "pixel_unshuffle" else lead  # torch leaves an empty one as it is
+    return {"x": d.tensor(d.dtype(), lead[:1] + shape), "factor": r}
+
+
+@shaped("interpolate")
+def draw_interpolate(d):
+    mode = d.pick(0, 1, 2, 2, 3, 3, 4)
+    count = 2 if mode == 3 and not d.bad else d.pick(1, 2, 2, 3)
+    by_size, scale = d.chance(0.6), lambda: d.pick(0.5, 0.7, 1.0, 1.3, 2.0, 2.5)
+    opts = {"size": [d.pick(1, 2, 3, 5, 8) if by_size and k < count else 0 for k in range(3)],
+            "scale": [scale() if not by_size and k < count else 0.0 for k in range(3)], "mode": mode,
+            "align_corners": mode in (2, 3) and d.chance(0.4), "recompute_scale": not by_size and d.chance(0.3)}
+    shape = [d.pick(2, 3, 4, 7) for _ in range(count)]
+    for size, factor in zip(shape, opts["scale"]):  # where torch's gradient takes other places than its result did
+        if mode != 2 and (int(size * factor) == size != size * factor or int(size * factor) == 2 * size != size * factor):
+            opts["recompute_scale"] = True
+    return {"x": d.tensor(d.float_dtype(), [d.pick(0, 1, 2), d.pick(1, 2, 3)] + shape), "opts": opts}
+
+
+@shaped("unfold", "fold")
+def draw_windows(d):
+    numbers = lambda *of: [d.pick(*of), d.pick(0, *of)]
+    opts = {"kernel": numbers(1, 2, 3), "dilation": numbers(0, 1, 2), "padding": numbers(0, 1, 2), "stride": numbers(0, 1, 2)}
+    n, c, h, w = d.pick(1, 2), d.pick(1, 2, 3), d.pick(3, 4, 5, 6), d.pick(3, 4, 7)
+    if d.name == "unfold":
+        return {"x": d.tensor(d.float_dtype(), [n, c, h, w][d.pick(0, 0, 1):]), "opts": opts}
+    kernel, dilation, padding, stride = (opts[k][:1] + [opts[k][1] or opts[k][0]] for k in ("kernel", "dilation", "padding", "stride"))
+    places = [(size + 2 * p - (e or 1) * (k - 1) - 1) // (s or 1) + 1 for size, k, e, p, s in zip((h, w), kernel, dilation, padding, stride)]
+    length = max(places[0], 0) * max(places[1], 0) + (1 if d.bad else 0)
+    x = d.tensor(d.float_dtype(), [n, c * kernel[0] * kernel[1], length or 1][d.pick(0, 0, 1):])
+    return {"x": x, "height": h, "width": w, "opts": opts}
+
+
+@shaped("conv1d", "conv_transpose1d")
+def draw_conv1d(d):
+    dtype, transposed = d.float_dtype(), d.name == "conv_transpose1d"
+    groups = d.pick(1, 1, 1, 2, 3)
+    channels, out, kernel = groups * d.pick(1, 1, 2, 3), groups * d.pick(1, 1, 2, 3), d.pick(1, 1, 2, 3, 3)
+    opts = {"stride": [d.pick(0, 1, 2, 3), 0], "padding": [d.pick(0, 0, 1, ZERO), 0], "dilation": [d.pick(0, 1, 2), 0], "groups": groups}
+    if transposed:
+        opts |= {"output_padding": [d.pick(0, 0, 0, 1), 0], "output_size": [d.pick(0, 0, 0, 5, 6, 7), 0]}
+    shape = [channels, out // groups, kernel] if transposed else [out, channels // groups, kernel]
+    return {"x": d.tensor(dtype, [d.pick(1, 2, 3), channels, d.pick(1, 3, 4, 5, 8)]), "weight": d.tensor(dtype, shape),
+            "bias": d.tensor(dtype, [out]) if d.chance(0.6) else None, "opts": opts if groups > 1 or d.chance(0.7) else None}
+
+
+@shaped("conv3d", "conv_transpose3d")
+def draw_conv3d(d):
+    dtype, transposed = d.float_dtype(), d.name == "conv_transpose3d"
+    groups = d.pick(1, 1, 1, 2)
+    channels, out, kernel = groups * d.pick(1, 1, 2), groups * d.pick(1, 1, 2), [d.pick(1, 1, 2, 3) for _ in range(3)]
+    opts = {"stride": [d.pick(0, 1, 2, 3), 0, d.pick(0, 1)], "padding": [d.pick(0, 0, 1, ZERO), d.pick(0, 1), 0],
+            "dilation": [d.pick(0, 1, 2), d.pick(0, 1), 0], "groups": groups}
+    if transposed:
+        opts |= {"output_padding": [d.pick(0, 0, 0, 1), 0, d.pick(0, ZERO)],
+                 "output_size": [d.pick(0, 0, 0, 0, 4, 5), d.pick(0, 5), 0]}
+    shape = [channels, out // groups] if transposed else [out, channels // groups]
+    return {"x": d.tensor(dtype, [d.pick(1, 2), channels, d.pick(1, 3, 4), d.pick(1, 2, 3), d.pick(2, 3, 5)]),
+            "weight": d.tensor(dtype, shape + kernel), "bias": d.tensor(dtype, [out]) if d.chance(0.6) else None,
+            "opts": opts if groups > 1 or d.chance(0.7) else None}
+
+
+@shaped("max_pool3d", "avg_pool3d")
+def draw_pool3d(d):
+    maximum = d.name == "max_pool3d"
+    opts = {"kernel": [d.pick(1, 2, 3), d.pick(0, 2), d.pick(0, 1, 2)], "stride": [d.pick(0, 1, 2), 0, d.pick(0, 1)], "padding": [0, 0, 0],
+            "dilation": [0, 0, 0], "ceil_mode": d.chance(0.3), "exclude_padding": not maximum and d.chance(0.4)}
+    if min(k or 2 for k in opts["kernel"]) > 1 and d.chance(0.4):
+        opts["padding"] = [1, 0, d.pick(0, ZERO)]
+    return {"x": d.tensor(d.float_dtype(), [d.pick(1, 2), d.pick(1, 2), d.pick(3, 4, 5), d.pick(3, 4), d.pick(3, 5)]), "opts": opts}
+
+
+@shaped("adaptive_avg_pool3d")
+def draw_adaptive3d(d):
+    return {"x": d.tensor(d.float_dtype(), [d.pick(1, 2), d.pick(1, 2), d.pick(1, 2, 5), d.pick(1, 3), d.pick(2, 4)]), "depth": d.pick(1, 2, 3),
+            "height": d.pick(1, 2, 5), "width": d.pick(1, 3)}
+
+
+@shaped("max_pool1d", "avg_pool1d")
+def draw_pool1d(d):
+    kernel = d.pick(1, 2, 3)
+    opts = {"kernel": [kernel, 0], "stride": [d.pick(0, 1, 2, 3), 0], "padding": [d.pick(0, 0, 1), 0],
+            "dilation": [d.pick(0, 1, 2) if d.name == "max_pool1d" else 0, 0], "ceil_mode": d.chance(0.3),
+            "exclude_padding": d.name == "avg_pool1d" and d.chance(0.4)}
+    x = d.tensor(d.float_dtype(), [d.pick(1, 2), d.pick(1, 2, 3), d.pick(1, 2, 4, 5, 7, 8)])
+    if only_padding(d.tensors[x["tensor"]], opts):
+        opts["dilation"] = [0, 0]
+    return {"x": x, "opts": opts}
+
+
+@shaped("adaptive_avg_pool1d")
+def draw_adaptive1d(d):
+    return {"x": d.tensor(d.float_dtype(), [d.pick(1, 2), d.pick(1, 2, 3), d.pick(1, 2, 5, 7)]), "length": d.pick(1, 2, 3, 5)}
+
+
 @shaped("adaptive_avg_pool2d")
 def draw_adaptive(d):
     return {"x": d.tensor(d.float_dtype(), [d.pick(0, 1, 2), d.pick(1, 2, 3), d.pick(1, 2, 5, 7), d.pick(1, 3, 4, 6)]),
@@ -521,6 +803,43 @@ def draw_batch_norm(d):
     return {"x": d.tensor(dtype, shape), "weight": channel(0.6), "bias": channel(0.6), "running_mean": statistics(("normal",)),
             "running_var": statistics(("positive",)), "training": d.chance(0.6) or not running, "momentum": d.pick(0.1, 0.5, 1.0, 0.0),
             "eps": d.pick(1e-5, 1e-5, 1e-3)}
+
+
+@shaped("group_norm", "instance_norm")
+def draw_group_norm(d):
+    groups, dtype = d.pick(1, 1, 2, 3), d.float_dtype()
+    shape = [d.size(), groups * d.pick(1, 2, 3)] + d.shape(0, 2, 60)
+    other = dtype if d.chance(0.7) else d.pick("f32", d.float_dtype())
+    channel = lambda p, **more: d.tensor(other, [shape[1]], **more) if d.chance(p) else None
+    x = d.tensor(dtype, shape)
+    layout = d.tensors[x["tensor"]]["layout"]
+    if layout:  # numbers that are all alike leave a norm nothing but rounding
+        layout["expand"] = [layout["expand"][0]] + [False] * (len(shape) - 1)
+    args = {"x": x, "weight": channel(0.6), "bias": channel(0.6), "eps": d.pick(1e-5, 1e-5, 1e-3)}
+    if d.name == "group_norm":
+        return {**args, "groups": groups + (1 if d.bad else 0)}
+    running = d.chance(0.5)  # no number of theirs twice: they are written
+    statistics = lambda kinds: d.tensor(other, [shape[1]], kinds=kinds, plain=True, grad=False) if running else None
+    return {**args, "running_mean": statistics(("normal",)), "running_var": statistics(("positive",)),
+            "use_input_stats": d.chance(0.7) or not running, "momentum": d.pick(0.1, 0.5, 1.0, 0.0)}
+
+
+@shaped("local_response_norm")
+def draw_local_response_norm(d):
+    return {"x": d.tensor(d.float_dtype(), d.shape(3, 5, 300)), "size": d.pick(1, 2, 3, 5), "alpha": d.pick(1e-4, 0.5, 0.0),
+            "beta": d.pick(0.75, 0.5, 2.0), "k": d.pick(1.0, 2.0)}
+
+
+@shaped("normalize")
+def draw_normalize(d):
+    shape = [size + (size == 1) for size in d.shape(1, 4, 150)]  # a number by itself is 1, and the rest rounding
+    return {"x": d.tensor(d.float_dtype(), shape), "p": d.pick(2.0, 2.0, 1.0, 3.0, math.inf), "dim": d.dim(len(shape)), "eps": d.pick(1e-12, 1e-12, 1e-3, 0.5)}
+
+
+@shaped("dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
+def draw_channel_dropout(d):
+    n = {"dropout1d": (2, 3), "dropout2d": (3, 4), "dropout3d": (4, 5), "alpha_dropout": (0, 4)}.get(d.name, (2, 5))
+    return {"x": d.tensor(d.float_dtype(), d.shape(*n)), "p": d.pick(0.0, 1.0, -0.5 if d.bad else 0.0), "training": d.chance(0.7)}
 
 
 @shaped("embedding")
@@ -616,6 +935,30 @@ def draw_slope(d):
     return {"x": d.tensor(d.dtype(), d.shape()), {"elu": "alpha", "leaky_relu": "negative_slope"}[d.name]: d.pick(1.0, 0.5, 0.01, 0.0, 2.0)}
 
 
+@shaped("hardshrink", "softshrink", "celu", "threshold", "hardtanh", "nan_to_num")
+def draw_bends(d):
+    """Numbers that every dtype holds."""
+    x = {"x": d.tensor(d.dtype(), d.shape())}
+    return x | {"hardshrink": lambda: {"lambda": d.pick(0.5, 1.0, 0.0)}, "softshrink": lambda: {"lambda": d.pick(0.5, 1.0, 0.0)},
+                "celu": lambda: {"alpha": d.pick(1.0, 0.5, 2.0)}, "threshold": lambda: {"threshold": d.pick(0.0, 1.0, -0.5), "value": d.pick(0.0, 2.0, -1.5)},
+                "hardtanh": lambda: {"low": d.pick(-1.0, 0.0, -0.5), "high": d.pick(1.0, 0.5, 6.0, 0.0)},
+                "nan_to_num": lambda: {"nan": d.pick(0.0, 1.5), "positive_infinity": d.pick(1000.0, 2.0), "negative_infinity": d.pick(-1000.0, 0.0)}}[d.name]()
+
+
+@shaped("addcmul", "addcdiv", "lerp")
+def draw_three(d):
+    dtype, shape = d.dtype(), d.shape(0, 4, 300)
+    args = {name: d.tensor(d.companion(dtype) if d.chance(0.1) else dtype, d.broadcast(shape) if d.chance(0.4) else shape) for name in ("x", "y", "z")}
+    if d.name == "lerp":
+        del args["z"]
+    return args | {"weight" if d.name == "lerp" else "value": d.pick(1.0, 0.25, -1.5, 0.75)}
+
+
+@shaped("polygamma")
+def draw_polygamma(d):
+    return {"n": d.pick(0, 1, 1, 2, 3), "x": d.tensor(d.dtype(), d.shape())}
+
+
 @shaped("clamp")
 def draw_clamp(d):
     return {"x": d.tensor(d.dtype(), d.shape()), "low": d.pick(-1.0, 0.0, -math.inf, -0.5, 1.0), "high": d.pick(1.0, 0.5, 0.0, math.inf, 2.0)}
@@ -690,5 +1033,5 @@ def draw_case(rng, function, pointwise):
         if args.get(ref):
             d.tensors[args[ref]["tensor"]]["grad"] = False
     if d.name == "attention" and args["opts"] and args["opts"]["mask"]:
-        d.tensors[args["opts"]["mask"]["tensor"]]["grad"] = d.bad and d.tensors[args["opts"]["mask"]["tensor"]]["dtype"] in FLOATS
+        d.tensors[args["opts"]["mask"]["tensor"]]["grad"] = d.chance(0.4) and d.tensors[args["opts"]["mask"]["tensor"]]["dtype"] in FLOATS
     return {"name": d.name, "tensors": d.tensors, "args": args, "plan": plan}

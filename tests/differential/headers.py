@@ -55,6 +55,8 @@ class Headers:
             names = re.findall(r"^\s*X\((\w+), \"", text_of(header), flags=re.M)
             self.enums["trek_status"] = {"TREK_OK": 0, **{"TREK_ERR_" + n: k + 1 for k, n in enumerate(names)}}
         self.opaque |= set(re.findall(r"typedef struct (\w+) \1;", text))
+        for name in re.findall(r"typedef [\w\s]+[\s\*]\(\*(\w+)\)\(", text):  # a callback
+            SCALARS[name] = ctypes.c_void_p
         for name, body, same in re.findall(r"typedef struct (\w+) \{(.*?)\n\} (\w+);", text, flags=re.S):
             if "(*" not in body:  # callbacks: nothing that is drawn
                 self.structs[same] = self.struct(same, body)
@@ -91,7 +93,7 @@ class Headers:
                     continue
                 made = ctypes.c_void_p if stars else self.type(kind)
                 if count:
-                    made = made * (int(count) if count.isdigit() else {"TREK_MAX_DIMS": 8, "TREK_SCHEDULE_MILESTONES": 16, "TREK_UPDATE_OPTIONS": 16}[count])
+                    made = made * (int(count) if count.isdigit() else {"TREK_MAX_DIMS": 8, "TREK_SCHEDULE_MILESTONES": 16, "TREK_SCHEDULE_PARTS": 6, "TREK_UPDATE_OPTIONS": 16}[count])
                 fields.append((field, made))
         return type(name, (ctypes.Structure,), {"_fields_": fields})
 

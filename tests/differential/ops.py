@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of the functions of autograd/ops.h."""
+"""Calls of the functions of autograd/ops.h and of the headers that it includes."""
 import math
 import re
 
 import differences
+import arithmetic  # noqa: F401 (draws, and PyTorch's, of its functions)
+import linalg  # noqa: F401
+import losses  # noqa: F401
 from case import Input, run_torch, run_trek
 from counterparts import ELSEWHERE, counterpart
 from draw import FLOATS, SHAPED, draw_case, generic
@@ -12,15 +15,17 @@ from judge import Judge
 from shrink import candidates  # noqa: F401 (of a kind)
 from trek import headers
 
-FUNCTIONS = {f.name[5:]: f for f in headers.functions.values() if f.header == "autograd/ops.h"}
+OPS = tuple(f"autograd/{name}.h" for name in ("fft", "linalg", "losses", "norms", "ops", "pointwise", "resample", "spatial"))
+FUNCTIONS = {f.name[5:]: f for f in headers.functions.values() if f.header in OPS}
 
 
 def pointwise_names():
     """Functions of the header's element-wise sections: number k of a result comes from number k of the inputs."""
     names, inside = set(), False
-    for line in text_of("autograd/ops.h").splitlines():
+    for line in (text_of("autograd/ops.h") + text_of("autograd/pointwise.h")).splitlines():
         if line.startswith("/* -- "):
-            inside = line.startswith(("/* -- element-wise", "/* -- with a number", "/* -- two inputs", "/* -- in place"))
+            inside = line.startswith(("/* -- element-wise", "/* -- with a number", "/* -- two inputs", "/* -- in place",
+                                      "/* -- activations: one pass"))
         elif inside:
             names |= set(re.findall(r"\btrek_(\w+)\(", line))
     return names
@@ -39,7 +44,7 @@ def covered():
             continue
         if name not in SHAPED:
             unknown = [kind for kind, _ in function.params if kind not in
-                       ("trek_var *", "trek_dims_list", "bool", "double", "int", "int64_t") and kind not in headers.enums]
+                       ("trek_var *", "trek_var * *", "trek_dims_list", "bool", "double", "int", "int64_t") and kind not in headers.enums]
             if unknown:
                 missing.append(f"{name}: nobody knows how to draw {', '.join(unknown)}")
                 continue
@@ -49,7 +54,7 @@ def covered():
 
 
 # Rows of ops.def whose public function has another name.
-RENAMED = {"unfold": "none: for backward rules", "fold": "none: for backward rules"}
+RENAMED = {"pointwise": "its kinds: autograd/pointwise.h"}
 
 
 def rows():
@@ -70,34 +75,48 @@ def how(name):
 
 def weight_complaint(case, inputs, ours):
     """trek_loss_weight against a count of its own."""
-    have, args = ours.extra.get("weight"), case["args"]
+    have, args, name = ours.extra.get("weight"), case["args"], case["name"]
     if have is None or ours.error:
         return None
-    tensor = lambda name: inputs[args[name]["tensor"]].values if args.get(name) else None
+    tensor = lambda ref: inputs[ref["tensor"]].values if ref else None
     opts = args.get("opts") or {"reduction": 0, "ignore_index": 0, "weight": None}
-    if "entropy" in case["name"] or case["name"] == "nll_loss":
-        labels = tensor("labels")
-        if opts["reduction"] != 0:
-            want = math.nan
-        elif labels.is_floating_point():
+    weights = tensor(opts.get("weight"))
+    if opts.get("reduction", 0) != 0 or args.get("reduction", 0) != 0:
+        want = math.nan
+    elif "entropy" in name or name.startswith("nll_loss"):
+        labels = tensor(args["labels"])
+        if labels.is_floating_point():
             want = float(labels.shape[0] * math.prod(labels.shape[2:])) if labels.shape[1] else 0.0
         else:
             ignore = {0: -100, ZERO: 0}.get(opts["ignore_index"], opts["ignore_index"])
             counted = labels.long()[labels.long() != ignore]
-            weights = inputs[opts["weight"]["tensor"]].values if opts["weight"] else None
             want = float(counted.numel()) if weights is None else float(weights.double()[counted].sum())
-    elif case["name"] == "kl_div":
-        want = float(tensor("log_probabilities").shape[0]) if tensor("log_probabilities").ndim else 1.0
+    elif name.startswith("kl_div") and not opts.get("per_element"):
+        x = tensor(args["log_probabilities"])
+        want = float(x.shape[0]) if x.ndim else 1.0
+    elif name in ("mse_loss_with", "l1_loss_with") and weights is not None:
+        want = float(weights.double().sum())
+    elif name == "ctc_loss":
+        x = tensor(args["log_probs"])
+        want = float(x.shape[1]) if x.ndim == 3 else 1.0
+    elif name in ROWS_OF:
+        want = float(math.prod(tensor(args[ROWS_OF[name]]).shape[:-1]))
     else:
         want = float(ours_numel(inputs, args))
-    if math.isnan(want) and math.isnan(have) or abs(have - want) <= 1e-3 * max(abs(want), 1):
+    if math.isnan(want) and math.isnan(have) or abs(have - want) <= 1e-2 * max(abs(want), 1):
         return None
     return ("value", f"trek_loss_weight is {have}, should be {want}")
 
 
+# Losses of rows, and the input whose rows they are.
+ROWS_OF = {"cosine_embedding_loss": "x", "triplet_margin_loss": "anchor", "multi_margin_loss": "logits", "multilabel_margin_loss": "x",
+           "multilabel_soft_margin_loss": "x", "info_nce": "query"}
+
+
 def ours_numel(inputs, args):
     import torch
-    return torch.broadcast_tensors(inputs[args["x"]["tensor"]].values, inputs[args["target"]["tensor"]].values)[0].numel()
+    first = args.get("x") or args.get("probabilities") or args.get("log_probabilities")
+    return torch.broadcast_tensors(inputs[first["tensor"]].values, inputs[args["target"]["tensor"]].values)[0].numel()
 
 
 def run(lib, case):

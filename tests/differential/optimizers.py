@@ -12,11 +12,12 @@ from trek import CPU, DTYPES, headers, shape
 
 OPTIMIZER = {f.name[5:]: f for f in headers.functions.values() if f.header == "optim/optimizer.h"}
 SCALER = {f.name[5:]: f for f in headers.functions.values() if f.header == "optim/scaler.h"}
-KINDS = ("sgd", "adam", "adamw", "rmsprop")
+KINDS = ("sgd", "adam", "adamw", "rmsprop", "adagrad", "adadelta", "adamax", "nadam", "radam", "lion", "lamb", "lars", "adafactor", "muon")
 DRIVEN = {"optimizer_new", "optimizer_free", "optimizer_step", "optimizer_zero_grad", "optimizer_set_lr", "optimizer_set_group_lr", "optimizer_lr",
           "optimizer_group_lr", "optimizer_add_group", "clip_grad_norm", "clip_grad_value", "grad_scaler_new", "grad_scaler_free", "grad_scaler_scale",
           "grad_scaler_unscale", "grad_scaler_step", "grad_scaler_update", "grad_scaler_value"}
-HELPERS = {"grad_scaler_save": "checkpoints", "grad_scaler_load": "checkpoints"}
+HELPERS = {"optimizer_vectors": "tests/optim/test_optimizer_around.c", "optimizer_regroup": "tests/optim/test_optimizer_around.c",
+           "optimizer_reset": "tests/optim/test_optimizer_around.c", "grad_scaler_save": "checkpoints", "grad_scaler_load": "checkpoints"}
 
 
 def covered():
@@ -35,15 +36,42 @@ def options(rng, name):
         return {"lr": rng.choice([0.1, 0.01, 0.0]), "alpha": rng.choice([0.0, 0.9, 0.25]), "eps": rng.choice([0.0, 1e-3]),
                 "weight_decay": rng.choice([0.0, 0.0, 0.1]), "momentum": rng.choice([0.0, 0.9]), "centered": rng.random() < 0.4,
                 "maximize": rng.random() < 0.2}
-    return {"lr": rng.choice([0.1, 0.01]), "beta1": rng.choice([0.0, 0.5, zero]), "beta2": rng.choice([0.0, 0.9, zero]),
-            "eps": rng.choice([0.0, 1e-3]), "weight_decay": rng.choice([0.0, 0.1, zero]), "maximize": rng.random() < 0.2}
+    common = {"lr": rng.choice([0.1, 0.01]), "weight_decay": rng.choice([0.0, 0.1]), "maximize": rng.random() < 0.2}
+    if name == "adagrad":
+        return {**common, "lr_decay": rng.choice([0.0, 0.1]), "initial_accumulator_value": rng.choice([0.0, 0.5]), "eps": rng.choice([0.0, 1e-3])}
+    if name == "adadelta":
+        return {**common, "lr": rng.choice([0.0, 0.1]), "rho": rng.choice([0.0, 0.5, zero]), "eps": rng.choice([0.0, 1e-3])}
+    if name == "lars":
+        return {**common, "momentum": rng.choice([0.0, 0.5, zero]), "trust_coefficient": rng.choice([0.0, 0.5, zero]), "eps": rng.choice([0.0, 1e-3])}
+    if name == "adafactor":
+        return {**common, "lr": rng.choice([0.0, 0.3]), "beta2_decay": rng.choice([0.0, -0.5, zero]), "eps1": rng.choice([0.0, 1e-4]),
+                "eps2": rng.choice([0.0, 0.1]), "d": rng.choice([0.0, 2.0])}
+    if name == "muon":
+        del common["maximize"]
+        return {**common, "momentum": rng.choice([0.0, 0.3, 0.5, zero]), "without_nesterov": rng.random() < 0.3, "ns_steps": rng.choice([0.0, 0.0, 1.0]),
+                "eps": rng.choice([0.0, 1e-3]), "adjust_lr": rng.randrange(3), "adam": rng.random() < 0.3, "beta1": rng.choice([0.0, 0.5]),
+                "beta2": rng.choice([0.0, 0.9])}
+    betas = {"beta1": rng.choice([0.0, 0.5, zero]), "beta2": rng.choice([0.0, 0.9, zero])}
+    if name == "lion":
+        return {**common, **betas}
+    common = {**common, **betas, "eps": rng.choice([0.0, 1e-3])}
+    if name in ("adamax", "lamb"):
+        return common
+    if name == "nadam":
+        return {**common, "momentum_decay": rng.choice([0.0, zero, 0.5]), "decoupled_weight_decay": rng.random() < 0.4}
+    if name == "radam":
+        return {**common, "beta2": rng.choice([0.0, 0.9, 0.7]), "decoupled_weight_decay": rng.random() < 0.4}
+    return {**common, "weight_decay": rng.choice([0.0, 0.1, zero]), "amsgrad": rng.random() < 0.3}
 
 
 def draw(rng, name):
     count = rng.randrange(1, 5)
+    dims = (2, 3) if name == "muon" else (0, 3) if name != "adafactor" else (0, 5)
     dtypes = rng.choice([["f32"], ["f64"], ["f32", "f64"], ["bf16"], ["f16"], ["f32", "bf16", "f16", "f64"]])
+    if name == "adafactor":  # where dtypes meet, PyTorch takes the first one's epsilon for all
+        dtypes = rng.choice([["f32"], ["f64"], ["bf16"], ["f16"]])
     return {"name": name, "opts": options(rng, name), "group": options(rng, name) if count > 1 and rng.random() < 0.3 else None,
-            "params": [{"dtype": rng.choice(dtypes), "shape": [rng.choice([1, 2, 3, 7, 17, 65, 0]) for _ in range(rng.randrange(0, 3))],
+            "params": [{"dtype": rng.choice(dtypes), "shape": [rng.choice([1, 2, 3, 7, 17, 65, 0][:5 if name == "adafactor" else 7]) for _ in range(rng.randrange(*dims))],
                         "frozen": rng.random() < 0.1, "skip": [rng.random() < 0.15 for _ in range(8)]} for _ in range(count)],
             "steps": rng.randrange(1, 8), "clip": rng.choice([None, None, ["norm", 1.0], ["norm", 0.1], ["value", 0.3]]),
             "scaler": rng.random() < 0.15, "new_lr": rng.choice([0.0, 0.5]), "seed": rng.getrandbits(31)}
@@ -58,11 +86,133 @@ def torch_options(name, o):
     if name == "rmsprop":
         return {"lr": real(o["lr"], 0.01), "alpha": real(o["alpha"], 0.99), "eps": real(o["eps"], 1e-8), "weight_decay": o["weight_decay"],
                 "momentum": o["momentum"], "centered": o["centered"], "maximize": o["maximize"], "foreach": False}
-    return {"lr": o["lr"], "betas": (real(o["beta1"], 0.9), real(o["beta2"], 0.999)), "eps": real(o["eps"], 1e-8),
-            "weight_decay": real(o["weight_decay"], 0.01 if name == "adamw" else 0.0), "maximize": o["maximize"], "foreach": False}
+    common = {"lr": real(o["lr"], 1.0), "weight_decay": real(o["weight_decay"], 0.01 if name == "adamw" else 0.0), "maximize": o.get("maximize", False)}
+    if name == "lion":
+        return {**common, "betas": (real(o["beta1"], 0.9), real(o["beta2"], 0.99))}
+    if name == "lamb":
+        return {**common, "betas": (real(o["beta1"], 0.9), real(o["beta2"], 0.999)), "eps": real(o["eps"], 1e-6)}
+    if name == "lars":
+        return {**common, "momentum": real(o["momentum"], 0.9), "trust": real(o["trust_coefficient"], 1e-3), "eps": real(o["eps"], 1e-8)}
+    if name == "muon":
+        return {**common, "weight_decay": o["weight_decay"] or 0.1, "momentum": real(o["momentum"], 0.95), "nesterov": not o["without_nesterov"],
+                "steps": int(o["ns_steps"] or 5), "eps": o["eps"] or (1e-8 if o["adam"] else 1e-7), "adam": o["adam"],
+                "adjust": (None, "match_rms_adamw", "spectral_unclamped")[o["adjust_lr"]], "betas": (o["beta1"] or 0.9, o["beta2"] or 0.999)}
+    common["foreach"] = False
+    if name == "adafactor":
+        return {**common, "lr": o["lr"] or 0.01, "beta2_decay": real(o["beta2_decay"], -0.8), "eps": (o["eps1"] or None, o["eps2"] or 1e-3), "d": o["d"] or 1.0}
+    if name == "adagrad":
+        return {**common, "lr_decay": o["lr_decay"], "initial_accumulator_value": o["initial_accumulator_value"], "eps": real(o["eps"], 1e-10)}
+    if name == "adadelta":
+        return {**common, "rho": real(o["rho"], 0.9), "eps": real(o["eps"], 1e-6)}
+    common = {**common, "betas": (real(o["beta1"], 0.9), real(o["beta2"], 0.999)), "eps": real(o["eps"], 1e-8)}
+    if name == "nadam":
+        common["momentum_decay"] = real(o["momentum_decay"], 4e-3)
+    return {**common, **{k: o[k] for k in ("amsgrad", "decoupled_weight_decay") if k in o}}
 
 
-CLASSES = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "rmsprop": torch.optim.RMSprop}
+class Lion(torch.optim.Optimizer):
+    """The paper's, which PyTorch has not."""
+
+    def __init__(self, params, **options):
+        super().__init__(params, options)
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                g = -p.grad if group["maximize"] else p.grad
+                mean = self.state[p].setdefault("exp_avg", torch.zeros_like(p))
+                beta1, beta2 = group["betas"]
+                p.mul_(1 - group["lr"] * group["weight_decay"]).sub_(group["lr"] * (beta1 * mean + (1 - beta1) * g).sign())
+                mean.mul_(beta2).add_((1 - beta2) * g)
+
+
+class Plain(torch.optim.Optimizer):
+    """What PyTorch has not, or not in the parameters' precision, by its paper; update(p, g, state, group)."""
+
+    def __init__(self, params, **options):
+        super().__init__(params, options)
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None and p.numel():
+                    self.state[p]["step"] = self.state[p].get("step", 0) + 1
+                    self.update(p, -p.grad if group["maximize"] else p.grad, self.state[p], group)
+
+
+def moments(g, state, betas):
+    mean, square = state.setdefault("exp_avg", torch.zeros_like(g)), state.setdefault("exp_avg_sq", torch.zeros_like(g))
+    mean.lerp_(g, 1 - betas[0])
+    square.mul_(betas[1]).addcmul_(g, g, value=1 - betas[1])
+    return mean / (1 - betas[0] ** state["step"]), (square / (1 - betas[1] ** state["step"])).sqrt()
+
+
+class Lamb(Plain):
+    def update(self, p, g, state, group):
+        mean, root = moments(g, state, group["betas"])
+        way = mean / (root + group["eps"]) + group["weight_decay"] * p
+        size, length = float(p.double().norm()), float(way.double().norm())
+        p.sub_(group["lr"] * (size / length if size and length else 1.0) * way)
+
+
+class Lars(Plain):
+    def update(self, p, g, state, group):
+        size, length, decay = float(p.double().norm()), float(g.double().norm()), group["weight_decay"]
+        ratio = group["trust"] * size / (length + decay * size + group["eps"]) if group["trust"] and size and length else 1.0
+        moving = state.setdefault("momentum_buffer", torch.zeros_like(p))
+        moving.mul_(group["momentum"]).add_(group["lr"] * ratio * (g + decay * p))
+        p.sub_(moving)
+
+
+class Muon(Plain):
+    """torch.optim.Muon's formulas without its bf16, and AdamW."""
+
+    def update(self, p, g, state, group):
+        p.mul_(1 - group["lr"] * group["weight_decay"])
+        if group["adam"]:
+            mean, root = moments(g, state, group["betas"])
+            p.sub_(group["lr"] * mean / (root + group["eps"]))
+            return
+        buffer = state.setdefault("momentum_buffer", torch.zeros_like(p)).lerp_(g, 1 - group["momentum"])
+        x = g.lerp(buffer, group["momentum"]) if group["nesterov"] else buffer.clone()
+        x = x.T if p.shape[0] > p.shape[1] else x
+        x = x / x.norm().clamp(min=group["eps"])
+        for _ in range(group["steps"]):
+            gram = x @ x.T
+            x = 3.4445 * x + (-4.775 * gram + 2.0315 * gram @ gram) @ x
+        x = x.T if p.shape[0] > p.shape[1] else x
+        p.sub_(torch.optim._muon._adjust_lr(group["lr"], group["adjust"], p.shape) * x)
+
+
+class NAdam(torch.optim.NAdam):
+    """The product of the momenta in f64, where PyTorch has it in its default dtype."""
+
+    def step(self):
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            super().step()
+        finally:
+            torch.set_default_dtype(before)
+
+
+class Adagrad(torch.optim.Adagrad):
+    """Every group begins with its own initial_accumulator_value, where PyTorch takes the first argument's."""
+
+    def __init__(self, params, **options):
+        super().__init__(params, **options)
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["sum"].fill_(group["initial_accumulator_value"])
+
+
+CLASSES = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "rmsprop": torch.optim.RMSprop,
+           "adagrad": Adagrad, "adadelta": torch.optim.Adadelta, "adamax": torch.optim.Adamax, "nadam": NAdam,
+           "radam": torch.optim.RAdam, "lion": Lion, "lamb": Lamb, "lars": Lars, "adafactor": torch.optim.Adafactor, "muon": Muon}
 
 
 def numbers(case, k, step, shape_, dtype):

@@ -94,11 +94,44 @@ DRAWN = {
                   lambda a: [a["lr"] * (t + 1) / a["steps"] if t < a["steps"] else a["lr"] * 0.9 ** (t - a["steps"]) for t in range(STEPS)]),
     "scaled_lr": (lambda r: {"lr": rate(r), "gamma": r.choice([0.5, 0.9]), "factor": r.choice([0.25, 1.0, 3.0])},
                   lambda a: scheduled(a["lr"] * a["factor"], lambda o: ls.ExponentialLR(o, a["gamma"]))),
+    "linear_lr": (lambda r: {"lr": rate(r), "start": r.choice([1 / 3, 1.0, 0.1]), "end": r.choice([1.0, 0.0, 0.5]), "total": r.randrange(1, 60)},
+                  lambda a: scheduled(a["lr"], lambda o: ls.LinearLR(o, a["start"], a["end"], a["total"]))),
+    "cosine_restarts_lr": (lambda r: {"lr": rate(r), "first": r.randrange(1, 12), "mult": r.randrange(1, 4), "min": r.choice([0.0, 1e-4])},
+                           lambda a: scheduled(a["lr"], lambda o: ls.CosineAnnealingWarmRestarts(o, a["first"], a["mult"], a["min"]))),
+    "wsd_lr": (lambda r: {"lr": rate(r), "warmup": r.randrange(0, 9), "stable": r.randrange(0, 20), "decay": r.randrange(0, 20), "min": r.choice([0.0, 1e-4]),
+                          "anneal": r.randrange(3)}, lambda a: wsd(a)),
+    "lambda_lr": (lambda r: {"lr": rate(r), "power": r.choice([0.5, 1.0])},
+                  lambda a: scheduled(a["lr"], lambda o: ls.LambdaLR(o, lambda t: (t + 1) ** -a["power"]))),
+    "sequential_lr": (lambda r: {"lr": rate(r), "total": r.randrange(1, 9), "gamma": r.choice([0.5, 0.9]), "milestone": r.randrange(1, 20), "more": r.randrange(1, 9)},
+                      lambda a: sequential(a)),
+    "chained_lr": (lambda r: {"lr": rate(r), "total": r.randrange(1, 9), "gamma": r.choice([0.5, 0.9])},
+                   lambda a: scheduled(a["lr"], lambda o: ls.ChainedScheduler([ls.LinearLR(o, 0.5, 1.0, a["total"]), ls.ExponentialLR(o, a["gamma"])]))),
     "plateau_lr": (lambda r: {"opts": {"lr": r.choice([0.0, 0.1]), "factor": r.choice([0.0, 0.5]), "patience": r.choice([0, ZERO, 1, 3]),
                               "threshold": r.choice([0.0, ZERO, 0.1]), "absolute": r.random() < 0.4, "maximize": r.random() < 0.4,
                               "cooldown": r.choice([0, 0, 2]), "min_lr": r.choice([0.0, 1e-3])},
                               "metrics": [r.choice([1.0, 0.9, 0.95, 0.5, 1.2, math.nan if r.random() < 0.1 else 1.0]) for _ in range(STEPS)]}, torch_plateau),
 }
+
+
+def wsd(a):
+    """PyTorch has no such schedule."""
+    down = (lambda p: 0.5 * (1 - math.cos(math.pi * p)), lambda p: p, math.sqrt)[a["anneal"]]
+
+    def at(t):
+        if t < a["warmup"]:
+            first = a["lr"] if a["stable"] else a["lr"] + (a["min"] - a["lr"]) * down(0.0 if a["decay"] else 1.0)
+            return first * (t + 1) / a["warmup"]
+        t -= a["warmup"] + a["stable"]
+        return a["lr"] if t < 0 else a["lr"] + (a["min"] - a["lr"]) * down(min(t / a["decay"], 1.0) if a["decay"] else 1.0)
+
+    return [at(t) for t in range(STEPS)]
+
+
+def sequential(a):
+    """Three schedules; PyTorch's goes by differences from step to step, ours by closed forms."""
+    linear = lambda t: a["lr"] * (0.5 + 0.5 * min(t / a["total"], 1.0))
+    end = a["milestone"] + a["more"]
+    return [linear(t) if t < a["milestone"] else a["lr"] * a["gamma"] ** (t - a["milestone"]) if t < end else a["lr"] * 0.1 for t in range(STEPS)]
 
 
 def multistep(a):
@@ -138,6 +171,17 @@ def rates_of(lib, case):
         return [lib.plateau_observe(ctypes.byref(plateau), metric) for metric in a["metrics"]]
     if name == "multistep_lr":
         made = lib.multistep_lr(a["lr"], (ctypes.c_int64 * max(len(a["milestones"]), 1))(*a["milestones"]), len(a["milestones"]), a["gamma"])
+    elif name == "lambda_lr":
+        factor = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int64, ctypes.c_void_p)(lambda t, arg: (t + 1) ** -a["power"])
+        made = lib.lambda_lr(a["lr"], ctypes.cast(factor, ctypes.c_void_p), None)
+    elif name in ("sequential_lr", "chained_lr"):
+        several = headers.structs["trek_schedule"] * 3
+        linear, end = lib.linear_lr(a["lr"], 0.5, 1.0, a["total"]), a.get("milestone", 0) + a.get("more", 0)
+        if name == "chained_lr":
+            made = lib.chained_lr(ctypes.byref(several(linear, lib.exponential_lr(1.0, a["gamma"]))), 2)
+        else:
+            made = lib.sequential_lr(ctypes.byref(several(linear, lib.exponential_lr(a["lr"], a["gamma"]), lib.constant_lr(a["lr"] * 0.1))),
+                                     (ctypes.c_int64 * 2)(a["milestone"], end), 3)
     elif name == "warmup_lr":
         made = lib.warmup_lr(a["steps"], lib.exponential_lr(a["lr"], a["gamma"]))
     elif name == "scaled_lr":

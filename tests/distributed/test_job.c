@@ -11,6 +11,7 @@
 #include <cmocka.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -133,6 +134,8 @@ static void compare(const job *j)
             training_run(&c, &one);
     }
     training_compare(&c, &many, &one);
+    for (int k = 0; j->gathered && !j->windows && !j->pair && k < one.passes; k++)
+        assert_true(fabs(many.losses[k] - one.losses[k]) <= 1e-9 * (1 + fabs(one.losses[k])));
 }
 
 static void test_per_rank(void **state)

@@ -460,6 +460,27 @@ static void wrong_calls(void **state)
     trek_graph_free(&graph);
 }
 
+/* One process: the mean of its loss is the loss. */
+static void a_mean_of_one(void **state)
+{
+    (void)state;
+    trek_graph *graph = built();
+    trek_scope scope = trek_scope_begin();
+    trek_var *x = trek_var_from(trek_tensor_full(3, trek_dims(4), TREK_F64, trek_cpu(0))),
+        *loss = trek_mean(x, trek_dims_none(), false);
+    assert_true(trek_trainer_mean(graph, loss) == 3);
+    assert_int_equal(trek_loss_set_weight(loss, 0), TREK_OK);
+    assert_true(trek_trainer_mean(graph, loss) == 0); /* nothing counted */
+    assert_true(isnan(trek_trainer_mean(graph, x)));
+    expect(TREK_ERR_SHAPE, "");
+    assert_true(isnan(trek_trainer_mean(NULL, loss)));
+    expect(TREK_ERR_ARGUMENT, "graph");
+    assert_true(isnan(trek_trainer_mean(graph, NULL)));
+    expect(TREK_ERR_ARGUMENT, "loss");
+    trek_scope_end(scope);
+    trek_graph_free(&graph);
+}
+
 /* --- unequal ranks --------------------------------------------------------------------------------------- */
 
 static void expect_shares(trek_graph *graph, const double *expected)
@@ -643,6 +664,7 @@ int main(void)
         cmocka_unit_test(one_rank_makes_none),
         cmocka_unit_test(wrong_options),
         cmocka_unit_test(wrong_calls),
+        cmocka_unit_test(a_mean_of_one),
         cmocka_unit_test(shares_at_first),
         cmocka_unit_test(windows_at_first),
         cmocka_unit_test(a_global_batch),

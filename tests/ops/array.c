@@ -297,6 +297,7 @@ static double integer_value(op_domain domain, trek_dtype dtype, double u, int64_
     case D_POSITIVE: return whole(u, 1, 6);
     case D_UNIT: return whole(u, is_signed ? -1 : 0, 1);
     case D_ABOVE_M1: return whole(u, 0, 9);
+    case D_ABOVE_1: return whole(u, 2, 9);
     case D_NONZERO: return is_signed && u < 0.5 ? -whole(2 * u, 1, 7) : whole(u < 0.5 ? 2 * u : 2 * u - 1, 1, 7);
     case D_EXPONENT: return whole(u, 0, 3);
     case D_INDEX: return limit > 0 ? whole(u, 0, (double)limit - 1) : 0;
@@ -314,6 +315,7 @@ static double domain_value(const op_input *in, trek_dtype dtype, uint64_t seed, 
     case D_POSITIVE: return 0.3 + 2.7 * u;
     case D_UNIT: return -0.9 + 1.8 * u;
     case D_ABOVE_M1: return -0.8 + 2.8 * u;
+    case D_ABOVE_1: return 1.6 + 2 * u;
     case D_NONZERO: return (w < 0.5 ? -1 : 1) * (0.3 + 1.7 * u);
     case D_OFFGRID: return whole(w, -3, 3) + 0.2 + 0.6 * u;
     case D_WIDE: return -20 + 40 * u;
@@ -408,7 +410,8 @@ static double tolerance_of(trek_dtype dtype, op_tolerance tolerance)
 {
     /* relative to the value (or the size of the terms); of 16-bit dtypes 1 or 2 units in the last place */
     switch (dtype) {
-    case TREK_F32: return tolerance == T_EXACT ? 0 : tolerance == T_MATH ? 1.5e-6 * math_factor() : 4e-6;
+    case TREK_F32:
+        return tolerance == T_EXACT ? 0 : tolerance == T_MATH ? 1.5e-6 * math_factor() : tolerance == T_CONV ? 16e-6 : 4e-6;
     case TREK_F64: return tolerance == T_EXACT ? 0 : tolerance == T_MATH ? 2e-14 * math_factor() : 1e-13;
     case TREK_BF16: return tolerance == T_EXACT ? 0x1p-8 : 0x1p-7;
     case TREK_F16: return tolerance == T_EXACT ? 0x1p-11 : 0x1p-10;

@@ -187,7 +187,7 @@ static void loss_case(const op_row *row, op_sink sink, void *arg, int kind, trek
     if (row->id == TREK_OP_pointwise_loss_backward)
         case_typed(&c, D_ANY, DTYPE_STATISTICS, x.ndim >= target.ndim &&
                    trek_shape_numel(x) >= trek_shape_numel(target) ? x : target, 0);
-    case_typed(&c, D_ANY, DTYPE_ROW, x, 0);
+    case_typed(&c, kind == TREK_LOSS_BINARY ? D_PROBABILITY : D_ANY, DTYPE_ROW, x, 0);
     case_typed(&c, D_PROBABILITY, DTYPE_ROW, target, 0);
     c.attrs.i[0] = kind;
     c.attrs.f[0] = 0.75;

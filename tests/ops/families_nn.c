@@ -524,6 +524,60 @@ FAMILY(layer_norm_backward)
     }
 }
 
+static void group_case(const op_row *row, op_sink sink, void *arg, trek_shape x, int64_t groups, int given, trek_status expect,
+                       bool large)
+{
+    op_case c = case_begin(row, "group");
+    case_input(&c, row, x);
+    for (int k = 0; k < 2; k++) {
+        if (given >> k & 1)
+            case_typed(&c, row->domain[1 + k], given & WIDE ? DTYPE_STATISTICS : DTYPE_ROW,
+                       trek_dims(x.ndim > 1 ? x.sizes[1] : 1), 0);
+        else
+            case_absent(&c);
+    }
+    c.attrs.i[0] = groups;
+    c.attrs.f[0] = 1e-5;
+    c.expect = expect;
+    c.large = large;
+    sink(row, &c, arg);
+}
+
+FAMILY(group_norm)
+{
+    for (int given = 0; given < 8; given++) { /* the third bit: f32 beside 16 bits */
+        int all = (given & 3) | (given & 4 ? WIDE : 0);
+        group_case(row, sink, arg, trek_dims(2, 6, 3, 2), 2, all, TREK_OK, false);
+        group_case(row, sink, arg, trek_dims(3, 4, 5), 4, all, TREK_OK, false);
+        group_case(row, sink, arg, trek_dims(5, 6), 3, all, TREK_OK, false);
+        group_case(row, sink, arg, trek_dims(1, 3, 7), 1, all, TREK_OK, false);
+        group_case(row, sink, arg, trek_dims(0, 4, 2), 2, all, TREK_OK, false);
+        group_case(row, sink, arg, trek_dims(2, 4, 0), 2, all, TREK_OK, false);
+        group_case(row, sink, arg, trek_dims(9, 16, 21, 23), 4, all, TREK_OK, true);
+        group_case(row, sink, arg, trek_dims(300, 200), 8, all, TREK_OK, true);
+        group_case(row, sink, arg, trek_dims(3, 340, 9), 2, all, TREK_OK, true);
+        group_case(row, sink, arg, trek_dims(2, 3, 65, 65), 3, all, TREK_OK, true);
+    }
+    group_case(row, sink, arg, trek_dims(5), 1, 0, TREK_ERR_SHAPE, false);
+    group_case(row, sink, arg, trek_dims(4, 6), 4, 0, TREK_ERR_ARGUMENT, false);
+    group_case(row, sink, arg, trek_dims(4, 6), 0, 0, TREK_ERR_ARGUMENT, false);
+    group_case(row, sink, arg, trek_dims(1, 3), 3, 0, TREK_ERR_SHAPE, false);
+}
+
+FAMILY(group_norm_backward)
+{
+    static const int weights[] = { 0, 1, WIDE };
+    for (int k = 0; k < 3; k++) {
+        int weighted = weights[k];
+        norm_gradient_case(row, sink, arg, trek_dims(2, 6, 3, 2), 4, trek_dims(6), weighted, 2, false);
+        norm_gradient_case(row, sink, arg, trek_dims(5, 3), 15, trek_dims(3), weighted, 3, false);
+        norm_gradient_case(row, sink, arg, trek_dims(4, 8, 7, 16), 8, trek_dims(8), weighted, 2, true);
+        norm_gradient_case(row, sink, arg, trek_dims(1, 16, 16, 17), 16, trek_dims(16), weighted, 16, true);
+        norm_gradient_case(row, sink, arg, trek_dims(2, 300, 2), 6, trek_dims(300), weighted, 3, true);
+        norm_gradient_case(row, sink, arg, trek_dims(2, 1, 65, 65), 2, trek_dims(1), weighted, 1, true);
+    }
+}
+
 static void batch_case(const op_row *row, op_sink sink, void *arg, trek_shape x, int given, bool training, trek_status expect,
                        bool large)
 {

@@ -2,6 +2,7 @@
 /* References of the element-wise rows: one double at a time, by libm. */
 #include <math.h>
 
+#include "tensor/pointwise.h"
 #include "tests/ops/suite.h"
 
 #define REFERENCE(name) int reference_##name(const op_array *const *in, int n, const trek_attrs *a, op_array *out)
@@ -90,6 +91,91 @@ REFERENCE(gelu)
     return 1;
 }
 
+static double sigmoid_at(double x) { return x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x)); }
+
+/* log gamma's derivatives of order 1 and 2, from 50 terms of their sums on; negative x by the recurrence. */
+static double gamma_slope(double x, int order)
+{
+    double sum = 0;
+    if (x <= 0 && x == floor(x))
+        return order > 1 ? INFINITY : x == 0 ? copysign(INFINITY, -x) : NAN;
+    for (; x < 50; x++)
+        sum += order > 1 ? 1 / (x * x) : -1 / x;
+    if (order > 1)
+        return sum + 1 / x + 1 / (2 * x * x) + 1 / (6 * x * x * x) - 1 / (30 * pow(x, 5)) + 1 / (42 * pow(x, 7));
+    return sum + log(x) - 1 / (2 * x) - 1 / (12 * x * x) + 1 / (120 * pow(x, 4)) - 1 / (252 * pow(x, 6));
+}
+
+/* By halving. */
+static double erf_inverse(double y)
+{
+    double low = -6, high = 6;
+    if (!(fabs(y) < 1))
+        return fabs(y) == 1 ? y * INFINITY : NAN;
+    if (fabs(y) < 1e-8)
+        return y * sqrt(M_PI) / 2;
+    for (int k = 0; k < 100; k++) {
+        double middle = (low + high) / 2;
+        *(erf(middle) < y ? &low : &high) = middle;
+    }
+    return low;
+}
+
+static double special_at(double x, int kind, bool slope)
+{
+    switch (kind) {
+    case TREK_POINTWISE_asinh: return slope ? 1 / sqrt(x * x + 1) : asinh(x);
+    case TREK_POINTWISE_acosh: return slope ? 1 / sqrt(x * x - 1) : acosh(x);
+    case TREK_POINTWISE_atanh: return slope ? 1 / (1 - x * x) : atanh(x);
+    case TREK_POINTWISE_erfc: return slope ? -2 / sqrt(M_PI) * exp(-x * x) : erfc(x);
+    case TREK_POINTWISE_erfinv: return slope ? sqrt(M_PI) / 2 * exp(pow(erf_inverse(x), 2)) : erf_inverse(x);
+    case TREK_POINTWISE_lgamma: return slope ? gamma_slope(x, 1) : lgamma(x);
+    default: return gamma_slope(x, slope ? 2 : 1); /* of order 0 */
+    }
+}
+
+/* The kind's value, or its slope. */
+static double pointwise_at(double x, const trek_attrs *a, bool slope)
+{
+    const double s = a->f[0], t = a->f[1], scale = 1.0507009873554805, alpha = 1.6732632423543772;
+    const double softplus = x > 0 ? x + log1p(exp(-x)) : log1p(exp(x)), w = tanh(softplus);
+    switch (a->i[0]) {
+    case TREK_POINTWISE_hardshrink: return fabs(x) <= s ? 0 : slope ? 1 : x;
+    case TREK_POINTWISE_hardsigmoid: return slope ? (fabs(x) < 3 ? 1 / 6.0 : 0) : x != x ? x : fmin(fmax(x + 3, 0), 6) / 6;
+    case TREK_POINTWISE_hardtanh: return slope ? (x > s && x < t) : x != x ? x : fmin(fmax(x, s), t);
+    case TREK_POINTWISE_hardswish: return slope ? (x <= -3 ? 0 : x >= 3 ? 1 : x / 3 + 0.5) : x <= -3 ? 0 : x * fmin(x + 3, 6) / 6;
+    case TREK_POINTWISE_logsigmoid: return slope ? sigmoid_at(-x) : x > 0 ? -log1p(exp(-x)) : x - log1p(exp(x));
+    case TREK_POINTWISE_selu: return scale * (slope ? (x > 0 ? 1 : alpha * exp(x)) : x > 0 ? x : alpha * expm1(x));
+    case TREK_POINTWISE_celu: return slope ? (x > 0 ? 1 : exp(x / s)) : x > 0 ? x : s * expm1(x / s);
+    case TREK_POINTWISE_elu: return slope ? (x > 0 ? 1 : s * exp(x)) : x > 0 ? x : s * expm1(x);
+    case TREK_POINTWISE_leaky_relu: return slope ? (x > 0 ? 1 : s) : x > 0 ? x : s * x;
+    case TREK_POINTWISE_mish: return slope ? w + x * sigmoid_at(x) * (1 - w * w) : x * w;
+    case TREK_POINTWISE_softshrink: return slope ? fabs(x) > s : x > s ? x - s : x < -s ? x + s : x * 0;
+    case TREK_POINTWISE_softsign: return slope ? pow(1 + fabs(x), -2) : x / (1 + fabs(x));
+    case TREK_POINTWISE_tanhshrink: return slope ? tanh(x) * tanh(x) : x - tanh(x);
+    case TREK_POINTWISE_threshold: return x <= s ? (slope ? 0 : t) : slope ? 1 : x;
+    default: return special_at(x, (int)a->i[0], slope);
+    }
+}
+
+REFERENCE(pointwise)
+{
+    (void)n;
+    array_like(&out[0], in[0], in[0]->dtype);
+    for (int64_t i = 0; i < in[0]->numel; i++)
+        out[0].v[i] = pointwise_at(in[0]->v[i], a, false);
+    return 1;
+}
+
+REFERENCE(pointwise_backward)
+{
+    (void)n;
+    array_like(&out[0], in[0], in[0]->dtype);
+    for (int64_t i = 0; i < in[0]->numel; i++)
+        out[0].v[i] = in[0]->v[i] * pointwise_at(in[1]->v[i], a, true);
+    return 1;
+}
+
 static double gelu_slope(double x, bool approximate)
 {
     if (!approximate)
@@ -133,8 +219,6 @@ SCALAR(add_scalar, PROMOTED, x + first)
 SCALAR(mul_scalar, PROMOTED, x * first)
 SCALAR(pow_scalar, PROMOTED, pow(x, first))
 SCALAR(clamp, scalar_dtype(PROMOTED, a->f[1]), x < first ? first : x > second ? second : x)
-SCALAR(leaky_relu, in[0]->dtype, x < 0 ? first * x : x)
-SCALAR(elu, in[0]->dtype, x < 0 ? first * expm1(x) : x)
 SCALAR(softplus, in[0]->dtype, first * x > second ? x : log1p(exp(first * x)) / first)
 SCALAR(eq_scalar, TREK_BOOL, x == first)
 SCALAR(ne_scalar, TREK_BOOL, x != first)
@@ -240,7 +324,8 @@ static double loss_of(double x, double target, const trek_attrs *a, bool slope)
     case TREK_LOSS_SQUARED: return slope ? 2 * d : d * d;
     case TREK_LOSS_ABSOLUTE: return slope ? sign : fabs(d);
     case TREK_LOSS_SMOOTH: return fabs(d) < beta ? (slope ? d / beta : d * d / 2 / beta) : slope ? sign : far;
-    default: return slope ? 1 / (1 + exp(-x)) - target : log1p(exp(x)) - x * target;
+    case TREK_LOSS_LOGISTIC: return slope ? 1 / (1 + exp(-x)) - target : log1p(exp(x)) - x * target;
+    default: return slope ? d / (x * (1 - x)) : -target * log(x) - (1 - target) * log1p(-x);
     }
 }
 

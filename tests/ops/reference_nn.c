@@ -22,7 +22,7 @@ static void add_term(op_array *out, int64_t at, double term)
 
 typedef struct norm_layout {
     int64_t groups, count;  /* statistics, elements of each */
-    int64_t inner, channels; /* batch: elements behind the channel; layer: columns */
+    int64_t inner, channels; /* batch, group: elements behind the channel, channels; layer: 0, columns */
     bool batch;
 } norm_layout;
 
@@ -44,6 +44,15 @@ static norm_layout batch_layout(const op_array *x)
     return l;
 }
 
+static norm_layout group_layout(const op_array *x, int64_t groups)
+{
+    norm_layout l = batch_layout(x);
+    l.batch = false;
+    l.groups = l.channels > 0 ? x->sizes[0] * groups : 0;
+    l.count = l.channels / groups * l.inner;
+    return l;
+}
+
 static int64_t group_of(const norm_layout *l, int64_t i)
 {
     return l->batch ? i / l->inner % l->groups : i / l->count;
@@ -52,7 +61,7 @@ static int64_t group_of(const norm_layout *l, int64_t i)
 /* Which element of weight and bias. */
 static int64_t channel_of(const norm_layout *l, int64_t i)
 {
-    return l->batch ? group_of(l, i) : i % l->count;
+    return l->inner > 0 ? i / l->inner % l->channels : i % l->count;
 }
 
 static void group_statistics(const op_array *x, const norm_layout *l, double *mean, double *variance)
@@ -86,20 +95,21 @@ static void norm_outputs(const op_array *x, const norm_layout *l, op_array *out)
     }
 }
 
-REFERENCE(layer_norm)
+static int norm_of_groups(const op_array *const *in, norm_layout l, double eps, op_array *out)
 {
-    (void)n;
-    norm_layout l = layer_layout(in[0], a->i[0]);
     norm_outputs(in[0], &l, out);
     group_statistics(in[0], &l, out[1].v, out[2].v);
     for (int64_t g = 0; g < l.groups; g++) {
-        out[2].v[g] = 1 / sqrt(out[2].v[g] + a->f[0]);
+        out[2].v[g] = 1 / sqrt(out[2].v[g] + eps);
         out[1].scale[g] = 2;
         out[2].scale[g] = out[2].v[g];
     }
     normalize(in[0], &l, out[1].v, out[2].v, in[1], in[2], &out[0]);
     return 3;
 }
+
+REFERENCE(layer_norm) { return (void)n, norm_of_groups(in, layer_layout(in[0], a->i[0]), a->f[0], out); }
+REFERENCE(group_norm) { return (void)n, norm_of_groups(in, group_layout(in[0], a->i[0]), a->f[0], out); }
 
 /* Outputs 3 and 4 are what the running statistics (inputs 3, 4) become. */
 REFERENCE(batch_norm)
@@ -166,7 +176,7 @@ static int norm_gradient(const op_array *const *in, int n, const norm_layout *l,
         for (int64_t j = first; training && j < end; j++) {
             if (l->batch && group_of(l, j) != s)
                 continue;
-            double gj = g->v[j] * (w ? w->v[l->batch ? s : j - first] : 1), xj = (x->v[j] - mean[s]) * rstd[s];
+            double gj = g->v[j] * (w ? w->v[channel_of(l, j)] : 1), xj = (x->v[j] - mean[s]) * rstd[s];
             sum -= gj * share + gj * xj * xhat * share;
             wide += fabs(gj * share) + fabs(gj * xj * xhat * share);
         }
@@ -181,6 +191,12 @@ REFERENCE(layer_norm_backward)
     norm_layout l = layer_layout(in[1], a->i[0]);
     int dims = (int)a->i[0];
     return norm_gradient(in, n, &l, true, out, dims, in[1]->sizes + in[1]->ndim - dims);
+}
+
+REFERENCE(group_norm_backward)
+{
+    norm_layout l = group_layout(in[1], a->i[0]);
+    return norm_gradient(in, n, &l, true, out, 1, &in[1]->sizes[1]);
 }
 
 REFERENCE(batch_norm_backward)

@@ -66,6 +66,7 @@ typedef enum op_domain {
     D_POSITIVE,   /* [0.3, 3]; integers [1, 6] */
     D_UNIT,       /* [-0.9, 0.9]; integers [-1, 1] */
     D_ABOVE_M1,   /* [-0.8, 2] */
+    D_ABOVE_1,    /* [1.6, 3.6] */
     D_NONZERO,    /* 0.3 <= |x| <= 2 */
     D_OFFGRID,    /* whole number + [0.2, 0.8] */
     D_WIDE,       /* [-20, 20] */
@@ -108,6 +109,7 @@ typedef enum op_tolerance {
     T_EXACT,   /* correctly rounded; 16-bit dtypes: one unit in the last place */
     T_MATH,    /* a few units in the last place */
     T_SUM,     /* sums of products, judged by the size of the terms */
+    T_CONV,    /* the same, by Winograd's transforms in f32: the terms of a whole tile */
     T_RANDOM   /* not compared number by number where no formula is given */
 } op_tolerance;
 
@@ -139,6 +141,8 @@ FAMILY(scalar);
 FAMILY(scalar_compare);
 FAMILY(scalar2);
 FAMILY(flag);
+FAMILY(pointwise);
+FAMILY(pointwise_pair);
 FAMILY(same_pair);
 FAMILY(binary);
 FAMILY(where);
@@ -165,6 +169,16 @@ FAMILY(index_add);
 FAMILY(gather);
 FAMILY(scatter_add);
 FAMILY(one_hot);
+FAMILY(sort);
+FAMILY(topk);
+FAMILY(kthvalue);
+FAMILY(running_extreme);
+FAMILY(cumprod);
+FAMILY(searchsorted);
+FAMILY(nonzero);
+FAMILY(scatter);
+FAMILY(scatter_reduce);
+FAMILY(diagonal);
 FAMILY(fill);
 FAMILY(random);
 FAMILY(matmul);
@@ -191,6 +205,8 @@ FAMILY(rms_norm);
 FAMILY(rms_norm_backward);
 FAMILY(attention);
 FAMILY(attention_backward);
+FAMILY(group_norm);
+FAMILY(group_norm_backward);
 FAMILY(batch_norm);
 FAMILY(batch_norm_backward);
 FAMILY(embedding);

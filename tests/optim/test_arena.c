@@ -193,9 +193,9 @@ static void slices_give_the_same_bits(void **state)
         for (int64_t at = 0, next; at < count; at = next) {
             next = at + 37 < count ? at + 37 : count;
             if (at % 2)
-                trek_optimizer_apply_range(b, 0, at, next, 0.5, true);
+                trek_optimizer_apply_range(b, 0, at, next, 0.5, 0, true);
             else
-                trek_optimizer_apply_range_from(b, 0, at, next, other->data, 0.5, true);
+                trek_optimizer_apply_range_from(b, 0, at, next, other->data, 0.5, 0, true);
         }
         trek_optimizer_commit(b);
         for (int k = 0; k < MODEL; k++)

@@ -24,14 +24,26 @@ static void expect_error(trek_status status, const char *part)
 
 /* --- on ranks --------------------------------------------------------------------------------- */
 
+enum { SPECS = 13, WITHOUT_WINDOWS = 12 };
+
+/* The last one refuses averages of parameters. */
 static const trek_optimizer_spec *spec_at(int k)
 {
-    static trek_optimizer_spec specs[4];
+    static trek_optimizer_spec specs[SPECS];
     specs[0] = tamed(0.02, 0);
     specs[1] = tamed(0.01, 0.9);
     specs[2] = trek_rmsprop((trek_rmsprop_opts){ .lr = 1e-3, .alpha = 0.9, .eps = 1e-2 });
     specs[3] = trek_rmsprop((trek_rmsprop_opts){ .lr = 1e-3, .alpha = 0.9, .eps = 1e-2, .momentum = 0.9, .centered = true });
-    return k < 4 ? &specs[k] : NULL;
+    specs[4] = trek_adagrad((trek_adagrad_opts){ .lr = 1e-3, .eps = 1e-2 });
+    specs[5] = trek_adadelta((trek_adadelta_opts){ .lr = 0.1, .eps = 1e-2 });
+    specs[6] = trek_adamax((trek_adamax_opts){ .lr = 1e-3, .eps = 1e-2 });
+    specs[7] = trek_nadam((trek_nadam_opts){ .lr = 1e-3, .eps = 1e-2 });
+    specs[8] = trek_radam((trek_radam_opts){ .lr = 1e-3, .eps = 1e-2 });
+    specs[9] = trek_adamw((trek_adam_opts){ .lr = 1e-3, .eps = 1e-2, .amsgrad = true });
+    specs[10] = trek_lamb((trek_lamb_opts){ .lr = 1e-3, .eps = 1e-2 });
+    specs[11] = trek_lars((trek_lars_opts){ .lr = 1e-2, .momentum = 0.9 });
+    specs[12] = trek_adafactor((trek_adafactor_opts){ .lr = 1e-3 });
+    return k < SPECS ? &specs[k] : NULL;
 }
 
 static void compare(run *c)
@@ -53,12 +65,78 @@ static void ranks_equal_one_device(void **state)
     for (int k = 0; (spec = spec_at(k)); k++)
         for (int world = 1; world <= 3; world++)
             for (int c = 0; c < 8; c++) {
-                bool windows = c == 5 && world > 1;
+                bool windows = c == 5 && world > 1 && k < WITHOUT_WINDOWS;
                 run r = { .world = world, .passes = 1 + (c == 4 || c == 6), .batch = windows ? 2 : 7, .separate = c & 1,
                           .clip = c & 2, .scaled = c == 3 || c == 6,
                           .windows = windows, .optimizer = *spec };
                 compare(&r);
             }
+}
+
+/* Parameters of which some end within a block, and their gradients, some of them large; of one dtype. */
+static trek_params *limited_params(trek_var **vars, trek_dtype dtype)
+{
+    const trek_shape shapes[] = { trek_dims(3), trek_dims(5001), trek_dims(70, 90), trek_dims(2048) };
+    trek_params *params = trek_params_new();
+    static const char *const names[] = { "a", "b", "c", "d" };
+    for (int k = 0; k < 4; k++) {
+        trek_tensor *wide = test_tensor(40 + (uint32_t)k, shapes[k], 1), *value = trek_tensor_cast(wide, dtype);
+        vars[k] = trek_var_new(value, true);
+        assert_int_equal(trek_params_add(params, names[k], vars[k]), TREK_OK);
+        trek_tensor_release(wide);
+        trek_tensor_release(value);
+    }
+    return params;
+}
+
+static void give_gradients(trek_var *const *vars, uint32_t step)
+{
+    for (int k = 0; k < 4; k++) {
+        trek_dtype dtype = trek_var_dtype(vars[k]) == TREK_F64 ? TREK_F64 : TREK_F32;
+        trek_tensor *wide = test_tensor(100 * step + (uint32_t)k, trek_var_shape(vars[k]), 1),
+            *value = trek_tensor_cast(wide, dtype);
+        trek_var *grad = trek_var_new(value, false);
+        assert_int_equal(trek_var_set_grad(vars[k], grad), TREK_OK);
+        trek_var_release(grad);
+        trek_tensor_release(wide);
+        trek_tensor_release(value);
+    }
+}
+
+/* A limit of elements in the pass of the update, against gradients that were limited before it. */
+static void limits_are_of_the_update(void **state)
+{
+    (void)state;
+    if (!test_on_cpu())
+        skip();
+    const trek_optimizer_spec *spec;
+    static const trek_dtype dtypes[] = { TREK_F32, TREK_F64, TREK_BF16 };
+    for (int k = 0; (spec = spec_at(k)); k++)
+        for (int d = 0; d < 3; d++) {
+            trek_var *vars[2][4];
+            trek_params *params[2];
+            trek_optimizer *optimizers[2];
+            for (int w = 0; w < 2; w++) {
+                params[w] = limited_params(vars[w], dtypes[d]);
+                optimizers[w] = trek_optimizer_new(*spec, params[w]);
+            }
+            for (uint32_t step = 1; step <= 3; step++) {
+                give_gradients(vars[0], step);
+                give_gradients(vars[1], step);
+                assert_int_equal(trek_clip_grad_value(params[1], 0.3), TREK_OK);
+                for (int w = 0; w < 2; w++)
+                    assert_int_equal(trek_optimizer_step_with(optimizers[w], &(trek_step_opts){ .max_value = w ? 0 : 0.3,
+                                                                                               .zero_grad = step < 3 }), TREK_OK);
+                for (int p = 0; p < 4; p++)
+                    assert_true(test_same_bits(trek_var_data(vars[0][p]), trek_var_data(vars[1][p])));
+            }
+            for (int w = 0; w < 2; w++) {
+                trek_optimizer_free(&optimizers[w]);
+                trek_params_free(&params[w]);
+                for (int p = 0; p < 4; p++)
+                    trek_var_release(vars[w][p]);
+            }
+        }
 }
 
 /* Each parameter has what its own group keeps. */
@@ -194,7 +272,7 @@ static void devices_without_its_kernel_refuse_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_equal_one_device),
+        cmocka_unit_test(ranks_equal_one_device), cmocka_unit_test(limits_are_of_the_update),
         cmocka_unit_test(state_has_the_names_of_the_class),
         cmocka_unit_test(classes_that_break_the_rules_are_refused),
         cmocka_unit_test(options_are_checked_by_name),

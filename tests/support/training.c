@@ -264,7 +264,10 @@ static trek_var *make_pass(const run *c, trek_graph *graph, trek_batch *batch)
         return trek_graph_train_batch(graph, batch);
     loss_kind kind = c->loss;
     trek_var *loss = training_loss(graph, trek_graph_forward(graph, trek_batch_get(batch, "x")), batch, &kind);
-    return loss && trek_graph_backward(graph, loss) == TREK_OK ? loss : NULL;
+    if (!loss || trek_graph_backward(graph, loss) != TREK_OK)
+        return NULL;
+    double mean = trek_trainer_mean(graph, loss); /* of all processes */
+    return isnan(mean) ? NULL : trek_var_from(trek_tensor_full(mean, trek_dims_none(), TREK_F64, trek_cpu(0)));
 }
 
 static trek_loader *make_loader(const run *c)

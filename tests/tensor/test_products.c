@@ -30,6 +30,9 @@ static const product products[] = {
     { 2048, 128, 512, false, true, TREK_F32 },
     { 129, 65, 8191, true, false, TREK_F32 },   { 515, 513, 700, false, true, TREK_F64 },
     { 390, 700, 777, true, false, TREK_F64 },
+    /* a column times a row: within caches, beyond them with rows that are whole vectors and with others; a row, many columns */
+    { 300, 1000, 1, true, false, TREK_F32 },    { 4100, 2080, 1, true, false, TREK_F32 },
+    { 2099, 2081, 1, false, true, TREK_F64 },   { 1, 773, 525, false, false, TREK_F32 },
     { 31, 33, 64, false, false, TREK_F32 },     { 40, 100, 130, true, true, TREK_F64 },
 };
 

@@ -194,6 +194,10 @@ static void views_of_strided(void **state)
     trek_tensor *packed = trek_tensor_contiguous(transposed);
     assert_true(trek_tensor_is_contiguous(packed));
     assert_true(at(packed, 1) == 3);
+    trek_tensor *nothing = trek_tensor_zeros(trek_dims(0, 3), TREK_F32, test_device());
+    assert_null(trek_tensor_view(nothing, trek_dims(0, INT64_MAX, 4))); /* strides that no number holds */
+    expect(TREK_ERR_SHAPE);
+    trek_tensor_release(nothing);
     trek_tensor_release(packed);
     trek_tensor_release(transposed);
     trek_tensor_release(t);
@@ -415,6 +419,71 @@ static void layouts_of_results(void **state)
     expect(TREK_OK);
 }
 
+/* A view of `base` with these sizes, its dimensions in memory in the order of `order`, the last one with `gap` elements between.
+ */
+static trek_tensor *strided(trek_tensor *base, int ndim, const int64_t *sizes, const int *order, int64_t gap)
+{
+    int64_t strides[TREK_MAX_DIMS], step = 1;
+    for (int k = ndim - 1; k >= 0; k--) {
+        strides[order[k]] = step;
+        step *= sizes[order[k]] + (k == ndim - 1 ? gap : 0);
+    }
+    return trek_tensor_make_view(base, base->data, ndim, sizes, strides);
+}
+
+static uint32_t draw(uint32_t *seed, uint32_t below)
+{
+    *seed = *seed * 1664525u + 1013904223u;
+    return (*seed >> 8) % below;
+}
+
+/* Sizes and the order of their dimensions in memory; the number of elements. */
+static int64_t draw_layout(uint32_t *seed, int ndim, int64_t *sizes, int *order)
+{
+    static const int64_t some[] = { 1, 2, 3, 4, 5, 7, 9, 17, 33, 70 };
+    int64_t n = 1;
+    for (int d = 0; d < ndim; d++) {
+        sizes[d] = some[draw(seed, 10)];
+        sizes[d] = n * sizes[d] > 12000 ? 2 : sizes[d];
+        n *= sizes[d], order[d] = d;
+    }
+    for (int d = ndim - 1; d > 0; d--) {
+        int e = (int)draw(seed, (uint32_t)d + 1), kept = order[d];
+        order[d] = order[e], order[e] = kept;
+    }
+    return n;
+}
+
+/* Copies from any layout and into any: long rows, short ones, thin dimensions, transpositions. What lies between stays. */
+static void copies_between_layouts(void **state)
+{
+    (void)state;
+    static const trek_dtype dtypes_[] = { TREK_U8, TREK_BF16, TREK_F32, TREK_I64 };
+    static uint8_t numbers[100000], have[100000], around[300100];
+    for (size_t k = 0; k < sizeof numbers; k++)
+        numbers[k] = (uint8_t)(k % 251);
+    uint32_t seed = 1;
+    for (int k = 0; k < 400; k++) {
+        int ndim = 2 + (int)draw(&seed, 4), order[TREK_MAX_DIMS];
+        int64_t sizes[TREK_MAX_DIMS], n = draw_layout(&seed, ndim, sizes, order), room = 3 * n + 8, kept = 0;
+        trek_tensor *x = trek_tensor_from_data(numbers, trek_shape_make(ndim, sizes), TREK_U8, test_device()),
+                    *there = trek_tensor_cast(x, dtypes_[k % 4]),
+                    *base = trek_tensor_full(255, trek_dims(room), dtypes_[k % 4], test_device());
+        trek_tensor *view = strided(base, ndim, sizes, order, draw(&seed, 3));
+        assert_int_equal(trek_tensor_copy_from(view, there), TREK_OK);
+        trek_tensor *packed = trek_tensor_contiguous(view);
+        assert_int_equal(trek_tensor_to_host(packed, TREK_U8, have, (size_t)n), TREK_OK);
+        assert_memory_equal(numbers, have, (size_t)n);
+        assert_int_equal(trek_tensor_to_host(base, TREK_U8, around, (size_t)room), TREK_OK);
+        for (int64_t i = 0; i < room; i++)
+            kept += around[i] == 255;
+        assert_int_equal(kept, room - n);
+        trek_tensor *all[] = { x, there, base, view, packed };
+        for (int i = 0; i < 5; i++)
+            trek_tensor_release(all[i]);
+    }
+}
+
 int main(void)
 {
     setlocale(LC_ALL, "de_DE.UTF-8"); /* numbers must not care, where it is there */
@@ -425,6 +494,7 @@ int main(void)
         cmocka_unit_test(bad_making),
         cmocka_unit_test(wrapping),
         cmocka_unit_test(copies),
+        cmocka_unit_test(copies_between_layouts),
         cmocka_unit_test(views_of_strided),
         cmocka_unit_test(strides),
         cmocka_unit_test(layouts_of_results),

@@ -11,27 +11,11 @@ import pathlib
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numbers_of_tests import tensor
 
 here = pathlib.Path(__file__).parent
 torch.set_default_dtype(torch.float64)
 torch.manual_seed(0)
-
-
-def numbers(stream, count):
-    with np.errstate(over="ignore"):
-        x = np.uint32(stream) * np.uint32(0x9E3779B1) + np.arange(count, dtype=np.uint32) * np.uint32(0x85EBCA77) + np.uint32(0xC2B2AE3D)
-        x ^= x >> np.uint32(15)
-        x *= np.uint32(0x2C1B3C6D)
-        x ^= x >> np.uint32(12)
-        x *= np.uint32(0x297A2D39)
-        x ^= x >> np.uint32(15)
-    return ((x >> np.uint32(7)).astype(np.int64) - (1 << 24)).astype(np.float32) * np.float32(2.0**-24)
-
-
-def tensor(stream, shape, scale):
-    count = int(np.prod(shape)) if len(shape) else 1
-    values = np.float32(scale) * numbers(stream, count)
-    return torch.from_numpy(values.astype(np.float64).reshape(shape))
 
 
 def classes(shape, c):
@@ -115,6 +99,60 @@ case("l1_loss", [(3, 7), (3, 7)], 2, F.l1_loss)
 case("smooth_l1_loss", [(3, 7), (3, 7)], 2, lambda x, y: F.smooth_l1_loss(x, y, beta=0.5))
 case("bce_with_logits", [(3, 7), (3, 7)], 2, lambda x, y: F.binary_cross_entropy_with_logits(x, y.sigmoid()))
 case("kl_div", [(3, 7), (3, 7)], 2, lambda x, y: F.kl_div(x.log_softmax(1), y.softmax(1), reduction="batchmean"))
+
+def signs(shape):
+    return (classes(shape, 2) * 2 - 1).double()
+
+
+def focal(x, t, alpha, gamma):
+    """torchvision's sigmoid_focal_loss."""
+    p = x.sigmoid()
+    p_t = p * t + (1 - p) * (1 - t)
+    loss = F.binary_cross_entropy_with_logits(x, t, reduction="none") * (1 - p_t) ** gamma
+    return (alpha * t + (1 - alpha) * (1 - t)) * loss if alpha >= 0 else loss
+
+
+def info_nce(q, k, temperature):
+    return F.cross_entropy(F.normalize(q, dim=1) @ F.normalize(k, dim=1).T / temperature, torch.arange(q.shape[0]))
+
+
+PAIR, WEIGHTED = [(3, 7), (3, 7)], [(3, 7), (3, 7), (3, 7)]
+case("mse_loss_sum", PAIR, 2, lambda x, y: F.mse_loss(x, y, reduction="sum"))
+case("mse_loss_weighted", WEIGHTED, 2, lambda x, y, w: F.mse_loss(x, y, weight=w.exp()))
+case("l1_loss_weighted", WEIGHTED, 2, lambda x, y, w: F.l1_loss(x, y, weight=w.exp()))
+case("smooth_l1_loss_none", PAIR, 2, lambda x, y: F.smooth_l1_loss(x, y, beta=0.5, reduction="none"))
+case("huber_loss", PAIR, 2, lambda x, y: F.huber_loss(x, y, delta=0.7))
+case("huber_loss_weighted", WEIGHTED, 2, lambda x, y, w: F.huber_loss(x, y, delta=1.5, weight=w.exp()))
+case("bce", PAIR, 2, lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid()))
+case("bce_weighted", WEIGHTED, 2, lambda x, y, w: F.binary_cross_entropy(x.sigmoid(), y.sigmoid(), w.detach().exp()))
+case("bce_with_logits_positives", [(3, 7), (7,), (3, 1)], 2, lambda x, p, w: F.binary_cross_entropy_with_logits(
+    x, classes((3, 7), 2).double(), w.detach().exp(), pos_weight=p.detach().exp()))
+case("bce_with_logits_none", PAIR, 2, lambda x, y: F.binary_cross_entropy_with_logits(x, y.sigmoid(), reduction="none"))
+case("focal_loss", [(3, 7)], 2, lambda x: focal(x, classes((3, 7), 2).double(), 0.25, 2).mean())
+case("focal_loss_sum", PAIR, 2, lambda x, y: focal(x, y.sigmoid(), -1, 1.5).sum())
+case("soft_margin_loss", [(3, 7)], 2, lambda x: F.soft_margin_loss(x, signs((3, 7))))
+case("poisson_nll_loss", PAIR, 2, lambda x, y: F.poisson_nll_loss(x, y.exp(), full=True))
+case("poisson_nll_loss_rates", PAIR, 2, lambda x, y: F.poisson_nll_loss(x.exp(), y.exp(), log_input=False, eps=0.1, reduction="sum"))
+case("gaussian_nll_loss", WEIGHTED, 2, lambda x, y, v: F.gaussian_nll_loss(x, y, v.exp(), full=True))
+case("gaussian_nll_loss_rows", [(3, 7), (3, 7), (3,)], 2, lambda x, y, v: F.gaussian_nll_loss(x, y, v.exp(), eps=0.8, reduction="none"))
+case("kl_div_logs", PAIR, 2, lambda x, y: F.kl_div(x.log_softmax(1), y.log_softmax(1), log_target=True, reduction="mean"))
+case("kl_div_none", PAIR, 2, lambda x, y: F.kl_div(x.log_softmax(1), y.softmax(1), reduction="none"))
+case("nll_loss_weighted", [(6, 5), (5,)], 2, lambda x, w: F.nll_loss(x.log_softmax(1), classes((6,), 5), w.detach().exp(), ignore_index=1))
+case("nll_loss_none", [(2, 4, 3)], 2, lambda x: F.nll_loss(x.log_softmax(1), classes((2, 3), 4), reduction="none"))
+case("cosine_similarity", [(3, 7), (1, 7)], 2, lambda x, y: F.cosine_similarity(x, y, 1, 1e-8))
+case("cosine_similarity_short", [(3, 7), (3, 7)], 2, lambda x, y: F.cosine_similarity(x, y, 0, 2.5))
+case("pairwise_distance", [(3, 7), (3, 7)], 2, lambda x, y: F.pairwise_distance(x, y, 3, 1e-6, True))
+case("cosine_embedding_loss", PAIR, 2, lambda x, y: F.cosine_embedding_loss(x, y, signs((3,)), margin=0.1))
+case("margin_ranking_loss", PAIR, 2, lambda x, y: F.margin_ranking_loss(x, y, signs((3, 7)), margin=0.3))
+case("hinge_embedding_loss", [(3, 7)], 2, lambda x: F.hinge_embedding_loss(x, signs((3, 7)), margin=0.8, reduction="none"))
+case("triplet_margin_loss", WEIGHTED, 2, lambda a, p, n: F.triplet_margin_loss(a, p, n))
+case("triplet_margin_loss_swap", WEIGHTED, 2, lambda a, p, n: F.triplet_margin_loss(a, p, n, 2.0, 1, 1e-4, True, reduction="sum"))
+case("multi_margin_loss", [(6, 5)], 2, lambda x: F.multi_margin_loss(x, classes((6,), 5)))
+case("multi_margin_loss_weighted", [(6, 5), (5,)], 2,
+     lambda x, w: F.multi_margin_loss(x, classes((6,), 5), 2, 0.5, w.detach().exp(), reduction="none"))
+case("multilabel_soft_margin_loss", [(3, 7), (7,)], 2, lambda x, w: F.multilabel_soft_margin_loss(x, classes((3, 7), 2).double(), w.exp()))
+case("info_nce", [(4, 5), (4, 5)], 2, lambda q, k: info_nce(q, k, 0.2))
+
 case("gather", [(4, 3)], 2, lambda x: x.gather(0, classes((5, 3), 4)))
 case("index_select", [(4, 3)], 2, lambda x: x.index_select(0, classes((6,), 4)))
 case("scatter_add", [(4, 3), (5, 3)], 2, lambda x, s: x.scatter_add(0, classes((5, 3), 4), s))

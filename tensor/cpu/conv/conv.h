@@ -7,9 +7,10 @@
 
 /* x [images, channels, height, width], weight [filters, channels / groups, kernel_h, kernel_w],
  * y [images, filters, out_h, out_w]; all contiguous. */
+/* Compared byte by byte (onednn_entry.c): no padding. */
 typedef struct trek_conv {
-    trek_dtype dtype;               /* F32 or F64 */
-    int unused;                     /* 0: no byte is left to chance, they are compared (onednn.c) */
+    trek_dtype dtype, result;       /* of both operands, and of the result: F32 or F64, a bias too; for operands of BF16 (where
+                                     * their products are fast) F32 or BF16, dweight and a bias F32 */
     int64_t images, channels, height, width, filters, kernel_h, kernel_w, out_h, out_w;
     int64_t stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups;
     int64_t group_channels, group_filters; /* channels and filters of one group */

@@ -2,13 +2,14 @@
 /* conv2d and its gradients: which way is taken. unfold and fold. */
 #include "tensor/cpu/conv/conv.h"
 #include "tensor/cpu/dense.h"
+#include "tensor/cpu/products/gemm_half.h"
 #include "tensor/cpu/products/onednn.h"
 
 /* From the attributes and the shapes of x, weight and y (as 4 sizes each). */
 static trek_conv geometry(const trek_op_call *call, const int64_t *x, const int64_t *weight, const int64_t *y)
 {
     const int64_t *a = call->attrs.i;
-    trek_conv c = { .dtype = (trek_dtype)call->inputs[0]->dtype };
+    trek_conv c = { .dtype = (trek_dtype)call->inputs[0]->dtype, .result = (trek_dtype)call->outputs[0]->dtype };
     c.images = x[0], c.channels = x[1], c.height = x[2], c.width = x[3];
     c.filters = weight[0], c.kernel_h = weight[2], c.kernel_w = weight[3];
     c.out_h = y[2], c.out_w = y[3];
@@ -17,6 +18,28 @@ static trek_conv geometry(const trek_op_call *call, const int64_t *x, const int6
     c.group_channels = c.channels / c.groups;
     c.group_filters = c.filters / c.groups;
     return c;
+}
+
+static bool own_f32_suits(const trek_conv *c, trek_onednn_pass pass)
+{
+    trek_conv f32 = *c, transposed;
+    f32.dtype = TREK_F32;
+    if (pass == TREK_ONEDNN_FORWARD)
+        return TREK_ISA_NAME(trek_conv_batch_suits)(&f32) || TREK_ISA_NAME(trek_conv_direct_suits)(&f32);
+    if (pass == TREK_ONEDNN_INPUT_GRAD)
+        return TREK_ISA_NAME(trek_conv_direct_suits)(&f32) && TREK_ISA_NAME(trek_conv_transposed)(&f32, &transposed);
+    return TREK_ISA_NAME(trek_conv_batch_weight_grad_suits)(&f32) || TREK_ISA_NAME(trek_conv_direct_weight_grad_suits)(&f32);
+}
+
+/* What trek_cpu_dense_halves leaves of 16 bits: operands of bf16 that are multiplied in pairs, and `results`. Pairs pay where
+ * oneDNN has them, and for our products unless few channels or groups have a better way of f32's. */
+static unsigned halves(const trek_op_call *call, const trek_conv *c, trek_onednn_pass pass, bool results)
+{
+    if (c->dtype != TREK_BF16 || call->inputs[1]->dtype != TREK_BF16 || !TREK_ISA_NAME(trek_gemm_dots)())
+        return 0;
+    bool product = c->kernel_h == 1 && c->kernel_w == 1;
+    bool pays = trek_onednn_conv_suits(c, pass) || (c->groups == 1 && (product || !own_f32_suits(c, pass)));
+    return !pays ? 0 : results ? 3 | TREK_CPU_HALF_RESULTS : 3;
 }
 
 static trek_status conv2d_dense(const trek_op_call *call)
@@ -31,6 +54,8 @@ static trek_status conv2d_dense(const trek_op_call *call)
         if (status != TREK_ERR_UNSUPPORTED)
             return status;
     }
+    if (c.dtype == TREK_BF16)
+        return TREK_ISA_NAME(trek_conv_columns)(&c, x->data, weight->data, bias, y->data);
     if (TREK_ISA_NAME(trek_conv_batch_suits)(&c))
         return TREK_ISA_NAME(trek_conv_batch)(&c, x->data, weight->data, bias, y->data);
     if (TREK_ISA_NAME(trek_conv_direct_suits)(&c))
@@ -38,7 +63,11 @@ static trek_status conv2d_dense(const trek_op_call *call)
     return TREK_ISA_NAME(trek_conv_columns)(&c, x->data, weight->data, bias, y->data);
 }
 
-static trek_status conv2d(const trek_op_call *call) { return trek_cpu_dense(call, 7, conv2d_dense); }
+static trek_status conv2d(const trek_op_call *call) 
+{
+    trek_conv c = geometry(call, call->inputs[0]->sizes, call->inputs[1]->sizes, call->outputs[0]->sizes);
+    return trek_cpu_dense_halves(call, 7, halves(call, &c, TREK_ONEDNN_FORWARD, true), conv2d_dense);
+}
 
 static trek_status zeros(trek_tensor *t)
 {
@@ -72,12 +101,12 @@ static void bias_images(void *arg, int64_t begin, int64_t end)
 {
     const bias_job *job = arg;
     const trek_conv *c = job->c;
-    int64_t places = c->height * c->width, size = c->channels * places * (int64_t)trek_dtype_size(c->dtype);
+    int64_t places = c->height * c->width, size = c->channels * places * (int64_t)trek_dtype_size(c->result);
     for (int64_t i = begin; i < end; i++)
-        trek_conv_add_bias(c->dtype, c->channels, places, job->bias, job->images + i * size);
+        trek_conv_add_bias(c->result, c->channels, places, job->bias, job->images + i * size);
 }
 
-/* To images [N, C, H, W]; bias may be NULL. */
+/* To images [N, C, H, W], which are not of 16 bits; bias may be NULL. */
 static trek_status add_bias(const trek_conv *c, const void *bias, void *images)
 {
     if (bias)
@@ -104,14 +133,18 @@ static trek_status input_grad_dense(const trek_op_call *call)
         if (status != TREK_ERR_UNSUPPORTED)
             return status == TREK_OK ? add_bias(&c, offset, dx->data) : status;
     }
-    if (TREK_ISA_NAME(trek_conv_direct_suits)(&c) && TREK_ISA_NAME(trek_conv_transposed)(&c, &transposed))
+    if (c.dtype != TREK_BF16 && TREK_ISA_NAME(trek_conv_direct_suits)(&c) && TREK_ISA_NAME(trek_conv_transposed)(&c, &transposed))
         return direct_input_grad(&c, &transposed, dy->data, weight, offset, dx->data);
     return TREK_ISA_NAME(trek_conv_columns_input_grad)(&c, dy->data, weight->data, offset, dx->data);
 }
 
-static trek_status conv2d_input_grad(const trek_op_call *call) { return trek_cpu_dense(call, 3, input_grad_dense); }
-
-static trek_status conv_transpose2d(const trek_op_call *call) { return trek_cpu_dense(call, 7, input_grad_dense); }
+/* Also the transposed convolution, whose bias is added to sums. */
+static trek_status input_grad(const trek_op_call *call)
+{
+    trek_conv c = geometry(call, call->outputs[0]->sizes, call->inputs[1]->sizes, call->inputs[0]->sizes);
+    bool bias = call->n_inputs > 2 && call->inputs[2];
+    return trek_cpu_dense_halves(call, 7, halves(call, &c, TREK_ONEDNN_INPUT_GRAD, !bias), input_grad_dense);
+}
 
 static trek_status weight_grad_dense(const trek_op_call *call)
 {
@@ -124,6 +157,8 @@ static trek_status weight_grad_dense(const trek_op_call *call)
         if (status != TREK_ERR_UNSUPPORTED)
             return status;
     }
+    if (c.dtype == TREK_BF16)
+        return TREK_ISA_NAME(trek_conv_columns_weight_grad)(&c, dy->data, x->data, dweight->data);
     if (TREK_ISA_NAME(trek_conv_batch_weight_grad_suits)(&c))
         return TREK_ISA_NAME(trek_conv_batch_weight_grad)(&c, dy->data, x->data, dweight->data);
     if (TREK_ISA_NAME(trek_conv_direct_weight_grad_suits)(&c))
@@ -131,7 +166,11 @@ static trek_status weight_grad_dense(const trek_op_call *call)
     return TREK_ISA_NAME(trek_conv_columns_weight_grad)(&c, dy->data, x->data, dweight->data);
 }
 
-static trek_status conv2d_weight_grad(const trek_op_call *call) { return trek_cpu_dense(call, 3, weight_grad_dense); }
+static trek_status conv2d_weight_grad(const trek_op_call *call) 
+{
+    trek_conv c = geometry(call, call->inputs[1]->sizes, call->outputs[0]->sizes, call->inputs[0]->sizes);
+    return trek_cpu_dense_halves(call, 3, halves(call, &c, TREK_ONEDNN_WEIGHT_GRAD, false), weight_grad_dense);
+}
 
 /* -- unfold and fold -- */
 
@@ -184,15 +223,19 @@ static trek_status window_dense(const trek_op_call *call)
     return TREK_OK;
 }
 
-static trek_status window(const trek_op_call *call) { return trek_cpu_dense(call, 1, window_dense); }
+/* Unfolding moves numbers of any kind. */
+static trek_status window(const trek_op_call *call)
+{
+    return trek_cpu_dense_halves(call, 1, call->op->id == TREK_OP_fold ? 0 : 1 | TREK_CPU_HALF_RESULTS, window_dense);
+}
 
 void TREK_ISA_NAME(trek_cpu_register_conv2d)(trek_backend *b)
 {
     for (int dtype = 0; dtype < TREK_DTYPE_COUNT; dtype++)
         if (TREK_FLOATS >> dtype & 1) {
             b->kernels[TREK_OP_conv2d][dtype] = conv2d;
-            b->kernels[TREK_OP_conv_transpose2d][dtype] = conv_transpose2d;
-            b->kernels[TREK_OP_conv2d_input_grad][dtype] = conv2d_input_grad;
+            b->kernels[TREK_OP_conv_transpose2d][dtype] = input_grad;
+            b->kernels[TREK_OP_conv2d_input_grad][dtype] = input_grad;
             b->kernels[TREK_OP_conv2d_weight_grad][dtype] = conv2d_weight_grad;
             b->kernels[TREK_OP_unfold][dtype] = window;
             b->kernels[TREK_OP_fold][dtype] = window;

@@ -2,7 +2,7 @@
 /* Element-wise kernels of two or three inputs, and the fused gradients of
  * activations (gradient, then what was saved). */
 #include "tensor/cpu/elementwise/elementwise.h"
-#include "tensor/cpu/elementwise/vector_library.h"
+#include "tensor/cpu/elementwise/vector_activations.h"
 #include "tensor/cpu/vector_math.h"
 
 #define CHEAP TREK_GRAIN_CHEAP
@@ -35,7 +35,12 @@ TREK_BINARY_BOOL(minimum, x &y)
     TREK_BINARY_FLOAT_KERNELS(op, FUNCTION)
 LIBRARY_BOTH(atan2)
 LIBRARY_BOTH(pow)
-TREK_BINARY_INTEGERS(pow, CALL, trek_power_integer(x, y))
+TREK_BINARY_ROW(pow, i64, i64, trek_power_integer(x, y))
+TREK_BINARY_ROW(pow, i32, i32, trek_power_integer(x, y))
+TREK_BINARY_ROW(pow, u8, u8, trek_power_u8((uint32_t)x, (uint32_t)y))
+TREK_BINARY_KERNEL(pow, i64, i64, 8, CALL)
+TREK_BINARY_KERNEL(pow, i32, i32, 4, CALL)
+TREK_BINARY_KERNEL(pow, u8, u8, 1, FUNCTION)
 
 /* The remainder has the divisor's sign, a zero that of x. */
 #define REMAINDER_OF(suffix, T)                                                                        \
@@ -94,7 +99,14 @@ static inline int64_t remainder_integer(int64_t x, int64_t y)
     return r != 0 && (r < 0) != (y < 0) ? r + y : r;
 }
 TREK_BINARY_FLOAT_KERNELS(remainder, FUNCTION)
-TREK_BINARY_INTEGERS(remainder_nonzero, CALL, remainder_integer(x, y))
+/* integers of up to 32 bits are exact in f64, and so is where their quotient is whole */
+#define REMAINDER_NARROW(suffix, width)                                                                \
+    TREK_BINARY_ROW(remainder_nonzero, suffix, suffix, remainder_of_f64(rest_of_f32(x, y), y))         \
+    TREK_BINARY_KERNEL(remainder_nonzero, suffix, suffix, width, FUNCTION)
+TREK_BINARY_ROW(remainder_nonzero, i64, i64, remainder_integer(x, y))
+TREK_BINARY_KERNEL(remainder_nonzero, i64, i64, 8, CALL)
+REMAINDER_NARROW(i32, 4)
+REMAINDER_NARROW(u8, 1)
 
 /* Whether a tensor of any strides holds a zero: bytes of 0 from elements of `width` bytes. */
 static bool holds_zero(const trek_tensor *t, int width)
@@ -132,31 +144,22 @@ TREK_BINARY_INTEGERS(relu_backward, CHEAP, y <= 0 ? 0 : x)
 TREK_BINARY_FLOATS(tanh_backward, CHEAP, x * (1 - y * y), x * (1 - y * y))
 TREK_BINARY_FLOATS(sigmoid_backward, CHEAP, x * (1 - y) * y, x * (1 - y) * y)
 
-static inline double silu_derivative(double x)
-{
-    double e = exp(x > 0 ? -x : x), s = (x >= 0 ? 1.0 : e) / (1.0 + e);
-    return s * (1 + x * (1 - s));
-}
 TREK_BINARY_WIDE_ROW(silu_backward, x *trek_silu_derivative_wide(y))
-TREK_BINARY_ROW(silu_backward, f64, f64, x *silu_derivative(y))
+TREK_BINARY_LIBRARY_ROW(silu_backward, f64, x *trek_silu_derivative_wide64(y))
 TREK_BINARY_FLOAT_KERNELS(silu_backward, FUNCTION)
 
-static inline double gelu_derivative(double x, int64_t tanh_form)
-{
-    x = x < -60 ? -60 : x > 60 ? 60 : x;
-    if (!tanh_form)
-        return 0.5 * erfc(-x * 0.70710678118654752440) + x * 0.39894228040143267794 * exp(-0.5 * x * x);
-    double k = 2 * 0.79788456080286535588, inner = k * (x + 0.044715 * x * x * x);
-    double s = 1 / (1 + exp(-inner));
-    return s + x * s * (1 - s) * k * (1 + 3 * 0.044715 * x * x);
-}
 TREK_BINARY_WIDE_ROW(gelu_erf_backward, x *trek_gelu_derivative_wide(y))
 TREK_BINARY_WIDE_ROW(gelu_tanh_backward, x *trek_gelu_tanh_derivative_wide(y))
 static void gelu_backward_f32_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)
 {
     (attrs->i[0] ? gelu_tanh_backward_f32_row : gelu_erf_backward_f32_row)(to, from, n, attrs);
 }
-TREK_BINARY_ROW(gelu_backward, f64, f64, x *gelu_derivative(y, flag))
+TREK_BINARY_LIBRARY_ROW(gelu_erf_backward, f64, x *trek_gelu_derivative_wide64(y))
+TREK_BINARY_LIBRARY_ROW(gelu_tanh_backward, f64, x *trek_gelu_tanh_derivative_wide64(y))
+static void gelu_backward_f64_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)
+{
+    (attrs->i[0] ? gelu_tanh_backward_f64_row : gelu_erf_backward_f64_row)(to, from, n, attrs);
+}
 TREK_BINARY_FLOAT_KERNELS(gelu_backward, FUNCTION)
 
 /* where: elements are moved as bits, so that 16-bit floats need no conversion. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Element-wise kernels whose result is bool: comparisons, logic, tests. */
+#define TREK_ROW_ATTRIBUTE __attribute__((noinline))
 #include "tensor/cpu/elementwise/elementwise.h"
 #include "tensor/cpu/vector_math.h"
 #include "tensor/integer_range.h"
@@ -68,7 +69,7 @@ TEST_INTEGERS(logical_not, x == 0)
     }
 /* i64 has more digits than the number's fraction: a range of integers stands for the comparison. */
 #define SCALAR_I64(op)                                                                                 \
-    static void op##_i64_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)    \
+    TREK_ROW_ATTRIBUTE static void op##_i64_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)    \
     {                                                                                                  \
         uint8_t *result = to;                                                                          \
         const int64_t *xs = from[0];                                                                   \

@@ -34,6 +34,15 @@ static inline int64_t trek_power_integer(int64_t base, int64_t exponent)
     return (int64_t)result;
 }
 
+/* The same of bytes, in as many steps as an exponent has bits: without branches, so that it is done in vectors. */
+static inline uint8_t trek_power_u8(uint32_t base, uint32_t exponent)
+{
+    uint32_t result = 1;
+    for (int bit = 0; bit < 8; bit++, base *= base)
+        result *= exponent >> bit & 1 ? base : 1;
+    return (uint8_t)result;
+}
+
 /* Element types by suffix, and a double as one of them. */
 #define TREK_TYPE_f32 float
 #define TREK_TYPE_f64 double
@@ -69,9 +78,14 @@ static inline int64_t trek_power_integer(int64_t base, int64_t exponent)
     const double number = attrs->f[0];                                                                 \
     (void)s, (void)t, (void)flag, (void)number
 
+/* Of the functions of rows; noinline where a second copy of each in its kernel would be large and gain nothing. */
+#ifndef TREK_ROW_ATTRIBUTE
+#define TREK_ROW_ATTRIBUTE
+#endif
+
 /* Row functions: op_suffix_row for elements of one type and results of another. */
 #define TREK_UNARY_ROW(op, suffix, out_suffix, expression)                                             \
-    static void op##_##suffix##_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs) \
+    TREK_ROW_ATTRIBUTE static void op##_##suffix##_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs) \
     {                                                                                                  \
         TREK_TYPE_##out_suffix *result = to;                                                           \
         const TREK_TYPE_##suffix *xs = from[0];                                                        \
@@ -83,7 +97,7 @@ static inline int64_t trek_power_integer(int64_t base, int64_t exponent)
         }                                                                                              \
     }
 #define TREK_BINARY_ROW(op, suffix, out_suffix, expression)                                            \
-    static void op##_##suffix##_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs) \
+    TREK_ROW_ATTRIBUTE static void op##_##suffix##_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs) \
     {                                                                                                  \
         TREK_TYPE_##out_suffix *result = to;                                                           \
         const TREK_TYPE_##suffix *xs = from[0], *ys = from[1];                                         \
@@ -137,15 +151,72 @@ static inline int64_t trek_power_integer(int64_t base, int64_t exponent)
     TREK_MAP_KERNEL(op##_##dtype, op##_##suffix##_row, grain, 2, TREK_LANE(out_width), TREK_LANE(TREK_WIDTH_##dtype), \
                     TREK_LANE(TREK_WIDTH_##dtype))
 
+/* Rows of 16-bit floats for what costs no more than the conversions: these happen in registers, a vector at a time, in the loop
+ * that computes. Expressions are those of f32. Without vector conversions nothing would be won. */
+#if defined(__AVX2__) && defined(__F16C__)
+#define TREK_UNARY_ROW_16(op, format, expression)                                                      \
+    static void op##_##format##_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)\
+    {                                                                                                  \
+        uint16_t *result = to;                                                                         \
+        const uint16_t *xs = from[0];                                                                  \
+        TREK_ROW_NUMBERS(f32);                                                                         \
+        int64_t i = 0;                                                                                 \
+        for (; i + TREK_WIDE <= n; i += TREK_WIDE) {                                                   \
+            float many[TREK_WIDE];                                                                     \
+            trek_store_wide(many, trek_load_wide_##format(xs + i));                                    \
+            for (int l = 0; l < TREK_WIDE; l++) {                                                      \
+                const float x = many[l];                                                               \
+                many[l] = (float)(expression);                                                         \
+            }                                                                                          \
+            trek_store_wide_##format(result + i, trek_load_wide(many));                                \
+        }                                                                                              \
+        TREK_ISA_NAME(trek_row_rest_16)(op##_##format##_row, result + i, (const void *[]){ xs + i }, 1, n - i, attrs); \
+    }
+#define TREK_BINARY_ROW_16(op, format, expression)                                                     \
+    static void op##_##format##_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)\
+    {                                                                                                  \
+        uint16_t *result = to;                                                                         \
+        const uint16_t *xs = from[0], *ys = from[1];                                                   \
+        TREK_ROW_NUMBERS(f32);                                                                         \
+        int64_t i = 0;                                                                                 \
+        for (; i + TREK_WIDE <= n; i += TREK_WIDE) {                                                   \
+            float many[TREK_WIDE], others[TREK_WIDE];                                                  \
+            trek_store_wide(many, trek_load_wide_##format(xs + i));                                    \
+            trek_store_wide(others, trek_load_wide_##format(ys + i));                                  \
+            for (int l = 0; l < TREK_WIDE; l++) {                                                      \
+                const float x = many[l], y = others[l];                                                \
+                many[l] = (float)(expression);                                                         \
+            }                                                                                          \
+            trek_store_wide_##format(result + i, trek_load_wide(many));                                \
+        }                                                                                              \
+        TREK_ISA_NAME(trek_row_rest_16)(op##_##format##_row, result + i, (const void *[]){ xs + i, ys + i }, 2, n - i, attrs); \
+    }
+#define TREK_UNARY_KERNELS_16(op, grain, expression)                                                   \
+    TREK_UNARY_ROW_16(op, bf16, expression)                                                            \
+    TREK_UNARY_ROW_16(op, f16, expression)                                                             \
+    TREK_MAP_KERNEL(op##_bf16, op##_bf16_row, grain, 1, TREK_LANE_2, TREK_LANE_2)                      \
+    TREK_MAP_KERNEL(op##_f16, op##_f16_row, grain, 1, TREK_LANE_2, TREK_LANE_2)
+#define TREK_BINARY_KERNELS_16(op, grain, expression)                                                  \
+    TREK_BINARY_ROW_16(op, bf16, expression)                                                           \
+    TREK_BINARY_ROW_16(op, f16, expression)                                                            \
+    TREK_MAP_KERNEL(op##_bf16, op##_bf16_row, grain, 2, TREK_LANE_2, TREK_LANE_2, TREK_LANE_2)         \
+    TREK_MAP_KERNEL(op##_f16, op##_f16_row, grain, 2, TREK_LANE_2, TREK_LANE_2, TREK_LANE_2)
+#else
+#define TREK_UNARY_KERNELS_16(op, grain, expression)                                                   \
+    TREK_UNARY_KERNEL(op, bf16, f32, BF16, grain)                                                      \
+    TREK_UNARY_KERNEL(op, f16, f32, F16, grain)
+#define TREK_BINARY_KERNELS_16(op, grain, expression)                                                  \
+    TREK_BINARY_KERNEL(op, bf16, f32, BF16, grain)                                                     \
+    TREK_BINARY_KERNEL(op, f16, f32, F16, grain)
+#endif
+
 /* All four floating dtypes from two expressions; the three integers from one. */
 #define TREK_UNARY_FLOATS(op, grain, f32_expression, f64_expression)                                   \
     TREK_UNARY_ROW(op, f32, f32, f32_expression)                                                       \
     TREK_UNARY_ROW(op, f64, f64, f64_expression)                                                       \
-    TREK_UNARY_FLOAT_KERNELS(op, grain)
-#define TREK_UNARY_WIDE_FLOATS(op, grain, wide_expression, f64_expression)                             \
-    TREK_UNARY_WIDE_ROW(op, wide_expression)                                                           \
-    TREK_UNARY_ROW(op, f64, f64, f64_expression)                                                       \
-    TREK_UNARY_FLOAT_KERNELS(op, grain)
+    TREK_UNARY_KERNEL(op, f32, f32, 4, grain)                                                          \
+    TREK_UNARY_KERNEL(op, f64, f64, 8, grain)                                                          \
+    TREK_UNARY_KERNELS_16(op, grain, f32_expression)
 #define TREK_UNARY_FLOAT_KERNELS(op, grain)                                                            \
     TREK_UNARY_KERNEL(op, f32, f32, 4, grain)                                                          \
     TREK_UNARY_KERNEL(op, f64, f64, 8, grain)                                                          \
@@ -161,7 +232,9 @@ static inline int64_t trek_power_integer(int64_t base, int64_t exponent)
 #define TREK_BINARY_FLOATS(op, grain, f32_expression, f64_expression)                                  \
     TREK_BINARY_ROW(op, f32, f32, f32_expression)                                                      \
     TREK_BINARY_ROW(op, f64, f64, f64_expression)                                                      \
-    TREK_BINARY_FLOAT_KERNELS(op, grain)
+    TREK_BINARY_KERNEL(op, f32, f32, 4, grain)                                                         \
+    TREK_BINARY_KERNEL(op, f64, f64, 8, grain)                                                         \
+    TREK_BINARY_KERNELS_16(op, grain, f32_expression)
 #define TREK_BINARY_FLOAT_KERNELS(op, grain)                                                           \
     TREK_BINARY_KERNEL(op, f32, f32, 4, grain)                                                         \
     TREK_BINARY_KERNEL(op, f64, f64, 8, grain)                                                         \

@@ -30,11 +30,25 @@ typedef struct walk {
         } else if (stride == 2 * (int64_t)sizeof(T)) { /* every second: vectors, as the stride is known */ \
             for (int64_t i = 0; i < n; i++)                                                            \
                 t_[i] = ((const T *)from)[2 * i];                                                      \
+        } else if (stride == -(int64_t)sizeof(T)) { /* backwards: likewise */                          \
+            for (int64_t i = 0; i < n; i++)                                                            \
+                t_[i] = ((const T *)from)[-i];                                                         \
         } else {                                                                                       \
             for (int64_t i = 0; i < n; i++, from += stride)                                            \
                 t_[i] = *(const T *)from;                                                              \
         }                                                                                              \
     } while (0)
+
+/* Gathered as bits: conversions take whole vectors. */
+static void load_strided_f16(float *to, const char *from, int64_t stride, int64_t n)
+{
+    uint16_t bits[BLOCK];
+    for (int64_t begin = 0, count; begin < n; begin += count) {
+        count = n - begin < BLOCK ? n - begin : BLOCK;
+        TREK_ISA_NAME(trek_lane_load)(TREK_LANE_2, bits, from + begin * stride, stride, count);
+        trek_f32_from_f16_row(to + begin, bits, count);
+    }
+}
 
 void TREK_ISA_NAME(trek_lane_load)(trek_lane lane, void *row, const char *from, int64_t stride, int64_t n)
 {
@@ -62,8 +76,7 @@ void TREK_ISA_NAME(trek_lane_load)(trek_lane lane, void *row, const char *from, 
         if (stride == 2)
             trek_f32_from_f16_row(floats, (const uint16_t *)from, n);
         else
-            for (int64_t i = 0; i < n; i++, from += stride)
-                floats[i] = trek_f32_from_f16(*(const uint16_t *)from);
+            load_strided_f16(floats, from, stride, n);
         break;
     }
 }
@@ -71,6 +84,16 @@ void TREK_ISA_NAME(trek_lane_load)(trek_lane lane, void *row, const char *from, 
 #define STRIDED_STORE(T, convert)                                                                      \
     for (int64_t i = 0; i < n; i++, to += stride)                                                      \
         *(T *)to = convert
+
+static void store_strided_f16(char *to, int64_t stride, const float *from, int64_t n)
+{
+    uint16_t bits[BLOCK];
+    for (int64_t begin = 0, count; begin < n; begin += count) {
+        count = n - begin < BLOCK ? n - begin : BLOCK;
+        trek_f16_from_f32_row(bits, from + begin, count);
+        TREK_ISA_NAME(trek_lane_store)(TREK_LANE_2, to + begin * stride, stride, bits, count);
+    }
+}
 
 void TREK_ISA_NAME(trek_lane_store)(trek_lane lane, char *to, int64_t stride, const void *row, int64_t n)
 {
@@ -94,9 +117,21 @@ void TREK_ISA_NAME(trek_lane_store)(trek_lane lane, char *to, int64_t stride, co
         if (stride == 2)
             trek_f16_from_f32_row((uint16_t *)to, floats, n);
         else
-            STRIDED_STORE(uint16_t, trek_f16_from_f32(floats[i]));
+            store_strided_f16(to, stride, floats, n);
         break;
     }
+}
+
+void TREK_ISA_NAME(trek_row_rest_16)(trek_row_fn row, uint16_t *to, const void *const *from, int n_in, int64_t n,
+                                     const trek_attrs *attrs)
+{
+    uint16_t inputs[2][TREK_ROW_VECTOR] = { { 0 } }, result[TREK_ROW_VECTOR];
+    if (n == 0)
+        return;
+    for (int k = 0; k < n_in; k++)
+        memcpy(inputs[k], from[k], (size_t)n * sizeof *to);
+    row(result, (const void *[]){ inputs[0], inputs[1] }, TREK_ROW_VECTOR, attrs);
+    memcpy(to, result, (size_t)n * sizeof *to);
 }
 
 static int64_t magnitude(int64_t x) { return x < 0 ? -x : x; }
@@ -210,9 +245,78 @@ static void transfer(const walk *w, int operand, const int64_t *at, char *buffer
     }
 }
 
+/* Rows of `bytes` each. The two moves of a short row overlap, so that its length is not looped over. */
+#define COPY_ROWS(...)                                                                                 \
+    for (int64_t row = 0; row < rows; row++, to += to_row, from += from_row) {                         \
+        __VA_ARGS__                                                                                    \
+    }
+#define COPY_ENDS(size) COPY_ROWS(memcpy(to, from, size); memcpy(to + bytes - (size), from + bytes - (size), size);)
+static void copy_rows(char *restrict to, int64_t to_row, const char *restrict from, int64_t from_row, int64_t rows, int64_t bytes)
+{
+    if (bytes > 256)
+        COPY_ROWS(memcpy(to, from, (size_t)bytes);)
+    else if (bytes > 64)
+        COPY_ROWS(for (int64_t at = 0; at + 64 < bytes; at += 64) memcpy(to + at, from + at, 64);
+                  memcpy(to + bytes - 64, from + bytes - 64, 64);)
+    else if (bytes >= 32)
+        COPY_ENDS(32)
+    else if (bytes >= 16)
+        COPY_ENDS(16)
+    else if (bytes >= 8)
+        COPY_ENDS(8)
+    else if (bytes >= 4)
+        COPY_ENDS(4)
+    else if (bytes >= 2)
+        COPY_ENDS(2)
+    else
+        COPY_ROWS(*to = *from;)
+}
+
+/* Rows that lie end to end on both sides, as bits. */
+static void copy_part(const walk *w, int64_t begin, int64_t end)
+{
+    int64_t at[TREK_MAX_DIMS] = { 0 }, last = w->ndim - 1, inner = w->sizes[last], bytes = trek_lane_bytes(w->lanes[0]);
+    advance(w, at, begin);
+    for (int64_t n; begin < end; begin += n, advance(w, at, n)) {
+        char *to = locate(w, 0, at), *from = locate(w, 1, at);
+        int64_t rows = at[last] > 0 || end - begin < inner ? 0 : (end - begin) / inner; /* whole ones */
+        int64_t above = last > 0 ? w->sizes[last - 1] - at[last - 1] : 1;
+        rows = rows < above ? rows : above;
+        n = rows > 0 ? rows * inner : end - begin < inner - at[last] ? end - begin : inner - at[last];
+        if (to == from) /* itself */
+            continue;
+        copy_rows(to, last > 0 ? w->strides[0][last - 1] : 0, from, last > 0 ? w->strides[1][last - 1] : 0, rows > 0 ? rows : 1,
+                  rows > 0 ? inner * bytes : n * bytes);
+    }
+}
+
+/* Rows from where they lie to where they are wanted. */
+static void move_part(const walk *w, int64_t begin, int64_t end)
+{
+    int64_t at[TREK_MAX_DIMS] = { 0 }, last = w->ndim - 1, inner = w->sizes[last];
+    advance(w, at, begin);
+    for (int64_t n; begin < end; begin += n, advance(w, at, n)) {
+        n = end - begin < inner - at[last] ? end - begin : inner - at[last];
+        char *to = locate(w, 0, at), *from = locate(w, 1, at);
+        if (w->direct[0] && to != from)
+            TREK_ISA_NAME(trek_lane_load)(w->lanes[1], to, from, w->strides[1][last], n);
+        else if (!w->direct[0])
+            TREK_ISA_NAME(trek_lane_store)(w->lanes[0], to, w->strides[0][last], from, n);
+    }
+}
+
 static void walk_part(void *arg, int64_t begin, int64_t end)
 {
     const walk *w = arg;
+    int bytes = trek_lane_bytes(w->lanes[0]);
+    if (w->map->moves && w->strides[0][w->ndim - 1] == bytes && w->strides[1][w->ndim - 1] == bytes) {
+        copy_part(w, begin, end);
+        return;
+    }
+    if (w->map->moves && w->by_rows && (w->direct[0] || w->direct[1])) {
+        move_part(w, begin, end);
+        return;
+    }
     _Alignas(64) char buffers[OPERANDS][BLOCK * 8];
     const char *filled[OPERANDS] = { NULL }; /* the element that a whole buffer repeats */
     int64_t at[TREK_MAX_DIMS] = { 0 }, inner = w->sizes[w->ndim - 1];

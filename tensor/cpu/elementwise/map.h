@@ -37,6 +37,7 @@ typedef struct trek_map {
     int64_t grain;
     int n_in;
     trek_lane out, in[TREK_MAP_INPUTS];
+    bool moves;  /* the row function moves bits and no more: a row needs no buffer where one side lies as rows do */
 } trek_map;
 
 /* Any strides, any size, on the threads of the pool. */
@@ -45,6 +46,12 @@ trek_status TREK_ISA_NAME(trek_map_any)(const trek_op_call *call, const trek_map
 /* Elements between memory and contiguous rows; stride in bytes. */
 void TREK_ISA_NAME(trek_lane_load)(trek_lane lane, void *row, const char *from, int64_t stride, int64_t n);
 void TREK_ISA_NAME(trek_lane_store)(trek_lane lane, char *to, int64_t stride, const void *row, int64_t n);
+
+/* What is left of a row of 16-bit elements for a row function of whole vectors: n elements, fewer than a vector has, with zeros
+ * up to TREK_ROW_VECTOR. At most two inputs. */
+#define TREK_ROW_VECTOR 16
+void TREK_ISA_NAME(trek_row_rest_16)(trek_row_fn row, uint16_t *to, const void *const *from, int n_in, int64_t n,
+                                     const trek_attrs *attrs);
 
 /* Small contiguous operands of one shape go straight to the row. Contiguous
  * tensors of as many elements as the output have its shape, but for sizes of 1. */
@@ -70,7 +77,7 @@ static inline __attribute__((always_inline)) trek_status trek_map_run(const trek
 #define TREK_MAP_KERNEL(name, row_fn, grain_, n_in_, out_, ...)                                        \
     static trek_status name(const trek_op_call *call)                                                  \
     {                                                                                                  \
-        static const trek_map map = { row_fn, grain_, n_in_, out_, { __VA_ARGS__ } };                  \
+        static const trek_map map = { row_fn, grain_, n_in_, out_, { __VA_ARGS__ }, false };                 \
         return trek_map_run(call, &map);                                                               \
     }
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Element-wise kernels of one input, with and without numbers. */
 #include "tensor/cpu/elementwise/elementwise.h"
-#include "tensor/cpu/elementwise/vector_library.h"
+#include "tensor/cpu/elementwise/vector_activations.h"
 #include "tensor/cpu/vector_math.h"
 
 #define CHEAP TREK_GRAIN_CHEAP
 #define FUNCTION TREK_GRAIN_FUNCTION
 
-#define FUNCTIONS(X) X(exp) X(expm1) X(log) X(log1p) X(log2) X(log10) X(sin) X(cos) X(tan) X(tanh) X(erf)
+#define FUNCTIONS(X) X(log) X(log2) X(log10) X(sin) X(cos) X(tan) X(tanh) X(erf)
 #define FUNCTIONS_OF_BOTH(X) X(asin) X(acos) X(atan) X(sinh) X(cosh)
 #define OF_F64(name) TREK_LIBRARY(name, f64, name)
 #define OF_F32(name) TREK_LIBRARY(name, f32, name##f)
@@ -15,39 +15,12 @@ FUNCTIONS(OF_F64)
 FUNCTIONS_OF_BOTH(OF_F64)
 FUNCTIONS_OF_BOTH(OF_F32)
 
-static inline double sigmoid_of(double x)
-{
-    double e = exp(x > 0 ? -x : x);
-    return (x >= 0 ? 1.0 : e) / (1.0 + e);
-}
-static inline trek_wide64 sigmoid_of_wide64(trek_wide64 x)
-{
-    const trek_wide64 one = (trek_wide64){ 0 } + 1.0;
-    trek_wide64 e = trek_exp_f64_library((trek_wide64)((trek_wide64_int)x | INT64_MIN));
-    trek_wide64_int positive = (trek_wide64_int)(x >= 0.0);
-    return (trek_wide64)(((trek_wide64_int)one & positive) | ((trek_wide64_int)e & ~positive)) / (one + e);
-}
-
-static inline double gelu_of(double x, int64_t tanh_form)
-{
-    if (x < -60)
-        return -0.0;
-    if (tanh_form)
-        return x * sigmoid_of(2 * 0.79788456080286535588 * (x + 0.044715 * x * x * x));
-    return 0.5 * x * erfc(-x * 0.70710678118654752440);
-}
-
 /* beta s, threshold t: log(1 + e^(s x)) / s, and x where s x > t */
 static inline trek_wide softplus_of_wide(trek_wide x, trek_wide s, trek_wide t)
 {
     trek_wide scaled = x * s;
     return trek_choose_wide(t, scaled, x, trek_log1p_wide(trek_exp_wide(scaled)) / s);
 }
-static inline trek_wide elu_of_wide(trek_wide x, trek_wide s)
-{
-    return trek_choose_wide(trek_spread_wide(0.0f), x, x, s * trek_expm1_wide(x));
-}
-static inline double softplus_of_f64(double x, double s, double t) { return x * s > t ? x : log1p(exp(x * s)) / s; }
 
 /* As (0 < x) - (x < 0): NaN gives 0. */
 #define SIGN(x) ((0 < (x)) - ((x) < 0))
@@ -61,8 +34,30 @@ static inline double softplus_of_f64(double x, double s, double t) { return x * 
     TREK_UNARY_LIBRARY_ROW(op, f64, trek_##op##_f64_library(x))                                        \
     TREK_UNARY_FLOAT_KERNELS(op, FUNCTION)
 
-TREK_UNARY_FLOATS(neg, CHEAP, -x, -x)
-TREK_UNARY_FLOATS(abs, CHEAP, fabsf(x), fabs(x))
+/* What only looks at the sign works on the bits of 16-bit floats. */
+#define BITS_16(op, expression)                                                                        \
+    static void op##_bits_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)   \
+    {                                                                                                  \
+        uint16_t *result = to;                                                                         \
+        const uint16_t *xs = from[0];                                                                  \
+        (void)attrs;                                                                                   \
+        TREK_INDEPENDENT                                                                               \
+        for (int64_t i = 0; i < n; i++) {                                                              \
+            const uint16_t x = xs[i];                                                                  \
+            result[i] = (uint16_t)(expression);                                                        \
+        }                                                                                              \
+    }                                                                                                  \
+    TREK_MAP_KERNEL(op##_bf16, op##_bits_row, CHEAP, 1, TREK_LANE_2, TREK_LANE_2)                      \
+    TREK_MAP_KERNEL(op##_f16, op##_bits_row, CHEAP, 1, TREK_LANE_2, TREK_LANE_2)
+#define SIGN_FLOATS(op, f32_expression, f64_expression, bits_expression)                               \
+    TREK_UNARY_ROW(op, f32, f32, f32_expression)                                                       \
+    TREK_UNARY_ROW(op, f64, f64, f64_expression)                                                       \
+    TREK_UNARY_KERNEL(op, f32, f32, 4, CHEAP)                                                          \
+    TREK_UNARY_KERNEL(op, f64, f64, 8, CHEAP)                                                          \
+    BITS_16(op, bits_expression)
+
+SIGN_FLOATS(neg, -x, -x, x ^ 0x8000u)
+SIGN_FLOATS(abs, fabsf(x), fabs(x), x & 0x7fffu)
 TREK_UNARY_FLOATS(sign, CHEAP, SIGN(x), SIGN(x))
 TREK_UNARY_FLOATS(square, CHEAP, x *x, x *x)
 TREK_UNARY_FLOATS(relu, CHEAP, x < 0 ? 0 : x, x < 0 ? 0 : x)
@@ -96,15 +91,15 @@ TREK_UNARY_LIBRARY_BOTH(sinh)
 TREK_UNARY_LIBRARY_BOTH(cosh)
 TREK_UNARY_LIBRARY_FLOATS(tanh, trek_tanh_wide(x))
 TREK_UNARY_WIDE_ROW(sigmoid, trek_sigmoid_wide(x))
-TREK_UNARY_LIBRARY_ROW(sigmoid, f64, sigmoid_of_wide64(x))
+TREK_UNARY_LIBRARY_ROW(sigmoid, f64, trek_sigmoid_wide64(x))
 TREK_UNARY_FLOAT_KERNELS(sigmoid, FUNCTION)
 TREK_UNARY_LIBRARY_FLOATS(erf, trek_erf_wide(x))
 TREK_UNARY_WIDE_ROW(silu, trek_silu_wide(x))
-TREK_UNARY_LIBRARY_ROW(silu, f64, x *sigmoid_of_wide64(x))
+TREK_UNARY_LIBRARY_ROW(silu, f64, x *trek_sigmoid_wide64(x))
 TREK_UNARY_FLOAT_KERNELS(silu, FUNCTION)
-TREK_UNARY_WIDE_FLOATS(softplus, FUNCTION, softplus_of_wide(x, s, t), softplus_of_f64(x, s, t))
-TREK_UNARY_FLOATS(leaky_relu, CHEAP, x > 0 ? x : x *s, x > 0 ? x : x *s)
-TREK_UNARY_WIDE_FLOATS(elu, FUNCTION, elu_of_wide(x, s), x > 0 ? x : s *expm1(x))
+TREK_UNARY_WIDE_ROW(softplus, softplus_of_wide(x, s, t))
+TREK_UNARY_LIBRARY_ROW(softplus, f64, trek_softplus_wide64(x, attrs->f[0], attrs->f[1]))
+TREK_UNARY_FLOAT_KERNELS(softplus, FUNCTION)
 
 /* The vector forms of sin, cos and tan reach to TREK_SIN_LIMIT; blocks with larger arguments go through libm. */
 #define PERIODIC_ROW(op, small, call)                                                                  \
@@ -140,7 +135,12 @@ static void gelu_f32_row(void *to, const void *const *from, int64_t n, const tre
 {
     (attrs->i[0] ? gelu_tanh_f32_row : gelu_erf_f32_row)(to, from, n, attrs);
 }
-TREK_UNARY_ROW(gelu, f64, f64, gelu_of(x, flag))
+TREK_UNARY_LIBRARY_ROW(gelu_erf, f64, trek_gelu_wide64(x))
+TREK_UNARY_LIBRARY_ROW(gelu_tanh, f64, trek_gelu_tanh_wide64(x))
+static void gelu_f64_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)
+{
+    (attrs->i[0] ? gelu_tanh_f64_row : gelu_erf_f64_row)(to, from, n, attrs);
+}
 TREK_UNARY_FLOAT_KERNELS(gelu, FUNCTION)
 
 /* with a number */
@@ -171,32 +171,16 @@ CLAMP_INTEGERS(i64, INT64_MIN, INT64_MAX)
 CLAMP_INTEGERS(i32, INT32_MIN, INT32_MAX)
 CLAMP_INTEGERS(u8, 0, UINT8_MAX)
 
-/* Powers: the common exponents without a call. */
-#define POWER_FLOATS(suffix, T, square_root, power)                                                    \
-    static void pow_scalar_##suffix##_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs) \
+/* Powers: the common exponents without a call, some of them as ops of their own. */
+#define POWER_FLOATS(suffix, T, power)                                                                 \
+    static void power_##suffix##_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs) \
     {                                                                                                  \
         T *result = to;                                                                                \
         const T *x = from[0], exponent = (T)attrs->f[0];                                               \
-        if (exponent == 2) {                                                                           \
-            TREK_INDEPENDENT                                                                           \
-            for (int64_t i = 0; i < n; i++)                                                            \
-                result[i] = x[i] * x[i];                                                               \
-        } else if (exponent == 3) {                                                                    \
+        if (exponent == 3) {                                                                           \
             TREK_INDEPENDENT                                                                           \
             for (int64_t i = 0; i < n; i++)                                                            \
                 result[i] = x[i] * x[i] * x[i];                                                        \
-        } else if (exponent == (T)0.5) {                                                               \
-            TREK_INDEPENDENT                                                                           \
-            for (int64_t i = 0; i < n; i++)                                                            \
-                result[i] = square_root(x[i]);                                                         \
-        } else if (exponent == (T)-0.5) {                                                              \
-            TREK_INDEPENDENT                                                                           \
-            for (int64_t i = 0; i < n; i++)                                                            \
-                result[i] = 1 / square_root(x[i]);                                                     \
-        } else if (exponent == -1) {                                                                   \
-            TREK_INDEPENDENT                                                                           \
-            for (int64_t i = 0; i < n; i++)                                                            \
-                result[i] = 1 / x[i];                                                                  \
         } else if (exponent == -2) {                                                                   \
             TREK_INDEPENDENT                                                                           \
             for (int64_t i = 0; i < n; i++)                                                            \
@@ -207,15 +191,40 @@ CLAMP_INTEGERS(u8, 0, UINT8_MAX)
                 result[i] = power(x[i], exponent);                                                     \
         }                                                                                              \
     }
-POWER_FLOATS(f32, float, sqrtf, powf)
-POWER_FLOATS(f64, double, sqrt, pow)
-TREK_UNARY_FLOAT_KERNELS(pow_scalar, FUNCTION)
+POWER_FLOATS(f32, float, powf)
+POWER_FLOATS(f64, double, pow)
+TREK_UNARY_FLOAT_KERNELS(power, FUNCTION)
+#define POWER_KERNEL(dtype, T)                                                                         \
+    static trek_status pow_scalar_##dtype(const trek_op_call *call)                                    \
+    {                                                                                                  \
+        const T exponent = (T)call->attrs.f[0];                                                        \
+        return exponent == 2         ? square_##dtype(call)                                            \
+               : exponent == (T)0.5  ? sqrt_##dtype(call)                                              \
+               : exponent == (T)-0.5 ? rsqrt_##dtype(call)                                             \
+               : exponent == -1      ? reciprocal_##dtype(call)                                        \
+                                     : power_##dtype(call);                                            \
+    }
+POWER_KERNEL(f32, float)
+POWER_KERNEL(f64, double)
+POWER_KERNEL(bf16, float)
+POWER_KERNEL(f16, float)
 #define POWER_INTEGERS(suffix)                                                                         \
     TREK_UNARY_ROW(pow_scalar, suffix, suffix, trek_power_integer((int64_t)x, trek_i64_from_f64(attrs->f[0]))) \
     TREK_UNARY_KERNEL(pow_scalar, suffix, suffix, TREK_WIDTH_##suffix, FUNCTION)
 POWER_INTEGERS(i64)
 POWER_INTEGERS(i32)
-POWER_INTEGERS(u8)
+/* Looked up: there are only so many bytes. */
+static void pow_scalar_u8_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)
+{
+    uint8_t *result = to, powers[256];
+    const uint8_t *xs = from[0];
+    const int64_t exponent = trek_i64_from_f64(attrs->f[0]);
+    for (int x = 0; x < 256; x++)
+        powers[x] = (uint8_t)trek_power_integer(x, exponent);
+    for (int64_t i = 0; i < n; i++)
+        result[i] = powers[xs[i]];
+}
+TREK_UNARY_KERNEL(pow_scalar, u8, u8, 1, FUNCTION)
 
 void TREK_ISA_NAME(trek_cpu_register_unary)(trek_backend *b)
 {
@@ -225,7 +234,7 @@ void TREK_ISA_NAME(trek_cpu_register_unary)(trek_backend *b)
     NUMBERS(trunc) NUMBERS(add_scalar) NUMBERS(mul_scalar) NUMBERS(clamp) NUMBERS(pow_scalar)
     FLOATS(exp) FLOATS(expm1) FLOATS(log) FLOATS(log1p) FLOATS(log2) FLOATS(log10) FLOATS(sqrt) FLOATS(rsqrt)
     FLOATS(reciprocal) FLOATS(sin) FLOATS(cos) FLOATS(tan) FLOATS(asin) FLOATS(acos) FLOATS(atan) FLOATS(sinh) FLOATS(cosh)
-    FLOATS(tanh) FLOATS(sigmoid) FLOATS(erf) FLOATS(gelu) FLOATS(silu) FLOATS(softplus) FLOATS(leaky_relu) FLOATS(elu)
+    FLOATS(tanh) FLOATS(sigmoid) FLOATS(erf) FLOATS(gelu) FLOATS(silu) FLOATS(softplus)
 #undef NUMBERS
 #undef FLOATS
 }

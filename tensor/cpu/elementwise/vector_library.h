@@ -64,8 +64,15 @@ typedef int64_t trek_wide64_int __attribute__((vector_size(4 * TREK_WIDE)));
         const TREK_TYPE_##suffix *xs = from[0];                                                        \
         const int64_t width = sizeof(TREK_VECTOR_##suffix) / sizeof *xs;                               \
         (void)attrs;                                                                                   \
-        for (int64_t i = 0; i < n; i += width) {                                                       \
-            size_t bytes = (size_t)(n - i < width ? n - i : width) * sizeof *xs;                       \
+        int64_t i = 0;                                                                                 \
+        for (; i + width <= n; i += width) {                                                           \
+            TREK_VECTOR_##suffix x;                                                                    \
+            memcpy(&x, xs + i, sizeof x);                                                              \
+            x = expression;                                                                            \
+            memcpy(result + i, &x, sizeof x);                                                          \
+        }                                                                                              \
+        if (i < n) {                                                                                   \
+            size_t bytes = (size_t)(n - i) * sizeof *xs;                                               \
             TREK_VECTOR_##suffix x = (TREK_VECTOR_##suffix){ 0 } + 1;                                  \
             memcpy(&x, xs + i, bytes);                                                                 \
             x = expression;                                                                            \
@@ -79,8 +86,16 @@ typedef int64_t trek_wide64_int __attribute__((vector_size(4 * TREK_WIDE)));
         const TREK_TYPE_##suffix *xs = from[0], *ys = from[1];                                         \
         const int64_t width = sizeof(TREK_VECTOR_##suffix) / sizeof *xs;                               \
         (void)attrs;                                                                                   \
-        for (int64_t i = 0; i < n; i += width) {                                                       \
-            size_t bytes = (size_t)(n - i < width ? n - i : width) * sizeof *xs;                       \
+        int64_t i = 0;                                                                                 \
+        for (; i + width <= n; i += width) {                                                           \
+            TREK_VECTOR_##suffix x, y;                                                                 \
+            memcpy(&x, xs + i, sizeof x);                                                              \
+            memcpy(&y, ys + i, sizeof y);                                                              \
+            x = expression;                                                                            \
+            memcpy(result + i, &x, sizeof x);                                                          \
+        }                                                                                              \
+        if (i < n) {                                                                                   \
+            size_t bytes = (size_t)(n - i) * sizeof *xs;                                               \
             TREK_VECTOR_##suffix x = (TREK_VECTOR_##suffix){ 0 } + 1, y = x;                           \
             memcpy(&x, xs + i, bytes);                                                                 \
             memcpy(&y, ys + i, bytes);                                                                 \

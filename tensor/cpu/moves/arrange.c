@@ -152,24 +152,37 @@ static trek_status cat(const trek_op_call *call)
 typedef struct triangle {
     const trek_tensor *in, *out;
     int64_t diagonal;
-    bool lower;
+    bool lower, copied;
     int width;
 } triangle;
 
-#define TRIANGLE_ROW(T)                                                                                \
-    do {                                                                                               \
-        T *restrict to_ = (T *)to;                                                                     \
-        const T *from_ = (const T *)from;                                                              \
-        for (int64_t c = 0; c < columns; c++)                                                          \
-            to_[c * out_stride] = c >= first && c < last ? from_[c * in_stride] : 0;                   \
-    } while (0)
+/* A row of the result; the copied part is there already where `copied`. */
+static void triangle_row(const triangle *t, char *to, const char *from, int64_t first, int64_t last)
+{
+    int nd = t->in->ndim;
+    int64_t columns = t->in->sizes[nd - 1], in_step = t->in->strides[nd - 1] * t->width, out_step = t->out->strides[nd - 1];
+    first = first < 0 ? 0 : first > columns ? columns : first;
+    last = last > columns ? columns : last < first ? first : last;
+    if (out_step == 1) {
+        memset(to, 0, (size_t)(first * t->width));
+        if (!t->copied)
+            TREK_ISA_NAME(trek_lane_load)((trek_lane)t->width, to + first * t->width, from + first * in_step, in_step,
+                                          last - first);
+        memset(to + last * t->width, 0, (size_t)((columns - last) * t->width));
+        return;
+    }
+    for (int64_t c = 0; c < columns; c++, to += out_step * t->width, from += in_step)
+        if (c < first || c >= last)
+            memset(to, 0, (size_t)t->width);
+        else if (!t->copied)
+            memcpy(to, from, (size_t)t->width);
+}
 
 static void triangle_rows(void *arg, int64_t begin, int64_t end)
 {
     const triangle *t = arg;
     int nd = t->in->ndim;
     int64_t rows = t->in->sizes[nd - 2], columns = t->in->sizes[nd - 1];
-    int64_t in_stride = t->in->strides[nd - 1], out_stride = t->out->strides[nd - 1];
     for (int64_t row = begin; row < end; row++) {
         int64_t r = row % rows, index = row, in = 0, out = 0;
         for (int d = nd - 2; d >= 0; d--) {
@@ -177,17 +190,10 @@ static void triangle_rows(void *arg, int64_t begin, int64_t end)
             out += index % t->in->sizes[d] * t->out->strides[d];
             index /= t->in->sizes[d];
         }
-        char *to = t->out->data + out * t->width;
-        const char *from = t->in->data + in * t->width;
         /* kept: column <= r + diagonal below, column >= r + diagonal above */
         int64_t edge = r + t->diagonal;
-        int64_t first = t->lower ? 0 : edge, last = t->lower ? edge + 1 : columns;
-        switch (t->width) {
-        case 1: TRIANGLE_ROW(uint8_t); break;
-        case 2: TRIANGLE_ROW(uint16_t); break;
-        case 4: TRIANGLE_ROW(uint32_t); break;
-        default: TRIANGLE_ROW(uint64_t); break;
-        }
+        triangle_row(t, t->out->data + out * t->width, t->in->data + in * t->width, t->lower ? 0 : edge,
+                     t->lower ? edge + 1 : columns);
     }
 }
 
@@ -198,7 +204,11 @@ static trek_status keep_triangle(const trek_op_call *call, bool lower)
         return TREK_OK;
     int64_t rows = in->sizes[in->ndim - 2], columns = in->sizes[in->ndim - 1], diagonal = call->attrs.i[0];
     diagonal = diagonal > columns ? columns : diagonal < -rows ? -rows : diagonal; /* further out nothing changes */
-    triangle t = { in, call->outputs[0], diagonal, lower, (int)trek_dtype_size((trek_dtype)in->dtype) };
+    triangle t = { in, call->outputs[0], diagonal, lower, in->strides[in->ndim - 1] > 2, /* columns far apart: copied in tiles */
+                   (int)trek_dtype_size((trek_dtype)in->dtype) };
+    trek_status status = t.copied && t.in->data != t.out->data ? copy_into(call->outputs[0], call->inputs[0]) : TREK_OK;
+    if (status != TREK_OK)
+        return status;
     trek_parallel(in->numel / columns, TREK_GRAIN_CHEAP / columns + 1, triangle_rows, &t);
     return TREK_OK;
 }

@@ -15,7 +15,11 @@
         if (to != from[0])                                                                             \
             memcpy(to, from[0], (size_t)n * width);                                                    \
     }                                                                                                  \
-    TREK_MAP_KERNEL(copy_##width##_any, copy_##width##_row, CHEAP, 1, TREK_LANE_##width, TREK_LANE_##width)
+    static trek_status copy_##width##_any(const trek_op_call *call)                                    \
+    {                                                                                                  \
+        static const trek_map map = { copy_##width##_row, CHEAP, 1, TREK_LANE_##width, { TREK_LANE_##width }, true }; \
+        return trek_map_run(call, &map);                                                               \
+    }
 COPY_ROW(1)
 COPY_ROW(2)
 COPY_ROW(4)
@@ -30,18 +34,59 @@ typedef struct transposition {
     int64_t row_tiles; /* of `row` */
 } transposition;
 
+/* A block of N x N elements, N of 16 bytes: each of log2 N rounds zips the first half of the rows with the second. */
+#if defined(__clang__)
+#define ZIP(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define ZIP(a, b, ...) __builtin_shuffle(a, b, (__typeof__(a)){ __VA_ARGS__ })
+#endif
+#define ZIP_LOW_uint8_t(a, b) ZIP(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+#define ZIP_HIGH_uint8_t(a, b) ZIP(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+#define ZIP_LOW_uint16_t(a, b) ZIP(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
+#define ZIP_HIGH_uint16_t(a, b) ZIP(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
+#define ZIP_LOW_uint32_t(a, b) ZIP(a, b, 0, 4, 1, 5)
+#define ZIP_HIGH_uint32_t(a, b) ZIP(a, b, 2, 6, 3, 7)
+#define ZIP_LOW_uint64_t(a, b) ZIP(a, b, 0, 2)
+#define ZIP_HIGH_uint64_t(a, b) ZIP(a, b, 1, 3)
+#define TRANSPOSE_BLOCK(T)                                                                             \
+    typedef T vector_##T __attribute__((vector_size(16)));                                             \
+    static inline void transpose_block_##T(T *to, int64_t to_row, const T *from, int64_t from_column)  \
+    {                                                                                                  \
+        enum { N = 16 / sizeof(T) };                                                                   \
+        vector_##T r[N], s[N];                                                                         \
+        _Pragma("GCC unroll 16") for (int l = 0; l < N; l++) memcpy(&r[l], from + l * from_column, 16); \
+        _Pragma("GCC unroll 4") for (int round = 1; round < N; round *= 2)                             \
+        {                                                                                              \
+            _Pragma("GCC unroll 8") for (int l = 0; l < N / 2; l++)                                    \
+            {                                                                                          \
+                s[2 * l] = ZIP_LOW_##T(r[l], r[l + N / 2]);                                            \
+                s[2 * l + 1] = ZIP_HIGH_##T(r[l], r[l + N / 2]);                                       \
+            }                                                                                          \
+            _Pragma("GCC unroll 16") for (int l = 0; l < N; l++) r[l] = s[l];                          \
+        }                                                                                              \
+        _Pragma("GCC unroll 16") for (int l = 0; l < N; l++) memcpy(to + l * to_row, &r[l], 16);       \
+    }
+TRANSPOSE_BLOCK(uint8_t)
+TRANSPOSE_BLOCK(uint16_t)
+TRANSPOSE_BLOCK(uint32_t)
+TRANSPOSE_BLOCK(uint64_t)
+
 #define COPY_TILE(T)                                                                                   \
-    for (int64_t i = 0; i < rows; i++) {                                                               \
-        T *restrict target = (T *)to + i * to_row;                                                     \
-        const T *restrict source = (const T *)from + i * from_row;                                     \
-        for (int64_t j = 0; j < columns; j++)                                                          \
-            target[j * to_column] = source[j * from_column];                                           \
+    {                                                                                                  \
+        const int64_t block = 16 / sizeof(T), whole_rows = rows / block * block, whole_columns = columns / block * block; \
+        T *restrict target = (T *)to;                                                                  \
+        const T *restrict source = (const T *)from;                                                    \
+        for (int64_t i = 0; i < whole_rows; i += block)                                                \
+            for (int64_t j = 0; j < whole_columns; j += block)                                         \
+                transpose_block_##T(target + i * to_row + j, to_row, source + j * from_column + i, from_column); \
+        for (int64_t i = 0; i < rows; i++)                                                             \
+            for (int64_t j = i < whole_rows ? whole_columns : 0; j < columns; j++)                     \
+                target[i * to_row + j] = source[j * from_column + i];                                  \
     }
 
 static void copy_tile(const transposition *c, char *to, const char *from, int64_t rows, int64_t columns)
 {
-    int64_t to_row = c->out->strides[c->row], to_column = c->out->strides[c->inner];
-    int64_t from_row = c->in->strides[c->row], from_column = c->in->strides[c->inner];
+    int64_t to_row = c->out->strides[c->row], from_column = c->in->strides[c->inner];
     switch (c->width) {
     case 1: COPY_TILE(uint8_t) break;
     case 2: COPY_TILE(uint16_t) break;
@@ -77,7 +122,110 @@ static void transpose_part(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* Whether the copy is a transposition that is large enough for tiles; does it. */
+/* Where one of the two dimensions is `thin`, 2 to 7 elements, which stand side by side at one end: pixels to channels and back.
+ */
+#define COPY_THIN(T, long_to, thin_to, long_from, thin_from)                                           \
+    for (int64_t i = 0; i < n; i++)                                                                    \
+        for (int64_t j = 0; j < thin; j++)                                                             \
+            ((T *restrict)to)[i * (long_to) + j * (thin_to)] = ((const T *restrict)from)[i * (long_from) + j * (thin_from)];
+#define COPY_LONG(T)                                                                                   \
+    static void copy_long_##T(void *to, int64_t to_thin, const void *from, int64_t from_thin, int64_t n, int64_t thin) \
+    {                                                                                                  \
+        if (from_thin == 1) {                                                                          \
+            COPY_THIN(T, 1, to_thin, thin, 1)                                                          \
+        } else {                                                                                       \
+            COPY_THIN(T, thin, 1, 1, from_thin)                                                        \
+        }                                                                                              \
+    }
+#define COPY_LONG_BY(T, count)                                                                         \
+    static void copy_long_##T##_##count(void *to, int64_t to_thin, const void *from, int64_t from_thin, int64_t n) \
+    {                                                                                                  \
+        const int64_t thin = count; /* known to the compiler, which zips and unzips */                 \
+        if (from_thin == 1) {                                                                          \
+            COPY_THIN(T, 1, to_thin, thin, 1)                                                          \
+        } else {                                                                                       \
+            COPY_THIN(T, thin, 1, 1, from_thin)                                                        \
+        }                                                                                              \
+    }
+COPY_LONG(uint8_t)
+COPY_LONG(uint16_t)
+COPY_LONG(uint32_t)
+COPY_LONG(uint64_t)
+COPY_LONG_BY(uint16_t, 2)
+COPY_LONG_BY(uint32_t, 2)
+COPY_LONG_BY(uint16_t, 4)
+COPY_LONG_BY(uint32_t, 4)
+
+static void copy_long(const transposition *c, char *to, const char *from, int thin_dim, int64_t n)
+{
+    int64_t to_thin = c->out->strides[thin_dim], from_thin = c->in->strides[thin_dim], thin = c->in->sizes[thin_dim];
+    switch (c->width) {
+    case 1: copy_long_uint8_t(to, to_thin, from, from_thin, n, thin); break;
+    case 2:
+        if (thin == 2)
+            copy_long_uint16_t_2(to, to_thin, from, from_thin, n);
+        else if (thin == 4)
+            copy_long_uint16_t_4(to, to_thin, from, from_thin, n);
+        else
+            copy_long_uint16_t(to, to_thin, from, from_thin, n, thin);
+        break;
+    case 4:
+        if (thin == 2)
+            copy_long_uint32_t_2(to, to_thin, from, from_thin, n);
+        else if (thin == 4)
+            copy_long_uint32_t_4(to, to_thin, from, from_thin, n);
+        else
+            copy_long_uint32_t(to, to_thin, from, from_thin, n, thin);
+        break;
+    default: copy_long_uint64_t(to, to_thin, from, from_thin, n, thin); break;
+    }
+}
+
+/* One unit is a plane of the two dimensions. */
+static void thin_part(void *arg, int64_t begin, int64_t end)
+{
+    const transposition *c = arg;
+    const trek_tensor *in = c->in;
+    int thin_dim = in->sizes[c->row] < in->sizes[c->inner] ? c->row : c->inner, long_dim = c->row + c->inner - thin_dim;
+    int64_t at[TREK_MAX_DIMS] = { 0 }, rest = begin;
+    char *to = c->out->data;
+    const char *from = in->data;
+    for (int d = in->ndim - 1; d >= 0; d--) {
+        if (d == c->row || d == c->inner)
+            continue;
+        at[d] = rest % in->sizes[d];
+        rest /= in->sizes[d];
+        to += at[d] * c->out->strides[d] * c->width;
+        from += at[d] * in->strides[d] * c->width;
+    }
+    for (int64_t plane = begin; plane < end; plane++) {
+        copy_long(c, to, from, thin_dim, in->sizes[long_dim]);
+        for (int d = in->ndim - 1; d >= 0; d--) { /* the next place */
+            if (d == c->row || d == c->inner)
+                continue;
+            int64_t step = ++at[d] < in->sizes[d] ? 1 : 1 - at[d];
+            at[d] = step == 1 ? at[d] : 0;
+            to += step * c->out->strides[d] * c->width;
+            from += step * in->strides[d] * c->width;
+            if (step == 1)
+                break;
+        }
+    }
+}
+
+/* Whether one dimension is thin and its elements stand side by side at one end, in as many steps of the other; copies. */
+static bool copy_thin(transposition *c)
+{
+    const int64_t *sizes = c->in->sizes, *to = c->out->strides, *from = c->in->strides;
+    int64_t rows = sizes[c->row], columns = sizes[c->inner];
+    if (rows < columns ? rows < 2 || to[c->inner] != 1 || from[c->inner] != rows : columns < 2 || to[c->row] != columns)
+        return false;
+    int64_t grain = TREK_GRAIN_CHEAP / (rows * columns);
+    trek_parallel(c->in->numel / (rows * columns), grain < 1 ? 1 : grain, thin_part, c);
+    return true;
+}
+
+/* Whether the copy is a transposition that is large enough for tiles, or a thin one; does it. */
 static bool copy_transposed(const trek_op_call *call, int width)
 {
     const trek_tensor *in = call->inputs[0], *out = call->outputs[0];
@@ -85,13 +233,15 @@ static bool copy_transposed(const trek_op_call *call, int width)
         return false;
     transposition c = { .out = out, .in = in, .row = -1, .inner = -1, .width = width };
     for (int d = 0; d < in->ndim; d++) {
-        if (in->strides[d] == 1 && in->sizes[d] >= 8)
+        if (in->strides[d] == 1 && in->sizes[d] > 1)
             c.row = d;
-        if (out->strides[d] == 1 && in->sizes[d] >= 8)
+        if (out->strides[d] == 1 && in->sizes[d] > 1)
             c.inner = d;
     }
     if (c.row < 0 || c.inner < 0 || c.row == c.inner || in->strides[c.inner] == 0)
         return false;
+    if (in->sizes[c.row] < 8 || in->sizes[c.inner] < 8)
+        return (in->sizes[c.row] >= 8 || in->sizes[c.inner] >= 8) && copy_thin(&c);
     c.row_tiles = (in->sizes[c.row] + TILE - 1) / TILE;
     int64_t planes = in->numel / (in->sizes[c.row] * in->sizes[c.inner]);
     int64_t grain = TREK_GRAIN_CHEAP / (TILE * in->sizes[c.inner]);
@@ -214,7 +364,7 @@ static trek_status convert(const trek_op_call *call)
     trek_row_fn row = convert_rows[forms[from]][forms[to]];
     if (forms[to] == FORM_16 && (from == TREK_F32 || forms[from] == FORM_16))
         row = copy_4_row; /* f32 in, f32 out: the one rounding comes with the store */
-    trek_map map = { row, CHEAP, 1, (trek_lane)lanes[to], { (trek_lane)lanes[from] } };
+    trek_map map = { row, CHEAP, 1, (trek_lane)lanes[to], { (trek_lane)lanes[from] }, false };
     return trek_map_run(call, &map);
 }
 

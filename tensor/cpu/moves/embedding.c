@@ -2,6 +2,7 @@
 /* Rows of a table by index, and the sum of gradients back into them. */
 #include "tensor/cpu/dense.h"
 #include "tensor/cpu/kernels.h"
+#include "tensor/half_internal.h"
 
 typedef struct embedding_job {
     const trek_tensor *indices;   /* contiguous */
@@ -61,6 +62,34 @@ static trek_status embedding(const trek_op_call *call)
     return status;
 }
 
+#define SUM_ROW(T)                                                                                     \
+    {                                                                                                  \
+        T *restrict sum = (T *)(void *)to;                                                             \
+        for (int64_t k = 0; k < count; k++) {                                                          \
+            const T *restrict from = (const T *)(const void *)job->from + places[k] * job->columns;    \
+            for (int64_t j = 0; j < job->columns; j++)                                                 \
+                sum[j] = (k == 0 ? 0 : sum[j]) + from[j]; /* -0 gives 0 */                             \
+        }                                                                                              \
+    }
+
+/* 16-bit rows, summed in f32 and rounded once. */
+static void sum_half_row(const embedding_job *job, uint16_t *to, const int64_t *places, int64_t count)
+{
+    enum { PART = 512 };
+    bool bf16 = job->dtype == TREK_BF16;
+    for (int64_t column = 0, n; column < job->columns; column += n) {
+        float sum[PART] = { 0 }, wide[PART];
+        n = job->columns - column < PART ? job->columns - column : PART;
+        for (int64_t k = 0; k < count; k++) {
+            const uint16_t *from = (const uint16_t *)(const void *)job->from + places[k] * job->columns + column;
+            (bf16 ? trek_f32_from_bf16_row : trek_f32_from_f16_row)(wide, from, n);
+            for (int64_t j = 0; j < n; j++)
+                sum[j] += wide[j];
+        }
+        (bf16 ? trek_bf16_from_f32_row : trek_f16_from_f32_row)(to + column, sum, n);
+    }
+}
+
 /* Rows [begin, end) of the table: each adds up its gradients in the order of their places. */
 static void sum_rows(void *arg, int64_t begin, int64_t end)
 {
@@ -68,18 +97,15 @@ static void sum_rows(void *arg, int64_t begin, int64_t end)
     size_t bytes = (size_t)job->columns * job->element;
     for (int64_t row = begin; row < end; row++) {
         char *to = job->to + (size_t)row * bytes;
-        memset(to, 0, bytes);
-        if (row == job->padding)
-            continue;
-        for (int64_t k = job->start[row]; k < job->start[row + 1]; k++) {
-            const char *from = job->from + (size_t)job->order[k] * bytes;
-            if (job->dtype == TREK_F64)
-                for (int64_t j = 0; j < job->columns; j++)
-                    ((double *)(void *)to)[j] += ((const double *)(const void *)from)[j];
-            else
-                for (int64_t j = 0; j < job->columns; j++)
-                    ((float *)(void *)to)[j] += ((const float *)(const void *)from)[j];
-        }
+        const int64_t *places = job->order + job->start[row], count = job->start[row + 1] - job->start[row];
+        if (count == 0 || row == job->padding)
+            memset(to, 0, bytes);
+        else if (job->dtype == TREK_F64)
+            SUM_ROW(double)
+        else if (job->dtype == TREK_F32)
+            SUM_ROW(float)
+        else
+            sum_half_row(job, (uint16_t *)(void *)to, places, count);
     }
 }
 
@@ -115,7 +141,12 @@ static trek_status backward_dense(const trek_op_call *call)
     return TREK_OK;
 }
 
-static trek_status embedding_backward(const trek_op_call *call) { return trek_cpu_dense(call, 3, backward_dense); }
+static trek_status embedding_backward(const trek_op_call *call)
+{
+    const trek_tensor *grad = call->inputs[0], *dweight = call->outputs[0];
+    bool plain = trek_cpu_is_half(grad) && grad->contiguous && dweight->contiguous && call->inputs[1]->contiguous;
+    return plain ? backward_dense(call) : trek_cpu_dense(call, 3, backward_dense);
+}
 
 void TREK_ISA_NAME(trek_cpu_register_embedding)(trek_backend *b)
 {

@@ -5,18 +5,9 @@
 #include <stdatomic.h>
 
 #include "tensor/cpu/elementwise/elementwise.h"
+#include "tensor/cpu/moves/index.h"
 
 #define COLUMNS 1024 /* of the last dimension in a unit of work */
-
-/* One index from an integer tensor. */
-static inline int64_t index_at(const char *data, int64_t element, trek_dtype dtype)
-{
-    switch (dtype) {
-    case TREK_I64: return ((const int64_t *)data)[element];
-    case TREK_I32: return ((const int32_t *)data)[element];
-    default: return ((const uint8_t *)data)[element];
-    }
-}
 
 /* The offset of a tensor's element by its row-major place. */
 static int64_t element_offset(const trek_tensor *t, int64_t place)
@@ -45,7 +36,7 @@ static void compare_indices(void *arg, int64_t begin, int64_t end)
             largest = at[i] > largest ? at[i] : largest;
     } else {
         for (int64_t i = begin; i < end; i++) {
-            uint64_t at = (uint64_t)index_at(b->index->data, i, (trek_dtype)b->index->dtype);
+            uint64_t at = (uint64_t)trek_index_at(b->index->data, i, (trek_dtype)b->index->dtype);
             largest = at > largest ? at : largest;
         }
     }
@@ -53,7 +44,6 @@ static void compare_indices(void *arg, int64_t begin, int64_t end)
         atomic_store(&b->outside, true);
 }
 
-/* ARGUMENT unless all indices lie in [0, bound). */
 static trek_status check_index(const trek_op_call *call, const trek_tensor *index, int64_t bound)
 {
     bounds b = { .index = index, .bound = bound };
@@ -64,31 +54,13 @@ static trek_status check_index(const trek_op_call *call, const trek_tensor *inde
     }
     for (int64_t place = 0; place < index->numel; place++) {
         int64_t offset = index->contiguous ? place : element_offset(index, place);
-        int64_t value = index_at(index->data, offset, (trek_dtype)index->dtype);
+        int64_t value = trek_index_at(index->data, offset, (trek_dtype)index->dtype);
         if (value < 0 || value >= bound)
             return trek_op_fail(call, TREK_ERR_ARGUMENT, "index %lld at place %lld is not in 0..%lld", (long long)value,
                                 (long long)place, (long long)bound - 1);
     }
     return TREK_OK;
 }
-
-/* A tensor's strides with the dimension in question and that of the columns apart. */
-typedef struct operand {
-    char *data;
-    int64_t outer[TREK_MAX_DIMS], dim, last; /* strides in elements */
-} operand;
-
-/* The index's space: places along dim are looked up in `indexed`, `other` has an element for each. */
-typedef struct lookup {
-    operand index, indexed, other;
-    trek_dtype index_dtype;
-    int n_outer;
-    int64_t outer_sizes[TREK_MAX_DIMS];
-    int64_t n, pieces, piece;    /* along dim, in pieces that may run at once */
-    int width;                   /* bytes of an element */
-    int64_t columns, blocks;     /* along the last dimension, if it is another one */
-    void (*line)(const struct lookup *l, char *indexed, char *other, const char *index, int64_t n, int64_t columns);
-} lookup;
 
 /* The dimension that columns run along: the last one; where that is dim, and of size 1, the one before. -1: none. */
 static int columns_dim(const int64_t *sizes, int dim, int ndim)
@@ -98,9 +70,9 @@ static int columns_dim(const int64_t *sizes, int dim, int ndim)
     return ndim > 1 && sizes[dim] == 1 ? ndim - 2 : -1;
 }
 
-static operand split_strides(const trek_tensor *t, int dim, int columns, int ndim)
+static trek_operand split_strides(const trek_tensor *t, int dim, int columns, int ndim)
 {
-    operand o = { .data = t->data };
+    trek_operand o = { .data = t->data };
     int n = 0;
     for (int d = 0; d < ndim; d++) {
         if (d == dim)
@@ -115,7 +87,7 @@ static operand split_strides(const trek_tensor *t, int dim, int columns, int ndi
 
 static void lookup_part(void *arg, int64_t begin, int64_t end)
 {
-    const lookup *l = arg;
+    const trek_lookup *l = arg;
     int width = l->width;
     int64_t pieces = l->pieces;
     for (int64_t unit = begin; unit < end; unit++) {
@@ -141,18 +113,51 @@ static void lookup_part(void *arg, int64_t begin, int64_t end)
 #define RUN 512 /* indices looked at together */
 
 /* n indices along dim from place `first` on: where they lie, or in `buffer` (room for RUN). */
-static const int64_t *run_of_indices(const lookup *l, const char *index, int64_t first, int64_t n, int64_t *buffer)
+static const int64_t *run_of_indices(const trek_lookup *l, const char *index, int64_t first, int64_t n, int64_t *buffer)
 {
     if (l->index_dtype == TREK_I64 && l->index.dim == 1)
         return (const int64_t *)index + first;
     for (int64_t i = 0; i < n; i++)
-        buffer[i] = index_at(index, (first + i) * l->index.dim, l->index_dtype);
+        buffer[i] = trek_index_at(index, (first + i) * l->index.dim, l->index_dtype);
     return buffer;
+}
+
+/* Sums of two numbers alone: the machine's own conversions, a test that is hardly ever true instead of a choice. */
+static inline uint16_t sum_of_f16(uint16_t a, uint16_t b)
+{
+#if defined(__F16C__)
+    return _cvtss_sh(_cvtsh_ss(a) + _cvtsh_ss(b), _MM_FROUND_TO_NEAREST_INT);
+#else
+    return trek_f16_from_f32(trek_f32_from_f16(a) + trek_f32_from_f16(b));
+#endif
+}
+static inline uint16_t sum_of_bf16(uint16_t a, uint16_t b)
+{
+    float sum = trek_f32_from_bf16(a) + trek_f32_from_bf16(b);
+    uint32_t bits = trek_bits_f32(sum);
+    if (__builtin_expect(sum != sum, 0))
+        return (uint16_t)((bits >> 16) | 0x40u);
+    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
+}
+/* Sums of rows: loops that the compiler makes vectors of. */
+static void add_row_f16(uint16_t *restrict a, const uint16_t *restrict b, int64_t n)
+{
+    float x[COLUMNS], y[COLUMNS];
+    trek_f32_from_f16_row(x, a, n);
+    trek_f32_from_f16_row(y, b, n);
+    for (int64_t i = 0; i < n; i++)
+        x[i] += y[i];
+    trek_f16_from_f32_row(a, x, n);
+}
+static void add_row_bf16(uint16_t *restrict a, const uint16_t *restrict b, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        a[i] = trek_bf16_from_f32(trek_f32_from_bf16(a[i]) + trek_f32_from_bf16(b[i]));
 }
 
 /* body: what happens between the elements `a` (indexed) and `b` (other), pointers to T. */
 #define LINE(name, T, body)                                                                            \
-    static void name(const lookup *l, char *indexed, char *other, const char *index, int64_t n, int64_t columns) \
+    static void name(const trek_lookup *l, char *indexed, char *other, const char *index, int64_t n, int64_t columns) \
     {                                                                                                  \
         const int64_t a_step = l->indexed.last, b_step = l->other.last;                                \
         if (columns == 1) { /* a line along dim, as where that is the last dimension */                \
@@ -172,8 +177,10 @@ static const int64_t *run_of_indices(const lookup *l, const char *index, int64_t
         for (int64_t i = 0; i < n; i++) {                                                              \
             T *b_row = (T *)other + i * l->other.dim;                                                  \
             if (l->index.last == 0) {                                                                  \
-                T *a_row = (T *)indexed + index_at(index, i * l->index.dim, l->index_dtype) * l->indexed.dim; \
-                if (a_step == 1 && b_step == 1) {                                                      \
+                T *a_row = (T *)indexed + trek_index_at(index, i * l->index.dim, l->index_dtype) * l->indexed.dim; \
+                if (a_step == 1 && b_step == 1 && l->row) {                                            \
+                    l->row((uint16_t *)(void *)a_row, (const uint16_t *)(const void *)b_row, columns); \
+                } else if (a_step == 1 && b_step == 1) {                                               \
                     TREK_INDEPENDENT                                                                   \
                     for (int64_t j = 0; j < columns; j++) {                                            \
                         T *a = a_row + j, *b = b_row + j;                                              \
@@ -188,7 +195,7 @@ static const int64_t *run_of_indices(const lookup *l, const char *index, int64_t
                 continue;                                                                              \
             }                                                                                          \
             for (int64_t j = 0; j < columns; j++) {                                                    \
-                int64_t place = index_at(index, i * l->index.dim + j * l->index.last, l->index_dtype); \
+                int64_t place = trek_index_at(index, i * l->index.dim + j * l->index.last, l->index_dtype); \
                 T *a = (T *)indexed + place * l->indexed.dim + j * a_step, *b = b_row + j * b_step;    \
                 body;                                                                                  \
             }                                                                                          \
@@ -200,15 +207,15 @@ LINE(gather_4, uint32_t, *b = *a)
 LINE(gather_8, uint64_t, *b = *a)
 LINE(add_f32, float, *a += *b)
 LINE(add_f64, double, *a += *b)
-LINE(add_bf16, uint16_t, *a = trek_bf16_from_f32(trek_f32_from_bf16(*a) + trek_f32_from_bf16(*b)))
-LINE(add_f16, uint16_t, *a = trek_f16_from_f32(trek_f32_from_f16(*a) + trek_f32_from_f16(*b)))
+LINE(add_bf16, uint16_t, *a = sum_of_bf16(*a, *b))
+LINE(add_f16, uint16_t, *a = sum_of_f16(*a, *b))
 LINE(add_i64, int64_t, *a += *b)
 LINE(add_i32, int32_t, *a += *b)
 LINE(add_u8, uint8_t, *a = (uint8_t)(*a + *b))
 LINE(add_bool, uint8_t, *a |= *b)
 
 /* sizes: of the space of index and other. split: the pieces along dim may run at once. */
-static void run_lookup(lookup *l, int ndim, const int64_t *sizes, int dim, int width, bool split)
+static void run_lookup(trek_lookup *l, int ndim, const int64_t *sizes, int dim, int width, bool split)
 {
     l->n = ndim > 0 ? sizes[dim] : 1;
     int last = columns_dim(sizes, dim, ndim);
@@ -232,9 +239,9 @@ static void run_lookup(lookup *l, int ndim, const int64_t *sizes, int dim, int w
 }
 
 /* The 1-D index of select and add, seen along dim of a space of ndim dimensions. */
-static operand broadcast_index(const trek_tensor *index)
+static trek_operand broadcast_index(const trek_tensor *index)
 {
-    operand o = { .data = index->data, .dim = index->ndim > 0 ? index->strides[0] : 0 };
+    trek_operand o = { .data = index->data, .dim = index->ndim > 0 ? index->strides[0] : 0 };
     return o;
 }
 
@@ -247,7 +254,7 @@ static trek_status gather_through(const trek_op_call *call, bool whole_index)
         return status;
     int width = (int)trek_dtype_size((trek_dtype)x->dtype);
     int columns = columns_dim(out->sizes, dim, ndim);
-    lookup l = { .indexed = split_strides(x, dim, columns, ndim), .other = split_strides(out, dim, columns, ndim),
+    trek_lookup l = { .indexed = split_strides(x, dim, columns, ndim), .other = split_strides(out, dim, columns, ndim),
                  .index = whole_index ? split_strides(index, dim, columns, ndim) : broadcast_index(index),
                  .index_dtype = (trek_dtype)index->dtype,
                  .line = width == 1 ? gather_1 : width == 2 ? gather_2 : width == 4 ? gather_4 : gather_8 };
@@ -258,14 +265,9 @@ static trek_status gather_through(const trek_op_call *call, bool whole_index)
 static trek_status gather(const trek_op_call *call) { return gather_through(call, true); }
 static trek_status index_select(const trek_op_call *call) { return gather_through(call, false); }
 
-/* out = x, then out[index] += source in the order of the index: along dim one thread goes through all. */
-static trek_status add_through(const trek_op_call *call, bool whole_index)
+trek_status TREK_ISA_NAME(trek_scatter_through)(const trek_op_call *call, bool whole_index, trek_lookup_line line)
 {
     trek_tensor *x = call->inputs[0], *index = call->inputs[1], *source = call->inputs[2], *out = call->outputs[0];
-    static void (*const lines[TREK_DTYPE_COUNT])(const lookup *, char *, char *, const char *, int64_t, int64_t) = {
-        [TREK_F32] = add_f32, [TREK_F64] = add_f64, [TREK_BF16] = add_bf16, [TREK_F16] = add_f16,
-        [TREK_I64] = add_i64, [TREK_I32] = add_i32, [TREK_U8] = add_u8,     [TREK_BOOL] = add_bool,
-    };
     int dim = (int)call->attrs.i[0], ndim = x->ndim;
     trek_status status = check_index(call, index, ndim > 0 ? x->sizes[dim] : 1);
     if (status != TREK_OK)
@@ -278,11 +280,22 @@ static trek_status add_through(const trek_op_call *call, bool whole_index)
         return status;
     const int64_t *sizes = whole_index ? index->sizes : source->sizes;
     int columns = columns_dim(sizes, dim, ndim);
-    lookup l = { .indexed = split_strides(out, dim, columns, ndim), .other = split_strides(source, dim, columns, ndim),
-                 .index = whole_index ? split_strides(index, dim, columns, ndim) : broadcast_index(index),
-                 .index_dtype = (trek_dtype)index->dtype, .line = lines[x->dtype] };
+    trek_lookup l = { .indexed = split_strides(out, dim, columns, ndim), .other = split_strides(source, dim, columns, ndim),
+                      .index = whole_index ? split_strides(index, dim, columns, ndim) : broadcast_index(index),
+                      .index_dtype = (trek_dtype)index->dtype, .line = line,
+                      .row = line == add_f16 ? add_row_f16 : line == add_bf16 ? add_row_bf16 : NULL };
     run_lookup(&l, ndim, sizes, dim, (int)trek_dtype_size((trek_dtype)x->dtype), false);
     return TREK_OK;
+}
+
+/* out = x, then out[index] += source in the order of the index: along dim one thread goes through all. */
+static trek_status add_through(const trek_op_call *call, bool whole_index)
+{
+    static const trek_lookup_line lines[TREK_DTYPE_COUNT] = {
+        [TREK_F32] = add_f32, [TREK_F64] = add_f64, [TREK_BF16] = add_bf16, [TREK_F16] = add_f16,
+        [TREK_I64] = add_i64, [TREK_I32] = add_i32, [TREK_U8] = add_u8,     [TREK_BOOL] = add_bool,
+    };
+    return TREK_ISA_NAME(trek_scatter_through)(call, whole_index, lines[call->inputs[0]->dtype]);
 }
 
 static trek_status scatter_add(const trek_op_call *call) { return add_through(call, true); }
@@ -298,7 +311,7 @@ static trek_status one_hot(const trek_op_call *call)
         return status;
     int64_t step = out->strides[out->ndim - 1];
     for (int64_t place = 0; place < x->numel; place++) {
-        int64_t class = index_at(x->data, element_offset(x, place), (trek_dtype)x->dtype);
+        int64_t class = trek_index_at(x->data, element_offset(x, place), (trek_dtype)x->dtype);
         int64_t *row = (int64_t *)out->data + element_offset(out, place * classes);
         for (int64_t c = 0; c < classes; c++)
             row[c * step] = c == class;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Batch norm (Ioffe and Szegedy 2015), forward and backward. Statistics are kept
+/* Batch norm (Ioffe and Szegedy 2015) and group norm (Wu and He 2018), forward and backward. Statistics are kept
  * in double; weights and running statistics may be of any floating dtype. */
 #include <math.h>
 
@@ -11,7 +11,8 @@ typedef struct norm_job {
     const void *x, *dy;
     void *y;                                 /* dx in the backward pass */
     trek_dtype stored;                       /* of x, dy and y; 16-bit ones are computed in f32 */
-    int64_t images, channels, pixels;
+    int64_t images, channels, pixels;        /* of a group norm one image, whose channels are those of all */
+    int64_t group;                           /* channels of one */
     double eps;
     double *mean, *variance, *scale, *shift; /* of each channel */
     double *sum, *product, *slope;
@@ -22,7 +23,8 @@ enum {
     ARRAYS = 7,
     CHUNK = 4096,          /* elements that are read, summed up and written at once */
     NARROW = 16,           /* fewer pixels: channels side by side */
-    NARROW_CHANNELS = CHUNK / NARROW
+    NARROW_CHANNELS = CHUNK / NARROW,
+    SIDE = 16              /* at most, where rows are short */
 };
 
 /* Channels of an image that make up a chunk, or one. */
@@ -30,6 +32,9 @@ static int64_t block_channels(const norm_job *job)
 {
     return job->pixels > 0 && job->pixels < CHUNK ? CHUNK / job->pixels : 1;
 }
+
+/* Channels that are summed up together, in the order of memory: those of rows of less than a page or so. */
+static int64_t side_by_side(const norm_job *job) { return job->pixels < 1024 ? SIDE : 1; }
 
 /* -- elements [at, at + n) as the type that is computed in: where they lie, or in the buffer -- */
 
@@ -90,6 +95,36 @@ static void finish_backward(const norm_job *job, int64_t c)
     job->shift[c] = count > 0 ? job->scale[c] * job->sum[c] / count : 0;
     job->slope[c] = count > 0 ? job->scale[c] * rstd * rstd * job->product[c] / count : 0;
     job->product[c] *= rstd;
+}
+
+/* The same of a group's channels [c, c + job->group), which all get its statistics. */
+static void finish_group_forward(const norm_job *job, int64_t c)
+{
+    double mean = 0, variance = 0, count = (double)job->group;
+    for (int64_t k = c; k < c + job->group; k++)
+        mean += job->mean[k] / count;
+    for (int64_t k = c; k < c + job->group; k++)
+        variance += (job->variance[k] + (job->mean[k] - mean) * (job->mean[k] - mean)) / count;
+    for (int64_t k = c; k < c + job->group; k++) {
+        job->mean[k] = mean;
+        job->variance[k] = variance;
+        finish_forward(job, k);
+    }
+}
+
+static void finish_group_backward(const norm_job *job, int64_t c)
+{
+    double count = (double)(job->group * job->pixels), rstd = job->rstd[c], sum = 0, product = 0;
+    for (int64_t k = c; k < c + job->group; k++) {
+        sum += job->weight[k] * job->sum[k];
+        product += job->weight[k] * job->product[k];
+    }
+    for (int64_t k = c; k < c + job->group; k++) {
+        job->scale[k] = job->weight[k] * rstd;
+        job->shift[k] = count > 0 ? rstd * sum / count : 0;
+        job->slope[k] = count > 0 ? rstd * rstd * rstd * product / count : 0;
+        job->product[k] *= rstd;
+    }
 }
 
 #define TREK_REAL f32
@@ -256,11 +291,110 @@ static trek_status batch_norm_backward(const trek_op_call *call)
     return plain ? backward_dense(call) : trek_cpu_dense(call, 3, backward_dense);
 }
 
+/* -- groups: channels of one image, whose statistics are put together -- */
+
+static trek_status group_job(norm_job *job, const trek_op_call *call, const trek_tensor *x, void *y)
+{
+    trek_tensor one = *x; /* [1, N C, pixels] */
+    one.sizes[0] = 1;
+    one.sizes[1] = x->sizes[0] * x->sizes[1];
+    job->group = call->attrs.i[0] > 0 ? x->sizes[1] / call->attrs.i[0] : 0;
+    return job_init(job, &one, y);
+}
+
+/* A vector of the C channels, or the value, for each sample's. */
+static void repeat_channels(const trek_op_call *call, int k, int64_t channels, double value, const norm_job *job, double *to)
+{
+    if (job->channels > 0)
+        read_or_fill(call, k, channels, value, to);
+    for (int64_t c = channels; c < job->channels; c++)
+        to[c] = to[c - channels];
+}
+
+static int64_t groups_of(const norm_job *job) { return job->group > 0 ? job->channels / job->group : 0; }
+static int64_t group_grain(const norm_job *job) { return 16384 / (job->group * job->pixels + 1) + 1; }
+
+static trek_status group_forward_dense(const trek_op_call *call)
+{
+    const trek_tensor *x = call->inputs[0];
+    norm_job job = { .eps = call->attrs.f[0] };
+    if (group_job(&job, call, x, call->outputs[0]->data) != TREK_OK)
+        return TREK_ERR_MEMORY;
+    job.rstd = job.product, job.weight = job.slope;
+    repeat_channels(call, 1, x->sizes[1], 1, &job, job.weight);
+    repeat_channels(call, 2, x->sizes[1], 0, &job, job.shift);
+    trek_parallel(groups_of(&job), group_grain(&job),
+                  x->dtype == TREK_F64 ? forward_groups_f64 : forward_groups_f32, &job);
+    for (int64_t g = 0; g < groups_of(&job); g++) {
+        job.mean[g] = job.mean[g * job.group];
+        job.rstd[g] = job.rstd[g * job.group];
+    }
+    trek_cpu_write_vector(call->outputs[1], job.mean);
+    trek_cpu_write_vector(call->outputs[2], job.rstd);
+    trek_block_free(job.mean);
+    return TREK_OK;
+}
+
+static void zero(const trek_tensor *t)
+{
+    if (t)
+        memset(t->data, 0, (size_t)t->numel * trek_dtype_size((trek_dtype)t->dtype));
+}
+
+static trek_status group_backward_dense(const trek_op_call *call)
+{
+    const trek_tensor *x = call->inputs[1];
+    const int64_t channels = x->sizes[1];
+    norm_job job = { .dy = call->inputs[0]->data };
+    if (x->numel == 0) { /* there may be no sample that has the channels' sums */
+        zero(call->outputs[1]);
+        zero(call->outputs[2]);
+        return TREK_OK;
+    }
+    if (group_job(&job, call, x, call->outputs[0]->data) != TREK_OK)
+        return TREK_ERR_MEMORY;
+    job.rstd = job.variance, job.weight = job.scale;
+    trek_cpu_read_vector(call->inputs[2], job.mean);
+    trek_cpu_read_vector(call->inputs[3], job.rstd);
+    for (int64_t c = job.channels - 1; c >= 0; c--) { /* a group's numbers, for each channel: from behind, as they lie in front */
+        job.mean[c] = job.mean[c / job.group];
+        job.rstd[c] = job.rstd[c / job.group];
+    }
+    repeat_channels(call, 4, channels, 1, &job, job.weight);
+    for (int64_t c = 0; c < job.channels; c++)
+        job.sum[c] = job.product[c] = 0;
+    trek_parallel(groups_of(&job), group_grain(&job),
+                  x->dtype == TREK_F64 ? backward_groups_f64 : backward_groups_f32, &job);
+    for (int64_t c = channels; c < job.channels; c++) {
+        job.sum[c % channels] += job.sum[c];
+        job.product[c % channels] += job.product[c];
+    }
+    if (call->outputs[1])
+        trek_cpu_write_vector(call->outputs[1], job.product);
+    trek_cpu_write_vector(call->outputs[2], job.sum);
+    trek_block_free(job.mean);
+    return TREK_OK;
+}
+
+static trek_status group_norm(const trek_op_call *call)
+{
+    const trek_tensor *x = call->inputs[0];
+    return plain_half(x, x, call->outputs[0]) ? group_forward_dense(call) : trek_cpu_dense(call, 1, group_forward_dense);
+}
+
+static trek_status group_norm_backward(const trek_op_call *call)
+{
+    bool plain = plain_half(call->inputs[1], call->inputs[0], call->outputs[0]);
+    return plain ? group_backward_dense(call) : trek_cpu_dense(call, 3, group_backward_dense);
+}
+
 void TREK_ISA_NAME(trek_cpu_register_batch_norm)(trek_backend *b)
 {
     for (int dtype = 0; dtype < TREK_DTYPE_COUNT; dtype++)
         if (TREK_FLOATS >> dtype & 1) {
             b->kernels[TREK_OP_batch_norm][dtype] = batch_norm;
             b->kernels[TREK_OP_batch_norm_backward][dtype] = batch_norm_backward;
+            b->kernels[TREK_OP_group_norm][dtype] = group_norm;
+            b->kernels[TREK_OP_group_norm_backward][dtype] = group_norm_backward;
         }
 }

@@ -6,10 +6,11 @@
 #include <string.h>
 
 #include "tensor/pool.h"
+#include "tensor/tensor_internal.h"
 
 enum {
     GRAIN = 16384,   /* elements */
-    LOW_BLOCK = 2048 /* elements that are in cache when their 16-bit copies are written */
+    BLOCK = 2048 /* elements that are in cache when gradients are limited and 16-bit copies written */
 };
 
 static trek_status update_numbers(trek_device device, const trek_update *update, const trek_update_numbers *numbers)
@@ -60,21 +61,26 @@ static void update_part(void *arg, int64_t begin, int64_t end)
     job->update(job->dtype, job->slice, begin, end);
 }
 
-static void update_part_low(void *arg, int64_t begin, int64_t end)
+/* What the kernel does not see is done to blocks while they are in cache. */
+static void update_part_in_blocks(void *arg, int64_t begin, int64_t end)
 {
     const slice_job *job = arg;
     const trek_update_slice *s = job->slice;
+    const trek_backend *backend = trek_cpu_backend();
     for (int64_t at = begin, next; at < end; at = next) {
-        next = at + LOW_BLOCK < end ? at + LOW_BLOCK : end;
+        next = at + BLOCK < end ? at + BLOCK : end;
+        if (s->value_limit > 0)
+            backend->clamp_abs(job->dtype, (char *)s->grad + at * trek_item_size[job->dtype], next - at, s->value_limit);
         job->update(job->dtype, s, at, next);
-        trek_cpu_backend()->write_low(s->low, s->low_dtype, (const float *)s->param + at, at, next - at);
+        if (s->low)
+            backend->write_low(s->low, s->low_dtype, (const float *)s->param + at, at, next - at);
     }
 }
 
 static void update_slice(const trek_update_kernel *kernel, trek_dtype dtype, const trek_update_slice *slice)
 {
     slice_job job = { kernel->host, dtype, slice };
-    trek_parallel(slice->count, GRAIN, slice->low ? update_part_low : update_part, &job);
+    trek_parallel(slice->count, GRAIN, slice->low || slice->value_limit > 0 ? update_part_in_blocks : update_part, &job);
 }
 
 static trek_status update_apply(trek_device device, const trek_update *update, bool zero_grads)
@@ -87,8 +93,6 @@ static trek_status update_apply(trek_device device, const trek_update *update, b
                 memset(run->grad, 0, (size_t)run->count * trek_dtype_size((trek_dtype)run->dtype));
             continue;
         }
-        if (update->state->value_limit > 0)
-            trek_cpu_backend()->clamp_abs((trek_dtype)run->dtype, run->grad, run->count, update->state->value_limit);
         trek_update_slice slice;
         trek_update_slice_of(update, run, zero_grads, &slice);
         update_slice(&update->kernel, (trek_dtype)run->dtype, &slice);

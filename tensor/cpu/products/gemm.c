@@ -3,7 +3,11 @@
 #include "tensor/cpu/products/gemm_half.h"
 
 #include <math.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
+#include "tensor/cpu/products/blas.h"
 #include "tensor/cpu/vector_math.h"
 
 #define TREK_REAL f32

@@ -339,6 +339,8 @@ static trek_status tiled(const trek_gemm *g)
     return plan.failed ? TREK_ERR_MEMORY : TREK_OK;
 }
 
+bool TREK_ISA_NAME(trek_gemm_dots)(void) { return dot_tiles_if_fast() != NULL; }
+
 /* C^T = B^T A^T */
 static trek_gemm swapped(const trek_gemm *g)
 {

@@ -15,4 +15,7 @@ static inline bool trek_gemm_has_half(const trek_gemm *g)
 /* Each of A, B, C and bias is f32, BF16 or F16, at least one of A and B 16-bit. Fails only for lack of memory. */
 trek_status TREK_ISA_NAME(trek_gemm_half)(const trek_gemm *g);
 
+/* Whether products of bf16 with bf16 go by the CPU's dot product of pairs, at up to twice the rate of f32. */
+bool TREK_ISA_NAME(trek_gemm_dots)(void);
+
 #endif

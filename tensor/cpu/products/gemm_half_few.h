@@ -26,6 +26,10 @@ TREK_INLINE V second_part(const trek_dtype dtype, const uint16_t *b, int n)
     return dtype == TREK_BF16 ? widen_high(dtype, load_pairs(b, n)) : widen_f16(load_halves(b + W, n < W ? 0 : n - W));
 }
 
+/* Whether B comes from memory: asked for ahead, since the machine's own prefetching ends with each page. In caches the asking
+ * would cost more than it gains. */
+static inline bool lies_far(const trek_gemm *g) { return g->n * g->k >= 1 << 22; }
+
 /* to[i * to_row + j] = rows of A times columns of B, `rows` by `cols`. */
 TREK_INLINE void few_dots(const trek_dtype dtype, const int rows, const int cols, const few_call *f, int64_t row, int64_t col,
                           float *to, int64_t to_row)
@@ -33,6 +37,7 @@ TREK_INLINE void few_dots(const trek_dtype dtype, const int rows, const int cols
     const trek_gemm *g = f->g;
     const uint16_t *b = (const uint16_t *)g->b + col * g->b_col;
     const float *a = f->a + row * f->pitch;
+    const bool far = lies_far(g);
     V sum[FEW_ROWS][8];
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++) {
@@ -45,6 +50,8 @@ TREK_INLINE void few_dots(const trek_dtype dtype, const int rows, const int cols
         V first[8], second[8];
 #pragma GCC unroll 8
         for (int j = 0; j < cols; j++) {
+            if (rows <= 2 && far)
+                __builtin_prefetch(b + (j + cols) * g->b_col + p);
             first[j] = first_part(dtype, b + j * g->b_col + p, n);
             second[j] = second_part(dtype, b + j * g->b_col + p, n);
         }
@@ -159,7 +166,8 @@ typedef struct sum_call {
 } sum_call;
 
 /* Adds `count` rows of B from p on, times their numbers of A, to columns [begin, end) of the sums. */
-TREK_INLINE void add_rows(const trek_dtype dtype, const int count, const sum_call *s, int64_t p, int64_t begin, int64_t end)
+TREK_INLINE void add_rows(const trek_dtype dtype, const int count, const bool far, const sum_call *s, int64_t p, int64_t begin,
+                          int64_t end)
 {
     const trek_gemm *g = s->g;
     const uint16_t *b = (const uint16_t *)g->b + p * g->b_row;
@@ -170,8 +178,11 @@ TREK_INLINE void add_rows(const trek_dtype dtype, const int count, const sum_cal
         const int lanes = end - j < W ? (int)(end - j) : W;
         V row[4];
 #pragma GCC unroll 4
-        for (int c = 0; c < count; c++)
+        for (int c = 0; c < count; c++) {
+            if (far)
+                __builtin_prefetch(b + (c + 2 * count) * b_row + j);
             row[c] = widen(dtype, load_halves(b + c * b_row + j, lanes));
+        }
         for (int64_t i = 0; i < m; i++) {
             V sum = p == 0 ? (V){ 0 } : load_part_f32(sums + i * n + j, lanes_f32(lanes));
 #pragma GCC unroll 4
@@ -185,10 +196,12 @@ TREK_INLINE void add_rows(const trek_dtype dtype, const int count, const sum_cal
 TREK_INLINE void sum_strip(const trek_dtype dtype, const sum_call *s, int64_t begin, int64_t end)
 {
     int64_t p = 0;
+    for (; p + 4 <= s->g->k && lies_far(s->g); p += 4)
+        add_rows(dtype, 4, true, s, p, begin, end);
     for (; p + 4 <= s->g->k; p += 4)
-        add_rows(dtype, 4, s, p, begin, end);
+        add_rows(dtype, 4, false, s, p, begin, end);
     for (; p < s->g->k; p++)
-        add_rows(dtype, 1, s, p, begin, end);
+        add_rows(dtype, 1, false, s, p, begin, end);
 }
 
 static void sum_range(void *arg, int64_t begin, int64_t end)

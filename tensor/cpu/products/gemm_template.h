@@ -79,6 +79,48 @@ static void TREK_R(one_tile)(const trek_gemm *g, TREK_R(tile_call) *t, int64_t r
         TREK_R(scatter)(pre, g->c_row, g->c_col, tile_pre, rows, cols);
 }
 
+/* Rows of the panel that begins at `row`: panels are of heights as even as can be. */
+TREK_INLINE int TREK_R(panel_rows)(int64_t row, int64_t m1, int64_t panel, int64_t panels)
+{
+    return panels == 1 ? (int)(m1 - row) : (int)((m1 - row + panels - panel - 1) / (panels - panel));
+}
+
+/* The panel that begins at `row` and PACKED_AT_ONCE - 1 behind it. */
+static void TREK_R(pack_panels)(const trek_gemm *g, T *to, int64_t row, int64_t m1, int64_t panel, int64_t panels, int64_t p0,
+                                int64_t depth)
+{
+    const T *a = (const T *)g->a + row * g->a_row + p0 * g->a_col;
+    T *place[PACKED_AT_ONCE];
+    int rows[PACKED_AT_ONCE], count = 0;
+    for (; count < PACKED_AT_ONCE && panel + count < panels; row += rows[count++]) {
+        rows[count] = TREK_R(panel_rows)(row, m1, panel + count, panels);
+        place[count] = count > 0 ? place[count - 1] + rows[count - 1] * depth : to;
+    }
+    if (g->a_row == 1 && count == PACKED_AT_ONCE)
+        TREK_R(pack_side_by_side)((TILE_ROWS + W - 1) / W, place, rows, a, g->a_col, depth);
+    else
+        for (int q = 0; q < count; a += rows[q++] * g->a_row)
+            TREK_R(pack)(place[q], rows[q], rows[q], rows[q], a, g->a_row, g->a_col, depth);
+}
+
+/* Columns [j0, j1) of B, k in [p0, p0 + depth). */
+static void TREK_R(pack_columns)(const trek_gemm *g, T *to, int64_t j0, int64_t j1, int64_t p0, int64_t depth)
+{
+    const T *b = (const T *)g->b + p0 * g->b_row + j0 * g->b_col;
+    int64_t cols = j1 - j0, col = 0;
+    if (g->b_col == 1)
+        for (; col + PACKED_AT_ONCE * TILE_COLS <= cols; col += PACKED_AT_ONCE * TILE_COLS) {
+            T *place[PACKED_AT_ONCE];
+            int wide[PACKED_AT_ONCE];
+            for (int q = 0; q < PACKED_AT_ONCE; q++)
+                wide[q] = TILE_COLS, place[q] = to + (col + q * TILE_COLS) * depth;
+            TREK_R(pack_side_by_side)(TILE_VECTORS, place, wide, b + col, g->b_row, depth);
+        }
+    for (; col < cols; col += TILE_COLS)
+        TREK_R(pack)(to + col * depth, TILE_COLS, cols - col < TILE_COLS ? (int)(cols - col) : TILE_COLS, TILE_COLS,
+                     b + col * g->b_col, g->b_col, g->b_row, depth);
+}
+
 /* Rows [m0, m1) times one block of B: columns [j0, j1), k in [p0, p0 + depth). */
 static void TREK_R(block)(const TREK_R(gemm_plan) *plan, int64_t m0, int64_t m1, int64_t j0, int64_t j1, int64_t p0,
                           int64_t depth, const T *packed_b, T *packed_a, bool a_is_packed)
@@ -86,16 +128,16 @@ static void TREK_R(block)(const TREK_R(gemm_plan) *plan, int64_t m0, int64_t m1,
     const trek_gemm *g = plan->g;
     int64_t panels = (m1 - m0 + TILE_ROWS - 1) / TILE_ROWS, row = m0;
     TREK_R(tile_call) t = { .k = depth, .add = g->accumulate || p0 > 0 };
-    for (int64_t panel = 0; panel < panels; panel++) { /* of heights as even as can be */
-        int rows = panels == 1 ? (int)(m1 - m0) : (int)((m1 - row + panels - panel - 1) / (panels - panel));
+    for (int64_t panel = 0; panel < panels; panel++) {
+        int rows = TREK_R(panel_rows)(row, m1, panel, panels);
         const T *a = (const T *)g->a + row * g->a_row + p0 * g->a_col;
         t.a = (const T *)(const void *)a;
         t.a_row = g->a_row;
         t.a_col = g->a_col;
         if (plan->pack_a) {
             T *to = packed_a + (row - m0) * depth;
-            if (!a_is_packed)
-                TREK_R(pack)(to, rows, rows, rows, a, g->a_row, g->a_col, depth);
+            if (!a_is_packed && panel % PACKED_AT_ONCE == 0)
+                TREK_R(pack_panels)(g, to, row, m1, panel, panels, p0, depth);
             t.a = to;
             t.a_row = 1;
             t.a_col = rows;
@@ -126,11 +168,7 @@ static void TREK_R(part)(const TREK_R(gemm_plan) *plan, int64_t m0, int64_t m1, 
         for (int64_t j0 = n0; j0 < n1; j0 += plan->cols) {
             int64_t j1 = n1 - j0 < plan->cols ? n1 : j0 + plan->cols;
             if (plan->pack_b)
-                for (int64_t col = j0; col < j1; col += TILE_COLS) {
-                    const T *b = (const T *)g->b + p0 * g->b_row + col * g->b_col;
-                    int cols = j1 - col < TILE_COLS ? (int)(j1 - col) : TILE_COLS;
-                    TREK_R(pack)(packed_b + (col - j0) * depth, TILE_COLS, cols, TILE_COLS, b, g->b_col, g->b_row, depth);
-                }
+                TREK_R(pack_columns)(g, packed_b, j0, j1, p0, depth);
             TREK_R(block)(plan, m0, m1, j0, j1, p0, depth, packed_b, packed_a, j0 > n0);
         }
         p0 += depth;
@@ -267,6 +305,13 @@ static trek_status TREK_R(gemm_tiled)(const trek_gemm *g)
     return TREK_OK;
 }
 
+/* The epilogue of what a BLAS has summed. */
+static void TREK_R(finish)(const trek_gemm *g, int64_t row, int64_t col, int64_t rows, int64_t cols)
+{
+    int64_t place = row * g->c_row + col;
+    TREK_R(epilogue)(g, row, col, (int)rows, (int)cols, (T *)g->c + place, g->c_row, g->pre ? (T *)g->pre + place : NULL);
+}
+
 static trek_status TREK_R(gemm)(const trek_gemm *g)
 {
     if (g->m == 0 || g->n == 0)
@@ -276,6 +321,8 @@ static trek_status TREK_R(gemm)(const trek_gemm *g)
         if (status != TREK_ERR_UNSUPPORTED)
             return status;
     }
+    if (TREK_R(outer_suits)(g))
+        return TREK_R(outer)(g);
     if (g->m * g->n * g->k <= 65536 && g->b_col == 1 && g->c_col == 1) {
         TREK_R(gemm_plan) plan; /* small and nothing to pack: of the plan only g and the flags are read */
         plan.g = g;
@@ -284,6 +331,9 @@ static trek_status TREK_R(gemm)(const trek_gemm *g)
         return TREK_OK;
     }
     trek_gemm s = TREK_R(swapped)(g);
+    bool finish = g->bias || g->activation || g->pre;
+    if (trek_blas_gemm(g->c_col == 1 ? g : &s, sizeof(T) == 4 ? TREK_F32 : TREK_F64, finish ? TREK_R(finish) : NULL))
+        return TREK_OK;
     if (TREK_R(few_suits)(g) || TREK_R(few_suits)(&s))
         return TREK_R(few)(TREK_R(few_suits)(g) ? g : &s);
     bool swap = TREK_R(gemm_cost)(&s) < TREK_R(gemm_cost)(g);
@@ -301,11 +351,7 @@ static void TREK_R(pack_b)(const trek_gemm *g, T *to)
     TREK_R(plan_packing)(&plan);
     for (int64_t p0 = 0; p0 < g->k; p0 += plan.depth) {
         int64_t depth = g->k - p0 < plan.depth ? g->k - p0 : plan.depth;
-        for (int64_t col = 0; col < g->n; col += TILE_COLS) {
-            int cols = g->n - col < TILE_COLS ? (int)(g->n - col) : TILE_COLS;
-            TREK_R(pack)(to + p0 * TREK_R(packed_cols)(g->n) + col * depth, TILE_COLS, cols, TILE_COLS,
-                         (const T *)g->b + p0 * g->b_row + col * g->b_col, g->b_col, g->b_row, depth);
-        }
+        TREK_R(pack_columns)(g, to + p0 * TREK_R(packed_cols)(g->n), 0, g->n, p0, depth);
     }
 }
 
@@ -330,4 +376,5 @@ static void TREK_R(gemm_packed)(const trek_gemm *g, const T *packed, T *workspac
 #undef TILE_ROWS
 #undef TILE_VECTORS
 #undef AHEAD
+#undef PACKED_AT_ONCE
 #undef TILE_COLS

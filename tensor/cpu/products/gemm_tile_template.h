@@ -169,3 +169,28 @@ static void TREK_R(pack)(T *to, int64_t to_row, int lanes, int fill, const T *fr
                 to[p * to_row + l] = l < lanes ? from[l * lane + p * step] : 0;
     }
 }
+
+#define PACKED_AT_ONCE 4
+
+/* Panels (or tiles) that lie side by side in rows of `from`: to[q][p * lanes[q] + l], up to `vectors` vectors wide. A row is
+ * read in one go: rows lie far apart, often in as many pages of memory. */
+TREK_INLINE void TREK_R(pack_side_by_side)(const int vectors, T *const *to, const int *lanes, const T *from, int64_t step,
+                                           int64_t k)
+{
+    trek_lanes part[PACKED_AT_ONCE][2];
+    const T *at[PACKED_AT_ONCE];
+    for (int q = 0; q < PACKED_AT_ONCE; q++) {
+        at[q] = q > 0 ? at[q - 1] + lanes[q - 1] : from;
+        part[q][0] = TREK_R(lanes)(lanes[q] < W ? lanes[q] : W);
+        part[q][1] = TREK_R(lanes)(lanes[q] > W ? lanes[q] - W : 0);
+    }
+    for (int64_t p = 0; p < k; p++) {
+#pragma GCC unroll 4
+        for (int q = 0; q < PACKED_AT_ONCE; q++) {
+#pragma GCC unroll 2
+            for (int v = 0; v < vectors; v++)
+                TREK_R(store_part)(to[q] + p * lanes[q] + v * W, part[q][v],
+                                   TREK_R(load_part)(at[q] + p * step + v * W, part[q][v]));
+        }
+    }
+}

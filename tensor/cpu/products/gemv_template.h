@@ -28,8 +28,12 @@ typedef struct TREK_R(gemv_call) {
     bool add;
 } TREK_R(gemv_call);
 
+/* Whether the matrix comes from memory: asked for ahead, since the machine's own prefetching ends with each page. In caches
+ * the asking would cost more than it gains. */
+static bool TREK_R(lies_far)(const TREK_R(gemv_call) *v) { return v->n * v->k * (int64_t)sizeof(T) >= (int64_t)8 << 20; }
+
 /* `rows` dot products with x side by side; each adds up in the same order as alone. */
-TREK_INLINE void TREK_R(dots)(const int rows, const T *matrix, int64_t row, const T *x, int64_t k, T *y, bool add)
+TREK_INLINE void TREK_R(dots)(const int rows, const bool far, const T *matrix, int64_t row, const T *x, int64_t k, T *y, bool add)
 {
     V sum[8];
     int64_t p = 0;
@@ -39,8 +43,11 @@ TREK_INLINE void TREK_R(dots)(const int rows, const T *matrix, int64_t row, cons
     for (; p + W <= k; p += W) {
         V value = TREK_R(load)(x + p);
 #pragma GCC unroll 8
-        for (int i = 0; i < rows; i++)
+        for (int i = 0; i < rows; i++) {
+            if (far)
+                __builtin_prefetch(matrix + (i + rows) * row + p);
             sum[i] = TREK_R(fma)(TREK_R(load)(matrix + i * row + p), value, sum[i]);
+        }
     }
     if (p < k) {
         trek_lanes rest = TREK_R(lanes)((int)(k - p));
@@ -59,36 +66,106 @@ TREK_INLINE void TREK_R(dots)(const int rows, const T *matrix, int64_t row, cons
 static void TREK_R(gemv_by_rows)(const TREK_R(gemv_call) *v, int64_t begin, int64_t end)
 {
     int64_t i = begin;
+    for (; i + 8 <= end && TREK_R(lies_far)(v); i += 8)
+        TREK_R(dots)(8, true, v->matrix + i * v->row, v->row, v->x, v->k, v->y + i, v->add);
     for (; i + 8 <= end; i += 8)
-        TREK_R(dots)(8, v->matrix + i * v->row, v->row, v->x, v->k, v->y + i, v->add);
+        TREK_R(dots)(8, false, v->matrix + i * v->row, v->row, v->x, v->k, v->y + i, v->add);
     for (; i < end; i++)
-        TREK_R(dots)(1, v->matrix + i * v->row, v->row, v->x, v->k, v->y + i, v->add);
+        TREK_R(dots)(1, false, v->matrix + i * v->row, v->row, v->x, v->k, v->y + i, v->add);
 }
 
-/* The matrix's columns are contiguous: x[p] times column p is added to y, four columns at a time. */
+#define COLUMNS_AT_ONCE 8
+
+/* `count` columns, from p on, times their elements of x are added to y, one after the other. */
+TREK_INLINE void TREK_R(add_columns)(const int count, const bool far, const TREK_R(gemv_call) *v, int64_t begin, int64_t end,
+                                     int64_t p)
+{
+    const T *matrix = v->matrix + p * v->col;
+    V x[COLUMNS_AT_ONCE];
+#pragma GCC unroll 8
+    for (int c = 0; c < count; c++)
+        x[c] = TREK_R(spread)(v->x[p + c]);
+    for (int64_t i = begin; i < end; i += W) {
+        trek_lanes lanes = TREK_R(lanes)(end - i < W ? (int)(end - i) : W);
+        V sum = TREK_R(load_part)(v->y + i, lanes);
+#pragma GCC unroll 8
+        for (int c = 0; c < count; c++) {
+            if (far)
+                __builtin_prefetch(matrix + (c + count) * v->col + i);
+            sum = TREK_R(fma)(TREK_R(load_part)(matrix + c * v->col + i, lanes), x[c], sum);
+        }
+        TREK_R(store_part)(v->y + i, lanes, sum);
+    }
+}
+
+/* The matrix's columns are contiguous. */
 static void TREK_R(gemv_by_columns)(const TREK_R(gemv_call) *v, int64_t begin, int64_t end)
 {
-    T *y = v->y + begin;
-    const T *matrix = v->matrix + begin;
-    int64_t n = end - begin, p = 0;
+    int64_t p = 0;
     if (!v->add)
-        memset(y, 0, (size_t)n * sizeof(T));
-    for (; p < v->k; p += 4) {
-        int count = v->k - p < 4 ? (int)(v->k - p) : 4;
-        const T *column[4];
-        V x[4];
-        for (int c = 0; c < 4; c++) {
-            column[c] = matrix + (p + (c < count ? c : 0)) * v->col;
-            x[c] = TREK_R(spread)(c < count ? v->x[p + c] : 0);
-        }
-        for (int64_t i = 0; i < n; i += W) {
-            trek_lanes lanes = TREK_R(lanes)(n - i < W ? (int)(n - i) : W);
-            V sum = TREK_R(load_part)(y + i, lanes);
-            for (int c = 0; c < count; c++)
-                sum = TREK_R(fma)(TREK_R(load_part)(column[c] + i, lanes), x[c], sum);
-            TREK_R(store_part)(y + i, lanes, sum);
+        memset(v->y + begin, 0, (size_t)(end - begin) * sizeof(T));
+    for (; p + COLUMNS_AT_ONCE <= v->k && TREK_R(lies_far)(v); p += COLUMNS_AT_ONCE)
+        TREK_R(add_columns)(COLUMNS_AT_ONCE, true, v, begin, end, p);
+    for (; p + COLUMNS_AT_ONCE <= v->k; p += COLUMNS_AT_ONCE)
+        TREK_R(add_columns)(COLUMNS_AT_ONCE, false, v, begin, end, p);
+    for (; p < v->k; p++)
+        TREK_R(add_columns)(1, false, v, begin, end, p);
+}
+
+/* A whole, aligned vector past the caches. */
+TREK_INLINE void TREK_R(store_past)(T *p, V v)
+{
+#if defined(__AVX512F__)
+    _mm512_stream_ps((float *)(void *)p, (__m512)v);
+#elif defined(__AVX2__)
+    _mm256_stream_ps((float *)(void *)p, (__m256)v);
+#elif defined(__SSE2__)
+    _mm_stream_ps((float *)(void *)p, (__m128)v);
+#else
+    TREK_R(store)(p, v);
+#endif
+}
+
+/* A C that is larger than caches is not fetched before it is written. */
+static bool TREK_R(writes_past)(const trek_gemm *g)
+{
+    bool aligned = ((uintptr_t)g->c | (uintptr_t)(g->c_row * (int64_t)sizeof(T))) % TREK_VECTOR_BYTES == 0;
+    return aligned && !g->accumulate && g->m * g->n * (int64_t)sizeof(T) >= (int64_t)32 << 20;
+}
+
+/* Rows of C for k = 1: a column times a row. */
+static void TREK_R(outer_rows)(void *arg, int64_t begin, int64_t end)
+{
+    const trek_gemm *g = arg;
+    const T *b = g->b;
+    const bool past = TREK_R(writes_past)(g);
+    for (int64_t i = begin; i < end; i++) {
+        V x = TREK_R(spread)(((const T *)g->a)[i * g->a_row]);
+        T *c = (T *)g->c + i * g->c_row;
+        int64_t j = 0;
+        for (; past && j + W <= g->n; j += W)
+            TREK_R(store_past)(c + j, TREK_R(fma)(x, TREK_R(load)(b + j), (V){ 0 }));
+        for (; j < g->n; j += W) {
+            trek_lanes lanes = TREK_R(lanes)(g->n - j < W ? (int)(g->n - j) : W);
+            V product = TREK_R(fma)(x, TREK_R(load_part)(b + j, lanes), (V){ 0 });
+            TREK_R(store_part)(c + j, lanes, g->accumulate ? TREK_R(load_part)(c + j, lanes) + product : product);
         }
     }
+#if defined(__SSE2__)
+    _mm_sfence();
+#endif
+}
+
+static bool TREK_R(outer_suits)(const trek_gemm *g)
+{
+    return g->k == 1 && g->b_col == 1 && g->c_col == 1 && g->m * g->n > 16384 && !g->bias && !g->activation && !g->pre;
+}
+
+static trek_status TREK_R(outer)(const trek_gemm *g)
+{
+    trek_gemm call = *g;
+    trek_parallel(g->m, 16384 / g->n + 1, TREK_R(outer_rows), &call);
+    return TREK_OK;
 }
 
 static void TREK_R(gemv_range)(void *arg, int64_t begin, int64_t end)
@@ -252,3 +329,4 @@ static trek_status TREK_R(few)(const trek_gemm *g)
 }
 #undef FEW_ROWS
 #undef FEW_COLS
+#undef COLUMNS_AT_ONCE

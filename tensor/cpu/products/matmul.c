@@ -99,7 +99,7 @@ static trek_status linear(const trek_op_call *call)
     bool contiguous = true;
     for (int k = 0; k < call->n_outputs; k++)
         contiguous = contiguous && (!call->outputs[k] || call->outputs[k]->contiguous);
-    return contiguous ? linear_contiguous(call) : trek_cpu_run_dense(call, 0, linear_contiguous);
+    return contiguous ? linear_contiguous(call) : trek_cpu_run_dense(call, 0, 0, linear_contiguous);
 }
 
 /* -- matmul -- */

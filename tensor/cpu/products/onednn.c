@@ -123,9 +123,12 @@ static bool run_slice(conv_job *job, dnnl_stream_t stream, const conv_entry *e, 
 static void slice_data(const conv_job *job, int64_t i, void **data)
 {
     const trek_conv *c = job->c;
-    int64_t x_image = c->channels * c->height * c->width * 4, y_plane = c->out_h * c->out_w * 4;
-    int64_t filter = c->channels * c->kernel_h * c->kernel_w * 4, first = i * job->slice;
-    int64_t x = job->by_filters ? 0 : first * x_image, y = first * y_plane * (job->by_filters ? 1 : c->filters);
+    int64_t operand = (int64_t)trek_dtype_size(c->dtype), result = (int64_t)trek_dtype_size(c->result), first = i * job->slice;
+    int64_t x = (job->by_filters ? 0 : first * c->channels * c->height * c->width) *
+                (job->pass == TREK_ONEDNN_INPUT_GRAD ? result : operand);
+    int64_t y = first * c->out_h * c->out_w * (job->by_filters ? 1 : c->filters) *
+                (job->pass == TREK_ONEDNN_FORWARD ? result : operand);
+    int64_t filter = c->channels * c->kernel_h * c->kernel_w * result;
     data[1] = job->weight;
     if (job->pass == TREK_ONEDNN_FORWARD)
         data[0] = (void *)(job->first + x), data[2] = job->result + y;
@@ -199,7 +202,7 @@ static bool winograd_suits(const trek_conv *c, trek_onednn_pass pass, int64_t im
 {
     bool shape = c->kernel_h == 3 && c->kernel_w == 3 && c->stride_h == 1 && c->stride_w == 1 && c->dilation_h == 1 &&
                  c->dilation_w == 1 && c->pad_h <= 1 && c->pad_w <= 1;
-    if (!shape || c->channels < 32 || c->filters < 32 || c->channels % 16 || c->filters % 16)
+    if (!shape || c->dtype != TREK_F32 || c->channels < 32 || c->filters < 32 || c->channels % 16 || c->filters % 16)
         return false;
     double places = (double)(images * c->out_h * c->out_w),
         tiles = (double)(images * ((c->out_h + 3) / 4) * ((c->out_w + 3) / 4));
@@ -221,7 +224,7 @@ static void choose_slices(conv_job *job, bool winograd)
         job->slice = job->by_filters ? (c->filters / 4 + 15) / 16 * 16 : quarter;
     } else {
         enough = enough < quarter ? enough : quarter;
-        job->slice = job->winograd && enough > sixteenth ? enough : sixteenth;
+        job->slice = job->winograd && enough > sixteenth ? enough : weights > 1 << 17 ? (c->images + 7) / 8 : sixteenth;
     }
 }
 
@@ -229,12 +232,16 @@ static bool direct_suits(const trek_conv *c, trek_onednn_pass pass)
 {
     if (c->stride_h > 1 || c->stride_w > 1)
         return c->channels >= 16 || pass != TREK_ONEDNN_INPUT_GRAD;
+    if (c->dtype == TREK_BF16)
+        return c->channels >= 16;
     return c->channels >= (pass == TREK_ONEDNN_WEIGHT_GRAD ? 32 : 48);
 }
 
 bool trek_onednn_conv_suits(const trek_conv *c, trek_onednn_pass pass)
 {
-    if (c->dtype != TREK_F32 || c->groups != 1 || c->filters < 16)
+    /* a kernel that lies wholly in the padding somewhere: of bf16, oneDNN 2.6 reads pixels there */
+    bool outside = c->pad_h > (c->kernel_h - 1) * c->dilation_h || c->pad_w > (c->kernel_w - 1) * c->dilation_w;
+    if (c->dtype == TREK_F64 || outside || c->groups != 1 || c->filters < 16)
         return false;
     double work = (double)c->images * (double)c->filters * (double)(c->channels * c->kernel_h * c->kernel_w) *
                   (double)(c->out_h * c->out_w);
@@ -250,19 +257,18 @@ static trek_status run_job(conv_job *job)
     int64_t count = c->filters * c->channels * c->kernel_h * c->kernel_w;
     int64_t slices = ((job->by_filters ? c->filters : c->images) + job->slice - 1) / job->slice;
     bool was_clean = trek_error_status() == TREK_OK;
-    void *weight = NULL;
+    void *weight = NULL, *partials = NULL;
     bool sum = job->pass == TREK_ONEDNN_WEIGHT_GRAD && slices > 1 && !job->by_filters;
     bool fine = find_entries(job) && prepare_weight(job, &weight);
-    job->partials = job->result;
-    if (fine && sum && !(job->partials = trek_block_alloc((size_t)(slices * count) * 4)))
-        fine = false;
+    if (fine && sum)
+        fine = (partials = trek_block_alloc((size_t)(slices * count) * 4)) != NULL;
+    job->partials = sum ? partials : job->result;
     if (fine)
         trek_parallel(slices, 1, run_slices, job);
     fine = fine && !job->failed && !job->not_finite;
     if (fine && sum)
         trek_conv_sum_partials(TREK_F32, job->result, job->partials, slices, count);
-    if (sum)
-        trek_block_free(job->partials);
+    trek_block_free(partials);
     trek_block_free(weight);
     if (!fine && was_clean)
         trek_error_clear(); /* another way may need less memory */

@@ -12,9 +12,9 @@ typedef enum trek_onednn_pass { TREK_ONEDNN_FORWARD, TREK_ONEDNN_INPUT_GRAD, TRE
 
 #if defined(TREK_HAVE_ONEDNN) && DNNL_VERSION_MAJOR == 2 /* 3 has no operation descriptors */
 #define TREK_ONEDNN_CONV 1
-/* f32, many channels, much work. Cheap; touches nothing of oneDNN. */
+/* f32, and bf16, for CPUs that multiply pairs of it fast; many channels, much work. Cheap; touches nothing of oneDNN. */
 bool trek_onednn_conv_suits(const trek_conv *c, trek_onednn_pass pass);
-/* first, second -> result: x, weight -> y; dy, weight -> dx; dy, x -> dweight.
+/* first, second -> result: x, weight -> y; dy, weight -> dx; dy, x -> dweight; a bias is of f32.
  * UNSUPPORTED, without an error set, where oneDNN cannot: take another way. */
 trek_status trek_onednn_conv(const trek_conv *c, trek_onednn_pass pass, const void *first, const void *second, const void *bias,
                              void *result);

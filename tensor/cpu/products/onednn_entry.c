@@ -13,23 +13,33 @@ static conv_entry table[TABLE_LIMIT]; /* static: it would count as in use when t
 static int table_count;
 dnnl_engine_t trek_onednn_engine;
 
-static bool describe(dnnl_memory_desc_t *desc, dnnl_format_tag_t tag, int64_t a, int64_t b, int64_t c, int64_t d)
+static dnnl_data_type_t type_of(trek_dtype dtype) { return dtype == TREK_BF16 ? dnnl_bf16 : dnnl_f32; }
+
+static bool describe(dnnl_memory_desc_t *desc, trek_dtype dtype, dnnl_format_tag_t tag, int64_t a, int64_t b, int64_t c,
+                     int64_t d)
 {
     const dnnl_dims_t dims = { a, b, c, d };
-    return dnnl_memory_desc_init_by_tag(desc, 4, dims, dnnl_f32, tag) == dnnl_success;
+    return dnnl_memory_desc_init_by_tag(desc, 4, dims, type_of(dtype), tag) == dnnl_success;
 }
 
 /* Some channels of a plain array that has `all` of them. */
-static bool describe_part(dnnl_memory_desc_t *desc, int64_t images, int64_t channels, int64_t all, int64_t height, int64_t width)
+static bool describe_part(dnnl_memory_desc_t *desc, trek_dtype dtype, int64_t images, int64_t channels, int64_t all,
+                          int64_t height, int64_t width)
 {
     const dnnl_dims_t dims = { images, channels, height, width }, strides = { all * height * width, height * width, width, 1 };
-    return dnnl_memory_desc_init_by_strides(desc, 4, dims, dnnl_f32, strides) == dnnl_success;
+    return dnnl_memory_desc_init_by_strides(desc, 4, dims, type_of(dtype), strides) == dnnl_success;
 }
 
-/* The operation of a pass over descriptors of x, weight, bias and y. */
-static bool describe_conv(const conv_entry *e, dnnl_prop_kind_t kind, const dnnl_memory_desc_t *x, const dnnl_memory_desc_t *w,
-                          const dnnl_memory_desc_t *bias, const dnnl_memory_desc_t *y, dnnl_convolution_desc_t *desc)
+/* x, weight and y, which the passes differ in. */
+enum { ARRAY_X, ARRAY_WEIGHT, ARRAY_Y, ARRAYS };
+static const int result_of[3] = { [TREK_ONEDNN_FORWARD] = ARRAY_Y, [TREK_ONEDNN_INPUT_GRAD] = ARRAY_X,
+                                  [TREK_ONEDNN_WEIGHT_GRAD] = ARRAY_WEIGHT };
+
+/* The operation of a pass over descriptors of x, weight and y, and of a bias. */
+static bool describe_conv(const conv_entry *e, dnnl_prop_kind_t kind, const dnnl_memory_desc_t *array,
+                          const dnnl_memory_desc_t *bias, dnnl_convolution_desc_t *desc)
 {
+    const dnnl_memory_desc_t *x = &array[ARRAY_X], *w = &array[ARRAY_WEIGHT], *y = &array[ARRAY_Y];
     const trek_conv *c = &e->key;
     const dnnl_dims_t strides = { c->stride_h, c->stride_w }, dilations = { c->dilation_h - 1, c->dilation_w - 1 };
     const dnnl_dims_t before = { c->pad_h, c->pad_w };
@@ -78,32 +88,52 @@ static bool finish_entry(conv_entry *e, dnnl_primitive_desc_t pd)
     return fine;
 }
 
+static trek_dtype dtype_of(const trek_conv *c, int array, int result) { return array == result ? c->result : c->dtype; }
+
+/* In layouts that are left to the primitive. */
+static bool describe_open(const trek_conv *c, int result, dnnl_memory_desc_t *to)
+{
+    const dnnl_format_tag_t any = dnnl_format_tag_any;
+    return describe(&to[ARRAY_X], dtype_of(c, ARRAY_X, result), any, c->images, c->channels, c->height, c->width) &&
+           describe(&to[ARRAY_WEIGHT], dtype_of(c, ARRAY_WEIGHT, result), any, c->filters, c->channels, c->kernel_h,
+                    c->kernel_w) &&
+           describe(&to[ARRAY_Y], dtype_of(c, ARRAY_Y, result), any, c->images, c->filters, c->out_h, c->out_w);
+}
+
+static bool describe_plain(conv_entry *e)
+{
+    static const int sides[3][SIDES] = { { ARRAY_X, ARRAY_WEIGHT, ARRAY_Y }, { ARRAY_Y, ARRAY_WEIGHT, ARRAY_X },
+                                         { ARRAY_Y, ARRAY_X, ARRAY_WEIGHT } };
+    const trek_conv *c = &e->key;
+    const int result = result_of[e->pass];
+    dnnl_memory_desc_t plain[ARRAYS];
+    if (!describe(&plain[ARRAY_X], dtype_of(c, ARRAY_X, result), dnnl_nchw, c->images, c->channels, c->height, c->width) ||
+        !describe(&plain[ARRAY_WEIGHT], dtype_of(c, ARRAY_WEIGHT, result), dnnl_oihw, c->filters, c->channels, c->kernel_h,
+                  c->kernel_w) ||
+        !describe_part(&plain[ARRAY_Y], dtype_of(c, ARRAY_Y, result), c->images, c->filters, e->y_filters, c->out_h, c->out_w))
+        return false;
+    for (int k = 0; k < SIDES; k++)
+        e->side[k].plain = plain[sides[e->pass][k]];
+    return true;
+}
+
 static bool make_entry(conv_entry *e)
 {
-    const trek_conv *c = &e->key;
-    dnnl_memory_desc_t x, w, y, plain_x, plain_w, plain_y;
-    const dnnl_dims_t bias_dims = { c->filters };
-    bool fine = describe(&x, dnnl_format_tag_any, c->images, c->channels, c->height, c->width) &&
-                describe(&w, dnnl_format_tag_any, c->filters, c->channels, c->kernel_h, c->kernel_w) &&
-                describe(&y, dnnl_format_tag_any, c->images, c->filters, c->out_h, c->out_w) &&
-                describe(&plain_x, dnnl_nchw, c->images, c->channels, c->height, c->width) &&
-                describe(&plain_w, dnnl_oihw, c->filters, c->channels, c->kernel_h, c->kernel_w) &&
-                describe_part(&plain_y, c->images, c->filters, e->y_filters, c->out_h, c->out_w) &&
-                dnnl_memory_desc_init_by_tag(&e->bias_desc, 1, bias_dims, dnnl_f32, dnnl_x) == dnnl_success;
-    const dnnl_memory_desc_t *plain[3][SIDES] = { { &plain_x, &plain_w, &plain_y }, { &plain_y, &plain_w, &plain_x },
-                                                  { &plain_y, &plain_x, &plain_w } };
-    for (int k = 0; fine && k < SIDES; k++)
-        e->side[k].plain = *plain[e->pass][k];
+    const bool is_forward = e->pass == TREK_ONEDNN_FORWARD;
+    const dnnl_dims_t bias_dims = { e->key.filters };
+    dnnl_memory_desc_t ahead[ARRAYS], open[ARRAYS]; /* of the forward pass, which the others want to see, and of this one */
     dnnl_convolution_desc_t forward, desc;
     dnnl_primitive_attr_t attr = NULL;
     dnnl_primitive_desc_t hint = NULL, pd = NULL;
-    bool is_forward = e->pass == TREK_ONEDNN_FORWARD;
-    fine = fine && describe_conv(e, dnnl_forward_training, &x, &w, e->bias ? &e->bias_desc : NULL, &y, &forward) &&
-           dnnl_primitive_attr_create(&attr) == dnnl_success &&
-           dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user) == dnnl_success &&
-           dnnl_primitive_desc_create(&hint, &forward, attr, trek_onednn_engine, NULL) == dnnl_success;
+    bool fine = describe_plain(e) && describe_open(&e->key, is_forward ? ARRAY_Y : ARRAYS, ahead) &&
+                describe_open(&e->key, result_of[e->pass], open) &&
+                dnnl_memory_desc_init_by_tag(&e->bias_desc, 1, bias_dims, dnnl_f32, dnnl_x) == dnnl_success &&
+                describe_conv(e, dnnl_forward_training, ahead, e->bias ? &e->bias_desc : NULL, &forward) &&
+                dnnl_primitive_attr_create(&attr) == dnnl_success &&
+                dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user) == dnnl_success &&
+                dnnl_primitive_desc_create(&hint, &forward, attr, trek_onednn_engine, NULL) == dnnl_success;
     if (fine && !is_forward)
-        fine = describe_conv(e, e->pass == TREK_ONEDNN_INPUT_GRAD ? dnnl_backward_data : dnnl_backward_weights, &x, &w, NULL, &y,
+        fine = describe_conv(e, e->pass == TREK_ONEDNN_INPUT_GRAD ? dnnl_backward_data : dnnl_backward_weights, open, NULL,
                              &desc) &&
                dnnl_primitive_desc_create(&pd, &desc, attr, trek_onednn_engine, hint) == dnnl_success;
     fine = fine && finish_entry(e, is_forward ? hint : pd);

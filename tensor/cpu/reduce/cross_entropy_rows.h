@@ -4,6 +4,7 @@
 #define TREK_TENSOR_CPU_REDUCE_CROSS_ENTROPY_ROWS_H
 
 #include "tensor/cpu/dense.h"
+#include "tensor/cpu/elementwise/vector_library.h"
 #include "tensor/cpu/vector_math.h"
 
 typedef struct loss_job {
@@ -31,12 +32,8 @@ TREK_INLINE V exponential_f32(V x) { return trek_exp_wide(x); }
 #undef TREK_REAL
 #define TREK_REAL f64
 #include "tensor/cpu/vector.h"
-TREK_INLINE V exponential_f64(V x)
-{
-    for (int l = 0; l < W; l++)
-        x[l] = exp(x[l]);
-    return x;
-}
+TREK_LIBRARY(exp, f64, exp)
+TREK_INLINE V exponential_f64(V x) { return (V)trek_exp_f64_library((trek_wide64)x); }
 #include "tensor/cpu/reduce/cross_entropy_template.h"
 #undef TREK_REAL
 

@@ -3,7 +3,7 @@
  * 16-bit inputs the loss is f32: it is summed next. */
 #include <math.h>
 
-#include "tensor/cpu/elementwise/elementwise.h"
+#include "tensor/cpu/elementwise/vector_library.h"
 #include "tensor/cpu/vector_math.h"
 
 #define SIGN(x) ((0 < (x)) - ((x) < 0))
@@ -15,7 +15,14 @@ static inline trek_wide logistic_loss_of_wide(trek_wide x, trek_wide y)
     return x * (trek_choose_wide(zero, x, one, zero) - y) +
            trek_log1p_wide(trek_exp_negative_wide(trek_choose_wide(x, zero, x, -x)));
 }
-static inline double logistic_loss_of_f64(double x, double y) { return x * ((x > 0) - y) + log1p(exp(-fabs(x))); }
+TREK_LIBRARY(exp, f64, exp)
+TREK_LIBRARY(log1p, f64, log1p)
+static inline trek_wide64 logistic_loss_of_wide64(trek_wide64 x, trek_wide64 y)
+{
+    const trek_wide64 one = (trek_wide64){ 0 } + 1;
+    trek_wide64 step = (trek_wide64)((trek_wide64_int)one & (x > 0)), size = (trek_wide64)((trek_wide64_int)x & INT64_MAX);
+    return x * (step - y) + trek_log1p_f64_library(trek_exp_f64_library(-size));
+}
 
 /* sigmoid(x) - y, from sigmoid(-|x|), which has all its digits */
 static inline trek_wide logistic_slope_of_wide(trek_wide x, trek_wide y)
@@ -28,6 +35,18 @@ static inline double logistic_slope_of_f64(double x, double y)
 {
     double e = exp(-fabs(x)), tail = e / (1 + e);
     return x > 0 ? (1 - y) - tail : tail - y;
+}
+
+/* NaN stays. */
+static inline trek_wide binary_loss_of_wide(trek_wide x, trek_wide y)
+{
+    const trek_wide one = trek_spread_wide(1.0f);
+    return (y - one) * trek_at_least_wide(trek_log1p_wide(-x), -100.0f) - y * trek_at_least_wide(trek_log_wide(x), -100.0f);
+}
+static inline double binary_loss_of_f64(double x, double y)
+{
+    double is = log(x), is_not = log1p(-x);
+    return (y - 1) * (is_not < -100 ? -100 : is_not) - y * (is < -100 ? -100 : is);
 }
 
 static inline float smooth_loss_of_f32(float d, float beta)
@@ -50,7 +69,9 @@ TREK_BINARY_ROW(absolute_loss, f64, f64, fabs(x - y))
 TREK_BINARY_ROW(smooth_loss, f32, f32, smooth_loss_of_f32(x - y, s))
 TREK_BINARY_ROW(smooth_loss, f64, f64, smooth_loss_of_f64(x - y, s))
 TREK_BINARY_WIDE_ROW(logistic_loss, logistic_loss_of_wide(x, y))
-TREK_BINARY_ROW(logistic_loss, f64, f64, logistic_loss_of_f64(x, y))
+TREK_BINARY_LIBRARY_ROW(logistic_loss, f64, logistic_loss_of_wide64(x, y))
+TREK_BINARY_WIDE_ROW(binary_loss, binary_loss_of_wide(x, y))
+TREK_BINARY_ROW(binary_loss, f64, f64, binary_loss_of_f64(x, y))
 
 /* --- its slope: the gradient g, x, target y --- */
 
@@ -73,6 +94,8 @@ SLOPE_ROW(absolute_slope, f32, float, g *(float)SIGN(d))
 SLOPE_ROW(absolute_slope, f64, double, g *(double)SIGN(d))
 SLOPE_ROW(smooth_slope, f32, float, g *(fabsf(d) >= s ? (float)SIGN(d) : d / s))
 SLOPE_ROW(smooth_slope, f64, double, g *(fabs(d) >= s ? (double)SIGN(d) : d / s))
+SLOPE_ROW(binary_slope, f32, float, g *d / ((1 - x) * x < 1e-12f ? 1e-12f : (1 - x) * x))
+SLOPE_ROW(binary_slope, f64, double, g *d / ((1 - x) * x < 1e-12 ? 1e-12 : (1 - x) * x))
 SLOPE_ROW(logistic_slope, f64, double, g *logistic_slope_of_f64(x, y))
 static void logistic_slope_f32_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)
 {
@@ -98,6 +121,7 @@ static void logistic_slope_f32_row(void *to, const void *const *from, int64_t n,
             [TREK_LOSS_ABSOLUTE] = absolute_##what##_##suffix##_row,                                   \
             [TREK_LOSS_SMOOTH] = smooth_##what##_##suffix##_row,                                       \
             [TREK_LOSS_LOGISTIC] = logistic_##what##_##suffix##_row,                                   \
+            [TREK_LOSS_BINARY] = binary_##what##_##suffix##_row,                                       \
         };                                                                                             \
         rows[attrs->i[0]](to, from, n, attrs);                                                         \
     }

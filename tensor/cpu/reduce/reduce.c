@@ -1,11 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reductions by arithmetic: sum, mean, prod, max, min, any, all, variance, std, logsumexp.
- * Floating ones gather in f64, so that sums of f32 are exact to a rounding or
- * two whatever their length; integers gather in i64. */
+ * Floating ones gather in f64, so that errors do not grow with the length (in
+ * sums of rows of f32 of pairs of elements, which are rounded once); integers in i64. */
 #include <math.h>
 
 #include "tensor/cpu/reduce/reduce.h"
 #include "tensor/cpu/row_math.h"
+
+static int64_t highest_bit(int64_t x)
+{
+    int64_t bit = 1;
+    while (bit <= x / 2)
+        bit *= 2;
+    return bit;
+}
 
 #define LANES TREK_LANES
 #define ROWS 4 /* of a block of columns that are taken together */
@@ -55,9 +63,39 @@
             partial->member = join;                                                                    \
         }                                                                                              \
     }
-/* ROWS rows are joined before they meet what is gathered, which is read and written once for all of them. */
-#define FOLD_COLUMNS(name, suffix, T, A, G, member, term, join)                                        \
-    static inline G name##_##suffix##_term(T x, double m)                                              \
+/* The same for floats: vectors of eight f64, four of them at once. */
+#define FOLD_EIGHTS(name, suffix, T, start, term, operation)                                           \
+    static void name##_##suffix##_row(trek_partial *partial, const void *row, int64_t n, double m)     \
+    {                                                                                                  \
+        const T *xs = row;                                                                             \
+        trek_f64x8 gathered[4];                                                                        \
+        (void)m;                                                                                       \
+        for (int k = 0; k < 4; k++)                                                                    \
+            gathered[k] = (trek_f64x8){ 0 } + start;                                                   \
+        int64_t i = 0;                                                                                 \
+        for (; i + 32 <= n; i += 32)                                                                   \
+            for (int k = 0; k < 4; k++) {                                                              \
+                trek_f64x8 x;                                                                          \
+                TREK_EIGHT_##suffix(x, xs + i + 8 * k)                                                 \
+                gathered[k] = gathered[k] operation(term);                                             \
+            }                                                                                          \
+        for (; i + 8 <= n; i += 8) { /* no index but constants: all stays in registers */              \
+            trek_f64x8 x;                                                                              \
+            TREK_EIGHT_##suffix(x, xs + i)                                                             \
+            gathered[0] = gathered[0] operation(term);                                                 \
+        }                                                                                              \
+        gathered[0] = (gathered[0] operation gathered[1]) operation(gathered[2] operation gathered[3]); \
+        TREK_JOIN_EIGHT(gathered[0], joined, operation)                                                \
+        for (; i < n; i++) {                                                                           \
+            const double x = (double)xs[i];                                                            \
+            joined = joined operation(term);                                                           \
+        }                                                                                              \
+        partial->f = partial->f operation joined;                                                      \
+    }
+/* X: the type that x has in `term`. ROWS rows are joined before they meet what is gathered, which is read and written once for
+ * all of them. */
+#define FOLD_COLUMNS(name, suffix, T, X, A, G, member, term, join)                                     \
+    static inline G name##_##suffix##_term(X x, double m)                                              \
     {                                                                                                  \
         (void)m;                                                                                       \
         return (G)(term);                                                                              \
@@ -89,30 +127,87 @@
             }                                                                                          \
         }                                                                                              \
     }
+/* Repeating doubles, from the highest bit of `times` on. */
 #define FOLD_COMBINE(name, suffix, A, member, start, join)                                             \
-    static void name##_##suffix##_combine(trek_partial *into, const trek_partial *from)                \
+    static inline A name##_##suffix##_joined(A a, A b) { return join; }                                \
+    static void name##_##suffix##_combine(trek_partial *into, const trek_partial *from, int64_t n)     \
     {                                                                                                  \
-        const A a = into->member, b = from->member;                                                    \
-        into->member = join;                                                                           \
+        A *to = &into->member;                                                                         \
+        const A *other = &from->member;                                                                \
+        TREK_INDEPENDENT                                                                               \
+        for (int64_t i = 0; i < n; i++)                                                                \
+            to[i] = name##_##suffix##_joined(to[i], other[i]);                                         \
+    }                                                                                                  \
+    static void name##_##suffix##_repeat(trek_partial *partials, int64_t n, int64_t times)             \
+    {                                                                                                  \
+        A *to = &partials->member;                                                                     \
+        for (int64_t i = 0; i < n; i++) {                                                              \
+            A once = to[i], all = once;                                                                \
+            for (int64_t bit = highest_bit(times) / 2; bit > 0; bit /= 2) {                            \
+                all = name##_##suffix##_joined(all, all);                                              \
+                if (times & bit)                                                                       \
+                    all = name##_##suffix##_joined(all, once);                                         \
+            }                                                                                          \
+            to[i] = all;                                                                               \
+        }                                                                                              \
     }                                                                                                  \
     static const trek_fold fold_##name##_##suffix = { { .member = start }, name##_##suffix##_row, name##_##suffix##_columns, \
-                                               name##_##suffix##_combine };
+                                               name##_##suffix##_combine, name##_##suffix##_repeat };
 #define FOLD(name, suffix, T, A, G, member, start, term, join)                                         \
     FOLD_ROW(name, suffix, T, A, G, member, start, term, join)                                         \
-    FOLD_COLUMNS(name, suffix, T, A, G, member, term, join)                                            \
+    FOLD_COLUMNS(name, suffix, T, T, A, G, member, term, join)                                         \
     FOLD_COMBINE(name, suffix, A, member, start, join)
 
-#define FOLD_FLOAT(name, start, term, join)                                                            \
-    FOLD(name, f32, float, double, double, f, start, term, join)                                       \
-    FOLD(name, f64, double, double, double, f, start, term, join)
+#define FOLD_FLOAT_(name, suffix, T, start, term, operation)                                           \
+    FOLD_EIGHTS(name, suffix, T, start, term, operation)                                               \
+    FOLD_COLUMNS(name, suffix, T, double, double, double, f, term, a operation b)                      \
+    FOLD_COMBINE(name, suffix, double, f, start, a operation b)
+#define FOLD_FLOAT(name, start, term, operation)                                                       \
+    FOLD_FLOAT_(name, f32, float, start, term, operation)                                              \
+    FOLD_FLOAT_(name, f64, double, start, term, operation)
 #define FOLD_INTEGER(name, start, term, join)                                                          \
     FOLD(name, i64, int64_t, int64_t, int64_t, i, start, term, join)                                   \
     FOLD(name, i32, int32_t, int64_t, int64_t, i, start, term, join)                                   \
-    FOLD(name, u8, uint8_t, int64_t, int64_t, i, start, term, join)
+    FOLD_COLUMNS(name, u8, uint8_t, int64_t, int64_t, int64_t, i, term, join)                          \
+    FOLD_COMBINE(name, u8, int64_t, i, start, join)
 
-FOLD_FLOAT(sum, 0, x, a + b)
-FOLD_FLOAT(prod, 1, x, a *b)
-FOLD_FLOAT(sum_squares, 0, (double)x *(double)x, a + b)
+/* Rows of u8 are no fold of 64-bit lanes: widened eightfold, that was a tenth of the library. */
+static void sum_u8_row(trek_partial *partial, const void *row, int64_t n, double parameter)
+{
+    const uint8_t *xs = row;
+    (void)parameter;
+    for (int64_t i = 0; i < n;) {
+        int64_t end = n - i < 1 << 16 ? n : i + (1 << 16);
+        uint32_t sum = 0;
+        for (; i < end; i++)
+            sum += xs[i];
+        partial->i += sum;
+    }
+}
+/* As soon as it is 0, which is soon, it stays so. */
+static void prod_u8_row(trek_partial *partial, const void *row, int64_t n, double parameter)
+{
+    const uint8_t *xs = row;
+    uint64_t product = (uint64_t)partial->i;
+    (void)parameter;
+    for (int64_t i = 0; i < n && product != 0; i++)
+        product *= xs[i];
+    partial->i = (int64_t)product;
+}
+
+/* Pairs that are too large for f32 may have a sum that is not. */
+static void sum_f32_row(trek_partial *partial, const void *row, int64_t n, double parameter)
+{
+    double sum = trek_row_sum_of_pairs_f32(row, n);
+    (void)parameter;
+    partial->f += sum - sum == 0 ? sum : trek_row_sum_f32(row, n);
+}
+FOLD_COLUMNS(sum, f32, float, double, double, double, f, x, a + b)
+FOLD_COMBINE(sum, f32, double, f, 0, a + b)
+#define SQUARE(d) ((d) * (d))
+FOLD_FLOAT_(sum, f64, double, 0, x, +)
+FOLD_FLOAT(prod, 1, x, *)
+FOLD_FLOAT(sum_squares, 0, SQUARE(x), +)
 FOLD_INTEGER(sum, 0, x, a + b)
 FOLD_INTEGER(prod, 1, x, a *b)
 /* NaN stays once it is there. */
@@ -148,8 +243,40 @@ FOLD(max, i64, int64_t, int64_t, int64_t, i, INT64_MIN, x, b > a ? b : a)
 FOLD(min, i64, int64_t, int64_t, int64_t, i, INT64_MAX, x, b < a ? b : a)
 FOLD(max, i32, int32_t, int64_t, int32_t, i, INT32_MIN, x, b > a ? b : a)
 FOLD(min, i32, int32_t, int64_t, int32_t, i, INT32_MAX, x, b < a ? b : a)
-FOLD(max, u8, uint8_t, int64_t, uint8_t, i, 0, x, b > a ? b : a)
-FOLD(min, u8, uint8_t, int64_t, uint8_t, i, UINT8_MAX, x, b < a ? b : a)
+/* Bytes: the compiler's own vectors are wider than LANES of them. */
+#define FOLD_BYTES(name, start, worst, compare, term, join)                                            \
+    static void name##_u8_row(trek_partial *partial, const void *row, int64_t n, double parameter)     \
+    {                                                                                                  \
+        const uint8_t *xs = row;                                                                       \
+        uint8_t x = worst;                                                                             \
+        (void)parameter;                                                                               \
+        for (int64_t i = 0; i < n; i++)                                                                \
+            x = xs[i] compare x ? xs[i] : x;                                                           \
+        const int64_t a = partial->i, b = term;                                                        \
+        partial->i = join;                                                                             \
+    }                                                                                                  \
+    static void name##_u8_columns(trek_partial *partials, const void *row, int64_t stride, int64_t rows, int64_t n, \
+                                  const double *parameters)                                            \
+    {                                                                                                  \
+        uint8_t best[TREK_FOLD_COLUMNS];                                                               \
+        (void)parameters;                                                                              \
+        memset(best, worst, sizeof best);                                                              \
+        for (int64_t r = 0; r < rows; r++, row = (const char *)row + stride)                           \
+            for (int64_t i = 0; i < n; i++) {                                                          \
+                const uint8_t x = ((const uint8_t *)row)[i], held = best[i];                           \
+                best[i] = x compare held ? x : held;                                                   \
+            }                                                                                          \
+        for (int64_t i = 0; i < n; i++) {                                                              \
+            const uint8_t x = best[i];                                                                 \
+            const int64_t a = partials[i].i, b = term;                                                 \
+            partials[i].i = join;                                                                      \
+        }                                                                                              \
+    }                                                                                                  \
+    FOLD_COMBINE(name, u8, int64_t, i, start, join)
+FOLD_BYTES(max, 0, 0, >, x, b > a ? b : a)
+FOLD_BYTES(min, UINT8_MAX, UINT8_MAX, <, x, b < a ? b : a)
+FOLD_BYTES(any, 0, 0, >, x != 0, a | b)
+FOLD_BYTES(all, 1, UINT8_MAX, <, x != 0, a &b)
 #define FOLD_LOGIC(suffix, T)                                                                          \
     FOLD(any, suffix, T, int64_t, int64_t, i, 0, x != 0, a | b)                                        \
     FOLD(all, suffix, T, int64_t, int64_t, i, 1, x != 0, a & b)
@@ -157,10 +284,8 @@ FOLD_LOGIC(f32, float)
 FOLD_LOGIC(f64, double)
 FOLD_LOGIC(i64, int64_t)
 FOLD_LOGIC(i32, int32_t)
-FOLD_LOGIC(u8, uint8_t)
 /* second passes: squared distances from the mean, exponentials of distances from the maximum */
-#define SQUARE(d) ((d) * (d))
-FOLD_FLOAT(squares, 0, SQUARE((double)x - m), a + b)
+FOLD_FLOAT(squares, 0, SQUARE(x - m), +)
 static void exponentials_f32_row(trek_partial *partial, const void *row, int64_t n, double maximum)
 {
     const float *x = row;
@@ -168,55 +293,78 @@ static void exponentials_f32_row(trek_partial *partial, const void *row, int64_t
     for (int64_t i = 0; i < n; i += 512)
         partial->f += trek_row_exp_sum_f32(scratch, x + i, n - i < 512 ? n - i : 512, (float)maximum);
 }
-FOLD_COLUMNS(exponentials, f32, float, double, double, f, trek_exp_negative_f32(x - (float)m), a + b)
+FOLD_COLUMNS(exponentials, f32, float, float, double, double, f, trek_exp_negative_f32(x - (float)m), a + b)
 FOLD_COMBINE(exponentials, f32, double, f, 0, a + b)
-FOLD(exponentials, f64, double, double, double, f, 0, exp(x - m), a + b)
+static void exponentials_f64_row(trek_partial *partial, const void *row, int64_t n, double maximum)
+{
+    const double *x = row;
+    double scratch[512];
+    for (int64_t i = 0; i < n; i += 512) {
+        int64_t count = n - i < 512 ? n - i : 512;
+        trek_row_exp_f64(scratch, x + i, count, maximum);
+        partial->f += trek_row_sum_f64(scratch, count);
+    }
+}
+static void exponentials_f64_columns(trek_partial *partials, const void *row, int64_t stride, int64_t rows, int64_t n,
+                                     const double *parameters)
+{
+    double scratch[TREK_FOLD_COLUMNS];
+    for (; rows > 0; rows--, row = (const char *)row + stride) {
+        for (int64_t i = 0; i < n; i++)
+            scratch[i] = ((const double *)row)[i] - parameters[i];
+        trek_row_exp_f64(scratch, scratch, n, 0);
+        for (int64_t i = 0; i < n; i++)
+            partials[i].f += scratch[i];
+    }
+}
+FOLD_COMBINE(exponentials, f64, double, f, 0, a + b)
 
 /* Sums of 16-bit numbers: of a few in f32, whose digits they have no use for; of these in f64. */
 #define PIECE 512
 #define FOLD_HALF(name, suffix, row_sum, term)                                                         \
-    static inline float name##_##suffix##_term(uint16_t bits)                                          \
-    {                                                                                                  \
-        const float x = trek_f32_from_##suffix(bits);                                                  \
-        return term;                                                                                   \
-    }                                                                                                  \
     static void name##_##suffix##_row(trek_partial *partial, const void *row, int64_t n, double parameter) \
     {                                                                                                  \
         (void)parameter;                                                                               \
-        float piece[PIECE];                                                                            \
-        for (int64_t begin = 0; begin < n; begin += PIECE) {                                           \
-            int64_t count = n - begin < PIECE ? n - begin : PIECE;                                     \
-            trek_f32_from_##suffix##_row(piece, (const uint16_t *)row + begin, count);                 \
-            partial->f += row_sum(piece, count);                                                       \
+        for (int64_t begin = 0; begin < n; begin += PIECE)                                             \
+            partial->f += row_sum##_##suffix((const uint16_t *)row + begin, n - begin < PIECE ? n - begin : PIECE); \
+    }                                                                                                  \
+    /* sums[i] += the term of row[i] */                                                                \
+    static inline void name##_##suffix##_add(float *sums, const uint16_t *row, int64_t n)              \
+    {                                                                                                  \
+        int64_t i = 0;                                                                                 \
+        for (; i + TREK_WIDE <= n; i += TREK_WIDE) {                                                   \
+            const trek_wide x = trek_load_wide_##suffix(row + i);                                      \
+            trek_store_wide(sums + i, trek_load_wide(sums + i) + term);                                \
+        }                                                                                              \
+        if (i < n) { /* sums has room for a whole vector */                                            \
+            uint16_t rest[TREK_WIDE];                                                                  \
+            TREK_LOAD_PART_16(rest, row + i, n - i);                                                   \
+            const trek_wide x = trek_load_wide_##suffix(rest);                                         \
+            trek_store_wide(sums + i, trek_load_wide(sums + i) + term);                                \
         }                                                                                              \
     }                                                                                                  \
     static void name##_##suffix##_columns(trek_partial *partials, const void *row, int64_t stride, int64_t rows, int64_t n, \
                                        const double *parameters)                                       \
     {                                                                                                  \
+        float sums[TREK_FOLD_COLUMNS + TREK_WIDE];                                                     \
         double *gathered = &partials->f;                                                               \
         (void)parameters;                                                                              \
-        for (; rows >= ROWS; rows -= ROWS, row = (const char *)row + ROWS * stride) {                  \
-            const uint16_t *p = row, *q = (const uint16_t *)((const char *)row + stride),              \
-                    *r = (const uint16_t *)((const char *)row + 2 * stride),                           \
-                    *s = (const uint16_t *)((const char *)row + 3 * stride);                           \
+        for (int64_t count; rows > 0; rows -= count) {                                                 \
+            count = rows < 2 * ROWS ? rows : 2 * ROWS;                                                 \
+            memset(sums, 0, (size_t)(n + TREK_WIDE) * sizeof *sums);                                   \
+            for (int64_t r = 0; r < count; r++, row = (const char *)row + stride)                      \
+                name##_##suffix##_add(sums, row, n);                                                   \
             TREK_INDEPENDENT                                                                           \
             for (int64_t i = 0; i < n; i++)                                                            \
-                gathered[i] += (double)((name##_##suffix##_term(p[i]) + name##_##suffix##_term(q[i])) + \
-                                        (name##_##suffix##_term(r[i]) + name##_##suffix##_term(s[i]))); \
-        }                                                                                              \
-        for (; rows > 0; rows--, row = (const char *)row + stride) {                                   \
-            const uint16_t *xs = row;                                                                  \
-            TREK_INDEPENDENT                                                                           \
-            for (int64_t i = 0; i < n; i++)                                                            \
-                gathered[i] += (double)name##_##suffix##_term(xs[i]);                                  \
+                gathered[i] += (double)sums[i];                                                        \
         }                                                                                              \
     }                                                                                                  \
     static const trek_fold fold_##name##_##suffix = { { .f = 0 }, name##_##suffix##_row, name##_##suffix##_columns, \
-                                                      sum_f32_combine };
-FOLD_HALF(sum, bf16, trek_row_short_sum_f32, x)
-FOLD_HALF(sum, f16, trek_row_short_sum_f32, x)
-FOLD_HALF(sum_squares, bf16, trek_row_short_sum_of_squares_f32, x *x)
-FOLD_HALF(sum_squares, f16, trek_row_short_sum_of_squares_f32, x *x)
+                                                      sum_f32_combine, sum_f32_repeat };
+FOLD_HALF(sum, bf16, trek_row_short_sum, x)
+FOLD_HALF(sum, f16, trek_row_short_sum, x)
+FOLD_HALF(sum_squares, bf16, trek_row_short_sum_of_squares, x *x)
+FOLD_HALF(sum_squares, f16, trek_row_short_sum_of_squares, x *x)
 
 /* --- results --- */
 

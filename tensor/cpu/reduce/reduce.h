@@ -26,7 +26,8 @@ typedef struct trek_fold {
     trek_partial start;
     trek_fold_row row;
     trek_fold_columns columns;
-    void (*combine)(trek_partial *into, const trek_partial *from);
+    void (*combine)(trek_partial *into, const trek_partial *from, int64_t n);
+    void (*repeat)(trek_partial *partials, int64_t n, int64_t times); /* each as if its elements had come so many times */
 } trek_fold;
 
 typedef struct trek_reduce_plan {

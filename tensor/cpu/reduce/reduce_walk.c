@@ -25,6 +25,7 @@ typedef struct walk {
     int64_t blocks, groups;     /* blocks of columns; groups of outputs that are computed together */
     int64_t pieces, rows, rows_per_chunk, chunks;   /* pieces of a row; pieces in all, in a chunk; chunks */
     int64_t count;                                  /* elements per output */
+    int64_t times;                                  /* so often each of them comes: a broadcast dimension is reduced */
     const trek_fold *fold;                          /* of the present pass over chunks; NULL: all passes at once */
     trek_partial *partials;                         /* [groups][chunks][width] */
     double *parameters;                             /* [groups][width] */
@@ -43,6 +44,10 @@ static int collect_dims(walk *w, dimension *dims, uint64_t mask, bool keepdim)
         out_dim += !reduced || keepdim;
         if (dim.size == 1)
             continue;
+        if (reduced && dim.in == 0 && dim.size > 0) {
+            w->times *= dim.size;
+            continue;
+        }
         dimension *last = n > 0 ? &dims[n - 1] : NULL;
         if (last && last->reduced == reduced && last->in == dim.in * dim.size && last->out == dim.out * dim.size) {
             last->size *= dim.size;
@@ -81,9 +86,10 @@ static int choose_inner(const dimension *dims, int n)
 static void begin_walk(walk *w, const trek_op_call *call)
 {
     dimension dims[TREK_MAX_DIMS + 1];
+    w->times = 1;
     int n = collect_dims(w, dims, (uint64_t)call->attrs.i[0], call->attrs.i[9] != 0), inner = choose_inner(dims, n);
     w->inner = dims[inner];
-    w->count = 1;
+    w->count = w->times;
     int64_t kept = 1, reduced = 1;
     for (int d = 0; d < n; d++) {
         w->count *= dims[d].reduced ? dims[d].size : 1;
@@ -232,6 +238,12 @@ static void start_partials(const trek_fold *fold, trek_partial *partials, int64_
         partials[k] = fold->start;
 }
 
+static void repeat_partials(const walk *w, const trek_fold *fold, trek_partial *partials, int64_t n)
+{
+    if (w->times > 1)
+        fold->repeat(partials, n, w->times);
+}
+
 /* Groups of one chunk: all passes while the data is near. */
 static void whole_groups(void *arg, int64_t begin, int64_t end)
 {
@@ -244,11 +256,13 @@ static void whole_groups(void *arg, int64_t begin, int64_t end)
         place p = find_group(w, group);
         start_partials(r->first, partials, p.columns);
         fold_chunk(w, r->first, &p, 0, partials, parameters);
+        repeat_partials(w, r->first, partials, p.columns);
         for (int64_t k = 0; k < p.columns; k++)
             parameters[k] = r->second ? r->parameter(partials[k], w->count) : 0;
         if (r->second) {
             start_partials(r->second, partials, p.columns);
             fold_chunk(w, r->second, &p, 0, partials, parameters);
+            repeat_partials(w, r->second, partials, p.columns);
         }
         finish_group(w, &p, partials, parameters);
     }
@@ -270,8 +284,8 @@ static trek_partial *combine_group(const walk *w, int64_t group, int64_t columns
 {
     trek_partial *first = w->partials + group * w->chunks * w->width;
     for (int64_t chunk = 1; chunk < w->chunks; chunk++)
-        for (int64_t k = 0; k < columns; k++)
-            w->fold->combine(&first[k], &first[chunk * w->width + k]);
+        w->fold->combine(first, first + chunk * w->width, columns);
+    repeat_partials(w, w->fold, first, columns);
     return first;
 }
 

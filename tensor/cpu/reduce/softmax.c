@@ -7,6 +7,7 @@
 #include "tensor/cpu/elementwise/map.h"
 #include "tensor/cpu/row_math.h"
 
+#define PIECE 512       /* of a row whose exponentials are in between */
 #define COLUMNS 256     /* in a block, where another dimension is the contiguous one */
 #define STACK_BYTES 16384 /* a row up to this size is gathered on the stack */
 #define BLOCK_BYTES 393216 /* a block of columns that is gathered: what a core's own cache has room for */
@@ -17,13 +18,17 @@ typedef void (*row_fn)(void *out, const void *a, const void *b, int64_t n);
 typedef void (*columns_fn)(void *out, const void *a, const void *b, int64_t n, int64_t out_step, int64_t a_step, int64_t b_step,
                            int64_t columns);
 
-static inline double exp_negative_f64(double x) { return exp(x); }
-
 static double exponentials_f64(double *to, const double *x, int64_t n, double maximum)
 {
-    for (int64_t i = 0; i < n; i++)
-        to[i] = exp(x[i] - maximum);
+    trek_row_exp_f64(to, x, n, maximum);
     return trek_row_sum_f64(to, n);
+}
+/* In place, of numbers that are at most 0. */
+static inline void exp_row_f64(double *x, int64_t n) { trek_row_exp_f64(x, x, n, 0); }
+static inline void exp_row_f32(float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = trek_exp_negative_f32(x[i]);
 }
 static double exponentials_f32(float *to, const float *x, int64_t n, float maximum)
 {
@@ -34,7 +39,7 @@ static float maximum_f32(const float *x, int64_t n) { return trek_row_max_number
 static double maximum_f64(const double *x, int64_t n) { return trek_row_max_f64(x, n, -HUGE_VAL); }
 
 /* T: element; the sums are in f64. */
-#define SOFTMAX(suffix, T, exponential, row_sum)                                                       \
+#define SOFTMAX(suffix, T, row_sum)                                                                    \
     static void softmax_##suffix##_row(void *out, const void *a, const void *b, int64_t n)             \
     {                                                                                                  \
         T *to = out;                                                                                   \
@@ -69,12 +74,17 @@ static double maximum_f64(const double *x, int64_t n) { return trek_row_max_f64(
     }                                                                                                  \
     static void log_softmax_backward_##suffix##_row(void *out, const void *a, const void *b, int64_t n) \
     {                                                                                                  \
-        T *to = out;                                                                                   \
+        T *to = out, e[PIECE];                                                                         \
         const T *grad = a, *y = b;                                                                     \
         T sum = (T)row_sum(grad, n);                                                                   \
-        TREK_INDEPENDENT                                                                               \
-        for (int64_t i = 0; i < n; i++)                                                                \
-            to[i] = grad[i] - exponential(y[i]) * sum;                                                 \
+        for (int64_t begin = 0, count; begin < n; begin += count) {                                    \
+            count = n - begin < PIECE ? n - begin : PIECE;                                             \
+            memcpy(e, y + begin, (size_t)count * sizeof *e);                                           \
+            exp_row_##suffix(e, count);                                                                \
+            TREK_INDEPENDENT                                                                           \
+            for (int64_t i = 0; i < count; i++)                                                        \
+                to[begin + i] = grad[begin + i] - e[i] * sum;                                          \
+        }                                                                                              \
     }                                                                                                  \
     static void softmax_##suffix##_columns(void *out, const void *a, const void *b, int64_t n, int64_t out_step, int64_t a_step, \
                                            int64_t b_step, int64_t columns)                            \
@@ -89,11 +99,11 @@ static double maximum_f64(const double *x, int64_t n) { return trek_row_max_f64(
             const T *x = (const T *)a + i * a_step;                                                    \
             T *to = (T *)out + i * out_step;                                                           \
             TREK_INDEPENDENT                                                                           \
-            for (int64_t j = 0; j < columns; j++) {                                                    \
-                T e = exponential(x[j] - maxima[j]);                                                   \
-                to[j] = e;                                                                             \
-                sums[j] += (double)e;                                                                  \
-            }                                                                                          \
+            for (int64_t j = 0; j < columns; j++)                                                      \
+                to[j] = x[j] - maxima[j];                                                              \
+            exp_row_##suffix(to, columns);                                                             \
+            for (int64_t j = 0; j < columns; j++)                                                      \
+                sums[j] += (double)to[j];                                                              \
         }                                                                                              \
         for (int64_t j = 0; j < columns; j++)                                                          \
             scales[j] = (T)(1.0 / sums[j]);                                                            \
@@ -106,7 +116,7 @@ static double maximum_f64(const double *x, int64_t n) { return trek_row_max_f64(
     static void log_softmax_##suffix##_columns(void *out, const void *a, const void *b, int64_t n, int64_t out_step, \
                                                int64_t a_step, int64_t b_step, int64_t columns)        \
     {                                                                                                  \
-        T maxima[COLUMNS], logarithms[COLUMNS];                                                        \
+        T maxima[COLUMNS], logarithms[COLUMNS], e[COLUMNS];                                            \
         double sums[COLUMNS];                                                                          \
         column_maxima_##suffix(maxima, a, n, a_step, columns);                                         \
         (void)b, (void)b_step;                                                                         \
@@ -115,7 +125,10 @@ static double maximum_f64(const double *x, int64_t n) { return trek_row_max_f64(
         for (int64_t i = 0; i < n; i++) {                                                              \
             const T *x = (const T *)a + i * a_step;                                                    \
             for (int64_t j = 0; j < columns; j++)                                                      \
-                sums[j] += (double)exponential(x[j] - maxima[j]);                                      \
+                e[j] = x[j] - maxima[j];                                                               \
+            exp_row_##suffix(e, columns);                                                              \
+            for (int64_t j = 0; j < columns; j++)                                                      \
+                sums[j] += (double)e[j];                                                               \
         }                                                                                              \
         for (int64_t j = 0; j < columns; j++)                                                          \
             logarithms[j] = (T)log(sums[j]);                                                           \
@@ -160,9 +173,12 @@ static double maximum_f64(const double *x, int64_t n) { return trek_row_max_f64(
         for (int64_t i = 0; i < n; i++) {                                                              \
             const T *grad = (const T *)a + i * a_step, *y = (const T *)b + i * b_step;                 \
             T *to = (T *)out + i * out_step;                                                           \
+            T e[COLUMNS];                                                                              \
+            memcpy(e, y, (size_t)columns * sizeof *e);                                                 \
+            exp_row_##suffix(e, columns);                                                              \
             TREK_INDEPENDENT                                                                           \
             for (int64_t j = 0; j < columns; j++)                                                      \
-                to[j] = grad[j] - exponential(y[j]) * (T)sums[j];                                      \
+                to[j] = grad[j] - e[j] * (T)sums[j];                                                   \
         }                                                                                              \
     }
 
@@ -179,8 +195,45 @@ static double maximum_f64(const double *x, int64_t n) { return trek_row_max_f64(
     }
 COLUMN_MAXIMA(f32, float)
 COLUMN_MAXIMA(f64, double)
-SOFTMAX(f32, float, trek_exp_negative_f32, trek_row_sum_f32)
-SOFTMAX(f64, double, exp_negative_f64, trek_row_sum_f64)
+SOFTMAX(f32, float, trek_row_sum_f32)
+SOFTMAX(f64, double, trek_row_sum_f64)
+
+/* Sums of the first elements, eight at a time: what is waited for is one addition for eight. What is summed last and not
+ * yet stored is returned; *done: so many are. */
+#if defined(__AVX512F__)
+#define SHIFTED(x, places) (trek_f64x8) _mm512_alignr_epi64((__m512i)(x), _mm512_setzero_si512(), 8 - (places))
+static inline void store_eight_f32(float *to, trek_f64x8 x)
+{
+    trek_f32x8 narrow = TREK_NARROWED(x);
+    memcpy(to, &narrow, sizeof narrow);
+}
+static inline void store_eight_f64(double *to, trek_f64x8 x) { memcpy(to, &x, sizeof x); }
+#define CUMSUM_EIGHTS(suffix, T)                                                                       \
+    static double cumsum_eights_##suffix(T *to, const T *x, int64_t n, int64_t *done)                  \
+    {                                                                                                  \
+        trek_f64x8 total = { 0 };                                                                      \
+        int64_t i = 0;                                                                                 \
+        for (; i + 8 <= n; i += 8) {                                                                   \
+            trek_f64x8 sums;                                                                           \
+            TREK_EIGHT_##suffix(sums, x + i)                                                           \
+            sums += SHIFTED(sums, 1);                                                                  \
+            sums += SHIFTED(sums, 2);                                                                  \
+            sums += SHIFTED(sums, 4);                                                                  \
+            store_eight_##suffix(to + i, total + sums);                                                \
+            total += (trek_f64x8)_mm512_permutexvar_pd(_mm512_set1_epi64(7), (__m512d)sums);           \
+        }                                                                                              \
+        *done = i;                                                                                     \
+        return total[0];                                                                               \
+    }
+CUMSUM_EIGHTS(f32, float)
+CUMSUM_EIGHTS(f64, double)
+#else
+#define cumsum_eights_f32(to, x, n, done) (*(done) = 0, (void)(to), 0.0)
+#define cumsum_eights_f64(to, x, n, done) (*(done) = 0, (void)(to), 0.0)
+#endif
+#define cumsum_eights_i64(to, x, n, done) (*(done) = 0, 0)
+#define cumsum_eights_i32(to, x, n, done) (*(done) = 0, 0)
+#define cumsum_eights_u8(to, x, n, done) (*(done) = 0, 0)
 
 /* Sums gather in f64 or i64. `total` is the element type's sum so far. */
 #define CUMSUM(suffix, T, A, R)                                                                        \
@@ -188,9 +241,10 @@ SOFTMAX(f64, double, exp_negative_f64, trek_row_sum_f64)
     {                                                                                                  \
         R *to = out;                                                                                   \
         const T *x = a;                                                                                \
-        A total = 0;                                                                                   \
+        int64_t i;                                                                                     \
+        A total = cumsum_eights_##suffix(to, x, n, &i);                                                \
         (void)b;                                                                                       \
-        for (int64_t i = 0; i < n; i++) {                                                              \
+        for (; i < n; i++) {                                                                           \
             total += (A)x[i];                                                                          \
             to[i] = (R)total;                                                                          \
         }                                                                                              \
@@ -320,16 +374,17 @@ static int64_t row_stride(const lines *l, int k)
 /* Rows that have to be gathered: into `scratch`, which holds one row per operand. */
 static void gathered_row(const lines *l, int64_t index, char *scratch, int64_t row_bytes)
 {
-    char *rows[3] = { scratch, NULL, NULL };
-    for (int k = 1; k <= l->op->n_in; k++) {
-        const trek_tensor *t = l->tensors[k];
-        rows[k] = scratch + k * row_bytes;
-        TREK_ISA_NAME(trek_lane_load)(l->lanes[k], rows[k], t->data + line_offset(l, k, index, 0), row_stride(l, k), l->n);
+    char *rows[3] = { NULL }, *to = l->tensors[0]->data + line_offset(l, 0, index, 0);
+    for (int k = 0; k <= l->op->n_in; k++) {
+        char *at = k == 0 ? to : l->tensors[k]->data + line_offset(l, k, index, 0);
+        bool direct = row_stride(l, k) == (int)l->lanes[k];
+        rows[k] = direct ? at : scratch + k * row_bytes;
+        if (k > 0 && !direct)
+            TREK_ISA_NAME(trek_lane_load)(l->lanes[k], rows[k], at, row_stride(l, k), l->n);
     }
     l->op->row(rows[0], rows[1], rows[2], l->n);
-    const trek_tensor *out = l->tensors[0];
-    TREK_ISA_NAME(trek_lane_store)(l->lanes[0], out->data + line_offset(l, 0, index, 0), row_stride(l, 0), rows[0],
-                                   l->n);
+    if (rows[0] != to)
+        TREK_ISA_NAME(trek_lane_store)(l->lanes[0], to, row_stride(l, 0), rows[0], l->n);
 }
 
 static void rows_part(void *arg, int64_t begin, int64_t end)
@@ -359,21 +414,22 @@ static void rows_part(void *arg, int64_t begin, int64_t end)
 
 static int64_t magnitude(int64_t x) { return x < 0 ? -x : x; }
 
-/* The other dimension along which memory is nearest, in the result and in one input, if it is nearer than that of the
- * lines and blocks of a few columns are not too large; else -1. */
-static int find_gathered(lines *l)
+/* The other dimension along which memory is nearest in one input, and with `both` in the result, if it is nearer than that
+ * of the lines and blocks of a few columns are not too large; else -1. */
+static int find_gathered(lines *l, bool both)
 {
-    const trek_tensor *out = l->tensors[0], *in = l->tensors[1];
+    const trek_tensor *out = l->tensors[0], *in = l->tensors[1], *nearest = both ? out : in;
     int inner = -1;
     for (int d = 0; d < out->ndim; d++)
         if (d != l->dim && out->sizes[d] >= 16 && magnitude(in->strides[d]) < magnitude(in->strides[l->dim]) &&
-            magnitude(out->strides[d]) < magnitude(out->strides[l->dim]) &&
-            (inner < 0 || magnitude(out->strides[d]) < magnitude(out->strides[inner])))
+            (both ? magnitude(out->strides[d]) < magnitude(out->strides[l->dim]) : in->strides[d] != 0) &&
+            (inner < 0 || magnitude(nearest->strides[d]) < magnitude(nearest->strides[inner])))
             inner = d;
     int64_t width = BLOCK_BYTES / (l->n * gathered_bytes(l)) / 16 * 16;
     if (inner < 0 || width < 16)
         return -1;
-    l->width = width < COLUMNS ? width : COLUMNS;
+    int64_t most = both ? COLUMNS : 32; /* of the result's lines, each in a page of its own */
+    l->width = width < most ? width : most;
     l->gathered = true;
     return inner;
 }
@@ -390,7 +446,8 @@ static int find_inner(lines *l)
         if (inner)
             return d;
     }
-    return find_gathered(l);
+    int gathered = find_gathered(l, true);
+    return gathered >= 0 ? gathered : find_gathered(l, false);
 }
 
 static trek_status run_lines(const trek_op_call *call, const line_op *op)

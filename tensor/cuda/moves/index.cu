@@ -132,13 +132,35 @@ trek_status run_index_select(const trek_op_call *call) { return gather_through(c
 
 /* --- sums in the order of the index ---------------------------------------------------------- */
 
-/* Adds as the CPU does: each sum is rounded to the element. */
-template <typename T> __device__ __forceinline__ T add_to(T x, T y)
-{
-    return trek_store<T>::of(trek_wrap_add(trek_get(x), trek_get(y)));
-}
-template <> __device__ __forceinline__ uint8_t add_to(uint8_t x, uint8_t y) { return (uint8_t)(x + y); }
-template <> __device__ __forceinline__ bool add_to(bool x, bool y) { return x | y; }
+/* What an element becomes beside one of the source: as on the CPU each result is rounded to the element. */
+template <typename T> struct sum_of {
+    __device__ __forceinline__ static T of(T x, T y) { return trek_store<T>::of(trek_wrap_add(trek_get(x), trek_get(y))); }
+};
+template <> struct sum_of<uint8_t> {
+    __device__ __forceinline__ static uint8_t of(uint8_t x, uint8_t y) { return (uint8_t)(x + y); }
+};
+template <> struct sum_of<bool> {
+    __device__ __forceinline__ static bool of(bool x, bool y) { return x | y; }
+};
+template <typename T> struct last_of {
+    __device__ __forceinline__ static T of(T, T y) { return y; }
+};
+template <typename T> struct product_of {
+    __device__ __forceinline__ static T of(T x, T y) { return trek_store<T>::of(trek_wrap_mul(trek_get(x), trek_get(y))); }
+};
+template <> struct product_of<uint8_t> {
+    __device__ __forceinline__ static uint8_t of(uint8_t x, uint8_t y) { return (uint8_t)(x * y); }
+};
+template <> struct product_of<bool> {
+    __device__ __forceinline__ static bool of(bool x, bool y) { return x & y; }
+};
+/* A NaN beats all. */
+template <typename T> struct largest_of {
+    __device__ __forceinline__ static T of(T x, T y) { return trek_get(x) >= trek_get(y) || trek_get(x) != trek_get(x) ? x : y; }
+};
+template <typename T> struct smallest_of {
+    __device__ __forceinline__ static T of(T x, T y) { return trek_get(x) <= trek_get(y) || trek_get(x) != trek_get(x) ? x : y; }
+};
 
 /* What is the same along all lines: the index's dimension. */
 struct along_dim {
@@ -152,7 +174,7 @@ struct lines {
 };
 
 /* One thread goes along a line. */
-template <typename T>
+template <typename T, typename C>
 __global__ void __launch_bounds__(256) add_lines_kernel(T *to, const T *source, index_reader index, along_dim d, lines l)
 {
     uint32_t line = blockIdx.x * blockDim.x + threadIdx.x;
@@ -165,12 +187,12 @@ __global__ void __launch_bounds__(256) add_lines_kernel(T *to, const T *source, 
         if (place < 0)
             continue;
         T *x = to + at[0] + place * d.out;
-        *x = add_to<T>(*x, source[at[1] + j * d.source]);
+        *x = C::of(*x, source[at[1] + j * d.source]);
     }
 }
 
 /* One block goes along a line, CHUNK indices at a time: of those that are equal the first thread adds all, in order. */
-template <typename T>
+template <typename T, typename C>
 __global__ void __launch_bounds__(CHUNK) add_long_lines_kernel(T *to, const T *source, index_reader index, along_dim d, lines l)
 {
     TREK_SHARED(int64_t, places, CHUNK);
@@ -192,7 +214,7 @@ __global__ void __launch_bounds__(CHUNK) add_long_lines_kernel(T *to, const T *s
                 T sum = to[at[0] + place * d.out];
                 for (int k = me; k < CHUNK; k++)
                     if (places[k] == place)
-                        sum = add_to<T>(sum, values[k]);
+                        sum = C::of(sum, values[k]);
                 to[at[0] + place * d.out] = sum;
             }
             __syncthreads();
@@ -281,7 +303,7 @@ __global__ void __launch_bounds__(256) add_sorted_kernel(T *to, const T *source,
         T *x = to + at[0] + place * d.out;
         T sum = *x;
         for (int32_t k = begin; k < end; k++)
-            sum = add_to<T>(sum, source[at[1] + order[k] * d.source]);
+            sum = sum_of<T>::of(sum, source[at[1] + order[k] * d.source]);
         *x = sum;
     }
 }
@@ -317,7 +339,7 @@ trek_status add_sorted(const trek_op_call *call, trek_cuda_queue *queue, T *to, 
 
 /* --- index_add, scatter_add: out = x, then out[index] += source ------------------------------------- */
 
-template <typename T>
+template <typename T, typename C>
 trek_status add_through_plan(const trek_op_call *call, trek_cuda_queue *queue, const trek_plan &p, const along_dim &d, bool whole)
 {
     const trek_tensor *out = call->outputs[0], *source = call->inputs[2];
@@ -327,15 +349,16 @@ trek_status add_through_plan(const trek_op_call *call, trek_cuda_queue *queue, c
     lines l = { trek_layout_of<4>(p), (uint32_t)n };
     T *to = (T *)out->data + p.base[0];
     const T *from = (const T *)source->data + p.base[1];
-    if (!whole && d.n > FEW && d.n < INT32_MAX && bound < INT32_MAX)
-        return add_sorted<T>(call, queue, to, from, index, d, l);
+    if constexpr (std::is_same<C, sum_of<T>>::value)
+        if (!whole && d.n > FEW && d.n < INT32_MAX && bound < INT32_MAX)
+            return add_sorted<T>(call, queue, to, from, index, d, l);
     if (d.n > FEW && n < ENOUGH)
-        return trek_launch(call, queue, trek_blocks(dim3((unsigned)n), dim3(CHUNK)), add_long_lines_kernel<T>, to, from, index,
+        return trek_launch(call, queue, trek_blocks(dim3((unsigned)n), dim3(CHUNK)), add_long_lines_kernel<T, C>, to, from, index,
                            d, l);
-    return trek_launch(call, queue, trek_loop(n), add_lines_kernel<T>, to, from, index, d, l);
+    return trek_launch(call, queue, trek_loop(n), add_lines_kernel<T, C>, to, from, index, d, l);
 }
 
-template <typename T> trek_status add_through(const trek_op_call *call, bool whole)
+template <typename T, typename C> trek_status add_through(const trek_op_call *call, bool whole)
 {
     const trek_tensor *index = call->inputs[1], *source = call->inputs[2], *out = call->outputs[0];
     if (out->numel == 0 && index->numel == 0)
@@ -364,11 +387,20 @@ template <typename T> trek_status add_through(const trek_op_call *call, bool who
     for (int k = 0; k < 4; k++)
         trek_plan_add_strides(&p, strides[k]);
     trek_plan_finish(&p, false);
-    return trek_plan_run(p, [&](const trek_plan &part) { return add_through_plan<T>(call, queue, part, d, whole); });
+    return trek_plan_run(p, [&](const trek_plan &part) { return add_through_plan<T, C>(call, queue, part, d, whole); });
 }
 
-template <typename T> trek_status run_scatter_add(const trek_op_call *call) { return add_through<T>(call, true); }
-template <typename T> trek_status run_index_add(const trek_op_call *call) { return add_through<T>(call, false); }
+template <typename T> trek_status run_scatter_add(const trek_op_call *call) { return add_through<T, sum_of<T>>(call, true); }
+template <typename T> trek_status run_index_add(const trek_op_call *call) { return add_through<T, sum_of<T>>(call, false); }
+template <typename T> trek_status run_scatter(const trek_op_call *call) { return add_through<T, last_of<T>>(call, true); }
+template <typename T> trek_status run_scatter_reduce(const trek_op_call *call)
+{
+    switch (call->attrs.i[1]) {
+    case TREK_SCATTER_PROD: return add_through<T, product_of<T>>(call, true);
+    case TREK_SCATTER_AMAX: return add_through<T, largest_of<T>>(call, true);
+    default: return add_through<T, smallest_of<T>>(call, true);
+    }
+}
 
 /* --- one_hot ------------------------------------------------------------------------------------------ */
 
@@ -424,6 +456,10 @@ extern "C" void trek_cuda_register_index(trek_backend *b)
     TREK_ENTER_FLOATS(b, TREK_OP_index_add, run_index_add)
     TREK_ENTER_INTEGERS(b, TREK_OP_index_add, run_index_add)
     TREK_ENTER(b, TREK_OP_index_add, BOOL, run_index_add<bool>)
+    TREK_ENTER_BITS(b, TREK_OP_scatter, run_scatter)
+    TREK_ENTER_FLOATS(b, TREK_OP_scatter_reduce, run_scatter_reduce)
+    TREK_ENTER_INTEGERS(b, TREK_OP_scatter_reduce, run_scatter_reduce)
+    TREK_ENTER(b, TREK_OP_scatter_reduce, BOOL, run_scatter_reduce<bool>)
     b->kernels[TREK_OP_one_hot][TREK_I64] = run_one_hot;
     b->kernels[TREK_OP_one_hot][TREK_I32] = run_one_hot;
     b->kernels[TREK_OP_one_hot][TREK_U8] = run_one_hot;

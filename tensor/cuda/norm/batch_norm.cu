@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Batch norm (Ioffe and Szegedy 2015), forward and backward. Sums are gathered in
+/* Batch norm (Ioffe and Szegedy 2015) and group norm (Wu and He 2018), forward and backward. Sums are gathered in
  * f64 by the reductions of reduce.cuh, in their fixed order; weights and running
  * statistics may be of any floating dtype. */
 #include "tensor/cuda/dense.cuh"
@@ -46,6 +46,7 @@ template <typename T> struct batch_sums_op {
     const T *x, *dy;
     const void *mean;
     int mean_dtype;
+    int64_t per; /* channels that share a mean */
     batch_sums *out;
     template <int V> __device__ __forceinline__ trek_vector<element, V> load(int64_t offset) const
     {
@@ -64,7 +65,7 @@ template <typename T> struct batch_sums_op {
     {
         partial a;
         a.sum = a.product = 0;
-        a.mean = inside ? trek_load_float(mean, mean_dtype, channel) : 0;
+        a.mean = inside ? trek_load_float(mean, mean_dtype, channel / per) : 0;
         return a;
     }
     __device__ __forceinline__ void step(partial &a, element e, int64_t) const
@@ -281,6 +282,7 @@ template <typename T> static trek_status backward(const trek_op_call *call)
     op.dy = grad.as<T>();
     op.mean = centre.data;
     op.mean_dtype = mean->dtype;
+    op.per = 1;
     op.out = sums.as<batch_sums>();
     TRY(gather(call, queue, x, op));
     TRY(trek_launch(call, queue, trek_loop(s.channels), prepare_backward<W>, numbers.as<channel_numbers<W>>(),
@@ -292,10 +294,174 @@ template <typename T> static trek_status backward(const trek_op_call *call)
     return dx.finish(call, call->outputs[0]);
 }
 
+/* --- groups: the channels of all samples are those of one image; `per` of them share statistics --- */
+
+struct group_sizes {
+    int64_t samples, channels, per, groups; /* groups: of all samples */
+};
+
+template <typename W>
+static __global__ void prepare_group_forward(channel_numbers<W> *to, const batch_statistics *now, trek_numbers weight,
+                                             trek_numbers bias, trek_numbers mean, trek_numbers rstd, group_sizes s, double eps)
+{
+    int64_t g = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (g >= s.groups)
+        return;
+    const batch_statistics *own = now + g * s.per;
+    double centre = 0, variance = 0;
+    for (int64_t k = 0; k < s.per; k++)
+        centre += own[k].mean / (double)s.per;
+    for (int64_t k = 0; k < s.per; k++)
+        variance += (own[k].variance + (own[k].mean - centre) * (own[k].mean - centre)) / (double)s.per;
+    double deviation = 1 / sqrt(variance + eps);
+    mean.put(g, centre);
+    rstd.put(g, deviation);
+    for (int64_t k = 0; k < s.per; k++) {
+        int64_t c = (g * s.per + k) % s.channels;
+        channel_numbers<W> n;
+        n.mean = (W)centre;
+        n.scale = (W)(deviation * (weight.x ? weight.get(c) : 1));
+        n.shift = (W)(bias.x ? bias.get(c) : 0);
+        n.slope = 0;
+        to[g * s.per + k] = n;
+    }
+}
+
+template <typename W>
+static __global__ void prepare_group_backward(channel_numbers<W> *to, const batch_sums *sums, trek_numbers mean,
+                                              trek_numbers rstd,
+                                              trek_numbers weight, group_sizes s, double count)
+{
+    int64_t g = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (g >= s.groups)
+        return;
+    const double deviation = rstd.get(g);
+    double sum = 0, product = 0;
+    for (int64_t k = 0; k < s.per; k++) {
+        double w = weight.x ? weight.get((g * s.per + k) % s.channels) : 1;
+        sum += w * sums[g * s.per + k].sum;
+        product += w * sums[g * s.per + k].product;
+    }
+    for (int64_t k = 0; k < s.per; k++) {
+        double w = weight.x ? weight.get((g * s.per + k) % s.channels) : 1;
+        channel_numbers<W> n;
+        n.mean = (W)mean.get(g);
+        n.scale = (W)(w * deviation);
+        n.shift = count > 0 ? (W)(deviation * sum / count) : (W)0;
+        n.slope = count > 0 ? (W)(deviation * deviation * deviation * product / count) : (W)0;
+        to[g * s.per + k] = n;
+    }
+}
+
+/* Gradients of weight and bias, over the samples. */
+static __global__ void group_parameters(const batch_sums *sums, trek_numbers rstd, trek_numbers dweight, trek_numbers dbias,
+                                        group_sizes s)
+{
+    int64_t c = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (c >= s.channels)
+        return;
+    double weight = 0, bias = 0;
+    for (int64_t i = 0; i < s.samples; i++) {
+        weight += sums[i * s.channels + c].product * rstd.get((i * s.channels + c) / s.per);
+        bias += sums[i * s.channels + c].sum;
+    }
+    if (dweight.x)
+        dweight.put(c, weight);
+    if (dbias.x)
+        dbias.put(c, bias);
+}
+
+/* x as [1, N C, pixels] */
+static trek_tensor as_one_image(const trek_tensor *x)
+{
+    trek_tensor one = *x;
+    one.sizes[0] = 1;
+    one.sizes[1] = x->sizes[0] * x->sizes[1];
+    return one;
+}
+
+static group_sizes groups_of(const trek_op_call *call, const trek_tensor *x)
+{
+    group_sizes s = { x->sizes[0], x->sizes[1], x->sizes[1] / call->attrs.i[0], 0 };
+    s.groups = s.per > 0 ? s.samples * call->attrs.i[0] : 0;
+    return s;
+}
+
+template <typename T> static trek_status group_forward(const trek_op_call *call)
+{
+    typedef typename trek_wide<T>::type W;
+    const trek_tensor *x = call->inputs[0], *weight = trek_input_of(call, 1), *bias = trek_input_of(call, 2),
+        one = as_one_image(x);
+    const batch_sizes s = sizes_of(&one);
+    const group_sizes groups = groups_of(call, x);
+    trek_cuda_queue *queue = trek_queue_of(call);
+    if (!queue)
+        return TREK_ERR_DEVICE;
+    if (groups.groups == 0)
+        return TREK_OK;
+    trek_dense in, y;
+    trek_held statistics, numbers;
+    TRY(in.read(call, queue, x));
+    TRY(y.write(queue, call->outputs[0]));
+    TRY(statistics.take(queue, (size_t)s.channels * sizeof(batch_statistics)));
+    TRY(numbers.take(queue, (size_t)s.channels * sizeof(channel_numbers<W>)));
+    batch_statistics_op<T> op;
+    op.x = in.as<T>();
+    op.out = statistics.as<batch_statistics>();
+    TRY(gather(call, queue, &one, op));
+    TRY(trek_launch(call, queue, trek_loop(groups.groups), prepare_group_forward<W>, numbers.as<channel_numbers<W>>(),
+                    (const batch_statistics *)statistics.as<batch_statistics>(), trek_numbers_of(weight), trek_numbers_of(bias),
+                    trek_numbers_of(call->outputs[1]), trek_numbers_of(call->outputs[2]), groups, call->attrs.f[0]));
+    TRY(apply<T>(call, queue, y.as<T>(), in.as<T>(), NULL, numbers.scratch.data, s));
+    return y.finish(call, call->outputs[0]);
+}
+
+template <typename T> static trek_status group_backward(const trek_op_call *call)
+{
+    typedef typename trek_wide<T>::type W;
+    const trek_tensor *x = call->inputs[1], *mean = call->inputs[2], *rstd = call->inputs[3], *weight = trek_input_of(call, 4);
+    const trek_tensor one = as_one_image(x);
+    const batch_sizes s = sizes_of(&one);
+    const group_sizes groups = groups_of(call, x);
+    trek_cuda_queue *queue = trek_queue_of(call);
+    if (!queue)
+        return TREK_ERR_DEVICE;
+    if (groups.channels == 0)
+        return TREK_OK;
+    trek_dense grad, in, dx, centre;
+    trek_held sums, numbers;
+    TRY(sums.take(queue, (size_t)(s.channels + 1) * sizeof(batch_sums)));
+    if (groups.groups > 0) {
+        TRY(grad.read(call, queue, call->inputs[0]));
+        TRY(in.read(call, queue, x));
+        TRY(centre.read(call, queue, mean));
+        TRY(dx.write(queue, call->outputs[0]));
+        TRY(numbers.take(queue, (size_t)s.channels * sizeof(channel_numbers<W>)));
+        batch_sums_op<T> op;
+        op.x = in.as<T>();
+        op.dy = grad.as<T>();
+        op.mean = centre.data;
+        op.mean_dtype = mean->dtype;
+        op.per = groups.per;
+        op.out = sums.as<batch_sums>();
+        TRY(gather(call, queue, &one, op));
+        TRY(trek_launch(call, queue, trek_loop(groups.groups), prepare_group_backward<W>, numbers.as<channel_numbers<W>>(),
+                        (const batch_sums *)sums.as<batch_sums>(), trek_numbers_of(mean), trek_numbers_of(rstd),
+                        trek_numbers_of(weight), groups, (double)groups.per * (double)s.pixels));
+        TRY(apply<T>(call, queue, dx.as<T>(), in.as<T>(), grad.as<T>(), numbers.scratch.data, s));
+    }
+    TRY(trek_launch(call, queue, trek_loop(groups.channels), group_parameters, (const batch_sums *)sums.as<batch_sums>(),
+                    trek_numbers_of(rstd), trek_numbers_of(weight ? call->outputs[1] : NULL), trek_numbers_of(call->outputs[2]),
+                    groups));
+    return groups.groups > 0 ? dx.finish(call, call->outputs[0]) : TREK_OK;
+}
+
 template <typename T> static void enter(trek_backend *b, trek_dtype dtype)
 {
     b->kernels[TREK_OP_batch_norm][dtype] = forward<T>;
     b->kernels[TREK_OP_batch_norm_backward][dtype] = backward<T>;
+    b->kernels[TREK_OP_group_norm][dtype] = group_forward<T>;
+    b->kernels[TREK_OP_group_norm_backward][dtype] = group_backward<T>;
 }
 
 extern "C" void trek_cuda_register_batch_norm(trek_backend *b)

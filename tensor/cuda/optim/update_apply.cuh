@@ -58,7 +58,7 @@ __device__ __forceinline__ double trek_magnitude(double x) { return fabs(x); }
         template <typename T>                                                                                     \
         static __device__ __forceinline__ void element(T *x, T d, T *s, const T *n, uint32_t kept, int variant)   \
         {                                                                                                         \
-            (void)s, (void)kept, (void)variant;                                                                   \
+            (void)x, (void)d, (void)s, (void)n, (void)kept, (void)variant;                                        \
             __VA_ARGS__                                                                                           \
         }                                                                                                         \
     };                                                                                                            \
@@ -76,7 +76,7 @@ template <typename T> struct trek_step_numbers {
 };
 
 template <typename R, typename T>
-__device__ __forceinline__ void trek_fill_step(const trek_update_slice &slice, double limit, bool skip, trek_step_numbers<T> *s)
+__device__ __forceinline__ void trek_fill_step(const trek_update_slice &slice, bool skip, trek_step_numbers<T> *s)
 {
     double wide[TREK_UPDATE_NUMBERS_MOST] = {};
     s->variant = R::numbers(&slice, wide);
@@ -84,7 +84,7 @@ __device__ __forceinline__ void trek_fill_step(const trek_update_slice &slice, d
     for (int k = 0; k < TREK_UPDATE_NUMBERS_MOST; k++)
         s->n[k] = (T)wide[k];
     s->scale = (T)slice.grad_scale;
-    s->limit = (T)limit;
+    s->limit = (T)slice.value_limit;
     s->kept = slice.kept | R::always_kept;
     s->zero = slice.zero_grad;
     s->skip = skip;
@@ -200,7 +200,7 @@ __device__ __forceinline__ void trek_fill_tile(const trek_update &u, const trek_
 {
     trek_update_slice slice;
     trek_update_slice_of(&u, &run, zero, &slice);
-    trek_fill_step<R>(slice, u.state->value_limit, u.state->skip != 0, s);
+    trek_fill_step<R>(slice, u.state->skip != 0, s);
 }
 
 __device__ __forceinline__ bool trek_run_is_aligned(const trek_update_run &run)
@@ -322,7 +322,7 @@ template <typename R> static trek_status trek_update_apply_by(trek_cuda_queue *q
 template <typename R, typename T> static __global__ void trek_slice_kernel(trek_update_slice slice)
 {
     trek_step_numbers<T> s = {};
-    trek_fill_step<R>(slice, 0, false, &s);
+    trek_fill_step<R>(slice, false, &s);
     trek_step_arrays<T> a = trek_arrays_of<T>(slice);
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < slice.count; i += (int64_t)gridDim.x * blockDim.x)
         trek_step_range<R, T, 1>(s, a, i, i + 1);

@@ -36,7 +36,8 @@ template <typename A> static __device__ __forceinline__ A scan_block(A mine, A *
         all += shared[w];
     }
     *total = all;
-    return offset + sum - mine;
+    A before = __shfl_up_sync(0xffffffffu, sum, 1u); /* not sum - mine: after a NaN or infinity that is none */
+    return lane > 0 ? offset + before : offset;
 }
 
 /* A block for each chunk of a line whose elements lie near each other. sums: write only the chunk's sum there;

@@ -5,6 +5,9 @@
 
 namespace {
 
+/* NaN stays. */
+template <typename W> __device__ __forceinline__ W at_least(W x, W limit) { return x < limit ? limit : x; }
+
 template <typename W> struct loss_functor {
     static constexpr int weight = TREK_HEAVY;
     int kind;
@@ -16,7 +19,8 @@ template <typename W> struct loss_functor {
         case TREK_LOSS_SQUARED: return d * d;
         case TREK_LOSS_ABSOLUTE: return distance;
         case TREK_LOSS_SMOOTH: return distance >= beta ? distance - (W)0.5 * beta : d * d * ((W)0.5 / beta);
-        default: return x * ((x > 0 ? (W)1 : (W)0) - y) + of_log1p(of_exp(-of_abs(x)));
+        case TREK_LOSS_LOGISTIC: return x * ((x > 0 ? (W)1 : (W)0) - y) + of_log1p(of_exp(-of_abs(x)));
+        default: return (y - 1) * at_least(of_log1p(-x), (W)-100) - y * at_least(of_log(x), (W)-100);
         }
     }
 };
@@ -34,6 +38,8 @@ template <typename W> struct slope_functor {
             return grad * sign;
         if (kind == TREK_LOSS_SMOOTH)
             return grad * (of_abs(d) >= beta ? sign : d / beta);
+        if (kind == TREK_LOSS_BINARY)
+            return grad * d / at_least((1 - x) * x, (W)1e-12);
         W e = of_exp(-of_abs(x)), tail = e / (1 + e);
         return grad * (x > 0 ? (1 - y) - tail : tail - y);
     }

@@ -23,6 +23,7 @@
 #include "distributed/control/control.h"
 #include "tensor/memory.h"
 #include "tensor/plugin.h"
+#include "tests/support/processes.h"
 
 /* --- a rank: what it checks ------------------------------------------------------------- */
 
@@ -425,10 +426,11 @@ static void run_abort(void)
 
 /* --- with a control channel ------------------------------------------------------------------------------- */
 
-static trek_control *join_control(int shift)
+static trek_control *join_control(int round)
 {
     trek_control_opts opts = { .process = atoi(getenv("OMPI_COMM_WORLD_RANK")), .processes = atoi(getenv("OMPI_COMM_WORLD_SIZE")),
-                               .address = "127.0.0.1", .port = atoi(getenv("TREK_TEST_PORT")) + shift, .token = "of the test",
+                               .address = "127.0.0.1", .port = atoi(getenv(round ? "TREK_TEST_PORT_2" : "TREK_TEST_PORT")),
+                               .token = "of the test",
                                .join_s = 30 };
     trek_control *control = trek_control_join(&opts);
     if (!CHECK(control))
@@ -449,17 +451,19 @@ static void run_control(void)
             _exit(1);
         my_rank = trek_comm_rank(comm);
         my_world = trek_comm_world_size(comm);
-        CHECK(trek_comm_set_deadline(comm, round ? 60 : 1) == TREK_OK);
+        CHECK(trek_comm_set_deadline(comm, round ? 60 : 2) == TREK_OK);
         trek_tensor *tensor = make_values(TREK_I32, my_rank, 0, 40000), *expected = expected_of(TREK_I32, TREK_SUM, 0, 40000);
-        if (my_rank == 1) {
+        if (my_rank == 1)
             trek_control_say_long(control, "save");
-            sleep_for(3);
-        }
+        MPI_Barrier(MPI_COMM_WORLD); /* said before anybody waits */
+        if (my_rank == 1)
+            sleep_for(4);
         CHECK(trek_comm_all_reduce(comm, tensor, TREK_SUM) == TREK_OK && agrees(tensor, expected, TREK_SUM, true));
         double start = now();
         if (round == 0) { /* one never comes, and says nothing */
+            MPI_Barrier(MPI_COMM_WORLD);
             if (my_rank == my_world - 1)
-                sleep_for(5);
+                sleep_for(7);
             CHECK(trek_comm_all_reduce(comm, tensor, TREK_SUM) == TREK_ERR_TIMEOUT);
             char text[48];
             snprintf(text, sizeof text, "rank %d did not come", my_world - 1);
@@ -704,7 +708,11 @@ static const char *program;
 /* All ranks said that they are well, and mpirun ended without complaint: MPI was finalised. */
 static void run_under_mpirun(const char *scenario, int world)
 {
-    char command[1024], line[512];
+    char command[1024], line[512], port[16];
+    for (int round = 0; round < 2; round++) {
+        snprintf(port, sizeof port, "%d", processes_free_port());
+        setenv(round ? "TREK_TEST_PORT_2" : "TREK_TEST_PORT", port, 1);
+    }
     snprintf(command, sizeof command, "timeout -k 5 150 mpirun -n %d '%s' %s 2>&1", world, program, scenario);
     FILE *output = popen(command, "r");
     assert_non_null(output);
@@ -821,9 +829,6 @@ int main(int argc, char **argv)
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1); /* Open MPI's own precautions, which containers do not need */
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
-    char port[16];
-    snprintf(port, sizeof port, "%d", 20000 + (int)(getpid() % 10000) * 2);
-    setenv("TREK_TEST_PORT", port, 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_pieces),

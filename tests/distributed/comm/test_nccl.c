@@ -30,6 +30,7 @@
 #include "nn/layers.h"
 #include "tensor/device_comm.h"
 #include "tensor/rank_context.h"
+#include "tests/support/processes.h"
 #include "tests/support/support.h"
 #include "tests/support/training.h"
 
@@ -778,9 +779,8 @@ static void *process_main(void *arg)
 
 static void make_processes(int world, int n_gpus, process *processes, trek_comm **comms)
 {
-    static int port;
     pthread_t threads[MAX_WORLD];
-    port = port ? port + 1 : 31000 + (int)(getpid() % 1000) * 8;
+    int port = processes_free_port();
     for (int r = 0; r < world; r++) {
         processes[r] = (process){ .rank = r, .world = world, .port = port, .device = trek_cuda(r % n_gpus) };
         assert_int_equal(pthread_create(&threads[r], NULL, process_main, &processes[r]), 0);

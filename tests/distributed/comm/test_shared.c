@@ -11,7 +11,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -19,7 +18,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -32,6 +30,7 @@
 #include "graph/flow.h"
 #include "nn/layers.h"
 #include "tensor/tensor_internal.h"
+#include "tests/support/processes.h"
 
 enum { MAX_WORLD = 5, CHUNK = 256 << 10 };
 
@@ -512,23 +511,12 @@ typedef struct job {
     double seconds;
 } job;
 
-static int free_port(void)
-{
-    struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    socklen_t size = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&address, size), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &size), 0);
-    close(fd);
-    return ntohs(address.sin_port);
-}
-
 static void start(job *j, const char *name, int world, int arg)
 {
     char texts[4][16];
     *j = (job){ .world = world };
     snprintf(texts[0], 16, "%d", world);
-    snprintf(texts[2], 16, "%d", free_port());
+    snprintf(texts[2], 16, "%d", processes_free_port());
     snprintf(texts[3], 16, "%d", arg);
     for (int r = 0; r < world; r++) {
         int ends[2];

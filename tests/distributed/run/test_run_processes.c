@@ -52,9 +52,15 @@ static trek_status on_epoch(trek_graph *graph, int64_t epoch, void *arg)
     return epoch == 1 && has(mine, "bad-epoch") ? trek_fail(TREK_ERR_IO, "no epoch today") : TREK_OK;
 }
 
+static double told_loss, told_evaluation, told_squares, told_sum; /* of the last epoch */
+
 static trek_status on_metrics(const trek_epoch_metrics *metrics, void *arg)
 {
     (void)arg;
+    told_loss = metrics->loss;
+    told_evaluation = metrics->evaluation_loss;
+    told_squares = trek_metrics_get(metrics, "squares");
+    told_sum = trek_metrics_get(metrics, "samples");
     return metrics->epoch == 1 && has(mine, "bad-metrics") ? TREK_ERR_CALLBACK : TREK_OK;
 }
 
@@ -113,6 +119,38 @@ static int print_run(trek_run *run)
     return 0;
 }
 
+static trek_status add_number(const char *name, trek_var *var, void *arg)
+{
+    (void)name;
+    double *number = arg, *values = test_read(trek_var_data(var));
+    for (int64_t i = 0; i < trek_var_numel(var); i++)
+        *number = *number * 1.01 + values[i];
+    free(values);
+    return TREK_OK;
+}
+
+/* The same over a module of one's own, whose values process 0 has alone. */
+static int fit(trek_run_opts o)
+{
+    trek_graph *graph = training_build(trek_cpu(0), NULL);
+    double number = 0;
+    o.build_model = NULL;
+    if (mine->process > 0) {
+        trek_seed(99);
+        trek_module_reset(trek_graph_module(graph));
+    }
+    trek_status status = trek_fit(trek_graph_module(graph), &o);
+    trek_module_each_param(trek_graph_module(graph), add_number, &number);
+    if (status == TREK_OK)
+        printf("epochs %d ranks %d samples %d %.0f loss %.17g %.17g %.17g number %.17g\n", EPOCHS, mine->processes, SAMPLES,
+               told_sum,
+               told_loss, told_squares, told_evaluation, number);
+    else
+        printf("%s: %s\n", trek_status_name(status), trek_error());
+    trek_graph_free(&graph);
+    return status != TREK_OK;
+}
+
 static int play(const part *me)
 {
     mine = me;
@@ -152,6 +190,12 @@ static int play(const part *me)
     if (has(me, "keeps")) {
         o.checkpoint_folder = me->process == 0 ? mkdtemp(kept) : kept;
         snprintf(gone, sizeof gone, "%s.gone", kept);
+    }
+    if (has(me, "fit") && comm) {
+        int code = fit(o);
+        trek_dataset_free(&data);
+        trek_comm_free(&comm);
+        return code;
     }
     trek_run *run = comm ? trek_trainer_run(&o) : NULL;
     trek_run_progress p = { 0 };
@@ -255,6 +299,24 @@ static void test_exact(void **state)
                 close_to(t.number, one.number);
             }
         }
+}
+
+/* A module that is there, one in each process. */
+static void test_fit(void **state)
+{
+    (void)state;
+    told one = alone(1, TREK_AVERAGE_GRADIENTS);
+    static world w;
+    run_world(&w, 3, "fit", -1, NULL);
+    for (int p = 0; p < 3; p++) {
+        told t = read_told(w.text[p]);
+        if (w.code[p] != 0 || t.epochs != EPOCHS)
+            processes_print(&w);
+        assert_int_equal(t.epochs, EPOCHS);
+        close_to(t.loss, one.loss);
+        close_to(t.evaluation, one.evaluation);
+        assert_true(t.number == read_told(w.text[0]).number);
+    }
 }
 
 static void test_windows(void **state)
@@ -452,7 +514,7 @@ int main(void)
     if (processes_part(&me))
         return play(&me);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exact), cmocka_unit_test(test_windows), cmocka_unit_test(test_averages),
+        cmocka_unit_test(test_exact), cmocka_unit_test(test_fit), cmocka_unit_test(test_windows), cmocka_unit_test(test_averages),
             cmocka_unit_test(test_stopped), cmocka_unit_test(test_failing), cmocka_unit_test(test_background),
         cmocka_unit_test(test_background_failing), cmocka_unit_test(test_failing_writes), cmocka_unit_test(test_shares),
     };

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Factorisations on the tape: of matrices [..., m, n] in f32 or f64 on the CPU whose batches are of one shape, where LAPACK is
+ * there. Internal; the public functions (linalg.c) see to that. */
+#ifndef TREK_AUTOGRAD_FACTORISE_H
+#define TREK_AUTOGRAD_FACTORISE_H
+
+#include "autograd/function.h"
+
+trek_var *trek_factor_eye(const trek_var *x, int64_t n); /* of x's dtype */
+trek_var *trek_factor_solve(trek_var *a, trek_var *b);
+trek_var *trek_factor_inv(trek_var *a);
+trek_var *trek_factor_triangular(trek_var *a, trek_var *b, bool upper, bool unit);
+trek_var *trek_factor_cholesky(trek_var *a);
+trek_status trek_factor_qr(trek_var *a, trek_var **q_and_r); /* m >= n */
+trek_status trek_factor_svd(trek_var *a, trek_var **s_u_vh);
+trek_var *trek_factor_svdvals(trek_var *a);
+trek_status trek_factor_eigh(trek_var *a, trek_var **values_and_vectors);
+trek_var *trek_factor_eigvalsh(trek_var *a);
+trek_var *trek_factor_det(trek_var *a);
+trek_status trek_factor_slogdet(trek_var *a, trek_var **sign_and_log);
+trek_var *trek_factor_pinv(trek_var *a);
+/* Which of a's singular values count as 0: at most the largest times the larger side times the dtype's precision. */
+trek_var *trek_factor_negligible(const trek_var *a, trek_var *s);
+
+#endif

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Transforms of lines on the tape. They are linear: what goes back is the transform the other way; of real lines each frequency
+ * between the ends stands for two. */
+#include "autograd/fft.h"
+
+#include <limits.h>
+#include <math.h>
+
+#include "autograd/ops.h"
+#include "autograd/tape_internal.h"
+#include "tensor/fftw.h"
+
+typedef struct settings {
+    trek_dft kind;
+    int n;
+} settings;
+
+static trek_var *transform(trek_var *x, trek_dft kind, int64_t n);
+
+/* x [..., n / 2 + 1, 2] times `middle`, but for what stands for itself alone. */
+static trek_var *between_ends(trek_var *x, int n, double middle)
+{
+    int64_t half = n / 2 + 1;
+    trek_tensor *factors = trek_tensor_full(middle, trek_dims(half, 1), TREK_F64, trek_cpu(0));
+    if (!factors)
+        return NULL;
+    ((double *)factors->data)[0] = 1;
+    if (n % 2 == 0)
+        ((double *)factors->data)[half - 1] = 1;
+    return trek_mul(x, trek_cast(trek_var_from(factors), trek_var_dtype(x)));
+}
+
+static trek_status forward(trek_function_context *context, trek_var *const *in, int n_in, trek_var **out, int n_out)
+{
+    (void)n_in, (void)n_out;
+    const settings *s = trek_function_data(context);
+    trek_var *x = trek_contiguous(in[0]);
+    if (!x)
+        return trek_error_status();
+    trek_shape shape = trek_var_shape(x);
+    int64_t half = s->n / 2 + 1, each = s->kind == TREK_DFT_REAL ? s->n : s->kind == TREK_DFT_TO_REAL ? 2 * half
+        : 2 * (int64_t)s->n;
+    if (s->kind == TREK_DFT_REAL) {
+        shape.sizes[shape.ndim - 1] = half;
+        shape.sizes[shape.ndim++] = 2;
+    } else if (s->kind == TREK_DFT_TO_REAL) {
+        shape.sizes[--shape.ndim - 1] = s->n;
+    }
+    trek_tensor *made = trek_tensor_empty(shape, trek_var_dtype(x), trek_var_device(x));
+    out[0] = made ? trek_var_from(made) : NULL;
+    return out[0] ? trek_fftw_run(trek_var_dtype(x), s->kind, s->n, trek_var_numel(x) / each, x->data->data, made->data)
+                  : trek_error_status();
+}
+
+static trek_status backward(trek_function_context *context, trek_var *const *grads, int n, trek_var **to, int n_in)
+{
+    (void)n, (void)n_in;
+    const settings *s = trek_function_data(context);
+    if (s->kind == TREK_DFT_REAL)
+        to[0] = transform(between_ends(grads[0], s->n, 0.5), TREK_DFT_TO_REAL, s->n);
+    else if (s->kind == TREK_DFT_TO_REAL)
+        to[0] = between_ends(transform(grads[0], TREK_DFT_REAL, s->n), s->n, 2);
+    else
+        to[0] = transform(grads[0], s->kind == TREK_DFT_FORWARD ? TREK_DFT_BACKWARD : TREK_DFT_FORWARD, s->n);
+    return trek_error_status();
+}
+
+static const trek_function dft_function = { .name = "fft", .forward = forward, .backward = backward, .free = trek_free };
+
+/* Of the last dimension (the one before the pairs), unscaled. */
+static trek_var *transform(trek_var *x, trek_dft kind, int64_t n)
+{
+    settings *s = x ? trek_alloc(sizeof *s) : NULL;
+    if (!s)
+        return NULL;
+    *s = (settings){ .kind = kind, .n = (int)n };
+    return trek_function_apply_one(&dft_function, s, &x, 1);
+}
+
+/* --- the calls --------------------------------------------------------------------------------------- */
+
+/* x in what is transformed, on the host; NULL and an error. */
+static trek_var *taken(const char *name, trek_var *x, bool pairs, trek_fft_norm norm)
+{
+    char text[TREK_SHAPE_TEXT];
+    if (!x)
+        return trek_fail_missing(name, "the variable"), NULL;
+    int least = pairs ? 2 : 1;
+    if (trek_var_ndim(x) < least || (pairs && trek_var_size(x, -1) != 2) || (!pairs && trek_var_ndim(x) == TREK_MAX_DIMS))
+        return trek_fail_null(TREK_ERR_SHAPE, "%s: %s are needed, not %s", name,
+                              pairs ? "pairs [..., n, 2]" : "1 to 7 dimensions", trek_tensor_shape_text(x->data, text));
+    if (norm < TREK_FFT_BACKWARD || norm > TREK_FFT_FORWARD)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: %d is no norm", name, (int)norm);
+    trek_dtype dtype = trek_var_dtype(x);
+    if (trek_dtype_is_16bit(dtype))
+        return trek_fail_null(TREK_ERR_DTYPE, "%s: f32 or f64 are needed, not %s", name, trek_dtype_name(dtype));
+    if (!trek_fftw_there(name, dtype))
+        return NULL;
+    x = trek_dtype_is_float(dtype) ? x : trek_cast(x, TREK_F32);
+    return x && trek_var_device(x).type != TREK_CPU ? trek_to(x, trek_cpu(0)) : x;
+}
+
+/* x with n elements in dimension d. */
+static trek_var *resized(trek_var *x, int d, int64_t n)
+{
+    int64_t have = trek_var_size(x, d);
+    if (have >= n)
+        return have == n ? x : trek_narrow(x, d, 0, n);
+    trek_shape shape = trek_var_shape(x);
+    shape.sizes[d] = n - have;
+    trek_tensor *zeros = trek_tensor_zeros(shape, trek_var_dtype(x), trek_var_device(x));
+    return zeros ? trek_cat((trek_var *[]){ x, trek_var_from(zeros) }, 2, d) : NULL;
+}
+
+static double scale_of(trek_fft_norm norm, bool inverse, int64_t n)
+{
+    if (norm == TREK_FFT_ORTHO)
+        return 1 / sqrt((double)n);
+    return inverse == (norm == TREK_FFT_BACKWARD) ? 1 / (double)n : 1;
+}
+
+static trek_var *along(const char *name, trek_var *x, trek_dft kind, int64_t n, int dim, trek_fft_norm norm)
+{
+    bool pairs = kind != TREK_DFT_REAL, inverse = kind == TREK_DFT_BACKWARD || kind == TREK_DFT_TO_REAL;
+    trek_var *y = taken(name, x, pairs, norm);
+    if (!y)
+        return NULL;
+    int last = trek_var_ndim(y) - 1 - pairs, d = trek_normalize_dim(dim, last + 1, name);
+    if (d < 0)
+        return NULL;
+    int64_t size = trek_var_size(y, d), count = n != 0 ? n : kind == TREK_DFT_TO_REAL ? 2 * (size - 1) : size;
+    if (count < 1 || count > INT_MAX / 4)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: of %lld elements", name, (long long)count);
+    y = resized(y, d, kind == TREK_DFT_TO_REAL ? count / 2 + 1 : count);
+    y = transform(d == last ? y : trek_transpose(y, d, last), kind, count);
+    y = d == last ? y : trek_transpose(y, d, last);
+    double scale = scale_of(norm, inverse, count);
+    y = scale == 1 ? y : trek_mul_scalar(y, scale);
+    return y && trek_var_device(x).type != TREK_CPU ? trek_to(y, trek_var_device(x)) : y;
+}
+
+trek_var *trek_fft(trek_var *x, int64_t n, int dim, trek_fft_norm norm)
+{
+    return along("fft", x, TREK_DFT_FORWARD, n, dim, norm);
+}
+trek_var *trek_ifft(trek_var *x, int64_t n, int dim, trek_fft_norm norm)
+{
+    return along("ifft", x, TREK_DFT_BACKWARD, n, dim, norm);
+}
+trek_var *trek_rfft(trek_var *x, int64_t n, int dim, trek_fft_norm norm) { return along("rfft", x, TREK_DFT_REAL, n, dim, norm); }
+trek_var *trek_irfft(trek_var *x, int64_t n, int dim, trek_fft_norm norm)
+{
+    return along("irfft", x, TREK_DFT_TO_REAL, n, dim, norm);
+}
+
+trek_var *trek_fft2(trek_var *x, trek_fft_norm norm)
+{
+    trek_var *y = along("fft2", x, TREK_DFT_FORWARD, 0, -1, norm);
+    return y ? along("fft2", y, TREK_DFT_FORWARD, 0, -2, norm) : NULL;
+}
+
+trek_var *trek_ifft2(trek_var *x, trek_fft_norm norm)
+{
+    trek_var *y = along("ifft2", x, TREK_DFT_BACKWARD, 0, -1, norm);
+    return y ? along("ifft2", y, TREK_DFT_BACKWARD, 0, -2, norm) : NULL;
+}
+
+trek_var *trek_rfft2(trek_var *x, trek_fft_norm norm)
+{
+    trek_var *y = along("rfft2", x, TREK_DFT_REAL, 0, -1, norm);
+    return y ? along("rfft2", y, TREK_DFT_FORWARD, 0, -2, norm) : NULL;
+}
+
+trek_var *trek_irfft2(trek_var *x, trek_fft_norm norm)
+{
+    trek_var *y = along("irfft2", x, TREK_DFT_BACKWARD, 0, -2, norm);
+    return y ? along("irfft2", y, TREK_DFT_TO_REAL, 0, -1, norm) : NULL;
+}

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The public ops that sort and choose. */
+#include <math.h>
+
+#include "autograd/ops.h"
+#include "autograd/tape_internal.h"
+
+/* x without the dimension that was reduced. */
+static trek_var *reduced(trek_var *x, int dim, bool keepdim)
+{
+    return !x || keepdim || trek_var_ndim(x) == 0 ? x : trek_apply_squeeze(x, dim);
+}
+
+static bool is_bool(const trek_var *x) { return x && trek_var_dtype(x) == TREK_BOOL; }
+
+/* A row with values and their places. */
+static trek_var *apply_places(int op, trek_var *x, const trek_attrs *numbers, trek_var **indices)
+{
+    trek_var *outs[2] = { NULL };
+    trek_status status = trek_apply_many(&trek_ops[op], &x, 1, numbers, outs, 2);
+    if (indices)
+        *indices = status == TREK_OK ? outs[1] : NULL;
+    return status == TREK_OK ? outs[0] : NULL;
+}
+
+static trek_var *extreme(int op, trek_var *x, int dim, bool keepdim, trek_var **indices)
+{
+    trek_attrs numbers = { 0 };
+    trek_dims_list dims = trek_dims(dim);
+    trek_attrs_reduce(&numbers, &dims, true);
+    trek_var *compared = is_bool(x) ? trek_apply_convert(x, TREK_U8) : x, *at = trek_apply(&trek_ops[op], &compared, 1, &numbers);
+    trek_var *values = reduced(trek_apply_gather(x, at, dim), dim, keepdim);
+    if (indices)
+        *indices = values ? reduced(at, dim, keepdim) : NULL;
+    return values;
+}
+
+trek_var *trek_max_with_indices(trek_var *x, int dim, bool keepdim, trek_var **indices)
+{
+    return extreme(TREK_OP_argmax, x, dim, keepdim, indices);
+}
+trek_var *trek_min_with_indices(trek_var *x, int dim, bool keepdim, trek_var **indices)
+{
+    return extreme(TREK_OP_argmin, x, dim, keepdim, indices);
+}
+
+trek_var *trek_sort(trek_var *x, int dim, bool descending, trek_var **indices)
+{
+    return apply_places(TREK_OP_sort, x, &(trek_attrs){ .i = { dim, descending } }, indices);
+}
+
+trek_var *trek_argsort(trek_var *x, int dim, bool descending)
+{
+    trek_var *indices = NULL;
+    return trek_sort(x, dim, descending, &indices) ? indices : NULL;
+}
+
+trek_var *trek_topk(trek_var *x, int64_t k, int dim, bool largest, trek_var **indices)
+{
+    return apply_places(TREK_OP_topk, x, &(trek_attrs){ .i = { dim, k, largest } }, indices);
+}
+
+static trek_var *choose(trek_var *x, int64_t k, int which, int dim, bool keepdim, trek_var **indices)
+{
+    trek_var *values = reduced(apply_places(TREK_OP_kthvalue, x, &(trek_attrs){ .i = { dim, k, which } }, indices), dim, keepdim);
+    if (indices)
+        *indices = values ? reduced(*indices, dim, keepdim) : NULL;
+    return values;
+}
+
+trek_var *trek_kthvalue(trek_var *x, int64_t k, int dim, bool keepdim, trek_var **indices)
+{
+    return choose(x, k, TREK_ORDER_KTH, dim, keepdim, indices);
+}
+trek_var *trek_median(trek_var *x, int dim, bool keepdim, trek_var **indices)
+{
+    return choose(x, 0, TREK_ORDER_MEDIAN, dim, keepdim, indices);
+}
+trek_var *trek_nanmedian(trek_var *x, int dim, bool keepdim, trek_var **indices)
+{
+    return choose(x, 0, TREK_ORDER_NANMEDIAN, dim, keepdim, indices);
+}
+
+trek_var *trek_cummax(trek_var *x, int dim, trek_var **indices)
+{
+    return apply_places(TREK_OP_cummax, x, &(trek_attrs){ .i = { dim } }, indices);
+}
+trek_var *trek_cummin(trek_var *x, int dim, trek_var **indices)
+{
+    return apply_places(TREK_OP_cummin, x, &(trek_attrs){ .i = { dim } }, indices);
+}
+trek_var *trek_cumprod(trek_var *x, int dim) { return trek_apply_cumprod(x, dim); }
+
+trek_var *trek_searchsorted(trek_var *sorted, trek_var *x, bool right)
+{
+    return trek_apply_searchsorted(sorted, x, right);
+}
+trek_var *trek_bucketize(trek_var *x, trek_var *boundaries, bool right)
+{
+    if (boundaries && trek_var_ndim(boundaries) != 1)
+        return trek_fail_null(TREK_ERR_SHAPE, "bucketize: boundaries must have 1 dimension, not %d", trek_var_ndim(boundaries));
+    return trek_apply_searchsorted(boundaries, x, right);
+}
+
+/* --- quantiles ----------------------------------------------------------------------------- */
+
+static bool quantile_fits(const trek_var *x, trek_var *q)
+{
+    trek_dtype dtype = trek_var_dtype(x);
+    if ((dtype != TREK_F32 && dtype != TREK_F64) || trek_var_dtype(q) != dtype)
+        return trek_fail(TREK_ERR_DTYPE, "quantile: x and q must both be f32 or f64, got %s and %s", trek_dtype_name(dtype),
+                         trek_dtype_name(trek_var_dtype(q))),
+               false;
+    if (trek_var_ndim(q) > 1)
+        return trek_fail(TREK_ERR_SHAPE, "quantile: q must have at most 1 dimension, not %d", trek_var_ndim(q)), false;
+    trek_var *inside = trek_logical_and(trek_ge_scalar(q, 0), trek_le_scalar(q, 1)),
+        *all = trek_all(inside, trek_dims_none(), false);
+    if (!all)
+        return false;
+    if (trek_var_item(all) == 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "quantile: a q outside [0, 1]"), false;
+    return true;
+}
+
+/* From a to b, from the nearer end. */
+static trek_var *between(trek_var *a, trek_var *b, trek_var *weight)
+{
+    trek_var *step = trek_sub(b, a), *near = trek_lt_scalar(trek_abs(weight), 0.5);
+    trek_var *rest = trek_add_scalar(trek_neg(weight), 1);
+    return trek_where(near, trek_add(a, trek_mul(weight, step)), trek_sub(b, trek_mul(step, rest)));
+}
+
+/* The elements of sorted lines at ranks [..., count], which need not be whole. */
+static trek_var *at_ranks(trek_var *sorted, trek_var *ranks, trek_interpolation interpolation)
+{
+    ranks = interpolation == TREK_INTERPOLATION_LOWER ? trek_floor(ranks)
+        : interpolation == TREK_INTERPOLATION_HIGHER ? trek_ceil(ranks)
+        : interpolation == TREK_INTERPOLATION_NEAREST ? trek_round(ranks) : ranks;
+    trek_var *low = trek_cast(ranks, TREK_I64), *below = trek_gather(sorted, low, -1);
+    if (interpolation != TREK_INTERPOLATION_LINEAR && interpolation != TREK_INTERPOLATION_MIDPOINT)
+        return below;
+    trek_var *above = trek_gather(sorted, trek_cast(trek_ceil(ranks), TREK_I64), -1);
+    trek_var *weight = interpolation == TREK_INTERPOLATION_MIDPOINT ? trek_full_like(ranks, 0.5)
+                                                                   : trek_sub(ranks, trek_cast(low, trek_var_dtype(ranks)));
+    return between(below, above, weight);
+}
+
+trek_var *trek_quantile(trek_var *x, trek_var *q, int dim, bool keepdim, trek_interpolation interpolation)
+{
+    if (!x || !q)
+        return trek_fail_missing("quantile", "an input"), NULL;
+    int ndim = trek_var_ndim(x), at = trek_normalize_dim(dim, ndim, "quantile");
+    if (at < 0 || !quantile_fits(x, q))
+        return NULL;
+    if (interpolation < TREK_INTERPOLATION_LINEAR || interpolation > TREK_INTERPOLATION_NEAREST)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "quantile: %d is no interpolation", (int)interpolation);
+    trek_var *lines = ndim == 0 ? trek_apply_reshape(x, trek_dims(1)) : trek_movedim(x, trek_dims(at), trek_dims(-1));
+    int64_t n = lines ? trek_var_size(lines, -1) : 0, count = trek_var_numel(q);
+    if (n == 0 || trek_var_numel(x) == 0)
+        return lines ? trek_fail_null(TREK_ERR_SHAPE, "quantile: no value over no elements") : NULL;
+    trek_var *sorted = trek_sort(lines, -1, false, NULL);
+    trek_shape shape = sorted ? trek_var_shape(sorted) : trek_dims_none();
+    shape.sizes[shape.ndim > 0 ? shape.ndim - 1 : 0] = count;
+    trek_var *ranks = trek_expand(trek_mul_scalar(trek_reshape(q, trek_dims(-1)), (double)(n - 1)), shape);
+    ranks = trek_masked_fill(ranks, trek_isnan(trek_narrow(sorted, -1, n - 1, 1)), (double)(n - 1));
+    trek_var *found = at_ranks(sorted, ranks, interpolation);
+    if (!found)
+        return NULL;
+    bool several = trek_var_ndim(q) == 1;
+    found = ndim == 0 ? trek_reshape(found, several ? trek_dims(count) : trek_dims_none()) : found;
+    if (ndim == 0)
+        return found;
+    if (!several) /* the dimension of q is that which stays or goes */
+        return keepdim ? trek_movedim(found, trek_dims(-1), trek_dims(at)) : trek_apply_squeeze(found, -1);
+    found = trek_movedim(found, trek_dims(-1), trek_dims(0));
+    return keepdim ? trek_apply_unsqueeze(found, at + 1) : found;
+}

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Products of vectors and matrices, and distances, made of other ops. */
+#include <math.h>
+
+#include "autograd/ops.h"
+#include "autograd/tape_internal.h"
+
+/* Whether both are there and have `dims` dimensions; false and an error. */
+static bool both_of(const char *name, trek_var *x, trek_var *y, int dims)
+{
+    if (!x || !y)
+        return trek_fail_missing(name, "an input"), false;
+    if (trek_var_ndim(x) == dims && trek_var_ndim(y) == dims)
+        return true;
+    trek_fail(TREK_ERR_SHAPE, "%s: inputs of %d and %d dimensions; of %d are needed", name, trek_var_ndim(x), trek_var_ndim(y),
+              dims);
+    return false;
+}
+
+trek_var *trek_outer_product(trek_var *x, trek_var *y)
+{
+    return both_of("outer_product", x, y, 1) ? trek_mul(trek_unsqueeze(x, 1), y) : NULL;
+}
+
+trek_var *trek_dot(trek_var *x, trek_var *y)
+{
+    return both_of("dot", x, y, 1) ? trek_matmul(x, y) : NULL;
+}
+
+trek_var *trek_vdot(trek_var *x, trek_var *y) { return trek_dot(x, y); }
+
+trek_var *trek_inner(trek_var *x, trek_var *y)
+{
+    if (!x || !y)
+        return trek_fail_missing("inner", "an input"), NULL;
+    if (trek_var_ndim(x) == 0 || trek_var_ndim(y) == 0)
+        return trek_mul(x, y);
+    if (trek_var_size(x, -1) != trek_var_size(y, -1))
+        return trek_fail_null(TREK_ERR_SHAPE, "inner: last dimensions of sizes %lld and %lld", (long long)trek_var_size(x, -1),
+                              (long long)trek_var_size(y, -1));
+    return trek_tensordot(x, y, trek_dims(-1), trek_dims(-1));
+}
+
+trek_var *trek_kron(trek_var *x, trek_var *y)
+{
+    if (!x || !y)
+        return trek_fail_missing("kron", "an input"), NULL;
+    trek_shape a = trek_var_shape(x), b = trek_var_shape(y), wide_a, wide_b, shape;
+    int n = a.ndim > b.ndim ? a.ndim : b.ndim;
+    if (2 * n > TREK_MAX_DIMS)
+        return trek_fail_null(TREK_ERR_UNSUPPORTED, "kron: %d dimensions; %d are possible", n, TREK_MAX_DIMS / 2);
+    wide_a.ndim = wide_b.ndim = 2 * n;
+    shape.ndim = n;
+    for (int d = 0; d < n; d++) {
+        int64_t in_a = d < n - a.ndim ? 1 : a.sizes[d - n + a.ndim], in_b = d < n - b.ndim ? 1 : b.sizes[d - n + b.ndim];
+        wide_a.sizes[2 * d] = in_a;
+        wide_b.sizes[2 * d + 1] = in_b;
+        wide_a.sizes[2 * d + 1] = wide_b.sizes[2 * d] = 1;
+        shape.sizes[d] = in_a * in_b;
+    }
+    return trek_reshape(trek_mul(trek_reshape(x, wide_a), trek_reshape(y, wide_b)), shape);
+}
+
+trek_var *trek_trace(trek_var *x)
+{
+    if (!x)
+        return trek_fail_missing("trace", "the variable"), NULL;
+    if (trek_var_ndim(x) != 2)
+        return trek_fail_null(TREK_ERR_SHAPE, "trace: a matrix is needed, not %d dimensions", trek_var_ndim(x));
+    return trek_sum(trek_diagonal(x, 0, 0, 1), trek_dims(0), false);
+}
+
+/* --- products that are added -------------------------------------------------------------------- */
+
+static bool addable(const char *name, trek_var *x, trek_var *product, double beta, double alpha)
+{
+    trek_shape to = trek_var_shape(product), from = trek_var_shape(x);
+    bool fits = from.ndim <= to.ndim;
+    for (int d = 1; fits && d <= from.ndim; d++)
+        fits = from.sizes[from.ndim - d] == 1 || from.sizes[from.ndim - d] == to.sizes[to.ndim - d];
+    char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
+    if (!fits)
+        return trek_fail(TREK_ERR_SHAPE, "%s: %s does not broadcast to the product, %s", name, trek_shape_text(from, a),
+                         trek_shape_text(to, b)), false;
+    if (trek_var_dtype(x) != trek_var_dtype(product))
+        return trek_fail(TREK_ERR_DTYPE, "%s: %s is added to a product of %s", name, trek_dtype_name(trek_var_dtype(x)),
+                         trek_dtype_name(trek_var_dtype(product))), false;
+    if (!trek_dtype_is_float(trek_var_dtype(x)) && (beta != trunc(beta) || alpha != trunc(alpha)))
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: numbers with fractions, %g and %g, beside integers", name, beta, alpha), false;
+    return true;
+}
+
+/* Zeros that depend on x, whose gradient is 0. */
+static trek_var *nothing_of(trek_var *x)
+{
+    return trek_masked_fill(x, trek_cast(trek_ones_like(x), TREK_BOOL), 0);
+}
+
+static trek_var *add_product(const char *name, trek_var *x, trek_var *y, trek_var *z, int dims, double beta, double alpha)
+{
+    if (!x)
+        return trek_fail_missing(name, "an input"), NULL;
+    if (!both_of(name, y, z, dims))
+        return NULL;
+    if (dims == 3 && trek_var_size(y, 0) != trek_var_size(z, 0))
+        return trek_fail_null(TREK_ERR_SHAPE, "%s: batches of %lld and %lld", name, (long long)trek_var_size(y, 0),
+                              (long long)trek_var_size(z, 0));
+    trek_var *product = trek_matmul(y, z);
+    if (!product || !addable(name, x, product, beta, alpha))
+        return NULL;
+    product = alpha == 1 ? product : trek_mul_scalar(product, alpha);
+    if (beta == 0 && !trek_var_requires_grad(x))
+        return product;
+    trek_var *scaled = beta == 1 ? x : beta == 0 ? nothing_of(x) : trek_mul_scalar(x, beta);
+    return trek_add(scaled, product);
+}
+
+trek_var *trek_addmm(trek_var *x, trek_var *y, trek_var *z, double beta, double alpha)
+{
+    return add_product("addmm", x, y, z, 2, beta, alpha);
+}
+
+trek_var *trek_baddbmm(trek_var *x, trek_var *y, trek_var *z, double beta, double alpha)
+{
+    return add_product("baddbmm", x, y, z, 3, beta, alpha);
+}
+
+/* --- distances ---------------------------------------------------------------------------------- */
+
+/* The root of max(0, |x|^2 + |y|^2 - 2 x y), whose slope at 0 is taken as 0. */
+static trek_var *by_products(trek_var *x, trek_var *y)
+{
+    trek_var *xx = trek_sum(trek_square(x), trek_dims(-1), true), *yy = trek_sum(trek_square(y), trek_dims(-1), true);
+    trek_var *xy = trek_matmul(trek_mul_scalar(x, -2), trek_transpose(y, -1, -2));
+    trek_var *squares = trek_clamp(trek_add(trek_add(xy, xx), trek_transpose(yy, -1, -2)), 0, INFINITY);
+    trek_var *zero = trek_eq_scalar(squares, 0);
+    return trek_masked_fill(trek_sqrt(trek_masked_fill(squares, zero, 1)), zero, 0);
+}
+
+static bool floats(const char *name, trek_var *x)
+{
+    if (trek_dtype_is_float(trek_var_dtype(x)))
+        return true;
+    return trek_fail(TREK_ERR_DTYPE, "%s: floating dtypes are needed, not %s", name, trek_dtype_name(trek_var_dtype(x))), false;
+}
+
+static trek_var *by_differences(trek_var *x, trek_var *y, double p)
+{
+    trek_var *apart = trek_sub(trek_unsqueeze(x, -2), trek_unsqueeze(y, -3));
+    return p == 1 ? trek_sum(trek_abs(apart), trek_dims(-1), false) : trek_norm(apart, p, trek_dims(-1), false);
+}
+
+/* So many rows of x at a time that the differences stay in a cache. */
+static trek_var *by_blocks(trek_var *x, trek_var *y, double p)
+{
+    enum { BLOCK = 1 << 16, MOST = 256 };
+    int64_t rows = trek_var_size(x, -2), each = rows ? trek_var_numel(x) / rows * trek_var_size(y, -2) : 0;
+    int64_t block = each && each < BLOCK ? BLOCK / each : 1;
+    block = block < (rows + MOST - 1) / MOST ? (rows + MOST - 1) / MOST : block;
+    if (rows <= block)
+        return by_differences(x, y, p);
+    trek_var *parts[MOST];
+    int n = 0;
+    for (int64_t k = 0; k < rows; k += block)
+        parts[n++] = by_differences(trek_narrow(x, -2, k, rows - k < block ? rows - k : block), y, p);
+    return trek_cat(parts, n, -2);
+}
+
+trek_var *trek_cdist(trek_var *x, trek_var *y, double p)
+{
+    enum { FEW = 25 };
+    if (!x || !y)
+        return trek_fail_missing("cdist", "an input"), NULL;
+    if (trek_var_ndim(x) < 2 || trek_var_ndim(y) < 2 || trek_var_size(x, -1) != trek_var_size(y, -1))
+        return trek_fail_null(TREK_ERR_SHAPE, "cdist: rows [..., P, M] and [..., R, M] are needed");
+    if (!floats("cdist", x) || !floats("cdist", y))
+        return NULL;
+    if (trek_var_dtype(x) != trek_var_dtype(y))
+        return trek_fail_null(TREK_ERR_DTYPE, "cdist: rows of %s and %s", trek_dtype_name(trek_var_dtype(x)),
+                              trek_dtype_name(trek_var_dtype(y)));
+    if (!(p >= 0))
+        return trek_fail_null(TREK_ERR_ARGUMENT, "cdist: p is %g; it is at least 0", p);
+    bool empty = trek_var_size(x, -1) == 0;
+    if (p == 2 && !empty && (trek_var_size(x, -2) > FEW || trek_var_size(y, -2) > FEW))
+        return by_products(x, y);
+    return empty ? trek_sum(trek_sub(trek_unsqueeze(x, -2), trek_unsqueeze(y, -3)), trek_dims(-1), false) : by_blocks(x, y, p);
+}
+
+/* The rows' numbers of each pair, the first or the second ones. */
+static trek_var *of_pairs(trek_var *x, int64_t n, bool second)
+{
+    trek_tensor *host = trek_tensor_empty(trek_dims(n * (n - 1) / 2), TREK_I64, trek_cpu(0));
+    int64_t *at = host ? trek_tensor_data(host) : NULL;
+    for (int64_t i = 0; at && i < n; i++)
+        for (int64_t j = i + 1; j < n; j++)
+            *at++ = second ? j : i;
+    trek_tensor *there = host ? trek_tensor_to(host, trek_var_device(x)) : NULL;
+    trek_tensor_release(host);
+    return there ? trek_index_select(x, trek_var_from(there), 0) : NULL;
+}
+
+trek_var *trek_pdist(trek_var *x, double p)
+{
+    if (!x)
+        return trek_fail_missing("pdist", "the variable"), NULL;
+    if (trek_var_ndim(x) != 2)
+        return trek_fail_null(TREK_ERR_SHAPE, "pdist: rows [N, M] are needed, not %d dimensions", trek_var_ndim(x));
+    if (!floats("pdist", x))
+        return NULL;
+    if (!(p >= 0))
+        return trek_fail_null(TREK_ERR_ARGUMENT, "pdist: p is %g; it is at least 0", p);
+    int64_t n = trek_var_size(x, 0);
+    trek_var *apart = trek_sub(of_pairs(x, n, false), of_pairs(x, n, true));
+    return trek_var_size(x, 1) == 0 ? trek_sum(apart, trek_dims(-1), false) : trek_norm(apart, p, trek_dims(-1), false);
+}

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The public ops that write elements to places of an index. */
+#include <math.h>
+
+#include "autograd/ops.h"
+#include "autograd/tape_internal.h"
+#include "tensor/number_internal.h"
+
+/* A number of x's dtype, of the index's shape. */
+static trek_var *filled(const char *name, const trek_var *x, trek_shape shape, double value)
+{
+    trek_dtype dtype = trek_var_dtype(x);
+    if (!trek_dtype_holds(dtype, value))
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: %s does not hold %g", name, trek_dtype_name(dtype), value);
+    trek_tensor *number = trek_tensor_full(value, trek_dims_none(), dtype, trek_var_device(x));
+    return number ? trek_expand(trek_var_from(number), shape) : NULL;
+}
+
+/* The part of the source that an index of that shape reaches; the row says what does not fit. */
+static trek_var *reached(trek_var *source, const trek_var *index)
+{
+    if (!source || !index || trek_var_ndim(source) != trek_var_ndim(index))
+        return source;
+    for (int d = 0; source && d < trek_var_ndim(index); d++)
+        if (trek_var_size(index, d) < trek_var_size(source, d))
+            source = trek_narrow(source, d, 0, trek_var_size(index, d));
+    return source;
+}
+
+trek_var *trek_scatter(trek_var *x, trek_var *index, trek_var *source, int dim)
+{
+    return trek_apply_scatter(x, index, reached(source, index), dim);
+}
+
+trek_var *trek_scatter_value(trek_var *x, trek_var *index, double value, int dim)
+{
+    if (!x || !index)
+        return trek_apply_scatter(x, index, NULL, dim);
+    trek_var *source = filled("scatter_value", x, trek_var_shape(index), value);
+    return source ? trek_apply_scatter(x, index, source, dim) : NULL;
+}
+
+/* --- scatter_reduce ---------------------------------------------------------------------- */
+
+/* Of a dtype: what an extreme begins with. */
+static double lowest(trek_dtype dtype)
+{
+    return trek_dtype_is_float(dtype) ? -INFINITY : dtype == TREK_I64 ? -0x1p63 : dtype == TREK_I32 ? INT32_MIN : 0;
+}
+
+/* x with what does nothing at the places of the index. Of integers, which have no gradient, an element of the source does. */
+static trek_var *without_self(trek_var *x, trek_var *index, trek_var *source, int dim, trek_scatter_reduction reduction)
+{
+    trek_dtype dtype = trek_var_dtype(x);
+    if (reduction == TREK_SCATTER_MAX)
+        return trek_scatter_value(x, index, lowest(dtype), dim);
+    if (reduction == TREK_SCATTER_MIN && !trek_dtype_is_float(dtype))
+        return trek_scatter(x, index, source, dim);
+    return trek_scatter_value(x, index, reduction == TREK_SCATTER_MIN ? INFINITY : reduction == TREK_SCATTER_PRODUCT ? 1 : 0,
+                              dim);
+}
+
+static trek_var *rounded_down(trek_var *x, trek_var *y)
+{
+    return trek_cast(trek_floor(trek_div(trek_cast(x, TREK_F64), trek_cast(y, TREK_F64))), TREK_I64);
+}
+
+/* x / y of i64, rounded down: what f64 loses of a large x is divided again. */
+static trek_var *whole_quotient(trek_var *x, trek_var *y)
+{
+    trek_var *near = rounded_down(x, y);
+    return trek_add(near, rounded_down(trek_sub(x, trek_mul(near, y)), y));
+}
+
+/* Sums / how many; integers are rounded down. */
+static trek_var *means(trek_var *sums, trek_var *x, trek_var *index, trek_var *source, int dim, bool include_self)
+{
+    trek_dtype dtype = trek_var_dtype(x);
+    bool whole = !trek_dtype_is_float(dtype);
+    trek_dtype work = whole ? TREK_I64 : dtype == TREK_F64 ? TREK_F64 : TREK_F32;
+    trek_tensor *ones = trek_tensor_ones(trek_dims_none(), work, trek_var_device(x));
+    trek_var *one = ones ? trek_var_from(ones) : NULL, *none = trek_mul_scalar(one, 0);
+    trek_var *counts = trek_scatter_add(trek_expand(include_self ? one : none, trek_var_shape(x)), index,
+                                        trek_expand(one, trek_var_shape(source)), dim);
+    counts = trek_maximum(counts, one);
+    if (whole)
+        return trek_cast(whole_quotient(trek_cast(sums, TREK_I64), counts), dtype);
+    return trek_cast(trek_div(trek_cast(sums, work), counts), dtype);
+}
+
+trek_var *trek_scatter_reduce(trek_var *x, trek_var *index, trek_var *source, int dim, trek_scatter_reduction reduction,
+                              bool include_self)
+{
+    if (!x || !index || !source)
+        return trek_apply_scatter(x, index, source, dim);
+    if (reduction < TREK_SCATTER_SUM || reduction > TREK_SCATTER_MIN)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "scatter_reduce: %d is no reduction", (int)reduction);
+    if (trek_var_dtype(source) != trek_var_dtype(x) || (reduction == TREK_SCATTER_MEAN && trek_var_dtype(x) == TREK_BOOL))
+        return trek_fail_null(TREK_ERR_DTYPE, "scatter_reduce: %s and %s; one dtype, of means not bool, is needed",
+                              trek_dtype_name(trek_var_dtype(x)), trek_dtype_name(trek_var_dtype(source)));
+    source = reached(source, index);
+    trek_var *start = include_self ? x : without_self(x, index, source, dim, reduction);
+    if (!start)
+        return NULL;
+    if (reduction == TREK_SCATTER_SUM)
+        return trek_scatter_add(start, index, source, dim);
+    if (reduction == TREK_SCATTER_MEAN)
+        return means(trek_scatter_add(start, index, source, dim), x, index, source, dim, include_self);
+    return trek_apply_scatter_reduce(start, index, source, dim,
+                                     reduction == TREK_SCATTER_PRODUCT ? TREK_SCATTER_PROD
+                                         : reduction == TREK_SCATTER_MAX ? TREK_SCATTER_AMAX : TREK_SCATTER_AMIN);
+}
+
+/* --- index_fill, index_put ----------------------------------------------------------------- */
+
+trek_var *trek_index_fill(trek_var *x, trek_var *index, double value, int dim)
+{
+    if (!x || !index)
+        return trek_apply_scatter(x, index, NULL, dim);
+    int ndim = trek_var_ndim(x), at = trek_normalize_dim(dim, ndim, "index_fill");
+    if (at < 0)
+        return NULL;
+    if (trek_dtype_is_float(trek_var_dtype(index)) || trek_var_dtype(index) == TREK_BOOL)
+        return trek_fail_null(TREK_ERR_DTYPE, "index_fill: an index of integers is needed, not %s",
+                              trek_dtype_name(trek_var_dtype(index)));
+    if (trek_var_ndim(index) > 1)
+        return trek_fail_null(TREK_ERR_SHAPE, "index_fill: an index of 1 dimension is needed, not %d", trek_var_ndim(index));
+    trek_shape one = { .ndim = ndim }, shape = trek_var_shape(x);
+    for (int d = 0; d < ndim; d++)
+        one.sizes[d] = d == at ? trek_var_numel(index) : 1;
+    if (ndim > 0)
+        shape.sizes[at] = trek_var_numel(index);
+    if (ndim == 0 && trek_var_numel(index) != 1) /* none, or the one place several times */
+        return trek_var_numel(index) == 0 ? trek_clone(x) : trek_index_fill(x, trek_narrow(index, 0, 0, 1), value, dim);
+    trek_var *wide = trek_cast(index, TREK_I64), *from_end = trek_add_scalar(wide, (double)(ndim > 0 ? trek_var_size(x, at) : 1));
+    trek_var *whole = trek_expand(trek_reshape(trek_where(trek_lt_scalar(wide, 0), from_end, wide), one), shape);
+    return whole ? trek_scatter_value(x, whole, value, at) : NULL;
+}
+
+/* Indices of one dimension: negative ones from its end, all checked, as i64. */
+static trek_var *checked_index(trek_var *index, int64_t size)
+{
+    trek_dtype dtype = trek_var_dtype(index);
+    if (dtype != TREK_I64 && dtype != TREK_I32)
+        return trek_fail_null(TREK_ERR_DTYPE, "index_put: indices must be i64 or i32, not %s", trek_dtype_name(dtype));
+    trek_tensor *all = trek_tensor_arange(0, (double)size, 1, TREK_I64, trek_var_device(index));
+    trek_var *wide = trek_cast(index, TREK_I64), *from_end = trek_lt_scalar(wide, 0);
+    wide = trek_where(from_end, trek_add_scalar(wide, (double)size), wide);
+    trek_var *flat = trek_index_select(all ? trek_var_from(all) : NULL, trek_reshape(wide, trek_dims(-1)), 0);
+    return flat ? trek_reshape(flat, trek_var_shape(index)) : NULL;
+}
+
+trek_var *trek_index_put(trek_var *x, trek_var *const *list, int count, trek_var *values, bool accumulate)
+{
+    if (!x || !list || !values)
+        return trek_fail_missing("index_put", "an input"), NULL;
+    trek_shape shape = trek_var_shape(x), rest = { 0 };
+    if (count < 1 || count > shape.ndim)
+        return trek_fail_null(TREK_ERR_SHAPE, "index_put: %d indices for %d dimensions", count, shape.ndim);
+    if (trek_var_dtype(values) != trek_var_dtype(x))
+        return trek_fail_null(TREK_ERR_DTYPE, "index_put: values of %s for %s", trek_dtype_name(trek_var_dtype(values)),
+                              trek_dtype_name(trek_var_dtype(x)));
+    trek_var *place = NULL;
+    int64_t lines = 1;
+    for (int k = 0; k < count; k++) { /* row-major places among the first dimensions */
+        trek_var *index = list[k] ? checked_index(list[k], shape.sizes[k])
+            : trek_fail_null(TREK_ERR_ARGUMENT, "index_put: no index %d", k);
+        place = k == 0 ? index : trek_add(trek_mul_scalar(place, (double)shape.sizes[k]), index);
+        if (!place)
+            return NULL;
+        lines *= shape.sizes[k];
+    }
+    trek_shape written = trek_var_shape(place), flat = { .ndim = 1, .sizes = { lines } };
+    if (written.ndim + shape.ndim - count > TREK_MAX_DIMS)
+        return trek_fail_null(TREK_ERR_SHAPE, "index_put: more than %d dimensions are written", TREK_MAX_DIMS);
+    rest.ndim = 1;
+    rest.sizes[0] = trek_var_numel(place);
+    for (int d = count; d < shape.ndim; d++) {
+        written.sizes[written.ndim++] = shape.sizes[d];
+        rest.sizes[rest.ndim++] = shape.sizes[d];
+        flat.sizes[flat.ndim++] = shape.sizes[d];
+    }
+    trek_var *source = trek_reshape(trek_expand(values, written), rest), *target = trek_reshape(x, flat);
+    place = trek_reshape(place, trek_dims(-1));
+    if (!source || !target || !place)
+        return NULL;
+    if (accumulate)
+        return trek_reshape(trek_index_add(target, place, source, 0), shape);
+    trek_shape column = { .ndim = rest.ndim, .sizes = { rest.sizes[0], 1, 1, 1, 1, 1, 1, 1 } };
+    return trek_reshape(trek_apply_scatter(target, trek_expand(trek_reshape(place, column), rest), source, 0), shape);
+}

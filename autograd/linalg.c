@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The public functions of linear algebra: what they take, batches that broadcast, matrices that lie on a GPU. */
+#include "autograd/factorise.h"
+#include "autograd/ops.h"
+#include "autograd/tape_internal.h"
+#include "tensor/lapack.h"
+
+static trek_var *turned(trek_var *x) { return trek_transpose(x, -2, -1); }
+static trek_var *host(trek_var *x)
+{
+    return x ? trek_to(x, trek_var_device(x).type == TREK_CPU ? trek_var_device(x) : trek_cpu(0)) : NULL;
+}
+static trek_var *home(trek_var *x, const trek_var *like)
+{
+    return x && trek_var_device(like).type != TREK_CPU ? trek_to(x, trek_var_device(like)) : x;
+}
+
+/* Matrices of f32 or f64, as LAPACK counts them, and a LAPACK; false and an error. */
+static bool takes(const char *name, trek_var *x, bool square)
+{
+    if (!x)
+        return trek_fail_missing(name, "an input"), false;
+    trek_dtype dtype = trek_var_dtype(x);
+    char text[TREK_SHAPE_TEXT];
+    if (dtype != TREK_F32 && dtype != TREK_F64)
+        return trek_fail(TREK_ERR_DTYPE, "%s: matrices of f32 or f64 are needed, not of %s", name, trek_dtype_name(dtype)), false;
+    int n = trek_var_ndim(x);
+    if (n < 2 || (square && trek_var_size(x, -1) != trek_var_size(x, -2)))
+        return trek_fail(TREK_ERR_SHAPE, "%s: %s matrices are needed, not %s", name, square ? "square" : "",
+                         trek_tensor_shape_text(x->data, text)), false;
+    if (trek_var_size(x, -1) > 1 << 20 || trek_var_size(x, -2) > 1 << 20)
+        return trek_fail(TREK_ERR_UNSUPPORTED, "%s: matrices with more than 2^20 rows or columns", name), false;
+    return trek_lapack_there(name);
+}
+
+/* Both with the batch dimensions that they broadcast to; false and an error. */
+static bool broadcast(const char *name, trek_var **a, trek_var **b)
+{
+    int na = trek_var_ndim(*a) - 2, nb = trek_var_ndim(*b) - 2, n = na > nb ? na : nb;
+    trek_shape to_a = { .ndim = n + 2 }, to_b = { .ndim = n + 2 };
+    for (int d = 1; d <= n; d++) {
+        int64_t p = d <= na ? trek_var_size(*a, na - d) : 1, q = d <= nb ? trek_var_size(*b, nb - d) : 1;
+        if (p != q && p != 1 && q != 1)
+            return trek_fail(TREK_ERR_SHAPE, "%s: batches of %lld and %lld matrices", name, (long long)p, (long long)q), false;
+        to_a.sizes[n - d] = to_b.sizes[n - d] = p == 1 ? q : p;
+    }
+    for (int d = 0; d < 2; d++) {
+        to_a.sizes[n + d] = trek_var_size(*a, na + d);
+        to_b.sizes[n + d] = trek_var_size(*b, nb + d);
+    }
+    *a = trek_expand(*a, to_a);
+    *b = trek_expand(*b, to_b);
+    return *a && *b;
+}
+
+static bool alike(const char *name, const trek_var *a, trek_var *b, int64_t rows)
+{
+    char texts[2][TREK_SHAPE_TEXT];
+    if (trek_var_dtype(a) != trek_var_dtype(b))
+        return trek_fail(TREK_ERR_DTYPE, "%s: matrices of %s and %s", name, trek_dtype_name(trek_var_dtype(a)),
+                         trek_dtype_name(trek_var_dtype(b))), false;
+    if (trek_var_ndim(b) < 2 || trek_var_size(b, -2) != rows)
+        return trek_fail(TREK_ERR_SHAPE, "%s: %s and %s do not fit each other", name, trek_tensor_shape_text(a->data, texts[0]),
+                         trek_tensor_shape_text(b->data, texts[1])), false;
+    return true;
+}
+
+/* --- systems ------------------------------------------------------------------------------------- */
+
+/* Whether b are vectors, one for each matrix. */
+static bool of_vectors(const trek_var *a, const trek_var *b)
+{
+    bool vectors = trek_var_ndim(b) == trek_var_ndim(a) - 1;
+    for (int d = 0; vectors && d < trek_var_ndim(b); d++)
+        vectors = trek_var_size(a, d) == trek_var_size(b, d);
+    return vectors || trek_var_ndim(b) == 1;
+}
+
+trek_var *trek_solve(trek_var *a, trek_var *b)
+{
+    if (!b)
+        return trek_fail_missing("solve", "an input"), NULL;
+    if (!takes("solve", a, true))
+        return NULL;
+    bool vectors = of_vectors(a, b);
+    trek_var *x = host(a), *y = host(vectors ? trek_unsqueeze(b, -1) : b);
+    if (!x || !y || !alike("solve", x, y, trek_var_size(x, -1)) || !broadcast("solve", &x, &y))
+        return NULL;
+    trek_var *made = trek_factor_solve(x, y);
+    return home(vectors ? trek_squeeze(made, -1) : made, a);
+}
+
+trek_var *trek_inv(trek_var *a) { return takes("inv", a, true) ? home(trek_factor_inv(host(a)), a) : NULL; }
+
+trek_var *trek_solve_triangular(trek_var *a, trek_var *b, bool upper, bool right, bool unit)
+{
+    static const char name[] = "solve_triangular";
+    if (!b)
+        return trek_fail_missing(name, "an input"), NULL;
+    if (!takes(name, a, true) || (trek_var_ndim(b) < 2 && !alike(name, a, b, -1)))
+        return NULL;
+    trek_var *x = host(right ? turned(a) : a), *y = host(right ? turned(b) : b);
+    if (!x || !y || !alike(name, x, y, trek_var_size(x, -1)) || !broadcast(name, &x, &y))
+        return NULL;
+    trek_var *made = trek_factor_triangular(x, y, upper != right, unit);
+    return home(right ? turned(made) : made, a);
+}
+
+trek_var *trek_cholesky(trek_var *a, bool upper)
+{
+    if (!takes("cholesky", a, true))
+        return NULL;
+    trek_var *made = trek_factor_cholesky(host(upper ? turned(a) : a));
+    return home(upper ? turned(made) : made, a);
+}
+
+trek_var *trek_cholesky_solve(trek_var *b, trek_var *factor, bool upper)
+{
+    trek_var *first = trek_solve_triangular(upper ? turned(factor) : factor, b, false, false, false);
+    return first ? trek_solve_triangular(upper ? factor : turned(factor), first, true, false, false) : NULL;
+}
+
+/* --- factors --------------------------------------------------------------------------------------- */
+
+trek_var *trek_qr(trek_var *a, trek_var **r)
+{
+    trek_var *parts[2] = { NULL }, *x = takes("qr", a, false) ? host(a) : NULL;
+    if (r)
+        *r = NULL;
+    if (!x)
+        return NULL;
+    int64_t m = trek_var_size(x, -2), n = trek_var_size(x, -1);
+    trek_var *square = m < n ? trek_narrow(x, -1, 0, m) : x;
+    if (!square || trek_factor_qr(square, parts) != TREK_OK)
+        return NULL;
+    if (m < n) /* what Q makes of the other columns */
+        parts[1] = trek_cat((trek_var *[]){ parts[1], trek_matmul(turned(parts[0]), trek_narrow(x, -1, m, n - m)) }, 2, -1);
+    trek_var *made = home(parts[1], a), *q = made ? home(parts[0], a) : NULL;
+    if (r)
+        *r = q ? made : NULL;
+    return q;
+}
+
+trek_var *trek_svd(trek_var *a, trek_var **s, trek_var **vh)
+{
+    trek_var *parts[3] = { NULL };
+    if (s)
+        *s = NULL;
+    if (vh)
+        *vh = NULL;
+    trek_var *x = takes("svd", a, false) ? host(a) : NULL;
+    if (!x || trek_factor_svd(x, parts) != TREK_OK)
+        return NULL;
+    for (int k = 0; k < 3; k++)
+        if (!(parts[k] = home(parts[k], a)))
+            return NULL;
+    if (s)
+        *s = parts[0];
+    if (vh)
+        *vh = parts[2];
+    return parts[1];
+}
+
+trek_var *trek_svdvals(trek_var *a)
+{
+    trek_var *x = takes("svdvals", a, false) ? host(a) : NULL;
+    return x ? home(trek_factor_svdvals(x), a) : NULL;
+}
+
+trek_var *trek_eigh(trek_var *a, trek_var **vectors)
+{
+    trek_var *parts[2] = { NULL };
+    if (vectors)
+        *vectors = NULL;
+    trek_var *x = takes("eigh", a, true) ? host(a) : NULL;
+    if (!x || trek_factor_eigh(x, parts) != TREK_OK)
+        return NULL;
+    trek_var *values = home(parts[0], a), *made = values ? home(parts[1], a) : NULL;
+    if (vectors)
+        *vectors = made;
+    return made ? values : NULL;
+}
+
+trek_var *trek_eigvalsh(trek_var *a)
+{
+    trek_var *x = takes("eigvalsh", a, true) ? host(a) : NULL;
+    return x ? home(trek_factor_eigvalsh(x), a) : NULL;
+}
+
+/* --- numbers ----------------------------------------------------------------------------------------- */
+
+trek_var *trek_det(trek_var *a)
+{
+    if (!takes("det", a, true))
+        return NULL;
+    if (trek_var_size(a, -1) == 1)
+        return trek_squeeze(trek_squeeze(a, -1), -1);
+    return home(trek_factor_det(host(a)), a);
+}
+
+trek_var *trek_slogdet(trek_var *a, trek_var **logabsdet)
+{
+    trek_var *parts[2] = { NULL };
+    if (logabsdet)
+        *logabsdet = NULL;
+    trek_var *x = takes("slogdet", a, true) ? host(a) : NULL;
+    if (!x || trek_factor_slogdet(x, parts) != TREK_OK)
+        return NULL;
+    trek_var *sign = home(trek_var_detach(parts[0]), a), *made = sign ? home(parts[1], a) : NULL;
+    if (logabsdet)
+        *logabsdet = made;
+    return made ? sign : NULL;
+}
+
+trek_var *trek_matrix_rank(trek_var *a)
+{
+    trek_var *x = takes("matrix_rank", a, false) ? host(a) : NULL;
+    trek_var *s = x ? trek_factor_svdvals(trek_var_detach(x)) : NULL;
+    trek_var *counts = s ? trek_logical_not(trek_factor_negligible(x, s)) : NULL;
+    return home(trek_sum(counts, trek_dims(-1), false), a);
+}
+
+/* --- made of these ------------------------------------------------------------------------------------- */
+
+trek_var *trek_pinv(trek_var *a) { return takes("pinv", a, false) ? home(trek_factor_pinv(host(a)), a) : NULL; }
+
+trek_var *trek_lstsq(trek_var *a, trek_var *b)
+{
+    if (!b)
+        return trek_fail_missing("lstsq", "an input"), NULL;
+    if (!takes("lstsq", a, false) || !alike("lstsq", a, b, trek_var_size(a, -2)))
+        return NULL;
+    return trek_matmul(trek_pinv(a), b);
+}
+
+trek_var *trek_matrix_power(trek_var *a, int64_t n)
+{
+    if (!a)
+        return trek_fail_missing("matrix_power", "the variable"), NULL;
+    if (trek_var_ndim(a) < 2 || trek_var_size(a, -1) != trek_var_size(a, -2))
+        return trek_fail_null(TREK_ERR_SHAPE, "matrix_power: square matrices are needed");
+    if (!trek_dtype_is_float(trek_var_dtype(a)))
+        return trek_fail_null(TREK_ERR_DTYPE, "matrix_power: floating dtypes are needed, not %s",
+                              trek_dtype_name(trek_var_dtype(a)));
+    if (n == 0)
+        return trek_add(trek_masked_fill(a, trek_cast(trek_ones_like(a), TREK_BOOL), 0),
+                        trek_factor_eye(a, trek_var_size(a, -1)));
+    trek_var *power = n < 0 ? trek_inv(a) : a, *made = NULL;
+    for (uint64_t rest = n < 0 ? -(uint64_t)n : (uint64_t)n; power && rest; rest >>= 1) {
+        if (rest & 1)
+            made = made ? trek_matmul(made, power) : power;
+        power = rest > 1 ? trek_matmul(power, power) : power;
+    }
+    return made == a ? trek_clone(a) : made;
+}

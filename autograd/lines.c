@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Differences of neighbours, integrals, and reductions that pass over NaN: made of other ops. */
+#include <math.h>
+
+#include "autograd/ops.h"
+#include "autograd/tape_internal.h"
+
+/* x without its first `from` and its last `to` elements along dim. */
+static trek_var *inner(trek_var *x, int dim, int64_t from, int64_t to)
+{
+    return trek_narrow(x, dim, from, trek_var_size(x, dim) - from - to);
+}
+
+trek_var *trek_diff(trek_var *x, int64_t n, int dim, trek_var *before, trek_var *after)
+{
+    if (!x)
+        return trek_fail_missing("diff", "an input"), NULL;
+    if (trek_var_ndim(x) == 0)
+        return trek_fail_null(TREK_ERR_SHAPE, "diff: at least one dimension is needed");
+    int d = trek_normalize_dim(dim, trek_var_ndim(x), "diff");
+    if (d < 0)
+        return NULL;
+    if (n < 0)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "diff: n must not be negative, is %lld", (long long)n);
+    if (n > 0 && (before || after)) {
+        trek_var *parts[3] = { before ? before : x, before ? x : after, after };
+        x = trek_cat(parts, before && after ? 3 : 2, d);
+    }
+    if (n == 0)
+        return trek_clone(x);
+    for (; x && n > 0; n--) {
+        int64_t size = trek_var_size(x, d);
+        if (size < 2)
+            return trek_narrow(x, d, 0, 0);
+        trek_var *next = inner(x, d, 1, 0), *last = inner(x, d, 0, 1);
+        x = trek_var_dtype(x) == TREK_BOOL ? trek_logical_xor(next, last) : trek_sub(next, last);
+    }
+    return x;
+}
+
+trek_var *trek_trapezoid(trek_var *y, trek_var *x, double dx, int dim)
+{
+    if (!y)
+        return trek_fail_missing("trapezoid", "an input"), NULL;
+    if (trek_var_dtype(y) == TREK_BOOL || (x && trek_var_dtype(x) == TREK_BOOL))
+        return trek_fail_null(TREK_ERR_DTYPE, "trapezoid: dtype bool is not supported");
+    y = trek_dtype_is_float(trek_var_dtype(y)) ? y : trek_cast(y, TREK_F32);
+    if (!y)
+        return NULL;
+    int d = trek_normalize_dim(dim, trek_var_ndim(y), "trapezoid");
+    if (d < 0)
+        return NULL;
+    if (trek_var_size(y, d) == 0)
+        return trek_sum(trek_mul_scalar(y, dx / 2), trek_dims(d), false);
+    trek_var *sums = trek_add(inner(y, d, 1, 0), inner(y, d, 0, 1));
+    if (!x)
+        return trek_mul_scalar(trek_sum(sums, trek_dims(d), false), dx / 2);
+    bool line = trek_var_ndim(x) == 1; /* of dimension d */
+    trek_var *steps = trek_diff(x, 1, line ? 0 : d, NULL, NULL);
+    for (int k = d + 1; line && k < trek_var_ndim(y); k++)
+        steps = trek_unsqueeze(steps, -1);
+    trek_var *made = trek_sum(trek_mul(sums, steps), trek_dims(d), false);
+    return trek_div_scalar(made, 2);
+}
+
+static trek_var *without_nan(trek_var *x) { return trek_masked_fill(x, trek_isnan(x), 0); }
+
+trek_var *trek_nansum(trek_var *x, trek_dims_list dims, bool keepdim)
+{
+    if (!x)
+        return trek_fail_missing("nansum", "an input"), NULL;
+    return trek_sum(trek_dtype_is_float(trek_var_dtype(x)) ? without_nan(x) : x, dims, keepdim);
+}
+
+trek_var *trek_nanmean(trek_var *x, trek_dims_list dims, bool keepdim)
+{
+    if (!x)
+        return trek_fail_missing("nanmean", "an input"), NULL;
+    trek_dtype dtype = trek_var_dtype(x);
+    if (!trek_dtype_is_float(dtype))
+        return trek_fail_null(TREK_ERR_DTYPE, "nanmean: needs a floating dtype, not %s", trek_dtype_name(dtype));
+    trek_dtype work = trek_dtype_is_16bit(dtype) ? TREK_F32 : dtype;
+    trek_var *wide = trek_cast(x, work), *count = trek_sum(trek_logical_not(trek_isnan(x)), dims, keepdim);
+    trek_var *sum = trek_sum(wide ? without_nan(wide) : NULL, dims, keepdim);
+    return trek_cast(trek_div(sum, count ? trek_cast(count, work) : NULL), dtype);
+}

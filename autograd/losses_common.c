@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What losses share: the dtypes they take, what they are computed in and rounded to, their reductions. A mean over nothing
+ * is 0. */
+#include "autograd/losses_internal.h"
+
+bool trek_loss_takes(const char *name, trek_dtype x, trek_dtype y, trek_loss_taken what)
+{
+    static const char *const words[] = { "one is of a floating dtype", "one is of a floating dtype, the other not bool",
+                                         "both are of floating dtypes" };
+    int floats = trek_dtype_is_float(x) + trek_dtype_is_float(y);
+    if (floats == 2 || (floats == 1 && (what == TREK_LOSS_ANY_BESIDE ||
+                                        (what == TREK_LOSS_INTEGERS_BESIDE && x != TREK_BOOL && y != TREK_BOOL))))
+        return true;
+    trek_fail(TREK_ERR_DTYPE, "%s: inputs of %s and %s; %s", name, trek_dtype_name(x), trek_dtype_name(y), words[what]);
+    return false;
+}
+
+trek_dtype trek_loss_dtype(trek_dtype common)
+{
+    return trek_dtype_is_16bit(common) && trek_grad_mode_here.autocast != TREK_F32 ? TREK_F32 : common;
+}
+
+bool trek_loss_widen(const char *name, trek_var **inputs, int n, trek_loss_taken what, trek_dtype *result)
+{
+    for (int k = 0; k < n; k++)
+        if (!inputs[k])
+            return trek_fail_missing(name, "an input"), false;
+    trek_dtype common = trek_var_dtype(inputs[0]);
+    for (int k = n > 1; k < n; k++) {
+        if (!trek_loss_takes(name, trek_var_dtype(inputs[0]), trek_var_dtype(inputs[k]), what))
+            return false;
+        common = trek_dtype_promote(common, trek_var_dtype(inputs[k]));
+    }
+    *result = trek_loss_dtype(common);
+    for (int k = 0; k < n; k++) {
+        inputs[k] = trek_cast(inputs[k], trek_dtype_is_16bit(common) ? TREK_F32 : common);
+        if (!inputs[k])
+            return false;
+    }
+    return true;
+}
+
+trek_var *trek_loss_rounded(trek_var *loss, trek_dtype dtype)
+{
+    return loss && trek_dtype_is_float(dtype) ? trek_cast(loss, dtype) : loss;
+}
+
+/* Mean over all elements, rounded to dtype; of none: 0, still tied to x. */
+static trek_var *mean_all(trek_var *x, trek_dtype dtype)
+{
+    bool none = x && trek_var_numel(x) == 0;
+    trek_var *mean = none ? trek_sum(x, trek_dims_none(), false) : trek_mean(x, trek_dims_none(), false);
+    return trek_loss_mean_of(trek_loss_rounded(mean, dtype), x ? (double)trek_var_numel(x) : 0);
+}
+
+trek_var *trek_loss_mean_rows(trek_var *total, double rows, trek_dtype dtype)
+{
+    return trek_loss_mean_of(trek_loss_rounded(rows > 0 ? trek_mul_scalar(total, 1 / rows) : total, dtype), rows);
+}
+
+bool trek_loss_reduction_known(const char *name, trek_reduction reduction)
+{
+    if (reduction >= TREK_REDUCTION_MEAN && reduction <= TREK_REDUCTION_NONE)
+        return true;
+    trek_fail(TREK_ERR_ARGUMENT, "%s: %d is no reduction", name, (int)reduction);
+    return false;
+}
+
+trek_var *trek_loss_reduced(trek_var *losses, trek_reduction reduction, trek_dtype dtype)
+{
+    if (reduction == TREK_REDUCTION_MEAN)
+        return mean_all(losses, dtype);
+    return trek_loss_rounded(reduction == TREK_REDUCTION_SUM ? trek_sum(losses, trek_dims_none(), false) : losses, dtype);
+}
+
+static bool broadcasts_to(const trek_tensor *x, const trek_tensor *y)
+{
+    bool fits = x->ndim <= y->ndim;
+    for (int d = 1; fits && d <= x->ndim; d++)
+        fits = x->sizes[x->ndim - d] == 1 || x->sizes[x->ndim - d] == y->sizes[y->ndim - d];
+    return fits;
+}
+
+trek_var *trek_loss_weighted(const char *name, trek_var *losses, trek_var *weight)
+{
+    if (!losses || !weight)
+        return losses;
+    char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
+    if (!broadcasts_to(weight->data, losses->data))
+        return trek_fail_null(TREK_ERR_SHAPE, "%s: weights %s do not broadcast to the losses, %s", name,
+                              trek_tensor_shape_text(weight->data, a), trek_tensor_shape_text(losses->data, b));
+    return trek_mul(losses, trek_cast(weight, trek_var_dtype(losses)));
+}

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Distances, and losses of pairs, triplets and margins. */
+#include <math.h>
+
+#include "autograd/losses_internal.h"
+
+static trek_margin_opts options(const trek_margin_opts *given) { return given ? *given : (trek_margin_opts){ 0 }; }
+
+static bool options_fit(const char *name, const trek_margin_opts *opts)
+{
+    if (opts->weight)
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: it has no weights", name), false;
+    return trek_loss_reduction_known(name, opts->reduction);
+}
+
+static trek_var *at_least_0(trek_var *x) { return trek_clamp(x, 0, INFINITY); }
+
+/* --- distances -------------------------------------------------------------------------------- */
+
+/* Both in one dtype (16-bit ones in f32) and one shape; false and an error. The result is rounded to *result. */
+static bool pair_of(const char *name, trek_var **inputs, trek_dtype *result)
+{
+    if (!trek_loss_widen(name, inputs, 2, TREK_LOSS_FLOATS_ONLY, result))
+        return false;
+    const trek_tensor *x = inputs[0]->data, *y = inputs[1]->data;
+    trek_shape shape = { .ndim = x->ndim > y->ndim ? x->ndim : y->ndim };
+    for (int d = 1; d <= shape.ndim; d++) {
+        int64_t a = d <= x->ndim ? x->sizes[x->ndim - d] : 1, b = d <= y->ndim ? y->sizes[y->ndim - d] : 1;
+        char texts[2][TREK_SHAPE_TEXT];
+        if (a != b && a != 1 && b != 1)
+            return trek_fail(TREK_ERR_SHAPE, "%s: shapes %s and %s do not broadcast", name,
+                             trek_tensor_shape_text(x, texts[0]), trek_tensor_shape_text(y, texts[1])), false;
+        shape.sizes[shape.ndim - d] = a == 1 ? b : a;
+    }
+    for (int k = 0; k < 2; k++)
+        if (!trek_shape_equal(trek_var_shape(inputs[k]), shape))
+            inputs[k] = trek_expand(inputs[k], shape);
+    return inputs[0] && inputs[1];
+}
+
+/* |x| along dim, raised to eps; the gradient is that of |x| in either case. */
+static trek_var *length_of(trek_var *x, int dim, double eps)
+{
+    trek_var *length = trek_norm(x, 2, trek_dims(dim), true), *fixed = length ? trek_var_detach(length) : NULL;
+    return trek_add(length, trek_sub(trek_clamp(fixed, eps, INFINITY), fixed));
+}
+
+trek_var *trek_cosine_similarity(trek_var *x, trek_var *y, int dim, double eps)
+{
+    trek_dtype dtype;
+    trek_var *inputs[2] = { x, y };
+    if (!pair_of("cosine_similarity", inputs, &dtype))
+        return NULL;
+    trek_var *a = trek_div(inputs[0], length_of(inputs[0], dim, eps)), *b = trek_div(inputs[1], length_of(inputs[1], dim, eps));
+    return trek_loss_rounded(trek_sum(trek_mul(a, b), trek_dims(dim), false), dtype);
+}
+
+trek_var *trek_pairwise_distance(trek_var *x, trek_var *y, double p, double eps, bool keepdim)
+{
+    trek_dtype dtype;
+    trek_var *inputs[2] = { x, y };
+    if (!pair_of("pairwise_distance", inputs, &dtype))
+        return NULL;
+    trek_var *difference = trek_add_scalar(trek_sub(inputs[0], inputs[1]), eps);
+    return trek_loss_rounded(trek_norm(difference, p, trek_dims(-1), keepdim), dtype);
+}
+
+/* --- losses ------------------------------------------------------------------------------------ */
+
+static bool rows_fit(const char *name, const trek_var *x, const trek_var *y, const trek_var *target)
+{
+    int n = trek_var_ndim(x) - 1;
+    bool fits = n <= 1 && trek_same_sizes(x->data, y->data) && trek_var_ndim(target) == n &&
+        (n <= 0 || trek_var_size(target, 0) == trek_var_size(x, 0));
+    char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT], c[TREK_SHAPE_TEXT];
+    if (!fits)
+        trek_fail(TREK_ERR_SHAPE, "%s: [N, D], [N, D] and [N], or [D], [D] and [], are needed, not %s, %s and %s", name,
+                  trek_tensor_shape_text(x->data, a), trek_tensor_shape_text(y->data, b),
+                  trek_tensor_shape_text(target->data, c));
+    return fits;
+}
+
+/* alike where target is 1, apart where it is -1, else 0. */
+static trek_var *by_target(trek_var *target, trek_var *alike, trek_var *apart)
+{
+    return trek_add(trek_masked_fill(alike, trek_ne_scalar(target, 1), 0),
+                    trek_masked_fill(apart, trek_ne_scalar(target, -1), 0));
+}
+
+trek_var *trek_cosine_embedding_loss(trek_var *x, trek_var *y, trek_var *target, const trek_margin_opts *given)
+{
+    static const char name[] = "cosine_embedding_loss";
+    trek_dtype dtype;
+    trek_margin_opts opts = options(given);
+    trek_var *in[2] = { x, y };
+    if (!target)
+        return trek_fail_missing(name, "an input"), NULL;
+    if (!options_fit(name, &opts) || !trek_loss_widen(name, in, 2, TREK_LOSS_FLOATS_ONLY, &dtype) ||
+        !rows_fit(name, in[0], in[1], target))
+        return NULL;
+    trek_dims_list last = trek_dims(-1);
+    trek_var *squares = trek_mul(trek_add_scalar(trek_sum(trek_square(in[0]), last, false), 1e-12f),
+                                 trek_add_scalar(trek_sum(trek_square(in[1]), last, false), 1e-12f));
+    trek_var *cosine = trek_div(trek_sum(trek_mul(in[0], in[1]), last, false), trek_sqrt(squares));
+    trek_var *losses = by_target(target, trek_add_scalar(trek_neg(cosine), 1),
+                                 at_least_0(trek_sub_scalar(cosine, trek_option(opts.margin, 0))));
+    return losses ? trek_loss_reduced(losses, opts.reduction, dtype) : NULL;
+}
+
+trek_var *trek_margin_ranking_loss(trek_var *x, trek_var *y, trek_var *target, const trek_margin_opts *given)
+{
+    static const char name[] = "margin_ranking_loss";
+    trek_dtype dtype;
+    trek_margin_opts opts = options(given);
+    trek_var *in[3] = { x, y, target };
+    if (!options_fit(name, &opts) || !trek_loss_widen(name, in, 3, TREK_LOSS_ANY_BESIDE, &dtype))
+        return NULL;
+    trek_var *losses = at_least_0(trek_add_scalar(trek_mul(trek_neg(in[2]), trek_sub(in[0], in[1])),
+                                                  trek_option(opts.margin, 0)));
+    return losses ? trek_loss_reduced(losses, opts.reduction, dtype) : NULL;
+}
+
+trek_var *trek_hinge_embedding_loss(trek_var *x, trek_var *target, const trek_margin_opts *given)
+{
+    static const char name[] = "hinge_embedding_loss";
+    trek_dtype dtype;
+    trek_margin_opts opts = options(given);
+    trek_var *in[2] = { x, target };
+    if (!options_fit(name, &opts) || !trek_loss_widen(name, in, 2, TREK_LOSS_ANY_BESIDE, &dtype))
+        return NULL;
+    trek_var *apart = at_least_0(trek_add_scalar(trek_neg(in[0]), trek_option(opts.margin, 1)));
+    /* PyTorch's: whatever is not 1 has the margin, whatever is not -1 itself. */
+    trek_var *losses = trek_add(trek_masked_fill(apart, trek_eq_scalar(in[1], 1), 0),
+                                trek_masked_fill(in[0], trek_eq_scalar(in[1], -1), 0));
+    return losses ? trek_loss_reduced(losses, opts.reduction, dtype) : NULL;
+}
+
+trek_var *trek_triplet_margin_loss(trek_var *anchor, trek_var *positive, trek_var *negative, const trek_margin_opts *given)
+{
+    static const char name[] = "triplet_margin_loss";
+    trek_dtype dtype;
+    trek_margin_opts opts = options(given);
+    double p = opts.p == 0 ? 2 : opts.p, eps = trek_option(opts.eps, 1e-6), margin = trek_option(opts.margin, 1);
+    trek_var *in[3] = { anchor, positive, negative };
+    if (!options_fit(name, &opts) || !trek_loss_widen(name, in, 3, TREK_LOSS_FLOATS_ONLY, &dtype))
+        return NULL;
+    int n = trek_var_ndim(in[0]);
+    if (n != trek_var_ndim(in[1]) || n != trek_var_ndim(in[2]))
+        return trek_fail_null(TREK_ERR_SHAPE, "%s: anchor, positive and negative have %d, %d and %d dimensions", name, n,
+                              trek_var_ndim(in[1]), trek_var_ndim(in[2]));
+    trek_var *near = trek_pairwise_distance(in[0], in[1], p, eps, false),
+        *far = trek_pairwise_distance(in[0], in[2], p, eps, false);
+    if (opts.swap)
+        far = trek_minimum(far, trek_pairwise_distance(in[1], in[2], p, eps, false));
+    trek_var *losses = at_least_0(trek_add_scalar(trek_sub(near, far), margin));
+    return losses ? trek_loss_reduced(losses, opts.reduction, dtype) : NULL;
+}
+
+static bool labels_of_rows(const char *name, const trek_var *logits, const trek_var *labels)
+{
+    char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
+    if (!logits || !labels)
+        return trek_fail_missing(name, "an input"), false;
+    if (trek_dtype_is_float(trek_var_dtype(labels)) || trek_var_dtype(labels) == TREK_BOOL)
+        return trek_fail(TREK_ERR_DTYPE, "%s: labels are of an integer dtype, got %s", name,
+                         trek_dtype_name(trek_var_dtype(labels))), false;
+    if (trek_var_ndim(logits) != 2 || trek_var_ndim(labels) != 1 || trek_var_size(labels, 0) != trek_var_size(logits, 0))
+        return trek_fail(TREK_ERR_SHAPE, "%s: logits [N, C] and labels [N] are needed, not %s and %s", name,
+                         trek_tensor_shape_text(logits->data, a), trek_tensor_shape_text(labels->data, b)), false;
+    return true;
+}
+
+trek_var *trek_multi_margin_loss(trek_var *logits, trek_var *labels, const trek_margin_opts *given)
+{
+    static const char name[] = "multi_margin_loss";
+    trek_dtype dtype;
+    trek_margin_opts opts = options(given);
+    double p = opts.p == 0 ? 1 : opts.p, margin = trek_option(opts.margin, 1);
+    if (p != 1 && p != 2)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: p is %g; it is 1 or 2", name, p);
+    if (!trek_loss_reduction_known(name, opts.reduction) || !labels_of_rows(name, logits, labels) ||
+        !trek_loss_widen(name, &logits, 1, TREK_LOSS_FLOATS_ONLY, &dtype))
+        return NULL;
+    int64_t classes = trek_var_size(logits, 1);
+    trek_var *index = trek_cast(labels, TREK_I64), *column = trek_unsqueeze(index, 1);
+    trek_var *terms = at_least_0(trek_add_scalar(trek_sub(logits, trek_gather(logits, column, 1)), margin));
+    terms = trek_masked_fill(p == 2 ? trek_square(terms) : terms, trek_cast(trek_one_hot(index, classes), TREK_BOOL), 0);
+    if (opts.weight)
+        terms = trek_mul(terms, trek_unsqueeze(trek_index_select(trek_cast(opts.weight, trek_var_dtype(logits)), index, 0), 1));
+    trek_var *losses = trek_mul_scalar(trek_sum(terms, trek_dims(1), false), 1 / (double)classes);
+    return losses ? trek_loss_reduced(losses, opts.reduction, dtype) : NULL;
+}
+
+trek_var *trek_multilabel_soft_margin_loss(trek_var *x, trek_var *target, const trek_loss_opts *given)
+{
+    static const char name[] = "multilabel_soft_margin_loss";
+    trek_dtype dtype;
+    trek_loss_opts opts = given ? *given : (trek_loss_opts){ 0 };
+    trek_var *inputs[2] = { x, target };
+    if (!trek_loss_widen(name, inputs, 2, TREK_LOSS_FLOATS_ONLY, &dtype) || !trek_loss_reduction_known(name, opts.reduction))
+        return NULL;
+    if (trek_var_ndim(inputs[0]) == 0)
+        return trek_fail_null(TREK_ERR_SHAPE, "%s: an input without dimensions", name);
+    trek_var *losses = trek_apply_pointwise_loss(inputs[0], inputs[1], TREK_LOSS_LOGISTIC, 0);
+    losses = trek_mean(trek_loss_weighted(name, losses, opts.weight), trek_dims(-1), false);
+    return losses ? trek_loss_reduced(losses, opts.reduction, dtype) : NULL;
+}
+
+/* Whether the places of target are classes, or end the row. */
+static bool classes_fit(const char *name, trek_var *target, int64_t classes)
+{
+    trek_var *wrong = trek_logical_or(trek_lt_scalar(target, -1), trek_ge_scalar(target, (double)classes));
+    trek_var *any = trek_any(wrong, trek_dims_none(), false);
+    if (any && trek_var_item(any) == 0)
+        return true;
+    if (any)
+        trek_fail(TREK_ERR_ARGUMENT, "%s: a label that is neither one of %lld classes nor -1", name, (long long)classes);
+    return false;
+}
+
+trek_var *trek_multilabel_margin_loss(trek_var *x, trek_var *target, trek_reduction reduction)
+{
+    static const char name[] = "multilabel_margin_loss";
+    trek_dtype dtype;
+    char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
+    if (!x || !target)
+        return trek_fail_missing(name, "an input"), NULL;
+    if (trek_dtype_is_float(trek_var_dtype(target)) || trek_var_dtype(target) == TREK_BOOL)
+        return trek_fail_null(TREK_ERR_DTYPE, "%s: labels are of an integer dtype, got %s", name,
+                              trek_dtype_name(trek_var_dtype(target)));
+    if (!trek_loss_reduction_known(name, reduction) || !trek_loss_widen(name, &x, 1, TREK_LOSS_FLOATS_ONLY, &dtype))
+        return NULL;
+    int64_t classes = trek_var_ndim(x) > 0 ? trek_var_size(x, -1) : 0;
+    if (trek_var_ndim(x) > 2 || classes == 0 || !trek_same_sizes(x->data, target->data))
+        return trek_fail_null(TREK_ERR_SHAPE, "%s: x and target [N, C] or [C] are needed, not %s and %s", name,
+                              trek_tensor_shape_text(x->data, a), trek_tensor_shape_text(target->data, b));
+    trek_var *labels = trek_cast(target, TREK_I64);
+    if (!classes_fit(name, labels, classes))
+        return NULL;
+    trek_var *counts = trek_cumprod(trek_ge_scalar(labels, 0), -1), *there = trek_cast(counts, TREK_BOOL);
+    trek_var *safe = trek_mul(labels, counts), *of_target = trek_gather(x, safe, -1);
+    trek_var *is_target = trek_cast(trek_scatter_add(trek_zeros_like(labels), safe, counts, -1), TREK_BOOL);
+    trek_var *terms = at_least_0(trek_add_scalar(trek_sub(trek_unsqueeze(x, -2), trek_unsqueeze(of_target, -1)), 1));
+    trek_var *left_out = trek_logical_or(trek_logical_not(trek_unsqueeze(there, -1)), trek_unsqueeze(is_target, -2));
+    terms = trek_sum(trek_masked_fill(terms, left_out, 0), trek_dims(-2, -1), false);
+    trek_var *losses = trek_mul_scalar(terms, 1 / (double)classes);
+    return losses ? trek_loss_reduced(losses, reduction, dtype) : NULL;
+}
+
+trek_var *trek_info_nce(trek_var *query, trek_var *key, double temperature, trek_reduction reduction)
+{
+    trek_dtype dtype;
+    trek_var *in[2] = { query, key };
+    char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT];
+    if (!(temperature > 0))
+        return trek_fail_null(TREK_ERR_ARGUMENT, "info_nce: a temperature of %g; it must be above 0", temperature);
+    if (!trek_loss_reduction_known("info_nce", reduction) || !trek_loss_widen("info_nce", in, 2, TREK_LOSS_FLOATS_ONLY, &dtype))
+        return NULL;
+    if (trek_var_ndim(in[0]) != 2 || !trek_same_sizes(in[0]->data, in[1]->data))
+        return trek_fail_null(TREK_ERR_SHAPE, "info_nce: two inputs [N, D] are needed, not %s and %s",
+                              trek_tensor_shape_text(in[0]->data, a), trek_tensor_shape_text(in[1]->data, b));
+    for (int k = 0; k < 2; k++)
+        in[k] = trek_div(in[k], length_of(in[k], 1, 1e-12));
+    trek_var *scores = trek_mul_scalar(trek_matmul(in[0], trek_transpose(in[1], 0, 1)), 1 / temperature);
+    trek_var *labels = scores ? trek_var_from(trek_tensor_arange(0, (double)trek_var_size(scores, 0), 1, TREK_I64,
+                                                                 trek_var_device(scores))) : NULL;
+    trek_var *losses = trek_cross_entropy_with(scores, labels, &(trek_cross_entropy_opts){ .reduction = TREK_REDUCTION_NONE });
+    return losses ? trek_loss_reduced(losses, reduction, dtype) : NULL;
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Norms of matrices, the logarithm of a determinant, products of vectors of space: made of other ops. */
+#include <math.h>
+
+#include "autograd/linalg.h"
+#include "autograd/ops.h"
+#include "autograd/tape_internal.h"
+
+/* The largest, or the smallest, along the last dimension; of nothing the largest is 0. */
+static trek_var *extreme(trek_var *x, bool least)
+{
+    if (x && !least && trek_var_size(x, -1) == 0)
+        return trek_sum(x, trek_dims(-1), false);
+    return least ? trek_min(x, trek_dims(-1), false) : trek_max(x, trek_dims(-1), false);
+}
+
+static trek_var *norm_of(trek_var *a, trek_matrix_order order)
+{
+    switch (order) {
+    case TREK_NORM_FRO:
+        return trek_norm(a, 2, trek_dims(-2, -1), false);
+    case TREK_NORM_NUC:
+        return trek_sum(trek_svdvals(a), trek_dims(-1), false);
+    case TREK_NORM_2:
+    case TREK_NORM_2_LEAST:
+        return extreme(trek_svdvals(a), order == TREK_NORM_2_LEAST);
+    case TREK_NORM_1:
+    case TREK_NORM_1_LEAST:
+        return extreme(trek_sum(trek_abs(a), trek_dims(-2), false), order == TREK_NORM_1_LEAST);
+    case TREK_NORM_INF:
+    case TREK_NORM_INF_LEAST:
+        return extreme(trek_sum(trek_abs(a), trek_dims(-1), false), order == TREK_NORM_INF_LEAST);
+    }
+    return trek_fail_null(TREK_ERR_ARGUMENT, "matrix_norm: %d is no order", (int)order);
+}
+
+trek_var *trek_matrix_norm(trek_var *a, trek_matrix_order order, bool keepdim)
+{
+    char text[TREK_SHAPE_TEXT];
+    if (!a)
+        return trek_fail_missing("matrix_norm", "an input"), NULL;
+    if (!trek_dtype_is_float(trek_var_dtype(a)))
+        return trek_fail_null(TREK_ERR_DTYPE, "matrix_norm: needs a floating dtype, not %s", trek_dtype_name(trek_var_dtype(a)));
+    if (trek_var_ndim(a) < 2)
+        return trek_fail_null(TREK_ERR_SHAPE, "matrix_norm: matrices are needed, not %s", trek_tensor_shape_text(a->data, text));
+    trek_var *made = norm_of(a, order);
+    return keepdim ? trek_unsqueeze(trek_unsqueeze(made, -1), -1) : made;
+}
+
+trek_var *trek_logdet(trek_var *a)
+{
+    trek_var *size = NULL, *sign = trek_slogdet(a, &size);
+    return trek_masked_fill(size, trek_lt_scalar(sign, 0), NAN);
+}
+
+trek_var *trek_cross(trek_var *x, trek_var *y, int dim)
+{
+    if (!x || !y)
+        return trek_fail_missing("cross", "an input"), NULL;
+    if (trek_var_dtype(x) != trek_var_dtype(y))
+        return trek_fail_null(TREK_ERR_DTYPE, "cross: %s and %s", trek_dtype_name(trek_var_dtype(x)),
+                              trek_dtype_name(trek_var_dtype(y)));
+    if (trek_var_ndim(x) != trek_var_ndim(y))
+        return trek_fail_null(TREK_ERR_SHAPE, "cross: of %d and %d dimensions", trek_var_ndim(x), trek_var_ndim(y));
+    int d = trek_normalize_dim(dim, trek_var_ndim(x), "cross");
+    if (d < 0)
+        return NULL;
+    if (trek_var_ndim(x) == 0 || trek_var_size(x, d) != 3 || trek_var_size(y, d) != 3)
+        return trek_fail_null(TREK_ERR_SHAPE, "cross: dimension %d must have 3 elements", d);
+    trek_var *first = trek_mul(trek_roll(x, trek_dims(-1), trek_dims(d)), trek_roll(y, trek_dims(-2), trek_dims(d)));
+    trek_var *second = trek_mul(trek_roll(x, trek_dims(-2), trek_dims(d)), trek_roll(y, trek_dims(-1), trek_dims(d)));
+    return trek_sub(first, second);
+}

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Activations and element-wise ops that are kinds of a row, or made of others. */
+#include "autograd/pointwise.h"
+
+#include <math.h>
+
+#include "autograd/ops.h"
+#include "autograd/tape_internal.h"
+#include "tensor/pointwise.h"
+
+#define NEEDED(name, v)                          \
+    do {                                         \
+        if (!(v))                                \
+            return trek_fail_missing(name, "an input"), NULL; \
+    } while (0)
+
+/* --- activations -------------------------------------------------------------------------------- */
+
+#define PLAIN(name) \
+    trek_var *trek_##name(trek_var *x) { return trek_apply_pointwise(x, TREK_POINTWISE_##name, 0, 0); }
+PLAIN(hardsigmoid) PLAIN(hardswish) PLAIN(logsigmoid) PLAIN(mish) PLAIN(selu) PLAIN(softsign) PLAIN(tanhshrink)
+
+trek_var *trek_hardtanh(trek_var *x, double low, double high)
+{
+    if (!(low <= high))
+        return trek_fail_null(TREK_ERR_ARGUMENT, "hardtanh: low %g is not below high %g", low, high);
+    return trek_apply_pointwise(x, TREK_POINTWISE_hardtanh, low, high);
+}
+
+trek_var *trek_relu6(trek_var *x) { return trek_apply_pointwise(x, TREK_POINTWISE_hardtanh, 0, 6); }
+trek_var *trek_hardshrink(trek_var *x, double lambda) { return trek_apply_pointwise(x, TREK_POINTWISE_hardshrink, lambda, 0); }
+
+trek_var *trek_softshrink(trek_var *x, double lambda)
+{
+    if (!(lambda >= 0))
+        return trek_fail_null(TREK_ERR_ARGUMENT, "softshrink: lambda must not be negative, is %g", lambda);
+    return trek_apply_pointwise(x, TREK_POINTWISE_softshrink, lambda, 0);
+}
+
+trek_var *trek_threshold(trek_var *x, double threshold, double value)
+{
+    return trek_apply_pointwise(x, TREK_POINTWISE_threshold, threshold, value);
+}
+
+trek_var *trek_celu(trek_var *x, double alpha)
+{
+    if (alpha == 0)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "celu: alpha must not be 0");
+    return trek_apply_pointwise(x, TREK_POINTWISE_celu, alpha, 0);
+}
+
+trek_var *trek_softmin(trek_var *x, int dim) { return trek_softmax(trek_neg(x), dim); }
+
+static bool floats(const char *name, trek_var *x)
+{
+    if (trek_dtype_is_float(trek_var_dtype(x)))
+        return true;
+    trek_fail(TREK_ERR_DTYPE, "%s: needs a floating dtype, not %s", name, trek_dtype_name(trek_var_dtype(x)));
+    return false;
+}
+
+trek_var *trek_prelu(trek_var *x, trek_var *weight)
+{
+    NEEDED("prelu", x);
+    NEEDED("prelu", weight);
+    int64_t n = trek_var_numel(weight), channels = trek_var_ndim(x) > 1 ? trek_var_size(x, 1) : 1;
+    if (trek_var_ndim(weight) > 1 || (n != 1 && n != channels))
+        return trek_fail_null(TREK_ERR_ARGUMENT, "prelu: the weight must have 1 element or %lld", (long long)channels);
+    if (!floats("prelu", x))
+        return NULL;
+    if (trek_var_dtype(x) != trek_var_dtype(weight))
+        return trek_fail_null(TREK_ERR_DTYPE, "prelu: the input is %s, the weight %s", trek_dtype_name(trek_var_dtype(x)),
+                              trek_dtype_name(trek_var_dtype(weight)));
+    trek_shape shape = { .ndim = trek_var_ndim(x) };
+    for (int d = 0; d < shape.ndim; d++)
+        shape.sizes[d] = d == 1 ? n : 1;
+    if (shape.ndim < 2 && n == 1)
+        shape = trek_dims_none();
+    /* slopes are chosen, not products: what is not chosen may be NaN */
+    return trek_mul(x, trek_where(trek_gt_scalar(x, 0), trek_ones_like(x), trek_reshape(weight, shape)));
+}
+
+trek_var *trek_rrelu(trek_var *x, double lower, double upper, bool training)
+{
+    NEEDED("rrelu", x);
+    if (!(lower <= upper) || isinf(lower) || isinf(upper))
+        return trek_fail_null(TREK_ERR_ARGUMENT, "rrelu: lower %g is not below upper %g", lower, upper);
+    if (!training)
+        return trek_leaky_relu(x, (lower + upper) / 2);
+    trek_var *slopes = trek_add_scalar(trek_mul_scalar(trek_rand_like(x), upper - lower), lower);
+    return trek_where(trek_gt_scalar(x, 0), x, trek_mul(slopes, x));
+}
+
+/* The halves of x along dim. */
+static bool halve(const char *name, trek_var *x, int dim, trek_var *halves[2])
+{
+    if (!x) {
+        trek_fail_missing(name, "an input");
+        return false;
+    }
+    int64_t size = floats(name, x) ? trek_var_size(x, dim) : -1;
+    if (size < 0)
+        return false;
+    if (size % 2 != 0) {
+        trek_fail(TREK_ERR_SHAPE, "%s: dimension %d has %lld elements, which is odd", name, dim, (long long)size);
+        return false;
+    }
+    for (int k = 0; k < 2; k++)
+        halves[k] = trek_narrow(x, dim, k * (size / 2), size / 2);
+    return halves[1] != NULL;
+}
+
+trek_var *trek_glu(trek_var *x, int dim)
+{
+    trek_var *halves[2];
+    return halve("glu", x, dim, halves) ? trek_mul(halves[0], trek_sigmoid(halves[1])) : NULL;
+}
+
+trek_var *trek_swiglu(trek_var *x, int dim)
+{
+    trek_var *halves[2];
+    return halve("swiglu", x, dim, halves) ? trek_mul(trek_silu(halves[0]), halves[1]) : NULL;
+}
+
+/* --- arithmetic -------------------------------------------------------------------------------------- */
+
+trek_var *trek_lerp(trek_var *x, trek_var *y, double weight)
+{
+    NEEDED("lerp", x);
+    NEEDED("lerp", y);
+    if (!floats("lerp", x) || !floats("lerp", y))
+        return NULL;
+    /* from the nearer end, as PyTorch: exact at both */
+    trek_var *way = trek_sub(y, x);
+    return fabs(weight) < 0.5 ? trek_add(x, trek_mul_scalar(way, weight)) : trek_sub(y, trek_mul_scalar(way, 1 - weight));
+}
+
+trek_var *trek_addcmul(trek_var *x, trek_var *y, trek_var *z, double value)
+{
+    NEEDED("addcmul", x);
+    NEEDED("addcmul", y);
+    NEEDED("addcmul", z);
+    if (!floats("addcmul", x) || !floats("addcmul", y) || !floats("addcmul", z))
+        return NULL;
+    return trek_add(x, trek_mul(trek_mul_scalar(y, value), z));
+}
+
+trek_var *trek_addcdiv(trek_var *x, trek_var *y, trek_var *z, double value)
+{
+    NEEDED("addcdiv", x);
+    NEEDED("addcdiv", y);
+    NEEDED("addcdiv", z);
+    if (!floats("addcdiv", x) || !floats("addcdiv", y) || !floats("addcdiv", z))
+        return NULL;
+    return trek_add(x, trek_div(trek_mul_scalar(y, value), z));
+}
+
+trek_var *trek_frac(trek_var *x)
+{
+    NEEDED("frac", x);
+    return floats("frac", x) ? trek_sub(x, trek_trunc(x)) : NULL;
+}
+
+/* Integers as f32. */
+static trek_var *floating(const char *name, trek_var *x)
+{
+    if (!x)
+        trek_fail_missing(name, "an input");
+    return !x ? NULL : trek_dtype_is_float(trek_var_dtype(x)) ? x : trek_cast(x, TREK_F32);
+}
+
+trek_var *trek_exp2(trek_var *x) { return trek_exp(trek_mul_scalar(floating("exp2", x), 0.69314718055994530942)); }
+
+#define SPECIAL(name) \
+    trek_var *trek_##name(trek_var *x) { return trek_apply_pointwise(floating(#name, x), TREK_POINTWISE_##name, 0, 0); }
+SPECIAL(asinh) SPECIAL(acosh) SPECIAL(atanh) SPECIAL(erfc) SPECIAL(erfinv) SPECIAL(lgamma)
+
+trek_var *trek_digamma(trek_var *x) { return trek_apply_pointwise(floating("digamma", x), TREK_POINTWISE_polygamma, 0, 0); }
+
+trek_var *trek_polygamma(int64_t n, trek_var *x)
+{
+    if (n < 0 || n > 100)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "polygamma: the order must lie in [0, 100], not be %lld", (long long)n);
+    return trek_apply_pointwise(floating("polygamma", x), TREK_POINTWISE_polygamma, (double)n, 0);
+}
+
+trek_var *trek_deg2rad(trek_var *x) { return trek_mul_scalar(floating("deg2rad", x), 0.017453292519943295769); }
+trek_var *trek_rad2deg(trek_var *x) { return trek_mul_scalar(floating("rad2deg", x), 57.295779513082320877); }
+
+/* m + log(e^(x - m) + e^(y - m)) with m the larger one, as a number: as log1p, where the larger one's part is e^0 - 1. */
+trek_var *trek_logaddexp(trek_var *x, trek_var *y)
+{
+    NEEDED("logaddexp", x);
+    NEEDED("logaddexp", y);
+    if (!trek_dtype_is_float(trek_var_dtype(x)) && !floats("logaddexp", y))
+        return NULL;
+    x = trek_var_dtype(x) == TREK_BOOL ? trek_cast(x, TREK_U8) : x;
+    y = trek_var_dtype(y) == TREK_BOOL ? trek_cast(y, TREK_U8) : y;
+    trek_var *first = trek_gt(x, y), *larger = trek_where(first, x, y), *smaller = trek_where(first, y, x);
+    trek_var *m = trek_maximum(x, y);
+    m = m ? trek_var_detach(m) : NULL;
+    trek_var *infinite = trek_isinf(m);
+    trek_var *above = trek_expm1(trek_masked_fill(trek_sub(larger, m), infinite, 0));
+    trek_var *below = trek_exp(trek_masked_fill(trek_sub(smaller, m), infinite, 0));
+    return trek_where(infinite, larger, trek_add(m, trek_log1p(trek_add(above, below))));
+}
+
+trek_var *trek_nan_to_num(trek_var *x, double nan, double positive_infinity, double negative_infinity)
+{
+    NEEDED("nan_to_num", x);
+    if (!trek_dtype_is_float(trek_var_dtype(x)))
+        return trek_clone(x);
+    x = trek_masked_fill(x, trek_isnan(x), nan);
+    x = trek_masked_fill(x, trek_eq_scalar(x, INFINITY), positive_infinity);
+    return trek_masked_fill(x, trek_eq_scalar(x, -INFINITY), negative_infinity);
+}
+
+trek_var *trek_isclose(trek_var *x, trek_var *y, double rtol, double atol, bool equal_nan)
+{
+    NEEDED("isclose", x);
+    NEEDED("isclose", y);
+    trek_dtype dtype = trek_var_dtype(x);
+    if (dtype != trek_var_dtype(y))
+        return trek_fail_null(TREK_ERR_DTYPE, "isclose: %s and %s", trek_dtype_name(dtype), trek_dtype_name(trek_var_dtype(y)));
+    if (!(rtol >= 0) || !(atol >= 0))
+        return trek_fail_null(TREK_ERR_ARGUMENT, "isclose: rtol %g or atol %g is negative", rtol, atol);
+    x = trek_var_detach(x), y = trek_var_detach(y);
+    trek_var *close = trek_eq(x, y);
+    if (equal_nan && trek_dtype_is_float(dtype))
+        close = trek_logical_or(close, trek_logical_and(trek_isnan(x), trek_isnan(y)));
+    if (rtol == 0 && atol == 0)
+        return close;
+    if (!trek_dtype_is_float(dtype))
+        x = trek_cast(x, TREK_F64), y = trek_cast(y, TREK_F64);
+    trek_var *apart = trek_abs(trek_sub(x, y)), *allowed = trek_add_scalar(trek_abs(trek_mul_scalar(y, rtol)), atol);
+    return trek_logical_or(close, trek_logical_and(trek_isfinite(apart), trek_le(apart, allowed)));
+}
+
+bool trek_allclose(trek_var *x, trek_var *y, double rtol, double atol, bool equal_nan)
+{
+    trek_scope scope = trek_scope_begin();
+    trek_var *all = scope.depth == 0 ? NULL : trek_all(trek_isclose(x, y, rtol, atol, equal_nan), trek_dims_none(), false);
+    bool close = all && trek_var_item(all) != 0;
+    trek_scope_end(scope);
+    return close && trek_error_status() == TREK_OK;
+}
+
+trek_var *trek_count_nonzero(trek_var *x, trek_dims_list dims)
+{
+    NEEDED("count_nonzero", x);
+    return trek_sum(trek_ne_scalar(x, 0), dims, false);
+}

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Padding, pixels to channels and back, and what has one dimension of space: that is two of which the height is 1. */
+#include <inttypes.h>
+
+#include "autograd/ops.h"
+#include "autograd/tape_internal.h"
+#include "tensor/number_internal.h"
+#include "tensor/option_internal.h"
+
+/* --- padding ------------------------------------------------------------------------------- */
+
+static trek_var *filled(trek_var *x, int dim, int64_t size, double value)
+{
+    trek_shape shape = trek_var_shape(x);
+    shape.sizes[dim] = size;
+    trek_tensor *t = trek_tensor_full(value, shape, trek_var_dtype(x), trek_var_device(x));
+    return t ? trek_var_from(t) : NULL;
+}
+
+/* `size` elements that continue x beyond an end of dim. */
+static trek_var *beyond(trek_var *x, int dim, int64_t size, bool after, trek_pad_mode mode, double value)
+{
+    int64_t n = trek_var_size(x, dim);
+    if (mode == TREK_PAD_CONSTANT)
+        return filled(x, dim, size, value);
+    if (mode == TREK_PAD_REFLECT)
+        return trek_flip(trek_narrow(x, dim, after ? n - 1 - size : 1, size), trek_dims(dim));
+    if (mode == TREK_PAD_CIRCULAR)
+        return trek_narrow(x, dim, after ? 0 : n - size, size);
+    trek_shape shape = trek_var_shape(x);
+    shape.sizes[dim] = size;
+    return trek_expand(trek_narrow(x, dim, after ? n - 1 : 0, 1), shape);
+}
+
+/* x without what negative sizes take off. */
+static trek_var *cropped(trek_var *x, int dim, int64_t before, int64_t after)
+{
+    int64_t off_before = before < 0 ? -before : 0, off_after = after < 0 ? -after : 0, n = trek_var_size(x, dim);
+    if (off_before == 0 && off_after == 0)
+        return x;
+    if (off_before > n || off_after > n - off_before)
+        return trek_fail_null(TREK_ERR_SHAPE, "pad: %" PRId64 " and %" PRId64 " taken off dimension %d of size %" PRId64,
+                              off_before, off_after, dim, n);
+    return trek_narrow(x, dim, off_before, n - off_before - off_after);
+}
+
+static trek_status check_beyond(int dim, int64_t n, int64_t size, trek_pad_mode mode)
+{
+    int64_t most = mode == TREK_PAD_REFLECT ? n - 1 : mode == TREK_PAD_CIRCULAR ? n : n > 0 ? INT64_MAX : 0;
+    if (mode == TREK_PAD_CONSTANT || size <= 0 || size <= most)
+        return TREK_OK;
+    return trek_fail(TREK_ERR_SHAPE, "pad: %" PRId64 " more beside dimension %d of size %" PRId64 "; this mode has %" PRId64,
+                     size,
+                     dim, n, most < 0 ? 0 : most);
+}
+
+static trek_var *padded_along(trek_var *x, int dim, int64_t before, int64_t after, trek_pad_mode mode, double value)
+{
+    if (mode != TREK_PAD_REFLECT) /* which shows what is taken off, too */
+        x = cropped(x, dim, before, after);
+    if (!x || check_beyond(dim, trek_var_size(x, dim), before, mode) != TREK_OK ||
+        check_beyond(dim, trek_var_size(x, dim), after, mode) != TREK_OK)
+        return NULL;
+    trek_var *parts[3], *made = x;
+    int count = 0;
+    if (before > 0)
+        parts[count++] = beyond(x, dim, before, false, mode, value);
+    parts[count++] = x;
+    if (after > 0)
+        parts[count++] = beyond(x, dim, after, true, mode, value);
+    if (count > 1)
+        made = trek_cat(parts, count, dim);
+    return made && mode == TREK_PAD_REFLECT ? cropped(made, dim, before, after) : made;
+}
+
+trek_var *trek_pad(trek_var *x, trek_dims_list sizes, trek_pad_mode mode, double value)
+{
+    if (!x)
+        return trek_fail_missing("pad", "an input"), NULL;
+    trek_shape shape = trek_var_shape(x);
+    char text[TREK_SHAPE_TEXT];
+    if (sizes.ndim % 2 != 0)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "pad: two sizes for each dimension are needed, not %d in all", sizes.ndim);
+    if (sizes.ndim / 2 > shape.ndim)
+        return trek_fail_null(TREK_ERR_SHAPE, "pad: sizes for %d dimensions, but x is %s", sizes.ndim / 2,
+                              trek_shape_text(shape, text));
+    if (mode < TREK_PAD_CONSTANT || mode > TREK_PAD_CIRCULAR)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "pad: %d is no mode", (int)mode);
+    if (mode == TREK_PAD_CONSTANT && !trek_dtype_holds(trek_var_dtype(x), value))
+        return trek_fail_null(TREK_ERR_ARGUMENT, "pad: %s does not hold %g", trek_dtype_name(trek_var_dtype(x)), value);
+    const int64_t most = (int64_t)1 << 40; /* no memory holds more */
+    trek_var *made = x;
+    for (int k = 0; made && k < sizes.ndim / 2; k++) {
+        int64_t before = sizes.sizes[2 * k], after = sizes.sizes[2 * k + 1];
+        if (before > most || after > most || before < -most || after < -most)
+            return trek_fail_null(TREK_ERR_MEMORY, "pad: sizes of %" PRId64 " and %" PRId64, before, after);
+        made = padded_along(made, shape.ndim - 1 - k, before, after, mode, value);
+    }
+    return made && made->data->storage == x->data->storage ? trek_clone(made) : made;
+}
+
+/* --- pixels and channels --------------------------------------------------------------------- */
+
+static trek_status check_factor(const char *name, const char *what, trek_var *x, int64_t factor, int least)
+{
+    if (!x)
+        return trek_fail_missing(name, "an input");
+    if (factor < 1 || factor > INT32_MAX)
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: %s of %" PRId64, name, what, factor);
+    if (trek_var_ndim(x) < least)
+        return trek_fail(TREK_ERR_SHAPE, "%s: %d dimensions at least are needed, not %d", name, least, trek_var_ndim(x));
+    return TREK_OK;
+}
+
+static trek_var *not_divided(const char *name, trek_var *x, int64_t by)
+{
+    char text[TREK_SHAPE_TEXT];
+    return trek_fail_null(TREK_ERR_SHAPE, "%s: sizes of %s are no multiples of %" PRId64, name,
+                          trek_shape_text(trek_var_shape(x), text), by);
+}
+
+/* The product of all sizes but the last three. */
+static int64_t leading(trek_shape shape)
+{
+    int64_t n = 1;
+    for (int d = 0; d < shape.ndim - 3; d++)
+        n *= shape.sizes[d];
+    return n;
+}
+
+trek_var *trek_pixel_shuffle(trek_var *x, int64_t factor)
+{
+    if (check_factor("pixel_shuffle", "a factor", x, factor, 3) != TREK_OK)
+        return NULL;
+    trek_shape shape = trek_var_shape(x);
+    int64_t *last = shape.sizes + shape.ndim - 3, n = leading(shape), c = last[0], h = last[1], w = last[2], r = factor;
+    if (c % (r * r) != 0)
+        return not_divided("pixel_shuffle", x, r * r);
+    trek_var *parts = trek_permute(trek_reshape(x, trek_dims(n, c / (r * r), r, r, h, w)), trek_dims(0, 1, 4, 2, 5, 3));
+    last[0] = c / (r * r);
+    last[1] = h * r;
+    last[2] = w * r;
+    return trek_reshape(parts, shape);
+}
+
+trek_var *trek_pixel_unshuffle(trek_var *x, int64_t factor)
+{
+    if (check_factor("pixel_unshuffle", "a factor", x, factor, 3) != TREK_OK)
+        return NULL;
+    trek_shape shape = trek_var_shape(x);
+    int64_t *last = shape.sizes + shape.ndim - 3, n = leading(shape), c = last[0], h = last[1], w = last[2], r = factor;
+    if (h % r != 0 || w % r != 0)
+        return not_divided("pixel_unshuffle", x, r);
+    trek_var *parts = trek_permute(trek_reshape(x, trek_dims(n, c, h / r, r, w / r, r)), trek_dims(0, 1, 3, 5, 2, 4));
+    last[0] = c * r * r;
+    last[1] = h / r;
+    last[2] = w / r;
+    return trek_reshape(parts, shape);
+}
+
+trek_var *trek_channel_shuffle(trek_var *x, int64_t groups)
+{
+    if (check_factor("channel_shuffle", "groups", x, groups, 3) != TREK_OK)
+        return NULL;
+    trek_shape shape = trek_var_shape(x);
+    int64_t rest = 1;
+    for (int d = 2; d < shape.ndim; d++)
+        rest *= shape.sizes[d];
+    if (shape.sizes[1] % groups != 0)
+        return not_divided("channel_shuffle", x, groups);
+    trek_var *parts = trek_reshape(x, trek_dims(shape.sizes[0], groups, shape.sizes[1] / groups, rest));
+    return trek_reshape(trek_transpose(parts, 1, 2), shape);
+}
+
+/* --- one dimension ----------------------------------------------------------------------------- */
+
+/* [A, B, L] as [A, B, 1, L]. */
+static trek_var *raised(const char *name, const char *what, trek_var *x)
+{
+    char text[TREK_SHAPE_TEXT];
+    if (!x)
+        return trek_fail_missing(name, what), NULL;
+    if (trek_var_ndim(x) != 3)
+        return trek_fail_null(TREK_ERR_SHAPE, "%s: %s must have 3 dimensions, not %s", name, what,
+                              trek_shape_text(trek_var_shape(x), text));
+    return trek_unsqueeze(x, 2);
+}
+
+static trek_var *lowered(trek_var *x) { return x ? trek_squeeze(x, 2) : NULL; }
+
+/* The length's number as the width's, beside a height that changes nothing. */
+static void across(int64_t to[2], const int64_t from[2], int64_t height)
+{
+    to[0] = height;
+    to[1] = from[0] ? from[0] : height;
+}
+
+trek_var *trek_conv1d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *opts)
+{
+    trek_conv_opts flat = opts ? *opts : (trek_conv_opts){ .groups = 1 };
+    across(flat.stride, opts ? opts->stride : flat.stride, 1);
+    across(flat.dilation, opts ? opts->dilation : flat.dilation, 1);
+    across(flat.padding, opts ? opts->padding : flat.padding, TREK_ZERO);
+    trek_var *wide = raised("conv1d", "x", x), *kernel = wide ? raised("conv1d", "weight", weight) : NULL;
+    return kernel ? lowered(trek_conv2d(wide, kernel, bias, &flat)) : NULL;
+}
+
+trek_var *trek_conv_transpose1d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_transpose_opts *opts)
+{
+    trek_conv_transpose_opts given = opts ? *opts : (trek_conv_transpose_opts){ .groups = 1 }, flat = given;
+    across(flat.stride, given.stride, 1);
+    across(flat.dilation, given.dilation, 1);
+    across(flat.padding, given.padding, TREK_ZERO);
+    across(flat.output_padding, given.output_padding, TREK_ZERO);
+    if (given.output_size[0])
+        across(flat.output_size, given.output_size, 1);
+    trek_var *wide = raised("conv_transpose1d", "x", x), *kernel = wide ? raised("conv_transpose1d", "weight", weight) : NULL;
+    return kernel ? lowered(trek_conv_transpose2d(wide, kernel, bias, &flat)) : NULL;
+}
+
+static trek_var *pooled(const char *name, trek_var *x, const trek_pool_opts *opts,
+                        trek_var *(*pool)(trek_var *, const trek_pool_opts *))
+{
+    if (!opts || opts->kernel[0] < 1)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: needs a kernel of at least 1", name);
+    trek_pool_opts flat = *opts;
+    across(flat.kernel, opts->kernel, 1);
+    across(flat.stride, opts->stride[0] ? opts->stride : opts->kernel, 1);
+    across(flat.dilation, opts->dilation, 1);
+    across(flat.padding, opts->padding, TREK_ZERO);
+    trek_var *wide = raised(name, "x", x);
+    return wide ? lowered(pool(wide, &flat)) : NULL;
+}
+
+trek_var *trek_max_pool1d(trek_var *x, const trek_pool_opts *opts) { return pooled("max_pool1d", x, opts, trek_max_pool2d); }
+trek_var *trek_avg_pool1d(trek_var *x, const trek_pool_opts *opts) { return pooled("avg_pool1d", x, opts, trek_avg_pool2d); }
+
+trek_var *trek_adaptive_avg_pool1d(trek_var *x, int64_t length)
+{
+    trek_var *wide = raised("adaptive_avg_pool1d", "x", x);
+    return wide ? lowered(trek_adaptive_avg_pool2d(wide, 1, length)) : NULL;
+}

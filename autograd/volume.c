@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What has three dimensions of space: ops of two, to which the depth is brought as images or as channels. */
+#include <inttypes.h>
+
+#include "autograd/ops.h"
+#include "autograd/rules_internal.h"
+#include "tensor/memory_internal.h"
+#include "tensor/number_internal.h"
+#include "tensor/option_internal.h"
+
+/* An option's three numbers, TREK_ZERO read as 0. */
+static void triple(int64_t to[3], const int64_t from[3], int64_t otherwise)
+{
+    to[0] = from[0] ? from[0] : otherwise;
+    to[1] = from[1] ? from[1] : to[0];
+    to[2] = from[2] ? from[2] : to[1];
+    for (int d = 0; d < 3; d++)
+        to[d] = trek_option_integer(to[d], 0);
+}
+
+/* Those of height and width as an option of the op of two dimensions. */
+static void flat(int64_t to[3], const int64_t from[3])
+{
+    for (int d = 0; d < 2; d++)
+        to[d] = from[1 + d] ? from[1 + d] : TREK_ZERO;
+    to[2] = 0;
+}
+
+static trek_status need_five(const char *name, const char *what, trek_var *x)
+{
+    char text[TREK_SHAPE_TEXT];
+    if (!x)
+        return trek_fail_missing(name, what);
+    return trek_var_ndim(x) == 5 ? TREK_OK
+        : trek_fail(TREK_ERR_SHAPE, "%s: %s must have 5 dimensions, not %s", name, what,
+                    trek_shape_text(trek_var_shape(x), text));
+}
+
+/* How depths go along: as the ops of two dimensions have it for the others. */
+typedef struct depth_walk {
+    int64_t in, kernel, stride, padding, dilation;
+} depth_walk;
+
+static trek_status check_depth(const char *name, const depth_walk *w)
+{
+    const int64_t most = (int64_t)1 << 30; /* no memory holds more, and nothing overflows */
+    if (w->stride < 1 || w->dilation < 1 || w->padding < 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: stride and dilation must be at least 1, padding not negative", name);
+    if (w->in > most || w->kernel > most || w->stride > most || w->padding > most || w->dilation > most)
+        return trek_fail(TREK_ERR_MEMORY, "%s: numbers beyond %" PRId64, name, most);
+    return TREK_OK;
+}
+
+/* Elements stride d + dilation k for all d, then k, of dimension 2: an index of them. */
+static trek_var *depth_index(const depth_walk *w, int64_t steps, trek_device device)
+{
+    const int64_t n = steps * w->kernel, most = (int64_t)1 << 40;
+    int64_t *at = n <= most ? trek_block_alloc((size_t)(n > 0 ? n : 1) * sizeof *at) : NULL;
+    if (!at)
+        return trek_fail_null(TREK_ERR_MEMORY, "an index of %" PRId64 " elements", n);
+    for (int64_t k = 0; k < n; k++)
+        at[k] = k / w->kernel * w->stride + k % w->kernel * w->dilation;
+    trek_tensor *t = trek_tensor_from_data(at, trek_dims(n), TREK_I64, device);
+    trek_block_free(at);
+    return t ? trek_var_from(t) : NULL;
+}
+
+/* --- convolution ----------------------------------------------------------------------------------- */
+
+/* [N, C, D, H, W] as [N D', C kd, H, W]: each depth of the result an image whose channels are its window's. */
+static trek_var *windows(trek_var *x, const depth_walk *w, int64_t steps)
+{
+    trek_shape s = trek_var_shape(x);
+    if (w->padding > 0)
+        x = trek_pad(x, trek_dims(0, 0, 0, 0, w->padding, w->padding), TREK_PAD_CONSTANT, 0);
+    if (x && (w->kernel != 1 || w->stride != 1)) {
+        trek_var *index = depth_index(w, steps, trek_var_device(x));
+        x = index ? trek_index_select(x, index, 2) : NULL;
+    }
+    x = trek_reshape(x, trek_shape_make(6, (const int64_t[]){ s.sizes[0], s.sizes[1], steps, w->kernel, s.sizes[3],
+                                                              s.sizes[4] }));
+    return trek_reshape(trek_permute(x, trek_dims(0, 2, 1, 3, 4, 5)),
+                        trek_dims(s.sizes[0] * steps, s.sizes[1] * w->kernel, s.sizes[3], s.sizes[4]));
+}
+
+/* [N D, C, H, W] back to [N, C, D, H, W]. */
+static trek_var *stacked(trek_var *y, int64_t samples, int64_t depth)
+{
+    if (!y)
+        return NULL;
+    trek_shape s = trek_var_shape(y);
+    trek_var *parts = trek_reshape(y, trek_dims(samples, depth, s.sizes[1], s.sizes[2], s.sizes[3]));
+    return trek_contiguous(trek_transpose(parts, 1, 2));
+}
+
+trek_var *trek_conv3d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *opts)
+{
+    static const trek_conv_opts defaults = { .groups = 1 };
+    if (need_five("conv3d", "x", x) != TREK_OK || need_five("conv3d", "weight", weight) != TREK_OK)
+        return NULL;
+    opts = opts ? opts : &defaults;
+    int64_t stride[3], padding[3], dilation[3];
+    triple(stride, opts->stride, 1);
+    triple(padding, opts->padding, TREK_ZERO);
+    triple(dilation, opts->dilation, 1);
+    trek_shape k = trek_var_shape(weight);
+    depth_walk w = { trek_var_size(x, 2), k.sizes[2], stride[0], padding[0], dilation[0] };
+    if (check_depth("conv3d", &w) != TREK_OK)
+        return NULL;
+    int64_t reach = w.in + 2 * w.padding - w.dilation * (w.kernel - 1) - 1;
+    if (reach < 0 || w.kernel < 1)
+        return trek_fail_null(TREK_ERR_SHAPE, "conv3d: a kernel of depth %" PRId64 " does not fit into %" PRId64, w.kernel, w.in);
+    int64_t steps = reach / w.stride + 1;
+    trek_conv_opts two = { .groups = opts->groups };
+    flat(two.stride, stride);
+    flat(two.padding, padding);
+    flat(two.dilation, dilation);
+    trek_var *images = windows(x, &w, steps);
+    trek_var *kernel = trek_reshape(weight, trek_dims(k.sizes[0], k.sizes[1] * k.sizes[2], k.sizes[3], k.sizes[4]));
+    return images && kernel ? stacked(trek_conv2d(images, kernel, bias, &two), trek_var_size(x, 0), steps) : NULL;
+}
+
+/* Depths that the transpose gives, and how many more than its kernel reaches. */
+static trek_status transposed_depth(const trek_conv_transpose_opts *opts, const depth_walk *w, int64_t *out)
+{
+    int64_t base = (w->in - 1) * w->stride - 2 * w->padding + w->dilation * (w->kernel - 1) + 1;
+    int64_t more[3];
+    triple(more, opts->output_padding, TREK_ZERO);
+    if (opts->output_size[0])
+        more[0] = opts->output_size[0] - base;
+    bool fits = more[0] < w->stride || (!opts->output_size[0] && more[0] < w->dilation); /* as in two dimensions */
+    if (more[0] < 0 || !fits)
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "conv_transpose3d: %" PRId64 " more depths at the end; not negative, and fewer than stride (%" PRId64
+                         ") or dilation (%" PRId64 "), they must be", more[0], w->stride, w->dilation);
+    *out = base + more[0];
+    if (w->in < 1 || w->kernel < 1 || *out < 1)
+        return trek_fail(TREK_ERR_SHAPE, "conv_transpose3d: %" PRId64 " depths and a kernel of %" PRId64 " give none", w->in,
+                         w->kernel);
+    return TREK_OK;
+}
+
+/* [N D, O kd, H, W] summed up at their depths: [N, O, D', H, W]. */
+static trek_var *overlapped(trek_var *y, const depth_walk *w, int64_t samples, int64_t out)
+{
+    trek_shape s = trek_var_shape(y);
+    int64_t channels = s.sizes[1] / w->kernel, reach = (w->in - 1) * w->stride + w->dilation * (w->kernel - 1) + 1;
+    int64_t length = reach > w->padding + out ? reach : w->padding + out;
+    y = trek_reshape(y, trek_shape_make(6, (const int64_t[]){ samples, w->in, channels, w->kernel, s.sizes[2], s.sizes[3] }));
+    y = trek_reshape(trek_permute(y, trek_dims(0, 2, 1, 3, 4, 5)),
+                     trek_dims(samples, channels, w->in * w->kernel, s.sizes[2], s.sizes[3]));
+    trek_var *index = y ? depth_index(w, w->in, trek_var_device(y)) : NULL;
+    trek_tensor *zeros = index ? trek_tensor_zeros(trek_dims(samples, channels, length, s.sizes[2], s.sizes[3]),
+                                                   trek_var_dtype(y),
+                                                   trek_var_device(y)) : NULL;
+    return zeros ? trek_narrow(trek_index_add(trek_var_from(zeros), index, y, 2), 2, w->padding, out) : NULL;
+}
+
+trek_var *trek_conv_transpose3d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_transpose_opts *opts)
+{
+    static const trek_conv_transpose_opts defaults = { .groups = 1 };
+    if (need_five("conv_transpose3d", "x", x) != TREK_OK || need_five("conv_transpose3d", "weight", weight) != TREK_OK)
+        return NULL;
+    opts = opts ? opts : &defaults;
+    int64_t stride[3], padding[3], dilation[3], more[3], out = 0;
+    triple(stride, opts->stride, 1);
+    triple(padding, opts->padding, TREK_ZERO);
+    triple(dilation, opts->dilation, 1);
+    triple(more, opts->output_padding, TREK_ZERO);
+    trek_shape s = trek_var_shape(x), k = trek_var_shape(weight);
+    depth_walk w = { s.sizes[2], k.sizes[2], stride[0], padding[0], dilation[0] };
+    if (check_depth("conv_transpose3d", &w) != TREK_OK || transposed_depth(opts, &w, &out) != TREK_OK)
+        return NULL;
+    trek_conv_transpose_opts two = { .groups = opts->groups };
+    flat(two.stride, stride);
+    flat(two.padding, padding);
+    flat(two.dilation, dilation);
+    flat(two.output_padding, more);
+    if (opts->output_size[0]) {
+        triple(more, opts->output_size, 0);
+        flat(two.output_size, more);
+    }
+    /* sums of several depths in f32, rounded once */
+    trek_var *images = trek_transpose(trek_rule_wide(x), 1, 2), *kernel = trek_rule_wide(weight);
+    images = trek_reshape(images, trek_dims(s.sizes[0] * w.in, s.sizes[1], s.sizes[3], s.sizes[4]));
+    kernel = trek_reshape(kernel, trek_dims(k.sizes[0], k.sizes[1] * k.sizes[2], k.sizes[3], k.sizes[4]));
+    trek_var *y = images && kernel ? trek_conv_transpose2d(images, kernel, NULL, &two) : NULL;
+    y = y ? overlapped(y, &w, s.sizes[0], out) : NULL;
+    if (y && bias && (trek_var_ndim(bias) != 1 || trek_var_size(bias, 0) != trek_var_size(y, 1)))
+        return trek_fail_null(TREK_ERR_SHAPE, "conv_transpose3d: a bias of %" PRId64 " elements is needed", trek_var_size(y, 1));
+    if (y && bias && trek_var_dtype(bias) != trek_var_dtype(x))
+        return trek_fail_null(TREK_ERR_DTYPE, "conv_transpose3d: x of %s and bias of %s", trek_dtype_name(trek_var_dtype(x)),
+                              trek_dtype_name(trek_var_dtype(bias)));
+    if (y && bias)
+        y = trek_add(y, trek_reshape(trek_rule_wide(bias), trek_dims(trek_var_size(y, 1), 1, 1, 1)));
+    return y ? trek_contiguous(trek_rule_rounded(y, x)) : NULL;
+}
+
+/* --- pooling ------------------------------------------------------------------------------------------ */
+
+/* Height and width, then depth: of equal maxima the first one in the order of memory, as in one pass. */
+static trek_var *pooled(const char *name, trek_var *x, const trek_pool_opts *opts,
+                        trek_var *(*pool)(trek_var *, const trek_pool_opts *))
+{
+    if (!opts || opts->kernel[0] < 1)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: needs a kernel of at least 1", name);
+    if (need_five(name, "x", x) != TREK_OK)
+        return NULL;
+    int64_t kernel[3], stride[3], padding[3], dilation[3];
+    triple(kernel, opts->kernel, 1);
+    triple(stride, opts->stride[0] ? opts->stride : kernel, 1);
+    triple(padding, opts->padding, TREK_ZERO);
+    triple(dilation, opts->dilation, 1);
+    trek_pool_opts area = { .ceil_mode = opts->ceil_mode, .exclude_padding = opts->exclude_padding };
+    flat(area.kernel, kernel);
+    flat(area.stride, stride);
+    flat(area.padding, padding);
+    flat(area.dilation, dilation);
+    trek_pool_opts line = { .kernel = { kernel[0], 1 }, .stride = { stride[0], 1 }, .dilation = { dilation[0], 1 },
+                            .padding = { padding[0] ? padding[0] : TREK_ZERO, TREK_ZERO }, .ceil_mode = opts->ceil_mode,
+                            .exclude_padding = opts->exclude_padding };
+    trek_shape s = trek_var_shape(x);
+    int64_t planes = s.sizes[0] * s.sizes[1];
+    trek_var *y = pool(trek_reshape(x, trek_dims(planes, s.sizes[2], s.sizes[3], s.sizes[4])), &area);
+    if (!y)
+        return NULL;
+    int64_t height = trek_var_size(y, 2), width = trek_var_size(y, 3);
+    y = pool(trek_reshape(y, trek_dims(planes, 1, s.sizes[2], height * width)), &line);
+    return y ? trek_reshape(y, trek_dims(s.sizes[0], s.sizes[1], trek_var_size(y, 2), height, width)) : NULL;
+}
+
+trek_var *trek_max_pool3d(trek_var *x, const trek_pool_opts *opts) { return pooled("max_pool3d", x, opts, trek_max_pool2d); }
+
+/* Of two roundings to 16 bits one is done in f32. */
+trek_var *trek_avg_pool3d(trek_var *x, const trek_pool_opts *opts)
+{
+    trek_var *y = pooled("avg_pool3d", trek_rule_wide(x), opts, trek_avg_pool2d);
+    return y ? trek_rule_rounded(y, x) : NULL;
+}
+
+trek_var *trek_adaptive_avg_pool3d(trek_var *x, int64_t depth, int64_t height, int64_t width)
+{
+    if (need_five("adaptive_avg_pool3d", "x", x) != TREK_OK)
+        return NULL;
+    trek_shape s = trek_var_shape(x);
+    int64_t planes = s.sizes[0] * s.sizes[1];
+    trek_var *y = trek_reshape(trek_rule_wide(x), trek_dims(planes, s.sizes[2], s.sizes[3], s.sizes[4]));
+    y = trek_adaptive_avg_pool2d(y, height, width);
+    if (!y)
+        return NULL;
+    y = trek_adaptive_avg_pool2d(trek_reshape(y, trek_dims(planes, 1, s.sizes[2], height * width)), depth, height * width);
+    return y ? trek_rule_rounded(trek_reshape(y, trek_dims(s.sizes[0], s.sizes[1], depth, height, width)), x) : NULL;
+}

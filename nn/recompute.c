@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A module as one node of the tape, whose backward runs it again. */
+#include "nn/recompute.h"
+
+#include <string.h>
+
+#include "autograd/autocast.h"
+#include "autograd/backward.h"
+#include "autograd/function.h"
+#include "autograd/var_internal.h"
+#include "nn/module_internal.h"
+#include "nn/walk.h"
+#include "tensor/memory_internal.h"
+#include "tensor/rank_context.h"
+#include "tensor/status_internal.h"
+
+/* What the second run needs. */
+typedef struct rerun {
+    trek_module *module;
+    int n_inputs;            /* the module's own; behind them come its parameters */
+    bool training;
+    trek_dtype autocast;
+    trek_rank_context rank;  /* draws, and the place of the rows in the batch */
+} rerun;
+
+/* --- buffers, which a second run would update again --------------------------------------------- */
+
+typedef struct kept_buffers {
+    int n, capacity;
+    trek_tensor **tensors, **copies;
+} kept_buffers;
+
+static trek_status keep_buffer(const char *name, trek_var *buffer, void *arg)
+{
+    (void)name;
+    kept_buffers *k = arg;
+    int capacity = k->capacity;
+    if (trek_array_grow(&k->tensors, &k->capacity, k->n + 1, sizeof *k->tensors) != TREK_OK ||
+        trek_array_grow(&k->copies, &capacity, k->n + 1, sizeof *k->copies) != TREK_OK)
+        return TREK_ERR_MEMORY;
+    trek_tensor *copy = trek_tensor_clone(trek_var_data(buffer));
+    if (!copy)
+        return trek_error_status();
+    k->tensors[k->n] = trek_var_data(buffer);
+    k->copies[k->n++] = copy;
+    return TREK_OK;
+}
+
+static trek_status put_back(kept_buffers *k)
+{
+    trek_status status = TREK_OK;
+    for (int i = 0; i < k->n; i++) {
+        trek_status copied = trek_tensor_copy_from(k->tensors[i], k->copies[i]);
+        status = status == TREK_OK ? copied : status;
+        trek_tensor_release(k->copies[i]);
+    }
+    trek_free(k->tensors);
+    trek_free(k->copies);
+    return status;
+}
+
+/* --- the function --------------------------------------------------------------------------------- */
+
+static trek_status first_run(trek_function_context *context, trek_var *const *inputs, int n, trek_var **outputs, int n_outputs)
+{
+    (void)n, (void)n_outputs;
+    rerun *r = trek_function_data(context);
+    outputs[0] = trek_module_run(r->module, inputs, r->n_inputs);
+    if (!outputs[0])
+        return trek_fail_after(TREK_ERR_CALLBACK, "%s: forward gave no result", r->module->klass->name);
+    return trek_save_for_backward(context, inputs, r->n_inputs);
+}
+
+/* The module's result with a tape of its own behind it, from leaves that stand for the inputs. */
+static trek_var *run_again(rerun *r, trek_var *const *leaves)
+{
+    trek_rank_context here = trek_rank_here;
+    bool training = r->module->training;
+    kept_buffers buffers = { 0 };
+    trek_status status = trek_module_each_buffer(r->module, keep_buffer, &buffers);
+    trek_rank_here.rng_step = r->rank.rng_step;
+    trek_rank_here.rng_draw = r->rank.rng_draw;
+    trek_rank_here.rows = r->rank.rows;
+    trek_rank_here.first_sample = r->rank.first_sample;
+    trek_autocast_begin(r->autocast);
+    if (training != r->training)
+        status = trek_fail(TREK_ERR_STATE, "%s: its mode has changed between forward and backward", r->module->klass->name);
+    trek_var *y = status == TREK_OK ? trek_module_run(r->module, leaves, r->n_inputs) : NULL;
+    trek_autocast_end();
+    trek_rank_here = here;
+    return put_back(&buffers) == TREK_OK ? y : NULL;
+}
+
+static trek_status differentiate(trek_var *y, trek_var *cotangent, trek_var *const *leaves, const bool *wanted,
+                                 trek_var **grads, int n)
+{
+    trek_var **list = trek_calloc((size_t)(2 * n), sizeof *list), **found = list + n;
+    if (!list)
+        return TREK_ERR_MEMORY;
+    int count = 0;
+    for (int k = 0; k < n; k++)
+        if (wanted[k])
+            list[count++] = leaves[k];
+    trek_status status = count && trek_var_requires_grad(y) ? trek_grad(&y, 1, list, count, &cotangent, NULL, found) : TREK_OK;
+    for (int k = 0, j = 0; k < n && status == TREK_OK; k++)
+        grads[k] = wanted[k] ? found[j++] : NULL;
+    trek_free(list);
+    return status;
+}
+
+/* Leaves for the inputs; the parameters are leaves already. The caller releases the first n_inputs. */
+static trek_status make_leaves(trek_function_context *context, const rerun *r, const trek_params *params, trek_var **leaves,
+                               bool *wanted, int n)
+{
+    for (int k = 0; k < n; k++) {
+        wanted[k] = trek_needs_grad(context, k);
+        if (k >= r->n_inputs) {
+            leaves[k] = trek_params_var(params, k - r->n_inputs);
+            wanted[k] = trek_var_requires_grad(leaves[k]);
+            continue;
+        }
+        trek_var *saved = trek_saved(context, k);
+        leaves[k] = saved ? trek_var_new(trek_var_data(saved), wanted[k]) : NULL;
+        if (!leaves[k])
+            return trek_error_status();
+    }
+    return TREK_OK;
+}
+
+static trek_status second_run(trek_function_context *context, trek_var *const *cotangents, int n_cotangents, trek_var **grads,
+                              int n)
+{
+    (void)n_cotangents;
+    rerun *r = trek_function_data(context);
+    if (trek_grad_enabled())
+        return trek_fail(TREK_ERR_UNSUPPORTED, "forward_recomputed: %s: gradients of gradients", r->module->klass->name);
+    trek_params *params = trek_module_params(r->module);
+    trek_var **leaves = params ? trek_calloc((size_t)n, sizeof *leaves) : NULL;
+    bool *wanted = leaves ? trek_calloc((size_t)n, sizeof *wanted) : NULL;
+    trek_status status = wanted ? make_leaves(context, r, params, leaves, wanted, n) : trek_error_status();
+    if (status == TREK_OK) {
+        trek_grad_mode mode = trek_grad_mode_here;
+        trek_grad_mode_here = (trek_grad_mode){ 0, TREK_F32 }; /* recorded, inside a backward */
+        trek_var *y = run_again(r, leaves);
+        trek_grad_mode_here = mode;
+        status = y ? differentiate(y, cotangents[0], leaves, wanted, grads, n) : trek_error_status();
+    }
+    for (int k = 0; leaves && k < r->n_inputs; k++)
+        trek_var_release(leaves[k]);
+    trek_free(wanted);
+    trek_free(leaves);
+    trek_params_free(&params);
+    return status;
+}
+
+static const trek_function recomputed = { .name = "recomputed", .forward = first_run, .backward = second_run, .free = trek_free };
+
+/* --- the call --------------------------------------------------------------------------------------- */
+
+static trek_status refuse_meeting(const char *name, trek_module *module, void *arg)
+{
+    (void)arg;
+    if (!module->klass->meets_ranks)
+        return TREK_OK;
+    return trek_fail(TREK_ERR_UNSUPPORTED, "forward_recomputed: \"%s\" (%s) meets other ranks, which do not come twice", name,
+                     module->klass->name);
+}
+
+static trek_var *apply(trek_module *module, trek_var *const *inputs, int n, const trek_params *params)
+{
+    int count = n + trek_params_count(params);
+    trek_var **all = trek_calloc((size_t)count, sizeof *all);
+    rerun *r = all ? trek_calloc(1, sizeof *r) : NULL;
+    if (!r) {
+        trek_free(all);
+        return NULL;
+    }
+    *r = (rerun){ .module = module, .n_inputs = n, .training = module->training, .autocast = trek_autocast_dtype(),
+                  .rank = trek_rank_here };
+    memcpy(all, inputs, (size_t)n * sizeof *all);
+    for (int k = n; k < count; k++)
+        all[k] = trek_params_var(params, k - n);
+    trek_var *y = trek_function_apply_one(&recomputed, r, all, count);
+    trek_free(all);
+    return y;
+}
+
+trek_var *trek_forward_recomputed(trek_module *module, trek_var *const *inputs, int n)
+{
+    if (!module || !inputs || n < 1 || !trek_grad_enabled())
+        return trek_forward_many(module, inputs, n);
+    for (int k = 0; k < n; k++)
+        if (!inputs[k])
+            return trek_fail_missing("forward_recomputed", "an input"), NULL;
+    if (n > 16)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "forward_recomputed: takes up to 16 inputs, not %d", n);
+    if (n > 1 && !trek_module_takes_many(module))
+        return trek_fail_null(TREK_ERR_UNSUPPORTED, "%s: takes one input, not %d", module->klass->name, n);
+    if (trek_module_each(module, refuse_meeting, NULL) != TREK_OK)
+        return NULL;
+    trek_params *params = trek_module_params(module);
+    trek_var *y = params ? apply(module, inputs, n, params) : NULL;
+    trek_params_free(&params);
+    return y;
+}
+
+/* --- the layer ------------------------------------------------------------------------------------------ */
+
+typedef struct recompute_layer {
+    trek_module base;
+    trek_module *module;
+} recompute_layer;
+
+static trek_var *recompute_forward_many(trek_module *self, trek_var *const *inputs, int n)
+{
+    trek_module *module = ((recompute_layer *)self)->module;
+    return self->training ? trek_forward_recomputed(module, inputs, n) : trek_forward_many(module, inputs, n);
+}
+
+static trek_var *recompute_forward(trek_module *self, trek_var *x) { return recompute_forward_many(self, &x, 1); }
+
+static const trek_module_class recompute_class = { .name = "recompute", .size = sizeof(recompute_layer),
+                                                   .forward = recompute_forward, .forward_many = recompute_forward_many };
+
+trek_module *trek_nn_recompute(trek_module *module)
+{
+    trek_module *layer = module ? trek_module_new(&recompute_class) : NULL;
+    if (!layer) {
+        if (module)
+            trek_module_free(&module);
+        return NULL;
+    }
+    trek_module_add(layer, "module", offsetof(recompute_layer, module), module);
+    return trek_module_check(layer);
+}

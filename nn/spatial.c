@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Padding, pixels to channels and back, and pooling of one dimension. */
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+
+#include "autograd/ops.h"
+#include "nn/layers_internal.h"
+#include "nn/spatial.h"
+
+/* --- padding ------------------------------------------------------------------------ */
+
+typedef struct pad_layer {
+    trek_module base;
+    trek_dims_list sizes;
+    trek_pad_mode mode;
+    double value;
+} pad_layer;
+
+static trek_var *pad_forward(trek_module *self, trek_var *x)
+{
+    const pad_layer *m = (const pad_layer *)self;
+    return trek_pad(x, m->sizes, m->mode, m->value);
+}
+
+static void pad_describe(const trek_module *self, char *text, size_t size)
+{
+    static const char *const modes[] = { "constant", "reflect", "replicate", "circular" };
+    const pad_layer *m = (const pad_layer *)self;
+    char sizes[TREK_SHAPE_TEXT], value[32];
+    snprintf(text, size, "%s, %s, %s", trek_shape_text(m->sizes, sizes), modes[m->mode], trek_layer_number(m->value, value));
+}
+
+static const trek_module_class pad_class = {
+    .name = "pad",
+    .size = sizeof(pad_layer),
+    .forward = pad_forward,
+    .describe = pad_describe,
+};
+
+trek_module *trek_nn_pad(trek_dims_list sizes, trek_pad_mode mode, double value)
+{
+    if (sizes.ndim < 0 || sizes.ndim > TREK_MAX_DIMS || sizes.ndim % 2 != 0)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "pad: two sizes for each of at most %d dimensions are needed, not %d in all",
+                              TREK_MAX_DIMS / 2, sizes.ndim);
+    if (mode < TREK_PAD_CONSTANT || mode > TREK_PAD_CIRCULAR)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "pad: %d is no mode", (int)mode);
+    trek_module *base = trek_module_new(&pad_class);
+    if (base) {
+        ((pad_layer *)base)->sizes = sizes;
+        ((pad_layer *)base)->mode = mode;
+        ((pad_layer *)base)->value = value;
+    }
+    return base;
+}
+
+/* --- layers of one number ----------------------------------------------------------------- */
+
+typedef struct number_layer {
+    trek_module base;
+    int64_t number;
+} number_layer;
+
+static trek_var *adaptive_forward(trek_module *self, trek_var *x)
+{
+    return trek_adaptive_avg_pool1d(x, ((number_layer *)self)->number);
+}
+
+static trek_var *pixel_shuffle_forward(trek_module *self, trek_var *x)
+{
+    return trek_pixel_shuffle(x, ((number_layer *)self)->number);
+}
+
+static trek_var *pixel_unshuffle_forward(trek_module *self, trek_var *x)
+{
+    return trek_pixel_unshuffle(x, ((number_layer *)self)->number);
+}
+
+static trek_var *channel_shuffle_forward(trek_module *self, trek_var *x)
+{
+    return trek_channel_shuffle(x, ((number_layer *)self)->number);
+}
+
+static void number_describe(const trek_module *self, char *text, size_t size)
+{
+    snprintf(text, size, "%" PRId64, ((const number_layer *)self)->number);
+}
+
+#define NUMBER_CLASS(name_, run) \
+    { .name = name_, .size = sizeof(number_layer), .forward = run, .describe = number_describe }
+static const trek_module_class adaptive_avg_pool1d_class = NUMBER_CLASS("adaptive_avg_pool1d", adaptive_forward);
+static const trek_module_class pixel_shuffle_class = NUMBER_CLASS("pixel_shuffle", pixel_shuffle_forward);
+static const trek_module_class pixel_unshuffle_class = NUMBER_CLASS("pixel_unshuffle", pixel_unshuffle_forward);
+static const trek_module_class channel_shuffle_class = NUMBER_CLASS("channel_shuffle", channel_shuffle_forward);
+
+static trek_module *number_new(const trek_module_class *klass, const char *what, int64_t number)
+{
+    if (trek_layer_positive(klass->name, what, number) != TREK_OK)
+        return NULL;
+    trek_module *base = trek_module_new(klass);
+    if (base)
+        ((number_layer *)base)->number = number;
+    return base;
+}
+
+trek_module *trek_nn_adaptive_avg_pool1d(int64_t length) { return number_new(&adaptive_avg_pool1d_class, "length", length); }
+trek_module *trek_nn_pixel_shuffle(int64_t factor) { return number_new(&pixel_shuffle_class, "factor", factor); }
+trek_module *trek_nn_pixel_unshuffle(int64_t factor) { return number_new(&pixel_unshuffle_class, "factor", factor); }
+trek_module *trek_nn_channel_shuffle(int64_t groups) { return number_new(&channel_shuffle_class, "groups", groups); }
+
+/* --- pooling -------------------------------------------------------------------------------- */
+
+typedef struct pool_layer {
+    trek_module base;
+    trek_pool_opts opts;
+} pool_layer;
+
+static trek_var *max_pool1d_forward(trek_module *self, trek_var *x) { return trek_max_pool1d(x, &((pool_layer *)self)->opts); }
+static trek_var *avg_pool1d_forward(trek_module *self, trek_var *x) { return trek_avg_pool1d(x, &((pool_layer *)self)->opts); }
+
+static void pool_describe(const trek_module *self, char *text, size_t size)
+{
+    const trek_pool_opts *o = &((const pool_layer *)self)->opts;
+    snprintf(text, size, "kernel %" PRId64 ", stride %" PRId64, o->kernel[0], o->stride[0] ? o->stride[0] : o->kernel[0]);
+}
+
+static const trek_module_class max_pool1d_class = {
+    .name = "max_pool1d",
+    .size = sizeof(pool_layer),
+    .forward = max_pool1d_forward,
+    .describe = pool_describe,
+};
+
+static const trek_module_class avg_pool1d_class = {
+    .name = "avg_pool1d",
+    .size = sizeof(pool_layer),
+    .forward = avg_pool1d_forward,
+    .describe = pool_describe,
+};
+
+static trek_module *pool_new(const trek_module_class *klass, const trek_pool_opts *opts)
+{
+    if (!opts)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: needs options", klass->name);
+    if (trek_layer_positive(klass->name, "kernel", opts->kernel[0]) != TREK_OK)
+        return NULL;
+    if (opts->stride[0] < 0 || opts->dilation[0] < 0 || trek_option_integer(opts->padding[0], 0) < 0)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: stride, padding and dilation must not be negative", klass->name);
+    trek_module *base = trek_module_new(klass);
+    if (base)
+        ((pool_layer *)base)->opts = *opts;
+    return base;
+}
+
+trek_module *trek_nn_max_pool1d_with(const trek_pool_opts *opts) { return pool_new(&max_pool1d_class, opts); }
+trek_module *trek_nn_avg_pool1d_with(const trek_pool_opts *opts) { return pool_new(&avg_pool1d_class, opts); }
+trek_module *trek_nn_max_pool1d(int64_t kernel) { return trek_nn_max_pool1d_with(&(trek_pool_opts){ .kernel = { kernel } }); }
+trek_module *trek_nn_avg_pool1d(int64_t kernel) { return trek_nn_avg_pool1d_with(&(trek_pool_opts){ .kernel = { kernel } }); }

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* LAMB: Adam whose step is as long as the parameter (You and others, "Large batch optimization for deep learning: training BERT
+ * in 76 minutes", 2020). */
+#include "optim/class_internal.h"
+
+enum { LR, BETA1, BETA2, EPS, WEIGHT_DECAY, MAXIMIZE };
+enum { MEAN, SQUARE, WAY }; /* states; the way is in the room */
+enum { N_WEIGHT, N_FAR, N_BETA2, N_REST2, N_MEAN, N_SQUARE, N_EPS, N_DECAY };
+
+TREK_UPDATE_NUMBERS(lamb)
+{
+    const double *o = s->options;
+    n[N_FAR] = o[BETA1] <= 0.5; /* as in Adam */
+    n[N_WEIGHT] = n[N_FAR] != 0 ? -o[BETA1] : 1 - o[BETA1];
+    n[N_BETA2] = o[BETA2];
+    n[N_REST2] = 1 - o[BETA2];
+    n[N_MEAN] = 1 / s->correction[0];
+    n[N_SQUARE] = 1 / sqrt(s->correction[1]);
+    n[N_EPS] = o[EPS];
+    n[N_DECAY] = o[WEIGHT_DECAY];
+    return 0;
+}
+
+TREK_UPDATE_ELEMENT(lamb, 3, 7, 1, {
+    const T tiny = n[N_EPS] > 0 ? TREK_LEAST : 0;
+    T mean = (n[N_FAR] != 0 ? d : s[MEAN]) + n[N_WEIGHT] * (d - s[MEAN]);
+    T square = s[SQUARE] * n[N_BETA2] + n[N_REST2] * d * d;
+    mean *= (T)(trek_magnitude(mean) >= tiny); /* as in Adam */
+    square *= (T)(square >= tiny);
+    T way = mean * n[N_MEAN] / (trek_root(square) * n[N_SQUARE] + n[N_EPS]);
+    s[WAY] = n[N_DECAY] != 0 ? way + n[N_DECAY] * *x : way;
+    s[MEAN] = mean;
+    s[SQUARE] = square;
+})
+
+#ifdef TREK_OPTIMIZER_HOME
+#include "optim/whole.h"
+
+static void whole(trek_dtype dtype, const trek_update_whole *w)
+{
+    trek_update_slice s = trek_whole_slice(w);
+    s.state[WAY] = w->room;
+    trek_whole_elements(lamb_update, dtype, &s);
+    double ratio = trek_whole_ratio(trek_whole_norm(dtype, s.param, s.count), trek_whole_norm(dtype, w->room, s.count));
+    trek_whole_step(dtype, s.param, w->room, s.count, 1, -s.options[LR] * ratio);
+}
+
+static size_t room(trek_dtype dtype, trek_shape shape, const double *options)
+{
+    (void)options;
+    return (size_t)trek_shape_numel(shape) * trek_dtype_size(dtype);
+}
+
+static const trek_optimizer_class lamb_class = {
+    .name = "lamb",
+    .options = { [LR] = { "lr", .otherwise = 1e-3 }, [BETA1] = { "beta1", 0.9, TREK_RANGE_FRACTION, .corrected = true },
+                 [BETA2] = { "beta2", 0.999, TREK_RANGE_FRACTION, .corrected = true }, [EPS] = { "eps", .otherwise = 1e-6 },
+                 [WEIGHT_DECAY] = { .name = "weight_decay" }, [MAXIMIZE] = { .name = "maximize" } },
+    .states = { [MEAN] = { .name = "exp_avg" }, [SQUARE] = { .name = "exp_avg_sq" } },
+    .maximize = MAXIMIZE,
+    .by_step = true,
+    .whole = whole,
+    .room = room,
+};
+
+trek_optimizer_spec trek_lamb(trek_lamb_opts o)
+{
+    return (trek_optimizer_spec){ &lamb_class, { [LR] = o.lr, [BETA1] = o.beta1, [BETA2] = o.beta2, [EPS] = o.eps,
+                                                 [WEIGHT_DECAY] = o.weight_decay, [MAXIMIZE] = o.maximize } };
+}
+#endif

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* LARS: SGD with momentum whose rate goes by the norms of each parameter and its gradient (You, Gitman and Ginsburg, "Large batch
+ * training of convolutional networks", 2017). */
+#include "optim/class_internal.h"
+
+enum { LR, MOMENTUM, WEIGHT_DECAY, TRUST, EPS, MAXIMIZE, RATE /* of the parameter: not an option */ };
+enum { N_RATE, N_DECAY, N_MOMENTUM };
+
+TREK_UPDATE_NUMBERS(lars)
+{
+    n[N_RATE] = s->options[RATE];
+    n[N_DECAY] = s->options[WEIGHT_DECAY];
+    n[N_MOMENTUM] = s->options[MOMENTUM];
+    return 0;
+}
+
+TREK_UPDATE_ELEMENT(lars, 1, 0, 1, {
+    d = n[N_DECAY] != 0 ? d + n[N_DECAY] * *x : d;
+    T moving = n[N_RATE] * d;
+    if (kept) {
+        moving = s[0] * n[N_MOMENTUM] + moving;
+        moving *= (T)(trek_magnitude(moving) >= TREK_LEAST); /* as in Adam */
+        s[0] = moving;
+    }
+    *x = *x - moving;
+})
+
+#ifdef TREK_OPTIMIZER_HOME
+#include "optim/whole.h"
+
+static void whole(trek_dtype dtype, const trek_update_whole *w)
+{
+    trek_update_slice s = trek_whole_slice(w);
+    const double *o = s.options;
+    double param = trek_whole_norm(dtype, s.param, s.count);
+    double grad = trek_whole_norm(dtype, s.grad, s.count) * fabs(s.grad_scale);
+    double ratio = o[TRUST] == 0 || param == 0 || grad == 0 ? 1
+                                                            : o[TRUST] * param / (grad + o[WEIGHT_DECAY] * param + o[EPS]);
+    s.options[RATE] = o[LR] * ratio;
+    trek_whole_elements(lars_update, dtype, &s);
+}
+
+static const trek_optimizer_class lars_class = {
+    .name = "lars",
+    .options = { [LR] = { "lr", .otherwise = 0.1 }, [MOMENTUM] = { "momentum", .otherwise = 0.9 },
+                 [WEIGHT_DECAY] = { .name = "weight_decay" }, [TRUST] = { "trust_coefficient", .otherwise = 1e-3 },
+                 [EPS] = { "eps", .otherwise = 1e-8 }, [MAXIMIZE] = { .name = "maximize" } },
+    .states = { { "momentum_buffer", .kept_with = MOMENTUM } },
+    .maximize = MAXIMIZE,
+    .whole = whole,
+};
+
+trek_optimizer_spec trek_lars(trek_lars_opts o)
+{
+    return (trek_optimizer_spec){ &lars_class, { [LR] = o.lr, [MOMENTUM] = o.momentum, [WEIGHT_DECAY] = o.weight_decay,
+                                                 [TRUST] = o.trust_coefficient, [EPS] = o.eps, [MAXIMIZE] = o.maximize } };
+}
+#endif

@@ -1,0 +1,467 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* L-BFGS over one vector of all parameters. */
+#include <math.h>
+#include <stdio.h>
+
+#include "autograd/backward.h"
+#include "autograd/ops.h"
+#include "optim/lbfgs_internal.h"
+#include "tensor/memory_internal.h"
+#include "tensor/option_internal.h"
+#include "tensor/scope.h"
+#include "tensor/status_internal.h"
+
+/* --- made and freed ----------------------------------------------------------------- */
+
+static trek_status take_opts(trek_lbfgs_opts *o)
+{
+    o->lr = trek_option(o->lr, 1);
+    o->tolerance_grad = trek_option(o->tolerance_grad, 1e-7);
+    o->tolerance_change = trek_option(o->tolerance_change, 1e-9);
+    o->max_iter = o->max_iter ? o->max_iter : 20;
+    o->max_eval = o->max_eval ? o->max_eval : o->max_iter * 5 / 4;
+    o->history_size = o->history_size ? o->history_size : 100;
+    if (!(isfinite(o->lr) && o->lr >= 0))
+        return trek_fail(TREK_ERR_ARGUMENT, "trek_lbfgs_new: lr must be finite and at least 0, not %g", o->lr);
+    if (o->max_iter < 1 || o->max_eval < 1 || o->history_size < 1)
+        return trek_fail(TREK_ERR_ARGUMENT, "trek_lbfgs_new: max_iter, max_eval and history_size must be at least 1");
+    if (!(o->tolerance_grad >= 0) || !(o->tolerance_change >= 0))
+        return trek_fail(TREK_ERR_ARGUMENT, "trek_lbfgs_new: tolerances must be at least 0");
+    return TREK_OK;
+}
+
+static trek_status take_params(trek_lbfgs *l, const trek_params *params)
+{
+    l->params = trek_params_new();
+    l->dtype = TREK_F32;
+    trek_status status = l->params ? TREK_OK : trek_error_status();
+    for (int k = 0; k < trek_params_count(params) && status == TREK_OK; k++) {
+        trek_var *var = trek_params_var(params, k);
+        trek_dtype dtype = trek_var_dtype(var);
+        if (dtype != TREK_F32 && dtype != TREK_F64)
+            return trek_fail(TREK_ERR_DTYPE, "trek_lbfgs_new: parameter '%s' is %s, not f32 or f64", trek_params_name(params, k),
+                             trek_dtype_name(dtype));
+        if (k > 0 && !trek_device_equal(trek_var_device(var), l->device))
+            return trek_fail(TREK_ERR_DEVICE, "trek_lbfgs_new: parameter '%s' is on another device than the first",
+                             trek_params_name(params, k));
+        l->device = trek_var_device(var);
+        l->dtype = dtype == TREK_F64 ? TREK_F64 : l->dtype;
+        l->total += trek_var_numel(var);
+        status = trek_params_add(l->params, trek_params_name(params, k), var);
+    }
+    return status;
+}
+
+trek_lbfgs *trek_lbfgs_new(const trek_params *params, const trek_lbfgs_opts *opts)
+{
+    if (!params || trek_params_count(params) == 0)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "trek_lbfgs_new: there are no parameters");
+    trek_lbfgs *l = trek_calloc(1, sizeof *l);
+    if (!l)
+        return NULL;
+    l->opts = opts ? *opts : (trek_lbfgs_opts){ 0 };
+    l->h_diag = 1;
+    trek_status status = take_opts(&l->opts);
+    if (status == TREK_OK)
+        status = take_params(l, params);
+    if (status == TREK_OK) {
+        size_t n = (size_t)l->opts.history_size;
+        l->dirs = trek_calloc(n, sizeof *l->dirs);
+        l->steps = trek_calloc(n, sizeof *l->steps);
+        l->ro = trek_calloc(n, sizeof *l->ro);
+        l->al = trek_calloc(n, sizeof *l->al);
+        status = l->dirs && l->steps && l->ro && l->al ? TREK_OK : TREK_ERR_MEMORY;
+    }
+    if (status != TREK_OK)
+        trek_lbfgs_free(&l);
+    return l;
+}
+
+static void forget(trek_lbfgs *l)
+{
+    for (int k = 0; k < l->n_old; k++) {
+        trek_tensor_release(l->dirs[k]);
+        trek_tensor_release(l->steps[k]);
+    }
+    l->n_old = 0;
+    trek_tensor_release(l->d);
+    trek_tensor_release(l->prev_grad);
+    l->d = l->prev_grad = NULL;
+}
+
+void trek_lbfgs_free(trek_lbfgs **address)
+{
+    trek_lbfgs *l = address ? *address : NULL;
+    if (!l)
+        return;
+    *address = NULL;
+    forget(l);
+    trek_params_free(&l->params);
+    trek_free(l->dirs);
+    trek_free(l->steps);
+    trek_free(l->ro);
+    trek_free(l->al);
+    trek_free(l);
+}
+
+void trek_lbfgs_zero_grad(trek_lbfgs *l)
+{
+    for (int k = 0; l && k < trek_params_count(l->params); k++)
+        trek_var_zero_grad(trek_params_var(l->params, k));
+}
+
+trek_status trek_lbfgs_set_lr(trek_lbfgs *l, double lr)
+{
+    if (!l)
+        return trek_fail_missing("trek_lbfgs_set_lr", "lbfgs");
+    lr = lr == TREK_ZERO ? 0 : lr;
+    if (!(isfinite(lr) && lr >= 0))
+        return trek_fail(TREK_ERR_ARGUMENT, "trek_lbfgs_set_lr: lr must be finite and at least 0, not %g", lr);
+    l->opts.lr = lr;
+    return TREK_OK;
+}
+
+/* --- vectors -------------------------------------------------------------------------- */
+
+static trek_var *var_of(const trek_tensor *a) { return a ? trek_var_from(trek_tensor_retain((trek_tensor *)a)) : NULL; }
+
+/* The value, kept beyond the scope. */
+static trek_tensor *kept(trek_var *var, trek_scope scope)
+{
+    trek_tensor *made = var ? trek_tensor_retain(trek_var_data(var)) : NULL;
+    trek_no_grad_end();
+    trek_scope_end(scope);
+    return made;
+}
+
+static trek_scope begin(void)
+{
+    trek_no_grad_begin();
+    return trek_scope_begin();
+}
+
+static double number_of(trek_var *var, trek_scope scope)
+{
+    double value = var ? trek_var_item(var) : NAN;
+    trek_no_grad_end();
+    trek_scope_end(scope);
+    return value;
+}
+
+double trek_lbfgs_dot(const trek_tensor *a, const trek_tensor *b)
+{
+    trek_scope scope = begin();
+    trek_var *x = var_of(a), *y = var_of(b);
+    return number_of(x && y ? trek_sum(trek_mul(x, y), trek_dims_none(), false) : NULL, scope);
+}
+
+double trek_lbfgs_largest(const trek_tensor *a)
+{
+    trek_scope scope = begin();
+    trek_var *x = var_of(a);
+    return number_of(x ? trek_max(trek_abs(x), trek_dims_none(), false) : NULL, scope);
+}
+
+static double sum_of_sizes(const trek_tensor *a)
+{
+    trek_scope scope = begin();
+    trek_var *x = var_of(a);
+    return number_of(x ? trek_sum(trek_abs(x), trek_dims_none(), false) : NULL, scope);
+}
+
+/* p a + q b; b NULL: p a. */
+static trek_tensor *combined(double p, const trek_tensor *a, double q, const trek_tensor *b)
+{
+    trek_scope scope = begin();
+    trek_var *x = var_of(a), *y = var_of(b);
+    x = x && p != 1 ? trek_mul_scalar(x, p) : x;
+    return kept(x && y ? trek_add(x, trek_mul_scalar(y, q)) : b ? NULL : x, scope);
+}
+
+static void replace(trek_tensor **at, trek_tensor *by)
+{
+    trek_tensor_release(*at);
+    *at = by;
+}
+
+typedef trek_var *(*piece_fn)(trek_var *param);
+
+static trek_var *value_of(trek_var *param) { return trek_var_detach(param); }
+
+static trek_var *grad_of(trek_var *param)
+{
+    trek_var *grad = trek_var_grad(param);
+    return grad ? trek_var_detach(grad)
+                : trek_var_from(trek_tensor_zeros(trek_var_shape(param), trek_var_dtype(param), trek_var_device(param)));
+}
+
+/* One vector of all parameters, or of their gradients. */
+static trek_tensor *gather(const trek_lbfgs *l, piece_fn piece, double factor)
+{
+    int n = trek_params_count(l->params);
+    trek_scope scope = begin();
+    trek_var **pieces = trek_calloc((size_t)n, sizeof *pieces), *all = NULL;
+    trek_status status = pieces ? trek_error_status() : TREK_ERR_MEMORY;
+    for (int k = 0; k < n && status == TREK_OK; k++) {
+        trek_var *own = piece(trek_params_var(l->params, k));
+        int64_t count = trek_var_numel(trek_params_var(l->params, k));
+        pieces[k] = own ? trek_cast(trek_reshape(own, trek_shape_make(1, &count)), l->dtype) : NULL;
+        status = pieces[k] ? TREK_OK : trek_error_status();
+    }
+    if (status == TREK_OK)
+        all = trek_mul_scalar(trek_cat(pieces, n, 0), factor); /* a copy, of one parameter too */
+    trek_free(pieces);
+    return kept(all, scope);
+}
+
+/* x + t d becomes the parameters. */
+static trek_status spread(const trek_lbfgs *l, const trek_tensor *x, double t, const trek_tensor *d)
+{
+    trek_tensor *sum = combined(1, x, t, d);
+    trek_scope scope = begin();
+    trek_var *all = var_of(sum);
+    trek_status status = all ? TREK_OK : trek_error_status();
+    int64_t at = 0;
+    for (int k = 0; k < trek_params_count(l->params) && status == TREK_OK; k++) {
+        trek_var *param = trek_params_var(l->params, k);
+        trek_var *part = trek_reshape(trek_narrow(all, 0, at, trek_var_numel(param)), trek_var_shape(param));
+        status = part ? trek_tensor_copy_from(trek_var_data(param), trek_var_data(part)) : trek_error_status();
+        at += trek_var_numel(param);
+    }
+    trek_tensor_release(kept(all, scope));
+    trek_tensor_release(sum);
+    return status;
+}
+
+/* --- a step ----------------------------------------------------------------------------- */
+
+static double evaluate(trek_lbfgs *l, trek_closure_fn closure, void *arg, trek_tensor **grad)
+{
+    double loss = NAN, sign = l->opts.maximize ? -1 : 1;
+    l->evaluations++;
+    trek_scope scope = trek_scope_begin();
+    trek_status status = trek_error_status() == TREK_OK ? closure(arg, &loss) : trek_error_status();
+    if (status != TREK_OK && trek_error_status() == TREK_OK)
+        trek_fail(status, "trek_lbfgs_step: the closure failed");
+    trek_scope_end(scope);
+    *grad = trek_error_status() == TREK_OK ? gather(l, grad_of, sign) : NULL;
+    return sign * loss;
+}
+
+trek_lbfgs_point trek_lbfgs_evaluate(trek_lbfgs_line *line, double t)
+{
+    trek_lbfgs_point p = { .t = t };
+    line->evaluations++;
+    if (spread(line->lbfgs, line->x, t, line->d) == TREK_OK)
+        p.loss = evaluate(line->lbfgs, line->closure, line->arg, &p.grad);
+    p.slope = trek_lbfgs_dot(p.grad, line->d);
+    return p;
+}
+
+/* One more pair, the oldest out. */
+static void remember(trek_lbfgs *l, const trek_tensor *grad)
+{
+    trek_tensor *y = combined(1, grad, -1, l->prev_grad), *s = combined(l->t, l->d, 0, NULL);
+    double ys = trek_lbfgs_dot(y, s);
+    if (!(ys > 1e-10)) {
+        trek_tensor_release(y);
+        trek_tensor_release(s);
+        return;
+    }
+    if (l->n_old == l->opts.history_size) {
+        trek_tensor_release(l->dirs[0]);
+        trek_tensor_release(l->steps[0]);
+        for (int k = 1; k < l->n_old; k++) {
+            l->dirs[k - 1] = l->dirs[k];
+            l->steps[k - 1] = l->steps[k];
+            l->ro[k - 1] = l->ro[k];
+        }
+        l->n_old--;
+    }
+    l->dirs[l->n_old] = y;
+    l->steps[l->n_old] = s;
+    l->ro[l->n_old++] = 1 / ys;
+    l->h_diag = ys / trek_lbfgs_dot(y, y);
+}
+
+/* The inverse Hessian, as the pairs have it, times minus the gradient. */
+static trek_tensor *direction(trek_lbfgs *l, const trek_tensor *grad)
+{
+    trek_tensor *q = combined(-1, grad, 0, NULL);
+    for (int k = l->n_old - 1; k >= 0; k--) {
+        l->al[k] = trek_lbfgs_dot(l->steps[k], q) * l->ro[k];
+        replace(&q, combined(1, q, -l->al[k], l->dirs[k]));
+    }
+    if (l->n_old > 0 || l->h_diag != 1)
+        replace(&q, combined(l->h_diag, q, 0, NULL));
+    for (int k = 0; k < l->n_old; k++) {
+        double be = trek_lbfgs_dot(l->dirs[k], q) * l->ro[k];
+        replace(&q, combined(1, q, l->al[k] - be, l->steps[k]));
+    }
+    return q;
+}
+
+typedef struct progress {
+    trek_closure_fn closure;
+    void *arg;
+    double loss;
+    trek_tensor *grad;
+    int iteration, evaluations;
+} progress;
+
+/* Along d: by a search, or as far as lr says. The loss is not wanted after the last one. */
+static void go(trek_lbfgs *l, progress *p, double slope)
+{
+    trek_lbfgs_line line = { l, p->closure, p->arg, gather(l, value_of, 1), l->d, 0 };
+    if (l->opts.strong_wolfe) {
+        trek_lbfgs_point start = { 0, p->loss, slope, p->grad };
+        trek_lbfgs_point end = trek_lbfgs_search(&line, start, l->t, l->opts.max_eval - p->evaluations);
+        l->t = end.t;
+        p->loss = end.loss;
+        replace(&p->grad, end.grad);
+        spread(l, line.x, l->t, l->d);
+    } else if (spread(l, line.x, l->t, l->d) == TREK_OK && p->iteration != l->opts.max_iter) {
+        line.evaluations = 1;
+        trek_tensor *grad;
+        p->loss = evaluate(l, p->closure, p->arg, &grad);
+        replace(&p->grad, grad);
+    }
+    p->evaluations += line.evaluations;
+    trek_tensor_release(line.x);
+}
+
+/* Whether another iteration has a point. */
+static bool iterate(trek_lbfgs *l, progress *p)
+{
+    p->iteration++;
+    bool first = l->iterations++ == 0;
+    if (!first)
+        remember(l, p->grad);
+    replace(&l->d, direction(l, p->grad));
+    replace(&l->prev_grad, trek_tensor_retain(p->grad));
+    l->prev_loss = p->loss;
+    l->t = first ? fmin(1, 1 / sum_of_sizes(p->grad)) * l->opts.lr : l->opts.lr;
+    double slope = trek_lbfgs_dot(p->grad, l->d);
+    if (trek_error_status() != TREK_OK || slope > -l->opts.tolerance_change)
+        return false;
+    go(l, p, slope);
+    if (trek_error_status() != TREK_OK || p->iteration == l->opts.max_iter || p->evaluations >= l->opts.max_eval)
+        return false;
+    return !(trek_lbfgs_largest(p->grad) <= l->opts.tolerance_grad) &&
+           !(trek_lbfgs_largest(l->d) * fabs(l->t) <= l->opts.tolerance_change) &&
+           !(fabs(p->loss - l->prev_loss) < l->opts.tolerance_change);
+}
+
+trek_status trek_lbfgs_step(trek_lbfgs *l, trek_closure_fn closure, void *arg, double *loss)
+{
+    if (!l || !closure)
+        return trek_fail_missing("trek_lbfgs_step", l ? "closure" : "lbfgs");
+    if (trek_error_status() != TREK_OK)
+        return trek_error_status();
+    progress p = { closure, arg, .evaluations = 1 };
+    p.loss = evaluate(l, closure, arg, &p.grad);
+    if (loss)
+        *loss = l->opts.maximize ? -p.loss : p.loss;
+    bool there = trek_error_status() != TREK_OK || l->total == 0 || trek_lbfgs_largest(p.grad) <= l->opts.tolerance_grad;
+    while (!there)
+        there = !iterate(l, &p);
+    trek_tensor_release(p.grad);
+    return trek_error_status();
+}
+
+/* --- state ------------------------------------------------------------------------------- */
+
+enum { S_EVALUATIONS, S_ITERATIONS, S_T, S_H, S_LOSS, S_OLD, S_RO };
+
+static trek_status add(trek_state *state, const char *name, int k, trek_tensor *tensor)
+{
+    char text[32];
+    snprintf(text, sizeof text, k < 0 ? "%s" : "%s.%d", name, k);
+    trek_tensor *here = tensor ? trek_tensor_to(tensor, trek_cpu(0)) : NULL, *copy = here ? trek_tensor_clone(here) : NULL;
+    trek_status status = copy ? trek_state_add(state, text, copy) : trek_error_status();
+    trek_tensor_release(here);
+    trek_tensor_release(copy);
+    return status;
+}
+
+trek_state *trek_lbfgs_state(trek_lbfgs *l)
+{
+    if (!l) {
+        trek_fail_missing("trek_lbfgs_state", "lbfgs");
+        return NULL;
+    }
+    trek_state *state = trek_state_new();
+    int64_t count = S_RO + l->n_old;
+    double *numbers = trek_calloc((size_t)count, sizeof *numbers);
+    trek_status status = state && numbers ? TREK_OK : trek_error_status();
+    if (status == TREK_OK) {
+        double first[] = { (double)l->evaluations, (double)l->iterations, l->t, l->h_diag, l->prev_loss, l->n_old };
+        for (int k = 0; k < count; k++)
+            numbers[k] = k < S_RO ? first[k] : l->ro[k - S_RO];
+        trek_tensor *tensor = trek_tensor_from_data(numbers, trek_shape_make(1, &count), TREK_F64, trek_cpu(0));
+        status = add(state, "numbers", -1, tensor);
+        trek_tensor_release(tensor);
+    }
+    if (status == TREK_OK && l->d)
+        status = add(state, "d", -1, l->d);
+    if (status == TREK_OK && l->prev_grad)
+        status = add(state, "prev_grad", -1, l->prev_grad);
+    for (int k = 0; k < l->n_old && status == TREK_OK; k++) {
+        status = add(state, "dirs", k, l->dirs[k]);
+        if (status == TREK_OK)
+            status = add(state, "steps", k, l->steps[k]);
+    }
+    trek_free(numbers);
+    if (status != TREK_OK)
+        trek_state_free(&state);
+    return state;
+}
+
+/* A vector of the state, on the device; NULL and an error, or NULL without where it may be missing. */
+static trek_tensor *vector(const trek_lbfgs *l, const trek_state *state, const char *name, int k, bool needed)
+{
+    char text[32];
+    snprintf(text, sizeof text, k < 0 ? "%s" : "%s.%d", name, k);
+    trek_tensor *found = trek_state_find(state, text);
+    if (!found && !needed)
+        return NULL;
+    if (!found || trek_tensor_numel(found) != l->total || trek_tensor_dtype(found) != l->dtype)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "trek_lbfgs_load: '%s' is %s", text, found ? "of another problem" : "missing");
+    trek_tensor *here = trek_tensor_to(found, l->device), *copy = here ? trek_tensor_clone(here) : NULL;
+    trek_tensor_release(here);
+    return copy;
+}
+
+trek_status trek_lbfgs_load(trek_lbfgs *l, const trek_state *state)
+{
+    if (!l || !state)
+        return trek_fail_missing("trek_lbfgs_load", l ? "state" : "lbfgs");
+    const trek_tensor *tensor = trek_state_find(state, "numbers");
+    int64_t count = tensor ? trek_tensor_numel(tensor) : 0;
+    double *numbers = trek_calloc((size_t)count + 1, sizeof *numbers);
+    trek_status status = numbers ? TREK_OK : TREK_ERR_MEMORY;
+    if (status == TREK_OK && count >= S_RO)
+        status = trek_tensor_to_host(tensor, TREK_F64, numbers, (size_t)count * sizeof *numbers);
+    if (status == TREK_OK && (count < S_RO || numbers[S_OLD] != (double)(count - S_RO) || numbers[S_OLD] > l->opts.history_size))
+        status = trek_fail(TREK_ERR_ARGUMENT, "trek_lbfgs_load: this is not the state of an L-BFGS, or its history is longer");
+    if (status == TREK_OK) {
+        forget(l);
+        l->d = vector(l, state, "d", -1, false);
+        l->prev_grad = vector(l, state, "prev_grad", -1, l->d != NULL);
+        for (int n = (int)numbers[S_OLD]; l->n_old < n && trek_error_status() == TREK_OK; l->n_old++) {
+            l->dirs[l->n_old] = vector(l, state, "dirs", l->n_old, true);
+            l->steps[l->n_old] = vector(l, state, "steps", l->n_old, true);
+            l->ro[l->n_old] = numbers[S_RO + l->n_old];
+        }
+        status = trek_error_status();
+    }
+    if (status == TREK_OK) {
+        l->evaluations = (int64_t)numbers[S_EVALUATIONS];
+        l->iterations = (int64_t)numbers[S_ITERATIONS];
+        l->t = numbers[S_T];
+        l->h_diag = numbers[S_H];
+        l->prev_loss = numbers[S_LOSS];
+    }
+    trek_free(numbers);
+    return status;
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What L-BFGS and its line search share. A function that fails sets the thread's error; those after it then do nothing. Internal.
+ */
+#ifndef TREK_OPTIM_LBFGS_INTERNAL_H
+#define TREK_OPTIM_LBFGS_INTERNAL_H
+
+#include "optim/lbfgs.h"
+
+struct trek_lbfgs {
+    trek_params *params;
+    trek_lbfgs_opts opts;    /* defaults filled in */
+    trek_dtype dtype;        /* of the vectors */
+    trek_device device;
+    int64_t total;
+    int64_t evaluations, iterations;
+    double t, h_diag, prev_loss;
+    trek_tensor *d, *prev_grad; /* NULL: none yet */
+    int n_old;
+    trek_tensor **dirs, **steps; /* [history_size] */
+    double *ro, *al;
+};
+
+/* A point of a line. */
+typedef struct trek_lbfgs_point {
+    double t, loss, slope;
+    trek_tensor *grad;       /* owned */
+} trek_lbfgs_point;
+
+typedef struct trek_lbfgs_line {
+    trek_lbfgs *lbfgs;
+    trek_closure_fn closure;
+    void *arg;
+    trek_tensor *x;          /* where the line begins */
+    const trek_tensor *d;
+    int evaluations;
+} trek_lbfgs_line;
+
+double trek_lbfgs_dot(const trek_tensor *a, const trek_tensor *b);
+double trek_lbfgs_largest(const trek_tensor *a);
+/* Loss and gradient at x + t d. */
+trek_lbfgs_point trek_lbfgs_evaluate(trek_lbfgs_line *line, double t);
+/* A point that fulfils the strong Wolfe conditions, or the best one found: from `start`, at t 0, with t as the first guess. */
+trek_lbfgs_point trek_lbfgs_search(trek_lbfgs_line *line, trek_lbfgs_point start, double t, int most);
+
+#endif

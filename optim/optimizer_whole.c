@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Classes that update whole parameters: shapes of what they keep, rooms to work in, and the call itself. */
+#include <stdatomic.h>
+
+#include "autograd/var_internal.h"
+#include "optim/optimizer_internal.h"
+
+/* One for each thread that updates: none waits, none allocates. */
+typedef struct trek_whole_rooms {
+    int n;
+    size_t bytes; /* each */
+    trek_tensor *memory;
+    atomic_bool *taken;
+} trek_whole_rooms;
+
+/* --- what is kept of a parameter ---------------------------------------------------- */
+
+static int64_t extent_of(trek_state_extent extent, trek_shape *shape)
+{
+    if (extent == TREK_STATE_ELEMENTS)
+        return trek_shape_numel(*shape);
+    if ((shape->ndim < 2) != (extent == TREK_STATE_VECTORS)) {
+        *shape = trek_dims(0);
+        return 0;
+    }
+    if (extent != TREK_STATE_VECTORS)
+        shape->sizes[shape->ndim - (extent == TREK_STATE_ROWS ? 1 : 2)] = 1;
+    return trek_shape_numel(*shape);
+}
+
+int64_t trek_optimizer_state_extent(const trek_optimizer *optimizer, int s, int k, int64_t *begin, trek_shape *shape)
+{
+    const trek_arena_segment *segment = &optimizer->arena->segments[k];
+    *shape = trek_var_shape(segment->param);
+    int64_t count = extent_of(optimizer->klass->states[s].extent, shape);
+    *begin = optimizer->place[s] ? optimizer->place[s][k] : segment->offset;
+    return count;
+}
+
+int64_t trek_optimizer_state_count(const trek_optimizer *optimizer, int s, int part)
+{
+    const trek_arena *arena = optimizer->arena;
+    if (!optimizer->place[s])
+        return arena->parts[part].count;
+    int64_t count = 0, begin;
+    trek_shape shape;
+    for (int k = 0; k < arena->n_segments; k++)
+        if (arena->segments[k].part == part)
+            count += trek_optimizer_state_extent(optimizer, s, k, &begin, &shape);
+    return count;
+}
+
+static trek_status lay_out(trek_optimizer *optimizer, int s)
+{
+    const trek_arena *arena = optimizer->arena;
+    int64_t next[TREK_DTYPE_COUNT] = { 0 };
+    if (optimizer->klass->states[s].extent == TREK_STATE_ELEMENTS || optimizer->place[s])
+        return TREK_OK;
+    optimizer->place[s] = trek_calloc((size_t)arena->n_segments, sizeof *optimizer->place[s]);
+    if (!optimizer->place[s])
+        return TREK_ERR_MEMORY;
+    for (int k = 0; k < arena->n_segments; k++) {
+        trek_shape shape = trek_var_shape(arena->segments[k].param);
+        optimizer->place[s][k] = next[arena->segments[k].part];
+        next[arena->segments[k].part] += extent_of(optimizer->klass->states[s].extent, &shape);
+    }
+    return TREK_OK;
+}
+
+/* --- rooms ---------------------------------------------------------------------------- */
+
+static void free_rooms(trek_whole_rooms *rooms)
+{
+    if (!rooms)
+        return;
+    trek_tensor_release(rooms->memory);
+    trek_free(rooms->taken);
+    trek_free(rooms);
+}
+
+trek_status trek_optimizer_share(trek_optimizer *optimizer, int threads)
+{
+    trek_whole_rooms *rooms = trek_calloc(1, sizeof *rooms);
+    atomic_bool *taken = trek_calloc((size_t)threads, sizeof *taken);
+    trek_status status = rooms && taken ? TREK_OK : TREK_ERR_MEMORY;
+    for (int s = 0; s < TREK_UPDATE_STATES && status == TREK_OK; s++)
+        status = lay_out(optimizer, s);
+    if (status != TREK_OK) {
+        trek_free(rooms);
+        trek_free(taken);
+        return status;
+    }
+    *rooms = (trek_whole_rooms){ .n = threads, .taken = taken };
+    free_rooms(optimizer->rooms);
+    optimizer->rooms = rooms;
+    optimizer->stale = true;
+    return TREK_OK;
+}
+
+void trek_optimizer_free_rooms(trek_optimizer *optimizer)
+{
+    free_rooms(optimizer->rooms);
+    optimizer->rooms = NULL;
+    for (int s = 0; s < TREK_UPDATE_STATES; s++) {
+        trek_free(optimizer->place[s]);
+        optimizer->place[s] = NULL;
+    }
+}
+
+trek_status trek_optimizer_ready_whole(trek_optimizer *optimizer)
+{
+    const trek_arena *arena = optimizer->arena;
+    const trek_optimizer_class *klass = optimizer->klass;
+    trek_whole_rooms *rooms = optimizer->rooms;
+    size_t bytes = 0;
+    for (int k = 0; k < arena->n_segments; k++) {
+        const trek_arena_segment *segment = &arena->segments[k];
+        if (!optimizer->active[k])
+            continue;
+        const double *options = optimizer->groups[segment->group].spec.options;
+        trek_shape shape = trek_var_shape(segment->param);
+        trek_status status = klass->check_shape ? klass->check_shape(segment->name, shape, options) : TREK_OK;
+        if (status != TREK_OK)
+            return status;
+        size_t need = klass->room ? klass->room(arena->parts[segment->part].wide, shape, options) : 0;
+        bytes = need > bytes ? need : bytes;
+    }
+    bytes = (bytes + 63) & ~(size_t)63;
+    if (bytes <= rooms->bytes)
+        return TREK_OK;
+    int64_t all = (int64_t)bytes * rooms->n;
+    trek_tensor *memory = trek_tensor_empty(trek_shape_make(1, &all), TREK_U8, arena->device);
+    if (!memory)
+        return trek_error_status();
+    trek_tensor_release(rooms->memory);
+    rooms->memory = memory;
+    rooms->bytes = bytes;
+    return TREK_OK;
+}
+
+/* --- updating --------------------------------------------------------------------------- */
+
+void trek_optimizer_apply_whole(trek_optimizer *optimizer, const trek_optimizer_run *run, trek_update_slice *slice)
+{
+    trek_arena *arena = optimizer->arena;
+    const trek_arena_segment *segment = &arena->segments[run->segment];
+    const trek_arena_part *part = &arena->parts[run->part];
+    trek_whole_rooms *rooms = optimizer->rooms;
+    int64_t size = trek_item_size[part->wide], begin;
+    trek_shape shape;
+    for (int s = 0; s < TREK_UPDATE_STATES; s++)
+        if (slice->kept >> s & 1 && trek_optimizer_state_extent(optimizer, s, run->segment, &begin, &shape) > 0)
+            slice->state[s] = optimizer->state[s][run->part]->data + begin * size;
+    if (slice->value_limit > 0) { /* it is read more than once */
+        arena->backend->clamp_abs(part->wide, slice->grad, slice->count, slice->value_limit);
+        slice->value_limit = 0;
+    }
+    int room = 0;
+    while (atomic_exchange(&rooms->taken[room], true))
+        room = (room + 1) % rooms->n;
+    trek_update_whole whole = { slice, trek_var_shape(segment->param),
+                                rooms->memory ? rooms->memory->data + (size_t)room * rooms->bytes : NULL };
+    optimizer->klass->whole(part->wide, &whole);
+    atomic_store(&rooms->taken[room], false);
+    if (slice->low)
+        arena->backend->write_low(slice->low, slice->low_dtype, slice->param, 0, slice->count);
+    if (slice->zero_grad)
+        memset(slice->grad, 0, (size_t)(slice->count * size));
+}

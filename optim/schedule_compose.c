@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Schedules of several stretches: what the library has made of them, what the program computes, and schedules one after the
+ * other or by each other. */
+#include <math.h>
+#include <string.h>
+
+#include "optim/schedule_internal.h"
+#include "tensor/status_internal.h"
+
+static const trek_schedule none = { .kind = TREK_SCHEDULE_NONE };
+
+/* --- constructors ---------------------------------------------------------- */
+
+static bool check_number(const char *function, const char *name, double value)
+{
+    if (isfinite(value) && value >= 0)
+        return true;
+    trek_fail(TREK_ERR_ARGUMENT, "%s: %s must be finite and at least 0, not %g", function, name, value);
+    return false;
+}
+
+static bool check_steps(const char *function, const char *name, int64_t steps, int64_t least)
+{
+    if (steps >= least)
+        return true;
+    trek_fail(TREK_ERR_ARGUMENT, "%s: %s must be at least %d, not %lld", function, name, (int)least, (long long)steps);
+    return false;
+}
+
+trek_schedule trek_linear_lr(double lr, double start, double end, int64_t total)
+{
+    const char *function = "trek_linear_lr";
+    if (!check_number(function, "lr", lr) || !check_number(function, "start", start) || !check_number(function, "end", end) ||
+        !check_steps(function, "total", total, 1))
+        return none;
+    return (trek_schedule){ .kind = TREK_SCHEDULE_LINEAR, .lr = lr, .steps = { total }, .numbers = { start, end } };
+}
+
+trek_schedule trek_cosine_restarts_lr(double lr, int64_t first, int64_t mult, double min)
+{
+    const char *function = "trek_cosine_restarts_lr";
+    if (!check_number(function, "lr", lr) || !check_steps(function, "first", first, 1) ||
+        !check_steps(function, "mult", mult, 1) || !check_number(function, "min", min))
+        return none;
+    return (trek_schedule){ .kind = TREK_SCHEDULE_RESTARTS, .lr = lr, .steps = { first, mult }, .numbers = { min } };
+}
+
+trek_schedule trek_wsd_lr(double lr, int64_t warmup, int64_t stable, int64_t decay, double min, trek_anneal anneal)
+{
+    const char *function = "trek_wsd_lr";
+    if (!check_number(function, "lr", lr) || !check_steps(function, "warmup", warmup, 0) ||
+        !check_steps(function, "stable", stable, 0) || !check_steps(function, "decay", decay, 0) ||
+        !check_number(function, "min", min))
+        return none;
+    if ((int)anneal < TREK_ANNEAL_COSINE || (int)anneal > TREK_ANNEAL_SQRT) {
+        trek_fail(TREK_ERR_ARGUMENT, "%s: anneal must be a trek_anneal, not %d", function, (int)anneal);
+        return none;
+    }
+    return (trek_schedule){ .kind = TREK_SCHEDULE_STABLE, .lr = lr, .mode = (int)anneal, .warmup = warmup,
+                            .steps = { stable, decay }, .numbers = { min } };
+}
+
+trek_schedule trek_lambda_lr(double lr, trek_schedule_fn factor, void *arg)
+{
+    if (!check_number("trek_lambda_lr", "lr", lr))
+        return none;
+    if (!factor) {
+        trek_fail_missing("trek_lambda_lr", "factor");
+        return none;
+    }
+    return (trek_schedule){ .kind = TREK_SCHEDULE_LAMBDA, .lr = lr, .fn = factor, .arg = arg };
+}
+
+static bool add_part(const char *function, trek_schedule *whole, const trek_schedule *s, int64_t begin)
+{
+    if (s->kind == TREK_SCHEDULE_NONE || s->kind == TREK_SCHEDULE_SEQUENTIAL || s->kind == TREK_SCHEDULE_CHAINED) {
+        trek_fail(TREK_ERR_ARGUMENT, "%s: schedule %d is %s", function, whole->n_parts,
+                  s->kind == TREK_SCHEDULE_NONE ? "none" : "made of several itself");
+        return false;
+    }
+    if (whole->n_milestones + s->n_milestones > TREK_SCHEDULE_MILESTONES) {
+        trek_fail(TREK_ERR_ARGUMENT, "%s: more than %d milestones in all schedules", function, TREK_SCHEDULE_MILESTONES);
+        return false;
+    }
+    trek_schedule_part *part = &whole->parts[whole->n_parts++];
+    *part = (trek_schedule_part){ .kind = s->kind, .mode = s->mode, .first_milestone = whole->n_milestones,
+                                  .n_milestones = s->n_milestones, .begin = begin, .warmup = s->warmup, .lr = s->lr,
+                                  .scale = s->scale, .fn = s->fn, .arg = s->arg };
+    memcpy(part->steps, s->steps, sizeof part->steps);
+    memcpy(part->numbers, s->numbers, sizeof part->numbers);
+    memcpy(whole->milestones + whole->n_milestones, s->milestones, (size_t)s->n_milestones * sizeof *s->milestones);
+    whole->n_milestones += s->n_milestones;
+    return true;
+}
+
+static trek_schedule compose(const char *function, trek_schedule_kind kind, const trek_schedule *schedules,
+                             const int64_t *milestones, int n)
+{
+    trek_schedule whole = { .kind = kind };
+    if (n < 1 || n > TREK_SCHEDULE_PARTS || !schedules) {
+        trek_fail(TREK_ERR_ARGUMENT, "%s: %d schedules; between 1 and %d are possible", function, schedules ? n : 0,
+                  TREK_SCHEDULE_PARTS);
+        return none;
+    }
+    for (int k = 0; k < n; k++) {
+        int64_t begin = k > 0 && milestones ? milestones[k - 1] : 0, before = k > 1 && milestones ? milestones[k - 2] : 0;
+        if (k > 0 && milestones && !check_steps(function, "a milestone", begin, before + 1))
+            return none;
+        if (!add_part(function, &whole, &schedules[k], begin))
+            return none;
+    }
+    whole.lr = whole.parts[0].lr;
+    return whole;
+}
+
+trek_schedule trek_sequential_lr(const trek_schedule *schedules, const int64_t *milestones, int n)
+{
+    if (n > 1 && !milestones) {
+        trek_fail_missing("trek_sequential_lr", "milestones");
+        return none;
+    }
+    return compose("trek_sequential_lr", TREK_SCHEDULE_SEQUENTIAL, schedules, milestones, n);
+}
+
+trek_schedule trek_chained_lr(const trek_schedule *schedules, int n)
+{
+    return compose("trek_chained_lr", TREK_SCHEDULE_CHAINED, schedules, NULL, n);
+}
+
+/* --- values ---------------------------------------------------------------- */
+
+static double half_cosine(double from, double to, double part)
+{
+    return to + (from - to) * 0.5 * (1.0 + cos(3.14159265358979323846 * part));
+}
+
+static double restarts(const trek_schedule *s, int64_t step)
+{
+    int64_t length = s->steps[0];
+    if (s->steps[1] == 1)
+        step %= length;
+    for (; step >= length; length *= s->steps[1])
+        step -= length;
+    return half_cosine(s->lr, s->numbers[0], (double)step / (double)length);
+}
+
+static double stable(const trek_schedule *s, int64_t step)
+{
+    if (step < s->steps[0])
+        return s->lr;
+    double part = s->steps[1] > 0 ? fmin((double)(step - s->steps[0]) / (double)s->steps[1], 1) : 1, min = s->numbers[0];
+    switch ((trek_anneal)s->mode) {
+    case TREK_ANNEAL_COSINE:
+        return half_cosine(s->lr, min, part);
+    case TREK_ANNEAL_LINEAR:
+        return s->lr + (min - s->lr) * part;
+    case TREK_ANNEAL_SQRT:
+        break;
+    }
+    return s->lr + (min - s->lr) * sqrt(part);
+}
+
+static double lambda(const trek_schedule *s, int64_t step)
+{
+    double factor = s->fn(step, s->arg);
+    if (isfinite(factor) && factor >= 0)
+        return s->lr * factor;
+    trek_fail(TREK_ERR_ARGUMENT, "trek_schedule_lr: the function of trek_lambda_lr gave %g for step %lld", factor,
+              (long long)step);
+    return NAN;
+}
+
+static double part_at(const trek_schedule *s, int k, int64_t step)
+{
+    const trek_schedule_part *p = &s->parts[k];
+    trek_schedule one = { .kind = p->kind, .mode = p->mode, .n_milestones = p->n_milestones, .warmup = p->warmup, .lr = p->lr,
+                          .scale = p->scale, .fn = p->fn, .arg = p->arg };
+    memcpy(one.steps, p->steps, sizeof one.steps);
+    memcpy(one.numbers, p->numbers, sizeof one.numbers);
+    memcpy(one.milestones, s->milestones + p->first_milestone, (size_t)p->n_milestones * sizeof *one.milestones);
+    return trek_schedule_lr(&one, step - p->begin);
+}
+
+static double sequential(const trek_schedule *s, int64_t step)
+{
+    int k = s->n_parts - 1;
+    while (k > 0 && step < s->parts[k].begin)
+        k--;
+    return part_at(s, k, step);
+}
+
+double trek_schedule_composed(const trek_schedule *s, int64_t step)
+{
+    double product = 1;
+    switch (s->kind) {
+    case TREK_SCHEDULE_RESTARTS:
+        return restarts(s, step);
+    case TREK_SCHEDULE_STABLE:
+        return stable(s, step);
+    case TREK_SCHEDULE_LAMBDA:
+        return lambda(s, step);
+    case TREK_SCHEDULE_SEQUENTIAL:
+        return sequential(s, step);
+    default:
+        break;
+    }
+    for (int k = 0; k < s->n_parts; k++)
+        product *= part_at(s, k, step);
+    return product;
+}

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Functions that are kinds of one op, and their derivatives. */
+#include "tensor/pointwise.h"
+#include "tensor/special.h"
+#include "tensor/cpu/elementwise/elementwise.h"
+#include "tensor/cpu/elementwise/vector_activations.h"
+#include "tensor/cpu/vector_math.h"
+
+TREK_LIBRARY(tanh, f64, tanh)
+
+/* --- by comparisons alone: x, or the gradient x and what was saved, y; NaN passes on, and lets its gradient pass -------------
+ */
+
+#define PIECES(kind, value, slope)                                                                     \
+    TREK_UNARY_ROW(kind, f32, f32, value)                                                              \
+    TREK_UNARY_ROW(kind, f64, f64, value)                                                              \
+    TREK_BINARY_ROW(kind##_backward, f32, f32, slope)                                                  \
+    TREK_BINARY_ROW(kind##_backward, f64, f64, slope)
+
+PIECES(hardshrink, x >= -s && x <= s ? 0 : x, y >= -s && y <= s ? 0 : x)
+PIECES(hardsigmoid, x <= -3 ? 0 : x >= 3 ? 1 : (x + 3) / 6, y > -3 && y < 3 ? x / 6 : 0)
+PIECES(hardtanh, x < s ? s : x > t ? t : x, y <= s || y >= t ? 0 : x)
+PIECES(hardswish, x <= -3 ? 0 : x >= 3 ? x : x * (x + 3) / 6, y <= -3 ? 0 : y < 3 ? x * ((2 * y + 3) / 6) : x)
+PIECES(softshrink, x > s ? x - s : x < -s ? x + s : x * 0, y >= -s && y <= s ? 0 : x)
+PIECES(leaky_relu, x > 0 ? x : x *s, y > 0 ? x : x *s)
+PIECES(softsign, x / (1 + (x < 0 ? -x : x)), x / ((1 + (y < 0 ? -y : y)) * (1 + (y < 0 ? -y : y))))
+PIECES(threshold, x <= s ? t : x, y <= s ? 0 : x)
+
+/* --- special functions, which are rare: in f64 --------------------------------------------------------------------------------
+ */
+
+#define SPECIAL(kind, value, slope)                                                                    \
+    TREK_UNARY_ROW(kind, f32, f32, (float)special_##kind((double)x, (double)s))                        \
+    TREK_UNARY_ROW(kind, f64, f64, special_##kind(x, s))                                               \
+    TREK_BINARY_ROW(kind##_backward, f32, f32, x * (float)special_##kind##_slope((double)y, (double)s)) \
+    TREK_BINARY_ROW(kind##_backward, f64, f64, x *special_##kind##_slope(y, s))
+#define SPECIAL_OF(kind, value, slope)                                                                 \
+    static double special_##kind(double x, double s) { return (void)s, value; }                        \
+    static double special_##kind##_slope(double x, double s) { return (void)s, slope; }                \
+    SPECIAL(kind, value, slope)
+
+SPECIAL_OF(asinh, asinh(x), 1 / sqrt(x * x + 1))
+SPECIAL_OF(acosh, acosh(x), 1 / sqrt(x * x - 1))
+SPECIAL_OF(atanh, atanh(x), 1 / (1 - x * x))
+SPECIAL_OF(erfc, erfc(x), -1.1283791670955125739 * exp(-x * x))
+SPECIAL_OF(erfinv, trek_erfinv(x), 0.88622692545275801365 * exp(trek_erfinv(x) * trek_erfinv(x)))
+SPECIAL_OF(lgamma, lgamma(x), trek_digamma(x))
+SPECIAL_OF(polygamma, trek_polygamma(s, x), trek_polygamma(s + 1, x))
+
+/* --- by functions, in vectors ------------------------------------------------------------------------------------------------
+ */
+
+#define FUNCTIONS_BACKWARD(kind)                                                                       \
+    static void kind##_backward_f32_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs) \
+    {                                                                                                  \
+        float *result = to;                                                                            \
+        const float *xs = from[0], *ys = from[1];                                                      \
+        const float s = (float)attrs->f[0];                                                            \
+        int64_t i = 0;                                                                                 \
+        for (; i + TREK_WIDE <= n; i += TREK_WIDE)                                                     \
+            trek_store_wide(result + i, trek_load_wide(xs + i) * kind##_slope_wide(trek_load_wide(ys + i), s)); \
+        if (i < n)                                                                                     \
+            trek_store_part_wide(result + i, trek_load_part_wide(xs + i, n - i) *                      \
+                                 kind##_slope_wide(trek_load_part_wide(ys + i, n - i), s), n - i);     \
+    }                                                                                                  \
+    TREK_BINARY_LIBRARY_ROW(kind##_backward, f64, x *kind##_slope_wide64(y, attrs->f[0]))
+#define FUNCTIONS(kind)                                                                                \
+    TREK_UNARY_WIDE_ROW(kind, kind##_of_wide(x, (float)attrs->f[0]))                                   \
+    TREK_UNARY_LIBRARY_ROW(kind, f64, kind##_of_wide64(x, attrs->f[0]))                                \
+    FUNCTIONS_BACKWARD(kind)
+
+#define WIDE TREK_WIDE_INLINE trek_wide
+#define WIDE64 TREK_WIDE_INLINE trek_wide64
+
+/* x where x > 0, else below */
+WIDE where_above(trek_wide x, trek_wide above, trek_wide below)
+{
+    return trek_choose_wide(trek_spread_wide(0.0f), x, above, below);
+}
+WIDE64 where_above64(trek_wide64 x, trek_wide64 above, trek_wide64 below)
+{
+    return trek_choose_wide64((trek_wide64_int)(x > 0.0), above, below);
+}
+/* The same where x is NaN. */
+WIDE slope_above(trek_wide x, trek_wide above, trek_wide below)
+{
+    return trek_choose_wide(x, trek_spread_wide(0x1p-149f), below, above);
+}
+WIDE64 slope_above64(trek_wide64 x, trek_wide64 above, trek_wide64 below)
+{
+    return trek_choose_wide64((trek_wide64_int)(x <= 0.0), below, above);
+}
+/* e^x and e^x - 1 of what is not above 0, where the library stays in its vectors; NaN stays. */
+WIDE64 exp_below64(trek_wide64 x) { return trek_exp_down_wide64(trek_choose_wide64((trek_wide64_int)(x > 0.0), x * 0.0, x)); }
+WIDE64 expm1_below64(trek_wide64 x)
+{
+    trek_wide64_int inside = (trek_wide64_int)(x >= -50.0) & (trek_wide64_int)(x <= 0.0);
+    trek_wide64 e = trek_expm1_f64_library(trek_choose_wide64(inside, x, trek_spread_wide64(-50.0)));
+    return trek_choose_wide64((trek_wide64_int)(x == x), e, x);
+}
+
+/* min(x, 0) - log(1 + e^-|x|) */
+WIDE logsigmoid_of_wide(trek_wide x, float s)
+{
+    (void)s;
+    trek_wide below = trek_at_most_wide(x, 0.0f), size = where_above(x, -x, x);
+    return below - trek_log1p_wide(trek_exp_wide(size));
+}
+WIDE64 logsigmoid_of_wide64(trek_wide64 x, double s)
+{
+    (void)s;
+    trek_wide64 size = where_above64(x, -x, x), below = trek_choose_wide64((trek_wide64_int)(x > 0.0), x * 0.0, x);
+    below = trek_choose_wide64((trek_wide64_int)(x > 0x1p1000), trek_spread_wide64(0.0), below);
+    return below - trek_log1p_f64_library(trek_exp_down_wide64(size));
+}
+WIDE logsigmoid_slope_wide(trek_wide x, float s) { return (void)s, trek_sigmoid_wide(-x); }
+WIDE64 logsigmoid_slope_wide64(trek_wide64 x, double s) { return (void)s, trek_sigmoid_wide64(-x); }
+
+WIDE selu_of_wide(trek_wide x, float s)
+{
+    (void)s;
+    const float scale = (float)TREK_SELU_SCALE, below = (float)(TREK_SELU_SCALE * TREK_SELU_ALPHA);
+    return where_above(x, scale * x, below * trek_expm1_wide(x));
+}
+WIDE64 selu_of_wide64(trek_wide64 x, double s)
+{
+    (void)s;
+    return where_above64(x, TREK_SELU_SCALE * x, TREK_SELU_SCALE * TREK_SELU_ALPHA * expm1_below64(x));
+}
+WIDE selu_slope_wide(trek_wide x, float s)
+{
+    (void)s;
+    const float scale = (float)TREK_SELU_SCALE, below = (float)(TREK_SELU_SCALE * TREK_SELU_ALPHA);
+    return slope_above(x, trek_spread_wide(scale), below * trek_exp_wide(x));
+}
+WIDE64 selu_slope_wide64(trek_wide64 x, double s)
+{
+    (void)s;
+    return slope_above64(x, trek_spread_wide64(TREK_SELU_SCALE), TREK_SELU_SCALE * TREK_SELU_ALPHA * exp_below64(x));
+}
+
+WIDE celu_of_wide(trek_wide x, float s) { return where_above(x, x, s * trek_expm1_wide(x / s)); }
+WIDE64 celu_of_wide64(trek_wide64 x, double s) { return where_above64(x, x, s * expm1_below64(x / s)); }
+WIDE celu_slope_wide(trek_wide x, float s) { return slope_above(x, trek_spread_wide(1.0f), trek_exp_wide(x / s)); }
+WIDE64 celu_slope_wide64(trek_wide64 x, double s)
+{
+    return slope_above64(x, trek_spread_wide64(1.0), exp_below64(x / s));
+}
+
+WIDE elu_of_wide(trek_wide x, float s) { return where_above(x, x, s * trek_expm1_wide(x)); }
+WIDE64 elu_of_wide64(trek_wide64 x, double s) { return where_above64(x, x, s * expm1_below64(x)); }
+WIDE elu_slope_wide(trek_wide x, float s) { return slope_above(x, trek_spread_wide(1.0f), s * trek_exp_wide(x)); }
+WIDE64 elu_slope_wide64(trek_wide64 x, double s) { return slope_above64(x, trek_spread_wide64(1.0), s * exp_below64(x)); }
+
+/* tanh(log(1 + e^x)) = n / (n + 2), n = e^x (e^x + 2); 1 from 20 (40 in f64) on. Its derivative is
+ * n / (n + 2) + x sigmoid(x) (1 - tanh^2), 1 - tanh^2 = (2 / (n + 2)) (1 + n / (n + 2)). */
+WIDE mish_of_wide(trek_wide x, float s)
+{
+    (void)s;
+    trek_wide e = trek_exp_wide(trek_at_most_wide(x, 20.0f)), n = e * (e + 2.0f);
+    return trek_choose_wide(trek_spread_wide(20.0f), x, x, x * (n / (n + 2.0f)));
+}
+WIDE64 mish_of_wide64(trek_wide64 x, double s)
+{
+    (void)s;
+    trek_wide64_int high = (trek_wide64_int)(x > 40.0);
+    trek_wide64 e = trek_exp_down_wide64(trek_choose_wide64(high, trek_spread_wide64(40.0), x)), n = e * (e + 2.0);
+    return trek_choose_wide64(high, x, x * (n / (n + 2.0)));
+}
+WIDE mish_slope_wide(trek_wide x, float s)
+{
+    (void)s;
+    trek_wide near = trek_at_most_wide(x, 20.0f), e = trek_exp_wide(near), n = e * (e + 2.0f), w = n / (n + 2.0f);
+    return w + near * (e / (1.0f + e)) * ((2.0f / (n + 2.0f)) * (1.0f + w));
+}
+WIDE64 mish_slope_wide64(trek_wide64 x, double s)
+{
+    (void)s;
+    trek_wide64 near = trek_choose_wide64((trek_wide64_int)(x > 40.0), trek_spread_wide64(40.0), x);
+    trek_wide64 e = trek_exp_down_wide64(near), n = e * (e + 2.0), w = n / (n + 2.0);
+    return w + near * (e / (1.0 + e)) * ((2.0 / (n + 2.0)) * (1.0 + w));
+}
+
+/* Near 0 by tanh's series, whose first term is x: else nothing would be left of the difference. */
+WIDE tanhshrink_of_wide(trek_wide x, float s)
+{
+    static const float terms[] = { 6404582.0f / 10854718875.0f, -929569.0f / 638512875.0f, 21844.0f / 6081075.0f,
+                                   -1382.0f / 155925.0f, 62.0f / 2835.0f, -17.0f / 315.0f, 2.0f / 15.0f, -1.0f / 3.0f };
+    trek_wide square = x * x, sum = trek_spread_wide(terms[0]);
+    (void)s;
+    for (int k = 1; k < 8; k++)
+        sum = sum * square + terms[k];
+    return trek_choose_wide(square, trek_spread_wide(0.3f), -x * square * sum, x - trek_tanh_wide(x));
+}
+WIDE64 tanhshrink_of_wide64(trek_wide64 x, double s) { return (void)s, x - trek_tanh_f64_library(x); }
+WIDE tanhshrink_slope_wide(trek_wide x, float s)
+{
+    (void)s;
+    trek_wide y = trek_tanh_wide(x);
+    return y * y;
+}
+WIDE64 tanhshrink_slope_wide64(trek_wide64 x, double s)
+{
+    (void)s;
+    trek_wide64 y = trek_tanh_f64_library(x);
+    return y * y;
+}
+
+FUNCTIONS(logsigmoid)
+FUNCTIONS(selu)
+FUNCTIONS(celu)
+FUNCTIONS(elu)
+FUNCTIONS(mish)
+FUNCTIONS(tanhshrink)
+
+/* --- the op: its kind is the call's first integer -----------------------------------------------------------------------------
+ */
+
+typedef void (*row)(void *to, const void *const *from, int64_t n, const trek_attrs *attrs);
+#define DISPATCH(op, suffix, ROW)                                                                      \
+    static void op##_##suffix##_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs) \
+    {                                                                                                  \
+        static const row rows[] = { TREK_POINTWISE(ROW) };                                           \
+        rows[attrs->i[0]](to, from, n, attrs);                                                         \
+    }
+#define ROW_f32(kind) kind##_f32_row,
+#define ROW_f64(kind) kind##_f64_row,
+#define ROW_BACKWARD_f32(kind) kind##_backward_f32_row,
+#define ROW_BACKWARD_f64(kind) kind##_backward_f64_row,
+DISPATCH(pointwise, f32, ROW_f32)
+DISPATCH(pointwise, f64, ROW_f64)
+DISPATCH(pointwise_backward, f32, ROW_BACKWARD_f32)
+DISPATCH(pointwise_backward, f64, ROW_BACKWARD_f64)
+TREK_UNARY_FLOAT_KERNELS(pointwise, TREK_GRAIN_FUNCTION)
+TREK_BINARY_FLOAT_KERNELS(pointwise_backward, TREK_GRAIN_FUNCTION)
+
+void TREK_ISA_NAME(trek_cpu_register_pointwise)(trek_backend *b)
+{
+    TREK_ENTER_FLOATS(b, pointwise);
+    TREK_ENTER_FLOATS(b, pointwise_backward);
+}

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Functions that are kinds of one op, and their derivatives. */
+#include "tensor/pointwise.h"
+#include "tensor/cuda/elementwise/elementwise.cuh"
+#include "tensor/cuda/elementwise/functions.cuh"
+#define TREK_SPECIAL TREK_INLINED
+#include "tensor/special.h"
+
+namespace {
+
+/* A kind's value at x, and its derivative; NaN passes on, and lets its gradient pass. */
+template <int kind, typename W> struct activation;
+#define ACTIVATION(kind, at, derivative)                                                               \
+    template <typename W> struct activation<TREK_POINTWISE_##kind, W> {                                 \
+        static TREK_INLINED W of(W x, W s, W t) { return (void)s, (void)t, at; }                       \
+        static TREK_INLINED W slope(W x, W s, W t) { return (void)s, (void)t, derivative; }            \
+    };
+
+template <typename W> TREK_INLINED W of_size(W x) { return x < 0 ? -x : x; }
+
+/* tanh(log(1 + e^x)) = n / (n + 2), n = e^x (e^x + 2); 1 from 40 on */
+template <typename W> TREK_INLINED W mish_factor(W x, W &e, W &n)
+{
+    e = of_exp(x > 40 ? (W)40 : x);
+    n = e * (e + 2);
+    return x > 40 ? (W)1 : n / (n + 2);
+}
+template <typename W> TREK_INLINED W mish_of(W x)
+{
+    W e, n;
+    return x * mish_factor(x, e, n);
+}
+template <typename W> TREK_INLINED W mish_slope(W x)
+{
+    W e, n, w = mish_factor(x, e, n);
+    return x > 40 ? (W)1 : w + x * (e / (1 + e)) * ((2 / (n + 2)) * (1 + w));
+}
+
+#define SCALE ((W)TREK_SELU_SCALE)
+#define BELOW ((W)(TREK_SELU_SCALE * TREK_SELU_ALPHA))
+ACTIVATION(hardshrink, x >= -s && x <= s ? (W)0 : x, x >= -s && x <= s ? (W)0 : (W)1)
+ACTIVATION(hardsigmoid, x <= -3 ? (W)0 : x >= 3 ? (W)1 : (x + 3) / 6, x > -3 && x < 3 ? (W)1 / 6 : (W)0)
+ACTIVATION(hardtanh, x < s ? s : x > t ? t : x, x <= s || x >= t ? (W)0 : (W)1)
+ACTIVATION(hardswish, x <= -3 ? (W)0 : x >= 3 ? x : x * (x + 3) / 6, x <= -3 ? (W)0 : x < 3 ? (2 * x + 3) / 6 : (W)1)
+ACTIVATION(logsigmoid, (x > 0 ? (W)0 : x) - of_log1p(of_exp(-of_size(x))), of_sigmoid(-x))
+ACTIVATION(selu, x > 0 ? SCALE * x : BELOW * of_expm1(x), x <= 0 ? BELOW * of_exp(x) : SCALE)
+ACTIVATION(celu, x > 0 ? x : s * of_expm1(x / s), x <= 0 ? of_exp(x / s) : (W)1)
+ACTIVATION(elu, x > 0 ? x : s * of_expm1(x), x <= 0 ? s * of_exp(x) : (W)1)
+ACTIVATION(leaky_relu, x > 0 ? x : x *s, x > 0 ? (W)1 : s)
+ACTIVATION(mish, mish_of(x), mish_slope(x))
+ACTIVATION(softshrink, x > s ? x - s : x < -s ? x + s : x * 0, x >= -s && x <= s ? (W)0 : (W)1)
+ACTIVATION(softsign, x / (1 + of_size(x)), 1 / ((1 + of_size(x)) * (1 + of_size(x))))
+ACTIVATION(threshold, x <= s ? t : x, x <= s ? (W)0 : (W)1)
+
+/* Rare: in f64. */
+#define SPECIAL(kind, at, derivative)                                                                  \
+    template <typename W> struct activation<TREK_POINTWISE_##kind, W> {                                \
+        static TREK_INLINED W of(W given, W number, W)                                                 \
+        {                                                                                              \
+            const double x = (double)given, s = (double)number;                                        \
+            return (void)s, (W)(at);                                                                   \
+        }                                                                                              \
+        static TREK_INLINED W slope(W given, W number, W)                                              \
+        {                                                                                              \
+            const double x = (double)given, s = (double)number;                                        \
+            return (void)s, (W)(derivative);                                                           \
+        }                                                                                              \
+    };
+SPECIAL(tanhshrink, x - tanh(x), tanh(x) * tanh(x))
+SPECIAL(asinh, asinh(x), 1 / sqrt(x * x + 1))
+SPECIAL(acosh, acosh(x), 1 / sqrt(x * x - 1))
+SPECIAL(atanh, atanh(x), 1 / (1 - x * x))
+SPECIAL(erfc, erfc(x), -1.1283791670955125739 * exp(-x * x))
+SPECIAL(erfinv, trek_erfinv(x), 0.88622692545275801365 * exp(trek_erfinv(x) * trek_erfinv(x)))
+SPECIAL(lgamma, lgamma(x), trek_digamma(x))
+SPECIAL(polygamma, trek_polygamma(s, x), trek_polygamma(s + 1, x))
+
+template <typename T, int kind> struct pointwise_functor {
+    typedef typename trek_work<T>::type W;
+    static constexpr int weight = TREK_HEAVY;
+    W s, t;
+    __device__ __forceinline__ W operator()(W x) const { return activation<kind, W>::of(x, s, t); }
+};
+template <typename T, int kind> struct pointwise_backward_functor {
+    typedef typename trek_work<T>::type W;
+    static constexpr int weight = TREK_HEAVY;
+    W s, t;
+    __device__ __forceinline__ W operator()(W x, W y) const { return x * activation<kind, W>::slope(y, s, t); }
+};
+
+template <typename T, int kind> trek_status run_kind(const trek_op_call *call)
+{
+    return trek_map1<T, T>(call, pointwise_functor<T,
+                           kind>{ trek_number<T>(call->attrs.f[0]), trek_number<T>(call->attrs.f[1]) });
+}
+template <typename T, int kind> trek_status run_kind_backward(const trek_op_call *call)
+{
+    return trek_map2<T, T>(call, pointwise_backward_functor<T, kind>{ trek_number<T>(call->attrs.f[0]),
+                                                                     trek_number<T>(call->attrs.f[1]) });
+}
+
+#define RUN(name) run_kind<T, TREK_POINTWISE_##name>,
+#define RUN_BACKWARD(name) run_kind_backward<T, TREK_POINTWISE_##name>,
+template <typename T> trek_status run_pointwise(const trek_op_call *call)
+{
+    static trek_status (*const runs[])(const trek_op_call *) = { TREK_POINTWISE(RUN) };
+    return runs[call->attrs.i[0]](call);
+}
+template <typename T> trek_status run_pointwise_backward(const trek_op_call *call)
+{
+    static trek_status (*const runs[])(const trek_op_call *) = { TREK_POINTWISE(RUN_BACKWARD) };
+    return runs[call->attrs.i[0]](call);
+}
+
+} // namespace
+
+extern "C" void trek_cuda_register_pointwise(trek_backend *b)
+{
+    TREK_ENTER_FLOATS(b, TREK_OP_pointwise, run_pointwise)
+    TREK_ENTER_FLOATS(b, TREK_OP_pointwise_backward, run_pointwise_backward)
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What kernels of order share: elements by their row-major place, and what is compared of them. */
+#ifndef TREK_TENSOR_CUDA_ORDER_ORDER_CUH
+#define TREK_TENSOR_CUDA_ORDER_ORDER_CUH
+
+#include "tensor/cuda/dense.cuh"
+#include "tensor/cuda/elementwise/elementwise.cuh"
+#include "tensor/cuda/lines.cuh"
+
+#define TRY(call) do { trek_status status_ = (call); if (status_ != TREK_OK) return status_; } while (0)
+
+/* Sizes and strides of a tensor; `but`: a dimension that is left out (-1: none). */
+struct trek_places {
+    int ndim;
+    int64_t sizes[TREK_MAX_DIMS], strides[TREK_MAX_DIMS];
+    __device__ __forceinline__ int64_t offset(int64_t place) const
+    {
+        int64_t at = 0;
+        for (int d = ndim - 1; d >= 0; d--) {
+            int64_t rest = place / sizes[d];
+            at += (place - rest * sizes[d]) * strides[d];
+            place = rest;
+        }
+        return at;
+    }
+};
+inline trek_places trek_places_of(const trek_tensor *t, int but = -1)
+{
+    trek_places p;
+    p.ndim = 0;
+    for (int d = 0; d < t->ndim; d++)
+        if (d != but)
+            p.sizes[p.ndim] = t->sizes[d], p.strides[p.ndim++] = t->strides[d];
+    return p;
+}
+
+#endif

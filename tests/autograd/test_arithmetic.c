@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rounded quotients, functions of two numbers, differences along lines: numbers told by hand, gradients by differences. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "autograd/backward.h"
+#include "autograd/ops.h"
+#include "tests/autograd/differences.h"
+#include "tests/support/support.h"
+
+static trek_scope scope;
+
+static int open_scope(void **state)
+{
+    (void)state;
+    trek_error_clear();
+    scope = trek_scope_begin();
+    return 0;
+}
+
+static int close_scope(void **state)
+{
+    (void)state;
+    trek_error_clear();
+    return trek_scope_end(scope) == TREK_OK && trek_tape_size() == 0 ? 0 : -1;
+}
+
+static void quotients(void **state)
+{
+    (void)state;
+    static const trek_dtype dtypes[] = { TREK_I32, TREK_I64, TREK_F16, TREK_BF16, TREK_F32, TREK_F64 };
+    for (int k = 0; k < 6; k++) {
+        trek_var *x = LIST(dtypes[k], 7, -7, 7, -7, 6, 0), *y = LIST(dtypes[k], 2, 2, -2, -2, 3, 5);
+        ASSERT_VALUES(trek_floor_divide(x, y), 3, -4, -4, 3, 2, 0);
+        ASSERT_VALUES(trek_div_mode(x, y, TREK_ROUND_TRUNC), 3, -3, -3, 3, 2, 0);
+        ASSERT_VALUES(trek_div_mode(x, y, TREK_ROUND_FLOOR), 3, -4, -4, 3, 2, 0);
+        ASSERT_VALUES(trek_fmod(x, y), 1, -1, 1, -1, 0, 0);
+        assert_int_equal(trek_var_dtype(trek_floor_divide(x, y)), dtypes[k]);
+    }
+    trek_var *bytes = LIST(TREK_U8, 255, 200, 7);
+    ASSERT_VALUES(trek_floor_divide(bytes, LIST(TREK_U8, 2, 201, 7)), 127, 0, 1);
+    ASSERT_VALUES(trek_div_mode(LIST(TREK_F64, 7, 1), LIST(TREK_F64, 2, 4), TREK_ROUND_NONE), 3.5, 0.25);
+    ASSERT_VALUES(trek_floor_divide(LIST(TREK_F64, -1, 1, 1, -1), LIST(TREK_F64, INFINITY, INFINITY, 0, 0)), -1, 0, INFINITY,
+                  -INFINITY);
+    /* what f64 has no room for */
+    const int64_t big[] = { INT64_MAX, INT64_MIN + 1, 9007199254740993 }, by[] = { 1, -1, 3 };
+    trek_var *x = trek_var_from(trek_tensor_from_data(big, trek_dims(3), TREK_I64, test_device()));
+    trek_var *y = trek_var_from(trek_tensor_from_data(by, trek_dims(3), TREK_I64, test_device()));
+    int64_t got[3];
+    assert_int_equal(trek_tensor_to_host(trek_var_data(trek_floor_divide(x, y)), TREK_I64, got, sizeof got), TREK_OK);
+    assert_true(got[0] == INT64_MAX && got[1] == INT64_MAX && got[2] == 3002399751580331);
+    ASSERT_VALUES(trek_fmod(LIST(TREK_F64, -1e-20, 5.5), LIST(TREK_F64, 1, INFINITY)), -1e-20, 5.5);
+}
+
+static void quotients_are_flat(void **state)
+{
+    (void)state;
+    trek_var *x = LIST(TREK_F32, 7, 1), *y = VALUES(trek_dims(2, 1), TREK_F32, 2, 0);
+    assert_int_equal(trek_var_set_requires_grad(x, true), TREK_OK);
+    assert_int_equal(trek_var_set_requires_grad(y, true), TREK_OK);
+    assert_int_equal(trek_backward(trek_sum(trek_floor_divide(x, y), trek_dims_none(), false)), TREK_OK);
+    double *first = test_read(trek_var_data(trek_var_grad(x))), *second = test_read(trek_var_data(trek_var_grad(y)));
+    assert_true(first[0] == 0 && first[1] == 0 && second[0] == 0 && second[1] == 0);
+    free(first);
+    free(second);
+}
+
+static void of_two(void **state)
+{
+    (void)state;
+    trek_var *x = LIST(TREK_F64, 3, -3, 0, 1e200, INFINITY), *y = LIST(TREK_F64, 4, -4, 0, 1e200, 1);
+    ASSERT_VALUES(trek_hypot(x, y), 5, 5, 0, sqrt(2) * 1e200, INFINITY);
+    ASSERT_VALUES(trek_hypot(LIST(TREK_F16, 30000), LIST(TREK_F16, 40000)), 49984);
+    ASSERT_VALUES(trek_copysign(LIST(TREK_F32, 1, -2, 3), LIST(TREK_F32, -0.0, 5, -INFINITY)), -1, 2, -3);
+    ASSERT_VALUES(trek_copysign(LIST(TREK_I64, 1, -2), LIST(TREK_I64, -1, 1)), -1, 2);
+    ASSERT_VALUES(trek_xlogy(LIST(TREK_F64, 0, 2, 0, 0, 0), LIST(TREK_F64, 0, 1, -1, INFINITY, NAN)), 0, 0, 0, 0, NAN);
+    ASSERT_VALUES(trek_xlogy(LIST(TREK_I32, 2, 0), LIST(TREK_I32, 1, 0)), 0, 0);
+    ASSERT_VALUES(trek_heaviside(LIST(TREK_F32, -1, 0, 2, NAN), LIST(TREK_F32, 0.5)), 0, 0.5, 1, 0);
+    ASSERT_VALUES(trek_heaviside(LIST(TREK_I64, -1, 0, 2), LIST(TREK_I64, 7)), 0, 7, 1);
+    ASSERT_VALUES(trek_clamp_var(LIST(TREK_F32, -2, 0.5, 3), LIST(TREK_F32, -1, 0, 1), LIST(TREK_F32, 1)), -1, 0.5, 1);
+    ASSERT_VALUES(trek_clamp_var(LIST(TREK_I32, -2, 3), LIST(TREK_I32, 0), NULL), 0, 3);
+    ASSERT_VALUES(trek_clamp_var(LIST(TREK_F32, NAN, 3), NULL, LIST(TREK_F32, 1, NAN)), NAN, NAN);
+    ASSERT_VALUES(trek_sinc(LIST(TREK_F64, 0, 0.5, -1.5)), 1, 2 / acos(-1), -2 / (3 * acos(-1)));
+    ASSERT_VALUES(trek_signbit(LIST(TREK_F32, -1, -0.0, 0, 2, -INFINITY, INFINITY)), 1, 1, 0, 0, 1, 0);
+    ASSERT_VALUES(trek_signbit(LIST(TREK_I32, -1, 0)), 1, 0);
+    ASSERT_VALUES(trek_isposinf(LIST(TREK_F32, INFINITY, -INFINITY, NAN)), 1, 0, 0);
+    ASSERT_VALUES(trek_isneginf(LIST(TREK_BF16, INFINITY, -INFINITY, NAN)), 0, 1, 0);
+    ASSERT_VALUES(trek_isneginf(LIST(TREK_I64, 1)), 0);
+}
+
+static void lines(void **state)
+{
+    (void)state;
+    trek_var *x = VALUES(trek_dims(2, 3), TREK_F32, 1, 4, 9, 2, 0, 5);
+    ASSERT_VALUES(trek_diff(x, 1, -1, NULL, NULL), 3, 5, -2, 5);
+    ASSERT_VALUES(trek_diff(trek_transpose(x, 0, 1), 2, 0, NULL, NULL), 2, 7);
+    ASSERT_VALUES(trek_diff(x, 0, 0, NULL, NULL), 1, 4, 9, 2, 0, 5);
+    ASSERT_VALUES(trek_diff(x, 1, 1, VALUES(trek_dims(2, 1), TREK_F32, 0, 0), VALUES(trek_dims(2, 1), TREK_F32, 1, 1)), 1, 3, 5,
+                  -8,
+                  2, -2, 5, -4);
+    assert_int_equal(trek_var_numel(trek_diff(x, 5, 1, NULL, NULL)), 0);
+    ASSERT_VALUES(trek_diff(LIST(TREK_BOOL, 1, 0, 0), 1, 0, NULL, NULL), 1, 0);
+    ASSERT_VALUES(trek_trapezoid(x, NULL, 2, 1), 18, 7);
+    ASSERT_VALUES(trek_trapezoid(x, LIST(TREK_F32, 0, 1, 3), 1, 1), 15.5, 6);
+    ASSERT_VALUES(trek_trapezoid(x, LIST(TREK_F32, 0, 4), 1, 0), 6, 8, 28);
+    ASSERT_VALUES(trek_trapezoid(LIST(TREK_U8, 255, 255), NULL, 1, 0), 255);
+    ASSERT_VALUES(trek_trapezoid(VALUES(trek_dims(0, 2), TREK_F32, 0), NULL, 1, 0), 0, 0);
+    trek_var *gaps = VALUES(trek_dims(2, 2), TREK_F32, 1, NAN, NAN, NAN);
+    ASSERT_VALUES(trek_nansum(gaps, trek_dims(1), false), 1, 0);
+    ASSERT_VALUES(trek_nanmean(gaps, trek_dims(1), false), 1, NAN);
+    ASSERT_VALUES(trek_nanmean(gaps, trek_dims_none(), false), 1);
+    ASSERT_VALUES(trek_nansum(LIST(TREK_BOOL, 1, 1, 0), trek_dims_none(), false), 2);
+}
+
+static trek_var *apart(trek_var *x) { return trek_add_scalar(x, 3.25); }
+static trek_var *rests(trek_var *const *in) { return trek_fmod(trek_mul_scalar(in[0], 9), apart(in[1])); }
+static trek_var *lengths(trek_var *const *in) { return trek_hypot(in[0], in[1]); }
+static trek_var *signs(trek_var *const *in) { return trek_copysign(trek_square(in[0]), LIST(TREK_F64, -1, 2, -3)); }
+static trek_var *logs(trek_var *const *in) { return trek_xlogy(in[0], apart(in[1])); }
+static trek_var *limits(trek_var *const *in) { return trek_clamp_var(in[0], in[1], apart(in[2])); }
+static trek_var *waves(trek_var *const *in) { return trek_sinc(apart(in[0])); }
+static trek_var *steps(trek_var *const *in) { return trek_square(trek_diff(in[0], 2, 1, in[1], NULL)); }
+static trek_var *areas(trek_var *const *in) { return trek_trapezoid(in[0], in[1], 1, 1); }
+
+static void gradients(void **state)
+{
+    (void)state;
+    const trek_shape pair[] = { trek_dims(2, 3), trek_dims(3), trek_dims(2, 1) }, ends[] = { trek_dims(2, 4), trek_dims(2, 2) };
+    check_gradients(rests, 2, pair, false);
+    check_gradients(lengths, 2, pair, true);
+    check_gradients(signs, 1, pair, true);
+    check_gradients(logs, 2, pair, true);
+    check_gradients(limits, 3, pair, false);
+    check_gradients(waves, 1, pair, true);
+    check_gradients(steps, 2, ends, true);
+    check_gradients(areas, 2, pair, true);
+}
+
+/* A GPU reports it when it is waited for. */
+static void by_zero(trek_var *made)
+{
+    if (made)
+        trek_var_item(trek_sum(made, trek_dims_none(), false));
+    assert_int_equal(trek_error_status(), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+}
+
+static void refused(void **state)
+{
+    (void)state;
+    trek_var *x = LIST(TREK_F32, 1, 2), *i = LIST(TREK_I64, 1, 2), *b = LIST(TREK_BOOL, 1, 0), *z = LIST(TREK_I64, 1, 0);
+    by_zero(trek_floor_divide(i, z));
+    by_zero(trek_fmod(i, z));
+    ASSERT_REFUSED(trek_fmod(b, b), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_floor_divide(b, b), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_div_mode(x, x, (trek_rounding)3), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_hypot(i, i), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_heaviside(x, i), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_clamp_var(x, NULL, NULL), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_diff(x, -1, 0, NULL, NULL), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_diff(trek_select(x, 0, 0), 1, 0, NULL, NULL), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_trapezoid(b, NULL, 1, 0), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_nanmean(i, trek_dims_none(), false), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_hypot(x, LIST(TREK_F32, 1, 2, 3)), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_floor_divide(x, LIST(TREK_F32, 1, 2, 3)), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_sinc(NULL), TREK_ERR_ARGUMENT);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, open_scope, close_scope)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { TEST(quotients), TEST(quotients_are_flat), TEST(of_two), TEST(lines), TEST(gradients),
+                                        TEST(refused) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

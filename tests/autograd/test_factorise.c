@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Linear algebra through LAPACK: factors multiply to what they are of, gradients are differences. Where none is installed (or, by
+ * TREK_TEST_LAPACK=absent, none is to be found): what is said then. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "autograd/backward.h"
+#include "autograd/linalg.h"
+#include "autograd/ops.h"
+#include "tests/autograd/differences.h"
+#include "tests/support/support.h"
+
+static trek_scope scope;
+
+static int open_scope(void **state)
+{
+    (void)state;
+    trek_error_clear();
+    scope = trek_scope_begin();
+    return 0;
+}
+
+static int close_scope(void **state)
+{
+    (void)state;
+    trek_error_clear();
+    return trek_scope_end(scope) == TREK_OK && trek_tape_size() == 0 ? 0 : -1;
+}
+
+static trek_var *turned(trek_var *x) { return trek_transpose(x, -2, -1); }
+static trek_var *eye(int64_t n) { return trek_var_from(trek_tensor_eye(n, TREK_F64, test_device())); }
+/* Far from singular; symmetric and positive. */
+static trek_var *regular(trek_var *x) { return trek_add(x, trek_mul_scalar(eye(trek_var_size(x, -1)), 2)); }
+static trek_var *positive(trek_var *x) { return trek_add(trek_matmul(x, turned(x)), eye(trek_var_size(x, -2))); }
+static trek_var *symmetric(trek_var *x) { return trek_mul_scalar(trek_add(x, turned(x)), 0.5); }
+
+/* Fails unless both have one shape and are equal to 1e-10. */
+#define ASSERT_CLOSE(x, y) assert_close(x, y, __LINE__)
+static void assert_close(trek_var *x, trek_var *y, int line)
+{
+    if (!x || !y)
+        fail_msg("line %d: %s", line, trek_error());
+    if (!trek_shape_equal(trek_var_shape(x), trek_var_shape(y)))
+        fail_msg("line %d: two shapes", line);
+    double *a = test_read(trek_var_data(x)), *b = test_read(trek_var_data(y));
+    for (int64_t i = 0; i < trek_var_numel(x); i++)
+        if (!(fabs(a[i] - b[i]) <= 1e-10))
+            fail_msg("line %d: element %lld is %g, not %g", line, (long long)i, a[i], b[i]);
+    free(a);
+    free(b);
+}
+
+static void factors(void **state)
+{
+    (void)state;
+    for (int wide = 0; wide < 3; wide++) {
+        trek_shape shape = wide == 0 ? trek_dims(2, 5, 3) : wide == 1 ? trek_dims(2, 3, 5) : trek_dims(4, 4);
+        trek_var *x = random_values(1, shape), *r, *s, *vh, *q = trek_qr(x, &r), *u = trek_svd(x, &s, &vh);
+        int64_t k = trek_var_size(q, -1);
+        ASSERT_CLOSE(trek_matmul(q, r), x);
+        ASSERT_CLOSE(r, trek_triu(r, 0));
+        ASSERT_CLOSE(trek_matmul(turned(q), q), trek_add(trek_zeros_like(trek_matmul(turned(q), q)), eye(k)));
+        ASSERT_CLOSE(trek_matmul(trek_mul(u, trek_unsqueeze(s, -2)), vh), x);
+        ASSERT_CLOSE(trek_svdvals(x), s);
+        ASSERT_CLOSE(trek_matmul(x, trek_matmul(trek_pinv(x), x)), x);
+        ASSERT_CLOSE(trek_pinv(turned(x)), turned(trek_pinv(x)));
+    }
+    trek_var *x = random_values(2, trek_dims(2, 4, 4)), *p = positive(x), *vectors, *values = trek_eigh(p, &vectors);
+    ASSERT_CLOSE(trek_matmul(p, vectors), trek_mul(vectors, trek_unsqueeze(values, -2)));
+    ASSERT_CLOSE(trek_eigvalsh(p), values);
+    trek_var *l = trek_cholesky(p, false), *b = random_values(3, trek_dims(4, 2));
+    ASSERT_CLOSE(trek_matmul(l, turned(l)), p);
+    ASSERT_CLOSE(trek_cholesky(p, true), turned(l));
+    ASSERT_CLOSE(trek_matmul(p, trek_cholesky_solve(b, l, false)), trek_expand(b, trek_dims(2, 4, 2)));
+    ASSERT_CLOSE(trek_cholesky_solve(b, turned(l), true), trek_cholesky_solve(b, l, false));
+    /* what lies above the diagonal is not read */
+    ASSERT_CLOSE(trek_cholesky(trek_tril(p, 0), false), l);
+    ASSERT_CLOSE(trek_eigvalsh(trek_tril(p, 0)), values);
+}
+
+static void systems(void **state)
+{
+    (void)state;
+    trek_var *a = regular(random_values(1, trek_dims(3, 4, 4))), *b = random_values(2, trek_dims(4, 2)), *x = trek_solve(a, b);
+    ASSERT_CLOSE(trek_matmul(a, x), trek_expand(b, trek_dims(3, 4, 2)));
+    ASSERT_CLOSE(trek_solve(a, trek_select(b, 1, 0)), trek_select(x, 2, 0));
+    trek_var *rows = random_values(3, trek_dims(3, 4));
+    ASSERT_CLOSE(trek_squeeze(trek_matmul(a, trek_unsqueeze(trek_solve(a, rows), -1)), -1), rows);
+    ASSERT_CLOSE(trek_matmul(a, trek_inv(a)), trek_expand(eye(4), trek_dims(3, 4, 4)));
+    ASSERT_CLOSE(trek_matmul(trek_triu(a, 0), trek_solve_triangular(a, b, true, false, false)),
+                 trek_expand(b, trek_dims(3, 4, 2)));
+    trek_var *right = trek_solve_triangular(a, turned(b), false, true, false);
+    ASSERT_CLOSE(trek_matmul(right, trek_tril(a, 0)), trek_expand(turned(b), trek_dims(3, 2, 4)));
+    trek_var *unit = trek_add(trek_tril(a, -1), eye(4));
+    ASSERT_CLOSE(trek_matmul(unit, trek_solve_triangular(a, b, false, false, true)), trek_expand(b, trek_dims(3, 4, 2)));
+    trek_var *tall = random_values(4, trek_dims(6, 3)), *y = random_values(5, trek_dims(6, 2)), *best = trek_lstsq(tall, y);
+    ASSERT_CLOSE(trek_matmul(turned(tall), trek_sub(trek_matmul(tall, best), y)), trek_zeros_like(best));
+}
+
+static void numbers(void **state)
+{
+    (void)state;
+    trek_var *a = VALUES(trek_dims(2, 2), TREK_F32, 1, 2, 3, 4), *logarithm;
+    trek_var *deficient = VALUES(trek_dims(2, 2, 3), TREK_F64, 1, 2, 3, 2, 4, 6, 1, 2, 3, 2, 4, 5);
+    ASSERT_VALUES(trek_det(a), -2);
+    ASSERT_VALUES(trek_slogdet(a, &logarithm), -1);
+    ASSERT_VALUES(logarithm, 0.69314718);
+    ASSERT_VALUES(trek_slogdet(a, NULL), -1);
+    ASSERT_VALUES(trek_det(VALUES(trek_dims(2, 2), TREK_F64, 1, 2, 2, 4)), 0);
+    ASSERT_VALUES(trek_slogdet(VALUES(trek_dims(2, 2), TREK_F64, 1, 2, 2, 4), &logarithm), 0);
+    ASSERT_VALUES(logarithm, -INFINITY);
+    ASSERT_VALUES(trek_inv(a), -2, 1, 1.5, -0.5);
+    ASSERT_VALUES(trek_matrix_power(a, 3), 37, 54, 81, 118);
+    ASSERT_VALUES(trek_matrix_power(a, 0), 1, 0, 0, 1);
+    ASSERT_VALUES(trek_matrix_power(a, 1), 1, 2, 3, 4);
+    ASSERT_VALUES(trek_matrix_power(a, -2), 5.5, -2.5, -3.75, 1.75);
+    ASSERT_VALUES(trek_matrix_rank(deficient), 1, 2);
+    ASSERT_VALUES(trek_matrix_rank(VALUES(trek_dims(2, 2), TREK_F32, 0, 0, 0, 0)), 0);
+    /* of nothing */
+    trek_var *nothing = values_of(trek_dims(2, 0, 0), TREK_F64, (double[]){ 0 });
+    ASSERT_VALUES(trek_det(nothing), 1, 1);
+    assert_int_equal(trek_var_numel(trek_inv(nothing)), 0);
+    assert_int_equal(trek_var_numel(trek_cholesky(nothing, false)), 0);
+    assert_int_equal(trek_var_numel(trek_eigvalsh(nothing)), 0);
+    ASSERT_VALUES(trek_matrix_rank(nothing), 0, 0);
+    assert_int_equal(trek_var_numel(trek_pinv(values_of(trek_dims(3, 0), TREK_F64, (double[]){ 0 }))), 0);
+    assert_int_equal(trek_var_numel(trek_qr(values_of(trek_dims(0, 3), TREK_F64, (double[]){ 0 }), NULL)), 0);
+}
+
+static trek_var *solved(trek_var *const *in) { return trek_solve(regular(in[0]), in[1]); }
+static trek_var *inverse(trek_var *const *in) { return trek_inv(regular(in[0])); }
+static trek_var *upper(trek_var *const *in) { return trek_solve_triangular(regular(in[0]), in[1], true, false, false); }
+static trek_var *lower_right(trek_var *const *in) { return trek_solve_triangular(regular(in[0]), in[1], false, true, true); }
+static trek_var *root(trek_var *const *in) { return trek_cholesky(positive(in[0]), false); }
+static trek_var *by_root(trek_var *const *in) { return trek_cholesky_solve(in[1], trek_cholesky(positive(in[0]), true), true); }
+static trek_var *determinant(trek_var *const *in) { return trek_det(in[0]); }
+static trek_var *log_determinant(trek_var *const *in)
+{
+    trek_var *made;
+    return trek_slogdet(regular(in[0]), &made) ? made : NULL;
+}
+/* What does not depend on the signs of the vectors. */
+static trek_var *of_qr(trek_var *const *in)
+{
+    trek_var *r, *q = trek_qr(in[0], &r);
+    return trek_cat((trek_var *[]){ q, turned(r) }, 2, -2);
+}
+static trek_var *of_svd(trek_var *const *in)
+{
+    trek_var *s, *vh, *u = trek_svd(in[0], &s, &vh);
+    trek_var *both = trek_matmul(trek_mul(u, trek_unsqueeze(trek_exp(s), -2)), vh);
+    return trek_add(both, trek_matmul(trek_square(u), trek_square(vh)));
+}
+static trek_var *values_alone(trek_var *const *in) { return trek_svdvals(in[0]); }
+static trek_var *of_eigh(trek_var *const *in)
+{
+    trek_var *v, *w = trek_eigh(symmetric(in[0]), &v);
+    return trek_add(trek_matmul(trek_mul(v, trek_unsqueeze(trek_exp(w), -2)), turned(v)), trek_square(v));
+}
+static trek_var *eigenvalues(trek_var *const *in) { return trek_eigvalsh(symmetric(in[0])); }
+static trek_var *pseudo(trek_var *const *in) { return trek_pinv(in[0]); }
+static trek_var *least(trek_var *const *in) { return trek_lstsq(in[0], in[1]); }
+static trek_var *power(trek_var *const *in) { return trek_matrix_power(regular(in[0]), -3); }
+
+#define OF_ORDER(order) \
+    static trek_var *norm_##order(trek_var *const *in) { return trek_matrix_norm(in[0], TREK_NORM_##order, false); }
+OF_ORDER(FRO) OF_ORDER(NUC) OF_ORDER(2) OF_ORDER(2_LEAST) OF_ORDER(1) OF_ORDER(1_LEAST) OF_ORDER(INF) OF_ORDER(INF_LEAST)
+static trek_var *of_logdet(trek_var *const *in) { return trek_logdet(trek_matmul(in[0], trek_transpose(in[0], -1, -2))); }
+
+static void norms(void **state)
+{
+    (void)state;
+    trek_var *a = VALUES(trek_dims(2, 2), TREK_F64, 3, 0, 0, -4), *b = VALUES(trek_dims(2, 3), TREK_F32, 1, -2, 3, 4, 0, 1);
+    ASSERT_VALUES(trek_matrix_norm(a, TREK_NORM_FRO, false), 5);
+    ASSERT_VALUES(trek_matrix_norm(a, TREK_NORM_NUC, false), 7);
+    ASSERT_VALUES(trek_matrix_norm(a, TREK_NORM_2, true), 4);
+    ASSERT_VALUES(trek_matrix_norm(a, TREK_NORM_2_LEAST, false), 3);
+    ASSERT_VALUES(trek_matrix_norm(b, TREK_NORM_1, false), 5);
+    ASSERT_VALUES(trek_matrix_norm(b, TREK_NORM_1_LEAST, false), 2);
+    ASSERT_VALUES(trek_matrix_norm(trek_transpose(b, 0, 1), TREK_NORM_INF, false), 5);
+    ASSERT_VALUES(trek_matrix_norm(trek_cast(b, TREK_BF16), TREK_NORM_INF_LEAST, true), 5);
+    assert_int_equal(trek_var_ndim(trek_matrix_norm(b, TREK_NORM_FRO, true)), 2);
+    trek_var *none = trek_narrow(b, 1, 0, 0);
+    for (int order = TREK_NORM_FRO; order <= TREK_NORM_INF_LEAST; order++)
+        if (order < TREK_NORM_2 || order % 2 == 0)
+            ASSERT_VALUES(trek_matrix_norm(none, (trek_matrix_order)order, false), 0);
+    ASSERT_REFUSED(trek_matrix_norm(none, TREK_NORM_1_LEAST, false), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_matrix_norm(b, (trek_matrix_order)8, false), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_matrix_norm(trek_cast(b, TREK_I64), TREK_NORM_FRO, false), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_matrix_norm(trek_select(b, 0, 0), TREK_NORM_FRO, false), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_matrix_norm(trek_cast(b, TREK_BF16), TREK_NORM_2, false), TREK_ERR_DTYPE);
+    ASSERT_VALUES(trek_logdet(VALUES(trek_dims(3, 1, 1), TREK_F64, 1, -2, 0)), 0, NAN, -INFINITY);
+    function_of *const of[] = { norm_FRO, norm_NUC, norm_2, norm_2_LEAST, norm_1, norm_1_LEAST, norm_INF, norm_INF_LEAST };
+    for (int k = 0; k < 8; k++)
+        check_gradients(of[k], 1, (trek_shape[]){ trek_dims(2, 3, 2) }, k < 4);
+    check_gradients(of_logdet, 1, (trek_shape[]){ trek_dims(2, 3) }, true);
+}
+
+static void gradients(void **state)
+{
+    (void)state;
+    check_gradients(solved, 2, (trek_shape[]){ trek_dims(2, 3, 3), trek_dims(3, 2) }, true);
+    check_gradients(solved, 2, (trek_shape[]){ trek_dims(3, 3), trek_dims(3) }, true);
+    check_gradients(inverse, 1, (trek_shape[]){ trek_dims(2, 3, 3) }, true);
+    check_gradients(upper, 2, (trek_shape[]){ trek_dims(3, 3), trek_dims(2, 3, 2) }, true);
+    check_gradients(lower_right, 2, (trek_shape[]){ trek_dims(3, 3), trek_dims(2, 3) }, true);
+    check_gradients(root, 1, (trek_shape[]){ trek_dims(2, 3, 3) }, true);
+    check_gradients(by_root, 2, (trek_shape[]){ trek_dims(3, 3), trek_dims(3, 2) }, true);
+    check_gradients(determinant, 1, (trek_shape[]){ trek_dims(2, 3, 3) }, true);
+    check_gradients(log_determinant, 1, (trek_shape[]){ trek_dims(2, 3, 3) }, true);
+    check_gradients(of_qr, 1, (trek_shape[]){ trek_dims(2, 4, 3) }, true);
+    check_gradients(of_svd, 1, (trek_shape[]){ trek_dims(3, 3) }, true);
+    check_gradients(of_svd, 1, (trek_shape[]){ trek_dims(2, 4, 3) }, true);
+    check_gradients(of_svd, 1, (trek_shape[]){ trek_dims(2, 4) }, true);
+    check_gradients(values_alone, 1, (trek_shape[]){ trek_dims(2, 3, 4) }, true);
+    check_gradients(of_eigh, 1, (trek_shape[]){ trek_dims(2, 3, 3) }, true);
+    check_gradients(eigenvalues, 1, (trek_shape[]){ trek_dims(3, 3) }, true);
+    check_gradients(pseudo, 1, (trek_shape[]){ trek_dims(4, 3) }, true);
+    check_gradients(pseudo, 1, (trek_shape[]){ trek_dims(2, 2, 3) }, true);
+    check_gradients(least, 2, (trek_shape[]){ trek_dims(4, 2), trek_dims(4, 2) }, true);
+    check_gradients(power, 1, (trek_shape[]){ trek_dims(3, 3) }, true);
+}
+
+static trek_var *wide_r(trek_var *const *in)
+{
+    trek_var *r, *q = trek_qr(in[0], &r);
+    return trek_cat((trek_var *[]){ q, r }, 2, -1);
+}
+
+static void wide_factors(void **state)
+{
+    (void)state;
+    check_gradients(wide_r, 1, (trek_shape[]){ trek_dims(2, 4) }, true);
+    /* of a singular matrix, whose cofactors are told by hand */
+    trek_var *a = trek_clone(VALUES(trek_dims(2, 2), TREK_F64, 1, 2, 2, 4));
+    assert_int_equal(trek_var_set_requires_grad(a, true), TREK_OK);
+    assert_int_equal(trek_backward(trek_det(a)), TREK_OK);
+    ASSERT_VALUES(trek_var_grad(a), 4, -2, -2, 1);
+}
+
+static void refused(void **state)
+{
+    (void)state;
+    trek_var *a = VALUES(trek_dims(2, 2), TREK_F64, 1, 2, 2, 4), *wide = random_values(1, trek_dims(2, 3));
+    trek_var *half = trek_cast(a, TREK_BF16), *b = random_values(2, trek_dims(3, 1));
+    ASSERT_REFUSED(trek_inv(a), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_solve(a, a), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_cholesky(trek_neg(a), false), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_matrix_power(a, -1), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_inv(wide), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_det(wide), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_svd(trek_select(wide, 0, 0), NULL, NULL), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_eigh(half, NULL), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_solve(a, b), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_solve(a, trek_cast(a, TREK_F32)), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_solve_triangular(a, b, true, false, false), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_lstsq(wide, b), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_solve(trek_expand(a, trek_dims(2, 2, 2)), trek_expand(a, trek_dims(3, 2, 2))), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_qr(trek_cast(a, TREK_I64), NULL), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_matrix_power(trek_cast(a, TREK_I64), 2), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_svdvals(NULL), TREK_ERR_ARGUMENT);
+}
+
+static void absent(void **state)
+{
+    (void)state;
+    trek_var *a = VALUES(trek_dims(2, 2), TREK_F64, 2, 1, 1, 2);
+    ASSERT_REFUSED(trek_inv(a), TREK_ERR_UNSUPPORTED);
+    assert_null(trek_cholesky(a, false));
+    assert_non_null(strstr(trek_error(), "install liblapack3"));
+    trek_error_clear();
+    ASSERT_VALUES(trek_matrix_power(a, 2), 5, 4, 4, 5); /* needs none */
+}
+
+int main(void)
+{
+    const struct CMUnitTest there[] = {
+        cmocka_unit_test_setup_teardown(factors, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(systems, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(numbers, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(gradients, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(norms, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(wide_factors, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(refused, open_scope, close_scope),
+    };
+    const struct CMUnitTest none[] = { cmocka_unit_test_setup_teardown(absent, open_scope, close_scope) };
+    const char *role = getenv("TREK_TEST_LAPACK");
+    if (role && strcmp(role, "absent") == 0)
+        return cmocka_run_group_tests(none, NULL, NULL);
+    open_scope(NULL);
+    bool found = trek_inv(eye(2)) != NULL;
+    if (!found)
+        puts(trek_error());
+    close_scope(NULL);
+    return found ? cmocka_run_group_tests(there, NULL, NULL) : 77;
+}

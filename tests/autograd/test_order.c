@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sorting, choosing, places, repeating and random choices by the public functions, against numbers told by hand. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "autograd/backward.h"
+#include "autograd/ops.h"
+#include "tests/support/support.h"
+
+static trek_scope scope;
+
+static int open_scope(void **state)
+{
+    (void)state;
+    trek_error_clear();
+    scope = trek_scope_begin();
+    return 0;
+}
+
+static int close_scope(void **state)
+{
+    (void)state;
+    trek_error_clear();
+    trek_scope_end(scope);
+    return 0;
+}
+
+#define COUNT(...) (sizeof(double[]){ __VA_ARGS__ } / sizeof(double))
+/* A variable of a shape and dtype with these numbers. */
+#define VALUES(shape, dtype, ...) values(shape, dtype, (const double[]){ __VA_ARGS__ })
+#define LIST(dtype, ...) VALUES(trek_dims((int64_t)COUNT(__VA_ARGS__)), dtype, __VA_ARGS__)
+static trek_var *values(trek_shape shape, trek_dtype dtype, const double *numbers)
+{
+    trek_tensor *wide = trek_tensor_from_data(numbers, shape, TREK_F64, test_device()), *t = trek_tensor_cast(wide, dtype);
+    trek_tensor_release(wide);
+    return trek_var_from(t);
+}
+
+/* Fails unless v has these elements, in row-major order. */
+#define ASSERT_VALUES(v, ...) assert_values(v, COUNT(__VA_ARGS__), (const double[]){ __VA_ARGS__ }, __LINE__)
+static void assert_values(trek_var *v, size_t n, const double *wanted, int line)
+{
+    double have[64];
+    if (!v)
+        fail_msg("line %d: %s", line, trek_error());
+    if ((size_t)trek_var_numel(v) != n || trek_tensor_to_host(trek_var_data(v), TREK_F64, have, n * sizeof *have) != TREK_OK)
+        fail_msg("line %d: %lld elements, not %zu", line, (long long)trek_var_numel(v), n);
+    for (size_t i = 0; i < n; i++)
+        if (!(fabs(have[i] - wanted[i]) <= 1e-6 || (isnan(have[i]) && isnan(wanted[i]))))
+            fail_msg("line %d: element %zu is %g, not %g", line, i, have[i], wanted[i]);
+}
+
+/* Fails unless v is NULL with that error. */
+#define ASSERT_REFUSED(v, status)                      \
+    do {                                               \
+        assert_null(v);                                \
+        assert_int_equal(trek_error_status(), status); \
+        trek_error_clear();                            \
+    } while (0)
+
+static trek_var *matrix(void) { return VALUES(trek_dims(2, 3), TREK_F32, 3, 1, 2, 5, 5, NAN); }
+
+static void sorting(void **state)
+{
+    (void)state;
+    trek_var *at = NULL, *x = matrix();
+    ASSERT_VALUES(trek_sort(x, 1, false, &at), 1, 2, 3, 5, 5, NAN);
+    ASSERT_VALUES(at, 1, 2, 0, 0, 1, 2);
+    ASSERT_VALUES(trek_argsort(x, 1, true), 0, 2, 1, 2, 0, 1); /* stable, NaN first */
+    ASSERT_VALUES(trek_topk(x, 2, 1, true, &at), 3, 2, NAN, 5);
+    ASSERT_VALUES(at, 0, 2, 2, 0);
+    ASSERT_REFUSED(trek_topk(x, 4, 1, true, NULL), TREK_ERR_ARGUMENT);
+    ASSERT_VALUES(trek_max_with_indices(x, 1, false, &at), 3, NAN);
+    ASSERT_VALUES(at, 0, 2);
+    ASSERT_VALUES(trek_min_with_indices(x, 0, true, &at), 3, 1, NAN);
+    ASSERT_VALUES(at, 0, 0, 1);
+    ASSERT_VALUES(trek_kthvalue(x, 2, 1, false, &at), 2, 5);
+    ASSERT_VALUES(at, 2, 1);
+    ASSERT_VALUES(trek_median(x, 1, false, NULL), 2, NAN);
+    ASSERT_VALUES(trek_nanmedian(x, 1, false, &at), 2, 5);
+    ASSERT_VALUES(at, 2, 0);
+    ASSERT_VALUES(trek_cummax(x, 1, &at), 3, 3, 3, 5, 5, NAN);
+    ASSERT_VALUES(at, 0, 0, 0, 0, 1, 2); /* the last of equals */
+    ASSERT_VALUES(trek_cummin(x, 1, NULL), 3, 1, 1, 5, 5, NAN);
+    ASSERT_VALUES(trek_cumprod(x, 1), 3, 3, 6, 5, 25, NAN);
+}
+
+static void quantiles(void **state)
+{
+    (void)state;
+    trek_var *x = LIST(TREK_F32, 4, 1, 3, 2), *q = LIST(TREK_F32, 0, 0.5, 1), *low = VALUES(trek_dims_none(), TREK_F32, 0.4);
+    ASSERT_VALUES(trek_quantile(x, q, 0, false, TREK_INTERPOLATION_LINEAR), 1, 2.5, 4);
+    ASSERT_VALUES(trek_quantile(x, low, 0, false, TREK_INTERPOLATION_LOWER), 2);
+    ASSERT_VALUES(trek_quantile(x, low, 0, true, TREK_INTERPOLATION_HIGHER), 3);
+    ASSERT_VALUES(trek_quantile(x, low, 0, true, TREK_INTERPOLATION_MIDPOINT), 2.5);
+    ASSERT_VALUES(trek_quantile(x, low, 0, true, TREK_INTERPOLATION_NEAREST), 2);
+    ASSERT_REFUSED(trek_quantile(x, LIST(TREK_F32, 2), 0, true, TREK_INTERPOLATION_LINEAR), TREK_ERR_ARGUMENT);
+    trek_var *edges = LIST(TREK_F32, 1, 2, 2, 5), *sought = LIST(TREK_F32, 0, 2, 9);
+    ASSERT_VALUES(trek_searchsorted(edges, sought, false), 0, 1, 4);
+    ASSERT_VALUES(trek_bucketize(sought, edges, true), 0, 3, 4);
+}
+
+static void places(void **state)
+{
+    (void)state;
+    trek_var *x = LIST(TREK_I64, 3, 0, 3, 7), *inverse = NULL, *counts = NULL;
+    ASSERT_VALUES(trek_nonzero(x), 0, 2, 3);
+    ASSERT_VALUES(trek_masked_select(x, trek_gt_scalar(x, 2)), 3, 3, 7);
+    ASSERT_VALUES(trek_unique(x, &inverse, &counts), 0, 3, 7);
+    ASSERT_VALUES(inverse, 1, 0, 1, 2);
+    ASSERT_VALUES(counts, 1, 2, 1);
+    ASSERT_VALUES(trek_bincount(x, NULL, 0), 1, 0, 0, 2, 0, 0, 0, 1);
+    ASSERT_VALUES(trek_bincount(LIST(TREK_I32, 1, 1), LIST(TREK_F32, 0.5, 2), 3), 0, 2.5, 0);
+    ASSERT_REFUSED(trek_bincount(x, NULL, -1), TREK_ERR_ARGUMENT);
+    ASSERT_VALUES(trek_repeat_interleave(x, 2, 0), 3, 3, 0, 0, 3, 3, 7, 7);
+    ASSERT_VALUES(trek_repeat_interleave_by(x, LIST(TREK_I64, 0, 2, 1, 0), 0), 0, 0, 3);
+    ASSERT_REFUSED(trek_repeat_interleave_by(x, LIST(TREK_I64, 0, -2, 1, 0), 0), TREK_ERR_ARGUMENT);
+}
+
+static void scattering(void **state)
+{
+    (void)state;
+    trek_var *x = LIST(TREK_F32, 1, 2, 3), *at = LIST(TREK_I64, 2, 0, 2), *source = LIST(TREK_F32, 4, 5, 6);
+    ASSERT_VALUES(trek_scatter(x, at, source, 0), 5, 2, 6);
+    ASSERT_VALUES(trek_scatter_value(x, at, 9, 0), 9, 2, 9);
+    static const double wanted[5][6] = { { 6, 2, 13, 5, 2, 10 }, { 5, 2, 72, 5, 2, 24 }, { 3, 2, 13. / 3, 5, 2, 5 },
+                                         { 5, 2, 6, 5, 2, 6 }, { 1, 2, 3, 5, 2, 4 } }; /* with x's own element, and without */
+    for (int kind = 0; kind < 5; kind++)
+        for (int without = 0; without < 2; without++)
+            assert_values(trek_scatter_reduce(x, at, source, 0, (trek_scatter_reduction)kind, !without), 3,
+                          wanted[kind] + 3 * without, __LINE__);
+    ASSERT_VALUES(trek_index_fill(x, LIST(TREK_I64, -1, 0), 7, 0), 7, 2, 7);
+    trek_var *grid = VALUES(trek_dims(2, 2), TREK_F32, 1, 2, 3, 4), *rows = LIST(TREK_I64, 0, 0),
+        *columns = LIST(TREK_I64, 1, -1);
+    trek_var *both[2] = { rows, columns };
+    ASSERT_VALUES(trek_index_put(grid, both, 2, LIST(TREK_F32, 10), true), 1, 22, 3, 4);
+    ASSERT_VALUES(trek_index_put(grid, both, 1, LIST(TREK_F32, 8, 9), false), 8, 9, 3, 4);
+    both[1] = LIST(TREK_I64, 1, 2);
+    if (test_on_cpu()) /* a GPU says it later */
+        ASSERT_REFUSED(trek_index_put(grid, both, 2, LIST(TREK_F32, 10), true), TREK_ERR_ARGUMENT);
+}
+
+static void arranging(void **state)
+{
+    (void)state;
+    trek_var *x = VALUES(trek_dims(2, 2), TREK_F32, 1, 2, 3, 4), *line = LIST(TREK_F32, 5, 6), *grids[2];
+    ASSERT_VALUES(trek_repeat(x, trek_dims(1, 2)), 1, 2, 1, 2, 3, 4, 3, 4);
+    ASSERT_VALUES(trek_tile(x, trek_dims(2)), 1, 2, 1, 2, 3, 4, 3, 4);
+    ASSERT_REFUSED(trek_repeat(x, trek_dims(2)), TREK_ERR_SHAPE);
+    ASSERT_VALUES(trek_roll(x, trek_dims(1), trek_dims_none()), 4, 1, 2, 3);
+    ASSERT_VALUES(trek_roll(x, trek_dims(1), trek_dims(1)), 2, 1, 4, 3);
+    ASSERT_VALUES(trek_movedim(x, trek_dims(0), trek_dims(-1)), 1, 3, 2, 4);
+    ASSERT_VALUES(trek_diagonal(x, 1, 0, 1), 2);
+    ASSERT_VALUES(trek_diag(x, 0), 1, 4);
+    ASSERT_VALUES(trek_diag(line, -1), 0, 0, 0, 5, 0, 0, 0, 6, 0);
+    trek_var *axes[2] = { line, LIST(TREK_F32, 7, 8) };
+    assert_int_equal(trek_meshgrid(axes, 2, false, grids, 2), 2);
+    ASSERT_VALUES(grids[0], 5, 5, 6, 6);
+    ASSERT_VALUES(grids[1], 7, 8, 7, 8);
+    assert_int_equal(trek_meshgrid(axes, 2, false, grids, 1), -1);
+    trek_error_clear();
+    ASSERT_VALUES(trek_zeros_like(line), 0, 0);
+    ASSERT_VALUES(trek_ones_like(line), 1, 1);
+    ASSERT_VALUES(trek_full_like(line, 3), 3, 3);
+    assert_int_equal(trek_var_numel(trek_empty_like(x)), 4);
+}
+
+/* How many elements are equal to `value`. */
+static double count_of(trek_var *v, double value)
+{
+    return trek_var_item(trek_sum(trek_eq_scalar(v, value), trek_dims_none(), false));
+}
+
+static void random_choices(void **state)
+{
+    (void)state;
+    enum { MANY = 20000 };
+    trek_seed(5);
+    trek_var *many = trek_var_from(trek_tensor_full(0.3, trek_dims(MANY), TREK_F32, test_device()));
+    trek_var *even = trek_rand_like(many), *normal = trek_randn_like(many), *drawn = trek_bernoulli(many);
+    assert_true(fabs(trek_var_item(trek_mean(even, trek_dims_none(), false)) - 0.5) < 0.02);
+    assert_true(fabs(trek_var_item(trek_std(normal, trek_dims_none(), false)) - 1) < 0.03);
+    assert_true(fabs(count_of(drawn, 1) / MANY - 0.3) < 0.02);
+    assert_true(count_of(drawn, 0) + count_of(drawn, 1) == MANY);
+    ASSERT_REFUSED(trek_bernoulli(LIST(TREK_F32, 0.5, 1.5)), TREK_ERR_ARGUMENT);
+    trek_var *weights = LIST(TREK_F32, 0, 1, 3, 0), *chosen = trek_multinomial(weights, MANY, true);
+    assert_true(count_of(chosen, 1) + count_of(chosen, 2) == MANY);
+    assert_true(fabs(count_of(chosen, 2) / MANY - 0.75) < 0.02);
+    for (int k = 0; k < 20; k++) {
+        trek_var *pair = trek_multinomial(weights, 2, false);
+        assert_true(count_of(pair, 1) == 1 && count_of(pair, 2) == 1);
+    }
+    double first = 0; /* the heavier one comes first in three of four */
+    trek_var *lines = trek_expand(weights, trek_dims(MANY, 4)), *order = trek_multinomial(lines, 2, false);
+    first = count_of(trek_select(order, 1, 0), 2);
+    assert_true(fabs(first / MANY - 0.75) < 0.02);
+    ASSERT_REFUSED(trek_multinomial(weights, 3, false), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_multinomial(LIST(TREK_F32, 1, -1), 1, true), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_multinomial(LIST(TREK_F32, 0, 0), 1, true), TREK_ERR_ARGUMENT);
+}
+
+/* Lines of any length, keys of all widths: in order, each place once. */
+static void long_lines(void **state)
+{
+    (void)state;
+    static const int64_t lengths[] = { 39, 41, 255, 257, 4099, 70001 };
+    static const trek_dtype dtypes[] = { TREK_F32, TREK_F64, TREK_BF16, TREK_I64, TREK_U8 };
+    for (int d = 0; d < 5; d++)
+        for (int k = 0; k < (test_on_cpu() ? 6 : 5); k++) { /* a fake GPU takes its time */
+            trek_var *x = trek_cast(trek_mul_scalar(trek_rand_like(trek_var_from(trek_tensor_zeros(trek_dims(2, lengths[k]),
+                                                                                                   TREK_F64,
+                                                                                                    test_device()))), 200),
+                                                                                                    dtypes[d]);
+            trek_var *at = NULL, *sorted = trek_sort(x, 1, false, &at), *again = trek_gather(x, at, 1), *few = NULL;
+            trek_var *rising = trek_le(trek_narrow(sorted, 1, 0, lengths[k] - 1), trek_narrow(sorted, 1, 1, lengths[k] - 1));
+            assert_true(trek_var_item(trek_all(rising, trek_dims_none(), false)) == 1);
+            assert_true(trek_var_item(trek_all(trek_eq(again, sorted), trek_dims_none(), false)) == 1);
+            trek_var *same = trek_eq(trek_topk(x, 17, 1, false, &few), trek_narrow(sorted, 1, 0, 17));
+            assert_true(trek_var_item(trek_all(same, trek_dims_none(), false)) == 1);
+            assert_true(trek_var_item(trek_all(trek_eq(few, trek_narrow(at, 1, 0, 17)), trek_dims_none(), false)) == 1);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(sorting, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(quantiles, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(places, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(scattering, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(arranging, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(random_choices, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(long_lines, open_scope, close_scope),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

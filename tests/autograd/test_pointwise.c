@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the op suite and the comparison with PyTorch do not see of autograd/pointwise.h: known values, what is refused, what is
+ * drawn, results on the host. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "autograd/gradcheck.h"
+#include "autograd/ops.h"
+#include "tests/support/support.h"
+
+static trek_var *numbers(const double *values, int64_t n, trek_dtype dtype)
+{
+    return trek_var_from(test_values(values, trek_dims(n), dtype));
+}
+
+static void expect(trek_status status, const char *part)
+{
+    assert_int_equal(trek_error_status(), status);
+    if (!strstr(trek_error(), part))
+        print_error("no \"%s\" in: %s\n", part, trek_error());
+    assert_non_null(strstr(trek_error(), part));
+    trek_error_clear();
+}
+
+static void check(trek_var *y, const double *wanted, int64_t n)
+{
+    if (!y)
+        fail_msg("%s", trek_error());
+    double *got = test_read(trek_var_data(y));
+    for (int64_t i = 0; i < n; i++)
+        if (!(fabs(got[i] - wanted[i]) <= 1e-12 * (1 + fabs(wanted[i])) || got[i] == wanted[i] ||
+              (isnan(got[i]) && isnan(wanted[i]))))
+            fail_msg("element %d is %.17g, not %.17g", (int)i, got[i], wanted[i]);
+    free(got);
+}
+
+static void test_known(void **state)
+{
+    (void)state;
+    trek_scope scope = trek_scope_begin();
+    const double xs[] = { -4, -1, 0, 0.5, 3, 7 };
+    trek_var *x = numbers(xs, 6, TREK_F64);
+    check(trek_relu6(x), (double[]){ 0, 0, 0, 0.5, 3, 6 }, 6);
+    check(trek_hardtanh(x, -2, 2), (double[]){ -2, -1, 0, 0.5, 2, 2 }, 6);
+    check(trek_hardsigmoid(x), (double[]){ 0, 1 / 3.0, 0.5, 3.5 / 6, 1, 1 }, 6);
+    check(trek_hardswish(x), (double[]){ 0, -1 / 3.0, 0, 1.75 / 6, 3, 7 }, 6);
+    check(trek_hardshrink(x, 0.5), (double[]){ -4, -1, 0, 0, 3, 7 }, 6);
+    check(trek_softshrink(x, 0.5), (double[]){ -3.5, -0.5, 0, 0, 2.5, 6.5 }, 6);
+    check(trek_threshold(x, 0.5, 9), (double[]){ 9, 9, 9, 9, 3, 7 }, 6);
+    check(trek_softsign(x), (double[]){ -0.8, -0.5, 0, 1 / 3.0, 0.75, 0.875 }, 6);
+    check(trek_celu(x, 2), (double[]){ 2 * expm1(-2), 2 * expm1(-0.5), 0, 0.5, 3, 7 }, 6);
+    check(trek_selu(x), (double[]){ -1.7258986281899946, -1.1113307378125625, 0, 0.5253504936777402, 3.1521029620664414,
+                                    7.3549069114883637 }, 6);
+    check(trek_mish(x), (double[]){ -0.072591739147, -0.30340146137410895, 0, 0.37524521248, 2.98653500498, 6.99999418677 }, 0);
+    check(trek_tanhshrink(x), (double[]){ -4 + tanh(4), -1 + tanh(1), 0, 0.5 - tanh(0.5), 3 - tanh(3), 7 - tanh(7) }, 6);
+    check(trek_logsigmoid(x), (double[]){ -4.0181499279178094, -1.3132616875182228, -log(2), -0.47407698418010669,
+                                          -0.048587351573742055, -0.00091146645377420147 }, 6);
+    check(trek_softmin(x, 0), (double[]){ 0.93454, 0, 0, 0, 0, 0 }, 0);
+    check(trek_frac(x), (double[]){ 0, 0, 0, 0.5, 0, 0 }, 6);
+    check(trek_erfc(x), (double[]){ 1.9999999845827421, 1.8427007929497148, 1, 0.47950012218695346, 2.2090496998585441e-5,
+                                    4.1838256077794144e-23 }, 6);
+    check(trek_lgamma(numbers((double[]){ 0.5, 1, 5, -2.5 }, 4, TREK_F64)),
+          (double[]){ 0.57236494292470009, 0, 3.1780538303479458,
+                                                                                      -0.056243716497674054 }, 4);
+    check(trek_digamma(numbers((double[]){ 1, 0.5, -0.5, 0, -3 }, 5, TREK_F64)),
+          (double[]){ -0.57721566490153286, -1.9635100260214235, 0.03648997397857652, -INFINITY, NAN }, 5);
+    check(trek_polygamma(1, numbers((double[]){ 1, 0.5, -0.5 }, 3, TREK_F64)),
+          (double[]){ 1.6449340668482264, 4.9348022005446793, 8.9348022005446793 }, 3);
+    check(trek_polygamma(2, numbers((double[]){ 1, 3 }, 2, TREK_F64)), (double[]){ -2.4041138063191886, -0.15411380631918858 },
+          2);
+    check(trek_erfinv(numbers((double[]){ 0, 0.5, -0.999999, 1, -1, 2 }, 6, TREK_F64)),
+          (double[]){ 0, 0.47693627620446987, -3.4589107372795, INFINITY, -INFINITY, NAN }, 2);
+    check(trek_exp2(x), (double[]){ 0.0625, 0.5, 1, 1.4142135623730951, 8, 128 }, 6);
+    check(trek_asinh(x), (double[]){ asinh(-4), asinh(-1), 0, asinh(0.5), asinh(3), asinh(7) }, 6);
+    check(trek_acosh(x), (double[]){ NAN, NAN, NAN, NAN, acosh(3), acosh(7) }, 6);
+    check(trek_atanh(x), (double[]){ NAN, -INFINITY, 0, atanh(0.5), NAN, NAN }, 6);
+    check(trek_rad2deg(trek_deg2rad(x)), xs, 6);
+    check(trek_lerp(x, trek_zeros_like(x), 0.25), (double[]){ -3, -0.75, 0, 0.375, 2.25, 5.25 }, 6);
+    check(trek_addcmul(x, x, x, -1), (double[]){ -20, -2, 0, 0.25, -6, -42 }, 6);
+    check(trek_addcdiv(x, x, trek_full_like(x, 2), 2), (double[]){ -8, -2, 0, 1, 6, 14 }, 6);
+    check(trek_logaddexp(x, trek_full_like(x, -INFINITY)), xs, 6);
+    check(trek_logaddexp(x, x), (double[]){ -4 + log(2), -1 + log(2), log(2), 0.5 + log(2), 3 + log(2), 7 + log(2) }, 6);
+    check(trek_count_nonzero(x, trek_dims_none()), (double[]){ 5 }, 1);
+    check(trek_glu(x, 0), (double[]){ -4 / (1 + exp(-0.5)), -1 / (1 + exp(-3)), 0 }, 3);
+    check(trek_swiglu(x, 0), (double[]){ -4 / (1 + exp(4)) * 0.5, -1 / (1 + exp(1)) * 3, 0 }, 3);
+    check(trek_prelu(x, numbers((double[]){ 0.1 }, 1, TREK_F64)), (double[]){ -0.4, -0.1, 0, 0.5, 3, 7 }, 6);
+    check(trek_nan_to_num(numbers((double[]){ NAN, INFINITY, -INFINITY, 2 }, 4, TREK_F32), 1, 5, -6), (double[]){ 1, 5, -6, 2 },
+          4);
+    trek_scope_end(scope);
+}
+
+/* Gradients and second ones where kinds go on from each other. */
+static trek_var *chain(trek_var *const *inputs, int n, void *arg)
+{
+    (void)n, (void)arg;
+    trek_var *x = inputs[0];
+    trek_var *y = trek_mul(trek_mish(x), trek_logsigmoid(trek_polygamma(1, trek_add_scalar(trek_square(x), 1))));
+    return trek_add(y, trek_logaddexp(trek_asinh(x), trek_erfinv(trek_mul_scalar(trek_softsign(x), 0.9))));
+}
+
+static void test_chain(void **state)
+{
+    (void)state;
+    const double values[] = { -1.5, -0.25, 0.5, 2 };
+    trek_tensor *tensor = test_values(values, trek_dims(4), TREK_F64);
+    trek_var *x = trek_var_new(tensor, true);
+    trek_status status = trek_gradcheck(chain, &x, 1, NULL, &(trek_gradcheck_opts){ .second = true });
+    if (status != TREK_OK)
+        fail_msg("%s", trek_error());
+    trek_var_release(x);
+    trek_tensor_release(tensor);
+}
+
+static void test_drawn(void **state)
+{
+    (void)state;
+    trek_scope scope = trek_scope_begin();
+    trek_var *x = trek_var_from(trek_tensor_full(-2, trek_dims(4000), TREK_F32, test_device()));
+    trek_seed(4);
+    double *slopes = test_read(trek_var_data(trek_div_scalar(trek_rrelu(x, 0.1, 0.3, true), -2))), mean = 0, least = 1, most = 0;
+    for (int i = 0; i < 4000; i++) {
+        mean += slopes[i] / 4000;
+        least = fmin(least, slopes[i]);
+        most = fmax(most, slopes[i]);
+    }
+    assert_true(fabs(mean - 0.2) < 0.005 && least > 0.0999 && least < 0.101 && most > 0.299 && most < 0.3001);
+    free(slopes);
+    check(trek_rrelu(trek_var_from(trek_tensor_full(-2, trek_dims(2), TREK_F64, test_device())), 0.1, 0.3, false),
+          (double[]){ -0.4, -0.4 }, 2);
+    trek_scope_end(scope);
+}
+
+static void test_close(void **state)
+{
+    (void)state;
+    trek_scope scope = trek_scope_begin();
+    trek_var *x = numbers((double[]){ 1, INFINITY, NAN, 0 }, 4, TREK_F64),
+        *y = numbers((double[]){ 1 + 1e-9, INFINITY, NAN, 1e-9 }, 4, TREK_F64);
+    check(trek_isclose(x, y, 1e-5, 1e-8, false), (double[]){ 1, 1, 0, 1 }, 4);
+    check(trek_isclose(x, y, 1e-5, 1e-8, true), (double[]){ 1, 1, 1, 1 }, 4);
+    check(trek_isclose(x, y, 0, 0, true), (double[]){ 0, 1, 1, 0 }, 4);
+    assert_true(trek_allclose(x, y, 1e-5, 1e-8, true));
+    assert_false(trek_allclose(x, y, 1e-5, 1e-8, false));
+    assert_int_equal(trek_error_status(), TREK_OK);
+    assert_false(trek_allclose(x, trek_cast(y, TREK_F32), 1e-5, 1e-8, true));
+    expect(TREK_ERR_DTYPE, "f64 and f32");
+    assert_false(trek_allclose(x, y, -1, 0, true));
+    expect(TREK_ERR_ARGUMENT, "negative");
+    trek_scope_end(scope);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    trek_scope scope = trek_scope_begin();
+    trek_var *x = numbers((double[]){ 1, 2, 3 }, 3, TREK_F32), *i = numbers((double[]){ 1, 2, 3 }, 3, TREK_I64);
+    assert_null(trek_hardtanh(x, 1, 0));
+    expect(TREK_ERR_ARGUMENT, "hardtanh: low 1");
+    assert_null(trek_softshrink(x, -1));
+    expect(TREK_ERR_ARGUMENT, "lambda");
+    assert_null(trek_celu(x, 0));
+    expect(TREK_ERR_ARGUMENT, "alpha");
+    assert_null(trek_mish(i));
+    expect(TREK_ERR_DTYPE, "");
+    assert_null(trek_glu(x, 0));
+    expect(TREK_ERR_SHAPE, "3 elements, which is odd");
+    assert_null(trek_swiglu(i, 0));
+    expect(TREK_ERR_DTYPE, "swiglu");
+    assert_null(trek_prelu(x, numbers((double[]){ 1, 2 }, 2, TREK_F32)));
+    expect(TREK_ERR_ARGUMENT, "1 element or 1");
+    assert_null(trek_prelu(x, numbers((double[]){ 1 }, 1, TREK_F64)));
+    expect(TREK_ERR_DTYPE, "prelu");
+    assert_null(trek_rrelu(x, 0.5, 0.1, true));
+    expect(TREK_ERR_ARGUMENT, "lower");
+    assert_null(trek_polygamma(-1, x));
+    expect(TREK_ERR_ARGUMENT, "order");
+    assert_null(trek_addcmul(i, x, x, 1));
+    expect(TREK_ERR_DTYPE, "addcmul");
+    assert_null(trek_lerp(i, x, 1));
+    expect(TREK_ERR_DTYPE, "lerp");
+    assert_null(trek_logaddexp(i, i));
+    expect(TREK_ERR_DTYPE, "logaddexp");
+    trek_scope_end(scope);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_known), cmocka_unit_test(test_chain), cmocka_unit_test(test_drawn), cmocka_unit_test(test_close),
+        cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests_name("pointwise", tests, NULL, NULL);
+}

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Interpolation and windows, and their layers, against numbers told by hand and finite differences. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "autograd/gradcheck.h"
+#include "autograd/ops.h"
+#include "nn/layers.h"
+#include "tests/support/support.h"
+
+static trek_scope scope;
+
+static int open_scope(void **state)
+{
+    (void)state;
+    trek_error_clear();
+    scope = trek_scope_begin();
+    return 0;
+}
+
+static int close_scope(void **state)
+{
+    (void)state;
+    trek_error_clear();
+    trek_scope_end(scope);
+    return 0;
+}
+
+#define COUNT(...) (sizeof(double[]){ __VA_ARGS__ } / sizeof(double))
+/* A variable of a shape and dtype with these numbers. */
+#define VALUES(shape, dtype, ...) values(shape, dtype, (const double[]){ __VA_ARGS__ })
+static trek_var *values(trek_shape shape, trek_dtype dtype, const double *numbers)
+{
+    trek_tensor *wide = trek_tensor_from_data(numbers, shape, TREK_F64, test_device()), *t = trek_tensor_cast(wide, dtype);
+    trek_tensor_release(wide);
+    return trek_var_from(t);
+}
+
+/* Fails unless v has these elements, in row-major order. */
+#define ASSERT_VALUES(v, ...) assert_values(v, COUNT(__VA_ARGS__), (const double[]){ __VA_ARGS__ }, __LINE__)
+static void assert_values(trek_var *v, size_t n, const double *wanted, int line)
+{
+    double have[64];
+    if (!v)
+        fail_msg("line %d: %s", line, trek_error());
+    if ((size_t)trek_var_numel(v) != n || trek_tensor_to_host(trek_var_data(v), TREK_F64, have, n * sizeof *have) != TREK_OK)
+        fail_msg("line %d: %lld elements, not %zu", line, (long long)trek_var_numel(v), n);
+    for (size_t i = 0; i < n; i++)
+        if (!(fabs(have[i] - wanted[i]) <= 1e-6 || (isnan(have[i]) && isnan(wanted[i]))))
+            fail_msg("line %d: element %zu is %g, not %g", line, i, have[i], wanted[i]);
+}
+
+static void expect_error(trek_status status, const char *text)
+{
+    if (trek_error_status() != status || !strstr(trek_error(), text))
+        fail_msg("the error is %s, not %s", trek_error(), text);
+    trek_error_clear();
+}
+
+#define INTERPOLATE(x, ...) trek_interpolate(x, &(trek_interpolate_opts){ __VA_ARGS__ })
+
+static void sizes_and_scales(void **state)
+{
+    (void)state;
+    trek_var *x = VALUES(trek_dims(1, 1, 4), TREK_F32, 1, 2, 3, 4);
+    ASSERT_VALUES(INTERPOLATE(x, .scale = { 2 }), 1, 1, 2, 2, 3, 3, 4, 4);
+    ASSERT_VALUES(INTERPOLATE(x, .size = { 3 }), 1, 2, 3);
+    ASSERT_VALUES(INTERPOLATE(x, .size = { 3 }, .mode = TREK_INTERPOLATE_NEAREST_EXACT), 1, 3, 4);
+    ASSERT_VALUES(INTERPOLATE(x, .size = { 2 }, .mode = TREK_INTERPOLATE_AREA), 1.5, 3.5);
+    ASSERT_VALUES(INTERPOLATE(x, .size = { 7 }, .mode = TREK_INTERPOLATE_LINEAR, .align_corners = true), 1, 1.5, 2, 2.5, 3, 3.5,
+                  4);
+    ASSERT_VALUES(INTERPOLATE(x, .scale = { 2 }, .mode = TREK_INTERPOLATE_LINEAR), 1, 1.25, 1.75, 2.25, 2.75, 3.25, 3.75, 4);
+    ASSERT_VALUES(INTERPOLATE(x, .scale = { 0.7 }, .mode = TREK_INTERPOLATE_LINEAR, .recompute_scale = true), 1.5, 3.5);
+    ASSERT_VALUES(INTERPOLATE(x, .size = { 1 }, .mode = TREK_INTERPOLATE_LINEAR, .align_corners = true), 1);
+}
+
+static void several_dimensions(void **state)
+{
+    (void)state;
+    trek_var *x = VALUES(trek_dims(1, 1, 2, 2), TREK_F64, 1, 2, 3, 4);
+    ASSERT_VALUES(INTERPOLATE(x, .size = { 3, 2 }, .mode = TREK_INTERPOLATE_LINEAR, .align_corners = true), 1, 2, 2, 3, 3, 4);
+    ASSERT_VALUES(INTERPOLATE(x, .size = { 2 }, .mode = TREK_INTERPOLATE_CUBIC), 1, 2, 3, 4);
+    ASSERT_VALUES(INTERPOLATE(trek_transpose(x, 2, 3), .size = { 1, 4 }), 1, 1, 3, 3);
+    trek_var *deep = VALUES(trek_dims(1, 1, 2, 1, 2), TREK_BF16, 1, 2, 3, 4);
+    ASSERT_VALUES(INTERPOLATE(deep, .size = { 1 }, .mode = TREK_INTERPOLATE_LINEAR), 2.5);
+    ASSERT_VALUES(INTERPOLATE(deep, .size = { 1 }, .mode = TREK_INTERPOLATE_AREA), 2.5);
+    assert_int_equal(trek_var_dtype(INTERPOLATE(deep, .size = { 1 }, .mode = TREK_INTERPOLATE_AREA)), TREK_BF16);
+    ASSERT_VALUES(INTERPOLATE(VALUES(trek_dims(1, 1, 2), TREK_I64, 7, -9), .size = { 3 }), 7, 7, -9);
+    trek_var *none = trek_var_from(trek_tensor_zeros(trek_dims(0, 2, 3), TREK_F32, test_device()));
+    trek_var *y = INTERPOLATE(none, .size = { 5 }, .mode = TREK_INTERPOLATE_LINEAR);
+    assert_non_null(y);
+    assert_int_equal(trek_var_size(y, 2), 5);
+    assert_int_equal(trek_var_size(y, 0), 0);
+}
+
+/* Infinity and NaN stay in what lies beside them. */
+static void special_values(void **state)
+{
+    (void)state;
+    trek_var *x = VALUES(trek_dims(1, 1, 5), TREK_F32, 1, INFINITY, 1, 1, 1);
+    ASSERT_VALUES(trek_narrow(INTERPOLATE(x, .size = { 10 }, .mode = TREK_INTERPOLATE_LINEAR), 2, 5, 5), 1, 1, 1, 1, 1);
+    x = VALUES(trek_dims(1, 1, 2), TREK_F16, NAN, 2);
+    ASSERT_VALUES(INTERPOLATE(x, .size = { 4 }), NAN, NAN, 2, 2);
+}
+
+static void bad_input(void **state)
+{
+    (void)state;
+    trek_var *x = VALUES(trek_dims(1, 1, 2), TREK_F32, 1, 2), *whole = VALUES(trek_dims(1, 1, 2), TREK_I32, 1, 2);
+    assert_null(trek_interpolate(x, NULL));
+    expect_error(TREK_ERR_ARGUMENT, "interpolate: needs a size or a scale");
+    assert_null(INTERPOLATE(x, .size = { 2 }, .scale = { 2 }));
+    expect_error(TREK_ERR_ARGUMENT, "interpolate: a size and a scale");
+    assert_null(INTERPOLATE(x, .size = { 2 }, .align_corners = true));
+    expect_error(TREK_ERR_ARGUMENT, "interpolate: corners are aligned");
+    assert_null(INTERPOLATE(x, .size = { 2 }, .mode = TREK_INTERPOLATE_CUBIC));
+    expect_error(TREK_ERR_SHAPE, "interpolate: 4 dimensions are needed");
+    assert_null(INTERPOLATE(whole, .size = { 2 }, .mode = TREK_INTERPOLATE_LINEAR));
+    expect_error(TREK_ERR_DTYPE, "interpolate: i32, which only nearest");
+    assert_null(INTERPOLATE(x, .scale = { 0.4 }));
+    expect_error(TREK_ERR_ARGUMENT, "interpolate: a result without elements");
+    assert_null(INTERPOLATE(x, .size = { -3 }));
+    expect_error(TREK_ERR_ARGUMENT, "interpolate: a result without elements");
+    assert_null(INTERPOLATE(x, .scale = { 1e30 }));
+    expect_error(TREK_ERR_MEMORY, "interpolate: a result of");
+    assert_null(INTERPOLATE(x, .scale = { NAN }));
+    expect_error(TREK_ERR_ARGUMENT, "interpolate: a result without elements");
+    assert_null(INTERPOLATE(x, .size = { 2 }, .mode = (trek_interpolate_mode)9));
+    expect_error(TREK_ERR_ARGUMENT, "interpolate: 9 is no mode");
+    assert_null(INTERPOLATE(trek_select(x, 0, 0), .size = { 2 }));
+    expect_error(TREK_ERR_SHAPE, "interpolate: 3 to 5 dimensions are needed");
+    assert_null(trek_unfold(x, NULL));
+    expect_error(TREK_ERR_ARGUMENT, "unfold: needs a kernel");
+    assert_null(trek_fold(x, 0, 1, &(trek_unfold_opts){ .kernel = { 1 } }));
+    expect_error(TREK_ERR_ARGUMENT, "fold: a result of 0 x 1");
+    assert_null(trek_unfold(x, &(trek_unfold_opts){ .kernel = { 3 } }));
+    expect_error(TREK_ERR_SHAPE, "unfold: kernel [3, 3] does not fit");
+    assert_null(trek_unfold(trek_select(x, 0, 0), &(trek_unfold_opts){ .kernel = { 3 } }));
+    expect_error(TREK_ERR_SHAPE, "unfold: 3 or 4 dimensions are needed");
+}
+
+static void windows(void **state)
+{
+    (void)state;
+    trek_var *x = VALUES(trek_dims(1, 2, 3), TREK_F32, 1, 2, 3, 4, 5, 6);
+    trek_unfold_opts two = { .kernel = { 2 } };
+    trek_var *columns = trek_unfold(x, &two);
+    ASSERT_VALUES(columns, 1, 2, 2, 3, 4, 5, 5, 6);
+    assert_int_equal(trek_var_ndim(columns), 2);
+    ASSERT_VALUES(trek_fold(columns, 2, 3, &two), 1, 4, 3, 4, 10, 6);
+    trek_unfold_opts padded = { .kernel = { 1, 3 }, .padding = { TREK_ZERO, 1 }, .stride = { 1, 2 } };
+    ASSERT_VALUES(trek_unfold(trek_unsqueeze(x, 0), &padded), 0, 2, 0, 5, 1, 3, 4, 6, 2, 0, 5, 0);
+}
+
+static trek_var *layer_once(trek_module *module, trek_var *x)
+{
+    trek_var *y = module ? trek_forward(module, x) : NULL;
+    trek_module_free(&module);
+    return y;
+}
+
+static void layers(void **state)
+{
+    (void)state;
+    trek_var *x = VALUES(trek_dims(1, 2, 2), TREK_F32, 1, 2, 3, 4);
+    trek_unfold_opts two = { .kernel = { 2 } };
+    ASSERT_VALUES(layer_once(trek_nn_upsample(&(trek_interpolate_opts){ .scale = { 2 } }), x), 1, 1, 2, 2, 3, 3, 4, 4);
+    ASSERT_VALUES(layer_once(trek_nn_unfold(&two), trek_unsqueeze(x, 0)), 1, 2, 3, 4);
+    ASSERT_VALUES(layer_once(trek_nn_fold(2, 2, &two), trek_reshape(x, trek_dims(1, 4, 1))), 1, 2, 3, 4);
+    assert_null(trek_nn_upsample(NULL));
+    expect_error(TREK_ERR_ARGUMENT, "upsample: needs a size or a scale");
+    assert_null(trek_nn_upsample(&(trek_interpolate_opts){ .size = { 2 }, .mode = (trek_interpolate_mode)9 }));
+    expect_error(TREK_ERR_ARGUMENT, "upsample: 9 is no mode");
+    assert_null(trek_nn_unfold(NULL));
+    expect_error(TREK_ERR_ARGUMENT, "unfold: needs options");
+    assert_null(trek_nn_fold(0, 1, &two));
+    expect_error(TREK_ERR_ARGUMENT, "fold: height must be at least 1");
+}
+
+/* x [1, 2, 3, 4] through each way, of which arg is the number. */
+static trek_var *way(trek_var *const *inputs, int n, void *arg)
+{
+    (void)n;
+    trek_unfold_opts window = { .kernel = { 2, 3 }, .padding = { 1 }, .stride = { 2, 1 } };
+    trek_var *x = trek_square(inputs[0]);
+    switch (*(int *)arg) {
+    case 0: return INTERPOLATE(x, .size = { 5, 3 }, .mode = TREK_INTERPOLATE_NEAREST_EXACT);
+    case 1: return INTERPOLATE(x, .scale = { 1.7, 0.6 }, .mode = TREK_INTERPOLATE_LINEAR);
+    case 2: return INTERPOLATE(x, .size = { 5, 2 }, .mode = TREK_INTERPOLATE_CUBIC, .align_corners = true);
+    case 3: return INTERPOLATE(x, .size = { 2, 5 }, .mode = TREK_INTERPOLATE_AREA);
+    case 4: return INTERPOLATE(trek_unsqueeze(x, 0), .size = { 1, 4, 3 }, .mode = TREK_INTERPOLATE_LINEAR);
+    case 5: return trek_unfold(x, &window);
+    default: return trek_fold(trek_reshape(x, trek_dims(1, 24, 1)), 2, 2, &(trek_unfold_opts){ .kernel = { 2 } });
+    }
+}
+
+static void gradients(void **state)
+{
+    (void)state;
+    double numbers[24];
+    for (int i = 0; i < 24; i++)
+        numbers[i] = sin(1.0 + i);
+    trek_tensor *t = trek_tensor_from_data(numbers, trek_dims(1, 2, 3, 4), TREK_F64, test_device());
+    trek_var *x = trek_var_new(t, true);
+    trek_tensor_release(t);
+    for (int k = 0; k < 7; k++)
+        if (trek_gradcheck(way, &x, 1, &k, &(trek_gradcheck_opts){ .second = true }) != TREK_OK)
+            fail_msg("way %d: %s", k, trek_error());
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(sizes_and_scales, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(several_dimensions, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(special_values, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(bad_input, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(windows, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(layers, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(gradients, open_scope, close_scope),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Padding, one dimension, pixels and channels, and their layers, against numbers told by hand. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "autograd/backward.h"
+#include "autograd/ops.h"
+#include "nn/layers.h"
+#include "tests/support/support.h"
+
+static trek_scope scope;
+
+static int open_scope(void **state)
+{
+    (void)state;
+    trek_error_clear();
+    scope = trek_scope_begin();
+    return 0;
+}
+
+static int close_scope(void **state)
+{
+    (void)state;
+    trek_error_clear();
+    trek_scope_end(scope);
+    return 0;
+}
+
+#define COUNT(...) (sizeof(double[]){ __VA_ARGS__ } / sizeof(double))
+/* A variable of a shape and dtype with these numbers. */
+#define VALUES(shape, dtype, ...) values(shape, dtype, (const double[]){ __VA_ARGS__ })
+#define LIST(dtype, ...) VALUES(trek_dims((int64_t)COUNT(__VA_ARGS__)), dtype, __VA_ARGS__)
+static trek_var *values(trek_shape shape, trek_dtype dtype, const double *numbers)
+{
+    trek_tensor *wide = trek_tensor_from_data(numbers, shape, TREK_F64, test_device()), *t = trek_tensor_cast(wide, dtype);
+    trek_tensor_release(wide);
+    return trek_var_from(t);
+}
+
+/* Fails unless v has these elements, in row-major order. */
+#define ASSERT_VALUES(v, ...) assert_values(v, COUNT(__VA_ARGS__), (const double[]){ __VA_ARGS__ }, __LINE__)
+static void assert_values(trek_var *v, size_t n, const double *wanted, int line)
+{
+    double have[64];
+    if (!v)
+        fail_msg("line %d: %s", line, trek_error());
+    if ((size_t)trek_var_numel(v) != n || trek_tensor_to_host(trek_var_data(v), TREK_F64, have, n * sizeof *have) != TREK_OK)
+        fail_msg("line %d: %lld elements, not %zu", line, (long long)trek_var_numel(v), n);
+    for (size_t i = 0; i < n; i++)
+        if (!(fabs(have[i] - wanted[i]) <= 1e-6 || (isnan(have[i]) && isnan(wanted[i]))))
+            fail_msg("line %d: element %zu is %g, not %g", line, i, have[i], wanted[i]);
+}
+
+/* Fails unless v is NULL with that error. */
+#define ASSERT_REFUSED(v, status)                      \
+    do {                                               \
+        assert_null(v);                                \
+        assert_int_equal(trek_error_status(), status); \
+        trek_error_clear();                            \
+    } while (0)
+
+static void expect_error(trek_status status, const char *text)
+{
+    if (trek_error_status() != status || !strstr(trek_error(), text))
+        fail_msg("the error is %s, not %s", trek_error(), text);
+    trek_error_clear();
+}
+
+static void padding(void **state)
+{
+    (void)state;
+    trek_var *x = LIST(TREK_F32, 1, 2, 3, 4);
+    ASSERT_VALUES(trek_pad(x, trek_dims(2, 1), TREK_PAD_CONSTANT, 9), 9, 9, 1, 2, 3, 4, 9);
+    ASSERT_VALUES(trek_pad(x, trek_dims(2, 3), TREK_PAD_REFLECT, 9), 3, 2, 1, 2, 3, 4, 3, 2, 1);
+    ASSERT_VALUES(trek_pad(x, trek_dims(2, 1), TREK_PAD_REPLICATE, 9), 1, 1, 1, 2, 3, 4, 4);
+    ASSERT_VALUES(trek_pad(x, trek_dims(1, 4), TREK_PAD_CIRCULAR, 9), 4, 1, 2, 3, 4, 1, 2, 3, 4);
+    ASSERT_VALUES(trek_pad(x, trek_dims(-1, 2), TREK_PAD_CONSTANT, 0), 2, 3, 4, 0, 0);
+    ASSERT_VALUES(trek_pad(x, trek_dims(-3, 3), TREK_PAD_REFLECT, 0), 4, 3, 2, 1);
+    trek_var *square = VALUES(trek_dims(1, 2, 2), TREK_I32, 1, 2, 3, 4);
+    ASSERT_VALUES(trek_pad(square, trek_dims(1, 0, 0, 1), TREK_PAD_CONSTANT, 7), 7, 1, 2, 7, 3, 4, 7, 7, 7);
+    trek_var *copy = trek_pad(x, trek_dims_none(), TREK_PAD_CONSTANT, 0);
+    assert_ptr_not_equal(copy, x);
+    ASSERT_VALUES(copy, 1, 2, 3, 4);
+    assert_null(trek_pad(x, trek_dims(1), TREK_PAD_CONSTANT, 0));
+    expect_error(TREK_ERR_ARGUMENT, "two sizes for each dimension");
+    assert_null(trek_pad(x, trek_dims(4, 0), TREK_PAD_REFLECT, 0));
+    expect_error(TREK_ERR_SHAPE, "4 more beside dimension 0 of size 4; this mode has 3");
+    assert_null(trek_pad(x, trek_dims(0, 5), TREK_PAD_CIRCULAR, 0));
+    expect_error(TREK_ERR_SHAPE, "this mode has 4");
+    assert_null(trek_pad(x, trek_dims(-3, -2), TREK_PAD_CONSTANT, 0));
+    expect_error(TREK_ERR_SHAPE, "taken off");
+    assert_null(trek_pad(x, trek_dims(1, 1, 1, 1), TREK_PAD_CONSTANT, 0));
+    expect_error(TREK_ERR_SHAPE, "sizes for 2 dimensions");
+    assert_null(trek_pad(x, trek_dims(1, 1), (trek_pad_mode)4, 0));
+    expect_error(TREK_ERR_ARGUMENT, "4 is no mode");
+    assert_null(trek_pad(trek_cast(x, TREK_U8), trek_dims(1, 1), TREK_PAD_CONSTANT, -1));
+    expect_error(TREK_ERR_ARGUMENT, "u8 does not hold -1");
+    assert_null(trek_pad(x, trek_dims(INT64_MAX, INT64_MAX), TREK_PAD_CONSTANT, 0));
+    trek_error_clear();
+}
+
+/* Each element gets the gradients of all places that show it. */
+static void padding_gradient(void **state)
+{
+    (void)state;
+    trek_var *x = trek_var_new(trek_var_data(LIST(TREK_F64, 1, 2, 3)), true);
+    trek_var *y = trek_pad(x, trek_dims(2, 1), TREK_PAD_REPLICATE, 0);
+    trek_var *loss = trek_sum(trek_mul(y, LIST(TREK_F64, 1, 2, 4, 8, 16, 32)), trek_dims_none(), false);
+    assert_int_equal(trek_backward(loss), TREK_OK);
+    ASSERT_VALUES(trek_var_grad(x), 7, 8, 48);
+    trek_var_release(x);
+}
+
+static void pixels(void **state)
+{
+    (void)state;
+    trek_var *x = VALUES(trek_dims(4, 1, 2), TREK_F32, 0, 1, 2, 3, 4, 5, 6, 7);
+    trek_var *large = trek_pixel_shuffle(x, 2);
+    ASSERT_VALUES(large, 0, 2, 1, 3, 4, 6, 5, 7);
+    assert_int_equal(trek_var_size(large, 1), 2);
+    ASSERT_VALUES(trek_pixel_unshuffle(large, 2), 0, 1, 2, 3, 4, 5, 6, 7);
+    ASSERT_VALUES(trek_channel_shuffle(trek_unsqueeze(x, 0), 2), 0, 1, 4, 5, 2, 3, 6, 7);
+    assert_null(trek_pixel_shuffle(x, 3));
+    expect_error(TREK_ERR_SHAPE, "no multiples of 9");
+    assert_null(trek_pixel_unshuffle(x, 0));
+    expect_error(TREK_ERR_ARGUMENT, "a factor of 0");
+    assert_null(trek_channel_shuffle(trek_select(x, 0, 0), 2));
+    expect_error(TREK_ERR_SHAPE, "3 dimensions at least");
+}
+
+static void one_dimension(void **state)
+{
+    (void)state;
+    trek_var *x = VALUES(trek_dims(1, 1, 5), TREK_F32, 1, 2, 3, 4, 5), *w = VALUES(trek_dims(1, 1, 2), TREK_F32, 1, 10);
+    ASSERT_VALUES(trek_conv1d(x, w, NULL, NULL), 21, 32, 43, 54);
+    ASSERT_VALUES(trek_conv1d(x, w, LIST(TREK_F32, 0.5), &(trek_conv_opts){ .stride = { 2 }, .padding = { 1 } }), 10.5, 32.5,
+                  54.5);
+    ASSERT_VALUES(trek_conv_transpose1d(trek_narrow(x, 2, 0, 2), w, NULL, &(trek_conv_transpose_opts){ .stride = { 3 } }), 1, 10,
+                  0,
+                  2, 20);
+    ASSERT_VALUES(trek_conv_transpose1d(trek_narrow(x, 2, 0, 2), w, NULL,
+                                        &(trek_conv_transpose_opts){ .stride = { 3 }, .output_size = { 7 } }),
+                  1, 10, 0, 2, 20, 0, 0);
+    trek_pool_opts pool = { .kernel = { 2 }, .ceil_mode = true };
+    ASSERT_VALUES(trek_max_pool1d(x, &pool), 2, 4, 5);
+    ASSERT_VALUES(trek_avg_pool1d(x, &(trek_pool_opts){ .kernel = { 3 }, .stride = { 2 } }), 2, 4);
+    ASSERT_VALUES(trek_adaptive_avg_pool1d(x, 2), 2, 4);
+    assert_null(trek_conv1d(trek_select(x, 0, 0), w, NULL, NULL));
+    expect_error(TREK_ERR_SHAPE, "conv1d: x must have 3 dimensions");
+    assert_null(trek_max_pool1d(x, NULL));
+    expect_error(TREK_ERR_ARGUMENT, "max_pool1d: needs a kernel");
+}
+
+static trek_var *run_once(trek_module *module, trek_var *x)
+{
+    trek_var *y = module ? trek_forward(module, x) : NULL;
+    trek_module_free(&module);
+    return y;
+}
+
+static void layers(void **state)
+{
+    (void)state;
+    trek_var *x = VALUES(trek_dims(1, 1, 4), TREK_F32, 1, 2, 3, 4);
+    ASSERT_VALUES(run_once(trek_nn_pad(trek_dims(1, 1), TREK_PAD_REFLECT, 0), x), 2, 1, 2, 3, 4, 3);
+    ASSERT_VALUES(run_once(trek_nn_max_pool1d(2), x), 2, 4);
+    ASSERT_VALUES(run_once(trek_nn_avg_pool1d(2), x), 1.5, 3.5);
+    trek_pool_opts ones = { .kernel = { 2 }, .stride = { 1 } };
+    ASSERT_VALUES(run_once(trek_nn_max_pool1d_with(&ones), x), 2, 3, 4);
+    ASSERT_VALUES(run_once(trek_nn_avg_pool1d_with(&ones), x), 1.5, 2.5, 3.5);
+    ASSERT_VALUES(run_once(trek_nn_adaptive_avg_pool1d(1), x), 2.5);
+    trek_var *image = trek_reshape(x, trek_dims(4, 1, 1));
+    ASSERT_VALUES(run_once(trek_nn_pixel_shuffle(2), image), 1, 2, 3, 4);
+    ASSERT_VALUES(run_once(trek_nn_pixel_unshuffle(2), trek_reshape(x, trek_dims(1, 2, 2))), 1, 2, 3, 4);
+    ASSERT_VALUES(run_once(trek_nn_channel_shuffle(2), trek_reshape(x, trek_dims(1, 4, 1))), 1, 3, 2, 4);
+    trek_module *conv = trek_nn_conv1d_with(&(trek_conv1d_opts){ .in = 1, .out = 1, .kernel = 3, .padding = 1, .no_bias = true,
+                                                                 .device = test_device(), .padding_mode = TREK_PAD_CIRCULAR });
+    trek_no_grad_begin();
+    assert_non_null(trek_fill_(trek_module_find(conv, "weight"), 1));
+    trek_no_grad_end();
+    ASSERT_VALUES(run_once(conv, x), 7, 6, 9, 8);
+    conv = trek_nn_conv_transpose1d(2, 6, 3, test_device());
+    assert_int_equal(trek_module_param_count(conv), 2 * 6 * 3 + 6);
+    trek_module_free(&conv);
+    assert_null(trek_nn_conv1d(0, 1, 1, test_device()));
+    expect_error(TREK_ERR_ARGUMENT, "conv1d: in must be at least 1");
+    assert_null(trek_nn_conv_transpose1d_with(&(trek_conv_transpose1d_opts){ .in = 1, .out = 1, .kernel = 1,
+                                                                             .output_padding = 1 }));
+    expect_error(TREK_ERR_ARGUMENT, "output padding must not be negative, and smaller than stride (1)");
+    assert_null(trek_nn_conv2d_with(&(trek_conv2d_opts){ .in = 1, .out = 1, .kernel = { 1 }, .padding_mode = (trek_pad_mode)7 }));
+    expect_error(TREK_ERR_ARGUMENT, "7 is no mode of padding");
+    assert_null(trek_nn_pad(trek_dims(1), TREK_PAD_CONSTANT, 0));
+    expect_error(TREK_ERR_ARGUMENT, "two sizes for each");
+    assert_null(trek_nn_pixel_shuffle(0));
+    expect_error(TREK_ERR_ARGUMENT, "factor must be at least 1");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(padding, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(padding_gradient, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(pixels, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(one_dimension, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(layers, open_scope, close_scope),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

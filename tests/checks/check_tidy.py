@@ -39,10 +39,10 @@ def look_at(place):
 
 
 def is_foreign(option):
-    return subprocess.run(["clang", "-fsyntax-only", "-x", "c", "/dev/null", option], capture_output=True).returncode != 0
+    return subprocess.run(["clang", "-Werror", "-fsyntax-only", "-x", "c", "/dev/null", option], capture_output=True).returncode != 0
 
 
-# What gcc alone knows ends clang.
+# What gcc alone knows ends clang; what clang knows and ignores is a warning, which -Werror makes an error.
 commands = json.loads((build / "compile_commands.json").read_text())
 options = {word for entry in commands for word in entry["command"].split(" ") if word.startswith("-f")}
 foreign = set(filter(is_foreign, options))

@@ -125,16 +125,16 @@ trek_var *trek_index_fill(trek_var *x, trek_var *index, double value, int dim)
                               trek_dtype_name(trek_var_dtype(index)));
     if (trek_var_ndim(index) > 1)
         return trek_fail_null(TREK_ERR_SHAPE, "index_fill: an index of 1 dimension is needed, not %d", trek_var_ndim(index));
-    trek_shape one = { .ndim = ndim }, shape = trek_var_shape(x);
+    /* a mask of that dimension alone */
+    int64_t size = ndim > 0 ? trek_var_size(x, at) : 1;
+    trek_shape places = { .ndim = ndim };
     for (int d = 0; d < ndim; d++)
-        one.sizes[d] = d == at ? trek_var_numel(index) : 1;
-    if (ndim > 0)
-        shape.sizes[at] = trek_var_numel(index);
-    if (ndim == 0 && trek_var_numel(index) != 1) /* none, or the one place several times */
-        return trek_var_numel(index) == 0 ? trek_clone(x) : trek_index_fill(x, trek_narrow(index, 0, 0, 1), value, dim);
-    trek_var *wide = trek_cast(index, TREK_I64), *from_end = trek_add_scalar(wide, (double)(ndim > 0 ? trek_var_size(x, at) : 1));
-    trek_var *whole = trek_expand(trek_reshape(trek_where(trek_lt_scalar(wide, 0), from_end, wide), one), shape);
-    return whole ? trek_scatter_value(x, whole, value, at) : NULL;
+        places.sizes[d] = d == at ? size : 1;
+    trek_var *wide = trek_reshape(trek_cast(index, TREK_I64), trek_dims(-1)), *from_end = trek_add_scalar(wide, (double)size);
+    trek_tensor *none = trek_tensor_zeros(trek_dims(size), TREK_BOOL, trek_var_device(x));
+    trek_var *mask = trek_scatter_value(none ? trek_var_from(none) : NULL, trek_where(trek_lt_scalar(wide, 0), from_end, wide), 1,
+                                        0);
+    return mask ? trek_masked_fill(x, trek_reshape(mask, places), value) : NULL;
 }
 
 /* Indices of one dimension: negative ones from its end, all checked, as i64. */

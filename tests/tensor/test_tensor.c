@@ -484,6 +484,63 @@ static void copies_between_layouts(void **state)
     }
 }
 
+/* Inputs that repeat themselves along some dimensions, in any order: the bits of their contiguous copies' results. */
+static void same_as_whole(trek_tensor *x, trek_tensor *y)
+{
+    trek_tensor *xs = trek_tensor_contiguous(x), *ys = trek_tensor_contiguous(y);
+    trek_tensor *got[] = { trek_tensor_neg(x), trek_tensor_add(x, y), trek_tensor_mul(x, x), trek_tensor_lt(x, y),
+                           trek_tensor_cast(x, TREK_F64) };
+    trek_tensor *want[] = { trek_tensor_neg(xs), trek_tensor_add(xs, ys), trek_tensor_mul(xs, xs), trek_tensor_lt(xs, ys),
+                            trek_tensor_cast(xs, TREK_F64) };
+    for (int k = 0; k < 5; k++) {
+        trek_tensor *whole = trek_tensor_contiguous(got[k]);
+        assert_non_null(whole);
+        assert_int_equal(whole->numel, want[k]->numel);
+        assert_memory_equal(whole->data, want[k]->data, (size_t)whole->numel * trek_dtype_size(whole->dtype));
+        trek_tensor_release(whole);
+        trek_tensor_release(got[k]);
+        trek_tensor_release(want[k]);
+    }
+    trek_tensor_release(xs);
+    trek_tensor_release(ys);
+}
+
+static void repeated_inputs(void **state)
+{
+    (void)state;
+    static const int64_t sizes[][3] = { { 17, 40, 61 }, { 130, 9, 7 }, { 3, 2, 1500 } };
+    static const trek_dtype kinds[] = { TREK_F32, TREK_BF16, TREK_F64, TREK_F16 };
+    trek_seed(5);
+    for (int k = 0; k < 3; k++) {
+        for (int mask = 0; mask < 8 * 8 * 3; mask++) { /* which dimensions of x and y repeat, and which two are exchanged */
+            trek_tensor *t[2];
+            for (int of = 0; of < 2; of++) {
+                int64_t base[3];
+                for (int d = 0; d < 3; d++)
+                    base[d] = mask >> (3 * of + d) & 1 ? 1 : sizes[k][d];
+                trek_tensor *few = trek_tensor_randn(trek_shape_make(3, base), kinds[mask % 4], trek_cpu(0));
+                trek_tensor *many = trek_tensor_expand(few, trek_shape_make(3, sizes[k]));
+                t[of] = trek_tensor_transpose(many, 0, mask / 64);
+                trek_tensor_release(many);
+                trek_tensor_release(few);
+            }
+            same_as_whole(t[0], t[1]);
+            trek_tensor_release(t[0]);
+            trek_tensor_release(t[1]);
+        }
+    }
+    trek_tensor *x = trek_tensor_zeros(trek_shape_make(2, (const int64_t[]){ 90, 200 }), TREK_BF16, trek_cpu(0)),
+        *columns = trek_tensor_narrow(x, 1, 3, 100);
+    trek_tensor_release(trek_tensor_fill(columns, 1.5));
+    double *values = test_read(x);
+    for (int k = 0; k < 90 * 200; k++)
+        assert_float_equal(values[k], (k % 200 >= 3 && k % 200 < 103 ? 1.5 : 0), 0);
+    free(values);
+    trek_tensor_release(columns);
+    trek_tensor_release(x);
+    expect(TREK_OK);
+}
+
 int main(void)
 {
     setlocale(LC_ALL, "de_DE.UTF-8"); /* numbers must not care, where it is there */
@@ -498,6 +555,7 @@ int main(void)
         cmocka_unit_test(views_of_strided),
         cmocka_unit_test(strides),
         cmocka_unit_test(layouts_of_results),
+        cmocka_unit_test(repeated_inputs),
         cmocka_unit_test(text),
         cmocka_unit_test(tf32),
         cmocka_unit_test(dlpack),

@@ -5,6 +5,7 @@
 #define OPERANDS (TREK_MAP_INPUTS + 1) /* the output first */
 #define BLOCK 512                      /* elements that pass through a buffer at once */
 #define SHORT_ROW 32                   /* shorter innermost dimensions are gathered into blocks */
+#define REPEATED 4096                  /* results from which on what repeats itself is computed once */
 
 /* The common index space, its dimensions merged as far as the strides allow. */
 typedef struct walk {
@@ -177,6 +178,20 @@ static void merge_dims(walk *w, bool sort)
     w->ndim = last + 1;
 }
 
+/* How rows and blocks are walked, once sizes and strides are known. */
+static void settle(walk *w, bool sort)
+{
+    merge_dims(w, sort);
+    w->by_rows = w->ndim == 1 || w->sizes[w->ndim - 1] >= SHORT_ROW;
+    for (int k = 0; k < w->operands; k++) {
+        bool flat = true, same = true; /* flat: end to end through all dimensions, not only along a row */
+        for (int d = w->ndim - 2; d >= 0; d--)
+            flat = flat && w->strides[k][d] == w->strides[k][d + 1] * w->sizes[d + 1], same = same && w->strides[k][d] == 0;
+        w->direct[k] = w->strides[k][w->ndim - 1] == (int)w->lanes[k] && (w->by_rows || flat);
+        w->repeats[k] = same && !w->by_rows;
+    }
+}
+
 static void begin_walk(walk *w, const trek_op_call *call, const trek_map *map)
 {
     const trek_tensor *out = call->outputs[0];
@@ -194,15 +209,7 @@ static void begin_walk(walk *w, const trek_op_call *call, const trek_map *map)
         for (int d = 0; d < out->ndim; d++)
             w->strides[k][d] = d < lead || t->sizes[d - lead] == 1 ? 0 : t->strides[d - lead] * bytes;
     }
-    merge_dims(w, !out->contiguous);
-    w->by_rows = w->ndim == 1 || w->sizes[w->ndim - 1] >= SHORT_ROW;
-    for (int k = 0; k < w->operands; k++) {
-        bool flat = true, same = true; /* flat: end to end through all dimensions, not only along a row */
-        for (int d = w->ndim - 2; d >= 0; d--)
-            flat = flat && w->strides[k][d] == w->strides[k][d + 1] * w->sizes[d + 1], same = same && w->strides[k][d] == 0;
-        w->direct[k] = w->strides[k][w->ndim - 1] == (int)w->lanes[k] && (w->by_rows || flat);
-        w->repeats[k] = same && !w->by_rows;
-    }
+    settle(w, !out->contiguous);
 }
 
 /* Where an operand's element at these coordinates lies. */
@@ -399,6 +406,58 @@ static bool map_repeated(const trek_op_call *call, const trek_map *map)
     return true;
 }
 
+#define BITS(width)                                                                                    \
+    static void bits_##width(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)    \
+    {                                                                                                  \
+        (void)attrs;                                                                                   \
+        memcpy(to, from[0], (size_t)n * width);                                                        \
+    }
+BITS(1) BITS(2) BITS(4) BITS(8)
+
+/* The dimensions along which all inputs repeat themselves become 1; how many elements are left. */
+static int64_t without_repeats(const walk *w, walk *once)
+{
+    int64_t numel = 1;
+    *once = *w;
+    for (int d = 0; d < w->ndim; d++) {
+        bool repeats = true;
+        for (int k = 1; k < w->operands; k++)
+            repeats = repeats && w->strides[k][d] == 0;
+        once->sizes[d] = repeats ? 1 : w->sizes[d];
+        numel *= once->sizes[d];
+    }
+    return numel;
+}
+
+/* Where all inputs repeat themselves: what differs, `left` elements as `once` walks them, is computed into memory of its own, and
+ * copied from there. */
+static trek_status map_expanded(const walk *w, walk *once, int64_t numel, int64_t left)
+{
+    static const trek_row_fn rows[] = { [1] = bits_1, [2] = bits_2, [4] = bits_4, [8] = bits_8 };
+    int bytes = trek_lane_bytes(w->map->out);
+    const trek_map copy = { rows[bytes], TREK_GRAIN_CHEAP, 1, (trek_lane)bytes, { (trek_lane)bytes }, true };
+    walk copies = *w;
+    _Alignas(64) char few[BLOCK];
+    char *results = left * bytes <= BLOCK ? few : trek_block_alloc((size_t)left * (size_t)bytes);
+    if (!results)
+        return TREK_ERR_MEMORY;
+    int64_t stride = bytes;
+    for (int d = w->ndim - 1; d >= 0; d--) {
+        once->strides[0][d] = stride;
+        copies.strides[1][d] = once->sizes[d] == w->sizes[d] ? stride : 0;
+        stride *= once->sizes[d];
+    }
+    once->data[0] = copies.data[1] = results;
+    settle(once, true);
+    trek_parallel(left, w->map->grain, walk_part, once);
+    copies.map = &copy, copies.operands = 2, copies.lanes[0] = copies.lanes[1] = (trek_lane)bytes;
+    settle(&copies, false);
+    trek_parallel(numel, TREK_GRAIN_CHEAP, walk_part, &copies);
+    if (results != few)
+        trek_block_free(results);
+    return TREK_OK;
+}
+
 trek_status TREK_ISA_NAME(trek_map_any)(const trek_op_call *call, const trek_map *map)
 {
     int64_t numel = call->outputs[0]->numel;
@@ -406,6 +465,10 @@ trek_status TREK_ISA_NAME(trek_map_any)(const trek_op_call *call, const trek_map
         return TREK_OK;
     walk w;
     begin_walk(&w, call, map);
+    walk once;
+    int64_t left = numel < REPEATED || map->moves ? numel : without_repeats(&w, &once);
+    if (left <= numel / 4)
+        return map_expanded(&w, &once, numel, left);
     trek_parallel(numel, map->grain, walk_part, &w);
     return TREK_OK;
 }

@@ -33,20 +33,37 @@ FIND(i64, int64_t, int64_t, PLAIN)
 FIND(i32, int32_t, int32_t, PLAIN)
 FIND(u8, uint8_t, uint8_t, PLAIN)
 
+/* Where row number `row` of values begins: in x, in the result, and its line, in elements. */
+typedef struct search_row {
+    int64_t x, out, line;
+} search_row;
+static search_row row_of(const search *s, int64_t row)
+{
+    search_row at = { 0 };
+    for (int d = s->x->ndim - 2; d >= 0; d--) {
+        int64_t place = row % s->x->sizes[d];
+        row /= s->x->sizes[d];
+        at.x += place * s->x->strides[d];
+        at.out += place * s->out->strides[d];
+        at.line += s->lines->ndim > 1 ? place * s->lines->strides[d] : 0;
+    }
+    return at;
+}
+
 static void search_part(void *arg, int64_t begin, int64_t end)
 {
     const search *s = arg;
-    int width = trek_item_size[s->x->dtype];
-    for (int64_t place = begin; place < end; place++) {
-        int64_t rest = place, x = 0, out = 0, line = 0;
-        for (int d = s->x->ndim - 1; d >= 0; d--) {
-            int64_t at = rest % s->x->sizes[d];
-            rest /= s->x->sizes[d];
-            x += at * s->x->strides[d];
-            out += at * s->out->strides[d];
-            line += s->lines->ndim > 1 && d < s->x->ndim - 1 ? at * s->lines->strides[d] : 0;
-        }
-        ((int64_t *)s->out->data)[out] = s->find(s->lines->data + line * width, s->step, s->n, s->x->data + x * width, s->right);
+    const int width = trek_item_size[s->x->dtype], last = s->x->ndim - 1;
+    const int64_t inner = last < 0 ? 1 : s->x->sizes[last], x_step = last < 0 ? 0 : s->x->strides[last];
+    const int64_t out_step = last < 0 ? 0 : s->out->strides[last];
+    for (int64_t place = begin, stop; place < end; place = stop) {
+        int64_t row = place / inner;
+        search_row at = row_of(s, row);
+        const char *line = s->lines->data + at.line * width;
+        stop = (row + 1) * inner < end ? (row + 1) * inner : end;
+        for (int64_t k = place - row * inner; k < stop - row * inner; k++)
+            ((int64_t *)s->out->data)[at.out + k * out_step] =
+                s->find(line, s->step, s->n, s->x->data + (at.x + k * x_step) * width, s->right);
     }
 }
 

@@ -34,24 +34,37 @@ static const product products[] = {
     { 300, 1000, 1, true, false, TREK_F32 },    { 4100, 2080, 1, true, false, TREK_F32 },
     { 2099, 2081, 1, false, true, TREK_F64 },   { 1, 773, 525, false, false, TREK_F32 },
     { 31, 33, 64, false, false, TREK_F32 },     { 40, 100, 130, true, true, TREK_F64 },
+    /* integers: whole panels of columns and rests, more depth than one */
+    { 37, 101, 150, false, true, TREK_I64 },    { 70, 64, 65, false, false, TREK_I64 },
+    { 6, 161, 64, true, false, TREK_I32 },      { 1, 40, 200, false, false, TREK_I32 },
+    { 41, 33, 1, true, true, TREK_U8 },         { 50, 96, 129, false, false, TREK_U8 },
 };
 
 static trek_tensor *operand(int64_t rows, int64_t cols, trek_dtype dtype)
 {
-    trek_tensor *t = trek_tensor_randn(trek_dims(rows, cols), dtype, trek_cpu(0));
+    trek_tensor *t = trek_dtype_is_float(dtype) ? trek_tensor_randn(trek_dims(rows, cols), dtype, trek_cpu(0))
+        : trek_tensor_randint(dtype == TREK_U8 ? 0 : -1000, dtype == TREK_U8 ? 256 : 1000, trek_dims(rows, cols), dtype,
+                              trek_cpu(0));
     assert_non_null(t);
     return t;
 }
 
 static double value(const trek_tensor *t, int64_t i)
 {
-    return t->dtype == TREK_F64 ? ((const double *)(const void *)t->data)[i] : (double)((const float *)(const void *)t->data)[i];
+    const void *data = t->data;
+    switch (t->dtype) {
+    case TREK_F64: return ((const double *)data)[i];
+    case TREK_F32: return (double)((const float *)data)[i];
+    case TREK_I64: return (double)((const int64_t *)data)[i];
+    case TREK_I32: return (double)((const int32_t *)data)[i];
+    default: return (double)((const uint8_t *)data)[i];
+    }
 }
 
-/* Some elements of C, each against its sum in f64. */
+/* Some elements of C, each against its sum in f64; those of bytes wrap around. */
 static void check_some(const product *p, const trek_tensor *a, const trek_tensor *b, const trek_tensor *c)
 {
-    double epsilon = p->dtype == TREK_F64 ? 0x1p-52 : 0x1p-23;
+    double epsilon = p->dtype == TREK_F64 ? 0x1p-52 : p->dtype == TREK_F32 ? 0x1p-23 : 0;
     for (int64_t place = 0; place < p->m * p->n; place += place < p->n ? 1 : 9973) { /* the whole first row */
         int64_t i = place / p->n, j = place % p->n;
         double sum = 0, scale = 0;
@@ -62,6 +75,7 @@ static void check_some(const product *p, const trek_tensor *a, const trek_tensor
             sum += term;
             scale += fabs(term);
         }
+        sum = p->dtype == TREK_U8 ? fmod(sum, 256) : sum;
         assert_true(fabs(value(c, place) - sum) <= 16 * epsilon * scale);
     }
 }

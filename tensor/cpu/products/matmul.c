@@ -211,37 +211,71 @@ static trek_status matmul_float(const trek_op_call *call)
     return batch.failed ? trek_op_fail(call, TREK_ERR_MEMORY, "no memory for packing") : TREK_OK;
 }
 
-/* Integers: rows of all products, each sum in the dtype itself (wrapping). */
-#define TREK_MATMUL_INTEGER(NAME, name, type)                                                                       \
-    static void matmul_rows_##name(void *arg, int64_t begin, int64_t end)                                           \
-    {                                                                                                               \
-        const matmul_batch *batch = arg;                                                                            \
-        const trek_gemm *g = &batch->gemm;                                                                          \
-        for (int64_t row = begin; row < end; row++) {                                                               \
-            int64_t i = row % g->m, x = i * g->a_row, y = 0, c = i * g->c_row, rest = row / g->m;                   \
-            for (int d = batch->ndim - 1; d >= 0; d--) {                                                            \
-                int64_t index = rest % batch->sizes[d];                                                             \
-                rest /= batch->sizes[d];                                                                            \
-                x += index * batch->x_strides[d];                                                                   \
-                y += index * batch->y_strides[d];                                                                   \
-                c += index * batch->c_strides[d];                                                                   \
-            }                                                                                                       \
-            const type *a = at(batch->x, x), *b = at(batch->y, y);                                                  \
-            type *to = at(batch->c, c);                                                                             \
-            for (int64_t j = 0; j < g->n && !g->accumulate; j++)                                                    \
-                to[j * g->c_col] = 0;                                                                               \
-            for (int64_t p = 0; p < g->k; p++)                                                                      \
-                for (int64_t j = 0; j < g->n; j++)                                                                  \
-                    to[j * g->c_col] = (type)(to[j * g->c_col] + a[p * g->a_col] * b[p * g->b_row + j * g->b_col]);  \
-        }                                                                                                           \
-    }                                                                                                               \
-    static trek_status matmul_##name(const trek_op_call *call)                                                      \
-    {                                                                                                               \
-        matmul_batch batch = { .failed = false };                                                                   \
-        matmul_setup(call, &batch);                                                                                 \
-        int64_t work = batch.gemm.n * batch.gemm.k;                                                                 \
-        trek_parallel(batch.count * batch.gemm.m, 1 + 65536 / (work + 1), matmul_rows_##name, &batch);              \
-        return TREK_OK;                                                                                             \
+/* Integers: rows of all products, each sum in the dtype itself (wrapping). PANEL columns are summed in registers at a time, of
+ * B as it lies where they lie side by side, else gathered, DEPTH rows of it. */
+enum { PANEL = 32, DEPTH = 64, TOGETHER = 4 };
+#define TREK_MATMUL_INTEGER(NAME, name, type)                                                                                    \
+    static inline __attribute__((always_inline)) void matmul_sums_##name(                                                        \
+        const trek_gemm *g, int rows, const type *x, const type *panel, int64_t next, type *to, int64_t n, int64_t k, bool add)  \
+    {                                                                                                                            \
+        type sums[TOGETHER][PANEL] = { { 0 } };                                                                                  \
+        for (int r = 0; r < rows; r++)                                                                                           \
+            for (int64_t j = 0; add && j < n; j++)                                                                               \
+                sums[r][j] = to[r * g->c_row + j * g->c_col];                                                                    \
+        for (int64_t p = 0; p < k; p++)                                                                                          \
+            for (int r = 0; r < rows; r++)                                                                                       \
+                for (int64_t j = 0; j < PANEL; j++)                                                                              \
+                    sums[r][j] = (type)(sums[r][j] + x[r * g->a_row + p * g->a_col] * panel[p * next + j]);                      \
+        for (int r = 0; r < rows; r++)                                                                                           \
+            for (int64_t j = 0; j < n; j++)                                                                                      \
+                to[r * g->c_row + j * g->c_col] = sums[r][j];                                                                    \
+    }                                                                                                                            \
+    static void matmul_panel_##name(const trek_gemm *g, int64_t rows, const type *a, const type *b, type *c, int64_t n,          \
+                                    int64_t k, bool add)                                                                         \
+    {                                                                                                                            \
+        type gathered[DEPTH * PANEL];                                                                                            \
+        bool direct = g->b_col == 1 && n == PANEL;                                                                               \
+        for (int64_t p = 0; !direct && p < k; p++)                                                                               \
+            for (int64_t j = 0; j < PANEL; j++)                                                                                  \
+                gathered[p * PANEL + j] = j < n ? b[p * g->b_row + j * g->b_col] : 0;                                            \
+        const type *panel = direct ? b : gathered;                                                                               \
+        const int64_t next = direct ? g->b_row : PANEL;                                                                          \
+        int64_t row = 0;                                                                                                         \
+        for (; row + TOGETHER <= rows; row += TOGETHER)                                                                          \
+            matmul_sums_##name(g, TOGETHER, a + row * g->a_row, panel, next, c + row * g->c_row, n, k, add);                     \
+        for (; row < rows; row++)                                                                                                \
+            matmul_sums_##name(g, 1, a + row * g->a_row, panel, next, c + row * g->c_row, n, k, add);                            \
+    }                                                                                                                            \
+    static void matmul_rows_##name(void *arg, int64_t begin, int64_t end)                                                        \
+    {                                                                                                                            \
+        const matmul_batch *batch = arg;                                                                                         \
+        const trek_gemm *g = &batch->gemm;                                                                                       \
+        for (int64_t rows; begin < end; begin += rows) {                                                                         \
+            int64_t i = begin % g->m, x = i * g->a_row, y = 0, c = i * g->c_row, rest = begin / g->m;                            \
+            rows = g->m - i < end - begin ? g->m - i : end - begin;                                                              \
+            for (int d = batch->ndim - 1; d >= 0; d--) {                                                                         \
+                int64_t index = rest % batch->sizes[d];                                                                          \
+                rest /= batch->sizes[d];                                                                                         \
+                x += index * batch->x_strides[d];                                                                                \
+                y += index * batch->y_strides[d];                                                                                \
+                c += index * batch->c_strides[d];                                                                                \
+            }                                                                                                                    \
+            const type *a = at(batch->x, x), *b = at(batch->y, y);                                                               \
+            type *to = at(batch->c, c);                                                                                          \
+            for (int64_t j = 0; j < g->n; j += PANEL)                                                                            \
+                for (int64_t p = 0; p == 0 || p < g->k; p += DEPTH)                                                              \
+                    matmul_panel_##name(g, rows, a + p * g->a_col, b + p * g->b_row + j * g->b_col, to + j * g->c_col,           \
+                                        g->n - j < PANEL ? g->n - j : PANEL, g->k - p < DEPTH ? g->k - p : DEPTH,                \
+                                        p > 0 || g->accumulate);                                                                 \
+        }                                                                                                                        \
+    }                                                                                                                            \
+    static trek_status matmul_##name(const trek_op_call *call)                                                                   \
+    {                                                                                                                            \
+        matmul_batch batch = { .failed = false };                                                                                \
+        matmul_setup(call, &batch);                                                                                              \
+        int64_t work = batch.gemm.n * batch.gemm.k;                                                                              \
+        trek_parallel(batch.count *batch.gemm.m, 1 + 65536 / (work + 1), matmul_rows_##name, &batch);                            \
+        return TREK_OK;                                                                                                          \
     }
 TREK_MATMUL_INTEGER(I64, i64, int64_t)
 TREK_MATMUL_INTEGER(I32, i32, int32_t)

@@ -126,10 +126,14 @@ trek_var *trek_index_fill(trek_var *x, trek_var *index, double value, int dim)
     if (trek_var_ndim(index) > 1)
         return trek_fail_null(TREK_ERR_SHAPE, "index_fill: an index of 1 dimension is needed, not %d", trek_var_ndim(index));
     /* a mask of that dimension alone */
-    int64_t size = ndim > 0 ? trek_var_size(x, at) : 1;
+    int64_t size = ndim > 0 ? trek_var_size(x, at) : 1, others = 1;
     trek_shape places = { .ndim = ndim };
-    for (int d = 0; d < ndim; d++)
+    for (int d = 0; d < ndim; d++) {
         places.sizes[d] = d == at ? size : 1;
+        others *= d == at ? 1 : trek_var_size(x, d);
+    }
+    if (others == 0) /* indices are not looked at, as in PyTorch */
+        return trek_clone(x);
     trek_var *wide = trek_reshape(trek_cast(index, TREK_I64), trek_dims(-1)), *from_end = trek_add_scalar(wide, (double)size);
     trek_tensor *none = trek_tensor_zeros(trek_dims(size), TREK_BOOL, trek_var_device(x));
     trek_var *mask = trek_scatter_value(none ? trek_var_from(none) : NULL, trek_where(trek_lt_scalar(wide, 0), from_end, wide), 1,

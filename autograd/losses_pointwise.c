@@ -89,7 +89,15 @@ trek_var *trek_huber_loss(trek_var *x, trek_var *target, double delta, const tre
     if (!(delta > 0))
         return trek_fail_null(TREK_ERR_ARGUMENT, "huber_loss: delta is %g; it must be above 0", delta);
     trek_var *losses = pointwise("huber_loss", x, target, TREK_LOSS_ANY_BESIDE, TREK_LOSS_SMOOTH, delta, &dtype);
-    return losses ? finish("huber_loss", delta == 1 ? losses : trek_mul_scalar(losses, delta), &opts, dtype) : NULL;
+    if (!losses || delta == 1 || opts.reduction == TREK_REDUCTION_NONE)
+        return losses ? finish("huber_loss", delta == 1 ? losses : trek_mul_scalar(losses, delta), &opts, dtype) : NULL;
+    if (!trek_loss_reduction_known("huber_loss", opts.reduction))
+        return NULL;
+    /* the sum is scaled, not what is summed */
+    trek_var *weighted = trek_loss_weighted("huber_loss", losses, opts.weight);
+    trek_var *total = weighted ? trek_mul_scalar(trek_sum(weighted, trek_dims_none(), false), delta) : NULL;
+    return opts.reduction == TREK_REDUCTION_SUM ? trek_loss_rounded(total, dtype)
+        : trek_loss_mean_rows(total, (double)trek_var_numel(losses), dtype);
 }
 
 trek_var *trek_bce(trek_var *probabilities, trek_var *target, const trek_loss_opts *given)

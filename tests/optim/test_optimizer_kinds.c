@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -97,9 +98,24 @@ static void six_steps_and_state_in_mid_run(void **state)
         { trek_lion((trek_lion_opts){ .lr = 0.1, .weight_decay = 0.1 }),
           { 0.75034144341099995, -2.0819407948120001, 0.27566077071049988, 2.4333017422129992, -0.43435053336024998,
             1.2171409201114998 } },
+        { trek_rprop((trek_rprop_opts){ .lr = 0.1, .step_min = 0.02, .step_max = 0.11 }),
+          { 0.669, -2.005, 0.26, 2.669, -0.255, 1.26 } },
     };
     for (size_t k = 0; k < sizeof all / sizeof *all; k++)
         check(&all[k]);
+}
+
+static void rprop_refuses_steps_that_cannot_be(void **state)
+{
+    (void)state;
+    const trek_rprop_opts bad[] = { { .eta_minus = 1 }, { .eta_plus = 0.5 }, { .step_min = 2, .step_max = 1 } };
+    static const char *const named[] = { "eta_minus", "eta_plus", "step_min" };
+    for (int k = 0; k < 3; k++) {
+        trek_optimizer_spec spec = trek_rprop(bad[k]);
+        assert_int_equal(trek_optimizer_spec_check(&spec), TREK_ERR_ARGUMENT);
+        assert_non_null(strstr(trek_error(), named[k]));
+        trek_error_clear();
+    }
 }
 
 /* --- L-BFGS: torch.optim.LBFGS, max_iter 6, history 4 ---------------------------------------------------- */
@@ -152,6 +168,7 @@ static void lbfgs_goes_pytorchs_way(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(six_steps_and_state_in_mid_run),
+                                        cmocka_unit_test(rprop_refuses_steps_that_cannot_be),
                                         cmocka_unit_test(lbfgs_goes_pytorchs_way) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -99,7 +99,8 @@ typedef struct trek_rprop_opts {
     bool maximize;
 } trek_rprop_opts;
 
-/* Those that look at whole parameters. Parameters must be on CPUs (UNSUPPORTED). */
+/* Those that look at whole parameters. On a GPU, LAMB and LARS take three passes over all parameters, Adafactor and Muon a
+ * dozen small kernels for each parameter (Muon's products are cuBLASLt's): capture the step (graph/capture.h). */
 
 typedef struct trek_lamb_opts {
     double lr;             /* default 1e-3; TREK_ZERO for 0 */

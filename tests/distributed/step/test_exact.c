@@ -21,6 +21,8 @@
 #include "distributed/trainer.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
+#include "optim/averaged.h"
+#include "optim/sam.h"
 #include "tests/support/support.h"
 
 enum { IN = 6, HIDDEN = 12, CLASSES = 4, STEPS = 20, MAX_PARAMS = 16, MAX_ELEMENTS = 1024 };
@@ -490,6 +492,116 @@ static void test_newer_optimizers_in_16_bits(void **state)
     }
 }
 
+/* --- SAM and averages around a graph ------------------------------------------------------------------------- */
+
+static double gradients_of(trek_graph *graph, const run_case *c, int step)
+{
+    double loss = 0;
+    for (int pass = 0; pass < c->passes; pass++) {
+        trek_scope scope = trek_scope_begin();
+        trek_var *own = trek_cross_entropy(trek_graph_forward(graph, inputs(c, step, pass)), labels(c, step, pass));
+        assert_int_equal(trek_graph_backward(graph, own), TREK_OK);
+        loss += trek_var_item(own);
+        trek_scope_end(scope);
+    }
+    return loss;
+}
+
+/* Losses are those where it has climbed to. */
+static void train_sam(run_case *c, record *to)
+{
+    trek_graph *graph = set_up_groups(c);
+    trek_sam *sam = trek_sam_new(trek_graph_optimizer(graph), &(trek_sam_opts){ .rho = 0.1, .adaptive = c->batch == 7 });
+    assert_non_null(sam);
+    trek_seed(77);
+    memset(to, 0, sizeof *to);
+    list(graph, to, to->params[0], false, false);
+    for (int step = 0; step < STEPS; step++) {
+        gradients_of(graph, c, step);
+        assert_int_equal(trek_graph_reduce(graph), TREK_OK);
+        assert_int_equal(trek_sam_first_step(sam), TREK_OK);
+        to->losses[step] = gradients_of(graph, c, step);
+        assert_int_equal(trek_graph_reduce(graph), TREK_OK);
+        assert_int_equal(trek_sam_second_step(sam), TREK_OK);
+    }
+    list(graph, to, to->params[STEPS], false, false);
+    trek_sam_free(&sam);
+    trek_graph_free(&graph);
+}
+
+static void test_sam(void **state)
+{
+    (void)state;
+    trek_optimizer_spec plain = newer(6, true);
+    for (int b = 1; b < 3; b++) {
+        run_case c = { .dtype = TREK_F64, .optimizer = newer(6, false), .plain = &plain, .world = 1, .batch = batches[b],
+                       .passes = 2 };
+        train_sam(&c, &one);
+        for (c.world = 2; c.world <= (test_on_cpu() ? 3 : 1); c.world++) { /* those that share their parameters: CPUs */
+            train_sam(&c, &many);
+            assert_true(strayed(&one, &many) <= 1e-9);
+            for (int step = 0; step < STEPS; step++)
+                assert_true(fabs(many.losses[step] - one.losses[step]) <= 1e-9 * fabs(one.losses[step]));
+        }
+    }
+}
+
+/* losses: of the average, by swaps in the midst of training. The average goes to another one half-way. */
+static void train_averaged(run_case *c, bool ema, record *to)
+{
+    trek_averaged_opts opts = { .decay = ema ? 0.8 : 0 };
+    trek_graph *graph = set_up_groups(c);
+    trek_averaged *average = trek_averaged_new(trek_graph_module(graph), &opts);
+    trek_seed(77);
+    memset(to, 0, sizeof *to);
+    list(graph, to, to->params[0], false, false);
+    for (int step = 0; step < STEPS; step++) {
+        gradients_of(graph, c, step);
+        assert_int_equal(trek_graph_step(graph), TREK_OK);
+        assert_int_equal(trek_averaged_update(average), TREK_OK);
+        if (step == STEPS / 2) {
+            trek_state *kept = trek_averaged_state(average);
+            trek_averaged_free(&average);
+            average = trek_averaged_new(trek_graph_module(graph), &opts);
+            assert_int_equal(trek_averaged_load(average, kept), TREK_OK);
+            trek_state_free(&kept);
+        }
+        assert_int_equal(trek_averaged_swap(average), TREK_OK);
+        assert_int_equal(trek_graph_parameters_changed(graph), TREK_OK);
+        trek_graph_train(graph, false);
+        trek_scope scope = trek_scope_begin();
+        trek_no_grad_begin();
+        to->losses[step] = trek_var_item(trek_cross_entropy(trek_graph_forward(graph, inputs(c, step, 0)), labels(c, step, 0)));
+        trek_no_grad_end();
+        trek_scope_end(scope);
+        trek_graph_train(graph, true);
+        assert_int_equal(trek_averaged_swap(average), TREK_OK);
+        assert_int_equal(trek_graph_parameters_changed(graph), TREK_OK);
+    }
+    assert_int_equal(trek_averaged_updates(average), STEPS);
+    assert_int_equal(trek_averaged_swap(average), TREK_OK);
+    list(graph, to, to->params[STEPS], false, false);
+    trek_averaged_free(&average);
+    trek_graph_free(&graph);
+}
+
+static void test_averages(void **state)
+{
+    (void)state;
+    for (int ema = 0; ema < 2; ema++)
+        for (int separate = 0; separate < 2; separate++) {
+            run_case c = { .dtype = TREK_F64, .optimizer = newer(6, false), .world = 1, .batch = 7, .passes = 1 };
+            train_averaged(&c, ema, &one);
+            c.separate = separate;
+            for (c.world = 2; c.world <= (brief() ? 2 : 3); c.world++) {
+                train_averaged(&c, ema, &many);
+                assert_true(strayed(&one, &many) <= 1e-9);
+                for (int step = 0; step < STEPS; step++)
+                    assert_true(fabs(many.losses[step] - one.losses[step]) <= 1e-9 * fabs(one.losses[step]));
+            }
+        }
+}
+
 /* --- bits -------------------------------------------------------------------------------------------- */
 
 static void test_bits_from_run_to_run(void **state)
@@ -541,7 +653,7 @@ int main(void)
         cmocka_unit_test(test_f64_one_pass),  cmocka_unit_test(test_f64_more_passes),      cmocka_unit_test(test_f32),
         cmocka_unit_test(test_own_arenas),    cmocka_unit_test(test_bits_from_run_to_run),
         cmocka_unit_test(test_bits_among_ranks), cmocka_unit_test(test_newer_optimizers),
-        cmocka_unit_test(test_newer_optimizers_in_16_bits),
+        cmocka_unit_test(test_newer_optimizers_in_16_bits), cmocka_unit_test(test_sam), cmocka_unit_test(test_averages),
     };
     return cmocka_run_group_tests_name("exact", tests, NULL, NULL);
 }

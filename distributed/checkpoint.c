@@ -404,6 +404,16 @@ static trek_status commit_import(int rank, void *arg)
     return status;
 }
 
+/* Groups that the program has made since the last step are the replicas', too. */
+static trek_status follow_groups(const restoring *r)
+{
+    trek_status status = TREK_OK;
+    for (int k = 1; r->s && k < r->s->local_ranks && status == TREK_OK; k++)
+        if (r->s->replicas[k].optimizer)
+            status = trek_optimizer_follow(r->s->replicas[k].optimizer, r->s->replicas[0].optimizer);
+    return status;
+}
+
 static trek_status on_ranks(restoring *r, trek_rank_fn fn) { return r->s ? trek_ranks_call(r->s->ranks, fn, r) : fn(0, r); }
 
 /* All that can fail; nothing has changed after it. */
@@ -422,6 +432,8 @@ static trek_status prepare(restoring *r)
     r->n_imports = r->s ? r->s->local_ranks : 1;
     if (status == TREK_OK && !(r->imports = trek_calloc((size_t)r->n_imports, sizeof *r->imports)))
         status = TREK_ERR_MEMORY;
+    if (status == TREK_OK)
+        status = follow_groups(r);
     return status == TREK_OK ? on_ranks(r, begin_import) : status;
 }
 

@@ -281,3 +281,82 @@ trek_status trek_init_orthogonal(trek_var *param, double gain)
     scale_and_shift(values, gain, 0);
     return trek_init_write(param, values);
 }
+
+/* --- mostly zeros ------------------------------------------------------------------ */
+
+static void set(trek_tensor *values, int64_t k, double value)
+{
+    if (trek_tensor_dtype(values) == TREK_F64)
+        ((double *)trek_tensor_data(values))[k] = value;
+    else
+        ((float *)trek_tensor_data(values))[k] = (float)value;
+}
+
+/* That a parameter has from least to most dimensions. */
+static trek_status check_dims(const trek_var *param, const char *function, int least, int most)
+{
+    trek_status status = check_param(param, function);
+    char text[TREK_SHAPE_TEXT];
+    if (status != TREK_OK || (trek_var_ndim(param) >= least && trek_var_ndim(param) <= most))
+        return status;
+    trek_shape_text(trek_var_shape(param), text);
+    return least == most ? trek_fail(TREK_ERR_SHAPE, "%s: needs %d dimensions, not %s", function, least, text)
+                         : trek_fail(TREK_ERR_SHAPE, "%s: needs %d to %d dimensions, not %s", function, least, most, text);
+}
+
+trek_status trek_init_eye(trek_var *param)
+{
+    trek_status status = check_dims(param, "init_eye", 2, 2);
+    if (status != TREK_OK)
+        return status;
+    int64_t rows = trek_var_size(param, 0), columns = trek_var_size(param, 1);
+    trek_tensor *values = trek_tensor_zeros(trek_var_shape(param), value_dtype(param), trek_cpu(0));
+    for (int64_t k = 0; values && k < rows && k < columns; k++)
+        set(values, k * columns + k, 1);
+    return trek_init_write(param, values);
+}
+
+trek_status trek_init_dirac(trek_var *param, int64_t groups)
+{
+    trek_status status = check_dims(param, "init_dirac", 3, 5);
+    if (status != TREK_OK)
+        return status;
+    trek_shape shape = trek_var_shape(param);
+    if (groups < 1 || shape.sizes[0] % groups != 0)
+        return trek_fail(TREK_ERR_ARGUMENT, "init_dirac: %lld groups do not divide %lld output channels", (long long)groups,
+                         (long long)shape.sizes[0]);
+    int64_t each = shape.sizes[0] / groups, kernel = 1, middle = 0;
+    for (int d = 2; d < shape.ndim; d++) {
+        kernel *= shape.sizes[d];
+        middle = middle * shape.sizes[d] + shape.sizes[d] / 2;
+    }
+    trek_tensor *values = trek_tensor_zeros(shape, value_dtype(param), trek_cpu(0));
+    for (int64_t g = 0; values && kernel > 0 && g < groups; g++)
+        for (int64_t k = 0; k < each && k < shape.sizes[1]; k++)
+            set(values, ((g * each + k) * shape.sizes[1] + k) * kernel + middle, 1);
+    return trek_init_write(param, values);
+}
+
+trek_status trek_init_sparse(trek_var *param, double sparsity, double deviation)
+{
+    trek_status status = check_dims(param, "init_sparse", 2, 2);
+    if (status != TREK_OK)
+        return status;
+    if (!(sparsity >= 0 && sparsity <= 1) || !isfinite(deviation) || deviation < 0)
+        return trek_fail(TREK_ERR_ARGUMENT,
+                         "init_sparse: needs a sparsity in [0, 1] and a deviation of at least 0, not %g and %g", sparsity,
+                         deviation);
+    int64_t rows = trek_var_size(param, 0), columns = trek_var_size(param, 1), zeros = (int64_t)ceil(sparsity * (double)rows);
+    trek_tensor *values = trek_init_normal_values(param, 0, deviation);
+    for (int64_t c = 0; values && c < columns && zeros > 0; c++) {
+        trek_tensor *order = trek_tensor_randperm(rows, trek_cpu(0));
+        if (!order) {
+            trek_tensor_release(values);
+            return trek_error_status();
+        }
+        for (int64_t k = 0; k < zeros; k++)
+            set(values, ((const int64_t *)trek_tensor_data(order))[k] * columns + c, 0);
+        trek_tensor_release(order);
+    }
+    return trek_init_write(param, values);
+}

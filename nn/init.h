@@ -5,7 +5,7 @@
  * the same on every device. Formulas, names and defaults are PyTorch's.
  *
  * Errors: STATE (not a leaf), DTYPE (not floating), SHAPE (fans need two
- * dimensions), ARGUMENT (a negative deviation, a bound that is not finite), MEMORY. */
+ * dimensions, others what they say), ARGUMENT (a negative deviation, a bound that is not finite), MEMORY. */
 #ifndef TREK_NN_INIT_H
 #define TREK_NN_INIT_H
 
@@ -48,6 +48,14 @@ TREK_API trek_status trek_init_kaiming_normal(trek_var *param, const trek_kaimin
 /* Saxe et al. 2013: rows (or columns, if there are fewer of them) are orthonormal, times gain; further dimensions are flattened.
  */
 TREK_API trek_status trek_init_orthogonal(trek_var *param, double gain);
+/* Two dimensions: the identity, or as much of it as there is. */
+TREK_API trek_status trek_init_eye(trek_var *param);
+/* Three to five dimensions [out, in / groups, kernel ...]: the middle of the kernel is 1 from each input channel of a group to
+ * the output channel of its number there, as far as there are both, and all else 0. ARGUMENT: groups that do not divide out. */
+TREK_API trek_status trek_init_dirac(trek_var *param, int64_t groups);
+/* Martens 2010. Two dimensions: N(0, deviation^2), and of each column ceil(sparsity rows) elements, drawn anew, are 0.
+ * ARGUMENT: a sparsity outside [0, 1]. */
+TREK_API trek_status trek_init_sparse(trek_var *param, double sparsity, double deviation);
 
 TREK_END
 

@@ -161,16 +161,30 @@ typedef struct trek_lstm_opts {
 } trek_lstm_opts;
 typedef trek_lstm_opts trek_gru_opts;
 
+typedef struct trek_rnn_opts {
+    int64_t in, hidden;       /* as above, to: */
+    int64_t layers;
+    bool no_bias, batch_first;
+    double dropout;
+    bool bidirectional;
+    trek_dtype dtype;
+    trek_device device;
+    bool relu;                /* max(0, .) in place of tanh */
+} trek_rnn_opts;
+
 /* x [T, N, in] -> [T, N, D hidden], with D = 2 if bidirectional, else 1; batch first [N, T, ..]; [T, in] is one sequence.
- * weight_ih_l0 [4 hidden, in] (3 of a GRU), of further layers weight_ih_lk [4 hidden, D hidden], weight_hh_lk [4 hidden,
- * hidden], bias_ih_lk, bias_hh_lk [4 hidden], and the same with _reverse; all U(-b, b), b = 1 / sqrt(hidden).
- * trek_forward_many takes x, lengths, h0, c0 (NULL: none), trek_forward_results gives output, hn, cn (a GRU has no c): see the
+ * weight_ih_l0 [4 hidden, in] (3 of a GRU, 1 of an RNN), of further layers weight_ih_lk [4 hidden, D hidden], weight_hh_lk [4
+ * hidden, hidden], bias_ih_lk, bias_hh_lk [4 hidden], and the same with _reverse; all U(-b, b), b = 1 / sqrt(hidden).
+ * trek_forward_many takes x, lengths, h0, c0 (NULL: none), trek_forward_results gives output, hn, cn (of an LSTM alone): see the
  * next ones. A forward that is split over ranks wants the batch first, and no state in or out: its first dimension is not the
  * batch (a cell's is). */
 TREK_API trek_module *trek_nn_lstm(int64_t in, int64_t hidden, trek_device device);
 TREK_API trek_module *trek_nn_lstm_with(const trek_lstm_opts *opts);
 TREK_API trek_module *trek_nn_gru(int64_t in, int64_t hidden, trek_device device);
 TREK_API trek_module *trek_nn_gru_with(const trek_gru_opts *opts);
+/* Elman's: h = tanh(weight_ih x + bias_ih + weight_hh h + bias_hh), a few ops for each step, in x's dtype. */
+TREK_API trek_module *trek_nn_rnn(int64_t in, int64_t hidden, trek_device device);
+TREK_API trek_module *trek_nn_rnn_with(const trek_rnn_opts *opts);
 
 /* Forward with the state: h0 and c0 [layers D, N, hidden] (without N as x is), NULL: zeros; lengths [N] or NULL as in
  * trek_recurrent_opts (they need not be sorted). Gives the result, and through *hn and *cn (may be NULL; NULL on failure) the
@@ -178,6 +192,7 @@ TREK_API trek_module *trek_nn_gru_with(const trek_gru_opts *opts);
 TREK_API trek_var *trek_nn_lstm_forward(trek_module *lstm, trek_var *x, trek_var *lengths, trek_var *h0, trek_var *c0,
                                         trek_var **hn, trek_var **cn);
 TREK_API trek_var *trek_nn_gru_forward(trek_module *gru, trek_var *x, trek_var *lengths, trek_var *h0, trek_var **hn);
+TREK_API trek_var *trek_nn_rnn_forward(trek_module *rnn, trek_var *x, trek_var *lengths, trek_var *h0, trek_var **hn);
 
 typedef struct trek_lstm_cell_opts {
     int64_t in, hidden;       /* required */
@@ -186,6 +201,13 @@ typedef struct trek_lstm_cell_opts {
     trek_device device;
 } trek_lstm_cell_opts;
 typedef trek_lstm_cell_opts trek_gru_cell_opts;
+typedef struct trek_rnn_cell_opts {
+    int64_t in, hidden;       /* required */
+    bool no_bias;
+    trek_dtype dtype;         /* default f32 */
+    trek_device device;
+    bool relu;                /* max(0, .) in place of tanh */
+} trek_rnn_cell_opts;
 
 /* One step: x [N, in] or [in], h and c [N, hidden] or [hidden], NULL: zeros; gives the new h, and c through *cn (may be
  * NULL). trek_forward_many takes x, h, c, trek_forward_results gives h, c. weight_ih, weight_hh, bias_ih, bias_hh as above. */
@@ -193,8 +215,11 @@ TREK_API trek_module *trek_nn_lstm_cell(int64_t in, int64_t hidden, trek_device 
 TREK_API trek_module *trek_nn_lstm_cell_with(const trek_lstm_cell_opts *opts);
 TREK_API trek_module *trek_nn_gru_cell(int64_t in, int64_t hidden, trek_device device);
 TREK_API trek_module *trek_nn_gru_cell_with(const trek_gru_cell_opts *opts);
+TREK_API trek_module *trek_nn_rnn_cell(int64_t in, int64_t hidden, trek_device device);
+TREK_API trek_module *trek_nn_rnn_cell_with(const trek_rnn_cell_opts *opts);
 TREK_API trek_var *trek_nn_lstm_cell_forward(trek_module *cell, trek_var *x, trek_var *h, trek_var *c, trek_var **cn);
 TREK_API trek_var *trek_nn_gru_cell_forward(trek_module *cell, trek_var *x, trek_var *h);
+TREK_API trek_var *trek_nn_rnn_cell_forward(trek_module *cell, trek_var *x, trek_var *h);
 
 /* --- embedding and dropout -------------------------------------------------- */
 

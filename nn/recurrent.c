@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LSTM and GRU: layers and directions of the ops of one, and their cells. */
+/* LSTM, GRU and RNN: layers and directions of one, and their cells. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -16,13 +16,78 @@ typedef struct recurrent_layer {
     trek_module base;
     int64_t in, hidden;
     int layers, directions;
-    bool batch_first, bias, cell;
+    bool batch_first, bias, cell, relu;
     double dropout;
 } recurrent_layer;
 
-static const trek_module_class lstm_class, gru_class, lstm_cell_class, gru_cell_class;
+static const trek_module_class lstm_class, gru_class, rnn_class, lstm_cell_class, gru_cell_class, rnn_cell_class;
 
 static bool has_c(const recurrent_layer *m) { return m->base.klass == &lstm_class || m->base.klass == &lstm_cell_class; }
+
+static bool is_rnn(const recurrent_layer *m) { return m->base.klass == &rnn_class || m->base.klass == &rnn_cell_class; }
+
+/* --- an RNN: steps of ops ------------------------------------------------------------------- */
+
+/* [T, N, 1], where a row has ended; NULL: on failure. */
+static trek_var *ended(trek_var *x, trek_var *lengths)
+{
+    int64_t steps = trek_var_size(x, 0);
+    char text[TREK_SHAPE_TEXT];
+    if (trek_var_ndim(lengths) != 1 || trek_var_size(lengths, 0) != trek_var_size(x, 1))
+        return trek_fail_null(TREK_ERR_SHAPE, "rnn: lengths must be [%" PRId64 "], got %s", trek_var_size(x, 1),
+                              trek_shape_text(trek_var_shape(lengths), text));
+    trek_dtype dtype = trek_var_dtype(lengths);
+    if (dtype != TREK_I64 && dtype != TREK_I32 && dtype != TREK_U8)
+        return trek_fail_null(TREK_ERR_DTYPE, "rnn: lengths must be of an integer dtype, got %s", trek_dtype_name(dtype));
+    trek_tensor *numbers = trek_tensor_arange(0, (double)steps + 1, 1, TREK_I64, trek_var_device(x));
+    trek_var *times = numbers ? trek_var_from(numbers) : NULL;
+    trek_var *own = times ? trek_index_select(times, trek_to(lengths, trek_var_device(x)), 0) : NULL; /* it looks at the range */
+    trek_var *past = trek_ge(trek_unsqueeze(trek_narrow(times, 0, 0, steps), 1), trek_unsqueeze(own, 0));
+    return past ? trek_unsqueeze(past, 2) : NULL;
+}
+
+/* h after one more step, of which inputs is the input's part. */
+static trek_var *rnn_step(const recurrent_layer *m, trek_var *inputs, trek_var *const *p, trek_var *h)
+{
+    trek_var *sum = trek_add(inputs, trek_linear(h, p[1], p[3]));
+    return m->relu ? trek_relu(sum) : trek_tanh(sum);
+}
+
+static trek_var *rnn_steps(const recurrent_layer *m, trek_var *inputs, trek_var *past, trek_var *const *p,
+                           const trek_recurrent_opts *opts, trek_var *h, trek_var **parts, trek_var **hn)
+{
+    int64_t steps = trek_var_size(inputs, 0);
+    for (int64_t k = 0; k < steps; k++) {
+        int64_t t = opts->reverse ? steps - 1 - k : k;
+        trek_var *next = rnn_step(m, trek_select(inputs, 0, t), p, h), *over = past ? trek_select(past, 0, t) : NULL;
+        parts[t] = past ? trek_masked_fill(next, over, 0) : next;
+        h = past ? trek_where(over, h, next) : next;
+        if (!parts[t] || !h)
+            return NULL;
+    }
+    if (hn)
+        *hn = h;
+    return steps > 0 ? trek_stack(parts, (int)steps, 0) : inputs;
+}
+
+/* trek_gru's counterpart. */
+static trek_var *rnn(const recurrent_layer *m, trek_var *x, trek_var *const *p, const trek_recurrent_opts *opts, trek_var **hn)
+{
+    trek_var *past = opts->lengths ? ended(x, opts->lengths) : NULL;
+    if (opts->lengths && !past)
+        return NULL;
+    x = past ? trek_masked_fill(x, past, 0) : x; /* what lies there may not be finite */
+    trek_var *inputs = x ? trek_linear(x, p[0], p[2]) : NULL, *h = opts->h0;
+    if (inputs && !h)
+        h = trek_var_from(trek_tensor_zeros(trek_dims(trek_var_size(x, 1), m->hidden), trek_var_dtype(inputs),
+                                            trek_var_device(x)));
+    if (!inputs || !h)
+        return NULL;
+    trek_var **parts = trek_calloc((size_t)trek_var_size(x, 0) + 1, sizeof *parts);
+    trek_var *y = parts ? rnn_steps(m, inputs, past, p, opts, h, parts, hn) : NULL;
+    trek_free(parts);
+    return y;
+}
 
 /* --- one layer ---------------------------------------------------------------------------- */
 
@@ -50,6 +115,8 @@ static trek_var *run_direction(const recurrent_call *c, int k, trek_var *x)
     if ((c->h0 && !opts.h0) || (c->c0 && !opts.c0))
         return NULL;
     trek_var **hn = c->hn ? &c->hn[k] : NULL, **cn = c->cn ? &c->cn[k] : NULL;
+    if (is_rnn(m))
+        return rnn(m, x, p, &opts, hn);
     return has_c(m) ? trek_lstm(x, p[0], p[1], p[2], p[3], &opts, hn, cn) : trek_gru(x, p[0], p[1], p[2], p[3], &opts, hn);
 }
 
@@ -228,6 +295,11 @@ trek_var *trek_nn_gru_forward(trek_module *gru, trek_var *x, trek_var *lengths, 
     return forward_of(gru, &gru_class, (trek_var *[]){ x, lengths, h0 }, 3, hn, NULL);
 }
 
+trek_var *trek_nn_rnn_forward(trek_module *layer, trek_var *x, trek_var *lengths, trek_var *h0, trek_var **hn)
+{
+    return forward_of(layer, &rnn_class, (trek_var *[]){ x, lengths, h0 }, 3, hn, NULL);
+}
+
 trek_var *trek_nn_lstm_cell_forward(trek_module *cell, trek_var *x, trek_var *h, trek_var *c, trek_var **cn)
 {
     return forward_of(cell, &lstm_cell_class, (trek_var *[]){ x, h, c }, 3, NULL, cn);
@@ -236,6 +308,11 @@ trek_var *trek_nn_lstm_cell_forward(trek_module *cell, trek_var *x, trek_var *h,
 trek_var *trek_nn_gru_cell_forward(trek_module *cell, trek_var *x, trek_var *h)
 {
     return forward_of(cell, &gru_cell_class, (trek_var *[]){ x, h }, 2, NULL, NULL);
+}
+
+trek_var *trek_nn_rnn_cell_forward(trek_module *cell, trek_var *x, trek_var *h)
+{
+    return forward_of(cell, &rnn_cell_class, (trek_var *[]){ x, h }, 2, NULL, NULL);
 }
 
 /* --- classes ----------------------------------------------------------------------------------- */
@@ -258,13 +335,15 @@ static void recurrent_describe(const trek_module *self, char *text, size_t size)
         snprintf(layers, sizeof layers, ", layers %d", m->layers);
     if (m->dropout > 0)
         snprintf(dropout, sizeof dropout, ", dropout %s", trek_layer_number(m->dropout, number));
-    snprintf(text, size, "%" PRId64 ", %" PRId64 "%s%s%s%s%s", m->in, m->hidden, layers, m->bias ? "" : ", no bias",
-             m->batch_first ? ", batch first" : "", dropout, m->directions > 1 ? ", bidirectional" : "");
+    snprintf(text, size, "%" PRId64 ", %" PRId64 "%s%s%s%s%s%s", m->in, m->hidden, layers, m->bias ? "" : ", no bias",
+             m->batch_first ? ", batch first" : "", dropout, m->directions > 1 ? ", bidirectional" : "", m->relu ? ", relu" : "");
 }
 
 static const char *const lstm_inputs[] = { "lengths", "h0", "c0", NULL }, *const gru_inputs[] = { "lengths", "h0", NULL };
 static const char *const lstm_cell_inputs[] = { "h", "c", NULL }, *const gru_cell_inputs[] = { "h", NULL };
+static const char *const rnn_inputs[] = { "lengths", "h0", NULL }, *const rnn_cell_inputs[] = { "h", NULL };
 static const char *const lstm_results[] = { "output", "hn", "cn", NULL }, *const gru_results[] = { "output", "hn", NULL };
+static const char *const rnn_results[] = { "output", "hn", NULL }, *const rnn_cell_results[] = { "h", NULL };
 static const char *const lstm_cell_results[] = { "h", "c", NULL }, *const gru_cell_results[] = { "h", NULL };
 
 #define RECURRENT_CLASS(kind)                                                                                       \
@@ -275,6 +354,8 @@ static const char *const lstm_cell_results[] = { "h", "c", NULL }, *const gru_ce
     }
 RECURRENT_CLASS(lstm);
 RECURRENT_CLASS(gru);
+RECURRENT_CLASS(rnn);
+RECURRENT_CLASS(rnn_cell);
 RECURRENT_CLASS(lstm_cell);
 RECURRENT_CLASS(gru_cell);
 
@@ -301,7 +382,7 @@ static trek_status check_options(const char *name, const trek_lstm_opts *opts)
 static void add_params(recurrent_layer *m, const trek_lstm_opts *opts, int64_t in, const char *suffix)
 {
     static const char *const names[4] = { "weight_ih", "weight_hh", "bias_ih", "bias_hh" };
-    const int64_t gates = (has_c(m) ? 4 : 3) * m->hidden;
+    const int64_t gates = (has_c(m) ? 4 : is_rnn(m) ? 1 : 3) * m->hidden;
     for (int k = 0; k < (m->bias ? 4 : 2); k++) {
         char name[64];
         snprintf(name, sizeof name, "%s%s", names[k], suffix);
@@ -338,6 +419,27 @@ static trek_module *make(const trek_module_class *klass, const trek_lstm_opts *o
 trek_module *trek_nn_lstm_with(const trek_lstm_opts *opts) { return make(&lstm_class, opts, false); }
 trek_module *trek_nn_gru_with(const trek_gru_opts *opts) { return make(&gru_class, opts, false); }
 
+static trek_module *with_relu(trek_module *made, bool relu)
+{
+    if (made)
+        ((recurrent_layer *)made)->relu = relu;
+    return made;
+}
+
+trek_module *trek_nn_rnn_with(const trek_rnn_opts *o)
+{
+    if (!o)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "rnn: needs options");
+    trek_lstm_opts opts = { o->in, o->hidden, o->layers, o->no_bias, o->batch_first, o->dropout, o->bidirectional, o->dtype,
+                            o->device };
+    return with_relu(make(&rnn_class, &opts, false), o->relu);
+}
+
+trek_module *trek_nn_rnn(int64_t in, int64_t hidden, trek_device device)
+{
+    return trek_nn_rnn_with(&(trek_rnn_opts){ .in = in, .hidden = hidden, .device = device });
+}
+
 trek_module *trek_nn_lstm(int64_t in, int64_t hidden, trek_device device)
 {
     return trek_nn_lstm_with(&(trek_lstm_opts){ .in = in, .hidden = hidden, .device = device });
@@ -358,6 +460,19 @@ static trek_module *make_cell(const trek_module_class *klass, const trek_lstm_ce
 
 trek_module *trek_nn_lstm_cell_with(const trek_lstm_cell_opts *opts) { return make_cell(&lstm_cell_class, opts); }
 trek_module *trek_nn_gru_cell_with(const trek_gru_cell_opts *opts) { return make_cell(&gru_cell_class, opts); }
+
+trek_module *trek_nn_rnn_cell_with(const trek_rnn_cell_opts *o)
+{
+    if (!o)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "rnn_cell: needs options");
+    return with_relu(make_cell(&rnn_cell_class, &(trek_lstm_cell_opts){ o->in, o->hidden, o->no_bias, o->dtype, o->device }),
+                     o->relu);
+}
+
+trek_module *trek_nn_rnn_cell(int64_t in, int64_t hidden, trek_device device)
+{
+    return trek_nn_rnn_cell_with(&(trek_rnn_cell_opts){ .in = in, .hidden = hidden, .device = device });
+}
 
 trek_module *trek_nn_lstm_cell(int64_t in, int64_t hidden, trek_device device)
 {

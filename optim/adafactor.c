@@ -1,15 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Adafactor (Shazeer and Stern, 2018): Adam whose squares are kept for rows and columns only. Formulas are
  * torch.optim.Adafactor's. */
+#include "optim/class_internal.h"
+#include "tensor/update.h"
+
+enum { LR, BETA2_DECAY, EPS1, EPS2, D, WEIGHT_DECAY, MAXIMIZE };
+enum { ROWS, COLUMNS, SQUARE }; /* states */
+
+/* What the way is multiplied by: param and way are 2-norms over so many elements. */
+TREK_ON_BOTH double adafactor_factor(const double *o, double step, double elements, double param, double way)
+{
+    double size = param / sqrt(elements), length = way / (sqrt(elements) * o[D]);
+    double alpha = (size < o[EPS2] ? o[EPS2] : size) * fmin(o[LR], 1 / sqrt(step));
+    return -alpha / (length < 1 ? 1 : length);
+}
+
+TREK_ON_BOTH double adafactor_lerp(double from, double to, double weight)
+{
+    return weight < 0.5 ? from + weight * (to - from) : to - (to - from) * (1 - weight);
+}
+
+#ifdef TREK_OPTIMIZER_HOME
 #include <float.h>
 #include <math.h>
 #include <string.h>
 
 #include "optim/whole.h"
 #include "tensor/pool.h"
-
-enum { LR, BETA2_DECAY, EPS1, EPS2, D, WEIGHT_DECAY, MAXIMIZE };
-enum { ROWS, COLUMNS, SQUARE }; /* states */
 
 /* Of one parameter: `count` matrices one after the other (vectors: one of one row). */
 typedef struct factors {
@@ -21,11 +38,6 @@ typedef struct factors {
     void *way;                   /* [elements] */
 } factors;
 
-static double lerp(double from, double to, double weight)
-{
-    return weight < 0.5 ? from + weight * (to - from) : to - (to - from) * (1 - weight);
-}
-
 enum { STRIP = 256, COLUMN_ROWS = 64 }; /* columns that are summed at a time, over so many rows in T */
 
 #define ADAFACTOR_LOOPS(T, suffix)                                                                                \
@@ -36,7 +48,7 @@ enum { STRIP = 256, COLUMN_ROWS = 64 }; /* columns that are summed at a time, ov
         T *average = f->s->state[ROWS];                                                                           \
         for (int64_t r = begin; r < end; r++) {                                                                   \
             double norm = trek_whole_norm(f->dtype, (const T *)f->s->grad + r * f->cols, f->cols) * f->scale;     \
-            average[r] = (T)lerp(average[r], norm * norm / (double)f->cols, f->weight);                           \
+            average[r] = (T)adafactor_lerp(average[r], norm * norm / (double)f->cols, f->weight);                           \
         }                                                                                                         \
     }                                                                                                             \
     /* The same of a strip of columns, summed row by row. */                                                      \
@@ -52,7 +64,7 @@ enum { STRIP = 256, COLUMN_ROWS = 64 }; /* columns that are summed at a time, ov
                 sums[j] += (double)part[j];                                                                       \
         }                                                                                                         \
         for (int j = 0; j < n; j++)                                                                               \
-            average[j] = (T)lerp(average[j], sums[j] * f->scale * f->scale / (double)f->rows, f->weight);         \
+            average[j] = (T)adafactor_lerp(average[j], sums[j] * f->scale * f->scale / (double)f->rows, f->weight);         \
     }                                                                                                             \
     static void columns_##suffix(void *arg, int64_t begin, int64_t end)                                           \
     {                                                                                                             \
@@ -135,14 +147,13 @@ static void whole(trek_dtype dtype, const trek_update_whole *w)
                   .cols = last >= 0 ? w->shape.sizes[last] : 1, .weight = pow(step, o[BETA2_DECAY]), .scale = s->grad_scale,
                   .floor = o[EPS1] > 0 ? o[EPS1] : dtype == TREK_F64 ? DBL_EPSILON : FLT_EPSILON, .means = w->room };
     f.way = (char *)w->room + (((size_t)f.count * sizeof(double) + 63) & ~(size_t)63);
-    double size = trek_whole_norm(dtype, s->param, s->count) / sqrt(elements);
-    double alpha = (size < o[EPS2] ? o[EPS2] : size) * fmin(o[LR], 1 / sqrt(step));
+    double param = trek_whole_norm(dtype, s->param, s->count);
     if (last > 0)
         matrices(&f);
     else
         trek_parallel(s->count, 16384, dtype == TREK_F64 ? vector_f64 : vector_f32, &f);
-    double length = trek_whole_norm(dtype, f.way, s->count) / (sqrt(elements) * o[D]);
-    trek_whole_step(dtype, s->param, f.way, s->count, 1 - o[LR] * o[WEIGHT_DECAY], -alpha / (length < 1 ? 1 : length));
+    trek_whole_step(dtype, s->param, f.way, s->count, 1 - o[LR] * o[WEIGHT_DECAY],
+                    adafactor_factor(o, step, elements, param, trek_whole_norm(dtype, f.way, s->count)));
 }
 
 static size_t room(trek_dtype dtype, trek_shape shape, const double *options)
@@ -173,6 +184,7 @@ static const trek_optimizer_class adafactor_class = {
     .check = check,
     .whole = whole,
     .room = room,
+    .gpu = "adafactor_whole",
 };
 
 trek_optimizer_spec trek_adafactor(trek_adafactor_opts o)
@@ -181,3 +193,4 @@ trek_optimizer_spec trek_adafactor(trek_adafactor_opts o)
                                   { [LR] = o.lr, [BETA2_DECAY] = o.beta2_decay, [EPS1] = o.eps1, [EPS2] = o.eps2,
                                                       [D] = o.d, [WEIGHT_DECAY] = o.weight_decay, [MAXIMIZE] = o.maximize } };
 }
+#endif

@@ -12,6 +12,8 @@
 struct trek_device_update {
     trek_tensor *memory;  /* u8: everything below, one after the other */
     trek_update at;
+    trek_update_run *runs;     /* the host's own of what `at` has on the device */
+    trek_update_group *groups;
     int cap_groups;
     int64_t cap_tiles;
     uint64_t planned;     /* the optimizer's plan that the tables show */
@@ -45,14 +47,26 @@ static trek_status make_memory(trek_optimizer *optimizer, trek_device_update *r)
     size_t tiles = place(&end, (size_t)r->cap_tiles, sizeof(int32_t));
     int64_t bytes = (int64_t)end;
     r->memory = trek_tensor_zeros(trek_shape_make(1, &bytes), TREK_U8, arena->device);
-    if (!r->memory)
+    r->runs = trek_calloc(n, sizeof *r->runs);
+    r->groups = trek_calloc(groups, sizeof *r->groups);
+    if (!r->memory || !r->runs || !r->groups)
         return trek_error_status();
     char *base = r->memory->data;
     r->at = (trek_update){ .state = (void *)(base + state), .lr = (void *)(base + lr), .groups = (void *)(base + group),
                            .segments = (void *)(base + segments), .segment_group = (void *)(base + of),
                            .runs = (void *)(base + runs), .tile_run = (void *)(base + tiles), .n_segments = arena->n_segments,
-                           .kernel = optimizer->kernel };
+                           .kernel = optimizer->kernel, .host_runs = r->runs, .host_groups = r->groups };
     return TREK_OK;
+}
+
+static void device_update_free(trek_device_update *r)
+{
+    if (!r)
+        return;
+    trek_tensor_release(r->memory);
+    trek_free(r->runs);
+    trek_free(r->groups);
+    trek_free(r);
 }
 
 static trek_device_update *device_update_new(trek_optimizer *optimizer)
@@ -63,21 +77,15 @@ static trek_device_update *device_update_new(trek_optimizer *optimizer)
     r->cap_groups = optimizer->n_groups + 7;
     if (make_memory(optimizer, r) == TREK_OK)
         return r;
-    trek_free(r);
+    device_update_free(r);
     return NULL;
-}
-
-static void device_update_free(trek_device_update *r)
-{
-    if (r)
-        trek_tensor_release(r->memory);
-    trek_free(r);
 }
 
 trek_status trek_optimizer_use_device_update(trek_optimizer *optimizer)
 {
-    if (trek_optimizer_is_whole(optimizer))
-        return trek_fail(TREK_ERR_UNSUPPORTED, "%s: updates of whole parameters are decided by the host", optimizer->klass->name);
+    if (trek_optimizer_is_whole(optimizer) && optimizer->arena->backend->host_accessible)
+        return trek_fail(TREK_ERR_UNSUPPORTED, "%s: on CPUs, updates of whole parameters are decided by the host",
+                         optimizer->klass->name);
     if (!optimizer->device_update)
         optimizer->device_update = device_update_new(optimizer);
     return optimizer->device_update ? TREK_OK : trek_error_status();
@@ -127,18 +135,27 @@ static trek_update_run run_entry(const trek_optimizer *optimizer, int k, int64_t
     trek_update_run run = { .param = part->master->data + at, .grad = part->grads->data + at, .count = segment->count,
                             .dtype = part->wide, .low_dtype = part->dtype, .segment = k, .group = segment->group,
                             .first_tile = first_tile };
+    trek_shape shape;
+    int64_t begin;
     for (int s = 0; s < TREK_UPDATE_STATES; s++)
-        if (optimizer->state[s][segment->part])
-            run.state[s] = optimizer->state[s][segment->part]->data + at;
+        if (optimizer->state[s][segment->part] && trek_optimizer_state_extent(optimizer, s, k, &begin, &shape) > 0)
+            run.state[s] = optimizer->state[s][segment->part]->data + (size_t)begin * trek_item_size[part->wide];
     if (trek_arena_part_is_low(part))
         run.low = part->params->data + (size_t)segment->offset * trek_item_size[part->dtype];
+    shape = trek_var_shape(segment->param);
+    if (shape.ndim > 1)
+        run.rows = shape.sizes[shape.ndim - 2], run.cols = shape.sizes[shape.ndim - 1];
     return run;
 }
 
-static void fill_tables(const trek_optimizer *optimizer, trek_update_run *runs, int32_t *tiles, int32_t *groups, trek_update *at)
+static void fill_tables(const trek_optimizer *optimizer, trek_device_update *r, int32_t *tiles, int32_t *groups, trek_update *at)
 {
+    trek_update_run *runs = r->runs;
+    at->n_groups = optimizer->n_groups;
     at->n_runs = 0;
     at->n_tiles = 0;
+    for (int g = 0; g < optimizer->n_groups; g++)
+        r->groups[g] = group_entry(optimizer, &optimizer->groups[g]);
     for (int k = 0; k < optimizer->arena->n_segments; k++) {
         groups[k] = optimizer->active[k] ? optimizer->arena->segments[k].group : -1;
         if (!optimizer->active[k] || optimizer->arena->segments[k].count == 0)
@@ -153,20 +170,15 @@ static void fill_tables(const trek_optimizer *optimizer, trek_update_run *runs, 
 static trek_status write_plan(trek_optimizer *optimizer, trek_device_update *r)
 {
     size_t n = (size_t)optimizer->arena->n_segments;
-    trek_update_run *runs = trek_calloc(n, sizeof *runs);
     int32_t *tiles = trek_calloc((size_t)r->cap_tiles, sizeof *tiles), *groups = trek_calloc(n, sizeof *groups);
-    trek_update_group *table = trek_calloc((size_t)optimizer->n_groups, sizeof *table);
     trek_update at = r->at;
-    trek_status status = runs && tiles && groups && table ? TREK_OK : trek_error_status();
+    trek_status status = tiles && groups ? TREK_OK : trek_error_status();
     if (status == TREK_OK) {
-        for (int g = 0; g < optimizer->n_groups; g++)
-            table[g] = group_entry(optimizer, &optimizer->groups[g]);
-        at.n_groups = optimizer->n_groups;
-        fill_tables(optimizer, runs, tiles, groups, &at);
-        status = to_device(optimizer, at.groups, table, (size_t)at.n_groups * sizeof *table);
+        fill_tables(optimizer, r, tiles, groups, &at);
+        status = to_device(optimizer, at.groups, r->groups, (size_t)at.n_groups * sizeof *r->groups);
     }
     if (status == TREK_OK)
-        status = to_device(optimizer, at.runs, runs, (size_t)at.n_runs * sizeof *runs);
+        status = to_device(optimizer, at.runs, r->runs, (size_t)at.n_runs * sizeof *r->runs);
     if (status == TREK_OK)
         status = to_device(optimizer, at.tile_run, tiles, (size_t)at.n_tiles * sizeof *tiles);
     if (status == TREK_OK)
@@ -176,10 +188,8 @@ static trek_status write_plan(trek_optimizer *optimizer, trek_device_update *r)
         r->planned = optimizer->plans;
         r->changes++;
     }
-    trek_free(runs);
     trek_free(tiles);
     trek_free(groups);
-    trek_free(table);
     return status;
 }
 

@@ -2,10 +2,12 @@
 /* LAMB: Adam whose step is as long as the parameter (You and others, "Large batch optimization for deep learning: training BERT
  * in 76 minutes", 2020). */
 #include "optim/class_internal.h"
+#include "tensor/update.h"
 
 enum { LR, BETA1, BETA2, EPS, WEIGHT_DECAY, MAXIMIZE };
 enum { MEAN, SQUARE, WAY }; /* states; the way is in the room */
-enum { N_WEIGHT, N_FAR, N_BETA2, N_REST2, N_MEAN, N_SQUARE, N_EPS, N_DECAY };
+enum { N_WEIGHT, N_FAR, N_BETA2, N_REST2, N_MEAN, N_SQUARE, N_EPS, N_DECAY, N_RATE };
+enum { RATIO = 2 }; /* among the corrections, after those of beta1 and beta2: of a GPU's parameter */
 
 TREK_UPDATE_NUMBERS(lamb)
 {
@@ -21,17 +23,54 @@ TREK_UPDATE_NUMBERS(lamb)
     return 0;
 }
 
+/* Of T. */
+#define LAMB_WAY(mean, square) ((mean) * n[N_MEAN] / (trek_root(square) * n[N_SQUARE] + n[N_EPS]))
+
 TREK_UPDATE_ELEMENT(lamb, 3, 7, 1, {
     const T tiny = n[N_EPS] > 0 ? TREK_LEAST : 0;
     T mean = (n[N_FAR] != 0 ? d : s[MEAN]) + n[N_WEIGHT] * (d - s[MEAN]);
     T square = s[SQUARE] * n[N_BETA2] + n[N_REST2] * d * d;
     mean *= (T)(trek_magnitude(mean) >= tiny); /* as in Adam */
     square *= (T)(square >= tiny);
-    T way = mean * n[N_MEAN] / (trek_root(square) * n[N_SQUARE] + n[N_EPS]);
+    T way = LAMB_WAY(mean, square);
     s[WAY] = n[N_DECAY] != 0 ? way + n[N_DECAY] * *x : way;
     s[MEAN] = mean;
     s[SQUARE] = square;
 })
+
+/* The norm of the parameter over that of its way; 1 where one is 0. NaN stays NaN. */
+TREK_ON_BOTH double lamb_ratio(double param, double way) { return param == 0 || way == 0 ? 1 : param / way; }
+
+#ifdef TREK_PLUGIN
+/* The GPU keeps no way: it is made twice, once to be measured. */
+TREK_UPDATE_NUMBERS(lamb_last)
+{
+    lamb_numbers(s, n);
+    n[N_RATE] = -s->options[LR] * s->correction[RATIO];
+    return 0;
+}
+
+TREK_UPDATE_ELEMENT(lamb_last, 2, 3, 1, {
+    T way = LAMB_WAY(s[MEAN], s[SQUARE]);
+    *x = *x + n[N_RATE] * (n[N_DECAY] != 0 ? way + n[N_DECAY] * *x : way);
+})
+
+struct lamb_measures {
+    typedef lamb_rule rule;
+    static const int stored = 2, place = RATIO;
+    static const bool zeroes = true;
+    template <typename T> static __device__ void sums(T x, T, const T *s, double *param, double *way)
+    {
+        *param += (double)x * (double)x;
+        *way += (double)s[WAY] * (double)s[WAY];
+    }
+    static __device__ double number(const trek_update_slice &, double param, double way)
+    {
+        return lamb_ratio(sqrt(param), sqrt(way));
+    }
+};
+TREK_GPU_WHOLE(lamb_whole, (trek_measured_apply<lamb_measures, lamb_last_rule>))
+#endif
 
 #ifdef TREK_OPTIMIZER_HOME
 #include "optim/whole.h"
@@ -41,7 +80,7 @@ static void whole(trek_dtype dtype, const trek_update_whole *w)
     trek_update_slice s = trek_whole_slice(w);
     s.state[WAY] = w->room;
     trek_whole_elements(lamb_update, dtype, &s);
-    double ratio = trek_whole_ratio(trek_whole_norm(dtype, s.param, s.count), trek_whole_norm(dtype, w->room, s.count));
+    double ratio = lamb_ratio(trek_whole_norm(dtype, s.param, s.count), trek_whole_norm(dtype, w->room, s.count));
     trek_whole_step(dtype, s.param, w->room, s.count, 1, -s.options[LR] * ratio);
 }
 
@@ -61,6 +100,7 @@ static const trek_optimizer_class lamb_class = {
     .by_step = true,
     .whole = whole,
     .room = room,
+    .gpu = "lamb_whole",
 };
 
 trek_optimizer_spec trek_lamb(trek_lamb_opts o)

@@ -2,13 +2,15 @@
 /* LARS: SGD with momentum whose rate goes by the norms of each parameter and its gradient (You, Gitman and Ginsburg, "Large batch
  * training of convolutional networks", 2017). */
 #include "optim/class_internal.h"
+#include "tensor/update.h"
 
-enum { LR, MOMENTUM, WEIGHT_DECAY, TRUST, EPS, MAXIMIZE, RATE /* of the parameter: not an option */ };
+enum { LR, MOMENTUM, WEIGHT_DECAY, TRUST, EPS, MAXIMIZE };
+enum { RATE }; /* of the parameter, where other classes have a correction */
 enum { N_RATE, N_DECAY, N_MOMENTUM };
 
 TREK_UPDATE_NUMBERS(lars)
 {
-    n[N_RATE] = s->options[RATE];
+    n[N_RATE] = s->correction[RATE];
     n[N_DECAY] = s->options[WEIGHT_DECAY];
     n[N_MOMENTUM] = s->options[MOMENTUM];
     return 0;
@@ -25,18 +27,46 @@ TREK_UPDATE_ELEMENT(lars, 1, 0, 1, {
     *x = *x - moving;
 })
 
+/* The rate, by the norms of a parameter and its gradient. */
+TREK_ON_BOTH double lars_rate(const double *o, double param, double grad)
+{
+    if (o[TRUST] == 0 || param == 0 || grad == 0)
+        return o[LR];
+    return o[LR] * (o[TRUST] * param / (grad + o[WEIGHT_DECAY] * param + o[EPS]));
+}
+
+#ifdef TREK_PLUGIN
+struct lars_measures {
+    struct rule { /* nothing moves */
+        static const int states = 0;
+        static const uint32_t always_kept = 0;
+        static __device__ int numbers(const trek_update_slice *, double *) { return 0; }
+        template <typename T> static __device__ void element(T *, T, T *, const T *, uint32_t, int) {}
+    };
+    static const int stored = 0, place = RATE;
+    static const bool zeroes = false;
+    template <typename T> static __device__ void sums(T x, T d, const T *, double *param, double *grad)
+    {
+        *param += (double)x * (double)x;
+        *grad += (double)d * (double)d;
+    }
+    static __device__ double number(const trek_update_slice &s, double param, double grad)
+    {
+        return lars_rate(s.options, sqrt(param), sqrt(grad));
+    }
+};
+TREK_GPU_WHOLE(lars_whole, (trek_measured_apply<lars_measures, lars_rule>))
+#endif
+
 #ifdef TREK_OPTIMIZER_HOME
 #include "optim/whole.h"
 
 static void whole(trek_dtype dtype, const trek_update_whole *w)
 {
     trek_update_slice s = trek_whole_slice(w);
-    const double *o = s.options;
     double param = trek_whole_norm(dtype, s.param, s.count);
     double grad = trek_whole_norm(dtype, s.grad, s.count) * fabs(s.grad_scale);
-    double ratio = o[TRUST] == 0 || param == 0 || grad == 0 ? 1
-                                                            : o[TRUST] * param / (grad + o[WEIGHT_DECAY] * param + o[EPS]);
-    s.options[RATE] = o[LR] * ratio;
+    s.correction[RATE] = lars_rate(s.options, param, grad);
     trek_whole_elements(lars_update, dtype, &s);
 }
 
@@ -48,6 +78,7 @@ static const trek_optimizer_class lars_class = {
     .states = { { "momentum_buffer", .kept_with = MOMENTUM } },
     .maximize = MAXIMIZE,
     .whole = whole,
+    .gpu = "lars_whole",
 };
 
 trek_optimizer_spec trek_lars(trek_lars_opts o)

@@ -3,6 +3,7 @@
  * training", 2025). Formulas are torch.optim.Muon's, but for one thing: products are made in the parameters' precision, not in
  * bf16. Groups of parameters that are no hidden matrices go by AdamW. */
 #include "optim/class_internal.h"
+#include "optim/optimizer.h"
 
 enum { LR, WEIGHT_DECAY, MOMENTUM, PLAIN, A, B, C, EPS, STEPS, ADJUST, ADAM, BETA1, BETA2 };
 enum { BUFFER, SQUARE, WAY }; /* states; the way is in the room */
@@ -59,6 +60,20 @@ TREK_UPDATE_ELEMENT(muon_adamw, 2, 3, 1, {
     s[BUFFER] = mean;
     s[SQUARE] = square;
 })
+
+/* What the rate of a matrix is multiplied by. */
+static inline double muon_adjusted(const double *o, double rows, double cols)
+{
+    switch ((trek_muon_adjust)o[ADJUST]) {
+    case TREK_MUON_MATCH_RMS_ADAMW:
+        return 0.2 * sqrt(fmax(rows, cols));
+    case TREK_MUON_SPECTRAL:
+        return sqrt(rows / cols);
+    case TREK_MUON_ORIGINAL:
+        break;
+    }
+    return sqrt(fmax(1, rows / cols));
+}
 
 #ifdef TREK_OPTIMIZER_HOME
 #include <string.h>
@@ -136,19 +151,6 @@ static trek_tensor *newton_schulz(const double *o, trek_tensor *x, trek_tensor *
     return x;
 }
 
-static double adjusted(const double *o, double rows, double cols)
-{
-    switch ((trek_muon_adjust)o[ADJUST]) {
-    case TREK_MUON_MATCH_RMS_ADAMW:
-        return 0.2 * sqrt(fmax(rows, cols));
-    case TREK_MUON_SPECTRAL:
-        return sqrt(rows / cols);
-    case TREK_MUON_ORIGINAL:
-        break;
-    }
-    return sqrt(fmax(1, rows / cols));
-}
-
 static void whole(trek_dtype dtype, const trek_update_whole *w)
 {
     trek_update_slice s = trek_whole_slice(w);
@@ -174,7 +176,7 @@ static void whole(trek_dtype dtype, const trek_update_whole *w)
     }
     const trek_tensor *way = newton_schulz(o, &x, &other, &gram, &square);
     trek_whole_step(dtype, s.param, way->data, s.count, 1 - o[LR] * o[WEIGHT_DECAY],
-                    -o[LR] * adjusted(o, (double)rows, (double)cols));
+                    -o[LR] * muon_adjusted(o, (double)rows, (double)cols));
 }
 
 static size_t room(trek_dtype dtype, trek_shape shape, const double *options)
@@ -219,6 +221,7 @@ static const trek_optimizer_class muon_class = {
     .whole = whole,
     .room = room,
     .check_shape = check_shape,
+    .gpu = "muon_whole",
 };
 
 trek_optimizer_spec trek_muon(trek_muon_opts o)

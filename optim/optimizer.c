@@ -414,29 +414,6 @@ static void zero_rest(trek_optimizer *optimizer)
     trek_arena_forget_grads(arena);
 }
 
-trek_status trek_optimizer_step_scaled(trek_optimizer *optimizer, double grad_scale, bool zero_grad)
-{
-    if (!optimizer)
-        return trek_fail_missing("trek_optimizer_step", "optimizer");
-    if (trek_gone(optimizer, "trek_optimizer_step", "the optimizer"))
-        return TREK_ERR_STATE;
-    trek_arena_mark_used(optimizer->arena);
-    trek_status status = optimizer->device_update ? trek_device_update_read(optimizer) : TREK_OK;
-    optimizer->stale |= optimizer->device_update != NULL; /* of counts that the host did not know */
-    if (status == TREK_OK)
-        status = trek_optimizer_prepare(optimizer);
-    if (status != TREK_OK)
-        return status;
-    for (int p = 0; p < optimizer->arena->n_parts; p++)
-        trek_optimizer_apply_range(optimizer, p, 0, optimizer->arena->parts[p].count, grad_scale, 0, zero_grad);
-    trek_optimizer_commit(optimizer);
-    if (optimizer->device_update)
-        trek_device_update_forget(optimizer);
-    if (zero_grad)
-        zero_rest(optimizer);
-    return TREK_OK;
-}
-
 /* Measures and decides as a device's kernels do. */
 static void decide(trek_optimizer *optimizer, const trek_step_opts *opts, trek_update_scaler *scaler)
 {
@@ -486,6 +463,31 @@ static trek_status step(trek_optimizer *optimizer, const trek_step_opts *opts)
     else if (opts->zero_grad)
         zero_rest(optimizer);
     return opts->adapt && scaler ? trek_grad_scaler_update(opts->scaler) : TREK_OK;
+}
+
+trek_status trek_optimizer_step_scaled(trek_optimizer *optimizer, double grad_scale, bool zero_grad)
+{
+    if (!optimizer)
+        return trek_fail_missing("trek_optimizer_step", "optimizer");
+    if (trek_gone(optimizer, "trek_optimizer_step", "the optimizer"))
+        return TREK_ERR_STATE;
+    trek_arena_mark_used(optimizer->arena);
+    if (trek_optimizer_is_whole(optimizer) && optimizer->device_update) /* there is no other way on a device */
+        return step(optimizer, &(trek_step_opts){ .factor = grad_scale, .zero_grad = zero_grad });
+    trek_status status = optimizer->device_update ? trek_device_update_read(optimizer) : TREK_OK;
+    optimizer->stale |= optimizer->device_update != NULL; /* of counts that the host did not know */
+    if (status == TREK_OK)
+        status = trek_optimizer_prepare(optimizer);
+    if (status != TREK_OK)
+        return status;
+    for (int p = 0; p < optimizer->arena->n_parts; p++)
+        trek_optimizer_apply_range(optimizer, p, 0, optimizer->arena->parts[p].count, grad_scale, 0, zero_grad);
+    trek_optimizer_commit(optimizer);
+    if (optimizer->device_update)
+        trek_device_update_forget(optimizer);
+    if (zero_grad)
+        zero_rest(optimizer);
+    return TREK_OK;
 }
 
 /* What one pass reads and writes. */

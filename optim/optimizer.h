@@ -91,7 +91,16 @@ typedef struct trek_rmsprop_opts {
     bool maximize;
 } trek_rmsprop_opts;
 
-/* Those that look at whole parameters. Parameters must be on CPUs (UNSUPPORTED). */
+/* For gradients of the whole set: the sign says which way, and each element's step grows while it stays. */
+typedef struct trek_rprop_opts {
+    double lr;             /* default 0.01: the first step; TREK_ZERO for 0. What is set later means nothing */
+    double eta_minus, eta_plus; /* default 0.5, 1.2: steps are multiplied by them where the sign has changed, has not */
+    double step_min, step_max;  /* default 1e-6, 50; TREK_ZERO for 0 */
+    bool maximize;
+} trek_rprop_opts;
+
+/* Those that look at whole parameters. On a GPU, LAMB and LARS take three passes over all parameters, Adafactor and Muon a
+ * dozen small kernels for each parameter (Muon's products are cuBLASLt's): capture the step (graph/capture.h). */
 
 typedef struct trek_lamb_opts {
     double lr;             /* default 1e-3; TREK_ZERO for 0 */
@@ -158,6 +167,7 @@ TREK_API trek_optimizer_spec trek_adadelta(trek_adadelta_opts opts);
 TREK_API trek_optimizer_spec trek_adamax(trek_adamax_opts opts);
 TREK_API trek_optimizer_spec trek_nadam(trek_nadam_opts opts);
 TREK_API trek_optimizer_spec trek_radam(trek_radam_opts opts);
+TREK_API trek_optimizer_spec trek_rprop(trek_rprop_opts opts);
 TREK_API trek_optimizer_spec trek_lion(trek_lion_opts opts);
 TREK_API trek_optimizer_spec trek_lamb(trek_lamb_opts opts);
 TREK_API trek_optimizer_spec trek_lars(trek_lars_opts opts);

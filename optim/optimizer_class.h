@@ -87,14 +87,16 @@ struct trek_optimizer_class {
     trek_update_fn update;
     /* Instead of it: updates one parameter. Called for each by one thread, which may use the rank's others; ranks that share
      * parameters update some each. It neither fails nor allocates, and gives the same bits whatever the number of threads.
-     * CPUs only. Parameters of such a class are always updated one by one: keeps_zeros means nothing. */
+     * For CPUs; on GPUs the kernel `gpu` does the same. Parameters of such a class are always updated one by one: keeps_zeros
+     * means nothing. */
     void (*whole)(trek_dtype dtype, const trek_update_whole *whole);
     size_t (*room)(trek_dtype dtype, trek_shape shape, const double *options); /* bytes that whole needs; NULL: none */
     /* Whether a group of these options can have a parameter of that shape: TREK_OK, or trek_fail. Asked before each step that
      * updates others than the last one did. NULL: any. */
     trek_status (*check_shape)(const char *name, trek_shape shape, const double *options);
     /* On GPUs: the name of a kernel of libtrek-cuda, which is built from the same text where the file is listed in
-     * optim/meson.build. NULL: optimizers over parameters on a GPU are refused (UNSUPPORTED). */
+     * optim/meson.build (whole parameters: tensor/cuda/optim/whole.cuh).
+     * NULL: optimizers over parameters on a GPU are refused (UNSUPPORTED). */
     const char *gpu;
 };
 

@@ -126,7 +126,7 @@ trek_status trek_optimizer_ready_whole(trek_optimizer *optimizer)
         bytes = need > bytes ? need : bytes;
     }
     bytes = (bytes + 63) & ~(size_t)63;
-    if (bytes <= rooms->bytes)
+    if (bytes <= rooms->bytes || !arena->backend->host_accessible) /* devices find room themselves */
         return TREK_OK;
     int64_t all = (int64_t)bytes * rooms->n;
     trek_tensor *memory = trek_tensor_empty(trek_shape_make(1, &all), TREK_U8, arena->device);

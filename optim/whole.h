@@ -32,7 +32,4 @@ static inline double trek_whole_norm(trek_dtype dtype, const void *data, int64_t
 /* x = x keep + factor direction. */
 void trek_whole_step(trek_dtype dtype, void *x, const void *direction, int64_t count, double keep, double factor);
 
-/* The norm of the parameter over that of its update; 1 where one is 0. NaN stays NaN. */
-static inline double trek_whole_ratio(double param, double update) { return param == 0 || update == 0 ? 1 : param / update; }
-
 #endif

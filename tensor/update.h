@@ -87,6 +87,7 @@ typedef struct trek_update_run {
     int32_t dtype, low_dtype;
     int32_t segment, group;
     int64_t first_tile;      /* element i of the run is in tile first_tile + i / TREK_UPDATE_TILE */
+    int64_t rows, cols;      /* its last two sizes, for classes of whole parameters; of fewer than two dimensions: rows is 0 */
 } trek_update_run;
 
 /* What the functions of a backend are given: addresses in backend memory, and counts. Kernels take it by value. */
@@ -100,8 +101,10 @@ typedef struct trek_update {
     const trek_update_run *runs;     /* [n_runs] */
     const int32_t *tile_run;         /* [n_tiles] the run that a tile belongs to */
     int32_t n_groups, n_segments, n_runs;
-    int64_t n_tiles;
+    int64_t first_tile, n_tiles;     /* update_apply is about these: all of them, from 0 */
     trek_update_kernel kernel;
+    const trek_update_run *host_runs;     /* the same as runs and groups, in the host's memory: classes of whole parameters */
+    const trek_update_group *host_groups; /* launch what they say */
 } trek_update;
 
 /* Gradients to be measured. */

@@ -20,7 +20,7 @@ HELPERS = {"nn_sequential_add": "called for the last layer of a sequential",
            **{name: "drops at random by default: the long form" for name in ("nn_transformer_encoder_layer", "nn_transformer_encoder")},
            "nn_rrelu": "random: tests/nn/test_activations.c", "nn_rrelu_with": "random: tests/nn/test_activations.c",
            **{name: "states and lengths are those of lstm and gru" for name in
-              ("nn_lstm_forward", "nn_gru_forward", "nn_lstm_cell_forward", "nn_gru_cell_forward")}}
+              ("nn_lstm_forward", "nn_gru_forward", "nn_lstm_cell_forward", "nn_gru_cell_forward", "nn_rnn_forward", "nn_rnn_cell_forward")}}
 
 
 def real(value, default):
@@ -211,6 +211,20 @@ def cell(make):
                  inputs=lambda r, o: [r.choice([1, 2, 5]) for _ in range(r.choice([0, 1, 1]))] + [o["in"]])
 
 
+def plain_recurrent():
+    """Of several layers with relu, gradients leave the range of f16 on their way."""
+    both = recurrent(nn.RNN)
+    return Layer(lambda r: {**both.draw(r), "relu": False} if r.random() < 0.5 else {**both.draw(r), "layers": r.randrange(2), "relu": True},
+                 lambda o: First(nn.RNN(o["in"], o["hidden"], o["layers"] or 1, "relu" if o["relu"] else "tanh", not o["no_bias"], o["batch_first"], 0.0,
+                                        o["bidirectional"])), ["in", "hidden"], inputs=both.inputs)
+
+
+def plain_cell():
+    both = cell(nn.RNNCell)
+    return Layer(lambda r: {**both.draw(r), "relu": r.random() < 0.5},
+                 lambda o: First(nn.RNNCell(o["in"], o["hidden"], not o["no_bias"], "relu" if o["relu"] else "tanh")), ["in", "hidden"], inputs=both.inputs)
+
+
 def rms_eps(o):
     """None is PyTorch's default, the dtype's epsilon; of 16-bit dtypes trek takes f32's."""
     return real(o["eps"], torch.finfo(torch.float64 if o.get("dtype") == "f64" else torch.float32).eps) if o["eps"] != ZERO else 0.0
@@ -350,7 +364,7 @@ TABLE = SPACE | {
                          lambda o: nn.RMSNorm(o["shape"], rms_eps(o), not o["no_affine"]), ["shape"], inputs=lambda r, o: any_shape(r)[:-1] + o["shape"]),
     "nn_multihead_attention": Layer(lambda r: {"embed_dim": 4, "heads": r.choice([1, 2, 4]), "no_bias": r.random() < 0.3, "causal": r.random() < 0.4,
                                                "dropout": 0.0}, Attention, ["embed_dim", "heads"], inputs=lambda r, o: [r.choice([1, 2]), r.choice([1, 3, 6]), 4]),
-    "nn_lstm": recurrent(nn.LSTM), "nn_gru": recurrent(nn.GRU), "nn_lstm_cell": cell(nn.LSTMCell), "nn_gru_cell": cell(nn.GRUCell),
+    "nn_rnn": plain_recurrent(), "nn_rnn_cell": plain_cell(), "nn_lstm": recurrent(nn.LSTM), "nn_gru": recurrent(nn.GRU), "nn_lstm_cell": cell(nn.LSTMCell), "nn_gru_cell": cell(nn.GRUCell),
     "nn_embedding": Layer(classes, lambda o: nn.Embedding(o["num"], o["dim"], padding(o)), ["num", "dim"], inputs=lambda r, o: any_shape(r)),
     "nn_dropout": Layer(lambda r: {"p": r.choice([ZERO, 1.0])}, lambda o: nn.Dropout(real(o["p"], 0.5)), ["p"], False, lambda r, o: any_shape(r)),
     "nn_relu": Layer(no_options, lambda o: nn.ReLU(), [], False, lambda r, o: any_shape(r)),

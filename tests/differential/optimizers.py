@@ -12,7 +12,7 @@ from trek import CPU, DTYPES, headers, shape
 
 OPTIMIZER = {f.name[5:]: f for f in headers.functions.values() if f.header == "optim/optimizer.h"}
 SCALER = {f.name[5:]: f for f in headers.functions.values() if f.header == "optim/scaler.h"}
-KINDS = ("sgd", "adam", "adamw", "rmsprop", "adagrad", "adadelta", "adamax", "nadam", "radam", "lion", "lamb", "lars", "adafactor", "muon")
+KINDS = ("sgd", "adam", "adamw", "rmsprop", "rprop", "adagrad", "adadelta", "adamax", "nadam", "radam", "lion", "lamb", "lars", "adafactor", "muon")
 DRIVEN = {"optimizer_new", "optimizer_free", "optimizer_step", "optimizer_zero_grad", "optimizer_set_lr", "optimizer_set_group_lr", "optimizer_lr",
           "optimizer_group_lr", "optimizer_add_group", "clip_grad_norm", "clip_grad_value", "grad_scaler_new", "grad_scaler_free", "grad_scaler_scale",
           "grad_scaler_unscale", "grad_scaler_step", "grad_scaler_update", "grad_scaler_value"}
@@ -36,6 +36,9 @@ def options(rng, name):
         return {"lr": rng.choice([0.1, 0.01, 0.0]), "alpha": rng.choice([0.0, 0.9, 0.25]), "eps": rng.choice([0.0, 1e-3]),
                 "weight_decay": rng.choice([0.0, 0.0, 0.1]), "momentum": rng.choice([0.0, 0.9]), "centered": rng.random() < 0.4,
                 "maximize": rng.random() < 0.2}
+    if name == "rprop":
+        return {"lr": rng.choice([0.0, 0.1]), "eta_minus": rng.choice([0.0, 0.25]), "eta_plus": rng.choice([0.0, 1.5]), "step_min": rng.choice([0.0, 0.05, zero]),
+                "step_max": rng.choice([0.0, 0.12]), "maximize": rng.random() < 0.2}
     common = {"lr": rng.choice([0.1, 0.01]), "weight_decay": rng.choice([0.0, 0.1]), "maximize": rng.random() < 0.2}
     if name == "adagrad":
         return {**common, "lr_decay": rng.choice([0.0, 0.1]), "initial_accumulator_value": rng.choice([0.0, 0.5]), "eps": rng.choice([0.0, 1e-3])}
@@ -86,6 +89,9 @@ def torch_options(name, o):
     if name == "rmsprop":
         return {"lr": real(o["lr"], 0.01), "alpha": real(o["alpha"], 0.99), "eps": real(o["eps"], 1e-8), "weight_decay": o["weight_decay"],
                 "momentum": o["momentum"], "centered": o["centered"], "maximize": o["maximize"], "foreach": False}
+    if name == "rprop":
+        return {"lr": real(o["lr"], 0.01), "etas": (o["eta_minus"] or 0.5, o["eta_plus"] or 1.2), "maximize": o["maximize"], "foreach": False,
+                "step_sizes": (real(o["step_min"], 1e-6), o["step_max"] or 50)}
     common = {"lr": real(o["lr"], 1.0), "weight_decay": real(o["weight_decay"], 0.01 if name == "adamw" else 0.0), "maximize": o.get("maximize", False)}
     if name == "lion":
         return {**common, "betas": (real(o["beta1"], 0.9), real(o["beta2"], 0.99))}
@@ -210,7 +216,7 @@ class Adagrad(torch.optim.Adagrad):
                 self.state[p]["sum"].fill_(group["initial_accumulator_value"])
 
 
-CLASSES = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "rmsprop": torch.optim.RMSprop,
+CLASSES = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "rmsprop": torch.optim.RMSprop, "rprop": torch.optim.Rprop,
            "adagrad": Adagrad, "adadelta": torch.optim.Adadelta, "adamax": torch.optim.Adamax, "nadam": NAdam,
            "radam": torch.optim.RAdam, "lion": Lion, "lamb": Lamb, "lars": Lars, "adafactor": torch.optim.Adafactor, "muon": Muon}
 

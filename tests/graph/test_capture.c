@@ -268,6 +268,34 @@ static void test_changes(void **state)
     trek_graph_free(&graphs[1]);
 }
 
+/* Optimizers that look at whole parameters, with their norms and products, are in the record. */
+static void test_whole_parameters(void **state)
+{
+    (void)state;
+    const trek_optimizer_spec specs[] = { trek_lamb((trek_lamb_opts){ .lr = 0.02, .weight_decay = 0.1 }),
+                                          trek_lars((trek_lars_opts){ .lr = 0.5, .trust_coefficient = 0.1 }),
+                                          trek_adafactor((trek_adafactor_opts){ .lr = 0.05 }),
+                                          trek_muon((trek_muon_opts){ .lr = 0.02 }) };
+    for (int k = 0; k < 4; k++) {
+        trace plain, captured;
+        job a, b;
+        trek_graph *graphs[2];
+        for (int g = 0; g < 2; g++) {
+            graphs[g] = new_trained(29);
+            assert_int_equal(trek_graph_set_optimizer(graphs[g], specs[k]), TREK_OK);
+            trek_optimizer_spec vectors = k == 3 ? trek_muon((trek_muon_opts){ .lr = 0.02, .adam = true }) : specs[k];
+            assert_true(trek_optimizer_vectors(trek_graph_optimizer(graphs[g]), vectors) > 0);
+            trek_seed(7);
+            train(graphs[g], g, 1, NULL, g ? &captured : &plain, g ? &b : &a);
+        }
+        assert_same_traces(&plain, &captured);
+        assert_same_values(graphs[0], graphs[1]);
+        assert_recorded(graphs[1], STEPS - 4);
+        trek_graph_free(&graphs[0]);
+        trek_graph_free(&graphs[1]);
+    }
+}
+
 /* Calls between replays: a forward of one's own draws random numbers, changes the tagged value; a step as usual changes
  * counts on the device. */
 static void test_mixed_with_calls(void **state)
@@ -512,6 +540,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_passes_that_add_up, clean, no_error),
         cmocka_unit_test_setup_teardown(test_shapes, clean, no_error),
         cmocka_unit_test_setup_teardown(test_changes, clean, no_error),
+        cmocka_unit_test_setup_teardown(test_whole_parameters, clean, no_error),
         cmocka_unit_test_setup_teardown(test_mixed_with_calls, clean, no_error),
         cmocka_unit_test_setup_teardown(test_reads_inside, clean, no_error),
         cmocka_unit_test_setup_teardown(test_takes_from_outside, clean, no_error),

@@ -411,6 +411,88 @@ static void test_init_details(void **state)
     expect_near(trek_init_gain(TREK_NONLINEARITY_LEAKY_RELU, sqrt(5)), sqrt(1.0 / 3), 1e-12);
 }
 
+static trek_var *leaf(trek_shape shape, trek_dtype dtype)
+{
+    trek_tensor *tensor = trek_tensor_full(7, shape, dtype, test_device());
+    trek_var *var = trek_var_new(tensor, true);
+    trek_tensor_release(tensor);
+    return var;
+}
+
+/* Ones where torch.nn.init.dirac_(w, 2) has them. */
+static void test_init_dirac(void **state)
+{
+    (void)state;
+    static const trek_dtype dtypes[] = { TREK_F32, TREK_F64, TREK_BF16, TREK_F16 };
+    for (int d = 0; d < 4; d++) {
+        trek_var *line = leaf(trek_dims(6, 2, 4), dtypes[d]), *image = leaf(trek_dims(2, 3, 3, 2), dtypes[d]),
+                 *volume = leaf(trek_dims(1, 1, 2, 3, 4), dtypes[d]), *none = leaf(trek_dims(2, 2, 0), dtypes[d]);
+        assert_int_equal(trek_init_dirac(line, 2), TREK_OK);
+        assert_int_equal(trek_init_dirac(image, 1), TREK_OK);
+        assert_int_equal(trek_init_dirac(volume, 1), TREK_OK);
+        assert_int_equal(trek_init_dirac(none, 1), TREK_OK);
+        for (int k = 0; k < 48; k++) /* [0, 0, 2], [1, 1, 2], [3, 0, 2], [4, 1, 2] */
+            expect_near(at(line, k), k == 2 || k == 14 || k == 26 || k == 38, 0);
+        for (int k = 0; k < 36; k++) /* [0, 0, 1, 1], [1, 1, 1, 1] */
+            expect_near(at(image, k), k == 3 || k == 27, 0);
+        for (int k = 0; k < 24; k++) /* [0, 0, 1, 1, 2] */
+            expect_near(at(volume, k), k == 18, 0);
+        assert_int_equal(trek_init_dirac(line, 4), TREK_ERR_ARGUMENT);
+        expect_error(TREK_ERR_ARGUMENT, "4 groups do not divide 6");
+        assert_int_equal(trek_init_dirac(line, 0), TREK_ERR_ARGUMENT);
+        trek_error_clear();
+        expect_near(at(line, 2), 1, 0);
+        trek_var_release(line);
+        trek_var_release(image);
+        trek_var_release(volume);
+        trek_var_release(none);
+    }
+}
+
+static void test_init_eye_and_sparse(void **state)
+{
+    (void)state;
+    trek_var *wide = leaf(trek_dims(3, 5), TREK_BF16), *high = leaf(trek_dims(4, 2), TREK_F64),
+        *p = leaf(trek_dims(400, 50), TREK_F32);
+    assert_int_equal(trek_init_eye(wide), TREK_OK);
+    assert_int_equal(trek_init_eye(high), TREK_OK);
+    for (int k = 0; k < 15; k++)
+        expect_near(at(wide, k), k / 5 == k % 5, 0);
+    for (int k = 0; k < 8; k++)
+        expect_near(at(high, k), k / 2 == k % 2, 0);
+    trek_seed(13);
+    assert_int_equal(trek_init_sparse(p, 0.2512, 0.5), TREK_OK); /* 101 of 400 */
+    double *values = test_read(trek_var_data(p)), squares = 0;
+    int moved = 0;
+    for (int c = 0; c < 50; c++) {
+        int zeros = 0;
+        for (int r = 0; r < 400; r++) {
+            zeros += values[r * 50 + c] == 0;
+            moved += c > 0 && (values[r * 50 + c] == 0) != (values[r * 50 + c - 1] == 0);
+            squares += values[r * 50 + c] * values[r * 50 + c];
+        }
+        assert_int_equal(zeros, 101);
+    }
+    assert_true(moved > 49 * 100); /* each column has its own */
+    expect_near(sqrt(squares / (299 * 50)), 0.5, 0.01);
+    free(values);
+    assert_int_equal(trek_init_sparse(p, 1, 1), TREK_OK);
+    expect_near(at(p, 77), 0, 0);
+    assert_int_equal(trek_init_sparse(p, 1.5, 1), TREK_ERR_ARGUMENT);
+    expect_error(TREK_ERR_ARGUMENT, "sparsity in [0, 1]");
+    assert_int_equal(trek_init_sparse(p, NAN, 1), TREK_ERR_ARGUMENT);
+    trek_error_clear();
+    assert_int_equal(trek_init_dirac(p, 1), TREK_ERR_SHAPE);
+    expect_error(TREK_ERR_SHAPE, "3 to 5 dimensions, not [400, 50]");
+    trek_var *flat = leaf(trek_dims(3), TREK_F32);
+    assert_int_equal(trek_init_eye(flat), TREK_ERR_SHAPE);
+    expect_error(TREK_ERR_SHAPE, "init_eye: needs 2 dimensions, not [3]");
+    trek_var_release(flat);
+    trek_var_release(wide);
+    trek_var_release(high);
+    trek_var_release(p);
+}
+
 int main(void)
 {
     trek_allocator_set(&(trek_allocator){ test_allocate, test_release, NULL });
@@ -421,7 +503,8 @@ int main(void)
         cmocka_unit_test_teardown(test_conv_transpose, teardown),
         cmocka_unit_test_teardown(test_avg_pool, teardown), cmocka_unit_test_teardown(test_activations, teardown),
         cmocka_unit_test_teardown(test_softmax_options, teardown), cmocka_unit_test_teardown(test_init, teardown),
-        cmocka_unit_test_teardown(test_init_details, teardown),
+        cmocka_unit_test_teardown(test_init_details, teardown), cmocka_unit_test_teardown(test_init_dirac, teardown),
+        cmocka_unit_test_teardown(test_init_eye_and_sparse, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,7 +35,7 @@ static double draw_unit(void) { return (double)draw(20001) / 10000 - 1; }
 
 typedef struct drawn {
     trek_lstm_opts opts;
-    bool lstm, states, some_lengths;
+    bool lstm, rnn, relu, states, some_lengths;
     int64_t steps, rows, places;   /* places: layers times directions */
     double *x, *h0, *c0;           /* x [steps, rows, in]; states [places, rows, hidden] */
     int64_t *lengths;
@@ -60,13 +60,15 @@ static void reference_step(const drawn *d, double **p, const double *x, int64_t 
     double next[64];
     for (int64_t j = 0; j < n; j++) {
         double a[4], b[4];
-        for (int64_t g = 0; g < (d->lstm ? 4 : 3); g++) {
+        for (int64_t g = 0; g < (d->lstm ? 4 : d->rnn ? 1 : 3); g++) {
             a[g] = dot(p[0] + (g * n + j) * in, x, in) + (d->opts.no_bias ? 0 : p[2][g * n + j]);
             b[g] = dot(p[1] + (g * n + j) * n, h, n) + (d->opts.no_bias ? 0 : p[3][g * n + j]);
         }
         if (d->lstm) {
             c[j] = sigmoid(a[1] + b[1]) * c[j] + sigmoid(a[0] + b[0]) * tanh(a[2] + b[2]);
             next[j] = sigmoid(a[3] + b[3]) * tanh(c[j]);
+        } else if (d->rnn) {
+            next[j] = d->relu ? fmax(a[0] + b[0], 0) : tanh(a[0] + b[0]);
         } else {
             double z = sigmoid(a[1] + b[1]), new = tanh(a[2] + sigmoid(a[0] + b[0]) * b[2]);
             next[j] = (1 - z) * new + z * h[j];
@@ -122,7 +124,10 @@ static void draw_layer(drawn *d)
     memset(d, 0, sizeof *d);
     d->opts = (trek_lstm_opts){ .in = 1 + draw(6), .hidden = 1 + draw(7), .layers = draw(4), .no_bias = draw(4) == 0,
                                 .batch_first = draw(2), .bidirectional = draw(2), .dtype = TREK_F64, .device = test_device() };
-    d->lstm = draw(2);
+    int64_t kind = draw(4);
+    d->lstm = kind == 0;
+    d->rnn = kind > 1;
+    d->relu = kind == 3;
     d->steps = draw(4) == 0 ? 1 : 1 + draw(6);
     d->rows = draw(5) == 0 ? 1 : draw(8) == 0 ? 0 : 1 + draw(6);
     d->states = draw(2);
@@ -201,7 +206,11 @@ static trek_var *lengths_var(const drawn *d)
 
 static trek_module *make_layer(const drawn *d)
 {
-    return d->lstm ? trek_nn_lstm_with(&d->opts) : trek_nn_gru_with(&d->opts);
+    const trek_lstm_opts *o = &d->opts;
+    if (d->rnn)
+        return trek_nn_rnn_with(&(trek_rnn_opts){ o->in, o->hidden, o->layers, o->no_bias, o->batch_first, o->dropout,
+                                                  o->bidirectional, o->dtype, o->device, d->relu });
+    return d->lstm ? trek_nn_lstm_with(o) : trek_nn_gru_with(o);
 }
 
 static trek_var *run_layer(const drawn *d, trek_module *m, trek_var *x, trek_var **hn, trek_var **cn)
@@ -209,7 +218,8 @@ static trek_var *run_layer(const drawn *d, trek_module *m, trek_var *x, trek_var
     *cn = NULL;
     if (d->lstm)
         return trek_nn_lstm_forward(m, x, lengths_var(d), state_var(d, d->h0), state_var(d, d->c0), hn, cn);
-    return trek_nn_gru_forward(m, x, lengths_var(d), state_var(d, d->h0), hn);
+    return d->rnn ? trek_nn_rnn_forward(m, x, lengths_var(d), state_var(d, d->h0), hn)
+                  : trek_nn_gru_forward(m, x, lengths_var(d), state_var(d, d->h0), hn);
 }
 
 static void expect_numbers(const trek_var *have, const double *want, int64_t n)
@@ -391,9 +401,12 @@ static void test_one_sequence(void **state)
 static void test_cells(void **state)
 {
     (void)state;
-    for (int lstm = 0; lstm < 2; lstm++) {
-        trek_module *m = lstm ? trek_nn_lstm(3, 4, test_device()) : trek_nn_gru(3, 4, test_device());
-        trek_module *cell = lstm ? trek_nn_lstm_cell(3, 4, test_device()) : trek_nn_gru_cell(3, 4, test_device());
+    for (int kind = 0; kind < 3; kind++) {
+        bool lstm = kind == 1, rnn = kind == 2;
+        trek_module *m = lstm ? trek_nn_lstm(3, 4, test_device()) : rnn ? trek_nn_rnn(3, 4, test_device())
+                                                                        : trek_nn_gru(3, 4, test_device());
+        trek_module *cell = lstm ? trek_nn_lstm_cell(3, 4, test_device()) : rnn ? trek_nn_rnn_cell(3, 4, test_device())
+                                                                                : trek_nn_gru_cell(3, 4, test_device());
         assert_int_equal(cell->n_params, 4);
         assert_string_equal(cell->params[1].name, "weight_hh");
         for (int k = 0; k < 4; k++)
@@ -402,7 +415,8 @@ static void test_cells(void **state)
         trek_var *x = random_var(trek_dims(3, 2, 3), TREK_F32), *h = NULL, *c = NULL, *y = trek_forward(m, x);
         for (int t = 0; t < 3; t++) {
             trek_var *now = trek_select(x, 0, t);
-            h = lstm ? trek_nn_lstm_cell_forward(cell, now, h, c, &c) : trek_nn_gru_cell_forward(cell, now, h);
+            h = lstm ? trek_nn_lstm_cell_forward(cell, now, h, c, &c) : rnn ? trek_nn_rnn_cell_forward(cell, now, h)
+                                                                            : trek_nn_gru_cell_forward(cell, now, h);
             assert_true(trek_shape_equal(trek_var_shape(h), trek_dims(2, 4)));
             expect_near(sum_of(trek_select(y, 0, t)), sum_of(h), 1e-5);
         }
@@ -515,6 +529,41 @@ static void test_graph(void **state)
     trek_graph_free(&graph);
 }
 
+static void test_rnn_bad_input(void **state)
+{
+    (void)state;
+    assert_null(trek_nn_rnn_with(NULL));
+    expect_error(TREK_ERR_ARGUMENT, "rnn: needs options");
+    assert_null(trek_nn_rnn_cell_with(NULL));
+    expect_error(TREK_ERR_ARGUMENT, "rnn_cell: needs options");
+    assert_null(trek_nn_rnn(3, 0, test_device()));
+    expect_error(TREK_ERR_ARGUMENT, "rnn: hidden must be");
+    trek_scope scope = trek_scope_begin();
+    trek_module *m = trek_nn_rnn_with(&(trek_rnn_opts){ .in = 3, .hidden = 4, .relu = true, .device = test_device() });
+    char *text = trek_module_summary(m);
+    assert_non_null(strstr(text, "3, 4, relu"));
+    trek_string_free(&text);
+    trek_var *x = random_var(trek_dims(5, 2, 3), TREK_F32), *hn = x;
+    assert_null(trek_nn_rnn_forward(m, x, random_var(trek_dims(2), TREK_F32), NULL, &hn));
+    expect_error(TREK_ERR_DTYPE, "rnn: lengths must be of an integer dtype, got f32");
+    assert_null(hn);
+    const int64_t numbers[] = { 2, 6, 1 };
+    trek_var *lengths = trek_var_from(trek_tensor_from_data(numbers, trek_dims(3), TREK_I64, test_device()));
+    assert_null(trek_nn_rnn_forward(m, x, lengths, NULL, &hn));
+    expect_error(TREK_ERR_SHAPE, "rnn: lengths must be [2], got [3]");
+    assert_null(trek_nn_rnn_forward(m, x, NULL, random_var(trek_dims(1, 3, 4), TREK_F32), &hn));
+    expect_error(TREK_ERR_SHAPE, "h0 must be [1, 2, 4]");
+    assert_null(trek_nn_gru_forward(m, x, NULL, NULL, NULL));
+    expect_error(TREK_ERR_ARGUMENT, "the module is a rnn");
+    trek_nn_rnn_forward(m, x, trek_narrow(lengths, 0, 0, 2), NULL, NULL); /* 6 of 5 steps */
+    assert_int_not_equal(test_settle(trek_error_status()), TREK_OK);
+    trek_error_clear();
+    trek_var *y = trek_nn_rnn_forward(m, random_var(trek_dims(0, 2, 3), TREK_F32), NULL, NULL, &hn); /* no steps */
+    assert_true(trek_shape_equal(trek_var_shape(y), trek_dims(0, 2, 4)) && at(hn, 3) == 0);
+    trek_scope_end(scope);
+    trek_module_free(&m);
+}
+
 static void test_bad_input(void **state)
 {
     (void)state;
@@ -575,6 +624,7 @@ int main(void)
         cmocka_unit_test_teardown(test_one_sequence, teardown),     cmocka_unit_test_teardown(test_cells, teardown),
         cmocka_unit_test_teardown(test_dtypes, teardown),           cmocka_unit_test_teardown(test_autocast, teardown),
         cmocka_unit_test_teardown(test_module, teardown),           cmocka_unit_test_teardown(test_graph, teardown),
+        cmocka_unit_test_teardown(test_rnn_bad_input, teardown),
         cmocka_unit_test_teardown(test_bad_input, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

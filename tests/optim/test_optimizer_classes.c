@@ -261,6 +261,14 @@ static void devices_without_its_kernel_refuse_it(void **state)
     trek_params_add(params, "p", var);
     assert_null(trek_optimizer_new(tamed(0.1, 0), params));
     expect_error(TREK_ERR_UNSUPPORTED, "tamed");
+    trek_optimizer_spec spec = trek_lamb((trek_lamb_opts){ .lr = 0.1 });
+    trek_optimizer_class whole = *spec.klass; /* of a program's own, which has no kernel there, or names one that is not there */
+    spec.klass = &whole;
+    for (int k = 0; k < 2; k++) {
+        whole.gpu = k ? "none_of_that_name" : NULL;
+        assert_null(trek_optimizer_new(spec, params));
+        expect_error(TREK_ERR_UNSUPPORTED, "lamb: this optimizer has no kernel for cuda");
+    }
     trek_optimizer *optimizer = trek_optimizer_new(trek_adam((trek_adam_opts){ .lr = 0.1 }), params);
     assert_non_null(optimizer);
     trek_optimizer_free(&optimizer);

@@ -131,7 +131,7 @@ static __global__ void norm_kernel(const norm_part *parts, int64_t n, trek_updat
     }
 }
 
-static trek_status norm_of(trek_cuda_queue *queue, const trek_update_span *spans, int n, trek_update_state *state)
+trek_status trek_cuda_norm_of(trek_cuda_queue *queue, const trek_update_span *spans, int n, trek_update_state *state)
 {
     norm_spans s = {};
     int64_t total = 0;
@@ -161,7 +161,7 @@ static trek_status norm_of(trek_cuda_queue *queue, const trek_update_span *spans
 static trek_status update_norm(trek_device device, const trek_update *update, const trek_update_span *spans, int n)
 {
     trek_cuda_queue *queue = trek_cuda_queue_here(device.index);
-    return queue ? norm_of(queue, spans, n, update->state) : trek_error_status();
+    return queue ? trek_cuda_norm_of(queue, spans, n, update->state) : trek_error_status();
 }
 
 /* --- decisions -------------------------------------------------------------------------------------- */
@@ -252,7 +252,7 @@ static void sum_squares(trek_dtype dtype, const void *data, int64_t count, doubl
     if (!queue || trek_cuda_scratch_take(queue, sizeof state, &result) != TREK_OK)
         return;
     trek_device device = { TREK_CUDA, queue->device->index }, host = { TREK_CPU, 0 };
-    trek_status status = norm_of(queue, &span, 1, (trek_update_state *)result.data);
+    trek_status status = trek_cuda_norm_of(queue, &span, 1, (trek_update_state *)result.data);
     if (status == TREK_OK)
         status = trek_cuda_copy_bytes(&state, host, result.data, device, sizeof state, nullptr);
     if (status == TREK_OK) {

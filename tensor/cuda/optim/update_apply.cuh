@@ -7,7 +7,7 @@
 
 #include <float.h>
 
-#include "tensor/cuda/device.cuh"
+#include "tensor/cuda/block.cuh"
 
 #define TREK_UPDATE_THREADS 256
 
@@ -27,10 +27,14 @@ inline trek_status trek_launch_plain(const char *name, trek_cuda_queue *queue, t
 struct trek_cuda_update {
     const char *name;
     trek_status (*apply)(trek_cuda_queue *queue, const trek_update *update, bool zero_grads);
+    /* NULL: of a class of whole parameters, which are updated by `apply` alone. */
     void (*slice)(trek_cuda_queue *queue, trek_dtype dtype, const trek_update_slice *slice);
     trek_cuda_update *next;
 };
-extern trek_cuda_update *trek_cuda_updates; /* update.cu */
+/* update.cu */
+extern trek_cuda_update *trek_cuda_updates;
+/* sum_squares and finite of a state in device memory: of n spans, in blocks of a fixed size, added up in a fixed order. */
+trek_status trek_cuda_norm_of(trek_cuda_queue *queue, const trek_update_span *spans, int n, trek_update_state *state);
 
 struct trek_cuda_update_entry {
     trek_cuda_update update;
@@ -44,8 +48,7 @@ struct trek_cuda_update_entry {
 
 /* --- for the texts of elements ---------------------------------------------------------------------------- */
 
-__device__ __forceinline__ float trek_root(float x) { return sqrtf(x); }
-__device__ __forceinline__ double trek_root(double x) { return sqrt(x); }
+/* trek_root is block.cuh's */
 __device__ __forceinline__ float trek_magnitude(float x) { return fabsf(x); }
 __device__ __forceinline__ double trek_magnitude(double x) { return fabs(x); }
 
@@ -286,7 +289,7 @@ template <typename R> static __global__ void __launch_bounds__(TREK_UPDATE_THREA
 {
     TREK_SHARED(trek_step_numbers<float>, narrow, 1);
     TREK_SHARED(trek_step_numbers<double>, wide, 1);
-    for (int64_t tile = blockIdx.x; tile < u.n_tiles; tile += gridDim.x) {
+    for (int64_t tile = u.first_tile + blockIdx.x; tile < u.first_tile + u.n_tiles; tile += gridDim.x) {
         const trek_update_run &run = u.runs[u.tile_run[tile]];
         int64_t begin = (tile - run.first_tile) * TREK_UPDATE_TILE;
         bool early = run.dtype == TREK_F32 && begin + TREK_UPDATE_TILE <= run.count && trek_run_is_aligned(run);

@@ -12,13 +12,17 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
+#include "distributed/checkpoint.h"
 #include "distributed/step/stepper_ranks.h"
 #include "distributed/trainer.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
+#include "optim/averaged.h"
+#include "optim/sam.h"
 #include "tests/support/support.h"
 
 enum { IN = 6, HIDDEN = 12, CLASSES = 4, STEPS = 20, MAX_PARAMS = 16, MAX_ELEMENTS = 1024 };
@@ -123,6 +127,7 @@ typedef struct run_case {
     double max_norm, max_value;
     int world, batch, passes;
     bool separate;
+    const trek_optimizer_spec *plain; /* of what is no matrix; rates then go by layer, and half-way another graph goes on */
 } run_case;
 
 /* Row-major elements of all parameters, one after another. */
@@ -216,13 +221,51 @@ static trek_graph *set_up(run_case *c)
     return graph;
 }
 
+/* Rates that fall from parameter to parameter. */
+static trek_optimizer_spec by_layer(const char *name, trek_var *param, trek_optimizer_spec now, void *arg)
+{
+    (void)param;
+    int *k = arg;
+    now.options[0] *= pow(0.9, (*k)++ + (strstr(name, "w3") != NULL));
+    return now;
+}
+
+static trek_graph *set_up_groups(run_case *c)
+{
+    trek_graph *graph = set_up(c);
+    int k = 0;
+    if (c->plain) {
+        assert_true(trek_optimizer_vectors(trek_graph_optimizer(graph), *c->plain) > 0);
+        assert_int_equal(trek_optimizer_regroup(trek_graph_optimizer(graph), by_layer, &k), TREK_OK);
+    }
+    return graph;
+}
+
+/* By way of a file, as after a crash. */
+static trek_graph *begin_anew(run_case *c, trek_graph *graph)
+{
+    char path[] = "/tmp/trek-exact-XXXXXX";
+    int file = mkstemp(path);
+    assert_true(file >= 0);
+    close(file);
+    assert_int_equal(trek_checkpoint_save(graph, NULL, path), TREK_OK);
+    trek_graph_free(&graph);
+    graph = set_up_groups(c);
+    if (trek_checkpoint_load(graph, NULL, path) != TREK_OK)
+        fail_msg("%s", trek_error());
+    unlink(path);
+    return graph;
+}
+
 /* Trains STEPS steps. from: each step begins at its parameters; NULL: freely. */
 static trek_graph *train(run_case *c, record *to, record *from)
 {
-    trek_graph *graph = set_up(c);
+    trek_graph *graph = set_up_groups(c);
     trek_seed(77);
     memset(to, 0, sizeof *to);
     for (int step = 0; step < STEPS; step++) {
+        if (c->plain && c->world > 1 && step == STEPS / 2)
+            graph = begin_anew(c, graph);
         if (from) {
             list(graph, from, from->params[step], false, true);
             assert_int_equal(trek_graph_parameters_changed(graph), TREK_OK);
@@ -372,6 +415,193 @@ static void test_own_arenas(void **state)
     compare_worlds(TREK_F32, 64, 1, true);
 }
 
+/* --- optimizers beyond those, with groups, rates by layer, and a file half-way ------------------------------ */
+
+enum { NEWER = 14 };
+
+static trek_optimizer_spec newer(int k, bool plain)
+{
+    double decay = plain ? 0 : 0.05;
+    switch (k) {
+    case 0: return trek_adagrad((trek_adagrad_opts){ .lr = 0.02, .weight_decay = decay });
+    case 1: return trek_adadelta((trek_adadelta_opts){ .lr = 0.5, .eps = 1e-4, .weight_decay = decay });
+    case 2: return trek_adamax((trek_adamax_opts){ .lr = 0.01, .eps = 1e-4, .weight_decay = decay });
+    case 3: return trek_nadam((trek_nadam_opts){ .lr = 0.01, .eps = 1e-4, .weight_decay = decay });
+    case 4: return trek_radam((trek_radam_opts){ .lr = 0.01, .eps = 1e-4, .weight_decay = decay });
+    case 5: return trek_adam((trek_adam_opts){ .lr = 0.01, .eps = 1e-4, .amsgrad = true, .weight_decay = decay });
+    case 6: return trek_adamw((trek_adam_opts){ .lr = 0.01, .eps = 1e-4, .amsgrad = true });
+    case 7: return trek_lion((trek_lion_opts){ .lr = 0.002, .weight_decay = decay });
+    case 8: return trek_rmsprop((trek_rmsprop_opts){ .lr = 0.002, .eps = 1e-4, .momentum = 0.5, .weight_decay = decay });
+    case 9: return trek_lamb((trek_lamb_opts){ .lr = 0.01, .eps = 1e-4, .weight_decay = decay });
+    case 10:
+        return trek_lars((trek_lars_opts){ .lr = 0.5, .trust_coefficient = plain ? TREK_ZERO : 0.02, .weight_decay = decay });
+    case 11: return trek_adafactor((trek_adafactor_opts){ .lr = 0.02, .eps1 = 1e-8, .weight_decay = decay });
+    case 12:
+        return trek_muon((trek_muon_opts){ .lr = 0.02, .weight_decay = plain ? TREK_ZERO : 0.1, .adam = plain, .eps = 1e-4 });
+    default: return trek_rprop((trek_rprop_opts){ .lr = 0.002, .step_max = 0.01 });
+    }
+}
+
+/* How far b is from a, beside how far a has come. */
+static double strayed(const record *a, const record *b)
+{
+    double apart = 0, come = 0;
+    for (int64_t i = 0; i < a->starts[a->n_params]; i++) {
+        double stray = b->params[STEPS][i] - a->params[STEPS][i], way = a->params[STEPS][i] - a->params[0][i];
+        apart += stray * stray, come += way * way;
+    }
+    return sqrt(apart / come);
+}
+
+static void compare_newer(trek_dtype dtype, int kind, bool separate, double allowed)
+{
+    trek_optimizer_spec plain = newer(kind, true);
+    run_case c = { .dtype = dtype, .optimizer = newer(kind, false), .plain = &plain, .world = 1, .batch = 7, .passes = 2,
+                   .max_norm = kind % 2 ? 0.5 : 0 };
+    trek_graph *graph = train(&c, &one, NULL);
+    trek_graph_free(&graph);
+    expect_moved(&one);
+    c.separate = separate;
+    for (c.world = 2; c.world <= (brief() ? 2 : 3); c.world++) {
+        graph = train(&c, &many, NULL);
+        trek_graph_free(&graph);
+        expect_moved(&many);
+        double far = strayed(&one, &many);
+        if (!(far <= allowed))
+            fail_msg("%s, %s, %d ranks%s: %g of the way apart", c.optimizer.klass->name, trek_dtype_name(dtype), c.world,
+                     separate ? ", own arenas" : "", far);
+    }
+}
+
+static void test_newer_optimizers(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < NEWER; kind++)
+        for (int separate = brief() ? 1 : 0; separate < 2; separate++)
+            compare_newer(TREK_F64, kind, separate, 1e-9);
+}
+
+/* What ranks add up in another order is rounded to 16 bits here and there: a part of a step, which signs make a whole one of. */
+static void test_newer_optimizers_in_16_bits(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < NEWER; kind++) {
+        compare_newer(TREK_BF16, kind, false, 0.2);
+        if (!brief())
+            compare_newer(TREK_F16, kind, true, 0.1);
+    }
+}
+
+/* --- SAM and averages around a graph ------------------------------------------------------------------------- */
+
+static double gradients_of(trek_graph *graph, const run_case *c, int step)
+{
+    double loss = 0;
+    for (int pass = 0; pass < c->passes; pass++) {
+        trek_scope scope = trek_scope_begin();
+        trek_var *own = trek_cross_entropy(trek_graph_forward(graph, inputs(c, step, pass)), labels(c, step, pass));
+        assert_int_equal(trek_graph_backward(graph, own), TREK_OK);
+        loss += trek_var_item(own);
+        trek_scope_end(scope);
+    }
+    return loss;
+}
+
+/* Losses are those where it has climbed to. */
+static void train_sam(run_case *c, record *to)
+{
+    trek_graph *graph = set_up_groups(c);
+    trek_sam *sam = trek_sam_new(trek_graph_optimizer(graph), &(trek_sam_opts){ .rho = 0.1, .adaptive = c->batch == 7 });
+    assert_non_null(sam);
+    trek_seed(77);
+    memset(to, 0, sizeof *to);
+    list(graph, to, to->params[0], false, false);
+    for (int step = 0; step < STEPS; step++) {
+        gradients_of(graph, c, step);
+        assert_int_equal(trek_graph_reduce(graph), TREK_OK);
+        assert_int_equal(trek_sam_first_step(sam), TREK_OK);
+        to->losses[step] = gradients_of(graph, c, step);
+        assert_int_equal(trek_graph_reduce(graph), TREK_OK);
+        assert_int_equal(trek_sam_second_step(sam), TREK_OK);
+    }
+    list(graph, to, to->params[STEPS], false, false);
+    trek_sam_free(&sam);
+    trek_graph_free(&graph);
+}
+
+static void test_sam(void **state)
+{
+    (void)state;
+    trek_optimizer_spec plain = newer(6, true);
+    for (int b = 1; b < 3; b++) {
+        run_case c = { .dtype = TREK_F64, .optimizer = newer(6, false), .plain = &plain, .world = 1, .batch = batches[b],
+                       .passes = 2 };
+        train_sam(&c, &one);
+        for (c.world = 2; c.world <= (test_on_cpu() ? 3 : 1); c.world++) { /* those that share their parameters: CPUs */
+            train_sam(&c, &many);
+            assert_true(strayed(&one, &many) <= 1e-9);
+            for (int step = 0; step < STEPS; step++)
+                assert_true(fabs(many.losses[step] - one.losses[step]) <= 1e-9 * fabs(one.losses[step]));
+        }
+    }
+}
+
+/* losses: of the average, by swaps in the midst of training. The average goes to another one half-way. */
+static void train_averaged(run_case *c, bool ema, record *to)
+{
+    trek_averaged_opts opts = { .decay = ema ? 0.8 : 0 };
+    trek_graph *graph = set_up_groups(c);
+    trek_averaged *average = trek_averaged_new(trek_graph_module(graph), &opts);
+    trek_seed(77);
+    memset(to, 0, sizeof *to);
+    list(graph, to, to->params[0], false, false);
+    for (int step = 0; step < STEPS; step++) {
+        gradients_of(graph, c, step);
+        assert_int_equal(trek_graph_step(graph), TREK_OK);
+        assert_int_equal(trek_averaged_update(average), TREK_OK);
+        if (step == STEPS / 2) {
+            trek_state *kept = trek_averaged_state(average);
+            trek_averaged_free(&average);
+            average = trek_averaged_new(trek_graph_module(graph), &opts);
+            assert_int_equal(trek_averaged_load(average, kept), TREK_OK);
+            trek_state_free(&kept);
+        }
+        assert_int_equal(trek_averaged_swap(average), TREK_OK);
+        assert_int_equal(trek_graph_parameters_changed(graph), TREK_OK);
+        trek_graph_train(graph, false);
+        trek_scope scope = trek_scope_begin();
+        trek_no_grad_begin();
+        to->losses[step] = trek_var_item(trek_cross_entropy(trek_graph_forward(graph, inputs(c, step, 0)), labels(c, step, 0)));
+        trek_no_grad_end();
+        trek_scope_end(scope);
+        trek_graph_train(graph, true);
+        assert_int_equal(trek_averaged_swap(average), TREK_OK);
+        assert_int_equal(trek_graph_parameters_changed(graph), TREK_OK);
+    }
+    assert_int_equal(trek_averaged_updates(average), STEPS);
+    assert_int_equal(trek_averaged_swap(average), TREK_OK);
+    list(graph, to, to->params[STEPS], false, false);
+    trek_averaged_free(&average);
+    trek_graph_free(&graph);
+}
+
+static void test_averages(void **state)
+{
+    (void)state;
+    for (int ema = 0; ema < 2; ema++)
+        for (int separate = 0; separate < 2; separate++) {
+            run_case c = { .dtype = TREK_F64, .optimizer = newer(6, false), .world = 1, .batch = 7, .passes = 1 };
+            train_averaged(&c, ema, &one);
+            c.separate = separate;
+            for (c.world = 2; c.world <= (brief() ? 2 : 3); c.world++) {
+                train_averaged(&c, ema, &many);
+                assert_true(strayed(&one, &many) <= 1e-9);
+                for (int step = 0; step < STEPS; step++)
+                    assert_true(fabs(many.losses[step] - one.losses[step]) <= 1e-9 * fabs(one.losses[step]));
+            }
+        }
+}
+
 /* --- bits -------------------------------------------------------------------------------------------- */
 
 static void test_bits_from_run_to_run(void **state)
@@ -422,7 +652,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_f64_one_pass),  cmocka_unit_test(test_f64_more_passes),      cmocka_unit_test(test_f32),
         cmocka_unit_test(test_own_arenas),    cmocka_unit_test(test_bits_from_run_to_run),
-        cmocka_unit_test(test_bits_among_ranks),
+        cmocka_unit_test(test_bits_among_ranks), cmocka_unit_test(test_newer_optimizers),
+        cmocka_unit_test(test_newer_optimizers_in_16_bits), cmocka_unit_test(test_sam), cmocka_unit_test(test_averages),
     };
     return cmocka_run_group_tests_name("exact", tests, NULL, NULL);
 }

@@ -21,7 +21,7 @@
 enum { ROWS = 7, MOST_STEPS = 5, IN = 3, STEPS_TAKEN = 4, MOST = 4096 };
 
 typedef struct kind {
-    bool lstm, time_major;
+    bool lstm, rnn, time_major;
 } kind;
 
 static trek_graph *build(trek_device device, void *arg)
@@ -30,7 +30,9 @@ static trek_graph *build(trek_device device, void *arg)
     trek_lstm_opts opts = { .in = IN, .hidden = 4, .layers = 2, .bidirectional = true, .dropout = 0.3, .dtype = TREK_F64,
                             .batch_first = !k->time_major, .device = device };
     trek_flow *flow = trek_flow_input(trek_flow_new(), "lengths");
-    trek_flow_through(flow, k->lstm ? trek_nn_lstm_with(&opts) : trek_nn_gru_with(&opts));
+    trek_rnn_opts plain = { .in = IN, .hidden = 4, .layers = 2, .bidirectional = true, .dropout = 0.3, .dtype = TREK_F64,
+                            .batch_first = opts.batch_first, .device = opts.device };
+    trek_flow_through(flow, k->lstm ? trek_nn_lstm_with(&opts) : k->rnn ? trek_nn_rnn_with(&plain) : trek_nn_gru_with(&opts));
     trek_flow_using(flow, "lengths");
     trek_flow_through(flow, trek_nn_linear_with(&(trek_linear_opts){ .in = 8, .out = 2, .dtype = TREK_F64, .device = device }));
     return trek_flow_build(flow);
@@ -129,8 +131,8 @@ static void test_split(void **state)
 {
     (void)state;
     static record one, many;
-    for (int lstm = 0; lstm < 2; lstm++) {
-        kind k = { .lstm = lstm };
+    for (int which = 0; which < 3; which++) {
+        kind k = { .lstm = which == 1, .rnn = which == 2 };
         train(&k, 1, &one);
         for (int world = 2; world < 6; world += test_on_cpu() ? 1 : 9) {
             train(&k, world, &many);

@@ -129,6 +129,8 @@ const int sequence_n_ops = (int)(sizeof sequence_ops / sizeof sequence_ops[0]);
     X(cat, pool_list(p), pool_below(p, POOL_LIST + 1), pool_dim(p)) \
     X(stack, pool_list(p), pool_below(p, POOL_LIST + 1), pool_dim(p)) X(matmul, x, pool_chance(p, 50) ? x : pool_var(p)) \
     X(linear, x, pool_matrix(p, x), pool_bias(p)) \
+    X(bilinear, x, pool_like(p, x), pool_var(p), pool_bias(p)) X(unflatten, x, pool_dim(p), pool_sizes(p, x)) \
+    X(embedding_with, x, pool_index(p), NULL) X(embedding_bag, x, pool_index(p), NULL) X(rotary, x, NULL) \
     X(linear_activation, x, pool_matrix(p, x), pool_bias(p), (trek_activation)pool_below(p, pool_chance(p, 95) ? 3 : 9)) \
     X(layer_norm, x, pool_row(p, x), pool_row(p, x), pool_normalized(p), pool_eps(p)) \
     X(rms_norm, x, pool_row(p, x), pool_normalized(p), pool_eps(p)) X(dropout, x, pool_number(p), pool_chance(p, 70)) \

@@ -77,21 +77,33 @@ static void sum_half_bag(const bag_job *job, uint16_t *to, int64_t begin, int64_
     }
 }
 
-/* The first of equals; a NaN that is not the first is not larger than anything. */
+/* The first of equals; a NaN that is not the first is not larger than anything. Two loops, which are vectors each. */
 #define LARGEST(T, value)                                                                              \
     {                                                                                                  \
-        T *best = (T *)(void *)to;                                                                     \
-        const T *from = (const T *)(const void *)job->from + row * job->columns;                       \
+        T *restrict best = (T *)(void *)to;                                                            \
+        const T *restrict from = (const T *)(const void *)job->from + row * job->columns;              \
+        TREK_INDEPENDENT                                                                               \
         for (int64_t j = 0; j < job->columns; j++)                                                     \
-            if (first || value(from[j]) > value(best[j])) {                                            \
-                best[j] = from[j];                                                                     \
-                largest[j] = row;                                                                      \
-            }                                                                                          \
+            largest[j] = value(from[j]) > value(best[j]) ? row : largest[j];                           \
+        TREK_INDEPENDENT                                                                               \
+        for (int64_t j = 0; j < job->columns; j++)                                                     \
+            best[j] = value(from[j]) > value(best[j]) ? from[j] : best[j];                             \
     }
 #define PLAIN(x) (x)
 
+static void largest_of_two(const bag_job *job, char *to, int64_t *restrict largest, int64_t row)
+{
+    switch (job->dtype) {
+    case TREK_F32: LARGEST(float, PLAIN) break;
+    case TREK_F64: LARGEST(double, PLAIN) break;
+    case TREK_BF16: LARGEST(uint16_t, trek_f32_from_bf16) break;
+    default: LARGEST(uint16_t, trek_f32_from_f16) break;
+    }
+}
+
 static void largest_of_bag(const bag_job *job, char *to, int64_t *largest, int64_t begin, int64_t end)
 {
+    size_t bytes = (size_t)job->columns * job->element;
     bool first = true;
     for (int64_t j = 0; j < job->columns; j++)
         largest[j] = -1;
@@ -99,13 +111,14 @@ static void largest_of_bag(const bag_job *job, char *to, int64_t *largest, int64
         int64_t row = trek_cpu_integer(job->indices, k);
         if (row == job->padding)
             continue;
-        switch (job->dtype) {
-        case TREK_F32: LARGEST(float, PLAIN) break;
-        case TREK_F64: LARGEST(double, PLAIN) break;
-        case TREK_BF16: LARGEST(uint16_t, trek_f32_from_bf16) break;
-        default: LARGEST(uint16_t, trek_f32_from_f16) break;
+        if (!first) {
+            largest_of_two(job, to, largest, row);
+            continue;
         }
         first = false;
+        memcpy(to, job->from + (size_t)row * bytes, bytes);
+        for (int64_t j = 0; j < job->columns; j++)
+            largest[j] = row;
     }
 }
 

@@ -17,7 +17,8 @@ typedef struct trek_lookup_opts {
     double max_norm;          /* rows that are looked up and whose norm is larger are scaled to it, in the weight itself,
                                * before and without a gradient; default: none; TREK_ZERO for 0 */
     double norm_type;         /* p of that norm; default 2; TREK_ZERO for 0 */
-    bool scale_grad_by_freq;  /* what a row gets is divided by how often it is among the indices */
+    bool scale_grad_by_freq;  /* what a row gets is divided by how often it is among the indices; second derivatives are, too
+                               * (PyTorch leaves that out) */
 } trek_lookup_opts;
 
 /* trek_embedding with options, as torch.nn.functional.embedding; opts may be NULL. With max_norm the weight is written to, which

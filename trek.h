@@ -5,6 +5,7 @@
 
 #include "autograd/autocast.h"
 #include "autograd/backward.h"
+#include "autograd/embedding.h"
 #include "autograd/fft.h"
 #include "autograd/function.h"
 #include "autograd/gradcheck.h"
@@ -41,6 +42,7 @@
 #include "graph/timeline.h"
 #include "monitor/progress.h"
 #include "nn/activations.h"
+#include "nn/embedding.h"
 #include "nn/init.h"
 #include "nn/layers.h"
 #include "nn/module.h"

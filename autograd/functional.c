@@ -118,7 +118,7 @@ trek_var *trek_batch_norm(trek_var *x, trek_var *weight, trek_var *bias, trek_va
 }
 trek_var *trek_embedding(trek_var *weight, trek_var *indices, int64_t padding_idx)
 {
-    return trek_apply_embedding(weight, indices, padding_idx);
+    return trek_apply_embedding(weight, indices, padding_idx, false);
 }
 
 /* --- with what PyTorch refuses, or takes beside ---------------------------------------------- */
@@ -258,6 +258,36 @@ trek_var *trek_flatten(trek_var *x, int start_dim, int end_dim)
             flat.sizes[flat.ndim++] = shape.sizes[d];
     }
     return trek_apply_reshape(x, flat);
+}
+
+trek_var *trek_unflatten(trek_var *x, int dim, trek_shape sizes)
+{
+    char text[TREK_SHAPE_TEXT];
+    if (!x)
+        return trek_fail_missing("unflatten", "the variable"), NULL;
+    trek_shape shape = trek_var_shape(x), whole = { 0 };
+    int at = trek_normalize_dim(dim, shape.ndim, "unflatten");
+    if (at < 0)
+        return NULL;
+    if (shape.ndim == 0 || sizes.ndim < 1 || sizes.ndim + shape.ndim - 1 > TREK_MAX_DIMS)
+        return trek_fail_null(TREK_ERR_SHAPE, "unflatten: a dimension of %s as %d", trek_shape_text(shape, text), sizes.ndim);
+    int64_t known = 1, open = -1;
+    for (int d = 0; d < sizes.ndim && known >= 0; d++) {
+        int64_t size = sizes.sizes[d];
+        if (size == -1 && open < 0)
+            open = d;
+        else
+            known = size < 0 || (size > 0 && known > INT64_MAX / size) ? -1 : known * size;
+    }
+    if (known > 0 && open >= 0 && shape.sizes[at] % known == 0)
+        sizes.sizes[open] = shape.sizes[at] / known;
+    else if (known != shape.sizes[at] || open >= 0)
+        return trek_fail_null(TREK_ERR_SHAPE, "unflatten: %lld elements are not %s", (long long)shape.sizes[at],
+                              trek_shape_text(sizes, text));
+    for (int d = 0; d < shape.ndim; d++)
+        for (int k = 0; k < (d == at ? sizes.ndim : 1); k++)
+            whole.sizes[whole.ndim++] = d == at ? sizes.sizes[k] : shape.sizes[d];
+    return trek_apply_reshape(x, whole);
 }
 
 trek_var *trek_contiguous(trek_var *x) { return x && x->data->contiguous ? x : trek_apply_copy(x); }

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "autograd/ops.h"
+#include "autograd/rules_internal.h"
 #include "autograd/tape_internal.h"
 
 /* Whether both are there and have `dims` dimensions; false and an error. */
@@ -212,4 +213,49 @@ trek_var *trek_pdist(trek_var *x, double p)
     int64_t n = trek_var_size(x, 0);
     trek_var *apart = trek_sub(of_pairs(x, n, false), of_pairs(x, n, true));
     return trek_var_size(x, 1) == 0 ? trek_sum(apart, trek_dims(-1), false) : trek_norm(apart, p, trek_dims(-1), false);
+}
+
+/* --- bilinear forms --------------------------------------------------------------------------- */
+
+static trek_status check_bilinear(trek_var *x, trek_var *y, trek_var *weight, trek_var *bias)
+{
+    char a[TREK_SHAPE_TEXT], b[TREK_SHAPE_TEXT], c[TREK_SHAPE_TEXT];
+    if (!x || !y || !weight)
+        return trek_fail_missing("bilinear", "an input");
+    trek_var *all[4] = { x, y, weight, bias };
+    for (int k = 1; k < 4; k++)
+        if (all[k] && trek_var_dtype(all[k]) != trek_var_dtype(x))
+            return trek_fail(TREK_ERR_DTYPE, "bilinear: inputs of different dtypes: %s and %s; cast one of them",
+                             trek_dtype_name(trek_var_dtype(x)), trek_dtype_name(trek_var_dtype(all[k])));
+    if (!trek_dtype_is_float(trek_var_dtype(x)))
+        return trek_fail(TREK_ERR_DTYPE, "bilinear: dtype %s is not supported", trek_dtype_name(trek_var_dtype(x)));
+    int ndim = trek_var_ndim(x);
+    bool fits = ndim > 0 && trek_var_ndim(y) == ndim && trek_var_ndim(weight) == 3;
+    for (int d = 0; fits && d < ndim - 1; d++)
+        fits = trek_var_size(x, d) == trek_var_size(y, d);
+    fits = fits && trek_var_size(x, -1) == trek_var_size(weight, 1) && trek_var_size(y, -1) == trek_var_size(weight, 2);
+    if (!fits)
+        return trek_fail(TREK_ERR_SHAPE, "bilinear: inputs %s and %s do not fit weight %s", trek_shape_text(trek_var_shape(x), a),
+                         trek_shape_text(trek_var_shape(y), b), trek_shape_text(trek_var_shape(weight), c));
+    if (bias && (trek_var_ndim(bias) != 1 || trek_var_size(bias, 0) != trek_var_size(weight, 0)))
+        return trek_fail(TREK_ERR_SHAPE, "bilinear: bias must be [%lld], got %s", (long long)trek_var_size(weight, 0),
+                         trek_shape_text(trek_var_shape(bias), a));
+    return TREK_OK;
+}
+
+/* x times each matrix of the weight, [out, rows, m], then the sums beside y. */
+trek_var *trek_bilinear(trek_var *x, trek_var *y, trek_var *weight, trek_var *bias)
+{
+    if (check_bilinear(x, y, weight, bias) != TREK_OK)
+        return NULL;
+    trek_shape shape = trek_var_shape(x);
+    int64_t n = shape.sizes[shape.ndim - 1], m = trek_var_size(y, -1), rows = 1;
+    for (int d = 0; d < shape.ndim - 1; d++)
+        rows *= shape.sizes[d];
+    shape.sizes[shape.ndim - 1] = trek_var_size(weight, 0);
+    trek_var *each = trek_matmul(trek_reshape(x, trek_dims(1, rows, n)), weight);
+    trek_var *products = trek_mul(trek_rule_wide(each), trek_rule_wide(trek_reshape(y, trek_dims(rows, m))));
+    trek_var *sums = trek_transpose(trek_sum(products, trek_dims(-1), false), 0, 1);
+    sums = bias ? trek_add(sums, trek_rule_wide(bias)) : sums;
+    return trek_rule_rounded(sums ? trek_reshape(sums, shape) : NULL, each);
 }

@@ -14,6 +14,7 @@
 #ifndef TREK_AUTOGRAD_OPS_H
 #define TREK_AUTOGRAD_OPS_H
 
+#include "autograd/embedding.h"
 #include "autograd/losses.h"
 #include "autograd/norms.h"
 #include "autograd/resample.h"
@@ -153,6 +154,8 @@ TREK_API trek_var *trek_log_softmax(trek_var *x, int dim);
 /* -- shapes; views where strides allow -- */
 TREK_API trek_var *trek_reshape(trek_var *x, trek_shape shape);   /* one size may be -1 */
 TREK_API trek_var *trek_flatten(trek_var *x, int start_dim, int end_dim);
+TREK_API trek_var *trek_unflatten(trek_var *x, int dim, trek_shape sizes);
+    /* dim as dimensions of these sizes, one at least, of which one may be -1; SHAPE where they are not as many elements */
 TREK_API trek_var *trek_expand(trek_var *x, trek_shape shape);    /* -1 keeps a size */
 TREK_API trek_var *trek_permute(trek_var *x, trek_dims_list dims);
 TREK_API trek_var *trek_transpose(trek_var *x, int first, int second);
@@ -270,6 +273,9 @@ TREK_API trek_var *trek_matmul(trek_var *x, trek_var *y);
 TREK_API trek_var *trek_linear(trek_var *x, trek_var *weight, trek_var *bias);
 /* The same with the activation fused in. */
 TREK_API trek_var *trek_linear_activation(trek_var *x, trek_var *weight, trek_var *bias, trek_activation activation);
+/* x^T weight[o] y + bias[o] for each o: x [..., n], y [..., m] of the same leading dimensions, weight [out, n, m], bias [out] or
+ * NULL -> [..., out], all of one floating dtype (DTYPE). [out, rows, m] numbers are held on the way, and kept for backward. */
+TREK_API trek_var *trek_bilinear(trek_var *x, trek_var *y, trek_var *weight, trek_var *bias);
 
 /* -- convolution and pooling; x [N, C, H, W]; weight and bias of x's dtype (else DTYPE) -- */
 TREK_API trek_var *trek_conv2d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *opts);
@@ -305,7 +311,8 @@ TREK_API trek_var *trek_rms_norm(trek_var *x, trek_var *weight, int normalized_d
  * (PyTorch's drop it). Where inputs are not finite, gradients are NaN or infinite as the order of the formula has it. */
 TREK_API trek_var *trek_batch_norm(trek_var *x, trek_var *weight, trek_var *bias, trek_var *running_mean, trek_var *running_var,
                                    bool training, double momentum, double eps);
-/* weight [n, d], indices of any integer dtype and shape [...] -> [..., d]; out of range: ARGUMENT. padding_idx -1: none. */
+/* weight [n, d], indices of any integer dtype and shape [...] -> [..., d]; out of range: ARGUMENT. padding_idx -1: none. With
+ * options, and of bags: autograd/embedding.h. */
 TREK_API trek_var *trek_embedding(trek_var *weight, trek_var *indices, int64_t padding_idx);
 /* In training zeroes with probability p and divides the rest by 1 - p; else x itself; what is zeroed is 0 whatever it was
  * (PyTorch: NaN where it was NaN or infinite). */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Derivatives of products, convolution, pooling, normalisation, embedding,
+/* Derivatives of products, convolution, pooling, normalisation,
  * dropout and cross entropy: fused kernels to first order, the composite under
  * create_graph. */
 #include <string.h>
@@ -265,51 +265,7 @@ trek_status trek_rule_batch_norm(trek_backward_call *b)
     return norm_rule(b, TREK_OP_batch_norm_backward);
 }
 
-/* --- embedding, dropout, cross entropy ------------------------------------------------------ */
-
-/* The sums of rows straight into the table's gradient. Where that holds something (of a head that shares the table), rows are
- * added to it one by one; a device adds them in any order, so there it is done by way of a whole table. */
-static trek_status embedding_into(trek_backward_call *b, trek_tensor *place, trek_tensor *index, int64_t rows, bool overwrite)
-{
-    trek_tensor *grad = b->grad->data, *in[3] = { grad, index };
-    trek_op_call call = { .op = &trek_ops[TREK_OP_embedding_backward], .n_inputs = 2, .inputs = in, .n_outputs = 1,
-                          .outputs = { place }, .attrs.i = { b->attrs->i[0], rows } };
-    if (overwrite)
-        return trek_op_run(&call);
-    trek_tensor *flat = trek_tensor_reshape(index, trek_dims(index->numel));
-    trek_tensor *source = trek_tensor_reshape(grad, trek_dims(index->numel, place->sizes[1]));
-    trek_op_call sum = { .op = &trek_ops[TREK_OP_index_add], .n_inputs = 3, .n_outputs = 1, .outputs = { place },
-                         .inputs = (trek_tensor *[]){ place, flat, source } };
-    trek_status status = flat && source ? trek_op_run(&sum) : trek_error_status();
-    trek_tensor_release(flat);
-    trek_tensor_release(source);
-    return status;
-}
-
-trek_status trek_rule_embedding(trek_backward_call *b)
-{
-    int64_t rows = trek_rule_shape(b, 0).sizes[0];
-    trek_var *index = trek_rule_input(b, 1);
-    bool overwrite;
-    trek_tensor *place = index ? trek_rule_sink(b, 0, &overwrite) : NULL;
-    bool one_by_one = place && b->attrs->i[0] < 0 && place->device.type == TREK_CPU && index->data->dtype != TREK_U8;
-    if (!place || (!overwrite && !one_by_one))
-        return trek_rule_give(b, trek_apply_embedding_backward(b->grad, index, b->attrs->i[0], rows));
-    trek_status status = embedding_into(b, place, index->data, rows, overwrite);
-    if (status == TREK_OK)
-        trek_rule_sunk(b, 0);
-    return status;
-}
-
-/* d grad: what the rows of the cotangent say at the indices, nothing at the padding. */
-trek_status trek_rule_embedding_backward(trek_backward_call *b)
-{
-    trek_var *index = trek_rule_input(b, 1), *g = trek_embedding(b->grad, index, -1);
-    if (b->attrs->i[0] >= 0)
-        g = trek_where(trek_unsqueeze(trek_eq_scalar(index, (double)b->attrs->i[0]), -1), trek_rule_zeros(b, trek_dims_none()),
-                       g);
-    return trek_rule_give(b, g);
-}
+/* --- dropout, cross entropy ----------------------------------------------------------------- */
 
 /* The same mask again: nothing of it was kept. */
 trek_status trek_rule_dropout(trek_backward_call *b)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The embedding table. */
+/* The embedding table, and bags of its rows. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "autograd/embedding_internal.h"
 #include "autograd/ops.h"
 #include "nn/init_internal.h"
 #include "nn/layers_internal.h"
@@ -12,12 +13,28 @@ typedef struct embedding_layer {
     trek_module base;
     trek_var *weight;
     int64_t num, dim, padding_idx; /* padding_idx -1: none */
+    trek_lookup_opts lookup;
+    trek_bag_mode mode;            /* of bags, as the next */
+    bool include_last_offset;
 } embedding_layer;
 
 static trek_var *embedding_forward(trek_module *self, trek_var *x)
 {
     embedding_layer *m = (embedding_layer *)self;
-    return trek_embedding(m->weight, x, m->padding_idx);
+    return trek_embedding_with(m->weight, x, &m->lookup);
+}
+
+/* indices, offsets, per_sample_weights */
+static trek_var *bag_forward_many(trek_module *self, trek_var *const *inputs, int n)
+{
+    embedding_layer *m = (embedding_layer *)self;
+    const trek_lookup_opts *l = &m->lookup;
+    trek_bag_opts opts = { .offsets = n > 1 ? inputs[1] : NULL, .per_sample_weights = n > 2 ? inputs[2] : NULL, .mode = m->mode,
+                           .include_last_offset = m->include_last_offset, .padding_idx = l->padding_idx, .max_norm = l->max_norm,
+                           .norm_type = l->norm_type, .scale_grad_by_freq = l->scale_grad_by_freq };
+    if (n > 3)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "embedding_bag: %d inputs; it takes indices, offsets and per_sample_weights", n);
+    return trek_embedding_bag(m->weight, inputs[0], &opts);
 }
 
 static trek_status embedding_reset(trek_module *self)
@@ -39,51 +56,82 @@ static void embedding_describe(const trek_module *self, char *text, size_t size)
         snprintf(text + length, size - (size_t)length, ", padding row %" PRId64, m->padding_idx);
 }
 
-static const trek_module_class embedding_class = {
-    .name = "embedding",
-    .size = sizeof(embedding_layer),
-    .forward = embedding_forward,
-    .reset = embedding_reset,
-    .describe = embedding_describe,
-};
-
-/* -1: none. */
-static trek_status padding_row(const trek_embedding_opts *opts, int64_t *row)
+static void bag_describe(const trek_module *self, char *text, size_t size)
 {
-    *row = opts->padding_idx;
-    if (*row == 0 || *row == TREK_OFF)
-        *row = -1;
-    else if (*row == TREK_ZERO)
-        *row = 0;
-    else if (*row < -opts->num || *row >= opts->num)
-        return trek_fail(TREK_ERR_ARGUMENT, "embedding: padding_idx %" PRId64 " is outside %" PRId64 " rows", *row, opts->num);
-    else if (*row < 0)
-        *row += opts->num;
-    return TREK_OK;
+    static const char *const modes[] = { ", mean", ", sum", ", max" };
+    embedding_describe(self, text, size);
+    size_t length = strlen(text);
+    if (length < size)
+        snprintf(text + length, size - length, "%s", modes[((const embedding_layer *)self)->mode]);
 }
 
-trek_module *trek_nn_embedding_with(const trek_embedding_opts *opts)
+/* The last of two divide gradients by frequencies, which are those of the rank's own part. */
+#define EMBEDDING_CLASS(couples) \
+    { .name = "embedding", .size = sizeof(embedding_layer), .forward = embedding_forward, .reset = embedding_reset, \
+      .describe = embedding_describe, .couples_samples = couples }
+static const trek_module_class embedding_classes[2] = { EMBEDDING_CLASS(false), EMBEDDING_CLASS(true) };
+static const char *const bag_inputs[] = { "offsets", "per_sample_weights", NULL };
+#define BAG_CLASS(couples) \
+    { .name = "embedding_bag", .size = sizeof(embedding_layer), .forward_many = bag_forward_many, .reset = embedding_reset, \
+      .describe = bag_describe, .input_names = bag_inputs, .optional_inputs = true, .couples_samples = couples }
+static const trek_module_class bag_classes[2] = { BAG_CLASS(false), BAG_CLASS(true) };
+
+static trek_module *embedding_new(const trek_module_class *classes, const trek_embedding_opts *opts)
 {
-    if (!opts)
-        return trek_fail_null(TREK_ERR_ARGUMENT, "embedding: needs options");
+    const trek_module_class *klass = &classes[opts->scale_grad_by_freq];
     int64_t row;
-    if (trek_layer_positive("embedding", "num", opts->num) != TREK_OK ||
-        trek_layer_positive("embedding", "dim", opts->dim) != TREK_OK ||
-        padding_row(opts, &row) != TREK_OK)
+    if (trek_layer_positive(klass->name, "num", opts->num) != TREK_OK ||
+        trek_layer_positive(klass->name, "dim", opts->dim) != TREK_OK ||
+        trek_padding_row(klass->name, opts->padding_idx, opts->num, &row) != TREK_OK ||
+        trek_check_max_norm(klass->name, opts->max_norm, opts->norm_type) != TREK_OK)
         return NULL;
-    trek_module *base = trek_module_new(&embedding_class);
+    trek_module *base = trek_module_new(klass);
     if (!base)
         return NULL;
     embedding_layer *m = (embedding_layer *)base;
     m->num = opts->num;
     m->dim = opts->dim;
     m->padding_idx = row;
+    m->lookup = (trek_lookup_opts){ .padding_idx = opts->padding_idx, .max_norm = opts->max_norm, .norm_type = opts->norm_type,
+                                    .scale_grad_by_freq = opts->scale_grad_by_freq };
     trek_module_param(base, "weight", offsetof(embedding_layer, weight),
                       trek_tensor_empty(trek_dims(opts->num, opts->dim), opts->dtype, opts->device));
-    return trek_layer_finish(base);
+    return base;
+}
+
+trek_module *trek_nn_embedding_with(const trek_embedding_opts *opts)
+{
+    if (!opts)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "embedding: needs options");
+    trek_module *base = embedding_new(embedding_classes, opts);
+    return base ? trek_layer_finish(base) : NULL;
 }
 
 trek_module *trek_nn_embedding(int64_t num, int64_t dim, trek_device device)
 {
     return trek_nn_embedding_with(&(trek_embedding_opts){ .num = num, .dim = dim, .device = device });
+}
+
+trek_module *trek_nn_embedding_bag_with(const trek_embedding_bag_opts *opts)
+{
+    if (!opts)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "embedding_bag: needs options");
+    if (opts->mode < TREK_BAG_MEAN || opts->mode > TREK_BAG_MAX)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "embedding_bag: %d is no mode", (int)opts->mode);
+    if (opts->mode == TREK_BAG_MAX && opts->scale_grad_by_freq)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "embedding_bag: scale_grad_by_freq is not for maxima");
+    trek_embedding_opts table = { .num = opts->num, .dim = opts->dim, .padding_idx = opts->padding_idx, .dtype = opts->dtype,
+                                  .device = opts->device, .max_norm = opts->max_norm, .norm_type = opts->norm_type,
+                                  .scale_grad_by_freq = opts->scale_grad_by_freq };
+    trek_module *base = embedding_new(bag_classes, &table);
+    if (!base)
+        return NULL;
+    ((embedding_layer *)base)->mode = opts->mode;
+    ((embedding_layer *)base)->include_last_offset = opts->include_last_offset;
+    return trek_layer_finish(base);
+}
+
+trek_module *trek_nn_embedding_bag(int64_t num, int64_t dim, trek_device device)
+{
+    return trek_nn_embedding_bag_with(&(trek_embedding_bag_opts){ .num = num, .dim = dim, .device = device });
 }

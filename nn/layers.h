@@ -32,6 +32,18 @@ typedef struct trek_linear_opts {
 TREK_API trek_module *trek_nn_linear(int64_t in, int64_t out, trek_device device);
 TREK_API trek_module *trek_nn_linear_with(const trek_linear_opts *opts);
 
+typedef struct trek_bilinear_opts {
+    int64_t in1, in2, out;    /* required */
+    bool no_bias;
+    trek_dtype dtype;         /* default f32 */
+    trek_device device;
+} trek_bilinear_opts;
+
+/* trek_bilinear of two inputs, [..., in1] and [..., in2] -> [..., out]: trek_forward_many takes both (ARGUMENT without the
+ * second; "second" in graphs). weight [out, in1, in2], bias [out], both U(-b, b) with b = 1 / sqrt(in1). */
+TREK_API trek_module *trek_nn_bilinear(int64_t in1, int64_t in2, int64_t out, trek_device device);
+TREK_API trek_module *trek_nn_bilinear_with(const trek_bilinear_opts *opts);
+
 typedef struct trek_conv2d_opts {
     int64_t in, out;          /* channels; required */
     int64_t kernel[2];        /* required */
@@ -229,6 +241,8 @@ typedef struct trek_embedding_opts {
                                * TREK_ZERO: row 0; below TREK_OFF: from the end */
     trek_dtype dtype;         /* default f32 */
     trek_device device;
+    double max_norm, norm_type; /* as trek_lookup_opts' (autograd/embedding.h), as the next; default: none, and 2 */
+    bool scale_grad_by_freq;
 } trek_embedding_opts;
 
 /* Indices [...] of any integer dtype -> [..., dim]; weight [num, dim], N(0, 1). */
@@ -300,6 +314,8 @@ typedef struct trek_flatten_opts {
 /* [N, ...] -> [N, product]. */
 TREK_API trek_module *trek_nn_flatten(void);
 TREK_API trek_module *trek_nn_flatten_with(const trek_flatten_opts *opts);
+/* trek_unflatten: dim (-1: the last) as dimensions of these sizes. ARGUMENT: no sizes, or two of -1. */
+TREK_API trek_module *trek_nn_unflatten(int dim, trek_shape sizes);
 /* x itself. */
 TREK_API trek_module *trek_nn_identity(void);
 
@@ -316,6 +332,7 @@ TREK_API trek_status trek_nn_sequential_add(trek_module *sequential, trek_module
 TREK_END
 
 #include "nn/activations.h"
+#include "nn/embedding.h"
 #include "nn/norms.h"
 #include "nn/transformer.h"
 

@@ -128,6 +128,53 @@ trek_module *trek_nn_flatten_with(const trek_flatten_opts *opts)
 
 trek_module *trek_nn_flatten(void) { return trek_nn_flatten_with(NULL); }
 
+/* --- one dimension as several --------------------------------------------------- */
+
+typedef struct unflatten_layer {
+    trek_module base;
+    int dim;
+    trek_shape sizes;
+} unflatten_layer;
+
+static trek_var *unflatten_forward(trek_module *self, trek_var *x)
+{
+    unflatten_layer *m = (unflatten_layer *)self;
+    return trek_unflatten(x, m->dim, m->sizes);
+}
+
+static void unflatten_describe(const trek_module *self, char *text, size_t size)
+{
+    const unflatten_layer *m = (const unflatten_layer *)self;
+    char shape[TREK_SHAPE_TEXT];
+    snprintf(text, size, "%d, %s", m->dim, trek_shape_text(m->sizes, shape));
+}
+
+static const trek_module_class unflatten_class = {
+    .name = "unflatten",
+    .size = sizeof(unflatten_layer),
+    .forward = unflatten_forward,
+    .describe = unflatten_describe,
+};
+
+trek_module *trek_nn_unflatten(int dim, trek_shape sizes)
+{
+    char text[TREK_SHAPE_TEXT];
+    int open = 0;
+    bool fits = sizes.ndim >= 1 && sizes.ndim <= TREK_MAX_DIMS;
+    for (int d = 0; fits && d < sizes.ndim; d++) {
+        open += sizes.sizes[d] == -1;
+        fits = sizes.sizes[d] >= -1 && open < 2;
+    }
+    if (!fits)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "unflatten: sizes %s", trek_shape_text(sizes, text));
+    trek_module *base = trek_module_new(&unflatten_class);
+    if (base) {
+        ((unflatten_layer *)base)->dim = dim;
+        ((unflatten_layer *)base)->sizes = sizes;
+    }
+    return base;
+}
+
 /* --- nothing -------------------------------------------------------------------- */
 
 static trek_var *identity_forward(trek_module *self, trek_var *x) { return (void)self, x; }

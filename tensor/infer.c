@@ -95,6 +95,24 @@ trek_status trek_infer_pointwise(trek_op_call *call)
         return trek_op_fail(call, TREK_ERR_ARGUMENT, "%lld is no activation", (long long)kind);
     return trek_infer_same(call);
 }
+
+/* The table's dimensions but its last are broadcast to those of x. */
+trek_status trek_infer_rotary(trek_op_call *call)
+{
+    const trek_tensor *x = call->inputs[0], *table = call->inputs[1];
+    trek_dtype wanted = dtype_of(call, 0) == TREK_F64 ? TREK_F64 : TREK_F32;
+    if (dtype_of(call, 1) != wanted)
+        return trek_op_fail(call, TREK_ERR_DTYPE, "a table of %s for %s; %s is needed", trek_dtype_name(dtype_of(call, 1)),
+                            trek_dtype_name(dtype_of(call, 0)), trek_dtype_name(wanted));
+    int64_t turned = table->ndim > 0 ? table->sizes[table->ndim - 1] : -1;
+    bool fits = turned >= 0 && turned % 2 == 0 && x->ndim >= table->ndim && turned <= x->sizes[x->ndim - 1];
+    for (int d = 0; fits && d < table->ndim - 1; d++)
+        fits = table->sizes[d] == 1 || table->sizes[d] == x->sizes[d + x->ndim - table->ndim];
+    if (!fits)
+        return fail_two(call, TREK_ERR_SHAPE, "a table [..., an even number up to D] does not fit x [..., D]", table, x);
+    return output_alike(call, x->ndim, x->sizes, dtype_of(call, 0));
+}
+
 trek_status trek_infer_to_bool(trek_op_call *call) { return same_layout(call, TREK_BOOL); }
 /* ... row-major whatever the input is */
 trek_status trek_infer_same_dense(trek_op_call *call) { return same_shape(call, dtype_of(call, 0)); }

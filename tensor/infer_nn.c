@@ -605,21 +605,49 @@ trek_status trek_infer_embedding(trek_op_call *call)
 trek_status trek_infer_embedding_backward(trek_op_call *call);
 trek_status trek_infer_embedding_backward(trek_op_call *call)
 {
-    const trek_tensor *grad = call->inputs[0], *indices = call->inputs[1];
+    const trek_tensor *grad = call->inputs[0], *indices = call->inputs[1], *bags = input(call, 2), *factors = input(call, 3);
     char first[TREK_SHAPE_TEXT], second[TREK_SHAPE_TEXT];
     int64_t rows = call->attrs.i[1];
     TRY(need_integer(call, "indices", indices));
-    bool fits = grad->ndim == indices->ndim + 1;
-    for (int d = 0; fits && d < indices->ndim; d++)
+    bool fits = bags ? grad->ndim == 2 && trek_same_sizes(bags, indices) : grad->ndim == indices->ndim + 1;
+    for (int d = 0; fits && !bags && d < indices->ndim; d++)
         fits = grad->sizes[d] == indices->sizes[d];
     if (!fits)
         return trek_op_fail(call, TREK_ERR_SHAPE, "gradient %s does not fit indices %s", trek_tensor_shape_text(grad, first),
                             trek_tensor_shape_text(indices, second));
+    TRY(need_dtype(call, "bags", bags, TREK_I64));
+    TRY(need_dtype(call, "factors", factors, statistics_dtype((trek_dtype)grad->dtype)));
+    if (factors)
+        TRY(need_sizes(call, "factors", factors, indices->ndim, indices->sizes));
     if (rows < 0)
         return trek_op_fail(call, TREK_ERR_ARGUMENT, "a weight of %lld rows", (long long)rows);
     TRY(check_padding_index(call, call->attrs.i[0], rows));
     int64_t sizes[2] = { rows, grad->sizes[grad->ndim - 1] };
     return trek_op_output(call, 0, 2, sizes, product_dtype(call, (trek_dtype)grad->dtype));
+}
+
+trek_status trek_infer_embedding_bag(trek_op_call *call);
+trek_status trek_infer_embedding_bag(trek_op_call *call)
+{
+    const trek_tensor *weight = call->inputs[0], *indices = call->inputs[1], *offsets = call->inputs[2];
+    const trek_tensor *factors = input(call, 3);
+    int64_t mode = call->attrs.i[1];
+    TRY(need_ndim(call, "weight", weight, 2));
+    TRY(need_integer(call, "indices", indices));
+    TRY(need_ndim(call, "indices", indices, 1));
+    TRY(need_dtype(call, "offsets", offsets, TREK_I64));
+    TRY(need_ndim(call, "offsets", offsets, 1));
+    if (offsets->numel == 0)
+        return trek_op_fail(call, TREK_ERR_SHAPE, "offsets of bags, and their end, are needed, not [0]");
+    TRY(need_vector(call, "per_sample_weights", factors, indices->numel));
+    TRY(check_padding_index(call, call->attrs.i[0], weight->sizes[0]));
+    if (mode < TREK_BAG_MEAN || mode > TREK_BAG_MAX)
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "%lld is no mode", (long long)mode);
+    if (factors && mode != TREK_BAG_SUM)
+        return trek_op_fail(call, TREK_ERR_ARGUMENT, "per_sample_weights are for sums");
+    int64_t sizes[2] = { offsets->numel - 1, weight->sizes[1] }, places[2] = { mode == TREK_BAG_MAX ? sizes[0] : 0, sizes[1] };
+    TRY(trek_op_output(call, 0, 2, sizes, (trek_dtype)weight->dtype));
+    return trek_op_output(call, 1, 2, places, TREK_I64);
 }
 
 /* What forward and backward of cross entropy check alike. */

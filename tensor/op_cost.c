@@ -60,7 +60,10 @@ static double bytes_of(const trek_tensor *t)
 }
 
 /* Ops that read of their input 0 only what they pick. */
-static bool picks(int op) { return op == TREK_OP_embedding || op == TREK_OP_index_select || op == TREK_OP_gather; }
+static bool picks(int op)
+{
+    return op == TREK_OP_embedding || op == TREK_OP_embedding_bag || op == TREK_OP_index_select || op == TREK_OP_gather;
+}
 
 static double traffic(const trek_op_call *call)
 {

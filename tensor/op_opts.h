@@ -17,6 +17,9 @@ typedef enum trek_scatter_reduction {
     TREK_SCATTER_SUM, TREK_SCATTER_PRODUCT, TREK_SCATTER_MEAN, TREK_SCATTER_MAX, TREK_SCATTER_MIN
 } trek_scatter_reduction;
 
+/* What becomes of the rows of a bag. */
+typedef enum trek_bag_mode { TREK_BAG_MEAN, TREK_BAG_SUM, TREK_BAG_MAX } trek_bag_mode;
+
 /* A quantile between two elements. */
 typedef enum trek_interpolation {
     TREK_INTERPOLATION_LINEAR, TREK_INTERPOLATION_LOWER, TREK_INTERPOLATION_HIGHER, TREK_INTERPOLATION_MIDPOINT,

@@ -133,14 +133,31 @@
 #define TREK_PARAMS_NUMBER(T) T *x, int64_t number
 #define TREK_INPUTS_NUMBER(T) TREK_IN(T, x)
 #define TREK_ATTRS_NUMBER a->i[0] = number
-/* embedding: inputs weight [n, d], indices; i[0] = padding_idx (-1: none) */
-#define TREK_PARAMS_BINARY_NUMBER(T) T *x, T *y, int64_t number
-#define TREK_INPUTS_BINARY_NUMBER(T) TREK_IN(T, x, y)
-#define TREK_ATTRS_BINARY_NUMBER a->i[0] = number
-/* embedding_backward: grad, indices; i[0] = padding_idx, i[1] = rows of the weight */
-#define TREK_PARAMS_BINARY_NUMBER2(T) T *x, T *y, int64_t number, int64_t second
-#define TREK_INPUTS_BINARY_NUMBER2(T) TREK_IN(T, x, y)
-#define TREK_ATTRS_BINARY_NUMBER2 (a->i[0] = number, a->i[1] = second)
+/* embedding: weight [n, d], indices; i[0] = padding_idx (-1: none), i[1] = gradients are divided by how often their row is
+ * there */
+#define TREK_PARAMS_EMBEDDING(T) T *x, T *y, int64_t number, bool by_frequency
+#define TREK_INPUTS_EMBEDDING(T) TREK_IN(T, x, y)
+#define TREK_ATTRS_EMBEDDING (a->i[0] = number, a->i[1] = by_frequency)
+/* embedding_backward: grad, indices, bags or NULL, factors or NULL; i[0] = padding_idx, i[1] = rows of the weight. Place k adds
+ * factors[k] (NULL: 1) times row bags[k] of grad (NULL: row k) to row indices[k]; places whose bag is no row of grad add nothing.
+ * bags as the indices, i64; factors as they, f32 (f64 for f64 gradients). */
+#define TREK_PARAMS_EMBEDDING_GRAD(T) T *x, T *y, T *bags, T *factors, int64_t number, int64_t second
+#define TREK_INPUTS_EMBEDDING_GRAD(T) TREK_IN(T, x, y, bags, factors)
+#define TREK_ATTRS_EMBEDDING_GRAD (a->i[0] = number, a->i[1] = second)
+/* embedding_bag: weight [n, d], indices [m], offsets [bags + 1] (i64, never falling, from 0 to m at most: bag b has the places
+ * from offsets[b] up to offsets[b + 1]), factors [m] or NULL (sums only); i[0] = padding_idx (-1: none), i[1] = trek_bag_mode,
+ * i[2] as embedding's i[1].
+ * outputs: y [bags, d]; row [bags, d] i64: which row of the weight is the largest, -1 in an empty bag ([0, d] but of maxima). */
+#define TREK_PARAMS_EMBEDDING_BAG(T)                                                                                             \
+    T *weight, T *indices, T *offsets, T *factors, int64_t padding, int mode, bool by_frequency
+#define TREK_INPUTS_EMBEDDING_BAG(T) TREK_IN(T, weight, indices, offsets, factors)
+#define TREK_ATTRS_EMBEDDING_BAG (a->i[0] = padding, a->i[1] = mode, a->i[2] = by_frequency)
+
+/* rotary: x [..., D], table [..., R], R even and at most D, its other dimensions broadcast to x's: cosines, then sines, of R / 2
+ * angles; of f64 for f64 x, else f32. i[0] = pairs are neighbours, not halves; i[1] = turned back. What lies beyond R stays. */
+#define TREK_PARAMS_ROTARY(T) T *x, T *table, bool neighbours, bool back
+#define TREK_INPUTS_ROTARY(T) TREK_IN(T, x, table)
+#define TREK_ATTRS_ROTARY (a->i[0] = neighbours, a->i[1] = back)
 
 /* linear: x [..., in], weight [out, in], bias [out] or NULL; i[0] = trek_activation */
 #define TREK_PARAMS_LINEAR(T) T *x, T *weight, T *bias, int activation

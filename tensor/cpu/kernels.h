@@ -43,6 +43,8 @@
     X(attention)                                                               \
     X(batch_norm)                                                              \
     X(embedding)                                                               \
+    X(embedding_bag)                                                           \
+    X(rotary)                                                                  \
     X(cross_entropy)                                                           \
     X(pointwise_loss)                                                          \
     X(linear_cross_entropy)                                                    \

@@ -33,6 +33,7 @@ typedef enum trek_cuda_fault {
     TREK_CUDA_FAULT_DIVISION, /* of integers by zero */
     TREK_CUDA_FAULT_PLANE,    /* a pooling index outside its plane */
     TREK_CUDA_FAULT_LENGTH,   /* a row's number of steps outside [0, limit] */
+    TREK_CUDA_FAULT_OFFSET,   /* of a bag: not 0 at place 0, below the one before, or beyond the limit */
 } trek_cuda_fault;
 
 typedef struct trek_cuda_fault_record {
@@ -187,6 +188,8 @@ void trek_cuda_nvtx(trek_backend *backend);          /* enters range_begin and r
     X(batch_norm) \
     X(embedding) \
     X(embedding_backward) \
+    X(embedding_bag) \
+    X(rotary) \
     X(cross_entropy) \
     X(pointwise_loss) \
     X(cumsum) \

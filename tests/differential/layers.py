@@ -12,12 +12,13 @@ from draw import Draw
 from headers import OFF, ZERO
 from trek import CPU, DTYPE_NUMBER, DTYPES, Refused, Wrong, headers, shape, vector
 
-FUNCTIONS = {f.name[5:]: f for f in headers.functions.values() if f.header in ("nn/activations.h", "nn/layers.h", "nn/norms.h", "nn/resample.h", "nn/spatial.h", "nn/transformer.h")}
+FUNCTIONS = {f.name[5:]: f for f in headers.functions.values() if f.header in ("nn/activations.h", "nn/embedding.h", "nn/layers.h", "nn/norms.h", "nn/resample.h", "nn/spatial.h", "nn/transformer.h")}
 HELPERS = {"nn_sequential_add": "called for the last layer of a sequential",
            **{name: "calls the function, which is compared: autograd/resample.h" for name in ("nn_upsample", "nn_unfold", "nn_fold")},
            **{name: "its memory is a second input: tests/nn/test_transformer.c" for name in
               ("nn_transformer_decoder", "nn_transformer_decoder_with", "nn_transformer_decoder_layer", "nn_transformer_decoder_layer_with")},
            **{name: "drops at random by default: the long form" for name in ("nn_transformer_encoder_layer", "nn_transformer_encoder")},
+           **{name: "it takes two inputs, of the function that is compared: tests/nn/test_layers.c" for name in ("nn_bilinear", "nn_bilinear_with")},
            "nn_rrelu": "random: tests/nn/test_activations.c", "nn_rrelu_with": "random: tests/nn/test_activations.c",
            **{name: "states and lengths are those of lstm and gru" for name in
               ("nn_lstm_forward", "nn_gru_forward", "nn_lstm_cell_forward", "nn_gru_cell_forward", "nn_rnn_forward", "nn_rnn_cell_forward")}}
@@ -236,7 +237,43 @@ def padding(o):
 
 
 def classes(r):
-    return {"num": r.choice([1, 4, 9]), "dim": r.choice([1, 3, 8]), "padding_idx": r.choice([0, OFF, ZERO])}
+    return {"num": r.choice([1, 4, 9]), "dim": r.choice([1, 3, 8]), "padding_idx": r.choice([0, OFF, ZERO]), "max_norm": r.choice([0.0, 0.0, 0.75]),
+            "norm_type": r.choice([0.0, 1.0]), "scale_grad_by_freq": r.random() < 0.3}
+
+
+def bag_options(r):
+    o = classes(r) | {"mode": r.choice([0, 1, 2])}
+    return o | {"scale_grad_by_freq": o["scale_grad_by_freq"] and o["mode"] != 2}
+
+
+def table_of(o):
+    return {"padding_idx": padding(o), "max_norm": o["max_norm"] or None, "norm_type": o["norm_type"] or 2.0, "scale_grad_by_freq": bool(o["scale_grad_by_freq"])}
+
+
+class Rotary(nn.Module):
+    def __init__(self, o):
+        super().__init__()
+        self.interleaved = o["interleaved"]
+        self.register_buffer("table", torch.zeros(o["length"] or 4096, o["dim"]))
+
+    def forward(self, x):
+        half, dim = self.table.shape[1] // 2, self.table.shape[1]
+        work = torch.float64 if x.dtype == torch.float64 else torch.float32
+        rows, y = self.table[:x.shape[-2]].to(work), x.to(work)
+        c, s = rows[:, :half], rows[:, half:]
+        a, b = (y[..., 0:dim:2], y[..., 1:dim:2]) if self.interleaved else (y[..., :half], y[..., half:dim])
+        p, q = a * c - b * s, b * c + a * s
+        turned = torch.stack([p, q], -1).flatten(-2) if self.interleaved else torch.cat([p, q], -1)
+        return torch.cat([turned, y[..., dim:]], -1).to(x.dtype)
+
+
+class Sinusoidal(nn.Module):
+    def __init__(self, o):
+        super().__init__()
+        self.register_buffer("pe", torch.zeros(o["length"] or 5000, o["dim"]))
+
+    def forward(self, x):
+        return x + self.pe[:x.shape[-2]]
 
 
 flat_dim = lambda d, default: default if d == 0 else 0 if d == ZERO else d
@@ -365,7 +402,15 @@ TABLE = SPACE | {
     "nn_multihead_attention": Layer(lambda r: {"embed_dim": 4, "heads": r.choice([1, 2, 4]), "no_bias": r.random() < 0.3, "causal": r.random() < 0.4,
                                                "dropout": 0.0}, Attention, ["embed_dim", "heads"], inputs=lambda r, o: [r.choice([1, 2]), r.choice([1, 3, 6]), 4]),
     "nn_rnn": plain_recurrent(), "nn_rnn_cell": plain_cell(), "nn_lstm": recurrent(nn.LSTM), "nn_gru": recurrent(nn.GRU), "nn_lstm_cell": cell(nn.LSTMCell), "nn_gru_cell": cell(nn.GRUCell),
-    "nn_embedding": Layer(classes, lambda o: nn.Embedding(o["num"], o["dim"], padding(o)), ["num", "dim"], inputs=lambda r, o: any_shape(r)),
+    "nn_embedding": Layer(classes, lambda o: nn.Embedding(o["num"], o["dim"], **table_of(o)), ["num", "dim"], inputs=lambda r, o: any_shape(r)),
+    "nn_embedding_bag": Layer(bag_options, lambda o: nn.EmbeddingBag(o["num"], o["dim"], mode=("mean", "sum", "max")[o["mode"]], **table_of(o)),
+                              ["num", "dim"], inputs=lambda r, o: [r.choice([1, 2, 5]), r.choice([1, 3, 6])]),
+    "nn_rotary": Layer(lambda r: {"dim": r.choice([2, 4, 6]), "length": r.choice([7, 12]), "base": r.choice([0.0, 100.0]), "interleaved": r.random() < 0.5},
+                       Rotary, ["dim", "length"], False, lambda r, o: [2, r.choice([1, 3]), r.choice([1, 5, 7]), o["dim"] + r.choice([0, 0, 3])]),
+    "nn_sinusoidal_positions": Layer(lambda r: {"dim": r.choice([1, 4, 7]), "length": r.choice([7, 12]), "base": r.choice([0.0, 100.0])}, Sinusoidal,
+                                     ["dim", "length"], inputs=lambda r, o: [r.choice([1, 3]), r.choice([1, 5, 7]), o["dim"]]),
+    "nn_unflatten": Layer(lambda r: {"dim": r.choice([1, -1]), "sizes": r.choice([[2, 3], [3, -1], [6], [1, 2, 3]])},
+                          lambda o: nn.Unflatten(o["dim"], o["sizes"]), ["dim", "sizes"], False, lambda r, o: [r.choice([1, 3]), 6]),
     "nn_dropout": Layer(lambda r: {"p": r.choice([ZERO, 1.0])}, lambda o: nn.Dropout(real(o["p"], 0.5)), ["p"], False, lambda r, o: any_shape(r)),
     "nn_relu": Layer(no_options, lambda o: nn.ReLU(), [], False, lambda r, o: any_shape(r)),
     **{name: activation(make) for name, make in PLAIN_ACTIVATIONS.items()},
@@ -430,7 +475,7 @@ def draw(rng, name):
     if base.startswith("nn_transformer") and dtype in ("bf16", "f16"):
         opts["activation"] = 2  # a sum that 16 bits round to the other side of zero has another gradient through ReLU
     sizes = layer.inputs(rng, opts)
-    if base == "nn_embedding":
+    if base in ("nn_embedding", "nn_embedding_bag"):
         x = d.indices(sizes, opts["num"])
     else:
         alike = base.startswith("nn_transformer")  # features that are all alike leave a norm nothing but rounding
@@ -518,6 +563,8 @@ def make(lib, case):
         return lib.ok(getattr(lib, name)(ctypes.byref(opts)), name)
     if name == "nn_pad":
         return lib.ok(lib.nn_pad(shape(o["sizes"]), o["mode"], o["value"]), name)
+    if name == "nn_unflatten":
+        return lib.ok(lib.nn_unflatten(o["dim"], shape(o["sizes"])), name)
     given = []
     for kind, parameter in FUNCTIONS[name].params:
         if kind == "trek_device":

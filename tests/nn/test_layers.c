@@ -155,6 +155,149 @@ static void test_norm_embedding_dropout(void **state)
     trek_module_free(&table);
 }
 
+static trek_var *places(trek_shape shape, const int64_t *values)
+{
+    return trek_var_from(trek_tensor_from_data(values, shape, TREK_I64, test_device()));
+}
+
+static void test_bags(void **state)
+{
+    (void)state;
+    trek_embedding_bag_opts opts = { .num = 4, .dim = 2, .mode = TREK_BAG_SUM, .padding_idx = TREK_ZERO,
+                                     .device = test_device() };
+    trek_module *sum = trek_nn_embedding_bag_with(&opts), *mean = trek_nn_embedding_bag(4, 2, test_device());
+    trek_module *table = trek_nn_embedding_with(&(trek_embedding_opts){ .num = 4, .dim = 2, .max_norm = 1, .norm_type = 1,
+                                                                        .scale_grad_by_freq = true, .device = test_device() });
+    trek_scope scope = trek_scope_begin();
+    expect_near(at(trek_module_find(sum, "weight"), 1), 0, 0); /* the padding */
+    const double rows[] = { 9, 9, 1, 2, 3, 4, -5, 6 };
+    fill(sum, "weight", rows);
+    fill(mean, "weight", rows);
+    fill(table, "weight", rows);
+    trek_var *index = places(trek_dims(4), (int64_t[]){ 1, 0, 3, 2 }), *offsets = places(trek_dims(2), (int64_t[]){ 0, 3 });
+    trek_var *weights = numbers((double[]){ 1, 1, 2, 3 }, trek_dims(4));
+    trek_var *y = trek_forward_many(sum, (trek_var *[]){ index, offsets, weights }, 3);
+    expect_near(at(y, 0), 1 - 10, 1e-6);
+    expect_near(at(y, 3), 12, 1e-6);
+    y = trek_forward(mean, trek_reshape(index, trek_dims(2, 2)));
+    expect_near(at(y, 0), 5, 1e-6);
+    expect_near(at(trek_forward_many(mean, (trek_var *[]){ index, offsets }, 2), 1), 17.0 / 3, 1e-5);
+    assert_null(trek_forward(mean, index));
+    expect_error(TREK_ERR_ARGUMENT, "1-D indices need offsets");
+    assert_null(trek_forward_many(sum, (trek_var *[]){ index, offsets, weights, weights }, 4));
+    expect_error(TREK_ERR_ARGUMENT, "4 inputs");
+    trek_backward(trek_sum(trek_forward(table, places(trek_dims(3), (int64_t[]){ 1, 1, 3 })), trek_dims_none(), false));
+    trek_var *weight = trek_module_find(table, "weight");
+    expect_near(at(weight, 2), 1.0 / 3, 1e-6); /* limited, as row 0 is not */
+    expect_near(at(weight, 0), 9, 0);
+    expect_near(at(trek_var_grad(weight), 2), 1, 1e-6);
+    assert_true(table->klass->couples_samples && !sum->klass->couples_samples);
+    char *text = trek_module_summary(sum);
+    assert_non_null(strstr(text, "4, 2, padding row 0, sum"));
+    trek_string_free(&text);
+    trek_scope_end(scope);
+    opts.mode = (trek_bag_mode)3;
+    assert_null(trek_nn_embedding_bag_with(&opts));
+    expect_error(TREK_ERR_ARGUMENT, "embedding_bag: 3 is no mode");
+    opts = (trek_embedding_bag_opts){ .num = 4, .dim = 2, .mode = TREK_BAG_MAX, .scale_grad_by_freq = true };
+    assert_null(trek_nn_embedding_bag_with(&opts));
+    expect_error(TREK_ERR_ARGUMENT, "not for maxima");
+    assert_null(trek_nn_embedding_bag(0, 2, test_device()));
+    expect_error(TREK_ERR_ARGUMENT, "embedding_bag: num must be at least 1");
+    assert_null(trek_nn_embedding_bag_with(NULL));
+    expect_error(TREK_ERR_ARGUMENT, "needs options");
+    assert_null(trek_nn_embedding_with(&(trek_embedding_opts){ .num = 4, .dim = 2, .max_norm = -1 }));
+    expect_error(TREK_ERR_ARGUMENT, "embedding: a max_norm of -1");
+    trek_module *all[] = { sum, mean, table };
+    for (int k = 0; k < 3; k++)
+        trek_module_free(&all[k]);
+}
+
+static void test_positions(void **state)
+{
+    (void)state;
+    trek_module *rotary = trek_nn_rotary(2, 3, test_device()), *waves = trek_nn_sinusoidal_positions(2, 3, test_device());
+    trek_module *pairs = trek_nn_rotary_with(&(trek_rotary_layer_opts){ .dim = 2, .interleaved = true, .device = test_device() });
+    trek_module *dropped = trek_nn_sinusoidal_positions_with(&(trek_sinusoidal_positions_opts){ .dim = 2, .dropout = 1,
+                                                                                                .device = test_device() });
+    trek_scope scope = trek_scope_begin();
+    trek_var *x = numbers((double[]){ 1, 2, 7, 3, 4, 8 }, trek_dims(1, 2, 3));
+    trek_var *y = trek_forward(rotary, x);
+    expect_near(at(y, 1), 2, 0);
+    expect_near(at(y, 3), 3 * cos(1) - 4 * sin(1), 1e-6);
+    expect_near(at(y, 5), 8, 0);
+    trek_var *own = places(trek_dims(2), (int64_t[]){ 2, 0 });
+    y = trek_forward_many(pairs, (trek_var *[]){ x, own }, 2);
+    expect_near(at(y, 1), 2 * cos(2) + sin(2), 1e-6);
+    expect_near(at(y, 3), 3, 0);
+    expect_near(at(trek_forward_many(pairs, (trek_var *[]){ x, NULL }, 2), 4), 4 * cos(1) + 3 * sin(1), 1e-6);
+    y = trek_forward(waves, trek_narrow(x, 2, 0, 2));
+    expect_near(at(y, 2), 3 + sin(1), 1e-6);
+    expect_near(at(y, 3), 4 + cos(1), 1e-6);
+    expect_near(at(trek_forward(dropped, trek_narrow(x, 2, 0, 2)), 1), 0, 0);
+    trek_module_train(dropped, false);
+    expect_near(at(trek_forward(dropped, trek_narrow(x, 2, 0, 2)), 1), 3, 1e-6);
+    assert_int_equal((int)trek_var_size(trek_module_find(pairs, "table"), 0), 4096);
+    assert_int_equal((int)trek_var_size(trek_module_find(dropped, "pe"), 0), 5000);
+    assert_int_equal(trek_module_param_count(rotary), 0);
+    assert_null(trek_forward(rotary, trek_expand(trek_narrow(x, 1, 0, 1), trek_dims(1, 4, 3))));
+    expect_error(TREK_ERR_SHAPE, "rotary: needs [..., T, D] with T up to 3, got [1, 4, 3]");
+    assert_null(trek_forward(waves, x));
+    expect_error(TREK_ERR_SHAPE, "sinusoidal_positions: needs [..., T, 2], got [1, 2, 3]");
+    assert_null(trek_forward_many(pairs, (trek_var *[]){ x, own, own }, 3));
+    expect_error(TREK_ERR_ARGUMENT, "3 inputs");
+    trek_scope_end(scope);
+    assert_null(trek_nn_rotary(3, 4, test_device()));
+    expect_error(TREK_ERR_ARGUMENT, "a dim of 3");
+    assert_null(trek_nn_rotary(0, 4, test_device()));
+    expect_error(TREK_ERR_ARGUMENT, "rotary: dim must be at least 1");
+    assert_null(trek_nn_sinusoidal_positions_with(&(trek_sinusoidal_positions_opts){ .dim = 2, .dropout = 2 }));
+    expect_error(TREK_ERR_ARGUMENT, "a dropout of 2");
+    assert_null(trek_nn_sinusoidal_positions_with(NULL));
+    expect_error(TREK_ERR_ARGUMENT, "needs options");
+    assert_null(trek_nn_rotary_with(NULL));
+    expect_error(TREK_ERR_ARGUMENT, "needs options");
+    trek_module *all[] = { rotary, waves, pairs, dropped };
+    for (int k = 0; k < 4; k++)
+        trek_module_free(&all[k]);
+}
+
+static void test_bilinear_unflatten(void **state)
+{
+    (void)state;
+    trek_module *m = trek_nn_bilinear(2, 1, 2, test_device()), *shape = trek_nn_unflatten(-1, trek_dims(2, -1));
+    trek_module *bare = trek_nn_bilinear_with(&(trek_bilinear_opts){ .in1 = 2, .in2 = 1, .out = 2, .no_bias = true,
+                                                                     .device = test_device() });
+    trek_scope scope = trek_scope_begin();
+    for (int64_t k = 0; k < 4; k++)
+        assert_true(fabs(at(trek_module_find(m, "weight"), k)) <= sqrt(0.5) && at(trek_module_find(m, "weight"), k) != 0);
+    fill(m, "weight", (double[]){ 1, 2, 3, 4 });
+    fill(bare, "weight", (double[]){ 1, 2, 3, 4 });
+    fill(m, "bias", (double[]){ 10, 20 });
+    trek_var *x = numbers((double[]){ 1, -1 }, trek_dims(1, 2)), *z = numbers((double[]){ 2 }, trek_dims(1, 1));
+    expect_near(at(trek_forward_many(m, (trek_var *[]){ x, z }, 2), 0), 8, 1e-6);
+    expect_near(at(trek_forward_many(bare, (trek_var *[]){ x, z }, 2), 1), -2, 1e-6);
+    assert_null(trek_forward(m, x));
+    expect_error(TREK_ERR_ARGUMENT, "bilinear: needs 2 inputs, not 1");
+    assert_int_equal(trek_module_param_count(bare), 4);
+    assert_true(trek_shape_equal(trek_var_shape(trek_forward(shape, x)), trek_dims(1, 2, 1)));
+    assert_null(trek_forward(shape, z));
+    expect_error(TREK_ERR_SHAPE, "unflatten: 1 elements are not [2, -1]");
+    trek_scope_end(scope);
+    assert_null(trek_nn_bilinear(2, 0, 2, test_device()));
+    expect_error(TREK_ERR_ARGUMENT, "bilinear: in2 must be at least 1");
+    assert_null(trek_nn_bilinear_with(NULL));
+    expect_error(TREK_ERR_ARGUMENT, "needs options");
+    const trek_shape wrong[] = { trek_dims_none(), trek_dims(-1, -1), trek_dims(-2) };
+    for (int k = 0; k < 3; k++) {
+        assert_null(trek_nn_unflatten(1, wrong[k]));
+        expect_error(TREK_ERR_ARGUMENT, "unflatten: sizes");
+    }
+    trek_module *all[] = { m, bare, shape };
+    for (int k = 0; k < 3; k++)
+        trek_module_free(&all[k]);
+}
+
 static void test_conv_and_pool(void **state)
 {
     (void)state;
@@ -500,7 +643,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_sequential, teardown), cmocka_unit_test_teardown(test_batch_norm, teardown),
         cmocka_unit_test_teardown(test_norm_embedding_dropout, teardown), cmocka_unit_test_teardown(test_conv_and_pool, teardown),
-        cmocka_unit_test_teardown(test_conv_transpose, teardown),
+        cmocka_unit_test_teardown(test_bags, teardown), cmocka_unit_test_teardown(test_positions, teardown),
+        cmocka_unit_test_teardown(test_bilinear_unflatten, teardown), cmocka_unit_test_teardown(test_conv_transpose, teardown),
         cmocka_unit_test_teardown(test_avg_pool, teardown), cmocka_unit_test_teardown(test_activations, teardown),
         cmocka_unit_test_teardown(test_softmax_options, teardown), cmocka_unit_test_teardown(test_init, teardown),
         cmocka_unit_test_teardown(test_init_details, teardown), cmocka_unit_test_teardown(test_init_dirac, teardown),

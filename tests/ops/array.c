@@ -309,6 +309,8 @@ static double integer_value(op_domain domain, trek_dtype dtype, double u, int64_
 static double domain_value(const op_input *in, trek_dtype dtype, uint64_t seed, uint64_t i)
 {
     double u = hash_unit(seed, i), w = hash_unit(seed ^ 0x55aa, i);
+    if (in->domain == D_OFFSETS)
+        return in->shape.sizes[0] > 1 ? floor((double)in->limit * pow((double)i / (double)(in->shape.sizes[0] - 1), 1.5)) : 0;
     if (!dtype_floats(dtype))
         return integer_value(in->domain, dtype, u, in->limit);
     switch (in->domain) {

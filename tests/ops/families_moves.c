@@ -350,6 +350,8 @@ FAMILY(embedding)
     c = indexed(row, trek_dims(5, 3), trek_dims(9), 5, 2); /* a padding row has no gradient: not what differences say */
     c.no_gradient = true;
     sink(row, &c, arg);
+    c.attrs.i[1] = 1; /* nor has one that is divided by how often its row is there */
+    sink(row, &c, arg);
     c = indexed(row, trek_dims(100, 65), trek_dims(33, 33), 100, -1);
     c.large = true;
     sink(row, &c, arg);
@@ -383,5 +385,155 @@ FAMILY(embedding_backward)
     c = indexed(row, trek_dims(4, 3), trek_dims(5), 5, -1);
     c.attrs.i[1] = 5;
     c.expect = TREK_ERR_SHAPE;
+    sink(row, &c, arg);
+    /* by bags, of which the last stands for none, with factors, or without bags */
+    for (int k = 0; k < 3; k++) {
+        c = indexed(row, k == 1 ? trek_dims(9, 3) : trek_dims(4, 3), trek_dims(9), 5, k == 2 ? 3 : -1);
+        if (k == 1)
+            case_absent(&c);
+        else
+            case_typed(&c, D_INDEX, TREK_I64, trek_dims(9), 5);
+        if (k > 0)
+            case_typed(&c, D_ANY, DTYPE_STATISTICS, trek_dims(9), 0);
+        c.attrs.i[1] = 5;
+        sink(row, &c, arg);
+    }
+    c = indexed(row, trek_dims(70, 36), trek_dims(900), 40, 5);
+    case_typed(&c, D_INDEX, TREK_I64, trek_dims(900), 72);
+    case_typed(&c, D_ANY, DTYPE_STATISTICS, trek_dims(900), 0);
+    c.attrs.i[1] = 41;
+    c.large = true;
+    sink(row, &c, arg);
+    c = indexed(row, trek_dims(4, 3), trek_dims(9), 5, -1);
+    case_typed(&c, D_INDEX, TREK_I64, trek_dims(8), 5);
+    c.attrs.i[1] = 5;
+    c.expect = TREK_ERR_SHAPE;
+    sink(row, &c, arg);
+    c.in[2].shape = trek_dims(9);
+    c.in[2].dtype = TREK_I32;
+    c.expect = TREK_ERR_DTYPE;
+    sink(row, &c, arg);
+    c.in[2].dtype = TREK_I64;
+    case_typed(&c, D_ANY, DTYPE_STATISTICS, trek_dims(3, 3), 0);
+    c.expect = TREK_ERR_SHAPE;
+    sink(row, &c, arg);
+}
+
+/* A weight, places, offsets of bags that end at `used`. */
+static op_case bag_case(const op_row *row, trek_shape weight, int64_t places, int64_t bags, int64_t used, int64_t padding,
+                        int mode)
+{
+    op_case c = indexed(row, weight, trek_dims(places), weight.sizes[0], (int)padding);
+    case_typed(&c, D_OFFSETS, TREK_I64, trek_dims(bags + 1), used);
+    c.in[2].plain = true;
+    c.attrs.i[1] = mode;
+    return c;
+}
+
+FAMILY(embedding_bag)
+{
+    op_case c;
+    for (int mode = 0; mode < 3; mode++) {
+        c = bag_case(row, trek_dims(5, 3), 9, 4, 9, -1, mode);
+        for (int k = 0; k < 3; k++) {
+            c.in[1].dtype = index_dtypes[k];
+            sink(row, &c, arg);
+        }
+        c = bag_case(row, trek_dims(5, 3), 9, 12, 7, -1, mode); /* empty bags, places in none */
+        sink(row, &c, arg);
+        c = bag_case(row, trek_dims(5, 3), 0, 3, 0, -1, mode);
+        sink(row, &c, arg);
+        c = bag_case(row, trek_dims(5, 3), 9, 0, 0, -1, mode);
+        sink(row, &c, arg);
+        c = bag_case(row, trek_dims(5, 0), 9, 4, 9, -1, mode);
+        sink(row, &c, arg);
+        c = bag_case(row, trek_dims(5, 3), 9, 4, 9, 2, mode); /* a padding row has no gradient, as it is not looked at */
+        sink(row, &c, arg);
+        c = bag_case(row, trek_dims(60, 530), 300, 40, 280, 7, mode);
+        c.large = true;
+        sink(row, &c, arg);
+    }
+    c = bag_case(row, trek_dims(5, 3), 9, 4, 8, 1, TREK_BAG_SUM);
+    case_input(&c, row, trek_dims(9));
+    sink(row, &c, arg);
+    for (int mode = 0; mode < 3; mode += 2) {
+        c.attrs.i[1] = mode;
+        c.expect = TREK_ERR_ARGUMENT;
+        sink(row, &c, arg);
+    }
+    c.attrs.i[1] = TREK_BAG_SUM;
+    c.in[3].shape = trek_dims(8);
+    c.expect = TREK_ERR_SHAPE;
+    sink(row, &c, arg);
+    c = bag_case(row, trek_dims(5, 3), 9, 4, 9, 5, TREK_BAG_SUM);
+    c.expect = TREK_ERR_ARGUMENT;
+    sink(row, &c, arg);
+    c = bag_case(row, trek_dims(5, 3), 9, 4, 9, -1, 3);
+    c.expect = TREK_ERR_ARGUMENT;
+    sink(row, &c, arg);
+    c = bag_case(row, trek_dims(5), 9, 4, 9, -1, TREK_BAG_SUM);
+    c.expect = TREK_ERR_SHAPE;
+    sink(row, &c, arg);
+    c = bag_case(row, trek_dims(5, 3), 9, 4, 9, -1, TREK_BAG_SUM);
+    c.in[1].shape = trek_dims(3, 3);
+    c.expect = TREK_ERR_SHAPE;
+    sink(row, &c, arg);
+    c = bag_case(row, trek_dims(5, 3), 9, 4, 9, -1, TREK_BAG_SUM);
+    c.in[2].shape = trek_dims(0);
+    c.expect = TREK_ERR_SHAPE;
+    sink(row, &c, arg);
+    c.in[2].shape = trek_dims(5);
+    c.in[2].dtype = TREK_I32;
+    c.expect = TREK_ERR_DTYPE;
+    sink(row, &c, arg);
+    c = bag_case(row, trek_dims(5, 3), 9, 4, 10, -1, TREK_BAG_SUM); /* beyond the places */
+    c.expect = TREK_ERR_ARGUMENT;
+    c.in_data = true;
+    sink(row, &c, arg);
+    c = bag_case(row, trek_dims(5, 3), 64, 4, 64, -1, TREK_BAG_MAX);
+    c.in[1].limit = 9;
+    c.expect = TREK_ERR_ARGUMENT;
+    c.in_data = true;
+    sink(row, &c, arg);
+    c = bag_case(row, trek_dims(5, 3), 64, 40, 64, -1, TREK_BAG_MEAN); /* offsets that fall */
+    c.in[2].domain = D_INDEX;
+    c.expect = TREK_ERR_ARGUMENT;
+    c.in_data = true;
+    sink(row, &c, arg);
+}
+
+/* x, and a table of which every dimension but the last may be broadcast. */
+FAMILY(rotary)
+{
+    static const struct {
+        trek_shape x, table;
+        bool large;
+    } of[] = { { { 4, { 2, 3, 5, 6 } }, { 2, { 5, 6 } }, false },       { { 3, { 2, 5, 7 } }, { 3, { 2, 1, 4 } }, false },
+               { { 1, { 8 } }, { 1, { 8 } }, false },                   { { 2, { 3, 4 } }, { 2, { 3, 0 } }, false },
+               { { 3, { 2, 0, 6 } }, { 2, { 0, 6 } }, false },
+               { { 5, { 2, 1, 3, 2, 2 } }, { 4, { 1, 3, 1, 2 } }, false },
+               { { 3, { 3, 33, 1100 } }, { 2, { 33, 1064 } }, true },   { { 4, { 2, 9, 40, 64 } }, { 2, { 40, 64 } }, true } };
+    for (size_t k = 0; k < sizeof of / sizeof of[0]; k++)
+        for (int way = 0; way < 4; way++) {
+            op_case c = case_begin(row, "positions");
+            case_input(&c, row, of[k].x);
+            case_typed(&c, D_UNIT, DTYPE_STATISTICS, of[k].table, 0);
+            c.attrs.i[0] = way & 1;
+            c.attrs.i[1] = way >> 1;
+            c.large = of[k].large;
+            sink(row, &c, arg);
+        }
+    static const trek_shape bad[] = { { 2, { 5, 3 } }, { 2, { 5, 8 } }, { 2, { 4, 6 } }, { 4, { 1, 1, 5, 6 } }, { 0, { 0 } } };
+    for (int k = 0; k < 5; k++) {
+        op_case c = case_begin(row, "a table that does not fit");
+        case_input(&c, row, trek_dims(2, 5, 6));
+        case_typed(&c, D_UNIT, DTYPE_STATISTICS, bad[k], 0);
+        c.expect = TREK_ERR_SHAPE;
+        sink(row, &c, arg);
+    }
+    op_case c = case_begin(row, "a table of bf16");
+    case_input(&c, row, trek_dims(2, 5, 6));
+    case_typed(&c, D_UNIT, TREK_BF16, trek_dims(5, 6), 0);
+    c.expect = TREK_ERR_DTYPE;
     sink(row, &c, arg);
 }

@@ -329,16 +329,76 @@ REFERENCE(embedding)
 
 REFERENCE(embedding_backward)
 {
-    (void)n;
     int64_t width = in[0]->sizes[in[0]->ndim - 1], sizes[2] = { a->i[1], width };
+    const op_array *bags = n > 2 ? in[2] : NULL, *factors = n > 3 ? in[3] : NULL;
     array_make(&out[0], in[0]->dtype, 2, sizes);
     array_scaled(&out[0]);
-    for (int64_t i = 0; i < in[0]->numel; i++) {
-        int64_t row = (int64_t)in[1]->v[i / width];
-        if (row == a->i[0])
+    for (int64_t k = 0; k < in[1]->numel; k++) {
+        int64_t row = (int64_t)in[1]->v[k], from = bags ? (int64_t)bags->v[k] : k;
+        if (row == a->i[0] || from * width >= in[0]->numel)
             continue;
-        out[0].v[row * width + i % width] += in[0]->v[i];
-        out[0].scale[row * width + i % width] += fabs(in[0]->v[i]);
+        for (int64_t j = 0; j < width; j++) {
+            double term = in[0]->v[from * width + j] * (factors ? factors->v[k] : 1);
+            out[0].v[row * width + j] += term;
+            out[0].scale[row * width + j] += fabs(term);
+        }
     }
+    return 1;
+}
+
+REFERENCE(embedding_bag)
+{
+    const op_array *factors = n > 3 ? in[3] : NULL;
+    int64_t width = in[0]->sizes[1], bags = in[2]->numel - 1, mode = a->i[1];
+    array_make(&out[0], in[0]->dtype, 2, (int64_t[]){ bags, width });
+    array_make(&out[1], TREK_I64, 2, (int64_t[]){ mode == TREK_BAG_MAX ? bags : 0, width });
+    array_scaled(&out[0]);
+    for (int64_t at = 0; at < bags * width; at++) {
+        double sum = 0, count = 0, most = -INFINITY, where = -1, size = 0;
+        for (int64_t k = (int64_t)in[2]->v[at / width]; k < (int64_t)in[2]->v[at / width + 1]; k++) {
+            double x = in[0]->v[(int64_t)in[1]->v[k] * width + at % width], factor = factors ? factors->v[k] : 1;
+            if ((int64_t)in[1]->v[k] == a->i[0])
+                continue;
+            count++;
+            sum += x * factor;
+            size += fabs(x * factor);
+            where = x > most ? in[1]->v[k] : where;
+            most = x > most ? x : most;
+        }
+        double divisor = mode == TREK_BAG_MEAN && count > 0 ? count : 1;
+        out[0].v[at] = mode == TREK_BAG_MAX ? (count > 0 ? most : 0) : sum / divisor;
+        out[0].scale[at] = mode == TREK_BAG_MAX ? fabs(out[0].v[at]) : size / divisor;
+        if (mode == TREK_BAG_MAX)
+            out[1].v[at] = where;
+    }
+    return 2;
+}
+
+/* --- positions --------------------------------------------------------------------- */
+
+REFERENCE(rotary)
+{
+    (void)n;
+    const op_array *x = in[0], *table = in[1];
+    int last = x->ndim - 1;
+    int64_t turned = table->sizes[table->ndim - 1], pairs = turned / 2, index[TREK_MAX_DIMS] = { 0 };
+    array_like(&out[0], x, x->dtype);
+    array_scaled(&out[0]);
+    if (x->numel == 0)
+        return 1;
+    do {
+        int64_t at = array_index(x, index), j = index[last], first = a->i[0] ? j / 2 * 2 : j % (pairs ? pairs : 1);
+        int64_t angle = a->i[0] ? j / 2 : first, second = a->i[0] ? first + 1 : first + pairs;
+        out[0].v[at] = x->v[at];
+        if (j >= turned)
+            continue;
+        int64_t row = at - j, line = 0;
+        for (int d = 0; d < table->ndim - 1; d++)
+            line = line * table->sizes[d] + (table->sizes[d] == 1 ? 0 : index[d + x->ndim - table->ndim]);
+        double c = table->v[line * turned + angle], s = table->v[line * turned + pairs + angle] * (a->i[1] ? -1 : 1);
+        double p = x->v[row + first], q = x->v[row + second];
+        out[0].v[at] = j == first ? p * c - q * s : q * c + p * s;
+        out[0].scale[at] = j == first ? fabs(p * c) + fabs(q * s) : fabs(q * c) + fabs(p * s);
+    } while (array_next(index, x->ndim, x->sizes));
     return 1;
 }

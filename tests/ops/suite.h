@@ -74,6 +74,7 @@ typedef enum op_domain {
     D_SPREAD,     /* distinct, far apart in f64: for maxima */
     D_INDEX,      /* integers [0, limit) */
     D_BINARY,     /* 0 or 1 */
+    D_OFFSETS,    /* integers from 0 to limit, never falling, some alike */
     D_RSTD,       /* [0.5, 2] */
     D_PROBABILITY /* (0, 1) */
 } op_domain;
@@ -211,6 +212,8 @@ FAMILY(batch_norm);
 FAMILY(batch_norm_backward);
 FAMILY(embedding);
 FAMILY(embedding_backward);
+FAMILY(embedding_bag);
+FAMILY(rotary);
 FAMILY(dropout);
 FAMILY(cross_entropy);
 FAMILY(cross_entropy_backward);

@@ -35,8 +35,7 @@
 #define TAKES_DTYPE x, pool_dtype(p)
 #define TAKES_NUMBER x, pool_integer(p) % 4096
 #define TAKES_NUMBER2 x, pool_integer(p) % 64, pool_integer(p) % 64
-#define TAKES_BINARY_NUMBER x, pool_index(p), pool_integer(p)
-#define TAKES_BINARY_NUMBER2 x, pool_index(p), pool_integer(p), pool_integer(p)
+#define TAKES_EMBEDDING x, pool_index(p), pool_integer(p), pool_chance(p, 50)
 #define TAKES_LINEAR x, pool_matrix(p, x), pool_bias(p), pool_below(p, 3)
 #define TAKES_CONV pool_image(p), pool_filter(p), pool_filter_bias(p), pool_conv(p)
 #define TAKES_CONV_TRANSPOSE pool_image(p), pool_transposed_filter(p), pool_filter_bias(p), pool_conv_transpose(p)
@@ -57,6 +56,9 @@ static const trek_attrs no_numbers;
 #define TAKES_UNFOLD NULL, &no_numbers, 0, 0
 #define TAKES_FOLD NULL, &no_numbers, 0, 0
 #define TAKES_GROUP_NORM x, pool_channels(p, x), pool_channels(p, x), pool_integer(p) % 8, pool_eps(p)
+#define TAKES_EMBEDDING_GRAD NULL, NULL, NULL, NULL, 0, 0
+#define TAKES_EMBEDDING_BAG NULL, NULL, NULL, NULL, 0, 0, false
+#define TAKES_ROTARY NULL, NULL, false, false
 #define TAKES_GROUP_NORM_GRAD NULL, NULL, NULL, NULL, NULL, 0
 #define TAKES_LAYER_NORM_GRAD NULL, NULL, NULL, NULL, NULL, 0
 #define TAKES_ADD_LAYER_NORM_GRAD NULL, NULL, NULL, NULL, NULL, NULL, 0
@@ -127,6 +129,8 @@ const int sequence_n_ops = (int)(sizeof sequence_ops / sizeof sequence_ops[0]);
     X(cat, pool_list(p), pool_below(p, POOL_LIST + 1), pool_dim(p)) \
     X(stack, pool_list(p), pool_below(p, POOL_LIST + 1), pool_dim(p)) X(matmul, x, pool_chance(p, 50) ? x : pool_var(p)) \
     X(linear, x, pool_matrix(p, x), pool_bias(p)) \
+    X(bilinear, x, pool_like(p, x), pool_var(p), pool_bias(p)) X(unflatten, x, pool_dim(p), pool_sizes(p, x)) \
+    X(embedding_with, x, pool_index(p), NULL) X(embedding_bag, x, pool_index(p), NULL) X(rotary, x, NULL) \
     X(linear_activation, x, pool_matrix(p, x), pool_bias(p), (trek_activation)pool_below(p, pool_chance(p, 95) ? 3 : 9)) \
     X(layer_norm, x, pool_row(p, x), pool_row(p, x), pool_normalized(p), pool_eps(p)) \
     X(rms_norm, x, pool_row(p, x), pool_normalized(p), pool_eps(p)) X(dropout, x, pool_number(p), pool_chance(p, 70)) \

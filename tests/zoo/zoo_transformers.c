@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GPT-2, BERT, T5, ViT. */
 #include <math.h>
-#include <stdlib.h>
 
 #include "tests/zoo/zoo.h"
 
@@ -180,18 +179,6 @@ const zoo_model zoo_bert = { "bert", bert_build, bert_loss, { NULL } };
 
 enum { T5_D = 32, T5_HEADS = 4, T5_WORDS = 71, T5_BUCKETS = 8, T5_FARTHEST = 20 };
 
-/* distance: of the key behind the query */
-static int64_t bucket(int64_t distance, bool both)
-{
-    int64_t buckets = both ? T5_BUCKETS / 2 : T5_BUCKETS, exact = buckets / 2, result = both && distance > 0 ? buckets : 0;
-    distance = both ? llabs(distance) : distance < 0 ? -distance : 0;
-    if (distance < exact)
-        return result + distance;
-    double share = log((double)distance / (double)exact) / log((double)T5_FARTHEST / (double)exact);
-    int64_t far = exact + (int64_t)(share * (double)(buckets - exact));
-    return result + (far < buckets ? far : buckets - 1);
-}
-
 /* q, k, v, o; x, memory and an optional bias of the scores */
 static trek_var *t5_attention_forward(trek_module *self, trek_var *const *inputs, int n)
 {
@@ -259,12 +246,12 @@ static trek_module *t5_build(void)
 /* Learned, [1, heads, t, t]; a decoder does not see what comes later. */
 static trek_var *t5_bias(trek_module *table, int64_t t, bool both)
 {
-    int64_t buckets[256];
+    int64_t relative[256];
     for (int64_t q = 0; q < t; q++)
         for (int64_t k = 0; k < t; k++)
-            buckets[q * t + k] = bucket(k - q, both);
-    trek_var *y = trek_unsqueeze(trek_permute(trek_forward(table, zoo_of_integers(buckets, trek_dims(t, t))), trek_dims(2, 0, 1)),
-                                 0);
+            relative[q * t + k] = k - q;
+    trek_var *buckets = trek_relative_position_bucket(zoo_of_integers(relative, trek_dims(t, t)), both, T5_BUCKETS, T5_FARTHEST);
+    trek_var *y = trek_unsqueeze(trek_permute(trek_forward(table, buckets), trek_dims(2, 0, 1)), 0);
     if (both)
         return y;
     trek_var *later = trek_triu(trek_var_from(trek_tensor_ones(trek_dims(t, t), TREK_BOOL, zoo_device)), 1);

@@ -12,6 +12,8 @@ typedef struct embedding_job {
     size_t element;
     trek_dtype dtype;
     const int64_t *order, *start; /* backward: places of the gradients, sorted by row */
+    const int64_t *bags;          /* the gradient's row of each place; NULL: its own */
+    const void *factors;          /* of each place; NULL: 1; double for double gradients, else float */
 } embedding_job;
 
 static trek_status check_indices(const trek_op_call *call, const trek_tensor *indices, int64_t rows)
@@ -62,13 +64,16 @@ static trek_status embedding(const trek_op_call *call)
     return status;
 }
 
+static int64_t source_row(const embedding_job *job, int64_t place) { return job->bags ? job->bags[place] : place; }
+
 #define SUM_ROW(T)                                                                                     \
     {                                                                                                  \
         T *restrict sum = (T *)(void *)to;                                                             \
         for (int64_t k = 0; k < count; k++) {                                                          \
-            const T *restrict from = (const T *)(const void *)job->from + places[k] * job->columns;    \
+            const T *restrict from = (const T *)(const void *)job->from + source_row(job, places[k]) * job->columns; \
+            const T factor = job->factors ? ((const T *)job->factors)[places[k]] : 1;                  \
             for (int64_t j = 0; j < job->columns; j++)                                                 \
-                sum[j] = (k == 0 ? 0 : sum[j]) + from[j]; /* -0 gives 0 */                             \
+                sum[j] = (k == 0 ? 0 : sum[j]) + factor * from[j]; /* -0 gives 0 */                    \
         }                                                                                              \
     }
 
@@ -81,10 +86,11 @@ static void sum_half_row(const embedding_job *job, uint16_t *to, const int64_t *
         float sum[PART] = { 0 }, wide[PART];
         n = job->columns - column < PART ? job->columns - column : PART;
         for (int64_t k = 0; k < count; k++) {
-            const uint16_t *from = (const uint16_t *)(const void *)job->from + places[k] * job->columns + column;
+            const uint16_t *from = (const uint16_t *)(const void *)job->from + source_row(job, places[k]) * job->columns + column;
+            const float factor = job->factors ? ((const float *)job->factors)[places[k]] : 1;
             (bf16 ? trek_f32_from_bf16_row : trek_f32_from_f16_row)(wide, from, n);
             for (int64_t j = 0; j < n; j++)
-                sum[j] += wide[j];
+                sum[j] += factor * wide[j];
         }
         (bf16 ? trek_bf16_from_f32_row : trek_f16_from_f32_row)(to + column, sum, n);
     }
@@ -109,21 +115,25 @@ static void sum_rows(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* Counting sort of the places by row: start[row] .. start[row + 1] in order. */
-static void sort_places(const trek_tensor *indices, int64_t rows, int64_t *start, int64_t *order)
+/* Counting sort of the places by row: start[row] .. start[row + 1] in order. Left out: places in no bag. */
+static void sort_places(const trek_tensor *indices, const int64_t *bags, int64_t n_bags, int64_t rows, int64_t *start,
+                        int64_t *order)
 {
     memset(start, 0, (size_t)(rows + 2) * sizeof *start);
     for (int64_t i = 0; i < indices->numel; i++)
-        start[trek_cpu_integer(indices, i) + 2]++;
+        if (!bags || (bags[i] >= 0 && bags[i] < n_bags))
+            start[trek_cpu_integer(indices, i) + 2]++;
     for (int64_t row = 0; row < rows; row++)
         start[row + 2] += start[row + 1];
     for (int64_t i = 0; i < indices->numel; i++)
-        order[start[trek_cpu_integer(indices, i) + 1]++] = i;
+        if (!bags || (bags[i] >= 0 && bags[i] < n_bags))
+            order[start[trek_cpu_integer(indices, i) + 1]++] = i;
 }
 
 static trek_status backward_dense(const trek_op_call *call)
 {
     const trek_tensor *grad = call->inputs[0], *indices = call->inputs[1];
+    const trek_tensor *bags = call->n_inputs > 2 ? call->inputs[2] : NULL, *factors = call->n_inputs > 3 ? call->inputs[3] : NULL;
     trek_tensor *dweight = call->outputs[0];
     int64_t rows = dweight->sizes[0];
     trek_status status = check_indices(call, indices, rows);
@@ -132,10 +142,12 @@ static trek_status backward_dense(const trek_op_call *call)
     int64_t *start = trek_block_alloc((size_t)(rows + 2 + indices->numel) * sizeof *start), *order = start + rows + 2;
     if (!start)
         return TREK_ERR_MEMORY;
-    sort_places(indices, rows, start, order);
     embedding_job job = { .from = grad->data, .to = dweight->data, .rows = rows, .columns = dweight->sizes[1],
                           .padding = call->attrs.i[0], .element = trek_dtype_size((trek_dtype)dweight->dtype),
-                          .dtype = (trek_dtype)dweight->dtype, .order = order, .start = start };
+                          .dtype = (trek_dtype)dweight->dtype, .order = order, .start = start,
+                          .bags = bags ? (const int64_t *)(const void *)bags->data : NULL,
+                          .factors = factors ? factors->data : NULL };
+    sort_places(indices, job.bags, grad->sizes[0], rows, start, order);
     trek_parallel(rows, 16384 / (job.columns + 1) + 1, sum_rows, &job);
     trek_block_free(start);
     return TREK_OK;
@@ -144,8 +156,8 @@ static trek_status backward_dense(const trek_op_call *call)
 static trek_status embedding_backward(const trek_op_call *call)
 {
     const trek_tensor *grad = call->inputs[0], *dweight = call->outputs[0];
-    bool plain = trek_cpu_is_half(grad) && grad->contiguous && dweight->contiguous && call->inputs[1]->contiguous;
-    return plain ? backward_dense(call) : trek_cpu_dense(call, 3, backward_dense);
+    bool plain = trek_cpu_is_half(grad) && grad->contiguous && dweight->dtype == grad->dtype && dweight->contiguous;
+    return trek_cpu_dense_halves(call, 15, plain ? 1 | TREK_CPU_HALF_RESULTS : 0, backward_dense);
 }
 
 void TREK_ISA_NAME(trek_cpu_register_embedding)(trek_backend *b)

@@ -8,9 +8,9 @@
 #define PIECE 32
 #define THREADS 256
 
-/* key: the row, or `rows` for an index outside. */
-static __global__ void embedding_keys(trek_indices indices, uint32_t n, int64_t rows, uint32_t *keys, uint32_t *places,
-                                      trek_cuda_fault_record *faults, int op)
+/* key: the row, or `rows` for an index outside, or a place in no bag. */
+static __global__ void embedding_keys(trek_indices indices, const int64_t *bags, int64_t n_bags, uint32_t n, int64_t rows,
+                                      uint32_t *keys, uint32_t *places, trek_cuda_fault_record *faults, int op)
 {
     uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n)
@@ -19,7 +19,8 @@ static __global__ void embedding_keys(trek_indices indices, uint32_t n, int64_t 
     bool inside = index >= 0 && index < rows;
     if (!inside)
         trek_note_fault(faults, op, TREK_CUDA_FAULT_INDEX, index, i, rows);
-    keys[i] = (uint32_t)(inside ? index : rows);
+    bool somewhere = !bags || (bags[i] >= 0 && bags[i] < n_bags);
+    keys[i] = (uint32_t)(inside && somewhere ? index : rows);
     places[i] = i;
 }
 
@@ -48,6 +49,10 @@ template <typename T> struct gradient_sums {
     W *partials;   /* [pieces][2][columns]: of the run that came from before, of the run that goes on behind */
     uint32_t n, rows;
     int64_t padding, columns;
+    const int64_t *bags; /* the gradient's row of each place; NULL: its own */
+    const W *factors;    /* of each place; NULL: 1 */
+    __device__ __forceinline__ int64_t source(uint32_t place) const { return bags ? bags[place] : (int64_t)place; }
+    __device__ __forceinline__ W factor(uint32_t place) const { return factors ? factors[place] : (W)1; }
 };
 
 template <typename T, int V>
@@ -99,10 +104,14 @@ template <typename T, int V> static __global__ void __launch_bounds__(THREADS) e
             sum[k] = 0;
         for (uint32_t at = begin; at < end; at += 4) {
             trek_vector<T, V> g[4];
+            W factor[4];
 #pragma unroll
             for (int u = 0; u < 4; u++)
-                if (at + u < end)
-                    g[u] = *reinterpret_cast<const trek_vector<T, V> *>(a.grad + a.places[at + u] * a.columns + column);
+                if (at + u < end && a.keys[at + u] < a.rows) {
+                    uint32_t place = a.places[at + u];
+                    g[u] = *reinterpret_cast<const trek_vector<T, V> *>(a.grad + a.source(place) * a.columns + column);
+                    factor[u] = a.factor(place);
+                }
 #pragma unroll
             for (int u = 0; u < 4; u++) {
                 if (at + u >= end)
@@ -117,7 +126,7 @@ template <typename T, int V> static __global__ void __launch_bounds__(THREADS) e
                 }
 #pragma unroll
                 for (int k = 0; k < V; k++)
-                    sum[k] += trek_get(g[u].x[k]);
+                    sum[k] += here < a.rows ? factor[u] * trek_get(g[u].x[k]) : (W)0; /* the last run goes nowhere */
             }
         }
         end_run<T, V>(a, blockIdx.x, first && before, behind, key, column, sum);
@@ -146,14 +155,13 @@ template <typename T, int V> static __global__ void __launch_bounds__(THREADS) e
 }
 
 /* Sorted places by row. numbers: 4 n, and rows + 1 for the starts. */
-static trek_status sort_places(const trek_op_call *call, trek_cuda_queue *queue, const trek_indices &indices, uint32_t n,
-                               uint32_t rows,
-                               uint32_t *numbers, trek_sort *s)
+static trek_status sort_places(const trek_op_call *call, trek_cuda_queue *queue, const trek_indices &indices,
+                               const int64_t *bags, uint32_t n, uint32_t rows, uint32_t *numbers, trek_sort *s)
 {
     *s = { numbers, numbers + n, numbers + 2 * (size_t)n, numbers + 3 * (size_t)n, n };
     uint32_t *starts = numbers + 4 * (size_t)n;
-    TRY(trek_launch(call, queue, trek_loop(n), embedding_keys, indices, n, (int64_t)rows, s->keys, s->values,
-                    queue->device->faults_device, call->op->id));
+    TRY(trek_launch(call, queue, trek_loop(n), embedding_keys, indices, bags, call->inputs[0]->sizes[0], n, (int64_t)rows,
+                    s->keys, s->values, queue->device->faults_device, call->op->id));
     TRY(trek_sort_pairs(call, queue, s, (uint64_t)rows + 1));
     return trek_launch(call, queue, trek_loop((int64_t)rows + 1), embedding_starts, (const uint32_t *)s->keys, n, rows, starts);
 }
@@ -171,20 +179,22 @@ template <typename T> static trek_status backward(const trek_op_call *call)
     if (n > 0x7fffffff || rows >= 0x7fffffff)
         return trek_op_fail(call, TREK_ERR_UNSUPPORTED, "%lld indices, %lld rows: more than 2^31 - 1", (long long)n,
                             (long long)rows);
-    trek_dense dy, places, out;
+    trek_dense dy, places, bags, factors, out;
     trek_held numbers, partials;
     TRY(dy.read(call, queue, grad));
     TRY(places.read(call, queue, indices));
+    TRY(bags.read(call, queue, trek_input_of(call, 2)));
+    TRY(factors.read(call, queue, trek_input_of(call, 3)));
     TRY(out.write(queue, dweight));
     const uint32_t pieces = n > 0 ? (uint32_t)((n - 1) / PIECE + 1) : 0;
     gradient_sums<T> a = { dy.as<T>(), out.data, dweight->dtype == TREK_F32 && sizeof(T) == 2, NULL, NULL, NULL, NULL,
                            (uint32_t)n,
-                           (uint32_t)rows, call->attrs.i[0], columns };
+                           (uint32_t)rows, call->attrs.i[0], columns, bags.as<int64_t>(), factors.as<W>() };
     if (n > 0) {
         trek_sort s;
         TRY(numbers.take(queue, ((size_t)n * 4 + (size_t)rows + 1) * sizeof(uint32_t)));
-        TRY(sort_places(call, queue, { places.data, 1, indices->dtype }, (uint32_t)n, (uint32_t)rows, numbers.as<uint32_t>(),
-                        &s));
+        TRY(sort_places(call, queue, { places.data, 1, indices->dtype }, a.bags, (uint32_t)n, (uint32_t)rows,
+                        numbers.as<uint32_t>(), &s));
         a.keys = s.keys;
         a.places = s.values;
         a.starts = numbers.as<uint32_t>() + 4 * (size_t)n;

@@ -145,6 +145,7 @@ FAMILY(pointwise);
 FAMILY(pointwise_pair);
 FAMILY(same_pair);
 FAMILY(binary);
+FAMILY(divided);
 FAMILY(where);
 FAMILY(reduce);
 FAMILY(reduce_nonempty);

@@ -18,6 +18,8 @@
 #include "autograd/norms.h"
 #include "autograd/resample.h"
 #include "autograd/spatial.h"
+#include "autograd/statistics.h"
+#include "autograd/take.h"
 #include "autograd/pointwise.h"
 #include "autograd/var.h"
 #include "tensor/op_opts.h"

@@ -315,7 +315,8 @@ trek_status trek_rule_remainder(trek_backward_call *b)
     if (!trek_rule_needs(b, 1))
         return TREK_OK;
     trek_no_grad_begin();
-    trek_var *quotient = trek_floor_divide(trek_rule_full(b, trek_rule_input(b, 0)), trek_rule_full(b, trek_rule_input(b, 1)));
+    trek_var *quotient = trek_apply_div_rounded(trek_rule_full(b, trek_rule_input(b, 0)),
+                                                trek_rule_full(b, trek_rule_input(b, 1)), true);
     trek_no_grad_end();
     return trek_rule_give_to(b, 1, trek_neg(trek_mul(full_g(b), quotient)));
 }
@@ -328,7 +329,8 @@ trek_status trek_rule_fmod(trek_backward_call *b)
         return TREK_OK;
     trek_no_grad_begin();
     trek_var *x = trek_rule_full(b, trek_rule_input(b, 0)), *y = trek_rule_full(b, trek_rule_input(b, 1));
-    trek_var *size = trek_floor_divide(trek_abs(x), trek_abs(y)), *other = trek_ne(trek_lt_scalar(x, 0), trek_lt_scalar(y, 0));
+    trek_var *size = trek_apply_div_rounded(trek_abs(x), trek_abs(y), true);
+    trek_var *other = trek_ne(trek_lt_scalar(x, 0), trek_lt_scalar(y, 0));
     trek_var *quotient = trek_where(other, trek_neg(size), size);
     trek_no_grad_end();
     return trek_rule_give_to(b, 1, trek_neg(trek_mul(full_g(b), quotient)));

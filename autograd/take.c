@@ -143,8 +143,8 @@ trek_var *trek_masked_scatter(trek_var *x, trek_var *mask, trek_var *source)
     if (places > n)
         return trek_fail_null(TREK_ERR_ARGUMENT, "masked_scatter: %lld elements for %lld places", (long long)n,
                               (long long)places);
-    if (places == 0)
-        return trek_clone(x);
+    if (n == 0) /* recorded of nothing, too */
+        return trek_dtype_is_float(trek_var_dtype(x)) ? trek_sub(x, trek_sum(source, trek_dims_none(), false)) : trek_clone(x);
     trek_var *at = trek_clamp(trek_sub_scalar(trek_cumsum(flat(mask), 0), 1), 0, (double)(n - 1));
     return trek_where(mask, trek_reshape(trek_index_select(flat(source), at, 0), shape), x);
 }

@@ -107,7 +107,8 @@ def draw_diag_embed(d):
 @shaped("block_diag")
 def draw_block_diag(d):
     dtype = d.dtype()
-    return {"list": [d.tensor(dtype if d.chance(0.8) else d.companion(dtype), d.shape(0, 2, 30)) for _ in range(d.pick(1, 2, 3))]}
+    shapes = [[size or 1 for size in d.shape(0, 2, 30)] for _ in range(d.pick(1, 2, 3))]  # PyTorch's gradients beside empty ones are off
+    return {"list": [d.tensor(dtype if d.chance(0.8) else d.companion(dtype), shape) for shape in shapes]}
 
 
 @shaped("cartesian_prod")
@@ -124,9 +125,10 @@ def draw_vander(d):
 @shaped("cov", "corrcoef")
 def draw_cov(d):
     dtype, n = d.float_dtype(), d.pick(2, 3, 5, 9)
-    x = d.tensor(dtype, d.pick([n], [1, n], [2, n], [4, n], [3, 2, n] if d.bad else [n]), kinds=("normal", "grid", "positive"))
-    if d.name == "corrcoef":
-        return {"x": x}
+    shape = d.pick([n], [1, n], [2, n], [4, n], [3, 2, n] if d.bad else [n])
+    if d.name == "corrcoef":  # what does not vary, and lines of two, leave rounding alone
+        return {"x": d.tensor(dtype, shape[:-1] + [d.pick(5, 9, 12)], kinds=("normal",), plain=True)}
+    x = d.tensor(dtype, shape, kinds=("normal", "grid", "positive"))
     repetitions = d.indices([n], 4, ("i64", "i32"), floor=1) if d.chance(0.3) else None
     return {"x": x, "correction": d.pick(1, 1, 0), "repetitions": repetitions,
             "weights": d.tensor(dtype, [n], kinds=("positive",)) if d.chance(0.3) else None}
@@ -179,7 +181,8 @@ def shift(function):
 
 def isin(x, of, invert):
     need(x.dtype != torch.bool, "numbers")
-    made = torch.isin(x.double() if x.dtype.itemsize == 2 else x, of.double() if x.dtype.itemsize == 2 else of)
+    wide = lambda t: t.double().contiguous() if t.dtype.itemsize == 2 else t.contiguous()
+    made = torch.isin(wide(x), wide(of))
     return ~made if invert else made
 
 
@@ -198,9 +201,27 @@ def histc(x, bins, low, high):
     return torch.histc(x.detach(), bins, low, high)
 
 
+def mode(x, dim, keepdim):
+    """With the last place: PyTorch's is any."""
+    values = torch.mode(x, dim, True).values
+    last = (x == values).cumsum(dim).argmax(dim, True) if x.ndim else values.long() * 0
+    return [values, last] if keepdim or not x.ndim else [values.squeeze(dim), last.squeeze(dim)]
+
+
+def take_along_dim(x, index, dim):
+    need(x.ndim == index.ndim and bool(((index >= 0) & (index < x.shape[dim])).all()), "places that there are")
+    return torch.take_along_dim(x, index, dim)
+
+
 def vander(x, columns, increasing):
-    need(columns >= -1, "columns")
-    return torch.vander(x, None if columns < 0 else columns, increasing)
+    """torch.vander's own derivative fails: it writes into what is saved."""
+    need(columns >= -1 and x.ndim == 1, "columns")
+    count = len(x) if columns < 0 else columns
+    x = x.long() if x.dtype in (torch.bool, torch.uint8, torch.int32) else x
+    powers = torch.ones_like(x)[:, None][:, :count]
+    if count > 1:
+        powers = torch.cat([powers, x[:, None].expand(len(x), count - 1).cumprod(1)], 1)
+    return powers if increasing else powers.flip(1)
 
 
 TABLE.update({
@@ -214,7 +235,7 @@ TABLE.update({
     "unflatten": lambda x, dim, shape: x.unflatten(dim, tuple(shape)), "rot90": lambda x, k, dims: torch.rot90(x, k, tuple(dims)),
     "block_diag": lambda parts: torch.block_diag(*parts), "cartesian_prod": lambda parts: torch.cartesian_prod(*parts), "vander": vander,
     "cov": lambda x, correction, repetitions, weights: torch.cov(x, correction=correction, fweights=repetitions, aweights=weights),
-    "histc": histc, "mode": lambda x, dim, keepdim: [torch.mode(x, dim, keepdim).values],
+    "histc": histc, "mode": mode, "take_along_dim": take_along_dim,
     "aminmax": aminmax, "var_mean": statistics(torch.var_mean), "std_mean": statistics(torch.std_mean),
     "cumulative_trapezoid": lambda y, x, dx, dim: torch.cumulative_trapezoid(y, dx=dx, dim=dim) if x is None else torch.cumulative_trapezoid(y, x, dim=dim),
 })

@@ -186,7 +186,7 @@ TABLE = [
     Difference("atan2", "gradient|second", "", "autograd/ops.h", "integers as numbers (PyTorch's -x and squares of them wrap)",
                lambda case: any(t["dtype"] in ("u8", "i32", "i64") for t in inputs(case, "x", "y"))),
     Difference("cross_entropy.*|linear_cross_entropy", "gradient|second", "PyTorch nan", "autograd/losses.h", "An ignored row gives gradients of 0, whatever its logits are"),
-    Difference("std", "gradient|second", "", "autograd/ops.h", "derivative 0 where nothing varies", nothing_varies),
+    Difference("std|std_mean", "gradient|second", "", "autograd/ops.h", "derivative 0 where nothing varies", nothing_varies),
     Difference("remainder", "value|gradient", "PyTorch nan", "autograd/ops.h", "exact, also where x / y overflows (PyTorch: NaN)"),
     Difference("prod", "gradient|second", "nan", "autograd/ops.h", "product of the others, as it is"),
     Difference("kl_div", "value", "dtype", "autograd/losses.h", "An input without dimensions has a dtype as any other", lambda case: any(not t["shape"] for t in case["tensors"])),

@@ -16,6 +16,8 @@
 #include "autograd/pointwise.h"
 #include "autograd/resample.h"
 #include "autograd/spatial.h"
+#include "autograd/statistics.h"
+#include "autograd/take.h"
 #include "autograd/var.h"
 #include "data/dataset.h"
 #include "data/loader.h"

@@ -41,55 +41,6 @@ static bool two(const char *name, trek_var **x, trek_var **y, bool floats, trek_
 
 /* --- quotients --------------------------------------------------------------------------------------- */
 
-/* Of integers: the quotient of what y divides in f64, then what that has lost of i64, in wrapping numbers. */
-static trek_var *exact_quotient(trek_var *x, trek_var *y, bool down, trek_dtype dtype)
-{
-    trek_var *rest = trek_fmod(x, y), *by = trek_cast(y, TREK_I64), *real = trek_cast(y, TREK_F64);
-    trek_var *whole = rest ? trek_cast(trek_sub(x, rest), TREK_I64) : NULL;
-    trek_var *made = trek_cast(trek_round(trek_div(trek_cast(whole, TREK_F64), real)), TREK_I64);
-    if (dtype == TREK_I64) {
-        trek_var *lost = trek_cast(trek_sub(whole, trek_mul(made, by)), TREK_F64);
-        made = trek_add(made, trek_cast(trek_round(trek_div(lost, real)), TREK_I64));
-    }
-    if (down) {
-        trek_var *other = trek_ne(trek_lt_scalar(rest, 0), trek_lt_scalar(by, 0));
-        made = trek_sub(made, trek_cast(trek_logical_and(other, trek_ne_scalar(rest, 0)), TREK_I64));
-    }
-    return trek_cast(made, dtype);
-}
-
-/* The sign of a quotient that is 0 is that of x / y. */
-static trek_var *floored(trek_var *x, trek_var *y)
-{
-    trek_var *plain = trek_div(x, y), *made = plain ? trek_floored_quotient(x, y) : NULL;
-    return trek_where(trek_eq_scalar(made, 0), trek_mul_scalar(plain, 0), made);
-}
-
-static trek_status quotient(trek_function_context *context, trek_var *const *in, int n_in, trek_var **out, int n_out)
-{
-    (void)n_out;
-    trek_rounding rounding = *(const trek_rounding *)trek_function_data(context);
-    trek_var *x = in[0], *y = in[1];
-    trek_dtype dtype;
-    if (trek_save_for_backward(context, in, n_in) != TREK_OK || !two("div_mode", &x, &y, false, &dtype))
-        return trek_error_status();
-    if (!trek_dtype_is_float(dtype))
-        out[0] = exact_quotient(x, y, rounding == TREK_ROUND_FLOOR, dtype);
-    else
-        out[0] = trek_cast(rounding == TREK_ROUND_TRUNC ? trek_trunc(trek_div(x, y)) : floored(x, y), dtype);
-    return out[0] ? TREK_OK : trek_error_status();
-}
-
-static trek_status flat(trek_function_context *context, trek_var *const *grads, int n, trek_var **to, int n_in)
-{
-    (void)grads, (void)n;
-    for (int k = 0; k < n_in; k++)
-        to[k] = trek_needs_grad(context, k) ? trek_zeros_like(trek_saved(context, k)) : NULL;
-    return trek_error_status();
-}
-
-static const trek_function quotient_function = { .name = "div_mode", .forward = quotient, .backward = flat, .free = trek_free };
-
 trek_var *trek_div_mode(trek_var *x, trek_var *y, trek_rounding rounding)
 {
     NEEDED("div_mode", x);
@@ -98,67 +49,37 @@ trek_var *trek_div_mode(trek_var *x, trek_var *y, trek_rounding rounding)
         return trek_div(x, y);
     if (rounding != TREK_ROUND_TRUNC && rounding != TREK_ROUND_FLOOR)
         return trek_fail_null(TREK_ERR_ARGUMENT, "div_mode: %d is no rounding", (int)rounding);
-    trek_rounding *data = trek_alloc(sizeof *data);
-    if (!data)
-        return NULL;
-    *data = rounding;
-    return trek_function_apply_one(&quotient_function, data, (trek_var *[]){ x, y }, 2);
+    return trek_apply_div_rounded(x, y, rounding == TREK_ROUND_FLOOR);
 }
 
 trek_var *trek_floor_divide(trek_var *x, trek_var *y) { return trek_div_mode(x, y, TREK_ROUND_FLOOR); }
 
-/* Of sizes, which remainders are exact of; signs by choosing, so that the slope at 0 is 1. */
-trek_var *trek_fmod(trek_var *x, trek_var *y)
-{
-    NEEDED("fmod", x);
-    NEEDED("fmod", y);
-    trek_dtype dtype;
-    if (!two("fmod", &x, &y, false, &dtype))
-        return NULL;
-    if (!trek_dtype_is_float(dtype)) {
-        trek_var *rest = trek_remainder(x, y), *other = trek_ne(trek_lt_scalar(x, 0), trek_lt_scalar(y, 0));
-        return trek_where(trek_logical_and(other, trek_ne_scalar(rest, 0)), trek_sub(rest, y), rest);
-    }
-    trek_var *below = trek_lt_scalar(x, 0), *size = trek_where(below, trek_neg(x), x);
-    trek_var *rest = trek_remainder(size, trek_where(trek_lt_scalar(y, 0), trek_neg(y), y));
-    return trek_cast(trek_where(below, trek_neg(rest), rest), dtype);
-}
-
 /* --- numbers of two ---------------------------------------------------------------------------------- */
 
-/* In units of the larger one, a constant: whichever it is, values and derivatives are the same. */
-trek_var *trek_hypot(trek_var *x, trek_var *y)
+trek_var *trek_lcm(trek_var *x, trek_var *y)
 {
-    NEEDED("hypot", x);
-    NEEDED("hypot", y);
-    trek_dtype dtype;
-    if (integers(x) && integers(y))
-        return trek_fail_null(TREK_ERR_DTYPE, "hypot: needs a floating dtype, not %s", trek_dtype_name(trek_var_dtype(x)));
-    if (!two("hypot", &x, &y, true, &dtype))
-        return NULL;
-    trek_var *unit = trek_maximum(trek_abs(trek_var_detach(x)), trek_abs(trek_var_detach(y)));
-    unit = trek_masked_fill(unit, trek_logical_or(trek_eq_scalar(unit, 0), trek_logical_not(trek_isfinite(unit))), 1);
-    trek_var *sum = trek_add(trek_square(trek_div(x, unit)), trek_square(trek_div(y, unit)));
-    return trek_cast(trek_mul(trek_sqrt(sum), unit), dtype);
+    trek_var *divisor = trek_gcd(x, y), *none = divisor ? trek_eq_scalar(divisor, 0) : NULL;
+    return trek_abs(trek_mul(trek_div_mode(x, trek_masked_fill(divisor, none, 1), TREK_ROUND_TRUNC), y));
 }
 
 trek_var *trek_signbit(trek_var *x)
 {
     NEEDED("signbit", x);
     x = trek_var_detach(x);
-    trek_var *below = trek_lt_scalar(x, 0);
-    return !x || integers(x) ? below : trek_logical_or(below, trek_lt_scalar(trek_reciprocal(x), 0));
+    return trek_lt_scalar(!x || integers(x) ? x : trek_copysign(trek_ones_like(x), x), 0);
 }
 
-trek_var *trek_copysign(trek_var *x, trek_var *y)
+/* The better one, beside a NaN the other one. */
+static trek_var *taken(const char *name, trek_var *x, trek_var *y, bool larger)
 {
-    NEEDED("copysign", x);
-    NEEDED("copysign", y);
-    trek_dtype dtype = common(x, y);
-    dtype = trek_dtype_is_float(dtype) ? dtype : TREK_F32;
-    trek_var *sign = trek_signbit(y), *size = sign ? trek_abs(trek_cast(x, dtype)) : NULL;
-    return trek_where(sign, trek_neg(size), size);
+    NEEDED(name, x);
+    NEEDED(name, y);
+    trek_var *better = larger ? trek_maximum(x, y) : trek_minimum(x, y);
+    return trek_where(trek_isnan(y), x, trek_where(trek_isnan(x), y, better));
 }
+
+trek_var *trek_fmax(trek_var *x, trek_var *y) { return taken("fmax", x, y, true); }
+trek_var *trek_fmin(trek_var *x, trek_var *y) { return taken("fmin", x, y, false); }
 
 trek_var *trek_xlogy(trek_var *x, trek_var *y)
 {

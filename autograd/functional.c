@@ -22,14 +22,16 @@
 UNARY(neg) UNARY(abs) UNARY(exp) UNARY(expm1) UNARY(log) UNARY(log1p) UNARY(log2) UNARY(log10)
 UNARY(sqrt) UNARY(rsqrt) UNARY(reciprocal) UNARY(sin) UNARY(cos) UNARY(tan) UNARY(asin) UNARY(acos)
 UNARY(atan) UNARY(sinh) UNARY(cosh) UNARY(tanh) UNARY(sigmoid) UNARY(erf) UNARY(relu) UNARY(silu)
-UNARY(floor) UNARY(ceil) UNARY(round) UNARY(trunc) UNARY(isnan) UNARY(isinf) UNARY(isfinite) UNARY(logical_not)
+UNARY(floor) UNARY(ceil) UNARY(round) UNARY(trunc) UNARY(isnan) UNARY(isinf) UNARY(isfinite) UNARY(logical_not) UNARY(bitwise_not)
 SCALAR(add_scalar) SCALAR(mul_scalar)
 SCALAR(eq_scalar) SCALAR(ne_scalar) SCALAR(lt_scalar) SCALAR(le_scalar) SCALAR(gt_scalar) SCALAR(ge_scalar)
 BINARY(add) BINARY(mul) BINARY(div) BINARY(pow) BINARY(maximum) BINARY(minimum) BINARY(atan2) BINARY(remainder)
+BINARY(gcd) BINARY(nextafter) BINARY(fmod) BINARY(hypot) BINARY(copysign)
+BINARY(bitwise_and) BINARY(bitwise_or) BINARY(bitwise_xor) BINARY(bitwise_left_shift) BINARY(bitwise_right_shift)
 BINARY(eq) BINARY(ne) BINARY(lt) BINARY(le) BINARY(gt) BINARY(ge) BINARY(logical_and) BINARY(logical_or) BINARY(logical_xor)
 REDUCE(sum) REDUCE(mean) REDUCE(prod) REDUCE(max) REDUCE(min) REDUCE(argmax) REDUCE(argmin) REDUCE(any) REDUCE(all)
 REDUCE(logsumexp)
-DIM(cumsum) DIM(softmax) DIM(log_softmax) DIM(squeeze) DIM(unsqueeze)
+DIM(cumsum) DIM(logcumsumexp) DIM(softmax) DIM(log_softmax) DIM(squeeze) DIM(unsqueeze)
 
 trek_var *trek_gelu(trek_var *x) { return trek_apply_gelu(x, false); }
 trek_var *trek_gelu_tanh(trek_var *x) { return trek_apply_gelu(x, true); }

@@ -38,38 +38,62 @@ trek_var *trek_diff(trek_var *x, int64_t n, int dim, trek_var *before, trek_var 
     return x;
 }
 
-trek_var *trek_trapezoid(trek_var *y, trek_var *x, double dx, int dim)
+/* Twice the areas between neighbouring points, of which there is one at least. */
+static trek_var *areas(trek_var *y, trek_var *x, double dx, int d)
 {
-    if (!y)
-        return trek_fail_missing("trapezoid", "an input"), NULL;
-    if (trek_var_dtype(y) == TREK_BOOL || (x && trek_var_dtype(x) == TREK_BOOL))
-        return trek_fail_null(TREK_ERR_DTYPE, "trapezoid: dtype bool is not supported");
-    y = trek_dtype_is_float(trek_var_dtype(y)) ? y : trek_cast(y, TREK_F32);
-    if (!y)
-        return NULL;
-    int d = trek_normalize_dim(dim, trek_var_ndim(y), "trapezoid");
-    if (d < 0)
-        return NULL;
-    if (trek_var_size(y, d) == 0)
-        return trek_sum(trek_mul_scalar(y, dx / 2), trek_dims(d), false);
     trek_var *sums = trek_add(inner(y, d, 1, 0), inner(y, d, 0, 1));
     if (!x)
-        return trek_mul_scalar(trek_sum(sums, trek_dims(d), false), dx / 2);
+        return trek_mul_scalar(sums, dx);
     bool line = trek_var_ndim(x) == 1; /* of dimension d */
     trek_var *steps = trek_diff(x, 1, line ? 0 : d, NULL, NULL);
     for (int k = d + 1; line && k < trek_var_ndim(y); k++)
         steps = trek_unsqueeze(steps, -1);
-    trek_var *made = trek_sum(trek_mul(sums, steps), trek_dims(d), false);
-    return trek_div_scalar(made, 2);
+    return trek_mul(sums, steps);
 }
 
-static trek_var *without_nan(trek_var *x) { return trek_masked_fill(x, trek_isnan(x), 0); }
+/* y as floating numbers, and its dimension; NULL and an error. */
+static trek_var *points(const char *name, trek_var *y, const trek_var *x, int dim, int *d)
+{
+    if (!y)
+        return trek_fail_missing(name, "an input"), NULL;
+    if (trek_var_dtype(y) == TREK_BOOL || (x && trek_var_dtype(x) == TREK_BOOL))
+        return trek_fail_null(TREK_ERR_DTYPE, "%s: dtype bool is not supported", name);
+    y = trek_dtype_is_float(trek_var_dtype(y)) ? y : trek_cast(y, TREK_F32);
+    *d = y ? trek_normalize_dim(dim, trek_var_ndim(y), name) : -1;
+    return *d < 0 ? NULL : y;
+}
+
+trek_var *trek_trapezoid(trek_var *y, trek_var *x, double dx, int dim)
+{
+    int d;
+    y = points("trapezoid", y, x, dim, &d);
+    if (!y)
+        return NULL;
+    if (trek_var_size(y, d) == 0)
+        return trek_sum(trek_mul_scalar(y, dx / 2), trek_dims(d), false);
+    return trek_div_scalar(trek_sum(areas(y, x, dx, d), trek_dims(d), false), 2);
+}
+
+trek_var *trek_cumulative_trapezoid(trek_var *y, trek_var *x, double dx, int dim)
+{
+    int d;
+    y = points("cumulative_trapezoid", y, x, dim, &d);
+    if (!y)
+        return NULL;
+    if (trek_var_ndim(y) == 0)
+        return trek_fail_null(TREK_ERR_SHAPE, "cumulative_trapezoid: at least one dimension is needed");
+    if (trek_var_size(y, d) == 0 && !x)
+        return trek_mul_scalar(y, dx / 2);
+    if (trek_var_size(y, d) == 0)
+        return trek_mul(y, trek_sum(x, trek_dims_none(), false));
+    return trek_div_scalar(trek_cumsum(areas(y, x, dx, d), d), 2);
+}
 
 trek_var *trek_nansum(trek_var *x, trek_dims_list dims, bool keepdim)
 {
     if (!x)
         return trek_fail_missing("nansum", "an input"), NULL;
-    return trek_sum(trek_dtype_is_float(trek_var_dtype(x)) ? without_nan(x) : x, dims, keepdim);
+    return trek_dtype_is_float(trek_var_dtype(x)) ? trek_apply_nansum(x, dims, keepdim) : trek_sum(x, dims, keepdim);
 }
 
 trek_var *trek_nanmean(trek_var *x, trek_dims_list dims, bool keepdim)
@@ -81,6 +105,6 @@ trek_var *trek_nanmean(trek_var *x, trek_dims_list dims, bool keepdim)
         return trek_fail_null(TREK_ERR_DTYPE, "nanmean: needs a floating dtype, not %s", trek_dtype_name(dtype));
     trek_dtype work = trek_dtype_is_16bit(dtype) ? TREK_F32 : dtype;
     trek_var *wide = trek_cast(x, work), *count = trek_sum(trek_logical_not(trek_isnan(x)), dims, keepdim);
-    trek_var *sum = trek_sum(wide ? without_nan(wide) : NULL, dims, keepdim);
+    trek_var *sum = trek_nansum(wide, dims, keepdim);
     return trek_cast(trek_div(sum, count ? trek_cast(count, work) : NULL), dtype);
 }

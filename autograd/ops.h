@@ -19,6 +19,8 @@
 #include "autograd/norms.h"
 #include "autograd/resample.h"
 #include "autograd/spatial.h"
+#include "autograd/statistics.h"
+#include "autograd/take.h"
 #include "autograd/pointwise.h"
 #include "autograd/var.h"
 #include "tensor/op_opts.h"
@@ -148,6 +150,9 @@ TREK_API trek_var *trek_norm(trek_var *x, double p, trek_dims_list dims, bool ke
     /* p-norm, any p; subgradient 0 where the norm is 0, and below p = 1 at elements that are 0; SHAPE for p < 0 over nothing */
 TREK_API trek_var *trek_logsumexp(trek_var *x, trek_dims_list dims, bool keepdim);
 TREK_API trek_var *trek_cumsum(trek_var *x, int dim);
+/* The logarithm of the running sum of e^x, without overflow; floating dtypes. Derivatives are numbers where PyTorch's are NaN for
+ * a gradient of 0; beside what is not finite second derivatives may be NaN. */
+TREK_API trek_var *trek_logcumsumexp(trek_var *x, int dim);
 TREK_API trek_var *trek_softmax(trek_var *x, int dim); /* floating dtypes, also of no elements (where torch takes others) */
 TREK_API trek_var *trek_log_softmax(trek_var *x, int dim);
 

@@ -184,6 +184,13 @@ trek_var *trek_polygamma(int64_t n, trek_var *x)
     return trek_apply_pointwise(floating("polygamma", x), TREK_POINTWISE_polygamma, (double)n, 0);
 }
 
+trek_var *trek_logit(trek_var *x, double eps)
+{
+    x = floating("logit", x);
+    x = eps >= 0 ? trek_clamp(x, eps, 1 - eps) : x;
+    return trek_log(trek_div(x, trek_add_scalar(trek_neg(x), 1)));
+}
+
 trek_var *trek_deg2rad(trek_var *x) { return trek_mul_scalar(floating("deg2rad", x), 0.017453292519943295769); }
 trek_var *trek_rad2deg(trek_var *x) { return trek_mul_scalar(floating("rad2deg", x), 57.295779513082320877); }
 

@@ -51,6 +51,9 @@ TREK_API trek_var *trek_lgamma(trek_var *x);
 TREK_API trek_var *trek_digamma(trek_var *x);
 /* The n-th derivative of digamma; ARGUMENT: n < 0 or > 100. */
 TREK_API trek_var *trek_polygamma(int64_t n, trek_var *x);
+/* log(x / (1 - x)); eps >= 0: of x within [eps, 1 - eps], with derivative 0 outside. Else derivatives outside (0, 1) are the
+ * formula's (PyTorch: NaN). */
+TREK_API trek_var *trek_logit(trek_var *x, double eps);
 TREK_API trek_var *trek_deg2rad(trek_var *x);
 TREK_API trek_var *trek_rad2deg(trek_var *x);
 TREK_API trek_var *trek_logaddexp(trek_var *x, trek_var *y);            /* log(e^x + e^y); one may be of integers */
@@ -71,11 +74,15 @@ TREK_API trek_var *trek_floor_divide(trek_var *x, trek_var *y); /* rounded down 
 TREK_API trek_var *trek_fmod(trek_var *x, trek_var *y);  
     /* the remainder with x's sign; by zero: NaN, or ARGUMENT for integers; derivative by y is the exact quotient (PyTorch's is
      * rounded before it is cut) */
-/* sqrt(x^2 + y^2) without overflow on the way; a NaN wins (PyTorch: an infinity); one may be of integers (DTYPE). */
+/* sqrt(x^2 + y^2) without overflow on the way; an infinity wins over a NaN; one may be of integers (DTYPE: both). */
 TREK_API trek_var *trek_hypot(trek_var *x, trek_var *y);
-/* |x| with y's sign, also a zero's; a NaN counts as positive. Integers give f32. No gradient for y (PyTorch: zeros); by x it is
- * 0 where x is 0, and numbers where PyTorch has NaN. */
+/* |x| with y's sign, also a zero's and a NaN's. Integers give f32. The derivative by x is 0 where x is 0 or NaN, and a number
+ * where x is infinite (PyTorch: NaN), by y 0. */
 TREK_API trek_var *trek_copysign(trek_var *x, trek_var *y);
+/* The larger (smaller) one, of which one that is no number does not count; of equals both
+ * get half of the gradient. */
+TREK_API trek_var *trek_fmax(trek_var *x, trek_var *y);
+TREK_API trek_var *trek_fmin(trek_var *x, trek_var *y);
 /* x log(y), 0 where x is 0 and y no NaN. Integers give f32. Derivatives are 0 where x is 0 and y is not between 0 and
  * infinity, and NaN where y is below 0 (PyTorch: 0 of a gradient of 0). */
 TREK_API trek_var *trek_xlogy(trek_var *x, trek_var *y);
@@ -87,9 +94,27 @@ TREK_API trek_var *trek_clamp_var(trek_var *x, trek_var *low, trek_var *high);
 TREK_API trek_var *trek_sinc(trek_var *x);               
     /* sin(pi x) / (pi x), 1 at 0, with its second derivative at 0; integers give f32; slopes near 0 and at its
      * turns are what remains of numbers that cancel, as PyTorch's */
-TREK_API trek_var *trek_signbit(trek_var *x);            /* bool: below 0, or -0; of NaN false. Any dtype, as the next ones */
+TREK_API trek_var *trek_signbit(trek_var *x);            /* bool: below 0, or -0, or such a NaN. Any dtype, as the next ones */
 TREK_API trek_var *trek_isposinf(trek_var *x);
 TREK_API trek_var *trek_isneginf(trek_var *x);
+
+/* -- bits of integers, and of bool but for shifts (DTYPE: of floating dtypes); inputs broadcast, their dtypes promote -- */
+TREK_API trek_var *trek_bitwise_and(trek_var *x, trek_var *y);
+TREK_API trek_var *trek_bitwise_or(trek_var *x, trek_var *y);
+TREK_API trek_var *trek_bitwise_xor(trek_var *x, trek_var *y);
+TREK_API trek_var *trek_bitwise_not(trek_var *x);
+/* x 2^y, wrapped, and x 2^-y, rounded down; by less than 0 or by more than the dtype's bits all are shifted out: 0, or to the
+ * right -1 where x is below 0. */
+TREK_API trek_var *trek_bitwise_left_shift(trek_var *x, trek_var *y);
+TREK_API trek_var *trek_bitwise_right_shift(trek_var *x, trek_var *y);
+
+/* The greatest common divisor of integers, not negative (but for what does not fit); 0 of two zeros. */
+TREK_API trek_var *trek_gcd(trek_var *x, trek_var *y);
+/* The least common multiple, not negative; 0 beside a zero; wraps. */
+TREK_API trek_var *trek_lcm(trek_var *x, trek_var *y);
+/* The dtype's next number after x in the direction of y (y, where they are equal); floating dtypes, 16-bit ones, too. No
+ * gradient. */
+TREK_API trek_var *trek_nextafter(trek_var *x, trek_var *y);
 
 /* -- along dimensions -- */
 /* Of neighbours along dim, n times over; before and after (either may be NULL) are put at x's ends first. Of bool: whether they
@@ -99,6 +124,8 @@ TREK_API trek_var *trek_diff(trek_var *x, int64_t n, int dim, trek_var *before, 
  * integers as f32 (DTYPE: bool). Recorded of no elements, too; of one point 0 whatever
  * it is. */
 TREK_API trek_var *trek_trapezoid(trek_var *y, trek_var *x, double dx, int dim);
+/* The same up to each point but the first: sizes are one less, at least 0. */
+TREK_API trek_var *trek_cumulative_trapezoid(trek_var *y, trek_var *x, double dx, int dim);
 TREK_API trek_var *trek_nansum(trek_var *x, trek_dims_list dims, bool keepdim);  /* NaNs count as 0; any dtype, as trek_sum */
 TREK_API trek_var *trek_nanmean(trek_var *x, trek_dims_list dims, bool keepdim);
     /* of what is no NaN; NaN of nothing, gradient 0 there */

@@ -53,7 +53,4 @@ trek_status trek_rule_weight_into(trek_tensor *place, trek_tensor *grad, trek_te
 /* Zeros of that shape, in the rule's scope. */
 trek_var *trek_rule_zeros(const trek_backward_call *b, trek_shape shape);
 
-/* floor(x / y) of floating numbers, by way of the remainder; of recorded ones, or not. */
-trek_var *trek_floored_quotient(trek_var *x, trek_var *y);
-
 #endif

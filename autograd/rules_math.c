@@ -308,25 +308,63 @@ trek_status trek_rule_atan2(trek_backward_call *b)
     return status;
 }
 
-/* floor(x / y) by way of the remainder, so that a quotient that rounds up to an integer does not count as one. */
-trek_var *trek_floored_quotient(trek_var *x, trek_var *y)
-{
-    trek_var *rest = trek_remainder(x, y), *whole = trek_round(trek_div(trek_sub(x, rest), y));
-    trek_var *below = x ? trek_neg(trek_cast(trek_ne(rest, x), trek_var_dtype(x))) : NULL; /* y infinite: 0, or -1 of two signs */
-    trek_var *none = trek_where(trek_eq_scalar(y, 0), trek_div(x, y), rest);
-    return trek_where(trek_isnan(rest), none, trek_where(trek_isinf(y), below, whole));
-}
-
+/* By y: minus the quotient, rounded down, a constant between its steps. */
 trek_status trek_rule_remainder(trek_backward_call *b)
 {
     b->grads[0] = b->grad;
     if (!trek_rule_needs(b, 1))
         return TREK_OK;
-    trek_no_grad_begin(); /* constant between its steps */
-    trek_var *quotient = trek_floored_quotient(trek_rule_full(b, trek_rule_input(b, 0)),
-                                               trek_rule_full(b, trek_rule_input(b, 1)));
+    trek_no_grad_begin();
+    trek_var *quotient = trek_apply_div_rounded(trek_rule_full(b, trek_rule_input(b, 0)),
+                                                trek_rule_full(b, trek_rule_input(b, 1)), true);
     trek_no_grad_end();
     return trek_rule_give_to(b, 1, trek_neg(trek_mul(full_g(b), quotient)));
+}
+
+/* The same towards 0: that of sizes, which is exact, with its sign. */
+trek_status trek_rule_fmod(trek_backward_call *b)
+{
+    b->grads[0] = b->grad;
+    if (!trek_rule_needs(b, 1))
+        return TREK_OK;
+    trek_no_grad_begin();
+    trek_var *x = trek_rule_full(b, trek_rule_input(b, 0)), *y = trek_rule_full(b, trek_rule_input(b, 1));
+    trek_var *size = trek_apply_div_rounded(trek_abs(x), trek_abs(y), true);
+    trek_var *other = trek_ne(trek_lt_scalar(x, 0), trek_lt_scalar(y, 0));
+    trek_var *quotient = trek_where(other, trek_neg(size), size);
+    trek_no_grad_end();
+    return trek_rule_give_to(b, 1, trek_neg(trek_mul(full_g(b), quotient)));
+}
+
+trek_status trek_rule_zero_pair(trek_backward_call *b)
+{
+    trek_status status = TREK_OK;
+    for (int k = 0; k < 2 && status == TREK_OK; k++)
+        if (trek_rule_needs(b, k))
+            status = trek_rule_give_to(b, k, trek_rule_zeros(b, trek_var_shape(b->grad)));
+    return status;
+}
+
+/* x / y and the like, y the result */
+trek_status trek_rule_hypot(trek_backward_call *b)
+{
+    trek_var *length = full_y(b), *g = full_g(b);
+    trek_status status = TREK_OK;
+    for (int k = 0; k < 2 && status == TREK_OK; k++)
+        if (trek_rule_needs(b, k))
+            status = trek_rule_give_to(b, k, trek_mul(g, trek_div(trek_rule_full(b, trek_rule_input(b, k)), length)));
+    return status;
+}
+
+/* 1, or -1 where the sign was changed; 0 at 0 */
+trek_status trek_rule_copysign(trek_backward_call *b)
+{
+    trek_status status = TREK_OK;
+    if (trek_rule_needs(b, 0))
+        status = trek_rule_give_to(b, 0, trek_mul(b->grad, trek_mul(trek_sign(x_of(b)), trek_sign(y_of(b)))));
+    if (status == TREK_OK && trek_rule_needs(b, 1))
+        status = trek_rule_give_to(b, 1, trek_rule_zeros(b, trek_var_shape(b->grad)));
+    return status;
 }
 
 trek_status trek_rule_where(trek_backward_call *b)

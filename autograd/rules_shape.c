@@ -43,6 +43,12 @@ trek_status trek_rule_sum(trek_backward_call *b)
     return trek_rule_give(b, trek_expand(kept(b, b->grad), trek_rule_shape(b, 0)));
 }
 
+trek_status trek_rule_nansum(trek_backward_call *b) /* 0 for what was no number */
+{
+    trek_var *grad = trek_expand(kept(b, b->grad), trek_rule_shape(b, 0));
+    return trek_rule_give(b, trek_masked_fill(grad, trek_isnan(trek_rule_input(b, 0)), 0));
+}
+
 trek_status trek_rule_mean(trek_backward_call *b)
 {
     double count = reduced_count(b);
@@ -152,6 +158,35 @@ trek_status trek_rule_cumsum(trek_backward_call *b)
     if (trek_var_ndim(b->grad) == 0)
         return trek_rule_give(b, b->grad);
     return trek_rule_give(b, trek_flip(trek_cumsum(trek_flip(b->grad, dim), (int)b->attrs->i[0]), dim));
+}
+
+/* sum over j >= i of g_j e^(x_i - y_j), by logarithms from the end: log |g| - y may be far from 0, its running sums of
+ * exponentials, too. */
+static trek_var *from_the_end(trek_var *part, trek_var *x, trek_var *y, int dim)
+{
+    trek_var *log = trek_sub(trek_log(part), trek_masked_fill(y, trek_eq_scalar(y, -INFINITY), INFINITY)); /* nothing so far */
+    trek_dims_list line = trek_dims(dim);
+    return trek_exp(trek_add(trek_flip(trek_logcumsumexp(trek_flip(log, line), dim), line), x));
+}
+
+/* As the difference of two parts that are not negative. Those of a gradient that is itself recorded are g + p and p, p larger
+ * than all of |g|, whose logarithms have slopes everywhere. */
+trek_status trek_rule_logcumsumexp(trek_backward_call *b)
+{
+    int dim = (int)b->attrs->i[0];
+    trek_var *given = trek_rule_input(b, 0), *x = trek_rule_full(b, given), *g = trek_rule_full(b, b->grad);
+    if (trek_var_numel(b->grad) == 0 || trek_var_ndim(b->grad) == 0)
+        return trek_rule_give(b, b->grad);
+    trek_var *y = x == given ? trek_rule_output(b, 0) : trek_logcumsumexp(x, dim), *above, *below;
+    if (b->create_graph) {
+        trek_var *largest = trek_max(trek_abs(trek_var_detach(g)), trek_dims_none(), false);
+        below = trek_mul(trek_ones_like(g), trek_add_scalar(largest, 1));
+        above = trek_add(g, below);
+    } else {
+        above = trek_clamp(g, 0, INFINITY);
+        below = trek_clamp(trek_neg(g), 0, INFINITY);
+    }
+    return trek_rule_give(b, trek_sub(from_the_end(above, x, y, dim), from_the_end(below, x, y, dim)));
 }
 
 trek_status trek_rule_softmax(trek_backward_call *b) /* y (g - sum g y) */

@@ -198,6 +198,14 @@ TREK_WIDE_INLINE F M(erf)(F x)
     return M(choose)(a, K(0.9f), M(erf_small)(x), M(with_sign)(large, x));
 }
 
+/* e^(-x^2) */
+TREK_WIDE_INLINE F M(exp_minus_square)(F x)
+{
+    F a = M(at_most)(M(magnitude)(x), 10.3f), high = M(from_bits)(M(as_bits)(a) & 0xfffff000u), whole, shifted;
+    F r = FMA(high - a, high + a, M(exp_reduce)(-high * high, &whole, &shifted));
+    return M(scale)(M(exp_of_remainder)(r), whole, shifted);
+}
+
 /* The normal distribution's cumulative function and e^(-x^2/2), without cancellation for negative x. Both are 0 where the
  * first is about to stop being a normal number. */
 TREK_WIDE_INLINE F M(normal_cdf)(F x, F *density)

@@ -26,6 +26,9 @@
     X(unary)                                                                   \
     X(pointwise)                                                                \
     X(binary)                                                                  \
+    X(division)                                                                \
+    X(bitwise)                                                                 \
+    X(logcumsumexp)                                                            \
     X(compare)                                                                 \
     X(copy)                                                                    \
     X(reduce)                                                                  \

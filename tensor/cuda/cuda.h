@@ -169,6 +169,8 @@ void trek_cuda_nvtx(trek_backend *backend);          /* enters range_begin and r
     X(activation) \
     X(pointwise) \
     X(binary) \
+    X(division) \
+    X(bitwise) \
     X(compare) \
     X(convert) \
     X(arrange) \

@@ -71,11 +71,41 @@ static void quotients_are_flat(void **state)
     free(second);
 }
 
+static void bits(void **state)
+{
+    (void)state;
+    static const trek_dtype dtypes[] = { TREK_I64, TREK_I32 };
+    ASSERT_VALUES(trek_bitwise_and(LIST(TREK_I32, 12, -1), LIST(TREK_I64, 10, 7)), 8, 7);
+    ASSERT_VALUES(trek_bitwise_or(LIST(TREK_U8, 12, 128), LIST(TREK_U8, 10, 1)), 14, 129);
+    ASSERT_VALUES(trek_bitwise_xor(LIST(TREK_BOOL, 1, 1), LIST(TREK_BOOL, 1, 0)), 0, 1);
+    ASSERT_VALUES(trek_bitwise_not(LIST(TREK_BOOL, 1, 0)), 0, 1);
+    ASSERT_VALUES(trek_bitwise_not(LIST(TREK_U8, 1, 255)), 254, 0);
+    for (int k = 0; k < 2; k++) {
+        double all = k ? 32 : 64;
+        trek_var *x = LIST(dtypes[k], 5, -5, 5, -5, 5, -5, 5), *by = LIST(dtypes[k], 1, 1, all, all, -1, -1, all - 1);
+        ASSERT_VALUES(trek_bitwise_left_shift(x, by), 10, -10, 0, 0, 0, 0, k ? INT32_MIN : (double)INT64_MIN);
+        ASSERT_VALUES(trek_bitwise_right_shift(x, by), 2, -3, 0, -1, 0, -1, 0);
+    }
+    trek_var *bytes = LIST(TREK_U8, 129, 129, 129, 129);
+    ASSERT_VALUES(trek_bitwise_left_shift(bytes, LIST(TREK_U8, 1, 7, 8, 255)), 2, 128, 0, 0);
+    ASSERT_VALUES(trek_bitwise_right_shift(bytes, LIST(TREK_U8, 1, 7, 8, 255)), 64, 1, 0, 0);
+    ASSERT_VALUES(trek_gcd(LIST(TREK_I64, 12, -12, 0, 0, 7), LIST(TREK_I64, 18, 18, 5, 0, -7)), 6, 6, 5, 0, 7);
+    ASSERT_VALUES(trek_lcm(LIST(TREK_I32, 4, -4, 0, 0), LIST(TREK_I32, 6, 6, 5, 0)), 12, 12, 0, 0);
+    trek_var *x = LIST(TREK_F32, 1, 1, 0, INFINITY, 1), *to = LIST(TREK_F32, 2, 0, -1, 0, NAN);
+    ASSERT_VALUES(trek_nextafter(x, to), 1 + 0x1p-23, 1 - 0x1p-24, -0x1p-149, 0x1.fffffep127, NAN);
+    ASSERT_VALUES(trek_nextafter(LIST(TREK_BF16, 1), LIST(TREK_BF16, 2)), 1 + 0x1p-7);
+    ASSERT_REFUSED(trek_bitwise_left_shift(LIST(TREK_BOOL, 1), LIST(TREK_BOOL, 1)), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_bitwise_and(LIST(TREK_F32, 1), LIST(TREK_I64, 1)), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_gcd(LIST(TREK_F32, 1), LIST(TREK_F32, 1)), TREK_ERR_DTYPE);
+}
+
 static void of_two(void **state)
 {
     (void)state;
     trek_var *x = LIST(TREK_F64, 3, -3, 0, 1e200, INFINITY), *y = LIST(TREK_F64, 4, -4, 0, 1e200, 1);
     ASSERT_VALUES(trek_hypot(x, y), 5, 5, 0, sqrt(2) * 1e200, INFINITY);
+    ASSERT_VALUES(trek_hypot(LIST(TREK_F64, NAN, 1e-320, NAN), LIST(TREK_F64, -INFINITY, 0, 1)), INFINITY, 1e-320, NAN);
+    ASSERT_VALUES(trek_floor_divide(LIST(TREK_I32, INT32_MIN, 7), LIST(TREK_I32, -1, -1)), INT32_MIN, -7);
     ASSERT_VALUES(trek_hypot(LIST(TREK_F16, 30000), LIST(TREK_F16, 40000)), 49984);
     ASSERT_VALUES(trek_copysign(LIST(TREK_F32, 1, -2, 3), LIST(TREK_F32, -0.0, 5, -INFINITY)), -1, 2, -3);
     ASSERT_VALUES(trek_copysign(LIST(TREK_I64, 1, -2), LIST(TREK_I64, -1, 1)), -1, 2);
@@ -121,6 +151,11 @@ static void lines(void **state)
 static trek_var *apart(trek_var *x) { return trek_add_scalar(x, 3.25); }
 static trek_var *rests(trek_var *const *in) { return trek_fmod(trek_mul_scalar(in[0], 9), apart(in[1])); }
 static trek_var *lengths(trek_var *const *in) { return trek_hypot(in[0], in[1]); }
+static trek_var *totals(trek_var *const *in)
+{
+    trek_var *gaps = trek_where(trek_gt_scalar(in[0], 0), trek_square(in[0]), LIST(TREK_F64, NAN));
+    return trek_nansum(gaps, trek_dims(1), false);
+}
 static trek_var *signs(trek_var *const *in) { return trek_copysign(trek_square(in[0]), LIST(TREK_F64, -1, 2, -3)); }
 static trek_var *logs(trek_var *const *in) { return trek_xlogy(in[0], apart(in[1])); }
 static trek_var *limits(trek_var *const *in) { return trek_clamp_var(in[0], in[1], apart(in[2])); }
@@ -134,6 +169,7 @@ static void gradients(void **state)
     const trek_shape pair[] = { trek_dims(2, 3), trek_dims(3), trek_dims(2, 1) }, ends[] = { trek_dims(2, 4), trek_dims(2, 2) };
     check_gradients(rests, 2, pair, false);
     check_gradients(lengths, 2, pair, true);
+    check_gradients(totals, 1, pair, true);
     check_gradients(signs, 1, pair, true);
     check_gradients(logs, 2, pair, true);
     check_gradients(limits, 3, pair, false);
@@ -176,7 +212,8 @@ static void refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { TEST(quotients), TEST(quotients_are_flat), TEST(of_two), TEST(lines), TEST(gradients),
+    const struct CMUnitTest tests[] = { TEST(quotients), TEST(quotients_are_flat), TEST(bits), TEST(of_two), TEST(lines),
+                                        TEST(gradients),
                                         TEST(refused) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -585,6 +585,7 @@ ELSEWHERE = {"qr": "signs are LAPACK's: tests/autograd/test_factorise.c", "svd":
              "rand_like": "random: tests/autograd/test_order.c", "randn_like": "random: tests/autograd/test_order.c",
              "hann_window": "no inputs: tests/autograd/test_fft.c", "hamming_window": "no inputs: tests/autograd/test_fft.c",
              "alibi": "no inputs: tests/autograd/test_positions.c",
+             "tril_indices": "no inputs: tests/autograd/test_take.c", "triu_indices": "no inputs: tests/autograd/test_take.c",
              "empty_like": "no values: tests/autograd/test_order.c",
              "rrelu": "random: tests/autograd/test_pointwise.c", "allclose": "no tensor: tests/autograd/test_pointwise.c",
              "loss_weight": "losses, after each loss", "loss_set_weight": "losses, after each loss"}

@@ -6,6 +6,7 @@ import re
 import differences
 import arithmetic  # noqa: F401 (draws, and PyTorch's, of its functions)
 import embedding  # noqa: F401
+import take  # noqa: F401
 import linalg  # noqa: F401
 import losses  # noqa: F401
 from case import Input, run_torch, run_trek
@@ -16,7 +17,7 @@ from judge import Judge
 from shrink import candidates  # noqa: F401 (of a kind)
 from trek import headers
 
-OPS = tuple(f"autograd/{name}.h" for name in ("embedding", "fft", "linalg", "losses", "norms", "ops", "pointwise", "resample", "spatial"))
+OPS = tuple(f"autograd/{name}.h" for name in ("embedding", "fft", "linalg", "losses", "norms", "ops", "pointwise", "resample", "spatial", "statistics", "take"))
 FUNCTIONS = {f.name[5:]: f for f in headers.functions.values() if f.header in OPS}
 
 
@@ -55,7 +56,7 @@ def covered():
 
 
 # Rows of ops.def whose public function has another name.
-RENAMED = {"pointwise": "its kinds: autograd/pointwise.h"}
+RENAMED = {"pointwise": "its kinds: autograd/pointwise.h", "div_rounded": "div_mode"}
 
 
 def rows():

@@ -229,7 +229,13 @@ static void mixed_pair(const op_row *row, op_sink sink, void *arg, int other, un
     sink(row, &c, arg);
 }
 
-FAMILY(binary)
+/* Bits are not mixed with floats. */
+static bool mixes(const op_row *row, int other)
+{
+    return !dtype_floats((trek_dtype)other) || (trek_ops[row->id].dtypes & TREK_FLOATS);
+}
+
+static void binary_cases(const op_row *row, op_sink sink, void *arg)
 {
     pair_case(row, sink, arg, "scalars", SCALAR_SHAPE, SCALAR_SHAPE, TREK_OK);
     pair_case(row, sink, arg, "same shape", trek_dims(3, 5), trek_dims(3, 5), TREK_OK);
@@ -242,7 +248,7 @@ FAMILY(binary)
     pair_case(row, sink, arg, "empty", trek_dims(0, 3), trek_dims(1, 3), TREK_OK);
     pair_case(row, sink, arg, "no broadcast", trek_dims(3, 5), trek_dims(4), TREK_ERR_SHAPE);
     for (int other = 0; other < TREK_DTYPE_COUNT; other++)
-        if (!(row->id == TREK_OP_pow && !dtype_floats((trek_dtype)other)))
+        if (!(row->id == TREK_OP_pow && !dtype_floats((trek_dtype)other)) && mixes(row, other))
             mixed_pair(row, sink, arg, other, trek_ops[row->id].dtypes == TREK_NUMBERS && other == TREK_BOOL ? TREK_NUMBERS : 0);
     const trek_shape large[][2] = { { trek_dims(70003), trek_dims(70003) }, { trek_dims(263, 257), trek_dims(257) },
                                     { trek_dims(263, 257), trek_dims(263, 1) }, { trek_dims(300, 229), SCALAR_SHAPE } };
@@ -264,6 +270,30 @@ FAMILY(binary)
     c.no_gradient = true;
     c.dtypes = TREK_FLOATS;
     sink(row, &c, arg);
+}
+
+FAMILY(binary) { binary_cases(row, sink, arg); }
+
+/* Sinks of cases that are given on with a flag. */
+typedef struct flagged {
+    op_sink sink;
+    void *arg;
+    bool flag;
+} flagged;
+
+static void with_flag(const op_row *row, const op_case *c, void *arg)
+{
+    const flagged *f = arg;
+    op_case with = *c;
+    with.attrs.i[0] = f->flag;
+    f->sink(row, &with, f->arg);
+}
+
+/* Quotients towards 0, and downwards. */
+FAMILY(divided)
+{
+    for (int down = 0; down < 2; down++)
+        binary_cases(row, with_flag, &(flagged){ sink, arg, down != 0 });
 }
 
 static void where_case(const op_row *row, op_sink sink, void *arg, trek_shape condition, trek_shape x, trek_shape y,
@@ -382,6 +412,8 @@ FAMILY(reduce)
     sink(row, &c, arg);
     if (row->id != TREK_OP_prod)
         reduce_large(row, sink, arg, 8);
+    if (row->special != SPECIAL_NONE)
+        reduce_special(row, sink, arg);
 }
 
 FAMILY(reduce_nonempty)

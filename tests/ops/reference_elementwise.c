@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* References of the element-wise rows: one double at a time, by libm. */
+#include <float.h>
 #include <math.h>
 
 #include "tensor/pointwise.h"
@@ -277,6 +278,8 @@ static double floored_remainder(double x, double y)
     return r != 0 && (r < 0) != (y < 0) ? r + y : r;
 }
 
+static double cut_quotient(double x, double y) { return trunc(x / y); }
+
 BINARY(add, KEEP, x + y)
 BINARY(sub, KEEP, x - y)
 BINARY(mul, KEEP, x * y)
@@ -286,6 +289,107 @@ BINARY(maximum, KEEP, isnan(x) ? x : isnan(y) ? y : x > y ? x : y)
 BINARY(minimum, KEEP, isnan(x) ? x : isnan(y) ? y : x < y ? x : y)
 BINARY(atan2, FLOAT, atan2(x, y))
 BINARY(remainder, KEEP, floored_remainder(x, y))
+BINARY(fmod, KEEP, fmod(x, y))
+BINARY(hypot, KEEP, isinf(x) || isinf(y) ? INFINITY : hypot(x, y))
+BINARY(copysign, FLOAT, copysign(x, y))
+
+/* The quotient towards 0, and one less where that was upwards. */
+static double floored_quotient(double x, double y)
+{
+    double rest = fmod(x, y), quotient = y == 0 ? x / y : rint((x - rest) / y) - (rest != 0 && (rest < 0) != (y < 0));
+    return quotient == 0 ? copysign(0, x / y) : quotient;
+}
+
+REFERENCE(div_rounded)
+{
+    (void)n;
+    return each_pair(in, out, KEEP, a->i[0] ? floored_quotient : cut_quotient);
+}
+
+/* Of the integers as they are, by their digits in base 2; a negative number's are those of its complement. */
+static double by_bits(double x, double y, int table)
+{
+    int64_t a = (int64_t)x, b = (int64_t)y, made = 0;
+    for (int bit = 0; bit < 64; bit++) {
+        int digits = (int)(a >> bit & 1) + 2 * (int)(b >> bit & 1);
+        made |= (int64_t)((uint64_t)(table >> digits & 1) << bit);
+    }
+    return (double)made;
+}
+BINARY(bitwise_and, KEEP, by_bits(x, y, 8))
+BINARY(bitwise_or, KEEP, by_bits(x, y, 14))
+BINARY(bitwise_xor, KEEP, by_bits(x, y, 6))
+
+REFERENCE(bitwise_not)
+{
+    UNUSED;
+    array_like(&out[0], in[0], in[0]->dtype);
+    for (int64_t i = 0; i < in[0]->numel; i++)
+        array_set(&out[0], i, in[0]->dtype == TREK_BOOL ? in[0]->v[i] == 0 : -1 - in[0]->v[i]);
+    return 1;
+}
+
+/* By less than 0 or by more than there are bits: all are shifted out. */
+static int shifted(const op_array *const *in, op_array *out, bool left)
+{
+    trek_dtype dtype = dtype_promote(in[0]->dtype, in[1]->dtype);
+    int bits = 8 * (int)trek_dtype_size(dtype);
+    broadcast_make(&out[0], dtype, in, 0, 2);
+    int64_t index[TREK_MAX_DIMS] = { 0 };
+    for (int64_t i = 0; i < out[0].numel; i++) {
+        double x = in[0]->v[array_broadcast_index(in[0], index, out[0].ndim)];
+        double y = in[1]->v[array_broadcast_index(in[1], index, out[0].ndim)];
+        bool inside = y >= 0 && y < bits;
+        array_set(&out[0], i, left ? (inside ? ldexp(x, (int)y) : 0) : inside ? floor(ldexp(x, -(int)y)) : x < 0 ? -1 : 0);
+        array_next(index, out[0].ndim, out[0].sizes);
+    }
+    return 1;
+}
+REFERENCE(bitwise_left_shift)
+{
+    UNUSED;
+    return shifted(in, out, true);
+}
+REFERENCE(bitwise_right_shift)
+{
+    UNUSED;
+    return shifted(in, out, false);
+}
+static double common_divisor(double x, double y) { return y == 0 ? fabs(x) : common_divisor(y, fmod(x, y)); }
+BINARY(gcd, KEEP, common_divisor(x, y))
+
+/* From x the least step that changes it, by halving, from what is sure to be more than that. */
+static double next_number(double x, double y, trek_dtype dtype)
+{
+    if (isnan(x) || isnan(y) || x == y)
+        return isnan(x) ? x : y;
+    double high = x < y ? INFINITY : -INFINITY, largest = dtype == TREK_F16 ? 65504 : dtype == TREK_BF16 ? 0x1.fep127 : FLT_MAX;
+    if (dtype == TREK_F64 || (fabs(x) == largest && signbit(x) == signbit(high)))
+        return dtype == TREK_F64 ? nextafter(x, y) : high;
+    if (isinf(x))
+        return copysign(largest, x);
+    double low = x, far = copysign(fabs(x) * 0x1p-5 + 0x1p-20, high) + x;
+    for (int k = 0; k < 400; k++) {
+        double middle = low + (far - low) / 2;
+        *(dtype_round(dtype, middle) == x ? &low : &far) = middle;
+    }
+    double found = dtype_round(dtype, far);
+    return found == 0 ? copysign(0, x) : found;
+}
+
+REFERENCE(nextafter)
+{
+    UNUSED;
+    trek_dtype dtype = dtype_promote(in[0]->dtype, in[1]->dtype);
+    broadcast_make(&out[0], dtype, in, 0, 2);
+    int64_t index[TREK_MAX_DIMS] = { 0 };
+    for (int64_t i = 0; i < out[0].numel; i++) {
+        double x = dtype_round(dtype, in[0]->v[array_broadcast_index(in[0], index, out[0].ndim)]);
+        out[0].v[i] = next_number(x, dtype_round(dtype, in[1]->v[array_broadcast_index(in[1], index, out[0].ndim)]), dtype);
+        array_next(index, out[0].ndim, out[0].sizes);
+    }
+    return 1;
+}
 BINARY(eq, BOOLEAN, x == y)
 BINARY(ne, BOOLEAN, x != y)
 BINARY(lt, BOOLEAN, x < y)

@@ -112,6 +112,18 @@ REFERENCE(sum)
     return 1;
 }
 
+REFERENCE(nansum)
+{
+    (void)n;
+    op_array numbers;
+    array_like(&numbers, in[0], in[0]->dtype);
+    for (int64_t i = 0; i < in[0]->numel; i++)
+        numbers.v[i] = isnan(in[0]->v[i]) ? 0 : in[0]->v[i];
+    int count = reference_sum(&(const op_array *){ &numbers }, 1, a, out);
+    array_free(&numbers);
+    return count;
+}
+
 static void fold_squares(op_array *out, int64_t at, double x, bool first)
 {
     fold_sum(out, at, x * x, first);
@@ -317,6 +329,26 @@ REFERENCE(cumsum)
             out[0].v[i] += x;
             out[0].scale[i] += fabs(x);
         }
+        array_next(index, in[0]->ndim, in[0]->sizes);
+    }
+    return 1;
+}
+
+REFERENCE(logcumsumexp)
+{
+    (void)n;
+    int64_t d = dim_of(in[0], a), index[TREK_MAX_DIMS] = { 0 };
+    array_like(&out[0], in[0], in[0]->dtype);
+    array_scaled(&out[0]);
+    for (int64_t i = 0; i < in[0]->numel; i++) {
+        int64_t last = in[0]->ndim ? index[d] : 0;
+        double largest = -INFINITY, sum = 0;
+        for (int64_t k = 0; k <= last; k++)
+            largest = fmax(largest, *line(in[0], index, d, k));
+        for (int64_t k = 0; k <= last; k++)
+            sum += exp(*line(in[0], index, d, k) - largest);
+        out[0].v[i] = log(sum) + largest;
+        out[0].scale[i] = fabs(largest) + 1;
         array_next(index, in[0]->ndim, in[0]->sizes);
     }
     return 1;

@@ -146,6 +146,7 @@ FAMILY(pointwise);
 FAMILY(pointwise_pair);
 FAMILY(same_pair);
 FAMILY(binary);
+FAMILY(divided);
 FAMILY(where);
 FAMILY(reduce);
 FAMILY(reduce_nonempty);

@@ -152,12 +152,35 @@ FUNCTIONS(CALL)
 
 /* Quotients, functions of two numbers, along lines. */
 #define ARITHMETIC(X)                                                                                                            \
-    X(fmod, x, pool_like(p, x)) X(floor_divide, x, pool_like(p, x)) X(hypot, x, pool_like(p, x)) X(copysign, x, pool_like(p, x)) \
-    X(div_mode, x, pool_like(p, x), (trek_rounding)pool_below(p, 4)) X(xlogy, x, pool_like(p, x)) X(sinc, x) X(signbit, x)       \
-    X(heaviside, x, pool_like(p, x)) X(clamp_var, x, pool_chance(p, 70) ? pool_like(p, x) : NULL, pool_like(p, x))               \
-    X(isposinf, x) X(isneginf, x) X(diff, x, pool_below(p, 4) - 1, pool_dim(p), pool_chance(p, 30) ? pool_like(p, x) : NULL,     \
-      NULL) X(trapezoid, x, pool_chance(p, 50) ? pool_like(p, x) : NULL, pool_number(p), pool_dim(p))                            \
-    X(nansum, x, pool_dims(p), pool_chance(p, 50)) X(nanmean, x, pool_dims(p), pool_chance(p, 50))
+    X(fmod, x, pool_like(p, x))                                                                                                  \
+    X(floor_divide, x, pool_like(p, x)) X(hypot, x, pool_like(p, x)) X(copysign, x, pool_like(p, x))                             \
+        X(div_mode, x, pool_like(p, x), (trek_rounding)pool_below(p, 4)) X(xlogy, x, pool_like(p, x)) X(sinc, x) X(signbit, x)   \
+            X(heaviside, x, pool_like(p, x)) X(clamp_var, x, pool_chance(p, 70) ? pool_like(p, x) : NULL,                        \
+                                               pool_like(p, x)) X(isposinf, x) X(isneginf, x)                                    \
+                X(diff, x, pool_below(p, 4) - 1, pool_dim(p), pool_chance(p, 30) ? pool_like(p, x) : NULL,                       \
+                  NULL) X(trapezoid, x, pool_chance(p, 50) ? pool_like(p, x) : NULL, pool_number(p), pool_dim(p))                \
+                    X(bitwise_and, x, pool_like(p, x)) X(bitwise_or, x, pool_like(p, x)) X(bitwise_xor, x, pool_like(p, x))      \
+                        X(bitwise_not, x) X(bitwise_left_shift, x, pool_like(p, x)) X(bitwise_right_shift, x, pool_like(p, x))   \
+                            X(gcd, x, pool_like(p, x)) X(lcm, x, pool_like(p, x)) X(nextafter, x, pool_like(p, x))               \
+                                X(fmax, x, pool_like(p, x)) X(fmin, x, pool_like(p, x)) X(logit, x, pool_number(p))              \
+                                    X(logcumsumexp, x, pool_dim(p)) X(isin, x, pool_like(p, x), pool_chance(p, 50))              \
+                                        X(take, x, pool_index(p)) X(put, x, pool_index(p), pool_var(p), pool_chance(p, 50))      \
+                                            X(take_along_dim, x, pool_index(p),                                                  \
+                                              pool_dim(p)) X(index_copy, x, pool_index(p), pool_like(p, x),                      \
+                                                             pool_dim(p)) X(masked_scatter, x, pool_mask(p, x), pool_like(p, x)) \
+                                                X(rot90, x, pool_integer(p), pool_dims(p))                                       \
+                                                    X(diag_embed, x, pool_below(p, 5) - 2, pool_dim(p),                          \
+                                                      pool_dim(p)) X(block_diag, pool_list(p), pool_below(p, POOL_LIST + 1))     \
+                                                        X(vander, x, pool_below(p, 5) - 2, pool_chance(p, 50))                   \
+                                                            X(cov, x, pool_below(p, 3), NULL,                                    \
+                                                              pool_chance(p, 50) ? pool_row(p, x) : NULL) X(corrcoef, x)         \
+                                                                X(histc, x, pool_below(p, 6), pool_number(p), pool_number(p))    \
+                                                                    X(renorm, x, pool_number(p), pool_dim(p), pool_number(p))    \
+                                                                        X(cumulative_trapezoid, x,                               \
+                                                                          pool_chance(p, 50) ? pool_like(p, x) : NULL,           \
+                                                                          pool_number(p), pool_dim(p))                           \
+                                                                            X(nansum, x, pool_dims(p), pool_chance(p, 50))       \
+                                                                                X(nanmean, x, pool_dims(p), pool_chance(p, 50))
 ARITHMETIC(CALL)
 
 /* Norms of matrices, frames of signals. */
@@ -186,7 +209,9 @@ FRAMES(CALL)
 #define FUNCTIONS_OF_PLACES(X)                                                                                                   \
     X(max_with_indices, x, pool_dim(p), pool_chance(p, 50), PLACES)                                                              \
     X(min_with_indices, x, pool_dim(p), pool_chance(p, 50), PLACES) X(median, x, pool_dim(p), pool_chance(p, 50), PLACES)        \
-        X(nanmedian, x, pool_dim(p), pool_chance(p, 50), PLACES) X(unique, x, PLACES, NULL)
+        X(nanmedian, x, pool_dim(p), pool_chance(p, 50), PLACES) X(unique, x, PLACES, NULL)                   \
+        X(mode, x, pool_dim(p), pool_chance(p, 50), PLACES) X(aminmax, x, pool_dims(p), pool_chance(p, 50), PLACES)              \
+        X(var_mean, x, pool_dims(p), pool_chance(p, 50), PLACES) X(std_mean, x, pool_dims(p), pool_chance(p, 50), PLACES)
 FUNCTIONS_OF_PLACES(CALL_PLACES)
 
 #define MORE_FUNCTIONS(X) \

@@ -42,101 +42,50 @@ TREK_BINARY_KERNEL(pow, i64, i64, 8, CALL)
 TREK_BINARY_KERNEL(pow, i32, i32, 4, CALL)
 TREK_BINARY_KERNEL(pow, u8, u8, 1, FUNCTION)
 
-/* The remainder has the divisor's sign, a zero that of x. */
-#define REMAINDER_OF(suffix, T)                                                                        \
-    static inline T remainder_of_##suffix(T r, T y) { return r != 0 && (r < 0) != (y < 0) ? r + y : r; }
-REMAINDER_OF(f32, float)
-REMAINDER_OF(f64, double)
-
-/* x - y q, q the quotient towards zero: exact where q and y have no more bits than a double together, or with an fma. One that
- * was rounded up to a whole number leaves a remainder of the other sign, which remainder_of mends. */
-static inline double rest_of_f32(double x, double y)
+/* The length of (x, y): an infinity wins over a NaN, as in C. f32 gathers in f64, where nothing overflows and little is lost. */
+static inline double length_f32(double x, double y)
 {
-    double r = x - trunc(x / y) * y;
-    return r == 0 ? copysign(0, x) : r;
+    double length = sqrt(x * x + y * y);
+    return (fabs(x) == INFINITY) | (fabs(y) == INFINITY) ? INFINITY : length;
 }
-#define MANY_f32 0x1p28
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-static inline double rest_of_f64(double x, double y)
+/* Borges 2019, An improved algorithm for hypot(a, b), corrected and with fma: below 1 ulp. What is large or small is scaled. */
+static inline double length_f64(double x, double y)
 {
-    double r = __builtin_fma(-trunc(x / y), y, x);
-    return r == 0 ? copysign(0, x) : r;
+    double a = fabs(x), b = fabs(y), large = a > b ? a : b, small = a > b ? b : a;
+    double down = large > 0x1p500 ? 0x1p-600 : large < 0x1p-400 ? 0x1p600 : 1;
+    double up = large > 0x1p500 ? 0x1p600 : large < 0x1p-400 ? 0x1p-600 : 1;
+    double l = large * down, s = small * down, h = sqrt(__builtin_fma(l, l, s * s));
+    double h_square = h * h, l_square = l * l;
+    double off = __builtin_fma(-s, s, h_square - l_square) + __builtin_fma(h, h, -h_square) - __builtin_fma(l, l, -l_square);
+    double length = (h > 0) & (h < INFINITY) ? (h - off / (2 * h)) * up : h;
+    return (a == INFINITY) | (b == INFINITY) ? INFINITY : length;
 }
-#define MANY_f64 0x1p52
 #else
-static inline double rest_of_f64(double x, double y) { return rest_of_f32(x, y); }
-#define MANY_f64 1.0 /* of which the quotient is 0 */
+static inline double length_f64(double x, double y) { return hypot(x, y); }
 #endif
+TREK_BINARY_FLOATS(hypot, CHEAP, (float)length_f32(x, y), length_f64(x, y))
 
-/* Blocks with larger quotients, infinities, NaN or a division by zero go through libm. */
-#define REMAINDER_ROW(suffix, T, call, largest)                                                        \
-    static void remainder_##suffix##_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs) \
-    {                                                                                                  \
-        T *result = to;                                                                                \
-        const T *xs = from[0], *ys = from[1];                                                          \
-        (void)attrs;                                                                                   \
-        for (int64_t begin = 0; begin < n; begin += 256) {                                             \
-            int64_t end = begin + 256 < n ? begin + 256 : n;                                           \
-            int special = 0;                                                                           \
-            for (int64_t i = begin; i < end; i++)                                                      \
-                special |= !(fabs((double)xs[i]) < MANY_##suffix * fabs((double)ys[i])) | !(fabs((double)ys[i]) <= largest); \
-            if (special) {                                                                             \
-                for (int64_t i = begin; i < end; i++)                                                  \
-                    result[i] = remainder_of_##suffix(call(xs[i], ys[i]), ys[i]);                      \
-                continue;                                                                              \
-            }                                                                                          \
-            TREK_INDEPENDENT                                                                           \
-            for (int64_t i = begin; i < end; i++)                                                      \
-                result[i] = remainder_of_##suffix((T)rest_of_##suffix((double)xs[i], (double)ys[i]), ys[i]); \
-        }                                                                                              \
-    }
-REMAINDER_ROW(f32, float, fmodf, (double)__FLT_MAX__)
-REMAINDER_ROW(f64, double, fmod, __DBL_MAX__)
-/* y is not 0; -1 is apart because the smallest integer divided by it overflows */
-static inline int64_t remainder_integer(int64_t x, int64_t y)
+/* As bits. */
+static inline float signed_f32(float x, float y)
 {
-    int64_t r = y == -1 ? 0 : x % y;
-    return r != 0 && (r < 0) != (y < 0) ? r + y : r;
+    return trek_f32_bits((trek_bits_f32(x) & 0x7fffffffu) | (trek_bits_f32(y) & 0x80000000u));
 }
-TREK_BINARY_FLOAT_KERNELS(remainder, FUNCTION)
-/* integers of up to 32 bits are exact in f64, and so is where their quotient is whole */
-#define REMAINDER_NARROW(suffix, width)                                                                \
-    TREK_BINARY_ROW(remainder_nonzero, suffix, suffix, remainder_of_f64(rest_of_f32(x, y), y))         \
-    TREK_BINARY_KERNEL(remainder_nonzero, suffix, suffix, width, FUNCTION)
-TREK_BINARY_ROW(remainder_nonzero, i64, i64, remainder_integer(x, y))
-TREK_BINARY_KERNEL(remainder_nonzero, i64, i64, 8, CALL)
-REMAINDER_NARROW(i32, 4)
-REMAINDER_NARROW(u8, 1)
-
-/* Whether a tensor of any strides holds a zero: bytes of 0 from elements of `width` bytes. */
-static bool holds_zero(const trek_tensor *t, int width)
+TREK_BINARY_ROW(copysign, f32, f32, signed_f32(x, y))
+TREK_BINARY_ROW(copysign, f64, f64, copysign(x, y))
+TREK_BINARY_KERNEL(copysign, f32, f32, 4, CHEAP)
+TREK_BINARY_KERNEL(copysign, f64, f64, 8, CHEAP)
+static void copysign_bits_row(void *to, const void *const *from, int64_t n, const trek_attrs *attrs)
 {
-    int64_t at[TREK_MAX_DIMS] = { 0 };
-    int last = t->ndim - 1;
-    int64_t run = t->ndim ? t->sizes[last] : 1, stride = t->ndim ? t->strides[last] * width : width;
-    for (int64_t left = t->numel; left > 0; left -= run) {
-        const char *data = t->data;
-        for (int d = 0; d < last; d++)
-            data += at[d] * t->strides[d] * width;
-        for (int64_t i = 0; i < run; i++, data += stride)
-            if (width == 8 ? *(const int64_t *)data == 0 : width == 4 ? *(const int32_t *)data == 0 : *data == 0)
-                return true;
-        for (int d = last - 1; d >= 0 && ++at[d] == t->sizes[d]; d--)
-            at[d] = 0;
-    }
-    return false;
+    uint16_t *result = to;
+    const uint16_t *xs = from[0], *ys = from[1];
+    (void)attrs;
+    TREK_INDEPENDENT
+    for (int64_t i = 0; i < n; i++)
+        result[i] = (uint16_t)((xs[i] & 0x7fffu) | (ys[i] & 0x8000u));
 }
-
-#define REMAINDER_INTEGER(dtype, width)                                                                \
-    static trek_status remainder_##dtype(const trek_op_call *call)                                     \
-    {                                                                                                  \
-        if (call->outputs[0]->numel > 0 && holds_zero(call->inputs[1], width))                         \
-            return trek_op_fail(call, TREK_ERR_ARGUMENT, "division of integers by zero");              \
-        return remainder_nonzero_##dtype(call);                                                        \
-    }
-REMAINDER_INTEGER(i64, 8)
-REMAINDER_INTEGER(i32, 4)
-REMAINDER_INTEGER(u8, 1)
+TREK_MAP_KERNEL(copysign_bf16, copysign_bits_row, CHEAP, 2, TREK_LANE_2, TREK_LANE_2, TREK_LANE_2)
+TREK_MAP_KERNEL(copysign_f16, copysign_bits_row, CHEAP, 2, TREK_LANE_2, TREK_LANE_2, TREK_LANE_2)
 
 /* Gradients: x is the gradient, y what was saved. NaN that passed relu lets its gradient pass. */
 TREK_BINARY_FLOATS(relu_backward, CHEAP, y <= 0 ? 0 : x, y <= 0 ? 0 : x)
@@ -199,9 +148,10 @@ void TREK_ISA_NAME(trek_cpu_register_binary)(trek_backend *b)
 #define NUMBERS(op) (TREK_ENTER_FLOATS(b, op), TREK_ENTER_INTEGERS(b, op));
 #define FLOATS(op) TREK_ENTER_FLOATS(b, op);
 #define BOOL(op) TREK_ENTER_BOOL(b, op);
-    NUMBERS(add) NUMBERS(sub) NUMBERS(mul) NUMBERS(maximum) NUMBERS(minimum) NUMBERS(pow) NUMBERS(remainder)
+    NUMBERS(add) NUMBERS(sub) NUMBERS(mul) NUMBERS(maximum) NUMBERS(minimum) NUMBERS(pow)
     NUMBERS(relu_backward)
-    FLOATS(div) FLOATS(atan2) FLOATS(tanh_backward) FLOATS(sigmoid_backward) FLOATS(silu_backward) FLOATS(gelu_backward)
+    FLOATS(div) FLOATS(atan2) FLOATS(hypot) FLOATS(copysign)
+    FLOATS(tanh_backward) FLOATS(sigmoid_backward) FLOATS(silu_backward) FLOATS(gelu_backward)
     BOOL(add) BOOL(mul) BOOL(maximum) BOOL(minimum)
 #undef NUMBERS
 #undef FLOATS

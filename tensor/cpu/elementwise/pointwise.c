@@ -42,8 +42,6 @@ PIECES(threshold, x <= s ? t : x, y <= s ? 0 : x)
 SPECIAL_OF(asinh, asinh(x), 1 / sqrt(x * x + 1))
 SPECIAL_OF(acosh, acosh(x), 1 / sqrt(x * x - 1))
 SPECIAL_OF(atanh, atanh(x), 1 / (1 - x * x))
-SPECIAL_OF(erfc, erfc(x), -1.1283791670955125739 * exp(-x * x))
-SPECIAL_OF(erfinv, trek_erfinv(x), 0.88622692545275801365 * exp(trek_erfinv(x) * trek_erfinv(x)))
 SPECIAL_OF(lgamma, lgamma(x), trek_digamma(x))
 SPECIAL_OF(polygamma, trek_polygamma(s, x), trek_polygamma(s + 1, x))
 
@@ -206,6 +204,28 @@ WIDE64 tanhshrink_slope_wide64(trek_wide64 x, double s)
     return y * y;
 }
 
+WIDE erfc_of_wide(trek_wide x, float s) { return (void)s, trek_erfc_wide(x); }
+WIDE64 erfc_of_wide64(trek_wide64 x, double s) { return (void)s, trek_erfc_wide64(x); }
+WIDE erfc_slope_wide(trek_wide x, float s) { return (void)s, -0x1.20dd76p+0f * trek_exp_minus_square_wide(x); }
+WIDE64 erfc_slope_wide64(trek_wide64 x, double s) { return (void)s, -1.1283791670955125739 * trek_exp_minus_square_wide64(x); }
+
+WIDE erfinv_of_wide(trek_wide x, float s) { return (void)s, trek_erfinv_wide(x); }
+WIDE64 erfinv_of_wide64(trek_wide64 x, double s) { return (void)s, trek_erfinv_wide64(x); }
+WIDE erfinv_slope_wide(trek_wide x, float s)
+{
+    trek_wide y = trek_erfinv_wide(x);
+    return (void)s, 0x1.c5bf8ap-1f * trek_exp_wide(y * y);
+}
+WIDE64 erfinv_slope_wide64(trek_wide64 x, double s)
+{
+    trek_wide64 y = trek_erfinv_wide64(x), square = y * y;
+    square = trek_choose_wide64((trek_wide64_int)(square <= 700.0), square, trek_spread_wide64(0.0));
+    trek_wide64 e = 0.88622692545275801365 * trek_exp_f64_library(square);
+    return (void)s, trek_choose_wide64((trek_wide64_int)(y * y <= 700.0), e, y * y); /* infinite at 1, NaN beyond */
+}
+
+FUNCTIONS(erfc)
+FUNCTIONS(erfinv)
 FUNCTIONS(logsigmoid)
 FUNCTIONS(selu)
 FUNCTIONS(celu)

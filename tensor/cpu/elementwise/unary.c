@@ -7,7 +7,7 @@
 #define CHEAP TREK_GRAIN_CHEAP
 #define FUNCTION TREK_GRAIN_FUNCTION
 
-#define FUNCTIONS(X) X(log) X(log2) X(log10) X(sin) X(cos) X(tan) X(tanh) X(erf)
+#define FUNCTIONS(X) X(log2) X(log10) X(sin) X(cos) X(tan) X(tanh) X(erf)
 #define FUNCTIONS_OF_BOTH(X) X(asin) X(acos) X(atan) X(sinh) X(cosh)
 #define OF_F64(name) TREK_LIBRARY(name, f64, name)
 #define OF_F32(name) TREK_LIBRARY(name, f32, name##f)

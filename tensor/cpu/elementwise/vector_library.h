@@ -9,8 +9,45 @@
 
 typedef double trek_wide64 __attribute__((vector_size(4 * TREK_WIDE)));
 typedef int64_t trek_wide64_int __attribute__((vector_size(4 * TREK_WIDE)));
+typedef float trek_half_wide __attribute__((vector_size(2 * TREK_WIDE))); /* as many lanes */
 #define TREK_VECTOR_f32 trek_wide
 #define TREK_VECTOR_f64 trek_wide64
+
+/* x * y + z, in one rounding where the machine can. */
+TREK_WIDE_INLINE trek_wide64 trek_fma_wide64(trek_wide64 x, trek_wide64 y, trek_wide64 z)
+{
+#if defined(__AVX512F__)
+    return (trek_wide64)_mm512_fmadd_pd((__m512d)x, (__m512d)y, (__m512d)z);
+#elif defined(__FMA__) && defined(__AVX2__)
+    return (trek_wide64)_mm256_fmadd_pd((__m256d)x, (__m256d)y, (__m256d)z);
+#else
+    return x * y + z;
+#endif
+}
+TREK_WIDE_INLINE trek_wide64 trek_sqrt_wide64(trek_wide64 x)
+{
+#if defined(__AVX512F__)
+    return (trek_wide64)_mm512_sqrt_pd((__m512d)x);
+#elif defined(__AVX2__)
+    return (trek_wide64)_mm256_sqrt_pd((__m256d)x);
+#else
+    for (size_t l = 0; l < sizeof x / sizeof(double); l++)
+        x[l] = __builtin_sqrt(x[l]);
+    return x;
+#endif
+}
+/* Whether a lane of a comparison holds. */
+TREK_WIDE_INLINE bool trek_any_wide64(trek_wide64_int which)
+{
+#if defined(__AVX512F__)
+    return _mm512_test_epi64_mask((__m512i)which, (__m512i)which) != 0;
+#else
+    int64_t any = 0;
+    for (size_t l = 0; l < sizeof which / sizeof any; l++)
+        any |= which[l];
+    return any != 0;
+#endif
+}
 
 /* The names that trek_tan_f64_library and the like stand for: in libmvec those of the x86-64 vector function ABI (the
  * instruction set, the lanes, the arguments). */

@@ -3,15 +3,17 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "tensor/cpu/products/blas.h"
+#include "tensor/memory_internal.h"
 #include "tensor/pool.h"
 #include "tensor/status_internal.h"
 
-/* FFTW's: plans are made without looking at numbers, for arrays that lie anywhere, which stay as they are. */
-enum { ESTIMATE = 1 << 6, UNALIGNED = 1 << 1, PRESERVE = 1 << 4, FLAGS = ESTIMATE | UNALIGNED | PRESERVE };
+/* FFTW's: plans are made without looking at the clock, for arrays that lie where its vectors want them. */
+enum { ESTIMATE = 1 << 6 };
 
 typedef void *plan_real_fn(int n, void *from, void *to, unsigned flags);
 typedef void *plan_fn(int n, void *from, void *to, int sign, unsigned flags);
@@ -30,7 +32,20 @@ static struct {
     transforms of[2]; /* f32, f64 */
     char why[300];
 } fftw;
-static pthread_mutex_t planning = PTHREAD_MUTEX_INITIALIZER; /* FFTW makes one plan at a time */
+
+/* A plan takes as long as a short transform, often longer: the last ones are kept. */
+typedef struct entry {
+    bool wide;
+    trek_dft kind;
+    int n, users;
+    uint64_t used; /* when last */
+    void *plan;    /* NULL: an empty place */
+} entry;
+static struct {
+    entry of[16];
+    uint64_t now;
+} kept;
+static pthread_mutex_t planning = PTHREAD_MUTEX_INITIALIZER; /* of what is kept, and FFTW makes one plan at a time */
 
 static bool find(void *library, const char *prefix, const char *name, void *to)
 {
@@ -77,39 +92,110 @@ bool trek_fftw_there(const char *what, trek_dtype dtype)
     return usable;
 }
 
+/* Numbers of a line, and of its transform. */
+static int64_t numbers_from(trek_dft kind, int64_t n)
+{
+    return kind == TREK_DFT_REAL ? n : kind == TREK_DFT_TO_REAL ? 2 * (n / 2 + 1) : 2 * n;
+}
+static int64_t numbers_to(trek_dft kind, int64_t n)
+{
+    return kind == TREK_DFT_REAL ? 2 * (n / 2 + 1) : kind == TREK_DFT_TO_REAL ? n : 2 * n;
+}
+static int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+/* A line's place and its transform's, as FFTW's vectors want them; NULL and an error. */
+static char *scratch_of(bool wide, trek_dft kind, int64_t n, char **to)
+{
+    int64_t item = wide ? 8 : 4, first = aligned(item * numbers_from(kind, n));
+    char *from = trek_block_alloc((size_t)(first + aligned(item * numbers_to(kind, n))));
+    *to = from ? from + first : NULL;
+    return from;
+}
+
+static void *make_plan(bool wide, trek_dft kind, int n)
+{
+    const transforms *t = &fftw.of[wide];
+    char *to, *from = scratch_of(wide, kind, n, &to);
+    void *plan = !from ? NULL
+        : kind == TREK_DFT_REAL ? t->real(n, from, to, ESTIMATE)
+        : kind == TREK_DFT_TO_REAL ? t->to_real(n, from, to, ESTIMATE)
+        : t->complex(n, from, to, kind == TREK_DFT_FORWARD ? -1 : 1, ESTIMATE);
+    trek_block_free(from);
+    return plan;
+}
+
+/* A kept plan, or a new one in the place of what was unused for longest (of own, if all are in use); NULL plan: none. */
+static entry *take_plan(bool wide, trek_dft kind, int n, entry *own)
+{
+    pthread_mutex_lock(&planning);
+    entry *place = NULL;
+    for (size_t k = 0; k < sizeof kept.of / sizeof kept.of[0]; k++) {
+        entry *e = &kept.of[k];
+        if (e->plan && e->wide == wide && e->kind == kind && e->n == n) {
+            place = e;
+            goto found;
+        }
+        if (e->users == 0 && (!place || e->used < place->used))
+            place = e;
+    }
+    if (!place)
+        place = own;
+    if (place->plan)
+        fftw.of[place->wide].destroy(place->plan);
+    *place = (entry){ .wide = wide, .kind = kind, .n = n, .plan = make_plan(wide, kind, n) };
+found:
+    place->users++;
+    place->used = ++kept.now;
+    pthread_mutex_unlock(&planning);
+    return place;
+}
+
+static void give_plan(entry *e, const entry *own)
+{
+    pthread_mutex_lock(&planning);
+    e->users--;
+    if (e == own && e->plan)
+        fftw.of[e->wide].destroy(e->plan);
+    pthread_mutex_unlock(&planning);
+}
+
 typedef struct work {
+    entry *e;
     execute_fn *run;
-    void *plan;
     char *from, *to;
     int64_t step_from, step_to; /* bytes of a line */
+    atomic_bool failed;
 } work;
 
 static void run_lines(void *arg, int64_t begin, int64_t end)
 {
-    const work *w = arg;
-    for (int64_t k = begin; k < end; k++)
-        w->run(w->plan, w->from + k * w->step_from, w->to + k * w->step_to);
+    work *w = arg;
+    char *to, *from = scratch_of(w->e->wide, w->e->kind, w->e->n, &to);
+    if (!from)
+        atomic_store(&w->failed, true);
+    for (int64_t k = begin; from && k < end; k++) { /* the copies are a small part of what vectors gain */
+        memcpy(from, w->from + k * w->step_from, (size_t)w->step_from);
+        w->run(w->e->plan, from, to);
+        memcpy(w->to + k * w->step_to, to, (size_t)w->step_to);
+    }
+    trek_block_free(from);
 }
 
 trek_status trek_fftw_run(trek_dtype dtype, trek_dft kind, int n, int64_t lines, void *from, void *to)
 {
-    const transforms *t = &fftw.of[dtype == TREK_F64];
-    int64_t item = dtype == TREK_F64 ? 8 : 4, half = 2 * ((int64_t)n / 2 + 1);
-    work w = { .from = from, .to = to };
-    pthread_mutex_lock(&planning);
-    w.plan = kind == TREK_DFT_REAL ? t->real(n, from, to, FLAGS)
-        : kind == TREK_DFT_TO_REAL ? t->to_real(n, from, to, FLAGS)
-        : t->complex(n, from, to, kind == TREK_DFT_FORWARD ? -1 : 1, FLAGS);
-    pthread_mutex_unlock(&planning);
-    if (!w.plan)
-        return trek_fail(TREK_ERR_MEMORY, "fft: FFTW has no plan for %d numbers", n);
+    bool wide = dtype == TREK_F64;
+    const transforms *t = &fftw.of[wide];
+    int64_t item = wide ? 8 : 4;
+    entry own = { 0 };
+    work w = { .e = take_plan(wide, kind, n, &own), .from = from, .to = to };
     w.run = kind == TREK_DFT_REAL ? t->run_real : kind == TREK_DFT_TO_REAL ? t->run_to_real : t->run_complex;
-    w.step_from = item * (kind == TREK_DFT_REAL ? n : kind == TREK_DFT_TO_REAL ? half : 2 * (int64_t)n);
-    w.step_to = item * (kind == TREK_DFT_REAL ? half : kind == TREK_DFT_TO_REAL ? n : 2 * (int64_t)n);
-    int64_t grain = 1 + 4096 / n;
-    trek_parallel(lines, grain, run_lines, &w);
-    pthread_mutex_lock(&planning);
-    t->destroy(w.plan);
-    pthread_mutex_unlock(&planning);
-    return TREK_OK;
+    w.step_from = item * numbers_from(kind, n);
+    w.step_to = item * numbers_to(kind, n);
+    atomic_init(&w.failed, w.e->plan == NULL);
+    if (w.e->plan)
+        trek_parallel(lines, 1 + 4096 / n, run_lines, &w);
+    give_plan(w.e, &own);
+    if (!atomic_load(&w.failed))
+        return TREK_OK;
+    return trek_fail(TREK_ERR_MEMORY, "fft: no memory for a plan, or a line, of %d numbers", n);
 }

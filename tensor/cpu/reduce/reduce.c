@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reductions by arithmetic: sum, mean, prod, max, min, any, all, variance, std, logsumexp.
+/* Reductions by arithmetic: sum, nansum, mean, prod, max, min, any, all, variance, std, logsumexp.
  * Floating ones gather in f64, so that errors do not grow with the length (in
  * sums of rows of f32 of pairs of elements, which are rounded once); integers in i64. */
 #include <math.h>
@@ -209,6 +209,37 @@ FOLD_FLOAT_(sum, f64, double, 0, x, +)
 FOLD_FLOAT(prod, 1, x, *)
 FOLD_FLOAT(sum_squares, 0, SQUARE(x), +)
 FOLD_INTEGER(sum, 0, x, a + b)
+
+/* Sums of what is a number: 0 for each NaN. */
+static inline float number_f32(float x) { return x == x ? x : 0; }
+static inline trek_wide number_wide(trek_wide x) { return (trek_wide)((trek_wide_int)x & (trek_wide_int)(x == x)); }
+#define NUMBER(x) _Generic((x), trek_wide: number_wide, default: number_f32)(x)
+FOLD(nansum, f64, double, double, double, f, 0, x == x ? x : 0, a + b)
+FOLD_ROW(numbers, f32, float, double, double, f, 0, x == x ? x : 0, a + b)
+/* In pairs as in a sum. */
+static void nansum_f32_row(trek_partial *partial, const void *row, int64_t n, double parameter)
+{
+    typedef int32_t mask __attribute__((vector_size(32)));
+    const float *x = row;
+    trek_f64x8 sums[4] = { { 0 } };
+    int64_t i = 0;
+    for (; i + 64 <= n; i += 64)
+        for (int k = 0; k < 4; k++) {
+            trek_f32x8 a, b;
+            memcpy(&a, x + i + 16 * k, sizeof a);
+            memcpy(&b, x + i + 16 * k + 8, sizeof b);
+            a = (trek_f32x8)((mask)a & (a == a)) + (trek_f32x8)((mask)b & (b == b));
+            sums[k] += TREK_WIDENED(a);
+        }
+    sums[0] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    TREK_JOIN_EIGHT(sums[0], sum, +)
+    trek_partial rest = { .f = 0 };
+    bool finite = sum - sum == 0;
+    numbers_f32_row(&rest, finite ? x + i : x, finite ? n - i : n, parameter);
+    partial->f += finite ? sum + rest.f : rest.f;
+}
+FOLD_COLUMNS(nansum, f32, float, double, double, double, f, x == x ? x : 0, a + b)
+FOLD_COMBINE(nansum, f32, double, f, 0, a + b)
 FOLD_INTEGER(prod, 1, x, a *b)
 /* NaN stays once it is there. */
 #define FOLD_EXTREME(name, suffix, T, start, compare)                                                  \
@@ -363,6 +394,10 @@ FOLD_COMBINE(exponentials, f64, double, f, 0, a + b)
                                                       sum_f32_combine, sum_f32_repeat };
 FOLD_HALF(sum, bf16, trek_row_short_sum, x)
 FOLD_HALF(sum, f16, trek_row_short_sum, x)
+TREK_ROW_SHORT_SUM(short_sum_of_numbers, bf16, NUMBER(x))
+TREK_ROW_SHORT_SUM(short_sum_of_numbers, f16, NUMBER(x))
+FOLD_HALF(nansum, bf16, short_sum_of_numbers, number_wide(x))
+FOLD_HALF(nansum, f16, short_sum_of_numbers, number_wide(x))
 FOLD_HALF(sum_squares, bf16, trek_row_short_sum_of_squares, x *x)
 FOLD_HALF(sum_squares, f16, trek_row_short_sum_of_squares, x *x)
 
@@ -417,6 +452,9 @@ static trek_partial logsumexp_of(trek_partial p, double maximum, int64_t count, 
     PLAN(op, i32, &fold_##fold##_i32, NULL, NULL, NULL, false, TREK_GRAIN_CHEAP)                             \
     PLAN(op, u8, &fold_##fold##_u8, NULL, NULL, NULL, false, TREK_GRAIN_CHEAP)
 PLAN_FLOATS(sum, sum, NULL)
+PLAN_FLOATS(nansum, nansum, NULL)
+PLAN_HALF(nansum, bf16, nansum, &fold_nansum_bf16, NULL)
+PLAN_HALF(nansum, f16, nansum, &fold_nansum_f16, NULL)
 PLAN_FLOATS(mean, sum, mean_of)
 PLAN_FLOATS(sum_squares, sum_squares, NULL)
 PLAN_HALF(sum_squares, bf16, sum_squares, &fold_sum_squares_bf16, NULL)
@@ -458,7 +496,9 @@ void TREK_ISA_NAME(trek_cpu_register_reduce)(trek_backend *b)
     b->kernels[TREK_OP_##op][TREK_U8] = b->kernels[TREK_OP_##op][TREK_BOOL] = op##_u8;
     ALL(sum) ALL(prod) ALL(max) ALL(min) ALL(any) ALL(all)
     FLOATS(mean) FLOATS(variance) FLOATS(std) FLOATS(logsumexp)
-    FLOATS(sum_squares)
+    FLOATS(sum_squares) FLOATS(nansum)
+    b->kernels[TREK_OP_nansum][TREK_BF16] = nansum_bf16;
+    b->kernels[TREK_OP_nansum][TREK_F16] = nansum_f16;
     b->kernels[TREK_OP_sum_squares][TREK_BF16] = sum_squares_bf16;
     b->kernels[TREK_OP_sum_squares][TREK_F16] = sum_squares_f16;
     b->kernels[TREK_OP_sum][TREK_BF16] = sum_bf16;

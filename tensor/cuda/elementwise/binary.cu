@@ -23,13 +23,6 @@ template <typename W> TREK_INLINED W power(W x, W y)
         return of_pow(x, y);
 }
 
-/* The remainder has the divisor's sign. */
-template <typename W> TREK_INLINED W remainder_of(W x, W y)
-{
-    W r = of_fmod(x, y);
-    return r != 0 && (r < 0) != (y < 0) ? r + y : r;
-}
-
 FUNCTOR(add, TREK_LIGHT, trek_wrap_add(x, y))
 FUNCTOR(sub, TREK_LIGHT, trek_wrap_sub(x, y))
 FUNCTOR(mul, TREK_LIGHT, trek_wrap_mul(x, y))
@@ -41,33 +34,8 @@ FUNCTOR(either, TREK_LIGHT, x | y)
 FUNCTOR(both, TREK_LIGHT, x &y)
 FUNCTOR(atan2, TREK_HEAVY, of_atan2(x, y))
 FUNCTOR(pow, TREK_HEAVY, power(x, y))
-FUNCTOR(remainder, TREK_HEAVY, remainder_of(x, y))
-
-/* Of integers: 0 as the divisor is a fault in the data; -1 is apart because the smallest integer divided by it overflows. */
-template <typename W> struct whole_remainder_functor {
-    static constexpr int weight = TREK_HEAVY;
-    trek_cuda_fault_record *faults;
-    int op;
-    __device__ __forceinline__ W operator()(W x, W y) const
-    {
-        if (y == 0) {
-            trek_note_fault(faults, op, TREK_CUDA_FAULT_DIVISION, 0, 0, 0);
-            return 0;
-        }
-        W r = y == -1 ? (W)0 : (W)(x % y);
-        return r != 0 && (r < 0) != (y < 0) ? (W)(r + y) : r;
-    }
-};
-template <typename T> trek_status run_whole_remainder(const trek_op_call *call)
-{
-    if (call->outputs[0]->numel == 0)
-        return TREK_OK;
-    trek_cuda_queue *queue = trek_queue_of(call);
-    if (!queue)
-        return trek_error_status();
-    whole_remainder_functor<typename trek_work<T>::type> f = { queue->device->faults_device, call->op->id };
-    return trek_map2<T, T>(call, f);
-}
+FUNCTOR(hypot, TREK_HEAVY, of_hypot(x, y))
+FUNCTOR(copysign, TREK_LIGHT, of_copysign(x, y))
 
 /* --- where: elements are moved as bits --- */
 
@@ -119,8 +87,7 @@ extern "C" void trek_cuda_register_binary(trek_backend *b)
 #define NUMBERS(op) TREK_ENTER_FLOATS(b, TREK_OP_##op, run_##op) TREK_ENTER_INTEGERS(b, TREK_OP_##op, run_##op)
 #define FLOATS(op) TREK_ENTER_FLOATS(b, TREK_OP_##op, run_##op)
     NUMBERS(add) NUMBERS(sub) NUMBERS(mul) NUMBERS(maximum) NUMBERS(minimum) NUMBERS(pow)
-    FLOATS(div) FLOATS(atan2) FLOATS(remainder)
-    TREK_ENTER_INTEGERS(b, TREK_OP_remainder, run_whole_remainder)
+    FLOATS(div) FLOATS(atan2) FLOATS(hypot) FLOATS(copysign)
     TREK_ENTER_BOOL(b, TREK_OP_add, run_either)
     TREK_ENTER_BOOL(b, TREK_OP_maximum, run_either)
     TREK_ENTER_BOOL(b, TREK_OP_mul, run_both)

@@ -43,6 +43,7 @@ TREK_LONG_FUNCTION(cosh)
 TREK_LONG_FUNCTION2(pow)
 TREK_LONG_FUNCTION2(atan2)
 TREK_LONG_FUNCTION2(fmod)
+TREK_LONG_FUNCTION2(hypot)
 
 /* correctly rounded, or exact */
 TREK_INLINED float of_sqrt(float x) { return sqrtf(x); }
@@ -51,6 +52,8 @@ TREK_INLINED float of_rsqrt(float x) { return rsqrtf(x); }
 TREK_INLINED double of_rsqrt(double x) { return 1 / sqrt(x); }
 TREK_INLINED float of_abs(float x) { return fabsf(x); }
 TREK_INLINED double of_abs(double x) { return fabs(x); }
+TREK_INLINED float of_copysign(float x, float y) { return copysignf(x, y); }
+TREK_INLINED double of_copysign(double x, double y) { return copysign(x, y); }
 TREK_INLINED float of_floor(float x) { return floorf(x); }
 TREK_INLINED double of_floor(double x) { return floor(x); }
 TREK_INLINED float of_ceil(float x) { return ceilf(x); }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cummax, cummin, cumprod: a thread goes along a line. */
+/* cummax, cummin, cumprod, logcumsumexp: a thread goes along a line. */
 #include "tensor/cuda/order/order.cuh"
 
 namespace {
@@ -74,6 +74,40 @@ template <typename T> trek_status run_cumprod(const trek_op_call *call)
                        (const T *)tensors[1]->data, l);
 }
 
+/* log of the running sum of exponentials, in f64 relative to the largest so far. */
+template <typename T> __global__ void __launch_bounds__(256) exponentials_kernel(T *to, const T *x, trek_lines l)
+{
+    int64_t index = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (index >= l.lines)
+        return;
+    const trek_line line = trek_line_at(l, index);
+    double largest = -HUGE_VAL, total = 0;
+    for (int64_t i = 0; i < l.n; i++) {
+        const double here = (double)trek_get(x[line.at[1] + i * l.step[1]]);
+        if (here > largest) {
+            total = total * exp(largest - here) + 1;
+            largest = here;
+        } else if (here != -HUGE_VAL) { /* which adds nothing; infinity beside itself is no difference */
+            total += here == largest ? 1 : exp(here - largest);
+        }
+        to[line.at[0] + i * l.step[0]] = trek_store<T>::of((typename trek_wide<T>::type)(largest + log(total)));
+    }
+}
+
+template <typename T> trek_status run_logcumsumexp(const trek_op_call *call)
+{
+    const trek_tensor *tensors[2] = { call->outputs[0], call->inputs[0] };
+    if (tensors[0]->numel == 0)
+        return TREK_OK;
+    trek_cuda_queue *queue = trek_queue_of(call);
+    if (!queue)
+        return trek_error_status();
+    trek_lines l = trek_lines_of(tensors, 2, (int)call->attrs.i[0]);
+    return trek_launch(call, queue, trek_loop(l.lines), exponentials_kernel<T>, (T *)tensors[0]->data,
+                       (const T *)tensors[1]->data,
+                       l);
+}
+
 } // namespace
 
 #define ENTER(b, id, kernel)              \
@@ -86,4 +120,5 @@ extern "C" void trek_cuda_register_cumulative(trek_backend *b)
     ENTER(b, TREK_OP_cummax, run_cummax)
     ENTER(b, TREK_OP_cummin, run_cummin)
     ENTER(b, TREK_OP_cumprod, run_cumprod)
+    TREK_ENTER_FLOATS(b, TREK_OP_logcumsumexp, run_logcumsumexp)
 }

@@ -29,6 +29,16 @@ template <typename T> struct sum_op : trek_reduce_input<T> {
     }
 };
 
+/* What is no number counts as 0. */
+template <typename T> struct nansum_op : sum_op<T> {
+    typedef typename gathered<T>::sum partial;
+    __device__ __forceinline__ void step(partial &a, T x, int64_t) const
+    {
+        const partial here = (partial)trek_get(x);
+        a += here == here ? here : (partial)0;
+    }
+};
+
 /* Of 16 bits into f32. */
 template <typename T> struct squares_op : trek_reduce_input<T> {
     typedef typename gathered<T>::sum partial;
@@ -74,6 +84,12 @@ template <typename T> static trek_status run_sum(const trek_op_call *call)
     op.divisor = 1;
     return trek_reduce_call(call, op, false);
 }
+template <typename T> static trek_status run_nansum(const trek_op_call *call)
+{
+    nansum_op<T> op = op_of<nansum_op<T>>(call);
+    op.divisor = 1;
+    return trek_reduce_call(call, op, false);
+}
 template <typename T> static trek_status run_mean(const trek_op_call *call)
 {
     sum_op<T> op = op_of<sum_op<T>>(call);
@@ -107,6 +123,7 @@ template <typename T> static void enter_float(trek_backend *b, trek_dtype dtype)
 {
     enter<T>(b, dtype);
     b->kernels[TREK_OP_mean][dtype] = run_mean<T>;
+    b->kernels[TREK_OP_nansum][dtype] = run_nansum<T>;
     b->kernels[TREK_OP_sum_squares][dtype] = run_sum_squares<T>;
 }
 

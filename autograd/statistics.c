@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Statistics: made of other ops. */
+#include <math.h>
+
+#include "autograd/ops.h"
+#include "autograd/tape_internal.h"
+
+#define NEEDED(name, v)                          \
+    do {                                         \
+        if (!(v))                                \
+            return trek_fail_missing(name, "an input"), NULL; \
+    } while (0)
+
+/* The first result where there are both, the other one through *place. */
+static trek_var *pair(trek_var *first, trek_var *second, trek_var **place)
+{
+    if (place)
+        *place = first ? second : NULL;
+    return second ? first : NULL;
+}
+
+trek_var *trek_var_mean(trek_var *x, trek_dims_list dims, bool keepdim, trek_var **mean)
+{
+    trek_var *variance = trek_variance(x, dims, keepdim);
+    return pair(variance, variance ? trek_mean(x, dims, keepdim) : NULL, mean);
+}
+trek_var *trek_std_mean(trek_var *x, trek_dims_list dims, bool keepdim, trek_var **mean)
+{
+    trek_var *deviation = trek_std(x, dims, keepdim);
+    return pair(deviation, deviation ? trek_mean(x, dims, keepdim) : NULL, mean);
+}
+trek_var *trek_aminmax(trek_var *x, trek_dims_list dims, bool keepdim, trek_var **max)
+{
+    trek_var *min = trek_min(x, dims, keepdim);
+    return pair(min, min ? trek_max(x, dims, keepdim) : NULL, max);
+}
+
+/* --- covariances ----------------------------------------------------------------------------------- */
+
+/* Of each observation, in x's dtype; NULL and no error: all alike. */
+static bool observation_weights(trek_var *x, int64_t n, trek_var *repetitions, trek_var *weights, trek_var **both)
+{
+    trek_var *given[2] = { repetitions, weights };
+    *both = NULL;
+    for (int k = 0; k < 2; k++) {
+        if (!given[k])
+            continue;
+        trek_dtype dtype = trek_var_dtype(given[k]);
+        if (trek_var_ndim(given[k]) != 1 || trek_var_numel(given[k]) != n)
+            return trek_fail(TREK_ERR_SHAPE, "cov: %lld weights in 1 dimension are needed", (long long)n), false;
+        if (trek_dtype_is_float(dtype) != (k == 1) || dtype == TREK_BOOL)
+            return trek_fail(TREK_ERR_DTYPE, "cov: %s of %s", k ? "weights" : "repetitions", trek_dtype_name(dtype)), false;
+        trek_var *factor = trek_cast(given[k], trek_var_dtype(x));
+        *both = *both ? trek_mul(*both, factor) : factor;
+        if (!*both)
+            return false;
+    }
+    return true;
+}
+
+/* The divisor, at least 0: of observations, or of the sum of weights; those that are no repetitions count as reliabilities. */
+static trek_var *degrees(trek_var *sum, trek_var *all, trek_var *weights, int64_t correction)
+{
+    trek_var *off = NULL;
+    if (weights && correction != 0)
+        off = trek_div(trek_sum(trek_mul(all, trek_cast(weights, trek_var_dtype(all))), trek_dims_none(), false), sum);
+    trek_var *made = off ? trek_sub(sum, trek_mul_scalar(off, (double)correction))
+                     : weights ? sum : trek_sub_scalar(sum, (double)correction);
+    return trek_clamp(made, 0, INFINITY);
+}
+
+/* Without dimensions of size 1. */
+static trek_var *squeezed(trek_var *x)
+{
+    for (int d = x ? trek_var_ndim(x) - 1 : -1; x && d >= 0; d--)
+        x = trek_squeeze(x, d);
+    return x;
+}
+
+static trek_var *covariances(const char *name, trek_var *x, int64_t correction, trek_var *repetitions, trek_var *weights)
+{
+    NEEDED(name, x);
+    if (trek_var_ndim(x) > 2)
+        return trek_fail_null(TREK_ERR_SHAPE, "%s: at most 2 dimensions are expected, not %d", name, trek_var_ndim(x));
+    if (trek_var_dtype(x) == TREK_BOOL)
+        return trek_fail_null(TREK_ERR_DTYPE, "%s: dtype bool is not supported", name);
+    x = trek_dtype_is_float(trek_var_dtype(x)) ? x : trek_cast(x, TREK_F32);
+    if (x && trek_var_ndim(x) < 2)
+        x = trek_reshape(x, trek_dims(1, trek_var_numel(x)));
+    trek_var *all;
+    if (!x || !observation_weights(x, trek_var_size(x, 1), repetitions, weights, &all))
+        return NULL;
+    int64_t n = trek_var_size(x, 1);
+    trek_var *weighted = all ? trek_mul(x, all) : x;
+    if (!all) {
+        trek_var *rest = trek_sub(x, trek_mean(x, trek_dims(1), true));
+        double divisor = (double)n - (double)correction;
+        trek_var *products = trek_matmul(rest, trek_transpose(rest, 0, 1));
+        return squeezed(trek_div(products, trek_full_like(trek_sum(products, trek_dims_none(), false),
+                                                          divisor > 0 ? divisor : 0)));
+    }
+    trek_var *sum = trek_sum(all, trek_dims_none(), false), *divisor = degrees(sum, all, weights, correction);
+    trek_var *mean = trek_div(trek_sum(weighted, trek_dims(1), true), sum), *rest = trek_sub(x, mean);
+    return squeezed(trek_div(trek_matmul(rest, trek_transpose(trek_mul(rest, all), 0, 1)), divisor));
+}
+
+trek_var *trek_cov(trek_var *x, int64_t correction, trek_var *repetitions, trek_var *weights)
+{
+    return covariances("cov", x, correction, repetitions, weights);
+}
+
+trek_var *trek_corrcoef(trek_var *x)
+{
+    trek_var *c = covariances("corrcoef", x, 1, NULL, NULL);
+    if (!c || trek_var_ndim(c) == 0)
+        return trek_div(c, c);
+    trek_var *deviations = trek_sqrt(trek_diag(c, 0));
+    return trek_clamp(trek_div(trek_div(c, trek_unsqueeze(deviations, 1)), deviations), -1, 1);
+}
+
+/* --- frequencies ----------------------------------------------------------------------------------- */
+
+/* Whether the ends are x's extremes, which are written; false and an error. */
+static bool ends_of(trek_var *x, double *low, double *high)
+{
+    if (*low == *high && trek_var_numel(x) > 0) {
+        trek_var *least = trek_min(x, trek_dims_none(), false), *most = trek_max(x, trek_dims_none(), false);
+        if (!least || !most)
+            return false;
+        *low = trek_var_item(least);
+        *high = trek_var_item(most);
+    }
+    if (!isfinite(*low) || !isfinite(*high) || *low > *high)
+        return trek_fail(TREK_ERR_ARGUMENT, "histc: ends of %g and %g", *low, *high), false;
+    if (*low == *high) {
+        *low -= 1;
+        *high += 1;
+    }
+    return true;
+}
+
+trek_var *trek_histc(trek_var *x, int64_t bins, double low, double high)
+{
+    NEEDED("histc", x);
+    trek_dtype dtype = trek_var_dtype(x);
+    if (dtype != TREK_F32 && dtype != TREK_F64)
+        return trek_fail_null(TREK_ERR_DTYPE, "histc: needs f32 or f64, not %s", trek_dtype_name(dtype));
+    if (bins < 1)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "histc: %lld bins", (long long)bins);
+    x = trek_reshape(trek_var_detach(x), trek_dims(-1));
+    if (!x || !ends_of(x, &low, &high))
+        return NULL;
+    trek_var *inside = trek_logical_and(trek_ge_scalar(x, low), trek_le_scalar(x, high));
+    trek_var *near = trek_where(inside, x, trek_full_like(x, low));
+    trek_var *place = trek_div_scalar(trek_mul_scalar(trek_sub_scalar(near, low), (double)bins), high - low);
+    trek_var *at = trek_clamp(trek_cast(trek_floor(place), TREK_I64), 0, (double)(bins - 1));
+    trek_tensor *zeros = trek_tensor_zeros(trek_dims(bins), dtype, trek_var_device(x));
+    return zeros ? trek_index_add(trek_var_from(zeros), at, trek_cast(inside, dtype), 0) : NULL;
+}
+
+/* Of sorted lines: where a run of equal ones begins, the longest run so far at its last element. */
+trek_var *trek_mode(trek_var *x, int dim, bool keepdim, trek_var **indices)
+{
+    if (indices)
+        *indices = NULL;
+    NEEDED("mode", x);
+    int ndim = trek_var_ndim(x), d = trek_normalize_dim(dim, ndim, "mode");
+    if (d < 0)
+        return NULL;
+    int64_t n = ndim > 0 ? trek_var_size(x, d) : 1;
+    if (n == 0)
+        return trek_fail_null(TREK_ERR_SHAPE, "mode: dimension %d has no elements", d);
+    trek_var *places = NULL, *sorted = trek_sort(trek_var_detach(x), d, false, &places), *at = places;
+    if (sorted && n > 1) {
+        trek_tensor *line = trek_tensor_arange(0, (double)n, 1, TREK_I64, trek_var_device(x));
+        trek_shape shape = { .ndim = ndim };
+        for (int k = 0; k < ndim; k++)
+            shape.sizes[k] = k == d ? n : 1;
+        trek_var *order = line ? trek_reshape(trek_var_from(line), shape) : NULL;
+        trek_var *differ = trek_ne(trek_narrow(sorted, d, 1, n - 1), trek_narrow(sorted, d, 0, n - 1));
+        trek_var *first = trek_ones_like(trek_narrow(differ, d, 0, 1)), *parts[2] = { first, differ };
+        trek_var *begins = trek_mul(trek_cast(trek_cat(parts, 2, d), TREK_I64), order);
+        trek_var *lengths = trek_sub(order, trek_cummax(begins, d, NULL));
+        at = trek_gather(places, trek_argmax(lengths, trek_dims(d), true), d);
+    }
+    trek_var *values = trek_gather(x, at, d);
+    if (!keepdim && ndim > 0) {
+        values = trek_squeeze(values, d);
+        at = trek_squeeze(at, d);
+    }
+    return pair(values, at, indices);
+}
+
+trek_var *trek_renorm(trek_var *x, double p, int dim, double max)
+{
+    NEEDED("renorm", x);
+    int ndim = trek_var_ndim(x), d = trek_normalize_dim(dim, ndim, "renorm");
+    if (d < 0)
+        return NULL;
+    if (ndim < 2)
+        return trek_fail_null(TREK_ERR_SHAPE, "renorm: at least 2 dimensions are needed, not %d", ndim);
+    if (!(p > 0) || !(max >= 0))
+        return trek_fail_null(TREK_ERR_ARGUMENT, "renorm: a norm of order %g and at most %g", p, max);
+    if (!trek_dtype_is_float(trek_var_dtype(x)))
+        return trek_fail_null(TREK_ERR_DTYPE, "renorm: needs a floating dtype, not %s", trek_dtype_name(trek_var_dtype(x)));
+    trek_dims_list others = { .ndim = 0 };
+    for (int k = 0; k < ndim; k++)
+        if (k != d)
+            others.sizes[others.ndim++] = k;
+    trek_dtype dtype = trek_var_dtype(x), work = trek_dtype_is_16bit(dtype) ? TREK_F32 : dtype;
+    trek_var *wide = trek_cast(x, work), *size = trek_norm(wide, p, others, true), *above = trek_gt_scalar(size, max);
+    trek_var *factor = trek_mul_scalar(trek_reciprocal(trek_add_scalar(size, 1e-7)), max);
+    return trek_cast(trek_mul(wide, trek_where(above, factor, size ? trek_ones_like(size) : NULL)), dtype);
+}

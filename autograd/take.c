@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Elements by their places, and tensors made of others': made of other ops. */
+#include "autograd/ops.h"
+#include "autograd/tape_internal.h"
+
+#define NEEDED(name, v)                          \
+    do {                                         \
+        if (!(v))                                \
+            return trek_fail_missing(name, "an input"), NULL; \
+    } while (0)
+
+static trek_var *made(trek_tensor *t) { return t ? trek_var_from(t) : NULL; }
+static trek_var *flat(trek_var *x) { return trek_reshape(x, trek_dims(-1)); }
+
+static bool is_i64(const char *name, const trek_var *index)
+{
+    if (trek_var_dtype(index) == TREK_I64)
+        return true;
+    return trek_fail(TREK_ERR_DTYPE, "%s: the index must be i64, not %s", name, trek_dtype_name(trek_var_dtype(index))), false;
+}
+
+/* --- places ------------------------------------------------------------------------------------- */
+
+trek_var *trek_isin(trek_var *x, trek_var *of, bool invert)
+{
+    NEEDED("isin", x);
+    NEEDED("isin", of);
+    if (trek_var_dtype(x) != trek_var_dtype(of) || trek_var_dtype(x) == TREK_BOOL)
+        return trek_fail_null(TREK_ERR_DTYPE, "isin: needs two of one dtype of numbers, not %s and %s",
+                              trek_dtype_name(trek_var_dtype(x)),
+                              trek_dtype_name(trek_var_dtype(of)));
+    if (trek_dtype_is_float(trek_var_dtype(of))) /* a search does not know where a NaN lies */
+        of = trek_masked_select(trek_var_detach(of), trek_logical_not(trek_isnan(of)));
+    if (!of)
+        return NULL;
+    int64_t n = trek_var_numel(of);
+    trek_var *found;
+    if (n == 0) {
+        found = made(trek_tensor_zeros(trek_var_shape(x), TREK_BOOL, trek_var_device(x)));
+    } else {
+        x = trek_var_detach(x);
+        trek_var *sorted = trek_sort(flat(trek_var_detach(of)), 0, false, NULL);
+        trek_var *at = trek_clamp(trek_searchsorted(sorted, flat(x), false), 0, (double)(n - 1));
+        found = x ? trek_reshape(trek_eq(trek_index_select(sorted, at, 0), flat(x)), trek_var_shape(x)) : NULL;
+    }
+    return invert ? trek_logical_not(found) : found;
+}
+
+/* Places counted from the start. */
+static trek_var *from_start(trek_var *index, int64_t n)
+{
+    return trek_where(trek_lt_scalar(index, 0), trek_add_scalar(index, (double)n), index);
+}
+
+trek_var *trek_take(trek_var *x, trek_var *index)
+{
+    NEEDED("take", x);
+    NEEDED("take", index);
+    if (!is_i64("take", index))
+        return NULL;
+    trek_var *at = flat(from_start(index, trek_var_numel(x)));
+    return trek_reshape(trek_index_select(flat(x), at, 0), trek_var_shape(index));
+}
+
+trek_var *trek_put(trek_var *x, trek_var *index, trek_var *source, bool accumulate)
+{
+    NEEDED("put", x);
+    NEEDED("put", index);
+    NEEDED("put", source);
+    if (!is_i64("put", index))
+        return NULL;
+    if (trek_var_numel(index) != trek_var_numel(source))
+        return trek_fail_null(TREK_ERR_ARGUMENT, "put: %lld places for %lld elements", (long long)trek_var_numel(index),
+                              (long long)trek_var_numel(source));
+    if (trek_var_dtype(x) != trek_var_dtype(source))
+        return trek_fail_null(TREK_ERR_DTYPE, "put: %s into %s", trek_dtype_name(trek_var_dtype(source)),
+                              trek_dtype_name(trek_var_dtype(x)));
+    trek_var *at = flat(index), *values = flat(source), *whole = flat(x);
+    return trek_reshape(at ? trek_index_put(whole, &at, 1, values, accumulate) : NULL, trek_var_shape(x));
+}
+
+trek_var *trek_take_along_dim(trek_var *x, trek_var *index, int dim)
+{
+    NEEDED("take_along_dim", x);
+    NEEDED("take_along_dim", index);
+    trek_shape a = trek_var_shape(x), b = trek_var_shape(index);
+    if (!is_i64("take_along_dim", index))
+        return NULL;
+    if (a.ndim != b.ndim)
+        return trek_fail_null(TREK_ERR_SHAPE, "take_along_dim: %d dimensions, and an index of %d", a.ndim, b.ndim);
+    int at = trek_normalize_dim(dim, a.ndim, "take_along_dim");
+    if (at < 0)
+        return NULL;
+    for (int d = 0; d < a.ndim; d++) {
+        if (d == at)
+            continue;
+        if (a.sizes[d] == 1)
+            a.sizes[d] = b.sizes[d];
+        else if (b.sizes[d] == 1)
+            b.sizes[d] = a.sizes[d];
+    }
+    return trek_gather(trek_expand(x, a), trek_expand(index, b), dim);
+}
+
+trek_var *trek_index_copy(trek_var *x, trek_var *index, trek_var *source, int dim)
+{
+    NEEDED("index_copy", x);
+    NEEDED("index_copy", index);
+    NEEDED("index_copy", source);
+    trek_shape shape = trek_var_shape(x), own = trek_var_shape(source), line = { .ndim = own.ndim };
+    int at = trek_normalize_dim(dim, shape.ndim, "index_copy");
+    if (at < 0)
+        return NULL;
+    if (trek_var_ndim(index) > 1 || shape.ndim != own.ndim || (own.ndim > 0 && own.sizes[at] != trek_var_numel(index)))
+        return trek_fail_null(TREK_ERR_SHAPE, "index_copy: a source of x's shape is needed, but for as many slices as places");
+    for (int d = 0; d < own.ndim; d++) {
+        if (d != at && own.sizes[d] != shape.sizes[d])
+            return trek_fail_null(TREK_ERR_SHAPE, "index_copy: x and source have other sizes of dimension %d", d);
+        line.sizes[d] = d == at ? own.sizes[d] : 1;
+    }
+    return trek_scatter(x, trek_expand(trek_reshape(index, line), own), source, at);
+}
+
+trek_var *trek_masked_scatter(trek_var *x, trek_var *mask, trek_var *source)
+{
+    NEEDED("masked_scatter", x);
+    NEEDED("masked_scatter", mask);
+    NEEDED("masked_scatter", source);
+    if (trek_var_dtype(mask) != TREK_BOOL || trek_var_dtype(x) != trek_var_dtype(source))
+        return trek_fail_null(TREK_ERR_DTYPE, "masked_scatter: needs a mask of bool and two of one dtype, not %s, %s and %s",
+                              trek_dtype_name(trek_var_dtype(mask)),
+                              trek_dtype_name(trek_var_dtype(x)), trek_dtype_name(trek_var_dtype(source)));
+    trek_var *both = trek_where(mask, trek_var_detach(x), trek_var_detach(x)); /* what x and mask broadcast to */
+    if (!both)
+        return NULL;
+    trek_shape shape = trek_var_shape(both);
+    mask = trek_expand(mask, shape);
+    x = trek_expand(x, shape);
+    trek_var *count = trek_sum(mask, trek_dims_none(), false);
+    int64_t n = trek_var_numel(source), places = count ? (int64_t)trek_var_item(count) : -1;
+    if (places < 0)
+        return NULL;
+    if (places > n)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "masked_scatter: %lld elements for %lld places", (long long)n,
+                              (long long)places);
+    if (n == 0) /* recorded of nothing, too */
+        return trek_dtype_is_float(trek_var_dtype(x)) ? trek_sub(x, trek_sum(source, trek_dims_none(), false)) : trek_clone(x);
+    trek_var *at = trek_clamp(trek_sub_scalar(trek_cumsum(flat(mask), 0), 1), 0, (double)(n - 1));
+    return trek_where(mask, trek_reshape(trek_index_select(flat(source), at, 0), shape), x);
+}
+
+/* --- shapes ------------------------------------------------------------------------------------- */
+
+trek_var *trek_rot90(trek_var *x, int64_t k, trek_dims_list dims)
+{
+    NEEDED("rot90", x);
+    if (dims.ndim != 2)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "rot90: two dimensions are needed, not %d", dims.ndim);
+    int first = trek_normalize_dim((int)dims.sizes[0], trek_var_ndim(x), "rot90");
+    int second = first < 0 ? -1 : trek_normalize_dim((int)dims.sizes[1], trek_var_ndim(x), "rot90");
+    if (second < 0)
+        return NULL;
+    if (first == second || trek_var_ndim(x) < 2)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "rot90: two different dimensions are needed");
+    switch ((k % 4 + 4) % 4) {
+    case 1: return trek_transpose(trek_flip(x, trek_dims(second)), first, second);
+    case 2: return trek_flip(x, trek_dims(first, second));
+    case 3: return trek_transpose(trek_flip(x, trek_dims(first)), first, second);
+    default: return trek_clone(x);
+    }
+}
+
+/* --- made of others' ------------------------------------------------------------------------------- */
+
+/* x with zeros at its ends along dim. */
+static trek_var *between_zeros(trek_var *x, int dim, int64_t before, int64_t after)
+{
+    trek_var *parts[3] = { NULL, x, NULL };
+    for (int end = 0; end < 2; end++) {
+        trek_shape shape = trek_var_shape(x);
+        shape.sizes[dim] = end ? after : before;
+        parts[2 * end] = made(trek_tensor_zeros(shape, trek_var_dtype(x), trek_var_device(x)));
+    }
+    return trek_cat(parts, 3, dim);
+}
+
+trek_var *trek_diag_embed(trek_var *x, int64_t offset, int dim1, int dim2)
+{
+    NEEDED("diag_embed", x);
+    int ndim = trek_var_ndim(x);
+    if (ndim == 0 || ndim == TREK_MAX_DIMS)
+        return trek_fail_null(TREK_ERR_SHAPE, "diag_embed: a tensor of %d dimensions", ndim);
+    int first = trek_normalize_dim(dim1, ndim + 1, "diag_embed");
+    int second = first < 0 ? -1 : trek_normalize_dim(dim2, ndim + 1, "diag_embed");
+    if (second < 0)
+        return NULL;
+    int64_t n = trek_var_size(x, -1), most = INT64_C(1) << 40;
+    if (first == second)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "diag_embed: dimension %d twice", first);
+    if (offset > most || offset < -most)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "diag_embed: an offset of %lld", (long long)offset);
+    int64_t more = offset < 0 ? -offset : offset;
+    trek_var *line = between_zeros(x, ndim - 1, 0, more); /* by row, or for diagonals below by column */
+    trek_tensor *ones = trek_tensor_ones(trek_dims(n + more, n + more), TREK_BOOL, trek_var_device(x));
+    trek_var *all = made(ones), *diagonal = trek_triu(trek_tril(all, offset), offset);
+    trek_var *zero = made(trek_tensor_zeros(trek_dims_none(), trek_var_dtype(x), trek_var_device(x)));
+    trek_var *whole = trek_where(diagonal, trek_unsqueeze(line, offset >= 0 ? -1 : -2), zero);
+    return trek_movedim(whole, trek_dims(-2, -1), trek_dims(first, second));
+}
+
+trek_var *trek_block_diag(trek_var *const *list, int count)
+{
+    enum { MOST = 4096 };
+    if (!list || count < 1 || count > MOST)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "block_diag: %d tensors", count);
+    int64_t before = 0, all = 0;
+    for (int k = 0; k < count; k++) {
+        NEEDED("block_diag", list[k]);
+        if (trek_var_ndim(list[k]) > 2)
+            return trek_fail_null(TREK_ERR_SHAPE, "block_diag: tensor %d has %d dimensions", k, trek_var_ndim(list[k]));
+        all += trek_var_ndim(list[k]) == 0 ? 1 : trek_var_size(list[k], -1);
+    }
+    trek_var **rows = trek_alloc((size_t)count * sizeof *rows);
+    if (!rows)
+        return NULL;
+    trek_var *whole = NULL;
+    for (int k = 0; k < count; k++) {
+        int64_t size = trek_var_ndim(list[k]) == 0 ? 1 : trek_var_size(list[k], -1);
+        trek_shape shape = trek_dims(trek_var_ndim(list[k]) < 2 ? 1 : trek_var_size(list[k], 0), size);
+        trek_var *matrix = trek_reshape(list[k], shape);
+        rows[k] = matrix ? between_zeros(matrix, 1, before, all - before - size) : NULL;
+        before += size;
+        if (!rows[k])
+            goto done;
+    }
+    whole = trek_cat(rows, count, 0);
+done:
+    trek_free(rows);
+    return whole;
+}
+
+trek_var *trek_cartesian_prod(trek_var *const *list, int count)
+{
+    if (!list || count < 1 || count > TREK_MAX_DIMS)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "cartesian_prod: %d tensors", count);
+    for (int k = 0; k < count; k++) {
+        NEEDED("cartesian_prod", list[k]);
+        if (trek_var_ndim(list[k]) != 1)
+            return trek_fail_null(TREK_ERR_SHAPE, "cartesian_prod: tensor %d has %d dimensions, not 1", k,
+                                  trek_var_ndim(list[k]));
+    }
+    if (count == 1)
+        return list[0];
+    trek_var *grids[TREK_MAX_DIMS];
+    if (trek_meshgrid(list, count, false, grids, TREK_MAX_DIMS) < 0)
+        return NULL;
+    for (int k = 0; k < count; k++)
+        grids[k] = flat(grids[k]);
+    return trek_stack(grids, count, 1);
+}
+
+trek_var *trek_vander(trek_var *x, int64_t columns, bool increasing)
+{
+    NEEDED("vander", x);
+    if (trek_var_ndim(x) != 1)
+        return trek_fail_null(TREK_ERR_SHAPE, "vander: x must have 1 dimension, has %d", trek_var_ndim(x));
+    if (columns < -1)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "vander: %lld columns", (long long)columns);
+    int64_t n = trek_var_numel(x), count = columns < 0 ? n : columns;
+    x = trek_dtype_is_float(trek_var_dtype(x)) ? x : trek_cast(x, TREK_I64);
+    if (!x)
+        return NULL;
+    trek_var *powers = made(trek_tensor_ones(trek_dims(n, count < 1 ? 0 : 1), trek_var_dtype(x), trek_var_device(x)));
+    if (count > 1) {
+        trek_var *parts[2] = { powers, trek_cumprod(trek_expand(trek_reshape(x, trek_dims(n, 1)), trek_dims(n, count - 1)), 1) };
+        powers = trek_cat(parts, 2, 1);
+    }
+    return increasing ? powers : trek_flip(powers, trek_dims(1));
+}
+
+static trek_var *triangle(const char *name, int64_t rows, int64_t columns, int64_t offset, trek_device device, bool lower)
+{
+    if (rows < 0 || columns < 0)
+        return trek_fail_null(TREK_ERR_ARGUMENT, "%s: sizes of %lld and %lld", name, (long long)rows, (long long)columns);
+    trek_var *ones = made(trek_tensor_ones(trek_dims(rows, columns), TREK_BOOL, device));
+    return trek_contiguous(trek_transpose(trek_nonzero((lower ? trek_tril : trek_triu)(ones, offset)), 0, 1));
+}
+
+trek_var *trek_tril_indices(int64_t rows, int64_t columns, int64_t offset, trek_device device)
+{
+    return triangle("tril_indices", rows, columns, offset, device, true);
+}
+trek_var *trek_triu_indices(int64_t rows, int64_t columns, int64_t offset, trek_device device)
+{
+    return triangle("triu_indices", rows, columns, offset, device, false);
+}

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Elements by their places, tensors made of others', statistics: numbers told by hand, gradients by differences. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "autograd/ops.h"
+#include "tests/autograd/differences.h"
+#include "tests/autograd/values.h"
+#include "tests/support/support.h"
+
+static void places(void **state)
+{
+    (void)state;
+    trek_var *x = VALUES(trek_dims(2, 3), TREK_F32, 1, 2, 3, 4, 5, 6), *at = LIST(TREK_I64, 5, 0, -2);
+    ASSERT_VALUES(trek_isin(x, LIST(TREK_F32, 7, 5, 1, 1), false), 1, 0, 0, 0, 1, 0);
+    ASSERT_VALUES(trek_isin(LIST(TREK_F64, NAN, 1, INFINITY), LIST(TREK_F64, NAN, INFINITY), true), 1, 1, 0);
+    ASSERT_VALUES(trek_isin(LIST(TREK_U8, 3, 4), trek_narrow(LIST(TREK_U8, 3), 0, 0, 0), false), 0, 0);
+    ASSERT_VALUES(trek_take(trek_transpose(x, 0, 1), at), 6, 1, 3);
+    ASSERT_VALUES(trek_put(x, at, LIST(TREK_F32, 10, 20, 30), false), 20, 2, 3, 4, 30, 10);
+    ASSERT_VALUES(trek_put(x, LIST(TREK_I64, 1, 1), LIST(TREK_F32, 10, 20), true), 1, 32, 3, 4, 5, 6);
+    ASSERT_VALUES(trek_take_along_dim(x, VALUES(trek_dims(1, 2), TREK_I64, 2, 0), 1), 3, 1, 6, 4);
+    ASSERT_VALUES(trek_index_copy(x, LIST(TREK_I64, 2, 0), VALUES(trek_dims(2, 2), TREK_F32, 7, 8, 9, 10), 1), 8, 2, 7, 10, 5, 9);
+    trek_var *mask = VALUES(trek_dims(2, 1), TREK_BOOL, 0, 1);
+    ASSERT_VALUES(trek_masked_scatter(x, mask, LIST(TREK_F32, 7, 8, 9, 10)), 1, 2, 3, 7, 8, 9);
+    ASSERT_VALUES(trek_masked_scatter(x, VALUES(trek_dims(1), TREK_BOOL, 0), LIST(TREK_F32, 7)), 1, 2, 3, 4, 5, 6);
+    ASSERT_VALUES(trek_tril_indices(2, 3, 0, test_device()), 0, 1, 1, 0, 0, 1);
+    ASSERT_VALUES(trek_triu_indices(2, 3, 1, test_device()), 0, 0, 1, 1, 2, 2);
+}
+
+static void made_of_others(void **state)
+{
+    (void)state;
+    trek_var *x = VALUES(trek_dims(2, 3), TREK_F32, 1, 2, 3, 4, 5, 6), *line = LIST(TREK_I64, 2, 3);
+    trek_var *parts = trek_unflatten(x, 1, trek_dims(-1, 1));
+    assert_int_equal(trek_var_ndim(parts), 3);
+    assert_true(trek_var_size(parts, 1) == 3 && trek_var_size(parts, 2) == 1);
+    ASSERT_VALUES(trek_rot90(x, 1, trek_dims(0, 1)), 3, 6, 2, 5, 1, 4);
+    ASSERT_VALUES(trek_rot90(x, -2, trek_dims(0, 1)), 6, 5, 4, 3, 2, 1);
+    ASSERT_VALUES(trek_rot90(x, 3, trek_dims(0, 1)), 4, 1, 5, 2, 6, 3);
+    ASSERT_VALUES(trek_rot90(x, 4, trek_dims(0, 1)), 1, 2, 3, 4, 5, 6);
+    ASSERT_VALUES(trek_diag_embed(line, 1, -2, -1), 0, 2, 0, 0, 0, 3, 0, 0, 0);
+    ASSERT_VALUES(trek_diag_embed(line, 1, 1, 0), 0, 0, 0, 2, 0, 0, 0, 3, 0);
+    ASSERT_VALUES(trek_diag_embed(line, -1, 0, 1), 0, 0, 0, 2, 0, 0, 0, 3, 0);
+    trek_var *blocks[] = { VALUES(trek_dims(1, 2), TREK_F32, 1, 2), LIST(TREK_I64, 3), VALUES(trek_dims(2, 1), TREK_F32, 4, 5) };
+    ASSERT_VALUES(trek_block_diag(blocks, 3), 1, 2, 0, 0, 0, 0, 3, 0, 0, 0, 0, 4, 0, 0, 0, 5);
+    trek_var *lines[] = { line, LIST(TREK_I64, 7, 8, 9) };
+    ASSERT_VALUES(trek_cartesian_prod(lines, 2), 2, 7, 2, 8, 2, 9, 3, 7, 3, 8, 3, 9);
+    ASSERT_VALUES(trek_vander(line, 3, false), 4, 2, 1, 9, 3, 1);
+    ASSERT_VALUES(trek_vander(line, -1, true), 1, 2, 1, 3);
+    assert_int_equal(trek_var_numel(trek_vander(line, 0, true)), 0);
+}
+
+static void statistics(void **state)
+{
+    (void)state;
+    trek_var *x = VALUES(trek_dims(2, 3), TREK_F64, 1, 2, 3, 4, 6, 2), *other = NULL;
+    ASSERT_VALUES(trek_var_mean(x, trek_dims(1), false, &other), 1, 4);
+    ASSERT_VALUES(other, 2, 4);
+    ASSERT_VALUES(trek_std_mean(x, trek_dims(1), true, &other), 1, 2);
+    ASSERT_VALUES(other, 2, 4);
+    ASSERT_VALUES(trek_aminmax(x, trek_dims(0), false, &other), 1, 2, 2);
+    ASSERT_VALUES(other, 4, 6, 3);
+    ASSERT_VALUES(trek_cov(x, 1, NULL, NULL), 1, -1, -1, 4);
+    ASSERT_VALUES(trek_cov(LIST(TREK_I64, 1, 2, 3), 0, NULL, NULL), 2.0 / 3);
+    ASSERT_VALUES(trek_cov(LIST(TREK_F64, 1, 2), 1, LIST(TREK_I64, 1, 3), NULL), 0.25);
+    ASSERT_VALUES(trek_cov(LIST(TREK_F64, 1, 2), 1, NULL, LIST(TREK_F64, 1, 3)), 0.5);
+    ASSERT_VALUES(trek_corrcoef(x), 1, -0.5, -0.5, 1);
+    ASSERT_VALUES(trek_corrcoef(LIST(TREK_F64, 1, 2)), 1);
+    ASSERT_VALUES(trek_histc(LIST(TREK_F32, 0, 1, 1.5, 4, 9, NAN), 4, 0, 4), 1, 2, 0, 1);
+    ASSERT_VALUES(trek_histc(LIST(TREK_F64, 2, 2), 2, 0, 0), 0, 2);
+    ASSERT_VALUES(trek_mode(VALUES(trek_dims(2, 4), TREK_F32, 3, 1, 3, 1, 5, 6, 7, 6), 1, false, &other), 1, 6);
+    ASSERT_VALUES(other, 3, 3);
+    ASSERT_VALUES(trek_mode(VALUES(trek_dims(1, 2), TREK_I64, 4, 2), 0, true, NULL), 4, 2);
+    ASSERT_VALUES(trek_renorm(VALUES(trek_dims(2, 2), TREK_F64, 3, 4, 0.5, 0), 2, 0, 1), 3 / (5 + 1e-7), 4 / (5 + 1e-7), 0.5, 0);
+    ASSERT_VALUES(trek_cumulative_trapezoid(x, NULL, 2, 1), 3, 8, 10, 18);
+    ASSERT_VALUES(trek_cumulative_trapezoid(LIST(TREK_I32, 1, 3), LIST(TREK_F32, 0, 2), 1, 0), 4);
+    ASSERT_VALUES(trek_logit(LIST(TREK_F64, 0.5, 0.75, 2, 0), 0.25), 0, log(3), log(3), -log(3));
+    ASSERT_VALUES(trek_logit(LIST(TREK_F64, 0, 1, 2), -1), -INFINITY, INFINITY, NAN);
+    ASSERT_VALUES(trek_fmax(LIST(TREK_F32, 1, NAN, 3, NAN), LIST(TREK_F32, 2, 5, NAN, NAN)), 2, 5, 3, NAN);
+    ASSERT_VALUES(trek_fmin(LIST(TREK_I64, 1, 4), LIST(TREK_I64, 2, 3)), 1, 3);
+}
+
+static trek_var *picked(trek_var *const *in) { return trek_take(in[0], VALUES(trek_dims(2, 2), TREK_I64, 1, 3, -2, 1)); }
+static trek_var *written(trek_var *const *in) { return trek_square(trek_put(in[0], LIST(TREK_I64, 4, 0), in[1], true)); }
+static trek_var *copied(trek_var *const *in) { return trek_square(trek_index_copy(in[0], LIST(TREK_I64, 2, 0), in[1], 1)); }
+static trek_var *scattered(trek_var *const *in)
+{
+    return trek_square(trek_masked_scatter(in[0], VALUES(trek_dims(3), TREK_BOOL, 1, 0, 1), in[1]));
+}
+static trek_var *diagonals(trek_var *const *in) { return trek_square(trek_diag_embed(in[0], -1, 0, -1)); }
+static trek_var *powers(trek_var *const *in) { return trek_vander(in[0], 4, false); }
+static trek_var *spreads(trek_var *const *in) { return trek_cov(in[0], 1, NULL, trek_add_scalar(in[1], 2)); }
+static trek_var *likeness(trek_var *const *in) { return trek_corrcoef(in[0]); }
+static trek_var *areas(trek_var *const *in) { return trek_cumulative_trapezoid(in[0], in[1], 1, 1); }
+static trek_var *bounded(trek_var *const *in) { return trek_renorm(in[0], 2, 0, 0.5); }
+static trek_var *odds(trek_var *const *in) { return trek_logit(trek_add_scalar(trek_mul_scalar(in[0], 0.3), 0.5), -1); }
+static trek_var *larger(trek_var *const *in) { return trek_mul(trek_fmax(in[0], in[1]), trek_fmin(in[0], in[1])); }
+static trek_var *sums(trek_var *const *in) { return trek_logcumsumexp(trek_mul_scalar(in[0], 5), 1); }
+
+static void gradients(void **state)
+{
+    (void)state;
+    const trek_shape one[] = { trek_dims(2, 3), trek_dims(2) }, both[] = { trek_dims(2, 3), trek_dims(2, 2) };
+    const trek_shape list[] = { trek_dims(2, 3), trek_dims(5) }, line[] = { trek_dims(3), trek_dims(3) };
+    const trek_shape beside[] = { trek_dims(2, 3), trek_dims(3) }, alike[] = { trek_dims(2, 3), trek_dims(2, 3) };
+    check_gradients(picked, 1, one, true);
+    check_gradients(written, 2, one, true);
+    check_gradients(copied, 2, both, true);
+    check_gradients(scattered, 2, list, true);
+    check_gradients(diagonals, 1, one, true);
+    check_gradients(powers, 1, line, true);
+    check_gradients(spreads, 2, beside, true);
+    check_gradients(likeness, 1, one, false);
+    check_gradients(areas, 2, beside, true);
+    check_gradients(bounded, 1, one, true);
+    check_gradients(odds, 1, one, true);
+    check_gradients(larger, 2, alike, true);
+    check_gradients(sums, 1, one, true);
+}
+
+static void refused(void **state)
+{
+    (void)state;
+    trek_var *x = VALUES(trek_dims(2, 3), TREK_F32, 1, 2, 3, 4, 5, 6), *i = LIST(TREK_I64, 1, 2), *other = x;
+    ASSERT_REFUSED(trek_isin(x, i, false), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_take(x, LIST(TREK_I32, 1)), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_put(x, i, LIST(TREK_F32, 1), false), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_put(x, i, i, false), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_take_along_dim(x, i, 0), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_index_copy(x, i, x, 1), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_masked_scatter(x, VALUES(trek_dims(1), TREK_BOOL, 1), LIST(TREK_F32, 1)), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_masked_scatter(x, i, x), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_unflatten(x, 1, trek_dims(2, 2)), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_unflatten(x, 1, trek_dims(-1, -1)), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_rot90(x, 1, trek_dims(1, -1)), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_diag_embed(x, 0, 1, 1), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_diag_embed(x, INT64_MIN, 0, 1), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_block_diag(&x, 0), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_cartesian_prod(&x, 1), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_vander(x, 2, false), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_tril_indices(-1, 2, 0, test_device()), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_var_mean(i, trek_dims_none(), false, &other), TREK_ERR_DTYPE);
+    assert_null(other);
+    ASSERT_REFUSED(trek_cov(x, 1, x, NULL), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_cov(x, 1, LIST(TREK_F32, 1, 2, 3), NULL), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_corrcoef(VALUES(trek_dims(1, 1, 1), TREK_F32, 1)), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_histc(x, 0, 0, 1), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_histc(x, 2, 1, 0), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_histc(i, 2, 0, 1), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_mode(trek_narrow(x, 1, 0, 0), 1, false, &other), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_renorm(x, 0, 0, 1), TREK_ERR_ARGUMENT);
+    ASSERT_REFUSED(trek_renorm(LIST(TREK_F32, 1), 2, 0, 1), TREK_ERR_SHAPE);
+    ASSERT_REFUSED(trek_logcumsumexp(i, 0), TREK_ERR_DTYPE);
+    ASSERT_REFUSED(trek_cov(NULL, 1, NULL, NULL), TREK_ERR_ARGUMENT);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { TEST(places), TEST(made_of_others), TEST(statistics), TEST(gradients), TEST(refused) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

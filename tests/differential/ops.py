@@ -7,6 +7,7 @@ import differences
 import arithmetic  # noqa: F401 (draws, and PyTorch's, of its functions)
 import linalg  # noqa: F401
 import losses  # noqa: F401
+import space  # noqa: F401
 from case import Input, run_torch, run_trek
 from counterparts import ELSEWHERE, counterpart
 from draw import FLOATS, SHAPED, draw_case, generic

@@ -26,9 +26,10 @@ static trek_var *power_mean(const char *name, trek_var *x, double norm, const tr
     }
     if (!trek_dtype_is_float(trek_var_dtype(x)))
         return trek_fail_null(TREK_ERR_DTYPE, "%s: %s, not a floating dtype", name, trek_dtype_name(trek_var_dtype(x)));
-    trek_var *mean = average(trek_pow_scalar(trek_rule_wide(x), norm), opts);
+    trek_var *wide = trek_rule_wide(x), *mean = average(norm == 2 ? trek_square(wide) : trek_pow_scalar(wide, norm), opts);
     mean = trek_mul(trek_sign(mean), trek_relu(trek_abs(mean)));
-    return trek_rule_rounded(trek_pow_scalar(trek_mul_scalar(mean, elements), 1 / norm), x);
+    trek_var *sum = trek_mul_scalar(mean, elements);
+    return trek_rule_rounded(norm == 2 ? trek_sqrt(sum) : trek_pow_scalar(sum, 1 / norm), x);
 }
 
 trek_var *trek_lp_pool1d(trek_var *x, double norm, const trek_pool_opts *opts)

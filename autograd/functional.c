@@ -75,10 +75,6 @@ trek_var *trek_adaptive_avg_pool2d(trek_var *x, int64_t height, int64_t width)
 {
     return trek_apply_adaptive_avg_pool2d(x, height, width);
 }
-trek_var *trek_conv2d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *opts)
-{
-    return trek_apply_conv2d(x, weight, bias, opts);
-}
 
 /* x with `more` zeros at the end of a dimension. */
 static trek_var *lengthened(trek_var *x, int dim, int64_t more)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Interpolation along one dimension after the other: the taps of each place, weighted and summed. Windows as columns. */
+/* Interpolation along one dimension after the other. Windows as columns. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -7,6 +7,7 @@
 #include "autograd/ops.h"
 #include "autograd/tape_internal.h"
 #include "tensor/memory_internal.h"
+#include "tensor/resample.h"
 
 /* --- windows ------------------------------------------------------------------------------- */
 
@@ -58,113 +59,44 @@ trek_var *trek_fold(trek_var *x, int64_t height, int64_t width, const trek_unfol
     return batch || !image ? image : trek_squeeze(image, 0);
 }
 
-/* --- interpolation: where a place of the result lies, and what it takes ------------------------------ */
+/* --- interpolation along one dimension ---------------------------------------------------------------- */
 
-enum { TAPS = 4 };
-
-/* One dimension, from `in` elements to `out`. step: elements of x for one of the result; in f32 unless x is f64, as torch's. */
+/* From `in` elements to `out`; numbers: of the row that computes it. */
 typedef struct resample_dim {
     int dim;
     int64_t in, out;
     double scale; /* given, or 0 */
-    trek_interpolate_mode mode;
-    bool align, wide;
+    const trek_interpolate_opts *opts;
 } resample_dim;
 
-static double rounded(const resample_dim *r, double v) { return r->wide ? v : (double)(float)v; }
-
-static double step_of(const resample_dim *r)
+/* torch's places are f32 whatever x is. */
+static trek_var *nearest(trek_var *x, const resample_dim *r)
 {
-    if (r->align)
-        return r->out > 1 ? rounded(r, rounded(r, (double)(r->in - 1)) / (double)(r->out - 1)) : 0;
-    return rounded(r, r->scale > 0 ? 1 / r->scale : (double)r->in / (double)r->out);
-}
-
-static int64_t within(int64_t i, int64_t n) { return i < 0 ? 0 : i < n ? i : n - 1; }
-
-/* Keys' kernel with a = -0.75, at a distance of up to 1, and from 1 to 2. */
-static double near_weight(double x) { return ((-0.75 + 2) * x - (-0.75 + 3)) * x * x + 1; }
-static double far_weight(double x) { return ((-0.75 * x + 5 * 0.75) * x - 8 * 0.75) * x + 4 * 0.75; }
-
-/* The taps of place o; returns how many there are. */
-static int taps_of(const resample_dim *r, double step, int64_t o, int64_t *index, double *weight)
-{
-    if (r->mode <= TREK_INTERPOLATE_NEAREST_EXACT) { /* torch's places are f32 whatever x is */
-        float at = (r->mode == TREK_INTERPOLATE_NEAREST ? (float)o : (float)o + 0.5F) * (float)step;
-        index[0] = within((int64_t)floorf(at), r->in);
-        weight[0] = 1;
-        return 1;
-    }
-    double at = r->align ? rounded(r, step * (double)o) : rounded(r, rounded(r, step * ((double)o + 0.5)) - 0.5);
-    if (r->mode == TREK_INTERPOLATE_LINEAR) {
-        at = at < 0 ? 0 : at;
-        index[0] = within((int64_t)at, r->in);
-        index[1] = within(index[0] + 1, r->in);
-        weight[1] = fmin(fmax(at - (double)index[0], 0), 1);
-        weight[0] = 1 - weight[1];
-        return 2;
-    }
-    int64_t first = floor(at) < (double)(r->in - 1) ? (int64_t)floor(at) : r->in - 1;
-    double past = fmin(fmax(at - (double)first, 0), 1);
-    for (int t = 0; t < TAPS; t++)
-        index[t] = within(first - 1 + t, r->in);
-    weight[0] = far_weight(past + 1);
-    weight[1] = near_weight(past);
-    weight[2] = near_weight(1 - past);
-    weight[3] = far_weight(2 - past);
-    return TAPS;
-}
-
-/* Tap by tap: index[t * out + o], weight[t * out + o]; returns the number of taps. */
-static int fill_taps(const resample_dim *r, int64_t *index, double *weight)
-{
-    double step = step_of(r), weights[TAPS];
-    int64_t places[TAPS];
-    int count = 0;
+    bool exact = r->opts->mode == TREK_INTERPOLATE_NEAREST_EXACT;
+    float step = r->scale > 0 ? (float)(1 / r->scale) : (float)r->in / (float)r->out;
+    int64_t *places = trek_alloc((size_t)r->out * sizeof *places);
+    if (!places)
+        return NULL;
     for (int64_t o = 0; o < r->out; o++) {
-        count = taps_of(r, step, o, places, weights);
-        for (int t = 0; t < count; t++) {
-            index[t * r->out + o] = places[t];
-            weight[t * r->out + o] = weights[t];
-        }
+        int64_t at = (int64_t)floorf((exact ? (float)o + 0.5F : (float)o) * step);
+        places[o] = at < r->in ? at : r->in - 1;
     }
-    return count;
-}
-
-/* numbers[n], f64, as a variable of a dtype that lies along dim of `ndim`. */
-static trek_var *along(const double *numbers, int64_t n, trek_var *x, int dim)
-{
-    trek_shape shape = { .ndim = trek_var_ndim(x) };
-    for (int d = 0; d < shape.ndim; d++)
-        shape.sizes[d] = d == dim ? n : 1;
-    trek_tensor *t = trek_tensor_from_data(numbers, shape, TREK_F64, trek_var_device(x));
-    trek_var *v = t ? trek_var_from(t) : NULL;
-    return v ? trek_cast(v, trek_var_dtype(x)) : NULL;
-}
-
-static trek_var *tap(trek_var *x, const resample_dim *r, const int64_t *index, const double *weight)
-{
-    trek_tensor *places = trek_tensor_from_data(index, trek_dims(r->out), TREK_I64, trek_var_device(x));
-    trek_var *taken = places ? trek_index_select(x, trek_var_from(places), r->dim) : NULL;
-    if (!taken || r->mode <= TREK_INTERPOLATE_NEAREST_EXACT)
-        return taken;
-    return trek_mul(taken, along(weight, r->out, x, r->dim));
+    trek_tensor *index = trek_tensor_from_data(places, trek_dims(r->out), TREK_I64, trek_var_device(x));
+    trek_free(places);
+    return index ? trek_index_select(x, trek_var_from(index), r->dim) : NULL;
 }
 
 static trek_var *resampled(trek_var *x, const resample_dim *r)
 {
-    int64_t *index = trek_alloc((size_t)r->out * TAPS * sizeof *index);
-    double *weight = trek_alloc((size_t)r->out * TAPS * sizeof *weight);
-    trek_var *sum = NULL;
-    if (index && weight) {
-        int count = fill_taps(r, index, weight);
-        sum = tap(x, r, index, weight);
-        for (int t = 1; sum && t < count; t++)
-            sum = trek_add(sum, tap(x, r, index + t * r->out, weight + t * r->out));
-    }
-    trek_free(index);
-    trek_free(weight);
-    return sum;
+    const trek_interpolate_opts *o = r->opts;
+    if (o->mode <= TREK_INTERPOLATE_NEAREST_EXACT)
+        return nearest(x, r);
+    bool linear = o->mode == TREK_INTERPOLATE_LINEAR;
+    if (r->in == r->out && (linear || o->antialias)) /* whatever the scale, as in torch */
+        return x;
+    int kind = o->antialias ? (linear ? TREK_RESAMPLE_LINEAR_ANTIALIAS : TREK_RESAMPLE_CUBIC_ANTIALIAS)
+                            : (linear ? TREK_RESAMPLE_LINEAR : TREK_RESAMPLE_CUBIC);
+    return trek_apply_resample(x, &(trek_attrs){ .i = { r->dim, r->out, kind, o->align_corners }, .f = { r->scale } });
 }
 
 /* --- interpolation: what is asked for ------------------------------------------------------------------ */
@@ -180,6 +112,10 @@ static trek_status check_mode(trek_var *x, const trek_interpolate_opts *o)
     if (shape.ndim < 3 || shape.ndim > 5 || (o->mode == TREK_INTERPOLATE_CUBIC && shape.ndim != 4))
         return trek_fail(TREK_ERR_SHAPE, "interpolate: %s are needed, not %s",
                          o->mode == TREK_INTERPOLATE_CUBIC ? "4 dimensions" : "3 to 5 dimensions", trek_shape_text(shape, text));
+    if (o->antialias && o->mode != TREK_INTERPOLATE_LINEAR && o->mode != TREK_INTERPOLATE_CUBIC)
+        return trek_fail(TREK_ERR_ARGUMENT, "interpolate: antialiasing is for linear and cubic modes alone");
+    if (o->antialias && shape.ndim != 4)
+        return trek_fail(TREK_ERR_SHAPE, "interpolate: antialiasing needs 4 dimensions, not %s", trek_shape_text(shape, text));
     for (int d = 1; d < shape.ndim; d++)
         if (shape.sizes[d] == 0)
             return trek_fail(TREK_ERR_SHAPE, "interpolate: no elements in %s", trek_shape_text(shape, text));
@@ -245,12 +181,9 @@ trek_var *trek_interpolate(trek_var *x, const trek_interpolate_opts *opts)
     if (o->mode == TREK_INTERPOLATE_AREA)
         made = areas(made, sizes);
     else
-        for (int d = trek_var_ndim(x) - 3; made && d >= 0; d--) { /* the last one first: its steps are the dear ones */
-            resample_dim r = { 2 + d, trek_var_size(x, 2 + d), sizes[d], o->recompute_scale ? 0 : scales[d],
-                               o->mode, o->align_corners, !exact && dtype == TREK_F64 };
-            if (r.mode != TREK_INTERPOLATE_LINEAR || r.in != r.out)
-                made = resampled(made, &r);
-        }
+        for (int d = trek_var_ndim(x) - 3; made && d >= 0; d--) /* the last one first: its steps are the dear ones */
+            made = resampled(made, &(resample_dim){ 2 + d, trek_var_size(x, 2 + d), sizes[d], o->recompute_scale ? 0 : scales[d],
+                                                    o });
     made = narrow && made ? trek_cast(made, dtype) : made;
     return made && made->data->storage == x->data->storage ? trek_clone(made) : made;
 }

@@ -4,6 +4,7 @@
 #define TREK_AUTOGRAD_RESAMPLE_H
 
 #include "autograd/var.h"
+#include "tensor/op_opts.h"
 
 TREK_BEGIN
 
@@ -22,12 +23,25 @@ typedef struct trek_interpolate_opts {
     trek_interpolate_mode mode; /* default nearest */
     bool align_corners;         /* linear and cubic: the centres of the corners stay where they are */
     bool recompute_scale;       /* places by the sizes, not by the scale given */
+    bool antialias;             /* linear and cubic of two dimensions: where the result is smaller, the kernel grows with the
+                                 * step, as image libraries have it (their cubic, too: a = -0.5) */
 } trek_interpolate_opts;
 
 /* torch.nn.functional.interpolate: x [N, C, L], [N, C, H, W] or [N, C, D, H, W]. Nearest: any dtype; else floating ones (DTYPE),
  * computed in f32 for 16 bits. ARGUMENT: no size and no scale, or both; what a mode does not have. SHAPE: other dimensions,
  * sizes but N's that are 0. */
 TREK_API trek_var *trek_interpolate(trek_var *x, const trek_interpolate_opts *opts);
+
+/* torch.nn.functional.grid_sample: x [N, C, H, W] at the places grid [N, H', W', 2] -> [N, C, H', W'], or [N, C, D, H, W] and
+ * [N, D', H', W', 3] -> [N, C, D', H', W']; the grid's numbers are x, y (and z), from -1 to 1. Both of one floating dtype
+ * (DTYPE), computed in f32 for 16 bits. Places that are not finite are outside of zeros, and the first element of the other
+ * paddings (PyTorch's depend on the kernel that runs). Gradients as there: of the grid 0 in nearest mode and where border or
+ * mirror hold a place. SHAPE: nothing to sample; ARGUMENT: no such mode or padding; UNSUPPORTED: channels of 2^31 elements. opts
+ * may be NULL. */
+TREK_API trek_var *trek_grid_sample(trek_var *x, trek_var *grid, const trek_grid_sample_opts *opts);
+/* torch.nn.functional.affine_grid: theta [N, 2, 3] and a size [N, C, H, W] -> the grid [N, H, W, 2] of the places that the map
+ * brings to those of the result; or [N, 3, 4] and [N, C, D, H, W] -> [N, D, H, W, 3]. Floating; computed in f32 for 16 bits. */
+TREK_API trek_var *trek_affine_grid(trek_var *theta, trek_shape size, bool align_corners);
 
 /* [0] is height, [1] width; where [1] is 0 it takes [0]'s value. */
 typedef struct trek_unfold_opts {

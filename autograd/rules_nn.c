@@ -204,6 +204,28 @@ trek_status trek_rule_adaptive_avg_pool2d_backward(trek_backward_call *b)
     return trek_rule_give(b, trek_apply_adaptive_avg_pool2d(b->grad, shape.sizes[2], shape.sizes[3]));
 }
 
+/* Each is the other's transpose, of the same numbers. */
+trek_status trek_rule_resample(trek_backward_call *b)
+{
+    trek_attrs numbers = *b->attrs;
+    numbers.i[1] = trek_rule_shape(b, 0).sizes[numbers.i[0]];
+    bool backward = b->op->id == TREK_OP_resample_backward;
+    return trek_rule_give(b, backward ? trek_apply_resample(b->grad, &numbers) : trek_apply_resample_backward(b->grad, &numbers));
+}
+
+trek_status trek_rule_grid_sample(trek_backward_call *b)
+{
+    if (b->create_graph)
+        return trek_rule_composite(b);
+    trek_attrs numbers = *b->attrs;
+    numbers.i[3] = (trek_rule_needs(b, 0) ? 0 : 1) | (trek_rule_needs(b, 1) ? 0 : 2);
+    trek_var *in[3] = { b->grad, trek_rule_input(b, 0), trek_rule_input(b, 1) }, *outs[2] = { NULL };
+    trek_status status = trek_apply_many(&trek_ops[TREK_OP_grid_sample_backward], in, 3, &numbers, outs, 2);
+    for (int k = 0; status == TREK_OK && k < 2; k++)
+        b->grads[k] = trek_rule_needs(b, k) ? outs[k] : NULL;
+    return status;
+}
+
 /* --- normalisation ------------------------------------------------------------------------ */
 
 /* The outputs dx, dweight, dbias of a backward kernel, to those inputs that want them. */

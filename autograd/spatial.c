@@ -3,6 +3,7 @@
 #include <inttypes.h>
 
 #include "autograd/ops.h"
+#include "autograd/spatial_internal.h"
 #include "autograd/tape_internal.h"
 #include "tensor/number_internal.h"
 #include "tensor/option_internal.h"
@@ -172,6 +173,54 @@ trek_var *trek_channel_shuffle(trek_var *x, int64_t groups)
     return trek_reshape(trek_transpose(parts, 1, 2), shape);
 }
 
+/* --- padding of convolutions --------------------------------------------------------------------- */
+
+static trek_status check_padding_kind(const char *name, const trek_conv_opts *opts, int dims)
+{
+    if (opts->padding_kind < TREK_PADDING_NUMBERS || opts->padding_kind > TREK_PADDING_SAME)
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: %d is no kind of padding", name, (int)opts->padding_kind);
+    for (int d = 0; d < dims; d++)
+        if (trek_option_integer(opts->padding[d], 0) != 0)
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: a kind of padding, and padding of %" PRId64, name, opts->padding[d]);
+    for (int d = 0; d < dims; d++)
+        if (opts->padding_kind == TREK_PADDING_SAME && opts->stride[d] > 1)
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: padding to the same size is for a stride of 1, not %" PRId64, name,
+                             opts->stride[d]);
+    return TREK_OK;
+}
+
+bool trek_conv_resolve(const char *name, trek_var **x, const trek_var *weight, const trek_conv_opts *opts, int dims,
+                       trek_conv_opts *to)
+{
+    *to = opts ? *opts : (trek_conv_opts){ .groups = 1 };
+    if (to->padding_kind == TREK_PADDING_NUMBERS)
+        return true;
+    if (check_padding_kind(name, to, dims) != TREK_OK)
+        return false;
+    bool same = to->padding_kind == TREK_PADDING_SAME, uneven = false;
+    to->padding_kind = TREK_PADDING_NUMBERS;
+    if (!same || !*x || !weight || trek_var_ndim(*x) != 2 + dims || trek_var_ndim(weight) != 2 + dims)
+        return true; /* the op says what is missing */
+    trek_dims_list more = { .ndim = 2 * dims };
+    int64_t dilation = 1;
+    for (int d = 0; d < dims; d++) {
+        dilation = to->dilation[d] ? to->dilation[d] : dilation;
+        int64_t total = dilation < 1 || dilation > INT32_MAX ? 0 : dilation * (trek_var_size(weight, 2 + d) - 1);
+        to->padding[d] = total / 2 > 0 ? total / 2 : TREK_ZERO;
+        more.sizes[2 * (dims - 1 - d) + 1] = total > 0 ? total % 2 : 0;
+        uneven = uneven || (total > 0 && total % 2);
+    }
+    if (uneven)
+        *x = trek_pad(*x, more, TREK_PAD_CONSTANT, 0);
+    return *x != NULL;
+}
+
+trek_var *trek_conv2d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *opts)
+{
+    trek_conv_opts resolved;
+    return trek_conv_resolve("conv2d", &x, weight, opts, 2, &resolved) ? trek_apply_conv2d(x, weight, bias, &resolved) : NULL;
+}
+
 /* --- one dimension ----------------------------------------------------------------------------- */
 
 /* [A, B, L] as [A, B, 1, L]. */
@@ -197,10 +246,13 @@ static void across(int64_t to[2], const int64_t from[2], int64_t height)
 
 trek_var *trek_conv1d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *opts)
 {
-    trek_conv_opts flat = opts ? *opts : (trek_conv_opts){ .groups = 1 };
-    across(flat.stride, opts ? opts->stride : flat.stride, 1);
-    across(flat.dilation, opts ? opts->dilation : flat.dilation, 1);
-    across(flat.padding, opts ? opts->padding : flat.padding, TREK_ZERO);
+    trek_conv_opts given, flat;
+    if (!trek_conv_resolve("conv1d", &x, weight, opts, 1, &given))
+        return NULL;
+    flat = given;
+    across(flat.stride, given.stride, 1);
+    across(flat.dilation, given.dilation, 1);
+    across(flat.padding, given.padding, TREK_ZERO);
     trek_var *wide = raised("conv1d", "x", x), *kernel = wide ? raised("conv1d", "weight", weight) : NULL;
     return kernel ? lowered(trek_conv2d(wide, kernel, bias, &flat)) : NULL;
 }
@@ -218,9 +270,10 @@ trek_var *trek_conv_transpose1d(trek_var *x, trek_var *weight, trek_var *bias, c
     return kernel ? lowered(trek_conv_transpose2d(wide, kernel, bias, &flat)) : NULL;
 }
 
-static trek_var *pooled(const char *name, trek_var *x, const trek_pool_opts *opts,
-                        trek_var *(*pool)(trek_var *, const trek_pool_opts *))
+static trek_var *pooled(const char *name, trek_var *x, const trek_pool_opts *opts, trek_pool_function pool, trek_var **indices)
 {
+    if (indices)
+        *indices = NULL;
     if (!opts || opts->kernel[0] < 1)
         return trek_fail_null(TREK_ERR_ARGUMENT, "%s: needs a kernel of at least 1", name);
     trek_pool_opts flat = *opts;
@@ -228,15 +281,41 @@ static trek_var *pooled(const char *name, trek_var *x, const trek_pool_opts *opt
     across(flat.stride, opts->stride[0] ? opts->stride : opts->kernel, 1);
     across(flat.dilation, opts->dilation, 1);
     across(flat.padding, opts->padding, TREK_ZERO);
-    trek_var *wide = raised(name, "x", x);
-    return wide ? lowered(pool(wide, &flat)) : NULL;
+    trek_var *wide = raised(name, "x", x), *y = wide ? pool(wide, &flat, indices) : NULL;
+    if (y && indices)
+        *indices = lowered(*indices);
+    return lowered(y);
 }
 
-trek_var *trek_max_pool1d(trek_var *x, const trek_pool_opts *opts) { return pooled("max_pool1d", x, opts, trek_max_pool2d); }
-trek_var *trek_avg_pool1d(trek_var *x, const trek_pool_opts *opts) { return pooled("avg_pool1d", x, opts, trek_avg_pool2d); }
+trek_var *trek_avg_pool2d_plain(trek_var *x, const trek_pool_opts *opts, trek_var **indices)
+{
+    (void)indices;
+    return trek_avg_pool2d(x, opts);
+}
+
+trek_var *trek_max_pool1d_with_indices(trek_var *x, const trek_pool_opts *opts, trek_var **indices)
+{
+    return pooled("max_pool1d", x, opts, trek_max_pool2d_with_indices, indices);
+}
+trek_var *trek_max_pool1d(trek_var *x, const trek_pool_opts *opts) { return trek_max_pool1d_with_indices(x, opts, NULL); }
+trek_var *trek_avg_pool1d(trek_var *x, const trek_pool_opts *opts)
+{
+    return pooled("avg_pool1d", x, opts, trek_avg_pool2d_plain, NULL);
+}
 
 trek_var *trek_adaptive_avg_pool1d(trek_var *x, int64_t length)
 {
     trek_var *wide = raised("adaptive_avg_pool1d", "x", x);
     return wide ? lowered(trek_adaptive_avg_pool2d(wide, 1, length)) : NULL;
+}
+
+trek_var *trek_adaptive_max_pool1d(trek_var *x, int64_t length, trek_var **indices)
+{
+    trek_var *wide = raised("adaptive_max_pool1d", "x", x), *y = NULL;
+    if (indices)
+        *indices = NULL;
+    y = wide ? trek_adaptive_max_pool2d(wide, 1, length, indices) : NULL;
+    if (y && indices)
+        *indices = lowered(*indices);
+    return lowered(y);
 }

@@ -26,7 +26,8 @@ TREK_API trek_var *trek_pixel_unshuffle(trek_var *x, int64_t factor);
 TREK_API trek_var *trek_channel_shuffle(trek_var *x, int64_t groups);
 
 /* x [N, C, L], weight [O, C / groups, k], bias [O] or NULL -> [N, O, L']; transposed: weight [C, O / groups, k]. Dtypes, sizes
- * and errors as trek_conv2d's and trek_conv_transpose2d's. opts may be NULL. */
+ * and errors as trek_conv2d's and trek_conv_transpose2d's. opts may be NULL. Of padding that is to give x's size (padding_kind)
+ * ARGUMENT: strides, numbers of padding. */
 TREK_API trek_var *trek_conv1d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *opts);
 TREK_API trek_var *trek_conv_transpose1d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_transpose_opts *opts);
 
@@ -35,7 +36,9 @@ TREK_API trek_var *trek_conv_transpose1d(trek_var *x, trek_var *weight, trek_var
 TREK_API trek_var *trek_conv3d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *opts);
 TREK_API trek_var *trek_conv_transpose3d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_transpose_opts *opts);
 
-/* x [N, C, L]. */
+/* Pools (the 2d ones without indices: ops.h). Of equal elements the first is taken, of NaNs the last; fractional max pooling is
+ * left out.
+ * x [N, C, L]. */
 TREK_API trek_var *trek_max_pool1d(trek_var *x, const trek_pool_opts *opts);
 TREK_API trek_var *trek_avg_pool1d(trek_var *x, const trek_pool_opts *opts);
 TREK_API trek_var *trek_adaptive_avg_pool1d(trek_var *x, int64_t length);
@@ -43,6 +46,26 @@ TREK_API trek_var *trek_adaptive_avg_pool1d(trek_var *x, int64_t length);
 TREK_API trek_var *trek_max_pool3d(trek_var *x, const trek_pool_opts *opts);
 TREK_API trek_var *trek_avg_pool3d(trek_var *x, const trek_pool_opts *opts);
 TREK_API trek_var *trek_adaptive_avg_pool3d(trek_var *x, int64_t depth, int64_t height, int64_t width);
+
+/* Through *indices (may be NULL; NULL on failure), i64 of the result's shape: where in its channel, row by row, each element
+ * comes from; -1 of a window wholly in the padding. */
+TREK_API trek_var *trek_max_pool1d_with_indices(trek_var *x, const trek_pool_opts *opts, trek_var **indices);
+TREK_API trek_var *trek_max_pool2d_with_indices(trek_var *x, const trek_pool_opts *opts, trek_var **indices);
+TREK_API trek_var *trek_max_pool3d_with_indices(trek_var *x, const trek_pool_opts *opts, trek_var **indices);
+/* To a given size, windows as the averages have them; indices as above. All dtypes but bool. */
+TREK_API trek_var *trek_adaptive_max_pool1d(trek_var *x, int64_t length, trek_var **indices);
+TREK_API trek_var *trek_adaptive_max_pool2d(trek_var *x, int64_t height, int64_t width, trek_var **indices);
+TREK_API trek_var *trek_adaptive_max_pool3d(trek_var *x, int64_t depth, int64_t height, int64_t width, trek_var **indices);
+/* The elements of x at the places of a pool's indices (i64, of x's shape), zeros between them; of several for one place the last
+ * stays, and all get its gradient. ARGUMENT: an index outside the result, also -1; an output size that no such pool has. */
+TREK_API trek_var *trek_max_unpool1d(trek_var *x, trek_var *indices, const trek_unpool_opts *opts);
+TREK_API trek_var *trek_max_unpool2d(trek_var *x, trek_var *indices, const trek_unpool_opts *opts);
+TREK_API trek_var *trek_max_unpool3d(trek_var *x, trek_var *indices, const trek_unpool_opts *opts);
+/* (sum of x^norm)^(1 / norm) of each window, floating; as PyTorch's a window that ceil_mode cuts off counts as a whole one by its
+ * mean, and where the sum is 0 the gradient is. ARGUMENT: a norm of 0; padding, dilation. */
+TREK_API trek_var *trek_lp_pool1d(trek_var *x, double norm, const trek_pool_opts *opts);
+TREK_API trek_var *trek_lp_pool2d(trek_var *x, double norm, const trek_pool_opts *opts);
+TREK_API trek_var *trek_lp_pool3d(trek_var *x, double norm, const trek_pool_opts *opts);
 
 TREK_END
 

@@ -4,6 +4,7 @@
 
 #include "autograd/ops.h"
 #include "autograd/rules_internal.h"
+#include "autograd/spatial_internal.h"
 #include "tensor/memory_internal.h"
 #include "tensor/number_internal.h"
 #include "tensor/option_internal.h"
@@ -95,10 +96,11 @@ static trek_var *stacked(trek_var *y, int64_t samples, int64_t depth)
 
 trek_var *trek_conv3d(trek_var *x, trek_var *weight, trek_var *bias, const trek_conv_opts *opts)
 {
-    static const trek_conv_opts defaults = { .groups = 1 };
-    if (need_five("conv3d", "x", x) != TREK_OK || need_five("conv3d", "weight", weight) != TREK_OK)
+    trek_conv_opts resolved;
+    if (need_five("conv3d", "x", x) != TREK_OK || need_five("conv3d", "weight", weight) != TREK_OK ||
+        !trek_conv_resolve("conv3d", &x, weight, opts, 3, &resolved))
         return NULL;
-    opts = opts ? opts : &defaults;
+    opts = &resolved;
     int64_t stride[3], padding[3], dilation[3];
     triple(stride, opts->stride, 1);
     triple(padding, opts->padding, TREK_ZERO);
@@ -198,10 +200,66 @@ trek_var *trek_conv_transpose3d(trek_var *x, trek_var *weight, trek_var *bias, c
 
 /* --- pooling ------------------------------------------------------------------------------------------ */
 
-/* Height and width, then depth: of equal maxima the first one in the order of memory, as in one pass. */
-static trek_var *pooled(const char *name, trek_var *x, const trek_pool_opts *opts,
-                        trek_var *(*pool)(trek_var *, const trek_pool_opts *))
+/* The two pools of two dimensions that one of three is. */
+typedef struct pool_steps {
+    trek_pool_function pool;
+    trek_pool_opts area, line;
+    int64_t sizes[3]; /* of an adaptive one */
+    bool hollow;      /* windows may lie wholly in the padding */
+} pool_steps;
+
+static trek_var *step_area(const pool_steps *p, trek_var *x, trek_var **indices)
 {
+    return p->pool ? p->pool(x, &p->area, indices) : trek_adaptive_max_pool2d(x, p->sizes[1], p->sizes[2], indices);
+}
+static trek_var *step_line(const pool_steps *p, trek_var *x, trek_var **indices)
+{
+    return p->pool ? p->pool(x, &p->line, indices) : trek_adaptive_max_pool2d(x, p->sizes[0], trek_var_size(x, 3), indices);
+}
+
+/* Places in the volume: `areas` [planes, D, h, w] says where in its H W, lines [planes, 1, d, h w] which of D h w of those. */
+static trek_var *volume_places(const pool_steps *p, trek_var *areas, trek_var *lines, int64_t area)
+{
+    int64_t planes = trek_var_size(areas, 0), depth = trek_var_size(areas, 1), n = trek_var_size(lines, 3);
+    trek_tensor *starts = trek_tensor_arange(0, (double)(depth * area), (double)area, TREK_I64, trek_var_device(areas));
+    trek_var *first = starts ? trek_reshape(trek_var_from(starts), trek_dims(depth, 1)) : NULL;
+    trek_var *in_area = trek_reshape(areas, trek_dims(planes, depth, n)), *all = trek_add(in_area, first);
+    lines = trek_reshape(lines, trek_dims(planes, trek_var_size(lines, 2) * n));
+    trek_var *none = p->hollow ? trek_lt_scalar(lines, 0) : NULL;
+    if (p->hollow) {
+        all = trek_masked_fill(all, trek_lt_scalar(in_area, 0), -1);
+        lines = trek_masked_fill(lines, none, 0);
+    }
+    trek_var *taken = trek_gather(trek_reshape(all, trek_dims(planes, depth * n)), lines, 1);
+    return p->hollow ? trek_masked_fill(taken, none, -1) : taken;
+}
+
+/* Height and width, then depth: of equal maxima the first one in the order of memory, as in one pass. */
+static trek_var *pooled(const pool_steps *p, trek_var *x, trek_var **indices)
+{
+    trek_shape s = trek_var_shape(x);
+    int64_t planes = s.sizes[0] * s.sizes[1];
+    trek_var *areas = NULL, *lines = NULL;
+    trek_var *y = step_area(p, trek_reshape(x, trek_dims(planes, s.sizes[2], s.sizes[3], s.sizes[4])), indices ? &areas : NULL);
+    if (!y)
+        return NULL;
+    int64_t height = trek_var_size(y, 2), width = trek_var_size(y, 3);
+    y = step_line(p, trek_reshape(y, trek_dims(planes, 1, s.sizes[2], height * width)), indices ? &lines : NULL);
+    trek_shape shape = y ? trek_dims(s.sizes[0], s.sizes[1], trek_var_size(y, 2), height, width) : s;
+    if (y && indices) {
+        *indices = trek_reshape(volume_places(p, areas, lines, s.sizes[3] * s.sizes[4]), shape);
+        y = *indices ? y : NULL;
+    }
+    y = y ? trek_reshape(y, shape) : NULL;
+    if (!y && indices)
+        *indices = NULL;
+    return y;
+}
+
+static trek_var *windowed(const char *name, trek_var *x, const trek_pool_opts *opts, trek_pool_function pool, trek_var **indices)
+{
+    if (indices)
+        *indices = NULL;
     if (!opts || opts->kernel[0] < 1)
         return trek_fail_null(TREK_ERR_ARGUMENT, "%s: needs a kernel of at least 1", name);
     if (need_five(name, "x", x) != TREK_OK)
@@ -219,23 +277,30 @@ static trek_var *pooled(const char *name, trek_var *x, const trek_pool_opts *opt
     trek_pool_opts line = { .kernel = { kernel[0], 1 }, .stride = { stride[0], 1 }, .dilation = { dilation[0], 1 },
                             .padding = { padding[0] ? padding[0] : TREK_ZERO, TREK_ZERO }, .ceil_mode = opts->ceil_mode,
                             .exclude_padding = opts->exclude_padding };
-    trek_shape s = trek_var_shape(x);
-    int64_t planes = s.sizes[0] * s.sizes[1];
-    trek_var *y = pool(trek_reshape(x, trek_dims(planes, s.sizes[2], s.sizes[3], s.sizes[4])), &area);
-    if (!y)
-        return NULL;
-    int64_t height = trek_var_size(y, 2), width = trek_var_size(y, 3);
-    y = pool(trek_reshape(y, trek_dims(planes, 1, s.sizes[2], height * width)), &line);
-    return y ? trek_reshape(y, trek_dims(s.sizes[0], s.sizes[1], trek_var_size(y, 2), height, width)) : NULL;
+    bool hollow = dilation[0] > 1 || dilation[1] > 1 || dilation[2] > 1;
+    return pooled(&(pool_steps){ .pool = pool, .area = area, .line = line, .hollow = hollow }, x, indices);
 }
 
-trek_var *trek_max_pool3d(trek_var *x, const trek_pool_opts *opts) { return pooled("max_pool3d", x, opts, trek_max_pool2d); }
+trek_var *trek_max_pool3d_with_indices(trek_var *x, const trek_pool_opts *opts, trek_var **indices)
+{
+    return windowed("max_pool3d", x, opts, trek_max_pool2d_with_indices, indices);
+}
+trek_var *trek_max_pool3d(trek_var *x, const trek_pool_opts *opts) { return trek_max_pool3d_with_indices(x, opts, NULL); }
 
 /* Of two roundings to 16 bits one is done in f32. */
 trek_var *trek_avg_pool3d(trek_var *x, const trek_pool_opts *opts)
 {
-    trek_var *y = pooled("avg_pool3d", trek_rule_wide(x), opts, trek_avg_pool2d);
+    trek_var *y = windowed("avg_pool3d", trek_rule_wide(x), opts, trek_avg_pool2d_plain, NULL);
     return y ? trek_rule_rounded(y, x) : NULL;
+}
+
+trek_var *trek_adaptive_max_pool3d(trek_var *x, int64_t depth, int64_t height, int64_t width, trek_var **indices)
+{
+    if (indices)
+        *indices = NULL;
+    if (need_five("adaptive_max_pool3d", "x", x) != TREK_OK)
+        return NULL;
+    return pooled(&(pool_steps){ .sizes = { depth, height, width } }, x, indices);
 }
 
 trek_var *trek_adaptive_avg_pool3d(trek_var *x, int64_t depth, int64_t height, int64_t width)

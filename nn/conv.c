@@ -31,12 +31,9 @@ trek_status trek_conv_reset(trek_var *weight, trek_var *bias)
 static trek_var *conv2d_forward(trek_module *self, trek_var *x)
 {
     conv2d_layer *m = (conv2d_layer *)self;
-    int64_t rows = trek_option_integer(m->opts.padding[0], 0), columns = trek_option_integer(m->opts.padding[1], 0);
-    if (m->padding_mode == TREK_PAD_CONSTANT || (rows == 0 && columns == 0))
-        return trek_conv2d(x, m->weight, m->bias, &m->opts);
     trek_conv_opts opts = m->opts;
-    opts.padding[0] = opts.padding[1] = 0;
-    return trek_conv2d(trek_pad(x, trek_dims(columns, columns, rows, rows), m->padding_mode, 0), m->weight, m->bias, &opts);
+    x = trek_conv_padded(x, m->kernel, 2, m->padding_mode, &opts);
+    return trek_conv2d(x, m->weight, m->bias, &opts);
 }
 
 static trek_status conv2d_reset(trek_module *self)
@@ -51,9 +48,10 @@ static void conv2d_describe(const trek_module *self, char *text, size_t size)
     const trek_conv_opts *o = &m->opts;
     snprintf(text, size,
              "%" PRId64 ", %" PRId64 ", kernel %" PRId64 "x%" PRId64 ", stride %" PRId64 "x%" PRId64 ", padding %" PRId64
-             "x%" PRId64 "%s%s%s",
+             "x%" PRId64 "%s%s%s%s",
              m->in, m->out, m->kernel[0], m->kernel[1], o->stride[0], o->stride[1], trek_option_integer(o->padding[0], 0),
-             trek_option_integer(o->padding[1], 0), trek_conv_padding_text(m->padding_mode), o->groups > 1 ? ", grouped" : "",
+             trek_option_integer(o->padding[1], 0), trek_conv_kind_text(o->padding_kind), trek_conv_padding_text(m->padding_mode),
+             o->groups > 1 ? ", grouped" : "",
              m->bias ? "" : ", no bias");
 }
 
@@ -86,6 +84,44 @@ const char *trek_conv_padding_text(trek_pad_mode mode)
     return texts[mode];
 }
 
+const char *trek_conv_kind_text(trek_padding kind) { return kind == TREK_PADDING_SAME ? ", same" : ""; }
+
+trek_var *trek_conv_padded(trek_var *x, const int64_t *kernel, int dims, trek_pad_mode mode, trek_conv_opts *opts)
+{
+    if (mode == TREK_PAD_CONSTANT)
+        return x;
+    trek_dims_list sizes = { .ndim = 2 * dims };
+    bool any = false;
+    for (int d = 0; d < dims; d++) {
+        int64_t before = trek_option_integer(opts->padding[d], 0), after = before;
+        if (opts->padding_kind == TREK_PADDING_SAME) {
+            int64_t total = opts->dilation[d] * (kernel[d] - 1);
+            before = total / 2;
+            after = total - before;
+        }
+        sizes.sizes[2 * (dims - 1 - d)] = before;
+        sizes.sizes[2 * (dims - 1 - d) + 1] = after;
+        any = any || after > 0;
+        opts->padding[d] = 0;
+    }
+    opts->padding_kind = TREK_PADDING_NUMBERS;
+    return any ? trek_pad(x, sizes, mode, 0) : x;
+}
+
+trek_status trek_conv_check_kind(const char *layer, trek_padding kind, const int64_t *padding, const int64_t *stride, int dims)
+{
+    if (kind < TREK_PADDING_NUMBERS || kind > TREK_PADDING_SAME)
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: %d is no kind of padding", layer, (int)kind);
+    for (int d = 0; d < dims; d++) {
+        if (kind != TREK_PADDING_NUMBERS && trek_option_integer(padding[d], 0) != 0)
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: a kind of padding, and padding of %" PRId64, layer, padding[d]);
+        if (kind == TREK_PADDING_SAME && stride[d] != 1)
+            return trek_fail(TREK_ERR_ARGUMENT, "%s: padding to the same size is for a stride of 1, not %" PRId64, layer,
+                             stride[d]);
+    }
+    return TREK_OK;
+}
+
 trek_status trek_conv_check(const char *layer, int64_t in, int64_t out, int64_t groups, const int64_t kernel[2],
                             const int64_t padding[2], trek_pad_mode mode)
 {
@@ -111,8 +147,13 @@ trek_module *trek_nn_conv2d_with(const trek_conv2d_opts *opts)
     if (!opts)
         return trek_fail_null(TREK_ERR_ARGUMENT, "conv2d: needs options");
     int64_t kernel[2], groups = opts->groups ? opts->groups : 1;
+    trek_conv_opts numbers = { .groups = groups, .padding_kind = opts->padding_kind };
     fill_pair(kernel, opts->kernel, 0);
-    if (trek_conv_check("conv2d", opts->in, opts->out, groups, kernel, opts->padding, opts->padding_mode) != TREK_OK)
+    fill_pair(numbers.stride, opts->stride, 1);
+    fill_pair(numbers.dilation, opts->dilation, 1);
+    fill_pair(numbers.padding, opts->padding, 0);
+    if (trek_conv_check("conv2d", opts->in, opts->out, groups, kernel, opts->padding, opts->padding_mode) != TREK_OK ||
+        trek_conv_check_kind("conv2d", opts->padding_kind, opts->padding, numbers.stride, 2) != TREK_OK)
         return NULL;
     trek_module *base = trek_module_new(&conv2d_class);
     if (!base)
@@ -122,10 +163,7 @@ trek_module *trek_nn_conv2d_with(const trek_conv2d_opts *opts)
     m->out = opts->out;
     m->kernel[0] = kernel[0];
     m->kernel[1] = kernel[1];
-    fill_pair(m->opts.stride, opts->stride, 1);
-    fill_pair(m->opts.dilation, opts->dilation, 1);
-    fill_pair(m->opts.padding, opts->padding, 0);
-    m->opts.groups = groups;
+    m->opts = numbers;
     m->padding_mode = opts->padding_mode;
     trek_module_param(base, "weight", offsetof(conv2d_layer, weight),
                       trek_tensor_empty(trek_dims(opts->out, opts->in / groups, kernel[0], kernel[1]), opts->dtype,

@@ -13,17 +13,15 @@ typedef struct conv1d_layer {
     int64_t in, out, kernel;
     trek_conv_transpose_opts opts; /* [0] of each; the convolution itself has no output padding */
     trek_pad_mode padding_mode;
+    trek_padding padding_kind;
 } conv1d_layer;
 
 static trek_var *conv1d_forward(trek_module *self, trek_var *x)
 {
     conv1d_layer *m = (conv1d_layer *)self;
     trek_conv_opts opts = { .stride = { m->opts.stride[0] }, .padding = { m->opts.padding[0] },
-                            .dilation = { m->opts.dilation[0] }, .groups = m->opts.groups };
-    if (m->padding_mode != TREK_PAD_CONSTANT && opts.padding[0] > 0) {
-        x = trek_pad(x, trek_dims(opts.padding[0], opts.padding[0]), m->padding_mode, 0);
-        opts.padding[0] = 0;
-    }
+                            .dilation = { m->opts.dilation[0] }, .groups = m->opts.groups, .padding_kind = m->padding_kind };
+    x = trek_conv_padded(x, &m->kernel, 1, m->padding_mode, &opts);
     return trek_conv1d(x, m->weight, m->bias, &opts);
 }
 
@@ -46,9 +44,9 @@ static void conv1d_describe(const trek_module *self, char *text, size_t size)
     char more[48] = "";
     if (o->output_padding[0] > 0)
         snprintf(more, sizeof more, ", output padding %" PRId64, o->output_padding[0]);
-    snprintf(text, size, "%" PRId64 ", %" PRId64 ", kernel %" PRId64 ", stride %" PRId64 ", padding %" PRId64 "%s%s%s%s", m->in,
-             m->out, m->kernel, o->stride[0], o->padding[0], more, trek_conv_padding_text(m->padding_mode),
-             o->groups > 1 ? ", grouped" : "", m->bias ? "" : ", no bias");
+    snprintf(text, size, "%" PRId64 ", %" PRId64 ", kernel %" PRId64 ", stride %" PRId64 ", padding %" PRId64 "%s%s%s%s%s", m->in,
+             m->out, m->kernel, o->stride[0], o->padding[0], more, trek_conv_kind_text(m->padding_kind),
+             trek_conv_padding_text(m->padding_mode), o->groups > 1 ? ", grouped" : "", m->bias ? "" : ", no bias");
 }
 
 static const trek_module_class conv1d_class = {
@@ -68,7 +66,8 @@ static const trek_module_class conv_transpose1d_class = {
 };
 
 /* The layer of these options, all of which a transposed one has. */
-static trek_module *conv1d_new(const trek_module_class *klass, const trek_conv_transpose1d_opts *opts, trek_pad_mode mode)
+static trek_module *conv1d_new(const trek_module_class *klass, const trek_conv_transpose1d_opts *opts, trek_pad_mode mode,
+                               trek_padding kind)
 {
     int64_t groups = opts->groups ? opts->groups : 1, padding = trek_option_integer(opts->padding, 0);
     const int64_t kernel[2] = { opts->kernel, opts->kernel }, paddings[2] = { padding, padding };
@@ -76,6 +75,8 @@ static trek_module *conv1d_new(const trek_module_class *klass, const trek_conv_t
         return NULL;
     int64_t stride = opts->stride ? opts->stride : 1, dilation = opts->dilation ? opts->dilation : 1;
     int64_t more = trek_option_integer(opts->output_padding, 0);
+    if (trek_conv_check_kind(klass->name, kind, paddings, &stride, 1) != TREK_OK)
+        return NULL;
     if (more < 0 || (more > 0 && more >= stride && more >= dilation))
         return trek_fail_null(TREK_ERR_ARGUMENT,
                               "%s: output padding must not be negative, and smaller than stride (%" PRId64
@@ -89,6 +90,7 @@ static trek_module *conv1d_new(const trek_module_class *klass, const trek_conv_t
     m->out = opts->out;
     m->kernel = opts->kernel;
     m->padding_mode = mode;
+    m->padding_kind = kind;
     m->opts = (trek_conv_transpose_opts){ .stride = { stride }, .padding = { padding }, .output_padding = { more },
                                           .dilation = { dilation }, .groups = groups };
     bool transposed = klass == &conv_transpose1d_class;
@@ -110,7 +112,7 @@ trek_module *trek_nn_conv1d_with(const trek_conv1d_opts *opts)
                                                      .stride = opts->stride, .padding = opts->padding, .dilation = opts->dilation,
                                                      .groups = opts->groups, .no_bias = opts->no_bias, .dtype = opts->dtype,
                                                      .device = opts->device },
-                      opts->padding_mode);
+                      opts->padding_mode, opts->padding_kind);
 }
 
 trek_module *trek_nn_conv1d(int64_t in, int64_t out, int64_t kernel, trek_device device)
@@ -122,7 +124,7 @@ trek_module *trek_nn_conv_transpose1d_with(const trek_conv_transpose1d_opts *opt
 {
     if (!opts)
         return trek_fail_null(TREK_ERR_ARGUMENT, "conv_transpose1d: needs options");
-    return conv1d_new(&conv_transpose1d_class, opts, TREK_PAD_CONSTANT);
+    return conv1d_new(&conv_transpose1d_class, opts, TREK_PAD_CONSTANT, TREK_PADDING_NUMBERS);
 }
 
 trek_module *trek_nn_conv_transpose1d(int64_t in, int64_t out, int64_t kernel, trek_device device)

@@ -55,6 +55,7 @@ typedef struct trek_conv2d_opts {
     trek_dtype dtype;         /* default f32 */
     trek_device device;
     trek_pad_mode padding_mode; /* what the padding holds; default zeros */
+    trek_padding padding_kind;  /* as in trek_conv_opts: none, or as gives x's size; default the numbers above */
 } trek_conv2d_opts;
 
 /* [N, in, H, W] -> [N, out, H', W']; weight [out, in / groups, kh, kw], bias [out], both U(-b, b) with
@@ -298,7 +299,8 @@ TREK_API trek_module *trek_nn_log_softmax_with(const trek_softmax_opts *opts);
 
 /* --- pooling and shapes ----------------------------------------------------- */
 
-/* [N, C, H, W]; the stride is the kernel unless given. */
+/* [N, C, H, W]; the stride is the kernel unless given. The second result of max pooling (trek_forward_results), of one and three
+ * dimensions, too, are indices as trek_max_pool2d_with_indices's. */
 TREK_API trek_module *trek_nn_max_pool2d(int64_t kernel);
 TREK_API trek_module *trek_nn_max_pool2d_with(const trek_pool_opts *opts);
 TREK_API trek_module *trek_nn_avg_pool2d(int64_t kernel);

@@ -24,6 +24,16 @@ trek_status trek_layer_positive(const char *layer, const char *what, int64_t val
 /* What convolutions of any dimension check: sizes, channels that groups divide, a known mode of padding. */
 trek_status trek_conv_check(const char *layer, int64_t in, int64_t out, int64_t groups, const int64_t kernel[2],
                             const int64_t padding[2], trek_pad_mode mode);
+/* The kind of padding of a convolution of `dims` dimensions: known, and with numbers and strides that it can be had with. */
+trek_status trek_conv_check_kind(const char *layer, trek_padding kind, const int64_t *padding, const int64_t *stride, int dims);
+/* x with the padding of a mode other than zeros, which *opts then have none of; x itself for zeros. */
+trek_var *trek_conv_padded(trek_var *x, const int64_t *kernel, int dims, trek_pad_mode mode, trek_conv_opts *opts);
+/* ", same", or "". */
+const char *trek_conv_kind_text(trek_padding kind);
+/* The result of a max pool, and where its elements come from, of a layer that takes x alone. */
+trek_status trek_layer_pool_results(const char *layer, trek_var *(*pool)(trek_var *, const trek_pool_opts *, trek_var **),
+                                    const trek_pool_opts *opts, trek_var *const *inputs, int n, trek_var **results, int count);
+extern const char *const trek_layer_pool_result_names[];
 /* Initial values of weight and bias, which may be NULL. */
 trek_status trek_conv_reset(trek_var *weight, trek_var *bias);
 /* ", reflect" and so on; "" of zeros. */

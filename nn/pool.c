@@ -17,6 +17,23 @@ typedef struct pool_layer {
 static trek_var *max_pool2d_forward(trek_module *self, trek_var *x) { return trek_max_pool2d(x, &((pool_layer *)self)->opts); }
 static trek_var *avg_pool2d_forward(trek_module *self, trek_var *x) { return trek_avg_pool2d(x, &((pool_layer *)self)->opts); }
 
+const char *const trek_layer_pool_result_names[] = { "output", "indices", NULL };
+
+trek_status trek_layer_pool_results(const char *layer, trek_var *(*pool)(trek_var *, const trek_pool_opts *, trek_var **),
+                                    const trek_pool_opts *opts, trek_var *const *inputs, int n, trek_var **results, int count)
+{
+    if (n > 1)
+        return trek_fail(TREK_ERR_ARGUMENT, "%s: takes one input, not %d", layer, n);
+    results[0] = pool(inputs[0], opts, count > 1 ? &results[1] : NULL);
+    return results[0] ? TREK_OK : trek_error_status();
+}
+
+static trek_status max_pool2d_results(trek_module *self, trek_var *const *inputs, int n, trek_var **results, int count)
+{
+    return trek_layer_pool_results("max_pool2d", trek_max_pool2d_with_indices, &((pool_layer *)self)->opts, inputs, n, results,
+                                   count);
+}
+
 static void pool_describe(const trek_module *self, char *text, size_t size)
 {
     const trek_pool_opts *o = &((const pool_layer *)self)->opts;
@@ -30,6 +47,8 @@ static const trek_module_class max_pool2d_class = {
     .name = "max_pool2d",
     .size = sizeof(pool_layer),
     .forward = max_pool2d_forward,
+    .forward_results = max_pool2d_results,
+    .result_names = trek_layer_pool_result_names,
     .describe = pool_describe,
 };
 

@@ -19,8 +19,9 @@ static void upsample_describe(const trek_module *self, char *text, size_t size)
     static const char *const modes[] = { "nearest", "nearest exact", "linear", "cubic", "area" };
     const trek_interpolate_opts *o = &((const upsample_layer *)self)->opts;
     char number[32];
-    snprintf(text, size, "%s %s, %s", o->size[0] ? "size" : "scale",
-             trek_layer_number(o->size[0] ? (double)o->size[0] : o->scale[0], number), modes[o->mode]);
+    snprintf(text, size, "%s %s, %s%s", o->size[0] ? "size" : "scale",
+             trek_layer_number(o->size[0] ? (double)o->size[0] : o->scale[0], number), modes[o->mode],
+             o->antialias ? ", antialiased" : "");
 }
 
 static const trek_module_class upsample_class = {

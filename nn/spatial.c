@@ -118,6 +118,12 @@ typedef struct pool_layer {
 static trek_var *max_pool1d_forward(trek_module *self, trek_var *x) { return trek_max_pool1d(x, &((pool_layer *)self)->opts); }
 static trek_var *avg_pool1d_forward(trek_module *self, trek_var *x) { return trek_avg_pool1d(x, &((pool_layer *)self)->opts); }
 
+static trek_status max_pool1d_results(trek_module *self, trek_var *const *inputs, int n, trek_var **results, int count)
+{
+    return trek_layer_pool_results("max_pool1d", trek_max_pool1d_with_indices, &((pool_layer *)self)->opts, inputs, n, results,
+                                   count);
+}
+
 static void pool_describe(const trek_module *self, char *text, size_t size)
 {
     const trek_pool_opts *o = &((const pool_layer *)self)->opts;
@@ -128,6 +134,8 @@ static const trek_module_class max_pool1d_class = {
     .name = "max_pool1d",
     .size = sizeof(pool_layer),
     .forward = max_pool1d_forward,
+    .forward_results = max_pool1d_results,
+    .result_names = trek_layer_pool_result_names,
     .describe = pool_describe,
 };
 

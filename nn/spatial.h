@@ -24,6 +24,7 @@ typedef struct trek_conv1d_opts {
     trek_dtype dtype;         /* default f32 */
     trek_device device;
     trek_pad_mode padding_mode; /* what the padding holds; default zeros */
+    trek_padding padding_kind;  /* as in trek_conv_opts: none, or as gives x's size; default the numbers above */
 } trek_conv1d_opts;
 
 /* [N, in, L] -> [N, out, L']; weight [out, in / groups, kernel], bias [out], both U(-b, b) with b = 1 / sqrt(in / groups kernel).
@@ -60,6 +61,7 @@ typedef struct trek_conv3d_opts {
     trek_dtype dtype;         /* default f32 */
     trek_device device;
     trek_pad_mode padding_mode; /* what the padding holds; default zeros */
+    trek_padding padding_kind;  /* as in trek_conv_opts: none, or as gives x's size; default the numbers above */
 } trek_conv3d_opts;
 
 /* [N, in, D, H, W] -> [N, out, D', H', W']; weight [out, in / groups, kd, kh, kw], bias [out], both U(-b, b) with
@@ -100,6 +102,27 @@ TREK_API trek_module *trek_nn_avg_pool1d(int64_t kernel);
 TREK_API trek_module *trek_nn_avg_pool1d_with(const trek_pool_opts *opts);
 /* [N, C, L] -> [N, C, length]. */
 TREK_API trek_module *trek_nn_adaptive_avg_pool1d(int64_t length);
+
+/* trek_adaptive_max_pool1d and its kin; the second result (trek_forward_results) are the indices. */
+TREK_API trek_module *trek_nn_adaptive_max_pool1d(int64_t length);
+TREK_API trek_module *trek_nn_adaptive_max_pool2d(int64_t height, int64_t width);
+TREK_API trek_module *trek_nn_adaptive_max_pool3d(int64_t depth, int64_t height, int64_t width);
+
+/* trek_max_unpool1d and its kin, of x and the indices of a max pool (trek_forward_many; "indices" in graphs). */
+TREK_API trek_module *trek_nn_max_unpool1d(int64_t kernel);
+TREK_API trek_module *trek_nn_max_unpool1d_with(const trek_unpool_opts *opts);
+TREK_API trek_module *trek_nn_max_unpool2d(int64_t kernel);
+TREK_API trek_module *trek_nn_max_unpool2d_with(const trek_unpool_opts *opts);
+TREK_API trek_module *trek_nn_max_unpool3d(int64_t kernel);
+TREK_API trek_module *trek_nn_max_unpool3d_with(const trek_unpool_opts *opts);
+
+/* trek_lp_pool1d and its kin. */
+TREK_API trek_module *trek_nn_lp_pool1d(double norm, int64_t kernel);
+TREK_API trek_module *trek_nn_lp_pool1d_with(double norm, const trek_pool_opts *opts);
+TREK_API trek_module *trek_nn_lp_pool2d(double norm, int64_t kernel);
+TREK_API trek_module *trek_nn_lp_pool2d_with(double norm, const trek_pool_opts *opts);
+TREK_API trek_module *trek_nn_lp_pool3d(double norm, int64_t kernel);
+TREK_API trek_module *trek_nn_lp_pool3d_with(double norm, const trek_pool_opts *opts);
 
 /* As the ops of these names. */
 TREK_API trek_module *trek_nn_pixel_shuffle(int64_t factor);

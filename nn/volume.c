@@ -29,23 +29,19 @@ typedef struct conv3d_layer {
     int64_t in, out, kernel[3];
     trek_conv_transpose_opts opts; /* the convolution itself has no output padding */
     trek_pad_mode padding_mode;
+    trek_padding padding_kind;
 } conv3d_layer;
 
 static trek_var *conv3d_forward(trek_module *self, trek_var *x)
 {
     conv3d_layer *m = (conv3d_layer *)self;
-    trek_conv_opts opts = { .groups = m->opts.groups };
-    int64_t padding[3];
+    trek_conv_opts opts = { .groups = m->opts.groups, .padding_kind = m->padding_kind };
     for (int d = 0; d < 3; d++) {
         opts.stride[d] = m->opts.stride[d];
         opts.padding[d] = m->opts.padding[d];
         opts.dilation[d] = m->opts.dilation[d];
-        padding[d] = trek_option_integer(opts.padding[d], 0);
     }
-    if (m->padding_mode != TREK_PAD_CONSTANT && (padding[0] > 0 || padding[1] > 0 || padding[2] > 0)) {
-        x = trek_pad(x, trek_dims(padding[2], padding[2], padding[1], padding[1], padding[0], padding[0]), m->padding_mode, 0);
-        opts.padding[0] = opts.padding[1] = opts.padding[2] = 0;
-    }
+    x = trek_conv_padded(x, m->kernel, 3, m->padding_mode, &opts);
     return trek_conv3d(x, m->weight, m->bias, &opts);
 }
 
@@ -69,10 +65,11 @@ static void conv3d_describe(const trek_module *self, char *text, size_t size)
     int64_t p[3], more[3];
     for (int d = 0; d < 3; d++)
         p[d] = trek_option_integer(o->padding[d], 0), more[d] = trek_option_integer(o->output_padding[d], 0);
-    int n = snprintf(text, size, "%" PRId64 ", %" PRId64 ", kernel " EACH ", stride " EACH ", padding " EACH "%s%s%s", m->in,
+    int n = snprintf(text, size, "%" PRId64 ", %" PRId64 ", kernel " EACH ", stride " EACH ", padding " EACH "%s%s%s%s", m->in,
                      m->out,
                      m->kernel[0], m->kernel[1], m->kernel[2], o->stride[0], o->stride[1], o->stride[2], p[0], p[1], p[2],
-                     trek_conv_padding_text(m->padding_mode), o->groups > 1 ? ", grouped" : "", m->bias ? "" : ", no bias");
+                     trek_conv_kind_text(m->padding_kind), trek_conv_padding_text(m->padding_mode),
+                     o->groups > 1 ? ", grouped" : "", m->bias ? "" : ", no bias");
     if (n > 0 && (size_t)n < size && (more[0] > 0 || more[1] > 0 || more[2] > 0))
         snprintf(text + n, size - (size_t)n, ", output padding " EACH, more[0], more[1], more[2]);
 }
@@ -107,7 +104,8 @@ static trek_status check_more(const char *layer, const trek_conv_transpose_opts 
 }
 
 /* The layer of these options, all of which a transposed one has. */
-static trek_module *conv3d_new(const trek_module_class *klass, const trek_conv_transpose3d_opts *opts, trek_pad_mode mode)
+static trek_module *conv3d_new(const trek_module_class *klass, const trek_conv_transpose3d_opts *opts, trek_pad_mode mode,
+                               trek_padding kind)
 {
     int64_t kernel[3], groups = opts->groups ? opts->groups : 1;
     fill_triple(kernel, opts->kernel, 0);
@@ -118,7 +116,7 @@ static trek_module *conv3d_new(const trek_module_class *klass, const trek_conv_t
     fill_triple(o.output_padding, opts->output_padding, TREK_ZERO);
     const int64_t kernels[2] = { least(kernel), least(kernel) }, paddings[2] = { least(o.padding), least(o.padding) };
     if (trek_conv_check(klass->name, opts->in, opts->out, groups, kernels, paddings, mode) != TREK_OK ||
-        check_more(klass->name, &o) != TREK_OK)
+        trek_conv_check_kind(klass->name, kind, o.padding, o.stride, 3) != TREK_OK || check_more(klass->name, &o) != TREK_OK)
         return NULL;
     trek_module *base = trek_module_new(klass);
     if (!base)
@@ -128,6 +126,7 @@ static trek_module *conv3d_new(const trek_module_class *klass, const trek_conv_t
     m->out = opts->out;
     m->opts = o;
     m->padding_mode = mode;
+    m->padding_kind = kind;
     for (int d = 0; d < 3; d++)
         m->kernel[d] = kernel[d];
     bool transposed = klass == &conv_transpose3d_class;
@@ -152,7 +151,7 @@ trek_module *trek_nn_conv3d_with(const trek_conv3d_opts *opts)
         all.padding[d] = opts->padding[d];
         all.dilation[d] = opts->dilation[d];
     }
-    return conv3d_new(&conv3d_class, &all, opts->padding_mode);
+    return conv3d_new(&conv3d_class, &all, opts->padding_mode, opts->padding_kind);
 }
 
 trek_module *trek_nn_conv3d(int64_t in, int64_t out, int64_t kernel, trek_device device)
@@ -164,7 +163,7 @@ trek_module *trek_nn_conv_transpose3d_with(const trek_conv_transpose3d_opts *opt
 {
     if (!opts)
         return trek_fail_null(TREK_ERR_ARGUMENT, "conv_transpose3d: needs options");
-    return conv3d_new(&conv_transpose3d_class, opts, TREK_PAD_CONSTANT);
+    return conv3d_new(&conv_transpose3d_class, opts, TREK_PAD_CONSTANT, TREK_PADDING_NUMBERS);
 }
 
 trek_module *trek_nn_conv_transpose3d(int64_t in, int64_t out, int64_t kernel, trek_device device)
@@ -189,6 +188,12 @@ static trek_var *adaptive_forward(trek_module *self, trek_var *x)
     return trek_adaptive_avg_pool3d(x, sizes[0], sizes[1], sizes[2]);
 }
 
+static trek_status max_pool3d_results(trek_module *self, trek_var *const *inputs, int n, trek_var **results, int count)
+{
+    return trek_layer_pool_results("max_pool3d", trek_max_pool3d_with_indices, &((pool3d_layer *)self)->opts, inputs, n, results,
+                                   count);
+}
+
 static void pool3d_describe(const trek_module *self, char *text, size_t size)
 {
     const trek_pool_opts *o = &((const pool3d_layer *)self)->opts;
@@ -203,7 +208,14 @@ static void adaptive_describe(const trek_module *self, char *text, size_t size)
 }
 
 #define POOL_CLASS(name_, run, text) { .name = name_, .size = sizeof(pool3d_layer), .forward = run, .describe = text }
-static const trek_module_class max_pool3d_class = POOL_CLASS("max_pool3d", max_pool3d_forward, pool3d_describe);
+static const trek_module_class max_pool3d_class = {
+    .name = "max_pool3d",
+    .size = sizeof(pool3d_layer),
+    .forward = max_pool3d_forward,
+    .forward_results = max_pool3d_results,
+    .result_names = trek_layer_pool_result_names,
+    .describe = pool3d_describe,
+};
 static const trek_module_class avg_pool3d_class = POOL_CLASS("avg_pool3d", avg_pool3d_forward, pool3d_describe);
 static const trek_module_class adaptive_class = POOL_CLASS("adaptive_avg_pool3d", adaptive_forward, adaptive_describe);
 

@@ -438,6 +438,15 @@ trek_status trek_infer_adaptive_avg_pool2d_backward(trek_op_call *call)
     return adaptive_sizes(call, "gradient");
 }
 
+trek_status trek_infer_adaptive_max_pool2d(trek_op_call *call);
+trek_status trek_infer_adaptive_max_pool2d(trek_op_call *call)
+{
+    const trek_tensor *x = call->inputs[0];
+    TRY(adaptive_sizes(call, "input"));
+    int64_t sizes[4] = { x->sizes[0], x->sizes[1], call->attrs.i[0], call->attrs.i[1] };
+    return trek_op_output(call, 1, 4, sizes, TREK_I64);
+}
+
 /* -- norms -- */
 
 /* Checks the number of normalised dimensions; their product is *columns, that of the others *rows. */

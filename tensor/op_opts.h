@@ -26,6 +26,10 @@ typedef enum trek_interpolation {
     TREK_INTERPOLATION_NEAREST
 } trek_interpolation;
 
+/* How much padding a convolution has: the numbers given; none; as much as gives a result of x's size (stride 1): dilation
+ * (kernel - 1) elements, of an odd number one more at the end. Of the latter two the numbers must be 0. */
+typedef enum trek_padding { TREK_PADDING_NUMBERS, TREK_PADDING_VALID, TREK_PADDING_SAME } trek_padding;
+
 /* Of two dimensions [0] is height, [1] width; of three (autograd/spatial.h) [0] is depth; of one [0] alone counts. Where a later
  * one is 0 it takes the value before it. */
 typedef struct trek_conv_opts {
@@ -33,6 +37,7 @@ typedef struct trek_conv_opts {
     int64_t padding[3];   /* default 0; a width left 0 is the height's: TREK_ZERO for 0 */
     int64_t dilation[3];  /* default 1 */
     int64_t groups;       /* default 1; divides the channels in and out */
+    trek_padding padding_kind; /* default: the numbers above */
 } trek_conv_opts;
 
 /* A transposed convolution: conv2d's gradient with respect to its input. */
@@ -55,6 +60,26 @@ typedef struct trek_pool_opts {
     bool ceil_mode;          /* default false */
     bool exclude_padding;    /* average pooling: divide by the elements inside the input; default false */
 } trek_pool_opts;
+
+/* The pool that is undone; lists as above. */
+typedef struct trek_unpool_opts {
+    int64_t kernel[3];       /* required */
+    int64_t stride[3];       /* default: kernel */
+    int64_t padding[3];      /* default 0; a later one left 0 is that before it: TREK_ZERO for 0 */
+    int64_t output_size[3];  /* of the result; default (size - 1) stride - 2 padding + kernel, from which it may differ by less
+                              * than  the stride */
+} trek_unpool_opts;
+
+/* Sampling at places of a grid (autograd/resample.h). */
+typedef enum trek_grid_mode { TREK_GRID_BILINEAR, TREK_GRID_NEAREST, TREK_GRID_BICUBIC } trek_grid_mode;
+/* What lies outside: zeros; the nearest element; what a mirror at the edge shows. */
+typedef enum trek_grid_padding { TREK_GRID_ZEROS, TREK_GRID_BORDER, TREK_GRID_REFLECTION } trek_grid_padding;
+
+typedef struct trek_grid_sample_opts {
+    trek_grid_mode mode;         /* default bilinear, of three dimensions trilinear; bicubic is for two */
+    trek_grid_padding padding;   /* default zeros */
+    bool align_corners;          /* -1 and 1 are the centres of the first and the last element, not their outer edges */
+} trek_grid_sample_opts;
 
 TREK_END
 

@@ -199,6 +199,21 @@
 #define TREK_INPUTS_FOLD(T) TREK_IN(T, x)
 #define TREK_ATTRS_FOLD (*a = *unfold, a->i[9] = height, a->i[10] = width)
 
+/* resample: i[0] = dim, i[1] = size of the result along it, i[2] = trek_resample_kind, i[3] = align_corners;
+ * f[0] = elements of the result for one of x, or 0: by the sizes */
+#define TREK_PARAMS_RESAMPLE(T) T *x, const trek_attrs *numbers
+#define TREK_INPUTS_RESAMPLE(T) TREK_IN(T, x)
+#define TREK_ATTRS_RESAMPLE *a = *numbers
+/* grid_sample: x [N, C, H, W], grid [N, H', W', 2], or [N, C, D, H, W] and [N, D', H', W', 3]; i[0] = trek_grid_mode,
+ * i[1] = trek_grid_padding, i[2] = align_corners */
+#define TREK_PARAMS_GRID_SAMPLE(T) T *x, T *grid, const trek_attrs *numbers
+#define TREK_INPUTS_GRID_SAMPLE(T) TREK_IN(T, x, grid)
+#define TREK_ATTRS_GRID_SAMPLE *a = *numbers
+/* its backward: dy, x, grid; i[3], bits: which of dx and dgrid is left out (is of size [0]) */
+#define TREK_PARAMS_GRID_SAMPLE_GRAD(T) T *grad, T *x, T *grid, const trek_attrs *numbers
+#define TREK_INPUTS_GRID_SAMPLE_GRAD(T) TREK_IN(T, grad, x, grid)
+#define TREK_ATTRS_GRID_SAMPLE_GRAD *a = *numbers
+
 /* layer_norm: x, weight or NULL, bias or NULL; i[0] = number of normalised (last) dims, f[0] = eps.
  * outputs: y, mean [rows], rstd [rows] (f32 for 16-bit x, else x's dtype) */
 #define TREK_PARAMS_LAYER_NORM(T) T *x, T *weight, T *bias, int normalized_dims, double eps

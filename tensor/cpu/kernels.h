@@ -41,6 +41,8 @@
     X(matmul)                                                                  \
     X(conv2d)                                                                  \
     X(pool2d)                                                                  \
+    X(resample)                                                                \
+    X(grid_sample)                                                             \
     X(layer_norm)                                                              \
     X(rms_norm)                                                                \
     X(attention)                                                               \

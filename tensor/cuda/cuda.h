@@ -197,6 +197,8 @@ void trek_cuda_nvtx(trek_backend *backend);          /* enters range_begin and r
     X(cumsum) \
     X(conv2d) \
     X(pool2d) \
+    X(resample) \
+    X(grid_sample) \
     X(update) \
     X(attention) \
     X(linear_cross_entropy) \

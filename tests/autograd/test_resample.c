@@ -101,6 +101,35 @@ static void several_dimensions(void **state)
     assert_int_equal(trek_var_size(y, 0), 0);
 }
 
+/* A smaller result of all elements around, as image libraries have it; a larger one is the plain kernel's. */
+static void antialiased(void **state)
+{
+    (void)state;
+    trek_var *x = VALUES(trek_dims(1, 1, 1, 4), TREK_F32, 1, 2, 4, 8);
+    trek_interpolate_opts half = { .size = { 1, 2 }, .mode = TREK_INTERPOLATE_LINEAR, .antialias = true };
+    ASSERT_VALUES(trek_interpolate(x, &half), (3 * 1 + 3 * 2 + 1 * 4) / 7.0, (1 * 2 + 3 * 4 + 3 * 8) / 7.0);
+    ASSERT_VALUES(trek_interpolate(trek_transpose(x, 2, 3), &(trek_interpolate_opts){ .size = { 2, 1 },
+                                                                                       .mode = TREK_INTERPOLATE_LINEAR,
+                                                                                       .antialias = true }), 13 / 7.0, 38 / 7.0);
+    half.mode = TREK_INTERPOLATE_CUBIC;
+    trek_var *flat = VALUES(trek_dims(1, 1, 2, 4), TREK_F64, 3, 3, 3, 3, 3, 3, 3, 3);
+    ASSERT_VALUES(trek_interpolate(flat, &half), 3, 3);
+    trek_interpolate_opts twice = { .size = { 1, 8 }, .mode = TREK_INTERPOLATE_LINEAR }, same = twice;
+    twice.antialias = true;
+    double a[8], b[8];
+    trek_tensor_to_host(trek_var_data(trek_interpolate(x, &twice)), TREK_F64, a, sizeof a);
+    trek_tensor_to_host(trek_var_data(trek_interpolate(x, &same)), TREK_F64, b, sizeof b);
+    for (int i = 0; i < 8; i++)
+        assert_true(fabs(a[i] - b[i]) < 1e-6);
+    assert_int_equal(trek_var_dtype(trek_interpolate(trek_cast(x, TREK_BF16), &half)), TREK_BF16);
+    half.mode = TREK_INTERPOLATE_NEAREST;
+    assert_null(trek_interpolate(x, &half));
+    expect_error(TREK_ERR_ARGUMENT, "interpolate: antialiasing is for linear and cubic modes");
+    half.mode = TREK_INTERPOLATE_LINEAR;
+    assert_null(trek_interpolate(trek_select(x, 0, 0), &half));
+    expect_error(TREK_ERR_SHAPE, "interpolate: antialiasing needs 4 dimensions");
+}
+
 /* Infinity and NaN stay in what lies beside them. */
 static void special_values(void **state)
 {
@@ -198,6 +227,8 @@ static trek_var *way(trek_var *const *inputs, int n, void *arg)
     case 3: return INTERPOLATE(x, .size = { 2, 5 }, .mode = TREK_INTERPOLATE_AREA);
     case 4: return INTERPOLATE(trek_unsqueeze(x, 0), .size = { 1, 4, 3 }, .mode = TREK_INTERPOLATE_LINEAR);
     case 5: return trek_unfold(x, &window);
+    case 6: return INTERPOLATE(x, .size = { 2, 5 }, .mode = TREK_INTERPOLATE_CUBIC, .antialias = true);
+    case 7: return INTERPOLATE(x, .scale = { 0.7, 0.4 }, .mode = TREK_INTERPOLATE_LINEAR, .antialias = true);
     default: return trek_fold(trek_reshape(x, trek_dims(1, 24, 1)), 2, 2, &(trek_unfold_opts){ .kernel = { 2 } });
     }
 }
@@ -211,7 +242,7 @@ static void gradients(void **state)
     trek_tensor *t = trek_tensor_from_data(numbers, trek_dims(1, 2, 3, 4), TREK_F64, test_device());
     trek_var *x = trek_var_new(t, true);
     trek_tensor_release(t);
-    for (int k = 0; k < 7; k++)
+    for (int k = 0; k < 9; k++)
         if (trek_gradcheck(way, &x, 1, &k, &(trek_gradcheck_opts){ .second = true }) != TREK_OK)
             fail_msg("way %d: %s", k, trek_error());
 }
@@ -221,6 +252,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(sizes_and_scales, open_scope, close_scope),
         cmocka_unit_test_setup_teardown(several_dimensions, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(antialiased, open_scope, close_scope),
         cmocka_unit_test_setup_teardown(special_values, open_scope, close_scope),
         cmocka_unit_test_setup_teardown(bad_input, open_scope, close_scope),
         cmocka_unit_test_setup_teardown(windows, open_scope, close_scope),

@@ -159,11 +159,78 @@ static void one_dimension(void **state)
     expect_error(TREK_ERR_ARGUMENT, "max_pool1d: needs a kernel");
 }
 
+/* Of an even kernel one more at the end; of all dimensions at once. */
+static void same_padding(void **state)
+{
+    (void)state;
+    trek_conv_opts same = { .padding_kind = TREK_PADDING_SAME }, valid = { .padding_kind = TREK_PADDING_VALID };
+    trek_var *x = VALUES(trek_dims(1, 1, 4), TREK_F32, 1, 2, 3, 4), *even = VALUES(trek_dims(1, 1, 2), TREK_F32, 1, 10);
+    trek_var *odd = VALUES(trek_dims(1, 1, 3), TREK_F32, 1, 10, 100), *bias = LIST(TREK_F32, 0.5);
+    ASSERT_VALUES(trek_conv1d(x, even, NULL, &same), 21, 32, 43, 4);
+    ASSERT_VALUES(trek_conv1d(x, odd, bias, &same), 210.5, 321.5, 432.5, 43.5);
+    ASSERT_VALUES(trek_conv1d(x, even, NULL, &valid), 21, 32, 43);
+    same.dilation[0] = 3; /* 1 before, 2 behind */
+    ASSERT_VALUES(trek_conv1d(x, even, NULL, &same), 30, 41, 2, 3);
+    same.dilation[0] = 0;
+    trek_var *image = trek_reshape(x, trek_dims(1, 1, 2, 2)), *square = VALUES(trek_dims(1, 1, 2, 1), TREK_F32, 1, 10);
+    ASSERT_VALUES(trek_conv2d(image, square, NULL, &same), 31, 42, 3, 4);
+    ASSERT_VALUES(trek_conv2d(trek_cast(image, TREK_BF16), trek_cast(square, TREK_BF16), NULL, &same), 31, 42, 3, 4);
+    trek_var *volume = trek_reshape(x, trek_dims(1, 1, 2, 1, 2)), *deep = trek_reshape(square, trek_dims(1, 1, 2, 1, 1));
+    ASSERT_VALUES(trek_conv3d(volume, deep, NULL, &same), 31, 42, 3, 4);
+    ASSERT_VALUES(trek_conv3d(volume, deep, NULL, &valid), 31, 42);
+    assert_int_equal(trek_var_size(trek_conv2d(trek_narrow(image, 0, 0, 0), square, NULL, &same), 2), 2);
+    same.stride[0] = 2;
+    assert_null(trek_conv2d(image, square, NULL, &same));
+    expect_error(TREK_ERR_ARGUMENT, "conv2d: padding to the same size is for a stride of 1, not 2");
+    valid.padding[0] = 1;
+    assert_null(trek_conv3d(volume, deep, NULL, &valid));
+    expect_error(TREK_ERR_ARGUMENT, "conv3d: a kind of padding, and padding of 1");
+    assert_null(trek_conv1d(x, odd, NULL, &(trek_conv_opts){ .padding_kind = (trek_padding)3 }));
+    expect_error(TREK_ERR_ARGUMENT, "conv1d: 3 is no kind of padding");
+    assert_null(trek_conv1d(x, NULL, NULL, &(trek_conv_opts){ .padding_kind = TREK_PADDING_SAME }));
+    trek_error_clear();
+}
+
 static trek_var *run_once(trek_module *module, trek_var *x)
 {
     trek_var *y = module ? trek_forward(module, x) : NULL;
     trek_module_free(&module);
     return y;
+}
+
+static trek_module *filled(trek_module *conv)
+{
+    trek_no_grad_begin();
+    assert_non_null(trek_fill_(trek_module_find(conv, "weight"), 1));
+    trek_no_grad_end();
+    return conv;
+}
+
+/* x [1, 1, 4]: 1, 2, 3, 4 */
+static void same_padding_layers(trek_var *x)
+{
+    trek_conv1d_opts line = { .in = 1, .out = 1, .kernel = 4, .no_bias = true, .device = test_device(),
+                              .padding_kind = TREK_PADDING_SAME };
+    ASSERT_VALUES(run_once(filled(trek_nn_conv1d_with(&line)), x), 6, 10, 9, 7);
+    line.padding_mode = TREK_PAD_CIRCULAR;
+    ASSERT_VALUES(run_once(filled(trek_nn_conv1d_with(&line)), x), 10, 10, 10, 10);
+    line.padding_kind = TREK_PADDING_VALID;
+    ASSERT_VALUES(run_once(filled(trek_nn_conv1d_with(&line)), x), 10);
+    line.padding = 1;
+    assert_null(trek_nn_conv1d_with(&line));
+    expect_error(TREK_ERR_ARGUMENT, "conv1d: a kind of padding, and padding of 1");
+    trek_conv2d_opts flat = { .in = 1, .out = 1, .kernel = { 1, 2 }, .no_bias = true, .device = test_device(),
+                              .padding_mode = TREK_PAD_REPLICATE, .padding_kind = TREK_PADDING_SAME };
+    ASSERT_VALUES(run_once(filled(trek_nn_conv2d_with(&flat)), trek_reshape(x, trek_dims(1, 1, 2, 2))), 3, 4, 7, 8);
+    flat.stride[0] = 2;
+    assert_null(trek_nn_conv2d_with(&flat));
+    expect_error(TREK_ERR_ARGUMENT, "conv2d: padding to the same size is for a stride of 1, not 2");
+    trek_conv3d_opts deep = { .in = 1, .out = 1, .kernel = { 2, 1, 2 }, .no_bias = true, .device = test_device(),
+                              .padding_mode = TREK_PAD_REFLECT, .padding_kind = TREK_PADDING_SAME };
+    ASSERT_VALUES(run_once(filled(trek_nn_conv3d_with(&deep)), trek_reshape(x, trek_dims(1, 1, 2, 1, 2))), 10, 10, 10, 10);
+    deep.padding_kind = (trek_padding)5;
+    assert_null(trek_nn_conv3d_with(&deep));
+    expect_error(TREK_ERR_ARGUMENT, "conv3d: 5 is no kind of padding");
 }
 
 static void layers(void **state)
@@ -183,13 +250,11 @@ static void layers(void **state)
     ASSERT_VALUES(run_once(trek_nn_channel_shuffle(2), trek_reshape(x, trek_dims(1, 4, 1))), 1, 3, 2, 4);
     trek_module *conv = trek_nn_conv1d_with(&(trek_conv1d_opts){ .in = 1, .out = 1, .kernel = 3, .padding = 1, .no_bias = true,
                                                                  .device = test_device(), .padding_mode = TREK_PAD_CIRCULAR });
-    trek_no_grad_begin();
-    assert_non_null(trek_fill_(trek_module_find(conv, "weight"), 1));
-    trek_no_grad_end();
-    ASSERT_VALUES(run_once(conv, x), 7, 6, 9, 8);
+    ASSERT_VALUES(run_once(filled(conv), x), 7, 6, 9, 8);
     conv = trek_nn_conv_transpose1d(2, 6, 3, test_device());
     assert_int_equal(trek_module_param_count(conv), 2 * 6 * 3 + 6);
     trek_module_free(&conv);
+    same_padding_layers(x);
     assert_null(trek_nn_conv1d(0, 1, 1, test_device()));
     expect_error(TREK_ERR_ARGUMENT, "conv1d: in must be at least 1");
     assert_null(trek_nn_conv_transpose1d_with(&(trek_conv_transpose1d_opts){ .in = 1, .out = 1, .kernel = 1,
@@ -210,6 +275,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(padding_gradient, open_scope, close_scope),
         cmocka_unit_test_setup_teardown(pixels, open_scope, close_scope),
         cmocka_unit_test_setup_teardown(one_dimension, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(same_padding, open_scope, close_scope),
         cmocka_unit_test_setup_teardown(layers, open_scope, close_scope),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

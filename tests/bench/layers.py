@@ -10,6 +10,7 @@ rounds of both sides; printed are the best of each, their ratio, and the goal: 0
 sorting, 1 for all others. Needs PyTorch.
 """
 import argparse
+import ctypes
 import json
 import math
 import os
@@ -43,7 +44,7 @@ import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 
 import layers  # noqa: E402
-from trek import DTYPES, Library, headers  # noqa: E402
+from trek import DTYPES, Library, headers, shape  # noqa: E402
 
 torch.set_num_threads(OPTIONS.threads)
 torch.manual_seed(1)
@@ -86,6 +87,10 @@ LAYERS = {
     "nn_avg_pool1d": ("pooling", {"kernel": [2, 0]}, LINE), "nn_avg_pool2d": ("pooling", {"kernel": [2, 0]}, IMAGE),
     "nn_avg_pool3d": ("pooling", {"kernel": [2, 0, 0]}, VOLUME),
     "nn_adaptive_avg_pool3d": ("pooling", {"depth": 2, "height": 4, "width": 4}, VOLUME),
+    "nn_adaptive_max_pool1d": ("pooling", {"length": 8}, LINE), "nn_adaptive_max_pool2d": ("pooling", {"height": 4, "width": 4}, IMAGE),
+    "nn_adaptive_max_pool3d": ("pooling", {"depth": 2, "height": 4, "width": 4}, VOLUME),
+    "nn_lp_pool1d": ("pooling", {"norm": 2.0, "kernel": 2}, LINE), "nn_lp_pool2d": ("pooling", {"norm": 2.0, "kernel": 2}, IMAGE),
+    "nn_lp_pool3d": ("pooling", {"norm": 2.0, "kernel": 2}, VOLUME),
     "nn_adaptive_avg_pool1d": ("pooling", {"length": 8}, LINE), "nn_adaptive_avg_pool2d": ("pooling", {"height": 4, "width": 4}, IMAGE),
     "nn_pad": ("space", {"sizes": [1, 1, 1, 1], "mode": 0, "value": 0.0}, IMAGE), "nn_pixel_shuffle": ("space", {"factor": 2}, IMAGE),
     "nn_pixel_unshuffle": ("space", {"factor": 2}, IMAGE), "nn_channel_shuffle": ("space", {"groups": 8}, IMAGE),
@@ -93,6 +98,45 @@ LAYERS = {
 AT_RANDOM = {"nn_dropout", "nn_dropout2d", "nn_alpha_dropout"}
 INDICES = {"nn_embedding": 10000, "nn_embedding_bag": 10000}
 POSITIVE, LABELS = "positive", "labels"  # what a second input holds
+
+
+def options_of(name, **fields):
+    """An option struct of a function, by address."""
+    made = headers.structs[name]()
+    for key, value in fields.items():
+        for k, item in enumerate(value) if isinstance(value, list) else ():
+            getattr(made, key)[k] = item
+        if not isinstance(value, list):
+            setattr(made, key, value)
+    return ctypes.byref(made)
+
+
+def resized(mode, size=None, antialias=False):
+    """Of trek's and PyTorch's interpolate: height and width of the result."""
+    size = size or [64, 64]
+    given = {"size": size, "mode": {"nearest": 0, "bilinear": 2, "bicubic": 3}[mode], "antialias": antialias}
+    return ("space", (options_of("trek_interpolate_opts", **given),), lambda x: F.interpolate(x, size, mode=mode, antialias=antialias), None, IMAGE)
+
+
+def sampled(mode, padding, image=None):
+    """grid_sample at places that are random, some outside."""
+    given = {"mode": ("bilinear", "nearest", "bicubic").index(mode), "padding": ("zeros", "border", "reflection").index(padding)}
+    image = image or IMAGE
+    return ("space", (options_of("trek_grid_sample_opts", **given),), lambda x, g: F.grid_sample(x, g, mode, padding, False),
+            lambda: torch.rand([image[0], *image[2:], len(image) - 2]) * 2.4 - 1.2, image)
+
+
+def pooled(dims, sizes):
+    """Max pools with places, and what undoes them."""
+    kernel = [2] + [0] * (dims - 1)
+    pool, undo = getattr(F, f"max_pool{dims}d"), getattr(F, f"max_unpool{dims}d")
+    half = sizes[:2] + [n // 2 for n in sizes[2:]]
+    places = lambda: pool(torch.randn(sizes), 2, return_indices=True)[1]
+    return {f"max_pool{dims}d_with_indices": ("pooling", (options_of("trek_pool_opts", kernel=kernel), ctypes.byref(ctypes.c_void_p())),
+                                              lambda x: pool(x, 2, return_indices=True)[0], None, sizes),
+            f"max_unpool{dims}d": ("pooling", (options_of("trek_unpool_opts", kernel=kernel),), lambda x, i: undo(x, i, 2), places, half)}
+
+
 # Ops that are no layers. name: (family, trek's arguments after the inputs, PyTorch's function of the inputs, second input)
 OPS = {
     "sort": ("sorting", (-1, False, None), lambda x: torch.sort(x, stable=True)[0], None),
@@ -111,6 +155,16 @@ OPS = {
     "kl_div": ("losses", (), lambda x, y: F.kl_div(x, y, reduction="batchmean"), POSITIVE),
     "soft_margin_loss": ("losses", (None,), F.soft_margin_loss, POSITIVE),
     "poisson_nll_loss": ("losses", (None,), F.poisson_nll_loss, POSITIVE),
+    **pooled(1, LINE), **pooled(2, IMAGE), **pooled(3, VOLUME),
+    "interpolate nearest": resized("nearest"), "interpolate bilinear": resized("bilinear"), "interpolate bicubic": resized("bicubic"),
+    "interpolate bilinear half": resized("bilinear", [16, 16]), "interpolate bilinear uneven": resized("bilinear", [45, 50]),
+    "interpolate bilinear antialias": resized("bilinear", [13, 13], True), "interpolate bicubic antialias": resized("bicubic", [13, 13], True),
+    "interpolate bicubic antialias larger": resized("bicubic", [64, 64], True),
+    **{f"grid_sample {mode} {padding}": sampled(mode, padding) for mode in ("bilinear", "nearest", "bicubic") for padding in ("zeros", "border", "reflection")},
+    "grid_sample trilinear": sampled("bilinear", "zeros", VOLUME), "grid_sample of pictures": sampled("bilinear", "zeros", [8, 3, 128, 128]),
+    "affine_grid": ("space", (shape([16, 3, 64, 64]), False), lambda x: F.affine_grid(x, [16, 3, 64, 64], False), None, [16, 2, 3]),
+    "conv2d same": ("convolutions", (None, options_of("trek_conv_opts", padding_kind=2, groups=1)), lambda x, w: F.conv2d(x, w, None, 1, "same"),
+                    lambda: torch.randn([64, 64, 4, 4]) / 32, IMAGE),
 }
 
 
@@ -132,7 +186,7 @@ class Row:
     def layer(self):
         _, given, sizes = LAYERS[self.name]
         entry, lib = layers.TABLE[self.name], self.lib
-        named = {f.name: f for f in headers.functions.values()}.get(f"trek_{self.name}_with") is not None
+        named = f"trek_{self.name}_with" in {f.name for f in headers.functions.values()} and f"{self.name}_with" not in layers.HELPERS
         drawn = entry.draw(random.Random(1))
         opts = {k: [0] * len(v) if isinstance(v, list) else type(v)() for k, v in drawn.items()} | given
         if entry.dtypes and named:
@@ -152,11 +206,16 @@ class Row:
         self.sides(x, lambda v: lib.forward(made, v), held, lambda: module(x), theirs)
 
     def op(self):
-        _, after, function, second = OPS[self.name]
-        x = torch.randn(ROWS).to(DTYPE)
-        more = [] if second is None else [torch.randint(0, ROWS[1], ROWS[:1]) if second is LABELS else torch.rand(ROWS).to(DTYPE)]
-        vars_, x = [self.var(t, False) for t in more], x.requires_grad_()
-        self.sides(x, lambda v: getattr(self.lib, self.name)(v, *vars_, *after), [], lambda: function(x, *more), [x])
+        _, after, function, second, *sizes = OPS[self.name]
+        x = torch.randn(sizes[0] if sizes else ROWS).to(DTYPE)
+        more = [] if second is None else [torch.randint(0, ROWS[1], ROWS[:1]) if second is LABELS else torch.rand(ROWS).to(DTYPE) if
+                                          second is POSITIVE else second()]
+        more = [t.to(DTYPE) if t.is_floating_point() else t for t in more]
+        grid = self.name.startswith("grid_sample")  # whose gradient is wanted, too
+        vars_, x = [self.var(t, grid) for t in more], x.requires_grad_()
+        more = [t.requires_grad_() if grid else t for t in more]
+        function_of = getattr(self.lib, self.name.split()[0])
+        self.sides(x, lambda v: function_of(v, *vars_, *after), vars_ if grid else [], lambda: function(x, *more), (more if grid else []) + [x])
 
     def sides(self, x, forward, held, torch_forward, theirs):
         lib, input_ = self.lib, self.var(x.detach(), x.requires_grad)

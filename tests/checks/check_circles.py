@@ -12,10 +12,10 @@ CIRCLES = {
     # bad values of variables are logged; a variable says what is logged
     "tensor": ["environment status",
                # an op makes tensors, and copying a tensor is an op; backends are its kernels
-               "backend cpu_backend cpu_optim_update device_memory infer infer_fused infer_nn infer_order infer_recurrent op overlap plugin ranges storage "
+               "backend cpu_backend cpu_optim_update device_memory infer infer_fused infer_nn infer_order infer_recurrent infer_resample op overlap plugin ranges storage "
                "tensor types view"],
     # the derivative of an op is made of ops; a variable holds the node that holds variables
-    "autograd": ["apply autocast composite composite_fused composite_recurrent engine functional functional_order functional_places functional_scatter pointwise rules "
+    "autograd": ["apply autocast composite composite_fused composite_recurrent engine functional functional_order functional_places functional_scatter grid_sample pointwise rules "
                  "rules_fused rules_math rules_nn rules_order rules_recurrent rules_shape slice_grad", "tape var"],
     "nn": [],
     "data": [],

@@ -67,10 +67,17 @@ def norm(x, p, dims, keepdim):
     return torch.linalg.vector_norm(x, p, tuple(dims) or None, keepdim)
 
 
+def padding_of(opts, numbers):
+    """A convolution's, which may be a kind and no numbers."""
+    kind = (opts or {}).get("padding_kind", 0)
+    need(not kind or not any(v not in (0, ZERO) for v in opts["padding"]), "a kind of padding or numbers")
+    return ("valid", "same")[kind - 1] if kind else numbers
+
+
 def conv2d(x, weight, bias, opts):
     need(x.ndim == 4, "x [N, C, H, W]")
     o = opts or {"stride": [0, 0], "padding": [0, 0], "dilation": [0, 0], "groups": 1}
-    return F.conv2d(x, weight, bias, two(o["stride"], 1), two(o["padding"], 0), two(o["dilation"], 1), o["groups"] or 1)
+    return F.conv2d(x, weight, bias, two(o["stride"], 1), padding_of(opts, two(o["padding"], 0)), two(o["dilation"], 1), o["groups"] or 1)
 
 
 def conv_transpose2d(x, weight, bias, opts):
@@ -371,7 +378,7 @@ def one(given, default):
 def conv1d(x, weight, bias, opts):
     need(x.ndim == 3, "x [N, C, L]")
     o = opts or {"stride": [0], "padding": [0], "dilation": [0], "groups": 1}
-    return F.conv1d(x, weight, bias, one(o["stride"], 1), one(o["padding"], 0), one(o["dilation"], 1), o["groups"] or 1)
+    return F.conv1d(x, weight, bias, one(o["stride"], 1), padding_of(opts, one(o["padding"], 0)), one(o["dilation"], 1), o["groups"] or 1)
 
 
 def conv_transpose1d(x, weight, bias, opts):
@@ -406,7 +413,7 @@ def three(given, default):
 def conv3d(x, weight, bias, opts):
     need(x.ndim == 5, "x [N, C, D, H, W]")
     o = opts or {name: [0] * 3 for name in ("stride", "padding", "dilation")} | {"groups": 1}
-    return F.conv3d(x, weight, bias, three(o["stride"], 1), three(o["padding"], ZERO), three(o["dilation"], 1), o["groups"] or 1)
+    return F.conv3d(x, weight, bias, three(o["stride"], 1), padding_of(opts, three(o["padding"], ZERO)), three(o["dilation"], 1), o["groups"] or 1)
 
 
 def conv_transpose3d(x, weight, bias, opts):
@@ -451,7 +458,7 @@ def interpolate(x, opts):
     mode = {2: "bilinear", 3: "trilinear"}.get(count, mode) if mode == "linear" else mode
     sizes, scales = (spread(opts[k], count) if opts[k][0] else None for k in ("size", "scale"))
     align = (opts["align_corners"] or None) if opts["mode"] not in (2, 3) else opts["align_corners"]
-    return F.interpolate(x, sizes, scales, mode, align, True if opts["recompute_scale"] else None)
+    return F.interpolate(x, sizes, scales, mode, align, True if opts["recompute_scale"] else None, opts["antialias"])
 
 
 def windows(opts):

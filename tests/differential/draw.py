@@ -584,6 +584,17 @@ def pair(d, *of):
     return [d.pick(*of), d.pick(0, 0, *of)]
 
 
+def kind_of_padding(d, opts):
+    """Sometimes a kind of padding instead of numbers."""
+    if opts is not None:
+        opts["padding_kind"] = d.pick(0, 0, 0, 1, 2, 2)
+        if opts["padding_kind"] and not d.bad:
+            opts["padding"] = [0] * len(opts["padding"])
+        if opts["padding_kind"] == 2 and not d.bad:
+            opts["stride"] = [d.pick(0, 1)] + [0] * (len(opts["stride"]) - 1)
+    return opts
+
+
 @shaped("conv2d")
 def draw_conv2d(d):
     dtype = d.float_dtype()
@@ -594,7 +605,7 @@ def draw_conv2d(d):
         if groups > 1 or d.chance(0.7) else None
     other = lambda: dtype if d.chance(0.95) else d.float_dtype()
     return {"x": d.tensor(dtype, [n, channels, h, w]), "weight": d.tensor(other(), [out, channels // groups, kh, kw]),
-            "bias": d.tensor(other(), [out]) if d.chance(0.6) else None, "opts": opts}
+            "bias": d.tensor(other(), [out]) if d.chance(0.6) else None, "opts": kind_of_padding(d, opts)}
 
 
 @shaped("conv_transpose2d")
@@ -672,10 +683,13 @@ def draw_interpolate(d):
     by_size, scale = d.chance(0.6), lambda: d.pick(0.5, 0.7, 1.0, 1.3, 2.0, 2.5)
     opts = {"size": [d.pick(1, 2, 3, 5, 8) if by_size and k < count else 0 for k in range(3)],
             "scale": [scale() if not by_size and k < count else 0.0 for k in range(3)], "mode": mode,
-            "align_corners": mode in (2, 3) and d.chance(0.4), "recompute_scale": not by_size and d.chance(0.3)}
+            "align_corners": mode in (2, 3) and d.chance(0.4), "recompute_scale": not by_size and d.chance(0.3),
+            "antialias": mode in (2, 3) and count == 2 and d.chance(0.5)}
     shape = [d.pick(2, 3, 4, 7) for _ in range(count)]
+    if opts["antialias"] and (int(shape[1] * (opts["scale"][1] or opts["scale"][0])) or opts["size"][1] or opts["size"][0]) == 1:
+        opts["antialias"] = False  # where rows have one element, torch gives all of them the weights of the first
     for size, factor in zip(shape, opts["scale"]):  # where torch's gradient takes other places than its result did
-        if mode != 2 and (int(size * factor) == size != size * factor or int(size * factor) == 2 * size != size * factor):
+        if (mode != 2 or opts["antialias"]) and (int(size * factor) == size != size * factor or int(size * factor) == 2 * size != size * factor):
             opts["recompute_scale"] = True
     return {"x": d.tensor(d.float_dtype(), [d.pick(0, 1, 2), d.pick(1, 2, 3)] + shape), "opts": opts}
 
@@ -702,6 +716,8 @@ def draw_conv1d(d):
     opts = {"stride": [d.pick(0, 1, 2, 3), 0], "padding": [d.pick(0, 0, 1, ZERO), 0], "dilation": [d.pick(0, 1, 2), 0], "groups": groups}
     if transposed:
         opts |= {"output_padding": [d.pick(0, 0, 0, 1), 0], "output_size": [d.pick(0, 0, 0, 5, 6, 7), 0]}
+    else:
+        kind_of_padding(d, opts)
     shape = [channels, out // groups, kernel] if transposed else [out, channels // groups, kernel]
     return {"x": d.tensor(dtype, [d.pick(1, 2, 3), channels, d.pick(1, 3, 4, 5, 8)]), "weight": d.tensor(dtype, shape),
             "bias": d.tensor(dtype, [out]) if d.chance(0.6) else None, "opts": opts if groups > 1 or d.chance(0.7) else None}
@@ -717,6 +733,8 @@ def draw_conv3d(d):
     if transposed:
         opts |= {"output_padding": [d.pick(0, 0, 0, 1), 0, d.pick(0, ZERO)],
                  "output_size": [d.pick(0, 0, 0, 0, 4, 5), d.pick(0, 5), 0]}
+    else:
+        kind_of_padding(d, opts)
     shape = [channels, out // groups] if transposed else [out, channels // groups]
     return {"x": d.tensor(dtype, [d.pick(1, 2), channels, d.pick(1, 3, 4), d.pick(1, 2, 3), d.pick(2, 3, 5)]),
             "weight": d.tensor(dtype, shape + kernel), "bias": d.tensor(dtype, [out]) if d.chance(0.6) else None,

@@ -17,6 +17,8 @@ HELPERS = {"nn_sequential_add": "called for the last layer of a sequential",
            **{name: "calls the function, which is compared: autograd/resample.h" for name in ("nn_upsample", "nn_unfold", "nn_fold")},
            **{name: "its memory is a second input: tests/nn/test_transformer.c" for name in
               ("nn_transformer_decoder", "nn_transformer_decoder_with", "nn_transformer_decoder_layer", "nn_transformer_decoder_layer_with")},
+           **{f"nn_max_unpool{n}d{end}": "its indices are a second input: tests/autograd/test_pools.c" for n in (1, 2, 3) for end in ("", "_with")},
+           **{f"nn_lp_pool{n}d_with": "calls the function, which is compared: autograd/spatial.h" for n in (1, 2, 3)},
            **{name: "drops at random by default: the long form" for name in ("nn_transformer_encoder_layer", "nn_transformer_encoder")},
            **{name: "it takes two inputs, of the function that is compared: tests/nn/test_layers.c" for name in ("nn_bilinear", "nn_bilinear_with")},
            "nn_rrelu": "random: tests/nn/test_activations.c", "nn_rrelu_with": "random: tests/nn/test_activations.c",
@@ -317,13 +319,32 @@ def line(r, channels):
     return [r.choice([1, 2, 3]), channels, r.choice([3, 5, 8])]
 
 
+def padding_kind(r, o):
+    """Sometimes the kind of padding instead of numbers."""
+    o["padding_kind"] = r.choice([0, 0, 0, 1, 2])
+    if o["padding_kind"]:
+        o["padding"] = [0] * len(o["padding"]) if isinstance(o["padding"], list) else 0
+    if o["padding_kind"] == 2:
+        o["stride"] = [0] * len(o["stride"]) if isinstance(o["stride"], list) else 0
+    return o
+
+
+def padded(o, numbers):
+    return ("valid", "same")[o["padding_kind"] - 1] if o["padding_kind"] else numbers
+
+
+def lp_pool(make, inputs):
+    return Layer(lambda r: {"norm": r.choice([2.0, 4.0]), "kernel": r.choice([1, 2, 3])}, lambda o: make(o["norm"], o["kernel"]),
+                 ["norm", "kernel"], False, inputs)
+
+
 number = lambda name, *of: lambda r: {name: r.choice(of)}
 SPACE = {
     "nn_pad": Layer(pad_sizes, pad_layer, ["sizes", "mode", "value"], False, lambda r, o: [1, 2] + [r.choice([3, 4, 5]) for _ in range(len(o["sizes"]) // 2)]),
-    "nn_conv1d": Layer(lambda r: {"in": r.choice([2, 4]), "out": r.choice([2, 4]), "kernel": r.choice([1, 2, 3]), "stride": r.choice([0, 2]),
+    "nn_conv1d": Layer(lambda r: padding_kind(r, {"in": r.choice([2, 4]), "out": r.choice([2, 4]), "kernel": r.choice([1, 2, 3]), "stride": r.choice([0, 2]),
                                   "padding": r.choice([0, 1, 2]), "dilation": r.choice([0, 0, 2]), "groups": r.choice([0, 1, 2]),
-                                  "no_bias": r.random() < 0.3, "padding_mode": r.choice([0, 0, 1, 2, 3])},
-                       lambda o: nn.Conv1d(o["in"], o["out"], o["kernel"], o["stride"] or 1, o["padding"], o["dilation"] or 1, o["groups"] or 1,
+                                  "no_bias": r.random() < 0.3, "padding_mode": r.choice([0, 0, 1, 2, 3])}),
+                       lambda o: nn.Conv1d(o["in"], o["out"], o["kernel"], o["stride"] or 1, padded(o, o["padding"]), o["dilation"] or 1, o["groups"] or 1,
                                            not o["no_bias"], PADDING_MODES[o["padding_mode"]]), ["in", "out", "kernel"], inputs=lambda r, o: [2, o["in"], r.choice([5, 8])]),
     "nn_conv_transpose1d": Layer(lambda r: {"in": r.choice([2, 4]), "out": r.choice([2, 4]), "kernel": r.choice([2, 3]), "stride": r.choice([0, 2, 3]),
                                             "padding": r.choice([0, 1]), "output_padding": r.choice([0, 0, 1]), "dilation": r.choice([0, 2]),
@@ -331,11 +352,11 @@ SPACE = {
                                  lambda o: nn.ConvTranspose1d(o["in"], o["out"], o["kernel"], o["stride"] or 1, o["padding"], o["output_padding"],
                                                               o["groups"] or 1, not o["no_bias"], o["dilation"] or 1), ["in", "out", "kernel"],
                                  inputs=lambda r, o: line(r, o["in"])),
-    "nn_conv3d": Layer(lambda r: {"in": r.choice([2, 4]), "out": r.choice([2, 4]), "kernel": [r.choice([1, 2, 3]), r.choice([0, 1]), 0],
+    "nn_conv3d": Layer(lambda r: padding_kind(r, {"in": r.choice([2, 4]), "out": r.choice([2, 4]), "kernel": [r.choice([1, 2, 3]), r.choice([0, 1]), 0],
                                   "stride": r.choice([[0, 0, 0], [2, 1, 0]]), "padding": r.choice([[0, 0, 0], [1, 0, 0], [1, ZERO, 0]]),
                                   "dilation": [0, 0, 0], "groups": r.choice([0, 1, 2]), "no_bias": r.random() < 0.3,
-                                  "padding_mode": r.choice([0, 0, 1, 2, 3])},
-                       lambda o: nn.Conv3d(o["in"], o["out"], triple(o["kernel"], 1), triple(o["stride"], 1), triple(o["padding"], ZERO), 1,
+                                  "padding_mode": r.choice([0, 0, 1, 2, 3])}),
+                       lambda o: nn.Conv3d(o["in"], o["out"], triple(o["kernel"], 1), triple(o["stride"], 1), padded(o, triple(o["padding"], ZERO)), 1,
                                            o["groups"] or 1, not o["no_bias"], PADDING_MODES[o["padding_mode"]]), ["in", "out", "kernel"],
                        inputs=lambda r, o: [r.choice([1, 2]), o["in"], r.choice([3, 4]), 3, r.choice([3, 5])]),
     "nn_conv_transpose3d": Layer(lambda r: {"in": r.choice([2, 4]), "out": r.choice([2, 4]), "kernel": [r.choice([2, 3]), 0, r.choice([0, 2])],
@@ -358,6 +379,14 @@ SPACE = {
                            lambda o: nn.AvgPool1d(o["kernel"][0], o["stride"][0] or None, 0, o["ceil_mode"], not o["exclude_padding"]),
                            ["kernel"], False, lambda r, o: line(r, 2)),
     "nn_adaptive_avg_pool1d": Layer(number("length", 1, 2, 4), lambda o: nn.AdaptiveAvgPool1d(o["length"]), ["length"], False, lambda r, o: line(r, 2)),
+    "nn_adaptive_max_pool1d": Layer(number("length", 1, 2, 4), lambda o: nn.AdaptiveMaxPool1d(o["length"]), ["length"], False, lambda r, o: line(r, 2)),
+    "nn_adaptive_max_pool2d": Layer(lambda r: {"height": r.choice([1, 3]), "width": r.choice([2, 4])},
+                                    lambda o: nn.AdaptiveMaxPool2d((o["height"], o["width"])), ["height", "width"], False, lambda r, o: image(r, 2)),
+    "nn_adaptive_max_pool3d": Layer(lambda r: {"depth": r.choice([1, 2]), "height": r.choice([1, 3]), "width": r.choice([2, 4])},
+                                    lambda o: nn.AdaptiveMaxPool3d((o["depth"], o["height"], o["width"])), ["depth", "height", "width"], False,
+                                    lambda r, o: block(r)),
+    "nn_lp_pool1d": lp_pool(nn.LPPool1d, lambda r, o: line(r, 2)), "nn_lp_pool2d": lp_pool(nn.LPPool2d, lambda r, o: image(r, 2)),
+    "nn_lp_pool3d": lp_pool(nn.LPPool3d, lambda r, o: block(r)),
     "nn_pixel_shuffle": Layer(number("factor", 1, 2, 3), lambda o: nn.PixelShuffle(o["factor"]), ["factor"], False, lambda r, o: image(r, 2 * o["factor"] ** 2)),
     "nn_pixel_unshuffle": Layer(number("factor", 1, 2, 3), lambda o: nn.PixelUnshuffle(o["factor"]), ["factor"], False,
                                 lambda r, o: [2, 2, 2 * o["factor"], 3 * o["factor"]]),
@@ -366,10 +395,10 @@ SPACE = {
 TABLE = SPACE | {
     "nn_linear": Layer(lambda r: {"in": r.choice([1, 2, 5, 17]), "out": r.choice([1, 3, 8]), "no_bias": r.random() < 0.3},
                        lambda o: nn.Linear(o["in"], o["out"], not o["no_bias"]), ["in", "out"], inputs=lambda r, o: any_shape(r, o["in"])),
-    "nn_conv2d": Layer(lambda r: {"in": r.choice([2, 4]), "out": r.choice([2, 4]), "kernel": [r.choice([1, 2, 3]), r.choice([0, 1])],
+    "nn_conv2d": Layer(lambda r: padding_kind(r, {"in": r.choice([2, 4]), "out": r.choice([2, 4]), "kernel": [r.choice([1, 2, 3]), r.choice([0, 1])],
                                   "stride": r.choice([[0, 0], [2, 1]]), "padding": r.choice([[0, 0], [1, 0], [1, ZERO]]), "dilation": [0, 0],
-                                  "groups": r.choice([0, 1, 2]), "no_bias": r.random() < 0.3, "padding_mode": r.choice([0, 0, 1, 2, 3])},
-                       lambda o: nn.Conv2d(o["in"], o["out"], pair(o["kernel"], 1), pair(o["stride"], 1), pair(o["padding"], 0),
+                                  "groups": r.choice([0, 1, 2]), "no_bias": r.random() < 0.3, "padding_mode": r.choice([0, 0, 1, 2, 3])}),
+                       lambda o: nn.Conv2d(o["in"], o["out"], pair(o["kernel"], 1), pair(o["stride"], 1), padded(o, pair(o["padding"], 0)),
                                            pair(o["dilation"], 1), o["groups"] or 1, not o["no_bias"], PADDING_MODES[o["padding_mode"]]),
                        ["in", "out", "kernel"],
                        inputs=lambda r, o: image(r, o["in"])),

@@ -9,6 +9,7 @@ import embedding  # noqa: F401
 import take  # noqa: F401
 import linalg  # noqa: F401
 import losses  # noqa: F401
+import space  # noqa: F401
 from case import Input, run_torch, run_trek
 from counterparts import ELSEWHERE, counterpart
 from draw import FLOATS, SHAPED, draw_case, generic

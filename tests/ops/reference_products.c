@@ -393,3 +393,25 @@ REFERENCE(adaptive_avg_pool2d_backward)
     adaptive_walk(sizes, in[0]->sizes, in[0], &out[0], false);
     return 1;
 }
+
+/* The first largest of what adaptive_walk adds up; of NaNs the last. */
+REFERENCE(adaptive_max_pool2d)
+{
+    (void)n;
+    const int64_t *xs = in[0]->sizes;
+    int64_t sizes[4] = { xs[0], xs[1], a->i[0], a->i[1] }, i[TREK_MAX_DIMS] = { 0 };
+    array_make(&out[0], in[0]->dtype, 4, sizes);
+    array_make(&out[1], TREK_I64, 4, sizes);
+    for (int64_t at = 0; at < out[0].numel; at++, array_next(i, 4, sizes)) {
+        int64_t h0 = i[2] * xs[2] / sizes[2], h1 = ((i[2] + 1) * xs[2] + sizes[2] - 1) / sizes[2], found = -1;
+        int64_t w0 = i[3] * xs[3] / sizes[3], w1 = ((i[3] + 1) * xs[3] + sizes[3] - 1) / sizes[3];
+        const double *plane = in[0]->v + (i[0] * xs[1] + i[1]) * xs[2] * xs[3];
+        for (int64_t h = h0; h < h1; h++)
+            for (int64_t w = w0; w < w1; w++)
+                if (found < 0 || plane[h * xs[3] + w] > plane[found] || isnan(plane[h * xs[3] + w]))
+                    found = h * xs[3] + w;
+        out[0].v[at] = plane[found];
+        out[1].v[at] = (double)found;
+    }
+    return 2;
+}

@@ -55,6 +55,9 @@ static const trek_attrs no_numbers;
 #define TAKES_POOL_GRAD NULL, &no_numbers, 0, 0
 #define TAKES_UNFOLD NULL, &no_numbers, 0, 0
 #define TAKES_FOLD NULL, &no_numbers, 0, 0
+#define TAKES_RESAMPLE NULL, &no_numbers
+#define TAKES_GRID_SAMPLE NULL, NULL, &no_numbers
+#define TAKES_GRID_SAMPLE_GRAD NULL, NULL, NULL, &no_numbers
 #define TAKES_GROUP_NORM x, pool_channels(p, x), pool_channels(p, x), pool_integer(p) % 8, pool_eps(p)
 #define TAKES_EMBEDDING_GRAD NULL, NULL, NULL, NULL, 0, 0
 #define TAKES_EMBEDDING_BAG NULL, NULL, NULL, NULL, 0, 0, false
@@ -240,10 +243,28 @@ MORE_FUNCTIONS(CALL)
     X(max_pool1d, x, pool_pooling(p)) X(avg_pool1d, x, pool_pooling(p)) X(adaptive_avg_pool1d, x, pool_below(p, 4))
 OVER_SPACE(CALL)
 
+#define MORE_POOLS(X)                                                                                                            \
+    X(max_pool1d_with_indices, x, pool_pooling(p), NULL)                                                                         \
+    X(max_pool2d_with_indices, x, pool_pooling(p), NULL) X(max_pool3d_with_indices, x, pool_pooling(p), NULL)                    \
+        X(adaptive_max_pool1d, x, pool_below(p, 4), NULL) X(adaptive_max_pool2d, x, pool_below(p, 4), pool_below(p, 4), NULL)    \
+            X(adaptive_max_pool3d, x, pool_below(p, 4), pool_below(p, 4), pool_below(p, 3), NULL)                                \
+                X(max_unpool1d, x, pool_like(p, x), &(trek_unpool_opts){ .kernel = { pool_below(p, 4) } })                       \
+                    X(max_unpool2d, x, pool_labels(p, x), &(trek_unpool_opts){ .kernel = { pool_below(p, 4) } })                 \
+                        X(max_unpool3d, x, pool_like(p, x),                                                                      \
+                          &(trek_unpool_opts){ .kernel = { pool_below(p, 4) }, .output_size = { pool_below(p, 9) } })            \
+                            X(lp_pool1d, x, pool_number(p), pool_pooling(p)) X(lp_pool2d, x, pool_number(p), pool_pooling(p))    \
+                                X(lp_pool3d, x, pool_number(p), pool_pooling(p))                                                 \
+                                    X(affine_grid, x, pool_shape(p), pool_chance(p, 50))                                         \
+                                        X(grid_sample, x, pool_chance(p, 50) ? pool_var(p) : pool_like(p, x),                    \
+                                          &(trek_grid_sample_opts){ .mode = (trek_grid_mode)pool_below(p, 4),                    \
+                                                                    .padding = (trek_grid_padding)pool_below(p, 4) })
+MORE_POOLS(CALL)
+
 #define OTHER_SIZES(X) \
     X(interpolate, x, \
       &(trek_interpolate_opts){ .size = { pool_below(p, 9) - 1 }, .scale = { pool_chance(p, 20) ? pool_number(p) : 0 }, \
-                                .mode = (trek_interpolate_mode)pool_below(p, 6), .align_corners = pool_chance(p, 30) }) \
+                                .mode = (trek_interpolate_mode)pool_below(p, 6), .align_corners = pool_chance(p, 30), \
+                                .antialias = pool_chance(p, 30) }) \
     X(unfold, x, &(trek_unfold_opts){ .kernel = { pool_below(p, 4) }, .padding = { pool_below(p, 3) - 1 } }) \
     X(fold, x, pool_below(p, 6) - 1, pool_below(p, 6), &(trek_unfold_opts){ .kernel = { pool_below(p, 4) } })
 OTHER_SIZES(CALL)
@@ -378,9 +399,9 @@ static outcome call_loss_set_weight(pool *p) { return sequence_status(trek_loss_
 
 #define NAMED(name, ...) { #name, call_##name },
 const sequence_call sequence_functions[] = {
-    FUNCTIONS(NAMED) FUNCTIONS_OF_PLACES(NAMED) MORE_FUNCTIONS(NAMED) OVER_SPACE(NAMED) OTHER_SIZES(NAMED) LOSSES(NAMED)
-        PRODUCTS(NAMED) SEQUENCES(NAMED) MATRICES(NAMED) ARITHMETIC(NAMED) FRAMES(NAMED) TRANSFORMS(NAMED){ "meshgrid",
-                                                                                                            call_meshgrid },
+    FUNCTIONS(NAMED) FUNCTIONS_OF_PLACES(NAMED) MORE_FUNCTIONS(NAMED) OVER_SPACE(NAMED) MORE_POOLS(NAMED) OTHER_SIZES(NAMED)
+        LOSSES(NAMED) PRODUCTS(NAMED) SEQUENCES(NAMED) MATRICES(NAMED) ARITHMETIC(NAMED) FRAMES(NAMED)
+            TRANSFORMS(NAMED){ "meshgrid", call_meshgrid },
     { "add_layer_norm", call_add_layer_norm },
     { "lstm", call_lstm },
     { "gru", call_gru },

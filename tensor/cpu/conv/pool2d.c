@@ -16,7 +16,8 @@ typedef struct pool_job {
     bool count_padding, adaptive;
     double *scale;                                /* average: 1 / divisor of each place of the output */
     int64_t *spans;                               /* average: begin and end of each place's rows, then of its columns */
-    void *rows;                                   /* average: a row of the input for each plane */
+    void *rows;                                   /* a row of the input for each plane; maxima: and one of places, */
+    int64_t row_bytes;                            /* which take so much together */
 } pool_job;
 
 static int64_t low(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -47,22 +48,27 @@ static int64_t span(const pool_job *job, bool horizontal, int64_t place, int64_t
 
 #define TREK_TYPE f32
 #define TREK_TYPE_C float
+#define TREK_PLACE_C int32_t
 #define TREK_AVERAGE
 #include "tensor/cpu/conv/pool2d_template.h"
 #define TREK_TYPE f64
 #define TREK_TYPE_C double
+#define TREK_PLACE_C int64_t
 #define TREK_AVERAGE
 #include "tensor/cpu/conv/pool2d_template.h"
 #define TREK_TYPE i64
 #define TREK_TYPE_C int64_t
+#define TREK_PLACE_C int64_t
 #define TREK_LOWEST INT64_MIN
 #include "tensor/cpu/conv/pool2d_template.h"
 #define TREK_TYPE i32
 #define TREK_TYPE_C int32_t
+#define TREK_PLACE_C int32_t
 #define TREK_LOWEST INT32_MIN
 #include "tensor/cpu/conv/pool2d_template.h"
 #define TREK_TYPE u8
 #define TREK_TYPE_C uint8_t
+#define TREK_PLACE_C int32_t
 #define TREK_LOWEST 0
 #include "tensor/cpu/conv/pool2d_template.h"
 
@@ -87,8 +93,16 @@ static trek_status max_pool2d_dense(const trek_op_call *call)
         [TREK_I32] = max_planes_i32, [TREK_U8] = max_planes_u8,
     };
     pool_job job = job_of(call, call->inputs[0], call->outputs[0]);
+    job.adaptive = call->op->id == TREK_OP_adaptive_max_pool2d;
+    if (job.adaptive)
+        job.dilation_h = job.dilation_w = 1;
     job.index = (int64_t *)(void *)call->outputs[1]->data;
+    job.row_bytes = 2 * job.width * (int64_t)sizeof(int64_t);
+    job.rows = trek_block_alloc((size_t)(job.planes * job.row_bytes));
+    if (!job.rows && job.planes > 0)
+        return TREK_ERR_MEMORY;
     trek_parallel(job.planes, plane_grain(&job), planes[call->inputs[0]->dtype], &job);
+    trek_block_free(job.rows);
     return TREK_OK;
 }
 
@@ -162,6 +176,7 @@ void TREK_ISA_NAME(trek_cpu_register_pool2d)(trek_backend *b)
         if (TREK_NUMBERS >> dtype & 1) {
             b->kernels[TREK_OP_max_pool2d][dtype] = max_pool2d;
             b->kernels[TREK_OP_max_pool2d_backward][dtype] = max_pool2d_backward;
+            b->kernels[TREK_OP_adaptive_max_pool2d][dtype] = max_pool2d;
         }
         if (TREK_FLOATS >> dtype & 1) {
             b->kernels[TREK_OP_avg_pool2d][dtype] = average;

@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pooling of planes for one type: TREK_TYPE names it, TREK_TYPE_C is C's name for
- * it, TREK_AVERAGE is defined for the floating ones, TREK_LOWEST for the others:
+ * it, TREK_PLACE_C an integer of its size, TREK_AVERAGE is defined for the floating ones, TREK_LOWEST for the others:
  * their lowest number. Included by pool2d.c. */
 #define E TREK_TYPE_C
 #define TREK_P_JOIN_(name, type) name##_##type
 #define TREK_P_JOIN(name, type) TREK_P_JOIN_(name, type)
 #define TREK_P(name) TREK_P_JOIN(name, TREK_TYPE)
 #ifdef TREK_AVERAGE
-#define BEATS(value, best) ((value) > (best) || (value) != (value)) /* NaN wins */
 #define TREK_LOWEST (-(E)INFINITY)
-#else
-#define BEATS(value, best) ((value) > (best))
 #endif
+#define PLACE TREK_PLACE_C
 
 #ifndef TREK_AVERAGE
 /* Windows of 2 x 2 side by side, without padding: the common case. */
@@ -35,43 +33,94 @@ static void TREK_P(max_plane_2x2)(const pool_job *job, const E *x, E *y, int64_t
 }
 #endif
 
-static void TREK_P(max_plane)(const pool_job *job, const E *x, E *y, int64_t *index)
+/* Of each column the largest of rows [top, bottom) in steps, and which of those it is. */
+static void TREK_P(largest_of_columns)(const pool_job *job, const E *x, int64_t top, int64_t bottom, E *best, PLACE *place)
 {
-    for (int64_t row = 0; row < job->out_h; row++)
-        for (int64_t c = 0; c < job->out_w; c++) {
-            int64_t top = row * job->stride_h - job->pad_h, left = c * job->stride_w - job->pad_w;
-            int64_t bottom = low(top + (job->kernel_h - 1) * job->dilation_h + 1, job->height);
-            int64_t right = low(left + (job->kernel_w - 1) * job->dilation_w + 1, job->width);
-            while (top < 0)
-                top += job->dilation_h;
-            while (left < 0)
-                left += job->dilation_w;
-            bool any = top < bottom && left < right; /* else the window lies in the padding: the place is -1 */
-            int64_t at = any ? top * job->width + left : -1;
-            E best = any ? x[at] : TREK_LOWEST;
-            for (int64_t v = top; v < bottom; v += job->dilation_h)
-                for (int64_t u = left; u < right; u += job->dilation_w) {
-                    E value = x[v * job->width + u];
-                    if (BEATS(value, best)) {
-                        best = value;
-                        at = v * job->width + u;
-                    }
-                }
-            *y++ = best;
-            *index++ = at;
+    const int64_t width = job->width;
+    memcpy(best, x + top * width, (size_t)width * sizeof *best);
+    memset(place, 0, (size_t)width * sizeof *place);
+    PLACE step = 1;
+    for (int64_t v = top + job->dilation_h; v < bottom; v += job->dilation_h, step++) {
+        const E *row = x + v * width;
+        TREK_INDEPENDENT
+        for (int64_t u = 0; u < width; u++) {
+            E value = row[u], so_far = best[u];
+            PLACE at = place[u];
+            at = value > so_far ? step : at;
+            so_far = value > so_far ? value : so_far;
+#ifdef TREK_AVERAGE
+            at = value != value ? step : at;
+            so_far = value != value ? value : so_far;
+#endif
+            best[u] = so_far;
+            place[u] = at;
         }
+    }
+}
+
+/* The largest of columns [left, right) in steps: of equal ones the first in memory, of NaNs the last. */
+static inline E TREK_P(largest_of_row)(const pool_job *job, int64_t top, int64_t left, int64_t right, const E *best,
+                                       const PLACE *place, int64_t *at)
+{
+    int64_t found = left;
+    for (int64_t u = left + job->dilation_w; u < right; u += job->dilation_w) {
+        bool better = best[u] > best[found] || (best[u] == best[found] && place[u] < place[found]);
+#ifdef TREK_AVERAGE
+        if (best[u] != best[u])
+            better = best[found] == best[found] || place[u] >= place[found];
+#endif
+        found = better ? u : found;
+    }
+    *at = (top + (int64_t)place[found] * job->dilation_h) * job->width + found;
+    return best[found];
+}
+
+/* Input rows (or columns) from *begin in steps, before *end, under a place of a max pool. */
+static inline void TREK_P(max_span)(const pool_job *job, bool horizontal, int64_t at, int64_t *begin, int64_t *end)
+{
+    if (job->adaptive) {
+        span(job, horizontal, at, begin, end);
+        return;
+    }
+    int64_t size = horizontal ? job->width : job->height, dilation = horizontal ? job->dilation_w : job->dilation_h;
+    *begin = horizontal ? at * job->stride_w - job->pad_w : at * job->stride_h - job->pad_h;
+    *end = low(*begin + ((horizontal ? job->kernel_w : job->kernel_h) - 1) * dilation + 1, size);
+    while (*begin < 0)
+        *begin += dilation;
+}
+
+/* Rows first, then what lies side by side. best and place: a row of the input each. */
+static void TREK_P(max_plane)(const pool_job *job, const E *x, E *y, int64_t *index, E *best, PLACE *place)
+{
+    for (int64_t row = 0; row < job->out_h; row++) {
+        int64_t top, bottom, left, right;
+        TREK_P(max_span)(job, false, row, &top, &bottom);
+        if (top < bottom)
+            TREK_P(largest_of_columns)(job, x, top, bottom, best, place);
+        for (int64_t c = 0; c < job->out_w; c++, y++, index++) {
+            TREK_P(max_span)(job, true, c, &left, &right);
+            bool any = top < bottom && left < right; /* else the window lies in the padding */
+            *index = -1;
+            *y = any ? TREK_P(largest_of_row)(job, top, left, right, best, place, index) : TREK_LOWEST;
+        }
+    }
 }
 
 static void TREK_P(max_planes)(void *arg, int64_t begin, int64_t end)
 {
     const pool_job *job = arg;
-    bool simple = job->kernel_h == 2 && job->kernel_w == 2 && job->stride_h == 2 && job->stride_w == 2 && job->pad_h == 0 &&
-                  job->pad_w == 0 && job->dilation_h == 1 && job->dilation_w == 1 && 2 * job->out_h <= job->height &&
-                  2 * job->out_w <= job->width && job->width < INT32_MAX;
+    bool simple = !job->adaptive && job->kernel_h == 2 && job->kernel_w == 2 && job->stride_h == 2 && job->stride_w == 2 &&
+                  job->pad_h == 0 && job->pad_w == 0 && job->dilation_h == 1 && job->dilation_w == 1 &&
+                  2 * job->out_h <= job->height && 2 * job->out_w <= job->width && job->width < INT32_MAX;
+    char *rows = (char *)job->rows + begin * job->row_bytes; /* of this call alone */
     for (int64_t plane = begin; plane < end; plane++) {
         const E *x = (const E *)job->from + plane * job->height * job->width;
         int64_t place = plane * job->out_h * job->out_w;
-        (simple ? TREK_P(max_plane_2x2) : TREK_P(max_plane))(job, x, (E *)job->to + place, job->index + place);
+        if (simple)
+            TREK_P(max_plane_2x2)(job, x, (E *)job->to + place, job->index + place);
+        else
+            TREK_P(max_plane)(job, x, (E *)job->to + place, job->index + place, (E *)(void *)rows,
+                              (PLACE *)(void *)(rows + job->width * (int64_t)sizeof(int64_t)));
     }
 }
 
@@ -145,7 +194,8 @@ static void TREK_P(average_grad_planes)(void *arg, int64_t begin, int64_t end)
 #endif
 
 #undef E
-#undef BEATS
+#undef PLACE
+#undef TREK_PLACE_C
 #undef TREK_P
 #undef TREK_P_JOIN
 #undef TREK_P_JOIN_

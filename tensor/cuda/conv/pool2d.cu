@@ -66,6 +66,13 @@ template <> __device__ __forceinline__ int64_t lowest(int64_t) { return INT64_MI
 template <> __device__ __forceinline__ int32_t lowest(int32_t) { return INT32_MIN; }
 template <> __device__ __forceinline__ uint8_t lowest(uint8_t) { return 0; }
 
+/* Input rows (or columns) [*begin, *end) under a place of an adaptive pool. */
+__device__ __forceinline__ void share_of(int64_t place, int64_t size, int64_t places, int64_t *begin, int64_t *end)
+{
+    *begin = place * size / places;
+    *end = ((place + 1) * size + places - 1) / places;
+}
+
 /* A window that lies wholly in the padding gives the lowest number, and -1 as its place. */
 template <typename T> static __global__ void max_kernel(pool p, const T *x, T *y, int64_t *index, int64_t n)
 {
@@ -76,6 +83,10 @@ template <typename T> static __global__ void max_kernel(pool p, const T *x, T *y
         int64_t right = smaller(left + (p.kernel_w - 1) * p.dilation_w + 1, p.width);
         top = top < 0 ? top + (-top + p.dilation_h - 1) / p.dilation_h * p.dilation_h : top;
         left = left < 0 ? left + (-left + p.dilation_w - 1) / p.dilation_w * p.dilation_w : left;
+        if (p.adaptive) {
+            share_of(e.row, p.height, p.out_h, &top, &bottom);
+            share_of(e.column, p.width, p.out_w, &left, &right);
+        }
         const T *plane = x + e.image * p.x[0] + e.channel * p.x[1];
         const bool any = top < bottom && left < right;
         int64_t row = top, column = left;
@@ -105,6 +116,9 @@ template <typename T> static trek_status max_pool2d(const trek_op_call *call)
     if (y->numel == 0)
         return TREK_OK;
     pool p = pool_of(call, x, y);
+    p.adaptive = call->op->id == TREK_OP_adaptive_max_pool2d;
+    if (p.adaptive)
+        p.dilation_h = p.dilation_w = 1;
     for (int d = 0; d < 4; d++)
         p.index[d] = index->strides[d];
     return trek_launch(call, queue, trek_loop(y->numel), max_kernel<T>, p, (const T *)x->data, (T *)y->data,
@@ -215,8 +229,7 @@ __device__ __forceinline__ int64_t span(const pool &p, bool horizontal, int64_t 
 {
     int64_t size = horizontal ? p.width : p.height, places = horizontal ? p.out_w : p.out_h;
     if (p.adaptive) {
-        *begin = place * size / places;
-        *end = ((place + 1) * size + places - 1) / places;
+        share_of(place, size, places, begin, end);
         return *end - *begin;
     }
     int64_t kernel = horizontal ? p.kernel_w : p.kernel_h, padding = horizontal ? p.pad_w : p.pad_h;
@@ -298,6 +311,7 @@ template <trek_dtype D> static void enter(trek_backend *backend)
 {
     typedef typename trek_element<D>::type T;
     backend->kernels[TREK_OP_max_pool2d][D] = max_pool2d<T>;
+    backend->kernels[TREK_OP_adaptive_max_pool2d][D] = max_pool2d<T>;
     backend->kernels[TREK_OP_max_pool2d_backward][D] = max_pool2d_backward;
 }
 

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sampling at places of a grid and grids of affine maps, against numbers told by hand; the op suite has their loops. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "autograd/backward.h"
+#include "autograd/ops.h"
+#include "tests/autograd/differences.h"
+#include "tests/support/support.h"
+
+static trek_scope scope;
+
+static int open_scope(void **state)
+{
+    (void)state;
+    trek_error_clear();
+    scope = trek_scope_begin();
+    return 0;
+}
+
+static int close_scope(void **state)
+{
+    (void)state;
+    trek_error_clear();
+    trek_scope_end(scope);
+    return 0;
+}
+
+static void expect_error(trek_status status, const char *text)
+{
+    if (trek_error_status() != status || !strstr(trek_error(), text))
+        fail_msg("the error is %s, not %s", trek_error(), text);
+    trek_error_clear();
+}
+
+#define SAMPLE(x, grid, ...) trek_grid_sample(x, grid, &(trek_grid_sample_opts){ __VA_ARGS__ })
+
+/* A row of four at places along it. */
+static void modes_and_paddings(void **state)
+{
+    (void)state;
+    trek_var *x = VALUES(trek_dims(1, 1, 1, 4), TREK_F32, 1, 2, 4, 8);
+    trek_var *grid = VALUES(trek_dims(1, 1, 5, 2), TREK_F32, -1, 0, -0.5, 0, 0, 0, 1, 0, 1.5, 0); /* -0.5, 0.5, 1.5, 3.5, 4.5 */
+    ASSERT_VALUES(trek_grid_sample(x, grid, NULL), 0.5, 1.5, 3, 4, 0);
+    ASSERT_VALUES(SAMPLE(x, grid, .padding = TREK_GRID_BORDER), 1, 1.5, 3, 8, 8);
+    ASSERT_VALUES(SAMPLE(x, grid, .padding = TREK_GRID_REFLECTION), 1, 1.5, 3, 8, 6); /* 4.5 is 2.5 in the mirror at 3.5 */
+    ASSERT_VALUES(SAMPLE(x, grid, .align_corners = true), 1, 1.75, 3, 8, 2); /* 0, 0.75, 1.5, 3, 3.75 */
+    ASSERT_VALUES(SAMPLE(x, grid, .mode = TREK_GRID_NEAREST, .align_corners = true), 1, 2, 4, 8, 0);
+    ASSERT_VALUES(SAMPLE(x, grid, .mode = TREK_GRID_NEAREST), 1, 1, 4, 0, 0); /* halves to even */
+    trek_var *middle = VALUES(trek_dims(1, 1, 1, 2), TREK_F32, 0, 0);
+    ASSERT_VALUES(SAMPLE(x, middle, .mode = TREK_GRID_BICUBIC), -0.09375 * (1 + 8) + 0.59375 * (2 + 4));
+    ASSERT_VALUES(trek_grid_sample(trek_cast(x, TREK_BF16), trek_cast(grid, TREK_BF16), NULL), 0.5, 1.5, 3, 4, 0);
+}
+
+static void three_dimensions(void **state)
+{
+    (void)state;
+    trek_var *x = VALUES(trek_dims(1, 1, 2, 2, 2), TREK_F64, 0, 1, 2, 3, 4, 5, 6, 7);
+    trek_var *grid = VALUES(trek_dims(1, 1, 1, 2, 3), TREK_F64, 0.5, -1, 1, 0, 0, 0); /* x, y, z */
+    ASSERT_VALUES(SAMPLE(x, grid, .align_corners = true), 4.75, 3.5);
+    ASSERT_VALUES(SAMPLE(x, grid, .mode = TREK_GRID_NEAREST, .align_corners = true), 5, 0);
+}
+
+/* Places that are not finite, strides, nothing. */
+static void edges(void **state)
+{
+    (void)state;
+    trek_var *x = VALUES(trek_dims(1, 1, 1, 2), TREK_F32, 5, 7);
+    trek_var *grid = VALUES(trek_dims(1, 1, 3, 2), TREK_F32, NAN, 0, INFINITY, 0, -INFINITY, NAN);
+    ASSERT_VALUES(trek_grid_sample(x, grid, NULL), 0, 0, 0);
+    ASSERT_VALUES(SAMPLE(x, grid, .padding = TREK_GRID_BORDER), 5, 7, 5);
+    assert_non_null(SAMPLE(x, grid, .padding = TREK_GRID_REFLECTION, .mode = TREK_GRID_BICUBIC));
+    trek_var *holes = VALUES(trek_dims(1, 1, 1, 2), TREK_F32, NAN, INFINITY),
+        *off = VALUES(trek_dims(1, 1, 1, 2), TREK_F32, 9, 0);
+    ASSERT_VALUES(trek_grid_sample(holes, off, NULL), 0); /* what is outside is not looked at */
+    trek_var *wide = VALUES(trek_dims(1, 2, 2, 1), TREK_F32, 1, 2, 3, 4),
+        *places = VALUES(trek_dims(1, 2, 1, 2), TREK_F32, 0, -1, 0, 1);
+    ASSERT_VALUES(SAMPLE(trek_transpose(wide, 1, 2), trek_transpose(places, 1, 2), .align_corners = true), 1, 3, 2, 4);
+    trek_var *none = values_of(trek_dims(0, 3, 2, 2), TREK_F32, (double[]){ 0 });
+    trek_var *nowhere = values_of(trek_dims(0, 4, 5, 2), TREK_F32, (double[]){ 0 });
+    assert_int_equal(trek_var_size(trek_grid_sample(none, nowhere, NULL), 3), 5);
+}
+
+/* Of the input alone, of the grid alone, of a border that holds a place. */
+static void gradients_of_one(void **state)
+{
+    (void)state;
+    trek_var *x = VALUES(trek_dims(1, 1, 1, 2), TREK_F64, 5, 7), *grid = VALUES(trek_dims(1, 1, 2, 2), TREK_F64, 0.25, 0, 3, 0);
+    trek_var *leaf = trek_var_new(trek_var_data(x), true), *places = trek_var_new(trek_var_data(grid), true);
+    trek_grid_sample_opts border = { .padding = TREK_GRID_BORDER, .align_corners = true };
+    assert_int_equal(trek_backward(trek_sum(trek_grid_sample(leaf, grid, &border), trek_dims_none(), false)), TREK_OK);
+    ASSERT_VALUES(trek_var_grad(leaf), 0.375, 1.625);
+    assert_int_equal(trek_backward(trek_sum(trek_grid_sample(x, places, &border), trek_dims_none(), false)), TREK_OK);
+    ASSERT_VALUES(trek_var_grad(places), 1, 0, 0, 0);
+    trek_var_release(leaf);
+    trek_var_release(places);
+}
+
+static void grid_refused(void **state)
+{
+    (void)state;
+    trek_var *x = VALUES(trek_dims(1, 1, 1, 2), TREK_F32, 5, 7), *grid = VALUES(trek_dims(1, 1, 1, 2), TREK_F32, 0, 0);
+    assert_null(trek_grid_sample(x, trek_cast(grid, TREK_F64), NULL));
+    expect_error(TREK_ERR_DTYPE, "grid_sample");
+    assert_null(SAMPLE(x, grid, .mode = (trek_grid_mode)3));
+    expect_error(TREK_ERR_ARGUMENT, "grid_sample: no mode 3");
+    assert_null(SAMPLE(trek_unsqueeze(x, 2), VALUES(trek_dims(1, 1, 1, 1, 3), TREK_F32, 0, 0, 0), .mode = TREK_GRID_BICUBIC));
+    expect_error(TREK_ERR_ARGUMENT, "grid_sample: bicubic mode is for 4 dimensions");
+    assert_null(trek_grid_sample(x, trek_select(grid, 0, 0), NULL));
+    expect_error(TREK_ERR_SHAPE, "grid_sample: grid [1, 1, 2] does not fit input [1, 1, 1, 2]");
+    assert_null(trek_grid_sample(trek_narrow(x, 3, 0, 0), grid, NULL));
+    expect_error(TREK_ERR_SHAPE, "nothing to sample");
+    assert_null(trek_grid_sample(x, NULL, NULL));
+    trek_error_clear();
+}
+
+static trek_var *flat_map(trek_var *const *in) { return trek_affine_grid(in[0], trek_dims(2, 1, 3, 2), true); }
+static trek_var *deep_map(trek_var *const *in) { return trek_affine_grid(in[0], trek_dims(1, 1, 2, 3, 2), false); }
+
+static void affine(void **state)
+{
+    (void)state;
+    trek_var *theta = VALUES(trek_dims(1, 2, 3), TREK_F32, 1, 0, 0, 0, 2, 0.5);
+    trek_var *grid = trek_affine_grid(theta, trek_dims(1, 7, 2, 3), true);
+    ASSERT_VALUES(grid, -1, -1.5, 0, -1.5, 1, -1.5, -1, 2.5, 0, 2.5, 1, 2.5);
+    assert_int_equal(trek_var_size(grid, 3), 2);
+    ASSERT_VALUES(trek_affine_grid(theta, trek_dims(1, 1, 2, 2), false), -0.5, -0.5, 0.5, -0.5, -0.5, 1.5, 0.5, 1.5);
+    ASSERT_VALUES(trek_affine_grid(trek_cast(theta, TREK_F16), trek_dims(1, 1, 1, 1), true), 0, 0.5);
+    trek_var *deep = VALUES(trek_dims(1, 3, 4), TREK_F64, 0, 0, 1, 0, 0, 1, 0, 0, 1, 0, 0, 3);
+    ASSERT_VALUES(trek_affine_grid(deep, trek_dims(1, 1, 2, 1, 2), true), -1, 0, 2, -1, 0, 4, 1, 0, 2, 1, 0, 4);
+    check_gradients(flat_map, 1, (trek_shape[]){ trek_dims(2, 2, 3) }, true);
+    check_gradients(deep_map, 1, (trek_shape[]){ trek_dims(1, 3, 4) }, true);
+    trek_var *none = values_of(trek_dims(0, 2, 3), TREK_F32, (double[]){ 0 });
+    assert_int_equal(trek_var_numel(trek_affine_grid(none, trek_dims(0, 1, 2, 2), false)), 0);
+    assert_null(trek_affine_grid(theta, trek_dims(2, 1, 2, 2), false));
+    expect_error(TREK_ERR_SHAPE, "affine_grid: theta [1, 2, 3] for a result of [2, 1, 2, 2]");
+    assert_null(trek_affine_grid(theta, trek_dims(1, 1, 2, 2, 2), false));
+    expect_error(TREK_ERR_SHAPE, "affine_grid: theta");
+    assert_null(trek_affine_grid(theta, trek_dims(1, 1, 0, 2), false));
+    expect_error(TREK_ERR_ARGUMENT, "affine_grid: a result of");
+    assert_null(trek_affine_grid(trek_cast(theta, TREK_I64), trek_dims(1, 1, 2, 2), false));
+    expect_error(TREK_ERR_DTYPE, "affine_grid: i64");
+    assert_null(trek_affine_grid(NULL, trek_dims(1, 1, 2, 2), false));
+    trek_error_clear();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(modes_and_paddings, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(three_dimensions, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(edges, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(gradients_of_one, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(grid_refused, open_scope, close_scope),
+        cmocka_unit_test_setup_teardown(affine, open_scope, close_scope),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -45,6 +45,7 @@
 #include "nn/layers.h"
 #include "nn/module.h"
 #include "nn/norms.h"
+#include "nn/parametrize.h"
 #include "nn/recompute.h"
 #include "nn/resample.h"
 #include "nn/spatial.h"

@@ -6,11 +6,22 @@
 
 #include "autograd/ops.h"
 #include "nn/layers_internal.h"
+#include "nn/module_internal.h"
 
+/* Its weights are in place. */
 static trek_var *linear_forward(trek_module *self, trek_var *x)
 {
     trek_linear_layer *m = (trek_linear_layer *)self;
     return trek_linear(x, m->weight, m->bias);
+}
+
+trek_var *trek_linear_layer_run(trek_module *linear, trek_var *x, trek_activation activation)
+{
+    const trek_linear_layer *m = (const trek_linear_layer *)linear;
+    trek_var *y =
+        trek_weights_make(linear) == TREK_OK ? trek_linear_activation(x, m->weight, m->bias, activation) : NULL;
+    trek_weights_drop(linear);
+    return y;
 }
 
 /* PyTorch's default: kaiming_uniform with slope sqrt(5), which is U(-b, b), b = 1 / sqrt(fan_in). */

@@ -51,6 +51,7 @@ typedef struct trek_module_class {
 typedef struct trek_module_entry {
     char *name;
     trek_var *var;
+    trek_var **place;         /* the struct's field, which forward reads; NULL: none. trek's own */
 } trek_module_entry;
 
 typedef struct trek_module_child {

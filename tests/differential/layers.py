@@ -12,12 +12,14 @@ from draw import Draw
 from headers import OFF, ZERO
 from trek import CPU, DTYPE_NUMBER, DTYPES, Refused, Wrong, headers, shape, vector
 
-FUNCTIONS = {f.name[5:]: f for f in headers.functions.values() if f.header in ("nn/activations.h", "nn/layers.h", "nn/norms.h", "nn/resample.h", "nn/spatial.h", "nn/transformer.h")}
+FUNCTIONS = {f.name[5:]: f for f in headers.functions.values() if f.header in ("nn/activations.h", "nn/layers.h", "nn/norms.h", "nn/parametrize.h", "nn/resample.h", "nn/spatial.h", "nn/transformer.h")}
 HELPERS = {"nn_sequential_add": "called for the last layer of a sequential",
            **{name: "calls the function, which is compared: autograd/resample.h" for name in ("nn_upsample", "nn_unfold", "nn_fold")},
            **{name: "its memory is a second input: tests/nn/test_transformer.c" for name in
               ("nn_transformer_decoder", "nn_transformer_decoder_with", "nn_transformer_decoder_layer", "nn_transformer_decoder_layer_with")},
            **{name: "drops at random by default: the long form" for name in ("nn_transformer_encoder_layer", "nn_transformer_encoder")},
+           **{name: "its parts are weight norm and spectral norm, which are compared: tests/nn/test_parametrize.c" for name in
+              ("parametrize", "is_parametrized", "parametrized_weight", "parametrized_assign", "parametrize_remove")},
            "nn_rrelu": "random: tests/nn/test_activations.c", "nn_rrelu_with": "random: tests/nn/test_activations.c",
            **{name: "states and lengths are those of lstm and gru" for name in
               ("nn_lstm_forward", "nn_gru_forward", "nn_lstm_cell_forward", "nn_gru_cell_forward")}}
@@ -395,6 +397,56 @@ TABLE = SPACE | {
 }
 
 
+# Of which layers a weight is made of other parameters; PyTorch's own LSTM and GRU do not see it.
+WEIGHTED = {"nn_linear": ["weight", "bias"], "nn_conv1d": ["weight"], "nn_conv2d": ["weight"], "nn_conv3d": ["weight"],
+            "nn_conv_transpose1d": ["weight"], "nn_conv_transpose2d": ["weight"], "nn_conv_transpose3d": ["weight"], "nn_embedding": ["weight"],
+            "nn_lstm_cell": ["weight_ih", "weight_hh"], "nn_gru_cell": ["weight_hh"]}
+
+
+def inner_of(module):
+    return getattr(module, "inner", module)
+
+
+def around(r, of=None):
+    """A layer and one of its weights, as options."""
+    base = r.choice(sorted(of or WEIGHTED))
+    layer = TABLE[base].draw(r)
+    return {"layer": base, "of": layer, "weight": r.choice(WEIGHTED[base] if not layer.get("no_bias") else WEIGHTED[base][:1])}
+
+
+def weight_norm_options(r):
+    o = around(r)
+    ndim = getattr(inner_of(TABLE[o["layer"]].torch(o["of"])), o["weight"]).dim()
+    return o | {"dim": r.randrange(-1, ndim)}
+
+
+def spectral_norm_options(r):
+    o = around(r)
+    ndim = getattr(inner_of(TABLE[o["layer"]].torch(o["of"])), o["weight"]).dim()
+    return o | {"dim": r.choice([0, 0, ZERO, -ndim] + list(range(1, ndim))), "n_power_iterations": r.choice([0, 1, 3]), "eps": r.choice([0.0, 1e-3])}
+
+
+def parametrized(how):
+    """PyTorch's layer with the weight made as `how` of (layer, options) does it."""
+    def make(o):
+        module = TABLE[o["layer"]].torch(o["of"])
+        how(inner_of(module), o)
+        return module
+    return make
+
+
+def spectral(module, o):
+    made = nn.utils.parametrizations.spectral_norm
+    made(module, o["weight"], o["n_power_iterations"] or 1, real(o["eps"], 1e-12), None if o["dim"] == 0 else 0 if o["dim"] == ZERO else o["dim"])
+
+
+TABLE |= {
+    "weight_norm": Layer(weight_norm_options, parametrized(lambda m, o: nn.utils.parametrizations.weight_norm(m, o["weight"], o["dim"])), [],
+                         inputs=lambda r, o: TABLE[o["layer"]].inputs(r, o["of"])),
+    "spectral_norm": Layer(spectral_norm_options, parametrized(spectral), [], inputs=lambda r, o: TABLE[o["layer"]].inputs(r, o["of"])),
+}
+
+
 def covered():
     plain = {n: n[:-5] if n.endswith("_with") else n for n in FUNCTIONS}
     return [n for n, base in plain.items() if base in TABLE and n not in HELPERS], \
@@ -406,18 +458,19 @@ def draw(rng, name):
     layer, d = TABLE[base], Draw(rng)
     d.bad = False
     opts = layer.draw(rng)
-    if not name.endswith("_with") and base != "nn_sequential":
+    made_of = "of" in opts
+    if not name.endswith("_with") and base != "nn_sequential" and not made_of:
         opts = short_options(base, opts)
     dtype = rng.choice(["f32", "f32", "f64", "bf16", "f16"])
-    if layer.dtypes and name.endswith("_with"):
+    if layer.dtypes and (name.endswith("_with") or made_of):
         opts["dtype"] = dtype
     elif layer.dtypes or base == "nn_sequential":
         dtype = "f32"
     if base.startswith("nn_transformer") and dtype in ("bf16", "f16"):
         opts["activation"] = 2  # a sum that 16 bits round to the other side of zero has another gradient through ReLU
     sizes = layer.inputs(rng, opts)
-    if base == "nn_embedding":
-        x = d.indices(sizes, opts["num"])
+    if opts.get("layer", base) == "nn_embedding":
+        x = d.indices(sizes, opts.get("of", opts)["num"])
     else:
         alike = base.startswith("nn_transformer")  # features that are all alike leave a norm nothing but rounding
         x = d.tensor(dtype, sizes, kinds=("normal",) if alike else ("normal", "normal", "grid"), plain=alike)
@@ -482,8 +535,22 @@ def torch_run(case, x, state, wide=False):
     return result, state, first
 
 
+def make_around(lib, name, o):
+    """The layer itself, and what is done to it."""
+    module = make(lib, {"name": o["layer"] + "_with", "opts": o["of"] | {"dtype": o["dtype"]}})
+    weight = o["weight"].encode()
+    if name == "weight_norm":
+        lib.done(lib.weight_norm(module, weight, o["dim"]), name)
+    else:
+        opts = headers.structs["trek_spectral_norm_opts"](o["n_power_iterations"], o["eps"], o["dim"])
+        lib.done(lib.spectral_norm(module, weight, ctypes.byref(opts)), name)
+    return module
+
+
 def make(lib, case):
     name, o = case["name"], case["opts"]
+    if "of" in o:
+        return make_around(lib, name, o)
     if name == "nn_sequential":
         middle = (lib.nn_relu, lib.nn_gelu, lib.nn_tanh)[o["activation"]]()
         module = lib.ok(lib.nn_sequential(2, vector([lib.nn_linear(3, 5, CPU), middle])), name)

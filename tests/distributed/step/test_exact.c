@@ -2,7 +2,8 @@
 /* A step on N ranks against a step on one: gradients from the same parameters,
  * parameters after free steps, bits from run to run and among ranks. The model
  * has dropout, a layer norm, a weight used twice, a frozen one, one that is
- * never used, and a branch that only the ranks with a marked sample take. */
+ * never used, a branch that only the ranks with a marked sample take, and weights
+ * that are made of others by weight norm and spectral norm. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,9 +20,10 @@
 #include "distributed/trainer.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
+#include "nn/parametrize.h"
 #include "tests/support/support.h"
 
-enum { IN = 6, HIDDEN = 12, CLASSES = 4, STEPS = 20, MAX_PARAMS = 16, MAX_ELEMENTS = 1024 };
+enum { IN = 6, HIDDEN = 12, CLASSES = 4, STEPS = 20, MAX_PARAMS = 20, MAX_ELEMENTS = 1024 };
 
 /* --- numbers that need no generator --------------------------------------------------- */
 
@@ -57,7 +59,7 @@ static const trek_module_class fixed_class = { .name = "fixed", .size = sizeof(f
 
 typedef struct net {
     trek_module base;
-    trek_module *drop, *fixed;
+    trek_module *drop, *fixed, *length, *bounded;
     trek_var *w1, *b1, *gain, *shift, *branch, *unused, *w3, *b3;
 } net;
 
@@ -82,6 +84,7 @@ static trek_var *net_forward(trek_module *self, trek_var *x)
         h = trek_add(h, trek_mul(mark, m->branch));
     }
     h = trek_tanh(trek_forward(m->fixed, trek_matmul(h, m->w1)));
+    h = trek_tanh(trek_forward(m->bounded, trek_forward(m->length, h)));
     return trek_linear(h, m->w3, m->b3);
 }
 
@@ -94,11 +97,29 @@ static trek_module *fixed_new(trek_dtype dtype, trek_device device)
     return trek_module_check(m);
 }
 
+/* A linear layer of numbers that need no generator. */
+static trek_module *linear_new(uint32_t stream, trek_dtype dtype, trek_device device)
+{
+    trek_module *m = trek_nn_linear_with(&(trek_linear_opts){ .in = IN, .out = IN, .dtype = dtype, .device = device });
+    for (int k = 0; k < 2; k++) {
+        trek_tensor *values = numbers(stream + (uint32_t)k, 0.6, trek_var_shape(m->params[k].var), dtype, device);
+        trek_tensor_copy_from(trek_var_data(m->params[k].var), values);
+        trek_tensor_release(values);
+    }
+    return m;
+}
+
 static trek_module *net_new(trek_dtype dtype, trek_device device)
 {
+    trek_module *length = linear_new(10, dtype, device), *bounded = linear_new(12, dtype, device);
+    trek_weight_norm(length, NULL, 0);
+    trek_seed(5);
+    trek_spectral_norm(bounded, NULL, NULL);
     trek_module *m = trek_module_new(&net_class);
     trek_module_add(m, "drop", offsetof(net, drop), trek_nn_dropout(0.3));
     trek_module_add(m, "fixed", offsetof(net, fixed), fixed_new(dtype, device));
+    trek_module_add(m, "length", offsetof(net, length), length);
+    trek_module_add(m, "bounded", offsetof(net, bounded), bounded);
     trek_module_param(m, "w1", offsetof(net, w1), numbers(1, 0.5, trek_dims(HIDDEN, IN), dtype, device));
     trek_module_param(m, "b1", offsetof(net, b1), numbers(2, 0.5, trek_dims(HIDDEN), dtype, device));
     trek_module_param(m, "gain", offsetof(net, gain), numbers(3, 1, trek_dims(HIDDEN), dtype, device));
@@ -129,7 +150,7 @@ typedef struct run_case {
 typedef struct record {
     int n_params;
     int64_t starts[MAX_PARAMS + 1];
-    char names[MAX_PARAMS][24];
+    char names[MAX_PARAMS][64];
     bool has_grad[MAX_PARAMS];
     double params[STEPS + 1][MAX_ELEMENTS], grads[STEPS][MAX_ELEMENTS], losses[STEPS], norms[STEPS];
 } record;

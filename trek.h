@@ -43,6 +43,7 @@
 #include "nn/activations.h"
 #include "nn/init.h"
 #include "nn/layers.h"
+#include "nn/lora.h"
 #include "nn/module.h"
 #include "nn/norms.h"
 #include "nn/parametrize.h"

@@ -12,6 +12,7 @@ struct trek_module_upkeep {
     int cap_children, cap_params, cap_buffers;
     trek_module *next;       /* of those that trek_module_free has yet to free */
     trek_module *parametrizations; /* the child that has what its weights are made of; NULL: they are parameters */
+    bool merged;             /* an adapter's product is in the weight already */
 };
 
 /* Takes a parameter out, and puts one in as the k-th (or the last) and into its field. */
@@ -34,6 +35,8 @@ static inline void trek_module_follow(trek_module *own, const trek_module *first
 {
     if (own->training != first->training)
         own->training = first->training;
+    if (own->upkeep->merged != first->upkeep->merged)
+        own->upkeep->merged = first->upkeep->merged;
 }
 
 /* While trek_trace_records(): begins the frame of a module's forward, under its path in the module around it; 0: it is

@@ -12,7 +12,7 @@ from draw import Draw
 from headers import OFF, ZERO
 from trek import CPU, DTYPE_NUMBER, DTYPES, Refused, Wrong, headers, shape, vector
 
-FUNCTIONS = {f.name[5:]: f for f in headers.functions.values() if f.header in ("nn/activations.h", "nn/layers.h", "nn/norms.h", "nn/parametrize.h", "nn/resample.h", "nn/spatial.h", "nn/transformer.h")}
+FUNCTIONS = {f.name[5:]: f for f in headers.functions.values() if f.header in ("nn/activations.h", "nn/layers.h", "nn/norms.h", "nn/lora.h", "nn/parametrize.h", "nn/resample.h", "nn/spatial.h", "nn/transformer.h")}
 HELPERS = {"nn_sequential_add": "called for the last layer of a sequential",
            **{name: "calls the function, which is compared: autograd/resample.h" for name in ("nn_upsample", "nn_unfold", "nn_fold")},
            **{name: "its memory is a second input: tests/nn/test_transformer.c" for name in
@@ -20,6 +20,8 @@ HELPERS = {"nn_sequential_add": "called for the last layer of a sequential",
            **{name: "drops at random by default: the long form" for name in ("nn_transformer_encoder_layer", "nn_transformer_encoder")},
            **{name: "its parts are weight norm and spectral norm, which are compared: tests/nn/test_parametrize.c" for name in
               ("parametrize", "is_parametrized", "parametrized_weight", "parametrized_assign", "parametrize_remove")},
+           **{name: "what is done to adapters: tests/nn/test_lora.c" for name in
+              ("lora_apply", "lora_merge", "lora_unmerge", "lora_remove", "lora_state_of", "lora_state_apply", "lora_save", "lora_load")},
            "nn_rrelu": "random: tests/nn/test_activations.c", "nn_rrelu_with": "random: tests/nn/test_activations.c",
            **{name: "states and lengths are those of lstm and gru" for name in
               ("nn_lstm_forward", "nn_gru_forward", "nn_lstm_cell_forward", "nn_gru_cell_forward")}}
@@ -440,7 +442,28 @@ def spectral(module, o):
     made(module, o["weight"], o["n_power_iterations"] or 1, real(o["eps"], 1e-12), None if o["dim"] == 0 else 0 if o["dim"] == ZERO else o["dim"])
 
 
+class Lora(nn.Linear):
+    """An adapter as peft's LoraLayer has it."""
+
+    def __init__(self, o):
+        super().__init__(o["of"]["in"], o["of"]["out"], not o["of"]["no_bias"])
+        r = o["r"] or 8
+        self.lora_A, self.lora_B = nn.Linear(self.in_features, r, False), nn.Linear(r, self.out_features, False)
+        self.scaling = real(o["lora_alpha"], 8.0) / (math.sqrt(r) if o["use_rslora"] else r)
+        self.dropout = nn.Dropout(o["lora_dropout"])
+
+    def forward(self, x):
+        y = super().forward(x)
+        return y + (self.lora_B(self.lora_A(self.dropout(x.to(self.lora_A.weight.dtype)))) * self.scaling).to(y.dtype)
+
+
+def lora_options(r):
+    return around(r, ["nn_linear"]) | {"r": r.choice([0, 1, 3]), "lora_alpha": r.choice([0.0, 1.0, 12.0, ZERO]), "lora_dropout": r.choice([0.0, 0.0, 1.0]),
+                                       "use_rslora": r.random() < 0.4}
+
+
 TABLE |= {
+    "lora": Layer(lora_options, Lora, [], inputs=lambda r, o: TABLE["nn_linear"].inputs(r, o["of"])),
     "weight_norm": Layer(weight_norm_options, parametrized(lambda m, o: nn.utils.parametrizations.weight_norm(m, o["weight"], o["dim"])), [],
                          inputs=lambda r, o: TABLE[o["layer"]].inputs(r, o["of"])),
     "spectral_norm": Layer(spectral_norm_options, parametrized(spectral), [], inputs=lambda r, o: TABLE[o["layer"]].inputs(r, o["of"])),
@@ -539,7 +562,12 @@ def make_around(lib, name, o):
     """The layer itself, and what is done to it."""
     module = make(lib, {"name": o["layer"] + "_with", "opts": o["of"] | {"dtype": o["dtype"]}})
     weight = o["weight"].encode()
-    if name == "weight_norm":
+    if name == "lora":
+        opts = headers.structs["trek_lora_opts"](r=o["r"], lora_alpha=o["lora_alpha"], lora_dropout=o["lora_dropout"], use_rslora=o["use_rslora"],
+                                                 dtype=DTYPE_NUMBER[o["dtype"]])
+        lib.done(lib.lora(module, ctypes.byref(opts)), name)
+        lib.done(lib.module_freeze(module, False), "module_freeze")
+    elif name == "weight_norm":
         lib.done(lib.weight_norm(module, weight, o["dim"]), name)
     else:
         opts = headers.structs["trek_spectral_norm_opts"](o["n_power_iterations"], o["eps"], o["dim"])

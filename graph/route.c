@@ -199,9 +199,8 @@ static trek_var *run_many(trek_graph *graph, const trek_route_step *step)
 
 static trek_var *run_linear(trek_graph *graph, const trek_route_step *step)
 {
-    const trek_linear_layer *linear = (const trek_linear_layer *)step->module;
     trek_var *x = graph->route.slots[graph->route.places[step->first_input]];
-    return trek_linear_activation(x, linear->weight, linear->bias, (trek_activation)step->activation);
+    return trek_linear_layer_run(step->module, x, (trek_activation)step->activation);
 }
 
 static trek_status run_step(trek_graph *graph, const trek_route_step *step)
@@ -213,7 +212,7 @@ static trek_status run_step(trek_graph *graph, const trek_route_step *step)
     int frame = step->kind != TREK_ROUTE_MERGE && trek_trace_records() ? trek_module_trace(step->module) : 0;
     trek_var *y;
     if (step->kind == TREK_ROUTE_ONE)
-        y = step->module->klass->forward(step->module, r->slots[r->places[step->first_input]]);
+        y = trek_module_run(step->module, &r->slots[r->places[step->first_input]], 1);
     else if (step->kind == TREK_ROUTE_LINEAR)
         y = run_linear(graph, step);
     else

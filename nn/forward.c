@@ -88,7 +88,10 @@ trek_status trek_module_run_results(trek_module *module, trek_var *const *inputs
     const trek_module_class *klass = module->klass;
     for (int k = 0; k < count; k++)
         results[k] = NULL;
-    trek_status status = klass->forward_results(module, inputs, n, results, count);
+    trek_status status = trek_weights_make(module);
+    if (status == TREK_OK)
+        status = klass->forward_results(module, inputs, n, results, count);
+    trek_weights_drop(module);
     for (int k = 0; k < count && status == TREK_OK; k++)
         if (!results[k])
             status = trek_fail_after(TREK_ERR_CALLBACK, "%s: forward gave no result %d", klass->name, k);
@@ -97,7 +100,8 @@ trek_status trek_module_run_results(trek_module *module, trek_var *const *inputs
     return status;
 }
 
-trek_var *trek_module_run(trek_module *module, trek_var *const *inputs, int n)
+/* Of a module whose weights are in place. */
+static trek_var *run_class(trek_module *module, trek_var *const *inputs, int n)
 {
     const trek_module_class *klass = module->klass;
     if (n == 1 && klass->forward)
@@ -106,6 +110,16 @@ trek_var *trek_module_run(trek_module *module, trek_var *const *inputs, int n)
         return klass->forward_many(module, inputs, n);
     trek_var *result;
     return trek_module_run_results(module, inputs, n, &result, 1) == TREK_OK ? result : NULL;
+}
+
+trek_var *trek_module_run(trek_module *module, trek_var *const *inputs, int n)
+{
+    const trek_module_class *klass = module->klass;
+    if (!module->upkeep->parametrizations || (!klass->forward_many && !(n == 1 && klass->forward)))
+        return run_class(module, inputs, n);
+    trek_var *y = trek_weights_make(module) == TREK_OK ? run_class(module, inputs, n) : NULL;
+    trek_weights_drop(module);
+    return y;
 }
 
 /* Whether it can be run so; else what is wrong has been said. */

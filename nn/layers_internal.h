@@ -12,10 +12,23 @@ typedef struct trek_linear_layer {
     trek_module base;
     trek_var *weight, *bias; /* bias NULL: none */
     int64_t in, out;
+    struct trek_lora_adapter *lora; /* owned; NULL: none */
 } trek_linear_layer;
 
+/* What lora.c puts beside a linear layer's weight. */
+typedef struct trek_lora_adapter {
+    trek_module *a, *b;       /* the layer's children lora_A and lora_B */
+    int64_t r;
+    double alpha, scale, dropout;
+    trek_dtype dtype;         /* of both */
+} trek_lora_adapter;
+
+/* The layer's forward, with an activation behind it in the same op: for those that run it and what follows it as one. */
+trek_var *trek_linear_layer_run(trek_module *linear, trek_var *x, trek_activation activation);
+
 extern const trek_module_class trek_linear_class, trek_relu_class, trek_gelu_class, trek_sequential_class;
-extern const trek_module_class trek_sync_batch_norm_class, trek_batch_norm1d_class, trek_batch_norm2d_class, trek_dropout_class;
+extern const trek_module_class trek_spectral_norm_class, trek_sync_batch_norm_class, trek_batch_norm1d_class,
+    trek_batch_norm2d_class, trek_dropout_class;
 
 /* The end of a layer's constructor: checks, gives the initial values; NULL after freeing it on failure. */
 trek_module *trek_layer_finish(trek_module *module);

@@ -4,14 +4,51 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "autograd/autocast.h"
 #include "autograd/ops.h"
 #include "nn/layers_internal.h"
+#include "nn/module_internal.h"
+#include "tensor/memory_internal.h"
+
+/* y with the adapter's part of x added. The factor goes where there are fewest numbers. */
+static trek_var *adapted(const trek_linear_layer *m, trek_var *x, trek_var *y)
+{
+    const trek_lora_adapter *lora = m->lora;
+    if (m->base.training && lora->dropout > 0)
+        x = trek_dropout(x, lora->dropout, true);
+    if (x && trek_var_dtype(x) != lora->dtype && trek_autocast_dtype() == TREK_F32)
+        x = trek_cast(x, lora->dtype);
+    trek_var *inner = trek_forward(lora->a, x);
+    if (lora->scale != 1)
+        inner = trek_mul_scalar(inner, lora->scale);
+    trek_var *sum = trek_add(y, trek_forward(lora->b, inner));
+    return sum && trek_var_dtype(sum) != trek_var_dtype(y) ? trek_cast(sum, trek_var_dtype(y)) : sum;
+}
+
+/* Its weights are in place. */
+static trek_var *run(const trek_linear_layer *m, trek_var *x, trek_activation activation)
+{
+    if (!m->lora || m->base.upkeep->merged)
+        return trek_linear_activation(x, m->weight, m->bias, activation);
+    trek_var *y = trek_linear(x, m->weight, m->bias);
+    y = y ? adapted(m, x, y) : NULL;
+    return activation == TREK_ACTIVATION_RELU ? trek_relu(y) : activation == TREK_ACTIVATION_GELU ? trek_gelu(y) : y;
+}
 
 static trek_var *linear_forward(trek_module *self, trek_var *x)
 {
-    trek_linear_layer *m = (trek_linear_layer *)self;
-    return trek_linear(x, m->weight, m->bias);
+    const trek_linear_layer *m = (const trek_linear_layer *)self;
+    return m->lora ? run(m, x, TREK_ACTIVATION_NONE) : trek_linear(x, m->weight, m->bias);
 }
+
+trek_var *trek_linear_layer_run(trek_module *linear, trek_var *x, trek_activation activation)
+{
+    trek_var *y = trek_weights_make(linear) == TREK_OK ? run((const trek_linear_layer *)linear, x, activation) : NULL;
+    trek_weights_drop(linear);
+    return y;
+}
+
+static void linear_free(trek_module *self) { trek_free(((trek_linear_layer *)self)->lora); }
 
 /* PyTorch's default: kaiming_uniform with slope sqrt(5), which is U(-b, b), b = 1 / sqrt(fan_in). */
 static trek_status linear_reset(trek_module *self)
@@ -19,19 +56,28 @@ static trek_status linear_reset(trek_module *self)
     trek_linear_layer *m = (trek_linear_layer *)self;
     double bound = 1 / sqrt((double)m->in);
     trek_status status = trek_init_uniform(m->weight, -bound, bound);
-    return status == TREK_OK && m->bias ? trek_init_uniform(m->bias, -bound, bound) : status;
+    if (status == TREK_OK && m->bias)
+        status = trek_init_uniform(m->bias, -bound, bound);
+    self->upkeep->merged = false;
+    return status == TREK_OK && m->lora ? trek_init_zeros(((const trek_linear_layer *)m->lora->b)->weight) : status;
 }
 
 static void linear_describe(const trek_module *self, char *text, size_t size)
 {
     const trek_linear_layer *m = (const trek_linear_layer *)self;
-    snprintf(text, size, "%" PRId64 ", %" PRId64 "%s", m->in, m->out, m->bias ? "" : ", no bias");
+    int n = snprintf(text, size, "%" PRId64 ", %" PRId64 "%s", m->in, m->out, m->bias ? "" : ", no bias");
+    char alpha[32], dropout[32];
+    if (m->lora && n > 0 && (size_t)n < size)
+        snprintf(text + n, size - (size_t)n, ", lora r %" PRId64 ", alpha %s, dropout %s%s", m->lora->r,
+                 trek_layer_number(m->lora->alpha, alpha), trek_layer_number(m->lora->dropout, dropout),
+                 self->upkeep->merged ? ", merged" : "");
 }
 
 const trek_module_class trek_linear_class = {
     .name = "linear",
     .size = sizeof(trek_linear_layer),
     .forward = linear_forward,
+    .free = linear_free,
     .reset = linear_reset,
     .describe = linear_describe,
 };

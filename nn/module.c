@@ -131,7 +131,8 @@ static trek_var *append_entry(trek_module *module, const char *name, size_t offs
     char *copy = trek_strdup(name);
     if (!copy)
         return NULL;
-    (*entries)[(*count)++] = (trek_module_entry){ copy, trek_var_retain(var) };
+    trek_var **place = offset != TREK_NO_FIELD ? (trek_var **)(void *)((char *)module + offset) : NULL;
+    (*entries)[(*count)++] = (trek_module_entry){ copy, trek_var_retain(var), place };
     write_field(module, offset, var);
     return var;
 }
@@ -180,6 +181,48 @@ trek_var *trek_module_share_param(trek_module *module, const char *name, size_t 
     if (module && !added)
         module->upkeep->failed = true;
     return added;
+}
+
+/* --- taking out ----------------------------------------------------------- */
+
+void trek_module_drop_param(trek_module *module, int k)
+{
+    trek_var_release(module->params[k].var);
+    trek_free(module->params[k].name);
+    memmove(module->params + k, module->params + k + 1, (size_t)(--module->n_params - k) * sizeof *module->params);
+}
+
+trek_status trek_module_insert_param(trek_module *module, int k, const char *name, trek_var *var, trek_var **place)
+{
+    if (!append_entry(module, name, TREK_NO_FIELD, var, false))
+        return trek_error_status();
+    trek_module_entry entry = module->params[module->n_params - 1];
+    k = k < module->n_params ? k : module->n_params - 1;
+    memmove(module->params + k + 1, module->params + k, (size_t)(module->n_params - 1 - k) * sizeof entry);
+    module->params[k] = entry;
+    module->params[k].place = place;
+    if (place)
+        *place = var;
+    return TREK_OK;
+}
+
+void trek_module_drop_child(trek_module *parent, trek_module *child)
+{
+    int k = 0;
+    while (parent->children[k].module != child)
+        k++;
+    trek_free(parent->children[k].name);
+    memmove(parent->children + k, parent->children + k + 1, (size_t)(--parent->n_children - k) * sizeof *parent->children);
+    if (--child->upkeep->owners == 0)
+        trek_module_free(&child);
+}
+
+trek_status trek_module_try_add(trek_module *parent, const char *name, trek_module *child)
+{
+    bool failed = parent->upkeep->failed;
+    trek_status status = trek_module_add(parent, name, TREK_NO_FIELD, child) ? TREK_OK : trek_error_status();
+    parent->upkeep->failed = failed;
+    return status;
 }
 
 trek_module *trek_module_check(trek_module *module)

@@ -51,6 +51,7 @@ typedef struct trek_module_class {
 typedef struct trek_module_entry {
     char *name;
     trek_var *var;
+    trek_var **place;         /* the struct's field, which forward reads; NULL: none. trek's own */
 } trek_module_entry;
 
 typedef struct trek_module_child {
@@ -140,6 +141,12 @@ TREK_API int trek_params_count(const trek_params *params);
 TREK_API trek_var *trek_params_var(const trek_params *params, int k);
 TREK_API const char *trek_params_name(const trek_params *params, int k);
 TREK_API void trek_params_free(trek_params **params);
+/* As torch.nn.utils': all elements of the parameters, one after another in order of the list, as one vector (of their widest
+ * dtype, on one device) in the present scope, through which gradients go to them. ARGUMENT: there are none. */
+TREK_API trek_var *trek_parameters_to_vector(const trek_params *params);
+/* And back: writes the vector's elements into the parameters, in place; nothing is recorded. It may be of any floating dtype, on
+ * any device. SHAPE: it is no vector of as many elements as they have together; then nothing was written. */
+TREK_API trek_status trek_vector_to_parameters(trek_var *vector, const trek_params *params);
 
 TREK_END
 

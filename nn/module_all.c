@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "autograd/var_internal.h"
+#include "nn/module_internal.h"
 #include "nn/walk.h"
 #include "tensor/debug.h"
 
@@ -89,7 +90,7 @@ trek_status trek_module_freeze(trek_module *module, bool frozen)
 static trek_status reset_one(const char *name, trek_module *module, void *arg)
 {
     (void)name, (void)arg;
-    return module->klass->reset ? module->klass->reset(module) : TREK_OK;
+    return module->klass->reset ? trek_weights_reset(module) : TREK_OK;
 }
 
 trek_status trek_module_reset(trek_module *module)

@@ -11,7 +11,33 @@ struct trek_module_upkeep {
     int owners;              /* parents and graphs that hold the module */
     int cap_children, cap_params, cap_buffers;
     trek_module *next;       /* of those that trek_module_free has yet to free */
+    trek_module *parametrizations; /* the child that has what its weights are made of; NULL: they are parameters */
+    bool merged;             /* an adapter's product is in the weight already */
 };
+
+/* Takes a parameter out, and puts one in as the k-th (or the last) and into its field. */
+void trek_module_drop_param(trek_module *module, int k);
+trek_status trek_module_insert_param(trek_module *module, int k, const char *name, trek_var *var, trek_var **place);
+/* Takes a child out, and frees it if nobody else has it. */
+void trek_module_drop_child(trek_module *parent, trek_module *child);
+/* trek_module_add that leaves a parent as it was where it fails. */
+trek_status trek_module_try_add(trek_module *parent, const char *name, trek_module *child);
+
+/* Around a forward that reads the module's fields: makes its parametrised weights and puts them there; afterwards, also after a
+ * failure, the fields hold an original again. Nothing of a module without parametrizations. */
+trek_status trek_weights_make(trek_module *module);
+void trek_weights_drop(trek_module *module);
+/* The class's reset, which writes weights, and then what they are made of. */
+trek_status trek_weights_reset(trek_module *module);
+
+/* A replica's modes, after those of the first. Written only where they differ. */
+static inline void trek_module_follow(trek_module *own, const trek_module *first)
+{
+    if (own->training != first->training)
+        own->training = first->training;
+    if (own->upkeep->merged != first->upkeep->merged)
+        own->upkeep->merged = first->upkeep->merged;
+}
 
 /* While trek_trace_records(): begins the frame of a module's forward, under its path in the module around it; 0: it is
  * that module itself. For trek_trace_end_frame. */

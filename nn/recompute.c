@@ -8,11 +8,19 @@
 #include "autograd/backward.h"
 #include "autograd/function.h"
 #include "autograd/var_internal.h"
+#include "nn/layers_internal.h"
 #include "nn/module_internal.h"
 #include "nn/walk.h"
 #include "tensor/memory_internal.h"
 #include "tensor/rank_context.h"
 #include "tensor/status_internal.h"
+
+/* --- buffers, which a second run would update again --------------------------------------------- */
+
+typedef struct kept_buffers {
+    int n, capacity;
+    trek_tensor **tensors, **copies;
+} kept_buffers;
 
 /* What the second run needs. */
 typedef struct rerun {
@@ -21,14 +29,8 @@ typedef struct rerun {
     bool training;
     trek_dtype autocast;
     trek_rank_context rank;  /* draws, and the place of the rows in the batch */
+    kept_buffers vectors;    /* spectral norms', as the first run has used them */
 } rerun;
-
-/* --- buffers, which a second run would update again --------------------------------------------- */
-
-typedef struct kept_buffers {
-    int n, capacity;
-    trek_tensor **tensors, **copies;
-} kept_buffers;
 
 static trek_status keep_buffer(const char *name, trek_var *buffer, void *arg)
 {
@@ -46,17 +48,46 @@ static trek_status keep_buffer(const char *name, trek_var *buffer, void *arg)
     return TREK_OK;
 }
 
-static trek_status put_back(kept_buffers *k)
+static trek_status write_kept(const kept_buffers *k)
 {
     trek_status status = TREK_OK;
     for (int i = 0; i < k->n; i++) {
         trek_status copied = trek_tensor_copy_from(k->tensors[i], k->copies[i]);
         status = status == TREK_OK ? copied : status;
-        trek_tensor_release(k->copies[i]);
     }
+    return status;
+}
+
+static void drop_kept(kept_buffers *k)
+{
+    for (int i = 0; i < k->n; i++)
+        trek_tensor_release(k->copies[i]);
     trek_free(k->tensors);
     trek_free(k->copies);
+    *k = (kept_buffers){ 0 };
+}
+
+/* Spectral norms divide by what their vectors gave in the first run, and go no step further: see spectral_norm.c. */
+static trek_status keep_vectors(const char *name, trek_module *module, void *kept)
+{
+    trek_status status = TREK_OK;
+    for (int k = 0; module->klass == &trek_spectral_norm_class && k < module->n_buffers && status == TREK_OK; k++)
+        status = keep_buffer(name, module->buffers[k].var, kept);
     return status;
+}
+
+static trek_status set_iterating(const char *name, trek_module *module, void *on)
+{
+    (void)name;
+    if (module->klass == &trek_spectral_norm_class)
+        module->training = *(const bool *)on;
+    return TREK_OK;
+}
+
+static void free_rerun(void *data)
+{
+    drop_kept(&((rerun *)data)->vectors);
+    trek_free(data);
 }
 
 /* --- the function --------------------------------------------------------------------------------- */
@@ -68,7 +99,8 @@ static trek_status first_run(trek_function_context *context, trek_var *const *in
     outputs[0] = trek_module_run(r->module, inputs, r->n_inputs);
     if (!outputs[0])
         return trek_fail_after(TREK_ERR_CALLBACK, "%s: forward gave no result", r->module->klass->name);
-    return trek_save_for_backward(context, inputs, r->n_inputs);
+    trek_status status = r->training ? trek_module_each(r->module, keep_vectors, &r->vectors) : TREK_OK;
+    return status != TREK_OK ? status : trek_save_for_backward(context, inputs, r->n_inputs);
 }
 
 /* The module's result with a tape of its own behind it, from leaves that stand for the inputs. */
@@ -85,10 +117,19 @@ static trek_var *run_again(rerun *r, trek_var *const *leaves)
     trek_autocast_begin(r->autocast);
     if (training != r->training)
         status = trek_fail(TREK_ERR_STATE, "%s: its mode has changed between forward and backward", r->module->klass->name);
+    if (status == TREK_OK)
+        status = write_kept(&r->vectors);
+    bool off = false;
+    if (r->vectors.n > 0)
+        trek_module_each(r->module, set_iterating, &off);
     trek_var *y = status == TREK_OK ? trek_module_run(r->module, leaves, r->n_inputs) : NULL;
+    if (r->vectors.n > 0)
+        trek_module_each(r->module, set_iterating, &training);
     trek_autocast_end();
     trek_rank_here = here;
-    return put_back(&buffers) == TREK_OK ? y : NULL;
+    status = write_kept(&buffers);
+    drop_kept(&buffers);
+    return status == TREK_OK ? y : NULL;
 }
 
 static trek_status differentiate(trek_var *y, trek_var *cotangent, trek_var *const *leaves, const bool *wanted,
@@ -153,7 +194,8 @@ static trek_status second_run(trek_function_context *context, trek_var *const *c
     return status;
 }
 
-static const trek_function recomputed = { .name = "recomputed", .forward = first_run, .backward = second_run, .free = trek_free };
+static const trek_function recomputed = { .name = "recomputed", .forward = first_run, .backward = second_run,
+                                          .free = free_rerun };
 
 /* --- the call --------------------------------------------------------------------------------------- */
 

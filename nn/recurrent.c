@@ -10,10 +10,10 @@
 #include "nn/module_internal.h"
 #include "tensor/debug.h"
 
-/* Its parameters are the module's own list, in PyTorch's order: weight_ih, weight_hh, bias_ih, bias_hh of each direction of
- * each layer. */
+/* Its weights in PyTorch's order: weight_ih, weight_hh, bias_ih, bias_hh of each direction of each layer. */
 typedef struct recurrent_layer {
     trek_module base;
+    trek_var **weights;              /* [layers directions (4 or 2)]; owned */
     int64_t in, hidden;
     int layers, directions;
     bool batch_first, bias, cell, relu;
@@ -21,6 +21,8 @@ typedef struct recurrent_layer {
 } recurrent_layer;
 
 static const trek_module_class lstm_class, gru_class, rnn_class, lstm_cell_class, gru_cell_class, rnn_cell_class;
+
+static int weight_count(const recurrent_layer *m) { return m->layers * m->directions * (m->bias ? 4 : 2); }
 
 static bool has_c(const recurrent_layer *m) { return m->base.klass == &lstm_class || m->base.klass == &lstm_cell_class; }
 
@@ -109,7 +111,7 @@ static trek_var *run_direction(const recurrent_call *c, int k, trek_var *x)
     int each = m->bias ? 4 : 2;
     trek_var *p[4] = { NULL };
     for (int i = 0; i < each; i++)
-        p[i] = m->base.params[k * each + i].var;
+        p[i] = m->weights[k * each + i];
     trek_recurrent_opts opts = { .lengths = c->lengths, .reverse = k % m->directions == 1,
                                  .h0 = c->h0 ? trek_select(c->h0, 0, k) : NULL, .c0 = c->c0 ? trek_select(c->c0, 0, k) : NULL };
     if ((c->h0 && !opts.h0) || (c->c0 && !opts.c0))
@@ -320,12 +322,15 @@ trek_var *trek_nn_rnn_cell_forward(trek_module *cell, trek_var *x, trek_var *h)
 /* As PyTorch's: all of them U(-b, b), b = 1 / sqrt(hidden). */
 static trek_status recurrent_reset(trek_module *self)
 {
-    double bound = 1 / sqrt((double)((recurrent_layer *)self)->hidden);
+    const recurrent_layer *m = (const recurrent_layer *)self;
+    double bound = 1 / sqrt((double)m->hidden);
     trek_status status = TREK_OK;
-    for (int k = 0; k < self->n_params && status == TREK_OK; k++)
-        status = trek_init_uniform(self->params[k].var, -bound, bound);
+    for (int k = 0; k < weight_count(m) && status == TREK_OK; k++)
+        status = trek_init_uniform(m->weights[k], -bound, bound);
     return status;
 }
+
+static void recurrent_free(trek_module *self) { trek_free(((recurrent_layer *)self)->weights); }
 
 static void recurrent_describe(const trek_module *self, char *text, size_t size)
 {
@@ -349,7 +354,8 @@ static const char *const lstm_cell_results[] = { "h", "c", NULL }, *const gru_ce
 #define RECURRENT_CLASS(kind)                                                                                       \
     static const trek_module_class kind##_class = {                                                                 \
         .name = #kind, .size = sizeof(recurrent_layer), .forward = recurrent_forward,                               \
-        .forward_results = recurrent_results, .reset = recurrent_reset, .describe = recurrent_describe,             \
+        .forward_results = recurrent_results, .free = recurrent_free, .reset = recurrent_reset,                     \
+        .describe = recurrent_describe,                                                                             \
         .input_names = kind##_inputs, .result_names = kind##_results, .optional_inputs = true,                      \
     }
 RECURRENT_CLASS(lstm);
@@ -387,7 +393,11 @@ static void add_params(recurrent_layer *m, const trek_lstm_opts *opts, int64_t i
         char name[64];
         snprintf(name, sizeof name, "%s%s", names[k], suffix);
         trek_shape shape = k == 0 ? trek_dims(gates, in) : k == 1 ? trek_dims(gates, m->hidden) : trek_dims(gates);
-        trek_module_param(&m->base, name, TREK_NO_FIELD, trek_tensor_empty(shape, opts->dtype, opts->device));
+        int at = m->base.n_params;
+        if (!trek_module_param(&m->base, name, TREK_NO_FIELD, trek_tensor_empty(shape, opts->dtype, opts->device)))
+            return;
+        m->base.params[at].place = &m->weights[at];
+        m->weights[at] = m->base.params[at].var;
     }
 }
 
@@ -407,6 +417,11 @@ static trek_module *make(const trek_module_class *klass, const trek_lstm_opts *o
     m->bias = !opts->no_bias;
     m->dropout = opts->dropout;
     m->cell = cell;
+    m->weights = trek_calloc((size_t)weight_count(m), sizeof *m->weights);
+    if (!m->weights) {
+        trek_module_free(&base);
+        return NULL;
+    }
     for (int k = 0; k < m->layers * m->directions; k++) {
         char suffix[32] = "";
         if (!cell)

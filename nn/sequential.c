@@ -27,11 +27,10 @@ static trek_var *run_next(const trek_module_child *children, int n, int *k, trek
     trek_activation activation = *k < n ? fusable(first, children[*k].module) : TREK_ACTIVATION_NONE;
     if (activation == TREK_ACTIVATION_NONE)
         return trek_forward(first, x);
-    const trek_linear_layer *linear = (const trek_linear_layer *)first;
     ++*k;
     bool clean = trek_error_status() == TREK_OK;
     int frame = trek_trace_records() ? trek_module_trace(first) : 0;
-    trek_var *y = trek_linear_activation(x, linear->weight, linear->bias, activation);
+    trek_var *y = trek_linear_layer_run(first, x, activation);
     if (frame)
         trek_trace_end_frame(frame);
     if (!y && clean)

@@ -39,8 +39,7 @@ static trek_var *attend(transformer_layer *m, trek_var *x, trek_var *memory, tre
 
 static trek_var *feed_forward(transformer_layer *m, trek_var *x)
 {
-    const trek_linear_layer *wide = (const trek_linear_layer *)m->linear1;
-    trek_var *y = trek_linear_activation(x, wide->weight, wide->bias, m->activation);
+    trek_var *y = trek_linear_layer_run(m->linear1, x, m->activation);
     return dropped(m, trek_forward(m->linear2, dropped(m, y)));
 }
 
@@ -79,8 +78,7 @@ static void layer_describe(const trek_module *self, char *text, size_t size)
     char number[32], dropout[48] = "";
     if (m->dropout > 0)
         snprintf(dropout, sizeof dropout, ", dropout %s", trek_layer_number(m->dropout, number));
-    snprintf(text, size, "%" PRId64 ", feed forward %" PRId64 "%s%s%s", trek_var_size(wide->weight, 1),
-             trek_var_size(wide->weight, 0),
+    snprintf(text, size, "%" PRId64 ", feed forward %" PRId64 "%s%s%s", wide->in, wide->out,
              m->activation == TREK_ACTIVATION_GELU ? ", GELU" : "", m->norm_first ? ", norm first" : "", dropout);
 }
 

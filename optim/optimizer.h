@@ -206,6 +206,11 @@ TREK_API trek_status trek_optimizer_reset(trek_optimizer *optimizer);
  * norm before (f64; NaN and an error on failure). Gradients with a norm that is not finite: left alone. */
 TREK_API double trek_clip_grad_norm(const trek_params *params, double max_norm);
 TREK_API trek_status trek_clip_grad_value(const trek_params *params, double max_value);
+/* torch.nn.utils.get_total_norm: the p-norm of the p-norms of `count` floating tensors of one device (gradients,
+ * parameters), which for p > 0 is
+ * that of all their elements together; p may be infinite. A scalar of the widest dtype among them, in the present scope, with
+ * gradients; 16-bit ones are summed in f32. NULL among them counts for nothing; of none at all it is 0 (f32, on cpu:0). */
+TREK_API trek_var *trek_get_total_norm(trek_var *const *tensors, int count, double norm_type);
 
 TREK_END
 

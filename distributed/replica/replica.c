@@ -3,6 +3,7 @@
 #include "distributed/replica/replica.h"
 
 #include "autograd/var_internal.h"
+#include "nn/module_internal.h"
 #include "tensor/memory_internal.h"
 
 typedef struct listing {
@@ -142,8 +143,7 @@ void trek_replica_follow_flags(const trek_replica *own, const trek_replica *firs
     if (own == first || !own || !first)
         return;
     for (int k = 0; k < own->n_modules; k++)
-        if (own->modules[k]->training != first->modules[k]->training)
-            own->modules[k]->training = first->modules[k]->training;
+        trek_module_follow(own->modules[k], first->modules[k]);
     for (int k = 0; k < own->n_params; k++)
         if (own->params[k]->requires_grad != first->params[k]->requires_grad)
             own->params[k]->requires_grad = first->params[k]->requires_grad;

@@ -17,7 +17,8 @@ CIRCLES = {
     # the derivative of an op is made of ops; a variable holds the node that holds variables
     "autograd": ["apply autocast composite composite_fused composite_recurrent engine functional functional_order functional_places functional_scatter grid_sample pointwise rules "
                  "rules_fused rules_math rules_nn rules_order rules_recurrent rules_shape slice_grad", "tape var"],
-    "nn": [],
+    # a weight is made by modules, and a module's forward has its weights made
+    "nn": ["forward parametrize"],
     "data": [],
     # the search along a line evaluates the closure as the method does; a composed schedule asks others
     "optim": ["lbfgs lbfgs_search", "schedule schedule_compose"],

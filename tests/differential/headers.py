@@ -86,7 +86,7 @@ class Headers:
             kind, rest = re.match(r"((?:const\s+)?\w+\s*)(.*)", line, flags=re.S).groups()
             kind = kind.replace("const", "").strip()
             for item in (part.strip() for part in rest.split(",")):
-                stars, field, count = re.match(r"(\**)\s*(\w+)(?:\[(\w+)\])?$", item).groups()
+                stars, field, count = re.match(r"((?:\*(?:const)?\s*)*)(\w+)(?:\[(\w+)\])?$", item).groups()
                 if kind == "__union__":
                     fields.append((field, type(name + "_union", (ctypes.Union,), {"_fields_": [
                         (f, self.type(k)) for k, f in self.params(union.group(1).replace(";", ",").strip().rstrip(","))]})))

@@ -12,7 +12,7 @@ from draw import Draw
 from headers import OFF, ZERO
 from trek import CPU, DTYPE_NUMBER, DTYPES, Refused, Wrong, headers, shape, vector
 
-FUNCTIONS = {f.name[5:]: f for f in headers.functions.values() if f.header in ("nn/activations.h", "nn/embedding.h", "nn/layers.h", "nn/norms.h", "nn/resample.h", "nn/spatial.h", "nn/transformer.h")}
+FUNCTIONS = {f.name[5:]: f for f in headers.functions.values() if f.header in ("nn/activations.h", "nn/embedding.h", "nn/layers.h", "nn/norms.h", "nn/lora.h", "nn/parametrize.h", "nn/resample.h", "nn/spatial.h", "nn/transformer.h")}
 HELPERS = {"nn_sequential_add": "called for the last layer of a sequential",
            **{name: "calls the function, which is compared: autograd/resample.h" for name in ("nn_upsample", "nn_unfold", "nn_fold")},
            **{name: "its memory is a second input: tests/nn/test_transformer.c" for name in
@@ -20,7 +20,10 @@ HELPERS = {"nn_sequential_add": "called for the last layer of a sequential",
            **{f"nn_max_unpool{n}d{end}": "its indices are a second input: tests/autograd/test_pools.c" for n in (1, 2, 3) for end in ("", "_with")},
            **{f"nn_lp_pool{n}d_with": "calls the function, which is compared: autograd/spatial.h" for n in (1, 2, 3)},
            **{name: "drops at random by default: the long form" for name in ("nn_transformer_encoder_layer", "nn_transformer_encoder")},
-           **{name: "it takes two inputs, of the function that is compared: tests/nn/test_layers.c" for name in ("nn_bilinear", "nn_bilinear_with")},
+           **{name: "it takes two inputs, of the function that is compared: tests/nn/test_layers.c""its parts are weight norm and spectral norm, which are compared: tests/nn/test_parametrize.c" for name in ("nn_bilinear", "nn_bilinear_with"
+              ("parametrize", "is_parametrized", "parametrized_weight", "parametrized_assign", "parametrize_remove")},
+           **{name: "what is done to adapters: tests/nn/test_lora.c" for name in
+              ("lora_apply", "lora_merge", "lora_unmerge", "lora_remove", "lora_state_of", "lora_state_apply", "lora_save", "lora_load")},
            "nn_rrelu": "random: tests/nn/test_activations.c", "nn_rrelu_with": "random: tests/nn/test_activations.c",
            **{name: "states and lengths are those of lstm and gru" for name in
               ("nn_lstm_forward", "nn_gru_forward", "nn_lstm_cell_forward", "nn_gru_cell_forward", "nn_rnn_forward", "nn_rnn_cell_forward")}}
@@ -483,6 +486,77 @@ TABLE = SPACE | {
 }
 
 
+# Of which layers a weight is made of other parameters; PyTorch's own LSTM and GRU do not see it.
+WEIGHTED = {"nn_linear": ["weight", "bias"], "nn_conv1d": ["weight"], "nn_conv2d": ["weight"], "nn_conv3d": ["weight"],
+            "nn_conv_transpose1d": ["weight"], "nn_conv_transpose2d": ["weight"], "nn_conv_transpose3d": ["weight"], "nn_embedding": ["weight"],
+            "nn_lstm_cell": ["weight_ih", "weight_hh"], "nn_gru_cell": ["weight_hh"]}
+
+
+def inner_of(module):
+    return getattr(module, "inner", module)
+
+
+def around(r, of=None):
+    """A layer and one of its weights, as options."""
+    base = r.choice(sorted(of or WEIGHTED))
+    layer = TABLE[base].draw(r)
+    return {"layer": base, "of": layer, "weight": r.choice(WEIGHTED[base] if not layer.get("no_bias") else WEIGHTED[base][:1])}
+
+
+def weight_norm_options(r):
+    o = around(r)
+    ndim = getattr(inner_of(TABLE[o["layer"]].torch(o["of"])), o["weight"]).dim()
+    return o | {"dim": r.randrange(-1, ndim)}
+
+
+def spectral_norm_options(r):
+    o = around(r)
+    ndim = getattr(inner_of(TABLE[o["layer"]].torch(o["of"])), o["weight"]).dim()
+    return o | {"dim": r.choice([0, 0, ZERO, -ndim] + list(range(1, ndim))), "n_power_iterations": r.choice([0, 1, 3]), "eps": r.choice([0.0, 1e-3])}
+
+
+def parametrized(how):
+    """PyTorch's layer with the weight made as `how` of (layer, options) does it."""
+    def make(o):
+        module = TABLE[o["layer"]].torch(o["of"])
+        how(inner_of(module), o)
+        return module
+    return make
+
+
+def spectral(module, o):
+    made = nn.utils.parametrizations.spectral_norm
+    made(module, o["weight"], o["n_power_iterations"] or 1, real(o["eps"], 1e-12), None if o["dim"] == 0 else 0 if o["dim"] == ZERO else o["dim"])
+
+
+class Lora(nn.Linear):
+    """An adapter as peft's LoraLayer has it."""
+
+    def __init__(self, o):
+        super().__init__(o["of"]["in"], o["of"]["out"], not o["of"]["no_bias"])
+        r = o["r"] or 8
+        self.lora_A, self.lora_B = nn.Linear(self.in_features, r, False), nn.Linear(r, self.out_features, False)
+        self.scaling = real(o["lora_alpha"], 8.0) / (math.sqrt(r) if o["use_rslora"] else r)
+        self.dropout = nn.Dropout(o["lora_dropout"])
+
+    def forward(self, x):
+        y = super().forward(x)
+        return y + (self.lora_B(self.lora_A(self.dropout(x.to(self.lora_A.weight.dtype)))) * self.scaling).to(y.dtype)
+
+
+def lora_options(r):
+    return around(r, ["nn_linear"]) | {"r": r.choice([0, 1, 3]), "lora_alpha": r.choice([0.0, 1.0, 12.0, ZERO]), "lora_dropout": r.choice([0.0, 0.0, 1.0]),
+                                       "use_rslora": r.random() < 0.4}
+
+
+TABLE |= {
+    "lora": Layer(lora_options, Lora, [], inputs=lambda r, o: TABLE["nn_linear"].inputs(r, o["of"])),
+    "weight_norm": Layer(weight_norm_options, parametrized(lambda m, o: nn.utils.parametrizations.weight_norm(m, o["weight"], o["dim"])), [],
+                         inputs=lambda r, o: TABLE[o["layer"]].inputs(r, o["of"])),
+    "spectral_norm": Layer(spectral_norm_options, parametrized(spectral), [], inputs=lambda r, o: TABLE[o["layer"]].inputs(r, o["of"])),
+}
+
+
 def covered():
     plain = {n: n[:-5] if n.endswith("_with") else n for n in FUNCTIONS}
     return [n for n, base in plain.items() if base in TABLE and n not in HELPERS], \
@@ -494,18 +568,19 @@ def draw(rng, name):
     layer, d = TABLE[base], Draw(rng)
     d.bad = False
     opts = layer.draw(rng)
-    if not name.endswith("_with") and base != "nn_sequential":
+    made_of = "of" in opts
+    if not name.endswith("_with") and base != "nn_sequential" and not made_of:
         opts = short_options(base, opts)
     dtype = rng.choice(["f32", "f32", "f64", "bf16", "f16"])
-    if layer.dtypes and name.endswith("_with"):
+    if layer.dtypes and (name.endswith("_with") or made_of):
         opts["dtype"] = dtype
     elif layer.dtypes or base == "nn_sequential":
         dtype = "f32"
     if base.startswith("nn_transformer") and dtype in ("bf16", "f16"):
         opts["activation"] = 2  # a sum that 16 bits round to the other side of zero has another gradient through ReLU
     sizes = layer.inputs(rng, opts)
-    if base in ("nn_embedding", "nn_embedding_bag"):
-        x = d.indices(sizes, opts["num"])
+    if opts.get("layer", base) in ("nn_embedding", "nn_embedding_bag"):
+        x = d.indices(sizes, opts.get("of", opts)["num"])
     else:
         alike = base.startswith("nn_transformer")  # features that are all alike leave a norm nothing but rounding
         x = d.tensor(dtype, sizes, kinds=("normal",) if alike else ("normal", "normal", "grid"), plain=alike)
@@ -570,8 +645,27 @@ def torch_run(case, x, state, wide=False):
     return result, state, first
 
 
+def make_around(lib, name, o):
+    """The layer itself, and what is done to it."""
+    module = make(lib, {"name": o["layer"] + "_with", "opts": o["of"] | {"dtype": o["dtype"]}})
+    weight = o["weight"].encode()
+    if name == "lora":
+        opts = headers.structs["trek_lora_opts"](r=o["r"], lora_alpha=o["lora_alpha"], lora_dropout=o["lora_dropout"], use_rslora=o["use_rslora"],
+                                                 dtype=DTYPE_NUMBER[o["dtype"]])
+        lib.done(lib.lora(module, ctypes.byref(opts)), name)
+        lib.done(lib.module_freeze(module, False), "module_freeze")
+    elif name == "weight_norm":
+        lib.done(lib.weight_norm(module, weight, o["dim"]), name)
+    else:
+        opts = headers.structs["trek_spectral_norm_opts"](o["n_power_iterations"], o["eps"], o["dim"])
+        lib.done(lib.spectral_norm(module, weight, ctypes.byref(opts)), name)
+    return module
+
+
 def make(lib, case):
     name, o = case["name"], case["opts"]
+    if "of" in o:
+        return make_around(lib, name, o)
     if name == "nn_sequential":
         middle = (lib.nn_relu, lib.nn_gelu, lib.nn_tanh)[o["activation"]]()
         module = lib.ok(lib.nn_sequential(2, vector([lib.nn_linear(3, 5, CPU), middle])), name)

@@ -22,6 +22,8 @@
 #include "distributed/comm/comm.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
+#include "nn/lora.h"
+#include "nn/parametrize.h"
 #include "nn/state.h"
 #include "tests/support/support.h"
 #include "tests/support/tamed.h"
@@ -49,6 +51,11 @@ trek_graph *build(trek_device device, void *arg)
     trek_module *modules[5] = { trek_nn_linear_with(&up), o->norm ? trek_nn_sync_batch_norm_with(&norm) : trek_nn_identity(),
                                 trek_nn_gelu(),
                                 trek_nn_dropout(0.3), trek_nn_linear_with(&down) };
+    if (o->made) {
+        trek_weight_norm(modules[0], NULL, 0);
+        trek_spectral_norm(modules[4], NULL, NULL);
+        trek_lora(modules[4], &(trek_lora_opts){ .r = 2, .lora_dropout = 0.2 });
+    }
     return trek_flow_build(trek_flow_from(trek_nn_sequential(5, modules)));
 }
 

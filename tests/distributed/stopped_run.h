@@ -17,6 +17,7 @@ typedef struct run_opts {
     trek_dtype dtype;
     int ranks;
     bool separate, scaled, norm;
+    bool made;                /* weights made of others, and an adapter */
     enum { ADAMW, SGD, RMSPROP, TAMED } optimizer;
     const trek_plan *plan;
 } run_opts;

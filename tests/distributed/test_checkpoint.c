@@ -69,6 +69,7 @@ static void same_bits_after_each_step(void **state)
         { .dtype = TREK_F32, .ranks = 2 },
         { .dtype = TREK_F32, .ranks = 2, .separate = true, .optimizer = SGD, .norm = true },
         { .dtype = TREK_F32, .ranks = 2, .scaled = true },
+        { .dtype = TREK_F32, .ranks = 2, .made = true },
         { .dtype = TREK_F32, .ranks = 2, .separate = true, .optimizer = RMSPROP, .scaled = true },
         { .dtype = TREK_F32, .ranks = 2, .optimizer = TAMED },
     };
@@ -106,7 +107,7 @@ static void other_numbers_of_ranks(void **state)
     static const int worlds[] = { 1, 2, 4 };
     static record expected;
     for (int a = 0; a < 3; a++) {
-        run_opts from = { .dtype = TREK_F64, .ranks = worlds[a], .norm = true };
+        run_opts from = { .dtype = TREK_F64, .ranks = worlds[a], .norm = true, .made = a == 1 };
         whole_run(&from, &expected);
         for (int b = 0; b < 3; b++) {
             run_opts to = from;

@@ -371,6 +371,28 @@ static outcome module_set(pool *p)
     }
 }
 
+/* Weights made of others and adapters, put there and taken away, of a module or a child of it. */
+static outcome module_made(pool *p)
+{
+    static const char *const names[] = { "weight", "bias", "weight_ih_l0", "in_proj_weight", "none" };
+    trek_module *module = a_module(p);
+    if (!module)
+        return OUTCOME_EITHER;
+    if (module->n_children > 0 && pool_chance(p, 50))
+        module = module->children[0].module;
+    const char *name = names[pool_below(p, 5)];
+    switch (pool_below(p, 8)) {
+    case 0: return sequence_status(trek_weight_norm(module, name, pool_dim(p)));
+    case 1: return sequence_status(trek_spectral_norm(module, name, &(trek_spectral_norm_opts){ .dim = pool_dim(p) }));
+    case 2: return sequence_status(trek_parametrize(module, name, pool_chance(p, 50) ? trek_nn_tanh() : trek_nn_flatten(), NULL));
+    case 3: return sequence_status(trek_parametrize_remove(module, name, pool_chance(p, 70)));
+    case 4: return sequence_status(trek_lora_apply(module, &(trek_lora_opts){ .r = pool_dim(p), .lora_dropout = 0.1 }));
+    case 5: return sequence_status(pool_chance(p, 50) ? trek_lora_merge(module) : trek_lora_unmerge(module));
+    case 6: return sequence_status(trek_lora_remove(module, pool_chance(p, 50)));
+    default: return sequence_var(p, trek_var_detach(trek_parametrized_weight(module, name)));
+    }
+}
+
 static outcome state_round(pool *p)
 {
     trek_module *module = a_module(p), *other = a_module(p);
@@ -496,7 +518,8 @@ const sequence_call sequence_objects[] = {
     NAMED(backward_with),
     NAMED(backward_with), NAMED(grad), NAMED(grad), NAMED(no_grad), NAMED(autocast), NAMED(hook), NAMED(function),
     NAMED(scope_begin),
-    NAMED(scope_end), NAMED(scope_end_keep), NAMED(scope_bad), NAMED(module_new), NAMED(module_forward), NAMED(module_forward),
+    NAMED(scope_end), NAMED(scope_end_keep), NAMED(scope_bad), NAMED(module_new), NAMED(module_made), NAMED(module_made),
+    NAMED(module_forward), NAMED(module_forward),
     NAMED(module_set),
     NAMED(state_round), NAMED(state_file), NAMED(optimizer_new), NAMED(optimizer_step), NAMED(optimizer_step),
     NAMED(optimizer_free),

@@ -13,6 +13,8 @@
 #include "autograd/function.h"
 #include "autograd/ops.h"
 #include "nn/layers.h"
+#include "nn/lora.h"
+#include "nn/parametrize.h"
 #include "nn/state.h"
 #include "optim/optimizer.h"
 #include "optim/scaler.h"

@@ -2,7 +2,9 @@
 /* A step on N ranks against a step on one: gradients from the same parameters,
  * parameters after free steps, bits from run to run and among ranks. The model
  * has dropout, a layer norm, a weight used twice, a frozen one, one that is
- * never used, and a branch that only the ranks with a marked sample take. */
+ * never used, a branch that only the ranks with a marked sample take, weights
+ * that are made of others by weight norm and spectral norm, and an adapter with
+ * dropout, which merged on rank 0 is merged on all. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,10 +24,11 @@
 #include "graph/flow.h"
 #include "nn/layers.h"
 #include "optim/averaged.h"
-#include "optim/sam.h"
+#include "optim/sam.h""nn/lora.h"
+#include "nn/parametrize.h"
 #include "tests/support/support.h"
 
-enum { IN = 6, HIDDEN = 12, CLASSES = 4, STEPS = 20, MAX_PARAMS = 16, MAX_ELEMENTS = 1024 };
+enum { IN = 6, HIDDEN = 12, CLASSES = 4, STEPS = 20, MAX_PARAMS = 24, MAX_ELEMENTS = 1024 };
 
 /* --- numbers that need no generator --------------------------------------------------- */
 
@@ -61,7 +64,7 @@ static const trek_module_class fixed_class = { .name = "fixed", .size = sizeof(f
 
 typedef struct net {
     trek_module base;
-    trek_module *drop, *fixed;
+    trek_module *drop, *fixed, *length, *bounded, *adapted;
     trek_var *w1, *b1, *gain, *shift, *branch, *unused, *w3, *b3;
 } net;
 
@@ -86,6 +89,8 @@ static trek_var *net_forward(trek_module *self, trek_var *x)
         h = trek_add(h, trek_mul(mark, m->branch));
     }
     h = trek_tanh(trek_forward(m->fixed, trek_matmul(h, m->w1)));
+    h = trek_tanh(trek_forward(m->bounded, trek_forward(m->length, h)));
+    h = trek_tanh(trek_forward(m->adapted, h));
     return trek_linear(h, m->w3, m->b3);
 }
 
@@ -98,11 +103,38 @@ static trek_module *fixed_new(trek_dtype dtype, trek_device device)
     return trek_module_check(m);
 }
 
+/* A linear layer of numbers that need no generator. */
+static trek_module *linear_new(uint32_t stream, trek_dtype dtype, trek_device device)
+{
+    trek_module *m = trek_nn_linear_with(&(trek_linear_opts){ .in = IN, .out = IN, .dtype = dtype, .device = device });
+    for (int k = 0; k < 2; k++) {
+        trek_tensor *values = numbers(stream + (uint32_t)k, 0.6, trek_var_shape(m->params[k].var), dtype, device);
+        trek_tensor_copy_from(trek_var_data(m->params[k].var), values);
+        trek_tensor_release(values);
+    }
+    return m;
+}
+
 static trek_module *net_new(trek_dtype dtype, trek_device device)
 {
+    trek_module *length = linear_new(10, dtype, device), *bounded = linear_new(12, dtype, device);
+    trek_weight_norm(length, NULL, 0);
+    trek_seed(5);
+    trek_spectral_norm(bounded, NULL, NULL);
+    trek_module *adapted = linear_new(14, dtype, device);
+    trek_lora(adapted, &(trek_lora_opts){ .r = 2, .lora_alpha = 3, .lora_dropout = 0.3 });
+    for (int k = 0; k < 2; k++) {
+        trek_var *part = trek_module_find(adapted, k ? "lora_B.weight" : "lora_A.weight");
+        trek_tensor *values = numbers(16 + (uint32_t)k, 0.6, trek_var_shape(part), dtype, device);
+        trek_tensor_copy_from(trek_var_data(part), values);
+        trek_tensor_release(values);
+    }
     trek_module *m = trek_module_new(&net_class);
     trek_module_add(m, "drop", offsetof(net, drop), trek_nn_dropout(0.3));
     trek_module_add(m, "fixed", offsetof(net, fixed), fixed_new(dtype, device));
+    trek_module_add(m, "length", offsetof(net, length), length);
+    trek_module_add(m, "bounded", offsetof(net, bounded), bounded);
+    trek_module_add(m, "adapted", offsetof(net, adapted), adapted);
     trek_module_param(m, "w1", offsetof(net, w1), numbers(1, 0.5, trek_dims(HIDDEN, IN), dtype, device));
     trek_module_param(m, "b1", offsetof(net, b1), numbers(2, 0.5, trek_dims(HIDDEN), dtype, device));
     trek_module_param(m, "gain", offsetof(net, gain), numbers(3, 1, trek_dims(HIDDEN), dtype, device));
@@ -134,7 +166,7 @@ typedef struct run_case {
 typedef struct record {
     int n_params;
     int64_t starts[MAX_PARAMS + 1];
-    char names[MAX_PARAMS][24];
+    char names[MAX_PARAMS][64];
     bool has_grad[MAX_PARAMS];
     double params[STEPS + 1][MAX_ELEMENTS], grads[STEPS][MAX_ELEMENTS], losses[STEPS], norms[STEPS];
 } record;
@@ -347,7 +379,8 @@ static record one, many, again;
 static void expect_moved(const record *r)
 {
     for (int k = 0; k < r->n_params; k++) {
-        bool stays = strstr(r->names[k], "unused") || strstr(r->names[k], "fixed");
+        bool base = strstr(r->names[k], "adapted") && !strstr(r->names[k], "lora_");
+        bool stays = base || strstr(r->names[k], "unused") || strstr(r->names[k], "fixed");
         size_t bytes = (size_t)(r->starts[k + 1] - r->starts[k]) * sizeof(double);
         bool same = memcmp(r->params[0] + r->starts[k], r->params[STEPS] + r->starts[k], bytes) == 0;
         assert_true(same == stays);
@@ -646,6 +679,43 @@ static void test_bits_among_ranks(void **state)
         }
 }
 
+/* --- an adapter that is merged ------------------------------------------------------------------------ */
+
+/* What the net gives in eval, after the adapter was merged where `merge` says so: on rank 0's net, which the others follow. */
+static double *evaluated(trek_graph *graph, const run_case *c, bool merge)
+{
+    net *model = (net *)trek_graph_module(graph)->children[0].module;
+    assert_int_equal(trek_graph_train(graph, false), TREK_OK);
+    assert_int_equal(merge ? trek_lora_merge(model->adapted) : trek_lora_unmerge(model->adapted), TREK_OK);
+    assert_int_equal(trek_graph_parameters_changed(graph), TREK_OK);
+    trek_scope scope = trek_scope_begin();
+    trek_var *y = trek_graph_forward(graph, inputs(c, 1, 0));
+    double *values = y ? test_read(trek_var_data(y)) : NULL;
+    trek_scope_end(scope);
+    assert_non_null(values);
+    return values;
+}
+
+static void test_merged(void **state)
+{
+    (void)state;
+    for (int w = 0; w < n_worlds(); w++)
+        for (int separate = 0; separate < 2; separate++) {
+            run_case c = kinds(2, TREK_F64);
+            c.world = worlds[w];
+            c.batch = 7;
+            c.passes = 1;
+            c.separate = separate;
+            trek_graph *graph = train(&c, &many, NULL);
+            double *apart = evaluated(graph, &c, false), *merged = evaluated(graph, &c, true),
+                *again = evaluated(graph, &c, false);
+            for (int k = 0; k < c.batch * CLASSES; k++)
+                assert_true(fabs(merged[k] - apart[k]) < 1e-12 && fabs(again[k] - apart[k]) < 1e-12);
+            free(apart), free(merged), free(again);
+            trek_graph_free(&graph);
+        }
+}
+
 int main(void)
 {
     trek_log_set(TREK_LOG_ERROR, NULL, NULL); /* more ranks than cores is what this is about */
@@ -653,7 +723,7 @@ int main(void)
         cmocka_unit_test(test_f64_one_pass),  cmocka_unit_test(test_f64_more_passes),      cmocka_unit_test(test_f32),
         cmocka_unit_test(test_own_arenas),    cmocka_unit_test(test_bits_from_run_to_run),
         cmocka_unit_test(test_bits_among_ranks), cmocka_unit_test(test_newer_optimizers),
-        cmocka_unit_test(test_newer_optimizers_in_16_bits), cmocka_unit_test(test_sam), cmocka_unit_test(test_averages),
+        cmocka_unit_test(test_newer_optimizers_in_16_bits), cmocka_unit_test(test_sam), cmocka_unit_test(test_averagestest_merged),
     };
     return cmocka_run_group_tests_name("exact", tests, NULL, NULL);
 }

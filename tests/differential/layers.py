@@ -20,7 +20,8 @@ HELPERS = {"nn_sequential_add": "called for the last layer of a sequential",
            **{f"nn_max_unpool{n}d{end}": "its indices are a second input: tests/autograd/test_pools.c" for n in (1, 2, 3) for end in ("", "_with")},
            **{f"nn_lp_pool{n}d_with": "calls the function, which is compared: autograd/spatial.h" for n in (1, 2, 3)},
            **{name: "drops at random by default: the long form" for name in ("nn_transformer_encoder_layer", "nn_transformer_encoder")},
-           **{name: "it takes two inputs, of the function that is compared: tests/nn/test_layers.c""its parts are weight norm and spectral norm, which are compared: tests/nn/test_parametrize.c" for name in ("nn_bilinear", "nn_bilinear_with"
+           **{name: "it takes two inputs, of the function that is compared: tests/nn/test_layers.c" for name in ("nn_bilinear", "nn_bilinear_with")},
+           **{name: "its parts are weight norm and spectral norm, which are compared: tests/nn/test_parametrize.c" for name in
               ("parametrize", "is_parametrized", "parametrized_weight", "parametrized_assign", "parametrize_remove")},
            **{name: "what is done to adapters: tests/nn/test_lora.c" for name in
               ("lora_apply", "lora_merge", "lora_unmerge", "lora_remove", "lora_state_of", "lora_state_apply", "lora_save", "lora_load")},

@@ -23,9 +23,10 @@
 #include "distributed/trainer.h"
 #include "graph/flow.h"
 #include "nn/layers.h"
-#include "optim/averaged.h"
-#include "optim/sam.h""nn/lora.h"
+#include "nn/lora.h"
 #include "nn/parametrize.h"
+#include "optim/averaged.h"
+#include "optim/sam.h"
 #include "tests/support/support.h"
 
 enum { IN = 6, HIDDEN = 12, CLASSES = 4, STEPS = 20, MAX_PARAMS = 24, MAX_ELEMENTS = 1024 };
@@ -723,7 +724,8 @@ int main(void)
         cmocka_unit_test(test_f64_one_pass),  cmocka_unit_test(test_f64_more_passes),      cmocka_unit_test(test_f32),
         cmocka_unit_test(test_own_arenas),    cmocka_unit_test(test_bits_from_run_to_run),
         cmocka_unit_test(test_bits_among_ranks), cmocka_unit_test(test_newer_optimizers),
-        cmocka_unit_test(test_newer_optimizers_in_16_bits), cmocka_unit_test(test_sam), cmocka_unit_test(test_averagestest_merged),
+        cmocka_unit_test(test_newer_optimizers_in_16_bits), cmocka_unit_test(test_sam), cmocka_unit_test(test_averages),
+        cmocka_unit_test(test_merged),
     };
     return cmocka_run_group_tests_name("exact", tests, NULL, NULL);
 }

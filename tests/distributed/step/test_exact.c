@@ -377,14 +377,16 @@ static int n_worlds(void) { return test_on_cpu() ? 4 : brief() ? 2 : 3; }
 static record one, many, again;
 
 /* The frozen and the unused parameter stay as they are, the others move. */
-static void expect_moved(const record *r)
+static void expect_moved(const record *r, trek_dtype dtype)
 {
     for (int k = 0; k < r->n_params; k++) {
         bool base = strstr(r->names[k], "adapted") && !strstr(r->names[k], "lora_");
         bool stays = base || strstr(r->names[k], "unused") || strstr(r->names[k], "fixed");
         size_t bytes = (size_t)(r->starts[k + 1] - r->starts[k]) * sizeof(double);
         bool same = memcmp(r->params[0] + r->starts[k], r->params[STEPS] + r->starts[k], bytes) == 0;
-        assert_true(same == stays);
+        /* few samples take the branch: where first steps are small (RAdam's), its masters move by less than 16 bits show */
+        bool may_stay = (dtype == TREK_BF16 || dtype == TREK_F16) && strstr(r->names[k], "branch");
+        assert_true(same == stays || (same && may_stay));
         assert_true(r->has_grad[k] == !stays);
     }
 }
@@ -398,7 +400,7 @@ static void compare_worlds(trek_dtype dtype, int batch, int passes, bool separat
         c.world = 1;
         trek_graph *graph = train(&c, &one, NULL);
         trek_graph_free(&graph);
-        expect_moved(&one);
+        expect_moved(&one, dtype);
         c.separate = separate;
         for (int w = separate || brief() ? 1 : 0; w < n_worlds(); w++) { /* one rank against itself: the CPU does that, too */
             c.world = worlds[w];
@@ -415,7 +417,7 @@ static void compare_worlds(trek_dtype dtype, int batch, int passes, bool separat
             graph = train(&c, &many, NULL);
             trek_graph_free(&graph);
             expect_close(&one, &c, STEPS, "parameters", many.params[STEPS], one.params[STEPS], 1e-10);
-            expect_moved(&many);
+            expect_moved(&many, dtype);
         }
     }
 }
@@ -494,12 +496,12 @@ static void compare_newer(trek_dtype dtype, int kind, bool separate, double allo
                    .max_norm = kind % 2 ? 0.5 : 0 };
     trek_graph *graph = train(&c, &one, NULL);
     trek_graph_free(&graph);
-    expect_moved(&one);
+    expect_moved(&one, dtype);
     c.separate = separate;
     for (c.world = 2; c.world <= (brief() ? 2 : 3); c.world++) {
         graph = train(&c, &many, NULL);
         trek_graph_free(&graph);
-        expect_moved(&many);
+        expect_moved(&many, dtype);
         double far = strayed(&one, &many);
         if (!(far <= allowed))
             fail_msg("%s, %s, %d ranks%s: %g of the way apart", c.optimizer.klass->name, trek_dtype_name(dtype), c.world,

@@ -62,7 +62,7 @@ TREK_UPDATE_ELEMENT(muon_adamw, 2, 3, 1, {
 })
 
 /* What the rate of a matrix is multiplied by. */
-static inline double muon_adjusted(const double *o, double rows, double cols)
+__attribute__((unused)) static inline double muon_adjusted(const double *o, double rows, double cols)
 {
     switch ((trek_muon_adjust)o[ADJUST]) {
     case TREK_MUON_MATCH_RMS_ADAMW:

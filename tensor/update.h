@@ -16,7 +16,7 @@
 #ifdef __CUDACC__
 #define TREK_ON_BOTH __host__ __device__ static inline
 #else
-#define TREK_ON_BOTH static inline
+#define TREK_ON_BOTH __attribute__((unused)) static inline
 #endif
 
 #define TREK_UPDATE_LRS 32    /* learning rates that one call of update_numbers carries */

@@ -129,6 +129,7 @@ TABLE = [
                has_nan_or_infinity),
     Difference("attention", "gradient", "zeros, PyTorch none|results require gradients", "autograd/ops.h", "A mask that requires a gradient"),
     Difference("attention", "value|gradient|second", "nan", "autograd/ops.h", "A query that sees no key gives 0"),
+    Difference("scatter", "refusal", "trek alone refuses.*the source must be", "autograd/ops.h", "source of x's dtype"),  # of no places
     Difference("scatter_reduce", "refusal", "PyTorch alone refuses, in second", "autograd/ops.h", "Second derivatives of a product with several"),
     Difference("any|all", "value", "dtype bool, PyTorch uint8", "autograd/ops.h", "bool, of u8 too: PyTorch's u8 there is from before it had bool"),
     Difference("max|min", "gradient|second", "nan", "autograd/ops.h", "or the NaNs do, as in torch.max(x) (amax gives NaN to all)"),

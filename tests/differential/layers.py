@@ -501,6 +501,8 @@ def around(r, of=None):
     """A layer and one of its weights, as options."""
     base = r.choice(sorted(of or WEIGHTED))
     layer = TABLE[base].draw(r)
+    if "max_norm" in layer:  # it scales rows of a weight that has just been computed, which the backward may still need
+        layer["max_norm"] = 0.0
     return {"layer": base, "of": layer, "weight": r.choice(WEIGHTED[base] if not layer.get("no_bias") else WEIGHTED[base][:1])}
 
 

@@ -99,7 +99,8 @@ def draw_diag_embed(d):
 def draw_block_diag(d):
     dtype = d.dtype()
     shapes = [[size or 1 for size in d.shape(0, 2, 30)] for _ in range(d.pick(1, 2, 3))]  # PyTorch's gradients beside empty ones are off
-    return {"list": [d.tensor(dtype if d.chance(0.8) else d.companion(dtype), shape) for shape in shapes]}
+    mixed = all(shapes)  # PyTorch's scalars of another dtype give way
+    return {"list": [d.tensor(d.companion(dtype) if mixed and d.chance(0.2) else dtype, shape) for shape in shapes]}
 
 
 @shaped("cartesian_prod")
@@ -141,7 +142,7 @@ def draw_mode(d):
 @shaped("renorm")
 def draw_renorm(d):
     shape = d.shape(2, 4, 300)
-    return {"x": d.tensor(d.float_dtype(), shape, kinds=("normal", "grid", "positive")), "p": d.pick(1.0, 2.0, 2.0, 3.0), "dim": d.dim(len(shape)),
+    return {"x": d.tensor(d.float_dtype(), shape, kinds=("normal", "positive")), "p": d.pick(1.0, 2.0, 2.0, 3.0), "dim": d.dim(len(shape)),
             "max": d.pick(0.5, 1.0, 3.0)}
 
 

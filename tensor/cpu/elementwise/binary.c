@@ -46,7 +46,7 @@ TREK_BINARY_KERNEL(pow, u8, u8, 1, FUNCTION)
 static inline double length_f32(double x, double y)
 {
     double length = sqrt(x * x + y * y);
-    return (fabs(x) == INFINITY) | (fabs(y) == INFINITY) ? INFINITY : length;
+    return ((fabs(x) == INFINITY) | (fabs(y) == INFINITY)) ? INFINITY : length;
 }
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
 /* Borges 2019, An improved algorithm for hypot(a, b), corrected and with fma: below 1 ulp. What is large or small is scaled. */
@@ -58,8 +58,8 @@ static inline double length_f64(double x, double y)
     double l = large * down, s = small * down, h = sqrt(__builtin_fma(l, l, s * s));
     double h_square = h * h, l_square = l * l;
     double off = __builtin_fma(-s, s, h_square - l_square) + __builtin_fma(h, h, -h_square) - __builtin_fma(l, l, -l_square);
-    double length = (h > 0) & (h < INFINITY) ? (h - off / (2 * h)) * up : h;
-    return (a == INFINITY) | (b == INFINITY) ? INFINITY : length;
+    double length = ((h > 0) & (h < INFINITY)) ? (h - off / (2 * h)) * up : h;
+    return ((a == INFINITY) | (b == INFINITY)) ? INFINITY : length;
 }
 #else
 static inline double length_f64(double x, double y) { return hypot(x, y); }

@@ -43,14 +43,14 @@ static inline double rest_of_f64(double x, double y) { return rest_of_f32(x, y);
     static inline T fmod_near_##suffix(T x, T y)                                                       \
     {                                                                                                  \
         T r = (T)rest_of_##suffix((double)x, (double)y), size = y < 0 ? -y : y;                        \
-        return (r < 0) & (x > 0) ? r + size : (r > 0) & (x < 0) ? r - size : r;                        \
+        return ((r < 0) & (x > 0)) ? r + size : ((r > 0) & (x < 0)) ? r - size : r;                    \
     }                                                                                                  \
     static inline T fmod_any_##suffix(T x, T y) { return call(x, y); }                                 \
     /* the quotient rounded down; a zero has the sign of x / y */                                      \
     static inline T floor_near_##suffix(T x, T y)                                                      \
     {                                                                                                  \
         double q = trunc((double)x / (double)y), r = rest_of_##suffix((double)x, (double)y);           \
-        T down = (T)(q - ((r != 0) & ((r < 0) != (y < 0)) ? 1 : 0));                                    \
+        T down = (T)(q - (((r != 0) & ((r < 0) != (y < 0))) ? 1 : 0));                                  \
         return down == 0 ? (T)copysign(0, (double)(x / y)) : down;                                     \
     }                                                                                                  \
     static inline T floor_any_##suffix(T x, T y)                                                       \

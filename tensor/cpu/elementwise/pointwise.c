@@ -39,11 +39,22 @@ PIECES(threshold, x <= s ? t : x, y <= s ? 0 : x)
     static double special_##kind##_slope(double x, double s) { return (void)s, slope; }                \
     SPECIAL(kind, value, slope)
 
-SPECIAL_OF(asinh, asinh(x), 1 / sqrt(x * x + 1))
-SPECIAL_OF(acosh, acosh(x), 1 / sqrt(x * x - 1))
-SPECIAL_OF(atanh, atanh(x), 1 / (1 - x * x))
 SPECIAL_OF(lgamma, lgamma(x), trek_digamma(x))
 SPECIAL_OF(polygamma, trek_polygamma(s, x), trek_polygamma(s + 1, x))
+
+/* Inverses by the vector library; slopes, for which f32 loses digits where x is large or near 1, in f64. */
+#define INVERSE(kind, slope)                                                                           \
+    TREK_LIBRARY(kind, f32, kind##f)                                                                   \
+    TREK_LIBRARY(kind, f64, kind)                                                                      \
+    static inline double kind##_slope(double x) { return slope; }                                      \
+    TREK_UNARY_LIBRARY_ROW(kind, f32, trek_##kind##_f32_library(x))                                    \
+    TREK_UNARY_LIBRARY_ROW(kind, f64, trek_##kind##_f64_library(x))                                    \
+    TREK_BINARY_ROW(kind##_backward, f32, f32, x * (float)kind##_slope((double)y))                     \
+    TREK_BINARY_ROW(kind##_backward, f64, f64, x *kind##_slope(y))
+
+INVERSE(asinh, 1 / sqrt(x * x + 1))
+INVERSE(acosh, 1 / sqrt(x * x - 1))
+INVERSE(atanh, 1 / (1 - x * x))
 
 /* --- by functions, in vectors ------------------------------------------------------------------------------------------------
  */

@@ -18,6 +18,7 @@
 #include "autograd/gradcheck.h"
 #include "autograd/ops.h"
 #include "tensor/rank_context.h"
+#include "tests/support/scoped.h"
 #include "tests/support/support.h"
 
 typedef struct attention_case {
@@ -44,23 +45,6 @@ static const attention_case cases[] = {
     { 1, 2, 2, 33, 47, 20, true, false, NO_MASK, 0, 0, 0 },
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
-
-static trek_scope scope;
-
-static int open_scope(void **state)
-{
-    (void)state;
-    trek_error_clear();
-    scope = trek_scope_begin();
-    return 0;
-}
-
-static int close_scope(void **state)
-{
-    (void)state;
-    trek_error_clear();
-    return trek_scope_end(scope) == TREK_OK && trek_tape_size() == 0 ? 0 : -1;
-}
 
 /* A sum of three of a stream's numbers: about as wide as a normal one. Rounded to `rounded`, held as `dtype`. */
 static trek_var *numbers(uint32_t stream, trek_shape shape, trek_dtype rounded, trek_dtype dtype)

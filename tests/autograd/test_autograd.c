@@ -16,25 +16,8 @@
 #include "autograd/function.h"
 #include "autograd/ops.h"
 #include "tensor/memory.h"
+#include "tests/support/scoped.h"
 #include "tests/support/support.h"
-
-static trek_scope scope;
-
-static int open_scope(void **state)
-{
-    (void)state;
-    trek_error_clear();
-    scope = trek_scope_begin();
-    return 0;
-}
-
-static int close_scope(void **state)
-{
-    (void)state;
-    trek_error_clear();
-    trek_scope_end(scope);
-    return trek_tape_size() == 0 ? 0 : -1;
-}
 
 static trek_var *full(double value, trek_shape shape, trek_dtype dtype, bool requires_grad)
 {

@@ -17,26 +17,10 @@
 #include "tensor/half_internal.h"
 #include "tensor/pool.h"
 #include "tensor/rank_context.h"
+#include "tests/support/scoped.h"
 #include "tests/support/support.h"
 
 enum { IMAGES = 5, CHANNELS = 32, SIDE = 24, FILTERS = 48, PLACES = SIDE * SIDE };
-
-static trek_scope scope;
-
-static int open_scope(void **state)
-{
-    (void)state;
-    trek_error_clear();
-    scope = trek_scope_begin();
-    return 0;
-}
-
-static int close_scope(void **state)
-{
-    (void)state;
-    trek_error_clear();
-    return trek_scope_end(scope) == TREK_OK && trek_tape_size() == 0 ? 0 : -1;
-}
 
 static trek_var *leaf(trek_tensor *tensor)
 {

@@ -14,32 +14,8 @@
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "tests/autograd/differences.h"
+#include "tests/support/scoped.h"
 #include "tests/support/support.h"
-
-static trek_scope scope;
-
-static int open_scope(void **state)
-{
-    (void)state;
-    trek_error_clear();
-    scope = trek_scope_begin();
-    return 0;
-}
-
-static int close_scope(void **state)
-{
-    (void)state;
-    trek_error_clear();
-    trek_scope_end(scope);
-    return 0;
-}
-
-static void expect_error(trek_status status, const char *text)
-{
-    if (trek_error_status() != status || !strstr(trek_error(), text))
-        fail_msg("the error is %s, not %s", trek_error(), text);
-    trek_error_clear();
-}
 
 #define SAMPLE(x, grid, ...) trek_grid_sample(x, grid, &(trek_grid_sample_opts){ __VA_ARGS__ })
 

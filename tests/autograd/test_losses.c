@@ -14,26 +14,10 @@
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
+#include "tests/support/scoped.h"
 #include "tests/support/support.h"
 
 #define CLASSES 5
-
-static trek_scope scope;
-
-static int open_scope(void **state)
-{
-    (void)state;
-    trek_error_clear();
-    scope = trek_scope_begin();
-    return 0;
-}
-
-static int close_scope(void **state)
-{
-    (void)state;
-    trek_error_clear();
-    return trek_scope_end(scope) == TREK_OK && trek_tape_size() == 0 ? 0 : -1;
-}
 
 static trek_var *numbers(uint32_t stream, trek_shape shape)
 {

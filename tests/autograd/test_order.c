@@ -13,25 +13,8 @@
 
 #include "autograd/backward.h"
 #include "autograd/ops.h"
+#include "tests/support/scoped.h"
 #include "tests/support/support.h"
-
-static trek_scope scope;
-
-static int open_scope(void **state)
-{
-    (void)state;
-    trek_error_clear();
-    scope = trek_scope_begin();
-    return 0;
-}
-
-static int close_scope(void **state)
-{
-    (void)state;
-    trek_error_clear();
-    trek_scope_end(scope);
-    return 0;
-}
 
 #define COUNT(...) (sizeof(double[]){ __VA_ARGS__ } / sizeof(double))
 /* A variable of a shape and dtype with these numbers. */

@@ -15,32 +15,8 @@
 #include "autograd/ops.h"
 #include "nn/layers.h"
 #include "tests/autograd/differences.h"
+#include "tests/support/scoped.h"
 #include "tests/support/support.h"
-
-static trek_scope scope;
-
-static int open_scope(void **state)
-{
-    (void)state;
-    trek_error_clear();
-    scope = trek_scope_begin();
-    return 0;
-}
-
-static int close_scope(void **state)
-{
-    (void)state;
-    trek_error_clear();
-    trek_scope_end(scope);
-    return 0;
-}
-
-static void expect_error(trek_status status, const char *text)
-{
-    if (trek_error_status() != status || !strstr(trek_error(), text))
-        fail_msg("the error is %s, not %s", trek_error(), text);
-    trek_error_clear();
-}
 
 static void read_all(trek_var *v, double *to)
 {

@@ -14,25 +14,8 @@
 #include "autograd/gradcheck.h"
 #include "autograd/ops.h"
 #include "nn/layers.h"
+#include "tests/support/scoped.h"
 #include "tests/support/support.h"
-
-static trek_scope scope;
-
-static int open_scope(void **state)
-{
-    (void)state;
-    trek_error_clear();
-    scope = trek_scope_begin();
-    return 0;
-}
-
-static int close_scope(void **state)
-{
-    (void)state;
-    trek_error_clear();
-    trek_scope_end(scope);
-    return 0;
-}
 
 #define COUNT(...) (sizeof(double[]){ __VA_ARGS__ } / sizeof(double))
 /* A variable of a shape and dtype with these numbers. */
@@ -56,13 +39,6 @@ static void assert_values(trek_var *v, size_t n, const double *wanted, int line)
     for (size_t i = 0; i < n; i++)
         if (!(fabs(have[i] - wanted[i]) <= 1e-6 || (isnan(have[i]) && isnan(wanted[i]))))
             fail_msg("line %d: element %zu is %g, not %g", line, i, have[i], wanted[i]);
-}
-
-static void expect_error(trek_status status, const char *text)
-{
-    if (trek_error_status() != status || !strstr(trek_error(), text))
-        fail_msg("the error is %s, not %s", trek_error(), text);
-    trek_error_clear();
 }
 
 #define INTERPOLATE(x, ...) trek_interpolate(x, &(trek_interpolate_opts){ __VA_ARGS__ })

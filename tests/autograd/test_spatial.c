@@ -14,25 +14,8 @@
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "nn/layers.h"
+#include "tests/support/scoped.h"
 #include "tests/support/support.h"
-
-static trek_scope scope;
-
-static int open_scope(void **state)
-{
-    (void)state;
-    trek_error_clear();
-    scope = trek_scope_begin();
-    return 0;
-}
-
-static int close_scope(void **state)
-{
-    (void)state;
-    trek_error_clear();
-    trek_scope_end(scope);
-    return 0;
-}
 
 #define COUNT(...) (sizeof(double[]){ __VA_ARGS__ } / sizeof(double))
 /* A variable of a shape and dtype with these numbers. */
@@ -66,13 +49,6 @@ static void assert_values(trek_var *v, size_t n, const double *wanted, int line)
         assert_int_equal(trek_error_status(), status); \
         trek_error_clear();                            \
     } while (0)
-
-static void expect_error(trek_status status, const char *text)
-{
-    if (trek_error_status() != status || !strstr(trek_error(), text))
-        fail_msg("the error is %s, not %s", trek_error(), text);
-    trek_error_clear();
-}
 
 static void padding(void **state)
 {

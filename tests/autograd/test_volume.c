@@ -15,27 +15,10 @@
 #include "autograd/gradcheck.h"
 #include "autograd/ops.h"
 #include "nn/layers.h"
+#include "tests/support/scoped.h"
 #include "tests/support/support.h"
 
 enum { MOST = 4096 };
-static trek_scope scope;
-
-static int open_scope(void **state)
-{
-    (void)state;
-    trek_error_clear();
-    scope = trek_scope_begin();
-    return 0;
-}
-
-static int close_scope(void **state)
-{
-    (void)state;
-    trek_error_clear();
-    trek_scope_end(scope);
-    return 0;
-}
-
 /* Numbers in [-1, 1), none twice. */
 static trek_var *numbers(uint32_t seed, trek_shape shape, bool grad)
 {

@@ -75,6 +75,7 @@ LAYERS = {
     "nn_multihead_attention": ("attention", {"embed_dim": 256, "heads": 4, "causal": True}, [8, 128, 256]),
     "nn_transformer_encoder_layer": ("attention", {"d_model": 256, "heads": 4, "dim_feedforward": 1024, "dropout": layers.ZERO}, [8, 128, 256]),
     "nn_embedding": ("embedding", {"num": 10000, "dim": 256}, [32, 128]), "nn_embedding_bag": ("embedding", {"num": 10000, "dim": 256}, [512, 16]),
+    "nn_rotary": ("attention", {"dim": 64, "length": 512}, [4, 16, 512, 64]),
     "nn_dropout": ("dropout", {"p": 0.1}, ROWS), "nn_dropout2d": ("dropout", {"p": 0.1}, IMAGE), "nn_alpha_dropout": ("dropout", {"p": 0.1}, ROWS),
     **{name: ("activations", {}, ROWS) for name in (
         "nn_relu", "nn_gelu", "nn_silu", "nn_tanh", "nn_sigmoid", "nn_leaky_relu", "nn_relu6", "nn_selu", "nn_softsign", "nn_hardswish",

@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -599,12 +601,29 @@ static int count_left_by(const char *writer)
 
 static int count_left(void) { return count_left_by(""); }
 
-/* A process that saves and saves, caught while its file is there. */
+/* Whether a writer's file is there and its lock is taken: one that was stopped before that is rightly taken for abandoned. */
+static bool is_held(const char *writer)
+{
+    bool held = false;
+    DIR *list = opendir(folder);
+    for (struct dirent *entry; (entry = readdir(list));) {
+        int file = strstr(entry->d_name, ".tmp-") &&
+            strstr(entry->d_name, writer) ? openat(dirfd(list), entry->d_name, O_RDONLY) : -1;
+        held = held || (file >= 0 && flock(file, LOCK_EX | LOCK_NB) != 0);
+        if (file >= 0)
+            close(file);
+    }
+    closedir(list);
+    return held;
+}
+
+/* A process that saves and saves, caught while its file is there. It ends with this one, whatever ends that. */
 static pid_t catch_in_save(int signal)
 {
     char writer[32];
     pid_t pid = fork();
     if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         execl("/proc/self/exe", "test_state", "save", path, (char *)NULL);
         _exit(1);
     }
@@ -614,7 +633,7 @@ static pid_t catch_in_save(int signal)
             usleep(200);
         kill(pid, SIGSTOP);
         waitpid(pid, NULL, WUNTRACED);
-        if (count_left_by(writer) > 0)
+        if (is_held(writer))
             break;
         kill(pid, SIGCONT);
     }

@@ -129,7 +129,8 @@ TABLE = [
                has_nan_or_infinity),
     Difference("attention", "gradient", "zeros, PyTorch none|results require gradients", "autograd/ops.h", "A mask that requires a gradient"),
     Difference("attention", "value|gradient|second", "nan", "autograd/ops.h", "A query that sees no key gives 0"),
-    Difference("scatter", "refusal", "trek alone refuses.*the source must be", "autograd/ops.h", "source of x's dtype"),  # of no places
+    Difference("scatter|scatter_add", "refusal", "trek alone refuses.*(the source must be|dtypes differ)", "autograd/ops.h",
+               "source of x's dtype"),  # of no places
     Difference("scatter_reduce", "refusal", "PyTorch alone refuses, in second", "autograd/ops.h", "Second derivatives of a product with several"),
     Difference("any|all", "value", "dtype bool, PyTorch uint8", "autograd/ops.h", "bool, of u8 too: PyTorch's u8 there is from before it had bool"),
     Difference("max|min", "gradient|second", "nan", "autograd/ops.h", "or the NaNs do, as in torch.max(x) (amax gives NaN to all)"),
@@ -151,6 +152,8 @@ TABLE = [
     Difference("aminmax", "gradient|second", "nan", "autograd/ops.h", "amax gives NaN to all"),
     Difference("std_mean|var_mean", "gradient|second", "nan", "autograd/ops.h", "derivative 0 where nothing varies"),
     Difference("gcd|lcm", "value", "", "autograd/pointwise.h", "The greatest common divisor of integers, not negative"),
+    Difference("signbit|copysign", "value", "", "autograd/pointwise.h", "or such a NaN",  # whose sign arithmetic before it leaves open
+               lambda case: has_nan(case) and any(t["way"] for t in case["tensors"])),
     Difference("copysign", "gradient|second", "", "autograd/pointwise.h", "0 where x is 0 or NaN, and a number"),
     Difference("xlogy", "gradient|second", "", "autograd/pointwise.h", "Derivatives are 0 where x is 0 and y is not between", has_zero),
     Difference("sinc", "second", "PyTorch nan", "autograd/pointwise.h", "its second derivative at 0"),

@@ -249,6 +249,8 @@ def classes(r):
 
 def bag_options(r):
     o = classes(r) | {"mode": r.choice([0, 1, 2])}
+    if o["mode"] == 2:  # rows that are scaled to one norm are equally large, as rounding has it
+        o["max_norm"] = 0.0
     return o | {"scale_grad_by_freq": o["scale_grad_by_freq"] and o["mode"] != 2}
 
 

@@ -201,7 +201,8 @@ def mode(x, dim, keepdim):
 
 
 def take_along_dim(x, index, dim):
-    need(x.ndim == index.ndim and bool(((index >= 0) & (index < x.shape[dim])).all()), "places that there are")
+    read = x.ndim == index.ndim and all(n for k, n in enumerate(x.shape) if k != dim % x.ndim)  # else no place is looked for
+    need(x.ndim == index.ndim and (not read or bool(((index >= 0) & (index < x.shape[dim])).all())), "places that there are")
     return torch.take_along_dim(x, index, dim)
 
 

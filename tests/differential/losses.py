@@ -138,7 +138,7 @@ def draw_margins(d):
 
 @shaped("triplet_margin_loss")
 def draw_triplet(d):
-    shape, dtype = d.shape(1), d.float_dtype()
+    shape, dtype = d.shape(1, 3, 200), d.float_dtype()
     a, p, n = (d.tensor(dtype, shape, kinds=PLAIN) for _ in range(3))
     return {"anchor": a, "positive": p, "negative": n, "opts": margin_opts(d, p=d.pick(0.0, 1.0, 3.0), eps=d.pick(0.0, 0.1), swap=d.chance(0.4))}
 

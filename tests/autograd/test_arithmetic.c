@@ -192,7 +192,6 @@ static void refused(void **state)
     ASSERT_REFUSED(trek_sinc(NULL), TREK_ERR_ARGUMENT);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, open_scope, close_scope)
 
 int main(void)
 {

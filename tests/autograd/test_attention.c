@@ -257,7 +257,6 @@ static void learned_masks(void **state)
     trek_error_clear();
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, open_scope, close_scope)
 
 int main(void)
 {

@@ -507,7 +507,6 @@ static void products_refuse_mixed_dtypes(void **state)
     assert_int_equal(trek_var_dtype(trek_var_grad(w)), TREK_F32);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, open_scope, close_scope)
 /* Of a fused op under create_graph, what it reads may have another use, whose gradient waits while the plain ops are
  * differentiated; and what was made before is nothing to them. */
 static void composite_beside_other_uses(void **state)

@@ -280,7 +280,6 @@ static void more_shapes_than_plans_are_kept_for(void **state)
     }
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, open_scope, close_scope)
 int main(void)
 {
     const struct CMUnitTest tests[] = {

@@ -538,7 +538,6 @@ static void a_residual_without_gradient(void **state)
     assert_true(trek_var_requires_grad(y) && trek_var_requires_grad(residual));
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, open_scope, close_scope)
 int main(void)
 {
     const struct CMUnitTest tests[] = {

@@ -14,41 +14,9 @@
 #include "autograd/backward.h"
 #include "autograd/ops.h"
 #include "nn/layers.h"
+#include "tests/autograd/differences.h"
 #include "tests/support/scoped.h"
 #include "tests/support/support.h"
-
-#define COUNT(...) (sizeof(double[]){ __VA_ARGS__ } / sizeof(double))
-/* A variable of a shape and dtype with these numbers. */
-#define VALUES(shape, dtype, ...) values(shape, dtype, (const double[]){ __VA_ARGS__ })
-#define LIST(dtype, ...) VALUES(trek_dims((int64_t)COUNT(__VA_ARGS__)), dtype, __VA_ARGS__)
-static trek_var *values(trek_shape shape, trek_dtype dtype, const double *numbers)
-{
-    trek_tensor *wide = trek_tensor_from_data(numbers, shape, TREK_F64, test_device()), *t = trek_tensor_cast(wide, dtype);
-    trek_tensor_release(wide);
-    return trek_var_from(t);
-}
-
-/* Fails unless v has these elements, in row-major order. */
-#define ASSERT_VALUES(v, ...) assert_values(v, COUNT(__VA_ARGS__), (const double[]){ __VA_ARGS__ }, __LINE__)
-static void assert_values(trek_var *v, size_t n, const double *wanted, int line)
-{
-    double have[64];
-    if (!v)
-        fail_msg("line %d: %s", line, trek_error());
-    if ((size_t)trek_var_numel(v) != n || trek_tensor_to_host(trek_var_data(v), TREK_F64, have, n * sizeof *have) != TREK_OK)
-        fail_msg("line %d: %lld elements, not %zu", line, (long long)trek_var_numel(v), n);
-    for (size_t i = 0; i < n; i++)
-        if (!(fabs(have[i] - wanted[i]) <= 1e-6 || (isnan(have[i]) && isnan(wanted[i]))))
-            fail_msg("line %d: element %zu is %g, not %g", line, i, have[i], wanted[i]);
-}
-
-/* Fails unless v is NULL with that error. */
-#define ASSERT_REFUSED(v, status)                      \
-    do {                                               \
-        assert_null(v);                                \
-        assert_int_equal(trek_error_status(), status); \
-        trek_error_clear();                            \
-    } while (0)
 
 static void padding(void **state)
 {

@@ -13,23 +13,6 @@
 #include "autograd/backward.h"
 #include "tests/support/support.h"
 
-static trek_scope scope;
-
-int open_scope(void **state)
-{
-    (void)state;
-    trek_error_clear();
-    scope = trek_scope_begin();
-    return 0;
-}
-
-int close_scope(void **state)
-{
-    (void)state;
-    trek_error_clear();
-    return trek_scope_end(scope) == TREK_OK && trek_tape_size() == 0 ? 0 : -1;
-}
-
 trek_var *numbers(uint32_t stream, trek_shape shape, bool requires_grad)
 {
     trek_tensor *f32 = test_tensor(stream, shape, 1);

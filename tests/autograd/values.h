@@ -4,10 +4,7 @@
 #define TREK_TESTS_AUTOGRAD_VALUES_H
 
 #include "autograd/ops.h"
-
-/* Set-up and tear-down of a test: nothing is left. */
-int open_scope(void **state);
-int close_scope(void **state);
+#include "tests/support/scoped.h"
 
 /* f64 numbers of a stream. */
 trek_var *numbers(uint32_t stream, trek_shape shape, bool requires_grad);
@@ -16,6 +13,5 @@ double at(const trek_var *v, int64_t k);
 void same(const trek_var *a, const trek_var *b);
 /* The thread's error is that, and its message begins so; it is cleared. */
 void expect(trek_status status, const char *prefix);
-#define TEST(name) cmocka_unit_test_setup_teardown(name, open_scope, close_scope)
 
 #endif

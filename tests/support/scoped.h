@@ -4,7 +4,13 @@
 #ifndef TREK_TESTS_SUPPORT_SCOPED_H
 #define TREK_TESTS_SUPPORT_SCOPED_H
 
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <string.h>
+
+#include <cmocka.h>
 
 #include "autograd/backward.h"
 #include "tensor/scope.h"
@@ -34,5 +40,7 @@ static inline void expect_error(trek_status status, const char *text)
         fail_msg("the error is \"%s\", not %s, \"%s\"", trek_error(), trek_status_name(status), text);
     trek_error_clear();
 }
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, open_scope, close_scope)
 
 #endif

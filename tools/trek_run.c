@@ -47,7 +47,8 @@ static const char help[] =
     "and TREK_LAUNCHER_FD (a file that tells which processes have ended) in its environment. Rank 0 reads "
     "standard input, the others read nothing. SIGINT,\n"
     "SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on to all. Exit status: 0 if all ended with 0,\n"
-    "or as many as are enough, else that of the first that failed; 128 + signal if a signal ended it; 2 for a wrong call, 126\n"
+    "or as many as are enough, else that of the first that failed (or that a signal ended just after:\n"
+    "others fail by that); 128 + signal if a signal ended it; 2 for a wrong call, 126\n"
     "or 127 if the program cannot be run.\n";
 
 typedef struct options {
@@ -81,6 +82,7 @@ static sigset_t mask_before;   /* the processes' */
 static int ends = -1;          /* tells of ranks that have ended, in the order in which they did; -1: unknown */
 static char port_text[16], token[65];
 static int first_failed = -1;  /* the rank */
+static double first_at;        /* when, by now() */
 static int deaths = -1; /* a file in memory, a line for each process that has ended: those that wait for it read it; -1: none */
 
 static double now(void)
@@ -446,6 +448,13 @@ static bool start_again(const options *o, int rank)
     return why == 0;
 }
 
+/* Who is killed closes connections before they can be waited for: a process that fails by that may be seen to end first. */
+static bool was_the_cause(const options *o, int status)
+{
+    double soon = o->grace < 0.2 ? o->grace : 0.2; /* before others are ended from here */
+    return WIFSIGNALED(status) && !stopping && first_failure < 128 && now() - first_at < soon;
+}
+
 static void note_end(const options *o, int rank, int status)
 {
     char end[160];
@@ -461,10 +470,12 @@ static void note_end(const options *o, int rank, int status)
     ssize_t written = deaths >= 0 ? pwrite(deaths, end, strlen(end), noted) : 0;
     noted += written > 0 ? written : 0;
     ended_well += code == 0;
-    if (code == 0 || failed_before)
+    bool is_cause = failed_before && was_the_cause(o, status);
+    if (code == 0 || (failed_before && !is_cause))
         return;
-    first_failure = first_failure ? first_failure : code;
+    first_failure = first_failure && !is_cause ? first_failure : code;
     first_failed = rank;
+    first_at = now();
     char then[64] = ""; /* its last words are passed on first: one line is one write */
     if (start_again(o, rank))
         snprintf(then, sizeof then, "; it is started again (%d of %d)", restarted, o->restarts);

@@ -237,6 +237,12 @@ static void test_exit_status(void **state)
     RUN(&r, NULL, "-n", "2", "sh", "-c", "[ $TREK_RANK = 1 ] && kill -SEGV $$; sleep 0.3");
     check_exit(&r, 128 + SIGSEGV);
     assert_non_null(strstr(r.text, "rank 1 was ended by signal 11"));
+    RUN(&r, NULL, "-n", "2", "sh", "-c", "[ $TREK_RANK = 1 ] && exit 3; sleep 0.03; kill -KILL $$");
+        /* by which rank 1 had failed */
+    check_exit(&r, 128 + SIGKILL);
+    assert_non_null(strstr(r.text, "rank 0 was ended by signal 9"));
+    RUN(&r, NULL, "-n", "2", "sh", "-c", "[ $TREK_RANK = 1 ] && exit 3; sleep 1; kill -KILL $$"); /* or not */
+    check_exit(&r, 3);
     RUN(&r, NULL, "-n", "2", "sh", "-c", "[ $TREK_RANK = 1 ] || sleep 0.5"); /* who ends earlier harms nobody */
     check_exit(&r, 0);
 }
